@@ -74,6 +74,8 @@ void diag_help(const char *fmt, ...) PRINTF(1, 2);
 /* Prints what was collected, sorted by position, at most DIAG_MAX; gives the number of errors. */
 int diag_flush(void);
 int diag_count(void);
+/* The name closest to a word if it is close enough to be meant, else NULL. */
+const char *diag_closest(const char *word, const char *const *names, uint32_t n);
 /* A bug in olmogen: "olmogen: internal error: ...", exit 70. */
 _Noreturn void internal(const char *fmt, ...) PRINTF(1, 2);
 
@@ -135,36 +137,60 @@ const char *spec_str(const struct object *o, enum field_id f);
 struct object *spec_obj(const struct object *o, enum field_id f);
 bool spec_equal(const struct object *a, const struct object *b); /* same values; positions ignored */
 struct object *spec_new(enum object_type type, struct pos pos);
+bool spec_choice(const char *choices, const char *text); /* one of "a|b|c" */
+const char *spec_closest_choice(enum field_id f, const char *text);
+const char *spec_name(enum field_id f);                  /* "moe.top_k" */
+const char *spec_type(enum field_id f);                  /* "an integer" */
+const char *spec_range(enum field_id f);                 /* "an integer in 1 .. 8" */
+/* Choices "a|b|c" in words: "a, b or c", each between before and after. */
+char *spec_choices(const char *choices, const char *before, const char *after);
 
 /* Prints a complete trainer as Lua (resolved.lua) and sets every value's rline. Numbers round-trip. */
 void spec_print(struct object *trainer, struct buf *out);
 
-/* ---- load.c, srcpos.c: Lua to spec ---------------------------------------------------------------- */
+/* ---- load.c: Lua to spec --------------------------------------------------------------------------- */
 
 struct define {
 	const char *name, *value;
 	bool used;
 };
 struct spec {
+	uint32_t file; /* index of diag_file(), 0 if it can't be read */
 	struct object **trainer;
 	uint32_t n;
 };
 /*
- * Runs one file in the sandbox. Defines become the fields of arg. Errors go to diag; then *out may be
- * incomplete and the caller stops.
+ * Runs one file in the sandbox. Defines become the fields of arg. Errors go to diag. The trainers in *out
+ * can be checked even then: a value that was in error is given but not set, and check passes over it.
  */
 void load(const char *path, struct define *defs, uint32_t ndefs, struct spec *out);
 
-/* Where constructor name opens on a line, the k-th (from 0) of them there, and where its field stands. */
-struct pos srcpos_call(uint32_t file, uint32_t line, const char *name, uint32_t k);
-struct pos srcpos_field(struct pos call, const char *field);
+/* ---- srcpos.c: the file as tokens; Lua gets one token a line, so that its lines are exact places ----- */
 
-/* ---- check.c: every rule; completes the spec ------------------------------------------------------ */
+char *srcpos_split(uint32_t file, size_t *n);            /* the text for Lua */
+struct pos srcpos_token(uint32_t file, uint32_t line);   /* of the token on a line of it */
+struct pos srcpos_call(uint32_t file, uint32_t line);    /* of the name called there */
+struct pos srcpos_name(uint32_t file, uint32_t line, const char *name);
+struct pos srcpos_return(uint32_t file);                 /* of the last return */
+/* Where a field stands in the table of a call, else the call; *first where it is given twice. */
+struct pos srcpos_field(struct pos call, const char *field, struct pos *first);
+
+/* ---- sandbox.c: Lua without files, clocks and unbounded work ---------------------------------------- */
+
+struct lua_State;
+struct lua_State *sandbox_open(uint32_t file, struct define *defs, uint32_t ndefs);
+int sandbox_run(struct lua_State *L);                    /* number of results, -1 after an error */
+struct pos sandbox_where(struct lua_State *L);           /* of the call being executed */
+char *sandbox_describe(struct lua_State *L, int index);  /* a value in words: 'string "64"' */
+void sandbox_unused(const struct define *d);             /* an error: the file doesn't read it */
+
+/* ---- check.c, rules.c, explain.c: every rule; completes the spec ------------------------------------- */
 
 struct target_row {
 	const char *name, *kernels;
 	double memory_gib, tflops, share, link_gbs;
-	const char *weights, *grads, *optimizer;
+	const char *weights, *grads, *optimizer; /* the default formats */
+	const char *choices;                     /* the formats of weights it has kernels for, "a|b" */
 };
 extern const struct target_row targets[];
 extern const uint32_t n_targets;
@@ -172,6 +198,7 @@ const struct target_row *target_find(const char *name);
 
 /* Fills in defaults and derived values and checks every rule; target != NULL overrides the file's. */
 void check(struct object *trainer, const char *target);
+void check_rules(const struct object *trainer); /* the part of it between whole numbers */
 /* --explain: one field or object, or everything. False if the name is unknown (suggestion printed). */
 bool explain(const char *what);
 
@@ -184,7 +211,7 @@ struct sizes {
 /* Value of an expression; internal error on a letter that is not bound. */
 uint64_t expr_eval(const char *e, size_t n, const struct sizes *z);
 
-/* ---- graph.c, build.c, grad.c, graphverify.c: logical tensors and ops ------------------------------ */
+/* ---- graph.c, model.c, grad.c, graphverify.c: logical tensors and ops ------------------------------ */
 
 enum op_id {
 #define OP(name, ...) OP_##name,
@@ -207,12 +234,13 @@ struct arg_row {
 };
 struct op_row {
 	const char *name, *flops, *inplace, *grad;
-	uint8_t nints, nfloats, nin, nout;
+	uint8_t nints, nfloats, nconsts, nin, nout; /* nconsts: floats that the kernel itself takes */
 	char ints[MAX_INTS];
 	char floats[MAX_FLOATS][16];
 	struct arg_row arg[MAX_ARGS]; /* inputs, then outputs */
 };
 const struct op_row *op_row(enum op_id op); /* parsed once from op.def */
+enum op_id op_find(const char *name, size_t n);
 
 enum tensor_class {
 	T_PARAM, /* weights */
@@ -235,7 +263,8 @@ struct tensor {
 	uint32_t rline;       /* line of resolved.lua behind it */
 	/* T_PARAM */
 	const char *hf;       /* name pattern: %l layer, %e expert (leading dimension) */
-	bool ones;            /* initial value 1 instead of normal */
+	bool ones;            /* a vector: initial value 1 instead of normal, no decay */
+	bool experts;         /* the leading dimension counts experts */
 	uint32_t group;       /* index of graph.group */
 	tensor_id grad;
 	/* T_GRAD, T_STATE */
@@ -268,7 +297,6 @@ struct segment {
 
 struct group { /* parameters with the same update */
 	double weight_decay, lr_scale;
-	bool no_decay;
 };
 
 struct graph {
@@ -286,6 +314,8 @@ struct graph {
 };
 
 struct graph *graph_build(struct object *trainer); /* forward, then gradients and update */
+/* Checkpoint name with layer and expert filled in. */
+const char *param_name(const char *hf, uint32_t layer, uint64_t expert);
 void grad_segment(struct graph *g, uint32_t seg);  /* writes ops[BACKWARD] by op.def's rules */
 void graph_verify(const struct graph *g);          /* internal error on a malformed graph */
 void graph_print(const struct graph *g, struct buf *out);
@@ -294,6 +324,173 @@ uint64_t tensor_layers(const struct graph *g, const struct tensor *t);
 tensor_id graph_tensor(struct graph *g, const char *name, enum tensor_class c, enum dtype d, uint32_t seg);
 /* Binds an op's letters from its attributes and tensors; checks every dimension. NULL, or the fault. */
 const char *op_bind(const struct graph *g, const struct op *o, struct sizes *z);
+uint64_t op_flops(const struct graph *g, const struct op *o); /* one call, one layer */
 char *op_text(const struct graph *g, const struct op *o);
+
+/* ---- shard.c: who owns what ------------------------------------------------------------------------ */
+
+/* world = pipeline * data; expert divides data; expert ranks are innermost. Rank is data, not code. */
+struct mesh {
+	uint64_t data, expert, pipeline; /* degrees */
+	uint64_t expert_data;            /* ranks that hold the same experts */
+	uint64_t world;
+};
+enum collective_kind { SEND_RECV, REDUCE_SCATTER, ALL_GATHER, ROW_DISPATCH, ROW_COMBINE, N_COLLECTIVES };
+struct collective {
+	enum collective_kind kind;
+	uint64_t ranks;  /* size of the group */
+	uint64_t bytes;  /* that one rank sends, a step */
+};
+struct stage { /* of the pipeline */
+	uint32_t first, n; /* layers */
+	bool embed, head;
+	uint64_t slots;    /* microbatches in flight, 1F1B */
+	struct { struct collective *a; uint32_t n, cap; } comm;
+};
+struct shard {
+	struct graph *graph;
+	struct mesh mesh;
+	struct stage *stage; /* mesh.pipeline of them */
+};
+struct shard *shard(struct graph *g);
+void shard_print(const struct shard *s, struct buf *out);
+/* How many layers of a tensor's segment a stage holds (1 for what exists once and is there). */
+uint64_t stage_layers(const struct shard *s, uint32_t stage, const struct tensor *t);
+
+/* ---- fuse.c, plan.c, plancheck.c, report.c: kernels, streams, offsets, costs ----------------------- */
+
+/* Rewrites pairs of ops into one where fuse.def has a row for the target. */
+void fuse(struct shard *s);
+
+struct kernel_row {
+	enum op_id op;
+	const char *target, *file, *macro, *params, *workspace;
+};
+struct instance { /* a kernel at one shape: one line of inst/ */
+	const struct kernel_row *kernel;
+	const char *name;  /* "linear_512x384x128" */
+	uint64_t param[8];
+	uint8_t nparams;
+	double floats[MAX_FLOATS];
+	double flops, bytes; /* of one call */
+	const char *used_by; /* the ops that call it, for people */
+	uint32_t calls;
+};
+
+enum region { R_INPUT, R_STAT, R_CONST, R_WEIGHT, R_GRAD, R_STATE, R_SAVED, R_SCRATCH, R_COMM, N_REGIONS };
+extern const char *const region_names[N_REGIONS];
+
+enum place_kind {
+	PLACE,   /* region + off + layer * stride; saved tensors repeat by slot */
+	STREAM,  /* entry layer (x) or layer + 1 (y) of the residual stream, saved by slot */
+	DSTREAM, /* the stream's gradient: one buffer that every layer rewrites */
+};
+struct place {
+	enum place_kind kind;
+	enum region region;
+	uint64_t off;    /* bytes from the arena's start */
+	uint64_t bytes;  /* of one layer */
+	uint64_t stride; /* between layers */
+	bool next;       /* STREAM: layer + 1 */
+};
+
+struct step {
+	struct op op;
+	uint32_t inst;       /* index of plan.inst, 0: none (planning only) */
+	uint64_t workspace;  /* byte offset; bytes 0: none */
+	uint64_t workspace_bytes;
+	uint64_t span;       /* update: elements of the run of tensors that starts at the arguments */
+	uint32_t tensors;    /* update: how many */
+	uint8_t stream;
+	int32_t wait;        /* step of this program, on another stream, that must have ended; -1: none */
+};
+struct program {
+	struct step *a;
+	uint32_t n, cap;
+};
+
+struct plan {
+	struct shard *shard;
+	struct graph *graph;
+	const struct target_row *target;
+	struct place *place;                      /* by tensor */
+	struct program (*prog)[N_PHASES];         /* by segment */
+	struct { struct instance *a; uint32_t n, cap; } inst; /* 0 unused */
+	uint64_t region_off[N_REGIONS], region_bytes[N_REGIONS];
+	uint64_t slots, slot_stride;              /* of R_SAVED */
+	uint64_t stream_off, stream_stride;       /* n_layers + 1 entries */
+	uint64_t dstream_off;
+	uint64_t arena_bytes;
+	bool kernels;                             /* every op has a kernel on this target */
+};
+uint64_t dtype_bytes(const struct plan *p, enum dtype d);
+const struct kernel_row *kernel_for(enum op_id op, const char *kernels); /* NULL: none */
+struct plan *plan(struct shard *s);
+/* Simulates two microbatches and an update over the buffers; internal error naming the first fault. */
+void plancheck(const struct plan *p);
+/* The same check; NULL, or the fault. For tests that plant faults. */
+const char *plan_fault(const struct plan *p);
+/* Bytes a rank of a stage needs by region, were batch.micro and the degrees these. */
+uint64_t rank_memory(const struct plan *p, uint32_t stage, uint64_t micro, const struct mesh *m,
+    uint64_t bytes[N_REGIONS]);
+/* A user's error where the plan does not fit the device: five largest buffers, cheapest remedies. */
+void plan_fits(const struct plan *p);
+/* A user's error where this version cannot build what it can plan: several ranks, a target without kernels. */
+void plan_buildable(const struct plan *p);
+void plan_print(const struct plan *p, struct buf *out);  /* --dump=plan: every buffer, every step */
+void plan_report(const struct plan *p, struct buf *out); /* --plan and PLAN.txt, for people */
+
+/* ---- emit*.c, tree.c: files --------------------------------------------------------------------------- */
+
+struct file {
+	const char *path; /* inside the tree */
+	struct buf text;
+	bool verbatim;    /* copied as it is, not written by emit */
+};
+struct tree {
+	struct file *a;
+	uint32_t n, cap;
+};
+/* The whole emitted tree in memory. input is the description's text, copied into model/. */
+void emit(const struct plan *p, const char *resolved, uint32_t input, struct tree *out);
+/* A new file of the tree. */
+struct buf *tree_file(struct tree *t, const char *path);
+/* A template with its slots filled: lines that hold only a comment "@slot NAME" become that slot's text. */
+struct slot {
+	const char *name, *text;
+};
+void template_fill(struct tree *t, const char *path, const char *from, const struct slot *slot, uint32_t n);
+
+/* Text that the parts of emit share. */
+void emit_wrapped(struct buf *b, int tabs, const char *text);
+const char *emit_shape(const struct plan *p, const struct tensor *t);
+const char *emit_double(double x);
+void emit_prototype(const struct instance *in, bool types, struct buf *b);
+/* The parts of emit, one a file or two of the tree. */
+void emit_banner(const struct plan *p, const char *what, const char *open, const char *close, struct buf *b);
+void emit_config(const struct plan *p, struct tree *t);  /* src/config.h, src/layout.h */
+void emit_launch(const struct plan *p, struct tree *t);  /* src/launch.h, src/launch.c, inst/ */
+void emit_step(const struct plan *p, struct tree *t);    /* src/step.c */
+void emit_params(const struct plan *p, const char *fingerprint, struct tree *t); /* src/params.c */
+void emit_manifest(const struct plan *p, const char *fingerprint, struct tree *t); /* manifest.yaml */
+/* Writes what changed, through temporary names; removes files that the old manifest lists and the tree lacks. */
+bool tree_write(const struct tree *t, const char *dir, bool verbose);
+/* --check: false, and the first differences on stderr, if dir is not exactly this tree. */
+bool tree_check(const struct tree *t, const char *dir);
+
+/* ---- build.c ---------------------------------------------------------------------------------------- */
+
+/* Runs the emitted Makefile. False if it failed (its output has been shown). */
+bool build(const char *dir, int jobs, bool verbose);
+
+/* ---- embedded by embed.c: templates, kernels, runtime, licence --------------------------------------- */
+struct embedded {
+	const char *path;
+	const unsigned char *data;
+	size_t n;
+};
+extern const struct embedded embedded[];
+extern const uint32_t n_embedded;
+const struct embedded *embedded_find(const char *path);
 
 #endif

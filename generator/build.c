@@ -1,0 +1,34 @@
+/* Builds an emitted tree with its own Makefile: one description of the build, with or without olmogen. */
+#include <errno.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "olmogen.h"
+
+bool
+build(const char *dir, int jobs, bool verbose)
+{
+	char *argv[] = { "make", "-C", xstrdup(dir), xprintf("-j%d", jobs), "--no-print-directory",
+		verbose ? "V=1" : "V=0", NULL };
+	int status;
+	pid_t child;
+
+	fflush(NULL);
+	child = fork();
+	if (child == 0) {
+		execvp(argv[0], argv);
+		fprintf(stderr, "olmogen: error: cannot run make: %s; install make, or use --emit-only\n",
+		    strerror(errno));
+		_exit(127);
+	}
+	if (child < 0 || waitpid(child, &status, 0) < 0) {
+		fprintf(stderr, "olmogen: error: cannot start make: %s\n", strerror(errno));
+		return false;
+	}
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+		return true;
+	fprintf(stderr, "olmogen: error: the build in %s failed; the sources are there, 'make -C %s V=1' shows "
+	                "the commands\n", dir, dir);
+	return false;
+}

@@ -1,0 +1,330 @@
+/*
+ * Every rule of the language that looks at one trainer: fills in defaults and what follows from other
+ * fields, and reports each fault with the values that would do. A value in error is given but no longer
+ * set; rules pass over it, so that one mistake is one error.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "olmogen.h"
+
+const struct target_row targets[] = {
+#define TARGET(id, ...) { __VA_ARGS__ },
+#include "target.def"
+#undef TARGET
+};
+const uint32_t n_targets = LEN(targets);
+
+enum { NAME_LENGTH_MAX = 100 };
+
+/* The target of a name, NULL if there is none. */
+const struct target_row *
+target_find(const char *name)
+{
+	for (uint32_t i = 0; i < n_targets; i++)
+		if (strcmp(targets[i].name, name) == 0)
+			return &targets[i];
+	return NULL;
+}
+
+/* ---- one object: defaults, ranges, choices ----------------------------------------------------------- */
+
+static enum object_type
+type_named(const char *name, size_t n)
+{
+	for (uint32_t t = OBJ_none + 1; t < N_OBJECTS; t++)
+		if (strlen(object_names[t]) == n && memcmp(object_names[t], name, n) == 0)
+			return t;
+	internal("field.def: no object %.*s", (int)n, name);
+}
+
+static void
+set_object(struct value *v, struct object *o)
+{
+	v->list = xalloc(sizeof(*v->list));
+	v->list[0] = o;
+	v->n = 1;
+}
+
+/* The default's Lua text as a value; field.def writes each type in one form only. */
+static void
+set_default(struct value *v, const struct field_row *row)
+{
+	const char *s = row->dflt;
+	v->set = true;
+	switch (row->type) {
+	case INT:
+		v->i = strtoll(s, NULL, 10);
+		return;
+	case NUM:
+		v->num = strtod(s, NULL);
+		return;
+	case BOOL:
+		v->i = strcmp(s, "true") == 0;
+		return;
+	case STR:
+	case ENUM:
+		v->str = xprintf("%.*s", (int)strlen(s) - 2, s + 1);
+		return;
+	case PAIR:
+		if (sscanf(s, "{ %lf, %lf }", &v->num, &v->num2) != 2)
+			internal("field.def: default %s", s);
+		return;
+	case OBJ:
+		set_object(v, spec_new(type_named(s, strcspn(s, " ")), v->pos));
+		return;
+	case LIST:
+		return;
+	case LAYERS:
+		break;
+	}
+	internal("field.def: %s.%s can't have a default", object_names[row->object], row->name);
+}
+
+static bool
+outside(double x, const struct field_row *row)
+{
+	return !(x >= row->lo && x <= row->hi);
+}
+
+/* Fields that another field of the object bounds. */
+static const struct {
+	enum field_id f, bound;
+} bounds[] = {
+	{ F_moe_top_k, F_moe_num_experts },
+	{ F_attention_n_kv_heads, F_attention_n_heads },
+};
+
+static void
+out_of_range(const struct object *o, const struct value *v, uint32_t f, double x)
+{
+	const struct field_row *row = &fields[f];
+	const struct value *bound = NULL;
+	for (size_t i = 0; i < LEN(bounds); i++)
+		if (bounds[i].f == f && spec_value(o, bounds[i].bound)->set)
+			bound = spec_value(o, bounds[i].bound);
+	if (row->type != INT)
+		diag_error(v->pos, "%s = %.9g is not in %.9g .. %.9g", spec_name(f), x, row->lo, row->hi);
+	else
+		diag_error(v->pos, "%s = %lld is not in %.0f .. %.0f", spec_name(f), (long long)v->i,
+		    row->lo, bound ? (double)bound->i : row->hi);
+}
+
+static void
+check_value(const struct object *o, struct value *v, uint32_t f)
+{
+	const struct field_row *row = &fields[f];
+	const char *like;
+	double x = row->type == INT ? (double)v->i : v->num;
+	switch (row->type) {
+	case PAIR:
+		if (!outside(v->num, row) && outside(v->num2, row))
+			x = v->num2;
+		/* fall through */
+	case INT:
+	case NUM:
+		if (outside(x, row)) {
+			out_of_range(o, v, f, x);
+			v->set = false;
+		}
+		return;
+	case ENUM:
+		if (spec_choice(row->choices, v->str))
+			return;
+		like = spec_closest_choice(f, v->str);
+		diag_error(v->pos, "%s = \"%s\" is not known%s", spec_name(f), v->str,
+		    like ? xprintf("; did you mean \"%s\"?", like) : "");
+		diag_help("use %s", spec_choices(row->choices, "\"", "\""));
+		v->set = false;
+		return;
+	case STR:
+	case BOOL:
+	case OBJ:
+	case LIST:
+	case LAYERS:
+		return;
+	}
+}
+
+/* An object and those in it; each distinct one once. */
+static void
+check_object(struct object *o)
+{
+	for (uint32_t f = 0; f < N_FIELDS; f++) {
+		const struct field_row *row = &fields[f];
+		if (row->object != o->type)
+			continue;
+		struct value *v = spec_value(o, f);
+		if (v->set) {
+			check_value(o, v, f);
+		} else if (!v->given && !row->dflt) {
+			diag_error(o->pos, "%s is required", spec_name(f));
+			diag_help("%s is %s: %s", row->name, spec_range(f), row->doc);
+		} else if (!v->given && *row->dflt) {
+			set_default(v, row);
+		}
+		for (uint32_t i = 0, j; i < v->n; i++) {
+			for (j = 0; j < i && v->list[j] != v->list[i];)
+				j++;
+			if (j == i)
+				check_object(v->list[i]);
+		}
+	}
+}
+
+/* ---- derived values, formats, names ------------------------------------------------------------------- */
+
+static void
+derive(struct value *v, int64_t i)
+{
+	if (!v->given) {
+		v->i = i;
+		v->set = true;
+	}
+}
+
+static void
+derive_heads(const struct object *model)
+{
+	const struct object *attention = model ? spec_obj(model, F_transformer_attention) : NULL;
+	if (!attention)
+		return;
+	const struct value *heads = spec_value(attention, F_attention_n_heads);
+	const struct value *width = spec_value(model, F_transformer_d_model);
+	if (heads->set)
+		derive(spec_value(attention, F_attention_n_kv_heads), heads->i);
+	if (heads->set && width->set && width->i % heads->i == 0)
+		derive(spec_value(attention, F_attention_head_dim), width->i / heads->i);
+}
+
+static void
+set_text(struct value *v, const char *s)
+{
+	v->str = s;
+	v->set = true;
+}
+
+static void
+check_formats(const struct object *trainer, const struct target_row *target)
+{
+	const struct object *precision = spec_obj(trainer, F_trainer_precision);
+	if (!precision || !target)
+		return;
+	static const enum field_id sums[] = { F_precision_grads, F_precision_optimizer };
+	const struct value *machine = spec_value(trainer, F_trainer_target);
+	struct value *weights = spec_value(precision, F_precision_weights);
+	if (!weights->given)
+		set_text(weights, target->weights);
+	if (!weights->set)
+		return;
+	bool wide = strcmp(weights->str, "fp64") == 0;
+	if (!spec_choice(target->choices, weights->str)) {
+		diag_error(weights->pos, "%s weights are not available on target %s", weights->str,
+		    target->name);
+		if (machine->given)
+			diag_note(machine->pos, "%s is set here", spec_name(F_trainer_target));
+		diag_help("use weights = %s", spec_choices(target->choices, "\"", "\""));
+		weights->set = false;
+		return;
+	}
+	for (size_t i = 0; i < LEN(sums); i++) {
+		struct value *v = spec_value(precision, sums[i]);
+		if (!v->given)
+			set_text(v, wide ? "fp64" : i ? target->optimizer : target->grads);
+		if (!v->set || (strcmp(v->str, "fp64") == 0) == wide)
+			continue;
+		diag_error(v->pos, "%s = \"%s\" does not go with %s = \"%s\"", spec_name(sums[i]), v->str,
+		    spec_name(F_precision_weights), weights->str);
+		if (weights->given)
+			diag_note(weights->pos, "%s is set here", spec_name(F_precision_weights));
+		diag_help("fp64 is for weights, grads and optimizer together");
+		v->set = false;
+	}
+}
+
+static void
+check_name(struct value *v)
+{
+	static const char legal_bytes[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+	if (!v->set)
+		return;
+	size_t n = strlen(v->str), good = strspn(v->str, legal_bytes);
+	const char *why = NULL;
+	if (n == 0)
+		why = "is empty";
+	else if (v->str[good])
+		why = "holds characters that are no letter, digit or . _ -";
+	else if (*v->str == '.' || *v->str == '-')
+		why = xprintf("starts with '%c'", *v->str);
+	else if (n > NAME_LENGTH_MAX)
+		why = xprintf("is longer than %d bytes", NAME_LENGTH_MAX);
+	if (!why)
+		return;
+	diag_error(v->pos, "%s = \"%s\" %s", spec_name(F_trainer_name), v->str, why);
+	diag_help("it is the name of the emitted folder");
+	v->set = false;
+}
+
+static void
+check_groups(const struct object *trainer)
+{
+	const struct object *optimizer = spec_obj(trainer, F_trainer_optimizer);
+	const struct value *groups = optimizer ? spec_value(optimizer, F_adamw_groups) : NULL;
+	for (uint32_t i = 0; groups && i < groups->n; i++) {
+		const struct object *g = groups->list[i];
+		struct value *match = spec_value(g, F_group_match);
+		if (match->set && !*match->str) {
+			diag_error(match->pos, "%s is empty", spec_name(F_group_match));
+			diag_help("it is a pattern of tensor names; * matches anything");
+			match->set = false;
+		}
+		if (!spec_value(g, F_group_weight_decay)->given && !spec_value(g, F_group_lr_scale)->given) {
+			diag_error(g->pos, "group sets nothing");
+			diag_help("set weight_decay or lr_scale");
+		}
+	}
+}
+
+/* The command line's target in place of the file's. */
+static void
+override_target(struct value *v, const char *name)
+{
+	const char *choices = fields[F_trainer_target].choices;
+	const char *like = spec_closest_choice(F_trainer_target, name);
+	if (target_find(name)) {
+		set_text(v, name);
+		v->given = false; /* not by the file: it has no place to point at */
+		return;
+	}
+	diag_error((struct pos){ 0 }, "--target=%s is not known%s", name,
+	    like ? xprintf("; did you mean %s?", like) : "");
+	diag_help("use %s", spec_choices(choices, "", ""));
+	v->given = true;
+	v->set = false;
+}
+
+/*
+ * Completes a trainer: defaults, derived values, and every rule but those about sizes of the whole. A
+ * target other than NULL takes the place of the file's. Errors go to diag; the trainer is complete if
+ * there are none.
+ */
+void
+check(struct object *trainer, const char *target)
+{
+	struct value *machine = spec_value(trainer, F_trainer_target);
+	struct value *memory = spec_value(trainer, F_trainer_device_memory);
+	if (target)
+		override_target(machine, target);
+	check_object(trainer);
+	const struct target_row *row = machine->set ? target_find(machine->str) : NULL;
+	const struct object *model = spec_obj(trainer, F_trainer_model);
+	check_name(spec_value(trainer, F_trainer_name));
+	check_rules(trainer);
+	derive_heads(model);
+	if (row && !memory->given) {
+		memory->num = row->memory_gib;
+		memory->set = true;
+	}
+	check_formats(trainer, row);
+	check_groups(trainer);
+}

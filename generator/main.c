@@ -1,0 +1,265 @@
+/* olmogen: reads descriptions, and takes each trainer through the stages as straight calls. */
+#define _GNU_SOURCE
+#include <getopt.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "olmogen.h"
+
+static const char usage[] =
+    "usage: olmogen [OPTION]... MODEL.lua...\n"
+    "Generates one self-contained trainer for each trainer that the files describe.\n"
+    "\n"
+    "  -o DIR            where to put the emitted tree (default out/NAME; with several trainers, DIR/NAME)\n"
+    "  -D NAME=VALUE     sets arg.NAME in the description\n"
+    "  --target=T        overrides trainer.target: cpu, cuda:sm_90a, cuda:sm_100a\n"
+    "  --plan            prints the plan and writes nothing\n"
+    "  --emit-only       writes the sources, builds nothing\n"
+    "  --check           writes nothing; fails if the tree on disk is not what would be emitted\n"
+    "  --dump=STAGE      prints what a stage gives: load, check, graph, shard, fuse, plan or emit\n"
+    "  --explain[=FIELD] describes the language, or one object or field of it\n"
+    "  -j N              jobs of the build (default 2)\n"
+    "  -v                says what is written and run\n"
+    "  --help, --version\n"
+    "\n"
+    "Exit status: 0 done, 1 an error in the description or the build, 2 wrong usage, 70 a bug in olmogen.\n";
+
+struct options {
+	const char *out, *target, *dump;
+	bool plan, emit_only, check, verbose;
+	int jobs;
+	struct define *defs;
+	uint32_t ndefs;
+};
+
+static _Noreturn void
+bad_usage(const char *fmt, const char *what)
+{
+	fputs("olmogen: error: ", stderr);
+	fprintf(stderr, fmt, what);
+	fputs("; see olmogen --help\n", stderr);
+	exit(EXIT_USAGE);
+}
+
+/* True, and printed, if this is the stage that --dump asks for. */
+static bool
+dump(const struct options *o, const char *stage, const struct buf *text)
+{
+	if (!o->dump || strcmp(o->dump, stage))
+		return false;
+	fwrite(text->s, 1, text->n, stdout);
+	return true;
+}
+
+/* The compiler: one trainer through all stages. False after a user's error, which has been collected. */
+static bool
+compile(struct object *trainer, const char *dir, const struct options *o)
+{
+	struct buf text = { 0 }, resolved = { 0 };
+	struct tree tree = { 0 };
+
+	spec_print(trainer, &text);
+	if (dump(o, "load", &text))
+		return true;
+	check(trainer, o->target);
+	if (diag_count())
+		return false;
+	spec_print(trainer, &resolved);
+	if (dump(o, "check", &resolved))
+		return true;
+
+	struct graph *g = graph_build(trainer);
+	if (diag_count())
+		return false;
+	graph_verify(g);
+	text.n = 0;
+	graph_print(g, &text);
+	if (dump(o, "graph", &text))
+		return true;
+
+	struct shard *s = shard(g);
+	graph_verify(g);
+	text.n = 0;
+	shard_print(s, &text);
+	if (dump(o, "shard", &text))
+		return true;
+
+	fuse(s);
+	graph_verify(g);
+	text.n = 0;
+	graph_print(g, &text);
+	if (dump(o, "fuse", &text))
+		return true;
+
+	struct plan *p = plan(s);
+	plancheck(p);
+	text.n = 0;
+	plan_print(p, &text);
+	if (dump(o, "plan", &text))
+		return true;
+	plan_fits(p);
+	if (!o->plan)
+		plan_buildable(p);
+	if (diag_count())
+		return false;
+	if (o->plan) {
+		text.n = 0;
+		plan_report(p, &text);
+		fwrite(text.s, 1, text.n, stdout);
+		return true;
+	}
+
+	emit(p, resolved.s, trainer->pos.file, &tree);
+	text.n = 0;
+	for (uint32_t i = 0; i < tree.n; i++)
+		buf_printf(&text, "%8zu %s\n", tree.a[i].text.n, tree.a[i].path);
+	if (dump(o, "emit", &text))
+		return true;
+	if (o->check)
+		return tree_check(&tree, dir);
+	if (!tree_write(&tree, dir, o->verbose))
+		return false;
+	return o->emit_only || build(dir, o->jobs, o->verbose);
+}
+
+/* All trainers of all files; two of one name would share a folder. */
+static bool
+compile_files(char **path, int n, const struct options *o)
+{
+	struct spec all = { 0 };
+	uint32_t cap = 0;
+	bool ok = true;
+
+	for (int i = 0; i < n; i++) {
+		struct spec one = { 0 };
+		load(path[i], o->defs, o->ndefs, &one);
+		for (uint32_t k = 0; k < one.n; k++) {
+			struct { struct object **a; uint32_t n, cap; } list = { all.trainer, all.n, cap };
+			*PUSH(list) = one.trainer[k];
+			all.trainer = list.a;
+			all.n = list.n;
+			cap = list.cap;
+		}
+	}
+	/* complete what can be completed, so that all errors show at once */
+	if (diag_count())
+		for (uint32_t i = 0; i < all.n; i++)
+			check(all.trainer[i], o->target);
+	for (uint32_t i = 0; i < all.n; i++)
+		for (uint32_t k = 0; k < i && !diag_count(); k++) {
+			const struct value *a = spec_value(all.trainer[k], F_trainer_name),
+			                   *b = spec_value(all.trainer[i], F_trainer_name);
+			if (!a->set || !b->set || strcmp(a->str, b->str))
+				continue;
+			diag_error(b->pos, "trainer.name = \"%s\" is taken", b->str);
+			diag_note(a->pos, "the other trainer of this name is here");
+			diag_help("give each trainer a name of its own, for instance name = \"%s-\" .. i", b->str);
+		}
+	if (diag_count())
+		return false;
+	for (uint32_t i = 0; i < all.n; i++) {
+		const struct value *name = spec_value(all.trainer[i], F_trainer_name);
+		const char *dir = xprintf("%s/%s", o->out ? o->out : "out", name->set ? name->str : "");
+		if (o->plan && i)
+			putchar('\n');
+		if (!compile(all.trainer[i], o->out && all.n == 1 ? o->out : dir, o)) {
+			ok = false;
+			if (diag_count())
+				break;
+		} else if (!o->plan && !o->dump && !o->check) {
+			printf("%s%s\n", o->out && all.n == 1 ? o->out : dir, o->emit_only ? "" : "/trainer");
+		}
+	}
+	return ok;
+}
+
+int
+main(int argc, char **argv)
+{
+	enum { PLAN = 256, EMIT_ONLY, CHECK, DUMP, EXPLAIN, TARGET, HELP, VERSION };
+	static const struct option longs[] = {
+		{ "plan", no_argument, NULL, PLAN },
+		{ "emit-only", no_argument, NULL, EMIT_ONLY },
+		{ "check", no_argument, NULL, CHECK },
+		{ "dump", required_argument, NULL, DUMP },
+		{ "explain", optional_argument, NULL, EXPLAIN },
+		{ "target", required_argument, NULL, TARGET },
+		{ "help", no_argument, NULL, HELP },
+		{ "version", no_argument, NULL, VERSION },
+		{ 0 },
+	};
+	static const char *const stages[] = { "load", "check", "graph", "shard", "fuse", "plan", "emit" };
+	struct options o = { .jobs = 2 };
+	bool known = false;
+	int c;
+
+	o.defs = xalloc((size_t)argc * sizeof *o.defs);
+	opterr = 0;
+	while ((c = getopt_long(argc, argv, ":o:D:j:v", longs, NULL)) != -1)
+		switch (c) {
+		case 'o':
+			if (!*optarg)
+				bad_usage("-o wants the name of a folder%s", "");
+			o.out = optarg;
+			break;
+		case 'D': {
+			char *eq = strchr(optarg, '=');
+			if (!eq || eq == optarg)
+				bad_usage("-D %s is not NAME=VALUE", optarg);
+			*eq = 0;
+			o.defs[o.ndefs++] = (struct define){ optarg, eq + 1, false };
+			break;
+		}
+		case 'j': {
+			char *end;
+			long n = strtol(optarg, &end, 10);
+			if (*end || n < 1 || n > 1024)
+				bad_usage("-j %s is not in 1 .. 1024", optarg);
+			o.jobs = (int)n;
+			break;
+		}
+		case 'v':
+			o.verbose = true;
+			break;
+		case PLAN:
+			o.plan = true;
+			break;
+		case EMIT_ONLY:
+			o.emit_only = true;
+			break;
+		case CHECK:
+			o.check = true;
+			break;
+		case DUMP:
+			o.dump = optarg;
+			for (unsigned i = 0; i < LEN(stages); i++)
+				known |= !strcmp(optarg, stages[i]);
+			if (!known)
+				bad_usage("--dump=%s: the stages are load, check, graph, shard, fuse, plan, emit", optarg);
+			break;
+		case EXPLAIN:
+			return explain(optarg) ? 0 : EXIT_USAGE;
+		case TARGET:
+			o.target = optarg;
+			break;
+		case HELP:
+			fputs(usage, stdout);
+			return 0;
+		case VERSION:
+			puts("olmogen " OLMOGEN_VERSION);
+			return 0;
+		case ':':
+			bad_usage("option %s wants a value", argv[optind - 1]);
+		default:
+			bad_usage("unknown option %s", argv[optind - 1]);
+		}
+	if (optind == argc)
+		bad_usage("no description given%s", "");
+	bool ok = compile_files(argv + optind, argc - optind, &o);
+	bool clean = diag_flush() == 0;
+	if (fflush(stdout) || ferror(stdout)) {
+		perror("olmogen: error: cannot write to standard output");
+		return EXIT_USER;
+	}
+	return ok && clean ? 0 : EXIT_USER;
+}

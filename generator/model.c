@@ -1,0 +1,521 @@
+/* From a complete description to the graph of one microbatch and the update, for all layers by kind. */
+#include <string.h>
+
+#include "olmogen.h"
+
+/* The segment being built and the line of resolved.lua that its next ops and tensors stand for. */
+struct builder {
+	struct graph *g;
+	uint32_t seg;
+	uint32_t rline;
+};
+
+static tensor_id
+tensor(struct builder *b, const char *name, enum tensor_class c, enum dtype d, int ndims,
+    const uint64_t *dim)
+{
+	tensor_id id = graph_tensor(b->g, name, c, d, b->seg);
+	struct tensor *t = &b->g->tensor.a[id];
+
+	t->ndims = (uint8_t)ndims;
+	memcpy(t->dim, dim, (size_t)ndims * sizeof *dim);
+	t->rline = b->rline;
+	return id;
+}
+#define DIMS(...) (int)LEN(((uint64_t[]){ __VA_ARGS__ })), (uint64_t[]){ __VA_ARGS__ }
+#define ACT(b, name, ...) tensor(b, name, T_ACT, DT_ACT, DIMS(__VA_ARGS__))
+
+/* A weight with its gradient and optimizer state; hf is its checkpoint name. */
+static tensor_id
+param(struct builder *b, const char *name, const char *hf, int ndims, const uint64_t *dim)
+{
+	struct graph *g = b->g;
+	tensor_id id = tensor(b, name, T_PARAM, DT_ACT, ndims, dim);
+	tensor_id grad = tensor(b, xprintf("g_%s", name), T_GRAD, DT_GRAD, ndims, dim);
+
+	g->tensor.a[grad].param = id;
+	g->tensor.a[id].grad = grad;
+	g->tensor.a[id].hf = hf;
+	g->tensor.a[id].ones = ndims == 1;
+	g->tensor.a[id].experts = ndims == 3;
+	return id;
+}
+
+static struct op *
+op(struct builder *b, enum op_id id, const tensor_id *arg)
+{
+	struct op *o = PUSH(b->g->seg.a[b->seg].ops[FORWARD]);
+	const struct op_row *r = op_row(id);
+
+	o->op = id;
+	o->rline = b->rline;
+	memcpy(o->arg, arg, (r->nin + r->nout) * sizeof *arg);
+	return o;
+}
+#define OP_(b, id, ...) op(b, id, (tensor_id[]){ __VA_ARGS__ })
+
+static uint32_t
+segment(struct graph *g, const char *name)
+{
+	struct segment *s = PUSH(g->seg);
+
+	s->name = name;
+	return g->seg.n - 1;
+}
+
+static tensor_id
+linear(struct builder *b, const char *name, const char *hf, tensor_id x, uint64_t n, const char *out)
+{
+	uint64_t m = b->g->tensor.a[x].dim[0], k = b->g->tensor.a[x].dim[1];
+	tensor_id w = param(b, name, hf, DIMS(n, k)), y = ACT(b, out, m, n);
+
+	OP_(b, OP_linear, x, w, y);
+	return y;
+}
+
+/* RMS norm over heads groups of each row; heads = 1 is the whole row. */
+static tensor_id
+norm(struct builder *b, const char *name, const char *hf, tensor_id x, uint64_t heads, const char *out)
+{
+	struct object *tr = spec_obj(b->g->trainer, F_trainer_model);
+	uint64_t m = b->g->tensor.a[x].dim[0], n = b->g->tensor.a[x].dim[1];
+	tensor_id w = param(b, name, hf, DIMS(n / heads));
+	tensor_id y = ACT(b, out, m, n);
+	tensor_id r = tensor(b, xprintf("%s_rms", out), T_ACT, DT_STAT, DIMS(m * heads));
+	struct op *o = OP_(b, OP_rmsnorm, x, w, y, r);
+
+	o->ints[0] = heads;
+	o->floats[0] = spec_num(spec_obj(tr, F_transformer_norm), F_rms_norm_eps);
+	return y;
+}
+
+static tensor_id
+attention(struct builder *b, tensor_id x, tensor_id rope_table)
+{
+	struct graph *g = b->g;
+	struct object *tr = spec_obj(g->trainer, F_trainer_model);
+	struct object *at = spec_obj(tr, F_transformer_attention);
+	uint64_t H = (uint64_t)spec_int(at, F_attention_n_heads), D = g->tensor.a[x].dim[1];
+	uint64_t HK = (uint64_t)spec_int(at, F_attention_n_kv_heads);
+	uint64_t HD = (uint64_t)spec_int(at, F_attention_head_dim);
+	const char *qk_norm = spec_str(at, F_attention_qk_norm);
+	static const char layer[] = "model.layers.%l.self_attn.";
+	tensor_id qkv[3], rot[2], o, lse;
+	static const char *const names[] = { "q", "k", "v" };
+
+	b->rline = spec_value(at, F_attention_n_heads)->rline;
+	for (int i = 0; i < 3; i++)
+		qkv[i] = linear(b, xprintf("%s_proj", names[i]), xprintf("%s%s_proj.weight", layer, names[i]), x,
+		    (i ? HK : H) * HD, strcmp(qk_norm, "none") && i < 2 ? xprintf("%s_raw", names[i]) : names[i]);
+	for (int i = 0; i < 2 && strcmp(qk_norm, "none"); i++) {
+		b->rline = spec_value(at, F_attention_qk_norm)->rline;
+		qkv[i] = norm(b, xprintf("%s_norm", names[i]), xprintf("%s%s_norm.weight", layer, names[i]),
+		    qkv[i], strcmp(qk_norm, "head") ? 1 : (i ? HK : H), xprintf("%s_normed", names[i]));
+	}
+	for (int i = 0; i < 2; i++) {
+		b->rline = spec_value(spec_obj(at, F_attention_rope), F_rope_theta)->rline;
+		rot[i] = ACT(b, xprintf("%s_rot", names[i]), g->T, (i ? HK : H) * HD);
+		struct op *p = OP_(b, OP_rope, qkv[i], rope_table, rot[i]);
+		memcpy(p->ints, (uint64_t[]){ g->B, g->S, i ? HK : H, HD }, 4 * sizeof(uint64_t));
+	}
+	b->rline = spec_value(at, F_attention_n_heads)->rline;
+	o = ACT(b, "heads", g->T, H * HD);
+	lse = tensor(b, "heads_lse", T_ACT, DT_STAT, DIMS(g->B * H * g->S));
+	struct op *p = OP_(b, OP_attention, rot[0], rot[1], qkv[2], o, lse);
+	memcpy(p->ints, (uint64_t[]){ g->B, g->S, H, HK, HD }, 5 * sizeof(uint64_t));
+	p->floats[0] = 1 / __builtin_sqrt((double)HD);
+	return linear(b, "o_proj", xprintf("%so_proj.weight", layer), o, D, "attn");
+}
+
+/* prefix tells the shared expert's tensors from a dense layer's. */
+static tensor_id
+mlp(struct builder *b, tensor_id x, uint64_t F, const char *prefix, const char *hf)
+{
+	uint64_t T = b->g->T, D = b->g->tensor.a[x].dim[1];
+	tensor_id g = linear(b, xprintf("%sgate_proj", prefix), xprintf("%sgate_proj.weight", hf), x, F,
+	    xprintf("%sgate", prefix));
+	tensor_id u = linear(b, xprintf("%sup_proj", prefix), xprintf("%sup_proj.weight", hf), x, F,
+	    xprintf("%sup", prefix));
+	tensor_id h = ACT(b, xprintf("%shidden", prefix), T, F);
+
+	OP_(b, OP_swiglu, g, u, h);
+	return linear(b, xprintf("%sdown_proj", prefix), xprintf("%sdown_proj.weight", hf), h, D,
+	    xprintf("%sout", prefix));
+}
+
+static tensor_id
+grouped(struct builder *b, const char *name, tensor_id x, tensor_id off, uint64_t E, uint64_t n,
+    const char *out)
+{
+	uint64_t R = b->g->tensor.a[x].dim[0], k = b->g->tensor.a[x].dim[1];
+	tensor_id w = param(b, xprintf("%s_proj", name),
+	    xprintf("model.layers.%%l.mlp.experts.%%e.%s_proj.weight", name), DIMS(E, n, k));
+	tensor_id y = ACT(b, out, R, n);
+
+	OP_(b, OP_grouped, x, w, off, y);
+	return y;
+}
+
+static tensor_id
+moe(struct builder *b, struct object *m, tensor_id x)
+{
+	struct graph *g = b->g;
+	struct object *ro = spec_obj(m, F_moe_router);
+	uint64_t T = g->T, D = g->tensor.a[x].dim[1];
+	uint64_t E = (uint64_t)spec_int(m, F_moe_num_experts), K = (uint64_t)spec_int(m, F_moe_top_k);
+	uint64_t F = (uint64_t)spec_int(m, F_moe_hidden_size), R = mul64(T, K);
+	uint64_t FS = (uint64_t)spec_int(m, F_moe_shared_hidden_size);
+	tensor_id w, z, p, idx, prob, lse, cnt, load, aux, row, src, off, xr, gate, up, h, y;
+
+	b->rline = spec_value(ro, F_router_score)->rline;
+	w = param(b, "router", "model.layers.%l.mlp.gate.weight", DIMS(E, D));
+	z = tensor(b, "scores", T_ACT, DT_STAT, DIMS(T, E));
+	OP_(b, OP_gate, x, w, z);
+	p = tensor(b, "weights", T_ACT, DT_STAT, DIMS(T, K));
+	idx = tensor(b, "chosen", T_ACT, DT_I32, DIMS(T, K));
+	prob = tensor(b, "probs", T_ACT, DT_STAT, DIMS(T, E));
+	lse = tensor(b, "scores_lse", T_ACT, DT_STAT, DIMS(T));
+	cnt = tensor(b, "counts", T_ACT, DT_I32, DIMS(E));
+	load = tensor(b, "load", T_STAT, DT_I64, DIMS(E));
+	aux = tensor(b, "aux", T_STAT, DT_F64, DIMS(2));
+	struct op *o = OP_(b, OP_route, z, p, idx, prob, lse, cnt, load, aux);
+	o->ints[0] = K;
+	o->ints[1] = (uint64_t)spec_int(ro, F_router_normalize);
+	/* the losses are means over microbatches and data-parallel ranks */
+	double parts = (double)g->microbatches *
+	    (double)spec_int(spec_obj(g->trainer, F_trainer_parallel), F_parallel_data);
+	o->floats[0] = spec_num(ro, F_router_load_balance) / parts;
+	o->floats[1] = spec_num(ro, F_router_z_loss) / parts;
+
+	b->rline = spec_value(m, F_moe_num_experts)->rline;
+	row = tensor(b, "row", T_ACT, DT_I32, DIMS(T, K));
+	src = tensor(b, "src", T_ACT, DT_I32, DIMS(R));
+	off = tensor(b, "offsets", T_ACT, DT_I32, DIMS(E + 1));
+	OP_(b, OP_route_map, idx, cnt, row, src, off);
+	xr = ACT(b, "routed", R, D);
+	OP_(b, OP_dispatch, x, row, src, xr);
+	b->rline = spec_value(m, F_moe_hidden_size)->rline;
+	gate = grouped(b, "gate", xr, off, E, F, "gate");
+	up = grouped(b, "up", xr, off, E, F, "up");
+	h = ACT(b, "hidden", R, F);
+	OP_(b, OP_swiglu_routed, gate, up, p, src, h);
+	y = grouped(b, "down", h, off, E, D, "rows");
+	tensor_id sum = ACT(b, "out", T, D);
+	OP_(b, OP_combine, y, row, src, sum);
+	if (!FS)
+		return sum;
+	b->rline = spec_value(m, F_moe_shared_hidden_size)->rline;
+	tensor_id s = mlp(b, x, FS, "shared_", "model.layers.%l.mlp.shared_expert.");
+	tensor_id both = ACT(b, "mixed", T, D);
+	OP_(b, OP_add, sum, s, both);
+	return both;
+}
+
+static void
+layer(struct builder *b, struct object *ffn, tensor_id rope_table)
+{
+	struct graph *g = b->g;
+	struct object *tr = spec_obj(g->trainer, F_trainer_model);
+	uint64_t D = (uint64_t)spec_int(tr, F_transformer_d_model);
+	uint32_t norm_line = spec_value(tr, F_transformer_norm)->rline;
+	tensor_id x, a, mid, f, y;
+
+	b->rline = spec_value(tr, F_transformer_d_model)->rline;
+	x = g->seg.a[b->seg].x = ACT(b, "x", g->T, D);
+	b->rline = norm_line;
+	a = attention(b, norm(b, "attn_norm", "model.layers.%l.input_layernorm.weight", x, 1, "attn_in"),
+	    rope_table);
+	b->rline = spec_value(tr, F_transformer_attention)->rline;
+	mid = ACT(b, "mid", g->T, D);
+	OP_(b, OP_add, x, a, mid);
+	b->rline = norm_line;
+	f = norm(b, "ffn_norm", "model.layers.%l.post_attention_layernorm.weight", mid, 1, "ffn_in");
+	if (ffn->type == OBJ_moe) {
+		f = moe(b, ffn, f);
+	} else {
+		b->rline = spec_value(ffn, F_mlp_hidden_size)->rline;
+		f = mlp(b, f, (uint64_t)spec_int(ffn, F_mlp_hidden_size), "", "model.layers.%l.mlp.");
+	}
+	b->rline = spec_value(tr, F_transformer_feed_forward)->rline;
+	y = ACT(b, "y", g->T, D);
+	OP_(b, OP_add, mid, f, y);
+	g->seg.a[b->seg].y = y;
+}
+
+/* Layers with equal feed-forward are one kind; kinds come in the order of their first layer. */
+static void
+find_kinds(struct graph *g, const struct value *ff, struct object **kind)
+{
+	uint32_t count[2] = { 0 };
+
+	g->kind_of = xalloc(g->n_layers * sizeof *g->kind_of);
+	g->index_of = xalloc(g->n_layers * sizeof *g->index_of);
+	for (uint32_t l = 0; l < g->n_layers; l++) {
+		uint32_t k = g->embed + 1;
+		while (k < g->seg.n && !spec_equal(kind[k], ff->list[l]))
+			k++;
+		if (k == g->seg.n) {
+			bool is_moe = ff->list[l]->type == OBJ_moe;
+			uint32_t nth = ++count[is_moe];
+			const char *base = is_moe ? "moe" : "dense";
+			segment(g, nth > 1 ? xprintf("%s%u", base, nth) : base);
+			kind[k] = ff->list[l];
+			g->seg.a[k].layer = xalloc(g->n_layers * sizeof(uint32_t));
+		}
+		g->kind_of[l] = k;
+		g->index_of[l] = g->seg.a[k].nlayers;
+		g->seg.a[k].layer[g->seg.a[k].nlayers++] = l;
+	}
+}
+
+/* Shell-style match of * only. */
+static bool
+glob(const char *pat, const char *s)
+{
+	const char *star = NULL, *from = NULL;
+
+	while (*s) {
+		if (*pat == '*') {
+			star = pat++;
+			from = s;
+		} else if (*pat == *s) {
+			pat++;
+			s++;
+		} else if (star) {
+			pat = star + 1;
+			s = ++from;
+		} else {
+			return false;
+		}
+	}
+	while (*pat == '*')
+		pat++;
+	return !*pat;
+}
+
+const char *
+param_name(const char *hf, uint32_t layer, uint64_t expert)
+{
+	struct buf b = { 0 };
+
+	for (; *hf; hf++)
+		if (*hf == '%')
+			buf_printf(&b, "%llu", *++hf == 'l' ? (unsigned long long)layer : (unsigned long long)expert);
+		else
+			buf_add(&b, hf, 1);
+	return b.s;
+}
+
+/* Gives each parameter its group: the first pattern of adamw.groups that matches all its tensors. */
+static void
+find_groups(struct graph *g)
+{
+	struct object *opt = spec_obj(g->trainer, F_trainer_optimizer);
+	struct value *list = spec_value(opt, F_adamw_groups);
+	uint64_t *matched = xalloc((list->n + 1) * sizeof *matched);
+	double decay = spec_num(opt, F_adamw_weight_decay);
+
+	for (uint32_t i = 1; i < g->tensor.n; i++) {
+		struct tensor *t = &g->tensor.a[i];
+		struct group grp = { t->ones ? 0 : decay, 1 };
+		uint32_t k;
+		if (t->class != T_PARAM)
+			continue;
+		const struct segment *s = &g->seg.a[t->seg];
+		for (k = 0; k < list->n; k++) {
+			const struct object *o = list->list[k];
+			const char *pat = spec_str(o, F_group_match), *miss = NULL, *hit = NULL;
+			uint64_t experts = t->experts ? t->dim[0] : 1;
+			for (uint32_t l = 0; l < (s->nlayers ? s->nlayers : 1); l++)
+				for (uint64_t e = 0; e < experts; e++) {
+					const char *name = param_name(t->hf, s->nlayers ? s->layer[l] : 0, e);
+					if (glob(pat, name))
+						hit = name;
+					else
+						miss = name;
+					/* a pattern that treats experts alike is not tried on each */
+					if (e == 1 && experts > 8 && (!hit || !miss))
+						e = experts - 2;
+				}
+			if (!hit)
+				continue;
+			matched[k]++;
+			if (miss) {
+				diag_error(spec_value(o, F_group_match)->pos,
+				    "group.match = \"%s\" matches %s but not %s", pat, hit, miss);
+				diag_help("a group holds all layers and experts of a parameter: use * for the layer "
+				          "and the expert");
+			}
+			if (spec_value(o, F_group_weight_decay)->set)
+				grp.weight_decay = spec_num(o, F_group_weight_decay);
+			grp.lr_scale = spec_num(o, F_group_lr_scale);
+			break;
+		}
+		for (k = 0; k < g->group.n; k++)
+			if (g->group.a[k].weight_decay == grp.weight_decay && g->group.a[k].lr_scale == grp.lr_scale)
+				break;
+		if (k == g->group.n)
+			*PUSH(g->group) = grp;
+		t->group = k;
+	}
+	for (uint32_t k = 0; k < list->n; k++) {
+		if (matched[k])
+			continue;
+		const struct object *o = list->list[k];
+		bool shadowed = false;
+		for (uint32_t i = 1; i < g->tensor.n; i++)
+			shadowed |= g->tensor.a[i].class == T_PARAM &&
+			    glob(spec_str(o, F_group_match), param_name(g->tensor.a[i].hf, 0, 0));
+		diag_error(spec_value(o, F_group_match)->pos,
+		    shadowed ? "group.match = \"%s\" never holds: earlier groups take all it matches"
+		             : "group.match = \"%s\" matches no parameter",
+		    spec_str(o, F_group_match));
+		struct buf names = { 0 };
+		for (uint32_t i = 1; i < g->tensor.n; i++)
+			if (g->tensor.a[i].class == T_PARAM)
+				buf_printf(&names, "%s%s", names.n ? ", " : "", param_name(g->tensor.a[i].hf, 0, 0));
+		diag_help("the parameters are %s", names.s);
+	}
+}
+
+/* Squared norm over all gradients, clipping, then every parameter's step. */
+static void
+update(struct builder *b, tensor_id ctl)
+{
+	struct graph *g = b->g;
+	struct object *opt = spec_obj(g->trainer, F_trainer_optimizer);
+	const struct value *betas = spec_value(opt, F_adamw_betas);
+	bool master = strcmp(spec_str(spec_obj(g->trainer, F_trainer_precision), F_precision_weights),
+	    spec_str(spec_obj(g->trainer, F_trainer_precision), F_precision_optimizer)) != 0;
+	static const char *const state[] = { "master", "m", "v" };
+	uint32_t ntensors = g->tensor.n, seg = b->seg;
+
+	b->rline = spec_value(opt, F_adamw_clip_norm)->rline;
+	for (uint32_t i = 1; i < ntensors; i++)
+		if (g->tensor.a[i].class == T_GRAD)
+			OP_(b, OP_sumsq, i, ctl);
+	OP_(b, OP_clip, ctl)->floats[0] = spec_num(opt, F_adamw_clip_norm);
+	for (uint32_t k = 0; k < g->group.n; k++)
+		for (uint32_t i = 1; i < ntensors; i++) {
+			if (g->tensor.a[i].class != T_PARAM || g->tensor.a[i].group != k)
+				continue;
+			tensor_id s[3];
+			b->rline = g->tensor.a[i].rline;
+			for (int j = !master; j < 3; j++) {
+				b->seg = g->tensor.a[i].seg;
+				const char *name = g->tensor.a[i].name + strlen(g->seg.a[b->seg].name) + 1;
+				s[j] = tensor(b, xprintf("%s_%s", state[j], name), T_STATE, DT_OPT,
+				    g->tensor.a[i].ndims, g->tensor.a[i].dim);
+				g->tensor.a[s[j]].param = i;
+				b->seg = seg;
+			}
+			b->rline = spec_value(g->trainer, F_trainer_optimizer)->rline;
+			struct op *o = master
+			    ? OP_(b, OP_adamw_master, g->tensor.a[i].grad, ctl, i, s[0], s[1], s[2])
+			    : OP_(b, OP_adamw, g->tensor.a[i].grad, ctl, i, s[1], s[2]);
+			o->floats[0] = betas->num;
+			o->floats[1] = betas->num2;
+			o->floats[2] = spec_num(opt, F_adamw_eps);
+			o->floats[3] = g->group.a[k].weight_decay;
+			o->floats[4] = g->group.a[k].lr_scale;
+		}
+}
+
+/* Totals by the field's conventions: an active expert is one a token visits; no recompute counted. */
+static void
+count(struct graph *g)
+{
+	uint64_t flops = 0;
+
+	for (uint32_t i = 1; i < g->tensor.n; i++) {
+		const struct tensor *t = &g->tensor.a[i];
+		if (t->class != T_PARAM)
+			continue;
+		uint64_t all = mul64(tensor_elems(t), tensor_layers(g, t)), active = all;
+		if (t->experts) {
+			struct object *m =
+			    spec_value(spec_obj(g->trainer, F_trainer_model), F_transformer_feed_forward)
+			        ->list[g->seg.a[t->seg].layer[0]];
+			active = all / t->dim[0] * (uint64_t)spec_int(m, F_moe_top_k);
+		}
+		g->params_total = add64(g->params_total, all);
+		g->params_active = add64(g->params_active, active);
+	}
+	for (uint32_t s = 0; s < g->seg.n; s++)
+		for (int p = 0; p < N_PHASES; p++)
+			for (uint32_t i = 0; i < g->seg.a[s].ops[p].n; i++) {
+				uint64_t n = op_flops(g, &g->seg.a[s].ops[p].a[i]);
+				flops = add64(flops, mul64(n, g->seg.a[s].nlayers ? g->seg.a[s].nlayers : 1));
+			}
+	g->flops_token = flops / g->T;
+}
+
+struct graph *
+graph_build(struct object *trainer)
+{
+	struct graph *g = xalloc(sizeof *g);
+	struct object *tr = spec_obj(trainer, F_trainer_model), *ba = spec_obj(trainer, F_trainer_batch);
+	struct object *at = spec_obj(tr, F_transformer_attention);
+	uint64_t V = (uint64_t)spec_int(tr, F_transformer_vocab_size);
+	uint64_t D = (uint64_t)spec_int(tr, F_transformer_d_model);
+	uint64_t HD = (uint64_t)spec_int(at, F_attention_head_dim);
+	const struct value *ff = spec_value(tr, F_transformer_feed_forward);
+	struct builder b = { g, 0, 0 };
+	tensor_id tok, label, ctl, table, we, x;
+
+	g->trainer = trainer;
+	g->n_layers = (uint32_t)spec_int(tr, F_transformer_n_layers);
+	g->B = (uint64_t)spec_int(ba, F_batch_micro);
+	g->S = (uint64_t)spec_int(tr, F_transformer_sequence_length);
+	g->T = mul64(g->B, g->S);
+	g->microbatches = (uint64_t)spec_int(ba, F_batch_global) / g->B /
+	    (uint64_t)spec_int(spec_obj(trainer, F_trainer_parallel), F_parallel_data);
+	*PUSH(g->tensor) = (struct tensor){ .name = "none" };
+	g->init = segment(g, "init");
+	g->embed = segment(g, "embed");
+	struct object **kind = xalloc((g->n_layers + 4) * sizeof *kind);
+	find_kinds(g, ff, kind);
+
+	b.seg = g->init;
+	b.rline = spec_value(spec_obj(at, F_attention_rope), F_rope_theta)->rline;
+	table = tensor(&b, "rope_table", T_CONST, DT_STAT, DIMS(g->S, HD));
+	OP_(&b, OP_rope_table, table)->floats[0] = spec_num(spec_obj(at, F_attention_rope), F_rope_theta);
+
+	b.seg = g->embed;
+	b.rline = spec_value(tr, F_transformer_vocab_size)->rline;
+	tok = tensor(&b, "tokens", T_INPUT, DT_I32, DIMS(g->T));
+	label = tensor(&b, "labels", T_INPUT, DT_I32, DIMS(g->T));
+	we = param(&b, "tokens_w", "model.embed_tokens.weight", DIMS(V, D));
+	x = ACT(&b, "x0", g->T, D);
+	OP_(&b, OP_embed, tok, we, x);
+	g->seg.a[g->embed].y = x;
+
+	for (uint32_t k = g->embed + 1, n = g->seg.n; k < n; k++) {
+		b.seg = k;
+		layer(&b, kind[k], table);
+	}
+
+	g->head = b.seg = segment(g, "head");
+	b.rline = spec_value(tr, F_transformer_norm)->rline;
+	x = g->seg.a[g->head].x = ACT(&b, "x", g->T, D);
+	x = norm(&b, "norm", "model.norm.weight", x, 1, "in");
+	struct object *head = spec_obj(tr, F_transformer_lm_head);
+	b.rline = spec_value(head, F_lm_head_tied)->rline;
+	if (!spec_int(head, F_lm_head_tied))
+		we = param(&b, "w", "lm_head.weight", DIMS(V, D));
+	tensor_id lse = tensor(&b, "logits_lse", T_ACT, DT_STAT, DIMS(g->T));
+	tensor_id loss = tensor(&b, "loss", T_STAT, DT_F64, DIMS(1));
+	struct op *o = OP_(&b, OP_head_loss, x, we, label, lse, loss);
+	o->floats[0] = 1 / ((double)spec_int(ba, F_batch_global) * (double)g->S);
+
+	for (uint32_t s = g->embed; s <= g->head; s++)
+		grad_segment(g, s);
+
+	g->update = b.seg = segment(g, "update");
+	ctl = tensor(&b, "ctl", T_INPUT, DT_F64, DIMS(8));
+	find_groups(g);
+	update(&b, ctl);
+	if (!diag_count())
+		count(g);
+	return g;
+}

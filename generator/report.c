@@ -1,0 +1,326 @@
+/* What a plan costs: memory by rank and kind, the check against the device, the page that --plan prints. */
+#include <string.h>
+
+#include "olmogen.h"
+
+/* Saved activations and scratch grow with the tokens of a microbatch; the rest does not. */
+static uint64_t
+scale(uint64_t bytes, uint64_t micro, const struct graph *g)
+{
+	return mul64(bytes / g->B, micro);
+}
+
+uint64_t
+rank_memory(const struct plan *p, uint32_t stage, uint64_t micro, const struct mesh *m,
+    uint64_t bytes[N_REGIONS])
+{
+	const struct graph *g = p->graph;
+	uint64_t total = 0;
+
+	if (m->world == 1 && micro == g->B) {
+		memcpy(bytes, p->region_bytes, N_REGIONS * sizeof *bytes);
+		return p->arena_bytes;
+	}
+	memset(bytes, 0, N_REGIONS * sizeof *bytes);
+	for (tensor_id t = 1; t < g->tensor.n; t++) {
+		const struct tensor *x = &g->tensor.a[t];
+		uint64_t layers = stage_layers(p->shard, stage, x);
+		uint64_t n = mul64(mul64(tensor_elems(x), dtype_bytes(p, x->dtype)), layers);
+		if (x->class == T_PARAM || x->class == T_GRAD || x->class == T_STATE) {
+			bool experts = g->tensor.a[x->class == T_PARAM ? t : x->param].experts;
+			n = experts ? n / m->expert : n;
+			if (x->class == T_STATE)
+				n /= experts ? m->expert_data : m->data;
+		} else if (x->class == T_ACT) {
+			if (p->place[t].region != R_SAVED || p->place[t].kind != PLACE)
+				continue;
+			/* tensors that share a buffer count once */
+			bool again = false;
+			for (tensor_id u = 1; u < t; u++)
+				again |= g->tensor.a[u].class == T_ACT && p->place[u].kind == PLACE &&
+				    p->place[u].region == R_SAVED && p->place[u].off == p->place[t].off;
+			if (again)
+				continue;
+			n = scale(n, micro, g);
+		}
+		bytes[p->place[t].region] = add64(bytes[p->place[t].region], n);
+	}
+	const struct stage *st = &p->shard->stage[stage];
+	uint64_t streams = mul64(p->stream_stride, st->n + 1u);
+	bytes[R_SAVED] = mul64(add64(bytes[R_SAVED], scale(streams, micro, g)), st->slots);
+	bytes[R_SCRATCH] = scale(p->region_bytes[R_SCRATCH], micro, g);
+	for (int r = 0; r < N_REGIONS; r++)
+		total = add64(total, bytes[r]);
+	return total;
+}
+
+/* ---- does it fit ---- */
+
+static uint64_t
+worst_rank(const struct plan *p, uint64_t micro, const struct mesh *m, uint32_t *stage,
+    uint64_t bytes[N_REGIONS])
+{
+	uint64_t worst = 0, part[N_REGIONS];
+
+	for (uint32_t i = 0; i < p->shard->mesh.pipeline; i++) {
+		uint64_t n = rank_memory(p, i, micro, m, part);
+		if (n > worst) {
+			worst = n;
+			*stage = i;
+			memcpy(bytes, part, sizeof part);
+		}
+	}
+	return worst;
+}
+
+static void
+five_largest(const struct plan *p, uint32_t stage, struct buf *out)
+{
+	const struct graph *g = p->graph;
+	tensor_id top[5] = { 0 };
+	uint64_t size[5] = { 0 };
+	const struct mesh *m = &p->shard->mesh;
+
+	for (tensor_id t = 1; t < g->tensor.n; t++) {
+		const struct tensor *x = &g->tensor.a[t];
+		bool resident = x->class == T_PARAM || x->class == T_GRAD || x->class == T_STATE;
+		bool experts = resident && g->tensor.a[x->class == T_PARAM ? t : x->param].experts;
+		uint64_t n = mul64(tensor_elems(x), dtype_bytes(p, x->dtype));
+		if (resident || p->place[t].region == R_SAVED)
+			n = mul64(n, stage_layers(p->shard, stage, x));
+		if (p->place[t].region == R_SAVED)
+			n = mul64(n, p->shard->stage[stage].slots);
+		n /= experts ? m->expert : 1;
+		n /= x->class != T_STATE ? 1 : experts ? m->expert_data : m->data;
+		for (int i = 0; i < 5; i++)
+			if (n > size[i]) {
+				memmove(&top[i + 1], &top[i], (size_t)(4 - i) * sizeof *top);
+				memmove(&size[i + 1], &size[i], (size_t)(4 - i) * sizeof *size);
+				top[i] = t;
+				size[i] = n;
+				break;
+			}
+	}
+	for (int i = 0; i < 5 && top[i]; i++)
+		buf_printf(out, "%s%s %s", i ? ", " : "", g->tensor.a[top[i]].name, human_bytes(size[i]));
+}
+
+void
+plan_fits(const struct plan *p)
+{
+	const struct graph *g = p->graph;
+	struct object *t = g->trainer;
+	double gib = spec_num(t, F_trainer_device_memory);
+	uint64_t device = (uint64_t)(gib * 1073741824.0), bytes[N_REGIONS], other[N_REGIONS];
+	uint32_t stage = 0, at;
+	uint64_t need = worst_rank(p, g->B, &p->shard->mesh, &stage, bytes);
+	struct buf top = { 0 }, fixes = { 0 };
+
+	if (gib <= 0 || need <= device)
+		return;
+	struct value *where = spec_value(t, F_trainer_device_memory);
+	diag_error(where->given ? where->pos : spec_value(t, F_trainer_target)->pos,
+	    "%s needs %s on the ranks of stage %u, %s more than trainer.device_memory = %s GiB",
+	    spec_str(t, F_trainer_name), human_bytes(need), stage, human_bytes(need - device),
+	    xprintf("%.6g", gib));
+	struct buf parts = { 0 };
+	for (int r = 0; r < N_REGIONS; r++)
+		if (bytes[r] > need / 1000)
+			buf_printf(&parts, "%s%s %s", parts.n ? ", " : "", region_names[r], human_bytes(bytes[r]));
+	diag_help("of that %s", parts.s);
+	five_largest(p, stage, &top);
+	diag_help("the largest buffers are %s", top.s);
+	if (g->B > 1) {
+		uint64_t micro = g->B;
+		uint64_t n = need;
+		while (micro > 1 && n > device)
+			n = worst_rank(p, --micro, &p->shard->mesh, &at, other);
+		buf_printf(&fixes, "; batch.micro = %llu: %s%s", (unsigned long long)micro, human_bytes(n),
+		    n <= device ? ", fits" : "");
+	}
+	struct mesh m = p->shard->mesh;
+	for (int k = 0; k < 2; k++) {
+		struct mesh more = m;
+		uint64_t n = need;
+		while (n > device && more.data < m.data * 64) {
+			more.data *= 2;
+			more.world *= 2;
+			if (k == 1)
+				more.expert *= 2;
+			else
+				more.expert_data *= 2;
+			bool odd = false;
+			for (tensor_id i = 1; i < g->tensor.n && k == 1; i++)
+				odd |= g->tensor.a[i].experts && g->tensor.a[i].dim[0] % more.expert;
+			if (odd)
+				break;
+			n = worst_rank(p, g->B, &more, &at, other);
+		}
+		if (n < need)
+			buf_printf(&fixes, "; parallel.data = %llu%s: %s%s", (unsigned long long)more.data,
+			    k ? xprintf(" with expert = %llu", (unsigned long long)more.expert) : "",
+			    human_bytes(n), n <= device ? ", fits" : "");
+	}
+	if (fixes.n)
+		diag_help("use %s", fixes.s + 2);
+}
+
+/* ---- text ---- */
+
+static void
+place_text(const struct plan *p, tensor_id t, struct buf *out)
+{
+	const struct tensor *x = &p->graph->tensor.a[t];
+	const struct place *pl = &p->place[t];
+
+	buf_printf(out, "  %-28s %-17s %14llu %14llu", x->name, region_names[pl->region],
+	    (unsigned long long)pl->off, (unsigned long long)pl->bytes);
+	if (p->graph->seg.a[x->seg].nlayers && pl->kind != DSTREAM)
+		buf_printf(out, " x%u stride %llu", p->graph->seg.a[x->seg].nlayers,
+		    (unsigned long long)pl->stride);
+	buf_puts(out, "\n");
+}
+
+void
+plan_print(const struct plan *p, struct buf *out)
+{
+	const struct graph *g = p->graph;
+
+	buf_printf(out, "arena %llu bytes\n", (unsigned long long)p->arena_bytes);
+	for (int r = 0; r < N_REGIONS; r++)
+		buf_printf(out, "  region %-17s %14llu %14llu\n", region_names[r],
+		    (unsigned long long)p->region_off[r], (unsigned long long)p->region_bytes[r]);
+	buf_puts(out, "buffers\n");
+	for (tensor_id t = 1; t < g->tensor.n; t++)
+		place_text(p, t, out);
+	for (uint32_t s = 0; s < g->seg.n; s++)
+		for (int ph = 0; ph < N_PHASES; ph++)
+			for (uint32_t i = 0; i < p->prog[s][ph].n; i++) {
+				const struct step *st = &p->prog[s][ph].a[i];
+				if (!i)
+					buf_printf(out, "%s %s\n", g->seg.a[s].name, ph ? "backward" : "forward");
+				buf_printf(out, "  %3u stream %u  %-30s %s\n", i, st->stream,
+				    p->inst.a[st->inst].name, op_text(g, &st->op));
+			}
+}
+
+static void
+row(struct buf *out, const char *name, const char *value, const char *more)
+{
+	buf_printf(out, "  %-22s %18s%s%s\n", name, value, *more ? "  " : "", more);
+}
+
+static void
+report_memory(const struct plan *p, struct buf *out)
+{
+	static const enum region order[] = { R_WEIGHT, R_GRAD, R_STATE, R_SAVED, R_SCRATCH, R_CONST, R_INPUT,
+		R_STAT };
+	const struct mesh *m = &p->shard->mesh;
+	double gib = spec_num(p->graph->trainer, F_trainer_device_memory);
+	uint64_t bytes[N_REGIONS];
+
+	buf_puts(out, "\nmemory a rank\n");
+	for (uint32_t i = 0; i < m->pipeline; i++) {
+		const struct stage *st = &p->shard->stage[i];
+		uint64_t total = rank_memory(p, i, p->graph->B, m, bytes);
+		if (m->pipeline > 1)
+			buf_printf(out, " stage %u: %slayers %u .. %u%s\n", i, st->embed ? "embedding, " : "",
+			    st->first, st->first + st->n - 1, st->head ? ", head" : "");
+		for (unsigned k = 0; k < LEN(order); k++)
+			if (bytes[order[k]])
+				row(out, region_names[order[k]], human_bytes(bytes[order[k]]),
+				    order[k] == R_SAVED && st->slots > 1
+				        ? xprintf("%llu microbatches in flight", (unsigned long long)st->slots)
+				        : "");
+		row(out, "total", human_bytes(total),
+		    gib > 0 ? xprintf("of %.6g GiB, %.1f %%", gib, (double)total / (gib * 10737418.24)) : "");
+	}
+}
+
+/* Bytes sent and the time that they take alone on the link; nothing where there is one rank. */
+static void
+report_wire(const struct plan *p, struct buf *out)
+{
+	static const char *const names[] = { "activations", "gradients reduced", "weights gathered",
+		"expert rows sent", "expert rows returned" };
+
+	if (p->shard->mesh.world == 1)
+		return;
+	buf_puts(out, "\nsent by a rank in a step\n");
+	for (uint32_t i = 0; i < p->shard->mesh.pipeline; i++) {
+		const struct stage *st = &p->shard->stage[i];
+		if (p->shard->mesh.pipeline > 1)
+			buf_printf(out, " stage %u\n", i);
+		for (uint32_t c = 0; c < st->comm.n; c++)
+			row(out, names[st->comm.a[c].kind], human_bytes(st->comm.a[c].bytes),
+			    xprintf("%llu ranks%s", (unsigned long long)st->comm.a[c].ranks,
+			        p->target->link_gbs > 0
+			            ? xprintf(", %.1f ms at %.0f GB/s",
+			                  (double)st->comm.a[c].bytes / p->target->link_gbs / 1e6, p->target->link_gbs)
+			            : ""));
+	}
+}
+
+void
+plan_report(const struct plan *p, struct buf *out)
+{
+	const struct graph *g = p->graph;
+	const struct mesh *m = &p->shard->mesh;
+	struct object *t = g->trainer, *ba = spec_obj(t, F_trainer_batch);
+	struct object *pr = spec_obj(t, F_trainer_precision);
+	uint64_t global = (uint64_t)spec_int(ba, F_batch_global), tokens = mul64(global, g->S);
+	double step_flops = (double)g->flops_token * (double)tokens;
+	double bubble = (double)(m->pipeline - 1) / (double)(g->microbatches + m->pipeline - 1);
+
+	buf_printf(out, "%s for %s, %s: pipeline %llu x data %llu, experts over %llu\n\n",
+	    spec_str(t, F_trainer_name), p->target->name,
+	    m->world == 1 ? "1 rank" : xprintf("%llu ranks", (unsigned long long)m->world),
+	    (unsigned long long)m->pipeline, (unsigned long long)m->data, (unsigned long long)m->expert);
+	row(out, "parameters", commas(g->params_total), "total");
+	row(out, "", commas(g->params_active), "active for a token");
+	row(out, "precision", spec_str(pr, F_precision_weights),
+	    xprintf("weights and activations; gradients %s, optimizer %s", spec_str(pr, F_precision_grads),
+	        spec_str(pr, F_precision_optimizer)));
+	row(out, "step", commas(tokens),
+	    xprintf("tokens: %llu sequences of %llu", (unsigned long long)global, (unsigned long long)g->S));
+	row(out, "microbatches", commas(g->microbatches),
+	    xprintf("a rank and step, %llu x %llu tokens", (unsigned long long)g->B,
+	        (unsigned long long)g->S));
+	row(out, "FLOPs", xprintf("%.4g G", (double)g->flops_token / 1e9),
+	    "a token, forward and backward, causal half, no recompute");
+	row(out, "", xprintf("%.4g T", step_flops / 1e12), "a step");
+	if (m->pipeline > 1)
+		row(out, "pipeline bubble", xprintf("%.1f %%", 100 * bubble), "1F1B");
+	if (p->target->tflops > 0) {
+		double rate = p->target->tflops * 1e12 * p->target->share * (double)m->world * (1 - bubble);
+		row(out, "expected step", xprintf("%.3g s", step_flops / rate),
+		    xprintf("%.0f tokens/s a rank, at %.0f %% of %.0f TFLOP/s", (double)tokens * rate / step_flops /
+		            (double)m->world, 100 * p->target->share, p->target->tflops));
+	} else {
+		row(out, "expected step", "unknown", "depends on the machine: ask 'trainer bench'");
+	}
+	buf_puts(out, "\nlayers\n");
+	for (uint32_t s = g->embed + 1; s < g->head; s++) {
+		const struct segment *seg = &g->seg.a[s];
+		struct buf list = { 0 };
+		for (uint32_t i = 0; i < seg->nlayers; i++) {
+			uint32_t j = i;
+			while (j + 1 < seg->nlayers && seg->layer[j + 1] == seg->layer[j] + 1)
+				j++;
+			buf_printf(&list, j > i ? "%s%u..%u" : "%s%u", i ? ", " : "", seg->layer[i], seg->layer[j]);
+			i = j;
+		}
+		const struct object *o = spec_value(spec_obj(t, F_trainer_model), F_transformer_feed_forward)
+		                             ->list[seg->layer[0]];
+		row(out, seg->name, list.s,
+		    o->type == OBJ_moe
+		        ? xprintf("%lld experts of %lld, top %lld%s", (long long)spec_int(o, F_moe_num_experts),
+		              (long long)spec_int(o, F_moe_hidden_size), (long long)spec_int(o, F_moe_top_k),
+		              spec_int(o, F_moe_shared_hidden_size)
+		                  ? xprintf(", shared %lld", (long long)spec_int(o, F_moe_shared_hidden_size))
+		                  : "")
+		        : xprintf("hidden %lld", (long long)spec_int(o, F_mlp_hidden_size)));
+	}
+	report_memory(p, out);
+	report_wire(p, out);
+}

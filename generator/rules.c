@@ -1,0 +1,300 @@
+/*
+ * The rules between whole numbers of a trainer: what divides what, what bounds what. A rule is a row; its
+ * help is computed by trying values, so that what is proposed holds under all the rules.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "olmogen.h"
+
+enum {
+	LEGAL_MAX = 12,    /* values proposed for a divisor, the nearest ones */
+	MULTIPLES_MAX = 2, /* ... and for a multiple */
+	PROBES = 1 << 17,  /* values tried on each side */
+};
+
+/* The values that rules speak about, of one trainer and one of its moe layers. */
+struct scope {
+	struct value *v[N_FIELDS]; /* NULL: not there */
+	int64_t x[N_FIELDS];
+};
+
+static bool
+head_divides(const int64_t *x)
+{
+	return x[F_transformer_d_model] % x[F_attention_n_heads] == 0;
+}
+
+static bool
+head_even(const int64_t *x)
+{
+	if (x[F_attention_head_dim])
+		return x[F_attention_head_dim] % 2 == 0;
+	return !head_divides(x) || x[F_transformer_d_model] / x[F_attention_n_heads] % 2 == 0;
+}
+
+static bool
+kv_divides(const int64_t *x)
+{
+	return x[F_attention_n_heads] % x[F_attention_n_kv_heads] == 0;
+}
+
+static bool
+enough_experts(const int64_t *x)
+{
+	return x[F_moe_top_k] <= x[F_moe_num_experts];
+}
+
+static bool
+expert_divides_experts(const int64_t *x)
+{
+	return x[F_moe_num_experts] % x[F_parallel_expert] == 0;
+}
+
+static bool
+expert_divides_data(const int64_t *x)
+{
+	return x[F_parallel_data] % x[F_parallel_expert] == 0;
+}
+
+static bool
+enough_layers(const int64_t *x)
+{
+	return x[F_parallel_pipeline] <= x[F_transformer_n_layers];
+}
+
+static bool
+batch_divides(const int64_t *x)
+{
+	return x[F_batch_global] % (x[F_batch_micro] * x[F_parallel_data]) == 0;
+}
+
+static void
+note_value(const struct value *v, uint32_t f)
+{
+	if (v->given)
+		diag_note(v->pos, "%s is set here", spec_name(f));
+	else
+		diag_note(v->pos, "%s = %lld by default", spec_name(f), (long long)v->i);
+}
+
+static const char *
+not_a_divisor(const struct scope *s, const uint32_t *f)
+{
+	return xprintf("%s = %lld is not divisible by %s = %lld", spec_name(f[0]), (long long)s->x[f[0]],
+	    spec_name(f[1]), (long long)s->x[f[1]]);
+}
+
+static const char *
+not_in_range(const struct scope *s, const uint32_t *f)
+{
+	return xprintf("%s = %lld is not in %.0f .. %lld", spec_name(f[0]), (long long)s->x[f[0]],
+	    fields[f[0]].lo, (long long)s->x[f[1]]);
+}
+
+static const char *
+odd_head(const struct scope *s, const uint32_t *f)
+{
+	(void)f;
+	return xprintf("%s = %lld is odd: rotary embedding turns pairs", spec_name(F_attention_head_dim),
+	    (long long)s->x[F_attention_head_dim]);
+}
+
+static const char *
+odd_quotient(const struct scope *s, const uint32_t *f)
+{
+	return xprintf("the head size %s / %s = %lld / %lld = %lld is odd: rotary embedding turns pairs",
+	    spec_name(f[0]), spec_name(f[1]), (long long)s->x[f[0]], (long long)s->x[f[1]],
+	    (long long)(s->x[f[0]] / s->x[f[1]]));
+}
+
+static const char *
+uneven_batch(const struct scope *s, const uint32_t *f)
+{
+	long long micro = s->x[f[1]], data = s->x[f[2]];
+	return xprintf("%s = %lld is not divisible by %s * %s = %lld * %lld = %lld", spec_name(f[0]),
+	    (long long)s->x[f[0]], spec_name(f[1]), spec_name(f[2]), micro, data, micro * data);
+}
+
+enum when { ALWAYS, HEAD_DIM_GIVEN, HEAD_DIM_DERIVED };
+
+/* One field bounds the other: the nearest value will do. One is a multiple of the others: more may. */
+enum { RANGE, DIVISORS };
+
+/*
+ * The message speaks of the fields in this order, N_FIELDS ends them. The first one that is given carries
+ * the error.
+ */
+static const struct rule {
+	bool (*holds)(const int64_t *x);
+	const char *(*text)(const struct scope *s, const uint32_t *f);
+	uint32_t f[3], kind;
+	enum when when;
+} rules[] = {
+	{ head_divides, not_a_divisor, { F_transformer_d_model, F_attention_n_heads, N_FIELDS }, DIVISORS,
+	    HEAD_DIM_DERIVED },
+	{ head_even, odd_quotient, { F_transformer_d_model, F_attention_n_heads, N_FIELDS }, DIVISORS,
+	    HEAD_DIM_DERIVED },
+	{ head_even, odd_head, { F_attention_head_dim, N_FIELDS, N_FIELDS }, DIVISORS, HEAD_DIM_GIVEN },
+	{ kv_divides, not_a_divisor, { F_attention_n_heads, F_attention_n_kv_heads, N_FIELDS }, DIVISORS,
+	    ALWAYS },
+	{ enough_experts, not_in_range, { F_moe_top_k, F_moe_num_experts, N_FIELDS }, RANGE, ALWAYS },
+	{ expert_divides_experts, not_a_divisor, { F_moe_num_experts, F_parallel_expert, N_FIELDS },
+	    DIVISORS, ALWAYS },
+	{ expert_divides_data, not_a_divisor, { F_parallel_data, F_parallel_expert, N_FIELDS }, DIVISORS,
+	    ALWAYS },
+	{ enough_layers, not_in_range, { F_parallel_pipeline, F_transformer_n_layers, N_FIELDS }, RANGE,
+	    ALWAYS },
+	{ batch_divides, uneven_batch, { F_batch_global, F_batch_micro, F_parallel_data }, DIVISORS, ALWAYS },
+};
+
+/* All scopes of a trainer: one a distinct moe, or one without. */
+struct scopes {
+	struct scope *a;
+	uint32_t n, cap;
+};
+
+static bool
+applies(const struct rule *r, const struct scope *s)
+{
+	const struct value *head = s->v[F_attention_head_dim];
+	if (r->when != ALWAYS && (!head || head->given != (r->when == HEAD_DIM_GIVEN)))
+		return false;
+	for (size_t i = 0; i < LEN(r->f); i++)
+		if (r->f[i] != N_FIELDS && (!s->v[r->f[i]] || !s->v[r->f[i]]->set))
+			return false;
+	return true;
+}
+
+static bool
+speaks_of(const struct rule *r, uint32_t f)
+{
+	return r->f[0] == f || r->f[1] == f || r->f[2] == f;
+}
+
+/*
+ * Whether a field could have the value x: the rule would hold, and every other one about it that holds now,
+ * in every scope that shares it.
+ */
+static bool
+legal(const struct rule *rule, const struct scopes *all, const struct value *v, uint32_t f, int64_t x)
+{
+	for (uint32_t k = 0; k < all->n; k++) {
+		struct scope *s = &all->a[k];
+		if (s->v[f] != v)
+			continue;
+		int64_t old = s->x[f];
+		for (const struct rule *r = rules; r < rules + LEN(rules); r++) {
+			if (!speaks_of(r, f) || !applies(r, s))
+				continue;
+			s->x[f] = x;
+			bool then = r->holds(s->x);
+			s->x[f] = old;
+			if (!then && (r == rule || r->holds(s->x)))
+				return false;
+		}
+	}
+	return true;
+}
+
+static int
+by_size(const void *a, const void *b)
+{
+	int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+	return x < y ? -1 : x > y;
+}
+
+/* "56 or 64": the legal values nearest to the present one, rising; NULL if none was found. */
+static char *
+proposals(const struct rule *r, const struct scopes *all, const struct scope *s, uint32_t f, uint32_t max)
+{
+	int64_t found[LEGAL_MAX], now = s->x[f];
+	uint32_t n = 0;
+	for (int64_t d = 1; d < PROBES && n < max; d++)
+		for (int sign = -1; sign <= 1 && n < max; sign += 2) {
+			int64_t x = now + sign * d;
+			if (x >= fields[f].lo && x <= fields[f].hi && legal(r, all, s->v[f], f, x))
+				found[n++] = x;
+		}
+	if (!n)
+		return NULL;
+	qsort(found, n, sizeof(*found), by_size);
+	struct buf b = { 0 };
+	buf_printf(&b, "%s = ", fields[f].name);
+	for (uint32_t i = 0; i < n; i++)
+		buf_printf(&b, "%s%lld", !i ? "" : i + 1 < n ? ", " : " or ", (long long)found[i]);
+	return b.s;
+}
+
+static void
+broken(const struct rule *r, const struct scopes *all, const struct scope *s)
+{
+	struct buf help = { 0 };
+	uint32_t main = r->f[0];
+	for (size_t i = LEN(r->f); i--;)
+		if (r->f[i] != N_FIELDS && s->v[r->f[i]]->given)
+			main = r->f[i];
+	diag_error(s->v[main]->pos, "%s", r->text(s, r->f));
+	for (size_t i = 0; i < LEN(r->f); i++)
+		if (r->f[i] != N_FIELDS && r->f[i] != main)
+			note_value(s->v[r->f[i]], r->f[i]);
+	for (size_t i = 0; i < LEN(r->f) && r->f[i] != N_FIELDS; i++) {
+		uint32_t most = r->kind == RANGE ? 1 : i ? LEGAL_MAX : MULTIPLES_MAX;
+		char *p = proposals(r, all, s, r->f[i], most);
+		if (p)
+			buf_printf(&help, "%s%s", help.n ? ", or " : "", p);
+	}
+	if (r->when == HEAD_DIM_DERIVED)
+		buf_printf(&help, "%sset %s", help.n ? ", or " : "", spec_name(F_attention_head_dim));
+	if (help.n)
+		diag_help("%s%s", strncmp(help.s, "set ", 4) == 0 ? "" : "use ", help.s);
+}
+
+static void
+take(struct scope *s, const struct object *o)
+{
+	for (uint32_t f = 0; o && f < N_FIELDS; f++)
+		if (fields[f].object == o->type && fields[f].type == INT) {
+			s->v[f] = spec_value(o, f);
+			s->x[f] = s->v[f]->i;
+		}
+}
+
+/*
+ * Checks the rules of a trainer whose objects are checked one by one and whose derived values are not
+ * filled in yet. A rule is passed over if one of its fields is in error.
+ */
+void
+check_rules(const struct object *trainer)
+{
+	const struct object *model = spec_obj(trainer, F_trainer_model);
+	const struct value *layers = model ? spec_value(model, F_transformer_feed_forward) : NULL;
+	struct scopes all = { 0 };
+	struct scope *base = PUSH(all);
+	take(base, trainer);
+	take(base, model);
+	take(base, model ? spec_obj(model, F_transformer_attention) : NULL);
+	take(base, spec_obj(trainer, F_trainer_batch));
+	take(base, spec_obj(trainer, F_trainer_parallel));
+	for (uint32_t i = 0, j; layers && i < layers->n; i++) {
+		for (j = 0; j < i && layers->list[j] != layers->list[i];)
+			j++;
+		if (j < i || layers->list[i]->type != OBJ_moe)
+			continue;
+		struct scope *s = PUSH(all);
+		*s = all.a[0];
+		take(s, layers->list[i]);
+		for (uint32_t k = 1; k + 1 < all.n; k++)
+			if (memcmp(all.a[k].x, s->x, sizeof(s->x)) == 0) {
+				all.n--; /* made again by the same function, most likely */
+				break;
+			}
+	}
+	for (size_t r = 0; r < LEN(rules); r++) {
+		bool of_moe = fields[rules[r].f[0]].object == OBJ_moe;
+		for (uint32_t k = of_moe; k < (of_moe ? all.n : 1); k++)
+			if (applies(&rules[r], &all.a[k]) && !rules[r].holds(all.a[k].x))
+				broken(&rules[r], &all, &all.a[k]);
+	}
+}
+

@@ -1,0 +1,489 @@
+/*
+ * A description as a tree of typed values, and its complete form in Lua: resolved.lua.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "olmogen.h"
+
+const struct field_row fields[N_FIELDS] = {
+#define OBJECT(...)
+#define FIELD(o, f, type, lo, hi, dflt, choices, doc) \
+	{ OBJ_##o, #f, type, lo, hi, dflt, choices, doc },
+#include "field.def"
+#undef OBJECT
+#undef FIELD
+};
+const char *const object_names[N_OBJECTS] = {
+	"",
+#define OBJECT(o, doc) #o,
+#define FIELD(...)
+#include "field.def"
+#undef OBJECT
+#undef FIELD
+};
+const char *const object_docs[N_OBJECTS] = {
+	"",
+#define OBJECT(o, doc) doc,
+#define FIELD(...)
+#include "field.def"
+#undef OBJECT
+#undef FIELD
+};
+
+/* Width of resolved.lua, and the locals that hold layer kinds: Lua takes 200 a function. */
+enum { WIDTH = 100, LOCALS_MAX = 26 };
+
+static uint32_t
+first_field(enum object_type type)
+{
+	uint32_t f = 0;
+	while (f < N_FIELDS && fields[f].object != type)
+		f++;
+	return f;
+}
+
+/* An object of a type whose fields are all unset and stand at pos. */
+struct object *
+spec_new(enum object_type type, struct pos pos)
+{
+	struct object *o = xalloc(sizeof(*o));
+	uint32_t first = first_field(type), n = 0;
+	while (first + n < N_FIELDS && fields[first + n].object == type)
+		n++;
+	*o = (struct object){ type, pos, xalloc(n * sizeof(*o->v)) };
+	for (uint32_t i = 0; i < n; i++) {
+		o->v[i].pos = pos;
+		o->v[i].type = fields[first + i].type;
+	}
+	return o;
+}
+
+/* A field's value, set or not; an internal error if the object has no such field. */
+struct value *
+spec_value(const struct object *o, enum field_id f)
+{
+	if (fields[f].object != o->type)
+		internal("%s has no field %s", object_names[o->type], fields[f].name);
+	return &o->v[f - first_field(o->type)];
+}
+
+static struct value *
+typed_value(const struct object *o, enum field_id f, enum field_type a, enum field_type b)
+{
+	struct value *v = spec_value(o, f);
+	if (v->type != a && v->type != b)
+		internal("%s.%s read as another type", object_names[o->type], fields[f].name);
+	return v;
+}
+
+/* The value of an INT or BOOL field. */
+int64_t
+spec_int(const struct object *o, enum field_id f)
+{
+	return typed_value(o, f, INT, BOOL)->i;
+}
+
+/* The value of a NUM field. */
+double
+spec_num(const struct object *o, enum field_id f)
+{
+	return typed_value(o, f, NUM, NUM)->num;
+}
+
+/* The value of a STR or ENUM field; NULL if unset. */
+const char *
+spec_str(const struct object *o, enum field_id f)
+{
+	return typed_value(o, f, STR, ENUM)->str;
+}
+
+/* The value of an OBJ field; NULL if unset. */
+struct object *
+spec_obj(const struct object *o, enum field_id f)
+{
+	const struct value *v = typed_value(o, f, OBJ, OBJ);
+	return v->n ? v->list[0] : NULL;
+}
+
+static bool
+value_equal(const struct value *a, const struct value *b)
+{
+	if (a->set != b->set || a->n != b->n)
+		return false;
+	for (uint32_t i = 0; i < a->n; i++)
+		if (!spec_equal(a->list[i], b->list[i]))
+			return false;
+	if (!a->set)
+		return true;
+	switch (a->type) {
+	case INT:
+	case BOOL:
+		return a->i == b->i;
+	case NUM:
+	case PAIR:
+		return a->num == b->num && a->num2 == b->num2;
+	case STR:
+	case ENUM:
+		return strcmp(a->str, b->str) == 0;
+	case OBJ:
+	case LIST:
+	case LAYERS:
+		break;
+	}
+	return true;
+}
+
+/* Whether two objects have the same type and the same values; where they stand doesn't matter. */
+bool
+spec_equal(const struct object *a, const struct object *b)
+{
+	if (a == b)
+		return true;
+	if (a->type != b->type)
+		return false;
+	uint32_t first = first_field(a->type);
+	for (uint32_t f = first; f < N_FIELDS && fields[f].object == a->type; f++)
+		if (!value_equal(&a->v[f - first], &b->v[f - first]))
+			return false;
+	return true;
+}
+
+/* Whether a text is one of the choices "a|b|c". */
+bool
+spec_choice(const char *choices, const char *text)
+{
+	size_t n = strlen(text);
+	for (const char *s = choices; *s; s += strcspn(s, "|"), s += *s == '|')
+		if (strcspn(s, "|") == n && memcmp(s, text, n) == 0)
+			return true;
+	return false;
+}
+
+/* The choice of a field that a wrong text is close to, or NULL. */
+const char *
+spec_closest_choice(enum field_id f, const char *text)
+{
+	const char *name[16];
+	uint32_t n = 0;
+	for (const char *s = fields[f].choices; *s && n < LEN(name); s += strcspn(s, "|"), s += *s == '|')
+		name[n++] = xprintf("%.*s", (int)strcspn(s, "|"), s);
+	return diag_closest(text, name, n);
+}
+
+/* Choices "a|b|c" in words: "a, b or c", each between before and after. */
+char *
+spec_choices(const char *choices, const char *before, const char *after)
+{
+	struct buf b = { 0 };
+	buf_puts(&b, "");
+	for (const char *s = choices, *sep = ""; *s;) {
+		size_t n = strcspn(s, "|");
+		buf_printf(&b, "%s%s%.*s%s", sep, before, (int)n, s, after);
+		s += n + (s[n] == '|');
+		sep = strchr(s, '|') ? ", " : " or ";
+	}
+	return b.s;
+}
+
+/* "moe.top_k" */
+const char *
+spec_name(enum field_id f)
+{
+	return xprintf("%s.%s", object_names[fields[f].object], fields[f].name);
+}
+
+/* What a field takes, in words: "an integer". */
+const char *
+spec_type(enum field_id f)
+{
+	const char *choices = fields[f].choices;
+	switch (fields[f].type) {
+	case INT:
+		return "an integer";
+	case NUM:
+		return "a number";
+	case STR:
+		return "a string";
+	case BOOL:
+		return "true or false";
+	case PAIR:
+		return "two numbers { a, b }";
+	case ENUM:
+		return spec_choices(choices, "\"", "\"");
+	case OBJ:
+		return spec_choices(choices, "", " { ... }");
+	case LIST:
+		return xprintf("a list of %s", spec_choices(choices, "", " { ... }"));
+	case LAYERS:
+		break;
+	}
+	return xprintf("%s, a list of them, or a function of the layer's index",
+	    spec_choices(choices, "", " { ... }"));
+}
+
+/* The same with its range: "an integer in 1 .. 8". */
+const char *
+spec_range(enum field_id f)
+{
+	const struct field_row *row = &fields[f];
+	if (row->type == INT)
+		return xprintf("%s in %.0f .. %.0f", spec_type(f), row->lo, row->hi);
+	if (row->type == NUM || row->type == PAIR)
+		return xprintf("%s in %.9g .. %.9g", spec_type(f), row->lo, row->hi);
+	return spec_type(f);
+}
+
+/* ---- resolved.lua ---------------------------------------------------------------------------------- */
+
+struct printer {
+	struct buf *out;
+	uint32_t line;             /* of the text's end */
+	const char *const *layers; /* names of the kinds: what feed_forward refers to */
+};
+
+static void
+number(struct buf *b, double x)
+{
+	char s[40];
+	for (int digits = 9; digits <= 17; digits++) {
+		snprintf(s, sizeof(s), "%.*g", digits, x);
+		if (strtod(s, NULL) == x)
+			break;
+	}
+	buf_puts(b, s);
+}
+
+static void
+quoted(struct buf *b, const char *s)
+{
+	buf_puts(b, "\"");
+	for (; *s; s++) {
+		unsigned char c = *s;
+		if (c == '"' || c == '\\')
+			buf_printf(b, "\\%c", c);
+		else if (c < 0x20 || c == 0x7f)
+			buf_printf(b, "\\%03d", c);
+		else
+			buf_add(b, s, 1);
+	}
+	buf_puts(b, "\"");
+}
+
+/* A value on one line; objects too, and those of a list in braces. */
+static void
+inline_value(struct buf *b, const struct value *v)
+{
+	switch (v->type) {
+	case INT:
+		buf_printf(b, "%lld", (long long)v->i);
+		return;
+	case BOOL:
+		buf_puts(b, v->i ? "true" : "false");
+		return;
+	case NUM:
+		number(b, v->num);
+		return;
+	case PAIR:
+		buf_puts(b, "{ ");
+		number(b, v->num);
+		buf_puts(b, ", ");
+		number(b, v->num2);
+		buf_puts(b, " }");
+		return;
+	case STR:
+	case ENUM:
+		quoted(b, v->str);
+		return;
+	case OBJ:
+	case LIST:
+	case LAYERS:
+		break;
+	}
+	if (v->type == LIST)
+		buf_puts(b, v->n ? "{ " : "{");
+	for (uint32_t i = 0; i < v->n; i++) {
+		const struct object *o = v->list[i];
+		uint32_t first = first_field(o->type);
+		const char *sep = " ";
+		buf_printf(b, "%s%s {", i ? ", " : "", object_names[o->type]);
+		for (uint32_t f = first; f < N_FIELDS && fields[f].object == o->type; f++) {
+			if (!o->v[f - first].set)
+				continue;
+			buf_printf(b, "%s%s = ", sep, fields[f].name);
+			inline_value(b, &o->v[f - first]);
+			sep = ", ";
+		}
+		buf_puts(b, *sep == ',' ? " }" : "}");
+		if (v->type == LAYERS)
+			break;
+	}
+	if (v->type == LIST)
+		buf_puts(b, v->n ? " }" : "}");
+}
+
+static void
+set_lines(struct value *v, uint32_t line)
+{
+	v->rline = line;
+	for (uint32_t i = 0; i < v->n; i++) {
+		struct object *o = v->list[i];
+		uint32_t first = first_field(o->type);
+		for (uint32_t f = first; f < N_FIELDS && fields[f].object == o->type; f++)
+			set_lines(&o->v[f - first], line);
+	}
+}
+
+static void
+newline(struct printer *p, int indent)
+{
+	buf_printf(p->out, "\n%*s", indent, "");
+	p->line++;
+}
+
+static void print_object(struct printer *p, struct object *o, int indent);
+
+/* The layers' kinds by name, filled up to the line's width. */
+static void
+print_layers(struct printer *p, struct value *v, int indent)
+{
+	size_t column = WIDTH;
+	v->rline = p->line;
+	buf_puts(p->out, "{");
+	for (uint32_t i = 0; i < v->n; i++) {
+		size_t need = strlen(p->layers[i]) + 2;
+		if (column + need > WIDTH) {
+			newline(p, indent + 2);
+			column = (size_t)indent + 2;
+		} else {
+			buf_puts(p->out, " ");
+			need++;
+		}
+		buf_printf(p->out, "%s,", p->layers[i]);
+		column += need;
+	}
+	newline(p, indent);
+	buf_puts(p->out, "}");
+}
+
+/* One field's value at the end of "name = "; column is where it starts. */
+static void
+print_value(struct printer *p, struct value *v, int indent, size_t column)
+{
+	if (v->type == LAYERS && p->layers) {
+		print_layers(p, v, indent);
+		return;
+	}
+	struct buf b = { 0 };
+	inline_value(&b, v);
+	if (column + b.n + 1 <= WIDTH || !v->n) {
+		buf_add(p->out, b.s, b.n);
+		set_lines(v, p->line);
+		return;
+	}
+	v->rline = p->line;
+	if (v->type != LIST) {
+		print_object(p, v->list[0], indent);
+		return;
+	}
+	buf_puts(p->out, "{");
+	for (uint32_t i = 0; i < v->n; i++) {
+		newline(p, indent + 2);
+		print_object(p, v->list[i], indent + 2);
+		buf_puts(p->out, ",");
+	}
+	newline(p, indent);
+	buf_puts(p->out, "}");
+}
+
+/* An object over several lines, a field a line. */
+static void
+print_object(struct printer *p, struct object *o, int indent)
+{
+	uint32_t first = first_field(o->type);
+	buf_printf(p->out, "%s {", object_names[o->type]);
+	for (uint32_t f = first; f < N_FIELDS && fields[f].object == o->type; f++) {
+		struct value *v = &o->v[f - first];
+		v->rline = p->line;
+		if (!v->set)
+			continue;
+		newline(p, indent + 2);
+		buf_printf(p->out, "%s = ", fields[f].name);
+		print_value(p, v, indent + 2, (size_t)indent + 2 + strlen(fields[f].name) + 3);
+		buf_puts(p->out, ",");
+	}
+	newline(p, indent);
+	buf_puts(p->out, "}");
+}
+
+/* Lines of an object, taken over from an equal one that was printed. */
+static void
+copy_lines(struct object *to, const struct object *from)
+{
+	uint32_t first = first_field(to->type);
+	for (uint32_t f = first; f < N_FIELDS && fields[f].object == to->type; f++) {
+		struct value *a = &to->v[f - first];
+		const struct value *b = &from->v[f - first];
+		a->rline = b->rline;
+		for (uint32_t i = 0; i < a->n && i < b->n; i++)
+			copy_lines(a->list[i], b->list[i]);
+	}
+}
+
+/* Prints the kinds of layers as locals (a table when there are many); names them layer by layer. */
+static const char *const *
+print_kinds(struct printer *p, const struct value *v, struct object **kind, uint32_t kinds)
+{
+	const char **name = xalloc(v->n * sizeof(*name));
+	bool table = kinds > LOCALS_MAX;
+	if (table) {
+		buf_puts(p->out, "local feed_forward_kind = {}");
+		newline(p, 0);
+	}
+	for (uint32_t k = 0; k < kinds; k++) {
+		const char *text = table ? xprintf("feed_forward_kind[%u]", k + 1) :
+		                           xprintf("feed_forward_%c", 'a' + (int)k);
+		buf_printf(p->out, "%s%s = ", table ? "" : "local ", text);
+		print_object(p, kind[k], 0);
+		newline(p, 0);
+		for (uint32_t i = 0; i < v->n; i++)
+			if (spec_equal(v->list[i], kind[k]))
+				name[i] = text;
+	}
+	return name;
+}
+
+/*
+ * Prints a trainer as Lua that loads to an equal one and prints to the same bytes; what isn't set is left
+ * out. Sets the line of every value in it.
+ */
+void
+spec_print(struct object *trainer, struct buf *out)
+{
+	struct printer p = { .out = out, .line = 1 };
+	struct value none = { 0 }, *v = &none, *name = spec_value(trainer, F_trainer_name);
+	struct object *model = spec_obj(trainer, F_trainer_model);
+	if (model && spec_value(model, F_transformer_feed_forward)->set)
+		v = spec_value(model, F_transformer_feed_forward);
+	struct object **kind = xalloc((v->n + 1) * sizeof(*kind));
+	uint32_t kinds = 0;
+	for (uint32_t i = 0, k; i < v->n; i++) {
+		for (k = 0; k < kinds && !spec_equal(v->list[i], kind[k]);)
+			k++;
+		if (k == kinds)
+			kind[kinds++] = v->list[i];
+	}
+	buf_printf(out, "-- %s, every default filled in; olmogen regenerates this tree from this file.",
+	    name->set ? name->str : "trainer");
+	newline(&p, 0);
+	if (kinds > 1)
+		p.layers = print_kinds(&p, v, kind, kinds);
+	newline(&p, 0);
+	buf_puts(out, "return ");
+	print_object(&p, trainer, 0);
+	buf_puts(out, "\n");
+	for (uint32_t i = 0; i < v->n; i++)
+		for (uint32_t k = 0; k < kinds; k++)
+			if (v->list[i] != kind[k] && spec_equal(v->list[i], kind[k]))
+				copy_lines(v->list[i], kind[k]);
+}

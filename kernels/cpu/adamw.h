@@ -1,0 +1,192 @@
+/*
+ * The update. ctl [8], fp64, holds the step's scalars.
+ *
+ *   sumsq   ctl[NORM2] += sum of g [n] squared
+ *   clip    ctl[COEF] = min(1, max / (sqrt(ctl[NORM2]) + 1e-6)), if max > 0
+ *   adamw   g COEF drives the moments m, v; w -= lr (mhat / (sqrt(vhat) + eps) + decay w), where
+ *           mhat = m / BIAS1, vhat = v / BIAS2, lr = LR lr_scale (Loshchilov and Hutter, 2019).
+ *           A norm that isn't finite leaves w, m and v as they are.
+ *
+ * sumsq adds OM_SUMSQ_PARTS partial sums in order, however many threads computed them.
+ */
+#include "check.h"
+
+enum { OM_CTL_LR, OM_CTL_BIAS1, OM_CTL_BIAS2, OM_CTL_NORM2, OM_CTL_COEF, OM_CTL_N = 8 };
+enum { OM_SUMSQ_PARTS = 256, OM_SUMSQ_LANES = 16 };
+
+static OM_CLONES double
+om_sumsq_range(int64_t lo, int64_t hi, const om_real *g)
+{
+	double lane[OM_SUMSQ_LANES] = { 0 };
+	int64_t i = lo;
+	for (; i + OM_SUMSQ_LANES <= hi; i += OM_SUMSQ_LANES) {
+		for (int l = 0; l < OM_SUMSQ_LANES; l++)
+			lane[l] += (double)g[i + l] * (double)g[i + l];
+	}
+	for (int l = 0; i < hi; i++, l++)
+		lane[l] += (double)g[i] * (double)g[i];
+	for (int l = 1; l < OM_SUMSQ_LANES; l++)
+		lane[0] += lane[l];
+	return lane[0];
+}
+
+static inline void
+om_sumsq(int64_t n, const om_real *g, double *ctl)
+{
+	double part[OM_SUMSQ_PARTS];
+#pragma omp parallel for schedule(static)
+	for (int64_t p = 0; p < OM_SUMSQ_PARTS; p++)
+		part[p] = om_sumsq_range(n * p / OM_SUMSQ_PARTS, n * (p + 1) / OM_SUMSQ_PARTS, g);
+	for (int p = 0; p < OM_SUMSQ_PARTS; p++)
+		ctl[OM_CTL_NORM2] += part[p];
+}
+
+static inline void
+om_clip(double max, double *ctl)
+{
+	if (max > 0)
+		ctl[OM_CTL_COEF] = fmin(1, max / (sqrt(ctl[OM_CTL_NORM2]) + 1e-6));
+}
+
+struct om_adamw {
+	om_real beta1, beta1c, beta2, beta2c; /* c: one minus */
+	om_real coef, unbias1, unbias2, eps, decay, lr;
+};
+
+static OM_CLONES void
+om_adamw_range(int64_t lo, int64_t hi, const struct om_adamw *a, const om_real *g, om_real *w,
+    om_real *m, om_real *v)
+{
+	const struct om_adamw c = *a;
+#pragma omp simd
+	for (int64_t i = lo; i < hi; i++) {
+		om_real gi = g[i] * c.coef;
+		om_real mi = c.beta1 * m[i] + c.beta1c * gi;
+		om_real vi = c.beta2 * v[i] + c.beta2c * gi * gi;
+		m[i] = mi;
+		v[i] = vi;
+		om_real step = mi * c.unbias1 / ((om_real)sqrt(vi * c.unbias2) + c.eps);
+		w[i] -= c.lr * (step + c.decay * w[i]);
+	}
+}
+
+static inline void
+om_adamw(int64_t n, double beta1, double beta2, double eps, double decay, double lr_scale,
+    const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v)
+{
+	if (!isfinite(ctl[OM_CTL_NORM2]))
+		return;
+	const struct om_adamw a = {
+		.beta1 = (om_real)beta1,
+		.beta1c = (om_real)(1 - beta1),
+		.beta2 = (om_real)beta2,
+		.beta2c = (om_real)(1 - beta2),
+		.coef = (om_real)ctl[OM_CTL_COEF],
+		.unbias1 = (om_real)(1 / ctl[OM_CTL_BIAS1]),
+		.unbias2 = (om_real)(1 / ctl[OM_CTL_BIAS2]),
+		.eps = (om_real)eps,
+		.decay = (om_real)decay,
+		.lr = (om_real)(ctl[OM_CTL_LR] * lr_scale),
+	};
+#pragma omp parallel
+	om_adamw_range(om_lo(n), om_hi(n), &a, g, w, m, v);
+}
+
+#define OM_SUMSQ(NAME, n)                                                                          \
+	_Static_assert((n) >= 1, "sumsq: sizes start at 1");                                       \
+	void NAME(const om_real *g, double *ctl)                                                   \
+	{                                                                                          \
+		om_sumsq(n, g, ctl);                                                               \
+	}                                                                                          \
+	double NAME##_check(uint64_t seed)                                                         \
+	{                                                                                          \
+		return om_sumsq_check(NAME, n, seed);                                              \
+	}
+
+#define OM_CLIP(NAME, max)                                                                         \
+	void NAME(double *ctl)                                                                     \
+	{                                                                                          \
+		om_clip(max, ctl);                                                                 \
+	}                                                                                          \
+	double NAME##_check(uint64_t seed)                                                         \
+	{                                                                                          \
+		return om_clip_check(NAME, max, seed);                                             \
+	}
+
+#define OM_ADAMW(NAME, n, beta1, beta2, eps, decay, lr_scale)                                      \
+	_Static_assert((n) >= 1, "adamw: sizes start at 1");                                       \
+	void NAME(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v)         \
+	{                                                                                          \
+		om_adamw(n, beta1, beta2, eps, decay, lr_scale, g, ctl, w, m, v);                  \
+	}                                                                                          \
+	double NAME##_check(uint64_t seed)                                                         \
+	{                                                                                          \
+		return om_adamw_check(NAME, n, beta1, beta2, eps, decay, lr_scale, seed);          \
+	}
+
+OM_CHECK double
+om_sumsq_check(void (*run)(const om_real *, double *), int64_t n, uint64_t seed)
+{
+	om_real *g = om_check_random(n, seed, 0);
+	double ctl[OM_CTL_N] = { [OM_CTL_NORM2] = 0.25 }, want = 0.25;
+	struct om_err e = { 0 };
+	run(g, ctl);
+	for (int64_t i = 0; i < n; i++)
+		want += (double)g[i] * (double)g[i];
+	for (int i = 0; i < OM_CTL_N; i++)
+		om_err_add(&e, ctl[i], i == OM_CTL_NORM2 ? want : 0);
+	free(g);
+	return om_err_value(&e);
+}
+
+OM_CHECK double
+om_clip_check(void (*run)(double *), double max, uint64_t seed)
+{
+	struct om_err e = { 0 };
+	for (int i = 0; i < 2; i++) { /* a norm above max, one below */
+		double norm = fabs(max) * (i ? 0.5 : 2 + fabs(om_unit(seed, 0)));
+		double ctl[OM_CTL_N] = { [OM_CTL_NORM2] = norm * norm, [OM_CTL_COEF] = 1 };
+		run(ctl);
+		om_err_add(&e, ctl[OM_CTL_COEF], max > 0 && norm + 1e-6 > max ? max / (norm + 1e-6) : 1);
+		om_err_add(&e, ctl[OM_CTL_NORM2], norm * norm);
+	}
+	return om_err_value(&e);
+}
+
+OM_CHECK double
+om_adamw_check(
+    void (*run)(const om_real *, const double *, om_real *, om_real *, om_real *), int64_t n,
+    double beta1, double beta2, double eps, double decay, double lr_scale, uint64_t seed)
+{
+	om_real *g = om_check_random(n, seed, 0), *w = om_check_random(n, seed, 1);
+	om_real *m = om_check_random(n, seed, 2), *v = om_check_random(n, seed, 3);
+	for (int64_t i = 0; i < n; i++)
+		v[i] = v[i] * v[i] + (om_real)0.25; /* so that no step dwarfs the others */
+	om_real *w0 = om_check_copy(w, n), *m0 = om_check_copy(m, n), *v0 = om_check_copy(v, n);
+	double ctl[OM_CTL_N] = { 0.125, 0.1, 0.05, NAN, 0.7 };
+	struct om_err ew = { 0 }, em = { 0 }, ev = { 0 };
+
+	run(g, ctl, w, m, v);
+	if (memcmp(w, w0, (size_t)n * sizeof *w) || memcmp(m, m0, (size_t)n * sizeof *m) ||
+	    memcmp(v, v0, (size_t)n * sizeof *v))
+		ew.wrong = true;
+	ctl[OM_CTL_NORM2] = 3;
+	run(g, ctl, w, m, v);
+	for (int64_t i = 0; i < n; i++) {
+		double gi = (double)g[i] * 0.7, wi = w0[i];
+		double mi = beta1 * (double)m0[i] + (1 - beta1) * gi;
+		double vi = beta2 * (double)v0[i] + (1 - beta2) * gi * gi;
+		double step = mi / 0.1 / (sqrt(vi / 0.05) + eps);
+		om_err_add(&ew, w[i], wi - 0.125 * lr_scale * (step + decay * wi));
+		om_err_add(&em, m[i], mi);
+		om_err_add(&ev, v[i], vi);
+	}
+	free(g);
+	free(w);
+	free(m);
+	free(v);
+	free(w0);
+	free(m0);
+	free(v0);
+	return om_worse(om_err_value(&ew), om_worse(om_err_value(&em), om_err_value(&ev)));
+}

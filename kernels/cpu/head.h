@@ -1,0 +1,262 @@
+/*
+ * The language model head with its cross-entropy, c tokens at a time: ws [c, v] holds the logits of one
+ * chunk, never those of all tokens.
+ *
+ *   head_loss       lse [t] = log sum exp of x [t, n] w [v, n]^T; loss += scale sum(lse - logit of label)
+ *   head_loss_bwd   dx [t, n] = dlogit w, dw [v, n] += dlogit^T x, where
+ *                   dlogit = scale (exp(logit - lse) - (1 at label)), from recomputed logits
+ *   head_loss_grad  both in one pass
+ *
+ * A label outside [0, v) is masked: no loss, no gradient.
+ */
+#include "check.h"
+#include "gemm.h"
+
+enum { OM_HEAD_CHUNK = 1024 }; /* the largest c */
+
+/*
+ * Rows [lo, hi) of a chunk's logits, used up: lse and token losses from them. With scale they become
+ * dlogit.
+ */
+static OM_CLONES void
+om_head_softmax(int64_t lo, int64_t hi, int64_t v, om_real scale, om_real *z, const int32_t *label,
+    om_real *lse, double *loss)
+{
+	for (int64_t i = lo; i < hi; i++) {
+		om_real *zi = z + i * v, max = om_max(zi, v);
+		const bool masked = label[i] < 0 || label[i] >= v;
+		const double picked = masked ? 0 : (double)zi[label[i]];
+#pragma omp simd
+		for (int64_t j = 0; j < v; j++)
+			zi[j] = om_exp(zi[j] - max);
+		om_real sum = om_sum(zi, v);
+		double log_sum = (double)max + log((double)sum);
+		loss[i] = masked ? 0 : log_sum - picked;
+		if (lse)
+			lse[i] = (om_real)log_sum;
+		om_real factor = masked ? 0 : scale / sum;
+		if (scale == 0)
+			continue;
+#pragma omp simd
+		for (int64_t j = 0; j < v; j++)
+			zi[j] *= factor;
+		if (!masked)
+			zi[label[i]] -= scale;
+	}
+}
+
+/* Rows [lo, hi) of a chunk's logits become dlogit. */
+static OM_CLONES void
+om_head_dlogit(int64_t lo, int64_t hi, int64_t v, om_real scale, om_real *z, const int32_t *label,
+    const om_real *lse)
+{
+	for (int64_t i = lo; i < hi; i++) {
+		om_real *zi = z + i * v;
+		if (label[i] < 0 || label[i] >= v) {
+			memset(zi, 0, (size_t)v * sizeof *zi);
+			continue;
+		}
+#pragma omp simd
+		for (int64_t j = 0; j < v; j++)
+			zi[j] = scale * om_exp(zi[j] - lse[i]);
+		zi[label[i]] -= scale;
+	}
+}
+
+/* z [m, v] = x [m, n] w [v, n]^T, and the two products with its gradient */
+static inline void
+om_head_logits(int64_t m, int64_t n, int64_t v, const om_real *x, const om_real *w, om_real *z)
+{
+	om_gemm(&(struct om_gemm){ m, v, n, { x, n, false }, { w, n, true }, z, v, false });
+}
+
+static inline void
+om_head_products(int64_t m, int64_t n, int64_t v, const om_real *dz, const om_real *x, const om_real *w,
+    om_real *dx, om_real *dw)
+{
+	om_gemm(&(struct om_gemm){ m, n, v, { dz, v, false }, { w, n, false }, dx, n, false });
+	om_gemm(&(struct om_gemm){ v, n, m, { dz, v, true }, { x, n, false }, dw, n, true });
+}
+
+static inline void
+om_head_loss(int64_t t, int64_t n, int64_t v, int64_t c, double scale, const om_real *x,
+    const om_real *w, const int32_t *label, om_real *lse, double *loss, om_real *ws)
+{
+	for (int64_t i = 0; i < t; i += c) {
+		const int64_t m = om_min(c, t - i);
+		double part[OM_HEAD_CHUNK];
+		om_head_logits(m, n, v, x + i * n, w, ws);
+#pragma omp parallel
+		om_head_softmax(om_lo(m), om_hi(m), v, 0, ws, label + i, lse + i, part);
+		for (int64_t r = 0; r < m; r++)
+			loss[0] += scale * part[r];
+	}
+}
+
+static inline void
+om_head_loss_bwd(int64_t t, int64_t n, int64_t v, int64_t c, double scale, const om_real *x,
+    const om_real *w, const int32_t *label, const om_real *lse, om_real *dx, om_real *dw, om_real *ws)
+{
+	for (int64_t i = 0; i < t; i += c) {
+		const int64_t m = om_min(c, t - i);
+		om_head_logits(m, n, v, x + i * n, w, ws);
+#pragma omp parallel
+		om_head_dlogit(om_lo(m), om_hi(m), v, (om_real)scale, ws, label + i, lse + i);
+		om_head_products(m, n, v, ws, x + i * n, w, dx + i * n, dw);
+	}
+}
+
+static inline void
+om_head_loss_grad(int64_t t, int64_t n, int64_t v, int64_t c, double scale, const om_real *x,
+    const om_real *w, const int32_t *label, double *loss, om_real *dx, om_real *dw, om_real *ws)
+{
+	for (int64_t i = 0; i < t; i += c) {
+		const int64_t m = om_min(c, t - i);
+		double part[OM_HEAD_CHUNK];
+		om_head_logits(m, n, v, x + i * n, w, ws);
+#pragma omp parallel
+		om_head_softmax(om_lo(m), om_hi(m), v, (om_real)scale, ws, label + i, NULL, part);
+		for (int64_t r = 0; r < m; r++)
+			loss[0] += scale * part[r];
+		om_head_products(m, n, v, ws, x + i * n, w, dx + i * n, dw);
+	}
+}
+
+#define OM_HEAD_SIZES(t, n, v, c)                                                                  \
+	_Static_assert((t) >= 1 && (n) >= 1, "head: sizes start at 1");                            \
+	_Static_assert((v) >= 1 && (v) <= INT32_MAX, "head: labels are int32");                    \
+	_Static_assert((c) >= 1 && (c) <= OM_HEAD_CHUNK, "head: a chunk has 1 to 1024 tokens");
+
+#define OM_HEAD_LOSS(NAME, t, n, v, c, scale)                                                      \
+	OM_HEAD_SIZES(t, n, v, c)                                                                  \
+	void NAME(const om_real *x, const om_real *w, const int32_t *label, om_real *lse,          \
+	    double *loss, om_real *ws)                                                             \
+	{                                                                                          \
+		om_head_loss(t, n, v, c, scale, x, w, label, lse, loss, ws);                       \
+	}                                                                                          \
+	double NAME##_check(uint64_t seed)                                                         \
+	{                                                                                          \
+		return om_head_check(NAME, NULL, NULL, t, n, v, c, scale, seed);                   \
+	}
+
+#define OM_HEAD_LOSS_BWD(NAME, t, n, v, c, scale)                                                  \
+	OM_HEAD_SIZES(t, n, v, c)                                                                  \
+	void NAME(const om_real *x, const om_real *w, const int32_t *label, const om_real *lse,    \
+	    om_real *dx, om_real *dw, om_real *ws)                                                 \
+	{                                                                                          \
+		om_head_loss_bwd(t, n, v, c, scale, x, w, label, lse, dx, dw, ws);                 \
+	}                                                                                          \
+	double NAME##_check(uint64_t seed)                                                         \
+	{                                                                                          \
+		return om_head_check(NULL, NAME, NULL, t, n, v, c, scale, seed);                   \
+	}
+
+#define OM_HEAD_LOSS_GRAD(NAME, t, n, v, c, scale)                                                 \
+	OM_HEAD_SIZES(t, n, v, c)                                                                  \
+	void NAME(const om_real *x, const om_real *w, const int32_t *label, double *loss,          \
+	    om_real *dx, om_real *dw, om_real *ws)                                                 \
+	{                                                                                          \
+		om_head_loss_grad(t, n, v, c, scale, x, w, label, loss, dx, dw, ws);               \
+	}                                                                                          \
+	double NAME##_check(uint64_t seed)                                                         \
+	{                                                                                          \
+		return om_head_check(NULL, NULL, NAME, t, n, v, c, scale, seed);                   \
+	}
+
+typedef void om_head_loss_fn(const om_real *, const om_real *, const int32_t *, om_real *, double *,
+    om_real *);
+typedef void om_head_loss_bwd_fn(const om_real *, const om_real *, const int32_t *, const om_real *,
+    om_real *, om_real *, om_real *);
+typedef void om_head_loss_grad_fn(const om_real *, const om_real *, const int32_t *, double *,
+    om_real *, om_real *, om_real *);
+enum { OM_HEAD_SAMPLES = 128, OM_HEAD_TOKENS = 48 };
+
+/*
+ * All three, whichever is given. Only up to OM_HEAD_TOKENS tokens have a label, spread over the chunks;
+ * the others are masked. So the whole loss and dw can be had without t * v * n operations.
+ */
+OM_CHECK double
+om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_fn *grad, int64_t t,
+    int64_t n, int64_t v, int64_t c, double scale, uint64_t seed)
+{
+	int64_t live = om_min(t, om_min(OM_HEAD_TOKENS, 2 + 50000000 / (n * v)));
+	om_real *x = om_check_random(t * n, seed, 0), *w = om_check_random(v * n, seed, 1);
+	int32_t *label = om_check_alloc(t, sizeof *label);
+	om_real *lse = om_check_nan(t), *dx = om_check_nan(t * n), *ws = om_check_nan(c * v);
+	om_real *dw = om_check_random(v * n, seed, 2);
+	double loss = scale, want_loss = scale;
+	int64_t *token = om_check_alloc(live, sizeof *token);
+	double *prob = om_check_alloc(live * v, sizeof *prob);
+	struct om_err eloss = { 0 }, else_ = { 0 }, ex = { 0 }, ew = { 0 };
+
+	for (int64_t i = 0; i < v * n; i++) {
+		w[i] *= (om_real)(2 / sqrt((double)n)); /* logits of a few units */
+		dw[i] *= (om_real)scale;
+	}
+	om_real *old = om_check_copy(dw, v * n);
+	for (int64_t i = 0; i < t; i++)
+		label[i] = i % 2 ? -1 : (int32_t)v;
+	for (int64_t a = 0; a < live; a++) {
+		int64_t i = token[a] = live > 1 ? a * (t - 1) / (live - 1) : t - 1;
+		double *p = prob + a * v, sum = 0;
+		label[i] = (int32_t)(om_hash(seed, (uint64_t)i) % (uint64_t)v);
+		for (int64_t j = 0; j < v; j++) {
+			p[j] = 0;
+			for (int64_t b = 0; b < n; b++)
+				p[j] += (double)x[i * n + b] * (double)w[j * n + b];
+		}
+		want_loss -= scale * p[label[i]];
+		for (int64_t j = 0; j < v; j++)
+			sum += p[j] = exp(p[j]);
+		want_loss += scale * log(sum);
+		for (int64_t j = 0; j < v; j++)
+			p[j] /= sum;
+		lse[i] = bwd ? (om_real)log(sum) : lse[i];
+		if (fwd && a == 0)
+			fwd(x, w, label, lse, &loss, ws); /* masks do not matter to lse */
+		if (fwd)
+			om_err_add(&else_, lse[i], log(sum));
+		p[label[i]] -= 1;
+	}
+	loss = scale;
+	if (fwd)
+		fwd(x, w, label, lse, &loss, ws);
+	if (bwd)
+		bwd(x, w, label, lse, dx, dw, ws);
+	if (grad)
+		grad(x, w, label, &loss, dx, dw, ws);
+	if (!bwd)
+		om_err_add(&eloss, loss, want_loss);
+	for (int64_t s = 0; !fwd && s < om_samples(live * n, OM_HEAD_SAMPLES); s++) {
+		int64_t at = om_sample(s, live * n, OM_HEAD_SAMPLES, seed), a = at / n, b = at % n;
+		double want = 0;
+		for (int64_t j = 0; j < v; j++)
+			want += scale * prob[a * v + j] * (double)w[j * n + b];
+		om_err_add(&ex, dx[token[a] * n + b], want);
+	}
+	for (int64_t i = 0; !fwd && i < t; i++) {
+		if (label[i] < 0 || label[i] >= v)
+			om_err_add(&ex, dx[i * n + i % n], 0);
+	}
+	for (int64_t s = 0; !fwd && s < om_samples(v * n, OM_HEAD_SAMPLES); s++) {
+		int64_t at = om_sample(s, v * n, OM_HEAD_SAMPLES, seed);
+		if (v * n > OM_HEAD_SAMPLES && s % 2) /* the row of a label */
+			at = label[token[s % live]] * n + at % n;
+		double want = old[at];
+		for (int64_t a = 0; a < live; a++)
+			want += scale * prob[a * v + at / n] * (double)x[token[a] * n + at % n];
+		om_err_add(&ew, dw[at], want);
+	}
+	free(x);
+	free(w);
+	free(label);
+	free(lse);
+	free(dx);
+	free(ws);
+	free(dw);
+	free(old);
+	free(token);
+	free(prob);
+	return om_worse(om_worse(om_err_value(&eloss), om_err_value(&else_)),
+	    om_worse(om_err_value(&ex), om_err_value(&ew)));
+}

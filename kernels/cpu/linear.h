@@ -1,0 +1,127 @@
+/*
+ * Linear maps without bias, weights stored [out, in].
+ *
+ *   linear     y  [m, n]  = x  [m, k] w [n, k]^T
+ *   linear_dx  dx [m, k]  = dy [m, n] w [n, k]
+ *   linear_dw  dw [n, k] += dy [m, n]^T x [m, k]
+ */
+#include "check.h"
+#include "gemm.h"
+
+static inline void
+om_linear(int64_t m, int64_t n, int64_t k, const om_real *x, const om_real *w, om_real *y)
+{
+	om_gemm(&(struct om_gemm){ m, n, k, { x, k, false }, { w, k, true }, y, n, false });
+}
+
+static inline void
+om_linear_dx(int64_t m, int64_t n, int64_t k, const om_real *dy, const om_real *w, om_real *dx)
+{
+	om_gemm(&(struct om_gemm){ m, k, n, { dy, n, false }, { w, k, false }, dx, k, false });
+}
+
+static inline void
+om_linear_dw(int64_t m, int64_t n, int64_t k, const om_real *dy, const om_real *x, om_real *dw)
+{
+	om_gemm(&(struct om_gemm){ n, k, m, { dy, n, true }, { x, k, false }, dw, k, true });
+}
+
+#define OM_LINEAR_SIZES(m, n, k)                                                                   \
+	_Static_assert((m) >= 1 && (n) >= 1 && (k) >= 1, "linear: sizes start at 1");
+
+#define OM_LINEAR(NAME, m, n, k)                                                                   \
+	OM_LINEAR_SIZES(m, n, k)                                                                   \
+	void NAME(const om_real *x, const om_real *w, om_real *y)                                  \
+	{                                                                                          \
+		om_linear(m, n, k, x, w, y);                                                       \
+	}                                                                                          \
+	double NAME##_check(uint64_t seed)                                                         \
+	{                                                                                          \
+		return om_linear_check(NAME, m, n, k, seed);                                       \
+	}
+
+#define OM_LINEAR_DX(NAME, m, n, k)                                                                \
+	OM_LINEAR_SIZES(m, n, k)                                                                   \
+	void NAME(const om_real *dy, const om_real *w, om_real *dx)                                \
+	{                                                                                          \
+		om_linear_dx(m, n, k, dy, w, dx);                                                  \
+	}                                                                                          \
+	double NAME##_check(uint64_t seed)                                                         \
+	{                                                                                          \
+		return om_linear_dx_check(NAME, m, n, k, seed);                                    \
+	}
+
+#define OM_LINEAR_DW(NAME, m, n, k)                                                                \
+	OM_LINEAR_SIZES(m, n, k)                                                                   \
+	void NAME(const om_real *dy, const om_real *x, om_real *dw)                                \
+	{                                                                                          \
+		om_linear_dw(m, n, k, dy, x, dw);                                                  \
+	}                                                                                          \
+	double NAME##_check(uint64_t seed)                                                         \
+	{                                                                                          \
+		return om_linear_dw_check(NAME, m, n, k, seed);                                    \
+	}
+
+typedef void om_linear_fn(const om_real *, const om_real *, om_real *);
+enum { OM_LINEAR_SAMPLES = 256 };
+
+OM_CHECK double
+om_linear_check(om_linear_fn *run, int64_t m, int64_t n, int64_t k, uint64_t seed)
+{
+	om_real *x = om_check_random(m * k, seed, 0), *w = om_check_random(n * k, seed, 1);
+	om_real *y = om_check_nan(m * n);
+	struct om_err e = { 0 };
+	run(x, w, y);
+	for (int64_t s = 0; s < om_samples(m * n, OM_LINEAR_SAMPLES); s++) {
+		int64_t at = om_sample(s, m * n, OM_LINEAR_SAMPLES, seed), i = at / n, j = at % n;
+		double want = 0;
+		for (int64_t p = 0; p < k; p++)
+			want += (double)x[i * k + p] * (double)w[j * k + p];
+		om_err_add(&e, y[at], want);
+	}
+	free(x);
+	free(w);
+	free(y);
+	return om_err_value(&e);
+}
+
+OM_CHECK double
+om_linear_dx_check(om_linear_fn *run, int64_t m, int64_t n, int64_t k, uint64_t seed)
+{
+	om_real *dy = om_check_random(m * n, seed, 0), *w = om_check_random(n * k, seed, 1);
+	om_real *dx = om_check_nan(m * k);
+	struct om_err e = { 0 };
+	run(dy, w, dx);
+	for (int64_t s = 0; s < om_samples(m * k, OM_LINEAR_SAMPLES); s++) {
+		int64_t at = om_sample(s, m * k, OM_LINEAR_SAMPLES, seed), i = at / k, j = at % k;
+		double want = 0;
+		for (int64_t p = 0; p < n; p++)
+			want += (double)dy[i * n + p] * (double)w[p * k + j];
+		om_err_add(&e, dx[at], want);
+	}
+	free(dy);
+	free(w);
+	free(dx);
+	return om_err_value(&e);
+}
+
+OM_CHECK double
+om_linear_dw_check(om_linear_fn *run, int64_t m, int64_t n, int64_t k, uint64_t seed)
+{
+	om_real *dy = om_check_random(m * n, seed, 0), *x = om_check_random(m * k, seed, 1);
+	om_real *dw = om_check_random(n * k, seed, 2), *old = om_check_copy(dw, n * k);
+	struct om_err e = { 0 };
+	run(dy, x, dw);
+	for (int64_t s = 0; s < om_samples(n * k, OM_LINEAR_SAMPLES); s++) {
+		int64_t at = om_sample(s, n * k, OM_LINEAR_SAMPLES, seed), i = at / k, j = at % k;
+		double want = old[at];
+		for (int64_t p = 0; p < m; p++)
+			want += (double)dy[p * n + i] * (double)x[p * k + j];
+		om_err_add(&e, dw[at], want);
+	}
+	free(dy);
+	free(x);
+	free(dw);
+	free(old);
+	return om_err_value(&e);
+}

@@ -1,0 +1,125 @@
+/*
+ * Rotary position embedding (Su et al., 2021) in Hugging Face's layout: of a head of d numbers, i and
+ * i + d/2 are a pair.
+ *
+ *   rope_table  tab [s, d]: cos of position * theta^(-2i/d) for i < d/2, then sin of the same
+ *   rope        y [b * s, h * d] = x, each pair turned by its position's angle; y may be x
+ *   rope_bwd    dx = dy turned back; dx may be dy
+ */
+#include "check.h"
+
+static inline void
+om_rope_table(int64_t s, int64_t d, double theta, om_real *tab)
+{
+#pragma omp parallel for schedule(static)
+	for (int64_t p = 0; p < s; p++) {
+		for (int64_t i = 0; i < d / 2; i++) {
+			double angle = (double)p * pow(theta, -2 * (double)i / (double)d);
+			tab[p * d + i] = (om_real)cos(angle);
+			tab[p * d + d / 2 + i] = (om_real)sin(angle);
+		}
+	}
+}
+
+/* Tokens [lo, hi); sign 1 turns, -1 turns back. */
+static OM_CLONES void
+om_rope_range(int64_t lo, int64_t hi, int64_t s, int64_t h, int64_t d, om_real sign, const om_real *x,
+    const om_real *tab, om_real *y)
+{
+	const int64_t half = d / 2;
+	for (int64_t r = lo * h; r < hi * h; r++) {
+		const om_real *cosine = tab + r / h % s * d, *sine = cosine + half;
+		const om_real *x0 = x + r * d, *x1 = x0 + half;
+		om_real *y0 = y + r * d, *y1 = y0 + half;
+#pragma omp simd
+		for (int64_t i = 0; i < half; i++) {
+			om_real a = x0[i], b = x1[i], sn = sign * sine[i];
+			y0[i] = a * cosine[i] - b * sn;
+			y1[i] = b * cosine[i] + a * sn;
+		}
+	}
+}
+
+static inline void
+om_rope(int64_t b, int64_t s, int64_t h, int64_t d, om_real sign, const om_real *x, const om_real *tab,
+    om_real *y)
+{
+#pragma omp parallel
+	om_rope_range(om_lo(b * s), om_hi(b * s), s, h, d, sign, x, tab, y);
+}
+
+#define OM_ROPE_SIZES(b, s, h, d)                                                                  \
+	_Static_assert((b) >= 1 && (s) >= 1 && (h) >= 1, "rope: sizes start at 1");                \
+	_Static_assert((d) >= 2 && (d) % 2 == 0, "rope: turns pairs, the head size is even");
+
+#define OM_ROPE_TABLE(NAME, s, d, theta)                                                           \
+	OM_ROPE_SIZES(1, s, 1, d)                                                                  \
+	void NAME(om_real *tab)                                                                    \
+	{                                                                                          \
+		om_rope_table(s, d, theta, tab);                                                   \
+	}                                                                                          \
+	double NAME##_check(uint64_t seed)                                                         \
+	{                                                                                          \
+		return om_rope_table_check(NAME, s, d, theta, seed);                               \
+	}
+
+#define OM_ROPE(NAME, b, s, h, d)                                                                  \
+	OM_ROPE_SIZES(b, s, h, d)                                                                  \
+	void NAME(const om_real *x, const om_real *tab, om_real *y)                                \
+	{                                                                                          \
+		om_rope(b, s, h, d, 1, x, tab, y);                                                 \
+	}                                                                                          \
+	double NAME##_check(uint64_t seed)                                                         \
+	{                                                                                          \
+		return om_rope_check(NAME, b, s, h, d, 1, seed);                                   \
+	}
+
+#define OM_ROPE_BWD(NAME, b, s, h, d)                                                              \
+	OM_ROPE_SIZES(b, s, h, d)                                                                  \
+	void NAME(const om_real *dy, const om_real *tab, om_real *dx)                              \
+	{                                                                                          \
+		om_rope(b, s, h, d, -1, dy, tab, dx);                                              \
+	}                                                                                          \
+	double NAME##_check(uint64_t seed)                                                         \
+	{                                                                                          \
+		return om_rope_check(NAME, b, s, h, d, -1, seed);                                  \
+	}
+
+enum { OM_ROPE_SAMPLES = 256 };
+
+OM_CHECK double
+om_rope_table_check(void (*run)(om_real *), int64_t s, int64_t d, double theta, uint64_t seed)
+{
+	om_real *tab = om_check_nan(s * d);
+	struct om_err e = { 0 };
+	run(tab);
+	for (int64_t i = 0; i < om_samples(s * d, OM_ROPE_SAMPLES); i++) {
+		int64_t at = om_sample(i, s * d, OM_ROPE_SAMPLES, seed), pair = at % d % (d / 2);
+		double angle = (double)(at / d) * pow(theta, -(double)(2 * pair) / (double)d);
+		om_err_add(&e, tab[at], at % d < d / 2 ? cos(angle) : sin(angle));
+	}
+	free(tab);
+	return om_err_value(&e);
+}
+
+OM_CHECK double
+om_rope_check(void (*run)(const om_real *, const om_real *, om_real *), int64_t b, int64_t s,
+    int64_t h, int64_t d, double sign, uint64_t seed)
+{
+	om_real *x = om_check_random(b * s * h * d, seed, 0), *tab = om_check_random(s * d, seed, 1);
+	om_real *y = om_check_nan(b * s * h * d);
+	struct om_err e = { 0 };
+	run(x, tab, y);
+	for (int64_t i = 0; i < b * s * h * d; i++) {
+		int64_t token = i / (h * d), at = i % d, pair = at % (d / 2);
+		const om_real *turn = tab + token % s * d;
+		double cosine = turn[pair], sine = sign * (double)turn[pair + d / 2];
+		double want = at < d / 2 ? (double)x[i] * cosine - (double)x[i + d / 2] * sine
+					 : (double)x[i] * cosine + (double)x[i - d / 2] * sine;
+		om_err_add(&e, y[i], want);
+	}
+	free(x);
+	free(tab);
+	free(y);
+	return om_err_value(&e);
+}

@@ -1,0 +1,595 @@
+/*
+ * run.yaml: one table of keys, key.def, drives parsing, checking, --help and suggestions. A value is read the
+ * same way from the file, from a key=value of the command line and from the table's default.
+ */
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <yaml.h>
+
+#include "om_rt.h"
+
+enum kind { WHOLE, NUMBER, YESNO, TEXT, LIST, CHOICE };
+
+static const struct key {
+	const char *name;
+	enum kind kind;
+	size_t at;
+	double min, max;
+	const char *initial, *choices, *doc; /* initial is NULL: the key is required */
+} keys[] = {
+#define KEY(name, kind, member, min, max, initial, choices, doc)                                    \
+	{ name, kind, offsetof(struct om_conf, member), min, max, initial, choices, doc },
+#define FIXED(name, lua)
+#include "key.def"
+#undef KEY
+#undef FIXED
+};
+enum { NKEYS = OM_LEN(keys) };
+
+static const struct {
+	const char *name, *lua;
+} fixed[] = {
+#define KEY(name, kind, member, min, max, initial, choices, doc)
+#define FIXED(name, lua) { name, lua },
+#include "key.def"
+};
+
+struct reader {
+	struct om_conf *conf;
+	const struct om_src *src;
+	uint32_t skip; /* characters before the value, on the command line */
+	yaml_document_t doc;
+	struct om_at seen[NKEYS];  /* where a key was given in this source */
+	struct om_at given[NKEYS]; /* where it was given last, by any source */
+};
+
+static struct om_at
+place(const struct reader *r, const yaml_node_t *node)
+{
+	yaml_mark_t a = node->start_mark, b = node->end_mark;
+	struct om_at at = { r->src, (uint32_t)a.line + 1, (uint32_t)a.column + 1 + r->skip, 1 };
+
+	if (a.line == b.line && b.column > a.column)
+		at.len = (uint32_t)(b.column - a.column);
+	return at;
+}
+
+static const char *
+scalar(const yaml_node_t *node)
+{
+	return node->type == YAML_SCALAR_NODE ? (const char *)node->data.scalar.value : NULL;
+}
+
+/* The value as a message shows it. */
+static const char *
+shown(const yaml_node_t *node, char text[64])
+{
+	const char *s = scalar(node);
+	bool quoted = s && node->data.scalar.style != YAML_PLAIN_SCALAR_STYLE;
+
+	if (!s)
+		return node->type == YAML_SEQUENCE_NODE ? "[...]" : "{...}";
+	snprintf(text, 64, "%s%.48s%s%s", quoted ? "\"" : "", s, strlen(s) > 48 ? "..." : "",
+	    quoted ? "\"" : "");
+	return text;
+}
+
+static void
+keys_of(const char *section, size_t n, char *text, size_t size)
+{
+	size_t used = 0;
+
+	for (size_t i = 0; i < NKEYS; i++)
+		if (!n || (strncmp(keys[i].name, section, n) == 0 && keys[i].name[n] == '.')) {
+			const char *name = keys[i].name + (n ? n + 1 : 0);
+			size_t len = n ? strlen(name) : strcspn(name, ".");
+
+			if (!n && i && strncmp(keys[i - 1].name, name, len) == 0 &&
+			    strchr(". ", keys[i - 1].name[len] ? keys[i - 1].name[len] : ' '))
+				continue; /* this section is listed */
+			used += (size_t)snprintf(
+			    text + used, size - used, "%s%.*s", used ? ", " : "", (int)len, name);
+		}
+}
+
+/* The closest key within a third of its length, NULL: none. */
+static const char *
+closest(const char *name)
+{
+	const char *last = strrchr(name, '.'), *best = NULL;
+	uint32_t least = UINT32_MAX;
+
+	last = last ? last + 1 : name;
+	for (size_t i = 0; i < NKEYS; i++) {
+		const char *dot = strrchr(keys[i].name, '.');
+		uint32_t whole = om_distance(name, keys[i].name);
+		uint32_t part = om_distance(last, dot ? dot + 1 : keys[i].name);
+		uint32_t room = (uint32_t)strlen(last) / 3;
+
+		room = room ? room : 1;
+		/* the right name in the wrong section comes after a slip in the right one */
+		if (whole <= room && 2 * whole < least)
+			best = keys[i].name, least = 2 * whole;
+		if (part <= room && 2 * part + 3 < least)
+			best = keys[i].name, least = 2 * part + 3;
+	}
+	return best;
+}
+
+static void
+unknown(struct om_at at, const char *name, const yaml_node_t *value, bool section)
+{
+	const char *last = strrchr(name, '.'), *near = closest(name);
+	char list[256];
+
+	last = last ? last + 1 : name;
+	for (size_t i = 0; i < OM_LEN(fixed); i++)
+		if (strcmp(fixed[i].name, last) == 0) {
+			om_diag(at, "%s is fixed in the trainer", name);
+			om_diag_help(
+			    "set it in the Lua description's %s and generate again", fixed[i].lua);
+			return;
+		}
+	om_diag(at, "%s is not a key", name);
+	if (near && (!value || value->type != YAML_MAPPING_NODE)) {
+		om_diag_help("did you mean %s?", near);
+		return;
+	}
+	keys_of(name, section ? (size_t)(last - name - 1) : 0, list, sizeof list);
+	if (section)
+		om_diag_help("%.*s has %s", (int)(last - name - 1), name, list);
+	else
+		om_diag_help("the keys are %s", list);
+}
+
+static void
+rule(const struct key *k, char text[128])
+{
+	size_t n = 0;
+
+	switch (k->kind) {
+	case WHOLE:
+		snprintf(text, 128, "a whole number from %.0f to %.0f", k->min, k->max);
+		break;
+	case NUMBER:
+		snprintf(text, 128, "a number from %g to %g", k->min, k->max);
+		break;
+	case YESNO:
+		snprintf(text, 128, "true or false");
+		break;
+	case TEXT:
+		snprintf(text, 128, "a text");
+		break;
+	case LIST:
+		snprintf(text, 128, "a list of file names");
+		break;
+	case CHOICE:
+		n = (size_t)snprintf(text, 128, "one of ");
+		for (const char *s = k->choices; *s && n < 126; s++) {
+			if (*s == ' ')
+				text[n++] = ',';
+			text[n++] = *s;
+		}
+		text[n] = 0;
+		break;
+	}
+}
+
+static int
+choice(const char *choices, const char *s)
+{
+	size_t n = strlen(s);
+
+	for (int i = 0;; i++) {
+		size_t len = strcspn(choices, " ");
+
+		if (len == n && strncmp(choices, s, n) == 0)
+			return i;
+		if (!choices[len])
+			return -1;
+		choices += len + 1;
+	}
+}
+
+static void
+list_free(struct om_list *list)
+{
+	for (uint32_t i = 0; i < list->n; i++)
+		free(list->a[i]);
+	free(list->a);
+	*list = (struct om_list){ NULL, 0 };
+}
+
+static bool
+set_list(struct reader *r, yaml_node_t *node, struct om_list *list)
+{
+	yaml_node_item_t *first = &(yaml_node_item_t){ 0 }, *end = first + 1;
+
+	list_free(list);
+	if (node->type == YAML_SEQUENCE_NODE) {
+		first = node->data.sequence.items.start;
+		end = node->data.sequence.items.top;
+	}
+	list->a = om_alloc((size_t)(end - first), sizeof *list->a);
+	for (; first < end; first++) {
+		yaml_node_t *item = *first ? yaml_document_get_node(&r->doc, *first) : node;
+		const char *s = scalar(item);
+
+		if (!s || !*s)
+			return false;
+		list->a[list->n++] = om_text("%s", s);
+	}
+	return list->n > 0;
+}
+
+/* Reads node into the key's place; false: it isn't what the key's rule says. */
+static bool
+set(struct reader *r, const struct key *k, yaml_node_t *node)
+{
+	const char *s = scalar(node);
+	bool plain = s && node->data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
+	void *at = (char *)r->conf + k->at;
+	char *end;
+	double x;
+	int c;
+
+	if (k->kind == LIST)
+		return set_list(r, node, at);
+	if (!s || (k->kind != TEXT && !plain))
+		return false;
+	switch (k->kind) {
+	case WHOLE:
+		errno = 0;
+		if (!*s || s[strspn(s, "0123456789")])
+			return false;
+		*(uint64_t *)at = strtoull(s, &end, 10);
+		return !errno && (double)*(uint64_t *)at >= k->min &&
+		       (double)*(uint64_t *)at <= k->max;
+	case NUMBER:
+		x = strtod(s, &end);
+		*(double *)at = x;
+		return *s && !*end && !s[strspn(s, "0123456789+-.eE")] && x >= k->min &&
+		       x <= k->max;
+	case YESNO:
+		*(bool *)at = strcmp(s, "true") == 0;
+		return *(bool *)at || strcmp(s, "false") == 0;
+	case TEXT:
+		free(*(char **)at);
+		*(char **)at = om_text("%s", s);
+		return true;
+	default:
+		c = choice(k->choices, s);
+		*(int *)at = c < 0 ? 0 : c;
+		return c >= 0;
+	}
+}
+
+static void
+value(struct reader *r, const struct key *k, struct om_at key_at, yaml_node_t *node)
+{
+	const char *s = scalar(node);
+	size_t i = (size_t)(k - keys);
+	char text[64], must[128];
+	double x;
+
+	if (r->seen[i].line) {
+		om_diag(key_at, "%s is given twice", k->name);
+		om_diag_note(r->seen[i], "it is given here first");
+		return;
+	}
+	r->seen[i] = r->given[i] = key_at;
+	if (s && !*s && node->data.scalar.style == YAML_PLAIN_SCALAR_STYLE &&
+	    !(r->src->arg && k->kind == TEXT)) {
+		rule(k, must);
+		om_diag(key_at, "%s has no value", k->name);
+		om_diag_help("%s must be %s", k->name, must);
+		return;
+	}
+	if (set(r, k, node))
+		return;
+	rule(k, must);
+	om_diag(place(r, node), "%s = %s must be %s", k->name, shown(node, text), must);
+	if (!s)
+		return;
+	x = strtod(s, NULL);
+	if (k->kind == WHOLE && strpbrk(s, ".eE_,") && x == floor(x) && x >= k->min && x <= k->max)
+		om_diag_help(strpbrk(s, "_,") ? "write it in digits alone" : "write %.0f", x);
+	else if ((k->kind == WHOLE || k->kind == NUMBER || k->kind == YESNO) &&
+		 node->data.scalar.style != YAML_PLAIN_SCALAR_STYLE)
+		om_diag_help("leave out the quotes");
+	else if (k->kind == CHOICE) {
+		char word[32];
+
+		for (const char *c = k->choices; *c; c += strcspn(c, " "), c += *c == ' ') {
+			snprintf(word, sizeof word, "%.*s", (int)strcspn(c, " "), c);
+			if (om_distance(word, s) <= (strlen(s) < 6 ? 1 : strlen(s) / 3)) {
+				om_diag_help("did you mean %s?", word);
+				break;
+			}
+		}
+	}
+}
+
+static void mapping(struct reader *r, const char *prefix, yaml_node_t *map);
+
+/* One name and its value, from anywhere. */
+static void
+entry(struct reader *r, const char *name, struct om_at at, yaml_node_t *node)
+{
+	size_t n = strlen(name);
+	char list[256], text[64];
+	bool parent = false; /* a known section holds it */
+
+	for (size_t i = 0; i < NKEYS; i++) {
+		const char *dot = strchr(keys[i].name, '.');
+
+		if (strcmp(keys[i].name, name) == 0) {
+			value(r, &keys[i], at, node);
+			return;
+		}
+		if (dot && strncmp(keys[i].name, name, (size_t)(dot - keys[i].name) + 1) == 0)
+			parent = true;
+		if (strncmp(keys[i].name, name, n) != 0 || keys[i].name[n] != '.')
+			continue;
+		if (node->type == YAML_MAPPING_NODE) {
+			mapping(r, name, node);
+			return;
+		}
+		keys_of(name, n, list, sizeof list);
+		om_diag(place(r, node), "%s = %s must be a mapping", name, shown(node, text));
+		om_diag_help("%s has %s", name, list);
+		return;
+	}
+	if (node->type == YAML_MAPPING_NODE && !parent &&
+	    !strchr(name, '.')) /* name its wrong children */
+		for (size_t i = 0; i < OM_LEN(fixed); i++)
+			if (strcmp(fixed[i].name, name) == 0 &&
+			    node->data.mapping.pairs.top > node->data.mapping.pairs.start) {
+				mapping(r, name, node);
+				return;
+			}
+	unknown(at, name, node, parent);
+}
+
+static void
+mapping(struct reader *r, const char *prefix, yaml_node_t *map)
+{
+	yaml_node_pair_t *first = map->data.mapping.pairs.start, *end = map->data.mapping.pairs.top;
+
+	for (yaml_node_pair_t *p = first; p < end; p++) {
+		yaml_node_t *k = yaml_document_get_node(&r->doc, p->key);
+		yaml_node_t *v = yaml_document_get_node(&r->doc, p->value);
+		const char *s = scalar(k);
+		yaml_node_t *twice = NULL;
+		char *name;
+
+		if (!s || !*s) {
+			om_diag(place(r, k), "a key must be a name");
+			continue;
+		}
+		for (yaml_node_pair_t *q = first; q < p && !twice; q++) {
+			yaml_node_t *other = yaml_document_get_node(&r->doc, q->key);
+
+			if (scalar(other) && strcmp(scalar(other), s) == 0)
+				twice = other;
+		}
+		name = om_text("%s%s%s", prefix, *prefix ? "." : "", s);
+		if (twice) {
+			om_diag(place(r, k), "%s is given twice", name);
+			om_diag_note(place(r, twice), "it is given here first");
+		} else {
+			entry(r, name, place(r, k), v);
+		}
+		free(name);
+	}
+}
+
+/* Parses one document of text into r->doc; reports and gives false where it isn't YAML. */
+static bool
+parse(struct reader *r, const char *text, size_t n)
+{
+	yaml_parser_t parser;
+	yaml_document_t more;
+	struct om_at at = { r->src, 0, 0, 1 };
+	bool ok;
+
+	if (!yaml_parser_initialize(&parser))
+		om_die("memory", "cannot start the YAML parser");
+	yaml_parser_set_encoding(&parser, YAML_UTF8_ENCODING);
+	yaml_parser_set_input_string(&parser, (const unsigned char *)text, n);
+	ok = yaml_parser_load(&parser, &r->doc);
+	if (ok && yaml_document_get_root_node(&r->doc)) {
+		bool second = yaml_parser_load(&parser, &more);
+
+		ok = second && !yaml_document_get_root_node(&more);
+		if (second && !ok) {
+			at = place(r, yaml_document_get_root_node(&more));
+			om_diag(at, "a second document begins here, only one is read");
+		}
+		if (second)
+			yaml_document_delete(&more);
+		if (!ok)
+			yaml_document_delete(&r->doc);
+	}
+	if (parser.error == YAML_READER_ERROR) {
+		om_diag(at, "byte %zu: %s", parser.problem_offset, parser.problem);
+		om_diag_help("write it in UTF-8");
+	} else if (parser.error != YAML_NO_ERROR) {
+		at.line = (uint32_t)parser.problem_mark.line + 1;
+		at.col = (uint32_t)parser.problem_mark.column + 1 + r->skip;
+		om_diag(at, "%s%s%s", parser.problem, parser.context ? " " : "",
+		    parser.context ? parser.context : "");
+		if (memchr(text, '\t', n))
+			om_diag_help("YAML is indented by spaces, not by tabs");
+	}
+	yaml_parser_delete(&parser);
+	return ok;
+}
+
+static void
+defaults(struct reader *r)
+{
+	struct om_src src = { "default", NULL, 0, true };
+
+	r->src = &src;
+	for (size_t i = 0; i < NKEYS; i++)
+		if (keys[i].initial) {
+			if (!parse(r, keys[i].initial, strlen(keys[i].initial)))
+				abort();
+			value(r, &keys[i], (struct om_at){ r->src, 1, 1, 1 },
+			    yaml_document_get_root_node(&r->doc));
+			yaml_document_delete(&r->doc);
+		}
+	memset(r->given, 0, sizeof r->given);
+	memset(r->seen, 0, sizeof r->seen);
+}
+
+static void
+override(struct reader *r, struct om_src *src)
+{
+	const char *eq = strchr(src->text, '=');
+	struct om_at at = { src, 1, 1, (uint32_t)strlen(src->text) };
+	yaml_node_t *node;
+	char *name;
+
+	r->src = src;
+	if (!eq || eq == src->text) {
+		om_diag(at, "an override must be key=value");
+		return;
+	}
+	at.len = (uint32_t)(eq - src->text);
+	r->skip = at.len + 1;
+	name = om_text("%.*s", (int)at.len, src->text);
+	eq++;
+	if (parse(r, *eq ? eq : "''", *eq ? strlen(eq) : 2)) {
+		if ((node = yaml_document_get_root_node(&r->doc))) {
+			if (!*eq) /* key= is the empty text, and no value for all else */
+				node->data.scalar.style = YAML_PLAIN_SCALAR_STYLE;
+			entry(r, name, at, node);
+		} else {
+			om_diag(at, "%s has no value", name);
+		}
+		yaml_document_delete(&r->doc);
+	}
+	free(name);
+}
+
+static struct om_at *
+given(struct reader *r, const char *name)
+{
+	for (size_t i = 0; i < NKEYS; i++)
+		if (strcmp(keys[i].name, name) == 0)
+			return &r->given[i];
+	abort();
+}
+
+/* The rules between keys. */
+static void
+relations(struct reader *r)
+{
+	struct om_conf *c = r->conf;
+	struct om_at *every = given(r, "checkpoint.every"), *keep = given(r, "checkpoint.keep");
+	struct om_at *decay = given(r, "lr.decay"), *warmup = given(r, "lr.warmup");
+	unsigned long long w = c->lr.warmup, d = c->lr.decay, n = c->steps;
+
+	if (!*c->dir && (every->line || keep->line)) {
+		om_diag(every->line ? *every : *keep, "%s is set, checkpoint.dir is not",
+		    every->line ? "checkpoint.every" : "checkpoint.keep");
+		om_diag_help("set checkpoint.dir to the directory they go to");
+	}
+	if (!*c->resume) {
+		om_diag(*given(r, "checkpoint.resume"), "checkpoint.resume is empty");
+		om_diag_help("it is auto, none or the path of a checkpoint");
+	}
+	if (decay->line && c->lr.schedule != OM_WSD) {
+		om_diag(*decay, "lr.decay is set, but lr.schedule is not wsd");
+		om_diag_help("set lr.schedule: wsd, or leave out lr.decay");
+	}
+	if (w > n) {
+		om_diag(*warmup, "lr.warmup = %llu is more than steps = %llu", w, n);
+		om_diag_help("use lr.warmup from 0 to %llu", n);
+	} else if (c->lr.schedule == OM_WSD && d > n - w) {
+		om_diag(*decay, "lr.warmup = %llu and lr.decay = %llu are more than steps = %llu",
+		    w, d, n);
+		om_diag_help("use lr.decay from 0 to %llu", n - w);
+	}
+}
+
+int
+om_conf_load(struct om_conf *c, const char *path, int nover, char **over)
+{
+	static struct reader r; /* errors point into it, it lives on */
+	struct om_src *src = om_alloc((size_t)nover + 1, sizeof *src);
+	int before = om_diag_count();
+	yaml_node_t *root;
+	char *text;
+
+	memset(&r, 0, sizeof r);
+	memset(c, 0, sizeof *c);
+	r.conf = c;
+	defaults(&r);
+	src[0].name = path;
+	r.src = &src[0];
+	if (!(text = om_file_read(path, 16 << 20, &src[0].n))) {
+		om_diag((struct om_at){ r.src, 0, 0, 0 }, "cannot be read: %s", strerror(errno));
+		om_diag_help("usage: trainer train run.yaml [key=value ...]");
+		free(src);
+		return om_diag_count() - before;
+	}
+	src[0].text = text;
+	if (parse(&r, text, src[0].n)) {
+		root = yaml_document_get_root_node(&r.doc);
+		if (root && root->type == YAML_MAPPING_NODE)
+			mapping(&r, "", root);
+		else if (root)
+			om_diag(place(&r, root),
+			    "run.yaml must be a mapping, \"key: value\" on each line");
+		yaml_document_delete(&r.doc);
+	}
+	memset(r.seen, 0, sizeof r.seen); /* the command line may repeat the file's keys */
+	for (int i = 0; i < nover; i++) {
+		src[i + 1] = (struct om_src){ "command line", over[i], strlen(over[i]), true };
+		override(&r, &src[i + 1]);
+	}
+	if (om_diag_count() == before) {
+		for (size_t i = 0; i < NKEYS; i++)
+			if (!keys[i].initial && !r.given[i].line) {
+				om_diag((struct om_at){ &src[0], 0, 0, 0 }, "%s is missing",
+				    keys[i].name);
+				om_diag_help("%s: %s", keys[i].name, keys[i].doc);
+			}
+		if (om_diag_count() == before)
+			relations(&r);
+	}
+	if (!c->lr.decay)
+		c->lr.decay = c->steps / 10;
+	if (om_diag_count() > OM_DIAG_MAX)
+		fprintf(stderr, "%s: %d more errors\n", path, om_diag_count() - OM_DIAG_MAX);
+	free(text);
+	free(src);
+	return om_diag_count() - before;
+}
+
+void
+om_conf_help(FILE *f)
+{
+	for (size_t i = 0; i < NKEYS; i++) {
+		char text[128];
+
+		rule(&keys[i], text);
+		fprintf(f, "  %-24s%s\n%26s%s; %s%s\n", keys[i].name, keys[i].doc, "", text,
+		    keys[i].initial ? "default " : "required",
+		    keys[i].initial ? keys[i].initial : "");
+	}
+}
+
+void
+om_conf_free(struct om_conf *c)
+{
+	list_free(&c->paths);
+	free(c->dir);
+	free(c->resume);
+	free(c->metrics);
+}

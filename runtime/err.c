@@ -1,0 +1,164 @@
+/* What users read when something is wrong: one line at run time, source and caret for run.yaml. */
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "om_rt.h"
+
+static const char *who = "trainer";
+static uint64_t now_step;
+static void (*before)(void);
+static int errors;
+
+void
+om_err_name(const char *name)
+{
+	who = name;
+}
+
+void
+om_err_step(uint64_t step)
+{
+	now_step = step;
+}
+
+void
+om_err_before(void (*hook)(void))
+{
+	before = hook;
+}
+
+void
+om_die(const char *operation, const char *fmt, ...)
+{
+	char what[2048], step[40] = "";
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(what, sizeof what, fmt, ap);
+	va_end(ap);
+	if (now_step)
+		snprintf(step, sizeof step, "step %llu, ", (unsigned long long)now_step);
+	fflush(stdout);
+	if (before)
+		before();
+	fprintf(stderr, "%s: rank 0, %s%s: %s\n", who, step, operation, what);
+	exit(OM_EXIT_USER);
+}
+
+/* Prints line at.line of the source, and carets under at.col .. at.col + at.len. */
+static void
+show(struct om_at at)
+{
+	const char *s = at.src->text, *end = s + at.src->n, *stop;
+	uint32_t col = 1;
+
+	for (uint32_t line = 1; line < at.line && s < end; line++) {
+		const char *next = memchr(s, '\n', (size_t)(end - s));
+
+		s = next ? next + 1 : end;
+	}
+	if (!(stop = memchr(s, '\n', (size_t)(end - s))))
+		stop = end;
+	if (stop > s && stop[-1] == '\r')
+		stop--;
+	if (at.src->arg)
+		fprintf(stderr, "      | ");
+	else
+		fprintf(stderr, "%5u | ", at.line);
+	fwrite(s, 1, (size_t)(stop - s), stderr);
+	fprintf(stderr, "\n      | ");
+	for (; s < stop && col < at.col; s++)
+		if (((unsigned char)*s & 0xC0) != 0x80) { /* a character, not its inner bytes */
+			fputc(*s == '\t' ? '\t' : ' ', stderr);
+			col++;
+		}
+	fputc('^', stderr);
+	for (uint32_t i = 1; i < at.len; i++)
+		fputc('~', stderr);
+	fputc('\n', stderr);
+}
+
+static void
+report(struct om_at at, const char *kind, const char *fmt, va_list ap)
+{
+	if (errors > OM_DIAG_MAX)
+		return;
+	fprintf(stderr, "%s:", at.src->name);
+	if (at.line && !at.src->arg)
+		fprintf(stderr, "%u:%u:", at.line, at.col);
+	fprintf(stderr, " %s: ", kind);
+	vfprintf(stderr, fmt, ap);
+	fputc('\n', stderr);
+	if (at.line)
+		show(at);
+}
+
+void
+om_diag(struct om_at at, const char *fmt, ...)
+{
+	va_list ap;
+
+	errors++;
+	va_start(ap, fmt);
+	report(at, "error", fmt, ap);
+	va_end(ap);
+}
+
+void
+om_diag_note(struct om_at at, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	report(at, "note", fmt, ap);
+	va_end(ap);
+}
+
+void
+om_diag_help(const char *fmt, ...)
+{
+	va_list ap;
+
+	if (errors > OM_DIAG_MAX)
+		return;
+	va_start(ap, fmt);
+	fprintf(stderr, "  help: ");
+	vfprintf(stderr, fmt, ap);
+	fputc('\n', stderr);
+	va_end(ap);
+}
+
+int
+om_diag_count(void)
+{
+	return errors;
+}
+
+uint32_t
+om_distance(const char *a, const char *b)
+{
+	size_t na = strlen(a), nb = strlen(b);
+	uint32_t row[64];
+
+	if (na > 63 || nb > 63)
+		return UINT32_MAX;
+	for (uint32_t j = 0; j <= nb; j++)
+		row[j] = j;
+	for (uint32_t i = 1; i <= na; i++) {
+		uint32_t diagonal = row[0];
+
+		row[0] = i;
+		for (uint32_t j = 1; j <= nb; j++) {
+			uint32_t best = diagonal + (a[i - 1] != b[j - 1]);
+
+			diagonal = row[j];
+			if (row[j] + 1 < best)
+				best = row[j] + 1;
+			if (row[j - 1] + 1 < best)
+				best = row[j - 1] + 1;
+			row[j] = best;
+		}
+	}
+	return row[nb];
+}

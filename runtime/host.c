@@ -1,0 +1,202 @@
+/* Memory, time and small texts. The arena's functions are where another device's memory finds its
+ * place. */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "om_rt.h"
+
+bool om_profile;
+
+double
+om_now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+void *
+om_alloc(size_t n, size_t size)
+{
+	void *p = calloc(n ? n : 1, size);
+
+	if (!p)
+		om_die("memory", "cannot allocate %s; free memory on this machine",
+		    om_bytes(n * size));
+	return p;
+}
+
+char *
+om_text(const char *fmt, ...)
+{
+	va_list ap;
+	int n;
+	char *s;
+
+	va_start(ap, fmt);
+	n = vsnprintf(NULL, 0, fmt, ap);
+	va_end(ap);
+	s = om_alloc((size_t)n + 1, 1);
+	va_start(ap, fmt);
+	vsnprintf(s, (size_t)n + 1, fmt, ap);
+	va_end(ap);
+	return s;
+}
+
+char *
+om_file_read(const char *path, size_t max, size_t *n)
+{
+	FILE *f = fopen(path, "rb");
+	size_t cap = 4096, got;
+	char *s;
+
+	if (!f)
+		return NULL;
+	s = om_alloc(cap + 1, 1);
+	*n = 0;
+	while ((got = fread(s + *n, 1, cap - *n, f)) > 0) {
+		*n += got;
+		if (*n > max)
+			break;
+		if (*n == cap && !(s = realloc(s, (cap *= 2) + 1)))
+			om_die("memory", "cannot allocate %s", om_bytes(cap));
+	}
+	if (ferror(f) || *n > max) {
+		int error = *n > max ? EFBIG : errno;
+
+		fclose(f);
+		free(s);
+		errno = error;
+		return NULL;
+	}
+	fclose(f);
+	s[*n] = 0;
+	return s;
+}
+
+static char *
+scratch(void)
+{
+	static char text[16][32];
+	static unsigned i;
+
+	return text[i++ % 16];
+}
+
+const char *
+om_commas(uint64_t n)
+{
+	char *s = scratch() + 31;
+
+	*s = 0;
+	for (int digit = 0; n || !digit; n /= 10, digit++) {
+		if (digit && digit % 3 == 0)
+			*--s = ',';
+		*--s = (char)('0' + n % 10);
+	}
+	return s;
+}
+
+const char *
+om_bytes(uint64_t n)
+{
+	static const char unit[][4] = { "KiB", "MiB", "GiB", "TiB", "PiB", "EiB" };
+	char *s = scratch();
+	double x = (double)n / 1024;
+	size_t u = 0;
+
+	if (n < 1024) {
+		snprintf(s, 32, "%u B", (unsigned)n);
+		return s;
+	}
+	for (; x >= 1024 && u + 1 < OM_LEN(unit); u++)
+		x /= 1024;
+	snprintf(s, 32, "%.2f %s", x, unit[u]);
+	return s;
+}
+
+const char *
+om_clock(double seconds)
+{
+	char *s = scratch();
+	unsigned long t = seconds > 0 && seconds < 1e9 ? (unsigned long)(seconds + 0.5) : 0;
+
+	if (t < 3600)
+		snprintf(s, 32, "%lu:%02lu", t / 60, t % 60);
+	else
+		snprintf(s, 32, "%lu:%02lu:%02lu", t / 3600, t / 60 % 60, t % 60);
+	return s;
+}
+
+/* The number after key in a small kernel file, 0: none (or "max"). */
+static uint64_t
+number_in(const char *path, const char *key)
+{
+	size_t n;
+	char *s = om_file_read(path, 1 << 20, &n), *at = s ? strstr(s, key) : NULL;
+	uint64_t x = at ? strtoull(at + strlen(key), NULL, 10) : 0;
+
+	free(s);
+	return x;
+}
+
+uint64_t
+om_available(void)
+{
+	uint64_t host = 1024 * (number_in("/proc/meminfo", "MemAvailable:") +
+				   number_in("/proc/meminfo", "SwapFree:"));
+	uint64_t limit = number_in("/sys/fs/cgroup/memory.max", "");
+	uint64_t used = number_in("/sys/fs/cgroup/memory.stat", "anon "); /* file cache gives way */
+
+	if (!host)
+		host = UINT64_MAX; /* no account: let mmap decide */
+	if (limit && limit > used && limit - used < host)
+		return limit - used;
+	return host;
+}
+
+unsigned char *
+om_arena_new(uint64_t bytes)
+{
+	const uint64_t huge = 2 << 20; /* aligned, so that huge pages can back all of it */
+	uint64_t available = om_available();
+	unsigned char *p = MAP_FAILED;
+
+	if (bytes <= available && bytes <= SIZE_MAX - huge)
+		p = mmap(
+		    NULL, bytes + huge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (p == MAP_FAILED)
+		om_die("arena",
+		    "needs %s (%s bytes), %s are available; use a larger machine, or a smaller "
+		    "batch { micro } in the Lua description",
+		    om_bytes(bytes), om_commas(bytes), om_bytes(available));
+	p += (huge - (uintptr_t)p % huge) % huge;
+	madvise(p, bytes, MADV_HUGEPAGE); /* a wish; kernels without it say no */
+	return p;
+}
+
+void
+om_put(unsigned char *arena, uint64_t off, const void *src, size_t n)
+{
+	memcpy(arena + off, src, n);
+}
+
+void
+om_get(const unsigned char *arena, uint64_t off, void *dst, size_t n)
+{
+	memcpy(dst, arena + off, n);
+}
+
+double
+om_get_f64(const unsigned char *arena, uint64_t off)
+{
+	double x;
+
+	om_get(arena, off, &x, sizeof x);
+	return x;
+}

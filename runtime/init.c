@@ -1,0 +1,143 @@
+/* Checkpoint tensors by name, and their first values: a function of seed, name and element alone.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "om_rt.h"
+#include "rng.h"
+
+bool
+om_tensor_next(const struct om_model *m, struct om_tensor *t)
+{
+	if (!m->nparams)
+		return false;
+	if (!t->p) {
+		*t = (struct om_tensor){ .p = m->param };
+		return true;
+	}
+	if (t->expert + 1 < t->p->experts) {
+		t->expert++;
+	} else if (t->rep + 1 < t->p->nlayers) {
+		t->rep++;
+		t->expert = 0;
+	} else {
+		if (t->p + 1 == m->param + m->nparams)
+			return false;
+		*t = (struct om_tensor){ .p = t->p + 1 };
+		return true;
+	}
+	t->first += t->p->numel;
+	return true;
+}
+
+uint64_t
+om_tensor_count(const struct om_model *m)
+{
+	uint64_t n = 0;
+
+	for (struct om_tensor t = { NULL, 0, 0, 0 }; om_tensor_next(m, &t);)
+		n++;
+	return n;
+}
+
+char *
+om_tensor_name(const struct om_tensor *t)
+{
+	size_t n = strlen(t->p->name) + 1, used = 0;
+	char *name;
+
+	for (const char *s = t->p->name; (s = strchr(s, '%')); s++)
+		n += 10;
+	name = om_alloc(n, 1);
+	for (const char *s = t->p->name; *s; s++)
+		if (s[0] == '%' && s[1] == 'l')
+			used += (size_t)snprintf(
+			    name + used, n - used, "%u", t->p->layer ? t->p->layer[t->rep] : 0),
+			    s++;
+		else if (s[0] == '%' && s[1] == 'e')
+			used += (size_t)snprintf(name + used, n - used, "%u", t->expert), s++;
+		else
+			name[used++] = *s;
+	return name;
+}
+
+/* FNV-1a, 64 bits. */
+static uint64_t
+hash(const char *s)
+{
+	uint64_t h = 0xcbf29ce484222325;
+
+	for (; *s; s++)
+		h = (h ^ (unsigned char)*s) * 0x100000001b3;
+	return h;
+}
+
+/* Elements 2*block and 2*block+1 (Box and Muller, 1958); each redraw has its own counter. */
+static void
+pair(uint64_t seed, uint64_t name, uint64_t block, uint32_t redraw, double z[2])
+{
+	struct om_philox r =
+	    om_philox((struct om_philox){ { (uint32_t)block, (uint32_t)(block >> 32) | redraw << 16,
+			  (uint32_t)name, (uint32_t)(name >> 32) } },
+		seed);
+	const double unit = 1.0 / 9007199254740992;                                /* 2^-53 */
+	double u = (double)((((uint64_t)r.v[0] << 32 | r.v[1]) >> 11) + 1) * unit; /* (0, 1] */
+	double v = (double)(((uint64_t)r.v[2] << 32 | r.v[3]) >> 11) * unit;       /* [0, 1) */
+	double radius = sqrt(-2 * log(u)), angle = 2 * 3.14159265358979323846 * v;
+
+	z[0] = radius * cos(angle);
+	z[1] = radius * sin(angle);
+}
+
+void
+om_normal(uint64_t seed, const char *name, uint64_t i, uint64_t n, double *z)
+{
+	uint64_t h = hash(name), first = i / 2, last = (i + n + 1) / 2;
+
+#pragma omp parallel for schedule(static)
+	for (uint64_t block = first; block < last; block++) {
+		double both[2], again[2];
+
+		pair(seed, h, block, 0, both);
+		for (int half = 0; half < 2; half++) {
+			uint64_t element = 2 * block + (uint64_t)half;
+
+			if (element < i || element >= i + n)
+				continue;
+			for (uint32_t redraw = 1; fabs(both[half]) > 3; redraw++) {
+				pair(seed, h, block, redraw, again);
+				both[half] = again[half];
+			}
+			z[element - i] = both[half];
+		}
+	}
+}
+
+void
+om_init_params(const struct om_model *m, unsigned char *arena, uint64_t seed)
+{
+	enum { CHUNK = 1 << 18 };
+	double *z = om_alloc(CHUNK, sizeof *z);
+	float *z4 = om_alloc(CHUNK, sizeof *z4);
+
+	for (struct om_tensor t = { NULL, 0, 0, 0 }; om_tensor_next(m, &t);) {
+		char *name = om_tensor_name(&t);
+		size_t n;
+
+		for (uint64_t i = 0; i < t.p->numel; i += n) {
+			n = t.p->numel - i < CHUNK ? (size_t)(t.p->numel - i) : CHUNK;
+			if (!t.p->ones)
+				om_normal(seed, name, i, n, z);
+			for (size_t j = 0; j < n; j++) {
+				z[j] = t.p->ones ? 1 : m->init_std * z[j];
+				z4[j] = (float)z[j];
+			}
+			om_put(arena, t.p->weight + (t.first + i) * m->real,
+			    m->real == 4 ? (void *)z4 : (void *)z, n * m->real);
+		}
+		free(name);
+	}
+	free(z);
+	free(z4);
+}

@@ -1,0 +1,281 @@
+/*
+ * The console (a bar redrawn in place on a terminal, lines elsewhere) and the metrics: JSON lines,
+ * one write a line, so that a kill leaves whole ones.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "om_rt.h"
+
+/* ---- metrics
+ * ------------------------------------------------------------------------------------------------
+ */
+
+/* Step of a metrics line, 0: it isn't one. */
+static uint64_t
+step_of(const char *line)
+{
+	static const char first[] = "{\"step\": ";
+
+	return strncmp(line, first, sizeof first - 1) == 0
+		   ? strtoull(line + sizeof first - 1, NULL, 10)
+		   : 0;
+}
+
+/*
+ * Opens the file for a run that has done `step` steps. A new run moves an older one's lines to
+ * PATH.old; a resumed run drops the lines after its step, and one that a kill cut short.
+ */
+static FILE *
+metrics_open(const char *path, uint64_t step)
+{
+	FILE *f = fopen(path, "r"), *out = NULL;
+	char *line = NULL, *tmp = om_text("%s.tmp", path), *old = om_text("%s.old", path);
+	size_t cap = 0, number = 0;
+	bool cut = false, any = false;
+	ssize_t n;
+
+	if (f && step && !(out = fopen(tmp, "w")))
+		om_die("metrics", "%s: %s; correct log.metrics", tmp, strerror(errno));
+	while (f && (n = getline(&line, &cap, f)) > 0) {
+		bool whole = line[n - 1] == '\n';
+
+		number++;
+		any = true;
+		if (whole && !step_of(line)) {
+			if (out)
+				remove(tmp);
+			om_die("metrics",
+			    "%s: line %zu is not a line of metrics; give log.metrics another path",
+			    path, number);
+		}
+		if (!step)
+			break;
+		if (!whole || step_of(line) > step)
+			cut = true;
+		else
+			fwrite(line, 1, (size_t)n, out);
+	}
+	if (f)
+		fclose(f);
+	if (out) {
+		bool ok = fflush(out) == 0 && fsync(fileno(out)) == 0;
+
+		if (fclose(out) != 0 || !ok || (cut ? rename(tmp, path) : remove(tmp)) != 0)
+			om_die("metrics", "%s: %s; free some space", tmp, strerror(errno));
+	} else if (any && rename(path, old) != 0) {
+		om_die("metrics", "%s: cannot be moved to %s: %s", path, old, strerror(errno));
+	}
+	free(line);
+	free(tmp);
+	free(old);
+	if (!(f = fopen(path, "a")))
+		om_die("metrics", "%s: %s; correct log.metrics", path, strerror(errno));
+	setvbuf(f, NULL, _IOFBF, 1 << 16);
+	return f;
+}
+
+/* JSON has no NaN and no infinity. */
+static void
+number(FILE *f, const char *key, double x)
+{
+	if (isfinite(x))
+		fprintf(f, ", \"%s\": %.10g", key, x);
+	else
+		fprintf(f, ", \"%s\": null", key);
+}
+
+/* Mean over the layers of all kinds and microbatches, and the weighted sum that the step minimised.
+ */
+static double
+auxiliary(const struct om_log *l, const unsigned char *arena, double mean[2])
+{
+	double total = l->ce, layers = 0;
+
+	mean[0] = mean[1] = 0;
+	for (uint32_t i = 0; i < l->m->nmoe; i++) {
+		const struct om_moe *moe = &l->m->moe[i];
+
+		for (uint32_t j = 0; j < moe->nlayers; j++, layers++)
+			for (int k = 0; k < 2; k++) {
+				double x = om_get_f64(arena,
+					       moe->aux + j * moe->aux_stride + (uint64_t)k * 8) /
+					   (double)l->m->microbatches;
+
+				mean[k] += x;
+				total += (k ? moe->z_loss : moe->load_balance) * x;
+			}
+	}
+	for (int k = 0; layers > 0 && k < 2; k++)
+		mean[k] /= layers;
+	return total;
+}
+
+static void
+metrics_moe(struct om_log *l, const unsigned char *arena)
+{
+	const char *comma = "";
+
+	fprintf(l->metrics, ", \"moe\": [");
+	for (uint32_t i = 0; i < l->m->nmoe; i++) {
+		const struct om_moe *moe = &l->m->moe[i];
+
+		for (uint32_t j = 0; j < moe->nlayers; j++, comma = ", ") {
+			int64_t sum = 0, most = 0;
+			uint32_t dead = 0;
+
+			om_get(arena, moe->load + j * moe->load_stride, l->load,
+			    moe->experts * sizeof *l->load);
+			for (uint32_t e = 0; e < moe->experts; e++) {
+				sum += l->load[e];
+				most = l->load[e] > most ? l->load[e] : most;
+				dead += l->load[e] == 0;
+			}
+			fprintf(
+			    l->metrics, "%s{\"layer\": %u", comma, moe->layer ? moe->layer[j] : j);
+			number(l->metrics, "max_load", (double)most * moe->experts / (double)sum);
+			fprintf(l->metrics, ", \"dead\": %u}", dead);
+		}
+	}
+	fprintf(l->metrics, "]");
+}
+
+static void
+metrics_step(struct om_log *l, const unsigned char *arena, uint64_t step, double lr, double seconds)
+{
+	uint64_t tokens = l->m->global * l->m->seq;
+	double mean[2], total = auxiliary(l, arena, mean);
+
+	fprintf(l->metrics, "{\"step\": %llu, \"tokens\": %llu", (unsigned long long)step,
+	    (unsigned long long)(step * tokens));
+	number(l->metrics, "loss", l->ce);
+	if (l->m->nmoe) {
+		number(l->metrics, "load_balance", mean[0]);
+		number(l->metrics, "z", mean[1]);
+	}
+	number(l->metrics, "total", total);
+	number(l->metrics, "grad_norm", sqrt(om_get_f64(arena, l->m->ctl_off + 8 * OM_NORM2)));
+	number(l->metrics, "lr", lr);
+	number(l->metrics, "tokens_per_s", (double)tokens / seconds);
+	if (l->m->nmoe)
+		metrics_moe(l, arena);
+	fprintf(l->metrics, "}\n");
+	if (fflush(l->metrics) != 0)
+		om_die("metrics", "%s: %s; free some space", l->path, strerror(errno));
+}
+
+void
+om_log_sync(struct om_log *l)
+{
+	if (l->metrics && fsync(fileno(l->metrics)) != 0 && errno != EINVAL &&
+	    errno != EROFS) /* a pipe has no disk */
+		om_die("metrics", "%s: %s; free some space", l->path, strerror(errno));
+}
+
+/* ---- console
+ * ------------------------------------------------------------------------------------------------
+ */
+
+static bool bar_shown;
+
+static void
+bar_clear(void)
+{
+	if (bar_shown) {
+		printf("\r\033[K");
+		fflush(stdout);
+	}
+	bar_shown = false;
+}
+
+static void
+bar_draw(struct om_log *l, uint64_t step, double left)
+{
+	struct winsize size = { 0, 0, 0, 0 };
+	char head[64], tail[160];
+	int width, room, full;
+
+	ioctl(STDOUT_FILENO, TIOCGWINSZ, &size);
+	width = size.ws_col ? size.ws_col : 80;
+	snprintf(head, sizeof head, "step %llu/%llu ", (unsigned long long)step,
+	    (unsigned long long)l->steps);
+	snprintf(tail, sizeof tail, " loss %.4f  %s tok/s  %s  %s left", l->ce,
+	    om_commas((uint64_t)((double)(l->m->global * l->m->seq) / l->pace)),
+	    om_clock(om_now() - l->start), om_clock(left));
+	room = width - 1 - (int)strlen(head) - (int)strlen(tail) - 2;
+	room = room > 40 ? 40 : room;
+	printf("\r%.*s", width - 1, head);
+	if (room >= 4) { /* narrower, the numbers matter more */
+		full = (int)((double)room * (double)step / (double)l->steps);
+		printf(
+		    "[%.*s%*s]", full, "########################################", room - full, "");
+	}
+	room = width - 1 - (int)strlen(head);
+	printf("%.*s\033[K", room > 0 ? room : 0, tail);
+	fflush(stdout);
+	bar_shown = true;
+}
+
+void
+om_log_open(struct om_log *l, const struct om_model *m, const struct om_conf *c, uint64_t step)
+{
+	const char *term = getenv("TERM");
+	uint32_t most = 1;
+
+	*l = (struct om_log){ .m = m,
+		.path = c->metrics,
+		.every = c->log_every,
+		.steps = c->steps,
+		.first = step,
+		.start = om_now() };
+	l->live = isatty(STDOUT_FILENO) && (!term || strcmp(term, "dumb") != 0);
+	for (uint32_t i = 0; i < m->nmoe; i++)
+		most = m->moe[i].experts > most ? m->moe[i].experts : most;
+	l->load = om_alloc(most, sizeof *l->load);
+	if (*c->metrics)
+		l->metrics = metrics_open(c->metrics, step);
+	om_err_before(bar_clear);
+}
+
+void
+om_log_step(struct om_log *l, const unsigned char *arena, uint64_t step, double lr, double seconds)
+{
+	double now = om_now(), left;
+
+	/* the mean of the first steps, then a moving one */
+	l->pace += (seconds - l->pace) / (step - l->first < 10 ? (double)(step - l->first) : 10.0);
+	left = l->pace * (double)(l->steps - step);
+	l->ce = om_get_f64(arena, l->m->loss_off);
+	if (l->metrics)
+		metrics_step(l, arena, step, lr, seconds);
+	if (l->live) {
+		if (now - l->drawn >= 0.1 || step == l->steps) {
+			bar_draw(l, step, left);
+			l->drawn = now;
+		}
+	} else if (step % l->every == 0 || step == l->steps || step == l->first + 1) {
+		int digits = snprintf(NULL, 0, "%llu", (unsigned long long)l->steps);
+
+		printf("step %*llu/%llu  loss %.4f  lr %.2e  norm %.3g  %s tok/s  %s left\n",
+		    digits, (unsigned long long)step, (unsigned long long)l->steps, l->ce, lr,
+		    sqrt(om_get_f64(arena, l->m->ctl_off + 8 * OM_NORM2)),
+		    om_commas((uint64_t)((double)(l->m->global * l->m->seq) / l->pace)),
+		    om_clock(left));
+		fflush(stdout);
+	}
+}
+
+void
+om_log_close(struct om_log *l)
+{
+	bar_clear();
+	om_err_before(NULL);
+	if (l->metrics)
+		fclose(l->metrics);
+	free(l->load);
+}

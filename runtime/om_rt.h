@@ -1,0 +1,266 @@
+/*
+ * The runtime's table of contents: what its files offer one another. om.h is the contract with
+ * generated code; nothing here is known outside this folder and its tests.
+ *
+ *   om_main -> conf -> data, ckpt, log -> train
+ */
+#ifndef OM_RT_H
+#define OM_RT_H
+
+#include <stdio.h>
+
+#include "om.h"
+
+#define OM_PRINTF(f, a) __attribute__((format(printf, f, a)))
+#define OM_LEN(a) (sizeof(a) / sizeof((a)[0]))
+
+enum { OM_EXIT_USER = 1, OM_EXIT_USAGE = 2 };
+
+/* ---- err.c: what users read when something is wrong
+ * ------------------------------------------------ */
+
+/* Says who speaks: the model's name, and the step being computed (from 1; 0: none yet). */
+void om_err_name(const char *name);
+void om_err_step(uint64_t step);
+/* Runs before anything is printed to stderr: takes the progress bar off the screen. */
+void om_err_before(void (*hook)(void));
+/* Ends the process, status 1, with one line "NAME: rank 0, step 12, OPERATION: what; remedy". */
+_Noreturn void om_die(const char *operation, const char *fmt, ...) OM_PRINTF(2, 3);
+
+/* A text that errors point into: a file, or one key=value of the command line. */
+struct om_src {
+	const char *name, *text;
+	size_t n;
+	bool arg;
+};
+struct om_at {
+	const struct om_src *src;
+	uint32_t line, col, len; /* from 1, in characters; line 0: no position */
+};
+/* One error with its source line and caret; note and help belong to the error before them. */
+void om_diag(struct om_at at, const char *fmt, ...) OM_PRINTF(2, 3);
+void om_diag_note(struct om_at at, const char *fmt, ...) OM_PRINTF(2, 3);
+void om_diag_help(const char *fmt, ...) OM_PRINTF(1, 2);
+enum { OM_DIAG_MAX = 20 }; /* further errors are counted, not printed */
+int om_diag_count(void);
+/* Levenshtein's distance in bytes; texts over 63 bytes are far from everything. */
+uint32_t om_distance(const char *a, const char *b);
+
+/* ---- host.c: memory, time, small texts
+ * ------------------------------------------------------------- */
+
+void *om_alloc(size_t n, size_t size); /* zeroed; ends the process when memory is out */
+char *om_text(const char *fmt, ...) OM_PRINTF(1, 2); /* a new string; free() it */
+/* The whole file and a terminator, or NULL with errno; *n is its length. Over max bytes: EFBIG. */
+char *om_file_read(const char *path, size_t max, size_t *n);
+/* One of 16 static texts, reused in turn. */
+const char *om_commas(uint64_t n);    /* 12,345 */
+const char *om_bytes(uint64_t n);     /* 1.50 GiB */
+const char *om_clock(double seconds); /* 0:42, 1:02:03 */
+uint64_t om_available(void); /* bytes this process may still take, by the kernel's own account */
+
+/* The arena: all of a trainer's memory. These four are all that knows where it lies. */
+unsigned char *
+om_arena_new(uint64_t bytes); /* zeroed; not enough: ends the process, saying how much */
+void om_put(unsigned char *arena, uint64_t off, const void *src, size_t n);
+void om_get(const unsigned char *arena, uint64_t off, void *dst, size_t n);
+double om_get_f64(const unsigned char *arena, uint64_t off);
+
+/* ---- sched.c: learning rate
+ * ------------------------------------------------------------------------- */
+
+enum om_schedule { OM_COSINE, OM_LINEAR, OM_CONSTANT, OM_WSD };
+struct om_lr {
+	int schedule; /* enum om_schedule */
+	double peak, final;
+	uint64_t warmup, decay; /* steps */
+};
+/* The rate of step 1 .. steps; beyond, that of the last. */
+double om_lr_at(const struct om_lr *lr, uint64_t step, uint64_t steps);
+
+/* ---- conf.c: run.yaml
+ * -------------------------------------------------------------------------------- */
+
+enum om_format { OM_AUTO, OM_RAW, OM_U16, OM_U32, OM_NPY };
+enum om_order { OM_SHUFFLE, OM_SEQUENTIAL };
+struct om_list {
+	char **a;
+	uint32_t n;
+};
+struct om_conf {
+	struct om_list paths;
+	int format, order;
+	uint64_t steps, seed;
+	struct om_lr lr;
+	char *dir, *resume;
+	uint64_t every, keep;
+	bool ignore_data;
+	uint64_t log_every;
+	char *metrics;
+	uint64_t threads;
+};
+/* Reads path and then "key=value" overrides; prints every error, gives their number. */
+int om_conf_load(struct om_conf *c, const char *path, int nover, char **over);
+void om_conf_help(FILE *f); /* the table of keys */
+void om_conf_free(struct om_conf *c);
+
+/* ---- rng.h, data.c: the token stream
+ * ---------------------------------------------------------------- */
+
+struct om_npy {
+	uint32_t width; /* bytes a token: 2 or 4 */
+	uint64_t tokens;
+	size_t head; /* bytes before the first token */
+};
+/* Reads the header in p[n] (10 bytes at least); NULL, or what is wrong with it. */
+const char *om_npy_parse(const unsigned char *p, size_t n, struct om_npy *npy);
+
+struct om_file {
+	char *path;
+	int fd; /* -1: not open now */
+	uint32_t width;
+	uint64_t head, size, tokens, first; /* first: index of its first token in the stream */
+};
+struct om_data {
+	struct om_file *file;
+	uint32_t n, cap, crc; /* crc: of all sizes, first and last bytes, to tell data sets apart */
+	uint64_t tokens, nseq;
+	uint64_t seq, vocab, seed;
+	int format, order;
+	unsigned char *raw; /* one sequence as stored */
+	int32_t *ids;       /* one sequence and the token after it */
+};
+void om_data_open(struct om_data *d, const struct om_model *m, const struct om_conf *c);
+void om_data_close(struct om_data *d);
+/* The sequence at place g of the run, epoch after epoch: token[S] and label[S], label[i] =
+ * token[i+1]. */
+void om_data_read(struct om_data *d, uint64_t g, int32_t *token, int32_t *label);
+/* Where index i < n goes in the order of (seed, epoch): a bijection of [0, n). */
+uint64_t om_permute(uint64_t seed, uint64_t epoch, uint64_t n, uint64_t i);
+
+/* ---- init.c: checkpoint tensors and their first values
+ * ----------------------------------------------- */
+
+/* One tensor of the checkpoint: a repetition and an expert of a stored parameter. */
+struct om_tensor {
+	const struct om_param *p;
+	uint32_t rep, expert;
+	uint64_t first; /* its first element within the stored parameter */
+};
+/* Steps through all of them in a fixed order; start with { NULL }. */
+bool om_tensor_next(const struct om_model *m, struct om_tensor *t);
+uint64_t om_tensor_count(const struct om_model *m);
+/* Its Hugging Face name, %l and %e filled in; free() it. */
+char *om_tensor_name(const struct om_tensor *t);
+/* Normal (cut at 3 sigma) or one, by seed, name and index alone. */
+void om_init_params(const struct om_model *m, unsigned char *arena, uint64_t seed);
+/* Elements [i, i+n) of the tensor with that name, standard deviation 1. */
+void om_normal(uint64_t seed, const char *name, uint64_t i, uint64_t n, double *z);
+
+/* ---- crc.c
+ * ------------------------------------------------------------------------------------------- */
+
+/* CRC-32C (Castagnoli) of more bytes; start with 0. soft: without the processor's instruction. */
+uint32_t om_crc32c(uint32_t crc, const void *p, size_t n);
+uint32_t om_crc32c_soft(uint32_t crc, const void *p, size_t n);
+
+/* ---- safetensors.c: one shard
+ * -------------------------------------------------------------------------- */
+
+struct om_st_tensor {
+	char *name;
+	const char *dtype; /* "F32", "F64" */
+	uint64_t dim[2];
+	int ndims;
+	uint64_t begin, end; /* bytes from the start of the file's data */
+};
+struct om_st {
+	int fd;
+	uint64_t data, size; /* where the data begin; of the whole file */
+	struct om_st_tensor *tensor;
+	uint32_t n;
+};
+/* Writes the header of n tensors whose begin and end are set; false: errno. */
+bool om_st_write_header(int fd, const struct om_st_tensor *t, uint32_t n);
+/* Opens and checks a shard; NULL, or what is wrong with it (a static text). */
+const char *om_st_open(struct om_st *st, const char *path);
+const struct om_st_tensor *om_st_find(const struct om_st *st, const char *name);
+void om_st_close(struct om_st *st);
+void om_json_string(FILE *f, const char *s); /* quoted and escaped */
+bool om_write_all(int fd, const void *p, size_t n);
+bool om_pread_all(
+    int fd, void *p, size_t n, uint64_t off); /* false: errno, 0 where the file ends early */
+
+/* ---- ckpt.c, ckpt_load.c: a checkpoint of many shards
+ * -------------------------------------------------- */
+
+extern uint64_t
+    om_shard_bytes; /* a shard grows no larger than this, unless one tensor does: 4 GiB */
+
+struct om_ckpt {
+	const char *dir; /* NULL or "": keep none */
+	uint64_t keep;
+	int lock; /* the directory, held against a second trainer */
+	const struct om_model *m;
+	const struct om_data *data;
+};
+/* Makes and locks the directory, and removes what a killed run left half-written. */
+void om_ckpt_open(
+    struct om_ckpt *k, const struct om_model *m, const struct om_data *d, const struct om_conf *c);
+/* Loads by checkpoint.resume into the arena; gives the step, 0 where there is nothing to resume. */
+uint64_t om_ckpt_resume(struct om_ckpt *k, const struct om_conf *c, unsigned char *arena);
+void om_ckpt_save(struct om_ckpt *k, const unsigned char *arena, uint64_t step);
+/* Path of the newest checkpoint in the directory, NULL: none; free() it. */
+char *om_ckpt_newest(const struct om_ckpt *k);
+void om_ckpt_close(struct om_ckpt *k);
+
+/* What saving and loading share. */
+enum { OM_CKPT_FORMAT = 1 };
+struct om_entry {
+	struct om_st_tensor t; /* as it stands in its shard */
+	uint64_t off;          /* in the arena */
+	int file;              /* 0 model, 1 optimizer */
+	uint32_t shard, crc;
+};
+/* All tensors of a checkpoint in file order; *n is their number. */
+struct om_entry *om_ckpt_entries(const struct om_model *m, uint32_t *n);
+void om_ckpt_entries_free(struct om_entry *e, uint32_t n);
+void om_ckpt_shape(FILE *f, const struct om_st_tensor *t);
+/* Step of a name "step-000100", 0: another name. */
+uint64_t om_ckpt_step_of(const char *name);
+/* The greatest step below `below` that the directory holds, 0: none; *count: how many steps it has.
+ */
+uint64_t om_ckpt_newest_below(const char *dir, uint64_t below, uint64_t *count);
+char *om_ckpt_step_path(const char *dir, const char *prefix, uint64_t step);
+
+/* ---- log.c: console and metrics
+ * ----------------------------------------------------------------------- */
+
+struct om_log {
+	const struct om_model *m;
+	FILE *metrics; /* NULL: none */
+	const char *path;
+	uint64_t every, steps, first; /* first: steps done before this run */
+	bool live;
+	double start, last, drawn; /* seconds */
+	double pace;               /* seconds a step, smoothed */
+	double ce;                 /* last loss */
+	int64_t *load;             /* scratch, the most experts of any kind */
+};
+void
+om_log_open(struct om_log *l, const struct om_model *m, const struct om_conf *c, uint64_t step);
+void
+om_log_step(struct om_log *l, const unsigned char *arena, uint64_t step, double lr, double seconds);
+void om_log_sync(struct om_log *l); /* metrics reach the disk */
+void om_log_close(struct om_log *l);
+
+/* ---- train.c, bench.c: commands
+ * ------------------------------------------------------------------------ */
+
+int om_train(const struct om_model *m, struct om_conf *c, double start);
+int om_bench(const struct om_model *m, uint64_t steps);
+int om_selftest(const struct om_model *m);
+void om_ctl_write(const struct om_model *m, unsigned char *arena, double lr, uint64_t step);
+void om_threads(uint64_t n); /* 0: all */
+
+#endif

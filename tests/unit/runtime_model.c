@@ -1,0 +1,316 @@
+/*
+ * A tiny trainer written by hand in place of a generated one, to drive the runtime for real: a
+ * bigram model whose token picks one of two "experts" in each of two layers, with AdamW. x =
+ * emb[t]; in each layer x += W[l][t % 2] (norm[l] * x); logits = head x. Built with other sizes and
+ * formats by -DTEST_....
+ *
+ * The environment breaks it on purpose: OM_TEST_NAN=STEP and OM_TEST_NORM=STEP make that step's
+ * loss or gradient NaN, OM_TEST_NAP=N sleeps N us a step, OM_TEST_BAD=1 fails the self-test,
+ * OM_TEST_HUGE=1 asks for an absurd arena, OM_TEST_ABI=1 is of another runtime.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../../runtime/om_rt.h"
+
+#ifndef TEST_REAL
+#define TEST_REAL float
+#endif
+#ifndef TEST_V
+#define TEST_V 256
+#endif
+#ifndef TEST_D
+#define TEST_D 8
+#endif
+#ifndef TEST_NAME
+#define TEST_NAME "bigram"
+#endif
+#ifndef TEST_SHARD
+#define TEST_SHARD 10000 /* bytes: several shards */
+#endif
+
+typedef TEST_REAL real;
+enum { V = TEST_V, D = TEST_D, S = 16, MICRO = 2, GLOBAL = 4, L = 2, E = 2, T = MICRO * S };
+
+/* elements of the stored parameters, and where each begins */
+enum { N_EMB = V * D, N_NORM = L * D, N_EXP = L * E * D * D, N_HEAD = V * D };
+enum {
+	P_EMB = 0,
+	P_NORM = P_EMB + N_EMB,
+	P_EXP = P_NORM + N_NORM,
+	P_HEAD = P_EXP + N_EXP,
+	N = P_HEAD + N_HEAD
+};
+#define R (uint64_t)sizeof(real)
+#define W_OFF (uint64_t)0
+#define G_OFF (W_OFF + N * R)
+#define M_OFF (G_OFF + N * R)
+#define V_OFF (M_OFF + N * R)
+#define STAT_OFF ((V_OFF + N * R + 63) / 64 * 64) /* loss, then per layer load[E] and aux[2] */
+#define STAT_BYTES (uint64_t)(8 + L * (E + 2) * 8)
+#define CTL_OFF (STAT_OFF + STAT_BYTES)
+#define TOK_OFF (CTL_OFF + 64)
+#define LAB_OFF (TOK_OFF + T * 4)
+#define X_OFF ((LAB_OFF + T * 4 + 63) / 64 * 64) /* real[L + 1][T][D] */
+#define END (X_OFF + (L + 1) * T * D * R)
+
+#define PARAM(str, p, n, d0, d1, nd, lay, nl, ex, one, grp)                                      \
+	{                                                                                        \
+		.name = str, .weight = W_OFF + (p)*R, .grad = G_OFF + (p)*R, .m = M_OFF + (p)*R, \
+		.v = V_OFF + (p)*R, .numel = n, .dim = { d0, d1 }, .ndims = nd, .layer = lay,    \
+		.nlayers = nl, .experts = ex, .ones = one, .group = grp                          \
+	}
+
+static const uint32_t layer[] = { 0, 1 };
+static const struct om_group group[] = { { 0.1, 1.0 }, { 0.0, 1.0 } };
+static const struct om_param param[] = {
+	PARAM("model.embed_tokens.weight", P_EMB, N_EMB, V, D, 2, NULL, 1, 0, false, 0),
+	PARAM("model.layers.%l.norm.weight", P_NORM, D, D, 0, 1, layer, L, 0, true, 1),
+	PARAM("model.layers.%l.mlp.experts.%e.weight", P_EXP, D *D, D, D, 2, layer, L, E, false, 0),
+	PARAM("lm_head.weight", P_HEAD, N_HEAD, V, D, 2, NULL, 1, 0, false, 0),
+};
+static const uint32_t first[] = { P_EMB, P_NORM, P_EXP, P_HEAD, N };
+static const struct om_moe moe[] = {
+	{ STAT_OFF + 8, (E + 2) * 8, STAT_OFF + 8 + E * 8, (E + 2) * 8, layer, L, E, 1, 0.01,
+	    0.001 },
+};
+static uint64_t steps_run;
+
+static uint64_t
+env(const char *name)
+{
+	return getenv(name) ? strtoull(getenv(name), NULL, 10) : 0;
+}
+
+static double
+check_good(uint64_t seed)
+{
+	return 1e-8 * (double)seed;
+}
+
+static double
+check_head(uint64_t seed)
+{
+	return env("OM_TEST_BAD") && seed == 2 ? NAN : 1e-7;
+}
+
+static struct om_op op[] = {
+	{ "bigram_fwd", 2.0 * T *D *(V + L * D), 4.0 * (V * D), check_good, 1e-6, 0, 0 },
+	{ "bigram_bwd", 4.0 * T *D *(V + L * D), 8.0 * (V * D), check_head, 1e-6, 0, 0 },
+	{ "adamw", 0, 7.0 * N * sizeof(real), NULL, 0, 0, 0 },
+};
+
+static void
+done(int i, double since)
+{
+	if (om_profile) {
+		op[i].seconds += om_now() - since;
+		op[i].calls++;
+	}
+}
+
+static void
+init(unsigned char *arena)
+{
+	(void)arena;
+}
+
+static void
+zero(unsigned char *arena)
+{
+	memset(arena + G_OFF, 0, N * R);
+	memset(arena + STAT_OFF, 0, STAT_BYTES);
+	steps_run++;
+	if (env("OM_TEST_NAP"))
+		usleep((useconds_t)env("OM_TEST_NAP"));
+}
+
+static void
+forward(unsigned char *arena, int slot)
+{
+	const real *w = (const real *)(arena + W_OFF);
+	real *x = (real *)(arena + X_OFF);
+	const int32_t *tok = (const int32_t *)(arena + TOK_OFF),
+		      *lab = (const int32_t *)(arena + LAB_OFF);
+	double *loss = (double *)(arena + STAT_OFF), since = om_now();
+
+	(void)slot;
+	for (int t = 0; t < T; t++) {
+		double sum = 0, own = 0;
+		const int e = tok[t] % E;
+
+		memcpy(x + t * D, w + P_EMB + tok[t] * D, D * sizeof *x);
+		for (int l = 0; l < L; l++) {
+			const real *in = x + (l * T + t) * D, *norm = w + P_NORM + l * D;
+			const real *mat = w + P_EXP + (l * E + e) * D * D;
+			real *out = x + ((l + 1) * T + t) * D;
+			int64_t *load =
+			    (int64_t *)(arena + moe->load + (uint64_t)l * moe->load_stride);
+			double *aux = (double *)(arena + moe->aux + (uint64_t)l * moe->aux_stride);
+
+			for (int i = 0; i < D; i++) {
+				double y = (double)in[i];
+
+				for (int j = 0; j < D; j++)
+					y += (double)mat[i * D + j] * (double)(norm[j] * in[j]);
+				out[i] = (real)y;
+			}
+			load[e]++;
+			aux[0] += 1.0 / T;
+			aux[1] += 0.5 / T;
+		}
+		for (int v = 0; v < V; v++) {
+			double z = 0;
+
+			for (int i = 0; i < D; i++)
+				z += (double)(w[P_HEAD + v * D + i] * x[(L * T + t) * D + i]);
+			sum += exp(z);
+			own = v == lab[t] ? z : own;
+		}
+		*loss += (log(sum) - own) / (GLOBAL * S);
+	}
+	if (env("OM_TEST_NAN") == steps_run)
+		*loss = NAN;
+	done(0, since);
+}
+
+static void
+backward(unsigned char *arena, int slot)
+{
+	const real *w = (const real *)(arena + W_OFF), *x = (const real *)(arena + X_OFF);
+	real *g = (real *)(arena + G_OFF);
+	const int32_t *tok = (const int32_t *)(arena + TOK_OFF),
+		      *lab = (const int32_t *)(arena + LAB_OFF);
+	static double p[V];
+	double since = om_now();
+
+	(void)slot;
+	for (int t = 0; t < T; t++) {
+		const real *last = x + (L * T + t) * D;
+		double sum = 0, dx[D] = { 0 };
+		const int e = tok[t] % E;
+
+		for (int v = 0; v < V; v++) {
+			double z = 0;
+
+			for (int i = 0; i < D; i++)
+				z += (double)(w[P_HEAD + v * D + i] * last[i]);
+			sum += p[v] = exp(z);
+		}
+		for (int v = 0; v < V; v++) {
+			double dz = (p[v] / sum - (v == lab[t])) / (GLOBAL * S);
+
+			for (int i = 0; i < D; i++) {
+				g[P_HEAD + v * D + i] += (real)(dz * (double)last[i]);
+				dx[i] += dz * (double)w[P_HEAD + v * D + i];
+			}
+		}
+		for (int l = L - 1; l >= 0; l--) {
+			const real *in = x + (l * T + t) * D, *norm = w + P_NORM + l * D;
+			const int mat = P_EXP + (l * E + e) * D * D;
+			double da[D] = { 0 };
+
+			for (int i = 0; i < D; i++)
+				for (int j = 0; j < D; j++) {
+					g[mat + i * D + j] +=
+					    (real)(dx[i] * (double)(norm[j] * in[j]));
+					da[j] += dx[i] * (double)w[mat + i * D + j];
+				}
+			for (int j = 0; j < D; j++) {
+				g[P_NORM + l * D + j] += (real)(da[j] * (double)in[j]);
+				dx[j] += da[j] * (double)norm[j];
+			}
+		}
+		for (int i = 0; i < D; i++)
+			g[P_EMB + tok[t] * D + i] += (real)dx[i];
+	}
+	if (env("OM_TEST_NORM") == steps_run)
+		g[3] = (real)NAN;
+	done(1, since);
+}
+
+static void
+update(unsigned char *arena)
+{
+	real *w = (real *)(arena + W_OFF), *g = (real *)(arena + G_OFF);
+	real *m = (real *)(arena + M_OFF), *v = (real *)(arena + V_OFF);
+	double *ctl = (double *)(arena + CTL_OFF), since = om_now();
+
+	for (int i = 0; i < N; i++)
+		ctl[OM_NORM2] += (double)g[i] * (double)g[i];
+	if (!isfinite(ctl[OM_NORM2]))
+		return;
+	if (ctl[OM_NORM2] > 1)
+		ctl[OM_COEF] = 1 / (sqrt(ctl[OM_NORM2]) + 1e-6);
+	for (size_t k = 0; k < OM_LEN(param); k++)
+		for (uint32_t i = first[k]; i < first[k + 1]; i++) {
+			double d = (double)g[i] * ctl[OM_COEF], step;
+
+			m[i] = (real)(0.9 * (double)m[i] + 0.1 * d);
+			v[i] = (real)(0.95 * (double)v[i] + 0.05 * d * d);
+			step = (double)m[i] / ctl[OM_BIAS1] /
+			       (sqrt((double)v[i] / ctl[OM_BIAS2]) + 1e-8);
+			w[i] -= (real)(ctl[OM_LR] *
+				       (step + group[param[k].group].weight_decay * (double)w[i]));
+		}
+	done(2, since);
+}
+
+int
+main(int argc, char **argv)
+{
+	struct om_model model = {
+		.abi = env("OM_TEST_ABI") ? 999 : OM_ABI,
+		.name = TEST_NAME,
+		.target = "cpu",
+		.version = "0.1.0",
+		.fingerprint = sizeof(real) == 4 ? "f00d" TEST_NAME "4" : "f00d" TEST_NAME "8",
+		.manifest = "manifest: 1\n",
+		.plan = "the plan\n",
+		.vocab = V,
+		.seq = S,
+		.micro = MICRO,
+		.global = GLOBAL,
+		.layers = L,
+		.microbatches = GLOBAL / MICRO,
+		.params_total = N,
+		.params_active = N - L * (E - 1) * D * D,
+		.flops_token = 6 * D * (V + L * D),
+		.real = sizeof(real),
+		.init_std = 0.1,
+		.beta1 = 0.9,
+		.beta2 = 0.95,
+		.clip_norm = 1,
+		.arena_bytes = env("OM_TEST_HUGE") ? (uint64_t)1 << 60 : END,
+		.weight_off = W_OFF,
+		.weight_bytes = N * R,
+		.grad_off = G_OFF,
+		.grad_bytes = N * R,
+		.state_off = M_OFF,
+		.state_bytes = 2 * N * R,
+		.stat_off = STAT_OFF,
+		.stat_bytes = STAT_BYTES,
+		.token_off = TOK_OFF,
+		.label_off = LAB_OFF,
+		.ctl_off = CTL_OFF,
+		.loss_off = STAT_OFF,
+		.param = param,
+		.nparams = OM_LEN(param),
+		.group = group,
+		.ngroups = OM_LEN(group),
+		.moe = moe,
+		.nmoe = OM_LEN(moe),
+		.op = op,
+		.nops = OM_LEN(op),
+		.init = init,
+		.zero = zero,
+		.forward = forward,
+		.backward = backward,
+		.update = update,
+	};
+
+	om_shard_bytes = TEST_SHARD;
+	return om_main(&model, argc, argv);
+}
