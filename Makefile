@@ -23,7 +23,7 @@ ALL_CFLAGS = -std=c11 -D_POSIX_C_SOURCE=200809L $(WARN) -Igenerator $(LUA_CFLAGS
 
 GEN_SRC = $(filter-out generator/embed.c,$(sort $(wildcard generator/*.c)))
 GEN_OBJ = $(GEN_SRC:%.c=$(B)/%.o) $(B)/embedded.o
-EMBEDDED = LICENSE $(sort $(wildcard templates/*) $(wildcard runtime/*.[ch]) $(wildcard kernels/cpu/*.h))
+EMBEDDED = LICENSE $(sort $(wildcard templates/*) $(wildcard runtime/*.[ch] runtime/*.def) $(wildcard kernels/cpu/*.h))
 
 all: $(B)/olmogen
 
@@ -38,7 +38,8 @@ $(B)/embed: generator/embed.c
 	$(quiet)mkdir -p $(@D)
 	$(quiet)$(CC) -std=c11 -O1 -Wall -Wextra -o $@ $<
 
-$(B)/embedded.c: $(B)/embed $(EMBEDDED)
+# a folder is newer than the table when a file came or went
+$(B)/embedded.c: $(B)/embed $(EMBEDDED) templates runtime kernels/cpu Makefile
 	$(quiet)$(B)/embed $(EMBEDDED) > $@.tmp && mv $@.tmp $@
 
 $(B)/embedded.o: $(B)/embedded.c

@@ -104,7 +104,8 @@ out_of_range(const struct object *o, const struct value *v, uint32_t f, double x
 		if (bounds[i].f == f && spec_value(o, bounds[i].bound)->set)
 			bound = spec_value(o, bounds[i].bound);
 	if (row->type != INT)
-		diag_error(v->pos, "%s = %.9g is not in %.9g .. %.9g", spec_name(f), x, row->lo, row->hi);
+		diag_error(v->pos, row->type == PAIR ? "%s: %.9g is not in %.9g .. %.9g" :
+		    "%s = %.9g is not in %.9g .. %.9g", spec_name(f), x, row->lo, row->hi);
 	else
 		diag_error(v->pos, "%s = %lld is not in %.0f .. %.0f", spec_name(f), (long long)v->i,
 		    row->lo, bound ? (double)bound->i : row->hi);

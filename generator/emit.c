@@ -27,30 +27,43 @@ emit_banner(const struct plan *p, const char *what, const char *open, const char
 		buf_printf(b, " %s\n", close);
 }
 
-/* One statement or declaration, broken after commas where it passes column 100. */
+/* Length of the next piece that may stay together: up to a comma outside of inner parentheses. */
+static size_t
+piece(const char *text, int *depth)
+{
+	size_t n = 0;
+
+	for (; text[n]; n++) {
+		*depth += (text[n] == '(') - (text[n] == ')');
+		if (text[n] == ',' && *depth <= 1)
+			return n + 1;
+	}
+	return n;
+}
+
+/* One statement, declaration or comment, broken after outer commas where it passes column 100. */
 void
 emit_wrapped(struct buf *b, int tabs, const char *text)
 {
-	size_t col = (size_t)tabs * 8;
+	static const char indent[] = "\t\t\t\t";
+	const char *more = strncmp(text, "/*", 2) ? "    " : " * ";
+	size_t col = (size_t)tabs * 8, start = col + strlen(more);
+	int depth = 0;
 
-	for (int i = 0; i < tabs; i++)
-		buf_puts(b, "\t");
+	buf_add(b, indent, (size_t)tabs);
 	while (*text) {
-		size_t n = strcspn(text, ","), rest;
-		n += text[n] == ',';
-		rest = strspn(text + n, " ");
-		if (col + n > 100 && col > (size_t)tabs * 8 + 4) {
+		size_t n = piece(text, &depth), blanks = strspn(text + n, " ");
+		if (col + n > 100 && col > start) {
 			while (b->n && b->s[b->n - 1] == ' ')
 				b->s[--b->n] = 0;
 			buf_puts(b, "\n");
-			for (int i = 0; i < tabs; i++)
-				buf_puts(b, "\t");
-			buf_puts(b, "    ");
-			col = (size_t)tabs * 8 + 4;
+			buf_add(b, indent, (size_t)tabs);
+			buf_puts(b, more);
+			col = start;
 		}
-		buf_add(b, text, n + rest);
-		col += n + rest;
-		text += n + rest;
+		buf_add(b, text, n + blanks);
+		col += n + blanks;
+		text += n + blanks;
 	}
 	buf_puts(b, "\n");
 }
@@ -182,7 +195,7 @@ check_text(const struct file *f)
 		}
 		if (i && (f->text.s[i - 1] == ' ' || f->text.s[i - 1] == '\t'))
 			internal("emit: %s:%u ends with a blank", f->path, line);
-		if (col > 100 && strncmp(f->path, "PLAN", 4) && strncmp(f->path, "README", 6))
+		if (col > 100 && strcmp(f->path, "PLAN.txt") && strcmp(f->path, "README.md"))
 			internal("emit: %s:%u has %zu columns", f->path, line, col);
 		col = 0;
 		line++;

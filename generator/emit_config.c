@@ -90,9 +90,8 @@ layout(const struct plan *p, struct tree *t)
 	buf_printf(b, "#define OM_SLOT_STRIDE UINT64_C(%llu) /* %llu microbatch%s in flight */\n",
 	    (unsigned long long)p->slot_stride, (unsigned long long)p->slots, p->slots > 1 ? "es" : "");
 	const struct tensor *sx = &g->tensor.a[g->seg.a[g->head].x];
-	buf_printf(b, "#define OM_OFF_stream UINT64_C(%llu) /* residual stream, %s before each layer and after "
-	              "the last */\n",
-	    (unsigned long long)p->stream_off, emit_shape(p, sx));
+	buf_printf(b, "/* residual stream: %s before each layer and after the last */\n", emit_shape(p, sx));
+	buf_printf(b, "#define OM_OFF_stream UINT64_C(%llu)\n", (unsigned long long)p->stream_off);
 	buf_printf(b, "#define OM_STRIDE_stream UINT64_C(%llu)\n", (unsigned long long)p->stream_stride);
 	buf_printf(b, "#define OM_OFF_dstream UINT64_C(%llu) /* its gradient */\n\n",
 	    (unsigned long long)p->dstream_off);

@@ -45,9 +45,9 @@ static tensor_id
 new_grad(struct walk *w, tensor_id of)
 {
 	const char *name = w->g->tensor.a[of].name + strlen(w->g->seg.a[w->seg].name) + 1;
-	char suffix[2] = { w->parts[of] ? (char)('a' + w->parts[of]) : 0 };
-	tensor_id d = graph_tensor(w->g, xprintf("d_%s%s", name, suffix), T_ACT,
-	    w->g->tensor.a[of].dtype, w->seg);
+	const char *nth = w->parts[of] ? xprintf("_%u", w->parts[of] + 1u) : "";
+	tensor_id d = graph_tensor(w->g, xprintf("d_%s%s", name, nth), T_ACT, w->g->tensor.a[of].dtype,
+	    w->seg);
 	struct tensor *t = &w->g->tensor.a[d], *f = &w->g->tensor.a[of];
 
 	t->ndims = f->ndims;

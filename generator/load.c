@@ -48,6 +48,10 @@ wrong(lua_State *L, int index, enum field_id f, struct pos pos, const char *what
 		    sandbox_describe(L, index));
 	if (o)
 		diag_note(o->pos, "this %s is made here", object_names[o->type]);
+	enum field_type type = fields[f].type;
+	if (lua_type(L, index) == LUA_TTABLE && (type == OBJ || type == LIST || type == LAYERS))
+		diag_help("write the constructor before the brace: %s",
+		    spec_choices(fields[f].choices, "", " { ... }"));
 }
 
 static bool
@@ -90,6 +94,10 @@ get_list(lua_State *L, int index, enum field_id f, struct value *v)
 	bool named = false;
 	for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1))
 		named = named || lua_type(L, -2) != LUA_TNUMBER;
+	if (named && n) {
+		diag_error(v->pos, "%s is a list, but has named entries too", spec_name(f));
+		return false;
+	}
 	if (named) {
 		wrong(L, index, f, v->pos, NULL);
 		return false;
@@ -194,8 +202,8 @@ get_layers(lua_State *L, int index, enum field_id f, struct object *parent, stru
 		if (!get_list(L, index, f, v))
 			return false;
 		if (known && v->n != n) {
-			diag_error(v->pos, "%s lists %u layers, but %s = %u", spec_name(f), v->n,
-			    spec_name(F_transformer_n_layers), n);
+			diag_error(v->pos, "%s lists %u layer%s, but %s = %u", spec_name(f), v->n,
+			    v->n == 1 ? "" : "s", spec_name(F_transformer_n_layers), n);
 			diag_note(layers->pos, "%s is set here", spec_name(F_transformer_n_layers));
 		}
 		return known && v->n == n;

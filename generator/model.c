@@ -391,9 +391,10 @@ update(struct builder *b, tensor_id ctl)
 	uint32_t ntensors = g->tensor.n, seg = b->seg;
 
 	b->rline = spec_value(opt, F_adamw_clip_norm)->rline;
-	for (uint32_t i = 1; i < ntensors; i++)
-		if (g->tensor.a[i].class == T_GRAD)
-			OP_(b, OP_sumsq, i, ctl);
+	for (uint32_t k = 0; k < g->group.n; k++)
+		for (uint32_t i = 1; i < ntensors; i++)
+			if (g->tensor.a[i].class == T_PARAM && g->tensor.a[i].group == k)
+				OP_(b, OP_sumsq, g->tensor.a[i].grad, ctl);
 	OP_(b, OP_clip, ctl)->floats[0] = spec_num(opt, F_adamw_clip_norm);
 	for (uint32_t k = 0; k < g->group.n; k++)
 		for (uint32_t i = 1; i < ntensors; i++) {

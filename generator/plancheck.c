@@ -145,7 +145,7 @@ check_step(struct arena *m, const struct step *st, uint64_t first_clock, uint32_
 			uint64_t off, end, owner = st->span ? (uint64_t)t << 24 : owner_of(p, t, layer);
 			extent(p, t, layer, st->span, &off, &end);
 			bool out = i >= r->nin, adds = r->arg[i].accumulate;
-			if (end > p->arena_bytes || off % 16)
+			if (end > p->arena_bytes || off % dtype_bytes(p, p->graph->tensor.a[t].dtype))
 				return xprintf("%s: %s at byte %llu is outside the arena or not aligned", r->name,
 				    p->graph->tensor.a[t].name, (unsigned long long)off);
 			/* an update's run covers several resident tensors, checked below by region */

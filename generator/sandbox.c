@@ -116,26 +116,64 @@ sandbox_where(lua_State *L)
 	return srcpos_call(box.file, current_line(L, 0));
 }
 
+static char *
+describe_string(const char *s, size_t n)
+{
+	struct buf b = { 0 };
+	size_t shown = n > TEXT_SHOWN ? TEXT_SHOWN : n;
+	while (shown < n && shown && ((unsigned char)s[shown] & 0xc0) == 0x80)
+		shown--; /* not inside a UTF-8 character */
+	buf_puts(&b, "string \"");
+	for (size_t i = 0; i < shown; i++)
+		if (s[i])
+			buf_add(&b, s + i, 1);
+		else
+			buf_puts(&b, "\\0");
+	buf_puts(&b, shown < n ? "...\"" : "\"");
+	return b.s;
+}
+
+static char *
+describe_number(lua_State *L, int index)
+{
+	double x = lua_tonumber(L, index);
+	if (x != x)
+		return xstrdup("nan");
+	lua_pushvalue(L, index); /* tolstring changes what it is given */
+	char *s = xprintf("number %s", lua_tostring(L, -1));
+	lua_pop(L, 1);
+	return s;
+}
+
+static char *
+describe_table(lua_State *L, int index)
+{
+	lua_Unsigned n = lua_rawlen(L, index);
+	if (n)
+		return xprintf("a list of %llu value%s", (unsigned long long)n, n > 1 ? "s" : "");
+	lua_pushvalue(L, index);
+	lua_pushnil(L);
+	bool empty = !lua_next(L, -2);
+	lua_pop(L, empty ? 1 : 3);
+	return xstrdup(empty ? "an empty table" : "a plain table");
+}
+
 /* A value in words, for "got ...". */
 char *
 sandbox_describe(lua_State *L, int index)
 {
 	size_t n;
 	const char *s;
-	int type = lua_type(L, index);
-	switch (type) {
+	switch (lua_type(L, index)) {
 	case LUA_TSTRING:
 		s = lua_tolstring(L, index, &n);
-		return xprintf("string \"%.*s%s", TEXT_SHOWN, s, n > TEXT_SHOWN ? "...\"" : "\"");
+		return describe_string(s, n);
 	case LUA_TNUMBER:
-		lua_pushvalue(L, index); /* tostring changes what it is given */
-		s = xprintf("number %s", lua_tostring(L, -1));
-		lua_pop(L, 1);
-		return (char *)s;
+		return describe_number(L, index);
 	case LUA_TBOOLEAN:
 		return xstrdup(lua_toboolean(L, index) ? "true" : "false");
 	case LUA_TTABLE:
-		return xstrdup("a plain table");
+		return describe_table(L, index);
 	case LUA_TFUNCTION:
 		return xstrdup("a function");
 	case LUA_TNIL:
@@ -143,9 +181,9 @@ sandbox_describe(lua_State *L, int index)
 		return xstrdup("nil");
 	}
 	luaL_getmetafield(L, index, "__name");
-	s = xprintf("%s { ... }", lua_tostring(L, -1));
+	char *name = xprintf("%s { ... }", lua_tostring(L, -1));
 	lua_pop(L, 1);
-	return (char *)s;
+	return name;
 }
 
 /* ---- library functions that differ from Lua's ------------------------------------------------------- */
@@ -533,7 +571,7 @@ report(lua_State *L, int status)
 		s = strncmp(end, ": ", 2) == 0 ? end + 2 : end;
 	}
 	if (strstr(s, "stack overflow"))
-		s = "stack overflow: is there an endless recursion?";
+		s = box.n ? "stack overflow: is there an endless recursion?" : "the text is nested too deeply";
 	if (line)
 		pos = srcpos_token(box.file, line);
 	if (line && strncmp(s, "unknown name '", 14) == 0)

@@ -7,7 +7,6 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include <yaml.h>
 
 #include "om_rt.h"
@@ -50,6 +49,13 @@ _Noreturn OM_PRINTF(3, 4) static void bad(
 	om_die("checkpoint", "%s/%s: %s; %s", l->path, file, what, l->remedy);
 }
 
+/* A scalar's text, "" of anything else. */
+static const char *
+string(const yaml_node_t *node)
+{
+	return node->type == YAML_SCALAR_NODE ? (const char *)node->data.scalar.value : "";
+}
+
 static yaml_node_t *
 get(struct loader *l, const yaml_node_t *map, const char *key)
 {
@@ -58,8 +64,7 @@ get(struct loader *l, const yaml_node_t *map, const char *key)
 		     p < map->data.mapping.pairs.top; p++) {
 			yaml_node_t *k = yaml_document_get_node(&l->doc, p->key);
 
-			if (k->type == YAML_SCALAR_NODE &&
-			    strcmp((char *)k->data.scalar.value, key) == 0)
+			if (strcmp(string(k), key) == 0)
 				return yaml_document_get_node(&l->doc, p->value);
 		}
 	return NULL;
@@ -116,11 +121,10 @@ read_index(struct loader *l)
 	    om_alloc((size_t)(tensors->data.mapping.pairs.top - tensors->data.mapping.pairs.start),
 		sizeof *l->row);
 	for (yaml_node_pair_t *p = tensors->data.mapping.pairs.start;
-	     p < tensors->data.mapping.pairs.top; p++)
-		l->row[l->n++] = (struct row){
-			(const char *)yaml_document_get_node(&l->doc, p->key)->data.scalar.value,
-			yaml_document_get_node(&l->doc, p->value)
-		};
+	     p < tensors->data.mapping.pairs.top; p++) {
+		l->row[l->n].name = string(yaml_document_get_node(&l->doc, p->key));
+		l->row[l->n++].map = yaml_document_get_node(&l->doc, p->value);
+	}
 	qsort(l->row, l->n, sizeof *l->row, by_name);
 	return root;
 }
@@ -143,11 +147,9 @@ differs(
 	dtype = text(l, row->map, "dtype");
 	if (dims && dims->type == YAML_SEQUENCE_NODE)
 		for (yaml_node_item_t *i = dims->data.sequence.items.start;
-		     i < dims->data.sequence.items.top; i++)
-			if (other.ndims < 2)
-				other.dim[other.ndims++] = strtoull(
-				    (char *)yaml_document_get_node(&l->doc, *i)->data.scalar.value,
-				    NULL, 10);
+		     i < dims->data.sequence.items.top && other.ndims < 2; i++)
+			other.dim[other.ndims++] =
+			    strtoull(string(yaml_document_get_node(&l->doc, *i)), NULL, 10);
 	shape_text(theirs, &other);
 	if (strcmp(mine, theirs) == 0 && strcmp(t->dtype, dtype) == 0)
 		return false;
@@ -270,19 +272,17 @@ set_aside(struct om_ckpt *k, uint64_t step)
 	uint64_t later;
 
 	while (k->dir && (later = om_ckpt_newest_below(k->dir, UINT64_MAX, NULL)) > step) {
-		char *from = om_ckpt_step_path(k->dir, "", later),
-		     *to = om_ckpt_step_path(k->dir, "old-", later);
+		char *from = om_ckpt_step_path(k->dir, "", later);
+		char *aside = om_ckpt_step_path(k->dir, "old-", later),
+		     *to = om_free_name(aside, "");
 
-		for (int i = 2; access(to, F_OK) == 0; i++) {
-			free(to);
-			to = om_text("%s/old-step-%06llu.%d", k->dir, (unsigned long long)later, i);
-		}
 		if (rename(from, to) != 0)
 			om_die("checkpoint", "%s: cannot be moved to %s: %s", from, to,
 			    strerror(errno));
 		printf(
 		    "checkpoint: %s is later than the one resumed from; moved to %s\n", from, to);
 		free(from);
+		free(aside);
 		free(to);
 	}
 }

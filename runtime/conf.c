@@ -1,6 +1,7 @@
 /*
- * run.yaml: one table of keys, key.def, drives parsing, checking, --help and suggestions. A value is read the
- * same way from the file, from a key=value of the command line and from the table's default.
+ * run.yaml: one table of keys, key.def, drives parsing, checking, --help and suggestions. A value
+ * is read the same way from the file, from a key=value of the command line and from the table's
+ * default.
  */
 #include <errno.h>
 #include <math.h>
@@ -19,7 +20,7 @@ static const struct key {
 	double min, max;
 	const char *initial, *choices, *doc; /* initial is NULL: the key is required */
 } keys[] = {
-#define KEY(name, kind, member, min, max, initial, choices, doc)                                    \
+#define KEY(name, kind, member, min, max, initial, choices, doc) \
 	{ name, kind, offsetof(struct om_conf, member), min, max, initial, choices, doc },
 #define FIXED(name, lua)
 #include "key.def"
@@ -46,10 +47,20 @@ struct reader {
 };
 
 static struct om_at
+mark(const struct reader *r, yaml_mark_t m)
+{
+	struct om_at at = { r->src, (uint32_t)m.line + 1, (uint32_t)m.column + 1 + r->skip, 1 };
+
+	if (r->src->arg && m.line) /* the end, for libyaml a line of its own */
+		at = (struct om_at){ r->src, 1, (uint32_t)r->src->n + 1, 1 };
+	return at;
+}
+
+static struct om_at
 place(const struct reader *r, const yaml_node_t *node)
 {
 	yaml_mark_t a = node->start_mark, b = node->end_mark;
-	struct om_at at = { r->src, (uint32_t)a.line + 1, (uint32_t)a.column + 1 + r->skip, 1 };
+	struct om_at at = mark(r, a);
 
 	if (a.line == b.line && b.column > a.column)
 		at.len = (uint32_t)(b.column - a.column);
@@ -69,8 +80,11 @@ shown(const yaml_node_t *node, char text[64])
 	const char *s = scalar(node);
 	bool quoted = s && node->data.scalar.style != YAML_PLAIN_SCALAR_STYLE;
 
+	if (!s && node->type == YAML_SEQUENCE_NODE)
+		return node->data.sequence.items.top > node->data.sequence.items.start ? "[...]"
+										       : "[]";
 	if (!s)
-		return node->type == YAML_SEQUENCE_NODE ? "[...]" : "{...}";
+		return "{...}";
 	snprintf(text, 64, "%s%.48s%s%s", quoted ? "\"" : "", s, strlen(s) > 48 ? "..." : "",
 	    quoted ? "\"" : "");
 	return text;
@@ -337,6 +351,8 @@ entry(struct reader *r, const char *name, struct om_at at, yaml_node_t *node)
 			mapping(r, name, node);
 			return;
 		}
+		if (scalar(node) && !*scalar(node) && !r->src->arg)
+			return; /* all its keys are commented out */
 		keys_of(name, n, list, sizeof list);
 		om_diag(place(r, node), "%s = %s must be a mapping", name, shown(node, text));
 		om_diag_help("%s has %s", name, list);
@@ -417,10 +433,10 @@ parse(struct reader *r, const char *text, size_t n)
 		om_diag(at, "byte %zu: %s", parser.problem_offset, parser.problem);
 		om_diag_help("write it in UTF-8");
 	} else if (parser.error != YAML_NO_ERROR) {
-		at.line = (uint32_t)parser.problem_mark.line + 1;
-		at.col = (uint32_t)parser.problem_mark.column + 1 + r->skip;
-		om_diag(at, "%s%s%s", parser.problem, parser.context ? " " : "",
-		    parser.context ? parser.context : "");
+		om_diag(mark(r, parser.problem_mark), "%s", parser.problem);
+		if (parser.context && parser.context_mark.index < parser.problem_mark.index)
+			om_diag_note(
+			    mark(r, parser.context_mark), "%s that begins here", parser.context);
 		if (memchr(text, '\t', n))
 			om_diag_help("YAML is indented by spaces, not by tabs");
 	}
@@ -545,7 +561,7 @@ om_conf_load(struct om_conf *c, const char *path, int nover, char **over)
 			mapping(&r, "", root);
 		else if (root)
 			om_diag(place(&r, root),
-			    "run.yaml must be a mapping, \"key: value\" on each line");
+			    "the file must be a mapping, \"key: value\" on each line");
 		yaml_document_delete(&r.doc);
 	}
 	memset(r.seen, 0, sizeof r.seen); /* the command line may repeat the file's keys */

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include "om_rt.h"
@@ -77,6 +78,19 @@ om_file_read(const char *path, size_t max, size_t *n)
 	fclose(f);
 	s[*n] = 0;
 	return s;
+}
+
+char *
+om_free_name(const char *path, const char *suffix)
+{
+	struct stat st;
+	char *name = om_text("%s%s", path, suffix);
+
+	for (int i = 2; lstat(name, &st) == 0; i++) {
+		free(name);
+		name = om_text("%s%s.%d", path, suffix, i);
+	}
+	return name;
 }
 
 static char *

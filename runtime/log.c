@@ -3,11 +3,11 @@
  * one write a line, so that a kill leaves whole ones.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "om_rt.h"
@@ -27,56 +27,62 @@ step_of(const char *line)
 		   : 0;
 }
 
+/* Copies the lines up to step, and drops the rest and one that a kill cut short; gives whether any
+ * went. */
+static bool
+metrics_keep(FILE *f, FILE *out, uint64_t step)
+{
+	char *line = NULL;
+	size_t cap = 0;
+	bool cut = false;
+
+	for (ssize_t n; (n = getline(&line, &cap, f)) > 0;)
+		if (line[n - 1] != '\n' || step_of(line) > step)
+			cut = true;
+		else
+			fwrite(line, 1, (size_t)n, out);
+	free(line);
+	return cut;
+}
+
 /*
- * Opens the file for a run that has done `step` steps. A new run moves an older one's lines to
- * PATH.old; a resumed run drops the lines after its step, and one that a kill cut short.
+ * Opens the file for a run that has done `step` steps: a resumed run goes on in it after that step,
+ * a new run moves an older one's file aside.
  */
 static FILE *
 metrics_open(const char *path, uint64_t step)
 {
-	FILE *f = fopen(path, "r"), *out = NULL;
-	char *line = NULL, *tmp = om_text("%s.tmp", path), *old = om_text("%s.old", path);
-	size_t cap = 0, number = 0;
-	bool cut = false, any = false;
-	ssize_t n;
+	char first[64] = "", *other;
+	struct stat st;
+	FILE *f;
 
-	if (f && step && !(out = fopen(tmp, "w")))
-		om_die("metrics", "%s: %s; correct log.metrics", tmp, strerror(errno));
-	while (f && (n = getline(&line, &cap, f)) > 0) {
-		bool whole = line[n - 1] == '\n';
-
-		number++;
-		any = true;
-		if (whole && !step_of(line)) {
-			if (out)
-				remove(tmp);
+	if (stat(path, &st) == 0 && S_ISREG(st.st_mode) && st.st_size) {
+		if (!(f = fopen(path, "r")) || !fgets(first, sizeof first, f))
+			om_die("metrics", "%s: %s; correct log.metrics", path, strerror(errno));
+		if (!step_of(first))
 			om_die("metrics",
-			    "%s: line %zu is not a line of metrics; give log.metrics another path",
-			    path, number);
-		}
-		if (!step)
-			break;
-		if (!whole || step_of(line) > step)
-			cut = true;
-		else
-			fwrite(line, 1, (size_t)n, out);
-	}
-	if (f)
-		fclose(f);
-	if (out) {
-		bool ok = fflush(out) == 0 && fsync(fileno(out)) == 0;
+			    "%s: is not a file of metrics; give log.metrics another path", path);
+		rewind(f);
+		other = step ? om_text("%s.tmp", path) : om_free_name(path, ".old");
+		if (step) {
+			FILE *out = fopen(other, "w");
+			bool cut = out && metrics_keep(f, out, step), ok;
 
-		if (fclose(out) != 0 || !ok || (cut ? rename(tmp, path) : remove(tmp)) != 0)
-			om_die("metrics", "%s: %s; free some space", tmp, strerror(errno));
-	} else if (any && rename(path, old) != 0) {
-		om_die("metrics", "%s: cannot be moved to %s: %s", path, old, strerror(errno));
+			ok = out && !ferror(out) && fflush(out) == 0 && fsync(fileno(out)) == 0;
+			if (!ok || fclose(out) != 0 ||
+			    (cut ? rename(other, path) : remove(other)) != 0)
+				om_die("metrics", "%s: %s; correct log.metrics", other,
+				    strerror(errno));
+		} else if (rename(path, other) != 0) {
+			om_die("metrics", "%s: cannot be moved to %s: %s", path, other,
+			    strerror(errno));
+		}
+		fclose(f);
+		free(other);
 	}
-	free(line);
-	free(tmp);
-	free(old);
 	if (!(f = fopen(path, "a")))
 		om_die("metrics", "%s: %s; correct log.metrics", path, strerror(errno));
-	setvbuf(f, NULL, _IOFBF, 1 << 16);
+	setvbuf(f, NULL, _IOFBF, 1 << 16); /* one write a line */
 	return f;
 }
 

@@ -53,6 +53,8 @@ void *om_alloc(size_t n, size_t size); /* zeroed; ends the process when memory i
 char *om_text(const char *fmt, ...) OM_PRINTF(1, 2); /* a new string; free() it */
 /* The whole file and a terminator, or NULL with errno; *n is its length. Over max bytes: EFBIG. */
 char *om_file_read(const char *path, size_t max, size_t *n);
+/* path and suffix, and where that is taken ".2", ".3", ... after it; free() it. */
+char *om_free_name(const char *path, const char *suffix);
 /* One of 16 static texts, reused in turn. */
 const char *om_commas(uint64_t n);    /* 12,345 */
 const char *om_bytes(uint64_t n);     /* 1.50 GiB */

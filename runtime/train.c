@@ -58,8 +58,8 @@ check_finite(struct run *r, double x, const char *what)
 		return;
 	last = om_ckpt_newest(&r->ckpt);
 	om_die(what,
-	    "is %f, the step was not applied; lower lr.peak or raise lr.warmup, and resume from %s",
-	    x, last ? last : "the start");
+	    "is %s, the step was not applied; lower lr.peak or raise lr.warmup, and resume from %s",
+	    isnan(x) ? "nan" : "infinite", last ? last : "the start");
 }
 
 /* One step, from 1; gives its learning rate. */

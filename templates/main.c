@@ -3,8 +3,8 @@
 
 /* Files of this tree that the trainer carries. */
 #define EMBED(symbol, file) \
-	__asm__(".section .rodata\n\t.balign 8\n\t.globl " #symbol "\n" #symbol ":\n\t.incbin \"" file \
-		"\"\n\t.byte 0\n\t.previous\n")
+	__asm__(".section .rodata\n\t.globl " #symbol "\n" #symbol ":\n" \
+		"\t.incbin \"" file "\"\n\t.byte 0\n\t.previous\n")
 EMBED(om_manifest, "manifest.yaml");
 EMBED(om_plan, "PLAN.txt");
 

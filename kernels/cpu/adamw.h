@@ -164,7 +164,7 @@ om_adamw_check(
 		v[i] = v[i] * v[i] + (om_real)0.25; /* so that no step dwarfs the others */
 	om_real *w0 = om_check_copy(w, n), *m0 = om_check_copy(m, n), *v0 = om_check_copy(v, n);
 	double ctl[OM_CTL_N] = { 0.125, 0.1, 0.05, NAN, 0.7 };
-	struct om_err ew = { 0 }, em = { 0 }, ev = { 0 };
+	struct om_err ew = { .scale = 1 }, em = { .scale = 1 }, ev = { 0 };
 
 	run(g, ctl, w, m, v);
 	if (memcmp(w, w0, (size_t)n * sizeof *w) || memcmp(m, m0, (size_t)n * sizeof *m) ||

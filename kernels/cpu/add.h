@@ -35,7 +35,7 @@ om_add_check(void (*run)(const om_real *, const om_real *, om_real *), int64_t m
 {
 	om_real *a = om_check_random(m * n, seed, 0), *b = om_check_random(m * n, seed, 1);
 	om_real *y = om_check_nan(m * n);
-	struct om_err e = { 0 };
+	struct om_err e = { .scale = 1 };
 	run(a, b, y);
 	for (int64_t i = 0; i < m * n; i++)
 		om_err_add(&e, y[i], (double)a[i] + (double)b[i]);

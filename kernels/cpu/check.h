@@ -4,7 +4,8 @@
  * A check runs its kernel on random inputs of unit scale, with NaN in whatever the kernel must overwrite,
  * and compares a sample of the outputs with the definition, computed plainly in double. It gives the
  * largest error over the largest magnitude of the sampled reference, or OM_WRONG: an integer that
- * differs, a NaN, a write where none belongs.
+ * differs, a NaN, a write where none belongs. Where sums may cancel, the magnitude counts as at least
+ * that of their terms, so that a small sample of small sums isn't a failure.
  */
 #ifndef OM_CHECK_H
 #define OM_CHECK_H

@@ -92,7 +92,7 @@ om_dispatch_check(om_dispatch_fn *run, int64_t t, int64_t k, int64_t n, uint64_t
 	int32_t *row, *src;
 	om_dispatch_order(t * k, seed, &row, &src);
 	om_real *x = om_check_random(t * n, seed, 1), *xr = om_check_nan(t * k * n);
-	struct om_err e = { 0 };
+	struct om_err e = { .scale = 1 };
 	run(x, row, src, xr);
 	for (int64_t i = 0; i < t * k; i++) {
 		for (int64_t j = 0; j < n; j++)
@@ -112,7 +112,7 @@ om_combine_check(om_dispatch_fn *run, int64_t t, int64_t k, int64_t n, uint64_t 
 	om_dispatch_order(t * k, seed, &row, &src);
 	om_real *y = om_check_random(t * k * n, seed, 1), *x = om_check_nan(t * n);
 	double *want = om_check_alloc(t * n, sizeof *want);
-	struct om_err e = { 0 };
+	struct om_err e = { .scale = 1 };
 	run(y, row, src, x);
 	memset(want, 0, (size_t)(t * n) * sizeof *want);
 	for (int64_t r = 0; r < t * k; r++) {

@@ -72,7 +72,7 @@ om_embed_check(void (*run)(const int32_t *, const om_real *, om_real *), int64_t
 {
 	int32_t *tok = om_check_ints(t, v, seed, 0);
 	om_real *w = om_check_random(v * n, seed, 1), *x = om_check_nan(t * n);
-	struct om_err e = { 0 };
+	struct om_err e = { .scale = 1 };
 	run(tok, w, x);
 	for (int64_t i = 0; i < t * n; i++)
 		om_err_add(&e, x[i], w[tok[i / n] * n + i % n]);
@@ -92,7 +92,7 @@ om_embed_bwd_check(void (*run)(const om_real *, const int32_t *, om_real *), int
 		tok[i] %= 3;
 	om_real *dx = om_check_random(t * n, seed, 1);
 	om_real *dw = om_check_random(v * n, seed, 2), *old = om_check_copy(dw, v * n);
-	struct om_err e = { 0 };
+	struct om_err e = { .scale = 1 };
 	run(dx, tok, dw);
 	for (int64_t s = 0; s < om_samples(v * n, OM_EMBED_SAMPLES); s++) {
 		int64_t at = om_sample(s, v * n, OM_EMBED_SAMPLES, seed);

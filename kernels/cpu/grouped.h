@@ -137,7 +137,7 @@ OM_CHECK double
 om_grouped_rows_check(const om_real *got, const om_real *a, const om_real *w, const int32_t *off,
     int64_t r, int64_t e, int64_t wide, int64_t inner, int64_t w_wide, int64_t w_inner, uint64_t seed)
 {
-	struct om_err err = { 0 };
+	struct om_err err = { .scale = 1 };
 	int64_t used = off[e], total = used * wide;
 	for (int64_t s = 0; s < om_samples(total, OM_GROUPED_SAMPLES); s++) {
 		int64_t at = om_sample(s, total, OM_GROUPED_SAMPLES, seed), row = at / wide, j = at % wide;
@@ -194,7 +194,7 @@ om_grouped_dw_check(om_grouped_fn *run, int64_t r, int64_t e, int64_t n, int64_t
 	om_real *dy = om_grouped_rows(r, n, off[e], seed, 0);
 	om_real *x = om_grouped_rows(r, k, off[e], seed, 1);
 	om_real *dw = om_check_random(e * n * k, seed, 2), *old = om_check_copy(dw, e * n * k);
-	struct om_err err = { 0 };
+	struct om_err err = { .scale = 1 };
 	run(dy, x, off, dw);
 	for (int64_t s = 0; s < om_samples(e * n * k, OM_GROUPED_SAMPLES); s++) {
 		int64_t at = om_sample(s, e * n * k, OM_GROUPED_SAMPLES, seed);

@@ -14,10 +14,7 @@
 
 enum { OM_HEAD_CHUNK = 1024 }; /* the largest c */
 
-/*
- * Rows [lo, hi) of a chunk's logits, used up: lse and token losses from them. With scale they become
- * dlogit.
- */
+/* Token losses of rows [lo, hi) of a chunk's logits, and lse; without lse the logits become dlogit. */
 static OM_CLONES void
 om_head_softmax(int64_t lo, int64_t hi, int64_t v, om_real scale, om_real *z, const int32_t *label,
     om_real *lse, double *loss)
@@ -32,11 +29,11 @@ om_head_softmax(int64_t lo, int64_t hi, int64_t v, om_real scale, om_real *z, co
 		om_real sum = om_sum(zi, v);
 		double log_sum = (double)max + log((double)sum);
 		loss[i] = masked ? 0 : log_sum - picked;
-		if (lse)
+		if (lse) {
 			lse[i] = (om_real)log_sum;
-		om_real factor = masked ? 0 : scale / sum;
-		if (scale == 0)
 			continue;
+		}
+		const om_real factor = masked ? 0 : scale / sum;
 #pragma omp simd
 		for (int64_t j = 0; j < v; j++)
 			zi[j] *= factor;
@@ -187,7 +184,9 @@ om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_
 	double loss = scale, want_loss = scale;
 	int64_t *token = om_check_alloc(live, sizeof *token);
 	double *prob = om_check_alloc(live * v, sizeof *prob);
-	struct om_err eloss = { 0 }, else_ = { 0 }, ex = { 0 }, ew = { 0 };
+	double *want_lse = om_check_alloc(live, sizeof *want_lse);
+	struct om_err eloss = { .scale = scale }, else_ = { .scale = 1 };
+	struct om_err ex = { .scale = scale }, ew = { .scale = scale };
 
 	for (int64_t i = 0; i < v * n; i++) {
 		w[i] *= (om_real)(2 / sqrt((double)n)); /* logits of a few units */
@@ -211,14 +210,11 @@ om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_
 		want_loss += scale * log(sum);
 		for (int64_t j = 0; j < v; j++)
 			p[j] /= sum;
-		lse[i] = bwd ? (om_real)log(sum) : lse[i];
-		if (fwd && a == 0)
-			fwd(x, w, label, lse, &loss, ws); /* masks do not matter to lse */
-		if (fwd)
-			om_err_add(&else_, lse[i], log(sum));
 		p[label[i]] -= 1;
+		want_lse[a] = log(sum);
+		if (bwd)
+			lse[i] = (om_real)want_lse[a];
 	}
-	loss = scale;
 	if (fwd)
 		fwd(x, w, label, lse, &loss, ws);
 	if (bwd)
@@ -227,6 +223,8 @@ om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_
 		grad(x, w, label, &loss, dx, dw, ws);
 	if (!bwd)
 		om_err_add(&eloss, loss, want_loss);
+	for (int64_t a = 0; !grad && a < live; a++)
+		om_err_add(&else_, lse[token[a]], want_lse[a]);
 	for (int64_t s = 0; !fwd && s < om_samples(live * n, OM_HEAD_SAMPLES); s++) {
 		int64_t at = om_sample(s, live * n, OM_HEAD_SAMPLES, seed), a = at / n, b = at % n;
 		double want = 0;
@@ -257,6 +255,7 @@ om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_
 	free(old);
 	free(token);
 	free(prob);
+	free(want_lse);
 	return om_worse(om_worse(om_err_value(&eloss), om_err_value(&else_)),
 	    om_worse(om_err_value(&ex), om_err_value(&ew)));
 }

@@ -70,7 +70,7 @@ om_linear_check(om_linear_fn *run, int64_t m, int64_t n, int64_t k, uint64_t see
 {
 	om_real *x = om_check_random(m * k, seed, 0), *w = om_check_random(n * k, seed, 1);
 	om_real *y = om_check_nan(m * n);
-	struct om_err e = { 0 };
+	struct om_err e = { .scale = 1 };
 	run(x, w, y);
 	for (int64_t s = 0; s < om_samples(m * n, OM_LINEAR_SAMPLES); s++) {
 		int64_t at = om_sample(s, m * n, OM_LINEAR_SAMPLES, seed), i = at / n, j = at % n;
@@ -90,7 +90,7 @@ om_linear_dx_check(om_linear_fn *run, int64_t m, int64_t n, int64_t k, uint64_t 
 {
 	om_real *dy = om_check_random(m * n, seed, 0), *w = om_check_random(n * k, seed, 1);
 	om_real *dx = om_check_nan(m * k);
-	struct om_err e = { 0 };
+	struct om_err e = { .scale = 1 };
 	run(dy, w, dx);
 	for (int64_t s = 0; s < om_samples(m * k, OM_LINEAR_SAMPLES); s++) {
 		int64_t at = om_sample(s, m * k, OM_LINEAR_SAMPLES, seed), i = at / k, j = at % k;
@@ -110,7 +110,7 @@ om_linear_dw_check(om_linear_fn *run, int64_t m, int64_t n, int64_t k, uint64_t 
 {
 	om_real *dy = om_check_random(m * n, seed, 0), *x = om_check_random(m * k, seed, 1);
 	om_real *dw = om_check_random(n * k, seed, 2), *old = om_check_copy(dw, n * k);
-	struct om_err e = { 0 };
+	struct om_err e = { .scale = 1 };
 	run(dy, x, dw);
 	for (int64_t s = 0; s < om_samples(n * k, OM_LINEAR_SAMPLES); s++) {
 		int64_t at = om_sample(s, n * k, OM_LINEAR_SAMPLES, seed), i = at / k, j = at % k;

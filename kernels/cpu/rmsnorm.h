@@ -114,7 +114,7 @@ om_rmsnorm_check(om_rmsnorm_fn *run, int64_t m, int64_t h, int64_t n, double eps
 	const int64_t groups = m * h;
 	om_real *x = om_check_random(groups * n, seed, 0), *w = om_check_random(n, seed, 1);
 	om_real *y = om_check_nan(groups * n), *r = om_check_nan(groups);
-	struct om_err ey = { 0 }, er = { 0 };
+	struct om_err ey = { .scale = 1 }, er = { 0 };
 	run(x, w, y, r);
 	for (int64_t s = 0; s < om_samples(groups, OM_RMSNORM_SAMPLES); s++) {
 		int64_t i = om_sample(s, groups, OM_RMSNORM_SAMPLES, seed);
@@ -142,7 +142,7 @@ om_rmsnorm_bwd_check(
 	om_real *w = om_check_random(n, seed, 2), *r = om_check_random(groups, seed, 3);
 	om_real *dx = om_check_nan(groups * n), *ws = om_check_nan(c * n);
 	om_real *dw = om_check_random(n, seed, 4), *old = om_check_copy(dw, n);
-	struct om_err ex = { 0 }, ew = { 0 };
+	struct om_err ex = { .scale = 1 }, ew = { .scale = 1 };
 	for (int64_t i = 0; i < groups; i++)
 		r[i] = (om_real)fabs(r[i]) + (om_real)0.5;
 	run(dy, x, w, r, dx, dw, ws);

@@ -91,7 +91,7 @@ OM_CHECK double
 om_rope_table_check(void (*run)(om_real *), int64_t s, int64_t d, double theta, uint64_t seed)
 {
 	om_real *tab = om_check_nan(s * d);
-	struct om_err e = { 0 };
+	struct om_err e = { .scale = 1 };
 	run(tab);
 	for (int64_t i = 0; i < om_samples(s * d, OM_ROPE_SAMPLES); i++) {
 		int64_t at = om_sample(i, s * d, OM_ROPE_SAMPLES, seed), pair = at % d % (d / 2);
@@ -108,7 +108,7 @@ om_rope_check(void (*run)(const om_real *, const om_real *, om_real *), int64_t 
 {
 	om_real *x = om_check_random(b * s * h * d, seed, 0), *tab = om_check_random(s * d, seed, 1);
 	om_real *y = om_check_nan(b * s * h * d);
-	struct om_err e = { 0 };
+	struct om_err e = { .scale = 1 };
 	run(x, tab, y);
 	for (int64_t i = 0; i < b * s * h * d; i++) {
 		int64_t token = i / (h * d), at = i % d, pair = at % (d / 2);

@@ -227,7 +227,7 @@ om_route_check(om_route_fn *run, int64_t t, int64_t e, int64_t k, bool normalize
 	double *mass = om_check_alloc(e, sizeof *mass), aux[2] = { 0.25, 0.5 }, want[2] = { 0.25, 0.5 };
 	int32_t *count = om_check_alloc(e, sizeof *count);
 	bool *taken = om_check_alloc(e, sizeof *taken);
-	struct om_err ep = { 0 }, eprob = { 0 }, else_ = { 0 }, eaux = { 0 };
+	struct om_err ep = { 0 }, eprob = { 0 }, else_ = { .scale = 1 }, eaux = { 0 };
 	for (int64_t c = 0; c < e; c++) {
 		load[c] = 1000 + c;
 		mass[c] = count[c] = 0;
@@ -303,7 +303,8 @@ om_route_bwd_check(om_route_bwd_fn *run, int64_t t, int64_t e, int64_t k, bool n
 	}
 	/* without dp the second time: the losses alone, which it would drown */
 	for (int second = 0; second < 2; second++) {
-		struct om_err err = { 0 };
+		/* with one expert, all of dz is rounding */
+		struct om_err err = { .scale = second ? (lb + zl) / (double)(t * e) : 1 / (double)e };
 		for (int64_t i = 0; second && i < t * k; i++)
 			dp[i] = 0;
 		run(dp, idx, prob, lse, cnt, dz);

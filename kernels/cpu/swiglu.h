@@ -180,7 +180,7 @@ om_swiglu_check(
 	om_real *g = om_check_random(rows * f, seed, 0), *u = om_check_random(rows * f, seed, 1);
 	om_real *p = om_check_random(rows, seed, 2), *h = om_check_nan(rows * f);
 	int32_t *src = om_swiglu_src(rows, seed);
-	struct om_err e = { 0 };
+	struct om_err e = { .scale = 1 };
 	if (plain)
 		plain(g, u, h);
 	else
@@ -209,7 +209,7 @@ om_swiglu_bwd_check(om_swiglu_bwd_fn *plain, om_swiglu_routed_bwd_fn *routed, in
 	om_real *u = om_check_random(rows * f, seed, 2), *p = om_check_random(rows, seed, 3);
 	om_real *dg = om_check_nan(rows * f), *du = om_check_nan(rows * f), *dp = om_check_nan(rows);
 	int32_t *src = om_swiglu_src(rows, seed);
-	struct om_err eg = { 0 }, eu = { 0 }, ep = { 0 };
+	struct om_err eg = { .scale = 1 }, eu = { .scale = 1 }, ep = { .scale = 1 };
 	if (plain)
 		plain(dh, g, u, dg, du);
 	else

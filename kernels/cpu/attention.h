@@ -1,0 +1,311 @@
+/*
+ * Causal attention with grouped queries, by tiles and without the [s, s] matrix (Dao et al.,
+ * FlashAttention, 2022, and -2, 2023).
+ *
+ *   attention      o [b * s, h * d] = softmax(scale q k^T, up to the own position) v;
+ *                  q [b * s, h * d], k, v [b * s, g * d]; query head i reads key head i / (h / g);
+ *                  lse [b, h, s] natural logarithm of the sum of exp(scale q k^T)
+ *   attention_bwd  dq, dk, dv from do; ws [b, h, s] holds rowsum(do o)
+ *
+ * Forward, a thread computes one tile of queries of one head. Backward, it computes all of a key head: the
+ * tiles of dq, dk and dv add up in a fixed order, and scores are recomputed once.
+ */
+#include "check.h"
+#include "gemm.h"
+
+enum { OM_BQ = 56, OM_BK = 64 }; /* queries: whole micro-tiles of the widest machine */
+
+/* How many of the keys from j on does query i see, at most cols? */
+static OM_INLINE int64_t
+om_visible(int64_t i, int64_t j, int64_t cols)
+{
+	return i < j ? 0 : om_min(i - j + 1, cols);
+}
+
+/*
+ * One step of the online softmax: scores s [rows, OM_BK] of queries from i on and cols keys from j on
+ * become exp(scale s - max), zero where not visible; sums and o so far are scaled to the new max.
+ */
+static OM_CLONES void
+om_attention_softmax(om_real *s, int64_t rows, int64_t cols, int64_t i, int64_t j, om_real scale,
+    om_real *max, om_real *sum, om_real *o, int64_t ldo, int64_t d)
+{
+	for (int64_t r = 0; r < rows; r++) {
+		om_real *sr = s + r * OM_BK, *or = o + r * ldo;
+		const int64_t n = om_visible(i + r, j, cols);
+		om_real m = j ? max[r] : -INFINITY;
+		if (n) { /* always so at j = 0 */
+			om_real top = scale * om_max(sr, n);
+			m = top > m ? top : m;
+		}
+#pragma omp simd
+		for (int64_t c = 0; c < n; c++)
+			sr[c] = om_exp(scale * sr[c] - m);
+		for (int64_t c = n; c < cols; c++)
+			sr[c] = 0;
+		if (j) {
+			om_real shrink = om_exp(max[r] - m);
+			sum[r] = sum[r] * shrink + om_sum(sr, n);
+#pragma omp simd
+			for (int64_t c = 0; c < d; c++)
+				or[c] *= shrink;
+		} else {
+			sum[r] = om_sum(sr, n);
+		}
+		max[r] = m;
+	}
+}
+
+static OM_CLONES void
+om_attention_finish(int64_t rows, const om_real *max, const om_real *sum, om_real *o, int64_t ldo,
+    int64_t d, om_real *lse)
+{
+	for (int64_t r = 0; r < rows; r++) {
+		om_real inverse = 1 / sum[r];
+#pragma omp simd
+		for (int64_t c = 0; c < d; c++)
+			o[r * ldo + c] *= inverse;
+		lse[r] = max[r] + (om_real)log(sum[r]);
+	}
+}
+
+static inline void
+om_attention(int64_t b, int64_t s, int64_t h, int64_t g, int64_t d, double scale, const om_real *q,
+    const om_real *k, const om_real *v, om_real *o, om_real *lse)
+{
+	const int64_t tiles = (s + OM_BQ - 1) / OM_BQ, ldq = h * d, ldk = g * d;
+	/* the longest tiles first, all heads of a tile in turn: even shares under a fixed schedule */
+#pragma omp parallel for schedule(static, 1)
+	for (int64_t item = 0; item < tiles * b * h; item++) {
+		const int64_t i = (tiles - 1 - item / (b * h)) * OM_BQ, rows = om_min(OM_BQ, s - i);
+		const int64_t bb = item % (b * h) / h, hh = item % h, at = bb * s * ldk + hh / (h / g) * d;
+		const om_real *qi = q + (bb * s + i) * ldq + hh * d;
+		om_real *oi = o + (bb * s + i) * ldq + hh * d;
+		om_real p[OM_BQ * OM_BK], max[OM_BQ], sum[OM_BQ];
+		for (int64_t j = 0; j < i + rows; j += OM_BK) {
+			const int64_t cols = om_min(OM_BK, i + rows - j);
+			const om_real *kj = k + at + j * ldk, *vj = v + at + j * ldk;
+			om_gemm_serial(&(struct om_gemm){
+			    rows, cols, d, { qi, ldq, false }, { kj, ldk, true }, p, OM_BK, false });
+			om_attention_softmax(p, rows, cols, i, j, (om_real)scale, max, sum, oi, ldq, d);
+			om_gemm_serial(&(struct om_gemm){
+			    rows, d, cols, { p, OM_BK, false }, { vj, ldk, false }, oi, ldq, j > 0 });
+		}
+		om_attention_finish(rows, max, sum, oi, ldq, d, lse + (bb * h + hh) * s + i);
+	}
+}
+
+static OM_CLONES void
+om_attention_delta(int64_t s, const om_real *grad, const om_real *o, int64_t ldo, int64_t d,
+    om_real *delta)
+{
+	for (int64_t r = 0; r < s; r++)
+		delta[r] = om_dot(grad + r * ldo, o + r * ldo, d);
+}
+
+/* Scores p become probabilities, and dp the gradient of the scores. */
+static OM_CLONES void
+om_attention_dscore(om_real *p, om_real *dp, int64_t rows, int64_t cols, int64_t i, int64_t j,
+    om_real scale, const om_real *lse, const om_real *delta)
+{
+	for (int64_t r = 0; r < rows; r++) {
+		om_real *pr = p + r * OM_BK, *dr = dp + r * OM_BK;
+		const int64_t n = om_visible(i + r, j, cols);
+#pragma omp simd
+		for (int64_t c = 0; c < n; c++) {
+			pr[c] = om_exp(scale * pr[c] - lse[r]);
+			dr[c] = scale * pr[c] * (dr[c] - delta[r]);
+		}
+		for (int64_t c = n; c < cols; c++)
+			pr[c] = dr[c] = 0;
+	}
+}
+
+/* One query head of om_attention_bwd, pointers at the head; more: dk and dv hold other heads' parts. */
+static void
+om_attention_bwd_head(int64_t s, int64_t d, int64_t ldq, int64_t ldk, om_real scale,
+    const om_real *grad, const om_real *q, const om_real *k, const om_real *v, const om_real *lse,
+    const om_real *delta, om_real *dq, om_real *dk, om_real *dv, bool more)
+{
+	om_real p[OM_BQ * OM_BK], dp[OM_BQ * OM_BK];
+	for (int64_t j = 0; j < s; j += OM_BK) {
+		const int64_t cols = om_min(OM_BK, s - j), first = j / OM_BQ * OM_BQ;
+		const struct om_mat kj = { k + j * ldk, ldk, false }, kt = { k + j * ldk, ldk, true };
+		const struct om_mat vt = { v + j * ldk, ldk, true };
+		for (int64_t i = first; i < s; i += OM_BQ) {
+			const int64_t rows = om_min(OM_BQ, s - i);
+			const struct om_mat qi = { q + i * ldq, ldq, false };
+			const struct om_mat gi = { grad + i * ldq, ldq, false };
+			const struct om_mat ds = { dp, OM_BK, false };
+			const struct om_mat pt = { p, OM_BK, true }, dst = { dp, OM_BK, true };
+			const bool add = more || i > first;
+			om_gemm_serial(&(struct om_gemm){ rows, cols, d, qi, kt, p, OM_BK, false });
+			om_gemm_serial(&(struct om_gemm){ rows, cols, d, gi, vt, dp, OM_BK, false });
+			om_attention_dscore(p, dp, rows, cols, i, j, scale, lse + i, delta + i);
+			om_gemm_serial(&(struct om_gemm){ rows, d, cols, ds, kj, dq + i * ldq, ldq, j > 0 });
+			om_gemm_serial(&(struct om_gemm){ cols, d, rows, dst, qi, dk + j * ldk, ldk, add });
+			om_gemm_serial(&(struct om_gemm){ cols, d, rows, pt, gi, dv + j * ldk, ldk, add });
+		}
+	}
+}
+
+static inline void
+om_attention_bwd(int64_t b, int64_t s, int64_t h, int64_t g, int64_t d, double scale,
+    const om_real *grad, const om_real *q, const om_real *k, const om_real *v, const om_real *o,
+    const om_real *lse, om_real *dq, om_real *dk, om_real *dv, om_real *ws)
+{
+	const int64_t ldq = h * d, ldk = g * d, share = h / g;
+#pragma omp parallel for schedule(static, 1)
+	for (int64_t item = 0; item < b * g; item++) {
+		const int64_t row = item / g * s, key = row * ldk + item % g * d;
+		for (int64_t c = 0; c < share; c++) {
+			const int64_t hh = item % g * share + c, at = row * ldq + hh * d;
+			const int64_t stat = row * h + hh * s;
+			om_attention_delta(s, grad + at, o + at, ldq, d, ws + stat);
+			om_attention_bwd_head(s, d, ldq, ldk, (om_real)scale, grad + at, q + at, k + key, v + key,
+			    lse + stat, ws + stat, dq + at, dk + key, dv + key, c > 0);
+		}
+	}
+}
+
+#define OM_ATTENTION_SIZES(b, s, h, g, d)                                                          \
+	_Static_assert((b) >= 1 && (s) >= 1 && (g) >= 1 && (d) >= 1, "attention: sizes start at 1"); \
+	_Static_assert((h) >= (g) && (h) % (g) == 0, "attention: key heads divide query heads");
+
+#define OM_ATTENTION(NAME, b, s, h, g, d, scale)                                                   \
+	OM_ATTENTION_SIZES(b, s, h, g, d)                                                          \
+	void NAME(const om_real *q, const om_real *k, const om_real *v, om_real *o, om_real *lse)  \
+	{                                                                                          \
+		om_attention(b, s, h, g, d, scale, q, k, v, o, lse);                               \
+	}                                                                                          \
+	double NAME##_check(uint64_t seed)                                                         \
+	{                                                                                          \
+		return om_attention_check(NAME, b, s, h, g, d, scale, seed);                       \
+	}
+
+#define OM_ATTENTION_BWD(NAME, b, s, h, g, d, scale)                                               \
+	OM_ATTENTION_SIZES(b, s, h, g, d)                                                          \
+	void NAME(const om_real *grad, const om_real *q, const om_real *k, const om_real *v,       \
+	    const om_real *o, const om_real *lse, om_real *dq, om_real *dk, om_real *dv,           \
+	    om_real *ws)                                                                           \
+	{                                                                                          \
+		om_attention_bwd(b, s, h, g, d, scale, grad, q, k, v, o, lse, dq, dk, dv, ws);     \
+	}                                                                                          \
+	double NAME##_check(uint64_t seed)                                                         \
+	{                                                                                          \
+		return om_attention_bwd_check(NAME, b, s, h, g, d, scale, seed);                   \
+	}
+
+typedef void om_attention_fn(const om_real *, const om_real *, const om_real *, om_real *, om_real *);
+typedef void om_attention_bwd_fn(const om_real *, const om_real *, const om_real *, const om_real *,
+    const om_real *, const om_real *, om_real *, om_real *, om_real *, om_real *);
+enum { OM_ATTENTION_SAMPLES = 96 }; /* rows: (sequence, head, position) */
+
+OM_CHECK double
+om_attention_dot(const om_real *a, const om_real *b, int64_t d)
+{
+	double sum = 0;
+	for (int64_t c = 0; c < d; c++)
+		sum += (double)a[c] * (double)b[c];
+	return sum;
+}
+
+OM_CHECK double
+om_attention_check(om_attention_fn *run, int64_t b, int64_t s, int64_t h, int64_t g, int64_t d,
+    double scale, uint64_t seed)
+{
+	om_real *q = om_check_random(b * s * h * d, seed, 0), *k = om_check_random(b * s * g * d, seed, 1);
+	om_real *v = om_check_random(b * s * g * d, seed, 2);
+	om_real *o = om_check_nan(b * s * h * d), *lse = om_check_nan(b * h * s);
+	double *p = om_check_alloc(s, sizeof *p);
+	struct om_err eo = { .scale = 1 }, el = { .scale = 1 };
+	run(q, k, v, o, lse);
+	for (int64_t n = 0; n < om_samples(b * h * s, OM_ATTENTION_SAMPLES); n++) {
+		int64_t at = om_sample(n, b * h * s, OM_ATTENTION_SAMPLES, seed);
+		int64_t bb = at / (h * s), hh = at / s % h, i = at % s, gg = hh / (h / g);
+		double sum = 0;
+		for (int64_t j = 0; j <= i; j++) {
+			const om_real *kj = k + ((bb * s + j) * g + gg) * d;
+			p[j] = exp(scale * om_attention_dot(q + ((bb * s + i) * h + hh) * d, kj, d));
+			sum += p[j];
+		}
+		om_err_add(&el, lse[at], log(sum));
+		for (int64_t c = 0; c < d; c++) {
+			double want = 0;
+			for (int64_t j = 0; j <= i; j++)
+				want += p[j] / sum * (double)v[((bb * s + j) * g + gg) * d + c];
+			om_err_add(&eo, o[((bb * s + i) * h + hh) * d + c], want);
+		}
+	}
+	free(q);
+	free(k);
+	free(v);
+	free(o);
+	free(lse);
+	free(p);
+	return om_worse(om_err_value(&eo), om_err_value(&el));
+}
+
+/*
+ * o and lse come from the forward body and count as given. dq is looked at by rows of query heads, dk and
+ * dv by rows of key heads.
+ */
+OM_CHECK double
+om_attention_bwd_check(om_attention_bwd_fn *run, int64_t b, int64_t s, int64_t h, int64_t g, int64_t d,
+    double scale, uint64_t seed)
+{
+	om_real *grad = om_check_random(b * s * h * d, seed, 0);
+	om_real *q = om_check_random(b * s * h * d, seed, 1);
+	om_real *k = om_check_random(b * s * g * d, seed, 2), *v = om_check_random(b * s * g * d, seed, 3);
+	om_real *o = om_check_nan(b * s * h * d), *lse = om_check_nan(b * h * s);
+	om_real *dq = om_check_nan(b * s * h * d), *dk = om_check_nan(b * s * g * d);
+	om_real *dv = om_check_nan(b * s * g * d), *ws = om_check_nan(b * h * s);
+	double *wq = om_check_alloc(d, sizeof *wq), *wk = om_check_alloc(d, sizeof *wk);
+	double *wv = om_check_alloc(d, sizeof *wv);
+	struct om_err eq = { .scale = 1 }, ek = { .scale = 1 }, ev = { .scale = 1 };
+	om_attention(b, s, h, g, d, scale, q, k, v, o, lse);
+	run(grad, q, k, v, o, lse, dq, dk, dv, ws);
+	for (int64_t n = 0; n < om_samples(b * h * s, OM_ATTENTION_SAMPLES); n++) {
+		/* head hh, position own: all its pairs as a query, and as a key with every head of its group */
+		int64_t at = om_sample(n, b * h * s, OM_ATTENTION_SAMPLES, seed);
+		int64_t bb = at / (h * s), hh = at / s % h, own = at % s, gg = hh / (h / g);
+		for (int64_t c = 0; c < d; c++)
+			wq[c] = wk[c] = wv[c] = 0;
+		for (int64_t pair = 0; pair < s * (1 + h / g); pair++) {
+			bool query = pair < s;
+			int64_t i = query ? own : pair % s, j = query ? pair : own;
+			int64_t head = query ? hh : gg * (h / g) + pair / s - 1;
+			if (j > i)
+				continue;
+			int64_t qa = ((bb * s + i) * h + head) * d, ka = ((bb * s + j) * g + gg) * d;
+			double p = scale * om_attention_dot(q + qa, k + ka, d);
+			p = exp(p - (double)lse[(bb * h + head) * s + i]);
+			double dp = om_attention_dot(grad + qa, v + ka, d);
+			double ds = scale * p * (dp - om_attention_dot(grad + qa, o + qa, d));
+			for (int64_t c = 0; c < d; c++) {
+				wq[c] += query ? ds * (double)k[ka + c] : 0;
+				wk[c] += query ? 0 : ds * (double)q[qa + c];
+				wv[c] += query ? 0 : p * (double)grad[qa + c];
+			}
+		}
+		for (int64_t c = 0; c < d; c++) {
+			om_err_add(&eq, dq[((bb * s + own) * h + hh) * d + c], wq[c]);
+			om_err_add(&ek, dk[((bb * s + own) * g + gg) * d + c], wk[c]);
+			om_err_add(&ev, dv[((bb * s + own) * g + gg) * d + c], wv[c]);
+		}
+	}
+	free(grad);
+	free(q);
+	free(k);
+	free(v);
+	free(o);
+	free(lse);
+	free(dq);
+	free(dk);
+	free(dv);
+	free(ws);
+	free(wq);
+	free(wk);
+	free(wv);
+	return om_worse(om_err_value(&eq), om_worse(om_err_value(&ek), om_err_value(&ev)));
+}

@@ -1,0 +1,2 @@
+return trainer { name = "t", --[[ long long long long long long long long long long long long long long long long long long long long long long long long long long long long long long long long long long long long long long long long ]] top_k = 1, -- tail tail tail tail tail tail tail tail tail tail tail tail tail tail tail tail tail tail tail tail tail tail tail tail tail tail tail tail tail tail 
+}

@@ -1,0 +1,5 @@
+local function spin()
+  for i = 1, math.huge do end
+end
+
+spin()

@@ -1,0 +1,1 @@
+error("a\27[31mb\nc\td")

@@ -1,0 +1,2 @@
+local s = ("").rep("", math.maxinteger)
+local t = nil + s

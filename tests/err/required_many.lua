@@ -1,0 +1,17 @@
+return trainer {
+  name = "t",
+  target = "cpu",
+  model = transformer {
+    n_layers = 2, sequence_length = 8,
+    attention = attention {  },
+    feed_forward = moe {
+      num_experts = 8,
+      top_k = 2,
+      hidden_size = 8,
+      router = router { load_balance = 0.01 },
+    },
+  },
+  batch = batch {  },
+  parallel = parallel { data = 2, expert = 2 },
+  optimizer = adamw { betas = { 0.9, 0.95 } },
+}

@@ -1,0 +1,2 @@
+local t = {}
+local n = t.model.width * 2

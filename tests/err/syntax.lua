@@ -1,0 +1,4 @@
+return trainer {
+  name = "t"
+  target = "cpu",
+}

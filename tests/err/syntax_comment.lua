@@ -1,0 +1,2 @@
+return trainer { --[[ the rest
+  name = "t" }

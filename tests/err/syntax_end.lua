@@ -1,0 +1,2 @@
+local x = function()
+  -- nothing closes it

@@ -1,0 +1,3 @@
+return trainer {
+  name = "t,
+  target = "cpu" }

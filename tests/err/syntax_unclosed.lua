@@ -1,0 +1,5 @@
+local function f()
+  return {
+    1, 2,
+
+return trainer { }

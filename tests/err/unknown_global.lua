@@ -1,0 +1,1 @@
+local m = moee { top_k = 1 }

@@ -1,0 +1,1 @@
+local x = string.gsub("a", "b", "c")

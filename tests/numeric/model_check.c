@@ -1,0 +1,392 @@
+/*
+ * The whole emitted step of a small model in fp64, against a naive forward pass written here from the model's
+ * definition, its finite differences, and a naive AdamW. Linked with an emitted tree in place of its main.c.
+ *
+ * Built with -DQK=0|1|2 (none, full, head) -DNORMALIZE -DSHARED -DTOP_K -DDENSE (the dense layer, -1: none).
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config.h"
+#include "layout.h"
+#include "model.h"
+
+const char om_manifest[] = "", om_plan[] = "";
+
+enum { V = 37, D = 12, L = 2, S = 9, H = 6, HD = 4, E = 5, F = 7, FD = 14, MICRO = 2, PARTS = 3 };
+enum { HK = OM_N_KV_HEADS, K = TOP_K, T = MICRO * S };
+static const double eps = 1e-3, theta = 100, load_balance = 0.3, z_loss = 0.2;
+
+static unsigned char *arena;
+static int passed, failed;
+static uint64_t rng;
+
+static double
+uniform(void)
+{
+	rng = rng * 6364136223846793005u + 1442695040888963407u;
+	return (double)(rng >> 11) / 9007199254740992.0;
+}
+
+static void
+expect(int ok, const char *what, double got, double want)
+{
+	if (ok) {
+		passed++;
+		return;
+	}
+	failed++;
+	printf("FAIL %s: got %.12g, want %.12g\n", what, got, want);
+}
+
+static void
+fill_name(char *out, const char *name, int layer, int expert)
+{
+	for (; *name; name++)
+		if (*name == '%')
+			out += sprintf(out, "%d", *++name == 'l' ? layer : expert);
+		else
+			*out++ = *name;
+	*out = 0;
+}
+
+/* The weights (or, with grad, the gradient) of a checkpoint name. */
+static double *
+find(const char *name, int grad)
+{
+	char have[200];
+
+	for (uint32_t i = 0; i < om_model.nparams; i++) {
+		const struct om_param *p = &om_model.param[i];
+		for (uint32_t l = 0; l < p->nlayers; l++)
+			for (uint32_t e = 0; e < (p->experts ? p->experts : 1); e++) {
+				fill_name(have, p->name, p->layer ? (int)p->layer[l] : 0, (int)e);
+				if (!strcmp(have, name))
+					return (double *)(arena + (grad ? p->grad : p->weight)) +
+					    ((uint64_t)l * (p->experts ? p->experts : 1) + e) * p->numel;
+			}
+	}
+	printf("FAIL no parameter named %s\n", name);
+	exit(1);
+}
+
+static double *
+weight(const char *fmt, int layer, int expert)
+{
+	char name[200];
+
+	fill_name(name, fmt, layer, expert);
+	return find(name, 0);
+}
+
+static void
+matmul(const double *x, const double *w, int m, int n, int k, double *y)
+{
+	for (int i = 0; i < m; i++)
+		for (int j = 0; j < n; j++) {
+			double s = 0;
+			for (int c = 0; c < k; c++)
+				s += x[i * k + c] * w[j * k + c];
+			y[i * n + j] = s;
+		}
+}
+
+static void
+rms(const double *x, const double *w, int rows, int n, double *y)
+{
+	for (int i = 0; i < rows; i++) {
+		double s = 0;
+		for (int j = 0; j < n; j++)
+			s += x[i * n + j] * x[i * n + j];
+		for (int j = 0; j < n; j++)
+			y[i * n + j] = x[i * n + j] / sqrt(s / n + eps) * w[j];
+	}
+}
+
+static void
+rotate(double *x, int heads)
+{
+	for (int t = 0; t < T; t++)
+		for (int h = 0; h < heads; h++)
+			for (int i = 0; i < HD / 2; i++) {
+				double *a = x + (t * heads + h) * HD + i, *b = a + HD / 2;
+				double angle = (t % S) * pow(theta, -2.0 * i / HD);
+				double x0 = *a, x1 = *b;
+				*a = x0 * cos(angle) - x1 * sin(angle);
+				*b = x1 * cos(angle) + x0 * sin(angle);
+			}
+}
+
+#define ATTN "model.layers.%l.self_attn."
+
+static void
+attention(const double *x, int l, double *y)
+{
+	static double q[T * H * HD], k[T * HK * HD], v[T * HK * HD], o[T * H * HD], tmp[T * H * HD];
+
+	matmul(x, weight(ATTN "q_proj.weight", l, 0), T, H * HD, D, q);
+	matmul(x, weight(ATTN "k_proj.weight", l, 0), T, HK * HD, D, k);
+	matmul(x, weight(ATTN "v_proj.weight", l, 0), T, HK * HD, D, v);
+	if (QK) {
+		rms(q, weight(ATTN "q_norm.weight", l, 0), QK == 1 ? T : T * H, QK == 1 ? H * HD : HD, tmp);
+		memcpy(q, tmp, sizeof q);
+		rms(k, weight(ATTN "k_norm.weight", l, 0), QK == 1 ? T : T * HK, QK == 1 ? HK * HD : HD, tmp);
+		memcpy(k, tmp, sizeof k);
+	}
+	rotate(q, H);
+	rotate(k, HK);
+	for (int t = 0; t < T; t++)
+		for (int h = 0; h < H; h++) {
+			int g = h / (H / HK), first = t / S * S;
+			double p[S], sum = 0;
+			for (int u = first; u <= t; u++) {
+				double s = 0;
+				for (int c = 0; c < HD; c++)
+					s += q[(t * H + h) * HD + c] * k[(u * HK + g) * HD + c];
+				sum += p[u - first] = exp(s / sqrt(HD));
+			}
+			for (int c = 0; c < HD; c++) {
+				double s = 0;
+				for (int u = first; u <= t; u++)
+					s += p[u - first] / sum * v[(u * HK + g) * HD + c];
+				o[(t * H + h) * HD + c] = s;
+			}
+		}
+	matmul(o, weight(ATTN "o_proj.weight", l, 0), T, D, H * HD, y);
+}
+
+/* One token through a gated feed-forward. */
+static void
+ffn(const double *x, int f, const double *gate, const double *up, const double *down, double *y)
+{
+	double g[FD], u[FD];
+
+	matmul(x, gate, 1, f, D, g);
+	matmul(x, up, 1, f, D, u);
+	for (int i = 0; i < f; i++)
+		g[i] = g[i] / (1 + exp(-g[i])) * u[i];
+	matmul(g, down, 1, D, f, y);
+}
+
+#define MLP "model.layers.%l.mlp."
+
+/* Adds the layer's experts to y; gives its auxiliary loss. */
+static double
+experts(const double *x, int l, double *y)
+{
+	double count[E] = { 0 }, mean[E] = { 0 }, z = 0, balance = 0, out[D];
+
+	for (int t = 0; t < T; t++) {
+		double s[E], p[E], sum = 0, chosen = 0;
+		int taken[E] = { 0 }, pick[K];
+		matmul(x + t * D, weight(MLP "gate.weight", l, 0), 1, E, D, s);
+		for (int e = 0; e < E; e++)
+			sum += exp(s[e]);
+		z += log(sum) * log(sum) / T;
+		for (int e = 0; e < E; e++) {
+			p[e] = exp(s[e]) / sum;
+			mean[e] += p[e] / T;
+		}
+		for (int k = 0; k < K; k++) {
+			pick[k] = -1;
+			for (int e = 0; e < E; e++)
+				if (!taken[e] && (pick[k] < 0 || p[e] > p[pick[k]]))
+					pick[k] = e;
+			taken[pick[k]] = 1;
+			count[pick[k]]++;
+			chosen += p[pick[k]];
+		}
+		for (int k = 0; k < K; k++) {
+			ffn(x + t * D, F, weight(MLP "experts.%e.gate_proj.weight", l, pick[k]),
+			    weight(MLP "experts.%e.up_proj.weight", l, pick[k]),
+			    weight(MLP "experts.%e.down_proj.weight", l, pick[k]), out);
+			for (int c = 0; c < D; c++)
+				y[t * D + c] += p[pick[k]] / (NORMALIZE ? chosen : 1) * out[c];
+		}
+		if (SHARED) {
+			ffn(x + t * D, SHARED, weight(MLP "shared_expert.gate_proj.weight", l, 0),
+			    weight(MLP "shared_expert.up_proj.weight", l, 0),
+			    weight(MLP "shared_expert.down_proj.weight", l, 0), out);
+			for (int c = 0; c < D; c++)
+				y[t * D + c] += out[c];
+		}
+	}
+	for (int e = 0; e < E; e++)
+		balance += E * count[e] / (T * K) * mean[e];
+	return load_balance * balance + z_loss * z;
+}
+
+/* The objective of one microbatch: its share of the step's mean token loss and auxiliary losses. */
+static double
+objective(double *ce)
+{
+	const int32_t *tok = (int32_t *)(arena + om_model.token_off);
+	const int32_t *label = (int32_t *)(arena + om_model.label_off);
+	static double x[T * D], h[T * D], y[T * D], logits[V];
+	double aux = 0;
+
+	*ce = 0;
+	for (int t = 0; t < T; t++)
+		memcpy(x + t * D, weight("model.embed_tokens.weight", 0, 0) + tok[t] * D, D * sizeof *x);
+	for (int l = 0; l < L; l++) {
+		rms(x, weight("model.layers.%l.input_layernorm.weight", l, 0), T, D, h);
+		attention(h, l, y);
+		for (int i = 0; i < T * D; i++)
+			x[i] += y[i];
+		rms(x, weight("model.layers.%l.post_attention_layernorm.weight", l, 0), T, D, h);
+		memset(y, 0, sizeof y);
+		for (int t = 0; t < T && l == DENSE; t++)
+			ffn(h + t * D, FD, weight(MLP "gate_proj.weight", l, 0), weight(MLP "up_proj.weight", l, 0),
+			    weight(MLP "down_proj.weight", l, 0), y + t * D);
+		if (l != DENSE)
+			aux += experts(h, l, y) / PARTS;
+		for (int i = 0; i < T * D; i++)
+			x[i] += y[i];
+	}
+	rms(x, weight("model.norm.weight", 0, 0), T, D, h);
+	for (int t = 0; t < T; t++) {
+		double sum = 0;
+		matmul(h + t * D, weight(TIED ? "model.embed_tokens.weight" : "lm_head.weight", 0, 0), 1, V, D,
+		    logits);
+		for (int i = 0; i < V; i++)
+			sum += exp(logits[i]);
+		*ce += (log(sum) - logits[label[t]]) / (T * PARTS);
+	}
+	return *ce + aux;
+}
+
+static double
+stat_aux(void)
+{
+	double sum = 0;
+
+	for (uint32_t i = 0; i < om_model.nmoe; i++)
+		for (uint32_t l = 0; l < om_model.moe[i].nlayers; l++) {
+			const double *aux =
+			    (double *)(arena + om_model.moe[i].aux + l * om_model.moe[i].aux_stride);
+			sum += (om_model.moe[i].load_balance * aux[0] + om_model.moe[i].z_loss * aux[1]) / PARTS;
+		}
+	return sum;
+}
+
+static void
+check_gradients(void)
+{
+	for (uint32_t i = 0; i < om_model.nparams; i++) {
+		const struct om_param *p = &om_model.param[i];
+		uint64_t n = p->numel * p->nlayers * (p->experts ? p->experts : 1);
+		double *w = (double *)(arena + p->weight), *g = (double *)(arena + p->grad), scale = 1e-6;
+		for (uint64_t k = 0; k < n; k++)
+			scale = fabs(g[k]) > scale ? fabs(g[k]) : scale;
+		for (int s = 0; s < 40 && s < (int)n; s++) {
+			uint64_t k = n <= 40 ? (uint64_t)s : (uint64_t)(uniform() * (double)n);
+			double old = w[k], step = 1e-5, ce;
+			w[k] = old + step;
+			double up = objective(&ce);
+			w[k] = old - step;
+			double down = objective(&ce);
+			w[k] = old;
+			double want = (up - down) / (2 * step);
+			/* second-order error of the difference is about 1e-10 at unit scale */
+			expect(fabs(g[k] - want) <= 1e-6 * scale + 1e-9, p->name, g[k], want);
+		}
+	}
+}
+
+/* AdamW as in the paper, on copies; the gradient norm counts each parameter once. */
+static void
+check_update(void)
+{
+	double *ctl = (double *)(arena + om_model.ctl_off), norm2 = 0, lr = 0.01, step = 3;
+	unsigned char *before = malloc(om_model.arena_bytes);
+
+	for (uint32_t i = 0; i < om_model.nparams; i++) {
+		const struct om_param *p = &om_model.param[i];
+		uint64_t n = p->numel * p->nlayers * (p->experts ? p->experts : 1);
+		for (uint64_t k = 0; k < n; k++) {
+			((double *)(arena + p->m))[k] = 0.1 * (uniform() - 0.5);
+			((double *)(arena + p->v))[k] = 0.01 * uniform();
+			norm2 += ((double *)(arena + p->grad))[k] * ((double *)(arena + p->grad))[k];
+		}
+	}
+	memcpy(before, arena, om_model.arena_bytes);
+	ctl[OM_LR] = lr;
+	ctl[OM_BIAS1] = 1 - pow(om_model.beta1, step);
+	ctl[OM_BIAS2] = 1 - pow(om_model.beta2, step);
+	ctl[OM_NORM2] = 0;
+	ctl[OM_COEF] = 1;
+	om_model.update(arena);
+	expect(fabs(ctl[OM_NORM2] - norm2) <= 1e-12 * norm2, "squared norm", ctl[OM_NORM2], norm2);
+	double coef = om_model.clip_norm > 0 ? om_model.clip_norm / (sqrt(norm2) + 1e-6) : 1;
+	coef = coef < 1 ? coef : 1;
+	for (uint32_t i = 0; i < om_model.nparams; i++) {
+		const struct om_param *p = &om_model.param[i];
+		const struct om_group *grp = &om_model.group[p->group];
+		uint64_t n = p->numel * p->nlayers * (p->experts ? p->experts : 1);
+		double decay = p->ndims == 1 ? 0 : 0.1, scale = 1, worst = 0;
+		if (strstr(p->name, "embed")) {
+			decay = 0.02;
+			scale = 0.5;
+		} else if (strstr(p->name, "gate.weight")) {
+			decay = 0;
+		}
+		expect(grp->weight_decay == decay && grp->lr_scale == scale, p->name, grp->weight_decay, decay);
+		for (uint64_t k = 0; k < n; k++) {
+			double g = ((double *)(before + p->grad))[k] * coef, w = ((double *)(before + p->weight))[k];
+			double m = 0.9 * ((double *)(before + p->m))[k] + 0.1 * g;
+			double v = 0.95 * ((double *)(before + p->v))[k] + 0.05 * g * g;
+			double want = w - lr * scale * (m / ctl[OM_BIAS1] / (sqrt(v / ctl[OM_BIAS2]) + 1e-8) + decay * w);
+			worst = fmax(worst, fabs(((double *)(arena + p->weight))[k] - want));
+			worst = fmax(worst, fabs(((double *)(arena + p->m))[k] - m));
+			worst = fmax(worst, fabs(((double *)(arena + p->v))[k] - v));
+		}
+		expect(worst < 1e-12, p->name, worst, 0);
+	}
+	free(before);
+}
+
+int
+main(int argc, char **argv)
+{
+	double ce, total;
+
+	rng = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
+	arena = malloc(om_model.arena_bytes);
+	/* poison: whatever is read before it was written shows as NaN */
+	for (uint64_t i = 0; i < om_model.arena_bytes / 8; i++)
+		((double *)arena)[i] = NAN;
+	memset(arena + om_model.weight_off, 0, om_model.weight_bytes);
+	memset(arena + om_model.state_off, 0, om_model.state_bytes);
+	for (uint32_t i = 0; i < om_model.nparams; i++) {
+		const struct om_param *p = &om_model.param[i];
+		uint64_t n = p->numel * p->nlayers * (p->experts ? p->experts : 1);
+		for (uint64_t k = 0; k < n; k++)
+			((double *)(arena + p->weight))[k] = p->ones + (uniform() - 0.5) * (p->ones ? 0.5 : 1.2);
+	}
+	for (int t = 0; t < T; t++) {
+		((int32_t *)(arena + om_model.token_off))[t] = (int32_t)(uniform() * V);
+		((int32_t *)(arena + om_model.label_off))[t] = (int32_t)(uniform() * V);
+	}
+	om_model.init(arena);
+	om_model.zero(arena);
+	om_model.forward(arena, 0);
+	om_model.backward(arena, 0);
+	total = objective(&ce);
+	double loss = *(double *)(arena + om_model.loss_off);
+	expect(fabs(loss - ce) < 1e-11 * fabs(ce), "token loss", loss, ce);
+	expect(fabs(loss + stat_aux() - total) < 1e-11 * fabs(total), "total loss", loss + stat_aux(), total);
+	check_gradients();
+	/* a second microbatch adds the same gradient again, whatever the buffers hold by now */
+	double *first = malloc(om_model.grad_bytes), worst = 0;
+	memcpy(first, arena + om_model.grad_off, om_model.grad_bytes);
+	om_model.forward(arena, 0);
+	om_model.backward(arena, 0);
+	for (uint64_t i = 0; i < om_model.grad_bytes / 8; i++)
+		worst = fmax(worst, fabs(((double *)(arena + om_model.grad_off))[i] - 2 * first[i]));
+	expect(worst < 1e-13, "two equal microbatches", worst, 0);
+	check_update();
+	printf("%d passed, %d failed\n", passed, failed);
+	return failed != 0;
+}
