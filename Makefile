@@ -1,4 +1,4 @@
-# olmogen: make help
+# olmogen: "make help" lists the targets.
 
 CC = gcc
 CFLAGS ?= -O2 -g
@@ -9,21 +9,24 @@ DATADIR ?= $(PREFIX)/share
 PKG_CONFIG ?= pkg-config
 SAN ?=
 V ?= 0
+BASE ?= HEAD
 
 B = build$(if $(SAN),/san)
 quiet = $(if $(filter 1,$(V)),,@)
 san_flags = $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all)
 
-# Lua and libyaml go into olmogen from their archives, so that it is one file; a sanitizer wants shared libraries
-LUA_CFLAGS = $(shell $(PKG_CONFIG) --cflags lua5.4 2>/dev/null)
+# Lua and libyaml go into olmogen from their archives, so that it is one file.
+LUA_CFLAGS = $(shell $(PKG_CONFIG) --cflags lua5.4)
 LIBS = -Wl,-Bstatic -llua5.4 -lyaml -Wl,-Bdynamic -lm -ldl
 
+STD = -std=c11 -D_POSIX_C_SOURCE=200809L
 WARN = -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Werror
-ALL_CFLAGS = -std=c11 -D_POSIX_C_SOURCE=200809L $(WARN) -Igenerator $(LUA_CFLAGS) $(CFLAGS) $(san_flags)
+ALL_CFLAGS = $(STD) $(WARN) -Igenerator $(LUA_CFLAGS) $(CFLAGS) $(san_flags)
 
 GEN_SRC = $(filter-out generator/embed.c,$(sort $(wildcard generator/*.c)))
 GEN_OBJ = $(GEN_SRC:%.c=$(B)/%.o) $(B)/embedded.o
-EMBEDDED = LICENSE $(sort $(wildcard templates/*) $(wildcard runtime/*.[ch] runtime/*.def) $(wildcard kernels/cpu/*.h))
+EMBEDDED = LICENSE $(sort $(wildcard templates/* runtime/*.[ch] runtime/*.def kernels/cpu/*.h))
+FORMATTED = $(wildcard generator/*.[ch] runtime/*.[ch] kernels/cpu/*.h tests/*/*.[ch])
 
 all: $(B)/olmogen
 
@@ -36,17 +39,78 @@ $(B)/generator/%.o: generator/%.c
 
 $(B)/embed: generator/embed.c
 	$(quiet)mkdir -p $(@D)
-	$(quiet)$(CC) -std=c11 -O1 -Wall -Wextra -o $@ $<
+	$(quiet)$(CC) $(STD) -O1 -Wall -Wextra -o $@ $<
 
-# a folder is newer than the table when a file came or went
-$(B)/embedded.c: $(B)/embed $(EMBEDDED) templates runtime kernels/cpu Makefile
+# A folder is newer than the table when a file came or went.
+$(B)/embedded.c: $(B)/embed $(EMBEDDED) templates runtime kernels/cpu
 	$(quiet)$(B)/embed $(EMBEDDED) > $@.tmp && mv $@.tmp $@
 
 $(B)/embedded.o: $(B)/embedded.c
-	$(quiet)$(CC) -std=c11 -Igenerator -c -o $@ $<
+	$(quiet)$(CC) $(STD) -Igenerator -c -o $@ $<
+
+# ---- tests ----
+
+$(B)/tests/%: tests/unit/%.c $(GEN_OBJ)
+	$(quiet)mkdir -p $(@D)
+	$(quiet)$(CC) $(ALL_CFLAGS) -o $@ $< $(filter-out $(B)/generator/main.o,$(GEN_OBJ)) $(LIBS)
+
+# What the README calls the test command: sets up what it needs, ends with "N passed, N failed".
+check: deps
+	$(quiet)$(MAKE) --no-print-directory -j2 all
+	$(quiet)$(MAKE) --no-print-directory -j2 SAN=address,undefined all build/san/tests/plan_test \
+		build/san/tests/front_test
+	$(quiet)sh tests/run.sh $(ONLY)
+
+bless: all
+	$(quiet)mkdir -p build/gold
+	BLESS=1 sh tests/gold/run.sh build/olmogen build/gold
+	BLESS=1 sh tests/err/run.sh build/olmogen
+
+bench: all
+	$(quiet)sh tests/bench.sh
+
+lint: all
+	clang-format --dry-run -Werror $(FORMATTED)
+	$(quiet)sh tests/lint.sh
+
+format:
+	clang-format -i $(FORMATTED)
+
+# ---- use ----
+
+# Installs what is missing, as root or through sudo, where there is apt.
+deps:
+	$(quiet)sh tests/deps.sh
+
+# The one command to see it work: builds olmogen and a trainer, and trains it on this folder's own sources.
+demo: deps
+	$(quiet)$(MAKE) --no-print-directory -j2 all
+	$(quiet)sh models/demo.sh
+
+install: all
+	install -d '$(DESTDIR)$(BINDIR)' '$(DESTDIR)$(DATADIR)/olmogen/models'
+	install -m 755 build/olmogen '$(DESTDIR)$(BINDIR)/olmogen'
+	install -m 644 models/*.lua '$(DESTDIR)$(DATADIR)/olmogen/models'
+
+uninstall:
+	rm -f '$(DESTDIR)$(BINDIR)/olmogen'
+	rm -rf '$(DESTDIR)$(DATADIR)/olmogen'
 
 clean:
 	rm -rf build
+	find out -mindepth 1 -maxdepth 1 ! -name .gitignore -exec rm -rf {} +
 
-.PHONY: all clean
+help:
+	@echo 'make demo       installs what is missing, builds, generates models/tiny.lua, trains it (two minutes)'
+	@echo 'make            builds build/olmogen'
+	@echo 'make check      runs all tests (ONLY=err,gold for some of them)'
+	@echo 'make bench      prints times: plan, emission, build, GEMM against OpenBLAS, start'
+	@echo 'make lint       checks format and the rules of the house; make format formats'
+	@echo 'make bless      rewrites the golden files; look at the diff before you commit'
+	@echo 'make install    PREFIX=/usr/local DESTDIR=; make uninstall'
+	@echo 'make clean      removes build/ and what is in out/'
+	@echo 'variables       CC CFLAGS SAN=address,undefined V=1'
+
+.PHONY: all check bless bench lint format deps demo install uninstall clean help
+.SECONDARY:
 -include $(GEN_OBJ:.o=.d)

@@ -1,7 +1,7 @@
 /*
- * Every rule of the language that looks at one trainer: fills in defaults and what follows from other
- * fields, and reports each fault with the values that would do. A value in error is given but no longer
- * set; rules pass over it, so that one mistake is one error.
+ * Every rule of the language that looks at one trainer: fills in defaults and what follows from
+ * other fields, and reports each fault with the values that would do. A value in error is given but
+ * no longer set; rules pass over it, so that one mistake is one error.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +27,7 @@ target_find(const char *name)
 	return NULL;
 }
 
-/* ---- one object: defaults, ranges, choices ----------------------------------------------------------- */
+/* ---- one object: defaults, ranges, choices --------------------------------------------------- */
 
 static enum object_type
 type_named(const char *name, size_t n)
@@ -104,11 +104,13 @@ out_of_range(const struct object *o, const struct value *v, uint32_t f, double x
 		if (bounds[i].f == f && spec_value(o, bounds[i].bound)->set)
 			bound = spec_value(o, bounds[i].bound);
 	if (row->type != INT)
-		diag_error(v->pos, row->type == PAIR ? "%s: %.9g is not in %.9g .. %.9g" :
-		    "%s = %.9g is not in %.9g .. %.9g", spec_name(f), x, row->lo, row->hi);
+		diag_error(v->pos,
+		    row->type == PAIR ? "%s: %.9g is not in %.9g .. %.9g"
+				      : "%s = %.9g is not in %.9g .. %.9g",
+		    spec_name(f), x, row->lo, row->hi);
 	else
-		diag_error(v->pos, "%s = %lld is not in %.0f .. %.0f", spec_name(f), (long long)v->i,
-		    row->lo, bound ? (double)bound->i : row->hi);
+		diag_error(v->pos, "%s = %lld is not in %.0f .. %.0f", spec_name(f),
+		    (long long)v->i, row->lo, bound ? (double)bound->i : row->hi);
 }
 
 static void
@@ -173,7 +175,7 @@ check_object(struct object *o)
 	}
 }
 
-/* ---- derived values, formats, names ------------------------------------------------------------------- */
+/* ---- derived values, formats, names ---------------------------------------------------------- */
 
 static void
 derive(struct value *v, int64_t i)
@@ -234,8 +236,8 @@ check_formats(const struct object *trainer, const struct target_row *target)
 			set_text(v, wide ? "fp64" : i ? target->optimizer : target->grads);
 		if (!v->set || (strcmp(v->str, "fp64") == 0) == wide)
 			continue;
-		diag_error(v->pos, "%s = \"%s\" does not go with %s = \"%s\"", spec_name(sums[i]), v->str,
-		    spec_name(F_precision_weights), weights->str);
+		diag_error(v->pos, "%s = \"%s\" does not go with %s = \"%s\"", spec_name(sums[i]),
+		    v->str, spec_name(F_precision_weights), weights->str);
 		if (weights->given)
 			diag_note(weights->pos, "%s is set here", spec_name(F_precision_weights));
 		diag_help("fp64 is for weights, grads and optimizer together");
@@ -246,7 +248,8 @@ check_formats(const struct object *trainer, const struct target_row *target)
 static void
 check_name(struct value *v)
 {
-	static const char legal_bytes[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+	static const char legal_bytes[] =
+	    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
 	if (!v->set)
 		return;
 	size_t n = strlen(v->str), good = strspn(v->str, legal_bytes);
@@ -279,7 +282,8 @@ check_groups(const struct object *trainer)
 			diag_help("it is a pattern of tensor names; * matches anything");
 			match->set = false;
 		}
-		if (!spec_value(g, F_group_weight_decay)->given && !spec_value(g, F_group_lr_scale)->given) {
+		if (!spec_value(g, F_group_weight_decay)->given &&
+		    !spec_value(g, F_group_lr_scale)->given) {
 			diag_error(g->pos, "group sets nothing");
 			diag_help("set weight_decay or lr_scale");
 		}
@@ -305,9 +309,9 @@ override_target(struct value *v, const char *name)
 }
 
 /*
- * Completes a trainer: defaults, derived values, and every rule but those about sizes of the whole. A
- * target other than NULL takes the place of the file's. Errors go to diag; the trainer is complete if
- * there are none.
+ * Completes a trainer: defaults, derived values, and every rule but those about sizes of the whole.
+ * A target other than NULL takes the place of the file's. Errors go to diag; the trainer is
+ * complete if there are none.
  */
 void
 check(struct object *trainer, const char *target)

@@ -1,6 +1,6 @@
 /*
- * What users read. Errors are collected, sorted by position and printed in one go, each with its source
- * line and a caret; notes and help stay with the error before them.
+ * What users read. Errors are collected, sorted by position and printed in one go, each with its
+ * source line and a caret; notes and help stay with the error before them.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -37,7 +37,8 @@ static uint32_t dropped;  /* errors beyond KEPT_MAX */
 static bool drop_details; /* the last error was a repetition: so are its notes */
 
 /*
- * Registers a source file, whose text must stay; gives its index. Unreadable files have the text NULL.
+ * Registers a source file, whose text must stay; gives its index. Unreadable files have the text
+ * NULL.
  */
 uint32_t
 diag_file(const char *path, const char *text, size_t n)
@@ -113,8 +114,8 @@ same_pos(struct pos a, struct pos b)
 }
 
 /*
- * Adds an error at a position (file 0: none). The same text at the same place counts once, so that a
- * loop in the description doesn't repeat itself.
+ * Adds an error at a position (file 0: none). The same text at the same place counts once, so that
+ * a loop in the description doesn't repeat itself.
  */
 void
 diag_error(struct pos p, const char *fmt, ...)
@@ -254,8 +255,8 @@ diag_count(void)
 }
 
 /*
- * Prints to stderr what was collected, by file, line and column, and forgets it. At most DIAG_MAX errors
- * are shown, the rest is counted. Gives the number of errors.
+ * Prints to stderr what was collected, by file, line and column, and forgets it. At most DIAG_MAX
+ * errors are shown, the rest is counted. Gives the number of errors.
  */
 int
 diag_flush(void)
@@ -282,8 +283,8 @@ diag_flush(void)
 }
 
 /*
- * The name closest to a word, if it is close enough to be what was meant: a third of its letters differ, or
- * one. Else NULL.
+ * The name closest to a word, if it is close enough to be what was meant: a third of its letters
+ * differ, or one. Else NULL.
  */
 const char *
 diag_closest(const char *word, const char *const *names, uint32_t n)

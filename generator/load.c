@@ -1,6 +1,6 @@
 /*
- * A Lua file to typed objects. Every object of field.def is a constructor: a C function, so that Lua keeps
- * its caller's line. Values are stored as they are given; defaults and rules are check's.
+ * A Lua file to typed objects. Every object of field.def is a constructor: a C function, so that
+ * Lua keeps its caller's line. Values are stored as they are given; defaults and rules are check's.
  */
 #include <errno.h>
 #include <math.h>
@@ -42,7 +42,8 @@ wrong(lua_State *L, int index, enum field_id f, struct pos pos, const char *what
 {
 	const struct object *o = to_object(L, index);
 	if (what)
-		diag_error(pos, "%s, expected %s", what, spec_choices(fields[f].choices, "", " { ... }"));
+		diag_error(
+		    pos, "%s, expected %s", what, spec_choices(fields[f].choices, "", " { ... }"));
 	else
 		diag_error(pos, "%s: expected %s, got %s", spec_name(f), spec_type(f),
 		    sandbox_describe(L, index));
@@ -171,8 +172,9 @@ call_layers(lua_State *L, int index, enum field_id f, struct value *v, uint32_t 
 		lua_call(L, 1, 1);
 		struct object *o = to_object(L, -1);
 		if (!o || !spec_choice(fields[f].choices, object_names[o->type])) {
-			wrong(L, index + 1, f, v->pos, xprintf("%s(%u) returned %s", fields[f].name, layer,
-			                                   sandbox_describe(L, -1)));
+			wrong(L, index + 1, f, v->pos,
+			    xprintf("%s(%u) returned %s", fields[f].name, layer,
+				sandbox_describe(L, -1)));
 			return false;
 		}
 		append(v, o, n);
@@ -283,7 +285,8 @@ check_keys(lua_State *L, struct object *o)
 		if (lua_type(L, -2) != LUA_TSTRING)
 			continue;
 		for (uint32_t f = 0; f < N_FIELDS && !known; f++)
-			known = fields[f].object == o->type && !strcmp(fields[f].name, lua_tostring(L, -2));
+			known = fields[f].object == o->type &&
+				!strcmp(fields[f].name, lua_tostring(L, -2));
 		if (!known)
 			*PUSH(unknown) = xstrdup(lua_tostring(L, -2));
 	}
@@ -305,13 +308,14 @@ construct(lua_State *L)
 {
 	enum object_type type = (enum object_type)lua_tointeger(L, lua_upvalueindex(1));
 	if (objects++ == OBJECTS_MAX)
-		return luaL_error(L, "more than %d objects are made: is there an endless loop?", OBJECTS_MAX);
+		return luaL_error(
+		    L, "more than %d objects are made: is there an endless loop?", OBJECTS_MAX);
 	struct object *o = spec_new(type, sandbox_where(L));
 	const char *name = object_names[type];
 	if (lua_gettop(L) != 1 || lua_type(L, 1) != LUA_TTABLE) {
 		if (lua_gettop(L) > 1)
-			diag_error(o->pos, "%s takes one table: %s { ... }, got %d values", name, name,
-			    lua_gettop(L));
+			diag_error(o->pos, "%s takes one table: %s { ... }, got %d values", name,
+			    name, lua_gettop(L));
 		else
 			diag_error(o->pos, "%s takes one table: %s { ... }, got %s", name, name,
 			    lua_gettop(L) ? sandbox_describe(L, 1) : "nothing");
@@ -322,26 +326,27 @@ construct(lua_State *L)
 		check_keys(L, o);
 		for (int layers = 0; layers < 2; layers++) /* layers last: they need their number */
 			for (uint32_t f = 0; f < N_FIELDS; f++)
-				if (fields[f].object == type && (fields[f].type == LAYERS) == layers)
+				if (fields[f].object == type &&
+				    (fields[f].type == LAYERS) == layers)
 					get_field(L, f, o);
 	}
 	push_object(L, o);
 	return 1;
 }
 
-/* ---- the file and its result ------------------------------------------------------------------------ */
+/* ---- the file and its result ----------------------------------------------------------------- */
 
 /* Pairs of an object and its copy. */
 struct copies {
 	struct {
 		struct object *from, *to;
-	} *a;
+	} * a;
 	uint32_t n, cap;
 };
 
 /*
- * A trainer's own copy of an object: check fills in what depends on the rest of the trainer. Objects that
- * are shared stay shared.
+ * A trainer's own copy of an object: check fills in what depends on the rest of the trainer.
+ * Objects that are shared stay shared.
  */
 static struct object *
 copy(struct object *from, struct copies *c)
@@ -399,7 +404,9 @@ get_result(lua_State *L, int n, struct spec *out)
 	} else {
 		diag_error(srcpos_return(out->file),
 		    "the file must return a trainer, or a list of trainers; it returns %s",
-		    n == 0 ? "nothing" : n == 1 ? sandbox_describe(L, index) : xprintf("%d values", n));
+		    n == 0   ? "nothing"
+		    : n == 1 ? sandbox_describe(L, index)
+			     : xprintf("%d values", n));
 		diag_help("end it with: return trainer { ... }");
 	}
 }
@@ -434,8 +441,9 @@ read_text(const char *path)
 }
 
 /*
- * Runs the file at path with the defines as fields of arg and gives its trainers. Errors go to diag: those
- * of Lua, of types and names, of a result that is no trainer, and defines that the file never reads.
+ * Runs the file at path with the defines as fields of arg and gives its trainers. Errors go to
+ * diag: those of Lua, of types and names, of a result that is no trainer, and defines that the file
+ * never reads.
  */
 void
 load(const char *path, struct define *defs, uint32_t ndefs, struct spec *out)

@@ -51,19 +51,14 @@ dump(const struct options *o, const char *stage, const struct buf *text)
 	return true;
 }
 
-/* The compiler: one trainer through all stages. False after a user's error, which has been collected. */
+/* The compiler: one checked trainer through all stages. False after a user's error, which was collected. */
 static bool
 compile(struct object *trainer, const char *dir, const struct options *o)
 {
 	struct buf text = { 0 }, resolved = { 0 };
 	struct tree tree = { 0 };
 
-	spec_print(trainer, &text);
-	if (dump(o, "load", &text))
-		return true;
-	check(trainer, o->target);
-	if (diag_count())
-		return false;
+	set_size_pos(trainer->pos);
 	spec_print(trainer, &resolved);
 	if (dump(o, "check", &resolved))
 		return true;
@@ -141,10 +136,16 @@ compile_files(char **path, int n, const struct options *o)
 			cap = list.cap;
 		}
 	}
-	/* complete what can be completed, so that all errors show at once */
-	if (diag_count())
-		for (uint32_t i = 0; i < all.n; i++)
-			check(all.trainer[i], o->target);
+	for (uint32_t i = 0; i < all.n && o->dump && !strcmp(o->dump, "load"); i++) {
+		struct buf text = { 0 };
+		spec_print(all.trainer[i], &text);
+		fwrite(text.s, 1, text.n, stdout);
+	}
+	if (o->dump && !strcmp(o->dump, "load"))
+		return diag_count() == 0;
+	/* all of them, also after errors in load: so that all errors show at once */
+	for (uint32_t i = 0; i < all.n; i++)
+		check(all.trainer[i], o->target);
 	for (uint32_t i = 0; i < all.n; i++)
 		for (uint32_t k = 0; k < i && !diag_count(); k++) {
 			const struct value *a = spec_value(all.trainer[k], F_trainer_name),

@@ -294,62 +294,76 @@ glob(const char *pat, const char *s)
 }
 
 const char *
-param_name(const char *hf, uint32_t layer, uint64_t expert)
+param_name(const char *hf, const char *layer, const char *expert)
 {
 	struct buf b = { 0 };
 
 	for (; *hf; hf++)
 		if (*hf == '%')
-			buf_printf(&b, "%llu", *++hf == 'l' ? (unsigned long long)layer : (unsigned long long)expert);
+			buf_puts(&b, *++hf == 'l' ? layer : expert);
 		else
 			buf_add(&b, hf, 1);
 	return b.s;
 }
 
-/* Gives each parameter its group: the first pattern of adamw.groups that matches all its tensors. */
+/* Names of the parameter's tensors that a pattern takes and leaves; NULL: none. */
+static void
+match(const struct graph *g, const struct tensor *t, const char *pattern, const char **hit,
+    const char **miss)
+{
+	const struct segment *s = &g->seg.a[t->seg];
+	uint64_t experts = t->experts ? t->dim[0] : 1;
+
+	*hit = *miss = NULL;
+	for (uint32_t l = 0; l < (s->nlayers ? s->nlayers : 1) && !(*hit && *miss); l++)
+		for (uint64_t e = 0; e < experts; e++) {
+			const char *name = param_name(t->hf, xprintf("%u", s->nlayers ? s->layer[l] : 0),
+			    xprintf("%llu", (unsigned long long)e));
+			*(glob(pattern, name) ? hit : miss) = name;
+		}
+}
+
+/* Gives each parameter its group: the first pattern of adamw.groups that matches its tensors. */
 static void
 find_groups(struct graph *g)
 {
 	struct object *opt = spec_obj(g->trainer, F_trainer_optimizer);
 	struct value *list = spec_value(opt, F_adamw_groups);
-	uint64_t *matched = xalloc((list->n + 1) * sizeof *matched);
+	enum { SEEN = 1, HELD = 2, SPLIT = 4 };
+	uint8_t *state = xalloc(list->n + 1);
 	double decay = spec_num(opt, F_adamw_weight_decay);
+	struct buf names = { 0 };
 
 	for (uint32_t i = 1; i < g->tensor.n; i++) {
 		struct tensor *t = &g->tensor.a[i];
 		struct group grp = { t->ones ? 0 : decay, 1 };
+		bool taken = false;
 		uint32_t k;
 		if (t->class != T_PARAM)
 			continue;
-		const struct segment *s = &g->seg.a[t->seg];
+		buf_printf(&names, "%s%s", names.n ? ", " : "", param_name(t->hf, "*", "*"));
 		for (k = 0; k < list->n; k++) {
 			const struct object *o = list->list[k];
-			const char *pat = spec_str(o, F_group_match), *miss = NULL, *hit = NULL;
-			uint64_t experts = t->experts ? t->dim[0] : 1;
-			for (uint32_t l = 0; l < (s->nlayers ? s->nlayers : 1); l++)
-				for (uint64_t e = 0; e < experts; e++) {
-					const char *name = param_name(t->hf, s->nlayers ? s->layer[l] : 0, e);
-					if (glob(pat, name))
-						hit = name;
-					else
-						miss = name;
-					/* a pattern that treats experts alike is not tried on each */
-					if (e == 1 && experts > 8 && (!hit || !miss))
-						e = experts - 2;
-				}
+			const char *hit, *miss;
+			match(g, t, spec_str(o, F_group_match), &hit, &miss);
 			if (!hit)
 				continue;
-			matched[k]++;
-			if (miss) {
+			state[k] |= SEEN;
+			if (miss && !(state[k] & SPLIT)) {
 				diag_error(spec_value(o, F_group_match)->pos,
-				    "group.match = \"%s\" matches %s but not %s", pat, hit, miss);
-				diag_help("a group holds all layers and experts of a parameter: use * for the layer "
-				          "and the expert");
+				    "group.match = \"%s\" matches %s but not %s", spec_str(o, F_group_match), hit,
+				    miss);
+				diag_help("a group holds all layers and experts of a parameter: use * for the "
+				          "layer and the expert");
+				state[k] |= SPLIT;
 			}
+			if (miss || taken)
+				continue;
+			taken = true;
+			state[k] |= HELD;
 			if (spec_value(o, F_group_weight_decay)->set)
 				grp.weight_decay = spec_num(o, F_group_weight_decay);
 			grp.lr_scale = spec_num(o, F_group_lr_scale);
-			break;
 		}
 		for (k = 0; k < g->group.n; k++)
 			if (g->group.a[k].weight_decay == grp.weight_decay && g->group.a[k].lr_scale == grp.lr_scale)
@@ -359,22 +373,15 @@ find_groups(struct graph *g)
 		t->group = k;
 	}
 	for (uint32_t k = 0; k < list->n; k++) {
-		if (matched[k])
-			continue;
-		const struct object *o = list->list[k];
-		bool shadowed = false;
-		for (uint32_t i = 1; i < g->tensor.n; i++)
-			shadowed |= g->tensor.a[i].class == T_PARAM &&
-			    glob(spec_str(o, F_group_match), param_name(g->tensor.a[i].hf, 0, 0));
-		diag_error(spec_value(o, F_group_match)->pos,
-		    shadowed ? "group.match = \"%s\" never holds: earlier groups take all it matches"
-		             : "group.match = \"%s\" matches no parameter",
-		    spec_str(o, F_group_match));
-		struct buf names = { 0 };
-		for (uint32_t i = 1; i < g->tensor.n; i++)
-			if (g->tensor.a[i].class == T_PARAM)
-				buf_printf(&names, "%s%s", names.n ? ", " : "", param_name(g->tensor.a[i].hf, 0, 0));
-		diag_help("the parameters are %s", names.s);
+		struct value *v = spec_value(list->list[k], F_group_match);
+		if (!(state[k] & SEEN)) {
+			diag_error(v->pos, "group.match = \"%s\" matches no parameter", v->str);
+			diag_help("the parameters are %s", names.s);
+		} else if (!(state[k] & (HELD | SPLIT))) {
+			diag_error(v->pos, "group.match = \"%s\" never holds: groups before it take all it matches",
+			    v->str);
+			diag_help("the first group that matches a parameter holds: put the narrower pattern first");
+		}
 	}
 }
 

@@ -33,7 +33,9 @@ char *xprintf(const char *fmt, ...) PRINTF(1, 2);
 #define PUSH(arr) (grow((void **)&(arr).a, &(arr).n, &(arr).cap, sizeof(*(arr).a)), &(arr).a[(arr).n - 1])
 void grow(void **a, uint32_t *n, uint32_t *cap, size_t size);
 
-/* Checked arithmetic: overflow ends the process as a user's error about sizes ("model too large"). */
+/* Checked arithmetic: overflow ends the process, as a user's error at the trainer that set_size_pos named. */
+struct pos;
+void set_size_pos(struct pos p);
 uint64_t mul64(uint64_t a, uint64_t b);
 uint64_t add64(uint64_t a, uint64_t b);
 uint64_t align64(uint64_t n, uint64_t to);
@@ -175,7 +177,7 @@ struct pos srcpos_return(uint32_t file);                 /* of the last return *
 /* Where a field stands in the table of a call, else the call; *first where it is given twice. */
 struct pos srcpos_field(struct pos call, const char *field, struct pos *first);
 
-/* ---- sandbox.c: Lua without files, clocks and unbounded work ---------------------------------------- */
+/* ---- sandbox.c, sandlib.c: Lua without files, clocks and unbounded work ------------------------------ */
 
 struct lua_State;
 struct lua_State *sandbox_open(uint32_t file, struct define *defs, uint32_t ndefs);
@@ -183,6 +185,8 @@ int sandbox_run(struct lua_State *L);                    /* number of results, -
 struct pos sandbox_where(struct lua_State *L);           /* of the call being executed */
 char *sandbox_describe(struct lua_State *L, int index);  /* a value in words: 'string "64"' */
 void sandbox_unused(const struct define *d);             /* an error: the file doesn't read it */
+void sandbox_library(struct lua_State *L);               /* into the table of globals */
+void sandbox_reader(struct lua_State *L, int (*reader)(struct lua_State *), const char *name);
 
 /* ---- check.c, rules.c, explain.c: every rule; completes the spec ------------------------------------- */
 
@@ -314,8 +318,8 @@ struct graph {
 };
 
 struct graph *graph_build(struct object *trainer); /* forward, then gradients and update */
-/* Checkpoint name with layer and expert filled in. */
-const char *param_name(const char *hf, uint32_t layer, uint64_t expert);
+/* Checkpoint name with layer and expert filled in (texts: "3" or "*"). */
+const char *param_name(const char *hf, const char *layer, const char *expert);
 void grad_segment(struct graph *g, uint32_t seg);  /* writes ops[BACKWARD] by op.def's rules */
 void graph_verify(const struct graph *g);          /* internal error on a malformed graph */
 void graph_print(const struct graph *g, struct buf *out);
@@ -353,6 +357,7 @@ struct shard {
 	struct stage *stage; /* mesh.pipeline of them */
 };
 struct shard *shard(struct graph *g);
+struct shard *shard_mesh(struct graph *g, uint64_t data, uint64_t expert, uint64_t pipeline);
 void shard_print(const struct shard *s, struct buf *out);
 /* How many layers of a tensor's segment a stage holds (1 for what exists once and is there). */
 uint64_t stage_layers(const struct shard *s, uint32_t stage, const struct tensor *t);
@@ -430,8 +435,8 @@ struct plan *plan(struct shard *s);
 void plancheck(const struct plan *p);
 /* The same check; NULL, or the fault. For tests that plant faults. */
 const char *plan_fault(const struct plan *p);
-/* Bytes a rank of a stage needs by region, were batch.micro and the degrees these. */
-uint64_t rank_memory(const struct plan *p, uint32_t stage, uint64_t micro, const struct mesh *m,
+/* Bytes a rank of a stage needs by region, were the layout s and batch.micro these. */
+uint64_t rank_memory(const struct plan *p, const struct shard *s, uint32_t stage, uint64_t micro,
     uint64_t bytes[N_REGIONS]);
 /* A user's error where the plan does not fit the device: five largest buffers, cheapest remedies. */
 void plan_fits(const struct plan *p);

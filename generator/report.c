@@ -11,10 +11,11 @@ scale(uint64_t bytes, uint64_t micro, const struct graph *g)
 }
 
 uint64_t
-rank_memory(const struct plan *p, uint32_t stage, uint64_t micro, const struct mesh *m,
+rank_memory(const struct plan *p, const struct shard *s, uint32_t stage, uint64_t micro,
     uint64_t bytes[N_REGIONS])
 {
 	const struct graph *g = p->graph;
+	const struct mesh *m = &s->mesh;
 	uint64_t total = 0;
 
 	if (m->world == 1 && micro == g->B) {
@@ -24,8 +25,8 @@ rank_memory(const struct plan *p, uint32_t stage, uint64_t micro, const struct m
 	memset(bytes, 0, N_REGIONS * sizeof *bytes);
 	for (tensor_id t = 1; t < g->tensor.n; t++) {
 		const struct tensor *x = &g->tensor.a[t];
-		uint64_t layers = stage_layers(p->shard, stage, x);
-		uint64_t n = mul64(mul64(tensor_elems(x), dtype_bytes(p, x->dtype)), layers);
+		uint64_t n = mul64(tensor_elems(x), dtype_bytes(p, x->dtype));
+		n = mul64(n, stage_layers(s, stage, x));
 		if (x->class == T_PARAM || x->class == T_GRAD || x->class == T_STATE) {
 			bool experts = g->tensor.a[x->class == T_PARAM ? t : x->param].experts;
 			n = experts ? n / m->expert : n;
@@ -45,7 +46,7 @@ rank_memory(const struct plan *p, uint32_t stage, uint64_t micro, const struct m
 		}
 		bytes[p->place[t].region] = add64(bytes[p->place[t].region], n);
 	}
-	const struct stage *st = &p->shard->stage[stage];
+	const struct stage *st = &s->stage[stage];
 	uint64_t streams = mul64(p->stream_stride, st->n + 1u);
 	bytes[R_SAVED] = mul64(add64(bytes[R_SAVED], scale(streams, micro, g)), st->slots);
 	bytes[R_SCRATCH] = scale(p->region_bytes[R_SCRATCH], micro, g);
@@ -57,13 +58,13 @@ rank_memory(const struct plan *p, uint32_t stage, uint64_t micro, const struct m
 /* ---- does it fit ---- */
 
 static uint64_t
-worst_rank(const struct plan *p, uint64_t micro, const struct mesh *m, uint32_t *stage,
+worst_rank(const struct plan *p, const struct shard *s, uint64_t micro, uint32_t *stage,
     uint64_t bytes[N_REGIONS])
 {
 	uint64_t worst = 0, part[N_REGIONS];
 
-	for (uint32_t i = 0; i < p->shard->mesh.pipeline; i++) {
-		uint64_t n = rank_memory(p, i, micro, m, part);
+	for (uint32_t i = 0; i < s->mesh.pipeline; i++) {
+		uint64_t n = rank_memory(p, s, i, micro, part);
 		if (n > worst) {
 			worst = n;
 			*stage = i;
@@ -105,64 +106,112 @@ five_largest(const struct plan *p, uint32_t stage, struct buf *out)
 		buf_printf(out, "%s%s %s", i ? ", " : "", g->tensor.a[top[i]].name, human_bytes(size[i]));
 }
 
+/* A change of the description that needs less memory: the degrees times these powers of two. */
+struct remedy {
+	bool micro, data, expert, pipeline;
+};
+
+/* Applies a remedy at growing strength until it fits; gives what is needed then. */
+static uint64_t
+try_remedy(const struct plan *p, const struct remedy *r, uint64_t device, struct buf *out)
+{
+	const struct graph *g = p->graph;
+	const struct mesh *m = &p->shard->mesh;
+	uint64_t bytes[N_REGIONS], micro = g->B, best = UINT64_MAX;
+	uint64_t data = m->data, expert = m->expert, pipeline = m->pipeline;
+	uint32_t stage;
+
+	for (int power = 0; power < 8 && best > device; power++) {
+		if (r->micro && power)
+			micro = micro > 1 ? micro / 2 : micro;
+		if (r->data && power)
+			data *= 2;
+		if (r->expert && power)
+			expert *= 2;
+		if (r->pipeline && power)
+			pipeline *= 2;
+		bool legal = pipeline <= g->n_layers && data % expert == 0 &&
+		    spec_int(spec_obj(g->trainer, F_trainer_batch), F_batch_global) % (int64_t)(micro * data) == 0;
+		for (tensor_id t = 1; t < g->tensor.n; t++)
+			legal &= !g->tensor.a[t].experts || g->tensor.a[t].dim[0] % expert == 0;
+		if (!legal)
+			continue;
+		uint64_t n = worst_rank(p, shard_mesh(p->shard->graph, data, expert, pipeline), micro, &stage, bytes);
+		if (n >= best)
+			break;
+		best = n;
+		out->n = 0;
+		const char *sep = "";
+		if (r->micro)
+			buf_printf(out, "batch.micro = %llu", (unsigned long long)micro), sep = " with ";
+		if (r->data)
+			buf_printf(out, "%sparallel.data = %llu", sep, (unsigned long long)data), sep = " with ";
+		if (r->expert)
+			buf_printf(out, "%sparallel.expert = %llu", sep, (unsigned long long)expert), sep = " with ";
+		if (r->pipeline)
+			buf_printf(out, "%sparallel.pipeline = %llu", sep, (unsigned long long)pipeline);
+		buf_printf(out, ": %s%s", human_bytes(n), n <= device ? ", fits" : "");
+	}
+	return best;
+}
+
+static void
+remedies(const struct plan *p, uint64_t need, uint64_t device)
+{
+	/* cheapest first: fewer sequences at a time, then more ranks; both only where one is not enough */
+	static const struct remedy single[] = {
+		{ .micro = true }, { .data = true }, { .data = true, .expert = true }, { .pipeline = true },
+	}, joint[] = {
+		{ .micro = true, .data = true, .expert = true }, { .micro = true, .pipeline = true },
+		{ .data = true, .expert = true, .pipeline = true },
+		{ .micro = true, .data = true, .expert = true, .pipeline = true },
+	};
+	struct buf all = { 0 };
+	bool enough = false;
+
+	for (unsigned i = 0; i < LEN(single) + LEN(joint); i++) {
+		const struct remedy *r = i < LEN(single) ? &single[i] : &joint[i - LEN(single)];
+		struct buf one = { 0 };
+		if (enough && i >= LEN(single))
+			break;
+		uint64_t n = try_remedy(p, r, device, &one);
+		enough |= n <= device;
+		if (n < need - need / 20 && (i < LEN(single) || n <= device))
+			buf_printf(&all, "%s%s", all.n ? "; " : "", one.s);
+	}
+	if (all.n)
+		diag_help("use %s", all.s);
+	if (!enough)
+		diag_help("no smaller microbatch and no layout near this one fits: take a smaller model or shorter "
+		          "sequences");
+}
+
 void
 plan_fits(const struct plan *p)
 {
 	const struct graph *g = p->graph;
 	struct object *t = g->trainer;
 	double gib = spec_num(t, F_trainer_device_memory);
-	uint64_t device = (uint64_t)(gib * 1073741824.0), bytes[N_REGIONS], other[N_REGIONS];
-	uint32_t stage = 0, at;
-	uint64_t need = worst_rank(p, g->B, &p->shard->mesh, &stage, bytes);
-	struct buf top = { 0 }, fixes = { 0 };
+	uint64_t device = (uint64_t)(gib * 1073741824.0), bytes[N_REGIONS];
+	uint32_t stage = 0;
+	uint64_t need = worst_rank(p, p->shard, g->B, &stage, bytes);
+	struct buf top = { 0 }, parts = { 0 };
 
 	if (gib <= 0 || need <= device)
 		return;
 	struct value *where = spec_value(t, F_trainer_device_memory);
 	diag_error(where->given ? where->pos : spec_value(t, F_trainer_target)->pos,
-	    "%s needs %s on the ranks of stage %u, %s more than trainer.device_memory = %s GiB",
-	    spec_str(t, F_trainer_name), human_bytes(need), stage, human_bytes(need - device),
+	    "%s needs %s on a rank%s, %s more than trainer.device_memory = %s GiB",
+	    spec_str(t, F_trainer_name), human_bytes(need),
+	    p->shard->mesh.pipeline > 1 ? xprintf(" of stage %u", stage) : "", human_bytes(need - device),
 	    xprintf("%.6g", gib));
-	struct buf parts = { 0 };
 	for (int r = 0; r < N_REGIONS; r++)
 		if (bytes[r] > need / 1000)
 			buf_printf(&parts, "%s%s %s", parts.n ? ", " : "", region_names[r], human_bytes(bytes[r]));
-	diag_help("of that %s", parts.s);
+	diag_help("of that: %s", parts.s);
 	five_largest(p, stage, &top);
-	diag_help("the largest buffers are %s", top.s);
-	if (g->B > 1) {
-		uint64_t micro = g->B;
-		uint64_t n = need;
-		while (micro > 1 && n > device)
-			n = worst_rank(p, --micro, &p->shard->mesh, &at, other);
-		buf_printf(&fixes, "; batch.micro = %llu: %s%s", (unsigned long long)micro, human_bytes(n),
-		    n <= device ? ", fits" : "");
-	}
-	struct mesh m = p->shard->mesh;
-	for (int k = 0; k < 2; k++) {
-		struct mesh more = m;
-		uint64_t n = need;
-		while (n > device && more.data < m.data * 64) {
-			more.data *= 2;
-			more.world *= 2;
-			if (k == 1)
-				more.expert *= 2;
-			else
-				more.expert_data *= 2;
-			bool odd = false;
-			for (tensor_id i = 1; i < g->tensor.n && k == 1; i++)
-				odd |= g->tensor.a[i].experts && g->tensor.a[i].dim[0] % more.expert;
-			if (odd)
-				break;
-			n = worst_rank(p, g->B, &more, &at, other);
-		}
-		if (n < need)
-			buf_printf(&fixes, "; parallel.data = %llu%s: %s%s", (unsigned long long)more.data,
-			    k ? xprintf(" with expert = %llu", (unsigned long long)more.expert) : "",
-			    human_bytes(n), n <= device ? ", fits" : "");
-	}
-	if (fixes.n)
-		diag_help("use %s", fixes.s + 2);
+	diag_help("the largest buffers: %s", top.s);
+	remedies(p, need, device);
 }
 
 /* ---- text ---- */
@@ -222,7 +271,7 @@ report_memory(const struct plan *p, struct buf *out)
 	buf_puts(out, "\nmemory a rank\n");
 	for (uint32_t i = 0; i < m->pipeline; i++) {
 		const struct stage *st = &p->shard->stage[i];
-		uint64_t total = rank_memory(p, i, p->graph->B, m, bytes);
+		uint64_t total = rank_memory(p, p->shard, i, p->graph->B, bytes);
 		if (m->pipeline > 1)
 			buf_printf(out, " stage %u: %slayers %u .. %u%s\n", i, st->embed ? "embedding, " : "",
 			    st->first, st->first + st->n - 1, st->head ? ", head" : "");
@@ -286,7 +335,7 @@ plan_report(const struct plan *p, struct buf *out)
 	row(out, "microbatches", commas(g->microbatches),
 	    xprintf("a rank and step, %llu x %llu tokens", (unsigned long long)g->B,
 	        (unsigned long long)g->S));
-	row(out, "FLOPs", xprintf("%.4g G", (double)g->flops_token / 1e9),
+	row(out, "FLOPs", commas(g->flops_token),
 	    "a token, forward and backward, causal half, no recompute");
 	row(out, "", xprintf("%.4g T", step_flops / 1e12), "a step");
 	if (m->pipeline > 1)

@@ -1,6 +1,6 @@
 /*
- * The rules between whole numbers of a trainer: what divides what, what bounds what. A rule is a row; its
- * help is computed by trying values, so that what is proposed holds under all the rules.
+ * The rules between whole numbers of a trainer: what divides what, what bounds what. A rule is a
+ * row; its help is computed by trying values, so that what is proposed holds under all the rules.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -81,8 +81,8 @@ note_value(const struct value *v, uint32_t f)
 static const char *
 not_a_divisor(const struct scope *s, const uint32_t *f)
 {
-	return xprintf("%s = %lld is not divisible by %s = %lld", spec_name(f[0]), (long long)s->x[f[0]],
-	    spec_name(f[1]), (long long)s->x[f[1]]);
+	return xprintf("%s = %lld is not divisible by %s = %lld", spec_name(f[0]),
+	    (long long)s->x[f[0]], spec_name(f[1]), (long long)s->x[f[1]]);
 }
 
 static const char *
@@ -96,14 +96,15 @@ static const char *
 odd_head(const struct scope *s, const uint32_t *f)
 {
 	(void)f;
-	return xprintf("%s = %lld is odd: rotary embedding turns pairs", spec_name(F_attention_head_dim),
-	    (long long)s->x[F_attention_head_dim]);
+	return xprintf("%s = %lld is odd: rotary embedding turns pairs",
+	    spec_name(F_attention_head_dim), (long long)s->x[F_attention_head_dim]);
 }
 
 static const char *
 odd_quotient(const struct scope *s, const uint32_t *f)
 {
-	return xprintf("the head size %s / %s = %lld / %lld = %lld is odd: rotary embedding turns pairs",
+	return xprintf(
+	    "the head size %s / %s = %lld / %lld = %lld is odd: rotary embedding turns pairs",
 	    spec_name(f[0]), spec_name(f[1]), (long long)s->x[f[0]], (long long)s->x[f[1]],
 	    (long long)(s->x[f[0]] / s->x[f[1]]));
 }
@@ -112,18 +113,20 @@ static const char *
 uneven_batch(const struct scope *s, const uint32_t *f)
 {
 	long long micro = s->x[f[1]], data = s->x[f[2]];
-	return xprintf("%s = %lld is not divisible by %s * %s = %lld * %lld = %lld", spec_name(f[0]),
-	    (long long)s->x[f[0]], spec_name(f[1]), spec_name(f[2]), micro, data, micro * data);
+	return xprintf("%s = %lld is not divisible by %s * %s = %lld * %lld = %lld",
+	    spec_name(f[0]), (long long)s->x[f[0]], spec_name(f[1]), spec_name(f[2]), micro, data,
+	    micro * data);
 }
 
 enum when { ALWAYS, HEAD_DIM_GIVEN, HEAD_DIM_DERIVED };
 
-/* One field bounds the other: the nearest value will do. One is a multiple of the others: more may. */
+/* One field bounds the other: the nearest value will do. One is a multiple of the others: more may.
+ */
 enum { RANGE, DIVISORS };
 
 /*
- * The message speaks of the fields in this order, N_FIELDS ends them. The first one that is given carries
- * the error.
+ * The message speaks of the fields in this order, N_FIELDS ends them. The first one that is given
+ * carries the error.
  */
 static const struct rule {
 	bool (*holds)(const int64_t *x);
@@ -131,21 +134,24 @@ static const struct rule {
 	uint32_t f[3], kind;
 	enum when when;
 } rules[] = {
-	{ head_divides, not_a_divisor, { F_transformer_d_model, F_attention_n_heads, N_FIELDS }, DIVISORS,
-	    HEAD_DIM_DERIVED },
-	{ head_even, odd_quotient, { F_transformer_d_model, F_attention_n_heads, N_FIELDS }, DIVISORS,
-	    HEAD_DIM_DERIVED },
-	{ head_even, odd_head, { F_attention_head_dim, N_FIELDS, N_FIELDS }, DIVISORS, HEAD_DIM_GIVEN },
-	{ kv_divides, not_a_divisor, { F_attention_n_heads, F_attention_n_kv_heads, N_FIELDS }, DIVISORS,
+	{ head_divides, not_a_divisor, { F_transformer_d_model, F_attention_n_heads, N_FIELDS },
+	    DIVISORS, HEAD_DIM_DERIVED },
+	{ head_even, odd_quotient, { F_transformer_d_model, F_attention_n_heads, N_FIELDS },
+	    DIVISORS, HEAD_DIM_DERIVED },
+	{ head_even, odd_head, { F_attention_head_dim, N_FIELDS, N_FIELDS }, DIVISORS,
+	    HEAD_DIM_GIVEN },
+	{ kv_divides, not_a_divisor, { F_attention_n_heads, F_attention_n_kv_heads, N_FIELDS },
+	    DIVISORS, ALWAYS },
+	{ enough_experts, not_in_range, { F_moe_top_k, F_moe_num_experts, N_FIELDS }, RANGE,
 	    ALWAYS },
-	{ enough_experts, not_in_range, { F_moe_top_k, F_moe_num_experts, N_FIELDS }, RANGE, ALWAYS },
 	{ expert_divides_experts, not_a_divisor, { F_moe_num_experts, F_parallel_expert, N_FIELDS },
 	    DIVISORS, ALWAYS },
-	{ expert_divides_data, not_a_divisor, { F_parallel_data, F_parallel_expert, N_FIELDS }, DIVISORS,
+	{ expert_divides_data, not_a_divisor, { F_parallel_data, F_parallel_expert, N_FIELDS },
+	    DIVISORS, ALWAYS },
+	{ enough_layers, not_in_range, { F_parallel_pipeline, F_transformer_n_layers, N_FIELDS },
+	    RANGE, ALWAYS },
+	{ batch_divides, uneven_batch, { F_batch_global, F_batch_micro, F_parallel_data }, DIVISORS,
 	    ALWAYS },
-	{ enough_layers, not_in_range, { F_parallel_pipeline, F_transformer_n_layers, N_FIELDS }, RANGE,
-	    ALWAYS },
-	{ batch_divides, uneven_batch, { F_batch_global, F_batch_micro, F_parallel_data }, DIVISORS, ALWAYS },
 };
 
 /* All scopes of a trainer: one a distinct moe, or one without. */
@@ -173,11 +179,12 @@ speaks_of(const struct rule *r, uint32_t f)
 }
 
 /*
- * Whether a field could have the value x: the rule would hold, and every other one about it that holds now,
- * in every scope that shares it.
+ * Whether a field could have the value x: the rule would hold, and every other one about it that
+ * holds now, in every scope that shares it.
  */
 static bool
-legal(const struct rule *rule, const struct scopes *all, const struct value *v, uint32_t f, int64_t x)
+legal(
+    const struct rule *rule, const struct scopes *all, const struct value *v, uint32_t f, int64_t x)
 {
 	for (uint32_t k = 0; k < all->n; k++) {
 		struct scope *s = &all->a[k];
@@ -206,7 +213,8 @@ by_size(const void *a, const void *b)
 
 /* "56 or 64": the legal values nearest to the present one, rising; NULL if none was found. */
 static char *
-proposals(const struct rule *r, const struct scopes *all, const struct scope *s, uint32_t f, uint32_t max)
+proposals(
+    const struct rule *r, const struct scopes *all, const struct scope *s, uint32_t f, uint32_t max)
 {
 	int64_t found[LEGAL_MAX], now = s->x[f];
 	uint32_t n = 0;
@@ -245,7 +253,8 @@ broken(const struct rule *r, const struct scopes *all, const struct scope *s)
 			buf_printf(&help, "%s%s", help.n ? ", or " : "", p);
 	}
 	if (r->when == HEAD_DIM_DERIVED)
-		buf_printf(&help, "%sset %s", help.n ? ", or " : "", spec_name(F_attention_head_dim));
+		buf_printf(
+		    &help, "%sset %s", help.n ? ", or " : "", spec_name(F_attention_head_dim));
 	if (help.n)
 		diag_help("%s%s", strncmp(help.s, "set ", 4) == 0 ? "" : "use ", help.s);
 }
@@ -261,8 +270,8 @@ take(struct scope *s, const struct object *o)
 }
 
 /*
- * Checks the rules of a trainer whose objects are checked one by one and whose derived values are not
- * filled in yet. A rule is passed over if one of its fields is in error.
+ * Checks the rules of a trainer whose objects are checked one by one and whose derived values are
+ * not filled in yet. A rule is passed over if one of its fields is in error.
  */
 void
 check_rules(const struct object *trainer)
@@ -297,4 +306,3 @@ check_rules(const struct object *trainer)
 				broken(&rules[r], &all, &all.a[k]);
 	}
 }
-

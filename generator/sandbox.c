@@ -1,9 +1,7 @@
 /*
- * Lua without files, clocks and unbounded work, for running descriptions. What happens depends on the text
- * and the defines alone: no addresses, no hash order, no random numbers can be seen. Instructions and
- * memory are bounded; library functions that may work for long inside C, where no limit can look, are left
- * out (string patterns backtrack exponentially, table.move runs over any range) or guarded. Errors are
- * reprinted in olmogen's shape.
+ * Lua without files, clocks and unbounded work, for running descriptions. What happens depends on
+ * the text and the defines alone. Instructions and memory are bounded, errors are reprinted in
+ * olmogen's shape. sandlib.c is the library.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +9,6 @@
 
 #include <lauxlib.h>
 #include <lua.h>
-#include <lualib.h>
 
 #include "olmogen.h"
 
@@ -20,10 +17,9 @@ enum {
 	HOOK_EVERY = 1000,
 	SECONDS_MAX = 60, /* of CPU time: stops what the instruction count can't see */
 	MEMORY_MAX = 64 << 20,
-	SORT_MAX = 100,   /* from there on Lua picks pivots by the clock */
-	LEVELS_MAX = 5,   /* call levels shown */
-	TEXT_SHOWN = 40,  /* bytes of a string shown in messages */
-	READS_MAX = 20,   /* fields of arg told to the user */
+	LEVELS_MAX = 5,  /* call levels shown */
+	TEXT_SHOWN = 40, /* bytes of a string shown in messages */
+	READS_MAX = 20,  /* fields of arg told to the user */
 };
 /* The chunk's name: it marks the positions that Lua puts before its messages. */
 #define CHUNK "\001"
@@ -33,10 +29,11 @@ static struct {
 	uint32_t file;
 	struct define *defs;
 	uint32_t ndefs;
-	size_t used;
+	size_t used, limit; /* bytes */
 	uint64_t instructions;
 	clock_t start;
-	uint32_t level[LEVELS_MAX + 1], n; /* lines of the call levels at an error, innermost first */
+	uint32_t level[LEVELS_MAX + 1]; /* lines of the call levels at an error, innermost first */
+	uint32_t n;
 	struct {
 		char **a;
 		uint32_t n, cap;
@@ -80,8 +77,9 @@ allocate(void *ud, void *p, size_t old, size_t new)
 		box.used -= old;
 		return NULL;
 	}
-	if (new > old && new - old > MEMORY_MAX - box.used) {
-		/* the stack is gone when the error arrives; reading it here changes nothing in Lua */
+	if (new > old && box.used + (new - old) > box.limit) {
+		/* the stack is gone when the error arrives; reading it here changes nothing in Lua
+		 */
 		if (box.L)
 			note_levels(box.L);
 		return NULL;
@@ -98,8 +96,10 @@ on_count(lua_State *L, lua_Debug *ar)
 	const char *what = NULL;
 	box.instructions += HOOK_EVERY;
 	if (box.instructions >= INSTRUCTIONS_MAX)
-		what = xprintf("the description ran for more than %s instructions: is there an endless "
-		               "loop?", commas(INSTRUCTIONS_MAX));
+		what = xprintf(
+		    "the description ran for more than %s instructions: is there an endless "
+		    "loop?",
+		    commas(INSTRUCTIONS_MAX));
 	else if ((clock() - box.start) / CLOCKS_PER_SEC >= SECONDS_MAX)
 		what = xprintf("the description ran for more than %d seconds", SECONDS_MAX);
 	if (!what)
@@ -186,191 +186,7 @@ sandbox_describe(lua_State *L, int index)
 	return name;
 }
 
-/* ---- library functions that differ from Lua's ------------------------------------------------------- */
-
-/* Arguments that print as an address print as their type. */
-static void
-hide_addresses(lua_State *L)
-{
-	for (int i = lua_gettop(L); i > 0; i--) {
-		int type = lua_type(L, i);
-		if (type < LUA_TTABLE)
-			continue;
-		if (type != LUA_TUSERDATA || luaL_getmetafield(L, i, "__name") == LUA_TNIL)
-			lua_pushstring(L, lua_typename(L, type));
-		lua_replace(L, i);
-	}
-}
-
-static int
-print(lua_State *L)
-{
-	hide_addresses(L);
-	for (int i = 1, n = lua_gettop(L); i <= n; i++) {
-		fprintf(stderr, "%s%s", i > 1 ? "\t" : "", luaL_tolstring(L, i, NULL));
-		lua_pop(L, 1);
-	}
-	fputc('\n', stderr);
-	return 0;
-}
-
-static int
-to_string(lua_State *L)
-{
-	luaL_checkany(L, 1);
-	lua_settop(L, 1);
-	hide_addresses(L);
-	luaL_tolstring(L, 1, NULL);
-	return 1;
-}
-
-/* Calls the library's own function, kept as the first upvalue. */
-static int
-forward(lua_State *L)
-{
-	lua_pushvalue(L, lua_upvalueindex(1));
-	lua_insert(L, 1);
-	lua_call(L, lua_gettop(L) - 1, LUA_MULTRET);
-	return lua_gettop(L);
-}
-
-static int
-string_format(lua_State *L)
-{
-	for (const char *s = luaL_checkstring(L, 1); *s; s++) {
-		if (*s != '%')
-			continue;
-		s += 1 + strspn(s + 1, "-+ #0123456789.");
-		if (*s == 'p')
-			return luaL_error(L, "string.format has no %%p in a description");
-		if (!*s)
-			break;
-	}
-	hide_addresses(L);
-	return forward(L);
-}
-
-static int
-string_rep(lua_State *L)
-{
-	size_t n, sep = 0;
-	luaL_checklstring(L, 1, &n);
-	luaL_checkinteger(L, 2);
-	if (!lua_isnoneornil(L, 3))
-		luaL_checklstring(L, 3, &sep);
-	if (n + sep == 0) { /* Lua would still count to n */
-		lua_pushliteral(L, "");
-		return 1;
-	}
-	return forward(L);
-}
-
-static int
-table_sort(lua_State *L)
-{
-	luaL_checktype(L, 1, LUA_TTABLE);
-	if (lua_rawlen(L, 1) > SORT_MAX)
-		return luaL_error(L, "table.sort takes at most %d elements in a description", SORT_MAX);
-	return forward(L);
-}
-
-static void
-check_listable(lua_State *L)
-{
-	luaL_checktype(L, 1, LUA_TTABLE);
-	if (luaL_getmetafield(L, 1, "__index") != LUA_TNIL)
-		luaL_error(L, "this table can't be listed: read its fields by name");
-}
-
-static bool
-key_before(lua_State *L, int a, int b)
-{
-	int x = lua_type(L, a), y = lua_type(L, b);
-	return x != y ? x < y : lua_compare(L, a, b, LUA_OPLT);
-}
-
-/* Sinks the element at root of the heap of n keys in the table at index 2. */
-static void
-sift(lua_State *L, lua_Integer root, lua_Integer n)
-{
-	for (lua_Integer child; (child = root * 2) <= n; root = child) {
-		lua_rawgeti(L, 2, root);
-		lua_rawgeti(L, 2, child);
-		if (child < n) {
-			lua_rawgeti(L, 2, child + 1);
-			if (key_before(L, -2, -1)) {
-				lua_remove(L, -2);
-				child++;
-			} else {
-				lua_pop(L, 1);
-			}
-		}
-		if (!key_before(L, -2, -1)) {
-			lua_pop(L, 2);
-			return;
-		}
-		lua_rawseti(L, 2, root);
-		lua_rawseti(L, 2, child);
-	}
-}
-
-static int
-pairs_next(lua_State *L)
-{
-	lua_Integer i = lua_tointeger(L, lua_upvalueindex(3)) + 1;
-	lua_pushinteger(L, i);
-	lua_replace(L, lua_upvalueindex(3));
-	if (lua_rawgeti(L, lua_upvalueindex(2), i) == LUA_TNIL)
-		return 1;
-	lua_pushvalue(L, -1);
-	lua_rawget(L, lua_upvalueindex(1));
-	return 2;
-}
-
-/* pairs in the keys' order, numbers first: Lua's own order changes from run to run. */
-static int
-pairs(lua_State *L)
-{
-	check_listable(L);
-	lua_settop(L, 1);
-	lua_newtable(L);
-	lua_Integer n = 0;
-	for (lua_pushnil(L); lua_next(L, 1);) {
-		int type = lua_type(L, -2);
-		if (type != LUA_TNUMBER && type != LUA_TSTRING)
-			return luaL_error(L, "pairs takes keys that are numbers or strings in a description");
-		lua_pop(L, 1);
-		lua_pushvalue(L, -1);
-		lua_rawseti(L, 2, ++n);
-	}
-	for (lua_Integer i = n / 2; i >= 1; i--)
-		sift(L, i, n);
-	for (lua_Integer i = n; i > 1; i--) {
-		lua_rawgeti(L, 2, 1);
-		lua_rawgeti(L, 2, i);
-		lua_rawseti(L, 2, 1);
-		lua_rawseti(L, 2, i);
-		sift(L, 1, i - 1);
-	}
-	lua_pushinteger(L, 0);
-	lua_pushcclosure(L, pairs_next, 3);
-	return 1;
-}
-
-/* next tells whether a table is empty; walking is for pairs, whose order is fixed. */
-static int
-next(lua_State *L)
-{
-	check_listable(L);
-	if (!lua_isnoneornil(L, 2))
-		return luaL_error(L, "next takes no key in a description: walk with pairs");
-	lua_settop(L, 1);
-	pairs(L);
-	lua_call(L, 0, 2);
-	return 2;
-}
-
-/* ---- names ------------------------------------------------------------------------------------------ */
+/* ---- names ----------------------------------------------------------------------------------- */
 
 static int
 arg_read(lua_State *L)
@@ -397,27 +213,11 @@ arg_read(lua_State *L)
 	return 1; /* the last define of a name holds */
 }
 
-static const char *const base_names[] = { "assert", "error", "ipairs", "select", "tonumber", "type",
-	NULL };
-static const char *const math_names[] = { "abs", "ceil", "cos", "exp", "floor", "fmod", "huge", "log",
-	"max", "maxinteger", "min", "mininteger", "modf", "pi", "sin", "sqrt", "tan", "tointeger", "type",
-	"ult", NULL };
-static const char *const string_names[] = { "byte", "char", "len", "lower", "reverse", "sub", "upper",
-	NULL };
-static const char *const table_names[] = { "concat", "insert", "pack", "remove", "unpack", NULL };
-
 /* What Lua has and a description hasn't. */
 static const char *const absent[] = { "io", "os", "debug", "package", "coroutine", "utf8", "load",
-	"loadfile", "loadstring", "dofile", "require", "pcall", "xpcall", "setmetatable", "getmetatable",
-	"rawget", "rawset", "rawequal", "rawlen", "collectgarbage", "warn", "_G", "_VERSION" };
-
-static int
-no_member(lua_State *L)
-{
-	const char *key = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : "?";
-	return luaL_error(L, "%s.%s doesn't exist in a description", lua_tostring(L, lua_upvalueindex(1)),
-	    key);
-}
+	"loadfile", "loadstring", "dofile", "require", "pcall", "xpcall", "setmetatable",
+	"getmetatable", "rawget", "rawset", "rawequal", "rawlen", "collectgarbage", "warn", "_G",
+	"_VERSION" };
 
 static int
 no_name(lua_State *L)
@@ -434,77 +234,15 @@ no_name(lua_State *L)
 	return luaL_error(L, "unknown name '%s'", name);
 }
 
-/* A table on the stack's top gets a metatable with one reader. */
-static void
-set_reader(lua_State *L, lua_CFunction reader, const char *name)
-{
-	lua_newtable(L);
-	lua_pushstring(L, name);
-	lua_pushcclosure(L, reader, 1);
-	lua_setfield(L, -2, "__index");
-	lua_setmetatable(L, -2);
-}
-
-/* Moves the functions named from the table on the top into a new table, which takes its place. */
-static void
-keep(lua_State *L, const char *const *names)
-{
-	lua_newtable(L);
-	for (; *names; names++) {
-		lua_getfield(L, -2, *names);
-		lua_setfield(L, -2, *names);
-	}
-}
-
-/* table[name] = own, which finds the library's function in the table under it. */
-static void
-replace(lua_State *L, const char *name, lua_CFunction own)
-{
-	lua_getfield(L, -2, name);
-	lua_pushcclosure(L, own, 1);
-	lua_setfield(L, -2, name);
-}
-
 static int
 set_up(lua_State *L)
 {
-	luaL_requiref(L, LUA_GNAME, luaopen_base, 0);
-	keep(L, base_names);
-	replace(L, "print", print);
-	replace(L, "tostring", to_string);
-	replace(L, "pairs", pairs);
-	replace(L, "next", next);
-
-	luaL_requiref(L, LUA_MATHLIBNAME, luaopen_math, 0);
-	keep(L, math_names);
-	set_reader(L, no_member, "math");
-	lua_setfield(L, 2, "math");
-	lua_settop(L, 2);
-
-	luaL_requiref(L, LUA_TABLIBNAME, luaopen_table, 0);
-	keep(L, table_names);
-	replace(L, "sort", table_sort);
-	set_reader(L, no_member, "table");
-	lua_setfield(L, 2, "table");
-	lua_settop(L, 2);
-
-	luaL_requiref(L, LUA_STRLIBNAME, luaopen_string, 0);
-	keep(L, string_names);
-	replace(L, "format", string_format);
-	replace(L, "rep", string_rep);
-	set_reader(L, no_member, "string");
-	lua_pushliteral(L, "");
-	lua_getmetatable(L, -1); /* methods of strings are those of the new table */
-	lua_pushvalue(L, -3);
-	lua_setfield(L, -2, "__index");
-	lua_pop(L, 2);
-	lua_setfield(L, 2, "string");
-	lua_settop(L, 2);
-
 	lua_newtable(L);
-	set_reader(L, arg_read, "arg");
-	lua_setfield(L, 2, "arg");
-	set_reader(L, no_name, "");
+	sandbox_library(L);
+	lua_newtable(L);
+	sandbox_reader(L, arg_read, "arg");
+	lua_setfield(L, -2, "arg");
+	sandbox_reader(L, no_name, "");
 	lua_rawseti(L, LUA_REGISTRYINDEX, LUA_RIDX_GLOBALS);
 	return 0;
 }
@@ -524,7 +262,7 @@ sandbox_unused(const struct define *d)
 		diag_help("the file reads %s", b.s);
 }
 
-/* ---- running and errors ----------------------------------------------------------------------------- */
+/* ---- running and errors ---------------------------------------------------------------------- */
 
 static int
 on_error(lua_State *L)
@@ -560,22 +298,26 @@ map_lines(const char *s)
 static void
 report(lua_State *L, int status)
 {
-	const char *s = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "error in error handling";
+	const char *s =
+	    lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "error in error handling";
 	uint32_t line = box.n ? box.level[0] : 0, first = 0;
 	struct pos pos = { .file = box.file };
 	if (status == LUA_ERRMEM) {
-		s = xprintf("the description needs more than %s of memory", human_bytes(MEMORY_MAX));
+		s = xprintf(
+		    "the description needs more than %s of memory", human_bytes(MEMORY_MAX));
 	} else if (strncmp(s, CHUNK ":", 2) == 0) {
 		char *end;
 		line = (uint32_t)strtoul(s + 2, &end, 10);
 		s = strncmp(end, ": ", 2) == 0 ? end + 2 : end;
 	}
 	if (strstr(s, "stack overflow"))
-		s = box.n ? "stack overflow: is there an endless recursion?" : "the text is nested too deeply";
+		s = box.n ? "stack overflow: is there an endless recursion?"
+			  : "the text is nested too deeply";
 	if (line)
 		pos = srcpos_token(box.file, line);
 	if (line && strncmp(s, "unknown name '", 14) == 0)
-		pos = srcpos_name(box.file, line, xprintf("%.*s", (int)strcspn(s + 14, "'"), s + 14));
+		pos =
+		    srcpos_name(box.file, line, xprintf("%.*s", (int)strcspn(s + 14, "'"), s + 14));
 	diag_error(pos, "%s", status == LUA_ERRSYNTAX ? map_lines(s) : s);
 	while (first < box.n && box.level[first] != line)
 		first++;
@@ -585,8 +327,8 @@ report(lua_State *L, int status)
 }
 
 /*
- * A Lua state for one file, whose defines are the fields of arg. Constructors are added by the caller to
- * the table of globals; then sandbox_run. Close it with lua_close.
+ * A Lua state for one file, whose defines are the fields of arg. Constructors are added by the
+ * caller to the table of globals; then sandbox_run. Close it with lua_close.
  */
 lua_State *
 sandbox_open(uint32_t file, struct define *defs, uint32_t ndefs)
@@ -595,6 +337,7 @@ sandbox_open(uint32_t file, struct define *defs, uint32_t ndefs)
 	box.file = file;
 	box.defs = defs;
 	box.ndefs = ndefs;
+	box.limit = MEMORY_MAX;
 	lua_State *L = lua_newstate(allocate, NULL);
 	if (!L)
 		internal("no Lua state");
@@ -606,8 +349,8 @@ sandbox_open(uint32_t file, struct define *defs, uint32_t ndefs)
 }
 
 /*
- * Runs the file. Its results are left on the stack and their number is given; after an error, which is
- * reported, -1.
+ * Runs the file and gives the number of its results; one is left on the stack, more are not. After
+ * an error, which is reported, -1.
  */
 int
 sandbox_run(lua_State *L)
@@ -623,9 +366,14 @@ sandbox_run(lua_State *L)
 		status = lua_pcall(L, 0, LUA_MULTRET, base);
 		lua_sethook(L, NULL, 0, 0);
 	}
+	/* the caller looks at the result outside of a protected call: nothing may fail there */
+	box.limit = SIZE_MAX;
 	if (status != LUA_OK) {
 		report(L, status);
 		return -1;
 	}
-	return lua_gettop(L) - base;
+	int results = lua_gettop(L) - base;
+	if (results != 1)
+		lua_settop(L, base); /* they may be many, and are all wrong */
+	return results;
 }

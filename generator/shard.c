@@ -81,33 +81,36 @@ communication(struct shard *s, uint32_t i, uint64_t weight, uint64_t grad)
 }
 
 struct shard *
-shard(struct graph *g)
+shard_mesh(struct graph *g, uint64_t data, uint64_t expert, uint64_t pipeline)
 {
 	struct shard *s = xalloc(sizeof *s);
-	struct object *p = spec_obj(g->trainer, F_trainer_parallel);
-	struct mesh *m = &s->mesh;
+	const struct object *pr = spec_obj(g->trainer, F_trainer_precision);
 	uint32_t first = 0;
 
 	s->graph = g;
-	m->data = (uint64_t)spec_int(p, F_parallel_data);
-	m->expert = (uint64_t)spec_int(p, F_parallel_expert);
-	m->pipeline = (uint64_t)spec_int(p, F_parallel_pipeline);
-	m->expert_data = m->data / m->expert;
-	m->world = mul64(m->data, m->pipeline);
-	s->stage = xalloc(m->pipeline * sizeof *s->stage);
-	for (uint32_t i = 0; i < m->pipeline; i++) {
+	s->mesh = (struct mesh){ data, expert, pipeline, data / expert, mul64(data, pipeline) };
+	s->stage = xalloc(pipeline * sizeof *s->stage);
+	for (uint32_t i = 0; i < pipeline; i++) {
 		struct stage *st = &s->stage[i];
 		st->first = first;
 		/* the last stages are the shorter ones: the head is on the last */
-		st->n = (uint32_t)(g->n_layers / m->pipeline + (i < g->n_layers % m->pipeline));
+		st->n = (uint32_t)(g->n_layers / pipeline + (i < g->n_layers % pipeline));
 		first += st->n;
 		st->embed = i == 0;
-		st->head = i + 1 == m->pipeline;
-		st->slots = min64(m->pipeline - i, g->microbatches);
-		struct object *pr = spec_obj(g->trainer, F_trainer_precision);
+		st->head = i + 1 == pipeline;
+		st->slots = min64(pipeline - i, g->microbatches);
 		communication(s, i, strcmp(spec_str(pr, F_precision_weights), "bf16") ? 4 : 2, 4);
 	}
 	return s;
+}
+
+struct shard *
+shard(struct graph *g)
+{
+	const struct object *p = spec_obj(g->trainer, F_trainer_parallel);
+
+	return shard_mesh(g, (uint64_t)spec_int(p, F_parallel_data),
+	    (uint64_t)spec_int(p, F_parallel_expert), (uint64_t)spec_int(p, F_parallel_pipeline));
 }
 
 void

@@ -166,7 +166,8 @@ spec_closest_choice(enum field_id f, const char *text)
 {
 	const char *name[16];
 	uint32_t n = 0;
-	for (const char *s = fields[f].choices; *s && n < LEN(name); s += strcspn(s, "|"), s += *s == '|')
+	for (const char *s = fields[f].choices; *s && n < LEN(name);
+	     s += strcspn(s, "|"), s += *s == '|')
 		name[n++] = xprintf("%.*s", (int)strcspn(s, "|"), s);
 	return diag_closest(text, name, n);
 }
@@ -234,7 +235,7 @@ spec_range(enum field_id f)
 	return spec_type(f);
 }
 
-/* ---- resolved.lua ---------------------------------------------------------------------------------- */
+/* ---- resolved.lua ---------------------------------------------------------------------------- */
 
 struct printer {
 	struct buf *out;
@@ -441,8 +442,8 @@ print_kinds(struct printer *p, const struct value *v, struct object **kind, uint
 		newline(p, 0);
 	}
 	for (uint32_t k = 0; k < kinds; k++) {
-		const char *text = table ? xprintf("feed_forward_kind[%u]", k + 1) :
-		                           xprintf("feed_forward_%c", 'a' + (int)k);
+		const char *text = table ? xprintf("feed_forward_kind[%u]", k + 1)
+					 : xprintf("feed_forward_%c", 'a' + (int)k);
 		buf_printf(p->out, "%s%s = ", table ? "" : "local ", text);
 		print_object(p, kind[k], 0);
 		newline(p, 0);
@@ -454,8 +455,8 @@ print_kinds(struct printer *p, const struct value *v, struct object **kind, uint
 }
 
 /*
- * Prints a trainer as Lua that loads to an equal one and prints to the same bytes; what isn't set is left
- * out. Sets the line of every value in it.
+ * Prints a trainer as Lua that loads to an equal one and prints to the same bytes; what isn't set
+ * is left out. Sets the line of every value in it.
  */
 void
 spec_print(struct object *trainer, struct buf *out)
@@ -473,7 +474,8 @@ spec_print(struct object *trainer, struct buf *out)
 		if (k == kinds)
 			kind[kinds++] = v->list[i];
 	}
-	buf_printf(out, "-- %s, every default filled in; olmogen regenerates this tree from this file.",
+	buf_printf(out,
+	    "-- %s, every default filled in; olmogen regenerates this tree from this file.",
 	    name->set ? name->str : "trainer");
 	newline(&p, 0);
 	if (kinds > 1)

@@ -1,7 +1,7 @@
 /*
- * Where things stand in a description. Lua knows lines only, so it is given the text with one token a line
- * and no comments: every line it reports is then one token, and its line and column in the file are exact,
- * for errors, call levels and constructors alike.
+ * Where things stand in a description. Lua knows lines only, so it is given the text with one token
+ * a line and no comments: every line it reports is then one token, and its line and column in the
+ * file are exact, for errors, call levels and constructors alike.
  */
 #include <string.h>
 
@@ -63,7 +63,8 @@ skip_newline(const char *p, const char *end)
 	return p < end && is_newline(*p) && *p != c ? p + 1 : p;
 }
 
-/* End of a long bracket that opens at p ("[[", "[=["), NULL if none opens; the end if it isn't closed. */
+/* End of a long bracket that opens at p ("[[", "[=["), NULL if none opens; the end if it isn't
+ * closed. */
 static const char *
 skip_long(const char *p, const char *end, bool *closed)
 {
@@ -122,7 +123,8 @@ skip_number(const char *p, const char *end)
 static const char *
 skip_operator(const char *p, const char *end)
 {
-	static const char *const longer[] = { "...", "..", "==", "~=", "<=", ">=", "//", "::", "<<", ">>" };
+	static const char *const longer[] = { "...", "..", "==", "~=", "<=", ">=", "//", "::", "<<",
+		">>" };
 	for (size_t i = 0; i < LEN(longer); i++) {
 		size_t n = strlen(longer[i]);
 		if ((size_t)(end - p) >= n && memcmp(p, longer[i], n) == 0)
@@ -186,10 +188,12 @@ tokenize(struct source *src)
 			after = p + 1;
 		} else if ((e = skip_token(p, end, &kind, &after))) {
 			struct token *t = PUSH(src->token);
-			*t = (struct token){ p, (uint32_t)(e - p), line, (uint32_t)(p - bol) + 1, kind };
+			*t = (struct token){ p, (uint32_t)(e - p), line, (uint32_t)(p - bol) + 1,
+				kind };
 			after = e;
 			*PUSH(src->lines) = src->token.n - 1;
-			for (const char *q = p; q < e; q = is_newline(*q) ? skip_newline(q, e) : q + 1)
+			for (const char *q = p; q < e;
+			     q = is_newline(*q) ? skip_newline(q, e) : q + 1)
 				if (is_newline(*q))
 					*PUSH(src->lines) = src->token.n - 1;
 		}
@@ -239,7 +243,8 @@ is(const struct source *src, uint32_t token, const char *text)
 }
 
 /*
- * The text of a file for Lua, one token a line, and its length. Multi-line strings keep their lines.
+ * The text of a file for Lua, one token a line, and its length. Multi-line strings keep their
+ * lines.
  */
 char *
 srcpos_split(uint32_t file, size_t *n)
@@ -330,7 +335,8 @@ token_at(const struct source *src, struct pos p)
 static bool
 is_quoted(const struct token *t, const char *field)
 {
-	return t->kind == K_STRING && t->len == strlen(field) + 2 && !memcmp(t->s + 1, field, t->len - 2);
+	return t->kind == K_STRING && t->len == strlen(field) + 2 &&
+	       !memcmp(t->s + 1, field, t->len - 2);
 }
 
 /* Tokens of the key 'field =' or '["field"] =' at t, 0 if there is none. */
@@ -346,9 +352,9 @@ key_at(const struct source *src, uint32_t t, const char *field)
 }
 
 /*
- * Where a field is given in the table of a call: the last time, which is the one that holds in Lua. The
- * call's own position if it stands nowhere (a computed key, a table made elsewhere). If it is given more
- * than once, *first is where it was first, else its line is 0; first may be NULL.
+ * Where a field is given in the table of a call: the last time, which is the one that holds in Lua.
+ * The call's own position if it stands nowhere (a computed key, a table made elsewhere). If it is
+ * given more than once, *first is where it was first, else its line is 0; first may be NULL.
  */
 struct pos
 srcpos_field(struct pos call, const char *field, struct pos *first)

@@ -70,10 +70,20 @@ grow(void **a, uint32_t *n, uint32_t *cap, size_t size)
 	++*n;
 }
 
+static struct pos size_pos;
+
+void
+set_size_pos(struct pos p)
+{
+	size_pos = p;
+}
+
 static _Noreturn void
 overflow(void)
 {
-	fputs("olmogen: error: a size in this description is beyond 2^64 bytes or elements\n", stderr);
+	diag_error(size_pos, "a size of this trainer is beyond 2^64 bytes or elements");
+	diag_help("some product of vocab_size, d_model, num_experts, sequence_length and batch.micro is too large");
+	diag_flush();
 	exit(EXIT_USER);
 }
 

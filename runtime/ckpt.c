@@ -96,8 +96,7 @@ om_ckpt_shape(FILE *f, const struct om_st_tensor *t)
 	fputc(']', f);
 }
 
-/* ---- directories
- * ------------------------------------------------------------------------------------------ */
+/* ---- directories ----------------------------------------------------------------------------- */
 
 uint64_t
 om_ckpt_step_of(const char *name)
@@ -218,9 +217,7 @@ om_ckpt_newest(const struct om_ckpt *k)
 	return step ? om_ckpt_step_path(k->dir, "", step) : NULL;
 }
 
-/* ---- saving
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- saving ---------------------------------------------------------------------------------- */
 
 /* Ends the process after a write that failed; the half-written directory goes, it may fill the
  * disk. */
@@ -377,12 +374,32 @@ write_index(struct om_ckpt *k, const char *tmp, const struct om_entry *e, uint32
 }
 
 void
+om_ckpt_prune(struct om_ckpt *k)
+{
+	uint64_t count, oldest = 0, s;
+
+	for (om_ckpt_newest_below(k->dir, UINT64_MAX, &count); k->keep && count > k->keep;
+	     count--) {
+		char *path, *tmp;
+
+		for (s = UINT64_MAX; (s = om_ckpt_newest_below(k->dir, s, NULL));)
+			oldest = s;
+		path = om_ckpt_step_path(k->dir, "", oldest);
+		tmp = om_ckpt_step_path(
+		    k->dir, ".tmp-", oldest); /* half removed, it must not look whole */
+		if (rename(path, tmp) == 0)
+			remove_dir(tmp);
+		free(path);
+		free(tmp);
+	}
+}
+
+void
 om_ckpt_save(struct om_ckpt *k, const unsigned char *arena, uint64_t step)
 {
 	char *tmp = om_ckpt_step_path(k->dir, ".tmp-", step),
 	     *path = om_ckpt_step_path(k->dir, "", step);
 	uint32_t n, shards[2];
-	uint64_t count;
 	struct om_entry *e = om_ckpt_entries(k->m, &n);
 	int fd;
 
@@ -405,19 +422,5 @@ om_ckpt_save(struct om_ckpt *k, const unsigned char *arena, uint64_t step)
 	free(tmp);
 	free(path);
 	om_ckpt_entries_free(e, n);
-	for (om_ckpt_newest_below(k->dir, step, &count); k->keep && count > k->keep; count--) {
-		uint64_t oldest = step, s = step;
-
-		while ((s = om_ckpt_newest_below(k->dir, s, NULL)))
-			oldest = s;
-		if (oldest == step)
-			break;
-		path = om_ckpt_step_path(k->dir, "", oldest);
-		tmp = om_ckpt_step_path(
-		    k->dir, ".tmp-", oldest); /* half removed, it must not look whole */
-		if (rename(path, tmp) == 0)
-			remove_dir(tmp);
-		free(path);
-		free(tmp);
-	}
+	om_ckpt_prune(k);
 }

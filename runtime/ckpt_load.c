@@ -337,6 +337,8 @@ om_ckpt_resume(struct om_ckpt *k, const struct om_conf *c, unsigned char *arena)
 		    (unsigned long long)step, (unsigned long long)c->steps);
 	load_tensors(&l, arena, e, n);
 	set_aside(k, step);
+	if (k->dir)
+		om_ckpt_prune(k); /* a kill may have come between the last save and this */
 	printf("checkpoint: resumed from %s\n", l.path);
 	yaml_document_delete(&l.doc);
 	free(l.row);

@@ -1,5 +1,5 @@
 /*
- * run.yaml: one table of keys, key.def, drives parsing, checking, --help and suggestions. A value
+ * run.yaml: the table of keys, key.def, drives parsing, checking, --help and suggestions. A value
  * is read the same way from the file, from a key=value of the command line and from the table's
  * default.
  */
@@ -11,39 +11,13 @@
 
 #include "om_rt.h"
 
-enum kind { WHOLE, NUMBER, YESNO, TEXT, LIST, CHOICE };
-
-static const struct key {
-	const char *name;
-	enum kind kind;
-	size_t at;
-	double min, max;
-	const char *initial, *choices, *doc; /* initial is NULL: the key is required */
-} keys[] = {
-#define KEY(name, kind, member, min, max, initial, choices, doc) \
-	{ name, kind, offsetof(struct om_conf, member), min, max, initial, choices, doc },
-#define FIXED(name, lua)
-#include "key.def"
-#undef KEY
-#undef FIXED
-};
-enum { NKEYS = OM_LEN(keys) };
-
-static const struct {
-	const char *name, *lua;
-} fixed[] = {
-#define KEY(name, kind, member, min, max, initial, choices, doc)
-#define FIXED(name, lua) { name, lua },
-#include "key.def"
-};
-
 struct reader {
 	struct om_conf *conf;
 	const struct om_src *src;
 	uint32_t skip; /* characters before the value, on the command line */
 	yaml_document_t doc;
-	struct om_at seen[NKEYS];  /* where a key was given in this source */
-	struct om_at given[NKEYS]; /* where it was given last, by any source */
+	struct om_at seen[OM_NKEYS];  /* where a key was given in this source */
+	struct om_at given[OM_NKEYS]; /* where it was given last, by any source */
 };
 
 static struct om_at
@@ -91,120 +65,30 @@ shown(const yaml_node_t *node, char text[64])
 }
 
 static void
-keys_of(const char *section, size_t n, char *text, size_t size)
-{
-	size_t used = 0;
-
-	for (size_t i = 0; i < NKEYS; i++)
-		if (!n || (strncmp(keys[i].name, section, n) == 0 && keys[i].name[n] == '.')) {
-			const char *name = keys[i].name + (n ? n + 1 : 0);
-			size_t len = n ? strlen(name) : strcspn(name, ".");
-
-			if (!n && i && strncmp(keys[i - 1].name, name, len) == 0 &&
-			    strchr(". ", keys[i - 1].name[len] ? keys[i - 1].name[len] : ' '))
-				continue; /* this section is listed */
-			used += (size_t)snprintf(
-			    text + used, size - used, "%s%.*s", used ? ", " : "", (int)len, name);
-		}
-}
-
-/* The closest key within a third of its length, NULL: none. */
-static const char *
-closest(const char *name)
-{
-	const char *last = strrchr(name, '.'), *best = NULL;
-	uint32_t least = UINT32_MAX;
-
-	last = last ? last + 1 : name;
-	for (size_t i = 0; i < NKEYS; i++) {
-		const char *dot = strrchr(keys[i].name, '.');
-		uint32_t whole = om_distance(name, keys[i].name);
-		uint32_t part = om_distance(last, dot ? dot + 1 : keys[i].name);
-		uint32_t room = (uint32_t)strlen(last) / 3;
-
-		room = room ? room : 1;
-		/* the right name in the wrong section comes after a slip in the right one */
-		if (whole <= room && 2 * whole < least)
-			best = keys[i].name, least = 2 * whole;
-		if (part <= room && 2 * part + 3 < least)
-			best = keys[i].name, least = 2 * part + 3;
-	}
-	return best;
-}
-
-static void
 unknown(struct om_at at, const char *name, const yaml_node_t *value, bool section)
 {
-	const char *last = strrchr(name, '.'), *near = closest(name);
+	const char *last = strrchr(name, '.');
+	const char *near = om_key_closest(name, value->type == YAML_MAPPING_NODE);
+	const char *lua;
 	char list[256];
 
 	last = last ? last + 1 : name;
-	for (size_t i = 0; i < OM_LEN(fixed); i++)
-		if (strcmp(fixed[i].name, last) == 0) {
-			om_diag(at, "%s is fixed in the trainer", name);
-			om_diag_help(
-			    "set it in the Lua description's %s and generate again", fixed[i].lua);
-			return;
-		}
+	lua = om_key_fixed(last);
+	if (lua) {
+		om_diag(at, "%s is fixed in the trainer", name);
+		om_diag_help("set it in the Lua description's %s and generate again", lua);
+		return;
+	}
 	om_diag(at, "%s is not a key", name);
-	if (near && (!value || value->type != YAML_MAPPING_NODE)) {
+	if (near) {
 		om_diag_help("did you mean %s?", near);
 		return;
 	}
-	keys_of(name, section ? (size_t)(last - name - 1) : 0, list, sizeof list);
+	om_keys_of(name, section ? (size_t)(last - name - 1) : 0, list, sizeof list);
 	if (section)
 		om_diag_help("%.*s has %s", (int)(last - name - 1), name, list);
 	else
 		om_diag_help("the keys are %s", list);
-}
-
-static void
-rule(const struct key *k, char text[128])
-{
-	size_t n = 0;
-
-	switch (k->kind) {
-	case WHOLE:
-		snprintf(text, 128, "a whole number from %.0f to %.0f", k->min, k->max);
-		break;
-	case NUMBER:
-		snprintf(text, 128, "a number from %g to %g", k->min, k->max);
-		break;
-	case YESNO:
-		snprintf(text, 128, "true or false");
-		break;
-	case TEXT:
-		snprintf(text, 128, "a text");
-		break;
-	case LIST:
-		snprintf(text, 128, "a list of file names");
-		break;
-	case CHOICE:
-		n = (size_t)snprintf(text, 128, "one of ");
-		for (const char *s = k->choices; *s && n < 126; s++) {
-			if (*s == ' ')
-				text[n++] = ',';
-			text[n++] = *s;
-		}
-		text[n] = 0;
-		break;
-	}
-}
-
-static int
-choice(const char *choices, const char *s)
-{
-	size_t n = strlen(s);
-
-	for (int i = 0;; i++) {
-		size_t len = strcspn(choices, " ");
-
-		if (len == n && strncmp(choices, s, n) == 0)
-			return i;
-		if (!choices[len])
-			return -1;
-		choices += len + 1;
-	}
 }
 
 static void
@@ -240,7 +124,7 @@ set_list(struct reader *r, yaml_node_t *node, struct om_list *list)
 
 /* Reads node into the key's place; false: it isn't what the key's rule says. */
 static bool
-set(struct reader *r, const struct key *k, yaml_node_t *node)
+set(struct reader *r, const struct om_key *k, yaml_node_t *node)
 {
 	const char *s = scalar(node);
 	bool plain = s && node->data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
@@ -249,42 +133,42 @@ set(struct reader *r, const struct key *k, yaml_node_t *node)
 	double x;
 	int c;
 
-	if (k->kind == LIST)
+	if (k->kind == OM_LIST)
 		return set_list(r, node, at);
-	if (!s || (k->kind != TEXT && !plain))
+	if (!s || (k->kind != OM_TEXT && !plain))
 		return false;
 	switch (k->kind) {
-	case WHOLE:
+	case OM_WHOLE:
 		errno = 0;
 		if (!*s || s[strspn(s, "0123456789")])
 			return false;
 		*(uint64_t *)at = strtoull(s, &end, 10);
 		return !errno && (double)*(uint64_t *)at >= k->min &&
 		       (double)*(uint64_t *)at <= k->max;
-	case NUMBER:
+	case OM_NUMBER:
 		x = strtod(s, &end);
 		*(double *)at = x;
 		return *s && !*end && !s[strspn(s, "0123456789+-.eE")] && x >= k->min &&
 		       x <= k->max;
-	case YESNO:
+	case OM_YESNO:
 		*(bool *)at = strcmp(s, "true") == 0;
 		return *(bool *)at || strcmp(s, "false") == 0;
-	case TEXT:
+	case OM_TEXT:
 		free(*(char **)at);
 		*(char **)at = om_text("%s", s);
 		return true;
 	default:
-		c = choice(k->choices, s);
+		c = om_key_choice(k->choices, s);
 		*(int *)at = c < 0 ? 0 : c;
 		return c >= 0;
 	}
 }
 
 static void
-value(struct reader *r, const struct key *k, struct om_at key_at, yaml_node_t *node)
+value(struct reader *r, const struct om_key *k, struct om_at key_at, yaml_node_t *node)
 {
 	const char *s = scalar(node);
-	size_t i = (size_t)(k - keys);
+	size_t i = (size_t)(k - om_keys);
 	char text[64], must[128];
 	double x;
 
@@ -295,25 +179,26 @@ value(struct reader *r, const struct key *k, struct om_at key_at, yaml_node_t *n
 	}
 	r->seen[i] = r->given[i] = key_at;
 	if (s && !*s && node->data.scalar.style == YAML_PLAIN_SCALAR_STYLE &&
-	    !(r->src->arg && k->kind == TEXT)) {
-		rule(k, must);
+	    !(r->src->arg && k->kind == OM_TEXT)) {
+		om_key_rule(k, must);
 		om_diag(key_at, "%s has no value", k->name);
 		om_diag_help("%s must be %s", k->name, must);
 		return;
 	}
 	if (set(r, k, node))
 		return;
-	rule(k, must);
+	om_key_rule(k, must);
 	om_diag(place(r, node), "%s = %s must be %s", k->name, shown(node, text), must);
 	if (!s)
 		return;
 	x = strtod(s, NULL);
-	if (k->kind == WHOLE && strpbrk(s, ".eE_,") && x == floor(x) && x >= k->min && x <= k->max)
+	if (k->kind == OM_WHOLE && strpbrk(s, ".eE_,") && x == floor(x) && x >= k->min &&
+	    x <= k->max)
 		om_diag_help(strpbrk(s, "_,") ? "write it in digits alone" : "write %.0f", x);
-	else if ((k->kind == WHOLE || k->kind == NUMBER || k->kind == YESNO) &&
+	else if ((k->kind == OM_WHOLE || k->kind == OM_NUMBER || k->kind == OM_YESNO) &&
 		 node->data.scalar.style != YAML_PLAIN_SCALAR_STYLE)
 		om_diag_help("leave out the quotes");
-	else if (k->kind == CHOICE) {
+	else if (k->kind == OM_CHOICE) {
 		char word[32];
 
 		for (const char *c = k->choices; *c; c += strcspn(c, " "), c += *c == ' ') {
@@ -336,16 +221,16 @@ entry(struct reader *r, const char *name, struct om_at at, yaml_node_t *node)
 	char list[256], text[64];
 	bool parent = false; /* a known section holds it */
 
-	for (size_t i = 0; i < NKEYS; i++) {
-		const char *dot = strchr(keys[i].name, '.');
+	for (size_t i = 0; i < OM_NKEYS; i++) {
+		const char *dot = strchr(om_keys[i].name, '.');
 
-		if (strcmp(keys[i].name, name) == 0) {
-			value(r, &keys[i], at, node);
+		if (strcmp(om_keys[i].name, name) == 0) {
+			value(r, &om_keys[i], at, node);
 			return;
 		}
-		if (dot && strncmp(keys[i].name, name, (size_t)(dot - keys[i].name) + 1) == 0)
+		if (dot && strncmp(om_keys[i].name, name, (size_t)(dot - om_keys[i].name) + 1) == 0)
 			parent = true;
-		if (strncmp(keys[i].name, name, n) != 0 || keys[i].name[n] != '.')
+		if (strncmp(om_keys[i].name, name, n) != 0 || om_keys[i].name[n] != '.')
 			continue;
 		if (node->type == YAML_MAPPING_NODE) {
 			mapping(r, name, node);
@@ -353,19 +238,16 @@ entry(struct reader *r, const char *name, struct om_at at, yaml_node_t *node)
 		}
 		if (scalar(node) && !*scalar(node) && !r->src->arg)
 			return; /* all its keys are commented out */
-		keys_of(name, n, list, sizeof list);
+		om_keys_of(name, n, list, sizeof list);
 		om_diag(place(r, node), "%s = %s must be a mapping", name, shown(node, text));
 		om_diag_help("%s has %s", name, list);
 		return;
 	}
-	if (node->type == YAML_MAPPING_NODE && !parent &&
-	    !strchr(name, '.')) /* name its wrong children */
-		for (size_t i = 0; i < OM_LEN(fixed); i++)
-			if (strcmp(fixed[i].name, name) == 0 &&
-			    node->data.mapping.pairs.top > node->data.mapping.pairs.start) {
-				mapping(r, name, node);
-				return;
-			}
+	if (node->type == YAML_MAPPING_NODE && !parent && om_key_fixed(name) &&
+	    node->data.mapping.pairs.top > node->data.mapping.pairs.start) {
+		mapping(r, name, node); /* names its children */
+		return;
+	}
 	unknown(at, name, node, parent);
 }
 
@@ -450,11 +332,11 @@ defaults(struct reader *r)
 	struct om_src src = { "default", NULL, 0, true };
 
 	r->src = &src;
-	for (size_t i = 0; i < NKEYS; i++)
-		if (keys[i].initial) {
-			if (!parse(r, keys[i].initial, strlen(keys[i].initial)))
+	for (size_t i = 0; i < OM_NKEYS; i++)
+		if (om_keys[i].initial) {
+			if (!parse(r, om_keys[i].initial, strlen(om_keys[i].initial)))
 				abort();
-			value(r, &keys[i], (struct om_at){ r->src, 1, 1, 1 },
+			value(r, &om_keys[i], (struct om_at){ r->src, 1, 1, 1 },
 			    yaml_document_get_root_node(&r->doc));
 			yaml_document_delete(&r->doc);
 		}
@@ -495,8 +377,8 @@ override(struct reader *r, struct om_src *src)
 static struct om_at *
 given(struct reader *r, const char *name)
 {
-	for (size_t i = 0; i < NKEYS; i++)
-		if (strcmp(keys[i].name, name) == 0)
+	for (size_t i = 0; i < OM_NKEYS; i++)
+		if (strcmp(om_keys[i].name, name) == 0)
 			return &r->given[i];
 	abort();
 }
@@ -510,9 +392,9 @@ relations(struct reader *r)
 	struct om_at *decay = given(r, "lr.decay"), *warmup = given(r, "lr.warmup");
 	unsigned long long w = c->lr.warmup, d = c->lr.decay, n = c->steps;
 
-	if (!*c->dir && (every->line || keep->line)) {
-		om_diag(every->line ? *every : *keep, "%s is set, checkpoint.dir is not",
-		    every->line ? "checkpoint.every" : "checkpoint.keep");
+	if (!*c->dir && (c->every || c->keep)) {
+		om_diag(c->every ? *every : *keep, "%s is set, checkpoint.dir is not",
+		    c->every ? "checkpoint.every" : "checkpoint.keep");
 		om_diag_help("set checkpoint.dir to the directory they go to");
 	}
 	if (!*c->resume) {
@@ -570,11 +452,11 @@ om_conf_load(struct om_conf *c, const char *path, int nover, char **over)
 		override(&r, &src[i + 1]);
 	}
 	if (om_diag_count() == before) {
-		for (size_t i = 0; i < NKEYS; i++)
-			if (!keys[i].initial && !r.given[i].line) {
+		for (size_t i = 0; i < OM_NKEYS; i++)
+			if (!om_keys[i].initial && !r.given[i].line) {
 				om_diag((struct om_at){ &src[0], 0, 0, 0 }, "%s is missing",
-				    keys[i].name);
-				om_diag_help("%s: %s", keys[i].name, keys[i].doc);
+				    om_keys[i].name);
+				om_diag_help("%s: %s", om_keys[i].name, om_keys[i].doc);
 			}
 		if (om_diag_count() == before)
 			relations(&r);
@@ -586,19 +468,6 @@ om_conf_load(struct om_conf *c, const char *path, int nover, char **over)
 	free(text);
 	free(src);
 	return om_diag_count() - before;
-}
-
-void
-om_conf_help(FILE *f)
-{
-	for (size_t i = 0; i < NKEYS; i++) {
-		char text[128];
-
-		rule(&keys[i], text);
-		fprintf(f, "  %-24s%s\n%26s%s; %s%s\n", keys[i].name, keys[i].doc, "", text,
-		    keys[i].initial ? "default " : "required",
-		    keys[i].initial ? keys[i].initial : "");
-	}
 }
 
 void

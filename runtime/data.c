@@ -17,8 +17,7 @@
 #include "om_rt.h"
 #include "rng.h"
 
-/* ---- order
- * -------------------------------------------------------------------------------------------- */
+/* ---- order ----------------------------------------------------------------------------------- */
 
 /*
  * A balanced Feistel network over the smallest 4^h >= n, walked along its cycle until it lands
@@ -55,8 +54,7 @@ om_permute(uint64_t seed, uint64_t epoch, uint64_t n, uint64_t i)
 	return i;
 }
 
-/* ---- finding files
- * ------------------------------------------------------------------------------------- */
+/* ---- finding files --------------------------------------------------------------------------- */
 
 static const char remedy_format[] = "set data.format, or name the files one by one";
 
@@ -161,8 +159,7 @@ expand(struct om_data *d, const char *pattern)
 	free(part);
 }
 
-/* ---- one file
- * ------------------------------------------------------------------------------------------- */
+/* ---- one file -------------------------------------------------------------------------------- */
 
 /* Finds 'name': in the header's text and gives what follows. */
 static const char *
@@ -346,8 +343,7 @@ file_inspect(struct om_data *d, struct om_file *f)
 	d->crc = om_crc32c(d->crc, edge, n);
 }
 
-/* ---- the stream
- * ------------------------------------------------------------------------------------------- */
+/* ---- the stream ------------------------------------------------------------------------------ */
 
 void
 om_data_open(struct om_data *d, const struct om_model *m, const struct om_conf *c)

@@ -16,8 +16,7 @@
 
 enum { OM_EXIT_USER = 1, OM_EXIT_USAGE = 2 };
 
-/* ---- err.c: what users read when something is wrong
- * ------------------------------------------------ */
+/* ---- err.c: what users read when something is wrong ------------------------------------------ */
 
 /* Says who speaks: the model's name, and the step being computed (from 1; 0: none yet). */
 void om_err_name(const char *name);
@@ -46,8 +45,7 @@ int om_diag_count(void);
 /* Levenshtein's distance in bytes; texts over 63 bytes are far from everything. */
 uint32_t om_distance(const char *a, const char *b);
 
-/* ---- host.c: memory, time, small texts
- * ------------------------------------------------------------- */
+/* ---- host.c: memory, time, small texts ------------------------------------------------------- */
 
 void *om_alloc(size_t n, size_t size); /* zeroed; ends the process when memory is out */
 char *om_text(const char *fmt, ...) OM_PRINTF(1, 2); /* a new string; free() it */
@@ -68,8 +66,7 @@ void om_put(unsigned char *arena, uint64_t off, const void *src, size_t n);
 void om_get(const unsigned char *arena, uint64_t off, void *dst, size_t n);
 double om_get_f64(const unsigned char *arena, uint64_t off);
 
-/* ---- sched.c: learning rate
- * ------------------------------------------------------------------------- */
+/* ---- sched.c: learning rate ------------------------------------------------------------------ */
 
 enum om_schedule { OM_COSINE, OM_LINEAR, OM_CONSTANT, OM_WSD };
 struct om_lr {
@@ -80,8 +77,7 @@ struct om_lr {
 /* The rate of step 1 .. steps; beyond, that of the last. */
 double om_lr_at(const struct om_lr *lr, uint64_t step, uint64_t steps);
 
-/* ---- conf.c: run.yaml
- * -------------------------------------------------------------------------------- */
+/* ---- key.c, conf.c: run.yaml ----------------------------------------------------------------- */
 
 enum om_format { OM_AUTO, OM_RAW, OM_U16, OM_U32, OM_NPY };
 enum om_order { OM_SHUFFLE, OM_SEQUENTIAL };
@@ -101,13 +97,39 @@ struct om_conf {
 	char *metrics;
 	uint64_t threads;
 };
+
+/* A row of key.def, which says what the members are. */
+enum om_kind { OM_WHOLE, OM_NUMBER, OM_YESNO, OM_TEXT, OM_LIST, OM_CHOICE };
+struct om_key {
+	const char *name;
+	enum om_kind kind;
+	size_t at; /* in struct om_conf */
+	double min, max;
+	const char *initial, *choices, *doc; /* initial is NULL: the key is required */
+};
+enum {
+	OM_NKEYS = 0
+#define KEY(name, kind, member, min, max, initial, choices, doc) +1
+#define FIXED(name, lua)
+#include "key.def"
+#undef KEY
+#undef FIXED
+};
+extern const struct om_key om_keys[OM_NKEYS];
+/* The Lua field that owns a name which is fixed in the trainer, NULL: it isn't. */
+const char *om_key_fixed(const char *name);
+/* The closest key, or section, within a third of the name's length; NULL: none. A static text. */
+const char *om_key_closest(const char *name, bool section);
+/* The keys of a section (its name has n bytes), or with n = 0 the first parts of all: "a, b, c". */
+void om_keys_of(const char *section, size_t n, char *text, size_t size);
+void om_key_rule(const struct om_key *k, char text[128]); /* "a number from 0 to 1" */
+int om_key_choice(const char *choices, const char *s);    /* index of s in "a b c", -1: not there */
 /* Reads path and then "key=value" overrides; prints every error, gives their number. */
 int om_conf_load(struct om_conf *c, const char *path, int nover, char **over);
 void om_conf_help(FILE *f); /* the table of keys */
 void om_conf_free(struct om_conf *c);
 
-/* ---- rng.h, data.c: the token stream
- * ---------------------------------------------------------------- */
+/* ---- rng.h, data.c: the token stream --------------------------------------------------------- */
 
 struct om_npy {
 	uint32_t width; /* bytes a token: 2 or 4 */
@@ -140,8 +162,7 @@ void om_data_read(struct om_data *d, uint64_t g, int32_t *token, int32_t *label)
 /* Where index i < n goes in the order of (seed, epoch): a bijection of [0, n). */
 uint64_t om_permute(uint64_t seed, uint64_t epoch, uint64_t n, uint64_t i);
 
-/* ---- init.c: checkpoint tensors and their first values
- * ----------------------------------------------- */
+/* ---- init.c: checkpoint tensors and their first values --------------------------------------- */
 
 /* One tensor of the checkpoint: a repetition and an expert of a stored parameter. */
 struct om_tensor {
@@ -159,15 +180,13 @@ void om_init_params(const struct om_model *m, unsigned char *arena, uint64_t see
 /* Elements [i, i+n) of the tensor with that name, standard deviation 1. */
 void om_normal(uint64_t seed, const char *name, uint64_t i, uint64_t n, double *z);
 
-/* ---- crc.c
- * ------------------------------------------------------------------------------------------- */
+/* ---- crc.c ----------------------------------------------------------------------------------- */
 
 /* CRC-32C (Castagnoli) of more bytes; start with 0. soft: without the processor's instruction. */
 uint32_t om_crc32c(uint32_t crc, const void *p, size_t n);
 uint32_t om_crc32c_soft(uint32_t crc, const void *p, size_t n);
 
-/* ---- safetensors.c: one shard
- * -------------------------------------------------------------------------- */
+/* ---- safetensors.c: one shard ---------------------------------------------------------------- */
 
 struct om_st_tensor {
 	char *name;
@@ -193,8 +212,7 @@ bool om_write_all(int fd, const void *p, size_t n);
 bool om_pread_all(
     int fd, void *p, size_t n, uint64_t off); /* false: errno, 0 where the file ends early */
 
-/* ---- ckpt.c, ckpt_load.c: a checkpoint of many shards
- * -------------------------------------------------- */
+/* ---- ckpt.c, ckpt_load.c: a checkpoint of many shards ---------------------------------------- */
 
 extern uint64_t
     om_shard_bytes; /* a shard grows no larger than this, unless one tensor does: 4 GiB */
@@ -212,6 +230,8 @@ void om_ckpt_open(
 /* Loads by checkpoint.resume into the arena; gives the step, 0 where there is nothing to resume. */
 uint64_t om_ckpt_resume(struct om_ckpt *k, const struct om_conf *c, unsigned char *arena);
 void om_ckpt_save(struct om_ckpt *k, const unsigned char *arena, uint64_t step);
+/* Removes the oldest ones beyond keep; only once the newest is known to be good. */
+void om_ckpt_prune(struct om_ckpt *k);
 /* Path of the newest checkpoint in the directory, NULL: none; free() it. */
 char *om_ckpt_newest(const struct om_ckpt *k);
 void om_ckpt_close(struct om_ckpt *k);
@@ -235,8 +255,7 @@ uint64_t om_ckpt_step_of(const char *name);
 uint64_t om_ckpt_newest_below(const char *dir, uint64_t below, uint64_t *count);
 char *om_ckpt_step_path(const char *dir, const char *prefix, uint64_t step);
 
-/* ---- log.c: console and metrics
- * ----------------------------------------------------------------------- */
+/* ---- log.c: console and metrics -------------------------------------------------------------- */
 
 struct om_log {
 	const struct om_model *m;
@@ -256,8 +275,7 @@ om_log_step(struct om_log *l, const unsigned char *arena, uint64_t step, double 
 void om_log_sync(struct om_log *l); /* metrics reach the disk */
 void om_log_close(struct om_log *l);
 
-/* ---- train.c, bench.c: commands
- * ------------------------------------------------------------------------ */
+/* ---- train.c, bench.c: commands -------------------------------------------------------------- */
 
 int om_train(const struct om_model *m, struct om_conf *c, double start);
 int om_bench(const struct om_model *m, uint64_t steps);

@@ -46,7 +46,7 @@ om_copy(om_real *d, int64_t dld, const om_real *s, int64_t sld, int64_t rows, in
 {
 	for (int64_t r = 0; r < rows; r++, d += dld, s += sld) {
 		int64_t c = 0;
-		for (; c + OM_LANES <= cols; c += OM_LANES)
+		for (; c + OM_WIDTH <= cols; c += OM_WIDTH)
 			*(om_vecu *)(d + c) = *(const om_vecu *)(s + c);
 		for (; c < cols; c++)
 			d[c] = s[c];
@@ -57,8 +57,8 @@ om_copy(om_real *d, int64_t dld, const om_real *s, int64_t sld, int64_t rows, in
 static OM_INLINE void
 om_transpose(om_real *d, int64_t dld, const om_real *s, int64_t sld, int64_t rows, int64_t cols)
 {
-	typedef om_real vec4 __attribute__((vector_size(4 * sizeof(om_real)), may_alias,
-	    aligned(sizeof(om_real))));
+	typedef om_real vec4
+	    __attribute__((vector_size(4 * sizeof(om_real)), may_alias, aligned(sizeof(om_real))));
 	int64_t r = 0;
 	for (; r + 4 <= rows; r += 4) {
 		const om_real *s0 = s + r * sld;
@@ -88,113 +88,29 @@ om_transpose(om_real *d, int64_t dld, const om_real *s, int64_t sld, int64_t row
 	}
 }
 
-/* C [rows, cols] (+)= packed A [mr, kc] times nv slivers of B, all sums in registers. */
-static OM_INLINE void
-om_gemm_micro(const int mr, const int nv, int64_t kc, const om_real *a, const om_real *b, om_real *c,
-    int64_t ldc, int64_t rows, int64_t cols, bool add)
-{
-	om_vec acc[OM_MU][2], bv[2];
-#pragma GCC unroll 16
-	for (int i = 0; i < mr; i++) {
-#pragma GCC unroll 2
-		for (int v = 0; v < nv; v++)
-			acc[i][v] = (om_vec){ 0 };
-	}
-	for (int64_t p = 0; p < kc; p++) {
-#pragma GCC unroll 2
-		for (int v = 0; v < nv; v++)
-			bv[v] = *(const om_vec *)(b + (v * OM_KC + p) * OM_LANES);
-#pragma GCC unroll 16
-		for (int i = 0; i < mr; i++) {
-			om_real ai = a[i * OM_LDA + p];
-#pragma GCC unroll 2
-			for (int v = 0; v < nv; v++)
-				acc[i][v] += ai * bv[v];
-		}
-	}
-	if (rows >= mr && cols >= nv * OM_LANES) {
-#pragma GCC unroll 16
-		for (int i = 0; i < mr; i++) {
-#pragma GCC unroll 2
-			for (int v = 0; v < nv; v++) {
-				om_vecu *cv = (om_vecu *)(c + i * ldc + v * OM_LANES);
-				if (add)
-					acc[i][v] += *cv;
-				*cv = acc[i][v];
-			}
-		}
-		return;
-	}
-	om_real edge[OM_MU][2 * OM_LANES];
-#pragma GCC unroll 16
-	for (int i = 0; i < mr; i++) {
-#pragma GCC unroll 2
-		for (int v = 0; v < nv; v++)
-			*(om_vecu *)(edge[i] + v * OM_LANES) = acc[i][v];
-	}
-	for (int64_t i = 0; i < om_min(rows, mr); i++) {
-		for (int64_t j = 0; j < om_min(cols, nv * OM_LANES); j++)
-			c[i * ldc + j] = add ? c[i * ldc + j] + edge[i][j] : edge[i][j];
-	}
-}
-
-/* The tile [i0, i1) x [j0, j1) of C. */
-static OM_INLINE void
-om_gemm_tile(const int mr, const int nv, const struct om_gemm *g, int64_t i0, int64_t i1, int64_t j0,
-    int64_t j1)
-{
-	_Alignas(64) om_real ap[OM_MT * OM_LDA];
-	_Alignas(64) om_real bp[OM_NT * OM_KC];
-	const int64_t mt = i1 - i0, nt = j1 - j0, step = nv * OM_LANES;
-	for (int64_t p = 0; p < g->k; p += OM_KC) {
-		const int64_t kc = om_min(OM_KC, g->k - p);
-		for (int64_t j = 0; j < nt; j += OM_LANES) {
-			om_real *d = bp + j * OM_KC;
-			int64_t cols = om_min(OM_LANES, nt - j);
-			if (cols < OM_LANES)
-				memset(d, 0, (size_t)kc * OM_LANES * sizeof *d);
-			if (g->b.t)
-				om_transpose(d, OM_LANES, g->b.p + (j0 + j) * g->b.ld + p, g->b.ld, cols, kc);
-			else
-				om_copy(d, OM_LANES, g->b.p + p * g->b.ld + j0 + j, g->b.ld, kc, cols);
-		}
-		if ((nt + OM_LANES - 1) / OM_LANES % nv) /* a micro-tile reads nv slivers */
-			memset(bp + (nt + OM_LANES - 1) / OM_LANES * OM_LANES * OM_KC, 0,
-			    (size_t)kc * OM_LANES * sizeof *bp);
-		if (g->a.t)
-			om_transpose(ap, OM_LDA, g->a.p + p * g->a.ld + i0, g->a.ld, kc, mt);
-		else
-			om_copy(ap, OM_LDA, g->a.p + i0 * g->a.ld + p, g->a.ld, mt, kc);
-		for (int64_t i = mt; i % mr; i++)
-			memset(ap + i * OM_LDA, 0, (size_t)kc * sizeof *ap);
-		for (int64_t j = 0; j < nt; j += step) {
-			for (int64_t i = 0; i < mt; i += mr)
-				om_gemm_micro(mr, nv, kc, ap + i * OM_LDA, bp + j * OM_KC,
-				    g->c + (i0 + i) * g->ldc + j0 + j, g->ldc, mt - i, nt - j, g->add || p);
-		}
-	}
-}
-
-/* Micro-tiles: as many sums as the registers hold beside nv vectors of B and one element of A. */
+/*
+ * om_gemm_NAME, a tile of C on one kind of machine: as many sums as its registers hold beside NV vectors of
+ * B and one element of A.
+ */
 #ifdef __x86_64__
-static __attribute__((noinline, target("avx512f"))) void
-om_gemm_avx512(const struct om_gemm *g, int64_t i0, int64_t i1, int64_t j0, int64_t j1)
-{
-	om_gemm_tile(14, 2, g, i0, i1, j0, j1);
-}
+#define OM_TILE avx512
+#define OM_TILE_TARGET __attribute__((target("avx512f")))
+#define OM_TILE_BYTES 64
+#define OM_TILE_MR 14
+#include "gemm_tile.h"
 
-static __attribute__((noinline, target("avx2,fma"))) void
-om_gemm_avx2(const struct om_gemm *g, int64_t i0, int64_t i1, int64_t j0, int64_t j1)
-{
-	om_gemm_tile(6, 1, g, i0, i1, j0, j1);
-}
+#define OM_TILE avx2
+#define OM_TILE_TARGET __attribute__((target("avx2,fma")))
+#define OM_TILE_BYTES 32
+#define OM_TILE_MR 6
+#include "gemm_tile.h"
 #endif
 
-static __attribute__((noinline)) void
-om_gemm_any(const struct om_gemm *g, int64_t i0, int64_t i1, int64_t j0, int64_t j1)
-{
-	om_gemm_tile(2, 1, g, i0, i1, j0, j1);
-}
+#define OM_TILE any
+#define OM_TILE_TARGET
+#define OM_TILE_BYTES 16
+#define OM_TILE_MR 6
+#include "gemm_tile.h"
 
 /*
  * Thread tid of nth computes every nth tile, counting on from *item, so that several products can be

@@ -3,7 +3,7 @@
  *
  * An instance file defines OM_REAL (float or double) and includes one family. Activations, statistics,
  * gradients and optimizer state are om_real. Results never depend on the number of threads: whoever
- * computes an element computes all of it, and sums run over OM_LANES fixed lanes on every machine.
+ * computes an element computes all of it.
  */
 #ifndef OM_CPU_H
 #define OM_CPU_H
@@ -27,12 +27,12 @@ typedef OM_REAL om_real;
 #define OM_DOUBLE OM_CAT(OM_IS_DOUBLE_, OM_REAL)
 
 /*
- * One logical vector is 64 bytes on every machine; the compiler splits it where registers are shorter.
- * So the order of additions, and with it every bit, is that of the widest machine.
+ * Sums run over OM_LANES lanes on every machine, so that every bit is that of the widest. The lanes are
+ * two vectors of 32 bytes and not one of 64: gcc keeps vectors longer than a register in memory.
  */
-enum { OM_LANES = 64 / sizeof(om_real) };
-typedef om_real om_vec __attribute__((vector_size(64), may_alias));
-typedef om_real om_vecu __attribute__((vector_size(64), may_alias, aligned(sizeof(om_real))));
+enum { OM_LANES = 64 / sizeof(om_real), OM_WIDTH = OM_LANES / 2 };
+typedef om_real om_vec __attribute__((vector_size(32), may_alias));
+typedef om_vec om_vecu __attribute__((aligned(sizeof(om_real))));
 
 #define OM_INLINE inline __attribute__((always_inline))
 
@@ -124,12 +124,14 @@ om_lanes_sum(om_real *lane)
 static OM_INLINE om_real
 om_dot(const om_real *a, const om_real *b, int64_t n)
 {
-	om_vec acc = { 0 };
+	om_vec acc[2] = { 0 };
 	om_real lane[OM_LANES];
 	int64_t i = 0;
-	for (; i + OM_LANES <= n; i += OM_LANES)
-		acc += *(const om_vecu *)(a + i) * *(const om_vecu *)(b + i);
-	memcpy(lane, &acc, sizeof acc);
+	for (; i + OM_LANES <= n; i += OM_LANES) {
+		for (int v = 0; v < OM_LANES; v += OM_WIDTH)
+			acc[v / OM_WIDTH] += *(const om_vecu *)(a + i + v) * *(const om_vecu *)(b + i + v);
+	}
+	memcpy(lane, acc, sizeof acc);
 	for (int l = 0; i < n; i++, l++)
 		lane[l] += a[i] * b[i];
 	return om_lanes_sum(lane);
@@ -138,12 +140,14 @@ om_dot(const om_real *a, const om_real *b, int64_t n)
 static OM_INLINE om_real
 om_sum(const om_real *a, int64_t n)
 {
-	om_vec acc = { 0 };
+	om_vec acc[2] = { 0 };
 	om_real lane[OM_LANES];
 	int64_t i = 0;
-	for (; i + OM_LANES <= n; i += OM_LANES)
-		acc += *(const om_vecu *)(a + i);
-	memcpy(lane, &acc, sizeof acc);
+	for (; i + OM_LANES <= n; i += OM_LANES) {
+		for (int v = 0; v < OM_LANES; v += OM_WIDTH)
+			acc[v / OM_WIDTH] += *(const om_vecu *)(a + i + v);
+	}
+	memcpy(lane, acc, sizeof acc);
 	for (int l = 0; i < n; i++, l++)
 		lane[l] += a[i];
 	return om_lanes_sum(lane);

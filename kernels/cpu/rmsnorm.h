@@ -41,15 +41,17 @@ om_rmsnorm_bwd_range(int64_t lo, int64_t hi, int64_t n, const om_real *dy, const
 	for (int64_t i = lo; i < hi; i++) {
 		const om_real *dyi = dy + i * n, *xi = x + i * n;
 		om_real *dxi = dx + i * n;
-		om_vec acc = { 0 };
+		om_vec acc[2] = { 0 };
 		om_real lane[OM_LANES], ri = r[i];
 		int64_t j = 0;
 		for (; j + OM_LANES <= n; j += OM_LANES) {
-			om_vec t = *(const om_vecu *)(dyi + j) * *(const om_vecu *)(xi + j);
-			acc += t * *(const om_vecu *)(w + j);
-			*(om_vecu *)(dw + j) += t * ri;
+			for (int64_t v = j; v < j + OM_LANES; v += OM_WIDTH) {
+				om_vec t = *(const om_vecu *)(dyi + v) * *(const om_vecu *)(xi + v);
+				acc[v / OM_WIDTH % 2] += t * *(const om_vecu *)(w + v);
+				*(om_vecu *)(dw + v) += t * ri;
+			}
 		}
-		memcpy(lane, &acc, sizeof acc);
+		memcpy(lane, acc, sizeof acc);
 		for (int l = 0; j < n; j++, l++) {
 			om_real t = dyi[j] * xi[j];
 			lane[l] += t * w[j];

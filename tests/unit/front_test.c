@@ -1,8 +1,6 @@
 /*
- * The front end: positions, the split text, resolved.lua's round trip, shared objects, and mutated files.
- *
- *   cc -Igenerator $(pkg-config --cflags lua5.4) -fsanitize=address,undefined tests/unit/front_test.c \
- *       generator/{diag,srcpos,spec,sandbox,load,check,rules,explain,util}.c -llua5.4 -lm
+ * The front end: positions, the split text, resolved.lua's round trip, shared objects, and mutated
+ * files. Needs the generator without main.c, -Igenerator and Lua; meant for ASan and UBSan.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -73,7 +71,8 @@ at(struct pos p, uint32_t line, uint32_t col, uint32_t len)
 {
 	if (p.line == line && p.col == col && p.len == len)
 		return true;
-	printf("  at %u:%u, %u bytes; expected %u:%u, %u bytes\n", p.line, p.col, p.len, line, col, len);
+	printf("  at %u:%u, %u bytes; expected %u:%u, %u bytes\n", p.line, p.col, p.len, line, col,
+	    len);
 	return false;
 }
 
@@ -101,28 +100,30 @@ source(const char *text)
 static void
 test_positions(void)
 {
-	uint32_t f = source("#!/usr/bin/env lua\n"
-	                    "-- moe { top_k = 1 }\n"
-	                    "local s = \"moe { top_k = 2 \\\" }\" --[[ moe {\n top_k = 3 ]] local t = [==[ moe {\n"
-	                    " top_k ]] ]=] = 4 } ]==]\n"
-	                    "return a.b.moe\n"
-	                    "\t( { -- top_k = 5\n"
-	                    "\t  x = { top_k = 6 }, [\"hidden\"] = 7, f = function() top_k = 8 if top_k then end end,\n"
-	                    "\t  ['top_k'] = 9; g(top_k), top_k == 10, top_k = \\z\n"
-	                    "} ) moe { hidden = 1 }\n");
+	uint32_t f = source(
+	    "#!/usr/bin/env lua\n"
+	    "-- moe { top_k = 1 }\n"
+	    "local s = \"moe { top_k = 2 \\\" }\" --[[ moe {\n top_k = 3 ]] local t = [==[ moe {\n"
+	    " top_k ]] ]=] = 4 } ]==]\n"
+	    "return a.b.moe\n"
+	    "\t( { -- top_k = 5\n"
+	    "\t  x = { top_k = 6 }, [\"hidden\"] = 7, f = function() top_k = 8 if top_k then end "
+	    "end,\n"
+	    "\t  ['top_k'] = 9; g(top_k), top_k == 10, top_k = \\z\n"
+	    "} ) moe { hidden = 1 }\n");
 	struct pos call = srcpos_call(f, split_line(f, "(", 0));
 	struct pos first, second;
 	CHECK(at(call, 6, 12, 3));
-	CHECK(at(srcpos_field(call, "hidden", &first), 8, 22, 10));
+	CHECK(at(srcpos_field(call, "hidden", &first), 8, 23, 10));
 	CHECK(first.line == 0);
-	CHECK(at(srcpos_field(call, "top_k", &first), 9, 43, 5));
+	CHECK(at(srcpos_field(call, "top_k", &first), 9, 42, 5));
 	CHECK(at(first, 9, 4, 9));
 	CHECK(at(srcpos_field(call, "absent", NULL), 6, 12, 3));
 	second = srcpos_call(f, split_line(f, "moe", 1));
 	CHECK(at(second, 10, 5, 3));
 	CHECK(at(srcpos_field(second, "hidden", NULL), 10, 11, 6));
-	CHECK(at(srcpos_token(f, split_line(f, "[==[", 0)), 4, 26, 30));
-	CHECK(at(srcpos_token(f, split_line(f, "[==[", 0) + 1), 4, 26, 30));
+	CHECK(at(srcpos_token(f, split_line(f, "[==[", 0)), 4, 25, 35));
+	CHECK(at(srcpos_token(f, split_line(f, "[==[", 0) + 1), 4, 25, 35));
 	CHECK(at(srcpos_name(f, split_line(f, "return", 0), "a"), 6, 8, 1));
 	CHECK(at(srcpos_return(f), 6, 1, 6));
 
@@ -240,9 +241,11 @@ round_trip(const char *text)
 static const char *
 description(int layers, const char *feed_forward, const char *more)
 {
-	return xprintf("return trainer {\n name = 'test', model = transformer { vocab_size = 64, d_model = 16,\n"
-	               "  n_layers = %d, sequence_length = 8, attention = attention { n_heads = 2 },\n"
-	               "  feed_forward = %s },\n batch = batch { micro = 1, global = 8 },\n %s }\n",
+	return xprintf(
+	    "return trainer {\n name = 'test', model = transformer { vocab_size = 64, d_model = "
+	    "16,\n"
+	    "  n_layers = %d, sequence_length = 8, attention = attention { n_heads = 2 },\n"
+	    "  feed_forward = %s },\n batch = batch { micro = 1, global = 8 },\n %s }\n",
 	    layers, feed_forward, more);
 }
 
@@ -252,26 +255,37 @@ test_round_trips(void)
 	const char *moe = "moe { num_experts = 4, top_k = 2, hidden_size = 8 }";
 	CHECK(round_trip(description(2, moe, "")));
 	CHECK(round_trip(description(1, "{ mlp { hidden_size = 3 } }", "device_memory = 1.5")));
-	CHECK(round_trip(description(3, xprintf("{ mlp { hidden_size = 3 }, %s, mlp { hidden_size = 3 } }", moe),
+	CHECK(round_trip(description(
+	    3, xprintf("{ mlp { hidden_size = 3 }, %s, mlp { hidden_size = 3 } }", moe), "")));
+	CHECK(round_trip(description(9,
+	    "function(l) return l % 3 == 0 and mlp { hidden_size = l + 1 } or "
+	    "moe { num_experts = 8, top_k = 1, hidden_size = 4, "
+	    "router = router { z_loss = l / 7 } } end",
 	    "")));
-	CHECK(round_trip(description(9, "function(l) return l % 3 == 0 and mlp { hidden_size = l + 1 } or "
-	                                "moe { num_experts = 8, top_k = 1, hidden_size = 4, "
-	                                "router = router { z_loss = l / 7 } } end", "")));
-	CHECK(round_trip(description(26, "function(l) return mlp { hidden_size = l + 1 } end", "")));
-	CHECK(round_trip(description(27, "function(l) return mlp { hidden_size = l + 1 } end", "")));
-	CHECK(round_trip(description(1024, "function(l) return mlp { hidden_size = l + 1 } end", "")));
-	CHECK(round_trip(description(1024, "function(l) return mlp { hidden_size = l // 900 + 1 } end", "")));
-	CHECK(round_trip(description(2, moe, "precision = precision { weights = 'fp64' },\n"
-	                                     "optimizer = adamw { groups = { group { match = 'a\"\\\\\\n\\r\\1é*', lr_scale = 0.1 },\n"
-	                                     "group { match = '*', weight_decay = 0 } }, betas = { 0, 0.1 } }")));
-	CHECK(round_trip(description(2, moe, "target = 'cuda:sm_90a', parallel = parallel { data = 4, expert = 2 },\n"
-	                                     "optimizer = adamw { eps = -0.0 + 1e-20, weight_decay = -0.0 }")));
+	CHECK(
+	    round_trip(description(26, "function(l) return mlp { hidden_size = l + 1 } end", "")));
+	CHECK(
+	    round_trip(description(27, "function(l) return mlp { hidden_size = l + 1 } end", "")));
+	CHECK(round_trip(
+	    description(1024, "function(l) return mlp { hidden_size = l + 1 } end", "")));
+	CHECK(round_trip(
+	    description(1024, "function(l) return mlp { hidden_size = l // 900 + 1 } end", "")));
+	CHECK(round_trip(description(2, moe,
+	    "precision = precision { weights = 'fp64' },\n"
+	    "optimizer = adamw { groups = { group { match = 'a\"\\\\\\n\\r\\1é*', lr_scale = 0.1 "
+	    "},\n"
+	    "group { match = '*', weight_decay = 0 } }, betas = { 0, 0.1 } }")));
+	CHECK(round_trip(description(2, moe,
+	    "target = 'cuda:sm_90a', parallel = parallel { data = 4, expert = 2 },\n"
+	    "optimizer = adamw { eps = -0.0 + 1e-20, weight_decay = -0.0 }")));
 	for (int i = 0; i < RANDOM_SPECS; i++) {
 		double x = (double)(next_random() >> 11) / 9007199254740992.0 + 1e-9;
 		double y = (double)(next_random() >> 11) / 9007199254740992.0 * 0.9999;
 		int exponent = (int)(next_random() % 9);
-		CHECK(round_trip(description(1 + i % 5, moe, xprintf("optimizer = adamw { eps = %.17ge-%d, "
-		    "betas = { %.17g, %.9g }, weight_decay = %.3g }", x, exponent, y, y, x * 10))));
+		CHECK(round_trip(description(1 + i % 5, moe,
+		    xprintf("optimizer = adamw { eps = %.17ge-%d, "
+			    "betas = { %.17g, %.9g }, weight_decay = %.3g }",
+			x, exponent, y, y, x * 10))));
 	}
 }
 
@@ -283,9 +297,11 @@ test_values(void)
 	/* one attention in two trainers: what is derived must not leak from one to the other */
 	struct spec s = load_text(path_a,
 	    "local a, list = attention { n_heads = 4 }, {}\n"
-	    "for i, d in ipairs { 32, 64 } do list[i] = trainer { name = 'n' .. i, model = transformer {\n"
+	    "for i, d in ipairs { 32, 64 } do list[i] = trainer { name = 'n' .. i, model = "
+	    "transformer {\n"
 	    " vocab_size = 8, d_model = d, n_layers = 2, sequence_length = 4, attention = a,\n"
-	    " feed_forward = mlp { hidden_size = 2.0 } }, batch = batch { micro = 1, global = 1 } } end\n"
+	    " feed_forward = mlp { hidden_size = 2.0 } }, batch = batch { micro = 1, global = 1 } "
+	    "} end\n"
 	    "return list\n");
 	CHECK(s.n == 2);
 	for (uint32_t i = 0; i < s.n; i++) {
@@ -296,7 +312,8 @@ test_values(void)
 		CHECK(spec_int(a, F_attention_n_kv_heads) == 4);
 		const struct value *layers = spec_value(model, F_transformer_feed_forward);
 		CHECK(layers->n == 2 && layers->list[0] == layers->list[1]);
-		CHECK(!strcmp(spec_str(spec_obj(s.trainer[i], F_trainer_precision), F_precision_weights),
+		CHECK(!strcmp(
+		    spec_str(spec_obj(s.trainer[i], F_trainer_precision), F_precision_weights),
 		    i ? "bf16" : "fp32"));
 		CHECK(!strcmp(spec_str(s.trainer[i], F_trainer_target), i ? "cuda:sm_90a" : "cpu"));
 		CHECK(spec_num(s.trainer[i], F_trainer_device_memory) == targets[i].memory_gib);
@@ -304,17 +321,20 @@ test_values(void)
 	CHECK(diag_flush() == 0);
 	CHECK(s.n == 2 && !spec_equal(s.trainer[0], s.trainer[1]));
 
-	struct define defs[] = { { "n", "0x10", false }, { "s", "1 2", false }, { "b", "true", false },
-		{ "n", "3", false }, { "unused", "1", false } };
-	const char *text = "assert(arg.n == 3 and math.type(arg.n) == 'integer' and arg.s == '1 2')\n"
-	                   "assert(arg.b == true and arg.absent == nil)\n"
-	                   "local keys = {} for k in pairs { 5, x = 1, a = 2, [2.5] = 3 } do keys[#keys + 1] = k end\n"
-	                   "assert(table.concat(keys, ' ') == '1 2.5 a x')\n"
-	                   "assert(next({}) == nil and next { 1 } == 1)\n"
-	                   "assert(tostring({}) == 'table' and string.format('%s %5.1f%%', print, 2) == 'function   2.0%')\n"
-	                   "assert(('x'):rep(3, ',') == 'x,x,x' and (''):rep(1 << 60) == '')\n"
-	                   "assert(#'abc' == 3 and ('abc'):upper() == 'ABC' and _ENV ~= nil)\n"
-	                   "x = 1 assert(x == 1)\n";
+	struct define defs[] = { { "n", "0x10", false }, { "s", "1 2", false },
+		{ "b", "true", false }, { "n", "3", false }, { "unused", "1", false } };
+	const char *text =
+	    "assert(arg.n == 3 and math.type(arg.n) == 'integer' and arg.s == '1 2')\n"
+	    "assert(arg.b == true and arg.absent == nil)\n"
+	    "local keys = {} for k in pairs { 5, x = 1, a = 2, [2.5] = 3 } do keys[#keys + 1] = k "
+	    "end\n"
+	    "assert(table.concat(keys, ' ') == '1 2.5 a x')\n"
+	    "assert(next({}) == nil and next { 1 } == 1)\n"
+	    "assert(tostring({}) == 'table' and string.format('%s %5.1f%%', print, 2) == 'function "
+	    "  2.0%')\n"
+	    "assert(('x'):rep(3, ',') == 'x,x,x' and (''):rep(1 << 60) == '')\n"
+	    "assert(#'abc' == 3 and ('abc'):upper() == 'ABC' and _ENV ~= nil)\n"
+	    "x = 1 assert(x == 1)\n";
 	write_file(path_a, text, strlen(text));
 	load(path_a, defs, LEN(defs), &s);
 	CHECK(defs[0].used && defs[1].used && defs[2].used && defs[3].used && !defs[4].used);
@@ -361,7 +381,8 @@ static const char seed_text[] =
     "local function layer(i)\n"
     "\tif i % 2 == 0 then return mlp { hidden_size = width * 4 } end\n"
     "\tlocal r = router { [\"load_balance\"] = 1e-2; z_loss = .5 }\n"
-    "\treturn moe({ num_experts = arg.experts or 0x8, top_k = 2, hidden_size = width // 2, router = r })\n"
+    "\treturn moe({ num_experts = arg.experts or 0x8, top_k = 2, hidden_size = width // 2, router "
+    "= r })\n"
     "end\n"
     "local list = {}\n"
     "for i = 1, 2 do\n"
@@ -370,11 +391,13 @@ static const char seed_text[] =
     "\t\ttarget = 'cpu',\n"
     "\t\tmodel = transformer {\n"
     "\t\t\tvocab_size = 64, d_model = width, n_layers = 3, sequence_length = 8,\n"
-    "\t\t\tnorm = rms_norm { eps = 1e-5 }, attention = attention { n_heads = 2, qk_norm = \"full\" },\n"
+    "\t\t\tnorm = rms_norm { eps = 1e-5 }, attention = attention { n_heads = 2, qk_norm = \"full\" "
+    "},\n"
     "\t\t\tfeed_forward = i == 1 and layer or { layer(0), layer(1), layer(2) },\n"
     "\t\t},\n"
     "\t\tbatch = batch { micro = 1, global = 8 }, parallel = parallel { data = 2, expert = 2 },\n"
-    "\t\toptimizer = adamw { betas = { 0.9, 0.95 }, groups = { group { match = \"*a\", lr_scale = 2 } } },\n"
+    "\t\toptimizer = adamw { betas = { 0.9, 0.95 }, groups = { group { match = \"*a\", lr_scale = "
+    "2 } } },\n"
     "\t}\n"
     "end\n"
     "return list\n";
@@ -382,9 +405,10 @@ static const char seed_text[] =
 static size_t
 mutate(char *s, size_t n)
 {
-	static const char *const words[] = { "{", "}", "(", ")", "[", "]", "=", ",", "--", "--[[", "[[", "]]",
-		"[==[", "\"", "'", "\\", "\\z", "\n", "\r\n", "end", "function", "nil", "..", "0x", "1e", "moe ",
-		"arg", "return ", "\xef\xbb\xbf", "\xe5\xb1\x82", "do ", "1 << 62", "-1", "0/0", "layer", "#", "::" };
+	static const char *const words[] = { "{", "}", "(", ")", "[", "]", "=", ",", "--", "--[[",
+		"[[", "]]", "[==[", "\"", "'", "\\", "\\z", "\n", "\r\n", "end", "function", "nil",
+		"..", "0x", "1e", "moe ", "arg", "return ", "\xef\xbb\xbf", "\xe5\xb1\x82", "do ",
+		"1 << 62", "-1", "0/0", "layer", "#", "::" };
 	for (uint64_t changes = 1 + next_random() % 4; changes; changes--) {
 		size_t p = next_random() % (n + 1), len = 1 + next_random() % 12;
 		const char *word = words[next_random() % LEN(words)];

@@ -255,6 +255,60 @@ test_texts(void)
 		  "a") == UINT32_MAX);
 }
 
+/* Every sequence once an epoch, labels one ahead, across files of three widths. */
+static void
+test_data(void)
+{
+	enum { N = 103, S = 5, NSEQ = (N - 1) / S };
+	char dir[] = "/tmp/om-test-XXXXXX", *path[3];
+	static const char *const name[] = { "a.u16", "b.u32", "c.bin" };
+	struct om_model m = { .seq = S, .vocab = N };
+	struct om_conf c = { .order = OM_SEQUENTIAL, .paths = { path, 3 } };
+	struct om_data d;
+	int32_t token[S], label[S];
+	int first = 0;
+
+	if (!mkdtemp(dir))
+		abort();
+	for (int i = 0; i < 3; i++) {
+		FILE *f = fopen(path[i] = om_text("%s/%s", dir, name[i]), "wb");
+		int end = i == 2 ? N : first + 31;
+
+		for (; first < end; first++)
+			fwrite(&(int32_t){ first }, i == 1 ? 4 : 2, 1, f);
+		fclose(f);
+	}
+	for (int order = OM_SHUFFLE; order <= OM_SEQUENTIAL; order++) {
+		int moved = 0;
+
+		c.order = order;
+		om_data_open(&d, &m, &c);
+		CHECK(d.tokens == N && d.nseq == NSEQ && d.n == 3);
+		for (int epoch = 0; epoch < 2; epoch++) {
+			bool seen[NSEQ] = { false }, ok = true;
+
+			for (int g = 0; g < NSEQ; g++) {
+				om_data_read(&d, (uint64_t)(epoch * NSEQ + g), token, label);
+				for (int i = 0; i < S; i++)
+					ok = ok && token[i] == token[0] + i &&
+					     label[i] == token[i] + 1;
+				ok = ok && token[0] % S == 0 && token[0] / S < NSEQ &&
+				     !seen[token[0] / S];
+				seen[token[0] / S] = true;
+				moved += token[0] / S != g;
+			}
+			CHECK(ok);
+		}
+		CHECK(order == OM_SHUFFLE ? moved > NSEQ : moved == 0);
+		om_data_close(&d);
+	}
+	for (int i = 0; i < 3; i++) {
+		unlink(path[i]);
+		free(path[i]);
+	}
+	rmdir(dir);
+}
+
 /* Writes head (with its length before it) and data bytes; gives what om_st_open says of it. */
 static const char *
 st(const char *head, size_t data)
@@ -334,6 +388,7 @@ main(void)
 	test_schedules();
 	test_crc();
 	test_npy();
+	test_data();
 	test_init();
 	test_tensors();
 	test_texts();

@@ -1,0 +1,106 @@
+/*
+ * One tile of C for one kind of machine; gemm.h includes this once for each.
+ *
+ *   OM_TILE         suffix of the function
+ *   OM_TILE_TARGET  its attribute
+ *   OM_TILE_BYTES   size of a vector register
+ *   OM_TILE_MR      rows of the micro-tile, OM_TILE_NV vectors wide
+ */
+#define OM_TILE_NV 2
+#define OM_TILE_FN(what) OM_CAT(what, OM_TILE)
+#define OM_TILE_WIDTH ((int64_t)(OM_TILE_BYTES / sizeof(om_real)))
+
+/* C [rows, cols] (+)= packed A [MR, kc] times the columns of packed B from b on, all sums in registers. */
+static OM_INLINE OM_TILE_TARGET void
+OM_TILE_FN(om_gemm_micro_)(int64_t kc, const om_real *a, const om_real *b, om_real *c, int64_t ldc,
+    int64_t rows, int64_t cols, bool add)
+{
+	typedef om_real vec __attribute__((vector_size(OM_TILE_BYTES), may_alias));
+	typedef vec vecu __attribute__((aligned(sizeof(om_real))));
+	enum { MR = OM_TILE_MR, NV = OM_TILE_NV, WIDTH = OM_TILE_BYTES / sizeof(om_real) };
+	vec acc[MR][NV] = { 0 }, bv[NV];
+	for (int64_t p = 0; p < kc; p++, b += OM_LANES) {
+#pragma GCC unroll 2
+		for (int v = 0; v < NV; v++) {
+			const int at = v * WIDTH;
+			bv[v] = *(const vec *)(b + at / OM_LANES * OM_KC * OM_LANES + at % OM_LANES);
+		}
+#pragma GCC unroll 16
+		for (int i = 0; i < MR; i++) {
+			om_real ai = a[i * OM_LDA + p];
+#pragma GCC unroll 2
+			for (int v = 0; v < NV; v++)
+				acc[i][v] += ai * bv[v];
+		}
+	}
+	if (rows >= MR && cols >= NV * WIDTH) {
+#pragma GCC unroll 16
+		for (int i = 0; i < MR; i++) {
+#pragma GCC unroll 2
+			for (int v = 0; v < NV; v++) {
+				vecu *cv = (vecu *)(c + i * ldc + v * WIDTH);
+				if (add)
+					acc[i][v] += *cv;
+				*cv = acc[i][v];
+			}
+		}
+		return;
+	}
+	om_real edge[MR][NV * WIDTH];
+#pragma GCC unroll 16
+	for (int i = 0; i < MR; i++) {
+#pragma GCC unroll 2
+		for (int v = 0; v < NV; v++)
+			*(vecu *)(edge[i] + v * WIDTH) = acc[i][v];
+	}
+	for (int64_t i = 0; i < om_min(rows, MR); i++) {
+		for (int64_t j = 0; j < om_min(cols, NV * WIDTH); j++)
+			c[i * ldc + j] = add ? c[i * ldc + j] + edge[i][j] : edge[i][j];
+	}
+}
+
+/* The tile [i0, i1) x [j0, j1) of C. */
+static __attribute__((noinline)) OM_TILE_TARGET void
+OM_TILE_FN(om_gemm_)(const struct om_gemm *g, int64_t i0, int64_t i1, int64_t j0, int64_t j1)
+{
+	_Alignas(64) om_real ap[OM_MT * OM_LDA];
+	_Alignas(64) om_real bp[OM_NT * OM_KC];
+	const int64_t mt = i1 - i0, nt = j1 - j0;
+	for (int64_t p = 0; p < g->k; p += OM_KC) {
+		const int64_t kc = om_min(OM_KC, g->k - p);
+		const size_t sliver = (size_t)kc * OM_LANES * sizeof *bp;
+		int64_t j = 0;
+		for (; j < nt; j += OM_LANES) {
+			const int64_t cols = om_min(OM_LANES, nt - j);
+			om_real *d = bp + j * OM_KC;
+			if (cols < OM_LANES)
+				memset(d, 0, sliver);
+			if (g->b.t)
+				om_transpose(d, OM_LANES, g->b.p + (j0 + j) * g->b.ld + p, g->b.ld, cols, kc);
+			else
+				om_copy(d, OM_LANES, g->b.p + p * g->b.ld + j0 + j, g->b.ld, kc, cols);
+		}
+		if (j % OM_NU) /* a micro-tile may be two slivers wide */
+			memset(bp + j * OM_KC, 0, sliver);
+		if (g->a.t)
+			om_transpose(ap, OM_LDA, g->a.p + p * g->a.ld + i0, g->a.ld, kc, mt);
+		else
+			om_copy(ap, OM_LDA, g->a.p + i0 * g->a.ld + p, g->a.ld, mt, kc);
+		for (int64_t i = mt; i % OM_TILE_MR; i++)
+			memset(ap + i * OM_LDA, 0, (size_t)kc * sizeof *ap);
+		for (j = 0; j < nt; j += OM_TILE_NV * OM_TILE_WIDTH) {
+			const om_real *b = bp + j / OM_LANES * OM_LANES * OM_KC + j % OM_LANES;
+			for (int64_t i = 0; i < mt; i += OM_TILE_MR)
+				OM_TILE_FN(om_gemm_micro_)(kc, ap + i * OM_LDA, b,
+				    g->c + (i0 + i) * g->ldc + j0 + j, g->ldc, mt - i, nt - j, g->add || p);
+		}
+	}
+}
+
+#undef OM_TILE
+#undef OM_TILE_TARGET
+#undef OM_TILE_BYTES
+#undef OM_TILE_MR
+#undef OM_TILE_NV
+#undef OM_TILE_FN
+#undef OM_TILE_WIDTH

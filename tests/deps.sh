@@ -1,0 +1,26 @@
+#!/bin/sh
+# Installs the packages that building and testing need, where something is missing and apt is there.
+set -u
+missing=
+need() { # package, test that it is there
+	sh -c "$2" >/dev/null 2>&1 || missing="$missing $1"
+}
+header() {
+	need "$1" "echo '#include <$2>' | gcc $3 -E - "
+}
+need gcc 'gcc --version'
+need libc6-dev 'echo "#include <stdio.h>" | gcc -E -'
+need make 'make --version'
+need pkg-config 'pkg-config --version'
+need liblua5.4-dev 'pkg-config --exists lua5.4'
+header libyaml-dev yaml.h ''
+[ -n "$missing" ] || exit 0
+echo "installing:$missing"
+if ! command -v apt-get >/dev/null; then
+	echo "this machine has no apt-get: install what stands for$missing by hand" >&2
+	exit 1
+fi
+sudo=
+[ "$(id -u)" = 0 ] || sudo=sudo
+export DEBIAN_FRONTEND=noninteractive
+$sudo apt-get update -qq && $sudo apt-get install -y -qq --no-install-recommends $missing >/dev/null

@@ -1,0 +1,62 @@
+-- A random valid description for each arg.seed; with arg.corrupt = 1 .. n one value is made wrong.
+local state = arg.seed * 2654435761 % 4294967296 + 1
+local function random(n) -- 1 .. n
+  state = (state * 1103515245 + 12345) % 2147483648
+  return state // 65536 % n + 1
+end
+local function pick(list) return list[random(#list)] end
+local wrong = { [arg.corrupt or 0] = true }
+
+local kv = random(3)
+local heads = kv * random(3)
+local head_dim = 2 * random(6)
+local layers = random(5)
+local kinds = {}
+for i = 1, random(3) do
+  if random(3) == 1 then
+    kinds[i] = mlp { hidden_size = wrong[1] and 0 or random(20) }
+  else
+    local experts = random(7)
+    kinds[i] = moe {
+      num_experts = experts,
+      top_k = wrong[2] and experts + 1 or random(experts),
+      hidden_size = wrong[3] and "8" or random(12),
+      shared_hidden_size = wrong[4] and -1 or pick { 0, 0, random(9) },
+      router = router {
+        normalize = random(2) == 1,
+        load_balance = pick { 0, 0.01, 0.5 },
+        z_loss = pick { 0, 0.001 },
+      },
+    }
+  end
+end
+local order = {}
+for i = 1, layers do order[i] = pick(kinds) end
+local micro = random(3)
+
+return trainer {
+  name = "random-" .. arg.seed,
+  target = wrong[5] and "tpu" or "cpu",
+  model = transformer {
+    vocab_size = random(60) + 1,
+    d_model = wrong[6] and 2.5 or random(24),
+    n_layers = wrong[7] and layers + 1 or layers,
+    sequence_length = random(17),
+    attention = attention {
+      n_heads = heads,
+      n_kv_heads = wrong[8] and heads + 1 or kv,
+      head_dim = wrong[9] and head_dim + 1 or head_dim,
+      qk_norm = wrong[10] and "both" or pick { "none", "full", "head" },
+    },
+    feed_forward = order,
+    lm_head = lm_head { tied = random(2) == 1 },
+  },
+  batch = batch { micro = micro, global = wrong[11] and micro * 2 + (micro > 1 and 1 or 1 / 2) or micro * random(3) },
+  precision = precision { weights = wrong[12] and "bf16" or pick { "fp32", "fp64" } },
+  parallel = wrong[13] and { data = 1 } or nil,
+  optimizer = adamw {
+    betas = wrong[14] and { 0.9 } or { 0.9, 0.95 },
+    clip_norm = pick { 0, 1 },
+    groups = wrong[15] and { group { match = "nothing", lr_scale = 1 } } or {},
+  },
+}

@@ -1,0 +1,116 @@
+#!/bin/sh
+# What must hold of emitted trees: the same bytes wherever and however they are made, a tree that builds alone,
+# resolved.lua that gives the tree again, --check, stale files.
+# Usage: tests/emit/run.sh OLMOGEN OLMOGEN_WITH_SANITIZERS WORKDIR
+set -u
+olmogen=$(realpath "$1") san=$(realpath "$2") work=$(realpath -m "$3")
+root=$(realpath "$(dirname "$0")/../..")
+passed=0 failed=0
+rm -rf "$work"
+mkdir -p "$work"
+
+is() { # name, status of the check just run
+	if [ "$2" = 0 ]; then
+		passed=$((passed + 1))
+	else
+		failed=$((failed + 1))
+		echo "FAIL $1"
+	fi
+}
+same() { # name, tree, tree
+	diff -r "$2" "$3" >"$work/diff" 2>&1
+	status=$?
+	[ $status = 0 ] || head -n 5 "$work/diff"
+	is "$1" $status
+}
+
+cd "$root" || exit 1
+for model in tiny olmoe-1b-7b; do
+	gen="--target=cpu --emit-only"
+	"$olmogen" $gen -o "$work/$model" models/$model.lua >/dev/null
+	is "$model is emitted" $?
+	(
+		mkdir -p "$work/elsewhere/models" && cp models/$model.lua "$work/elsewhere/models" &&
+			cd "$work/elsewhere" &&
+			env -i PATH="$PATH" TZ=Asia/Tokyo LC_ALL=tr_TR.UTF-8 HOME=/nowhere USER=nobody \
+				"$olmogen" $gen -o "$work/$model-2" "models/$model.lua" >/dev/null
+	)
+	same "$model: another folder, time zone, locale, HOME" "$work/$model" "$work/$model-2"
+	ASAN_OPTIONS=detect_leaks=0 "$san" $gen -o "$work/$model-3" models/$model.lua >/dev/null
+	same "$model: a build with sanitizers" "$work/$model" "$work/$model-3"
+	"$olmogen" $gen -o "$work/$model-4" "$work/$model/model/resolved.lua" >/dev/null
+	rm -f "$work/$model-4/model/$model.lua"
+	cp models/$model.lua "$work/$model-4/model/"
+	same "$model: resolved.lua gives the tree again" "$work/$model" "$work/$model-4"
+	lines=$(cat "$work/$model"/src/* "$work/$model"/inst/* | wc -l)
+	[ "$lines" -lt 2000 ]
+	is "$model: $lines lines in src/ and inst/, under 2,000" $?
+done
+
+# only what changed is written
+touch -d '2001-01-01' "$work"/tiny/src/*
+"$olmogen" --emit-only -o "$work/tiny" models/tiny.lua >/dev/null
+[ -z "$(find "$work/tiny/src" -newermt '2002-01-01' -type f)" ]
+is "an unchanged file is left alone" $?
+"$olmogen" --check -o "$work/tiny" models/tiny.lua >/dev/null 2>&1
+is "--check of a fresh tree" $?
+echo >>"$work/tiny/src/step.c"
+! "$olmogen" --check -o "$work/tiny" models/tiny.lua >/dev/null 2>"$work/err"
+is "--check of an edited tree" $?
+grep -q 'src/step.c: differs' "$work/err"
+is "--check names the file" $?
+
+# a tree that no longer has a kernel loses its instances, and nothing else
+cat >"$work/dense.lua" <<'EOF'
+return trainer {
+  name = "tiny",
+  model = transformer {
+    vocab_size = 256, d_model = 16, n_layers = 1, sequence_length = 8,
+    attention = attention { n_heads = 2 }, feed_forward = mlp { hidden_size = 16 },
+  },
+  batch = batch { micro = 1, global = 1 },
+}
+EOF
+echo mine >"$work/tiny/notes.txt"
+"$olmogen" --emit-only -o "$work/tiny" "$work/dense.lua" >/dev/null
+[ ! -e "$work/tiny/inst/route.c" ] && [ -e "$work/tiny/notes.txt" ]
+is "stale files go, foreign files stay" $?
+
+# the tree builds with nothing but a compiler, make and libyaml
+cp -r "$work/tiny-2" "$work/alone"
+(cd "$work/alone" && env -i PATH=/usr/bin:/bin make -s >"$work/log" 2>&1)
+is "the tree builds alone under env -i" $?
+[ ! -s "$work/log" ]
+is "and without a word" $?
+"$work/alone/trainer" selftest >"$work/log"
+is "and passes its selftest" $?
+! ldd "$work/alone/trainer" >/dev/null 2>&1
+is "the trainer is fully static" $?
+(cd "$work/alone" && env -i PATH=/usr/bin:/bin make -s install DESTDIR="$work/dest" PREFIX=/opt >/dev/null)
+[ -x "$work/dest/opt/bin/trainer" ]
+is "make install" $?
+cp -r "$work/tiny-2" "$work/again"
+(cd "$work/again" && make -s)
+cmp -s "$work/alone/trainer" "$work/again/trainer"
+is "two builds give the same trainer, byte for byte" $?
+(
+	cd "$work/alone" && for f in src/*.c; do
+		gcc -std=c11 -Wall -Wextra -Wpedantic -Wshadow -Werror -Iruntime -Isrc -fsyntax-only "$f" || exit 1
+	done
+) 2>"$work/log"
+is "src/ is clean C11 under -Wpedantic" $?
+for t in main.c; do
+	gcc -std=c11 -Wall -Wextra -Iruntime -I"$work/alone/src" -fsyntax-only "$root/templates/$t"
+	is "templates/$t compiles as it stands" $?
+done
+
+# a description that needs more than there is: nothing is written
+"$olmogen" --emit-only -o "$work/none" models/olmoe-1b-7b.lua >/dev/null 2>&1
+[ ! -e "$work/none" ]
+is "a target without kernels is refused before anything is written" $?
+"$olmogen" --emit-only --target=cpu -D data=8 -o "$work/none" models/moe-8l.lua >/dev/null 2>&1
+[ ! -e "$work/none" ]
+is "several ranks are refused before anything is written" $?
+
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]

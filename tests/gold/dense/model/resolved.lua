@@ -1,0 +1,34 @@
+-- dense, every default filled in; olmogen regenerates this tree from this file.
+
+return trainer {
+  name = "dense",
+  target = "cpu",
+  device_memory = 0,
+  model = transformer {
+    vocab_size = 32,
+    d_model = 8,
+    n_layers = 1,
+    sequence_length = 4,
+    norm = rms_norm { eps = 1e-05 },
+    attention = attention {
+      n_heads = 2,
+      n_kv_heads = 2,
+      head_dim = 4,
+      qk_norm = "none",
+      rope = rope { theta = 10000 },
+    },
+    feed_forward = mlp { hidden_size = 12, activation = "swiglu" },
+    lm_head = lm_head { tied = false },
+    init = normal { std = 0.02 },
+  },
+  batch = batch { micro = 1, global = 2 },
+  parallel = parallel { data = 1, expert = 1, pipeline = 1 },
+  precision = precision { weights = "fp32", grads = "fp32", optimizer = "fp32" },
+  optimizer = adamw {
+    betas = { 0.9, 0.95 },
+    eps = 1e-08,
+    weight_decay = 0.1,
+    clip_norm = 1,
+    groups = {},
+  },
+}

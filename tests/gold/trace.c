@@ -1,0 +1,39 @@
+/* One step of two microbatches with mock launchers: the order of calls and where their arguments lie. */
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "layout.h"
+#include "step.h"
+#include "trace.h"
+
+static unsigned char *arena;
+
+void
+trace(const char *name, int n, ...)
+{
+	va_list ap;
+
+	printf("%s", name);
+	va_start(ap, n);
+	for (int i = 0; i < n; i++)
+		printf(" %td", va_arg(ap, unsigned char *) - arena);
+	va_end(ap);
+	putchar('\n');
+}
+
+int
+main(void)
+{
+	arena = malloc(OM_ARENA_BYTES);
+	om_init(arena);
+	om_zero(arena);
+	for (int i = 0; i < 2; i++) {
+		om_forward(arena, 0);
+		om_backward(arena, 0);
+	}
+	om_update(arena);
+	free(arena);
+	return 0;
+}

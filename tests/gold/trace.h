@@ -1,0 +1,1 @@
+void trace(const char *name, int n, ...);
