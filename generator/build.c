@@ -1,5 +1,6 @@
 /* Builds an emitted tree with its own Makefile: one description of the build, with or without olmogen. */
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,12 +12,17 @@ build(const char *dir, int jobs, bool verbose)
 {
 	char *argv[] = { "make", "-C", xstrdup(dir), xprintf("-j%d", jobs), "--no-print-directory",
 		verbose ? "V=1" : "V=0", NULL };
+	/* the trainer's bytes must not depend on who builds: neither on their variables nor on a make around us */
+	static const char *const theirs[] = { "CFLAGS", "CPPFLAGS", "LDFLAGS", "MAKEFLAGS", "MFLAGS",
+		"MAKELEVEL", "V" };
 	int status;
 	pid_t child;
 
 	fflush(NULL);
 	child = fork();
 	if (child == 0) {
+		for (unsigned i = 0; i < LEN(theirs); i++)
+			unsetenv(theirs[i]);
 		execvp(argv[0], argv);
 		fprintf(stderr, "olmogen: error: cannot run make: %s; install make, or use --emit-only\n",
 		    strerror(errno));

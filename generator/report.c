@@ -253,6 +253,17 @@ plan_print(const struct plan *p, struct buf *out)
 			}
 }
 
+static const char *
+human_flops(double x)
+{
+	static const char *const unit[] = { "", " K", " M", " G", " T", " P", " E", " Z" };
+	unsigned u = 0;
+
+	for (; x >= 1000 && u + 1 < LEN(unit); u++)
+		x /= 1000;
+	return xprintf("%.4g%s", x, unit[u]);
+}
+
 static void
 row(struct buf *out, const char *name, const char *value, const char *more)
 {
@@ -337,7 +348,7 @@ plan_report(const struct plan *p, struct buf *out)
 	        (unsigned long long)g->S));
 	row(out, "FLOPs", commas(g->flops_token),
 	    "a token, forward and backward, causal half, no recompute");
-	row(out, "", xprintf("%.4g T", step_flops / 1e12), "a step");
+	row(out, "", human_flops(step_flops), "a step");
 	if (m->pipeline > 1)
 		row(out, "pipeline bubble", xprintf("%.1f %%", 100 * bubble), "1F1B");
 	if (p->target->tflops > 0) {

@@ -305,4 +305,11 @@ check_rules(const struct object *trainer)
 			if (applies(&rules[r], &all.a[k]) && !rules[r].holds(all.a[k].x))
 				broken(&rules[r], &all, &all.a[k]);
 	}
+	const struct value *expert = base->v[F_parallel_expert];
+	if (all.n == 1 && layers && layers->set && expert && expert->set && expert->i > 1) {
+		diag_error(expert->pos, "parallel.expert = %lld, but no layer has experts to share out",
+		    (long long)expert->i);
+		diag_note(layers->pos, "transformer.feed_forward is set here");
+		diag_help("use expert = 1, or a moe layer");
+	}
 }

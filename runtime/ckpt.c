@@ -324,7 +324,8 @@ write_hf_index(
 		free(name);
 	}
 	fprintf(f, "\n}}\n");
-	fclose(f);
+	if (fclose(f) != 0)
+		save_failed(k, tmp, "model.safetensors.index.json");
 	write_text(k, tmp, "model.safetensors.index.json", text, size);
 	free(text);
 }
@@ -366,9 +367,10 @@ write_index(struct om_ckpt *k, const char *tmp, const struct om_entry *e, uint32
 		free(name);
 	}
 	fprintf(f, "\n},\n");
-	fflush(f);
-	fprintf(f, "\"crc32c\": \"%08x\"}\n", om_crc32c(0, text, size));
-	fclose(f);
+	if (fflush(f) == 0)
+		fprintf(f, "\"crc32c\": \"%08x\"}\n", om_crc32c(0, text, size));
+	if (fclose(f) != 0)
+		save_failed(k, tmp, "index.json");
 	write_text(k, tmp, "index.json", text, size);
 	free(text);
 }
@@ -385,8 +387,8 @@ om_ckpt_prune(struct om_ckpt *k)
 		for (s = UINT64_MAX; (s = om_ckpt_newest_below(k->dir, s, NULL));)
 			oldest = s;
 		path = om_ckpt_step_path(k->dir, "", oldest);
-		tmp = om_ckpt_step_path(
-		    k->dir, ".tmp-", oldest); /* half removed, it must not look whole */
+		/* half removed, it must not look whole */
+		tmp = om_ckpt_step_path(k->dir, ".tmp-", oldest);
 		if (rename(path, tmp) == 0)
 			remove_dir(tmp);
 		free(path);
@@ -397,8 +399,8 @@ om_ckpt_prune(struct om_ckpt *k)
 void
 om_ckpt_save(struct om_ckpt *k, const unsigned char *arena, uint64_t step)
 {
-	char *tmp = om_ckpt_step_path(k->dir, ".tmp-", step),
-	     *path = om_ckpt_step_path(k->dir, "", step);
+	char *tmp = om_ckpt_step_path(k->dir, ".tmp-", step);
+	char *path = om_ckpt_step_path(k->dir, "", step);
 	uint32_t n, shards[2];
 	struct om_entry *e = om_ckpt_entries(k->m, &n);
 	int fd;

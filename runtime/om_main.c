@@ -72,7 +72,7 @@ info(const struct om_model *m)
 	for (size_t i = 0; i < OM_LEN(region); i++)
 		printf("%-20s %12s  %s bytes\n", region[i].name, om_bytes(region[i].bytes),
 		    om_commas(region[i].bytes));
-	printf("\n%-48s %7s %7s %16s %6s %6s %5s\n", "parameter", "layers", "experts", "shape",
+	printf("\n%-52s %7s %7s %14s %6s %6s %5s\n", "parameter", "layers", "experts", "shape",
 	    "init", "decay", "lr x");
 	for (uint32_t i = 0; i < m->nparams; i++) {
 		const struct om_param *p = &m->param[i];
@@ -82,7 +82,7 @@ info(const struct om_model *m)
 		for (int j = 0; j < p->ndims; j++)
 			used += (size_t)snprintf(shape + used, sizeof shape - used, "%s%llu",
 			    j ? "x" : "", (unsigned long long)p->dim[j]);
-		printf("%-48s %7s %7s %16s %6s %6g %5g\n", p->name,
+		printf("%-52s %7s %7s %14s %6s %6g %5g\n", p->name,
 		    p->layer ? om_commas(p->nlayers) : "-",
 		    p->experts ? om_commas(p->experts) : "-", shape, p->ones ? "one" : "normal",
 		    m->group[p->group].weight_decay, m->group[p->group].lr_scale);

@@ -92,36 +92,36 @@ om_adamw(int64_t n, double beta1, double beta2, double eps, double decay, double
 	om_adamw_range(om_lo(n), om_hi(n), &a, g, w, m, v);
 }
 
-#define OM_SUMSQ(NAME, n)                                                                          \
-	_Static_assert((n) >= 1, "sumsq: sizes start at 1");                                       \
-	void NAME(const om_real *g, double *ctl)                                                   \
-	{                                                                                          \
-		om_sumsq(n, g, ctl);                                                               \
-	}                                                                                          \
-	double NAME##_check(uint64_t seed)                                                         \
-	{                                                                                          \
-		return om_sumsq_check(NAME, n, seed);                                              \
+#define OM_SUMSQ(NAME, n)                                    \
+	_Static_assert((n) >= 1, "sumsq: sizes start at 1"); \
+	void NAME(const om_real *g, double *ctl)             \
+	{                                                    \
+		om_sumsq(n, g, ctl);                         \
+	}                                                    \
+	double NAME##_check(uint64_t seed)                   \
+	{                                                    \
+		return om_sumsq_check(NAME, n, seed);        \
 	}
 
-#define OM_CLIP(NAME, max)                                                                         \
-	void NAME(double *ctl)                                                                     \
-	{                                                                                          \
-		om_clip(max, ctl);                                                                 \
-	}                                                                                          \
-	double NAME##_check(uint64_t seed)                                                         \
-	{                                                                                          \
-		return om_clip_check(NAME, max, seed);                                             \
+#define OM_CLIP(NAME, max)                             \
+	void NAME(double *ctl)                         \
+	{                                              \
+		om_clip(max, ctl);                     \
+	}                                              \
+	double NAME##_check(uint64_t seed)             \
+	{                                              \
+		return om_clip_check(NAME, max, seed); \
 	}
 
-#define OM_ADAMW(NAME, n, beta1, beta2, eps, decay, lr_scale)                                      \
-	_Static_assert((n) >= 1, "adamw: sizes start at 1");                                       \
-	void NAME(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v)         \
-	{                                                                                          \
-		om_adamw(n, beta1, beta2, eps, decay, lr_scale, g, ctl, w, m, v);                  \
-	}                                                                                          \
-	double NAME##_check(uint64_t seed)                                                         \
-	{                                                                                          \
-		return om_adamw_check(NAME, n, beta1, beta2, eps, decay, lr_scale, seed);          \
+#define OM_ADAMW(NAME, n, beta1, beta2, eps, decay, lr_scale)                              \
+	_Static_assert((n) >= 1, "adamw: sizes start at 1");                               \
+	void NAME(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v) \
+	{                                                                                  \
+		om_adamw(n, beta1, beta2, eps, decay, lr_scale, g, ctl, w, m, v);          \
+	}                                                                                  \
+	double NAME##_check(uint64_t seed)                                                 \
+	{                                                                                  \
+		return om_adamw_check(NAME, n, beta1, beta2, eps, decay, lr_scale, seed);  \
 	}
 
 OM_CHECK double
@@ -147,16 +147,16 @@ om_clip_check(void (*run)(double *), double max, uint64_t seed)
 		double norm = fabs(max) * (i ? 0.5 : 2 + fabs(om_unit(seed, 0)));
 		double ctl[OM_CTL_N] = { [OM_CTL_NORM2] = norm * norm, [OM_CTL_COEF] = 1 };
 		run(ctl);
-		om_err_add(&e, ctl[OM_CTL_COEF], max > 0 && norm + 1e-6 > max ? max / (norm + 1e-6) : 1);
+		om_err_add(
+		    &e, ctl[OM_CTL_COEF], max > 0 && norm + 1e-6 > max ? max / (norm + 1e-6) : 1);
 		om_err_add(&e, ctl[OM_CTL_NORM2], norm * norm);
 	}
 	return om_err_value(&e);
 }
 
 OM_CHECK double
-om_adamw_check(
-    void (*run)(const om_real *, const double *, om_real *, om_real *, om_real *), int64_t n,
-    double beta1, double beta2, double eps, double decay, double lr_scale, uint64_t seed)
+om_adamw_check(void (*run)(const om_real *, const double *, om_real *, om_real *, om_real *),
+    int64_t n, double beta1, double beta2, double eps, double decay, double lr_scale, uint64_t seed)
 {
 	om_real *g = om_check_random(n, seed, 0), *w = om_check_random(n, seed, 1);
 	om_real *m = om_check_random(n, seed, 2), *v = om_check_random(n, seed, 3);

@@ -7,13 +7,13 @@
  *                  lse [b, h, s] natural logarithm of the sum of exp(scale q k^T)
  *   attention_bwd  dq, dk, dv from do; ws [b, h, s] holds rowsum(do o)
  *
- * Forward, a thread computes one tile of queries of one head. Backward, it computes all of a key head: the
- * tiles of dq, dk and dv add up in a fixed order, and scores are recomputed once.
+ * Forward, a thread computes one tile of queries of one head. Backward, it computes all of a key
+ * head: the tiles of dq, dk and dv add up in a fixed order, and scores are recomputed once.
  */
 #include "check.h"
 #include "gemm.h"
 
-enum { OM_BQ = 56, OM_BK = 64 }; /* queries: whole micro-tiles of the widest machine */
+enum { OM_BQ = 56, OM_BK = 128 }; /* queries: whole micro-tiles of the widest machine */
 
 /* How many of the keys from j on does query i see, at most cols? */
 static OM_INLINE int64_t
@@ -23,15 +23,16 @@ om_visible(int64_t i, int64_t j, int64_t cols)
 }
 
 /*
- * One step of the online softmax: scores s [rows, OM_BK] of queries from i on and cols keys from j on
- * become exp(scale s - max), zero where not visible; sums and o so far are scaled to the new max.
+ * One step of the online softmax: scores s [rows, OM_BK] of queries from i on and cols keys from j
+ * on become exp(scale s - max), zero where not visible; sums and o so far are scaled to the new
+ * max.
  */
 static OM_CLONES void
 om_attention_softmax(om_real *s, int64_t rows, int64_t cols, int64_t i, int64_t j, om_real scale,
     om_real *max, om_real *sum, om_real *o, int64_t ldo, int64_t d)
 {
 	for (int64_t r = 0; r < rows; r++) {
-		om_real *sr = s + r * OM_BK, *or = o + r * ldo;
+		om_real *sr = s + r * OM_BK, * or = o + r * ldo;
 		const int64_t n = om_visible(i + r, j, cols);
 		om_real m = j ? max[r] : -INFINITY;
 		if (n) { /* always so at j = 0 */
@@ -48,7 +49,7 @@ om_attention_softmax(om_real *s, int64_t rows, int64_t cols, int64_t i, int64_t 
 			sum[r] = sum[r] * shrink + om_sum(sr, n);
 #pragma omp simd
 			for (int64_t c = 0; c < d; c++)
-				or[c] *= shrink;
+				or [c] *= shrink;
 		} else {
 			sum[r] = om_sum(sr, n);
 		}
@@ -74,30 +75,33 @@ om_attention(int64_t b, int64_t s, int64_t h, int64_t g, int64_t d, double scale
     const om_real *k, const om_real *v, om_real *o, om_real *lse)
 {
 	const int64_t tiles = (s + OM_BQ - 1) / OM_BQ, ldq = h * d, ldk = g * d;
-	/* the longest tiles first, all heads of a tile in turn: even shares under a fixed schedule */
+	/* the longest tiles first, all heads of a tile in turn: even shares under a fixed schedule
+	 */
 #pragma omp parallel for schedule(static, 1)
 	for (int64_t item = 0; item < tiles * b * h; item++) {
 		const int64_t i = (tiles - 1 - item / (b * h)) * OM_BQ, rows = om_min(OM_BQ, s - i);
-		const int64_t bb = item % (b * h) / h, hh = item % h, at = bb * s * ldk + hh / (h / g) * d;
+		const int64_t bb = item % (b * h) / h, hh = item % h,
+			      at = bb * s * ldk + hh / (h / g) * d;
 		const om_real *qi = q + (bb * s + i) * ldq + hh * d;
 		om_real *oi = o + (bb * s + i) * ldq + hh * d;
 		om_real p[OM_BQ * OM_BK], max[OM_BQ], sum[OM_BQ];
 		for (int64_t j = 0; j < i + rows; j += OM_BK) {
 			const int64_t cols = om_min(OM_BK, i + rows - j);
 			const om_real *kj = k + at + j * ldk, *vj = v + at + j * ldk;
-			om_gemm_serial(&(struct om_gemm){
-			    rows, cols, d, { qi, ldq, false }, { kj, ldk, true }, p, OM_BK, false });
-			om_attention_softmax(p, rows, cols, i, j, (om_real)scale, max, sum, oi, ldq, d);
-			om_gemm_serial(&(struct om_gemm){
-			    rows, d, cols, { p, OM_BK, false }, { vj, ldk, false }, oi, ldq, j > 0 });
+			om_gemm_serial(&(struct om_gemm){ rows, cols, d, { qi, ldq, false },
+			    { kj, ldk, true }, p, OM_BK, false });
+			om_attention_softmax(
+			    p, rows, cols, i, j, (om_real)scale, max, sum, oi, ldq, d);
+			om_gemm_serial(&(struct om_gemm){ rows, d, cols, { p, OM_BK, false },
+			    { vj, ldk, false }, oi, ldq, j > 0 });
 		}
 		om_attention_finish(rows, max, sum, oi, ldq, d, lse + (bb * h + hh) * s + i);
 	}
 }
 
 static OM_CLONES void
-om_attention_delta(int64_t s, const om_real *grad, const om_real *o, int64_t ldo, int64_t d,
-    om_real *delta)
+om_attention_delta(
+    int64_t s, const om_real *grad, const om_real *o, int64_t ldo, int64_t d, om_real *delta)
 {
 	for (int64_t r = 0; r < s; r++)
 		delta[r] = om_dot(grad + r * ldo, o + r * ldo, d);
@@ -121,7 +125,8 @@ om_attention_dscore(om_real *p, om_real *dp, int64_t rows, int64_t cols, int64_t
 	}
 }
 
-/* One query head of om_attention_bwd, pointers at the head; more: dk and dv hold other heads' parts. */
+/* One query head, pointers at the head. With more, dk and dv hold the parts of other heads already.
+ */
 static void
 om_attention_bwd_head(int64_t s, int64_t d, int64_t ldq, int64_t ldk, om_real scale,
     const om_real *grad, const om_real *q, const om_real *k, const om_real *v, const om_real *lse,
@@ -130,7 +135,8 @@ om_attention_bwd_head(int64_t s, int64_t d, int64_t ldq, int64_t ldk, om_real sc
 	om_real p[OM_BQ * OM_BK], dp[OM_BQ * OM_BK];
 	for (int64_t j = 0; j < s; j += OM_BK) {
 		const int64_t cols = om_min(OM_BK, s - j), first = j / OM_BQ * OM_BQ;
-		const struct om_mat kj = { k + j * ldk, ldk, false }, kt = { k + j * ldk, ldk, true };
+		const struct om_mat kj = { k + j * ldk, ldk, false },
+				    kt = { k + j * ldk, ldk, true };
 		const struct om_mat vt = { v + j * ldk, ldk, true };
 		for (int64_t i = first; i < s; i += OM_BQ) {
 			const int64_t rows = om_min(OM_BQ, s - i);
@@ -140,11 +146,15 @@ om_attention_bwd_head(int64_t s, int64_t d, int64_t ldq, int64_t ldk, om_real sc
 			const struct om_mat pt = { p, OM_BK, true }, dst = { dp, OM_BK, true };
 			const bool add = more || i > first;
 			om_gemm_serial(&(struct om_gemm){ rows, cols, d, qi, kt, p, OM_BK, false });
-			om_gemm_serial(&(struct om_gemm){ rows, cols, d, gi, vt, dp, OM_BK, false });
+			om_gemm_serial(
+			    &(struct om_gemm){ rows, cols, d, gi, vt, dp, OM_BK, false });
 			om_attention_dscore(p, dp, rows, cols, i, j, scale, lse + i, delta + i);
-			om_gemm_serial(&(struct om_gemm){ rows, d, cols, ds, kj, dq + i * ldq, ldq, j > 0 });
-			om_gemm_serial(&(struct om_gemm){ cols, d, rows, dst, qi, dk + j * ldk, ldk, add });
-			om_gemm_serial(&(struct om_gemm){ cols, d, rows, pt, gi, dv + j * ldk, ldk, add });
+			om_gemm_serial(
+			    &(struct om_gemm){ rows, d, cols, ds, kj, dq + i * ldq, ldq, j > 0 });
+			om_gemm_serial(
+			    &(struct om_gemm){ cols, d, rows, dst, qi, dk + j * ldk, ldk, add });
+			om_gemm_serial(
+			    &(struct om_gemm){ cols, d, rows, pt, gi, dv + j * ldk, ldk, add });
 		}
 	}
 }
@@ -162,41 +172,44 @@ om_attention_bwd(int64_t b, int64_t s, int64_t h, int64_t g, int64_t d, double s
 			const int64_t hh = item % g * share + c, at = row * ldq + hh * d;
 			const int64_t stat = row * h + hh * s;
 			om_attention_delta(s, grad + at, o + at, ldq, d, ws + stat);
-			om_attention_bwd_head(s, d, ldq, ldk, (om_real)scale, grad + at, q + at, k + key, v + key,
-			    lse + stat, ws + stat, dq + at, dk + key, dv + key, c > 0);
+			om_attention_bwd_head(s, d, ldq, ldk, (om_real)scale, grad + at, q + at,
+			    k + key, v + key, lse + stat, ws + stat, dq + at, dk + key, dv + key,
+			    c > 0);
 		}
 	}
 }
 
-#define OM_ATTENTION_SIZES(b, s, h, g, d)                                                          \
-	_Static_assert((b) >= 1 && (s) >= 1 && (g) >= 1 && (d) >= 1, "attention: sizes start at 1"); \
+#define OM_ATTENTION_SIZES(b, s, h, g, d)                                                 \
+	_Static_assert(                                                                   \
+	    (b) >= 1 && (s) >= 1 && (g) >= 1 && (d) >= 1, "attention: sizes start at 1"); \
 	_Static_assert((h) >= (g) && (h) % (g) == 0, "attention: key heads divide query heads");
 
-#define OM_ATTENTION(NAME, b, s, h, g, d, scale)                                                   \
-	OM_ATTENTION_SIZES(b, s, h, g, d)                                                          \
-	void NAME(const om_real *q, const om_real *k, const om_real *v, om_real *o, om_real *lse)  \
-	{                                                                                          \
-		om_attention(b, s, h, g, d, scale, q, k, v, o, lse);                               \
-	}                                                                                          \
-	double NAME##_check(uint64_t seed)                                                         \
-	{                                                                                          \
-		return om_attention_check(NAME, b, s, h, g, d, scale, seed);                       \
+#define OM_ATTENTION(NAME, b, s, h, g, d, scale)                                                  \
+	OM_ATTENTION_SIZES(b, s, h, g, d)                                                         \
+	void NAME(const om_real *q, const om_real *k, const om_real *v, om_real *o, om_real *lse) \
+	{                                                                                         \
+		om_attention(b, s, h, g, d, scale, q, k, v, o, lse);                              \
+	}                                                                                         \
+	double NAME##_check(uint64_t seed)                                                        \
+	{                                                                                         \
+		return om_attention_check(NAME, b, s, h, g, d, scale, seed);                      \
 	}
 
-#define OM_ATTENTION_BWD(NAME, b, s, h, g, d, scale)                                               \
-	OM_ATTENTION_SIZES(b, s, h, g, d)                                                          \
-	void NAME(const om_real *grad, const om_real *q, const om_real *k, const om_real *v,       \
-	    const om_real *o, const om_real *lse, om_real *dq, om_real *dk, om_real *dv,           \
-	    om_real *ws)                                                                           \
-	{                                                                                          \
-		om_attention_bwd(b, s, h, g, d, scale, grad, q, k, v, o, lse, dq, dk, dv, ws);     \
-	}                                                                                          \
-	double NAME##_check(uint64_t seed)                                                         \
-	{                                                                                          \
-		return om_attention_bwd_check(NAME, b, s, h, g, d, scale, seed);                   \
+#define OM_ATTENTION_BWD(NAME, b, s, h, g, d, scale)                                           \
+	OM_ATTENTION_SIZES(b, s, h, g, d)                                                      \
+	void NAME(const om_real *grad, const om_real *q, const om_real *k, const om_real *v,   \
+	    const om_real *o, const om_real *lse, om_real *dq, om_real *dk, om_real *dv,       \
+	    om_real *ws)                                                                       \
+	{                                                                                      \
+		om_attention_bwd(b, s, h, g, d, scale, grad, q, k, v, o, lse, dq, dk, dv, ws); \
+	}                                                                                      \
+	double NAME##_check(uint64_t seed)                                                     \
+	{                                                                                      \
+		return om_attention_bwd_check(NAME, b, s, h, g, d, scale, seed);               \
 	}
 
-typedef void om_attention_fn(const om_real *, const om_real *, const om_real *, om_real *, om_real *);
+typedef void
+om_attention_fn(const om_real *, const om_real *, const om_real *, om_real *, om_real *);
 typedef void om_attention_bwd_fn(const om_real *, const om_real *, const om_real *, const om_real *,
     const om_real *, const om_real *, om_real *, om_real *, om_real *, om_real *);
 enum { OM_ATTENTION_SAMPLES = 96 }; /* rows: (sequence, head, position) */
@@ -214,7 +227,8 @@ OM_CHECK double
 om_attention_check(om_attention_fn *run, int64_t b, int64_t s, int64_t h, int64_t g, int64_t d,
     double scale, uint64_t seed)
 {
-	om_real *q = om_check_random(b * s * h * d, seed, 0), *k = om_check_random(b * s * g * d, seed, 1);
+	om_real *q = om_check_random(b * s * h * d, seed, 0),
+		*k = om_check_random(b * s * g * d, seed, 1);
 	om_real *v = om_check_random(b * s * g * d, seed, 2);
 	om_real *o = om_check_nan(b * s * h * d), *lse = om_check_nan(b * h * s);
 	double *p = om_check_alloc(s, sizeof *p);
@@ -226,7 +240,8 @@ om_attention_check(om_attention_fn *run, int64_t b, int64_t s, int64_t h, int64_
 		double sum = 0;
 		for (int64_t j = 0; j <= i; j++) {
 			const om_real *kj = k + ((bb * s + j) * g + gg) * d;
-			p[j] = exp(scale * om_attention_dot(q + ((bb * s + i) * h + hh) * d, kj, d));
+			p[j] =
+			    exp(scale * om_attention_dot(q + ((bb * s + i) * h + hh) * d, kj, d));
 			sum += p[j];
 		}
 		om_err_add(&el, lse[at], log(sum));
@@ -247,16 +262,17 @@ om_attention_check(om_attention_fn *run, int64_t b, int64_t s, int64_t h, int64_
 }
 
 /*
- * o and lse come from the forward body and count as given. dq is looked at by rows of query heads, dk and
- * dv by rows of key heads.
+ * o and lse come from the forward body and count as given. dq is looked at by rows of query heads,
+ * dk and dv by rows of key heads.
  */
 OM_CHECK double
-om_attention_bwd_check(om_attention_bwd_fn *run, int64_t b, int64_t s, int64_t h, int64_t g, int64_t d,
-    double scale, uint64_t seed)
+om_attention_bwd_check(om_attention_bwd_fn *run, int64_t b, int64_t s, int64_t h, int64_t g,
+    int64_t d, double scale, uint64_t seed)
 {
 	om_real *grad = om_check_random(b * s * h * d, seed, 0);
 	om_real *q = om_check_random(b * s * h * d, seed, 1);
-	om_real *k = om_check_random(b * s * g * d, seed, 2), *v = om_check_random(b * s * g * d, seed, 3);
+	om_real *k = om_check_random(b * s * g * d, seed, 2),
+		*v = om_check_random(b * s * g * d, seed, 3);
 	om_real *o = om_check_nan(b * s * h * d), *lse = om_check_nan(b * h * s);
 	om_real *dq = om_check_nan(b * s * h * d), *dk = om_check_nan(b * s * g * d);
 	om_real *dv = om_check_nan(b * s * g * d), *ws = om_check_nan(b * h * s);
@@ -266,7 +282,8 @@ om_attention_bwd_check(om_attention_bwd_fn *run, int64_t b, int64_t s, int64_t h
 	om_attention(b, s, h, g, d, scale, q, k, v, o, lse);
 	run(grad, q, k, v, o, lse, dq, dk, dv, ws);
 	for (int64_t n = 0; n < om_samples(b * h * s, OM_ATTENTION_SAMPLES); n++) {
-		/* head hh, position own: all its pairs as a query, and as a key with every head of its group */
+		/* position own: its pairs as a query of head hh, and as a key with every head of
+		 * the group */
 		int64_t at = om_sample(n, b * h * s, OM_ATTENTION_SAMPLES, seed);
 		int64_t bb = at / (h * s), hh = at / s % h, own = at % s, gg = hh / (h / g);
 		for (int64_t c = 0; c < d; c++)
@@ -277,7 +294,8 @@ om_attention_bwd_check(om_attention_bwd_fn *run, int64_t b, int64_t s, int64_t h
 			int64_t head = query ? hh : gg * (h / g) + pair / s - 1;
 			if (j > i)
 				continue;
-			int64_t qa = ((bb * s + i) * h + head) * d, ka = ((bb * s + j) * g + gg) * d;
+			int64_t qa = ((bb * s + i) * h + head) * d,
+				ka = ((bb * s + j) * g + gg) * d;
 			double p = scale * om_attention_dot(q + qa, k + ka, d);
 			p = exp(p - (double)lse[(bb * h + head) * s + i]);
 			double dp = om_attention_dot(grad + qa, v + ka, d);

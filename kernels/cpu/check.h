@@ -1,11 +1,11 @@
 /*
  * For the checks: counter-based random numbers, filled and poisoned arrays, errors that see NaN.
  *
- * A check runs its kernel on random inputs of unit scale, with NaN in whatever the kernel must overwrite,
- * and compares a sample of the outputs with the definition, computed plainly in double. It gives the
- * largest error over the largest magnitude of the sampled reference, or OM_WRONG: an integer that
- * differs, a NaN, a write where none belongs. Where sums may cancel, the magnitude counts as at least
- * that of their terms, so that a small sample of small sums isn't a failure.
+ * A check runs its kernel on random inputs of unit scale, with NaN in whatever the kernel must
+ * overwrite, and compares a sample of the outputs with the definition, computed plainly in double.
+ * It gives the largest error over the largest magnitude of the sampled reference, or OM_WRONG: an
+ * integer that differs, a NaN, a write where none belongs. Where sums may cancel, the magnitude
+ * counts as at least that of their terms, so that a small sample of small sums isn't a failure.
  */
 #ifndef OM_CHECK_H
 #define OM_CHECK_H
@@ -77,7 +77,8 @@ om_check_ints(int64_t n, int64_t below, uint64_t seed, int stream)
 {
 	int32_t *p = om_check_alloc(n, sizeof *p);
 	for (int64_t i = 0; i < n; i++)
-		p[i] = (int32_t)(om_hash(om_hash(seed, (uint64_t)stream), (uint64_t)i) % (uint64_t)below);
+		p[i] = (int32_t)(om_hash(om_hash(seed, (uint64_t)stream), (uint64_t)i) %
+				 (uint64_t)below);
 	return p;
 }
 

@@ -1,6 +1,6 @@
 /*
- * Rows between token order and expert order; every token has k rows, src[row] = token * k + choice, and
- * row [t, k] is its inverse.
+ * Rows between token order and expert order; every token has k rows, src[row] = token * k + choice,
+ * and row [t, k] is its inverse.
  *
  *   dispatch  xr [t * k, n], row r, = x [t, n], row src[r] / k
  *   combine   x [t, n] = sum over k, in order, of y [t * k, n] at row[t, k]
@@ -16,8 +16,8 @@ om_dispatch(int64_t t, int64_t k, int64_t n, const om_real *x, const int32_t *sr
 }
 
 static OM_CLONES void
-om_combine_range(int64_t lo, int64_t hi, int64_t k, int64_t n, const om_real *y, const int32_t *row,
-    om_real *x)
+om_combine_range(
+    int64_t lo, int64_t hi, int64_t k, int64_t n, const om_real *y, const int32_t *row, om_real *x)
 {
 	for (int64_t i = lo; i < hi; i++) {
 		om_real *d = x + i * n;
@@ -38,32 +38,32 @@ om_combine(int64_t t, int64_t k, int64_t n, const om_real *y, const int32_t *row
 	om_combine_range(om_lo(t), om_hi(t), k, n, y, row, x);
 }
 
-#define OM_DISPATCH_SIZES(t, k, n)                                                                 \
-	_Static_assert((t) >= 1 && (k) >= 1 && (n) >= 1, "dispatch: sizes start at 1");            \
+#define OM_DISPATCH_SIZES(t, k, n)                                                      \
+	_Static_assert((t) >= 1 && (k) >= 1 && (n) >= 1, "dispatch: sizes start at 1"); \
 	_Static_assert((int64_t)(t) * (k) <= INT32_MAX, "dispatch: rows are counted in int32");
 
-#define OM_DISPATCH(NAME, t, k, n)                                                                 \
-	OM_DISPATCH_SIZES(t, k, n)                                                                 \
-	void NAME(const om_real *x, const int32_t *row, const int32_t *src, om_real *xr)           \
-	{                                                                                          \
-		(void)row;                                                                         \
-		om_dispatch(t, k, n, x, src, xr);                                                  \
-	}                                                                                          \
-	double NAME##_check(uint64_t seed)                                                         \
-	{                                                                                          \
-		return om_dispatch_check(NAME, t, k, n, seed);                                     \
+#define OM_DISPATCH(NAME, t, k, n)                                                       \
+	OM_DISPATCH_SIZES(t, k, n)                                                       \
+	void NAME(const om_real *x, const int32_t *row, const int32_t *src, om_real *xr) \
+	{                                                                                \
+		(void)row;                                                               \
+		om_dispatch(t, k, n, x, src, xr);                                        \
+	}                                                                                \
+	double NAME##_check(uint64_t seed)                                               \
+	{                                                                                \
+		return om_dispatch_check(NAME, t, k, n, seed);                           \
 	}
 
-#define OM_COMBINE(NAME, t, k, n)                                                                  \
-	OM_DISPATCH_SIZES(t, k, n)                                                                 \
-	void NAME(const om_real *y, const int32_t *row, const int32_t *src, om_real *x)            \
-	{                                                                                          \
-		(void)src;                                                                         \
-		om_combine(t, k, n, y, row, x);                                                    \
-	}                                                                                          \
-	double NAME##_check(uint64_t seed)                                                         \
-	{                                                                                          \
-		return om_combine_check(NAME, t, k, n, seed);                                      \
+#define OM_COMBINE(NAME, t, k, n)                                                       \
+	OM_DISPATCH_SIZES(t, k, n)                                                      \
+	void NAME(const om_real *y, const int32_t *row, const int32_t *src, om_real *x) \
+	{                                                                               \
+		(void)src;                                                              \
+		om_combine(t, k, n, y, row, x);                                         \
+	}                                                                               \
+	double NAME##_check(uint64_t seed)                                              \
+	{                                                                               \
+		return om_combine_check(NAME, t, k, n, seed);                           \
 	}
 
 typedef void om_dispatch_fn(const om_real *, const int32_t *, const int32_t *, om_real *);

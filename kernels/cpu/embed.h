@@ -4,8 +4,8 @@
  *   embed      x [t, n] = w [v, n] at row tok [t]
  *   embed_bwd  dw [v, n], row tok[i], += dx [t, n], row i
  *
- * 0 <= tok < v is the caller's promise. In embed_bwd a thread owns every nth row of dw and adds to it in
- * token order, so frequent tokens spread over threads and no order depends on them.
+ * 0 <= tok < v is the caller's promise. In embed_bwd a thread owns every nth row of dw and adds to
+ * it in token order, so frequent tokens spread over threads and no order depends on them.
  */
 #include "check.h"
 
@@ -18,8 +18,8 @@ om_embed(int64_t t, int64_t n, const int32_t *tok, const om_real *w, om_real *x)
 }
 
 static OM_CLONES void
-om_embed_bwd_rows(int64_t t, int64_t n, const om_real *dx, const int32_t *tok, om_real *dw, int tid,
-    int nth)
+om_embed_bwd_rows(
+    int64_t t, int64_t n, const om_real *dx, const int32_t *tok, om_real *dw, int tid, int nth)
 {
 	for (int64_t i = 0; i < t; i++) {
 		if (tok[i] % nth != tid)
@@ -38,30 +38,30 @@ om_embed_bwd(int64_t t, int64_t n, const om_real *dx, const int32_t *tok, om_rea
 	om_embed_bwd_rows(t, n, dx, tok, dw, omp_get_thread_num(), omp_get_num_threads());
 }
 
-#define OM_EMBED_SIZES(t, n, v)                                                                    \
-	_Static_assert((t) >= 1 && (n) >= 1, "embed: sizes start at 1");                           \
+#define OM_EMBED_SIZES(t, n, v)                                          \
+	_Static_assert((t) >= 1 && (n) >= 1, "embed: sizes start at 1"); \
 	_Static_assert((v) >= 1 && (v) <= INT32_MAX, "embed: tokens are int32");
 
-#define OM_EMBED(NAME, t, n, v)                                                                    \
-	OM_EMBED_SIZES(t, n, v)                                                                    \
-	void NAME(const int32_t *tok, const om_real *w, om_real *x)                                \
-	{                                                                                          \
-		om_embed(t, n, tok, w, x);                                                         \
-	}                                                                                          \
-	double NAME##_check(uint64_t seed)                                                         \
-	{                                                                                          \
-		return om_embed_check(NAME, t, n, v, seed);                                        \
+#define OM_EMBED(NAME, t, n, v)                                     \
+	OM_EMBED_SIZES(t, n, v)                                     \
+	void NAME(const int32_t *tok, const om_real *w, om_real *x) \
+	{                                                           \
+		om_embed(t, n, tok, w, x);                          \
+	}                                                           \
+	double NAME##_check(uint64_t seed)                          \
+	{                                                           \
+		return om_embed_check(NAME, t, n, v, seed);         \
 	}
 
-#define OM_EMBED_BWD(NAME, t, n, v)                                                                \
-	OM_EMBED_SIZES(t, n, v)                                                                    \
-	void NAME(const om_real *dx, const int32_t *tok, om_real *dw)                              \
-	{                                                                                          \
-		om_embed_bwd(t, n, dx, tok, dw);                                                   \
-	}                                                                                          \
-	double NAME##_check(uint64_t seed)                                                         \
-	{                                                                                          \
-		return om_embed_bwd_check(NAME, t, n, v, seed);                                    \
+#define OM_EMBED_BWD(NAME, t, n, v)                                   \
+	OM_EMBED_SIZES(t, n, v)                                       \
+	void NAME(const om_real *dx, const int32_t *tok, om_real *dw) \
+	{                                                             \
+		om_embed_bwd(t, n, dx, tok, dw);                      \
+	}                                                             \
+	double NAME##_check(uint64_t seed)                            \
+	{                                                             \
+		return om_embed_bwd_check(NAME, t, n, v, seed);       \
 	}
 
 enum { OM_EMBED_SAMPLES = 256 };

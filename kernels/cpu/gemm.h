@@ -2,16 +2,17 @@
  * C [m, n] = A [m, k] B [k, n], or C += A B, on row-major arrays; A and B may be stored transposed.
  *
  * The scheme is that of Goto and van de Geijn ("Anatomy of high-performance matrix multiplication",
- * 2008) as BLIS arranges it, with tiles of C as the unit of parallel work: one thread computes a tile of
- * at most OM_MT x OM_NT over the whole of k, block by block of OM_KC, from private packed copies of A and
- * B on its stack. Nothing is shared, so there is no barrier, and grouped products hand out the tiles of
- * all experts in one go. The price, B packed again for each OM_MT rows, is a few percent.
+ * 2008) as BLIS arranges it, with tiles of C as the unit of parallel work: one thread computes a
+ * tile of at most OM_MT x OM_NT over the whole of k, block by block of OM_KC, from private packed
+ * copies of A and B on its stack. Nothing is shared, so there is no barrier, and grouped products
+ * hand out the tiles of all experts in one go. The price, B packed again for each OM_MT rows, is a
+ * few percent.
  *
- * An element is the sum over blocks of k, in order, of sums over the block's products, in order. Neither
- * tiles, threads nor the machine's vector length change that order.
+ * An element is the sum over blocks of k, in order, of sums over the block's products, in order.
+ * Neither tiles, threads nor the machine's vector length change that order.
  *
- * Packed A: rows of OM_LDA. Packed B: slivers of OM_LANES columns, [sliver][k][lane]. Both are padded
- * with zeros; nothing beyond the arrays is read.
+ * Packed A: rows of OM_LDA. Packed B: slivers of OM_LANES columns, [sliver][k][lane]. Both are
+ * padded with zeros; nothing beyond the arrays is read.
  */
 #ifndef OM_GEMM_H
 #define OM_GEMM_H
@@ -20,10 +21,11 @@
 
 enum {
 	OM_KC = 768 / sizeof(om_real), /* two slivers of B take half of a 48 KiB L1 */
-	OM_LDA = OM_KC + OM_LANES,     /* an odd number of lines: rows of A spread over the cache's sets */
-	OM_MU = 14, OM_NU = 32,        /* the largest micro-tile; tiles are cut at its multiples */
-	OM_MT = 18 * OM_MU,            /* also a multiple of the others' heights */
-	OM_NT = 8 * OM_NU,             /* stack: 252 * 832 + 256 * 768 bytes, 400 KiB */
+	OM_LDA = OM_KC + OM_LANES, /* an odd number of lines: rows spread over the cache's sets */
+	OM_MU = 14,
+	OM_NU = 32,         /* the largest micro-tile; tiles are cut at its multiples */
+	OM_MT = 18 * OM_MU, /* also a multiple of the others' heights */
+	OM_NT = 8 * OM_NU,  /* stack: 252 * 832 + 256 * 768 bytes, 400 KiB */
 };
 
 struct om_mat {
@@ -46,8 +48,13 @@ om_copy(om_real *d, int64_t dld, const om_real *s, int64_t sld, int64_t rows, in
 {
 	for (int64_t r = 0; r < rows; r++, d += dld, s += sld) {
 		int64_t c = 0;
-		for (; c + OM_WIDTH <= cols; c += OM_WIDTH)
-			*(om_vecu *)(d + c) = *(const om_vecu *)(s + c);
+		for (; c + OM_LANES <= cols;
+		     c += OM_LANES) { /* of one vector, gcc makes "rep movs" */
+			om_vec v0 = *(const om_vecu *)(s + c);
+			om_vec v1 = *(const om_vecu *)(s + c + OM_WIDTH);
+			*(om_vecu *)(d + c) = v0;
+			*(om_vecu *)(d + c + OM_WIDTH) = v1;
+		}
 		for (; c < cols; c++)
 			d[c] = s[c];
 	}
@@ -89,8 +96,8 @@ om_transpose(om_real *d, int64_t dld, const om_real *s, int64_t sld, int64_t row
 }
 
 /*
- * om_gemm_NAME, a tile of C on one kind of machine: as many sums as its registers hold beside NV vectors of
- * B and one element of A.
+ * om_gemm_NAME, a tile of C on one kind of machine: as many sums as its registers
+ * hold beside two vectors of B and one element of A.
  */
 #ifdef __x86_64__
 #define OM_TILE avx512
@@ -113,8 +120,8 @@ om_transpose(om_real *d, int64_t dld, const om_real *s, int64_t sld, int64_t row
 #include "gemm_tile.h"
 
 /*
- * Thread tid of nth computes every nth tile, counting on from *item, so that several products can be
- * shared out as one. With ways > 1 a product is cut finer until its tiles divide by ways.
+ * Thread tid of nth computes every nth tile, counting on from *item, so that several products can
+ * be shared out as one. With ways > 1 a product is cut finer until its tiles divide by ways.
  */
 static void
 om_gemm_share(const struct om_gemm *g, int ways, int tid, int nth, int64_t *item)
@@ -156,8 +163,9 @@ om_gemm(const struct om_gemm *g)
 {
 #pragma omp parallel
 	{
+		const int nth = omp_get_num_threads();
 		int64_t item = 0;
-		om_gemm_share(g, omp_get_num_threads(), omp_get_thread_num(), omp_get_num_threads(), &item);
+		om_gemm_share(g, nth, omp_get_thread_num(), nth, &item);
 	}
 }
 

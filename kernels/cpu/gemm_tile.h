@@ -10,7 +10,7 @@
 #define OM_TILE_FN(what) OM_CAT(what, OM_TILE)
 #define OM_TILE_WIDTH ((int64_t)(OM_TILE_BYTES / sizeof(om_real)))
 
-/* C [rows, cols] (+)= packed A [MR, kc] times the columns of packed B from b on, all sums in registers. */
+/* C [rows, cols] (+)= packed A [MR, kc] times columns of packed B, all sums in registers. */
 static OM_INLINE OM_TILE_TARGET void
 OM_TILE_FN(om_gemm_micro_)(int64_t kc, const om_real *a, const om_real *b, om_real *c, int64_t ldc,
     int64_t rows, int64_t cols, bool add)
@@ -23,7 +23,8 @@ OM_TILE_FN(om_gemm_micro_)(int64_t kc, const om_real *a, const om_real *b, om_re
 #pragma GCC unroll 2
 		for (int v = 0; v < NV; v++) {
 			const int at = v * WIDTH;
-			bv[v] = *(const vec *)(b + at / OM_LANES * OM_KC * OM_LANES + at % OM_LANES);
+			bv[v] =
+			    *(const vec *)(b + at / OM_LANES * OM_KC * OM_LANES + at % OM_LANES);
 		}
 #pragma GCC unroll 16
 		for (int i = 0; i < MR; i++) {
@@ -65,34 +66,37 @@ OM_TILE_FN(om_gemm_)(const struct om_gemm *g, int64_t i0, int64_t i1, int64_t j0
 {
 	_Alignas(64) om_real ap[OM_MT * OM_LDA];
 	_Alignas(64) om_real bp[OM_NT * OM_KC];
-	const int64_t mt = i1 - i0, nt = j1 - j0;
+	const int64_t mt = i1 - i0, nt = j1 - j0, rest = nt % OM_LANES, whole = nt - rest;
 	for (int64_t p = 0; p < g->k; p += OM_KC) {
 		const int64_t kc = om_min(OM_KC, g->k - p);
+		const om_real *b = g->b.p + (g->b.t ? j0 * g->b.ld + p : p * g->b.ld + j0);
 		const size_t sliver = (size_t)kc * OM_LANES * sizeof *bp;
-		int64_t j = 0;
-		for (; j < nt; j += OM_LANES) {
-			const int64_t cols = om_min(OM_LANES, nt - j);
-			om_real *d = bp + j * OM_KC;
-			if (cols < OM_LANES)
-				memset(d, 0, sliver);
-			if (g->b.t)
-				om_transpose(d, OM_LANES, g->b.p + (j0 + j) * g->b.ld + p, g->b.ld, cols, kc);
-			else
-				om_copy(d, OM_LANES, g->b.p + p * g->b.ld + j0 + j, g->b.ld, kc, cols);
+		if (rest)
+			memset(bp + whole * OM_KC, 0, sliver);
+		if (OM_TILE_NV * OM_TILE_WIDTH > OM_LANES && (nt + OM_LANES - 1) / OM_LANES % 2)
+			memset(bp + (nt + OM_LANES - 1) / OM_LANES * OM_LANES * OM_KC, 0, sliver);
+		if (g->b.t) {
+			for (int64_t j = 0; j < nt; j += OM_LANES)
+				om_transpose(bp + j * OM_KC, OM_LANES, b + j * g->b.ld, g->b.ld,
+				    om_min(OM_LANES, nt - j), kc);
+		} else {
+			for (int64_t r = 0; r < kc; r++)
+				om_copy(bp + r * OM_LANES, OM_KC * OM_LANES, b + r * g->b.ld,
+				    OM_LANES, whole / OM_LANES, OM_LANES);
+			om_copy(bp + whole * OM_KC, OM_LANES, b + whole, g->b.ld, kc, rest);
 		}
-		if (j % OM_NU) /* a micro-tile may be two slivers wide */
-			memset(bp + j * OM_KC, 0, sliver);
 		if (g->a.t)
 			om_transpose(ap, OM_LDA, g->a.p + p * g->a.ld + i0, g->a.ld, kc, mt);
 		else
 			om_copy(ap, OM_LDA, g->a.p + i0 * g->a.ld + p, g->a.ld, mt, kc);
 		for (int64_t i = mt; i % OM_TILE_MR; i++)
 			memset(ap + i * OM_LDA, 0, (size_t)kc * sizeof *ap);
-		for (j = 0; j < nt; j += OM_TILE_NV * OM_TILE_WIDTH) {
-			const om_real *b = bp + j / OM_LANES * OM_LANES * OM_KC + j % OM_LANES;
+		for (int64_t j = 0; j < nt; j += OM_TILE_NV * OM_TILE_WIDTH) {
+			const om_real *bj = bp + j / OM_LANES * OM_LANES * OM_KC + j % OM_LANES;
 			for (int64_t i = 0; i < mt; i += OM_TILE_MR)
-				OM_TILE_FN(om_gemm_micro_)(kc, ap + i * OM_LDA, b,
-				    g->c + (i0 + i) * g->ldc + j0 + j, g->ldc, mt - i, nt - j, g->add || p);
+				OM_TILE_FN(om_gemm_micro_)
+				(kc, ap + i * OM_LDA, bj, g->c + (i0 + i) * g->ldc + j0 + j, g->ldc,
+				    mt - i, nt - j, g->add || p);
 		}
 	}
 }

@@ -5,8 +5,9 @@
  *   grouped_dx  dx [r, k]     = dy [r, n] w [e, n, k]
  *   grouped_dw  dw [e, n, k] += dy [r, n]^T x [r, k], over each expert's rows
  *
- * r is the buffers' capacity. Rows from off[e] on are padding, neither read nor written. The tiles of all
- * experts are dealt out to the threads in turn, since one small expert can't occupy them all.
+ * r is the buffers' capacity. Rows from off[e] on are padding, neither read nor written. The tiles
+ * of all experts are dealt out to the threads in turn, since one small expert can't occupy them
+ * all.
  */
 #include "check.h"
 #include "gemm.h"
@@ -50,49 +51,49 @@ om_grouped_dw(int64_t e, int64_t n, int64_t k, const om_real *dy, const om_real 
 	}
 }
 
-#define OM_GROUPED_SIZES(r, e, n, k)                                                               \
-	_Static_assert((r) >= 1 && (r) <= INT32_MAX, "grouped: rows are counted in int32");        \
+#define OM_GROUPED_SIZES(r, e, n, k)                                                        \
+	_Static_assert((r) >= 1 && (r) <= INT32_MAX, "grouped: rows are counted in int32"); \
 	_Static_assert((e) >= 1 && (n) >= 1 && (k) >= 1, "grouped: sizes start at 1");
 
-#define OM_GROUPED(NAME, r, e, n, k)                                                               \
-	OM_GROUPED_SIZES(r, e, n, k)                                                               \
-	void NAME(const om_real *x, const om_real *w, const int32_t *off, om_real *y)              \
-	{                                                                                          \
-		om_grouped(e, n, k, x, w, off, y);                                                 \
-	}                                                                                          \
-	double NAME##_check(uint64_t seed)                                                         \
-	{                                                                                          \
-		return om_grouped_check(NAME, r, e, n, k, seed);                                   \
+#define OM_GROUPED(NAME, r, e, n, k)                                                  \
+	OM_GROUPED_SIZES(r, e, n, k)                                                  \
+	void NAME(const om_real *x, const om_real *w, const int32_t *off, om_real *y) \
+	{                                                                             \
+		om_grouped(e, n, k, x, w, off, y);                                    \
+	}                                                                             \
+	double NAME##_check(uint64_t seed)                                            \
+	{                                                                             \
+		return om_grouped_check(NAME, r, e, n, k, seed);                      \
 	}
 
-#define OM_GROUPED_DX(NAME, r, e, n, k)                                                            \
-	OM_GROUPED_SIZES(r, e, n, k)                                                               \
-	void NAME(const om_real *dy, const om_real *w, const int32_t *off, om_real *dx)            \
-	{                                                                                          \
-		om_grouped_dx(e, n, k, dy, w, off, dx);                                            \
-	}                                                                                          \
-	double NAME##_check(uint64_t seed)                                                         \
-	{                                                                                          \
-		return om_grouped_dx_check(NAME, r, e, n, k, seed);                                \
+#define OM_GROUPED_DX(NAME, r, e, n, k)                                                 \
+	OM_GROUPED_SIZES(r, e, n, k)                                                    \
+	void NAME(const om_real *dy, const om_real *w, const int32_t *off, om_real *dx) \
+	{                                                                               \
+		om_grouped_dx(e, n, k, dy, w, off, dx);                                 \
+	}                                                                               \
+	double NAME##_check(uint64_t seed)                                              \
+	{                                                                               \
+		return om_grouped_dx_check(NAME, r, e, n, k, seed);                     \
 	}
 
-#define OM_GROUPED_DW(NAME, r, e, n, k)                                                            \
-	OM_GROUPED_SIZES(r, e, n, k)                                                               \
-	void NAME(const om_real *dy, const om_real *x, const int32_t *off, om_real *dw)            \
-	{                                                                                          \
-		om_grouped_dw(e, n, k, dy, x, off, dw);                                            \
-	}                                                                                          \
-	double NAME##_check(uint64_t seed)                                                         \
-	{                                                                                          \
-		return om_grouped_dw_check(NAME, r, e, n, k, seed);                                \
+#define OM_GROUPED_DW(NAME, r, e, n, k)                                                 \
+	OM_GROUPED_SIZES(r, e, n, k)                                                    \
+	void NAME(const om_real *dy, const om_real *x, const int32_t *off, om_real *dw) \
+	{                                                                               \
+		om_grouped_dw(e, n, k, dy, x, off, dw);                                 \
+	}                                                                               \
+	double NAME##_check(uint64_t seed)                                              \
+	{                                                                               \
+		return om_grouped_dw_check(NAME, r, e, n, k, seed);                     \
 	}
 
 typedef void om_grouped_fn(const om_real *, const om_real *, const int32_t *, om_real *);
 enum { OM_GROUPED_SAMPLES = 256 };
 
 /*
- * Offsets by seed: every row used or some left over; even or random shares, half of the experts empty,
- * or one expert with everything.
+ * Offsets by seed: every row used or some left over; even or random shares, half of the experts
+ * empty, or one expert with everything.
  */
 OM_CHECK int32_t *
 om_grouped_offsets(int64_t r, int64_t e, uint64_t seed)
@@ -135,19 +136,21 @@ om_grouped_rows(int64_t r, int64_t width, int64_t used, uint64_t seed, int strea
 /* got [r, wide] = a [r, inner] times w, whose strides along the two are given. */
 OM_CHECK double
 om_grouped_rows_check(const om_real *got, const om_real *a, const om_real *w, const int32_t *off,
-    int64_t r, int64_t e, int64_t wide, int64_t inner, int64_t w_wide, int64_t w_inner, uint64_t seed)
+    int64_t r, int64_t e, int64_t wide, int64_t inner, int64_t w_wide, int64_t w_inner,
+    uint64_t seed)
 {
 	struct om_err err = { .scale = 1 };
 	int64_t used = off[e], total = used * wide;
 	for (int64_t s = 0; s < om_samples(total, OM_GROUPED_SAMPLES); s++) {
-		int64_t at = om_sample(s, total, OM_GROUPED_SAMPLES, seed), row = at / wide, j = at % wide;
+		int64_t at = om_sample(s, total, OM_GROUPED_SAMPLES, seed), row = at / wide,
+			j = at % wide;
 		int64_t i = 0;
 		while (off[i + 1] <= row)
 			i++;
 		double want = 0;
 		for (int64_t p = 0; p < inner; p++)
 			want += (double)a[row * inner + p] *
-			    (double)w[i * wide * inner + j * w_wide + p * w_inner];
+				(double)w[i * wide * inner + j * w_wide + p * w_inner];
 		om_err_add(&err, got[at], want);
 	}
 	for (int64_t at = total; at < r * wide; at++) {
@@ -161,7 +164,8 @@ OM_CHECK double
 om_grouped_check(om_grouped_fn *run, int64_t r, int64_t e, int64_t n, int64_t k, uint64_t seed)
 {
 	int32_t *off = om_grouped_offsets(r, e, seed);
-	om_real *x = om_grouped_rows(r, k, off[e], seed, 0), *w = om_check_random(e * n * k, seed, 1);
+	om_real *x = om_grouped_rows(r, k, off[e], seed, 0),
+		*w = om_check_random(e * n * k, seed, 1);
 	om_real *y = om_check_nan(r * n);
 	run(x, w, off, y);
 	double v = om_grouped_rows_check(y, x, w, off, r, e, n, k, k, 1, seed);
@@ -176,7 +180,8 @@ OM_CHECK double
 om_grouped_dx_check(om_grouped_fn *run, int64_t r, int64_t e, int64_t n, int64_t k, uint64_t seed)
 {
 	int32_t *off = om_grouped_offsets(r, e, seed);
-	om_real *dy = om_grouped_rows(r, n, off[e], seed, 0), *w = om_check_random(e * n * k, seed, 1);
+	om_real *dy = om_grouped_rows(r, n, off[e], seed, 0),
+		*w = om_check_random(e * n * k, seed, 1);
 	om_real *dx = om_check_nan(r * k);
 	run(dy, w, off, dx);
 	double v = om_grouped_rows_check(dx, dy, w, off, r, e, k, n, 1, k, seed);

@@ -1,8 +1,9 @@
 /*
- * The language model head with its cross-entropy, c tokens at a time: ws [c, v] holds the logits of one
- * chunk, never those of all tokens.
+ * The language model head with its cross-entropy, c tokens at a time: ws [c, v] holds the logits of
+ * one chunk, never those of all tokens.
  *
- *   head_loss       lse [t] = log sum exp of x [t, n] w [v, n]^T; loss += scale sum(lse - logit of label)
+ *   head_loss       lse [t] = log sum exp of x [t, n] w [v, n]^T;
+ *                   loss += scale sum over t of lse - logit of the label
  *   head_loss_bwd   dx [t, n] = dlogit w, dw [v, n] += dlogit^T x, where
  *                   dlogit = scale (exp(logit - lse) - (1 at label)), from recomputed logits
  *   head_loss_grad  both in one pass
@@ -14,7 +15,8 @@
 
 enum { OM_HEAD_CHUNK = 1024 }; /* the largest c */
 
-/* Token losses of rows [lo, hi) of a chunk's logits, and lse; without lse the logits become dlogit. */
+/* Token losses of rows [lo, hi) of a chunk's logits, and lse; without it the logits become dlogit.
+ */
 static OM_CLONES void
 om_head_softmax(int64_t lo, int64_t hi, int64_t v, om_real scale, om_real *z, const int32_t *label,
     om_real *lse, double *loss)
@@ -68,8 +70,8 @@ om_head_logits(int64_t m, int64_t n, int64_t v, const om_real *x, const om_real 
 }
 
 static inline void
-om_head_products(int64_t m, int64_t n, int64_t v, const om_real *dz, const om_real *x, const om_real *w,
-    om_real *dx, om_real *dw)
+om_head_products(int64_t m, int64_t n, int64_t v, const om_real *dz, const om_real *x,
+    const om_real *w, om_real *dx, om_real *dw)
 {
 	om_gemm(&(struct om_gemm){ m, n, v, { dz, v, false }, { w, n, false }, dx, n, false });
 	om_gemm(&(struct om_gemm){ v, n, m, { dz, v, true }, { x, n, false }, dw, n, true });
@@ -92,7 +94,8 @@ om_head_loss(int64_t t, int64_t n, int64_t v, int64_t c, double scale, const om_
 
 static inline void
 om_head_loss_bwd(int64_t t, int64_t n, int64_t v, int64_t c, double scale, const om_real *x,
-    const om_real *w, const int32_t *label, const om_real *lse, om_real *dx, om_real *dw, om_real *ws)
+    const om_real *w, const int32_t *label, const om_real *lse, om_real *dx, om_real *dw,
+    om_real *ws)
 {
 	for (int64_t i = 0; i < t; i += c) {
 		const int64_t m = om_min(c, t - i);
@@ -119,58 +122,58 @@ om_head_loss_grad(int64_t t, int64_t n, int64_t v, int64_t c, double scale, cons
 	}
 }
 
-#define OM_HEAD_SIZES(t, n, v, c)                                                                  \
-	_Static_assert((t) >= 1 && (n) >= 1, "head: sizes start at 1");                            \
-	_Static_assert((v) >= 1 && (v) <= INT32_MAX, "head: labels are int32");                    \
+#define OM_HEAD_SIZES(t, n, v, c)                                               \
+	_Static_assert((t) >= 1 && (n) >= 1, "head: sizes start at 1");         \
+	_Static_assert((v) >= 1 && (v) <= INT32_MAX, "head: labels are int32"); \
 	_Static_assert((c) >= 1 && (c) <= OM_HEAD_CHUNK, "head: a chunk has 1 to 1024 tokens");
 
-#define OM_HEAD_LOSS(NAME, t, n, v, c, scale)                                                      \
-	OM_HEAD_SIZES(t, n, v, c)                                                                  \
-	void NAME(const om_real *x, const om_real *w, const int32_t *label, om_real *lse,          \
-	    double *loss, om_real *ws)                                                             \
-	{                                                                                          \
-		om_head_loss(t, n, v, c, scale, x, w, label, lse, loss, ws);                       \
-	}                                                                                          \
-	double NAME##_check(uint64_t seed)                                                         \
-	{                                                                                          \
-		return om_head_check(NAME, NULL, NULL, t, n, v, c, scale, seed);                   \
+#define OM_HEAD_LOSS(NAME, t, n, v, c, scale)                                             \
+	OM_HEAD_SIZES(t, n, v, c)                                                         \
+	void NAME(const om_real *x, const om_real *w, const int32_t *label, om_real *lse, \
+	    double *loss, om_real *ws)                                                    \
+	{                                                                                 \
+		om_head_loss(t, n, v, c, scale, x, w, label, lse, loss, ws);              \
+	}                                                                                 \
+	double NAME##_check(uint64_t seed)                                                \
+	{                                                                                 \
+		return om_head_check(NAME, NULL, NULL, t, n, v, c, scale, seed);          \
 	}
 
-#define OM_HEAD_LOSS_BWD(NAME, t, n, v, c, scale)                                                  \
-	OM_HEAD_SIZES(t, n, v, c)                                                                  \
-	void NAME(const om_real *x, const om_real *w, const int32_t *label, const om_real *lse,    \
-	    om_real *dx, om_real *dw, om_real *ws)                                                 \
-	{                                                                                          \
-		om_head_loss_bwd(t, n, v, c, scale, x, w, label, lse, dx, dw, ws);                 \
-	}                                                                                          \
-	double NAME##_check(uint64_t seed)                                                         \
-	{                                                                                          \
-		return om_head_check(NULL, NAME, NULL, t, n, v, c, scale, seed);                   \
+#define OM_HEAD_LOSS_BWD(NAME, t, n, v, c, scale)                                               \
+	OM_HEAD_SIZES(t, n, v, c)                                                               \
+	void NAME(const om_real *x, const om_real *w, const int32_t *label, const om_real *lse, \
+	    om_real *dx, om_real *dw, om_real *ws)                                              \
+	{                                                                                       \
+		om_head_loss_bwd(t, n, v, c, scale, x, w, label, lse, dx, dw, ws);              \
+	}                                                                                       \
+	double NAME##_check(uint64_t seed)                                                      \
+	{                                                                                       \
+		return om_head_check(NULL, NAME, NULL, t, n, v, c, scale, seed);                \
 	}
 
-#define OM_HEAD_LOSS_GRAD(NAME, t, n, v, c, scale)                                                 \
-	OM_HEAD_SIZES(t, n, v, c)                                                                  \
-	void NAME(const om_real *x, const om_real *w, const int32_t *label, double *loss,          \
-	    om_real *dx, om_real *dw, om_real *ws)                                                 \
-	{                                                                                          \
-		om_head_loss_grad(t, n, v, c, scale, x, w, label, loss, dx, dw, ws);               \
-	}                                                                                          \
-	double NAME##_check(uint64_t seed)                                                         \
-	{                                                                                          \
-		return om_head_check(NULL, NULL, NAME, t, n, v, c, scale, seed);                   \
+#define OM_HEAD_LOSS_GRAD(NAME, t, n, v, c, scale)                                        \
+	OM_HEAD_SIZES(t, n, v, c)                                                         \
+	void NAME(const om_real *x, const om_real *w, const int32_t *label, double *loss, \
+	    om_real *dx, om_real *dw, om_real *ws)                                        \
+	{                                                                                 \
+		om_head_loss_grad(t, n, v, c, scale, x, w, label, loss, dx, dw, ws);      \
+	}                                                                                 \
+	double NAME##_check(uint64_t seed)                                                \
+	{                                                                                 \
+		return om_head_check(NULL, NULL, NAME, t, n, v, c, scale, seed);          \
 	}
 
-typedef void om_head_loss_fn(const om_real *, const om_real *, const int32_t *, om_real *, double *,
-    om_real *);
+typedef void
+om_head_loss_fn(const om_real *, const om_real *, const int32_t *, om_real *, double *, om_real *);
 typedef void om_head_loss_bwd_fn(const om_real *, const om_real *, const int32_t *, const om_real *,
     om_real *, om_real *, om_real *);
-typedef void om_head_loss_grad_fn(const om_real *, const om_real *, const int32_t *, double *,
-    om_real *, om_real *, om_real *);
+typedef void om_head_loss_grad_fn(
+    const om_real *, const om_real *, const int32_t *, double *, om_real *, om_real *, om_real *);
 enum { OM_HEAD_SAMPLES = 128, OM_HEAD_TOKENS = 48 };
 
 /*
- * All three, whichever is given. Only up to OM_HEAD_TOKENS tokens have a label, spread over the chunks;
- * the others are masked. So the whole loss and dw can be had without t * v * n operations.
+ * All three, whichever is given. Only up to OM_HEAD_TOKENS tokens have a label, spread over the
+ * chunks; the others are masked. So the whole loss and dw can be had without t * v * n operations.
  */
 OM_CHECK double
 om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_fn *grad, int64_t t,

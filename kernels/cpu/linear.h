@@ -26,40 +26,40 @@ om_linear_dw(int64_t m, int64_t n, int64_t k, const om_real *dy, const om_real *
 	om_gemm(&(struct om_gemm){ n, k, m, { dy, n, true }, { x, k, false }, dw, k, true });
 }
 
-#define OM_LINEAR_SIZES(m, n, k)                                                                   \
+#define OM_LINEAR_SIZES(m, n, k) \
 	_Static_assert((m) >= 1 && (n) >= 1 && (k) >= 1, "linear: sizes start at 1");
 
-#define OM_LINEAR(NAME, m, n, k)                                                                   \
-	OM_LINEAR_SIZES(m, n, k)                                                                   \
-	void NAME(const om_real *x, const om_real *w, om_real *y)                                  \
-	{                                                                                          \
-		om_linear(m, n, k, x, w, y);                                                       \
-	}                                                                                          \
-	double NAME##_check(uint64_t seed)                                                         \
-	{                                                                                          \
-		return om_linear_check(NAME, m, n, k, seed);                                       \
+#define OM_LINEAR(NAME, m, n, k)                                  \
+	OM_LINEAR_SIZES(m, n, k)                                  \
+	void NAME(const om_real *x, const om_real *w, om_real *y) \
+	{                                                         \
+		om_linear(m, n, k, x, w, y);                      \
+	}                                                         \
+	double NAME##_check(uint64_t seed)                        \
+	{                                                         \
+		return om_linear_check(NAME, m, n, k, seed);      \
 	}
 
-#define OM_LINEAR_DX(NAME, m, n, k)                                                                \
-	OM_LINEAR_SIZES(m, n, k)                                                                   \
-	void NAME(const om_real *dy, const om_real *w, om_real *dx)                                \
-	{                                                                                          \
-		om_linear_dx(m, n, k, dy, w, dx);                                                  \
-	}                                                                                          \
-	double NAME##_check(uint64_t seed)                                                         \
-	{                                                                                          \
-		return om_linear_dx_check(NAME, m, n, k, seed);                                    \
+#define OM_LINEAR_DX(NAME, m, n, k)                                 \
+	OM_LINEAR_SIZES(m, n, k)                                    \
+	void NAME(const om_real *dy, const om_real *w, om_real *dx) \
+	{                                                           \
+		om_linear_dx(m, n, k, dy, w, dx);                   \
+	}                                                           \
+	double NAME##_check(uint64_t seed)                          \
+	{                                                           \
+		return om_linear_dx_check(NAME, m, n, k, seed);     \
 	}
 
-#define OM_LINEAR_DW(NAME, m, n, k)                                                                \
-	OM_LINEAR_SIZES(m, n, k)                                                                   \
-	void NAME(const om_real *dy, const om_real *x, om_real *dw)                                \
-	{                                                                                          \
-		om_linear_dw(m, n, k, dy, x, dw);                                                  \
-	}                                                                                          \
-	double NAME##_check(uint64_t seed)                                                         \
-	{                                                                                          \
-		return om_linear_dw_check(NAME, m, n, k, seed);                                    \
+#define OM_LINEAR_DW(NAME, m, n, k)                                 \
+	OM_LINEAR_SIZES(m, n, k)                                    \
+	void NAME(const om_real *dy, const om_real *x, om_real *dw) \
+	{                                                           \
+		om_linear_dw(m, n, k, dy, x, dw);                   \
+	}                                                           \
+	double NAME##_check(uint64_t seed)                          \
+	{                                                           \
+		return om_linear_dw_check(NAME, m, n, k, seed);     \
 	}
 
 typedef void om_linear_fn(const om_real *, const om_real *, om_real *);

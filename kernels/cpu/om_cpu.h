@@ -1,9 +1,9 @@
 /*
  * What every CPU kernel file shares: the number type, vectors, the share of a thread, exp, sums.
  *
- * An instance file defines OM_REAL (float or double) and includes one family. Activations, statistics,
- * gradients and optimizer state are om_real. Results never depend on the number of threads: whoever
- * computes an element computes all of it.
+ * An instance file defines OM_REAL (float or double) and includes one family. Activations,
+ * statistics, gradients and optimizer state are om_real. Results never depend on the number of
+ * threads: whoever computes an element computes all of it.
  */
 #ifndef OM_CPU_H
 #define OM_CPU_H
@@ -27,8 +27,9 @@ typedef OM_REAL om_real;
 #define OM_DOUBLE OM_CAT(OM_IS_DOUBLE_, OM_REAL)
 
 /*
- * Sums run over OM_LANES lanes on every machine, so that every bit is that of the widest. The lanes are
- * two vectors of 32 bytes and not one of 64: gcc keeps vectors longer than a register in memory.
+ * Sums run over OM_LANES lanes on every machine, so that every bit is that of the widest. The lanes
+ * are two vectors of 32 bytes and not one of 64: gcc keeps vectors longer than a register in
+ * memory.
  */
 enum { OM_LANES = 64 / sizeof(om_real), OM_WIDTH = OM_LANES / 2 };
 typedef om_real om_vec __attribute__((vector_size(32), may_alias));
@@ -37,15 +38,15 @@ typedef om_vec om_vecu __attribute__((aligned(sizeof(om_real))));
 #define OM_INLINE inline __attribute__((always_inline))
 
 /*
- * Leaf functions compile three times and bind to the machine at start. A leaf holds no OpenMP region
- * (gcc would outline it for one machine only); it is called inside one. Off under the sanitizers, whose
- * own start-up comes after the binding.
+ * Leaf functions compile three times and bind to the machine at start. A leaf holds no OpenMP
+ * region (gcc would outline it for one machine only); it is called inside one. Off under the
+ * sanitizers, whose own start-up comes after the binding.
  */
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) &&                             \
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && !defined(OM_NO_CLONES)
-#define OM_CLONES                                                                                  \
-	__attribute__((unused, noinline,                                                           \
-	    target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#define OM_CLONES       \
+	__attribute__(( \
+	    unused, noinline, target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define OM_CLONES __attribute__((unused, noinline))
 #endif
@@ -70,9 +71,10 @@ om_min(int64_t a, int64_t b)
 }
 
 /*
- * e^x. In float: x = n ln 2 + r with |r| <= ln 2 / 2, a Taylor polynomial of degree 7 (remainder 5e-9),
- * and n added to the exponent's bits. Free of branches, so that loops over it vectorise. Relative error
- * below 2e-7; 0 where the result would be subnormal, infinity above the range, NaN for NaN.
+ * e^x. In float: x = n ln 2 + r with |r| <= ln 2 / 2, a Taylor polynomial of degree 7 (remainder
+ * 5e-9), and n added to the exponent's bits. Free of branches, so that loops over it vectorise.
+ * Relative error below 2e-7; 0 where the result would be subnormal, infinity above the range, NaN
+ * for NaN.
  */
 static OM_INLINE om_real
 om_exp(om_real x)
@@ -83,7 +85,8 @@ om_exp(om_real x)
 	const float shift = 0x1.8p23f; /* adding it rounds to an integer, in the low bits */
 	float t = x * 0x1.715476p0f + shift;
 	float n = t - shift;
-	float r = (x - n * 0x1.62e4p-1f) - n * 0x1.7f7d1cp-20f; /* ln 2 in two parts; n times the first is exact */
+	float r =
+	    x - n * 0x1.62e4p-1f - n * 0x1.7f7d1cp-20f; /* ln 2 in two, n times the first exact */
 	float p = 1.0f / 5040;
 	p = p * r + 1.0f / 720;
 	p = p * r + 1.0f / 120;
@@ -97,8 +100,8 @@ om_exp(om_real x)
 	memcpy(&tb, &t, sizeof tb);
 	pb += tb << 23; /* the shift's own bits leave at the top */
 	memcpy(&p, &pb, sizeof p);
-	p = x < -0x1.5d589ep6f ? 0 : p;        /* ln 2^-126 */
-	p = x > 0x1.62e42ep6f ? INFINITY : p;  /* ln 2^128 */
+	p = x < -0x1.5d589ep6f ? 0 : p;       /* ln 2^-126 */
+	p = x > 0x1.62e42ep6f ? INFINITY : p; /* ln 2^128 */
 	return x == x ? p : x;
 #endif
 }
@@ -128,8 +131,10 @@ om_dot(const om_real *a, const om_real *b, int64_t n)
 	om_real lane[OM_LANES];
 	int64_t i = 0;
 	for (; i + OM_LANES <= n; i += OM_LANES) {
-		for (int v = 0; v < OM_LANES; v += OM_WIDTH)
-			acc[v / OM_WIDTH] += *(const om_vecu *)(a + i + v) * *(const om_vecu *)(b + i + v);
+		for (int v = 0; v < 2; v++) {
+			const int64_t at = i + v * OM_WIDTH;
+			acc[v] += *(const om_vecu *)(a + at) * *(const om_vecu *)(b + at);
+		}
 	}
 	memcpy(lane, acc, sizeof acc);
 	for (int l = 0; i < n; i++, l++)
@@ -153,14 +158,28 @@ om_sum(const om_real *a, int64_t n)
 	return om_lanes_sum(lane);
 }
 
+/* The largest; NaN is passed over. */
 static OM_INLINE om_real
 om_max(const om_real *a, int64_t n)
 {
-	om_real m = -INFINITY;
-#pragma omp simd reduction(max : m)
-	for (int64_t i = 0; i < n; i++)
-		m = a[i] > m ? a[i] : m;
-	return m;
+	om_vec acc[2] = { 0 };
+	om_real lane[OM_LANES];
+	int64_t i = 0;
+	acc[0] = acc[1] = acc[0] - INFINITY;
+	for (; i + OM_LANES <= n; i += OM_LANES) {
+		for (int v = 0; v < OM_LANES; v += OM_WIDTH) {
+			om_vec x = *(const om_vecu *)(a + i + v), *best = &acc[v / OM_WIDTH];
+			typedef __typeof__(x > x) bits; /* all ones where true */
+			bits larger = x > *best;
+			*best = (om_vec)((larger & (bits)x) | (~larger & (bits)*best));
+		}
+	}
+	memcpy(lane, acc, sizeof acc);
+	for (int l = 0; i < n; i++, l++)
+		lane[l] = a[i] > lane[l] ? a[i] : lane[l];
+	for (int l = 1; l < OM_LANES; l++)
+		lane[0] = lane[l] > lane[0] ? lane[l] : lane[0];
+	return lane[0];
 }
 
 #endif

@@ -3,7 +3,8 @@
  * normalised on its own; the groups share w [n].
  *
  *   rmsnorm      y [m, h * n] = x r w, r [m * h] = 1 / sqrt(mean(x^2) + eps)
- *   rmsnorm_bwd  dx = r (dy w - x r^2 mean(dy w x)); dw [n] += sum over groups of dy x r; dx may be dy
+ *   rmsnorm_bwd  dx = r (dy w - x r^2 mean(dy w x)); dx may be dy;
+ *                dw [n] += sum over groups of dy x r
  *
  * ws [c, n] holds dw summed over c fixed ranges of groups; their order of addition is fixed too.
  */
@@ -25,8 +26,8 @@ om_rmsnorm_range(int64_t lo, int64_t hi, int64_t n, om_real eps, const om_real *
 }
 
 static inline void
-om_rmsnorm(int64_t m, int64_t h, int64_t n, double eps, const om_real *x, const om_real *w, om_real *y,
-    om_real *r)
+om_rmsnorm(int64_t m, int64_t h, int64_t n, double eps, const om_real *x, const om_real *w,
+    om_real *y, om_real *r)
 {
 #pragma omp parallel
 	om_rmsnorm_range(om_lo(m * h), om_hi(m * h), n, (om_real)eps, x, w, y, r);
@@ -71,38 +72,39 @@ om_rmsnorm_bwd(int64_t m, int64_t h, int64_t n, int64_t c, const om_real *dy, co
 	const int64_t groups = m * h;
 #pragma omp parallel for schedule(static)
 	for (int64_t p = 0; p < c; p++)
-		om_rmsnorm_bwd_range(groups * p / c, groups * (p + 1) / c, n, dy, x, w, r, dx, ws + p * n);
+		om_rmsnorm_bwd_range(
+		    groups * p / c, groups * (p + 1) / c, n, dy, x, w, r, dx, ws + p * n);
 	for (int64_t p = 0; p < c; p++) {
 		for (int64_t j = 0; j < n; j++)
 			dw[j] += ws[p * n + j];
 	}
 }
 
-#define OM_RMSNORM_SIZES(m, h, n)                                                                  \
+#define OM_RMSNORM_SIZES(m, h, n) \
 	_Static_assert((m) >= 1 && (h) >= 1 && (n) >= 1, "rmsnorm: sizes start at 1");
 
-#define OM_RMSNORM(NAME, m, h, n, eps)                                                             \
-	OM_RMSNORM_SIZES(m, h, n)                                                                  \
-	void NAME(const om_real *x, const om_real *w, om_real *y, om_real *r)                      \
-	{                                                                                          \
-		om_rmsnorm(m, h, n, eps, x, w, y, r);                                              \
-	}                                                                                          \
-	double NAME##_check(uint64_t seed)                                                         \
-	{                                                                                          \
-		return om_rmsnorm_check(NAME, m, h, n, eps, seed);                                 \
+#define OM_RMSNORM(NAME, m, h, n, eps)                                        \
+	OM_RMSNORM_SIZES(m, h, n)                                             \
+	void NAME(const om_real *x, const om_real *w, om_real *y, om_real *r) \
+	{                                                                     \
+		om_rmsnorm(m, h, n, eps, x, w, y, r);                         \
+	}                                                                     \
+	double NAME##_check(uint64_t seed)                                    \
+	{                                                                     \
+		return om_rmsnorm_check(NAME, m, h, n, eps, seed);            \
 	}
 
-#define OM_RMSNORM_BWD(NAME, m, h, n, c)                                                           \
-	OM_RMSNORM_SIZES(m, h, n)                                                                  \
-	_Static_assert((c) >= 1, "rmsnorm_bwd: at least one partial sum");                         \
-	void NAME(const om_real *dy, const om_real *x, const om_real *w, const om_real *r,         \
-	    om_real *dx, om_real *dw, om_real *ws)                                                 \
-	{                                                                                          \
-		om_rmsnorm_bwd(m, h, n, c, dy, x, w, r, dx, dw, ws);                               \
-	}                                                                                          \
-	double NAME##_check(uint64_t seed)                                                         \
-	{                                                                                          \
-		return om_rmsnorm_bwd_check(NAME, m, h, n, c, seed);                               \
+#define OM_RMSNORM_BWD(NAME, m, h, n, c)                                                   \
+	OM_RMSNORM_SIZES(m, h, n)                                                          \
+	_Static_assert((c) >= 1, "rmsnorm_bwd: at least one partial sum");                 \
+	void NAME(const om_real *dy, const om_real *x, const om_real *w, const om_real *r, \
+	    om_real *dx, om_real *dw, om_real *ws)                                         \
+	{                                                                                  \
+		om_rmsnorm_bwd(m, h, n, c, dy, x, w, r, dx, dw, ws);                       \
+	}                                                                                  \
+	double NAME##_check(uint64_t seed)                                                 \
+	{                                                                                  \
+		return om_rmsnorm_bwd_check(NAME, m, h, n, c, seed);                       \
 	}
 
 typedef void om_rmsnorm_fn(const om_real *, const om_real *, om_real *, om_real *);
@@ -140,7 +142,8 @@ om_rmsnorm_bwd_check(
     om_rmsnorm_bwd_fn *run, int64_t m, int64_t h, int64_t n, int64_t c, uint64_t seed)
 {
 	const int64_t groups = m * h;
-	om_real *dy = om_check_random(groups * n, seed, 0), *x = om_check_random(groups * n, seed, 1);
+	om_real *dy = om_check_random(groups * n, seed, 0),
+		*x = om_check_random(groups * n, seed, 1);
 	om_real *w = om_check_random(n, seed, 2), *r = om_check_random(groups, seed, 3);
 	om_real *dx = om_check_nan(groups * n), *ws = om_check_nan(c * n);
 	om_real *dw = om_check_random(n, seed, 4), *old = om_check_copy(dw, n);

@@ -1,6 +1,6 @@
 /*
- * Rotary position embedding (Su et al., 2021) in Hugging Face's layout: of a head of d numbers, i and
- * i + d/2 are a pair.
+ * Rotary position embedding (Su et al., 2021) in Hugging Face's layout: of a head of d numbers, i
+ * and i + d/2 are a pair.
  *
  *   rope_table  tab [s, d]: cos of position * theta^(-2i/d) for i < d/2, then sin of the same
  *   rope        y [b * s, h * d] = x, each pair turned by its position's angle; y may be x
@@ -23,8 +23,8 @@ om_rope_table(int64_t s, int64_t d, double theta, om_real *tab)
 
 /* Tokens [lo, hi); sign 1 turns, -1 turns back. */
 static OM_CLONES void
-om_rope_range(int64_t lo, int64_t hi, int64_t s, int64_t h, int64_t d, om_real sign, const om_real *x,
-    const om_real *tab, om_real *y)
+om_rope_range(int64_t lo, int64_t hi, int64_t s, int64_t h, int64_t d, om_real sign,
+    const om_real *x, const om_real *tab, om_real *y)
 {
 	const int64_t half = d / 2;
 	for (int64_t r = lo * h; r < hi * h; r++) {
@@ -41,48 +41,48 @@ om_rope_range(int64_t lo, int64_t hi, int64_t s, int64_t h, int64_t d, om_real s
 }
 
 static inline void
-om_rope(int64_t b, int64_t s, int64_t h, int64_t d, om_real sign, const om_real *x, const om_real *tab,
-    om_real *y)
+om_rope(int64_t b, int64_t s, int64_t h, int64_t d, om_real sign, const om_real *x,
+    const om_real *tab, om_real *y)
 {
 #pragma omp parallel
 	om_rope_range(om_lo(b * s), om_hi(b * s), s, h, d, sign, x, tab, y);
 }
 
-#define OM_ROPE_SIZES(b, s, h, d)                                                                  \
-	_Static_assert((b) >= 1 && (s) >= 1 && (h) >= 1, "rope: sizes start at 1");                \
+#define OM_ROPE_SIZES(b, s, h, d)                                                   \
+	_Static_assert((b) >= 1 && (s) >= 1 && (h) >= 1, "rope: sizes start at 1"); \
 	_Static_assert((d) >= 2 && (d) % 2 == 0, "rope: turns pairs, the head size is even");
 
-#define OM_ROPE_TABLE(NAME, s, d, theta)                                                           \
-	OM_ROPE_SIZES(1, s, 1, d)                                                                  \
-	void NAME(om_real *tab)                                                                    \
-	{                                                                                          \
-		om_rope_table(s, d, theta, tab);                                                   \
-	}                                                                                          \
-	double NAME##_check(uint64_t seed)                                                         \
-	{                                                                                          \
-		return om_rope_table_check(NAME, s, d, theta, seed);                               \
+#define OM_ROPE_TABLE(NAME, s, d, theta)                             \
+	OM_ROPE_SIZES(1, s, 1, d)                                    \
+	void NAME(om_real *tab)                                      \
+	{                                                            \
+		om_rope_table(s, d, theta, tab);                     \
+	}                                                            \
+	double NAME##_check(uint64_t seed)                           \
+	{                                                            \
+		return om_rope_table_check(NAME, s, d, theta, seed); \
 	}
 
-#define OM_ROPE(NAME, b, s, h, d)                                                                  \
-	OM_ROPE_SIZES(b, s, h, d)                                                                  \
-	void NAME(const om_real *x, const om_real *tab, om_real *y)                                \
-	{                                                                                          \
-		om_rope(b, s, h, d, 1, x, tab, y);                                                 \
-	}                                                                                          \
-	double NAME##_check(uint64_t seed)                                                         \
-	{                                                                                          \
-		return om_rope_check(NAME, b, s, h, d, 1, seed);                                   \
+#define OM_ROPE(NAME, b, s, h, d)                                   \
+	OM_ROPE_SIZES(b, s, h, d)                                   \
+	void NAME(const om_real *x, const om_real *tab, om_real *y) \
+	{                                                           \
+		om_rope(b, s, h, d, 1, x, tab, y);                  \
+	}                                                           \
+	double NAME##_check(uint64_t seed)                          \
+	{                                                           \
+		return om_rope_check(NAME, b, s, h, d, 1, seed);    \
 	}
 
-#define OM_ROPE_BWD(NAME, b, s, h, d)                                                              \
-	OM_ROPE_SIZES(b, s, h, d)                                                                  \
-	void NAME(const om_real *dy, const om_real *tab, om_real *dx)                              \
-	{                                                                                          \
-		om_rope(b, s, h, d, -1, dy, tab, dx);                                              \
-	}                                                                                          \
-	double NAME##_check(uint64_t seed)                                                         \
-	{                                                                                          \
-		return om_rope_check(NAME, b, s, h, d, -1, seed);                                  \
+#define OM_ROPE_BWD(NAME, b, s, h, d)                                 \
+	OM_ROPE_SIZES(b, s, h, d)                                     \
+	void NAME(const om_real *dy, const om_real *tab, om_real *dx) \
+	{                                                             \
+		om_rope(b, s, h, d, -1, dy, tab, dx);                 \
+	}                                                             \
+	double NAME##_check(uint64_t seed)                            \
+	{                                                             \
+		return om_rope_check(NAME, b, s, h, d, -1, seed);     \
 	}
 
 enum { OM_ROPE_SAMPLES = 256 };
@@ -106,7 +106,8 @@ OM_CHECK double
 om_rope_check(void (*run)(const om_real *, const om_real *, om_real *), int64_t b, int64_t s,
     int64_t h, int64_t d, double sign, uint64_t seed)
 {
-	om_real *x = om_check_random(b * s * h * d, seed, 0), *tab = om_check_random(s * d, seed, 1);
+	om_real *x = om_check_random(b * s * h * d, seed, 0),
+		*tab = om_check_random(s * d, seed, 1);
 	om_real *y = om_check_nan(b * s * h * d);
 	struct om_err e = { .scale = 1 };
 	run(x, tab, y);

@@ -1,15 +1,16 @@
 /*
- * The router: softmax scores, top-k, balance statistics and losses (Switch Transformer's load-balancing
- * loss, Fedus et al., 2021; ST-MoE's z-loss, Zoph et al., 2022), and the order of rows.
+ * The router: softmax scores, top-k, balance statistics and losses (Switch Transformer's
+ * load-balancing loss, Fedus et al., 2021; ST-MoE's z-loss, Zoph et al., 2022), and the order of
+ * rows.
  *
- *   route      prob [t, e] = softmax(z), lse [t] its logarithmic sum; idx [t, k] the k most probable in
- *              falling order, ties to the lower index; p [t, k] their probabilities, with j divided by
- *              their sum; cnt [e] tokens of each expert, load [e] += cnt;
+ *   route      prob [t, e] = softmax(z), lse [t] its logarithmic sum; idx [t, k] the k most
+ * probable in falling order, ties to the lower index; p [t, k] their probabilities, with j divided
+ *              by their sum; cnt [e] tokens of each expert, load [e] += cnt;
  *              aux[0] += e sum over i of f_i P_i, f_i = cnt_i / (t k), P_i = mean over t of prob;
  *              aux[1] += mean over t of lse^2
  *   route_bwd  dz [t, e] from dp through p, plus lb d aux[0] (f held constant), plus zl d aux[1]
- *   route_map  off [e + 1] from cnt; row [t, k] in expert order, in token order within an expert, and
- *              its inverse src
+ *   route_map  off [e + 1] from cnt; row [t, k] in expert order, in token order within an expert,
+ *              and its inverse src
  *
  * NaN counts as the smallest score, so that idx is in range and distinct whatever z holds.
  */
@@ -33,36 +34,33 @@ om_route_range(int64_t lo, int64_t hi, int64_t e, int64_t k, bool normalize, con
 			pi[c] *= inverse;
 		lse[i] = max + (om_real)log(sum);
 
-		/* each choice is the first, in the order (falling score, rising index), after the last */
-		om_real last = INFINITY;
-		int64_t at = -1;
-		for (int64_t a = 0; a < k; a++) {
-			om_real best = -2;
-			int64_t pick = 0;
-			for (int64_t c = 0; c < e; c++) {
-				om_real score = pi[c] == pi[c] ? pi[c] : -1;
-				bool after = score < last || (score == last && c > at);
-				if (after && score > best) {
-					best = score;
-					pick = c;
-				}
+		/* insertion: experts in index order, each behind those of its score and above */
+		om_real *best = p + i * k;
+		int32_t *at = idx + i * k;
+		for (int64_t c = 0; c < e; c++) {
+			om_real score = pi[c] == pi[c] ? pi[c] : -1;
+			int64_t a = om_min(c, k);
+			if (a == k && !(score > best[--a]))
+				continue;
+			for (; a > 0 && score > best[a - 1]; a--) {
+				best[a] = best[a - 1];
+				at[a] = at[a - 1];
 			}
-			last = best;
-			at = pick;
-			idx[i * k + a] = (int32_t)pick;
-			p[i * k + a] = pi[pick];
-			chosen += pi[pick];
+			best[a] = score;
+			at[a] = (int32_t)c;
 		}
+		for (int64_t a = 0; a < k; a++)
+			chosen += best[a] = pi[at[a]];
 		for (int64_t a = 0; normalize && a < k; a++)
-			p[i * k + a] /= chosen;
+			best[a] /= chosen;
 	}
 }
 
 enum { OM_ROUTE_BLOCK = 64 }; /* experts whose probabilities are summed at a time */
 
 static inline void
-om_route(int64_t t, int64_t e, int64_t k, bool normalize, const om_real *z, om_real *p, int32_t *idx,
-    om_real *prob, om_real *lse, int32_t *cnt, int64_t *load, double *aux)
+om_route(int64_t t, int64_t e, int64_t k, bool normalize, const om_real *z, om_real *p,
+    int32_t *idx, om_real *prob, om_real *lse, int32_t *cnt, int64_t *load, double *aux)
 {
 #pragma omp parallel
 	om_route_range(om_lo(t), om_hi(t), e, k, normalize, z, p, idx, prob, lse);
@@ -121,8 +119,9 @@ om_route_bwd_range(int64_t lo, int64_t hi, int64_t e, int64_t k, bool normalize,
 }
 
 static inline void
-om_route_bwd(int64_t t, int64_t e, int64_t k, bool normalize, double lb, double zl, const om_real *dp,
-    const int32_t *idx, const om_real *prob, const om_real *lse, const int32_t *cnt, om_real *dz)
+om_route_bwd(int64_t t, int64_t e, int64_t k, bool normalize, double lb, double zl,
+    const om_real *dp, const int32_t *idx, const om_real *prob, const om_real *lse,
+    const int32_t *cnt, om_real *dz)
 {
 	const om_real balance = (om_real)(lb * (double)e / ((double)t * (double)t * (double)k));
 	const om_real square = (om_real)(2 * zl / (double)t);
@@ -148,53 +147,55 @@ om_route_map(int64_t t, int64_t e, int64_t k, const int32_t *idx, const int32_t 
 	}
 }
 
-#define OM_ROUTE_SIZES(t, e, k)                                                                    \
-	_Static_assert((t) >= 1 && (e) >= 1, "route: sizes start at 1");                           \
-	_Static_assert((k) >= 1 && (k) <= (e), "route: top-k chooses among the experts");          \
+#define OM_ROUTE_SIZES(t, e, k)                                                           \
+	_Static_assert((t) >= 1 && (e) >= 1, "route: sizes start at 1");                  \
+	_Static_assert((k) >= 1 && (k) <= (e), "route: top-k chooses among the experts"); \
 	_Static_assert((int64_t)(t) * (k) <= INT32_MAX, "route: rows are counted in int32");
 
-#define OM_ROUTE(NAME, t, e, k, j)                                                                 \
-	OM_ROUTE_SIZES(t, e, k)                                                                    \
-	void NAME(const om_real *z, om_real *p, int32_t *idx, om_real *prob, om_real *lse,         \
-	    int32_t *cnt, int64_t *load, double *aux)                                              \
-	{                                                                                          \
-		om_route(t, e, k, j, z, p, idx, prob, lse, cnt, load, aux);                        \
-	}                                                                                          \
-	double NAME##_check(uint64_t seed)                                                         \
-	{                                                                                          \
-		return om_route_check(NAME, t, e, k, j, seed);                                     \
+#define OM_ROUTE(NAME, t, e, k, j)                                                         \
+	OM_ROUTE_SIZES(t, e, k)                                                            \
+	void NAME(const om_real *z, om_real *p, int32_t *idx, om_real *prob, om_real *lse, \
+	    int32_t *cnt, int64_t *load, double *aux)                                      \
+	{                                                                                  \
+		om_route(t, e, k, j, z, p, idx, prob, lse, cnt, load, aux);                \
+	}                                                                                  \
+	double NAME##_check(uint64_t seed)                                                 \
+	{                                                                                  \
+		return om_route_check(NAME, t, e, k, j, seed);                             \
 	}
 
-#define OM_ROUTE_BWD(NAME, t, e, k, j, lb, zl)                                                     \
-	OM_ROUTE_SIZES(t, e, k)                                                                    \
-	void NAME(const om_real *dp, const int32_t *idx, const om_real *prob, const om_real *lse,  \
-	    const int32_t *cnt, om_real *dz)                                                       \
-	{                                                                                          \
-		om_route_bwd(t, e, k, j, lb, zl, dp, idx, prob, lse, cnt, dz);                     \
-	}                                                                                          \
-	double NAME##_check(uint64_t seed)                                                         \
-	{                                                                                          \
-		return om_route_bwd_check(NAME, t, e, k, j, lb, zl, seed);                         \
+#define OM_ROUTE_BWD(NAME, t, e, k, j, lb, zl)                                                    \
+	OM_ROUTE_SIZES(t, e, k)                                                                   \
+	void NAME(const om_real *dp, const int32_t *idx, const om_real *prob, const om_real *lse, \
+	    const int32_t *cnt, om_real *dz)                                                      \
+	{                                                                                         \
+		om_route_bwd(t, e, k, j, lb, zl, dp, idx, prob, lse, cnt, dz);                    \
+	}                                                                                         \
+	double NAME##_check(uint64_t seed)                                                        \
+	{                                                                                         \
+		return om_route_bwd_check(NAME, t, e, k, j, lb, zl, seed);                        \
 	}
 
-#define OM_ROUTE_MAP(NAME, t, e, k)                                                                \
-	OM_ROUTE_SIZES(t, e, k)                                                                    \
-	void NAME(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src, int32_t *off) \
-	{                                                                                          \
-		om_route_map(t, e, k, idx, cnt, row, src, off);                                    \
-	}                                                                                          \
-	double NAME##_check(uint64_t seed)                                                         \
-	{                                                                                          \
-		return om_route_map_check(NAME, t, e, k, seed);                                    \
+#define OM_ROUTE_MAP(NAME, t, e, k)                                                           \
+	OM_ROUTE_SIZES(t, e, k)                                                               \
+	void NAME(                                                                            \
+	    const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src, int32_t *off) \
+	{                                                                                     \
+		om_route_map(t, e, k, idx, cnt, row, src, off);                               \
+	}                                                                                     \
+	double NAME##_check(uint64_t seed)                                                    \
+	{                                                                                     \
+		return om_route_map_check(NAME, t, e, k, seed);                               \
 	}
 
-typedef void om_route_fn(const om_real *, om_real *, int32_t *, om_real *, om_real *, int32_t *,
-    int64_t *, double *);
-typedef void om_route_bwd_fn(const om_real *, const int32_t *, const om_real *, const om_real *,
-    const int32_t *, om_real *);
+typedef void om_route_fn(
+    const om_real *, om_real *, int32_t *, om_real *, om_real *, int32_t *, int64_t *, double *);
+typedef void om_route_bwd_fn(
+    const om_real *, const int32_t *, const om_real *, const om_real *, const int32_t *, om_real *);
 typedef void om_route_map_fn(const int32_t *, const int32_t *, int32_t *, int32_t *, int32_t *);
 
-/* idx [t, k], for each token k distinct experts, and their counts; every fourth seed takes the first k. */
+/* idx [t, k], k distinct experts for each token, and their counts; every fourth seed takes the
+ * first. */
 OM_CHECK void
 om_route_choice(int64_t t, int64_t e, int64_t k, uint64_t seed, int32_t *idx, int32_t *cnt)
 {
@@ -224,7 +225,8 @@ om_route_check(om_route_fn *run, int64_t t, int64_t e, int64_t k, bool normalize
 	om_real *prob = om_check_nan(t * e), *lse = om_check_nan(t);
 	int32_t *idx = om_check_ints(t * k, 1, seed, 0), *cnt = om_check_ints(e, 99, seed, 1);
 	int64_t *load = om_check_alloc(e, sizeof *load);
-	double *mass = om_check_alloc(e, sizeof *mass), aux[2] = { 0.25, 0.5 }, want[2] = { 0.25, 0.5 };
+	double *mass = om_check_alloc(e, sizeof *mass), aux[2] = { 0.25, 0.5 },
+	       want[2] = { 0.25, 0.5 };
 	int32_t *count = om_check_alloc(e, sizeof *count);
 	bool *taken = om_check_alloc(e, sizeof *taken);
 	struct om_err ep = { 0 }, eprob = { 0 }, else_ = { .scale = 1 }, eaux = { 0 };
@@ -304,7 +306,8 @@ om_route_bwd_check(om_route_bwd_fn *run, int64_t t, int64_t e, int64_t k, bool n
 	/* without dp the second time: the losses alone, which it would drown */
 	for (int second = 0; second < 2; second++) {
 		/* with one expert, all of dz is rounding */
-		struct om_err err = { .scale = second ? (lb + zl) / (double)(t * e) : 1 / (double)e };
+		struct om_err err = { .scale =
+					  second ? (lb + zl) / (double)(t * e) : 1 / (double)e };
 		for (int64_t i = 0; second && i < t * k; i++)
 			dp[i] = 0;
 		run(dp, idx, prob, lse, cnt, dz);
@@ -312,7 +315,8 @@ om_route_bwd_check(om_route_bwd_fn *run, int64_t t, int64_t e, int64_t k, bool n
 			const om_real *pi = prob + i * e;
 			double chosen = 0, dot = 0;
 			for (int64_t c = 0; c < e; c++)
-				dprob[c] = lb * (double)e * (double)cnt[c] / (double)(t * k) / (double)t;
+				dprob[c] =
+				    lb * (double)e * (double)cnt[c] / (double)(t * k) / (double)t;
 			for (int64_t a = 0; a < k; a++)
 				chosen += (double)pi[idx[i * k + a]];
 			for (int64_t a = 0; a < k; a++) {

@@ -36,8 +36,8 @@ om_swiglu_bwd_range(int64_t lo, int64_t hi, const om_real *dh, const om_real *g,
 }
 
 static inline void
-om_swiglu_bwd(int64_t m, int64_t f, const om_real *dh, const om_real *g, const om_real *u, om_real *dg,
-    om_real *du)
+om_swiglu_bwd(int64_t m, int64_t f, const om_real *dh, const om_real *g, const om_real *u,
+    om_real *dg, om_real *du)
 {
 #pragma omp parallel
 	om_swiglu_bwd_range(om_lo(m * f), om_hi(m * f), dh, g, u, dg, du);
@@ -96,15 +96,15 @@ om_swiglu_routed_bwd(int64_t rows, int64_t f, const om_real *dh, const om_real *
 	om_swiglu_routed_bwd_range(om_lo(rows), om_hi(rows), f, dh, g, u, p, src, dg, du, dp);
 }
 
-#define OM_SWIGLU(NAME, m, f)                                                                      \
-	_Static_assert((m) >= 1 && (f) >= 1, "swiglu: sizes start at 1");                          \
-	void NAME(const om_real *g, const om_real *u, om_real *h)                                  \
-	{                                                                                          \
-		om_swiglu(m, f, g, u, h);                                                          \
-	}                                                                                          \
-	double NAME##_check(uint64_t seed)                                                         \
-	{                                                                                          \
-		return om_swiglu_check(NAME, NULL, m, f, seed);                                    \
+#define OM_SWIGLU(NAME, m, f)                                             \
+	_Static_assert((m) >= 1 && (f) >= 1, "swiglu: sizes start at 1"); \
+	void NAME(const om_real *g, const om_real *u, om_real *h)         \
+	{                                                                 \
+		om_swiglu(m, f, g, u, h);                                 \
+	}                                                                 \
+	double NAME##_check(uint64_t seed)                                \
+	{                                                                 \
+		return om_swiglu_check(NAME, NULL, m, f, seed);           \
 	}
 
 #define OM_SWIGLU_BWD(NAME, m, f)                                                                  \
@@ -118,38 +118,39 @@ om_swiglu_routed_bwd(int64_t rows, int64_t f, const om_real *dh, const om_real *
 		return om_swiglu_bwd_check(NAME, NULL, m, f, seed);                                \
 	}
 
-#define OM_SWIGLU_ROUTED_SIZES(t, k, f)                                                            \
-	_Static_assert((t) >= 1 && (k) >= 1 && (f) >= 1, "swiglu: sizes start at 1");              \
+#define OM_SWIGLU_ROUTED_SIZES(t, k, f)                                               \
+	_Static_assert((t) >= 1 && (k) >= 1 && (f) >= 1, "swiglu: sizes start at 1"); \
 	_Static_assert((int64_t)(t) * (k) <= INT32_MAX, "swiglu: rows are counted in int32");
 
-#define OM_SWIGLU_ROUTED(NAME, t, k, f)                                                            \
-	OM_SWIGLU_ROUTED_SIZES(t, k, f)                                                            \
-	void NAME(const om_real *g, const om_real *u, const om_real *p, const int32_t *src,        \
-	    om_real *h)                                                                            \
-	{                                                                                          \
-		om_swiglu_routed((int64_t)(t) * (k), f, g, u, p, src, h);                          \
-	}                                                                                          \
-	double NAME##_check(uint64_t seed)                                                         \
-	{                                                                                          \
-		return om_swiglu_check(NULL, NAME, (int64_t)(t) * (k), f, seed);                   \
+#define OM_SWIGLU_ROUTED(NAME, t, k, f)                                                           \
+	OM_SWIGLU_ROUTED_SIZES(t, k, f)                                                           \
+	void NAME(                                                                                \
+	    const om_real *g, const om_real *u, const om_real *p, const int32_t *src, om_real *h) \
+	{                                                                                         \
+		om_swiglu_routed((int64_t)(t) * (k), f, g, u, p, src, h);                         \
+	}                                                                                         \
+	double NAME##_check(uint64_t seed)                                                        \
+	{                                                                                         \
+		return om_swiglu_check(NULL, NAME, (int64_t)(t) * (k), f, seed);                  \
 	}
 
-#define OM_SWIGLU_ROUTED_BWD(NAME, t, k, f)                                                        \
-	OM_SWIGLU_ROUTED_SIZES(t, k, f)                                                            \
-	void NAME(const om_real *dh, const om_real *g, const om_real *u, const om_real *p,         \
-	    const int32_t *src, om_real *dg, om_real *du, om_real *dp)                             \
-	{                                                                                          \
-		om_swiglu_routed_bwd((int64_t)(t) * (k), f, dh, g, u, p, src, dg, du, dp);         \
-	}                                                                                          \
-	double NAME##_check(uint64_t seed)                                                         \
-	{                                                                                          \
-		return om_swiglu_bwd_check(NULL, NAME, (int64_t)(t) * (k), f, seed);               \
+#define OM_SWIGLU_ROUTED_BWD(NAME, t, k, f)                                                \
+	OM_SWIGLU_ROUTED_SIZES(t, k, f)                                                    \
+	void NAME(const om_real *dh, const om_real *g, const om_real *u, const om_real *p, \
+	    const int32_t *src, om_real *dg, om_real *du, om_real *dp)                     \
+	{                                                                                  \
+		om_swiglu_routed_bwd((int64_t)(t) * (k), f, dh, g, u, p, src, dg, du, dp); \
+	}                                                                                  \
+	double NAME##_check(uint64_t seed)                                                 \
+	{                                                                                  \
+		return om_swiglu_bwd_check(NULL, NAME, (int64_t)(t) * (k), f, seed);       \
 	}
 
 typedef void om_swiglu_fn(const om_real *, const om_real *, om_real *);
-typedef void om_swiglu_routed_fn(const om_real *, const om_real *, const om_real *, const int32_t *,
-    om_real *);
-typedef void om_swiglu_bwd_fn(const om_real *, const om_real *, const om_real *, om_real *, om_real *);
+typedef void
+om_swiglu_routed_fn(const om_real *, const om_real *, const om_real *, const int32_t *, om_real *);
+typedef void
+om_swiglu_bwd_fn(const om_real *, const om_real *, const om_real *, om_real *, om_real *);
 typedef void om_swiglu_routed_bwd_fn(const om_real *, const om_real *, const om_real *,
     const om_real *, const int32_t *, om_real *, om_real *, om_real *);
 enum { OM_SWIGLU_SAMPLES = 64 };
@@ -202,12 +203,13 @@ om_swiglu_check(
 }
 
 OM_CHECK double
-om_swiglu_bwd_check(om_swiglu_bwd_fn *plain, om_swiglu_routed_bwd_fn *routed, int64_t rows, int64_t f,
-    uint64_t seed)
+om_swiglu_bwd_check(om_swiglu_bwd_fn *plain, om_swiglu_routed_bwd_fn *routed, int64_t rows,
+    int64_t f, uint64_t seed)
 {
 	om_real *dh = om_check_random(rows * f, seed, 0), *g = om_check_random(rows * f, seed, 1);
 	om_real *u = om_check_random(rows * f, seed, 2), *p = om_check_random(rows, seed, 3);
-	om_real *dg = om_check_nan(rows * f), *du = om_check_nan(rows * f), *dp = om_check_nan(rows);
+	om_real *dg = om_check_nan(rows * f), *du = om_check_nan(rows * f),
+		*dp = om_check_nan(rows);
 	int32_t *src = om_swiglu_src(rows, seed);
 	struct om_err eg = { .scale = 1 }, eu = { .scale = 1 }, ep = { .scale = 1 };
 	if (plain)
@@ -219,7 +221,8 @@ om_swiglu_bwd_check(om_swiglu_bwd_fn *plain, om_swiglu_routed_bwd_fn *routed, in
 		double pr = plain ? 1 : (double)p[src[r]], sum = 0;
 		for (int64_t i = r * f; i < (r + 1) * f; i++) {
 			double x = g[i], d = dh[i], sigma = 1 / (1 + exp(-x));
-			om_err_add(&eg, dg[i], pr * d * (double)u[i] * (sigma + x * sigma * (1 - sigma)));
+			om_err_add(
+			    &eg, dg[i], pr * d * (double)u[i] * (sigma + x * sigma * (1 - sigma)));
 			om_err_add(&eu, du[i], pr * d * x * sigma);
 			sum += d * x * sigma * (double)u[i];
 		}

@@ -1,6 +1,6 @@
 /*
- * GEMM against OpenBLAS: medians of both in one run, on as many threads as the argument says (default:
- * all that OpenMP would use).
+ * GEMM against OpenBLAS: medians of both in one run, on as many threads as the argument says
+ * (default: all that OpenMP would use).
  *
  *   gcc -std=c11 -O3 -ffp-contract=fast -fopenmp -fno-math-errno -fno-trapping-math -Ikernels/cpu
  *       tests/numeric/bench_gemm.c -o bench_gemm -lopenblas -lm
@@ -31,11 +31,14 @@ static void
 run(int kind, bool blas, int m, int n, int k, float *x, float *w, float *y)
 {
 	if (blas && kind == 0)
-		cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, m, n, k, 1, x, k, w, k, 0, y, n);
+		cblas_sgemm(
+		    CblasRowMajor, CblasNoTrans, CblasTrans, m, n, k, 1, x, k, w, k, 0, y, n);
 	else if (blas && kind == 1)
-		cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, m, k, n, 1, y, n, w, k, 0, x, k);
+		cblas_sgemm(
+		    CblasRowMajor, CblasNoTrans, CblasNoTrans, m, k, n, 1, y, n, w, k, 0, x, k);
 	else if (blas)
-		cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, n, k, m, 1, y, n, x, k, 1, w, k);
+		cblas_sgemm(
+		    CblasRowMajor, CblasTrans, CblasNoTrans, n, k, m, 1, y, n, x, k, 1, w, k);
 	else if (kind == 0)
 		om_linear(m, n, k, x, w, y);
 	else if (kind == 1)
@@ -64,12 +67,14 @@ static void
 bench(int kind, int m, int n, int k)
 {
 	static const char *const names[] = { "linear", "linear_dx", "linear_dw" };
-	float *x = om_check_random((int64_t)m * k, 1, 0), *w = om_check_random((int64_t)n * k, 1, 1);
+	float *x = om_check_random((int64_t)m * k, 1, 0),
+	      *w = om_check_random((int64_t)n * k, 1, 1);
 	float *y = om_check_random((int64_t)m * n, 1, 2);
 	double flops = 2.0 * m * n * k / 1e9;
 	double ours = flops / median(kind, false, m, n, k, x, w, y);
 	double blas = flops / median(kind, true, m, n, k, x, w, y);
-	printf("%-10s %5d %5d %5d %10.1f %10.1f %6.2f\n", names[kind], m, n, k, ours, blas, ours / blas);
+	printf("%-10s %5d %5d %5d %10.1f %10.1f %6.2f\n", names[kind], m, n, k, ours, blas,
+	    ours / blas);
 	free(x);
 	free(w);
 	free(y);
@@ -83,7 +88,8 @@ main(int argc, char **argv)
 	int threads = argc > 1 ? atoi(argv[1]) : omp_get_max_threads();
 	omp_set_num_threads(threads);
 	openblas_set_num_threads(threads);
-	printf("%d threads, OpenBLAS %s; GFLOP/s, median of %d\n", threads, openblas_get_config(), RUNS);
+	printf("%d threads, OpenBLAS %s; GFLOP/s, median of %d\n", threads, openblas_get_config(),
+	    RUNS);
 	printf("%-10s %5s %5s %5s %10s %10s %6s\n", "", "m", "n", "k", "ours", "openblas", "ratio");
 	for (size_t s = 0; s < sizeof shape / sizeof *shape; s++) {
 		for (int kind = 0; kind < 3; kind++)

@@ -1,9 +1,10 @@
 /*
- * The backward kernels against finite differences, in double: for every gradient rule of op.def, central
- * differences of a random linear functional of the op's outputs, for every element of every input, at
- * small odd sizes. Argument: the first of SEEDS seeds; without one, the time.
+ * The backward kernels against finite differences, in double: for every gradient rule of op.def,
+ * central differences of a random linear functional of the op's outputs, for every element of every
+ * input, at small odd sizes. Argument: the first of SEEDS seeds; without one, the time.
  *
- * Tolerance: with steps of 2^-14 the differences err by about 1e-9 of their scale; 1e-6 is asked for.
+ * Tolerance: with steps of 2^-14 the differences err by about 1e-9 of their scale; 1e-6 is asked
+ * for.
  */
 #define OM_REAL double
 #include <stdio.h>
@@ -26,7 +27,7 @@ enum { SEEDS = 3, MOST = 4096 };
 static uint64_t seed;
 static int passed, failed;
 
-/* Inputs, outputs, the functional's coefficients (dy), gradients, statistics of the op under test. */
+/* Inputs, outputs, the functional's coefficients (dy), gradients and statistics of the op. */
 static double in0[MOST], in1[MOST], in2[MOST], out0[MOST], co0[MOST];
 static double g0[MOST], g1[MOST], g2[MOST], stat[MOST], prob[MOST], ws[MOST];
 static int32_t ints0[MOST], ints1[MOST], counts[MOST];
@@ -82,7 +83,8 @@ compare(const char *name, double (*f)(void), double *x, const double *grad, int6
 	passed += right;
 	failed += !right;
 	if (!right)
-		printf("FAIL %s seed %llu error %g of %g\n", name, (unsigned long long)seed, diff, scale);
+		printf("FAIL %s seed %llu error %g of %g\n", name, (unsigned long long)seed, diff,
+		    scale);
 }
 
 OM_LINEAR(linear, 7, 5, 13)
@@ -374,8 +376,10 @@ test_route(const char *name, om_route_fn *fwd, om_route_bwd_fn *bwd, int t, int 
 	begin();
 	route = fwd;
 	route_chosen = t * k;
-	/* a token's scores are a permutation of levels 0.3 apart, moved by less than 0.1: no step changes
-	 * the choice, and f stays as it is */
+	/*
+	 * A token's scores are a permutation of levels 0.3 apart, moved by less than 0.1: no step
+	 * changes the choice, and f stays as it is.
+	 */
 	for (int i = 0; i < t; i++) {
 		for (int c = 0; c < e; c++) {
 			int level = 0;

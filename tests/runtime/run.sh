@@ -333,8 +333,7 @@ OM_TEST_NAP=100000 "$T" train run.yaml checkpoint.dir=D steps=400 checkpoint.ign
 pid=$!
 sleep 0.2
 says "two trainers" 1 "D: another trainer is writing here" "$S" train run.yaml checkpoint.dir=D
-kill -9 $pid
-wait $pid 2>/dev/null
+{ kill -9 $pid; wait $pid; } 2>/dev/null
 mkdir -p D/.tmp-step-000777
 touch D/.tmp-step-000777/x D/mine
 check "leftovers are removed" sh -c "$T train run.yaml steps=310 checkpoint.dir=D checkpoint.ignore_data=true &&

@@ -1,0 +1,104 @@
+#!/bin/sh
+# Trainers end to end: repeatable to the bit, resumed to the bit after a kill, learning, clean under sanitizers.
+# Usage: tests/trainer/run.sh OLMOGEN WORKDIR
+set -u
+olmogen=$(realpath "$1") work=$(realpath -m "$2")
+cd "$(dirname "$0")/../.." || exit 1
+passed=0 failed=0
+rm -rf "$work"
+mkdir -p "$work"
+
+is() { # name, status of the check just run
+	if [ "$2" = 0 ]; then
+		passed=$((passed + 1))
+	else
+		failed=$((failed + 1))
+		echo "FAIL $1"
+	fi
+}
+cat >"$work/run.yaml" <<EOF
+data: { paths: [generator, kernels], format: bytes }
+steps: 12
+lr: { peak: 3e-3, warmup: 2 }
+EOF
+weights() { # of the newest checkpoint: one checksum over all tensors and moments
+	(cd "$1" && cat "$(ls | grep step | tail -n 1)"/*.safetensors | sha256sum)
+}
+train() { # folder of checkpoints, more arguments
+	dir=$1
+	shift
+	"$trainer" train "$work/run.yaml" checkpoint.dir="$dir" "$@" >"$work/log" 2>&1
+}
+
+for real in fp32 fp64; do
+	"$olmogen" -D real=$real -o "$work/$real" tests/trainer/small.lua >/dev/null
+	is "$real: builds" $?
+	trainer=$work/$real/trainer
+	"$trainer" selftest >"$work/log"
+	is "$real: selftest" $?
+	train "$work/$real-a" threads=2
+	is "$real: trains" $?
+	train "$work/$real-b" threads=2
+	[ "$(weights "$work/$real-a")" = "$(weights "$work/$real-b")" ]
+	is "$real: the same bits again" $?
+	train "$work/$real-c" threads=1
+	[ "$(weights "$work/$real-a")" = "$(weights "$work/$real-c")" ]
+	is "$real: the same bits on one thread" $?
+	train "$work/$real-d" seed=1
+	[ "$(weights "$work/$real-a")" != "$(weights "$work/$real-d")" ]
+	is "$real: other bits from another seed" $?
+	train "$work/$real-e" steps=12 checkpoint.every=5 checkpoint.keep=0
+	rm -rf "$work/$real-e/step-000012" "$work/$real-e/step-000010"
+	train "$work/$real-e"
+	[ "$(weights "$work/$real-a")" = "$(weights "$work/$real-e")" ]
+	is "$real: resumed from step 5, the same bits" $?
+done
+
+# killed at moments that nobody chose
+trainer=$work/fp32/trainer
+long="steps=150 lr.peak=1e-3"
+train "$work/long" $long
+kills=0 hits=0
+while [ $kills -lt 6 ]; do
+	"$trainer" train "$work/run.yaml" $long checkpoint.dir="$work/killed" checkpoint.every=7 \
+		checkpoint.keep=2 log.metrics="$work/killed.jsonl" >"$work/log" 2>&1 &
+	pid=$!
+	sleep 0.$((kills % 4 + 2))
+	kill -9 $pid 2>/dev/null && hits=$((hits + 1))
+	wait $pid 2>/dev/null
+	kills=$((kills + 1))
+done
+train "$work/killed" $long checkpoint.every=7 checkpoint.keep=2 log.metrics="$work/killed.jsonl"
+[ "$(weights "$work/long")" = "$(weights "$work/killed")" ]
+is "killed $hits times, the same bits as the run that was not" $?
+[ $hits -gt 0 ]
+is "a kill hit" $?
+awk -F'[:,]' '{ n++; if ($2 + 0 != n) exit 1 } END { exit n != 150 }' "$work/killed.jsonl"
+is "its metrics have each step once" $?
+for key in loss grad_norm lr tokens_per_s load_balance z total moe max_load dead; do
+	tail -n 1 "$work/killed.jsonl" | grep -q "\"$key\""
+	is "metrics have $key" $?
+done
+
+# it learns: a uniform guess over bytes costs 5.55
+"$olmogen" -o "$work/tiny" models/tiny.lua >/dev/null
+"$work/tiny/trainer" train "$work/run.yaml" steps=120 lr.peak=5e-3 lr.warmup=10 log.metrics="$work/tiny.jsonl" \
+	>"$work/log" 2>&1
+is "tiny trains" $?
+tail -n 1 "$work/tiny.jsonl" | sed 's/.*"loss": *\([0-9.]*\).*/\1/' | awk '{ exit !($1 > 1 && $1 < 3) }'
+is "tiny's loss after 120 steps is under 3" $?
+
+# the emitted sources under sanitizers, poisoned by nothing but their own memory
+"$olmogen" --emit-only -o "$work/san" tests/trainer/small.lua >/dev/null
+san="-fsanitize=address,undefined -fno-sanitize-recover=all"
+make -s -j2 -C "$work/san" CFLAGS="-O1 -g $san" LDFLAGS="$san" >"$work/log" 2>&1
+is "builds with sanitizers" $?
+trainer=$work/san/trainer
+train "$work/san-a" steps=3
+is "trains clean under ASan and UBSan" $?
+"$trainer" selftest >"$work/log" 2>&1
+is "selftest clean under ASan and UBSan" $?
+
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ] || tail -n 20 "$work/log"
+[ "$failed" = 0 ]

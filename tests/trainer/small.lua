@@ -1,0 +1,14 @@
+-- A model that takes milliseconds a step, with every kind of layer.
+return trainer {
+  name = "small",
+  model = transformer {
+    vocab_size = 256, d_model = 48, n_layers = 3, sequence_length = 33,
+    attention = attention { n_heads = 4, n_kv_heads = 2, head_dim = 10, qk_norm = "full" },
+    feed_forward = function(layer)
+      if layer == 1 then return mlp { hidden_size = 50 } end
+      return moe { num_experts = 6, top_k = 2, hidden_size = 20, shared_hidden_size = 14 }
+    end,
+  },
+  batch = batch { micro = 2, global = 6 },
+  precision = precision { weights = arg.real or "fp32" },
+}
