@@ -1,4 +1,7 @@
-/* Builds an emitted tree with its own Makefile: one description of the build, with or without olmogen. */
+/*
+ * Builds an emitted tree with its own Makefile: one description of the build, with or without
+ * olmogen.
+ */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,9 +15,12 @@ build(const char *dir, int jobs, bool verbose)
 {
 	char *argv[] = { "make", "-C", xstrdup(dir), xprintf("-j%d", jobs), "--no-print-directory",
 		verbose ? "V=1" : "V=0", NULL };
-	/* the trainer's bytes must not depend on who builds: neither on their variables nor on a make around us */
-	static const char *const theirs[] = { "CFLAGS", "CPPFLAGS", "LDFLAGS", "MAKEFLAGS", "MFLAGS",
-		"MAKELEVEL", "V" };
+	/*
+	 * the trainer's bytes must not depend on who builds: neither on their variables nor on a
+	 * make around us
+	 */
+	static const char *const theirs[] = { "CFLAGS", "CPPFLAGS", "LDFLAGS", "MAKEFLAGS",
+		"MFLAGS", "MAKELEVEL", "V" };
 	int status;
 	pid_t child;
 
@@ -24,7 +30,8 @@ build(const char *dir, int jobs, bool verbose)
 		for (unsigned i = 0; i < LEN(theirs); i++)
 			unsetenv(theirs[i]);
 		execvp(argv[0], argv);
-		fprintf(stderr, "olmogen: error: cannot run make: %s; install make, or use --emit-only\n",
+		fprintf(stderr,
+		    "olmogen: error: cannot run make: %s; install make, or use --emit-only\n",
 		    strerror(errno));
 		_exit(127);
 	}
@@ -34,7 +41,9 @@ build(const char *dir, int jobs, bool verbose)
 	}
 	if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
 		return true;
-	fprintf(stderr, "olmogen: error: the build in %s failed; the sources are there, 'make -C %s V=1' shows "
-	                "the commands\n", dir, dir);
+	fprintf(stderr,
+	    "olmogen: error: the build in %s failed; the sources are there, 'make -C %s V=1' shows "
+	    "the commands\n",
+	    dir, dir);
 	return false;
 }

@@ -3,14 +3,14 @@
 
 #include "olmogen.h"
 
-static const char *const region_macro[N_REGIONS] = { "INPUT", "STAT", "CONST", "WEIGHT", "GRAD", "STATE",
-	"SAVED", "SCRATCH", "COMM" };
+static const char *const region_macro[N_REGIONS] = { "INPUT", "STAT", "CONST", "WEIGHT", "GRAD",
+	"STATE", "SAVED", "SCRATCH", "COMM" };
 
 static void
 define(struct buf *b, const char *name, uint64_t v, const char *comment)
 {
-	buf_printf(b, "#define %-20s UINT64_C(%llu)%s%s%s\n", name, (unsigned long long)v, *comment ? " /* " : "",
-	    comment, *comment ? " */" : "");
+	buf_printf(b, "#define %-20s UINT64_C(%llu)%s%s%s\n", name, (unsigned long long)v,
+	    *comment ? " /* " : "", comment, *comment ? " */" : "");
 }
 
 static void
@@ -18,7 +18,8 @@ config(const struct plan *p, struct tree *t)
 {
 	const struct graph *g = p->graph;
 	struct object *tr = g->trainer, *m = spec_obj(tr, F_trainer_model);
-	struct object *at = spec_obj(m, F_transformer_attention), *ba = spec_obj(tr, F_trainer_batch);
+	struct object *at = spec_obj(m, F_transformer_attention),
+		      *ba = spec_obj(tr, F_trainer_batch);
 	struct object *opt = spec_obj(tr, F_trainer_optimizer);
 	bool fp64 = dtype_bytes(p, DT_ACT) == 8;
 	struct buf *b = tree_file(t, "src/config.h");
@@ -26,9 +27,11 @@ config(const struct plan *p, struct tree *t)
 	emit_banner(p, "the numbers of the model and of its step", "/*", "*/", b);
 	buf_puts(b, "#ifndef OM_CONFIG_H\n#define OM_CONFIG_H\n\n#include <stdint.h>\n\n");
 	buf_printf(b, "#define OM_REAL %s\n", fp64 ? "double" : "float");
-	buf_printf(b, "#define OM_TOLERANCE %s /* of selftest, relative */\n\n", fp64 ? "1e-11" : "2e-5");
+	buf_printf(
+	    b, "#define OM_TOLERANCE %s /* of selftest, relative */\n\n", fp64 ? "1e-11" : "2e-5");
 	define(b, "OM_VOCAB", (uint64_t)spec_int(m, F_transformer_vocab_size), "vocabulary");
-	define(b, "OM_D_MODEL", (uint64_t)spec_int(m, F_transformer_d_model), "width of the residual stream");
+	define(b, "OM_D_MODEL", (uint64_t)spec_int(m, F_transformer_d_model),
+	    "width of the residual stream");
 	define(b, "OM_N_LAYERS", g->n_layers, "");
 	define(b, "OM_N_HEADS", (uint64_t)spec_int(at, F_attention_n_heads), "query heads");
 	define(b, "OM_N_KV_HEADS", (uint64_t)spec_int(at, F_attention_n_kv_heads), "");
@@ -53,8 +56,9 @@ static bool
 repeated(const struct plan *p, tensor_id t)
 {
 	const struct tensor *x = &p->graph->tensor.a[t];
-	return p->place[t].kind == PLACE && (p->place[t].region == R_SAVED ||
-	        (p->graph->seg.a[x->seg].nlayers && p->place[t].region != R_SCRATCH));
+	return p->place[t].kind == PLACE &&
+	       (p->place[t].region == R_SAVED ||
+		   (p->graph->seg.a[x->seg].nlayers && p->place[t].region != R_SCRATCH));
 }
 
 static void
@@ -65,34 +69,42 @@ layout(const struct plan *p, struct tree *t)
 
 	emit_banner(p, "where everything lies in the rank's arena, in bytes", "/*", "*/", b);
 	buf_puts(b, "#ifndef OM_LAYOUT_H\n#define OM_LAYOUT_H\n\n#include <stdint.h>\n\n"
-	            "/* regions, in this order */\n");
+		    "/* regions, in this order */\n");
 	for (int r = 0; r < N_REGIONS; r++) {
 		if (!p->region_bytes[r])
 			continue;
 		buf_printf(b, "#define OM_%-14s UINT64_C(%llu) /* %s, %s */\n", region_macro[r],
-		    (unsigned long long)p->region_off[r], region_names[r], human_bytes(p->region_bytes[r]));
-		buf_printf(b, "#define OM_%-14s UINT64_C(%llu)\n", xprintf("%s_BYTES", region_macro[r]),
-		    (unsigned long long)p->region_bytes[r]);
+		    (unsigned long long)p->region_off[r], region_names[r],
+		    human_bytes(p->region_bytes[r]));
+		buf_printf(b, "#define OM_%-14s UINT64_C(%llu)\n",
+		    xprintf("%s_BYTES", region_macro[r]), (unsigned long long)p->region_bytes[r]);
 	}
 	buf_printf(b, "#define OM_%-14s UINT64_C(%llu) /* %s */\n\n", "ARENA_BYTES",
 	    (unsigned long long)p->arena_bytes, human_bytes(p->arena_bytes));
 
-	buf_puts(b, "/*\n * Addresses of tensors, as the functions of step.c have arena, slot, layer and i (the layer's\n"
-	            " * index within its kind) at hand.\n */\n");
+	buf_puts(b, "/*\n * Addresses of tensors, as the functions of step.c have arena, slot, "
+		    "layer and i (the layer's\n"
+		    " * index within its kind) at hand.\n */\n");
 	buf_puts(b, "#define ONE(t) ((void *)(arena + OM_OFF_##t))\n");
-	buf_puts(b, "#define LAYER(t, i) ((void *)(arena + OM_OFF_##t + (uint64_t)(i) * OM_STRIDE_##t))\n");
-	buf_puts(b, "#define SAVED(t, slot, i) \\\n\t((void *)(arena + OM_OFF_##t + (uint64_t)(slot) * "
-	            "OM_SLOT_STRIDE + \\\n\t    (uint64_t)(i) * OM_STRIDE_##t))\n");
-	buf_puts(b, "#define STREAM(slot, layer) \\\n\t((void *)(arena + OM_OFF_stream + (uint64_t)(slot) * "
-	            "OM_SLOT_STRIDE + \\\n\t    (uint64_t)(layer) * OM_STRIDE_stream))\n");
+	buf_puts(b,
+	    "#define LAYER(t, i) ((void *)(arena + OM_OFF_##t + (uint64_t)(i) * OM_STRIDE_##t))\n");
+	buf_puts(b,
+	    "#define SAVED(t, slot, i) \\\n\t((void *)(arena + OM_OFF_##t + (uint64_t)(slot) * "
+	    "OM_SLOT_STRIDE + \\\n\t    (uint64_t)(i) * OM_STRIDE_##t))\n");
+	buf_puts(b, "#define STREAM(slot, layer) \\\n\t((void *)(arena + OM_OFF_stream + "
+		    "(uint64_t)(slot) * "
+		    "OM_SLOT_STRIDE + \\\n\t    (uint64_t)(layer) * OM_STRIDE_stream))\n");
 	buf_puts(b, "#define DSTREAM ((void *)(arena + OM_OFF_dstream))\n");
 	buf_puts(b, "#define WORKSPACE(off) ((void *)(arena + (off)))\n\n");
 	buf_printf(b, "#define OM_SLOT_STRIDE UINT64_C(%llu) /* %llu microbatch%s in flight */\n",
-	    (unsigned long long)p->slot_stride, (unsigned long long)p->slots, p->slots > 1 ? "es" : "");
+	    (unsigned long long)p->slot_stride, (unsigned long long)p->slots,
+	    p->slots > 1 ? "es" : "");
 	const struct tensor *sx = &g->tensor.a[g->seg.a[g->head].x];
-	buf_printf(b, "/* residual stream: %s before each layer and after the last */\n", emit_shape(p, sx));
+	buf_printf(b, "/* residual stream: %s before each layer and after the last */\n",
+	    emit_shape(p, sx));
 	buf_printf(b, "#define OM_OFF_stream UINT64_C(%llu)\n", (unsigned long long)p->stream_off);
-	buf_printf(b, "#define OM_STRIDE_stream UINT64_C(%llu)\n", (unsigned long long)p->stream_stride);
+	buf_printf(
+	    b, "#define OM_STRIDE_stream UINT64_C(%llu)\n", (unsigned long long)p->stream_stride);
 	buf_printf(b, "#define OM_OFF_dstream UINT64_C(%llu) /* its gradient */\n\n",
 	    (unsigned long long)p->dstream_off);
 
@@ -125,13 +137,16 @@ layout(const struct plan *p, struct tree *t)
 			continue;
 		if (last >= 0)
 			emit_wrapped(b, 0,
-			    xprintf("_Static_assert(OM_%s + OM_%s_BYTES <= OM_%s, \"%s reach into %s\");",
-			        region_macro[last], region_macro[last], region_macro[r], region_names[last],
-			        region_names[r]));
+			    xprintf("_Static_assert(OM_%s + OM_%s_BYTES <= OM_%s, \"%s reach into "
+				    "%s\");",
+				region_macro[last], region_macro[last], region_macro[r],
+				region_names[last], region_names[r]));
 		last = r;
 	}
-	emit_wrapped(b, 0, xprintf("_Static_assert(OM_%s + OM_%s_BYTES <= OM_ARENA_BYTES, \"%s leave the arena\");",
-	    region_macro[last], region_macro[last], region_names[last]));
+	emit_wrapped(b, 0,
+	    xprintf(
+		"_Static_assert(OM_%s + OM_%s_BYTES <= OM_ARENA_BYTES, \"%s leave the arena\");",
+		region_macro[last], region_macro[last], region_names[last]));
 	buf_puts(b, "\n#endif\n");
 }
 

@@ -1,4 +1,7 @@
-/* inst/: one line a kernel instance; src/launch.h and src/launch.c: the functions that step.c calls. */
+/*
+ * inst/: one line a kernel instance; src/launch.h and src/launch.c: the functions that step.c
+ * calls.
+ */
 #include <string.h>
 
 #include "olmogen.h"
@@ -39,8 +42,9 @@ instances(const struct plan *p, struct tree *t)
 			for (uint8_t n = 0; n < op_row(in->kernel->op)->nconsts; n++)
 				buf_printf(&line, ", %s", emit_double(in->floats[n]));
 			buf_puts(&line, ")");
-			emit_wrapped(b, 0, xprintf("/* %s: called for %u layer%s or end%s */", in->used_by, in->calls,
-			                       in->calls > 1 ? "s" : "", in->calls > 1 ? "s" : ""));
+			emit_wrapped(b, 0,
+			    xprintf("/* %s: called for %u layer%s or end%s */", in->used_by,
+				in->calls, in->calls > 1 ? "s" : "", in->calls > 1 ? "s" : ""));
 			emit_wrapped(b, 0, line.s);
 		}
 	}
@@ -52,11 +56,14 @@ launchers(const struct plan *p, struct tree *t)
 	struct buf *h = tree_file(t, "src/launch.h"), *c;
 
 	emit_banner(p, "one launch function a kernel instance", "/*", "*/", h);
-	buf_puts(h, "#ifndef OM_LAUNCH_H\n#define OM_LAUNCH_H\n\n#include <stdint.h>\n\n#include \"config.h\"\n"
-	            "#include \"om.h\"\n\ntypedef OM_REAL om_real;\n\n");
-	buf_printf(h, "enum { OM_N_OPS = %u };\nextern struct om_op om_ops[OM_N_OPS];\n\n", p->inst.n - 1);
+	buf_puts(h, "#ifndef OM_LAUNCH_H\n#define OM_LAUNCH_H\n\n#include <stdint.h>\n\n#include "
+		    "\"config.h\"\n"
+		    "#include \"om.h\"\n\ntypedef OM_REAL om_real;\n\n");
+	buf_printf(
+	    h, "enum { OM_N_OPS = %u };\nextern struct om_op om_ops[OM_N_OPS];\n\n", p->inst.n - 1);
 	for (uint32_t i = 1; i < p->inst.n; i++)
-		emit_wrapped(h, 0, xprintf("void om_%s(%s);", p->inst.a[i].name, args(&p->inst.a[i], true)));
+		emit_wrapped(
+		    h, 0, xprintf("void om_%s(%s);", p->inst.a[i].name, args(&p->inst.a[i], true)));
 	buf_puts(h, "\n#endif\n");
 
 	c = tree_file(t, "src/launch.c");
@@ -71,20 +78,22 @@ launchers(const struct plan *p, struct tree *t)
 	for (uint32_t i = 1; i < p->inst.n; i++) {
 		const struct instance *in = &p->inst.a[i];
 		emit_wrapped(c, 1,
-		    xprintf("{ .name = \"%s\", .flops = %s, .bytes = %s, .check = om_k_%s_check, .tolerance = "
-		            "OM_TOLERANCE },",
-		        in->name, emit_double(in->flops), emit_double(in->bytes), in->name));
+		    xprintf("{ .name = \"%s\", .flops = %s, .bytes = %s, .check = om_k_%s_check, "
+			    ".tolerance = "
+			    "OM_TOLERANCE },",
+			in->name, emit_double(in->flops), emit_double(in->bytes), in->name));
 	}
 	buf_puts(c, "};\n\n#define LAUNCH(op, call) \\\n\tdo { \\\n"
-	            "\t\tdouble start = om_profile ? om_now() : 0; \\\n\t\tcall; \\\n"
-	            "\t\tif (om_profile) { \\\n\t\t\tom_ops[op].seconds += om_now() - start; \\\n"
-	            "\t\t\tom_ops[op].calls++; \\\n\t\t} \\\n\t} while (0)\n");
+		    "\t\tdouble start = om_profile ? om_now() : 0; \\\n\t\tcall; \\\n"
+		    "\t\tif (om_profile) { \\\n\t\t\tom_ops[op].seconds += om_now() - start; \\\n"
+		    "\t\t\tom_ops[op].calls++; \\\n\t\t} \\\n\t} while (0)\n");
 	for (uint32_t i = 1; i < p->inst.n; i++) {
 		const struct instance *in = &p->inst.a[i];
 		buf_puts(c, "\nvoid\n");
 		emit_wrapped(c, 0, xprintf("om_%s(%s)", in->name, args(in, true)));
 		buf_puts(c, "{\n");
-		emit_wrapped(c, 1, xprintf("LAUNCH(%u, om_k_%s(%s));", i - 1, in->name, args(in, false)));
+		emit_wrapped(
+		    c, 1, xprintf("LAUNCH(%u, om_k_%s(%s));", i - 1, in->name, args(in, false)));
 		buf_puts(c, "}\n");
 	}
 }

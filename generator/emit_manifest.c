@@ -1,4 +1,7 @@
-/* manifest.yaml, for programs: what the trainer is, its parameters, buffers and files. Written by libyaml. */
+/*
+ * manifest.yaml, for programs: what the trainer is, its parameters, buffers and files. Written by
+ * libyaml.
+ */
 #include <string.h>
 #include <yaml.h>
 
@@ -10,15 +13,16 @@ static void
 event(int made, yaml_event_t *e)
 {
 	if (!made || !yaml_emitter_emit(&emitter, e))
-		internal("manifest: libyaml: %s", emitter.problem ? emitter.problem : "out of memory");
+		internal(
+		    "manifest: libyaml: %s", emitter.problem ? emitter.problem : "out of memory");
 }
 
 static void
 scalar(const char *s, bool quoted)
 {
 	yaml_event_t e;
-	event(yaml_scalar_event_initialize(&e, NULL, NULL, (const yaml_char_t *)s, (int)strlen(s), 1, 1,
-	          quoted ? YAML_DOUBLE_QUOTED_SCALAR_STYLE : YAML_PLAIN_SCALAR_STYLE),
+	event(yaml_scalar_event_initialize(&e, NULL, NULL, (const yaml_char_t *)s, (int)strlen(s),
+		  1, 1, quoted ? YAML_DOUBLE_QUOTED_SCALAR_STYLE : YAML_PLAIN_SCALAR_STYLE),
 	    &e);
 }
 
@@ -28,8 +32,8 @@ open_map(const char *key, bool flow)
 	yaml_event_t e;
 	if (key)
 		scalar(key, false);
-	event(yaml_mapping_start_event_initialize(&e, NULL, NULL, 1,
-	          flow ? YAML_FLOW_MAPPING_STYLE : YAML_BLOCK_MAPPING_STYLE),
+	event(yaml_mapping_start_event_initialize(
+		  &e, NULL, NULL, 1, flow ? YAML_FLOW_MAPPING_STYLE : YAML_BLOCK_MAPPING_STYLE),
 	    &e);
 }
 
@@ -45,8 +49,8 @@ open_list(const char *key, bool flow)
 {
 	yaml_event_t e;
 	scalar(key, false);
-	event(yaml_sequence_start_event_initialize(&e, NULL, NULL, 1,
-	          flow ? YAML_FLOW_SEQUENCE_STYLE : YAML_BLOCK_SEQUENCE_STYLE),
+	event(yaml_sequence_start_event_initialize(
+		  &e, NULL, NULL, 1, flow ? YAML_FLOW_SEQUENCE_STYLE : YAML_BLOCK_SEQUENCE_STYLE),
 	    &e);
 }
 
@@ -114,7 +118,8 @@ tensors(const struct plan *p)
 		number("offset", pl->off);
 		number("bytes", pl->bytes);
 		number("stride", pl->stride);
-		number("layers", pl->kind == DSTREAM || pl->region == R_SCRATCH ? 1 : tensor_layers(g, t));
+		number("layers",
+		    pl->kind == DSTREAM || pl->region == R_SCRATCH ? 1 : tensor_layers(g, t));
 		close_map();
 	}
 	close_list();

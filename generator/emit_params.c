@@ -8,8 +8,8 @@ state_of(const struct graph *g, tensor_id param, const char *which)
 {
 	for (tensor_id t = 1; t < g->tensor.n; t++)
 		if (g->tensor.a[t].class == T_STATE && g->tensor.a[t].param == param &&
-		    !strncmp(g->tensor.a[t].name + strlen(g->seg.a[g->tensor.a[t].seg].name) + 1, which,
-		        strlen(which)))
+		    !strncmp(g->tensor.a[t].name + strlen(g->seg.a[g->tensor.a[t].seg].name) + 1,
+			which, strlen(which)))
 			return t;
 	internal("%s has no state %s", g->tensor.a[param].name, which);
 }
@@ -42,22 +42,25 @@ params(const struct plan *p, struct buf *b)
 		if (t->class != T_PARAM)
 			continue;
 		buf_printf(b, "\t{\n\t\t.name = \"%s\",\n", t->hf);
-		emit_wrapped(b, 2, xprintf(".weight = OM_OFF_%s, .grad = OM_OFF_%s,", t->name,
-		                       g->tensor.a[t->grad].name));
-		emit_wrapped(b, 2, xprintf(".m = OM_OFF_%s, .v = OM_OFF_%s,",
-		                       g->tensor.a[state_of(g, i, "m_")].name,
-		                       g->tensor.a[state_of(g, i, "v_")].name));
+		emit_wrapped(b, 2,
+		    xprintf(".weight = OM_OFF_%s, .grad = OM_OFF_%s,", t->name,
+			g->tensor.a[t->grad].name));
+		emit_wrapped(b, 2,
+		    xprintf(".m = OM_OFF_%s, .v = OM_OFF_%s,",
+			g->tensor.a[state_of(g, i, "m_")].name,
+			g->tensor.a[state_of(g, i, "v_")].name));
 		struct buf line = { 0 };
 		buf_printf(&line, ".numel = %llu, .dim = { ",
 		    (unsigned long long)(tensor_elems(t) / (lead ? t->dim[0] : 1)));
 		for (uint8_t d = lead; d < t->ndims; d++)
-			buf_printf(&line, "%llu%s", (unsigned long long)t->dim[d], d + 1 < t->ndims ? ", " : "");
+			buf_printf(&line, "%llu%s", (unsigned long long)t->dim[d],
+			    d + 1 < t->ndims ? ", " : "");
 		buf_printf(&line, " }, .ndims = %u, .experts = %llu,", t->ndims - lead,
 		    (unsigned long long)(lead ? t->dim[0] : 0));
 		emit_wrapped(b, 2, line.s);
 		buf_printf(b, "\t\t.layer = %s, .nlayers = %u, .ones = %s, .group = %u,\n\t},\n",
-		    s->nlayers ? xprintf("%s_layers", s->name) : "NULL", s->nlayers ? s->nlayers : 1,
-		    t->ones ? "true" : "false", t->group);
+		    s->nlayers ? xprintf("%s_layers", s->name) : "NULL",
+		    s->nlayers ? s->nlayers : 1, t->ones ? "true" : "false", t->group);
 	}
 	buf_puts(b, "};\n\nstatic const struct om_group groups[] = {\n");
 	for (uint32_t i = 0; i < g->group.n; i++)
@@ -86,21 +89,26 @@ moes(const struct plan *p, struct buf *b)
 		const struct op *o = route_of(&g->seg.a[s]);
 		if (!o)
 			continue;
-		const struct object *m = spec_value(spec_obj(g->trainer, F_trainer_model),
-		    F_transformer_feed_forward)->list[g->seg.a[s].layer[0]];
+		const struct object *m =
+		    spec_value(spec_obj(g->trainer, F_trainer_model), F_transformer_feed_forward)
+			->list[g->seg.a[s].layer[0]];
 		const struct object *r = spec_obj(m, F_moe_router);
 		const char *load = g->tensor.a[o->arg[6]].name, *aux = g->tensor.a[o->arg[7]].name;
 		if (!n++)
 			buf_puts(b, "\nstatic const struct om_moe moes[] = {\n");
 		buf_puts(b, "\t{\n");
-		emit_wrapped(b, 2, xprintf(".load = OM_OFF_%s, .load_stride = OM_STRIDE_%s,", load, load));
-		emit_wrapped(b, 2, xprintf(".aux = OM_OFF_%s, .aux_stride = OM_STRIDE_%s,", aux, aux));
-		emit_wrapped(b, 2, xprintf(".layer = %s_layers, .nlayers = %u, .experts = %lld, .top_k = %lld,",
-		                       g->seg.a[s].name, g->seg.a[s].nlayers,
-		                       (long long)spec_int(m, F_moe_num_experts),
-		                       (long long)spec_int(m, F_moe_top_k)));
+		emit_wrapped(
+		    b, 2, xprintf(".load = OM_OFF_%s, .load_stride = OM_STRIDE_%s,", load, load));
+		emit_wrapped(
+		    b, 2, xprintf(".aux = OM_OFF_%s, .aux_stride = OM_STRIDE_%s,", aux, aux));
+		emit_wrapped(b, 2,
+		    xprintf(".layer = %s_layers, .nlayers = %u, .experts = %lld, .top_k = %lld,",
+			g->seg.a[s].name, g->seg.a[s].nlayers,
+			(long long)spec_int(m, F_moe_num_experts),
+			(long long)spec_int(m, F_moe_top_k)));
 		buf_printf(b, "\t\t.load_balance = %s, .z_loss = %s,\n\t},\n",
-		    emit_double(spec_num(r, F_router_load_balance)), emit_double(spec_num(r, F_router_z_loss)));
+		    emit_double(spec_num(r, F_router_load_balance)),
+		    emit_double(spec_num(r, F_router_z_loss)));
 	}
 	if (n)
 		buf_puts(b, "};\n");
@@ -115,8 +123,9 @@ emit_params(const struct plan *p, const char *fingerprint, struct tree *t)
 	uint32_t nmoe, nparams = 0;
 
 	emit_banner(p, "parameters, groups, experts: what the runtime has to know", "/*", "*/", b);
-	buf_puts(b, "#include <stddef.h>\n\n#include \"config.h\"\n#include \"launch.h\"\n#include \"layout.h\"\n"
-	            "#include \"model.h\"\n#include \"om.h\"\n#include \"step.h\"\n\n");
+	buf_puts(b, "#include <stddef.h>\n\n#include \"config.h\"\n#include \"launch.h\"\n#include "
+		    "\"layout.h\"\n"
+		    "#include \"model.h\"\n#include \"om.h\"\n#include \"step.h\"\n\n");
 	layer_lists(p, b);
 	params(p, b);
 	nmoe = moes(p, b);
@@ -127,28 +136,33 @@ emit_params(const struct plan *p, const char *fingerprint, struct tree *t)
 	    spec_str(g->trainer, F_trainer_name), p->target->name, OLMOGEN_VERSION);
 	buf_printf(b, "\t.fingerprint = \"%s\",\n", fingerprint);
 	buf_puts(b, "\t.manifest = om_manifest,\n\t.plan = om_plan,\n");
-	buf_puts(b, "\t.vocab = OM_VOCAB,\n\t.seq = OM_SEQ,\n\t.micro = OM_MICRO,\n\t.global = OM_GLOBAL,\n"
-	            "\t.layers = OM_N_LAYERS,\n\t.microbatches = OM_MICROBATCHES,\n"
-	            "\t.params_total = OM_PARAMS_TOTAL,\n\t.params_active = OM_PARAMS_ACTIVE,\n"
-	            "\t.flops_token = OM_FLOPS_TOKEN,\n\t.real = sizeof(om_real),\n\t.init_std = OM_INIT_STD,\n"
-	            "\t.beta1 = OM_BETA1,\n\t.beta2 = OM_BETA2,\n\t.clip_norm = OM_CLIP_NORM,\n"
-	            "\t.arena_bytes = OM_ARENA_BYTES,\n"
-	            "\t.weight_off = OM_WEIGHT,\n\t.weight_bytes = OM_WEIGHT_BYTES,\n"
-	            "\t.grad_off = OM_GRAD,\n\t.grad_bytes = OM_GRAD_BYTES,\n"
-	            "\t.state_off = OM_STATE,\n\t.state_bytes = OM_STATE_BYTES,\n"
-	            "\t.stat_off = OM_STAT,\n\t.stat_bytes = OM_STAT_BYTES,\n");
+	buf_puts(b,
+	    "\t.vocab = OM_VOCAB,\n\t.seq = OM_SEQ,\n\t.micro = OM_MICRO,\n\t.global = OM_GLOBAL,\n"
+	    "\t.layers = OM_N_LAYERS,\n\t.microbatches = OM_MICROBATCHES,\n"
+	    "\t.params_total = OM_PARAMS_TOTAL,\n\t.params_active = OM_PARAMS_ACTIVE,\n"
+	    "\t.flops_token = OM_FLOPS_TOKEN,\n\t.real = sizeof(om_real),\n\t.init_std = "
+	    "OM_INIT_STD,\n"
+	    "\t.beta1 = OM_BETA1,\n\t.beta2 = OM_BETA2,\n\t.clip_norm = OM_CLIP_NORM,\n"
+	    "\t.arena_bytes = OM_ARENA_BYTES,\n"
+	    "\t.weight_off = OM_WEIGHT,\n\t.weight_bytes = OM_WEIGHT_BYTES,\n"
+	    "\t.grad_off = OM_GRAD,\n\t.grad_bytes = OM_GRAD_BYTES,\n"
+	    "\t.state_off = OM_STATE,\n\t.state_bytes = OM_STATE_BYTES,\n"
+	    "\t.stat_off = OM_STAT,\n\t.stat_bytes = OM_STAT_BYTES,\n");
 	buf_puts(b, "\t.token_off = OM_OFF_embed_tokens,\n\t.label_off = OM_OFF_embed_labels,\n"
-	            "\t.ctl_off = OM_OFF_update_ctl,\n\t.loss_off = OM_OFF_head_loss,\n");
-	buf_printf(b, "\t.param = params,\n\t.nparams = %u,\n\t.group = groups,\n\t.ngroups = %u,\n", nparams,
+		    "\t.ctl_off = OM_OFF_update_ctl,\n\t.loss_off = OM_OFF_head_loss,\n");
+	buf_printf(b,
+	    "\t.param = params,\n\t.nparams = %u,\n\t.group = groups,\n\t.ngroups = %u,\n", nparams,
 	    g->group.n);
 	if (nmoe)
 		buf_printf(b, "\t.moe = moes,\n\t.nmoe = %u,\n", nmoe);
-	buf_puts(b, "\t.op = om_ops,\n\t.nops = OM_N_OPS,\n\t.init = om_init,\n\t.zero = om_zero,\n"
-	            "\t.forward = om_forward,\n\t.backward = om_backward,\n\t.update = om_update,\n};\n");
+	buf_puts(b,
+	    "\t.op = om_ops,\n\t.nops = OM_N_OPS,\n\t.init = om_init,\n\t.zero = om_zero,\n"
+	    "\t.forward = om_forward,\n\t.backward = om_backward,\n\t.update = om_update,\n};\n");
 
 	b = tree_file(t, "src/model.h");
 	emit_banner(p, "the model as the runtime sees it", "/*", "*/", b);
 	buf_puts(b, "#ifndef OM_MODEL_H\n#define OM_MODEL_H\n\n#include \"om.h\"\n\n"
-	            "extern const char om_manifest[], om_plan[]; /* manifest.yaml and PLAN.txt, in main.c */\n"
-	            "extern const struct om_model om_model;\n\n#endif\n");
+		    "extern const char om_manifest[], om_plan[]; /* manifest.yaml and PLAN.txt, in "
+		    "main.c */\n"
+		    "extern const struct om_model om_model;\n\n#endif\n");
 }

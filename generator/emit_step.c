@@ -1,4 +1,7 @@
-/* src/step.c: the step, one function a layer kind and phase, one op a line in the order of the plan. */
+/*
+ * src/step.c: the step, one function a layer kind and phase, one op a line in the order of the
+ * plan.
+ */
 #include <string.h>
 
 #include "olmogen.h"
@@ -12,7 +15,10 @@ address(const struct plan *p, uint32_t s, tensor_id t)
 	const struct graph *g = p->graph;
 	const struct tensor *x = &g->tensor.a[t];
 	const struct place *pl = &p->place[t];
-	const char *layer = s == g->embed ? "0" : s == g->head ? "OM_N_LAYERS" : pl->next ? "layer + 1" : "layer";
+	const char *layer = s == g->embed  ? "0"
+			    : s == g->head ? "OM_N_LAYERS"
+			    : pl->next     ? "layer + 1"
+					   : "layer";
 	bool many = g->seg.a[x->seg].nlayers != 0;
 
 	if (pl->kind == STREAM)
@@ -34,8 +40,9 @@ comment(const struct plan *p, const struct step *st, struct buf *b)
 	struct buf line = { 0 };
 
 	if (st->span) {
-		emit_wrapped(b, 1, xprintf("/* %s over %u tensors from %s, %s elements */", r->name, st->tensors,
-		                       g->tensor.a[st->op.arg[0]].name, commas(st->span)));
+		emit_wrapped(b, 1,
+		    xprintf("/* %s over %u tensors from %s, %s elements */", r->name, st->tensors,
+			g->tensor.a[st->op.arg[0]].name, commas(st->span)));
 		return;
 	}
 	for (uint8_t i = r->nin; i < r->nin + r->nout; i++) {
@@ -45,8 +52,8 @@ comment(const struct plan *p, const struct step *st, struct buf *b)
 		const char *seg = g->seg.a[t->seg].name;
 		if (!strncmp(name, seg, strlen(seg)) && name[strlen(seg)] == '_')
 			name += strlen(seg) + 1;
-		buf_printf(&line, "%s%s%s %s", line.n ? ", " : "", r->arg[i].accumulate ? "+" : "", name,
-		    emit_shape(p, t));
+		buf_printf(&line, "%s%s%s %s", line.n ? ", " : "", r->arg[i].accumulate ? "+" : "",
+		    name, emit_shape(p, t));
 	}
 	emit_wrapped(b, 1, xprintf("/* %s: %s, resolved.lua:%u */", r->name, line.s, st->op.rline));
 }
@@ -67,13 +74,14 @@ function(const struct plan *p, uint32_t s, int ph, struct buf *b)
 		for (uint8_t k = 0; k < r->nin + r->nout; k++)
 			buf_printf(&call, "%s%s", k ? ", " : "", address(p, s, st->op.arg[k]));
 		if (st->workspace_bytes)
-			buf_printf(&call, ", WORKSPACE(UINT64_C(%llu))", (unsigned long long)st->workspace);
+			buf_printf(&call, ", WORKSPACE(UINT64_C(%llu))",
+			    (unsigned long long)st->workspace);
 		buf_puts(&call, ");");
 		emit_wrapped(&body, 1, call.s);
 	}
-	buf_printf(b, "\nstatic void\n%s_%s(unsigned char *arena%s%s)\n{\n%s}\n", seg->name, phase_names[ph],
-	    body.n && strstr(body.s, "slot") ? ", int slot" : "", seg->nlayers ? ", int layer, int i" : "",
-	    body.n ? body.s : "");
+	buf_printf(b, "\nstatic void\n%s_%s(unsigned char *arena%s%s)\n{\n%s}\n", seg->name,
+	    phase_names[ph], body.n && strstr(body.s, "slot") ? ", int slot" : "",
+	    seg->nlayers ? ", int layer, int i" : "", body.n ? body.s : "");
 }
 
 static void
@@ -104,13 +112,17 @@ call_layers(const struct plan *p, int ph, struct buf *b)
 			n++;
 		uint32_t first = ph == FORWARD ? l : l - n + 1;
 		int shift = (int)g->index_of[first] - (int)first;
-		const char *index = shift ? xprintf("layer %c %d", shift < 0 ? '-' : '+', shift < 0 ? -shift : shift)
-		                          : "layer";
+		const char *index = shift ? xprintf("layer %c %d", shift < 0 ? '-' : '+',
+						shift < 0 ? -shift : shift)
+					  : "layer";
 		if (ph == FORWARD)
-			buf_printf(b, "\tfor (int layer = %u; layer < %u; layer++)\n", first, first + n);
+			buf_printf(
+			    b, "\tfor (int layer = %u; layer < %u; layer++)\n", first, first + n);
 		else
-			buf_printf(b, "\tfor (int layer = %u; layer >= %u; layer--)\n", first + n - 1, first);
-		buf_printf(b, "\t\t%s_%s(arena, slot, layer, %s);\n", g->seg.a[s].name, phase_names[ph], index);
+			buf_printf(b, "\tfor (int layer = %u; layer >= %u; layer--)\n",
+			    first + n - 1, first);
+		buf_printf(b, "\t\t%s_%s(arena, slot, layer, %s);\n", g->seg.a[s].name,
+		    phase_names[ph], index);
 		k += n;
 	}
 }
@@ -122,7 +134,8 @@ emit_step(const struct plan *p, struct tree *t)
 	struct buf *b = tree_file(t, "src/step.c");
 
 	emit_banner(p, "the step: forward, backward and update, one op a line", "/*", "*/", b);
-	buf_puts(b, "#include <string.h>\n\n#include \"launch.h\"\n#include \"layout.h\"\n#include \"step.h\"\n");
+	buf_puts(b, "#include <string.h>\n\n#include \"launch.h\"\n#include \"layout.h\"\n#include "
+		    "\"step.h\"\n");
 	for (uint32_t s = 0; s < g->seg.n; s++)
 		for (int ph = 0; ph < N_PHASES; ph++)
 			if (p->prog[s][ph].n && s != g->init && s != g->update)
@@ -133,15 +146,17 @@ emit_step(const struct plan *p, struct tree *t)
 		function(p, s, FORWARD, &f);
 		const char *body = strchr(f.s, '{');
 		buf_printf(b, "\n/* %s */\nvoid\nom_%s(unsigned char *arena)\n%s",
-		    i ? "squared norm of all gradients, clipping, then every parameter's step" : "constant tables, once",
+		    i ? "squared norm of all gradients, clipping, then every parameter's step"
+		      : "constant tables, once",
 		    i ? "update" : "init", body);
 	}
 	buf_puts(b, "\n/* gradients and statistics, before the first microbatch of a step */\n"
-	            "void\nom_zero(unsigned char *arena)\n{\n"
-	            "\tmemset(arena + OM_GRAD, 0, OM_GRAD_BYTES);\n"
-	            "\tmemset(arena + OM_STAT, 0, OM_STAT_BYTES);\n}\n");
+		    "void\nom_zero(unsigned char *arena)\n{\n"
+		    "\tmemset(arena + OM_GRAD, 0, OM_GRAD_BYTES);\n"
+		    "\tmemset(arena + OM_STAT, 0, OM_STAT_BYTES);\n}\n");
 	for (int ph = 0; ph < N_PHASES; ph++) {
-		buf_printf(b, "\nvoid\nom_%s(unsigned char *arena, int slot)\n{\n", phase_names[ph]);
+		buf_printf(
+		    b, "\nvoid\nom_%s(unsigned char *arena, int slot)\n{\n", phase_names[ph]);
 		call_segment(p, ph == FORWARD ? g->embed : g->head, ph, b);
 		call_layers(p, ph, b);
 		call_segment(p, ph == FORWARD ? g->head : g->embed, ph, b);
@@ -151,8 +166,8 @@ emit_step(const struct plan *p, struct tree *t)
 	b = tree_file(t, "src/step.h");
 	emit_banner(p, "what step.c gives", "/*", "*/", b);
 	buf_puts(b, "#ifndef OM_STEP_H\n#define OM_STEP_H\n\n"
-	            "void om_init(unsigned char *arena);\nvoid om_zero(unsigned char *arena);\n"
-	            "void om_forward(unsigned char *arena, int slot);\n"
-	            "void om_backward(unsigned char *arena, int slot);\n"
-	            "void om_update(unsigned char *arena);\n\n#endif\n");
+		    "void om_init(unsigned char *arena);\nvoid om_zero(unsigned char *arena);\n"
+		    "void om_forward(unsigned char *arena, int slot);\n"
+		    "void om_backward(unsigned char *arena, int slot);\n"
+		    "void om_update(unsigned char *arena);\n\n#endif\n");
 }

@@ -41,13 +41,15 @@ named(const struct op *o, const char *name)
 }
 
 static void
-fuse_segment(struct graph *g, struct segment *seg, enum op_id first, enum op_id second, enum op_id into)
+fuse_segment(
+    struct graph *g, struct segment *seg, enum op_id first, enum op_id second, enum op_id into)
 {
 	const struct op_row *r = op_row(into);
 
 	for (uint32_t i = 0; i < seg->ops[FORWARD].n; i++)
 		for (uint32_t j = 0; j < seg->ops[BACKWARD].n; j++) {
-			struct op a = seg->ops[FORWARD].a[i], *b = &seg->ops[BACKWARD].a[j], f = { 0 };
+			struct op a = seg->ops[FORWARD].a[i], *b = &seg->ops[BACKWARD].a[j],
+				  f = { 0 };
 			if (a.op != first || b->op != second || !private_to(g, seg, &a, b))
 				continue;
 			f.op = into;
@@ -83,5 +85,6 @@ fuse(struct shard *s)
 
 	for (uint32_t i = 0; i < LEN(rows); i++)
 		for (uint32_t k = 0; k < s->graph->seg.n && !strcmp(rows[i].kernels, kernels); k++)
-			fuse_segment(s->graph, &s->graph->seg.a[k], rows[i].first, rows[i].second, rows[i].into);
+			fuse_segment(s->graph, &s->graph->seg.a[k], rows[i].first, rows[i].second,
+			    rows[i].into);
 }

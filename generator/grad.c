@@ -1,6 +1,7 @@
 /*
- * Reverse-mode differentiation of a segment by the rules of op.def. Gradients that meet are added in the order
- * in which the reversed ops give them; parameters have one gradient tensor that ops add to.
+ * Reverse-mode differentiation of a segment by the rules of op.def. Gradients that meet are added
+ * in the order in which the reversed ops give them; parameters have one gradient tensor that ops
+ * add to.
  */
 #include <string.h>
 
@@ -46,8 +47,8 @@ new_grad(struct walk *w, tensor_id of)
 {
 	const char *name = w->g->tensor.a[of].name + strlen(w->g->seg.a[w->seg].name) + 1;
 	const char *nth = w->parts[of] ? xprintf("_%u", w->parts[of] + 1u) : "";
-	tensor_id d = graph_tensor(w->g, xprintf("d_%s%s", name, nth), T_ACT, w->g->tensor.a[of].dtype,
-	    w->seg);
+	tensor_id d = graph_tensor(
+	    w->g, xprintf("d_%s%s", name, nth), T_ACT, w->g->tensor.a[of].dtype, w->seg);
 	struct tensor *t = &w->g->tensor.a[d], *f = &w->g->tensor.a[of];
 
 	t->ndims = f->ndims;
@@ -76,7 +77,9 @@ accumulate(struct walk *w, tensor_id of, tensor_id part, uint32_t rline)
 	w->grad[of] = sum;
 }
 
-/* "dx, +dw = op(dy, x)": tensors for what is left of "=", the op with its arguments, sizes by name. */
+/*
+ * "dx, +dw = op(dy, x)": tensors for what is left of "=", the op with its arguments, sizes by name.
+ */
 static void
 apply_rule(struct walk *w, const struct op *f, const char *rule)
 {
@@ -95,7 +98,8 @@ apply_rule(struct walk *w, const struct op *f, const char *rule)
 		next_word(&s, "=", &word);
 		tensor_id in = f->arg[find_arg(r, (struct word){ word.s + 1, word.n - 1 })];
 		next_word(&call, ";", &word);
-		accumulate(w, in, w->grad[f->arg[find_arg(r, (struct word){ word.s + 1, word.n - 1 })]],
+		accumulate(w, in,
+		    w->grad[f->arg[find_arg(r, (struct word){ word.s + 1, word.n - 1 })]],
 		    f->rline);
 		return;
 	}
@@ -112,7 +116,8 @@ apply_rule(struct walk *w, const struct op *f, const char *rule)
 		while (k < r->nfloats && strcmp(r->floats[k], br->floats[i]))
 			k++;
 		if (k == r->nfloats)
-			internal("op.def: %s wants %s, which %s does not have", br->name, br->floats[i], r->name);
+			internal("op.def: %s wants %s, which %s does not have", br->name,
+			    br->floats[i], r->name);
 		b.floats[i] = f->floats[k];
 	}
 	call++;
@@ -122,7 +127,8 @@ apply_rule(struct walk *w, const struct op *f, const char *rule)
 		if (a < 0) {
 			a = find_arg(r, (struct word){ word.s + 1, word.n - 1 });
 			if (*word.s != 'd' || a < r->nin)
-				internal("op.def: gradient of %s: no tensor '%.*s'", r->name, (int)word.n, word.s);
+				internal("op.def: gradient of %s: no tensor '%.*s'", r->name,
+				    (int)word.n, word.s);
 			b.arg[i] = w->grad[f->arg[a]];
 		}
 	}
@@ -130,7 +136,8 @@ apply_rule(struct walk *w, const struct op *f, const char *rule)
 		bool plus = *word.s == '+';
 		int a = find_arg(r, (struct word){ word.s + 1 + plus, word.n - 1 - plus });
 		if (a < 0 || a >= r->nin || plus != br->arg[br->nin + n].accumulate)
-			internal("op.def: gradient of %s: bad result '%.*s'", r->name, (int)word.n, word.s);
+			internal("op.def: gradient of %s: bad result '%.*s'", r->name, (int)word.n,
+			    word.s);
 		input[n] = f->arg[a];
 		result[n] = plus ? w->g->tensor.a[input[n]].grad : new_grad(w, input[n]);
 		b.arg[br->nin + n] = result[n];

@@ -7,7 +7,8 @@ static struct op_row rows[N_OPS];
 
 static const char *const dtype_letters = " sgoild"; /* in the order of enum dtype */
 static const char *const dtype_names[] = { "act", "stat", "grad", "opt", "i32", "i64", "f64" };
-static const char *const class_names[] = { "param", "grad", "state", "const", "input", "stat", "act" };
+static const char *const class_names[] = { "param", "grad", "state", "const", "input", "stat",
+	"act" };
 
 /* Reads "name[dims]:dtype ..." into args, which outlive the text. */
 static uint8_t
@@ -143,8 +144,8 @@ check_dim(const struct arg_row *a, uint8_t d, uint64_t size, struct sizes *z)
 
 	if (want == size)
 		return NULL;
-	return xprintf("%llu, where %s wants %.*s = %llu", (unsigned long long)size, a->name, a->dim[d].n,
-	    a->dim[d].s, (unsigned long long)want);
+	return xprintf("%llu, where %s wants %.*s = %llu", (unsigned long long)size, a->name,
+	    a->dim[d].n, a->dim[d].s, (unsigned long long)want);
 }
 
 const char *
@@ -159,7 +160,10 @@ op_bind(const struct graph *g, const struct op *o, struct sizes *z)
 		z->v[r->ints[i] - 'a'] = o->ints[i];
 		z->bound[r->ints[i] - 'a'] = true;
 	}
-	/* first the letters that stand alone, then products that they leave with one unknown, then the checks */
+	/*
+	 * first the letters that stand alone, then products that they leave with one unknown, then
+	 * the checks
+	 */
 	for (int pass = 0; pass < 2; pass++)
 		for (uint8_t i = 0; i < r->nin + r->nout; i++) {
 			const struct arg_row *a = &r->arg[i];
@@ -173,12 +177,14 @@ op_bind(const struct graph *g, const struct op *o, struct sizes *z)
 				return xprintf("%s: %s is %s, %s wants %s", r->name, t->name,
 				    dtype_names[t->dtype], a->name, dtype_names[a->dtype]);
 			if (ndims != a->ndims)
-				return xprintf("%s: %s has %u dimensions, %s wants %u", r->name, t->name,
-				    t->ndims, a->name, a->ndims);
+				return xprintf("%s: %s has %u dimensions, %s wants %u", r->name,
+				    t->name, t->ndims, a->name, a->ndims);
 			for (uint8_t d = 0; d < a->ndims; d++) {
-				const char *fault = pass ? check_dim(a, d, dim[d], z) : bind_dim(a, d, dim[d], z);
+				const char *fault =
+				    pass ? check_dim(a, d, dim[d], z) : bind_dim(a, d, dim[d], z);
 				if (fault)
-					return xprintf("%s: %s, dimension %u: %s", r->name, t->name, d, fault);
+					return xprintf(
+					    "%s: %s, dimension %u: %s", r->name, t->name, d, fault);
 			}
 		}
 	return NULL;

@@ -1,9 +1,14 @@
-/* What every graph must satisfy, after gradients and after each rewrite. A failure is olmogen's own bug. */
+/*
+ * What every graph must satisfy, after gradients and after each rewrite. A failure is olmogen's own
+ * bug.
+ */
 #include <string.h>
 
 #include "olmogen.h"
 
-/* A tensor that ops may read without an op having written it in the same segment and phase order. */
+/*
+ * A tensor that ops may read without an op having written it in the same segment and phase order.
+ */
 static bool
 given(const struct graph *g, const struct segment *seg, tensor_id id)
 {
@@ -15,7 +20,7 @@ void
 graph_verify(const struct graph *g)
 {
 	uint8_t *defined = xalloc(g->tensor.n), *updated = xalloc(g->tensor.n),
-	        *summed = xalloc(g->tensor.n);
+		*summed = xalloc(g->tensor.n);
 
 	for (uint32_t s = 0; s < g->seg.n; s++) {
 		const struct segment *seg = &g->seg.a[s];
@@ -29,23 +34,28 @@ graph_verify(const struct graph *g)
 					internal("graphverify: %s: %s", seg->name, fault);
 				for (uint8_t a = 0; a < r->nin; a++) {
 					const struct tensor *t = &g->tensor.a[o->arg[a]];
-					if (!given(g, seg, o->arg[a]) && (!defined[o->arg[a]] || t->seg != s))
-						internal("graphverify: %s: %s reads %s before it is written", seg->name,
-						    r->name, t->name);
+					if (!given(g, seg, o->arg[a]) &&
+					    (!defined[o->arg[a]] || t->seg != s))
+						internal("graphverify: %s: %s reads %s before it "
+							 "is written",
+						    seg->name, r->name, t->name);
 				}
 				for (uint8_t a = r->nin; a < r->nin + r->nout; a++) {
 					tensor_id id = o->arg[a];
 					const struct tensor *t = &g->tensor.a[id];
 					bool acc = r->arg[a].accumulate;
 					if (acc == (t->class == T_ACT || t->class == T_CONST))
-						internal("graphverify: %s: %s %s %s", seg->name, r->name,
-						    acc ? "adds to" : "overwrites", t->name);
+						internal("graphverify: %s: %s %s %s", seg->name,
+						    r->name, acc ? "adds to" : "overwrites",
+						    t->name);
 					if (!acc && defined[id]++)
-						internal("graphverify: %s: %s is defined twice", seg->name, t->name);
+						internal("graphverify: %s: %s is defined twice",
+						    seg->name, t->name);
 					if (t->class == T_GRAD)
 						summed[id] = 1;
 					if (t->class == T_PARAM && updated[id]++)
-						internal("graphverify: %s is updated twice", t->name);
+						internal(
+						    "graphverify: %s is updated twice", t->name);
 				}
 			}
 		if (seg->nlayers && (!seg->dx || !seg->dy))

@@ -10,7 +10,8 @@ static const char usage[] =
     "usage: olmogen [OPTION]... MODEL.lua...\n"
     "Generates one self-contained trainer for each trainer that the files describe.\n"
     "\n"
-    "  -o DIR            where to put the emitted tree (default out/NAME; with several trainers, DIR/NAME)\n"
+    "  -o DIR            where to put the emitted tree (default out/NAME; with several trainers, "
+    "DIR/NAME)\n"
     "  -D NAME=VALUE     sets arg.NAME in the description\n"
     "  --target=T        overrides trainer.target: cpu, cuda:sm_90a, cuda:sm_100a\n"
     "  --plan            prints the plan and writes nothing\n"
@@ -22,7 +23,8 @@ static const char usage[] =
     "  -v                says what is written and run\n"
     "  --help, --version\n"
     "\n"
-    "Exit status: 0 done, 1 an error in the description or the build, 2 wrong usage, 70 a bug in olmogen.\n";
+    "Exit status: 0 done, 1 an error in the description or the build, 2 wrong usage, 70 a bug in "
+    "olmogen.\n";
 
 struct options {
 	const char *out, *target, *dump;
@@ -51,7 +53,10 @@ dump(const struct options *o, const char *stage, const struct buf *text)
 	return true;
 }
 
-/* The compiler: one checked trainer through all stages. False after a user's error, which was collected. */
+/*
+ * The compiler: one checked trainer through all stages. False after a user's error, which was
+ * collected.
+ */
 static bool
 compile(struct object *trainer, const char *dir, const struct options *o)
 {
@@ -129,7 +134,7 @@ compile_files(char **path, int n, const struct options *o)
 		struct spec one = { 0 };
 		load(path[i], o->defs, o->ndefs, &one);
 		for (uint32_t k = 0; k < one.n; k++) {
-			struct { struct object **a; uint32_t n, cap; } list = { all.trainer, all.n, cap };
+			ARRAY(struct object *) list = { all.trainer, all.n, cap };
 			*PUSH(list) = one.trainer[k];
 			all.trainer = list.a;
 			all.n = list.n;
@@ -149,18 +154,21 @@ compile_files(char **path, int n, const struct options *o)
 	for (uint32_t i = 0; i < all.n; i++)
 		for (uint32_t k = 0; k < i && !diag_count(); k++) {
 			const struct value *a = spec_value(all.trainer[k], F_trainer_name),
-			                   *b = spec_value(all.trainer[i], F_trainer_name);
+					   *b = spec_value(all.trainer[i], F_trainer_name);
 			if (!a->set || !b->set || strcmp(a->str, b->str))
 				continue;
 			diag_error(b->pos, "trainer.name = \"%s\" is taken", b->str);
 			diag_note(a->pos, "the other trainer of this name is here");
-			diag_help("give each trainer a name of its own, for instance name = \"%s-\" .. i", b->str);
+			diag_help(
+			    "give each trainer a name of its own, for instance name = \"%s-\" .. i",
+			    b->str);
 		}
 	if (diag_count())
 		return false;
 	for (uint32_t i = 0; i < all.n; i++) {
 		const struct value *name = spec_value(all.trainer[i], F_trainer_name);
-		const char *dir = xprintf("%s/%s", o->out ? o->out : "out", name->set ? name->str : "");
+		const char *dir =
+		    xprintf("%s/%s", o->out ? o->out : "out", name->set ? name->str : "");
 		if (o->plan && i)
 			putchar('\n');
 		if (!compile(all.trainer[i], o->out && all.n == 1 ? o->out : dir, o)) {
@@ -168,7 +176,8 @@ compile_files(char **path, int n, const struct options *o)
 			if (diag_count())
 				break;
 		} else if (!o->plan && !o->dump && !o->check) {
-			printf("%s%s\n", o->out && all.n == 1 ? o->out : dir, o->emit_only ? "" : "/trainer");
+			printf("%s%s\n", o->out && all.n == 1 ? o->out : dir,
+			    o->emit_only ? "" : "/trainer");
 		}
 	}
 	return ok;
@@ -189,7 +198,8 @@ main(int argc, char **argv)
 		{ "version", no_argument, NULL, VERSION },
 		{ 0 },
 	};
-	static const char *const stages[] = { "load", "check", "graph", "shard", "fuse", "plan", "emit" };
+	static const char *const stages[] = { "load", "check", "graph", "shard", "fuse", "plan",
+		"emit" };
 	struct options o = { .jobs = 2 };
 	bool known = false;
 	int c;
@@ -236,7 +246,9 @@ main(int argc, char **argv)
 			for (unsigned i = 0; i < LEN(stages); i++)
 				known |= !strcmp(optarg, stages[i]);
 			if (!known)
-				bad_usage("--dump=%s: the stages are load, check, graph, shard, fuse, plan, emit", optarg);
+				bad_usage("--dump=%s: the stages are load, check, graph, shard, "
+					  "fuse, plan, emit",
+				    optarg);
 			break;
 		case EXPLAIN:
 			return explain(optarg) ? 0 : EXIT_USAGE;

@@ -1,4 +1,7 @@
-/* From a complete description to the graph of one microbatch and the update, for all layers by kind. */
+/*
+ * From a complete description to the graph of one microbatch and the update, for all layers by
+ * kind.
+ */
 #include <string.h>
 
 #include "olmogen.h"
@@ -22,7 +25,11 @@ tensor(struct builder *b, const char *name, enum tensor_class c, enum dtype d, i
 	t->rline = b->rline;
 	return id;
 }
-#define DIMS(...) (int)LEN(((uint64_t[]){ __VA_ARGS__ })), (uint64_t[]){ __VA_ARGS__ }
+#define DIMS(...)                                             \
+	(int)LEN(((uint64_t[]){ __VA_ARGS__ })), (uint64_t[]) \
+	{                                                     \
+		__VA_ARGS__                                   \
+	}
 #define ACT(b, name, ...) tensor(b, name, T_ACT, DT_ACT, DIMS(__VA_ARGS__))
 
 /* A weight with its gradient and optimizer state; hf is its checkpoint name. */
@@ -64,7 +71,8 @@ segment(struct graph *g, const char *name)
 }
 
 static tensor_id
-linear(struct builder *b, const char *name, const char *hf, tensor_id x, uint64_t n, const char *out)
+linear(
+    struct builder *b, const char *name, const char *hf, tensor_id x, uint64_t n, const char *out)
 {
 	uint64_t m = b->g->tensor.a[x].dim[0], k = b->g->tensor.a[x].dim[1];
 	tensor_id w = param(b, name, hf, DIMS(n, k)), y = ACT(b, out, m, n);
@@ -75,7 +83,8 @@ linear(struct builder *b, const char *name, const char *hf, tensor_id x, uint64_
 
 /* RMS norm over heads groups of each row; heads = 1 is the whole row. */
 static tensor_id
-norm(struct builder *b, const char *name, const char *hf, tensor_id x, uint64_t heads, const char *out)
+norm(struct builder *b, const char *name, const char *hf, tensor_id x, uint64_t heads,
+    const char *out)
 {
 	struct object *tr = spec_obj(b->g->trainer, F_trainer_model);
 	uint64_t m = b->g->tensor.a[x].dim[0], n = b->g->tensor.a[x].dim[1];
@@ -105,12 +114,14 @@ attention(struct builder *b, tensor_id x, tensor_id rope_table)
 
 	b->rline = spec_value(at, F_attention_n_heads)->rline;
 	for (int i = 0; i < 3; i++)
-		qkv[i] = linear(b, xprintf("%s_proj", names[i]), xprintf("%s%s_proj.weight", layer, names[i]), x,
-		    (i ? HK : H) * HD, strcmp(qk_norm, "none") && i < 2 ? xprintf("%s_raw", names[i]) : names[i]);
+		qkv[i] = linear(b, xprintf("%s_proj", names[i]),
+		    xprintf("%s%s_proj.weight", layer, names[i]), x, (i ? HK : H) * HD,
+		    strcmp(qk_norm, "none") && i < 2 ? xprintf("%s_raw", names[i]) : names[i]);
 	for (int i = 0; i < 2 && strcmp(qk_norm, "none"); i++) {
 		b->rline = spec_value(at, F_attention_qk_norm)->rline;
-		qkv[i] = norm(b, xprintf("%s_norm", names[i]), xprintf("%s%s_norm.weight", layer, names[i]),
-		    qkv[i], strcmp(qk_norm, "head") ? 1 : (i ? HK : H), xprintf("%s_normed", names[i]));
+		qkv[i] = norm(b, xprintf("%s_norm", names[i]),
+		    xprintf("%s%s_norm.weight", layer, names[i]), qkv[i],
+		    strcmp(qk_norm, "head") ? 1 : (i ? HK : H), xprintf("%s_normed", names[i]));
 	}
 	for (int i = 0; i < 2; i++) {
 		b->rline = spec_value(spec_obj(at, F_attention_rope), F_rope_theta)->rline;
@@ -132,8 +143,8 @@ static tensor_id
 mlp(struct builder *b, tensor_id x, uint64_t F, const char *prefix, const char *hf)
 {
 	uint64_t T = b->g->T, D = b->g->tensor.a[x].dim[1];
-	tensor_id g = linear(b, xprintf("%sgate_proj", prefix), xprintf("%sgate_proj.weight", hf), x, F,
-	    xprintf("%sgate", prefix));
+	tensor_id g = linear(b, xprintf("%sgate_proj", prefix), xprintf("%sgate_proj.weight", hf),
+	    x, F, xprintf("%sgate", prefix));
 	tensor_id u = linear(b, xprintf("%sup_proj", prefix), xprintf("%sup_proj.weight", hf), x, F,
 	    xprintf("%sup", prefix));
 	tensor_id h = ACT(b, xprintf("%shidden", prefix), T, F);
@@ -162,7 +173,8 @@ moe(struct builder *b, struct object *m, tensor_id x)
 	struct graph *g = b->g;
 	struct object *ro = spec_obj(m, F_moe_router);
 	uint64_t T = g->T, D = g->tensor.a[x].dim[1];
-	uint64_t E = (uint64_t)spec_int(m, F_moe_num_experts), K = (uint64_t)spec_int(m, F_moe_top_k);
+	uint64_t E = (uint64_t)spec_int(m, F_moe_num_experts),
+		 K = (uint64_t)spec_int(m, F_moe_top_k);
 	uint64_t F = (uint64_t)spec_int(m, F_moe_hidden_size), R = mul64(T, K);
 	uint64_t FS = (uint64_t)spec_int(m, F_moe_shared_hidden_size);
 	tensor_id w, z, p, idx, prob, lse, cnt, load, aux, row, src, off, xr, gate, up, h, y;
@@ -183,7 +195,7 @@ moe(struct builder *b, struct object *m, tensor_id x)
 	o->ints[1] = (uint64_t)spec_int(ro, F_router_normalize);
 	/* the losses are means over microbatches and data-parallel ranks */
 	double parts = (double)g->microbatches *
-	    (double)spec_int(spec_obj(g->trainer, F_trainer_parallel), F_parallel_data);
+		       (double)spec_int(spec_obj(g->trainer, F_trainer_parallel), F_parallel_data);
 	o->floats[0] = spec_num(ro, F_router_load_balance) / parts;
 	o->floats[1] = spec_num(ro, F_router_z_loss) / parts;
 
@@ -223,18 +235,21 @@ layer(struct builder *b, struct object *ffn, tensor_id rope_table)
 	b->rline = spec_value(tr, F_transformer_d_model)->rline;
 	x = g->seg.a[b->seg].x = ACT(b, "x", g->T, D);
 	b->rline = norm_line;
-	a = attention(b, norm(b, "attn_norm", "model.layers.%l.input_layernorm.weight", x, 1, "attn_in"),
+	a = attention(b,
+	    norm(b, "attn_norm", "model.layers.%l.input_layernorm.weight", x, 1, "attn_in"),
 	    rope_table);
 	b->rline = spec_value(tr, F_transformer_attention)->rline;
 	mid = ACT(b, "mid", g->T, D);
 	OP_(b, OP_add, x, a, mid);
 	b->rline = norm_line;
-	f = norm(b, "ffn_norm", "model.layers.%l.post_attention_layernorm.weight", mid, 1, "ffn_in");
+	f = norm(
+	    b, "ffn_norm", "model.layers.%l.post_attention_layernorm.weight", mid, 1, "ffn_in");
 	if (ffn->type == OBJ_moe) {
 		f = moe(b, ffn, f);
 	} else {
 		b->rline = spec_value(ffn, F_mlp_hidden_size)->rline;
-		f = mlp(b, f, (uint64_t)spec_int(ffn, F_mlp_hidden_size), "", "model.layers.%l.mlp.");
+		f = mlp(
+		    b, f, (uint64_t)spec_int(ffn, F_mlp_hidden_size), "", "model.layers.%l.mlp.");
 	}
 	b->rline = spec_value(tr, F_transformer_feed_forward)->rline;
 	y = ACT(b, "y", g->T, D);
@@ -317,8 +332,9 @@ match(const struct graph *g, const struct tensor *t, const char *pattern, const 
 	*hit = *miss = NULL;
 	for (uint32_t l = 0; l < (s->nlayers ? s->nlayers : 1) && !(*hit && *miss); l++)
 		for (uint64_t e = 0; e < experts; e++) {
-			const char *name = param_name(t->hf, xprintf("%u", s->nlayers ? s->layer[l] : 0),
-			    xprintf("%llu", (unsigned long long)e));
+			const char *name =
+			    param_name(t->hf, xprintf("%u", s->nlayers ? s->layer[l] : 0),
+				xprintf("%llu", (unsigned long long)e));
 			*(glob(pattern, name) ? hit : miss) = name;
 		}
 }
@@ -351,10 +367,11 @@ find_groups(struct graph *g)
 			state[k] |= SEEN;
 			if (miss && !(state[k] & SPLIT)) {
 				diag_error(spec_value(o, F_group_match)->pos,
-				    "group.match = \"%s\" matches %s but not %s", spec_str(o, F_group_match), hit,
-				    miss);
-				diag_help("a group holds all layers and experts of a parameter: use * for the "
-				          "layer and the expert");
+				    "group.match = \"%s\" matches %s but not %s",
+				    spec_str(o, F_group_match), hit, miss);
+				diag_help("a group holds all layers and experts of a parameter: "
+					  "use * for the "
+					  "layer and the expert");
 				state[k] |= SPLIT;
 			}
 			if (miss || taken)
@@ -366,7 +383,8 @@ find_groups(struct graph *g)
 			grp.lr_scale = spec_num(o, F_group_lr_scale);
 		}
 		for (k = 0; k < g->group.n; k++)
-			if (g->group.a[k].weight_decay == grp.weight_decay && g->group.a[k].lr_scale == grp.lr_scale)
+			if (g->group.a[k].weight_decay == grp.weight_decay &&
+			    g->group.a[k].lr_scale == grp.lr_scale)
 				break;
 		if (k == g->group.n)
 			*PUSH(g->group) = grp;
@@ -378,9 +396,12 @@ find_groups(struct graph *g)
 			diag_error(v->pos, "group.match = \"%s\" matches no parameter", v->str);
 			diag_help("the parameters are %s", names.s);
 		} else if (!(state[k] & (HELD | SPLIT))) {
-			diag_error(v->pos, "group.match = \"%s\" never holds: groups before it take all it matches",
+			diag_error(v->pos,
+			    "group.match = \"%s\" never holds: groups before it take all it "
+			    "matches",
 			    v->str);
-			diag_help("the first group that matches a parameter holds: put the narrower pattern first");
+			diag_help("the first group that matches a parameter holds: put the "
+				  "narrower pattern first");
 		}
 	}
 }
@@ -392,8 +413,9 @@ update(struct builder *b, tensor_id ctl)
 	struct graph *g = b->g;
 	struct object *opt = spec_obj(g->trainer, F_trainer_optimizer);
 	const struct value *betas = spec_value(opt, F_adamw_betas);
-	bool master = strcmp(spec_str(spec_obj(g->trainer, F_trainer_precision), F_precision_weights),
-	    spec_str(spec_obj(g->trainer, F_trainer_precision), F_precision_optimizer)) != 0;
+	bool master =
+	    strcmp(spec_str(spec_obj(g->trainer, F_trainer_precision), F_precision_weights),
+		spec_str(spec_obj(g->trainer, F_trainer_precision), F_precision_optimizer)) != 0;
 	static const char *const state[] = { "master", "m", "v" };
 	uint32_t ntensors = g->tensor.n, seg = b->seg;
 
@@ -411,16 +433,18 @@ update(struct builder *b, tensor_id ctl)
 			b->rline = g->tensor.a[i].rline;
 			for (int j = !master; j < 3; j++) {
 				b->seg = g->tensor.a[i].seg;
-				const char *name = g->tensor.a[i].name + strlen(g->seg.a[b->seg].name) + 1;
+				const char *name =
+				    g->tensor.a[i].name + strlen(g->seg.a[b->seg].name) + 1;
 				s[j] = tensor(b, xprintf("%s_%s", state[j], name), T_STATE, DT_OPT,
 				    g->tensor.a[i].ndims, g->tensor.a[i].dim);
 				g->tensor.a[s[j]].param = i;
 				b->seg = seg;
 			}
 			b->rline = spec_value(g->trainer, F_trainer_optimizer)->rline;
-			struct op *o = master
-			    ? OP_(b, OP_adamw_master, g->tensor.a[i].grad, ctl, i, s[0], s[1], s[2])
-			    : OP_(b, OP_adamw, g->tensor.a[i].grad, ctl, i, s[1], s[2]);
+			struct op *o =
+			    master ? OP_(b, OP_adamw_master, g->tensor.a[i].grad, ctl, i, s[0],
+					 s[1], s[2])
+				   : OP_(b, OP_adamw, g->tensor.a[i].grad, ctl, i, s[1], s[2]);
 			o->floats[0] = betas->num;
 			o->floats[1] = betas->num2;
 			o->floats[2] = spec_num(opt, F_adamw_eps);
@@ -429,7 +453,9 @@ update(struct builder *b, tensor_id ctl)
 		}
 }
 
-/* Totals by the field's conventions: an active expert is one a token visits; no recompute counted. */
+/*
+ * Totals by the field's conventions: an active expert is one a token visits; no recompute counted.
+ */
 static void
 count(struct graph *g)
 {
@@ -441,9 +467,9 @@ count(struct graph *g)
 			continue;
 		uint64_t all = mul64(tensor_elems(t), tensor_layers(g, t)), active = all;
 		if (t->experts) {
-			struct object *m =
-			    spec_value(spec_obj(g->trainer, F_trainer_model), F_transformer_feed_forward)
-			        ->list[g->seg.a[t->seg].layer[0]];
+			struct object *m = spec_value(
+			    spec_obj(g->trainer, F_trainer_model), F_transformer_feed_forward)
+					       ->list[g->seg.a[t->seg].layer[0]];
 			active = all / t->dim[0] * (uint64_t)spec_int(m, F_moe_top_k);
 		}
 		g->params_total = add64(g->params_total, all);
@@ -453,7 +479,8 @@ count(struct graph *g)
 		for (int p = 0; p < N_PHASES; p++)
 			for (uint32_t i = 0; i < g->seg.a[s].ops[p].n; i++) {
 				uint64_t n = op_flops(g, &g->seg.a[s].ops[p].a[i]);
-				flops = add64(flops, mul64(n, g->seg.a[s].nlayers ? g->seg.a[s].nlayers : 1));
+				flops = add64(
+				    flops, mul64(n, g->seg.a[s].nlayers ? g->seg.a[s].nlayers : 1));
 			}
 	g->flops_token = flops / g->T;
 }
@@ -462,7 +489,8 @@ struct graph *
 graph_build(struct object *trainer)
 {
 	struct graph *g = xalloc(sizeof *g);
-	struct object *tr = spec_obj(trainer, F_trainer_model), *ba = spec_obj(trainer, F_trainer_batch);
+	struct object *tr = spec_obj(trainer, F_trainer_model),
+		      *ba = spec_obj(trainer, F_trainer_batch);
 	struct object *at = spec_obj(tr, F_transformer_attention);
 	uint64_t V = (uint64_t)spec_int(tr, F_transformer_vocab_size);
 	uint64_t D = (uint64_t)spec_int(tr, F_transformer_d_model);
@@ -476,7 +504,8 @@ graph_build(struct object *trainer)
 	g->B = (uint64_t)spec_int(ba, F_batch_micro);
 	g->S = (uint64_t)spec_int(tr, F_transformer_sequence_length);
 	g->T = mul64(g->B, g->S);
-	g->microbatches = (uint64_t)spec_int(ba, F_batch_global) / g->B /
+	g->microbatches =
+	    (uint64_t)spec_int(ba, F_batch_global) / g->B /
 	    (uint64_t)spec_int(spec_obj(trainer, F_trainer_parallel), F_parallel_data);
 	*PUSH(g->tensor) = (struct tensor){ .name = "none" };
 	g->init = segment(g, "init");
@@ -487,7 +516,8 @@ graph_build(struct object *trainer)
 	b.seg = g->init;
 	b.rline = spec_value(spec_obj(at, F_attention_rope), F_rope_theta)->rline;
 	table = tensor(&b, "rope_table", T_CONST, DT_STAT, DIMS(g->S, HD));
-	OP_(&b, OP_rope_table, table)->floats[0] = spec_num(spec_obj(at, F_attention_rope), F_rope_theta);
+	OP_(&b, OP_rope_table, table)->floats[0] =
+	    spec_num(spec_obj(at, F_attention_rope), F_rope_theta);
 
 	b.seg = g->embed;
 	b.rline = spec_value(tr, F_transformer_vocab_size)->rline;

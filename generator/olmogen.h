@@ -3,8 +3,9 @@
  *
  *   load -> check -> graph -> shard -> plan -> emit -> build
  *
- * Each stage takes one struct and gives one; main.c shows them as straight calls. Memory comes from one
- * arena that lives as long as the process works on one description. Indices, not pointers, link things.
+ * Each stage takes one struct and gives one; main.c shows them as straight calls. Memory comes from
+ * one arena that lives as long as the process works on one description. Indices, not pointers, link
+ * things.
  */
 #ifndef OLMOGEN_H
 #define OLMOGEN_H
@@ -22,18 +23,29 @@
 
 enum { EXIT_USER = 1, EXIT_USAGE = 2, EXIT_INTERNAL = 70 };
 
-/* ---- util.c: memory, text, files ------------------------------------------------------------------ */
+/* ---- util.c: memory, text, files ------------------------------------------------------------- */
 
-/* Zeroed memory from the process arena; never freed, never NULL (the process ends when it is out). */
+/*
+ * Zeroed memory from the process arena; never freed, never NULL (the process ends when it is out).
+ */
 void *xalloc(size_t size);
 char *xstrdup(const char *s);
 char *xprintf(const char *fmt, ...) PRINTF(1, 2);
 
-/* Appends one element to a growable array { T *a; uint32_t n, cap } and gives its address. */
-#define PUSH(arr) (grow((void **)&(arr).a, &(arr).n, &(arr).cap, sizeof(*(arr).a)), &(arr).a[(arr).n - 1])
+/* A growable array. PUSH appends one zeroed element and gives its address. */
+#define ARRAY(T)                 \
+	struct {                 \
+		T *a;            \
+		uint32_t n, cap; \
+	}
+#define PUSH(arr) \
+	(grow((void **)&(arr).a, &(arr).n, &(arr).cap, sizeof(*(arr).a)), &(arr).a[(arr).n - 1])
 void grow(void **a, uint32_t *n, uint32_t *cap, size_t size);
 
-/* Checked arithmetic: overflow ends the process, as a user's error at the trainer that set_size_pos named. */
+/*
+ * Checked arithmetic: overflow ends the process, as a user's error at the trainer that set_size_pos
+ * named.
+ */
 struct pos;
 void set_size_pos(struct pos p);
 uint64_t mul64(uint64_t a, uint64_t b);
@@ -53,12 +65,12 @@ void buf_vprintf(struct buf *b, const char *fmt, va_list ap);
 /* The whole file, or NULL with errno. Terminated; *n is its length. */
 char *file_read(const char *path, size_t *n);
 
-const char *human_bytes(uint64_t n);             /* "1.50 GiB" */
-const char *commas(uint64_t n);                  /* "6,919,161,856" */
-char *sha256_hex(const void *data, size_t n);    /* FIPS 180-4 */
+const char *human_bytes(uint64_t n);          /* "1.50 GiB" */
+const char *commas(uint64_t n);               /* "6,919,161,856" */
+char *sha256_hex(const void *data, size_t n); /* FIPS 180-4 */
 uint32_t edit_distance(const char *a, const char *b);
 
-/* ---- diag.c: what users read ---------------------------------------------------------------------- */
+/* ---- diag.c: what users read ----------------------------------------------------------------- */
 
 struct pos {
 	uint32_t file;           /* index of diag_file(); 0 = no file (command line) */
@@ -81,7 +93,7 @@ const char *diag_closest(const char *word, const char *const *names, uint32_t n)
 /* A bug in olmogen: "olmogen: internal error: ...", exit 70. */
 _Noreturn void internal(const char *fmt, ...) PRINTF(1, 2);
 
-/* ---- spec.c: a description as a tree, typed by field.def ------------------------------------------ */
+/* ---- spec.c: a description as a tree, typed by field.def ------------------------------------- */
 
 enum object_type {
 	OBJ_none = 0,
@@ -115,21 +127,21 @@ extern const char *const object_docs[N_OBJECTS];
 
 struct object;
 struct value {
-	bool set;         /* given in the file, or filled in by check */
-	bool given;       /* given in the file */
-	struct pos pos;   /* of the field's name; of the constructor when not given */
-	uint32_t rline;   /* line in resolved.lua, set by spec_print */
+	bool set;       /* given in the file, or filled in by check */
+	bool given;     /* given in the file */
+	struct pos pos; /* of the field's name; of the constructor when not given */
+	uint32_t rline; /* line in resolved.lua, set by spec_print */
 	enum field_type type;
-	int64_t i;        /* INT, BOOL */
-	double num, num2; /* NUM, PAIR */
-	const char *str;  /* STR, ENUM */
+	int64_t i;            /* INT, BOOL */
+	double num, num2;     /* NUM, PAIR */
+	const char *str;      /* STR, ENUM */
 	struct object **list; /* OBJ (one), LIST, LAYERS (n_layers after load) */
 	uint32_t n;
 };
 struct object {
 	enum object_type type;
-	struct pos pos;        /* of the constructor's name */
-	struct value *v;       /* indexed by field id - first field id of the type */
+	struct pos pos;  /* of the constructor's name */
+	struct value *v; /* indexed by field id - first field id of the type */
 };
 
 struct value *spec_value(const struct object *o, enum field_id f);
@@ -137,20 +149,23 @@ int64_t spec_int(const struct object *o, enum field_id f);
 double spec_num(const struct object *o, enum field_id f);
 const char *spec_str(const struct object *o, enum field_id f);
 struct object *spec_obj(const struct object *o, enum field_id f);
-bool spec_equal(const struct object *a, const struct object *b); /* same values; positions ignored */
+bool
+spec_equal(const struct object *a, const struct object *b); /* same values; positions ignored */
 struct object *spec_new(enum object_type type, struct pos pos);
 bool spec_choice(const char *choices, const char *text); /* one of "a|b|c" */
 const char *spec_closest_choice(enum field_id f, const char *text);
-const char *spec_name(enum field_id f);                  /* "moe.top_k" */
-const char *spec_type(enum field_id f);                  /* "an integer" */
-const char *spec_range(enum field_id f);                 /* "an integer in 1 .. 8" */
+const char *spec_name(enum field_id f);  /* "moe.top_k" */
+const char *spec_type(enum field_id f);  /* "an integer" */
+const char *spec_range(enum field_id f); /* "an integer in 1 .. 8" */
 /* Choices "a|b|c" in words: "a, b or c", each between before and after. */
 char *spec_choices(const char *choices, const char *before, const char *after);
 
-/* Prints a complete trainer as Lua (resolved.lua) and sets every value's rline. Numbers round-trip. */
+/*
+ * Prints a complete trainer as Lua (resolved.lua) and sets every value's rline. Numbers round-trip.
+ */
 void spec_print(struct object *trainer, struct buf *out);
 
-/* ---- load.c: Lua to spec --------------------------------------------------------------------------- */
+/* ---- load.c: Lua to spec --------------------------------------------------------------------- */
 
 struct define {
 	const char *name, *value;
@@ -162,51 +177,56 @@ struct spec {
 	uint32_t n;
 };
 /*
- * Runs one file in the sandbox. Defines become the fields of arg. Errors go to diag. The trainers in *out
- * can be checked even then: a value that was in error is given but not set, and check passes over it.
+ * Runs one file in the sandbox. Defines become the fields of arg. Errors go to diag. The trainers
+ * in *out can be checked even then: a value that was in error is given but not set, and check
+ * passes over it.
  */
 void load(const char *path, struct define *defs, uint32_t ndefs, struct spec *out);
 
-/* ---- srcpos.c: the file as tokens; Lua gets one token a line, so that its lines are exact places ----- */
+/* ---- srcpos.c: the file as tokens; Lua gets one token a line, so that its lines are exact places  */
 
-char *srcpos_split(uint32_t file, size_t *n);            /* the text for Lua */
-struct pos srcpos_token(uint32_t file, uint32_t line);   /* of the token on a line of it */
-struct pos srcpos_call(uint32_t file, uint32_t line);    /* of the name called there */
+char *srcpos_split(uint32_t file, size_t *n);          /* the text for Lua */
+struct pos srcpos_token(uint32_t file, uint32_t line); /* of the token on a line of it */
+struct pos srcpos_call(uint32_t file, uint32_t line);  /* of the name called there */
 struct pos srcpos_name(uint32_t file, uint32_t line, const char *name);
-struct pos srcpos_return(uint32_t file);                 /* of the last return */
+struct pos srcpos_return(uint32_t file); /* of the last return */
 /* Where a field stands in the table of a call, else the call; *first where it is given twice. */
 struct pos srcpos_field(struct pos call, const char *field, struct pos *first);
 
-/* ---- sandbox.c, sandlib.c: Lua without files, clocks and unbounded work ------------------------------ */
+/* ---- sandbox.c, sandlib.c: Lua without files, clocks and unbounded work ---------------------- */
 
 struct lua_State;
 struct lua_State *sandbox_open(uint32_t file, struct define *defs, uint32_t ndefs);
-int sandbox_run(struct lua_State *L);                    /* number of results, -1 after an error */
-struct pos sandbox_where(struct lua_State *L);           /* of the call being executed */
-char *sandbox_describe(struct lua_State *L, int index);  /* a value in words: 'string "64"' */
-void sandbox_unused(const struct define *d);             /* an error: the file doesn't read it */
-void sandbox_library(struct lua_State *L);               /* into the table of globals */
+int sandbox_run(struct lua_State *L);                   /* number of results, -1 after an error */
+struct pos sandbox_where(struct lua_State *L);          /* of the call being executed */
+char *sandbox_describe(struct lua_State *L, int index); /* a value in words: 'string "64"' */
+void sandbox_unused(const struct define *d);            /* an error: the file doesn't read it */
+void sandbox_library(struct lua_State *L);              /* into the table of globals */
 void sandbox_reader(struct lua_State *L, int (*reader)(struct lua_State *), const char *name);
 
-/* ---- check.c, rules.c, explain.c: every rule; completes the spec ------------------------------------- */
+/* ---- check.c, rules.c, explain.c: every rule; completes the spec ----------------------------- */
 
 struct target_row {
 	const char *name, *kernels;
 	double memory_gib, tflops, share, link_gbs;
 	const char *weights, *grads, *optimizer; /* the default formats */
-	const char *choices;                     /* the formats of weights it has kernels for, "a|b" */
+	const char *choices; /* the formats of weights it has kernels for, "a|b" */
 };
 extern const struct target_row targets[];
 extern const uint32_t n_targets;
 const struct target_row *target_find(const char *name);
 
-/* Fills in defaults and derived values and checks every rule; target != NULL overrides the file's. */
+/*
+ * Fills in defaults and derived values and checks every rule; target != NULL overrides the file's.
+ */
 void check(struct object *trainer, const char *target);
 void check_rules(const struct object *trainer); /* the part of it between whole numbers */
-/* --explain: one field or object, or everything. False if the name is unknown (suggestion printed). */
+/*
+ * --explain: one field or object, or everything. False if the name is unknown (suggestion printed).
+ */
 bool explain(const char *what);
 
-/* ---- expr.c: sizes as text, "b*s", "2*t*n*v", over one-letter names ------------------------------- */
+/* ---- expr.c: sizes as text, "b*s", "2*t*n*v", over one-letter names -------------------------- */
 
 struct sizes {
 	uint64_t v[26];
@@ -215,7 +235,7 @@ struct sizes {
 /* Value of an expression; internal error on a letter that is not bound. */
 uint64_t expr_eval(const char *e, size_t n, const struct sizes *z);
 
-/* ---- graph.c, model.c, grad.c, graphverify.c: logical tensors and ops ------------------------------ */
+/* ---- graph.c, model.c, grad.c, graphverify.c: logical tensors and ops ------------------------ */
 
 enum op_id {
 #define OP(name, ...) OP_##name,
@@ -238,7 +258,8 @@ struct arg_row {
 };
 struct op_row {
 	const char *name, *flops, *inplace, *grad;
-	uint8_t nints, nfloats, nconsts, nin, nout; /* nconsts: floats that the kernel itself takes */
+	uint8_t nints, nfloats, nconsts, nin,
+	    nout; /* nconsts: floats that the kernel itself takes */
 	char ints[MAX_INTS];
 	char floats[MAX_FLOATS][16];
 	struct arg_row arg[MAX_ARGS]; /* inputs, then outputs */
@@ -258,18 +279,18 @@ enum tensor_class {
 typedef uint32_t tensor_id; /* index into graph.tensor; 0 is none */
 
 struct tensor {
-	const char *name;     /* C identifier, unique in the graph */
+	const char *name; /* C identifier, unique in the graph */
 	enum tensor_class class;
 	enum dtype dtype;
 	uint8_t ndims;
 	uint64_t dim[MAX_DIMS];
-	uint32_t seg;         /* segment that owns it; its layers repeat the tensor */
-	uint32_t rline;       /* line of resolved.lua behind it */
+	uint32_t seg;   /* segment that owns it; its layers repeat the tensor */
+	uint32_t rline; /* line of resolved.lua behind it */
 	/* T_PARAM */
-	const char *hf;       /* name pattern: %l layer, %e expert (leading dimension) */
-	bool ones;            /* a vector: initial value 1 instead of normal, no decay */
-	bool experts;         /* the leading dimension counts experts */
-	uint32_t group;       /* index of graph.group */
+	const char *hf; /* name pattern: %l layer, %e expert (leading dimension) */
+	bool ones;      /* a vector: initial value 1 instead of normal, no decay */
+	bool experts;   /* the leading dimension counts experts */
+	uint32_t group; /* index of graph.group */
 	tensor_id grad;
 	/* T_GRAD, T_STATE */
 	tensor_id param;
@@ -289,13 +310,16 @@ struct oplist {
 	uint32_t n, cap;
 };
 
-/* A piece of program that runs once or for several layers: init, embed, a kind of layer, head, update. */
+/*
+ * A piece of program that runs once or for several layers: init, embed, a kind of layer, head,
+ * update.
+ */
 struct segment {
 	const char *name;
-	uint32_t nlayers;     /* 0: not a layer kind, exists once */
-	uint32_t *layer;      /* global layer indices, rising */
-	tensor_id x, y;       /* residual stream in and out */
-	tensor_id dx, dy;     /* its gradients: out of, and into, the backward pass */
+	uint32_t nlayers; /* 0: not a layer kind, exists once */
+	uint32_t *layer;  /* global layer indices, rising */
+	tensor_id x, y;   /* residual stream in and out */
+	tensor_id dx, dy; /* its gradients: out of, and into, the backward pass */
 	struct oplist ops[N_PHASES];
 };
 
@@ -305,51 +329,64 @@ struct group { /* parameters with the same update */
 
 struct graph {
 	struct object *trainer;
-	struct { struct tensor *a; uint32_t n, cap; } tensor; /* 0 unused */
-	struct { struct segment *a; uint32_t n, cap; } seg;   /* init, embed, kinds, head, update */
-	struct { struct group *a; uint32_t n, cap; } group;
+	ARRAY(struct tensor) tensor; /* 0 unused */
+	ARRAY(struct segment) seg;   /* init, embed, kinds, head, update */
+	ARRAY(struct group) group;
 	uint32_t init, embed, head, update;
-	uint32_t n_layers, *kind_of;   /* layer -> segment */
-	uint32_t *index_of;            /* layer -> index within its kind */
-	uint64_t B, S, T;              /* sequences, length and tokens of a microbatch */
-	uint64_t microbatches;         /* a step and rank */
+	uint32_t n_layers, *kind_of; /* layer -> segment */
+	uint32_t *index_of;          /* layer -> index within its kind */
+	uint64_t B, S, T;            /* sequences, length and tokens of a microbatch */
+	uint64_t microbatches;       /* a step and rank */
 	uint64_t params_total, params_active;
-	uint64_t flops_token;          /* forward + backward, a token */
+	uint64_t flops_token; /* forward + backward, a token */
 };
 
 struct graph *graph_build(struct object *trainer); /* forward, then gradients and update */
 /* Checkpoint name with layer and expert filled in (texts: "3" or "*"). */
 const char *param_name(const char *hf, const char *layer, const char *expert);
-void grad_segment(struct graph *g, uint32_t seg);  /* writes ops[BACKWARD] by op.def's rules */
-void graph_verify(const struct graph *g);          /* internal error on a malformed graph */
+void grad_segment(struct graph *g, uint32_t seg); /* writes ops[BACKWARD] by op.def's rules */
+void graph_verify(const struct graph *g);         /* internal error on a malformed graph */
 void graph_print(const struct graph *g, struct buf *out);
-uint64_t tensor_elems(const struct tensor *t);     /* one layer's elements */
+uint64_t tensor_elems(const struct tensor *t); /* one layer's elements */
 uint64_t tensor_layers(const struct graph *g, const struct tensor *t);
-tensor_id graph_tensor(struct graph *g, const char *name, enum tensor_class c, enum dtype d, uint32_t seg);
-/* Binds an op's letters from its attributes and tensors; checks every dimension. NULL, or the fault. */
+tensor_id
+graph_tensor(struct graph *g, const char *name, enum tensor_class c, enum dtype d, uint32_t seg);
+/*
+ * Binds an op's letters from its attributes and tensors; checks every dimension. NULL, or the
+ * fault.
+ */
 const char *op_bind(const struct graph *g, const struct op *o, struct sizes *z);
 uint64_t op_flops(const struct graph *g, const struct op *o); /* one call, one layer */
 char *op_text(const struct graph *g, const struct op *o);
 
-/* ---- shard.c: who owns what ------------------------------------------------------------------------ */
+/* ---- shard.c: who owns what ------------------------------------------------------------------ */
 
-/* world = pipeline * data; expert divides data; expert ranks are innermost. Rank is data, not code. */
+/*
+ * world = pipeline * data; expert divides data; expert ranks are innermost. Rank is data, not code.
+ */
 struct mesh {
 	uint64_t data, expert, pipeline; /* degrees */
 	uint64_t expert_data;            /* ranks that hold the same experts */
 	uint64_t world;
 };
-enum collective_kind { SEND_RECV, REDUCE_SCATTER, ALL_GATHER, ROW_DISPATCH, ROW_COMBINE, N_COLLECTIVES };
+enum collective_kind {
+	SEND_RECV,
+	REDUCE_SCATTER,
+	ALL_GATHER,
+	ROW_DISPATCH,
+	ROW_COMBINE,
+	N_COLLECTIVES
+};
 struct collective {
 	enum collective_kind kind;
-	uint64_t ranks;  /* size of the group */
-	uint64_t bytes;  /* that one rank sends, a step */
+	uint64_t ranks; /* size of the group */
+	uint64_t bytes; /* that one rank sends, a step */
 };
-struct stage { /* of the pipeline */
+struct stage {             /* of the pipeline */
 	uint32_t first, n; /* layers */
 	bool embed, head;
-	uint64_t slots;    /* microbatches in flight, 1F1B */
-	struct { struct collective *a; uint32_t n, cap; } comm;
+	uint64_t slots; /* microbatches in flight, 1F1B */
+	ARRAY(struct collective) comm;
 };
 struct shard {
 	struct graph *graph;
@@ -362,7 +399,7 @@ void shard_print(const struct shard *s, struct buf *out);
 /* How many layers of a tensor's segment a stage holds (1 for what exists once and is there). */
 uint64_t stage_layers(const struct shard *s, uint32_t stage, const struct tensor *t);
 
-/* ---- fuse.c, plan.c, plancheck.c, report.c: kernels, streams, offsets, costs ----------------------- */
+/* ---- fuse.c, plan.c, plancheck.c, report.c: kernels, streams, offsets, costs ----------------- */
 
 /* Rewrites pairs of ops into one where fuse.def has a row for the target. */
 void fuse(struct shard *s);
@@ -373,7 +410,7 @@ struct kernel_row {
 };
 struct instance { /* a kernel at one shape: one line of inst/ */
 	const struct kernel_row *kernel;
-	const char *name;  /* "linear_512x384x128" */
+	const char *name; /* "linear_512x384x128" */
 	uint64_t param[8];
 	uint8_t nparams;
 	double floats[MAX_FLOATS];
@@ -382,7 +419,18 @@ struct instance { /* a kernel at one shape: one line of inst/ */
 	uint32_t calls;
 };
 
-enum region { R_INPUT, R_STAT, R_CONST, R_WEIGHT, R_GRAD, R_STATE, R_SAVED, R_SCRATCH, R_COMM, N_REGIONS };
+enum region {
+	R_INPUT,
+	R_STAT,
+	R_CONST,
+	R_WEIGHT,
+	R_GRAD,
+	R_STATE,
+	R_SAVED,
+	R_SCRATCH,
+	R_COMM,
+	N_REGIONS
+};
 extern const char *const region_names[N_REGIONS];
 
 enum place_kind {
@@ -401,13 +449,13 @@ struct place {
 
 struct step {
 	struct op op;
-	uint32_t inst;       /* index of plan.inst, 0: none (planning only) */
-	uint64_t workspace;  /* byte offset; bytes 0: none */
+	uint32_t inst;      /* index of plan.inst, 0: none (planning only) */
+	uint64_t workspace; /* byte offset; bytes 0: none */
 	uint64_t workspace_bytes;
-	uint64_t span;       /* update: elements of the run of tensors that starts at the arguments */
-	uint32_t tensors;    /* update: how many */
+	uint64_t span;    /* update: elements of the run of tensors that starts at the arguments */
+	uint32_t tensors; /* update: how many */
 	uint8_t stream;
-	int32_t wait;        /* step of this program, on another stream, that must have ended; -1: none */
+	int32_t wait; /* step of this program, on another stream, that must have ended; -1: none */
 };
 struct program {
 	struct step *a;
@@ -418,39 +466,46 @@ struct plan {
 	struct shard *shard;
 	struct graph *graph;
 	const struct target_row *target;
-	struct place *place;                      /* by tensor */
-	struct program (*prog)[N_PHASES];         /* by segment */
-	struct { struct instance *a; uint32_t n, cap; } inst; /* 0 unused */
+	struct place *place;              /* by tensor */
+	struct program (*prog)[N_PHASES]; /* by segment */
+	ARRAY(struct instance) inst;      /* 0 unused */
 	uint64_t region_off[N_REGIONS], region_bytes[N_REGIONS];
-	uint64_t slots, slot_stride;              /* of R_SAVED */
-	uint64_t stream_off, stream_stride;       /* n_layers + 1 entries */
+	uint64_t slots, slot_stride;        /* of R_SAVED */
+	uint64_t stream_off, stream_stride; /* n_layers + 1 entries */
 	uint64_t dstream_off;
 	uint64_t arena_bytes;
-	bool kernels;                             /* every op has a kernel on this target */
+	bool kernels; /* every op has a kernel on this target */
 };
 uint64_t dtype_bytes(const struct plan *p, enum dtype d);
 const struct kernel_row *kernel_for(enum op_id op, const char *kernels); /* NULL: none */
 struct plan *plan(struct shard *s);
-/* Simulates two microbatches and an update over the buffers; internal error naming the first fault. */
+/*
+ * Simulates two microbatches and an update over the buffers; internal error naming the first fault.
+ */
 void plancheck(const struct plan *p);
 /* The same check; NULL, or the fault. For tests that plant faults. */
 const char *plan_fault(const struct plan *p);
 /* Bytes a rank of a stage needs by region, were the layout s and batch.micro these. */
 uint64_t rank_memory(const struct plan *p, const struct shard *s, uint32_t stage, uint64_t micro,
     uint64_t bytes[N_REGIONS]);
-/* A user's error where the plan does not fit the device: five largest buffers, cheapest remedies. */
+/*
+ * A user's error where the plan does not fit the device: five largest buffers, cheapest remedies.
+ */
 void plan_fits(const struct plan *p);
-/* A user's error where this version cannot build what it can plan: several ranks, a target without kernels. */
+/*
+ * A user's error where this version cannot build what it can plan: several ranks, a target without
+ * kernels.
+ */
 void plan_buildable(const struct plan *p);
 void plan_print(const struct plan *p, struct buf *out);  /* --dump=plan: every buffer, every step */
 void plan_report(const struct plan *p, struct buf *out); /* --plan and PLAN.txt, for people */
 
-/* ---- emit*.c, tree.c: files --------------------------------------------------------------------------- */
+/* ---- emit*.c, tree.c: files ------------------------------------------------------------------ */
 
 struct file {
 	const char *path; /* inside the tree */
 	struct buf text;
-	bool verbatim;    /* copied as it is, not written by emit */
+	bool verbatim; /* copied as it is, not written by emit */
 };
 struct tree {
 	struct file *a;
@@ -460,11 +515,15 @@ struct tree {
 void emit(const struct plan *p, const char *resolved, uint32_t input, struct tree *out);
 /* A new file of the tree. */
 struct buf *tree_file(struct tree *t, const char *path);
-/* A template with its slots filled: lines that hold only a comment "@slot NAME" become that slot's text. */
+/*
+ * A template with its slots filled: lines that hold only a comment "@slot NAME" become that slot's
+ * text.
+ */
 struct slot {
 	const char *name, *text;
 };
-void template_fill(struct tree *t, const char *path, const char *from, const struct slot *slot, uint32_t n);
+void template_fill(
+    struct tree *t, const char *path, const char *from, const struct slot *slot, uint32_t n);
 
 /* Text that the parts of emit share. */
 void emit_wrapped(struct buf *b, int tabs, const char *text);
@@ -472,23 +531,28 @@ const char *emit_shape(const struct plan *p, const struct tensor *t);
 const char *emit_double(double x);
 void emit_prototype(const struct instance *in, bool types, struct buf *b);
 /* The parts of emit, one a file or two of the tree. */
-void emit_banner(const struct plan *p, const char *what, const char *open, const char *close, struct buf *b);
-void emit_config(const struct plan *p, struct tree *t);  /* src/config.h, src/layout.h */
-void emit_launch(const struct plan *p, struct tree *t);  /* src/launch.h, src/launch.c, inst/ */
-void emit_step(const struct plan *p, struct tree *t);    /* src/step.c */
+void emit_banner(
+    const struct plan *p, const char *what, const char *open, const char *close, struct buf *b);
+void emit_config(const struct plan *p, struct tree *t); /* src/config.h, src/layout.h */
+void emit_launch(const struct plan *p, struct tree *t); /* src/launch.h, src/launch.c, inst/ */
+void emit_step(const struct plan *p, struct tree *t);   /* src/step.c */
 void emit_params(const struct plan *p, const char *fingerprint, struct tree *t); /* src/params.c */
-void emit_manifest(const struct plan *p, const char *fingerprint, struct tree *t); /* manifest.yaml */
-/* Writes what changed, through temporary names; removes files that the old manifest lists and the tree lacks. */
+void
+emit_manifest(const struct plan *p, const char *fingerprint, struct tree *t); /* manifest.yaml */
+/*
+ * Writes what changed, through temporary names; removes files that the old manifest lists and the
+ * tree lacks.
+ */
 bool tree_write(const struct tree *t, const char *dir, bool verbose);
 /* --check: false, and the first differences on stderr, if dir is not exactly this tree. */
 bool tree_check(const struct tree *t, const char *dir);
 
-/* ---- build.c ---------------------------------------------------------------------------------------- */
+/* ---- build.c --------------------------------------------------------------------------------- */
 
 /* Runs the emitted Makefile. False if it failed (its output has been shown). */
 bool build(const char *dir, int jobs, bool verbose);
 
-/* ---- embedded by embed.c: templates, kernels, runtime, licence --------------------------------------- */
+/* ---- embedded by embed.c: templates, kernels, runtime, licence ------------------------------- */
 struct embedded {
 	const char *path;
 	const unsigned char *data;

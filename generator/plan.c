@@ -1,10 +1,11 @@
 /*
- * Kernels and places: each op gets a kernel instance, each tensor a fixed offset in the rank's arena.
+ * Kernels and places: each op gets a kernel instance, each tensor a fixed offset in the rank's
+ * arena.
  *
- * Weights, gradients and optimizer state lie tensor by tensor in the order of their groups, all layers of a
- * tensor together, at the same element offsets in every region: an update is one call a group. What the
- * backward pass reads is saved by layer and slot; everything else shares one scratch region, packed by
- * lifetime within each program (largest first, lowest free offset).
+ * Weights, gradients and optimizer state lie tensor by tensor in the order of their groups, all
+ * layers of a tensor together, at the same element offsets in every region: an update is one call a
+ * group. What the backward pass reads is saved by layer and slot; everything else shares one
+ * scratch region, packed by lifetime within each program (largest first, lowest free offset).
  */
 #include <string.h>
 
@@ -60,7 +61,10 @@ kernel_for(enum op_id op, const char *target)
 	return NULL;
 }
 
-/* Fills in the step's instance and workspace; equal kernels at equal sizes and constants are one instance. */
+/*
+ * Fills in the step's instance and workspace; equal kernels at equal sizes and constants are one
+ * instance.
+ */
 static void
 select_kernel(struct plan *p, struct step *st)
 {
@@ -88,7 +92,8 @@ select_kernel(struct plan *p, struct step *st)
 			z.bound[c - 'a'] = true;
 			s += n;
 		} else {
-			buf_printf(&name, "%s%llu", in.nparams ? "x" : "_", (unsigned long long)z.v[c - 'a']);
+			buf_printf(&name, "%s%llu", in.nparams ? "x" : "_",
+			    (unsigned long long)z.v[c - 'a']);
 		}
 		in.param[in.nparams++] = z.v[c - 'a'];
 	}
@@ -97,11 +102,12 @@ select_kernel(struct plan *p, struct step *st)
 	for (uint8_t i = 0; i < r->nin + r->nout; i++) {
 		const struct tensor *t = &p->graph->tensor.a[st->op.arg[i]];
 		uint64_t n = st->span && i != 1 ? st->span : tensor_elems(t);
-		in.bytes += (double)mul64(n, dtype_bytes(p, t->dtype)) * (r->arg[i].accumulate ? 2 : 1);
+		in.bytes +=
+		    (double)mul64(n, dtype_bytes(p, t->dtype)) * (r->arg[i].accumulate ? 2 : 1);
 	}
 	if (*k->workspace)
-		st->workspace_bytes = mul64(expr_eval(k->workspace, strlen(k->workspace), &z),
-		    dtype_bytes(p, DT_STAT));
+		st->workspace_bytes = mul64(
+		    expr_eval(k->workspace, strlen(k->workspace), &z), dtype_bytes(p, DT_STAT));
 	uint32_t same = 0;
 	for (uint32_t i = 1; i < p->inst.n; i++) {
 		const struct instance *o = &p->inst.a[i];
@@ -150,12 +156,15 @@ place_resident(struct plan *p)
 				if (j != i && u->param != i)
 					continue;
 				uint64_t size = dtype_bytes(p, u->dtype);
-				enum region r = u->class == T_PARAM ? R_WEIGHT
-				    : u->class == T_GRAD            ? R_GRAD
-				                                    : R_STATE;
-				/* states one after the other: first all masters, then all m, then all v */
-				p->place[j] = (struct place){ PLACE, r, mul64(elems, size), mul64(n, size),
-					mul64(n, size), false };
+				enum region r = u->class == T_PARAM  ? R_WEIGHT
+						: u->class == T_GRAD ? R_GRAD
+								     : R_STATE;
+				/*
+				 * states one after the other: first all masters, then all m, then
+				 * all v
+				 */
+				p->place[j] = (struct place){ PLACE, r, mul64(elems, size),
+					mul64(n, size), mul64(n, size), false };
 				if (r == R_STATE)
 					p->place[j].off |= (uint64_t)states++ << 56;
 			}
@@ -173,9 +182,12 @@ place_resident(struct plan *p)
 			nstates = nth + 1 > nstates ? nth + 1 : nstates;
 		} else if (t->class == T_INPUT || t->class == T_STAT || t->class == T_CONST) {
 			uint64_t bytes = mul64(tensor_elems(t), dtype_bytes(p, t->dtype));
-			enum region r = t->class == T_INPUT ? R_INPUT : t->class == T_STAT ? R_STAT : R_CONST;
-			*pl = (struct place){ PLACE, r, take(p, r, mul64(bytes, tensor_layers(g, t))), bytes, bytes,
-				false };
+			enum region r = t->class == T_INPUT  ? R_INPUT
+					: t->class == T_STAT ? R_STAT
+							     : R_CONST;
+			*pl =
+			    (struct place){ PLACE, r, take(p, r, mul64(bytes, tensor_layers(g, t))),
+				    bytes, bytes, false };
 		}
 	}
 	p->region_bytes[R_STATE] = mul64(one, nstates);
@@ -230,9 +242,11 @@ join_in_place(const struct plan *p, const struct segment *seg, struct share *sh,
 				size_t n = strcspn(s, ":"), m = strcspn(s + n + 1, " ");
 				int out = -1, in = -1;
 				for (int a = 0; a < r->nin + r->nout; a++) {
-					if (strlen(r->arg[a].name) == n && !memcmp(r->arg[a].name, s, n))
+					if (strlen(r->arg[a].name) == n &&
+					    !memcmp(r->arg[a].name, s, n))
 						out = a;
-					if (strlen(r->arg[a].name) == m && !memcmp(r->arg[a].name, s + n + 1, m))
+					if (strlen(r->arg[a].name) == m &&
+					    !memcmp(r->arg[a].name, s + n + 1, m))
 						in = a;
 				}
 				s += n + 1 + m;
@@ -241,10 +255,13 @@ join_in_place(const struct plan *p, const struct segment *seg, struct share *sh,
 				bool twice = false;
 				for (uint8_t a = 0; a < r->nin; a++)
 					twice |= a != in && root(sh, o->arg[a]) == ri;
-				if (joined & 1u << out || ro == ri || twice || g->tensor.a[ti].class != T_ACT ||
-				    ti == seg->x || read_after(seg, ph, i, ti) ||
-				    tensor_elems(&g->tensor.a[ti]) * dtype_bytes(p, g->tensor.a[ti].dtype) !=
-				        tensor_elems(&g->tensor.a[to]) * dtype_bytes(p, g->tensor.a[to].dtype) ||
+				if (joined & 1u << out || ro == ri || twice ||
+				    g->tensor.a[ti].class != T_ACT || ti == seg->x ||
+				    read_after(seg, ph, i, ti) ||
+				    tensor_elems(&g->tensor.a[ti]) *
+					    dtype_bytes(p, g->tensor.a[ti].dtype) !=
+					tensor_elems(&g->tensor.a[to]) *
+					    dtype_bytes(p, g->tensor.a[to].dtype) ||
 				    (bound[ro] && bound[ri] && bound[ro] != bound[ri]))
 					continue;
 				joined |= 1u << out;
@@ -254,10 +271,12 @@ join_in_place(const struct plan *p, const struct segment *seg, struct share *sh,
 		}
 }
 
-/* Lowest offset at which bytes fit next to the buffers already placed that live at the same time. */
+/*
+ * Lowest offset at which bytes fit next to the buffers already placed that live at the same time.
+ */
 static uint64_t
-fit(const struct place *place, const struct share *sh, const tensor_id *done, uint32_t ndone, tensor_id t,
-    uint64_t base)
+fit(const struct place *place, const struct share *sh, const tensor_id *done, uint32_t ndone,
+    tensor_id t, uint64_t base)
 {
 	uint64_t off = base, bytes = align64(place[t].bytes, ALIGN);
 	bool moved = true;
@@ -267,8 +286,8 @@ fit(const struct place *place, const struct share *sh, const tensor_id *done, ui
 		for (uint32_t i = 0; i < ndone; i++) {
 			const struct place *o = &place[done[i]];
 			uint64_t end = o->off + align64(o->bytes, ALIGN);
-			if (sh[done[i]].first <= sh[t].last && sh[t].first <= sh[done[i]].last && off < end &&
-			    o->off < off + bytes) {
+			if (sh[done[i]].first <= sh[t].last && sh[t].first <= sh[done[i]].last &&
+			    off < end && o->off < off + bytes) {
 				off = end;
 				moved = true;
 			}
@@ -279,7 +298,8 @@ fit(const struct place *place, const struct share *sh, const tensor_id *done, ui
 
 /* Scratch of one program: tensors that are neither saved nor boundary, and kernels' workspaces. */
 static void
-place_scratch(struct plan *p, uint32_t s, int ph, struct share *sh, const uint8_t *where, uint64_t base)
+place_scratch(
+    struct plan *p, uint32_t s, int ph, struct share *sh, const uint8_t *where, uint64_t base)
 {
 	struct graph *g = p->graph;
 	struct program *prog = &p->prog[s][ph];
@@ -305,7 +325,8 @@ place_scratch(struct plan *p, uint32_t s, int ph, struct share *sh, const uint8_
 				life[t].first = (int32_t)i;
 			}
 			life[t].last = (int32_t)i;
-			uint64_t bytes = tensor_elems(&g->tensor.a[t]) * dtype_bytes(p, g->tensor.a[t].dtype);
+			uint64_t bytes =
+			    tensor_elems(&g->tensor.a[t]) * dtype_bytes(p, g->tensor.a[t].dtype);
 			place[t] = (struct place){ PLACE, R_SCRATCH, 0, bytes, 0, false };
 		}
 		if (prog->a[i].workspace_bytes) {
@@ -315,13 +336,16 @@ place_scratch(struct plan *p, uint32_t s, int ph, struct share *sh, const uint8_
 			place[w].bytes = prog->a[i].workspace_bytes;
 		}
 	}
-	/* largest first; ties by first use, then by number: the order must not depend on the sort */
+	/*
+	 * largest first; ties by first use, then by number: the order must not depend on the sort
+	 */
 	for (uint32_t i = 1; i < nlist; i++)
 		for (uint32_t j = i; j > 0; j--) {
 			tensor_id a = list[j - 1], b = list[j];
 			if (place[a].bytes > place[b].bytes ||
 			    (place[a].bytes == place[b].bytes &&
-			        (life[a].first < life[b].first || (life[a].first == life[b].first && a < b))))
+				(life[a].first < life[b].first ||
+				    (life[a].first == life[b].first && a < b))))
 				break;
 			list[j - 1] = b;
 			list[j] = a;
@@ -344,7 +368,8 @@ place_activations(struct plan *p)
 {
 	struct graph *g = p->graph;
 	struct share *sh = xalloc(g->tensor.n * sizeof *sh);
-	uint8_t *where = xalloc(g->tensor.n); /* of roots: 0 scratch, 1 stream, 2 its gradient, 3 saved */
+	uint8_t *where =
+	    xalloc(g->tensor.n); /* of roots: 0 scratch, 1 stream, 2 its gradient, 3 saved */
 	const struct tensor *x = &g->tensor.a[g->seg.a[g->head].x];
 	uint64_t stream = mul64(tensor_elems(x), dtype_bytes(p, DT_ACT));
 	uint64_t saved = 0;
@@ -368,14 +393,17 @@ place_activations(struct plan *p)
 			const struct op_row *r = op_row(seg->ops[FORWARD].a[i].op);
 			for (uint8_t a = r->nin; a < r->nin + r->nout; a++) {
 				tensor_id t = seg->ops[FORWARD].a[i].arg[a], ro = root(sh, t);
-				if (g->tensor.a[t].class != T_ACT || where[ro] || 
+				if (g->tensor.a[t].class != T_ACT || where[ro] ||
 				    !read_after(seg, FORWARD, seg->ops[FORWARD].n, t))
 					continue;
 				where[ro] = 3;
-				uint64_t bytes = mul64(tensor_elems(&g->tensor.a[t]), dtype_bytes(p, g->tensor.a[t].dtype));
+				uint64_t bytes = mul64(tensor_elems(&g->tensor.a[t]),
+				    dtype_bytes(p, g->tensor.a[t].dtype));
 				uint64_t stride = align64(bytes, ALIGN);
-				p->place[ro] = (struct place){ PLACE, R_SAVED, saved, bytes, stride, false };
-				saved = add64(saved, mul64(stride, tensor_layers(g, &g->tensor.a[t])));
+				p->place[ro] =
+				    (struct place){ PLACE, R_SAVED, saved, bytes, stride, false };
+				saved =
+				    add64(saved, mul64(stride, tensor_layers(g, &g->tensor.a[t])));
 			}
 		}
 	}
@@ -393,9 +421,11 @@ place_activations(struct plan *p)
 		const struct segment *seg = &g->seg.a[g->tensor.a[t].seg];
 		if (where[ro] == 1) {
 			bool next = root(sh, seg->y) == ro && g->tensor.a[t].seg != g->embed;
-			p->place[t] = (struct place){ STREAM, R_SAVED, 0, stream, p->stream_stride, next };
+			p->place[t] =
+			    (struct place){ STREAM, R_SAVED, 0, stream, p->stream_stride, next };
 		} else if (where[ro] == 2) {
-			p->place[t] = (struct place){ DSTREAM, R_SCRATCH, p->dstream_off, stream, 0, false };
+			p->place[t] =
+			    (struct place){ DSTREAM, R_SCRATCH, p->dstream_off, stream, 0, false };
 		} else {
 			p->place[t] = p->place[ro];
 		}
@@ -422,7 +452,10 @@ adjacent(const struct plan *p, const struct step *run, const struct op *next)
 	return true;
 }
 
-/* One step an op; updates of neighbouring tensors with the same constants are one step over their run. */
+/*
+ * One step an op; updates of neighbouring tensors with the same constants are one step over their
+ * run.
+ */
 static void
 make_programs(struct plan *p)
 {
@@ -443,7 +476,9 @@ make_programs(struct plan *p)
 					run->tensors++;
 					continue;
 				}
-				*PUSH(*prog) = (struct step){ .op = *o, .span = n, .tensors = flat, .wait = -1 };
+				*PUSH(*prog) = (struct step){
+					.op = *o, .span = n, .tensors = flat, .wait = -1
+				};
 			}
 	for (uint32_t s = 0; s < g->seg.n; s++)
 		for (int ph = 0; ph < N_PHASES; ph++)
@@ -511,7 +546,8 @@ plan_buildable(const struct plan *p)
 	}
 	if (!p->kernels) {
 		diag_error(spec_value(p->graph->trainer, F_trainer_target)->pos,
-		    "target %s can be planned, but this version has no kernels for it", p->target->name);
+		    "target %s can be planned, but this version has no kernels for it",
+		    p->target->name);
 		diag_help("--plan shows the plan; to build, use --target=cpu");
 	}
 }

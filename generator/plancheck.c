@@ -1,8 +1,8 @@
 /*
- * Proof that the plan's buffers hold what each op expects: two microbatches and an update are simulated over
- * the arena. Every write makes its bytes the property of one tensor of one layer; every read must find all of
- * its bytes to be that tensor's. So no two live buffers overlap, whatever the reason. Reads across streams must be
- * behind an event.
+ * Proof that the plan's buffers hold what each op expects: two microbatches and an update are
+ * simulated over the arena. Every write makes its bytes the property of one tensor of one layer;
+ * every read must find all of its bytes to be that tensor's. So no two live buffers overlap,
+ * whatever the reason. Reads across streams must be behind an event.
  */
 #include <string.h>
 
@@ -17,12 +17,16 @@ struct owned { /* bytes [off, end) belong to owner since step clock of stream */
 };
 struct arena {
 	const struct plan *p;
-	struct { struct owned *a; uint32_t n, cap; } own; /* sorted, disjoint */
-	uint64_t clock;                                   /* steps issued so far */
-	uint64_t known[MAX_STREAMS][MAX_STREAMS];         /* a stream waits for the others up to these steps */
+	ARRAY(struct owned) own; /* sorted, disjoint */
+	uint64_t clock;          /* steps issued so far */
+	uint64_t known[MAX_STREAMS]
+		      [MAX_STREAMS]; /* a stream waits for the others up to these steps */
 };
 
-/* A tensor of one layer; entries of the residual stream have the same name in both layers that see them. */
+/*
+ * A tensor of one layer; entries of the residual stream have the same name in both layers that see
+ * them.
+ */
 static uint64_t
 owner_of(const struct plan *p, tensor_id t, uint32_t layer)
 {
@@ -36,17 +40,20 @@ owner_of(const struct plan *p, tensor_id t, uint32_t layer)
 }
 
 static void
-extent(const struct plan *p, tensor_id t, uint32_t layer, uint64_t span, uint64_t *off, uint64_t *end)
+extent(
+    const struct plan *p, tensor_id t, uint32_t layer, uint64_t span, uint64_t *off, uint64_t *end)
 {
 	const struct place *pl = &p->place[t];
-	uint32_t index = p->graph->seg.a[p->graph->tensor.a[t].seg].nlayers ? p->graph->index_of[layer] : 0;
+	uint32_t index =
+	    p->graph->seg.a[p->graph->tensor.a[t].seg].nlayers ? p->graph->index_of[layer] : 0;
 
-	*off = pl->off +
-	    (pl->kind == STREAM ? layer + pl->next : pl->kind == DSTREAM ? 0 : index) * pl->stride;
-	*end = *off +
-	    (span && p->graph->tensor.a[t].class != T_INPUT
-	            ? span * dtype_bytes(p, p->graph->tensor.a[t].dtype)
-	            : pl->bytes);
+	*off = pl->off + (pl->kind == STREAM       ? layer + pl->next
+			     : pl->kind == DSTREAM ? 0
+						   : index) *
+			     pl->stride;
+	*end = *off + (span && p->graph->tensor.a[t].class != T_INPUT
+			      ? span * dtype_bytes(p, p->graph->tensor.a[t].dtype)
+			      : pl->bytes);
 }
 
 /* Index of the first interval that ends after off. */
@@ -97,7 +104,8 @@ describe(const struct plan *p, uint64_t owner)
 		return xprintf("residual stream %u", (unsigned)(owner & 0xffffff));
 	if (owner >> 61 & 1)
 		return "the stream's gradient";
-	return xprintf("%s of layer %u", p->graph->tensor.a[owner >> 24].name, (unsigned)(owner & 0xffffff));
+	return xprintf(
+	    "%s of layer %u", p->graph->tensor.a[owner >> 24].name, (unsigned)(owner & 0xffffff));
 }
 
 static const char *
@@ -113,11 +121,12 @@ read_bytes(const struct arena *m, const struct step *st, tensor_id t, uint64_t o
 			    (unsigned long long)at);
 		const struct owned *o = &m->own.a[i];
 		if (o->owner != owner)
-			return xprintf("%s reads %s, but byte %llu holds %s", op, what, (unsigned long long)at,
-			    describe(m->p, o->owner));
+			return xprintf("%s reads %s, but byte %llu holds %s", op, what,
+			    (unsigned long long)at, describe(m->p, o->owner));
 		if (o->stream != st->stream && m->known[st->stream][o->stream] < o->clock)
-			return xprintf("%s on stream %u reads %s, written on stream %u, with no event between", op,
-			    st->stream, what, o->stream);
+			return xprintf(
+			    "%s on stream %u reads %s, written on stream %u, with no event between",
+			    op, st->stream, what, o->stream);
 		at = o->end;
 	}
 	return NULL;
@@ -142,30 +151,38 @@ check_step(struct arena *m, const struct step *st, uint64_t first_clock, uint32_
 	for (int pass = 0; pass < 2; pass++)
 		for (uint8_t i = 0; i < r->nin + r->nout; i++) {
 			tensor_id t = st->op.arg[i];
-			uint64_t off, end, owner = st->span ? (uint64_t)t << 24 : owner_of(p, t, layer);
+			uint64_t off, end,
+			    owner = st->span ? (uint64_t)t << 24 : owner_of(p, t, layer);
 			extent(p, t, layer, st->span, &off, &end);
 			bool out = i >= r->nin, adds = r->arg[i].accumulate;
-			if (end > p->arena_bytes || off % dtype_bytes(p, p->graph->tensor.a[t].dtype))
-				return xprintf("%s: %s at byte %llu is outside the arena or not aligned", r->name,
-				    p->graph->tensor.a[t].name, (unsigned long long)off);
-			/* an update's run covers several resident tensors, checked below by region */
+			if (end > p->arena_bytes ||
+			    off % dtype_bytes(p, p->graph->tensor.a[t].dtype))
+				return xprintf(
+				    "%s: %s at byte %llu is outside the arena or not aligned",
+				    r->name, p->graph->tensor.a[t].name, (unsigned long long)off);
+			/*
+			 * an update's run covers several resident tensors, checked below by region
+			 */
 			if (pass == 0 && (!out || adds) && !st->span &&
 			    (fault = read_bytes(m, st, t, off, end, owner)))
 				return fault;
 			if (pass == 1 && out && !st->span)
-				write_bytes(m, (struct owned){ off, end, owner, m->clock, st->stream });
+				write_bytes(
+				    m, (struct owned){ off, end, owner, m->clock, st->stream });
 			if (st->span) {
 				enum region g = p->place[t].region;
-				if (off < p->region_off[g] || end > p->region_off[g] + p->region_bytes[g])
-					return xprintf("%s: the run of %u tensors at %s leaves its region", r->name,
-					    st->tensors, p->graph->tensor.a[t].name);
+				if (off < p->region_off[g] ||
+				    end > p->region_off[g] + p->region_bytes[g])
+					return xprintf(
+					    "%s: the run of %u tensors at %s leaves its region",
+					    r->name, st->tensors, p->graph->tensor.a[t].name);
 			}
 		}
 	if (st->workspace_bytes) {
 		if (st->workspace + st->workspace_bytes > p->arena_bytes)
 			return xprintf("%s: workspace outside the arena", r->name);
-		write_bytes(m, (struct owned){ st->workspace, st->workspace + st->workspace_bytes, 1ull << 60,
-		        m->clock, st->stream });
+		write_bytes(m, (struct owned){ st->workspace, st->workspace + st->workspace_bytes,
+				   1ull << 60, m->clock, st->stream });
 		/* the workspace must not have taken what this very step reads or writes */
 		for (uint8_t i = 0; i < r->nin + r->nout; i++) {
 			uint64_t off, end;
@@ -181,9 +198,11 @@ check_step(struct arena *m, const struct step *st, uint64_t first_clock, uint32_
 			uint64_t a, b, c, d;
 			extent(p, st->op.arg[i], layer, 0, &a, &b);
 			extent(p, st->op.arg[j], layer, 0, &c, &d);
-			if (a >= d || c >= b || strstr(r->inplace, xprintf("%s:%s", r->arg[i].name, r->arg[j].name)))
+			if (a >= d || c >= b ||
+			    strstr(r->inplace, xprintf("%s:%s", r->arg[i].name, r->arg[j].name)))
 				continue;
-			return xprintf("%s: %s overlaps %s", r->name, p->graph->tensor.a[st->op.arg[i]].name,
+			return xprintf("%s: %s overlaps %s", r->name,
+			    p->graph->tensor.a[st->op.arg[i]].name,
 			    p->graph->tensor.a[st->op.arg[j]].name);
 		}
 	return NULL;
@@ -223,7 +242,8 @@ plan_fault(const struct plan *p)
 			extent(p, t, layer, 0, &off, &end);
 			uint32_t i = find(&m, off);
 			if (i < m.own.n && m.own.a[i].off < end)
-				return xprintf("%s overlaps %s", g->tensor.a[t].name, describe(p, m.own.a[i].owner));
+				return xprintf("%s overlaps %s", g->tensor.a[t].name,
+				    describe(p, m.own.a[i].owner));
 			write_bytes(&m, (struct owned){ off, end, owner_of(p, t, layer), 0, 0 });
 		}
 	}

@@ -1,4 +1,7 @@
-/* What a plan costs: memory by rank and kind, the check against the device, the page that --plan prints. */
+/*
+ * What a plan costs: memory by rank and kind, the check against the device, the page that --plan
+ * prints.
+ */
 #include <string.h>
 
 #include "olmogen.h"
@@ -38,8 +41,10 @@ rank_memory(const struct plan *p, const struct shard *s, uint32_t stage, uint64_
 			/* tensors that share a buffer count once */
 			bool again = false;
 			for (tensor_id u = 1; u < t; u++)
-				again |= g->tensor.a[u].class == T_ACT && p->place[u].kind == PLACE &&
-				    p->place[u].region == R_SAVED && p->place[u].off == p->place[t].off;
+				again |= g->tensor.a[u].class == T_ACT &&
+					 p->place[u].kind == PLACE &&
+					 p->place[u].region == R_SAVED &&
+					 p->place[u].off == p->place[t].off;
 			if (again)
 				continue;
 			n = scale(n, micro, g);
@@ -103,7 +108,8 @@ five_largest(const struct plan *p, uint32_t stage, struct buf *out)
 			}
 	}
 	for (int i = 0; i < 5 && top[i]; i++)
-		buf_printf(out, "%s%s %s", i ? ", " : "", g->tensor.a[top[i]].name, human_bytes(size[i]));
+		buf_printf(
+		    out, "%s%s %s", i ? ", " : "", g->tensor.a[top[i]].name, human_bytes(size[i]));
 }
 
 /* A change of the description that needs less memory: the degrees times these powers of two. */
@@ -131,25 +137,33 @@ try_remedy(const struct plan *p, const struct remedy *r, uint64_t device, struct
 		if (r->pipeline && power)
 			pipeline *= 2;
 		bool legal = pipeline <= g->n_layers && data % expert == 0 &&
-		    spec_int(spec_obj(g->trainer, F_trainer_batch), F_batch_global) % (int64_t)(micro * data) == 0;
+			     spec_int(spec_obj(g->trainer, F_trainer_batch), F_batch_global) %
+				     (int64_t)(micro * data) ==
+				 0;
 		for (tensor_id t = 1; t < g->tensor.n; t++)
 			legal &= !g->tensor.a[t].experts || g->tensor.a[t].dim[0] % expert == 0;
 		if (!legal)
 			continue;
-		uint64_t n = worst_rank(p, shard_mesh(p->shard->graph, data, expert, pipeline), micro, &stage, bytes);
+		uint64_t n = worst_rank(
+		    p, shard_mesh(p->shard->graph, data, expert, pipeline), micro, &stage, bytes);
 		if (n >= best)
 			break;
 		best = n;
 		out->n = 0;
 		const char *sep = "";
 		if (r->micro)
-			buf_printf(out, "batch.micro = %llu", (unsigned long long)micro), sep = " with ";
+			buf_printf(out, "batch.micro = %llu", (unsigned long long)micro),
+			    sep = " with ";
 		if (r->data)
-			buf_printf(out, "%sparallel.data = %llu", sep, (unsigned long long)data), sep = " with ";
+			buf_printf(out, "%sparallel.data = %llu", sep, (unsigned long long)data),
+			    sep = " with ";
 		if (r->expert)
-			buf_printf(out, "%sparallel.expert = %llu", sep, (unsigned long long)expert), sep = " with ";
+			buf_printf(
+			    out, "%sparallel.expert = %llu", sep, (unsigned long long)expert),
+			    sep = " with ";
 		if (r->pipeline)
-			buf_printf(out, "%sparallel.pipeline = %llu", sep, (unsigned long long)pipeline);
+			buf_printf(
+			    out, "%sparallel.pipeline = %llu", sep, (unsigned long long)pipeline);
 		buf_printf(out, ": %s%s", human_bytes(n), n <= device ? ", fits" : "");
 	}
 	return best;
@@ -158,11 +172,19 @@ try_remedy(const struct plan *p, const struct remedy *r, uint64_t device, struct
 static void
 remedies(const struct plan *p, uint64_t need, uint64_t device)
 {
-	/* cheapest first: fewer sequences at a time, then more ranks; both only where one is not enough */
+	/*
+	 * cheapest first: fewer sequences at a time, then more ranks; both only where one is not
+	 * enough
+	 */
 	static const struct remedy single[] = {
-		{ .micro = true }, { .data = true }, { .data = true, .expert = true }, { .pipeline = true },
-	}, joint[] = {
-		{ .micro = true, .data = true, .expert = true }, { .micro = true, .pipeline = true },
+		{ .micro = true },
+		{ .data = true },
+		{ .data = true, .expert = true },
+		{ .pipeline = true },
+	};
+	static const struct remedy joint[] = {
+		{ .micro = true, .data = true, .expert = true },
+		{ .micro = true, .pipeline = true },
 		{ .data = true, .expert = true, .pipeline = true },
 		{ .micro = true, .data = true, .expert = true, .pipeline = true },
 	};
@@ -182,8 +204,9 @@ remedies(const struct plan *p, uint64_t need, uint64_t device)
 	if (all.n)
 		diag_help("use %s", all.s);
 	if (!enough)
-		diag_help("no smaller microbatch and no layout near this one fits: take a smaller model or shorter "
-		          "sequences");
+		diag_help("no smaller microbatch and no layout near this one fits: take a smaller "
+			  "model or shorter "
+			  "sequences");
 }
 
 void
@@ -203,11 +226,12 @@ plan_fits(const struct plan *p)
 	diag_error(where->given ? where->pos : spec_value(t, F_trainer_target)->pos,
 	    "%s needs %s on a rank%s, %s more than trainer.device_memory = %s GiB",
 	    spec_str(t, F_trainer_name), human_bytes(need),
-	    p->shard->mesh.pipeline > 1 ? xprintf(" of stage %u", stage) : "", human_bytes(need - device),
-	    xprintf("%.6g", gib));
+	    p->shard->mesh.pipeline > 1 ? xprintf(" of stage %u", stage) : "",
+	    human_bytes(need - device), xprintf("%.6g", gib));
 	for (int r = 0; r < N_REGIONS; r++)
 		if (bytes[r] > need / 1000)
-			buf_printf(&parts, "%s%s %s", parts.n ? ", " : "", region_names[r], human_bytes(bytes[r]));
+			buf_printf(&parts, "%s%s %s", parts.n ? ", " : "", region_names[r],
+			    human_bytes(bytes[r]));
 	diag_help("of that: %s", parts.s);
 	five_largest(p, stage, &top);
 	diag_help("the largest buffers: %s", top.s);
@@ -247,7 +271,8 @@ plan_print(const struct plan *p, struct buf *out)
 			for (uint32_t i = 0; i < p->prog[s][ph].n; i++) {
 				const struct step *st = &p->prog[s][ph].a[i];
 				if (!i)
-					buf_printf(out, "%s %s\n", g->seg.a[s].name, ph ? "backward" : "forward");
+					buf_printf(out, "%s %s\n", g->seg.a[s].name,
+					    ph ? "backward" : "forward");
 				buf_printf(out, "  %3u stream %u  %-30s %s\n", i, st->stream,
 				    p->inst.a[st->inst].name, op_text(g, &st->op));
 			}
@@ -273,8 +298,8 @@ row(struct buf *out, const char *name, const char *value, const char *more)
 static void
 report_memory(const struct plan *p, struct buf *out)
 {
-	static const enum region order[] = { R_WEIGHT, R_GRAD, R_STATE, R_SAVED, R_SCRATCH, R_CONST, R_INPUT,
-		R_STAT };
+	static const enum region order[] = { R_WEIGHT, R_GRAD, R_STATE, R_SAVED, R_SCRATCH, R_CONST,
+		R_INPUT, R_STAT };
 	const struct mesh *m = &p->shard->mesh;
 	double gib = spec_num(p->graph->trainer, F_trainer_device_memory);
 	uint64_t bytes[N_REGIONS];
@@ -284,16 +309,20 @@ report_memory(const struct plan *p, struct buf *out)
 		const struct stage *st = &p->shard->stage[i];
 		uint64_t total = rank_memory(p, p->shard, i, p->graph->B, bytes);
 		if (m->pipeline > 1)
-			buf_printf(out, " stage %u: %slayers %u .. %u%s\n", i, st->embed ? "embedding, " : "",
-			    st->first, st->first + st->n - 1, st->head ? ", head" : "");
+			buf_printf(out, " stage %u: %slayers %u .. %u%s\n", i,
+			    st->embed ? "embedding, " : "", st->first, st->first + st->n - 1,
+			    st->head ? ", head" : "");
 		for (unsigned k = 0; k < LEN(order); k++)
 			if (bytes[order[k]])
 				row(out, region_names[order[k]], human_bytes(bytes[order[k]]),
 				    order[k] == R_SAVED && st->slots > 1
-				        ? xprintf("%llu microbatches in flight", (unsigned long long)st->slots)
-				        : "");
+					? xprintf("%llu microbatches in flight",
+					      (unsigned long long)st->slots)
+					: "");
 		row(out, "total", human_bytes(total),
-		    gib > 0 ? xprintf("of %.6g GiB, %.1f %%", gib, (double)total / (gib * 10737418.24)) : "");
+		    gib > 0
+			? xprintf("of %.6g GiB, %.1f %%", gib, (double)total / (gib * 10737418.24))
+			: "");
 	}
 }
 
@@ -314,10 +343,11 @@ report_wire(const struct plan *p, struct buf *out)
 		for (uint32_t c = 0; c < st->comm.n; c++)
 			row(out, names[st->comm.a[c].kind], human_bytes(st->comm.a[c].bytes),
 			    xprintf("%llu ranks%s", (unsigned long long)st->comm.a[c].ranks,
-			        p->target->link_gbs > 0
-			            ? xprintf(", %.1f ms at %.0f GB/s",
-			                  (double)st->comm.a[c].bytes / p->target->link_gbs / 1e6, p->target->link_gbs)
-			            : ""));
+				p->target->link_gbs > 0
+				    ? xprintf(", %.1f ms at %.0f GB/s",
+					  (double)st->comm.a[c].bytes / p->target->link_gbs / 1e6,
+					  p->target->link_gbs)
+				    : ""));
 	}
 }
 
@@ -335,27 +365,31 @@ plan_report(const struct plan *p, struct buf *out)
 	buf_printf(out, "%s for %s, %s: pipeline %llu x data %llu, experts over %llu\n\n",
 	    spec_str(t, F_trainer_name), p->target->name,
 	    m->world == 1 ? "1 rank" : xprintf("%llu ranks", (unsigned long long)m->world),
-	    (unsigned long long)m->pipeline, (unsigned long long)m->data, (unsigned long long)m->expert);
+	    (unsigned long long)m->pipeline, (unsigned long long)m->data,
+	    (unsigned long long)m->expert);
 	row(out, "parameters", commas(g->params_total), "total");
 	row(out, "", commas(g->params_active), "active for a token");
 	row(out, "precision", spec_str(pr, F_precision_weights),
-	    xprintf("weights and activations; gradients %s, optimizer %s", spec_str(pr, F_precision_grads),
-	        spec_str(pr, F_precision_optimizer)));
+	    xprintf("weights and activations; gradients %s, optimizer %s",
+		spec_str(pr, F_precision_grads), spec_str(pr, F_precision_optimizer)));
 	row(out, "step", commas(tokens),
-	    xprintf("tokens: %llu sequences of %llu", (unsigned long long)global, (unsigned long long)g->S));
+	    xprintf("tokens: %llu sequences of %llu", (unsigned long long)global,
+		(unsigned long long)g->S));
 	row(out, "microbatches", commas(g->microbatches),
 	    xprintf("a rank and step, %llu x %llu tokens", (unsigned long long)g->B,
-	        (unsigned long long)g->S));
+		(unsigned long long)g->S));
 	row(out, "FLOPs", commas(g->flops_token),
 	    "a token, forward and backward, causal half, no recompute");
 	row(out, "", human_flops(step_flops), "a step");
 	if (m->pipeline > 1)
 		row(out, "pipeline bubble", xprintf("%.1f %%", 100 * bubble), "1F1B");
 	if (p->target->tflops > 0) {
-		double rate = p->target->tflops * 1e12 * p->target->share * (double)m->world * (1 - bubble);
+		double rate =
+		    p->target->tflops * 1e12 * p->target->share * (double)m->world * (1 - bubble);
 		row(out, "expected step", xprintf("%.3g s", step_flops / rate),
-		    xprintf("%.0f tokens/s a rank, at %.0f %% of %.0f TFLOP/s", (double)tokens * rate / step_flops /
-		            (double)m->world, 100 * p->target->share, p->target->tflops));
+		    xprintf("%.0f tokens/s a rank, at %.0f %% of %.0f TFLOP/s",
+			(double)tokens * rate / step_flops / (double)m->world,
+			100 * p->target->share, p->target->tflops));
 	} else {
 		row(out, "expected step", "unknown", "depends on the machine: ask 'trainer bench'");
 	}
@@ -367,19 +401,24 @@ plan_report(const struct plan *p, struct buf *out)
 			uint32_t j = i;
 			while (j + 1 < seg->nlayers && seg->layer[j + 1] == seg->layer[j] + 1)
 				j++;
-			buf_printf(&list, j > i ? "%s%u..%u" : "%s%u", i ? ", " : "", seg->layer[i], seg->layer[j]);
+			buf_printf(&list, j > i ? "%s%u..%u" : "%s%u", i ? ", " : "", seg->layer[i],
+			    seg->layer[j]);
 			i = j;
 		}
-		const struct object *o = spec_value(spec_obj(t, F_trainer_model), F_transformer_feed_forward)
-		                             ->list[seg->layer[0]];
+		const struct object *o =
+		    spec_value(spec_obj(t, F_trainer_model), F_transformer_feed_forward)
+			->list[seg->layer[0]];
 		row(out, seg->name, list.s,
 		    o->type == OBJ_moe
-		        ? xprintf("%lld experts of %lld, top %lld%s", (long long)spec_int(o, F_moe_num_experts),
-		              (long long)spec_int(o, F_moe_hidden_size), (long long)spec_int(o, F_moe_top_k),
-		              spec_int(o, F_moe_shared_hidden_size)
-		                  ? xprintf(", shared %lld", (long long)spec_int(o, F_moe_shared_hidden_size))
-		                  : "")
-		        : xprintf("hidden %lld", (long long)spec_int(o, F_mlp_hidden_size)));
+			? xprintf("%lld experts of %lld, top %lld%s",
+			      (long long)spec_int(o, F_moe_num_experts),
+			      (long long)spec_int(o, F_moe_hidden_size),
+			      (long long)spec_int(o, F_moe_top_k),
+			      spec_int(o, F_moe_shared_hidden_size)
+				  ? xprintf(", shared %lld",
+					(long long)spec_int(o, F_moe_shared_hidden_size))
+				  : "")
+			: xprintf("hidden %lld", (long long)spec_int(o, F_mlp_hidden_size)));
 	}
 	report_memory(p, out);
 	report_wire(p, out);

@@ -307,7 +307,8 @@ check_rules(const struct object *trainer)
 	}
 	const struct value *expert = base->v[F_parallel_expert];
 	if (all.n == 1 && layers && layers->set && expert && expert->set && expert->i > 1) {
-		diag_error(expert->pos, "parallel.expert = %lld, but no layer has experts to share out",
+		diag_error(expert->pos,
+		    "parallel.expert = %lld, but no layer has experts to share out",
 		    (long long)expert->i);
 		diag_note(layers->pos, "transformer.feed_forward is set here");
 		diag_help("use expert = 1, or a moe layer");

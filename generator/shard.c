@@ -1,4 +1,7 @@
-/* The mesh, the pipeline's stages, and what a rank sends. One rank is the case in which nothing is sent. */
+/*
+ * The mesh, the pipeline's stages, and what a rank sends. One rank is the case in which nothing is
+ * sent.
+ */
 #include <string.h>
 
 #include "olmogen.h"
@@ -19,9 +22,10 @@ stage_layers(const struct shard *s, uint32_t stage, const struct tensor *t)
 
 	if (t->seg == g->embed) {
 		/* a tied head needs the embedding's weights on the last stage too */
-		bool tied = t->class != T_ACT && t->class != T_INPUT &&
+		bool tied =
+		    t->class != T_ACT && t->class != T_INPUT &&
 		    spec_int(spec_obj(spec_obj(g->trainer, F_trainer_model), F_transformer_lm_head),
-		        F_lm_head_tied);
+			F_lm_head_tied);
 		return st->embed || (st->head && (tied || t->class == T_INPUT));
 	}
 	if (t->seg == g->head)
@@ -40,7 +44,10 @@ collective(struct stage *st, enum collective_kind kind, uint64_t ranks, uint64_t
 		*PUSH(st->comm) = (struct collective){ kind, ranks, bytes };
 }
 
-/* Bytes a rank of the stage sends in one step: ring reductions, rows of the routed tokens, activations. */
+/*
+ * Bytes a rank of the stage sends in one step: ring reductions, rows of the routed tokens,
+ * activations.
+ */
 static void
 communication(struct shard *s, uint32_t i, uint64_t weight, uint64_t grad)
 {
@@ -48,7 +55,8 @@ communication(struct shard *s, uint32_t i, uint64_t weight, uint64_t grad)
 	const struct mesh *m = &s->mesh;
 	struct stage *st = &s->stage[i];
 	uint64_t dense = 0, expert = 0, rows = 0;
-	uint64_t D = (uint64_t)spec_int(spec_obj(g->trainer, F_trainer_model), F_transformer_d_model);
+	uint64_t D =
+	    (uint64_t)spec_int(spec_obj(g->trainer, F_trainer_model), F_transformer_d_model);
 
 	for (uint32_t t = 1; t < g->tensor.n; t++) {
 		const struct tensor *p = &g->tensor.a[t];
@@ -116,18 +124,19 @@ shard(struct graph *g)
 void
 shard_print(const struct shard *s, struct buf *out)
 {
-	static const char *const names[] = { "send/recv", "reduce-scatter", "all-gather", "row dispatch",
-		"row combine" };
+	static const char *const names[] = { "send/recv", "reduce-scatter", "all-gather",
+		"row dispatch", "row combine" };
 
-	buf_printf(out, "mesh: %llu ranks = pipeline %llu x data %llu, expert %llu, expert-data %llu\n",
+	buf_printf(out,
+	    "mesh: %llu ranks = pipeline %llu x data %llu, expert %llu, expert-data %llu\n",
 	    (unsigned long long)s->mesh.world, (unsigned long long)s->mesh.pipeline,
 	    (unsigned long long)s->mesh.data, (unsigned long long)s->mesh.expert,
 	    (unsigned long long)s->mesh.expert_data);
 	for (uint32_t i = 0; i < s->mesh.pipeline; i++) {
 		const struct stage *st = &s->stage[i];
-		buf_printf(out, "stage %u: %slayers %u .. %u%s, %llu slots\n", i, st->embed ? "embed, " : "",
-		    st->first, st->first + st->n - 1, st->head ? ", head" : "",
-		    (unsigned long long)st->slots);
+		buf_printf(out, "stage %u: %slayers %u .. %u%s, %llu slots\n", i,
+		    st->embed ? "embed, " : "", st->first, st->first + st->n - 1,
+		    st->head ? ", head" : "", (unsigned long long)st->slots);
 		for (uint32_t c = 0; c < st->comm.n; c++)
 			buf_printf(out, "  %-14s among %llu ranks: %llu bytes a step\n",
 			    names[st->comm.a[c].kind], (unsigned long long)st->comm.a[c].ranks,

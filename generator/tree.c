@@ -1,4 +1,6 @@
-/* An emitted tree in memory, and how it comes to disk: only what changed, through temporary names. */
+/*
+ * An emitted tree in memory, and how it comes to disk: only what changed, through temporary names.
+ */
 #include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -34,7 +36,8 @@ slot_name(const char *line, size_t n)
 }
 
 void
-template_fill(struct tree *t, const char *path, const char *from, const struct slot *slot, uint32_t n)
+template_fill(
+    struct tree *t, const char *path, const char *from, const struct slot *slot, uint32_t n)
 {
 	const struct embedded *e = embedded_find(from);
 	struct buf *out = tree_file(t, path);
@@ -146,7 +149,8 @@ remove_stale(const struct tree *t, const char *dir)
 			break;
 		if (node->type != YAML_MAPPING_NODE)
 			continue;
-		for (yaml_node_pair_t *p = node->data.mapping.pairs.start; p < node->data.mapping.pairs.top; p++) {
+		for (yaml_node_pair_t *p = node->data.mapping.pairs.start;
+		     p < node->data.mapping.pairs.top; p++) {
 			yaml_node_t *k = yaml_document_get_node(&doc, p->key);
 			yaml_node_t *v = yaml_document_get_node(&doc, p->value);
 			if (k->type != YAML_SCALAR_NODE || v->type != YAML_SCALAR_NODE ||

@@ -1,6 +1,7 @@
 /*
- * The runtime's contract with generated code. src/params.c defines one struct om_model; src/main.c hands it
- * to om_main. Offsets are bytes into one arena that is allocated, zeroed, at start; nothing is allocated in a step.
+ * The runtime's contract with generated code. src/params.c defines one struct om_model; src/main.c
+ * hands it to om_main. Offsets are bytes into one arena that is allocated, zeroed, at start;
+ * nothing is allocated in a step.
  */
 #ifndef OM_H
 #define OM_H
@@ -11,39 +12,46 @@
 
 #define OM_ABI 1
 
-/* Scalars of a step, written by the host before it, at ctl_off (fp64). NORM2 and COEF are the device's. */
+/*
+ * Scalars of a step, written by the host before it, at ctl_off (fp64). NORM2 and COEF are the
+ * device's.
+ */
 enum om_ctl {
-	OM_LR,      /* learning rate */
-	OM_BIAS1,   /* 1 - beta1^step */
-	OM_BIAS2,   /* 1 - beta2^step */
-	OM_NORM2,   /* sum of squared gradients; host writes 0 */
-	OM_COEF,    /* factor on gradients from clipping; host writes 1 */
+	OM_LR,    /* learning rate */
+	OM_BIAS1, /* 1 - beta1^step */
+	OM_BIAS2, /* 1 - beta2^step */
+	OM_NORM2, /* sum of squared gradients; host writes 0 */
+	OM_COEF,  /* factor on gradients from clipping; host writes 1 */
 	OM_N_CTL = 8,
 };
 
 /* One stored parameter tensor; it stands for layers x experts tensors of the checkpoint. */
 struct om_param {
-	const char *name;       /* Hugging Face name; %l layer, %e expert */
-	uint64_t weight, grad;  /* byte offsets */
-	uint64_t m, v;          /* optimizer moments, byte offsets */
-	uint64_t numel;         /* elements of one checkpoint tensor */
-	uint64_t dim[2];        /* its shape */
+	const char *name;      /* Hugging Face name; %l layer, %e expert */
+	uint64_t weight, grad; /* byte offsets */
+	uint64_t m, v;         /* optimizer moments, byte offsets */
+	uint64_t numel;        /* elements of one checkpoint tensor */
+	uint64_t dim[2];       /* its shape */
 	int ndims;
-	const uint32_t *layer;  /* global layer of each repetition, NULL: exists once */
-	uint32_t nlayers;       /* repetitions (1 if layer is NULL) */
-	uint32_t experts;       /* leading dimension split over names, 0: none */
-	bool ones;              /* starts at 1, not normal */
-	int group;              /* index into groups */
+	const uint32_t *layer; /* global layer of each repetition, NULL: exists once */
+	uint32_t nlayers;      /* repetitions (1 if layer is NULL) */
+	uint32_t experts;      /* leading dimension split over names, 0: none */
+	bool ones;             /* starts at 1, not normal */
+	int group;             /* index into groups */
 };
 
 struct om_group {
 	double weight_decay, lr_scale;
 };
 
-/* A kind of MoE layer, for metrics. Per layer of the kind: load int64[experts], aux fp64[2], contiguous. */
+/*
+ * A kind of MoE layer, for metrics. Per layer of the kind: load int64[experts], aux fp64[2],
+ * contiguous.
+ */
 struct om_moe {
 	uint64_t load, load_stride; /* bytes; tokens routed to each expert, summed over the step */
-	uint64_t aux, aux_stride;   /* [0] load-balance loss, [1] z-loss, unweighted, summed over microbatches */
+	/* [0] load-balance loss, [1] z-loss, unweighted, summed over microbatches */
+	uint64_t aux, aux_stride;
 	const uint32_t *layer;
 	uint32_t nlayers, experts, top_k;
 	double load_balance, z_loss;
@@ -51,12 +59,13 @@ struct om_moe {
 
 /* One kernel instance, or one op on it: what bench and selftest print. */
 struct om_op {
-	const char *name;      /* instance, "linear_512x128x128" */
-	double flops;          /* of one call */
-	double bytes;          /* read and written by one call, each buffer once */
-	double (*check)(uint64_t seed); /* largest relative error against a naive fp64 version, sampled; NULL: none */
+	const char *name; /* instance, "linear_512x128x128" */
+	double flops;     /* of one call */
+	double bytes;     /* read and written by one call, each buffer once */
+	/* largest relative error against a naive fp64 version, sampled; NULL: none */
+	double (*check)(uint64_t seed);
 	double tolerance;
-	double seconds;        /* summed by the launch function while om_profile is set */
+	double seconds; /* summed by the launch function while om_profile is set */
 	uint64_t calls;
 };
 extern bool om_profile;
@@ -65,22 +74,23 @@ double om_now(void); /* monotonic seconds */
 struct om_model {
 	int abi;
 	const char *name, *target, *version; /* version of olmogen */
-	const char *fingerprint;             /* sha256 of resolved.lua, hex: a checkpoint of another model is foreign */
-	const char *manifest;                /* manifest.yaml, whole */
-	const char *plan;                    /* PLAN.txt, whole */
+	const char *
+	    fingerprint; /* sha256 of resolved.lua, hex: a checkpoint of another model is foreign */
+	const char *manifest; /* manifest.yaml, whole */
+	const char *plan;     /* PLAN.txt, whole */
 	uint64_t vocab, seq, micro, global, layers, microbatches;
 	uint64_t params_total, params_active, flops_token;
-	size_t real;                         /* bytes of om_real: 4 or 8 */
+	size_t real; /* bytes of om_real: 4 or 8 */
 	double init_std;
 	double beta1, beta2, clip_norm;
 	uint64_t arena_bytes;
-	uint64_t weight_off, weight_bytes;   /* regions of the arena, whole */
+	uint64_t weight_off, weight_bytes; /* regions of the arena, whole */
 	uint64_t grad_off, grad_bytes;
 	uint64_t state_off, state_bytes;
-	uint64_t stat_off, stat_bytes;       /* zeroed by zero() */
-	uint64_t token_off, label_off;       /* int32[micro * seq]; one microbatch */
-	uint64_t ctl_off;                    /* fp64[OM_N_CTL] */
-	uint64_t loss_off;                   /* fp64: sum of token losses times 1/(global*seq), over the step's microbatches */
+	uint64_t stat_off, stat_bytes; /* zeroed by zero() */
+	uint64_t token_off, label_off; /* int32[micro * seq]; one microbatch */
+	uint64_t ctl_off;              /* fp64[OM_N_CTL] */
+	uint64_t loss_off;             /* fp64: the step's mean token loss, summed by microbatch */
 	const struct om_param *param;
 	uint32_t nparams;
 	const struct om_group *group;
@@ -89,11 +99,11 @@ struct om_model {
 	uint32_t nmoe;
 	struct om_op *op;
 	uint32_t nops;
-	void (*init)(unsigned char *arena);             /* constant tables; after allocation, once */
-	void (*zero)(unsigned char *arena);             /* gradients and statistics, at the start of a step */
+	void (*init)(unsigned char *arena); /* constant tables; after allocation, once */
+	void (*zero)(unsigned char *arena); /* gradients and statistics, at the start of a step */
 	void (*forward)(unsigned char *arena, int slot);
 	void (*backward)(unsigned char *arena, int slot);
-	void (*update)(unsigned char *arena);           /* norm, clipping, AdamW; reads ctl */
+	void (*update)(unsigned char *arena); /* norm, clipping, AdamW; reads ctl */
 };
 
 /* The trainer's whole life; gives the exit status. */

@@ -4,7 +4,7 @@
  *
  *   attention      o [b * s, h * d] = softmax(scale q k^T, up to the own position) v;
  *                  q [b * s, h * d], k, v [b * s, g * d]; query head i reads key head i / (h / g);
- *                  lse [b, h, s] natural logarithm of the sum of exp(scale q k^T)
+ *                  lse [b, h, s] natural logarithm of the sum of exp(scale q k^T); scale > 0
  *   attention_bwd  dq, dk, dv from do; ws [b, h, s] holds rowsum(do o)
  *
  * Forward, a thread computes one tile of queries of one head. Backward, it computes all of a key
@@ -24,15 +24,14 @@ om_visible(int64_t i, int64_t j, int64_t cols)
 
 /*
  * One step of the online softmax: scores s [rows, OM_BK] of queries from i on and cols keys from j
- * on become exp(scale s - max), zero where not visible; sums and o so far are scaled to the new
- * max.
+ * on become exp(scale s - max), zero where not visible; sums and o so far turn to the new max.
  */
 static OM_CLONES void
 om_attention_softmax(om_real *s, int64_t rows, int64_t cols, int64_t i, int64_t j, om_real scale,
     om_real *max, om_real *sum, om_real *o, int64_t ldo, int64_t d)
 {
 	for (int64_t r = 0; r < rows; r++) {
-		om_real *sr = s + r * OM_BK, * or = o + r * ldo;
+		om_real *sr = s + r * OM_BK, *out = o + r * ldo;
 		const int64_t n = om_visible(i + r, j, cols);
 		om_real m = j ? max[r] : -INFINITY;
 		if (n) { /* always so at j = 0 */
@@ -49,7 +48,7 @@ om_attention_softmax(om_real *s, int64_t rows, int64_t cols, int64_t i, int64_t 
 			sum[r] = sum[r] * shrink + om_sum(sr, n);
 #pragma omp simd
 			for (int64_t c = 0; c < d; c++)
-				or [c] *= shrink;
+				out[c] *= shrink;
 		} else {
 			sum[r] = om_sum(sr, n);
 		}
@@ -75,13 +74,12 @@ om_attention(int64_t b, int64_t s, int64_t h, int64_t g, int64_t d, double scale
     const om_real *k, const om_real *v, om_real *o, om_real *lse)
 {
 	const int64_t tiles = (s + OM_BQ - 1) / OM_BQ, ldq = h * d, ldk = g * d;
-	/* the longest tiles first, all heads of a tile in turn: even shares under a fixed schedule
-	 */
+	/* the longest tiles first, all heads of a tile in turn: even shares, though fixed */
 #pragma omp parallel for schedule(static, 1)
 	for (int64_t item = 0; item < tiles * b * h; item++) {
 		const int64_t i = (tiles - 1 - item / (b * h)) * OM_BQ, rows = om_min(OM_BQ, s - i);
-		const int64_t bb = item % (b * h) / h, hh = item % h,
-			      at = bb * s * ldk + hh / (h / g) * d;
+		const int64_t bb = item % (b * h) / h, hh = item % h;
+		const int64_t at = bb * s * ldk + hh / (h / g) * d;
 		const om_real *qi = q + (bb * s + i) * ldq + hh * d;
 		om_real *oi = o + (bb * s + i) * ldq + hh * d;
 		om_real p[OM_BQ * OM_BK], max[OM_BQ], sum[OM_BQ];
@@ -125,8 +123,7 @@ om_attention_dscore(om_real *p, om_real *dp, int64_t rows, int64_t cols, int64_t
 	}
 }
 
-/* One query head, pointers at the head. With more, dk and dv hold the parts of other heads already.
- */
+/* One query head, pointers at the head. With more, dk and dv hold other heads' parts already. */
 static void
 om_attention_bwd_head(int64_t s, int64_t d, int64_t ldq, int64_t ldk, om_real scale,
     const om_real *grad, const om_real *q, const om_real *k, const om_real *v, const om_real *lse,
@@ -135,8 +132,8 @@ om_attention_bwd_head(int64_t s, int64_t d, int64_t ldq, int64_t ldk, om_real sc
 	om_real p[OM_BQ * OM_BK], dp[OM_BQ * OM_BK];
 	for (int64_t j = 0; j < s; j += OM_BK) {
 		const int64_t cols = om_min(OM_BK, s - j), first = j / OM_BQ * OM_BQ;
-		const struct om_mat kj = { k + j * ldk, ldk, false },
-				    kt = { k + j * ldk, ldk, true };
+		const struct om_mat kj = { k + j * ldk, ldk, false };
+		const struct om_mat kt = { k + j * ldk, ldk, true };
 		const struct om_mat vt = { v + j * ldk, ldk, true };
 		for (int64_t i = first; i < s; i += OM_BQ) {
 			const int64_t rows = om_min(OM_BQ, s - i);
@@ -145,16 +142,14 @@ om_attention_bwd_head(int64_t s, int64_t d, int64_t ldq, int64_t ldk, om_real sc
 			const struct om_mat ds = { dp, OM_BK, false };
 			const struct om_mat pt = { p, OM_BK, true }, dst = { dp, OM_BK, true };
 			const bool add = more || i > first;
+			om_real *dqi = dq + i * ldq, *dkj = dk + j * ldk, *dvj = dv + j * ldk;
 			om_gemm_serial(&(struct om_gemm){ rows, cols, d, qi, kt, p, OM_BK, false });
 			om_gemm_serial(
 			    &(struct om_gemm){ rows, cols, d, gi, vt, dp, OM_BK, false });
 			om_attention_dscore(p, dp, rows, cols, i, j, scale, lse + i, delta + i);
-			om_gemm_serial(
-			    &(struct om_gemm){ rows, d, cols, ds, kj, dq + i * ldq, ldq, j > 0 });
-			om_gemm_serial(
-			    &(struct om_gemm){ cols, d, rows, dst, qi, dk + j * ldk, ldk, add });
-			om_gemm_serial(
-			    &(struct om_gemm){ cols, d, rows, pt, gi, dv + j * ldk, ldk, add });
+			om_gemm_serial(&(struct om_gemm){ rows, d, cols, ds, kj, dqi, ldq, j > 0 });
+			om_gemm_serial(&(struct om_gemm){ cols, d, rows, dst, qi, dkj, ldk, add });
+			om_gemm_serial(&(struct om_gemm){ cols, d, rows, pt, gi, dvj, ldk, add });
 		}
 	}
 }

@@ -21,10 +21,10 @@
 
 enum {
 	OM_KC = 768 / sizeof(om_real), /* two slivers of B take half of a 48 KiB L1 */
-	OM_LDA = OM_KC + OM_LANES, /* an odd number of lines: rows spread over the cache's sets */
-	OM_MU = 14,
-	OM_NU = 32,         /* the largest micro-tile; tiles are cut at its multiples */
-	OM_MT = 18 * OM_MU, /* also a multiple of the others' heights */
+	OM_LDA = OM_KC + OM_LANES,     /* an odd number of lines: rows spread over cache sets */
+	OM_MU = 14,                    /* the largest micro-tile, at whose multiples C is cut */
+	OM_NU = 32,
+	OM_MT = 18 * OM_MU, /* a multiple of the other micro-tiles' heights too */
 	OM_NT = 8 * OM_NU,  /* stack: 252 * 832 + 256 * 768 bytes, 400 KiB */
 };
 
@@ -39,7 +39,7 @@ struct om_gemm {
 	struct om_mat a, b;
 	om_real *c;
 	int64_t ldc;
-	bool add; /* C += A B; without it C is not read */
+	bool add; /* C += A B; without it C is not read, and k >= 1 */
 };
 
 /* d[r, c] = s[r, c] */
@@ -48,8 +48,8 @@ om_copy(om_real *d, int64_t dld, const om_real *s, int64_t sld, int64_t rows, in
 {
 	for (int64_t r = 0; r < rows; r++, d += dld, s += sld) {
 		int64_t c = 0;
-		for (; c + OM_LANES <= cols;
-		     c += OM_LANES) { /* of one vector, gcc makes "rep movs" */
+		/* two vectors a round: of one, gcc would make a slow "rep movs" */
+		for (; c + OM_LANES <= cols; c += OM_LANES) {
 			om_vec v0 = *(const om_vecu *)(s + c);
 			om_vec v1 = *(const om_vecu *)(s + c + OM_WIDTH);
 			*(om_vecu *)(d + c) = v0;

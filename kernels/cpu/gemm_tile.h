@@ -7,13 +7,13 @@
  *   OM_TILE_MR      rows of the micro-tile, OM_TILE_NV vectors wide
  */
 #define OM_TILE_NV 2
-#define OM_TILE_FN(what) OM_CAT(what, OM_TILE)
+#define OM_TILE_MICRO OM_CAT(om_gemm_micro_, OM_TILE)
 #define OM_TILE_WIDTH ((int64_t)(OM_TILE_BYTES / sizeof(om_real)))
 
 /* C [rows, cols] (+)= packed A [MR, kc] times columns of packed B, all sums in registers. */
 static OM_INLINE OM_TILE_TARGET void
-OM_TILE_FN(om_gemm_micro_)(int64_t kc, const om_real *a, const om_real *b, om_real *c, int64_t ldc,
-    int64_t rows, int64_t cols, bool add)
+OM_TILE_MICRO(int64_t kc, const om_real *a, const om_real *b, om_real *c, int64_t ldc, int64_t rows,
+    int64_t cols, bool add)
 {
 	typedef om_real vec __attribute__((vector_size(OM_TILE_BYTES), may_alias));
 	typedef vec vecu __attribute__((aligned(sizeof(om_real))));
@@ -22,9 +22,8 @@ OM_TILE_FN(om_gemm_micro_)(int64_t kc, const om_real *a, const om_real *b, om_re
 	for (int64_t p = 0; p < kc; p++, b += OM_LANES) {
 #pragma GCC unroll 2
 		for (int v = 0; v < NV; v++) {
-			const int at = v * WIDTH;
-			bv[v] =
-			    *(const vec *)(b + at / OM_LANES * OM_KC * OM_LANES + at % OM_LANES);
+			const int sliver = v * WIDTH / OM_LANES, at = v * WIDTH % OM_LANES;
+			bv[v] = *(const vec *)(b + sliver * OM_KC * OM_LANES + at);
 		}
 #pragma GCC unroll 16
 		for (int i = 0; i < MR; i++) {
@@ -62,7 +61,7 @@ OM_TILE_FN(om_gemm_micro_)(int64_t kc, const om_real *a, const om_real *b, om_re
 
 /* The tile [i0, i1) x [j0, j1) of C. */
 static __attribute__((noinline)) OM_TILE_TARGET void
-OM_TILE_FN(om_gemm_)(const struct om_gemm *g, int64_t i0, int64_t i1, int64_t j0, int64_t j1)
+OM_CAT(om_gemm_, OM_TILE)(const struct om_gemm *g, int64_t i0, int64_t i1, int64_t j0, int64_t j1)
 {
 	_Alignas(64) om_real ap[OM_MT * OM_LDA];
 	_Alignas(64) om_real bp[OM_NT * OM_KC];
@@ -94,9 +93,9 @@ OM_TILE_FN(om_gemm_)(const struct om_gemm *g, int64_t i0, int64_t i1, int64_t j0
 		for (int64_t j = 0; j < nt; j += OM_TILE_NV * OM_TILE_WIDTH) {
 			const om_real *bj = bp + j / OM_LANES * OM_LANES * OM_KC + j % OM_LANES;
 			for (int64_t i = 0; i < mt; i += OM_TILE_MR)
-				OM_TILE_FN(om_gemm_micro_)
-				(kc, ap + i * OM_LDA, bj, g->c + (i0 + i) * g->ldc + j0 + j, g->ldc,
-				    mt - i, nt - j, g->add || p);
+				OM_TILE_MICRO(kc, ap + i * OM_LDA, bj,
+				    g->c + (i0 + i) * g->ldc + j0 + j, g->ldc, mt - i, nt - j,
+				    g->add || p);
 		}
 	}
 }
@@ -106,5 +105,5 @@ OM_TILE_FN(om_gemm_)(const struct om_gemm *g, int64_t i0, int64_t i1, int64_t j0
 #undef OM_TILE_BYTES
 #undef OM_TILE_MR
 #undef OM_TILE_NV
-#undef OM_TILE_FN
+#undef OM_TILE_MICRO
 #undef OM_TILE_WIDTH

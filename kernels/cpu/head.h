@@ -15,8 +15,7 @@
 
 enum { OM_HEAD_CHUNK = 1024 }; /* the largest c */
 
-/* Token losses of rows [lo, hi) of a chunk's logits, and lse; without it the logits become dlogit.
- */
+/* Losses of the rows [lo, hi) of a chunk's logits, and lse; without lse they become dlogit. */
 static OM_CLONES void
 om_head_softmax(int64_t lo, int64_t hi, int64_t v, om_real scale, om_real *z, const int32_t *label,
     om_real *lse, double *loss)
@@ -188,7 +187,7 @@ om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_
 	int64_t *token = om_check_alloc(live, sizeof *token);
 	double *prob = om_check_alloc(live * v, sizeof *prob);
 	double *want_lse = om_check_alloc(live, sizeof *want_lse);
-	struct om_err eloss = { .scale = scale }, else_ = { .scale = 1 };
+	struct om_err eloss = { .scale = scale }, elog = { .scale = 1 };
 	struct om_err ex = { .scale = scale }, ew = { .scale = scale };
 
 	for (int64_t i = 0; i < v * n; i++) {
@@ -227,7 +226,7 @@ om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_
 	if (!bwd)
 		om_err_add(&eloss, loss, want_loss);
 	for (int64_t a = 0; !grad && a < live; a++)
-		om_err_add(&else_, lse[token[a]], want_lse[a]);
+		om_err_add(&elog, lse[token[a]], want_lse[a]);
 	for (int64_t s = 0; !fwd && s < om_samples(live * n, OM_HEAD_SAMPLES); s++) {
 		int64_t at = om_sample(s, live * n, OM_HEAD_SAMPLES, seed), a = at / n, b = at % n;
 		double want = 0;
@@ -259,6 +258,6 @@ om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_
 	free(token);
 	free(prob);
 	free(want_lse);
-	return om_worse(om_worse(om_err_value(&eloss), om_err_value(&else_)),
+	return om_worse(om_worse(om_err_value(&eloss), om_err_value(&elog)),
 	    om_worse(om_err_value(&ex), om_err_value(&ew)));
 }

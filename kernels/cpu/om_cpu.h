@@ -44,9 +44,8 @@ typedef om_vec om_vecu __attribute__((aligned(sizeof(om_real))));
  */
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && !defined(OM_NO_CLONES)
-#define OM_CLONES       \
-	__attribute__(( \
-	    unused, noinline, target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#define OM_MACHINES target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")
+#define OM_CLONES __attribute__((unused, noinline, OM_MACHINES))
 #else
 #define OM_CLONES __attribute__((unused, noinline))
 #endif
@@ -85,8 +84,8 @@ om_exp(om_real x)
 	const float shift = 0x1.8p23f; /* adding it rounds to an integer, in the low bits */
 	float t = x * 0x1.715476p0f + shift;
 	float n = t - shift;
-	float r =
-	    x - n * 0x1.62e4p-1f - n * 0x1.7f7d1cp-20f; /* ln 2 in two, n times the first exact */
+	/* ln 2 in two parts, n times the first is exact */
+	float r = x - n * 0x1.62e4p-1f - n * 0x1.7f7d1cp-20f;
 	float p = 1.0f / 5040;
 	p = p * r + 1.0f / 720;
 	p = p * r + 1.0f / 120;
@@ -106,13 +105,13 @@ om_exp(om_real x)
 #endif
 }
 
-/* x sigma(x), and the sigmoid itself. */
 static OM_INLINE om_real
 om_sigmoid(om_real x)
 {
 	return 1 / (1 + om_exp(-x));
 }
 
+/* Uses up its lanes. */
 static OM_INLINE om_real
 om_lanes_sum(om_real *lane)
 {
@@ -149,8 +148,8 @@ om_sum(const om_real *a, int64_t n)
 	om_real lane[OM_LANES];
 	int64_t i = 0;
 	for (; i + OM_LANES <= n; i += OM_LANES) {
-		for (int v = 0; v < OM_LANES; v += OM_WIDTH)
-			acc[v / OM_WIDTH] += *(const om_vecu *)(a + i + v);
+		for (int v = 0; v < 2; v++)
+			acc[v] += *(const om_vecu *)(a + i + v * OM_WIDTH);
 	}
 	memcpy(lane, acc, sizeof acc);
 	for (int l = 0; i < n; i++, l++)
@@ -167,11 +166,11 @@ om_max(const om_real *a, int64_t n)
 	int64_t i = 0;
 	acc[0] = acc[1] = acc[0] - INFINITY;
 	for (; i + OM_LANES <= n; i += OM_LANES) {
-		for (int v = 0; v < OM_LANES; v += OM_WIDTH) {
-			om_vec x = *(const om_vecu *)(a + i + v), *best = &acc[v / OM_WIDTH];
+		for (int v = 0; v < 2; v++) {
+			om_vec x = *(const om_vecu *)(a + i + v * OM_WIDTH);
 			typedef __typeof__(x > x) bits; /* all ones where true */
-			bits larger = x > *best;
-			*best = (om_vec)((larger & (bits)x) | (~larger & (bits)*best));
+			bits larger = x > acc[v];
+			acc[v] = (om_vec)((larger & (bits)x) | (~larger & (bits)acc[v]));
 		}
 	}
 	memcpy(lane, acc, sizeof acc);

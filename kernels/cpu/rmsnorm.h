@@ -46,10 +46,12 @@ om_rmsnorm_bwd_range(int64_t lo, int64_t hi, int64_t n, const om_real *dy, const
 		om_real lane[OM_LANES], ri = r[i];
 		int64_t j = 0;
 		for (; j + OM_LANES <= n; j += OM_LANES) {
-			for (int64_t v = j; v < j + OM_LANES; v += OM_WIDTH) {
-				om_vec t = *(const om_vecu *)(dyi + v) * *(const om_vecu *)(xi + v);
-				acc[v / OM_WIDTH % 2] += t * *(const om_vecu *)(w + v);
-				*(om_vecu *)(dw + v) += t * ri;
+			for (int v = 0; v < 2; v++) {
+				const int64_t at = j + v * OM_WIDTH;
+				om_vec t =
+				    *(const om_vecu *)(dyi + at) * *(const om_vecu *)(xi + at);
+				acc[v] += t * *(const om_vecu *)(w + at);
+				*(om_vecu *)(dw + at) += t * ri;
 			}
 		}
 		memcpy(lane, acc, sizeof acc);

@@ -229,7 +229,7 @@ om_route_check(om_route_fn *run, int64_t t, int64_t e, int64_t k, bool normalize
 	       want[2] = { 0.25, 0.5 };
 	int32_t *count = om_check_alloc(e, sizeof *count);
 	bool *taken = om_check_alloc(e, sizeof *taken);
-	struct om_err ep = { 0 }, eprob = { 0 }, else_ = { .scale = 1 }, eaux = { 0 };
+	struct om_err ep = { 0 }, eprob = { 0 }, elog = { .scale = 1 }, eaux = { 0 };
 	for (int64_t c = 0; c < e; c++) {
 		load[c] = 1000 + c;
 		mass[c] = count[c] = 0;
@@ -247,7 +247,7 @@ om_route_check(om_route_fn *run, int64_t t, int64_t e, int64_t k, bool normalize
 			mass[c] += exp((double)z[i * e + c]) / sum;
 			taken[c] = false;
 		}
-		om_err_add(&else_, lse[i], log(sum));
+		om_err_add(&elog, lse[i], log(sum));
 		want[1] += log(sum) * log(sum) / (double)t;
 		for (int64_t a = 0; a < k; a++) {
 			int64_t best = -1;
@@ -284,7 +284,7 @@ om_route_check(om_route_fn *run, int64_t t, int64_t e, int64_t k, bool normalize
 	free(count);
 	free(taken);
 	return om_worse(om_worse(om_err_value(&ep), om_err_value(&eprob)),
-	    om_worse(om_err_value(&else_), om_err_value(&eaux)));
+	    om_worse(om_err_value(&elog), om_err_value(&eaux)));
 }
 
 OM_CHECK double

@@ -1,4 +1,7 @@
-/* One step of two microbatches with mock launchers: the order of calls and where their arguments lie. */
+/*
+ * One step of two microbatches with mock launchers: the order of calls and where their arguments
+ * lie.
+ */
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -1,8 +1,10 @@
 /*
- * The whole emitted step of a small model in fp64, against a naive forward pass written here from the model's
- * definition, its finite differences, and a naive AdamW. Linked with an emitted tree in place of its main.c.
+ * The whole emitted step of a small model in fp64, against a naive forward pass written here from
+ * the model's definition, its finite differences, and a naive AdamW. Linked with an emitted tree in
+ * place of its main.c.
  *
- * Built with -DQK=0|1|2 (none, full, head) -DNORMALIZE -DSHARED -DTOP_K -DDENSE (the dense layer, -1: none).
+ * Built with -DQK=0|1|2 (none, full, head) -DNORMALIZE -DSHARED -DTOP_K -DDENSE (the dense layer,
+ * -1: none).
  */
 #include <math.h>
 #include <stdio.h>
@@ -65,7 +67,8 @@ find(const char *name, int grad)
 				fill_name(have, p->name, p->layer ? (int)p->layer[l] : 0, (int)e);
 				if (!strcmp(have, name))
 					return (double *)(arena + (grad ? p->grad : p->weight)) +
-					    ((uint64_t)l * (p->experts ? p->experts : 1) + e) * p->numel;
+					       ((uint64_t)l * (p->experts ? p->experts : 1) + e) *
+						   p->numel;
 			}
 	}
 	printf("FAIL no parameter named %s\n", name);
@@ -130,9 +133,11 @@ attention(const double *x, int l, double *y)
 	matmul(x, weight(ATTN "k_proj.weight", l, 0), T, HK * HD, D, k);
 	matmul(x, weight(ATTN "v_proj.weight", l, 0), T, HK * HD, D, v);
 	if (QK) {
-		rms(q, weight(ATTN "q_norm.weight", l, 0), QK == 1 ? T : T * H, QK == 1 ? H * HD : HD, tmp);
+		rms(q, weight(ATTN "q_norm.weight", l, 0), QK == 1 ? T : T * H,
+		    QK == 1 ? H * HD : HD, tmp);
 		memcpy(q, tmp, sizeof q);
-		rms(k, weight(ATTN "k_norm.weight", l, 0), QK == 1 ? T : T * HK, QK == 1 ? HK * HD : HD, tmp);
+		rms(k, weight(ATTN "k_norm.weight", l, 0), QK == 1 ? T : T * HK,
+		    QK == 1 ? HK * HD : HD, tmp);
 		memcpy(k, tmp, sizeof k);
 	}
 	rotate(q, H);
@@ -229,7 +234,8 @@ objective(double *ce)
 
 	*ce = 0;
 	for (int t = 0; t < T; t++)
-		memcpy(x + t * D, weight("model.embed_tokens.weight", 0, 0) + tok[t] * D, D * sizeof *x);
+		memcpy(x + t * D, weight("model.embed_tokens.weight", 0, 0) + tok[t] * D,
+		    D * sizeof *x);
 	for (int l = 0; l < L; l++) {
 		rms(x, weight("model.layers.%l.input_layernorm.weight", l, 0), T, D, h);
 		attention(h, l, y);
@@ -238,7 +244,8 @@ objective(double *ce)
 		rms(x, weight("model.layers.%l.post_attention_layernorm.weight", l, 0), T, D, h);
 		memset(y, 0, sizeof y);
 		for (int t = 0; t < T && l == DENSE; t++)
-			ffn(h + t * D, FD, weight(MLP "gate_proj.weight", l, 0), weight(MLP "up_proj.weight", l, 0),
+			ffn(h + t * D, FD, weight(MLP "gate_proj.weight", l, 0),
+			    weight(MLP "up_proj.weight", l, 0),
 			    weight(MLP "down_proj.weight", l, 0), y + t * D);
 		if (l != DENSE)
 			aux += experts(h, l, y) / PARTS;
@@ -248,7 +255,8 @@ objective(double *ce)
 	rms(x, weight("model.norm.weight", 0, 0), T, D, h);
 	for (int t = 0; t < T; t++) {
 		double sum = 0;
-		matmul(h + t * D, weight(TIED ? "model.embed_tokens.weight" : "lm_head.weight", 0, 0), 1, V, D,
+		matmul(h + t * D,
+		    weight(TIED ? "model.embed_tokens.weight" : "lm_head.weight", 0, 0), 1, V, D,
 		    logits);
 		for (int i = 0; i < V; i++)
 			sum += exp(logits[i]);
@@ -264,9 +272,11 @@ stat_aux(void)
 
 	for (uint32_t i = 0; i < om_model.nmoe; i++)
 		for (uint32_t l = 0; l < om_model.moe[i].nlayers; l++) {
-			const double *aux =
-			    (double *)(arena + om_model.moe[i].aux + l * om_model.moe[i].aux_stride);
-			sum += (om_model.moe[i].load_balance * aux[0] + om_model.moe[i].z_loss * aux[1]) / PARTS;
+			const double *aux = (double *)(arena + om_model.moe[i].aux +
+						       l * om_model.moe[i].aux_stride);
+			sum += (om_model.moe[i].load_balance * aux[0] +
+				   om_model.moe[i].z_loss * aux[1]) /
+			       PARTS;
 		}
 	return sum;
 }
@@ -277,7 +287,8 @@ check_gradients(void)
 	for (uint32_t i = 0; i < om_model.nparams; i++) {
 		const struct om_param *p = &om_model.param[i];
 		uint64_t n = p->numel * p->nlayers * (p->experts ? p->experts : 1);
-		double *w = (double *)(arena + p->weight), *g = (double *)(arena + p->grad), scale = 1e-6;
+		double *w = (double *)(arena + p->weight), *g = (double *)(arena + p->grad),
+		       scale = 1e-6;
 		for (uint64_t k = 0; k < n; k++)
 			scale = fabs(g[k]) > scale ? fabs(g[k]) : scale;
 		for (int s = 0; s < 40 && s < (int)n; s++) {
@@ -308,7 +319,8 @@ check_update(void)
 		for (uint64_t k = 0; k < n; k++) {
 			((double *)(arena + p->m))[k] = 0.1 * (uniform() - 0.5);
 			((double *)(arena + p->v))[k] = 0.01 * uniform();
-			norm2 += ((double *)(arena + p->grad))[k] * ((double *)(arena + p->grad))[k];
+			norm2 +=
+			    ((double *)(arena + p->grad))[k] * ((double *)(arena + p->grad))[k];
 		}
 	}
 	memcpy(before, arena, om_model.arena_bytes);
@@ -332,12 +344,17 @@ check_update(void)
 		} else if (strstr(p->name, "gate.weight")) {
 			decay = 0;
 		}
-		expect(grp->weight_decay == decay && grp->lr_scale == scale, p->name, grp->weight_decay, decay);
+		expect(grp->weight_decay == decay && grp->lr_scale == scale, p->name,
+		    grp->weight_decay, decay);
 		for (uint64_t k = 0; k < n; k++) {
-			double g = ((double *)(before + p->grad))[k] * coef, w = ((double *)(before + p->weight))[k];
+			double g = ((double *)(before + p->grad))[k] * coef,
+			       w = ((double *)(before + p->weight))[k];
 			double m = 0.9 * ((double *)(before + p->m))[k] + 0.1 * g;
 			double v = 0.95 * ((double *)(before + p->v))[k] + 0.05 * g * g;
-			double want = w - lr * scale * (m / ctl[OM_BIAS1] / (sqrt(v / ctl[OM_BIAS2]) + 1e-8) + decay * w);
+			double want =
+			    w -
+			    lr * scale *
+				(m / ctl[OM_BIAS1] / (sqrt(v / ctl[OM_BIAS2]) + 1e-8) + decay * w);
 			worst = fmax(worst, fabs(((double *)(arena + p->weight))[k] - want));
 			worst = fmax(worst, fabs(((double *)(arena + p->m))[k] - m));
 			worst = fmax(worst, fabs(((double *)(arena + p->v))[k] - v));
@@ -363,7 +380,8 @@ main(int argc, char **argv)
 		const struct om_param *p = &om_model.param[i];
 		uint64_t n = p->numel * p->nlayers * (p->experts ? p->experts : 1);
 		for (uint64_t k = 0; k < n; k++)
-			((double *)(arena + p->weight))[k] = p->ones + (uniform() - 0.5) * (p->ones ? 0.5 : 1.2);
+			((double *)(arena + p->weight))[k] =
+			    p->ones + (uniform() - 0.5) * (p->ones ? 0.5 : 1.2);
 	}
 	for (int t = 0; t < T; t++) {
 		((int32_t *)(arena + om_model.token_off))[t] = (int32_t)(uniform() * V);
@@ -376,7 +394,8 @@ main(int argc, char **argv)
 	total = objective(&ce);
 	double loss = *(double *)(arena + om_model.loss_off);
 	expect(fabs(loss - ce) < 1e-11 * fabs(ce), "token loss", loss, ce);
-	expect(fabs(loss + stat_aux() - total) < 1e-11 * fabs(total), "total loss", loss + stat_aux(), total);
+	expect(fabs(loss + stat_aux() - total) < 1e-11 * fabs(total), "total loss",
+	    loss + stat_aux(), total);
 	check_gradients();
 	/* a second microbatch adds the same gradient again, whatever the buffers hold by now */
 	double *first = malloc(om_model.grad_bytes), worst = 0;
@@ -384,7 +403,8 @@ main(int argc, char **argv)
 	om_model.forward(arena, 0);
 	om_model.backward(arena, 0);
 	for (uint64_t i = 0; i < om_model.grad_bytes / 8; i++)
-		worst = fmax(worst, fabs(((double *)(arena + om_model.grad_off))[i] - 2 * first[i]));
+		worst =
+		    fmax(worst, fabs(((double *)(arena + om_model.grad_off))[i] - 2 * first[i]));
 	expect(worst < 1e-13, "two equal microbatches", worst, 0);
 	check_update();
 	printf("%d passed, %d failed\n", passed, failed);

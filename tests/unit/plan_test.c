@@ -1,6 +1,6 @@
 /*
- * The verifiers must object: gradients dropped, shapes bent, buffers overlapped, steps swapped, events left out.
- * Usage: plan_test DESCRIPTION.lua, run under sanitizers.
+ * The verifiers must object: gradients dropped, shapes bent, buffers overlapped, steps swapped,
+ * events left out. Usage: plan_test DESCRIPTION.lua, run under sanitizers.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -185,7 +185,7 @@ graph_faults(void)
 			_exit(0);
 		}
 		expect(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) &&
-		        WEXITSTATUS(status) == EXIT_INTERNAL,
+			   WEXITSTATUS(status) == EXIT_INTERNAL,
 		    fault[i].name);
 	}
 }
@@ -238,8 +238,10 @@ overlap_inputs(struct plan *p)
 			for (uint32_t i = 0; i < p->prog[s][ph].n && s != p->graph->update; i++) {
 				struct op *o = &p->prog[s][ph].a[i].op;
 				for (uint8_t k = 1; k < op_row(o->op)->nin; k++) {
-					struct place *a = &p->place[o->arg[0]], *b = &p->place[o->arg[k]], old = *a;
-					if (a->kind != PLACE || b->kind != PLACE || a->off == b->off)
+					struct place *a = &p->place[o->arg[0]],
+						     *b = &p->place[o->arg[k]], old = *a;
+					if (a->kind != PLACE || b->kind != PLACE ||
+					    a->off == b->off)
 						continue;
 					a->off = b->off;
 					tried++;
@@ -277,7 +279,8 @@ plan_faults(void)
 		if (p->place[t].kind == STREAM && g->tensor.a[t].seg == moe) {
 			uint64_t stride = p->place[t].stride;
 			p->place[t].stride = 0;
-			expect(plan_fault(p) != NULL, "one entry of the residual stream for all layers");
+			expect(plan_fault(p) != NULL,
+			    "one entry of the residual stream for all layers");
 			p->place[t].stride = stride;
 			break;
 		}
@@ -324,7 +327,10 @@ plan_faults(void)
 			/* later readers on stream 0 are behind the second event */
 			expect(plan_fault(p) == NULL, "a stream behind events both ways");
 			fwd->a[i + 1].wait = -1;
-			/* the last step's output goes to the next segment, which this plan does not let wait */
+			/*
+			 * the last step's output goes to the next segment, which this plan does not
+			 * let wait
+			 */
 			expect(plan_fault(p) != NULL, "no event back");
 			fwd->a[i].wait = -1;
 		}
