@@ -183,7 +183,7 @@ struct spec {
  */
 void load(const char *path, struct define *defs, uint32_t ndefs, struct spec *out);
 
-/* ---- srcpos.c: the file as tokens; Lua gets one token a line, so that its lines are exact places  */
+/* ---- srcpos.c: the file as tokens; Lua gets one token a line, so that its lines are exact */
 
 char *srcpos_split(uint32_t file, size_t *n);          /* the text for Lua */
 struct pos srcpos_token(uint32_t file, uint32_t line); /* of the token on a line of it */

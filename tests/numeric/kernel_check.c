@@ -76,7 +76,7 @@ static const double tolerance = OM_DOUBLE ? 1e-11 : 2e-5;
 #define INSTANCES(X)                                                                               \
 	EMBED(X, 1, 1, 1) EMBED(X, 7, 13, 2) EMBED(X, 67, 33, 13) EMBED(X, 512, 128, 1000)         \
 	HEAD(X, 1, 1, 1, 1) HEAD(X, 2, 1, 2, 3) HEAD(X, 7, 13, 33, 2) HEAD(X, 67, 33, 67, 13)      \
-	HEAD(X, 300, 67, 333, 128) HEAD(X, 256, 128, 4096, 128)                                    \
+	HEAD(X, 300, 67, 333, 128) HEAD(X, 256, 64, 2048, 128)                                    \
 	RMSNORM(X, 1, 1, 1, 16) RMSNORM(X, 2, 1, 2, 1) RMSNORM(X, 7, 3, 13, 16)                    \
 	RMSNORM(X, 67, 1, 33, 5) RMSNORM(X, 512, 4, 32, 16) RMSNORM(X, 512, 1, 384, 16)            \
 	LINEAR(X, 1, 1, 1) LINEAR(X, 2, 1, 2) LINEAR(X, 1, 2, 1) LINEAR(X, 7, 13, 33)              \

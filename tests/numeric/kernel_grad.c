@@ -397,7 +397,7 @@ int
 main(int argc, char **argv)
 {
 	uint64_t first = argc > 1 ? strtoull(argv[1], NULL, 10) : (uint64_t)time(NULL);
-	omp_set_num_threads(2);
+	omp_set_num_threads(1); /* kernel_check shows that it makes no difference */
 	for (seed = first; seed < first + SEEDS; seed++) {
 		test_linear();
 		test_grouped();

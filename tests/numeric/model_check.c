@@ -291,8 +291,8 @@ check_gradients(void)
 		       scale = 1e-6;
 		for (uint64_t k = 0; k < n; k++)
 			scale = fabs(g[k]) > scale ? fabs(g[k]) : scale;
-		for (int s = 0; s < 40 && s < (int)n; s++) {
-			uint64_t k = n <= 40 ? (uint64_t)s : (uint64_t)(uniform() * (double)n);
+		for (int s = 0; s < 24 && s < (int)n; s++) {
+			uint64_t k = n <= 24 ? (uint64_t)s : (uint64_t)(uniform() * (double)n);
 			double old = w[k], step = 1e-5, ce;
 			w[k] = old + step;
 			double up = objective(&ce);

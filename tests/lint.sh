@@ -1,0 +1,83 @@
+#!/bin/sh
+# The rules of the house that a compiler and clang-format do not know. Prints what is wrong, and nothing if all is well.
+# Usage: tests/lint.sh
+set -u
+export LC_ALL=C
+cd "$(dirname "$0")/.." || exit 1
+out=$(mktemp) || exit 1
+trap 'rm -f "$out"' EXIT
+
+# what is tracked, and what would be with "git add": a rule should speak before the commit
+all=$(git ls-files -co --exclude-standard | sort -u | while read -r f; do [ -f "$f" ] && echo "$f"; done)
+# generated trees and inputs whose odd text is the test are not ours to format
+ours=$(echo "$all" | grep -vE '^tests/(gold/[^/]*/|err/|runtime/[^/]*\.(yaml|err)$)')
+pick() { # regular expression of names
+	echo "$ours" | grep -E "$1"
+}
+say() { # text that stands before each line of standard input
+	sed "s|^|$1|" >>"$out"
+}
+
+top='\.ci|\.clang-format|\.gitignore|LICENSE|Makefile|README\.md'
+top="$top|generator|kernels|models|out|runtime|templates|tests"
+echo "$all" | cut -d/ -f1 | sort -u | grep -vxE "$top" |
+	say 'not a known entry of the top level: '
+
+# shellcheck disable=SC2046 # no name of a file here has a blank
+{
+	grep -nIE '[[:blank:]]+$' $ours | sed 's/^\([^:]*:[0-9]*\):.*/\1: ends with a blank/' | say ''
+
+	# code keeps to 100 columns of tabs of eight; scripts, which carry long messages, to 120; prose is free
+	awk '{
+		limit = FILENAME ~ /\.sh$|^\.ci\// ? 120 : 100
+		n = 0
+		for (i = 1; i <= length($0); i++)
+			n += substr($0, i, 1) == "\t" ? 8 - n % 8 : 1
+		if (n > limit)
+			print FILENAME ":" FNR ": has " n " columns, at most " limit
+	}' $(pick '(\.(c|h|cu|cuh|def|lua|sh)|^\.ci/run)$') | say ''
+	grep -nE '^	* {8}|^ +	' $(pick '(\.(c|h|cu|cuh|def|sh)|^\.ci/run)$') |
+		sed 's/^\([^:]*:[0-9]*\):.*/\1: is indented by blanks, not tabs/' | say ''
+	grep -n '	' $(pick '\.lua$') | sed 's/^\([^:]*:[0-9]*\):.*/\1: has a tab/' | say ''
+
+	grep -nwE 'TODO|FIXME|XXX|HACK|TBD|WIP' $(pick '^(generator|runtime|kernels|templates)/') | say 'unfinished: '
+	grep -nE '/(hom[e]|User[s]|roo[t]|wor[k])/[A-Za-z]' $ours /dev/null | say 'a path of one machine: '
+
+	wc -l $(pick '\.(c|h|cu|cuh)$') |
+		awk '$2 != "total" && $1 >= 900 { print $2 ": has " $1 " lines, at most 899" }' | say ''
+}
+
+# op.def: a gradient rule names an op that is there, with as many arguments as it takes
+awk '
+{
+	gsub(/\/\*[^*]*\*\//, "")
+	if (comment && !sub(/.*\*\//, ""))
+		next
+	comment = sub(/\/\*.*/, "")
+	text = text $0
+}
+END {
+	n = split(text, row, /OP\(/)
+	for (i = 2; i <= n; i++) {
+		name = row[i]
+		sub(/,.*/, "", name)
+		split(row[i], s, "\"")
+		inputs[name] = split(s[6], unused, " ")
+		rest[name] = row[i]
+	}
+	for (name in rest)
+		while (match(rest[name], /= *[a-z_0-9]+\([^)]*\)/)) {
+			call = substr(rest[name], RSTART + 1, RLENGTH - 1)
+			rest[name] = substr(rest[name], RSTART + RLENGTH)
+			op = call
+			gsub(/^ *|\(.*/, "", op)
+			args = split(substr(call, index(call, "(") + 1), unused, ",")
+			if (!(op in inputs))
+				print "gradient of " name ": there is no op " op
+			else if (args != inputs[op])
+				print "gradient of " name ": " op " takes " inputs[op] " arguments, gets " args
+		}
+}' generator/op.def | sort | say 'generator/op.def: '
+
+cat "$out"
+[ ! -s "$out" ]
