@@ -42,7 +42,7 @@ typedef om_vec om_vecu __attribute__((aligned(sizeof(om_real))));
  * region (gcc would outline it for one machine only); it is called inside one. Off under the
  * sanitizers, whose own start-up comes after the binding.
  */
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
+#if defined(__x86_64__) && __GNUC__ >= 12 && !defined(__clang__) && \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && !defined(OM_NO_CLONES)
 #define OM_MACHINES target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")
 #define OM_CLONES __attribute__((unused, noinline, OM_MACHINES))
