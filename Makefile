@@ -8,6 +8,7 @@ BINDIR ?= $(PREFIX)/bin
 DATADIR ?= $(PREFIX)/share
 PKG_CONFIG ?= pkg-config
 SAN ?=
+SEED ?= $(shell date +%s)
 V ?= 0
 BASE ?= HEAD
 
@@ -61,6 +62,11 @@ check: deps
 		build/san/tests/front_test
 	$(quiet)sh tests/run.sh $(ONLY)
 
+# Where PyTorch and transformers are: fresh random models, compared the same way as the committed ones.
+check-peer: all
+	rm -rf build/peer && python3 tests/peer/make.py build/peer $(SEED)
+	sh tests/peer/run.sh build/olmogen build/check/peer build/peer
+
 bless: all
 	$(quiet)mkdir -p build/gold
 	BLESS=1 sh tests/gold/run.sh build/olmogen build/gold
@@ -104,6 +110,7 @@ help:
 	@echo 'make demo       installs what is missing, builds, generates models/tiny.lua, trains it (two minutes)'
 	@echo 'make            builds build/olmogen'
 	@echo 'make check      runs all tests (ONLY=err,gold for some of them)'
+	@echo 'make check-peer fresh random models against transformers (needs PyTorch); SEED=1'
 	@echo 'make bench      prints times: plan, emission, build, GEMM against OpenBLAS, start'
 	@echo 'make lint       checks format and the rules of the house; make format formats'
 	@echo 'make bless      rewrites the golden files; look at the diff before you commit'
@@ -111,6 +118,6 @@ help:
 	@echo 'make clean      removes build/ and what is in out/'
 	@echo 'variables       CC CFLAGS SAN=address,undefined V=1'
 
-.PHONY: all check bless bench lint format deps demo install uninstall clean help
+.PHONY: all check check-peer bless bench lint format deps demo install uninstall clean help
 .SECONDARY:
 -include $(GEN_OBJ:.o=.d)

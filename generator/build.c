@@ -14,13 +14,13 @@ bool
 build(const char *dir, int jobs, bool verbose)
 {
 	char *argv[] = { "make", "-C", xstrdup(dir), xprintf("-j%d", jobs), "--no-print-directory",
-		verbose ? "V=1" : "V=0", NULL };
+		verbose ? "V=1" : "-s", NULL };
 	/*
 	 * the trainer's bytes must not depend on who builds: neither on their variables nor on a
 	 * make around us
 	 */
 	static const char *const theirs[] = { "CFLAGS", "CPPFLAGS", "LDFLAGS", "MAKEFLAGS",
-		"MFLAGS", "MAKELEVEL", "V" };
+		"GNUMAKEFLAGS", "MAKEFILES", "MFLAGS", "MAKELEVEL", "V" };
 	int status;
 	pid_t child;
 
@@ -39,7 +39,8 @@ build(const char *dir, int jobs, bool verbose)
 		fprintf(stderr, "olmogen: error: cannot start make: %s\n", strerror(errno));
 		return false;
 	}
-	if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 0 &&
+	    !access(xprintf("%s/trainer", dir), X_OK))
 		return true;
 	fprintf(stderr,
 	    "olmogen: error: the build in %s failed; the sources are there, 'make -C %s V=1' shows "

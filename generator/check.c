@@ -3,6 +3,7 @@
  * other fields, and reports each fault with the values that would do. A value in error is given but
  * no longer set; rules pass over it, so that one mistake is one error.
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,7 +16,7 @@ const struct target_row targets[] = {
 };
 const uint32_t n_targets = LEN(targets);
 
-enum { NAME_LENGTH_MAX = 100 };
+enum { NAME_LENGTH_MAX = 80 };
 
 /* The target of a name, NULL if there is none. */
 const struct target_row *
@@ -48,7 +49,7 @@ set_object(struct value *v, struct object *o)
 
 /* The default's Lua text as a value; field.def writes each type in one form only. */
 static void
-set_default(struct value *v, const struct field_row *row)
+set_default(const struct object *o, struct value *v, const struct field_row *row)
 {
 	const char *s = row->dflt;
 	v->set = true;
@@ -76,9 +77,15 @@ set_default(struct value *v, const struct field_row *row)
 	case LIST:
 		return;
 	case LAYERS:
-		break;
+		/* without a number of layers there is no list, and an error already */
+		v->set = spec_value(o, F_transformer_n_layers)->set;
+		v->n = v->set ? (uint32_t)spec_int(o, F_transformer_n_layers) : 0;
+		v->list = xalloc((v->n + 1) * sizeof(*v->list));
+		v->list[0] = spec_new(type_named(s, strcspn(s, " ")), v->pos);
+		for (uint32_t i = 1; i < v->n; i++)
+			v->list[i] = v->list[0];
+		return;
 	}
-	internal("field.def: %s.%s can't have a default", object_names[row->object], row->name);
 }
 
 static bool
@@ -164,7 +171,7 @@ check_object(struct object *o)
 			diag_error(o->pos, "%s is required", spec_name(f));
 			diag_help("%s is %s: %s", row->name, spec_range(f), row->doc);
 		} else if (!v->given && *row->dflt) {
-			set_default(v, row);
+			set_default(o, v, row);
 		}
 		for (uint32_t i = 0, j; i < v->n; i++) {
 			for (j = 0; j < i && v->list[j] != v->list[i];)
@@ -189,15 +196,40 @@ derive(struct value *v, int64_t i)
 static void
 derive_heads(const struct object *model)
 {
-	const struct object *attention = model ? spec_obj(model, F_transformer_attention) : NULL;
-	if (!attention)
-		return;
-	const struct value *heads = spec_value(attention, F_attention_n_heads);
-	const struct value *width = spec_value(model, F_transformer_d_model);
-	if (heads->set)
-		derive(spec_value(attention, F_attention_n_kv_heads), heads->i);
-	if (heads->set && width->set && width->i % heads->i == 0)
-		derive(spec_value(attention, F_attention_head_dim), width->i / heads->i);
+	const struct value *layers = model ? spec_value(model, F_transformer_attention) : NULL;
+	const struct value *width = model ? spec_value(model, F_transformer_d_model) : NULL;
+	for (uint32_t i = 0; layers && i < layers->n; i++) {
+		const struct object *attention = layers->list[i];
+		const struct value *heads = spec_value(attention, F_attention_n_heads);
+		if (heads->set)
+			derive(spec_value(attention, F_attention_n_kv_heads), heads->i);
+		if (heads->set && width->set && width->i % heads->i == 0)
+			derive(spec_value(attention, F_attention_head_dim), width->i / heads->i);
+		const struct object *rope = spec_obj(attention, F_attention_rope);
+		const struct object *yarn =
+		    rope && rope->type == OBJ_rope ? spec_obj(rope, F_rope_scaling) : NULL;
+		if (!yarn || yarn->type != OBJ_yarn || !spec_value(yarn, F_yarn_factor)->set)
+			continue;
+		struct value *v = spec_value(yarn, F_yarn_attention_factor);
+		if (!v->given) {
+			v->num = 0.1 * log(spec_num(yarn, F_yarn_factor)) + 1;
+			v->set = true;
+		}
+	}
+}
+
+static void
+derive_groups(const struct object *model)
+{
+	const struct value *layers = model ? spec_value(model, F_transformer_feed_forward) : NULL;
+	for (uint32_t i = 0; layers && i < layers->n; i++) {
+		const struct object *router = layers->list[i]->type == OBJ_moe
+						  ? spec_obj(layers->list[i], F_moe_router)
+						  : NULL;
+		if (router && spec_value(router, F_router_n_groups)->set)
+			derive(spec_value(router, F_router_top_groups),
+			    spec_int(router, F_router_n_groups));
+	}
 }
 
 static void
@@ -299,6 +331,7 @@ override_target(struct value *v, const char *name)
 	if (target_find(name)) {
 		set_text(v, name);
 		v->given = false; /* not by the file: it has no place to point at */
+		v->pos = (struct pos){ 0 };
 		return;
 	}
 	diag_error((struct pos){ 0 }, "--target=%s is not known%s", name,
@@ -326,6 +359,7 @@ check(struct object *trainer, const char *target)
 	check_name(spec_value(trainer, F_trainer_name));
 	check_rules(trainer);
 	derive_heads(model);
+	derive_groups(model);
 	if (row && !memory->given) {
 		memory->num = row->memory_gib;
 		memory->set = true;

@@ -18,8 +18,7 @@ config(const struct plan *p, struct tree *t)
 {
 	const struct graph *g = p->graph;
 	struct object *tr = g->trainer, *m = spec_obj(tr, F_trainer_model);
-	struct object *at = spec_obj(m, F_transformer_attention),
-		      *ba = spec_obj(tr, F_trainer_batch);
+	struct object *ba = spec_obj(tr, F_trainer_batch);
 	struct object *opt = spec_obj(tr, F_trainer_optimizer);
 	bool fp64 = dtype_bytes(p, DT_ACT) == 8;
 	struct buf *b = tree_file(t, "src/config.h");
@@ -33,9 +32,6 @@ config(const struct plan *p, struct tree *t)
 	define(b, "OM_D_MODEL", (uint64_t)spec_int(m, F_transformer_d_model),
 	    "width of the residual stream");
 	define(b, "OM_N_LAYERS", g->n_layers, "");
-	define(b, "OM_N_HEADS", (uint64_t)spec_int(at, F_attention_n_heads), "query heads");
-	define(b, "OM_N_KV_HEADS", (uint64_t)spec_int(at, F_attention_n_kv_heads), "");
-	define(b, "OM_HEAD_DIM", (uint64_t)spec_int(at, F_attention_head_dim), "");
 	define(b, "OM_SEQ", g->S, "tokens in a sequence");
 	define(b, "OM_MICRO", g->B, "sequences in a microbatch");
 	define(b, "OM_GLOBAL", (uint64_t)spec_int(ba, F_batch_global), "sequences in a step");
@@ -45,6 +41,8 @@ config(const struct plan *p, struct tree *t)
 	define(b, "OM_FLOPS_TOKEN", g->flops_token, "forward and backward");
 	buf_printf(b, "\n#define OM_INIT_STD %s\n",
 	    emit_double(spec_num(spec_obj(m, F_transformer_init), F_normal_std)));
+	buf_printf(b, "#define OM_HEAD_Z_LOSS %s\n",
+	    emit_double(spec_num(spec_obj(m, F_transformer_lm_head), F_lm_head_z_loss)));
 	buf_printf(b, "#define OM_BETA1 %s\n", emit_double(spec_value(opt, F_adamw_betas)->num));
 	buf_printf(b, "#define OM_BETA2 %s\n", emit_double(spec_value(opt, F_adamw_betas)->num2));
 	buf_printf(b, "#define OM_CLIP_NORM %s\n", emit_double(spec_num(opt, F_adamw_clip_norm)));

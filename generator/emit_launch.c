@@ -62,8 +62,8 @@ launchers(const struct plan *p, struct tree *t)
 	buf_printf(
 	    h, "enum { OM_N_OPS = %u };\nextern struct om_op om_ops[OM_N_OPS];\n\n", p->inst.n - 1);
 	for (uint32_t i = 1; i < p->inst.n; i++)
-		emit_wrapped(
-		    h, 0, xprintf("void om_%s(%s);", p->inst.a[i].name, args(&p->inst.a[i], true)));
+		emit_wrapped(h, 0,
+		    xprintf("void launch_%s(%s);", p->inst.a[i].name, args(&p->inst.a[i], true)));
 	buf_puts(h, "\n#endif\n");
 
 	c = tree_file(t, "src/launch.c");
@@ -90,7 +90,7 @@ launchers(const struct plan *p, struct tree *t)
 	for (uint32_t i = 1; i < p->inst.n; i++) {
 		const struct instance *in = &p->inst.a[i];
 		buf_puts(c, "\nvoid\n");
-		emit_wrapped(c, 0, xprintf("om_%s(%s)", in->name, args(in, true)));
+		emit_wrapped(c, 0, xprintf("launch_%s(%s)", in->name, args(in, true)));
 		buf_puts(c, "{\n");
 		emit_wrapped(
 		    c, 1, xprintf("LAUNCH(%u, om_k_%s(%s));", i - 1, in->name, args(in, false)));

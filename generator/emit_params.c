@@ -32,6 +32,7 @@ layer_lists(const struct plan *p, struct buf *b)
 static void
 params(const struct plan *p, struct buf *b)
 {
+	static const char *const inits[] = { "OM_NORMAL", "OM_ONE", "OM_ZERO" };
 	const struct graph *g = p->graph;
 
 	buf_puts(b, "\nstatic const struct om_param params[] = {\n");
@@ -42,6 +43,8 @@ params(const struct plan *p, struct buf *b)
 		if (t->class != T_PARAM)
 			continue;
 		buf_printf(b, "\t{\n\t\t.name = \"%s\",\n", t->hf);
+		if (strcmp(hf_name(g, t->hf), t->hf))
+			buf_printf(b, "\t\t.hf_name = \"%s\",\n", hf_name(g, t->hf));
 		emit_wrapped(b, 2,
 		    xprintf(".weight = OM_OFF_%s, .grad = OM_OFF_%s,", t->name,
 			g->tensor.a[t->grad].name));
@@ -58,9 +61,9 @@ params(const struct plan *p, struct buf *b)
 		buf_printf(&line, " }, .ndims = %u, .experts = %llu,", t->ndims - lead,
 		    (unsigned long long)(lead ? t->dim[0] : 0));
 		emit_wrapped(b, 2, line.s);
-		buf_printf(b, "\t\t.layer = %s, .nlayers = %u, .ones = %s, .group = %u,\n\t},\n",
+		buf_printf(b, "\t\t.layer = %s, .nlayers = %u, .init = %s, .group = %u,\n\t},\n",
 		    s->nlayers ? xprintf("%s_layers", s->name) : "NULL",
-		    s->nlayers ? s->nlayers : 1, t->ones ? "true" : "false", t->group);
+		    s->nlayers ? s->nlayers : 1, inits[t->init], t->group);
 	}
 	buf_puts(b, "};\n\nstatic const struct om_group groups[] = {\n");
 	for (uint32_t i = 0; i < g->group.n; i++)
@@ -89,9 +92,7 @@ moes(const struct plan *p, struct buf *b)
 		const struct op *o = route_of(&g->seg.a[s]);
 		if (!o)
 			continue;
-		const struct object *m =
-		    spec_value(spec_obj(g->trainer, F_trainer_model), F_transformer_feed_forward)
-			->list[g->seg.a[s].layer[0]];
+		const struct object *m = g->seg.a[s].ffn;
 		const struct object *r = spec_obj(m, F_moe_router);
 		const char *load = g->tensor.a[o->arg[6]].name, *aux = g->tensor.a[o->arg[7]].name;
 		if (!n++)
@@ -113,6 +114,25 @@ moes(const struct plan *p, struct buf *b)
 	if (n)
 		buf_puts(b, "};\n");
 	return n;
+}
+
+/* A line of text as a C string of its own, newline included; long ones are broken after commas. */
+static void
+quoted_line(const char *s, size_t n, struct buf *b)
+{
+	enum { WIDTH = 40 }; /* what follows a break is at most a name and a number */
+	size_t col = 0;
+
+	buf_puts(b, "\n\t    \"");
+	for (size_t i = 0; i < n; i++) {
+		buf_printf(b, s[i] == '"' || s[i] == '\\' ? "\\%c" : "%c", s[i]);
+		col += s[i] == '"' ? 2 : 1;
+		if (s[i] == ',' && col > WIDTH && i + 1 < n) {
+			buf_puts(b, "\"\n\t    \"");
+			col = 0;
+		}
+	}
+	buf_puts(b, "\\n\"");
 }
 
 void
@@ -153,11 +173,21 @@ emit_params(const struct plan *p, const char *fingerprint, struct tree *t)
 	buf_printf(b,
 	    "\t.param = params,\n\t.nparams = %u,\n\t.group = groups,\n\t.ngroups = %u,\n", nparams,
 	    g->group.n);
+	const char *reason = NULL, *json = hf_config(g, &reason);
+	if (json) {
+		buf_puts(b, "\t.hf_config =");
+		for (; *json; json += strcspn(json, "\n") + 1)
+			quoted_line(json, strcspn(json, "\n"), b);
+		buf_puts(b, ",\n");
+	} else {
+		buf_printf(b, "\t.hf_refusal = \"%s\",\n", reason);
+	}
 	if (nmoe)
 		buf_printf(b, "\t.moe = moes,\n\t.nmoe = %u,\n", nmoe);
-	buf_puts(b,
-	    "\t.op = om_ops,\n\t.nops = OM_N_OPS,\n\t.init = om_init,\n\t.zero = om_zero,\n"
-	    "\t.forward = om_forward,\n\t.backward = om_backward,\n\t.update = om_update,\n};\n");
+	buf_puts(b, "\t.head_z_loss = OM_HEAD_Z_LOSS,\n"
+		    "\t.op = om_ops,\n\t.nops = OM_N_OPS,\n\t.init = om_init,\n\t.zero = om_zero,\n"
+		    "\t.forward = om_forward,\n\t.backward = om_backward,\n\t.eval = "
+		    "om_evaluate,\n\t.update = om_update,\n};\n");
 
 	b = tree_file(t, "src/model.h");
 	emit_banner(p, "the model as the runtime sees it", "/*", "*/", b);

@@ -15,10 +15,10 @@ address(const struct plan *p, uint32_t s, tensor_id t)
 	const struct graph *g = p->graph;
 	const struct tensor *x = &g->tensor.a[t];
 	const struct place *pl = &p->place[t];
-	const char *layer = s == g->embed  ? "0"
-			    : s == g->head ? "OM_N_LAYERS"
-			    : pl->next     ? "layer + 1"
-					   : "layer";
+	const char *layer = s == g->embed                  ? "0"
+			    : s == g->head || s == g->eval ? "OM_N_LAYERS"
+			    : pl->next                     ? "layer + 1"
+							   : "layer";
 	bool many = g->seg.a[x->seg].nlayers != 0;
 
 	if (pl->kind == STREAM)
@@ -70,7 +70,7 @@ function(const struct plan *p, uint32_t s, int ph, struct buf *b)
 		const struct op_row *r = op_row(st->op.op);
 		struct buf call = { 0 };
 		comment(p, st, &body);
-		buf_printf(&call, "om_%s(", p->inst.a[st->inst].name);
+		buf_printf(&call, "launch_%s(", p->inst.a[st->inst].name);
 		for (uint8_t k = 0; k < r->nin + r->nout; k++)
 			buf_printf(&call, "%s%s", k ? ", " : "", address(p, s, st->op.arg[k]));
 		if (st->workspace_bytes)
@@ -154,12 +154,19 @@ emit_step(const struct plan *p, struct tree *t)
 		    "void\nom_zero(unsigned char *arena)\n{\n"
 		    "\tmemset(arena + OM_GRAD, 0, OM_GRAD_BYTES);\n"
 		    "\tmemset(arena + OM_STAT, 0, OM_STAT_BYTES);\n}\n");
-	for (int ph = 0; ph < N_PHASES; ph++) {
-		buf_printf(
-		    b, "\nvoid\nom_%s(unsigned char *arena, int slot)\n{\n", phase_names[ph]);
-		call_segment(p, ph == FORWARD ? g->embed : g->head, ph, b);
+	static const struct {
+		const char *name;
+		int phase;
+		bool eval;
+	} passes[] = { { "forward", FORWARD, false }, { "backward", BACKWARD, false },
+		{ "evaluate", FORWARD, true } };
+	for (unsigned i = 0; i < LEN(passes); i++) {
+		int ph = passes[i].phase;
+		uint32_t head = passes[i].eval ? g->eval : g->head;
+		buf_printf(b, "\nvoid\nom_%s(unsigned char *arena, int slot)\n{\n", passes[i].name);
+		call_segment(p, ph == FORWARD ? g->embed : head, ph, b);
 		call_layers(p, ph, b);
-		call_segment(p, ph == FORWARD ? g->head : g->embed, ph, b);
+		call_segment(p, ph == FORWARD ? head : g->embed, ph, b);
 		buf_puts(b, "}\n");
 	}
 
@@ -169,5 +176,6 @@ emit_step(const struct plan *p, struct tree *t)
 		    "void om_init(unsigned char *arena);\nvoid om_zero(unsigned char *arena);\n"
 		    "void om_forward(unsigned char *arena, int slot);\n"
 		    "void om_backward(unsigned char *arena, int slot);\n"
+		    "void om_evaluate(unsigned char *arena, int slot);\n"
 		    "void om_update(unsigned char *arena);\n\n#endif\n");
 }

@@ -21,6 +21,8 @@ private_to(const struct graph *g, const struct segment *seg, const struct op *a,
 	for (uint8_t i = r->nin; i < r->nin + r->nout; i++) {
 		if (g->tensor.a[a->arg[i]].class != T_ACT)
 			continue;
+		if (a->arg[i] == seg->y)
+			return false;
 		for (int p = 0; p < N_PHASES; p++)
 			for (uint32_t k = 0; k < seg->ops[p].n; k++)
 				if (&seg->ops[p].a[k] != b && reads(&seg->ops[p].a[k], a->arg[i]))

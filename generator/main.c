@@ -19,6 +19,8 @@ static const char usage[] =
     "  --check           writes nothing; fails if the tree on disk is not what would be emitted\n"
     "  --dump=STAGE      prints what a stage gives: load, check, graph, shard, fuse, plan or emit\n"
     "  --explain[=FIELD] describes the language, or one object or field of it\n"
+    "  --from-hf=DIR     prints a description of the Hugging Face model whose config.json is in "
+    "DIR\n"
     "  -j N              jobs of the build (default 2)\n"
     "  -v                says what is written and run\n"
     "  --help, --version\n"
@@ -92,10 +94,11 @@ compile(struct object *trainer, const char *dir, const struct options *o)
 		return true;
 
 	struct plan *p = plan(s);
-	plancheck(p);
 	text.n = 0;
 	plan_print(p, &text);
-	if (dump(o, "plan", &text))
+	bool shown = dump(o, "plan", &text);
+	plancheck(p);
+	if (shown)
 		return true;
 	plan_fits(p);
 	if (!o->plan)
@@ -186,13 +189,14 @@ compile_files(char **path, int n, const struct options *o)
 int
 main(int argc, char **argv)
 {
-	enum { PLAN = 256, EMIT_ONLY, CHECK, DUMP, EXPLAIN, TARGET, HELP, VERSION };
+	enum { PLAN = 256, EMIT_ONLY, CHECK, DUMP, EXPLAIN, FROM_HF, TARGET, HELP, VERSION };
 	static const struct option longs[] = {
 		{ "plan", no_argument, NULL, PLAN },
 		{ "emit-only", no_argument, NULL, EMIT_ONLY },
 		{ "check", no_argument, NULL, CHECK },
 		{ "dump", required_argument, NULL, DUMP },
 		{ "explain", optional_argument, NULL, EXPLAIN },
+		{ "from-hf", required_argument, NULL, FROM_HF },
 		{ "target", required_argument, NULL, TARGET },
 		{ "help", no_argument, NULL, HELP },
 		{ "version", no_argument, NULL, VERSION },
@@ -250,7 +254,12 @@ main(int argc, char **argv)
 					  "fuse, plan, emit",
 				    optarg);
 			break;
+		case FROM_HF:
+			return from_hf(optarg) ? 0 : EXIT_USER;
 		case EXPLAIN:
+			/* "--explain FIELD" too */
+			if (!optarg && optind < argc && argv[optind][0] != '-')
+				optarg = argv[optind];
 			return explain(optarg) ? 0 : EXIT_USAGE;
 		case TARGET:
 			o.target = optarg;

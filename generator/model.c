@@ -11,7 +11,15 @@ struct builder {
 	struct graph *g;
 	uint32_t seg;
 	uint32_t rline;
+	struct rope_made {
+		const struct object *rope;
+		uint64_t head_dim;
+		tensor_id table;
+		struct rope_made *next;
+	} * ropes;
 };
+
+#define ATTN "model.layers.%l.self_attn."
 
 static tensor_id
 tensor(struct builder *b, const char *name, enum tensor_class c, enum dtype d, int ndims,
@@ -43,7 +51,7 @@ param(struct builder *b, const char *name, const char *hf, int ndims, const uint
 	g->tensor.a[grad].param = id;
 	g->tensor.a[id].grad = grad;
 	g->tensor.a[id].hf = hf;
-	g->tensor.a[id].ones = ndims == 1;
+	g->tensor.a[id].init = ndims == 1 ? INIT_ONE : INIT_NORMAL;
 	g->tensor.a[id].experts = ndims == 3;
 	return id;
 }
@@ -81,6 +89,17 @@ linear(
 	return y;
 }
 
+static tensor_id
+bias(struct builder *b, const char *name, const char *hf, tensor_id x, const char *out)
+{
+	uint64_t m = b->g->tensor.a[x].dim[0], n = b->g->tensor.a[x].dim[1];
+	tensor_id c = param(b, name, hf, DIMS(n)), y = ACT(b, out, m, n);
+
+	b->g->tensor.a[c].init = INIT_ZERO;
+	OP_(b, OP_bias, x, c, y);
+	return y;
+}
+
 /* RMS norm over heads groups of each row; heads = 1 is the whole row. */
 static tensor_id
 norm(struct builder *b, const char *name, const char *hf, tensor_id x, uint64_t heads,
@@ -98,58 +117,140 @@ norm(struct builder *b, const char *name, const char *hf, tensor_id x, uint64_t 
 	return y;
 }
 
+/* The table of a rope and head size, made once for all layers that have the same. */
 static tensor_id
-attention(struct builder *b, tensor_id x, tensor_id rope_table)
+rope_table(struct builder *b, const struct object *rope, uint64_t HD)
 {
 	struct graph *g = b->g;
-	struct object *tr = spec_obj(g->trainer, F_trainer_model);
-	struct object *at = spec_obj(tr, F_transformer_attention);
+	const struct object *sc = spec_obj(rope, F_rope_scaling);
+	/* in the order of op.def's scalings */
+	static const enum object_type kinds[] = { OBJ_unscaled, OBJ_linear_scaling, OBJ_yarn,
+		OBJ_llama3 };
+	uint32_t seg = b->seg, n = 0;
+
+	for (struct rope_made *m = b->ropes; m; m = m->next, n++)
+		if (m->head_dim == HD && spec_equal(m->rope, rope))
+			return m->table;
+	b->seg = g->init;
+	b->rline = spec_value(rope, F_rope_theta)->rline;
+	tensor_id t = tensor(b, n ? xprintf("rope_table_%u", n + 1) : "rope_table", T_CONST,
+	    DT_STAT, DIMS(g->S, HD));
+	struct op *o = OP_(b, OP_rope_table, t);
+	while (kinds[o->ints[0]] != sc->type)
+		o->ints[0]++;
+	o->floats[0] = spec_num(rope, F_rope_theta);
+	o->floats[1] = o->floats[5] = 1;
+	if (sc->type == OBJ_linear_scaling) {
+		o->floats[1] = spec_num(sc, F_linear_scaling_factor);
+	} else if (sc->type == OBJ_yarn) {
+		o->floats[1] = spec_num(sc, F_yarn_factor);
+		o->floats[2] = spec_num(sc, F_yarn_beta_fast);
+		o->floats[3] = spec_num(sc, F_yarn_beta_slow);
+		o->floats[4] = (double)spec_int(sc, F_yarn_original_length);
+		o->floats[5] = spec_num(sc, F_yarn_attention_factor);
+	} else if (sc->type == OBJ_llama3) {
+		o->floats[1] = spec_num(sc, F_llama3_factor);
+		o->floats[2] = spec_num(sc, F_llama3_low_freq_factor);
+		o->floats[3] = spec_num(sc, F_llama3_high_freq_factor);
+		o->floats[4] = (double)spec_int(sc, F_llama3_original_length);
+	}
+	b->seg = seg;
+	struct rope_made *m = xalloc(sizeof *m);
+	*m = (struct rope_made){ rope, HD, t, b->ropes };
+	b->ropes = m;
+	return t;
+}
+
+static tensor_id
+attention(struct builder *b, const struct object *at, tensor_id x)
+{
+	struct graph *g = b->g;
 	uint64_t H = (uint64_t)spec_int(at, F_attention_n_heads), D = g->tensor.a[x].dim[1];
 	uint64_t HK = (uint64_t)spec_int(at, F_attention_n_kv_heads);
 	uint64_t HD = (uint64_t)spec_int(at, F_attention_head_dim);
+	uint64_t window = (uint64_t)spec_int(at, F_attention_window);
 	const char *qk_norm = spec_str(at, F_attention_qk_norm);
-	static const char layer[] = "model.layers.%l.self_attn.";
-	tensor_id qkv[3], rot[2], o, lse;
+	bool normed = strcmp(qk_norm, "none") != 0,
+	     biased = strcmp(spec_str(at, F_attention_bias), "none");
+	const struct object *rope = spec_obj(at, F_attention_rope);
+	tensor_id qkv[3], o, lse;
 	static const char *const names[] = { "q", "k", "v" };
 
-	b->rline = spec_value(at, F_attention_n_heads)->rline;
-	for (int i = 0; i < 3; i++)
+	for (int i = 0; i < 3; i++) {
+		uint64_t heads = i ? HK : H;
+		b->rline = spec_value(at, F_attention_n_heads)->rline;
+		const char *out = normed && i < 2 ? xprintf("%s_raw", names[i]) : names[i];
 		qkv[i] = linear(b, xprintf("%s_proj", names[i]),
-		    xprintf("%s%s_proj.weight", layer, names[i]), x, (i ? HK : H) * HD,
-		    strcmp(qk_norm, "none") && i < 2 ? xprintf("%s_raw", names[i]) : names[i]);
-	for (int i = 0; i < 2 && strcmp(qk_norm, "none"); i++) {
+		    xprintf("%s%s_proj.weight", ATTN, names[i]), x, heads * HD,
+		    biased ? xprintf("%s_plain", names[i]) : out);
+		b->rline = spec_value(at, F_attention_bias)->rline;
+		if (biased)
+			qkv[i] = bias(b, xprintf("%s_bias", names[i]),
+			    xprintf("%s%s_proj.bias", ATTN, names[i]), qkv[i], out);
 		b->rline = spec_value(at, F_attention_qk_norm)->rline;
-		qkv[i] = norm(b, xprintf("%s_norm", names[i]),
-		    xprintf("%s%s_norm.weight", layer, names[i]), qkv[i],
-		    strcmp(qk_norm, "head") ? 1 : (i ? HK : H), xprintf("%s_normed", names[i]));
+		if (normed && i < 2)
+			qkv[i] = norm(b, xprintf("%s_norm", names[i]),
+			    xprintf("%s%s_norm.weight", ATTN, names[i]), qkv[i],
+			    strcmp(qk_norm, "head") ? 1 : heads, xprintf("%s_normed", names[i]));
 	}
-	for (int i = 0; i < 2; i++) {
-		b->rline = spec_value(spec_obj(at, F_attention_rope), F_rope_theta)->rline;
-		rot[i] = ACT(b, xprintf("%s_rot", names[i]), g->T, (i ? HK : H) * HD);
-		struct op *p = OP_(b, OP_rope, qkv[i], rope_table, rot[i]);
+	for (int i = 0; i < 2 && rope->type == OBJ_rope; i++) {
+		tensor_id table = rope_table(b, rope, HD), y;
+		b->rline = spec_value(at, F_attention_rope)->rline;
+		y = ACT(b, xprintf("%s_rot", names[i]), g->T, (i ? HK : H) * HD);
+		struct op *p = OP_(b, OP_rope, qkv[i], table, y);
 		memcpy(p->ints, (uint64_t[]){ g->B, g->S, i ? HK : H, HD }, 4 * sizeof(uint64_t));
+		qkv[i] = y;
 	}
 	b->rline = spec_value(at, F_attention_n_heads)->rline;
 	o = ACT(b, "heads", g->T, H * HD);
 	lse = tensor(b, "heads_lse", T_ACT, DT_STAT, DIMS(g->B * H * g->S));
-	struct op *p = OP_(b, OP_attention, rot[0], rot[1], qkv[2], o, lse);
-	memcpy(p->ints, (uint64_t[]){ g->B, g->S, H, HK, HD }, 5 * sizeof(uint64_t));
+	struct op *p = OP_(b, OP_attention, qkv[0], qkv[1], qkv[2], o, lse);
+	if (!window || window > g->S)
+		window = g->S;
+	memcpy(p->ints, (uint64_t[]){ g->B, g->S, H, HK, HD, window }, 6 * sizeof(uint64_t));
 	p->floats[0] = 1 / __builtin_sqrt((double)HD);
-	return linear(b, "o_proj", xprintf("%so_proj.weight", layer), o, D, "attn");
+	bool out_bias = !strcmp(spec_str(at, F_attention_bias), "all");
+	o = linear(b, "o_proj", ATTN "o_proj.weight", o, D, out_bias ? "attn_plain" : "attn");
+	return out_bias ? bias(b, "o_bias", ATTN "o_proj.bias", o, "attn") : o;
+}
+
+/* Of the hidden activations; routed: as weighted rows of experts. */
+struct activation {
+	const char *name;
+	bool gated;
+	uint64_t a; /* of op.def's glu */
+};
+
+static const struct activation *
+activation(const char *name)
+{
+	static const struct activation all[] = { { "swiglu", true, 0 }, { "geglu", true, 1 },
+		{ "relu2", false, 0 } };
+	uint32_t i = 0;
+
+	while (strcmp(all[i].name, name))
+		i++;
+	return &all[i];
 }
 
 /* prefix tells the shared expert's tensors from a dense layer's. */
 static tensor_id
-mlp(struct builder *b, tensor_id x, uint64_t F, const char *prefix, const char *hf)
+mlp(struct builder *b, tensor_id x, uint64_t F, const char *act, const char *prefix, const char *hf)
 {
 	uint64_t T = b->g->T, D = b->g->tensor.a[x].dim[1];
-	tensor_id g = linear(b, xprintf("%sgate_proj", prefix), xprintf("%sgate_proj.weight", hf),
-	    x, F, xprintf("%sgate", prefix));
-	tensor_id u = linear(b, xprintf("%sup_proj", prefix), xprintf("%sup_proj.weight", hf), x, F,
-	    xprintf("%sup", prefix));
-	tensor_id h = ACT(b, xprintf("%shidden", prefix), T, F);
+	const struct activation *ac = activation(act);
+	tensor_id g = 0, u, h;
 
-	OP_(b, OP_swiglu, g, u, h);
+	if (ac->gated)
+		g = linear(b, xprintf("%sgate_proj", prefix), xprintf("%sgate_proj.weight", hf), x,
+		    F, xprintf("%sgate", prefix));
+	u = linear(b, xprintf("%sup_proj", prefix), xprintf("%sup_proj.weight", hf), x, F,
+	    xprintf("%sup", prefix));
+	h = ACT(b, xprintf("%shidden", prefix), T, F);
+	if (ac->gated)
+		OP_(b, OP_glu, g, u, h)->ints[0] = ac->a;
+	else
+		OP_(b, OP_relu2, u, h);
 	return linear(b, xprintf("%sdown_proj", prefix), xprintf("%sdown_proj.weight", hf), h, D,
 	    xprintf("%sout", prefix));
 }
@@ -168,10 +269,14 @@ grouped(struct builder *b, const char *name, tensor_id x, tensor_id off, uint64_
 }
 
 static tensor_id
-moe(struct builder *b, struct object *m, tensor_id x)
+moe(struct builder *b, const struct object *m, tensor_id x)
 {
 	struct graph *g = b->g;
-	struct object *ro = spec_obj(m, F_moe_router);
+	const struct object *ro = spec_obj(m, F_moe_router);
+	const char *act = spec_str(m, F_moe_activation);
+	/* in the order of op.def's scores */
+	static const char *const scores[] = { "softmax", "sigmoid", "topk_softmax" };
+	uint64_t parts = strcmp(spec_str(ro, F_router_balance_over), "sequence") ? 1 : g->B;
 	uint64_t T = g->T, D = g->tensor.a[x].dim[1];
 	uint64_t E = (uint64_t)spec_int(m, F_moe_num_experts),
 		 K = (uint64_t)spec_int(m, F_moe_top_k);
@@ -187,17 +292,24 @@ moe(struct builder *b, struct object *m, tensor_id x)
 	idx = tensor(b, "chosen", T_ACT, DT_I32, DIMS(T, K));
 	prob = tensor(b, "probs", T_ACT, DT_STAT, DIMS(T, E));
 	lse = tensor(b, "scores_lse", T_ACT, DT_STAT, DIMS(T));
-	cnt = tensor(b, "counts", T_ACT, DT_I32, DIMS(E));
+	cnt = tensor(b, "counts", T_ACT, DT_I32, DIMS(parts, E));
 	load = tensor(b, "load", T_STAT, DT_I64, DIMS(E));
 	aux = tensor(b, "aux", T_STAT, DT_F64, DIMS(2));
 	struct op *o = OP_(b, OP_route, z, p, idx, prob, lse, cnt, load, aux);
-	o->ints[0] = K;
-	o->ints[1] = (uint64_t)spec_int(ro, F_router_normalize);
+	uint64_t score = 0;
+	while (strcmp(scores[score], spec_str(ro, F_router_score)))
+		score++;
+	memcpy(o->ints,
+	    (uint64_t[]){ K, (uint64_t)spec_int(ro, F_router_normalize), score,
+		(uint64_t)spec_int(ro, F_router_n_groups),
+		(uint64_t)spec_int(ro, F_router_top_groups), parts },
+	    6 * sizeof(uint64_t));
 	/* the losses are means over microbatches and data-parallel ranks */
-	double parts = (double)g->microbatches *
-		       (double)spec_int(spec_obj(g->trainer, F_trainer_parallel), F_parallel_data);
-	o->floats[0] = spec_num(ro, F_router_load_balance) / parts;
-	o->floats[1] = spec_num(ro, F_router_z_loss) / parts;
+	double shares = (double)g->microbatches *
+			(double)spec_int(spec_obj(g->trainer, F_trainer_parallel), F_parallel_data);
+	o->floats[0] = spec_num(ro, F_router_weight_scale);
+	o->floats[1] = spec_num(ro, F_router_load_balance) / shares;
+	o->floats[2] = spec_num(ro, F_router_z_loss) / shares;
 
 	b->rline = spec_value(m, F_moe_num_experts)->rline;
 	row = tensor(b, "row", T_ACT, DT_I32, DIMS(T, K));
@@ -207,74 +319,100 @@ moe(struct builder *b, struct object *m, tensor_id x)
 	xr = ACT(b, "routed", R, D);
 	OP_(b, OP_dispatch, x, row, src, xr);
 	b->rline = spec_value(m, F_moe_hidden_size)->rline;
-	gate = grouped(b, "gate", xr, off, E, F, "gate");
+	gate = activation(act)->gated ? grouped(b, "gate", xr, off, E, F, "gate") : 0;
 	up = grouped(b, "up", xr, off, E, F, "up");
 	h = ACT(b, "hidden", R, F);
-	OP_(b, OP_swiglu_routed, gate, up, p, src, h);
+	if (gate)
+		OP_(b, OP_glu_routed, gate, up, p, src, h)->ints[0] = activation(act)->a;
+	else
+		OP_(b, OP_relu2_routed, up, p, src, h);
 	y = grouped(b, "down", h, off, E, D, "rows");
 	tensor_id sum = ACT(b, "out", T, D);
 	OP_(b, OP_combine, y, row, src, sum);
 	if (!FS)
 		return sum;
 	b->rline = spec_value(m, F_moe_shared_hidden_size)->rline;
-	tensor_id s = mlp(b, x, FS, "shared_", "model.layers.%l.mlp.shared_expert.");
+	tensor_id s = mlp(b, x, FS, act, "shared_", "model.layers.%l.mlp.shared_expert.");
 	tensor_id both = ACT(b, "mixed", T, D);
 	OP_(b, OP_add, sum, s, both);
 	return both;
 }
 
+/* Norm of a branch's end, if norms are placed there; name is that of its parameter. */
+static tensor_id
+norm_if(
+    struct builder *b, bool here, const char *name, const char *hf, tensor_id x, const char *out)
+{
+	const struct object *tr = spec_obj(b->g->trainer, F_trainer_model);
+
+	b->rline = spec_value(tr, F_transformer_norm)->rline;
+	return here ? norm(b, name, xprintf("model.layers.%%l.%s.weight", hf), x, 1, out) : x;
+}
+
 static void
-layer(struct builder *b, struct object *ffn, tensor_id rope_table)
+layer(struct builder *b, const struct object *at, const struct object *ffn)
 {
 	struct graph *g = b->g;
 	struct object *tr = spec_obj(g->trainer, F_trainer_model);
 	uint64_t D = (uint64_t)spec_int(tr, F_transformer_d_model);
-	uint32_t norm_line = spec_value(tr, F_transformer_norm)->rline;
+	const char *placement = spec_str(tr, F_transformer_norm_placement);
+	bool before = strcmp(placement, "post") != 0, after = strcmp(placement, "pre") != 0;
 	tensor_id x, a, mid, f, y;
 
 	b->rline = spec_value(tr, F_transformer_d_model)->rline;
 	x = g->seg.a[b->seg].x = ACT(b, "x", g->T, D);
-	b->rline = norm_line;
-	a = attention(b,
-	    norm(b, "attn_norm", "model.layers.%l.input_layernorm.weight", x, 1, "attn_in"),
-	    rope_table);
+	/* the names are those of OLMoE (pre), OLMo 2 (post) and Gemma 2 (peri) */
+	a = norm_if(b, before, "attn_norm", "input_layernorm", x, "attn_in");
+	a = attention(b, at, a);
+	a = norm_if(b, after, "attn_post_norm", "post_attention_layernorm", a, "attn_normed");
 	b->rline = spec_value(tr, F_transformer_attention)->rline;
 	mid = ACT(b, "mid", g->T, D);
 	OP_(b, OP_add, x, a, mid);
-	b->rline = norm_line;
-	f = norm(
-	    b, "ffn_norm", "model.layers.%l.post_attention_layernorm.weight", mid, 1, "ffn_in");
+	f = norm_if(b, before, "ffn_norm",
+	    after ? "pre_feedforward_layernorm" : "post_attention_layernorm", mid, "ffn_in");
 	if (ffn->type == OBJ_moe) {
 		f = moe(b, ffn, f);
 	} else {
 		b->rline = spec_value(ffn, F_mlp_hidden_size)->rline;
-		f = mlp(
-		    b, f, (uint64_t)spec_int(ffn, F_mlp_hidden_size), "", "model.layers.%l.mlp.");
+		f = mlp(b, f, (uint64_t)spec_int(ffn, F_mlp_hidden_size),
+		    spec_str(ffn, F_mlp_activation), "", "model.layers.%l.mlp.");
 	}
+	f = norm_if(b, after, "ffn_post_norm", "post_feedforward_layernorm", f, "ffn_normed");
 	b->rline = spec_value(tr, F_transformer_feed_forward)->rline;
 	y = ACT(b, "y", g->T, D);
 	OP_(b, OP_add, mid, f, y);
 	g->seg.a[b->seg].y = y;
 }
 
-/* Layers with equal feed-forward are one kind; kinds come in the order of their first layer. */
+/*
+ * Layers with equal attention, feed-forward and recomputation are one kind; kinds come in the order
+ * of their first layer.
+ */
 static void
-find_kinds(struct graph *g, const struct value *ff, struct object **kind)
+find_kinds(struct graph *g)
 {
+	const struct object *tr = spec_obj(g->trainer, F_trainer_model);
+	const struct value *at = spec_value(tr, F_transformer_attention);
+	const struct value *ff = spec_value(tr, F_transformer_feed_forward);
+	const struct value *re = spec_value(tr, F_transformer_recompute);
 	uint32_t count[2] = { 0 };
 
 	g->kind_of = xalloc(g->n_layers * sizeof *g->kind_of);
 	g->index_of = xalloc(g->n_layers * sizeof *g->index_of);
 	for (uint32_t l = 0; l < g->n_layers; l++) {
 		uint32_t k = g->embed + 1;
-		while (k < g->seg.n && !spec_equal(kind[k], ff->list[l]))
+		while (k < g->seg.n && !(spec_equal(g->seg.a[k].ffn, ff->list[l]) &&
+					   spec_equal(g->seg.a[k].attention, at->list[l]) &&
+					   spec_equal(g->seg.a[k].recompute, re->list[l])))
 			k++;
 		if (k == g->seg.n) {
 			bool is_moe = ff->list[l]->type == OBJ_moe;
 			uint32_t nth = ++count[is_moe];
 			const char *base = is_moe ? "moe" : "dense";
 			segment(g, nth > 1 ? xprintf("%s%u", base, nth) : base);
-			kind[k] = ff->list[l];
+			g->seg.a[k].attention = at->list[l];
+			g->seg.a[k].ffn = ff->list[l];
+			g->seg.a[k].recompute = re->list[l];
 			g->seg.a[k].layer = xalloc(g->n_layers * sizeof(uint32_t));
 		}
 		g->kind_of[l] = k;
@@ -308,16 +446,22 @@ glob(const char *pat, const char *s)
 	return !*pat;
 }
 
+static void
+name_into(struct buf *b, const char *hf, const char *layer, const char *expert)
+{
+	for (b->n = 0; *hf; hf++)
+		if (*hf == '%')
+			buf_puts(b, *++hf == 'l' ? layer : expert);
+		else
+			buf_add(b, hf, 1);
+}
+
 const char *
 param_name(const char *hf, const char *layer, const char *expert)
 {
 	struct buf b = { 0 };
 
-	for (; *hf; hf++)
-		if (*hf == '%')
-			buf_puts(&b, *++hf == 'l' ? layer : expert);
-		else
-			buf_add(&b, hf, 1);
+	name_into(&b, hf, layer, expert);
 	return b.s;
 }
 
@@ -328,14 +472,18 @@ match(const struct graph *g, const struct tensor *t, const char *pattern, const 
 {
 	const struct segment *s = &g->seg.a[t->seg];
 	uint64_t experts = t->experts ? t->dim[0] : 1;
+	struct buf name = { 0 };
 
 	*hit = *miss = NULL;
 	for (uint32_t l = 0; l < (s->nlayers ? s->nlayers : 1) && !(*hit && *miss); l++)
 		for (uint64_t e = 0; e < experts; e++) {
-			const char *name =
-			    param_name(t->hf, xprintf("%u", s->nlayers ? s->layer[l] : 0),
-				xprintf("%llu", (unsigned long long)e));
-			*(glob(pattern, name) ? hit : miss) = name;
+			char layer[12], expert[24];
+			snprintf(layer, sizeof layer, "%u", s->nlayers ? s->layer[l] : 0);
+			snprintf(expert, sizeof expert, "%llu", (unsigned long long)e);
+			name_into(&name, t->hf, layer, expert);
+			const char **which = glob(pattern, name.s) ? hit : miss;
+			if (!*which)
+				*which = xstrdup(name.s);
 		}
 }
 
@@ -352,7 +500,7 @@ find_groups(struct graph *g)
 
 	for (uint32_t i = 1; i < g->tensor.n; i++) {
 		struct tensor *t = &g->tensor.a[i];
-		struct group grp = { t->ones ? 0 : decay, 1 };
+		struct group grp = { t->ndims == 1 ? 0 : decay, 1 };
 		bool taken = false;
 		uint32_t k;
 		if (t->class != T_PARAM)
@@ -408,7 +556,7 @@ find_groups(struct graph *g)
 
 /* Squared norm over all gradients, clipping, then every parameter's step. */
 static void
-update(struct builder *b, tensor_id ctl)
+update(struct builder *b, tensor_id ctl, tensor_id loss)
 {
 	struct graph *g = b->g;
 	struct object *opt = spec_obj(g->trainer, F_trainer_optimizer);
@@ -424,7 +572,7 @@ update(struct builder *b, tensor_id ctl)
 		for (uint32_t i = 1; i < ntensors; i++)
 			if (g->tensor.a[i].class == T_PARAM && g->tensor.a[i].group == k)
 				OP_(b, OP_sumsq, g->tensor.a[i].grad, ctl);
-	OP_(b, OP_clip, ctl)->floats[0] = spec_num(opt, F_adamw_clip_norm);
+	OP_(b, OP_clip, loss, ctl)->floats[0] = spec_num(opt, F_adamw_clip_norm);
 	for (uint32_t k = 0; k < g->group.n; k++)
 		for (uint32_t i = 1; i < ntensors; i++) {
 			if (g->tensor.a[i].class != T_PARAM || g->tensor.a[i].group != k)
@@ -475,7 +623,7 @@ count(struct graph *g)
 		g->params_total = add64(g->params_total, all);
 		g->params_active = add64(g->params_active, active);
 	}
-	for (uint32_t s = 0; s < g->seg.n; s++)
+	for (uint32_t s = 0; s < g->update; s++)
 		for (int p = 0; p < N_PHASES; p++)
 			for (uint32_t i = 0; i < g->seg.a[s].ops[p].n; i++) {
 				uint64_t n = op_flops(g, &g->seg.a[s].ops[p].a[i]);
@@ -485,19 +633,64 @@ count(struct graph *g)
 	g->flops_token = flops / g->T;
 }
 
+/* The embedded tokens, scaled and normalised where the description says so. */
+static void
+embed(struct builder *b, tensor_id tokens, tensor_id w)
+{
+	struct graph *g = b->g;
+	const struct object *tr = spec_obj(g->trainer, F_trainer_model);
+	const struct object *em = spec_obj(tr, F_transformer_embedding);
+	uint64_t D = g->tensor.a[w].dim[1];
+	double factor = spec_num(em, F_embedding_scale);
+	tensor_id x = ACT(b, "x0", g->T, D);
+
+	OP_(b, OP_embed, tokens, w, x);
+	b->rline = spec_value(tr, F_transformer_embedding)->rline;
+	if (factor != 1) {
+		tensor_id y = ACT(b, "scaled", g->T, D);
+		OP_(b, OP_scale, x, y)->floats[0] = factor;
+		x = y;
+	}
+	if (spec_int(em, F_embedding_norm))
+		x = norm(b, "norm", "model.embed_norm.weight", x, 1, "normed");
+	g->seg.a[b->seg].y = x;
+}
+
+/* The final norm and the loss; once for training, and once more, forward only, for evaluation. */
+static void
+head(struct builder *b, tensor_id norm_w, tensor_id w, tensor_id label, tensor_id loss)
+{
+	struct graph *g = b->g;
+	const struct object *tr = spec_obj(g->trainer, F_trainer_model);
+	const struct object *ba = spec_obj(g->trainer, F_trainer_batch);
+	const struct object *lm = spec_obj(tr, F_transformer_lm_head);
+	uint64_t D = g->tensor.a[w].dim[1];
+	tensor_id x, h, r, lse;
+
+	b->rline = spec_value(tr, F_transformer_norm)->rline;
+	x = g->seg.a[b->seg].x = ACT(b, "x", g->T, D);
+	h = ACT(b, "in", g->T, D);
+	r = tensor(b, "in_rms", T_ACT, DT_STAT, DIMS(g->T));
+	struct op *o = OP_(b, OP_rmsnorm, x, norm_w, h, r);
+	o->ints[0] = 1;
+	o->floats[0] = spec_num(spec_obj(tr, F_transformer_norm), F_rms_norm_eps);
+	b->rline = spec_value(lm, F_lm_head_tied)->rline;
+	lse = tensor(b, "logits_lse", T_ACT, DT_STAT, DIMS(g->T));
+	o = OP_(b, OP_head_loss, h, w, label, lse, loss);
+	o->floats[0] = 1 / ((double)spec_int(ba, F_batch_global) * (double)g->S);
+	o->floats[1] = spec_num(lm, F_lm_head_z_loss);
+}
+
 struct graph *
 graph_build(struct object *trainer)
 {
 	struct graph *g = xalloc(sizeof *g);
-	struct object *tr = spec_obj(trainer, F_trainer_model),
-		      *ba = spec_obj(trainer, F_trainer_batch);
-	struct object *at = spec_obj(tr, F_transformer_attention);
+	struct object *tr = spec_obj(trainer, F_trainer_model);
+	struct object *ba = spec_obj(trainer, F_trainer_batch);
 	uint64_t V = (uint64_t)spec_int(tr, F_transformer_vocab_size);
 	uint64_t D = (uint64_t)spec_int(tr, F_transformer_d_model);
-	uint64_t HD = (uint64_t)spec_int(at, F_attention_head_dim);
-	const struct value *ff = spec_value(tr, F_transformer_feed_forward);
-	struct builder b = { g, 0, 0 };
-	tensor_id tok, label, ctl, table, we, x;
+	struct builder b = { .g = g };
+	tensor_id tokens, label, ctl, w, norm_w, loss;
 
 	g->trainer = trainer;
 	g->n_layers = (uint32_t)spec_int(tr, F_transformer_n_layers);
@@ -510,41 +703,28 @@ graph_build(struct object *trainer)
 	*PUSH(g->tensor) = (struct tensor){ .name = "none" };
 	g->init = segment(g, "init");
 	g->embed = segment(g, "embed");
-	struct object **kind = xalloc((g->n_layers + 4) * sizeof *kind);
-	find_kinds(g, ff, kind);
-
-	b.seg = g->init;
-	b.rline = spec_value(spec_obj(at, F_attention_rope), F_rope_theta)->rline;
-	table = tensor(&b, "rope_table", T_CONST, DT_STAT, DIMS(g->S, HD));
-	OP_(&b, OP_rope_table, table)->floats[0] =
-	    spec_num(spec_obj(at, F_attention_rope), F_rope_theta);
+	find_kinds(g);
 
 	b.seg = g->embed;
 	b.rline = spec_value(tr, F_transformer_vocab_size)->rline;
-	tok = tensor(&b, "tokens", T_INPUT, DT_I32, DIMS(g->T));
+	tokens = tensor(&b, "tokens", T_INPUT, DT_I32, DIMS(g->T));
 	label = tensor(&b, "labels", T_INPUT, DT_I32, DIMS(g->T));
-	we = param(&b, "tokens_w", "model.embed_tokens.weight", DIMS(V, D));
-	x = ACT(&b, "x0", g->T, D);
-	OP_(&b, OP_embed, tok, we, x);
-	g->seg.a[g->embed].y = x;
+	w = param(&b, "tokens_w", "model.embed_tokens.weight", DIMS(V, D));
+	embed(&b, tokens, w);
 
 	for (uint32_t k = g->embed + 1, n = g->seg.n; k < n; k++) {
 		b.seg = k;
-		layer(&b, kind[k], table);
+		layer(&b, g->seg.a[k].attention, g->seg.a[k].ffn);
 	}
 
 	g->head = b.seg = segment(g, "head");
 	b.rline = spec_value(tr, F_transformer_norm)->rline;
-	x = g->seg.a[g->head].x = ACT(&b, "x", g->T, D);
-	x = norm(&b, "norm", "model.norm.weight", x, 1, "in");
-	struct object *head = spec_obj(tr, F_transformer_lm_head);
-	b.rline = spec_value(head, F_lm_head_tied)->rline;
-	if (!spec_int(head, F_lm_head_tied))
-		we = param(&b, "w", "lm_head.weight", DIMS(V, D));
-	tensor_id lse = tensor(&b, "logits_lse", T_ACT, DT_STAT, DIMS(g->T));
-	tensor_id loss = tensor(&b, "loss", T_STAT, DT_F64, DIMS(1));
-	struct op *o = OP_(&b, OP_head_loss, x, we, label, lse, loss);
-	o->floats[0] = 1 / ((double)spec_int(ba, F_batch_global) * (double)g->S);
+	norm_w = param(&b, "norm", "model.norm.weight", DIMS(D));
+	b.rline = spec_value(tr, F_transformer_lm_head)->rline;
+	if (!spec_int(spec_obj(tr, F_transformer_lm_head), F_lm_head_tied))
+		w = param(&b, "w", "lm_head.weight", DIMS(V, D));
+	loss = tensor(&b, "loss", T_STAT, DT_F64, DIMS(2));
+	head(&b, norm_w, w, label, loss);
 
 	for (uint32_t s = g->embed; s <= g->head; s++)
 		grad_segment(g, s);
@@ -552,8 +732,13 @@ graph_build(struct object *trainer)
 	g->update = b.seg = segment(g, "update");
 	ctl = tensor(&b, "ctl", T_INPUT, DT_F64, DIMS(8));
 	find_groups(g);
-	update(&b, ctl);
+	update(&b, ctl, loss);
+
+	g->eval = b.seg = segment(g, "eval");
+	head(&b, norm_w, w, label, loss);
 	if (!diag_count())
 		count(g);
+	for (uint32_t k = g->embed + 1; k < g->head; k++)
+		recompute_segment(g, k, spec_str(g->seg.a[k].recompute, F_recompute_what));
 	return g;
 }

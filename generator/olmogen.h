@@ -165,6 +165,9 @@ char *spec_choices(const char *choices, const char *before, const char *after);
  */
 void spec_print(struct object *trainer, struct buf *out);
 
+/* A value as Lua on one line, for comparing; of LAYERS all entries. */
+const char *spec_text(const struct value *v);
+
 /* ---- load.c: Lua to spec --------------------------------------------------------------------- */
 
 struct define {
@@ -235,7 +238,7 @@ struct sizes {
 /* Value of an expression; internal error on a letter that is not bound. */
 uint64_t expr_eval(const char *e, size_t n, const struct sizes *z);
 
-/* ---- graph.c, model.c, grad.c, graphverify.c: logical tensors and ops ------------------------ */
+/* ---- graph.c, model.c, grad.c, recompute.c, graphverify.c: logical tensors and ops ----------- */
 
 enum op_id {
 #define OP(name, ...) OP_##name,
@@ -288,7 +291,7 @@ struct tensor {
 	uint32_t rline; /* line of resolved.lua behind it */
 	/* T_PARAM */
 	const char *hf; /* name pattern: %l layer, %e expert (leading dimension) */
-	bool ones;      /* a vector: initial value 1 instead of normal, no decay */
+	enum { INIT_NORMAL, INIT_ONE, INIT_ZERO } init;
 	bool experts;   /* the leading dimension counts experts */
 	uint32_t group; /* index of graph.group */
 	tensor_id grad;
@@ -316,9 +319,10 @@ struct oplist {
  */
 struct segment {
 	const char *name;
-	uint32_t nlayers; /* 0: not a layer kind, exists once */
-	uint32_t *layer;  /* global layer indices, rising */
-	tensor_id x, y;   /* residual stream in and out */
+	const struct object *attention, *ffn, *recompute; /* of a kind of layer */
+	uint32_t nlayers;                                 /* 0: not a layer kind, exists once */
+	uint32_t *layer;                                  /* global layer indices, rising */
+	tensor_id x, y;                                   /* residual stream in and out */
 	tensor_id dx, dy; /* its gradients: out of, and into, the backward pass */
 	struct oplist ops[N_PHASES];
 };
@@ -332,7 +336,7 @@ struct graph {
 	ARRAY(struct tensor) tensor; /* 0 unused */
 	ARRAY(struct segment) seg;   /* init, embed, kinds, head, update */
 	ARRAY(struct group) group;
-	uint32_t init, embed, head, update;
+	uint32_t init, embed, head, update, eval;
 	uint32_t n_layers, *kind_of; /* layer -> segment */
 	uint32_t *index_of;          /* layer -> index within its kind */
 	uint64_t B, S, T;            /* sequences, length and tokens of a microbatch */
@@ -345,7 +349,11 @@ struct graph *graph_build(struct object *trainer); /* forward, then gradients an
 /* Checkpoint name with layer and expert filled in (texts: "3" or "*"). */
 const char *param_name(const char *hf, const char *layer, const char *expert);
 void grad_segment(struct graph *g, uint32_t seg); /* writes ops[BACKWARD] by op.def's rules */
-void graph_verify(const struct graph *g);         /* internal error on a malformed graph */
+/*
+ * Rewrites a kind of layer to recompute "experts" or "block" in its backward pass; "none": nothing.
+ */
+void recompute_segment(struct graph *g, uint32_t seg, const char *what);
+void graph_verify(const struct graph *g); /* internal error on a malformed graph */
 void graph_print(const struct graph *g, struct buf *out);
 uint64_t tensor_elems(const struct tensor *t); /* one layer's elements */
 uint64_t tensor_layers(const struct graph *g, const struct tensor *t);
@@ -476,6 +484,7 @@ struct plan {
 	uint64_t arena_bytes;
 	bool kernels; /* every op has a kernel on this target */
 };
+uint64_t format_bytes(const char *format); /* "fp32" -> 4 */
 uint64_t dtype_bytes(const struct plan *p, enum dtype d);
 const struct kernel_row *kernel_for(enum op_id op, const char *kernels); /* NULL: none */
 struct plan *plan(struct shard *s);
@@ -500,7 +509,7 @@ void plan_buildable(const struct plan *p);
 void plan_print(const struct plan *p, struct buf *out);  /* --dump=plan: every buffer, every step */
 void plan_report(const struct plan *p, struct buf *out); /* --plan and PLAN.txt, for people */
 
-/* ---- emit*.c, tree.c: files ------------------------------------------------------------------ */
+/* ---- emit*.c, hf.c, from_hf.c, tree.c: files ------------------------------------------------ */
 
 struct file {
 	const char *path; /* inside the tree */
@@ -525,11 +534,18 @@ struct slot {
 void template_fill(
     struct tree *t, const char *path, const char *from, const struct slot *slot, uint32_t n);
 
+/*
+ * from_hf.c: prints a description of the model of DIR/config.json. False, said why, if it cannot.
+ */
+bool from_hf(const char *dir);
 /* Text that the parts of emit share. */
 void emit_wrapped(struct buf *b, int tabs, const char *text);
 const char *emit_shape(const struct plan *p, const struct tensor *t);
 const char *emit_double(double x);
 void emit_prototype(const struct instance *in, bool types, struct buf *b);
+/* hf.c: what transformers calls the model; NULL and the reason if it knows no such architecture. */
+const char *hf_config(const struct graph *g, const char **reason);
+const char *hf_name(const struct graph *g, const char *name);
 /* The parts of emit, one a file or two of the tree. */
 void emit_banner(
     const struct plan *p, const char *what, const char *open, const char *close, struct buf *b);

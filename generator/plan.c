@@ -22,7 +22,7 @@ static const struct kernel_row kernel_rows[] = {
 #undef KERNEL
 };
 
-static uint64_t
+uint64_t
 format_bytes(const char *format)
 {
 	return !strcmp(format, "fp64") ? 8 : !strcmp(format, "bf16") ? 2 : 4;
@@ -544,6 +544,20 @@ plan_buildable(const struct plan *p)
 		    (long long)spec_int(par, degree[i].field));
 		diag_help("--plan answers for any layout; to build, use %s = 1", degree[i].name);
 	}
+	/* kernels index rows of tokens and of routed tokens by int32 */
+	for (tensor_id t = 1; t < p->graph->tensor.n; t++)
+		if (p->graph->tensor.a[t].class == T_ACT &&
+		    p->graph->tensor.a[t].dim[0] > INT32_MAX) {
+			const struct value *v =
+			    spec_value(spec_obj(p->graph->trainer, F_trainer_batch), F_batch_micro);
+			diag_error(v->pos,
+			    "batch.micro = %lld sequences give %s rows a microbatch (%s); kernels "
+			    "count to 2^31 - 1",
+			    (long long)v->i, commas(p->graph->tensor.a[t].dim[0]),
+			    p->graph->tensor.a[t].name);
+			diag_help("use a smaller micro, sequence_length or top_k");
+			break;
+		}
 	if (!p->kernels) {
 		diag_error(spec_value(p->graph->trainer, F_trainer_target)->pos,
 		    "target %s can be planned, but this version has no kernels for it",

@@ -259,7 +259,13 @@ plan_fault(const struct plan *p)
 		if (!fault)
 			fault = run(&m, g->embed, BACKWARD, 0);
 	}
-	return fault ? fault : run(&m, g->update, FORWARD, 0);
+	if (!fault)
+		fault = run(&m, g->update, FORWARD, 0);
+	if (!fault)
+		fault = run(&m, g->embed, FORWARD, 0);
+	for (uint32_t l = 0; l < g->n_layers && !fault; l++)
+		fault = run(&m, g->kind_of[l], FORWARD, l);
+	return fault ? fault : run(&m, g->eval, FORWARD, g->n_layers);
 }
 
 void

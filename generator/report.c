@@ -169,6 +169,29 @@ try_remedy(const struct plan *p, const struct remedy *r, uint64_t device, struct
 	return best;
 }
 
+/* What the worst rank needs if every layer recomputes this; the trainer is as before afterwards. */
+static uint64_t
+with_recompute(const struct plan *p, const char *what)
+{
+	struct graph *g = p->graph;
+	const struct value *re =
+	    spec_value(spec_obj(g->trainer, F_trainer_model), F_transformer_recompute);
+	const char **old = xalloc(re->n * sizeof *old);
+	uint64_t bytes[N_REGIONS];
+	uint32_t stage;
+
+	for (uint32_t i = 0; i < re->n; i++)
+		old[i] = spec_str(re->list[i], F_recompute_what);
+	for (uint32_t i = 0; i < re->n; i++)
+		spec_value(re->list[i], F_recompute_what)->str = what;
+	struct shard *s = shard(graph_build(g->trainer));
+	fuse(s);
+	struct plan *other = plan(s);
+	for (uint32_t i = 0; i < re->n; i++)
+		spec_value(re->list[i], F_recompute_what)->str = old[i];
+	return worst_rank(other, s, g->B, &stage, bytes);
+}
+
 static void
 remedies(const struct plan *p, uint64_t need, uint64_t device)
 {
@@ -189,8 +212,15 @@ remedies(const struct plan *p, uint64_t need, uint64_t device)
 		{ .micro = true, .data = true, .expert = true, .pipeline = true },
 	};
 	struct buf all = { 0 };
+	static const char *const again[] = { "experts", "block" };
 	bool enough = false;
 
+	for (unsigned i = 0; i < LEN(again); i++) {
+		uint64_t n = with_recompute(p, again[i]);
+		if (n < need - need / 50)
+			buf_printf(&all, "%srecompute { what = \"%s\" }: %s%s", all.n ? "; " : "",
+			    again[i], human_bytes(n), n <= device ? ", fits" : "");
+	}
 	for (unsigned i = 0; i < LEN(single) + LEN(joint); i++) {
 		const struct remedy *r = i < LEN(single) ? &single[i] : &joint[i - LEN(single)];
 		struct buf one = { 0 };
@@ -351,6 +381,31 @@ report_wire(const struct plan *p, struct buf *out)
 	}
 }
 
+static const char *
+attention_text(const struct object *o)
+{
+	int64_t window = spec_int(o, F_attention_window);
+
+	return xprintf("%lld heads of %lld, %lld key/value%s%s",
+	    (long long)spec_int(o, F_attention_n_heads),
+	    (long long)spec_int(o, F_attention_head_dim),
+	    (long long)spec_int(o, F_attention_n_kv_heads),
+	    window ? xprintf(", window %lld", (long long)window) : "",
+	    spec_obj(o, F_attention_rope)->type == OBJ_nope ? ", no positions" : "");
+}
+
+static const char *
+ffn_text(const struct object *o)
+{
+	if (o->type == OBJ_mlp)
+		return xprintf("hidden %lld", (long long)spec_int(o, F_mlp_hidden_size));
+	int64_t shared = spec_int(o, F_moe_shared_hidden_size);
+	return xprintf("%lld experts of %lld, top %lld%s",
+	    (long long)spec_int(o, F_moe_num_experts), (long long)spec_int(o, F_moe_hidden_size),
+	    (long long)spec_int(o, F_moe_top_k),
+	    shared ? xprintf(", shared %lld", (long long)shared) : "");
+}
+
 void
 plan_report(const struct plan *p, struct buf *out)
 {
@@ -405,20 +460,8 @@ plan_report(const struct plan *p, struct buf *out)
 			    seg->layer[j]);
 			i = j;
 		}
-		const struct object *o =
-		    spec_value(spec_obj(t, F_trainer_model), F_transformer_feed_forward)
-			->list[seg->layer[0]];
 		row(out, seg->name, list.s,
-		    o->type == OBJ_moe
-			? xprintf("%lld experts of %lld, top %lld%s",
-			      (long long)spec_int(o, F_moe_num_experts),
-			      (long long)spec_int(o, F_moe_hidden_size),
-			      (long long)spec_int(o, F_moe_top_k),
-			      spec_int(o, F_moe_shared_hidden_size)
-				  ? xprintf(", shared %lld",
-					(long long)spec_int(o, F_moe_shared_hidden_size))
-				  : "")
-			: xprintf("hidden %lld", (long long)spec_int(o, F_mlp_hidden_size)));
+		    xprintf("%s; %s", attention_text(seg->attention), ffn_text(seg->ffn)));
 	}
 	report_memory(p, out);
 	report_wire(p, out);

@@ -46,6 +46,27 @@ enough_experts(const int64_t *x)
 }
 
 static bool
+groups_divide(const int64_t *x)
+{
+	return x[F_moe_num_experts] % x[F_router_n_groups] == 0;
+}
+
+static bool
+enough_groups(const int64_t *x)
+{
+	return x[F_router_top_groups] <= x[F_router_n_groups];
+}
+
+/* Whatever groups a token gets, they must hold enough experts. */
+static bool
+enough_in_groups(const int64_t *x)
+{
+	return !groups_divide(x) || !enough_groups(x) ||
+	       x[F_moe_top_k] <=
+		   x[F_moe_num_experts] / x[F_router_n_groups] * x[F_router_top_groups];
+}
+
+static bool
 expert_divides_experts(const int64_t *x)
 {
 	return x[F_moe_num_experts] % x[F_parallel_expert] == 0;
@@ -93,6 +114,15 @@ not_in_range(const struct scope *s, const uint32_t *f)
 }
 
 static const char *
+too_few_in_groups(const struct scope *s, const uint32_t *f)
+{
+	int64_t each = s->x[F_moe_num_experts] / s->x[F_router_n_groups];
+	return xprintf("%s = %lld is more than the %lld experts of %s = %lld groups",
+	    spec_name(f[0]), (long long)s->x[f[0]], (long long)(each * s->x[f[1]]), spec_name(f[1]),
+	    (long long)s->x[f[1]]);
+}
+
+static const char *
 odd_head(const struct scope *s, const uint32_t *f)
 {
 	(void)f;
@@ -118,7 +148,7 @@ uneven_batch(const struct scope *s, const uint32_t *f)
 	    micro * data);
 }
 
-enum when { ALWAYS, HEAD_DIM_GIVEN, HEAD_DIM_DERIVED };
+enum when { ALWAYS, HEAD_DIM_GIVEN, HEAD_DIM_DERIVED, GROUPS_GIVEN };
 
 /* One field bounds the other: the nearest value will do. One is a multiple of the others: more may.
  */
@@ -144,6 +174,12 @@ static const struct rule {
 	    DIVISORS, ALWAYS },
 	{ enough_experts, not_in_range, { F_moe_top_k, F_moe_num_experts, N_FIELDS }, RANGE,
 	    ALWAYS },
+	{ groups_divide, not_a_divisor, { F_moe_num_experts, F_router_n_groups, N_FIELDS },
+	    DIVISORS, ALWAYS },
+	{ enough_groups, not_in_range, { F_router_top_groups, F_router_n_groups, N_FIELDS }, RANGE,
+	    GROUPS_GIVEN },
+	{ enough_in_groups, too_few_in_groups,
+	    { F_moe_top_k, F_router_top_groups, F_router_n_groups }, RANGE, GROUPS_GIVEN },
 	{ expert_divides_experts, not_a_divisor, { F_moe_num_experts, F_parallel_expert, N_FIELDS },
 	    DIVISORS, ALWAYS },
 	{ expert_divides_data, not_a_divisor, { F_parallel_data, F_parallel_expert, N_FIELDS },
@@ -163,8 +199,11 @@ struct scopes {
 static bool
 applies(const struct rule *r, const struct scope *s)
 {
-	const struct value *head = s->v[F_attention_head_dim];
-	if (r->when != ALWAYS && (!head || head->given != (r->when == HEAD_DIM_GIVEN)))
+	const struct value *head = s->v[F_attention_head_dim], *top = s->v[F_router_top_groups];
+	if (r->when == GROUPS_GIVEN && (!top || !top->given))
+		return false;
+	if ((r->when == HEAD_DIM_GIVEN || r->when == HEAD_DIM_DERIVED) &&
+	    (!head || head->given != (r->when == HEAD_DIM_GIVEN)))
 		return false;
 	for (size_t i = 0; i < LEN(r->f); i++)
 		if (r->f[i] != N_FIELDS && (!s->v[r->f[i]] || !s->v[r->f[i]]->set))
@@ -270,6 +309,44 @@ take(struct scope *s, const struct object *o)
 }
 
 /*
+ * One scope more for each distinct object of the layers; those made again by a function are equal.
+ */
+static void
+take_layers(struct scopes *all, const struct value *layers)
+{
+	uint32_t before = all->n;
+	for (uint32_t i = 0, j; layers && i < layers->n; i++) {
+		const struct object *o = layers->list[i];
+		for (j = 0; j < i && layers->list[j] != o;)
+			j++;
+		if (j < i || o->type == OBJ_mlp)
+			continue;
+		struct scope *s = PUSH(*all);
+		*s = all->a[0];
+		take(s, o);
+		if (o->type == OBJ_moe)
+			take(s, spec_obj(o, F_moe_router));
+		for (uint32_t k = before; k + 1 < all->n; k++)
+			if (memcmp(all->a[k].x, s->x, sizeof(s->x)) == 0) {
+				all->n--;
+				break;
+			}
+	}
+}
+
+/* Whether a rule is about layers, and not about the trainer as a whole. */
+static bool
+of_layers(const struct rule *r)
+{
+	for (size_t i = 0; i < LEN(r->f); i++)
+		if (r->f[i] != N_FIELDS &&
+		    (fields[r->f[i]].object == OBJ_moe || fields[r->f[i]].object == OBJ_router ||
+			fields[r->f[i]].object == OBJ_attention))
+			return true;
+	return false;
+}
+
+/*
  * Checks the rules of a trainer whose objects are checked one by one and whose derived values are
  * not filled in yet. A rule is passed over if one of its fields is in error.
  */
@@ -282,31 +359,19 @@ check_rules(const struct object *trainer)
 	struct scope *base = PUSH(all);
 	take(base, trainer);
 	take(base, model);
-	take(base, model ? spec_obj(model, F_transformer_attention) : NULL);
 	take(base, spec_obj(trainer, F_trainer_batch));
 	take(base, spec_obj(trainer, F_trainer_parallel));
-	for (uint32_t i = 0, j; layers && i < layers->n; i++) {
-		for (j = 0; j < i && layers->list[j] != layers->list[i];)
-			j++;
-		if (j < i || layers->list[i]->type != OBJ_moe)
-			continue;
-		struct scope *s = PUSH(all);
-		*s = all.a[0];
-		take(s, layers->list[i]);
-		for (uint32_t k = 1; k + 1 < all.n; k++)
-			if (memcmp(all.a[k].x, s->x, sizeof(s->x)) == 0) {
-				all.n--; /* made again by the same function, most likely */
-				break;
-			}
-	}
+	const struct value *expert = base->v[F_parallel_expert];
+	take_layers(&all, model ? spec_value(model, F_transformer_attention) : NULL);
+	uint32_t dense = all.n;
+	take_layers(&all, layers);
 	for (size_t r = 0; r < LEN(rules); r++) {
-		bool of_moe = fields[rules[r].f[0]].object == OBJ_moe;
-		for (uint32_t k = of_moe; k < (of_moe ? all.n : 1); k++)
+		bool each = of_layers(&rules[r]);
+		for (uint32_t k = each; k < (each ? all.n : 1); k++)
 			if (applies(&rules[r], &all.a[k]) && !rules[r].holds(all.a[k].x))
 				broken(&rules[r], &all, &all.a[k]);
 	}
-	const struct value *expert = base->v[F_parallel_expert];
-	if (all.n == 1 && layers && layers->set && expert && expert->set && expert->i > 1) {
+	if (all.n == dense && layers && layers->set && expert && expert->set && expert->i > 1) {
 		diag_error(expert->pos,
 		    "parallel.expert = %lld, but no layer has experts to share out",
 		    (long long)expert->i);

@@ -239,8 +239,8 @@ spec_range(enum field_id f)
 
 struct printer {
 	struct buf *out;
-	uint32_t line;             /* of the text's end */
-	const char *const *layers; /* names of the kinds: what feed_forward refers to */
+	uint32_t line;                       /* of the text's end */
+	const char *const *layers[N_FIELDS]; /* names of the kinds that a LAYERS field refers to */
 };
 
 static void
@@ -323,6 +323,20 @@ inline_value(struct buf *b, const struct value *v)
 		buf_puts(b, v->n ? " }" : "}");
 }
 
+const char *
+spec_text(const struct value *v)
+{
+	struct buf b = { 0 };
+	for (uint32_t i = 0; i < v->n && v->type == LAYERS; i++) {
+		struct value one = { .type = OBJ, .list = &v->list[i], .n = 1 };
+		inline_value(&b, &one);
+		buf_puts(&b, "; ");
+	}
+	if (v->type != LAYERS)
+		inline_value(&b, v);
+	return b.s;
+}
+
 static void
 set_lines(struct value *v, uint32_t line)
 {
@@ -346,13 +360,13 @@ static void print_object(struct printer *p, struct object *o, int indent);
 
 /* The layers' kinds by name, filled up to the line's width. */
 static void
-print_layers(struct printer *p, struct value *v, int indent)
+print_layers(struct printer *p, struct value *v, const char *const *name, int indent)
 {
 	size_t column = WIDTH;
 	v->rline = p->line;
 	buf_puts(p->out, "{");
 	for (uint32_t i = 0; i < v->n; i++) {
-		size_t need = strlen(p->layers[i]) + 2;
+		size_t need = strlen(name[i]) + 2;
 		if (column + need > WIDTH) {
 			newline(p, indent + 2);
 			column = (size_t)indent + 2;
@@ -360,7 +374,7 @@ print_layers(struct printer *p, struct value *v, int indent)
 			buf_puts(p->out, " ");
 			need++;
 		}
-		buf_printf(p->out, "%s,", p->layers[i]);
+		buf_printf(p->out, "%s,", name[i]);
 		column += need;
 	}
 	newline(p, indent);
@@ -369,10 +383,10 @@ print_layers(struct printer *p, struct value *v, int indent)
 
 /* One field's value at the end of "name = "; column is where it starts. */
 static void
-print_value(struct printer *p, struct value *v, int indent, size_t column)
+print_value(struct printer *p, struct value *v, uint32_t f, int indent, size_t column)
 {
-	if (v->type == LAYERS && p->layers) {
-		print_layers(p, v, indent);
+	if (p->layers[f]) {
+		print_layers(p, v, p->layers[f], indent);
 		return;
 	}
 	struct buf b = { 0 };
@@ -410,7 +424,7 @@ print_object(struct printer *p, struct object *o, int indent)
 			continue;
 		newline(p, indent + 2);
 		buf_printf(p->out, "%s = ", fields[f].name);
-		print_value(p, v, indent + 2, (size_t)indent + 2 + strlen(fields[f].name) + 3);
+		print_value(p, v, f, indent + 2, (size_t)indent + 2 + strlen(fields[f].name) + 3);
 		buf_puts(p->out, ",");
 	}
 	newline(p, indent);
@@ -431,19 +445,25 @@ copy_lines(struct object *to, const struct object *from)
 	}
 }
 
-/* Prints the kinds of layers as locals (a table when there are many); names them layer by layer. */
-static const char *const *
-print_kinds(struct printer *p, const struct value *v, struct object **kind, uint32_t kinds)
+/*
+ * Prints the kinds of a LAYERS field as locals (a table when there are many), if there is more than
+ * one; names them layer by layer. Equal layers that are not printed get the lines of their kind
+ * later, by copy_kinds.
+ */
+static void
+print_kinds(struct printer *p, const struct value *v, uint32_t f, struct object **kind, uint32_t n)
 {
-	const char **name = xalloc(v->n * sizeof(*name));
-	bool table = kinds > LOCALS_MAX;
+	const char **name = xalloc((v->n + 1) * sizeof(*name));
+	bool table = n > LOCALS_MAX;
+	if (n <= 1)
+		return;
 	if (table) {
-		buf_puts(p->out, "local feed_forward_kind = {}");
+		buf_printf(p->out, "local %s_kind = {}", fields[f].name);
 		newline(p, 0);
 	}
-	for (uint32_t k = 0; k < kinds; k++) {
-		const char *text = table ? xprintf("feed_forward_kind[%u]", k + 1)
-					 : xprintf("feed_forward_%c", 'a' + (int)k);
+	for (uint32_t k = 0; k < n; k++) {
+		const char *text = table ? xprintf("%s_kind[%u]", fields[f].name, k + 1)
+					 : xprintf("%s_%c", fields[f].name, 'a' + (int)k);
 		buf_printf(p->out, "%s%s = ", table ? "" : "local ", text);
 		print_object(p, kind[k], 0);
 		newline(p, 0);
@@ -451,7 +471,20 @@ print_kinds(struct printer *p, const struct value *v, struct object **kind, uint
 			if (spec_equal(v->list[i], kind[k]))
 				name[i] = text;
 	}
-	return name;
+	p->layers[f] = name;
+}
+
+static uint32_t
+find_kinds(const struct value *v, struct object **kind)
+{
+	uint32_t n = 0;
+	for (uint32_t i = 0, k; i < v->n; i++) {
+		for (k = 0; k < n && !spec_equal(v->list[i], kind[k]);)
+			k++;
+		if (k == n)
+			kind[n++] = v->list[i];
+	}
+	return n;
 }
 
 /*
@@ -462,30 +495,33 @@ void
 spec_print(struct object *trainer, struct buf *out)
 {
 	struct printer p = { .out = out, .line = 1 };
-	struct value none = { 0 }, *v = &none, *name = spec_value(trainer, F_trainer_name);
+	struct value *name = spec_value(trainer, F_trainer_name);
 	struct object *model = spec_obj(trainer, F_trainer_model);
-	if (model && spec_value(model, F_transformer_feed_forward)->set)
-		v = spec_value(model, F_transformer_feed_forward);
-	struct object **kind = xalloc((v->n + 1) * sizeof(*kind));
-	uint32_t kinds = 0;
-	for (uint32_t i = 0, k; i < v->n; i++) {
-		for (k = 0; k < kinds && !spec_equal(v->list[i], kind[k]);)
-			k++;
-		if (k == kinds)
-			kind[kinds++] = v->list[i];
-	}
+	struct object **kind[N_FIELDS] = { NULL };
+	uint32_t n[N_FIELDS] = { 0 };
 	buf_printf(out,
 	    "-- %s, every default filled in; olmogen regenerates this tree from this file.",
 	    name->set ? name->str : "trainer");
 	newline(&p, 0);
-	if (kinds > 1)
-		p.layers = print_kinds(&p, v, kind, kinds);
+	for (uint32_t f = 0; model && f < N_FIELDS; f++) {
+		const struct value *v = fields[f].type == LAYERS && fields[f].object == model->type
+					    ? spec_value(model, f)
+					    : NULL;
+		if (!v || !v->set)
+			continue;
+		kind[f] = xalloc((v->n + 1) * sizeof(**kind));
+		n[f] = find_kinds(v, kind[f]);
+		print_kinds(&p, v, f, kind[f], n[f]);
+	}
 	newline(&p, 0);
 	buf_puts(out, "return ");
 	print_object(&p, trainer, 0);
 	buf_puts(out, "\n");
-	for (uint32_t i = 0; i < v->n; i++)
-		for (uint32_t k = 0; k < kinds; k++)
-			if (v->list[i] != kind[k] && spec_equal(v->list[i], kind[k]))
-				copy_lines(v->list[i], kind[k]);
+	for (uint32_t f = 0; f < N_FIELDS; f++)
+		for (uint32_t k = 0; k < n[f]; k++) {
+			const struct value *v = spec_value(model, f);
+			for (uint32_t i = 0; i < v->n; i++)
+				if (v->list[i] != kind[f][k] && spec_equal(v->list[i], kind[f][k]))
+					copy_lines(v->list[i], kind[f][k]);
+		}
 }

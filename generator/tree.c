@@ -3,8 +3,10 @@
  */
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <yaml.h>
@@ -127,42 +129,108 @@ in_tree(const struct tree *t, const char *path)
 	return false;
 }
 
-/* Files that the manifest of an earlier generation lists; nothing else is ever removed. */
+static yaml_node_t *
+member(yaml_document_t *doc, yaml_node_t *map, const char *key)
+{
+	for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top;
+	     p++) {
+		yaml_node_t *k = yaml_document_get_node(doc, p->key);
+		if (k->type == YAML_SCALAR_NODE && !strcmp((char *)k->data.scalar.value, key))
+			return yaml_document_get_node(doc, p->value);
+	}
+	return NULL;
+}
+
+static const char *
+text_of(yaml_document_t *doc, yaml_node_t *map, const char *key)
+{
+	yaml_node_t *n = map->type == YAML_MAPPING_NODE ? member(doc, map, key) : NULL;
+	return n && n->type == YAML_SCALAR_NODE ? (char *)n->data.scalar.value : NULL;
+}
+
+/*
+ * Removes what an earlier generation wrote, by its manifest, and this one does not; edited files
+ * stay.
+ */
 static void
-remove_stale(const struct tree *t, const char *dir)
+remove_stale(const struct tree *t, const char *dir, yaml_document_t *doc, yaml_node_t *files)
+{
+	for (yaml_node_item_t *i = files->data.sequence.items.start;
+	     i < files->data.sequence.items.top; i++) {
+		yaml_node_t *item = yaml_document_get_node(doc, *i);
+		const char *file = text_of(doc, item, "file"), *sum = text_of(doc, item, "sha256");
+		if (!file || !sum || *file == '/' || strstr(file, "..") || in_tree(t, file))
+			continue;
+		const char *path = xprintf("%s/%s", dir, file);
+		size_t n;
+		char *old = file_read(path, &n);
+		if (old && !strcmp(sha256_hex(old, n), sum))
+			remove(path);
+	}
+}
+
+static bool
+is_empty(const char *dir)
+{
+	DIR *d = opendir(dir);
+	bool empty = true;
+
+	for (struct dirent *e; d && (e = readdir(d));)
+		empty &= !strcmp(e->d_name, ".") || !strcmp(e->d_name, "..");
+	if (d)
+		closedir(d);
+	return empty;
+}
+
+/* Whether the folder may be written: it is new, or empty, or holds a tree of olmogen's. */
+static bool
+take_over(const struct tree *t, const char *dir)
 {
 	size_t n;
 	char *text = file_read(xprintf("%s/manifest.yaml", dir), &n);
 	yaml_parser_t parser;
 	yaml_document_t doc;
+	bool ours = false;
 
-	if (!text || !yaml_parser_initialize(&parser))
-		return;
-	yaml_parser_set_input_string(&parser, (unsigned char *)text, n);
-	if (!yaml_parser_load(&parser, &doc)) {
-		yaml_parser_delete(&parser);
-		return;
-	}
-	for (int i = 1;; i++) {
-		yaml_node_t *node = yaml_document_get_node(&doc, i);
-		if (!node)
-			break;
-		if (node->type != YAML_MAPPING_NODE)
-			continue;
-		for (yaml_node_pair_t *p = node->data.mapping.pairs.start;
-		     p < node->data.mapping.pairs.top; p++) {
-			yaml_node_t *k = yaml_document_get_node(&doc, p->key);
-			yaml_node_t *v = yaml_document_get_node(&doc, p->value);
-			if (k->type != YAML_SCALAR_NODE || v->type != YAML_SCALAR_NODE ||
-			    strcmp((char *)k->data.scalar.value, "file"))
-				continue;
-			const char *path = (char *)v->data.scalar.value;
-			if (*path != '/' && !strstr(path, "..") && !in_tree(t, path))
-				remove(xprintf("%s/%s", dir, path));
+	if (text && yaml_parser_initialize(&parser)) {
+		yaml_parser_set_input_string(&parser, (unsigned char *)text, n);
+		if (yaml_parser_load(&parser, &doc)) {
+			yaml_node_t *root = yaml_document_get_root_node(&doc);
+			yaml_node_t *files =
+			    root && text_of(&doc, root, "olmogen") && text_of(&doc, root, "schema")
+				? member(&doc, root, "files")
+				: NULL;
+			ours = files && files->type == YAML_SEQUENCE_NODE;
+			if (ours)
+				remove_stale(t, dir, &doc, files);
+			yaml_document_delete(&doc);
 		}
+		yaml_parser_delete(&parser);
 	}
-	yaml_document_delete(&doc);
-	yaml_parser_delete(&parser);
+	if (ours || is_empty(dir))
+		return true;
+	fprintf(stderr,
+	    "olmogen: error: %s holds files that olmogen did not write; give -o a new or an empty "
+	    "folder\n",
+	    dir);
+	return false;
+}
+
+/* One olmogen at a time in a folder; the lock ends with the process. */
+static bool
+lock(const char *dir)
+{
+	int fd;
+
+	if (!make_dirs(xprintf("%s/", dir)))
+		return false;
+	fd = open(dir, O_RDONLY | O_DIRECTORY);
+	if (fd < 0)
+		return complain("cannot open folder", dir);
+	if (!flock(fd, LOCK_EX | LOCK_NB))
+		return true;
+	fprintf(stderr, "olmogen: error: another olmogen is writing to %s\n", dir);
+	return false;
 }
 
 bool
@@ -170,7 +238,8 @@ tree_write(const struct tree *t, const char *dir, bool verbose)
 {
 	uint32_t wrote = 0;
 
-	remove_stale(t, dir);
+	if (!lock(dir) || !take_over(t, dir))
+		return false;
 	for (uint32_t i = 0; i < t->n; i++) {
 		const char *path = xprintf("%s/%s", dir, t->a[i].path);
 		if (same(path, &t->a[i].text))

@@ -1,6 +1,5 @@
--- Olmo-core 3's eight-layer benchmark series, 4.6 to 47 billion parameters by the number of experts:
+-- Olmo-core 3's eight-layer benchmark series, 4.6 to 47 billion parameters by number of experts:
 --   olmogen --plan -D experts=8|32|48|64|128 models/moe-8l.lua
--- Its norms stand before each branch here; Olmo-core puts them behind.
 
 local experts = arg.experts or 64
 
@@ -14,6 +13,8 @@ return trainer {
     n_layers = 8,
     sequence_length = 8192,
     norm = rms_norm { eps = 1e-6 },
+    norm_placement = "post",
+    embedding = embedding { scale = 64, norm = true }, -- the root of d_model
     attention = attention {
       n_heads = 32,
       n_kv_heads = 8,
@@ -32,7 +33,7 @@ return trainer {
         router = router { normalize = true, load_balance = 0.015, z_loss = 1e-4 },
       }
     end,
-    lm_head = lm_head { tied = false },
+    lm_head = lm_head { tied = false, z_loss = 1e-4 },
     init = normal { std = 0.01 },
   },
 

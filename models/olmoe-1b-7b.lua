@@ -1,4 +1,4 @@
--- OLMoE-1B-7B (Muennighoff et al. 2024): 6.9 billion parameters, 1.3 billion of them active for a token.
+-- OLMoE-1B-7B (Muennighoff et al. 2024): 6.9 billion parameters, 1.3 billion active for a token.
 -- The published model's shape; the batch is that of its pre-training, 4 Mi tokens a step.
 
 return trainer {

@@ -1,5 +1,5 @@
--- A model that learns text byte by byte on a laptop: four layers, the first one dense, the others with
--- eight experts of which every token visits two, and one shared expert that it always visits.
+-- A model that learns text byte by byte on a laptop: four layers, the first one dense, the others
+-- with eight experts of which every token visits two, and a shared expert that it always visits.
 
 return trainer {
   name = "tiny",

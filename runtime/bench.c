@@ -14,6 +14,7 @@ om_selftest(const struct om_model *m)
 {
 	uint32_t passed = 0, failed = 0;
 
+	om_threads(0);
 	for (uint32_t i = 0; i < m->nops; i++) {
 		const struct om_op *op = &m->op[i];
 		double worst = 0;
@@ -76,12 +77,14 @@ table(const struct om_model *m, uint64_t steps, double seconds)
 int
 om_bench(const struct om_model *m, uint64_t steps)
 {
-	unsigned char *arena = om_arena_new(m->arena_bytes);
+	unsigned char *arena;
 	size_t n = m->micro * m->seq;
 	int32_t *token = om_alloc(n, sizeof *token);
 	uint64_t tokens = m->global * m->seq;
 	double seconds = 0;
 
+	om_threads(0);
+	arena = om_arena_new(m->arena_bytes);
 	m->init(arena);
 	om_init_params(m, arena, 0);
 	printf("%s on %s: %llu steps of %s random tokens, %d threads\n", m->name, m->target,
@@ -99,7 +102,7 @@ om_bench(const struct om_model *m, uint64_t steps)
 			seconds = 0;
 		}
 		before = om_now();
-		om_ctl_write(m, arena, 1e-4, step + 1);
+		om_ctl_write(m, arena, 1e-4, step + 1, NULL);
 		m->zero(arena);
 		for (uint64_t i = 0; i < m->microbatches; i++) {
 			for (size_t j = 0; j < n; j++)

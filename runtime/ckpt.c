@@ -33,20 +33,21 @@ static const struct {
 static const char *const stem[] = { "model", "optimizer" };
 
 struct om_entry *
-om_ckpt_entries(const struct om_model *m, uint32_t *n)
+om_ckpt_entries(const struct om_model *m, bool hf, uint32_t *n)
 {
-	uint64_t count = OM_LEN(part) * om_tensor_count(m);
+	size_t parts = hf ? 1 : OM_LEN(part);
+	uint64_t count = parts * om_tensor_count(m), real = hf ? sizeof(float) : m->real;
 	struct om_entry *all = om_alloc(count, sizeof *all), *e = all;
 
-	for (size_t i = 0; i < OM_LEN(part); i++)
+	for (size_t i = 0; i < parts; i++)
 		for (struct om_tensor t = { NULL, 0, 0, 0 }; om_tensor_next(m, &t); e++) {
-			char *name = om_tensor_name(&t);
+			char *name = om_tensor_name(&t, hf);
 			uint64_t off;
 
 			memcpy(&off, (const char *)t.p + part[i].at, sizeof off);
 			e->t = (struct om_st_tensor){ om_text("%s%s", part[i].prefix, name),
-				m->real == 4 ? "F32" : "F64", { t.p->dim[0], t.p->dim[1] },
-				t.p->ndims, 0, t.p->numel * m->real };
+				real == 4 ? "F32" : "F64", { t.p->dim[0], t.p->dim[1] }, t.p->ndims,
+				0, t.p->numel * real };
 			e->off = off + t.first * m->real;
 			e->file = part[i].file;
 			free(name);
@@ -105,7 +106,7 @@ om_ckpt_step_of(const char *name)
 
 	if (strncmp(name, "step-", 5) != 0 || strlen(digits) < 6 ||
 	    digits[strspn(digits, "0123456789")])
-		return 0;
+		return OM_NO_STEP;
 	return strtoull(digits, NULL, 10);
 }
 
@@ -114,16 +115,16 @@ om_ckpt_newest_below(const char *dir, uint64_t below, uint64_t *count)
 {
 	DIR *d = opendir(dir);
 	struct dirent *entry;
-	uint64_t best = 0;
+	uint64_t best = OM_NO_STEP;
 
 	if (count)
 		*count = 0;
 	while (d && (entry = readdir(d))) {
 		uint64_t step = om_ckpt_step_of(entry->d_name);
 
-		if (count && step)
+		if (count && step != OM_NO_STEP)
 			++*count;
-		if (step > best && step < below)
+		if (step < below && (best == OM_NO_STEP || step > best))
 			best = step;
 	}
 	if (d)
@@ -137,8 +138,8 @@ om_ckpt_step_path(const char *dir, const char *prefix, uint64_t step)
 	return om_text("%s/%sstep-%06llu", dir, prefix, (unsigned long long)step);
 }
 
-/* Removes a directory of plain files. */
-static void
+/* Removes a directory of plain files; false: errno. */
+static bool
 remove_dir(const char *path)
 {
 	DIR *d = opendir(path);
@@ -149,7 +150,7 @@ remove_dir(const char *path)
 			unlinkat(dirfd(d), entry->d_name, 0);
 	if (d)
 		closedir(d);
-	rmdir(path);
+	return rmdir(path) == 0;
 }
 
 static void
@@ -170,14 +171,19 @@ make_dirs(const char *path)
 }
 
 void
-om_ckpt_open(
-    struct om_ckpt *k, const struct om_model *m, const struct om_data *d, const struct om_conf *c)
+om_ckpt_open(struct om_ckpt *k, const struct om_model *m, const struct om_data *d,
+    struct om_skip *skip, const struct om_conf *c)
 {
 	struct dirent *entry;
 	DIR *dir;
 
 	*k = (struct om_ckpt){
-		.dir = *c->dir ? c->dir : NULL, .keep = c->keep, .lock = -1, .m = m, .data = d
+		.dir = *c->dir ? c->dir : NULL,
+		.keep = c->keep,
+		.lock = -1,
+		.m = m,
+		.data = d,
+		.skip = skip,
 	};
 	if (!k->dir)
 		return;
@@ -195,7 +201,10 @@ om_ckpt_open(
 		if (strncmp(entry->d_name, ".tmp-step-", 10) == 0) {
 			char *path = om_text("%s/%s", k->dir, entry->d_name);
 
-			remove_dir(path);
+			if (!remove_dir(path)) /* the first save would fail of it */
+				om_die("checkpoint",
+				    "%s, which a killed run left, cannot be removed: %s; remove it",
+				    path, strerror(errno));
 			free(path);
 		}
 	closedir(dir);
@@ -207,14 +216,93 @@ om_ckpt_close(struct om_ckpt *k)
 	if (k->lock >= 0)
 		close(k->lock);
 	k->lock = -1;
+	free(k->resumed);
 }
 
 char *
 om_ckpt_newest(const struct om_ckpt *k)
 {
-	uint64_t step = k->dir ? om_ckpt_newest_below(k->dir, UINT64_MAX, NULL) : 0;
+	uint64_t step = k->dir ? om_ckpt_newest_below(k->dir, OM_NO_STEP, NULL) : OM_NO_STEP;
 
-	return step ? om_ckpt_step_path(k->dir, "", step) : NULL;
+	return step != OM_NO_STEP ? om_ckpt_step_path(k->dir, "", step) : NULL;
+}
+
+/* The newest one of a directory that finite numbers followed, NULL: none. */
+static char *
+newest_good(const struct om_ckpt *k, const char *dir)
+{
+	uint64_t step = om_ckpt_newest_below(dir, k->good, NULL);
+
+	return step != OM_NO_STEP ? om_ckpt_step_path(dir, "", step) : NULL;
+}
+
+char *
+om_ckpt_advice(const struct om_ckpt *k)
+{
+	char *newest = om_ckpt_newest(k), *good = k->dir ? newest_good(k, k->dir) : NULL, *text;
+
+	if (k->resumed && k->good == k->first) { /* it was the first step: what was loaded is bad */
+		char *dir = om_text("%s", k->resumed), *end = strrchr(dir, '/');
+
+		if (end)
+			*end = 0;
+		free(good);
+		good = newest_good(k, end ? dir : ".");
+		text =
+		    good ? om_text("resume from an earlier one by checkpoint.resume=%s: %s, which "
+				   "this run began with, is at fault",
+			       good, k->resumed)
+			 : om_text("start anew with another checkpoint.dir: %s, which this run "
+				   "began with, is at fault, and none is earlier",
+			       k->resumed);
+		free(dir);
+	} else if (!newest) {
+		text = om_text("start anew");
+	} else if (!good) {
+		text = om_text("start anew with another checkpoint.dir: %s is suspect, no finite "
+			       "step came after it",
+		    newest);
+	} else if (strcmp(good, newest) == 0) {
+		text = om_text("resume from %s", good);
+	} else {
+		text = om_text("resume by checkpoint.resume=%s: %s is suspect, no finite step came "
+			       "after it",
+		    good, newest);
+	}
+	free(newest);
+	free(good);
+	return text;
+}
+
+/* Removes the oldest ones beyond keep. */
+static void
+prune(const struct om_ckpt *k)
+{
+	uint64_t count, oldest = 0, s;
+
+	for (om_ckpt_newest_below(k->dir, OM_NO_STEP, &count); k->keep && count > k->keep;
+	     count--) {
+		char *path, *tmp;
+
+		for (s = OM_NO_STEP; (s = om_ckpt_newest_below(k->dir, s, NULL)) != OM_NO_STEP;)
+			oldest = s;
+		path = om_ckpt_step_path(k->dir, "", oldest);
+		/* half removed, it must not look whole */
+		tmp = om_ckpt_step_path(k->dir, ".tmp-", oldest);
+		if (rename(path, tmp) == 0)
+			remove_dir(tmp);
+		free(path);
+		free(tmp);
+	}
+}
+
+void
+om_ckpt_good(struct om_ckpt *k, uint64_t step)
+{
+	k->good = step + 1;
+	if (k->due)
+		prune(k);
+	k->due = false;
 }
 
 /* ---- saving ---------------------------------------------------------------------------------- */
@@ -228,6 +316,9 @@ save_failed(struct om_ckpt *k, const char *tmp, const char *file)
 	char *last = om_ckpt_newest(k);
 
 	remove_dir(tmp);
+	if (!k->dir)
+		om_die("export", "%s/%s: %s; give another directory, or free some space", tmp, file,
+		    strerror(error));
 	om_die("checkpoint", "%s/%s: %s; the last whole checkpoint is %s", tmp, file,
 	    strerror(error), last ? last : "none");
 }
@@ -251,10 +342,25 @@ finish(struct om_ckpt *k, const char *tmp, const char *file, int fd)
 		save_failed(k, tmp, file);
 }
 
+/* The only shard of an export has no number. */
 static char *
-shard_name(int file, uint32_t shard, uint32_t shards)
+shard_name(const struct om_ckpt *k, int file, uint32_t shard, uint32_t shards)
 {
+	if (!k->dir && shards == 1)
+		return om_text("%s.safetensors", stem[file]);
 	return om_text("%s-%05u-of-%05u.safetensors", stem[file], shard, shards);
+}
+
+/* Rounds n doubles to floats, in place. */
+static void
+narrow(unsigned char *p, size_t n)
+{
+	double x;
+
+	for (size_t i = 0; i < n; i++) {
+		memcpy(&x, p + i * sizeof x, sizeof x);
+		memcpy(p + i * sizeof(float), &(float){ (float)x }, sizeof(float));
+	}
 }
 
 static void
@@ -262,7 +368,8 @@ write_shard(struct om_ckpt *k, const unsigned char *arena, const char *tmp, cons
     struct om_entry *e, uint32_t n, int file, uint32_t shard)
 {
 	struct om_st_tensor *head = om_alloc(n, sizeof *head);
-	unsigned char *buf = om_alloc(CHUNK, 1);
+	size_t ratio = !k->dir && k->m->real == 8 ? 2 : 1; /* bytes in the arena for one here */
+	unsigned char *buf = om_alloc(CHUNK, ratio);
 	int fd = create(k, tmp, name);
 	uint32_t used = 0;
 
@@ -276,9 +383,11 @@ write_shard(struct om_ckpt *k, const unsigned char *arena, const char *tmp, cons
 
 		if (e[i].file != file || e[i].shard != shard)
 			continue;
-		for (size_t some; left; left -= some, off += some) {
+		for (size_t some; left; left -= some, off += ratio * some) {
 			some = left < CHUNK ? (size_t)left : CHUNK;
-			om_get(arena, off, buf, some);
+			om_get(arena, off, buf, ratio * some);
+			if (ratio == 2)
+				narrow(buf, some / sizeof(float));
 			e[i].crc = om_crc32c(e[i].crc, buf, some);
 			if (!om_write_all(fd, buf, some))
 				save_failed(k, tmp, name);
@@ -316,7 +425,7 @@ write_hf_index(
 	fprintf(f, "{\n\"metadata\": {\"total_size\": %llu},\n\"weight_map\": {",
 	    (unsigned long long)total);
 	for (uint32_t i = 0; i < n && e[i].file == 0; i++) {
-		char *name = shard_name(0, e[i].shard, shards);
+		char *name = shard_name(k, 0, e[i].shard, shards);
 
 		fprintf(f, "%s\n", i ? "," : "");
 		om_json_string(f, e[i].t.name);
@@ -328,6 +437,23 @@ write_hf_index(
 		save_failed(k, tmp, "model.safetensors.index.json");
 	write_text(k, tmp, "model.safetensors.index.json", text, size);
 	free(text);
+}
+
+/* The windows, in digits enough for every bit. */
+static void
+write_skip(FILE *f, const struct om_skip *s)
+{
+	static const char *const name[] = { "loss", "norm" };
+
+	fprintf(f, ",\n\"skip_step\": {\"skipped\": %llu, \"in_a_row\": %llu",
+	    (unsigned long long)s->total, (unsigned long long)s->row);
+	for (int i = 0; i < 2; i++) {
+		fprintf(f, ",\n\"%s\": [", name[i]);
+		for (uint32_t j = 0; j < s->n; j++)
+			fprintf(f, "%s%.17g", j ? ", " : "", s->last[i][j]);
+		fputc(']', f);
+	}
+	fputc('}', f);
 }
 
 static void
@@ -348,15 +474,20 @@ write_index(struct om_ckpt *k, const char *tmp, const struct om_entry *e, uint32
 	om_json_string(f, k->m->fingerprint);
 	fprintf(f, ",\n\"olmogen\": ");
 	om_json_string(f, k->m->version);
-	fprintf(f,
-	    ",\n\"data\": {\"tokens\": %llu, \"files\": %u, \"crc32c\": \"%08x\", \"order\": "
-	    "\"%s\", "
-	    "\"seed\": %llu, \"next_sequence\": %llu},\n\"tensors\": {",
-	    (unsigned long long)d->tokens, d->n, d->crc,
-	    d->order == OM_SHUFFLE ? "shuffle" : "sequential", (unsigned long long)d->seed,
-	    (unsigned long long)(step * k->m->global));
+	if (d)
+		fprintf(f,
+		    ",\n\"data\": {\"tokens\": %llu, \"files\": %u, \"crc32c\": \"%08x\", "
+		    "\"order\": "
+		    "\"%s\", "
+		    "\"seed\": %llu, \"next_sequence\": %llu}",
+		    (unsigned long long)d->tokens, d->n, d->crc,
+		    d->order == OM_SHUFFLE ? "shuffle" : "sequential", (unsigned long long)d->seed,
+		    (unsigned long long)(step * k->m->global));
+	if (k->skip)
+		write_skip(f, k->skip);
+	fprintf(f, ",\n\"tensors\": {");
 	for (uint32_t i = 0; i < n; i++) {
-		char *name = shard_name(e[i].file, e[i].shard, shards[e[i].file]);
+		char *name = shard_name(k, e[i].file, e[i].shard, shards[e[i].file]);
 
 		fprintf(f, "%s\n", i ? "," : "");
 		om_json_string(f, e[i].t.name);
@@ -375,25 +506,31 @@ write_index(struct om_ckpt *k, const char *tmp, const struct om_entry *e, uint32
 	free(text);
 }
 
-void
-om_ckpt_prune(struct om_ckpt *k)
+/* All shards of a kind of file; gives their number. */
+static uint32_t
+write_shards(struct om_ckpt *k, const unsigned char *arena, const char *tmp, struct om_entry *e,
+    uint32_t n, int file)
 {
-	uint64_t count, oldest = 0, s;
+	uint32_t shards = deal(e, n, file);
 
-	for (om_ckpt_newest_below(k->dir, UINT64_MAX, &count); k->keep && count > k->keep;
-	     count--) {
-		char *path, *tmp;
+	for (uint32_t s = 1; s <= shards; s++) {
+		char *name = shard_name(k, file, s, shards);
 
-		for (s = UINT64_MAX; (s = om_ckpt_newest_below(k->dir, s, NULL));)
-			oldest = s;
-		path = om_ckpt_step_path(k->dir, "", oldest);
-		/* half removed, it must not look whole */
-		tmp = om_ckpt_step_path(k->dir, ".tmp-", oldest);
-		if (rename(path, tmp) == 0)
-			remove_dir(tmp);
-		free(path);
-		free(tmp);
+		write_shard(k, arena, tmp, name, e, n, file, s);
+		free(name);
 	}
+	return shards;
+}
+
+/* What is whole and on the disk gets its name. */
+static void
+publish(struct om_ckpt *k, const char *tmp, const char *path)
+{
+	int fd = open(tmp, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	if (fd < 0 || fsync(fd) != 0 || close(fd) != 0 || rename(tmp, path) != 0 ||
+	    (k->lock >= 0 && fsync(k->lock) != 0))
+		save_failed(k, tmp, "");
 }
 
 void
@@ -402,27 +539,40 @@ om_ckpt_save(struct om_ckpt *k, const unsigned char *arena, uint64_t step)
 	char *tmp = om_ckpt_step_path(k->dir, ".tmp-", step);
 	char *path = om_ckpt_step_path(k->dir, "", step);
 	uint32_t n, shards[2];
-	struct om_entry *e = om_ckpt_entries(k->m, &n);
-	int fd;
+	struct om_entry *e = om_ckpt_entries(k->m, false, &n);
 
 	if (mkdir(tmp, 0777) != 0)
 		save_failed(k, tmp, "");
-	for (int file = 0; file < 2; file++) {
-		shards[file] = deal(e, n, file);
-		for (uint32_t s = 1; s <= shards[file]; s++) {
-			char *name = shard_name(file, s, shards[file]);
-
-			write_shard(k, arena, tmp, name, e, n, file, s);
-			free(name);
-		}
-	}
+	for (int file = 0; file < 2; file++)
+		shards[file] = write_shards(k, arena, tmp, e, n, file);
 	write_hf_index(k, tmp, e, n, shards[0]);
 	write_index(k, tmp, e, n, shards, step);
-	if ((fd = open(tmp, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0 || fsync(fd) != 0 ||
-	    close(fd) != 0 || rename(tmp, path) != 0 || fsync(k->lock) != 0)
-		save_failed(k, tmp, "");
+	publish(k, tmp, path);
 	free(tmp);
 	free(path);
 	om_ckpt_entries_free(e, n);
-	om_ckpt_prune(k);
+	k->due = true;
+}
+
+void
+om_ckpt_export(const struct om_model *m, const unsigned char *arena, const char *dir)
+{
+	static const char generation[] = "{\n  \"_from_model_config\": true\n}\n";
+	struct om_ckpt k = { .lock = -1, .m = m };
+	char *tmp = om_free_name(dir, ".tmp");
+	uint32_t n, shards;
+	struct om_entry *e = om_ckpt_entries(m, true, &n);
+
+	if (mkdir(tmp, 0777) != 0)
+		save_failed(&k, tmp, "");
+	shards = write_shards(&k, arena, tmp, e, n, 0);
+	if (shards > 1)
+		write_hf_index(&k, tmp, e, n, shards);
+	write_text(&k, tmp, "config.json", m->hf_config, strlen(m->hf_config));
+	write_text(&k, tmp, "generation_config.json", generation, sizeof generation - 1);
+	publish(&k, tmp, dir);
+	printf("export: %s tensors in %s file%s, %s\n", om_commas(n), om_commas(shards),
+	    shards == 1 ? "" : "s", dir);
+	free(tmp);
+	om_ckpt_entries_free(e, n);
 }

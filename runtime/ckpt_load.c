@@ -7,9 +7,8 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <yaml.h>
 
-#include "om_rt.h"
+#include "json.h"
 
 enum { CHUNK = 1 << 22 };
 
@@ -49,31 +48,10 @@ _Noreturn OM_PRINTF(3, 4) static void bad(
 	om_die("checkpoint", "%s/%s: %s; %s", l->path, file, what, l->remedy);
 }
 
-/* A scalar's text, "" of anything else. */
-static const char *
-string(const yaml_node_t *node)
-{
-	return node->type == YAML_SCALAR_NODE ? (const char *)node->data.scalar.value : "";
-}
-
-static yaml_node_t *
-get(struct loader *l, const yaml_node_t *map, const char *key)
-{
-	if (map && map->type == YAML_MAPPING_NODE)
-		for (yaml_node_pair_t *p = map->data.mapping.pairs.start;
-		     p < map->data.mapping.pairs.top; p++) {
-			yaml_node_t *k = yaml_document_get_node(&l->doc, p->key);
-
-			if (strcmp(string(k), key) == 0)
-				return yaml_document_get_node(&l->doc, p->value);
-		}
-	return NULL;
-}
-
 static const char *
 text(struct loader *l, const yaml_node_t *map, const char *key)
 {
-	yaml_node_t *v = get(l, map, key);
+	yaml_node_t *v = om_json_get(&l->doc, map, key);
 
 	if (!v || v->type != YAML_SCALAR_NODE)
 		bad(l, "index.json", "has no \"%s\"", key);
@@ -94,7 +72,6 @@ read_index(struct loader *l)
 	char *name = om_text("%s/index.json", l->path);
 	size_t n = 0, tail = sizeof format - 1;
 	char *s = om_file_read(name, (size_t)1 << 32, &n);
-	yaml_parser_t parser;
 	yaml_node_t *root, *tensors;
 
 	free(name);
@@ -103,18 +80,14 @@ read_index(struct loader *l)
 	if (n < tail || strncmp(s + n - tail, last, sizeof last - 1) != 0 ||
 	    strtoul(s + n - tail + sizeof last - 1, NULL, 16) != om_crc32c(0, s, n - tail))
 		bad(l, "index.json", "is damaged");
-	if (!yaml_parser_initialize(&parser))
-		om_die("memory", "cannot start the YAML parser");
-	yaml_parser_set_encoding(&parser, YAML_UTF8_ENCODING);
-	yaml_parser_set_input_string(&parser, (unsigned char *)s, n);
-	if (!yaml_parser_load(&parser, &l->doc) || !(root = yaml_document_get_root_node(&l->doc)))
+	if (!om_json_load(&l->doc, s, n))
 		bad(l, "index.json", "is damaged");
-	yaml_parser_delete(&parser);
+	root = yaml_document_get_root_node(&l->doc);
 	free(s);
 	if (strtol(text(l, root, "format"), NULL, 10) != OM_CKPT_FORMAT)
 		bad(l, "index.json", "is format %s, this trainer reads %d", text(l, root, "format"),
 		    OM_CKPT_FORMAT);
-	tensors = get(l, root, "tensors");
+	tensors = om_json_get(&l->doc, root, "tensors");
 	if (!tensors || tensors->type != YAML_MAPPING_NODE)
 		bad(l, "index.json", "has no \"tensors\"");
 	l->row =
@@ -122,7 +95,7 @@ read_index(struct loader *l)
 		sizeof *l->row);
 	for (yaml_node_pair_t *p = tensors->data.mapping.pairs.start;
 	     p < tensors->data.mapping.pairs.top; p++) {
-		l->row[l->n].name = string(yaml_document_get_node(&l->doc, p->key));
+		l->row[l->n].name = om_json_text(yaml_document_get_node(&l->doc, p->key));
 		l->row[l->n++].map = yaml_document_get_node(&l->doc, p->value);
 	}
 	qsort(l->row, l->n, sizeof *l->row, by_name);
@@ -136,7 +109,7 @@ differs(
 {
 	char mine[64], theirs[64];
 	struct om_st_tensor other = { 0 };
-	yaml_node_t *dims = row ? get(l, row->map, "shape") : NULL;
+	yaml_node_t *dims = row ? om_json_get(&l->doc, row->map, "shape") : NULL;
 	const char *dtype;
 
 	shape_text(mine, t);
@@ -149,7 +122,7 @@ differs(
 		for (yaml_node_item_t *i = dims->data.sequence.items.start;
 		     i < dims->data.sequence.items.top && other.ndims < 2; i++)
 			other.dim[other.ndims++] =
-			    strtoull(string(yaml_document_get_node(&l->doc, *i)), NULL, 10);
+			    strtoull(om_json_text(yaml_document_get_node(&l->doc, *i)), NULL, 10);
 	shape_text(theirs, &other);
 	if (strcmp(mine, theirs) == 0 && strcmp(t->dtype, dtype) == 0)
 		return false;
@@ -189,7 +162,7 @@ static void
 check_data(struct loader *l, yaml_node_t *root)
 {
 	const struct om_data *d = l->k->data;
-	yaml_node_t *data = get(l, root, "data");
+	yaml_node_t *data = om_json_get(&l->doc, root, "data");
 	char seed[32], tokens[32], files[32], crc[32];
 	const struct {
 		const char *key, *name, *now;
@@ -201,6 +174,8 @@ check_data(struct loader *l, yaml_node_t *root)
 		{ "crc32c", "a data checksum of", crc },
 	};
 
+	if (!data) /* imported weights have seen none, the first run's are theirs */
+		return;
 	snprintf(seed, sizeof seed, "%llu", (unsigned long long)d->seed);
 	snprintf(tokens, sizeof tokens, "%llu", (unsigned long long)d->tokens);
 	snprintf(files, sizeof files, "%u", d->n);
@@ -221,7 +196,7 @@ load_tensors(struct loader *l, unsigned char *arena, const struct om_entry *e, u
 	const char *open = "";
 	struct om_st st = { .fd = -1 };
 
-	for (uint32_t i = 0; i < n; i++) {
+	for (uint32_t i = 0; i < n && (l->k->data || e[i].file == 0); i++) {
 		struct row key = { e[i].t.name, NULL },
 			   *row = bsearch(&key, l->row, l->n, sizeof key, by_name);
 		const char *file = text(l, row->map, "file"), *why;
@@ -271,7 +246,8 @@ set_aside(struct om_ckpt *k, uint64_t step)
 {
 	uint64_t later;
 
-	while (k->dir && (later = om_ckpt_newest_below(k->dir, UINT64_MAX, NULL)) > step) {
+	while (k->dir && (later = om_ckpt_newest_below(k->dir, OM_NO_STEP, NULL)) != OM_NO_STEP &&
+	       later > step) {
 		char *from = om_ckpt_step_path(k->dir, "", later);
 		char *aside = om_ckpt_step_path(k->dir, "old-", later),
 		     *to = om_free_name(aside, "");
@@ -287,18 +263,99 @@ set_aside(struct om_ckpt *k, uint64_t step)
 	}
 }
 
-uint64_t
-om_ckpt_resume(struct om_ckpt *k, const struct om_conf *c, unsigned char *arena)
+/* What SkipStep had seen. Checkpoints of before it, and of runs with it off, have no windows. */
+static void
+load_skip(struct loader *l, yaml_node_t *root)
+{
+	static const char *const name[] = { "loss", "norm" };
+	struct om_skip *s = l->k->skip;
+	yaml_node_t *map = om_json_get(&l->doc, root, "skip_step");
+	ptrdiff_t n[2];
+
+	if (!map)
+		return;
+	s->total = strtoull(text(l, map, "skipped"), NULL, 10);
+	s->row = strtoull(text(l, map, "in_a_row"), NULL, 10);
+	for (int i = 0; i < 2; i++) {
+		yaml_node_t *list = om_json_get(&l->doc, map, name[i]);
+		yaml_node_item_t *item;
+
+		if (!list || list->type != YAML_SEQUENCE_NODE)
+			bad(l, "index.json", "has no \"%s\"", name[i]);
+		item = list->data.sequence.items.top;
+		n[i] = item - list->data.sequence.items.start;
+		if (n[i] != n[0])
+			bad(l, "index.json", "has %td losses and %td norms", n[0], n[i]);
+		s->n = s->sigma > 0 ? (uint32_t)(n[i] < s->window ? n[i] : s->window) : 0;
+		for (uint32_t j = s->n; j-- > 0;) /* the newest, if the window is shorter now */
+			s->last[i][j] =
+			    strtod(om_json_text(yaml_document_get_node(&l->doc, *--item)), NULL);
+	}
+}
+
+/* Loads all of the checkpoint, or of one that is not trained on the weights; gives its step. */
+static uint64_t
+load(struct loader *l, const struct om_conf *c, unsigned char *arena)
+{
+	const struct om_ckpt *k = l->k;
+	const char *base;
+	struct om_entry *e;
+	yaml_node_t *root;
+	uint64_t step;
+	uint32_t n;
+
+	e = om_ckpt_entries(k->m, false, &n);
+	root = read_index(l);
+	check_model(l, root, e, n);
+	if (k->data && !c->ignore_data)
+		check_data(l, root);
+	step = strtoull(text(l, root, "step"), NULL, 10);
+	base = strrchr(l->path, '/') ? strrchr(l->path, '/') + 1 : l->path;
+	if (om_ckpt_step_of(base) != OM_NO_STEP && om_ckpt_step_of(base) != step)
+		bad(l, "index.json", "is of step %llu, its directory is not",
+		    (unsigned long long)step);
+	if (k->data && step > c->steps)
+		om_die("checkpoint",
+		    "%s is at step %llu, past the run's end: steps is %llu; raise steps", l->path,
+		    (unsigned long long)step, (unsigned long long)c->steps);
+	if (k->skip)
+		load_skip(l, root);
+	load_tensors(l, arena, e, n);
+	yaml_document_delete(&l->doc);
+	free(l->row);
+	om_ckpt_entries_free(e, n);
+	return step;
+}
+
+/* What to do about a damaged one. */
+static char *
+remedy_new(const struct om_ckpt *k, bool automatic)
+{
+	uint64_t before = OM_NO_STEP;
+	char *path, *text;
+
+	if (automatic)
+		before = om_ckpt_newest_below(
+		    k->dir, om_ckpt_newest_below(k->dir, OM_NO_STEP, NULL), NULL);
+	if (before == OM_NO_STEP)
+		return om_text(
+		    "restore it%s", k->data ? ", or start anew with another checkpoint.dir" : "");
+	path = om_ckpt_step_path(k->dir, "", before);
+	text = om_text(k->data ? "resume from the one before it by checkpoint.resume=%s"
+			       : "use the one before it, %s",
+	    path);
+	free(path);
+	return text;
+}
+
+bool
+om_ckpt_resume(struct om_ckpt *k, const struct om_conf *c, unsigned char *arena, uint64_t *step)
 {
 	bool automatic = strcmp(c->resume, "auto") == 0;
 	char *newest = om_ckpt_newest(k);
 	struct loader l = { .k = k, .path = automatic ? newest : c->resume };
-	const char *base;
-	uint64_t step, before;
-	struct om_entry *e;
-	yaml_node_t *root;
-	uint32_t n;
 
+	*step = 0;
 	if (strcmp(c->resume, "none") == 0) {
 		if (newest)
 			om_die("checkpoint",
@@ -306,44 +363,41 @@ om_ckpt_resume(struct om_ckpt *k, const struct om_conf *c, unsigned char *arena)
 			    "another "
 			    "checkpoint.dir",
 			    newest);
-		return 0;
+		return false;
 	}
 	if (!l.path)
-		return 0;
-	before = automatic ? om_ckpt_newest_below(
-				 k->dir, om_ckpt_newest_below(k->dir, UINT64_MAX, NULL), NULL)
-			   : 0;
-	if (before) {
-		char *path = om_ckpt_step_path(k->dir, "", before);
-
-		l.remedy = om_text("resume from the one before it by checkpoint.resume=%s", path);
-		free(path);
-	} else {
-		l.remedy = om_text("restore it, or start anew with another checkpoint.dir");
-	}
-	e = om_ckpt_entries(k->m, &n);
-	root = read_index(&l);
-	check_model(&l, root, e, n);
-	if (!c->ignore_data)
-		check_data(&l, root);
-	step = strtoull(text(&l, root, "step"), NULL, 10);
-	base = strrchr(l.path, '/') ? strrchr(l.path, '/') + 1 : l.path;
-	if (om_ckpt_step_of(base) && om_ckpt_step_of(base) != step)
-		bad(&l, "index.json", "is of step %llu, its directory is not",
-		    (unsigned long long)step);
-	if (step > c->steps)
-		om_die("checkpoint",
-		    "%s is at step %llu, past the run's end: steps is %llu; raise steps", l.path,
-		    (unsigned long long)step, (unsigned long long)c->steps);
-	load_tensors(&l, arena, e, n);
-	set_aside(k, step);
-	if (k->dir)
-		om_ckpt_prune(k); /* a kill may have come between the last save and this */
+		return false;
+	l.remedy = remedy_new(k, automatic);
+	*step = k->first = k->good = load(&l, c, arena);
+	set_aside(k, *step);
+	k->resumed = om_text("%s", l.path);
+	k->due = k->dir; /* a kill may have come between the last save and its pruning */
 	printf("checkpoint: resumed from %s\n", l.path);
-	yaml_document_delete(&l.doc);
-	free(l.row);
 	free(l.remedy);
 	free(newest);
-	om_ckpt_entries_free(e, n);
+	return true;
+}
+
+uint64_t
+om_ckpt_weights(const struct om_model *m, const struct om_conf *c, unsigned char *arena)
+{
+	struct om_ckpt k = { .dir = *c->dir ? c->dir : NULL, .lock = -1, .m = m };
+	bool automatic = strcmp(c->resume, "auto") == 0;
+	char *newest = om_ckpt_newest(&k);
+	struct loader l = { .k = &k, .path = automatic ? newest : c->resume };
+	uint64_t step;
+
+	if (strcmp(c->resume, "none") == 0 || !l.path)
+		om_die("checkpoint",
+		    "there is none to evaluate, %s%s; set checkpoint.resume to the path of one",
+		    automatic && k.dir ? k.dir : "",
+		    !automatic ? "checkpoint.resume is none"
+		    : k.dir    ? " has none"
+			       : "checkpoint.dir is not set");
+	l.remedy = remedy_new(&k, automatic);
+	step = load(&l, c, arena);
+	printf("checkpoint: %s\n", l.path);
+	free(l.remedy);
+	free(newest);
 	return step;
 }

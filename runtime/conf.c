@@ -75,11 +75,11 @@ unknown(struct om_at at, const char *name, const yaml_node_t *value, bool sectio
 	last = last ? last + 1 : name;
 	lua = om_key_fixed(last);
 	if (lua) {
-		om_diag(at, "%s is fixed in the trainer", name);
+		om_diag(at, "%s is fixed in the trainer", om_clip(name));
 		om_diag_help("set it in the Lua description's %s and generate again", lua);
 		return;
 	}
-	om_diag(at, "%s is not a key", name);
+	om_diag(at, "%s is not a key", om_clip(name));
 	if (near) {
 		om_diag_help("did you mean %s?", near);
 		return;
@@ -101,7 +101,7 @@ list_free(struct om_list *list)
 }
 
 static bool
-set_list(struct reader *r, yaml_node_t *node, struct om_list *list)
+set_list(struct reader *r, yaml_node_t *node, struct om_list *list, double min)
 {
 	yaml_node_item_t *first = &(yaml_node_item_t){ 0 }, *end = first + 1;
 
@@ -119,7 +119,7 @@ set_list(struct reader *r, yaml_node_t *node, struct om_list *list)
 			return false;
 		list->a[list->n++] = om_text("%s", s);
 	}
-	return list->n > 0;
+	return list->n >= min;
 }
 
 /* Reads node into the key's place; false: it isn't what the key's rule says. */
@@ -134,7 +134,7 @@ set(struct reader *r, const struct om_key *k, yaml_node_t *node)
 	int c;
 
 	if (k->kind == OM_LIST)
-		return set_list(r, node, at);
+		return set_list(r, node, at, k->min);
 	if (!s || (k->kind != OM_TEXT && !plain))
 		return false;
 	switch (k->kind) {
@@ -143,8 +143,9 @@ set(struct reader *r, const struct om_key *k, yaml_node_t *node)
 		if (!*s || s[strspn(s, "0123456789")])
 			return false;
 		*(uint64_t *)at = strtoull(s, &end, 10);
-		return !errno && (double)*(uint64_t *)at >= k->min &&
-		       (double)*(uint64_t *)at <= k->max;
+		/* a double holds the limits, but not all numbers beyond them */
+		return !errno && *(uint64_t *)at >= (uint64_t)k->min &&
+		       *(uint64_t *)at <= (uint64_t)k->max;
 	case OM_NUMBER:
 		x = strtod(s, &end);
 		*(double *)at = x;
@@ -275,7 +276,7 @@ mapping(struct reader *r, const char *prefix, yaml_node_t *map)
 		}
 		name = om_text("%s%s%s", prefix, *prefix ? "." : "", s);
 		if (twice) {
-			om_diag(place(r, k), "%s is given twice", name);
+			om_diag(place(r, k), "%s is given twice", om_clip(name));
 			om_diag_note(place(r, twice), "it is given here first");
 		} else {
 			entry(r, name, place(r, k), v);
@@ -367,7 +368,7 @@ override(struct reader *r, struct om_src *src)
 				node->data.scalar.style = YAML_PLAIN_SCALAR_STYLE;
 			entry(r, name, at, node);
 		} else {
-			om_diag(at, "%s has no value", name);
+			om_diag(at, "%s has no value", om_clip(name));
 		}
 		yaml_document_delete(&r->doc);
 	}
@@ -383,14 +384,87 @@ given(struct reader *r, const char *name)
 	abort();
 }
 
+/* The rules between the steps of warm-up and decay, whose keys are those that schedule has. */
+static void
+relations_lr(struct reader *r)
+{
+	const struct om_lr *lr = &r->conf->lr;
+	struct om_at *decay = given(r, "lr.decay"), *from = given(r, "lr.decay_from");
+	struct om_at *warmup = given(r, "lr.warmup"), *schedule = given(r, "lr.schedule");
+	unsigned long long w = lr->warmup, d = lr->decay, f = lr->decay_from, n = r->conf->steps;
+	struct om_lr unit = *lr;
+	double rate;
+
+	unit.peak = 1;
+	if (lr->schedule == OM_INVERSE_SQRT && !w) {
+		om_diag(
+		    *schedule, "lr.schedule = inverse_sqrt falls from lr.warmup on, which is 0");
+		om_diag_help("set lr.warmup to the step up to which the rate rises");
+	}
+	if (lr->schedule == OM_POWER && !w && !lr->reference) {
+		om_diag(*schedule, "lr.schedule = power falls from lr.reference on, which is 0");
+		om_diag_help("set lr.reference to the step up to which the rate stays at the peak");
+	}
+	if (lr->reference && w > lr->reference) {
+		om_diag(*warmup, "lr.warmup = %llu is more than lr.reference = %llu", w,
+		    (unsigned long long)lr->reference);
+		om_diag_help("use lr.warmup from 0 to %llu", (unsigned long long)lr->reference);
+	}
+	if (w > n) {
+		om_diag(*warmup, "lr.warmup = %llu is more than steps = %llu", w, n);
+		om_diag_help("use lr.warmup from 0 to %llu", n);
+	} else if (f && f < w) {
+		om_diag(
+		    *from, "lr.decay_from = %llu is within the warm-up, lr.warmup = %llu", f, w);
+		om_diag_help("use lr.decay_from from %llu on, or a shorter warm-up", w);
+	} else if (f >= n) {
+		om_diag(
+		    *from, "lr.decay_from = %llu is not before the last step, steps = %llu", f, n);
+		om_diag_help("raise steps, by the steps of decay");
+	} else if (f && d > n - f) {
+		om_diag(*decay,
+		    "lr.decay_from = %llu and lr.decay = %llu are more than steps = %llu", f, d, n);
+		om_diag_help("use lr.decay from 0 to %llu", n - f);
+	} else if (f && (rate = om_lr_at(&unit, f, n)) < lr->final) {
+		om_diag(*from,
+		    "lr.decay_from = %llu has a rate of %.3g of the peak, lr.final = %g is "
+		    "more",
+		    f, rate, lr->final);
+		om_diag_help("use lr.final from 0 to %.3g", rate);
+	} else if (!f && lr->schedule == OM_WSD && d > n - w) {
+		om_diag(*decay, "lr.warmup = %llu and lr.decay = %llu are more than steps = %llu",
+		    w, d, n);
+		om_diag_help("use lr.decay from 0 to %llu", n - w);
+	}
+}
+
 /* The rules between keys. */
 static void
 relations(struct reader *r)
 {
 	struct om_conf *c = r->conf;
 	struct om_at *every = given(r, "checkpoint.every"), *keep = given(r, "checkpoint.keep");
-	struct om_at *decay = given(r, "lr.decay"), *warmup = given(r, "lr.warmup");
-	unsigned long long w = c->lr.warmup, d = c->lr.decay, n = c->steps;
+	bool endless = c->lr.schedule == OM_INVERSE_SQRT || c->lr.schedule == OM_POWER;
+	const struct {
+		const char *key;
+		bool used;
+		const char *why, *help; /* why it has no effect, what gives it one */
+	} rule[] = {
+		{ "lr.decay", c->lr.schedule == OM_WSD || c->lr.decay_from,
+		    "lr.schedule is not wsd and lr.decay_from is not set",
+		    "lr.schedule: wsd or lr.decay_from" },
+		{ "lr.final", !endless || c->lr.decay_from,
+		    "lr.schedule has no end and lr.decay_from is not set", "lr.decay_from" },
+		{ "lr.reference", c->lr.schedule == OM_POWER, "lr.schedule is not power",
+		    "lr.schedule: power" },
+		{ "lr.exponent", c->lr.schedule == OM_POWER, "lr.schedule is not power",
+		    "lr.schedule: power" },
+		{ "skip_step.window", given(r, "skip_step.sigma")->line,
+		    "skip_step.sigma is not set", "skip_step.sigma, to 6 for example" },
+		{ "eval.format", c->eval.paths.n, "eval.paths is not set", "eval.paths" },
+		{ "eval.every", c->eval.paths.n, "eval.paths is not set", "eval.paths" },
+		{ "eval.sequences", c->eval.paths.n, "eval.paths is not set", "eval.paths" },
+	};
 
 	if (!*c->dir && (c->every || c->keep)) {
 		om_diag(c->every ? *every : *keep, "%s is set, checkpoint.dir is not",
@@ -401,23 +475,30 @@ relations(struct reader *r)
 		om_diag(*given(r, "checkpoint.resume"), "checkpoint.resume is empty");
 		om_diag_help("it is auto, none or the path of a checkpoint");
 	}
-	if (decay->line && c->lr.schedule != OM_WSD) {
-		om_diag(*decay, "lr.decay is set, but lr.schedule is not wsd");
-		om_diag_help("set lr.schedule: wsd, or leave out lr.decay");
-	}
-	if (w > n) {
-		om_diag(*warmup, "lr.warmup = %llu is more than steps = %llu", w, n);
-		om_diag_help("use lr.warmup from 0 to %llu", n);
-	} else if (c->lr.schedule == OM_WSD && d > n - w) {
-		om_diag(*decay, "lr.warmup = %llu and lr.decay = %llu are more than steps = %llu",
-		    w, d, n);
-		om_diag_help("use lr.decay from 0 to %llu", n - w);
-	}
+	for (size_t i = 0; i < OM_LEN(rule); i++)
+		if (given(r, rule[i].key)->line && !rule[i].used) {
+			om_diag(
+			    *given(r, rule[i].key), "%s is set, but %s", rule[i].key, rule[i].why);
+			om_diag_help("set %s, or leave out %s", rule[i].help, rule[i].key);
+		}
+	relations_lr(r);
+}
+
+/* All steps that are left, or of wsd a tenth of all, where the warm-up leaves so many. */
+static uint64_t
+decay_default(const struct om_conf *c)
+{
+	uint64_t tenth = c->steps < 20 ? 1 : c->steps / 10, left = c->steps - c->lr.warmup;
+
+	if (c->lr.decay_from)
+		return c->steps - c->lr.decay_from;
+	return tenth < left ? tenth : left;
 }
 
 int
-om_conf_load(struct om_conf *c, const char *path, int nover, char **over)
+om_conf_load(struct om_conf *c, const char *command, const char *path, int nover, char **over)
 {
+	static const char bom[] = "\xEF\xBB\xBF";
 	static struct reader r; /* errors point into it, it lives on */
 	struct om_src *src = om_alloc((size_t)nover + 1, sizeof *src);
 	int before = om_diag_count();
@@ -427,17 +508,24 @@ om_conf_load(struct om_conf *c, const char *path, int nover, char **over)
 	memset(&r, 0, sizeof r);
 	memset(c, 0, sizeof *c);
 	r.conf = c;
+	c->data.section = "data";
+	c->eval.section = "eval";
+	c->eval.order = OM_SEQUENTIAL;
 	defaults(&r);
 	src[0].name = path;
 	r.src = &src[0];
 	if (!(text = om_file_read(path, 16 << 20, &src[0].n))) {
 		om_diag((struct om_at){ r.src, 0, 0, 0 }, "cannot be read: %s", strerror(errno));
-		om_diag_help("usage: trainer train run.yaml [key=value ...]");
+		om_diag_help("usage: trainer %s run.yaml [key=value ...]", command);
 		free(src);
 		return om_diag_count() - before;
 	}
 	src[0].text = text;
-	if (parse(&r, text, src[0].n)) {
+	if (strncmp(text, bom, sizeof bom - 1) == 0) { /* libyaml takes it for a character */
+		src[0].text += sizeof bom - 1;
+		src[0].n -= sizeof bom - 1;
+	}
+	if (parse(&r, src[0].text, src[0].n)) {
 		root = yaml_document_get_root_node(&r.doc);
 		if (root && root->type == YAML_MAPPING_NODE)
 			mapping(&r, "", root);
@@ -458,11 +546,16 @@ om_conf_load(struct om_conf *c, const char *path, int nover, char **over)
 				    om_keys[i].name);
 				om_diag_help("%s: %s", om_keys[i].name, om_keys[i].doc);
 			}
+		if (strcmp(command, "eval") == 0 && !c->eval.paths.n) {
+			om_diag((struct om_at){ &src[0], 0, 0, 0 }, "eval.paths is missing");
+			om_diag_help(
+			    "eval.paths: %s", om_keys[given(&r, "eval.paths") - r.given].doc);
+		}
 		if (om_diag_count() == before)
 			relations(&r);
 	}
 	if (!c->lr.decay)
-		c->lr.decay = c->steps / 10;
+		c->lr.decay = decay_default(c);
 	if (om_diag_count() > OM_DIAG_MAX)
 		fprintf(stderr, "%s: %d more errors\n", path, om_diag_count() - OM_DIAG_MAX);
 	free(text);
@@ -473,7 +566,8 @@ om_conf_load(struct om_conf *c, const char *path, int nover, char **over)
 void
 om_conf_free(struct om_conf *c)
 {
-	list_free(&c->paths);
+	list_free(&c->data.paths);
+	list_free(&c->eval.paths);
 	free(c->dir);
 	free(c->resume);
 	free(c->metrics);

@@ -56,7 +56,7 @@ om_permute(uint64_t seed, uint64_t epoch, uint64_t n, uint64_t i)
 
 /* ---- finding files --------------------------------------------------------------------------- */
 
-static const char remedy_format[] = "set data.format, or name the files one by one";
+#define REMEDY_FORMAT "set %s.format, or name the files one by one"
 
 static void
 add(struct om_data *d, const char *path)
@@ -91,23 +91,24 @@ walk(struct om_data *d, const char *path, const struct place *above, bool named)
 	DIR *dir;
 
 	if (stat(path, &st) != 0)
-		om_die("data", "%s: %s; correct data.paths", path, strerror(errno));
+		om_die(d->section, "%s: %s; correct %s.paths", path, strerror(errno), d->section);
 	if (!S_ISDIR(st.st_mode)) {
 		if (S_ISREG(st.st_mode))
 			add(d, path);
 		else if (named)
-			om_die("data", "%s: is neither a file nor a directory; correct data.paths",
-			    path);
+			om_die(d->section,
+			    "%s: is neither a file nor a directory; correct %s.paths", path,
+			    d->section);
 		return;
 	}
 	here.dev = st.st_dev;
 	here.ino = st.st_ino;
 	for (const struct place *p = above; p; p = p->above)
 		if (p->dev == here.dev && p->ino == here.ino)
-			om_die("data",
+			om_die(d->section,
 			    "%s: this link leads back to a directory above it; remove it", path);
 	if (!(dir = opendir(path)))
-		om_die("data", "%s: %s; make it readable", path, strerror(errno));
+		om_die(d->section, "%s: %s; make it readable", path, strerror(errno));
 	while ((entry = readdir(dir))) {
 		size_t n = strlen(path);
 		char *name;
@@ -256,7 +257,8 @@ file_open(struct om_data *d, struct om_file *f)
 		if (f->fd >= 0)
 			break;
 		if (try || (errno != EMFILE && errno != ENFILE))
-			om_die("data", "%s: %s; make it readable again", f->path, strerror(errno));
+			om_die(
+			    d->section, "%s: %s; make it readable again", f->path, strerror(errno));
 		for (uint32_t j = 0; j < d->n; j++)
 			if (d->file[j].fd >= 0) {
 				close(d->file[j].fd);
@@ -271,9 +273,9 @@ file_read(struct om_data *d, struct om_file *f, uint64_t off, void *p, size_t n)
 	file_open(d, f);
 	if (!om_pread_all(f->fd, p, n, off)) {
 		if (errno)
-			om_die("data", "%s: %s at byte %llu; check the disk", f->path,
+			om_die(d->section, "%s: %s at byte %llu; check the disk", f->path,
 			    strerror(errno), (unsigned long long)off);
-		om_die("data",
+		om_die(d->section,
 		    "%s: ends before byte %llu, it had %s when training began; restore it and "
 		    "resume",
 		    f->path, (unsigned long long)(off + n), om_commas(f->size));
@@ -292,10 +294,11 @@ file_inspect(struct om_data *d, struct om_file *f)
 
 	file_open(d, f);
 	if (fstat(f->fd, &st) != 0)
-		om_die("data", "%s: %s", f->path, strerror(errno));
+		om_die(d->section, "%s: %s", f->path, strerror(errno));
 	f->size = (uint64_t)st.st_size;
 	if (!f->size)
-		om_die("data", "%s: is empty; remove it or leave it out of data.paths", f->path);
+		om_die(d->section, "%s: is empty; remove it or leave it out of %s.paths", f->path,
+		    d->section);
 	n = f->size < sizeof head ? (size_t)f->size : sizeof head;
 	file_read(d, f, 0, head, n);
 	npy = n >= 6 && memcmp(head, "\x93NUMPY", 6) == 0;
@@ -310,30 +313,32 @@ file_inspect(struct om_data *d, struct om_file *f)
 		const char *why = om_npy_parse(head, n, &h);
 
 		if (why)
-			om_die("data", "%s: %s", f->path, why);
+			om_die(d->section, "%s: %s", f->path, why);
 		f->width = h.width;
 		f->head = h.head;
 		f->tokens = h.tokens;
 		if (f->size != h.head + h.tokens * h.width)
-			om_die("data",
+			om_die(d->section,
 			    "%s: its header says %s tokens, %s bytes in all, but it has %s; copy "
 			    "it again",
 			    f->path, om_commas(h.tokens), om_commas(h.head + h.tokens * h.width),
 			    om_commas(f->size));
 		if (!f->tokens)
-			om_die("data", "%s: holds no tokens; leave it out of data.paths", f->path);
+			om_die(d->section, "%s: holds no tokens; leave it out of %s.paths", f->path,
+			    d->section);
 	} else {
 		f->tokens = f->size / f->width;
 		if (f->size % f->width)
-			om_die("data",
+			om_die(d->section,
 			    "%s: has %s bytes, not a multiple of %u; it is truncated, or its "
 			    "format "
-			    "is not uint%u: set data.format",
-			    f->path, om_commas(f->size), f->width, 8 * f->width);
+			    "is not uint%u: set %s.format",
+			    f->path, om_commas(f->size), f->width, 8 * f->width, d->section);
 	}
 	if (f->width == 1 && d->vocab < 256)
-		om_die("data", "%s: raw bytes need a vocab_size of 256, the model's is %s; %s",
-		    f->path, om_commas(d->vocab), remedy_format);
+		om_die(d->section,
+		    "%s: raw bytes need a vocab_size of 256, the model's is %s; " REMEDY_FORMAT,
+		    f->path, om_commas(d->vocab), d->section);
 	/* identity: the size and both ends, since reading all of a large data set takes hours */
 	d->crc = om_crc32c(d->crc, &(uint64_t[]){ f->size, f->width }, 16);
 	n = f->size < sizeof edge ? (size_t)f->size : sizeof edge;
@@ -346,15 +351,16 @@ file_inspect(struct om_data *d, struct om_file *f)
 /* ---- the stream ------------------------------------------------------------------------------ */
 
 void
-om_data_open(struct om_data *d, const struct om_model *m, const struct om_conf *c)
+om_data_open(struct om_data *d, const struct om_model *m, const struct om_set *set, uint64_t seed)
 {
 	*d = (struct om_data){ .seq = m->seq,
 		.vocab = m->vocab,
-		.seed = c->seed,
-		.format = c->format,
-		.order = c->order };
-	for (uint32_t i = 0; i < c->paths.n; i++) {
-		const char *path = c->paths.a[i];
+		.seed = seed,
+		.section = set->section,
+		.format = set->format,
+		.order = set->order };
+	for (uint32_t i = 0; i < set->paths.n; i++) {
+		const char *path = set->paths.a[i];
 		uint32_t first = d->n;
 
 		if (strpbrk(path, "*?["))
@@ -362,7 +368,8 @@ om_data_open(struct om_data *d, const struct om_model *m, const struct om_conf *
 		else
 			walk(d, path, NULL, true);
 		if (d->n == first)
-			om_die("data", "%s: no file matches; correct data.paths", path);
+			om_die(
+			    d->section, "%s: no file matches; correct %s.paths", path, d->section);
 		qsort(d->file + first, d->n - first, sizeof *d->file, by_path);
 	}
 	for (uint32_t i = 0; i < d->n; i++) {
@@ -370,9 +377,9 @@ om_data_open(struct om_data *d, const struct om_model *m, const struct om_conf *
 
 		file_inspect(d, f);
 		if ((f->width == 1) != (f0->width == 1))
-			om_die("data", "%s is raw bytes, %s is tokens; %s",
+			om_die(d->section, "%s is raw bytes, %s is tokens; " REMEDY_FORMAT,
 			    f->width == 1 ? f->path : f0->path, f->width == 1 ? f0->path : f->path,
-			    remedy_format);
+			    d->section);
 		f->first = d->tokens;
 		d->tokens += f->tokens;
 	}
@@ -380,7 +387,7 @@ om_data_open(struct om_data *d, const struct om_model *m, const struct om_conf *
 	 */
 	d->nseq = (d->tokens - 1) / d->seq;
 	if (!d->nseq)
-		om_die("data",
+		om_die(d->section,
 		    "%s tokens in %s file%s, but a sequence takes %s and its last label one more; "
 		    "add data",
 		    om_commas(d->tokens), om_commas(d->n), d->n == 1 ? "" : "s", om_commas(d->seq));
@@ -416,7 +423,7 @@ tokens_read(struct om_data *d, struct om_file *f, uint64_t i, size_t n, int32_t 
 		if (f->width > 2)
 			x |= (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 		if (x >= d->vocab)
-			om_die("data",
+			om_die(d->section,
 			    "%s: token %llu is %u, the model's vocab_size is %llu; use data of the "
 			    "model's tokenizer",
 			    f->path, (unsigned long long)(i + j), x, (unsigned long long)d->vocab);

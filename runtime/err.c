@@ -5,6 +5,8 @@
 
 #include "om_rt.h"
 
+enum { CLIP = 100 };
+
 static const char *who = "trainer";
 static uint64_t now_step;
 static void (*before)(void);
@@ -31,7 +33,7 @@ om_err_before(void (*hook)(void))
 void
 om_die(const char *operation, const char *fmt, ...)
 {
-	char what[2048], step[40] = "";
+	char what[4096], step[40] = "";
 	va_list ap;
 
 	va_start(ap, fmt);
@@ -46,12 +48,48 @@ om_die(const char *operation, const char *fmt, ...)
 	exit(OM_EXIT_USER);
 }
 
-/* Prints line at.line of the source, and carets under at.col .. at.col + at.len. */
+/* A byte within a character of UTF-8, not its first one. */
+static bool
+inner(char c)
+{
+	return ((unsigned char)c & 0xC0) == 0x80;
+}
+
+const char *
+om_clip(const char *s)
+{
+	static char text[4][CLIP + 4];
+	static unsigned next;
+	char *t = text[next++ % OM_LEN(text)];
+	size_t n = CLIP;
+
+	if (strlen(s) <= CLIP)
+		return s;
+	while (n && inner(s[n]))
+		n--;
+	snprintf(t, sizeof text[0], "%.*s...", (int)n, s);
+	return t;
+}
+
+/* The place n characters after s. */
+static const char *
+after(const char *s, const char *end, uint32_t n)
+{
+	for (; s < end && n; n--)
+		for (s++; s < end && inner(*s);)
+			s++;
+	return s;
+}
+
+/*
+ * Prints line at.line of the source, of a long one the part around at.col, and carets under at.col
+ * .. at.col + at.len.
+ */
 static void
 show(struct om_at at)
 {
 	const char *s = at.src->text, *end = s + at.src->n, *stop;
-	uint32_t col = 1;
+	uint32_t col, from = 1, most = UINT32_MAX;
 
 	for (uint32_t line = 1; line < at.line && s < end; line++) {
 		const char *next = memchr(s, '\n', (size_t)(end - s));
@@ -62,19 +100,22 @@ show(struct om_at at)
 		stop = end;
 	if (stop > s && stop[-1] == '\r')
 		stop--;
+	if (stop - s > CLIP) {
+		most = CLIP;
+		from = at.col > CLIP / 2 ? at.col - CLIP / 2 : 1;
+	}
+	s = after(s, stop, from - 1);
+	end = after(s, stop, most);
 	if (at.src->arg)
 		fprintf(stderr, "      | ");
 	else
 		fprintf(stderr, "%5u | ", at.line);
-	fwrite(s, 1, (size_t)(stop - s), stderr);
-	fprintf(stderr, "\n      | ");
-	for (; s < stop && col < at.col; s++)
-		if (((unsigned char)*s & 0xC0) != 0x80) { /* a character, not its inner bytes */
-			fputc(*s == '\t' ? '\t' : ' ', stderr);
-			col++;
-		}
+	fprintf(stderr, "%s%.*s%s\n      | %s", from > 1 ? "..." : "", (int)(end - s), s,
+	    end < stop ? "..." : "", from > 1 ? "   " : "");
+	for (col = from; s < end && col < at.col; s = after(s, end, 1), col++)
+		fputc(*s == '\t' ? '\t' : ' ', stderr);
 	fputc('^', stderr);
-	for (uint32_t i = 1; i < at.len; i++)
+	for (uint32_t i = 1; i < at.len && at.col - from + i < most; i++)
 		fputc('~', stderr);
 	fputc('\n', stderr);
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 
@@ -180,10 +181,23 @@ om_arena_new(uint64_t bytes)
 	const uint64_t huge = 2 << 20; /* aligned, so that huge pages can back all of it */
 	uint64_t available = om_available();
 	unsigned char *p = MAP_FAILED;
+	struct rlimit limit;
 
-	if (bytes <= available && bytes <= SIZE_MAX - huge)
+	if (bytes <= available && bytes <= SIZE_MAX - huge) {
 		p = mmap(
 		    NULL, bytes + huge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		if (p == MAP_FAILED && getrlimit(RLIMIT_AS, &limit) == 0 &&
+		    limit.rlim_cur != RLIM_INFINITY)
+			om_die("arena",
+			    "needs %s (%s bytes): %s, the limit of all that a process maps is %s "
+			    "(ulimit -v); raise it",
+			    om_bytes(bytes), om_commas(bytes), strerror(errno),
+			    om_bytes(limit.rlim_cur));
+		if (p == MAP_FAILED)
+			om_die("arena", "needs %s (%s bytes): %s, though %s are available",
+			    om_bytes(bytes), om_commas(bytes), strerror(errno),
+			    om_bytes(available));
+	}
 	if (p == MAP_FAILED)
 		om_die("arena",
 		    "needs %s (%s bytes), %s are available; use a larger machine, or a smaller "

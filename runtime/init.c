@@ -42,15 +42,16 @@ om_tensor_count(const struct om_model *m)
 }
 
 char *
-om_tensor_name(const struct om_tensor *t)
+om_tensor_name(const struct om_tensor *t, bool hf)
 {
-	size_t n = strlen(t->p->name) + 1, used = 0;
+	const char *pattern = hf && t->p->hf_name ? t->p->hf_name : t->p->name;
+	size_t n = strlen(pattern) + 1, used = 0;
 	char *name;
 
-	for (const char *s = t->p->name; (s = strchr(s, '%')); s++)
+	for (const char *s = pattern; (s = strchr(s, '%')); s++)
 		n += 10;
 	name = om_alloc(n, 1);
-	for (const char *s = t->p->name; *s; s++)
+	for (const char *s = pattern; *s; s++)
 		if (s[0] == '%' && s[1] == 'l')
 			used += (size_t)snprintf(
 			    name + used, n - used, "%u", t->p->layer ? t->p->layer[t->rep] : 0),
@@ -122,15 +123,16 @@ om_init_params(const struct om_model *m, unsigned char *arena, uint64_t seed)
 	float *z4 = om_alloc(CHUNK, sizeof *z4);
 
 	for (struct om_tensor t = { NULL, 0, 0, 0 }; om_tensor_next(m, &t);) {
-		char *name = om_tensor_name(&t);
+		char *name = om_tensor_name(&t, false);
 		size_t n;
 
 		for (uint64_t i = 0; i < t.p->numel; i += n) {
 			n = t.p->numel - i < CHUNK ? (size_t)(t.p->numel - i) : CHUNK;
-			if (!t.p->ones)
+			if (t.p->init == OM_NORMAL)
 				om_normal(seed, name, i, n, z);
 			for (size_t j = 0; j < n; j++) {
-				z[j] = t.p->ones ? 1 : m->init_std * z[j];
+				z[j] = t.p->init == OM_NORMAL ? m->init_std * z[j]
+							      : t.p->init == OM_ONE;
 				z4[j] = (float)z[j];
 			}
 			om_put(arena, t.p->weight + (t.first + i) * m->real,

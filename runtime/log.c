@@ -14,7 +14,7 @@
 
 /* ---- metrics --------------------------------------------------------------------------------- */
 
-/* Step of a metrics line, 0: it isn't one. */
+/* Step of a metrics line, OM_NO_STEP: it isn't one. */
 static uint64_t
 step_of(const char *line)
 {
@@ -22,7 +22,7 @@ step_of(const char *line)
 
 	return strncmp(line, first, sizeof first - 1) == 0
 		   ? strtoull(line + sizeof first - 1, NULL, 10)
-		   : 0;
+		   : OM_NO_STEP;
 }
 
 /* Copies the lines up to step, and drops the rest and one that a kill cut short; gives whether any
@@ -35,7 +35,7 @@ metrics_keep(FILE *f, FILE *out, uint64_t step)
 	bool cut = false;
 
 	for (ssize_t n; (n = getline(&line, &cap, f)) > 0;)
-		if (line[n - 1] != '\n' || step_of(line) > step)
+		if (line[n - 1] != '\n' || (step_of(line) > step && step_of(line) != OM_NO_STEP))
 			cut = true;
 		else
 			fwrite(line, 1, (size_t)n, out);
@@ -45,10 +45,10 @@ metrics_keep(FILE *f, FILE *out, uint64_t step)
 
 /*
  * Opens the file for a run that has done `step` steps: a resumed run goes on in it after that step,
- * a new run moves an older one's file aside.
+ * a new run moves an older one's file aside. add: it stays as it is, another trainer may write it.
  */
 static FILE *
-metrics_open(const char *path, uint64_t step)
+metrics_open(const char *path, uint64_t step, bool add)
 {
 	char first[64] = "", *other;
 	struct stat st;
@@ -57,13 +57,13 @@ metrics_open(const char *path, uint64_t step)
 	if (stat(path, &st) == 0 && S_ISREG(st.st_mode) && st.st_size) {
 		if (!(f = fopen(path, "r")) || !fgets(first, sizeof first, f))
 			om_die("metrics", "%s: %s; correct log.metrics", path, strerror(errno));
-		if (!step_of(first))
+		if (step_of(first) == OM_NO_STEP)
 			om_die("metrics",
 			    "%s: is not a file of metrics; give log.metrics another path", path);
 		rewind(f);
-		other = step ? om_text("%s.tmp", path) : om_free_name(path, ".old");
-		if (step) {
-			FILE *out = fopen(other, "w");
+		other = add ? NULL : om_free_name(path, step ? ".tmp" : ".old");
+		if (step && !add) {
+			FILE *out = fopen(other, "wx");
 			bool cut = out && metrics_keep(f, out, step), ok;
 
 			ok = out && !ferror(out) && fflush(out) == 0 && fsync(fileno(out)) == 0;
@@ -71,7 +71,7 @@ metrics_open(const char *path, uint64_t step)
 			    (cut ? rename(other, path) : remove(other)) != 0)
 				om_die("metrics", "%s: %s; correct log.metrics", other,
 				    strerror(errno));
-		} else if (rename(path, other) != 0) {
+		} else if (!add && rename(path, other) != 0) {
 			om_die("metrics", "%s: cannot be moved to %s: %s", path, other,
 			    strerror(errno));
 		}
@@ -99,7 +99,8 @@ number(FILE *f, const char *key, double x)
 static double
 auxiliary(const struct om_log *l, const unsigned char *arena, double mean[2])
 {
-	double total = l->ce, layers = 0;
+	double total = l->ce + l->m->head_z_loss * om_get_f64(arena, l->m->loss_off + 8);
+	double layers = 0;
 
 	mean[0] = mean[1] = 0;
 	for (uint32_t i = 0; i < l->m->nmoe; i++) {
@@ -150,6 +151,14 @@ metrics_moe(struct om_log *l, const unsigned char *arena)
 }
 
 static void
+metrics_end(struct om_log *l)
+{
+	fprintf(l->metrics, "}\n");
+	if (fflush(l->metrics) != 0)
+		om_die("metrics", "%s: %s; free some space", l->path, strerror(errno));
+}
+
+static void
 metrics_step(struct om_log *l, const unsigned char *arena, uint64_t step, double lr, double seconds)
 {
 	uint64_t tokens = l->m->global * l->m->seq;
@@ -158,6 +167,7 @@ metrics_step(struct om_log *l, const unsigned char *arena, uint64_t step, double
 	fprintf(l->metrics, "{\"step\": %llu, \"tokens\": %llu", (unsigned long long)step,
 	    (unsigned long long)(step * tokens));
 	number(l->metrics, "loss", l->ce);
+	number(l->metrics, "head_z", om_get_f64(arena, l->m->loss_off + 8));
 	if (l->m->nmoe) {
 		number(l->metrics, "load_balance", mean[0]);
 		number(l->metrics, "z", mean[1]);
@@ -166,11 +176,12 @@ metrics_step(struct om_log *l, const unsigned char *arena, uint64_t step, double
 	number(l->metrics, "grad_norm", sqrt(om_get_f64(arena, l->m->ctl_off + 8 * OM_NORM2)));
 	number(l->metrics, "lr", lr);
 	number(l->metrics, "tokens_per_s", (double)tokens / seconds);
+	if (l->skip->sigma > 0)
+		fprintf(l->metrics, ", \"skipped\": %d, \"skipped_total\": %llu", l->skip->row > 0,
+		    (unsigned long long)l->skip->total);
 	if (l->m->nmoe)
 		metrics_moe(l, arena);
-	fprintf(l->metrics, "}\n");
-	if (fflush(l->metrics) != 0)
-		om_die("metrics", "%s: %s; free some space", l->path, strerror(errno));
+	metrics_end(l);
 }
 
 void
@@ -195,18 +206,28 @@ bar_clear(void)
 	bar_shown = false;
 }
 
+/* How many steps were skipped, "" where none was. */
+static const char *
+skipped_text(const struct om_log *l, char text[32])
+{
+	snprintf(
+	    text, 32, l->skip->total ? "  %llu skipped" : "", (unsigned long long)l->skip->total);
+	return text;
+}
+
 static void
 bar_draw(struct om_log *l, uint64_t step, double left)
 {
 	struct winsize size = { 0, 0, 0, 0 };
-	char head[64], tail[160];
+	char head[64], tail[160], skipped[32];
 	int width, room, full;
 
 	ioctl(STDOUT_FILENO, TIOCGWINSZ, &size);
 	width = size.ws_col ? size.ws_col : 80;
 	snprintf(head, sizeof head, "step %llu/%llu ", (unsigned long long)step,
 	    (unsigned long long)l->steps);
-	snprintf(tail, sizeof tail, " loss %.4f  %s tok/s  %s  %s left", l->ce,
+	snprintf(tail, sizeof tail, " loss %.4f%s  %s tok/s  %s  %s left", l->ce,
+	    skipped_text(l, skipped),
 	    om_commas((uint64_t)((double)(l->m->global * l->m->seq) / l->pace)),
 	    om_clock(om_now() - l->start), om_clock(left));
 	room = width - 1 - (int)strlen(head) - (int)strlen(tail) - 2;
@@ -224,12 +245,14 @@ bar_draw(struct om_log *l, uint64_t step, double left)
 }
 
 void
-om_log_open(struct om_log *l, const struct om_model *m, const struct om_conf *c, uint64_t step)
+om_log_open(struct om_log *l, const struct om_model *m, const struct om_skip *skip,
+    const struct om_conf *c, uint64_t step)
 {
 	const char *term = getenv("TERM");
 	uint32_t most = 1;
 
 	*l = (struct om_log){ .m = m,
+		.skip = skip,
 		.path = c->metrics,
 		.every = c->log_every,
 		.steps = c->steps,
@@ -240,7 +263,7 @@ om_log_open(struct om_log *l, const struct om_model *m, const struct om_conf *c,
 		most = m->moe[i].experts > most ? m->moe[i].experts : most;
 	l->load = om_alloc(most, sizeof *l->load);
 	if (*c->metrics)
-		l->metrics = metrics_open(c->metrics, step);
+		l->metrics = metrics_open(c->metrics, step, !skip);
 	om_err_before(bar_clear);
 }
 
@@ -248,6 +271,7 @@ void
 om_log_step(struct om_log *l, const unsigned char *arena, uint64_t step, double lr, double seconds)
 {
 	double now = om_now(), left;
+	char skipped[32];
 
 	/* the mean of the first steps, then a moving one */
 	l->pace += (seconds - l->pace) / (step - l->first < 10 ? (double)(step - l->first) : 10.0);
@@ -260,16 +284,33 @@ om_log_step(struct om_log *l, const unsigned char *arena, uint64_t step, double 
 			bar_draw(l, step, left);
 			l->drawn = now;
 		}
-	} else if (step % l->every == 0 || step == l->steps || step == l->first + 1) {
+	} else if (step % l->every == 0 || step == l->steps || step == l->first + 1 ||
+		   l->skip->row) {
 		int digits = snprintf(NULL, 0, "%llu", (unsigned long long)l->steps);
 
-		printf("step %*llu/%llu  loss %.4f  lr %.2e  norm %.3g  %s tok/s  %s left\n",
+		printf("step %*llu/%llu  loss %.4f  lr %.2e  norm %.3g%s  %s tok/s  %s left%s\n",
 		    digits, (unsigned long long)step, (unsigned long long)l->steps, l->ce, lr,
-		    sqrt(om_get_f64(arena, l->m->ctl_off + 8 * OM_NORM2)),
+		    sqrt(om_get_f64(arena, l->m->ctl_off + 8 * OM_NORM2)), skipped_text(l, skipped),
 		    om_commas((uint64_t)((double)(l->m->global * l->m->seq) / l->pace)),
-		    om_clock(left));
+		    om_clock(left), l->skip->row ? "  (this step was skipped)" : "");
 		fflush(stdout);
 	}
+}
+
+void
+om_log_eval(struct om_log *l, uint64_t step, double loss, uint64_t tokens, double seconds)
+{
+	bar_clear();
+	printf("eval: step %s, loss %.4f, perplexity %.4g, %s tokens in %.2f s\n", om_commas(step),
+	    loss, exp(loss), om_commas(tokens), seconds);
+	fflush(stdout);
+	if (!l->metrics)
+		return;
+	fprintf(l->metrics, "{\"step\": %llu", (unsigned long long)step);
+	number(l->metrics, "eval_loss", loss);
+	number(l->metrics, "eval_perplexity", exp(loss));
+	fprintf(l->metrics, ", \"eval_tokens\": %llu", (unsigned long long)tokens);
+	metrics_end(l);
 }
 
 void

@@ -17,17 +17,22 @@
  * device's.
  */
 enum om_ctl {
-	OM_LR,    /* learning rate */
-	OM_BIAS1, /* 1 - beta1^step */
-	OM_BIAS2, /* 1 - beta2^step */
-	OM_NORM2, /* sum of squared gradients; host writes 0 */
-	OM_COEF,  /* factor on gradients from clipping; host writes 1 */
+	OM_LR,         /* learning rate */
+	OM_BIAS1,      /* 1 - beta1^n, n updates with this one */
+	OM_BIAS2,      /* 1 - beta2^n */
+	OM_NORM2,      /* sum of squared gradients; host writes 0 */
+	OM_COEF,       /* factor on gradients from clipping; host writes 1 */
+	OM_LOSS_LIMIT, /* a step of a greater token loss is skipped; host writes it, or infinity */
+	OM_NORM_LIMIT, /* the same of the gradient norm */
+	OM_SKIPPED,    /* 1: weights and moments were left alone; non-finite steps always are */
 	OM_N_CTL = 8,
 };
 
 /* One stored parameter tensor; it stands for layers x experts tensors of the checkpoint. */
 struct om_param {
-	const char *name;      /* Hugging Face name; %l layer, %e expert */
+	const char *name; /* Hugging Face name; %l layer, %e expert */
+	const char
+	    *hf_name; /* where the exported architecture calls it otherwise; NULL: the same */
 	uint64_t weight, grad; /* byte offsets */
 	uint64_t m, v;         /* optimizer moments, byte offsets */
 	uint64_t numel;        /* elements of one checkpoint tensor */
@@ -36,8 +41,8 @@ struct om_param {
 	const uint32_t *layer; /* global layer of each repetition, NULL: exists once */
 	uint32_t nlayers;      /* repetitions (1 if layer is NULL) */
 	uint32_t experts;      /* leading dimension split over names, 0: none */
-	bool ones;             /* starts at 1, not normal */
-	int group;             /* index into groups */
+	enum om_init { OM_NORMAL, OM_ONE, OM_ZERO } init; /* what it starts at */
+	int group;                                        /* index into groups */
 };
 
 struct om_group {
@@ -74,8 +79,8 @@ double om_now(void); /* monotonic seconds */
 struct om_model {
 	int abi;
 	const char *name, *target, *version; /* version of olmogen */
-	const char *
-	    fingerprint; /* sha256 of resolved.lua, hex: a checkpoint of another model is foreign */
+	const char
+	    *fingerprint; /* sha256 of model and global batch: a checkpoint of another is foreign */
 	const char *manifest; /* manifest.yaml, whole */
 	const char *plan;     /* PLAN.txt, whole */
 	uint64_t vocab, seq, micro, global, layers, microbatches;
@@ -90,7 +95,11 @@ struct om_model {
 	uint64_t stat_off, stat_bytes; /* zeroed by zero() */
 	uint64_t token_off, label_off; /* int32[micro * seq]; one microbatch */
 	uint64_t ctl_off;              /* fp64[OM_N_CTL] */
-	uint64_t loss_off;             /* fp64: the step's mean token loss, summed by microbatch */
+	uint64_t loss_off;  /* fp64[2]: mean token loss, mean squared log-sum-exp, of the step */
+	double head_z_loss; /* weight of the second in the objective */
+	const char
+	    *hf_config; /* config.json of that architecture; NULL: there is none, because of */
+	const char *hf_refusal; /* ... this */
 	const struct om_param *param;
 	uint32_t nparams;
 	const struct om_group *group;
@@ -103,6 +112,8 @@ struct om_model {
 	void (*zero)(unsigned char *arena); /* gradients and statistics, at the start of a step */
 	void (*forward)(unsigned char *arena, int slot);
 	void (*backward)(unsigned char *arena, int slot);
+	/* forward pass that only adds to the losses, as if the microbatch were one of a step's */
+	void (*eval)(unsigned char *arena, int slot);
 	void (*update)(unsigned char *arena); /* norm, clipping, AdamW; reads ctl */
 };
 

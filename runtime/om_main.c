@@ -1,4 +1,5 @@
 /* The trainer's command line. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,39 +8,58 @@
 static int
 usage(FILE *f, int status)
 {
-	fprintf(f, "usage: trainer train run.yaml [key=value ...]   train, or go on training\n"
-		   "       trainer info [--manifest | --plan | --keys]   what this trainer is\n"
-		   "       trainer selftest                         check every operator\n"
-		   "       trainer bench [steps=N]                  measure every operator\n"
-		   "       trainer --help | --version\n");
+	fprintf(f,
+	    "usage: trainer train run.yaml [key=value ...]   train, or go on training\n"
+	    "       trainer eval run.yaml [key=value ...]    loss of a checkpoint on eval.paths\n"
+	    "       trainer export DIR [CHECKPOINT]          weights for Hugging Face; of step "
+	    "directory\n"
+	    "                                                CHECKPOINT, or the newest in it; "
+	    "default .\n"
+	    "       trainer import DIR CKPTDIR               weights of Hugging Face's, to train "
+	    "on\n"
+	    "       trainer info [--manifest | --plan | --keys]   what this trainer is\n"
+	    "       trainer selftest                         check every operator\n"
+	    "       trainer bench [steps=N]                  measure every operator\n"
+	    "       trainer --help | --version\n");
 	return status;
 }
 
+/* What a command prints is its work, and it failed where that was lost; training's is more. */
 static int
-train(const struct om_model *m, int argc, char **argv, double start)
+printed(int status)
+{
+	if ((fflush(stdout) != 0 || ferror(stdout)) && !status)
+		om_die("output", "cannot be written: %s", strerror(errno));
+	return status;
+}
+
+/* The commands that read run.yaml: train and eval. */
+static int
+run(const struct om_model *m, const char *command, int argc, char **argv, double start)
 {
 	struct om_conf conf;
 	int status;
 
 	if (argc > 0 && (strcmp(argv[0], "--help") == 0 || strcmp(argv[0], "-h") == 0)) {
-		printf("usage: trainer train run.yaml [key=value ...]\n\nThe keys of run.yaml, "
+		printf("usage: trainer %s run.yaml [key=value ...]\n\nThe keys of run.yaml, "
 		       "each of which key=value "
-		       "overrides:\n\n");
+		       "overrides:\n\n",
+		    command);
 		om_conf_help(stdout);
-		printf("\nSIGTERM and SIGINT end the run after the step, with a checkpoint; a "
-		       "second one ends it at "
-		       "once.\n");
-		return 0;
+		printf("\nSIGTERM, SIGINT and SIGHUP end the run after the step, with a "
+		       "checkpoint and status 3; a second one ends it at once.\n");
+		return printed(0);
 	}
 	if (argc < 1 || argv[0][0] == '-' || strchr(argv[0], '=')) {
-		fprintf(stderr, "trainer: train needs a run.yaml first\n");
+		fprintf(stderr, "trainer: %s needs a run.yaml first\n", command);
 		return usage(stderr, OM_EXIT_USAGE);
 	}
-	if (om_conf_load(&conf, argv[0], argc - 1, argv + 1)) {
+	if (om_conf_load(&conf, command, argv[0], argc - 1, argv + 1)) {
 		om_conf_free(&conf);
 		return OM_EXIT_USER;
 	}
-	status = om_train(m, &conf, start);
+	status =
+	    strcmp(command, "eval") == 0 ? printed(om_eval(m, &conf)) : om_train(m, &conf, start);
 	om_conf_free(&conf);
 	return status;
 }
@@ -47,6 +67,7 @@ train(const struct om_model *m, int argc, char **argv, double start)
 static void
 info(const struct om_model *m)
 {
+	static const char *const start[] = { "normal", "one", "zero" };
 	const struct {
 		const char *name;
 		uint64_t bytes;
@@ -84,7 +105,7 @@ info(const struct om_model *m)
 			    j ? "x" : "", (unsigned long long)p->dim[j]);
 		printf("%-52s %7s %7s %14s %6s %6g %5g\n", p->name,
 		    p->layer ? om_commas(p->nlayers) : "-",
-		    p->experts ? om_commas(p->experts) : "-", shape, p->ones ? "one" : "normal",
+		    p->experts ? om_commas(p->experts) : "-", shape, start[p->init],
 		    m->group[p->group].weight_decay, m->group[p->group].lr_scale);
 	}
 }
@@ -106,7 +127,7 @@ about(const struct om_model *m, int argc, char **argv)
 		om_conf_help(stdout);
 	else {
 		fprintf(stderr, "trainer: info has no %s, it has --manifest, --plan and --keys\n",
-		    what);
+		    om_clip(what));
 		return OM_EXIT_USAGE;
 	}
 	return 0;
@@ -119,29 +140,42 @@ bench(const struct om_model *m, int argc, char **argv)
 	uint64_t steps = strtoull(value, NULL, 10);
 
 	if (argc > 1 || (argc && value != argv[0] + 6) || !steps ||
-	    value[strspn(value, "0123456789")]) {
-		fprintf(stderr, "trainer: bench takes steps=N, N from 1\n");
+	    value[strspn(value, "0123456789")] || strlen(value) > 9) {
+		fprintf(stderr, "trainer: bench takes steps=N, N from 1 to 999999999\n");
 		return OM_EXIT_USAGE;
 	}
 	return om_bench(m, steps);
 }
 
-int
-om_main(const struct om_model *m, int argc, char **argv)
+/* Says which command a word is close to. */
+static int
+unknown(const char *command)
 {
-	double start = om_now();
-	const char *command = argc > 1 ? argv[1] : "";
+	static const char *const known[] = { "train", "eval", "export", "import", "info",
+		"selftest", "bench" };
+	const char *near = NULL;
 	uint32_t best = 3;
-	static const char *const known[] = { "train", "info", "selftest", "bench" };
 
-	om_err_name(m->name);
-	if (m->abi != OM_ABI)
-		om_die("start", "generated for runtime %d, this is runtime %d; generate again",
-		    m->abi, OM_ABI);
-	argc -= 2;
-	argv += 2;
-	if (strcmp(command, "train") == 0)
-		return train(m, argc, argv, start);
+	for (size_t i = 0; i < OM_LEN(known); i++)
+		if (om_distance(command, known[i]) < best) {
+			best = om_distance(command, known[i]);
+			near = known[i];
+		}
+	fprintf(stderr, "trainer: %s is not a command", om_clip(command));
+	if (near)
+		fprintf(stderr, ", did you mean %s?\n", near);
+	else
+		fprintf(stderr, "; train, eval, export, import, info, selftest and bench are\n");
+	return OM_EXIT_USAGE;
+}
+
+static int
+dispatch(const struct om_model *m, const char *command, int argc, char **argv)
+{
+	if (strcmp(command, "export") == 0 && (argc == 1 || argc == 2) && argv[0][0] != '-')
+		return om_export(m, argv[0], argc == 2 ? argv[1] : ".");
+	if (strcmp(command, "import") == 0 && argc == 2 && argv[0][0] != '-')
+		return om_import(m, argv[0], argv[1]);
 	if (strcmp(command, "info") == 0)
 		return about(m, argc, argv);
 	if (strcmp(command, "selftest") == 0 && argc <= 0)
@@ -154,20 +188,27 @@ om_main(const struct om_model *m, int argc, char **argv)
 		printf("%s, generated by olmogen %s for %s\n", m->name, m->version, m->target);
 		return 0;
 	}
-	if (*command && strcmp(command, "selftest") != 0) {
-		const char *near = NULL;
+	if (!*command || strcmp(command, "selftest") == 0 || strcmp(command, "export") == 0 ||
+	    strcmp(command, "import") == 0)
+		return usage(stderr, OM_EXIT_USAGE);
+	return unknown(command);
+}
 
-		for (size_t i = 0; i < OM_LEN(known); i++)
-			if (om_distance(command, known[i]) < best) {
-				best = om_distance(command, known[i]);
-				near = known[i];
-			}
-		fprintf(stderr, "trainer: %s is not a command", command);
-		if (near)
-			fprintf(stderr, ", did you mean %s?\n", near);
-		else
-			fprintf(stderr, "; train, info, selftest and bench are\n");
-		return OM_EXIT_USAGE;
-	}
-	return usage(stderr, OM_EXIT_USAGE);
+int
+om_main(const struct om_model *m, int argc, char **argv)
+{
+	const char *command = argc > 1 ? argv[1] : "";
+	double start;
+
+	om_proc_start(argv);
+	start = om_now();
+	om_err_name(m->name);
+	if (m->abi != OM_ABI)
+		om_die("start", "generated for runtime %d, this is runtime %d; generate again",
+		    m->abi, OM_ABI);
+	argc -= 2;
+	argv += 2;
+	if (strcmp(command, "train") == 0 || strcmp(command, "eval") == 0)
+		return run(m, command, argc, argv, start);
+	return printed(dispatch(m, command, argc, argv));
 }

@@ -2,11 +2,12 @@
  * The runtime's table of contents: what its files offer one another. om.h is the contract with
  * generated code; nothing here is known outside this folder and its tests.
  *
- *   om_main -> conf -> data, ckpt, log -> train
+ *   om_main -> conf -> data, ckpt, log, skip -> eval, train
  */
 #ifndef OM_RT_H
 #define OM_RT_H
 
+#include <signal.h>
 #include <stdio.h>
 
 #include "om.h"
@@ -14,7 +15,8 @@
 #define OM_PRINTF(f, a) __attribute__((format(printf, f, a)))
 #define OM_LEN(a) (sizeof(a) / sizeof((a)[0]))
 
-enum { OM_EXIT_USER = 1, OM_EXIT_USAGE = 2 };
+enum { OM_EXIT_USER = 1, OM_EXIT_USAGE = 2, OM_EXIT_STOPPED = 3 };
+#define OM_NO_STEP UINT64_MAX /* of what has no step; a bound of all steps */
 
 /* ---- err.c: what users read when something is wrong ------------------------------------------ */
 
@@ -42,6 +44,8 @@ void om_diag_note(struct om_at at, const char *fmt, ...) OM_PRINTF(2, 3);
 void om_diag_help(const char *fmt, ...) OM_PRINTF(1, 2);
 enum { OM_DIAG_MAX = 20 }; /* further errors are counted, not printed */
 int om_diag_count(void);
+/* A text of the user's for a message, cut after 100 bytes; one of four, reused in turn. */
+const char *om_clip(const char *s);
 /* Levenshtein's distance in bytes; texts over 63 bytes are far from everything. */
 uint32_t om_distance(const char *a, const char *b);
 
@@ -66,13 +70,23 @@ void om_put(unsigned char *arena, uint64_t off, const void *src, size_t n);
 void om_get(const unsigned char *arena, uint64_t off, void *dst, size_t n);
 double om_get_f64(const unsigned char *arena, uint64_t off);
 
+/* ---- proc.c: the process --------------------------------------------------------------------- */
+
+/* Takes descriptors 0 to 2, and starts the program again so that idle threads sleep. */
+void om_proc_start(char **argv);
+/* 0: all. No more than the machine makes; ends the process where stacks are too small. */
+void om_threads(uint64_t n);
+
 /* ---- sched.c: learning rate ------------------------------------------------------------------ */
 
-enum om_schedule { OM_COSINE, OM_LINEAR, OM_CONSTANT, OM_WSD };
+enum om_schedule { OM_COSINE, OM_LINEAR, OM_CONSTANT, OM_WSD, OM_INVERSE_SQRT, OM_POWER };
 struct om_lr {
 	int schedule; /* enum om_schedule */
 	double peak, final;
 	uint64_t warmup, decay; /* steps */
+	uint64_t decay_from;    /* step whose rate is the last of the schedule, 0: none */
+	uint64_t reference;     /* of a power law: step up to which it stays at the peak */
+	double exponent;
 };
 /* The rate of step 1 .. steps; beyond, that of the last. */
 double om_lr_at(const struct om_lr *lr, uint64_t step, uint64_t steps);
@@ -85,11 +99,18 @@ struct om_list {
 	char **a;
 	uint32_t n;
 };
-struct om_conf {
+struct om_set {              /* a set of token files */
+	const char *section; /* of run.yaml, for messages */
 	struct om_list paths;
 	int format, order;
+};
+struct om_conf {
+	struct om_set data, eval;
 	uint64_t steps, seed;
 	struct om_lr lr;
+	double skip_sigma;
+	uint64_t skip_window;
+	uint64_t eval_every, eval_sequences;
 	char *dir, *resume;
 	uint64_t every, keep;
 	bool ignore_data;
@@ -124,8 +145,11 @@ const char *om_key_closest(const char *name, bool section);
 void om_keys_of(const char *section, size_t n, char *text, size_t size);
 void om_key_rule(const struct om_key *k, char text[128]); /* "a number from 0 to 1" */
 int om_key_choice(const char *choices, const char *s);    /* index of s in "a b c", -1: not there */
-/* Reads path and then "key=value" overrides; prints every error, gives their number. */
-int om_conf_load(struct om_conf *c, const char *path, int nover, char **over);
+/*
+ * Reads path and then "key=value" overrides for a command, "train" or "eval"; prints every error,
+ * gives their number.
+ */
+int om_conf_load(struct om_conf *c, const char *command, const char *path, int nover, char **over);
 void om_conf_help(FILE *f); /* the table of keys */
 void om_conf_free(struct om_conf *c);
 
@@ -150,11 +174,13 @@ struct om_data {
 	uint32_t n, cap, crc; /* crc: of all sizes, first and last bytes, to tell data sets apart */
 	uint64_t tokens, nseq;
 	uint64_t seq, vocab, seed;
+	const char *section;
 	int format, order;
 	unsigned char *raw; /* one sequence as stored */
 	int32_t *ids;       /* one sequence and the token after it */
 };
-void om_data_open(struct om_data *d, const struct om_model *m, const struct om_conf *c);
+void
+om_data_open(struct om_data *d, const struct om_model *m, const struct om_set *set, uint64_t seed);
 void om_data_close(struct om_data *d);
 /* The sequence at place g of the run, epoch after epoch: token[S] and label[S], label[i] =
  * token[i+1]. */
@@ -173,8 +199,8 @@ struct om_tensor {
 /* Steps through all of them in a fixed order; start with { NULL }. */
 bool om_tensor_next(const struct om_model *m, struct om_tensor *t);
 uint64_t om_tensor_count(const struct om_model *m);
-/* Its Hugging Face name, %l and %e filled in; free() it. */
-char *om_tensor_name(const struct om_tensor *t);
+/* Its name, or hf: the one it is exported under, %l and %e filled in; free() it. */
+char *om_tensor_name(const struct om_tensor *t, bool hf);
 /* Normal (cut at 3 sigma) or one, by seed, name and index alone. */
 void om_init_params(const struct om_model *m, unsigned char *arena, uint64_t seed);
 /* Elements [i, i+n) of the tensor with that name, standard deviation 1. */
@@ -188,10 +214,11 @@ uint32_t om_crc32c_soft(uint32_t crc, const void *p, size_t n);
 
 /* ---- safetensors.c: one shard ---------------------------------------------------------------- */
 
+enum { OM_ST_DIMS = 4 };
 struct om_st_tensor {
 	char *name;
-	const char *dtype; /* "F32", "F64" */
-	uint64_t dim[2];
+	const char *dtype; /* "F32", "F64", of foreign files others too */
+	uint64_t dim[OM_ST_DIMS];
 	int ndims;
 	uint64_t begin, end; /* bytes from the start of the file's data */
 };
@@ -207,10 +234,28 @@ bool om_st_write_header(int fd, const struct om_st_tensor *t, uint32_t n);
 const char *om_st_open(struct om_st *st, const char *path);
 const struct om_st_tensor *om_st_find(const struct om_st *st, const char *name);
 void om_st_close(struct om_st *st);
+/* Widens n numbers of the dtype, which is F32, BF16 or F16, each to the bit; false: of another. */
+bool om_st_floats(const char *dtype, const void *p, size_t n, float *x);
 void om_json_string(FILE *f, const char *s); /* quoted and escaped */
 bool om_write_all(int fd, const void *p, size_t n);
 bool om_pread_all(
     int fd, void *p, size_t n, uint64_t off); /* false: errno, 0 where the file ends early */
+
+/* ---- skip.c: steps that are left out --------------------------------------------------------- */
+
+enum { OM_SKIP_MOST = 50 }; /* so many in a row end the run */
+struct om_skip {
+	double sigma; /* 0: off, every step must be finite */
+	uint32_t window, n;
+	double *last[2]; /* losses and gradient norms of the last n accepted steps, oldest first */
+	uint64_t total, row; /* skipped since the run began, and in a row up to now */
+};
+void om_skip_open(struct om_skip *s, const struct om_conf *c);
+void om_skip_close(struct om_skip *s);
+/* The greatest loss and norm of the next step; infinity until half the window is there. */
+void om_skip_limits(const struct om_skip *s, double limit[2]);
+/* A step has been done: x is its loss and norm. */
+void om_skip_step(struct om_skip *s, const double x[2], bool skipped);
 
 /* ---- ckpt.c, ckpt_load.c: a checkpoint of many shards ---------------------------------------- */
 
@@ -222,16 +267,28 @@ struct om_ckpt {
 	uint64_t keep;
 	int lock; /* the directory, held against a second trainer */
 	const struct om_model *m;
-	const struct om_data *data;
+	const struct om_data *data; /* NULL: only weights are loaded */
+	struct om_skip *skip;       /* saved and loaded with the rest; NULL: nothing to save */
+	char *resumed;              /* path of the one resumed from, NULL: none */
+	uint64_t first;             /* its step */
+	uint64_t good;              /* those of steps below this one gave finite numbers */
+	bool due;                   /* there may be some to prune */
 };
 /* Makes and locks the directory, and removes what a killed run left half-written. */
-void om_ckpt_open(
-    struct om_ckpt *k, const struct om_model *m, const struct om_data *d, const struct om_conf *c);
-/* Loads by checkpoint.resume into the arena; gives the step, 0 where there is nothing to resume. */
-uint64_t om_ckpt_resume(struct om_ckpt *k, const struct om_conf *c, unsigned char *arena);
+void om_ckpt_open(struct om_ckpt *k, const struct om_model *m, const struct om_data *d,
+    struct om_skip *skip, const struct om_conf *c);
+/* Loads by checkpoint.resume into the arena; false: there is nothing to resume, *step is 0. */
+bool
+om_ckpt_resume(struct om_ckpt *k, const struct om_conf *c, unsigned char *arena, uint64_t *step);
+/* Loads the weights alone, touches nothing on disk; gives the step. None is an error. */
+uint64_t om_ckpt_weights(const struct om_model *m, const struct om_conf *c, unsigned char *arena);
 void om_ckpt_save(struct om_ckpt *k, const unsigned char *arena, uint64_t step);
-/* Removes the oldest ones beyond keep; only once the newest is known to be good. */
-void om_ckpt_prune(struct om_ckpt *k);
+/* The weights after `step` have given finite numbers: the oldest ones beyond keep may go. */
+void om_ckpt_good(struct om_ckpt *k, uint64_t step);
+/* What to do after numbers that were not: "resume from ...", which one is suspect; free() it. */
+char *om_ckpt_advice(const struct om_ckpt *k);
+/* Writes the weights for Hugging Face into dir, which is new or empty. */
+void om_ckpt_export(const struct om_model *m, const unsigned char *arena, const char *dir);
 /* Path of the newest checkpoint in the directory, NULL: none; free() it. */
 char *om_ckpt_newest(const struct om_ckpt *k);
 void om_ckpt_close(struct om_ckpt *k);
@@ -244,13 +301,15 @@ struct om_entry {
 	int file;              /* 0 model, 1 optimizer */
 	uint32_t shard, crc;
 };
-/* All tensors of a checkpoint in file order; *n is their number. */
-struct om_entry *om_ckpt_entries(const struct om_model *m, uint32_t *n);
+/* All tensors of a checkpoint in file order, or hf: of an export; *n is their number. */
+struct om_entry *om_ckpt_entries(const struct om_model *m, bool hf, uint32_t *n);
 void om_ckpt_entries_free(struct om_entry *e, uint32_t n);
 void om_ckpt_shape(FILE *f, const struct om_st_tensor *t);
-/* Step of a name "step-000100", 0: another name. */
+/* Step of a name "step-000100", OM_NO_STEP: another name. */
 uint64_t om_ckpt_step_of(const char *name);
-/* The greatest step below `below` that the directory holds, 0: none; *count: how many steps it has.
+/*
+ * The greatest step below `below` that the directory holds, OM_NO_STEP: none; *count: how many it
+ * has.
  */
 uint64_t om_ckpt_newest_below(const char *dir, uint64_t below, uint64_t *count);
 char *om_ckpt_step_path(const char *dir, const char *prefix, uint64_t step);
@@ -259,7 +318,8 @@ char *om_ckpt_step_path(const char *dir, const char *prefix, uint64_t step);
 
 struct om_log {
 	const struct om_model *m;
-	FILE *metrics; /* NULL: none */
+	const struct om_skip *skip; /* NULL: nothing is trained */
+	FILE *metrics;              /* NULL: none */
 	const char *path;
 	uint64_t every, steps, first; /* first: steps done before this run */
 	bool live;
@@ -268,19 +328,40 @@ struct om_log {
 	double ce;                 /* last loss */
 	int64_t *load;             /* scratch, the most experts of any kind */
 };
-void
-om_log_open(struct om_log *l, const struct om_model *m, const struct om_conf *c, uint64_t step);
+/* A run without skip only adds to the metrics; with it, it goes on in them after step. */
+void om_log_open(struct om_log *l, const struct om_model *m, const struct om_skip *skip,
+    const struct om_conf *c, uint64_t step);
 void
 om_log_step(struct om_log *l, const unsigned char *arena, uint64_t step, double lr, double seconds);
+void om_log_eval(struct om_log *l, uint64_t step, double loss, uint64_t tokens, double seconds);
 void om_log_sync(struct om_log *l); /* metrics reach the disk */
 void om_log_close(struct om_log *l);
 
-/* ---- train.c, bench.c: commands -------------------------------------------------------------- */
+/* ---- eval.c: loss on held-out data ----------------------------------------------------------- */
+
+struct om_eval {
+	struct om_data data;
+	uint64_t sequences;
+	int32_t *token, *label; /* one microbatch */
+};
+void om_eval_open(struct om_eval *e, const struct om_model *m, const struct om_conf *c);
+/*
+ * Mean token loss of the set with the arena's weights; clears gradients and statistics, changes
+ * nothing else that a step reads. false: *stop came, nothing is known.
+ */
+bool om_eval_run(struct om_eval *e, const struct om_model *m, unsigned char *arena,
+    const volatile sig_atomic_t *stop, double *loss, uint64_t *tokens);
+void om_eval_close(struct om_eval *e);
+
+/* ---- train.c, eval.c, bench.c, hf.c: commands ------------------------------------------------ */
 
 int om_train(const struct om_model *m, struct om_conf *c, double start);
+int om_eval(const struct om_model *m, struct om_conf *c);
 int om_bench(const struct om_model *m, uint64_t steps);
 int om_selftest(const struct om_model *m);
-void om_ctl_write(const struct om_model *m, unsigned char *arena, double lr, uint64_t step);
-void om_threads(uint64_t n); /* 0: all */
-
+int om_export(const struct om_model *m, const char *dir, const char *from);
+int om_import(const struct om_model *m, const char *from, const char *dir);
+/* updates: how many there have been with this step's; limit: of loss and norm, NULL: none. */
+void om_ctl_write(const struct om_model *m, unsigned char *arena, double lr, uint64_t updates,
+    const double limit[2]);
 #endif

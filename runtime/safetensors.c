@@ -8,9 +8,8 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <yaml.h>
 
-#include "om_rt.h"
+#include "json.h"
 
 bool
 om_write_all(int fd, const void *p, size_t n)
@@ -101,17 +100,31 @@ om_st_write_header(int fd, const struct om_st_tensor *t, uint32_t n)
 	return ok;
 }
 
-static const char *
-text_of(const yaml_node_t *node)
-{
-	return node && node->type == YAML_SCALAR_NODE ? (const char *)node->data.scalar.value : "";
-}
+/* What tensors may be of; foreign files may hold some that no trainer reads. */
+static const struct {
+	const char *name;
+	uint64_t bytes;
+} dtypes[] = {
+	{ "F32", 4 },
+	{ "F64", 8 },
+	{ "BF16", 2 },
+	{ "F16", 2 },
+	{ "I64", 8 },
+	{ "I32", 4 },
+	{ "I16", 2 },
+	{ "I8", 1 },
+	{ "U8", 1 },
+	{ "BOOL", 1 },
+	{ "F8_E4M3", 1 },
+	{ "F8_E5M2", 1 },
+};
 
 /* A whole number of a JSON sequence, UINT64_MAX: it isn't one. */
 static uint64_t
 number_at(yaml_document_t *doc, const yaml_node_t *seq, int i)
 {
-	const char *s = text_of(yaml_document_get_node(doc, seq->data.sequence.items.start[i]));
+	const char *s =
+	    om_json_text(yaml_document_get_node(doc, seq->data.sequence.items.start[i]));
 
 	return *s && !s[strspn(s, "0123456789")] && strlen(s) < 19 ? strtoull(s, NULL, 10)
 								   : UINT64_MAX;
@@ -121,22 +134,23 @@ static bool
 tensor_parse(yaml_document_t *doc, yaml_node_t *map, struct om_st_tensor *t)
 {
 	bool shape = false, offsets = false;
-	uint64_t bytes;
+	uint64_t bytes = 0;
 
 	if (map->type != YAML_MAPPING_NODE)
 		return false;
 	for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top;
 	     p++) {
-		const char *key = text_of(yaml_document_get_node(doc, p->key));
+		const char *key = om_json_text(yaml_document_get_node(doc, p->key));
 		yaml_node_t *v = yaml_document_get_node(doc, p->value);
 		bool seq = v->type == YAML_SEQUENCE_NODE;
 		long n = seq ? v->data.sequence.items.top - v->data.sequence.items.start : 0;
 
-		if (strcmp(key, "dtype") == 0)
-			t->dtype = strcmp(text_of(v), "F32") == 0   ? "F32"
-				   : strcmp(text_of(v), "F64") == 0 ? "F64"
-								    : NULL;
-		if (strcmp(key, "shape") == 0 && seq && n <= 2) {
+		for (size_t i = 0; strcmp(key, "dtype") == 0 && i < OM_LEN(dtypes); i++)
+			if (strcmp(om_json_text(v), dtypes[i].name) == 0) {
+				t->dtype = dtypes[i].name;
+				bytes = dtypes[i].bytes;
+			}
+		if (strcmp(key, "shape") == 0 && seq && n <= OM_ST_DIMS) {
 			shape = true;
 			t->ndims = (int)n;
 			for (int i = 0; i < n; i++)
@@ -150,7 +164,6 @@ tensor_parse(yaml_document_t *doc, yaml_node_t *map, struct om_st_tensor *t)
 	}
 	if (!t->dtype || !shape || !offsets || t->end < t->begin)
 		return false;
-	bytes = t->dtype[1] == '3' ? 4 : 8;
 	for (int i = 0; i < t->ndims; i++)
 		if (t->dim[i] > UINT32_MAX || __builtin_mul_overflow(bytes, t->dim[i], &bytes))
 			return false;
@@ -187,7 +200,7 @@ header_parse(struct om_st *st, yaml_document_t *doc)
 	st->tensor = om_alloc((size_t)(end - p), sizeof *st->tensor);
 	for (; p < end; p++) {
 		struct om_st_tensor *t = &st->tensor[st->n];
-		const char *name = text_of(yaml_document_get_node(doc, p->key));
+		const char *name = om_json_text(yaml_document_get_node(doc, p->key));
 
 		if (strcmp(name, "__metadata__") == 0)
 			continue;
@@ -218,7 +231,6 @@ om_st_open(struct om_st *st, const char *path)
 	unsigned char length[8];
 	uint64_t n = 0;
 	const char *why;
-	yaml_parser_t parser;
 	yaml_document_t doc;
 	struct stat s;
 	char *text;
@@ -239,17 +251,12 @@ om_st_open(struct om_st *st, const char *path)
 		free(text);
 		return errno ? strerror(errno) : "it is truncated";
 	}
-	if (!yaml_parser_initialize(&parser))
-		om_die("memory", "cannot start the YAML parser");
-	yaml_parser_set_encoding(&parser, YAML_UTF8_ENCODING);
-	yaml_parser_set_input_string(&parser, (unsigned char *)text, (size_t)n);
-	if (yaml_parser_load(&parser, &doc)) {
+	if (om_json_load(&doc, text, (size_t)n)) {
 		why = header_parse(st, &doc);
 		yaml_document_delete(&doc);
 	} else {
 		why = "its header is damaged";
 	}
-	yaml_parser_delete(&parser);
 	free(text);
 	return why;
 }
@@ -272,4 +279,41 @@ om_st_close(struct om_st *st)
 	free(st->tensor);
 	memset(st, 0, sizeof *st);
 	st->fd = -1;
+}
+
+/* The float of a half: its subnormals are normal numbers here. */
+static float
+half(uint16_t h)
+{
+	uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31, part = h & 1023;
+	uint32_t bits = sign | (exponent == 31 ? 255 : exponent + 112) << 23 | part << 13;
+	float x;
+
+	if (!exponent) {
+		x = (float)part * 0x1p-24f;
+		return sign ? -x : x;
+	}
+	memcpy(&x, &bits, sizeof x);
+	return x;
+}
+
+bool
+om_st_floats(const char *dtype, const void *p, size_t n, float *x)
+{
+	uint16_t h;
+
+	if (strcmp(dtype, "F32") == 0) {
+		memcpy(x, p, n * sizeof *x);
+		return true;
+	}
+	if (strcmp(dtype, "F16") != 0 && strcmp(dtype, "BF16") != 0)
+		return false;
+	for (size_t i = 0; i < n; i++) {
+		memcpy(&h, (const char *)p + 2 * i, sizeof h);
+		if (*dtype == 'F')
+			x[i] = half(h);
+		else
+			memcpy(&x[i], &(uint32_t){ (uint32_t)h << 16 }, sizeof *x);
+	}
+	return true;
 }

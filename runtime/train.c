@@ -19,22 +19,17 @@ on_signal(int sig)
 }
 
 void
-om_threads(uint64_t n)
-{
-	if (n)
-		omp_set_num_threads((int)n);
-}
-
-/* Writes the scalars of step 1, 2, ... */
-void
-om_ctl_write(const struct om_model *m, unsigned char *arena, double lr, uint64_t step)
+om_ctl_write(const struct om_model *m, unsigned char *arena, double lr, uint64_t updates,
+    const double limit[2])
 {
 	double ctl[OM_N_CTL] = { 0 };
 
 	ctl[OM_LR] = lr;
-	ctl[OM_BIAS1] = 1 - pow(m->beta1, (double)step);
-	ctl[OM_BIAS2] = 1 - pow(m->beta2, (double)step);
+	ctl[OM_BIAS1] = 1 - pow(m->beta1, (double)updates);
+	ctl[OM_BIAS2] = 1 - pow(m->beta2, (double)updates);
 	ctl[OM_COEF] = 1;
+	ctl[OM_LOSS_LIMIT] = limit ? limit[0] : INFINITY;
+	ctl[OM_NORM_LIMIT] = limit ? limit[1] : INFINITY;
 	om_put(arena, m->ctl_off, ctl, sizeof ctl);
 }
 
@@ -43,6 +38,8 @@ struct run {
 	const struct om_conf *c;
 	unsigned char *arena;
 	struct om_data data;
+	struct om_skip skip;
+	struct om_eval eval;
 	struct om_ckpt ckpt;
 	struct om_log log;
 	int32_t *token, *label; /* [micro * seq] */
@@ -52,14 +49,10 @@ struct run {
 static void
 check_finite(struct run *r, double x, const char *what)
 {
-	char *last;
-
 	if (isfinite(x))
 		return;
-	last = om_ckpt_newest(&r->ckpt);
-	om_die(what,
-	    "is %s, the step was not applied; lower lr.peak or raise lr.warmup, and resume from %s",
-	    isnan(x) ? "nan" : "infinite", last ? last : "the start");
+	om_die(what, "is %s, the step was not applied; lower lr.peak or raise lr.warmup, and %s",
+	    isnan(x) ? "nan" : "infinite", om_ckpt_advice(&r->ckpt));
 }
 
 /* One step, from 1; gives its learning rate. */
@@ -67,11 +60,14 @@ static double
 step_run(struct run *r, uint64_t step)
 {
 	const struct om_model *m = r->m;
-	double lr = om_lr_at(&r->c->lr, step, r->c->steps);
+	double lr = om_lr_at(&r->c->lr, step, r->c->steps), limit[2], loss, norm2;
+	bool skipped;
 	uint64_t g = (step - 1) * m->global;
 	size_t bytes = m->micro * m->seq * sizeof(int32_t);
 
-	om_ctl_write(m, r->arena, lr, step);
+	om_skip_limits(&r->skip, limit);
+	/* Adam's correction is of moments, which a skipped step leaves alone */
+	om_ctl_write(m, r->arena, lr, step - r->skip.total, limit);
 	m->zero(r->arena);
 	for (uint64_t i = 0; i < m->microbatches; i++) {
 		for (uint64_t j = 0; j < m->micro; j++, g++)
@@ -81,11 +77,71 @@ step_run(struct run *r, uint64_t step)
 		m->forward(r->arena, 0);
 		m->backward(r->arena, 0);
 	}
-	check_finite(r, om_get_f64(r->arena, m->loss_off), "loss");
 	m->update(r->arena);
-	/* the update leaves weights alone where the norm is not finite */
-	check_finite(r, om_get_f64(r->arena, m->ctl_off + 8 * OM_NORM2), "gradient norm");
+	loss = om_get_f64(r->arena, m->loss_off);
+	norm2 = om_get_f64(r->arena, m->ctl_off + 8 * OM_NORM2);
+	skipped = r->skip.sigma > 0 && om_get_f64(r->arena, m->ctl_off + 8 * OM_SKIPPED) != 0;
+	if (!skipped) { /* the update left weights alone where these are not finite */
+		check_finite(r, loss, "loss");
+		check_finite(r, norm2, "gradient norm");
+	}
+	if (isfinite(loss) && isfinite(norm2)) /* so are the weights it began with */
+		om_ckpt_good(&r->ckpt, step - 1);
+	om_skip_step(&r->skip, (double[]){ loss, sqrt(norm2) }, skipped);
 	return lr;
+}
+
+/* A run that skips every step would go on forever without learning. */
+static void
+check_skipped(struct run *r)
+{
+	if (r->skip.row < OM_SKIP_MOST)
+		return;
+	om_die("skip_step",
+	    "%d steps in a row were skipped; lower lr.peak or raise skip_step.sigma, and %s",
+	    OM_SKIP_MOST, om_ckpt_advice(&r->ckpt));
+}
+
+static uint64_t
+save(struct run *r, uint64_t done)
+{
+	if (r->ckpt.dir) {
+		om_log_sync(&r->log); /* metrics reach as far as the checkpoint */
+		om_ckpt_save(&r->ckpt, r->arena, done);
+	}
+	return done;
+}
+
+/* After the step's checkpoint: no flaw of the held-out data costs what was trained. */
+static void
+evaluate(struct run *r, uint64_t done)
+{
+	uint64_t every = r->c->eval_every, tokens;
+	double before = om_now(), loss;
+
+	if (!r->c->eval.paths.n || (done != r->c->steps && (!every || done % every)))
+		return;
+	if (om_eval_run(&r->eval, r->m, r->arena, &stop, &loss, &tokens))
+		om_log_eval(&r->log, done, loss, tokens, om_now() - before);
+}
+
+/* No step follows the last checkpoint: a forward pass of the last microbatch stands in for it. */
+static void
+check_last(struct run *r, uint64_t done)
+{
+	char *advice;
+
+	if (!r->ckpt.dir)
+		return;
+	r->m->zero(r->arena);
+	r->m->eval(r->arena, 0);
+	if (isfinite(om_get_f64(r->arena, r->m->loss_off))) {
+		om_ckpt_good(&r->ckpt, done);
+		return;
+	}
+	advice = om_ckpt_advice(&r->ckpt);
+	printf("checkpoint: after the last step the loss is not finite; %s\n", advice);
+	free(advice);
 }
 
 static void
@@ -109,13 +165,16 @@ header(const struct run *r, uint64_t done, double start)
 static void
 catch_signals(void)
 {
-	struct sigaction act;
+	static const int ends[] = { SIGTERM, SIGINT, SIGHUP };
+	struct sigaction act, old;
 
 	memset(&act, 0, sizeof act);
 	act.sa_handler = on_signal;
 	act.sa_flags = SA_RESTART;
-	sigaction(SIGTERM, &act, NULL);
-	sigaction(SIGINT, &act, NULL);
+	for (size_t i = 0; i < OM_LEN(ends); i++)
+		if (ends[i] != SIGHUP || sigaction(SIGHUP, NULL, &old) != 0 ||
+		    old.sa_handler != SIG_IGN) /* nohup's wish */
+			sigaction(ends[i], &act, NULL);
 }
 
 int
@@ -125,20 +184,25 @@ om_train(const struct om_model *m, struct om_conf *c, double start)
 	uint64_t done, saved, first;
 	char *last;
 
+	signal(SIGPIPE, SIG_IGN); /* who reads the console may leave */
 	om_threads(c->threads);
-	om_data_open(&r.data, m, c);
-	om_ckpt_open(&r.ckpt, m, &r.data, c);
+	om_data_open(&r.data, m, &c->data, c->seed);
+	if (c->eval.paths.n)
+		om_eval_open(&r.eval, m, c);
+	om_skip_open(&r.skip, c);
+	om_ckpt_open(&r.ckpt, m, &r.data, &r.skip, c);
 	r.arena = om_arena_new(m->arena_bytes);
 	m->init(r.arena);
 	r.token = om_alloc(m->micro * m->seq, sizeof *r.token);
 	r.label = om_alloc(m->micro * m->seq, sizeof *r.label);
-	done = saved = first = om_ckpt_resume(&r.ckpt, c, r.arena);
-	if (!done)
+	if (!om_ckpt_resume(&r.ckpt, c, r.arena, &done))
 		om_init_params(m, r.arena, c->seed);
+	saved = first = done;
 	if (done == c->steps) {
+		check_last(&r, done);
 		printf("done: all %s steps are done; raise steps to train on\n", om_commas(done));
 	} else {
-		om_log_open(&r.log, m, c, done);
+		om_log_open(&r.log, m, &r.skip, c, done);
 		header(&r, done, start);
 		catch_signals();
 		while (done < c->steps && !stop) {
@@ -148,20 +212,23 @@ om_train(const struct om_model *m, struct om_conf *c, double start)
 			lr = step_run(&r, done + 1);
 			done++;
 			om_log_step(&r.log, r.arena, done, lr, om_now() - before);
-			if (r.ckpt.dir &&
-			    (stop || done == c->steps || (c->every && done % c->every == 0))) {
-				om_log_sync(&r.log); /* metrics reach as far as the checkpoint */
-				om_ckpt_save(&r.ckpt, r.arena, done);
-				saved = done;
-			}
+			check_skipped(&r);
+			if (done == c->steps || (c->every && done % c->every == 0))
+				saved = save(&r, done);
+			evaluate(&r, done);
 		}
+		if (saved != done) /* stopped, maybe within an evaluation */
+			save(&r, done);
 		om_log_close(&r.log);
+		check_last(&r, done);
 		last = om_ckpt_newest(&r.ckpt);
-		printf("%s: step %s of %s, %s tokens in %s, loss %.4f, ", stop ? "stopped" : "done",
-		    om_commas(done), om_commas(c->steps),
+		printf("%s: step %s of %s, %s tokens in %s, loss %.4f, ",
+		    done < c->steps ? "stopped" : "done", om_commas(done), om_commas(c->steps),
 		    om_commas((done - first) * m->global * m->seq),
 		    om_clock(om_now() - r.log.start), r.log.ce);
-		if (saved == done && last)
+		if (r.skip.total)
+			printf("%s skipped, ", om_commas(r.skip.total));
+		if (last)
 			printf("checkpoint %s\n", last);
 		else
 			printf(
@@ -169,8 +236,11 @@ om_train(const struct om_model *m, struct om_conf *c, double start)
 		free(last);
 	}
 	om_ckpt_close(&r.ckpt);
+	om_skip_close(&r.skip);
+	if (c->eval.paths.n)
+		om_eval_close(&r.eval);
 	om_data_close(&r.data);
 	free(r.token);
 	free(r.label);
-	return 0;
+	return done < c->steps ? OM_EXIT_STOPPED : 0;
 }

@@ -12,6 +12,8 @@ need gcc 'gcc --version'
 need libc6-dev 'echo "#include <stdio.h>" | gcc -E -'
 need make 'make --version'
 need pkg-config 'pkg-config --version'
+need bash 'bash --version'
+need python3 'python3 --version'
 need liblua5.4-dev 'pkg-config --exists lua5.4'
 header libyaml-dev yaml.h ''
 [ -n "$missing" ] || exit 0

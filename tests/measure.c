@@ -1,4 +1,7 @@
-/* Runs a command N times: median wall time and largest resident set. Usage: measure N COMMAND [ARGUMENT...] */
+/*
+ * Runs a command N times: median wall time and largest resident set. Usage: measure N COMMAND
+ * [ARGUMENT...]
+ */
 #define _DEFAULT_SOURCE
 #include <fcntl.h>
 #include <stdio.h>

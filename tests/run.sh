@@ -40,7 +40,8 @@ suite emit sh tests/emit/run.sh build/olmogen build/san/olmogen "$work/emit"
 suite random sh tests/emit/random.sh build/olmogen "$work" "$(date +%j)" 40
 suite kernels sh tests/numeric/kernels.sh "$work"
 suite numeric sh tests/numeric/run.sh build/olmogen "$work/numeric"
-suite runtime sh tests/runtime/run.sh
+suite peer sh tests/peer/run.sh build/olmogen "$work/peer"
+suite runtime bash tests/runtime/run.sh
 suite trainer sh tests/trainer/run.sh build/olmogen "$work/trainer"
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]

@@ -2,16 +2,28 @@
  * The update. ctl [8], fp64, holds the step's scalars.
  *
  *   sumsq   ctl[NORM2] += sum of g [n] squared
- *   clip    ctl[COEF] = min(1, max / (sqrt(ctl[NORM2]) + 1e-6)), if max > 0
+ *   clip    ctl[COEF] = min(1, max / (norm + 1e-6)), if max > 0; norm = sqrt(ctl[NORM2]).
+ *           ctl[SKIPPED] = 1 if norm or loss[0] is not finite, or loss[0] > ctl[LOSS_LIMIT], or
+ *           norm > ctl[NORM_LIMIT]; otherwise 0
  *   adamw   g COEF drives the moments m, v; w -= lr (mhat / (sqrt(vhat) + eps) + decay w), where
  *           mhat = m / BIAS1, vhat = v / BIAS2, lr = LR lr_scale (Loshchilov and Hutter, 2019).
- *           A norm that isn't finite leaves w, m and v as they are.
+ *           A skipped step leaves w, m and v as they are.
  *
  * sumsq adds OM_SUMSQ_PARTS partial sums in order, however many threads computed them.
  */
 #include "check.h"
 
-enum { OM_CTL_LR, OM_CTL_BIAS1, OM_CTL_BIAS2, OM_CTL_NORM2, OM_CTL_COEF, OM_CTL_N = 8 };
+enum {
+	OM_CTL_LR,
+	OM_CTL_BIAS1,
+	OM_CTL_BIAS2,
+	OM_CTL_NORM2,
+	OM_CTL_COEF,
+	OM_CTL_LOSS_LIMIT,
+	OM_CTL_NORM_LIMIT,
+	OM_CTL_SKIPPED,
+	OM_CTL_N
+};
 enum { OM_SUMSQ_PARTS = 256, OM_SUMSQ_LANES = 16 };
 
 static OM_CLONES double
@@ -42,10 +54,13 @@ om_sumsq(int64_t n, const om_real *g, double *ctl)
 }
 
 static inline void
-om_clip(double max, double *ctl)
+om_clip(double max, const double *loss, double *ctl)
 {
+	const double norm = sqrt(ctl[OM_CTL_NORM2]);
 	if (max > 0)
-		ctl[OM_CTL_COEF] = fmin(1, max / (sqrt(ctl[OM_CTL_NORM2]) + 1e-6));
+		ctl[OM_CTL_COEF] = fmin(1, max / (norm + 1e-6));
+	ctl[OM_CTL_SKIPPED] = !isfinite(norm) || !isfinite(loss[0]) ||
+			      loss[0] > ctl[OM_CTL_LOSS_LIMIT] || norm > ctl[OM_CTL_NORM_LIMIT];
 }
 
 struct om_adamw {
@@ -74,7 +89,7 @@ static inline void
 om_adamw(int64_t n, double beta1, double beta2, double eps, double decay, double lr_scale,
     const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v)
 {
-	if (!isfinite(ctl[OM_CTL_NORM2]))
+	if (ctl[OM_CTL_SKIPPED] != 0)
 		return;
 	const struct om_adamw a = {
 		.beta1 = (om_real)beta1,
@@ -104,9 +119,9 @@ om_adamw(int64_t n, double beta1, double beta2, double eps, double decay, double
 	}
 
 #define OM_CLIP(NAME, max)                             \
-	void NAME(double *ctl)                         \
+	void NAME(const double *loss, double *ctl)     \
 	{                                              \
-		om_clip(max, ctl);                     \
+		om_clip(max, loss, ctl);               \
 	}                                              \
 	double NAME##_check(uint64_t seed)             \
 	{                                              \
@@ -140,16 +155,42 @@ om_sumsq_check(void (*run)(const om_real *, double *), int64_t n, uint64_t seed)
 }
 
 OM_CHECK double
-om_clip_check(void (*run)(double *), double max, uint64_t seed)
+om_clip_check(void (*run)(const double *, double *), double max, uint64_t seed)
 {
+	const double unit = 2 + fabs(om_unit(seed, 0)), size = max > 0 ? max : 1;
+	/* norms above max and below, then every reason to skip; limits may be reached */
+	const struct {
+		double norm, loss, loss_limit, norm_limit;
+		bool skip;
+	} test[] = {
+		{ size * unit, unit, INFINITY, INFINITY, false },
+		{ size / unit, unit, INFINITY, INFINITY, false },
+		{ size, unit, unit, size, false },
+		{ size, -unit, 0, 2 * size, false },
+		{ size, unit, 0.999 * unit, INFINITY, true },
+		{ size, unit, INFINITY, 0.999 * size, true },
+		{ size, NAN, INFINITY, INFINITY, true },
+		{ size, INFINITY, INFINITY, INFINITY, true },
+		{ size, -INFINITY, INFINITY, INFINITY, true },
+		{ NAN, unit, INFINITY, INFINITY, true },
+		{ INFINITY, unit, INFINITY, INFINITY, true },
+	};
 	struct om_err e = { 0 };
-	for (int i = 0; i < 2; i++) { /* a norm above max, one below */
-		double norm = fabs(max) * (i ? 0.5 : 2 + fabs(om_unit(seed, 0)));
-		double ctl[OM_CTL_N] = { [OM_CTL_NORM2] = norm * norm, [OM_CTL_COEF] = 1 };
-		run(ctl);
-		om_err_add(
-		    &e, ctl[OM_CTL_COEF], max > 0 && norm + 1e-6 > max ? max / (norm + 1e-6) : 1);
-		om_err_add(&e, ctl[OM_CTL_NORM2], norm * norm);
+	for (size_t i = 0; i < sizeof test / sizeof *test; i++) {
+		const double norm = test[i].norm, loss[2] = { test[i].loss, NAN };
+		double before[OM_CTL_N] = { 1, 2, 3, norm * norm, 1, test[i].loss_limit,
+			test[i].norm_limit, NAN };
+		double ctl[OM_CTL_N];
+		memcpy(ctl, before, sizeof ctl);
+		run(loss, ctl);
+		if (memcmp(ctl, before, OM_CTL_COEF * sizeof *ctl) ||
+		    ctl[OM_CTL_LOSS_LIMIT] != test[i].loss_limit ||
+		    ctl[OM_CTL_NORM_LIMIT] != test[i].norm_limit ||
+		    ctl[OM_CTL_SKIPPED] != test[i].skip)
+			e.wrong = true;
+		if (isfinite(norm))
+			om_err_add(&e, ctl[OM_CTL_COEF],
+			    max > 0 && norm + 1e-6 > max ? max / (norm + 1e-6) : 1);
 	}
 	return om_err_value(&e);
 }
@@ -163,14 +204,15 @@ om_adamw_check(void (*run)(const om_real *, const double *, om_real *, om_real *
 	for (int64_t i = 0; i < n; i++)
 		v[i] = v[i] * v[i] + (om_real)0.25; /* so that no step dwarfs the others */
 	om_real *w0 = om_check_copy(w, n), *m0 = om_check_copy(m, n), *v0 = om_check_copy(v, n);
-	double ctl[OM_CTL_N] = { 0.125, 0.1, 0.05, NAN, 0.7 };
+	/* NaN: only clip looks at norm and limits */
+	double ctl[OM_CTL_N] = { 0.125, 0.1, 0.05, NAN, 0.7, NAN, NAN, 1 };
 	struct om_err ew = { .scale = 1 }, em = { .scale = 1 }, ev = { 0 };
 
 	run(g, ctl, w, m, v);
 	if (memcmp(w, w0, (size_t)n * sizeof *w) || memcmp(m, m0, (size_t)n * sizeof *m) ||
 	    memcmp(v, v0, (size_t)n * sizeof *v))
 		ew.wrong = true;
-	ctl[OM_CTL_NORM2] = 3;
+	ctl[OM_CTL_SKIPPED] = 0;
 	run(g, ctl, w, m, v);
 	for (int64_t i = 0; i < n; i++) {
 		double gi = (double)g[i] * 0.7, wi = w0[i];

@@ -1,11 +1,14 @@
 /*
- * Causal attention with grouped queries, by tiles and without the [s, s] matrix (Dao et al.,
- * FlashAttention, 2022, and -2, 2023).
+ * Causal attention with grouped queries and a window, by tiles and without the [s, s] matrix (Dao
+ * et al., FlashAttention, 2022, and -2, 2023).
  *
- *   attention      o [b * s, h * d] = softmax(scale q k^T, up to the own position) v;
+ *   attention      o [b * s, h * d] = softmax(scale q k^T, over the w keys up to the own) v;
  *                  q [b * s, h * d], k, v [b * s, g * d]; query head i reads key head i / (h / g);
  *                  lse [b, h, s] natural logarithm of the sum of exp(scale q k^T); scale > 0
  *   attention_bwd  dq, dk, dv from do; ws [b, h, s] holds rowsum(do o)
+ *
+ * Query i sees keys max(0, i - w + 1) to i; w = s is all of them. Tiles in which no query sees a
+ * key are left out.
  *
  * Forward, a thread computes one tile of queries of one head. Backward, it computes all of a key
  * head: the tiles of dq, dk and dv add up in a fixed order, and scores are recomputed once.
@@ -14,43 +17,51 @@
 #include "gemm.h"
 
 enum { OM_BQ = 56, OM_BK = 128 }; /* queries: whole micro-tiles of the widest machine */
+_Static_assert((int)OM_BQ <= (int)OM_BK, "attention: every query of a tile sees keys of the first");
 
-/* How many of the keys from j on does query i see, at most cols? */
+/*
+ * How many of the keys from j on are up to i, at most cols? Of a tile, query i sees those from
+ * om_keys_to(i - w) on and before om_keys_to(i).
+ */
 static OM_INLINE int64_t
-om_visible(int64_t i, int64_t j, int64_t cols)
+om_keys_to(int64_t i, int64_t j, int64_t cols)
 {
 	return i < j ? 0 : om_min(i - j + 1, cols);
 }
 
 /*
  * One step of the online softmax: scores s [rows, OM_BK] of queries from i on and cols keys from j
- * on become exp(scale s - max), zero where not visible; sums and o so far turn to the new max.
+ * on become exp(scale s - max), zero where not visible; sums and o so far turn to the new max. In
+ * the first step every query sees a key.
  */
 static OM_CLONES void
-om_attention_softmax(om_real *s, int64_t rows, int64_t cols, int64_t i, int64_t j, om_real scale,
-    om_real *max, om_real *sum, om_real *o, int64_t ldo, int64_t d)
+om_attention_softmax(om_real *s, int64_t rows, int64_t cols, int64_t i, int64_t j, int64_t w,
+    bool first, om_real scale, om_real *max, om_real *sum, om_real *o, int64_t ldo, int64_t d)
 {
 	for (int64_t r = 0; r < rows; r++) {
 		om_real *sr = s + r * OM_BK, *out = o + r * ldo;
-		const int64_t n = om_visible(i + r, j, cols);
-		om_real m = j ? max[r] : -INFINITY;
-		if (n) { /* always so at j = 0 */
-			om_real top = scale * om_max(sr, n);
+		const int64_t from = om_keys_to(i + r - w, j, cols);
+		const int64_t to = om_keys_to(i + r, j, cols);
+		om_real m = first ? -INFINITY : max[r];
+		if (to > from) {
+			om_real top = scale * om_max(sr + from, to - from);
 			m = top > m ? top : m;
 		}
-#pragma omp simd
-		for (int64_t c = 0; c < n; c++)
-			sr[c] = om_exp(scale * sr[c] - m);
-		for (int64_t c = n; c < cols; c++)
+		for (int64_t c = 0; c < from; c++)
 			sr[c] = 0;
-		if (j) {
+#pragma omp simd
+		for (int64_t c = from; c < to; c++)
+			sr[c] = om_exp(scale * sr[c] - m);
+		for (int64_t c = to; c < cols; c++)
+			sr[c] = 0;
+		if (first) {
+			sum[r] = om_sum(sr, to);
+		} else {
 			om_real shrink = om_exp(max[r] - m);
-			sum[r] = sum[r] * shrink + om_sum(sr, n);
+			sum[r] = sum[r] * shrink + om_sum(sr, to);
 #pragma omp simd
 			for (int64_t c = 0; c < d; c++)
 				out[c] *= shrink;
-		} else {
-			sum[r] = om_sum(sr, n);
 		}
 		max[r] = m;
 	}
@@ -70,8 +81,8 @@ om_attention_finish(int64_t rows, const om_real *max, const om_real *sum, om_rea
 }
 
 static inline void
-om_attention(int64_t b, int64_t s, int64_t h, int64_t g, int64_t d, double scale, const om_real *q,
-    const om_real *k, const om_real *v, om_real *o, om_real *lse)
+om_attention(int64_t b, int64_t s, int64_t h, int64_t g, int64_t d, int64_t w, double scale,
+    const om_real *q, const om_real *k, const om_real *v, om_real *o, om_real *lse)
 {
 	const int64_t tiles = (s + OM_BQ - 1) / OM_BQ, ldq = h * d, ldk = g * d;
 	/* the longest tiles first, all heads of a tile in turn: even shares, though fixed */
@@ -79,19 +90,20 @@ om_attention(int64_t b, int64_t s, int64_t h, int64_t g, int64_t d, double scale
 	for (int64_t item = 0; item < tiles * b * h; item++) {
 		const int64_t i = (tiles - 1 - item / (b * h)) * OM_BQ, rows = om_min(OM_BQ, s - i);
 		const int64_t bb = item % (b * h) / h, hh = item % h;
-		const int64_t at = bb * s * ldk + hh / (h / g) * d;
+		const int64_t at = bb * s * ldk + hh / (h / g) * d, start = i < w ? 0 : i - w + 1;
 		const om_real *qi = q + (bb * s + i) * ldq + hh * d;
 		om_real *oi = o + (bb * s + i) * ldq + hh * d;
 		om_real p[OM_BQ * OM_BK], max[OM_BQ], sum[OM_BQ];
-		for (int64_t j = 0; j < i + rows; j += OM_BK) {
+		/* from the first key that the first query sees, on no tile's border */
+		for (int64_t j = start; j < i + rows; j += OM_BK) {
 			const int64_t cols = om_min(OM_BK, i + rows - j);
 			const om_real *kj = k + at + j * ldk, *vj = v + at + j * ldk;
 			om_gemm_serial(&(struct om_gemm){ rows, cols, d, { qi, ldq, false },
 			    { kj, ldk, true }, p, OM_BK, false });
-			om_attention_softmax(
-			    p, rows, cols, i, j, (om_real)scale, max, sum, oi, ldq, d);
+			om_attention_softmax(p, rows, cols, i, j, w, j == start, (om_real)scale,
+			    max, sum, oi, ldq, d);
 			om_gemm_serial(&(struct om_gemm){ rows, d, cols, { p, OM_BK, false },
-			    { vj, ldk, false }, oi, ldq, j > 0 });
+			    { vj, ldk, false }, oi, ldq, j > start });
 		}
 		om_attention_finish(rows, max, sum, oi, ldq, d, lse + (bb * h + hh) * s + i);
 	}
@@ -108,24 +120,27 @@ om_attention_delta(
 /* Scores p become probabilities, and dp the gradient of the scores. */
 static OM_CLONES void
 om_attention_dscore(om_real *p, om_real *dp, int64_t rows, int64_t cols, int64_t i, int64_t j,
-    om_real scale, const om_real *lse, const om_real *delta)
+    int64_t w, om_real scale, const om_real *lse, const om_real *delta)
 {
 	for (int64_t r = 0; r < rows; r++) {
 		om_real *pr = p + r * OM_BK, *dr = dp + r * OM_BK;
-		const int64_t n = om_visible(i + r, j, cols);
+		const int64_t from = om_keys_to(i + r - w, j, cols);
+		const int64_t to = om_keys_to(i + r, j, cols);
+		for (int64_t c = 0; c < from; c++)
+			pr[c] = dr[c] = 0;
 #pragma omp simd
-		for (int64_t c = 0; c < n; c++) {
+		for (int64_t c = from; c < to; c++) {
 			pr[c] = om_exp(scale * pr[c] - lse[r]);
 			dr[c] = scale * pr[c] * (dr[c] - delta[r]);
 		}
-		for (int64_t c = n; c < cols; c++)
+		for (int64_t c = to; c < cols; c++)
 			pr[c] = dr[c] = 0;
 	}
 }
 
 /* One query head, pointers at the head. With more, dk and dv hold other heads' parts already. */
 static void
-om_attention_bwd_head(int64_t s, int64_t d, int64_t ldq, int64_t ldk, om_real scale,
+om_attention_bwd_head(int64_t s, int64_t d, int64_t w, int64_t ldq, int64_t ldk, om_real scale,
     const om_real *grad, const om_real *q, const om_real *k, const om_real *v, const om_real *lse,
     const om_real *delta, om_real *dq, om_real *dk, om_real *dv, bool more)
 {
@@ -135,8 +150,10 @@ om_attention_bwd_head(int64_t s, int64_t d, int64_t ldq, int64_t ldk, om_real sc
 		const struct om_mat kj = { k + j * ldk, ldk, false };
 		const struct om_mat kt = { k + j * ldk, ldk, true };
 		const struct om_mat vt = { v + j * ldk, ldk, true };
-		for (int64_t i = first; i < s; i += OM_BQ) {
+		/* up to the last query that sees the last key */
+		for (int64_t i = first; i < om_min(s, j + cols + w - 1); i += OM_BQ) {
 			const int64_t rows = om_min(OM_BQ, s - i);
+			const int64_t start = i < w ? 0 : (i - w + 1) / OM_BK * OM_BK;
 			const struct om_mat qi = { q + i * ldq, ldq, false };
 			const struct om_mat gi = { grad + i * ldq, ldq, false };
 			const struct om_mat ds = { dp, OM_BK, false };
@@ -146,8 +163,9 @@ om_attention_bwd_head(int64_t s, int64_t d, int64_t ldq, int64_t ldk, om_real sc
 			om_gemm_serial(&(struct om_gemm){ rows, cols, d, qi, kt, p, OM_BK, false });
 			om_gemm_serial(
 			    &(struct om_gemm){ rows, cols, d, gi, vt, dp, OM_BK, false });
-			om_attention_dscore(p, dp, rows, cols, i, j, scale, lse + i, delta + i);
-			om_gemm_serial(&(struct om_gemm){ rows, d, cols, ds, kj, dqi, ldq, j > 0 });
+			om_attention_dscore(p, dp, rows, cols, i, j, w, scale, lse + i, delta + i);
+			om_gemm_serial(
+			    &(struct om_gemm){ rows, d, cols, ds, kj, dqi, ldq, j > start });
 			om_gemm_serial(&(struct om_gemm){ cols, d, rows, dst, qi, dkj, ldk, add });
 			om_gemm_serial(&(struct om_gemm){ cols, d, rows, pt, gi, dvj, ldk, add });
 		}
@@ -155,7 +173,7 @@ om_attention_bwd_head(int64_t s, int64_t d, int64_t ldq, int64_t ldk, om_real sc
 }
 
 static inline void
-om_attention_bwd(int64_t b, int64_t s, int64_t h, int64_t g, int64_t d, double scale,
+om_attention_bwd(int64_t b, int64_t s, int64_t h, int64_t g, int64_t d, int64_t w, double scale,
     const om_real *grad, const om_real *q, const om_real *k, const om_real *v, const om_real *o,
     const om_real *lse, om_real *dq, om_real *dk, om_real *dv, om_real *ws)
 {
@@ -167,40 +185,41 @@ om_attention_bwd(int64_t b, int64_t s, int64_t h, int64_t g, int64_t d, double s
 			const int64_t hh = item % g * share + c, at = row * ldq + hh * d;
 			const int64_t stat = row * h + hh * s;
 			om_attention_delta(s, grad + at, o + at, ldq, d, ws + stat);
-			om_attention_bwd_head(s, d, ldq, ldk, (om_real)scale, grad + at, q + at,
+			om_attention_bwd_head(s, d, w, ldq, ldk, (om_real)scale, grad + at, q + at,
 			    k + key, v + key, lse + stat, ws + stat, dq + at, dk + key, dv + key,
 			    c > 0);
 		}
 	}
 }
 
-#define OM_ATTENTION_SIZES(b, s, h, g, d)                                                 \
-	_Static_assert(                                                                   \
-	    (b) >= 1 && (s) >= 1 && (g) >= 1 && (d) >= 1, "attention: sizes start at 1"); \
-	_Static_assert((h) >= (g) && (h) % (g) == 0, "attention: key heads divide query heads");
+#define OM_ATTENTION_SIZES(b, s, h, g, d, w)                                                     \
+	_Static_assert(                                                                          \
+	    (b) >= 1 && (s) >= 1 && (g) >= 1 && (d) >= 1, "attention: sizes start at 1");        \
+	_Static_assert((h) >= (g) && (h) % (g) == 0, "attention: key heads divide query heads"); \
+	_Static_assert((w) >= 1 && (w) <= (s), "attention: a window has 1 to all positions");
 
-#define OM_ATTENTION(NAME, b, s, h, g, d, scale)                                                  \
-	OM_ATTENTION_SIZES(b, s, h, g, d)                                                         \
+#define OM_ATTENTION(NAME, b, s, h, g, d, w, scale)                                               \
+	OM_ATTENTION_SIZES(b, s, h, g, d, w)                                                      \
 	void NAME(const om_real *q, const om_real *k, const om_real *v, om_real *o, om_real *lse) \
 	{                                                                                         \
-		om_attention(b, s, h, g, d, scale, q, k, v, o, lse);                              \
+		om_attention(b, s, h, g, d, w, scale, q, k, v, o, lse);                           \
 	}                                                                                         \
 	double NAME##_check(uint64_t seed)                                                        \
 	{                                                                                         \
-		return om_attention_check(NAME, b, s, h, g, d, scale, seed);                      \
+		return om_attention_check(NAME, b, s, h, g, d, w, scale, seed);                   \
 	}
 
-#define OM_ATTENTION_BWD(NAME, b, s, h, g, d, scale)                                           \
-	OM_ATTENTION_SIZES(b, s, h, g, d)                                                      \
-	void NAME(const om_real *grad, const om_real *q, const om_real *k, const om_real *v,   \
-	    const om_real *o, const om_real *lse, om_real *dq, om_real *dk, om_real *dv,       \
-	    om_real *ws)                                                                       \
-	{                                                                                      \
-		om_attention_bwd(b, s, h, g, d, scale, grad, q, k, v, o, lse, dq, dk, dv, ws); \
-	}                                                                                      \
-	double NAME##_check(uint64_t seed)                                                     \
-	{                                                                                      \
-		return om_attention_bwd_check(NAME, b, s, h, g, d, scale, seed);               \
+#define OM_ATTENTION_BWD(NAME, b, s, h, g, d, w, scale)                                           \
+	OM_ATTENTION_SIZES(b, s, h, g, d, w)                                                      \
+	void NAME(const om_real *grad, const om_real *q, const om_real *k, const om_real *v,      \
+	    const om_real *o, const om_real *lse, om_real *dq, om_real *dk, om_real *dv,          \
+	    om_real *ws)                                                                          \
+	{                                                                                         \
+		om_attention_bwd(b, s, h, g, d, w, scale, grad, q, k, v, o, lse, dq, dk, dv, ws); \
+	}                                                                                         \
+	double NAME##_check(uint64_t seed)                                                        \
+	{                                                                                         \
+		return om_attention_bwd_check(NAME, b, s, h, g, d, w, scale, seed);               \
 	}
 
 typedef void
@@ -220,7 +239,7 @@ om_attention_dot(const om_real *a, const om_real *b, int64_t d)
 
 OM_CHECK double
 om_attention_check(om_attention_fn *run, int64_t b, int64_t s, int64_t h, int64_t g, int64_t d,
-    double scale, uint64_t seed)
+    int64_t w, double scale, uint64_t seed)
 {
 	om_real *q = om_check_random(b * s * h * d, seed, 0),
 		*k = om_check_random(b * s * g * d, seed, 1);
@@ -232,8 +251,9 @@ om_attention_check(om_attention_fn *run, int64_t b, int64_t s, int64_t h, int64_
 	for (int64_t n = 0; n < om_samples(b * h * s, OM_ATTENTION_SAMPLES); n++) {
 		int64_t at = om_sample(n, b * h * s, OM_ATTENTION_SAMPLES, seed);
 		int64_t bb = at / (h * s), hh = at / s % h, i = at % s, gg = hh / (h / g);
+		int64_t oldest = i - w + 1 > 0 ? i - w + 1 : 0;
 		double sum = 0;
-		for (int64_t j = 0; j <= i; j++) {
+		for (int64_t j = oldest; j <= i; j++) {
 			const om_real *kj = k + ((bb * s + j) * g + gg) * d;
 			p[j] =
 			    exp(scale * om_attention_dot(q + ((bb * s + i) * h + hh) * d, kj, d));
@@ -242,7 +262,7 @@ om_attention_check(om_attention_fn *run, int64_t b, int64_t s, int64_t h, int64_
 		om_err_add(&el, lse[at], log(sum));
 		for (int64_t c = 0; c < d; c++) {
 			double want = 0;
-			for (int64_t j = 0; j <= i; j++)
+			for (int64_t j = oldest; j <= i; j++)
 				want += p[j] / sum * (double)v[((bb * s + j) * g + gg) * d + c];
 			om_err_add(&eo, o[((bb * s + i) * h + hh) * d + c], want);
 		}
@@ -262,7 +282,7 @@ om_attention_check(om_attention_fn *run, int64_t b, int64_t s, int64_t h, int64_
  */
 OM_CHECK double
 om_attention_bwd_check(om_attention_bwd_fn *run, int64_t b, int64_t s, int64_t h, int64_t g,
-    int64_t d, double scale, uint64_t seed)
+    int64_t d, int64_t w, double scale, uint64_t seed)
 {
 	om_real *grad = om_check_random(b * s * h * d, seed, 0);
 	om_real *q = om_check_random(b * s * h * d, seed, 1);
@@ -274,7 +294,7 @@ om_attention_bwd_check(om_attention_bwd_fn *run, int64_t b, int64_t s, int64_t h
 	double *wq = om_check_alloc(d, sizeof *wq), *wk = om_check_alloc(d, sizeof *wk);
 	double *wv = om_check_alloc(d, sizeof *wv);
 	struct om_err eq = { .scale = 1 }, ek = { .scale = 1 }, ev = { .scale = 1 };
-	om_attention(b, s, h, g, d, scale, q, k, v, o, lse);
+	om_attention(b, s, h, g, d, w, scale, q, k, v, o, lse);
 	run(grad, q, k, v, o, lse, dq, dk, dv, ws);
 	for (int64_t n = 0; n < om_samples(b * h * s, OM_ATTENTION_SAMPLES); n++) {
 		/* position own: its pairs as a query of head hh, and as a key with every head of
@@ -287,7 +307,7 @@ om_attention_bwd_check(om_attention_bwd_fn *run, int64_t b, int64_t s, int64_t h
 			bool query = pair < s;
 			int64_t i = query ? own : pair % s, j = query ? pair : own;
 			int64_t head = query ? hh : gg * (h / g) + pair / s - 1;
-			if (j > i)
+			if (j > i || i - j >= w)
 				continue;
 			int64_t qa = ((bb * s + i) * h + head) * d,
 				ka = ((bb * s + j) * g + gg) * d;

@@ -3,22 +3,32 @@
  * one chunk, never those of all tokens.
  *
  *   head_loss       lse [t] = log sum exp of x [t, n] w [v, n]^T;
- *                   loss += scale sum over t of lse - logit of the label
+ *                   loss[0] += scale sum over t of lse - logit of the label,
+ *                   loss[1] += scale sum over t of lse^2 (PaLM's z-loss, Chowdhery et al., 2022)
  *   head_loss_bwd   dx [t, n] = dlogit w, dw [v, n] += dlogit^T x, where
- *                   dlogit = scale (exp(logit - lse) - (1 at label)), from recomputed logits
+ *                   dlogit = scale ((1 + 2 z lse) exp(logit - lse) - (1 at label)), the gradient of
+ *                   loss[0] + z loss[1], from recomputed logits
  *   head_loss_grad  both in one pass
  *
- * A label outside [0, v) is masked: no loss, no gradient.
+ * A label outside [0, v) is masked: no loss of either kind, no gradient.
  */
 #include "check.h"
 #include "gemm.h"
 
 enum { OM_HEAD_CHUNK = 1024 }; /* the largest c */
 
-/* Losses of the rows [lo, hi) of a chunk's logits, and lse; without lse they become dlogit. */
+/* The losses of a chunk's tokens. */
+struct om_head_part {
+	double entropy[OM_HEAD_CHUNK], square[OM_HEAD_CHUNK];
+};
+
+/*
+ * Losses of the rows [lo, hi) of a chunk's logits, and lse; without lse they become dlogit. square
+ * is the weight of lse^2 in the objective.
+ */
 static OM_CLONES void
-om_head_softmax(int64_t lo, int64_t hi, int64_t v, om_real scale, om_real *z, const int32_t *label,
-    om_real *lse, double *loss)
+om_head_softmax(int64_t lo, int64_t hi, int64_t v, double scale, double square, om_real *z,
+    const int32_t *label, om_real *lse, struct om_head_part *loss)
 {
 	for (int64_t i = lo; i < hi; i++) {
 		om_real *zi = z + i * v, max = om_max(zi, v);
@@ -29,24 +39,26 @@ om_head_softmax(int64_t lo, int64_t hi, int64_t v, om_real scale, om_real *z, co
 			zi[j] = om_exp(zi[j] - max);
 		om_real sum = om_sum(zi, v);
 		double log_sum = (double)max + log((double)sum);
-		loss[i] = masked ? 0 : log_sum - picked;
+		loss->entropy[i] = masked ? 0 : log_sum - picked;
+		loss->square[i] = masked ? 0 : log_sum * log_sum;
 		if (lse) {
 			lse[i] = (om_real)log_sum;
 			continue;
 		}
-		const om_real factor = masked ? 0 : scale / sum;
+		const double all = scale * (1 + 2 * square * log_sum) / (double)sum;
+		const om_real factor = masked ? 0 : (om_real)all;
 #pragma omp simd
 		for (int64_t j = 0; j < v; j++)
 			zi[j] *= factor;
 		if (!masked)
-			zi[label[i]] -= scale;
+			zi[label[i]] -= (om_real)scale;
 	}
 }
 
 /* Rows [lo, hi) of a chunk's logits become dlogit. */
 static OM_CLONES void
-om_head_dlogit(int64_t lo, int64_t hi, int64_t v, om_real scale, om_real *z, const int32_t *label,
-    const om_real *lse)
+om_head_dlogit(int64_t lo, int64_t hi, int64_t v, double scale, double square, om_real *z,
+    const int32_t *label, const om_real *lse)
 {
 	for (int64_t i = lo; i < hi; i++) {
 		om_real *zi = z + i * v;
@@ -54,10 +66,11 @@ om_head_dlogit(int64_t lo, int64_t hi, int64_t v, om_real scale, om_real *z, con
 			memset(zi, 0, (size_t)v * sizeof *zi);
 			continue;
 		}
+		const om_real factor = (om_real)(scale * (1 + 2 * square * (double)lse[i]));
 #pragma omp simd
 		for (int64_t j = 0; j < v; j++)
-			zi[j] = scale * om_exp(zi[j] - lse[i]);
-		zi[label[i]] -= scale;
+			zi[j] = factor * om_exp(zi[j] - lse[i]);
+		zi[label[i]] -= (om_real)scale;
 	}
 }
 
@@ -77,46 +90,54 @@ om_head_products(int64_t m, int64_t n, int64_t v, const om_real *dz, const om_re
 }
 
 static inline void
+om_head_add(int64_t m, double scale, const struct om_head_part *part, double *loss)
+{
+	for (int64_t i = 0; i < m; i++) {
+		loss[0] += scale * part->entropy[i];
+		loss[1] += scale * part->square[i];
+	}
+}
+
+static inline void
 om_head_loss(int64_t t, int64_t n, int64_t v, int64_t c, double scale, const om_real *x,
     const om_real *w, const int32_t *label, om_real *lse, double *loss, om_real *ws)
 {
 	for (int64_t i = 0; i < t; i += c) {
 		const int64_t m = om_min(c, t - i);
-		double part[OM_HEAD_CHUNK];
+		struct om_head_part part;
 		om_head_logits(m, n, v, x + i * n, w, ws);
 #pragma omp parallel
-		om_head_softmax(om_lo(m), om_hi(m), v, 0, ws, label + i, lse + i, part);
-		for (int64_t r = 0; r < m; r++)
-			loss[0] += scale * part[r];
+		om_head_softmax(om_lo(m), om_hi(m), v, 0, 0, ws, label + i, lse + i, &part);
+		om_head_add(m, scale, &part, loss);
 	}
 }
 
 static inline void
-om_head_loss_bwd(int64_t t, int64_t n, int64_t v, int64_t c, double scale, const om_real *x,
-    const om_real *w, const int32_t *label, const om_real *lse, om_real *dx, om_real *dw,
-    om_real *ws)
+om_head_loss_bwd(int64_t t, int64_t n, int64_t v, int64_t c, double scale, double square,
+    const om_real *x, const om_real *w, const int32_t *label, const om_real *lse, om_real *dx,
+    om_real *dw, om_real *ws)
 {
 	for (int64_t i = 0; i < t; i += c) {
 		const int64_t m = om_min(c, t - i);
 		om_head_logits(m, n, v, x + i * n, w, ws);
 #pragma omp parallel
-		om_head_dlogit(om_lo(m), om_hi(m), v, (om_real)scale, ws, label + i, lse + i);
+		om_head_dlogit(om_lo(m), om_hi(m), v, scale, square, ws, label + i, lse + i);
 		om_head_products(m, n, v, ws, x + i * n, w, dx + i * n, dw);
 	}
 }
 
 static inline void
-om_head_loss_grad(int64_t t, int64_t n, int64_t v, int64_t c, double scale, const om_real *x,
-    const om_real *w, const int32_t *label, double *loss, om_real *dx, om_real *dw, om_real *ws)
+om_head_loss_grad(int64_t t, int64_t n, int64_t v, int64_t c, double scale, double square,
+    const om_real *x, const om_real *w, const int32_t *label, double *loss, om_real *dx,
+    om_real *dw, om_real *ws)
 {
 	for (int64_t i = 0; i < t; i += c) {
 		const int64_t m = om_min(c, t - i);
-		double part[OM_HEAD_CHUNK];
+		struct om_head_part part;
 		om_head_logits(m, n, v, x + i * n, w, ws);
 #pragma omp parallel
-		om_head_softmax(om_lo(m), om_hi(m), v, (om_real)scale, ws, label + i, NULL, part);
-		for (int64_t r = 0; r < m; r++)
-			loss[0] += scale * part[r];
+		om_head_softmax(om_lo(m), om_hi(m), v, scale, square, ws, label + i, NULL, &part);
+		om_head_add(m, scale, &part, loss);
 		om_head_products(m, n, v, ws, x + i * n, w, dx + i * n, dw);
 	}
 }
@@ -126,7 +147,7 @@ om_head_loss_grad(int64_t t, int64_t n, int64_t v, int64_t c, double scale, cons
 	_Static_assert((v) >= 1 && (v) <= INT32_MAX, "head: labels are int32"); \
 	_Static_assert((c) >= 1 && (c) <= OM_HEAD_CHUNK, "head: a chunk has 1 to 1024 tokens");
 
-#define OM_HEAD_LOSS(NAME, t, n, v, c, scale)                                             \
+#define OM_HEAD_LOSS(NAME, t, n, v, c, scale, z)                                          \
 	OM_HEAD_SIZES(t, n, v, c)                                                         \
 	void NAME(const om_real *x, const om_real *w, const int32_t *label, om_real *lse, \
 	    double *loss, om_real *ws)                                                    \
@@ -135,31 +156,31 @@ om_head_loss_grad(int64_t t, int64_t n, int64_t v, int64_t c, double scale, cons
 	}                                                                                 \
 	double NAME##_check(uint64_t seed)                                                \
 	{                                                                                 \
-		return om_head_check(NAME, NULL, NULL, t, n, v, c, scale, seed);          \
+		return om_head_check(NAME, NULL, NULL, t, n, v, c, scale, z, seed);       \
 	}
 
-#define OM_HEAD_LOSS_BWD(NAME, t, n, v, c, scale)                                               \
+#define OM_HEAD_LOSS_BWD(NAME, t, n, v, c, scale, z)                                            \
 	OM_HEAD_SIZES(t, n, v, c)                                                               \
 	void NAME(const om_real *x, const om_real *w, const int32_t *label, const om_real *lse, \
 	    om_real *dx, om_real *dw, om_real *ws)                                              \
 	{                                                                                       \
-		om_head_loss_bwd(t, n, v, c, scale, x, w, label, lse, dx, dw, ws);              \
+		om_head_loss_bwd(t, n, v, c, scale, z, x, w, label, lse, dx, dw, ws);           \
 	}                                                                                       \
 	double NAME##_check(uint64_t seed)                                                      \
 	{                                                                                       \
-		return om_head_check(NULL, NAME, NULL, t, n, v, c, scale, seed);                \
+		return om_head_check(NULL, NAME, NULL, t, n, v, c, scale, z, seed);             \
 	}
 
-#define OM_HEAD_LOSS_GRAD(NAME, t, n, v, c, scale)                                        \
+#define OM_HEAD_LOSS_GRAD(NAME, t, n, v, c, scale, z)                                     \
 	OM_HEAD_SIZES(t, n, v, c)                                                         \
 	void NAME(const om_real *x, const om_real *w, const int32_t *label, double *loss, \
 	    om_real *dx, om_real *dw, om_real *ws)                                        \
 	{                                                                                 \
-		om_head_loss_grad(t, n, v, c, scale, x, w, label, loss, dx, dw, ws);      \
+		om_head_loss_grad(t, n, v, c, scale, z, x, w, label, loss, dx, dw, ws);   \
 	}                                                                                 \
 	double NAME##_check(uint64_t seed)                                                \
 	{                                                                                 \
-		return om_head_check(NULL, NULL, NAME, t, n, v, c, scale, seed);          \
+		return om_head_check(NULL, NULL, NAME, t, n, v, c, scale, z, seed);       \
 	}
 
 typedef void
@@ -176,18 +197,19 @@ enum { OM_HEAD_SAMPLES = 128, OM_HEAD_TOKENS = 48 };
  */
 OM_CHECK double
 om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_fn *grad, int64_t t,
-    int64_t n, int64_t v, int64_t c, double scale, uint64_t seed)
+    int64_t n, int64_t v, int64_t c, double scale, double z, uint64_t seed)
 {
 	int64_t live = om_min(t, om_min(OM_HEAD_TOKENS, 2 + 50000000 / (n * v)));
 	om_real *x = om_check_random(t * n, seed, 0), *w = om_check_random(v * n, seed, 1);
 	int32_t *label = om_check_alloc(t, sizeof *label);
 	om_real *lse = om_check_nan(t), *dx = om_check_nan(t * n), *ws = om_check_nan(c * v);
 	om_real *dw = om_check_random(v * n, seed, 2);
-	double loss = scale, want_loss = scale;
+	double loss[2] = { scale, 2 * scale }, want_loss[2] = { scale, 2 * scale };
 	int64_t *token = om_check_alloc(live, sizeof *token);
 	double *prob = om_check_alloc(live * v, sizeof *prob);
 	double *want_lse = om_check_alloc(live, sizeof *want_lse);
-	struct om_err eloss = { .scale = scale }, elog = { .scale = 1 };
+	struct om_err eloss = { .scale = scale }, esquare = { .scale = scale },
+		      elog = { .scale = 1 };
 	struct om_err ex = { .scale = scale }, ew = { .scale = scale };
 
 	for (int64_t i = 0; i < v * n; i++) {
@@ -206,25 +228,28 @@ om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_
 			for (int64_t b = 0; b < n; b++)
 				p[j] += (double)x[i * n + b] * (double)w[j * n + b];
 		}
-		want_loss -= scale * p[label[i]];
+		want_loss[0] -= scale * p[label[i]];
 		for (int64_t j = 0; j < v; j++)
 			sum += p[j] = exp(p[j]);
-		want_loss += scale * log(sum);
+		want_loss[0] += scale * log(sum);
+		want_loss[1] += scale * log(sum) * log(sum);
 		for (int64_t j = 0; j < v; j++)
-			p[j] /= sum;
+			p[j] = p[j] / sum + z * 2 * log(sum) * p[j] / sum;
 		p[label[i]] -= 1;
 		want_lse[a] = log(sum);
 		if (bwd)
 			lse[i] = (om_real)want_lse[a];
 	}
 	if (fwd)
-		fwd(x, w, label, lse, &loss, ws);
+		fwd(x, w, label, lse, loss, ws);
 	if (bwd)
 		bwd(x, w, label, lse, dx, dw, ws);
 	if (grad)
-		grad(x, w, label, &loss, dx, dw, ws);
-	if (!bwd)
-		om_err_add(&eloss, loss, want_loss);
+		grad(x, w, label, loss, dx, dw, ws);
+	if (!bwd) {
+		om_err_add(&eloss, loss[0], want_loss[0]);
+		om_err_add(&esquare, loss[1], want_loss[1]);
+	}
 	for (int64_t a = 0; !grad && a < live; a++)
 		om_err_add(&elog, lse[token[a]], want_lse[a]);
 	for (int64_t s = 0; !fwd && s < om_samples(live * n, OM_HEAD_SAMPLES); s++) {
@@ -258,6 +283,6 @@ om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_
 	free(token);
 	free(prob);
 	free(want_lse);
-	return om_worse(om_worse(om_err_value(&eloss), om_err_value(&elog)),
-	    om_worse(om_err_value(&ex), om_err_value(&ew)));
+	return om_worse(om_worse(om_err_value(&eloss), om_err_value(&esquare)),
+	    om_worse(om_err_value(&elog), om_worse(om_err_value(&ex), om_err_value(&ew))));
 }

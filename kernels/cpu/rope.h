@@ -2,21 +2,65 @@
  * Rotary position embedding (Su et al., 2021) in Hugging Face's layout: of a head of d numbers, i
  * and i + d/2 are a pair.
  *
- *   rope_table  tab [s, d]: cos of position * theta^(-2i/d) for i < d/2, then sin of the same
+ *   rope_table  tab [s, d]: cos of position * frequency_i, i < d/2, then sin of the same, both
+ *               times attention
  *   rope        y [b * s, h * d] = x, each pair turned by its position's angle; y may be x
  *   rope_bwd    dx = dy turned back; dx may be dy
+ *
+ * The frequency is f = theta^(-2i/d), scaled by y as Hugging Face's transformers does it:
+ *   0  f
+ *   1  f / factor
+ *   2  YaRN (Peng et al., 2023): f for pairs that turn more than about p times (beta_fast) in
+ *      length positions, f / factor for those below q times (beta_slow), a ramp over i between them
+ *   3  Llama 3: f where length holds more than q turns (high_freq_factor), f / factor where fewer
+ *      than p (low_freq_factor), between them a ramp over the number of turns
  */
 #include "check.h"
 
+enum { OM_ROPE_PLAIN, OM_ROPE_LINEAR, OM_ROPE_YARN, OM_ROPE_LLAMA3, OM_ROPE_SCALINGS };
+
+struct om_rope_table {
+	double theta, factor, p, q, length, attention;
+};
+
+/* The pair, of d / 2 and broken, that turns this often in length positions. */
+static inline double
+om_rope_pair(int64_t d, double turns, const struct om_rope_table *r)
+{
+	const double turn = 6.283185307179586;
+	return (double)d * log(r->length / (turns * turn)) / (2 * log(r->theta));
+}
+
+static inline double
+om_rope_frequency(int64_t d, int y, int64_t i, const struct om_rope_table *r)
+{
+	const double f = pow(r->theta, -2 * (double)i / (double)d);
+	double keep = 0; /* how much of f; the rest is of f / factor */
+	if (y == OM_ROPE_PLAIN)
+		return f;
+	if (y == OM_ROPE_YARN) {
+		double low = fmax(floor(om_rope_pair(d, r->p, r)), 0);
+		double high = fmin(ceil(om_rope_pair(d, r->q, r)), (double)(d - 1));
+		high += low == high ? 0.001 : 0;
+		keep = 1 - fmin(fmax(((double)i - low) / (high - low), 0), 1);
+	}
+	if (y == OM_ROPE_LLAMA3) {
+		/* tests in this order: p may be q */
+		double turns = r->length * f / 6.283185307179586;
+		keep = turns < r->p ? 0 : turns > r->q ? 1 : (turns - r->p) / (r->q - r->p);
+	}
+	return keep * f + (1 - keep) * f / r->factor;
+}
+
 static inline void
-om_rope_table(int64_t s, int64_t d, double theta, om_real *tab)
+om_rope_table(int64_t s, int64_t d, int y, const struct om_rope_table *r, om_real *tab)
 {
 #pragma omp parallel for schedule(static)
-	for (int64_t p = 0; p < s; p++) {
-		for (int64_t i = 0; i < d / 2; i++) {
-			double angle = (double)p * pow(theta, -2 * (double)i / (double)d);
-			tab[p * d + i] = (om_real)cos(angle);
-			tab[p * d + d / 2 + i] = (om_real)sin(angle);
+	for (int64_t i = 0; i < d / 2; i++) {
+		const double f = om_rope_frequency(d, y, i, r);
+		for (int64_t p = 0; p < s; p++) {
+			tab[p * d + i] = (om_real)(r->attention * cos((double)p * f));
+			tab[p * d + d / 2 + i] = (om_real)(r->attention * sin((double)p * f));
 		}
 	}
 }
@@ -52,15 +96,17 @@ om_rope(int64_t b, int64_t s, int64_t h, int64_t d, om_real sign, const om_real 
 	_Static_assert((b) >= 1 && (s) >= 1 && (h) >= 1, "rope: sizes start at 1"); \
 	_Static_assert((d) >= 2 && (d) % 2 == 0, "rope: turns pairs, the head size is even");
 
-#define OM_ROPE_TABLE(NAME, s, d, theta)                             \
-	OM_ROPE_SIZES(1, s, 1, d)                                    \
-	void NAME(om_real *tab)                                      \
-	{                                                            \
-		om_rope_table(s, d, theta, tab);                     \
-	}                                                            \
-	double NAME##_check(uint64_t seed)                           \
-	{                                                            \
-		return om_rope_table_check(NAME, s, d, theta, seed); \
+#define OM_ROPE_TABLE(NAME, s, d, y, theta, factor, p, q, length, attention)                     \
+	OM_ROPE_SIZES(1, s, 1, d)                                                                \
+	_Static_assert((y) >= 0 && (y) < OM_ROPE_SCALINGS, "rope_table: no such scaling");       \
+	static const struct om_rope_table NAME##_r = { theta, factor, p, q, length, attention }; \
+	void NAME(om_real *tab)                                                                  \
+	{                                                                                        \
+		om_rope_table(s, d, y, &NAME##_r, tab);                                          \
+	}                                                                                        \
+	double NAME##_check(uint64_t seed)                                                       \
+	{                                                                                        \
+		return om_rope_table_check(NAME, s, d, y, &NAME##_r, seed);                      \
 	}
 
 #define OM_ROPE(NAME, b, s, h, d)                                   \
@@ -87,16 +133,51 @@ om_rope(int64_t b, int64_t s, int64_t h, int64_t d, om_real sign, const om_real 
 
 enum { OM_ROPE_SAMPLES = 256 };
 
+/* The frequency as transformers' modeling_rope_utils.py computes it, by its names. */
 OM_CHECK double
-om_rope_table_check(void (*run)(om_real *), int64_t s, int64_t d, double theta, uint64_t seed)
+om_rope_check_frequency(int64_t d, int y, int64_t i, const struct om_rope_table *r)
+{
+	const double pi = acos(-1.0), base = r->theta, original = r->length;
+	double inv_freq = 1 / pow(base, (double)(2 * i) / (double)d);
+	if (y == 1)
+		return inv_freq / r->factor;
+	if (y == 2) {
+		double low = floor(((double)d * log(original / (r->p * 2 * pi))) / (2 * log(base)));
+		double high = ceil(((double)d * log(original / (r->q * 2 * pi))) / (2 * log(base)));
+		if (low < 0)
+			low = 0;
+		if (high > (double)(d - 1))
+			high = (double)(d - 1);
+		if (low == high)
+			high += 0.001;
+		double ramp = ((double)i - low) / (high - low);
+		double extrapolation = 1 - (ramp < 0 ? 0 : ramp > 1 ? 1 : ramp);
+		return inv_freq / r->factor * (1 - extrapolation) + inv_freq * extrapolation;
+	}
+	if (y == 3) {
+		double wavelen = 2 * pi / inv_freq;
+		double smooth = (original / wavelen - r->p) / (r->q - r->p);
+		if (wavelen > original / r->p)
+			return inv_freq / r->factor;
+		if (wavelen < original / r->q)
+			return inv_freq;
+		return (1 - smooth) * inv_freq / r->factor + smooth * inv_freq;
+	}
+	return inv_freq;
+}
+
+OM_CHECK double
+om_rope_table_check(void (*run)(om_real *), int64_t s, int64_t d, int y,
+    const struct om_rope_table *r, uint64_t seed)
 {
 	om_real *tab = om_check_nan(s * d);
 	struct om_err e = { .scale = 1 };
 	run(tab);
 	for (int64_t i = 0; i < om_samples(s * d, OM_ROPE_SAMPLES); i++) {
 		int64_t at = om_sample(i, s * d, OM_ROPE_SAMPLES, seed), pair = at % d % (d / 2);
-		double angle = (double)(at / d) * pow(theta, -(double)(2 * pair) / (double)d);
-		om_err_add(&e, tab[at], at % d < d / 2 ? cos(angle) : sin(angle));
+		double angle = (double)(at / d) * om_rope_check_frequency(d, y, pair, r);
+		double want = at % d < d / 2 ? cos(angle) : sin(angle);
+		om_err_add(&e, tab[at], r->attention * want);
 	}
 	free(tab);
 	return om_err_value(&e);

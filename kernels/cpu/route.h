@@ -1,74 +1,149 @@
 /*
- * The router: softmax scores, top-k, balance statistics and losses (Switch Transformer's
- * load-balancing loss, Fedus et al., 2021; ST-MoE's z-loss, Zoph et al., 2022), and the order of
- * rows.
+ * The router: scores, groups of experts, top-k, balance statistics and losses (Switch Transformer's
+ * load-balancing loss, Fedus et al., 2021; ST-MoE's z-loss, Zoph et al., 2022; groups and sigmoid
+ * scores as in DeepSeek-V3, 2024), and the order of rows.
  *
- *   route      prob [t, e] = softmax(z), lse [t] its logarithmic sum; idx [t, k] the k most
- * probable in falling order, ties to the lower index; p [t, k] their probabilities, with j divided
- *              by their sum; cnt [e] tokens of each expert, load [e] += cnt;
- *              aux[0] += e sum over i of f_i P_i, f_i = cnt_i / (t k), P_i = mean over t of prob;
- *              aux[1] += mean over t of lse^2
+ *   route      score [t, e] = softmax(z), or with c = 1 sigmoid(z); lse [t] = log sum exp(z);
+ *              idx [t, k] the k experts of the largest scores in falling order, of the groups that
+ *              take part; p [t, k] their scores, with j or c = 2 divided by their sum (with c = 2
+ *              that is the softmax over the chosen), times factor;
+ *              prob [t, e] = score, with c = 1 divided by its sum over e;
+ *              cnt [n, e] tokens of each expert in each of n equal sequences, load [e] += its sum;
+ *              aux[0] += mean over n of e sum over i of f_i P_i, f_i = cnt_i / (t/n k),
+ *              P_i = mean of prob over the t/n tokens; aux[1] += mean over t of lse^2
  *   route_bwd  dz [t, e] from dp through p, plus lb d aux[0] (f held constant), plus zl d aux[1]
  *   route_map  off [e + 1] from cnt; row [t, k] in expert order, in token order within an expert,
  *              and its inverse src
  *
- * NaN counts as the smallest score, so that idx is in range and distinct whatever z holds.
+ * Of g equal groups of neighbouring experts the q best take part, by the sum of their two best
+ * scores (of one expert, by its score). Ties go to the lower index, of experts and of groups. NaN
+ * counts as the smallest score, so that idx is in range and distinct whatever z holds.
  */
 #include "check.h"
 
-/* Tokens [lo, hi) of all that concerns one token. */
-static OM_CLONES void
-om_route_range(int64_t lo, int64_t hi, int64_t e, int64_t k, bool normalize, const om_real *z,
-    om_real *p, int32_t *idx, om_real *prob, om_real *lse)
-{
-	for (int64_t i = lo; i < hi; i++) {
-		const om_real *zi = z + i * e;
-		om_real *pi = prob + i * e;
-		om_real max = om_max(zi, e);
-#pragma omp simd
-		for (int64_t c = 0; c < e; c++)
-			pi[c] = om_exp(zi[c] - max);
-		om_real sum = om_sum(pi, e), inverse = 1 / sum, chosen = 0;
-#pragma omp simd
-		for (int64_t c = 0; c < e; c++)
-			pi[c] *= inverse;
-		lse[i] = max + (om_real)log(sum);
+enum { OM_ROUTE_SOFTMAX, OM_ROUTE_SIGMOID, OM_ROUTE_CHOSEN, OM_ROUTE_SCORES };
 
-		/* insertion: experts in index order, each behind those of its score and above */
-		om_real *best = p + i * k;
-		int32_t *at = idx + i * k;
-		for (int64_t c = 0; c < e; c++) {
-			om_real score = pi[c] == pi[c] ? pi[c] : -1;
-			int64_t a = om_min(c, k);
-			if (a == k && !(score > best[--a]))
+struct om_route {
+	int64_t t, e, k;
+	int j, c;
+	int64_t g, q, n;
+	double factor;
+};
+
+/* What a score counts as in comparisons: no score is below 0. */
+static OM_INLINE om_real
+om_route_rank(om_real score)
+{
+	return score == score ? score : -1;
+}
+
+/* The score of group i, of size experts. */
+static OM_INLINE om_real
+om_route_group(const om_real *score, int64_t i, int64_t size)
+{
+	om_real best = om_route_rank(score[i * size]), second = size > 1 ? -1 : 0;
+	for (int64_t c = i * size + 1; c < (i + 1) * size; c++) {
+		om_real x = om_route_rank(score[c]), less = x < best ? x : best;
+		second = less > second ? less : second;
+		best = x > best ? x : best;
+	}
+	return best + second;
+}
+
+/*
+ * Do fewer than q groups come before group i? Their scores are computed each time they are
+ * compared, which needs no room and is little beside the product that gave z.
+ */
+static OM_INLINE bool
+om_route_in(const om_real *score, int64_t i, const struct om_route *r)
+{
+	const int64_t size = r->e / r->g;
+	const om_real own = om_route_group(score, i, size);
+	int64_t before = 0;
+	for (int64_t o = 0; o < r->g; o++) {
+		om_real other = om_route_group(score, o, size);
+		before += other > own || (other == own && o < i);
+	}
+	return before < r->q;
+}
+
+/* Insertion: experts in index order, each behind those of its score and above. */
+static OM_INLINE void
+om_route_choose(const struct om_route *r, const om_real *score, om_real *best, int32_t *at)
+{
+	const int64_t size = r->e / r->g;
+	int64_t have = 0;
+	for (int64_t i = 0; i < r->g; i++) {
+		if (r->q < r->g && !om_route_in(score, i, r))
+			continue;
+		for (int64_t c = i * size; c < (i + 1) * size; c++) {
+			om_real x = om_route_rank(score[c]);
+			int64_t a = have;
+			if (a == r->k && !(x > best[--a]))
 				continue;
-			for (; a > 0 && score > best[a - 1]; a--) {
+			have = a + 1;
+			for (; a > 0 && x > best[a - 1]; a--) {
 				best[a] = best[a - 1];
 				at[a] = at[a - 1];
 			}
-			best[a] = score;
+			best[a] = x;
 			at[a] = (int32_t)c;
 		}
-		for (int64_t a = 0; a < k; a++)
+	}
+}
+
+/* Tokens [lo, hi) of all that concerns one token. */
+static OM_CLONES void
+om_route_range(int64_t lo, int64_t hi, const struct om_route *shape, const om_real *z, om_real *p,
+    int32_t *idx, om_real *prob, om_real *lse)
+{
+	const struct om_route r = *shape;
+	const bool normalize = r.j || r.c == OM_ROUTE_CHOSEN, sigmoid = r.c == OM_ROUTE_SIGMOID;
+	const om_real factor = (om_real)r.factor;
+	for (int64_t i = lo; i < hi; i++) {
+		const om_real *zi = z + i * r.e;
+		om_real *pi = prob + i * r.e, *best = p + i * r.k, chosen = 0;
+		int32_t *at = idx + i * r.k;
+		om_real max = om_max(zi, r.e);
+#pragma omp simd
+		for (int64_t c = 0; c < r.e; c++)
+			pi[c] = om_exp(zi[c] - max);
+		om_real sum = om_sum(pi, r.e);
+		lse[i] = max + (om_real)log(sum);
+		om_real inverse = 1 / sum;
+		if (sigmoid) {
+#pragma omp simd
+			for (int64_t c = 0; c < r.e; c++)
+				pi[c] = om_sigmoid(zi[c]);
+		} else {
+#pragma omp simd
+			for (int64_t c = 0; c < r.e; c++)
+				pi[c] *= inverse;
+		}
+
+		om_route_choose(&r, pi, best, at);
+		for (int64_t a = 0; a < r.k; a++)
 			chosen += best[a] = pi[at[a]];
-		for (int64_t a = 0; normalize && a < k; a++)
-			best[a] /= chosen;
+		for (int64_t a = 0; a < r.k; a++)
+			best[a] = factor * (normalize ? best[a] / chosen : best[a]);
+
+		if (sigmoid) {
+			inverse = 1 / om_sum(pi, r.e);
+#pragma omp simd
+			for (int64_t c = 0; c < r.e; c++)
+				pi[c] *= inverse;
+		}
 	}
 }
 
 enum { OM_ROUTE_BLOCK = 64 }; /* experts whose probabilities are summed at a time */
 
-static inline void
-om_route(int64_t t, int64_t e, int64_t k, bool normalize, const om_real *z, om_real *p,
-    int32_t *idx, om_real *prob, om_real *lse, int32_t *cnt, int64_t *load, double *aux)
+/* e sum f P of one sequence, of which prob [t, e] and cnt [e] are. */
+static inline double
+om_route_balance(
+    int64_t t, int64_t e, int64_t k, const om_real *prob, const int32_t *cnt, int64_t *load)
 {
-#pragma omp parallel
-	om_route_range(om_lo(t), om_hi(t), e, k, normalize, z, p, idx, prob, lse);
-
-	memset(cnt, 0, (size_t)e * sizeof *cnt);
-	for (int64_t i = 0; i < t * k; i++)
-		cnt[idx[i]]++;
-	double balance = 0, square = 0;
+	double balance = 0;
 	for (int64_t b = 0; b < e; b += OM_ROUTE_BLOCK) {
 		const int64_t n = om_min(e - b, OM_ROUTE_BLOCK);
 		double mass[OM_ROUTE_BLOCK] = { 0 };
@@ -81,65 +156,105 @@ om_route(int64_t t, int64_t e, int64_t k, bool normalize, const om_real *z, om_r
 			balance += (double)cnt[b + c] * mass[c];
 		}
 	}
+	return (double)e * balance / ((double)t * (double)t * (double)k);
+}
+
+static inline void
+om_route(const struct om_route *r, const om_real *z, om_real *p, int32_t *idx, om_real *prob,
+    om_real *lse, int32_t *cnt, int64_t *load, double *aux)
+{
+	const int64_t t = r->t, e = r->e, k = r->k, n = r->n, part = t / n;
+#pragma omp parallel
+	om_route_range(om_lo(t), om_hi(t), r, z, p, idx, prob, lse);
+
+	memset(cnt, 0, (size_t)(n * e) * sizeof *cnt);
+	for (int64_t i = 0; i < t * k; i++)
+		cnt[i / (part * k) * e + idx[i]]++;
+	double balance = 0, square = 0;
+	for (int64_t i = 0; i < n; i++)
+		balance += om_route_balance(part, e, k, prob + i * part * e, cnt + i * e, load);
 	for (int64_t i = 0; i < t; i++)
 		square += (double)lse[i] * (double)lse[i];
-	aux[0] += (double)e * balance / ((double)t * (double)t * (double)k);
+	aux[0] += balance / (double)n;
 	aux[1] += square / (double)t;
 }
 
-/* balance: gradient of prob for each token an expert has; square: of z for lse times prob */
+/* balance: gradient of prob for each token an expert has; square: of z for lse times softmax */
 static OM_CLONES void
-om_route_bwd_range(int64_t lo, int64_t hi, int64_t e, int64_t k, bool normalize, om_real balance,
-    om_real square, const om_real *dp, const int32_t *idx, const om_real *prob, const om_real *lse,
-    const int32_t *cnt, om_real *dz)
+om_route_bwd_range(int64_t lo, int64_t hi, const struct om_route *shape, om_real balance,
+    om_real square, const om_real *dp, const om_real *z, const int32_t *idx, const om_real *prob,
+    const om_real *lse, const int32_t *cnt, om_real *dz)
 {
+	const struct om_route r = *shape;
+	const bool normalize = r.j || r.c == OM_ROUTE_CHOSEN, sigmoid = r.c == OM_ROUTE_SIGMOID;
 	for (int64_t i = lo; i < hi; i++) {
-		const om_real *pi = prob + i * e, *dpi = dp + i * k;
-		const int32_t *at = idx + i * k;
-		om_real *dzi = dz + i * e, chosen = 1, along = 0;
+		const om_real *zi = z + i * r.e, *pi = prob + i * r.e, *dpi = dp + i * r.k;
+		const int32_t *at = idx + i * r.k, *count = cnt + i / (r.t / r.n) * r.e;
+		om_real *dzi = dz + i * r.e, chosen = 1, along = 0;
 		if (normalize) { /* p = c / sum c; of dp only what is not along p counts */
 			chosen = 0;
-			for (int64_t a = 0; a < k; a++) {
-				chosen += pi[at[a]];
-				along += dpi[a] * pi[at[a]];
+			for (int64_t a = 0; a < r.k; a++) {
+				om_real score = sigmoid ? om_sigmoid(zi[at[a]]) : pi[at[a]];
+				chosen += score;
+				along += dpi[a] * score;
 			}
 			along /= chosen;
 		}
-		/* first the gradient of prob, then through the softmax */
+		const om_real weight = (om_real)r.factor / chosen;
+		/* the gradient of prob, for the softmax of scores too, then through it */
 #pragma omp simd
-		for (int64_t c = 0; c < e; c++)
-			dzi[c] = balance * (om_real)cnt[c];
-		for (int64_t a = 0; a < k; a++)
-			dzi[at[a]] += (dpi[a] - along) / chosen;
-		om_real mean = om_dot(dzi, pi, e) - square * lse[i];
+		for (int64_t c = 0; c < r.e; c++)
+			dzi[c] = balance * (om_real)count[c];
+		if (!sigmoid) {
+			for (int64_t a = 0; a < r.k; a++)
+				dzi[at[a]] += (dpi[a] - along) * weight;
+			om_real mean = om_dot(dzi, pi, r.e) - square * lse[i];
 #pragma omp simd
-		for (int64_t c = 0; c < e; c++)
-			dzi[c] = pi[c] * (dzi[c] - mean);
+			for (int64_t c = 0; c < r.e; c++)
+				dzi[c] = pi[c] * (dzi[c] - mean);
+			continue;
+		}
+		/* prob = s / sum s */
+		om_real mean = om_dot(dzi, pi, r.e);
+#pragma omp simd
+		for (int64_t c = 0; c < r.e; c++)
+			dzi[c] = om_sigmoid(zi[c]);
+		om_real inverse = 1 / om_sum(dzi, r.e);
+#pragma omp simd
+		for (int64_t c = 0; c < r.e; c++) {
+			om_real s = dzi[c], ds = (balance * (om_real)count[c] - mean) * inverse;
+			dzi[c] = s * (1 - s) * ds + square * lse[i] * om_exp(zi[c] - lse[i]);
+		}
+		for (int64_t a = 0; a < r.k; a++) {
+			om_real s = om_sigmoid(zi[at[a]]);
+			dzi[at[a]] += s * (1 - s) * (dpi[a] - along) * weight;
+		}
 	}
 }
 
 static inline void
-om_route_bwd(int64_t t, int64_t e, int64_t k, bool normalize, double lb, double zl,
-    const om_real *dp, const int32_t *idx, const om_real *prob, const om_real *lse,
-    const int32_t *cnt, om_real *dz)
+om_route_bwd(const struct om_route *r, double lb, double zl, const om_real *dp, const om_real *z,
+    const int32_t *idx, const om_real *prob, const om_real *lse, const int32_t *cnt, om_real *dz)
 {
-	const om_real balance = (om_real)(lb * (double)e / ((double)t * (double)t * (double)k));
-	const om_real square = (om_real)(2 * zl / (double)t);
+	const double t = (double)r->t, part = t / (double)r->n;
+	const om_real balance = (om_real)(lb * (double)r->e / (part * t * (double)r->k));
+	const om_real square = (om_real)(2 * zl / t);
 #pragma omp parallel
 	om_route_bwd_range(
-	    om_lo(t), om_hi(t), e, k, normalize, balance, square, dp, idx, prob, lse, cnt, dz);
+	    om_lo(r->t), om_hi(r->t), r, balance, square, dp, z, idx, prob, lse, cnt, dz);
 }
 
 /* A counting sort. off[i + 1] runs from the start of expert i's rows to their end. */
 static inline void
-om_route_map(int64_t t, int64_t e, int64_t k, const int32_t *idx, const int32_t *cnt, int32_t *row,
-    int32_t *src, int32_t *off)
+om_route_map(int64_t t, int64_t e, int64_t k, int64_t n, const int32_t *idx, const int32_t *cnt,
+    int32_t *row, int32_t *src, int32_t *off)
 {
 	int32_t start = 0;
 	off[0] = 0;
 	for (int64_t i = 0; i < e; i++) {
 		off[i + 1] = start;
-		start += cnt[i];
+		for (int64_t part = 0; part < n; part++)
+			start += cnt[part * e + i];
 	}
 	for (int64_t i = 0; i < t * k; i++) {
 		row[i] = off[idx[i] + 1]++;
@@ -147,59 +262,72 @@ om_route_map(int64_t t, int64_t e, int64_t k, const int32_t *idx, const int32_t 
 	}
 }
 
-#define OM_ROUTE_SIZES(t, e, k)                                                           \
+#define OM_ROUTE_SIZES(t, e, k, n)                                                        \
 	_Static_assert((t) >= 1 && (e) >= 1, "route: sizes start at 1");                  \
 	_Static_assert((k) >= 1 && (k) <= (e), "route: top-k chooses among the experts"); \
+	_Static_assert((n) >= 1 && (t) % (n) == 0, "route: sequences divide the tokens"); \
 	_Static_assert((int64_t)(t) * (k) <= INT32_MAX, "route: rows are counted in int32");
 
-#define OM_ROUTE(NAME, t, e, k, j)                                                         \
-	OM_ROUTE_SIZES(t, e, k)                                                            \
+#define OM_ROUTE_SHAPE(NAME, t, e, k, j, c, g, q, n, factor)                                      \
+	OM_ROUTE_SIZES(t, e, k, n)                                                                \
+	_Static_assert((c) >= 0 && (c) < OM_ROUTE_SCORES, "route: no such score");                \
+	_Static_assert((g) >= 1 && (e) % (g) == 0, "route: groups divide the experts");           \
+	_Static_assert((q) >= 1 && (q) <= (g), "route: groups that take part are some of them");  \
+	_Static_assert((k) <= (e) / (g) * (q), "route: top-k fits in the groups that take part"); \
+	static const struct om_route NAME##_shape = { t, e, k, j, c, g, q, n, factor };
+
+#define OM_ROUTE(NAME, t, e, k, j, c, g, q, n, factor)                                     \
+	OM_ROUTE_SHAPE(NAME, t, e, k, j, c, g, q, n, factor)                               \
 	void NAME(const om_real *z, om_real *p, int32_t *idx, om_real *prob, om_real *lse, \
 	    int32_t *cnt, int64_t *load, double *aux)                                      \
 	{                                                                                  \
-		om_route(t, e, k, j, z, p, idx, prob, lse, cnt, load, aux);                \
+		om_route(&NAME##_shape, z, p, idx, prob, lse, cnt, load, aux);             \
 	}                                                                                  \
 	double NAME##_check(uint64_t seed)                                                 \
 	{                                                                                  \
-		return om_route_check(NAME, t, e, k, j, seed);                             \
+		return om_route_check(NAME, &NAME##_shape, seed);                          \
 	}
 
-#define OM_ROUTE_BWD(NAME, t, e, k, j, lb, zl)                                                    \
-	OM_ROUTE_SIZES(t, e, k)                                                                   \
-	void NAME(const om_real *dp, const int32_t *idx, const om_real *prob, const om_real *lse, \
-	    const int32_t *cnt, om_real *dz)                                                      \
-	{                                                                                         \
-		om_route_bwd(t, e, k, j, lb, zl, dp, idx, prob, lse, cnt, dz);                    \
-	}                                                                                         \
-	double NAME##_check(uint64_t seed)                                                        \
-	{                                                                                         \
-		return om_route_bwd_check(NAME, t, e, k, j, lb, zl, seed);                        \
+#define OM_ROUTE_BWD(NAME, t, e, k, j, c, g, q, n, factor, lb, zl)                              \
+	OM_ROUTE_SHAPE(NAME, t, e, k, j, c, g, q, n, factor)                                    \
+	void NAME(const om_real *dp, const om_real *z, const int32_t *idx, const om_real *prob, \
+	    const om_real *lse, const int32_t *cnt, om_real *dz)                                \
+	{                                                                                       \
+		om_route_bwd(&NAME##_shape, lb, zl, dp, z, idx, prob, lse, cnt, dz);            \
+	}                                                                                       \
+	double NAME##_check(uint64_t seed)                                                      \
+	{                                                                                       \
+		return om_route_bwd_check(NAME, &NAME##_shape, lb, zl, seed);                   \
 	}
 
-#define OM_ROUTE_MAP(NAME, t, e, k)                                                           \
-	OM_ROUTE_SIZES(t, e, k)                                                               \
+#define OM_ROUTE_MAP(NAME, t, e, k, n)                                                        \
+	OM_ROUTE_SIZES(t, e, k, n)                                                            \
 	void NAME(                                                                            \
 	    const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src, int32_t *off) \
 	{                                                                                     \
-		om_route_map(t, e, k, idx, cnt, row, src, off);                               \
+		om_route_map(t, e, k, n, idx, cnt, row, src, off);                            \
 	}                                                                                     \
 	double NAME##_check(uint64_t seed)                                                    \
 	{                                                                                     \
-		return om_route_map_check(NAME, t, e, k, seed);                               \
+		return om_route_map_check(NAME, t, e, k, n, seed);                            \
 	}
 
 typedef void om_route_fn(
     const om_real *, om_real *, int32_t *, om_real *, om_real *, int32_t *, int64_t *, double *);
-typedef void om_route_bwd_fn(
-    const om_real *, const int32_t *, const om_real *, const om_real *, const int32_t *, om_real *);
+typedef void om_route_bwd_fn(const om_real *, const om_real *, const int32_t *, const om_real *,
+    const om_real *, const int32_t *, om_real *);
 typedef void om_route_map_fn(const int32_t *, const int32_t *, int32_t *, int32_t *, int32_t *);
+enum { OM_ROUTE_SAMPLES = 64 };
 
-/* idx [t, k], k distinct experts for each token, and their counts; every fourth seed takes the
- * first. */
+/*
+ * idx [t, k], k distinct experts for each token, and their counts in n sequences; every fourth seed
+ * takes the first.
+ */
 OM_CHECK void
-om_route_choice(int64_t t, int64_t e, int64_t k, uint64_t seed, int32_t *idx, int32_t *cnt)
+om_route_choice(
+    int64_t t, int64_t e, int64_t k, int64_t n, uint64_t seed, int32_t *idx, int32_t *cnt)
 {
-	memset(cnt, 0, (size_t)e * sizeof *cnt);
+	memset(cnt, 0, (size_t)(n * e) * sizeof *cnt);
 	for (int64_t i = 0; i < t; i++) {
 		for (int64_t a = 0; a < k; a++) {
 			int32_t c = (int32_t)(om_hash(seed, (uint64_t)(i * k + a)) % (uint64_t)e);
@@ -213,63 +341,131 @@ om_route_choice(int64_t t, int64_t e, int64_t k, uint64_t seed, int32_t *idx, in
 				c = taken ? (int32_t)((c + 1) % e) : c;
 			}
 			idx[i * k + a] = c;
-			cnt[c]++;
+			cnt[i / (t / n) * e + c]++;
 		}
 	}
 }
 
+/* The scores of a token by their definition, and log sum exp of z. */
 OM_CHECK double
-om_route_check(om_route_fn *run, int64_t t, int64_t e, int64_t k, bool normalize, uint64_t seed)
+om_route_check_scores(const struct om_route *r, const om_real *z, double *score)
 {
+	double sum = 0;
+	for (int64_t c = 0; c < r->e; c++)
+		sum += exp((double)z[c]);
+	for (int64_t c = 0; c < r->e; c++)
+		score[c] = r->c == 1 ? 1 / (1 + exp(-(double)z[c])) : exp((double)z[c]) / sum;
+	return log(sum);
+}
+
+/*
+ * Are the experts at those that the definition chooses, in order? Scores apart by less than
+ * rounding may change places, equal ones may not. allowed [e] is room.
+ */
+OM_CHECK bool
+om_route_check_choice(
+    const struct om_route *r, const double *score, const int32_t *at, bool *allowed)
+{
+	const double close = OM_DOUBLE ? 1e-14 : 1e-6;
+	const int64_t size = r->e / r->g;
+	for (int64_t c = 0; c < r->e; c++)
+		allowed[c] = r->q == r->g;
+	double last = 0;
+	for (int64_t round = 0; r->q < r->g && round <= r->q; round++) {
+		/* the best group that isn't allowed yet; the one too many tells a near tie */
+		int64_t best = -1;
+		double most = 0;
+		for (int64_t i = 0; i < r->g; i++) {
+			double sum = 0;
+			for (int64_t a = i * size; a < (i + 1) * size; a++) {
+				int64_t better = 0;
+				for (int64_t b = i * size; b < (i + 1) * size; b++)
+					better +=
+					    score[b] > score[a] || (score[b] == score[a] && b < a);
+				sum += better < 2 ? score[a] : 0;
+			}
+			if (!allowed[i * size] && (best < 0 || sum > most)) {
+				best = i;
+				most = sum;
+			}
+		}
+		if (round == r->q && most != last && last - most < close)
+			return true;
+		for (int64_t c = best * size; round < r->q && c < (best + 1) * size; c++)
+			allowed[c] = true;
+		last = most;
+	}
+	for (int64_t a = 0; a < r->k; a++) {
+		if (at[a] < 0 || at[a] >= r->e || !allowed[at[a]])
+			return false;
+		for (int64_t c = 0; c < r->e; c++) {
+			double ahead = score[c] - score[at[a]];
+			if (allowed[c] && (ahead > close || (ahead == 0 && c < at[a])))
+				return false;
+		}
+		allowed[at[a]] = false; /* taken */
+	}
+	return true;
+}
+
+OM_CHECK double
+om_route_check(om_route_fn *run, const struct om_route *r, uint64_t seed)
+{
+	const int64_t t = r->t, e = r->e, k = r->k, n = r->n;
 	om_real *z = om_check_random(t * e, seed, 0), *p = om_check_nan(t * k);
 	om_real *prob = om_check_nan(t * e), *lse = om_check_nan(t);
-	int32_t *idx = om_check_ints(t * k, 1, seed, 0), *cnt = om_check_ints(e, 99, seed, 1);
+	int32_t *idx = om_check_ints(t * k, 1, seed, 0), *cnt = om_check_ints(n * e, 99, seed, 1);
+	int32_t *count = om_check_alloc(n * e, sizeof *count);
 	int64_t *load = om_check_alloc(e, sizeof *load);
-	double *mass = om_check_alloc(e, sizeof *mass), aux[2] = { 0.25, 0.5 },
-	       want[2] = { 0.25, 0.5 };
-	int32_t *count = om_check_alloc(e, sizeof *count);
-	bool *taken = om_check_alloc(e, sizeof *taken);
+	double *mass = om_check_alloc(n * e, sizeof *mass),
+	       *score = om_check_alloc(e, sizeof *score);
+	double aux[2] = { 0.25, 0.5 }, want[2] = { 0.25, 0.5 };
+	bool *allowed = om_check_alloc(e, sizeof *allowed);
 	struct om_err ep = { 0 }, eprob = { 0 }, elog = { .scale = 1 }, eaux = { 0 };
-	for (int64_t c = 0; c < e; c++) {
+	for (int64_t c = 0; c < e; c++)
 		load[c] = 1000 + c;
+	for (int64_t c = 0; c < n * e; c++)
 		mass[c] = count[c] = 0;
-	}
 	/* ties: every third token has only two different scores */
 	for (int64_t i = 0; i < t * e; i++)
 		z[i] = i / e % 3 == 2 ? (om_real)(z[i] > 0) : z[i];
 	run(z, p, idx, prob, lse, cnt, load, aux);
 	for (int64_t i = 0; i < t; i++) {
-		double sum = 0, chosen = 0;
+		const int64_t part = i * n / t;
+		double log_sum = om_route_check_scores(r, z + i * e, score), sum = 0, chosen = 0;
+		om_err_add(&elog, lse[i], log_sum);
+		want[1] += log_sum * log_sum / (double)t;
+		if (!om_route_check_choice(r, score, idx + i * k, allowed)) {
+			ep.wrong = true;
+			continue;
+		}
 		for (int64_t c = 0; c < e; c++)
-			sum += exp((double)z[i * e + c]);
+			sum += score[c];
 		for (int64_t c = 0; c < e; c++) {
-			om_err_add(&eprob, prob[i * e + c], exp((double)z[i * e + c]) / sum);
-			mass[c] += exp((double)z[i * e + c]) / sum;
-			taken[c] = false;
-		}
-		om_err_add(&elog, lse[i], log(sum));
-		want[1] += log(sum) * log(sum) / (double)t;
-		for (int64_t a = 0; a < k; a++) {
-			int64_t best = -1;
-			for (int64_t c = 0; c < e; c++) {
-				if (!taken[c] && (best < 0 || prob[i * e + c] > prob[i * e + best]))
-					best = c;
-			}
-			if (idx[i * k + a] != best)
-				ep.wrong = true;
-			taken[best] = true;
-			count[best]++;
-			chosen += exp((double)z[i * e + best]) / sum;
+			om_err_add(&eprob, prob[i * e + c], score[c] / sum);
+			mass[part * e + c] += score[c] / sum;
 		}
 		for (int64_t a = 0; a < k; a++) {
-			double c = exp((double)z[i * e + idx[i * k + a]]) / sum;
-			om_err_add(&ep, p[i * k + a], normalize ? c / chosen : c);
+			chosen += score[idx[i * k + a]];
+			count[part * e + idx[i * k + a]]++;
+		}
+		for (int64_t a = 0; a < k; a++) {
+			double weight = score[idx[i * k + a]] / (r->j || r->c == 2 ? chosen : 1);
+			om_err_add(&ep, p[i * k + a], r->factor * weight);
 		}
 	}
 	for (int64_t c = 0; c < e; c++) {
-		if (cnt[c] != count[c] || load[c] != 1000 + c + count[c])
+		int64_t all = 1000 + c;
+		for (int64_t part = 0; part < n; part++) {
+			double f = (double)count[part * e + c] * (double)n / (double)(t * k);
+			double mean = mass[part * e + c] * (double)n / (double)t;
+			all += count[part * e + c];
+			want[0] += (double)e * f * mean / (double)n;
+			if (cnt[part * e + c] != count[part * e + c])
+				ep.wrong = true;
+		}
+		if (load[c] != all)
 			ep.wrong = true;
-		want[0] += (double)e * (double)count[c] / (double)(t * k) * mass[c] / (double)t;
 	}
 	om_err_add(&eaux, aux[0], want[0]);
 	om_err_add(&eaux, aux[1], want[1]);
@@ -279,29 +475,36 @@ om_route_check(om_route_fn *run, int64_t t, int64_t e, int64_t k, bool normalize
 	free(lse);
 	free(idx);
 	free(cnt);
+	free(count);
 	free(load);
 	free(mass);
-	free(count);
-	free(taken);
+	free(score);
+	free(allowed);
 	return om_worse(om_worse(om_err_value(&ep), om_err_value(&eprob)),
 	    om_worse(om_err_value(&elog), om_err_value(&eaux)));
 }
 
+/* By Jacobians: of p and prob by the scores, of the scores by z. */
 OM_CHECK double
-om_route_bwd_check(om_route_bwd_fn *run, int64_t t, int64_t e, int64_t k, bool normalize, double lb,
-    double zl, uint64_t seed)
+om_route_bwd_check(
+    om_route_bwd_fn *run, const struct om_route *r, double lb, double zl, uint64_t seed)
 {
-	om_real *dp = om_check_random(t * k, seed, 0), *prob = om_check_random(t * e, seed, 1);
-	om_real *lse = om_check_random(t, seed, 2), *dz = om_check_nan(t * e);
-	int32_t *idx = om_check_alloc(t * k, sizeof *idx), *cnt = om_check_alloc(e, sizeof *cnt);
-	double *dprob = om_check_alloc(e, sizeof *dprob), worst = 0;
-	om_route_choice(t, e, k, seed, idx, cnt);
+	const int64_t t = r->t, e = r->e, k = r->k, n = r->n;
+	om_real *dp = om_check_random(t * k, seed, 0), *z = om_check_random(t * e, seed, 1);
+	om_real *prob = om_check_alloc(t * e, sizeof *prob), *lse = om_check_alloc(t, sizeof *lse);
+	om_real *dz = om_check_nan(t * e);
+	int32_t *idx = om_check_alloc(t * k, sizeof *idx);
+	int32_t *cnt = om_check_alloc(n * e, sizeof *cnt);
+	double *score = om_check_alloc(e, sizeof *score), *want = om_check_alloc(e, sizeof *want);
+	double *dscore = om_check_alloc(e, sizeof *dscore), worst = 0;
+	om_route_choice(t, e, k, n, seed, idx, cnt);
 	for (int64_t i = 0; i < t; i++) {
-		om_real sum = 0;
+		double sum = 0;
+		lse[i] = (om_real)om_route_check_scores(r, z + i * e, score);
 		for (int64_t c = 0; c < e; c++)
-			sum += prob[i * e + c] = (om_real)exp((double)prob[i * e + c]);
+			sum += score[c];
 		for (int64_t c = 0; c < e; c++)
-			prob[i * e + c] /= sum;
+			prob[i * e + c] = (om_real)(score[c] / sum);
 	}
 	/* without dp the second time: the losses alone, which it would drown */
 	for (int second = 0; second < 2; second++) {
@@ -310,50 +513,76 @@ om_route_bwd_check(om_route_bwd_fn *run, int64_t t, int64_t e, int64_t k, bool n
 					  second ? (lb + zl) / (double)(t * e) : 1 / (double)e };
 		for (int64_t i = 0; second && i < t * k; i++)
 			dp[i] = 0;
-		run(dp, idx, prob, lse, cnt, dz);
-		for (int64_t i = 0; i < t; i++) {
-			const om_real *pi = prob + i * e;
-			double chosen = 0, dot = 0;
-			for (int64_t c = 0; c < e; c++)
-				dprob[c] =
-				    lb * (double)e * (double)cnt[c] / (double)(t * k) / (double)t;
+		run(dp, z, idx, prob, lse, cnt, dz);
+		for (int64_t s = 0; s < om_samples(t, OM_ROUTE_SAMPLES); s++) {
+			const int64_t i = om_sample(s, t, OM_ROUTE_SAMPLES, seed);
+			const int32_t *at = idx + i * k, *count = cnt + i * n / t * e;
+			double log_sum = om_route_check_scores(r, z + i * e, score);
+			double chosen = 0, sum = 0;
+			for (int64_t c = 0; c < e; c++) {
+				sum += score[c];
+				dscore[c] = want[c] = 0;
+			}
 			for (int64_t a = 0; a < k; a++)
-				chosen += (double)pi[idx[i * k + a]];
+				chosen += score[at[a]];
 			for (int64_t a = 0; a < k; a++) {
-				for (int64_t b = 0; b < k; b++) { /* d p_a / d c_b */
-					double pa = (double)pi[idx[i * k + a]] / chosen;
-					double d = normalize ? ((a == b) - pa) / chosen : a == b;
-					dprob[idx[i * k + b]] += (double)dp[i * k + a] * d;
+				for (int64_t b = 0; b < k; b++) { /* d p_a / d score_b */
+					double pa = score[at[a]] / chosen, d = a == b;
+					if (r->c == 2) { /* to z at once */
+						want[at[b]] += r->factor * (double)dp[i * k + a] *
+							       pa * (d - score[at[b]] / chosen);
+						continue;
+					}
+					d = r->j ? (d - pa) / chosen : d;
+					dscore[at[b]] += r->factor * (double)dp[i * k + a] * d;
 				}
 			}
-			for (int64_t c = 0; c < e; c++)
-				dot += dprob[c] * (double)pi[c];
-			for (int64_t c = 0; c < e; c++) {
-				double want = (double)pi[c] * (dprob[c] - dot);
-				want += zl * 2 * (double)lse[i] / (double)t * (double)pi[c];
-				om_err_add(&err, dz[i * e + c], want);
+			for (int64_t a = 0; a < e; a++) {
+				double dprob =
+				    lb * (double)(e * n * count[a]) / (double)(t * k) / (double)t;
+				/* scores that are a softmax sum to 1 whatever z */
+				for (int64_t b = 0; b < e; b++)
+					dscore[b] += r->c == 1
+							 ? dprob * ((a == b) - score[a] / sum) / sum
+							 : 0;
+				dscore[a] += r->c == 1 ? 0 : dprob;
 			}
+			for (int64_t a = 0; a < e; a++) {
+				for (int64_t b = 0; b < e; b++) { /* d score_a / d z_b */
+					double d = r->c == 1 ? (a == b) * (1 - score[a])
+							     : (a == b) - score[b];
+					want[b] += dscore[a] * score[a] * d;
+				}
+				want[a] += zl * 2 * log_sum / (double)t *
+					   exp((double)z[i * e + a] - log_sum);
+			}
+			for (int64_t c = 0; c < e; c++)
+				om_err_add(&err, dz[i * e + c], want[c]);
 		}
 		worst = om_worse(worst, om_err_value(&err));
 	}
 	free(dp);
+	free(z);
 	free(prob);
 	free(lse);
 	free(dz);
 	free(idx);
 	free(cnt);
-	free(dprob);
+	free(score);
+	free(want);
+	free(dscore);
 	return worst;
 }
 
 OM_CHECK double
-om_route_map_check(om_route_map_fn *run, int64_t t, int64_t e, int64_t k, uint64_t seed)
+om_route_map_check(om_route_map_fn *run, int64_t t, int64_t e, int64_t k, int64_t n, uint64_t seed)
 {
-	int32_t *idx = om_check_alloc(t * k, sizeof *idx), *cnt = om_check_alloc(e, sizeof *cnt);
+	int32_t *idx = om_check_alloc(t * k, sizeof *idx);
+	int32_t *cnt = om_check_alloc(n * e, sizeof *cnt);
 	int32_t *row = om_check_ints(t * k, 9, seed, 0), *src = om_check_ints(t * k, 9, seed, 1);
 	int32_t *off = om_check_ints(e + 1, 9, seed, 2), next = 0;
 	bool right = true;
-	om_route_choice(t, e, k, seed, idx, cnt);
+	om_route_choice(t, e, k, n, seed, idx, cnt);
 	run(idx, cnt, row, src, off);
 	for (int64_t c = 0; c < e; c++) {
 		right &= off[c] == next;

@@ -25,22 +25,23 @@ same() { # name, tree, tree
 }
 
 cd "$root" || exit 1
-for model in tiny olmoe-1b-7b; do
+for path in models/tiny models/olmoe-1b-7b tests/gold/mixed; do
+	model=$(basename $path)
 	gen="--target=cpu --emit-only"
-	"$olmogen" $gen -o "$work/$model" models/$model.lua >/dev/null
+	"$olmogen" $gen -o "$work/$model" $path.lua >/dev/null
 	is "$model is emitted" $?
 	(
-		mkdir -p "$work/elsewhere/models" && cp models/$model.lua "$work/elsewhere/models" &&
+		mkdir -p "$work/elsewhere/$(dirname $path)" && cp $path.lua "$work/elsewhere/$path.lua" &&
 			cd "$work/elsewhere" &&
 			env -i PATH="$PATH" TZ=Asia/Tokyo LC_ALL=tr_TR.UTF-8 HOME=/nowhere USER=nobody \
-				"$olmogen" $gen -o "$work/$model-2" "models/$model.lua" >/dev/null
+				"$olmogen" $gen -o "$work/$model-2" "$path.lua" >/dev/null
 	)
 	same "$model: another folder, time zone, locale, HOME" "$work/$model" "$work/$model-2"
-	ASAN_OPTIONS=detect_leaks=0 "$san" $gen -o "$work/$model-3" models/$model.lua >/dev/null
+	ASAN_OPTIONS=detect_leaks=0 "$san" $gen -o "$work/$model-3" $path.lua >/dev/null
 	same "$model: a build with sanitizers" "$work/$model" "$work/$model-3"
 	"$olmogen" $gen -o "$work/$model-4" "$work/$model/model/resolved.lua" >/dev/null
 	rm -f "$work/$model-4/model/$model.lua"
-	cp models/$model.lua "$work/$model-4/model/"
+	cp $path.lua "$work/$model-4/model/"
 	same "$model: resolved.lua gives the tree again" "$work/$model" "$work/$model-4"
 done
 lines=$(cat "$work"/olmoe-1b-7b/src/* "$work"/olmoe-1b-7b/inst/* | wc -l)

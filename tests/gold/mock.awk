@@ -2,7 +2,7 @@
 BEGIN {
 	print "#include \"launch.h\"\n#include \"trace.h\"\n"
 }
-/^void om_/ { text = "" ; inside = 1 }
+/^void launch_/ { text = "" ; inside = 1 }
 inside { text = text " " $0 }
 inside && /;$/ {
 	inside = 0

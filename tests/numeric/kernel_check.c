@@ -16,13 +16,13 @@
 #include "attention.h"
 #include "dispatch.h"
 #include "embed.h"
+#include "glu.h"
 #include "grouped.h"
 #include "head.h"
 #include "linear.h"
 #include "rmsnorm.h"
 #include "rope.h"
 #include "route.h"
-#include "swiglu.h"
 
 enum { SEEDS = 8 }; /* grouped's offsets have that many patterns */
 static const double tolerance = OM_DOUBLE ? 1e-11 : 2e-5;
@@ -31,10 +31,10 @@ static const double tolerance = OM_DOUBLE ? 1e-11 : 2e-5;
 #define EMBED(X, t, n, v)                           \
 	X(OM_EMBED, embed_##t##_##n##_##v, t, n, v) \
 	X(OM_EMBED_BWD, embed_bwd_##t##_##n##_##v, t, n, v)
-#define HEAD(X, t, n, v, c)                                                             \
-	X(OM_HEAD_LOSS, head_loss_##t##_##n##_##v##_##c, t, n, v, c, 1.0 / (t))         \
-	X(OM_HEAD_LOSS_BWD, head_loss_bwd_##t##_##n##_##v##_##c, t, n, v, c, 1.0 / (t)) \
-	X(OM_HEAD_LOSS_GRAD, head_loss_grad_##t##_##n##_##v##_##c, t, n, v, c, 1.0 / (t))
+#define HEAD(X, t, n, v, c, z)                                                             \
+	X(OM_HEAD_LOSS, head_loss_##t##_##n##_##v##_##c, t, n, v, c, 1.0 / (t), z)         \
+	X(OM_HEAD_LOSS_BWD, head_loss_bwd_##t##_##n##_##v##_##c, t, n, v, c, 1.0 / (t), z) \
+	X(OM_HEAD_LOSS_GRAD, head_loss_grad_##t##_##n##_##v##_##c, t, n, v, c, 1.0 / (t), z)
 #define RMSNORM(X, m, h, n, c)                                \
 	X(OM_RMSNORM, rmsnorm_##m##_##h##_##n, m, h, n, 1e-5) \
 	X(OM_RMSNORM_BWD, rmsnorm_bwd_##m##_##h##_##n, m, h, n, c)
@@ -42,25 +42,48 @@ static const double tolerance = OM_DOUBLE ? 1e-11 : 2e-5;
 	X(OM_LINEAR, linear_##m##_##n##_##k, m, n, k)       \
 	X(OM_LINEAR_DX, linear_dx_##m##_##n##_##k, m, n, k) \
 	X(OM_LINEAR_DW, linear_dw_##m##_##n##_##k, m, n, k)
-#define ADD(X, m, n) X(OM_ADD, add_##m##_##n, m, n)
-#define ROPE(X, b, s, h, d)                                               \
-	X(OM_ROPE_TABLE, rope_table_##b##_##s##_##h##_##d, s, d, 10000.0) \
-	X(OM_ROPE, rope_##b##_##s##_##h##_##d, b, s, h, d)                \
+#define ADD(X, m, n, c, factor)                     \
+	X(OM_ADD, add_##m##_##n, m, n)              \
+	X(OM_BIAS, bias_##m##_##n, m, n)            \
+	X(OM_BIAS_BWD, bias_bwd_##m##_##n, m, n, c) \
+	X(OM_SCALE, scale_##m##_##n, m, n, factor)
+/*
+ * Scalings and bounds of models, Qwen's YaRN and Llama 3.1; s: short enough for a ramp within 128
+ * positions; n: a ramp over all pairs; e: an empty one.
+ */
+#define ROPE_TABLE(X, s, d)                                                                       \
+	X(OM_ROPE_TABLE, rope_table_##s##_##d##_0, s, d, 0, 10000.0, 0.0, 0.0, 0.0, 0.0, 1.0)     \
+	X(OM_ROPE_TABLE, rope_table_##s##_##d##_1, s, d, 1, 1e6, 2.5, 0.0, 0.0, 0.0, 1.0)         \
+	X(OM_ROPE_TABLE, rope_table_##s##_##d##_2, s, d, 2, 1e6, 4.0, 32.0, 1.0, 32768.0, 1.1386) \
+	X(OM_ROPE_TABLE, rope_table_##s##_##d##_2s, s, d, 2, 50.0, 3.0, 2.0, 1.5, 64.0, 0.9)      \
+	X(OM_ROPE_TABLE, rope_table_##s##_##d##_2n, s, d, 2, 1e4, 3.0, 1e4, 1e-6, 64.0, 1.0)      \
+	X(OM_ROPE_TABLE, rope_table_##s##_##d##_2e, s, d, 2, 1e4, 3.0, 32.0, 1.0, 6.2, 1.0)       \
+	X(OM_ROPE_TABLE, rope_table_##s##_##d##_3, s, d, 3, 5e5, 8.0, 1.0, 4.0, 8192.0, 1.0)      \
+	X(OM_ROPE_TABLE, rope_table_##s##_##d##_3s, s, d, 3, 50.0, 8.0, 1.0, 4.0, 20.0, 1.0)
+#define ROPE(X, b, s, h, d)                                \
+	ROPE_TABLE(X, s, d)                                \
+	X(OM_ROPE, rope_##b##_##s##_##h##_##d, b, s, h, d) \
 	X(OM_ROPE_BWD, rope_bwd_##b##_##s##_##h##_##d, b, s, h, d)
-#define ATTENTION(X, b, s, h, g, d, scale)                                           \
-	X(OM_ATTENTION, attention_##b##_##s##_##h##_##g##_##d, b, s, h, g, d, scale) \
-	X(OM_ATTENTION_BWD, attention_bwd_##b##_##s##_##h##_##g##_##d, b, s, h, g, d, scale)
-#define SWIGLU(X, t, k, f)                                          \
-	X(OM_SWIGLU, swiglu_##t##_##k##_##f, t, f)                  \
-	X(OM_SWIGLU_BWD, swiglu_bwd_##t##_##k##_##f, t, f)          \
-	X(OM_SWIGLU_ROUTED, swiglu_routed_##t##_##k##_##f, t, k, f) \
-	X(OM_SWIGLU_ROUTED_BWD, swiglu_routed_bwd_##t##_##k##_##f, t, k, f)
-#define ROUTE(X, t, e, k)                                                       \
-	X(OM_ROUTE, route_##t##_##e##_##k##_0, t, e, k, 0)                      \
-	X(OM_ROUTE, route_##t##_##e##_##k##_1, t, e, k, 1)                      \
-	X(OM_ROUTE_BWD, route_bwd_##t##_##e##_##k##_0, t, e, k, 0, 0.01, 0.001) \
-	X(OM_ROUTE_BWD, route_bwd_##t##_##e##_##k##_1, t, e, k, 1, 0.01, 0.001) \
-	X(OM_ROUTE_MAP, route_map_##t##_##e##_##k, t, e, k)
+#define ATTENTION(X, b, s, h, g, d, w, scale)                                                  \
+	X(OM_ATTENTION, attention_##b##_##s##_##h##_##g##_##d##_##w, b, s, h, g, d, w, scale)  \
+	X(OM_ATTENTION_BWD, attention_bwd_##b##_##s##_##h##_##g##_##d##_##w, b, s, h, g, d, w, \
+	    scale)
+#define GLU_(X, t, k, f, a)                                            \
+	X(OM_GLU, glu_##t##_##k##_##f##_##a, t, f, a)                  \
+	X(OM_GLU_BWD, glu_bwd_##t##_##k##_##f##_##a, t, f, a)          \
+	X(OM_GLU_ROUTED, glu_routed_##t##_##k##_##f##_##a, t, k, f, a) \
+	X(OM_GLU_ROUTED_BWD, glu_routed_bwd_##t##_##k##_##f##_##a, t, k, f, a)
+#define RELU2(X, t, k, f)                                         \
+	X(OM_RELU2, relu2_##t##_##k##_##f, t, f)                  \
+	X(OM_RELU2_BWD, relu2_bwd_##t##_##k##_##f, t, f)          \
+	X(OM_RELU2_ROUTED, relu2_routed_##t##_##k##_##f, t, k, f) \
+	X(OM_RELU2_ROUTED_BWD, relu2_routed_bwd_##t##_##k##_##f, t, k, f)
+#define ROUTE(X, t, e, k, j, c, g, q, n, factor)                                                   \
+	X(OM_ROUTE, route_##t##_##e##_##k##_##j##_##c##_##g##_##q##_##n, t, e, k, j, c, g, q, n,   \
+	    factor)                                                                                \
+	X(OM_ROUTE_BWD, route_bwd_##t##_##e##_##k##_##j##_##c##_##g##_##q##_##n, t, e, k, j, c, g, \
+	    q, n, factor, 0.01, 0.001)
+#define ROUTE_MAP(X, t, e, k, n) X(OM_ROUTE_MAP, route_map_##t##_##e##_##k##_##n, t, e, k, n)
 #define DISPATCH(X, t, k, n)                              \
 	X(OM_DISPATCH, dispatch_##t##_##k##_##n, t, k, n) \
 	X(OM_COMBINE, combine_##t##_##k##_##n, t, k, n)
@@ -73,26 +96,46 @@ static const double tolerance = OM_DOUBLE ? 1e-11 : 2e-5;
 	X(OM_ADAMW, adamw_##n, n, 0.9, 0.95, 1e-8, decay, scale)
 
 /* clang-format off */
+#define GLU(X, t, k, f)                                                                            \
+	GLU_(X, t, k, f, 0)                                                                        \
+	GLU_(X, t, k, f, 1)                                                                        \
+	RELU2(X, t, k, f)
+/* every score, with and without j */
+#define ROUTE_ALL(X, t, e, k, g, q, n)                                                             \
+	ROUTE(X, t, e, k, 0, 0, g, q, n, 1.0) ROUTE(X, t, e, k, 1, 0, g, q, n, 2.5)                \
+	ROUTE(X, t, e, k, 0, 1, g, q, n, 1.0) ROUTE(X, t, e, k, 1, 1, g, q, n, 2.5)                \
+	ROUTE(X, t, e, k, 0, 2, g, q, n, 0.5) ROUTE(X, t, e, k, 1, 2, g, q, n, 1.0)
 #define INSTANCES(X)                                                                               \
 	EMBED(X, 1, 1, 1) EMBED(X, 7, 13, 2) EMBED(X, 67, 33, 13) EMBED(X, 512, 128, 1000)         \
-	HEAD(X, 1, 1, 1, 1) HEAD(X, 2, 1, 2, 3) HEAD(X, 7, 13, 33, 2) HEAD(X, 67, 33, 67, 13)      \
-	HEAD(X, 300, 67, 333, 128) HEAD(X, 256, 64, 2048, 128)                                    \
+	HEAD(X, 1, 1, 1, 1, 0.5) HEAD(X, 2, 1, 2, 3, 0.0) HEAD(X, 7, 13, 33, 2, 0.1)               \
+	HEAD(X, 67, 33, 67, 13, 1e-2) HEAD(X, 300, 67, 333, 128, 0.0)                              \
+	HEAD(X, 256, 64, 2048, 128, 1e-4)                                                          \
 	RMSNORM(X, 1, 1, 1, 16) RMSNORM(X, 2, 1, 2, 1) RMSNORM(X, 7, 3, 13, 16)                    \
 	RMSNORM(X, 67, 1, 33, 5) RMSNORM(X, 512, 4, 32, 16) RMSNORM(X, 512, 1, 384, 16)            \
 	LINEAR(X, 1, 1, 1) LINEAR(X, 2, 1, 2) LINEAR(X, 1, 2, 1) LINEAR(X, 7, 13, 33)              \
 	LINEAR(X, 13, 33, 7) LINEAR(X, 33, 67, 13) LINEAR(X, 67, 7, 67) LINEAR(X, 14, 32, 192)     \
 	LINEAR(X, 15, 33, 193) LINEAR(X, 253, 257, 67) LINEAR(X, 67, 253, 385)                     \
 	LINEAR(X, 512, 8, 128) LINEAR(X, 1024, 384, 128) LINEAR(X, 512, 512, 512)                  \
-	ADD(X, 1, 1) ADD(X, 7, 13) ADD(X, 512, 128)                                                \
+	ADD(X, 1, 1, 16, 1.0) ADD(X, 7, 13, 2, -0.3) ADD(X, 67, 33, 5, 12.0)                       \
+	ADD(X, 512, 128, 16, 0.125)                                                                \
 	ROPE(X, 1, 1, 1, 2) ROPE(X, 2, 7, 3, 6) ROPE(X, 1, 67, 1, 26) ROPE(X, 4, 128, 4, 64)       \
-	ATTENTION(X, 1, 1, 1, 1, 1, 1.0) ATTENTION(X, 2, 2, 2, 1, 2, 0.7)                          \
-	ATTENTION(X, 2, 7, 4, 2, 13, 0.3) ATTENTION(X, 1, 67, 3, 1, 7, 0.4)                        \
-	ATTENTION(X, 1, 57, 2, 2, 33, 0.2) ATTENTION(X, 2, 133, 6, 2, 16, 0.25)                    \
-	ATTENTION(X, 1, 200, 1, 1, 300, 0.05) ATTENTION(X, 2, 256, 4, 4, 64, 0.125)                \
-	SWIGLU(X, 1, 1, 1) SWIGLU(X, 2, 2, 1) SWIGLU(X, 7, 2, 13) SWIGLU(X, 33, 3, 67)             \
-	SWIGLU(X, 13, 1, 600) SWIGLU(X, 512, 2, 256)                                               \
-	ROUTE(X, 1, 1, 1) ROUTE(X, 2, 2, 1) ROUTE(X, 7, 7, 7) ROUTE(X, 33, 13, 3)                  \
-	ROUTE(X, 67, 67, 1) ROUTE(X, 13, 100, 100) ROUTE(X, 512, 8, 2) ROUTE(X, 300, 128, 8)       \
+	ATTENTION(X, 1, 1, 1, 1, 1, 1, 1.0) ATTENTION(X, 2, 2, 2, 1, 2, 1, 0.7)                    \
+	ATTENTION(X, 2, 7, 4, 2, 13, 7, 0.3) ATTENTION(X, 1, 67, 3, 1, 7, 2, 0.4)                  \
+	ATTENTION(X, 1, 57, 2, 2, 33, 57, 0.2) ATTENTION(X, 2, 133, 6, 2, 16, 133, 0.25)           \
+	ATTENTION(X, 2, 133, 6, 2, 16, 132, 0.25) ATTENTION(X, 1, 200, 1, 1, 300, 60, 0.05)        \
+	ATTENTION(X, 1, 401, 2, 1, 5, 1, 0.4) ATTENTION(X, 1, 401, 2, 1, 5, 129, 0.4)              \
+	ATTENTION(X, 1, 401, 2, 1, 5, 313, 0.4) ATTENTION(X, 2, 256, 4, 4, 64, 256, 0.125)         \
+	ATTENTION(X, 1, 512, 4, 2, 32, 128, 0.2)                                                   \
+	GLU(X, 1, 1, 1) GLU(X, 2, 2, 1) GLU(X, 7, 2, 13) GLU(X, 33, 3, 67) GLU(X, 13, 1, 600)      \
+	GLU(X, 512, 2, 256)                                                                        \
+	ROUTE_ALL(X, 1, 1, 1, 1, 1, 1) ROUTE_ALL(X, 4, 2, 1, 2, 1, 2)                              \
+	ROUTE_ALL(X, 33, 12, 3, 4, 2, 3) ROUTE_ALL(X, 66, 10, 4, 10, 5, 2)                         \
+	ROUTE_ALL(X, 300, 128, 8, 8, 4, 6)                                                         \
+	ROUTE(X, 7, 7, 7, 1, 0, 1, 1, 7, 1.0) ROUTE(X, 67, 67, 1, 0, 1, 67, 1, 1, 3.0)             \
+	ROUTE(X, 13, 100, 100, 1, 1, 4, 4, 1, 1.0) ROUTE(X, 13, 100, 25, 1, 1, 4, 1, 13, 1.0)      \
+	ROUTE(X, 39, 26, 5, 0, 2, 2, 1, 3, 1.0) ROUTE(X, 512, 8, 2, 1, 0, 1, 1, 4, 1.0)            \
+	ROUTE_MAP(X, 1, 1, 1, 1) ROUTE_MAP(X, 7, 7, 7, 7) ROUTE_MAP(X, 33, 13, 3, 3)               \
+	ROUTE_MAP(X, 67, 67, 1, 1) ROUTE_MAP(X, 300, 128, 8, 2)                                    \
 	DISPATCH(X, 1, 1, 1) DISPATCH(X, 2, 2, 1) DISPATCH(X, 7, 3, 13) DISPATCH(X, 67, 1, 33)     \
 	DISPATCH(X, 512, 2, 128)                                                                   \
 	GROUPED(X, 1, 1, 1, 1) GROUPED(X, 2, 2, 1, 2) GROUPED(X, 7, 3, 13, 33)                     \
@@ -180,19 +223,39 @@ test_in_place(uint64_t seed)
 		same(sign > 0 ? "rope y:x" : "rope_bwd dx:dy", seed, x, out, N);
 	}
 
-	om_swiglu_bwd(21, 26, a, b, c, out, out2);
+	om_bias(21, 26, a, b, out);
 	memcpy(x, a, size);
-	om_swiglu_bwd(21, 26, x, b, c, two, x);
-	same("swiglu_bwd du:dh", seed, x, out2, N);
-	same("swiglu_bwd du:dh, dg", seed, two, out, N);
+	om_bias(21, 26, x, b, x);
+	same("bias y:x", seed, x, out, N);
+	om_scale(21, 26, 0.3, a, out);
+	memcpy(x, a, size);
+	om_scale(21, 26, 0.3, x, x);
+	same("scale y:x", seed, x, out, N);
 
-	int32_t *src = om_swiglu_src(21, seed);
-	om_swiglu_routed_bwd(21, 26, a, b, c, p, src, out, out2, out3);
+	int32_t *src = om_glu_src(21, seed);
+	for (int act = OM_SILU; act < OM_GATED; act++) {
+		om_glu_bwd(21, 26, act, a, b, c, NULL, NULL, out, out2, NULL);
+		memcpy(x, a, size);
+		om_glu_bwd(21, 26, act, x, b, c, NULL, NULL, two, x, NULL);
+		same("glu_bwd du:dh", seed, x, out2, N);
+		same("glu_bwd du:dh, dg", seed, two, out, N);
+
+		om_glu_bwd(21, 26, act, a, b, c, p, src, out, out2, out3);
+		memcpy(x, a, size);
+		om_glu_bwd(21, 26, act, x, b, c, p, src, two, x, three);
+		same("glu_routed_bwd du:dh", seed, x, out2, N);
+		same("glu_routed_bwd du:dh, dg", seed, two, out, N);
+		same("glu_routed_bwd du:dh, dp", seed, three, out3, 21);
+	}
+	om_glu_bwd(21, 26, OM_RELU2, a, b, NULL, NULL, NULL, out, NULL, NULL);
 	memcpy(x, a, size);
-	om_swiglu_routed_bwd(21, 26, x, b, c, p, src, two, x, three);
-	same("swiglu_routed_bwd du:dh", seed, x, out2, N);
-	same("swiglu_routed_bwd du:dh, dg", seed, two, out, N);
-	same("swiglu_routed_bwd du:dh, dp", seed, three, out3, 21);
+	om_glu_bwd(21, 26, OM_RELU2, x, b, NULL, NULL, NULL, x, NULL, NULL);
+	same("relu2_bwd du:dh", seed, x, out, N);
+	om_glu_bwd(21, 26, OM_RELU2, a, b, NULL, p, src, out, NULL, out3);
+	memcpy(x, a, size);
+	om_glu_bwd(21, 26, OM_RELU2, x, b, NULL, p, src, x, NULL, three);
+	same("relu2_routed_bwd du:dh", seed, x, out, N);
+	same("relu2_routed_bwd du:dh, dp", seed, three, out3, 21);
 
 	free(src);
 	free(a);
@@ -210,25 +273,26 @@ test_in_place(uint64_t seed)
 
 /* Whatever the scores, the choices are distinct experts, and equal scores go to the lower index. */
 static void
-test_route_odd_scores(uint64_t seed)
+test_route_odd_scores(uint64_t seed, int c, int g, int q)
 {
-	enum { T = 6, E = 13, K = 5 };
+	enum { T = 6, E = 12, K = 5, N = 2 };
+	const struct om_route shape = { T, E, K, true, c, g, q, N, 1 };
 	om_real z[T * E], p[T * K], prob[T * E], lse[T];
-	int32_t idx[T * K], cnt[E], row[T * K], src[T * K], off[E + 1];
+	int32_t idx[T * K], cnt[N * E], row[T * K], src[T * K], off[E + 1];
 	int64_t load[E] = { 0 };
 	double aux[2] = { 0 };
 	for (int i = 0; i < T * E; i++)
 		z[i] = (om_real)om_unit(seed, (uint64_t)i);
-	z[3] = (om_real)NAN;
-	for (int c = 0; c < E; c++) {
-		z[1 * E + c] = (om_real)NAN;
-		z[2 * E + c] = -INFINITY;
-		z[3 * E + c] = c % 2 ? INFINITY : z[3 * E + c];
-		z[4 * E + c] = 1;
-		z[5 * E + c] = c < 3 ? z[5 * E + c] : -INFINITY;
+	z[3] = z[4] = z[10] = (om_real)NAN;
+	for (int i = 0; i < E; i++) {
+		z[1 * E + i] = (om_real)NAN;
+		z[2 * E + i] = -INFINITY;
+		z[3 * E + i] = i % 2 ? INFINITY : z[3 * E + i];
+		z[4 * E + i] = 1;
+		z[5 * E + i] = i < 3 ? z[5 * E + i] : -INFINITY;
 	}
-	om_route(T, E, K, true, z, p, idx, prob, lse, cnt, load, aux);
-	om_route_map(T, E, K, idx, cnt, row, src, off);
+	om_route(&shape, z, p, idx, prob, lse, cnt, load, aux);
+	om_route_map(T, E, K, N, idx, cnt, row, src, off);
 	bool right = off[E] == T * K;
 	for (int i = 0; i < T * K; i++) {
 		right &= idx[i] >= 0 && idx[i] < E;
@@ -236,6 +300,9 @@ test_route_odd_scores(uint64_t seed)
 			right &= idx[a] != idx[i];
 		if (i / K == 4)
 			right &= idx[i] == i % K;
+		/* of sigmoids the others are numbers, and come first */
+		if (i < K && c == OM_ROUTE_SIGMOID)
+			right &= idx[i] != 3 && idx[i] != 4 && idx[i] != 10;
 	}
 	report(right, "route on NaN, infinities and ties", seed, OM_WRONG);
 }
@@ -255,6 +322,23 @@ test_exp(uint64_t seed)
 	report(ends, "exp at the ends", seed, OM_WRONG);
 }
 
+/* The activations' relative error, near 0 too. */
+static void
+test_activation(uint64_t seed)
+{
+	double worst = 0, slope;
+	for (int a = OM_SILU; a <= OM_RELU2; a++) {
+		for (uint64_t i = 0; i < 10000; i++) {
+			double unit = om_unit(seed, i) * pow(10, om_unit(seed + 1, i) * 3 - 5.5);
+			om_real x = (om_real)unit, got_slope, got = om_activation(a, x, &got_slope);
+			double want = om_glu_check_activation(a, x, &slope);
+			worst = om_worse(worst, fabs((double)got - want) / (fabs(want) + 1e-30));
+			worst = om_worse(worst, fabs((double)got_slope - slope));
+		}
+	}
+	report(worst < (OM_DOUBLE ? 1e-14 : 2e-6), "activations", seed, worst);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -264,8 +348,13 @@ main(int argc, char **argv)
 		for (size_t i = 0; i < sizeof instances / sizeof *instances; i++)
 			test_instance(&instances[i], seed, seed == first ? 3 : 0);
 		test_in_place(seed);
-		test_route_odd_scores(seed);
+		for (int c = 0; c < OM_ROUTE_SCORES; c++) {
+			test_route_odd_scores(seed, c, 1, 1);
+			test_route_odd_scores(seed, c, 4, 2);
+			test_route_odd_scores(seed, c, 12, 6);
+		}
 		test_exp(seed);
+		test_activation(seed);
 	}
 	printf("%d passed, %d failed\n", passed, failed);
 	return failed > 0;

@@ -1,7 +1,8 @@
 /*
- * The backward kernels against finite differences, in double: for every gradient rule of op.def,
- * central differences of a random linear functional of the op's outputs, for every element of every
- * input, at small odd sizes. Argument: the first of SEEDS seeds; without one, the time.
+ * The backward kernels against finite differences, in double: for every gradient rule of op.def and
+ * every option of its op, central differences of a random linear functional of the op's outputs,
+ * for every element of every input (of long ones every seventh), at small odd sizes. Argument: the
+ * first of SEEDS seeds; without one, the time.
  *
  * Tolerance: with steps of 2^-14 the differences err by about 1e-9 of their scale; 1e-6 is asked
  * for.
@@ -14,13 +15,13 @@
 #include "attention.h"
 #include "dispatch.h"
 #include "embed.h"
+#include "glu.h"
 #include "grouped.h"
 #include "head.h"
 #include "linear.h"
 #include "rmsnorm.h"
 #include "rope.h"
 #include "route.h"
-#include "swiglu.h"
 
 enum { SEEDS = 3, MOST = 4096 };
 
@@ -75,7 +76,7 @@ compare(const char *name, double (*f)(void), double *x, const double *grad, int6
 {
 	const double step = 0x1p-14;
 	double diff = 0, scale = 0;
-	for (int64_t i = 0; i < n; i++) {
+	for (int64_t i = 0; i<n; i += n> 300 ? 7 : 1) {
 		double was = x[i];
 		x[i] = was + step;
 		double up = f();
@@ -159,22 +160,22 @@ test_embed(void)
 	compare("embed w", embed_f, in0, g0, 5 * 7);
 }
 
-OM_HEAD_LOSS(head_loss, 13, 5, 11, 4, 0.3)
-OM_HEAD_LOSS_BWD(head_loss_bwd, 13, 5, 11, 4, 0.3)
-OM_HEAD_LOSS_GRAD(head_loss_grad, 13, 5, 11, 4, 0.3)
+OM_HEAD_LOSS(head_loss, 13, 5, 11, 4, 0.3, 0.2)
+OM_HEAD_LOSS_BWD(head_loss_bwd, 13, 5, 11, 4, 0.3, 0.2)
+OM_HEAD_LOSS_GRAD(head_loss_grad, 13, 5, 11, 4, 0.3, 0.2)
 
 static double
 head_f(void)
 {
-	double loss = 0;
-	head_loss(in0, in1, ints0, stat, &loss, ws);
-	return loss;
+	double loss[2] = { 0 };
+	head_loss(in0, in1, ints0, stat, loss, ws);
+	return loss[0] + 0.2 * loss[1];
 }
 
 static void
 test_head(void)
 {
-	double loss = 0;
+	double loss[2] = { 0 };
 	begin();
 	for (int i = 0; i < 13; i++) /* 11: masked */
 		ints0[i] = (int32_t)(om_hash(seed, (uint64_t)i) % 12);
@@ -182,7 +183,7 @@ test_head(void)
 	head_loss_bwd(in0, in1, ints0, stat, g0, sum(g1), ws);
 	compare("head_loss x", head_f, in0, g0, 13 * 5);
 	compare("head_loss w", head_f, in1, g1, 11 * 5);
-	head_loss_grad(in0, in1, ints0, &loss, g0, sum(g1), ws);
+	head_loss_grad(in0, in1, ints0, loss, g0, sum(g1), ws);
 	compare("head_loss_grad x", head_f, in0, g0, 13 * 5);
 	compare("head_loss_grad w", head_f, in1, g1, 11 * 5);
 }
@@ -224,7 +225,36 @@ test_add(void)
 	compare("add b", add_f, in1, co0, 7 * 5);
 }
 
-OM_ROPE_TABLE(rope_table, 5, 6, 100.0)
+OM_BIAS(bias, 7, 5)
+OM_BIAS_BWD(bias_bwd, 7, 5, 3)
+OM_SCALE(scale, 7, 5, -0.7)
+
+static double
+bias_f(void)
+{
+	bias(in0, in1, out0);
+	return functional(7 * 5);
+}
+
+static double
+scale_f(void)
+{
+	scale(in0, out0);
+	return functional(7 * 5);
+}
+
+static void
+test_bias(void)
+{
+	begin();
+	bias_bwd(co0, sum(g1), ws);
+	compare("bias x", bias_f, in0, co0, 7 * 5);
+	compare("bias c", bias_f, in1, g1, 5);
+	scale(co0, g0);
+	compare("scale x", scale_f, in0, g0, 7 * 5);
+}
+
+OM_ROPE_TABLE(rope_table, 5, 6, 2, 100.0, 4.0, 2.0, 0.5, 16.0, 1.2)
 OM_ROPE(rope, 2, 5, 3, 6)
 OM_ROPE_BWD(rope_bwd, 2, 5, 3, 6)
 
@@ -244,83 +274,124 @@ test_rope(void)
 	compare("rope x", rope_f, in0, g0, 2 * 5 * 3 * 6);
 }
 
-/* The first spans tiles, the second has a group of three heads. */
-OM_ATTENTION(attention_long, 1, 131, 2, 1, 3, 0.6)
-OM_ATTENTION_BWD(attention_long_bwd, 1, 131, 2, 1, 3, 0.6)
-OM_ATTENTION(attention_group, 2, 7, 6, 2, 5, 0.4)
-OM_ATTENTION_BWD(attention_group_bwd, 2, 7, 6, 2, 5, 0.4)
+/*
+ * The first spans tiles, the second has a group of three heads; of the windows one ends within a
+ * tile, one reaches over several, and one is of a single key.
+ */
+OM_ATTENTION(attention_long, 1, 131, 2, 1, 3, 131, 0.6)
+OM_ATTENTION_BWD(attention_long_bwd, 1, 131, 2, 1, 3, 131, 0.6)
+OM_ATTENTION(attention_group, 2, 7, 6, 2, 5, 7, 0.4)
+OM_ATTENTION_BWD(attention_group_bwd, 2, 7, 6, 2, 5, 7, 0.4)
+OM_ATTENTION(attention_window, 2, 9, 2, 2, 5, 3, 0.4)
+OM_ATTENTION_BWD(attention_window_bwd, 2, 9, 2, 2, 5, 3, 0.4)
+OM_ATTENTION(attention_tiles, 1, 200, 2, 1, 2, 35, 0.6)
+OM_ATTENTION_BWD(attention_tiles_bwd, 1, 200, 2, 1, 2, 35, 0.6)
+OM_ATTENTION(attention_own, 1, 9, 1, 1, 5, 1, 0.4)
+OM_ATTENTION_BWD(attention_own_bwd, 1, 9, 1, 1, 5, 1, 0.4)
+
+static om_attention_fn *attention;
+static int64_t attention_outputs;
 
 static double
-attention_long_f(void)
+attention_f(void)
 {
-	attention_long(in0, in1, in2, out0, stat);
-	return functional(131 * 2 * 3);
-}
-
-static double
-attention_group_f(void)
-{
-	attention_group(in0, in1, in2, out0, stat);
-	return functional(2 * 7 * 6 * 5);
+	attention(in0, in1, in2, out0, stat);
+	return functional(attention_outputs);
 }
 
 static void
-test_attention(void)
+test_attention(om_attention_fn *fwd, om_attention_bwd_fn *bwd, int queries, int keys)
 {
 	begin();
-	attention_long_f();
-	attention_long_bwd(co0, in0, in1, in2, out0, stat, g0, g1, g2, ws);
-	compare("attention q", attention_long_f, in0, g0, 131 * 2 * 3);
-	compare("attention k", attention_long_f, in1, g1, 131 * 3);
-	compare("attention v", attention_long_f, in2, g2, 131 * 3);
-	begin();
-	attention_group_f();
-	attention_group_bwd(co0, in0, in1, in2, out0, stat, g0, g1, g2, ws);
-	compare("attention, groups, q", attention_group_f, in0, g0, 2 * 7 * 6 * 5);
-	compare("attention, groups, k", attention_group_f, in1, g1, 2 * 7 * 2 * 5);
-	compare("attention, groups, v", attention_group_f, in2, g2, 2 * 7 * 2 * 5);
+	attention = fwd;
+	attention_outputs = queries;
+	attention_f();
+	bwd(co0, in0, in1, in2, out0, stat, g0, g1, g2, ws);
+	/* of a single key the weight is 1, whatever q and k are */
+	if (fwd != attention_own) {
+		compare("attention q", attention_f, in0, g0, queries);
+		compare("attention k", attention_f, in1, g1, keys);
+	}
+	compare("attention v", attention_f, in2, g2, keys);
 }
 
-OM_SWIGLU(swiglu, 7, 13)
-OM_SWIGLU_BWD(swiglu_bwd, 7, 13)
+OM_GLU(silu, 7, 13, 0)
+OM_GLU_BWD(silu_bwd, 7, 13, 0)
+OM_GLU(gelu, 7, 13, 1)
+OM_GLU_BWD(gelu_bwd, 7, 13, 1)
+OM_RELU2(relu2, 7, 13)
+OM_RELU2_BWD(relu2_bwd, 7, 13)
+OM_GLU_ROUTED(silu_routed, 5, 3, 7, 0)
+OM_GLU_ROUTED_BWD(silu_routed_bwd, 5, 3, 7, 0)
+OM_GLU_ROUTED(gelu_routed, 5, 3, 7, 1)
+OM_GLU_ROUTED_BWD(gelu_routed_bwd, 5, 3, 7, 1)
+OM_RELU2_ROUTED(relu2_routed, 5, 3, 7)
+OM_RELU2_ROUTED_BWD(relu2_routed_bwd, 5, 3, 7)
+
+static struct om_glu_fn glu;
 
 static double
-swiglu_f(void)
+glu_f(void)
 {
-	swiglu(in0, in1, out0);
-	return functional(7 * 13);
+	if (glu.gated)
+		glu.gated(in0, in1, out0);
+	if (glu.gated_routed)
+		glu.gated_routed(in0, in1, in2, ints0, out0);
+	if (glu.relu2)
+		glu.relu2(in0, out0);
+	if (glu.relu2_routed)
+		glu.relu2_routed(in0, in2, ints0, out0);
+	return functional(glu.gated || glu.relu2 ? 7 * 13 : 15 * 7);
+}
+
+/* relu2 bends at 0: no step crosses it. */
+static void
+off_zero(void)
+{
+	for (int i = 0; i < MOST; i++)
+		in0[i] += in0[i] < 0 ? -0.01 : 0.01;
 }
 
 static void
-test_swiglu(void)
+test_glu(const char *name, struct om_glu_fn fwd, struct om_glu_bwd_fn bwd)
 {
+	const int n = fwd.gated || fwd.relu2 ? 7 * 13 : 15 * 7;
 	begin();
-	swiglu_bwd(co0, in0, in1, g0, g1);
-	compare("swiglu g", swiglu_f, in0, g0, 7 * 13);
-	compare("swiglu u", swiglu_f, in1, g1, 7 * 13);
-}
-
-OM_SWIGLU_ROUTED(swiglu_routed, 5, 3, 7)
-OM_SWIGLU_ROUTED_BWD(swiglu_routed_bwd, 5, 3, 7)
-
-static double
-swiglu_routed_f(void)
-{
-	swiglu_routed(in0, in1, in2, ints0, out0);
-	return functional(15 * 7);
-}
-
-static void
-test_swiglu_routed(void)
-{
-	begin();
-	int32_t *src = om_swiglu_src(15, seed);
+	off_zero();
+	int32_t *src = om_glu_src(15, seed);
 	memcpy(ints0, src, 15 * sizeof *src);
 	free(src);
-	swiglu_routed_bwd(co0, in0, in1, in2, ints0, g0, g1, g2);
-	compare("swiglu_routed g", swiglu_routed_f, in0, g0, 15 * 7);
-	compare("swiglu_routed u", swiglu_routed_f, in1, g1, 15 * 7);
-	compare("swiglu_routed p", swiglu_routed_f, in2, g2, 15);
+	glu = fwd;
+	if (bwd.gated)
+		bwd.gated(co0, in0, in1, g0, g1);
+	if (bwd.gated_routed)
+		bwd.gated_routed(co0, in0, in1, in2, ints0, g0, g1, g2);
+	if (bwd.relu2)
+		bwd.relu2(co0, in0, g0);
+	if (bwd.relu2_routed)
+		bwd.relu2_routed(co0, in0, in2, ints0, g0, g2);
+	compare(name, glu_f, in0, g0, n);
+	if (fwd.gated || fwd.gated_routed)
+		compare(name, glu_f, in1, g1, n);
+	if (fwd.gated_routed || fwd.relu2_routed)
+		compare(name, glu_f, in2, g2, 15);
+}
+
+static void
+test_activations(void)
+{
+	test_glu("silu", (struct om_glu_fn){ .gated = silu },
+	    (struct om_glu_bwd_fn){ .gated = silu_bwd });
+	test_glu("gelu", (struct om_glu_fn){ .gated = gelu },
+	    (struct om_glu_bwd_fn){ .gated = gelu_bwd });
+	test_glu("relu2", (struct om_glu_fn){ .relu2 = relu2 },
+	    (struct om_glu_bwd_fn){ .relu2 = relu2_bwd });
+	test_glu("silu_routed", (struct om_glu_fn){ .gated_routed = silu_routed },
+	    (struct om_glu_bwd_fn){ .gated_routed = silu_routed_bwd });
+	test_glu("gelu_routed", (struct om_glu_fn){ .gated_routed = gelu_routed },
+	    (struct om_glu_bwd_fn){ .gated_routed = gelu_routed_bwd });
+	test_glu("relu2_routed", (struct om_glu_fn){ .relu2_routed = relu2_routed },
+	    (struct om_glu_bwd_fn){ .relu2_routed = relu2_routed_bwd });
 }
 
 OM_DISPATCH(dispatch, 5, 3, 7)
@@ -357,46 +428,80 @@ test_dispatch(void)
 }
 
 /* route: the functional is that of p, plus lb aux[0] and zl aux[1], both of a size with it. */
-OM_ROUTE(route_plain, 9, 7, 3, 0)
-OM_ROUTE_BWD(route_plain_bwd, 9, 7, 3, 0, 1.5, 0.25)
-OM_ROUTE(route_norm, 9, 7, 3, 1)
-OM_ROUTE_BWD(route_norm_bwd, 9, 7, 3, 1, 1.5, 0.25)
-OM_ROUTE(route_all, 5, 4, 4, 1)
-OM_ROUTE_BWD(route_all_bwd, 5, 4, 4, 1, 1.5, 0.25)
-
-static om_route_fn *route;
-static int64_t route_chosen;
+static struct om_route route_shape;
 
 static double
 route_f(void)
 {
 	int64_t load[16] = { 0 };
 	double aux[2] = { 0 };
-	route(in0, out0, ints0, prob, stat, counts, load, aux);
-	return functional(route_chosen) + 1.5 * aux[0] + 0.25 * aux[1];
+	om_route(&route_shape, in0, out0, ints0, prob, stat, counts, load, aux);
+	return functional(route_shape.t * route_shape.k) + 1.5 * aux[0] + 0.25 * aux[1];
+}
+
+/* Would a step change which groups take part? */
+static bool
+groups_close(const double *z)
+{
+	const int64_t g = route_shape.g, size = route_shape.e / g;
+	double score[16];
+	bool close = false;
+	om_route_check_scores(&route_shape, z, score);
+	for (int64_t a = 0; a < g; a++) {
+		for (int64_t b = 0; b < a; b++)
+			close |= fabs(om_route_group(score, a, size) -
+				      om_route_group(score, b, size)) < 2e-4;
+	}
+	return close;
 }
 
 static void
-test_route(const char *name, om_route_fn *fwd, om_route_bwd_fn *bwd, int t, int e, int k)
+test_route(const char *name, struct om_route shape)
 {
+	const int t = (int)shape.t, e = (int)shape.e;
 	begin();
-	route = fwd;
-	route_chosen = t * k;
+	route_shape = shape;
 	/*
 	 * A token's scores are a permutation of levels 0.3 apart, moved by less than 0.1: no step
-	 * changes the choice, and f stays as it is.
+	 * changes the choice, and f stays as it is. With groups, sums of two may come close all the
+	 * same: then another permutation.
 	 */
 	for (int i = 0; i < t; i++) {
-		for (int c = 0; c < e; c++) {
-			int level = 0;
-			for (int o = 0; o < e; o++)
-				level += in1[i * e + o] < in1[i * e + c];
-			in0[i * e + c] = 0.3 * level + 0.05 * om_unit(seed, (uint64_t)(i * e + c));
-		}
+		uint64_t stream = 100;
+		do {
+			for (int c = 0; c < e; c++) {
+				uint64_t own = om_hash(seed, stream);
+				int level = 0;
+				for (int o = 0; o < e; o++)
+					level += om_unit(own, (uint64_t)(i * e + o)) <
+						 om_unit(own, (uint64_t)(i * e + c));
+				in0[i * e + c] =
+				    0.3 * level + 0.05 * om_unit(own + 1, (uint64_t)(i * e + c));
+			}
+			stream++;
+		} while (groups_close(in0 + i * e));
 	}
 	route_f();
-	bwd(co0, ints0, prob, stat, counts, g0);
+	om_route_bwd(&route_shape, 1.5, 0.25, co0, in0, ints0, prob, stat, counts, g0);
 	compare(name, route_f, in0, g0, t * e);
+}
+
+/* Every score, with and without j, of the whole and by sequence and group; k = e last. */
+static void
+test_routes(void)
+{
+	for (int c = 0; c < OM_ROUTE_SCORES; c++) {
+		for (int j = 0; j < 2; j++) {
+			test_route("route z", (struct om_route){ 9, 7, 3, j, c, 1, 1, 1, 1 });
+			test_route("route z, 3 sequences",
+			    (struct om_route){ 9, 7, 3, j, c, 1, 1, 3, 2.5 });
+			test_route("route z, 2 of 4 groups",
+			    (struct om_route){ 8, 12, 4, j, c, 4, 2, 2, 0.7 });
+			test_route("route z, 3 of 6 groups of one",
+			    (struct om_route){ 6, 6, 2, j, c, 6, 3, 1, 1.5 });
+		}
+		test_route("route z, all experts", (struct om_route){ 5, 4, 4, 1, c, 1, 1, 1, 1 });
+	}
 }
 
 int
@@ -411,14 +516,17 @@ main(int argc, char **argv)
 		test_head();
 		test_rmsnorm();
 		test_add();
+		test_bias();
 		test_rope();
-		test_attention();
-		test_swiglu();
-		test_swiglu_routed();
+		test_attention(attention_long, attention_long_bwd, 131 * 2 * 3, 131 * 3);
+		test_attention(attention_group, attention_group_bwd, 2 * 7 * 6 * 5, 2 * 7 * 2 * 5);
+		test_attention(
+		    attention_window, attention_window_bwd, 2 * 9 * 2 * 5, 2 * 9 * 2 * 5);
+		test_attention(attention_tiles, attention_tiles_bwd, 200 * 2 * 2, 200 * 2);
+		test_attention(attention_own, attention_own_bwd, 9 * 5, 9 * 5);
+		test_activations();
 		test_dispatch();
-		test_route("route z", route_plain, route_plain_bwd, 9, 7, 3);
-		test_route("route z, normalized", route_norm, route_norm_bwd, 9, 7, 3);
-		test_route("route z, all experts", route_all, route_all_bwd, 5, 4, 4);
+		test_routes();
 	}
 	printf("%d passed, %d failed\n", passed, failed);
 	return failed > 0;

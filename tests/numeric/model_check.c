@@ -3,8 +3,7 @@
  * the model's definition, its finite differences, and a naive AdamW. Linked with an emitted tree in
  * place of its main.c.
  *
- * Built with -DQK=0|1|2 (none, full, head) -DNORMALIZE -DSHARED -DTOP_K -DDENSE (the dense layer,
- * -1: none).
+ * The options of model.lua that differ from their defaults come as macros.
  */
 #include <math.h>
 #include <stdio.h>
@@ -17,8 +16,73 @@
 
 const char om_manifest[] = "", om_plan[] = "";
 
-enum { V = 37, D = 12, L = 2, S = 9, H = 6, HD = 4, E = 5, F = 7, FD = 14, MICRO = 2, PARTS = 3 };
-enum { HK = OM_N_KV_HEADS, K = TOP_K, T = MICRO * S };
+/* options and their defaults */
+#ifndef QK
+#define QK 0 /* 1: full, 2: per head */
+#endif
+#ifndef NORMALIZE
+#define NORMALIZE 0
+#endif
+#ifndef SHARED
+#define SHARED 0
+#endif
+#ifndef TOP_K
+#define TOP_K 2
+#endif
+#ifndef DENSE
+#define DENSE 0 /* the dense layer; -1: none */
+#endif
+#ifndef TIED
+#define TIED 0
+#endif
+#ifndef KV
+#define KV 2
+#endif
+#ifndef PLACEMENT
+#define PLACEMENT 0 /* 1: post, 2: peri */
+#endif
+#ifndef BIAS
+#define BIAS 0 /* 1: q, k and v, 2: all */
+#endif
+#ifndef WINDOW
+#define WINDOW 0 /* of layer 1 */
+#endif
+#ifndef ROPE
+#define ROPE 0 /* 1: linear, 2: YaRN, 3: Llama 3 */
+#endif
+#ifndef NOPE
+#define NOPE 0 /* layer 1 has no positions */
+#endif
+#ifndef ACT
+#define ACT 0 /* 1: geglu, 2: relu2 */
+#endif
+#ifndef SCORE
+#define SCORE 0 /* 1: sigmoid, 2: topk_softmax */
+#endif
+#ifndef GROUPS
+#define GROUPS 1
+#endif
+#ifndef TOP_GROUPS
+#define TOP_GROUPS GROUPS
+#endif
+#ifndef WEIGHT_SCALE
+#define WEIGHT_SCALE 1.0
+#endif
+#ifndef BALANCE
+#define BALANCE 1 /* sequences are balanced one by one: MICRO */
+#endif
+#ifndef HEAD_Z
+#define HEAD_Z 0.0
+#endif
+#ifndef EMB_SCALE
+#define EMB_SCALE 1.0
+#endif
+#ifndef EMB_NORM
+#define EMB_NORM 0
+#endif
+
+enum { V = 37, D = 12, L = 2, S = 9, H = 6, HD = 4, E = 6, F = 7, FD = 14, MICRO = 2, PARTS = 3 };
+enum { HK = KV, K = TOP_K, T = MICRO * S };
 static const double eps = 1e-3, theta = 100, load_balance = 0.3, z_loss = 0.2;
 
 static unsigned char *arena;
@@ -108,18 +172,54 @@ rms(const double *x, const double *w, int rows, int n, double *y)
 	}
 }
 
+/* Frequency of pair i, and in *factor what cosines and sines are multiplied by. */
+static double
+frequency(int i, double *factor)
+{
+	double f = pow(theta, -2.0 * i / HD), wave = 2 * acos(-1) / f;
+
+	*factor = 1;
+	if (ROPE == 1)
+		return f / 3;
+	if (ROPE == 2) {
+		/* pairs that turn beta times within the original length */
+		double low = floor(HD * log(8 / (2 * 2 * acos(-1))) / (2 * log(theta)));
+		double high = ceil(HD * log(8 / (0.5 * 2 * acos(-1))) / (2 * log(theta)));
+		low = low < 0 ? 0 : low;
+		high = high > HD - 1 ? HD - 1 : high;
+		high += high == low ? 0.001 : 0;
+		double ramp = fmin(1, fmax(0, (i - low) / (high - low)));
+		*factor = 0.1 * log(4) + 1;
+		return f / 4 * ramp + f * (1 - ramp);
+	}
+	if (ROPE == 3) {
+		double low = 16 / 1.0, high = 16 / 3.0, smooth = (16 / wave - 1) / (3 - 1);
+		return wave > low ? f / 4 : wave < high ? f : (1 - smooth) * f / 4 + smooth * f;
+	}
+	return f;
+}
+
 static void
 rotate(double *x, int heads)
 {
 	for (int t = 0; t < T; t++)
 		for (int h = 0; h < heads; h++)
 			for (int i = 0; i < HD / 2; i++) {
-				double *a = x + (t * heads + h) * HD + i, *b = a + HD / 2;
-				double angle = (t % S) * pow(theta, -2.0 * i / HD);
+				double *a = x + (t * heads + h) * HD + i, *b = a + HD / 2, factor;
+				double angle = (t % S) * frequency(i, &factor);
 				double x0 = *a, x1 = *b;
-				*a = x0 * cos(angle) - x1 * sin(angle);
-				*b = x1 * cos(angle) + x0 * sin(angle);
+				*a = factor * (x0 * cos(angle) - x1 * sin(angle));
+				*b = factor * (x1 * cos(angle) + x0 * sin(angle));
 			}
+}
+
+static void
+add_bias(double *x, const char *name, int l, int n)
+{
+	const double *c = weight(name, l, 0);
+
+	for (int i = 0; i < T * n; i++)
+		x[i] += c[i % n];
 }
 
 #define ATTN "model.layers.%l.self_attn."
@@ -132,6 +232,11 @@ attention(const double *x, int l, double *y)
 	matmul(x, weight(ATTN "q_proj.weight", l, 0), T, H * HD, D, q);
 	matmul(x, weight(ATTN "k_proj.weight", l, 0), T, HK * HD, D, k);
 	matmul(x, weight(ATTN "v_proj.weight", l, 0), T, HK * HD, D, v);
+	if (BIAS) {
+		add_bias(q, ATTN "q_proj.bias", l, H * HD);
+		add_bias(k, ATTN "k_proj.bias", l, HK * HD);
+		add_bias(v, ATTN "v_proj.bias", l, HK * HD);
+	}
 	if (QK) {
 		rms(q, weight(ATTN "q_norm.weight", l, 0), QK == 1 ? T : T * H,
 		    QK == 1 ? H * HD : HD, tmp);
@@ -140,11 +245,15 @@ attention(const double *x, int l, double *y)
 		    QK == 1 ? HK * HD : HD, tmp);
 		memcpy(k, tmp, sizeof k);
 	}
-	rotate(q, H);
-	rotate(k, HK);
+	if (!(NOPE && l == 1)) {
+		rotate(q, H);
+		rotate(k, HK);
+	}
 	for (int t = 0; t < T; t++)
 		for (int h = 0; h < H; h++) {
 			int g = h / (H / HK), first = t / S * S;
+			if (WINDOW && l == 1 && t - first >= WINDOW)
+				first = t - WINDOW + 1;
 			double p[S], sum = 0;
 			for (int u = first; u <= t; u++) {
 				double s = 0;
@@ -160,67 +269,121 @@ attention(const double *x, int l, double *y)
 			}
 		}
 	matmul(o, weight(ATTN "o_proj.weight", l, 0), T, D, H * HD, y);
-}
-
-/* One token through a gated feed-forward. */
-static void
-ffn(const double *x, int f, const double *gate, const double *up, const double *down, double *y)
-{
-	double g[FD], u[FD];
-
-	matmul(x, gate, 1, f, D, g);
-	matmul(x, up, 1, f, D, u);
-	for (int i = 0; i < f; i++)
-		g[i] = g[i] / (1 + exp(-g[i])) * u[i];
-	matmul(g, down, 1, D, f, y);
+	if (BIAS == 2)
+		add_bias(y, ATTN "o_proj.bias", l, D);
 }
 
 #define MLP "model.layers.%l.mlp."
+
+/* One token through a feed-forward whose projections' names start like this. */
+static void
+ffn(const double *x, int f, const char *prefix, int layer, int expert, double *y)
+{
+	char name[100];
+	double g[FD], u[FD];
+
+	sprintf(name, "%sup_proj.weight", prefix);
+	matmul(x, weight(name, layer, expert), 1, f, D, u);
+	sprintf(name, "%sgate_proj.weight", prefix);
+	if (ACT < 2)
+		matmul(x, weight(name, layer, expert), 1, f, D, g);
+	for (int i = 0; i < f; i++) {
+		double inner = sqrt(2 / acos(-1)) * (g[i] + 0.044715 * g[i] * g[i] * g[i]);
+		g[i] = ACT == 0   ? g[i] / (1 + exp(-g[i])) * u[i]
+		       : ACT == 1 ? 0.5 * g[i] * (1 + tanh(inner)) * u[i]
+				  : (u[i] > 0 ? u[i] * u[i] : 0);
+	}
+	sprintf(name, "%sdown_proj.weight", prefix);
+	matmul(g, weight(name, layer, expert), 1, D, f, y);
+}
+
+/* Marks the experts whose group may be used. */
+static void
+open_groups(const double *score, int *open)
+{
+	double best[GROUPS];
+	int each = E / GROUPS;
+
+	for (int g = 0; g < GROUPS; g++) {
+		double first = -1, second = 0;
+		for (int e = g * each; e < (g + 1) * each; e++) {
+			if (score[e] > first) {
+				second = first < 0 ? 0 : first;
+				first = score[e];
+			} else if (score[e] > second) {
+				second = score[e];
+			}
+		}
+		best[g] = first + second;
+	}
+	for (int e = 0; e < E; e++) {
+		int better = 0;
+		for (int g = 0; g < GROUPS; g++)
+			better += best[g] > best[e / each];
+		open[e] = better < TOP_GROUPS;
+	}
+}
 
 /* Adds the layer's experts to y; gives its auxiliary loss. */
 static double
 experts(const double *x, int l, double *y)
 {
-	double count[E] = { 0 }, mean[E] = { 0 }, z = 0, balance = 0, out[D];
+	double count[BALANCE][E] = { { 0 } }, mean[BALANCE][E] = { { 0 } }, z = 0, balance = 0,
+	       out[D];
 
 	for (int t = 0; t < T; t++) {
-		double s[E], p[E], sum = 0, chosen = 0;
-		int taken[E] = { 0 }, pick[K];
+		double s[E], score[E], sum = 0, total = 0, chosen = 0, picked[K];
+		int open[E], pick[K], part = t / (T / BALANCE);
 		matmul(x + t * D, weight(MLP "gate.weight", l, 0), 1, E, D, s);
 		for (int e = 0; e < E; e++)
 			sum += exp(s[e]);
 		z += log(sum) * log(sum) / T;
 		for (int e = 0; e < E; e++) {
-			p[e] = exp(s[e]) / sum;
-			mean[e] += p[e] / T;
+			score[e] = SCORE == 1 ? 1 / (1 + exp(-s[e])) : exp(s[e]) / sum;
+			total += score[e];
 		}
+		for (int e = 0; e < E; e++)
+			mean[part][e] += score[e] / total / (T / BALANCE);
+		open_groups(score, open);
 		for (int k = 0; k < K; k++) {
 			pick[k] = -1;
 			for (int e = 0; e < E; e++)
-				if (!taken[e] && (pick[k] < 0 || p[e] > p[pick[k]]))
+				if (open[e] && (pick[k] < 0 || score[e] > score[pick[k]]))
 					pick[k] = e;
-			taken[pick[k]] = 1;
-			count[pick[k]]++;
-			chosen += p[pick[k]];
+			open[pick[k]] = 0;
+			count[part][pick[k]]++;
+			picked[k] = SCORE == 2 ? exp(s[pick[k]]) : score[pick[k]];
+			chosen += picked[k];
 		}
 		for (int k = 0; k < K; k++) {
-			ffn(x + t * D, F, weight(MLP "experts.%e.gate_proj.weight", l, pick[k]),
-			    weight(MLP "experts.%e.up_proj.weight", l, pick[k]),
-			    weight(MLP "experts.%e.down_proj.weight", l, pick[k]), out);
+			ffn(x + t * D, F, MLP "experts.%e.", l, pick[k], out);
 			for (int c = 0; c < D; c++)
-				y[t * D + c] += p[pick[k]] / (NORMALIZE ? chosen : 1) * out[c];
+				y[t * D + c] += WEIGHT_SCALE * picked[k] /
+						(NORMALIZE || SCORE == 2 ? chosen : 1) * out[c];
 		}
 		if (SHARED) {
-			ffn(x + t * D, SHARED, weight(MLP "shared_expert.gate_proj.weight", l, 0),
-			    weight(MLP "shared_expert.up_proj.weight", l, 0),
-			    weight(MLP "shared_expert.down_proj.weight", l, 0), out);
+			ffn(x + t * D, SHARED, MLP "shared_expert.", l, 0, out);
 			for (int c = 0; c < D; c++)
 				y[t * D + c] += out[c];
 		}
 	}
-	for (int e = 0; e < E; e++)
-		balance += E * count[e] / (T * K) * mean[e];
+	for (int part = 0; part < BALANCE; part++)
+		for (int e = 0; e < E; e++)
+			balance +=
+			    E * count[part][e] / ((T / BALANCE) * K) * mean[part][e] / BALANCE;
 	return load_balance * balance + z_loss * z;
+}
+
+/* x becomes its norm where the option asks for one. */
+static void
+norm_if(int here, double *x, const char *name, int l)
+{
+	static double y[T * D];
+
+	if (!here)
+		return;
+	rms(x, weight(name, l, 0), T, D, y);
+	memcpy(x, y, sizeof y);
 }
 
 /* The objective of one microbatch: its share of the step's mean token loss and auxiliary losses. */
@@ -234,21 +397,26 @@ objective(double *ce)
 
 	*ce = 0;
 	for (int t = 0; t < T; t++)
-		memcpy(x + t * D, weight("model.embed_tokens.weight", 0, 0) + tok[t] * D,
-		    D * sizeof *x);
+		for (int c = 0; c < D; c++)
+			x[t * D + c] =
+			    EMB_SCALE * weight("model.embed_tokens.weight", 0, 0)[tok[t] * D + c];
+	norm_if(EMB_NORM, x, "model.embed_norm.weight", 0);
 	for (int l = 0; l < L; l++) {
-		rms(x, weight("model.layers.%l.input_layernorm.weight", l, 0), T, D, h);
+		memcpy(h, x, sizeof h);
+		norm_if(PLACEMENT != 1, h, "model.layers.%l.input_layernorm.weight", l);
 		attention(h, l, y);
+		norm_if(PLACEMENT != 0, y, "model.layers.%l.post_attention_layernorm.weight", l);
 		for (int i = 0; i < T * D; i++)
 			x[i] += y[i];
-		rms(x, weight("model.layers.%l.post_attention_layernorm.weight", l, 0), T, D, h);
+		memcpy(h, x, sizeof h);
+		norm_if(PLACEMENT == 0, h, "model.layers.%l.post_attention_layernorm.weight", l);
+		norm_if(PLACEMENT == 2, h, "model.layers.%l.pre_feedforward_layernorm.weight", l);
 		memset(y, 0, sizeof y);
 		for (int t = 0; t < T && l == DENSE; t++)
-			ffn(h + t * D, FD, weight(MLP "gate_proj.weight", l, 0),
-			    weight(MLP "up_proj.weight", l, 0),
-			    weight(MLP "down_proj.weight", l, 0), y + t * D);
+			ffn(h + t * D, FD, MLP, l, 0, y + t * D);
 		if (l != DENSE)
 			aux += experts(h, l, y) / PARTS;
+		norm_if(PLACEMENT != 0, y, "model.layers.%l.post_feedforward_layernorm.weight", l);
 		for (int i = 0; i < T * D; i++)
 			x[i] += y[i];
 	}
@@ -261,6 +429,7 @@ objective(double *ce)
 		for (int i = 0; i < V; i++)
 			sum += exp(logits[i]);
 		*ce += (log(sum) - logits[label[t]]) / (T * PARTS);
+		aux += HEAD_Z * log(sum) * log(sum) / (T * PARTS);
 	}
 	return *ce + aux;
 }
@@ -268,7 +437,7 @@ objective(double *ce)
 static double
 stat_aux(void)
 {
-	double sum = 0;
+	double sum = om_model.head_z_loss * ((double *)(arena + om_model.loss_off))[1];
 
 	for (uint32_t i = 0; i < om_model.nmoe; i++)
 		for (uint32_t l = 0; l < om_model.moe[i].nlayers; l++) {
@@ -329,6 +498,7 @@ check_update(void)
 	ctl[OM_BIAS2] = 1 - pow(om_model.beta2, step);
 	ctl[OM_NORM2] = 0;
 	ctl[OM_COEF] = 1;
+	ctl[OM_LOSS_LIMIT] = ctl[OM_NORM_LIMIT] = INFINITY;
 	om_model.update(arena);
 	expect(fabs(ctl[OM_NORM2] - norm2) <= 1e-12 * norm2, "squared norm", ctl[OM_NORM2], norm2);
 	double coef = om_model.clip_norm > 0 ? om_model.clip_norm / (sqrt(norm2) + 1e-6) : 1;
@@ -338,7 +508,7 @@ check_update(void)
 		const struct om_group *grp = &om_model.group[p->group];
 		uint64_t n = p->numel * p->nlayers * (p->experts ? p->experts : 1);
 		double decay = p->ndims == 1 ? 0 : 0.1, scale = 1, worst = 0;
-		if (strstr(p->name, "embed")) {
+		if (strstr(p->name, "embed_tokens")) {
 			decay = 0.02;
 			scale = 0.5;
 		} else if (strstr(p->name, "gate.weight")) {
@@ -381,7 +551,8 @@ main(int argc, char **argv)
 		uint64_t n = p->numel * p->nlayers * (p->experts ? p->experts : 1);
 		for (uint64_t k = 0; k < n; k++)
 			((double *)(arena + p->weight))[k] =
-			    p->ones + (uniform() - 0.5) * (p->ones ? 0.5 : 1.2);
+			    (p->init == OM_ONE) +
+			    (uniform() - 0.5) * (p->init == OM_ONE ? 0.5 : 1.2);
 	}
 	for (int t = 0; t < T; t++) {
 		((int32_t *)(arena + om_model.token_off))[t] = (int32_t)(uniform() * V);
@@ -407,6 +578,12 @@ main(int argc, char **argv)
 		    fmax(worst, fabs(((double *)(arena + om_model.grad_off))[i] - 2 * first[i]));
 	expect(worst < 1e-13, "two equal microbatches", worst, 0);
 	check_update();
+	/* evaluation: the loss of the new weights, from the forward pass alone */
+	om_model.zero(arena);
+	om_model.eval(arena, 0);
+	objective(&ce);
+	loss = *(double *)(arena + om_model.loss_off);
+	expect(fabs(loss - ce) < 1e-11 * fabs(ce), "evaluated loss", loss, ce);
 	printf("%d passed, %d failed\n", passed, failed);
 	return failed != 0;
 }

@@ -24,6 +24,9 @@ EOF
 weights() { # of the newest checkpoint: one checksum over all tensors and moments
 	(cd "$1" && cat "$(ls | grep step | tail -n 1)"/*.safetensors | sha256sum)
 }
+saved() { # bytes of saved activations in a tree
+	sed -n 's/^#define OM_SAVED_BYTES *UINT64_C(\([0-9]*\)).*/\1/p' "$1/src/layout.h"
+}
 train() { # folder of checkpoints, more arguments
 	dir=$1
 	shift
@@ -53,6 +56,29 @@ for real in fp32 fp64; do
 	[ "$(weights "$work/$real-a")" = "$(weights "$work/$real-e")" ]
 	is "$real: resumed from step 5, the same bits" $?
 done
+
+# recomputation changes no bit, and keeps less
+for what in experts block; do
+	"$olmogen" -D recompute=$what -o "$work/$what" tests/trainer/small.lua >/dev/null
+	trainer=$work/$what/trainer
+	train "$work/$what-a"
+	[ "$(weights "$work/fp32-a")" = "$(weights "$work/$what-a")" ]
+	is "recompute $what: the same bits" $?
+	[ "$(saved "$work/$what")" -lt "$(saved "$work/fp32")" ]
+	is "recompute $what: saves less" $?
+done
+
+# evaluation on the way disturbs nothing, and agrees with evaluation afterwards
+trainer=$work/fp32/trainer
+train "$work/eval-a" eval.paths=[runtime] eval.every=5 eval.sequences=7 log.metrics="$work/eval.jsonl"
+[ "$(weights "$work/fp32-a")" = "$(weights "$work/eval-a")" ]
+is "a run with evaluation: the same bits" $?
+before=$(grep eval_loss "$work/eval.jsonl" | tail -n 1 | sed 's/.*"eval_loss": *\([0-9.e-]*\).*/\1/')
+"$trainer" eval "$work/run.yaml" eval.paths=[runtime] eval.sequences=7 checkpoint.dir="$work/eval-a" \
+	log.metrics="$work/eval2.jsonl" >"$work/log" 2>&1
+after=$(grep eval_loss "$work/eval2.jsonl" | tail -n 1 | sed 's/.*"eval_loss": *\([0-9.e-]*\).*/\1/')
+[ -n "$before" ] && [ "$before" = "$after" ]
+is "trainer eval gives the loss of the last evaluation ($before, $after)" $?
 
 # killed at moments that nobody chose
 trainer=$work/fp32/trainer

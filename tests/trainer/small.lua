@@ -8,6 +8,7 @@ return trainer {
       if layer == 1 then return mlp { hidden_size = 50 } end
       return moe { num_experts = 6, top_k = 2, hidden_size = 20, shared_hidden_size = 14 }
     end,
+    recompute = recompute { what = arg.recompute or "none" },
   },
   batch = batch { micro = 2, global = 6 },
   precision = precision { weights = arg.real or "fp32" },

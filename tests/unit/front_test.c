@@ -307,7 +307,7 @@ test_values(void)
 	for (uint32_t i = 0; i < s.n; i++) {
 		check(s.trainer[i], i ? "cuda:sm_90a" : NULL);
 		struct object *model = spec_obj(s.trainer[i], F_trainer_model);
-		struct object *a = spec_obj(model, F_transformer_attention);
+		struct object *a = spec_value(model, F_transformer_attention)->list[0];
 		CHECK(spec_int(a, F_attention_head_dim) == (i ? 16 : 8));
 		CHECK(spec_int(a, F_attention_n_kv_heads) == 4);
 		const struct value *layers = spec_value(model, F_transformer_feed_forward);

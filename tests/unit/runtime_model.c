@@ -4,9 +4,11 @@
  * emb[t]; in each layer x += W[l][t % 2] (norm[l] * x); logits = head x. Built with other sizes and
  * formats by -DTEST_....
  *
- * The environment breaks it on purpose: OM_TEST_NAN=STEP and OM_TEST_NORM=STEP make that step's
- * loss or gradient NaN, OM_TEST_NAP=N sleeps N us a step, OM_TEST_BAD=1 fails the self-test,
- * OM_TEST_HUGE=1 asks for an absurd arena, OM_TEST_ABI=1 is of another runtime.
+ * The environment breaks it on purpose: OM_TEST_NAN=N and OM_TEST_NORM=N make the loss or gradient
+ * of this process' Nth step NaN, OM_TEST_FROM=N the loss of it and all after it, OM_TEST_SPIKE=N
+ * multiplies its gradient by 1000, OM_TEST_NAP=N sleeps N us a step, OM_TEST_BAD=1 fails the
+ * self-test, OM_TEST_ARENA=N asks for so large an arena, OM_TEST_ABI=1 is of another runtime,
+ * OM_TEST_TIED=1 says that the head is the embedding, and has none.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -48,35 +50,38 @@ enum {
 #define G_OFF (W_OFF + N * R)
 #define M_OFF (G_OFF + N * R)
 #define V_OFF (M_OFF + N * R)
-#define STAT_OFF ((V_OFF + N * R + 63) / 64 * 64) /* loss, then per layer load[E] and aux[2] */
-#define STAT_BYTES (uint64_t)(8 + L * (E + 2) * 8)
+#define STAT_OFF ((V_OFF + N * R + 63) / 64 * 64) /* loss[2], then per layer load[E], aux[2] */
+#define STAT_BYTES (uint64_t)(16 + L * (E + 2) * 8)
 #define CTL_OFF (STAT_OFF + STAT_BYTES)
 #define TOK_OFF (CTL_OFF + 64)
 #define LAB_OFF (TOK_OFF + T * 4)
 #define X_OFF ((LAB_OFF + T * 4 + 63) / 64 * 64) /* real[L + 1][T][D] */
 #define END (X_OFF + (L + 1) * T * D * R)
 
-#define PARAM(str, p, n, d0, d1, nd, lay, nl, ex, one, grp)                                      \
+#define PARAM(str, hf, p, n, d0, d1, nd, lay, nl, ex, one, grp)                                  \
 	{                                                                                        \
 		.name = str, .weight = W_OFF + (p)*R, .grad = G_OFF + (p)*R, .m = M_OFF + (p)*R, \
 		.v = V_OFF + (p)*R, .numel = n, .dim = { d0, d1 }, .ndims = nd, .layer = lay,    \
-		.nlayers = nl, .experts = ex, .ones = one, .group = grp                          \
+		.nlayers = nl, .experts = ex, .init = one ? OM_ONE : OM_NORMAL, .group = grp,    \
+		.hf_name = hf                                                                    \
 	}
 
 static const uint32_t layer[] = { 0, 1 };
 static const struct om_group group[] = { { 0.1, 1.0 }, { 0.0, 1.0 } };
 static const struct om_param param[] = {
-	PARAM("model.embed_tokens.weight", P_EMB, N_EMB, V, D, 2, NULL, 1, 0, false, 0),
-	PARAM("model.layers.%l.norm.weight", P_NORM, D, D, 0, 1, layer, L, 0, true, 1),
-	PARAM("model.layers.%l.mlp.experts.%e.weight", P_EXP, D *D, D, D, 2, layer, L, E, false, 0),
-	PARAM("lm_head.weight", P_HEAD, N_HEAD, V, D, 2, NULL, 1, 0, false, 0),
+	PARAM("model.embed_tokens.weight", NULL, P_EMB, N_EMB, V, D, 2, NULL, 1, 0, false, 0),
+	PARAM("model.layers.%l.norm.weight", NULL, P_NORM, D, D, 0, 1, layer, L, 0, true, 1),
+	PARAM("model.layers.%l.mlp.experts.%e.weight", "model.layers.%l.moe.%e.w1.weight", P_EXP,
+	    D *D, D, D, 2, layer, L, E, false, 0),
+	PARAM("lm_head.weight", NULL, P_HEAD, N_HEAD, V, D, 2, NULL, 1, 0, false, 0),
 };
 static const uint32_t first[] = { P_EMB, P_NORM, P_EXP, P_HEAD, N };
 static const struct om_moe moe[] = {
-	{ STAT_OFF + 8, (E + 2) * 8, STAT_OFF + 8 + E * 8, (E + 2) * 8, layer, L, E, 1, 0.01,
+	{ STAT_OFF + 16, (E + 2) * 8, STAT_OFF + 16 + E * 8, (E + 2) * 8, layer, L, E, 1, 0.01,
 	    0.001 },
 };
-static uint64_t steps_run;
+#define HEAD_Z 1e-3
+static uint64_t step = 1; /* of this process; each ends with update() */
 
 static uint64_t
 env(const char *name)
@@ -124,13 +129,13 @@ zero(unsigned char *arena)
 
 	memset(arena + G_OFF, 0, N * R);
 	memset(arena + STAT_OFF, 0, STAT_BYTES);
-	steps_run++;
 	while (om_now() < until) /* signals do not cut it short */
 		usleep(1000);
 }
 
+/* Adds to the losses, and where train is set to the other statistics too. */
 static void
-forward(unsigned char *arena, int slot)
+losses(unsigned char *arena, bool train)
 {
 	const real *w = (const real *)(arena + W_OFF);
 	real *x = (real *)(arena + X_OFF);
@@ -138,7 +143,6 @@ forward(unsigned char *arena, int slot)
 		      *lab = (const int32_t *)(arena + LAB_OFF);
 	double *loss = (double *)(arena + STAT_OFF), since = om_now();
 
-	(void)slot;
 	for (int t = 0; t < T; t++) {
 		double sum = 0, own = 0;
 		const int e = tok[t] % E;
@@ -159,9 +163,9 @@ forward(unsigned char *arena, int slot)
 					y += (double)mat[i * D + j] * (double)(norm[j] * in[j]);
 				out[i] = (real)y;
 			}
-			load[e]++;
-			aux[0] += 1.0 / T;
-			aux[1] += 0.5 / T;
+			load[e] += train;
+			aux[0] += train * 1.0 / T;
+			aux[1] += train * 0.5 / T;
 		}
 		for (int v = 0; v < V; v++) {
 			double z = 0;
@@ -171,11 +175,28 @@ forward(unsigned char *arena, int slot)
 			sum += exp(z);
 			own = v == lab[t] ? z : own;
 		}
-		*loss += (log(sum) - own) / (GLOBAL * S);
+		if (lab[t] < 0 || lab[t] >= V)
+			continue;
+		loss[0] += (log(sum) - own) / (GLOBAL * S);
+		loss[1] += log(sum) * log(sum) / (GLOBAL * S);
 	}
-	if (env("OM_TEST_NAN") == steps_run)
+	if (train && (env("OM_TEST_NAN") == step || env("OM_TEST_FROM") - 1 < step))
 		*loss = NAN;
 	done(0, since);
+}
+
+static void
+forward(unsigned char *arena, int slot)
+{
+	(void)slot;
+	losses(arena, true);
+}
+
+static void
+eval(unsigned char *arena, int slot)
+{
+	(void)slot;
+	losses(arena, false);
 }
 
 static void
@@ -202,7 +223,8 @@ backward(unsigned char *arena, int slot)
 			sum += p[v] = exp(z);
 		}
 		for (int v = 0; v < V; v++) {
-			double dz = (p[v] / sum - (v == lab[t])) / (GLOBAL * S);
+			double dz = (p[v] / sum * (1 + 2 * HEAD_Z * log(sum)) - (v == lab[t])) /
+				    (GLOBAL * S);
 
 			for (int i = 0; i < D; i++) {
 				g[P_HEAD + v * D + i] += (real)(dz * (double)last[i]);
@@ -228,8 +250,11 @@ backward(unsigned char *arena, int slot)
 		for (int i = 0; i < D; i++)
 			g[P_EMB + tok[t] * D + i] += (real)dx[i];
 	}
-	if (env("OM_TEST_NORM") == steps_run)
+	if (env("OM_TEST_NORM") == step)
 		g[3] = (real)NAN;
+	if (env("OM_TEST_SPIKE") == step)
+		for (int i = 0; i < N; i++)
+			g[i] *= 1000;
 	done(1, since);
 }
 
@@ -239,26 +264,38 @@ update(unsigned char *arena)
 	real *w = (real *)(arena + W_OFF), *g = (real *)(arena + G_OFF);
 	real *m = (real *)(arena + M_OFF), *v = (real *)(arena + V_OFF);
 	double *ctl = (double *)(arena + CTL_OFF), since = om_now();
+	double loss = *(double *)(arena + STAT_OFF);
 
+	step++;
 	for (int i = 0; i < N; i++)
 		ctl[OM_NORM2] += (double)g[i] * (double)g[i];
-	if (!isfinite(ctl[OM_NORM2]))
+	/* NaN is not within any limit */
+	if (!isfinite(loss) || !isfinite(ctl[OM_NORM2]) || !(loss <= ctl[OM_LOSS_LIMIT]) ||
+	    !(sqrt(ctl[OM_NORM2]) <= ctl[OM_NORM_LIMIT])) {
+		ctl[OM_SKIPPED] = 1;
 		return;
+	}
 	if (ctl[OM_NORM2] > 1)
 		ctl[OM_COEF] = 1 / (sqrt(ctl[OM_NORM2]) + 1e-6);
 	for (size_t k = 0; k < OM_LEN(param); k++)
 		for (uint32_t i = first[k]; i < first[k + 1]; i++) {
-			double d = (double)g[i] * ctl[OM_COEF], step;
+			double d = (double)g[i] * ctl[OM_COEF], by;
 
 			m[i] = (real)(0.9 * (double)m[i] + 0.1 * d);
 			v[i] = (real)(0.95 * (double)v[i] + 0.05 * d * d);
-			step = (double)m[i] / ctl[OM_BIAS1] /
-			       (sqrt((double)v[i] / ctl[OM_BIAS2]) + 1e-8);
+			by = (double)m[i] / ctl[OM_BIAS1] /
+			     (sqrt((double)v[i] / ctl[OM_BIAS2]) + 1e-8);
 			w[i] -= (real)(ctl[OM_LR] *
-				       (step + group[param[k].group].weight_decay * (double)w[i]));
+				       (by + group[param[k].group].weight_decay * (double)w[i]));
 		}
 	done(2, since);
 }
+
+#define CONFIG(tied)                                                                             \
+	"{\n  \"model_type\": \"bigram\",\n  \"hidden_size\": 8,\n  \"num_hidden_layers\": 2,\n" \
+	"  \"vocab_size\": 256,\n  \"num_attention_heads\": 2,\n  \"rms_norm_eps\": 1e-05,\n"    \
+	"  \"rope_theta\": 10000.0,\n  \"norm_topk_prob\": false,\n  "                           \
+	"\"tie_word_embeddings\": " tied "\n}\n"
 
 int
 main(int argc, char **argv)
@@ -285,7 +322,7 @@ main(int argc, char **argv)
 		.beta1 = 0.9,
 		.beta2 = 0.95,
 		.clip_norm = 1,
-		.arena_bytes = env("OM_TEST_HUGE") ? (uint64_t)1 << 60 : END,
+		.arena_bytes = env("OM_TEST_ARENA") ? env("OM_TEST_ARENA") : END,
 		.weight_off = W_OFF,
 		.weight_bytes = N * R,
 		.grad_off = G_OFF,
@@ -298,8 +335,13 @@ main(int argc, char **argv)
 		.label_off = LAB_OFF,
 		.ctl_off = CTL_OFF,
 		.loss_off = STAT_OFF,
+		.head_z_loss = HEAD_Z,
 		.param = param,
-		.nparams = OM_LEN(param),
+		.nparams = OM_LEN(param) - (env("OM_TEST_TIED") != 0),
+		.hf_config = D != 8                ? NULL
+			     : env("OM_TEST_TIED") ? CONFIG("true")
+						   : CONFIG("false"),
+		.hf_refusal = D != 8 ? "a width of 4" : NULL,
 		.group = group,
 		.ngroups = OM_LEN(group),
 		.moe = moe,
@@ -310,6 +352,7 @@ main(int argc, char **argv)
 		.zero = zero,
 		.forward = forward,
 		.backward = backward,
+		.eval = eval,
 		.update = update,
 	};
 

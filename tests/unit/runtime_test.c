@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "../../runtime/om_rt.h"
@@ -82,7 +83,7 @@ test_permute(void)
 static void
 test_schedules(void)
 {
-	struct om_lr lr = { OM_COSINE, 1.0, 0.1, 10, 0 };
+	struct om_lr lr = { .schedule = OM_COSINE, .peak = 1.0, .final = 0.1, .warmup = 10 };
 
 	CHECK(om_lr_at(&lr, 1, 110) == 0.1);
 	CHECK(om_lr_at(&lr, 5, 110) == 0.5);
@@ -98,16 +99,118 @@ test_schedules(void)
 	lr.schedule = OM_CONSTANT;
 	CHECK(om_lr_at(&lr, 9, 110) == 0.9 && om_lr_at(&lr, 11, 110) == 1 &&
 	      om_lr_at(&lr, 110, 110) == 1);
-	lr = (struct om_lr){ OM_WSD, 2.0, 0.0, 10, 20 };
+	lr = (struct om_lr){ .schedule = OM_WSD, .peak = 2.0, .warmup = 10, .decay = 20 };
 	CHECK(om_lr_at(&lr, 10, 110) == 2 && om_lr_at(&lr, 90, 110) == 2);
 	CHECK(om_lr_at(&lr, 100, 110) == 1 && om_lr_at(&lr, 110, 110) == 0);
 	CHECK(om_lr_at(&lr, 91, 110) == 1.9);
-	lr = (struct om_lr){ OM_WSD, 2.0, 0.5, 0, 0 }; /* nothing decays */
+	lr = (struct om_lr){ .schedule = OM_WSD, .peak = 2.0, .final = 0.5 }; /* nothing decays */
 	CHECK(om_lr_at(&lr, 1, 1) == 2);
-	lr = (struct om_lr){ OM_COSINE, 2.0, 0.5, 5, 0 }; /* all warm-up */
+	lr = (struct om_lr){ .peak = 2.0, .final = 0.5, .warmup = 5 }; /* all warm-up */
 	CHECK(om_lr_at(&lr, 5, 5) == 2);
 	lr.warmup = 0;
 	CHECK(om_lr_at(&lr, 1, 1) == 1);
+}
+
+/* Those that have no end: what is at the boundaries is exact. */
+static void
+test_schedules_endless(void)
+{
+	struct om_lr lr = { .schedule = OM_INVERSE_SQRT, .peak = 3.0, .final = 0.1, .warmup = 16 };
+
+	CHECK(om_lr_at(&lr, 1, 1000) == 3.0 / 16 && om_lr_at(&lr, 16, 1000) == 3);
+	CHECK(om_lr_at(&lr, 17, 1000) == 3 * sqrt(16.0 / 17));
+	CHECK(om_lr_at(&lr, 64, 1000) == 1.5 && om_lr_at(&lr, 256, 1000) == 0.75);
+	CHECK(om_lr_at(&lr, 64, 64) == 1.5); /* whatever the steps */
+	CHECK(om_lr_at(&lr, 2000, 1024) == 0.375);
+	lr = (struct om_lr){
+		.schedule = OM_POWER, .peak = 3.0, .warmup = 4, .reference = 100, .exponent = 0.5
+	};
+	CHECK(om_lr_at(&lr, 2, 900) == 1.5 && om_lr_at(&lr, 4, 900) == 3);
+	CHECK(om_lr_at(&lr, 5, 900) == 3 && om_lr_at(&lr, 100, 900) == 3);
+	CHECK(om_lr_at(&lr, 101, 900) < 3 && om_lr_at(&lr, 101, 900) > 2.98);
+	CHECK(om_lr_at(&lr, 400, 900) == 1.5 && om_lr_at(&lr, 900, 900) == 3 * pow(9, -0.5));
+	lr.reference = 0; /* warm-up's end */
+	CHECK(om_lr_at(&lr, 4, 900) == 3 && om_lr_at(&lr, 16, 900) == 1.5);
+	lr.exponent = 0;
+	CHECK(om_lr_at(&lr, 900, 900) == 3);
+}
+
+/* A decay that starts anywhere: it begins with the schedule's rate and ends at the final one. */
+static void
+test_decay_from(void)
+{
+	struct om_lr lr = { .peak = 2.0, .final = 0.25, .warmup = 10, .decay = 40 };
+
+	for (int s = OM_COSINE; s <= OM_POWER; s++) {
+		double start;
+		struct om_lr plain;
+
+		lr.schedule = s;
+		lr.reference = 20;
+		lr.exponent = 0.5;
+		lr.decay_from = 60;
+		plain = lr;
+		plain.decay_from = 0;
+		if (s == OM_WSD) /* it decays there, and not at its own place too */
+			plain.schedule = OM_CONSTANT;
+		for (uint64_t step = 1; step <= 60; step++)
+			CHECK(om_lr_at(&lr, step, 110) == om_lr_at(&plain, step, 110));
+		start = om_lr_at(&lr, 60, 110);
+		CHECK(om_lr_at(&lr, 80, 110) == 0.5 * start + 0.5 * 0.5);
+		CHECK(om_lr_at(&lr, 70, 110) == 0.75 * start + 0.25 * 0.5);
+		CHECK(om_lr_at(&lr, 99, 110) > 0.5 && om_lr_at(&lr, 100, 110) == 0.5);
+		CHECK(om_lr_at(&lr, 110, 110) == 0.5 && om_lr_at(&lr, 500, 110) == 0.5);
+		lr.decay_from = 10; /* at warm-up's end */
+		CHECK(om_lr_at(&lr, 10, 110) == 2 && om_lr_at(&lr, 50, 110) == 0.5);
+	}
+	lr = (struct om_lr){ .schedule = OM_CONSTANT, .peak = 1, .decay = 1, .decay_from = 9 };
+	CHECK(om_lr_at(&lr, 9, 10) == 1 && om_lr_at(&lr, 10, 10) == 0);
+}
+
+static void
+test_skip(void)
+{
+	struct om_conf c = { .skip_sigma = 2, .skip_window = 5 };
+	struct om_skip s;
+	double limit[2];
+
+	om_skip_open(&s, &c);
+	om_skip_step(&s, (double[]){ 1, 10 }, false);
+	om_skip_step(&s, (double[]){ 2, 20 }, false);
+	om_skip_limits(&s, limit);
+	CHECK(isinf(limit[0]) && isinf(limit[1])); /* two of five are not half of them */
+	om_skip_step(&s, (double[]){ 99, NAN }, true);
+	om_skip_step(&s, (double[]){ NAN, 7 }, true);
+	om_skip_limits(&s, limit);
+	CHECK(isinf(limit[0]) && s.n == 2 && s.row == 2 && s.total == 2);
+	om_skip_step(&s, (double[]){ 3, 30 }, false);
+	om_skip_limits(&s, limit); /* 1 2 3: mean 2, unbiased deviation 1 */
+	CHECK(limit[0] == 4 && limit[1] == 40 && s.row == 0 && s.total == 2);
+	om_skip_step(&s, (double[]){ 4, 40 }, false);
+	om_skip_step(&s, (double[]){ 5, 50 }, false);
+	om_skip_limits(&s, limit);
+	CHECK(limit[0] == 3 + 2 * sqrt(2.5) && s.n == 5);
+	om_skip_step(&s, (double[]){ 9, 60 }, false); /* 1 goes */
+	om_skip_limits(&s, limit);
+	CHECK(s.n == 5 && s.last[0][0] == 2 && s.last[0][4] == 9 && s.last[1][4] == 60);
+	CHECK(limit[0] == 4.6 + 2 * sqrt(29.2 / 4) && limit[1] == 40 + 2 * sqrt(250));
+	om_skip_close(&s);
+	c.skip_window = 2; /* one value has no deviation */
+	om_skip_open(&s, &c);
+	om_skip_step(&s, (double[]){ 1, 1 }, false);
+	om_skip_limits(&s, limit);
+	CHECK(isinf(limit[0]));
+	om_skip_step(&s, (double[]){ 3, 1 }, false);
+	om_skip_limits(&s, limit);
+	CHECK(limit[0] == 2 + 2 * sqrt(2) && limit[1] == 1);
+	om_skip_close(&s);
+	c.skip_sigma = 0;
+	om_skip_open(&s, &c);
+	for (int i = 0; i < 9; i++)
+		om_skip_step(&s, (double[]){ i, i }, false);
+	om_skip_limits(&s, limit);
+	CHECK(isinf(limit[0]) && isinf(limit[1]) && s.n == 0);
+	om_skip_close(&s);
 }
 
 /* RFC 3720, B.4; and both ways agree at any length and split. */
@@ -219,7 +322,12 @@ test_tensors(void)
 	static const uint32_t layer[] = { 3, 11 };
 	static const struct om_param param[] = {
 		{ .name = "a.weight", .numel = 5, .nlayers = 1 },
-		{ .name = "l.%l.e.%e.w%%", .numel = 6, .layer = layer, .nlayers = 2, .experts = 3 },
+		{ .name = "l.%l.e.%e.w%%",
+		    .hf_name = "%e/%l",
+		    .numel = 6,
+		    .layer = layer,
+		    .nlayers = 2,
+		    .experts = 3 },
 	};
 	struct om_model m = { .param = param, .nparams = 2 };
 	struct om_tensor t = { NULL, 0, 0, 0 };
@@ -228,10 +336,13 @@ test_tensors(void)
 
 	CHECK(om_tensor_count(&m) == 7);
 	for (size_t i = 0; om_tensor_next(&m, &t); i++) {
-		char *name = om_tensor_name(&t);
+		char *name = om_tensor_name(&t, false);
 
 		CHECK(i < OM_LEN(want) && strcmp(name, want[i]) == 0);
 		CHECK(t.first == (i ? (i - 1) * 6 : 0));
+		free(name);
+		name = om_tensor_name(&t, true);
+		CHECK(strcmp(name, i == 0 ? "a.weight" : i == 6 ? "2/11" : name) == 0);
 		free(name);
 	}
 }
@@ -263,7 +374,7 @@ test_data(void)
 	char dir[] = "/tmp/om-test-XXXXXX", *path[3];
 	static const char *const name[] = { "a.u16", "b.u32", "c.bin" };
 	struct om_model m = { .seq = S, .vocab = N };
-	struct om_conf c = { .order = OM_SEQUENTIAL, .paths = { path, 3 } };
+	struct om_set set = { "data", { path, 3 }, OM_AUTO, OM_SEQUENTIAL };
 	struct om_data d;
 	int32_t token[S], label[S];
 	int first = 0;
@@ -281,8 +392,8 @@ test_data(void)
 	for (int order = OM_SHUFFLE; order <= OM_SEQUENTIAL; order++) {
 		int moved = 0;
 
-		c.order = order;
-		om_data_open(&d, &m, &c);
+		set.order = order;
+		om_data_open(&d, &m, &set, 0);
 		CHECK(d.tokens == N && d.nseq == NSEQ && d.n == 3);
 		for (int epoch = 0; epoch < 2; epoch++) {
 			bool seen[NSEQ] = { false }, ok = true;
@@ -380,12 +491,151 @@ test_safetensors(void)
 #undef A
 }
 
+/* Every half and every bfloat16, against what their bits mean. */
+static void
+test_floats(void)
+{
+	static const struct {
+		uint16_t f16, bf16;
+		double x;
+	} known[] = {
+		{ 0x0000, 0x0000, 0 },
+		{ 0x3C00, 0x3F80, 1 },
+		{ 0xC000, 0xC000, -2 },
+		{ 0x7C00, 0x7F80, INFINITY },
+		{ 0xFC00, 0xFF80, -INFINITY },
+		{ 0x0001, 0x3380, 0x1p-24 }, /* the least subnormal half */
+		{ 0x83FF, 0xB880, -0x1.ff8p-15 },
+		{ 0x0400, 0x3880, 0x1p-14 },
+		{ 0x7BFF, 0x4780, 65504 },
+	};
+	static uint16_t all[65536];
+	static float x[65536];
+	bool good = true;
+	float one = 0;
+
+	for (uint32_t i = 0; i < 65536; i++)
+		all[i] = (uint16_t)i;
+	CHECK(om_st_floats("F16", all, 65536, x));
+	for (uint32_t i = 0; i < 65536; i++) {
+		int e = (int)(i >> 10 & 31);
+		double part = i & 1023, sign = i >> 15 ? -1 : 1;
+		double want = sign * (e ? ldexp(1024 + part, e - 25) : ldexp(part, -24));
+
+		if (e == 31)
+			good = good &&
+			       (part > 0 ? isnan(x[i]) : isinf(x[i]) && (x[i] > 0) == (sign > 0));
+		else
+			good = good && (double)x[i] == want && !signbit(x[i]) == (sign > 0);
+	}
+	CHECK(good);
+	CHECK(om_st_floats("BF16", all, 65536, x));
+	for (uint32_t i = 0; i < 65536; i++) {
+		uint32_t bits;
+
+		memcpy(&bits, &x[i], sizeof bits);
+		good = good && bits == i << 16;
+	}
+	CHECK(good);
+	for (size_t i = 0; i < OM_LEN(known); i++) {
+		CHECK(om_st_floats("F16", &known[i].f16, 1, &one) && (double)one == known[i].x);
+		if (i < 6)
+			CHECK(om_st_floats("BF16", &known[i].bf16, 1, &one) &&
+			      (double)one == known[i].x);
+	}
+	CHECK(om_st_floats("F32", &x[12345], 1, &one) && one == x[12345]);
+	CHECK(!om_st_floats("F64", all, 0, x) && !om_st_floats("I32", all, 0, x));
+}
+
+static void
+test_clip(void)
+{
+	char text[300], *end = text + 99;
+
+	memset(text, 'a', sizeof text);
+	memcpy(end, "\xC3\xB6", 2); /* does not fit */
+	text[100 + 1] = 0;
+	CHECK(strlen(om_clip(text)) == 99 + 3 && strcmp(om_clip(text) + 98, "a...") == 0);
+	text[99] = 0;
+	CHECK(om_clip(text) == text);
+	memset(text, 'a', sizeof text);
+	text[299] = 0;
+	CHECK(strlen(om_clip(text)) == 103);
+}
+
+/* What advice a directory of checkpoints gets, and what is pruned. */
+static void
+test_advice(void)
+{
+	char dir[] = "/tmp/om-test-XXXXXX", *path, *text;
+	struct om_ckpt k = { .dir = dir, .keep = 1 };
+	static const struct {
+		uint64_t good, first;
+		const char *resumed, *say; /* how the advice begins */
+	} row[] = {
+		{ 10, 0, NULL, "resume from DIR/step-000005" },
+		{ 5, 0, NULL, "resume by checkpoint.resume=DIR/step-000000: DIR/step-000005 is" },
+		{ 0, 0, NULL,
+		    "start anew with another checkpoint.dir: DIR/step-000005 is suspect" },
+		{ 5, 5, "step-000005",
+		    "resume from an earlier one by checkpoint.resume=DIR/step-000000: " },
+		{ 0, 0, "step-000000",
+		    "start anew with another checkpoint.dir: DIR/step-000000, which" },
+		{ 7, 5, "step-000005", "resume from DIR/step-000005" },
+	};
+
+	if (!mkdtemp(dir))
+		abort();
+	text = om_ckpt_advice(&k);
+	CHECK(strcmp(text, "start anew") == 0);
+	free(text);
+	for (uint64_t step = 0; step < 10; step += 5) {
+		mkdir(path = om_ckpt_step_path(dir, "", step), 0777);
+		free(path);
+	}
+	for (size_t i = 0; i < OM_LEN(row); i++) {
+		size_t used = 0;
+		const char *s = row[i].say;
+		bool same = true;
+
+		k.good = row[i].good;
+		k.first = row[i].first;
+		k.resumed = row[i].resumed ? om_text("%s/%s", dir, row[i].resumed) : NULL;
+		text = om_ckpt_advice(&k);
+		for (; *s && same; s++)
+			if (strncmp(s, "DIR", 3) == 0) {
+				same = strncmp(text + used, dir, strlen(dir)) == 0;
+				used += strlen(dir);
+				s += 2;
+			} else {
+				same = text[used++] == *s;
+			}
+		if (!same)
+			printf("%s\n", text);
+		CHECK(same);
+		free(text);
+		free(k.resumed);
+	}
+	om_ckpt_good(&k, 5); /* nothing is due */
+	CHECK(om_ckpt_newest_below(dir, 5, NULL) == 0);
+	k.due = true;
+	om_ckpt_good(&k, 5);
+	CHECK(om_ckpt_newest_below(dir, 5, NULL) == OM_NO_STEP);
+	CHECK(om_ckpt_newest_below(dir, OM_NO_STEP, NULL) == 5 && k.good == 6 && !k.due);
+	rmdir(path = om_ckpt_step_path(dir, "", 5));
+	free(path);
+	rmdir(dir);
+}
+
 int
 main(void)
 {
 	test_philox();
 	test_permute();
 	test_schedules();
+	test_schedules_endless();
+	test_decay_from();
+	test_skip();
 	test_crc();
 	test_npy();
 	test_data();
@@ -393,6 +643,9 @@ main(void)
 	test_tensors();
 	test_texts();
 	test_safetensors();
+	test_floats();
+	test_clip();
+	test_advice();
 	printf("%d passed, %d failed\n", passed, failed);
 	return failed != 0;
 }

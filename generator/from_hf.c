@@ -1,0 +1,337 @@
+/*
+ * --from-hf DIR: reads a Hugging Face config.json and prints a description of the same model. What
+ * the language cannot say is refused by name; nothing is passed over that would change the model.
+ */
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <yaml.h>
+
+#include "olmogen.h"
+
+struct json { /* a mapping of the file; JSON is YAML */
+	yaml_document_t *doc;
+	yaml_node_t *map;
+};
+static const char *path;
+static bool failed;
+
+static void
+refuse(const char *fmt, const char *a, const char *b)
+{
+	fprintf(stderr, "olmogen: error: %s: ", path);
+	fprintf(stderr, fmt, a, b);
+	fputc('\n', stderr);
+	failed = true;
+}
+
+static yaml_node_t *
+member(struct json j, const char *key)
+{
+	for (yaml_node_pair_t *p = j.map ? j.map->data.mapping.pairs.start : NULL;
+	     j.map && p < j.map->data.mapping.pairs.top; p++) {
+		yaml_node_t *k = yaml_document_get_node(j.doc, p->key);
+		if (k->type == YAML_SCALAR_NODE && !strcmp((char *)k->data.scalar.value, key))
+			return yaml_document_get_node(j.doc, p->value);
+	}
+	return NULL;
+}
+
+/* A scalar's text; NULL where it is missing or null. */
+static const char *
+text(struct json j, const char *key)
+{
+	yaml_node_t *n = member(j, key);
+	if (!n || n->type != YAML_SCALAR_NODE || !strcmp((char *)n->data.scalar.value, "null"))
+		return NULL;
+	return (char *)n->data.scalar.value;
+}
+
+static double
+number(struct json j, const char *key, double missing)
+{
+	const char *s = text(j, key);
+	char *end;
+	double x = s ? strtod(s, &end) : missing;
+
+	if (s && (*end || !isfinite(x)))
+		refuse("%s = %s is not a number", key, s);
+	if (isnan(x)) {
+		refuse("%s is missing%s", key, "");
+		return 1;
+	}
+	return x;
+}
+
+static bool
+yes(struct json j, const char *key)
+{
+	const char *s = text(j, key);
+	return s && !strcmp(s, "true");
+}
+
+static struct json
+mapping(struct json j, const char *key)
+{
+	yaml_node_t *n = member(j, key);
+	return (struct json){ j.doc, n && n->type == YAML_MAPPING_NODE ? n : NULL };
+}
+
+/* What a model_type means in the language; the columns that hf.c checks the other way round. */
+static const struct {
+	const char *model_type, *placement, *qk_norm;
+	bool moe, normalize; /* normalize: always, whatever norm_topk_prob says */
+} types[] = {
+	{ "llama", "pre", "none", false, false },
+	{ "qwen3", "pre", "head", false, false },
+	{ "olmo2", "post", "full", false, false },
+	{ "olmo3", "post", "full", false, false },
+	{ "olmoe", "pre", "full", true, false },
+	{ "qwen3_moe", "pre", "head", true, false },
+	{ "mixtral", "pre", "none", true, true },
+};
+
+static void
+rope_text(struct json j, bool slides, struct buf *b)
+{
+	/*
+	 * transformers 5 has rope_parameters, for some models one a layer type; before:
+	 * rope_scaling
+	 */
+	struct json p = mapping(j, "rope_parameters");
+	struct json of_type = mapping(p, slides ? "sliding_attention" : "full_attention");
+	p = of_type.map ? of_type : p;
+	struct json sc = p.map ? p : mapping(j, "rope_scaling");
+	double theta = number(j, "rope_theta", 10000);
+
+	if (p.map)
+		theta = number(p, "rope_theta", theta);
+	const char *type = sc.map ? text(sc, "rope_type") : NULL;
+
+	if (sc.map && !type)
+		type = text(sc, "type");
+	buf_printf(b, "rope { theta = %s", emit_double(theta));
+	if (type && !strcmp(type, "linear")) {
+		buf_printf(b, ", scaling = linear_scaling { factor = %s }",
+		    emit_double(number(sc, "factor", NAN)));
+	} else if (type && !strcmp(type, "yarn")) {
+		double factor = number(sc, "factor", NAN);
+		const char *truncate = text(sc, "truncate");
+		if (text(sc, "mscale") || (truncate && !strcmp(truncate, "false")))
+			refuse("yarn with mscale or without truncation is not known%s%s", "", "");
+		buf_printf(b,
+		    ", scaling = yarn { factor = %s, original_length = %.0f, beta_fast = %s, "
+		    "beta_slow = %s, attention_factor = %s }",
+		    emit_double(factor),
+		    number(sc, "original_max_position_embeddings",
+			number(j, "max_position_embeddings", NAN)),
+		    emit_double(number(sc, "beta_fast", 32)),
+		    emit_double(number(sc, "beta_slow", 1)),
+		    emit_double(number(sc, "attention_factor", 0.1 * log(factor) + 1)));
+	} else if (type && !strcmp(type, "llama3")) {
+		buf_printf(b,
+		    ", scaling = llama3 { factor = %s, original_length = %.0f, "
+		    "low_freq_factor = %s, high_freq_factor = %s }",
+		    emit_double(number(sc, "factor", NAN)),
+		    number(sc, "original_max_position_embeddings", NAN),
+		    emit_double(number(sc, "low_freq_factor", 1)),
+		    emit_double(number(sc, "high_freq_factor", 4)));
+	} else if (type && strcmp(type, "default")) {
+		refuse("rope_type = %s is not known%s", type, "");
+	}
+	buf_puts(b, " }");
+}
+
+static bool
+listed(struct json j, const char *key, uint32_t l)
+{
+	yaml_node_t *n = member(j, key);
+
+	for (yaml_node_item_t *i = n && n->type == YAML_SEQUENCE_NODE ? n->data.sequence.items.start
+								      : NULL;
+	     i && i < n->data.sequence.items.top; i++) {
+		yaml_node_t *v = yaml_document_get_node(j.doc, *i);
+		if (v->type == YAML_SCALAR_NODE &&
+		    strtoul((char *)v->data.scalar.value, NULL, 10) == l)
+			return true;
+	}
+	return false;
+}
+
+/* The l-th entry of layer_types is "sliding_attention". */
+static bool
+sliding(struct json j, uint32_t l)
+{
+	yaml_node_t *n = member(j, "layer_types");
+
+	if (!n || n->type != YAML_SEQUENCE_NODE ||
+	    l >= (size_t)(n->data.sequence.items.top - n->data.sequence.items.start))
+		return false;
+	n = yaml_document_get_node(j.doc, n->data.sequence.items.start[l]);
+	return n->type == YAML_SCALAR_NODE &&
+	       !strcmp((char *)n->data.scalar.value, "sliding_attention");
+}
+
+static void
+describe(struct json j, const char *name, struct buf *b)
+{
+	const char *type = text(j, "model_type");
+	uint32_t t = 0, windows = 0, dense = 0;
+
+	while (t < LEN(types) && (!type || strcmp(types[t].model_type, type)))
+		t++;
+	if (t == LEN(types)) {
+		refuse("model_type %s is not known; known are llama, qwen3, olmo2, olmo3, olmoe, "
+		       "qwen3_moe, "
+		       "mixtral%s",
+		    type ? type : "(missing)", "");
+		return;
+	}
+	double d = number(j, "hidden_size", NAN), heads = number(j, "num_attention_heads", NAN);
+	double kv = number(j, "num_key_value_heads", heads),
+	       layers = number(j, "num_hidden_layers", NAN);
+	double head_dim = number(j, "head_dim", floor(d / heads)),
+	       seq = number(j, "max_position_embeddings", NAN);
+	double window = number(j, "sliding_window", 0),
+	       hidden = number(j, "intermediate_size", NAN);
+	const char *act = text(j, "hidden_act");
+	if (act && strcmp(act, "silu") && strcmp(act, "swish"))
+		refuse("hidden_act = %s: only silu is known%s", act, "");
+	if (yes(j, "mlp_bias"))
+		refuse("mlp_bias = %s is not known%s", "true", "");
+	if (text(j, "clip_qkv"))
+		refuse("clip_qkv = %s is not known%s", text(j, "clip_qkv"), "");
+	if (yes(j, "use_sliding_window"))
+		refuse("use_sliding_window = %s is not known%s", "true", "");
+	if (types[t].moe && number(j, "decoder_sparse_step", 1) != 1)
+		refuse("decoder_sparse_step = %s: only 1 is known%s",
+		    text(j, "decoder_sparse_step"), "");
+	if (!(layers >= 1 && layers <= 1024)) {
+		refuse("num_hidden_layers is not in 1 .. 1024%s%s", "", "");
+		return;
+	}
+	for (uint32_t l = 0; l < (uint32_t)layers; l++) {
+		windows += window > 0 && sliding(j, l);
+		dense += types[t].moe && listed(j, "mlp_only_layers", l);
+	}
+	if (window > 0 && !windows && !strcmp(type, "mixtral"))
+		windows = (uint32_t)layers;
+
+	buf_printf(b,
+	    "-- from a Hugging Face config.json; the batch is yours to choose\nreturn trainer {\n"
+	    "  name = \"%s\",\n  model = transformer {\n",
+	    name);
+	buf_printf(b,
+	    "    vocab_size = %.0f,\n    d_model = %.0f,\n    n_layers = %.0f,\n"
+	    "    sequence_length = tonumber(arg.sequence_length) or %.0f,\n",
+	    number(j, "vocab_size", NAN), d, layers, seq);
+	buf_printf(b, "    norm = rms_norm { eps = %s },\n    norm_placement = \"%s\",\n",
+	    emit_double(number(j, "rms_norm_eps", 1e-6)), types[t].placement);
+	/* full attention and the sliding kind; what all layers are stands alone */
+	struct buf at[2] = { { 0 } };
+	for (int k = 0; k < 2; k++) {
+		buf_printf(&at[k],
+		    "attention {\n        n_heads = %.0f, n_kv_heads = %.0f, head_dim = %.0f,\n"
+		    "        qk_norm = \"%s\", bias = \"%s\", window = %.0f,\n        rope = ",
+		    heads, kv, head_dim, types[t].qk_norm,
+		    yes(j, "attention_bias") ? "all" : "none", k ? window : 0);
+		rope_text(j, k, &at[k]);
+		buf_puts(&at[k], ",\n      }");
+	}
+	if (windows && windows < (uint32_t)layers) {
+		buf_puts(b, "    attention = function(layer)\n      local full = {");
+		const char *sep = "";
+		for (uint32_t l = 0; l < (uint32_t)layers; l++)
+			if (!sliding(j, l)) {
+				buf_printf(b, "%s [%u] = true", sep, l);
+				sep = ",";
+			}
+		buf_printf(b,
+		    " }\n      if full[layer] then return %s end\n      return %s\n    end,\n",
+		    at[0].s, at[1].s);
+	} else {
+		buf_printf(b, "    attention = %s,\n", at[windows != 0].s);
+	}
+	const char *mlp = xprintf("mlp { hidden_size = %.0f }", hidden);
+	if (!types[t].moe) {
+		buf_printf(b, "    feed_forward = %s,\n", mlp);
+	} else {
+		double experts =
+		    number(j, text(j, "num_experts") ? "num_experts" : "num_local_experts", NAN);
+		const char *moe = xprintf(
+		    "moe {\n        num_experts = %.0f, top_k = %.0f, hidden_size = %.0f,\n"
+		    "        router = router { normalize = %s, load_balance = %s, z_loss = 0 },\n"
+		    "      }",
+		    experts, number(j, "num_experts_per_tok", NAN),
+		    number(j, "moe_intermediate_size", hidden),
+		    types[t].normalize || yes(j, "norm_topk_prob") ? "true" : "false",
+		    emit_double(number(j, "router_aux_loss_coef", 0.001)));
+		if (!dense) {
+			buf_printf(b, "    feed_forward = %s,\n", moe);
+		} else {
+			buf_puts(b, "    feed_forward = function(layer)\n      local dense = {");
+			const char *sep = "";
+			for (uint32_t l = 0; l < (uint32_t)layers; l++)
+				if (listed(j, "mlp_only_layers", l)) {
+					buf_printf(b, "%s [%u] = true", sep, l);
+					sep = ",";
+				}
+			buf_printf(b,
+			    " }\n      if dense[layer] then return %s end\n      return %s\n    "
+			    "end,\n",
+			    mlp, moe);
+		}
+	}
+	buf_printf(b,
+	    "    lm_head = lm_head { tied = %s },\n    init = normal { std = %s },\n  },\n",
+	    yes(j, "tie_word_embeddings") ? "true" : "false",
+	    emit_double(number(j, "initializer_range", 0.02)));
+	buf_puts(b, "  batch = batch { micro = 1, global = tonumber(arg.global) or 1 },\n}\n");
+}
+
+bool
+from_hf(const char *dir)
+{
+	struct buf b = { 0 }, name = { 0 };
+	size_t n;
+	yaml_parser_t parser;
+	yaml_document_t doc;
+	const char *base = dir + strlen(dir);
+
+	path = xprintf("%s/config.json", dir);
+	char *s = file_read(path, &n);
+	if (!s) {
+		refuse("%s%s", strerror(errno), "; give the folder of a Hugging Face model");
+		return false;
+	}
+	if (!yaml_parser_initialize(&parser))
+		internal("libyaml: out of memory");
+	yaml_parser_set_input_string(&parser, (unsigned char *)s, n);
+	if (!yaml_parser_load(&parser, &doc)) {
+		refuse("not JSON: %s%s", parser.problem ? parser.problem : "", "");
+		return false;
+	}
+	yaml_node_t *root = yaml_document_get_root_node(&doc);
+	if (!root || root->type != YAML_MAPPING_NODE) {
+		refuse("not a JSON object%s%s", "", "");
+		return false;
+	}
+	/* the folder's last part, in the letters that a name may have */
+	while (base > dir && base[-1] == '/')
+		base--;
+	const char *end = base;
+	while (base > dir && base[-1] != '/')
+		base--;
+	for (; base < end; base++)
+		if (strchr(
+			"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-", *base))
+			buf_add(&name, base, 1);
+	describe((struct json){ &doc, root },
+	    name.n && *name.s != '.' && *name.s != '-' ? name.s : "from-hf", &b);
+	yaml_document_delete(&doc);
+	yaml_parser_delete(&parser);
+	if (!failed)
+		fwrite(b.s, 1, b.n, stdout);
+	return !failed;
+}

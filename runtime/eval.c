@@ -1,0 +1,77 @@
+/* Loss on held-out data: in a run between steps, and as a command of its own. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "om_rt.h"
+
+void
+om_eval_open(struct om_eval *e, const struct om_model *m, const struct om_conf *c)
+{
+	*e = (struct om_eval){ .sequences = c->eval_sequences };
+	om_data_open(&e->data, m, &c->eval, c->seed);
+	if (!e->sequences || e->sequences > e->data.nseq)
+		e->sequences = e->data.nseq;
+	e->token = om_alloc(m->micro * m->seq, sizeof *e->token);
+	e->label = om_alloc(m->micro * m->seq, sizeof *e->label);
+}
+
+void
+om_eval_close(struct om_eval *e)
+{
+	om_data_close(&e->data);
+	free(e->token);
+	free(e->label);
+}
+
+bool
+om_eval_run(struct om_eval *e, const struct om_model *m, unsigned char *arena,
+    const volatile sig_atomic_t *stop, double *loss, uint64_t *tokens)
+{
+	size_t bytes = m->micro * m->seq * sizeof *e->token;
+
+	m->zero(arena); /* a step begins with it too, so it disturbs none */
+	for (uint64_t i = 0; i < e->sequences && !*stop; i += m->micro) {
+		for (uint64_t j = 0; j < m->micro; j++) {
+			int32_t *token = e->token + j * m->seq, *label = e->label + j * m->seq;
+
+			if (i + j < e->sequences) {
+				om_data_read(&e->data, i + j, token, label);
+			} else { /* fills the last microbatch, and counts nothing */
+				memset(token, 0, m->seq * sizeof *token);
+				memset(label, -1, m->seq * sizeof *label);
+			}
+		}
+		om_put(arena, m->token_off, e->token, bytes);
+		om_put(arena, m->label_off, e->label, bytes);
+		m->eval(arena, 0);
+	}
+	*tokens = e->sequences * m->seq;
+	/* the model divides by a step's tokens */
+	*loss = om_get_f64(arena, m->loss_off) * (double)(m->global * m->seq) / (double)*tokens;
+	return !*stop;
+}
+
+int
+om_eval(const struct om_model *m, struct om_conf *c)
+{
+	static const volatile sig_atomic_t never;
+	unsigned char *arena;
+	struct om_eval e;
+	struct om_log log;
+	uint64_t step, tokens;
+	double loss, before;
+
+	om_threads(c->threads);
+	om_eval_open(&e, m, c);
+	arena = om_arena_new(m->arena_bytes);
+	m->init(arena);
+	step = om_ckpt_weights(m, c, arena);
+	om_err_step(step);
+	om_log_open(&log, m, NULL, c, step);
+	before = om_now();
+	om_eval_run(&e, m, arena, &never, &loss, &tokens);
+	om_log_eval(&log, step, loss, tokens, om_now() - before);
+	om_log_close(&log);
+	om_eval_close(&e);
+	return 0;
+}

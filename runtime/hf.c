@@ -1,0 +1,367 @@
+/*
+ * Weights to and from Hugging Face's layout: config.json, model*.safetensors, and an index where
+ * there are several. The architecture, its names and its config.json are the generator's to know.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "json.h"
+
+enum { CHUNK = 1 << 20, LISTED = 10 };
+
+static void
+check_architecture(const struct om_model *m, const char *operation)
+{
+	if (!m->hf_config)
+		om_die(operation, "this model has no Hugging Face architecture: %s",
+		    m->hf_refusal ? m->hf_refusal : "it is not known why");
+}
+
+/* ---- export ---------------------------------------------------------------------------------- */
+
+static void
+check_empty(const char *path)
+{
+	DIR *d = opendir(path);
+	struct dirent *entry;
+
+	if (!d && errno != ENOENT)
+		om_die("export", "%s: %s; give a new directory", path, strerror(errno));
+	while (d && (entry = readdir(d)))
+		if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+			om_die("export", "%s is not empty; give a new directory", path);
+	if (d)
+		closedir(d);
+}
+
+int
+om_export(const struct om_model *m, const char *dir, const char *from)
+{
+	bool many = om_ckpt_newest_below(from, OM_NO_STEP, NULL) != OM_NO_STEP;
+	struct om_conf c = { .dir = om_text("%s", many ? from : ""),
+		.resume =
+		    many ? om_text("auto") : om_text("%s%s", strchr(from, '/') ? "" : "./", from) };
+	size_t n = strlen(dir);
+	char *to;
+	unsigned char *arena;
+
+	while (n > 1 && dir[n - 1] == '/') /* what is built stands beside it */
+		n--;
+	to = om_text("%.*s", (int)n, dir);
+	check_architecture(m, "export");
+	check_empty(to);
+	arena = om_arena_new(m->arena_bytes);
+	om_ckpt_weights(m, &c, arena);
+	om_ckpt_export(m, arena, to);
+	om_conf_free(&c);
+	free(to);
+	return 0;
+}
+
+/* ---- import ---------------------------------------------------------------------------------- */
+
+struct source {
+	const struct om_model *m;
+	const char *dir;
+	yaml_document_t ours, config, index; /* index: of the files, where there is one */
+	struct om_st *st;
+	const char **file; /* their names */
+	uint32_t n;
+};
+
+/* Reads DIR/name; false: there is no such file. */
+static bool
+read_json(const struct source *s, const char *name, yaml_document_t *doc)
+{
+	char *path = om_text("%s/%s", s->dir, name), *text;
+	size_t n;
+
+	text = om_file_read(path, (size_t)1 << 30, &n);
+	if (!text && errno != ENOENT)
+		om_die("import", "%s: %s", path, strerror(errno));
+	if (text && !om_json_load(doc, text, n))
+		om_die("import", "%s is not JSON; download it again", path);
+	free(path);
+	free(text);
+	return text;
+}
+
+/* The value at key, or where it is not there at its newer place; NULL: none, or null. */
+static const char *
+option(yaml_document_t *doc, const char *const key[2])
+{
+	for (int i = 0; i < 2 && key[i]; i++) {
+		const yaml_node_t *node = yaml_document_get_root_node(doc);
+		const char *dot = strchr(key[i], '.'), *text;
+		char section[32];
+
+		snprintf(section, sizeof section, "%.*s", dot ? (int)(dot - key[i]) : 0, key[i]);
+		if (dot)
+			node = om_json_get(doc, node, section);
+		text = om_json_text(om_json_get(doc, node, dot ? dot + 1 : key[i]));
+		if (*text && strcmp(text, "null") != 0)
+			return text;
+	}
+	return NULL;
+}
+
+/* As numbers where they are some: 1e-05 is 0.00001. */
+static bool
+equal(const char *a, const char *b)
+{
+	char *a_end, *b_end;
+	double x = strtod(a, &a_end), y = strtod(b, &b_end);
+
+	return *a_end || *b_end ? strcmp(a, b) == 0 : x == y;
+}
+
+/*
+ * What shapes do not tell, or tell less clearly. Not intermediate_size, which mixtures of experts
+ * carry for layers that they do not have.
+ */
+static void
+check_config(struct source *s)
+{
+	static const char *const key[][2] = {
+		{ "hidden_size" },
+		{ "num_hidden_layers" },
+		{ "vocab_size" },
+		{ "num_attention_heads" },
+		{ "num_key_value_heads" },
+		{ "head_dim" },
+		{ "hidden_act" },
+		{ "num_experts", "num_local_experts" },
+		{ "num_experts_per_tok" },
+		{ "moe_intermediate_size" },
+		{ "norm_topk_prob" },
+		{ "rms_norm_eps" },
+		{ "rope_theta", "rope_parameters.rope_theta" },
+		{ "rope_scaling.rope_type", "rope_parameters.rope_type" },
+		{ "rope_scaling.factor", "rope_parameters.factor" },
+		{ "sliding_window" },
+		{ "attention_bias" },
+		{ "tie_word_embeddings" },
+	};
+
+	if (!read_json(s, "config.json", &s->config))
+		om_die("import", "%s/config.json: %s; give the directory of a model", s->dir,
+		    strerror(ENOENT));
+	if (!om_json_load(&s->ours, s->m->hf_config, strlen(s->m->hf_config)))
+		om_die("import", "the trainer's own config.json is damaged; generate again");
+	for (size_t i = 0; i < OM_LEN(key); i++) {
+		const char *theirs = option(&s->config, key[i]), *ours = option(&s->ours, key[i]);
+
+		if (theirs && ours && !equal(theirs, ours))
+			om_die("import",
+			    "%s/config.json has %s = %s, the trainer's model %s; generate a "
+			    "trainer for this model",
+			    s->dir, key[i][0], om_clip(theirs), ours);
+	}
+}
+
+static void
+open_file(struct source *s, const char *name)
+{
+	char *path = om_text("%s/%s", s->dir, name);
+	const char *why = NULL;
+
+	for (uint32_t i = 0; i < s->n; i++)
+		if (strcmp(s->file[i], name) == 0) { /* the index has it once a tensor */
+			free(path);
+			return;
+		}
+	s->st = realloc(s->st, (s->n + 1) * sizeof *s->st);
+	s->file = realloc(s->file, (s->n + 1) * sizeof *s->file);
+	if (!s->st || !s->file)
+		om_die("memory", "cannot list %u files", s->n + 1);
+	s->file[s->n] = name;
+	if (!*name || strchr(name, '/') || (why = om_st_open(&s->st[s->n], path)))
+		om_die("import", "%s: %s", path,
+		    why ? why : "the index names a file outside of its directory");
+	s->n++;
+	free(path);
+}
+
+/* Opens the files that the index names, or the only one. */
+static void
+open_files(struct source *s)
+{
+	yaml_node_t *map;
+
+	if (!read_json(s, "model.safetensors.index.json", &s->index)) {
+		open_file(s, "model.safetensors");
+		return;
+	}
+	map = om_json_get(&s->index, yaml_document_get_root_node(&s->index), "weight_map");
+	if (!map || map->type != YAML_MAPPING_NODE)
+		om_die("import", "%s/model.safetensors.index.json has no \"weight_map\"", s->dir);
+	for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top;
+	     p++)
+		open_file(s, om_json_text(yaml_document_get_node(&s->index, p->value)));
+}
+
+/* Where the tensor is, NULL: nowhere; *file is the number of its file. */
+static const struct om_st_tensor *
+find(const struct source *s, const char *name, uint32_t *file)
+{
+	const struct om_st_tensor *found = NULL, *t;
+
+	for (uint32_t i = 0; i < s->n; i++)
+		if ((t = om_st_find(&s->st[i], name))) {
+			if (found)
+				om_die("import", "%s is in %s and in %s", om_clip(name),
+				    s->file[*file], s->file[i]);
+			found = t;
+			*file = i;
+		}
+	return found;
+}
+
+static int
+by_name(const void *a, const void *b)
+{
+	return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* Not a weight: older files keep the frequencies of rotary embeddings, tied heads are copies. */
+static bool
+needless(struct source *s, const char *name)
+{
+	static const char frequency[] = "rotary_emb.inv_freq";
+	static const char *const tied[2] = { "tie_word_embeddings" };
+	const char *ours = option(&s->ours, tied);
+	size_t n = strlen(name), m = sizeof frequency - 1;
+
+	return (n >= m && strcmp(name + n - m, frequency) == 0) ||
+	       (strcmp(name, "lm_head.weight") == 0 && ours && strcmp(ours, "true") == 0);
+}
+
+static void
+listed(FILE *f, uint32_t *count, const char *name)
+{
+	if ((*count)++ < LISTED)
+		fprintf(f, "%s%s", *count > 1 ? ", " : "", om_clip(name));
+}
+
+/* Every tensor of the model is in the files, and every one of the files in the model. */
+static void
+check_names(struct source *s, const struct om_entry *e, uint32_t n)
+{
+	char **name = om_alloc(n, sizeof *name), *text[2] = { NULL, NULL };
+	size_t size[2];
+	FILE *f[2] = { open_memstream(&text[0], &size[0]), open_memstream(&text[1], &size[1]) };
+	uint32_t count[2] = { 0, 0 }, file = 0;
+
+	if (!f[0] || !f[1])
+		om_die("memory", "cannot list tensors");
+	for (uint32_t i = 0; i < n; i++) {
+		name[i] = e[i].t.name;
+		if (!find(s, name[i], &file))
+			listed(f[0], &count[0], name[i]);
+	}
+	qsort(name, n, sizeof *name, by_name);
+	for (uint32_t i = 0; i < s->n; i++)
+		for (uint32_t j = 0; j < s->st[i].n; j++) {
+			char *other = s->st[i].tensor[j].name;
+
+			if (!bsearch(&other, name, n, sizeof *name, by_name) && !needless(s, other))
+				listed(f[1], &count[1], other);
+		}
+	for (int i = 0; i < 2; i++) {
+		if (count[i] > LISTED)
+			fprintf(f[i], " and %u more", count[i] - LISTED);
+		fclose(f[i]);
+	}
+	if (count[0] || count[1])
+		om_die("import", "%s: %s%s%s%s%s; generate a trainer for this model", s->dir,
+		    count[0] ? "has no " : "", text[0], count[0] && count[1] ? "; " : "",
+		    count[1] ? "has tensors that are not the model's: " : "", text[1]);
+	free(text[0]);
+	free(text[1]);
+	free(name);
+}
+
+/* Puts one tensor into the arena, after its shape and type have been checked. */
+static void
+load(struct source *s, unsigned char *arena, const struct om_entry *e, unsigned char *buf, float *x,
+    double *wide)
+{
+	uint32_t file = 0;
+	const struct om_st_tensor *t = find(s, e->t.name, &file);
+	uint64_t numel = (e->t.end - e->t.begin) / sizeof(float), width, at, off = e->off;
+	char shape[2][64] = { "", "" };
+
+	for (int i = 0; i < 2; i++) {
+		FILE *f = fmemopen(shape[i], sizeof shape[i], "w");
+
+		if (f) {
+			om_ckpt_shape(f, i ? &e->t : t);
+			fclose(f);
+		}
+	}
+	if (strcmp(shape[0], shape[1]) != 0)
+		om_die("import", "%s/%s: %s is %s, the model's is %s", s->dir, s->file[file],
+		    e->t.name, shape[0], shape[1]);
+	if (!om_st_floats(t->dtype, buf, 0, x))
+		om_die("import", "%s/%s: %s is %s, only F32, BF16 and F16 are read", s->dir,
+		    s->file[file], e->t.name, t->dtype);
+	at = s->st[file].data + t->begin;
+	width = numel ? (t->end - t->begin) / numel : 1;
+	for (size_t n; numel; numel -= n, at += n * width, off += n * s->m->real) {
+		n = numel < CHUNK ? (size_t)numel : CHUNK;
+		if (!om_pread_all(s->st[file].fd, buf, n * width, at))
+			om_die("import", "%s/%s: %s: %s", s->dir, s->file[file], e->t.name,
+			    errno ? strerror(errno) : "truncated");
+		om_st_floats(t->dtype, buf, n, x);
+		for (size_t i = 0; i < n; i++)
+			wide[i] = (double)x[i];
+		om_put(arena, off, s->m->real == 4 ? (void *)x : (void *)wide, n * s->m->real);
+	}
+}
+
+int
+om_import(const struct om_model *m, const char *from, const char *dir)
+{
+	struct source s = { .m = m, .dir = from };
+	struct om_conf c = { .dir = om_text("%s", dir) };
+	struct om_ckpt k;
+	unsigned char *arena, *buf = om_alloc(CHUNK, sizeof(float));
+	float *x = om_alloc(CHUNK, sizeof *x);
+	double *wide = om_alloc(CHUNK, sizeof *wide);
+	struct om_entry *e;
+	uint32_t n;
+	char *there;
+
+	check_architecture(m, "import");
+	check_config(&s);
+	open_files(&s);
+	e = om_ckpt_entries(m, true, &n);
+	check_names(&s, e, n);
+	arena = om_arena_new(m->arena_bytes);
+	for (uint32_t i = 0; i < n; i++)
+		load(&s, arena, &e[i], buf, x, wide);
+	om_ckpt_open(&k, m, NULL, NULL, &c);
+	if ((there = om_ckpt_newest(&k)))
+		om_die("import", "%s is here already; give another directory", there);
+	om_ckpt_save(&k, arena, 0);
+	printf("import: %s tensors, %s/step-000000; train on by checkpoint.dir=%s\n", om_commas(n),
+	    dir, dir);
+	om_ckpt_close(&k);
+	om_ckpt_entries_free(e, n);
+	for (uint32_t i = 0; i < s.n; i++)
+		om_st_close(&s.st[i]);
+	yaml_document_delete(&s.ours);
+	yaml_document_delete(&s.config);
+	if (s.index.nodes.start)
+		yaml_document_delete(&s.index);
+	om_conf_free(&c);
+	free(s.st);
+	free(s.file);
+	free(buf);
+	free(x);
+	free(wide);
+	return 0;
+}

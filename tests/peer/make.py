@@ -1,0 +1,186 @@
+#!/usr/bin/env python3
+"""Writes fixtures from Hugging Face's own implementations: small random models of each family with their weights,
+tokens, logits, losses, every gradient, and the weights after one AdamW step, in fp32 on the CPU.
+
+Usage: make.py OUT [SEED]. Needs PyTorch and transformers; what it writes is committed, so that the tests need neither.
+"""
+import json
+import os
+import random
+import sys
+import tempfile
+import traceback
+
+import torch
+import transformers
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+VOCAB, BATCH, SEQ = 61, 2, 14
+LR, BETAS, EPS, DECAY = 1e-2, (0.9, 0.95), 1e-8, 0.1
+BALANCE = 0.05  # weight of each layer's load-balance loss
+# keys of a config.json that do not say what the model computes
+NOT_THE_MODEL = """transformers_version dtype torch_dtype _name_or_path architectures attention_dropout bos_token_id
+    chunk_size_feed_forward eos_token_id id2label label2id is_encoder_decoder output_attentions output_hidden_states
+    pad_token_id problem_type return_dict use_cache pretraining_tp output_router_logits""".split()
+
+
+def draw(family, rng):
+    """A random small configuration, as keyword arguments of the family's config class."""
+    head = rng.choice([4, 6, 8])
+    kv = rng.choice([1, 2])
+    heads = kv * rng.choice([1, 2, 3])
+    square = family in ("olmo2", "olmo3", "olmoe")
+    width = heads * head if square else rng.choice([20, 24, 30])
+    if family == "llama":  # which insists on it, though head_dim is its own
+        width = heads * rng.choice([5, 8])
+    c = dict(
+        vocab_size=VOCAB, hidden_size=width, num_hidden_layers=rng.choice([2, 3]), num_attention_heads=heads,
+        num_key_value_heads=kv, intermediate_size=rng.choice([17, 24]), max_position_embeddings=SEQ,
+        rms_norm_eps=rng.choice([1e-5, 1e-3]), tie_word_embeddings=rng.random() < 0.5, hidden_act="silu",
+        attention_bias=False, use_cache=False, pad_token_id=None, bos_token_id=None, eos_token_id=None,
+    )
+    if not square:
+        c["head_dim"] = head
+    rope = {"rope_type": "default", "rope_theta": rng.choice([100.0, 10000.0])}
+    if family == "llama" and rng.random() < 0.7:
+        kind = rng.choice(["linear", "llama3", "yarn"])
+        rope.update(rope_type=kind, factor=4.0)
+        if kind == "llama3":
+            rope.update(original_max_position_embeddings=16, low_freq_factor=1.0, high_freq_factor=4.0)
+        if kind == "yarn":
+            rope.update(original_max_position_embeddings=16, beta_fast=4.0, beta_slow=1.0)
+    c["rope_parameters"] = rope
+    if family == "olmo3":
+        c["rope_parameters"] = {"sliding_attention": dict(rope), "full_attention": dict(rope)}
+        c["sliding_window"] = rng.choice([1, 3, 5])
+        c["layer_types"] = [rng.choice(["sliding_attention", "full_attention"])
+                            for _ in range(c["num_hidden_layers"])]
+        c["layer_types"][0] = "sliding_attention"
+    if family in ("olmoe", "qwen3_moe", "mixtral"):
+        experts = rng.choice([1, 4, 5])
+        key = "num_local_experts" if family == "mixtral" else "num_experts"
+        c[key] = experts
+        c["num_experts_per_tok"] = rng.choice([1, experts, max(1, experts // 2)])
+        c["router_aux_loss_coef"] = BALANCE
+    if family in ("olmoe", "qwen3_moe"):
+        c["norm_topk_prob"] = rng.random() < 0.5
+    if family == "qwen3_moe":
+        c["moe_intermediate_size"] = rng.choice([11, 16])
+        c["decoder_sparse_step"] = 1
+        c["mlp_only_layers"] = rng.choice([[], [0]])
+    if family == "mixtral":
+        c["sliding_window"] = None
+    return c
+
+
+def disk_names(model, family):
+    """(name on disk, parameter, part of it): transformers keeps experts in one tensor, checkpoints one by one."""
+    inner = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
+    if family == "mixtral":
+        inner = {"gate": "w1", "up": "w3", "down": "w2"}
+    for name, p in model.named_parameters():
+        where = name.replace(".mlp.", ".block_sparse_moe.") if family == "mixtral" else name
+        if name.endswith("experts.gate_up_proj"):
+            for e in range(p.shape[0]):
+                half = p.shape[1] // 2
+                base = where[: -len("gate_up_proj")] + str(e) + "."
+                yield base + inner["gate"] + ".weight", p, (e, slice(0, half))
+                yield base + inner["up"] + ".weight", p, (e, slice(half, None))
+        elif name.endswith("experts.down_proj"):
+            for e in range(p.shape[0]):
+                base = where[: -len("down_proj")] + str(e) + "."
+                yield base + inner["down"] + ".weight", p, (e,)
+        else:
+            yield where, p, ()
+
+
+def part(t, index):
+    for i in index[:1]:
+        t = t[i]
+    for i in index[1:]:
+        t = t[i]
+    return t.detach().clone().contiguous()
+
+
+def balance_losses(out, config):
+    """Each layer's E * sum(f P) with f as shares of the routed rows: 1 when balanced."""
+    experts = getattr(config, "num_experts", None) or config.num_local_experts
+    k = config.num_experts_per_tok
+    losses = []
+    for logits in out.router_logits:
+        probs = torch.softmax(logits.float(), dim=-1)
+        chosen = torch.topk(probs, k, dim=-1).indices
+        f = torch.nn.functional.one_hot(chosen, experts).float().sum(dim=(0, 1)) / (probs.shape[0] * k)
+        losses.append(experts * (f * probs.mean(dim=0)).sum())
+    return losses
+
+
+def write(out, family, index, seed):
+    rng = random.Random(f"{family} {index} {seed}")
+    torch.manual_seed(rng.randrange(1 << 30))
+    kwargs = draw(family, rng)
+    config = transformers.AutoConfig.for_model(family, **kwargs)
+    # grouped products want sizes that are multiples of 16 bytes; the eager ones take any
+    eager = dict(attn_implementation="eager", experts_implementation="eager")
+    model = transformers.AutoModelForCausalLM.from_config(config, **eager).float().train()
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.copy_(torch.randn_like(p) * (0.1 if p.dim() == 1 else 0.3) + (1 if p.dim() == 1 else 0))
+    tokens = torch.randint(0, VOCAB, (BATCH, SEQ + 1))
+    moe = family in ("olmoe", "qwen3_moe", "mixtral")
+    run = model(input_ids=tokens[:, :-1], **({"output_router_logits": True} if moe else {}))
+    loss = torch.nn.functional.cross_entropy(run.logits.float().reshape(-1, VOCAB), tokens[:, 1:].reshape(-1))
+    balance = balance_losses(run, config) if moe else []
+    (loss + BALANCE * sum(balance)).backward()
+
+    folder = os.path.join(out, f"{family}-{index}")
+    os.makedirs(folder, exist_ok=True)
+    names = list(disk_names(model, family))
+    weights, data = {}, {}
+    for name, p, index_ in names:
+        weights[name] = part(p, index_)
+        data["grad." + name] = part(p.grad, index_)
+    data["tokens"] = tokens.to(torch.int32)
+    data["logits"] = run.logits.detach().float().contiguous()
+    data["loss"] = loss.detach().reshape(1)
+    data["balance"] = torch.stack([b.detach() for b in balance]) if moe else torch.zeros(1)
+    matrices = [p for p in model.parameters() if p.dim() > 1]
+    vectors = [p for p in model.parameters() if p.dim() == 1]
+    torch.optim.AdamW([{"params": matrices, "weight_decay": DECAY}, {"params": vectors, "weight_decay": 0.0}],
+                      lr=LR, betas=BETAS, eps=EPS).step()
+    for name, p, index_ in names:
+        data["step." + name] = part(p, index_)
+    save_file(weights, os.path.join(folder, "model.safetensors"))
+    save_file(data, os.path.join(folder, "fixture.safetensors"))
+    text = config.to_dict()
+    for key in NOT_THE_MODEL:
+        text.pop(key, None)
+    with open(os.path.join(folder, "config.json"), "w") as f:
+        json.dump(text, f, indent=1, sort_keys=True)
+        f.write("\n")
+
+    # what transformers itself would write to disk has these very names
+    with tempfile.TemporaryDirectory() as saved_in:
+        model.save_pretrained(saved_in)
+        with safe_open(os.path.join(saved_in, "model.safetensors"), "pt") as saved:
+                have = set(saved.keys())
+    tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
+    if have - tied != {n for n, _, _ in names} - tied:
+        print("names differ:", sorted(have ^ {n for n, _, _ in names})[:8])
+    print(folder, sum(t.numel() for t in data.values()) * 4 // 1024, "KiB", "loss", loss.item())
+
+
+def main():
+    out, seed = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    print("torch", torch.__version__, "transformers", transformers.__version__)
+    for family in ("llama", "qwen3", "olmo2", "olmo3", "olmoe", "qwen3_moe", "mixtral"):
+        for index in range(2):
+            try:
+                write(out, family, index, seed)
+            except Exception:  # one family must not hide the others
+                print("FAILED", family, index)
+                traceback.print_exc()
+
+
+main()

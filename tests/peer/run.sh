@@ -1,0 +1,40 @@
+#!/bin/sh
+# Every committed fixture: --from-hf gives the description, the generated trainer must agree with what transformers
+# recorded (make.py).
+# The weights go in by `trainer import` and come out by `trainer export`. Needs neither PyTorch nor transformers.
+# Usage: tests/peer/run.sh OLMOGEN WORKDIR [FIXTURES]
+set -u
+olmogen=$1 work=$2 fixtures=${3:-$(dirname "$0")/fixtures}
+here=$(dirname "$0")
+passed=0 failed=0
+rm -rf "$work"
+mkdir -p "$work"
+
+for config in "$fixtures"/*/config.json; do
+	dir=$(dirname "$config")
+	name=$(basename "$dir")
+	tree=$work/$name
+	# the fixture's batch, and its optimizer: no clipping
+	"$olmogen" --from-hf="$dir" | sed 's/batch { .* }/batch { micro = 2, global = 2 },\
+  optimizer = adamw { clip_norm = 0 }/' >"$work/$name.lua"
+	if "$olmogen" --emit-only -o "$tree" "$work/$name.lua" >/dev/null &&
+		make -s -C "$tree" CFLAGS=-O1 LDFLAGS= >/dev/null &&
+		gcc -std=c11 -D_POSIX_C_SOURCE=200809L -O1 -Wall -Wextra -Werror -fopenmp -I"$tree/src" -I"$tree/runtime" \
+			-o "$tree/check" "$here/check.c" \
+			$(ls "$tree"/obj/src/*.o "$tree"/obj/inst/*.o "$tree"/obj/runtime/*.o | grep -v src/main.o) -lyaml -lm
+	then
+		"$tree/trainer" import "$dir" "$tree/in" >"$tree/log" 2>&1 &&
+			"$tree/trainer" export "$tree/out" "$tree/in" >>"$tree/log" 2>&1 || tail -n 3 "$tree/log"
+		out=$("$tree/check" "$dir/fixture.safetensors" "$dir/model.safetensors" "$tree/out/model.safetensors")
+		echo "$name: $(echo "$out" | tail -n 1)"
+		echo "$out" | grep FAIL | head -n 5
+		set -- $(echo "$out" | sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p')
+		passed=$((passed + ${1:-0})) failed=$((failed + ${2:-1}))
+	else
+		echo "$name: does not build"
+		failed=$((failed + 1))
+	fi
+done
+[ $passed -gt 0 ] || failed=$((failed + 1))
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]
