@@ -238,7 +238,7 @@ struct sizes {
 /* Value of an expression; internal error on a letter that is not bound. */
 uint64_t expr_eval(const char *e, size_t n, const struct sizes *z);
 
-/* ---- graph.c, model.c, grad.c, recompute.c, graphverify.c: logical tensors and ops ----------- */
+/* ---- graph.c, model.c, groups.c, grad.c, recompute.c, graphverify.c: tensors and ops ---------- */
 
 enum op_id {
 #define OP(name, ...) OP_##name,
@@ -346,6 +346,10 @@ struct graph {
 };
 
 struct graph *graph_build(struct object *trainer); /* forward, then gradients and update */
+/*
+ * groups.c: gives each parameter its group; patterns that match nothing, or split one, are errors.
+ */
+void graph_groups(struct graph *g);
 /* Checkpoint name with layer and expert filled in (texts: "3" or "*"). */
 const char *param_name(const char *hf, const char *layer, const char *expert);
 void grad_segment(struct graph *g, uint32_t seg); /* writes ops[BACKWARD] by op.def's rules */
