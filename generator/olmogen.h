@@ -238,7 +238,7 @@ struct sizes {
 /* Value of an expression; internal error on a letter that is not bound. */
 uint64_t expr_eval(const char *e, size_t n, const struct sizes *z);
 
-/* ---- graph.c, model.c, groups.c, grad.c, recompute.c, graphverify.c: tensors and ops ---------- */
+/* ---- graph.c, model.c, groups.c, grad.c, recompute.c, graphverify.c: tensors and ops --------- */
 
 enum op_id {
 #define OP(name, ...) OP_##name,

@@ -106,12 +106,20 @@ for t in main.c; do
 done
 
 # a description that needs more than there is: nothing is written
-"$olmogen" --emit-only -o "$work/none" models/olmoe-1b-7b.lua >/dev/null 2>&1
-[ ! -e "$work/none" ]
-is "a target without kernels is refused before anything is written" $?
-"$olmogen" --emit-only --target=cpu -D data=8 -o "$work/none" models/moe-8l.lua >/dev/null 2>&1
-[ ! -e "$work/none" ]
-is "several ranks are refused before anything is written" $?
+refused() { # name, first line of stderr; nothing is written
+	[ ! -e "$work/none" ] && [ "$(head -n 1 "$work/err")" = "$2" ]
+	is "$1" $?
+}
+"$olmogen" --emit-only -o "$work/none" models/olmoe-1b-7b.lua >/dev/null 2>"$work/err"
+refused "a target without kernels is refused before anything is written" \
+	"models/olmoe-1b-7b.lua:6:3: error: target cuda:sm_90a can be planned, but this version has no kernels for it"
+"$olmogen" --emit-only --target=cpu -D data=8 -o "$work/none" models/moe-8l.lua >/dev/null 2>"$work/err"
+refused "several ranks are refused before anything is written" \
+	"models/moe-8l.lua:41:25: error: parallel.data = 8: this version builds trainers of one rank"
+mkdir "$work/theirs"
+echo mine >"$work/theirs/Makefile"
+! "$olmogen" --emit-only -o "$work/theirs" models/tiny.lua >/dev/null 2>&1 && [ "$(cat "$work/theirs/Makefile")" = mine ]
+is "a folder of other files is left alone" $?
 
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]
