@@ -144,7 +144,8 @@ emit_step(const struct plan *p, struct tree *t)
 		struct buf f = { 0 };
 		uint32_t s = i ? g->update : g->init;
 		function(p, s, FORWARD, &f);
-		const char *body = strchr(f.s, '{');
+		const char *body =
+		    p->prog[s][FORWARD].n ? strchr(f.s, '{') : "{\n\t(void)arena; /* none */\n}\n";
 		buf_printf(b, "\n/* %s */\nvoid\nom_%s(unsigned char *arena)\n%s",
 		    i ? "squared norm of all gradients, clipping, then every parameter's step"
 		      : "constant tables, once",

@@ -14,16 +14,27 @@ local layers = random(5)
 local kinds = {}
 for i = 1, random(3) do
   if random(3) == 1 then
-    kinds[i] = mlp { hidden_size = wrong[1] and 0 or random(20) }
+    kinds[i] = mlp {
+      hidden_size = wrong[1] and 0 or random(20),
+      activation = pick { "swiglu", "geglu", "relu2" },
+    }
   else
-    local experts = random(7)
+    local groups = random(3)
+    local each = random(4)
+    local experts, top_groups = groups * each, random(groups)
     kinds[i] = moe {
       num_experts = experts,
-      top_k = wrong[2] and experts + 1 or random(experts),
+      top_k = wrong[2] and experts + 1 or random(top_groups * each),
       hidden_size = wrong[3] and "8" or random(12),
+      activation = pick { "swiglu", "geglu", "relu2" },
       shared_hidden_size = wrong[4] and -1 or pick { 0, 0, random(9) },
       router = router {
+        score = pick { "softmax", "sigmoid", "topk_softmax" },
         normalize = random(2) == 1,
+        weight_scale = pick { 1, 2.5 },
+        n_groups = groups,
+        top_groups = top_groups,
+        balance_over = pick { "batch", "sequence" },
         load_balance = pick { 0, 0.01, 0.5 },
         z_loss = pick { 0, 0.001 },
       },
@@ -33,6 +44,23 @@ end
 local order = {}
 for i = 1, layers do order[i] = pick(kinds) end
 local micro = random(3)
+local by_layer = {}
+for i = 1, layers do
+  by_layer[i] = attention {
+    n_heads = heads,
+    n_kv_heads = wrong[8] and heads + 1 or kv,
+    head_dim = wrong[9] and head_dim + 1 or head_dim,
+    qk_norm = wrong[10] and "both" or pick { "none", "full", "head" },
+    bias = pick { "none", "qkv", "all" },
+    window = pick { 0, random(20) },
+    rope = pick {
+      rope {}, nope {}, rope { theta = 500, scaling = linear_scaling { factor = 2 } },
+      rope { scaling = yarn { factor = 4, original_length = 8 } },
+      rope { scaling = llama3 { factor = 8, original_length = 8 } },
+    },
+  }
+end
+local kept = { recompute {}, recompute { what = "experts" }, recompute { what = "block" } }
 
 return trainer {
   name = "random-" .. arg.seed,
@@ -42,14 +70,12 @@ return trainer {
     d_model = wrong[6] and 2.5 or random(24),
     n_layers = wrong[7] and layers + 1 or layers,
     sequence_length = random(17),
-    attention = attention {
-      n_heads = heads,
-      n_kv_heads = wrong[8] and heads + 1 or kv,
-      head_dim = wrong[9] and head_dim + 1 or head_dim,
-      qk_norm = wrong[10] and "both" or pick { "none", "full", "head" },
-    },
+    norm_placement = pick { "pre", "post", "peri" },
+    embedding = embedding { scale = pick { 1, 4.5 }, norm = random(2) == 1 },
+    attention = random(2) == 1 and by_layer or by_layer[1],
     feed_forward = order,
-    lm_head = lm_head { tied = random(2) == 1 },
+    recompute = function() return pick(kept) end,
+    lm_head = lm_head { tied = random(2) == 1, z_loss = pick { 0, 1e-4 } },
   },
   batch = batch { micro = micro, global = wrong[11] and micro * 2 + (micro > 1 and 1 or 1 / 2) or micro * random(3) },
   precision = precision { weights = wrong[12] and "bf16" or pick { "fp32", "fp64" } },
