@@ -40,9 +40,9 @@ if echo 'int main(void){return 0;}' | gcc -x c - -lopenblas -o $work/try 2>/dev/
 		-Ikernels/cpu -o $work/bench_gemm tests/numeric/bench_gemm.c -lopenblas -lm
 	# Debian 12's OpenBLAS falls back to an old kernel on processors newer than itself: name the best it has
 	if grep -qm1 avx512f /proc/cpuinfo; then
-		OPENBLAS_CORETYPE=SkylakeX OMP_WAIT_POLICY=passive $work/bench_gemm
+		OPENBLAS_CORETYPE=SkylakeX OMP_WAIT_POLICY=passive GOMP_SPINCOUNT=30000 $work/bench_gemm
 	else
-		env -u OPENBLAS_CORETYPE OMP_WAIT_POLICY=passive $work/bench_gemm
+		env -u OPENBLAS_CORETYPE OMP_WAIT_POLICY=passive GOMP_SPINCOUNT=30000 $work/bench_gemm
 	fi
 else
 	echo "GEMM against OpenBLAS: skipped, libopenblas-dev is not installed"

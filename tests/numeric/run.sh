@@ -12,7 +12,7 @@ variant() {
 	dir=$work/$name
 	cflags="-O1 -fsanitize=undefined -fno-sanitize-recover=all"
 	if "$olmogen" $flags --emit-only -o "$dir" "$here/model.lua" >/dev/null &&
-		make -s -C "$dir" CFLAGS="$cflags" LDFLAGS="-fsanitize=undefined" >/dev/null &&
+		make -s -j2 -C "$dir" CFLAGS="$cflags" LDFLAGS="-fsanitize=undefined" >/dev/null &&
 		gcc -std=c11 -D_POSIX_C_SOURCE=200809L -O1 -Wall -Wextra -Werror -fopenmp $defs -I"$dir/src" \
 			-I"$dir/runtime" -fsanitize=undefined -o "$dir/model_check" "$here/model_check.c" \
 			$(ls "$dir"/obj/src/*.o "$dir"/obj/inst/*.o "$dir"/obj/runtime/*.o | grep -v src/main.o) -lyaml -lm
