@@ -24,9 +24,9 @@ om_proc_start(char **argv)
 		close(fd);
 	/*
 	 * libgomp's threads spin while they wait, and where cores are shared they spin away the
-	 * time of the one they wait for; asleep they are slow to wake. So they spin for some tens of
-	 * microseconds, an operator's gap, and then sleep. It reads its policy before main. That the
-	 * name is set ends the loop; a kernel that says no leaves a trainer that is only slower.
+	 * time of the one they wait for; asleep they are slow to wake. So they spin for some tens
+	 * of microseconds, an operator's gap, and then sleep. It reads its policy before main. That
+	 * the name is set ends the loop; a kernel that says no leaves a trainer that is slower.
 	 */
 	if (getenv("OMP_WAIT_POLICY") || setenv("OMP_WAIT_POLICY", "passive", 1) != 0 ||
 	    setenv("GOMP_SPINCOUNT", "30000", 0) != 0)
