@@ -67,6 +67,14 @@ check-peer: all
 	rm -rf build/peer && python3 tests/peer/make.py build/peer $(SEED)
 	sh tests/peer/run.sh build/olmogen build/check/peer build/peer
 
+# The same: training speed of tiny's shape beside PyTorch eager, on the same cores in turn.
+bench-peer: all
+	python3 tests/peer/bench.py config build/bench-peer
+	build/olmogen --from-hf=build/bench-peer | sed 's/batch { .* }/batch { micro = 8, global = 8 }/' \
+		> build/bench-peer/model.lua
+	build/olmogen -o build/bench-peer/tree build/bench-peer/model.lua
+	python3 tests/peer/bench.py run build/bench-peer/tree/trainer $(THREADS)
+
 bless: all
 	$(quiet)mkdir -p build/gold
 	BLESS=1 sh tests/gold/run.sh build/olmogen build/gold
@@ -111,6 +119,7 @@ help:
 	@echo 'make            builds build/olmogen'
 	@echo 'make check      runs all tests (ONLY=err,gold for some of them)'
 	@echo 'make check-peer fresh random models against transformers (needs PyTorch); SEED=1'
+	@echo 'make bench-peer training speed beside PyTorch eager (needs PyTorch); THREADS=2'
 	@echo 'make bench      prints times: plan, emission, build, GEMM against OpenBLAS, start'
 	@echo 'make lint       checks format and the rules of the house; make format formats'
 	@echo 'make bless      rewrites the golden files; look at the diff before you commit'
@@ -118,6 +127,6 @@ help:
 	@echo 'make clean      removes build/ and what is in out/'
 	@echo 'variables       CC CFLAGS SAN=address,undefined V=1'
 
-.PHONY: all check check-peer bless bench lint format deps demo install uninstall clean help
+.PHONY: all check check-peer bench-peer bless bench lint format deps demo install uninstall clean help
 .SECONDARY:
 -include $(GEN_OBJ:.o=.d)
