@@ -18,7 +18,6 @@ args(const struct instance *in, bool types)
 static void
 instances(const struct plan *p, struct tree *t)
 {
-	const char *guard = "";
 
 	for (uint32_t i = 1; i < p->inst.n; i++) {
 		const char *file = p->inst.a[i].kernel->file;
@@ -30,7 +29,7 @@ instances(const struct plan *p, struct tree *t)
 		int stem = (int)strcspn(file, ".");
 		struct buf *b = tree_file(t, xprintf("inst/%.*s.c", stem, file));
 		emit_banner(p, xprintf("instances of kernels/%s", file), "/*", "*/", b);
-		buf_printf(b, "#include \"config.h\"\n#include \"%s\"\n%s\n", file, guard);
+		buf_printf(b, "#include \"config.h\"\n#include \"%s\"\n\n", file);
 		for (uint32_t k = i; k < p->inst.n; k++) {
 			const struct instance *in = &p->inst.a[k];
 			struct buf line = { 0 };

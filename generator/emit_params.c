@@ -43,8 +43,9 @@ params(const struct plan *p, struct buf *b)
 		if (t->class != T_PARAM)
 			continue;
 		buf_printf(b, "\t{\n\t\t.name = \"%s\",\n", t->hf);
-		if (strcmp(hf_name(g, t->hf), t->hf))
-			buf_printf(b, "\t\t.hf_name = \"%s\",\n", hf_name(g, t->hf));
+		const char *exported = hf_name(g, t->hf);
+		if (strcmp(exported, t->hf))
+			buf_printf(b, "\t\t.hf_name = \"%s\",\n", exported);
 		emit_wrapped(b, 2,
 		    xprintf(".weight = OM_OFF_%s, .grad = OM_OFF_%s,", t->name,
 			g->tensor.a[t->grad].name));

@@ -78,20 +78,6 @@ mapping(struct json j, const char *key)
 	return (struct json){ j.doc, n && n->type == YAML_MAPPING_NODE ? n : NULL };
 }
 
-/* What a model_type means in the language; the columns that hf.c checks the other way round. */
-static const struct {
-	const char *model_type, *placement, *qk_norm;
-	bool moe, normalize; /* normalize: always, whatever norm_topk_prob says */
-} types[] = {
-	{ "llama", "pre", "none", false, false },
-	{ "qwen3", "pre", "head", false, false },
-	{ "olmo2", "post", "full", false, false },
-	{ "olmo3", "post", "full", false, false },
-	{ "olmoe", "pre", "full", true, false },
-	{ "qwen3_moe", "pre", "head", true, false },
-	{ "mixtral", "pre", "none", true, true },
-};
-
 static void
 rope_text(struct json j, bool slides, struct buf *b)
 {
@@ -177,11 +163,10 @@ static void
 describe(struct json j, const char *name, struct buf *b)
 {
 	const char *type = text(j, "model_type");
-	uint32_t t = 0, windows = 0, dense = 0;
+	const struct hf_family *family = hf_family(type);
+	uint32_t windows = 0, dense = 0;
 
-	while (t < LEN(types) && (!type || strcmp(types[t].model_type, type)))
-		t++;
-	if (t == LEN(types)) {
+	if (!family) {
 		refuse("model_type %s is not known; known are llama, qwen3, olmo2, olmo3, olmoe, "
 		       "qwen3_moe, "
 		       "mixtral%s",
@@ -204,7 +189,7 @@ describe(struct json j, const char *name, struct buf *b)
 		refuse("clip_qkv = %s is not known%s", text(j, "clip_qkv"), "");
 	if (yes(j, "use_sliding_window"))
 		refuse("use_sliding_window = %s is not known%s", "true", "");
-	if (types[t].moe && number(j, "decoder_sparse_step", 1) != 1)
+	if (family->moe && number(j, "decoder_sparse_step", 1) != 1)
 		refuse("decoder_sparse_step = %s: only 1 is known%s",
 		    text(j, "decoder_sparse_step"), "");
 	if (!(layers >= 1 && layers <= 1024)) {
@@ -213,7 +198,7 @@ describe(struct json j, const char *name, struct buf *b)
 	}
 	for (uint32_t l = 0; l < (uint32_t)layers; l++) {
 		windows += window > 0 && sliding(j, l);
-		dense += types[t].moe && listed(j, "mlp_only_layers", l);
+		dense += family->moe && listed(j, "mlp_only_layers", l);
 	}
 	if (window > 0 && !windows && !strcmp(type, "mixtral"))
 		windows = (uint32_t)layers;
@@ -227,15 +212,15 @@ describe(struct json j, const char *name, struct buf *b)
 	    "    sequence_length = tonumber(arg.sequence_length) or %.0f,\n",
 	    number(j, "vocab_size", NAN), d, layers, seq);
 	buf_printf(b, "    norm = rms_norm { eps = %s },\n    norm_placement = \"%s\",\n",
-	    emit_double(number(j, "rms_norm_eps", 1e-6)), types[t].placement);
+	    emit_double(number(j, "rms_norm_eps", 1e-6)), family->placement);
 	/* full attention and the sliding kind; what all layers are stands alone */
 	struct buf at[2] = { { 0 } };
 	for (int k = 0; k < 2; k++) {
 		buf_printf(&at[k],
 		    "attention {\n        n_heads = %.0f, n_kv_heads = %.0f, head_dim = %.0f,\n"
 		    "        qk_norm = \"%s\", bias = \"%s\", window = %.0f,\n        rope = ",
-		    heads, kv, head_dim, types[t].qk_norm,
-		    yes(j, "attention_bias") ? "all" : "none", k ? window : 0);
+		    heads, kv, head_dim, family->qk_norm, yes(j, "attention_bias") ? "all" : "none",
+		    k ? window : 0);
 		rope_text(j, k, &at[k]);
 		buf_puts(&at[k], ",\n      }");
 	}
@@ -254,7 +239,7 @@ describe(struct json j, const char *name, struct buf *b)
 		buf_printf(b, "    attention = %s,\n", at[windows != 0].s);
 	}
 	const char *mlp = xprintf("mlp { hidden_size = %.0f }", hidden);
-	if (!types[t].moe) {
+	if (!family->moe) {
 		buf_printf(b, "    feed_forward = %s,\n", mlp);
 	} else {
 		double experts =
@@ -265,7 +250,7 @@ describe(struct json j, const char *name, struct buf *b)
 		    "      }",
 		    experts, number(j, "num_experts_per_tok", NAN),
 		    number(j, "moe_intermediate_size", hidden),
-		    types[t].normalize || yes(j, "norm_topk_prob") ? "true" : "false",
+		    family->normalize == YES || yes(j, "norm_topk_prob") ? "true" : "false",
 		    emit_double(number(j, "router_aux_loss_coef", 0.001)));
 		if (!dense) {
 			buf_printf(b, "    feed_forward = %s,\n", moe);

@@ -148,12 +148,17 @@ check_dim(const struct arg_row *a, uint8_t d, uint64_t size, struct sizes *z)
 	    a->dim[d].n, a->dim[d].s, (unsigned long long)want);
 }
 
+bool
+op_flat(enum op_id op)
+{
+	return op == OP_sumsq || op == OP_adamw || op == OP_adamw_master;
+}
+
 const char *
 op_bind(const struct graph *g, const struct op *o, struct sizes *z)
 {
 	const struct op_row *r = op_row(o->op);
-	/* The update works on all layers of a parameter at once, as one flat vector. */
-	bool flat = o->op == OP_sumsq || o->op == OP_adamw || o->op == OP_adamw_master;
+	bool flat = op_flat(o->op);
 
 	*z = (struct sizes){ 0 };
 	for (uint8_t i = 0; i < r->nints; i++) {

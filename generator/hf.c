@@ -6,18 +6,7 @@
 
 #include "olmogen.h"
 
-enum { NO, YES, EITHER };
-
-struct family {
-	const char *architecture, *model_type;
-	const char *placement, *qk_norm;
-	int moe;       /* every layer, none, or by layer (what is not moe is in mlp_only_layers) */
-	int window;    /* sliding windows on some layers */
-	int normalize; /* of the router's weights */
-	int bias;      /* EITHER: attention_bias says */
-	bool square;   /* its heads make up the width exactly */
-};
-static const struct family families[] = {
+static const struct hf_family families[] = {
 	{ "LlamaForCausalLM", "llama", "pre", "none", NO, NO, EITHER, EITHER, false },
 	{ "Qwen3ForCausalLM", "qwen3", "pre", "head", NO, NO, EITHER, EITHER, false },
 	{ "Olmo2ForCausalLM", "olmo2", "post", "full", NO, NO, EITHER, EITHER, true },
@@ -26,6 +15,15 @@ static const struct family families[] = {
 	{ "Qwen3MoeForCausalLM", "qwen3_moe", "pre", "head", EITHER, NO, EITHER, EITHER, false },
 	{ "MixtralForCausalLM", "mixtral", "pre", "none", YES, NO, YES, NO, false },
 };
+
+const struct hf_family *
+hf_family(const char *model_type)
+{
+	for (unsigned i = 0; i < LEN(families) && model_type; i++)
+		if (!strcmp(families[i].model_type, model_type))
+			return &families[i];
+	return NULL;
+}
 
 /* What all layers have in common, and what no family knows. */
 struct facts {
@@ -102,7 +100,7 @@ find_facts(const struct graph *g)
 	return f;
 }
 
-static const struct family *
+static const struct hf_family *
 find_family(const struct graph *g, const struct facts *f)
 {
 	const struct object *tr = spec_obj(g->trainer, F_trainer_model);
@@ -112,7 +110,7 @@ find_family(const struct graph *g, const struct facts *f)
 	    spec_int(tr, F_transformer_d_model);
 
 	for (unsigned i = 0; i < LEN(families) && !f->odd; i++) {
-		const struct family *m = &families[i];
+		const struct hf_family *m = &families[i];
 		if (strcmp(m->placement, spec_str(tr, F_transformer_norm_placement)) ||
 		    strcmp(m->qk_norm, spec_str(f->at, F_attention_qk_norm)) ||
 		    (m->moe != EITHER && m->moe != f->has_moe) ||
@@ -204,7 +202,7 @@ hf_config(const struct graph *g, const char **reason)
 {
 	const struct object *tr = spec_obj(g->trainer, F_trainer_model);
 	struct facts f = find_facts(g);
-	const struct family *m = find_family(g, &f);
+	const struct hf_family *m = find_family(g, &f);
 	struct buf b = { 0 };
 
 	if (!m) {
@@ -213,9 +211,8 @@ hf_config(const struct graph *g, const char **reason)
 			      : "norm placement, QK norm, windows and experts in this combination";
 		return NULL;
 	}
-	const struct object *sized = f.mlp ? f.mlp : NULL;
 	int64_t hidden =
-	    sized ? spec_int(sized, F_mlp_hidden_size) : spec_int(f.moe, F_moe_hidden_size);
+	    f.mlp ? spec_int(f.mlp, F_mlp_hidden_size) : spec_int(f.moe, F_moe_hidden_size);
 	buf_printf(&b, "{\n  \"architectures\": [\"%s\"],\n  \"model_type\": \"%s\",\n",
 	    m->architecture, m->model_type);
 	buf_printf(
@@ -279,7 +276,7 @@ hf_name(const struct graph *g, const char *name)
 		{ "mlp.experts.%e.down_proj.weight", "block_sparse_moe.experts.%e.w2.weight" },
 	};
 	struct facts f = find_facts(g);
-	const struct family *m = find_family(g, &f);
+	const struct hf_family *m = find_family(g, &f);
 	const char *tail = strstr(name, "mlp.");
 
 	for (unsigned i = 0; m && !strcmp(m->model_type, "mixtral") && tail && i < LEN(mixtral);

@@ -368,6 +368,8 @@ graph_tensor(struct graph *g, const char *name, enum tensor_class c, enum dtype 
  * fault.
  */
 const char *op_bind(const struct graph *g, const struct op *o, struct sizes *z);
+/* The update works on all layers of a parameter at once, as one flat vector. */
+bool op_flat(enum op_id op);
 uint64_t op_flops(const struct graph *g, const struct op *o); /* one call, one layer */
 char *op_text(const struct graph *g, const struct op *o);
 
@@ -547,7 +549,21 @@ void emit_wrapped(struct buf *b, int tabs, const char *text);
 const char *emit_shape(const struct plan *p, const struct tensor *t);
 const char *emit_double(double x);
 void emit_prototype(const struct instance *in, bool types, struct buf *b);
-/* hf.c: what transformers calls the model; NULL and the reason if it knows no such architecture. */
+/*
+ * hf.c: the architectures of transformers that a model can be, the columns as our fields have them.
+ */
+enum { NO, YES, EITHER };
+struct hf_family {
+	const char *architecture, *model_type;
+	const char *placement, *qk_norm;
+	int moe;       /* every layer, none, or by layer (what is not moe is in mlp_only_layers) */
+	int window;    /* sliding windows on some layers */
+	int normalize; /* of the router's weights; EITHER: norm_topk_prob says */
+	int bias;      /* EITHER: attention_bias says */
+	bool square;   /* its heads make up the width exactly */
+};
+const struct hf_family *hf_family(const char *model_type); /* NULL: not known */
+/* What transformers calls the model; NULL and the reason if it knows no such architecture. */
 const char *hf_config(const struct graph *g, const char **reason);
 const char *hf_name(const struct graph *g, const char *name);
 /* The parts of emit, one a file or two of the tree. */

@@ -467,7 +467,7 @@ make_programs(struct plan *p)
 			for (uint32_t i = 0; i < g->seg.a[s].ops[ph].n; i++) {
 				const struct op *o = &g->seg.a[s].ops[ph].a[i];
 				struct program *prog = &p->prog[s][ph];
-				bool flat = s == g->update && o->op != OP_clip;
+				bool flat = op_flat(o->op);
 				const struct tensor *t = &g->tensor.a[o->arg[0]];
 				uint64_t n = flat ? mul64(tensor_elems(t), tensor_layers(g, t)) : 0;
 				if (flat && prog->n && adjacent(p, &prog->a[prog->n - 1], o)) {

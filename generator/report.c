@@ -13,6 +13,22 @@ scale(uint64_t bytes, uint64_t micro, const struct graph *g)
 	return mul64(bytes / g->B, micro);
 }
 
+/* Bytes of a tensor on a rank of a stage, all its layers there; what shares scratch counts once. */
+static uint64_t
+tensor_on_rank(const struct plan *p, const struct shard *s, uint32_t stage, tensor_id t)
+{
+	const struct tensor *x = &p->graph->tensor.a[t];
+	const struct mesh *m = &s->mesh;
+	bool resident = x->class == T_PARAM || x->class == T_GRAD || x->class == T_STATE;
+	bool experts = resident && p->graph->tensor.a[x->class == T_PARAM ? t : x->param].experts;
+	uint64_t n = mul64(tensor_elems(x), dtype_bytes(p, x->dtype));
+
+	if (p->place[t].region != R_SCRATCH)
+		n = mul64(n, stage_layers(s, stage, x));
+	n /= experts ? m->expert : 1;
+	return n / (x->class != T_STATE ? 1 : experts ? m->expert_data : m->data);
+}
+
 uint64_t
 rank_memory(const struct plan *p, const struct shard *s, uint32_t stage, uint64_t micro,
     uint64_t bytes[N_REGIONS])
@@ -28,14 +44,8 @@ rank_memory(const struct plan *p, const struct shard *s, uint32_t stage, uint64_
 	memset(bytes, 0, N_REGIONS * sizeof *bytes);
 	for (tensor_id t = 1; t < g->tensor.n; t++) {
 		const struct tensor *x = &g->tensor.a[t];
-		uint64_t n = mul64(tensor_elems(x), dtype_bytes(p, x->dtype));
-		n = mul64(n, stage_layers(s, stage, x));
-		if (x->class == T_PARAM || x->class == T_GRAD || x->class == T_STATE) {
-			bool experts = g->tensor.a[x->class == T_PARAM ? t : x->param].experts;
-			n = experts ? n / m->expert : n;
-			if (x->class == T_STATE)
-				n /= experts ? m->expert_data : m->data;
-		} else if (x->class == T_ACT) {
+		uint64_t n = tensor_on_rank(p, s, stage, t);
+		if (x->class == T_ACT) {
 			if (p->place[t].region != R_SAVED || p->place[t].kind != PLACE)
 				continue;
 			/* tensors that share a buffer count once */
@@ -85,19 +95,11 @@ five_largest(const struct plan *p, uint32_t stage, struct buf *out)
 	const struct graph *g = p->graph;
 	tensor_id top[5] = { 0 };
 	uint64_t size[5] = { 0 };
-	const struct mesh *m = &p->shard->mesh;
 
 	for (tensor_id t = 1; t < g->tensor.n; t++) {
-		const struct tensor *x = &g->tensor.a[t];
-		bool resident = x->class == T_PARAM || x->class == T_GRAD || x->class == T_STATE;
-		bool experts = resident && g->tensor.a[x->class == T_PARAM ? t : x->param].experts;
-		uint64_t n = mul64(tensor_elems(x), dtype_bytes(p, x->dtype));
-		if (resident || p->place[t].region == R_SAVED)
-			n = mul64(n, stage_layers(p->shard, stage, x));
+		uint64_t n = tensor_on_rank(p, p->shard, stage, t);
 		if (p->place[t].region == R_SAVED)
 			n = mul64(n, p->shard->stage[stage].slots);
-		n /= experts ? m->expert : 1;
-		n /= x->class != T_STATE ? 1 : experts ? m->expert_data : m->data;
 		for (int i = 0; i < 5; i++)
 			if (n > size[i]) {
 				memmove(&top[i + 1], &top[i], (size_t)(4 - i) * sizeof *top);
