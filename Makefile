@@ -26,8 +26,9 @@ ALL_CFLAGS = $(STD) $(WARN) -Igenerator $(LUA_CFLAGS) $(CFLAGS) $(san_flags)
 
 GEN_SRC = $(filter-out generator/embed.c,$(sort $(wildcard generator/*.c)))
 GEN_OBJ = $(GEN_SRC:%.c=$(B)/%.o) $(B)/embedded.o
-EMBEDDED = LICENSE $(sort $(wildcard templates/* runtime/*.[ch] runtime/*.def kernels/cpu/*.h))
-FORMATTED = $(wildcard generator/*.[ch] runtime/*.[ch] kernels/cpu/*.h tests/*/*.[ch])
+EMBEDDED = LICENSE $(sort $(wildcard templates/* runtime/*.[ch] runtime/*/*.[ch] runtime/*.def \
+	kernels/*/*.h))
+FORMATTED = $(wildcard generator/*.[ch] runtime/*.[ch] runtime/*/*.[ch] kernels/*/*.h tests/*/*.[ch])
 
 all: $(B)/olmogen
 
@@ -43,7 +44,7 @@ $(B)/embed: generator/embed.c
 	$(quiet)$(CC) $(STD) -O1 -Wall -Wextra -o $@ $<
 
 # A folder is newer than the table when a file came or went.
-$(B)/embedded.c: $(B)/embed $(EMBEDDED) templates runtime kernels/cpu
+$(B)/embedded.c: $(B)/embed $(EMBEDDED) templates runtime $(wildcard runtime/*/ kernels/*/)
 	$(quiet)$(B)/embed $(EMBEDDED) > $@.tmp && mv $@.tmp $@
 
 $(B)/embedded.o: $(B)/embedded.c

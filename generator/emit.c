@@ -101,23 +101,43 @@ emit_double(double x)
 	return xprintf(strpbrk(s, ".en") ? "%s" : "%s.0", s);
 }
 
+/*
+ * What a kernel calls the elements of a tensor. The kernels of a processor know one number type,
+ * chosen by config.h; a device has one for each format.
+ */
+static const char *
+c_type(const struct plan *p, enum dtype d)
+{
+	static const char *const real[] = { [2] = "om_bf16", [4] = "float", [8] = "double" };
+
+	switch (d) {
+	case DT_I32:
+		return "int32_t";
+	case DT_I64:
+		return "int64_t";
+	case DT_F64:
+		return "double";
+	default:
+		return p->target->arch ? real[dtype_bytes(p, d)] : "om_real";
+	}
+}
+
 /* The kernel's or launch function's parameters, from the op's row: "const om_real *x, ...". */
 void
-emit_prototype(const struct instance *in, bool types, struct buf *b)
+emit_prototype(const struct plan *p, const struct instance *in, bool types, struct buf *b)
 {
-	static const char *const ctype[] = { "om_real", "om_real", "om_real", "om_real", "int32_t",
-		"int64_t", "double" };
 	const struct op_row *r = op_row(in->kernel->op);
 
 	for (uint8_t i = 0; i < r->nin + r->nout; i++) {
 		buf_puts(b, i ? ", " : "");
 		if (types)
-			buf_printf(b, "%s%s *", i < r->nin ? "const " : "", ctype[r->arg[i].dtype]);
+			buf_printf(
+			    b, "%s%s *", i < r->nin ? "const " : "", c_type(p, r->arg[i].dtype));
 		/* "do" is a C word */
 		buf_printf(b, "%s%s", r->arg[i].name, strcmp(r->arg[i].name, "do") ? "" : "_");
 	}
 	if (*in->kernel->workspace)
-		buf_puts(b, types ? ", om_real *ws" : ", ws");
+		buf_printf(b, types ? ", %s *ws" : ", ws", c_type(p, DT_STAT));
 }
 
 static void
@@ -152,6 +172,19 @@ copy_kernels(const struct plan *p, struct tree *t)
 	}
 }
 
+/* The common part, and the target's own from a folder of its kernels' name. */
+static void
+copy_runtime(const struct plan *p, struct tree *t)
+{
+	for (uint32_t i = 0; i < n_embedded; i++) {
+		const char *name = embedded[i].path + strlen("runtime/"), *own = strchr(name, '/');
+		if (strncmp(embedded[i].path, "runtime/", 8) ||
+		    (own && strncmp(name, p->target->kernels, (size_t)(own - name))))
+			continue;
+		copy(t, xprintf("runtime/%s", own ? own + 1 : name), embedded[i].path);
+	}
+}
+
 static void
 emit_project(const struct plan *p, struct tree *t)
 {
@@ -166,22 +199,23 @@ emit_project(const struct plan *p, struct tree *t)
 	    "", &banner_make);
 	for (uint32_t i = 0; i < t->n; i++) {
 		const char *path = t->a[i].path;
-		size_t n = strlen(path);
-		if (path[n - 1] != 'c' || path[n - 2] != '.')
-			continue;
+		int stem = (int)strcspn(path, ".");
 		if (!strncmp(path, "inst/", 5))
-			buf_printf(&inst, " \\\n\t%.*s.o", (int)(n - 2), path);
-		if (!strncmp(path, "runtime/", 8))
-			buf_printf(&rt, " \\\n\t%.*s.o", (int)(n - 2), path);
+			buf_printf(&inst, " \\\n\t%.*s.o", stem, path);
+		if (!strncmp(path, "runtime/", 8) && !strcmp(path + stem, ".c"))
+			buf_printf(&rt, " \\\n\t%.*s.o", stem, path);
 	}
+	const struct embedded *mk = embedded_find(xprintf("templates/%s.mk", p->target->kernels));
+	const char *arch = p->target->arch ? xprintf("ARCH = %s\n", p->target->arch) : "";
 	plan_report(p, &plan_text);
 	*tree_file(t, "PLAN.txt") = plan_text;
 	template_fill(
 	    t, "src/main.c", "templates/main.c", (struct slot[]){ { "banner", banner_c.s } }, 1);
 	template_fill(t, "Makefile", "templates/Makefile",
 	    (struct slot[]){ { "banner", banner_make.s },
-		{ "objects", xprintf("INST =%s\nRUNTIME =%s\n", inst.s, rt.s) } },
-	    2);
+		{ "objects", xprintf("%sINST =%s\nRUNTIME =%s\n", arch, inst.s, rt.s) },
+		{ "target", (const char *)mk->data } },
+	    3);
 	template_fill(t, "README.md", "templates/README.md",
 	    (struct slot[]){ { "title", xprintf("# %s\n", name) },
 		{ "plan", xprintf("```\n%s```\n", plan_text.s) } },
@@ -243,9 +277,7 @@ emit(const struct plan *p, const char *resolved, uint32_t input, struct tree *t)
 	emit_launch(p, t);
 	emit_step(p, t);
 	emit_params(p, fingerprint, t);
-	for (uint32_t i = 0; i < n_embedded; i++)
-		if (!strncmp(embedded[i].path, "runtime/", 8))
-			copy(t, embedded[i].path, embedded[i].path);
+	copy_runtime(p, t);
 	copy_kernels(p, t);
 	copy(t, "LICENSE", "LICENSE");
 	emit_project(p, t);

@@ -25,9 +25,13 @@ config(const struct plan *p, struct tree *t)
 
 	emit_banner(p, "the numbers of the model and of its step", "/*", "*/", b);
 	buf_puts(b, "#ifndef OM_CONFIG_H\n#define OM_CONFIG_H\n\n#include <stdint.h>\n\n");
-	buf_printf(b, "#define OM_REAL %s\n", fp64 ? "double" : "float");
-	buf_printf(
-	    b, "#define OM_TOLERANCE %s /* of selftest, relative */\n\n", fp64 ? "1e-11" : "2e-5");
+	if (!p->target->arch)
+		buf_printf(b, "#define OM_REAL %s\n", fp64 ? "double" : "float");
+	/* of the largest value; products of bf16 are rounded to one part in 256 at their end */
+	buf_printf(b, "#define OM_TOLERANCE %s /* of selftest, relative */\n\n",
+	    p->target->arch ? "1.5e-2"
+	    : fp64          ? "1e-11"
+			    : "2e-5");
 	define(b, "OM_VOCAB", (uint64_t)spec_int(m, F_transformer_vocab_size), "vocabulary");
 	define(b, "OM_D_MODEL", (uint64_t)spec_int(m, F_transformer_d_model),
 	    "width of the residual stream");

@@ -7,11 +7,11 @@
 #include "olmogen.h"
 
 static const char *
-args(const struct instance *in, bool types)
+args(const struct plan *p, const struct instance *in, bool types)
 {
 	struct buf b = { 0 };
 
-	emit_prototype(in, types, &b);
+	emit_prototype(p, in, types, &b);
 	return b.s;
 }
 
@@ -27,9 +27,12 @@ instances(const struct plan *p, struct tree *t)
 		if (done)
 			continue;
 		int stem = (int)strcspn(file, ".");
-		struct buf *b = tree_file(t, xprintf("inst/%.*s.c", stem, file));
+		struct buf *b =
+		    tree_file(t, xprintf("inst/%.*s.%s", stem, file, p->target->arch ? "cu" : "c"));
 		emit_banner(p, xprintf("instances of kernels/%s", file), "/*", "*/", b);
-		buf_printf(b, "#include \"config.h\"\n#include \"%s\"\n\n", file);
+		if (!p->target->arch)
+			buf_puts(b, "#include \"config.h\"\n");
+		buf_printf(b, "#include \"%s\"\n\n", file);
 		for (uint32_t k = i; k < p->inst.n; k++) {
 			const struct instance *in = &p->inst.a[k];
 			struct buf line = { 0 };
@@ -57,12 +60,15 @@ launchers(const struct plan *p, struct tree *t)
 	emit_banner(p, "one launch function a kernel instance", "/*", "*/", h);
 	buf_puts(h, "#ifndef OM_LAUNCH_H\n#define OM_LAUNCH_H\n\n#include <stdint.h>\n\n#include "
 		    "\"config.h\"\n"
-		    "#include \"om.h\"\n\ntypedef OM_REAL om_real;\n\n");
+		    "#include \"om.h\"\n\n");
+	buf_puts(h, p->target->arch ? "typedef uint16_t om_bf16; /* its bits */\n\n"
+				    : "typedef OM_REAL om_real;\n\n");
 	buf_printf(
 	    h, "enum { OM_N_OPS = %u };\nextern struct om_op om_ops[OM_N_OPS];\n\n", p->inst.n - 1);
 	for (uint32_t i = 1; i < p->inst.n; i++)
 		emit_wrapped(h, 0,
-		    xprintf("void launch_%s(%s);", p->inst.a[i].name, args(&p->inst.a[i], true)));
+		    xprintf(
+			"void launch_%s(%s);", p->inst.a[i].name, args(p, &p->inst.a[i], true)));
 	buf_puts(h, "\n#endif\n");
 
 	c = tree_file(t, "src/launch.c");
@@ -70,7 +76,7 @@ launchers(const struct plan *p, struct tree *t)
 	buf_puts(c, "#include \"launch.h\"\n\n");
 	for (uint32_t i = 1; i < p->inst.n; i++) {
 		const struct instance *in = &p->inst.a[i];
-		emit_wrapped(c, 0, xprintf("void om_k_%s(%s);", in->name, args(in, true)));
+		emit_wrapped(c, 0, xprintf("void om_k_%s(%s);", in->name, args(p, in, true)));
 		emit_wrapped(c, 0, xprintf("double om_k_%s_check(uint64_t seed);", in->name));
 	}
 	buf_puts(c, "\nstruct om_op om_ops[OM_N_OPS] = {\n");
@@ -83,23 +89,51 @@ launchers(const struct plan *p, struct tree *t)
 			in->name, emit_double(in->flops), emit_double(in->bytes), in->name));
 	}
 	buf_puts(c, "};\n\n#define LAUNCH(op, call) \\\n\tdo { \\\n"
-		    "\t\tdouble start = om_profile ? om_now() : 0; \\\n\t\tcall; \\\n"
-		    "\t\tif (om_profile) { \\\n\t\t\tom_ops[op].seconds += om_now() - start; \\\n"
-		    "\t\t\tom_ops[op].calls++; \\\n\t\t} \\\n\t} while (0)\n");
+		    "\t\tif (om_profile) \\\n\t\t\tom_op_begin(); \\\n\t\tcall; \\\n"
+		    "\t\tif (om_profile) \\\n\t\t\tom_op_end(&om_ops[op]); \\\n\t} while (0)\n");
 	for (uint32_t i = 1; i < p->inst.n; i++) {
 		const struct instance *in = &p->inst.a[i];
 		buf_puts(c, "\nvoid\n");
-		emit_wrapped(c, 0, xprintf("launch_%s(%s)", in->name, args(in, true)));
+		emit_wrapped(c, 0, xprintf("launch_%s(%s)", in->name, args(p, in, true)));
 		buf_puts(c, "{\n");
 		emit_wrapped(
-		    c, 1, xprintf("LAUNCH(%u, om_k_%s(%s));", i - 1, in->name, args(in, false)));
+		    c, 1, xprintf("LAUNCH(%u, om_k_%s(%s));", i - 1, in->name, args(p, in, false)));
 		buf_puts(c, "}\n");
 	}
+}
+
+/* src/cubins.c: the compiled kernels as the runtime loads them. */
+static void
+cubins(const struct plan *p, struct tree *t)
+{
+	struct buf names = { 0 }, list = { 0 };
+	uint32_t n = t->n;
+
+	for (uint32_t i = 0; i < n; i++) {
+		const char *path = t->a[i].path;
+		int stem = (int)strcspn(path, ".") - 5;
+		if (strncmp(path, "inst/", 5))
+			continue;
+		buf_printf(&names, "CUBIN(%.*s)\n", stem, path + 5);
+		buf_printf(&list, "cubin_%.*s, ", stem, path + 5);
+	}
+	struct buf *b = tree_file(t, "src/cubins.c");
+	emit_banner(p, "the compiled kernels, embedded", "/*", "*/", b);
+	buf_puts(b, "#include <stddef.h>\n\n#include \"gpu.h\"\n\n#define CUBIN(name) \\\n"
+		    "\t__asm__(\".section .rodata\\n\\t.balign 64\\n\" \\\n"
+		    "\t\t\"cubin_\" #name \":\\n\\t.incbin \\\"inst/\" #name \".cubin\\\"\" \\\n"
+		    "\t\t\"\\n\\t.previous\\n\"); \\\n"
+		    "\textern const unsigned char cubin_##name[];\n");
+	buf_puts(b, names.s);
+	buf_puts(b, "\n");
+	emit_wrapped(b, 0, xprintf("const void *const om_cubins[] = { %sNULL };", list.s));
 }
 
 void
 emit_launch(const struct plan *p, struct tree *t)
 {
 	instances(p, t);
+	if (p->target->arch)
+		cubins(p, t);
 	launchers(p, t);
 }

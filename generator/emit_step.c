@@ -134,7 +134,7 @@ emit_step(const struct plan *p, struct tree *t)
 	struct buf *b = tree_file(t, "src/step.c");
 
 	emit_banner(p, "the step: forward, backward and update, one op a line", "/*", "*/", b);
-	buf_puts(b, "#include <string.h>\n\n#include \"launch.h\"\n#include \"layout.h\"\n#include "
+	buf_puts(b, "#include \"launch.h\"\n#include \"layout.h\"\n#include "
 		    "\"step.h\"\n");
 	for (uint32_t s = 0; s < g->seg.n; s++)
 		for (int ph = 0; ph < N_PHASES; ph++)
@@ -153,8 +153,8 @@ emit_step(const struct plan *p, struct tree *t)
 	}
 	buf_puts(b, "\n/* gradients and statistics, before the first microbatch of a step */\n"
 		    "void\nom_zero(unsigned char *arena)\n{\n"
-		    "\tmemset(arena + OM_GRAD, 0, OM_GRAD_BYTES);\n"
-		    "\tmemset(arena + OM_STAT, 0, OM_STAT_BYTES);\n}\n");
+		    "\tom_clear(arena + OM_GRAD, OM_GRAD_BYTES);\n"
+		    "\tom_clear(arena + OM_STAT, OM_STAT_BYTES);\n}\n");
 	static const struct {
 		const char *name;
 		int phase;

@@ -122,7 +122,11 @@ compile(struct object *trainer, const char *dir, const struct options *o)
 		return tree_check(&tree, dir);
 	if (!tree_write(&tree, dir, o->verbose))
 		return false;
-	return o->emit_only || build(dir, o->jobs, o->verbose);
+	if (o->emit_only)
+		return true;
+	if (p->target->arch && !nvrtc_build(&tree, dir, p->target->arch, o->jobs, o->verbose))
+		return false;
+	return build(dir, o->jobs, o->verbose);
 }
 
 /* All trainers of all files; two of one name would share a folder. */

@@ -165,6 +165,9 @@ char *spec_choices(const char *choices, const char *before, const char *after);
  */
 void spec_print(struct object *trainer, struct buf *out);
 
+/* The first field whose value stands on that line of resolved.lua; *f is which. */
+const struct value *spec_line(const struct object *trainer, uint32_t rline, enum field_id *f);
+
 /* A value as Lua on one line, for comparing; of LAYERS all entries. */
 const char *spec_text(const struct value *v);
 
@@ -211,6 +214,7 @@ void sandbox_reader(struct lua_State *L, int (*reader)(struct lua_State *), cons
 
 struct target_row {
 	const char *name, *kernels;
+	const char *arch; /* as the compiler of its kernels calls it, NULL: kernels are C */
 	double memory_gib, tflops, share, link_gbs;
 	const char *weights, *grads, *optimizer; /* the default formats */
 	const char *choices; /* the formats of weights it has kernels for, "a|b" */
@@ -548,7 +552,7 @@ bool from_hf(const char *dir);
 void emit_wrapped(struct buf *b, int tabs, const char *text);
 const char *emit_shape(const struct plan *p, const struct tensor *t);
 const char *emit_double(double x);
-void emit_prototype(const struct instance *in, bool types, struct buf *b);
+void emit_prototype(const struct plan *p, const struct instance *in, bool types, struct buf *b);
 /*
  * hf.c: the architectures of transformers that a model can be, the columns as our fields have them.
  */
@@ -583,7 +587,13 @@ bool tree_write(const struct tree *t, const char *dir, bool verbose);
 /* --check: false, and the first differences on stderr, if dir is not exactly this tree. */
 bool tree_check(const struct tree *t, const char *dir);
 
-/* ---- build.c --------------------------------------------------------------------------------- */
+/* ---- nvrtc.c, build.c ------------------------------------------------------------------------ */
+
+/*
+ * Compiles inst/NAME.cu of the tree to cubins beside them, as many at once as jobs. False, said
+ * why: no NVRTC here, an error, or a kernel that spills.
+ */
+bool nvrtc_build(const struct tree *t, const char *dir, const char *arch, int jobs, bool verbose);
 
 /* Runs the emitted Makefile. False if it failed (its output has been shown). */
 bool build(const char *dir, int jobs, bool verbose);

@@ -18,8 +18,24 @@ const char *const region_names[N_REGIONS] = { "input", "statistics", "constants"
 
 static const struct kernel_row kernel_rows[] = {
 #define KERNEL(op, target, file, macro, params, ws) { OP_##op, #target, file, #macro, params, ws },
+#define NEEDS(...)
 #include "kernel.def"
 #undef KERNEL
+#undef NEEDS
+};
+
+static const struct need {
+	enum op_id op;
+	const char *target;
+	char letter;
+	enum { MULTIPLE_OF, AT_MOST } rule;
+	uint64_t value;
+} needs[] = {
+#define KERNEL(...)
+#define NEEDS(op, target, letter, rule, value) { OP_##op, #target, letter, rule, value },
+#include "kernel.def"
+#undef KERNEL
+#undef NEEDS
 };
 
 uint64_t
@@ -527,6 +543,38 @@ plan(struct shard *s)
 	return p;
 }
 
+/* Sizes that the target's kernels cannot do, once each, at the field behind the op. */
+static void
+check_needs(const struct plan *p)
+{
+	uint64_t said[LEN(needs)] = { 0 };
+
+	for (uint32_t s = 0; s < p->graph->seg.n; s++)
+		for (uint32_t i = 0; i < p->prog[s][FORWARD].n; i++) {
+			const struct op *o = &p->prog[s][FORWARD].a[i].op;
+			struct sizes z;
+			for (uint32_t k = 0; k < LEN(needs); k++) {
+				const struct need *n = &needs[k];
+				if (n->op != o->op || strcmp(n->target, p->target->kernels) ||
+				    op_bind(p->graph, o, &z))
+					continue;
+				uint64_t x = z.v[n->letter - 'a'];
+				bool holds =
+				    n->rule == MULTIPLE_OF ? x % n->value == 0 : x <= n->value;
+				enum field_id f;
+				if (holds || said[k] == x)
+					continue;
+				said[k] = x;
+				const struct value *v = spec_line(p->graph->trainer, o->rline, &f);
+				diag_error(v->pos,
+				    "%s gives %s a size of %s; target %s has kernels for %s %llu",
+				    spec_name(f), op_row(o->op)->name, commas(x), p->target->name,
+				    n->rule == MULTIPLE_OF ? "multiples of" : "at most",
+				    (unsigned long long)n->value);
+			}
+		}
+}
+
 void
 plan_buildable(const struct plan *p)
 {
@@ -558,6 +606,7 @@ plan_buildable(const struct plan *p)
 			diag_help("use a smaller micro, sequence_length or top_k");
 			break;
 		}
+	check_needs(p);
 	if (!p->kernels) {
 		diag_error(spec_value(p->graph->trainer, F_trainer_target)->pos,
 		    "target %s can be planned, but this version has no kernels for it",

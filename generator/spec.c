@@ -525,3 +525,23 @@ spec_print(struct object *trainer, struct buf *out)
 					copy_lines(v->list[i], kind[f][k]);
 		}
 }
+
+const struct value *
+spec_line(const struct object *o, uint32_t rline, enum field_id *f)
+{
+	uint32_t first = first_field(o->type);
+
+	for (uint32_t i = first; i < N_FIELDS && fields[i].object == o->type; i++) {
+		const struct value *v = &o->v[i - first];
+		if (v->set && v->rline == rline) {
+			*f = (enum field_id)i;
+			return v;
+		}
+		for (uint32_t k = 0; k < v->n; k++) {
+			const struct value *inner = spec_line(v->list[k], rline, f);
+			if (inner)
+				return inner;
+		}
+	}
+	return NULL;
+}

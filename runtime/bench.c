@@ -1,6 +1,5 @@
 /* Measuring and checking the operators a trainer consists of. */
 #include <math.h>
-#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +13,7 @@ om_selftest(const struct om_model *m)
 {
 	uint32_t passed = 0, failed = 0;
 
-	om_threads(0);
+	om_device_start(0);
 	for (uint32_t i = 0; i < m->nops; i++) {
 		const struct om_op *op = &m->op[i];
 		double worst = 0;
@@ -74,52 +73,57 @@ table(const struct om_model *m, uint64_t steps, double seconds)
 	free(row);
 }
 
+/* A step on random tokens, done when this returns. */
+static void
+step_run(const struct om_model *m, unsigned char *arena, int32_t *token, uint64_t step)
+{
+	size_t n = m->micro * m->seq;
+
+	om_ctl_write(m, arena, 1e-4, step, NULL);
+	om_run(m, OM_RUN_ZERO, arena);
+	for (uint64_t i = 0; i < m->microbatches; i++) {
+		for (size_t j = 0; j < n; j++)
+			token[j] = (int32_t)(om_philox((struct om_philox){ { (uint32_t)j,
+							   (uint32_t)(j >> 32), (uint32_t)i,
+							   (uint32_t)step } },
+						 0)
+						 .v[0] %
+					     m->vocab);
+		om_put(arena, m->token_off, token, n * sizeof *token);
+		om_put(arena, m->label_off, token, n * sizeof *token);
+		om_run(m, OM_RUN_MICROBATCH, arena);
+	}
+	om_run(m, OM_RUN_UPDATE, arena);
+	om_get_f64(arena, m->loss_off);
+}
+
 int
 om_bench(const struct om_model *m, uint64_t steps)
 {
 	unsigned char *arena;
-	size_t n = m->micro * m->seq;
-	int32_t *token = om_alloc(n, sizeof *token);
+	int32_t *token = om_alloc(m->micro * m->seq, sizeof *token);
 	uint64_t tokens = m->global * m->seq;
-	double seconds = 0;
+	char device[64];
+	double seconds;
 
-	om_threads(0);
+	om_device_start(0);
 	arena = om_arena_new(m->arena_bytes);
-	m->init(arena);
+	om_run(m, OM_RUN_INIT, arena);
 	om_init_params(m, arena, 0);
-	printf("%s on %s: %llu steps of %s random tokens, %d threads\n", m->name, m->target,
-	    (unsigned long long)steps, om_commas(tokens), omp_get_max_threads());
+	om_device_text(device);
+	printf("%s on %s: %llu steps of %s random tokens, %s\n", m->name, m->target,
+	    (unsigned long long)steps, om_commas(tokens), device);
 	fflush(stdout);
-	for (uint64_t step = 0; step <= steps; step++) { /* the first one warms up */
-		double before;
-
-		if (step == 1) {
-			for (uint32_t i = 0; i < m->nops; i++) {
-				m->op[i].seconds = 0;
-				m->op[i].calls = 0;
-			}
-			om_profile = true;
-			seconds = 0;
-		}
-		before = om_now();
-		om_ctl_write(m, arena, 1e-4, step + 1, NULL);
-		m->zero(arena);
-		for (uint64_t i = 0; i < m->microbatches; i++) {
-			for (size_t j = 0; j < n; j++)
-				token[j] = (int32_t)(om_philox((struct om_philox){ { (uint32_t)j,
-								   (uint32_t)(j >> 32), (uint32_t)i,
-								   (uint32_t)step } },
-							 0)
-							 .v[0] %
-						     m->vocab);
-			om_put(arena, m->token_off, token, n * sizeof *token);
-			om_put(arena, m->label_off, token, n * sizeof *token);
-			m->forward(arena, 0);
-			m->backward(arena, 0);
-		}
-		m->update(arena);
-		seconds += om_now() - before;
-	}
+	step_run(m, arena, token, 1); /* warms up */
+	seconds = om_now();
+	for (uint64_t i = 0; i < steps; i++)
+		step_run(m, arena, token, 2 + i);
+	seconds = om_now() - seconds;
+	/* the operators one by one, in steps of their own: a device runs steps as graphs */
+	om_profile = true;
+	for (uint64_t i = 0; i < steps; i++)
+		step_run(m, arena, token, 2 + steps + i);
+	om_profile_end();
 	om_profile = false;
 	table(m, steps, seconds);
 	printf("%.3f ms a step, %s tokens/s, %.2f GFLOP/s\n", 1e3 * seconds / (double)steps,

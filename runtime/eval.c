@@ -29,7 +29,7 @@ om_eval_run(struct om_eval *e, const struct om_model *m, unsigned char *arena,
 {
 	size_t bytes = m->micro * m->seq * sizeof *e->token;
 
-	m->zero(arena); /* a step begins with it too, so it disturbs none */
+	om_run(m, OM_RUN_ZERO, arena); /* a step begins with it too, so it disturbs none */
 	for (uint64_t i = 0; i < e->sequences && !*stop; i += m->micro) {
 		for (uint64_t j = 0; j < m->micro; j++) {
 			int32_t *token = e->token + j * m->seq, *label = e->label + j * m->seq;
@@ -43,7 +43,7 @@ om_eval_run(struct om_eval *e, const struct om_model *m, unsigned char *arena,
 		}
 		om_put(arena, m->token_off, e->token, bytes);
 		om_put(arena, m->label_off, e->label, bytes);
-		m->eval(arena, 0);
+		om_run(m, OM_RUN_EVALUATE, arena);
 	}
 	*tokens = e->sequences * m->seq;
 	/* the model divides by a step's tokens */
@@ -61,10 +61,10 @@ om_eval(const struct om_model *m, struct om_conf *c)
 	uint64_t step, tokens;
 	double loss, before;
 
-	om_threads(c->threads);
+	om_device_start(c->threads);
 	om_eval_open(&e, m, c);
 	arena = om_arena_new(m->arena_bytes);
-	m->init(arena);
+	om_run(m, OM_RUN_INIT, arena);
 	step = om_ckpt_weights(m, c, arena);
 	om_err_step(step);
 	om_log_open(&log, m, NULL, c, step);

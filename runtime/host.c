@@ -175,51 +175,6 @@ om_available(void)
 	return host;
 }
 
-unsigned char *
-om_arena_new(uint64_t bytes)
-{
-	const uint64_t huge = 2 << 20; /* aligned, so that huge pages can back all of it */
-	uint64_t available = om_available();
-	unsigned char *p = MAP_FAILED;
-	struct rlimit limit;
-
-	if (bytes <= available && bytes <= SIZE_MAX - huge) {
-		p = mmap(
-		    NULL, bytes + huge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-		if (p == MAP_FAILED && getrlimit(RLIMIT_AS, &limit) == 0 &&
-		    limit.rlim_cur != RLIM_INFINITY)
-			om_die("arena",
-			    "needs %s (%s bytes): %s, the limit of all that a process maps is %s "
-			    "(ulimit -v); raise it",
-			    om_bytes(bytes), om_commas(bytes), strerror(errno),
-			    om_bytes(limit.rlim_cur));
-		if (p == MAP_FAILED)
-			om_die("arena", "needs %s (%s bytes): %s, though %s are available",
-			    om_bytes(bytes), om_commas(bytes), strerror(errno),
-			    om_bytes(available));
-	}
-	if (p == MAP_FAILED)
-		om_die("arena",
-		    "needs %s (%s bytes), %s are available; use a larger machine, or a smaller "
-		    "batch { micro } in the Lua description",
-		    om_bytes(bytes), om_commas(bytes), om_bytes(available));
-	p += (huge - (uintptr_t)p % huge) % huge;
-	madvise(p, bytes, MADV_HUGEPAGE); /* a wish; kernels without it say no */
-	return p;
-}
-
-void
-om_put(unsigned char *arena, uint64_t off, const void *src, size_t n)
-{
-	memcpy(arena + off, src, n);
-}
-
-void
-om_get(const unsigned char *arena, uint64_t off, void *dst, size_t n)
-{
-	memcpy(dst, arena + off, n);
-}
-
 double
 om_get_f64(const unsigned char *arena, uint64_t off)
 {
@@ -227,4 +182,26 @@ om_get_f64(const unsigned char *arena, uint64_t off)
 
 	om_get(arena, off, &x, sizeof x);
 	return x;
+}
+
+void
+om_part(const struct om_model *m, enum om_part part, unsigned char *arena)
+{
+	switch (part) {
+	case OM_RUN_INIT:
+		m->init(arena);
+		break;
+	case OM_RUN_ZERO:
+		m->zero(arena);
+		break;
+	case OM_RUN_MICROBATCH:
+		m->forward(arena, 0);
+		m->backward(arena, 0);
+		break;
+	case OM_RUN_UPDATE:
+		m->update(arena);
+		break;
+	default:
+		m->eval(arena, 0);
+	}
 }

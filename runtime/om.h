@@ -70,11 +70,15 @@ struct om_op {
 	/* largest relative error against a naive fp64 version, sampled; NULL: none */
 	double (*check)(uint64_t seed);
 	double tolerance;
-	double seconds; /* summed by the launch function while om_profile is set */
+	double seconds; /* summed by om_op_end */
 	uint64_t calls;
 };
+/* Around a kernel's launch while om_profile is set. */
 extern bool om_profile;
-double om_now(void); /* monotonic seconds */
+void om_op_begin(void);
+void om_op_end(struct om_op *op);
+void om_clear(void *p, uint64_t bytes); /* zeroes a part of the arena, in order with the kernels */
+double om_now(void);                    /* monotonic seconds */
 
 struct om_model {
 	int abi;

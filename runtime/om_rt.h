@@ -63,12 +63,33 @@ const char *om_bytes(uint64_t n);     /* 1.50 GiB */
 const char *om_clock(double seconds); /* 0:42, 1:02:03 */
 uint64_t om_available(void); /* bytes this process may still take, by the kernel's own account */
 
-/* The arena: all of a trainer's memory. These four are all that knows where it lies. */
+double om_get_f64(const unsigned char *arena, uint64_t off);
+
+/* ---- TARGET/device.c: what computes, and the memory it computes in --------------------------- */
+
+/* Before any of these; threads of the host, 0: all. What is missing ends the process. */
+void om_device_start(uint64_t threads);
+/*
+ * The arena: all of a trainer's memory. Puts, parts and gets happen in the order they are asked
+ * for; only a get waits.
+ */
 unsigned char *
 om_arena_new(uint64_t bytes); /* zeroed; not enough: ends the process, saying how much */
 void om_put(unsigned char *arena, uint64_t off, const void *src, size_t n);
 void om_get(const unsigned char *arena, uint64_t off, void *dst, size_t n);
-double om_get_f64(const unsigned char *arena, uint64_t off);
+/* The parts that steps consist of; each is one graph of a device that has them. */
+enum om_part {
+	OM_RUN_INIT,
+	OM_RUN_ZERO,
+	OM_RUN_MICROBATCH,
+	OM_RUN_UPDATE,
+	OM_RUN_EVALUATE,
+	OM_N_PARTS
+};
+void om_run(const struct om_model *m, enum om_part part, unsigned char *arena);
+void om_part(const struct om_model *m, enum om_part part, unsigned char *arena); /* its launches */
+void om_profile_end(void);          /* what was launched while om_profile was set is measured */
+void om_device_text(char text[64]); /* "2 threads", "NVIDIA H200" */
 
 /* ---- proc.c: the process --------------------------------------------------------------------- */
 

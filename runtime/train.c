@@ -1,6 +1,5 @@
 /* The training loop. */
 #include <math.h>
-#include <omp.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,16 +67,15 @@ step_run(struct run *r, uint64_t step)
 	om_skip_limits(&r->skip, limit);
 	/* Adam's correction is of moments, which a skipped step leaves alone */
 	om_ctl_write(m, r->arena, lr, step - r->skip.total, limit);
-	m->zero(r->arena);
+	om_run(m, OM_RUN_ZERO, r->arena);
 	for (uint64_t i = 0; i < m->microbatches; i++) {
 		for (uint64_t j = 0; j < m->micro; j++, g++)
 			om_data_read(&r->data, g, r->token + j * m->seq, r->label + j * m->seq);
 		om_put(r->arena, m->token_off, r->token, bytes);
 		om_put(r->arena, m->label_off, r->label, bytes);
-		m->forward(r->arena, 0);
-		m->backward(r->arena, 0);
+		om_run(m, OM_RUN_MICROBATCH, r->arena);
 	}
-	m->update(r->arena);
+	om_run(m, OM_RUN_UPDATE, r->arena);
 	loss = om_get_f64(r->arena, m->loss_off);
 	norm2 = om_get_f64(r->arena, m->ctl_off + 8 * OM_NORM2);
 	skipped = r->skip.sigma > 0 && om_get_f64(r->arena, m->ctl_off + 8 * OM_SKIPPED) != 0;
@@ -133,8 +131,8 @@ check_last(struct run *r, uint64_t done)
 
 	if (!r->ckpt.dir)
 		return;
-	r->m->zero(r->arena);
-	r->m->eval(r->arena, 0);
+	om_run(r->m, OM_RUN_ZERO, r->arena);
+	om_run(r->m, OM_RUN_EVALUATE, r->arena);
 	if (isfinite(om_get_f64(r->arena, r->m->loss_off))) {
 		om_ckpt_good(&r->ckpt, done);
 		return;
@@ -151,9 +149,12 @@ header(const struct run *r, uint64_t done, double start)
 	const struct om_data *d = &r->data;
 	double epoch = (double)d->nseq / (double)m->global;
 
-	printf("%s on %s: %s parameters (%s active), %s tokens a step, %d threads\n", m->name,
-	    m->target, om_commas(m->params_total), om_commas(m->params_active),
-	    om_commas(m->global * m->seq), omp_get_max_threads());
+	char device[64];
+
+	om_device_text(device);
+	printf("%s on %s: %s parameters (%s active), %s tokens a step, %s\n", m->name, m->target,
+	    om_commas(m->params_total), om_commas(m->params_active), om_commas(m->global * m->seq),
+	    device);
 	printf("data: %s tokens in %s file%s, %s sequences, an epoch is %.*f steps\n",
 	    om_commas(d->tokens), om_commas(d->n), d->n == 1 ? "" : "s", om_commas(d->nseq),
 	    epoch < 10 ? 2 : 0, epoch);
@@ -185,14 +186,14 @@ om_train(const struct om_model *m, struct om_conf *c, double start)
 	char *last;
 
 	signal(SIGPIPE, SIG_IGN); /* who reads the console may leave */
-	om_threads(c->threads);
+	om_device_start(c->threads);
 	om_data_open(&r.data, m, &c->data, c->seed);
 	if (c->eval.paths.n)
 		om_eval_open(&r.eval, m, c);
 	om_skip_open(&r.skip, c);
 	om_ckpt_open(&r.ckpt, m, &r.data, &r.skip, c);
 	r.arena = om_arena_new(m->arena_bytes);
-	m->init(r.arena);
+	om_run(m, OM_RUN_INIT, r.arena);
 	r.token = om_alloc(m->micro * m->seq, sizeof *r.token);
 	r.label = om_alloc(m->micro * m->seq, sizeof *r.label);
 	if (!om_ckpt_resume(&r.ckpt, c, r.arena, &done))

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "layout.h"
+#include "om.h"
 #include "step.h"
 #include "trace.h"
 
@@ -24,6 +25,12 @@ trace(const char *name, int n, ...)
 		printf(" %td", va_arg(ap, unsigned char *) - arena);
 	va_end(ap);
 	putchar('\n');
+}
+
+void
+om_clear(void *p, uint64_t bytes)
+{
+	printf("om_clear %td of %llu\n", (unsigned char *)p - arena, (unsigned long long)bytes);
 }
 
 int

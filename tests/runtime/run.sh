@@ -33,10 +33,10 @@ cc="${CC:-gcc} -std=c11 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -Wall -Wextr
 san="-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all"
 mkdir "$work/o" "$work/s"
 {
-	for f in "$root"/runtime/*.c; do
+	for f in "$root"/runtime/*.c "$root"/runtime/cpu/*.c; do
 		b=$(basename "$f" .c)
-		echo "$cc -O2 -c $f -o $work/o/$b.o"
-		echo "$cc $san -c $f -o $work/s/$b.o"
+		echo "$cc -I$root/runtime -O2 -c $f -o $work/o/$b.o"
+		echo "$cc -I$root/runtime $san -c $f -o $work/s/$b.o"
 	done
 	m=$root/tests/unit/runtime_model.c
 	echo "$cc -O2 -c $m -o $work/float.o"

@@ -365,12 +365,11 @@ struct om_op om_ops[OM_N_OPS] = {
 
 #define LAUNCH(op, call) \
 	do { \
-		double start = om_profile ? om_now() : 0; \
+		if (om_profile) \
+			om_op_begin(); \
 		call; \
-		if (om_profile) { \
-			om_ops[op].seconds += om_now() - start; \
-			om_ops[op].calls++; \
-		} \
+		if (om_profile) \
+			om_op_end(&om_ops[op]); \
 	} while (0)
 
 void

@@ -2,8 +2,6 @@
  * mixed:
  * the step: forward, backward and update, one op a line
  */
-#include <string.h>
-
 #include "launch.h"
 #include "layout.h"
 #include "step.h"
@@ -721,8 +719,8 @@ om_update(unsigned char *arena)
 void
 om_zero(unsigned char *arena)
 {
-	memset(arena + OM_GRAD, 0, OM_GRAD_BYTES);
-	memset(arena + OM_STAT, 0, OM_STAT_BYTES);
+	om_clear(arena + OM_GRAD, OM_GRAD_BYTES);
+	om_clear(arena + OM_STAT, OM_STAT_BYTES);
 }
 
 void

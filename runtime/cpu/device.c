@@ -1,0 +1,97 @@
+/* The device that is this machine's processor: the arena is ordinary memory, a part is a call. */
+#include <errno.h>
+#include <omp.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#include "om_rt.h"
+
+void
+om_device_start(uint64_t threads)
+{
+	om_threads(threads);
+}
+
+unsigned char *
+om_arena_new(uint64_t bytes)
+{
+	const uint64_t huge = 2 << 20; /* aligned, so that huge pages can back all of it */
+	uint64_t available = om_available();
+	unsigned char *p = MAP_FAILED;
+	struct rlimit limit;
+
+	if (bytes <= available && bytes <= SIZE_MAX - huge) {
+		p = mmap(
+		    NULL, bytes + huge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		if (p == MAP_FAILED && getrlimit(RLIMIT_AS, &limit) == 0 &&
+		    limit.rlim_cur != RLIM_INFINITY)
+			om_die("arena",
+			    "needs %s (%s bytes): %s, the limit of all that a process maps is %s "
+			    "(ulimit -v); raise it",
+			    om_bytes(bytes), om_commas(bytes), strerror(errno),
+			    om_bytes(limit.rlim_cur));
+		if (p == MAP_FAILED)
+			om_die("arena", "needs %s (%s bytes): %s, though %s are available",
+			    om_bytes(bytes), om_commas(bytes), strerror(errno),
+			    om_bytes(available));
+	}
+	if (p == MAP_FAILED)
+		om_die("arena",
+		    "needs %s (%s bytes), %s are available; use a larger machine, or a smaller "
+		    "batch { micro } in the Lua description",
+		    om_bytes(bytes), om_commas(bytes), om_bytes(available));
+	p += (huge - (uintptr_t)p % huge) % huge;
+	madvise(p, bytes, MADV_HUGEPAGE); /* a wish; kernels without it say no */
+	return p;
+}
+
+void
+om_put(unsigned char *arena, uint64_t off, const void *src, size_t n)
+{
+	memcpy(arena + off, src, n);
+}
+
+void
+om_get(const unsigned char *arena, uint64_t off, void *dst, size_t n)
+{
+	memcpy(dst, arena + off, n);
+}
+
+void
+om_run(const struct om_model *m, enum om_part part, unsigned char *arena)
+{
+	om_part(m, part, arena);
+}
+
+void
+om_clear(void *p, uint64_t bytes)
+{
+	memset(p, 0, bytes);
+}
+
+static double began;
+
+void
+om_op_begin(void)
+{
+	began = om_now();
+}
+
+void
+om_op_end(struct om_op *op)
+{
+	op->seconds += om_now() - began;
+	op->calls++;
+}
+
+void
+om_profile_end(void)
+{
+}
+
+void
+om_device_text(char text[64])
+{
+	snprintf(text, 64, "%d threads", omp_get_max_threads());
+}

@@ -1,0 +1,118 @@
+/*
+ * The device that is a GPU: the arena is device memory, a part of the step is a CUDA graph,
+ * recorded when it is first asked for.
+ */
+#include <stdlib.h>
+
+#include "gpu.h"
+#include "om_rt.h"
+
+static struct om_gpu_graph *graph[OM_N_PARTS];
+
+void
+om_device_start(uint64_t threads)
+{
+	om_threads(threads);
+	om_gpu_start(0);
+}
+
+unsigned char *
+om_arena_new(uint64_t bytes)
+{
+	unsigned char *p;
+
+	p = om_gpu_new(bytes);
+	om_gpu_fill(p, 0, bytes);
+	return p;
+}
+
+void
+om_put(unsigned char *arena, uint64_t off, const void *src, size_t n)
+{
+	om_gpu_put(arena + off, src, n);
+}
+
+void
+om_get(const unsigned char *arena, uint64_t off, void *dst, size_t n)
+{
+	om_gpu_get(dst, arena + off, n);
+}
+
+void
+om_clear(void *p, uint64_t bytes)
+{
+	om_gpu_fill(p, 0, bytes);
+}
+
+struct part {
+	const struct om_model *m;
+	enum om_part part;
+	unsigned char *arena;
+};
+
+static void
+launch(void *arg)
+{
+	const struct part *p = arg;
+
+	om_part(p->m, p->part, p->arena);
+}
+
+void
+om_run(const struct om_model *m, enum om_part part, unsigned char *arena)
+{
+	static const char *const name[] = { "constants", "start of a step", "microbatch", "update",
+		"evaluation" };
+	struct part p = { m, part, arena };
+
+	if (om_profile || part == OM_RUN_INIT) {
+		launch(&p);
+		return;
+	}
+	if (!graph[part])
+		graph[part] = om_gpu_record(launch, &p, name[part]);
+	om_gpu_play(graph[part]);
+}
+
+/* ---- bench: a mark before and after every launch, read when all is done ---- */
+
+static struct om_gpu_mark *begin;
+static struct span {
+	struct om_op *op;
+	struct om_gpu_mark *begin, *end;
+	struct span *next;
+} * spans;
+
+void
+om_op_begin(void)
+{
+	begin = om_gpu_mark();
+}
+
+void
+om_op_end(struct om_op *op)
+{
+	struct span *s = om_alloc(1, sizeof *s);
+
+	*s = (struct span){ op, begin, om_gpu_mark(), spans };
+	spans = s;
+}
+
+void
+om_profile_end(void)
+{
+	om_gpu_wait();
+	for (struct span *s; (s = spans); free(s)) {
+		spans = s->next;
+		s->op->seconds += om_gpu_between(s->begin, s->end);
+		s->op->calls++;
+		om_gpu_mark_free(s->begin);
+		om_gpu_mark_free(s->end);
+	}
+}
+
+void
+om_device_text(char text[64])
+{
+	snprintf(text, 64, "%s", om_gpu_name());
+}

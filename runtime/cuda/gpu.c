@@ -1,0 +1,369 @@
+/*
+ * The CUDA driver, opened when the trainer starts, so that it also starts where there is none and
+ * says so. Everything runs in one stream of one context.
+ */
+#include <cuda.h>
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gpu.h"
+#include "om_gpu.h"
+#include "om_rt.h"
+
+/* clang-format off */
+#define DRIVER(F)                                                                            \
+	F(cuInit) F(cuDriverGetVersion) F(cuGetErrorName) F(cuGetErrorString)                 \
+	F(cuDeviceGetCount) F(cuDeviceGet) F(cuDeviceGetName) F(cuDeviceGetAttribute)         \
+	F(cuDevicePrimaryCtxRetain) F(cuDevicePrimaryCtxSetFlags) F(cuCtxSetCurrent)          \
+	F(cuMemGetInfo) F(cuMemAlloc) F(cuMemFree) F(cuMemAllocHost) F(cuMemsetD8Async)       \
+	F(cuMemcpyHtoDAsync) F(cuMemcpyDtoHAsync)                                             \
+	F(cuModuleLoadData) F(cuModuleGetFunction) F(cuFuncSetAttribute) F(cuFuncGetAttribute) \
+	F(cuStreamCreate) F(cuStreamSynchronize) F(cuLaunchKernelEx)                          \
+	F(cuEventCreate) F(cuEventRecord) F(cuEventSynchronize) F(cuEventElapsedTime)         \
+	F(cuEventDestroy)                                                                     \
+	F(cuStreamBeginCapture) F(cuStreamEndCapture) F(cuGraphInstantiate) F(cuGraphLaunch)  \
+	F(cuGraphDestroy) F(cuTensorMapEncodeTiled)
+/* clang-format on */
+
+/* cuda.h maps some names to versions of themselves; so do the members, and the names looked up */
+static struct {
+#define MEMBER(f) __typeof__(&f) f;
+	DRIVER(MEMBER)
+} cu;
+#define TEXT_(x) #x
+#define TEXT(x) TEXT_(x)
+
+enum { STAGES = 4 };                       /* pinned buffers that puts and gets go through */
+static const size_t stage_bytes = 8 << 20; /* of one: enough for the bus to run at its speed */
+static struct {
+	unsigned char *p;
+	CUevent done;
+	bool used;
+} stage[STAGES];
+static unsigned turn;
+
+static CUdevice device;
+static CUstream stream;
+static struct om_kernel *kernels;
+static char device_name[128];
+static uint32_t multiprocessors;
+
+static void
+check(CUresult r, const char *operation)
+{
+	const char *name = "?", *text = "unknown error";
+
+	if (r == CUDA_SUCCESS)
+		return;
+	cu.cuGetErrorName(r, &name);
+	cu.cuGetErrorString(r, &text);
+	om_die(operation, "%s (%s)%s", text, name,
+	    r == CUDA_ERROR_ECC_UNCORRECTABLE || r == CUDA_ERROR_HARDWARE_STACK_ERROR
+		? "; the device is faulty: run elsewhere, the last checkpoint is whole"
+		: "");
+}
+
+void
+om_kernel_add(struct om_kernel *k)
+{
+	k->next = kernels;
+	kernels = k;
+}
+
+static void
+open_driver(void)
+{
+	void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+
+	if (!lib)
+		om_die("driver",
+		    "no NVIDIA driver here: %s; run on a machine with a GPU, or generate with "
+		    "--target=cpu",
+		    dlerror());
+#define FIND(f)                                \
+	*(void **)&cu.f = dlsym(lib, TEXT(f)); \
+	if (!cu.f)                             \
+		om_die("driver", "libcuda.so.1 lacks " TEXT(f) "; update the NVIDIA driver");
+	DRIVER(FIND)
+}
+
+static int
+attribute(CUdevice_attribute a)
+{
+	int x;
+
+	check(cu.cuDeviceGetAttribute(&x, a, device), "device");
+	return x;
+}
+
+static void
+load_kernels(void)
+{
+	CUmodule module[64];
+	unsigned n = 0;
+
+	for (; om_cubins[n]; n++) {
+		CUresult r = cu.cuModuleLoadData(&module[n], om_cubins[n]);
+
+		if (r == CUDA_ERROR_NO_BINARY_FOR_GPU)
+			om_die("device",
+			    "%s is of architecture sm_%d%d, for which this trainer has no code; "
+			    "generate it with another --target",
+			    device_name, attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
+			    attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
+		check(r, "loading kernels");
+	}
+	for (struct om_kernel *k = kernels; k; k = k->next) {
+		CUfunction f = NULL;
+
+		for (unsigned i = 0; i < n && !f; i++)
+			if (cu.cuModuleGetFunction(&f, module[i], k->name) != CUDA_SUCCESS)
+				f = NULL;
+		if (!f)
+			om_die(k->name, "is in no cubin of this trainer; build it anew");
+		if (k->smem > 48 << 10)
+			check(cu.cuFuncSetAttribute(
+				  f, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, (int)k->smem),
+			    k->name);
+		k->function = f;
+	}
+}
+
+void
+om_gpu_start(int index)
+{
+	CUcontext context;
+	CUresult r;
+	int count = 0;
+
+	open_driver();
+	r = cu.cuInit(0);
+	if (r == CUDA_ERROR_NO_DEVICE ||
+	    (r == CUDA_SUCCESS && (cu.cuDeviceGetCount(&count), !count)))
+		om_die(
+		    "device", "the driver shows no GPU; see nvidia-smi and CUDA_VISIBLE_DEVICES");
+	check(r, "driver");
+	if (index >= count)
+		om_die("device", "GPU %d is asked for, %d are visible", index, count);
+	check(cu.cuDeviceGet(&device, index), "device");
+	check(cu.cuDeviceGetName(device_name, sizeof device_name, device), "device");
+	multiprocessors = (uint32_t)attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+	/* who waits for the device sleeps */
+	check(cu.cuDevicePrimaryCtxSetFlags(device, CU_CTX_SCHED_BLOCKING_SYNC), "context");
+	check(cu.cuDevicePrimaryCtxRetain(&context, device), "context");
+	check(cu.cuCtxSetCurrent(context), "context");
+	check(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "stream");
+	for (int i = 0; i < STAGES; i++) {
+		check(cu.cuMemAllocHost((void **)&stage[i].p, stage_bytes), "pinned memory");
+		check(cu.cuEventCreate(
+			  &stage[i].done, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC),
+		    "event");
+	}
+	load_kernels();
+}
+
+const char *
+om_gpu_name(void)
+{
+	return device_name;
+}
+
+uint32_t
+om_sms(void)
+{
+	return multiprocessors;
+}
+
+void *
+om_gpu_new(uint64_t bytes)
+{
+	CUdeviceptr p = 0;
+	size_t available, total;
+	CUresult r;
+
+	check(cu.cuMemGetInfo(&available, &total), "arena");
+	r = cu.cuMemAlloc(&p, bytes ? bytes : 1);
+	if (r == CUDA_ERROR_OUT_OF_MEMORY)
+		om_die("arena",
+		    "needs %s, %s of %s's %s are free; end what else runs there (nvidia-smi lists "
+		    "it), or generate with a smaller batch { micro } or with recompute",
+		    om_bytes(bytes), om_bytes(available), device_name, om_bytes(total));
+	check(r, "arena");
+	return (void *)(uintptr_t)p;
+}
+
+void
+om_gpu_free(void *p)
+{
+	check(cu.cuMemFree((CUdeviceptr)(uintptr_t)p), "memory");
+}
+
+/* The next pinned buffer, once the copy that used it last is done. */
+static unsigned
+next_stage(void)
+{
+	unsigned i = turn++ % STAGES;
+
+	if (stage[i].used)
+		check(cu.cuEventSynchronize(stage[i].done), "copy");
+	return i;
+}
+
+void
+om_gpu_put(void *to, const void *from, size_t bytes)
+{
+	for (size_t at = 0, n; at < bytes; at += n) {
+		unsigned i = next_stage();
+
+		n = bytes - at < stage_bytes ? bytes - at : stage_bytes;
+		memcpy(stage[i].p, (const char *)from + at, n);
+		check(cu.cuMemcpyHtoDAsync((CUdeviceptr)(uintptr_t)to + at, stage[i].p, n, stream),
+		    "copy");
+		check(cu.cuEventRecord(stage[i].done, stream), "copy");
+		stage[i].used = true;
+	}
+}
+
+void
+om_gpu_get(void *to, const void *from, size_t bytes)
+{
+	size_t sent = 0, got = 0;
+	unsigned first = turn;
+
+	/* as many copies are under way as there are buffers */
+	while (got < bytes) {
+		size_t n;
+
+		while (sent < bytes && sent - got < STAGES * stage_bytes) {
+			unsigned i = next_stage();
+
+			n = bytes - sent < stage_bytes ? bytes - sent : stage_bytes;
+			check(cu.cuMemcpyDtoHAsync(
+				  stage[i].p, (CUdeviceptr)(uintptr_t)from + sent, n, stream),
+			    "copy");
+			check(cu.cuEventRecord(stage[i].done, stream), "copy");
+			stage[i].used = true;
+			sent += n;
+		}
+		n = bytes - got < stage_bytes ? bytes - got : stage_bytes;
+		check(cu.cuEventSynchronize(stage[first % STAGES].done), "device");
+		memcpy((char *)to + got, stage[first % STAGES].p, n);
+		first++;
+		got += n;
+	}
+}
+
+void
+om_gpu_fill(void *p, int byte, size_t bytes)
+{
+	check(cu.cuMemsetD8Async((CUdeviceptr)(uintptr_t)p, (unsigned char)byte, bytes, stream),
+	    "fill");
+}
+
+void
+om_set_zero(void *p, size_t bytes)
+{
+	om_gpu_fill(p, 0, bytes);
+}
+
+void
+om_gpu_wait(void)
+{
+	check(cu.cuStreamSynchronize(stream), "device");
+}
+
+void
+om_launch(const struct om_kernel *k, uint32_t x, uint32_t y, uint32_t z, void **args)
+{
+	CUlaunchAttribute cluster = { .id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+		.value.clusterDim = { k->cluster, 1, 1 } };
+	CUlaunchConfig c = { x, y, z, k->threads, 1, 1, k->smem, stream, &cluster,
+		k->cluster ? 1 : 0 };
+
+	if (x && y && z)
+		check(cu.cuLaunchKernelEx(&c, k->function, args, NULL), k->name);
+}
+
+void
+om_map(struct om_tensor_map *map, enum om_element type, const void *p, int rank,
+    const uint64_t *dim, const uint64_t *stride, const uint32_t *box, int swizzle)
+{
+	static const cuuint32_t one[5] = { 1, 1, 1, 1, 1 };
+	cuuint64_t d[5], s[5] = { 0 };
+	CUtensorMapSwizzle w = swizzle == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
+			       : swizzle == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
+			       : swizzle == 32 ? CU_TENSOR_MAP_SWIZZLE_32B
+					       : CU_TENSOR_MAP_SWIZZLE_NONE;
+
+	_Static_assert(sizeof(CUtensorMap) == sizeof *map, "kernels declare it themselves");
+	for (int i = 0; i < rank; i++) {
+		d[i] = dim[i];
+		if (i + 1 < rank)
+			s[i] = stride[i];
+	}
+	check(cu.cuTensorMapEncodeTiled((CUtensorMap *)map,
+		  type == OM_MAP_F32 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+				     : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+		  (cuuint32_t)rank, (void *)(uintptr_t)p, d, s, box, one,
+		  CU_TENSOR_MAP_INTERLEAVE_NONE, w, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+		  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+	    "tensor map");
+}
+
+struct om_gpu_graph {
+	CUgraphExec exec;
+	const char *what;
+};
+
+struct om_gpu_graph *
+om_gpu_record(void (*f)(void *), void *arg, const char *what)
+{
+	struct om_gpu_graph *g = om_alloc(1, sizeof *g);
+	CUgraph graph;
+
+	g->what = what;
+	check(cu.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), what);
+	f(arg);
+	check(cu.cuStreamEndCapture(stream, &graph), what);
+	check(cu.cuGraphInstantiate(&g->exec, graph, 0), what);
+	check(cu.cuGraphDestroy(graph), what);
+	return g;
+}
+
+void
+om_gpu_play(struct om_gpu_graph *g)
+{
+	check(cu.cuGraphLaunch(g->exec, stream), g->what);
+}
+
+struct om_gpu_mark {
+	CUevent event;
+};
+
+struct om_gpu_mark *
+om_gpu_mark(void)
+{
+	struct om_gpu_mark *m = om_alloc(1, sizeof *m);
+
+	check(cu.cuEventCreate(&m->event, CU_EVENT_BLOCKING_SYNC), "event");
+	check(cu.cuEventRecord(m->event, stream), "event");
+	return m;
+}
+
+double
+om_gpu_between(struct om_gpu_mark *a, struct om_gpu_mark *b)
+{
+	float ms;
+
+	check(cu.cuEventSynchronize(b->event), "device");
+	check(cu.cuEventElapsedTime(&ms, a->event, b->event), "event");
+	return ms * 1e-3;
+}
+
+void
+om_gpu_mark_free(struct om_gpu_mark *m)
+{
+	check(cu.cuEventDestroy(m->event), "event");
+	free(m);
+}

@@ -1,0 +1,37 @@
+/* The GPU behind the runtime: one device, context and stream. om_gpu.h is the kernels' view. */
+#ifndef GPU_H
+#define GPU_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Images of the trainer's cubins, ended by NULL. */
+extern const void *const om_cubins[];
+
+/*
+ * Opens the driver, takes the device, loads the cubins and finds every kernel. Ends the process
+ * with one line where something is missing: no driver, no device, a wrong architecture.
+ */
+void om_gpu_start(int device);
+const char *om_gpu_name(void);
+/* Device memory, not initialised; too little: ends the process saying how much there is. */
+void *om_gpu_new(uint64_t bytes);
+void om_gpu_free(void *p);
+/* In order with the stream. The source of a put may be reused at once; a get waits for its data. */
+void om_gpu_put(void *device, const void *host, size_t bytes);
+void om_gpu_get(void *host, const void *device, size_t bytes);
+void om_gpu_fill(void *device, int byte, size_t bytes);
+void om_gpu_wait(void); /* until the stream is done */
+
+/* Records what f launches as a graph, and plays it back. */
+struct om_gpu_graph;
+struct om_gpu_graph *om_gpu_record(void (*f)(void *), void *arg, const char *what);
+void om_gpu_play(struct om_gpu_graph *g);
+
+/* Time on the stream between two calls, in seconds, known after the second is waited for. */
+struct om_gpu_mark;
+struct om_gpu_mark *om_gpu_mark(void);
+double om_gpu_between(struct om_gpu_mark *a, struct om_gpu_mark *b); /* waits; frees neither */
+void om_gpu_mark_free(struct om_gpu_mark *m);
+
+#endif

@@ -1,0 +1,19 @@
+# Only libc's family stays outside of the trainer; it opens the driver when it starts.
+CUDA ?= $(or $(CUDA_HOME),$(CUDA_PATH),/usr/local/cuda)
+NVCC ?= $(CUDA)/bin/nvcc
+CPPFLAGS += -I$(CUDA)/include
+LIBS = -Wl,-Bstatic -lyaml -lgomp -Wl,-Bdynamic -lm -ldl -lpthread
+CUBINS = $(INST:.o=.cubin)
+EXTRA = src/cubins.o
+
+# olmogen has compiled the kernels already; where it is not at hand, nvcc does. A file of kernels is
+# read twice: here for the device, below for the functions that launch them.
+inst/%.cubin: inst/%.cu
+	$(quiet)$(NVCC) -std=c++17 -cubin -gencode arch=compute_$(ARCH),code=sm_$(ARCH) -Ikernels \
+		-o $@ $<
+
+obj/inst/%.o: inst/%.cu
+	$(quiet)mkdir -p $(@D)
+	$(quiet)$(CC) $(ALL_CFLAGS) -MMD -MP -x c -c -o $@ $<
+
+obj/src/cubins.o: $(CUBINS)
