@@ -74,12 +74,9 @@ emit_wrapped(struct buf *b, int tabs, const char *text)
 const char *
 emit_shape(const struct plan *p, const struct tensor *t)
 {
-	static const char *const real[] = { [2] = "bf16", [4] = "fp32", [8] = "fp64" };
 	struct buf b = { 0 };
 
-	buf_puts(&b, t->dtype == DT_I32   ? "int32"
-		     : t->dtype == DT_I64 ? "int64"
-					  : real[dtype_bytes(p, t->dtype)]);
+	buf_puts(&b, dtype_format(p, t->dtype));
 	for (uint8_t i = 0; i < t->ndims; i++)
 		buf_printf(&b, "%s%llu", i ? "," : "[", (unsigned long long)t->dim[i]);
 	buf_puts(&b, "]");

@@ -73,7 +73,11 @@ launchers(const struct plan *p, struct tree *t)
 
 	c = tree_file(t, "src/launch.c");
 	emit_banner(p, "calls kernels, and measures them while bench asks for it", "/*", "*/", c);
-	buf_puts(c, "#include \"launch.h\"\n\n");
+	bool rounds = false;
+	for (uint32_t i = 1; i < p->inst.n; i++)
+		for (uint8_t k = 0; k < MAX_ARGS; k++)
+			rounds |= p->inst.a[i].round[k] != 0;
+	buf_printf(c, "#include \"launch.h\"\n%s\n", rounds ? "#include \"round.h\"\n" : "");
 	for (uint32_t i = 1; i < p->inst.n; i++) {
 		const struct instance *in = &p->inst.a[i];
 		emit_wrapped(c, 0, xprintf("void om_k_%s(%s);", in->name, args(p, in, true)));
@@ -96,8 +100,15 @@ launchers(const struct plan *p, struct tree *t)
 		buf_puts(c, "\nvoid\n");
 		emit_wrapped(c, 0, xprintf("launch_%s(%s)", in->name, args(p, in, true)));
 		buf_puts(c, "{\n");
-		emit_wrapped(
-		    c, 1, xprintf("LAUNCH(%u, om_k_%s(%s));", i - 1, in->name, args(p, in, false)));
+		struct buf call = { 0 };
+		buf_printf(&call, "LAUNCH(%u, om_k_%s(%s)", i - 1, in->name, args(p, in, false));
+		const struct op_row *r = op_row(in->kernel->op);
+		for (uint8_t k = 0; k < r->nin + r->nout; k++)
+			if (in->round[k])
+				buf_printf(&call, ";\n\t    om_round(%llu, %s)",
+				    (unsigned long long)in->round[k], r->arg[k].name);
+		buf_puts(&call, ");");
+		emit_wrapped(c, 1, call.s);
 		buf_puts(c, "}\n");
 	}
 }

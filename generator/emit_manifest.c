@@ -146,6 +146,11 @@ emit_manifest(const struct plan *p, const char *fingerprint, struct tree *t)
 	text("name", spec_str(g->trainer, F_trainer_name));
 	text("target", p->target->name);
 	text("fingerprint", fingerprint);
+	open_map("precision", true);
+	text("weights", dtype_format(p, DT_ACT));
+	text("gradients", dtype_format(p, DT_GRAD));
+	text("optimizer", dtype_format(p, DT_OPT));
+	close_map();
 	open_map("ranks", true);
 	number("world", m->world);
 	number("pipeline", m->pipeline);

@@ -34,6 +34,7 @@ params(const struct plan *p, struct buf *b)
 {
 	static const char *const inits[] = { "OM_NORMAL", "OM_ONE", "OM_ZERO" };
 	const struct graph *g = p->graph;
+	bool bf16 = !strcmp(dtype_format(p, DT_ACT), "bf16");
 
 	buf_puts(b, "\nstatic const struct om_param params[] = {\n");
 	for (tensor_id i = 1; i < g->tensor.n; i++) {
@@ -53,6 +54,10 @@ params(const struct plan *p, struct buf *b)
 		    xprintf(".m = OM_OFF_%s, .v = OM_OFF_%s,",
 			g->tensor.a[state_of(g, i, "m_")].name,
 			g->tensor.a[state_of(g, i, "v_")].name));
+		if (bf16)
+			emit_wrapped(b, 2,
+			    xprintf(".master = OM_OFF_%s,",
+				g->tensor.a[state_of(g, i, "master_")].name));
 		struct buf line = { 0 };
 		buf_printf(&line, ".numel = %llu, .dim = { ",
 		    (unsigned long long)(tensor_elems(t) / (lead ? t->dim[0] : 1)));
@@ -156,19 +161,23 @@ emit_params(const struct plan *p, const char *fingerprint, struct tree *t)
 	buf_printf(b, "\t.name = \"%s\",\n\t.target = \"%s\",\n\t.version = \"%s\",\n",
 	    spec_str(g->trainer, F_trainer_name), p->target->name, OLMOGEN_VERSION);
 	buf_printf(b, "\t.fingerprint = \"%s\",\n", fingerprint);
+	buf_printf(b, "\t.weights = \"%s\",\n\t.grads = \"%s\",\n\t.optimizer = \"%s\",\n",
+	    dtype_format(p, DT_ACT), dtype_format(p, DT_GRAD), dtype_format(p, DT_OPT));
 	buf_puts(b, "\t.manifest = om_manifest,\n\t.plan = om_plan,\n");
 	buf_puts(b,
 	    "\t.vocab = OM_VOCAB,\n\t.seq = OM_SEQ,\n\t.micro = OM_MICRO,\n\t.global = OM_GLOBAL,\n"
 	    "\t.layers = OM_N_LAYERS,\n\t.microbatches = OM_MICROBATCHES,\n"
 	    "\t.params_total = OM_PARAMS_TOTAL,\n\t.params_active = OM_PARAMS_ACTIVE,\n"
-	    "\t.flops_token = OM_FLOPS_TOKEN,\n\t.real = sizeof(om_real),\n\t.init_std = "
-	    "OM_INIT_STD,\n"
-	    "\t.beta1 = OM_BETA1,\n\t.beta2 = OM_BETA2,\n\t.clip_norm = OM_CLIP_NORM,\n"
-	    "\t.arena_bytes = OM_ARENA_BYTES,\n"
-	    "\t.weight_off = OM_WEIGHT,\n\t.weight_bytes = OM_WEIGHT_BYTES,\n"
-	    "\t.grad_off = OM_GRAD,\n\t.grad_bytes = OM_GRAD_BYTES,\n"
-	    "\t.state_off = OM_STATE,\n\t.state_bytes = OM_STATE_BYTES,\n"
-	    "\t.stat_off = OM_STAT,\n\t.stat_bytes = OM_STAT_BYTES,\n");
+	    "\t.flops_token = OM_FLOPS_TOKEN,\n");
+	buf_printf(b, "\t.real = %llu,\n\t.weight_size = %llu,\n",
+	    (unsigned long long)dtype_bytes(p, DT_OPT), (unsigned long long)dtype_bytes(p, DT_ACT));
+	buf_puts(b, "\t.init_std = OM_INIT_STD,\n"
+		    "\t.beta1 = OM_BETA1,\n\t.beta2 = OM_BETA2,\n\t.clip_norm = OM_CLIP_NORM,\n"
+		    "\t.arena_bytes = OM_ARENA_BYTES,\n"
+		    "\t.weight_off = OM_WEIGHT,\n\t.weight_bytes = OM_WEIGHT_BYTES,\n"
+		    "\t.grad_off = OM_GRAD,\n\t.grad_bytes = OM_GRAD_BYTES,\n"
+		    "\t.state_off = OM_STATE,\n\t.state_bytes = OM_STATE_BYTES,\n"
+		    "\t.stat_off = OM_STAT,\n\t.stat_bytes = OM_STAT_BYTES,\n");
 	buf_puts(b, "\t.token_off = OM_OFF_embed_tokens,\n\t.label_off = OM_OFF_embed_labels,\n"
 		    "\t.ctl_off = OM_OFF_update_ctl,\n\t.loss_off = OM_OFF_head_loss,\n");
 	buf_printf(b,

@@ -201,6 +201,7 @@ const char *
 hf_config(const struct graph *g, const char **reason)
 {
 	const struct object *tr = spec_obj(g->trainer, F_trainer_model);
+	const struct object *pr = spec_obj(g->trainer, F_trainer_precision);
 	struct facts f = find_facts(g);
 	const struct hf_family *m = find_family(g, &f);
 	struct buf b = { 0 };
@@ -259,7 +260,8 @@ hf_config(const struct graph *g, const char **reason)
 	}
 	buf_printf(&b, "  \"tie_word_embeddings\": %s,\n",
 	    spec_int(spec_obj(tr, F_transformer_lm_head), F_lm_head_tied) ? "true" : "false");
-	buf_puts(&b, "  \"torch_dtype\": \"float32\"\n}\n");
+	buf_printf(&b, "  \"torch_dtype\": \"%s\"\n}\n",
+	    strcmp(spec_str(pr, F_precision_weights), "bf16") ? "float32" : "bfloat16");
 	return b.s;
 }
 

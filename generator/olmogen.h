@@ -216,6 +216,7 @@ struct target_row {
 	const char *name, *kernels;
 	const char *arch; /* as the compiler of its kernels calls it, NULL: kernels are C */
 	double memory_gib, tflops, share, link_gbs;
+	uint64_t least_bytes;                    /* that a number takes, however short its format */
 	const char *weights, *grads, *optimizer; /* the default formats */
 	const char *choices; /* the formats of weights it has kernels for, "a|b" */
 };
@@ -433,6 +434,8 @@ struct instance { /* a kernel at one shape: one line of inst/ */
 	uint8_t nparams;
 	double floats[MAX_FLOATS];
 	double flops, bytes; /* of one call */
+	/* elements of an output that are rounded to its format after the kernel; 0: it is right */
+	uint64_t round[MAX_ARGS];
 	const char *used_by; /* the ops that call it, for people */
 	uint32_t calls;
 };
@@ -494,8 +497,9 @@ struct plan {
 	uint64_t arena_bytes;
 	bool kernels; /* every op has a kernel on this target */
 };
-uint64_t format_bytes(const char *format); /* "fp32" -> 4 */
-uint64_t dtype_bytes(const struct plan *p, enum dtype d);
+uint64_t format_bytes(const struct object *trainer, const char *format); /* "fp32" -> 4 */
+const char *dtype_format(const struct plan *p, enum dtype d);            /* "bf16", "int32" */
+uint64_t dtype_bytes(const struct plan *p, enum dtype d);                /* that it lies in */
 const struct kernel_row *kernel_for(enum op_id op, const char *kernels); /* NULL: none */
 struct plan *plan(struct shard *s);
 /*

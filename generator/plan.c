@@ -38,32 +38,49 @@ static const struct need {
 #undef NEEDS
 };
 
-uint64_t
-format_bytes(const char *format)
+/* Bytes of a format itself, wherever it lies. */
+static uint64_t
+width(const char *format)
 {
-	return !strcmp(format, "fp64") ? 8 : !strcmp(format, "bf16") ? 2 : 4;
+	return strstr(format, "64") ? 8 : strstr(format, "16") ? 2 : 4;
+}
+
+uint64_t
+format_bytes(const struct object *trainer, const char *format)
+{
+	uint64_t least = target_find(spec_str(trainer, F_trainer_target))->least_bytes;
+
+	return width(format) > least ? width(format) : least;
+}
+
+const char *
+dtype_format(const struct plan *p, enum dtype d)
+{
+	const struct object *pr = spec_obj(p->graph->trainer, F_trainer_precision);
+	const char *weights = spec_str(pr, F_precision_weights);
+
+	switch (d) {
+	case DT_ACT:
+		return weights;
+	case DT_STAT:
+		return strcmp(weights, "bf16") ? weights : "fp32";
+	case DT_GRAD:
+		return spec_str(pr, F_precision_grads);
+	case DT_OPT:
+		return spec_str(pr, F_precision_optimizer);
+	case DT_I32:
+		return "int32";
+	case DT_I64:
+		return "int64";
+	default:
+		return "fp64";
+	}
 }
 
 uint64_t
 dtype_bytes(const struct plan *p, enum dtype d)
 {
-	const struct object *pr = spec_obj(p->graph->trainer, F_trainer_precision);
-	uint64_t w = format_bytes(spec_str(pr, F_precision_weights));
-
-	switch (d) {
-	case DT_ACT:
-		return w;
-	case DT_STAT:
-		return w > 4 ? w : 4;
-	case DT_GRAD:
-		return format_bytes(spec_str(pr, F_precision_grads));
-	case DT_OPT:
-		return format_bytes(spec_str(pr, F_precision_optimizer));
-	case DT_I32:
-		return 4;
-	default:
-		return 8;
-	}
+	return format_bytes(p->graph->trainer, dtype_format(p, d));
 }
 
 /* ---- instances ---- */
@@ -120,6 +137,10 @@ select_kernel(struct plan *p, struct step *st)
 		uint64_t n = st->span && i != 1 ? st->span : tensor_elems(t);
 		in.bytes +=
 		    (double)mul64(n, dtype_bytes(p, t->dtype)) * (r->arg[i].accumulate ? 2 : 1);
+		/* weights are rounded by the update's own kernel, from their masters */
+		if (i >= r->nin && t->class == T_ACT &&
+		    dtype_bytes(p, t->dtype) > width(dtype_format(p, t->dtype)))
+			in.round[i] = n;
 	}
 	if (*k->workspace)
 		st->workspace_bytes = mul64(

@@ -2,7 +2,8 @@
  * Proof that the plan's buffers hold what each op expects: two microbatches and an update are
  * simulated over the arena. Every write makes its bytes the property of one tensor of one layer;
  * every read must find all of its bytes to be that tensor's. So no two live buffers overlap,
- * whatever the reason. Reads across streams must be behind an event.
+ * whatever the reason. Reads across streams must be behind an event, and what is bf16 in a wider
+ * place must have been rounded.
  */
 #include <string.h>
 
@@ -54,6 +55,23 @@ extent(
 	*end = *off + (span && p->graph->tensor.a[t].class != T_INPUT
 			      ? span * dtype_bytes(p, p->graph->tensor.a[t].dtype)
 			      : pl->bytes);
+}
+
+/* A bf16 that lies in more bytes than its own is one because it was rounded; weights are by rows. */
+static const char *
+check_rounding(const struct plan *p, const struct step *st)
+{
+	const struct op_row *r = op_row(st->op.op);
+
+	for (uint8_t i = r->nin; st->inst && i < r->nin + r->nout; i++) {
+		const struct tensor *t = &p->graph->tensor.a[st->op.arg[i]];
+		bool must = t->class == T_ACT && !strcmp(dtype_format(p, t->dtype), "bf16") &&
+			    dtype_bytes(p, t->dtype) > 2;
+		if (p->inst.a[st->inst].round[i] != (must ? tensor_elems(t) : 0))
+			return xprintf("%s: %s is bf16, %llu elements of it are rounded", r->name,
+			    t->name, (unsigned long long)p->inst.a[st->inst].round[i]);
+	}
+	return NULL;
 }
 
 /* Index of the first interval that ends after off. */
@@ -137,8 +155,10 @@ check_step(struct arena *m, const struct step *st, uint64_t first_clock, uint32_
 {
 	const struct plan *p = m->p;
 	const struct op_row *r = op_row(st->op.op);
-	const char *fault;
+	const char *fault = check_rounding(p, st);
 
+	if (fault)
+		return fault;
 	if (st->stream >= MAX_STREAMS)
 		return xprintf("%s: stream %u", r->name, st->stream);
 	if (st->wait >= 0) {

@@ -427,7 +427,10 @@ plan_report(const struct plan *p, struct buf *out)
 	row(out, "parameters", commas(g->params_total), "total");
 	row(out, "", commas(g->params_active), "active for a token");
 	row(out, "precision", spec_str(pr, F_precision_weights),
-	    xprintf("weights and activations; gradients %s, optimizer %s",
+	    xprintf("weights and activations%s; gradients %s, optimizer %s",
+		p->target->least_bytes > 2 && !strcmp(spec_str(pr, F_precision_weights), "bf16")
+		    ? xprintf(", in %llu bytes here", (unsigned long long)p->target->least_bytes)
+		    : "",
 		spec_str(pr, F_precision_grads), spec_str(pr, F_precision_optimizer)));
 	row(out, "step", commas(tokens),
 	    xprintf("tokens: %llu sequences of %llu", (unsigned long long)global,

@@ -107,8 +107,8 @@ shard_mesh(struct graph *g, uint64_t data, uint64_t expert, uint64_t pipeline)
 		st->embed = i == 0;
 		st->head = i + 1 == pipeline;
 		st->slots = min64(pipeline - i, g->microbatches);
-		communication(s, i, format_bytes(spec_str(pr, F_precision_weights)),
-		    format_bytes(spec_str(pr, F_precision_grads)));
+		communication(s, i, format_bytes(g->trainer, spec_str(pr, F_precision_weights)),
+		    format_bytes(g->trainer, spec_str(pr, F_precision_grads)));
 	}
 	return s;
 }

@@ -27,5 +27,6 @@ return trainer {
   },
 
   batch = batch { micro = 8, global = 8 },
+  precision = precision { weights = arg.weights }, -- "bf16" or "fp64", where none is given fp32
   optimizer = adamw { betas = { 0.9, 0.95 }, weight_decay = 0.1, clip_norm = 1.0 },
 }

@@ -19,7 +19,9 @@ enum { CHUNK = 1 << 22 };
 
 uint64_t om_shard_bytes = (uint64_t)4 << 30;
 
-/* What a stored tensor has in three places; weights are shards of their own, moments share theirs.
+/*
+ * What a stored tensor has in three places; weights are shards of their own, moments share theirs. A
+ * checkpoint's weights are the masters, an export's the weights.
  */
 static const struct {
 	const char *prefix;
@@ -36,19 +38,26 @@ struct om_entry *
 om_ckpt_entries(const struct om_model *m, bool hf, uint32_t *n)
 {
 	size_t parts = hf ? 1 : OM_LEN(part);
-	uint64_t count = parts * om_tensor_count(m), real = hf ? sizeof(float) : m->real;
+	uint64_t count = parts * om_tensor_count(m);
 	struct om_entry *all = om_alloc(count, sizeof *all), *e = all;
 
 	for (size_t i = 0; i < parts; i++)
 		for (struct om_tensor t = { NULL, 0, 0, 0 }; om_tensor_next(m, &t); e++) {
 			char *name = om_tensor_name(&t, hf);
-			uint64_t off;
+			bool bf16 = hf && t.p->master != OM_NO_MASTER;
+			uint64_t off, size = bf16 ? 2 : hf ? sizeof(float) : m->real;
 
 			memcpy(&off, (const char *)t.p + part[i].at, sizeof off);
+			if (!hf && !part[i].file)
+				off = om_param_home(t.p);
 			e->t = (struct om_st_tensor){ om_text("%s%s", part[i].prefix, name),
-				real == 4 ? "F32" : "F64", { t.p->dim[0], t.p->dim[1] }, t.p->ndims,
-				0, t.p->numel * real };
-			e->off = off + t.first * m->real;
+				bf16        ? "BF16"
+				: size == 4 ? "F32"
+					    : "F64",
+				{ t.p->dim[0], t.p->dim[1] }, t.p->ndims, 0, t.p->numel * size };
+			e->p = t.p;
+			e->first = t.first;
+			e->off = off + t.first * (hf ? m->weight_size : m->real);
 			e->file = part[i].file;
 			free(name);
 		}
@@ -351,16 +360,21 @@ shard_name(const struct om_ckpt *k, int file, uint32_t shard, uint32_t shards)
 	return om_text("%s-%05u-of-%05u.safetensors", stem[file], shard, shards);
 }
 
-/* Rounds n doubles to floats, in place. */
+/* Halves n numbers in place: doubles are rounded to floats, floats that hold bf16 lose nothing. */
 static void
-narrow(unsigned char *p, size_t n)
+narrow(unsigned char *p, size_t n, size_t size)
 {
 	double x;
+	float y;
 
-	for (size_t i = 0; i < n; i++) {
-		memcpy(&x, p + i * sizeof x, sizeof x);
-		memcpy(p + i * sizeof(float), &(float){ (float)x }, sizeof(float));
-	}
+	for (size_t i = 0; i < n; i++)
+		if (size == sizeof x) {
+			memcpy(&x, p + i * sizeof x, sizeof x);
+			memcpy(p + i * sizeof y, &(float){ (float)x }, sizeof y);
+		} else {
+			memcpy(&y, p + i * sizeof y, sizeof y);
+			memcpy(p + i * 2, &(uint16_t){ om_to_bf16(y) }, 2);
+		}
 }
 
 static void
@@ -368,8 +382,7 @@ write_shard(struct om_ckpt *k, const unsigned char *arena, const char *tmp, cons
     struct om_entry *e, uint32_t n, int file, uint32_t shard)
 {
 	struct om_st_tensor *head = om_alloc(n, sizeof *head);
-	size_t ratio = !k->dir && k->m->real == 8 ? 2 : 1; /* bytes in the arena for one here */
-	unsigned char *buf = om_alloc(CHUNK, ratio);
+	unsigned char *buf = om_alloc(CHUNK, 2);
 	int fd = create(k, tmp, name);
 	uint32_t used = 0;
 
@@ -380,6 +393,8 @@ write_shard(struct om_ckpt *k, const unsigned char *arena, const char *tmp, cons
 		save_failed(k, tmp, name);
 	for (uint32_t i = 0; i < n; i++) {
 		uint64_t left = e[i].t.end - e[i].t.begin, off = e[i].off;
+		/* bytes in the arena for one of an export */
+		size_t ratio = k->dir ? 1 : k->m->weight_size * e[i].p->numel / left;
 
 		if (e[i].file != file || e[i].shard != shard)
 			continue;
@@ -387,7 +402,7 @@ write_shard(struct om_ckpt *k, const unsigned char *arena, const char *tmp, cons
 			some = left < CHUNK ? (size_t)left : CHUNK;
 			om_get(arena, off, buf, ratio * some);
 			if (ratio == 2)
-				narrow(buf, some / sizeof(float));
+				narrow(buf, ratio * some / k->m->weight_size, k->m->weight_size);
 			e[i].crc = om_crc32c(e[i].crc, buf, some);
 			if (!om_write_all(fd, buf, some))
 				save_failed(k, tmp, name);

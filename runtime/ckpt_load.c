@@ -227,7 +227,12 @@ load_tensors(struct loader *l, unsigned char *arena, const struct om_entry *e, u
 				bad(l, file, "tensor %s: %s", e[i].t.name,
 				    errno ? strerror(errno) : "truncated");
 			crc = om_crc32c(crc, buf, some);
-			om_put(arena, off, buf, some);
+			if (e[i].file == 0)
+				om_put_weights(l->k->m, arena, e[i].p,
+				    e[i].first + (off - e[i].off) / l->k->m->real, buf,
+				    some / l->k->m->real);
+			else
+				om_put(arena, off, buf, some);
 		}
 		if (strtoul(crc_text, NULL, 16) != crc)
 			bad(l, file,

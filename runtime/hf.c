@@ -291,7 +291,7 @@ load(struct source *s, unsigned char *arena, const struct om_entry *e, unsigned 
 {
 	uint32_t file = 0;
 	const struct om_st_tensor *t = find(s, e->t.name, &file);
-	uint64_t numel = (e->t.end - e->t.begin) / sizeof(float), width, at, off = e->off;
+	uint64_t numel = e->p->numel, width, at, first = e->first;
 	char shape[2][64] = { "", "" };
 
 	for (int i = 0; i < 2; i++) {
@@ -310,7 +310,7 @@ load(struct source *s, unsigned char *arena, const struct om_entry *e, unsigned 
 		    s->file[file], e->t.name, t->dtype);
 	at = s->st[file].data + t->begin;
 	width = numel ? (t->end - t->begin) / numel : 1;
-	for (size_t n; numel; numel -= n, at += n * width, off += n * s->m->real) {
+	for (size_t n; numel; numel -= n, at += n * width, first += n) {
 		n = numel < CHUNK ? (size_t)numel : CHUNK;
 		if (!om_pread_all(s->st[file].fd, buf, n * width, at))
 			om_die("import", "%s/%s: %s: %s", s->dir, s->file[file], e->t.name,
@@ -318,7 +318,8 @@ load(struct source *s, unsigned char *arena, const struct om_entry *e, unsigned 
 		om_st_floats(t->dtype, buf, n, x);
 		for (size_t i = 0; i < n; i++)
 			wide[i] = (double)x[i];
-		om_put(arena, off, s->m->real == 4 ? (void *)x : (void *)wide, n * s->m->real);
+		om_put_weights(
+		    s->m, arena, e->p, first, s->m->real == 4 ? (void *)x : (void *)wide, n);
 	}
 }
 

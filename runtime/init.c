@@ -63,6 +63,47 @@ om_tensor_name(const struct om_tensor *t, bool hf)
 	return name;
 }
 
+uint64_t
+om_param_home(const struct om_param *p)
+{
+	return p->master != OM_NO_MASTER ? p->master : p->weight;
+}
+
+uint16_t
+om_to_bf16(float x)
+{
+	uint32_t bits;
+
+	memcpy(&bits, &x, sizeof bits);
+	if (isnan(x))
+		return (uint16_t)(bits >> 16 | 0x40);
+	return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+void
+om_put_weights(const struct om_model *m, unsigned char *arena, const struct om_param *p, uint64_t i,
+    const void *x, size_t n)
+{
+	enum { CHUNK = 1 << 14 };
+	uint16_t narrow[CHUNK];
+	uint32_t wide[CHUNK];
+	const float *from = x;
+
+	om_put(arena, om_param_home(p) + i * m->real, x, n * m->real);
+	if (p->master == OM_NO_MASTER)
+		return;
+	for (size_t some; n; n -= some, from += some, i += some) {
+		some = n < CHUNK ? n : CHUNK;
+		for (size_t j = 0; j < some; j++) {
+			narrow[j] = om_to_bf16(from[j]);
+			wide[j] = (uint32_t)narrow[j] << 16;
+		}
+		om_put(arena, p->weight + i * m->weight_size,
+		    m->weight_size == sizeof *narrow ? (void *)narrow : (void *)wide,
+		    some * m->weight_size);
+	}
+}
+
 /* FNV-1a, 64 bits. */
 static uint64_t
 hash(const char *s)
@@ -135,8 +176,8 @@ om_init_params(const struct om_model *m, unsigned char *arena, uint64_t seed)
 							      : t.p->init == OM_ONE;
 				z4[j] = (float)z[j];
 			}
-			om_put(arena, t.p->weight + (t.first + i) * m->real,
-			    m->real == 4 ? (void *)z4 : (void *)z, n * m->real);
+			om_put_weights(
+			    m, arena, t.p, t.first + i, m->real == 4 ? (void *)z4 : (void *)z, n);
 		}
 		free(name);
 	}

@@ -28,6 +28,8 @@ enum om_ctl {
 	OM_N_CTL = 8,
 };
 
+#define OM_NO_MASTER 0 /* of a parameter whose weight is all there is */
+
 /* One stored parameter tensor; it stands for layers x experts tensors of the checkpoint. */
 struct om_param {
 	const char *name; /* Hugging Face name; %l layer, %e expert */
@@ -35,6 +37,7 @@ struct om_param {
 	    *hf_name; /* where the exported architecture calls it otherwise; NULL: the same */
 	uint64_t weight, grad; /* byte offsets */
 	uint64_t m, v;         /* optimizer moments, byte offsets */
+	uint64_t master;       /* weights in fp32, of which weight is the rounding to bf16 */
 	uint64_t numel;        /* elements of one checkpoint tensor */
 	uint64_t dim[2];       /* its shape */
 	int ndims;
@@ -85,11 +88,13 @@ struct om_model {
 	const char *name, *target, *version; /* version of olmogen */
 	const char
 	    *fingerprint; /* sha256 of model and global batch: a checkpoint of another is foreign */
-	const char *manifest; /* manifest.yaml, whole */
-	const char *plan;     /* PLAN.txt, whole */
+	const char *weights, *grads, *optimizer; /* formats: "bf16", "fp32" or "fp64" */
+	const char *manifest;                    /* manifest.yaml, whole */
+	const char *plan;                        /* PLAN.txt, whole */
 	uint64_t vocab, seq, micro, global, layers, microbatches;
 	uint64_t params_total, params_active, flops_token;
-	size_t real; /* bytes of om_real: 4 or 8 */
+	size_t real;        /* bytes of om_real, which gradients, moments and masters are: 4 or 8 */
+	size_t weight_size; /* bytes of a weight: those, or where a bf16 lies in its own, 2 */
 	double init_std;
 	double beta1, beta2, clip_norm;
 	uint64_t arena_bytes;

@@ -222,6 +222,14 @@ bool om_tensor_next(const struct om_model *m, struct om_tensor *t);
 uint64_t om_tensor_count(const struct om_model *m);
 /* Its name, or hf: the one it is exported under, %l and %e filled in; free() it. */
 char *om_tensor_name(const struct om_tensor *t, bool hf);
+/* Where a checkpoint's values of the parameter lie: its master, or weight where it has none. */
+uint64_t om_param_home(const struct om_param *p);
+/* Puts n weights, om_real, at element i of a stored parameter: and their rounding beside a master.
+ */
+void om_put_weights(const struct om_model *m, unsigned char *arena, const struct om_param *p,
+    uint64_t i, const void *x, size_t n);
+/* The nearest bf16, ties to even: the upper half of a float's bits. */
+uint16_t om_to_bf16(float x);
 /* Normal (cut at 3 sigma) or one, by seed, name and index alone. */
 void om_init_params(const struct om_model *m, unsigned char *arena, uint64_t seed);
 /* Elements [i, i+n) of the tensor with that name, standard deviation 1. */
@@ -318,8 +326,10 @@ void om_ckpt_close(struct om_ckpt *k);
 enum { OM_CKPT_FORMAT = 1 };
 struct om_entry {
 	struct om_st_tensor t; /* as it stands in its shard */
-	uint64_t off;          /* in the arena */
-	int file;              /* 0 model, 1 optimizer */
+	const struct om_param *p;
+	uint64_t first; /* its first element within that */
+	uint64_t off;   /* in the arena */
+	int file;       /* 0 model, 1 optimizer */
 	uint32_t shard, crc;
 };
 /* All tensors of a checkpoint in file order, or hf: of an export; *n is their number. */

@@ -8,10 +8,11 @@
  *   adamw   g COEF drives the moments m, v; w -= lr (mhat / (sqrt(vhat) + eps) + decay w), where
  *           mhat = m / BIAS1, vhat = v / BIAS2, lr = LR lr_scale (Loshchilov and Hutter, 2019).
  *           A skipped step leaves w, m and v as they are.
+ *   adamw_master  the same of a master in w's place; w is its rounding to bf16
  *
  * sumsq adds OM_SUMSQ_PARTS partial sums in order, however many threads computed them.
  */
-#include "check.h"
+#include "round.h"
 
 enum {
 	OM_CTL_LR,
@@ -85,9 +86,10 @@ om_adamw_range(int64_t lo, int64_t hi, const struct om_adamw *a, const om_real *
 	}
 }
 
+/* rounded: NULL, or where w is a master, the weights. */
 static inline void
 om_adamw(int64_t n, double beta1, double beta2, double eps, double decay, double lr_scale,
-    const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v)
+    const om_real *g, const double *ctl, om_real *rounded, om_real *w, om_real *m, om_real *v)
 {
 	if (ctl[OM_CTL_SKIPPED] != 0)
 		return;
@@ -104,7 +106,11 @@ om_adamw(int64_t n, double beta1, double beta2, double eps, double decay, double
 		.lr = (om_real)(ctl[OM_CTL_LR] * lr_scale),
 	};
 #pragma omp parallel
-	om_adamw_range(om_lo(n), om_hi(n), &a, g, w, m, v);
+	{
+		om_adamw_range(om_lo(n), om_hi(n), &a, g, w, m, v);
+		if (rounded)
+			om_round_range(om_lo(n), om_hi(n), w, rounded);
+	}
 }
 
 #define OM_SUMSQ(NAME, n)                                    \
@@ -128,15 +134,27 @@ om_adamw(int64_t n, double beta1, double beta2, double eps, double decay, double
 		return om_clip_check(NAME, max, seed); \
 	}
 
-#define OM_ADAMW(NAME, n, beta1, beta2, eps, decay, lr_scale)                              \
-	_Static_assert((n) >= 1, "adamw: sizes start at 1");                               \
-	void NAME(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v) \
-	{                                                                                  \
-		om_adamw(n, beta1, beta2, eps, decay, lr_scale, g, ctl, w, m, v);          \
-	}                                                                                  \
-	double NAME##_check(uint64_t seed)                                                 \
-	{                                                                                  \
-		return om_adamw_check(NAME, n, beta1, beta2, eps, decay, lr_scale, seed);  \
+#define OM_ADAMW(NAME, n, beta1, beta2, eps, decay, lr_scale)                                   \
+	_Static_assert((n) >= 1, "adamw: sizes start at 1");                                    \
+	void NAME(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v)      \
+	{                                                                                       \
+		om_adamw(n, beta1, beta2, eps, decay, lr_scale, g, ctl, NULL, w, m, v);         \
+	}                                                                                       \
+	double NAME##_check(uint64_t seed)                                                      \
+	{                                                                                       \
+		return om_adamw_check(NAME, NULL, n, beta1, beta2, eps, decay, lr_scale, seed); \
+	}
+
+#define OM_ADAMW_MASTER(NAME, n, beta1, beta2, eps, decay, lr_scale)                            \
+	_Static_assert((n) >= 1, "adamw_master: sizes start at 1");                             \
+	void NAME(const om_real *g, const double *ctl, om_real *w, om_real *master, om_real *m, \
+	    om_real *v)                                                                         \
+	{                                                                                       \
+		om_adamw(n, beta1, beta2, eps, decay, lr_scale, g, ctl, w, master, m, v);       \
+	}                                                                                       \
+	double NAME##_check(uint64_t seed)                                                      \
+	{                                                                                       \
+		return om_adamw_check(NULL, NAME, n, beta1, beta2, eps, decay, lr_scale, seed); \
 	}
 
 OM_CHECK double
@@ -195,10 +213,13 @@ om_clip_check(void (*run)(const double *, double *), double max, uint64_t seed)
 	return om_err_value(&e);
 }
 
+/* Of one without a master, or of one with, in which w is that. */
 OM_CHECK double
-om_adamw_check(void (*run)(const om_real *, const double *, om_real *, om_real *, om_real *),
+om_adamw_check(void (*plain)(const om_real *, const double *, om_real *, om_real *, om_real *),
+    void (*master)(const om_real *, const double *, om_real *, om_real *, om_real *, om_real *),
     int64_t n, double beta1, double beta2, double eps, double decay, double lr_scale, uint64_t seed)
 {
+	om_real *rounded = om_check_nan(n);
 	om_real *g = om_check_random(n, seed, 0), *w = om_check_random(n, seed, 1);
 	om_real *m = om_check_random(n, seed, 2), *v = om_check_random(n, seed, 3);
 	for (int64_t i = 0; i < n; i++)
@@ -208,13 +229,16 @@ om_adamw_check(void (*run)(const om_real *, const double *, om_real *, om_real *
 	double ctl[OM_CTL_N] = { 0.125, 0.1, 0.05, NAN, 0.7, NAN, NAN, 1 };
 	struct om_err ew = { .scale = 1 }, em = { .scale = 1 }, ev = { 0 };
 
-	run(g, ctl, w, m, v);
+	plain ? plain(g, ctl, w, m, v) : master(g, ctl, rounded, w, m, v);
+	for (int64_t i = 0; i < n; i++)
+		ew.wrong |= !isnan(rounded[i]);
 	if (memcmp(w, w0, (size_t)n * sizeof *w) || memcmp(m, m0, (size_t)n * sizeof *m) ||
 	    memcmp(v, v0, (size_t)n * sizeof *v))
 		ew.wrong = true;
 	ctl[OM_CTL_SKIPPED] = 0;
-	run(g, ctl, w, m, v);
+	plain ? plain(g, ctl, w, m, v) : master(g, ctl, rounded, w, m, v);
 	for (int64_t i = 0; i < n; i++) {
+		ew.wrong |= master && rounded[i] != (om_real)om_check_bf16((float)w[i]);
 		double gi = (double)g[i] * 0.7, wi = w0[i];
 		double mi = beta1 * (double)m0[i] + (1 - beta1) * gi;
 		double vi = beta2 * (double)v0[i] + (1 - beta2) * gi * gi;
@@ -223,6 +247,7 @@ om_adamw_check(void (*run)(const om_real *, const double *, om_real *, om_real *
 		om_err_add(&em, m[i], mi);
 		om_err_add(&ev, v[i], vi);
 	}
+	free(rounded);
 	free(g);
 	free(w);
 	free(m);

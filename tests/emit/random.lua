@@ -78,7 +78,7 @@ return trainer {
     lm_head = lm_head { tied = random(2) == 1, z_loss = pick { 0, 1e-4 } },
   },
   batch = batch { micro = micro, global = wrong[11] and micro * 2 + (micro > 1 and 1 or 1 / 2) or micro * random(3) },
-  precision = precision { weights = wrong[12] and "bf16" or pick { "fp32", "fp64" } },
+  precision = precision { weights = wrong[12] and "fp16" or pick { "fp32", "bf16", "fp64" } },
   parallel = wrong[13] and { data = 1 } or nil,
   optimizer = adamw {
     betas = wrong[14] and { 0.9 } or { 0.9, 0.95 },

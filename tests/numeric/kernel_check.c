@@ -22,6 +22,7 @@
 #include "linear.h"
 #include "rmsnorm.h"
 #include "rope.h"
+#include "round.h"
 #include "route.h"
 
 enum { SEEDS = 8 }; /* grouped's offsets have that many patterns */
@@ -91,9 +92,10 @@ static const double tolerance = OM_DOUBLE ? 1e-11 : 2e-5;
 	X(OM_GROUPED, grouped_##r##_##e##_##n##_##k, r, e, n, k)       \
 	X(OM_GROUPED_DX, grouped_dx_##r##_##e##_##n##_##k, r, e, n, k) \
 	X(OM_GROUPED_DW, grouped_dw_##r##_##e##_##n##_##k, r, e, n, k)
-#define UPDATE(X, n, decay, scale) \
-	X(OM_SUMSQ, sumsq_##n, n)  \
-	X(OM_ADAMW, adamw_##n, n, 0.9, 0.95, 1e-8, decay, scale)
+#define UPDATE(X, n, decay, scale)                               \
+	X(OM_SUMSQ, sumsq_##n, n)                                \
+	X(OM_ADAMW, adamw_##n, n, 0.9, 0.95, 1e-8, decay, scale) \
+	X(OM_ADAMW_MASTER, adamw_master_##n, n, 0.9, 0.95, 1e-8, decay, scale)
 
 /* clang-format off */
 #define GLU(X, t, k, f)                                                                            \
@@ -339,6 +341,38 @@ test_activation(uint64_t seed)
 	report(worst < (OM_DOUBLE ? 1e-14 : 2e-6), "activations", seed, worst);
 }
 
+/* Every upper half, with lower ones around the tie, at once: subnormals, infinities, NaN. */
+static void
+test_round(uint64_t seed)
+{
+	static const uint32_t low[] = { 0, 1, 0x7fff, 0x8000, 0x8001, 0xffff };
+	enum { LOW = sizeof low / sizeof *low, N = LOW << 16 };
+	static om_real x[N + 1];
+	double worst = 0;
+	for (uint32_t i = 0; i < N; i++) {
+		uint32_t bits = i / LOW << 16 | low[i % LOW];
+		float f;
+		memcpy(&f, &bits, sizeof f);
+		x[i] = f;
+	}
+	x[N] = (om_real)0.3;
+	om_round(N, x);
+	for (uint32_t i = 0; i < N; i++) {
+		uint32_t bits = i / LOW << 16 | low[i % LOW], got, want;
+		float f = (float)x[i];
+		memcpy(&got, &f, sizeof got);
+		memcpy(&f, &bits, sizeof f);
+		f = om_check_bf16(f);
+		memcpy(&want, &f, sizeof want);
+		/* a NaN keeps its sign, is quiet, and has no lower half */
+		if (isnan(f)
+			? (got ^ bits) >> 31 || !(got & 0x400000) || got & 0xffff || !isnan(x[i])
+			: got != want)
+			worst = OM_WRONG;
+	}
+	report(worst == 0 && x[N] == (om_real)0.3, "round", seed, worst);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -355,6 +389,7 @@ main(int argc, char **argv)
 		}
 		test_exp(seed);
 		test_activation(seed);
+		test_round(seed);
 	}
 	printf("%d passed, %d failed\n", passed, failed);
 	return failed > 0;

@@ -1,4 +1,5 @@
--- The model whose gradients model_check.c proves, in fp64: small, odd sizes, every option by -D.
+-- The model whose gradients model_check.c proves, in fp64, and whose bf16 bf16_check.c compares with fp32: small, odd
+-- sizes, every option by -D.
 local function option(name, default)
   local value = arg[name]
   if value == nil then return default end
@@ -53,7 +54,7 @@ return trainer {
     lm_head = lm_head { tied = option("tied", false), z_loss = option("head_z", 0) },
   },
   batch = batch { micro = 2, global = 6 },
-  precision = precision { weights = "fp64" },
+  precision = precision { weights = option("weights", "fp64") },
   optimizer = adamw {
     weight_decay = 0.1, clip_norm = option("clip", 0.01),
     groups = {

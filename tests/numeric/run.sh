@@ -1,33 +1,51 @@
 #!/bin/sh
-# Builds model_check against several variants of model.lua and runs each on two seeds.
+# Builds model_check against several variants of model.lua, and bf16_check against some in bf16 and fp32, and runs each
+# on two seeds.
 # Usage: tests/numeric/run.sh OLMOGEN WORKDIR
 set -u
 olmogen=$1 work=$2
 here=$(dirname "$0")
 passed=0 failed=0
 
+# A tree in $work/NAME and a check linked with it: name, olmogen's flags, the check, what it is told
+build() {
+	dir=$work/$1
+	cflags="-O1 -fsanitize=undefined -fno-sanitize-recover=all"
+	"$olmogen" $2 --emit-only -o "$dir" "$here/model.lua" >/dev/null &&
+		make -s -j2 -C "$dir" CFLAGS="$cflags" LDFLAGS="-fsanitize=undefined" >/dev/null &&
+		# the bf16 numbers that lie somewhere of their own: one row each
+		sed -n '/place: "stream"/d; /region: "scratch", place: "offset"/d; s/^- {tensor: \("[^"]*"\), type: "bf16.*offset: \([0-9]*\), bytes: \([0-9]*\), stride: \([0-9]*\), layers: \([0-9]*\)}$/{ \1, \2, \3, \4, \5 },/p' \
+			"$dir/manifest.yaml" >"$dir/buffers.h" &&
+		gcc -std=c11 -D_POSIX_C_SOURCE=200809L -O1 -Wall -Wextra -Werror -fopenmp $4 -I"$dir" -I"$dir/src" \
+			-I"$dir/runtime" -fsanitize=undefined -o "$dir/check" "$here/$3.c" \
+			$(ls "$dir"/obj/src/*.o "$dir"/obj/inst/*.o "$dir"/obj/runtime/*.o | grep -v src/main.o) -lyaml -lm
+}
+count() { # name, seed, what the check printed
+	echo "$1, seed $2: $(echo "$3" | tail -n 1)"
+	echo "$3" | grep FAIL | head -n 5
+	set -- $(echo "$3" | sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p')
+	passed=$((passed + ${1:-0})) failed=$((failed + ${2:-1}))
+}
+broken() {
+	echo "$1: does not build"
+	failed=$((failed + 1))
+}
+
 # variant: olmogen's flags : what the test is told
 variant() {
-	name=$1 flags=$2 defs=$3
-	dir=$work/$name
-	cflags="-O1 -fsanitize=undefined -fno-sanitize-recover=all"
-	if "$olmogen" $flags --emit-only -o "$dir" "$here/model.lua" >/dev/null &&
-		make -s -j2 -C "$dir" CFLAGS="$cflags" LDFLAGS="-fsanitize=undefined" >/dev/null &&
-		gcc -std=c11 -D_POSIX_C_SOURCE=200809L -O1 -Wall -Wextra -Werror -fopenmp $defs -I"$dir/src" \
-			-I"$dir/runtime" -fsanitize=undefined -o "$dir/model_check" "$here/model_check.c" \
-			$(ls "$dir"/obj/src/*.o "$dir"/obj/inst/*.o "$dir"/obj/runtime/*.o | grep -v src/main.o) -lyaml -lm
-	then
-		for seed in 1 77; do
-			out=$("$dir/model_check" $seed)
-			echo "$name, seed $seed: $(echo "$out" | tail -n 1)"
-			echo "$out" | grep FAIL | head -n 5
-			set -- $(echo "$out" | sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p')
-			passed=$((passed + ${1:-0})) failed=$((failed + ${2:-1}))
-		done
-	else
-		echo "$name: does not build"
-		failed=$((failed + 1))
-	fi
+	build "$1" "$2" model_check "$3" || { broken "$1"; return; }
+	for seed in 1 77; do
+		count "$1" $seed "$("$work/$1/check" $seed)"
+	done
+}
+# the same in bf16, against fp32
+rounded() {
+	build "$1-fp32" "$2 -D weights=fp32" bf16_check "" && build "$1" "$2 -D weights=bf16" bf16_check "" ||
+		{ broken "$1"; return; }
+	for seed in 1 77; do
+		"$work/$1-fp32/check" $seed "$work/$1/fp32"
+		count "$1" $seed "$("$work/$1/check" $seed "$work/$1/fp32")"
+	done
 }
 
 variant plain "" ""
@@ -45,5 +63,7 @@ variant topk "-D score=topk_softmax -D k=3 -D weight_scale=0.5 -D rope=llama3 -D
 	"-DSCORE=2 -DTOP_K=3 -DWEIGHT_SCALE=0.5 -DROPE=3 -DNOPE=1 -DHEAD_Z=0.3"
 variant groups "-D score=sigmoid -D groups=6 -D top_groups=3 -D rope=linear -D act=geglu -D shared=4 -D head_z=0.1 -D emb_scale=0.5" \
 	"-DSCORE=1 -DGROUPS=6 -DTOP_GROUPS=3 -DROPE=1 -DACT=1 -DSHARED=4 -DHEAD_Z=0.1 -DEMB_SCALE=0.5"
+rounded bf16 "-D k=6 -D qk=head -D shared=5 -D normalize=true"
+rounded bf16_all "-D k=6 -D qk=full -D placement=peri -D bias=all -D act=geglu -D score=sigmoid -D emb_norm=true -D tied=true"
 echo "$passed passed, $failed failed"
 test "$failed" = 0

@@ -33,7 +33,7 @@ train() { # folder of checkpoints, more arguments
 	"$trainer" train "$work/run.yaml" checkpoint.dir="$dir" "$@" >"$work/log" 2>&1
 }
 
-for real in fp32 fp64; do
+for real in fp32 fp64 bf16; do
 	"$olmogen" -D real=$real -o "$work/$real" tests/trainer/small.lua >/dev/null
 	is "$real: builds" $?
 	trainer=$work/$real/trainer
@@ -56,6 +56,52 @@ for real in fp32 fp64; do
 	[ "$(weights "$work/$real-a")" = "$(weights "$work/$real-e")" ]
 	is "$real: resumed from step 5, the same bits" $?
 done
+
+# a checkpoint of bf16 holds fp32 masters: fp32 goes on with it as its own, and the other way round
+masters() { # of the newest checkpoint, without the moments
+	(cd "$1" && cat "$(ls | grep step | tail -n 1)"/model-*.safetensors | sha256sum)
+}
+[ "$(masters "$work/fp32-a")" != "$(masters "$work/bf16-a")" ]
+is "fp32 and bf16 train differently" $?
+for pair in bf16/fp32 fp32/bf16; do
+	from=${pair%/*} to=${pair#*/}
+	trainer=$work/$from/trainer
+	train "$work/$from-to-$to" steps=6
+	trainer=$work/$to/trainer
+	train "$work/$from-to-$to" steps=12 log.metrics="$work/metrics"
+	is "$to goes on from $from" $?
+	grep -q '"step": *7,' "$work/metrics" && ! grep -q '"step": *6,' "$work/metrics"
+	is "$to goes on from step 6 of $from" $?
+done
+for real in fp32 bf16; do # no step: the first values are the same, and all of fp32's bits are there
+	trainer=$work/$real/trainer
+	train "$work/$real-first" steps=1 lr.peak=0 lr.warmup=0
+done
+[ "$(masters "$work/fp32-first")" = "$(masters "$work/bf16-first")" ]
+is "fp32 and bf16 begin with the same numbers" $?
+
+# out to Hugging Face and back: bf16 weights are written as they are, and are then their own masters
+"$olmogen" -D real=bf16 -D hf=true -o "$work/hf" tests/trainer/small.lua >/dev/null
+is "hf: builds" $?
+trainer=$work/hf/trainer
+train "$work/hf-a"
+"$trainer" export "$work/hf-out" "$work/hf-a" >"$work/log" 2>&1
+is "hf: exports" $?
+grep -q '"torch_dtype": "bfloat16"' "$work/hf-out/config.json"
+is "hf: config.json says bfloat16" $?
+[ "$(grep -ao '"dtype":"[A-Z0-9]*"' "$work/hf-out/model.safetensors" | sort -u)" = '"dtype":"BF16"' ]
+is "hf: every tensor is BF16" $?
+"$trainer" import "$work/hf-out" "$work/hf-b" >"$work/log" 2>&1 &&
+	"$trainer" export "$work/hf-out2" "$work/hf-b" >"$work/log" 2>&1 &&
+	cmp "$work/hf-out/model.safetensors" "$work/hf-out2/model.safetensors" >"$work/log" 2>&1
+is "hf: imported and exported, the same bytes" $?
+loss() { # of the newest checkpoint
+	"$trainer" eval "$work/run.yaml" eval.paths=[runtime] eval.sequences=7 checkpoint.dir="$1" | grep -o 'loss [0-9.]*'
+}
+[ -n "$(loss "$work/hf-a")" ] && [ "$(loss "$work/hf-a")" = "$(loss "$work/hf-b")" ]
+is "hf: imported weights have the loss of those exported" $?
+"$trainer" info | grep -q 'weights and activations bf16, gradients fp32, optimizer fp32'
+is "info says the precision" $?
 
 # recomputation changes no bit, and keeps less
 for what in experts block; do
@@ -116,6 +162,14 @@ entropy=$(find generator kernels -type f -exec cat {} + | od -An -v -tu1 -w1 | s
 tail -n 40 "$work/tiny.jsonl" | sed 's/.*"loss": *\([0-9.]*\).*/\1/' |
 	awk -v entropy="$entropy" '{ s += $1 } END { exit !(NR == 40 && s / NR > 1 && s / NR < entropy - 0.2) }'
 is "tiny's loss after 160 steps is well under the bytes' entropy, $entropy" $?
+
+"$olmogen" -D weights=bf16 -o "$work/tiny16" models/tiny.lua >/dev/null
+"$work/tiny16/trainer" train "$work/run.yaml" steps=120 lr.peak=5e-3 lr.warmup=10 log.metrics="$work/tiny16.jsonl" \
+	>"$work/log" 2>&1
+is "tiny trains in bf16" $?
+cat "$work/tiny.jsonl" "$work/tiny16.jsonl" | sed -n 's/.*"step": *120,.*"loss": *\([0-9.]*\).*/\1/p' |
+	awk '{ x[NR] = $1 } END { exit !(NR == 2 && x[2] < 3 && x[2] - x[1] < 0.05 && x[1] - x[2] < 0.05) }'
+is "its loss is that of fp32 within 0.05" $?
 
 # the emitted sources under sanitizers, poisoned by nothing but their own memory
 "$olmogen" --emit-only -o "$work/san" tests/trainer/small.lua >/dev/null

@@ -1,12 +1,13 @@
--- A model that takes milliseconds a step, with every kind of layer.
+-- A model that takes milliseconds a step, with every kind of layer; with -D hf=true one that transformers knows too.
+local hf = arg.hf
 return trainer {
   name = "small",
   model = transformer {
     vocab_size = 256, d_model = 48, n_layers = 3, sequence_length = 33,
-    attention = attention { n_heads = 4, n_kv_heads = 2, head_dim = 10, qk_norm = "full" },
+    attention = attention { n_heads = 4, n_kv_heads = 2, head_dim = 10, qk_norm = hf and "head" or "full" },
     feed_forward = function(layer)
       if layer == 1 then return mlp { hidden_size = 50 } end
-      return moe { num_experts = 6, top_k = 2, hidden_size = 20, shared_hidden_size = 14 }
+      return moe { num_experts = 6, top_k = 2, hidden_size = 20, shared_hidden_size = hf and 0 or 14 }
     end,
     recompute = recompute { what = arg.recompute or "none" },
   },

@@ -9,7 +9,7 @@
 
 #include "olmogen.h"
 
-static const char *path;
+static const char *path, *weights; /* weights: in another format than the description's */
 static int passed, failed;
 
 static void
@@ -28,8 +28,9 @@ make_graph(void)
 {
 	struct spec s = { 0 };
 	struct buf resolved = { 0 };
+	struct define precision = { "weights", weights, false };
 
-	load(path, NULL, 0, &s);
+	load(path, &precision, weights != NULL, &s);
 	check(s.trainer[0], NULL);
 	spec_print(s.trainer[0], &resolved);
 	struct graph *g = graph_build(s.trainer[0]);
@@ -342,12 +343,36 @@ plan_faults(void)
 	expect(plan_fault(p) == NULL, "the plan as it was");
 }
 
+/* On the CPU every bf16 output of an op is rounded, and nothing else. */
+static void
+rounding_faults(void)
+{
+	uint32_t rounded = 0;
+
+	weights = "bf16";
+	struct plan *p = make_plan();
+	expect(plan_fault(p) == NULL, "the plan in bf16");
+	for (uint32_t i = 1; i < p->inst.n; i++) {
+		const struct op_row *r = op_row(p->inst.a[i].kernel->op);
+		for (uint8_t k = r->nin; k < r->nin + r->nout; k++) {
+			uint64_t old = p->inst.a[i].round[k];
+			rounded += old != 0;
+			p->inst.a[i].round[k] = old ? 0 : 1;
+			expect(plan_fault(p) != NULL, "a bf16 not rounded, or a sum that is");
+			p->inst.a[i].round[k] = old;
+		}
+	}
+	expect(rounded > 30, "outputs that are rounded");
+	weights = NULL;
+}
+
 int
 main(int argc, char **argv)
 {
 	path = argc > 1 ? argv[1] : "models/tiny.lua";
 	graph_faults();
 	plan_faults();
+	rounding_faults();
 	printf("%d passed, %d failed\n", passed, failed);
 	return failed != 0;
 }

@@ -547,6 +547,167 @@ test_floats(void)
 	CHECK(!om_st_floats("F64", all, 0, x) && !om_st_floats("I32", all, 0, x));
 }
 
+/* The upper half of a float, rounded: ties to even, into infinity, NaN stays one. */
+static void
+test_bf16(void)
+{
+	static const struct {
+		uint32_t bits;
+		uint16_t want;
+	} known[] = {
+		{ 0x00000000, 0x0000 },
+		{ 0x80000000, 0x8000 },
+		{ 0x3f800000, 0x3f80 },
+		{ 0x3f807fff, 0x3f80 },
+		{ 0x3f808000, 0x3f80 },
+		{ 0x3f808001, 0x3f81 },
+		{ 0x3f818000, 0x3f82 },
+		{ 0xbf818000, 0xbf82 },
+		{ 0x3fffffff, 0x4000 },
+		{ 0x00008000, 0x0000 }, /* subnormals */
+		{ 0x00018000, 0x0002 },
+		{ 0x007fffff, 0x0080 },
+		{ 0x7f7f7fff, 0x7f7f },
+		{ 0x7f7f8000, 0x7f80 }, /* half a place over the greatest */
+		{ 0xff7fffff, 0xff80 },
+		{ 0x7f800000, 0x7f80 },
+		{ 0xff800000, 0xff80 },
+		{ 0x7f800001, 0x7fc0 },
+		{ 0xffffffff, 0xffff },
+		{ 0x7fc00000, 0x7fc0 },
+	};
+
+	for (size_t i = 0; i < OM_LEN(known); i++) {
+		float x;
+
+		memcpy(&x, &known[i].bits, sizeof x);
+		CHECK(om_to_bf16(x) == known[i].want);
+	}
+}
+
+/* Leaves nothing that was there in n bytes. */
+static void
+scribble(unsigned char *arena, size_t n)
+{
+	for (size_t i = 0; i < n / 4; i++)
+		memcpy(arena + 4 * i, &(float){ 12345.678f }, 4);
+}
+
+/*
+ * bf16 weights beside their masters, in two bytes each and in four: initial values, a checkpoint
+ * there and back, an export of the weights themselves, and that imported.
+ */
+static void
+test_masters(size_t size)
+{
+	enum { N = 5 * 7 + 3 * 11, AT = 64 };
+	char dir[] = "/tmp/runtime_test_XXXXXX", *path, *name;
+	const uint64_t master = AT + 4 * N, m0 = master + 4 * N, v0 = m0 + 4 * N;
+	const struct om_param param[] = {
+		{ .name = "a", .numel = 35, .dim = { 5, 7 }, .ndims = 2, .nlayers = 1 },
+		{ .name = "b.%e",
+		    .numel = 11,
+		    .dim = { 11 },
+		    .ndims = 1,
+		    .nlayers = 1,
+		    .experts = 3 },
+	};
+	struct om_param at[2];
+	struct om_model m = {
+		.name = "masters",
+		.version = "0",
+		.fingerprint = "f",
+		.real = 4,
+		.weight_size = size,
+		.init_std = 0.02,
+		.arena_bytes = v0 + 4 * N,
+		.param = at,
+		.nparams = 2,
+		.hf_config = "{\n  \"model_type\": \"masters\"\n}\n",
+	};
+	char *top = mkdtemp(dir);
+	struct om_conf c = { .dir = om_text("%s/ckpt", top), .resume = om_text("auto") }, back = c;
+	unsigned char *arena = om_arena_new(m.arena_bytes), *again = om_arena_new(m.arena_bytes);
+	struct om_ckpt k;
+	struct om_st st;
+	double z[35];
+	bool good = true;
+
+	for (int i = 0; i < 2; i++) {
+		at[i] = param[i];
+		at[i].weight = AT + size * (i ? 35 : 0);
+		at[i].master = master + 4 * (i ? 35 : 0);
+		at[i].m = m0 + 4 * (i ? 35 : 0);
+		at[i].v = v0 + 4 * (i ? 35 : 0);
+	}
+	om_init_params(&m, arena, 7);
+	om_normal(7, "a", 0, 35, z);
+	for (int i = 0; i < N; i++) {
+		uint16_t half;
+		float x, w;
+
+		memcpy(&x, arena + master + 4 * (uint64_t)i, 4);
+		memcpy(&half, arena + AT + size * (uint64_t)i + size - 2, 2);
+		if (size == 4)
+			memcpy(&w, arena + AT + 4 * (uint64_t)i, 4);
+		else
+			om_st_floats("BF16", &half, 1, &w);
+		good = good && om_to_bf16(x) == half && om_to_bf16(w) == half &&
+		       fabsf(x - w) <= fabsf(x) / 256;
+		good = good && (i >= 35 || x == (float)(0.02 * z[i]));
+	}
+	CHECK(good);
+	scribble(arena + m0, 2 * 4 * N);
+
+	om_ckpt_open(&k, &m, NULL, NULL, &c);
+	om_ckpt_save(&k, arena, 3);
+	om_ckpt_close(&k);
+	CHECK(om_ckpt_weights(&m, &c, again) == 3); /* the weights alone */
+	CHECK(memcmp(arena, again, m0) == 0 && memcmp(arena + m0, again + m0, 4 * N) != 0);
+
+	path = om_text("%s/out", dir);
+	om_ckpt_export(&m, arena, path);
+	name = om_text("%s/model.safetensors", path);
+	CHECK(!om_st_open(&st, name));
+	CHECK(st.n == 4 && strcmp(st.tensor[0].dtype, "BF16") == 0);
+	for (uint32_t i = 0; i < st.n; i++)
+		for (uint64_t j = 0; j < (st.tensor[i].end - st.tensor[i].begin) / 2; j++) {
+			uint64_t element = (i ? 35 + 11 * (i - 1) : 0) + j;
+			uint16_t half;
+
+			good =
+			    good &&
+			    om_pread_all(st.fd, &half, 2, st.data + st.tensor[i].begin + 2 * j) &&
+			    memcmp(&half, arena + AT + size * element + size - 2, 2) == 0;
+		}
+	CHECK(good);
+	om_st_close(&st);
+
+	back.dir = om_text("%s/back", dir);
+	om_import(&m, path, back.dir);
+	scribble(again, m.arena_bytes);
+	CHECK(om_ckpt_weights(&m, &back, again) == 0);
+	CHECK(memcmp(arena + AT, again + AT, size * N) == 0);
+	for (int i = 0; i < N; i++) { /* what was exported is all that masters can be now */
+		uint16_t half;
+		float x, w;
+
+		memcpy(&x, again + master + 4 * (uint64_t)i, 4);
+		memcpy(&half, arena + AT + size * (uint64_t)i + size - 2, 2);
+		om_st_floats("BF16", &half, 1, &w);
+		good = good && x == w;
+	}
+	CHECK(good);
+	free(path);
+	free(name);
+	free(back.dir);
+	free(c.dir);
+	free(c.resume);
+	path = om_text("rm -rf %s", dir);
+	CHECK(system(path) == 0);
+	free(path);
+}
+
 static void
 test_clip(void)
 {
@@ -644,6 +805,9 @@ main(void)
 	test_texts();
 	test_safetensors();
 	test_floats();
+	test_bf16();
+	test_masters(2);
+	test_masters(4);
 	test_clip();
 	test_advice();
 	printf("%d passed, %d failed\n", passed, failed);

@@ -1,7 +1,6 @@
--- flags: --target=cpu
 return trainer {
   name = "t",
-  target = "cuda:sm_90a",
+  target = "cpu",
   model = transformer {
     vocab_size = 64, d_model = 16, n_layers = 2, sequence_length = 8,
     attention = attention { n_heads = 2, n_kv_heads = 1 },
@@ -14,6 +13,6 @@ return trainer {
   },
   batch = batch { micro = 1, global = 8 },
   parallel = parallel { data = 2, expert = 2 },
-  precision = precision { weights = "bf16" },
+  precision = precision { weights = "bf16", grads = "fp64" },
   optimizer = adamw { betas = { 0.9, 0.95 } },
 }

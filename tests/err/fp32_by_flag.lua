@@ -1,3 +1,4 @@
+-- flags: --target=cuda:sm_90a
 return trainer {
   name = "t",
   target = "cpu",
@@ -13,6 +14,6 @@ return trainer {
   },
   batch = batch { micro = 1, global = 8 },
   parallel = parallel { data = 2, expert = 2 },
-  precision = precision { weights = "bf16" },
+  precision = precision { weights = "fp32" },
   optimizer = adamw { betas = { 0.9, 0.95 } },
 }
