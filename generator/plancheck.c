@@ -57,7 +57,7 @@ extent(
 			      : pl->bytes);
 }
 
-/* A bf16 that lies in more bytes than its own is one because it was rounded; weights are by rows. */
+/* A bf16 in more bytes than its own is one because it was rounded; weights are by their update. */
 static const char *
 check_rounding(const struct plan *p, const struct step *st)
 {

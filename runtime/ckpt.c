@@ -20,8 +20,8 @@ enum { CHUNK = 1 << 22 };
 uint64_t om_shard_bytes = (uint64_t)4 << 30;
 
 /*
- * What a stored tensor has in three places; weights are shards of their own, moments share theirs. A
- * checkpoint's weights are the masters, an export's the weights.
+ * What a stored tensor has in three places; weights are shards of their own, moments share theirs.
+ * A checkpoint's weights are the masters, an export's the weights.
  */
 static const struct {
 	const char *prefix;

@@ -30,8 +30,8 @@ static const struct {
  * A bf16 errs by 2^-9 at most. The longest way into a gradient, forward and back through two
  * layers, has some 50 roundings, of either sign: sqrt(50) 2^-9 is 1.4 %, of the length of all
  * gradients at most thrice that. Those of queries and keys are what is left of larger numbers, as
- * softmax's slope subtracts their mean: 15 %, where a term that is missing or twice there is tens of
- * percent. The loss is a mean over tokens of what was rounded on half that way.
+ * softmax's slope subtracts their mean: 15 %, where a term that is missing or twice there is tens
+ * of percent. The loss is a mean over tokens of what was rounded on half that way.
  */
 static const double all_tolerance = 0.05, grad_tolerance = 0.15, loss_tolerance = 0.01;
 

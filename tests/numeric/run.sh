@@ -13,9 +13,9 @@ build() {
 	cflags="-O1 -fsanitize=undefined -fno-sanitize-recover=all"
 	"$olmogen" $2 --emit-only -o "$dir" "$here/model.lua" >/dev/null &&
 		make -s -j2 -C "$dir" CFLAGS="$cflags" LDFLAGS="-fsanitize=undefined" >/dev/null &&
-		# the bf16 numbers that lie somewhere of their own: one row each
-		sed -n '/place: "stream"/d; /region: "scratch", place: "offset"/d; s/^- {tensor: \("[^"]*"\), type: "bf16.*offset: \([0-9]*\), bytes: \([0-9]*\), stride: \([0-9]*\), layers: \([0-9]*\)}$/{ \1, \2, \3, \4, \5 },/p' \
-			"$dir/manifest.yaml" >"$dir/buffers.h" &&
+		# tensor, offset, bytes, stride, layers of the bf16 numbers that lie somewhere of their own
+		grep 'type: "bf16' "$dir/manifest.yaml" | grep -v 'place: "stream"\|region: "scratch", place: "offset"' |
+			sed 's/^- {tensor: //; s/, type.*offset: /, /; s/[a-z]*: //g; s/^/{ /; s/}$/ },/' >"$dir/buffers.h" &&
 		gcc -std=c11 -D_POSIX_C_SOURCE=200809L -O1 -Wall -Wextra -Werror -fopenmp $4 -I"$dir" -I"$dir/src" \
 			-I"$dir/runtime" -fsanitize=undefined -o "$dir/check" "$here/$3.c" \
 			$(ls "$dir"/obj/src/*.o "$dir"/obj/inst/*.o "$dir"/obj/runtime/*.o | grep -v src/main.o) -lyaml -lm
