@@ -13,7 +13,7 @@ while [ "$seed" -lt $((first + count)) ]; do
 	rm -rf "$tree"
 	if "$olmogen" -D seed="$seed" --emit-only -o "$tree" "$here/random.lua" >/dev/null 2>"$work/err" &&
 		(for f in step launch params; do
-			gcc -std=c11 -Wall -Wextra -Werror -I"$tree/runtime" -fsyntax-only "$tree/src/$f.c" || exit 1
+			gcc -std=c11 -fopenmp -Wall -Wextra -Werror -I"$tree/runtime" -I"$tree/kernels" -fsyntax-only "$tree/src/$f.c" || exit 1
 		done) 2>"$work/err" &&
 		{ [ $((seed % 10)) != 0 ] || { make -s -C "$tree" CFLAGS=-O1 && "$tree/trainer" selftest >"$work/err"; }; }
 	then

@@ -153,23 +153,22 @@ for key in loss grad_norm lr tokens_per_s load_balance z total moe max_load dead
 done
 
 # it learns more of the bytes than how frequent each is: the mean of 40 steps, since one batch may be hard
-"$olmogen" -o "$work/tiny" models/tiny.lua >/dev/null
-"$work/tiny/trainer" train "$work/run.yaml" steps=160 lr.peak=5e-3 lr.warmup=10 log.metrics="$work/tiny.jsonl" \
-	>"$work/log" 2>&1
-is "tiny trains" $?
 entropy=$(find generator kernels -type f -exec cat {} + | od -An -v -tu1 -w1 | sort -n | uniq -c |
 	awk '{ n += $1; s += $1 * log($1) } END { print log(n) - s / n }')
-tail -n 40 "$work/tiny.jsonl" | sed 's/.*"loss": *\([0-9.]*\).*/\1/' |
-	awk -v entropy="$entropy" '{ s += $1 } END { exit !(NR == 40 && s / NR > 1 && s / NR < entropy - 0.2) }'
-is "tiny's loss after 160 steps is well under the bytes' entropy, $entropy" $?
-
-"$olmogen" -D weights=bf16 -o "$work/tiny16" models/tiny.lua >/dev/null
-"$work/tiny16/trainer" train "$work/run.yaml" steps=120 lr.peak=5e-3 lr.warmup=10 log.metrics="$work/tiny16.jsonl" \
-	>"$work/log" 2>&1
-is "tiny trains in bf16" $?
-cat "$work/tiny.jsonl" "$work/tiny16.jsonl" | sed -n 's/.*"step": *120,.*"loss": *\([0-9.]*\).*/\1/p' |
-	awk '{ x[NR] = $1 } END { exit !(NR == 2 && x[2] < 3 && x[2] - x[1] < 0.05 && x[1] - x[2] < 0.05) }'
-is "its loss is that of fp32 within 0.05" $?
+mean() {
+	tail -n 40 "$work/tiny-$1.jsonl" | sed 's/.*"loss": *\([0-9.]*\).*/\1/' | awk '{ s += $1 } END { print s / NR }'
+}
+for real in fp32 bf16; do
+	"$olmogen" -D weights=$real -o "$work/tiny-$real" models/tiny.lua >/dev/null
+	"$work/tiny-$real/trainer" train "$work/run.yaml" steps=160 lr.peak=5e-3 lr.warmup=10 \
+		log.metrics="$work/tiny-$real.jsonl" >"$work/log" 2>&1
+	is "tiny trains in $real" $?
+	awk -v entropy="$entropy" -v loss="$(mean $real)" 'BEGIN { exit !(loss > 1 && loss < entropy - 0.2) }'
+	is "tiny's loss in $real after 160 steps is well under the bytes' entropy, $entropy" $?
+done
+# roundings are small and of either sign: what they do to the loss is far below what a batch does
+awk -v a="$(mean fp32)" -v b="$(mean bf16)" 'BEGIN { exit !(b - a < 0.03 && a - b < 0.03) }'
+is "bf16 learns as fp32 does, $(mean bf16) and $(mean fp32)" $?
 
 # the emitted sources under sanitizers, poisoned by nothing but their own memory
 "$olmogen" --emit-only -o "$work/san" tests/trainer/small.lua >/dev/null
