@@ -26,7 +26,7 @@ ALL_CFLAGS = $(STD) $(WARN) -Igenerator $(LUA_CFLAGS) $(CFLAGS) $(san_flags)
 
 GEN_SRC = $(filter-out generator/embed.c,$(sort $(wildcard generator/*.c)))
 GEN_OBJ = $(GEN_SRC:%.c=$(B)/%.o) $(B)/embedded.o
-EMBEDDED = LICENSE $(sort $(wildcard templates/* runtime/*.[ch] runtime/*/*.[ch] runtime/*.def \
+EMBEDDED = LICENSE $(sort $(wildcard templates/* runtime/*.[ch] runtime/*/*.c* runtime/*/*.h runtime/*.def \
 	kernels/*/*.h))
 FORMATTED = $(wildcard generator/*.[ch] runtime/*.[ch] runtime/*/*.[ch] kernels/*/*.h tests/*/*.[ch])
 
@@ -67,6 +67,12 @@ check: deps
 check-peer: all
 	rm -rf build/peer && python3 tests/peer/make.py build/peer $(SEED)
 	sh tests/peer/run.sh build/olmogen build/check/peer build/peer
+
+# Kernels and small trainers are built anywhere; where there is no GPU their tests are skipped, with a reason.
+check-gpu: all
+	sh tests/gpu/build.sh build/gpu
+	sh tests/gpu/models.sh build/olmogen build/gpu
+	sh tests/gpu/run.sh build/gpu
 
 # The same: training speed of tiny's shape beside PyTorch eager, on the same cores in turn.
 bench-peer: all
@@ -119,6 +125,7 @@ help:
 	@echo 'make demo       installs what is missing, builds, generates models/tiny.lua, trains it (two minutes)'
 	@echo 'make            builds build/olmogen'
 	@echo 'make check      runs all tests (ONLY=err,gold for some of them)'
+	@echo 'make check-gpu  kernels against naive ones, models against the CPU, on a GPU (NVIDIA, CUDA Toolkit)'
 	@echo 'make check-peer fresh random models against transformers (needs PyTorch); SEED=1'
 	@echo 'make bench-peer training speed beside PyTorch eager (needs PyTorch); THREADS=2'
 	@echo 'make bench      prints times: plan, emission, build, GEMM against OpenBLAS, start'
@@ -128,6 +135,6 @@ help:
 	@echo 'make clean      removes build/ and what is in out/'
 	@echo 'variables       CC CFLAGS SAN=address,undefined V=1'
 
-.PHONY: all check check-peer bench-peer bless bench lint format deps demo install uninstall clean help
+.PHONY: all check check-gpu check-peer bench-peer bless bench lint format deps demo install uninstall clean help
 .SECONDARY:
 -include $(GEN_OBJ:.o=.d)

@@ -276,6 +276,8 @@ emit(const struct plan *p, const char *resolved, uint32_t input, struct tree *t)
 	emit_params(p, fingerprint, t);
 	copy_runtime(p, t);
 	copy_kernels(p, t);
+	if (p->target->arch)
+		emit_cubins(p, t);
 	copy(t, "LICENSE", "LICENSE");
 	emit_project(p, t);
 	buf_puts(tree_file(t, "model/resolved.lua"), resolved);

@@ -113,28 +113,28 @@ launchers(const struct plan *p, struct tree *t)
 	}
 }
 
-/* src/cubins.c: the compiled kernels as the runtime loads them. */
-static void
-cubins(const struct plan *p, struct tree *t)
+void
+emit_cubins(const struct plan *p, struct tree *t)
 {
 	struct buf names = { 0 }, list = { 0 };
 	uint32_t n = t->n;
 
 	for (uint32_t i = 0; i < n; i++) {
 		const char *path = t->a[i].path;
-		int stem = (int)strcspn(path, ".") - 5;
-		if (strncmp(path, "inst/", 5))
+		int folder = (int)strcspn(path, "/"), stem = (int)strcspn(path, ".");
+		if (strcmp(path + stem, ".cu"))
 			continue;
-		buf_printf(&names, "CUBIN(%.*s)\n", stem, path + 5);
-		buf_printf(&list, "cubin_%.*s, ", stem, path + 5);
+		const char *name = xprintf("%.*s", stem - folder - 1, path + folder + 1);
+		buf_printf(&names, "CUBIN(%.*s, %s)\n", folder, path, name);
+		buf_printf(&list, "cubin_%.*s_%s, ", folder, path, name);
 	}
 	struct buf *b = tree_file(t, "src/cubins.c");
 	emit_banner(p, "the compiled kernels, embedded", "/*", "*/", b);
-	buf_puts(b, "#include <stddef.h>\n\n#include \"gpu.h\"\n\n#define CUBIN(name) \\\n"
+	buf_puts(b, "#include <stddef.h>\n\n#include \"gpu.h\"\n\n#define CUBIN(folder, name) \\\n"
 		    "\t__asm__(\".section .rodata\\n\\t.balign 64\\n\" \\\n"
-		    "\t\t\"cubin_\" #name \":\\n\\t.incbin \\\"inst/\" #name \".cubin\\\"\" \\\n"
-		    "\t\t\"\\n\\t.previous\\n\"); \\\n"
-		    "\textern const unsigned char cubin_##name[];\n");
+		    "\t\t\"cubin_\" #folder \"_\" #name \":\\n\" \\\n"
+		    "\t\t\"\\t.incbin \\\"\" #folder \"/\" #name \".cubin\\\"\\n\\t.previous\\n\"); \\\n"
+		    "\textern const unsigned char cubin_##folder##_##name[];\n");
 	buf_puts(b, names.s);
 	buf_puts(b, "\n");
 	emit_wrapped(b, 0, xprintf("const void *const om_cubins[] = { %sNULL };", list.s));
@@ -144,7 +144,5 @@ void
 emit_launch(const struct plan *p, struct tree *t)
 {
 	instances(p, t);
-	if (p->target->arch)
-		cubins(p, t);
 	launchers(p, t);
 }

@@ -1,5 +1,5 @@
 /*
- * Compiles the kernel instances of an emitted tree into inst/NAME.cubin, with the toolkit's NVRTC
+ * Compiles the kernels of an emitted tree, NAME.cu, into NAME.cubin beside it, with the toolkit's NVRTC
  * opened here: olmogen needs no CUDA until a trainer for it is built. Cubins are kept by content in
  * the user's cache, so that a kernel that did not change is not compiled again.
  */
@@ -127,6 +127,14 @@ spilled(const char *log)
 	return NULL;
 }
 
+/* What a file of kernels may include. */
+static bool
+header_of(const struct file *f)
+{
+	return !strncmp(f->path, "kernels/", 8) || !strcmp(f->path, "runtime/rng.h") ||
+	       !strcmp(f->path, "runtime/normal.h");
+}
+
 /* One file of the tree, compiled; false: said why. */
 static bool
 compile(const struct tree *t, const struct file *f, const char *arch, const char *to,
@@ -140,9 +148,9 @@ compile(const struct tree *t, const struct file *f, const char *arch, const char
 	program p;
 
 	for (uint32_t i = 0; i < t->n; i++)
-		if (!strncmp(t->a[i].path, "kernels/", 8)) {
+		if (header_of(&t->a[i])) {
 			header[n] = t->a[i].text.s;
-			name[n++] = t->a[i].path + 8;
+			name[n++] = strchr(t->a[i].path, '/') + 1;
 		}
 	r = rtc.CreateProgram(&p, f->text.s, f->path, n, header, name);
 	if (!r)
@@ -184,7 +192,7 @@ key_of(const struct tree *t, const struct file *f, const char *arch)
 	buf_printf(&b, "%s %s nvrtc %d.%d\n", OLMOGEN_VERSION, arch, major, minor);
 	buf_add(&b, f->text.s, f->text.n);
 	for (uint32_t i = 0; i < t->n; i++)
-		if (!strncmp(t->a[i].path, "kernels/", 8))
+		if (header_of(&t->a[i]))
 			buf_add(&b, t->a[i].text.s, t->a[i].text.n);
 	return sha256_hex(b.s, b.n);
 }
@@ -217,7 +225,7 @@ nvrtc_build(const struct tree *t, const char *dir, const char *arch, int jobs, b
 			ok &= wait(&status) > 0 && status == 0;
 			running--;
 		}
-		if (!f || strncmp(f->path, "inst/", 5))
+		if (!ok || !f || strcmp(f->path + strcspn(f->path, "."), ".cu"))
 			continue;
 		int stem = (int)strcspn(f->path, ".");
 		const char *to = xprintf("%s/%.*s.cubin", dir, stem, f->path);

@@ -579,6 +579,8 @@ void emit_banner(
     const struct plan *p, const char *what, const char *open, const char *close, struct buf *b);
 void emit_config(const struct plan *p, struct tree *t); /* src/config.h, src/layout.h */
 void emit_launch(const struct plan *p, struct tree *t); /* src/launch.h, src/launch.c, inst/ */
+/* src/cubins.c: the compiled kernels of every .cu in the tree as the runtime loads them. */
+void emit_cubins(const struct plan *p, struct tree *t);
 void emit_step(const struct plan *p, struct tree *t);   /* src/step.c */
 void emit_params(const struct plan *p, const char *fingerprint, struct tree *t); /* src/params.c */
 void
@@ -594,7 +596,7 @@ bool tree_check(const struct tree *t, const char *dir);
 /* ---- nvrtc.c, build.c ------------------------------------------------------------------------ */
 
 /*
- * Compiles inst/NAME.cu of the tree to cubins beside them, as many at once as jobs. False, said
+ * Compiles each NAME.cu of the tree to NAME.cubin beside it, as many at once as jobs. False, said
  * why: no NVRTC here, an error, or a kernel that spills.
  */
 bool nvrtc_build(const struct tree *t, const char *dir, const char *arch, int jobs, bool verbose);

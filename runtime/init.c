@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "normal.h"
 #include "om_rt.h"
-#include "rng.h"
 
 bool
 om_tensor_next(const struct om_model *m, struct om_tensor *t)
@@ -115,23 +115,6 @@ hash(const char *s)
 	return h;
 }
 
-/* Elements 2*block and 2*block+1 (Box and Muller, 1958); each redraw has its own counter. */
-static void
-pair(uint64_t seed, uint64_t name, uint64_t block, uint32_t redraw, double z[2])
-{
-	struct om_philox r =
-	    om_philox((struct om_philox){ { (uint32_t)block, (uint32_t)(block >> 32) | redraw << 16,
-			  (uint32_t)name, (uint32_t)(name >> 32) } },
-		seed);
-	const double unit = 1.0 / 9007199254740992;                                /* 2^-53 */
-	double u = (double)((((uint64_t)r.v[0] << 32 | r.v[1]) >> 11) + 1) * unit; /* (0, 1] */
-	double v = (double)(((uint64_t)r.v[2] << 32 | r.v[3]) >> 11) * unit;       /* [0, 1) */
-	double radius = sqrt(-2 * log(u)), angle = 2 * 3.14159265358979323846 * v;
-
-	z[0] = radius * cos(angle);
-	z[1] = radius * sin(angle);
-}
-
 void
 om_normal(uint64_t seed, const char *name, uint64_t i, uint64_t n, double *z)
 {
@@ -141,14 +124,14 @@ om_normal(uint64_t seed, const char *name, uint64_t i, uint64_t n, double *z)
 	for (uint64_t block = first; block < last; block++) {
 		double both[2], again[2];
 
-		pair(seed, h, block, 0, both);
+		om_normal_pair(seed, h, block, 0, both);
 		for (int half = 0; half < 2; half++) {
 			uint64_t element = 2 * block + (uint64_t)half;
 
 			if (element < i || element >= i + n)
 				continue;
 			for (uint32_t redraw = 1; fabs(both[half]) > 3; redraw++) {
-				pair(seed, h, block, redraw, again);
+				om_normal_pair(seed, h, block, redraw, again);
 				both[half] = again[half];
 			}
 			z[element - i] = both[half];
@@ -167,6 +150,10 @@ om_init_params(const struct om_model *m, unsigned char *arena, uint64_t seed)
 		char *name = om_tensor_name(&t, false);
 		size_t n;
 
+		if (t.p->init == OM_NORMAL && om_device_normal(m, arena, &t, seed, hash(name))) {
+			free(name);
+			continue;
+		}
 		for (uint64_t i = 0; i < t.p->numel; i += n) {
 			n = t.p->numel - i < CHUNK ? (size_t)(t.p->numel - i) : CHUNK;
 			if (t.p->init == OM_NORMAL)

@@ -88,6 +88,10 @@ enum om_part {
 };
 void om_run(const struct om_model *m, enum om_part part, unsigned char *arena);
 void om_part(const struct om_model *m, enum om_part part, unsigned char *arena); /* its launches */
+/* Draws a tensor's first values as om_normal does; false: the device leaves it to the host. */
+struct om_tensor;
+bool om_device_normal(const struct om_model *m, unsigned char *arena, const struct om_tensor *t,
+    uint64_t seed, uint64_t name);
 void om_profile_end(void);          /* what was launched while om_profile was set is measured */
 void om_device_text(char text[64]); /* "2 threads", "NVIDIA H200" */
 

@@ -3,14 +3,14 @@ CUDA ?= $(or $(CUDA_HOME),$(CUDA_PATH),/usr/local/cuda)
 NVCC ?= $(CUDA)/bin/nvcc
 CPPFLAGS += -I$(CUDA)/include
 LIBS = -Wl,-Bstatic -lyaml -lgomp -Wl,-Bdynamic -lm -ldl -lpthread
-CUBINS = $(INST:.o=.cubin)
+CUBINS = $(INST:.o=.cubin) runtime/init.cubin
 EXTRA = src/cubins.o
 
 # olmogen has compiled the kernels already; where it is not at hand, nvcc does. A file of kernels is
 # read twice: here for the device, below for the functions that launch them.
-inst/%.cubin: inst/%.cu
+%.cubin: %.cu
 	$(quiet)$(NVCC) -std=c++17 -cubin -gencode arch=compute_$(ARCH),code=sm_$(ARCH) -Ikernels \
-		-o $@ $<
+		-Iruntime -o $@ $<
 
 obj/inst/%.o: inst/%.cu
 	$(quiet)mkdir -p $(@D)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "gpu.h"
+#include "om_gpu.h"
 #include "om_rt.h"
 
 static struct om_gpu_graph *graph[OM_N_PARTS];
@@ -72,6 +73,21 @@ om_run(const struct om_model *m, enum om_part part, unsigned char *arena)
 	if (!graph[part])
 		graph[part] = om_gpu_record(launch, &p, name[part]);
 	om_gpu_play(graph[part]);
+}
+
+OM_KERNEL(om_init_normal, 256, 0)
+
+bool
+om_device_normal(const struct om_model *m, unsigned char *arena, const struct om_tensor *t,
+    uint64_t seed, uint64_t name)
+{
+	unsigned char *w = arena + t->p->weight + t->first * m->weight_size;
+	unsigned char *master = arena + t->p->master + t->first * m->real;
+	uint64_t n = t->p->numel;
+	double std = m->init_std;
+
+	OM_LAUNCH(om_init_normal, om_sms() * 8, 1, 1, &w, &master, &n, &seed, &name, &std);
+	return true;
 }
 
 /* ---- bench: a mark before and after every launch, read when all is done ---- */
