@@ -74,6 +74,12 @@ check-gpu: all
 	sh tests/gpu/models.sh build/olmogen build/gpu
 	sh tests/gpu/run.sh build/gpu
 
+# Kernels and OLMoE-1B-7B's step beside cuBLAS, cuDNN and transformers, on one H200.
+bench-gpu: all
+	sh tests/gpu/build.sh build/gpu
+	build/olmogen -o build/gpu/olmoe models/olmoe-1b-7b.lua -D micro=4 -D global=4 -D recompute=experts
+	sh tests/gpu/bench.sh build/gpu/kernels build/gpu/olmoe/trainer
+
 # The same: training speed of tiny's shape beside PyTorch eager, on the same cores in turn.
 bench-peer: all
 	python3 tests/peer/bench.py config build/bench-peer
@@ -126,6 +132,7 @@ help:
 	@echo 'make            builds build/olmogen'
 	@echo 'make check      runs all tests (ONLY=err,gold for some of them)'
 	@echo 'make check-gpu  kernels against naive ones, models against the CPU, on a GPU (NVIDIA, CUDA Toolkit)'
+	@echo 'make bench-gpu  speed of kernels and of OLMoE-1B-7B on one GPU, and of their peers'
 	@echo 'make check-peer fresh random models against transformers (needs PyTorch); SEED=1'
 	@echo 'make bench-peer training speed beside PyTorch eager (needs PyTorch); THREADS=2'
 	@echo 'make bench      prints times: plan, emission, build, GEMM against OpenBLAS, start'
@@ -135,6 +142,6 @@ help:
 	@echo 'make clean      removes build/ and what is in out/'
 	@echo 'variables       CC CFLAGS SAN=address,undefined V=1'
 
-.PHONY: all check check-gpu check-peer bench-peer bless bench lint format deps demo install uninstall clean help
+.PHONY: all check check-gpu check-peer bench-peer bench-gpu bless bench lint format deps demo install uninstall clean help
 .SECONDARY:
 -include $(GEN_OBJ:.o=.d)

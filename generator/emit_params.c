@@ -169,6 +169,8 @@ emit_params(const struct plan *p, const char *fingerprint, struct tree *t)
 	    "\t.layers = OM_N_LAYERS,\n\t.microbatches = OM_MICROBATCHES,\n"
 	    "\t.params_total = OM_PARAMS_TOTAL,\n\t.params_active = OM_PARAMS_ACTIVE,\n"
 	    "\t.flops_token = OM_FLOPS_TOKEN,\n");
+	if (p->target->tflops > 0)
+		buf_printf(b, "\t.peak = %s,\n", emit_double(p->target->tflops * 1e12));
 	buf_printf(b, "\t.real = %llu,\n\t.weight_size = %llu,\n",
 	    (unsigned long long)dtype_bytes(p, DT_OPT), (unsigned long long)dtype_bytes(p, DT_ACT));
 	buf_puts(b, "\t.init_std = OM_INIT_STD,\n"

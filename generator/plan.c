@@ -19,9 +19,23 @@ const char *const region_names[N_REGIONS] = { "input", "statistics", "constants"
 static const struct kernel_row kernel_rows[] = {
 #define KERNEL(op, target, file, macro, params, ws) { OP_##op, #target, file, #macro, params, ws },
 #define NEEDS(...)
+#define ARCH(...)
 #include "kernel.def"
 #undef KERNEL
 #undef NEEDS
+#undef ARCH
+};
+
+static const struct {
+	const char *target, *arch;
+} archs[] = {
+#define KERNEL(...)
+#define NEEDS(...)
+#define ARCH(target, arch) { #target, arch },
+#include "kernel.def"
+#undef KERNEL
+#undef NEEDS
+#undef ARCH
 };
 
 static const struct need {
@@ -33,10 +47,22 @@ static const struct need {
 } needs[] = {
 #define KERNEL(...)
 #define NEEDS(op, target, letter, rule, value) { OP_##op, #target, letter, rule, value },
+#define ARCH(...)
 #include "kernel.def"
 #undef KERNEL
 #undef NEEDS
+#undef ARCH
 };
+
+/* Kernels that are C run anywhere. */
+static bool
+written_for(const struct target_row *t)
+{
+	for (uint32_t i = 0; i < LEN(archs); i++)
+		if (t->arch && !strcmp(archs[i].target, t->kernels) && !strcmp(archs[i].arch, t->arch))
+			return true;
+	return !t->arch;
+}
 
 /* Bytes of a format itself, wherever it lies. */
 static uint64_t
@@ -543,7 +569,7 @@ plan(struct shard *s)
 	p->target = target_find(spec_str(g->trainer, F_trainer_target));
 	p->place = xalloc(g->tensor.n * sizeof *p->place);
 	p->slots = s->stage[0].slots;
-	p->kernels = true;
+	p->kernels = written_for(p->target);
 	PUSH(p->inst)->name = "none";
 	place_resident(p);
 	make_programs(p);

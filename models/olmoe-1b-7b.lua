@@ -24,6 +24,6 @@ return trainer {
     init = normal { std = 0.02 },
   },
 
-  batch = batch { micro = arg.micro or 2, global = 1024 },
+  batch = batch { micro = arg.micro or 2, global = arg.global or 1024 },
   optimizer = adamw { betas = { 0.9, 0.95 }, eps = 1e-8, weight_decay = 0.1, clip_norm = 1.0 },
 }

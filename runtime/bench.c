@@ -104,7 +104,8 @@ om_bench(const struct om_model *m, uint64_t steps)
 	int32_t *token = om_alloc(m->micro * m->seq, sizeof *token);
 	uint64_t tokens = m->global * m->seq;
 	char device[64];
-	double seconds;
+	double seconds, rate, best = 0;
+	uint64_t used, total;
 
 	om_device_start(0);
 	arena = om_arena_new(m->arena_bytes);
@@ -125,10 +126,26 @@ om_bench(const struct om_model *m, uint64_t steps)
 		step_run(m, arena, token, 2 + steps + i);
 	om_profile_end();
 	om_profile = false;
+	om_device_memory(&used, &total);
 	table(m, steps, seconds);
+	rate = (double)m->flops_token * (double)(steps * tokens) / seconds;
 	printf("%.3f ms a step, %s tokens/s, %.2f GFLOP/s\n", 1e3 * seconds / (double)steps,
-	    om_commas((uint64_t)((double)(steps * tokens) / seconds)),
-	    1e-9 * (double)m->flops_token * (double)(steps * tokens) / seconds);
+	    om_commas((uint64_t)((double)(steps * tokens) / seconds)), 1e-9 * rate);
+	for (uint32_t i = 0; i < m->nops; i++) /* what matrix products reach on this device */
+		if (m->op[i].seconds > 0 &&
+		    m->op[i].flops * (double)m->op[i].calls / m->op[i].seconds > best)
+			best = m->op[i].flops * (double)m->op[i].calls / m->op[i].seconds;
+	if (best > 0)
+		printf("%.1f%% of the %.2f GFLOP/s of its fastest product", 100 * rate / best,
+		    1e-9 * best);
+	if (m->peak > 0)
+		printf(", %.1f%% of the data sheet's %.0f TFLOP/s (MFU)", 100 * rate / m->peak,
+		    1e-12 * m->peak);
+	if (best > 0 || m->peak > 0)
+		printf("\n");
+	if (used)
+		printf("memory: arena %s, as planned; with context and kernels %s of %s in use\n",
+		    om_bytes(m->arena_bytes), om_bytes(used), om_bytes(total));
 	free(token);
 	return 0;
 }

@@ -94,6 +94,8 @@ bool om_device_normal(const struct om_model *m, unsigned char *arena, const stru
     uint64_t seed, uint64_t name);
 void om_profile_end(void);          /* what was launched while om_profile was set is measured */
 void om_device_text(char text[64]); /* "2 threads", "NVIDIA H200" */
+/* Bytes in use on the device, the arena among them, and all it has; 0: not known. */
+void om_device_memory(uint64_t *used, uint64_t *total);
 
 /* ---- proc.c: the process --------------------------------------------------------------------- */
 

@@ -99,6 +99,12 @@ om_profile_end(void)
 }
 
 void
+om_device_memory(uint64_t *used, uint64_t *total)
+{
+	*used = *total = 0;
+}
+
+void
 om_device_text(char text[64])
 {
 	snprintf(text, 64, "%d threads", omp_get_max_threads());

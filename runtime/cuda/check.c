@@ -8,7 +8,11 @@
 #include "om_gpu.h"
 #include "om_rt.h"
 
-enum { MOST = 64, TIMES = 12, WARM = 3 };
+/*
+ * Random arrays repeat after a prime number of elements, which no size of a tensor divides: so that
+ * arrays of billions are made by copies on the device.
+ */
+enum { MOST = 64, TIMES = 12, WARM = 3, PERIOD = OM_CHECK_PERIOD };
 
 bool om_check_timing;
 double om_check_seconds;
@@ -30,7 +34,7 @@ hash(uint64_t seed, uint64_t i)
 double
 om_unit(uint64_t seed, int stream, int64_t i)
 {
-	uint64_t h = hash(hash(seed, (uint64_t)stream), (uint64_t)i);
+	uint64_t h = hash(hash(seed, (uint64_t)stream), (uint64_t)(i % PERIOD));
 
 	return (double)(float)(((double)(h >> 11) * 0x1p-53 - 0.5) * 3.4641016151377544);
 }
@@ -86,30 +90,44 @@ om_check_copy(const void *host, size_t bytes)
 	return p;
 }
 
+/* n elements of that size on the device, from the first period of them; frees that. */
+static void *
+repeat(void *host, int64_t n, size_t size)
+{
+	int64_t period = n < PERIOD ? n : PERIOD;
+	char *device = take((size_t)n * size);
+
+	om_gpu_put(device, host, (size_t)period * size);
+	for (int64_t done = period, some; done < n; done += some) {
+		some = n - done < done ? n - done : done;
+		om_gpu_copy(device + (size_t)done * size, device, (size_t)some * size);
+	}
+	free(host);
+	return device;
+}
+
 uint16_t *
 om_check_bf16(int64_t n, uint64_t seed, int stream, float scale)
 {
-	uint16_t *p = om_alloc((size_t)n, sizeof *p), *device;
+	int64_t period = n < PERIOD ? n : PERIOD;
+	uint16_t *p = om_alloc((size_t)period, sizeof *p);
 
 #pragma omp parallel for
-	for (int64_t i = 0; i < n; i++)
+	for (int64_t i = 0; i < period; i++)
 		p[i] = round_bf16(om_unit_bf16(seed, stream, i) * scale);
-	device = om_check_copy(p, (size_t)n * sizeof *p);
-	free(p);
-	return device;
+	return repeat(p, n, sizeof *p);
 }
 
 float *
 om_check_f32(int64_t n, uint64_t seed, int stream, float scale)
 {
-	float *p = om_alloc((size_t)n, sizeof *p), *device;
+	int64_t period = n < PERIOD ? n : PERIOD;
+	float *p = om_alloc((size_t)period, sizeof *p);
 
 #pragma omp parallel for
-	for (int64_t i = 0; i < n; i++)
+	for (int64_t i = 0; i < period; i++)
 		p[i] = (float)om_unit(seed, stream, i) * scale;
-	device = om_check_copy(p, (size_t)n * sizeof *p);
-	free(p);
-	return device;
+	return repeat(p, n, sizeof *p);
 }
 
 void

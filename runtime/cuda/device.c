@@ -128,6 +128,12 @@ om_profile_end(void)
 }
 
 void
+om_device_memory(uint64_t *used, uint64_t *total)
+{
+	om_gpu_memory(used, total);
+}
+
+void
 om_device_text(char text[64])
 {
 	snprintf(text, 64, "%s", om_gpu_name());

@@ -17,8 +17,9 @@
 	F(cuDeviceGetCount) F(cuDeviceGet) F(cuDeviceGetName) F(cuDeviceGetAttribute)         \
 	F(cuDevicePrimaryCtxRetain) F(cuDevicePrimaryCtxSetFlags) F(cuCtxSetCurrent)          \
 	F(cuMemGetInfo) F(cuMemAlloc) F(cuMemFree) F(cuMemAllocHost) F(cuMemsetD8Async)       \
-	F(cuMemcpyHtoDAsync) F(cuMemcpyDtoHAsync)                                             \
-	F(cuModuleLoadData) F(cuModuleGetFunction) F(cuFuncSetAttribute) F(cuFuncGetAttribute) \
+	F(cuMemcpyHtoDAsync) F(cuMemcpyDtoHAsync) F(cuMemcpyDtoDAsync)                                    \
+	F(cuModuleLoadData) F(cuModuleGetFunctionCount) F(cuModuleEnumerateFunctions)         \
+	F(cuFuncGetName) F(cuFuncSetAttribute)                                                \
 	F(cuStreamCreate) F(cuStreamSynchronize) F(cuLaunchKernelEx)                          \
 	F(cuEventCreate) F(cuEventRecord) F(cuEventSynchronize) F(cuEventElapsedTime)         \
 	F(cuEventDestroy)                                                                     \
@@ -97,37 +98,59 @@ attribute(CUdevice_attribute a)
 	return x;
 }
 
+static struct om_kernel *
+kernel_of(const char *name)
+{
+	struct om_kernel *k = kernels;
+
+	while (k && strcmp(k->name, name) != 0)
+		k = k->next;
+	return k;
+}
+
+static void
+load_cubin(const void *image)
+{
+	unsigned n = 0;
+	CUmodule module;
+	CUfunction *f;
+	CUresult r = cu.cuModuleLoadData(&module, image);
+
+	if (r == CUDA_ERROR_NO_BINARY_FOR_GPU)
+		om_die("device",
+		    "%s is of architecture sm_%d%d, for which this trainer has no code; generate "
+		    "it with another --target",
+		    device_name, attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
+		    attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
+	check(r, "loading kernels");
+	check(cu.cuModuleGetFunctionCount(&n, module), "loading kernels");
+	f = om_alloc(n + 1, sizeof(CUfunction));
+	check(cu.cuModuleEnumerateFunctions(f, n, module), "loading kernels");
+	for (unsigned i = 0; i < n; i++) {
+		struct om_kernel *k;
+		const char *name;
+
+		check(cu.cuFuncGetName(&name, f[i]), "loading kernels");
+		k = kernel_of(name);
+		if (!k)
+			continue;
+		k->function = f[i];
+		if (k->smem > 48 << 10)
+			check(cu.cuFuncSetAttribute(f[i],
+				  CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, (int)k->smem),
+			    name);
+	}
+	free(f);
+}
+
 static void
 load_kernels(void)
 {
-	CUmodule module[64];
-	unsigned n = 0;
-
-	for (; om_cubins[n]; n++) {
-		CUresult r = cu.cuModuleLoadData(&module[n], om_cubins[n]);
-
-		if (r == CUDA_ERROR_NO_BINARY_FOR_GPU)
-			om_die("device",
-			    "%s is of architecture sm_%d%d, for which this trainer has no code; "
-			    "generate it with another --target",
-			    device_name, attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
-			    attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
-		check(r, "loading kernels");
-	}
-	for (struct om_kernel *k = kernels; k; k = k->next) {
-		CUfunction f = NULL;
-
-		for (unsigned i = 0; i < n && !f; i++)
-			if (cu.cuModuleGetFunction(&f, module[i], k->name) != CUDA_SUCCESS)
-				f = NULL;
-		if (!f)
+	for (const void *const *image = om_cubins; *image; image++)
+		load_cubin(*image);
+	for (struct om_kernel *k = kernels; k; k = k->next)
+		if (!k->function)
 			om_die(k->name, "is in no cubin of this trainer; build it anew");
-		if (k->smem > 48 << 10)
-			check(cu.cuFuncSetAttribute(
-				  f, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, (int)k->smem),
-			    k->name);
-		k->function = f;
-	}
 }
 
 void
@@ -194,6 +217,16 @@ om_gpu_new(uint64_t bytes)
 }
 
 void
+om_gpu_memory(uint64_t *used, uint64_t *total)
+{
+	size_t available, all;
+
+	check(cu.cuMemGetInfo(&available, &all), "memory");
+	*used = all - available;
+	*total = all;
+}
+
+void
 om_gpu_free(void *p)
 {
 	check(cu.cuMemFree((CUdeviceptr)(uintptr_t)p), "memory");
@@ -252,6 +285,14 @@ om_gpu_get(void *to, const void *from, size_t bytes)
 		first++;
 		got += n;
 	}
+}
+
+void
+om_gpu_copy(void *to, const void *from, size_t bytes)
+{
+	check(cu.cuMemcpyDtoDAsync(
+		  (CUdeviceptr)(uintptr_t)to, (CUdeviceptr)(uintptr_t)from, bytes, stream),
+	    "copy");
 }
 
 void

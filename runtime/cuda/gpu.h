@@ -17,9 +17,11 @@ const char *om_gpu_name(void);
 /* Device memory, not initialised; too little: ends the process saying how much there is. */
 void *om_gpu_new(uint64_t bytes);
 void om_gpu_free(void *p);
+void om_gpu_memory(uint64_t *used, uint64_t *total);
 /* In order with the stream. The source of a put may be reused at once; a get waits for its data. */
 void om_gpu_put(void *device, const void *host, size_t bytes);
 void om_gpu_get(void *host, const void *device, size_t bytes);
+void om_gpu_copy(void *to, const void *from, size_t bytes);
 void om_gpu_fill(void *device, int byte, size_t bytes);
 void om_gpu_wait(void); /* until the stream is done */
 

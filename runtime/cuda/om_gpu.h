@@ -47,7 +47,11 @@ void om_map(struct om_tensor_map *map, enum om_element type, const void *p, int 
 /* ---- checks: kernels on random numbers, compared on the host in double ---- */
 
 #define OM_WRONG 1e30
-/* Uniform, mean 0, variance 1; stream tells the arrays of one check apart. */
+/*
+ * Uniform, mean 0, variance 1; stream tells the arrays of one check apart. The numbers repeat after
+ * OM_CHECK_PERIOD of them, a prime.
+ */
+enum { OM_CHECK_PERIOD = 4194301 };
 double om_unit(uint64_t seed, int stream, int64_t i);
 float om_unit_bf16(uint64_t seed, int stream, int64_t i); /* the same, rounded to bf16 */
 float om_bf16_f32(uint16_t x);

@@ -1,0 +1,499 @@
+/*
+ * The update. ctl [8], fp64, holds the step's scalars.
+ *
+ *   sumsq         ctl[NORM2] += sum of g [n] squared
+ *   clip          ctl[COEF] = min(1, max / (norm + 1e-6)), if max > 0; norm = sqrt(ctl[NORM2]).
+ *                 ctl[SKIPPED] = 1 if norm or loss[0] is not finite, or loss[0] >
+ *                 ctl[LOSS_LIMIT], or norm > ctl[NORM_LIMIT]; otherwise 0
+ *   adamw         g COEF drives the moments m, v; w -= lr (mhat / (sqrt(vhat) + eps) + decay w),
+ *                 where mhat = m / BIAS1, vhat = v / BIAS2, lr = LR lr_scale (Loshchilov and
+ *                 Hutter, 2019). A skipped step leaves w, m and v as they are. w is bf16.
+ *   adamw_master  the same on master, in float; w = master, rounded
+ *
+ * Any n; 16-byte accesses. adamw moves 24 bytes a weight, adamw_master 30: that is its time.
+ *
+ * sumsq adds squares in double, in which they are exact. ws holds the sums of OM_SUMSQ_BLOCKS
+ * blocks, 2 c floats at most: a fixed number for a given n and c, as is their order of addition.
+ */
+#include "om_cuda.h"
+
+/* runtime/om.h's enum om_ctl */
+#define OM_CTL_LR 0
+#define OM_CTL_BIAS1 1
+#define OM_CTL_BIAS2 2
+#define OM_CTL_NORM2 3
+#define OM_CTL_COEF 4
+#define OM_CTL_LOSS_LIMIT 5
+#define OM_CTL_NORM_LIMIT 6
+#define OM_CTL_SKIPPED 7
+#define OM_CTL_N 8
+
+#define OM_SUMSQ_THREADS 512
+#define OM_SUMSQ_VECTORS 4 /* of 4, of a thread at once */
+#define OM_SUMSQ_BLOCK (OM_SUMSQ_THREADS * OM_SUMSQ_VECTORS * 4)
+#define OM_SUMSQ_BLOCKS(n, c) \
+	(OM_CEIL((int64_t)(n), OM_SUMSQ_BLOCK) < (c) ? OM_CEIL((int64_t)(n), OM_SUMSQ_BLOCK) : (c))
+
+#define OM_ADAMW_THREADS 256
+#define OM_ADAMW_VECTORS 2 /* of 4, of a thread */
+#define OM_ADAMW_BLOCKS(n) OM_CEIL((int64_t)(n), OM_ADAMW_THREADS *OM_ADAMW_VECTORS * 4)
+
+#define OM_SUMSQ_SIZES(n, c)                                \
+	static_assert((n) >= 1, "sumsq: sizes start at 1"); \
+	static_assert((c) >= 1 && (c) <= 65535, "sumsq: 1 to 65535 partial sums");
+#define OM_ADAMW_SIZES(n)                                   \
+	static_assert((n) >= 1, "adamw: sizes start at 1"); \
+	static_assert(OM_ADAMW_BLOCKS(n) <= 0x7fffffff, "adamw: blocks are counted in int32");
+
+#ifdef __CUDACC__
+
+/* The block's sum, in thread 0: over lanes as a tree, then over warps in order. */
+template <int THREADS>
+OM_DEV double
+om_sumsq_block(double x)
+{
+	__shared__ double part[THREADS / 32];
+#pragma unroll
+	for (int d = 16; d; d /= 2)
+		x += __shfl_xor_sync(0xffffffffu, x, d);
+	if (threadIdx.x % 32 == 0)
+		part[threadIdx.x / 32] = x;
+	__syncthreads();
+	x = 0;
+	if (threadIdx.x == 0) {
+#pragma unroll
+		for (int w = 0; w < THREADS / 32; w++)
+			x += part[w];
+	}
+	return x;
+}
+
+template <int64_t N, int C>
+OM_DEV void
+om_sumsq(const float *g, double *part)
+{
+	constexpr int64_t vectors = N / 4, step = OM_SUMSQ_BLOCKS(N, C) * OM_SUMSQ_THREADS;
+	double sum[4] = {};
+	int64_t i = (int64_t)blockIdx.x * OM_SUMSQ_THREADS + threadIdx.x;
+	for (; i + (OM_SUMSQ_VECTORS - 1) * step < vectors; i += OM_SUMSQ_VECTORS * step) {
+		float4 x[OM_SUMSQ_VECTORS];
+#pragma unroll
+		for (int v = 0; v < OM_SUMSQ_VECTORS; v++)
+			x[v] = ((const float4 *)g)[i + v * step];
+#pragma unroll
+		for (int v = 0; v < OM_SUMSQ_VECTORS; v++) {
+			sum[0] += (double)x[v].x * x[v].x;
+			sum[1] += (double)x[v].y * x[v].y;
+			sum[2] += (double)x[v].z * x[v].z;
+			sum[3] += (double)x[v].w * x[v].w;
+		}
+	}
+#pragma unroll 1
+	for (; i < vectors; i += step) {
+		const float4 x = ((const float4 *)g)[i];
+		sum[0] += (double)x.x * x.x;
+		sum[1] += (double)x.y * x.y;
+		sum[2] += (double)x.z * x.z;
+		sum[3] += (double)x.w * x.w;
+	}
+	if (N % 4 && blockIdx.x == 0 && threadIdx.x < N % 4) {
+		const double x = g[vectors * 4 + threadIdx.x];
+		sum[0] += x * x;
+	}
+	const double total =
+	    om_sumsq_block<OM_SUMSQ_THREADS>((sum[0] + sum[1]) + (sum[2] + sum[3]));
+	if (threadIdx.x == 0)
+		part[blockIdx.x] = total;
+}
+
+/* One block adds the parts to ctl. */
+template <int PARTS>
+OM_DEV void
+om_sumsq_fold(const double *part, double *ctl)
+{
+	double sum = 0;
+	for (int p = threadIdx.x; p < PARTS; p += OM_SUMSQ_THREADS)
+		sum += part[p];
+	sum = om_sumsq_block<OM_SUMSQ_THREADS>(sum);
+	if (threadIdx.x == 0)
+		ctl[OM_CTL_NORM2] += sum;
+}
+
+OM_DEV bool
+om_clip_finite(double x)
+{
+	return fabs(x) <= 1.7976931348623157e308;
+}
+
+OM_DEV void
+om_clip(double max, const double *loss, double *ctl)
+{
+	const double norm = sqrt(ctl[OM_CTL_NORM2]);
+	if (max > 0)
+		ctl[OM_CTL_COEF] = fmin(1.0, max / (norm + 1e-6));
+	ctl[OM_CTL_SKIPPED] = !om_clip_finite(norm) || !om_clip_finite(loss[0]) ||
+			      loss[0] > ctl[OM_CTL_LOSS_LIMIT] || norm > ctl[OM_CTL_NORM_LIMIT];
+}
+
+struct om_adamw_rates {
+	float beta1, beta1c, beta2, beta2c, eps, decay; /* c: one minus */
+};
+
+struct om_adamw_step {
+	float coef, unbias1, unbias2, lr;
+};
+
+/* One weight; gives the new one. */
+OM_DEV float
+om_adamw_one(const om_adamw_rates &c, const om_adamw_step &s, float g, float w, float &m, float &v)
+{
+	g *= s.coef;
+	m = c.beta1 * m + c.beta1c * g;
+	v = c.beta2 * v + c.beta2c * g * g;
+	return w - s.lr * (m * s.unbias1 / (sqrtf(v * s.unbias2) + c.eps) + c.decay * w);
+}
+
+/*
+ * Without MASTER the weights are w itself. A block's loads are under way while one of its threads
+ * reads ctl.
+ */
+template <int64_t N, bool MASTER>
+OM_DEV void
+om_adamw(const om_adamw_rates c, double lr_scale, const float *g, const double *ctl, om_bf16 *w,
+    float *master, float *m, float *v)
+{
+	constexpr int64_t vectors = N / 4;
+	constexpr bool even = N % (OM_ADAMW_THREADS * OM_ADAMW_VECTORS * 4) == 0;
+	const int64_t first =
+	    (int64_t)blockIdx.x * (OM_ADAMW_THREADS * OM_ADAMW_VECTORS) + threadIdx.x;
+	float4 x[OM_ADAMW_VECTORS], y[OM_ADAMW_VECTORS], p[OM_ADAMW_VECTORS], q[OM_ADAMW_VECTORS];
+	__shared__ om_adamw_step shared;
+	__shared__ bool skipped;
+#pragma unroll
+	for (int u = 0; u < OM_ADAMW_VECTORS; u++) {
+		/* beyond the end the last one: a branch would make each load wait for the last */
+		int64_t i = first + u * OM_ADAMW_THREADS;
+		if (vectors == 0)
+			break;
+		if (!even)
+			i = min(i, vectors - 1);
+		x[u] = ((const float4 *)g)[i];
+		p[u] = ((const float4 *)m)[i];
+		q[u] = ((const float4 *)v)[i];
+		if (MASTER) {
+			y[u] = ((const float4 *)master)[i];
+		} else {
+			const uint2 h = ((const uint2 *)w)[i];
+			y[u] = make_float4(om_lo(h.x), om_hi(h.x), om_lo(h.y), om_hi(h.y));
+		}
+	}
+	if (threadIdx.x == 0) {
+		const double coef = ctl[OM_CTL_COEF], lr = ctl[OM_CTL_LR] * lr_scale;
+		const double bias1 = ctl[OM_CTL_BIAS1], bias2 = ctl[OM_CTL_BIAS2];
+		skipped = ctl[OM_CTL_SKIPPED] != 0;
+		shared = { (float)coef, (float)(1 / bias1), (float)(1 / bias2), (float)lr };
+	}
+	__syncthreads();
+	if (skipped)
+		return;
+	const om_adamw_step s = shared;
+#pragma unroll
+	for (int u = 0; u < OM_ADAMW_VECTORS; u++) {
+		const int64_t i = first + u * OM_ADAMW_THREADS;
+		if (!even && i >= vectors)
+			continue;
+		y[u].x = om_adamw_one(c, s, x[u].x, y[u].x, p[u].x, q[u].x);
+		y[u].y = om_adamw_one(c, s, x[u].y, y[u].y, p[u].y, q[u].y);
+		y[u].z = om_adamw_one(c, s, x[u].z, y[u].z, p[u].z, q[u].z);
+		y[u].w = om_adamw_one(c, s, x[u].w, y[u].w, p[u].w, q[u].w);
+		((uint2 *)w)[i] = make_uint2(om_pack(y[u].x, y[u].y), om_pack(y[u].z, y[u].w));
+		if (MASTER)
+			((float4 *)master)[i] = y[u];
+		((float4 *)m)[i] = p[u];
+		((float4 *)v)[i] = q[u];
+	}
+	/* what is left of a vector */
+	if (N % 4 && blockIdx.x == 0 && threadIdx.x < N % 4) {
+		const int64_t i = vectors * 4 + threadIdx.x;
+		const float old = MASTER ? master[i] : om_f32(w[i]);
+		const float now = om_adamw_one(c, s, g[i], old, m[i], v[i]);
+		w[i] = om_round(now);
+		if (MASTER)
+			master[i] = now;
+	}
+}
+
+#define OM_ADAMW_RATES(beta1, beta2, eps, decay)                                            \
+	{                                                                                   \
+		(float)(beta1), (float)(1 - (beta1)), (float)(beta2), (float)(1 - (beta2)), \
+		    (float)(eps), (float)(decay)                                            \
+	}
+
+#define OM_SUMSQ(NAME, n, c)                                                        \
+	OM_SUMSQ_SIZES(n, c)                                                        \
+	OM_GLOBAL(OM_SUMSQ_THREADS, 2) NAME##_x(const float *g, double *part)       \
+	{                                                                           \
+		om_sumsq<n, c>(g, part);                                            \
+	}                                                                           \
+	OM_GLOBAL(OM_SUMSQ_THREADS, 1) NAME##_fold(const double *part, double *ctl) \
+	{                                                                           \
+		om_sumsq_fold<OM_SUMSQ_BLOCKS(n, c)>(part, ctl);                    \
+	}
+
+#define OM_CLIP(NAME, max)                                        \
+	OM_GLOBAL(1, 1) NAME##_x(const double *loss, double *ctl) \
+	{                                                         \
+		om_clip(max, loss, ctl);                          \
+	}
+
+#define OM_ADAMW(NAME, n, beta1, beta2, eps, decay, lr_scale)                                      \
+	OM_ADAMW_SIZES(n)                                                                          \
+	OM_GLOBAL(OM_ADAMW_THREADS, 1)                                                             \
+	NAME##_x(const float *g, const double *ctl, om_bf16 *w, float *m, float *v)                \
+	{                                                                                          \
+		om_adamw<n, false>(                                                                \
+		    OM_ADAMW_RATES(beta1, beta2, eps, decay), lr_scale, g, ctl, w, nullptr, m, v); \
+	}
+
+#define OM_ADAMW_MASTER(NAME, n, beta1, beta2, eps, decay, lr_scale)                               \
+	OM_ADAMW_SIZES(n)                                                                          \
+	OM_GLOBAL(OM_ADAMW_THREADS, 1)                                                             \
+	NAME##_x(const float *g, const double *ctl, om_bf16 *w, float *master, float *m, float *v) \
+	{                                                                                          \
+		om_adamw<n, true>(                                                                 \
+		    OM_ADAMW_RATES(beta1, beta2, eps, decay), lr_scale, g, ctl, w, master, m, v);  \
+	}
+
+#else /* ---- host ---- */
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "om.h"
+
+static_assert(OM_CTL_LR == (int)OM_LR && OM_CTL_BIAS1 == (int)OM_BIAS1 &&
+		  OM_CTL_BIAS2 == (int)OM_BIAS2 && OM_CTL_NORM2 == (int)OM_NORM2 &&
+		  OM_CTL_COEF == (int)OM_COEF && OM_CTL_LOSS_LIMIT == (int)OM_LOSS_LIMIT &&
+		  OM_CTL_NORM_LIMIT == (int)OM_NORM_LIMIT && OM_CTL_SKIPPED == (int)OM_SKIPPED &&
+		  OM_CTL_N == (int)OM_N_CTL,
+    "the numbering of runtime/om.h");
+
+#define OM_SUMSQ(NAME, n, c)                                               \
+	OM_SUMSQ_SIZES(n, c)                                               \
+	OM_KERNEL(NAME##_x, OM_SUMSQ_THREADS, 0)                           \
+	OM_KERNEL(NAME##_fold, OM_SUMSQ_THREADS, 0)                        \
+	void NAME(const float *g, double *ctl, float *ws)                  \
+	{                                                                  \
+		OM_LAUNCH(NAME##_x, OM_SUMSQ_BLOCKS(n, c), 1, 1, &g, &ws); \
+		OM_LAUNCH(NAME##_fold, 1, 1, 1, &ws, &ctl);                \
+	}                                                                  \
+	double NAME##_check(uint64_t seed)                                 \
+	{                                                                  \
+		return om_sumsq_check(NAME, n, c, seed);                   \
+	}
+
+#define OM_CLIP(NAME, max)                                 \
+	OM_KERNEL(NAME##_x, 1, 0)                          \
+	void NAME(const double *loss, double *ctl)         \
+	{                                                  \
+		OM_LAUNCH(NAME##_x, 1, 1, 1, &loss, &ctl); \
+	}                                                  \
+	double NAME##_check(uint64_t seed)                 \
+	{                                                  \
+		return om_clip_check(NAME, max, seed);     \
+	}
+
+#define OM_ADAMW(NAME, n, beta1, beta2, eps, decay, lr_scale)                                      \
+	OM_ADAMW_SIZES(n)                                                                          \
+	OM_KERNEL(NAME##_x, OM_ADAMW_THREADS, 0)                                                   \
+	void NAME(const float *g, const double *ctl, om_bf16 *w, float *m, float *v)               \
+	{                                                                                          \
+		OM_LAUNCH(NAME##_x, OM_ADAMW_BLOCKS(n), 1, 1, &g, &ctl, &w, &m, &v);               \
+	}                                                                                          \
+	double NAME##_check(uint64_t seed)                                                         \
+	{                                                                                          \
+		return om_adamw_check((struct om_adamw_fn){ .plain = NAME }, n, beta1, beta2, eps, \
+		    decay, lr_scale, seed);                                                        \
+	}
+
+#define OM_ADAMW_MASTER(NAME, n, beta1, beta2, eps, decay, lr_scale)                           \
+	OM_ADAMW_SIZES(n)                                                                      \
+	OM_KERNEL(NAME##_x, OM_ADAMW_THREADS, 0)                                               \
+	void NAME(                                                                             \
+	    const float *g, const double *ctl, om_bf16 *w, float *master, float *m, float *v)  \
+	{                                                                                      \
+		OM_LAUNCH(NAME##_x, OM_ADAMW_BLOCKS(n), 1, 1, &g, &ctl, &w, &master, &m, &v);  \
+	}                                                                                      \
+	double NAME##_check(uint64_t seed)                                                     \
+	{                                                                                      \
+		return om_adamw_check((struct om_adamw_fn){ .master = NAME }, n, beta1, beta2, \
+		    eps, decay, lr_scale, seed);                                               \
+	}
+
+static inline double
+om_sumsq_check(void (*run)(const float *, double *, float *), int64_t n, int64_t c, uint64_t seed)
+{
+	float *g = om_check_f32(n, seed, 0, 1), *ws = om_check_nan((size_t)c * sizeof(double));
+	const double before[OM_CTL_N] = { [OM_CTL_NORM2] = 0.25 };
+	double *ctl[2] = { om_check_copy(before, sizeof before),
+		om_check_copy(before, sizeof before) };
+	double got[2][OM_CTL_N];
+	/* a chain of n positive terms would lose n 2^-53 in double */
+	long double period = 0, want = 0.25L;
+	struct om_err e = { 0 };
+	for (int k = 0; k < 2; k++) {
+		run(g, ctl[k], ws);
+		om_check_read(got[k], ctl[k], sizeof got[k]);
+	}
+	e.wrong = memcmp(got[0], got[1], sizeof got[0]) != 0;
+#pragma omp parallel for reduction(+ : period)
+	for (int64_t i = 0; i < OM_CHECK_PERIOD; i++)
+		period += om_unit(seed, 0, i) * om_unit(seed, 0, i);
+	want += period * (long double)(n / OM_CHECK_PERIOD);
+	for (int64_t i = 0; i < n % OM_CHECK_PERIOD; i++)
+		want += om_unit(seed, 0, i) * om_unit(seed, 0, i);
+	for (int i = 0; i < OM_CTL_N; i++)
+		om_err_add(&e, got[0][i], i == OM_CTL_NORM2 ? (double)want : 0);
+	OM_TIME(run(g, ctl[0], ws));
+	om_check_end();
+	return om_err_value(&e);
+}
+
+static inline double
+om_clip_check(void (*run)(const double *, double *), double max, uint64_t seed)
+{
+	const double unit = 2 + fabs(om_unit(seed, 0, 0)), size = max > 0 ? max : 1;
+	/* norms above max and below, then every reason to skip; limits may be reached */
+	const struct {
+		double norm, loss, loss_limit, norm_limit;
+		bool skip;
+	} test[] = {
+		{ size * unit, unit, INFINITY, INFINITY, false },
+		{ size / unit, unit, INFINITY, INFINITY, false },
+		{ size, unit, unit, size, false },
+		{ size, -unit, 0, 2 * size, false },
+		{ size, unit, 0.999 * unit, INFINITY, true },
+		{ size, unit, INFINITY, 0.999 * size, true },
+		{ size, NAN, INFINITY, INFINITY, true },
+		{ size, INFINITY, INFINITY, INFINITY, true },
+		{ size, -INFINITY, INFINITY, INFINITY, true },
+		{ NAN, unit, INFINITY, INFINITY, true },
+		{ INFINITY, unit, INFINITY, INFINITY, true },
+	};
+	struct om_err e = { 0 };
+	for (size_t i = 0; i < sizeof test / sizeof *test; i++) {
+		const double norm = test[i].norm, loss[2] = { test[i].loss, NAN };
+		const double before[OM_CTL_N] = { 1, 2, 3, norm * norm, 1, test[i].loss_limit,
+			test[i].norm_limit, NAN };
+		double *dloss = om_check_copy(loss, sizeof loss);
+		double *dctl = om_check_copy(before, sizeof before), ctl[OM_CTL_N];
+		run(dloss, dctl);
+		om_check_read(ctl, dctl, sizeof ctl);
+		if (memcmp(ctl, before, OM_CTL_COEF * sizeof *ctl) ||
+		    ctl[OM_CTL_LOSS_LIMIT] != test[i].loss_limit ||
+		    ctl[OM_CTL_NORM_LIMIT] != test[i].norm_limit ||
+		    ctl[OM_CTL_SKIPPED] != test[i].skip)
+			e.wrong = true;
+		if (isfinite(norm))
+			om_err_add(&e, ctl[OM_CTL_COEF],
+			    max > 0 && norm + 1e-6 > max ? max / (norm + 1e-6) : 1);
+	}
+	om_check_end();
+	return om_err_value(&e);
+}
+
+/* The kernel that a check runs: one of these. */
+struct om_adamw_fn {
+	void (*plain)(const float *, const double *, om_bf16 *, float *, float *);
+	void (*master)(const float *, const double *, om_bf16 *, float *, float *, float *);
+};
+enum { OM_ADAMW_SAMPLES = 128, OM_ADAMW_SPAN = 64 };
+
+static inline void
+om_adamw_run(struct om_adamw_fn f, const float *g, const double *ctl, om_bf16 *w, float *master,
+    float *m, float *v)
+{
+	if (f.plain)
+		f.plain(g, ctl, w, m, v);
+	if (f.master)
+		f.master(g, ctl, w, master, m, v);
+}
+
+/*
+ * Two steps from moments of zero, of different bias and clipping, and one before and one after them that
+ * are skipped. Spans of the arrays are looked at, the first and the last among them.
+ */
+static inline double
+om_adamw_check(struct om_adamw_fn run, int64_t n, double beta1, double beta2, double eps,
+    double decay, double lr_scale, uint64_t seed)
+{
+	const int64_t span = n < OM_ADAMW_SPAN ? n : OM_ADAMW_SPAN;
+	/* one gradient: with it, the arrays are what a trainer has in memory */
+	float *g = om_check_f32(n, seed, 0, 1);
+	om_bf16 *w = om_check_bf16(n, seed, 2, 1);
+	float *master = run.master ? om_check_f32(n, seed, 2, 1) : NULL;
+	float *m = om_check_nan((size_t)n * sizeof *m), *v = om_check_nan((size_t)n * sizeof *v);
+	/* NaN: only clip looks at norm and limits */
+	double scalars[2][OM_CTL_N] = { { 0.125, 0.1, 0.05, NAN, 0.7, NAN, NAN, 0 },
+		{ 0.125, 0.19, 0.0975, NAN, 0.9, NAN, NAN, 0 } };
+	double *ctl[2] = { om_check_copy(scalars[0], sizeof scalars[0]),
+		om_check_copy(scalars[1], sizeof scalars[1]) };
+	scalars[0][OM_CTL_SKIPPED] = 1;
+	double *skip = om_check_copy(scalars[0], sizeof scalars[0]);
+	struct om_err ew = { .scale = 1 }, es = { .scale = 1 }, em = { .scale = 1 },
+		      ev = { .scale = 1 };
+	om_bf16 gw[OM_ADAMW_SPAN];
+	float gs[OM_ADAMW_SPAN], gm[OM_ADAMW_SPAN], gv[OM_ADAMW_SPAN];
+
+	om_set_zero(m, (size_t)n * sizeof *m);
+	om_set_zero(v, (size_t)n * sizeof *v);
+	om_adamw_run(run, g, skip, w, master, m, v);
+	for (int k = 0; k < 2; k++)
+		om_adamw_run(run, g, ctl[k], w, master, m, v);
+	om_adamw_run(run, g, skip, w, master, m, v);
+	for (int64_t s = 0; s < OM_ADAMW_SAMPLES && s * span < n; s++) {
+		int64_t at = (int64_t)((om_unit(seed, 9, s) / 3.4641016151377544 + 0.5) *
+				       (double)(n - span));
+		if (n <= OM_ADAMW_SAMPLES * OM_ADAMW_SPAN)
+			at = s * span < n - span ? s * span : n - span;
+		else if (s < 2)
+			at = s * (n - span);
+		om_check_read(gw, w + at, (size_t)span * sizeof *gw);
+		om_check_read(gm, m + at, (size_t)span * sizeof *gm);
+		om_check_read(gv, v + at, (size_t)span * sizeof *gv);
+		if (master)
+			om_check_read(gs, master + at, (size_t)span * sizeof *gs);
+		for (int64_t i = 0; i < span; i++) {
+			double mi = 0, vi = 0,
+			       wi = master ? om_unit(seed, 2, at + i)
+					   : om_unit_bf16(seed, 2, at + i);
+			for (int k = 0; k < 2; k++) {
+				const double *c = scalars[k];
+				double gi = om_unit(seed, 0, at + i) * c[OM_CTL_COEF];
+				mi = beta1 * mi + (1 - beta1) * gi;
+				vi = beta2 * vi + (1 - beta2) * gi * gi;
+				wi -= c[OM_CTL_LR] * lr_scale *
+				      (mi / c[OM_CTL_BIAS1] / (sqrt(vi / c[OM_CTL_BIAS2]) + eps) +
+					  decay * wi);
+			}
+			om_err_add(&ew, om_bf16_f32(gw[i]), wi);
+			if (master) {
+				om_err_add(&es, gs[i], wi);
+				/* rounded from the very master: half of the last place of bf16 */
+				ew.wrong |= fabs((double)om_bf16_f32(gw[i]) - gs[i]) >
+					    ldexp(fabs((double)gs[i]), -8);
+			}
+			om_err_add(&em, gm[i], mi);
+			om_err_add(&ev, gv[i], vi);
+		}
+	}
+	OM_TIME(om_adamw_run(run, g, ctl[0], w, master, m, v));
+	om_check_end();
+	/* what is float is held to 1e-5 where w, rounded to bf16 each step, is held to 1.2e-2 */
+	return fmax(om_err_value(&ew),
+	    1200 * fmax(om_err_value(&es), fmax(om_err_value(&em), om_err_value(&ev))));
+}
+
+#endif

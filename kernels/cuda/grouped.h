@@ -1,0 +1,111 @@
+/*
+ * Linear maps of experts: rows sorted by expert, expert i has the rows [off[i], off[i + 1]).
+ *
+ *   grouped     y  [r, n]     = x  [r, k] w [e, n, k]^T, each row with its expert's w
+ *   grouped_dx  dx [r, k]     = dy [r, n] w [e, n, k]
+ *   grouped_dw  dw [e, n, k] += dy [r, n]^T x [r, k], over each expert's rows, float
+ *
+ * r is the buffers' capacity. Rows from off[e] on are padding: they are loaded along with the rows
+ * before them, but what they hold, NaN too, goes nowhere. The products are gemm.h's; off is on the
+ * device, and an expert may have any number of rows. n and k are multiples of 8.
+ */
+#ifndef OM_GROUPED_H
+#define OM_GROUPED_H
+
+#include "gemm.h"
+
+#define OM_GROUPED_SIZES(r, e, n, k)                                                     \
+	static_assert((r) >= 1 && (r) <= 0x7fffff00, "grouped: rows are counted in int32"); \
+	static_assert((e) >= 1 && (n) >= 8 && (k) >= 8, "grouped: sizes start at 1");    \
+	static_assert((n) % 8 == 0 && (k) % 8 == 0, "grouped: n % 8, k % 8");
+
+#define OM_GROUPED_Y(NAME, r, e, n, k)  \
+	OM_GROUPED_SIZES(r, e, n, k)    \
+	OM_GEMM(NAME, om_bf16, 0, OM_GEMM_ROWS, e, r, n, k, OM_GEMM_WIDTH(r, n), 0, 0, 1)
+#define OM_GROUPED_X(NAME, r, e, n, k)  \
+	OM_GROUPED_SIZES(r, e, n, k)    \
+	OM_GEMM(NAME, om_bf16, 0, OM_GEMM_ROWS, e, r, k, n, OM_GEMM_WIDTH(r, k), 0, 1, 1)
+#define OM_GROUPED_W(NAME, r, e, n, k)  \
+	OM_GROUPED_SIZES(r, e, n, k)    \
+	OM_GEMM(NAME, float, 1, OM_GEMM_SUMS, e, n, k, r, OM_GEMM_WIDE(k), 1, 1, 1)
+
+#ifdef __CUDACC__ /* ---- device ---- */
+
+#define OM_GROUPED(NAME, r, e, n, k) OM_GROUPED_Y(NAME##_x, r, e, n, k)
+#define OM_GROUPED_DX(NAME, r, e, n, k) OM_GROUPED_X(NAME##_x, r, e, n, k)
+#define OM_GROUPED_DW(NAME, r, e, n, k) OM_GROUPED_W(NAME##_x, r, e, n, k)
+
+#else /* ---- host ---- */
+
+#include <assert.h>
+
+/* Beside NAME_check, NAME_check_as(seed, how) tries one way to share the rows. */
+#define OM_GROUPED(NAME, r, e, n, k)                                                             \
+	OM_GROUPED_Y(NAME##_x, r, e, n, k)                                                       \
+	void NAME(const om_bf16 *x, const om_bf16 *w, const int32_t *off, om_bf16 *y)            \
+	{                                                                                        \
+		NAME##_x_run(x, w, y, off);                                                      \
+	}                                                                                        \
+	OM_GROUPED_CHECKS(NAME, r, e, OM_GEMM_ROWS, e, r, n, k, 0, 0, false, false)
+
+#define OM_GROUPED_DX(NAME, r, e, n, k)                                                \
+	OM_GROUPED_X(NAME##_x, r, e, n, k)                                             \
+	void NAME(const om_bf16 *dy, const om_bf16 *w, const int32_t *off, om_bf16 *dx) \
+	{                                                                              \
+		NAME##_x_run(dy, w, dx, off);                                          \
+	}                                                                              \
+	OM_GROUPED_CHECKS(NAME, r, e, OM_GEMM_ROWS, e, r, k, n, 0, 1, false, false)
+
+#define OM_GROUPED_DW(NAME, r, e, n, k)                                               \
+	OM_GROUPED_W(NAME##_x, r, e, n, k)                                            \
+	void NAME(const om_bf16 *dy, const om_bf16 *x, const int32_t *off, float *dw) \
+	{                                                                             \
+		NAME##_x_run(dy, x, dw, off);                                         \
+	}                                                                             \
+	OM_GROUPED_CHECKS(NAME, r, e, OM_GEMM_SUMS, e, n, k, r, 1, 1, true, true)
+
+#define OM_GROUPED_CHECKS(NAME, r, e, groups, g, m, n, k, at, bt, c_float, add)                  \
+	double NAME##_check_as(uint64_t seed, int how)                                           \
+	{                                                                                        \
+		int32_t off[(e) + 1];                                                            \
+		om_grouped_share(off, r, e, how, seed);                                          \
+		OM_GEMM_CHECK(seed, 0, NAME(v.a, v.b, v.off, c), groups, g, m, n, k, at, bt, 0, \
+		    c_float, add, off);                                                          \
+	}                                                                                        \
+	double NAME##_check(uint64_t seed) { return NAME##_check_as(seed, seed % OM_GROUPED_WAYS); }
+
+/*
+ * Ways to share rows: the same to each expert; at random with a load of 3.4 times the mean and some
+ * experts empty; the same with rows left over; all to one expert.
+ */
+enum { OM_GROUPED_EVEN, OM_GROUPED_SKEWED, OM_GROUPED_PADDED, OM_GROUPED_SINGLE, OM_GROUPED_WAYS };
+
+static inline double
+om_grouped_weight(int64_t i, int64_t e, int how, uint64_t seed)
+{
+	const double x = om_unit(seed, 80, i); /* within 1.73 of 0 */
+	if (how == OM_GROUPED_EVEN)
+		return 1;
+	if (how == OM_GROUPED_SINGLE)
+		return i == e / 2;
+	return x < -1.4 ? 0 : exp(x);
+}
+
+static inline void
+om_grouped_share(int32_t *off, int64_t r, int64_t e, int how, uint64_t seed)
+{
+	const int64_t used = how == OM_GROUPED_PADDED ? r - r / 5 : r;
+	double sum = 0, before = 0;
+
+	for (int64_t i = 0; i < e; i++)
+		sum += om_grouped_weight(i, e, how, seed);
+	off[0] = 0;
+	for (int64_t i = 0; i < e; i++) {
+		before += om_grouped_weight(i, e, how, seed);
+		off[i + 1] = sum > 0 ? (int32_t)(before / sum * used) : 0;
+	}
+	off[e] = used;
+}
+
+#endif
+#endif

@@ -1,0 +1,115 @@
+/*
+ * What every CUDA kernel file shares. A family's file is read twice: by NVRTC or nvcc, which see
+ * the kernels, and by the C compiler, which sees the functions that launch them. A macro of the
+ * family stands for both: on the device it defines kernels NAME_x, on the host NAME itself.
+ *
+ * Activations and weights are om_bf16; statistics, gradient sums, optimizer state float. Kernels
+ * include no headers of the toolkit, so that NVRTC needs none.
+ */
+#ifndef OM_CUDA_H
+#define OM_CUDA_H
+
+#define OM_CEIL(a, b) (((a) + (b)-1) / (b))
+
+#ifdef __CUDACC_RTC__
+typedef signed char int8_t;
+typedef unsigned char uint8_t;
+typedef short int16_t;
+typedef unsigned short uint16_t;
+typedef int int32_t;
+typedef unsigned int uint32_t;
+typedef long long int64_t;
+typedef unsigned long long uint64_t;
+#else
+#include <stdint.h>
+#endif
+
+typedef uint16_t om_bf16; /* the bits; converted by om_f32 and om_round */
+
+#ifdef __CUDACC__ /* ---- device ---- */
+
+#define OM_DEV static __device__ __forceinline__
+/* A kernel: OM_GLOBAL(256, 1) name(args) { ... }, threads and least blocks a multiprocessor */
+#define OM_GLOBAL(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
+
+struct alignas(64) om_tensor_map { /* CUtensorMap */
+	uint64_t opaque[16];
+};
+
+OM_DEV float
+om_f32(om_bf16 x)
+{
+	return __uint_as_float((uint32_t)x << 16);
+}
+
+/* Round to nearest even. */
+OM_DEV om_bf16
+om_round(float x)
+{
+	uint16_t y;
+	asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x));
+	return y;
+}
+
+/* Two at once, lo in the low half. */
+OM_DEV uint32_t
+om_pack(float lo, float hi)
+{
+	uint32_t y;
+	asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(hi), "f"(lo));
+	return y;
+}
+
+OM_DEV float
+om_lo(uint32_t x)
+{
+	return __uint_as_float(x << 16);
+}
+
+OM_DEV float
+om_hi(uint32_t x)
+{
+	return __uint_as_float(x & 0xffff0000u);
+}
+
+/* Eight bf16 as float, from and to 16 aligned bytes. */
+OM_DEV void
+om_load8(const om_bf16 *p, float x[8])
+{
+	const uint4 v = *(const uint4 *)p;
+	x[0] = om_lo(v.x), x[1] = om_hi(v.x), x[2] = om_lo(v.y), x[3] = om_hi(v.y);
+	x[4] = om_lo(v.z), x[5] = om_hi(v.z), x[6] = om_lo(v.w), x[7] = om_hi(v.w);
+}
+
+OM_DEV void
+om_store8(om_bf16 *p, const float x[8])
+{
+	*(uint4 *)p = make_uint4(
+	    om_pack(x[0], x[1]), om_pack(x[2], x[3]), om_pack(x[4], x[5]), om_pack(x[6], x[7]));
+}
+
+/* Sums over a warp in a fixed order; every lane has the result. */
+OM_DEV float
+om_warp_sum(float x)
+{
+#pragma unroll
+	for (int d = 16; d; d /= 2)
+		x += __shfl_xor_sync(0xffffffffu, x, d);
+	return x;
+}
+
+OM_DEV float
+om_warp_max(float x)
+{
+#pragma unroll
+	for (int d = 16; d; d /= 2)
+		x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, d));
+	return x;
+}
+
+#else /* ---- host ---- */
+
+#include "om_gpu.h"
+
+#endif
+#endif

@@ -1,0 +1,289 @@
+/*
+ * Rotary position embedding (Su et al., 2021) in Hugging Face's layout: of a head of d numbers, i
+ * and i + d/2 are a pair.
+ *
+ *   rope_table  tab [s, d]: cos of position * frequency_i, i < d/2, then sin of the same, both
+ *               times attention
+ *   rope        y [b * s, h * d] = x, each pair turned by its position's angle; y may be x
+ *   rope_bwd    dx = dy turned back; dx may be dy
+ *
+ * The frequency is f = theta^(-2i/d), scaled by y as Hugging Face's transformers does it:
+ *   0  f
+ *   1  f / factor
+ *   2  YaRN (Peng et al., 2023): f for pairs that turn more than about p times (beta_fast) in
+ *      length positions, f / factor for those below q times (beta_slow), a ramp over i between them
+ *   3  Llama 3: f where length holds more than q turns (high_freq_factor), f / factor where fewer
+ *      than p (low_freq_factor), between them a ramp over the number of turns
+ *
+ * d is a multiple of 16, so that half a head is whole vectors of 8. In rope a thread turns a vector
+ * of pairs of up to four heads of a token: it reads their angles once.
+ *
+ * rope_table runs once. The host computes the frequencies, as the CPU's kernel does, and passes
+ * them as an argument; the device multiplies and takes cos and sin, in double.
+ */
+#include "om_cuda.h"
+
+#define OM_ROPE_THREADS 256
+#define OM_ROPE_HEADS(h) ((h) % 4 == 0 ? 4 : (h) % 2 == 0 ? 2 : 1) /* of a thread */
+#define OM_ROPE_ITEMS(b, s, h, d) ((int64_t)(b) * (s) * ((h) / OM_ROPE_HEADS(h)) * ((d) / 16))
+
+#define OM_ROPE_SIZES(b, s, h, d)                                                              \
+	static_assert((b) >= 1 && (s) >= 1 && (h) >= 1 && (d) >= 1, "rope: sizes start at 1"); \
+	static_assert((d) % 16 == 0, "rope: the head size is a multiple of 16");               \
+	static_assert(OM_ROPE_ITEMS(b, s, h, d) <= 0x7fffffff, "rope: vectors counted in int32");
+/* a kernel's arguments are at most 4 KiB, of which d / 2 frequencies are the bulk */
+#define OM_ROPE_TABLE_SIZES(s, d, y)                                                 \
+	OM_ROPE_SIZES(1, s, 1, d)                                                    \
+	static_assert((d) <= 1000, "rope_table: the head size is at most 1000");     \
+	static_assert((int64_t)(s) * (d) / 2 <= 0x7fffffff, "rope_table: too long"); \
+	static_assert((y) >= 0 && (y) <= 3, "rope_table: no such scaling");
+
+#ifdef __CUDACC__
+
+template <int HALF> struct om_rope_turns {
+	double f[HALF]; /* radians a position */
+};
+
+/* cospi and sinpi reduce their argument exactly, where cos and sin of double need a long division. */
+template <int64_t S, int HALF>
+OM_DEV void
+om_rope_table(const om_rope_turns<HALF> &turns, double attention, float *tab)
+{
+	const uint32_t i = blockIdx.x * OM_ROPE_THREADS + threadIdx.x, p = i / HALF, at = i % HALF;
+	if (i >= S * HALF)
+		return;
+	const double half_turns = p * turns.f[at] * 0.31830988618379067154;
+	tab[(int64_t)p * (2 * HALF) + at] = (float)(attention * cospi(half_turns));
+	tab[(int64_t)p * (2 * HALF) + HALF + at] = (float)(attention * sinpi(half_turns));
+}
+
+/* SIGN 1 turns, -1 turns back. */
+template <int B, int S, int H, int D, int SIGN>
+OM_DEV void
+om_rope(const om_bf16 *x, const float *tab, om_bf16 *y)
+{
+	constexpr int heads = OM_ROPE_HEADS(H), rest = H / heads, wide = D / 16, half = D / 2;
+	constexpr uint32_t items = OM_ROPE_ITEMS(B, S, H, D);
+	const uint32_t i = blockIdx.x * OM_ROPE_THREADS + threadIdx.x;
+	if (items % OM_ROPE_THREADS && i >= items)
+		return;
+	const uint32_t col = i % wide * 8, head = i / wide % rest, token = i / (wide * rest);
+	/* neighbours in a warp have neighbouring heads; a thread's own are apart */
+	const int64_t at = ((int64_t)token * H + head) * D + col;
+	const float4 *turn = (const float4 *)(tab + (int64_t)(token % S) * D + col);
+	float p[heads][8], q[heads][8], c[8], s[8];
+#pragma unroll
+	for (int u = 0; u < heads; u++) {
+		om_load8(x + at + u * rest * D, p[u]);
+		om_load8(x + at + u * rest * D + half, q[u]);
+	}
+#pragma unroll
+	for (int v = 0; v < 2; v++) {
+		*(float4 *)&c[v * 4] = turn[v];
+		*(float4 *)&s[v * 4] = turn[half / 4 + v];
+	}
+#pragma unroll
+	for (int u = 0; u < heads; u++) {
+#pragma unroll
+		for (int j = 0; j < 8; j++) {
+			const float a = p[u][j], b = q[u][j];
+			p[u][j] = a * c[j] - b * (SIGN * s[j]);
+			q[u][j] = b * c[j] + a * (SIGN * s[j]);
+		}
+		om_store8(y + at + u * rest * D, p[u]);
+		om_store8(y + at + u * rest * D + half, q[u]);
+	}
+}
+
+#define OM_ROPE_TABLE(NAME, s, d, y, theta, factor, p, q, length, attention)                 \
+	OM_ROPE_TABLE_SIZES(s, d, y)                                                         \
+	OM_GLOBAL(OM_ROPE_THREADS, 1)                                                        \
+	NAME##_x(const __grid_constant__ om_rope_turns<(d) / 2> turns, double a, float *tab) \
+	{                                                                                    \
+		om_rope_table<s, (d) / 2>(turns, a, tab);                                    \
+	}
+
+#define OM_ROPE_KERNEL(NAME, b, s, h, d, sign)                   \
+	OM_ROPE_SIZES(b, s, h, d)                                \
+	OM_GLOBAL(OM_ROPE_THREADS, 3)                            \
+	NAME##_x(const om_bf16 *x, const float *tab, om_bf16 *y) \
+	{                                                        \
+		om_rope<b, s, h, d, sign>(x, tab, y);            \
+	}
+#define OM_ROPE(NAME, b, s, h, d) OM_ROPE_KERNEL(NAME, b, s, h, d, 1)
+#define OM_ROPE_BWD(NAME, b, s, h, d) OM_ROPE_KERNEL(NAME, b, s, h, d, -1)
+
+#else /* ---- host ---- */
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct om_rope_table {
+	double theta, factor, p, q, length, attention;
+};
+
+/* The pair, of d / 2 and broken, that turns this often in length positions. */
+static inline double
+om_rope_pair(int64_t d, double turns, const struct om_rope_table *r)
+{
+	const double turn = 6.283185307179586;
+	return (double)d * log(r->length / (turns * turn)) / (2 * log(r->theta));
+}
+
+static inline double
+om_rope_frequency(int64_t d, int y, int64_t i, const struct om_rope_table *r)
+{
+	const double f = pow(r->theta, -2 * (double)i / (double)d);
+	double keep = 0; /* how much of f; the rest is of f / factor */
+	if (y == 0)
+		return f;
+	if (y == 2) {
+		double low = fmax(floor(om_rope_pair(d, r->p, r)), 0);
+		double high = fmin(ceil(om_rope_pair(d, r->q, r)), (double)(d - 1));
+		high += low == high ? 0.001 : 0;
+		keep = 1 - fmin(fmax(((double)i - low) / (high - low), 0), 1);
+	}
+	if (y == 3) {
+		/* tests in this order: p may be q */
+		double turns = r->length * f / 6.283185307179586;
+		keep = turns < r->p ? 0 : turns > r->q ? 1 : (turns - r->p) / (r->q - r->p);
+	}
+	return keep * f + (1 - keep) * f / r->factor;
+}
+
+#define OM_ROPE_TABLE(NAME, s, d, y, theta, factor, p, q, length, attention)                       \
+	OM_ROPE_TABLE_SIZES(s, d, y)                                                               \
+	OM_KERNEL(NAME##_x, OM_ROPE_THREADS, 0)                                                    \
+	static const struct om_rope_table NAME##_r = { theta, factor, p, q, length, attention };   \
+	void NAME(float *tab)                                                                      \
+	{                                                                                          \
+		double turns[(d) / 2], a = attention;                                              \
+		for (int i = 0; i < (d) / 2; i++)                                                  \
+			turns[i] = om_rope_frequency(d, y, i, &NAME##_r);                          \
+		OM_LAUNCH(NAME##_x, OM_CEIL((int64_t)(s) * (d) / 2, OM_ROPE_THREADS), 1, 1, turns, \
+		    &a, &tab);                                                                     \
+	}                                                                                          \
+	double NAME##_check(uint64_t seed)                                                         \
+	{                                                                                          \
+		return om_rope_table_check(NAME, s, d, y, &NAME##_r, seed);                        \
+	}
+
+#define OM_ROPE_KERNEL(NAME, b, s, h, d, sign)                                                     \
+	OM_ROPE_SIZES(b, s, h, d)                                                                  \
+	OM_KERNEL(NAME##_x, OM_ROPE_THREADS, 0)                                                    \
+	void NAME(const om_bf16 *x, const float *tab, om_bf16 *y)                                  \
+	{                                                                                          \
+		OM_LAUNCH(NAME##_x, OM_CEIL(OM_ROPE_ITEMS(b, s, h, d), OM_ROPE_THREADS), 1, 1, &x, \
+		    &tab, &y);                                                                     \
+	}                                                                                          \
+	double NAME##_check(uint64_t seed)                                                         \
+	{                                                                                          \
+		return om_rope_check(NAME, (int64_t)(b) * (s), s, h, d, sign, seed);               \
+	}
+#define OM_ROPE(NAME, b, s, h, d) OM_ROPE_KERNEL(NAME, b, s, h, d, 1)
+#define OM_ROPE_BWD(NAME, b, s, h, d) OM_ROPE_KERNEL(NAME, b, s, h, d, -1)
+
+enum { OM_ROPE_ENTRIES = 1000, OM_ROPE_TOKENS = 96 };
+
+/* The frequency as transformers' modeling_rope_utils.py computes it, by its names. */
+static inline double
+om_rope_check_frequency(int64_t d, int y, int64_t i, const struct om_rope_table *r)
+{
+	const double pi = acos(-1.0), base = r->theta, original = r->length;
+	double inv_freq = 1 / pow(base, (double)(2 * i) / (double)d);
+	if (y == 1)
+		return inv_freq / r->factor;
+	if (y == 2) {
+		double low = floor(((double)d * log(original / (r->p * 2 * pi))) / (2 * log(base)));
+		double high = ceil(((double)d * log(original / (r->q * 2 * pi))) / (2 * log(base)));
+		if (low < 0)
+			low = 0;
+		if (high > (double)(d - 1))
+			high = (double)(d - 1);
+		if (low == high)
+			high += 0.001;
+		double ramp = ((double)i - low) / (high - low);
+		double extrapolation = 1 - (ramp < 0 ? 0 : ramp > 1 ? 1 : ramp);
+		return inv_freq / r->factor * (1 - extrapolation) + inv_freq * extrapolation;
+	}
+	if (y == 3) {
+		double wavelen = 2 * pi / inv_freq;
+		double smooth = (original / wavelen - r->p) / (r->q - r->p);
+		if (wavelen > original / r->p)
+			return inv_freq / r->factor;
+		if (wavelen < original / r->q)
+			return inv_freq;
+		return (1 - smooth) * inv_freq / r->factor + smooth * inv_freq;
+	}
+	return inv_freq;
+}
+
+static inline double
+om_rope_table_check(
+    void (*run)(float *), int64_t s, int64_t d, int y, const struct om_rope_table *r, uint64_t seed)
+{
+	float *tab = om_check_nan((size_t)(s * d) * sizeof *tab);
+	float *got = malloc((size_t)(s * d) * sizeof *got);
+	struct om_err e = { .scale = 1 };
+	run(tab);
+	om_check_read(got, tab, (size_t)(s * d) * sizeof *got);
+	for (int64_t k = 0; k < s * d; k++)
+		e.wrong |= !isfinite(got[k]);
+	for (int64_t k = 0; k < s * d && k < OM_ROPE_ENTRIES; k++) {
+		int64_t at = k;
+		if (s * d > OM_ROPE_ENTRIES)
+			at = k < d ? s * d - 1 - k
+				   : (int64_t)((om_unit(seed, 9, k) / 3.4641016151377544 + 0.5) *
+					       (double)(s * d - 1));
+		double angle =
+		    (double)(at / d) * om_rope_check_frequency(d, y, at % d % (d / 2), r);
+		om_err_add(&e, got[at], r->attention * (at % d < d / 2 ? cos(angle) : sin(angle)));
+	}
+	OM_TIME(run(tab));
+	om_check_end();
+	free(got);
+	return om_err_value(&e);
+}
+
+/* Whole tokens, out of place and in place. */
+static inline double
+om_rope_check(void (*run)(const om_bf16 *, const float *, om_bf16 *), int64_t tokens, int64_t s,
+    int64_t h, int64_t d, double sign, uint64_t seed)
+{
+	const int64_t n = h * d;
+	om_bf16 *x = om_check_bf16(tokens * n, seed, 0, 1);
+	float *tab = om_check_f32(s * d, seed, 1, 1);
+	om_bf16 *y = om_check_nan((size_t)(tokens * n) * sizeof *y);
+	om_bf16 *got = malloc(2 * (size_t)n * sizeof *got);
+	struct om_err e = { .scale = 1 };
+	run(x, tab, y);
+	run(x, tab, x);
+	for (int64_t k = 0; k < tokens && k < OM_ROPE_TOKENS; k++) {
+		int64_t t = k;
+		if (tokens > OM_ROPE_TOKENS)
+			t = k < 2 ? k * (tokens - 1)
+				  : (int64_t)((om_unit(seed, 9, k) / 3.4641016151377544 + 0.5) *
+					      (double)(tokens - 1));
+		om_check_read(got, y + t * n, (size_t)n * sizeof *got);
+		om_check_read(got + n, x + t * n, (size_t)n * sizeof *got);
+		e.wrong |= memcmp(got, got + n, (size_t)n * sizeof *got) != 0;
+		for (int64_t j = 0; j < n; j++) {
+			const int64_t at = j % d, pair = at % (d / 2), i = t * n + j;
+			double cosine = om_unit(seed, 1, t % s * d + pair);
+			double sine = sign * om_unit(seed, 1, t % s * d + pair + d / 2);
+			double self = om_unit_bf16(seed, 0, i);
+			double want = at < d / 2
+					  ? self * cosine - om_unit_bf16(seed, 0, i + d / 2) * sine
+					  : self * cosine + om_unit_bf16(seed, 0, i - d / 2) * sine;
+			om_err_add(&e, om_bf16_f32(got[j]), want);
+		}
+	}
+	OM_TIME(run(x, tab, y));
+	om_check_end();
+	free(got);
+	return om_err_value(&e);
+}
+
+#endif

@@ -1,0 +1,32 @@
+#!/bin/sh
+# Builds the kernel tests for sm_90a without a GPU. Usage: tests/gpu/build.sh OUT [FAMILY...]; gives OUT/kernels.
+# A kernel that spills fails the build.
+set -eu
+cd "$(dirname "$0")/../.."
+out=$1
+shift
+mkdir -p "$out"
+[ $# -gt 0 ] || set -- $(cd tests/gpu && ls *.cu | sed 's/\.cu$//')
+objects=
+for f in "$@"; do
+	nvcc -std=c++17 -cubin -gencode arch=compute_90a,code=sm_90a -Xptxas=-v -Ikernels/cuda -Itests/gpu \
+		-o "$out/$f.cubin" "tests/gpu/$f.cu" 2>"$out/$f.log" || { cat "$out/$f.log"; exit 1; }
+	if grep -B2 -E '(^|[ ,])[1-9][0-9]* bytes (spill|stack)' "$out/$f.log"; then
+		exit 1
+	fi
+	gcc -std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -Werror -fopenmp -Ikernels/cuda -Iruntime -Iruntime/cuda -Itests/gpu \
+		-x c -c -o "$out/$f.o" "tests/gpu/$f.cu"
+	objects="$objects $out/$f.o"
+done
+for f in "$@"; do
+	printf '.section .rodata\n.balign 64\ncubin_%s: .incbin "%s"\n' "$f" "$out/$f.cubin"
+done >"$out/cubins.s"
+{
+	printf '.section .data.rel.ro,"aw"\n.balign 8\n.globl om_cubins\nom_cubins:\n'
+	for f in "$@"; do
+		printf '.quad cubin_%s\n' "$f"
+	done
+	printf '.quad 0\n.section .note.GNU-stack,"",@progbits\n'
+} >>"$out/cubins.s"
+gcc -std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -Werror -fopenmp -Iruntime -Iruntime/cuda -Itests/gpu -I/usr/local/cuda/include -o "$out/kernels" \
+	tests/gpu/main.c runtime/cuda/gpu.c runtime/cuda/check.c runtime/err.c runtime/host.c $objects "$out/cubins.s" -ldl -lm

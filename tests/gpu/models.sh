@@ -1,0 +1,35 @@
+#!/bin/sh
+# Builds, for each set of options of model.lua, what dump.c needs: one program for the GPU, one for the CPU in bf16, one
+# for the CPU in fp32; and small trainers. No GPU needed. Usage: tests/gpu/models.sh OLMOGEN OUT
+set -eu
+olmogen=$(realpath "$1") out=$2
+cd "$(dirname "$0")/../.."
+mkdir -p "$out"
+out=$(realpath "$out")
+
+dump() { # NAME TREE LIBS...: links dump.c with a tree
+	name=$1 tree=$2
+	shift 2
+	gcc -std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -Werror -fopenmp -I"$tree/src" -I"$tree/runtime" -o "$out/$name" \
+		tests/gpu/dump.c $(ls "$tree"/obj/src/*.o "$tree"/obj/inst/*.o "$tree"/obj/runtime/*.o |
+			grep -v src/main.o) "$@"
+}
+variant() { # NAME -D...
+	v=$1
+	shift
+	"$olmogen" -o "$out/tree.$v.gpu" "$@" -D target=cuda:sm_90a tests/gpu/model.lua >/dev/null
+	"$olmogen" -o "$out/tree.$v.cpu" "$@" tests/gpu/model.lua >/dev/null
+	"$olmogen" -o "$out/tree.$v.fp32" "$@" -D weights=fp32 tests/gpu/model.lua >/dev/null
+	dump "$v.gpu" "$out/tree.$v.gpu" -Wl,-Bstatic -lyaml -Wl,-Bdynamic -lm -ldl
+	dump "$v.cpu" "$out/tree.$v.cpu" -Wl,-Bstatic -lyaml -Wl,-Bdynamic -lm
+	dump "$v.fp32" "$out/tree.$v.fp32" -Wl,-Bstatic -lyaml -Wl,-Bdynamic -lm
+	cp "$out/tree.$v.gpu/trainer" "$out/$v.trainer"
+	rm -rf "$out/tree.$v.gpu" "$out/tree.$v.cpu" "$out/tree.$v.fp32"
+}
+variant plain
+variant mixed -D qk=full -D bias=all -D window=64 -D score=sigmoid -D groups=2 -D k=3 -D placement=peri \
+	-D balance=sequence -D tied=true -D head_z=1e-4 -D head_dim=64 -D act=geglu -D nope=true
+variant edges -D experts=1 -D k=1 -D kv=1 -D seq=77 -D shared=0 -D act=relu2 -D emb_scale=2 -D emb_norm=true \
+	-D normalize=false -D recompute=block -D placement=post
+variant all -D experts=6 -D k=6 -D score=topk_softmax -D kv=6 -D qk=none -D recompute=experts
+gcc -std=c11 -O2 -Wall -Wextra -Werror -o "$out/compare" tests/gpu/compare.c -lm
