@@ -1,5 +1,5 @@
 /*
- * One step of two microbatches with mock launchers: the order of calls and where their arguments
+ * One step of two microbatches, and one token of decode, with mock launchers: the order of calls and where their arguments
  * lie.
  */
 #include <stdarg.h>
@@ -44,6 +44,7 @@ main(void)
 		om_backward(arena, 0);
 	}
 	om_update(arena);
+	om_decode(arena, 0);
 	free(arena);
 	return 0;
 }
