@@ -163,7 +163,7 @@ select_kernel(struct plan *p, struct step *st)
 	st->inst = p->inst.n - 1;
 }
 
-/* Decode is in the trainer if the target has a kernel for each op of it, and one rank has it all. */
+/* Decode is part of a trainer if its target has a kernel for each op, and one rank has it all. */
 static bool
 can_decode(const struct plan *p)
 {

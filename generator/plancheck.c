@@ -1,9 +1,9 @@
 /*
- * Proof that the plan's buffers hold what each op expects: two microbatches, an update, an evaluation
- * and two tokens of decode are simulated over the arena. Every write makes its bytes the property of one tensor of one layer;
- * every read must find all of its bytes to be that tensor's. So no two live buffers overlap,
- * whatever the reason. Reads across streams must be behind an event, and what is bf16 in a wider
- * place must have been rounded.
+ * Proof that the plan's buffers hold what each op expects: two microbatches, an update, an
+ * evaluation and two tokens of decode are simulated over the arena. Every write makes its bytes the
+ * property of one tensor of one layer; every read must find all of its bytes to be that tensor's.
+ * So no two live buffers overlap, whatever the reason. Reads across streams must be behind an
+ * event, and what is bf16 in a wider place must have been rounded.
  */
 #include <string.h>
 
@@ -312,10 +312,17 @@ plan_fault(const struct plan *p)
 		fault = run(&m, g->update, FORWARD, 0);
 	if (!fault)
 		fault = forward(&m, g->embed, g->eval, 0);
-	/* what caches hold in rows to come is nobody's; the second token reads what the first left */
-	for (tensor_id t = 1; t < g->tensor.n && p->decode; t++)
-		if (g->tensor.a[t].class == T_CACHE)
-			own(&m, t);
+	/* rows to come hold anything; the second token reads what the first one left */
+	for (tensor_id t = 1; t < g->tensor.n && p->decode && !fault; t++) {
+		const struct place *pl = &p->place[t];
+		uint64_t end = pl->off + pl->stride * tensor_layers(g, &g->tensor.a[t]);
+		if (g->tensor.a[t].class != T_CACHE)
+			continue;
+		if (pl->off < p->region_off[R_SAVED] ||
+		    end > p->region_off[R_SAVED] + p->region_bytes[R_SAVED])
+			return xprintf("%s leaves its region", g->tensor.a[t].name);
+		own(&m, t);
+	}
 	for (int twice = 0; twice < 2 && !fault && p->decode; twice++)
 		fault = forward(&m, g->decode, g->seg.n - 1, g->decode - g->embed);
 	return fault;

@@ -1,7 +1,6 @@
 /*
- * trainer generate: goes on with a prompt, token by token, through the model's decode program, whose
- * caches keep what earlier tokens gave to attention. The prompt takes the same way, one token at a
- * time.
+ * trainer generate: goes on with a prompt, token by token, by the model's decode program, whose
+ * caches keep what earlier tokens gave to attention. The prompt takes the same way.
  */
 #include <errno.h>
 #include <math.h>

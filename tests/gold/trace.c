@@ -1,6 +1,6 @@
 /*
- * One step of two microbatches, and one token of decode, with mock launchers: the order of calls and where their arguments
- * lie.
+ * One step of two microbatches, and one token of decode, with mock launchers: the order of calls
+ * and where their arguments lie.
  */
 #include <stdarg.h>
 #include <stdint.h>

@@ -260,7 +260,8 @@ decode_faults(struct plan *p)
 	struct graph *g = p->graph;
 	uint32_t moe = g->kind_of[g->n_layers - 1] + g->decode - g->embed;
 	struct program *prog = &p->prog[moe][FORWARD];
-	uint64_t elsewhere[2] = { p->stream_off, 0 }; /* decode's stream, and its scratch */
+	/* decode's stream, its scratch, what training keeps from step to step */
+	uint64_t elsewhere[] = { p->stream_off, 0, p->region_off[R_STATE], p->region_off[R_GRAD] };
 
 	expect(p->decode, "a cpu trainer decodes");
 	for (uint32_t i = 0; i < prog->n; i++)
@@ -276,7 +277,7 @@ decode_faults(struct plan *p)
 		p->place[t] = old;
 		for (unsigned i = 0; i < LEN(elsewhere); i++) {
 			p->place[t].off = elsewhere[i];
-			expect(plan_fault(p) != NULL, "a cache where decode works");
+			expect(plan_fault(p) != NULL, "a cache where it must not be");
 			p->place[t] = old;
 		}
 	}

@@ -8,8 +8,8 @@
  * of this process' Nth step NaN, OM_TEST_FROM=N the loss of it and all after it, OM_TEST_SPIKE=N
  * multiplies its gradient by 1000, OM_TEST_NAP=N sleeps N us a step, OM_TEST_BAD=1 fails the
  * self-test, OM_TEST_ARENA=N asks for so large an arena, OM_TEST_ABI=1 is of another runtime,
- * OM_TEST_TIED=1 says that the head is the embedding, and has none, OM_TEST_NODECODE=1 that there is
- * no decode program.
+ * OM_TEST_TIED=1 says that the head is the embedding, and has none, OM_TEST_NODECODE=1 that there
+ * is no decode program.
  */
 #include <math.h>
 #include <stdlib.h>
