@@ -662,7 +662,7 @@ test_masters(size_t size)
 	om_ckpt_open(&k, &m, NULL, NULL, &c);
 	om_ckpt_save(&k, arena, 3);
 	om_ckpt_close(&k);
-	CHECK(om_ckpt_weights(&m, &c, again) == 3); /* the weights alone */
+	CHECK(om_ckpt_weights(&m, &c, again, stdout) == 3); /* the weights alone */
 	CHECK(memcmp(arena, again, m0) == 0 && memcmp(arena + m0, again + m0, 4 * N) != 0);
 
 	path = om_text("%s/out", dir);
@@ -686,7 +686,7 @@ test_masters(size_t size)
 	back.dir = om_text("%s/back", dir);
 	om_import(&m, path, back.dir);
 	scribble(again, m.arena_bytes);
-	CHECK(om_ckpt_weights(&m, &back, again) == 0);
+	CHECK(om_ckpt_weights(&m, &back, again, stdout) == 0);
 	CHECK(memcmp(arena + AT, again + AT, size * N) == 0);
 	for (int i = 0; i < N; i++) { /* what was exported is all that masters can be now */
 		uint16_t half;
