@@ -199,7 +199,13 @@ emit_params(const struct plan *p, const char *fingerprint, struct tree *t)
 	buf_puts(b, "\t.head_z_loss = OM_HEAD_Z_LOSS,\n"
 		    "\t.op = om_ops,\n\t.nops = OM_N_OPS,\n\t.init = om_init,\n\t.zero = om_zero,\n"
 		    "\t.forward = om_forward,\n\t.backward = om_backward,\n\t.eval = "
-		    "om_evaluate,\n\t.update = om_update,\n};\n");
+		    "om_evaluate,\n\t.update = om_update,\n");
+	if (p->decode)
+		buf_puts(b, "\t.decode = om_decode,\n\t.decode_token_off = "
+			    "OM_OFF_decode_embed_token,\n\t.decode_position_off = "
+			    "OM_OFF_decode_embed_position,\n\t.logits_off = "
+			    "OM_OFF_decode_head_logits,\n");
+	buf_puts(b, "};\n");
 
 	b = tree_file(t, "src/model.h");
 	emit_banner(p, "the model as the runtime sees it", "/*", "*/", b);

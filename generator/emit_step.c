@@ -15,10 +15,10 @@ address(const struct plan *p, uint32_t s, tensor_id t)
 	const struct graph *g = p->graph;
 	const struct tensor *x = &g->tensor.a[t];
 	const struct place *pl = &p->place[t];
-	const char *layer = s == g->embed                  ? "0"
-			    : s == g->head || s == g->eval ? "OM_N_LAYERS"
-			    : pl->next                     ? "layer + 1"
-							   : "layer";
+	const struct segment *seg = &g->seg.a[s];
+	const char *layer = !seg->nlayers ? (seg->y ? "0" : "OM_N_LAYERS")
+			    : pl->next    ? "layer + 1"
+					  : "layer";
 	bool many = g->seg.a[x->seg].nlayers != 0;
 
 	if (pl->kind == STREAM)
@@ -99,9 +99,9 @@ call_segment(const struct plan *p, uint32_t s, int ph, struct buf *b)
 		buf_printf(b, "\t%s(arena%s);\n", name, slot ? ", slot" : "");
 }
 
-/* Loops over runs of layers of one kind. */
+/* Loops over runs of layers of one kind; own: from its segment to the pass's own. */
 static void
-call_layers(const struct plan *p, int ph, struct buf *b)
+call_layers(const struct plan *p, int ph, uint32_t own, struct buf *b)
 {
 	const struct graph *g = p->graph;
 
@@ -121,7 +121,7 @@ call_layers(const struct plan *p, int ph, struct buf *b)
 		else
 			buf_printf(b, "\tfor (int layer = %u; layer >= %u; layer--)\n",
 			    first + n - 1, first);
-		buf_printf(b, "\t\t%s_%s(arena, slot, layer, %s);\n", g->seg.a[s].name,
+		buf_printf(b, "\t\t%s_%s(arena, slot, layer, %s);\n", g->seg.a[s + own].name,
 		    phase_names[ph], index);
 		k += n;
 	}
@@ -155,19 +155,21 @@ emit_step(const struct plan *p, struct tree *t)
 		    "void\nom_zero(unsigned char *arena)\n{\n"
 		    "\tom_clear(arena + OM_GRAD, OM_GRAD_BYTES);\n"
 		    "\tom_clear(arena + OM_STAT, OM_STAT_BYTES);\n}\n");
-	static const struct {
+	const struct {
 		const char *name;
 		int phase;
-		bool eval;
-	} passes[] = { { "forward", FORWARD, false }, { "backward", BACKWARD, false },
-		{ "evaluate", FORWARD, true } };
-	for (unsigned i = 0; i < LEN(passes); i++) {
-		int ph = passes[i].phase;
-		uint32_t head = passes[i].eval ? g->eval : g->head;
+		uint32_t first, last, own; /* own: from training's kinds of layers to the pass's */
+	} passes[] = {
+		{ "forward", FORWARD, g->embed, g->head, 0 },
+		{ "backward", BACKWARD, g->head, g->embed, 0 },
+		{ "evaluate", FORWARD, g->embed, g->eval, 0 },
+		{ "decode", FORWARD, g->decode, g->seg.n - 1, g->decode - g->embed },
+	};
+	for (unsigned i = 0; i < LEN(passes) - !p->decode; i++) {
 		buf_printf(b, "\nvoid\nom_%s(unsigned char *arena, int slot)\n{\n", passes[i].name);
-		call_segment(p, ph == FORWARD ? g->embed : head, ph, b);
-		call_layers(p, ph, b);
-		call_segment(p, ph == FORWARD ? head : g->embed, ph, b);
+		call_segment(p, passes[i].first, passes[i].phase, b);
+		call_layers(p, passes[i].phase, passes[i].own, b);
+		call_segment(p, passes[i].last, passes[i].phase, b);
 		buf_puts(b, "}\n");
 	}
 
@@ -177,6 +179,8 @@ emit_step(const struct plan *p, struct tree *t)
 		    "void om_init(unsigned char *arena);\nvoid om_zero(unsigned char *arena);\n"
 		    "void om_forward(unsigned char *arena, int slot);\n"
 		    "void om_backward(unsigned char *arena, int slot);\n"
-		    "void om_evaluate(unsigned char *arena, int slot);\n"
-		    "void om_update(unsigned char *arena);\n\n#endif\n");
+		    "void om_evaluate(unsigned char *arena, int slot);\n");
+	if (p->decode)
+		buf_puts(b, "void om_decode(unsigned char *arena, int slot);\n");
+	buf_puts(b, "void om_update(unsigned char *arena);\n\n#endif\n");
 }

@@ -8,7 +8,7 @@ static struct op_row rows[N_OPS];
 static const char *const dtype_letters = " sgoild"; /* in the order of enum dtype */
 static const char *const dtype_names[] = { "act", "stat", "grad", "opt", "i32", "i64", "f64" };
 static const char *const class_names[] = { "param", "grad", "state", "const", "input", "stat",
-	"act" };
+	"cache", "act" };
 
 /* Reads "name[dims]:dtype ..." into args, which outlive the text. */
 static uint8_t

@@ -11,6 +11,9 @@ struct builder {
 	struct graph *g;
 	uint32_t seg;
 	uint32_t rline;
+	uint64_t B, T;      /* sequences and tokens: of a microbatch, or of decode, which are 1 */
+	uint32_t shift;     /* decode: from a segment of training to the one built; 0: training */
+	tensor_id position; /* decode: of its token */
 	struct rope_made {
 		const struct object *rope;
 		uint64_t head_dim;
@@ -21,13 +24,31 @@ struct builder {
 
 #define ATTN "model.layers.%l.self_attn."
 
+/* Weights and statistics of decode are those of training; 0: it is neither. */
+static tensor_id
+of_training(const struct builder *b, const char *name, enum tensor_class c)
+{
+	const struct graph *g = b->g;
+	uint32_t seg = b->seg - b->shift;
+
+	for (tensor_id t = 1; t < g->tensor.n; t++)
+		if ((c == T_PARAM || c == T_GRAD || c == T_STAT) && g->tensor.a[t].class == c &&
+		    g->tensor.a[t].seg == seg &&
+		    !strcmp(g->tensor.a[t].name + strlen(g->seg.a[seg].name) + 1, name))
+			return t;
+	return 0;
+}
+
 static tensor_id
 tensor(struct builder *b, const char *name, enum tensor_class c, enum dtype d, int ndims,
     const uint64_t *dim)
 {
-	tensor_id id = graph_tensor(b->g, name, c, d, b->seg);
-	struct tensor *t = &b->g->tensor.a[id];
+	tensor_id id = b->shift ? of_training(b, name, c) : 0;
 
+	if (id)
+		return id;
+	id = graph_tensor(b->g, name, c, d, b->seg);
+	struct tensor *t = &b->g->tensor.a[id];
 	t->ndims = (uint8_t)ndims;
 	memcpy(t->dim, dim, (size_t)ndims * sizeof *dim);
 	t->rline = b->rline;
@@ -196,18 +217,31 @@ attention(struct builder *b, const struct object *at, tensor_id x)
 	for (int i = 0; i < 2 && rope->type == OBJ_rope; i++) {
 		tensor_id table = rope_table(b, rope, HD), y;
 		b->rline = spec_value(at, F_attention_rope)->rline;
-		y = ACT(b, xprintf("%s_rot", names[i]), g->T, (i ? HK : H) * HD);
-		struct op *p = OP_(b, OP_rope, qkv[i], table, y);
-		memcpy(p->ints, (uint64_t[]){ g->B, g->S, i ? HK : H, HD }, 4 * sizeof(uint64_t));
+		y = ACT(b, xprintf("%s_rot", names[i]), b->T, (i ? HK : H) * HD);
+		uint64_t ints[] = { b->B, g->S, i ? HK : H, HD };
+		if (b->position)
+			memcpy(OP_(b, OP_rope_at, qkv[i], table, b->position, y)->ints, ints + 2,
+			    2 * sizeof *ints);
+		else
+			memcpy(OP_(b, OP_rope, qkv[i], table, y)->ints, ints, sizeof ints);
 		qkv[i] = y;
 	}
 	b->rline = spec_value(at, F_attention_n_heads)->rline;
-	o = ACT(b, "heads", g->T, H * HD);
-	lse = tensor(b, "heads_lse", T_ACT, DT_STAT, DIMS(g->B * H * g->S));
-	struct op *p = OP_(b, OP_attention, qkv[0], qkv[1], qkv[2], o, lse);
+	o = ACT(b, "heads", b->T, H * HD);
 	if (!window || window > g->S)
 		window = g->S;
-	memcpy(p->ints, (uint64_t[]){ g->B, g->S, H, HK, HD, window }, 6 * sizeof(uint64_t));
+	uint64_t ints[] = { b->B, g->S, H, HK, HD, window };
+	struct op *p;
+	if (b->position) {
+		tensor_id keys = tensor(b, "keys", T_CACHE, DT_ACT, DIMS(g->S, HK * HD));
+		tensor_id values = tensor(b, "values", T_CACHE, DT_ACT, DIMS(g->S, HK * HD));
+		p = OP_(b, OP_attention_at, qkv[0], qkv[1], qkv[2], b->position, o, keys, values);
+		memcpy(p->ints, ints + 2, 4 * sizeof *ints);
+	} else {
+		lse = tensor(b, "heads_lse", T_ACT, DT_STAT, DIMS(b->B * H * g->S));
+		p = OP_(b, OP_attention, qkv[0], qkv[1], qkv[2], o, lse);
+		memcpy(p->ints, ints, sizeof ints);
+	}
 	p->floats[0] = 1 / __builtin_sqrt((double)HD);
 	bool out_bias = !strcmp(spec_str(at, F_attention_bias), "all");
 	o = linear(b, "o_proj", ATTN "o_proj.weight", o, D, out_bias ? "attn_plain" : "attn");
@@ -237,7 +271,7 @@ activation(const char *name)
 static tensor_id
 mlp(struct builder *b, tensor_id x, uint64_t F, const char *act, const char *prefix, const char *hf)
 {
-	uint64_t T = b->g->T, D = b->g->tensor.a[x].dim[1];
+	uint64_t T = b->T, D = b->g->tensor.a[x].dim[1];
 	const struct activation *ac = activation(act);
 	tensor_id g = 0, u, h;
 
@@ -276,8 +310,8 @@ moe(struct builder *b, const struct object *m, tensor_id x)
 	const char *act = spec_str(m, F_moe_activation);
 	/* in the order of op.def's scores */
 	static const char *const scores[] = { "softmax", "sigmoid", "topk_softmax" };
-	uint64_t parts = strcmp(spec_str(ro, F_router_balance_over), "sequence") ? 1 : g->B;
-	uint64_t T = g->T, D = g->tensor.a[x].dim[1];
+	uint64_t parts = strcmp(spec_str(ro, F_router_balance_over), "sequence") ? 1 : b->B;
+	uint64_t T = b->T, D = g->tensor.a[x].dim[1];
 	uint64_t E = (uint64_t)spec_int(m, F_moe_num_experts),
 		 K = (uint64_t)spec_int(m, F_moe_top_k);
 	uint64_t F = (uint64_t)spec_int(m, F_moe_hidden_size), R = mul64(T, K);
@@ -360,13 +394,13 @@ layer(struct builder *b, const struct object *at, const struct object *ffn)
 	tensor_id x, a, mid, f, y;
 
 	b->rline = spec_value(tr, F_transformer_d_model)->rline;
-	x = g->seg.a[b->seg].x = ACT(b, "x", g->T, D);
+	x = g->seg.a[b->seg].x = ACT(b, "x", b->T, D);
 	/* the names are those of OLMoE (pre), OLMo 2 (post) and Gemma 2 (peri) */
 	a = norm_if(b, before, "attn_norm", "input_layernorm", x, "attn_in");
 	a = attention(b, at, a);
 	a = norm_if(b, after, "attn_post_norm", "post_attention_layernorm", a, "attn_normed");
 	b->rline = spec_value(tr, F_transformer_attention)->rline;
-	mid = ACT(b, "mid", g->T, D);
+	mid = ACT(b, "mid", b->T, D);
 	OP_(b, OP_add, x, a, mid);
 	f = norm_if(b, before, "ffn_norm",
 	    after ? "pre_feedforward_layernorm" : "post_attention_layernorm", mid, "ffn_in");
@@ -379,7 +413,7 @@ layer(struct builder *b, const struct object *at, const struct object *ffn)
 	}
 	f = norm_if(b, after, "ffn_post_norm", "post_feedforward_layernorm", f, "ffn_normed");
 	b->rline = spec_value(tr, F_transformer_feed_forward)->rline;
-	y = ACT(b, "y", g->T, D);
+	y = ACT(b, "y", b->T, D);
 	OP_(b, OP_add, mid, f, y);
 	g->seg.a[b->seg].y = y;
 }
@@ -509,18 +543,37 @@ embed(struct builder *b, tensor_id tokens, tensor_id w)
 	const struct object *em = spec_obj(tr, F_transformer_embedding);
 	uint64_t D = g->tensor.a[w].dim[1];
 	double factor = spec_num(em, F_embedding_scale);
-	tensor_id x = ACT(b, "x0", g->T, D);
+	tensor_id x = ACT(b, "x0", b->T, D);
 
 	OP_(b, OP_embed, tokens, w, x);
 	b->rline = spec_value(tr, F_transformer_embedding)->rline;
 	if (factor != 1) {
-		tensor_id y = ACT(b, "scaled", g->T, D);
+		tensor_id y = ACT(b, "scaled", b->T, D);
 		OP_(b, OP_scale, x, y)->floats[0] = factor;
 		x = y;
 	}
 	if (spec_int(em, F_embedding_norm))
 		x = norm(b, "norm", "model.embed_norm.weight", x, 1, "normed");
 	g->seg.a[b->seg].y = x;
+}
+
+/* The final norm; gives what the output weights are multiplied by. */
+static tensor_id
+head_norm(struct builder *b, tensor_id norm_w, uint64_t D)
+{
+	struct graph *g = b->g;
+	const struct object *tr = spec_obj(g->trainer, F_trainer_model);
+	tensor_id x, h, r;
+
+	b->rline = spec_value(tr, F_transformer_norm)->rline;
+	x = g->seg.a[b->seg].x = ACT(b, "x", b->T, D);
+	h = ACT(b, "in", b->T, D);
+	r = tensor(b, "in_rms", T_ACT, DT_STAT, DIMS(b->T));
+	struct op *o = OP_(b, OP_rmsnorm, x, norm_w, h, r);
+	o->ints[0] = 1;
+	o->floats[0] = spec_num(spec_obj(tr, F_transformer_norm), F_rms_norm_eps);
+	b->rline = spec_value(spec_obj(tr, F_transformer_lm_head), F_lm_head_tied)->rline;
+	return h;
 }
 
 /* The final norm and the loss; once for training, and once more, forward only, for evaluation. */
@@ -531,21 +584,51 @@ head(struct builder *b, tensor_id norm_w, tensor_id w, tensor_id label, tensor_i
 	const struct object *tr = spec_obj(g->trainer, F_trainer_model);
 	const struct object *ba = spec_obj(g->trainer, F_trainer_batch);
 	const struct object *lm = spec_obj(tr, F_transformer_lm_head);
-	uint64_t D = g->tensor.a[w].dim[1];
-	tensor_id x, h, r, lse;
+	tensor_id h = head_norm(b, norm_w, g->tensor.a[w].dim[1]), lse;
 
-	b->rline = spec_value(tr, F_transformer_norm)->rline;
-	x = g->seg.a[b->seg].x = ACT(b, "x", g->T, D);
-	h = ACT(b, "in", g->T, D);
-	r = tensor(b, "in_rms", T_ACT, DT_STAT, DIMS(g->T));
-	struct op *o = OP_(b, OP_rmsnorm, x, norm_w, h, r);
-	o->ints[0] = 1;
-	o->floats[0] = spec_num(spec_obj(tr, F_transformer_norm), F_rms_norm_eps);
-	b->rline = spec_value(lm, F_lm_head_tied)->rline;
-	lse = tensor(b, "logits_lse", T_ACT, DT_STAT, DIMS(g->T));
-	o = OP_(b, OP_head_loss, h, w, label, lse, loss);
+	lse = tensor(b, "logits_lse", T_ACT, DT_STAT, DIMS(b->T));
+	struct op *o = OP_(b, OP_head_loss, h, w, label, lse, loss);
 	o->floats[0] = 1 / ((double)spec_int(ba, F_batch_global) * (double)g->S);
 	o->floats[1] = spec_num(lm, F_lm_head_z_loss);
+}
+
+/*
+ * One token of one sequence, at a position: the same layers on the same weights, one row a tensor,
+ * that leave their keys and values in caches. Gives the logits of the token after it.
+ */
+static void
+decode(struct builder *b, tensor_id tokens_w, tensor_id norm_w, tensor_id w)
+{
+	struct graph *g = b->g;
+	const struct object *tr = spec_obj(g->trainer, F_trainer_model);
+	uint64_t V = g->tensor.a[w].dim[0], D = g->tensor.a[w].dim[1];
+	tensor_id token, h, logits;
+
+	b->B = b->T = 1;
+	b->shift = g->seg.n - g->embed;
+	g->decode = g->seg.n;
+	for (uint32_t s = g->embed; s <= g->head; s++) {
+		struct segment old = g->seg.a[s];
+		segment(g, xprintf("decode_%s", old.name));
+		struct segment *new = &g->seg.a[s + b->shift];
+		new->attention = old.attention;
+		new->ffn = old.ffn;
+		new->layer = old.layer;
+		new->nlayers = old.nlayers;
+	}
+	b->seg = g->decode;
+	b->rline = spec_value(tr, F_transformer_vocab_size)->rline;
+	token = tensor(b, "token", T_INPUT, DT_I32, DIMS(1));
+	b->position = tensor(b, "position", T_INPUT, DT_I32, DIMS(1));
+	embed(b, token, tokens_w);
+	for (uint32_t k = g->embed + 1; k < g->head; k++) {
+		b->seg = k + b->shift;
+		layer(b, g->seg.a[k].attention, g->seg.a[k].ffn);
+	}
+	b->seg = g->head + b->shift;
+	h = head_norm(b, norm_w, D);
+	logits = tensor(b, "logits", T_ACT, DT_STAT, DIMS(1, V));
+	OP_(b, OP_logits, h, w, logits);
 }
 
 struct graph *
@@ -557,7 +640,7 @@ graph_build(struct object *trainer)
 	uint64_t V = (uint64_t)spec_int(tr, F_transformer_vocab_size);
 	uint64_t D = (uint64_t)spec_int(tr, F_transformer_d_model);
 	struct builder b = { .g = g };
-	tensor_id tokens, label, ctl, w, norm_w, loss;
+	tensor_id tokens, label, ctl, tokens_w, w, norm_w, loss;
 
 	g->trainer = trainer;
 	g->n_layers = (uint32_t)spec_int(tr, F_transformer_n_layers);
@@ -567,6 +650,8 @@ graph_build(struct object *trainer)
 	g->microbatches =
 	    (uint64_t)spec_int(ba, F_batch_global) / g->B /
 	    (uint64_t)spec_int(spec_obj(trainer, F_trainer_parallel), F_parallel_data);
+	b.B = g->B;
+	b.T = g->T;
 	*PUSH(g->tensor) = (struct tensor){ .name = "none" };
 	g->init = segment(g, "init");
 	g->embed = segment(g, "embed");
@@ -576,7 +661,7 @@ graph_build(struct object *trainer)
 	b.rline = spec_value(tr, F_transformer_vocab_size)->rline;
 	tokens = tensor(&b, "tokens", T_INPUT, DT_I32, DIMS(g->T));
 	label = tensor(&b, "labels", T_INPUT, DT_I32, DIMS(g->T));
-	w = param(&b, "tokens_w", "model.embed_tokens.weight", DIMS(V, D));
+	w = tokens_w = param(&b, "tokens_w", "model.embed_tokens.weight", DIMS(V, D));
 	embed(&b, tokens, w);
 
 	for (uint32_t k = g->embed + 1, n = g->seg.n; k < n; k++) {
@@ -603,6 +688,7 @@ graph_build(struct object *trainer)
 
 	g->eval = b.seg = segment(g, "eval");
 	head(&b, norm_w, w, label, loss);
+	decode(&b, tokens_w, norm_w, w);
 	if (!diag_count())
 		count(g);
 	for (uint32_t k = g->embed + 1; k < g->head; k++)

@@ -282,6 +282,7 @@ enum tensor_class {
 	T_CONST, /* tables computed at start */
 	T_INPUT, /* tokens, labels, ctl */
 	T_STAT,  /* sums over the step that the host reads after it */
+	T_CACHE, /* keys and values of the tokens so far; from one decode to the next */
 	T_ACT,   /* everything between; plan finds out what must be saved */
 };
 typedef uint32_t tensor_id; /* index into graph.tensor; 0 is none */
@@ -320,7 +321,7 @@ struct oplist {
 
 /*
  * A piece of program that runs once or for several layers: init, embed, a kind of layer, head,
- * update.
+ * update, eval, and embed, kinds and head again for decode.
  */
 struct segment {
 	const char *name;
@@ -339,9 +340,10 @@ struct group { /* parameters with the same update */
 struct graph {
 	struct object *trainer;
 	ARRAY(struct tensor) tensor; /* 0 unused */
-	ARRAY(struct segment) seg;   /* init, embed, kinds, head, update */
+	ARRAY(struct segment) seg;   /* in the order of struct segment's comment */
 	ARRAY(struct group) group;
 	uint32_t init, embed, head, update, eval;
+	uint32_t decode;             /* its embed; it, kinds and head are the last segments */
 	uint32_t n_layers, *kind_of; /* layer -> segment */
 	uint32_t *index_of;          /* layer -> index within its kind */
 	uint64_t B, S, T;            /* sequences, length and tokens of a microbatch */
@@ -494,8 +496,10 @@ struct plan {
 	uint64_t slots, slot_stride;        /* of R_SAVED */
 	uint64_t stream_off, stream_stride; /* n_layers + 1 entries */
 	uint64_t dstream_off;
+	uint64_t cache_bytes, cache_more; /* of decode; those that the arena would not have else */
 	uint64_t arena_bytes;
-	bool kernels; /* every op has a kernel on this target */
+	bool kernels; /* every op of training has a kernel on this target */
+	bool decode;  /* decode is part of the trainer: every op of it has one too */
 };
 uint64_t format_bytes(const struct object *trainer, const char *format); /* "fp32" -> 4 */
 const char *dtype_format(const struct plan *p, enum dtype d);            /* "bf16", "int32" */
@@ -503,7 +507,8 @@ uint64_t dtype_bytes(const struct plan *p, enum dtype d);                /* that
 const struct kernel_row *kernel_for(enum op_id op, const char *kernels); /* NULL: none */
 struct plan *plan(struct shard *s);
 /*
- * Simulates two microbatches and an update over the buffers; internal error naming the first fault.
+ * Simulates two microbatches, an update, an evaluation and two tokens of decode over the buffers;
+ * internal error naming the first fault.
  */
 void plancheck(const struct plan *p);
 /* The same check; NULL, or the fault. For tests that plant faults. */

@@ -189,6 +189,26 @@ select_kernel(struct plan *p, struct step *st)
 	st->inst = p->inst.n - 1;
 }
 
+/* Decode is part of a trainer if its target has a kernel for each op, and one rank has it all. */
+static bool
+can_decode(const struct plan *p)
+{
+	const struct graph *g = p->graph;
+
+	for (uint32_t s = g->decode; s < g->seg.n; s++)
+		for (uint32_t i = 0; i < g->seg.a[s].ops[FORWARD].n; i++)
+			if (!kernel_for(g->seg.a[s].ops[FORWARD].a[i].op, p->target->kernels))
+				return false;
+	return p->shard->mesh.world == 1;
+}
+
+/* Whether the trainer has the segment, and the tensors that it owns. */
+static bool
+present(const struct plan *p, uint32_t seg)
+{
+	return p->decode || seg < p->graph->decode;
+}
+
 /* ---- weights, gradients, state, inputs: whole regions ---- */
 
 static uint64_t
@@ -239,6 +259,8 @@ place_resident(struct plan *p)
 	for (uint32_t i = 1; i < g->tensor.n; i++) {
 		struct tensor *t = &g->tensor.a[i];
 		struct place *pl = &p->place[i];
+		if (!present(p, t->seg))
+			continue;
 		if (t->class == T_STATE) {
 			uint64_t nth = pl->off >> 56;
 			pl->off = add64(pl->off & UINT64_MAX >> 8, mul64(nth, one));
@@ -426,6 +448,32 @@ place_scratch(
 	}
 }
 
+/*
+ * Caches lie over what training saves, behind the stream, of whose entries decode takes the first
+ * rows: a process that generates does not train. The region only grows where it saves less.
+ */
+static void
+place_caches(struct plan *p)
+{
+	struct graph *g = p->graph;
+	uint64_t off = mul64(p->stream_stride, g->n_layers + 1);
+
+	for (tensor_id t = 1; t < g->tensor.n; t++) {
+		const struct tensor *x = &g->tensor.a[t];
+		if (x->class != T_CACHE || !present(p, x->seg))
+			continue;
+		uint64_t bytes = mul64(tensor_elems(x), dtype_bytes(p, x->dtype));
+		uint64_t stride = align64(bytes, ALIGN), all = mul64(stride, tensor_layers(g, x));
+		p->place[t] = (struct place){ PLACE, R_SAVED, off, bytes, stride, false };
+		off = add64(off, all);
+		p->cache_bytes = add64(p->cache_bytes, all);
+	}
+	if (p->cache_bytes && off > p->region_bytes[R_SAVED]) {
+		p->cache_more = off - p->region_bytes[R_SAVED];
+		p->region_bytes[R_SAVED] = off;
+	}
+}
+
 static void
 place_activations(struct plan *p)
 {
@@ -472,23 +520,26 @@ place_activations(struct plan *p)
 	}
 	p->slot_stride = saved;
 	p->region_bytes[R_SAVED] = mul64(saved, p->slots);
+	place_caches(p);
 	p->dstream_off = take(p, R_SCRATCH, stream);
 	uint64_t base = p->region_bytes[R_SCRATCH];
 	for (uint32_t s = 0; s < g->seg.n; s++)
 		for (int ph = 0; ph < N_PHASES; ph++)
 			place_scratch(p, s, ph, sh, where, base);
 	for (tensor_id t = 1; t < g->tensor.n; t++) {
-		if (g->tensor.a[t].class != T_ACT)
+		if (g->tensor.a[t].class != T_ACT || !present(p, g->tensor.a[t].seg))
 			continue;
 		tensor_id ro = root(sh, t);
 		const struct segment *seg = &g->seg.a[g->tensor.a[t].seg];
+		uint64_t bytes =
+		    mul64(tensor_elems(&g->tensor.a[t]), dtype_bytes(p, g->tensor.a[t].dtype));
 		if (where[ro] == 1) {
-			bool next = root(sh, seg->y) == ro && g->tensor.a[t].seg != g->embed;
+			bool next = root(sh, seg->y) == ro && seg->nlayers;
 			p->place[t] =
-			    (struct place){ STREAM, R_SAVED, 0, stream, p->stream_stride, next };
+			    (struct place){ STREAM, R_SAVED, 0, bytes, p->stream_stride, next };
 		} else if (where[ro] == 2) {
 			p->place[t] =
-			    (struct place){ DSTREAM, R_SCRATCH, p->dstream_off, stream, 0, false };
+			    (struct place){ DSTREAM, R_SCRATCH, p->dstream_off, bytes, 0, false };
 		} else {
 			p->place[t] = p->place[ro];
 		}
@@ -527,7 +578,7 @@ make_programs(struct plan *p)
 	p->prog = xalloc(g->seg.n * sizeof *p->prog);
 	for (uint32_t s = 0; s < g->seg.n; s++)
 		for (int ph = 0; ph < N_PHASES; ph++)
-			for (uint32_t i = 0; i < g->seg.a[s].ops[ph].n; i++) {
+			for (uint32_t i = 0; i < g->seg.a[s].ops[ph].n && present(p, s); i++) {
 				const struct op *o = &g->seg.a[s].ops[ph].a[i];
 				struct program *prog = &p->prog[s][ph];
 				bool flat = op_flat(o->op);
@@ -570,6 +621,7 @@ plan(struct shard *s)
 	p->place = xalloc(g->tensor.n * sizeof *p->place);
 	p->slots = s->stage[0].slots;
 	p->kernels = written_for(p->target);
+	p->decode = can_decode(p);
 	PUSH(p->inst)->name = "none";
 	place_resident(p);
 	make_programs(p);

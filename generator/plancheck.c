@@ -1,9 +1,9 @@
 /*
- * Proof that the plan's buffers hold what each op expects: two microbatches and an update are
- * simulated over the arena. Every write makes its bytes the property of one tensor of one layer;
- * every read must find all of its bytes to be that tensor's. So no two live buffers overlap,
- * whatever the reason. Reads across streams must be behind an event, and what is bf16 in a wider
- * place must have been rounded.
+ * Proof that the plan's buffers hold what each op expects: two microbatches, an update, an
+ * evaluation and two tokens of decode are simulated over the arena. Every write makes its bytes the
+ * property of one tensor of one layer; every read must find all of its bytes to be that tensor's.
+ * So no two live buffers overlap, whatever the reason. Reads across streams must be behind an
+ * event, and what is bf16 in a wider place must have been rounded.
  */
 #include <string.h>
 
@@ -34,7 +34,9 @@ owner_of(const struct plan *p, tensor_id t, uint32_t layer)
 	const struct segment *seg = &p->graph->seg.a[p->graph->tensor.a[t].seg];
 
 	if (t == seg->x || t == seg->y)
-		return 1ull << 62 | (layer + (t == seg->y && seg->nlayers));
+		return 1ull << 62 |
+		       (uint64_t)(p->graph->tensor.a[t].seg >= p->graph->decode) << 24 |
+		       (layer + (t == seg->y && seg->nlayers));
 	if (t == seg->dx || t == seg->dy)
 		return 1ull << 61;
 	return (uint64_t)t << 24 | (seg->nlayers ? layer : 0);
@@ -119,9 +121,12 @@ static const char *
 describe(const struct plan *p, uint64_t owner)
 {
 	if (owner >> 62 & 1)
-		return xprintf("residual stream %u", (unsigned)(owner & 0xffffff));
+		return xprintf("%sresidual stream %u", owner >> 24 & 1 ? "decode's " : "",
+		    (unsigned)(owner & 0xffffff));
 	if (owner >> 61 & 1)
 		return "the stream's gradient";
+	if (owner >> 60 & 1)
+		return "a workspace";
 	return xprintf(
 	    "%s of layer %u", p->graph->tensor.a[owner >> 24].name, (unsigned)(owner & 0xffffff));
 }
@@ -245,6 +250,39 @@ run(struct arena *m, uint32_t seg, int phase, uint32_t layer)
 	return NULL;
 }
 
+/* The bytes of a tensor, all its layers, become its own. NULL, or what they belonged to before. */
+static const char *
+own(struct arena *m, tensor_id t)
+{
+	const struct plan *p = m->p;
+	const struct graph *g = p->graph;
+	const struct segment *s = &g->seg.a[g->tensor.a[t].seg];
+	const char *before = NULL;
+
+	for (uint32_t l = 0; l < (s->nlayers ? s->nlayers : 1); l++) {
+		uint32_t layer = s->nlayers ? s->layer[l] : 0;
+		uint64_t off, end;
+		extent(p, t, layer, 0, &off, &end);
+		uint32_t i = find(m, off);
+		if (i < m->own.n && m->own.a[i].off < end)
+			before = describe(p, m->own.a[i].owner);
+		write_bytes(m, (struct owned){ off, end, owner_of(p, t, layer), 0, 0 });
+	}
+	return before;
+}
+
+/* The forward pass with these segments at its ends; shift: from training's kinds to its own. */
+static const char *
+forward(struct arena *m, uint32_t embed, uint32_t head, uint32_t shift)
+{
+	const struct graph *g = m->p->graph;
+	const char *fault = run(m, embed, FORWARD, 0);
+
+	for (uint32_t l = 0; l < g->n_layers && !fault; l++)
+		fault = run(m, g->kind_of[l] + shift, FORWARD, l);
+	return fault ? fault : run(m, head, FORWARD, g->n_layers);
+}
+
 const char *
 plan_fault(const struct plan *p)
 {
@@ -253,27 +291,18 @@ plan_fault(const struct plan *p)
 	const char *fault = NULL;
 
 	for (tensor_id t = 1; t < g->tensor.n; t++) {
-		if (g->tensor.a[t].class == T_ACT || g->tensor.a[t].class == T_CONST)
+		enum tensor_class c = g->tensor.a[t].class;
+		const char *before;
+		if (c == T_ACT || c == T_CONST || c == T_CACHE || !p->place[t].bytes)
 			continue;
-		const struct segment *s = &g->seg.a[g->tensor.a[t].seg];
-		for (uint32_t l = 0; l < (s->nlayers ? s->nlayers : 1); l++) {
-			uint32_t layer = s->nlayers ? s->layer[l] : 0;
-			uint64_t off, end;
-			extent(p, t, layer, 0, &off, &end);
-			uint32_t i = find(&m, off);
-			if (i < m.own.n && m.own.a[i].off < end)
-				return xprintf("%s overlaps %s", g->tensor.a[t].name,
-				    describe(p, m.own.a[i].owner));
-			write_bytes(&m, (struct owned){ off, end, owner_of(p, t, layer), 0, 0 });
-		}
+		if ((before = own(&m, t)))
+			return xprintf("%s overlaps %s", g->tensor.a[t].name, before);
 	}
 	fault = run(&m, g->init, FORWARD, 0);
 	for (int twice = 0; twice < 2 && !fault; twice++) {
-		fault = run(&m, g->embed, FORWARD, 0);
-		for (uint32_t l = 0; l < g->n_layers && !fault; l++)
-			fault = run(&m, g->kind_of[l], FORWARD, l);
-		for (int ph = 0; ph < N_PHASES && !fault; ph++)
-			fault = run(&m, g->head, ph, g->n_layers);
+		fault = forward(&m, g->embed, g->head, 0);
+		if (!fault)
+			fault = run(&m, g->head, BACKWARD, g->n_layers);
 		for (uint32_t l = g->n_layers; l-- > 0 && !fault;)
 			fault = run(&m, g->kind_of[l], BACKWARD, l);
 		if (!fault)
@@ -282,10 +311,21 @@ plan_fault(const struct plan *p)
 	if (!fault)
 		fault = run(&m, g->update, FORWARD, 0);
 	if (!fault)
-		fault = run(&m, g->embed, FORWARD, 0);
-	for (uint32_t l = 0; l < g->n_layers && !fault; l++)
-		fault = run(&m, g->kind_of[l], FORWARD, l);
-	return fault ? fault : run(&m, g->eval, FORWARD, g->n_layers);
+		fault = forward(&m, g->embed, g->eval, 0);
+	/* rows to come hold anything; the second token reads what the first one left */
+	for (tensor_id t = 1; t < g->tensor.n && p->decode && !fault; t++) {
+		const struct place *pl = &p->place[t];
+		uint64_t end = pl->off + pl->stride * tensor_layers(g, &g->tensor.a[t]);
+		if (g->tensor.a[t].class != T_CACHE)
+			continue;
+		if (pl->off < p->region_off[R_SAVED] ||
+		    end > p->region_off[R_SAVED] + p->region_bytes[R_SAVED])
+			return xprintf("%s leaves its region", g->tensor.a[t].name);
+		own(&m, t);
+	}
+	for (int twice = 0; twice < 2 && !fault && p->decode; twice++)
+		fault = forward(&m, g->decode, g->seg.n - 1, g->decode - g->embed);
+	return fault;
 }
 
 void

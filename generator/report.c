@@ -45,6 +45,8 @@ rank_memory(const struct plan *p, const struct shard *s, uint32_t stage, uint64_
 	for (tensor_id t = 1; t < g->tensor.n; t++) {
 		const struct tensor *x = &g->tensor.a[t];
 		uint64_t n = tensor_on_rank(p, s, stage, t);
+		if (!p->place[t].bytes || x->class == T_CACHE)
+			continue;
 		if (x->class == T_ACT) {
 			if (p->place[t].region != R_SAVED || p->place[t].kind != PLACE)
 				continue;
@@ -64,6 +66,9 @@ rank_memory(const struct plan *p, const struct shard *s, uint32_t stage, uint64_
 	const struct stage *st = &s->stage[stage];
 	uint64_t streams = mul64(p->stream_stride, st->n + 1u);
 	bytes[R_SAVED] = mul64(add64(bytes[R_SAVED], scale(streams, micro, g)), st->slots);
+	uint64_t cached = add64(scale(streams, micro, g), p->cache_bytes);
+	if (m->world == 1 && bytes[R_SAVED] < cached)
+		bytes[R_SAVED] = cached;
 	bytes[R_SCRATCH] = scale(p->region_bytes[R_SCRATCH], micro, g);
 	for (int r = 0; r < N_REGIONS; r++)
 		total = add64(total, bytes[r]);
@@ -98,6 +103,8 @@ five_largest(const struct plan *p, uint32_t stage, struct buf *out)
 
 	for (tensor_id t = 1; t < g->tensor.n; t++) {
 		uint64_t n = tensor_on_rank(p, p->shard, stage, t);
+		if (g->tensor.a[t].class == T_CACHE)
+			continue;
 		if (p->place[t].region == R_SAVED)
 			n = mul64(n, p->shard->stage[stage].slots);
 		for (int i = 0; i < 5; i++)
@@ -297,7 +304,8 @@ plan_print(const struct plan *p, struct buf *out)
 		    (unsigned long long)p->region_off[r], (unsigned long long)p->region_bytes[r]);
 	buf_puts(out, "buffers\n");
 	for (tensor_id t = 1; t < g->tensor.n; t++)
-		place_text(p, t, out);
+		if (p->place[t].bytes)
+			place_text(p, t, out);
 	for (uint32_t s = 0; s < g->seg.n; s++)
 		for (int ph = 0; ph < N_PHASES; ph++)
 			for (uint32_t i = 0; i < p->prog[s][ph].n; i++) {
@@ -347,10 +355,12 @@ report_memory(const struct plan *p, struct buf *out)
 		for (unsigned k = 0; k < LEN(order); k++)
 			if (bytes[order[k]])
 				row(out, region_names[order[k]], human_bytes(bytes[order[k]]),
-				    order[k] == R_SAVED && st->slots > 1
-					? xprintf("%llu microbatches in flight",
-					      (unsigned long long)st->slots)
-					: "");
+				    order[k] != R_SAVED ? ""
+				    : st->slots > 1     ? xprintf("%llu microbatches in flight",
+							      (unsigned long long)st->slots)
+				    : p->cache_more     ? xprintf("%s of that for generate's cache",
+							      human_bytes(p->cache_more))
+							: "");
 		row(out, "total", human_bytes(total),
 		    gib > 0
 			? xprintf("of %.6g GiB, %.1f %%", gib, (double)total / (gib * 10737418.24))

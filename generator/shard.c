@@ -65,7 +65,7 @@ communication(struct shard *s, uint32_t i, uint64_t weight, uint64_t grad)
 			*(p->experts ? &expert : &dense) += p->experts ? n / m->expert : n;
 		}
 	}
-	for (uint32_t k = 0; k < g->seg.n; k++)
+	for (uint32_t k = 0; k < g->update; k++)
 		for (uint32_t o = 0; o < g->seg.a[k].ops[FORWARD].n; o++) {
 			const struct op *op = &g->seg.a[k].ops[FORWARD].a[o];
 			if (op->op == OP_dispatch) {

@@ -35,6 +35,7 @@ What is where:
   out/tiny/src/step.c        the step that was generated, to read; out/tiny/README.md is a tour
   out/tiny/run.yaml          this run; to train on:
                              out/tiny/trainer train out/tiny/run.yaml steps=600 checkpoint.resume=auto
-  out/tiny/checkpoints/      safetensors with Hugging Face's tensor names
+  out/tiny/checkpoints/      safetensors with Hugging Face's tensor names; to see what they have learnt:
+                             out/tiny/trainer generate --checkpoint out/tiny/checkpoints --prompt 'static '
   out/tiny/metrics.jsonl     one line of JSON a step
 EOF

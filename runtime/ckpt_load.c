@@ -384,7 +384,7 @@ om_ckpt_resume(struct om_ckpt *k, const struct om_conf *c, unsigned char *arena,
 }
 
 uint64_t
-om_ckpt_weights(const struct om_model *m, const struct om_conf *c, unsigned char *arena)
+om_ckpt_weights(const struct om_model *m, const struct om_conf *c, unsigned char *arena, FILE *f)
 {
 	struct om_ckpt k = { .dir = *c->dir ? c->dir : NULL, .lock = -1, .m = m };
 	bool automatic = strcmp(c->resume, "auto") == 0;
@@ -401,8 +401,21 @@ om_ckpt_weights(const struct om_model *m, const struct om_conf *c, unsigned char
 			       : "checkpoint.dir is not set");
 	l.remedy = remedy_new(&k, automatic);
 	step = load(&l, c, arena);
-	printf("checkpoint: %s\n", l.path);
+	fprintf(f, "checkpoint: %s\n", l.path);
 	free(l.remedy);
 	free(newest);
+	return step;
+}
+
+uint64_t
+om_ckpt_weights_at(const struct om_model *m, const char *path, unsigned char *arena, FILE *f)
+{
+	bool many = om_ckpt_newest_below(path, OM_NO_STEP, NULL) != OM_NO_STEP;
+	struct om_conf c = { .dir = om_text("%s", many ? path : ""),
+		.resume =
+		    many ? om_text("auto") : om_text("%s%s", strchr(path, '/') ? "" : "./", path) };
+	uint64_t step = om_ckpt_weights(m, &c, arena, f);
+
+	om_conf_free(&c);
 	return step;
 }

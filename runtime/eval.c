@@ -65,7 +65,7 @@ om_eval(const struct om_model *m, struct om_conf *c)
 	om_eval_open(&e, m, c);
 	arena = om_arena_new(m->arena_bytes);
 	om_run(m, OM_RUN_INIT, arena);
-	step = om_ckpt_weights(m, c, arena);
+	step = om_ckpt_weights(m, c, arena, stdout);
 	om_err_step(step);
 	om_log_open(&log, m, NULL, c, step);
 	before = om_now();

@@ -40,10 +40,6 @@ check_empty(const char *path)
 int
 om_export(const struct om_model *m, const char *dir, const char *from)
 {
-	bool many = om_ckpt_newest_below(from, OM_NO_STEP, NULL) != OM_NO_STEP;
-	struct om_conf c = { .dir = om_text("%s", many ? from : ""),
-		.resume =
-		    many ? om_text("auto") : om_text("%s%s", strchr(from, '/') ? "" : "./", from) };
 	size_t n = strlen(dir);
 	char *to;
 	unsigned char *arena;
@@ -54,9 +50,8 @@ om_export(const struct om_model *m, const char *dir, const char *from)
 	check_architecture(m, "export");
 	check_empty(to);
 	arena = om_arena_new(m->arena_bytes);
-	om_ckpt_weights(m, &c, arena);
+	om_ckpt_weights_at(m, from, arena, stdout);
 	om_ckpt_export(m, arena, to);
-	om_conf_free(&c);
 	free(to);
 	return 0;
 }

@@ -125,6 +125,13 @@ struct om_model {
 	/* forward pass that only adds to the losses, as if the microbatch were one of a step's */
 	void (*eval)(unsigned char *arena, int slot);
 	void (*update)(unsigned char *arena); /* norm, clipping, AdamW; reads ctl */
+	/*
+	 * One token of one sequence, at its position, after all before it: int32 each. Gives the
+	 * logits [vocab] of the next one. Keys and values of the tokens so far lie where forward
+	 * and backward work. NULL: the target has no kernels for it.
+	 */
+	void (*decode)(unsigned char *arena, int slot);
+	uint64_t decode_token_off, decode_position_off, logits_off;
 };
 
 /* The trainer's whole life; gives the exit status. */

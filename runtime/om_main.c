@@ -17,6 +17,9 @@ usage(FILE *f, int status)
 	    "default .\n"
 	    "       trainer import DIR CKPTDIR               weights of Hugging Face's, to train "
 	    "on\n"
+	    "       trainer generate --prompt TEXT | --tokens 1,2,3 [--checkpoint DIR] ...\n"
+	    "                                                go on with a prompt; generate --help "
+	    "lists more\n"
 	    "       trainer info [--manifest | --plan | --keys]   what this trainer is\n"
 	    "       trainer selftest                         check every operator\n"
 	    "       trainer bench [steps=N]                  measure every operator\n"
@@ -153,8 +156,8 @@ bench(const struct om_model *m, int argc, char **argv)
 static int
 unknown(const char *command)
 {
-	static const char *const known[] = { "train", "eval", "export", "import", "info",
-		"selftest", "bench" };
+	static const char *const known[] = { "train", "eval", "export", "import", "generate",
+		"info", "selftest", "bench" };
 	const char *near = NULL;
 	uint32_t best = 3;
 
@@ -167,7 +170,8 @@ unknown(const char *command)
 	if (near)
 		fprintf(stderr, ", did you mean %s?\n", near);
 	else
-		fprintf(stderr, "; train, eval, export, import, info, selftest and bench are\n");
+		fprintf(stderr,
+		    "; train, eval, export, import, generate, info, selftest and bench are\n");
 	return OM_EXIT_USAGE;
 }
 
@@ -178,6 +182,8 @@ dispatch(const struct om_model *m, const char *command, int argc, char **argv)
 		return om_export(m, argv[0], argc == 2 ? argv[1] : ".");
 	if (strcmp(command, "import") == 0 && argc == 2 && argv[0][0] != '-')
 		return om_import(m, argv[0], argv[1]);
+	if (strcmp(command, "generate") == 0)
+		return om_generate(m, argc, argv);
 	if (strcmp(command, "info") == 0)
 		return about(m, argc, argv);
 	if (strcmp(command, "selftest") == 0 && argc <= 0)

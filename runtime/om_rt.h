@@ -2,7 +2,7 @@
  * The runtime's table of contents: what its files offer one another. om.h is the contract with
  * generated code; nothing here is known outside this folder and its tests.
  *
- *   om_main -> conf -> data, ckpt, log, skip -> eval, train
+ *   om_main -> conf -> data, ckpt, log, skip -> eval, train, generate
  */
 #ifndef OM_RT_H
 #define OM_RT_H
@@ -84,6 +84,7 @@ enum om_part {
 	OM_RUN_MICROBATCH,
 	OM_RUN_UPDATE,
 	OM_RUN_EVALUATE,
+	OM_RUN_DECODE,
 	OM_N_PARTS
 };
 void om_run(const struct om_model *m, enum om_part part, unsigned char *arena);
@@ -315,8 +316,15 @@ void om_ckpt_open(struct om_ckpt *k, const struct om_model *m, const struct om_d
 /* Loads by checkpoint.resume into the arena; false: there is nothing to resume, *step is 0. */
 bool
 om_ckpt_resume(struct om_ckpt *k, const struct om_conf *c, unsigned char *arena, uint64_t *step);
-/* Loads the weights alone, touches nothing on disk; gives the step. None is an error. */
-uint64_t om_ckpt_weights(const struct om_model *m, const struct om_conf *c, unsigned char *arena);
+/*
+ * Loads the weights alone, touches nothing on disk, says which to f; gives the step. None is an
+ * error.
+ */
+uint64_t
+om_ckpt_weights(const struct om_model *m, const struct om_conf *c, unsigned char *arena, FILE *f);
+/* The same, of a step directory, or the newest of a directory of them. */
+uint64_t
+om_ckpt_weights_at(const struct om_model *m, const char *path, unsigned char *arena, FILE *f);
 void om_ckpt_save(struct om_ckpt *k, const unsigned char *arena, uint64_t step);
 /* The weights after `step` have given finite numbers: the oldest ones beyond keep may go. */
 void om_ckpt_good(struct om_ckpt *k, uint64_t step);
@@ -390,10 +398,26 @@ bool om_eval_run(struct om_eval *e, const struct om_model *m, unsigned char *are
     const volatile sig_atomic_t *stop, double *loss, uint64_t *tokens);
 void om_eval_close(struct om_eval *e);
 
-/* ---- train.c, eval.c, bench.c, hf.c: commands ------------------------------------------------ */
+/* ---- generate.c: what comes after a prompt --------------------------------------------------- */
+
+struct om_sampling {
+	double temperature; /* divides the logits; 0: the likeliest token, whatever the rest says */
+	uint64_t top_k;     /* of these, that many likeliest stay; 0: all */
+	double top_p;       /* of these, the fewest likeliest that have this much together */
+	uint64_t seed;
+};
+/* One token more: its keys and values go to the caches, the next one's logits to logit [vocab]. */
+void om_logits_after(const struct om_model *m, unsigned char *arena, int32_t token,
+    uint64_t position, double *logit);
+/* The token of a position, by its logits, the seed and the position alone; ties: the lower id. */
+int32_t
+om_choose(const struct om_sampling *s, uint64_t position, const double *logit, uint64_t vocab);
+
+/* ---- train.c, eval.c, bench.c, hf.c, generate.c: commands ------------------------------------ */
 
 int om_train(const struct om_model *m, struct om_conf *c, double start);
 int om_eval(const struct om_model *m, struct om_conf *c);
+int om_generate(const struct om_model *m, int argc, char **argv);
 int om_bench(const struct om_model *m, uint64_t steps);
 int om_selftest(const struct om_model *m);
 int om_export(const struct om_model *m, const char *dir, const char *from);

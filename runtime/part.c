@@ -27,6 +27,9 @@ om_part(const struct om_model *m, enum om_part part, unsigned char *arena)
 	case OM_RUN_UPDATE:
 		m->update(arena);
 		break;
+	case OM_RUN_DECODE:
+		m->decode(arena, 0);
+		break;
 	default:
 		m->eval(arena, 0);
 	}

@@ -6,6 +6,8 @@
  *                  q [b * s, h * d], k, v [b * s, g * d]; query head i reads key head i / (h / g);
  *                  lse [b, h, s] natural logarithm of the sum of exp(scale q k^T); scale > 0
  *   attention_bwd  dq, dk, dv from do; ws [b, h, s] holds rowsum(do o)
+ *   attention_at   o [h * d] of one token, at position pos [1], after those whose keys and values
+ *                  kc, vc [s, g * d] hold; k and v become row pos of them; ws [h, s]
  *
  * Query i sees keys max(0, i - w + 1) to i; w = s is all of them. Tiles in which no query sees a
  * key are left out.
@@ -192,6 +194,44 @@ om_attention_bwd(int64_t b, int64_t s, int64_t h, int64_t g, int64_t d, int64_t 
 	}
 }
 
+/* Query heads [lo, hi), keys [from, to); p [s] of a head is room for its probabilities. */
+static OM_CLONES void
+om_attention_at_range(int64_t lo, int64_t hi, int64_t from, int64_t to, int64_t s, int64_t each,
+    int64_t d, int64_t ldk, om_real scale, const om_real *q, const om_real *kc, const om_real *vc,
+    om_real *o, om_real *ws)
+{
+	for (int64_t i = lo; i < hi; i++) {
+		const om_real *k = kc + i / each * d, *v = vc + i / each * d;
+		om_real *p = ws + i * s, *out = o + i * d;
+		for (int64_t j = from; j < to; j++)
+			p[j] = scale * om_dot(q + i * d, k + j * ldk, d);
+		const om_real max = om_max(p + from, to - from);
+#pragma omp simd
+		for (int64_t j = from; j < to; j++)
+			p[j] = om_exp(p[j] - max);
+		const om_real inverse = 1 / om_sum(p + from, to - from);
+		memset(out, 0, (size_t)d * sizeof *out);
+		for (int64_t j = from; j < to; j++) {
+			const om_real pj = p[j] * inverse;
+#pragma omp simd
+			for (int64_t c = 0; c < d; c++)
+				out[c] += pj * v[j * ldk + c];
+		}
+	}
+}
+
+static inline void
+om_attention_at(int64_t s, int64_t h, int64_t g, int64_t d, int64_t w, double scale,
+    const om_real *q, const om_real *k, const om_real *v, int64_t pos, om_real *o, om_real *kc,
+    om_real *vc, om_real *ws)
+{
+	memcpy(kc + pos * g * d, k, (size_t)(g * d) * sizeof *k);
+	memcpy(vc + pos * g * d, v, (size_t)(g * d) * sizeof *v);
+#pragma omp parallel if (pos * h * d > OM_ALONE)
+	om_attention_at_range(om_lo(h), om_hi(h), pos < w ? 0 : pos - w + 1, pos + 1, s, h / g, d,
+	    g * d, (om_real)scale, q, kc, vc, o, ws);
+}
+
 #define OM_ATTENTION_SIZES(b, s, h, g, d, w)                                                     \
 	_Static_assert(                                                                          \
 	    (b) >= 1 && (s) >= 1 && (g) >= 1 && (d) >= 1, "attention: sizes start at 1");        \
@@ -222,10 +262,24 @@ om_attention_bwd(int64_t b, int64_t s, int64_t h, int64_t g, int64_t d, int64_t 
 		return om_attention_bwd_check(NAME, b, s, h, g, d, w, scale, seed);               \
 	}
 
+#define OM_ATTENTION_AT(NAME, s, h, g, d, w, scale)                                         \
+	OM_ATTENTION_SIZES(1, s, h, g, d, w)                                                \
+	void NAME(const om_real *q, const om_real *k, const om_real *v, const int32_t *pos, \
+	    om_real *o, om_real *kc, om_real *vc, om_real *ws)                              \
+	{                                                                                   \
+		om_attention_at(s, h, g, d, w, scale, q, k, v, *pos, o, kc, vc, ws);        \
+	}                                                                                   \
+	double NAME##_check(uint64_t seed)                                                  \
+	{                                                                                   \
+		return om_attention_at_check(NAME, s, h, g, d, w, scale, seed);             \
+	}
+
 typedef void
 om_attention_fn(const om_real *, const om_real *, const om_real *, om_real *, om_real *);
 typedef void om_attention_bwd_fn(const om_real *, const om_real *, const om_real *, const om_real *,
     const om_real *, const om_real *, om_real *, om_real *, om_real *, om_real *);
+typedef void om_attention_at_fn(const om_real *, const om_real *, const om_real *, const int32_t *,
+    om_real *, om_real *, om_real *, om_real *);
 enum { OM_ATTENTION_SAMPLES = 96 }; /* rows: (sequence, head, position) */
 
 OM_CHECK double
@@ -341,4 +395,58 @@ om_attention_bwd_check(om_attention_bwd_fn *run, int64_t b, int64_t s, int64_t h
 	free(wk);
 	free(wv);
 	return om_worse(om_err_value(&eq), om_worse(om_err_value(&ek), om_err_value(&ev)));
+}
+
+/* Rows of the caches that must not be read hold NaN, and must keep it. */
+OM_CHECK double
+om_attention_at_check(om_attention_at_fn *run, int64_t s, int64_t h, int64_t g, int64_t d,
+    int64_t w, double scale, uint64_t seed)
+{
+	const int64_t n = s * g * d, row = g * d;
+	om_real *q = om_check_random(h * d, seed, 0), *k = om_check_random(row, seed, 1);
+	om_real *v = om_check_random(row, seed, 2), *ws = om_check_nan(h * s);
+	double *p = om_check_alloc(s, sizeof *p);
+	struct om_err e = { .scale = 1 };
+	for (int try = 0; try < 3; try++) {
+		const int32_t pos = om_check_position(s, try, seed);
+		const int64_t from = pos - w + 1 > 0 ? pos - w + 1 : 0;
+		om_real *kc = om_check_random(n, seed, 3), *vc = om_check_random(n, seed, 4);
+		om_real *o = om_check_nan(h * d);
+		for (int64_t i = 0; i < n; i++) {
+			if (i / row < from || i / row >= pos)
+				kc[i] = vc[i] = (om_real)NAN;
+		}
+		om_real *kw = om_check_copy(kc, n), *vw = om_check_copy(vc, n);
+		memcpy(kw + pos * row, k, (size_t)row * sizeof *k);
+		memcpy(vw + pos * row, v, (size_t)row * sizeof *v);
+		run(q, k, v, &pos, o, kc, vc, ws);
+		e.wrong |= memcmp(kc, kw, (size_t)n * sizeof *kc) != 0;
+		e.wrong |= memcmp(vc, vw, (size_t)n * sizeof *vc) != 0;
+		for (int64_t head = 0; head < h; head++) {
+			const int64_t at = head / (h / g) * d;
+			double sum = 0;
+			for (int64_t j = from; j <= pos; j++) {
+				const om_real *kj = kw + j * row + at;
+				p[j] = exp(scale * om_attention_dot(q + head * d, kj, d));
+				sum += p[j];
+			}
+			for (int64_t c = 0; c < d; c++) {
+				double want = 0;
+				for (int64_t j = from; j <= pos; j++)
+					want += p[j] / sum * (double)vw[j * row + at + c];
+				om_err_add(&e, o[head * d + c], want);
+			}
+		}
+		free(kc);
+		free(vc);
+		free(kw);
+		free(vw);
+		free(o);
+	}
+	free(q);
+	free(k);
+	free(v);
+	free(ws);
+	free(p);
+	return om_err_value(&e);
 }

@@ -10,7 +10,7 @@
 static inline void
 om_dispatch(int64_t t, int64_t k, int64_t n, const om_real *x, const int32_t *src, om_real *xr)
 {
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (t * k * n > OM_ALONE)
 	for (int64_t r = 0; r < t * k; r++)
 		memcpy(xr + r * n, x + src[r] / k * n, (size_t)n * sizeof *x);
 }
@@ -34,7 +34,7 @@ om_combine_range(
 static inline void
 om_combine(int64_t t, int64_t k, int64_t n, const om_real *y, const int32_t *row, om_real *x)
 {
-#pragma omp parallel
+#pragma omp parallel if (t * k * n > OM_ALONE)
 	om_combine_range(om_lo(t), om_hi(t), k, n, y, row, x);
 }
 

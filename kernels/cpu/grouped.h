@@ -7,10 +7,22 @@
  *
  * r is the buffers' capacity. Rows from off[e] on are padding, neither read nor written. The tiles
  * of all experts are dealt out to the threads in turn, since one small expert can't occupy them
- * all.
+ * all. Where r is small, as for one token, each thread computes its part of every row.
  */
 #include "check.h"
 #include "gemm.h"
+#include "gemv.h"
+
+static inline void
+om_grouped_few(int64_t e, int64_t n, int64_t k, const om_real *x, const om_real *w,
+    const int32_t *off, om_real *y)
+{
+#pragma omp parallel if (off[e] * n * k > OM_ALONE)
+	for (int64_t i = 0; i < e; i++) {
+		for (int64_t o = off[i]; o < off[i + 1]; o++)
+			om_gemv_range(om_lo(n), om_hi(n), k, x + o * k, w + i * n * k, y + o * n);
+	}
+}
 
 static inline void
 om_grouped(int64_t e, int64_t n, int64_t k, const om_real *x, const om_real *w, const int32_t *off,
@@ -59,7 +71,10 @@ om_grouped_dw(int64_t e, int64_t n, int64_t k, const om_real *dy, const om_real 
 	OM_GROUPED_SIZES(r, e, n, k)                                                  \
 	void NAME(const om_real *x, const om_real *w, const int32_t *off, om_real *y) \
 	{                                                                             \
-		om_grouped(e, n, k, x, w, off, y);                                    \
+		if ((r) <= OM_FEW)                                                    \
+			om_grouped_few(e, n, k, x, w, off, y);                        \
+		else                                                                  \
+			om_grouped(e, n, k, x, w, off, y);                            \
 	}                                                                             \
 	double NAME##_check(uint64_t seed)                                            \
 	{                                                                             \

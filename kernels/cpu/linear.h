@@ -7,11 +7,15 @@
  */
 #include "check.h"
 #include "gemm.h"
+#include "gemv.h"
 
 static inline void
 om_linear(int64_t m, int64_t n, int64_t k, const om_real *x, const om_real *w, om_real *y)
 {
-	om_gemm(&(struct om_gemm){ m, n, k, { x, k, false }, { w, k, true }, y, n, false });
+	if (m == 1)
+		om_gemv(n, k, x, w, y);
+	else
+		om_gemm(&(struct om_gemm){ m, n, k, { x, k, false }, { w, k, true }, y, n, false });
 }
 
 static inline void

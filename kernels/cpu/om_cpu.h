@@ -50,6 +50,9 @@ typedef om_vec om_vecu __attribute__((aligned(sizeof(om_real))));
 #define OM_CLONES __attribute__((unused, noinline))
 #endif
 
+/* As many operations one thread does before others would have woken up. */
+enum { OM_ALONE = 1 << 15 };
+
 /* The calling thread's part of [0, total): inside a parallel region, om_lo(n) up to om_hi(n). */
 static inline int64_t
 om_lo(int64_t total)

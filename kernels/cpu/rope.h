@@ -6,6 +6,7 @@
  *               times attention
  *   rope        y [b * s, h * d] = x, each pair turned by its position's angle; y may be x
  *   rope_bwd    dx = dy turned back; dx may be dy
+ *   rope_at     rope of one token, at position pos [1] of the table
  *
  * The frequency is f = theta^(-2i/d), scaled by y as Hugging Face's transformers does it:
  *   0  f
@@ -131,6 +132,17 @@ om_rope(int64_t b, int64_t s, int64_t h, int64_t d, om_real sign, const om_real 
 		return om_rope_check(NAME, b, s, h, d, -1, seed);     \
 	}
 
+#define OM_ROPE_AT(NAME, s, h, d)                                                       \
+	OM_ROPE_SIZES(1, s, h, d)                                                       \
+	void NAME(const om_real *x, const om_real *tab, const int32_t *pos, om_real *y) \
+	{                                                                               \
+		om_rope_range(0, 1, 1, h, d, 1, x, tab + *pos * (int64_t)(d), y);       \
+	}                                                                               \
+	double NAME##_check(uint64_t seed)                                              \
+	{                                                                               \
+		return om_rope_at_check(NAME, s, h, d, seed);                           \
+	}
+
 enum { OM_ROPE_SAMPLES = 256 };
 
 /* The frequency as transformers' modeling_rope_utils.py computes it, by its names. */
@@ -203,5 +215,30 @@ om_rope_check(void (*run)(const om_real *, const om_real *, om_real *), int64_t 
 	free(x);
 	free(tab);
 	free(y);
+	return om_err_value(&e);
+}
+
+OM_CHECK double
+om_rope_at_check(void (*run)(const om_real *, const om_real *, const int32_t *, om_real *),
+    int64_t s, int64_t h, int64_t d, uint64_t seed)
+{
+	om_real *x = om_check_random(h * d, seed, 0), *tab = om_check_random(s * d, seed, 1);
+	struct om_err e = { .scale = 1 };
+	for (int try = 0; try < 3; try++) {
+		om_real *y = om_check_nan(h * d);
+		int32_t pos = om_check_position(s, try, seed);
+		run(x, tab, &pos, y);
+		for (int64_t i = 0; i < h * d; i++) {
+			const om_real *turn = tab + pos * d + i % (d / 2);
+			double cosine = turn[0], sine = turn[d / 2];
+			double want = i % d < d / 2
+					  ? (double)x[i] * cosine - (double)x[i + d / 2] * sine
+					  : (double)x[i] * cosine + (double)x[i - d / 2] * sine;
+			om_err_add(&e, y[i], want);
+		}
+		free(y);
+	}
+	free(x);
+	free(tab);
 	return om_err_value(&e);
 }

@@ -31,12 +31,10 @@ om_round_range(int64_t lo, int64_t hi, const om_real *x, om_real *y)
 		y[i] = (om_real)om_rounded((float)x[i]);
 }
 
-enum { OM_ROUND_ALONE = 1 << 15 }; /* elements that take no longer than to wake a thread */
-
 static inline void
 om_round(int64_t n, om_real *x)
 {
-#pragma omp parallel if (n > OM_ROUND_ALONE)
+#pragma omp parallel if (n > OM_ALONE)
 	om_round_range(om_lo(n), om_hi(n), x, x);
 }
 

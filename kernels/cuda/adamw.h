@@ -422,8 +422,8 @@ om_adamw_run(struct om_adamw_fn f, const float *g, const double *ctl, om_bf16 *w
 }
 
 /*
- * Two steps from moments of zero, of different bias and clipping, and one before and one after them that
- * are skipped. Spans of the arrays are looked at, the first and the last among them.
+ * Two steps from moments of zero, of different bias and clipping, and one before and one after
+ * them that are skipped. Spans of the arrays are looked at, the first and the last among them.
  */
 static inline double
 om_adamw_check(struct om_adamw_fn run, int64_t n, double beta1, double beta2, double eps,

@@ -67,9 +67,6 @@ enum { OM_GEMM_ONE, OM_GEMM_ROWS, OM_GEMM_SUMS, OM_GEMM_SPLIT };
  * Shared memory: the stages; for each consumer warp, up to two boxes of 16 rows by 128 bytes of
  * output; barriers; off, and the groups in order of size.
  */
-#ifndef OM_GEMM_LAG
-#define OM_GEMM_LAG 0
-#endif
 #define OM_GEMM_SMEM_MAX 232448
 #define OM_GEMM_STAGE(width) ((OM_GEMM_M + (width)) * OM_GEMM_K * 2)
 #define OM_GEMM_BOX 2048
@@ -236,11 +233,10 @@ om_wgmma_commit(void)
 	asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-template <int PENDING>
 OM_DEV void
 om_wgmma_wait(void)
 {
-	asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+	asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 }
 
 /*
@@ -584,16 +580,11 @@ om_gemm(const om_tensor_map &a, const om_tensor_map &b, const om_tensor_map &box
 				om_wgmma<WIDTH, AT, BT>(d, da + j * (AT ? 128 : 2), db + j * (BT ? 128 : 2),
 				    i > 0 || j > 0);
 			om_wgmma_commit();
-			om_wgmma_wait<OM_GEMM_LAG>();
-			if (leader && (!OM_GEMM_LAG || i > 0))
-				om_barrier_arrive(empty + (!OM_GEMM_LAG ? stage : stage ? stage - 1 : STAGES - 1) * 8);
+			om_wgmma_wait();
+			if (leader)
+				om_barrier_arrive(empty + stage * 8);
 			if (++stage == STAGES)
 				stage = 0, phase ^= 1;
-		}
-		if (OM_GEMM_LAG) {
-			om_wgmma_wait<0>();
-			if (leader)
-				om_barrier_arrive(empty + (stage ? stage - 1 : STAGES - 1) * 8);
 		}
 #pragma unroll
 		for (int i = 0; i < WIDTH / 8; i++) /* d is there only now, says this to the compiler */

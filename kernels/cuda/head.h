@@ -21,11 +21,21 @@
  */
 #include "gemm.h"
 
-enum { OM_HEAD_THREADS = 512, OM_HEAD_HELD = 25 }; /* of a row; float4 a thread keeps */
+/* threads of a row; float4 that each keeps in registers, and in shared memory */
+enum { OM_HEAD_THREADS = 512, OM_HEAD_HELD = 25, OM_HEAD_SHARED = 27 };
 enum { OM_HEAD_LOSSES, OM_HEAD_DLOGIT, OM_HEAD_BOTH };
 
 /* Tokens of a chunk */
 #define OM_HEAD_ROWS(t, c) ((t) < (c) ? (t) : (c))
+
+/* float4 a thread has to keep of a row, and those of them in shared memory */
+#define OM_HEAD_NEED(v) OM_CEIL((v) / 4, OM_HEAD_THREADS)
+#define OM_HEAD_KEPT(v, what)                                                          \
+	((what) != OM_HEAD_BOTH || OM_HEAD_NEED(v) <= OM_HEAD_HELD ? 0                 \
+	    : OM_HEAD_NEED(v) <= OM_HEAD_HELD + OM_HEAD_SHARED                         \
+	    ? OM_HEAD_NEED(v) - OM_HEAD_HELD                                           \
+	    : OM_HEAD_SHARED)
+#define OM_HEAD_SMEM(v, what) (OM_HEAD_KEPT(v, what) * OM_HEAD_THREADS * 16)
 
 #define OM_HEAD_LOGITS(NAME, m, n, v) \
 	OM_GEMM(NAME, float, 0, OM_GEMM_ONE, 1, m, v, n, OM_GEMM_WIDTH(m, v), 0, 0, 1)
@@ -66,6 +76,14 @@ struct om_head_sum {
 };
 
 OM_DEV om_head_sum
+om_head_grow(om_head_sum a, float4 x)
+{
+	const float max = fmaxf(a.max, fmaxf(fmaxf(x.x, x.y), fmaxf(x.z, x.w)) * 0x1.715476p0f);
+	x = om_head_powers(x, max);
+	return { max, a.sum * om_exp2(a.max - max) + ((x.x + x.y) + (x.z + x.w)) };
+}
+
+OM_DEV om_head_sum
 om_head_merge(om_head_sum a, om_head_sum b)
 {
 	const float max = fmaxf(a.max, b.max);
@@ -97,17 +115,18 @@ om_head_block(om_head_sum x)
  * Row blockIdx.x of a chunk's logits z [c, V]. Everything is in powers of two: logits times log2 e.
  * loss [c] gets the token's two losses, lse [c] is written with the losses and read for dlogit.
  *
- * To write dlogit, a thread keeps what it read of the row (all of a row of 50,304) as powers of two
- * less its own maximum, which the row's turns into probabilities by one factor. What it can't keep
- * it reads again, from the second-level cache.
+ * To write dlogit, a thread keeps in registers what it read of the row, all of one of 50,304, as
+ * powers of two less its own maximum, which the row's turns into probabilities by one factor. Of
+ * longer rows it keeps more in shared memory, to 106,496, and reads the rest again.
  */
 template <int V, int WHAT>
 OM_DEV void
 om_head_row(float scale, float square, const float *z, const int32_t *label, float *lse,
     float2 *loss, om_bf16 *dlogit)
 {
-	constexpr int THREADS = OM_HEAD_THREADS, N = V / 4, NEED = OM_CEIL(N, THREADS);
+	constexpr int THREADS = OM_HEAD_THREADS, N = V / 4, NEED = OM_HEAD_NEED(V);
 	constexpr int H = WHAT != OM_HEAD_BOTH ? 0 : NEED < OM_HEAD_HELD ? NEED : OM_HEAD_HELD;
+	constexpr int S = OM_HEAD_KEPT(V, WHAT);
 	constexpr int AHEAD = H ? 4 : 8;
 	constexpr float log2_e = 0x1.715476p0f, ln_2 = 0x1.62e43p-1f;
 	const int64_t row = blockIdx.x;
@@ -124,6 +143,7 @@ om_head_row(float scale, float square, const float *z, const int32_t *label, flo
 		return;
 	}
 
+	extern __shared__ float4 om_head_kept[];
 	float4 x[H ? H : 1];
 	float shift, factor = scale; /* dlogit = factor 2^(z log2 e - shift), less scale at label */
 	om_head_sum own = { -1e30f, 0 };
@@ -147,14 +167,15 @@ om_head_row(float scale, float square, const float *z, const int32_t *label, flo
 		}
 		om_head_sum rest = own;
 #pragma unroll AHEAD
-		for (int i = H * THREADS + threadIdx.x; H < NEED && i < N; i += THREADS) {
-			float4 y = from[i];
-			max = fmaxf(fmaxf(y.x, y.y), fmaxf(y.z, y.w)) * log2_e;
-			max = fmaxf(max, rest.max);
-			y = om_head_powers(y, max);
-			rest.sum = rest.sum * om_exp2(rest.max - max) + ((y.x + y.y) + (y.z + y.w));
-			rest.max = max;
+		for (int h = H; h < H + S; h++) {
+			const int i = h * THREADS + threadIdx.x;
+			const float4 y = i < N ? from[i] : make_float4(none, none, none, none);
+			om_head_kept[i - H * THREADS] = y;
+			rest = om_head_grow(rest, y);
 		}
+#pragma unroll AHEAD
+		for (int i = (H + S) * THREADS + threadIdx.x; H + S < NEED && i < N; i += THREADS)
+			rest = om_head_grow(rest, from[i]);
 		const om_head_sum all = om_head_block(rest);
 		const float log_sum = log2f(all.sum);
 		const float row_lse = (all.max + log_sum) * ln_2;
@@ -182,7 +203,14 @@ om_head_row(float scale, float square, const float *z, const int32_t *label, flo
 			to[i] = om_head_bf16(x[h], kept);
 	}
 #pragma unroll AHEAD
-	for (int i = H * THREADS + threadIdx.x; H < NEED && i < N; i += THREADS)
+	for (int h = H; h < H + S; h++) {
+		const int i = h * THREADS + threadIdx.x;
+		if (i < N)
+			to[i] = om_head_bf16(
+			    om_head_powers(om_head_kept[i - H * THREADS], shift), factor);
+	}
+#pragma unroll AHEAD
+	for (int i = (H + S) * THREADS + threadIdx.x; H + S < NEED && i < N; i += THREADS)
 		to[i] = om_head_bf16(om_head_powers(from[i], shift), factor);
 	if (at / 4 % THREADS == threadIdx.x) { /* over what this thread wrote */
 		float4 y = om_head_powers(from[at / 4], shift);
@@ -262,13 +290,13 @@ om_head_add(double scale, const float2 *loss, double *sum)
 #include <stdlib.h>
 #include <string.h>
 
-#define OM_HEAD_SIZES(NAME, t, n, v, c)                                                       \
+#define OM_HEAD_SIZES(NAME, t, n, v, c, what)                                                     \
 	_Static_assert((t) >= 1 && (c) >= 1, "head: sizes start at 1");                       \
 	_Static_assert((n) >= 8 && (n) % 8 == 0, "head: the width is a multiple of 8");       \
 	_Static_assert((v) >= 8 && (v) % 8 == 0, "head: the vocabulary is a multiple of 8");  \
 	_Static_assert((int64_t)(v) < 1 << 30, "head: labels are int32");                     \
 	OM_HEAD_LOGITS(NAME##_logits, OM_HEAD_ROWS(t, c), n, v)                               \
-	OM_KERNEL(NAME##_row, OM_HEAD_THREADS, 0)
+	OM_KERNEL(NAME##_row, OM_HEAD_THREADS, OM_HEAD_SMEM(v, what))
 
 /*
  * Launches the kernels for each chunk; i: its first token, m: its tokens, done: how many of them
@@ -295,7 +323,7 @@ om_head_add(double scale, const float2 *loss, double *sum)
 
 /* ws: c*v + 2*t floats */
 #define OM_HEAD_LOSS(NAME, t, n, v, c, scale, z)                                              \
-	OM_HEAD_SIZES(NAME, t, n, v, c)                                                       \
+	OM_HEAD_SIZES(NAME, t, n, v, c, OM_HEAD_LOSSES)                                                       \
 	OM_KERNEL(NAME##_add, 1024, 0)                                                        \
 	void NAME(const om_bf16 *x, const om_bf16 *w, const int32_t *label, float *lse,       \
 	    double *loss, void *ws)                                                           \
@@ -316,7 +344,7 @@ om_head_add(double scale, const float2 *loss, double *sum)
 
 /* ws: c*v + c*v/2 floats */
 #define OM_HEAD_LOSS_BWD(NAME, t, n, v, c, scale, z)                                          \
-	OM_HEAD_SIZES(NAME, t, n, v, c)                                                       \
+	OM_HEAD_SIZES(NAME, t, n, v, c, OM_HEAD_DLOGIT)                                                       \
 	OM_HEAD_DX(NAME##_dx, OM_HEAD_ROWS(t, c), n, v)                                       \
 	OM_HEAD_DW(NAME##_dw, OM_HEAD_ROWS(t, c), n, v)                                       \
 	void NAME(const om_bf16 *x, const om_bf16 *w, const int32_t *label, const float *lse, \
@@ -337,7 +365,7 @@ om_head_add(double scale, const float2 *loss, double *sum)
 
 /* ws: c*v + c*v/2 + 2*t floats */
 #define OM_HEAD_LOSS_GRAD(NAME, t, n, v, c, scale, z)                                         \
-	OM_HEAD_SIZES(NAME, t, n, v, c)                                                       \
+	OM_HEAD_SIZES(NAME, t, n, v, c, OM_HEAD_BOTH)                                                       \
 	OM_HEAD_DX(NAME##_dx, OM_HEAD_ROWS(t, c), n, v)                                       \
 	OM_HEAD_DW(NAME##_dw, OM_HEAD_ROWS(t, c), n, v)                                       \
 	OM_KERNEL(NAME##_add, 1024, 0)                                                        \

@@ -44,7 +44,7 @@ template <int HALF> struct om_rope_turns {
 	double f[HALF]; /* radians a position */
 };
 
-/* cospi and sinpi reduce their argument exactly, where cos and sin of double need a long division. */
+/* cospi and sinpi reduce their argument exactly; cos and sin would need a long division. */
 template <int64_t S, int HALF>
 OM_DEV void
 om_rope_table(const om_rope_turns<HALF> &turns, double attention, float *tab)

@@ -63,7 +63,7 @@ void
 om_run(const struct om_model *m, enum om_part part, unsigned char *arena)
 {
 	static const char *const name[] = { "constants", "start of a step", "microbatch", "update",
-		"evaluation" };
+		"evaluation", "token" };
 	struct part p = { m, part, arena };
 
 	if (om_profile || part == OM_RUN_INIT) {

@@ -1,6 +1,6 @@
 /*
- * One step of two microbatches with mock launchers: the order of calls and where their arguments
- * lie.
+ * One step of two microbatches, and one token of decode, with mock launchers: the order of calls
+ * and where their arguments lie.
  */
 #include <stdarg.h>
 #include <stdint.h>
@@ -44,6 +44,7 @@ main(void)
 		om_backward(arena, 0);
 	}
 	om_update(arena);
+	om_decode(arena, 0);
 	free(arena);
 	return 0;
 }

@@ -7,9 +7,9 @@
  * two steps and decays or moves it between: some 3 x 2^-8 of the largest weight; the checks hold
  * what is float to a part of 1200 of that.
  */
-#define UPDATE(n, decay, scale)                                                               \
-	CASE(OM_SUMSQ, 1e-12, sumsq_##n, n, 264)                                              \
-	CASE(OM_ADAMW, 1.2e-2, adamw_##n, n, 0.9, 0.95, 1e-8, decay, scale)                   \
+#define UPDATE(n, decay, scale)                                             \
+	CASE(OM_SUMSQ, 1e-12, sumsq_##n, n, 264)                            \
+	CASE(OM_ADAMW, 1.2e-2, adamw_##n, n, 0.9, 0.95, 1e-8, decay, scale) \
 	CASE(OM_ADAMW_MASTER, 1.2e-2, adamw_master_##n, n, 0.9, 0.95, 1e-8, decay, scale)
 UPDATE(1, 0.1, 1.0)
 UPDATE(3, 0.1, 1.0)

@@ -3,10 +3,10 @@
 #include "case.h"
 
 /* One rounding to bf16, at most 2^-8 of the value. Column sums are float: sqrt(m) 2^-24. */
-#define ADD(m, n, c, factor)                                            \
-	CASE(OM_ADD, 4e-3, add_##m##_##n, m, n)                         \
-	CASE(OM_BIAS, 4e-3, bias_##m##_##n, m, n)                       \
-	CASE(OM_SCALE, 4e-3, scale_##m##_##n, m, n, factor)             \
+#define ADD(m, n, c, factor)                                \
+	CASE(OM_ADD, 4e-3, add_##m##_##n, m, n)             \
+	CASE(OM_BIAS, 4e-3, bias_##m##_##n, m, n)           \
+	CASE(OM_SCALE, 4e-3, scale_##m##_##n, m, n, factor) \
 	CASE(OM_BIAS_BWD, 1e-5, bias_bwd_##m##_##n##_##c, m, n, c)
 ADD(1, 8, 1, 1.0)
 ADD(7, 24, 2, -0.3)

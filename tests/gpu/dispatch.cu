@@ -2,9 +2,9 @@
 
 #include "case.h"
 
-/* dispatch copies: exact. combine adds in float and rounds once to bf16, at most 2^-8 of the sum. */
-#define DISPATCH(t, k, n)                                                  \
-	CASE(OM_DISPATCH, 0, dispatch_##t##_##k##_##n, t, k, n)            \
+/* dispatch copies: exact. combine adds in float and rounds once, at most 2^-8 of the sum. */
+#define DISPATCH(t, k, n)                                       \
+	CASE(OM_DISPATCH, 0, dispatch_##t##_##k##_##n, t, k, n) \
 	CASE(OM_COMBINE, 4e-3, combine_##t##_##k##_##n, t, k, n)
 DISPATCH(1, 1, 8)
 DISPATCH(7, 3, 24)

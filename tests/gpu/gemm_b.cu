@@ -1,4 +1,6 @@
-#define OM_GEMM_LAG 1
+#define OM_X_PREFETCH 0
+#define OM_X_RED 0
+#include "../../tests/gpu/gemm_x.h"
 #include "linear.h"
 #include "grouped.h"
 #include "case.h"
@@ -32,13 +34,9 @@
 
 #define PRODUCT(m, n, k) 2.0 * (m) * (n) * (k)
 #define FLOPS 2.0 * 131072 * 1024 * 2048
-CASE(OM_LINEAR, BF16, b_linear_edge, 257, 264, 72)
 CASE(OM_LINEAR_DW, F32, b_linear_dw_edge, 257, 264, 328)
 WAYS(OM_GROUPED_DW, F32, b_grouped_dw_odd, 1501, 7, 136, 72)
-RATED(OM_LINEAR, BF16, PRODUCT(16384, 2048, 2048), 0, b_linear, 16384, 2048, 2048)
-RATED(OM_LINEAR_DX, BF16, PRODUCT(16384, 2048, 2048), 0, b_linear_dx, 16384, 2048, 2048)
-RATED(OM_LINEAR_DW, 2 * F32, PRODUCT(16384, 2048, 2048), 0, b_linear_dw, 16384, 2048, 2048)
+RATED(OM_LINEAR_DW, F32, PRODUCT(1024, 50304, 2048), 0, b_head_dw_1024, 1024, 50304, 2048)
 RATED(OM_LINEAR_DW, F32, PRODUCT(2048, 50304, 2048), 0, b_head_dw_2048, 2048, 50304, 2048)
-RATED(OM_LINEAR_F32, F32, PRODUCT(2048, 50304, 2048), 0, b_head_2048, 2048, 50304, 2048)
-REAL(OM_GROUPED, BF16, FLOPS, b_grouped_up, 131072, 64, 1024, 2048)
+RATED(OM_LINEAR_DW, 2 * F32, PRODUCT(4096, 50304, 2048), 0, b_head_dw_4096, 4096, 50304, 2048)
 REAL(OM_GROUPED_DW, 2 * F32, FLOPS, b_grouped_dw_up, 131072, 64, 1024, 2048)

@@ -6,17 +6,17 @@
  * One rounding to bf16, at most 2^-8 of the value; exp and division are approximate to some 2^-22.
  * The checks hold dp, a float sum of f terms, to a four hundredth of that.
  */
-#define GATED(t, k, f, a)                                                                       \
-	CASE(OM_GLU, 4e-3, glu_##t##_##k##_##f##_##a, t, f, a)                                  \
-	CASE(OM_GLU_BWD, 4e-3, glu_bwd_##t##_##k##_##f##_##a, t, f, a)                          \
-	CASE(OM_GLU_ROUTED, 4e-3, glu_routed_##t##_##k##_##f##_##a, t, k, f, a)                 \
+#define GATED(t, k, f, a)                                                       \
+	CASE(OM_GLU, 4e-3, glu_##t##_##k##_##f##_##a, t, f, a)                  \
+	CASE(OM_GLU_BWD, 4e-3, glu_bwd_##t##_##k##_##f##_##a, t, f, a)          \
+	CASE(OM_GLU_ROUTED, 4e-3, glu_routed_##t##_##k##_##f##_##a, t, k, f, a) \
 	CASE(OM_GLU_ROUTED_BWD, 4e-3, glu_routed_bwd_##t##_##k##_##f##_##a, t, k, f, a)
-#define GLU(t, k, f)                                                                            \
-	GATED(t, k, f, 0)                                                                       \
-	GATED(t, k, f, 1)                                                                       \
-	CASE(OM_RELU2, 4e-3, relu2_##t##_##k##_##f, t, f)                                       \
-	CASE(OM_RELU2_BWD, 4e-3, relu2_bwd_##t##_##k##_##f, t, f)                               \
-	CASE(OM_RELU2_ROUTED, 4e-3, relu2_routed_##t##_##k##_##f, t, k, f)                      \
+#define GLU(t, k, f)                                                       \
+	GATED(t, k, f, 0)                                                  \
+	GATED(t, k, f, 1)                                                  \
+	CASE(OM_RELU2, 4e-3, relu2_##t##_##k##_##f, t, f)                  \
+	CASE(OM_RELU2_BWD, 4e-3, relu2_bwd_##t##_##k##_##f, t, f)          \
+	CASE(OM_RELU2_ROUTED, 4e-3, relu2_routed_##t##_##k##_##f, t, k, f) \
 	CASE(OM_RELU2_ROUTED_BWD, 4e-3, relu2_routed_bwd_##t##_##k##_##f, t, k, f)
 GLU(1, 1, 8)
 GLU(7, 3, 40)

@@ -5,7 +5,7 @@
 #define ROW(NAME, c, v, what, scale, z) OM_HEAD_ROW(NAME##_row, v, what, scale, z)
 #else
 #define ROW(NAME, c, v, what, scale, z)                                         \
-	OM_KERNEL(NAME##_row, OM_HEAD_THREADS, 0)                               \
+	OM_KERNEL(NAME##_row, OM_HEAD_THREADS, OM_HEAD_SMEM(v, what))                        \
 	static double NAME##_check(uint64_t seed)                               \
 	{                                                                       \
 		return row_check(&NAME##_row, c, v, what, scale, z, seed);      \
@@ -104,9 +104,17 @@ CASE(OM_HEAD_LOSS_GRAD, GRAD, head_loss_grad_wide, 70, 128, 128256, 64, 0.01, 1e
 RATED(OM_HEAD_LOSS_GRAD, GRAD, 6.0 * 16384 * 2048 * 50304, 0, head_loss_grad_olmoe, 16384, 2048,
     50304, 2048, 6.1e-5, 1e-5)
 
+/* one chunk: shorter than the time after which the device lowers its clock */
+RATED(OM_HEAD_LOSS_GRAD, GRAD, 6.0 * 2048 * 2048 * 50304, 0, head_loss_grad_chunk, 2048, 2048, 50304,
+    2048, 6.1e-5, 1e-5)
+RATED(OM_HEAD_LOSS_GRAD, GRAD, 6.0 * 16384 * 2048 * 50304, 0, head_loss_grad_4096, 16384, 2048, 50304,
+    4096, 6.1e-5, 1e-5)
+
 #define BYTES(c, v, each) ((double)(c) * (v) * (each))
 RATED(ROW, LOSS, 0, BYTES(2048, 50304, 4), head_row_losses, 2048, 50304, OM_HEAD_LOSSES, 1.0, 1e-4)
 RATED(ROW, GRAD, 0, BYTES(2048, 50304, 6), head_row_dlogit, 2048, 50304, OM_HEAD_DLOGIT, 0.5, 1e-4)
 RATED(ROW, GRAD, 0, BYTES(2048, 50304, 6), head_row_both, 2048, 50304, OM_HEAD_BOTH, 0.5, 1e-4)
 RATED(ROW, GRAD, 0, BYTES(2048, 32000, 6), head_row_both_32000, 2048, 32000, OM_HEAD_BOTH, 0.5, 1e-4)
+RATED(ROW, GRAD, 0, BYTES(1024, 100352, 6), head_row_both_100352, 1024, 100352, OM_HEAD_BOTH, 0.5, 1e-4)
+RATED(ROW, GRAD, 0, BYTES(1024, 151936, 6), head_row_both_151936, 1024, 151936, OM_HEAD_BOTH, 0.5, 1e-4)
 RATED(ROW, GRAD, 0, BYTES(1024, 128256, 6), head_row_both_128256, 1024, 128256, OM_HEAD_BOTH, 0.5, 1e-4)

@@ -6,8 +6,8 @@
  * One rounding to bf16, at most 2^-8 of the value. The checks hold what is float, r and dw, to a
  * four hundredth of that: a sum of t terms errs by about sqrt(t) 2^-24.
  */
-#define RMSNORM(m, h, n, c)                                                  \
-	CASE(OM_RMSNORM, 4e-3, rmsnorm_##m##_##h##_##n, m, h, n, 1e-5)       \
+#define RMSNORM(m, h, n, c)                                            \
+	CASE(OM_RMSNORM, 4e-3, rmsnorm_##m##_##h##_##n, m, h, n, 1e-5) \
 	CASE(OM_RMSNORM_BWD, 4e-3, rmsnorm_bwd_##m##_##h##_##n, m, h, n, c)
 RMSNORM(1, 1, 8, 264)
 RMSNORM(2, 1, 32, 1)
@@ -26,8 +26,8 @@ RMSNORM(301, 1, 2056, 264)
 RMSNORM(19, 1, 5120, 5)
 RMSNORM(19, 1, 7168, 5)
 RMSNORM(19, 1, 8192, 264)
-#define REAL(m, h, n, c)                                                                     \
-	RATED(OM_RMSNORM, 4e-3, 0, 4.0 * m * h * n, rmsnorm_##m##_##h##_##n, m, h, n, 1e-5)  \
+#define REAL(m, h, n, c)                                                                    \
+	RATED(OM_RMSNORM, 4e-3, 0, 4.0 * m * h * n, rmsnorm_##m##_##h##_##n, m, h, n, 1e-5) \
 	RATED(OM_RMSNORM_BWD, 4e-3, 0, 6.0 * m * h * n, rmsnorm_bwd_##m##_##h##_##n, m, h, n, c)
 REAL(16384, 1, 2048, 264)
 REAL(65536, 1, 2048, 264)

@@ -9,19 +9,19 @@
  * Scalings and bounds of models, Qwen's YaRN and Llama 3.1; s: short enough for a ramp within few
  * positions; n: a ramp over all pairs; e: an empty one.
  */
-#define TABLE(s, d)                                                                               \
-	CASE(OM_ROPE_TABLE, 1e-7, rope_table_##s##_##d##_0, s, d, 0, 10000.0, 0.0, 0.0, 0.0, 0.0, \
-	    1.0)                                                                                  \
-	CASE(OM_ROPE_TABLE, 1e-7, rope_table_##s##_##d##_1, s, d, 1, 1e6, 2.5, 0.0, 0.0, 0.0, 1.0) \
-	CASE(OM_ROPE_TABLE, 1e-7, rope_table_##s##_##d##_2, s, d, 2, 1e6, 4.0, 32.0, 1.0, 32768.0, \
-	    1.1386)                                                                               \
-	CASE(OM_ROPE_TABLE, 1e-7, rope_table_##s##_##d##_2s, s, d, 2, 50.0, 3.0, 2.0, 1.5, 64.0, 0.9) \
-	CASE(OM_ROPE_TABLE, 1e-7, rope_table_##s##_##d##_2n, s, d, 2, 1e4, 3.0, 1e4, 1e-6, 64.0, 1.0) \
-	CASE(OM_ROPE_TABLE, 1e-7, rope_table_##s##_##d##_2e, s, d, 2, 1e4, 3.0, 32.0, 1.0, 6.2, 1.0)  \
-	CASE(OM_ROPE_TABLE, 1e-7, rope_table_##s##_##d##_3, s, d, 3, 5e5, 8.0, 1.0, 4.0, 8192.0, 1.0) \
-	CASE(OM_ROPE_TABLE, 1e-7, rope_table_##s##_##d##_3s, s, d, 3, 50.0, 8.0, 1.0, 4.0, 20.0, 1.0)
-#define ROPE(b, s, h, d)                                                       \
-	CASE(OM_ROPE, 4e-3, rope_##b##_##s##_##h##_##d, b, s, h, d)            \
+#define SCALED(s, d, name, ...) \
+	CASE(OM_ROPE_TABLE, 1e-7, rope_table_##s##_##d##_##name, s, d, __VA_ARGS__)
+#define TABLE(s, d)                                              \
+	SCALED(s, d, 0, 0, 10000.0, 0.0, 0.0, 0.0, 0.0, 1.0)     \
+	SCALED(s, d, 1, 1, 1e6, 2.5, 0.0, 0.0, 0.0, 1.0)         \
+	SCALED(s, d, 2, 2, 1e6, 4.0, 32.0, 1.0, 32768.0, 1.1386) \
+	SCALED(s, d, 2s, 2, 50.0, 3.0, 2.0, 1.5, 64.0, 0.9)      \
+	SCALED(s, d, 2n, 2, 1e4, 3.0, 1e4, 1e-6, 64.0, 1.0)      \
+	SCALED(s, d, 2e, 2, 1e4, 3.0, 32.0, 1.0, 6.2, 1.0)       \
+	SCALED(s, d, 3, 3, 5e5, 8.0, 1.0, 4.0, 8192.0, 1.0)      \
+	SCALED(s, d, 3s, 3, 50.0, 8.0, 1.0, 4.0, 20.0, 1.0)
+#define ROPE(b, s, h, d)                                            \
+	CASE(OM_ROPE, 4e-3, rope_##b##_##s##_##h##_##d, b, s, h, d) \
 	CASE(OM_ROPE_BWD, 4e-3, rope_bwd_##b##_##s##_##h##_##d, b, s, h, d)
 TABLE(1, 16)
 TABLE(67, 48)

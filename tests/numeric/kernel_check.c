@@ -61,14 +61,16 @@ static const double tolerance = OM_DOUBLE ? 1e-11 : 2e-5;
 	X(OM_ROPE_TABLE, rope_table_##s##_##d##_2e, s, d, 2, 1e4, 3.0, 32.0, 1.0, 6.2, 1.0)       \
 	X(OM_ROPE_TABLE, rope_table_##s##_##d##_3, s, d, 3, 5e5, 8.0, 1.0, 4.0, 8192.0, 1.0)      \
 	X(OM_ROPE_TABLE, rope_table_##s##_##d##_3s, s, d, 3, 50.0, 8.0, 1.0, 4.0, 20.0, 1.0)
-#define ROPE(X, b, s, h, d)                                \
-	ROPE_TABLE(X, s, d)                                \
-	X(OM_ROPE, rope_##b##_##s##_##h##_##d, b, s, h, d) \
-	X(OM_ROPE_BWD, rope_bwd_##b##_##s##_##h##_##d, b, s, h, d)
+#define ROPE(X, b, s, h, d)                                        \
+	ROPE_TABLE(X, s, d)                                        \
+	X(OM_ROPE, rope_##b##_##s##_##h##_##d, b, s, h, d)         \
+	X(OM_ROPE_BWD, rope_bwd_##b##_##s##_##h##_##d, b, s, h, d) \
+	X(OM_ROPE_AT, rope_at_##s##_##h##_##d, s, h, d)
 #define ATTENTION(X, b, s, h, g, d, w, scale)                                                  \
 	X(OM_ATTENTION, attention_##b##_##s##_##h##_##g##_##d##_##w, b, s, h, g, d, w, scale)  \
 	X(OM_ATTENTION_BWD, attention_bwd_##b##_##s##_##h##_##g##_##d##_##w, b, s, h, g, d, w, \
-	    scale)
+	    scale)                                                                             \
+	X(OM_ATTENTION_AT, attention_at_##s##_##h##_##g##_##d##_##w, s, h, g, d, w, scale)
 #define GLU_(X, t, k, f, a)                                            \
 	X(OM_GLU, glu_##t##_##k##_##f##_##a, t, f, a)                  \
 	X(OM_GLU_BWD, glu_bwd_##t##_##k##_##f##_##a, t, f, a)          \
@@ -118,6 +120,7 @@ static const double tolerance = OM_DOUBLE ? 1e-11 : 2e-5;
 	LINEAR(X, 13, 33, 7) LINEAR(X, 33, 67, 13) LINEAR(X, 67, 7, 67) LINEAR(X, 14, 32, 192)     \
 	LINEAR(X, 15, 33, 193) LINEAR(X, 253, 257, 67) LINEAR(X, 67, 253, 385)                     \
 	LINEAR(X, 512, 8, 128) LINEAR(X, 1024, 384, 128) LINEAR(X, 512, 512, 512)                  \
+	LINEAR(X, 1, 67, 33) LINEAR(X, 1, 257, 385)                                                \
 	ADD(X, 1, 1, 16, 1.0) ADD(X, 7, 13, 2, -0.3) ADD(X, 67, 33, 5, 12.0)                       \
 	ADD(X, 512, 128, 16, 0.125)                                                                \
 	ROPE(X, 1, 1, 1, 2) ROPE(X, 2, 7, 3, 6) ROPE(X, 1, 67, 1, 26) ROPE(X, 4, 128, 4, 64)       \
@@ -142,7 +145,7 @@ static const double tolerance = OM_DOUBLE ? 1e-11 : 2e-5;
 	DISPATCH(X, 512, 2, 128)                                                                   \
 	GROUPED(X, 1, 1, 1, 1) GROUPED(X, 2, 2, 1, 2) GROUPED(X, 7, 3, 13, 33)                     \
 	GROUPED(X, 67, 13, 33, 7) GROUPED(X, 600, 2, 67, 33) GROUPED(X, 1024, 8, 128, 64)          \
-	GROUPED(X, 33, 67, 7, 13)                                                                  \
+	GROUPED(X, 33, 67, 7, 13) GROUPED(X, 9, 13, 257, 193)                                      \
 	UPDATE(X, 1, 0.1, 1.0) UPDATE(X, 67, 0.0, 0.5) UPDATE(X, 333, 0.1, 2.0)                    \
 	UPDATE(X, 100003, 0.1, 1.0)                                                                \
 	X(OM_CLIP, clip_1, 1.0) X(OM_CLIP, clip_0, 0.0) X(OM_CLIP, clip_small, 0.01)

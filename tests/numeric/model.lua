@@ -23,7 +23,7 @@ return trainer {
     vocab_size = 37,
     d_model = 12,
     n_layers = 2,
-    sequence_length = 9,
+    sequence_length = option("seq", 9),
     norm = rms_norm { eps = 1e-3 },
     norm_placement = option("placement", "pre"),
     embedding = embedding { scale = option("emb_scale", 1), norm = option("emb_norm", false) },

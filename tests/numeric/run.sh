@@ -1,24 +1,27 @@
 #!/bin/sh
-# Builds model_check against several variants of model.lua, and bf16_check against some in bf16 and fp32, and runs each
-# on two seeds.
+# Builds model_check and decode_check against several variants of model.lua, and bf16_check against some in bf16 and
+# fp32, and runs each on two seeds.
 # Usage: tests/numeric/run.sh OLMOGEN WORKDIR
 set -u
 olmogen=$1 work=$2
 here=$(dirname "$0")
 passed=0 failed=0
 
-# A tree in $work/NAME and a check linked with it: name, olmogen's flags, the check, what it is told
+# A tree in $work/NAME and checks linked with it: name, olmogen's flags, the checks, what they are told
 build() {
 	dir=$work/$1
 	cflags="-O1 -fsanitize=undefined -fno-sanitize-recover=all"
 	"$olmogen" $2 --emit-only -o "$dir" "$here/model.lua" >/dev/null &&
 		make -s -j2 -C "$dir" CFLAGS="$cflags" LDFLAGS="-fsanitize=undefined" >/dev/null &&
 		# tensor, offset, bytes, stride, layers of the bf16 numbers that lie somewhere of their own
-		grep 'type: "bf16' "$dir/manifest.yaml" | grep -v 'place: "stream"\|region: "scratch", place: "offset"' |
+		grep 'type: "bf16' "$dir/manifest.yaml" | grep -v 'place: "stream"\|region: "scratch", place: "offset"\|: "decode_' |
 			sed 's/^- {tensor: //; s/, type.*offset: /, /; s/[a-z]*: //g; s/^/{ /; s/}$/ },/' >"$dir/buffers.h" &&
-		gcc -std=c11 -D_POSIX_C_SOURCE=200809L -O1 -Wall -Wextra -Werror -fopenmp $4 -I"$dir" -I"$dir/src" \
-			-I"$dir/runtime" -fsanitize=undefined -o "$dir/check" "$here/$3.c" \
-			$(ls "$dir"/obj/src/*.o "$dir"/obj/inst/*.o "$dir"/obj/runtime/*.o | grep -v src/main.o) -lyaml -lm
+		for check in $3; do
+			gcc -std=c11 -D_POSIX_C_SOURCE=200809L -O1 -Wall -Wextra -Werror -fopenmp $4 -I"$dir" -I"$dir/src" \
+				-I"$dir/runtime" -fsanitize=undefined -o "$dir/$check" "$here/$check.c" \
+				$(ls "$dir"/obj/src/*.o "$dir"/obj/inst/*.o "$dir"/obj/runtime/*.o | grep -v src/main.o) \
+				-lyaml -lm || return 1
+		done
 }
 count() { # name, seed, what the check printed
 	echo "$1, seed $2: $(echo "$3" | tail -n 1)"
@@ -33,9 +36,17 @@ broken() {
 
 # variant: olmogen's flags : what the test is told
 variant() {
-	build "$1" "$2" model_check "$3" || { broken "$1"; return; }
+	build "$1" "$2" "model_check decode_check" "$3" || { broken "$1"; return; }
 	for seed in 1 77; do
-		count "$1" $seed "$("$work/$1/check" $seed)"
+		count "$1" $seed "$("$work/$1/model_check" $seed)"
+		count "$1, decode" $seed "$("$work/$1/decode_check" $seed)"
+	done
+}
+# decode alone, longer and not in fp64
+decode() {
+	build "$1" "$2 -D seq=70" decode_check "" || { broken "$1"; return; }
+	for seed in 1 77; do
+		count "$1" $seed "$("$work/$1/decode_check" $seed)"
 	done
 }
 # the same in bf16, against fp32
@@ -43,8 +54,8 @@ rounded() {
 	build "$1-fp32" "$2 -D weights=fp32" bf16_check "" && build "$1" "$2 -D weights=bf16" bf16_check "" ||
 		{ broken "$1"; return; }
 	for seed in 1 77; do
-		"$work/$1-fp32/check" $seed "$work/$1/fp32"
-		count "$1" $seed "$("$work/$1/check" $seed "$work/$1/fp32")"
+		"$work/$1-fp32/bf16_check" $seed "$work/$1/fp32"
+		count "$1" $seed "$("$work/$1/bf16_check" $seed "$work/$1/fp32")"
 	done
 }
 
@@ -65,5 +76,10 @@ variant groups "-D score=sigmoid -D groups=6 -D top_groups=3 -D rope=linear -D a
 	"-DSCORE=1 -DGROUPS=6 -DTOP_GROUPS=3 -DROPE=1 -DACT=1 -DSHARED=4 -DHEAD_Z=0.1 -DEMB_SCALE=0.5"
 rounded bf16 "-D k=6 -D qk=head -D shared=5 -D normalize=true"
 rounded bf16_all "-D k=6 -D qk=full -D placement=peri -D bias=all -D act=geglu -D score=sigmoid -D emb_norm=true -D tied=true"
+decode decode "-D weights=fp32 -D qk=head -D window=5 -D rope=yarn -D shared=5 -D normalize=true -D placement=post \
+	-D emb_scale=3.5 -D emb_norm=true -D tied=true"
+decode decode_peri "-D weights=fp32 -D qk=full -D bias=all -D kv=1 -D score=sigmoid -D k=3 -D dense=1 -D placement=peri \
+	-D rope=llama3 -D rope2=nope -D window=64"
+decode decode_bf16 "-D weights=bf16 -D k=6 -D qk=head -D shared=5 -D normalize=true -D window=9"
 echo "$passed passed, $failed failed"
 test "$failed" = 0

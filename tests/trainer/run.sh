@@ -126,6 +126,18 @@ after=$(grep eval_loss "$work/eval2.jsonl" | tail -n 1 | sed 's/.*"eval_loss": *
 [ -n "$before" ] && [ "$before" = "$after" ]
 is "trainer eval gives the loss of the last evaluation ($before, $after)" $?
 
+# generation: the same on any number of threads, in any format
+for real in fp32 fp64 bf16; do
+	trainer=$work/$real/trainer
+	"$trainer" generate --checkpoint "$work/$real-a" --tokens 115,116,97 --threads 2 >"$work/gen2" 2>"$work/log" &&
+		"$trainer" generate --checkpoint "$work/$real-a" --tokens 115,116,97 --threads 1 >"$work/gen1" 2>"$work/log" &&
+		[ "$(tr ',' '\n' <"$work/gen1" | grep -c '^[0-9]*$')" = 30 ] && cmp "$work/gen1" "$work/gen2" >"$work/log"
+	is "$real: generates to the end of a sequence, the same on one thread" $?
+	"$trainer" generate --checkpoint "$work/$real-a" --tokens 115,116,97 --seed 1 2>"$work/log" | cmp -s - "$work/gen1"
+	[ $? = 1 ]
+	is "$real: generates something else from another seed" $?
+done
+
 # killed at moments that nobody chose
 trainer=$work/fp32/trainer
 long="steps=150 lr.peak=1e-3"
@@ -180,6 +192,8 @@ train "$work/san-a" steps=3
 is "trains clean under ASan and UBSan" $?
 "$trainer" selftest >"$work/log" 2>&1
 is "selftest clean under ASan and UBSan" $?
+"$trainer" generate --checkpoint "$work/san-a" --prompt "static int" --top-k 9 --top-p 0.9 >"$work/log" 2>&1
+is "generates clean under ASan and UBSan" $?
 
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ] || tail -n 20 "$work/log"

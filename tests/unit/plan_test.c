@@ -253,6 +253,68 @@ overlap_inputs(struct plan *p)
 	expect(tried > 50 && caught == tried, "inputs on top of each other");
 }
 
+/* Nothing of decode may take what one token leaves for the next, and no step may be missing. */
+static void
+decode_faults(struct plan *p)
+{
+	struct graph *g = p->graph;
+	uint32_t moe = g->kind_of[g->n_layers - 1] + g->decode - g->embed;
+	struct program *prog = &p->prog[moe][FORWARD];
+	/* decode's stream, its scratch, what training keeps from step to step */
+	uint64_t elsewhere[] = { p->stream_off, 0, p->region_off[R_STATE], p->region_off[R_GRAD] };
+
+	expect(p->decode, "a cpu trainer decodes");
+	for (uint32_t i = 0; i < prog->n; i++)
+		if (prog->a[i].op.op == OP_attention_at)
+			elsewhere[1] = p->place[prog->a[i].op.arg[4]].off;
+	for (tensor_id t = 1; t < g->tensor.n; t++) {
+		struct place old = p->place[t];
+		if (g->tensor.a[t].class != T_CACHE || g->tensor.a[t].seg != moe)
+			continue;
+		expect(elsewhere[1] && old.off + old.bytes <= p->arena_bytes, "a cache's place");
+		p->place[t].stride = 0;
+		expect(plan_fault(p) != NULL, "caches of layers on top of each other");
+		p->place[t] = old;
+		for (unsigned i = 0; i < LEN(elsewhere); i++) {
+			p->place[t].off = elsewhere[i];
+			expect(plan_fault(p) != NULL, "a cache where it must not be");
+			p->place[t] = old;
+		}
+	}
+	for (uint32_t i = 0; i < prog->n; i++) {
+		struct step a = prog->a[i];
+		memmove(&prog->a[i], &prog->a[i + 1], (prog->n - i - 1) * sizeof a);
+		prog->n--;
+		expect(plan_fault(p) != NULL, "a step of decode left out");
+		memmove(&prog->a[i + 1], &prog->a[i], (prog->n - i) * sizeof a);
+		prog->n++;
+		prog->a[i] = a;
+	}
+	expect(plan_fault(p) == NULL, "the plan as it was before faults of decode");
+}
+
+/* A target that lacks a kernel of decode plans the same training, and nothing of decode. */
+static void
+no_decode(void)
+{
+	struct spec s = { 0 };
+	struct buf resolved = { 0 };
+
+	load(path, NULL, 0, &s);
+	check(s.trainer[0], "cuda:sm_90a");
+	spec_print(s.trainer[0], &resolved);
+	struct shard *sh = shard(graph_build(s.trainer[0]));
+	fuse(sh);
+	struct plan *p = plan(sh);
+	expect(p->decode == (kernel_for(OP_attention_at, "cuda") != NULL), "decode by its kernels");
+	expect(plan_fault(p) == NULL, "a plan for cuda");
+	for (uint32_t i = p->graph->decode; i < p->graph->seg.n; i++)
+		expect(p->decode == (p->prog[i][FORWARD].n > 0), "programs of decode");
+	for (tensor_id t = 1; t < p->graph->tensor.n; t++)
+		if (p->graph->tensor.a[t].seg >= p->graph->decode && !p->decode)
+			expect(!p->place[t].bytes, "no memory for what is not there");
+}
+
 static void
 plan_faults(void)
 {
@@ -264,6 +326,7 @@ plan_faults(void)
 	expect(plan_fault(p) == NULL, "the plan as it is");
 	overlap_saved(p);
 	overlap_inputs(p);
+	decode_faults(p);
 	uint64_t bytes = p->arena_bytes;
 	p->arena_bytes = p->region_off[R_SCRATCH];
 	expect(plan_fault(p) != NULL, "scratch beyond the arena");
@@ -373,6 +436,7 @@ main(int argc, char **argv)
 	graph_faults();
 	plan_faults();
 	rounding_faults();
+	no_decode();
 	printf("%d passed, %d failed\n", passed, failed);
 	return failed != 0;
 }

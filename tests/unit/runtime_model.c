@@ -8,7 +8,8 @@
  * of this process' Nth step NaN, OM_TEST_FROM=N the loss of it and all after it, OM_TEST_SPIKE=N
  * multiplies its gradient by 1000, OM_TEST_NAP=N sleeps N us a step, OM_TEST_BAD=1 fails the
  * self-test, OM_TEST_ARENA=N asks for so large an arena, OM_TEST_ABI=1 is of another runtime,
- * OM_TEST_TIED=1 says that the head is the embedding, and has none.
+ * OM_TEST_TIED=1 says that the head is the embedding, and has none, OM_TEST_NODECODE=1 that there
+ * is no decode program.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -56,7 +57,8 @@ enum {
 #define TOK_OFF (CTL_OFF + 64)
 #define LAB_OFF (TOK_OFF + T * 4)
 #define X_OFF ((LAB_OFF + T * 4 + 63) / 64 * 64) /* real[L + 1][T][D] */
-#define END (X_OFF + (L + 1) * T * D * R)
+#define ONE_OFF (X_OFF + (L + 1) * T * D * R)    /* decode: token, position, logits [V] */
+#define END (ONE_OFF + 8 + V * R)
 
 #define PARAM(str, hf, p, n, d0, d1, nd, lay, nl, ex, one, grp)                                  \
 	{                                                                                        \
@@ -291,6 +293,35 @@ update(unsigned char *arena)
 	done(2, since);
 }
 
+/* The bigram has no past, so it needs no cache; the position is read to see that it is one. */
+static void
+decode(unsigned char *arena, int slot)
+{
+	const real *w = (const real *)(arena + W_OFF);
+	const int32_t *one = (const int32_t *)(arena + ONE_OFF);
+	const int e = one[0] % E;
+	real x[D], *logit = (real *)(arena + ONE_OFF + 8);
+
+	(void)slot;
+	if (one[0] < 0 || one[0] >= V || one[1] < 0 || one[1] >= S)
+		abort();
+	memcpy(x, w + P_EMB + one[0] * D, sizeof x);
+	for (int l = 0; l < L; l++) {
+		const real *norm = w + P_NORM + l * D, *mat = w + P_EXP + (l * E + e) * D * D;
+		real in[D];
+
+		memcpy(in, x, sizeof in);
+		for (int i = 0; i < D; i++)
+			for (int j = 0; j < D; j++)
+				x[i] += mat[i * D + j] * norm[j] * in[j];
+	}
+	for (int v = 0; v < V; v++) {
+		logit[v] = 0;
+		for (int i = 0; i < D; i++)
+			logit[v] += w[P_HEAD + v * D + i] * x[i];
+	}
+}
+
 #define CONFIG(tied)                                                                             \
 	"{\n  \"model_type\": \"bigram\",\n  \"hidden_size\": 8,\n  \"num_hidden_layers\": 2,\n" \
 	"  \"vocab_size\": 256,\n  \"num_attention_heads\": 2,\n  \"rms_norm_eps\": 1e-05,\n"    \
@@ -358,6 +389,10 @@ main(int argc, char **argv)
 		.backward = backward,
 		.eval = eval,
 		.update = update,
+		.decode = env("OM_TEST_NODECODE") ? NULL : decode,
+		.decode_token_off = ONE_OFF,
+		.decode_position_off = ONE_OFF + 4,
+		.logits_off = ONE_OFF + 8,
 	};
 
 	om_shard_bytes = TEST_SHARD;

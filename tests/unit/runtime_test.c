@@ -662,7 +662,7 @@ test_masters(size_t size)
 	om_ckpt_open(&k, &m, NULL, NULL, &c);
 	om_ckpt_save(&k, arena, 3);
 	om_ckpt_close(&k);
-	CHECK(om_ckpt_weights(&m, &c, again) == 3); /* the weights alone */
+	CHECK(om_ckpt_weights(&m, &c, again, stdout) == 3); /* the weights alone */
 	CHECK(memcmp(arena, again, m0) == 0 && memcmp(arena + m0, again + m0, 4 * N) != 0);
 
 	path = om_text("%s/out", dir);
@@ -686,7 +686,7 @@ test_masters(size_t size)
 	back.dir = om_text("%s/back", dir);
 	om_import(&m, path, back.dir);
 	scribble(again, m.arena_bytes);
-	CHECK(om_ckpt_weights(&m, &back, again) == 0);
+	CHECK(om_ckpt_weights(&m, &back, again, stdout) == 0);
 	CHECK(memcmp(arena + AT, again + AT, size * N) == 0);
 	for (int i = 0; i < N; i++) { /* what was exported is all that masters can be now */
 		uint16_t half;
@@ -788,6 +788,69 @@ test_advice(void)
 	rmdir(dir);
 }
 
+/* How often each of n tokens is chosen, of COUNT positions. */
+enum { COUNT = 20000 };
+static void
+choices(const struct om_sampling *s, const double *logit, uint64_t n, double *share)
+{
+	memset(share, 0, n * sizeof *share);
+	for (uint64_t i = 0; i < COUNT; i++)
+		share[om_choose(s, i, logit, n)] += 1.0 / COUNT;
+}
+
+static bool
+near(double share, double p)
+{
+	return fabs(share - p) <= 5 * sqrt(p * (1 - p) / COUNT);
+}
+
+static void
+test_choose(void)
+{
+	const double logit[] = { log(1), log(4), log(4), log(2), -INFINITY, log(5) };
+	double share[6], sum = 16, square = 1 + 16 + 16 + 4 + 25;
+	struct om_sampling s = { .temperature = 1, .top_p = 1 };
+	int32_t other = 0;
+
+	choices(&s, logit, 6, share);
+	CHECK(near(share[0], 1 / sum) && near(share[1], 4 / sum) && near(share[2], 4 / sum) &&
+	      near(share[3], 2 / sum) && share[4] == 0 && near(share[5], 5 / sum));
+	s.temperature = 0.5;
+	choices(&s, logit, 6, share);
+	CHECK(near(share[0], 1 / square) && near(share[1], 16 / square) &&
+	      near(share[5], 25 / square));
+	s = (struct om_sampling){
+		.temperature = 1, .top_k = 2, .top_p = 1
+	}; /* a tie for the second */
+	choices(&s, logit, 6, share);
+	CHECK(near(share[5], 5 / 9.0) && near(share[1], 4 / 9.0) && share[2] == 0);
+	s = (struct om_sampling){ .temperature = 1,
+		.top_p = 0.8 }; /* 5 + 4 + 4 of 16 are more, 5 + 4 less */
+	choices(&s, logit, 6, share);
+	CHECK(near(share[5], 5 / 13.0) && near(share[1], 4 / 13.0) && near(share[2], 4 / 13.0) &&
+	      share[3] == 0);
+	/* of the three that top-k leaves, 5 + 4 of 13 are 0.69 */
+	s = (struct om_sampling){ .temperature = 1, .top_k = 3, .top_p = 0.69 };
+	choices(&s, logit, 6, share);
+	CHECK(near(share[5], 5 / 9.0) && near(share[1], 4 / 9.0) && share[2] == 0);
+	s = (struct om_sampling){ .temperature = 1, .top_p = 0 };
+	choices(&s, logit, 6, share);
+	CHECK(fabs(share[5] - 1) < 1e-9);
+	s = (struct om_sampling){ .temperature = 1e-300, .top_p = 1 };
+	choices(&s, logit, 6, share);
+	CHECK(fabs(share[5] - 1) < 1e-9);
+	s = (struct om_sampling){ .top_p = 1 };
+	CHECK(om_choose(&s, 3, logit, 6) == 5 && om_choose(&s, 4, logit, 5) == 1);
+	s = (struct om_sampling){ .temperature = 1, .top_p = 1 };
+	for (uint64_t i = 0; i < 100; i++) {
+		struct om_sampling t = { .temperature = 1, .top_p = 1, .seed = 1 };
+
+		other += om_choose(&s, i, logit, 6) != om_choose(&t, i, logit, 6);
+		CHECK(om_choose(&s, i, logit, 6) == om_choose(&s, i, logit, 6));
+	}
+	CHECK(other > 30);
+}
+
 int
 main(void)
 {
@@ -810,6 +873,7 @@ main(void)
 	test_masters(4);
 	test_clip();
 	test_advice();
+	test_choose();
 	printf("%d passed, %d failed\n", passed, failed);
 	return failed != 0;
 }

@@ -7,3 +7,5 @@
 
 /* dense: called for 7 layers or ends */
 OM_ADD(om_k_add_4x8, 4, 8)
+/* decode_dense: called for 2 layers or ends */
+OM_ADD(om_k_add_1x8, 1, 8)

@@ -9,3 +9,5 @@
 OM_ATTENTION(om_k_attention_1x4x2x2x4x4, 1, 4, 2, 2, 4, 4, 0.5)
 /* dense: called for 1 layer or end */
 OM_ATTENTION_BWD(om_k_attention_bwd_1x4x2x2x4x4, 1, 4, 2, 2, 4, 4, 0.5)
+/* decode_dense: called for 1 layer or end */
+OM_ATTENTION_AT(om_k_attention_at_4x2x2x4x4, 4, 2, 2, 4, 4, 0.5)

@@ -9,3 +9,5 @@
 OM_GLU(om_k_glu_4x12x0, 4, 12, 0)
 /* dense: called for 1 layer or end */
 OM_GLU_BWD(om_k_glu_bwd_4x12x0, 4, 12, 0)
+/* decode_dense: called for 1 layer or end */
+OM_GLU(om_k_glu_1x12x0, 1, 12, 0)

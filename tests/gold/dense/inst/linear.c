@@ -23,3 +23,11 @@ OM_LINEAR_DW(om_k_linear_dw_4x12x8, 4, 12, 8)
 OM_LINEAR_DX(om_k_linear_dx_4x8x8, 4, 8, 8)
 /* dense: called for 4 layers or ends */
 OM_LINEAR_DW(om_k_linear_dw_4x8x8, 4, 8, 8)
+/* decode_dense: called for 4 layers or ends */
+OM_LINEAR(om_k_linear_1x8x8, 1, 8, 8)
+/* decode_dense: called for 2 layers or ends */
+OM_LINEAR(om_k_linear_1x12x8, 1, 12, 8)
+/* decode_dense: called for 1 layer or end */
+OM_LINEAR(om_k_linear_1x8x12, 1, 8, 12)
+/* decode_head: called for 1 layer or end */
+OM_LINEAR(om_k_logits_1x32x8, 1, 32, 8)

@@ -9,3 +9,5 @@
 OM_RMSNORM(om_k_rmsnorm_4x1x8, 4, 1, 8, 1e-05)
 /* dense, head: called for 3 layers or ends */
 OM_RMSNORM_BWD(om_k_rmsnorm_bwd_4x1x8, 4, 1, 8, 16)
+/* decode_dense, decode_head: called for 3 layers or ends */
+OM_RMSNORM(om_k_rmsnorm_1x1x8, 1, 1, 8, 1e-05)

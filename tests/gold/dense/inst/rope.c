@@ -11,3 +11,5 @@ OM_ROPE_TABLE(om_k_rope_table_4x4x0, 4, 4, 0, 10000.0, 1.0, 0.0, 0.0, 0.0, 1.0)
 OM_ROPE(om_k_rope_1x4x2x4, 1, 4, 2, 4)
 /* dense: called for 2 layers or ends */
 OM_ROPE_BWD(om_k_rope_bwd_1x4x2x4, 1, 4, 2, 4)
+/* decode_dense: called for 2 layers or ends */
+OM_ROPE_AT(om_k_rope_at_4x2x4, 4, 2, 4)

@@ -65,6 +65,27 @@ double om_k_adamw_136_check(uint64_t seed);
 void om_k_head_loss_4x8x32(const om_real *x, const om_real *w, const int32_t *label, om_real *lse,
     double *loss, om_real *ws);
 double om_k_head_loss_4x8x32_check(uint64_t seed);
+void om_k_embed_1x8x32(const int32_t *tok, const om_real *w, om_real *x);
+double om_k_embed_1x8x32_check(uint64_t seed);
+void om_k_rmsnorm_1x1x8(const om_real *x, const om_real *w, om_real *y, om_real *r);
+double om_k_rmsnorm_1x1x8_check(uint64_t seed);
+void om_k_linear_1x8x8(const om_real *x, const om_real *w, om_real *y);
+double om_k_linear_1x8x8_check(uint64_t seed);
+void om_k_rope_at_4x2x4(const om_real *x, const om_real *tab, const int32_t *pos, om_real *y);
+double om_k_rope_at_4x2x4_check(uint64_t seed);
+void om_k_attention_at_4x2x2x4x4(const om_real *q, const om_real *k, const om_real *v,
+    const int32_t *pos, om_real *o, om_real *kc, om_real *vc, om_real *ws);
+double om_k_attention_at_4x2x2x4x4_check(uint64_t seed);
+void om_k_add_1x8(const om_real *a, const om_real *b, om_real *y);
+double om_k_add_1x8_check(uint64_t seed);
+void om_k_linear_1x12x8(const om_real *x, const om_real *w, om_real *y);
+double om_k_linear_1x12x8_check(uint64_t seed);
+void om_k_glu_1x12x0(const om_real *g, const om_real *u, om_real *h);
+double om_k_glu_1x12x0_check(uint64_t seed);
+void om_k_linear_1x8x12(const om_real *x, const om_real *w, om_real *y);
+double om_k_linear_1x8x12_check(uint64_t seed);
+void om_k_logits_1x32x8(const om_real *x, const om_real *w, om_real *z);
+double om_k_logits_1x32x8_check(uint64_t seed);
 
 struct om_op om_ops[OM_N_OPS] = {
 	{ .name = "rope_table_4x4x0", .flops = 0.0, .bytes = 64.0,
@@ -121,6 +142,26 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .tolerance = OM_TOLERANCE },
 	{ .name = "head_loss_4x8x32", .flops = 2048.0, .bytes = 1216.0,
 	    .check = om_k_head_loss_4x8x32_check, .tolerance = OM_TOLERANCE },
+	{ .name = "embed_1x8x32", .flops = 0.0, .bytes = 1060.0, .check = om_k_embed_1x8x32_check,
+	    .tolerance = OM_TOLERANCE },
+	{ .name = "rmsnorm_1x1x8", .flops = 0.0, .bytes = 100.0, .check = om_k_rmsnorm_1x1x8_check,
+	    .tolerance = OM_TOLERANCE },
+	{ .name = "linear_1x8x8", .flops = 128.0, .bytes = 320.0, .check = om_k_linear_1x8x8_check,
+	    .tolerance = OM_TOLERANCE },
+	{ .name = "rope_at_4x2x4", .flops = 0.0, .bytes = 132.0, .check = om_k_rope_at_4x2x4_check,
+	    .tolerance = OM_TOLERANCE },
+	{ .name = "attention_at_4x2x2x4x4", .flops = 128.0, .bytes = 644.0,
+	    .check = om_k_attention_at_4x2x2x4x4_check, .tolerance = OM_TOLERANCE },
+	{ .name = "add_1x8", .flops = 0.0, .bytes = 96.0, .check = om_k_add_1x8_check,
+	    .tolerance = OM_TOLERANCE },
+	{ .name = "linear_1x12x8", .flops = 192.0, .bytes = 464.0,
+	    .check = om_k_linear_1x12x8_check, .tolerance = OM_TOLERANCE },
+	{ .name = "glu_1x12x0", .flops = 0.0, .bytes = 144.0, .check = om_k_glu_1x12x0_check,
+	    .tolerance = OM_TOLERANCE },
+	{ .name = "linear_1x8x12", .flops = 192.0, .bytes = 464.0,
+	    .check = om_k_linear_1x8x12_check, .tolerance = OM_TOLERANCE },
+	{ .name = "logits_1x32x8", .flops = 512.0, .bytes = 1184.0,
+	    .check = om_k_logits_1x32x8_check, .tolerance = OM_TOLERANCE },
 };
 
 #define LAUNCH(op, call) \
@@ -299,4 +340,65 @@ launch_head_loss_4x8x32(const om_real *x, const om_real *w, const int32_t *label
     double *loss, om_real *ws)
 {
 	LAUNCH(26, om_k_head_loss_4x8x32(x, w, label, lse, loss, ws));
+}
+
+void
+launch_embed_1x8x32(const int32_t *tok, const om_real *w, om_real *x)
+{
+	LAUNCH(27, om_k_embed_1x8x32(tok, w, x));
+}
+
+void
+launch_rmsnorm_1x1x8(const om_real *x, const om_real *w, om_real *y, om_real *r)
+{
+	LAUNCH(28, om_k_rmsnorm_1x1x8(x, w, y, r));
+}
+
+void
+launch_linear_1x8x8(const om_real *x, const om_real *w, om_real *y)
+{
+	LAUNCH(29, om_k_linear_1x8x8(x, w, y));
+}
+
+void
+launch_rope_at_4x2x4(const om_real *x, const om_real *tab, const int32_t *pos, om_real *y)
+{
+	LAUNCH(30, om_k_rope_at_4x2x4(x, tab, pos, y));
+}
+
+void
+launch_attention_at_4x2x2x4x4(const om_real *q, const om_real *k, const om_real *v,
+    const int32_t *pos, om_real *o, om_real *kc, om_real *vc, om_real *ws)
+{
+	LAUNCH(31, om_k_attention_at_4x2x2x4x4(q, k, v, pos, o, kc, vc, ws));
+}
+
+void
+launch_add_1x8(const om_real *a, const om_real *b, om_real *y)
+{
+	LAUNCH(32, om_k_add_1x8(a, b, y));
+}
+
+void
+launch_linear_1x12x8(const om_real *x, const om_real *w, om_real *y)
+{
+	LAUNCH(33, om_k_linear_1x12x8(x, w, y));
+}
+
+void
+launch_glu_1x12x0(const om_real *g, const om_real *u, om_real *h)
+{
+	LAUNCH(34, om_k_glu_1x12x0(g, u, h));
+}
+
+void
+launch_linear_1x8x12(const om_real *x, const om_real *w, om_real *y)
+{
+	LAUNCH(35, om_k_linear_1x8x12(x, w, y));
+}
+
+void
+launch_logits_1x32x8(const om_real *x, const om_real *w, om_real *z)
+{
+	LAUNCH(36, om_k_logits_1x32x8(x, w, z));
 }

@@ -12,7 +12,7 @@
 
 typedef OM_REAL om_real;
 
-enum { OM_N_OPS = 27 };
+enum { OM_N_OPS = 37 };
 extern struct om_op om_ops[OM_N_OPS];
 
 void launch_rope_table_4x4x0(om_real *tab);
@@ -49,5 +49,16 @@ void launch_adamw_1152(const om_real *g, const double *ctl, om_real *w, om_real 
 void launch_adamw_136(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
 void launch_head_loss_4x8x32(const om_real *x, const om_real *w, const int32_t *label, om_real *lse,
     double *loss, om_real *ws);
+void launch_embed_1x8x32(const int32_t *tok, const om_real *w, om_real *x);
+void launch_rmsnorm_1x1x8(const om_real *x, const om_real *w, om_real *y, om_real *r);
+void launch_linear_1x8x8(const om_real *x, const om_real *w, om_real *y);
+void launch_rope_at_4x2x4(const om_real *x, const om_real *tab, const int32_t *pos, om_real *y);
+void launch_attention_at_4x2x2x4x4(const om_real *q, const om_real *k, const om_real *v,
+    const int32_t *pos, om_real *o, om_real *kc, om_real *vc, om_real *ws);
+void launch_add_1x8(const om_real *a, const om_real *b, om_real *y);
+void launch_linear_1x12x8(const om_real *x, const om_real *w, om_real *y);
+void launch_glu_1x12x0(const om_real *g, const om_real *u, om_real *h);
+void launch_linear_1x8x12(const om_real *x, const om_real *w, om_real *y);
+void launch_logits_1x32x8(const om_real *x, const om_real *w, om_real *z);
 
 #endif

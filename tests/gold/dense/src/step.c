@@ -94,7 +94,7 @@ dense_backward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm_bwd: d_mid fp32[4,8], +g_ffn_norm fp32[8], resolved.lua:12 */
 	launch_rmsnorm_bwd_4x1x8(ONE(dense_d_ffn_in_3), SAVED(dense_mid, slot, i),
 	    LAYER(dense_ffn_norm, i), SAVED(dense_ffn_in_rms, slot, i), ONE(dense_d_mid),
-	    LAYER(dense_g_ffn_norm, i), WORKSPACE(UINT64_C(27392)));
+	    LAYER(dense_g_ffn_norm, i), WORKSPACE(UINT64_C(27904)));
 	/* add: d_mid_2 fp32[4,8], resolved.lua:12 */
 	launch_add_4x8(DSTREAM, ONE(dense_d_mid), DSTREAM);
 	/* linear_dx: d_heads fp32[4,8], resolved.lua:16 */
@@ -105,7 +105,7 @@ dense_backward(unsigned char *arena, int slot, int layer, int i)
 	launch_attention_bwd_1x4x2x2x4x4(ONE(dense_d_heads), SAVED(dense_q_rot, slot, i),
 	    SAVED(dense_k_rot, slot, i), SAVED(dense_v, slot, i), SAVED(dense_heads, slot, i),
 	    SAVED(dense_heads_lse, slot, i), ONE(dense_d_q_rot), ONE(dense_d_k_rot), ONE(dense_d_v),
-	    WORKSPACE(UINT64_C(28416)));
+	    WORKSPACE(UINT64_C(28928)));
 	/* rope_bwd: d_k fp32[4,8], resolved.lua:22 */
 	launch_rope_bwd_1x4x2x4(ONE(dense_d_k_rot), ONE(init_rope_table), ONE(dense_d_k));
 	/* rope_bwd: d_q fp32[4,8], resolved.lua:22 */
@@ -132,7 +132,7 @@ dense_backward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm_bwd: d_x fp32[4,8], +g_attn_norm fp32[8], resolved.lua:12 */
 	launch_rmsnorm_bwd_4x1x8(ONE(dense_d_attn_in_5), STREAM(slot, layer),
 	    LAYER(dense_attn_norm, i), SAVED(dense_attn_in_rms, slot, i), ONE(dense_d_x),
-	    LAYER(dense_g_attn_norm, i), WORKSPACE(UINT64_C(27392)));
+	    LAYER(dense_g_attn_norm, i), WORKSPACE(UINT64_C(27904)));
 	/* add: d_x_2 fp32[4,8], resolved.lua:12 */
 	launch_add_4x8(DSTREAM, ONE(dense_d_x), DSTREAM);
 }
@@ -150,10 +150,10 @@ head_backward(unsigned char *arena, int slot)
 {
 	/* head_loss_grad: +loss fp64[2], d_in fp32[4,8], +g_w fp32[32,8], resolved.lua:26 */
 	launch_head_loss_grad_4x8x32(SAVED(head_in, slot, 0), ONE(head_w), ONE(embed_labels),
-	    ONE(head_loss), DSTREAM, ONE(head_g_w), WORKSPACE(UINT64_C(27392)));
+	    ONE(head_loss), DSTREAM, ONE(head_g_w), WORKSPACE(UINT64_C(27904)));
 	/* rmsnorm_bwd: d_x fp32[4,8], +g_norm fp32[8], resolved.lua:12 */
 	launch_rmsnorm_bwd_4x1x8(DSTREAM, STREAM(slot, OM_N_LAYERS), ONE(head_norm),
-	    SAVED(head_in_rms, slot, 0), DSTREAM, ONE(head_g_norm), WORKSPACE(UINT64_C(27392)));
+	    SAVED(head_in_rms, slot, 0), DSTREAM, ONE(head_g_norm), WORKSPACE(UINT64_C(27904)));
 }
 
 static void
@@ -164,7 +164,70 @@ eval_forward(unsigned char *arena, int slot)
 	    ONE(eval_in_rms));
 	/* head_loss: logits_lse fp32[4], +loss fp64[2], resolved.lua:26 */
 	launch_head_loss_4x8x32(ONE(eval_in), ONE(head_w), ONE(embed_labels), ONE(eval_logits_lse),
-	    ONE(head_loss), WORKSPACE(UINT64_C(27392)));
+	    ONE(head_loss), WORKSPACE(UINT64_C(27904)));
+}
+
+static void
+decode_embed_forward(unsigned char *arena, int slot)
+{
+	/* embed: x0 fp32[1,8], resolved.lua:8 */
+	launch_embed_1x8x32(ONE(decode_embed_token), ONE(embed_tokens_w), STREAM(slot, 0));
+}
+
+static void
+decode_dense_forward(unsigned char *arena, int slot, int layer, int i)
+{
+	/* rmsnorm: attn_in fp32[1,8], attn_in_rms fp32[1], resolved.lua:12 */
+	launch_rmsnorm_1x1x8(STREAM(slot, layer), LAYER(dense_attn_norm, i),
+	    ONE(decode_dense_attn_in), ONE(decode_dense_attn_in_rms));
+	/* linear: q fp32[1,8], resolved.lua:16 */
+	launch_linear_1x8x8(ONE(decode_dense_attn_in), LAYER(dense_q_proj, i), ONE(decode_dense_q));
+	/* linear: k fp32[1,8], resolved.lua:16 */
+	launch_linear_1x8x8(ONE(decode_dense_attn_in), LAYER(dense_k_proj, i), ONE(decode_dense_k));
+	/* linear: v fp32[1,8], resolved.lua:16 */
+	launch_linear_1x8x8(ONE(decode_dense_attn_in), LAYER(dense_v_proj, i), ONE(decode_dense_v));
+	/* rope_at: q_rot fp32[1,8], resolved.lua:22 */
+	launch_rope_at_4x2x4(ONE(decode_dense_q), ONE(init_rope_table), ONE(decode_embed_position),
+	    ONE(decode_dense_q_rot));
+	/* rope_at: k_rot fp32[1,8], resolved.lua:22 */
+	launch_rope_at_4x2x4(ONE(decode_dense_k), ONE(init_rope_table), ONE(decode_embed_position),
+	    ONE(decode_dense_k_rot));
+	/* attention_at: heads fp32[1,8], +keys fp32[4,8], +values fp32[4,8], resolved.lua:16 */
+	launch_attention_at_4x2x2x4x4(ONE(decode_dense_q_rot), ONE(decode_dense_k_rot),
+	    ONE(decode_dense_v), ONE(decode_embed_position), ONE(decode_dense_heads),
+	    SAVED(decode_dense_keys, slot, i), SAVED(decode_dense_values, slot, i),
+	    WORKSPACE(UINT64_C(28928)));
+	/* linear: attn fp32[1,8], resolved.lua:16 */
+	launch_linear_1x8x8(ONE(decode_dense_heads), LAYER(dense_o_proj, i),
+	    STREAM(slot, layer + 1));
+	/* add: mid fp32[1,8], resolved.lua:15 */
+	launch_add_1x8(STREAM(slot, layer), STREAM(slot, layer + 1), STREAM(slot, layer + 1));
+	/* rmsnorm: ffn_in fp32[1,8], ffn_in_rms fp32[1], resolved.lua:12 */
+	launch_rmsnorm_1x1x8(STREAM(slot, layer + 1), LAYER(dense_ffn_norm, i),
+	    ONE(decode_dense_ffn_in), ONE(decode_dense_ffn_in_rms));
+	/* linear: gate fp32[1,12], resolved.lua:24 */
+	launch_linear_1x12x8(ONE(decode_dense_ffn_in), LAYER(dense_gate_proj, i),
+	    ONE(decode_dense_gate));
+	/* linear: up fp32[1,12], resolved.lua:24 */
+	launch_linear_1x12x8(ONE(decode_dense_ffn_in), LAYER(dense_up_proj, i),
+	    ONE(decode_dense_up));
+	/* glu: hidden fp32[1,12], resolved.lua:24 */
+	launch_glu_1x12x0(ONE(decode_dense_gate), ONE(decode_dense_up), ONE(decode_dense_hidden));
+	/* linear: out fp32[1,8], resolved.lua:24 */
+	launch_linear_1x8x12(ONE(decode_dense_hidden), LAYER(dense_down_proj, i),
+	    ONE(decode_dense_out));
+	/* add: y fp32[1,8], resolved.lua:24 */
+	launch_add_1x8(STREAM(slot, layer + 1), ONE(decode_dense_out), STREAM(slot, layer + 1));
+}
+
+static void
+decode_head_forward(unsigned char *arena, int slot)
+{
+	/* rmsnorm: in fp32[1,8], in_rms fp32[1], resolved.lua:12 */
+	launch_rmsnorm_1x1x8(STREAM(slot, OM_N_LAYERS), ONE(head_norm), ONE(decode_head_in),
+	    ONE(decode_head_in_rms));
+	/* logits: logits fp32[1,32], resolved.lua:26 */
+	launch_logits_1x32x8(ONE(decode_head_in), ONE(head_w), ONE(decode_head_logits));
 }
 
 /* constant tables, once */
@@ -224,4 +287,13 @@ om_evaluate(unsigned char *arena, int slot)
 	for (int layer = 0; layer < 1; layer++)
 		dense_forward(arena, slot, layer, layer);
 	eval_forward(arena, slot);
+}
+
+void
+om_decode(unsigned char *arena, int slot)
+{
+	decode_embed_forward(arena, slot);
+	for (int layer = 0; layer < 1; layer++)
+		decode_dense_forward(arena, slot, layer, layer);
+	decode_head_forward(arena, slot);
 }

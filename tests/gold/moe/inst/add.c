@@ -9,3 +9,5 @@
 OM_ADD(om_k_add_8x8, 8, 8)
 /* moe: called for 3 layers or ends */
 OM_ADD(om_k_add_16x8, 16, 8)
+/* decode_moe: called for 6 layers or ends */
+OM_ADD(om_k_add_1x8, 1, 8)

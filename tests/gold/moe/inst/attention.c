@@ -9,3 +9,5 @@
 OM_ATTENTION(om_k_attention_2x4x2x2x4x4, 2, 4, 2, 2, 4, 4, 0.5)
 /* moe: called for 3 layers or ends */
 OM_ATTENTION_BWD(om_k_attention_bwd_2x4x2x2x4x4, 2, 4, 2, 2, 4, 4, 0.5)
+/* decode_moe: called for 3 layers or ends */
+OM_ATTENTION_AT(om_k_attention_at_4x2x2x4x4, 4, 2, 2, 4, 4, 0.5)

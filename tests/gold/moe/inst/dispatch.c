@@ -9,3 +9,7 @@
 OM_DISPATCH(om_k_dispatch_8x2x8, 8, 2, 8)
 /* moe: called for 6 layers or ends */
 OM_COMBINE(om_k_combine_8x2x8, 8, 2, 8)
+/* decode_moe: called for 3 layers or ends */
+OM_DISPATCH(om_k_dispatch_1x2x8, 1, 2, 8)
+/* decode_moe: called for 3 layers or ends */
+OM_COMBINE(om_k_combine_1x2x8, 1, 2, 8)

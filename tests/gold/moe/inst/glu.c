@@ -9,3 +9,5 @@
 OM_GLU_ROUTED(om_k_glu_routed_8x2x6x0, 8, 2, 6, 0)
 /* moe: called for 3 layers or ends */
 OM_GLU_ROUTED_BWD(om_k_glu_routed_bwd_8x2x6x0, 8, 2, 6, 0)
+/* decode_moe: called for 3 layers or ends */
+OM_GLU_ROUTED(om_k_glu_routed_1x2x6x0, 1, 2, 6, 0)

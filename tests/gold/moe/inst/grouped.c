@@ -17,3 +17,7 @@ OM_GROUPED_DW(om_k_grouped_dw_16x4x8x6, 16, 4, 8, 6)
 OM_GROUPED_DX(om_k_grouped_dx_16x4x6x8, 16, 4, 6, 8)
 /* moe: called for 6 layers or ends */
 OM_GROUPED_DW(om_k_grouped_dw_16x4x6x8, 16, 4, 6, 8)
+/* decode_moe: called for 6 layers or ends */
+OM_GROUPED(om_k_grouped_2x4x6x8, 2, 4, 6, 8)
+/* decode_moe: called for 3 layers or ends */
+OM_GROUPED(om_k_grouped_2x4x8x6, 2, 4, 8, 6)

@@ -17,3 +17,9 @@ OM_LINEAR_DW(om_k_gate_dw_8x4x8, 8, 4, 8)
 OM_LINEAR_DX(om_k_linear_dx_8x8x8, 8, 8, 8)
 /* moe: called for 12 layers or ends */
 OM_LINEAR_DW(om_k_linear_dw_8x8x8, 8, 8, 8)
+/* decode_moe: called for 12 layers or ends */
+OM_LINEAR(om_k_linear_1x8x8, 1, 8, 8)
+/* decode_moe: called for 3 layers or ends */
+OM_LINEAR(om_k_gate_1x4x8, 1, 4, 8)
+/* decode_head: called for 1 layer or end */
+OM_LINEAR(om_k_logits_1x32x8, 1, 32, 8)

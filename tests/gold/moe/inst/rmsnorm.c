@@ -9,3 +9,5 @@
 OM_RMSNORM(om_k_rmsnorm_8x1x8, 8, 1, 8, 1e-05)
 /* moe, head: called for 13 layers or ends */
 OM_RMSNORM_BWD(om_k_rmsnorm_bwd_8x1x8, 8, 1, 8, 16)
+/* decode_moe, decode_head: called for 13 layers or ends */
+OM_RMSNORM(om_k_rmsnorm_1x1x8, 1, 1, 8, 1e-05)

@@ -11,3 +11,7 @@ OM_ROUTE(om_k_route_8x4x2x0x0x1x1x1, 8, 4, 2, 0, 0, 1, 1, 1, 1.0)
 OM_ROUTE_MAP(om_k_route_map_8x4x2x1, 8, 4, 2, 1)
 /* moe: called for 3 layers or ends */
 OM_ROUTE_BWD(om_k_route_bwd_8x4x2x0x0x1x1x1, 8, 4, 2, 0, 0, 1, 1, 1, 1.0, 0.005, 0.0005)
+/* decode_moe: called for 3 layers or ends */
+OM_ROUTE(om_k_route_1x4x2x0x0x1x1x1, 1, 4, 2, 0, 0, 1, 1, 1, 1.0)
+/* decode_moe: called for 3 layers or ends */
+OM_ROUTE_MAP(om_k_route_map_1x4x2x1, 1, 4, 2, 1)

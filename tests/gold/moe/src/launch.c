@@ -89,6 +89,40 @@ double om_k_adamw_96_check(uint64_t seed);
 void om_k_head_loss_8x8x32(const om_real *x, const om_real *w, const int32_t *label, om_real *lse,
     double *loss, om_real *ws);
 double om_k_head_loss_8x8x32_check(uint64_t seed);
+void om_k_embed_1x8x32(const int32_t *tok, const om_real *w, om_real *x);
+double om_k_embed_1x8x32_check(uint64_t seed);
+void om_k_rmsnorm_1x1x8(const om_real *x, const om_real *w, om_real *y, om_real *r);
+double om_k_rmsnorm_1x1x8_check(uint64_t seed);
+void om_k_linear_1x8x8(const om_real *x, const om_real *w, om_real *y);
+double om_k_linear_1x8x8_check(uint64_t seed);
+void om_k_rope_at_4x2x4(const om_real *x, const om_real *tab, const int32_t *pos, om_real *y);
+double om_k_rope_at_4x2x4_check(uint64_t seed);
+void om_k_attention_at_4x2x2x4x4(const om_real *q, const om_real *k, const om_real *v,
+    const int32_t *pos, om_real *o, om_real *kc, om_real *vc, om_real *ws);
+double om_k_attention_at_4x2x2x4x4_check(uint64_t seed);
+void om_k_add_1x8(const om_real *a, const om_real *b, om_real *y);
+double om_k_add_1x8_check(uint64_t seed);
+void om_k_gate_1x4x8(const om_real *x, const om_real *w, om_real *z);
+double om_k_gate_1x4x8_check(uint64_t seed);
+void om_k_route_1x4x2x0x0x1x1x1(const om_real *z, om_real *p, int32_t *idx, om_real *prob,
+    om_real *lse, int32_t *cnt, int64_t *load, double *aux);
+double om_k_route_1x4x2x0x0x1x1x1_check(uint64_t seed);
+void om_k_route_map_1x4x2x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
+    int32_t *off);
+double om_k_route_map_1x4x2x1_check(uint64_t seed);
+void om_k_dispatch_1x2x8(const om_real *x, const int32_t *row, const int32_t *src, om_real *xr);
+double om_k_dispatch_1x2x8_check(uint64_t seed);
+void om_k_grouped_2x4x6x8(const om_real *x, const om_real *w, const int32_t *off, om_real *y);
+double om_k_grouped_2x4x6x8_check(uint64_t seed);
+void om_k_glu_routed_1x2x6x0(const om_real *g, const om_real *u, const om_real *p,
+    const int32_t *src, om_real *h);
+double om_k_glu_routed_1x2x6x0_check(uint64_t seed);
+void om_k_grouped_2x4x8x6(const om_real *x, const om_real *w, const int32_t *off, om_real *y);
+double om_k_grouped_2x4x8x6_check(uint64_t seed);
+void om_k_combine_1x2x8(const om_real *y, const int32_t *row, const int32_t *src, om_real *x);
+double om_k_combine_1x2x8_check(uint64_t seed);
+void om_k_logits_1x32x8(const om_real *x, const om_real *w, om_real *z);
+double om_k_logits_1x32x8_check(uint64_t seed);
 
 struct om_op om_ops[OM_N_OPS] = {
 	{ .name = "rope_table_4x4x0", .flops = 0.0, .bytes = 64.0,
@@ -165,6 +199,36 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .tolerance = OM_TOLERANCE },
 	{ .name = "head_loss_8x8x32", .flops = 4096.0, .bytes = 1376.0,
 	    .check = om_k_head_loss_8x8x32_check, .tolerance = OM_TOLERANCE },
+	{ .name = "embed_1x8x32", .flops = 0.0, .bytes = 1060.0, .check = om_k_embed_1x8x32_check,
+	    .tolerance = OM_TOLERANCE },
+	{ .name = "rmsnorm_1x1x8", .flops = 0.0, .bytes = 100.0, .check = om_k_rmsnorm_1x1x8_check,
+	    .tolerance = OM_TOLERANCE },
+	{ .name = "linear_1x8x8", .flops = 128.0, .bytes = 320.0, .check = om_k_linear_1x8x8_check,
+	    .tolerance = OM_TOLERANCE },
+	{ .name = "rope_at_4x2x4", .flops = 0.0, .bytes = 132.0, .check = om_k_rope_at_4x2x4_check,
+	    .tolerance = OM_TOLERANCE },
+	{ .name = "attention_at_4x2x2x4x4", .flops = 128.0, .bytes = 644.0,
+	    .check = om_k_attention_at_4x2x2x4x4_check, .tolerance = OM_TOLERANCE },
+	{ .name = "add_1x8", .flops = 0.0, .bytes = 96.0, .check = om_k_add_1x8_check,
+	    .tolerance = OM_TOLERANCE },
+	{ .name = "gate_1x4x8", .flops = 64.0, .bytes = 176.0, .check = om_k_gate_1x4x8_check,
+	    .tolerance = OM_TOLERANCE },
+	{ .name = "route_1x4x2x0x0x1x1x1", .flops = 0.0, .bytes = 164.0,
+	    .check = om_k_route_1x4x2x0x0x1x1x1_check, .tolerance = OM_TOLERANCE },
+	{ .name = "route_map_1x4x2x1", .flops = 0.0, .bytes = 60.0,
+	    .check = om_k_route_map_1x4x2x1_check, .tolerance = OM_TOLERANCE },
+	{ .name = "dispatch_1x2x8", .flops = 0.0, .bytes = 112.0,
+	    .check = om_k_dispatch_1x2x8_check, .tolerance = OM_TOLERANCE },
+	{ .name = "grouped_2x4x6x8", .flops = 192.0, .bytes = 900.0,
+	    .check = om_k_grouped_2x4x6x8_check, .tolerance = OM_TOLERANCE },
+	{ .name = "glu_routed_1x2x6x0", .flops = 0.0, .bytes = 160.0,
+	    .check = om_k_glu_routed_1x2x6x0_check, .tolerance = OM_TOLERANCE },
+	{ .name = "grouped_2x4x8x6", .flops = 192.0, .bytes = 900.0,
+	    .check = om_k_grouped_2x4x8x6_check, .tolerance = OM_TOLERANCE },
+	{ .name = "combine_1x2x8", .flops = 0.0, .bytes = 112.0, .check = om_k_combine_1x2x8_check,
+	    .tolerance = OM_TOLERANCE },
+	{ .name = "logits_1x32x8", .flops = 512.0, .bytes = 1184.0,
+	    .check = om_k_logits_1x32x8_check, .tolerance = OM_TOLERANCE },
 };
 
 #define LAUNCH(op, call) \
@@ -407,4 +471,98 @@ launch_head_loss_8x8x32(const om_real *x, const om_real *w, const int32_t *label
     double *loss, om_real *ws)
 {
 	LAUNCH(36, om_k_head_loss_8x8x32(x, w, label, lse, loss, ws));
+}
+
+void
+launch_embed_1x8x32(const int32_t *tok, const om_real *w, om_real *x)
+{
+	LAUNCH(37, om_k_embed_1x8x32(tok, w, x));
+}
+
+void
+launch_rmsnorm_1x1x8(const om_real *x, const om_real *w, om_real *y, om_real *r)
+{
+	LAUNCH(38, om_k_rmsnorm_1x1x8(x, w, y, r));
+}
+
+void
+launch_linear_1x8x8(const om_real *x, const om_real *w, om_real *y)
+{
+	LAUNCH(39, om_k_linear_1x8x8(x, w, y));
+}
+
+void
+launch_rope_at_4x2x4(const om_real *x, const om_real *tab, const int32_t *pos, om_real *y)
+{
+	LAUNCH(40, om_k_rope_at_4x2x4(x, tab, pos, y));
+}
+
+void
+launch_attention_at_4x2x2x4x4(const om_real *q, const om_real *k, const om_real *v,
+    const int32_t *pos, om_real *o, om_real *kc, om_real *vc, om_real *ws)
+{
+	LAUNCH(41, om_k_attention_at_4x2x2x4x4(q, k, v, pos, o, kc, vc, ws));
+}
+
+void
+launch_add_1x8(const om_real *a, const om_real *b, om_real *y)
+{
+	LAUNCH(42, om_k_add_1x8(a, b, y));
+}
+
+void
+launch_gate_1x4x8(const om_real *x, const om_real *w, om_real *z)
+{
+	LAUNCH(43, om_k_gate_1x4x8(x, w, z));
+}
+
+void
+launch_route_1x4x2x0x0x1x1x1(const om_real *z, om_real *p, int32_t *idx, om_real *prob,
+    om_real *lse, int32_t *cnt, int64_t *load, double *aux)
+{
+	LAUNCH(44, om_k_route_1x4x2x0x0x1x1x1(z, p, idx, prob, lse, cnt, load, aux));
+}
+
+void
+launch_route_map_1x4x2x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
+    int32_t *off)
+{
+	LAUNCH(45, om_k_route_map_1x4x2x1(idx, cnt, row, src, off));
+}
+
+void
+launch_dispatch_1x2x8(const om_real *x, const int32_t *row, const int32_t *src, om_real *xr)
+{
+	LAUNCH(46, om_k_dispatch_1x2x8(x, row, src, xr));
+}
+
+void
+launch_grouped_2x4x6x8(const om_real *x, const om_real *w, const int32_t *off, om_real *y)
+{
+	LAUNCH(47, om_k_grouped_2x4x6x8(x, w, off, y));
+}
+
+void
+launch_glu_routed_1x2x6x0(const om_real *g, const om_real *u, const om_real *p, const int32_t *src,
+    om_real *h)
+{
+	LAUNCH(48, om_k_glu_routed_1x2x6x0(g, u, p, src, h));
+}
+
+void
+launch_grouped_2x4x8x6(const om_real *x, const om_real *w, const int32_t *off, om_real *y)
+{
+	LAUNCH(49, om_k_grouped_2x4x8x6(x, w, off, y));
+}
+
+void
+launch_combine_1x2x8(const om_real *y, const int32_t *row, const int32_t *src, om_real *x)
+{
+	LAUNCH(50, om_k_combine_1x2x8(y, row, src, x));
+}
+
+void
+launch_logits_1x32x8(const om_real *x, const om_real *w, om_real *z)
+{
+	LAUNCH(51, om_k_logits_1x32x8(x, w, z));
 }

@@ -12,7 +12,7 @@
 
 typedef OM_REAL om_real;
 
-enum { OM_N_OPS = 37 };
+enum { OM_N_OPS = 52 };
 extern struct om_op om_ops[OM_N_OPS];
 
 void launch_rope_table_4x4x0(om_real *tab);
@@ -67,5 +67,24 @@ void launch_adamw_264(const om_real *g, const double *ctl, om_real *w, om_real *
 void launch_adamw_96(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
 void launch_head_loss_8x8x32(const om_real *x, const om_real *w, const int32_t *label, om_real *lse,
     double *loss, om_real *ws);
+void launch_embed_1x8x32(const int32_t *tok, const om_real *w, om_real *x);
+void launch_rmsnorm_1x1x8(const om_real *x, const om_real *w, om_real *y, om_real *r);
+void launch_linear_1x8x8(const om_real *x, const om_real *w, om_real *y);
+void launch_rope_at_4x2x4(const om_real *x, const om_real *tab, const int32_t *pos, om_real *y);
+void launch_attention_at_4x2x2x4x4(const om_real *q, const om_real *k, const om_real *v,
+    const int32_t *pos, om_real *o, om_real *kc, om_real *vc, om_real *ws);
+void launch_add_1x8(const om_real *a, const om_real *b, om_real *y);
+void launch_gate_1x4x8(const om_real *x, const om_real *w, om_real *z);
+void launch_route_1x4x2x0x0x1x1x1(const om_real *z, om_real *p, int32_t *idx, om_real *prob,
+    om_real *lse, int32_t *cnt, int64_t *load, double *aux);
+void launch_route_map_1x4x2x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
+    int32_t *off);
+void launch_dispatch_1x2x8(const om_real *x, const int32_t *row, const int32_t *src, om_real *xr);
+void launch_grouped_2x4x6x8(const om_real *x, const om_real *w, const int32_t *off, om_real *y);
+void launch_glu_routed_1x2x6x0(const om_real *g, const om_real *u, const om_real *p,
+    const int32_t *src, om_real *h);
+void launch_grouped_2x4x8x6(const om_real *x, const om_real *w, const int32_t *off, om_real *y);
+void launch_combine_1x2x8(const om_real *y, const int32_t *row, const int32_t *src, om_real *x);
+void launch_logits_1x32x8(const om_real *x, const om_real *w, om_real *z);
 
 #endif

@@ -138,7 +138,7 @@ moe_backward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm_bwd: d_mid fp32[8,8], +g_ffn_norm fp32[8], resolved.lua:12 */
 	launch_rmsnorm_bwd_8x1x8(ONE(moe_d_ffn_in_3), SAVED(moe_mid, slot, i),
 	    LAYER(moe_ffn_norm, i), SAVED(moe_ffn_in_rms, slot, i), ONE(moe_d_mid),
-	    LAYER(moe_g_ffn_norm, i), WORKSPACE(UINT64_C(82688)));
+	    LAYER(moe_g_ffn_norm, i), WORKSPACE(UINT64_C(83200)));
 	/* add: d_mid_2 fp32[8,8], resolved.lua:12 */
 	launch_add_8x8(DSTREAM, ONE(moe_d_mid), DSTREAM);
 	/* linear_dx: d_heads fp32[8,8], resolved.lua:16 */
@@ -149,7 +149,7 @@ moe_backward(unsigned char *arena, int slot, int layer, int i)
 	launch_attention_bwd_2x4x2x2x4x4(ONE(moe_d_heads), SAVED(moe_q_rot, slot, i),
 	    SAVED(moe_k_rot, slot, i), SAVED(moe_v, slot, i), SAVED(moe_heads, slot, i),
 	    SAVED(moe_heads_lse, slot, i), ONE(moe_d_q_rot), ONE(moe_d_k_rot), ONE(moe_d_v),
-	    WORKSPACE(UINT64_C(83712)));
+	    WORKSPACE(UINT64_C(84224)));
 	/* rope_bwd: d_k_normed fp32[8,8], resolved.lua:22 */
 	launch_rope_bwd_2x4x2x4(ONE(moe_d_k_rot), ONE(init_rope_table), ONE(moe_d_k_normed));
 	/* rope_bwd: d_q_normed fp32[8,8], resolved.lua:22 */
@@ -161,7 +161,7 @@ moe_backward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm_bwd: d_k_raw fp32[8,8], +g_k_norm fp32[8], resolved.lua:19 */
 	launch_rmsnorm_bwd_8x1x8(ONE(moe_d_k_normed), SAVED(moe_k_raw, slot, i),
 	    LAYER(moe_k_norm, i), SAVED(moe_k_normed_rms, slot, i), ONE(moe_d_k_raw),
-	    LAYER(moe_g_k_norm, i), WORKSPACE(UINT64_C(82688)));
+	    LAYER(moe_g_k_norm, i), WORKSPACE(UINT64_C(83200)));
 	/* linear_dx: d_attn_in_2 fp32[8,8], resolved.lua:16 */
 	launch_linear_dx_8x8x8(ONE(moe_d_k_raw), LAYER(moe_k_proj, i), ONE(moe_d_attn_in_2));
 	/* add: d_attn_in_3 fp32[8,8], resolved.lua:16 */
@@ -172,7 +172,7 @@ moe_backward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm_bwd: d_q_raw fp32[8,8], +g_q_norm fp32[8], resolved.lua:19 */
 	launch_rmsnorm_bwd_8x1x8(ONE(moe_d_q_normed), SAVED(moe_q_raw, slot, i),
 	    LAYER(moe_q_norm, i), SAVED(moe_q_normed_rms, slot, i), ONE(moe_d_q_raw),
-	    LAYER(moe_g_q_norm, i), WORKSPACE(UINT64_C(82688)));
+	    LAYER(moe_g_q_norm, i), WORKSPACE(UINT64_C(83200)));
 	/* linear_dx: d_attn_in_4 fp32[8,8], resolved.lua:16 */
 	launch_linear_dx_8x8x8(ONE(moe_d_q_raw), LAYER(moe_q_proj, i), ONE(moe_d_attn_in_4));
 	/* add: d_attn_in_5 fp32[8,8], resolved.lua:16 */
@@ -183,7 +183,7 @@ moe_backward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm_bwd: d_x fp32[8,8], +g_attn_norm fp32[8], resolved.lua:12 */
 	launch_rmsnorm_bwd_8x1x8(ONE(moe_d_attn_in_5), STREAM(slot, layer), LAYER(moe_attn_norm, i),
 	    SAVED(moe_attn_in_rms, slot, i), ONE(moe_d_x), LAYER(moe_g_attn_norm, i),
-	    WORKSPACE(UINT64_C(82688)));
+	    WORKSPACE(UINT64_C(83200)));
 	/* add: d_x_2 fp32[8,8], resolved.lua:12 */
 	launch_add_8x8(DSTREAM, ONE(moe_d_x), DSTREAM);
 }
@@ -201,10 +201,10 @@ head_backward(unsigned char *arena, int slot)
 {
 	/* head_loss_grad: +loss fp64[2], d_in fp32[8,8], +g_w fp32[32,8], resolved.lua:42 */
 	launch_head_loss_grad_8x8x32(SAVED(head_in, slot, 0), ONE(head_w), ONE(embed_labels),
-	    ONE(head_loss), DSTREAM, ONE(head_g_w), WORKSPACE(UINT64_C(82688)));
+	    ONE(head_loss), DSTREAM, ONE(head_g_w), WORKSPACE(UINT64_C(83200)));
 	/* rmsnorm_bwd: d_x fp32[8,8], +g_norm fp32[8], resolved.lua:12 */
 	launch_rmsnorm_bwd_8x1x8(DSTREAM, STREAM(slot, OM_N_LAYERS), ONE(head_norm),
-	    SAVED(head_in_rms, slot, 0), DSTREAM, ONE(head_g_norm), WORKSPACE(UINT64_C(82688)));
+	    SAVED(head_in_rms, slot, 0), DSTREAM, ONE(head_g_norm), WORKSPACE(UINT64_C(83200)));
 }
 
 static void
@@ -215,7 +215,92 @@ eval_forward(unsigned char *arena, int slot)
 	    ONE(eval_in_rms));
 	/* head_loss: logits_lse fp32[8], +loss fp64[2], resolved.lua:42 */
 	launch_head_loss_8x8x32(ONE(eval_in), ONE(head_w), ONE(embed_labels), ONE(eval_logits_lse),
-	    ONE(head_loss), WORKSPACE(UINT64_C(82688)));
+	    ONE(head_loss), WORKSPACE(UINT64_C(83200)));
+}
+
+static void
+decode_embed_forward(unsigned char *arena, int slot)
+{
+	/* embed: x0 fp32[1,8], resolved.lua:8 */
+	launch_embed_1x8x32(ONE(decode_embed_token), ONE(embed_tokens_w), STREAM(slot, 0));
+}
+
+static void
+decode_moe_forward(unsigned char *arena, int slot, int layer, int i)
+{
+	/* rmsnorm: attn_in fp32[1,8], attn_in_rms fp32[1], resolved.lua:12 */
+	launch_rmsnorm_1x1x8(STREAM(slot, layer), LAYER(moe_attn_norm, i), ONE(decode_moe_attn_in),
+	    ONE(decode_moe_attn_in_rms));
+	/* linear: q_raw fp32[1,8], resolved.lua:16 */
+	launch_linear_1x8x8(ONE(decode_moe_attn_in), LAYER(moe_q_proj, i), ONE(decode_moe_q_raw));
+	/* rmsnorm: q_normed fp32[1,8], q_normed_rms fp32[1], resolved.lua:19 */
+	launch_rmsnorm_1x1x8(ONE(decode_moe_q_raw), LAYER(moe_q_norm, i), ONE(decode_moe_q_normed),
+	    ONE(decode_moe_q_normed_rms));
+	/* linear: k_raw fp32[1,8], resolved.lua:16 */
+	launch_linear_1x8x8(ONE(decode_moe_attn_in), LAYER(moe_k_proj, i), ONE(decode_moe_k_raw));
+	/* rmsnorm: k_normed fp32[1,8], k_normed_rms fp32[1], resolved.lua:19 */
+	launch_rmsnorm_1x1x8(ONE(decode_moe_k_raw), LAYER(moe_k_norm, i), ONE(decode_moe_k_normed),
+	    ONE(decode_moe_k_normed_rms));
+	/* linear: v fp32[1,8], resolved.lua:16 */
+	launch_linear_1x8x8(ONE(decode_moe_attn_in), LAYER(moe_v_proj, i), ONE(decode_moe_v));
+	/* rope_at: q_rot fp32[1,8], resolved.lua:22 */
+	launch_rope_at_4x2x4(ONE(decode_moe_q_normed), ONE(init_rope_table),
+	    ONE(decode_embed_position), ONE(decode_moe_q_rot));
+	/* rope_at: k_rot fp32[1,8], resolved.lua:22 */
+	launch_rope_at_4x2x4(ONE(decode_moe_k_normed), ONE(init_rope_table),
+	    ONE(decode_embed_position), ONE(decode_moe_k_rot));
+	/* attention_at: heads fp32[1,8], +keys fp32[4,8], +values fp32[4,8], resolved.lua:16 */
+	launch_attention_at_4x2x2x4x4(ONE(decode_moe_q_rot), ONE(decode_moe_k_rot),
+	    ONE(decode_moe_v), ONE(decode_embed_position), ONE(decode_moe_heads),
+	    SAVED(decode_moe_keys, slot, i), SAVED(decode_moe_values, slot, i),
+	    WORKSPACE(UINT64_C(84224)));
+	/* linear: attn fp32[1,8], resolved.lua:16 */
+	launch_linear_1x8x8(ONE(decode_moe_heads), LAYER(moe_o_proj, i), STREAM(slot, layer + 1));
+	/* add: mid fp32[1,8], resolved.lua:15 */
+	launch_add_1x8(STREAM(slot, layer), STREAM(slot, layer + 1), STREAM(slot, layer + 1));
+	/* rmsnorm: ffn_in fp32[1,8], ffn_in_rms fp32[1], resolved.lua:12 */
+	launch_rmsnorm_1x1x8(STREAM(slot, layer + 1), LAYER(moe_ffn_norm, i),
+	    ONE(decode_moe_ffn_in), ONE(decode_moe_ffn_in_rms));
+	/* gate: scores fp32[1,4], resolved.lua:31 */
+	launch_gate_1x4x8(ONE(decode_moe_ffn_in), LAYER(moe_router, i), ONE(decode_moe_scores));
+	/* route: weights fp32[1,2], chosen int32[1,2], probs fp32[1,4], scores_lse fp32[1],
+	 * counts int32[1,4], +load int64[4], +aux fp64[2], resolved.lua:31 */
+	launch_route_1x4x2x0x0x1x1x1(ONE(decode_moe_scores), ONE(decode_moe_weights),
+	    ONE(decode_moe_chosen), ONE(decode_moe_probs), ONE(decode_moe_scores_lse),
+	    ONE(decode_moe_counts), LAYER(moe_load, i), LAYER(moe_aux, i));
+	/* route_map: row int32[1,2], src int32[2], offsets int32[5], resolved.lua:25 */
+	launch_route_map_1x4x2x1(ONE(decode_moe_chosen), ONE(decode_moe_counts),
+	    ONE(decode_moe_row), ONE(decode_moe_src), ONE(decode_moe_offsets));
+	/* dispatch: routed fp32[2,8], resolved.lua:25 */
+	launch_dispatch_1x2x8(ONE(decode_moe_ffn_in), ONE(decode_moe_row), ONE(decode_moe_src),
+	    ONE(decode_moe_routed));
+	/* grouped: gate fp32[2,6], resolved.lua:27 */
+	launch_grouped_2x4x6x8(ONE(decode_moe_routed), LAYER(moe_gate_proj, i),
+	    ONE(decode_moe_offsets), ONE(decode_moe_gate));
+	/* grouped: up fp32[2,6], resolved.lua:27 */
+	launch_grouped_2x4x6x8(ONE(decode_moe_routed), LAYER(moe_up_proj, i),
+	    ONE(decode_moe_offsets), ONE(decode_moe_up));
+	/* glu_routed: hidden fp32[2,6], resolved.lua:27 */
+	launch_glu_routed_1x2x6x0(ONE(decode_moe_gate), ONE(decode_moe_up), ONE(decode_moe_weights),
+	    ONE(decode_moe_src), ONE(decode_moe_hidden));
+	/* grouped: rows fp32[2,8], resolved.lua:27 */
+	launch_grouped_2x4x8x6(ONE(decode_moe_hidden), LAYER(moe_down_proj, i),
+	    ONE(decode_moe_offsets), ONE(decode_moe_rows));
+	/* combine: out fp32[1,8], resolved.lua:27 */
+	launch_combine_1x2x8(ONE(decode_moe_rows), ONE(decode_moe_row), ONE(decode_moe_src),
+	    ONE(decode_moe_out));
+	/* add: y fp32[1,8], resolved.lua:24 */
+	launch_add_1x8(STREAM(slot, layer + 1), ONE(decode_moe_out), STREAM(slot, layer + 1));
+}
+
+static void
+decode_head_forward(unsigned char *arena, int slot)
+{
+	/* rmsnorm: in fp32[1,8], in_rms fp32[1], resolved.lua:12 */
+	launch_rmsnorm_1x1x8(STREAM(slot, OM_N_LAYERS), ONE(head_norm), ONE(decode_head_in),
+	    ONE(decode_head_in_rms));
+	/* logits: logits fp32[1,32], resolved.lua:42 */
+	launch_logits_1x32x8(ONE(decode_head_in), ONE(head_w), ONE(decode_head_logits));
 }
 
 /* constant tables, once */
@@ -278,4 +363,13 @@ om_evaluate(unsigned char *arena, int slot)
 	for (int layer = 0; layer < 3; layer++)
 		moe_forward(arena, slot, layer, layer);
 	eval_forward(arena, slot);
+}
+
+void
+om_decode(unsigned char *arena, int slot)
+{
+	decode_embed_forward(arena, slot);
+	for (int layer = 0; layer < 3; layer++)
+		decode_moe_forward(arena, slot, layer, layer);
+	decode_head_forward(arena, slot);
 }

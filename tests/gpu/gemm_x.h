@@ -1,0 +1,848 @@
+/*
+ * The matrix product under linear, grouped and the head: C = A B^T for Hopper, bf16 operands and
+ * fp32 sums.
+ *
+ *   A [M, K] or, transposed, [K, M]        C [M, N] bf16, float, or added to float
+ *   B [N, K] or, transposed, [K, N]
+ *
+ * A block is a multiprocessor's one: it walks over tiles of C, 128 x 64, 128 or 256. One thread,
+ * the producer, has the copy engine (TMA) bring slabs of A and B, 64 deep, into a ring of stages;
+ * two groups of four warps, the consumers, multiply 64 rows each with wgmma, whose sums stay in
+ * registers. full[i] tells the consumers that stage i has arrived, empty[i] the producer that both
+ * have read it; the producer so runs ahead, through the consumers' epilogue too. The shape is that
+ * of CUTLASS' warp-specialised kernels and of DeepGEMM.
+ *
+ * A stage is rows of 128 bytes in the 128-byte swizzle, which TMA writes and wgmma undoes. What
+ * lies K-wise in memory ("K-major") fills a stage with 64 k of one m (n) a row; what does not
+ * fills it with boxes of 64 m (n) by 64 k, 8 KiB each, one k a row. Sizes need not divide anything:
+ * beyond the ends TMA fills in zeros, and the epilogue stores only what is within.
+ *
+ * The epilogue goes through shared memory warp by warp: 16 rows are laid out there, and the copy
+ * engine stores them, or adds them to C, row by row, while the warp continues. That addition is
+ * the only one an element of C gets from the launch, so its result does not depend on timing.
+ *
+ * Groups: rows sorted by group, off[g] .. off[g + 1], off on the device.
+ *   OM_GEMM_ONE    none
+ *   OM_GEMM_ROWS   rows of A and C are grouped, each with its group's B, of [G, N, K]
+ *   OM_GEMM_SUMS   the summed rows are grouped, each group has its C, of [G, M, N]; both operands
+ *                  transposed
+ *   OM_GEMM_SPLIT  the sum is cut into G parts of its own C each, of [G, M, N]
+ * Planes: A is A[0] + A[1], stored one after the other and padded to 8 elements along its rows;
+ * A[0] B^T + A[1] B^T is summed slab by slab.
+ */
+#ifndef OM_GEMM_H
+#define OM_GEMM_H
+
+#include "om_cuda.h"
+
+enum { OM_GEMM_ONE, OM_GEMM_ROWS, OM_GEMM_SUMS, OM_GEMM_SPLIT };
+
+#define OM_GEMM_THREADS 384 /* two consumer groups of 128 and one with the producer */
+#define OM_GEMM_M 128
+#define OM_GEMM_K 64
+#define OM_GEMM_SMS 132 /* to choose tiles by; results don't depend on the device's */
+#define OM_GEMM_ALIGN8(n) (OM_CEIL(n, 8) * 8)
+
+/* The tile's width: 256 is fastest, 128 where it leaves fewer multiprocessors idle. */
+#define OM_GEMM_WAVES(m, n, width) OM_CEIL(OM_CEIL(m, OM_GEMM_M) * OM_CEIL(n, width), OM_GEMM_SMS)
+#define OM_GEMM_WIDE(n) ((n) <= 64 ? 64 : (n) <= 128 ? 128 : 256)
+#define OM_GEMM_WIDTH(m, n)                                                               \
+	(OM_GEMM_WIDE(n) == 256 && OM_GEMM_WAVES(m, n, 128) * 11 < OM_GEMM_WAVES(m, n, 256) * 20 ? \
+		128 : OM_GEMM_WIDE(n))
+
+/*
+ * Parts of a sum over k where C has few tiles: about one tile a multiprocessor, each at least 8
+ * slabs, none empty. The partial sums have at most SMS * 128 * 256 elements.
+ */
+#define OM_GEMM_SLABS(k) OM_CEIL(k, OM_GEMM_K)
+#define OM_GEMM_FREE(m, n) (OM_GEMM_SMS / (OM_CEIL(m, OM_GEMM_M) * OM_CEIL(n, OM_GEMM_WIDE(n))))
+#define OM_GEMM_WANT(m, n, k)                                                             \
+	(OM_GEMM_FREE(m, n) < 2 || OM_GEMM_SLABS(k) < 16 ? 1 :                            \
+		OM_GEMM_FREE(m, n) < OM_GEMM_SLABS(k) / 8 ? OM_GEMM_FREE(m, n) :          \
+							    OM_GEMM_SLABS(k) / 8)
+#define OM_GEMM_PART(m, n, k) OM_CEIL(OM_GEMM_SLABS(k), OM_GEMM_WANT(m, n, k))
+#define OM_GEMM_PARTS(m, n, k) OM_CEIL(OM_GEMM_SLABS(k), OM_GEMM_PART(m, n, k))
+
+/*
+ * Shared memory: the stages; for each consumer warp, up to two boxes of 16 rows by 128 bytes of
+ * output; barriers; off, and the groups in order of size.
+ */
+#define OM_GEMM_SMEM_MAX 232448
+#define OM_GEMM_STAGE(width) ((OM_GEMM_M + (width)) * OM_GEMM_K * 2)
+#define OM_GEMM_BOX 2048
+#define OM_GEMM_BOXES(type, width) ((width) * sizeof(type) > 128 ? 2 : 1)
+#define OM_GEMM_REST(type, width, g) \
+	(8 * OM_GEMM_BOXES(type, width) * OM_GEMM_BOX + 128 + (2 * (g) + 1) * 4)
+#define OM_GEMM_FIT(type, width, g) \
+	((OM_GEMM_SMEM_MAX - OM_GEMM_REST(type, width, g)) / OM_GEMM_STAGE(width))
+#define OM_GEMM_STAGES(type, width, g) \
+	(OM_GEMM_FIT(type, width, g) > 8 ? 8 : OM_GEMM_FIT(type, width, g))
+#define OM_GEMM_SMEM(type, width, g)                                 \
+	(OM_GEMM_STAGES(type, width, g) * OM_GEMM_STAGE(width) + \
+		OM_GEMM_REST(type, width, g))
+
+/*
+ * OM_GEMM(NAME, type of C, 1 to add to C, groups, G, M, N, K, tile width, 1 for A transposed, 1 for
+ * B transposed, planes of A): on the device the kernel NAME, on the host NAME##_run(a, b, c, off).
+ */
+#ifdef __CUDACC__
+
+#define OM_GEMM(NAME, type, add, groups, G, M, N, K, width, at, bt, planes)                     \
+	OM_GLOBAL(OM_GEMM_THREADS, 1)                                                           \
+	NAME(const __grid_constant__ om_tensor_map a, const __grid_constant__ om_tensor_map b, \
+	    const __grid_constant__ om_tensor_map boxes, type *c, const int32_t *off)           \
+	{                                                                                       \
+		om_gemm<type, add, groups, G, M, N, K, width, at, bt, planes>(                  \
+		    a, b, boxes, c, off);                                                       \
+	}
+
+/* ---- the instructions ---- */
+
+OM_DEV uint32_t
+om_smem(const void *p)
+{
+	return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+OM_DEV void
+om_barrier_init(uint32_t bar, int count)
+{
+	asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count));
+}
+
+OM_DEV void
+om_barrier_arrive(uint32_t bar)
+{
+	asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
+}
+
+/* Arrives, and has the phase wait for that many bytes besides. */
+OM_DEV void
+om_barrier_expect(uint32_t bar, int bytes)
+{
+	asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes)
+	    : "memory");
+}
+
+/* Waits until the phase of this parity is over; a barrier's first has parity 0. */
+OM_DEV void
+om_barrier_wait(uint32_t bar, int parity)
+{
+	uint32_t done;
+	int polls = 0;
+	do {
+		asm volatile("{\n"
+			     ".reg .pred p;\n"
+			     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+			     "selp.u32 %0, 1, 0, p;\n"
+			     "}"
+			     : "=r"(done)
+			     : "r"(bar), "r"(parity)
+			     : "memory");
+		if (++polls == 1 << 22) /* a lost arrival: end, rather than hang */
+			__trap();
+	} while (!done);
+}
+
+/* Ordinary writes to shared memory become visible to the copy engine and to wgmma. */
+OM_DEV void
+om_fence_async(void)
+{
+	asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+OM_DEV void
+om_tma_load(uint32_t smem, const om_tensor_map &map, uint32_t bar, int x, int y, int z)
+{
+	asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+		     "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(smem),
+	    "l"(&map), "r"(bar), "r"(x), "r"(y), "r"(z)
+	    : "memory");
+}
+
+/* A box from shared memory to the device's, or added to floats there, once or not at all. */
+OM_DEV void
+om_tma_store(const om_tensor_map &map, uint32_t smem, int x, int y, int z)
+{
+	asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];" ::
+			 "l"(&map),
+	    "r"(smem), "r"(x), "r"(y), "r"(z)
+	    : "memory");
+}
+
+OM_DEV void
+om_tma_add(const om_tensor_map &map, uint32_t smem, int x, int y, int z)
+{
+	asm volatile("cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.bulk_group "
+		     "[%0, {%2, %3, %4}], [%1];" ::"l"(&map),
+	    "r"(smem), "r"(x), "r"(y), "r"(z)
+	    : "memory");
+}
+
+/* Brings a box into the second-level cache. */
+OM_DEV void
+om_tma_prefetch(const om_tensor_map &map, int x, int y, int z)
+{
+	asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global [%0, {%1, %2, %3}];" ::"l"(&map),
+	    "r"(x), "r"(y), "r"(z)
+	    : "memory");
+}
+
+OM_DEV void
+om_bulk_commit(void)
+{
+	asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+/* This thread's bulk stores have read shared memory. */
+OM_DEV void
+om_bulk_wait_read(void)
+{
+	asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+OM_DEV void
+om_bulk_wait(void)
+{
+	asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
+OM_DEV void
+om_store2(uint32_t smem, float x, float y)
+{
+	asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(smem), "f"(x), "f"(y) : "memory");
+}
+
+OM_DEV void
+om_stmatrix(uint32_t smem, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
+{
+	asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(smem),
+	    "r"(a), "r"(b), "r"(c), "r"(d)
+	    : "memory");
+}
+
+OM_DEV void
+om_wgmma_fence(void)
+{
+	asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+OM_DEV void
+om_wgmma_commit(void)
+{
+	asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+OM_DEV void
+om_wgmma_wait(void)
+{
+	asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+}
+
+/*
+ * wgmma's descriptor of an operand in 128-byte swizzle at an address divisible by 1024. Groups of 8
+ * rows of 128 bytes follow each other (stride: 1024 bytes). A transposed operand's boxes of 64 m
+ * (n) follow at 8192 bytes (leading); otherwise a row holds all k that one wgmma reads.
+ */
+template <int TRANSPOSED>
+OM_DEV uint64_t
+om_wgmma_desc(uint32_t smem)
+{
+	return (uint64_t)1 << 62 | (uint64_t)(1024 >> 4) << 32 |
+		(uint64_t)(TRANSPOSED ? 8192 >> 4 : 1) << 16 | (smem >> 4);
+}
+
+#define OM_R32_0 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21," \
+	"%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define OM_R32_1 "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50," \
+	"%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define OM_R32_2 "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82," \
+	"%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+#define OM_R32_3 "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111," \
+	"%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+#define OM_F4(x) "+f"((x)[0]), "+f"((x)[1]), "+f"((x)[2]), "+f"((x)[3])
+#define OM_F16(x) OM_F4((x)[0]), OM_F4((x)[1]), OM_F4((x)[2]), OM_F4((x)[3])
+#define OM_F32(x) OM_F16(x), OM_F16((x) + 4)
+#define OM_WGMMA(N, REGISTERS, A, B, ADD, AT, BT)                                              \
+	"{\n.reg .pred p;\nsetp.ne.b32 p, " ADD ", 0;\n"                                       \
+	"wgmma.mma_async.sync.aligned.m64n" N "k16.f32.bf16.bf16 {" REGISTERS "}, " A ", " B   \
+	", p, 1, 1, " AT ", " BT ";\n}"
+
+/* d (+)= 64 x 16 of A times 16 x N of B, asynchronously. */
+template <int N, int AT, int BT>
+OM_DEV void
+om_wgmma(float (&d)[N / 8][4], uint64_t a, uint64_t b, int add)
+{
+	static_assert(N == 64 || N == 128 || N == 256, "widths of a tile");
+	if constexpr (N == 64)
+		asm volatile(OM_WGMMA("64", OM_R32_0, "%32", "%33", "%34", "%35", "%36")
+			     : OM_F32(d)
+			     : "l"(a), "l"(b), "r"(add), "n"(AT), "n"(BT));
+	if constexpr (N == 128)
+		asm volatile(OM_WGMMA("128", OM_R32_0 "," OM_R32_1, "%64", "%65", "%66", "%67", "%68")
+			     : OM_F32(d), OM_F32(d + 8)
+			     : "l"(a), "l"(b), "r"(add), "n"(AT), "n"(BT));
+	if constexpr (N == 256)
+		asm volatile(OM_WGMMA("256", OM_R32_0 "," OM_R32_1 "," OM_R32_2 "," OM_R32_3, "%128",
+				 "%129", "%130", "%131", "%132")
+			     : OM_F32(d), OM_F32(d + 8), OM_F32(d + 16), OM_F32(d + 24)
+			     : "l"(a), "l"(b), "r"(add), "n"(AT), "n"(BT));
+}
+
+/* ---- the walk over tiles ---- */
+
+struct om_gemm_tile {
+	int round;       /* how many tiles this block had */
+	int group, base; /* the tile's group; that group's first tile (OM_GEMM_ROWS) */
+	int first;       /* the group's first row of C */
+	int row, col;    /* of the tile in the group's C */
+	int rows;        /* of the group's C from there on */
+	int k, slabs;    /* where its sum starts, and the slabs in it */
+	int tail;        /* rows of the sum in the last slab, 0: all */
+};
+
+/*
+ * This block's next tile. Tiles that run at the same time should share rows of A and B in the
+ * second-level cache: within a group they go down 16 tiles of rows, then right.
+ *
+ * In OM_GEMM_SUMS the work in a tile is that of its group's rows. The largest groups go first, and
+ * the blocks take tiles in turn forwards and backwards, which evens out the sums.
+ */
+template <int GROUPS, int G, int M, int N, int K, int WIDTH, int PLANES>
+OM_DEV bool
+om_gemm_next(om_gemm_tile &t, const int32_t *off, const int32_t *order)
+{
+	constexpr int across = OM_CEIL(N, WIDTH), down = 16;
+	const int turn = t.round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
+	const int tile = t.round++ * gridDim.x + turn;
+	int high = OM_CEIL(M, OM_GEMM_M), at, k = K;
+	t.first = t.k = 0;
+	t.rows = M;
+	if (GROUPS == OM_GEMM_ROWS) {
+		for (;; t.base += high * across, t.group++) {
+			if (t.group == G)
+				return false;
+			t.rows = off[t.group + 1] - off[t.group];
+			high = OM_CEIL(t.rows, OM_GEMM_M);
+			if (tile < t.base + high * across)
+				break;
+		}
+		t.first = off[t.group];
+		at = tile - t.base;
+	} else {
+		t.group = tile / (high * across);
+		at = tile % (high * across);
+		if (t.group >= G)
+			return false;
+		if (GROUPS == OM_GEMM_SUMS) {
+			t.group = order[t.group];
+			t.k = off[t.group];
+			k = off[t.group + 1] - t.k;
+		}
+		if (GROUPS == OM_GEMM_SPLIT) {
+			constexpr int part = OM_GEMM_PART(M, N, K) * OM_GEMM_K;
+			t.k = t.group * part;
+			k = min(part, K - t.k);
+		}
+	}
+	const int over = at / (down * across), rest = at % (down * across);
+	const int band = min(down, high - over * down);
+	t.row = (over * down + rest % band) * OM_GEMM_M;
+	t.col = rest / band * WIDTH;
+	t.rows -= t.row;
+	t.slabs = OM_CEIL(k, OM_GEMM_K) * PLANES;
+	t.tail = k % OM_GEMM_K;
+	return true;
+}
+
+/* ---- the producer ---- */
+
+/* WIDTH rows (m or n) by 64 k into a stage */
+template <int WIDTH, int TRANSPOSED>
+OM_DEV void
+om_gemm_load(uint32_t smem, const om_tensor_map &map, uint32_t bar, int row, int k, int plane)
+{
+	if constexpr (TRANSPOSED) {
+#pragma unroll
+		for (int i = 0; i < WIDTH; i += 64)
+			om_tma_load(smem + i * 128, map, bar, row + i, k, plane);
+	} else
+		om_tma_load(smem, map, bar, k, row, plane);
+}
+
+/*
+ * In the i-th slab's time, that share of the tile of C comes into the second-level cache: the
+ * blocks add to C at about the same time, and would wait for memory together.
+ */
+template <int M, int N, int WIDTH>
+OM_DEV void
+om_gemm_prefetch(const om_tensor_map &c, const om_gemm_tile &t, int i)
+{
+	constexpr int boxes = OM_GEMM_M / 16 * WIDTH / 32;
+	for (int j = i * boxes / t.slabs; j < (i + 1) * boxes / t.slabs; j++) {
+		const int x = t.col + j / 8 * 32, y = t.row + j % 8 * 16;
+		if (x < N && y < M)
+			om_tma_prefetch(c, x, y, t.group);
+	}
+}
+
+/* ---- the epilogue ---- */
+
+OM_DEV void
+om_gemm_put(float *c, float x)
+{
+	*c = x;
+}
+
+OM_DEV void
+om_gemm_put(om_bf16 *c, float x)
+{
+	*c = om_round(x);
+}
+
+/*
+ * A warp's 16 rows of the tile into c, of which rows and cols exist: where boxes can't be used. Lane
+ * l holds of rows l / 4 and l / 4 + 8, in each 8 columns, the two from l % 4 * 2 on.
+ */
+template <typename T, int N, int WIDTH>
+OM_DEV void
+om_gemm_store_odd(const float (&d)[WIDTH / 8][4], T *c, int rows, int cols)
+{
+	const int lane = threadIdx.x % 32;
+#pragma unroll
+	for (int i = 0; i < WIDTH / 2; i++) {
+		const int row = lane / 4 + i % 4 / 2 * 8, col = i / 4 * 8 + lane % 4 * 2 + i % 2;
+		if (row < rows && col < cols)
+			om_gemm_put(c + (int64_t)row * N + col, d[i / 4][i % 4]);
+	}
+}
+
+/*
+ * The same through boxes, to column x, row y of plane z. Of a row's 128 bytes in a box, 16 bytes
+ * are at their number xor the row's, so that 8 rows' lie in different banks.
+ */
+template <typename T, int ADD, int WIDTH>
+OM_DEV void
+om_gemm_store(const float (&d)[WIDTH / 8][4], const om_tensor_map &c, int x, int y, int z, int cols,
+    uint32_t smem)
+{
+	constexpr int BOXES = OM_GEMM_BOXES(T, WIDTH), COLS = 128 / sizeof(T);
+	const int lane = threadIdx.x % 32;
+
+#pragma unroll
+	for (int at = 0; at < WIDTH; at += BOXES * COLS) {
+		om_bulk_wait_read();
+		__syncwarp();
+#pragma unroll
+		for (int j = at / 8; j < at / 8 + BOXES * COLS / 8; j += 2) {
+			const float(&p)[4] = d[j], (&q)[4] = d[j + 1];
+			const uint32_t box = smem + (j * 8 - at) / COLS * OM_GEMM_BOX;
+			if constexpr (sizeof(T) == 2) {
+				const int chunk = lane / 16 ^ lane % 8;
+				om_stmatrix(box + lane % 16 * 128 + (chunk ^ j % 8) * 16,
+				    om_pack(p[0], p[1]), om_pack(p[2], p[3]), om_pack(q[0], q[1]),
+				    om_pack(q[2], q[3]));
+			} else {
+				const int chunk = lane % 4 / 2 ^ lane / 4;
+				const uint32_t row = box + lane / 4 * 128 + lane % 2 * 8;
+				om_store2(row + (chunk ^ j % 4 * 2) * 16, p[0], p[1]);
+				om_store2(row + (chunk ^ j % 4 * 2) * 16 + 1024, p[2], p[3]);
+				om_store2(row + (chunk ^ j % 4 * 2 + 2) * 16, q[0], q[1]);
+				om_store2(row + (chunk ^ j % 4 * 2 + 2) * 16 + 1024, q[2], q[3]);
+			}
+		}
+		om_fence_async();
+		__syncwarp();
+		if (lane == 0)
+#pragma unroll
+			for (int i = 0; i < BOXES; i++) {
+				if (at + i * COLS >= cols)
+					break;
+				if constexpr (ADD)
+					om_tma_add(c, smem + i * OM_GEMM_BOX, x + at + i * COLS, y, z);
+				else
+					om_tma_store(c, smem + i * OM_GEMM_BOX, x + at + i * COLS, y, z);
+			}
+		om_bulk_commit();
+	}
+}
+
+/* ---- the kernel ---- */
+
+template <typename T, int ADD, int GROUPS, int G, int M, int N, int K, int WIDTH, int AT, int BT,
+    int PLANES>
+OM_DEV void
+om_gemm(const om_tensor_map &a, const om_tensor_map &b, const om_tensor_map &boxes, T *c,
+    const int32_t *off)
+{
+	constexpr bool offsets = GROUPS == OM_GEMM_ROWS || GROUPS == OM_GEMM_SUMS;
+	constexpr int kept = offsets ? G : 0;
+	constexpr int STAGES = OM_GEMM_STAGES(T, WIDTH, kept), STAGE = OM_GEMM_STAGE(WIDTH);
+	constexpr int B_AT = OM_GEMM_M * OM_GEMM_K * 2;
+	constexpr int BOXES = OM_GEMM_BOXES(T, WIDTH) * OM_GEMM_BOX;
+	static_assert(STAGES >= 2, "the offsets leave no room for stages");
+	static_assert(GROUPS != OM_GEMM_SUMS || (AT && BT && PLANES == 1), "sums over rows");
+	constexpr bool ROUND = N * sizeof(T) % 16 == 0;
+	static_assert(ADD ? ROUND && sizeof(T) == 4 : ROUND || sizeof(T) == 4, "rows of C");
+
+	extern __shared__ __align__(1024) char om_gemm_smem[];
+	const uint32_t smem = om_smem(om_gemm_smem), boxes_at = smem + STAGES * STAGE;
+	const uint32_t full = boxes_at + 8 * BOXES, empty = full + 64;
+	int32_t *s_off = (int32_t *)(om_gemm_smem + STAGES * STAGE + 8 * BOXES + 128);
+	int32_t *s_order = s_off + G + 1;
+	const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
+
+	if (threadIdx.x == 0) {
+		for (int i = 0; i < STAGES; i++) {
+			om_barrier_init(full + i * 8, 1);
+			om_barrier_init(empty + i * 8, 8);
+		}
+		asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+	}
+	for (int i = threadIdx.x; offsets && i <= G; i += OM_GEMM_THREADS)
+		s_off[i] = off[i];
+	__syncthreads();
+	if (GROUPS == OM_GEMM_SUMS) {
+		for (int i = threadIdx.x; i < G; i += OM_GEMM_THREADS) {
+			const int size = s_off[i + 1] - s_off[i];
+			int larger = 0;
+			for (int j = 0; j < G; j++) {
+				const int other = s_off[j + 1] - s_off[j];
+				larger += other > size || (other == size && j < i);
+			}
+			s_order[larger] = i;
+		}
+		__syncthreads();
+	}
+
+	om_gemm_tile t = { 0 };
+	int stage = 0, phase = 0;
+	if (warp >= 8) {
+		asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+		if (threadIdx.x != 256)
+			return;
+		while (om_gemm_next<GROUPS, G, M, N, K, WIDTH, PLANES>(t, s_off, s_order)) {
+			for (int i = 0; i < t.slabs; i++) {
+				const uint32_t to = smem + stage * STAGE, bar = full + stage * 8;
+				const int k = t.k + i / PLANES * OM_GEMM_K;
+				om_barrier_wait(empty + stage * 8, phase ^ 1);
+				om_barrier_expect(bar, STAGE);
+				om_gemm_load<OM_GEMM_M, AT>(to, a, bar, t.first + t.row, k, i % PLANES);
+				om_gemm_load<WIDTH, BT>(to + B_AT, b, bar, t.col, k,
+				    GROUPS == OM_GEMM_ROWS ? t.group : 0);
+				if (ADD && OM_X_PREFETCH)
+					om_gemm_prefetch<M, N, WIDTH>(boxes, t, i);
+				if (++stage == STAGES)
+					stage = 0, phase ^= 1;
+			}
+		}
+		return;
+	}
+
+	asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+	const bool leader = threadIdx.x % 32 == 0;
+	const int half = warp / 4 * 64; /* the group's rows of the tile */
+	while (om_gemm_next<GROUPS, G, M, N, K, WIDTH, PLANES>(t, s_off, s_order)) {
+		float d[WIDTH / 8][4];
+		if (GROUPS == OM_GEMM_SUMS && t.slabs == 0)
+			continue;
+		if (GROUPS != OM_GEMM_SUMS && t.rows <= half) { /* nothing to do in this half */
+			for (int i = 0; i < t.slabs; i++) {
+				om_barrier_wait(full + stage * 8, phase);
+				if (leader)
+					om_barrier_arrive(empty + stage * 8);
+				if (++stage == STAGES)
+					stage = 0, phase ^= 1;
+			}
+			continue;
+		}
+		for (int i = 0; i < t.slabs; i++) {
+			const uint32_t at = smem + stage * STAGE;
+			om_barrier_wait(full + stage * 8, phase);
+			/* the rows after a group's last are another's, or padding: make them zero */
+			if (GROUPS == OM_GEMM_SUMS && t.tail && i == t.slabs - 1) {
+#pragma unroll 1
+				for (int box = 0; box < STAGE / 8192; box++)
+#pragma unroll 1
+					for (int j = t.tail * 8 + threadIdx.x; j < 512; j += 256)
+						asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(
+								 at + box * 8192 + j * 16),
+						    "r"(0)
+						    : "memory");
+				om_fence_async();
+				asm volatile("bar.sync 1, 256;" ::: "memory");
+			}
+			const uint64_t da = om_wgmma_desc<AT>(at + half * 128);
+			const uint64_t db = om_wgmma_desc<BT>(at + B_AT);
+			om_wgmma_fence();
+#pragma unroll
+			for (int j = 0; j < 4; j++) /* 16 k: 32 bytes along a row, or 16 rows */
+				om_wgmma<WIDTH, AT, BT>(d, da + j * (AT ? 128 : 2), db + j * (BT ? 128 : 2),
+				    i > 0 || j > 0);
+			om_wgmma_commit();
+			om_wgmma_wait();
+			if (leader)
+				om_barrier_arrive(empty + stage * 8);
+			if (++stage == STAGES)
+				stage = 0, phase ^= 1;
+		}
+#pragma unroll
+		for (int i = 0; i < WIDTH / 8; i++) /* d is there only now, says this to the compiler */
+			asm volatile("" : OM_F4(d[i])::"memory");
+		const int rows = t.rows - warp * 16, cols = N - t.col;
+		const int row = (GROUPS == OM_GEMM_ROWS ? t.first : 0) + t.row + warp * 16;
+		if (rows <= 0)
+			continue;
+		if (!ROUND || (GROUPS == OM_GEMM_ROWS && rows < 16))
+			om_gemm_store_odd<T, N, WIDTH>(d, c + (int64_t)row * N + t.col, rows, cols);
+		else if constexpr (ADD && OM_X_RED) {
+			float *to = (float *)c + ((int64_t)t.group * M + row) * N + t.col;
+			const int lane = threadIdx.x % 32;
+#pragma unroll
+			for (int i = 0; i < WIDTH / 4; i++) {
+				const int r = lane / 4 + i % 2 * 8, q = i / 2 * 8 + lane % 4 * 2;
+				if (r < rows && q < cols)
+					asm volatile("red.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to + (int64_t)r * N + q), "f"(d[i / 2][i % 2 * 2]), "f"(d[i / 2][i % 2 * 2 + 1]) : "memory");
+			}
+		} else
+			om_gemm_store<T, ADD, WIDTH>(d, boxes, t.col, row,
+			    GROUPS == OM_GEMM_ROWS ? 0 : t.group, cols, boxes_at + warp * BOXES);
+	}
+	om_bulk_wait();
+}
+
+/* c[i] += the sum of G parts, in order: what OM_GEMM_SPLIT leaves to do. SIZE: a multiple of 4. */
+template <int G, int64_t SIZE>
+OM_DEV void
+om_gemm_sum(const float *part, float *c)
+{
+	const int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * 4;
+	if (i >= SIZE)
+		return;
+	float4 x = *(float4 *)(c + i);
+#pragma unroll 8
+	for (int g = 0; g < G; g++) {
+		const float4 y = *(const float4 *)(part + g * SIZE + i);
+		x.x += y.x, x.y += y.y, x.z += y.z, x.w += y.w;
+	}
+	*(float4 *)(c + i) = x;
+}
+
+#else /* ---- host ---- */
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define OM_GEMM(NAME, type, add, groups, G, M, N, K, width, at, bt, planes)                       \
+	OM_KERNEL(NAME, OM_GEMM_THREADS,                                                          \
+	    OM_GEMM_SMEM(type, width, (groups) == OM_GEMM_ROWS || (groups) == OM_GEMM_SUMS ? (G) : 0)) \
+	static inline void NAME##_run(                                                            \
+	    const om_bf16 *a, const om_bf16 *b, type *c, const int32_t *off)                      \
+	{                                                                                         \
+		om_gemm_run(&NAME, groups, G, M, N, K, width, at, bt, planes, a, b, c,            \
+		    sizeof(type), off);                                                           \
+	}
+
+/* The tensor map of an operand, planes of [mn, k] or, transposed, [k, mn], in boxes of mn x 64. */
+static inline void
+om_gemm_map(struct om_tensor_map *map, const om_bf16 *p, bool transposed, int64_t mn, int64_t k,
+    int64_t planes, int pad, int box)
+{
+	const uint64_t wide = transposed ? mn : k, high = transposed ? k : mn;
+	const uint64_t pitch = (wide + pad - 1) / pad * pad * sizeof *p;
+	om_map(map, OM_MAP_BF16, p, 3, (uint64_t[]){ wide, high, planes },
+	    (uint64_t[]){ pitch, pitch * high },
+	    (uint32_t[]){ OM_GEMM_K, transposed ? OM_GEMM_K : box, 1 }, 128);
+}
+
+static inline void
+om_gemm_run(const struct om_kernel *kernel, int groups, int64_t g, int64_t m, int64_t n, int64_t k,
+    int width, bool at, bool bt, int planes, const om_bf16 *a, const om_bf16 *b, void *c,
+    int size, const int32_t *off)
+{
+	struct om_tensor_map map_a, map_b, map_c = { { 0 } };
+	const bool rows = groups == OM_GEMM_ROWS;
+	const int64_t high = OM_CEIL(m, OM_GEMM_M) + (rows ? g : 0), outs = rows ? 1 : g;
+	const int64_t tiles = high * OM_CEIL(n, width) * outs, sms = om_sms();
+	om_gemm_map(&map_a, a, at, m, k, planes, planes > 1 ? 8 : 1, OM_GEMM_M);
+	om_gemm_map(&map_b, b, bt, n, k, rows ? g : 1, 1, width);
+	if (n * size % 16 == 0)
+		om_map(&map_c, size == 4 ? OM_MAP_F32 : OM_MAP_BF16, c, 3,
+		    (uint64_t[]){ n, m, outs }, (uint64_t[]){ n * size, m * n * size },
+		    (uint32_t[]){ 128 / size, 16, 1 }, 128);
+	om_launch(kernel, tiles < sms ? tiles : sms, 1, 1,
+	    (void *[]){ &map_a, &map_b, &map_c, &c, &off });
+}
+
+/* ---- checks ---- */
+
+/* A product as above, with off on the host; a_float: A is float. */
+struct om_gemm_case {
+	int groups;
+	int64_t g, m, n, k;
+	bool at, bt, a_float, c_float, add;
+	const int32_t *off;
+};
+struct om_gemm_arrays {
+	void *a, *b, *c[2], *off, *ws;
+};
+
+/*
+ * Runs a product twice on each of two outputs, v.c[0] and v.c[1], by a call that names c, v.a, v.b,
+ * v.off and v.ws; then compares.
+ */
+#define OM_GEMM_CHECK(seed, floats, CALL, ...)                                        \
+	do {                                                                          \
+		const struct om_gemm_case om_x = { __VA_ARGS__ };                     \
+		const struct om_gemm_arrays v = om_gemm_fill(&om_x, seed, floats);    \
+		void *c = NULL;                                                       \
+		for (int om_run = 0; om_run < 4; om_run++) {                          \
+			c = v.c[om_run % 2];                                          \
+			CALL;                                                         \
+		}                                                                     \
+		const double om_error = om_gemm_compare(&om_x, &v, seed);             \
+		OM_TIME(CALL);                                                        \
+		om_check_end();                                                       \
+		return om_error;                                                      \
+	} while (0)
+
+/* Beyond that many elements sums start from 0, and a check reads only its samples. */
+enum { OM_GEMM_WHOLE = 1 << 20, OM_GEMM_SAMPLES = 512 };
+
+/* Rows of C; of them, those in use. */
+static inline int64_t
+om_gemm_rows(const struct om_gemm_case *x, bool used)
+{
+	if (x->groups == OM_GEMM_ROWS)
+		return used ? x->off[x->g] : x->m;
+	return x->groups == OM_GEMM_SUMS ? x->g * x->m : x->m;
+}
+
+/* n random elements, of which those from `used` on are NaN */
+static inline void *
+om_gemm_padded(int64_t n, int64_t used, uint64_t seed, int stream)
+{
+	if (used == n)
+		return om_check_bf16(n, seed, stream, 1);
+	om_bf16 *host = (om_bf16 *)malloc(n * sizeof *host);
+	for (int64_t i = 0; i < n; i++) {
+		union {
+			float f;
+			uint32_t bits;
+		} u = { i < used ? om_unit_bf16(seed, stream, i) : NAN };
+		host[i] = u.bits >> 16;
+	}
+	void *device = om_check_copy(host, n * sizeof *host);
+	free(host);
+	return device;
+}
+
+static inline struct om_gemm_arrays
+om_gemm_fill(const struct om_gemm_case *x, uint64_t seed, int64_t floats)
+{
+	struct om_gemm_arrays v = { .ws = om_check_nan((floats ? floats : 1) * sizeof(float)) };
+	const bool rows = x->groups == OM_GEMM_ROWS, sums = x->groups == OM_GEMM_SUMS;
+	const int64_t size = om_gemm_rows(x, false) * x->n, k = sums ? x->off[x->g] : x->k;
+	if (x->a_float)
+		v.a = om_check_f32(x->m * x->k, seed, 0, 1);
+	else
+		v.a = om_gemm_padded(
+		    x->m * x->k, rows ? om_gemm_rows(x, true) * x->k : x->m * k, seed, 0);
+	v.b = om_gemm_padded(
+	    (rows ? x->g : 1) * x->n * x->k, (rows ? x->g : 1) * x->n * k, seed, 1);
+	for (int i = 0; i < 2; i++) {
+		if (x->add && size <= OM_GEMM_WHOLE)
+			v.c[i] = om_check_f32(size, seed, 2, 1);
+		else
+			v.c[i] = om_check_nan(size * (x->c_float ? 4 : 2));
+		if (x->add && size > OM_GEMM_WHOLE)
+			om_set_zero(v.c[i], size * 4);
+	}
+	if (x->off)
+		v.off = om_check_copy(x->off, (x->g + 1) * sizeof *x->off);
+	return v;
+}
+
+/* A place for sample s among n: the ends and tiles' edges, or a random one. */
+static inline int64_t
+om_gemm_pick(int64_t s, int64_t n, uint64_t seed, int stream)
+{
+	static const int edge[] = { 0, 63, 64, 127, 128, 255, 256, INT32_MAX };
+	const int64_t at = s % 3 ? (om_unit(seed, stream, s) / 3.4641016151377544 + 0.5) * n :
+				   edge[s / 3 % 8];
+	return at < n ? at : n - 1;
+}
+
+static inline double
+om_gemm_want(const struct om_gemm_case *x, int64_t row, int64_t col, uint64_t seed)
+{
+	int64_t group = 0, first = 0, k = x->k;
+	double sum = 0;
+	if (x->groups == OM_GEMM_ROWS)
+		while (x->off[group + 1] <= row)
+			group++;
+	const int64_t b = group * x->n * x->k;
+	if (x->groups == OM_GEMM_SUMS) {
+		group = row / x->m;
+		row %= x->m;
+		first = x->off[group];
+		k = x->off[group + 1];
+	}
+	for (int64_t p = first; p < k; p++) {
+		const int64_t i = x->at ? p * x->m + row : row * x->k + p;
+		const int64_t j = b + (x->bt ? p * x->n + col : col * x->k + p);
+		sum += (x->a_float ? (float)om_unit(seed, 0, i) : (double)om_unit_bf16(seed, 0, i)) *
+			om_unit_bf16(seed, 1, j);
+	}
+	return sum;
+}
+
+static inline double
+om_gemm_compare(const struct om_gemm_case *x, const struct om_gemm_arrays *v, uint64_t seed)
+{
+	const int64_t rows = om_gemm_rows(x, true), size = om_gemm_rows(x, false) * x->n;
+	const int64_t width = x->c_float ? 4 : 2, inner = x->groups == OM_GEMM_SUMS ?
+		x->off[x->g] / x->g + 1 : x->k;
+	const bool whole = size <= OM_GEMM_WHOLE;
+	int64_t samples = inner < 16384 ? OM_GEMM_SAMPLES : OM_GEMM_SAMPLES * 16384 / inner + 16;
+	struct om_err e = { .scale = 1 };
+	char *got[2] = { NULL, NULL };
+
+	for (int i = 0; i < 2 && whole; i++) {
+		got[i] = (char *)malloc(size * width);
+		om_check_read(got[i], v->c[i], size * width);
+	}
+	e.wrong = whole && memcmp(got[0], got[1], size * width) != 0;
+	for (int64_t s = 0; s < samples && rows > 0; s++) {
+		const int64_t row = om_gemm_pick(s, rows, seed, 90);
+		const int64_t col = om_gemm_pick(s + s / 8, x->n, seed, 91), at = row * x->n + col;
+		double want = om_gemm_want(x, row, col, seed);
+		float value[2] = { 0, 0 };
+		for (int i = 0; i < 2; i++) {
+			uint32_t bits = 0;
+			if (whole)
+				memcpy(&bits, got[i] + at * width, width);
+			else
+				om_check_read(&bits, (char *)v->c[i] + at * width, width);
+			if (x->c_float)
+				memcpy(&value[i], &bits, 4);
+			else
+				value[i] = om_bf16_f32((uint16_t)bits);
+		}
+		if (x->add)
+			want = 2 * want + (whole ? (float)om_unit(seed, 2, at) : 0);
+		om_err_add(&e, value[0], want);
+		e.wrong |= value[0] != value[1];
+	}
+	/* padding is not written */
+	for (int64_t at = rows * x->n; at < size && whole; at++)
+		for (int64_t i = 0; i < width; i++)
+			e.wrong |= got[0][at * width + i] != (char)0xff;
+	free(got[0]);
+	free(got[1]);
+	return om_err_value(&e);
+}
+
+#endif
+#endif
