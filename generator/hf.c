@@ -96,6 +96,8 @@ find_facts(const struct graph *g)
 		else if (spec_int(f.router, F_router_top_groups) <
 			 spec_int(f.router, F_router_n_groups))
 			f.odd = "routing limited to groups";
+		else if (spec_num(f.router, F_router_bias_gamma) > 0)
+			f.odd = "router.bias_gamma (tensor mlp.gate.e_score_correction_bias)";
 	}
 	return f;
 }

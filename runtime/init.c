@@ -22,7 +22,7 @@ om_tensor_next(const struct om_model *m, struct om_tensor *t)
 		t->rep++;
 		t->expert = 0;
 	} else {
-		if (t->p + 1 == m->param + m->nparams)
+		if (t->p + 1 == m->param + m->nparams + m->nbuffers)
 			return false;
 		*t = (struct om_tensor){ .p = t->p + 1 };
 		return true;

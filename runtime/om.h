@@ -111,6 +111,7 @@ struct om_model {
 	const char *hf_refusal; /* ... this */
 	const struct om_param *param;
 	uint32_t nparams;
+	uint32_t nbuffers; /* after them in param: kept in checkpoints, but with weight alone */
 	const struct om_group *group;
 	uint32_t ngroups;
 	const struct om_moe *moe;

@@ -84,6 +84,10 @@ static const double tolerance = OM_DOUBLE ? 1e-11 : 2e-5;
 	    factor)                                                                                \
 	X(OM_ROUTE_BWD, route_bwd_##t##_##e##_##k##_##j##_##c##_##g##_##q##_##n, t, e, k, j, c, g, \
 	    q, n, factor, 0.01, 0.001)
+#define ROUTE_BIASED(X, t, e, k, j, c, g, q, n, factor)                                            \
+	X(OM_ROUTE_BIASED, route_biased_##t##_##e##_##k##_##j##_##c##_##g##_##q##_##n, t, e, k, j, \
+	    c, g, q, n, factor)
+#define BIAS_UPDATE(X, n, e, gamma) X(OM_BIAS_UPDATE, bias_update_##n##_##e, n, e, gamma)
 #define ROUTE_MAP(X, t, e, k, n) X(OM_ROUTE_MAP, route_map_##t##_##e##_##k##_##n, t, e, k, n)
 #define DISPATCH(X, t, k, n)                              \
 	X(OM_DISPATCH, dispatch_##t##_##k##_##n, t, k, n) \
@@ -136,6 +140,16 @@ static const double tolerance = OM_DOUBLE ? 1e-11 : 2e-5;
 	ROUTE(X, 7, 7, 7, 1, 0, 1, 1, 7, 1.0) ROUTE(X, 67, 67, 1, 0, 1, 67, 1, 1, 3.0)             \
 	ROUTE(X, 13, 100, 100, 1, 1, 4, 4, 1, 1.0) ROUTE(X, 13, 100, 25, 1, 1, 4, 1, 13, 1.0)      \
 	ROUTE(X, 39, 26, 5, 0, 2, 2, 1, 3, 1.0) ROUTE(X, 512, 8, 2, 1, 0, 1, 1, 4, 1.0)            \
+	ROUTE_BIASED(X, 1, 1, 1, 0, 0, 1, 1, 1, 1.0) ROUTE_BIASED(X, 7, 7, 7, 1, 1, 1, 1, 7, 1.0)  \
+	ROUTE_BIASED(X, 33, 12, 3, 1, 0, 4, 2, 3, 2.5)                                             \
+	ROUTE_BIASED(X, 33, 12, 3, 0, 1, 4, 2, 3, 1.0)                                             \
+	ROUTE_BIASED(X, 66, 10, 4, 1, 1, 10, 5, 2, 1.0)                                            \
+	ROUTE_BIASED(X, 67, 13, 4, 0, 0, 1, 1, 1, 1.0)                                             \
+	ROUTE_BIASED(X, 66, 10, 4, 0, 2, 5, 5, 2, 0.5)                                             \
+	ROUTE_BIASED(X, 300, 128, 8, 1, 1, 8, 4, 6, 2.5)                                           \
+	ROUTE_BIASED(X, 300, 128, 8, 0, 2, 1, 1, 1, 1.0)                                           \
+	BIAS_UPDATE(X, 1, 1, 0.1) BIAS_UPDATE(X, 2, 2, 1e-3) BIAS_UPDATE(X, 91, 7, 0.5)            \
+	BIAS_UPDATE(X, 64, 64, 0.01) BIAS_UPDATE(X, 2048, 128, 0.001)                              \
 	ROUTE_MAP(X, 1, 1, 1, 1) ROUTE_MAP(X, 7, 7, 7, 7) ROUTE_MAP(X, 33, 13, 3, 3)               \
 	ROUTE_MAP(X, 67, 67, 1, 1) ROUTE_MAP(X, 300, 128, 8, 2)                                    \
 	DISPATCH(X, 1, 1, 1) DISPATCH(X, 2, 2, 1) DISPATCH(X, 7, 3, 13) DISPATCH(X, 67, 1, 33)     \
@@ -275,10 +289,11 @@ test_in_place(uint64_t seed)
 
 /* Whatever the scores, the choices are distinct experts, and equal scores go to the lower index. */
 static void
-test_route_odd_scores(uint64_t seed, int c, int g, int q)
+test_route_odd_scores(uint64_t seed, int c, int g, int q, bool biased)
 {
 	enum { T = 6, E = 12, K = 5, N = 2 };
 	const struct om_route shape = { T, E, K, true, c, g, q, N, 1 };
+	const om_real bias[E] = { -3, -3, -3, -3, -3, -3, -3, -3, -3, -3, -3, -3 };
 	om_real z[T * E], p[T * K], prob[T * E], lse[T];
 	int32_t idx[T * K], cnt[N * E], row[T * K], src[T * K], off[E + 1];
 	int64_t load[E] = { 0 };
@@ -293,7 +308,7 @@ test_route_odd_scores(uint64_t seed, int c, int g, int q)
 		z[4 * E + i] = 1;
 		z[5 * E + i] = i < 3 ? z[5 * E + i] : -INFINITY;
 	}
-	om_route(&shape, z, p, idx, prob, lse, cnt, load, aux);
+	om_route(&shape, z, biased ? bias : NULL, p, idx, prob, lse, cnt, load, aux);
 	om_route_map(T, E, K, N, idx, cnt, row, src, off);
 	bool right = off[E] == T * K;
 	for (int i = 0; i < T * K; i++) {
@@ -383,9 +398,11 @@ main(int argc, char **argv)
 			test_instance(&instances[i], seed, seed == first ? 3 : 0);
 		test_in_place(seed);
 		for (int c = 0; c < OM_ROUTE_SCORES; c++) {
-			test_route_odd_scores(seed, c, 1, 1);
-			test_route_odd_scores(seed, c, 4, 2);
-			test_route_odd_scores(seed, c, 12, 6);
+			for (int biased = 0; biased < 2; biased++) {
+				test_route_odd_scores(seed, c, 1, 1, biased);
+				test_route_odd_scores(seed, c, 4, 2, biased);
+				test_route_odd_scores(seed, c, 12, 6, biased);
+			}
 		}
 		test_exp(seed);
 		test_activation(seed);

@@ -65,5 +65,9 @@ variant groups "-D score=sigmoid -D groups=6 -D top_groups=3 -D rope=linear -D a
 	"-DSCORE=1 -DGROUPS=6 -DTOP_GROUPS=3 -DROPE=1 -DACT=1 -DSHARED=4 -DHEAD_Z=0.1 -DEMB_SCALE=0.5"
 rounded bf16 "-D k=6 -D qk=head -D shared=5 -D normalize=true"
 rounded bf16_all "-D k=6 -D qk=full -D placement=peri -D bias=all -D act=geglu -D score=sigmoid -D emb_norm=true -D tied=true"
+variant biased "-D score=sigmoid -D normalize=true -D groups=3 -D top_groups=2 -D k=3 -D gamma=0.25 -D shared=4 -D dense=-1" \
+	"-DSCORE=1 -DNORMALIZE=1 -DGROUPS=3 -DTOP_GROUPS=2 -DTOP_K=3 -DGAMMA=0.25 -DSHARED=4 -DDENSE=-1"
+variant biased_softmax "-D k=3 -D gamma=0.125" "-DTOP_K=3 -DGAMMA=0.125"
+variant biased_topk "-D score=topk_softmax -D gamma=0.125 -D dense=1" "-DSCORE=2 -DGAMMA=0.125 -DDENSE=1"
 echo "$passed passed, $failed failed"
 test "$failed" = 0

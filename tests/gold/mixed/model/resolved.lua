@@ -36,6 +36,7 @@ local feed_forward_b = moe {
     load_balance = 0.01,
     balance_over = "batch",
     z_loss = 0.001,
+    bias_gamma = 0,
   },
 }
 local feed_forward_c = moe {
@@ -53,6 +54,7 @@ local feed_forward_c = moe {
     load_balance = 0.01,
     balance_over = "batch",
     z_loss = 0.001,
+    bias_gamma = 0.001,
   },
 }
 local recompute_a = recompute {

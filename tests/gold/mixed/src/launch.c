@@ -140,9 +140,9 @@ void om_k_rope_bwd_1x4x4x4(const om_real *dy, const om_real *tab, om_real *dx);
 double om_k_rope_bwd_1x4x4x4_check(uint64_t seed);
 void om_k_gate_4x12x8(const om_real *x, const om_real *w, om_real *z);
 double om_k_gate_4x12x8_check(uint64_t seed);
-void om_k_route_4x12x3x1x0x1x1x1(const om_real *z, om_real *p, int32_t *idx, om_real *prob,
-    om_real *lse, int32_t *cnt, int64_t *load, double *aux);
-double om_k_route_4x12x3x1x0x1x1x1_check(uint64_t seed);
+void om_k_route_biased_4x12x3x1x0x1x1x1(const om_real *z, const om_real *b, om_real *p,
+    int32_t *idx, om_real *prob, om_real *lse, int32_t *cnt, int64_t *load, double *aux);
+double om_k_route_biased_4x12x3x1x0x1x1x1_check(uint64_t seed);
 void om_k_route_map_4x12x3x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
     int32_t *off);
 double om_k_route_map_4x12x3x1_check(uint64_t seed);
@@ -192,6 +192,8 @@ void om_k_adamw_5984(const om_real *g, const double *ctl, om_real *w, om_real *m
 double om_k_adamw_5984_check(uint64_t seed);
 void om_k_adamw_1160(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
 double om_k_adamw_1160_check(uint64_t seed);
+void om_k_bias_update_12x12(const int64_t *load, const double *ctl, om_real *b);
+double om_k_bias_update_12x12_check(uint64_t seed);
 void om_k_head_loss_4x8x32(const om_real *x, const om_real *w, const int32_t *label, om_real *lse,
     double *loss, om_real *ws);
 double om_k_head_loss_4x8x32_check(uint64_t seed);
@@ -317,8 +319,8 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .check = om_k_rope_bwd_1x4x4x4_check, .tolerance = OM_TOLERANCE },
 	{ .name = "gate_4x12x8", .flops = 768.0, .bytes = 1408.0, .check = om_k_gate_4x12x8_check,
 	    .tolerance = OM_TOLERANCE },
-	{ .name = "route_4x12x3x1x0x1x1x1", .flops = 0.0, .bytes = 1216.0,
-	    .check = om_k_route_4x12x3x1x0x1x1x1_check, .tolerance = OM_TOLERANCE },
+	{ .name = "route_biased_4x12x3x1x0x1x1x1", .flops = 0.0, .bytes = 1312.0,
+	    .check = om_k_route_biased_4x12x3x1x0x1x1x1_check, .tolerance = OM_TOLERANCE },
 	{ .name = "route_map_4x12x3x1", .flops = 0.0, .bytes = 244.0,
 	    .check = om_k_route_map_4x12x3x1_check, .tolerance = OM_TOLERANCE },
 	{ .name = "dispatch_4x3x8", .flops = 0.0, .bytes = 1120.0,
@@ -359,6 +361,8 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .tolerance = OM_TOLERANCE },
 	{ .name = "adamw_1160", .flops = 0.0, .bytes = 65024.0, .check = om_k_adamw_1160_check,
 	    .tolerance = OM_TOLERANCE },
+	{ .name = "bias_update_12x12", .flops = 0.0, .bytes = 352.0,
+	    .check = om_k_bias_update_12x12_check, .tolerance = OM_TOLERANCE },
 	{ .name = "head_loss_4x8x32", .flops = 2048.0, .bytes = 2384.0,
 	    .check = om_k_head_loss_4x8x32_check, .tolerance = OM_TOLERANCE },
 };
@@ -749,10 +753,10 @@ launch_gate_4x12x8(const om_real *x, const om_real *w, om_real *z)
 }
 
 void
-launch_route_4x12x3x1x0x1x1x1(const om_real *z, om_real *p, int32_t *idx, om_real *prob,
-    om_real *lse, int32_t *cnt, int64_t *load, double *aux)
+launch_route_biased_4x12x3x1x0x1x1x1(const om_real *z, const om_real *b, om_real *p, int32_t *idx,
+    om_real *prob, om_real *lse, int32_t *cnt, int64_t *load, double *aux)
 {
-	LAUNCH(60, om_k_route_4x12x3x1x0x1x1x1(z, p, idx, prob, lse, cnt, load, aux));
+	LAUNCH(60, om_k_route_biased_4x12x3x1x0x1x1x1(z, b, p, idx, prob, lse, cnt, load, aux));
 }
 
 void
@@ -881,8 +885,14 @@ launch_adamw_1160(const om_real *g, const double *ctl, om_real *w, om_real *m, o
 }
 
 void
+launch_bias_update_12x12(const int64_t *load, const double *ctl, om_real *b)
+{
+	LAUNCH(81, om_k_bias_update_12x12(load, ctl, b));
+}
+
+void
 launch_head_loss_4x8x32(const om_real *x, const om_real *w, const int32_t *label, om_real *lse,
     double *loss, om_real *ws)
 {
-	LAUNCH(81, om_k_head_loss_4x8x32(x, w, label, lse, loss, ws));
+	LAUNCH(82, om_k_head_loss_4x8x32(x, w, label, lse, loss, ws));
 }

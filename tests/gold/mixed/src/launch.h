@@ -12,7 +12,7 @@
 
 typedef OM_REAL om_real;
 
-enum { OM_N_OPS = 82 };
+enum { OM_N_OPS = 83 };
 extern struct om_op om_ops[OM_N_OPS];
 
 void launch_rope_table_4x4x0(om_real *tab);
@@ -95,8 +95,8 @@ void launch_attention_bwd_1x4x4x2x4x3(const om_real *do_, const om_real *q, cons
 void launch_rope_bwd_1x4x2x4(const om_real *dy, const om_real *tab, om_real *dx);
 void launch_rope_bwd_1x4x4x4(const om_real *dy, const om_real *tab, om_real *dx);
 void launch_gate_4x12x8(const om_real *x, const om_real *w, om_real *z);
-void launch_route_4x12x3x1x0x1x1x1(const om_real *z, om_real *p, int32_t *idx, om_real *prob,
-    om_real *lse, int32_t *cnt, int64_t *load, double *aux);
+void launch_route_biased_4x12x3x1x0x1x1x1(const om_real *z, const om_real *b, om_real *p,
+    int32_t *idx, om_real *prob, om_real *lse, int32_t *cnt, int64_t *load, double *aux);
 void launch_route_map_4x12x3x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
     int32_t *off);
 void launch_dispatch_4x3x8(const om_real *x, const int32_t *row, const int32_t *src, om_real *xr);
@@ -126,6 +126,7 @@ void launch_sumsq_7176(const om_real *g, double *ctl);
 void launch_clip(const double *loss, double *ctl);
 void launch_adamw_5984(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
 void launch_adamw_1160(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
+void launch_bias_update_12x12(const int64_t *load, const double *ctl, om_real *b);
 void launch_head_loss_4x8x32(const om_real *x, const om_real *w, const int32_t *label, om_real *lse,
     double *loss, om_real *ws);
 

@@ -20,11 +20,13 @@
 #define OM_GRAD_BYTES     UINT64_C(57856)
 #define OM_STATE          UINT64_C(118016) /* optimizer state, 113 KiB */
 #define OM_STATE_BYTES    UINT64_C(115712)
-#define OM_SAVED          UINT64_C(233728) /* saved activations, 33.0 KiB */
+#define OM_BUFFER         UINT64_C(233728) /* kept buffers, 256 B */
+#define OM_BUFFER_BYTES   UINT64_C(256)
+#define OM_SAVED          UINT64_C(233984) /* saved activations, 33.0 KiB */
 #define OM_SAVED_BYTES    UINT64_C(33792)
-#define OM_SCRATCH        UINT64_C(267520) /* scratch, 32.8 KiB */
+#define OM_SCRATCH        UINT64_C(267776) /* scratch, 32.8 KiB */
 #define OM_SCRATCH_BYTES  UINT64_C(33536)
-#define OM_ARENA_BYTES    UINT64_C(301056) /* 294 KiB */
+#define OM_ARENA_BYTES    UINT64_C(301312) /* 294 KiB */
 
 /*
  * Addresses of tensors, as the functions of step.c have arena, slot, layer and i (the layer's
@@ -43,9 +45,9 @@
 
 #define OM_SLOT_STRIDE UINT64_C(33792) /* 1 microbatch in flight */
 /* residual stream: fp64[4,8] before each layer and after the last */
-#define OM_OFF_stream UINT64_C(233728)
+#define OM_OFF_stream UINT64_C(233984)
 #define OM_STRIDE_stream UINT64_C(256)
-#define OM_OFF_dstream UINT64_C(267520) /* its gradient */
+#define OM_OFF_dstream UINT64_C(267776) /* its gradient */
 
 /* input */
 #define OM_OFF_embed_tokens UINT64_C(0) /* int32[4] 16 B */
@@ -456,319 +458,324 @@
 #define OM_OFF_head_m_norm UINT64_C(175360) /* fp64[8] 64 B */
 #define OM_OFF_head_v_norm UINT64_C(233216) /* fp64[8] 64 B */
 
+/* kept buffers */
+#define OM_OFF_moe2_choice_bias UINT64_C(233728) /* fp64[12] 96 B */
+#define OM_STRIDE_moe2_choice_bias UINT64_C(96)
+
 /* saved activations */
-#define OM_OFF_dense_attn_in UINT64_C(235264) /* fp64[4,8] 256 B x3 */
+#define OM_OFF_dense_attn_in UINT64_C(235520) /* fp64[4,8] 256 B x3 */
 #define OM_STRIDE_dense_attn_in UINT64_C(256)
-#define OM_OFF_dense_attn_in_rms UINT64_C(236032) /* fp64[4] 32 B x3 */
+#define OM_OFF_dense_attn_in_rms UINT64_C(236288) /* fp64[4] 32 B x3 */
 #define OM_STRIDE_dense_attn_in_rms UINT64_C(256)
-#define OM_OFF_dense_q_raw UINT64_C(236800) /* fp64[4,16] 512 B x3 */
+#define OM_OFF_dense_q_raw UINT64_C(237056) /* fp64[4,16] 512 B x3 */
 #define OM_STRIDE_dense_q_raw UINT64_C(512)
-#define OM_OFF_dense_q_normed UINT64_C(238336) /* fp64[4,16] 512 B x3 */
+#define OM_OFF_dense_q_normed UINT64_C(238592) /* fp64[4,16] 512 B x3 */
 #define OM_STRIDE_dense_q_normed UINT64_C(512)
-#define OM_OFF_dense_q_normed_rms UINT64_C(239872) /* fp64[16] 128 B x3 */
+#define OM_OFF_dense_q_normed_rms UINT64_C(240128) /* fp64[16] 128 B x3 */
 #define OM_STRIDE_dense_q_normed_rms UINT64_C(256)
-#define OM_OFF_dense_k_raw UINT64_C(240640) /* fp64[4,8] 256 B x3 */
+#define OM_OFF_dense_k_raw UINT64_C(240896) /* fp64[4,8] 256 B x3 */
 #define OM_STRIDE_dense_k_raw UINT64_C(256)
-#define OM_OFF_dense_k_normed UINT64_C(241408) /* fp64[4,8] 256 B x3 */
+#define OM_OFF_dense_k_normed UINT64_C(241664) /* fp64[4,8] 256 B x3 */
 #define OM_STRIDE_dense_k_normed UINT64_C(256)
-#define OM_OFF_dense_k_normed_rms UINT64_C(242176) /* fp64[8] 64 B x3 */
+#define OM_OFF_dense_k_normed_rms UINT64_C(242432) /* fp64[8] 64 B x3 */
 #define OM_STRIDE_dense_k_normed_rms UINT64_C(256)
-#define OM_OFF_dense_v UINT64_C(242944) /* fp64[4,8] 256 B x3 */
+#define OM_OFF_dense_v UINT64_C(243200) /* fp64[4,8] 256 B x3 */
 #define OM_STRIDE_dense_v UINT64_C(256)
-#define OM_OFF_dense_heads UINT64_C(243712) /* fp64[4,16] 512 B x3 */
+#define OM_OFF_dense_heads UINT64_C(243968) /* fp64[4,16] 512 B x3 */
 #define OM_STRIDE_dense_heads UINT64_C(512)
-#define OM_OFF_dense_heads_lse UINT64_C(245248) /* fp64[16] 128 B x3 */
+#define OM_OFF_dense_heads_lse UINT64_C(245504) /* fp64[16] 128 B x3 */
 #define OM_STRIDE_dense_heads_lse UINT64_C(256)
-#define OM_OFF_dense_attn UINT64_C(246016) /* fp64[4,8] 256 B x3 */
+#define OM_OFF_dense_attn UINT64_C(246272) /* fp64[4,8] 256 B x3 */
 #define OM_STRIDE_dense_attn UINT64_C(256)
-#define OM_OFF_dense_attn_normed UINT64_C(247552) /* fp64[4,8] 256 B x3 */
+#define OM_OFF_dense_attn_normed UINT64_C(247808) /* fp64[4,8] 256 B x3 */
 #define OM_STRIDE_dense_attn_normed UINT64_C(256)
-#define OM_OFF_dense_attn_normed_rms UINT64_C(246784) /* fp64[4] 32 B x3 */
+#define OM_OFF_dense_attn_normed_rms UINT64_C(247040) /* fp64[4] 32 B x3 */
 #define OM_STRIDE_dense_attn_normed_rms UINT64_C(256)
-#define OM_OFF_dense_mid UINT64_C(247552) /* fp64[4,8] 256 B x3 */
+#define OM_OFF_dense_mid UINT64_C(247808) /* fp64[4,8] 256 B x3 */
 #define OM_STRIDE_dense_mid UINT64_C(256)
-#define OM_OFF_dense_ffn_in UINT64_C(248320) /* fp64[4,8] 256 B x3 */
+#define OM_OFF_dense_ffn_in UINT64_C(248576) /* fp64[4,8] 256 B x3 */
 #define OM_STRIDE_dense_ffn_in UINT64_C(256)
-#define OM_OFF_dense_ffn_in_rms UINT64_C(249088) /* fp64[4] 32 B x3 */
+#define OM_OFF_dense_ffn_in_rms UINT64_C(249344) /* fp64[4] 32 B x3 */
 #define OM_STRIDE_dense_ffn_in_rms UINT64_C(256)
-#define OM_OFF_dense_gate UINT64_C(249856) /* fp64[4,12] 384 B x3 */
+#define OM_OFF_dense_gate UINT64_C(250112) /* fp64[4,12] 384 B x3 */
 #define OM_STRIDE_dense_gate UINT64_C(512)
-#define OM_OFF_dense_up UINT64_C(251392) /* fp64[4,12] 384 B x3 */
+#define OM_OFF_dense_up UINT64_C(251648) /* fp64[4,12] 384 B x3 */
 #define OM_STRIDE_dense_up UINT64_C(512)
-#define OM_OFF_dense_hidden UINT64_C(252928) /* fp64[4,12] 384 B x3 */
+#define OM_OFF_dense_hidden UINT64_C(253184) /* fp64[4,12] 384 B x3 */
 #define OM_STRIDE_dense_hidden UINT64_C(512)
-#define OM_OFF_dense_out UINT64_C(254464) /* fp64[4,8] 256 B x3 */
+#define OM_OFF_dense_out UINT64_C(254720) /* fp64[4,8] 256 B x3 */
 #define OM_STRIDE_dense_out UINT64_C(256)
-#define OM_OFF_dense_ffn_normed_rms UINT64_C(255232) /* fp64[4] 32 B x3 */
+#define OM_OFF_dense_ffn_normed_rms UINT64_C(255488) /* fp64[4] 32 B x3 */
 #define OM_STRIDE_dense_ffn_normed_rms UINT64_C(256)
-#define OM_OFF_moe_attn_in UINT64_C(256000) /* fp64[4,8] 256 B */
+#define OM_OFF_moe_attn_in UINT64_C(256256) /* fp64[4,8] 256 B */
 #define OM_STRIDE_moe_attn_in UINT64_C(256)
-#define OM_OFF_moe_attn_in_rms UINT64_C(256256) /* fp64[4] 32 B */
+#define OM_OFF_moe_attn_in_rms UINT64_C(256512) /* fp64[4] 32 B */
 #define OM_STRIDE_moe_attn_in_rms UINT64_C(256)
-#define OM_OFF_moe_q_raw UINT64_C(256512) /* fp64[4,16] 512 B */
+#define OM_OFF_moe_q_raw UINT64_C(256768) /* fp64[4,16] 512 B */
 #define OM_STRIDE_moe_q_raw UINT64_C(512)
-#define OM_OFF_moe_q_normed UINT64_C(258048) /* fp64[4,16] 512 B */
+#define OM_OFF_moe_q_normed UINT64_C(258304) /* fp64[4,16] 512 B */
 #define OM_STRIDE_moe_q_normed UINT64_C(512)
-#define OM_OFF_moe_q_normed_rms UINT64_C(257024) /* fp64[16] 128 B */
+#define OM_OFF_moe_q_normed_rms UINT64_C(257280) /* fp64[16] 128 B */
 #define OM_STRIDE_moe_q_normed_rms UINT64_C(256)
-#define OM_OFF_moe_k_raw UINT64_C(257280) /* fp64[4,8] 256 B */
+#define OM_OFF_moe_k_raw UINT64_C(257536) /* fp64[4,8] 256 B */
 #define OM_STRIDE_moe_k_raw UINT64_C(256)
-#define OM_OFF_moe_k_normed UINT64_C(258560) /* fp64[4,8] 256 B */
+#define OM_OFF_moe_k_normed UINT64_C(258816) /* fp64[4,8] 256 B */
 #define OM_STRIDE_moe_k_normed UINT64_C(256)
-#define OM_OFF_moe_k_normed_rms UINT64_C(257536) /* fp64[8] 64 B */
+#define OM_OFF_moe_k_normed_rms UINT64_C(257792) /* fp64[8] 64 B */
 #define OM_STRIDE_moe_k_normed_rms UINT64_C(256)
-#define OM_OFF_moe_v UINT64_C(257792) /* fp64[4,8] 256 B */
+#define OM_OFF_moe_v UINT64_C(258048) /* fp64[4,8] 256 B */
 #define OM_STRIDE_moe_v UINT64_C(256)
-#define OM_OFF_moe_q_rot UINT64_C(258048) /* fp64[4,16] 512 B */
+#define OM_OFF_moe_q_rot UINT64_C(258304) /* fp64[4,16] 512 B */
 #define OM_STRIDE_moe_q_rot UINT64_C(512)
-#define OM_OFF_moe_k_rot UINT64_C(258560) /* fp64[4,8] 256 B */
+#define OM_OFF_moe_k_rot UINT64_C(258816) /* fp64[4,8] 256 B */
 #define OM_STRIDE_moe_k_rot UINT64_C(256)
-#define OM_OFF_moe_heads UINT64_C(258816) /* fp64[4,16] 512 B */
+#define OM_OFF_moe_heads UINT64_C(259072) /* fp64[4,16] 512 B */
 #define OM_STRIDE_moe_heads UINT64_C(512)
-#define OM_OFF_moe_heads_lse UINT64_C(259328) /* fp64[16] 128 B */
+#define OM_OFF_moe_heads_lse UINT64_C(259584) /* fp64[16] 128 B */
 #define OM_STRIDE_moe_heads_lse UINT64_C(256)
-#define OM_OFF_moe_attn UINT64_C(259584) /* fp64[4,8] 256 B */
+#define OM_OFF_moe_attn UINT64_C(259840) /* fp64[4,8] 256 B */
 #define OM_STRIDE_moe_attn UINT64_C(256)
-#define OM_OFF_moe_attn_normed UINT64_C(260096) /* fp64[4,8] 256 B */
+#define OM_OFF_moe_attn_normed UINT64_C(260352) /* fp64[4,8] 256 B */
 #define OM_STRIDE_moe_attn_normed UINT64_C(256)
-#define OM_OFF_moe_attn_normed_rms UINT64_C(259840) /* fp64[4] 32 B */
+#define OM_OFF_moe_attn_normed_rms UINT64_C(260096) /* fp64[4] 32 B */
 #define OM_STRIDE_moe_attn_normed_rms UINT64_C(256)
-#define OM_OFF_moe_mid UINT64_C(260096) /* fp64[4,8] 256 B */
+#define OM_OFF_moe_mid UINT64_C(260352) /* fp64[4,8] 256 B */
 #define OM_STRIDE_moe_mid UINT64_C(256)
-#define OM_OFF_moe_ffn_in UINT64_C(260352) /* fp64[4,8] 256 B */
+#define OM_OFF_moe_ffn_in UINT64_C(260608) /* fp64[4,8] 256 B */
 #define OM_STRIDE_moe_ffn_in UINT64_C(256)
-#define OM_OFF_moe_ffn_in_rms UINT64_C(260608) /* fp64[4] 32 B */
+#define OM_OFF_moe_ffn_in_rms UINT64_C(260864) /* fp64[4] 32 B */
 #define OM_STRIDE_moe_ffn_in_rms UINT64_C(256)
-#define OM_OFF_moe_scores UINT64_C(260864) /* fp64[4,4] 128 B */
+#define OM_OFF_moe_scores UINT64_C(261120) /* fp64[4,4] 128 B */
 #define OM_STRIDE_moe_scores UINT64_C(256)
-#define OM_OFF_moe_weights UINT64_C(261120) /* fp64[4,1] 32 B */
+#define OM_OFF_moe_weights UINT64_C(261376) /* fp64[4,1] 32 B */
 #define OM_STRIDE_moe_weights UINT64_C(256)
-#define OM_OFF_moe_chosen UINT64_C(261376) /* int32[4,1] 16 B */
+#define OM_OFF_moe_chosen UINT64_C(261632) /* int32[4,1] 16 B */
 #define OM_STRIDE_moe_chosen UINT64_C(256)
-#define OM_OFF_moe_probs UINT64_C(261632) /* fp64[4,4] 128 B */
+#define OM_OFF_moe_probs UINT64_C(261888) /* fp64[4,4] 128 B */
 #define OM_STRIDE_moe_probs UINT64_C(256)
-#define OM_OFF_moe_scores_lse UINT64_C(261888) /* fp64[4] 32 B */
+#define OM_OFF_moe_scores_lse UINT64_C(262144) /* fp64[4] 32 B */
 #define OM_STRIDE_moe_scores_lse UINT64_C(256)
-#define OM_OFF_moe_counts UINT64_C(262144) /* int32[1,4] 16 B */
+#define OM_OFF_moe_counts UINT64_C(262400) /* int32[1,4] 16 B */
 #define OM_STRIDE_moe_counts UINT64_C(256)
-#define OM_OFF_moe_row UINT64_C(262400) /* int32[4,1] 16 B */
+#define OM_OFF_moe_row UINT64_C(262656) /* int32[4,1] 16 B */
 #define OM_STRIDE_moe_row UINT64_C(256)
-#define OM_OFF_moe_src UINT64_C(262656) /* int32[4] 16 B */
+#define OM_OFF_moe_src UINT64_C(262912) /* int32[4] 16 B */
 #define OM_STRIDE_moe_src UINT64_C(256)
-#define OM_OFF_moe_offsets UINT64_C(262912) /* int32[5] 20 B */
+#define OM_OFF_moe_offsets UINT64_C(263168) /* int32[5] 20 B */
 #define OM_STRIDE_moe_offsets UINT64_C(256)
-#define OM_OFF_moe_routed UINT64_C(263168) /* fp64[4,8] 256 B */
+#define OM_OFF_moe_routed UINT64_C(263424) /* fp64[4,8] 256 B */
 #define OM_STRIDE_moe_routed UINT64_C(256)
-#define OM_OFF_moe_gate UINT64_C(263424) /* fp64[4,6] 192 B */
+#define OM_OFF_moe_gate UINT64_C(263680) /* fp64[4,6] 192 B */
 #define OM_STRIDE_moe_gate UINT64_C(256)
-#define OM_OFF_moe_up UINT64_C(263680) /* fp64[4,6] 192 B */
+#define OM_OFF_moe_up UINT64_C(263936) /* fp64[4,6] 192 B */
 #define OM_STRIDE_moe_up UINT64_C(256)
-#define OM_OFF_moe_hidden UINT64_C(263936) /* fp64[4,6] 192 B */
+#define OM_OFF_moe_hidden UINT64_C(264192) /* fp64[4,6] 192 B */
 #define OM_STRIDE_moe_hidden UINT64_C(256)
-#define OM_OFF_moe_out UINT64_C(264960) /* fp64[4,8] 256 B */
+#define OM_OFF_moe_out UINT64_C(265216) /* fp64[4,8] 256 B */
 #define OM_STRIDE_moe_out UINT64_C(256)
-#define OM_OFF_moe_shared_gate UINT64_C(264192) /* fp64[4,4] 128 B */
+#define OM_OFF_moe_shared_gate UINT64_C(264448) /* fp64[4,4] 128 B */
 #define OM_STRIDE_moe_shared_gate UINT64_C(256)
-#define OM_OFF_moe_shared_up UINT64_C(264448) /* fp64[4,4] 128 B */
+#define OM_OFF_moe_shared_up UINT64_C(264704) /* fp64[4,4] 128 B */
 #define OM_STRIDE_moe_shared_up UINT64_C(256)
-#define OM_OFF_moe_shared_hidden UINT64_C(264704) /* fp64[4,4] 128 B */
+#define OM_OFF_moe_shared_hidden UINT64_C(264960) /* fp64[4,4] 128 B */
 #define OM_STRIDE_moe_shared_hidden UINT64_C(256)
-#define OM_OFF_moe_mixed UINT64_C(264960) /* fp64[4,8] 256 B */
+#define OM_OFF_moe_mixed UINT64_C(265216) /* fp64[4,8] 256 B */
 #define OM_STRIDE_moe_mixed UINT64_C(256)
-#define OM_OFF_moe_ffn_normed_rms UINT64_C(265216) /* fp64[4] 32 B */
+#define OM_OFF_moe_ffn_normed_rms UINT64_C(265472) /* fp64[4] 32 B */
 #define OM_STRIDE_moe_ffn_normed_rms UINT64_C(256)
-#define OM_OFF_moe2_weights UINT64_C(265472) /* fp64[4,3] 96 B */
+#define OM_OFF_moe2_weights UINT64_C(265728) /* fp64[4,3] 96 B */
 #define OM_STRIDE_moe2_weights UINT64_C(256)
-#define OM_OFF_moe2_chosen UINT64_C(265728) /* int32[4,3] 48 B */
+#define OM_OFF_moe2_chosen UINT64_C(265984) /* int32[4,3] 48 B */
 #define OM_STRIDE_moe2_chosen UINT64_C(256)
-#define OM_OFF_moe2_probs UINT64_C(265984) /* fp64[4,12] 384 B */
+#define OM_OFF_moe2_probs UINT64_C(266240) /* fp64[4,12] 384 B */
 #define OM_STRIDE_moe2_probs UINT64_C(512)
-#define OM_OFF_moe2_scores_lse UINT64_C(266496) /* fp64[4] 32 B */
+#define OM_OFF_moe2_scores_lse UINT64_C(266752) /* fp64[4] 32 B */
 #define OM_STRIDE_moe2_scores_lse UINT64_C(256)
-#define OM_OFF_moe2_counts UINT64_C(266752) /* int32[1,12] 48 B */
+#define OM_OFF_moe2_counts UINT64_C(267008) /* int32[1,12] 48 B */
 #define OM_STRIDE_moe2_counts UINT64_C(256)
-#define OM_OFF_head_in UINT64_C(267008) /* fp64[4,8] 256 B */
+#define OM_OFF_head_in UINT64_C(267264) /* fp64[4,8] 256 B */
 #define OM_STRIDE_head_in UINT64_C(256)
-#define OM_OFF_head_in_rms UINT64_C(267264) /* fp64[4] 32 B */
+#define OM_OFF_head_in_rms UINT64_C(267520) /* fp64[4] 32 B */
 #define OM_STRIDE_head_in_rms UINT64_C(256)
 
 /* scratch */
-#define OM_OFF_moe_rows UINT64_C(267776) /* fp64[4,8] 256 B */
-#define OM_OFF_moe_shared_out UINT64_C(267776) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_attn_in UINT64_C(268800) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_attn_in_rms UINT64_C(267776) /* fp64[4] 32 B */
-#define OM_OFF_moe2_q_raw UINT64_C(267776) /* fp64[4,16] 512 B */
-#define OM_OFF_moe2_q_normed UINT64_C(268288) /* fp64[4,16] 512 B */
-#define OM_OFF_moe2_q_normed_rms UINT64_C(269056) /* fp64[16] 128 B */
-#define OM_OFF_moe2_k_raw UINT64_C(267776) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_k_normed UINT64_C(269056) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_k_normed_rms UINT64_C(268032) /* fp64[8] 64 B */
-#define OM_OFF_moe2_v UINT64_C(269312) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_q_rot UINT64_C(268288) /* fp64[4,16] 512 B */
-#define OM_OFF_moe2_k_rot UINT64_C(269056) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_heads UINT64_C(267776) /* fp64[4,16] 512 B */
-#define OM_OFF_moe2_heads_lse UINT64_C(268800) /* fp64[16] 128 B */
-#define OM_OFF_moe2_attn UINT64_C(268288) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_attn_normed_rms UINT64_C(267776) /* fp64[4] 32 B */
-#define OM_OFF_moe2_ffn_in UINT64_C(270848) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_ffn_in_rms UINT64_C(267776) /* fp64[4] 32 B */
-#define OM_OFF_moe2_scores UINT64_C(267776) /* fp64[4,12] 384 B */
-#define OM_OFF_moe2_row UINT64_C(271360) /* int32[4,3] 48 B */
-#define OM_OFF_moe2_src UINT64_C(271616) /* int32[12] 48 B */
-#define OM_OFF_moe2_offsets UINT64_C(271104) /* int32[13] 52 B */
-#define OM_OFF_moe2_routed UINT64_C(267776) /* fp64[12,8] 768 B */
-#define OM_OFF_moe2_gate UINT64_C(268544) /* fp64[12,6] 576 B */
-#define OM_OFF_moe2_up UINT64_C(269312) /* fp64[12,6] 576 B */
-#define OM_OFF_moe2_hidden UINT64_C(270080) /* fp64[12,6] 576 B */
-#define OM_OFF_moe2_rows UINT64_C(267776) /* fp64[12,8] 768 B */
-#define OM_OFF_moe2_out UINT64_C(268544) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_shared_gate UINT64_C(267776) /* fp64[4,4] 128 B */
-#define OM_OFF_moe2_shared_up UINT64_C(268032) /* fp64[4,4] 128 B */
-#define OM_OFF_moe2_shared_hidden UINT64_C(268288) /* fp64[4,4] 128 B */
-#define OM_OFF_moe2_shared_out UINT64_C(267776) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_mixed UINT64_C(268544) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_ffn_normed UINT64_C(267776) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_ffn_normed_rms UINT64_C(268032) /* fp64[4] 32 B */
-#define OM_OFF_dense_d_out UINT64_C(268800) /* fp64[4,8] 256 B */
-#define OM_OFF_dense_d_hidden UINT64_C(267776) /* fp64[4,12] 384 B */
-#define OM_OFF_dense_d_gate UINT64_C(268288) /* fp64[4,12] 384 B */
-#define OM_OFF_dense_d_up UINT64_C(267776) /* fp64[4,12] 384 B */
-#define OM_OFF_dense_d_ffn_in UINT64_C(268800) /* fp64[4,8] 256 B */
-#define OM_OFF_dense_d_ffn_in_2 UINT64_C(267776) /* fp64[4,8] 256 B */
-#define OM_OFF_dense_d_ffn_in_3 UINT64_C(268800) /* fp64[4,8] 256 B */
-#define OM_OFF_dense_d_mid UINT64_C(268800) /* fp64[4,8] 256 B */
-#define OM_OFF_dense_d_attn UINT64_C(268800) /* fp64[4,8] 256 B */
-#define OM_OFF_dense_d_heads UINT64_C(267776) /* fp64[4,16] 512 B */
-#define OM_OFF_dense_d_q_normed UINT64_C(268288) /* fp64[4,16] 512 B */
-#define OM_OFF_dense_d_k_normed UINT64_C(268800) /* fp64[4,8] 256 B */
-#define OM_OFF_dense_d_v UINT64_C(269056) /* fp64[4,8] 256 B */
-#define OM_OFF_dense_d_attn_in UINT64_C(269312) /* fp64[4,8] 256 B */
-#define OM_OFF_dense_d_k_raw UINT64_C(268800) /* fp64[4,8] 256 B */
-#define OM_OFF_dense_d_attn_in_2 UINT64_C(267776) /* fp64[4,8] 256 B */
-#define OM_OFF_dense_d_attn_in_3 UINT64_C(269312) /* fp64[4,8] 256 B */
-#define OM_OFF_dense_d_q_raw UINT64_C(268288) /* fp64[4,16] 512 B */
-#define OM_OFF_dense_d_attn_in_4 UINT64_C(267776) /* fp64[4,8] 256 B */
-#define OM_OFF_dense_d_attn_in_5 UINT64_C(269312) /* fp64[4,8] 256 B */
-#define OM_OFF_dense_d_x UINT64_C(269312) /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_mixed UINT64_C(268800) /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_shared_hidden UINT64_C(267776) /* fp64[4,4] 128 B */
-#define OM_OFF_moe_d_shared_gate UINT64_C(268032) /* fp64[4,4] 128 B */
-#define OM_OFF_moe_d_shared_up UINT64_C(267776) /* fp64[4,4] 128 B */
-#define OM_OFF_moe_d_ffn_in UINT64_C(269056) /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_ffn_in_2 UINT64_C(267776) /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_ffn_in_3 UINT64_C(269056) /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_rows UINT64_C(267776) /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_hidden UINT64_C(268032) /* fp64[4,6] 192 B */
-#define OM_OFF_moe_d_gate UINT64_C(268288) /* fp64[4,6] 192 B */
-#define OM_OFF_moe_d_up UINT64_C(268032) /* fp64[4,6] 192 B */
-#define OM_OFF_moe_d_weights UINT64_C(268544) /* fp64[4,1] 32 B */
-#define OM_OFF_moe_d_routed UINT64_C(267776) /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_routed_2 UINT64_C(268032) /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_routed_3 UINT64_C(267776) /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_ffn_in_4 UINT64_C(268032) /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_ffn_in_5 UINT64_C(269056) /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_scores UINT64_C(268032) /* fp64[4,4] 128 B */
-#define OM_OFF_moe_d_ffn_in_6 UINT64_C(267776) /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_ffn_in_7 UINT64_C(269056) /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_mid UINT64_C(269056) /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_attn UINT64_C(268800) /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_heads UINT64_C(267776) /* fp64[4,16] 512 B */
-#define OM_OFF_moe_d_q_rot UINT64_C(268288) /* fp64[4,16] 512 B */
-#define OM_OFF_moe_d_k_rot UINT64_C(268800) /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_v UINT64_C(269056) /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_k_normed UINT64_C(268800) /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_q_normed UINT64_C(268288) /* fp64[4,16] 512 B */
-#define OM_OFF_moe_d_attn_in UINT64_C(269312) /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_k_raw UINT64_C(268800) /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_attn_in_2 UINT64_C(267776) /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_attn_in_3 UINT64_C(269312) /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_q_raw UINT64_C(268288) /* fp64[4,16] 512 B */
-#define OM_OFF_moe_d_attn_in_4 UINT64_C(267776) /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_attn_in_5 UINT64_C(269312) /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_x UINT64_C(269312) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_d_mixed UINT64_C(272128) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_d_shared_hidden UINT64_C(267776) /* fp64[4,4] 128 B */
-#define OM_OFF_moe2_d_shared_gate UINT64_C(268032) /* fp64[4,4] 128 B */
-#define OM_OFF_moe2_d_shared_up UINT64_C(267776) /* fp64[4,4] 128 B */
-#define OM_OFF_moe2_d_ffn_in UINT64_C(276480) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_d_ffn_in_2 UINT64_C(267776) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_d_ffn_in_3 UINT64_C(276480) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_d_rows UINT64_C(267776) /* fp64[12,8] 768 B */
-#define OM_OFF_moe2_d_hidden UINT64_C(271872) /* fp64[12,6] 576 B */
-#define OM_OFF_moe2_d_gate UINT64_C(271104) /* fp64[12,6] 576 B */
-#define OM_OFF_moe2_d_up UINT64_C(271872) /* fp64[12,6] 576 B */
-#define OM_OFF_moe2_d_weights UINT64_C(277248) /* fp64[4,3] 96 B */
-#define OM_OFF_moe2_d_routed UINT64_C(267776) /* fp64[12,8] 768 B */
-#define OM_OFF_moe2_d_routed_2 UINT64_C(269568) /* fp64[12,8] 768 B */
-#define OM_OFF_moe2_d_routed_3 UINT64_C(267776) /* fp64[12,8] 768 B */
-#define OM_OFF_moe2_d_ffn_in_4 UINT64_C(268544) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_d_ffn_in_5 UINT64_C(276480) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_d_scores UINT64_C(267776) /* fp64[4,12] 384 B */
-#define OM_OFF_moe2_d_ffn_in_6 UINT64_C(268288) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_d_ffn_in_7 UINT64_C(276480) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_d_mid UINT64_C(276480) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_d_attn UINT64_C(268800) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_d_heads UINT64_C(267776) /* fp64[4,16] 512 B */
-#define OM_OFF_moe2_d_q_rot UINT64_C(268288) /* fp64[4,16] 512 B */
-#define OM_OFF_moe2_d_k_rot UINT64_C(268800) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_d_v UINT64_C(269056) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_d_k_normed UINT64_C(268800) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_d_q_normed UINT64_C(268288) /* fp64[4,16] 512 B */
-#define OM_OFF_moe2_d_attn_in UINT64_C(269312) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_d_k_raw UINT64_C(268800) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_d_attn_in_2 UINT64_C(267776) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_d_attn_in_3 UINT64_C(269312) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_d_q_raw UINT64_C(268288) /* fp64[4,16] 512 B */
-#define OM_OFF_moe2_d_attn_in_4 UINT64_C(267776) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_d_attn_in_5 UINT64_C(269312) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_d_x UINT64_C(269312) /* fp64[4,8] 256 B */
-#define OM_OFF_eval_in UINT64_C(300544) /* fp64[4,8] 256 B */
-#define OM_OFF_eval_in_rms UINT64_C(267776) /* fp64[4] 32 B */
-#define OM_OFF_eval_logits_lse UINT64_C(300800) /* fp64[4] 32 B */
-#define OM_OFF_moe2_re_attn_in UINT64_C(274688) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_re_attn_in_rms UINT64_C(278528) /* fp64[4] 32 B */
-#define OM_OFF_moe2_re_q_raw UINT64_C(272640) /* fp64[4,16] 512 B */
-#define OM_OFF_moe2_re_q_normed UINT64_C(273152) /* fp64[4,16] 512 B */
-#define OM_OFF_moe2_re_q_normed_rms UINT64_C(276736) /* fp64[16] 128 B */
-#define OM_OFF_moe2_re_k_raw UINT64_C(274944) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_re_k_normed UINT64_C(275200) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_re_k_normed_rms UINT64_C(277504) /* fp64[8] 64 B */
-#define OM_OFF_moe2_re_v UINT64_C(275456) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_re_q_rot UINT64_C(273152) /* fp64[4,16] 512 B */
-#define OM_OFF_moe2_re_k_rot UINT64_C(275200) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_re_heads UINT64_C(273664) /* fp64[4,16] 512 B */
-#define OM_OFF_moe2_re_heads_lse UINT64_C(276992) /* fp64[16] 128 B */
-#define OM_OFF_moe2_re_attn UINT64_C(275712) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_re_attn_normed UINT64_C(275968) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_re_attn_normed_rms UINT64_C(278784) /* fp64[4] 32 B */
-#define OM_OFF_moe2_re_mid UINT64_C(275968) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_re_ffn_in UINT64_C(276224) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_re_ffn_in_rms UINT64_C(279040) /* fp64[4] 32 B */
-#define OM_OFF_moe2_re_scores UINT64_C(274176) /* fp64[4,12] 384 B */
-#define OM_OFF_moe2_re_row UINT64_C(278016) /* int32[4,3] 48 B */
-#define OM_OFF_moe2_re_src UINT64_C(278272) /* int32[12] 48 B */
-#define OM_OFF_moe2_re_offsets UINT64_C(277760) /* int32[13] 52 B */
-#define OM_OFF_moe2_re_routed UINT64_C(268800) /* fp64[12,8] 768 B */
-#define OM_OFF_moe2_re_gate UINT64_C(269568) /* fp64[12,6] 576 B */
-#define OM_OFF_moe2_re_up UINT64_C(270336) /* fp64[12,6] 576 B */
-#define OM_OFF_moe2_re_hidden UINT64_C(271104) /* fp64[12,6] 576 B */
-#define OM_OFF_moe2_re_rows UINT64_C(267776) /* fp64[12,8] 768 B */
-#define OM_OFF_moe2_re_out UINT64_C(271872) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_re_shared_gate UINT64_C(272384) /* fp64[4,4] 128 B */
-#define OM_OFF_moe2_re_shared_up UINT64_C(276480) /* fp64[4,4] 128 B */
-#define OM_OFF_moe2_re_shared_hidden UINT64_C(277248) /* fp64[4,4] 128 B */
-#define OM_OFF_moe2_re_shared_out UINT64_C(267776) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_re_mixed UINT64_C(271872) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_re_ffn_normed UINT64_C(267776) /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_re_ffn_normed_rms UINT64_C(279296) /* fp64[4] 32 B */
+#define OM_OFF_moe_rows UINT64_C(268032) /* fp64[4,8] 256 B */
+#define OM_OFF_moe_shared_out UINT64_C(268032) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_attn_in UINT64_C(269056) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_attn_in_rms UINT64_C(268032) /* fp64[4] 32 B */
+#define OM_OFF_moe2_q_raw UINT64_C(268032) /* fp64[4,16] 512 B */
+#define OM_OFF_moe2_q_normed UINT64_C(268544) /* fp64[4,16] 512 B */
+#define OM_OFF_moe2_q_normed_rms UINT64_C(269312) /* fp64[16] 128 B */
+#define OM_OFF_moe2_k_raw UINT64_C(268032) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_k_normed UINT64_C(269312) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_k_normed_rms UINT64_C(268288) /* fp64[8] 64 B */
+#define OM_OFF_moe2_v UINT64_C(269568) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_q_rot UINT64_C(268544) /* fp64[4,16] 512 B */
+#define OM_OFF_moe2_k_rot UINT64_C(269312) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_heads UINT64_C(268032) /* fp64[4,16] 512 B */
+#define OM_OFF_moe2_heads_lse UINT64_C(269056) /* fp64[16] 128 B */
+#define OM_OFF_moe2_attn UINT64_C(268544) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_attn_normed_rms UINT64_C(268032) /* fp64[4] 32 B */
+#define OM_OFF_moe2_ffn_in UINT64_C(271104) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_ffn_in_rms UINT64_C(268032) /* fp64[4] 32 B */
+#define OM_OFF_moe2_scores UINT64_C(268032) /* fp64[4,12] 384 B */
+#define OM_OFF_moe2_row UINT64_C(271616) /* int32[4,3] 48 B */
+#define OM_OFF_moe2_src UINT64_C(271872) /* int32[12] 48 B */
+#define OM_OFF_moe2_offsets UINT64_C(271360) /* int32[13] 52 B */
+#define OM_OFF_moe2_routed UINT64_C(268032) /* fp64[12,8] 768 B */
+#define OM_OFF_moe2_gate UINT64_C(268800) /* fp64[12,6] 576 B */
+#define OM_OFF_moe2_up UINT64_C(269568) /* fp64[12,6] 576 B */
+#define OM_OFF_moe2_hidden UINT64_C(270336) /* fp64[12,6] 576 B */
+#define OM_OFF_moe2_rows UINT64_C(268032) /* fp64[12,8] 768 B */
+#define OM_OFF_moe2_out UINT64_C(268800) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_shared_gate UINT64_C(268032) /* fp64[4,4] 128 B */
+#define OM_OFF_moe2_shared_up UINT64_C(268288) /* fp64[4,4] 128 B */
+#define OM_OFF_moe2_shared_hidden UINT64_C(268544) /* fp64[4,4] 128 B */
+#define OM_OFF_moe2_shared_out UINT64_C(268032) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_mixed UINT64_C(268800) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_ffn_normed UINT64_C(268032) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_ffn_normed_rms UINT64_C(268288) /* fp64[4] 32 B */
+#define OM_OFF_dense_d_out UINT64_C(269056) /* fp64[4,8] 256 B */
+#define OM_OFF_dense_d_hidden UINT64_C(268032) /* fp64[4,12] 384 B */
+#define OM_OFF_dense_d_gate UINT64_C(268544) /* fp64[4,12] 384 B */
+#define OM_OFF_dense_d_up UINT64_C(268032) /* fp64[4,12] 384 B */
+#define OM_OFF_dense_d_ffn_in UINT64_C(269056) /* fp64[4,8] 256 B */
+#define OM_OFF_dense_d_ffn_in_2 UINT64_C(268032) /* fp64[4,8] 256 B */
+#define OM_OFF_dense_d_ffn_in_3 UINT64_C(269056) /* fp64[4,8] 256 B */
+#define OM_OFF_dense_d_mid UINT64_C(269056) /* fp64[4,8] 256 B */
+#define OM_OFF_dense_d_attn UINT64_C(269056) /* fp64[4,8] 256 B */
+#define OM_OFF_dense_d_heads UINT64_C(268032) /* fp64[4,16] 512 B */
+#define OM_OFF_dense_d_q_normed UINT64_C(268544) /* fp64[4,16] 512 B */
+#define OM_OFF_dense_d_k_normed UINT64_C(269056) /* fp64[4,8] 256 B */
+#define OM_OFF_dense_d_v UINT64_C(269312) /* fp64[4,8] 256 B */
+#define OM_OFF_dense_d_attn_in UINT64_C(269568) /* fp64[4,8] 256 B */
+#define OM_OFF_dense_d_k_raw UINT64_C(269056) /* fp64[4,8] 256 B */
+#define OM_OFF_dense_d_attn_in_2 UINT64_C(268032) /* fp64[4,8] 256 B */
+#define OM_OFF_dense_d_attn_in_3 UINT64_C(269568) /* fp64[4,8] 256 B */
+#define OM_OFF_dense_d_q_raw UINT64_C(268544) /* fp64[4,16] 512 B */
+#define OM_OFF_dense_d_attn_in_4 UINT64_C(268032) /* fp64[4,8] 256 B */
+#define OM_OFF_dense_d_attn_in_5 UINT64_C(269568) /* fp64[4,8] 256 B */
+#define OM_OFF_dense_d_x UINT64_C(269568) /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_mixed UINT64_C(269056) /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_shared_hidden UINT64_C(268032) /* fp64[4,4] 128 B */
+#define OM_OFF_moe_d_shared_gate UINT64_C(268288) /* fp64[4,4] 128 B */
+#define OM_OFF_moe_d_shared_up UINT64_C(268032) /* fp64[4,4] 128 B */
+#define OM_OFF_moe_d_ffn_in UINT64_C(269312) /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_ffn_in_2 UINT64_C(268032) /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_ffn_in_3 UINT64_C(269312) /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_rows UINT64_C(268032) /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_hidden UINT64_C(268288) /* fp64[4,6] 192 B */
+#define OM_OFF_moe_d_gate UINT64_C(268544) /* fp64[4,6] 192 B */
+#define OM_OFF_moe_d_up UINT64_C(268288) /* fp64[4,6] 192 B */
+#define OM_OFF_moe_d_weights UINT64_C(268800) /* fp64[4,1] 32 B */
+#define OM_OFF_moe_d_routed UINT64_C(268032) /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_routed_2 UINT64_C(268288) /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_routed_3 UINT64_C(268032) /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_ffn_in_4 UINT64_C(268288) /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_ffn_in_5 UINT64_C(269312) /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_scores UINT64_C(268288) /* fp64[4,4] 128 B */
+#define OM_OFF_moe_d_ffn_in_6 UINT64_C(268032) /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_ffn_in_7 UINT64_C(269312) /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_mid UINT64_C(269312) /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_attn UINT64_C(269056) /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_heads UINT64_C(268032) /* fp64[4,16] 512 B */
+#define OM_OFF_moe_d_q_rot UINT64_C(268544) /* fp64[4,16] 512 B */
+#define OM_OFF_moe_d_k_rot UINT64_C(269056) /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_v UINT64_C(269312) /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_k_normed UINT64_C(269056) /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_q_normed UINT64_C(268544) /* fp64[4,16] 512 B */
+#define OM_OFF_moe_d_attn_in UINT64_C(269568) /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_k_raw UINT64_C(269056) /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_attn_in_2 UINT64_C(268032) /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_attn_in_3 UINT64_C(269568) /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_q_raw UINT64_C(268544) /* fp64[4,16] 512 B */
+#define OM_OFF_moe_d_attn_in_4 UINT64_C(268032) /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_attn_in_5 UINT64_C(269568) /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_x UINT64_C(269568) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_d_mixed UINT64_C(272384) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_d_shared_hidden UINT64_C(268032) /* fp64[4,4] 128 B */
+#define OM_OFF_moe2_d_shared_gate UINT64_C(268288) /* fp64[4,4] 128 B */
+#define OM_OFF_moe2_d_shared_up UINT64_C(268032) /* fp64[4,4] 128 B */
+#define OM_OFF_moe2_d_ffn_in UINT64_C(276736) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_d_ffn_in_2 UINT64_C(268032) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_d_ffn_in_3 UINT64_C(276736) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_d_rows UINT64_C(268032) /* fp64[12,8] 768 B */
+#define OM_OFF_moe2_d_hidden UINT64_C(272128) /* fp64[12,6] 576 B */
+#define OM_OFF_moe2_d_gate UINT64_C(271360) /* fp64[12,6] 576 B */
+#define OM_OFF_moe2_d_up UINT64_C(272128) /* fp64[12,6] 576 B */
+#define OM_OFF_moe2_d_weights UINT64_C(277504) /* fp64[4,3] 96 B */
+#define OM_OFF_moe2_d_routed UINT64_C(268032) /* fp64[12,8] 768 B */
+#define OM_OFF_moe2_d_routed_2 UINT64_C(269824) /* fp64[12,8] 768 B */
+#define OM_OFF_moe2_d_routed_3 UINT64_C(268032) /* fp64[12,8] 768 B */
+#define OM_OFF_moe2_d_ffn_in_4 UINT64_C(268800) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_d_ffn_in_5 UINT64_C(276736) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_d_scores UINT64_C(268032) /* fp64[4,12] 384 B */
+#define OM_OFF_moe2_d_ffn_in_6 UINT64_C(268544) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_d_ffn_in_7 UINT64_C(276736) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_d_mid UINT64_C(276736) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_d_attn UINT64_C(269056) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_d_heads UINT64_C(268032) /* fp64[4,16] 512 B */
+#define OM_OFF_moe2_d_q_rot UINT64_C(268544) /* fp64[4,16] 512 B */
+#define OM_OFF_moe2_d_k_rot UINT64_C(269056) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_d_v UINT64_C(269312) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_d_k_normed UINT64_C(269056) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_d_q_normed UINT64_C(268544) /* fp64[4,16] 512 B */
+#define OM_OFF_moe2_d_attn_in UINT64_C(269568) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_d_k_raw UINT64_C(269056) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_d_attn_in_2 UINT64_C(268032) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_d_attn_in_3 UINT64_C(269568) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_d_q_raw UINT64_C(268544) /* fp64[4,16] 512 B */
+#define OM_OFF_moe2_d_attn_in_4 UINT64_C(268032) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_d_attn_in_5 UINT64_C(269568) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_d_x UINT64_C(269568) /* fp64[4,8] 256 B */
+#define OM_OFF_eval_in UINT64_C(300800) /* fp64[4,8] 256 B */
+#define OM_OFF_eval_in_rms UINT64_C(268032) /* fp64[4] 32 B */
+#define OM_OFF_eval_logits_lse UINT64_C(301056) /* fp64[4] 32 B */
+#define OM_OFF_moe2_re_attn_in UINT64_C(274944) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_re_attn_in_rms UINT64_C(278784) /* fp64[4] 32 B */
+#define OM_OFF_moe2_re_q_raw UINT64_C(272896) /* fp64[4,16] 512 B */
+#define OM_OFF_moe2_re_q_normed UINT64_C(273408) /* fp64[4,16] 512 B */
+#define OM_OFF_moe2_re_q_normed_rms UINT64_C(276992) /* fp64[16] 128 B */
+#define OM_OFF_moe2_re_k_raw UINT64_C(275200) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_re_k_normed UINT64_C(275456) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_re_k_normed_rms UINT64_C(277760) /* fp64[8] 64 B */
+#define OM_OFF_moe2_re_v UINT64_C(275712) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_re_q_rot UINT64_C(273408) /* fp64[4,16] 512 B */
+#define OM_OFF_moe2_re_k_rot UINT64_C(275456) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_re_heads UINT64_C(273920) /* fp64[4,16] 512 B */
+#define OM_OFF_moe2_re_heads_lse UINT64_C(277248) /* fp64[16] 128 B */
+#define OM_OFF_moe2_re_attn UINT64_C(275968) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_re_attn_normed UINT64_C(276224) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_re_attn_normed_rms UINT64_C(279040) /* fp64[4] 32 B */
+#define OM_OFF_moe2_re_mid UINT64_C(276224) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_re_ffn_in UINT64_C(276480) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_re_ffn_in_rms UINT64_C(279296) /* fp64[4] 32 B */
+#define OM_OFF_moe2_re_scores UINT64_C(274432) /* fp64[4,12] 384 B */
+#define OM_OFF_moe2_re_row UINT64_C(278272) /* int32[4,3] 48 B */
+#define OM_OFF_moe2_re_src UINT64_C(278528) /* int32[12] 48 B */
+#define OM_OFF_moe2_re_offsets UINT64_C(278016) /* int32[13] 52 B */
+#define OM_OFF_moe2_re_routed UINT64_C(269056) /* fp64[12,8] 768 B */
+#define OM_OFF_moe2_re_gate UINT64_C(269824) /* fp64[12,6] 576 B */
+#define OM_OFF_moe2_re_up UINT64_C(270592) /* fp64[12,6] 576 B */
+#define OM_OFF_moe2_re_hidden UINT64_C(271360) /* fp64[12,6] 576 B */
+#define OM_OFF_moe2_re_rows UINT64_C(268032) /* fp64[12,8] 768 B */
+#define OM_OFF_moe2_re_out UINT64_C(272128) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_re_shared_gate UINT64_C(272640) /* fp64[4,4] 128 B */
+#define OM_OFF_moe2_re_shared_up UINT64_C(276736) /* fp64[4,4] 128 B */
+#define OM_OFF_moe2_re_shared_hidden UINT64_C(277504) /* fp64[4,4] 128 B */
+#define OM_OFF_moe2_re_shared_out UINT64_C(268032) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_re_mixed UINT64_C(272128) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_re_ffn_normed UINT64_C(268032) /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_re_ffn_normed_rms UINT64_C(279552) /* fp64[4] 32 B */
 
 _Static_assert(OM_INPUT + OM_INPUT_BYTES <= OM_STAT, "input reach into statistics");
 _Static_assert(OM_STAT + OM_STAT_BYTES <= OM_CONST, "statistics reach into constants");
 _Static_assert(OM_CONST + OM_CONST_BYTES <= OM_WEIGHT, "constants reach into weights");
 _Static_assert(OM_WEIGHT + OM_WEIGHT_BYTES <= OM_GRAD, "weights reach into gradients");
 _Static_assert(OM_GRAD + OM_GRAD_BYTES <= OM_STATE, "gradients reach into optimizer state");
-_Static_assert(OM_STATE + OM_STATE_BYTES <= OM_SAVED,
-    "optimizer state reach into saved activations");
+_Static_assert(OM_STATE + OM_STATE_BYTES <= OM_BUFFER, "optimizer state reach into kept buffers");
+_Static_assert(OM_BUFFER + OM_BUFFER_BYTES <= OM_SAVED,
+    "kept buffers reach into saved activations");
 _Static_assert(OM_SAVED + OM_SAVED_BYTES <= OM_SCRATCH, "saved activations reach into scratch");
 _Static_assert(OM_SCRATCH + OM_SCRATCH_BYTES <= OM_ARENA_BYTES, "scratch leave the arena");
 

@@ -359,6 +359,12 @@ static const struct om_param params[] = {
 		.numel = 8, .dim = { 8 }, .ndims = 1, .experts = 0,
 		.layer = NULL, .nlayers = 1, .init = OM_ONE, .group = 1,
 	},
+	{
+		.name = "model.layers.%l.mlp.gate.e_score_correction_bias",
+		.weight = OM_OFF_moe2_choice_bias,
+		.numel = 12, .dim = { 12 }, .ndims = 1, .experts = 0,
+		.layer = moe2_layers, .nlayers = 1, .init = OM_ZERO, .group = 0,
+	},
 };
 
 static const struct om_group groups[] = {
@@ -386,7 +392,7 @@ const struct om_model om_model = {
 	.name = "mixed",
 	.target = "cpu",
 	.version = "0.1.0",
-	.fingerprint = "7e9e686b7a3eb2f3d02fed1b3c637a5286d826d7ec7f9f5e588a31a87d30a950",
+	.fingerprint = "94299204ee2541a6ea59466b975ddddfdb3765cbea192f6ab30a4659f22980f9",
 	.weights = "fp64",
 	.grads = "fp64",
 	.optimizer = "fp64",
@@ -424,6 +430,7 @@ const struct om_model om_model = {
 	.nparams = 49,
 	.group = groups,
 	.ngroups = 2,
+	.nbuffers = 1,
 	.hf_refusal = "a shared expert (tensor mlp.shared_expert)",
 	.moe = moes,
 	.nmoe = 2,
