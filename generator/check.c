@@ -329,7 +329,15 @@ check_router(const struct object *router)
 	const struct value *gamma = spec_value(router, F_router_bias_gamma);
 	const struct value *score = spec_value(router, F_router_score);
 	const struct value *top = spec_value(router, F_router_top_groups);
+	const struct value *routing = spec_value(router, F_router_routing);
 	bool grouped = top->set && top->i < spec_int(router, F_router_n_groups);
+	if (routing->set && strcmp(routing->str, "uniform") == 0 && grouped) {
+		diag_error(routing->pos,
+		    "%s = \"uniform\" gives each expert its turn, in all groups",
+		    spec_name(F_router_routing));
+		diag_note(top->pos, "%s is set here", spec_name(F_router_top_groups));
+		diag_help("use routing = \"random\", or no groups");
+	}
 	if (!gamma->set || gamma->num <= 0)
 		return;
 	if (score->set && strcmp(score->str, "topk_softmax") == 0 && grouped) {
@@ -339,6 +347,12 @@ check_router(const struct object *router)
 		    spec_name(F_router_bias_gamma), gamma->num);
 		diag_note(top->pos, "%s is set here", spec_name(F_router_top_groups));
 		diag_help("use score = \"softmax\" or \"sigmoid\", or no groups");
+	}
+	if (routing->set && strcmp(routing->str, "learned") != 0) {
+		diag_error(gamma->pos, "%s = %.9g, but no score chooses the experts",
+		    spec_name(F_router_bias_gamma), gamma->num);
+		diag_note(routing->pos, "%s is set here", spec_name(F_router_routing));
+		diag_help("use routing = \"learned\", or no bias");
 	}
 }
 

@@ -116,6 +116,9 @@ moes(const struct plan *p, struct buf *b)
 		    b, 2, xprintf(".load = OM_OFF_%s, .load_stride = OM_STRIDE_%s,", load, load));
 		emit_wrapped(
 		    b, 2, xprintf(".aux = OM_OFF_%s, .aux_stride = OM_STRIDE_%s,", aux, aux));
+		if (op_arg(o, "draw"))
+			emit_wrapped(b, 2,
+			    xprintf(".draw = OM_OFF_%s,", g->tensor.a[op_arg(o, "draw")].name));
 		emit_wrapped(b, 2,
 		    xprintf(".layer = %s_layers, .nlayers = %u, .experts = %lld, .top_k = %lld,",
 			g->seg.a[s].name, g->seg.a[s].nlayers,

@@ -98,6 +98,8 @@ find_facts(const struct graph *g)
 			f.odd = "routing limited to groups";
 		else if (spec_num(f.router, F_router_bias_gamma) > 0)
 			f.odd = "router.bias_gamma (tensor mlp.gate.e_score_correction_bias)";
+		else if (strcmp(spec_str(f.router, F_router_routing), "learned"))
+			f.odd = "router.routing other than learned";
 	}
 	return f;
 }

@@ -283,8 +283,9 @@ moe(struct builder *b, const struct object *m, tensor_id x)
 	uint64_t F = (uint64_t)spec_int(m, F_moe_hidden_size), R = mul64(T, K);
 	uint64_t FS = (uint64_t)spec_int(m, F_moe_shared_hidden_size);
 	tensor_id w, z, p, idx, prob, lse, cnt, load, aux, row, src, off, xr, gate, up, h, y;
-	tensor_id by = 0; /* what experts are chosen by, beside the scores */
-	enum op_id route = OP_route;
+	tensor_id by = 0; /* what experts are chosen by, beside the scores or in their place */
+	const char *routing = spec_str(ro, F_router_routing);
+	enum op_id route = strcmp(routing, "uniform") ? OP_route : OP_route_uniform;
 
 	b->rline = spec_value(ro, F_router_score)->rline;
 	w = param(b, "router", "model.layers.%l.mlp.gate.weight", DIMS(E, D));
@@ -303,6 +304,9 @@ moe(struct builder *b, const struct object *m, tensor_id x)
 		g->tensor.a[by].hf = "model.layers.%l.mlp.gate.e_score_correction_bias";
 		g->tensor.a[by].init = INIT_ZERO;
 		g->tensor.a[by].rline = spec_value(ro, F_router_bias_gamma)->rline;
+	} else if (!strcmp(routing, "random")) {
+		route = OP_route_random;
+		by = tensor(b, "draw", T_INPUT, DT_I64, DIMS(3));
 	}
 	struct op *o = by ? OP_(b, route, z, by, p, idx, prob, lse, cnt, load, aux)
 			  : OP_(b, route, z, p, idx, prob, lse, cnt, load, aux);

@@ -281,7 +281,7 @@ enum tensor_class {
 	T_STATE,  /* optimizer state */
 	T_BUFFER, /* kept in checkpoints and changed by the update, but without a gradient */
 	T_CONST,  /* tables computed at start */
-	T_INPUT,  /* tokens, labels, ctl */
+	T_INPUT,  /* tokens, labels, ctl, what random routers draw by */
 	T_STAT,   /* sums over the step that the host reads after it */
 	T_ACT,    /* everything between; plan finds out what must be saved */
 };

@@ -53,13 +53,15 @@ struct om_group {
 };
 
 /*
- * A kind of MoE layer, for metrics. Per layer of the kind: load int64[experts], aux fp64[2],
- * contiguous.
+ * A kind of MoE layer, for metrics and random routing. Per layer of the kind: load int64[experts],
+ * aux fp64[2], and draw int64[3], contiguous; draw is the seed, the layer and the number of the
+ * microbatch's first token, and written by the host before it.
  */
 struct om_moe {
 	uint64_t load, load_stride; /* bytes; tokens routed to each expert, summed over the step */
 	/* [0] load-balance loss, [1] z-loss, unweighted, summed over microbatches */
 	uint64_t aux, aux_stride;
+	uint64_t draw; /* what a random router draws by; 0: it is none */
 	const uint32_t *layer;
 	uint32_t nlayers, experts, top_k;
 	double load_balance, z_loss;

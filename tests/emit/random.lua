@@ -22,6 +22,7 @@ for i = 1, random(3) do
     local groups = random(3)
     local each = random(4)
     local experts, top_groups = groups * each, random(groups)
+    local routing = pick { "learned", "learned", "random", top_groups == groups and "uniform" or "learned" }
     local score = pick { "softmax", "sigmoid", "topk_softmax" }
     kinds[i] = moe {
       num_experts = experts,
@@ -38,7 +39,9 @@ for i = 1, random(3) do
         balance_over = pick { "batch", "sequence" },
         load_balance = pick { 0, 0.01, 0.5 },
         z_loss = pick { 0, 0.001 },
-        bias_gamma = (score ~= "topk_softmax" or top_groups == groups) and pick { 0, 0.001 } or 0,
+        routing = routing,
+        bias_gamma = routing == "learned" and (score ~= "topk_softmax" or top_groups == groups) and
+          pick { 0, 0.001 } or 0,
       },
     }
   end

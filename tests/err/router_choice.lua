@@ -12,6 +12,13 @@ return {
   trainer { name = "b", batch = one, model = model(function()
     return router { bias_gamma = 0.001, score = "topk_softmax", n_groups = 4, top_groups = 2 }
   end) },
+  trainer { name = "c", batch = one, model = model(function()
+    return router { bias_gamma = 0.001, routing = "random" }
+  end) },
+  trainer { name = "d", batch = one, model = model(function()
+    return router { routing = "uniform", n_groups = 4, top_groups = 2 }
+  end) },
+  trainer { name = "e", batch = one, model = model(function() return router { routing = "rand" } end) },
   trainer { name = "fine", batch = one, model = model(function()
     return router { bias_gamma = 0.001, score = "topk_softmax", n_groups = 4, top_groups = 4 }
   end) },

@@ -13,6 +13,8 @@
 #include "config.h"
 #include "layout.h"
 #include "model.h"
+#include "om_rt.h"
+#include "rng.h"
 
 const char om_manifest[] = "", om_plan[] = "";
 
@@ -71,6 +73,9 @@ const char om_manifest[] = "", om_plan[] = "";
 #ifndef BALANCE
 #define BALANCE 1 /* sequences are balanced one by one: MICRO */
 #endif
+#ifndef ROUTING
+#define ROUTING 0 /* 1: random, 2: uniform */
+#endif
 #ifndef GAMMA
 #define GAMMA 0.0 /* bias_gamma */
 #endif
@@ -84,6 +89,7 @@ const char om_manifest[] = "", om_plan[] = "";
 #define EMB_NORM 0
 #endif
 
+#define SEED 12345 /* of random routing */
 enum { V = 37, D = 12, L = 2, S = 9, H = 6, HD = 4, E = 6, F = 7, FD = 14, MICRO = 2, PARTS = 3 };
 enum { HK = KV, K = TOP_K, T = MICRO * S };
 static const double eps = 1e-3, theta = 100, load_balance = 0.3, z_loss = 0.2;
@@ -91,7 +97,8 @@ static const double eps = 1e-3, theta = 100, load_balance = 0.3, z_loss = 0.2;
 static unsigned char *arena;
 static int passed, failed;
 static uint64_t rng;
-static int64_t load[L][E]; /* what the naive pass has sent to the experts */
+static uint64_t sequence = 1000; /* number of the microbatch's first one */
+static int64_t load[L][E];       /* what the naive pass has sent to the experts */
 
 static double
 uniform(void)
@@ -329,6 +336,28 @@ open_groups(const double *score, int *open)
 	}
 }
 
+/* What the experts of a token are chosen by. */
+static void
+ranks(int l, int t, const double *s, const double *score, double *rank)
+{
+	uint64_t token = sequence * S + (uint64_t)t;
+
+	for (int e = 0; e < E; e++) {
+		rank[e] = score[e];
+		if (GAMMA > 0)
+			rank[e] = (SCORE == 2 ? s[e] : score[e]) + weight(CHOICE_BIAS, l, 0)[e];
+		if (ROUTING == 1)
+			rank[e] =
+			    om_philox((struct om_philox){ { (uint32_t)token,
+					  (uint32_t)(token >> 32), (uint32_t)l, (uint32_t)e / 4 } },
+				SEED)
+				.v[e % 4] >>
+			    9;
+		if (ROUTING == 2) /* turns go round: K places from t K on are the best */
+			rank[e] = (e - t * K % E + E) % E < K;
+	}
+}
+
 /* Adds the layer's experts to y; gives its auxiliary loss. */
 static double
 experts(const double *x, int l, double *y)
@@ -349,10 +378,7 @@ experts(const double *x, int l, double *y)
 		}
 		for (int e = 0; e < E; e++)
 			mean[part][e] += score[e] / total / (T / BALANCE);
-		for (int e = 0; e < E; e++)
-			rank[e] = GAMMA == 0 ? score[e]
-					     : (SCORE == 2 ? s[e] : score[e]) +
-						   weight(CHOICE_BIAS, l, 0)[e];
+		ranks(l, t, s, score, rank);
 		open_groups(rank, open);
 		for (int k = 0; k < K; k++) {
 			pick[k] = -1;
@@ -544,10 +570,12 @@ check_update(void)
 	free(before);
 }
 
-/* Other tokens in the microbatch. */
+/* Another microbatch: its tokens and what random routers draw by. */
 static void
 new_tokens(void)
 {
+	sequence += MICRO;
+	om_draw_write(&om_model, arena, SEED, sequence);
 	for (int t = 0; t < T; t++) {
 		((int32_t *)(arena + om_model.token_off))[t] = (int32_t)(uniform() * V);
 		((int32_t *)(arena + om_model.label_off))[t] = (int32_t)(uniform() * V);

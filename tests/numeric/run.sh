@@ -69,5 +69,11 @@ variant biased "-D score=sigmoid -D normalize=true -D groups=3 -D top_groups=2 -
 	"-DSCORE=1 -DNORMALIZE=1 -DGROUPS=3 -DTOP_GROUPS=2 -DTOP_K=3 -DGAMMA=0.25 -DSHARED=4 -DDENSE=-1"
 variant biased_softmax "-D k=3 -D gamma=0.125" "-DTOP_K=3 -DGAMMA=0.125"
 variant biased_topk "-D score=topk_softmax -D gamma=0.125 -D dense=1" "-DSCORE=2 -DGAMMA=0.125 -DDENSE=1"
+variant random "-D routing=random -D score=sigmoid -D groups=3 -D top_groups=2 -D k=3" \
+	"-DROUTING=1 -DSCORE=1 -DGROUPS=3 -DTOP_GROUPS=2 -DTOP_K=3"
+variant random_topk "-D routing=random -D score=topk_softmax -D dense=-1 -D window=4" \
+	"-DROUTING=1 -DSCORE=2 -DDENSE=-1 -DWINDOW=4"
+variant uniform "-D routing=uniform -D k=4 -D normalize=true -D shared=5 -D balance=sequence" \
+	"-DROUTING=2 -DTOP_K=4 -DNORMALIZE=1 -DSHARED=5 -DBALANCE=2"
 echo "$passed passed, $failed failed"
 test "$failed" = 0

@@ -153,6 +153,41 @@ is "biases: $skips skipped steps left them alone, others did not" $?
 grep -q 'hf_refusal = "router.bias_gamma' "$work/bias-hf/src/params.c"
 is "biases: no export, and the reason" $?
 
+# experts by lot or in turn: a function of seed, layer and place in the data, whatever runs it
+for routing in random uniform; do
+	"$olmogen" -D routing=$routing -o "$work/$routing" tests/trainer/small.lua >/dev/null
+	trainer=$work/$routing/trainer
+	"$trainer" selftest >"$work/log"
+	is "$routing: selftest" $?
+	train "$work/$routing-a" threads=2 eval.paths=[runtime] eval.sequences=7 log.metrics="$work/$routing.jsonl"
+	train "$work/$routing-b" threads=1
+	[ "$(weights "$work/$routing-a")" = "$(weights "$work/$routing-b")" ]
+	is "$routing: the same bits on one thread, without evaluation" $?
+	[ "$(weights "$work/$routing-a")" != "$(weights "$work/fp32-a")" ]
+	is "$routing: other bits than learned routing" $?
+	train "$work/$routing-e" checkpoint.every=5 checkpoint.keep=0
+	rm -rf "$work/$routing-e/step-000012" "$work/$routing-e/step-000010"
+	train "$work/$routing-e"
+	[ "$(weights "$work/$routing-a")" = "$(weights "$work/$routing-e")" ]
+	is "$routing: resumed from step 5, the same bits" $?
+	"$trainer" eval "$work/run.yaml" eval.paths=[runtime] eval.sequences=7 checkpoint.dir="$work/$routing-a" \
+		log.metrics="$work/$routing-eval.jsonl" >"$work/log" 2>&1
+	[ "$(grep -o 'eval_loss[^,]*' "$work/$routing.jsonl")" = "$(grep -o 'eval_loss[^,]*' "$work/$routing-eval.jsonl")" ]
+	is "$routing: the evaluation of the run" $?
+	"$olmogen" -D routing=$routing -D recompute=block -o "$work/re$routing" tests/trainer/small.lua >/dev/null
+	trainer=$work/re$routing/trainer
+	train "$work/$routing-r"
+	[ "$(weights "$work/$routing-a")" = "$(weights "$work/$routing-r")" ]
+	is "$routing: the same bits recomputed" $?
+done
+loads() { # the largest of each layer, step by step
+	grep -o '"max_load": *[0-9.]*' "$1" | sed 's/.*: *//'
+}
+[ "$(loads "$work/uniform.jsonl" | sort -u)" = 1 ]
+is "uniform: every load is the mean" $?
+[ "$(loads "$work/random.jsonl" | sort -u | wc -l)" -gt 5 ]
+is "random: loads differ by step and layer" $?
+
 # evaluation on the way disturbs nothing, and agrees with evaluation afterwards
 trainer=$work/fp32/trainer
 train "$work/eval-a" eval.paths=[runtime] eval.every=5 eval.sequences=7 log.metrics="$work/eval.jsonl"

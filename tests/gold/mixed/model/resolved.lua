@@ -29,13 +29,14 @@ local feed_forward_b = moe {
   activation = "swiglu",
   router = router {
     score = "softmax",
-    normalize = true,
+    normalize = false,
     weight_scale = 1,
     n_groups = 1,
     top_groups = 1,
     load_balance = 0.01,
     balance_over = "batch",
     z_loss = 0.001,
+    routing = "random",
     bias_gamma = 0,
   },
 }
@@ -54,6 +55,7 @@ local feed_forward_c = moe {
     load_balance = 0.01,
     balance_over = "batch",
     z_loss = 0.001,
+    routing = "learned",
     bias_gamma = 0.001,
   },
 }

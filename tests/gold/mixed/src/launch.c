@@ -78,9 +78,9 @@ void om_k_attention_1x4x4x2x4x3(const om_real *q, const om_real *k, const om_rea
 double om_k_attention_1x4x4x2x4x3_check(uint64_t seed);
 void om_k_gate_4x4x8(const om_real *x, const om_real *w, om_real *z);
 double om_k_gate_4x4x8_check(uint64_t seed);
-void om_k_route_4x4x1x1x0x1x1x1(const om_real *z, om_real *p, int32_t *idx, om_real *prob,
-    om_real *lse, int32_t *cnt, int64_t *load, double *aux);
-double om_k_route_4x4x1x1x0x1x1x1_check(uint64_t seed);
+void om_k_route_random_4x4x1x0x0x1x1x1(const om_real *z, const int64_t *draw, om_real *p,
+    int32_t *idx, om_real *prob, om_real *lse, int32_t *cnt, int64_t *load, double *aux);
+double om_k_route_random_4x4x1x0x0x1x1x1_check(uint64_t seed);
 void om_k_route_map_4x4x1x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
     int32_t *off);
 double om_k_route_map_4x4x1x1_check(uint64_t seed);
@@ -123,9 +123,9 @@ void om_k_grouped_dx_4x4x6x8(const om_real *dy, const om_real *w, const int32_t 
 double om_k_grouped_dx_4x4x6x8_check(uint64_t seed);
 void om_k_grouped_dw_4x4x6x8(const om_real *dy, const om_real *x, const int32_t *off, om_real *dw);
 double om_k_grouped_dw_4x4x6x8_check(uint64_t seed);
-void om_k_route_bwd_4x4x1x1x0x1x1x1(const om_real *dp, const om_real *z, const int32_t *idx,
+void om_k_route_bwd_4x4x1x0x0x1x1x1(const om_real *dp, const om_real *z, const int32_t *idx,
     const om_real *prob, const om_real *lse, const int32_t *cnt, om_real *dz);
-double om_k_route_bwd_4x4x1x1x0x1x1x1_check(uint64_t seed);
+double om_k_route_bwd_4x4x1x0x0x1x1x1_check(uint64_t seed);
 void om_k_gate_dx_4x4x8(const om_real *dz, const om_real *w, om_real *dx);
 double om_k_gate_dx_4x4x8_check(uint64_t seed);
 void om_k_gate_dw_4x4x8(const om_real *dz, const om_real *x, om_real *dw);
@@ -265,8 +265,8 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .check = om_k_attention_1x4x4x2x4x3_check, .tolerance = OM_TOLERANCE },
 	{ .name = "gate_4x4x8", .flops = 256.0, .bytes = 640.0, .check = om_k_gate_4x4x8_check,
 	    .tolerance = OM_TOLERANCE },
-	{ .name = "route_4x4x1x1x0x1x1x1", .flops = 0.0, .bytes = 448.0,
-	    .check = om_k_route_4x4x1x1x0x1x1x1_check, .tolerance = OM_TOLERANCE },
+	{ .name = "route_random_4x4x1x0x0x1x1x1", .flops = 0.0, .bytes = 472.0,
+	    .check = om_k_route_random_4x4x1x0x0x1x1x1_check, .tolerance = OM_TOLERANCE },
 	{ .name = "route_map_4x4x1x1", .flops = 0.0, .bytes = 84.0,
 	    .check = om_k_route_map_4x4x1x1_check, .tolerance = OM_TOLERANCE },
 	{ .name = "dispatch_4x1x8", .flops = 0.0, .bytes = 544.0,
@@ -305,8 +305,8 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .check = om_k_grouped_dx_4x4x6x8_check, .tolerance = OM_TOLERANCE },
 	{ .name = "grouped_dw_4x4x6x8", .flops = 384.0, .bytes = 3540.0,
 	    .check = om_k_grouped_dw_4x4x6x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "route_bwd_4x4x1x1x0x1x1x1", .flops = 0.0, .bytes = 480.0,
-	    .check = om_k_route_bwd_4x4x1x1x0x1x1x1_check, .tolerance = OM_TOLERANCE },
+	{ .name = "route_bwd_4x4x1x0x0x1x1x1", .flops = 0.0, .bytes = 480.0,
+	    .check = om_k_route_bwd_4x4x1x0x0x1x1x1_check, .tolerance = OM_TOLERANCE },
 	{ .name = "gate_dx_4x4x8", .flops = 256.0, .bytes = 640.0,
 	    .check = om_k_gate_dx_4x4x8_check, .tolerance = OM_TOLERANCE },
 	{ .name = "gate_dw_4x4x8", .flops = 256.0, .bytes = 896.0,
@@ -583,10 +583,10 @@ launch_gate_4x4x8(const om_real *x, const om_real *w, om_real *z)
 }
 
 void
-launch_route_4x4x1x1x0x1x1x1(const om_real *z, om_real *p, int32_t *idx, om_real *prob,
-    om_real *lse, int32_t *cnt, int64_t *load, double *aux)
+launch_route_random_4x4x1x0x0x1x1x1(const om_real *z, const int64_t *draw, om_real *p, int32_t *idx,
+    om_real *prob, om_real *lse, int32_t *cnt, int64_t *load, double *aux)
 {
-	LAUNCH(33, om_k_route_4x4x1x1x0x1x1x1(z, p, idx, prob, lse, cnt, load, aux));
+	LAUNCH(33, om_k_route_random_4x4x1x0x0x1x1x1(z, draw, p, idx, prob, lse, cnt, load, aux));
 }
 
 void
@@ -708,10 +708,10 @@ launch_grouped_dw_4x4x6x8(const om_real *dy, const om_real *x, const int32_t *of
 }
 
 void
-launch_route_bwd_4x4x1x1x0x1x1x1(const om_real *dp, const om_real *z, const int32_t *idx,
+launch_route_bwd_4x4x1x0x0x1x1x1(const om_real *dp, const om_real *z, const int32_t *idx,
     const om_real *prob, const om_real *lse, const int32_t *cnt, om_real *dz)
 {
-	LAUNCH(53, om_k_route_bwd_4x4x1x1x0x1x1x1(dp, z, idx, prob, lse, cnt, dz));
+	LAUNCH(53, om_k_route_bwd_4x4x1x0x0x1x1x1(dp, z, idx, prob, lse, cnt, dz));
 }
 
 void

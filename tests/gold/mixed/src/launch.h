@@ -56,8 +56,8 @@ void launch_rope_1x4x2x4(const om_real *x, const om_real *tab, om_real *y);
 void launch_attention_1x4x4x2x4x3(const om_real *q, const om_real *k, const om_real *v, om_real *o,
     om_real *lse);
 void launch_gate_4x4x8(const om_real *x, const om_real *w, om_real *z);
-void launch_route_4x4x1x1x0x1x1x1(const om_real *z, om_real *p, int32_t *idx, om_real *prob,
-    om_real *lse, int32_t *cnt, int64_t *load, double *aux);
+void launch_route_random_4x4x1x0x0x1x1x1(const om_real *z, const int64_t *draw, om_real *p,
+    int32_t *idx, om_real *prob, om_real *lse, int32_t *cnt, int64_t *load, double *aux);
 void launch_route_map_4x4x1x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
     int32_t *off);
 void launch_dispatch_4x1x8(const om_real *x, const int32_t *row, const int32_t *src, om_real *xr);
@@ -85,7 +85,7 @@ void launch_grouped_dx_4x4x6x8(const om_real *dy, const om_real *w, const int32_
     om_real *dx);
 void launch_grouped_dw_4x4x6x8(const om_real *dy, const om_real *x, const int32_t *off,
     om_real *dw);
-void launch_route_bwd_4x4x1x1x0x1x1x1(const om_real *dp, const om_real *z, const int32_t *idx,
+void launch_route_bwd_4x4x1x0x0x1x1x1(const om_real *dp, const om_real *z, const int32_t *idx,
     const om_real *prob, const om_real *lse, const int32_t *cnt, om_real *dz);
 void launch_gate_dx_4x4x8(const om_real *dz, const om_real *w, om_real *dx);
 void launch_gate_dw_4x4x8(const om_real *dz, const om_real *x, om_real *dw);

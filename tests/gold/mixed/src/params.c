@@ -376,6 +376,7 @@ static const struct om_moe moes[] = {
 	{
 		.load = OM_OFF_moe_load, .load_stride = OM_STRIDE_moe_load,
 		.aux = OM_OFF_moe_aux, .aux_stride = OM_STRIDE_moe_aux,
+		.draw = OM_OFF_moe_draw,
 		.layer = moe_layers, .nlayers = 1, .experts = 4, .top_k = 1,
 		.load_balance = 0.01, .z_loss = 0.001,
 	},
@@ -392,7 +393,7 @@ const struct om_model om_model = {
 	.name = "mixed",
 	.target = "cpu",
 	.version = "0.1.0",
-	.fingerprint = "94299204ee2541a6ea59466b975ddddfdb3765cbea192f6ab30a4659f22980f9",
+	.fingerprint = "5da94a1a07f93d67084ee29da0c98d223a726fcb1c9b9b2dd49e56929da5c0b8",
 	.weights = "fp64",
 	.grads = "fp64",
 	.optimizer = "fp64",

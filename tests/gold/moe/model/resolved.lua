@@ -36,6 +36,7 @@ return trainer {
         load_balance = 0.01,
         balance_over = "batch",
         z_loss = 0.001,
+        routing = "learned",
         bias_gamma = 0,
       },
     },
