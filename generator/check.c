@@ -322,6 +322,53 @@ check_groups(const struct object *trainer)
 	}
 }
 
+/* What a router cannot do at once. */
+static void
+check_router(const struct object *router)
+{
+	const struct value *gamma = spec_value(router, F_router_bias_gamma);
+	const struct value *score = spec_value(router, F_router_score);
+	const struct value *top = spec_value(router, F_router_top_groups);
+	const struct value *routing = spec_value(router, F_router_routing);
+	bool grouped = top->set && top->i < spec_int(router, F_router_n_groups);
+	if (routing->set && strcmp(routing->str, "uniform") == 0 && grouped) {
+		diag_error(routing->pos,
+		    "%s = \"uniform\" gives each expert its turn, in all groups",
+		    spec_name(F_router_routing));
+		diag_note(top->pos, "%s is set here", spec_name(F_router_top_groups));
+		diag_help("use routing = \"random\", or no groups");
+	}
+	if (!gamma->set || gamma->num <= 0)
+		return;
+	if (score->set && strcmp(score->str, "topk_softmax") == 0 && grouped) {
+		diag_error(gamma->pos,
+		    "%s = %.9g: with topk_softmax the bias is of logits, but groups compete by "
+		    "softmax scores",
+		    spec_name(F_router_bias_gamma), gamma->num);
+		diag_note(top->pos, "%s is set here", spec_name(F_router_top_groups));
+		diag_help("use score = \"softmax\" or \"sigmoid\", or no groups");
+	}
+	if (routing->set && strcmp(routing->str, "learned") != 0) {
+		diag_error(gamma->pos, "%s = %.9g, but no score chooses the experts",
+		    spec_name(F_router_bias_gamma), gamma->num);
+		diag_note(routing->pos, "%s is set here", spec_name(F_router_routing));
+		diag_help("use routing = \"learned\", or no bias");
+	}
+}
+
+static void
+check_routers(const struct object *model)
+{
+	const struct value *layers = model ? spec_value(model, F_transformer_feed_forward) : NULL;
+	for (uint32_t i = 0, j; layers && i < layers->n; i++) {
+		for (j = 0; j < i && layers->list[j] != layers->list[i];)
+			j++;
+		const struct object *o = layers->list[i];
+		if (j == i && o->type == OBJ_moe && spec_value(o, F_moe_router)->set)
+			check_router(spec_obj(o, F_moe_router));
+	}
+}
+
 /* The command line's target in place of the file's. */
 static void
 override_target(struct value *v, const char *name)
@@ -360,6 +407,7 @@ check(struct object *trainer, const char *target)
 	check_rules(trainer);
 	derive_heads(model);
 	derive_groups(model);
+	check_routers(model);
 	if (row && !memory->given) {
 		memory->num = row->memory_gib;
 		memory->set = true;

@@ -4,7 +4,7 @@
 #include "olmogen.h"
 
 static const char *const region_macro[N_REGIONS] = { "INPUT", "STAT", "CONST", "WEIGHT", "GRAD",
-	"STATE", "SAVED", "SCRATCH", "COMM" };
+	"STATE", "BUFFER", "SAVED", "SCRATCH", "COMM" };
 
 static void
 define(struct buf *b, const char *name, uint64_t v, const char *comment)

@@ -29,32 +29,38 @@ layer_lists(const struct plan *p, struct buf *b)
 	}
 }
 
-static void
-params(const struct plan *p, struct buf *b)
+/* The rows of a class of tensors; gives their number. */
+static uint32_t
+param_rows(const struct plan *p, enum tensor_class class, struct buf *b)
 {
 	static const char *const inits[] = { "OM_NORMAL", "OM_ONE", "OM_ZERO" };
 	const struct graph *g = p->graph;
 	bool bf16 = !strcmp(dtype_format(p, DT_ACT), "bf16");
+	uint32_t n = 0;
 
-	buf_puts(b, "\nstatic const struct om_param params[] = {\n");
 	for (tensor_id i = 1; i < g->tensor.n; i++) {
 		const struct tensor *t = &g->tensor.a[i];
 		const struct segment *s = &g->seg.a[t->seg];
 		uint8_t lead = t->experts;
-		if (t->class != T_PARAM)
+		if (t->class != class)
 			continue;
+		n++;
 		buf_printf(b, "\t{\n\t\t.name = \"%s\",\n", t->hf);
 		const char *exported = hf_name(g, t->hf);
 		if (strcmp(exported, t->hf))
 			buf_printf(b, "\t\t.hf_name = \"%s\",\n", exported);
-		emit_wrapped(b, 2,
-		    xprintf(".weight = OM_OFF_%s, .grad = OM_OFF_%s,", t->name,
-			g->tensor.a[t->grad].name));
-		emit_wrapped(b, 2,
-		    xprintf(".m = OM_OFF_%s, .v = OM_OFF_%s,",
-			g->tensor.a[state_of(g, i, "m_")].name,
-			g->tensor.a[state_of(g, i, "v_")].name));
-		if (bf16)
+		if (class == T_BUFFER) {
+			emit_wrapped(b, 2, xprintf(".weight = OM_OFF_%s,", t->name));
+		} else {
+			emit_wrapped(b, 2,
+			    xprintf(".weight = OM_OFF_%s, .grad = OM_OFF_%s,", t->name,
+				g->tensor.a[t->grad].name));
+			emit_wrapped(b, 2,
+			    xprintf(".m = OM_OFF_%s, .v = OM_OFF_%s,",
+				g->tensor.a[state_of(g, i, "m_")].name,
+				g->tensor.a[state_of(g, i, "v_")].name));
+		}
+		if (bf16 && class == T_PARAM)
 			emit_wrapped(b, 2,
 			    xprintf(".master = OM_OFF_%s,",
 				g->tensor.a[state_of(g, i, "master_")].name));
@@ -71,21 +77,22 @@ params(const struct plan *p, struct buf *b)
 		    s->nlayers ? xprintf("%s_layers", s->name) : "NULL",
 		    s->nlayers ? s->nlayers : 1, inits[t->init], t->group);
 	}
+	return n;
+}
+
+static void
+params(const struct plan *p, uint32_t *nparams, uint32_t *nbuffers, struct buf *b)
+{
+	const struct graph *g = p->graph;
+
+	buf_puts(b, "\nstatic const struct om_param params[] = {\n");
+	*nparams = param_rows(p, T_PARAM, b);
+	*nbuffers = param_rows(p, T_BUFFER, b);
 	buf_puts(b, "};\n\nstatic const struct om_group groups[] = {\n");
 	for (uint32_t i = 0; i < g->group.n; i++)
 		buf_printf(b, "\t{ .weight_decay = %s, .lr_scale = %s },\n",
 		    emit_double(g->group.a[i].weight_decay), emit_double(g->group.a[i].lr_scale));
 	buf_puts(b, "};\n");
-}
-
-/* The op that fills the statistics of a kind of layer; NULL for a dense one. */
-static const struct op *
-route_of(const struct segment *s)
-{
-	for (uint32_t i = 0; i < s->ops[FORWARD].n; i++)
-		if (s->ops[FORWARD].a[i].op == OP_route)
-			return &s->ops[FORWARD].a[i];
-	return NULL;
 }
 
 static uint32_t
@@ -95,12 +102,13 @@ moes(const struct plan *p, struct buf *b)
 	uint32_t n = 0;
 
 	for (uint32_t s = g->embed + 1; s < g->head; s++) {
-		const struct op *o = route_of(&g->seg.a[s]);
+		const struct op *o = graph_route(&g->seg.a[s]);
 		if (!o)
 			continue;
 		const struct object *m = g->seg.a[s].ffn;
 		const struct object *r = spec_obj(m, F_moe_router);
-		const char *load = g->tensor.a[o->arg[6]].name, *aux = g->tensor.a[o->arg[7]].name;
+		const char *load = g->tensor.a[op_arg(o, "load")].name;
+		const char *aux = g->tensor.a[op_arg(o, "aux")].name;
 		if (!n++)
 			buf_puts(b, "\nstatic const struct om_moe moes[] = {\n");
 		buf_puts(b, "\t{\n");
@@ -108,6 +116,9 @@ moes(const struct plan *p, struct buf *b)
 		    b, 2, xprintf(".load = OM_OFF_%s, .load_stride = OM_STRIDE_%s,", load, load));
 		emit_wrapped(
 		    b, 2, xprintf(".aux = OM_OFF_%s, .aux_stride = OM_STRIDE_%s,", aux, aux));
+		if (op_arg(o, "draw"))
+			emit_wrapped(b, 2,
+			    xprintf(".draw = OM_OFF_%s,", g->tensor.a[op_arg(o, "draw")].name));
 		emit_wrapped(b, 2,
 		    xprintf(".layer = %s_layers, .nlayers = %u, .experts = %lld, .top_k = %lld,",
 			g->seg.a[s].name, g->seg.a[s].nlayers,
@@ -146,17 +157,15 @@ emit_params(const struct plan *p, const char *fingerprint, struct tree *t)
 {
 	const struct graph *g = p->graph;
 	struct buf *b = tree_file(t, "src/params.c");
-	uint32_t nmoe, nparams = 0;
+	uint32_t nmoe, nparams, nbuffers;
 
 	emit_banner(p, "parameters, groups, experts: what the runtime has to know", "/*", "*/", b);
 	buf_puts(b, "#include <stddef.h>\n\n#include \"config.h\"\n#include \"launch.h\"\n#include "
 		    "\"layout.h\"\n"
 		    "#include \"model.h\"\n#include \"om.h\"\n#include \"step.h\"\n\n");
 	layer_lists(p, b);
-	params(p, b);
+	params(p, &nparams, &nbuffers, b);
 	nmoe = moes(p, b);
-	for (tensor_id i = 1; i < g->tensor.n; i++)
-		nparams += g->tensor.a[i].class == T_PARAM;
 	buf_puts(b, "\nconst struct om_model om_model = {\n\t.abi = 1,\n");
 	buf_printf(b, "\t.name = \"%s\",\n\t.target = \"%s\",\n\t.version = \"%s\",\n",
 	    spec_str(g->trainer, F_trainer_name), p->target->name, OLMOGEN_VERSION);
@@ -185,6 +194,8 @@ emit_params(const struct plan *p, const char *fingerprint, struct tree *t)
 	buf_printf(b,
 	    "\t.param = params,\n\t.nparams = %u,\n\t.group = groups,\n\t.ngroups = %u,\n", nparams,
 	    g->group.n);
+	if (nbuffers)
+		buf_printf(b, "\t.nbuffers = %u,\n", nbuffers);
 	const char *reason = NULL, *json = hf_config(g, &reason);
 	if (json) {
 		buf_puts(b, "\t.hf_config =");

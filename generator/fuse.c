@@ -31,17 +31,6 @@ private_to(const struct graph *g, const struct segment *seg, const struct op *a,
 	return true;
 }
 
-static tensor_id
-named(const struct op *o, const char *name)
-{
-	const struct op_row *r = op_row(o->op);
-
-	for (uint8_t i = 0; i < r->nin + r->nout; i++)
-		if (!strcmp(r->arg[i].name, name))
-			return o->arg[i];
-	return 0;
-}
-
 static void
 fuse_segment(
     struct graph *g, struct segment *seg, enum op_id first, enum op_id second, enum op_id into)
@@ -59,9 +48,9 @@ fuse_segment(
 			memcpy(f.ints, b->ints, sizeof f.ints);
 			memcpy(f.floats, b->floats, sizeof f.floats);
 			for (uint8_t k = 0; k < r->nin + r->nout; k++) {
-				f.arg[k] = named(b, r->arg[k].name);
+				f.arg[k] = op_arg(b, r->arg[k].name);
 				if (!f.arg[k])
-					f.arg[k] = named(&a, r->arg[k].name);
+					f.arg[k] = op_arg(&a, r->arg[k].name);
 			}
 			*b = f;
 			seg->ops[FORWARD].n--;

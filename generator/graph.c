@@ -7,8 +7,8 @@ static struct op_row rows[N_OPS];
 
 static const char *const dtype_letters = " sgoild"; /* in the order of enum dtype */
 static const char *const dtype_names[] = { "act", "stat", "grad", "opt", "i32", "i64", "f64" };
-static const char *const class_names[] = { "param", "grad", "state", "const", "input", "stat",
-	"cache", "act" };
+static const char *const class_names[] = { "param", "grad", "state", "buffer", "const", "input",
+	"stat", "cache", "act" };
 
 /* Reads "name[dims]:dtype ..." into args, which outlive the text. */
 static uint8_t
@@ -151,7 +151,27 @@ check_dim(const struct arg_row *a, uint8_t d, uint64_t size, struct sizes *z)
 bool
 op_flat(enum op_id op)
 {
-	return op == OP_sumsq || op == OP_adamw || op == OP_adamw_master;
+	return op == OP_sumsq || op == OP_adamw || op == OP_adamw_master || op == OP_bias_update;
+}
+
+tensor_id
+op_arg(const struct op *o, const char *name)
+{
+	const struct op_row *r = op_row(o->op);
+
+	for (uint8_t i = 0; i < r->nin + r->nout; i++)
+		if (!strcmp(r->arg[i].name, name))
+			return o->arg[i];
+	return 0;
+}
+
+const struct op *
+graph_route(const struct segment *s)
+{
+	for (uint32_t i = 0; i < s->ops[FORWARD].n; i++)
+		if (op_arg(&s->ops[FORWARD].a[i], "load"))
+			return &s->ops[FORWARD].a[i];
+	return NULL;
 }
 
 const char *

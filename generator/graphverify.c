@@ -53,7 +53,8 @@ graph_verify(const struct graph *g)
 						    seg->name, t->name);
 					if (t->class == T_GRAD)
 						summed[id] = 1;
-					if (t->class == T_PARAM && updated[id]++)
+					if ((t->class == T_PARAM || t->class == T_BUFFER) &&
+					    updated[id]++)
 						internal(
 						    "graphverify: %s is updated twice", t->name);
 				}
@@ -63,13 +64,13 @@ graph_verify(const struct graph *g)
 	}
 	for (uint32_t i = 1; i < g->tensor.n; i++) {
 		const struct tensor *t = &g->tensor.a[i];
+		if ((t->class == T_PARAM || t->class == T_BUFFER) && !updated[i])
+			internal("graphverify: %s is never updated", t->name);
 		if (t->class != T_PARAM)
 			continue;
 		if (!t->grad || g->tensor.a[t->grad].param != i)
 			internal("graphverify: %s has no gradient tensor", t->name);
 		if (!summed[t->grad])
 			internal("graphverify: nothing adds to the gradient of %s", t->name);
-		if (!updated[i])
-			internal("graphverify: %s is never updated", t->name);
 	}
 }

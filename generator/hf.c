@@ -96,6 +96,10 @@ find_facts(const struct graph *g)
 		else if (spec_int(f.router, F_router_top_groups) <
 			 spec_int(f.router, F_router_n_groups))
 			f.odd = "routing limited to groups";
+		else if (spec_num(f.router, F_router_bias_gamma) > 0)
+			f.odd = "router.bias_gamma (tensor mlp.gate.e_score_correction_bias)";
+		else if (strcmp(spec_str(f.router, F_router_routing), "learned"))
+			f.odd = "router.routing other than learned";
 	}
 	return f;
 }

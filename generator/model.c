@@ -24,7 +24,7 @@ struct builder {
 
 #define ATTN "model.layers.%l.self_attn."
 
-/* Weights and statistics of decode are those of training; 0: it is neither. */
+/* Weights, buffers and statistics of decode are those of training; 0: it is none. */
 static tensor_id
 of_training(const struct builder *b, const char *name, enum tensor_class c)
 {
@@ -32,8 +32,8 @@ of_training(const struct builder *b, const char *name, enum tensor_class c)
 	uint32_t seg = b->seg - b->shift;
 
 	for (tensor_id t = 1; t < g->tensor.n; t++)
-		if ((c == T_PARAM || c == T_GRAD || c == T_STAT) && g->tensor.a[t].class == c &&
-		    g->tensor.a[t].seg == seg &&
+		if ((c == T_PARAM || c == T_GRAD || c == T_BUFFER || c == T_STAT) &&
+		    g->tensor.a[t].class == c && g->tensor.a[t].seg == seg &&
 		    !strcmp(g->tensor.a[t].name + strlen(g->seg.a[seg].name) + 1, name))
 			return t;
 	return 0;
@@ -317,6 +317,9 @@ moe(struct builder *b, const struct object *m, tensor_id x)
 	uint64_t F = (uint64_t)spec_int(m, F_moe_hidden_size), R = mul64(T, K);
 	uint64_t FS = (uint64_t)spec_int(m, F_moe_shared_hidden_size);
 	tensor_id w, z, p, idx, prob, lse, cnt, load, aux, row, src, off, xr, gate, up, h, y;
+	tensor_id by = 0; /* what experts are chosen by, beside the scores or in their place */
+	const char *routing = spec_str(ro, F_router_routing);
+	enum op_id route = strcmp(routing, "uniform") ? OP_route : OP_route_uniform;
 
 	b->rline = spec_value(ro, F_router_score)->rline;
 	w = param(b, "router", "model.layers.%l.mlp.gate.weight", DIMS(E, D));
@@ -329,7 +332,18 @@ moe(struct builder *b, const struct object *m, tensor_id x)
 	cnt = tensor(b, "counts", T_ACT, DT_I32, DIMS(parts, E));
 	load = tensor(b, "load", T_STAT, DT_I64, DIMS(E));
 	aux = tensor(b, "aux", T_STAT, DT_F64, DIMS(2));
-	struct op *o = OP_(b, OP_route, z, p, idx, prob, lse, cnt, load, aux);
+	if (spec_num(ro, F_router_bias_gamma) > 0) {
+		route = OP_route_biased;
+		by = tensor(b, "choice_bias", T_BUFFER, DT_STAT, DIMS(E));
+		g->tensor.a[by].hf = "model.layers.%l.mlp.gate.e_score_correction_bias";
+		g->tensor.a[by].init = INIT_ZERO;
+		g->tensor.a[by].rline = spec_value(ro, F_router_bias_gamma)->rline;
+	} else if (!strcmp(routing, "random")) {
+		route = OP_route_random;
+		by = tensor(b, "draw", T_INPUT, DT_I64, DIMS(3));
+	}
+	struct op *o = by ? OP_(b, route, z, by, p, idx, prob, lse, cnt, load, aux)
+			  : OP_(b, route, z, p, idx, prob, lse, cnt, load, aux);
 	uint64_t score = 0;
 	while (strcmp(scores[score], spec_str(ro, F_router_score)))
 		score++;
@@ -455,7 +469,7 @@ find_kinds(struct graph *g)
 	}
 }
 
-/* Squared norm over all gradients, clipping, then every parameter's step. */
+/* Squared norm over all gradients, clipping, then the step of every parameter and router bias. */
 static void
 update(struct builder *b, tensor_id ctl, tensor_id loss)
 {
@@ -500,6 +514,17 @@ update(struct builder *b, tensor_id ctl, tensor_id loss)
 			o->floats[3] = g->group.a[k].weight_decay;
 			o->floats[4] = g->group.a[k].lr_scale;
 		}
+	for (uint32_t s = g->embed + 1; s < g->head; s++) {
+		const struct op *route = graph_route(&g->seg.a[s]);
+		if (!route || route->op != OP_route_biased)
+			continue;
+		tensor_id bias = op_arg(route, "b");
+		const struct object *ro = spec_obj(g->seg.a[s].ffn, F_moe_router);
+		b->rline = g->tensor.a[bias].rline;
+		struct op *o = OP_(b, OP_bias_update, op_arg(route, "load"), ctl, bias);
+		o->ints[0] = g->tensor.a[bias].dim[0];
+		o->floats[0] = spec_num(ro, F_router_bias_gamma);
+	}
 }
 
 /*

@@ -276,14 +276,15 @@ const struct op_row *op_row(enum op_id op); /* parsed once from op.def */
 enum op_id op_find(const char *name, size_t n);
 
 enum tensor_class {
-	T_PARAM, /* weights */
-	T_GRAD,  /* gradient sums, one a parameter */
-	T_STATE, /* optimizer state */
-	T_CONST, /* tables computed at start */
-	T_INPUT, /* tokens, labels, ctl */
-	T_STAT,  /* sums over the step that the host reads after it */
-	T_CACHE, /* keys and values of the tokens so far; from one decode to the next */
-	T_ACT,   /* everything between; plan finds out what must be saved */
+	T_PARAM,  /* weights */
+	T_GRAD,   /* gradient sums, one a parameter */
+	T_STATE,  /* optimizer state */
+	T_BUFFER, /* kept in checkpoints and changed by the update, but without a gradient */
+	T_CONST,  /* tables computed at start */
+	T_INPUT,  /* tokens, labels, ctl, what random routers draw by */
+	T_STAT,   /* sums over the step that the host reads after it */
+	T_CACHE,  /* keys and values of the tokens so far; from one decode to the next */
+	T_ACT,    /* everything between; plan finds out what must be saved */
 };
 typedef uint32_t tensor_id; /* index into graph.tensor; 0 is none */
 
@@ -295,9 +296,10 @@ struct tensor {
 	uint64_t dim[MAX_DIMS];
 	uint32_t seg;   /* segment that owns it; its layers repeat the tensor */
 	uint32_t rline; /* line of resolved.lua behind it */
-	/* T_PARAM */
+	/* T_PARAM, T_BUFFER */
 	const char *hf; /* name pattern: %l layer, %e expert (leading dimension) */
 	enum { INIT_NORMAL, INIT_ONE, INIT_ZERO } init;
+	/* T_PARAM */
 	bool experts;   /* the leading dimension counts experts */
 	uint32_t group; /* index of graph.group */
 	tensor_id grad;
@@ -377,6 +379,10 @@ graph_tensor(struct graph *g, const char *name, enum tensor_class c, enum dtype 
 const char *op_bind(const struct graph *g, const struct op *o, struct sizes *z);
 /* The update works on all layers of a parameter at once, as one flat vector. */
 bool op_flat(enum op_id op);
+/* The argument of that name in op.def; 0 if the op has none. */
+tensor_id op_arg(const struct op *o, const char *name);
+/* The op of a kind of layer that chooses experts, NULL for a dense one. */
+const struct op *graph_route(const struct segment *s);
 uint64_t op_flops(const struct graph *g, const struct op *o); /* one call, one layer */
 char *op_text(const struct graph *g, const struct op *o);
 
@@ -449,6 +455,7 @@ enum region {
 	R_WEIGHT,
 	R_GRAD,
 	R_STATE,
+	R_BUFFER,
 	R_SAVED,
 	R_SCRATCH,
 	R_COMM,

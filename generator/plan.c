@@ -14,7 +14,8 @@
 enum { ALIGN = 256, ALIGN_ELEMS = 64 };
 
 const char *const region_names[N_REGIONS] = { "input", "statistics", "constants", "weights",
-	"gradients", "optimizer state", "saved activations", "scratch", "communication" };
+	"gradients", "optimizer state", "kept buffers", "saved activations", "scratch",
+	"communication" };
 
 static const struct kernel_row kernel_rows[] = {
 #define KERNEL(op, target, file, macro, params, ws) { OP_##op, #target, file, #macro, params, ws },
@@ -59,7 +60,8 @@ static bool
 written_for(const struct target_row *t)
 {
 	for (uint32_t i = 0; i < LEN(archs); i++)
-		if (t->arch && !strcmp(archs[i].target, t->kernels) && !strcmp(archs[i].arch, t->arch))
+		if (t->arch && !strcmp(archs[i].target, t->kernels) &&
+		    !strcmp(archs[i].arch, t->arch))
 			return true;
 	return !t->arch;
 }
@@ -189,16 +191,22 @@ select_kernel(struct plan *p, struct step *st)
 	st->inst = p->inst.n - 1;
 }
 
-/* Decode is part of a trainer if its target has a kernel for each op, and one rank has it all. */
+/*
+ * Decode is part of a trainer if its target has a kernel for each op, and one rank has it all.
+ * Experts by lot or in turn go by a token's place in the microbatch, of which decode knows nothing.
+ */
 static bool
 can_decode(const struct plan *p)
 {
 	const struct graph *g = p->graph;
 
 	for (uint32_t s = g->decode; s < g->seg.n; s++)
-		for (uint32_t i = 0; i < g->seg.a[s].ops[FORWARD].n; i++)
-			if (!kernel_for(g->seg.a[s].ops[FORWARD].a[i].op, p->target->kernels))
+		for (uint32_t i = 0; i < g->seg.a[s].ops[FORWARD].n; i++) {
+			enum op_id op = g->seg.a[s].ops[FORWARD].a[i].op;
+			if (!kernel_for(op, p->target->kernels) || op == OP_route_random ||
+			    op == OP_route_uniform)
 				return false;
+		}
 	return p->shard->mesh.world == 1;
 }
 
@@ -265,11 +273,13 @@ place_resident(struct plan *p)
 			uint64_t nth = pl->off >> 56;
 			pl->off = add64(pl->off & UINT64_MAX >> 8, mul64(nth, one));
 			nstates = nth + 1 > nstates ? nth + 1 : nstates;
-		} else if (t->class == T_INPUT || t->class == T_STAT || t->class == T_CONST) {
+		} else if (t->class == T_INPUT || t->class == T_STAT || t->class == T_CONST ||
+			   t->class == T_BUFFER) {
 			uint64_t bytes = mul64(tensor_elems(t), dtype_bytes(p, t->dtype));
-			enum region r = t->class == T_INPUT  ? R_INPUT
-					: t->class == T_STAT ? R_STAT
-							     : R_CONST;
+			enum region r = t->class == T_INPUT    ? R_INPUT
+					: t->class == T_STAT   ? R_STAT
+					: t->class == T_BUFFER ? R_BUFFER
+							       : R_CONST;
 			*pl =
 			    (struct place){ PLACE, r, take(p, r, mul64(bytes, tensor_layers(g, t))),
 				    bytes, bytes, false };
@@ -568,7 +578,7 @@ adjacent(const struct plan *p, const struct step *run, const struct op *next)
 
 /*
  * One step an op; updates of neighbouring tensors with the same constants are one step over their
- * run.
+ * run, unless they work in rows (have ints), which the padding between tensors would shift.
  */
 static void
 make_programs(struct plan *p)
@@ -584,7 +594,8 @@ make_programs(struct plan *p)
 				bool flat = op_flat(o->op);
 				const struct tensor *t = &g->tensor.a[o->arg[0]];
 				uint64_t n = flat ? mul64(tensor_elems(t), tensor_layers(g, t)) : 0;
-				if (flat && prog->n && adjacent(p, &prog->a[prog->n - 1], o)) {
+				if (flat && prog->n && !op_row(o->op)->nints &&
+				    adjacent(p, &prog->a[prog->n - 1], o)) {
 					struct step *run = &prog->a[prog->n - 1];
 					run->span = align64(run->span, ALIGN_ELEMS) + n;
 					run->tensors++;

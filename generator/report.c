@@ -338,8 +338,8 @@ row(struct buf *out, const char *name, const char *value, const char *more)
 static void
 report_memory(const struct plan *p, struct buf *out)
 {
-	static const enum region order[] = { R_WEIGHT, R_GRAD, R_STATE, R_SAVED, R_SCRATCH, R_CONST,
-		R_INPUT, R_STAT };
+	static const enum region order[] = { R_WEIGHT, R_GRAD, R_STATE, R_BUFFER, R_SAVED,
+		R_SCRATCH, R_CONST, R_INPUT, R_STAT };
 	const struct mesh *m = &p->shard->mesh;
 	double gib = spec_num(p->graph->trainer, F_trainer_device_memory);
 	uint64_t bytes[N_REGIONS];

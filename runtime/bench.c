@@ -89,6 +89,7 @@ step_run(const struct om_model *m, unsigned char *arena, int32_t *token, uint64_
 						 0)
 						 .v[0] %
 					     m->vocab);
+		om_draw_write(m, arena, 0, (step * m->microbatches + i) * m->micro);
 		om_put(arena, m->token_off, token, n * sizeof *token);
 		om_put(arena, m->label_off, token, n * sizeof *token);
 		om_run(m, OM_RUN_MICROBATCH, arena);

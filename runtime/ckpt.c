@@ -43,10 +43,13 @@ om_ckpt_entries(const struct om_model *m, bool hf, uint32_t *n)
 
 	for (size_t i = 0; i < parts; i++)
 		for (struct om_tensor t = { NULL, 0, 0, 0 }; om_tensor_next(m, &t); e++) {
-			char *name = om_tensor_name(&t, hf);
 			bool bf16 = hf && t.p->master != OM_NO_MASTER;
 			uint64_t off, size = bf16 ? 2 : hf ? sizeof(float) : m->real;
+			char *name;
 
+			if (i && t.p >= m->param + m->nparams) /* buffers have no moments */
+				break;
+			name = om_tensor_name(&t, hf);
 			memcpy(&off, (const char *)t.p + part[i].at, sizeof off);
 			if (!hf && !part[i].file)
 				off = om_param_home(t.p);
@@ -61,7 +64,7 @@ om_ckpt_entries(const struct om_model *m, bool hf, uint32_t *n)
 			e->file = part[i].file;
 			free(name);
 		}
-	*n = (uint32_t)count;
+	*n = (uint32_t)(e - all);
 	return all;
 }
 

@@ -41,6 +41,7 @@ om_eval_run(struct om_eval *e, const struct om_model *m, unsigned char *arena,
 				memset(label, -1, m->seq * sizeof *label);
 			}
 		}
+		om_draw_write(m, arena, e->data.seed, i);
 		om_put(arena, m->token_off, e->token, bytes);
 		om_put(arena, m->label_off, e->label, bytes);
 		om_run(m, OM_RUN_EVALUATE, arena);

@@ -1,4 +1,6 @@
-/* Checkpoint tensors by name, and their first values: a function of seed, name and element alone.
+/*
+ * Checkpoint tensors by name, and their first values: a function of seed, name and element alone;
+ * and what else is drawn.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -22,7 +24,7 @@ om_tensor_next(const struct om_model *m, struct om_tensor *t)
 		t->rep++;
 		t->expert = 0;
 	} else {
-		if (t->p + 1 == m->param + m->nparams)
+		if (t->p + 1 == m->param + m->nparams + m->nbuffers)
 			return false;
 		*t = (struct om_tensor){ .p = t->p + 1 };
 		return true;
@@ -170,4 +172,24 @@ om_init_params(const struct om_model *m, unsigned char *arena, uint64_t seed)
 	}
 	free(z);
 	free(z4);
+}
+
+void
+om_draw_write(const struct om_model *m, unsigned char *arena, uint64_t seed, uint64_t sequence)
+{
+	for (uint32_t i = 0; i < m->nmoe; i++) {
+		const struct om_moe *moe = &m->moe[i];
+		int64_t(*draw)[3];
+
+		if (!moe->draw)
+			continue;
+		draw = om_alloc(moe->nlayers, sizeof *draw);
+		for (uint32_t l = 0; l < moe->nlayers; l++) {
+			draw[l][0] = (int64_t)seed;
+			draw[l][1] = moe->layer[l];
+			draw[l][2] = (int64_t)(sequence * m->seq);
+		}
+		om_put(arena, moe->draw, draw, moe->nlayers * sizeof *draw);
+		free(draw);
+	}
 }

@@ -53,13 +53,15 @@ struct om_group {
 };
 
 /*
- * A kind of MoE layer, for metrics. Per layer of the kind: load int64[experts], aux fp64[2],
- * contiguous.
+ * A kind of MoE layer, for metrics and random routing. Per layer of the kind: load int64[experts],
+ * aux fp64[2], and draw int64[3], contiguous; draw is the seed, the layer and the number of the
+ * microbatch's first token, and written by the host before it.
  */
 struct om_moe {
 	uint64_t load, load_stride; /* bytes; tokens routed to each expert, summed over the step */
 	/* [0] load-balance loss, [1] z-loss, unweighted, summed over microbatches */
 	uint64_t aux, aux_stride;
+	uint64_t draw; /* what a random router draws by; 0: it is none */
 	const uint32_t *layer;
 	uint32_t nlayers, experts, top_k;
 	double load_balance, z_loss;
@@ -112,6 +114,7 @@ struct om_model {
 	const char *hf_refusal; /* ... this */
 	const struct om_param *param;
 	uint32_t nparams;
+	uint32_t nbuffers; /* after them in param: kept in checkpoints, but with weight alone */
 	const struct om_group *group;
 	uint32_t ngroups;
 	const struct om_moe *moe;

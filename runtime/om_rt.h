@@ -239,6 +239,9 @@ void om_put_weights(const struct om_model *m, unsigned char *arena, const struct
 uint16_t om_to_bf16(float x);
 /* Normal (cut at 3 sigma) or one, by seed, name and index alone. */
 void om_init_params(const struct om_model *m, unsigned char *arena, uint64_t seed);
+/* What random routers draw by in the next microbatch; sequence: the number of its first one. */
+void
+om_draw_write(const struct om_model *m, unsigned char *arena, uint64_t seed, uint64_t sequence);
 /* Elements [i, i+n) of the tensor with that name, standard deviation 1. */
 void om_normal(uint64_t seed, const char *name, uint64_t i, uint64_t n, double *z);
 

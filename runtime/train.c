@@ -69,6 +69,7 @@ step_run(struct run *r, uint64_t step)
 	om_ctl_write(m, r->arena, lr, step - r->skip.total, limit);
 	om_run(m, OM_RUN_ZERO, r->arena);
 	for (uint64_t i = 0; i < m->microbatches; i++) {
+		om_draw_write(m, r->arena, r->data.seed, g);
 		for (uint64_t j = 0; j < m->micro; j++, g++)
 			om_data_read(&r->data, g, r->token + j * m->seq, r->label + j * m->seq);
 		om_put(r->arena, m->token_off, r->token, bytes);

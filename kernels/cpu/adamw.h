@@ -9,6 +9,9 @@
  *           mhat = m / BIAS1, vhat = v / BIAS2, lr = LR lr_scale (Loshchilov and Hutter, 2019).
  *           A skipped step leaves w, m and v as they are.
  *   adamw_master  the same of a master in w's place; w is its rounding to bf16
+ *   bias_update  b [n] += gamma sign(mean - load), the mean being of each e neighbours' load [n]:
+ *           the routers' biases of balancing without a loss (Wang et al., 2024). A skipped step
+ *           leaves b as it is.
  *
  * sumsq adds OM_SUMSQ_PARTS partial sums in order, however many threads computed them.
  */
@@ -113,6 +116,23 @@ om_adamw(int64_t n, double beta1, double beta2, double eps, double decay, double
 	}
 }
 
+/* Integers: a load that is the mean exactly leaves its bias alone. */
+static inline void
+om_bias_update(
+    int64_t n, int64_t e, double gamma, const int64_t *load, const double *ctl, om_real *b)
+{
+	if (ctl[OM_CTL_SKIPPED] != 0)
+		return;
+	for (int64_t i = 0; i < n; i += e) {
+		int64_t sum = 0;
+		for (int64_t c = i; c < i + e; c++)
+			sum += load[c];
+		for (int64_t c = i; c < i + e; c++)
+			b[c] +=
+			    (om_real)gamma * (om_real)((load[c] * e < sum) - (load[c] * e > sum));
+	}
+}
+
 #define OM_SUMSQ(NAME, n)                                    \
 	_Static_assert((n) >= 1, "sumsq: sizes start at 1"); \
 	void NAME(const om_real *g, double *ctl)             \
@@ -155,6 +175,17 @@ om_adamw(int64_t n, double beta1, double beta2, double eps, double decay, double
 	double NAME##_check(uint64_t seed)                                                      \
 	{                                                                                       \
 		return om_adamw_check(NULL, NAME, n, beta1, beta2, eps, decay, lr_scale, seed); \
+	}
+
+#define OM_BIAS_UPDATE(NAME, n, e, gamma)                                                         \
+	_Static_assert((e) >= 1 && (n) >= (e) && (n) % (e) == 0, "bias_update: rows of experts"); \
+	void NAME(const int64_t *load, const double *ctl, om_real *b)                             \
+	{                                                                                         \
+		om_bias_update(n, e, gamma, load, ctl, b);                                        \
+	}                                                                                         \
+	double NAME##_check(uint64_t seed)                                                        \
+	{                                                                                         \
+		return om_bias_update_check(NAME, n, e, gamma, seed);                             \
 	}
 
 OM_CHECK double
@@ -256,4 +287,36 @@ om_adamw_check(void (*plain)(const om_real *, const double *, om_real *, om_real
 	free(m0);
 	free(v0);
 	return om_worse(om_err_value(&ew), om_worse(om_err_value(&em), om_err_value(&ev)));
+}
+
+OM_CHECK double
+om_bias_update_check(void (*run)(const int64_t *, const double *, om_real *), int64_t n, int64_t e,
+    double gamma, uint64_t seed)
+{
+	om_real *b = om_check_random(n, seed, 0), *b0 = om_check_copy(b, n);
+	int32_t *small = om_check_ints(n, 9, seed, 1); /* some loads are the mean */
+	int64_t *load = om_check_alloc(n, sizeof *load);
+	double ctl[OM_CTL_N] = { [OM_CTL_SKIPPED] = 1 };
+	struct om_err err = { .scale = 1 };
+
+	for (int64_t i = 0; i < n; i++)
+		load[i] = small[i] + (seed % 2 ? 0 : (int64_t)1 << 40);
+	run(load, ctl, b);
+	if (memcmp(b, b0, (size_t)n * sizeof *b))
+		err.wrong = true;
+	ctl[OM_CTL_SKIPPED] = 0;
+	run(load, ctl, b);
+	for (int64_t i = 0; i < n; i++) {
+		double mean = 0, want = b0[i];
+		for (int64_t c = i / e * e; c < i / e * e + e; c++)
+			mean += (double)(load[c] - load[i]) / (double)e;
+		if (fabs(mean) > 0.5 / (double)e)
+			want += mean > 0 ? gamma : -gamma;
+		om_err_add(&err, b[i], want);
+	}
+	free(b);
+	free(b0);
+	free(small);
+	free(load);
+	return om_err_value(&err);
 }

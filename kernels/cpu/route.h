@@ -11,6 +11,12 @@
  *              cnt [n, e] tokens of each expert in each of n equal sequences, load [e] += its sum;
  *              aux[0] += mean over n of e sum over i of f_i P_i, f_i = cnt_i / (t/n k),
  *              P_i = mean of prob over the t/n tokens; aux[1] += mean over t of lse^2
+ *   route_biased  route, but the experts, and their groups, are chosen by score + b [e], with
+ *              c = 2 by z + b: balancing without a loss (Wang et al., 2024). p is of the scores
+ *   route_random   route, but chosen by random numbers in place of scores: token i of the microbatch
+ *              gives expert c the word c mod 4 of Philox at counter (draw[2] + i, draw[1], c / 4)
+ *              under the key draw[0]
+ *   route_uniform  route, but token i's experts are (i k + a) mod e, a from 0 to k
  *   route_bwd  dz [t, e] from dp through p, plus lb d aux[0] (f held constant), plus zl d aux[1]
  *   route_map  off [e + 1] from cnt; row [t, k] in expert order, in token order within an expert,
  *              and its inverse src
@@ -20,6 +26,7 @@
  * counts as the smallest score, so that idx is in range and distinct whatever z holds.
  */
 #include "check.h"
+#include "philox.h"
 
 enum { OM_ROUTE_SOFTMAX, OM_ROUTE_SIGMOID, OM_ROUTE_CHOSEN, OM_ROUTE_SCORES };
 
@@ -30,18 +37,25 @@ struct om_route {
 	double factor;
 };
 
-/* What a score counts as in comparisons: no score is below 0. */
+/* What experts are chosen by, beside the scores or in their place; nothing: by the scores. */
+struct om_route_by {
+	const om_real *bias;
+	const int64_t *draw;
+	bool uniform;
+};
+
+/* What a score counts as in comparisons. */
 static OM_INLINE om_real
 om_route_rank(om_real score)
 {
-	return score == score ? score : -1;
+	return score == score ? score : -INFINITY;
 }
 
 /* The score of group i, of size experts. */
 static OM_INLINE om_real
 om_route_group(const om_real *score, int64_t i, int64_t size)
 {
-	om_real best = om_route_rank(score[i * size]), second = size > 1 ? -1 : 0;
+	om_real best = om_route_rank(score[i * size]), second = size > 1 ? -INFINITY : 0;
 	for (int64_t c = i * size + 1; c < (i + 1) * size; c++) {
 		om_real x = om_route_rank(score[c]), less = x < best ? x : best;
 		second = less > second ? less : second;
@@ -92,43 +106,74 @@ om_route_choose(const struct om_route *r, const om_real *score, om_real *best, i
 	}
 }
 
+/* The scores of a token; gives log sum exp of z. */
+static OM_INLINE om_real
+om_route_scores(const struct om_route *r, const om_real *z, om_real *score)
+{
+	const om_real max = om_max(z, r->e);
+#pragma omp simd
+	for (int64_t c = 0; c < r->e; c++)
+		score[c] = om_exp(z[c] - max);
+	const om_real sum = om_sum(score, r->e), inverse = 1 / sum;
+	if (r->c == OM_ROUTE_SIGMOID) {
+#pragma omp simd
+		for (int64_t c = 0; c < r->e; c++)
+			score[c] = om_sigmoid(z[c]);
+	} else {
+#pragma omp simd
+		for (int64_t c = 0; c < r->e; c++)
+			score[c] *= inverse;
+	}
+	return max + (om_real)log(sum);
+}
+
+/* Random numbers in the place of a token's scores: 23 bits, so that sums of two are exact. */
+static OM_INLINE void
+om_route_draw(const int64_t *draw, int64_t token, int64_t e, om_real *score)
+{
+	const uint64_t at = (uint64_t)(draw[2] + token);
+	for (int64_t c = 0; c < e; c += 4) {
+		uint32_t word[4] = { (uint32_t)at, (uint32_t)(at >> 32), (uint32_t)draw[1],
+			(uint32_t)(c / 4) };
+		om_random4(word, (uint64_t)draw[0]);
+		for (int64_t w = 0; w < 4 && c + w < e; w++)
+			score[c + w] = (om_real)(word[w] >> 9) * (om_real)0x1p-23;
+	}
+}
+
 /* Tokens [lo, hi) of all that concerns one token. */
 static OM_CLONES void
-om_route_range(int64_t lo, int64_t hi, const struct om_route *shape, const om_real *z, om_real *p,
-    int32_t *idx, om_real *prob, om_real *lse)
+om_route_range(int64_t lo, int64_t hi, const struct om_route *shape, const om_real *z,
+    const struct om_route_by *choice, om_real *p, int32_t *idx, om_real *prob, om_real *lse)
 {
 	const struct om_route r = *shape;
+	const struct om_route_by by = *choice;
 	const bool normalize = r.j || r.c == OM_ROUTE_CHOSEN, sigmoid = r.c == OM_ROUTE_SIGMOID;
 	const om_real factor = (om_real)r.factor;
 	for (int64_t i = lo; i < hi; i++) {
 		const om_real *zi = z + i * r.e;
 		om_real *pi = prob + i * r.e, *best = p + i * r.k, chosen = 0;
 		int32_t *at = idx + i * r.k;
-		om_real max = om_max(zi, r.e);
-#pragma omp simd
-		for (int64_t c = 0; c < r.e; c++)
-			pi[c] = om_exp(zi[c] - max);
-		om_real sum = om_sum(pi, r.e);
-		lse[i] = max + (om_real)log(sum);
-		om_real inverse = 1 / sum;
-		if (sigmoid) {
-#pragma omp simd
-			for (int64_t c = 0; c < r.e; c++)
-				pi[c] = om_sigmoid(zi[c]);
-		} else {
-#pragma omp simd
-			for (int64_t c = 0; c < r.e; c++)
-				pi[c] *= inverse;
-		}
+		lse[i] = om_route_scores(&r, zi, pi);
 
-		om_route_choose(&r, pi, best, at);
+		/* what is not chosen by the scores stands in their place meanwhile */
+		for (int64_t c = 0; by.bias && c < r.e; c++)
+			pi[c] = (r.c == OM_ROUTE_CHOSEN ? zi[c] : pi[c]) + by.bias[c];
+		if (by.draw)
+			om_route_draw(by.draw, i, r.e, pi);
+		if (!by.uniform)
+			om_route_choose(&r, pi, best, at);
+		for (int64_t a = 0; by.uniform && a < r.k; a++)
+			at[a] = (int32_t)((i * r.k + a) % r.e);
+		if (by.bias || by.draw)
+			om_route_scores(&r, zi, pi);
 		for (int64_t a = 0; a < r.k; a++)
 			chosen += best[a] = pi[at[a]];
 		for (int64_t a = 0; a < r.k; a++)
 			best[a] = factor * (normalize ? best[a] / chosen : best[a]);
 
 		if (sigmoid) {
-			inverse = 1 / om_sum(pi, r.e);
+			const om_real inverse = 1 / om_sum(pi, r.e);
 #pragma omp simd
 			for (int64_t c = 0; c < r.e; c++)
 				pi[c] *= inverse;
@@ -160,12 +205,12 @@ om_route_balance(
 }
 
 static inline void
-om_route(const struct om_route *r, const om_real *z, om_real *p, int32_t *idx, om_real *prob,
-    om_real *lse, int32_t *cnt, int64_t *load, double *aux)
+om_route(const struct om_route *r, const om_real *z, struct om_route_by by, om_real *p,
+    int32_t *idx, om_real *prob, om_real *lse, int32_t *cnt, int64_t *load, double *aux)
 {
 	const int64_t t = r->t, e = r->e, k = r->k, n = r->n, part = t / n;
 #pragma omp parallel if (r->t * r->e > OM_ALONE)
-	om_route_range(om_lo(t), om_hi(t), r, z, p, idx, prob, lse);
+	om_route_range(om_lo(t), om_hi(t), r, z, &by, p, idx, prob, lse);
 
 	memset(cnt, 0, (size_t)(n * e) * sizeof *cnt);
 	for (int64_t i = 0; i < t * k; i++)
@@ -276,16 +321,61 @@ om_route_map(int64_t t, int64_t e, int64_t k, int64_t n, const int32_t *idx, con
 	_Static_assert((k) <= (e) / (g) * (q), "route: top-k fits in the groups that take part"); \
 	static const struct om_route NAME##_shape = { t, e, k, j, c, g, q, n, factor };
 
-#define OM_ROUTE(NAME, t, e, k, j, c, g, q, n, factor)                                     \
-	OM_ROUTE_SHAPE(NAME, t, e, k, j, c, g, q, n, factor)                               \
-	void NAME(const om_real *z, om_real *p, int32_t *idx, om_real *prob, om_real *lse, \
-	    int32_t *cnt, int64_t *load, double *aux)                                      \
-	{                                                                                  \
-		om_route(&NAME##_shape, z, p, idx, prob, lse, cnt, load, aux);             \
-	}                                                                                  \
-	double NAME##_check(uint64_t seed)                                                 \
-	{                                                                                  \
-		return om_route_check(NAME, &NAME##_shape, seed);                          \
+#define OM_ROUTE(NAME, t, e, k, j, c, g, q, n, factor)                                             \
+	OM_ROUTE_SHAPE(NAME, t, e, k, j, c, g, q, n, factor)                                       \
+	void NAME(const om_real *z, om_real *p, int32_t *idx, om_real *prob, om_real *lse,         \
+	    int32_t *cnt, int64_t *load, double *aux)                                              \
+	{                                                                                          \
+		om_route(&NAME##_shape, z, (struct om_route_by){ 0 }, p, idx, prob, lse, cnt,      \
+		    load, aux);                                                                    \
+	}                                                                                          \
+	double NAME##_check(uint64_t seed)                                                         \
+	{                                                                                          \
+		return om_route_check((struct om_route_fn){ .plain = NAME }, &NAME##_shape, seed); \
+	}
+
+#define OM_ROUTE_BIASED(NAME, t, e, k, j, c, g, q, n, factor)                                    \
+	OM_ROUTE_SHAPE(NAME, t, e, k, j, c, g, q, n, factor)                                     \
+	_Static_assert((c) != OM_ROUTE_CHOSEN || (g) == (q), "route: logits have no groups");    \
+	void NAME(const om_real *z, const om_real *b, om_real *p, int32_t *idx, om_real *prob,   \
+	    om_real *lse, int32_t *cnt, int64_t *load, double *aux)                              \
+	{                                                                                        \
+		om_route(&NAME##_shape, z, (struct om_route_by){ .bias = b }, p, idx, prob, lse, \
+		    cnt, load, aux);                                                             \
+	}                                                                                        \
+	double NAME##_check(uint64_t seed)                                                       \
+	{                                                                                        \
+		return om_route_check(                                                           \
+		    (struct om_route_fn){ .biased = NAME }, &NAME##_shape, seed);                \
+	}
+
+#define OM_ROUTE_RANDOM(NAME, t, e, k, j, c, g, q, n, factor)                                     \
+	OM_ROUTE_SHAPE(NAME, t, e, k, j, c, g, q, n, factor)                                      \
+	void NAME(const om_real *z, const int64_t *draw, om_real *p, int32_t *idx, om_real *prob, \
+	    om_real *lse, int32_t *cnt, int64_t *load, double *aux)                               \
+	{                                                                                         \
+		om_route(&NAME##_shape, z, (struct om_route_by){ .draw = draw }, p, idx, prob,    \
+		    lse, cnt, load, aux);                                                         \
+	}                                                                                         \
+	double NAME##_check(uint64_t seed)                                                        \
+	{                                                                                         \
+		return om_route_check(                                                            \
+		    (struct om_route_fn){ .random = NAME }, &NAME##_shape, seed);                 \
+	}
+
+#define OM_ROUTE_UNIFORM(NAME, t, e, k, j, c, g, q, n, factor)                                    \
+	OM_ROUTE_SHAPE(NAME, t, e, k, j, c, g, q, n, factor)                                      \
+	_Static_assert((g) == (q), "route: turns are taken in all groups");                       \
+	void NAME(const om_real *z, om_real *p, int32_t *idx, om_real *prob, om_real *lse,        \
+	    int32_t *cnt, int64_t *load, double *aux)                                             \
+	{                                                                                         \
+		om_route(&NAME##_shape, z, (struct om_route_by){ .uniform = true }, p, idx, prob, \
+		    lse, cnt, load, aux);                                                         \
+	}                                                                                         \
+	double NAME##_check(uint64_t seed)                                                        \
+	{                                                                                         \
+		return om_route_check(                                                            \
+		    (struct om_route_fn){ .uniform = NAME }, &NAME##_shape, seed);                \
 	}
 
 #define OM_ROUTE_BWD(NAME, t, e, k, j, c, g, q, n, factor, lb, zl)                              \
@@ -312,8 +402,17 @@ om_route_map(int64_t t, int64_t e, int64_t k, int64_t n, const int32_t *idx, con
 		return om_route_map_check(NAME, t, e, k, n, seed);                            \
 	}
 
-typedef void om_route_fn(
-    const om_real *, om_real *, int32_t *, om_real *, om_real *, int32_t *, int64_t *, double *);
+/* one of them */
+struct om_route_fn {
+	void (*plain)(const om_real *, om_real *, int32_t *, om_real *, om_real *, int32_t *,
+	    int64_t *, double *);
+	void (*biased)(const om_real *, const om_real *, om_real *, int32_t *, om_real *, om_real *,
+	    int32_t *, int64_t *, double *);
+	void (*random)(const om_real *, const int64_t *, om_real *, int32_t *, om_real *, om_real *,
+	    int32_t *, int64_t *, double *);
+	void (*uniform)(const om_real *, om_real *, int32_t *, om_real *, om_real *, int32_t *,
+	    int64_t *, double *);
+};
 typedef void om_route_bwd_fn(const om_real *, const om_real *, const int32_t *, const om_real *,
     const om_real *, const int32_t *, om_real *);
 typedef void om_route_map_fn(const int32_t *, const int32_t *, int32_t *, int32_t *, int32_t *);
@@ -356,6 +455,29 @@ om_route_check_scores(const struct om_route *r, const om_real *z, double *score)
 	for (int64_t c = 0; c < r->e; c++)
 		score[c] = r->c == 1 ? 1 / (1 + exp(-(double)z[c])) : exp((double)z[c]) / sum;
 	return log(sum);
+}
+
+/* What experts are chosen by. */
+OM_CHECK void
+om_route_check_ranks(const struct om_route *r, const om_real *z, struct om_route_by by,
+    int64_t token, const double *score, double *rank)
+{
+	for (int64_t c = 0; c < r->e; c++) {
+		rank[c] = score[c];
+		if (by.bias)
+			rank[c] = (r->c == 2 ? (double)z[c] : score[c]) + (double)by.bias[c];
+		if (by.uniform) { /* falling in the order of the turns, from the token's first */
+			int64_t turn = (c - token * r->k) % r->e;
+			rank[c] = (double)(turn < 0 ? -turn - r->e : -turn);
+		}
+		if (by.draw) {
+			uint64_t at = (uint64_t)(by.draw[2] + token);
+			uint32_t word[4] = { (uint32_t)at, (uint32_t)(at >> 32),
+				(uint32_t)by.draw[1], (uint32_t)c / 4 };
+			om_random4(word, (uint64_t)by.draw[0]);
+			rank[c] = floor(word[c % 4] * 0x1p-9) * 0x1p-23;
+		}
+	}
 }
 
 /*
@@ -409,7 +531,7 @@ om_route_check_choice(
 }
 
 OM_CHECK double
-om_route_check(om_route_fn *run, const struct om_route *r, uint64_t seed)
+om_route_check(struct om_route_fn run, const struct om_route *r, uint64_t seed)
 {
 	const int64_t t = r->t, e = r->e, k = r->k, n = r->n;
 	om_real *z = om_check_random(t * e, seed, 0), *p = om_check_nan(t * k);
@@ -418,7 +540,13 @@ om_route_check(om_route_fn *run, const struct om_route *r, uint64_t seed)
 	int32_t *count = om_check_alloc(n * e, sizeof *count);
 	int64_t *load = om_check_alloc(e, sizeof *load);
 	double *mass = om_check_alloc(n * e, sizeof *mass),
-	       *score = om_check_alloc(e, sizeof *score);
+	       *score = om_check_alloc(e, sizeof *score), *rank = om_check_alloc(e, sizeof *rank);
+	om_real *bias = om_check_random(e, seed, 1);
+	/* the counter's low word overflows within the tokens */
+	const int64_t draw[3] = { (int64_t)om_hash(seed, 2), (int64_t)(seed % 99),
+		((int64_t)1 << 32) - t / 2 };
+	const struct om_route_by by = { run.biased ? bias : NULL, run.random ? draw : NULL,
+		run.uniform != NULL };
 	double aux[2] = { 0.25, 0.5 }, want[2] = { 0.25, 0.5 };
 	bool *allowed = om_check_alloc(e, sizeof *allowed);
 	struct om_err ep = { 0 }, eprob = { 0 }, elog = { .scale = 1 }, eaux = { 0 };
@@ -429,13 +557,21 @@ om_route_check(om_route_fn *run, const struct om_route *r, uint64_t seed)
 	/* ties: every third token has only two different scores */
 	for (int64_t i = 0; i < t * e; i++)
 		z[i] = i / e % 3 == 2 ? (om_real)(z[i] > 0) : z[i];
-	run(z, p, idx, prob, lse, cnt, load, aux);
+	for (int64_t c = 0; c < e; c++) /* of the size of the scores' differences */
+		bias[c] *= (om_real)(r->c == 0 ? 1 / (double)e : 0.25);
+	if (run.biased)
+		run.biased(z, bias, p, idx, prob, lse, cnt, load, aux);
+	else if (run.random)
+		run.random(z, draw, p, idx, prob, lse, cnt, load, aux);
+	else
+		(run.uniform ? run.uniform : run.plain)(z, p, idx, prob, lse, cnt, load, aux);
 	for (int64_t i = 0; i < t; i++) {
 		const int64_t part = i * n / t;
 		double log_sum = om_route_check_scores(r, z + i * e, score), sum = 0, chosen = 0;
 		om_err_add(&elog, lse[i], log_sum);
 		want[1] += log_sum * log_sum / (double)t;
-		if (!om_route_check_choice(r, score, idx + i * k, allowed)) {
+		om_route_check_ranks(r, z + i * e, by, i, score, rank);
+		if (!om_route_check_choice(r, rank, idx + i * k, allowed)) {
 			ep.wrong = true;
 			continue;
 		}
@@ -479,6 +615,8 @@ om_route_check(om_route_fn *run, const struct om_route *r, uint64_t seed)
 	free(load);
 	free(mass);
 	free(score);
+	free(rank);
+	free(bias);
 	free(allowed);
 	return om_worse(om_worse(om_err_value(&ep), om_err_value(&eprob)),
 	    om_worse(om_err_value(&elog), om_err_value(&eaux)));

@@ -6,20 +6,19 @@
  *                  q [b * s, h * d], k, v [b * s, g * d]; query head i reads key head i / (h / g);
  *                  lse [b, h, s] natural logarithm of the sum of exp(scale q k^T); scale > 0;
  *                  ws: one element, a counter
- *   attention_bwd  dq, dk, dv from do; ws: 2 b h (s rounded up to 128) elements
+ *   attention_bwd  dq, dk, dv from do; ws: 2 b h (s rounded up to 128) + 4 elements
  *
  * Query i sees keys max(0, i - w + 1) to i. Tiles in which no query sees a key are left out.
  *
- * One block a multiprocessor. A producer thread keeps a ring of tiles in shared memory full (TMA,
- * mbarriers); consumer warpgroups of 64 rows each hold their scores and sums in registers (wgmma).
- * A tensor is [b, s, heads, d] to TMA, so that a tile that reaches over the end of a sequence reads
- * zeros there and writes nothing.
+ * One block a multiprocessor, which draws its work from a counter: what is computed doesn't depend
+ * on who computes it. A producer thread keeps a ring of tiles in shared memory full (TMA, mbarriers)
+ * and is a piece of work ahead; consumer warpgroups of 64 rows each hold their scores and sums in
+ * registers (wgmma). A tensor is [b, s, heads, d] to TMA, so that a tile that reaches over the end
+ * of a sequence reads zeros there and writes nothing.
  *
- * Forward, a block computes tiles of 64 queries a warpgroup and draws its next tile from a counter,
- * so that loads of the next tile run under the end of the last. Probabilities are cut to bf16 in
- * registers, where a wgmma's accumulator has the layout of the next one's left operand. Scores of
- * one step are computed while the last step's probabilities multiply v and the softmax of another
- * warpgroup runs; named barriers keep the warpgroups apart by a step.
+ * Forward, the scores of one step are computed while the last step's probabilities multiply v.
+ * Probabilities are cut to bf16 in registers, where a wgmma's accumulator has the layout of the next
+ * one's left operand.
  *
  * Backward is deterministic without an order among blocks: one pass gives dk and dv, one dq, and
  * each computes the scores again (7 products, where 5 and sums in memory would do). Both are one
@@ -46,9 +45,12 @@
 #define OM_AT_SMEM(d) ((256 * OM_AT_GROUPS(d) + 512 * OM_AT_STAGES(d)) * (d) + 256)
 /* backward: 128 rows stay; of a pass with steps of n rows */
 #define OM_AT_STEP(d, keys) ((keys) && (d) > 32 ? 64 : 128)
-#define OM_AT_BWD_STAGES(d, n) OM_AT_MIN(4, (200 * 1024 - 512 * (d)) / (4 * (n) * (d)))
-#define OM_AT_BWD_SMEM(d, n) \
-	(512 * (d) + OM_AT_BWD_STAGES(d, n) * (n) * (4 * (d) + 8) + 256)
+#define OM_AT_HELD(d, keys) (((keys) ? 1024 : 768) * (d) + 256) /* rows, results, barriers */
+#define OM_AT_STAGE(d, keys) (OM_AT_STEP(d, keys) * (4 * (d) + ((keys) ? 8 : 0)))
+#define OM_AT_BWD_STAGES(d, keys) \
+	OM_AT_MIN(4, (227 * 1024 - OM_AT_HELD(d, keys)) / OM_AT_STAGE(d, keys))
+#define OM_AT_BWD_SMEM(d, keys) \
+	(OM_AT_HELD(d, keys) + OM_AT_BWD_STAGES(d, keys) * OM_AT_STAGE(d, keys))
 
 #define OM_AT_SIZES(b, s, h, g, d, w)                                                           \
 	static_assert((b) >= 1 && (s) >= 1 && (g) >= 1, "attention: sizes start at 1");         \
@@ -176,13 +178,12 @@ om_tma_wait(void)
 		     "%" A ", %" B ", p, 1, 1, 0, 0; }"                                     \
 		     : __VA_ARGS__                                                          \
 		     : "l"(a), "l"(b))
-/* A in registers, B by descriptor with the sum along columns */
-#define OM_WGMMA_R(N, TEXT, A0, A1, A2, A3, B, ADD, ...)                                    \
-	asm volatile("{ .reg .pred p;\nsetp.ne.b32 p, %" ADD ", 0;\n"                       \
-		     "wgmma.mma_async.sync.aligned.m64n" N "k16.f32.bf16.bf16 {" TEXT "}, " \
-		     "{%" A0 ", %" A1 ", %" A2 ", %" A3 "}, %" B ", p, 1, 1, 1; }"          \
+/* A in registers, B by descriptor with the sum along columns; c is added to */
+#define OM_WGMMA_R(N, TEXT, A0, A1, A2, A3, B, ...)                                         \
+	asm volatile("wgmma.mma_async.sync.aligned.m64n" N "k16.f32.bf16.bf16 {" TEXT "}, " \
+		     "{%" A0 ", %" A1 ", %" A2 ", %" A3 "}, %" B ", 1, 1, 1, 1;"            \
 		     : __VA_ARGS__                                                          \
-		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
+		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
 
 template <int N, bool ADD>
 OM_DEV void
@@ -202,18 +203,17 @@ om_wgmma(float *c, uint64_t a, uint64_t b)
 
 template <int N>
 OM_DEV void
-om_wgmma_r(float *c, const uint32_t *a, uint64_t b, int add)
+om_wgmma_r(float *c, const uint32_t *a, uint64_t b)
 {
 	if constexpr (N == 32)
-		OM_WGMMA_R("32", OM_T0, "16", "17", "18", "19", "20", "21", OM_16("+f", 0));
+		OM_WGMMA_R("32", OM_T0, "16", "17", "18", "19", "20", OM_16("+f", 0));
 	else if constexpr (N == 64)
-		OM_WGMMA_R("64", OM_T0 "," OM_T1, "32", "33", "34", "35", "36", "37", OM_16("+f", 0), OM_16("+f", 16));
+		OM_WGMMA_R("64", OM_T0 "," OM_T1, "32", "33", "34", "35", "36", OM_16("+f", 0), OM_16("+f", 16));
 	else if constexpr (N == 96)
-		OM_WGMMA_R("96", OM_T0 "," OM_T1 "," OM_T2, "48", "49", "50", "51", "52", "53", OM_16("+f", 0),
+		OM_WGMMA_R("96", OM_T0 "," OM_T1 "," OM_T2, "48", "49", "50", "51", "52", OM_16("+f", 0),
 		    OM_16("+f", 16), OM_16("+f", 32));
 	else
-		OM_WGMMA_R("128", OM_T0 "," OM_T1 "," OM_T2 "," OM_T3, "64", "65", "66", "67", "68",
-		    "69", OM_16("+f", 0), OM_16("+f", 16), OM_16("+f", 32), OM_16("+f", 48));
+		OM_WGMMA_R("128", OM_T0 "," OM_T1 "," OM_T2 "," OM_T3, "64", "65", "66", "67", "68", OM_16("+f", 0), OM_16("+f", 16), OM_16("+f", 32), OM_16("+f", 48));
 }
 
 /* Registers written so far are seen by the wgmmas that follow. */
@@ -308,13 +308,13 @@ om_product_t(float *c, uint32_t a, uint32_t b)
 /* c [64, D] += a b: a [64, N] in registers, b a tile [N, D] */
 template <int D, int N>
 OM_DEV void
-om_product(float *c, const uint32_t *a, uint32_t b, bool add)
+om_product(float *c, const uint32_t *a, uint32_t b)
 {
 	constexpr int C = OM_AT_CHUNK(D);
 	const uint64_t db = om_operand<C>(b, 2 * N * C);
 #pragma unroll
 	for (int k = 0; k < N; k += 16)
-		om_wgmma_r<D>(c, a + k / 4, db + (2 * k * C >> 4), k > 0 || add);
+		om_wgmma_r<D>(c, a + k / 4, db + (2 * k * C >> 4));
 }
 
 /*
@@ -356,19 +356,25 @@ om_stmatrix(uint32_t row, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
 	    : "memory");
 }
 
-/* Rows of an accumulator, times f0 and f1 (rows r, r + 8), to memory by way of shared memory. */
+/*
+ * An accumulator, times f0 and f1 (rows r, r + 8), to memory by way of shared memory, from where the
+ * last store of this warpgroup has been read before.
+ */
 template <int D>
 OM_DEV void
-om_tile_store(const float *c, float f0, float f1, uint32_t at, int chunk, const om_tensor_map *map,
-    int head, int row, int seq, int group)
+om_tile_store(const float *c, float f0, float f1, uint32_t at, const om_tensor_map *map, int head,
+    int row, int seq, int group)
 {
 	constexpr int C = OM_AT_CHUNK(D);
 	const int t = threadIdx.x % 128, r = t / 32 * 16 + t % 16, half = t % 32 / 16;
+	if (t == 0)
+		om_tma_wait();
+	om_meet(group + 1, 128);
 #pragma unroll
 	for (int k = 0; k < D; k += 16) {
 		const int unit = (k % C / 8 + half) ^ (C == 64 ? r % 8 : r / 2 % 4);
 		const float *x = c + k / 2;
-		om_stmatrix(at + k / C * chunk + 2 * r * C + 16 * unit,
+		om_stmatrix(at + k / C * 128 * C + 2 * r * C + 16 * unit,
 		    om_pack(x[0] * f0, x[1] * f0), om_pack(x[2] * f1, x[3] * f1),
 		    om_pack(x[4] * f0, x[5] * f0), om_pack(x[6] * f1, x[7] * f1));
 	}
@@ -377,7 +383,7 @@ om_tile_store(const float *c, float f0, float f1, uint32_t at, int chunk, const 
 	if (t == 0)
 #pragma unroll
 		for (int k = 0; k < D; k += C)
-			om_tma_store(map, at + k / C * chunk, k, head, row, seq);
+			om_tma_store(map, at + k / C * 128 * C, k, head, row, seq);
 }
 
 OM_DEV float
@@ -388,15 +394,25 @@ om_exp2(float x)
 	return y;
 }
 
+/* The next stage of a ring: its index, and the parity of its turn. */
+template <int STAGES>
+OM_DEV void
+om_next(uint32_t *at, uint32_t *turn)
+{
+	*at = *at + 1 == STAGES ? 0 : *at + 1;
+	*turn ^= *at == 0;
+}
+
 /*
  * Work item x is which tile of which head? The tiles of a head come in order, the largest first,
- * and heads in sections whose streamed tensors (bytes a head) stay in the second-level cache.
+ * and heads in sections whose streamed tensors (bytes a head) stay in the second-level cache; fewer
+ * than four heads would leave multiprocessors idle at the end.
  */
 template <int HEADS, int TILES, int64_t BYTES>
 OM_DEV void
 om_item(int x, int *tile, int *head)
 {
-	constexpr int fit = (16 << 20) / BYTES, section = fit < 1 ? 1 : OM_AT_MIN(fit, HEADS);
+	constexpr int fit = (16 << 20) / BYTES, section = OM_AT_MIN(fit < 4 ? 4 : fit, HEADS);
 	const int first = x / (section * TILES) * section, heads = min(section, HEADS - first);
 	x -= first * TILES;
 	*tile = x / heads;
@@ -435,7 +451,7 @@ om_softmax(float *s, float c, float *max, float *sum, float *shrink)
 	}
 }
 
-template <int B, int S, int H, int G, int D, int W, int X = 0>
+template <int B, int S, int H, int G, int D, int W>
 OM_DEV void
 om_attention(const om_tensor_map *q, const om_tensor_map *k, const om_tensor_map *v,
     const om_tensor_map *o, float *lse, uint32_t *counter, float scale)
@@ -492,8 +508,7 @@ om_attention(const om_tensor_map *q, const om_tensor_map *k, const om_tensor_map
 				om_bar_expect(v_full + 8 * at, 2 * N * D);
 				om_tile_load<D, N>(
 				    sv + at * 2 * N * D, v, v_full + 8 * at, hh / (H / G), j * N, seq);
-				at = at + 1 == ST ? 0 : at + 1;
-				turn ^= at == 0;
+				om_next<ST>(&at, &turn);
 			}
 			item = next;
 		}
@@ -503,12 +518,7 @@ om_attention(const om_tensor_map *q, const om_tensor_map *k, const om_tensor_map
 		const float c = scale * 1.44269504088896341f;
 		/* of k, and of v, which is a step behind */
 		uint32_t at = 0, turn = 0, v_at = 0, v_turn = 0;
-		float out[D / 2], top[2], sum[2], shrink[2];
-		uint32_t p[N / 4];
 
-		/* named barrier GROUPS + 1 + i: warpgroup i may issue its products */
-		if (X != 1 && group == GROUPS - 1)
-			om_meet_later(GROUPS + 1, 256);
 		for (int n = 0;; n++) {
 			om_bar_wait(q_full, n & 1);
 			item = *shared_item;
@@ -517,57 +527,62 @@ om_attention(const om_tensor_map *q, const om_tensor_map *k, const om_tensor_map
 			om_item<B * H, TILES, BYTES>(item, &tile, &head);
 			const int row = (TILES - 1 - tile) * ROWS + 64 * group, seq = head / H;
 			const int mine = row + t / 32 * 16 + lane / 4;
-			const int from = max(0, (TILES - 1 - tile) * ROWS - W + 1) / N;
-			int j = (min(S, (TILES - tile) * ROWS) - 1) / N;
 			const uint32_t a = sq + 128 * group * C;
+			/* steps of the block, and of them those of this warpgroup */
+			const int last = (min(S, (TILES - tile) * ROWS) - 1) / N;
+			const int first = max(0, (TILES - 1 - tile) * ROWS - W + 1) / N;
+			const int to = (min(S, row + 64) - 1) / N;
+			const int from = min(to, max(0, row - W + 1) / N);
+			float out[D / 2], top[2], sum[2] = { 0, 0 }, shrink[2];
+			uint32_t p[N / 4];
+
+			for (int j = last; j > to; j--) {
+				om_bar_wait(v_full + 8 * at, turn);
+				if (lane == 0) {
+					om_bar_arrive(k_empty + 8 * at);
+					om_bar_arrive(v_empty + 8 * at);
+				}
+				om_next<ST>(&at, &turn);
+			}
+			v_at = at, v_turn = turn;
+			top[0] = top[1] = __int_as_float(0xff800000);
 #pragma unroll
 			for (int i = 0; i < D / 2; i++)
 				out[i] = 0;
-			top[0] = top[1] = __int_as_float(0xff800000);
-			sum[0] = sum[1] = 0;
-
 			{
-			float s[N / 2];
-			om_bar_wait(k_full + 8 * at, turn);
-			om_wgmma_begin();
-			om_product_t<D, N, ROWS>(s, a, sk + at * 2 * N * D);
-			om_wgmma_commit();
-			om_wgmma_wait<0>(s);
-			if (lane == 0)
-				om_bar_arrive(k_empty + 8 * at);
-			at = at + 1 == ST ? 0 : at + 1;
-			turn ^= at == 0;
-			om_mask<N, W, false>(s, mine - j * N - lane % 4 * 2);
-			om_softmax<N>(s, c, top, sum, shrink);
-			om_cut<N>(p, s);
+				float s[N / 2];
+				om_bar_wait(k_full + 8 * at, turn);
+				om_wgmma_begin();
+				om_product_t<D, N, ROWS>(s, a, sk + at * 2 * N * D);
+				om_wgmma_commit();
+				om_wgmma_wait<0>(s);
+				if (lane == 0)
+					om_bar_arrive(k_empty + 8 * at);
+				om_next<ST>(&at, &turn);
+				om_mask<N, W, false>(s, mine - to * N - lane % 4 * 2);
+				om_softmax<N>(s, c, top, sum, shrink);
+				om_cut<N>(p, s);
 			}
-
-			for (j--; j >= from; j--) {
+			for (int j = to - 1; j >= from; j--) {
 				float s[N / 2];
 				om_bar_wait(v_full + 8 * v_at, v_turn);
 				om_bar_wait(k_full + 8 * at, turn);
-				if (X != 1)
-					om_meet(GROUPS + 1 + group, 256);
 				om_wgmma_begin(p);
 				om_product_t<D, N, ROWS>(s, a, sk + at * 2 * N * D);
 				om_wgmma_commit();
-				om_product<D, N>(out, p, sv + v_at * 2 * N * D, true);
+				om_product<D, N>(out, p, sv + v_at * 2 * N * D);
 				om_wgmma_commit();
-				if (X != 1)
-					om_meet_later(GROUPS + 1 + (group + 1) % GROUPS, 256);
 				om_wgmma_wait<1>(s);
 				if (lane == 0)
 					om_bar_arrive(k_empty + 8 * at);
-				at = at + 1 == ST ? 0 : at + 1;
-				turn ^= at == 0;
+				om_next<ST>(&at, &turn);
 				if (j * N + N - 1 > row || row + 63 - j * N >= W)
 					om_mask<N, W, false>(s, mine - j * N - lane % 4 * 2);
 				om_softmax<N>(s, c, top, sum, shrink);
 				om_wgmma_wait<0>(out);
 				if (lane == 0)
 					om_bar_arrive(v_empty + 8 * v_at);
-				v_at = v_at + 1 == ST ? 0 : v_at + 1;
-				v_turn ^= v_at == 0;
+				om_next<ST>(&v_at, &v_turn);
 #pragma unroll
 				for (int i = 0; i < D / 2; i++)
 					out[i] *= shrink[i / 2 % 2];
@@ -578,7 +593,7 @@ om_attention(const om_tensor_map *q, const om_tensor_map *k, const om_tensor_map
 
 			om_bar_wait(v_full + 8 * v_at, v_turn);
 			om_wgmma_begin(p);
-			om_product<D, N>(out, p, sv + v_at * 2 * N * D, true);
+			om_product<D, N>(out, p, sv + v_at * 2 * N * D);
 			om_wgmma_commit();
 #pragma unroll
 			for (int r = 0; r < 2; r++) {
@@ -591,13 +606,16 @@ om_attention(const om_tensor_map *q, const om_tensor_map *k, const om_tensor_map
 			om_wgmma_wait<0>(out);
 			if (lane == 0)
 				om_bar_arrive(v_empty + 8 * v_at);
-			v_at = v_at + 1 == ST ? 0 : v_at + 1;
-			v_turn ^= v_at == 0;
-			if (t == 0)
-				om_tma_wait();
-			om_meet(group + 1, 128);
-			om_tile_store<D>(out, 1 / sum[0], 1 / sum[1], so + 128 * group * D, 128 * C, o,
-			    head % H, row, seq, group);
+			for (int j = from - 1; j >= first; j--) {
+				om_bar_wait(v_full + 8 * at, turn);
+				if (lane == 0) {
+					om_bar_arrive(k_empty + 8 * at);
+					om_bar_arrive(v_empty + 8 * at);
+				}
+				om_next<ST>(&at, &turn);
+			}
+			om_tile_store<D>(out, 1 / sum[0], 1 / sum[1], so + 128 * group * D, o, head % H,
+			    row, seq, group);
 		}
 		if (t == 0)
 			om_tma_wait();
@@ -608,7 +626,7 @@ om_attention(const om_tensor_map *q, const om_tensor_map *k, const om_tensor_map
 
 /*
  * stat [2, B, H, s rounded up]: lse for exp2, and delta. The rest of a last tile has an infinite
- * lse: no probabilities, hence no gradients.
+ * lse: no probabilities, hence no gradients. Then the counters of the two passes.
  */
 template <int B, int S, int H, int D>
 OM_DEV void
@@ -619,6 +637,8 @@ om_attention_delta(const om_bf16 *grad, const om_bf16 *o, const float *lse, floa
 	const int lane = threadIdx.x % LANES;
 	const int hh = n % H, i = n / H % PAD, seq = n / H / PAD;
 	float sum = 0;
+	if (blockIdx.x == 0 && threadIdx.x < 2)
+		((uint32_t *)stat)[2 * B * H * PAD + threadIdx.x] = 0;
 	if (seq < B && i < S && lane * 8 < D) {
 		const int64_t at = (((int64_t)seq * S + i) * H + hh) * D + lane * 8;
 		float x[8], y[8];
@@ -639,25 +659,30 @@ om_attention_delta(const om_bf16 *grad, const om_bf16 *o, const float *lse, floa
 	}
 }
 
-template <int B, int S, int H, int G, int D, int W, bool KEYS, int X = 0>
+template <int B, int S, int H, int G, int D, int W, bool KEYS>
 OM_DEV void
 om_attention_bwd(const om_tensor_map *a0, const om_tensor_map *a1, const om_tensor_map *b0,
-    const om_tensor_map *b1, const om_tensor_map *out0, const om_tensor_map *out1,
-    const float *stat, float scale)
+    const om_tensor_map *b1, const om_tensor_map *out0, const om_tensor_map *out1, float *stat,
+    float scale)
 {
-	constexpr int N = X == 2 ? 64 : OM_AT_STEP(D, KEYS), ST = OM_AT_BWD_STAGES(D, N), C = OM_AT_CHUNK(D);
+	constexpr int N = OM_AT_STEP(D, KEYS), ST = OM_AT_BWD_STAGES(D, KEYS), C = OM_AT_CHUNK(D);
 	constexpr int PAD = OM_AT_PAD(S), TILES = PAD / 128, STATS = B * H * PAD;
-	/* query heads that a head's rows meet, one after the other */
-	constexpr int HEADS = KEYS ? H / G : 1;
+	/* heads of the rows that stay; query heads that they meet, one after the other */
+	constexpr int OWN = KEYS ? G : H, MET = KEYS ? H / G : 1, ITEMS = B * OWN * TILES;
+	constexpr int64_t BYTES = (int64_t)4 * S * D * MET;
 	extern __shared__ __align__(1024) uint8_t smem[];
 	const uint32_t sa0 = (uint32_t)__cvta_generic_to_shared(smem), sa1 = sa0 + 256 * D;
-	const uint32_t sb = sa1 + 256 * D, ss = sb + ST * 4 * N * D, bars = ss + ST * 8 * N;
-	const uint32_t a_full = bars, full = bars + 8, empty = full + 8 * ST;
+	const uint32_t so = sa1 + 256 * D, sb = so + (KEYS ? 512 : 256) * D;
+	const uint32_t ss = sb + ST * 4 * N * D, bars = ss + (KEYS ? ST * 8 * N : 0);
+	const uint32_t a_full = bars, a_empty = bars + 8, full = bars + 16, empty = full + 8 * ST;
+	volatile int *const shared_item = (int *)(smem + (empty + 8 * ST - sa0));
 	const int group = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0) - 1;
-	int tile, head;
+	uint32_t at = 0, turn = 0;
+	int item, tile, head;
 
 	if (threadIdx.x == 0) {
 		om_bar_init(a_full, 1);
+		om_bar_init(a_empty, 8);
 		for (int i = 0; i < ST; i++) {
 			om_bar_init(full + 8 * i, 1);
 			om_bar_init(empty + 8 * i, 8);
@@ -666,136 +691,146 @@ om_attention_bwd(const om_tensor_map *a0, const om_tensor_map *a1, const om_tens
 	}
 	__syncthreads();
 
-	om_item<B * (KEYS ? G : H), TILES, (int64_t)4 * S * D * HEADS>((int)blockIdx.x, &tile, &head);
-	const int row = 128 * (KEYS ? tile : TILES - 1 - tile);
-	const int seq = head / (KEYS ? G : H), hh = head % (KEYS ? G : H);
-	/* steps: queries that see a key of the tile, keys that a query of the tile sees */
-	const int from = (KEYS ? row : max(0, row - W + 1)) / N;
-	const int to = (min(S, KEYS ? row + 127 + W : row + 128) - 1) / N;
-	uint32_t at = 0, turn = 0;
-
 	if (group < 0) {
 		om_registers<24, false>();
 		if (threadIdx.x > 0)
 			return;
-		om_bar_expect(a_full, 512 * D);
-		om_tile_load<D, 128>(sa0, a0, a_full, hh, row, seq);
-		om_tile_load<D, 128>(sa1, a1, a_full, hh, row, seq);
-		for (int i = 0; i < HEADS; i++)
-			for (int j = from; j <= to; j++) {
-				const int bh = KEYS ? hh * HEADS + i : hh / (H / G);
-				const uint32_t bar = full + 8 * at, to0 = sb + at * 4 * N * D;
-				om_bar_wait(empty + 8 * at, turn ^ 1);
-				om_bar_expect(bar, 4 * N * D + (KEYS ? 8 * N : 0));
-				om_tile_load<D, N>(to0, b0, bar, bh, j * N, seq);
-				om_tile_load<D, N>(to0 + 2 * N * D, b1, bar, bh, j * N, seq);
-				if (KEYS) {
-					const float *x = stat + (seq * H + bh) * PAD + j * N;
-					om_bulk_load(ss + at * 8 * N, x, 4 * N, bar);
-					om_bulk_load(ss + at * 8 * N + 4 * N, x + STATS, 4 * N, bar);
-				}
-				at = at + 1 == ST ? 0 : at + 1;
-				turn ^= at == 0;
+		item = (int)blockIdx.x;
+		for (int n = 0;; n++) {
+			const int next =
+			    (int)(gridDim.x + atomicAdd((uint32_t *)stat + 2 * STATS + KEYS, 1));
+			om_bar_wait(a_empty, (n & 1) ^ 1);
+			*shared_item = item;
+			if (item >= ITEMS) {
+				om_bar_arrive(a_full);
+				return;
 			}
+			om_item<B * OWN, TILES, BYTES>(item, &tile, &head);
+			const int row = 128 * (KEYS ? tile : TILES - 1 - tile);
+			const int seq = head / OWN, hh = head % OWN;
+			om_bar_expect(a_full, 512 * D);
+			om_tile_load<D, 128>(sa0, a0, a_full, hh, row, seq);
+			om_tile_load<D, 128>(sa1, a1, a_full, hh, row, seq);
+			const int from = (KEYS ? row : max(0, row - W + 1)) / N;
+			const int to = (min(S, KEYS ? row + 127 + W : row + 128) - 1) / N;
+			for (int i = 0; i < MET; i++)
+				for (int j = from; j <= to; j++) {
+					const int other = KEYS ? hh * MET + i : hh / (H / G);
+					const uint32_t bar = full + 8 * at, b = sb + at * 4 * N * D;
+					om_bar_wait(empty + 8 * at, turn ^ 1);
+					om_bar_expect(bar, 4 * N * D + (KEYS ? 8 * N : 0));
+					om_tile_load<D, N>(b, b0, bar, other, j * N, seq);
+					om_tile_load<D, N>(b + 2 * N * D, b1, bar, other, j * N, seq);
+					if (KEYS) {
+						const float *x = stat + (seq * H + other) * PAD + j * N;
+						const uint32_t y = ss + at * 8 * N;
+						om_bulk_load(y, x, 4 * N, bar);
+						om_bulk_load(y + 4 * N, x + STATS, 4 * N, bar);
+					}
+					om_next<ST>(&at, &turn);
+				}
+			item = next;
+		}
 	} else {
 		om_registers<240, true>();
-		const int t = threadIdx.x % 128, lane = t % 32, first = row + 64 * group;
-		const int mine = first + t / 32 * 16 + lane / 4;
+		const int t = threadIdx.x % 128, lane = t % 32;
 		const float c = scale * 1.44269504088896341f;
 		const uint32_t a = 128 * group * C;
-		float acc0[D / 2], acc1[KEYS ? D / 2 : 1], lse[2], delta[2];
+
+		for (int n = 0;; n++) {
+			om_bar_wait(a_full, n & 1);
+			item = *shared_item;
+			if (item >= ITEMS)
+				break;
+			om_item<B * OWN, TILES, BYTES>(item, &tile, &head);
+			const int row = 128 * (KEYS ? tile : TILES - 1 - tile), first = row + 64 * group;
+			const int mine = first + t / 32 * 16 + lane / 4;
+			/* steps: queries that see a key of the tile, keys that a query of it sees */
+			const int from = (KEYS ? row : max(0, row - W + 1)) / N;
+			const int to = (min(S, KEYS ? row + 127 + W : row + 128) - 1) / N;
+			float acc0[D / 2], acc1[KEYS ? D / 2 : 1], lse[2], delta[2];
 
 #pragma unroll
-		for (int i = 0; i < D / 2; i++)
-			acc0[i] = 0;
-		if constexpr (KEYS)
-#pragma unroll
 			for (int i = 0; i < D / 2; i++)
-				acc1[i] = 0;
-		else
+				acc0[i] = 0;
+			if constexpr (KEYS)
 #pragma unroll
-			for (int r = 0; r < 2; r++) {
-				lse[r] = stat[head * PAD + mine + 8 * r];
-				delta[r] = stat[STATS + head * PAD + mine + 8 * r];
-			}
-		uint32_t last = 0;
-		om_bar_wait(a_full, 0);
-		for (int i = 0; i < HEADS; i++)
-			for (int j = from; j <= to; j++) {
+				for (int i = 0; i < D / 2; i++)
+					acc1[i] = 0;
+			else
+#pragma unroll
+				for (int r = 0; r < 2; r++) {
+					lse[r] = stat[head * PAD + mine + 8 * r];
+					delta[r] = stat[STATS + head * PAD + mine + 8 * r];
+				}
+			for (int i = 0, j = from; i < MET; i += j == to, j = j == to ? from : j + 1) {
+				/* the first query is ahead of the first key; the last of each */
+				const int ahead = KEYS ? j * N - first : first - j * N;
+				const int query = KEYS ? N - 1 : 63, key = KEYS ? 63 : N - 1;
 				const uint32_t tb0 = sb + at * 4 * N * D, tb1 = tb0 + 2 * N * D;
-				float s[N / 2], ds[N / 2];
-				uint32_t p[N / 4], x[N / 4];
 				/* column statistics of this thread: two of every 8 */
 				const float2 *cl =
 				    (const float2 *)(smem + (ss + at * 8 * N - sa0) + lane % 4 * 8);
 				om_bar_wait(full + 8 * at, turn);
-				om_wgmma_begin();
-				om_product_t<D, N, 128>(s, sa0 + a, tb0);
-				om_wgmma_commit();
-				if constexpr (X > 0) {
-					om_wgmma_wait<1>(acc0);
-					if (lane == 0 && (i > 0 || j > from))
-						om_bar_arrive(last);
-					last = empty + 8 * at;
-				}
-				om_product_t<D, N, 128>(ds, sa1 + a, tb1);
-				om_wgmma_commit();
-				om_wgmma_wait<1>(s);
-				const int ahead = KEYS ? j * N - first : first - j * N;
-				if (KEYS ? ahead < 63 || ahead + N - 1 >= W
-					 : ahead < N - 1 || ahead + 63 >= W)
-					om_mask<N, W, KEYS>(s,
-					    KEYS ? j * N + lane % 4 * 2 - mine
-						 : mine - j * N - lane % 4 * 2);
-#pragma unroll
-				for (int e = 0; e < N / 2; e += 4) {
-					if constexpr (KEYS)
-						lse[0] = cl[e].x, lse[1] = cl[e].y;
-					s[e] = om_exp2(s[e] * c - lse[0]);
-					s[e + 1] = om_exp2(s[e + 1] * c - lse[KEYS]);
-					s[e + 2] = om_exp2(s[e + 2] * c - lse[!KEYS]);
-					s[e + 3] = om_exp2(s[e + 3] * c - lse[1]);
-				}
-				if constexpr (KEYS) {
-					om_cut<N>(p, s);
-					om_wgmma_begin(p);
-					om_product<D, N>(acc1, p, tb1, true);
+				if (ahead + query >= 0 && ahead - key < W) {
+					float s[N / 2], ds[N / 2];
+					uint32_t p[N / 4], x[N / 4];
+					om_wgmma_begin();
+					om_product_t<D, N, 128>(s, sa0 + a, tb0);
 					om_wgmma_commit();
-				}
-				om_wgmma_wait<KEYS>(ds);
+					om_product_t<D, N, 128>(ds, sa1 + a, tb1);
+					om_wgmma_commit();
+					om_wgmma_wait<1>(s);
+					if (ahead < key || ahead + query >= W)
+						om_mask<N, W, KEYS>(s,
+						    KEYS ? j * N + lane % 4 * 2 - mine
+							 : mine - j * N - lane % 4 * 2);
 #pragma unroll
-				for (int e = 0; e < N / 2; e += 4) {
+					for (int e = 0; e < N / 2; e += 4) {
+						if constexpr (KEYS)
+							lse[0] = cl[e].x, lse[1] = cl[e].y;
+						s[e] = om_exp2(s[e] * c - lse[0]);
+						s[e + 1] = om_exp2(s[e + 1] * c - lse[KEYS]);
+						s[e + 2] = om_exp2(s[e + 2] * c - lse[!KEYS]);
+						s[e + 3] = om_exp2(s[e + 3] * c - lse[1]);
+					}
+					if constexpr (KEYS) {
+						om_cut<N>(p, s);
+						om_wgmma_begin(p);
+						om_product<D, N>(acc1, p, tb1);
+						om_wgmma_commit();
+					}
+					om_wgmma_wait<KEYS>(ds);
+#pragma unroll
+					for (int e = 0; e < N / 2; e += 4) {
+						if constexpr (KEYS)
+							delta[0] = cl[N / 2 + e].x,
+							delta[1] = cl[N / 2 + e].y;
+						ds[e] = s[e] * (ds[e] - delta[0]);
+						ds[e + 1] = s[e + 1] * (ds[e + 1] - delta[KEYS]);
+						ds[e + 2] = s[e + 2] * (ds[e + 2] - delta[!KEYS]);
+						ds[e + 3] = s[e + 3] * (ds[e + 3] - delta[1]);
+					}
+					om_cut<N>(x, ds);
+					om_wgmma_begin(x);
+					om_product<D, N>(acc0, x, tb0);
+					om_wgmma_commit();
 					if constexpr (KEYS)
-						delta[0] = cl[N / 2 + e].x, delta[1] = cl[N / 2 + e].y;
-					ds[e] = s[e] * (ds[e] - delta[0]);
-					ds[e + 1] = s[e + 1] * (ds[e + 1] - delta[KEYS]);
-					ds[e + 2] = s[e + 2] * (ds[e + 2] - delta[!KEYS]);
-					ds[e + 3] = s[e + 3] * (ds[e + 3] - delta[1]);
+						om_wgmma_wait<0>(acc1);
+					om_wgmma_wait<0>(acc0);
 				}
-				om_cut<N>(x, ds);
-				om_wgmma_begin(x);
-				om_product<D, N>(acc0, x, tb0, true);
-				om_wgmma_commit();
-				if constexpr (X > 0) {
-					if constexpr (KEYS)
-						om_wgmma_wait<1>(acc1);
-				} else {
-				if constexpr (KEYS)
-					om_wgmma_wait<0>(acc1);
-				om_wgmma_wait<0>(acc0);
 				if (lane == 0)
 					om_bar_arrive(empty + 8 * at);
-				}
-				at = at + 1 == ST ? 0 : at + 1;
-				turn ^= at == 0;
+				om_next<ST>(&at, &turn);
 			}
-		if constexpr (X > 0)
-			om_wgmma_wait<0>(acc0);
-		/* rows that stay are needed no more: the results leave by their place */
-		om_meet(group + 1, 128);
-		om_tile_store<D>(acc0, scale, scale, sa0 + a, 256 * C, out0, hh, first, seq, group);
-		if constexpr (KEYS) {
-			om_tile_store<D>(acc1, 1, 1, sa1 + a, 256 * C, out1, hh, first, seq, group);
+			if (lane == 0)
+				om_bar_arrive(a_empty);
+			const uint32_t place = so + (KEYS ? 256 : 128) * group * D;
+			om_tile_store<D>(
+			    acc0, scale, scale, place, out0, head % OWN, first, head / OWN, group);
+			if constexpr (KEYS)
+				om_tile_store<D>(acc1, 1, 1, place + 128 * D, out1, head % OWN, first,
+				    head / OWN, group);
 		}
 		if (t == 0)
 			om_tma_wait();
@@ -815,7 +850,7 @@ om_attention_bwd(const om_tensor_map *a0, const om_tensor_map *a1, const om_tens
 
 #define OM_ATTENTION_BWD(NAME, b, s, h, g, d, w, scale)                                      \
 	OM_AT_SIZES(b, s, h, g, d, w)                                                        \
-	OM_GLOBAL(256, 4)                                                                    \
+	OM_GLOBAL(256, 8)                                                                    \
 	NAME##_delta(const om_bf16 *grad, const om_bf16 *o, const float *lse, float *stat)   \
 	{                                                                                    \
 		om_attention_delta<b, s, h, d>(grad, o, lse, stat);                          \
@@ -824,7 +859,7 @@ om_attention_bwd(const om_tensor_map *a0, const om_tensor_map *a1, const om_tens
 	NAME##_keys(const __grid_constant__ om_tensor_map k,                                 \
 	    const __grid_constant__ om_tensor_map v, const __grid_constant__ om_tensor_map q, \
 	    const __grid_constant__ om_tensor_map grad, const __grid_constant__ om_tensor_map dk, \
-	    const __grid_constant__ om_tensor_map dv, const float *stat)                     \
+	    const __grid_constant__ om_tensor_map dv, float *stat)                     \
 	{                                                                                    \
 		om_attention_bwd<b, s, h, g, d, OM_AT_MIN(w, s), true>(                      \
 		    &k, &v, &q, &grad, &dk, &dv, stat, (float)(scale));                      \
@@ -833,7 +868,7 @@ om_attention_bwd(const om_tensor_map *a0, const om_tensor_map *a1, const om_tens
 	NAME##_queries(const __grid_constant__ om_tensor_map q,                              \
 	    const __grid_constant__ om_tensor_map grad, const __grid_constant__ om_tensor_map k, \
 	    const __grid_constant__ om_tensor_map v, const __grid_constant__ om_tensor_map dq, \
-	    const float *stat)                                                               \
+	    float *stat)                                                                     \
 	{                                                                                    \
 		om_attention_bwd<b, s, h, g, d, OM_AT_MIN(w, s), false>(                     \
 		    &q, &grad, &k, &v, &dq, 0, stat, (float)(scale));                        \
@@ -887,8 +922,10 @@ om_attention_bwd(const struct om_kernel *delta, const struct om_kernel *keys,
 	om_attention_map(&mdk, dk, b, s, g, d);
 	om_attention_map(&mdv, dv, b, s, g, d);
 	OM_LAUNCH(*delta, (uint32_t)OM_CEIL(b * h * rows * lanes, 256), 1, 1, &grad, &o, &lse, &ws);
-	OM_LAUNCH(*keys, (uint32_t)(b * g * rows / 128), 1, 1, &mk, &mv, &mq, &mgrad, &mdk, &mdv, &ws);
-	OM_LAUNCH(*queries, (uint32_t)(b * h * rows / 128), 1, 1, &mq, &mgrad, &mk, &mv, &mdq, &ws);
+	OM_LAUNCH(*keys, (uint32_t)OM_AT_MIN(b * g * rows / 128, om_sms()), 1, 1, &mk, &mv, &mq, &mgrad,
+	    &mdk, &mdv, &ws);
+	OM_LAUNCH(*queries, (uint32_t)OM_AT_MIN(b * h * rows / 128, om_sms()), 1, 1, &mq, &mgrad, &mk,
+	    &mv, &mdq, &ws);
 }
 
 #define OM_ATTENTION(NAME, b, s, h, g, d, w, scale)                                          \
@@ -907,8 +944,8 @@ om_attention_bwd(const struct om_kernel *delta, const struct om_kernel *keys,
 #define OM_ATTENTION_BWD(NAME, b, s, h, g, d, w, scale)                                      \
 	OM_AT_SIZES(b, s, h, g, d, w)                                                        \
 	OM_KERNEL(NAME##_delta, 256, 0)                                                      \
-	OM_KERNEL(NAME##_keys, 384, OM_AT_BWD_SMEM(d, OM_AT_STEP(d, 1)))                     \
-	OM_KERNEL(NAME##_queries, 384, OM_AT_BWD_SMEM(d, OM_AT_STEP(d, 0)))                  \
+	OM_KERNEL(NAME##_keys, 384, OM_AT_BWD_SMEM(d, 1))                     \
+	OM_KERNEL(NAME##_queries, 384, OM_AT_BWD_SMEM(d, 0))                  \
 	void NAME(const om_bf16 *grad, const om_bf16 *q, const om_bf16 *k, const om_bf16 *v, \
 	    const om_bf16 *o, const float *lse, om_bf16 *dq, om_bf16 *dk, om_bf16 *dv, void *ws) \
 	{                                                                                    \
@@ -1045,7 +1082,7 @@ om_attention_bwd_check(om_attention_bwd_fn *run, int64_t b, int64_t s, int64_t h
 	om_bf16 *grad = om_check_bf16(nq, seed, 0, 1), *q = om_check_bf16(nq, seed, 1, 1);
 	om_bf16 *k = om_check_bf16(nk, seed, 2, 1), *v = om_check_bf16(nk, seed, 3, 1);
 	om_bf16 *o = om_check_bf16(nq, seed, 4, 1), *out[2][3], *got[3];
-	void *ws = om_check_nan(sizeof(float) * (size_t)(2 * b * h * OM_AT_PAD(s)));
+	void *ws = om_check_nan(sizeof(float) * (size_t)(2 * b * h * OM_AT_PAD(s) + 4));
 	float *lse = malloc(sizeof *lse * (size_t)total);
 	struct om_err e[3] = { { .scale = 1 }, { .scale = 1 }, { .scale = 1 } };
 	if (!lse)

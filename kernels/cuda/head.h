@@ -54,6 +54,24 @@ om_exp2(float x)
 	return y;
 }
 
+/* 16 bytes from device to shared memory, until om_copy_wait. */
+OM_DEV void
+om_copy_async(void *to, const void *from)
+{
+	asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+			 (uint32_t)__cvta_generic_to_shared(to)),
+	    "l"(from)
+	    : "memory");
+}
+
+/* The branch on x, which is not negative, keeps this from moving up before the loads under x. */
+OM_DEV void
+om_copy_wait(float x)
+{
+	if (!(x < 0))
+		asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
 /* Logits times log2 e, less shift, as powers of two. */
 OM_DEV float4
 om_head_powers(float4 x, float shift)
@@ -127,7 +145,6 @@ om_head_row(float scale, float square, const float *z, const int32_t *label, flo
 	constexpr int THREADS = OM_HEAD_THREADS, N = V / 4, NEED = OM_HEAD_NEED(V);
 	constexpr int H = WHAT != OM_HEAD_BOTH ? 0 : NEED < OM_HEAD_HELD ? NEED : OM_HEAD_HELD;
 	constexpr int S = OM_HEAD_KEPT(V, WHAT);
-	constexpr int AHEAD = H ? 4 : 8;
 	constexpr float log2_e = 0x1.715476p0f, ln_2 = 0x1.62e43p-1f;
 	const int64_t row = blockIdx.x;
 	const int at = label[row];
@@ -150,11 +167,21 @@ om_head_row(float scale, float square, const float *z, const int32_t *label, flo
 	if (WHAT != OM_HEAD_DLOGIT) {
 		const float none = __uint_as_float(0xff800000u); /* -infinity, whose power is 0 */
 		float max = -1e30f; /* of logits yet */
+		om_head_sum rest = { max, 0 };
+#pragma unroll
+		for (int s = 0; s < S; s++) {
+			const int i = (H + s) * THREADS + threadIdx.x;
+			if ((H + s + 1) * THREADS <= N || i < N)
+				om_copy_async(&om_head_kept[s * THREADS + threadIdx.x], &from[i]);
+		}
+#pragma unroll 8
+		for (int i = (H + S) * THREADS + threadIdx.x; H + S < NEED && i < N; i += THREADS)
+			rest = om_head_grow(rest, __ldg(&from[i]));
 #pragma unroll
 		for (int h = 0; h < H; h++) {
 			const int i = h * THREADS + threadIdx.x;
 			const bool has = (h + 1) * THREADS <= N || i < N;
-			x[h] = has ? from[i] : make_float4(none, none, none, none);
+			x[h] = has ? __ldg(&from[i]) : make_float4(none, none, none, none);
 		}
 #pragma unroll
 		for (int h = 0; h < H; h++)
@@ -165,17 +192,15 @@ om_head_row(float scale, float square, const float *z, const int32_t *label, flo
 			x[h] = om_head_powers(x[h], own.max);
 			own.sum += (x[h].x + x[h].y) + (x[h].z + x[h].w);
 		}
-		om_head_sum rest = own;
-#pragma unroll AHEAD
-		for (int h = H; h < H + S; h++) {
-			const int i = h * THREADS + threadIdx.x;
-			const float4 y = i < N ? from[i] : make_float4(none, none, none, none);
-			om_head_kept[i - H * THREADS] = y;
-			rest = om_head_grow(rest, y);
+		rest = om_head_merge(rest, own);
+		if (S > 0)
+			om_copy_wait(rest.sum);
+#pragma unroll
+		for (int s = 0; s < S; s++) {
+			const int i = (H + s) * THREADS + threadIdx.x;
+			if ((H + s + 1) * THREADS <= N || i < N)
+				rest = om_head_grow(rest, om_head_kept[s * THREADS + threadIdx.x]);
 		}
-#pragma unroll AHEAD
-		for (int i = (H + S) * THREADS + threadIdx.x; H + S < NEED && i < N; i += THREADS)
-			rest = om_head_grow(rest, from[i]);
 		const om_head_sum all = om_head_block(rest);
 		const float log_sum = log2f(all.sum);
 		const float row_lse = (all.max + log_sum) * ln_2;
@@ -202,16 +227,16 @@ om_head_row(float scale, float square, const float *z, const int32_t *label, flo
 		if ((h + 1) * THREADS <= N || i < N)
 			to[i] = om_head_bf16(x[h], kept);
 	}
-#pragma unroll AHEAD
-	for (int h = H; h < H + S; h++) {
-		const int i = h * THREADS + threadIdx.x;
-		if (i < N)
+#pragma unroll
+	for (int s = 0; s < S; s++) {
+		const int i = (H + s) * THREADS + threadIdx.x;
+		if ((H + s + 1) * THREADS <= N || i < N)
 			to[i] = om_head_bf16(
-			    om_head_powers(om_head_kept[i - H * THREADS], shift), factor);
+			    om_head_powers(om_head_kept[s * THREADS + threadIdx.x], shift), factor);
 	}
-#pragma unroll AHEAD
+#pragma unroll 8
 	for (int i = (H + S) * THREADS + threadIdx.x; H + S < NEED && i < N; i += THREADS)
-		to[i] = om_head_bf16(om_head_powers(from[i], shift), factor);
+		to[i] = om_head_bf16(om_head_powers(__ldg(&from[i]), shift), factor);
 	if (at / 4 % THREADS == threadIdx.x) { /* over what this thread wrote */
 		float4 y = om_head_powers(from[at / 4], shift);
 		y.x = factor * y.x - (at % 4 == 0 ? scale : 0);
@@ -254,8 +279,8 @@ om_head_add(double scale, const float2 *loss, double *sum)
 
 #define OM_HEAD_ROW(NAME, v, what, scale, z)                                                  \
 	OM_GLOBAL(OM_HEAD_THREADS, (what) == OM_HEAD_BOTH ? 1 : 2)                            \
-	NAME(const float *__restrict__ logit, const int32_t *label, float *lse, float2 *token, \
-	    om_bf16 *__restrict__ dlogit)                                                     \
+	NAME(const float *logit, const int32_t *label, float *lse, float2 *token,             \
+	    om_bf16 *dlogit)                                                                  \
 	{                                                                                     \
 		om_head_row<v, what>(                                                         \
 		    (float)(scale), (float)(z), logit, label, lse, token, dlogit);            \

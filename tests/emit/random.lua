@@ -22,6 +22,8 @@ for i = 1, random(3) do
     local groups = random(3)
     local each = random(4)
     local experts, top_groups = groups * each, random(groups)
+    local routing = pick { "learned", "learned", "random", top_groups == groups and "uniform" or "learned" }
+    local score = pick { "softmax", "sigmoid", "topk_softmax" }
     kinds[i] = moe {
       num_experts = experts,
       top_k = wrong[2] and experts + 1 or random(top_groups * each),
@@ -29,7 +31,7 @@ for i = 1, random(3) do
       activation = pick { "swiglu", "geglu", "relu2" },
       shared_hidden_size = wrong[4] and -1 or pick { 0, 0, random(9) },
       router = router {
-        score = pick { "softmax", "sigmoid", "topk_softmax" },
+        score = score,
         normalize = random(2) == 1,
         weight_scale = pick { 1, 2.5 },
         n_groups = groups,
@@ -37,6 +39,9 @@ for i = 1, random(3) do
         balance_over = pick { "batch", "sequence" },
         load_balance = pick { 0, 0.01, 0.5 },
         z_loss = pick { 0, 0.001 },
+        routing = routing,
+        bias_gamma = routing == "learned" and (score ~= "topk_softmax" or top_groups == groups) and
+          pick { 0, 0.001 } or 0,
       },
     }
   end

@@ -1,5 +1,5 @@
 -- two kinds of MoE layer and a dense one in turn, shared expert, grouped-query attention with windows,
--- recomputation by layer, norms on both sides, a tied head, fp64
+-- recomputation by layer, norms on both sides, a tied head, experts by lot or with a bias, fp64
 return trainer {
   name = "mixed",
   precision = precision { weights = "fp64" },
@@ -17,7 +17,7 @@ return trainer {
       if layer % 2 == 0 then return mlp { hidden_size = 12 } end
       return moe {
         num_experts = 4 * layer, top_k = layer, hidden_size = 6, shared_hidden_size = 4,
-        router = router { normalize = true },
+        router = layer == 1 and router { routing = "random" } or router { normalize = true, bias_gamma = 0.001 },
       }
     end,
     recompute = function(layer) return recompute { what = layer == 3 and "block" or "none" } end,

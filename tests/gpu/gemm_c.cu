@@ -1,3 +1,4 @@
+#define OM_X_STORE 0
 #define OM_X_PREFETCH 0
 #define OM_X_RED 1
 #include "../../tests/gpu/gemm_x.h"

@@ -458,7 +458,7 @@ om_gemm_store(const float (&d)[WIDTH / 8][4], const om_tensor_map &c, int x, int
 			for (int i = 0; i < BOXES; i++) {
 				if (at + i * COLS >= cols)
 					break;
-				if constexpr (ADD)
+				if constexpr (ADD && !OM_X_STORE)
 					om_tma_add(c, smem + i * OM_GEMM_BOX, x + at + i * COLS, y, z);
 				else
 					om_tma_store(c, smem + i * OM_GEMM_BOX, x + at + i * COLS, y, z);

@@ -86,6 +86,16 @@ static const double tolerance = OM_DOUBLE ? 1e-11 : 2e-5;
 	    factor)                                                                                \
 	X(OM_ROUTE_BWD, route_bwd_##t##_##e##_##k##_##j##_##c##_##g##_##q##_##n, t, e, k, j, c, g, \
 	    q, n, factor, 0.01, 0.001)
+#define ROUTE_BIASED(X, t, e, k, j, c, g, q, n, factor)                                            \
+	X(OM_ROUTE_BIASED, route_biased_##t##_##e##_##k##_##j##_##c##_##g##_##q##_##n, t, e, k, j, \
+	    c, g, q, n, factor)
+#define ROUTE_RANDOM(X, t, e, k, j, c, g, q, n, factor)                                            \
+	X(OM_ROUTE_RANDOM, route_random_##t##_##e##_##k##_##j##_##c##_##g##_##q##_##n, t, e, k, j, \
+	    c, g, q, n, factor)
+#define ROUTE_UNIFORM(X, t, e, k, j, c, n, factor)                                                \
+	X(OM_ROUTE_UNIFORM, route_uniform_##t##_##e##_##k##_##j##_##c##_##n, t, e, k, j, c, 1, 1, \
+	    n, factor)
+#define BIAS_UPDATE(X, n, e, gamma) X(OM_BIAS_UPDATE, bias_update_##n##_##e, n, e, gamma)
 #define ROUTE_MAP(X, t, e, k, n) X(OM_ROUTE_MAP, route_map_##t##_##e##_##k##_##n, t, e, k, n)
 #define DISPATCH(X, t, k, n)                              \
 	X(OM_DISPATCH, dispatch_##t##_##k##_##n, t, k, n) \
@@ -139,6 +149,23 @@ static const double tolerance = OM_DOUBLE ? 1e-11 : 2e-5;
 	ROUTE(X, 7, 7, 7, 1, 0, 1, 1, 7, 1.0) ROUTE(X, 67, 67, 1, 0, 1, 67, 1, 1, 3.0)             \
 	ROUTE(X, 13, 100, 100, 1, 1, 4, 4, 1, 1.0) ROUTE(X, 13, 100, 25, 1, 1, 4, 1, 13, 1.0)      \
 	ROUTE(X, 39, 26, 5, 0, 2, 2, 1, 3, 1.0) ROUTE(X, 512, 8, 2, 1, 0, 1, 1, 4, 1.0)            \
+	ROUTE_BIASED(X, 1, 1, 1, 0, 0, 1, 1, 1, 1.0) ROUTE_BIASED(X, 7, 7, 7, 1, 1, 1, 1, 7, 1.0)  \
+	ROUTE_BIASED(X, 33, 12, 3, 1, 0, 4, 2, 3, 2.5)                                             \
+	ROUTE_BIASED(X, 33, 12, 3, 0, 1, 4, 2, 3, 1.0)                                             \
+	ROUTE_BIASED(X, 66, 10, 4, 1, 1, 10, 5, 2, 1.0)                                            \
+	ROUTE_BIASED(X, 67, 13, 4, 0, 0, 1, 1, 1, 1.0)                                             \
+	ROUTE_BIASED(X, 66, 10, 4, 0, 2, 5, 5, 2, 0.5)                                             \
+	ROUTE_BIASED(X, 300, 128, 8, 1, 1, 8, 4, 6, 2.5)                                           \
+	ROUTE_BIASED(X, 300, 128, 8, 0, 2, 1, 1, 1, 1.0)                                           \
+	ROUTE_RANDOM(X, 1, 1, 1, 0, 0, 1, 1, 1, 1.0) ROUTE_RANDOM(X, 7, 7, 7, 1, 1, 1, 1, 7, 1.0)  \
+	ROUTE_RANDOM(X, 33, 12, 3, 1, 0, 4, 2, 3, 2.5)                                             \
+	ROUTE_RANDOM(X, 66, 10, 4, 0, 2, 10, 5, 2, 0.5)                                            \
+	ROUTE_RANDOM(X, 300, 128, 8, 0, 1, 8, 4, 6, 1.0)                                           \
+	ROUTE_UNIFORM(X, 1, 1, 1, 0, 0, 1, 1.0) ROUTE_UNIFORM(X, 7, 7, 7, 1, 1, 7, 1.0)            \
+	ROUTE_UNIFORM(X, 33, 12, 5, 0, 1, 3, 2.5) ROUTE_UNIFORM(X, 66, 10, 4, 1, 0, 2, 1.0)        \
+	ROUTE_UNIFORM(X, 300, 128, 8, 0, 2, 1, 0.5)                                                \
+	BIAS_UPDATE(X, 1, 1, 0.1) BIAS_UPDATE(X, 2, 2, 1e-3) BIAS_UPDATE(X, 91, 7, 0.5)            \
+	BIAS_UPDATE(X, 64, 64, 0.01) BIAS_UPDATE(X, 2048, 128, 0.001)                              \
 	ROUTE_MAP(X, 1, 1, 1, 1) ROUTE_MAP(X, 7, 7, 7, 7) ROUTE_MAP(X, 33, 13, 3, 3)               \
 	ROUTE_MAP(X, 67, 67, 1, 1) ROUTE_MAP(X, 300, 128, 8, 2)                                    \
 	DISPATCH(X, 1, 1, 1) DISPATCH(X, 2, 2, 1) DISPATCH(X, 7, 3, 13) DISPATCH(X, 67, 1, 33)     \
@@ -278,10 +305,11 @@ test_in_place(uint64_t seed)
 
 /* Whatever the scores, the choices are distinct experts, and equal scores go to the lower index. */
 static void
-test_route_odd_scores(uint64_t seed, int c, int g, int q)
+test_route_odd_scores(uint64_t seed, int c, int g, int q, bool biased)
 {
 	enum { T = 6, E = 12, K = 5, N = 2 };
 	const struct om_route shape = { T, E, K, true, c, g, q, N, 1 };
+	const om_real bias[E] = { -3, -3, -3, -3, -3, -3, -3, -3, -3, -3, -3, -3 };
 	om_real z[T * E], p[T * K], prob[T * E], lse[T];
 	int32_t idx[T * K], cnt[N * E], row[T * K], src[T * K], off[E + 1];
 	int64_t load[E] = { 0 };
@@ -296,7 +324,8 @@ test_route_odd_scores(uint64_t seed, int c, int g, int q)
 		z[4 * E + i] = 1;
 		z[5 * E + i] = i < 3 ? z[5 * E + i] : -INFINITY;
 	}
-	om_route(&shape, z, p, idx, prob, lse, cnt, load, aux);
+	om_route(&shape, z, (struct om_route_by){ .bias = biased ? bias : NULL }, p, idx, prob, lse,
+	    cnt, load, aux);
 	om_route_map(T, E, K, N, idx, cnt, row, src, off);
 	bool right = off[E] == T * K;
 	for (int i = 0; i < T * K; i++) {
@@ -310,6 +339,71 @@ test_route_odd_scores(uint64_t seed, int c, int g, int q)
 			right &= idx[i] != 3 && idx[i] != 4 && idx[i] != 10;
 	}
 	report(right, "route on NaN, infinities and ties", seed, OM_WRONG);
+}
+
+/* Philox's known answers, those of Random123. */
+static void
+test_random(void)
+{
+	static const struct {
+		uint32_t counter[4];
+		uint64_t key;
+		uint32_t want[4];
+	} known[] = {
+		{ { 0 }, 0, { 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 } },
+		{ { ~0u, ~0u, ~0u, ~0u }, ~UINT64_C(0),
+		    { 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd } },
+		{ { 0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344 }, 0x299f31d0a4093822,
+		    { 0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1 } },
+	};
+	for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+		uint32_t c[4];
+		memcpy(c, known[i].counter, sizeof c);
+		om_random4(c, known[i].key);
+		report(!memcmp(c, known[i].want, sizeof c), "Philox", i, OM_WRONG);
+	}
+}
+
+/*
+ * Random routing: what a token gets depends on its number, not on its microbatch, nor on the
+ * scores; another seed, layer and number give another choice; every expert is as likely.
+ */
+static void
+test_route_random(uint64_t seed)
+{
+	enum { T = 512, E = 16, K = 4 };
+	static om_real z[T * E], p[T * K], prob[T * E], lse[T];
+	static int32_t idx[5][T * K];
+	int32_t cnt[E];
+	int64_t load[E] = { 0 };
+	double aux[2] = { 0 }, chi = 0;
+	const int64_t draw[5][3] = { { (int64_t)seed, 3, 1000 }, { (int64_t)seed, 3, 1000 + T / 2 },
+		{ (int64_t)seed, 4, 1000 }, { (int64_t)seed + 1, 3, 1000 },
+		{ (int64_t)seed, 3, 1000 } };
+	for (int i = 0; i < 5; i++) {
+		/* half as many tokens the last time */
+		const struct om_route shape = { i == 4 ? T / 2 : T, E, K, 0, 0, 1, 1, 1, 1 };
+		for (int c = 0; c < T * E; c++)
+			z[c] = i ? (om_real)om_unit(seed, (uint64_t)c) : 0;
+		om_route(&shape, z, (struct om_route_by){ .draw = draw[i] }, p, idx[i], prob, lse,
+		    cnt, load, aux);
+	}
+	const size_t half = sizeof idx[0] / 2;
+	report(!memcmp(idx[1], idx[0] + T * K / 2, half) && !memcmp(idx[4], idx[0], half),
+	    "random routing by the token's number", seed, OM_WRONG);
+	for (int i = 1; i < 4; i++) {
+		int equal = 0;
+		for (int c = 0; c < T * K; c++)
+			equal += idx[i][c] == idx[0][c];
+		/* of 2048, 128 are expected, with a deviation of 11 */
+		report(equal > 60 && equal < 200, "other random routing", seed, equal);
+	}
+	for (int e = 0; e < E; e++) { /* 9216 rows: T K each time, but half the last */
+		double want = 4.5 * T * K / E, off = (double)load[e] - want;
+		chi += off * off / want;
+	}
+	/* below a chi-square of 15 degrees: choices are distinct, two of five runs repeat halves */
+	report(chi < 60, "random routing is even", seed, chi);
 }
 
 /* exp over the whole range of float, and at its ends. */
@@ -386,10 +480,14 @@ main(int argc, char **argv)
 			test_instance(&instances[i], seed, seed == first ? 3 : 0);
 		test_in_place(seed);
 		for (int c = 0; c < OM_ROUTE_SCORES; c++) {
-			test_route_odd_scores(seed, c, 1, 1);
-			test_route_odd_scores(seed, c, 4, 2);
-			test_route_odd_scores(seed, c, 12, 6);
+			for (int biased = 0; biased < 2; biased++) {
+				test_route_odd_scores(seed, c, 1, 1, biased);
+				test_route_odd_scores(seed, c, 4, 2, biased);
+				test_route_odd_scores(seed, c, 12, 6, biased);
+			}
 		}
+		test_random();
+		test_route_random(seed);
 		test_exp(seed);
 		test_activation(seed);
 		test_round(seed);

@@ -429,28 +429,36 @@ test_dispatch(void)
 
 /* route: the functional is that of p, plus lb aux[0] and zl aux[1], both of a size with it. */
 static struct om_route route_shape;
+static struct om_route_by route_by;
 
 static double
 route_f(void)
 {
 	int64_t load[16] = { 0 };
 	double aux[2] = { 0 };
-	om_route(&route_shape, in0, out0, ints0, prob, stat, counts, load, aux);
+	om_route(&route_shape, in0, route_by, out0, ints0, prob, stat, counts, load, aux);
 	return functional(route_shape.t * route_shape.k) + 1.5 * aux[0] + 0.25 * aux[1];
 }
 
-/* Would a step change which groups take part? */
+/* Would a step change which groups take part, or which experts are chosen? */
 static bool
-groups_close(const double *z)
+choice_close(const double *z, int64_t token)
 {
 	const int64_t g = route_shape.g, size = route_shape.e / g;
-	double score[16];
+	double score[16], rank[16];
 	bool close = false;
+	if (route_by.draw || route_by.uniform)
+		return false; /* whatever z */
 	om_route_check_scores(&route_shape, z, score);
+	om_route_check_ranks(&route_shape, z, route_by, token, score, rank);
 	for (int64_t a = 0; a < g; a++) {
 		for (int64_t b = 0; b < a; b++)
-			close |= fabs(om_route_group(score, a, size) -
-				      om_route_group(score, b, size)) < 2e-4;
+			close |= fabs(om_route_group(rank, a, size) -
+				      om_route_group(rank, b, size)) < 2e-4;
+	}
+	for (int64_t a = 0; a < route_shape.e; a++) {
+		for (int64_t b = 0; b < a; b++)
+			close |= fabs(rank[a] - rank[b]) < 2e-4;
 	}
 	return close;
 }
@@ -463,8 +471,8 @@ test_route(const char *name, struct om_route shape)
 	route_shape = shape;
 	/*
 	 * A token's scores are a permutation of levels 0.3 apart, moved by less than 0.1: no step
-	 * changes the choice, and f stays as it is. With groups, sums of two may come close all the
-	 * same: then another permutation.
+	 * changes the choice, and f stays as it is. With groups or a bias, sums of two may come
+	 * close all the same: then another permutation.
 	 */
 	for (int i = 0; i < t; i++) {
 		uint64_t stream = 100;
@@ -479,7 +487,7 @@ test_route(const char *name, struct om_route shape)
 				    0.3 * level + 0.05 * om_unit(own + 1, (uint64_t)(i * e + c));
 			}
 			stream++;
-		} while (groups_close(in0 + i * e));
+		} while (choice_close(in0 + i * e, i));
 	}
 	route_f();
 	om_route_bwd(&route_shape, 1.5, 0.25, co0, in0, ints0, prob, stat, counts, g0);
@@ -490,6 +498,9 @@ test_route(const char *name, struct om_route shape)
 static void
 test_routes(void)
 {
+	double bias[12];
+	for (uint64_t i = 0; i < 12; i++)
+		bias[i] = 0.2 * om_unit(seed, i);
 	for (int c = 0; c < OM_ROUTE_SCORES; c++) {
 		for (int j = 0; j < 2; j++) {
 			test_route("route z", (struct om_route){ 9, 7, 3, j, c, 1, 1, 1, 1 });
@@ -501,6 +512,18 @@ test_routes(void)
 			    (struct om_route){ 6, 6, 2, j, c, 6, 3, 1, 1.5 });
 		}
 		test_route("route z, all experts", (struct om_route){ 5, 4, 4, 1, c, 1, 1, 1, 1 });
+		route_by = (struct om_route_by){ .bias = bias };
+		test_route("route z, biased", (struct om_route){ 9, 7, 3, 0, c, 1, 1, 3, 1 });
+		if (c != OM_ROUTE_CHOSEN)
+			test_route("route z, biased, 2 of 4 groups",
+			    (struct om_route){ 8, 12, 4, 1, c, 4, 2, 1, 1.5 });
+		route_by = (struct om_route_by){ .draw = (int64_t[]){ 5, c, 77 } };
+		test_route("route z, random", (struct om_route){ 9, 7, 3, 1, c, 1, 1, 3, 1 });
+		test_route("route z, random, 2 of 4 groups",
+		    (struct om_route){ 8, 12, 4, 0, c, 4, 2, 1, 1.5 });
+		route_by = (struct om_route_by){ .uniform = true };
+		test_route("route z, uniform", (struct om_route){ 9, 7, 3, 0, c, 1, 1, 1, 0.5 });
+		route_by = (struct om_route_by){ 0 };
 	}
 }
 

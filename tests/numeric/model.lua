@@ -48,6 +48,7 @@ return trainer {
           weight_scale = option("weight_scale", 1), n_groups = option("groups", 1),
           top_groups = option("top_groups", option("groups", 1)),
           load_balance = 0.3, balance_over = option("balance", "batch"), z_loss = 0.2,
+          routing = option("routing", "learned"), bias_gamma = option("gamma", 0),
         },
       }
     end,

@@ -13,6 +13,8 @@
 #include "config.h"
 #include "layout.h"
 #include "model.h"
+#include "om_rt.h"
+#include "rng.h"
 
 const char om_manifest[] = "", om_plan[] = "";
 
@@ -71,6 +73,12 @@ const char om_manifest[] = "", om_plan[] = "";
 #ifndef BALANCE
 #define BALANCE 1 /* sequences are balanced one by one: MICRO */
 #endif
+#ifndef ROUTING
+#define ROUTING 0 /* 1: random, 2: uniform */
+#endif
+#ifndef GAMMA
+#define GAMMA 0.0 /* bias_gamma */
+#endif
 #ifndef HEAD_Z
 #define HEAD_Z 0.0
 #endif
@@ -81,6 +89,7 @@ const char om_manifest[] = "", om_plan[] = "";
 #define EMB_NORM 0
 #endif
 
+#define SEED 12345 /* of random routing */
 enum { V = 37, D = 12, L = 2, S = 9, H = 6, HD = 4, E = 6, F = 7, FD = 14, MICRO = 2, PARTS = 3 };
 enum { HK = KV, K = TOP_K, T = MICRO * S };
 static const double eps = 1e-3, theta = 100, load_balance = 0.3, z_loss = 0.2;
@@ -88,6 +97,8 @@ static const double eps = 1e-3, theta = 100, load_balance = 0.3, z_loss = 0.2;
 static unsigned char *arena;
 static int passed, failed;
 static uint64_t rng;
+static uint64_t sequence = 1000; /* number of the microbatch's first one */
+static int64_t load[L][E];       /* what the naive pass has sent to the experts */
 
 static double
 uniform(void)
@@ -124,7 +135,7 @@ find(const char *name, int grad)
 {
 	char have[200];
 
-	for (uint32_t i = 0; i < om_model.nparams; i++) {
+	for (uint32_t i = 0; i < om_model.nparams + om_model.nbuffers; i++) {
 		const struct om_param *p = &om_model.param[i];
 		for (uint32_t l = 0; l < p->nlayers; l++)
 			for (uint32_t e = 0; e < (p->experts ? p->experts : 1); e++) {
@@ -274,6 +285,7 @@ attention(const double *x, int l, double *y)
 }
 
 #define MLP "model.layers.%l.mlp."
+#define CHOICE_BIAS MLP "gate.e_score_correction_bias"
 
 /* One token through a feed-forward whose projections' names start like this. */
 static void
@@ -305,10 +317,10 @@ open_groups(const double *score, int *open)
 	int each = E / GROUPS;
 
 	for (int g = 0; g < GROUPS; g++) {
-		double first = -1, second = 0;
+		double first = -100, second = 0;
 		for (int e = g * each; e < (g + 1) * each; e++) {
 			if (score[e] > first) {
-				second = first < 0 ? 0 : first;
+				second = e == g * each ? each > 1 ? -100 : 0 : first;
 				first = score[e];
 			} else if (score[e] > second) {
 				second = score[e];
@@ -324,6 +336,28 @@ open_groups(const double *score, int *open)
 	}
 }
 
+/* What the experts of a token are chosen by. */
+static void
+ranks(int l, int t, const double *s, const double *score, double *rank)
+{
+	uint64_t token = sequence * S + (uint64_t)t;
+
+	for (int e = 0; e < E; e++) {
+		rank[e] = score[e];
+		if (GAMMA > 0)
+			rank[e] = (SCORE == 2 ? s[e] : score[e]) + weight(CHOICE_BIAS, l, 0)[e];
+		if (ROUTING == 1)
+			rank[e] =
+			    om_philox((struct om_philox){ { (uint32_t)token,
+					  (uint32_t)(token >> 32), (uint32_t)l, (uint32_t)e / 4 } },
+				SEED)
+				.v[e % 4] >>
+			    9;
+		if (ROUTING == 2) /* turns go round: K places from t K on are the best */
+			rank[e] = (e - t * K % E + E) % E < K;
+	}
+}
+
 /* Adds the layer's experts to y; gives its auxiliary loss. */
 static double
 experts(const double *x, int l, double *y)
@@ -332,7 +366,7 @@ experts(const double *x, int l, double *y)
 	       out[D];
 
 	for (int t = 0; t < T; t++) {
-		double s[E], score[E], sum = 0, total = 0, chosen = 0, picked[K];
+		double s[E], score[E], rank[E], sum = 0, total = 0, chosen = 0, picked[K];
 		int open[E], pick[K], part = t / (T / BALANCE);
 		matmul(x + t * D, weight(MLP "gate.weight", l, 0), 1, E, D, s);
 		for (int e = 0; e < E; e++)
@@ -344,14 +378,16 @@ experts(const double *x, int l, double *y)
 		}
 		for (int e = 0; e < E; e++)
 			mean[part][e] += score[e] / total / (T / BALANCE);
-		open_groups(score, open);
+		ranks(l, t, s, score, rank);
+		open_groups(rank, open);
 		for (int k = 0; k < K; k++) {
 			pick[k] = -1;
 			for (int e = 0; e < E; e++)
-				if (open[e] && (pick[k] < 0 || score[e] > score[pick[k]]))
+				if (open[e] && (pick[k] < 0 || rank[e] > rank[pick[k]]))
 					pick[k] = e;
 			open[pick[k]] = 0;
 			count[part][pick[k]]++;
+			load[l][pick[k]]++;
 			picked[k] = SCORE == 2 ? exp(s[pick[k]]) : score[pick[k]];
 			chosen += picked[k];
 		}
@@ -534,6 +570,65 @@ check_update(void)
 	free(before);
 }
 
+/* Another microbatch: its tokens and what random routers draw by. */
+static void
+new_tokens(void)
+{
+	sequence += MICRO;
+	om_draw_write(&om_model, arena, SEED, sequence);
+	for (int t = 0; t < T; t++) {
+		((int32_t *)(arena + om_model.token_off))[t] = (int32_t)(uniform() * V);
+		((int32_t *)(arena + om_model.label_off))[t] = (int32_t)(uniform() * V);
+	}
+}
+
+/*
+ * Two steps of several microbatches, a third one that is skipped, and an evaluation: each expert's
+ * bias moves by gamma against the step's loads, and by nothing else.
+ */
+static void
+check_biases(void)
+{
+	double *ctl = (double *)(arena + om_model.ctl_off), want[L][E], ce, worst = 0;
+	int moved = 0;
+
+	for (int l = 0; l < L; l++)
+		for (int e = 0; e < E && l != DENSE; e++)
+			want[l][e] = weight(CHOICE_BIAS, l, 0)[e];
+	for (int step = 0; step < 4; step++) {
+		memset(load, 0, sizeof load);
+		om_model.zero(arena);
+		for (int part = 0; part < PARTS; part++) {
+			new_tokens();
+			objective(&ce);
+			if (step == 3) {
+				om_model.eval(arena, 0);
+				continue;
+			}
+			om_model.forward(arena, 0);
+			om_model.backward(arena, 0);
+		}
+		ctl[OM_NORM2] = 0;
+		ctl[OM_COEF] = 1;
+		ctl[OM_LOSS_LIMIT] = step < 2 ? INFINITY : 0;
+		if (step < 3)
+			om_model.update(arena);
+		expect(ctl[OM_SKIPPED] == (step > 1), "skipped", ctl[OM_SKIPPED], step > 1);
+		for (int l = 0; l < L; l++)
+			for (int e = 0; e < E && l != DENSE; e++) {
+				double over = (double)load[l][e] - (double)(PARTS * T * K) / E;
+				if (step < 2 && fabs(over) > 1e-9) {
+					want[l][e] -= over > 0 ? GAMMA : -GAMMA;
+					moved++;
+				}
+				worst =
+				    fmax(worst, fabs(weight(CHOICE_BIAS, l, 0)[e] - want[l][e]));
+			}
+	}
+	expect(worst < 1e-15, "biases of the choice", worst, 0);
+	expect(moved > E, "biases that move", moved, E);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -546,7 +641,7 @@ main(int argc, char **argv)
 		((double *)arena)[i] = NAN;
 	memset(arena + om_model.weight_off, 0, om_model.weight_bytes);
 	memset(arena + om_model.state_off, 0, om_model.state_bytes);
-	for (uint32_t i = 0; i < om_model.nparams; i++) {
+	for (uint32_t i = 0; i < om_model.nparams + om_model.nbuffers; i++) {
 		const struct om_param *p = &om_model.param[i];
 		uint64_t n = p->numel * p->nlayers * (p->experts ? p->experts : 1);
 		for (uint64_t k = 0; k < n; k++)
@@ -554,10 +649,7 @@ main(int argc, char **argv)
 			    (p->init == OM_ONE) +
 			    (uniform() - 0.5) * (p->init == OM_ONE ? 0.5 : 1.2);
 	}
-	for (int t = 0; t < T; t++) {
-		((int32_t *)(arena + om_model.token_off))[t] = (int32_t)(uniform() * V);
-		((int32_t *)(arena + om_model.label_off))[t] = (int32_t)(uniform() * V);
-	}
+	new_tokens();
 	om_model.init(arena);
 	om_model.zero(arena);
 	om_model.forward(arena, 0);
@@ -584,6 +676,10 @@ main(int argc, char **argv)
 	objective(&ce);
 	loss = *(double *)(arena + om_model.loss_off);
 	expect(fabs(loss - ce) < 1e-11 * fabs(ce), "evaluated loss", loss, ce);
+	expect(om_model.nbuffers == (GAMMA > 0 ? om_model.nmoe : 0), "buffers", om_model.nbuffers,
+	    om_model.nmoe);
+	if (GAMMA > 0)
+		check_biases();
 	printf("%d passed, %d failed\n", passed, failed);
 	return failed != 0;
 }

@@ -81,5 +81,15 @@ decode decode "-D weights=fp32 -D qk=head -D window=5 -D rope=yarn -D shared=5 -
 decode decode_peri "-D weights=fp32 -D qk=full -D bias=all -D kv=1 -D score=sigmoid -D k=3 -D dense=1 -D placement=peri \
 	-D rope=llama3 -D rope2=nope -D window=64"
 decode decode_bf16 "-D weights=bf16 -D k=6 -D qk=head -D shared=5 -D normalize=true -D window=9"
+variant biased "-D score=sigmoid -D normalize=true -D groups=3 -D top_groups=2 -D k=3 -D gamma=0.25 -D shared=4 -D dense=-1" \
+	"-DSCORE=1 -DNORMALIZE=1 -DGROUPS=3 -DTOP_GROUPS=2 -DTOP_K=3 -DGAMMA=0.25 -DSHARED=4 -DDENSE=-1"
+variant biased_softmax "-D k=3 -D gamma=0.125" "-DTOP_K=3 -DGAMMA=0.125"
+variant biased_topk "-D score=topk_softmax -D gamma=0.125 -D dense=1" "-DSCORE=2 -DGAMMA=0.125 -DDENSE=1"
+variant random "-D routing=random -D score=sigmoid -D groups=3 -D top_groups=2 -D k=3" \
+	"-DROUTING=1 -DSCORE=1 -DGROUPS=3 -DTOP_GROUPS=2 -DTOP_K=3"
+variant random_topk "-D routing=random -D score=topk_softmax -D dense=-1 -D window=4" \
+	"-DROUTING=1 -DSCORE=2 -DDENSE=-1 -DWINDOW=4"
+variant uniform "-D routing=uniform -D k=4 -D normalize=true -D shared=5 -D balance=sequence" \
+	"-DROUTING=2 -DTOP_K=4 -DNORMALIZE=1 -DSHARED=5 -DBALANCE=2"
 echo "$passed passed, $failed failed"
 test "$failed" = 0

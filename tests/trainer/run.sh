@@ -114,6 +114,80 @@ for what in experts block; do
 	is "recompute $what: saves less" $?
 done
 
+# balancing by biases: they move, are kept, and stay where a step is skipped
+"$olmogen" -D gamma=0.01 -o "$work/bias" tests/trainer/small.lua >/dev/null
+trainer=$work/bias/trainer
+biases() { # their checksums in a checkpoint
+	grep -c e_score_correction_bias "$1/index.json"
+	grep e_score_correction_bias "$1/index.json" | sed 's/.*crc32c//'
+}
+"$trainer" selftest >"$work/log"
+is "biases: selftest" $?
+train "$work/bias-a" threads=2
+is "biases: trains" $?
+train "$work/bias-b" threads=1 eval.paths=[runtime] eval.every=2 eval.sequences=3
+[ "$(weights "$work/bias-a")" = "$(weights "$work/bias-b")" ]
+is "biases: the same bits on one thread, with evaluations" $?
+train "$work/bias-e" checkpoint.every=5 checkpoint.keep=0
+[ "$(biases "$work/bias-e/step-000005")" != "$(biases "$work/bias-e/step-000010")" ] &&
+	[ "$(biases "$work/bias-e/step-000005" | head -n 1)" = 2 ]
+is "biases: one of each layer with experts, moved" $?
+rm -rf "$work/bias-e/step-000012" "$work/bias-e/step-000010"
+train "$work/bias-e"
+[ "$(weights "$work/bias-a")" = "$(weights "$work/bias-e")" ]
+is "biases: resumed from step 5, the same bits" $?
+train "$work/bias-s" steps=8 lr.peak=1e-9 checkpoint.every=1 checkpoint.keep=0 skip_step.sigma=1e-9 \
+	skip_step.window=2 log.metrics="$work/bias.jsonl"
+skips=0 wrong=0
+for n in 2 3 4 5 6 7 8; do
+	before=$work/bias-s/step-00000$((n - 1)) after=$work/bias-s/step-00000$n
+	same=1
+	[ "$(biases "$before")" = "$(biases "$after")" ] || same=0
+	skipped=$(sed -n "${n}s/.*\"skipped\": *\([0-9]*\).*/\1/p" "$work/bias.jsonl")
+	[ "$same" = "$skipped" ] || wrong=$((wrong + 1))
+	skips=$((skips + skipped))
+done
+[ $wrong = 0 ] && [ $skips -gt 0 ] && [ $skips -lt 7 ]
+is "biases: $skips skipped steps left them alone, others did not" $?
+"$olmogen" -D gamma=0.01 -D hf=true --emit-only -o "$work/bias-hf" tests/trainer/small.lua >/dev/null
+grep -q 'hf_refusal = "router.bias_gamma' "$work/bias-hf/src/params.c"
+is "biases: no export, and the reason" $?
+
+# experts by lot or in turn: a function of seed, layer and place in the data, whatever runs it
+for routing in random uniform; do
+	"$olmogen" -D routing=$routing -o "$work/$routing" tests/trainer/small.lua >/dev/null
+	trainer=$work/$routing/trainer
+	"$trainer" selftest >"$work/log"
+	is "$routing: selftest" $?
+	train "$work/$routing-a" threads=2 eval.paths=[runtime] eval.sequences=7 log.metrics="$work/$routing.jsonl"
+	train "$work/$routing-b" threads=1
+	[ "$(weights "$work/$routing-a")" = "$(weights "$work/$routing-b")" ]
+	is "$routing: the same bits on one thread, without evaluation" $?
+	[ "$(weights "$work/$routing-a")" != "$(weights "$work/fp32-a")" ]
+	is "$routing: other bits than learned routing" $?
+	train "$work/$routing-e" checkpoint.every=5 checkpoint.keep=0
+	rm -rf "$work/$routing-e/step-000012" "$work/$routing-e/step-000010"
+	train "$work/$routing-e"
+	[ "$(weights "$work/$routing-a")" = "$(weights "$work/$routing-e")" ]
+	is "$routing: resumed from step 5, the same bits" $?
+	"$trainer" eval "$work/run.yaml" eval.paths=[runtime] eval.sequences=7 checkpoint.dir="$work/$routing-a" \
+		log.metrics="$work/$routing-eval.jsonl" >"$work/log" 2>&1
+	[ "$(grep -o 'eval_loss[^,]*' "$work/$routing.jsonl")" = "$(grep -o 'eval_loss[^,]*' "$work/$routing-eval.jsonl")" ]
+	is "$routing: the evaluation of the run" $?
+	"$olmogen" -D routing=$routing -D recompute=block -o "$work/re$routing" tests/trainer/small.lua >/dev/null
+	trainer=$work/re$routing/trainer
+	train "$work/$routing-r"
+	[ "$(weights "$work/$routing-a")" = "$(weights "$work/$routing-r")" ]
+	is "$routing: the same bits recomputed" $?
+done
+loads() { # the largest of each layer, step by step
+	grep -o '"max_load": *[0-9.]*' "$1" | sed 's/.*: *//'
+}
+[ "$(loads "$work/uniform.jsonl" | sort -u)" = 1 ]
+is "uniform: every load is the mean" $?
+[ "$(loads "$work/random.jsonl" | sort -u | wc -l)" -gt 5 ]
+is "random: loads differ by step and layer" $?
+
 # evaluation on the way disturbs nothing, and agrees with evaluation afterwards
 trainer=$work/fp32/trainer
 train "$work/eval-a" eval.paths=[runtime] eval.every=5 eval.sequences=7 log.metrics="$work/eval.jsonl"

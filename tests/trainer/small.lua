@@ -7,7 +7,10 @@ return trainer {
     attention = attention { n_heads = 4, n_kv_heads = 2, head_dim = 10, qk_norm = hf and "head" or "full" },
     feed_forward = function(layer)
       if layer == 1 then return mlp { hidden_size = 50 } end
-      return moe { num_experts = 6, top_k = 2, hidden_size = 20, shared_hidden_size = hf and 0 or 14 }
+      return moe {
+        num_experts = 6, top_k = 2, hidden_size = 20, shared_hidden_size = hf and 0 or 14,
+        router = router { bias_gamma = arg.gamma or 0, routing = arg.routing or "learned" },
+      }
     end,
     recompute = recompute { what = arg.recompute or "none" },
   },

@@ -32,6 +32,12 @@ make_graph(void)
 
 	load(path, &precision, weights != NULL, &s);
 	check(s.trainer[0], NULL);
+	const struct value *ffn =
+	    spec_value(spec_obj(s.trainer[0], F_trainer_model), F_transformer_feed_forward);
+	for (uint32_t i = 0; i < ffn->n; i++) /* so that there are buffers, too */
+		if (ffn->list[i]->type == OBJ_moe)
+			spec_value(spec_obj(ffn->list[i], F_moe_router), F_router_bias_gamma)->num =
+			    0.001;
 	spec_print(s.trainer[0], &resolved);
 	struct graph *g = graph_build(s.trainer[0]);
 	if (diag_flush())
@@ -97,6 +103,13 @@ drop_update(struct graph *g)
 }
 
 static void
+drop_bias_update(struct graph *g)
+{
+	struct oplist *l = list(g, "update", FORWARD);
+	drop(l, find(l, OP_bias_update));
+}
+
+static void
 update_twice(struct graph *g)
 {
 	struct oplist *l = list(g, "update", FORWARD);
@@ -113,7 +126,7 @@ wrong_shape(struct graph *g)
 static void
 wrong_dtype(struct graph *g)
 {
-	g->tensor.a[find(list(g, "moe", FORWARD), OP_route)->arg[0]].dtype = DT_ACT;
+	g->tensor.a[find(list(g, "moe", FORWARD), OP_route_biased)->arg[0]].dtype = DT_ACT;
 }
 
 static void
@@ -162,6 +175,7 @@ graph_faults(void)
 		{ "dropped gradient", drop_gradient },
 		{ "dropped forward op", drop_forward },
 		{ "dropped update", drop_update },
+		{ "dropped update of a buffer", drop_bias_update },
 		{ "parameter updated twice", update_twice },
 		{ "wrong shape", wrong_shape },
 		{ "wrong dtype", wrong_dtype },

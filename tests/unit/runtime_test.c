@@ -329,7 +329,7 @@ test_tensors(void)
 		    .nlayers = 2,
 		    .experts = 3 },
 	};
-	struct om_model m = { .param = param, .nparams = 2 };
+	struct om_model m = { .param = param, .nparams = 1, .nbuffers = 1, .real = 4 };
 	struct om_tensor t = { NULL, 0, 0, 0 };
 	static const char *const want[] = { "a.weight", "l.3.e.0.w%%", "l.3.e.1.w%%", "l.3.e.2.w%%",
 		"l.11.e.0.w%%", "l.11.e.1.w%%", "l.11.e.2.w%%" };
@@ -345,6 +345,11 @@ test_tensors(void)
 		CHECK(strcmp(name, i == 0 ? "a.weight" : i == 6 ? "2/11" : name) == 0);
 		free(name);
 	}
+	/* a buffer is kept, but it has no moments */
+	uint32_t n;
+	struct om_entry *e = om_ckpt_entries(&m, false, &n);
+	CHECK(n == 9 && strcmp(e[8].t.name, "exp_avg_sq.a.weight") == 0);
+	om_ckpt_entries_free(e, n);
 }
 
 static void

@@ -13,3 +13,5 @@ OM_CLIP(om_k_clip, 1.0)
 OM_ADAMW(om_k_adamw_5984, 5984, 0.9, 0.95, 1e-08, 0.1, 1.0)
 /* update: called for 1 layer or end */
 OM_ADAMW(om_k_adamw_1160, 1160, 0.9, 0.95, 1e-08, 0.0, 1.0)
+/* update: called for 1 layer or end */
+OM_BIAS_UPDATE(om_k_bias_update_12x12, 12, 12, 0.001)

@@ -29,13 +29,15 @@ local feed_forward_b = moe {
   activation = "swiglu",
   router = router {
     score = "softmax",
-    normalize = true,
+    normalize = false,
     weight_scale = 1,
     n_groups = 1,
     top_groups = 1,
     load_balance = 0.01,
     balance_over = "batch",
     z_loss = 0.001,
+    routing = "random",
+    bias_gamma = 0,
   },
 }
 local feed_forward_c = moe {
@@ -53,6 +55,8 @@ local feed_forward_c = moe {
     load_balance = 0.01,
     balance_over = "batch",
     z_loss = 0.001,
+    routing = "learned",
+    bias_gamma = 0.001,
   },
 }
 local recompute_a = recompute {

@@ -78,9 +78,9 @@ void om_k_attention_1x4x4x2x4x3(const om_real *q, const om_real *k, const om_rea
 double om_k_attention_1x4x4x2x4x3_check(uint64_t seed);
 void om_k_gate_4x4x8(const om_real *x, const om_real *w, om_real *z);
 double om_k_gate_4x4x8_check(uint64_t seed);
-void om_k_route_4x4x1x1x0x1x1x1(const om_real *z, om_real *p, int32_t *idx, om_real *prob,
-    om_real *lse, int32_t *cnt, int64_t *load, double *aux);
-double om_k_route_4x4x1x1x0x1x1x1_check(uint64_t seed);
+void om_k_route_random_4x4x1x0x0x1x1x1(const om_real *z, const int64_t *draw, om_real *p,
+    int32_t *idx, om_real *prob, om_real *lse, int32_t *cnt, int64_t *load, double *aux);
+double om_k_route_random_4x4x1x0x0x1x1x1_check(uint64_t seed);
 void om_k_route_map_4x4x1x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
     int32_t *off);
 double om_k_route_map_4x4x1x1_check(uint64_t seed);
@@ -123,9 +123,9 @@ void om_k_grouped_dx_4x4x6x8(const om_real *dy, const om_real *w, const int32_t 
 double om_k_grouped_dx_4x4x6x8_check(uint64_t seed);
 void om_k_grouped_dw_4x4x6x8(const om_real *dy, const om_real *x, const int32_t *off, om_real *dw);
 double om_k_grouped_dw_4x4x6x8_check(uint64_t seed);
-void om_k_route_bwd_4x4x1x1x0x1x1x1(const om_real *dp, const om_real *z, const int32_t *idx,
+void om_k_route_bwd_4x4x1x0x0x1x1x1(const om_real *dp, const om_real *z, const int32_t *idx,
     const om_real *prob, const om_real *lse, const int32_t *cnt, om_real *dz);
-double om_k_route_bwd_4x4x1x1x0x1x1x1_check(uint64_t seed);
+double om_k_route_bwd_4x4x1x0x0x1x1x1_check(uint64_t seed);
 void om_k_gate_dx_4x4x8(const om_real *dz, const om_real *w, om_real *dx);
 double om_k_gate_dx_4x4x8_check(uint64_t seed);
 void om_k_gate_dw_4x4x8(const om_real *dz, const om_real *x, om_real *dw);
@@ -140,9 +140,9 @@ void om_k_rope_bwd_1x4x4x4(const om_real *dy, const om_real *tab, om_real *dx);
 double om_k_rope_bwd_1x4x4x4_check(uint64_t seed);
 void om_k_gate_4x12x8(const om_real *x, const om_real *w, om_real *z);
 double om_k_gate_4x12x8_check(uint64_t seed);
-void om_k_route_4x12x3x1x0x1x1x1(const om_real *z, om_real *p, int32_t *idx, om_real *prob,
-    om_real *lse, int32_t *cnt, int64_t *load, double *aux);
-double om_k_route_4x12x3x1x0x1x1x1_check(uint64_t seed);
+void om_k_route_biased_4x12x3x1x0x1x1x1(const om_real *z, const om_real *b, om_real *p,
+    int32_t *idx, om_real *prob, om_real *lse, int32_t *cnt, int64_t *load, double *aux);
+double om_k_route_biased_4x12x3x1x0x1x1x1_check(uint64_t seed);
 void om_k_route_map_4x12x3x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
     int32_t *off);
 double om_k_route_map_4x12x3x1_check(uint64_t seed);
@@ -192,87 +192,11 @@ void om_k_adamw_5984(const om_real *g, const double *ctl, om_real *w, om_real *m
 double om_k_adamw_5984_check(uint64_t seed);
 void om_k_adamw_1160(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
 double om_k_adamw_1160_check(uint64_t seed);
+void om_k_bias_update_12x12(const int64_t *load, const double *ctl, om_real *b);
+double om_k_bias_update_12x12_check(uint64_t seed);
 void om_k_head_loss_4x8x32(const om_real *x, const om_real *w, const int32_t *label, om_real *lse,
     double *loss, om_real *ws);
 double om_k_head_loss_4x8x32_check(uint64_t seed);
-void om_k_embed_1x8x32(const int32_t *tok, const om_real *w, om_real *x);
-double om_k_embed_1x8x32_check(uint64_t seed);
-void om_k_rmsnorm_1x1x8(const om_real *x, const om_real *w, om_real *y, om_real *r);
-double om_k_rmsnorm_1x1x8_check(uint64_t seed);
-void om_k_linear_1x16x8(const om_real *x, const om_real *w, om_real *y);
-double om_k_linear_1x16x8_check(uint64_t seed);
-void om_k_rmsnorm_1x4x4(const om_real *x, const om_real *w, om_real *y, om_real *r);
-double om_k_rmsnorm_1x4x4_check(uint64_t seed);
-void om_k_linear_1x8x8(const om_real *x, const om_real *w, om_real *y);
-double om_k_linear_1x8x8_check(uint64_t seed);
-void om_k_rmsnorm_1x2x4(const om_real *x, const om_real *w, om_real *y, om_real *r);
-double om_k_rmsnorm_1x2x4_check(uint64_t seed);
-void om_k_attention_at_4x4x2x4x4(const om_real *q, const om_real *k, const om_real *v,
-    const int32_t *pos, om_real *o, om_real *kc, om_real *vc, om_real *ws);
-double om_k_attention_at_4x4x2x4x4_check(uint64_t seed);
-void om_k_linear_1x8x16(const om_real *x, const om_real *w, om_real *y);
-double om_k_linear_1x8x16_check(uint64_t seed);
-void om_k_add_1x8(const om_real *a, const om_real *b, om_real *y);
-double om_k_add_1x8_check(uint64_t seed);
-void om_k_linear_1x12x8(const om_real *x, const om_real *w, om_real *y);
-double om_k_linear_1x12x8_check(uint64_t seed);
-void om_k_glu_1x12x0(const om_real *g, const om_real *u, om_real *h);
-double om_k_glu_1x12x0_check(uint64_t seed);
-void om_k_linear_1x8x12(const om_real *x, const om_real *w, om_real *y);
-double om_k_linear_1x8x12_check(uint64_t seed);
-void om_k_rope_at_4x4x4(const om_real *x, const om_real *tab, const int32_t *pos, om_real *y);
-double om_k_rope_at_4x4x4_check(uint64_t seed);
-void om_k_rope_at_4x2x4(const om_real *x, const om_real *tab, const int32_t *pos, om_real *y);
-double om_k_rope_at_4x2x4_check(uint64_t seed);
-void om_k_attention_at_4x4x2x4x3(const om_real *q, const om_real *k, const om_real *v,
-    const int32_t *pos, om_real *o, om_real *kc, om_real *vc, om_real *ws);
-double om_k_attention_at_4x4x2x4x3_check(uint64_t seed);
-void om_k_gate_1x4x8(const om_real *x, const om_real *w, om_real *z);
-double om_k_gate_1x4x8_check(uint64_t seed);
-void om_k_route_1x4x1x1x0x1x1x1(const om_real *z, om_real *p, int32_t *idx, om_real *prob,
-    om_real *lse, int32_t *cnt, int64_t *load, double *aux);
-double om_k_route_1x4x1x1x0x1x1x1_check(uint64_t seed);
-void om_k_route_map_1x4x1x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
-    int32_t *off);
-double om_k_route_map_1x4x1x1_check(uint64_t seed);
-void om_k_dispatch_1x1x8(const om_real *x, const int32_t *row, const int32_t *src, om_real *xr);
-double om_k_dispatch_1x1x8_check(uint64_t seed);
-void om_k_grouped_1x4x6x8(const om_real *x, const om_real *w, const int32_t *off, om_real *y);
-double om_k_grouped_1x4x6x8_check(uint64_t seed);
-void om_k_glu_routed_1x1x6x0(const om_real *g, const om_real *u, const om_real *p,
-    const int32_t *src, om_real *h);
-double om_k_glu_routed_1x1x6x0_check(uint64_t seed);
-void om_k_grouped_1x4x8x6(const om_real *x, const om_real *w, const int32_t *off, om_real *y);
-double om_k_grouped_1x4x8x6_check(uint64_t seed);
-void om_k_combine_1x1x8(const om_real *y, const int32_t *row, const int32_t *src, om_real *x);
-double om_k_combine_1x1x8_check(uint64_t seed);
-void om_k_linear_1x4x8(const om_real *x, const om_real *w, om_real *y);
-double om_k_linear_1x4x8_check(uint64_t seed);
-void om_k_glu_1x4x0(const om_real *g, const om_real *u, om_real *h);
-double om_k_glu_1x4x0_check(uint64_t seed);
-void om_k_linear_1x8x4(const om_real *x, const om_real *w, om_real *y);
-double om_k_linear_1x8x4_check(uint64_t seed);
-void om_k_gate_1x12x8(const om_real *x, const om_real *w, om_real *z);
-double om_k_gate_1x12x8_check(uint64_t seed);
-void om_k_route_1x12x3x1x0x1x1x1(const om_real *z, om_real *p, int32_t *idx, om_real *prob,
-    om_real *lse, int32_t *cnt, int64_t *load, double *aux);
-double om_k_route_1x12x3x1x0x1x1x1_check(uint64_t seed);
-void om_k_route_map_1x12x3x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
-    int32_t *off);
-double om_k_route_map_1x12x3x1_check(uint64_t seed);
-void om_k_dispatch_1x3x8(const om_real *x, const int32_t *row, const int32_t *src, om_real *xr);
-double om_k_dispatch_1x3x8_check(uint64_t seed);
-void om_k_grouped_3x12x6x8(const om_real *x, const om_real *w, const int32_t *off, om_real *y);
-double om_k_grouped_3x12x6x8_check(uint64_t seed);
-void om_k_glu_routed_1x3x6x0(const om_real *g, const om_real *u, const om_real *p,
-    const int32_t *src, om_real *h);
-double om_k_glu_routed_1x3x6x0_check(uint64_t seed);
-void om_k_grouped_3x12x8x6(const om_real *x, const om_real *w, const int32_t *off, om_real *y);
-double om_k_grouped_3x12x8x6_check(uint64_t seed);
-void om_k_combine_1x3x8(const om_real *y, const int32_t *row, const int32_t *src, om_real *x);
-double om_k_combine_1x3x8_check(uint64_t seed);
-void om_k_logits_1x32x8(const om_real *x, const om_real *w, om_real *z);
-double om_k_logits_1x32x8_check(uint64_t seed);
 
 struct om_op om_ops[OM_N_OPS] = {
 	{ .name = "rope_table_4x4x0", .flops = 0.0, .bytes = 128.0,
@@ -341,8 +265,8 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .check = om_k_attention_1x4x4x2x4x3_check, .tolerance = OM_TOLERANCE },
 	{ .name = "gate_4x4x8", .flops = 256.0, .bytes = 640.0, .check = om_k_gate_4x4x8_check,
 	    .tolerance = OM_TOLERANCE },
-	{ .name = "route_4x4x1x1x0x1x1x1", .flops = 0.0, .bytes = 448.0,
-	    .check = om_k_route_4x4x1x1x0x1x1x1_check, .tolerance = OM_TOLERANCE },
+	{ .name = "route_random_4x4x1x0x0x1x1x1", .flops = 0.0, .bytes = 472.0,
+	    .check = om_k_route_random_4x4x1x0x0x1x1x1_check, .tolerance = OM_TOLERANCE },
 	{ .name = "route_map_4x4x1x1", .flops = 0.0, .bytes = 84.0,
 	    .check = om_k_route_map_4x4x1x1_check, .tolerance = OM_TOLERANCE },
 	{ .name = "dispatch_4x1x8", .flops = 0.0, .bytes = 544.0,
@@ -381,8 +305,8 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .check = om_k_grouped_dx_4x4x6x8_check, .tolerance = OM_TOLERANCE },
 	{ .name = "grouped_dw_4x4x6x8", .flops = 384.0, .bytes = 3540.0,
 	    .check = om_k_grouped_dw_4x4x6x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "route_bwd_4x4x1x1x0x1x1x1", .flops = 0.0, .bytes = 480.0,
-	    .check = om_k_route_bwd_4x4x1x1x0x1x1x1_check, .tolerance = OM_TOLERANCE },
+	{ .name = "route_bwd_4x4x1x0x0x1x1x1", .flops = 0.0, .bytes = 480.0,
+	    .check = om_k_route_bwd_4x4x1x0x0x1x1x1_check, .tolerance = OM_TOLERANCE },
 	{ .name = "gate_dx_4x4x8", .flops = 256.0, .bytes = 640.0,
 	    .check = om_k_gate_dx_4x4x8_check, .tolerance = OM_TOLERANCE },
 	{ .name = "gate_dw_4x4x8", .flops = 256.0, .bytes = 896.0,
@@ -395,8 +319,8 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .check = om_k_rope_bwd_1x4x4x4_check, .tolerance = OM_TOLERANCE },
 	{ .name = "gate_4x12x8", .flops = 768.0, .bytes = 1408.0, .check = om_k_gate_4x12x8_check,
 	    .tolerance = OM_TOLERANCE },
-	{ .name = "route_4x12x3x1x0x1x1x1", .flops = 0.0, .bytes = 1216.0,
-	    .check = om_k_route_4x12x3x1x0x1x1x1_check, .tolerance = OM_TOLERANCE },
+	{ .name = "route_biased_4x12x3x1x0x1x1x1", .flops = 0.0, .bytes = 1312.0,
+	    .check = om_k_route_biased_4x12x3x1x0x1x1x1_check, .tolerance = OM_TOLERANCE },
 	{ .name = "route_map_4x12x3x1", .flops = 0.0, .bytes = 244.0,
 	    .check = om_k_route_map_4x12x3x1_check, .tolerance = OM_TOLERANCE },
 	{ .name = "dispatch_4x3x8", .flops = 0.0, .bytes = 1120.0,
@@ -437,78 +361,10 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .tolerance = OM_TOLERANCE },
 	{ .name = "adamw_1160", .flops = 0.0, .bytes = 65024.0, .check = om_k_adamw_1160_check,
 	    .tolerance = OM_TOLERANCE },
+	{ .name = "bias_update_12x12", .flops = 0.0, .bytes = 352.0,
+	    .check = om_k_bias_update_12x12_check, .tolerance = OM_TOLERANCE },
 	{ .name = "head_loss_4x8x32", .flops = 2048.0, .bytes = 2384.0,
 	    .check = om_k_head_loss_4x8x32_check, .tolerance = OM_TOLERANCE },
-	{ .name = "embed_1x8x32", .flops = 0.0, .bytes = 2116.0, .check = om_k_embed_1x8x32_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "rmsnorm_1x1x8", .flops = 0.0, .bytes = 200.0, .check = om_k_rmsnorm_1x1x8_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "linear_1x16x8", .flops = 256.0, .bytes = 1216.0,
-	    .check = om_k_linear_1x16x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "rmsnorm_1x4x4", .flops = 0.0, .bytes = 320.0, .check = om_k_rmsnorm_1x4x4_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "linear_1x8x8", .flops = 128.0, .bytes = 640.0, .check = om_k_linear_1x8x8_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "rmsnorm_1x2x4", .flops = 0.0, .bytes = 176.0, .check = om_k_rmsnorm_1x2x4_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "attention_at_4x4x2x4x4", .flops = 256.0, .bytes = 1412.0,
-	    .check = om_k_attention_at_4x4x2x4x4_check, .tolerance = OM_TOLERANCE },
-	{ .name = "linear_1x8x16", .flops = 256.0, .bytes = 1216.0,
-	    .check = om_k_linear_1x8x16_check, .tolerance = OM_TOLERANCE },
-	{ .name = "add_1x8", .flops = 0.0, .bytes = 192.0, .check = om_k_add_1x8_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "linear_1x12x8", .flops = 192.0, .bytes = 928.0,
-	    .check = om_k_linear_1x12x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "glu_1x12x0", .flops = 0.0, .bytes = 288.0, .check = om_k_glu_1x12x0_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "linear_1x8x12", .flops = 192.0, .bytes = 928.0,
-	    .check = om_k_linear_1x8x12_check, .tolerance = OM_TOLERANCE },
-	{ .name = "rope_at_4x4x4", .flops = 0.0, .bytes = 388.0, .check = om_k_rope_at_4x4x4_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "rope_at_4x2x4", .flops = 0.0, .bytes = 260.0, .check = om_k_rope_at_4x2x4_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "attention_at_4x4x2x4x3", .flops = 192.0, .bytes = 1412.0,
-	    .check = om_k_attention_at_4x4x2x4x3_check, .tolerance = OM_TOLERANCE },
-	{ .name = "gate_1x4x8", .flops = 64.0, .bytes = 352.0, .check = om_k_gate_1x4x8_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "route_1x4x1x1x0x1x1x1", .flops = 0.0, .bytes = 196.0,
-	    .check = om_k_route_1x4x1x1x0x1x1x1_check, .tolerance = OM_TOLERANCE },
-	{ .name = "route_map_1x4x1x1", .flops = 0.0, .bytes = 48.0,
-	    .check = om_k_route_map_1x4x1x1_check, .tolerance = OM_TOLERANCE },
-	{ .name = "dispatch_1x1x8", .flops = 0.0, .bytes = 136.0,
-	    .check = om_k_dispatch_1x1x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "grouped_1x4x6x8", .flops = 96.0, .bytes = 1668.0,
-	    .check = om_k_grouped_1x4x6x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "glu_routed_1x1x6x0", .flops = 0.0, .bytes = 156.0,
-	    .check = om_k_glu_routed_1x1x6x0_check, .tolerance = OM_TOLERANCE },
-	{ .name = "grouped_1x4x8x6", .flops = 96.0, .bytes = 1668.0,
-	    .check = om_k_grouped_1x4x8x6_check, .tolerance = OM_TOLERANCE },
-	{ .name = "combine_1x1x8", .flops = 0.0, .bytes = 136.0, .check = om_k_combine_1x1x8_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "linear_1x4x8", .flops = 64.0, .bytes = 352.0, .check = om_k_linear_1x4x8_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "glu_1x4x0", .flops = 0.0, .bytes = 96.0, .check = om_k_glu_1x4x0_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "linear_1x8x4", .flops = 64.0, .bytes = 352.0, .check = om_k_linear_1x8x4_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "gate_1x12x8", .flops = 192.0, .bytes = 928.0, .check = om_k_gate_1x12x8_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "route_1x12x3x1x0x1x1x1", .flops = 0.0, .bytes = 508.0,
-	    .check = om_k_route_1x12x3x1x0x1x1x1_check, .tolerance = OM_TOLERANCE },
-	{ .name = "route_map_1x12x3x1", .flops = 0.0, .bytes = 136.0,
-	    .check = om_k_route_map_1x12x3x1_check, .tolerance = OM_TOLERANCE },
-	{ .name = "dispatch_1x3x8", .flops = 0.0, .bytes = 280.0,
-	    .check = om_k_dispatch_1x3x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "grouped_3x12x6x8", .flops = 288.0, .bytes = 4996.0,
-	    .check = om_k_grouped_3x12x6x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "glu_routed_1x3x6x0", .flops = 0.0, .bytes = 468.0,
-	    .check = om_k_glu_routed_1x3x6x0_check, .tolerance = OM_TOLERANCE },
-	{ .name = "grouped_3x12x8x6", .flops = 288.0, .bytes = 4996.0,
-	    .check = om_k_grouped_3x12x8x6_check, .tolerance = OM_TOLERANCE },
-	{ .name = "combine_1x3x8", .flops = 0.0, .bytes = 280.0, .check = om_k_combine_1x3x8_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "logits_1x32x8", .flops = 512.0, .bytes = 2368.0,
-	    .check = om_k_logits_1x32x8_check, .tolerance = OM_TOLERANCE },
 };
 
 #define LAUNCH(op, call) \
@@ -727,10 +583,10 @@ launch_gate_4x4x8(const om_real *x, const om_real *w, om_real *z)
 }
 
 void
-launch_route_4x4x1x1x0x1x1x1(const om_real *z, om_real *p, int32_t *idx, om_real *prob,
-    om_real *lse, int32_t *cnt, int64_t *load, double *aux)
+launch_route_random_4x4x1x0x0x1x1x1(const om_real *z, const int64_t *draw, om_real *p, int32_t *idx,
+    om_real *prob, om_real *lse, int32_t *cnt, int64_t *load, double *aux)
 {
-	LAUNCH(33, om_k_route_4x4x1x1x0x1x1x1(z, p, idx, prob, lse, cnt, load, aux));
+	LAUNCH(33, om_k_route_random_4x4x1x0x0x1x1x1(z, draw, p, idx, prob, lse, cnt, load, aux));
 }
 
 void
@@ -852,10 +708,10 @@ launch_grouped_dw_4x4x6x8(const om_real *dy, const om_real *x, const int32_t *of
 }
 
 void
-launch_route_bwd_4x4x1x1x0x1x1x1(const om_real *dp, const om_real *z, const int32_t *idx,
+launch_route_bwd_4x4x1x0x0x1x1x1(const om_real *dp, const om_real *z, const int32_t *idx,
     const om_real *prob, const om_real *lse, const int32_t *cnt, om_real *dz)
 {
-	LAUNCH(53, om_k_route_bwd_4x4x1x1x0x1x1x1(dp, z, idx, prob, lse, cnt, dz));
+	LAUNCH(53, om_k_route_bwd_4x4x1x0x0x1x1x1(dp, z, idx, prob, lse, cnt, dz));
 }
 
 void
@@ -897,10 +753,10 @@ launch_gate_4x12x8(const om_real *x, const om_real *w, om_real *z)
 }
 
 void
-launch_route_4x12x3x1x0x1x1x1(const om_real *z, om_real *p, int32_t *idx, om_real *prob,
-    om_real *lse, int32_t *cnt, int64_t *load, double *aux)
+launch_route_biased_4x12x3x1x0x1x1x1(const om_real *z, const om_real *b, om_real *p, int32_t *idx,
+    om_real *prob, om_real *lse, int32_t *cnt, int64_t *load, double *aux)
 {
-	LAUNCH(60, om_k_route_4x12x3x1x0x1x1x1(z, p, idx, prob, lse, cnt, load, aux));
+	LAUNCH(60, om_k_route_biased_4x12x3x1x0x1x1x1(z, b, p, idx, prob, lse, cnt, load, aux));
 }
 
 void
@@ -1029,226 +885,14 @@ launch_adamw_1160(const om_real *g, const double *ctl, om_real *w, om_real *m, o
 }
 
 void
+launch_bias_update_12x12(const int64_t *load, const double *ctl, om_real *b)
+{
+	LAUNCH(81, om_k_bias_update_12x12(load, ctl, b));
+}
+
+void
 launch_head_loss_4x8x32(const om_real *x, const om_real *w, const int32_t *label, om_real *lse,
     double *loss, om_real *ws)
 {
-	LAUNCH(81, om_k_head_loss_4x8x32(x, w, label, lse, loss, ws));
-}
-
-void
-launch_embed_1x8x32(const int32_t *tok, const om_real *w, om_real *x)
-{
-	LAUNCH(82, om_k_embed_1x8x32(tok, w, x));
-}
-
-void
-launch_rmsnorm_1x1x8(const om_real *x, const om_real *w, om_real *y, om_real *r)
-{
-	LAUNCH(83, om_k_rmsnorm_1x1x8(x, w, y, r));
-}
-
-void
-launch_linear_1x16x8(const om_real *x, const om_real *w, om_real *y)
-{
-	LAUNCH(84, om_k_linear_1x16x8(x, w, y));
-}
-
-void
-launch_rmsnorm_1x4x4(const om_real *x, const om_real *w, om_real *y, om_real *r)
-{
-	LAUNCH(85, om_k_rmsnorm_1x4x4(x, w, y, r));
-}
-
-void
-launch_linear_1x8x8(const om_real *x, const om_real *w, om_real *y)
-{
-	LAUNCH(86, om_k_linear_1x8x8(x, w, y));
-}
-
-void
-launch_rmsnorm_1x2x4(const om_real *x, const om_real *w, om_real *y, om_real *r)
-{
-	LAUNCH(87, om_k_rmsnorm_1x2x4(x, w, y, r));
-}
-
-void
-launch_attention_at_4x4x2x4x4(const om_real *q, const om_real *k, const om_real *v,
-    const int32_t *pos, om_real *o, om_real *kc, om_real *vc, om_real *ws)
-{
-	LAUNCH(88, om_k_attention_at_4x4x2x4x4(q, k, v, pos, o, kc, vc, ws));
-}
-
-void
-launch_linear_1x8x16(const om_real *x, const om_real *w, om_real *y)
-{
-	LAUNCH(89, om_k_linear_1x8x16(x, w, y));
-}
-
-void
-launch_add_1x8(const om_real *a, const om_real *b, om_real *y)
-{
-	LAUNCH(90, om_k_add_1x8(a, b, y));
-}
-
-void
-launch_linear_1x12x8(const om_real *x, const om_real *w, om_real *y)
-{
-	LAUNCH(91, om_k_linear_1x12x8(x, w, y));
-}
-
-void
-launch_glu_1x12x0(const om_real *g, const om_real *u, om_real *h)
-{
-	LAUNCH(92, om_k_glu_1x12x0(g, u, h));
-}
-
-void
-launch_linear_1x8x12(const om_real *x, const om_real *w, om_real *y)
-{
-	LAUNCH(93, om_k_linear_1x8x12(x, w, y));
-}
-
-void
-launch_rope_at_4x4x4(const om_real *x, const om_real *tab, const int32_t *pos, om_real *y)
-{
-	LAUNCH(94, om_k_rope_at_4x4x4(x, tab, pos, y));
-}
-
-void
-launch_rope_at_4x2x4(const om_real *x, const om_real *tab, const int32_t *pos, om_real *y)
-{
-	LAUNCH(95, om_k_rope_at_4x2x4(x, tab, pos, y));
-}
-
-void
-launch_attention_at_4x4x2x4x3(const om_real *q, const om_real *k, const om_real *v,
-    const int32_t *pos, om_real *o, om_real *kc, om_real *vc, om_real *ws)
-{
-	LAUNCH(96, om_k_attention_at_4x4x2x4x3(q, k, v, pos, o, kc, vc, ws));
-}
-
-void
-launch_gate_1x4x8(const om_real *x, const om_real *w, om_real *z)
-{
-	LAUNCH(97, om_k_gate_1x4x8(x, w, z));
-}
-
-void
-launch_route_1x4x1x1x0x1x1x1(const om_real *z, om_real *p, int32_t *idx, om_real *prob,
-    om_real *lse, int32_t *cnt, int64_t *load, double *aux)
-{
-	LAUNCH(98, om_k_route_1x4x1x1x0x1x1x1(z, p, idx, prob, lse, cnt, load, aux));
-}
-
-void
-launch_route_map_1x4x1x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
-    int32_t *off)
-{
-	LAUNCH(99, om_k_route_map_1x4x1x1(idx, cnt, row, src, off));
-}
-
-void
-launch_dispatch_1x1x8(const om_real *x, const int32_t *row, const int32_t *src, om_real *xr)
-{
-	LAUNCH(100, om_k_dispatch_1x1x8(x, row, src, xr));
-}
-
-void
-launch_grouped_1x4x6x8(const om_real *x, const om_real *w, const int32_t *off, om_real *y)
-{
-	LAUNCH(101, om_k_grouped_1x4x6x8(x, w, off, y));
-}
-
-void
-launch_glu_routed_1x1x6x0(const om_real *g, const om_real *u, const om_real *p, const int32_t *src,
-    om_real *h)
-{
-	LAUNCH(102, om_k_glu_routed_1x1x6x0(g, u, p, src, h));
-}
-
-void
-launch_grouped_1x4x8x6(const om_real *x, const om_real *w, const int32_t *off, om_real *y)
-{
-	LAUNCH(103, om_k_grouped_1x4x8x6(x, w, off, y));
-}
-
-void
-launch_combine_1x1x8(const om_real *y, const int32_t *row, const int32_t *src, om_real *x)
-{
-	LAUNCH(104, om_k_combine_1x1x8(y, row, src, x));
-}
-
-void
-launch_linear_1x4x8(const om_real *x, const om_real *w, om_real *y)
-{
-	LAUNCH(105, om_k_linear_1x4x8(x, w, y));
-}
-
-void
-launch_glu_1x4x0(const om_real *g, const om_real *u, om_real *h)
-{
-	LAUNCH(106, om_k_glu_1x4x0(g, u, h));
-}
-
-void
-launch_linear_1x8x4(const om_real *x, const om_real *w, om_real *y)
-{
-	LAUNCH(107, om_k_linear_1x8x4(x, w, y));
-}
-
-void
-launch_gate_1x12x8(const om_real *x, const om_real *w, om_real *z)
-{
-	LAUNCH(108, om_k_gate_1x12x8(x, w, z));
-}
-
-void
-launch_route_1x12x3x1x0x1x1x1(const om_real *z, om_real *p, int32_t *idx, om_real *prob,
-    om_real *lse, int32_t *cnt, int64_t *load, double *aux)
-{
-	LAUNCH(109, om_k_route_1x12x3x1x0x1x1x1(z, p, idx, prob, lse, cnt, load, aux));
-}
-
-void
-launch_route_map_1x12x3x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
-    int32_t *off)
-{
-	LAUNCH(110, om_k_route_map_1x12x3x1(idx, cnt, row, src, off));
-}
-
-void
-launch_dispatch_1x3x8(const om_real *x, const int32_t *row, const int32_t *src, om_real *xr)
-{
-	LAUNCH(111, om_k_dispatch_1x3x8(x, row, src, xr));
-}
-
-void
-launch_grouped_3x12x6x8(const om_real *x, const om_real *w, const int32_t *off, om_real *y)
-{
-	LAUNCH(112, om_k_grouped_3x12x6x8(x, w, off, y));
-}
-
-void
-launch_glu_routed_1x3x6x0(const om_real *g, const om_real *u, const om_real *p, const int32_t *src,
-    om_real *h)
-{
-	LAUNCH(113, om_k_glu_routed_1x3x6x0(g, u, p, src, h));
-}
-
-void
-launch_grouped_3x12x8x6(const om_real *x, const om_real *w, const int32_t *off, om_real *y)
-{
-	LAUNCH(114, om_k_grouped_3x12x8x6(x, w, off, y));
-}
-
-void
-launch_combine_1x3x8(const om_real *y, const int32_t *row, const int32_t *src, om_real *x)
-{
-	LAUNCH(115, om_k_combine_1x3x8(y, row, src, x));
-}
-
-void
-launch_logits_1x32x8(const om_real *x, const om_real *w, om_real *z)
-{
-	LAUNCH(116, om_k_logits_1x32x8(x, w, z));
+	LAUNCH(82, om_k_head_loss_4x8x32(x, w, label, lse, loss, ws));
 }

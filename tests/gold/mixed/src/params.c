@@ -359,6 +359,12 @@ static const struct om_param params[] = {
 		.numel = 8, .dim = { 8 }, .ndims = 1, .experts = 0,
 		.layer = NULL, .nlayers = 1, .init = OM_ONE, .group = 1,
 	},
+	{
+		.name = "model.layers.%l.mlp.gate.e_score_correction_bias",
+		.weight = OM_OFF_moe2_choice_bias,
+		.numel = 12, .dim = { 12 }, .ndims = 1, .experts = 0,
+		.layer = moe2_layers, .nlayers = 1, .init = OM_ZERO, .group = 0,
+	},
 };
 
 static const struct om_group groups[] = {
@@ -370,6 +376,7 @@ static const struct om_moe moes[] = {
 	{
 		.load = OM_OFF_moe_load, .load_stride = OM_STRIDE_moe_load,
 		.aux = OM_OFF_moe_aux, .aux_stride = OM_STRIDE_moe_aux,
+		.draw = OM_OFF_moe_draw,
 		.layer = moe_layers, .nlayers = 1, .experts = 4, .top_k = 1,
 		.load_balance = 0.01, .z_loss = 0.001,
 	},
@@ -386,7 +393,7 @@ const struct om_model om_model = {
 	.name = "mixed",
 	.target = "cpu",
 	.version = "0.1.0",
-	.fingerprint = "7e9e686b7a3eb2f3d02fed1b3c637a5286d826d7ec7f9f5e588a31a87d30a950",
+	.fingerprint = "5da94a1a07f93d67084ee29da0c98d223a726fcb1c9b9b2dd49e56929da5c0b8",
 	.weights = "fp64",
 	.grads = "fp64",
 	.optimizer = "fp64",
@@ -424,6 +431,7 @@ const struct om_model om_model = {
 	.nparams = 49,
 	.group = groups,
 	.ngroups = 2,
+	.nbuffers = 1,
 	.hf_refusal = "a shared expert (tensor mlp.shared_expert)",
 	.moe = moes,
 	.nmoe = 2,
@@ -436,8 +444,4 @@ const struct om_model om_model = {
 	.backward = om_backward,
 	.eval = om_evaluate,
 	.update = om_update,
-	.decode = om_decode,
-	.decode_token_off = OM_OFF_decode_embed_token,
-	.decode_position_off = OM_OFF_decode_embed_position,
-	.logits_off = OM_OFF_decode_head_logits,
 };

@@ -36,6 +36,8 @@ return trainer {
         load_balance = 0.01,
         balance_over = "batch",
         z_loss = 0.001,
+        routing = "learned",
+        bias_gamma = 0,
       },
     },
     recompute = recompute { what = "none" },

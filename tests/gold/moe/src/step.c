@@ -199,7 +199,7 @@ head_forward(unsigned char *arena, int slot)
 static void
 head_backward(unsigned char *arena, int slot)
 {
-	/* head_loss_grad: +loss fp64[2], d_in fp32[8,8], +g_w fp32[32,8], resolved.lua:42 */
+	/* head_loss_grad: +loss fp64[2], d_in fp32[8,8], +g_w fp32[32,8], resolved.lua:44 */
 	launch_head_loss_grad_8x8x32(SAVED(head_in, slot, 0), ONE(head_w), ONE(embed_labels),
 	    ONE(head_loss), DSTREAM, ONE(head_g_w), WORKSPACE(UINT64_C(83200)));
 	/* rmsnorm_bwd: d_x fp32[8,8], +g_norm fp32[8], resolved.lua:12 */
@@ -213,7 +213,7 @@ eval_forward(unsigned char *arena, int slot)
 	/* rmsnorm: in fp32[8,8], in_rms fp32[8], resolved.lua:12 */
 	launch_rmsnorm_8x1x8(STREAM(slot, OM_N_LAYERS), ONE(head_norm), ONE(eval_in),
 	    ONE(eval_in_rms));
-	/* head_loss: logits_lse fp32[8], +loss fp64[2], resolved.lua:42 */
+	/* head_loss: logits_lse fp32[8], +loss fp64[2], resolved.lua:44 */
 	launch_head_loss_8x8x32(ONE(eval_in), ONE(head_w), ONE(embed_labels), ONE(eval_logits_lse),
 	    ONE(head_loss), WORKSPACE(UINT64_C(83200)));
 }
@@ -299,7 +299,7 @@ decode_head_forward(unsigned char *arena, int slot)
 	/* rmsnorm: in fp32[1,8], in_rms fp32[1], resolved.lua:12 */
 	launch_rmsnorm_1x1x8(STREAM(slot, OM_N_LAYERS), ONE(head_norm), ONE(decode_head_in),
 	    ONE(decode_head_in_rms));
-	/* logits: logits fp32[1,32], resolved.lua:42 */
+	/* logits: logits fp32[1,32], resolved.lua:44 */
 	launch_logits_1x32x8(ONE(decode_head_in), ONE(head_w), ONE(decode_head_logits));
 }
 
@@ -317,7 +317,7 @@ om_update(unsigned char *arena)
 {
 	/* sumsq over 15 tensors from embed_g_tokens_w, 3,424 elements */
 	launch_sumsq_3424(ONE(embed_g_tokens_w), ONE(update_ctl));
-	/* clip: +ctl fp64[8], resolved.lua:52 */
+	/* clip: +ctl fp64[8], resolved.lua:54 */
 	launch_clip(ONE(head_loss), ONE(update_ctl));
 	/* adamw over 9 tensors from embed_g_tokens_w, 3,008 elements */
 	launch_adamw_3008(ONE(embed_g_tokens_w), ONE(update_ctl), ONE(embed_tokens_w),
