@@ -19,6 +19,8 @@ repeatable(const struct op *o, const char *what)
 	for (uint8_t i = r->nin; i < r->nin + r->nout; i++)
 		if (r->arg[i].accumulate)
 			return false;
+	if (!strcmp(what, "cheap"))
+		return !strcmp(r->flops, "0");
 	return !strcmp(what, "block");
 }
 

@@ -221,7 +221,7 @@ remedies(const struct plan *p, uint64_t need, uint64_t device)
 		{ .micro = true, .data = true, .expert = true, .pipeline = true },
 	};
 	struct buf all = { 0 };
-	static const char *const again[] = { "experts", "block" };
+	static const char *const again[] = { "cheap", "experts", "block" };
 	bool enough = false;
 
 	for (unsigned i = 0; i < LEN(again); i++) {

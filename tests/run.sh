@@ -41,6 +41,7 @@ suite random sh tests/emit/random.sh build/olmogen "$work" "$(date +%j)" 40
 suite kernels sh tests/numeric/kernels.sh "$work"
 suite numeric sh tests/numeric/run.sh build/olmogen "$work/numeric"
 suite peer sh tests/peer/run.sh build/olmogen "$work/peer"
+suite cuda sh tests/gpu/compile.sh build/olmogen "$work/cuda"
 suite runtime bash tests/runtime/run.sh
 suite trainer sh tests/trainer/run.sh build/olmogen "$work/trainer"
 echo "$passed passed, $failed failed"

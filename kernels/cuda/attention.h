@@ -44,7 +44,7 @@
 #define OM_AT_STAGES(d) OM_AT_MIN(4, (200 * 1024 - 256 * OM_AT_GROUPS(d) * (d)) / (512 * (d)))
 #define OM_AT_SMEM(d) ((256 * OM_AT_GROUPS(d) + 512 * OM_AT_STAGES(d)) * (d) + 256)
 /* backward: 128 rows stay; of a pass with steps of n rows */
-#define OM_AT_STEP(d, keys) ((keys) && (d) > 32 ? 64 : 128)
+#define OM_AT_STEP(d, keys) ((keys) ? 64 : 128)
 #define OM_AT_HELD(d, keys) (((keys) ? 1024 : 768) * (d) + 256) /* rows, results, barriers */
 #define OM_AT_STAGE(d, keys) (OM_AT_STEP(d, keys) * (4 * (d) + ((keys) ? 8 : 0)))
 #define OM_AT_BWD_STAGES(d, keys) \
@@ -692,7 +692,7 @@ om_attention_bwd(const om_tensor_map *a0, const om_tensor_map *a1, const om_tens
 	__syncthreads();
 
 	if (group < 0) {
-		om_registers<24, false>();
+		om_registers<40, false>();
 		if (threadIdx.x > 0)
 			return;
 		item = (int)blockIdx.x;
@@ -732,7 +732,7 @@ om_attention_bwd(const om_tensor_map *a0, const om_tensor_map *a1, const om_tens
 			item = next;
 		}
 	} else {
-		om_registers<240, true>();
+		om_registers<232, true>();
 		const int t = threadIdx.x % 128, lane = t % 32;
 		const float c = scale * 1.44269504088896341f;
 		const uint32_t a = 128 * group * C;
