@@ -130,11 +130,12 @@ emit_cubins(const struct plan *p, struct tree *t)
 	}
 	struct buf *b = tree_file(t, "src/cubins.c");
 	emit_banner(p, "the compiled kernels, embedded", "/*", "*/", b);
-	buf_puts(b, "#include <stddef.h>\n\n#include \"gpu.h\"\n\n#define CUBIN(folder, name) \\\n"
-		    "\t__asm__(\".section .rodata\\n\\t.balign 64\\n\" \\\n"
-		    "\t\t\"cubin_\" #folder \"_\" #name \":\\n\" \\\n"
-		    "\t\t\"\\t.incbin \\\"\" #folder \"/\" #name \".cubin\\\"\\n\\t.previous\\n\"); \\\n"
-		    "\textern const unsigned char cubin_##folder##_##name[];\n");
+	buf_puts(b,
+	    "#include <stddef.h>\n\n#include \"gpu.h\"\n\n#define CUBIN(folder, name) \\\n"
+	    "\t__asm__(\".section .rodata\\n\\t.balign 64\\n\" \\\n"
+	    "\t\t\"cubin_\" #folder \"_\" #name \":\\n\" \\\n"
+	    "\t\t\"\\t.incbin \\\"\" #folder \"/\" #name \".cubin\\\"\\n\\t.previous\\n\"); \\\n"
+	    "\textern const unsigned char cubin_##folder##_##name[];\n");
 	buf_puts(b, names.s);
 	buf_puts(b, "\n");
 	emit_wrapped(b, 0, xprintf("const void *const om_cubins[] = { %sNULL };", list.s));

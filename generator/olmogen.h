@@ -593,7 +593,7 @@ void emit_config(const struct plan *p, struct tree *t); /* src/config.h, src/lay
 void emit_launch(const struct plan *p, struct tree *t); /* src/launch.h, src/launch.c, inst/ */
 /* src/cubins.c: the compiled kernels of every .cu in the tree as the runtime loads them. */
 void emit_cubins(const struct plan *p, struct tree *t);
-void emit_step(const struct plan *p, struct tree *t);   /* src/step.c */
+void emit_step(const struct plan *p, struct tree *t);                            /* src/step.c */
 void emit_params(const struct plan *p, const char *fingerprint, struct tree *t); /* src/params.c */
 void
 emit_manifest(const struct plan *p, const char *fingerprint, struct tree *t); /* manifest.yaml */

@@ -653,16 +653,25 @@ plan(struct shard *s)
 	return p;
 }
 
-/* Sizes that the target's kernels cannot do, once each, at the field behind the op. */
+/* What the target has no kernels for, an op or a size, once each, at the field behind it. */
 static void
 check_needs(const struct plan *p)
 {
 	uint64_t said[LEN(needs)] = { 0 };
+	bool absent[N_OPS] = { 0 };
 
-	for (uint32_t s = 0; s < p->graph->seg.n; s++)
+	for (uint32_t s = 0; s < p->graph->decode; s++)
 		for (uint32_t i = 0; i < p->prog[s][FORWARD].n; i++) {
 			const struct op *o = &p->prog[s][FORWARD].a[i].op;
+			enum field_id f;
+			const struct value *v;
 			struct sizes z;
+			if (!kernel_for(o->op, p->target->kernels) && !absent[o->op]) {
+				absent[o->op] = true;
+				v = spec_line(p->graph->trainer, o->rline, &f);
+				diag_error(v->pos, "%s asks for %s, for which target %s has no kernel",
+				    spec_name(f), op_row(o->op)->name, p->target->name);
+			}
 			for (uint32_t k = 0; k < LEN(needs); k++) {
 				const struct need *n = &needs[k];
 				if (n->op != o->op || strcmp(n->target, p->target->kernels) ||
@@ -671,11 +680,10 @@ check_needs(const struct plan *p)
 				uint64_t x = z.v[n->letter - 'a'];
 				bool holds =
 				    n->rule == MULTIPLE_OF ? x % n->value == 0 : x <= n->value;
-				enum field_id f;
 				if (holds || said[k] == x)
 					continue;
 				said[k] = x;
-				const struct value *v = spec_line(p->graph->trainer, o->rline, &f);
+				v = spec_line(p->graph->trainer, o->rline, &f);
 				diag_error(v->pos,
 				    "%s gives %s a size of %s; target %s has kernels for %s %llu",
 				    spec_name(f), op_row(o->op)->name, commas(x), p->target->name,
@@ -716,8 +724,9 @@ plan_buildable(const struct plan *p)
 			diag_help("use a smaller micro, sequence_length or top_k");
 			break;
 		}
-	check_needs(p);
-	if (!p->kernels) {
+	if (written_for(p->target)) {
+		check_needs(p);
+	} else {
 		diag_error(spec_value(p->graph->trainer, F_trainer_target)->pos,
 		    "target %s can be planned, but this version has no kernels for it",
 		    p->target->name);

@@ -179,15 +179,6 @@ om_tma_add(const om_tensor_map &map, uint32_t smem, int x, int y, int z)
 	    : "memory");
 }
 
-/* Brings a box into the second-level cache. */
-OM_DEV void
-om_tma_prefetch(const om_tensor_map &map, int x, int y, int z)
-{
-	asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global [%0, {%1, %2, %3}];" ::"l"(&map),
-	    "r"(x), "r"(y), "r"(z)
-	    : "memory");
-}
-
 OM_DEV void
 om_bulk_commit(void)
 {
@@ -370,22 +361,6 @@ om_gemm_load(uint32_t smem, const om_tensor_map &map, uint32_t bar, int row, int
 		om_tma_load(smem, map, bar, k, row, plane);
 }
 
-/*
- * In the i-th slab's time, that share of the tile of C comes into the second-level cache: the
- * blocks add to C at about the same time, and would wait for memory together.
- */
-template <int M, int N, int WIDTH>
-OM_DEV void
-om_gemm_prefetch(const om_tensor_map &c, const om_gemm_tile &t, int i)
-{
-	constexpr int boxes = OM_GEMM_M / 16 * WIDTH / 32;
-	for (int j = i * boxes / t.slabs; j < (i + 1) * boxes / t.slabs; j++) {
-		const int x = t.col + j / 8 * 32, y = t.row + j % 8 * 16;
-		if (x < N && y < M)
-			om_tma_prefetch(c, x, y, t.group);
-	}
-}
-
 /* ---- the epilogue ---- */
 
 OM_DEV void
@@ -530,8 +505,6 @@ om_gemm(const om_tensor_map &a, const om_tensor_map &b, const om_tensor_map &box
 				om_gemm_load<OM_GEMM_M, AT>(to, a, bar, t.first + t.row, k, i % PLANES);
 				om_gemm_load<WIDTH, BT>(to + B_AT, b, bar, t.col, k,
 				    GROUPS == OM_GEMM_ROWS ? t.group : 0);
-				if (ADD)
-					om_gemm_prefetch<M, N, WIDTH>(boxes, t, i);
 				if (++stage == STAGES)
 					stage = 0, phase ^= 1;
 			}

@@ -113,6 +113,9 @@ refused() { # name, first line of stderr; nothing is written
 "$olmogen" --emit-only --target=cuda:sm_100a -o "$work/none" models/tiny.lua >/dev/null 2>"$work/err"
 refused "a target without kernels is refused before anything is written" \
 	"olmogen: error: target cuda:sm_100a can be planned, but this version has no kernels for it"
+"$olmogen" --emit-only -o "$work/none" tests/emit/cuda_sizes.lua >/dev/null 2>"$work/err"
+[ ! -e "$work/none" ] && cmp -s "$work/err" tests/emit/cuda_sizes.err
+is "sizes and ops that a GPU's kernels cannot do are refused, each at its field" $?
 "$olmogen" --emit-only --target=cpu -D data=8 -o "$work/none" models/moe-8l.lua >/dev/null 2>"$work/err"
 refused "several ranks are refused before anything is written" \
 	"models/moe-8l.lua:41:25: error: parallel.data = 8: this version builds trainers of one rank"

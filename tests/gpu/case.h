@@ -12,18 +12,18 @@
 struct test_case {
 	const char *name;
 	double (*check)(uint64_t seed);
-	double tolerance; /* largest error over largest value */
+	double tolerance;    /* largest error over largest value */
 	double flops, bytes; /* of one call, 0: not worth a rate */
 	struct test_case *next;
 };
 void case_add(struct test_case *c);
 #define CASE(M, TOLERANCE, NAME, ...) RATED(M, TOLERANCE, 0, 0, NAME, __VA_ARGS__)
-#define RATED(M, TOLERANCE, FLOPS, BYTES, NAME, ...)                                          \
-	M(NAME, __VA_ARGS__)                                                                  \
-	__attribute__((constructor)) static void NAME##_case(void)                            \
-	{                                                                                     \
+#define RATED(M, TOLERANCE, FLOPS, BYTES, NAME, ...)                                             \
+	M(NAME, __VA_ARGS__)                                                                     \
+	__attribute__((constructor)) static void NAME##_case(void)                               \
+	{                                                                                        \
 		static struct test_case c = { #NAME, NAME##_check, TOLERANCE, FLOPS, BYTES, 0 }; \
-		case_add(&c);                                                                 \
+		case_add(&c);                                                                    \
 	}
 #endif
 #ifdef __CUDACC__

@@ -25,7 +25,7 @@ struct record {
 static struct distance {
 	char kind[200];
 	double gpu, cpu;
-} *all;
+} * all;
 static size_t count;
 static int passed, failed;
 
@@ -92,8 +92,8 @@ curve(const struct record *r)
 			last[k] += r[k].x[r->n - 1 - i] / (double)n;
 	printf("%llu steps: loss %.4f to %.4f, on the CPU %.4f to %.4f\n", r->n, r->x[0], last[0],
 	    r[1].x[0], last[1]);
-	is(fabs(last[0] - last[1]) < 0.03 * last[1] && last[0] < 0.8 * r->x[0], "loss", "at the end",
-	    last[0], last[1]);
+	is(fabs(last[0] - last[1]) < 0.03 * last[1] && last[0] < 0.8 * r->x[0], "loss",
+	    "at the end", last[0], last[1]);
 }
 
 static int
@@ -133,7 +133,8 @@ main(int argc, char **argv)
 		}
 	while (next(f[0], &r[0])) {
 		for (int i = 1; i < 3; i++)
-			if (!next(f[i], &r[i]) || strcmp(r[i].name, r[0].name) || r[i].n != r[0].n) {
+			if (!next(f[i], &r[i]) || strcmp(r[i].name, r[0].name) ||
+			    r[i].n != r[0].n) {
 				printf("FAIL %s: the files differ in form\n0 passed, 1 failed\n",
 				    r[0].name);
 				return 1;
@@ -145,7 +146,8 @@ main(int argc, char **argv)
 		} else {
 			printf("loss %.6f, CPU bf16 %.6f, fp32 %.6f\n", r[0].x[0], r[1].x[0],
 			    r[2].x[0]);
-			is(distance(&r[0], &r[1]) < 1e-3, "loss", "and z-loss", r[0].x[0], r[1].x[0]);
+			is(distance(&r[0], &r[1]) < 1e-3, "loss", "and z-loss", r[0].x[0],
+			    r[1].x[0]);
 		}
 		for (int i = 0; i < 3; i++)
 			free(r[i].x);

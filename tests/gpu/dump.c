@@ -29,8 +29,8 @@ tokens(uint64_t step, uint64_t micro)
 		if (i % m->seq == 0 || r >> 60 == 0)
 			token[i] = (int32_t)((r >> 33) % m->vocab);
 		else
-			token[i] = (int32_t)(((uint64_t)token[i - 1] + 1 + i / m->seq % 3) %
-					     m->vocab);
+			token[i] =
+			    (int32_t)(((uint64_t)token[i - 1] + 1 + i / m->seq % 3) % m->vocab);
 	}
 	om_put(arena, m->token_off, token, n * sizeof *token);
 	om_put(arena, m->label_off, token + 1, n * sizeof *token);

@@ -17,7 +17,7 @@ static struct test_case *first, **last = &first;
 /* where the child is; it dies with the first fault of the device, and another one goes on */
 static volatile struct {
 	int next, passed, failed;
-} *at;
+} * at;
 
 void
 case_add(struct test_case *c)
@@ -108,7 +108,8 @@ main(int argc, char **argv)
 		for (int i = 1; i < at->next; i++)
 			c = c->next;
 		printf("%-44s FAIL: %s\n", c->name,
-		    WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM ? "hangs" : "the process died");
+		    WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM ? "hangs"
+								       : "the process died");
 		fflush(stdout);
 		at->failed++;
 		if (at->next >= count)
