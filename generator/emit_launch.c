@@ -93,7 +93,7 @@ launchers(const struct plan *p, struct tree *t)
 			in->name, emit_double(in->flops), emit_double(in->bytes), in->name));
 	}
 	buf_puts(c, "};\n\n#define LAUNCH(op, call) \\\n\tdo { \\\n"
-		    "\t\tif (om_profile) \\\n\t\t\tom_op_begin(); \\\n\t\tcall; \\\n"
+		    "\t\tif (om_profile) \\\n\t\t\tom_op_begin(&om_ops[op]); \\\n\t\tcall; \\\n"
 		    "\t\tif (om_profile) \\\n\t\t\tom_op_end(&om_ops[op]); \\\n\t} while (0)\n");
 	for (uint32_t i = 1; i < p->inst.n; i++) {
 		const struct instance *in = &p->inst.a[i];

@@ -1,7 +1,7 @@
 /*
- * Compiles the kernels of an emitted tree, NAME.cu, into NAME.cubin beside it, with the toolkit's NVRTC
- * opened here: olmogen needs no CUDA until a trainer for it is built. Cubins are kept by content in
- * the user's cache, so that a kernel that did not change is not compiled again.
+ * Compiles the kernels of an emitted tree, NAME.cu, into NAME.cubin beside it, with the toolkit's
+ * NVRTC opened here: olmogen needs no CUDA until a trainer for it is built. Cubins are kept by
+ * content in the user's cache, so that a kernel that did not change is not compiled again.
  */
 #include <dlfcn.h>
 #include <errno.h>

@@ -669,7 +669,8 @@ check_needs(const struct plan *p)
 			if (!kernel_for(o->op, p->target->kernels) && !absent[o->op]) {
 				absent[o->op] = true;
 				v = spec_line(p->graph->trainer, o->rline, &f);
-				diag_error(v->pos, "%s asks for %s, for which target %s has no kernel",
+				diag_error(v->pos,
+				    "%s asks for %s, for which target %s has no kernel",
 				    spec_name(f), op_row(o->op)->name, p->target->name);
 			}
 			for (uint32_t k = 0; k < LEN(needs); k++) {

@@ -19,11 +19,11 @@ return trainer {
       activation = "swiglu",
       router = router { score = "softmax", normalize = false, load_balance = 0.01, z_loss = 0.001 },
     },
-    recompute = recompute { what = arg.recompute or "none" },
+    recompute = recompute { what = arg.recompute or "cheap" },
     lm_head = lm_head { tied = false },
     init = normal { std = 0.02 },
   },
 
-  batch = batch { micro = arg.micro or 2, global = arg.global or 1024 },
+  batch = batch { micro = arg.micro or 4, global = arg.global or 1024 },
   optimizer = adamw { betas = { 0.9, 0.95 }, eps = 1e-8, weight_decay = 0.1, clip_norm = 1.0 },
 }

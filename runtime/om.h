@@ -80,7 +80,7 @@ struct om_op {
 };
 /* Around a kernel's launch while om_profile is set. */
 extern bool om_profile;
-void om_op_begin(void);
+void om_op_begin(const struct om_op *op);
 void om_op_end(struct om_op *op);
 void om_clear(void *p, uint64_t bytes); /* zeroes a part of the arena, in order with the kernels */
 double om_now(void);                    /* monotonic seconds */

@@ -13,7 +13,7 @@
  *              P_i = mean of prob over the t/n tokens; aux[1] += mean over t of lse^2
  *   route_biased  route, but the experts, and their groups, are chosen by score + b [e], with
  *              c = 2 by z + b: balancing without a loss (Wang et al., 2024). p is of the scores
- *   route_random   route, but chosen by random numbers in place of scores: token i of the microbatch
+ *   route_random   route, but chosen by random numbers in place of scores: token i of a microbatch
  *              gives expert c the word c mod 4 of Philox at counter (draw[2] + i, draw[1], c / 4)
  *              under the key draw[0]
  *   route_uniform  route, but token i's experts are (i k + a) mod e, a from 0 to k

@@ -1,33 +1,34 @@
 /*
- * The matrix product under linear, grouped and the head: C = A B^T for Hopper, bf16 operands and
- * fp32 sums.
+ * The matrix product under linear, grouped and the head: C = A B^T on Hopper, of bf16, summed in
+ * fp32.
  *
  *   A [M, K] or, transposed, [K, M]        C [M, N] bf16, float, or added to float
  *   B [N, K] or, transposed, [K, N]
  *
- * A block is a multiprocessor's one: it walks over tiles of C, 128 x 64, 128 or 256. One thread,
- * the producer, has the copy engine (TMA) bring slabs of A and B, 64 deep, into a ring of stages;
- * two groups of four warps, the consumers, multiply 64 rows each with wgmma, whose sums stay in
+ * A block has a multiprocessor to itself and walks over tiles of C, 128 rows by 64, 128 or 256. One
+ * thread, the producer, has the copy engine (TMA) bring slabs of A and B, 64 deep, into a ring of
+ * stages. Two consumers, of four warps each, multiply 64 rows each by wgmma; the sums stay in
  * registers. full[i] tells the consumers that stage i has arrived, empty[i] the producer that both
- * have read it; the producer so runs ahead, through the consumers' epilogue too. The shape is that
- * of CUTLASS' warp-specialised kernels and of DeepGEMM.
+ * have read it. So the producer runs ahead, during the consumers' epilogue too, and while one
+ * consumer waits for its products the other's keep the tensor cores busy. This is the form of
+ * CUTLASS' warp-specialised kernels and of DeepGEMM.
  *
- * A stage is rows of 128 bytes in the 128-byte swizzle, which TMA writes and wgmma undoes. What
- * lies K-wise in memory ("K-major") fills a stage with 64 k of one m (n) a row; what does not
- * fills it with boxes of 64 m (n) by 64 k, 8 KiB each, one k a row. Sizes need not divide anything:
- * beyond the ends TMA fills in zeros, and the epilogue stores only what is within.
+ * A stage consists of rows of 128 bytes in the 128-byte swizzle, which TMA writes and wgmma undoes.
+ * An operand stored along k fills it with one box, 64 k of one m (n) a row; a transposed one with
+ * boxes of 64 by 64, 64 m (n) of one k a row. Sizes need not divide anything: beyond the ends TMA
+ * reads zeros and writes nothing.
  *
- * The epilogue goes through shared memory warp by warp: 16 rows are laid out there, and the copy
- * engine stores them, or adds them to C, row by row, while the warp continues. That addition is
- * the only one an element of C gets from the launch, so its result does not depend on timing.
+ * The epilogue lays out a warp's 16 rows in shared memory and has the copy engine store them, or
+ * add them to C, while the warp continues. An element of C gets no other addition in the launch, so
+ * that the result does not depend on timing. Nor does it on which block computes a tile.
  *
- * Groups: rows sorted by group, off[g] .. off[g + 1], off on the device.
+ * Groups: rows are sorted by group, off[g] .. off[g + 1]; off is on the device.
  *   OM_GEMM_ONE    none
- *   OM_GEMM_ROWS   rows of A and C are grouped, each with its group's B, of [G, N, K]
- *   OM_GEMM_SUMS   the summed rows are grouped, each group has its C, of [G, M, N]; both operands
- *                  transposed
- *   OM_GEMM_SPLIT  the sum is cut into G parts of its own C each, of [G, M, N]
- * Planes: A is A[0] + A[1], stored one after the other and padded to 8 elements along its rows;
+ *   OM_GEMM_ROWS   rows of A and C are in groups, each has its B of [G, N, K]
+ *   OM_GEMM_SUMS   the rows that are summed over are in groups, each has its C of [G, M, N]; A and
+ *                  B are transposed
+ *   OM_GEMM_SPLIT  the sum is cut into G parts, each has its C of [G, M, N]
+ * Planes: A may be the sum of two, stored one after the other with rows padded to 8 elements;
  * A[0] B^T + A[1] B^T is summed slab by slab.
  */
 #ifndef OM_GEMM_H
@@ -37,18 +38,19 @@
 
 enum { OM_GEMM_ONE, OM_GEMM_ROWS, OM_GEMM_SUMS, OM_GEMM_SPLIT };
 
-#define OM_GEMM_THREADS 384 /* two consumer groups of 128 and one with the producer */
+#define OM_GEMM_THREADS 384 /* two consumers of 128, and the producer in a third group */
 #define OM_GEMM_M 128
 #define OM_GEMM_K 64
-#define OM_GEMM_SMS 132 /* to choose tiles by; results don't depend on the device's */
+#define OM_GEMM_SMS 132 /* what tiles are chosen for, whatever the device has */
 #define OM_GEMM_ALIGN8(n) (OM_CEIL(n, 8) * 8)
 
 /* The tile's width: 256 is fastest, 128 where it leaves fewer multiprocessors idle. */
 #define OM_GEMM_WAVES(m, n, width) OM_CEIL(OM_CEIL(m, OM_GEMM_M) * OM_CEIL(n, width), OM_GEMM_SMS)
 #define OM_GEMM_WIDE(n) ((n) <= 64 ? 64 : (n) <= 128 ? 128 : 256)
-#define OM_GEMM_WIDTH(m, n)                                                               \
-	(OM_GEMM_WIDE(n) == 256 && OM_GEMM_WAVES(m, n, 128) * 11 < OM_GEMM_WAVES(m, n, 256) * 20 ? \
-		128 : OM_GEMM_WIDE(n))
+#define OM_GEMM_WIDTH(m, n)                                                                      \
+	(OM_GEMM_WIDE(n) == 256 && OM_GEMM_WAVES(m, n, 128) * 11 < OM_GEMM_WAVES(m, n, 256) * 20 \
+		? 128                                                                            \
+		: OM_GEMM_WIDE(n))
 
 /*
  * Parts of a sum over k where C has few tiles: about one tile a multiprocessor, each at least 8
@@ -56,10 +58,11 @@ enum { OM_GEMM_ONE, OM_GEMM_ROWS, OM_GEMM_SUMS, OM_GEMM_SPLIT };
  */
 #define OM_GEMM_SLABS(k) OM_CEIL(k, OM_GEMM_K)
 #define OM_GEMM_FREE(m, n) (OM_GEMM_SMS / (OM_CEIL(m, OM_GEMM_M) * OM_CEIL(n, OM_GEMM_WIDE(n))))
-#define OM_GEMM_WANT(m, n, k)                                                             \
-	(OM_GEMM_FREE(m, n) < 2 || OM_GEMM_SLABS(k) < 16 ? 1 :                            \
-		OM_GEMM_FREE(m, n) < OM_GEMM_SLABS(k) / 8 ? OM_GEMM_FREE(m, n) :          \
-							    OM_GEMM_SLABS(k) / 8)
+#define OM_GEMM_LESS(a, b) ((a) < (b) ? (a) : (b))
+#define OM_GEMM_WANT(m, n, k)                            \
+	(OM_GEMM_FREE(m, n) < 2 || OM_GEMM_SLABS(k) < 16 \
+		? 1                                      \
+		: OM_GEMM_LESS(OM_GEMM_FREE(m, n), OM_GEMM_SLABS(k) / 8))
 #define OM_GEMM_PART(m, n, k) OM_CEIL(OM_GEMM_SLABS(k), OM_GEMM_WANT(m, n, k))
 #define OM_GEMM_PARTS(m, n, k) OM_CEIL(OM_GEMM_SLABS(k), OM_GEMM_PART(m, n, k))
 
@@ -67,7 +70,7 @@ enum { OM_GEMM_ONE, OM_GEMM_ROWS, OM_GEMM_SUMS, OM_GEMM_SPLIT };
  * Shared memory: the stages; for each consumer warp, up to two boxes of 16 rows by 128 bytes of
  * output; barriers; off, and the groups in order of size.
  */
-#define OM_GEMM_SMEM_MAX 232448
+#define OM_GEMM_SMEM_MAX 232448 /* 227 KiB */
 #define OM_GEMM_STAGE(width) ((OM_GEMM_M + (width)) * OM_GEMM_K * 2)
 #define OM_GEMM_BOX 2048
 #define OM_GEMM_BOXES(type, width) ((width) * sizeof(type) > 128 ? 2 : 1)
@@ -75,11 +78,9 @@ enum { OM_GEMM_ONE, OM_GEMM_ROWS, OM_GEMM_SUMS, OM_GEMM_SPLIT };
 	(8 * OM_GEMM_BOXES(type, width) * OM_GEMM_BOX + 128 + (2 * (g) + 1) * 4)
 #define OM_GEMM_FIT(type, width, g) \
 	((OM_GEMM_SMEM_MAX - OM_GEMM_REST(type, width, g)) / OM_GEMM_STAGE(width))
-#define OM_GEMM_STAGES(type, width, g) \
-	(OM_GEMM_FIT(type, width, g) > 8 ? 8 : OM_GEMM_FIT(type, width, g))
-#define OM_GEMM_SMEM(type, width, g)                                 \
-	(OM_GEMM_STAGES(type, width, g) * OM_GEMM_STAGE(width) + \
-		OM_GEMM_REST(type, width, g))
+#define OM_GEMM_STAGES(type, width, g) OM_GEMM_LESS(OM_GEMM_FIT(type, width, g), 8)
+#define OM_GEMM_SMEM(type, width, g) \
+	(OM_GEMM_STAGES(type, width, g) * OM_GEMM_STAGE(width) + OM_GEMM_REST(type, width, g))
 
 /*
  * OM_GEMM(NAME, type of C, 1 to add to C, groups, G, M, N, K, tile width, 1 for A transposed, 1 for
@@ -87,13 +88,14 @@ enum { OM_GEMM_ONE, OM_GEMM_ROWS, OM_GEMM_SUMS, OM_GEMM_SPLIT };
  */
 #ifdef __CUDACC__
 
-#define OM_GEMM(NAME, type, add, groups, G, M, N, K, width, at, bt, planes)                     \
-	OM_GLOBAL(OM_GEMM_THREADS, 1)                                                           \
-	NAME(const __grid_constant__ om_tensor_map a, const __grid_constant__ om_tensor_map b, \
-	    const __grid_constant__ om_tensor_map boxes, type *c, const int32_t *off)           \
-	{                                                                                       \
-		om_gemm<type, add, groups, G, M, N, K, width, at, bt, planes>(                  \
-		    a, b, boxes, c, off);                                                       \
+#define OM_GEMM(NAME, type, add, groups, G, M, N, K, width, at, bt, planes)           \
+	OM_GLOBAL(OM_GEMM_THREADS, 1)                                                 \
+	NAME(const __grid_constant__ om_tensor_map map_a,                             \
+	    const __grid_constant__ om_tensor_map map_b,                              \
+	    const __grid_constant__ om_tensor_map map_c, type *c, const int32_t *off) \
+	{                                                                             \
+		om_gemm<type, add, groups, G, M, N, K, width, at, bt, planes>(        \
+		    map_a, map_b, map_c, c, off);                                     \
 	}
 
 /* ---- the instructions ---- */
@@ -121,7 +123,7 @@ OM_DEV void
 om_barrier_expect(uint32_t bar, int bytes)
 {
 	asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes)
-	    : "memory");
+		     : "memory");
 }
 
 /* Waits until the phase of this parity is over; a barrier's first has parity 0. */
@@ -156,18 +158,18 @@ om_tma_load(uint32_t smem, const om_tensor_map &map, uint32_t bar, int x, int y,
 {
 	asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
 		     "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(smem),
-	    "l"(&map), "r"(bar), "r"(x), "r"(y), "r"(z)
-	    : "memory");
+		     "l"(&map), "r"(bar), "r"(x), "r"(y), "r"(z)
+		     : "memory");
 }
 
 /* A box from shared memory to the device's, or added to floats there, once or not at all. */
 OM_DEV void
 om_tma_store(const om_tensor_map &map, uint32_t smem, int x, int y, int z)
 {
-	asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];" ::
-			 "l"(&map),
-	    "r"(smem), "r"(x), "r"(y), "r"(z)
-	    : "memory");
+	asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group "
+		     "[%0, {%2, %3, %4}], [%1];" ::"l"(&map),
+		     "r"(smem), "r"(x), "r"(y), "r"(z)
+		     : "memory");
 }
 
 OM_DEV void
@@ -175,8 +177,8 @@ om_tma_add(const om_tensor_map &map, uint32_t smem, int x, int y, int z)
 {
 	asm volatile("cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.bulk_group "
 		     "[%0, {%2, %3, %4}], [%1];" ::"l"(&map),
-	    "r"(smem), "r"(x), "r"(y), "r"(z)
-	    : "memory");
+		     "r"(smem), "r"(x), "r"(y), "r"(z)
+		     : "memory");
 }
 
 OM_DEV void
@@ -205,11 +207,17 @@ om_store2(uint32_t smem, float x, float y)
 }
 
 OM_DEV void
+om_zero16(uint32_t smem)
+{
+	asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(smem), "r"(0) : "memory");
+}
+
+OM_DEV void
 om_stmatrix(uint32_t smem, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
 {
 	asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(smem),
-	    "r"(a), "r"(b), "r"(c), "r"(d)
-	    : "memory");
+		     "r"(a), "r"(b), "r"(c), "r"(d)
+		     : "memory");
 }
 
 OM_DEV void
@@ -240,23 +248,27 @@ OM_DEV uint64_t
 om_wgmma_desc(uint32_t smem)
 {
 	return (uint64_t)1 << 62 | (uint64_t)(1024 >> 4) << 32 |
-		(uint64_t)(TRANSPOSED ? 8192 >> 4 : 1) << 16 | (smem >> 4);
+	       (uint64_t)(TRANSPOSED ? 8192 >> 4 : 1) << 16 | (smem >> 4);
 }
 
-#define OM_R32_0 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21," \
+#define OM_R32_0                                                                         \
+	"%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21," \
 	"%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define OM_R32_1 "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50," \
+#define OM_R32_1                                                                       \
+	"%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50," \
 	"%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-#define OM_R32_2 "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82," \
+#define OM_R32_2                                                                       \
+	"%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82," \
 	"%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
-#define OM_R32_3 "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111," \
+#define OM_R32_3                                                                       \
+	"%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111," \
 	"%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 #define OM_F4(x) "+f"((x)[0]), "+f"((x)[1]), "+f"((x)[2]), "+f"((x)[3])
 #define OM_F16(x) OM_F4((x)[0]), OM_F4((x)[1]), OM_F4((x)[2]), OM_F4((x)[3])
 #define OM_F32(x) OM_F16(x), OM_F16((x) + 4)
-#define OM_WGMMA(N, REGISTERS, A, B, ADD, AT, BT)                                              \
-	"{\n.reg .pred p;\nsetp.ne.b32 p, " ADD ", 0;\n"                                       \
-	"wgmma.mma_async.sync.aligned.m64n" N "k16.f32.bf16.bf16 {" REGISTERS "}, " A ", " B   \
+#define OM_WGMMA(N, REGISTERS, A, B, ADD, AT, BT)                                            \
+	"{\n.reg .pred p;\nsetp.ne.b32 p, " ADD ", 0;\n"                                     \
+	"wgmma.mma_async.sync.aligned.m64n" N "k16.f32.bf16.bf16 {" REGISTERS "}, " A ", " B \
 	", p, 1, 1, " AT ", " BT ";\n}"
 
 /* d (+)= 64 x 16 of A times 16 x N of B, asynchronously. */
@@ -270,12 +282,13 @@ om_wgmma(float (&d)[N / 8][4], uint64_t a, uint64_t b, int add)
 			     : OM_F32(d)
 			     : "l"(a), "l"(b), "r"(add), "n"(AT), "n"(BT));
 	if constexpr (N == 128)
-		asm volatile(OM_WGMMA("128", OM_R32_0 "," OM_R32_1, "%64", "%65", "%66", "%67", "%68")
-			     : OM_F32(d), OM_F32(d + 8)
-			     : "l"(a), "l"(b), "r"(add), "n"(AT), "n"(BT));
+		asm volatile(
+		    OM_WGMMA("128", OM_R32_0 "," OM_R32_1, "%64", "%65", "%66", "%67", "%68")
+		    : OM_F32(d), OM_F32(d + 8)
+		    : "l"(a), "l"(b), "r"(add), "n"(AT), "n"(BT));
 	if constexpr (N == 256)
-		asm volatile(OM_WGMMA("256", OM_R32_0 "," OM_R32_1 "," OM_R32_2 "," OM_R32_3, "%128",
-				 "%129", "%130", "%131", "%132")
+		asm volatile(OM_WGMMA("256", OM_R32_0 "," OM_R32_1 "," OM_R32_2 "," OM_R32_3,
+		    "%128", "%129", "%130", "%131", "%132")
 			     : OM_F32(d), OM_F32(d + 8), OM_F32(d + 16), OM_F32(d + 24)
 			     : "l"(a), "l"(b), "r"(add), "n"(AT), "n"(BT));
 }
@@ -346,6 +359,23 @@ om_gemm_next(om_gemm_tile &t, const int32_t *off, const int32_t *order)
 	return true;
 }
 
+/* The groups by their number of rows, largest first. */
+template <int G>
+OM_DEV void
+om_gemm_order(const int32_t *off, int32_t *order)
+{
+	for (int i = threadIdx.x; i < G; i += OM_GEMM_THREADS) {
+		const int rows = off[i + 1] - off[i];
+		int before = 0;
+		for (int j = 0; j < G; j++) {
+			const int other = off[j + 1] - off[j];
+			before += other > rows || (other == rows && j < i);
+		}
+		order[before] = i;
+	}
+	__syncthreads();
+}
+
 /* ---- the producer ---- */
 
 /* WIDTH rows (m or n) by 64 k into a stage */
@@ -376,8 +406,8 @@ om_gemm_put(om_bf16 *c, float x)
 }
 
 /*
- * A warp's 16 rows of the tile into c, of which rows and cols exist: where boxes can't be used. Lane
- * l holds of rows l / 4 and l / 4 + 8, in each 8 columns, the two from l % 4 * 2 on.
+ * A warp's 16 rows of the tile into c, of which rows and cols exist, where boxes won't do. Of each 8
+ * columns lane l holds the two from l % 4 * 2 on, in rows l / 4 and l / 4 + 8.
  */
 template <typename T, int N, int WIDTH>
 OM_DEV void
@@ -393,13 +423,13 @@ om_gemm_store_odd(const float (&d)[WIDTH / 8][4], T *c, int rows, int cols)
 }
 
 /*
- * The same through boxes, to column x, row y of plane z. Of a row's 128 bytes in a box, 16 bytes
- * are at their number xor the row's, so that 8 rows' lie in different banks.
+ * The same through boxes, to column x and row y of plane z. Boxes are swizzled as stages are: the
+ * 16 bytes i of row r are at i ^ r % 8, so that what is written at once is in different banks.
  */
 template <typename T, int ADD, int WIDTH>
 OM_DEV void
-om_gemm_store(const float (&d)[WIDTH / 8][4], const om_tensor_map &c, int x, int y, int z, int cols,
-    uint32_t smem)
+om_gemm_store(const float (&d)[WIDTH / 8][4], const om_tensor_map &map, int x, int y, int z,
+    int cols, uint32_t smem)
 {
 	constexpr int BOXES = OM_GEMM_BOXES(T, WIDTH), COLS = 128 / sizeof(T);
 	const int lane = threadIdx.x % 32;
@@ -434,12 +464,28 @@ om_gemm_store(const float (&d)[WIDTH / 8][4], const om_tensor_map &c, int x, int
 				if (at + i * COLS >= cols)
 					break;
 				if constexpr (ADD)
-					om_tma_add(c, smem + i * OM_GEMM_BOX, x + at + i * COLS, y, z);
+					om_tma_add(
+					    map, smem + i * OM_GEMM_BOX, x + at + i * COLS, y, z);
 				else
-					om_tma_store(c, smem + i * OM_GEMM_BOX, x + at + i * COLS, y, z);
+					om_tma_store(
+					    map, smem + i * OM_GEMM_BOX, x + at + i * COLS, y, z);
 			}
 		om_bulk_commit();
 	}
+}
+
+/* Both consumers clear a stage of boxes from row `tail` of each on. */
+template <int STAGE>
+OM_DEV void
+om_gemm_clear(uint32_t stage, int tail)
+{
+#pragma unroll 1
+	for (int box = 0; box < STAGE; box += 64 * 128)
+#pragma unroll 1
+		for (int i = tail * 8 + threadIdx.x; i < 64 * 8; i += 256)
+			om_zero16(stage + box + i * 16);
+	om_fence_async();
+	asm volatile("bar.sync 1, 256;" ::: "memory");
 }
 
 /* ---- the kernel ---- */
@@ -447,7 +493,7 @@ om_gemm_store(const float (&d)[WIDTH / 8][4], const om_tensor_map &c, int x, int
 template <typename T, int ADD, int GROUPS, int G, int M, int N, int K, int WIDTH, int AT, int BT,
     int PLANES>
 OM_DEV void
-om_gemm(const om_tensor_map &a, const om_tensor_map &b, const om_tensor_map &boxes, T *c,
+om_gemm(const om_tensor_map &map_a, const om_tensor_map &map_b, const om_tensor_map &map_c, T *c,
     const int32_t *off)
 {
 	constexpr bool offsets = GROUPS == OM_GEMM_ROWS || GROUPS == OM_GEMM_SUMS;
@@ -477,18 +523,8 @@ om_gemm(const om_tensor_map &a, const om_tensor_map &b, const om_tensor_map &box
 	for (int i = threadIdx.x; offsets && i <= G; i += OM_GEMM_THREADS)
 		s_off[i] = off[i];
 	__syncthreads();
-	if (GROUPS == OM_GEMM_SUMS) {
-		for (int i = threadIdx.x; i < G; i += OM_GEMM_THREADS) {
-			const int size = s_off[i + 1] - s_off[i];
-			int larger = 0;
-			for (int j = 0; j < G; j++) {
-				const int other = s_off[j + 1] - s_off[j];
-				larger += other > size || (other == size && j < i);
-			}
-			s_order[larger] = i;
-		}
-		__syncthreads();
-	}
+	if (GROUPS == OM_GEMM_SUMS)
+		om_gemm_order<G>(s_off, s_order);
 
 	om_gemm_tile t = { 0 };
 	int stage = 0, phase = 0;
@@ -502,8 +538,9 @@ om_gemm(const om_tensor_map &a, const om_tensor_map &b, const om_tensor_map &box
 				const int k = t.k + i / PLANES * OM_GEMM_K;
 				om_barrier_wait(empty + stage * 8, phase ^ 1);
 				om_barrier_expect(bar, STAGE);
-				om_gemm_load<OM_GEMM_M, AT>(to, a, bar, t.first + t.row, k, i % PLANES);
-				om_gemm_load<WIDTH, BT>(to + B_AT, b, bar, t.col, k,
+				om_gemm_load<OM_GEMM_M, AT>(
+				    to, map_a, bar, t.first + t.row, k, i % PLANES);
+				om_gemm_load<WIDTH, BT>(to + B_AT, map_b, bar, t.col, k,
 				    GROUPS == OM_GEMM_ROWS ? t.group : 0);
 				if (++stage == STAGES)
 					stage = 0, phase ^= 1;
@@ -532,26 +569,16 @@ om_gemm(const om_tensor_map &a, const om_tensor_map &b, const om_tensor_map &box
 		for (int i = 0; i < t.slabs; i++) {
 			const uint32_t at = smem + stage * STAGE;
 			om_barrier_wait(full + stage * 8, phase);
-			/* the rows after a group's last are another's, or padding: make them zero */
-			if (GROUPS == OM_GEMM_SUMS && t.tail && i == t.slabs - 1) {
-#pragma unroll 1
-				for (int box = 0; box < STAGE / 8192; box++)
-#pragma unroll 1
-					for (int j = t.tail * 8 + threadIdx.x; j < 512; j += 256)
-						asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(
-								 at + box * 8192 + j * 16),
-						    "r"(0)
-						    : "memory");
-				om_fence_async();
-				asm volatile("bar.sync 1, 256;" ::: "memory");
-			}
+			/* the rows after the group's last are another's, or padding */
+			if (GROUPS == OM_GEMM_SUMS && t.tail && i == t.slabs - 1)
+				om_gemm_clear<STAGE>(at, t.tail);
 			const uint64_t da = om_wgmma_desc<AT>(at + half * 128);
 			const uint64_t db = om_wgmma_desc<BT>(at + B_AT);
 			om_wgmma_fence();
 #pragma unroll
 			for (int j = 0; j < 4; j++) /* 16 k: 32 bytes along a row, or 16 rows */
-				om_wgmma<WIDTH, AT, BT>(d, da + j * (AT ? 128 : 2), db + j * (BT ? 128 : 2),
-				    i > 0 || j > 0);
+				om_wgmma<WIDTH, AT, BT>(d, da + j * (AT ? 128 : 2),
+				    db + j * (BT ? 128 : 2), i > 0 || j > 0);
 			om_wgmma_commit();
 			om_wgmma_wait();
 			if (leader)
@@ -559,8 +586,9 @@ om_gemm(const om_tensor_map &a, const om_tensor_map &b, const om_tensor_map &box
 			if (++stage == STAGES)
 				stage = 0, phase ^= 1;
 		}
+		/* d is there only now, which the compiler doesn't know */
 #pragma unroll
-		for (int i = 0; i < WIDTH / 8; i++) /* d is there only now, says this to the compiler */
+		for (int i = 0; i < WIDTH / 8; i++)
 			asm volatile("" : OM_F4(d[i])::"memory");
 		const int rows = t.rows - warp * 16, cols = N - t.col;
 		const int row = (GROUPS == OM_GEMM_ROWS ? t.first : 0) + t.row + warp * 16;
@@ -569,7 +597,7 @@ om_gemm(const om_tensor_map &a, const om_tensor_map &b, const om_tensor_map &box
 		if (!ROUND || (GROUPS == OM_GEMM_ROWS && rows < 16))
 			om_gemm_store_odd<T, N, WIDTH>(d, c + (int64_t)row * N + t.col, rows, cols);
 		else
-			om_gemm_store<T, ADD, WIDTH>(d, boxes, t.col, row,
+			om_gemm_store<T, ADD, WIDTH>(d, map_c, t.col, row,
 			    GROUPS == OM_GEMM_ROWS ? 0 : t.group, cols, boxes_at + warp * BOXES);
 	}
 	om_bulk_wait();
@@ -598,14 +626,15 @@ om_gemm_sum(const float *part, float *c)
 #include <stdlib.h>
 #include <string.h>
 
-#define OM_GEMM(NAME, type, add, groups, G, M, N, K, width, at, bt, planes)                       \
-	OM_KERNEL(NAME, OM_GEMM_THREADS,                                                          \
-	    OM_GEMM_SMEM(type, width, (groups) == OM_GEMM_ROWS || (groups) == OM_GEMM_SUMS ? (G) : 0)) \
-	static inline void NAME##_run(                                                            \
-	    const om_bf16 *a, const om_bf16 *b, type *c, const int32_t *off)                      \
-	{                                                                                         \
-		om_gemm_run(&NAME, groups, G, M, N, K, width, at, bt, planes, a, b, c,            \
-		    sizeof(type), off);                                                           \
+#define OM_GEMM(NAME, type, add, groups, G, M, N, K, width, at, bt, planes)                        \
+	OM_KERNEL(NAME, OM_GEMM_THREADS,                                                           \
+	    OM_GEMM_SMEM(                                                                          \
+		type, width, (groups) == OM_GEMM_ROWS || (groups) == OM_GEMM_SUMS ? (G) : 0))      \
+	static inline void NAME##_run(                                                             \
+	    const om_bf16 *a, const om_bf16 *b, type *c, const int32_t *off)                       \
+	{                                                                                          \
+		om_gemm_run(                                                                       \
+		    &NAME, groups, G, M, N, K, width, at, bt, planes, a, b, c, sizeof(type), off); \
 	}
 
 /* The tensor map of an operand, planes of [mn, k] or, transposed, [k, mn], in boxes of mn x 64. */
@@ -622,8 +651,8 @@ om_gemm_map(struct om_tensor_map *map, const om_bf16 *p, bool transposed, int64_
 
 static inline void
 om_gemm_run(const struct om_kernel *kernel, int groups, int64_t g, int64_t m, int64_t n, int64_t k,
-    int width, bool at, bool bt, int planes, const om_bf16 *a, const om_bf16 *b, void *c,
-    int size, const int32_t *off)
+    int width, bool at, bool bt, int planes, const om_bf16 *a, const om_bf16 *b, void *c, int size,
+    const int32_t *off)
 {
 	struct om_tensor_map map_a, map_b, map_c = { { 0 } };
 	const bool rows = groups == OM_GEMM_ROWS;
@@ -656,19 +685,19 @@ struct om_gemm_arrays {
  * Runs a product twice on each of two outputs, v.c[0] and v.c[1], by a call that names c, v.a, v.b,
  * v.off and v.ws; then compares.
  */
-#define OM_GEMM_CHECK(seed, floats, CALL, ...)                                        \
-	do {                                                                          \
-		const struct om_gemm_case om_x = { __VA_ARGS__ };                     \
-		const struct om_gemm_arrays v = om_gemm_fill(&om_x, seed, floats);    \
-		void *c = NULL;                                                       \
-		for (int om_run = 0; om_run < 4; om_run++) {                          \
-			c = v.c[om_run % 2];                                          \
-			CALL;                                                         \
-		}                                                                     \
-		const double om_error = om_gemm_compare(&om_x, &v, seed);             \
-		OM_TIME(CALL);                                                        \
-		om_check_end();                                                       \
-		return om_error;                                                      \
+#define OM_GEMM_CHECK(seed, floats, CALL, ...)                                     \
+	do {                                                                       \
+		const struct om_gemm_case om_x = { __VA_ARGS__ };                  \
+		const struct om_gemm_arrays v = om_gemm_fill(&om_x, seed, floats); \
+		void *c = NULL;                                                    \
+		for (int om_run = 0; om_run < 4; om_run++) {                       \
+			c = v.c[om_run % 2];                                       \
+			CALL;                                                      \
+		}                                                                  \
+		const double om_error = om_gemm_compare(&om_x, &v, seed);          \
+		OM_TIME(CALL);                                                     \
+		om_check_end();                                                    \
+		return om_error;                                                   \
 	} while (0)
 
 /* Beyond that many elements sums start from 0, and a check reads only its samples. */
@@ -713,8 +742,8 @@ om_gemm_fill(const struct om_gemm_case *x, uint64_t seed, int64_t floats)
 	else
 		v.a = om_gemm_padded(
 		    x->m * x->k, rows ? om_gemm_rows(x, true) * x->k : x->m * k, seed, 0);
-	v.b = om_gemm_padded(
-	    (rows ? x->g : 1) * x->n * x->k, (rows ? x->g : 1) * x->n * k, seed, 1);
+	v.b =
+	    om_gemm_padded((rows ? x->g : 1) * x->n * x->k, (rows ? x->g : 1) * x->n * k, seed, 1);
 	for (int i = 0; i < 2; i++) {
 		if (x->add && size <= OM_GEMM_WHOLE)
 			v.c[i] = om_check_f32(size, seed, 2, 1);
@@ -733,8 +762,8 @@ static inline int64_t
 om_gemm_pick(int64_t s, int64_t n, uint64_t seed, int stream)
 {
 	static const int edge[] = { 0, 63, 64, 127, 128, 255, 256, INT32_MAX };
-	const int64_t at = s % 3 ? (om_unit(seed, stream, s) / 3.4641016151377544 + 0.5) * n :
-				   edge[s / 3 % 8];
+	const int64_t at =
+	    s % 3 ? (om_unit(seed, stream, s) / 3.4641016151377544 + 0.5) * n : edge[s / 3 % 8];
 	return at < n ? at : n - 1;
 }
 
@@ -756,8 +785,9 @@ om_gemm_want(const struct om_gemm_case *x, int64_t row, int64_t col, uint64_t se
 	for (int64_t p = first; p < k; p++) {
 		const int64_t i = x->at ? p * x->m + row : row * x->k + p;
 		const int64_t j = b + (x->bt ? p * x->n + col : col * x->k + p);
-		sum += (x->a_float ? (float)om_unit(seed, 0, i) : (double)om_unit_bf16(seed, 0, i)) *
-			om_unit_bf16(seed, 1, j);
+		sum +=
+		    (x->a_float ? (float)om_unit(seed, 0, i) : (double)om_unit_bf16(seed, 0, i)) *
+		    om_unit_bf16(seed, 1, j);
 	}
 	return sum;
 }
@@ -766,8 +796,8 @@ static inline double
 om_gemm_compare(const struct om_gemm_case *x, const struct om_gemm_arrays *v, uint64_t seed)
 {
 	const int64_t rows = om_gemm_rows(x, true), size = om_gemm_rows(x, false) * x->n;
-	const int64_t width = x->c_float ? 4 : 2, inner = x->groups == OM_GEMM_SUMS ?
-		x->off[x->g] / x->g + 1 : x->k;
+	const int64_t width = x->c_float ? 4 : 2,
+		      inner = x->groups == OM_GEMM_SUMS ? x->off[x->g] / x->g + 1 : x->k;
 	const bool whole = size <= OM_GEMM_WHOLE;
 	int64_t samples = inner < 16384 ? OM_GEMM_SAMPLES : OM_GEMM_SAMPLES * 16384 / inner + 16;
 	struct om_err e = { .scale = 1 };

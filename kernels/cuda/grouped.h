@@ -14,19 +14,19 @@
 
 #include "gemm.h"
 
-#define OM_GROUPED_SIZES(r, e, n, k)                                                     \
+#define OM_GROUPED_SIZES(r, e, n, k)                                                        \
 	static_assert((r) >= 1 && (r) <= 0x7fffff00, "grouped: rows are counted in int32"); \
-	static_assert((e) >= 1 && (n) >= 8 && (k) >= 8, "grouped: sizes start at 1");    \
+	static_assert((e) >= 1 && (n) >= 8 && (k) >= 8, "grouped: sizes start at 1");       \
 	static_assert((n) % 8 == 0 && (k) % 8 == 0, "grouped: n % 8, k % 8");
 
-#define OM_GROUPED_Y(NAME, r, e, n, k)  \
-	OM_GROUPED_SIZES(r, e, n, k)    \
+#define OM_GROUPED_Y(NAME, r, e, n, k) \
+	OM_GROUPED_SIZES(r, e, n, k)   \
 	OM_GEMM(NAME, om_bf16, 0, OM_GEMM_ROWS, e, r, n, k, OM_GEMM_WIDTH(r, n), 0, 0, 1)
-#define OM_GROUPED_X(NAME, r, e, n, k)  \
-	OM_GROUPED_SIZES(r, e, n, k)    \
+#define OM_GROUPED_X(NAME, r, e, n, k) \
+	OM_GROUPED_SIZES(r, e, n, k)   \
 	OM_GEMM(NAME, om_bf16, 0, OM_GEMM_ROWS, e, r, k, n, OM_GEMM_WIDTH(r, k), 0, 1, 1)
-#define OM_GROUPED_W(NAME, r, e, n, k)  \
-	OM_GROUPED_SIZES(r, e, n, k)    \
+#define OM_GROUPED_W(NAME, r, e, n, k) \
+	OM_GROUPED_SIZES(r, e, n, k)   \
 	OM_GEMM(NAME, float, 1, OM_GEMM_SUMS, e, n, k, r, OM_GEMM_WIDE(k), 1, 1, 1)
 
 #ifdef __CUDACC__ /* ---- device ---- */
@@ -40,20 +40,20 @@
 #include <assert.h>
 
 /* Beside NAME_check, NAME_check_as(seed, how) tries one way to share the rows. */
-#define OM_GROUPED(NAME, r, e, n, k)                                                             \
-	OM_GROUPED_Y(NAME##_x, r, e, n, k)                                                       \
-	void NAME(const om_bf16 *x, const om_bf16 *w, const int32_t *off, om_bf16 *y)            \
-	{                                                                                        \
-		NAME##_x_run(x, w, y, off);                                                      \
-	}                                                                                        \
+#define OM_GROUPED(NAME, r, e, n, k)                                                  \
+	OM_GROUPED_Y(NAME##_x, r, e, n, k)                                            \
+	void NAME(const om_bf16 *x, const om_bf16 *w, const int32_t *off, om_bf16 *y) \
+	{                                                                             \
+		NAME##_x_run(x, w, y, off);                                           \
+	}                                                                             \
 	OM_GROUPED_CHECKS(NAME, r, e, OM_GEMM_ROWS, e, r, n, k, 0, 0, false, false)
 
-#define OM_GROUPED_DX(NAME, r, e, n, k)                                                \
-	OM_GROUPED_X(NAME##_x, r, e, n, k)                                             \
+#define OM_GROUPED_DX(NAME, r, e, n, k)                                                 \
+	OM_GROUPED_X(NAME##_x, r, e, n, k)                                              \
 	void NAME(const om_bf16 *dy, const om_bf16 *w, const int32_t *off, om_bf16 *dx) \
-	{                                                                              \
-		NAME##_x_run(dy, w, dx, off);                                          \
-	}                                                                              \
+	{                                                                               \
+		NAME##_x_run(dy, w, dx, off);                                           \
+	}                                                                               \
 	OM_GROUPED_CHECKS(NAME, r, e, OM_GEMM_ROWS, e, r, k, n, 0, 1, false, false)
 
 #define OM_GROUPED_DW(NAME, r, e, n, k)                                               \
@@ -64,15 +64,18 @@
 	}                                                                             \
 	OM_GROUPED_CHECKS(NAME, r, e, OM_GEMM_SUMS, e, n, k, r, 1, 1, true, true)
 
-#define OM_GROUPED_CHECKS(NAME, r, e, groups, g, m, n, k, at, bt, c_float, add)                  \
-	double NAME##_check_as(uint64_t seed, int how)                                           \
-	{                                                                                        \
-		int32_t off[(e) + 1];                                                            \
-		om_grouped_share(off, r, e, how, seed);                                          \
+#define OM_GROUPED_CHECKS(NAME, r, e, groups, g, m, n, k, at, bt, c_float, add)                 \
+	double NAME##_check_as(uint64_t seed, int how)                                          \
+	{                                                                                       \
+		int32_t off[(e) + 1];                                                           \
+		om_grouped_share(off, r, e, how, seed);                                         \
 		OM_GEMM_CHECK(seed, 0, NAME(v.a, v.b, v.off, c), groups, g, m, n, k, at, bt, 0, \
-		    c_float, add, off);                                                          \
-	}                                                                                        \
-	double NAME##_check(uint64_t seed) { return NAME##_check_as(seed, seed % OM_GROUPED_WAYS); }
+		    c_float, add, off);                                                         \
+	}                                                                                       \
+	double NAME##_check(uint64_t seed)                                                      \
+	{                                                                                       \
+		return NAME##_check_as(seed, seed % OM_GROUPED_WAYS);                           \
+	}
 
 /*
  * Ways to share rows: the same to each expert; at random with a load of 3.4 times the mean and some

@@ -30,11 +30,9 @@ enum { OM_HEAD_LOSSES, OM_HEAD_DLOGIT, OM_HEAD_BOTH };
 
 /* float4 a thread has to keep of a row, and those of them in shared memory */
 #define OM_HEAD_NEED(v) OM_CEIL((v) / 4, OM_HEAD_THREADS)
-#define OM_HEAD_KEPT(v, what)                                                          \
-	((what) != OM_HEAD_BOTH || OM_HEAD_NEED(v) <= OM_HEAD_HELD ? 0                 \
-	    : OM_HEAD_NEED(v) <= OM_HEAD_HELD + OM_HEAD_SHARED                         \
-	    ? OM_HEAD_NEED(v) - OM_HEAD_HELD                                           \
-	    : OM_HEAD_SHARED)
+#define OM_HEAD_MOST(n, most) ((n) < 0 ? 0 : (n) < (most) ? (n) : (most))
+#define OM_HEAD_KEPT(v, what) \
+	((what) == OM_HEAD_BOTH ? OM_HEAD_MOST(OM_HEAD_NEED(v) - OM_HEAD_HELD, OM_HEAD_SHARED) : 0)
 #define OM_HEAD_SMEM(v, what) (OM_HEAD_KEPT(v, what) * OM_HEAD_THREADS * 16)
 
 #define OM_HEAD_LOGITS(NAME, m, n, v) \
@@ -60,8 +58,8 @@ om_copy_async(void *to, const void *from)
 {
 	asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
 			 (uint32_t)__cvta_generic_to_shared(to)),
-	    "l"(from)
-	    : "memory");
+		     "l"(from)
+		     : "memory");
 }
 
 /* The branch on x, which is not negative, keeps this from moving up before the loads under x. */
@@ -84,8 +82,7 @@ om_head_powers(float4 x, float shift)
 OM_DEV uint2
 om_head_bf16(float4 x, float factor)
 {
-	return make_uint2(
-	    om_pack(x.x * factor, x.y * factor), om_pack(x.z * factor, x.w * factor));
+	return make_uint2(om_pack(x.x * factor, x.y * factor), om_pack(x.z * factor, x.w * factor));
 }
 
 /* sum 2^(x_i - max) of some x_i, and their max: the softmax' denominator as it grows. */
@@ -144,7 +141,8 @@ om_head_row(float scale, float square, const float *z, const int32_t *label, flo
 {
 	constexpr int THREADS = OM_HEAD_THREADS, N = V / 4, NEED = OM_HEAD_NEED(V);
 	constexpr int H = WHAT != OM_HEAD_BOTH ? 0 : NEED < OM_HEAD_HELD ? NEED : OM_HEAD_HELD;
-	constexpr int S = OM_HEAD_KEPT(V, WHAT);
+	constexpr int S = OM_HEAD_KEPT(V, WHAT), LEFT = N / THREADS - H - S; /* of all threads */
+	constexpr int AHEAD = WHAT == OM_HEAD_BOTH && LEFT > 0 && LEFT <= 24 ? LEFT : 8;
 	constexpr float log2_e = 0x1.715476p0f, ln_2 = 0x1.62e43p-1f;
 	const int64_t row = blockIdx.x;
 	const int at = label[row];
@@ -166,7 +164,7 @@ om_head_row(float scale, float square, const float *z, const int32_t *label, flo
 	om_head_sum own = { -1e30f, 0 };
 	if (WHAT != OM_HEAD_DLOGIT) {
 		const float none = __uint_as_float(0xff800000u); /* -infinity, whose power is 0 */
-		float max = -1e30f; /* of logits yet */
+		float max = -1e30f;                              /* of logits yet */
 		om_head_sum rest = { max, 0 };
 #pragma unroll
 		for (int s = 0; s < S; s++) {
@@ -174,7 +172,7 @@ om_head_row(float scale, float square, const float *z, const int32_t *label, flo
 			if ((H + s + 1) * THREADS <= N || i < N)
 				om_copy_async(&om_head_kept[s * THREADS + threadIdx.x], &from[i]);
 		}
-#pragma unroll 8
+#pragma unroll AHEAD
 		for (int i = (H + S) * THREADS + threadIdx.x; H + S < NEED && i < N; i += THREADS)
 			rest = om_head_grow(rest, __ldg(&from[i]));
 #pragma unroll
@@ -207,7 +205,8 @@ om_head_row(float scale, float square, const float *z, const int32_t *label, flo
 		if (threadIdx.x == 0) {
 			const float picked = masked ? 0 : z[row * V + at];
 			const float entropy = (fmaf(-picked, log2_e, all.max) + log_sum) * ln_2;
-			loss[row] = masked ? make_float2(0, 0) : make_float2(entropy, row_lse * row_lse);
+			loss[row] =
+			    masked ? make_float2(0, 0) : make_float2(entropy, row_lse * row_lse);
 			if (WHAT == OM_HEAD_LOSSES)
 				lse[row] = row_lse;
 		}
@@ -234,7 +233,7 @@ om_head_row(float scale, float square, const float *z, const int32_t *label, flo
 			to[i] = om_head_bf16(
 			    om_head_powers(om_head_kept[s * THREADS + threadIdx.x], shift), factor);
 	}
-#pragma unroll 8
+#pragma unroll AHEAD
 	for (int i = (H + S) * THREADS + threadIdx.x; H + S < NEED && i < N; i += THREADS)
 		to[i] = om_head_bf16(om_head_powers(__ldg(&from[i]), shift), factor);
 	if (at / 4 % THREADS == threadIdx.x) { /* over what this thread wrote */
@@ -277,36 +276,35 @@ om_head_add(double scale, const float2 *loss, double *sum)
 	}
 }
 
-#define OM_HEAD_ROW(NAME, v, what, scale, z)                                                  \
-	OM_GLOBAL(OM_HEAD_THREADS, (what) == OM_HEAD_BOTH ? 1 : 2)                            \
-	NAME(const float *logit, const int32_t *label, float *lse, float2 *token,             \
-	    om_bf16 *dlogit)                                                                  \
-	{                                                                                     \
-		om_head_row<v, what>(                                                         \
-		    (float)(scale), (float)(z), logit, label, lse, token, dlogit);            \
+#define OM_HEAD_ROW(NAME, v, what, scale, z)                                                       \
+	OM_GLOBAL(OM_HEAD_THREADS, (what) == OM_HEAD_BOTH ? 1 : 2)                                 \
+	NAME(const float *logit, const int32_t *label, float *lse, float2 *token, om_bf16 *dlogit) \
+	{                                                                                          \
+		om_head_row<v, what>(                                                              \
+		    (float)(scale), (float)(z), logit, label, lse, token, dlogit);                 \
 	}
-#define OM_HEAD_ADD(NAME, t, scale)                                  \
-	OM_GLOBAL(1024, 1) NAME(const float2 *token, double *loss)   \
-	{                                                            \
-		om_head_add<t>(scale, token, loss);                  \
+#define OM_HEAD_ADD(NAME, t, scale)                                \
+	OM_GLOBAL(1024, 1) NAME(const float2 *token, double *loss) \
+	{                                                          \
+		om_head_add<t>(scale, token, loss);                \
 	}
 
-#define OM_HEAD_LOSS(NAME, t, n, v, c, scale, z)             \
+#define OM_HEAD_LOSS(NAME, t, n, v, c, scale, z)                \
 	OM_HEAD_LOGITS(NAME##_logits, OM_HEAD_ROWS(t, c), n, v) \
-	OM_HEAD_ROW(NAME##_row, v, OM_HEAD_LOSSES, scale, z) \
+	OM_HEAD_ROW(NAME##_row, v, OM_HEAD_LOSSES, scale, z)    \
 	OM_HEAD_ADD(NAME##_add, t, scale)
 
-#define OM_HEAD_LOSS_BWD(NAME, t, n, v, c, scale, z)         \
+#define OM_HEAD_LOSS_BWD(NAME, t, n, v, c, scale, z)            \
 	OM_HEAD_LOGITS(NAME##_logits, OM_HEAD_ROWS(t, c), n, v) \
-	OM_HEAD_ROW(NAME##_row, v, OM_HEAD_DLOGIT, scale, z) \
-	OM_HEAD_DX(NAME##_dx, OM_HEAD_ROWS(t, c), n, v)      \
+	OM_HEAD_ROW(NAME##_row, v, OM_HEAD_DLOGIT, scale, z)    \
+	OM_HEAD_DX(NAME##_dx, OM_HEAD_ROWS(t, c), n, v)         \
 	OM_HEAD_DW(NAME##_dw, OM_HEAD_ROWS(t, c), n, v)
 
-#define OM_HEAD_LOSS_GRAD(NAME, t, n, v, c, scale, z)        \
+#define OM_HEAD_LOSS_GRAD(NAME, t, n, v, c, scale, z)           \
 	OM_HEAD_LOGITS(NAME##_logits, OM_HEAD_ROWS(t, c), n, v) \
-	OM_HEAD_ROW(NAME##_row, v, OM_HEAD_BOTH, scale, z)   \
-	OM_HEAD_DX(NAME##_dx, OM_HEAD_ROWS(t, c), n, v)      \
-	OM_HEAD_DW(NAME##_dw, OM_HEAD_ROWS(t, c), n, v)      \
+	OM_HEAD_ROW(NAME##_row, v, OM_HEAD_BOTH, scale, z)      \
+	OM_HEAD_DX(NAME##_dx, OM_HEAD_ROWS(t, c), n, v)         \
+	OM_HEAD_DW(NAME##_dw, OM_HEAD_ROWS(t, c), n, v)         \
 	OM_HEAD_ADD(NAME##_add, t, scale)
 
 #else /* ---- host ---- */
@@ -315,109 +313,111 @@ om_head_add(double scale, const float2 *loss, double *sum)
 #include <stdlib.h>
 #include <string.h>
 
-#define OM_HEAD_SIZES(NAME, t, n, v, c, what)                                                     \
-	_Static_assert((t) >= 1 && (c) >= 1, "head: sizes start at 1");                       \
-	_Static_assert((n) >= 8 && (n) % 8 == 0, "head: the width is a multiple of 8");       \
-	_Static_assert((v) >= 8 && (v) % 8 == 0, "head: the vocabulary is a multiple of 8");  \
-	_Static_assert((int64_t)(v) < 1 << 30, "head: labels are int32");                     \
-	OM_HEAD_LOGITS(NAME##_logits, OM_HEAD_ROWS(t, c), n, v)                               \
+#define OM_HEAD_SIZES(NAME, t, n, v, c, what)                                                \
+	_Static_assert((t) >= 1 && (c) >= 1, "head: sizes start at 1");                      \
+	_Static_assert((n) >= 8 && (n) % 8 == 0, "head: the width is a multiple of 8");      \
+	_Static_assert((v) >= 8 && (v) % 8 == 0, "head: the vocabulary is a multiple of 8"); \
+	_Static_assert((int64_t)(v) < 1 << 30, "head: labels are int32");                    \
+	OM_HEAD_LOGITS(NAME##_logits, OM_HEAD_ROWS(t, c), n, v)                              \
 	OM_KERNEL(NAME##_row, OM_HEAD_THREADS, OM_HEAD_SMEM(v, what))
 
-/*
- * Launches the kernels for each chunk; i: its first token, m: its tokens, done: how many of them
- * were in the chunk before. ROW (logit, label + i, ...) and PRODUCTS are the caller's.
- */
-#define OM_HEAD_CHUNKS(NAME, t, n, v, c, ...)                                                 \
-	const int64_t m = OM_HEAD_ROWS(t, c);                                                 \
-	float *logit = ws;                                                                    \
-	for (int64_t end = m, next; end; end = next) {                                        \
-		const int64_t i = end - m;                                                    \
-		next = end == (t) ? 0 : end + m < (t) ? end + m : (t);                        \
-		const om_bf16 *rows = x + i * (n);                                            \
-		const int32_t *labels = label + i;                                            \
-		NAME##_logits_run(rows, w, logit, NULL);                                      \
-		__VA_ARGS__                                                                   \
-	}
+/* The first token of the chunk after the one at i, all of m tokens; t after the last. */
+static inline int64_t
+om_head_next(int64_t i, int64_t m, int64_t t)
+{
+	return i + m >= t ? t : i + 2 * m <= t ? i + m : t - m;
+}
 
 /* The products with dlogit; of the last chunk only the t % m tokens that are new go to dw. */
-#define OM_HEAD_PRODUCTS(NAME, t, n, v)                                                       \
-	NAME##_dx_run(dlogit, w, dx + i * (n), NULL);                                         \
-	if (end == (t) && (t) % m)                                                            \
-		om_set_zero(dlogit, (size_t)(m - (t) % m) * (v) * sizeof *dlogit);            \
-	NAME##_dw_run(dlogit, rows, dw, NULL);
+#define OM_HEAD_PRODUCTS(NAME, t, n, v)                                            \
+	NAME##_dx_run(dlogit, w, dx + i * (n), NULL);                              \
+	if (i + m == (t) && (t) % m)                                               \
+		om_set_zero(dlogit, (size_t)(m - (t) % m) * (v) * sizeof *dlogit); \
+	NAME##_dw_run(dlogit, x + i * (n), dw, NULL);
 
 /* ws: c*v + 2*t floats */
-#define OM_HEAD_LOSS(NAME, t, n, v, c, scale, z)                                              \
-	OM_HEAD_SIZES(NAME, t, n, v, c, OM_HEAD_LOSSES)                                                       \
-	OM_KERNEL(NAME##_add, 1024, 0)                                                        \
-	void NAME(const om_bf16 *x, const om_bf16 *w, const int32_t *label, float *lse,       \
-	    double *loss, void *ws)                                                           \
-	{                                                                                     \
-		om_bf16 *dlogit = NULL;                                                       \
-		float *losses = (float *)ws + OM_HEAD_ROWS(t, c) * (int64_t)(v);              \
-		OM_HEAD_CHUNKS(NAME, t, n, v, c,                                              \
-		    float *lses = lse + i;                                                    \
-		    float *token = losses + 2 * i;                                            \
-		    OM_LAUNCH(NAME##_row, (uint32_t)m, 1, 1, &logit, &labels, &lses, &token,  \
-			&dlogit);)                                                            \
-		OM_LAUNCH(NAME##_add, 1, 1, 1, &losses, &loss);                               \
-	}                                                                                     \
-	double NAME##_check(uint64_t seed)                                                    \
-	{                                                                                     \
-		return om_head_check(NAME, NULL, NULL, t, n, v, c, scale, z, seed);           \
+#define OM_HEAD_LOSS(NAME, t, n, v, c, scale, z)                                                 \
+	OM_HEAD_SIZES(NAME, t, n, v, c, OM_HEAD_LOSSES)                                          \
+	OM_KERNEL(NAME##_add, 1024, 0)                                                           \
+	void NAME(const om_bf16 *x, const om_bf16 *w, const int32_t *label, float *lse,          \
+	    double *loss, void *ws)                                                              \
+	{                                                                                        \
+		const int64_t m = OM_HEAD_ROWS(t, c);                                            \
+		float *logit = ws, *losses = logit + m * (v);                                    \
+		om_bf16 *dlogit = NULL;                                                          \
+		for (int64_t i = 0; i < (t); i = om_head_next(i, m, t)) {                        \
+			const int32_t *labels = label + i;                                       \
+			float *lses = lse + i, *token = losses + 2 * i;                          \
+			NAME##_logits_run(x + i * (n), w, logit, NULL);                          \
+			OM_LAUNCH(NAME##_row, (uint32_t)m, 1, 1, &logit, &labels, &lses, &token, \
+			    &dlogit);                                                            \
+		}                                                                                \
+		OM_LAUNCH(NAME##_add, 1, 1, 1, &losses, &loss);                                  \
+	}                                                                                        \
+	double NAME##_check(uint64_t seed)                                                       \
+	{                                                                                        \
+		return om_head_check(NAME, NULL, NULL, t, n, v, c, scale, z, seed);              \
 	}
 
 /* ws: c*v + c*v/2 floats */
-#define OM_HEAD_LOSS_BWD(NAME, t, n, v, c, scale, z)                                          \
-	OM_HEAD_SIZES(NAME, t, n, v, c, OM_HEAD_DLOGIT)                                                       \
-	OM_HEAD_DX(NAME##_dx, OM_HEAD_ROWS(t, c), n, v)                                       \
-	OM_HEAD_DW(NAME##_dw, OM_HEAD_ROWS(t, c), n, v)                                       \
-	void NAME(const om_bf16 *x, const om_bf16 *w, const int32_t *label, const float *lse, \
-	    om_bf16 *dx, float *dw, void *ws)                                                 \
-	{                                                                                     \
-		om_bf16 *dlogit = (om_bf16 *)((float *)ws + OM_HEAD_ROWS(t, c) * (int64_t)(v)); \
-		float *token = NULL;                                                          \
-		OM_HEAD_CHUNKS(NAME, t, n, v, c,                                              \
-		    const float *lses = lse + i;                                              \
-		    OM_LAUNCH(NAME##_row, (uint32_t)m, 1, 1, &logit, &labels, &lses, &token,  \
-			&dlogit);                                                             \
-		    OM_HEAD_PRODUCTS(NAME, t, n, v))                                          \
-	}                                                                                     \
-	double NAME##_check(uint64_t seed)                                                    \
-	{                                                                                     \
-		return om_head_check(NULL, NAME, NULL, t, n, v, c, scale, z, seed);           \
+#define OM_HEAD_LOSS_BWD(NAME, t, n, v, c, scale, z)                                             \
+	OM_HEAD_SIZES(NAME, t, n, v, c, OM_HEAD_DLOGIT)                                          \
+	OM_HEAD_DX(NAME##_dx, OM_HEAD_ROWS(t, c), n, v)                                          \
+	OM_HEAD_DW(NAME##_dw, OM_HEAD_ROWS(t, c), n, v)                                          \
+	void NAME(const om_bf16 *x, const om_bf16 *w, const int32_t *label, const float *lse,    \
+	    om_bf16 *dx, float *dw, void *ws)                                                    \
+	{                                                                                        \
+		const int64_t m = OM_HEAD_ROWS(t, c);                                            \
+		float *logit = ws, *token = NULL;                                                \
+		om_bf16 *dlogit = (om_bf16 *)(logit + m * (v));                                  \
+		for (int64_t i = 0; i < (t); i = om_head_next(i, m, t)) {                        \
+			const int32_t *labels = label + i;                                       \
+			const float *lses = lse + i;                                             \
+			NAME##_logits_run(x + i * (n), w, logit, NULL);                          \
+			OM_LAUNCH(NAME##_row, (uint32_t)m, 1, 1, &logit, &labels, &lses, &token, \
+			    &dlogit);                                                            \
+			OM_HEAD_PRODUCTS(NAME, t, n, v)                                          \
+		}                                                                                \
+	}                                                                                        \
+	double NAME##_check(uint64_t seed)                                                       \
+	{                                                                                        \
+		return om_head_check(NULL, NAME, NULL, t, n, v, c, scale, z, seed);              \
 	}
 
 /* ws: c*v + c*v/2 + 2*t floats */
-#define OM_HEAD_LOSS_GRAD(NAME, t, n, v, c, scale, z)                                         \
-	OM_HEAD_SIZES(NAME, t, n, v, c, OM_HEAD_BOTH)                                                       \
-	OM_HEAD_DX(NAME##_dx, OM_HEAD_ROWS(t, c), n, v)                                       \
-	OM_HEAD_DW(NAME##_dw, OM_HEAD_ROWS(t, c), n, v)                                       \
-	OM_KERNEL(NAME##_add, 1024, 0)                                                        \
-	void NAME(const om_bf16 *x, const om_bf16 *w, const int32_t *label, double *loss,     \
-	    om_bf16 *dx, float *dw, void *ws)                                                 \
-	{                                                                                     \
-		om_bf16 *dlogit = (om_bf16 *)((float *)ws + OM_HEAD_ROWS(t, c) * (int64_t)(v)); \
-		float *losses = (float *)(dlogit + OM_HEAD_ROWS(t, c) * (int64_t)(v));        \
-		float *lse = NULL;                                                            \
-		OM_HEAD_CHUNKS(NAME, t, n, v, c,                                              \
-		    float *token = losses + 2 * i;                                            \
-		    OM_LAUNCH(NAME##_row, (uint32_t)m, 1, 1, &logit, &labels, &lse, &token,   \
-			&dlogit);                                                             \
-		    OM_HEAD_PRODUCTS(NAME, t, n, v))                                          \
-		OM_LAUNCH(NAME##_add, 1, 1, 1, &losses, &loss);                               \
-	}                                                                                     \
-	double NAME##_check(uint64_t seed)                                                    \
-	{                                                                                     \
-		return om_head_check(NULL, NULL, NAME, t, n, v, c, scale, z, seed);           \
+#define OM_HEAD_LOSS_GRAD(NAME, t, n, v, c, scale, z)                                           \
+	OM_HEAD_SIZES(NAME, t, n, v, c, OM_HEAD_BOTH)                                           \
+	OM_HEAD_DX(NAME##_dx, OM_HEAD_ROWS(t, c), n, v)                                         \
+	OM_HEAD_DW(NAME##_dw, OM_HEAD_ROWS(t, c), n, v)                                         \
+	OM_KERNEL(NAME##_add, 1024, 0)                                                          \
+	void NAME(const om_bf16 *x, const om_bf16 *w, const int32_t *label, double *loss,       \
+	    om_bf16 *dx, float *dw, void *ws)                                                   \
+	{                                                                                       \
+		const int64_t m = OM_HEAD_ROWS(t, c);                                           \
+		float *logit = ws, *lse = NULL;                                                 \
+		om_bf16 *dlogit = (om_bf16 *)(logit + m * (v));                                 \
+		float *losses = (float *)(dlogit + m * (v));                                    \
+		for (int64_t i = 0; i < (t); i = om_head_next(i, m, t)) {                       \
+			const int32_t *labels = label + i;                                      \
+			float *token = losses + 2 * i;                                          \
+			NAME##_logits_run(x + i * (n), w, logit, NULL);                         \
+			OM_LAUNCH(NAME##_row, (uint32_t)m, 1, 1, &logit, &labels, &lse, &token, \
+			    &dlogit);                                                           \
+			OM_HEAD_PRODUCTS(NAME, t, n, v)                                         \
+		}                                                                               \
+		OM_LAUNCH(NAME##_add, 1, 1, 1, &losses, &loss);                                 \
+	}                                                                                       \
+	double NAME##_check(uint64_t seed)                                                      \
+	{                                                                                       \
+		return om_head_check(NULL, NULL, NAME, t, n, v, c, scale, z, seed);             \
 	}
 
 /* ---- check ---- */
 
-typedef void om_head_loss_fn(
-    const om_bf16 *, const om_bf16 *, const int32_t *, float *, double *, void *);
-typedef void om_head_loss_bwd_fn(const om_bf16 *, const om_bf16 *, const int32_t *, const float *,
-    om_bf16 *, float *, void *);
+typedef void
+om_head_loss_fn(const om_bf16 *, const om_bf16 *, const int32_t *, float *, double *, void *);
+typedef void om_head_loss_bwd_fn(
+    const om_bf16 *, const om_bf16 *, const int32_t *, const float *, om_bf16 *, float *, void *);
 typedef void om_head_loss_grad_fn(
     const om_bf16 *, const om_bf16 *, const int32_t *, double *, om_bf16 *, float *, void *);
 enum { OM_HEAD_SAMPLES = 128 };
@@ -436,8 +436,8 @@ om_head_w(int64_t i, double size, uint64_t seed)
 }
 
 static __attribute__((noinline, cold, unused)) void
-om_head_reference(
-    struct om_head_want *o, int64_t n, int64_t v, double size, double scale, double z, uint64_t seed)
+om_head_reference(struct om_head_want *o, int64_t n, int64_t v, double size, double scale, double z,
+    uint64_t seed)
 {
 	double *x = malloc((size_t)(o->live * n) * sizeof *x);
 	for (int64_t a = 0; a < o->live * n; a++)
@@ -508,7 +508,8 @@ om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_
 
 	om_bf16 *d_x = om_check_bf16(t * n, seed, 0, 1);
 	om_bf16 *d_w = om_check_bf16(v * n, seed, 1, (float)size);
-	int32_t *d_few = om_check_copy(few, (size_t)t * 4), *d_all = om_check_copy(all, (size_t)t * 4);
+	int32_t *d_few = om_check_copy(few, (size_t)t * 4),
+		*d_all = om_check_copy(all, (size_t)t * 4);
 	float *d_lse = bwd ? om_check_copy(lse, (size_t)t * 4) : om_check_nan((size_t)t * 4);
 	double *d_loss = om_check_copy(loss, sizeof loss);
 	om_bf16 *d_dx = fwd ? NULL : om_check_nan((size_t)(t * n) * 2);
@@ -543,11 +544,13 @@ om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_
 			double want = 0;
 #pragma omp parallel for reduction(+ : want)
 			for (int64_t j = 0; j < v; j++)
-				want += scale * o.prob[a * v + j] * om_head_w(j * n + b, size, seed);
+				want +=
+				    scale * o.prob[a * v + j] * om_head_w(j * n + b, size, seed);
 			om_err_add(&ex, (double)om_bf16_f32(dx[o.token[a] * n + b]), want);
 		}
 		for (int64_t s = 0; !fwd && run == 0 && s < OM_HEAD_SAMPLES; s++) {
-			const int64_t j = s % 2 ? o.label[s % live] : s * (v - 1) / (OM_HEAD_SAMPLES - 2);
+			const int64_t j =
+			    s % 2 ? o.label[s % live] : s * (v - 1) / (OM_HEAD_SAMPLES - 2);
 			const int64_t b = s < 2 ? s * (n - 1) : s * 389 % n;
 			double want = om_unit(seed, 2, j * n + b) * scale;
 			float got;
@@ -558,7 +561,8 @@ om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_
 			om_err_add(&ew, (double)got, want);
 		}
 		for (int64_t a = 0; !fwd && run == 1 && a < live; a++)
-			wrong |= memcmp(dx + o.token[a] * n, dx2 + o.token[a] * n, (size_t)n * 2) != 0;
+			wrong |=
+			    memcmp(dx + o.token[a] * n, dx2 + o.token[a] * n, (size_t)n * 2) != 0;
 		if (run == 1) { /* what they add to the loss is 0 or more; twice the same */
 			loss2[0] = now[0] - loss[0];
 			loss2[1] = now[1] - loss[1];

@@ -29,17 +29,17 @@
 	(OM_GEMM_PARTS(n, k, m) > 1 ? (int64_t)OM_GEMM_PARTS(n, k, m) * (n) * (k) : 0)
 #define OM_GATE_FLOATS(m, e) ((int64_t)(m)*OM_GEMM_ALIGN8(e))
 
-#define OM_LINEAR_Y(NAME, type, m, n, k)                                                    \
+#define OM_LINEAR_Y(NAME, type, m, n, k)                                                  \
 	static_assert((m) >= 1 && (n) >= 1 && (k) >= 8 && (k) % 8 == 0, "linear: k % 8"); \
 	OM_GEMM(NAME, type, 0, OM_GEMM_ONE, 1, m, n, k, OM_GEMM_WIDTH(m, n), 0, 0, 1)
 #define OM_LINEAR_X(NAME, m, n, k, planes)                                                   \
 	static_assert((m) >= 1 && (n) >= 1 && (k) >= 8 && (k) % 8 == 0, "linear_dx: k % 8"); \
 	OM_GEMM(NAME, om_bf16, 0, OM_GEMM_ONE, 1, m, k, n, OM_GEMM_WIDTH(m, k), 0, 1, planes)
-#define OM_LINEAR_W(NAME, m, n, k, planes)                                                    \
-	static_assert((m) >= 1 && (n) >= 1 && (k) >= 8 && (k) % 8 == 0, "linear_dw: k % 8"); \
-	OM_GEMM(NAME, float, OM_GEMM_PARTS(n, k, m) == 1,                                     \
-	    (OM_GEMM_PARTS(n, k, m) == 1 ? OM_GEMM_ONE : OM_GEMM_SPLIT),                      \
-	    OM_GEMM_PARTS(n, k, m), n, k, m, OM_GEMM_WIDE(k), 1, 1, planes)
+#define OM_LINEAR_W(NAME, m, n, k, planes)                                                       \
+	static_assert((m) >= 1 && (n) >= 1 && (k) >= 8 && (k) % 8 == 0, "linear_dw: k % 8");     \
+	OM_GEMM(NAME, float, OM_GEMM_PARTS(n, k, m) == 1,                                        \
+	    (OM_GEMM_PARTS(n, k, m) == 1 ? OM_GEMM_ONE : OM_GEMM_SPLIT), OM_GEMM_PARTS(n, k, m), \
+	    n, k, m, OM_GEMM_WIDE(k), 1, 1, planes)
 #define OM_LINEAR_N(n) static_assert((n) % 8 == 0, "linear: n % 8");
 
 #ifdef __CUDACC__ /* ---- device ---- */
@@ -53,9 +53,9 @@
 #define OM_GATE(NAME, m, e, k) OM_LINEAR_F32(NAME, m, e, k)
 #define OM_GATE_DX(NAME, m, e, k) \
 	OM_GATE_HALVES(NAME##_halves, m, e) OM_LINEAR_X(NAME##_x, m, e, k, 2)
-#define OM_GATE_DW(NAME, m, e, k)                                              \
-	OM_GATE_HALVES(NAME##_halves, m, e) OM_LINEAR_W(NAME##_x, m, e, k, 2) \
-	OM_LINEAR_SUM(NAME##_sum, m, e, k)
+#define OM_GATE_DW(NAME, m, e, k)           \
+	OM_GATE_HALVES(NAME##_halves, m, e) \
+	OM_LINEAR_W(NAME##_x, m, e, k, 2) OM_LINEAR_SUM(NAME##_sum, m, e, k)
 
 #define OM_LINEAR_SUM(NAME, m, n, k)                                               \
 	OM_GLOBAL(256, 1) NAME(const float *part, float *dw)                       \
@@ -87,101 +87,101 @@ om_gate_halves(const float *dz, om_bf16 *halves)
 
 #include <assert.h>
 
-#define OM_LINEAR(NAME, m, n, k)                                                          \
-	OM_LINEAR_N(n)                                                                    \
-	OM_LINEAR_Y(NAME##_x, om_bf16, m, n, k)                                           \
-	void NAME(const om_bf16 *x, const om_bf16 *w, om_bf16 *y)                         \
-	{                                                                                 \
-		NAME##_x_run(x, w, y, NULL);                                              \
-	}                                                                                 \
-	double NAME##_check(uint64_t seed)                                                \
-	{                                                                                 \
-		OM_GEMM_CHECK(seed, 0, NAME(v.a, v.b, c), OM_GEMM_ONE, 1, m, n, k, 0, 0, \
-		    .c_float = false);                                                    \
+#define OM_LINEAR(NAME, m, n, k)                                                                  \
+	OM_LINEAR_N(n)                                                                            \
+	OM_LINEAR_Y(NAME##_x, om_bf16, m, n, k)                                                   \
+	void NAME(const om_bf16 *x, const om_bf16 *w, om_bf16 *y)                                 \
+	{                                                                                         \
+		NAME##_x_run(x, w, y, NULL);                                                      \
+	}                                                                                         \
+	double NAME##_check(uint64_t seed)                                                        \
+	{                                                                                         \
+		OM_GEMM_CHECK(                                                                    \
+		    seed, 0, NAME(v.a, v.b, c), OM_GEMM_ONE, 1, m, n, k, 0, 0, .c_float = false); \
 	}
 
-#define OM_LINEAR_F32(NAME, m, n, k)                                                    \
-	OM_LINEAR_Y(NAME##_x, float, m, n, k)                                           \
-	void NAME(const om_bf16 *x, const om_bf16 *w, float *z)                         \
-	{                                                                               \
-		NAME##_x_run(x, w, z, NULL);                                            \
-	}                                                                               \
-	double NAME##_check(uint64_t seed)                                              \
-	{                                                                               \
-		OM_GEMM_CHECK(seed, 0, NAME(v.a, v.b, c), OM_GEMM_ONE, 1, m, n, k, 0, 0, \
-		    .c_float = true);                                                   \
+#define OM_LINEAR_F32(NAME, m, n, k)                                                             \
+	OM_LINEAR_Y(NAME##_x, float, m, n, k)                                                    \
+	void NAME(const om_bf16 *x, const om_bf16 *w, float *z)                                  \
+	{                                                                                        \
+		NAME##_x_run(x, w, z, NULL);                                                     \
+	}                                                                                        \
+	double NAME##_check(uint64_t seed)                                                       \
+	{                                                                                        \
+		OM_GEMM_CHECK(                                                                   \
+		    seed, 0, NAME(v.a, v.b, c), OM_GEMM_ONE, 1, m, n, k, 0, 0, .c_float = true); \
 	}
 
-#define OM_LINEAR_DX(NAME, m, n, k)                                                       \
-	OM_LINEAR_N(n)                                                                    \
-	OM_LINEAR_X(NAME##_x, m, n, k, 1)                                                 \
-	void NAME(const om_bf16 *dy, const om_bf16 *w, om_bf16 *dx)                       \
-	{                                                                                 \
-		NAME##_x_run(dy, w, dx, NULL);                                            \
-	}                                                                                 \
-	double NAME##_check(uint64_t seed)                                                \
-	{                                                                                 \
-		OM_GEMM_CHECK(seed, 0, NAME(v.a, v.b, c), OM_GEMM_ONE, 1, m, k, n, 0, 1, \
-		    .c_float = false);                                                    \
+#define OM_LINEAR_DX(NAME, m, n, k)                                                               \
+	OM_LINEAR_N(n)                                                                            \
+	OM_LINEAR_X(NAME##_x, m, n, k, 1)                                                         \
+	void NAME(const om_bf16 *dy, const om_bf16 *w, om_bf16 *dx)                               \
+	{                                                                                         \
+		NAME##_x_run(dy, w, dx, NULL);                                                    \
+	}                                                                                         \
+	double NAME##_check(uint64_t seed)                                                        \
+	{                                                                                         \
+		OM_GEMM_CHECK(                                                                    \
+		    seed, 0, NAME(v.a, v.b, c), OM_GEMM_ONE, 1, m, k, n, 0, 1, .c_float = false); \
 	}
 
 /* ws: OM_LINEAR_DW_FLOATS(m, n, k), not used where that is 0 */
-#define OM_LINEAR_DW(NAME, m, n, k)                                                     \
-	OM_LINEAR_N(n)                                                                  \
-	OM_LINEAR_W(NAME##_x, m, n, k, 1)                                               \
-	OM_KERNEL(NAME##_sum, 256, 0)                                                   \
-	void NAME(const om_bf16 *dy, const om_bf16 *x, float *dw, void *ws)             \
-	{                                                                               \
-		if (OM_GEMM_PARTS(n, k, m) == 1) {                                      \
-			NAME##_x_run(dy, x, dw, NULL);                                  \
-			return;                                                         \
-		}                                                                       \
-		NAME##_x_run(dy, x, ws, NULL);                                          \
-		OM_LAUNCH(NAME##_sum, OM_CEIL((int64_t)(n) * (k), 1024), 1, 1, &ws, &dw); \
-	}                                                                               \
-	double NAME##_check(uint64_t seed)                                              \
-	{                                                                               \
+#define OM_LINEAR_DW(NAME, m, n, k)                                                        \
+	OM_LINEAR_N(n)                                                                     \
+	OM_LINEAR_W(NAME##_x, m, n, k, 1)                                                  \
+	OM_KERNEL(NAME##_sum, 256, 0)                                                      \
+	void NAME(const om_bf16 *dy, const om_bf16 *x, float *dw, void *ws)                \
+	{                                                                                  \
+		if (OM_GEMM_PARTS(n, k, m) == 1) {                                         \
+			NAME##_x_run(dy, x, dw, NULL);                                     \
+			return;                                                            \
+		}                                                                          \
+		NAME##_x_run(dy, x, ws, NULL);                                             \
+		OM_LAUNCH(NAME##_sum, OM_CEIL((int64_t)(n) * (k), 1024), 1, 1, &ws, &dw);  \
+	}                                                                                  \
+	double NAME##_check(uint64_t seed)                                                 \
+	{                                                                                  \
 		OM_GEMM_CHECK(seed, OM_LINEAR_DW_FLOATS(m, n, k), NAME(v.a, v.b, c, v.ws), \
-		    OM_GEMM_ONE, 1, n, k, m, 1, 1, .c_float = true, .add = true);       \
+		    OM_GEMM_ONE, 1, n, k, m, 1, 1, .c_float = true, .add = true);          \
 	}
 
 #define OM_GATE(NAME, m, e, k) OM_LINEAR_F32(NAME, m, e, k)
 
-#define OM_GATE_DX(NAME, m, e, k)                                                           \
-	OM_KERNEL(NAME##_halves, 256, 0)                                                    \
-	OM_LINEAR_X(NAME##_x, m, e, k, 2)                                                   \
-	void NAME(const float *dz, const om_bf16 *w, om_bf16 *dx, void *ws)                 \
-	{                                                                                   \
-		OM_LAUNCH(NAME##_halves, OM_CEIL((int64_t)(m) * (e), 256), 1, 1, &dz, &ws); \
-		NAME##_x_run(ws, w, dx, NULL);                                              \
-	}                                                                                   \
-	double NAME##_check(uint64_t seed)                                                  \
-	{                                                                                   \
-		OM_GEMM_CHECK(seed, OM_GATE_FLOATS(m, e), NAME(v.a, v.b, c, v.ws),          \
-		    OM_GEMM_ONE, 1, m, k, e, 0, 1, .a_float = true);                        \
+#define OM_GATE_DX(NAME, m, e, k)                                                                  \
+	OM_KERNEL(NAME##_halves, 256, 0)                                                           \
+	OM_LINEAR_X(NAME##_x, m, e, k, 2)                                                          \
+	void NAME(const float *dz, const om_bf16 *w, om_bf16 *dx, void *ws)                        \
+	{                                                                                          \
+		OM_LAUNCH(NAME##_halves, OM_CEIL((int64_t)(m) * (e), 256), 1, 1, &dz, &ws);        \
+		NAME##_x_run(ws, w, dx, NULL);                                                     \
+	}                                                                                          \
+	double NAME##_check(uint64_t seed)                                                         \
+	{                                                                                          \
+		OM_GEMM_CHECK(seed, OM_GATE_FLOATS(m, e), NAME(v.a, v.b, c, v.ws), OM_GEMM_ONE, 1, \
+		    m, k, e, 0, 1, .a_float = true);                                               \
 	}
 
 /* ws: OM_GATE_FLOATS(m, e) + OM_LINEAR_DW_FLOATS(m, e, k) */
-#define OM_GATE_DW(NAME, m, e, k)                                                           \
-	OM_KERNEL(NAME##_halves, 256, 0)                                                    \
-	OM_LINEAR_W(NAME##_x, m, e, k, 2)                                                   \
-	OM_KERNEL(NAME##_sum, 256, 0)                                                       \
-	void NAME(const float *dz, const om_bf16 *x, float *dw, void *ws)                   \
-	{                                                                                   \
-		float *part = (float *)ws + OM_GATE_FLOATS(m, e);                           \
-		OM_LAUNCH(NAME##_halves, OM_CEIL((int64_t)(m) * (e), 256), 1, 1, &dz, &ws); \
-		if (OM_GEMM_PARTS(e, k, m) == 1) {                                          \
-			NAME##_x_run(ws, x, dw, NULL);                                      \
-			return;                                                             \
-		}                                                                           \
-		NAME##_x_run(ws, x, part, NULL);                                            \
-		OM_LAUNCH(NAME##_sum, OM_CEIL((int64_t)(e) * (k), 1024), 1, 1, &part, &dw); \
-	}                                                                                   \
-	double NAME##_check(uint64_t seed)                                                  \
-	{                                                                                   \
-		OM_GEMM_CHECK(seed, OM_GATE_FLOATS(m, e) + OM_LINEAR_DW_FLOATS(m, e, k),    \
+#define OM_GATE_DW(NAME, m, e, k)                                                            \
+	OM_KERNEL(NAME##_halves, 256, 0)                                                     \
+	OM_LINEAR_W(NAME##_x, m, e, k, 2)                                                    \
+	OM_KERNEL(NAME##_sum, 256, 0)                                                        \
+	void NAME(const float *dz, const om_bf16 *x, float *dw, void *ws)                    \
+	{                                                                                    \
+		float *part = (float *)ws + OM_GATE_FLOATS(m, e);                            \
+		OM_LAUNCH(NAME##_halves, OM_CEIL((int64_t)(m) * (e), 256), 1, 1, &dz, &ws);  \
+		if (OM_GEMM_PARTS(e, k, m) == 1) {                                           \
+			NAME##_x_run(ws, x, dw, NULL);                                       \
+			return;                                                              \
+		}                                                                            \
+		NAME##_x_run(ws, x, part, NULL);                                             \
+		OM_LAUNCH(NAME##_sum, OM_CEIL((int64_t)(e) * (k), 1024), 1, 1, &part, &dw);  \
+	}                                                                                    \
+	double NAME##_check(uint64_t seed)                                                   \
+	{                                                                                    \
+		OM_GEMM_CHECK(seed, OM_GATE_FLOATS(m, e) + OM_LINEAR_DW_FLOATS(m, e, k),     \
 		    NAME(v.a, v.b, c, v.ws), OM_GEMM_ONE, 1, e, k, m, 1, 1, .a_float = true, \
-		    .c_float = true, .add = true);                                          \
+		    .c_float = true, .add = true);                                           \
 	}
 
 #endif

@@ -28,7 +28,7 @@ enum {
 #define OM_ROUTE_THREADS(e, g) ((e) + (g) > 512 ? 128 : 256)
 /* Chunks of a sequence of t tokens */
 #define OM_ROUTE_CHUNKS(t) OM_CEIL(t, OM_ROUTE_CHUNK)
-#define OM_ROUTE_PARTS(t, k)                                                              \
+#define OM_ROUTE_PARTS(t, k)                                                                   \
 	(OM_CEIL((t) * (k), OM_ROUTE_ROWS) < OM_ROUTE_MOST ? OM_CEIL((t) * (k), OM_ROUTE_ROWS) \
 							   : OM_ROUTE_MOST)
 
@@ -36,6 +36,7 @@ enum {
 
 #define OM_ROUTE_NAN __uint_as_float(0x7fffffffu)
 #define OM_ROUTE_INF __uint_as_float(0x7f800000u)
+#define OM_ROUTE_LEAST -0x1.fffffep127f /* rank of NaN, and the least: struck out is below it */
 
 /* kernels/cpu/om_cpu.h: om_exp; its products and sums are contracted there too */
 OM_DEV float
@@ -53,7 +54,7 @@ om_route_exp(float x)
 	p = fmaf(p, r, 1);
 	p = fmaf(p, r, 1);
 	p = __uint_as_float(__float_as_uint(p) + (__float_as_uint(t) << 23));
-	p = x < -0x1.5d589ep6f ? 0 : p;          /* ln 2^-126 */
+	p = x < -0x1.5d589ep6f ? 0 : p;           /* ln 2^-126 */
 	p = x > 0x1.62e42ep6f ? OM_ROUTE_INF : p; /* ln 2^128 */
 	return x == x ? p : x;
 }
@@ -89,11 +90,11 @@ om_route_groups(int lane, float *rank, float *room)
 	for (int v = 0; v < V; v++) {
 		const int i = v * OM_ROUTE_LANES + lane;
 		if (i < E)
-			room[i] = rank[v];
+			room[i] = rank[v] > OM_ROUTE_LEAST ? rank[v] : -OM_ROUTE_INF;
 	}
 	__syncwarp();
 	for (int i = lane; i < G; i += OM_ROUTE_LANES) {
-		float best = room[i * SIZE], second = SIZE > 1 ? -1 : 0;
+		float best = room[i * SIZE], second = SIZE > 1 ? -OM_ROUTE_INF : 0;
 		for (int a = i * SIZE + 1; a < (i + 1) * SIZE; a++) {
 			const float x = room[a];
 			second = fmaxf(second, fminf(x, best));
@@ -153,9 +154,7 @@ template <int T, int E, int N> struct om_route_ws {
 	float mass[CHUNKS][E], lse2[CHUNKS];
 };
 
-/*
- * BIAS: bias [e] is added to a score where it is compared, not where it is weighed.
- */
+/* BIAS: bias [e] is added where scores (with C = 2, z) are compared, not where they are weighed. */
 template <int T, int E, int K, int J, int C, int G, int Q, int N, bool BIAS>
 OM_DEV void
 om_route_tokens(float factor, const float *z, const float *bias, float *p, int32_t *idx,
@@ -221,9 +220,10 @@ om_route_tokens(float factor, const float *z, const float *bias, float *p, int32
 			mass[v] += live ? share : 0;
 			if (live && i < E)
 				prob[token * E + i] = share;
-			rank[v] = BIAS && i < E ? score[v] + bias[i] : score[v];
-			rank[v] = rank[v] == rank[v] ? rank[v] : -1; /* no score is below 0 */
-			rank[v] = i < E ? rank[v] : OM_ROUTE_NAN;
+			float x = score[v];
+			if (BIAS && i < E)
+				x = (C == OM_ROUTE_CHOSEN ? rank[v] : x) + bias[i];
+			rank[v] = i < E ? fmaxf(x, OM_ROUTE_LEAST) : OM_ROUTE_NAN;
 		}
 		lse2 += live ? log_sum * log_sum : 0;
 		if (live && lane == 0)
@@ -297,7 +297,7 @@ om_route_warp_sum(double x)
 	return x;
 }
 
-/* Adds the chunks of sequence blockIdx.y and 32 experts; the last block to be done adds those sums. */
+/* Adds up the chunks of sequence blockIdx.y for 32 experts; the last block adds up those sums. */
 template <int T, int E, int K, int N>
 OM_DEV void
 om_route_totals(void *scratch, int32_t *cnt, int64_t *load, double *aux)
@@ -436,8 +436,8 @@ om_route_bwd(float factor, float balance, float square, const float *dp, const f
 }
 
 /*
- * route_map is a counting sort of the rows idx [t * k] by expert. The rows of a sequence are divided
- * into PARTS chunks of tokens. First the rows of each expert in each chunk are counted.
+ * route_map is a counting sort of the rows idx [t * k] by expert. A sequence's rows are cut into
+ * PARTS chunks of tokens. First the rows of each expert in each chunk are counted.
  */
 template <int T, int E, int K, int N>
 OM_DEV void
@@ -555,499 +555,103 @@ om_route_place(const int32_t *idx, const int32_t *cnt, const int32_t *counts, in
 	}
 }
 
-#define OM_ROUTE(NAME, t, e, k, j, c, g, q, n, factor)                                         \
-	OM_GLOBAL(OM_ROUTE_THREADS(e, g), (e) <= 128 ? 4 : 1)                                  \
-	NAME##_tokens(                                                                         \
-	    const float *z, float *p, int32_t *idx, float *prob, float *lse, void *ws)         \
-	{                                                                                      \
-		om_route_tokens<t, e, k, j, c, g, q, n, false>(                                \
-		    (float)(factor), z, nullptr, p, idx, prob, lse, ws);                       \
-	}                                                                                      \
-	OM_GLOBAL(1024, 1) NAME##_totals(void *ws, int32_t *cnt, int64_t *load, double *aux)   \
-	{                                                                                      \
-		om_route_totals<t, e, k, n>(ws, cnt, load, aux);                               \
+#define OM_ROUTE(NAME, t, e, k, j, c, g, q, n, factor)                                           \
+	OM_GLOBAL(OM_ROUTE_THREADS(e, g), (e) <= 128 ? 4 : 1)                                    \
+	NAME##_tokens(const float *z, float *p, int32_t *idx, float *prob, float *lse, void *ws) \
+	{                                                                                        \
+		om_route_tokens<t, e, k, j, c, g, q, n, false>(                                  \
+		    (float)(factor), z, nullptr, p, idx, prob, lse, ws);                         \
+	}                                                                                        \
+	OM_GLOBAL(1024, 1) NAME##_totals(void *ws, int32_t *cnt, int64_t *load, double *aux)     \
+	{                                                                                        \
+		om_route_totals<t, e, k, n>(ws, cnt, load, aux);                                 \
 	}
 
-#define OM_ROUTE_BWD(NAME, t, e, k, j, c, g, q, n, factor, lb, zl)                             \
-	OM_GLOBAL(256, 1)                                                                      \
-	NAME##_tokens(const float *dp, const float *z, const int32_t *idx, const float *prob,  \
-	    const float *lse, const int32_t *cnt, float *dz)                                   \
-	{                                                                                      \
-		om_route_bwd<t, e, k, j, c, n>((float)(factor),                                \
-		    (float)((double)(lb) * (e) * (n) / ((double)(t) * (t) * (k))),             \
-		    (float)(2.0 * (zl) / (t)), dp, z, idx, prob, lse, cnt, dz);                \
+#define OM_ROUTE_BWD(NAME, t, e, k, j, c, g, q, n, factor, lb, zl)                            \
+	OM_GLOBAL(256, 1)                                                                     \
+	NAME##_tokens(const float *dp, const float *z, const int32_t *idx, const float *prob, \
+	    const float *lse, const int32_t *cnt, float *dz)                                  \
+	{                                                                                     \
+		om_route_bwd<t, e, k, j, c, n>((float)(factor),                               \
+		    (float)((double)(lb) * (e) * (n) / ((double)(t) * (t) * (k))),            \
+		    (float)(2.0 * (zl) / (t)), dp, z, idx, prob, lse, cnt, dz);               \
 	}
 
-#define OM_ROUTE_MAP(NAME, t, e, k, n)                                                         \
-	OM_GLOBAL(256, 1) NAME##_count(const int32_t *idx, int32_t *ws)                        \
-	{                                                                                      \
-		om_route_count<t, e, k, n>(idx, ws);                                           \
-	}                                                                                      \
-	OM_GLOBAL(256, 1)                                                                      \
-	NAME##_place(const int32_t *idx, const int32_t *cnt, const int32_t *ws, int32_t *row,  \
-	    int32_t *src, int32_t *off)                                                        \
-	{                                                                                      \
-		om_route_place<t, e, k, n>(idx, cnt, ws, row, src, off);                       \
+#define OM_ROUTE_MAP(NAME, t, e, k, n)                                                        \
+	OM_GLOBAL(256, 1) NAME##_count(const int32_t *idx, int32_t *ws)                       \
+	{                                                                                     \
+		om_route_count<t, e, k, n>(idx, ws);                                          \
+	}                                                                                     \
+	OM_GLOBAL(256, 1)                                                                     \
+	NAME##_place(const int32_t *idx, const int32_t *cnt, const int32_t *ws, int32_t *row, \
+	    int32_t *src, int32_t *off)                                                       \
+	{                                                                                     \
+		om_route_place<t, e, k, n>(idx, cnt, ws, row, src, off);                      \
 	}
 
 #else /* ---- host ---- */
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-struct om_route {
-	int64_t t, e, k;
-	int j, c;
-	int64_t g, q, n;
-	double factor;
-};
-
-#define OM_ROUTE_SIZES(t, e, k, n)                                                            \
-	_Static_assert((t) >= 1 && (e) >= 1 && (e) <= 512, "route: 1 to 512 experts");        \
-	_Static_assert((k) >= 1 && (k) <= (e), "route: top-k chooses among the experts");     \
-	_Static_assert((n) >= 1 && (t) % (n) == 0, "route: sequences divide the tokens");     \
+#define OM_ROUTE_SIZES(t, e, k, n)                                                        \
+	_Static_assert((t) >= 1 && (e) >= 1 && (e) <= 512, "route: 1 to 512 experts");    \
+	_Static_assert((k) >= 1 && (k) <= (e), "route: top-k chooses among the experts"); \
+	_Static_assert((n) >= 1 && (t) % (n) == 0, "route: sequences divide the tokens"); \
 	_Static_assert((int64_t)(t) * (k) <= 1 << 30, "route: rows are counted in int32");
 
-#define OM_ROUTE_SHAPE(NAME, t, e, k, j, c, g, q, n, factor)                                  \
-	OM_ROUTE_SIZES(t, e, k, n)                                                            \
-	_Static_assert((c) >= 0 && (c) < OM_ROUTE_SCORES, "route: no such score");            \
-	_Static_assert((g) >= 1 && (e) % (g) == 0, "route: groups divide the experts");       \
-	_Static_assert((q) >= 1 && (q) <= (g), "route: groups that take part are of them");   \
-	_Static_assert((k) <= (e) / (g) * (q), "route: top-k fits in the groups chosen");     \
+#define OM_ROUTE_SHAPE(NAME, t, e, k, j, c, g, q, n, factor)                                \
+	OM_ROUTE_SIZES(t, e, k, n)                                                          \
+	_Static_assert((c) >= 0 && (c) < OM_ROUTE_SCORES, "route: no such score");          \
+	_Static_assert((g) >= 1 && (e) % (g) == 0, "route: groups divide the experts");     \
+	_Static_assert((q) >= 1 && (q) <= (g), "route: groups that take part are of them"); \
+	_Static_assert((k) <= (e) / (g) * (q), "route: top-k fits in the groups chosen");   \
 	static const struct om_route NAME##_shape = { t, e, k, j, c, g, q, n, factor };
 
 /* ws: 2*n*((e+31)/32) + 2*n + 2 + n*((t/n+31)/32)*(2*e+1) floats */
-#define OM_ROUTE(NAME, t, e, k, j, c, g, q, n, factor)                                        \
-	OM_ROUTE_SHAPE(NAME, t, e, k, j, c, g, q, n, factor)                                  \
-	OM_KERNEL(NAME##_tokens, OM_ROUTE_THREADS(e, g), 0)                                   \
-	OM_KERNEL(NAME##_totals, 1024, 0)                                                     \
-	void NAME(const float *z, float *p, int32_t *idx, float *prob, float *lse,            \
-	    int32_t *cnt, int64_t *load, double *aux, void *ws)                               \
-	{                                                                                     \
-		OM_LAUNCH(NAME##_tokens, (n) * OM_ROUTE_CHUNKS((t) / (n)), 1, 1, &z, &p,      \
-		    &idx, &prob, &lse, &ws);                                                  \
-		OM_LAUNCH(NAME##_totals, OM_CEIL(e, OM_ROUTE_TILE), n, 1, &ws, &cnt, &load,   \
-		    &aux);                                                                    \
-	}                                                                                     \
-	double NAME##_check(uint64_t seed)                                                    \
-	{                                                                                     \
-		return om_route_check(NAME, &NAME##_shape, seed);                             \
+#define OM_ROUTE(NAME, t, e, k, j, c, g, q, n, factor)                                             \
+	OM_ROUTE_SHAPE(NAME, t, e, k, j, c, g, q, n, factor)                                       \
+	OM_KERNEL(NAME##_tokens, OM_ROUTE_THREADS(e, g), 0)                                        \
+	OM_KERNEL(NAME##_totals, 1024, 0)                                                          \
+	void NAME(const float *z, float *p, int32_t *idx, float *prob, float *lse, int32_t *cnt,   \
+	    int64_t *load, double *aux, void *ws)                                                  \
+	{                                                                                          \
+		OM_LAUNCH(NAME##_tokens, (n)*OM_ROUTE_CHUNKS((t) / (n)), 1, 1, &z, &p, &idx,       \
+		    &prob, &lse, &ws);                                                             \
+		OM_LAUNCH(NAME##_totals, OM_CEIL(e, OM_ROUTE_TILE), n, 1, &ws, &cnt, &load, &aux); \
+	}                                                                                          \
+	double NAME##_check(uint64_t seed)                                                         \
+	{                                                                                          \
+		return om_route_check(NAME, &NAME##_shape, seed);                                  \
 	}
 
-#define OM_ROUTE_BWD(NAME, t, e, k, j, c, g, q, n, factor, lb, zl)                            \
-	OM_ROUTE_SHAPE(NAME, t, e, k, j, c, g, q, n, factor)                                  \
-	OM_KERNEL(NAME##_tokens, 256, 0)                                                      \
-	void NAME(const float *dp, const float *z, const int32_t *idx, const float *prob,     \
-	    const float *lse, const int32_t *cnt, float *dz)                                  \
-	{                                                                                     \
-		OM_LAUNCH(NAME##_tokens, OM_CEIL(t, 256 / OM_ROUTE_LANES), 1, 1, &dp, &z,     \
-		    &idx, &prob, &lse, &cnt, &dz);                                            \
-	}                                                                                     \
-	double NAME##_check(uint64_t seed)                                                    \
-	{                                                                                     \
-		return om_route_bwd_check(NAME, &NAME##_shape, lb, zl, seed);                 \
+#define OM_ROUTE_BWD(NAME, t, e, k, j, c, g, q, n, factor, lb, zl)                              \
+	OM_ROUTE_SHAPE(NAME, t, e, k, j, c, g, q, n, factor)                                    \
+	OM_KERNEL(NAME##_tokens, 256, 0)                                                        \
+	void NAME(const float *dp, const float *z, const int32_t *idx, const float *prob,       \
+	    const float *lse, const int32_t *cnt, float *dz)                                    \
+	{                                                                                       \
+		OM_LAUNCH(NAME##_tokens, OM_CEIL(t, 256 / OM_ROUTE_LANES), 1, 1, &dp, &z, &idx, \
+		    &prob, &lse, &cnt, &dz);                                                    \
+	}                                                                                       \
+	double NAME##_check(uint64_t seed)                                                      \
+	{                                                                                       \
+		return om_route_bwd_check(NAME, &NAME##_shape, lb, zl, seed);                   \
 	}
 
 /* ws: n*128*e floats */
-#define OM_ROUTE_MAP(NAME, t, e, k, n)                                                        \
-	OM_ROUTE_SIZES(t, e, k, n)                                                            \
-	OM_KERNEL(NAME##_count, 256, 0)                                                       \
-	OM_KERNEL(NAME##_place, 256, 0)                                                       \
-	void NAME(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,         \
-	    int32_t *off, void *ws)                                                           \
-	{                                                                                     \
-		const uint32_t blocks = (n) * OM_ROUTE_PARTS((t) / (n), k);                   \
-		OM_LAUNCH(NAME##_count, blocks, 1, 1, &idx, &ws);                             \
-		OM_LAUNCH(NAME##_place, blocks, 1, 1, &idx, &cnt, &ws, &row, &src, &off);     \
-	}                                                                                     \
-	double NAME##_check(uint64_t seed)                                                    \
-	{                                                                                     \
-		return om_route_map_check(NAME, t, e, k, n, seed);                            \
+#define OM_ROUTE_MAP(NAME, t, e, k, n)                                                    \
+	OM_ROUTE_SIZES(t, e, k, n)                                                        \
+	OM_KERNEL(NAME##_count, 256, 0)                                                   \
+	OM_KERNEL(NAME##_place, 256, 0)                                                   \
+	void NAME(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,     \
+	    int32_t *off, void *ws)                                                       \
+	{                                                                                 \
+		const uint32_t blocks = (n)*OM_ROUTE_PARTS((t) / (n), k);                 \
+		OM_LAUNCH(NAME##_count, blocks, 1, 1, &idx, &ws);                         \
+		OM_LAUNCH(NAME##_place, blocks, 1, 1, &idx, &cnt, &ws, &row, &src, &off); \
+	}                                                                                 \
+	double NAME##_check(uint64_t seed)                                                \
+	{                                                                                 \
+		return om_route_map_check(NAME, t, e, k, n, seed);                        \
 	}
 
-/* ---- checks ---- */
-
-typedef void om_route_fn(
-    const float *, float *, int32_t *, float *, float *, int32_t *, int64_t *, double *, void *);
-typedef void om_route_bwd_fn(const float *, const float *, const int32_t *, const float *,
-    const float *, const int32_t *, float *);
-typedef void om_route_map_fn(
-    const int32_t *, const int32_t *, int32_t *, int32_t *, int32_t *, void *);
-
-#define OM_ROUTE_CHECK static __attribute__((noinline, cold, unused))
-enum { OM_ROUTE_SAMPLES = 64 };
-
-static inline double
-om_route_worse(double a, double b)
-{
-	return a > b ? a : b;
-}
-
-/*
- * idx [t, k], k distinct experts for each token, and their counts in n sequences: random ones, or
- * the last k for all tokens, which leaves the others empty.
- */
-OM_ROUTE_CHECK void
-om_route_choice(bool same, int64_t t, int64_t e, int64_t k, int64_t n, uint64_t seed, int32_t *idx,
-    int32_t *cnt)
-{
-	int32_t *deck = malloc((size_t)e * sizeof *deck);
-	memset(cnt, 0, (size_t)(n * e) * sizeof *cnt);
-	for (int64_t c = 0; c < e; c++)
-		deck[c] = (int32_t)c;
-	for (int64_t i = 0; i < t * k; i++) {
-		const int64_t a = i % k;
-		seed = seed * 6364136223846793005u + 1442695040888963407u;
-		const int64_t b = same ? e - k + a : a + (int64_t)((seed >> 33) % (uint64_t)(e - a));
-		idx[i] = deck[b];
-		if (!same) {
-			deck[b] = deck[a];
-			deck[a] = idx[i];
-		}
-		cnt[i / k / (t / n) * e + idx[i]]++;
-	}
-	free(deck);
-}
-
-/* The scores of a token by their definition, and log sum exp of z. */
-OM_ROUTE_CHECK double
-om_route_check_scores(const struct om_route *r, const float *z, double *score)
-{
-	double sum = 0;
-	for (int64_t c = 0; c < r->e; c++)
-		sum += score[c] = exp((double)z[c]);
-	for (int64_t c = 0; c < r->e; c++)
-		score[c] = r->c == 1 ? 1 / (1 + exp(-(double)z[c])) : score[c] / sum;
-	return log(sum);
-}
-
-/*
- * Are the experts at those that the definition chooses, in order? Scores apart by less than
- * rounding may change places, equal ones may not. allowed [e] is room.
- */
-OM_ROUTE_CHECK bool
-om_route_check_choice(
-    const struct om_route *r, const double *score, const int32_t *at, bool *allowed)
-{
-	const double close = 1e-6;
-	const int64_t size = r->e / r->g;
-	for (int64_t c = 0; c < r->e; c++)
-		allowed[c] = r->q == r->g;
-	double last = 0;
-	for (int64_t round = 0; r->q < r->g && round <= r->q; round++) {
-		/* the best group that isn't allowed yet; the one too many tells a near tie */
-		int64_t best = -1;
-		double most = 0;
-		for (int64_t i = 0; i < r->g; i++) {
-			double first = 0, second = 0;
-			for (int64_t a = i * size; a < (i + 1) * size; a++) {
-				second = fmax(second, fmin(first, score[a]));
-				first = fmax(first, score[a]);
-			}
-			if (!allowed[i * size] && (best < 0 || first + second > most)) {
-				best = i;
-				most = first + second;
-			}
-		}
-		if (round == r->q && most != last && last - most < close)
-			return true;
-		for (int64_t c = best * size; round < r->q && c < (best + 1) * size; c++)
-			allowed[c] = true;
-		last = most;
-	}
-	for (int64_t a = 0; a < r->k; a++) {
-		if (at[a] < 0 || at[a] >= r->e || !allowed[at[a]])
-			return false;
-		for (int64_t c = 0; c < r->e; c++) {
-			double ahead = score[c] - score[at[a]];
-			if (allowed[c] && (ahead > close || (ahead == 0 && c < at[a])))
-				return false;
-		}
-		allowed[at[a]] = false; /* taken */
-	}
-	return true;
-}
-
-/* A route call's outputs on the host. */
-struct om_route_out {
-	float *p, *prob, *lse;
-	int32_t *idx, *cnt;
-	int64_t *load;
-	double aux[2];
-};
-
-OM_ROUTE_CHECK struct om_route_out
-om_route_run(om_route_fn *run, const struct om_route *r, const float *z, bool time)
-{
-	const int64_t t = r->t, e = r->e, k = r->k, n = r->n;
-	const size_t words = (size_t)(2 * n * ((e + 31) / 32) + 2 * n + 2 +
-				      n * ((t / n + 31) / 32) * (2 * e + 1));
-	struct om_route_out o = { malloc((size_t)(t * k) * 4), malloc((size_t)(t * e) * 4),
-		malloc((size_t)t * 4), malloc((size_t)(t * k) * 4), malloc((size_t)(n * e) * 4),
-		malloc((size_t)e * 8), { 0.25, 0.5 } };
-	for (int64_t c = 0; c < e; c++)
-		o.load[c] = 1000 + c;
-	float *dz = om_check_copy(z, (size_t)(t * e) * 4), *p = om_check_nan((size_t)(t * k) * 4);
-	float *prob = om_check_nan((size_t)(t * e) * 4), *lse = om_check_nan((size_t)t * 4);
-	int32_t *idx = om_check_nan((size_t)(t * k) * 4), *cnt = om_check_nan((size_t)(n * e) * 4);
-	int64_t *load = om_check_copy(o.load, (size_t)e * 8);
-	double *aux = om_check_copy(o.aux, sizeof o.aux);
-	void *ws = om_check_nan(words * 4);
-	run(dz, p, idx, prob, lse, cnt, load, aux, ws);
-	om_check_read(o.p, p, (size_t)(t * k) * 4);
-	om_check_read(o.prob, prob, (size_t)(t * e) * 4);
-	om_check_read(o.lse, lse, (size_t)t * 4);
-	om_check_read(o.idx, idx, (size_t)(t * k) * 4);
-	om_check_read(o.cnt, cnt, (size_t)(n * e) * 4);
-	om_check_read(o.load, load, (size_t)e * 8);
-	om_check_read(o.aux, aux, sizeof o.aux);
-	if (time)
-		OM_TIME(run(dz, p, idx, prob, lse, cnt, load, aux, ws));
-	om_check_end();
-	return o;
-}
-
-OM_ROUTE_CHECK void
-om_route_free(struct om_route_out *o)
-{
-	free(o->p);
-	free(o->prob);
-	free(o->lse);
-	free(o->idx);
-	free(o->cnt);
-	free(o->load);
-}
-
-OM_ROUTE_CHECK double
-om_route_check(om_route_fn *run, const struct om_route *r, uint64_t seed)
-{
-	const int64_t t = r->t, e = r->e, k = r->k, n = r->n;
-	float *z = malloc((size_t)(t * e) * sizeof *z);
-	double *mass = calloc((size_t)(n * e), sizeof *mass), want[2] = { 0.25, 0.5 };
-	double *score = malloc((size_t)e * sizeof *score);
-	int32_t *count = calloc((size_t)(n * e), sizeof *count);
-	bool *allowed = malloc((size_t)e * sizeof *allowed);
-	struct om_err ep = { 0 }, eprob = { 0 }, elog = { .scale = 1 }, eaux = { 0 };
-	/* ties: every third token has only two different scores */
-	for (int64_t i = 0; i < t * e; i++) {
-		z[i] = (float)om_unit(seed, 0, i);
-		z[i] = i / e % 3 == 2 ? (float)(z[i] > 0) : z[i];
-	}
-	struct om_route_out o = om_route_run(run, r, z, true);
-	for (int64_t i = 0; i < t; i++) {
-		const int64_t part = i / (t / n);
-		double log_sum = om_route_check_scores(r, z + i * e, score), sum = 0, chosen = 0;
-		om_err_add(&elog, (double)o.lse[i], log_sum);
-		want[1] += log_sum * log_sum / (double)t;
-		if (!om_route_check_choice(r, score, o.idx + i * k, allowed)) {
-			ep.wrong = true;
-			continue;
-		}
-		for (int64_t c = 0; c < e; c++)
-			sum += score[c];
-		for (int64_t c = 0; c < e; c++) {
-			om_err_add(&eprob, (double)o.prob[i * e + c], score[c] / sum);
-			mass[part * e + c] += score[c] / sum;
-		}
-		for (int64_t a = 0; a < k; a++) {
-			chosen += score[o.idx[i * k + a]];
-			count[part * e + o.idx[i * k + a]]++;
-		}
-		for (int64_t a = 0; a < k; a++) {
-			double weight = score[o.idx[i * k + a]] / (r->j || r->c == 2 ? chosen : 1);
-			om_err_add(&ep, (double)o.p[i * k + a], r->factor * weight);
-		}
-	}
-	for (int64_t c = 0; c < e; c++) {
-		int64_t all = 1000 + c;
-		for (int64_t part = 0; part < n; part++) {
-			double f = (double)count[part * e + c] * (double)n / (double)(t * k);
-			double mean = mass[part * e + c] * (double)n / (double)t;
-			all += count[part * e + c];
-			want[0] += (double)e * f * mean / (double)n;
-			ep.wrong |= o.cnt[part * e + c] != count[part * e + c];
-		}
-		ep.wrong |= o.load[c] != all;
-	}
-	om_err_add(&eaux, o.aux[0], want[0]);
-	om_err_add(&eaux, o.aux[1], want[1]);
-
-	struct om_route_out again = om_route_run(run, r, z, false);
-	ep.wrong |= memcmp(o.p, again.p, (size_t)(t * k) * 4) != 0;
-	ep.wrong |= memcmp(o.prob, again.prob, (size_t)(t * e) * 4) != 0;
-	ep.wrong |= memcmp(o.aux, again.aux, sizeof o.aux) != 0;
-	om_route_free(&again);
-	/* NaN, in some logits: the choice is still of k experts */
-	for (int64_t i = 0; i < t * e; i++)
-		z[i] = om_unit(seed, 1, i) > 1.5 ? NAN : z[i];
-	again = om_route_run(run, r, z, false);
-	for (int64_t i = 0; i < t; i++) {
-		memset(allowed, 1, (size_t)e * sizeof *allowed);
-		for (int64_t a = 0; a < k; a++) {
-			int32_t at = again.idx[i * k + a];
-			if (at < 0 || at >= e || !allowed[at])
-				ep.wrong = true;
-			else
-				allowed[at] = false;
-		}
-	}
-	om_route_free(&again);
-	om_route_free(&o);
-	free(z);
-	free(mass);
-	free(score);
-	free(count);
-	free(allowed);
-	return om_route_worse(om_route_worse(om_err_value(&ep), om_err_value(&eprob)),
-	    om_route_worse(om_err_value(&elog), om_err_value(&eaux)));
-}
-
-/* By Jacobians: of p and prob by the scores, of the scores by z. */
-OM_ROUTE_CHECK double
-om_route_bwd_check(
-    om_route_bwd_fn *run, const struct om_route *r, double lb, double zl, uint64_t seed)
-{
-	const int64_t t = r->t, e = r->e, k = r->k, n = r->n;
-	const int64_t samples = t < OM_ROUTE_SAMPLES ? t : OM_ROUTE_SAMPLES;
-	float *z = malloc((size_t)(t * e) * 4), *prob = malloc((size_t)(t * e) * 4);
-	float *lse = malloc((size_t)t * 4), *dz = malloc((size_t)(t * e) * 4);
-	float *dp = malloc((size_t)(t * k) * 4);
-	int32_t *idx = malloc((size_t)(t * k) * 4), *cnt = malloc((size_t)(n * e) * 4);
-	double *score = malloc((size_t)e * 8), *want = malloc((size_t)e * 8);
-	double *dscore = malloc((size_t)e * 8), worst = 0;
-	om_route_choice(false, t, e, k, n, seed, idx, cnt);
-	for (int64_t i = 0; i < t * k; i++)
-		dp[i] = (float)om_unit(seed, 0, i);
-	for (int64_t i = 0; i < t; i++) {
-		double sum = 0;
-		for (int64_t c = 0; c < e; c++)
-			z[i * e + c] = (float)om_unit(seed, 1, i * e + c);
-		lse[i] = (float)om_route_check_scores(r, z + i * e, score);
-		for (int64_t c = 0; c < e; c++)
-			sum += score[c];
-		for (int64_t c = 0; c < e; c++)
-			prob[i * e + c] = (float)(score[c] / sum);
-	}
-	/* without dp the second time: the losses alone, which it would drown */
-	for (int second = 0; second < 2; second++) {
-		/* with one expert, all of dz is rounding */
-		struct om_err err = { .scale =
-					  second ? (lb + zl) / (double)(t * e) : 1 / (double)e };
-		for (int64_t i = 0; second && i < t * k; i++)
-			dp[i] = 0;
-		float *d_dp = om_check_copy(dp, (size_t)(t * k) * 4);
-		float *d_z = om_check_copy(z, (size_t)(t * e) * 4);
-		int32_t *d_idx = om_check_copy(idx, (size_t)(t * k) * 4);
-		float *d_prob = om_check_copy(prob, (size_t)(t * e) * 4);
-		float *d_lse = om_check_copy(lse, (size_t)t * 4);
-		int32_t *d_cnt = om_check_copy(cnt, (size_t)(n * e) * 4);
-		float *d_dz = om_check_nan((size_t)(t * e) * 4);
-		run(d_dp, d_z, d_idx, d_prob, d_lse, d_cnt, d_dz);
-		om_check_read(dz, d_dz, (size_t)(t * e) * 4);
-		if (second)
-			OM_TIME(run(d_dp, d_z, d_idx, d_prob, d_lse, d_cnt, d_dz));
-		om_check_end();
-		for (int64_t s = 0; s < samples; s++) { /* first and last ones among them */
-			const int64_t i = samples > 1 ? s * (t - 1) / (samples - 1) : 0;
-			const int32_t *at = idx + i * k, *count = cnt + i / (t / n) * e;
-			double log_sum = om_route_check_scores(r, z + i * e, score);
-			double chosen = 0, sum = 0;
-			for (int64_t c = 0; c < e; c++) {
-				sum += score[c];
-				dscore[c] = want[c] = 0;
-			}
-			for (int64_t a = 0; a < k; a++)
-				chosen += score[at[a]];
-			for (int64_t a = 0; a < k; a++) {
-				for (int64_t b = 0; b < k; b++) { /* d p_a / d score_b */
-					double pa = score[at[a]] / chosen, d = a == b;
-					double dpa = r->factor * (double)dp[i * k + a];
-					if (r->c == 2) { /* to z at once */
-						want[at[b]] +=
-						    dpa * pa * (d - score[at[b]] / chosen);
-						continue;
-					}
-					dscore[at[b]] += dpa * (r->j ? (d - pa) / chosen : d);
-				}
-			}
-			for (int64_t a = 0; a < e; a++) {
-				double dprob =
-				    lb * (double)(e * n * count[a]) / (double)(t * k) / (double)t;
-				/* scores that are a softmax sum to 1 whatever z */
-				for (int64_t b = 0; r->c == 1 && b < e; b++)
-					dscore[b] += dprob * ((a == b) - score[a] / sum) / sum;
-				dscore[a] += r->c == 1 ? 0 : dprob;
-			}
-			for (int64_t a = 0; a < e; a++) {
-				for (int64_t b = 0; b < e; b++) { /* d score_a / d z_b */
-					double d = r->c == 1 ? (a == b) * (1 - score[a])
-							     : (a == b) - score[b];
-					want[b] += dscore[a] * score[a] * d;
-				}
-				want[a] += zl * 2 * log_sum / (double)t *
-					   exp((double)z[i * e + a] - log_sum);
-			}
-			for (int64_t c = 0; c < e; c++)
-				om_err_add(&err, (double)dz[i * e + c], want[c]);
-		}
-		for (int64_t i = 0; i < t * e; i++) /* all are written */
-			err.wrong |= !isfinite(dz[i]);
-		worst = om_route_worse(worst, om_err_value(&err));
-	}
-	free(z);
-	free(prob);
-	free(lse);
-	free(dz);
-	free(dp);
-	free(idx);
-	free(cnt);
-	free(score);
-	free(want);
-	free(dscore);
-	return worst;
-}
-
-OM_ROUTE_CHECK double
-om_route_map_check(om_route_map_fn *run, int64_t t, int64_t e, int64_t k, int64_t n, uint64_t seed)
-{
-	const size_t rows = (size_t)(t * k) * sizeof(int32_t);
-	int32_t *idx = malloc(rows), *cnt = malloc((size_t)(n * e) * 4);
-	int32_t *row = malloc(rows), *src = malloc(rows), *off = malloc((size_t)(e + 1) * 4);
-	int32_t *next = malloc((size_t)(e + 1) * 4);
-	bool right = true;
-	for (int same = 1; same >= 0; same--) {
-		om_route_choice(same, t, e, k, n, seed, idx, cnt);
-		int32_t *d_idx = om_check_copy(idx, rows);
-		int32_t *d_cnt = om_check_copy(cnt, (size_t)(n * e) * 4);
-		int32_t *d_row = om_check_nan(rows), *d_src = om_check_nan(rows);
-		int32_t *d_off = om_check_nan((size_t)(e + 1) * 4);
-		void *ws = om_check_nan((size_t)(n * OM_ROUTE_MOST * e) * 4);
-		run(d_idx, d_cnt, d_row, d_src, d_off, ws);
-		om_check_read(row, d_row, rows);
-		om_check_read(src, d_src, rows);
-		om_check_read(off, d_off, (size_t)(e + 1) * 4);
-		if (!same)
-			OM_TIME(run(d_idx, d_cnt, d_row, d_src, d_off, ws));
-		om_check_end();
-		memset(next, 0, (size_t)(e + 1) * 4);
-		for (int64_t i = 0; i < t * k; i++)
-			next[idx[i] + 1]++;
-		for (int64_t c = 0; c < e; c++)
-			next[c + 1] += next[c];
-		right &= !memcmp(next, off, (size_t)(e + 1) * 4);
-		for (int64_t i = 0; i < t * k; i++) {
-			int32_t want = next[idx[i]]++;
-			right &= row[i] == want && src[want] == i;
-		}
-	}
-	free(idx);
-	free(cnt);
-	free(row);
-	free(src);
-	free(off);
-	free(next);
-	return right ? 0 : OM_WRONG;
-}
-
+#include "route_check.h"
 #endif

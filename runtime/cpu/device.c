@@ -81,8 +81,9 @@ om_device_normal(const struct om_model *m, unsigned char *arena, const struct om
 static double began;
 
 void
-om_op_begin(void)
+om_op_begin(const struct om_op *op)
 {
+	(void)op;
 	began = om_now();
 }
 

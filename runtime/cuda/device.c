@@ -2,19 +2,25 @@
  * The device that is a GPU: the arena is device memory, a part of the step is a CUDA graph,
  * recorded when it is first asked for.
  */
+#include <nvtx3/nvToolsExt.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "gpu.h"
 #include "om_gpu.h"
 #include "om_rt.h"
 
 static struct om_gpu_graph *graph[OM_N_PARTS];
+static bool sync_all;
 
 void
 om_device_start(uint64_t threads)
 {
+	const char *sync = getenv("OM_SYNC");
+
 	om_threads(threads);
 	om_gpu_start(0);
+	sync_all = om_profile = sync && strcmp(sync, "1") == 0;
 }
 
 unsigned char *
@@ -90,7 +96,10 @@ om_device_normal(const struct om_model *m, unsigned char *arena, const struct om
 	return true;
 }
 
-/* ---- bench: a mark before and after every launch, read when all is done ---- */
+/*
+ * ---- operators one by one: bench's marks around every launch, read when all is done; and for a
+ * trainer that fails, OM_SYNC=1: the device is waited for after each, so that the error has its name
+ */
 
 static struct om_gpu_mark *begin;
 static struct span {
@@ -100,18 +109,27 @@ static struct span {
 } * spans;
 
 void
-om_op_begin(void)
+om_op_begin(const struct om_op *op)
 {
-	begin = om_gpu_mark();
+	om_gpu_operation(op->name);
+	nvtxRangePushA(op->name);
+	if (!sync_all)
+		begin = om_gpu_mark();
 }
 
 void
 om_op_end(struct om_op *op)
 {
-	struct span *s = om_alloc(1, sizeof *s);
+	if (sync_all) {
+		om_gpu_wait();
+	} else {
+		struct span *s = om_alloc(1, sizeof *s);
 
-	*s = (struct span){ op, begin, om_gpu_mark(), spans };
-	spans = s;
+		*s = (struct span){ op, begin, om_gpu_mark(), spans };
+		spans = s;
+	}
+	nvtxRangePop();
+	om_gpu_operation(NULL);
 }
 
 void

@@ -49,20 +49,23 @@ static CUstream stream;
 static struct om_kernel *kernels;
 static char device_name[128];
 static uint32_t multiprocessors;
+static const char *current; /* operation, where it is waited for */
 
 static void
 check(CUresult r, const char *operation)
 {
-	const char *name = "?", *text = "unknown error";
+	const char *name = "?", *text = "unknown error", *more = "";
 
 	if (r == CUDA_SUCCESS)
 		return;
+	if (r == CUDA_ERROR_ECC_UNCORRECTABLE || r == CUDA_ERROR_HARDWARE_STACK_ERROR)
+		more = "; the device is faulty: run elsewhere. The last checkpoint is whole";
+	else if (!current)
+		more = "; OM_SYNC=1 in the environment names the operator. The last checkpoint is "
+		       "whole";
 	cu.cuGetErrorName(r, &name);
 	cu.cuGetErrorString(r, &text);
-	om_die(operation, "%s (%s)%s", text, name,
-	    r == CUDA_ERROR_ECC_UNCORRECTABLE || r == CUDA_ERROR_HARDWARE_STACK_ERROR
-		? "; the device is faulty: run elsewhere, the last checkpoint is whole"
-		: "");
+	om_die(current ? current : operation, "%s (%s)%s", text, name, more);
 }
 
 void
@@ -306,6 +309,12 @@ void
 om_set_zero(void *p, size_t bytes)
 {
 	om_gpu_fill(p, 0, bytes);
+}
+
+void
+om_gpu_operation(const char *name)
+{
+	current = name;
 }
 
 void

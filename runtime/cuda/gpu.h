@@ -23,7 +23,8 @@ void om_gpu_put(void *device, const void *host, size_t bytes);
 void om_gpu_get(void *host, const void *device, size_t bytes);
 void om_gpu_copy(void *to, const void *from, size_t bytes);
 void om_gpu_fill(void *device, int byte, size_t bytes);
-void om_gpu_wait(void); /* until the stream is done */
+void om_gpu_wait(void);                  /* until the stream is done */
+void om_gpu_operation(const char *name); /* who an error is laid to; NULL: not known any more */
 
 /* Records what f launches as a graph, and plays it back. */
 struct om_gpu_graph;

@@ -65,7 +65,8 @@ for i = 1, layers do
     },
   }
 end
-local kept = { recompute {}, recompute { what = "cheap" }, recompute { what = "experts" }, recompute { what = "block" } }
+local kept = { recompute {}, recompute { what = "cheap" }, recompute { what = "experts" },
+  recompute { what = "block" } }
 
 return trainer {
   name = "random-" .. arg.seed,

@@ -2,7 +2,7 @@
 #include "case.h"
 
 #define BF16 4e-3 /* the rounding, 2^-8 of the largest value */
-#define F32 1e-4    /* sums in fp32, which wgmma truncates at each step of 16 */
+#define F32 1e-4  /* sums in fp32, which wgmma truncates at each step of 16 */
 
 /* A case once for each way to share the rows among the experts. */
 #ifdef __CUDACC__

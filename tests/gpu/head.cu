@@ -29,10 +29,12 @@ row_check(const struct om_kernel *row, int64_t c, int64_t v, int what, double sc
 	for (int pass = 0; pass < 2; pass++) { /* lse, then compare */
 		float *d_z = om_check_f32(c * v, seed, 0, 4);
 		int32_t *d_label = om_check_copy(label, (size_t)c * 4);
-		float *d_lse = om_check_copy(lse, (size_t)c * 4), *d_loss = om_check_nan((size_t)c * 8);
+		float *d_lse = om_check_copy(lse, (size_t)c * 4);
+		float *d_loss = om_check_nan((size_t)c * 8);
 		om_bf16 *d_dlogit = om_check_nan((size_t)(c * v) * 2);
 		if (pass) {
-			OM_LAUNCH(*row, (uint32_t)c, 1, 1, &d_z, &d_label, &d_lse, &d_loss, &d_dlogit);
+			OM_LAUNCH(*row, (uint32_t)c, 1, 1, &d_z, &d_label, &d_lse, &d_loss,
+			    &d_dlogit);
 			om_check_read(lse, d_lse, (size_t)c * 4);
 			om_check_read(loss, d_loss, (size_t)c * 8);
 		}
@@ -50,7 +52,8 @@ row_check(const struct om_kernel *row, int64_t c, int64_t v, int what, double sc
 			if (what != OM_HEAD_DLOGIT) {
 				double entropy = label[i] < 0 ? 0 : log_sum - log(p[label[i]]);
 				om_err_add(&elog, (double)loss[2 * i], entropy);
-				om_err_add(&elog, sqrt((double)loss[2 * i + 1]), label[i] < 0 ? 0 : log_sum);
+				om_err_add(&elog, sqrt((double)loss[2 * i + 1]),
+				    label[i] < 0 ? 0 : log_sum);
 			}
 			if (what == OM_HEAD_LOSSES)
 				continue;
@@ -93,8 +96,8 @@ RATED(OM_HEAD_LOSS, LOSS, 2.0 * 16384 * 2048 * 50304, 0, head_loss_olmoe, 16384,
 CASE(OM_HEAD_LOSS_BWD, GRAD, head_loss_bwd_one, 1, 8, 8, 16, 1.0, 0.0)
 CASE(OM_HEAD_LOSS_BWD, GRAD, head_loss_bwd_tiny, 12, 64, 96, 5, 0.5, 0.01)
 CASE(OM_HEAD_LOSS_BWD, GRAD, head_loss_bwd_odd, 197, 72, 1000, 64, 0.25, 0.01)
-RATED(OM_HEAD_LOSS_BWD, GRAD, 6.0 * 16384 * 2048 * 50304, 0, head_loss_bwd_olmoe, 16384, 2048, 50304,
-    2048, 6.1e-5, 1e-5)
+RATED(OM_HEAD_LOSS_BWD, GRAD, 6.0 * 16384 * 2048 * 50304, 0, head_loss_bwd_olmoe, 16384, 2048,
+    50304, 2048, 6.1e-5, 1e-5)
 
 CASE(OM_HEAD_LOSS_GRAD, GRAD, head_loss_grad_one, 1, 8, 8, 16, 1.0, 0.0)
 CASE(OM_HEAD_LOSS_GRAD, GRAD, head_loss_grad_tiny, 12, 64, 96, 5, 0.5, 0.01)
@@ -105,16 +108,20 @@ RATED(OM_HEAD_LOSS_GRAD, GRAD, 6.0 * 16384 * 2048 * 50304, 0, head_loss_grad_olm
     50304, 2048, 6.1e-5, 1e-5)
 
 /* one chunk: shorter than the time after which the device lowers its clock */
-RATED(OM_HEAD_LOSS_GRAD, GRAD, 6.0 * 2048 * 2048 * 50304, 0, head_loss_grad_chunk, 2048, 2048, 50304,
-    2048, 6.1e-5, 1e-5)
-RATED(OM_HEAD_LOSS_GRAD, GRAD, 6.0 * 16384 * 2048 * 50304, 0, head_loss_grad_4096, 16384, 2048, 50304,
-    4096, 6.1e-5, 1e-5)
+RATED(OM_HEAD_LOSS_GRAD, GRAD, 6.0 * 2048 * 2048 * 50304, 0, head_loss_grad_chunk, 2048, 2048,
+    50304, 2048, 6.1e-5, 1e-5)
+RATED(OM_HEAD_LOSS_GRAD, GRAD, 6.0 * 16384 * 2048 * 50304, 0, head_loss_grad_4096, 16384, 2048,
+    50304, 4096, 6.1e-5, 1e-5)
 
 #define BYTES(c, v, each) ((double)(c) * (v) * (each))
 RATED(ROW, LOSS, 0, BYTES(2048, 50304, 4), head_row_losses, 2048, 50304, OM_HEAD_LOSSES, 1.0, 1e-4)
 RATED(ROW, GRAD, 0, BYTES(2048, 50304, 6), head_row_dlogit, 2048, 50304, OM_HEAD_DLOGIT, 0.5, 1e-4)
 RATED(ROW, GRAD, 0, BYTES(2048, 50304, 6), head_row_both, 2048, 50304, OM_HEAD_BOTH, 0.5, 1e-4)
-RATED(ROW, GRAD, 0, BYTES(2048, 32000, 6), head_row_both_32000, 2048, 32000, OM_HEAD_BOTH, 0.5, 1e-4)
-RATED(ROW, GRAD, 0, BYTES(1024, 100352, 6), head_row_both_100352, 1024, 100352, OM_HEAD_BOTH, 0.5, 1e-4)
-RATED(ROW, GRAD, 0, BYTES(1024, 151936, 6), head_row_both_151936, 1024, 151936, OM_HEAD_BOTH, 0.5, 1e-4)
-RATED(ROW, GRAD, 0, BYTES(1024, 128256, 6), head_row_both_128256, 1024, 128256, OM_HEAD_BOTH, 0.5, 1e-4)
+RATED(ROW, GRAD, 0, BYTES(2048, 32000, 6), head_row_both_32000, 2048, 32000, OM_HEAD_BOTH, 0.5,
+    1e-4)
+RATED(ROW, GRAD, 0, BYTES(1024, 100352, 6), head_row_both_100352, 1024, 100352, OM_HEAD_BOTH, 0.5,
+    1e-4)
+RATED(ROW, GRAD, 0, BYTES(1024, 151936, 6), head_row_both_151936, 1024, 151936, OM_HEAD_BOTH, 0.5,
+    1e-4)
+RATED(ROW, GRAD, 0, BYTES(1024, 128256, 6), head_row_both_128256, 1024, 128256, OM_HEAD_BOTH, 0.5,
+    1e-4)

@@ -6,14 +6,14 @@
 #endif
 
 /*
- * Everything is float, on unit logits. Probabilities and gradients: some roundings of 2^-24 and exp's
- * 2e-7, of values that may be a tenth of the largest; lse 2e-7 of 5.
+ * Everything is float, on unit logits. Probabilities and gradients: some roundings of 2^-24 and
+ * exp's 2e-7, of values that may be a tenth of the largest; lse 2e-7 of 5.
  */
 #define ROUTE 2e-6
 /* The gradient of the losses alone is a difference of near equals: e times a float's rounding. */
 #define ROUTE_BWD 2e-5
 
-/* t e k j c g q n factor: the scores, with and without normalisation, groups, sequences, a factor */
+/* t e k j c g q n factor: all scores, with and without normalisation; groups, sequences, factors */
 CASE(OM_ROUTE, ROUTE, route_one, 1, 1, 1, 0, 0, 1, 1, 1, 1.0)
 CASE(OM_ROUTE, ROUTE, route_tiny, 12, 8, 2, 0, 0, 1, 1, 1, 1.0)
 CASE(OM_ROUTE, ROUTE, route_odd, 99, 37, 5, 1, 0, 1, 1, 3, 2.5)
@@ -87,12 +87,12 @@ CASE(OM_ROUTE_BWD, ROUTE_BWD, route_bwd_sigmoid, 257, 48, 6, 1, 1, 1, 1, 1, 1.0,
 CASE(OM_ROUTE_BWD, ROUTE_BWD, route_bwd_sigmoid_raw, 64, 17, 17, 0, 1, 1, 1, 4, 3.0, 0.01, 0.001)
 CASE(OM_ROUTE_BWD, ROUTE_BWD, route_bwd_groups, 130, 24, 3, 1, 1, 6, 2, 2, 2.5, 0.01, 0.001)
 CASE(OM_ROUTE_BWD, ROUTE_BWD, route_bwd_512, 40, 512, 512, 0, 2, 1, 1, 2, 1.0, 0.01, 0.001)
-RATED(OM_ROUTE_BWD, ROUTE_BWD, 0, 16384.0 * 64 * 8, route_bwd_olmoe, 16384, 64, 8, 0, 0, 1, 1, 4, 1.0,
-    0.01, 0.001)
+RATED(OM_ROUTE_BWD, ROUTE_BWD, 0, 16384.0 * 64 * 8, route_bwd_olmoe, 16384, 64, 8, 0, 0, 1, 1, 4,
+    1.0, 0.01, 0.001)
 RATED(OM_ROUTE_BWD, ROUTE_BWD, 0, 16384.0 * 128 * 8, route_bwd_qwen3, 16384, 128, 8, 1, 0, 1, 1, 4,
     1.0, 0.01, 0.001)
-RATED(OM_ROUTE_BWD, ROUTE_BWD, 0, 8192.0 * 256 * 12, route_bwd_deepseek, 8192, 256, 8, 1, 1, 8, 4, 2,
-    2.5, 0.01, 0.001)
+RATED(OM_ROUTE_BWD, ROUTE_BWD, 0, 8192.0 * 256 * 12, route_bwd_deepseek, 8192, 256, 8, 1, 1, 8, 4,
+    2, 2.5, 0.01, 0.001)
 
 /* t e k n: right or wrong; each also with all tokens on the same k experts */
 CASE(OM_ROUTE_MAP, 0, route_map_one, 1, 1, 1, 1)

@@ -370,7 +370,7 @@ struct om_op om_ops[OM_N_OPS] = {
 #define LAUNCH(op, call) \
 	do { \
 		if (om_profile) \
-			om_op_begin(); \
+			om_op_begin(&om_ops[op]); \
 		call; \
 		if (om_profile) \
 			om_op_end(&om_ops[op]); \
