@@ -318,7 +318,8 @@ moe(struct builder *b, const struct object *m, tensor_id x)
 	uint64_t FS = (uint64_t)spec_int(m, F_moe_shared_hidden_size);
 	tensor_id w, z, p, idx, prob, lse, cnt, load, aux, row, src, off, xr, gate, up, h, y;
 	tensor_id by = 0; /* what experts are chosen by, beside the scores or in their place */
-	const char *routing = spec_str(ro, F_router_routing);
+	/* what is generated is no stress run, and has no place in the data to draw by */
+	const char *routing = b->shift ? "learned" : spec_str(ro, F_router_routing);
 	enum op_id route = strcmp(routing, "uniform") ? OP_route : OP_route_uniform;
 
 	b->rline = spec_value(ro, F_router_score)->rline;

@@ -47,14 +47,14 @@ make_weights(void)
 	memset(arena, 0xff, om_model.arena_bytes);
 	memset(arena + om_model.weight_off, 0, om_model.weight_bytes);
 	memset(arena + om_model.stat_off, 0, om_model.stat_bytes);
-	for (uint32_t i = 0; i < om_model.nparams; i++) {
+	for (uint32_t i = 0; i < om_model.nparams + om_model.nbuffers; i++) {
 		const struct om_param *p = &om_model.param[i];
 		real *w = (real *)(arena + p->weight);
 		uint64_t n = p->numel * p->nlayers * (p->experts ? p->experts : 1);
 		for (uint64_t k = 0; k < n; k++) {
 			w[k] = (real)((p->init == OM_ONE) +
 				      (uniform() - 0.5) * (p->init == OM_ONE ? 0.5 : 1.2));
-			if (bf16)
+			if (bf16 && i < om_model.nparams)
 				memset(w + k, 0, 2); /* its lower half */
 		}
 	}

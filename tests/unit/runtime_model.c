@@ -79,8 +79,16 @@ static const struct om_param param[] = {
 };
 static const uint32_t first[] = { P_EMB, P_NORM, P_EXP, P_HEAD, N };
 static const struct om_moe moe[] = {
-	{ STAT_OFF + 16, (E + 2) * 8, STAT_OFF + 16 + E * 8, (E + 2) * 8, layer, L, E, 1, 0.01,
-	    0.001 },
+	{ .load = STAT_OFF + 16,
+	    .load_stride = (E + 2) * 8,
+	    .aux = STAT_OFF + 16 + E * 8,
+	    .aux_stride = (E + 2) * 8,
+	    .layer = layer,
+	    .nlayers = L,
+	    .experts = E,
+	    .top_k = 1,
+	    .load_balance = 0.01,
+	    .z_loss = 0.001 },
 };
 #define HEAD_Z 1e-3
 static uint64_t step = 1; /* of this process; each ends with update() */

@@ -9,3 +9,5 @@
 OM_ADD(om_k_add_4x8, 4, 8)
 /* moe2: called for 1 layer or end */
 OM_ADD(om_k_add_12x8, 12, 8)
+/* decode_dense, decode_moe, decode_moe2: called for 12 layers or ends */
+OM_ADD(om_k_add_1x8, 1, 8)

@@ -13,3 +13,7 @@ OM_ATTENTION_BWD(om_k_attention_bwd_1x4x4x2x4x4, 1, 4, 4, 2, 4, 4, 0.5)
 OM_ATTENTION(om_k_attention_1x4x4x2x4x3, 1, 4, 4, 2, 4, 3, 0.5)
 /* moe, moe2: called for 2 layers or ends */
 OM_ATTENTION_BWD(om_k_attention_bwd_1x4x4x2x4x3, 1, 4, 4, 2, 4, 3, 0.5)
+/* decode_dense: called for 3 layers or ends */
+OM_ATTENTION_AT(om_k_attention_at_4x4x2x4x4, 4, 4, 2, 4, 4, 0.5)
+/* decode_moe, decode_moe2: called for 2 layers or ends */
+OM_ATTENTION_AT(om_k_attention_at_4x4x2x4x3, 4, 4, 2, 4, 3, 0.5)

@@ -13,3 +13,11 @@ OM_COMBINE(om_k_combine_4x1x8, 4, 1, 8)
 OM_DISPATCH(om_k_dispatch_4x3x8, 4, 3, 8)
 /* moe2: called for 3 layers or ends */
 OM_COMBINE(om_k_combine_4x3x8, 4, 3, 8)
+/* decode_moe: called for 1 layer or end */
+OM_DISPATCH(om_k_dispatch_1x1x8, 1, 1, 8)
+/* decode_moe: called for 1 layer or end */
+OM_COMBINE(om_k_combine_1x1x8, 1, 1, 8)
+/* decode_moe2: called for 1 layer or end */
+OM_DISPATCH(om_k_dispatch_1x3x8, 1, 3, 8)
+/* decode_moe2: called for 1 layer or end */
+OM_COMBINE(om_k_combine_1x3x8, 1, 3, 8)

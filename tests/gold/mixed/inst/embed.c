@@ -9,3 +9,5 @@
 OM_EMBED(om_k_embed_4x8x32, 4, 8, 32)
 /* embed: called for 1 layer or end */
 OM_EMBED_BWD(om_k_embed_bwd_4x8x32, 4, 8, 32)
+/* decode_embed: called for 1 layer or end */
+OM_EMBED(om_k_embed_1x8x32, 1, 8, 32)

@@ -21,3 +21,11 @@ OM_GLU_ROUTED_BWD(om_k_glu_routed_bwd_4x1x6x0, 4, 1, 6, 0)
 OM_GLU_ROUTED(om_k_glu_routed_4x3x6x0, 4, 3, 6, 0)
 /* moe2: called for 1 layer or end */
 OM_GLU_ROUTED_BWD(om_k_glu_routed_bwd_4x3x6x0, 4, 3, 6, 0)
+/* decode_dense: called for 3 layers or ends */
+OM_GLU(om_k_glu_1x12x0, 1, 12, 0)
+/* decode_moe: called for 1 layer or end */
+OM_GLU_ROUTED(om_k_glu_routed_1x1x6x0, 1, 1, 6, 0)
+/* decode_moe, decode_moe2: called for 2 layers or ends */
+OM_GLU(om_k_glu_1x4x0, 1, 4, 0)
+/* decode_moe2: called for 1 layer or end */
+OM_GLU_ROUTED(om_k_glu_routed_1x3x6x0, 1, 3, 6, 0)

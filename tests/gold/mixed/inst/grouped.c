@@ -29,3 +29,11 @@ OM_GROUPED_DW(om_k_grouped_dw_12x12x8x6, 12, 12, 8, 6)
 OM_GROUPED_DX(om_k_grouped_dx_12x12x6x8, 12, 12, 6, 8)
 /* moe2: called for 2 layers or ends */
 OM_GROUPED_DW(om_k_grouped_dw_12x12x6x8, 12, 12, 6, 8)
+/* decode_moe: called for 2 layers or ends */
+OM_GROUPED(om_k_grouped_1x4x6x8, 1, 4, 6, 8)
+/* decode_moe: called for 1 layer or end */
+OM_GROUPED(om_k_grouped_1x4x8x6, 1, 4, 8, 6)
+/* decode_moe2: called for 2 layers or ends */
+OM_GROUPED(om_k_grouped_3x12x6x8, 3, 12, 6, 8)
+/* decode_moe2: called for 1 layer or end */
+OM_GROUPED(om_k_grouped_3x12x8x6, 3, 12, 8, 6)

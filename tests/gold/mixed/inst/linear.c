@@ -59,3 +59,23 @@ OM_LINEAR(om_k_gate_4x12x8, 4, 12, 8)
 OM_LINEAR_DX(om_k_gate_dx_4x12x8, 4, 12, 8)
 /* moe2: called for 1 layer or end */
 OM_LINEAR_DW(om_k_gate_dw_4x12x8, 4, 12, 8)
+/* decode_dense, decode_moe, decode_moe2: called for 5 layers or ends */
+OM_LINEAR(om_k_linear_1x16x8, 1, 16, 8)
+/* decode_dense, decode_moe, decode_moe2: called for 10 layers or ends */
+OM_LINEAR(om_k_linear_1x8x8, 1, 8, 8)
+/* decode_dense, decode_moe, decode_moe2: called for 5 layers or ends */
+OM_LINEAR(om_k_linear_1x8x16, 1, 8, 16)
+/* decode_dense: called for 6 layers or ends */
+OM_LINEAR(om_k_linear_1x12x8, 1, 12, 8)
+/* decode_dense: called for 3 layers or ends */
+OM_LINEAR(om_k_linear_1x8x12, 1, 8, 12)
+/* decode_moe: called for 1 layer or end */
+OM_LINEAR(om_k_gate_1x4x8, 1, 4, 8)
+/* decode_moe, decode_moe2: called for 4 layers or ends */
+OM_LINEAR(om_k_linear_1x4x8, 1, 4, 8)
+/* decode_moe, decode_moe2: called for 2 layers or ends */
+OM_LINEAR(om_k_linear_1x8x4, 1, 8, 4)
+/* decode_moe2: called for 1 layer or end */
+OM_LINEAR(om_k_gate_1x12x8, 1, 12, 8)
+/* decode_head: called for 1 layer or end */
+OM_LINEAR(om_k_logits_1x32x8, 1, 32, 8)

@@ -17,3 +17,9 @@ OM_RMSNORM_BWD(om_k_rmsnorm_bwd_4x1x8, 4, 1, 8, 16)
 OM_RMSNORM_BWD(om_k_rmsnorm_bwd_4x2x4, 4, 2, 4, 16)
 /* dense, moe, moe2: called for 5 layers or ends */
 OM_RMSNORM_BWD(om_k_rmsnorm_bwd_4x4x4, 4, 4, 4, 16)
+/* decode_dense, decode_moe, decode_moe2, decode_head: called for 21 layers or ends */
+OM_RMSNORM(om_k_rmsnorm_1x1x8, 1, 1, 8, 1e-05)
+/* decode_dense, decode_moe, decode_moe2: called for 5 layers or ends */
+OM_RMSNORM(om_k_rmsnorm_1x4x4, 1, 4, 4, 1e-05)
+/* decode_dense, decode_moe, decode_moe2: called for 5 layers or ends */
+OM_RMSNORM(om_k_rmsnorm_1x2x4, 1, 2, 4, 1e-05)

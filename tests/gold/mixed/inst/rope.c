@@ -15,3 +15,7 @@ OM_ROPE(om_k_rope_1x4x2x4, 1, 4, 2, 4)
 OM_ROPE_BWD(om_k_rope_bwd_1x4x2x4, 1, 4, 2, 4)
 /* moe, moe2: called for 2 layers or ends */
 OM_ROPE_BWD(om_k_rope_bwd_1x4x4x4, 1, 4, 4, 4)
+/* decode_moe, decode_moe2: called for 2 layers or ends */
+OM_ROPE_AT(om_k_rope_at_4x4x4, 4, 4, 4)
+/* decode_moe, decode_moe2: called for 2 layers or ends */
+OM_ROPE_AT(om_k_rope_at_4x2x4, 4, 2, 4)

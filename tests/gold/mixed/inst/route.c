@@ -17,3 +17,11 @@ OM_ROUTE_BIASED(om_k_route_biased_4x12x3x1x0x1x1x1, 4, 12, 3, 1, 0, 1, 1, 1, 1.0
 OM_ROUTE_MAP(om_k_route_map_4x12x3x1, 4, 12, 3, 1)
 /* moe2: called for 1 layer or end */
 OM_ROUTE_BWD(om_k_route_bwd_4x12x3x1x0x1x1x1, 4, 12, 3, 1, 0, 1, 1, 1, 1.0, 0.005, 0.0005)
+/* decode_moe: called for 1 layer or end */
+OM_ROUTE(om_k_route_1x4x1x0x0x1x1x1, 1, 4, 1, 0, 0, 1, 1, 1, 1.0)
+/* decode_moe: called for 1 layer or end */
+OM_ROUTE_MAP(om_k_route_map_1x4x1x1, 1, 4, 1, 1)
+/* decode_moe2: called for 1 layer or end */
+OM_ROUTE_BIASED(om_k_route_biased_1x12x3x1x0x1x1x1, 1, 12, 3, 1, 0, 1, 1, 1, 1.0)
+/* decode_moe2: called for 1 layer or end */
+OM_ROUTE_MAP(om_k_route_map_1x12x3x1, 1, 12, 3, 1)

@@ -197,6 +197,84 @@ double om_k_bias_update_12x12_check(uint64_t seed);
 void om_k_head_loss_4x8x32(const om_real *x, const om_real *w, const int32_t *label, om_real *lse,
     double *loss, om_real *ws);
 double om_k_head_loss_4x8x32_check(uint64_t seed);
+void om_k_embed_1x8x32(const int32_t *tok, const om_real *w, om_real *x);
+double om_k_embed_1x8x32_check(uint64_t seed);
+void om_k_rmsnorm_1x1x8(const om_real *x, const om_real *w, om_real *y, om_real *r);
+double om_k_rmsnorm_1x1x8_check(uint64_t seed);
+void om_k_linear_1x16x8(const om_real *x, const om_real *w, om_real *y);
+double om_k_linear_1x16x8_check(uint64_t seed);
+void om_k_rmsnorm_1x4x4(const om_real *x, const om_real *w, om_real *y, om_real *r);
+double om_k_rmsnorm_1x4x4_check(uint64_t seed);
+void om_k_linear_1x8x8(const om_real *x, const om_real *w, om_real *y);
+double om_k_linear_1x8x8_check(uint64_t seed);
+void om_k_rmsnorm_1x2x4(const om_real *x, const om_real *w, om_real *y, om_real *r);
+double om_k_rmsnorm_1x2x4_check(uint64_t seed);
+void om_k_attention_at_4x4x2x4x4(const om_real *q, const om_real *k, const om_real *v,
+    const int32_t *pos, om_real *o, om_real *kc, om_real *vc, om_real *ws);
+double om_k_attention_at_4x4x2x4x4_check(uint64_t seed);
+void om_k_linear_1x8x16(const om_real *x, const om_real *w, om_real *y);
+double om_k_linear_1x8x16_check(uint64_t seed);
+void om_k_add_1x8(const om_real *a, const om_real *b, om_real *y);
+double om_k_add_1x8_check(uint64_t seed);
+void om_k_linear_1x12x8(const om_real *x, const om_real *w, om_real *y);
+double om_k_linear_1x12x8_check(uint64_t seed);
+void om_k_glu_1x12x0(const om_real *g, const om_real *u, om_real *h);
+double om_k_glu_1x12x0_check(uint64_t seed);
+void om_k_linear_1x8x12(const om_real *x, const om_real *w, om_real *y);
+double om_k_linear_1x8x12_check(uint64_t seed);
+void om_k_rope_at_4x4x4(const om_real *x, const om_real *tab, const int32_t *pos, om_real *y);
+double om_k_rope_at_4x4x4_check(uint64_t seed);
+void om_k_rope_at_4x2x4(const om_real *x, const om_real *tab, const int32_t *pos, om_real *y);
+double om_k_rope_at_4x2x4_check(uint64_t seed);
+void om_k_attention_at_4x4x2x4x3(const om_real *q, const om_real *k, const om_real *v,
+    const int32_t *pos, om_real *o, om_real *kc, om_real *vc, om_real *ws);
+double om_k_attention_at_4x4x2x4x3_check(uint64_t seed);
+void om_k_gate_1x4x8(const om_real *x, const om_real *w, om_real *z);
+double om_k_gate_1x4x8_check(uint64_t seed);
+void om_k_route_1x4x1x0x0x1x1x1(const om_real *z, om_real *p, int32_t *idx, om_real *prob,
+    om_real *lse, int32_t *cnt, int64_t *load, double *aux);
+double om_k_route_1x4x1x0x0x1x1x1_check(uint64_t seed);
+void om_k_route_map_1x4x1x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
+    int32_t *off);
+double om_k_route_map_1x4x1x1_check(uint64_t seed);
+void om_k_dispatch_1x1x8(const om_real *x, const int32_t *row, const int32_t *src, om_real *xr);
+double om_k_dispatch_1x1x8_check(uint64_t seed);
+void om_k_grouped_1x4x6x8(const om_real *x, const om_real *w, const int32_t *off, om_real *y);
+double om_k_grouped_1x4x6x8_check(uint64_t seed);
+void om_k_glu_routed_1x1x6x0(const om_real *g, const om_real *u, const om_real *p,
+    const int32_t *src, om_real *h);
+double om_k_glu_routed_1x1x6x0_check(uint64_t seed);
+void om_k_grouped_1x4x8x6(const om_real *x, const om_real *w, const int32_t *off, om_real *y);
+double om_k_grouped_1x4x8x6_check(uint64_t seed);
+void om_k_combine_1x1x8(const om_real *y, const int32_t *row, const int32_t *src, om_real *x);
+double om_k_combine_1x1x8_check(uint64_t seed);
+void om_k_linear_1x4x8(const om_real *x, const om_real *w, om_real *y);
+double om_k_linear_1x4x8_check(uint64_t seed);
+void om_k_glu_1x4x0(const om_real *g, const om_real *u, om_real *h);
+double om_k_glu_1x4x0_check(uint64_t seed);
+void om_k_linear_1x8x4(const om_real *x, const om_real *w, om_real *y);
+double om_k_linear_1x8x4_check(uint64_t seed);
+void om_k_gate_1x12x8(const om_real *x, const om_real *w, om_real *z);
+double om_k_gate_1x12x8_check(uint64_t seed);
+void om_k_route_biased_1x12x3x1x0x1x1x1(const om_real *z, const om_real *b, om_real *p,
+    int32_t *idx, om_real *prob, om_real *lse, int32_t *cnt, int64_t *load, double *aux);
+double om_k_route_biased_1x12x3x1x0x1x1x1_check(uint64_t seed);
+void om_k_route_map_1x12x3x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
+    int32_t *off);
+double om_k_route_map_1x12x3x1_check(uint64_t seed);
+void om_k_dispatch_1x3x8(const om_real *x, const int32_t *row, const int32_t *src, om_real *xr);
+double om_k_dispatch_1x3x8_check(uint64_t seed);
+void om_k_grouped_3x12x6x8(const om_real *x, const om_real *w, const int32_t *off, om_real *y);
+double om_k_grouped_3x12x6x8_check(uint64_t seed);
+void om_k_glu_routed_1x3x6x0(const om_real *g, const om_real *u, const om_real *p,
+    const int32_t *src, om_real *h);
+double om_k_glu_routed_1x3x6x0_check(uint64_t seed);
+void om_k_grouped_3x12x8x6(const om_real *x, const om_real *w, const int32_t *off, om_real *y);
+double om_k_grouped_3x12x8x6_check(uint64_t seed);
+void om_k_combine_1x3x8(const om_real *y, const int32_t *row, const int32_t *src, om_real *x);
+double om_k_combine_1x3x8_check(uint64_t seed);
+void om_k_logits_1x32x8(const om_real *x, const om_real *w, om_real *z);
+double om_k_logits_1x32x8_check(uint64_t seed);
 
 struct om_op om_ops[OM_N_OPS] = {
 	{ .name = "rope_table_4x4x0", .flops = 0.0, .bytes = 128.0,
@@ -365,6 +443,76 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .check = om_k_bias_update_12x12_check, .tolerance = OM_TOLERANCE },
 	{ .name = "head_loss_4x8x32", .flops = 2048.0, .bytes = 2384.0,
 	    .check = om_k_head_loss_4x8x32_check, .tolerance = OM_TOLERANCE },
+	{ .name = "embed_1x8x32", .flops = 0.0, .bytes = 2116.0, .check = om_k_embed_1x8x32_check,
+	    .tolerance = OM_TOLERANCE },
+	{ .name = "rmsnorm_1x1x8", .flops = 0.0, .bytes = 200.0, .check = om_k_rmsnorm_1x1x8_check,
+	    .tolerance = OM_TOLERANCE },
+	{ .name = "linear_1x16x8", .flops = 256.0, .bytes = 1216.0,
+	    .check = om_k_linear_1x16x8_check, .tolerance = OM_TOLERANCE },
+	{ .name = "rmsnorm_1x4x4", .flops = 0.0, .bytes = 320.0, .check = om_k_rmsnorm_1x4x4_check,
+	    .tolerance = OM_TOLERANCE },
+	{ .name = "linear_1x8x8", .flops = 128.0, .bytes = 640.0, .check = om_k_linear_1x8x8_check,
+	    .tolerance = OM_TOLERANCE },
+	{ .name = "rmsnorm_1x2x4", .flops = 0.0, .bytes = 176.0, .check = om_k_rmsnorm_1x2x4_check,
+	    .tolerance = OM_TOLERANCE },
+	{ .name = "attention_at_4x4x2x4x4", .flops = 256.0, .bytes = 1412.0,
+	    .check = om_k_attention_at_4x4x2x4x4_check, .tolerance = OM_TOLERANCE },
+	{ .name = "linear_1x8x16", .flops = 256.0, .bytes = 1216.0,
+	    .check = om_k_linear_1x8x16_check, .tolerance = OM_TOLERANCE },
+	{ .name = "add_1x8", .flops = 0.0, .bytes = 192.0, .check = om_k_add_1x8_check,
+	    .tolerance = OM_TOLERANCE },
+	{ .name = "linear_1x12x8", .flops = 192.0, .bytes = 928.0,
+	    .check = om_k_linear_1x12x8_check, .tolerance = OM_TOLERANCE },
+	{ .name = "glu_1x12x0", .flops = 0.0, .bytes = 288.0, .check = om_k_glu_1x12x0_check,
+	    .tolerance = OM_TOLERANCE },
+	{ .name = "linear_1x8x12", .flops = 192.0, .bytes = 928.0,
+	    .check = om_k_linear_1x8x12_check, .tolerance = OM_TOLERANCE },
+	{ .name = "rope_at_4x4x4", .flops = 0.0, .bytes = 388.0, .check = om_k_rope_at_4x4x4_check,
+	    .tolerance = OM_TOLERANCE },
+	{ .name = "rope_at_4x2x4", .flops = 0.0, .bytes = 260.0, .check = om_k_rope_at_4x2x4_check,
+	    .tolerance = OM_TOLERANCE },
+	{ .name = "attention_at_4x4x2x4x3", .flops = 192.0, .bytes = 1412.0,
+	    .check = om_k_attention_at_4x4x2x4x3_check, .tolerance = OM_TOLERANCE },
+	{ .name = "gate_1x4x8", .flops = 64.0, .bytes = 352.0, .check = om_k_gate_1x4x8_check,
+	    .tolerance = OM_TOLERANCE },
+	{ .name = "route_1x4x1x0x0x1x1x1", .flops = 0.0, .bytes = 196.0,
+	    .check = om_k_route_1x4x1x0x0x1x1x1_check, .tolerance = OM_TOLERANCE },
+	{ .name = "route_map_1x4x1x1", .flops = 0.0, .bytes = 48.0,
+	    .check = om_k_route_map_1x4x1x1_check, .tolerance = OM_TOLERANCE },
+	{ .name = "dispatch_1x1x8", .flops = 0.0, .bytes = 136.0,
+	    .check = om_k_dispatch_1x1x8_check, .tolerance = OM_TOLERANCE },
+	{ .name = "grouped_1x4x6x8", .flops = 96.0, .bytes = 1668.0,
+	    .check = om_k_grouped_1x4x6x8_check, .tolerance = OM_TOLERANCE },
+	{ .name = "glu_routed_1x1x6x0", .flops = 0.0, .bytes = 156.0,
+	    .check = om_k_glu_routed_1x1x6x0_check, .tolerance = OM_TOLERANCE },
+	{ .name = "grouped_1x4x8x6", .flops = 96.0, .bytes = 1668.0,
+	    .check = om_k_grouped_1x4x8x6_check, .tolerance = OM_TOLERANCE },
+	{ .name = "combine_1x1x8", .flops = 0.0, .bytes = 136.0, .check = om_k_combine_1x1x8_check,
+	    .tolerance = OM_TOLERANCE },
+	{ .name = "linear_1x4x8", .flops = 64.0, .bytes = 352.0, .check = om_k_linear_1x4x8_check,
+	    .tolerance = OM_TOLERANCE },
+	{ .name = "glu_1x4x0", .flops = 0.0, .bytes = 96.0, .check = om_k_glu_1x4x0_check,
+	    .tolerance = OM_TOLERANCE },
+	{ .name = "linear_1x8x4", .flops = 64.0, .bytes = 352.0, .check = om_k_linear_1x8x4_check,
+	    .tolerance = OM_TOLERANCE },
+	{ .name = "gate_1x12x8", .flops = 192.0, .bytes = 928.0, .check = om_k_gate_1x12x8_check,
+	    .tolerance = OM_TOLERANCE },
+	{ .name = "route_biased_1x12x3x1x0x1x1x1", .flops = 0.0, .bytes = 604.0,
+	    .check = om_k_route_biased_1x12x3x1x0x1x1x1_check, .tolerance = OM_TOLERANCE },
+	{ .name = "route_map_1x12x3x1", .flops = 0.0, .bytes = 136.0,
+	    .check = om_k_route_map_1x12x3x1_check, .tolerance = OM_TOLERANCE },
+	{ .name = "dispatch_1x3x8", .flops = 0.0, .bytes = 280.0,
+	    .check = om_k_dispatch_1x3x8_check, .tolerance = OM_TOLERANCE },
+	{ .name = "grouped_3x12x6x8", .flops = 288.0, .bytes = 4996.0,
+	    .check = om_k_grouped_3x12x6x8_check, .tolerance = OM_TOLERANCE },
+	{ .name = "glu_routed_1x3x6x0", .flops = 0.0, .bytes = 468.0,
+	    .check = om_k_glu_routed_1x3x6x0_check, .tolerance = OM_TOLERANCE },
+	{ .name = "grouped_3x12x8x6", .flops = 288.0, .bytes = 4996.0,
+	    .check = om_k_grouped_3x12x8x6_check, .tolerance = OM_TOLERANCE },
+	{ .name = "combine_1x3x8", .flops = 0.0, .bytes = 280.0, .check = om_k_combine_1x3x8_check,
+	    .tolerance = OM_TOLERANCE },
+	{ .name = "logits_1x32x8", .flops = 512.0, .bytes = 2368.0,
+	    .check = om_k_logits_1x32x8_check, .tolerance = OM_TOLERANCE },
 };
 
 #define LAUNCH(op, call) \
@@ -895,4 +1043,222 @@ launch_head_loss_4x8x32(const om_real *x, const om_real *w, const int32_t *label
     double *loss, om_real *ws)
 {
 	LAUNCH(82, om_k_head_loss_4x8x32(x, w, label, lse, loss, ws));
+}
+
+void
+launch_embed_1x8x32(const int32_t *tok, const om_real *w, om_real *x)
+{
+	LAUNCH(83, om_k_embed_1x8x32(tok, w, x));
+}
+
+void
+launch_rmsnorm_1x1x8(const om_real *x, const om_real *w, om_real *y, om_real *r)
+{
+	LAUNCH(84, om_k_rmsnorm_1x1x8(x, w, y, r));
+}
+
+void
+launch_linear_1x16x8(const om_real *x, const om_real *w, om_real *y)
+{
+	LAUNCH(85, om_k_linear_1x16x8(x, w, y));
+}
+
+void
+launch_rmsnorm_1x4x4(const om_real *x, const om_real *w, om_real *y, om_real *r)
+{
+	LAUNCH(86, om_k_rmsnorm_1x4x4(x, w, y, r));
+}
+
+void
+launch_linear_1x8x8(const om_real *x, const om_real *w, om_real *y)
+{
+	LAUNCH(87, om_k_linear_1x8x8(x, w, y));
+}
+
+void
+launch_rmsnorm_1x2x4(const om_real *x, const om_real *w, om_real *y, om_real *r)
+{
+	LAUNCH(88, om_k_rmsnorm_1x2x4(x, w, y, r));
+}
+
+void
+launch_attention_at_4x4x2x4x4(const om_real *q, const om_real *k, const om_real *v,
+    const int32_t *pos, om_real *o, om_real *kc, om_real *vc, om_real *ws)
+{
+	LAUNCH(89, om_k_attention_at_4x4x2x4x4(q, k, v, pos, o, kc, vc, ws));
+}
+
+void
+launch_linear_1x8x16(const om_real *x, const om_real *w, om_real *y)
+{
+	LAUNCH(90, om_k_linear_1x8x16(x, w, y));
+}
+
+void
+launch_add_1x8(const om_real *a, const om_real *b, om_real *y)
+{
+	LAUNCH(91, om_k_add_1x8(a, b, y));
+}
+
+void
+launch_linear_1x12x8(const om_real *x, const om_real *w, om_real *y)
+{
+	LAUNCH(92, om_k_linear_1x12x8(x, w, y));
+}
+
+void
+launch_glu_1x12x0(const om_real *g, const om_real *u, om_real *h)
+{
+	LAUNCH(93, om_k_glu_1x12x0(g, u, h));
+}
+
+void
+launch_linear_1x8x12(const om_real *x, const om_real *w, om_real *y)
+{
+	LAUNCH(94, om_k_linear_1x8x12(x, w, y));
+}
+
+void
+launch_rope_at_4x4x4(const om_real *x, const om_real *tab, const int32_t *pos, om_real *y)
+{
+	LAUNCH(95, om_k_rope_at_4x4x4(x, tab, pos, y));
+}
+
+void
+launch_rope_at_4x2x4(const om_real *x, const om_real *tab, const int32_t *pos, om_real *y)
+{
+	LAUNCH(96, om_k_rope_at_4x2x4(x, tab, pos, y));
+}
+
+void
+launch_attention_at_4x4x2x4x3(const om_real *q, const om_real *k, const om_real *v,
+    const int32_t *pos, om_real *o, om_real *kc, om_real *vc, om_real *ws)
+{
+	LAUNCH(97, om_k_attention_at_4x4x2x4x3(q, k, v, pos, o, kc, vc, ws));
+}
+
+void
+launch_gate_1x4x8(const om_real *x, const om_real *w, om_real *z)
+{
+	LAUNCH(98, om_k_gate_1x4x8(x, w, z));
+}
+
+void
+launch_route_1x4x1x0x0x1x1x1(const om_real *z, om_real *p, int32_t *idx, om_real *prob,
+    om_real *lse, int32_t *cnt, int64_t *load, double *aux)
+{
+	LAUNCH(99, om_k_route_1x4x1x0x0x1x1x1(z, p, idx, prob, lse, cnt, load, aux));
+}
+
+void
+launch_route_map_1x4x1x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
+    int32_t *off)
+{
+	LAUNCH(100, om_k_route_map_1x4x1x1(idx, cnt, row, src, off));
+}
+
+void
+launch_dispatch_1x1x8(const om_real *x, const int32_t *row, const int32_t *src, om_real *xr)
+{
+	LAUNCH(101, om_k_dispatch_1x1x8(x, row, src, xr));
+}
+
+void
+launch_grouped_1x4x6x8(const om_real *x, const om_real *w, const int32_t *off, om_real *y)
+{
+	LAUNCH(102, om_k_grouped_1x4x6x8(x, w, off, y));
+}
+
+void
+launch_glu_routed_1x1x6x0(const om_real *g, const om_real *u, const om_real *p, const int32_t *src,
+    om_real *h)
+{
+	LAUNCH(103, om_k_glu_routed_1x1x6x0(g, u, p, src, h));
+}
+
+void
+launch_grouped_1x4x8x6(const om_real *x, const om_real *w, const int32_t *off, om_real *y)
+{
+	LAUNCH(104, om_k_grouped_1x4x8x6(x, w, off, y));
+}
+
+void
+launch_combine_1x1x8(const om_real *y, const int32_t *row, const int32_t *src, om_real *x)
+{
+	LAUNCH(105, om_k_combine_1x1x8(y, row, src, x));
+}
+
+void
+launch_linear_1x4x8(const om_real *x, const om_real *w, om_real *y)
+{
+	LAUNCH(106, om_k_linear_1x4x8(x, w, y));
+}
+
+void
+launch_glu_1x4x0(const om_real *g, const om_real *u, om_real *h)
+{
+	LAUNCH(107, om_k_glu_1x4x0(g, u, h));
+}
+
+void
+launch_linear_1x8x4(const om_real *x, const om_real *w, om_real *y)
+{
+	LAUNCH(108, om_k_linear_1x8x4(x, w, y));
+}
+
+void
+launch_gate_1x12x8(const om_real *x, const om_real *w, om_real *z)
+{
+	LAUNCH(109, om_k_gate_1x12x8(x, w, z));
+}
+
+void
+launch_route_biased_1x12x3x1x0x1x1x1(const om_real *z, const om_real *b, om_real *p, int32_t *idx,
+    om_real *prob, om_real *lse, int32_t *cnt, int64_t *load, double *aux)
+{
+	LAUNCH(110, om_k_route_biased_1x12x3x1x0x1x1x1(z, b, p, idx, prob, lse, cnt, load, aux));
+}
+
+void
+launch_route_map_1x12x3x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
+    int32_t *off)
+{
+	LAUNCH(111, om_k_route_map_1x12x3x1(idx, cnt, row, src, off));
+}
+
+void
+launch_dispatch_1x3x8(const om_real *x, const int32_t *row, const int32_t *src, om_real *xr)
+{
+	LAUNCH(112, om_k_dispatch_1x3x8(x, row, src, xr));
+}
+
+void
+launch_grouped_3x12x6x8(const om_real *x, const om_real *w, const int32_t *off, om_real *y)
+{
+	LAUNCH(113, om_k_grouped_3x12x6x8(x, w, off, y));
+}
+
+void
+launch_glu_routed_1x3x6x0(const om_real *g, const om_real *u, const om_real *p, const int32_t *src,
+    om_real *h)
+{
+	LAUNCH(114, om_k_glu_routed_1x3x6x0(g, u, p, src, h));
+}
+
+void
+launch_grouped_3x12x8x6(const om_real *x, const om_real *w, const int32_t *off, om_real *y)
+{
+	LAUNCH(115, om_k_grouped_3x12x8x6(x, w, off, y));
+}
+
+void
+launch_combine_1x3x8(const om_real *y, const int32_t *row, const int32_t *src, om_real *x)
+{
+	LAUNCH(116, om_k_combine_1x3x8(y, row, src, x));
+}
+
+void
+launch_logits_1x32x8(const om_real *x, const om_real *w, om_real *z)
+{
+	LAUNCH(117, om_k_logits_1x32x8(x, w, z));
 }

@@ -12,7 +12,7 @@
 
 typedef OM_REAL om_real;
 
-enum { OM_N_OPS = 83 };
+enum { OM_N_OPS = 118 };
 extern struct om_op om_ops[OM_N_OPS];
 
 void launch_rope_table_4x4x0(om_real *tab);
@@ -129,5 +129,48 @@ void launch_adamw_1160(const om_real *g, const double *ctl, om_real *w, om_real 
 void launch_bias_update_12x12(const int64_t *load, const double *ctl, om_real *b);
 void launch_head_loss_4x8x32(const om_real *x, const om_real *w, const int32_t *label, om_real *lse,
     double *loss, om_real *ws);
+void launch_embed_1x8x32(const int32_t *tok, const om_real *w, om_real *x);
+void launch_rmsnorm_1x1x8(const om_real *x, const om_real *w, om_real *y, om_real *r);
+void launch_linear_1x16x8(const om_real *x, const om_real *w, om_real *y);
+void launch_rmsnorm_1x4x4(const om_real *x, const om_real *w, om_real *y, om_real *r);
+void launch_linear_1x8x8(const om_real *x, const om_real *w, om_real *y);
+void launch_rmsnorm_1x2x4(const om_real *x, const om_real *w, om_real *y, om_real *r);
+void launch_attention_at_4x4x2x4x4(const om_real *q, const om_real *k, const om_real *v,
+    const int32_t *pos, om_real *o, om_real *kc, om_real *vc, om_real *ws);
+void launch_linear_1x8x16(const om_real *x, const om_real *w, om_real *y);
+void launch_add_1x8(const om_real *a, const om_real *b, om_real *y);
+void launch_linear_1x12x8(const om_real *x, const om_real *w, om_real *y);
+void launch_glu_1x12x0(const om_real *g, const om_real *u, om_real *h);
+void launch_linear_1x8x12(const om_real *x, const om_real *w, om_real *y);
+void launch_rope_at_4x4x4(const om_real *x, const om_real *tab, const int32_t *pos, om_real *y);
+void launch_rope_at_4x2x4(const om_real *x, const om_real *tab, const int32_t *pos, om_real *y);
+void launch_attention_at_4x4x2x4x3(const om_real *q, const om_real *k, const om_real *v,
+    const int32_t *pos, om_real *o, om_real *kc, om_real *vc, om_real *ws);
+void launch_gate_1x4x8(const om_real *x, const om_real *w, om_real *z);
+void launch_route_1x4x1x0x0x1x1x1(const om_real *z, om_real *p, int32_t *idx, om_real *prob,
+    om_real *lse, int32_t *cnt, int64_t *load, double *aux);
+void launch_route_map_1x4x1x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
+    int32_t *off);
+void launch_dispatch_1x1x8(const om_real *x, const int32_t *row, const int32_t *src, om_real *xr);
+void launch_grouped_1x4x6x8(const om_real *x, const om_real *w, const int32_t *off, om_real *y);
+void launch_glu_routed_1x1x6x0(const om_real *g, const om_real *u, const om_real *p,
+    const int32_t *src, om_real *h);
+void launch_grouped_1x4x8x6(const om_real *x, const om_real *w, const int32_t *off, om_real *y);
+void launch_combine_1x1x8(const om_real *y, const int32_t *row, const int32_t *src, om_real *x);
+void launch_linear_1x4x8(const om_real *x, const om_real *w, om_real *y);
+void launch_glu_1x4x0(const om_real *g, const om_real *u, om_real *h);
+void launch_linear_1x8x4(const om_real *x, const om_real *w, om_real *y);
+void launch_gate_1x12x8(const om_real *x, const om_real *w, om_real *z);
+void launch_route_biased_1x12x3x1x0x1x1x1(const om_real *z, const om_real *b, om_real *p,
+    int32_t *idx, om_real *prob, om_real *lse, int32_t *cnt, int64_t *load, double *aux);
+void launch_route_map_1x12x3x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
+    int32_t *off);
+void launch_dispatch_1x3x8(const om_real *x, const int32_t *row, const int32_t *src, om_real *xr);
+void launch_grouped_3x12x6x8(const om_real *x, const om_real *w, const int32_t *off, om_real *y);
+void launch_glu_routed_1x3x6x0(const om_real *g, const om_real *u, const om_real *p,
+    const int32_t *src, om_real *h);
+void launch_grouped_3x12x8x6(const om_real *x, const om_real *w, const int32_t *off, om_real *y);
+void launch_combine_1x3x8(const om_real *y, const int32_t *row, const int32_t *src, om_real *x);
+void launch_logits_1x32x8(const om_real *x, const om_real *w, om_real *z);
 
 #endif

@@ -444,4 +444,8 @@ const struct om_model om_model = {
 	.backward = om_backward,
 	.eval = om_evaluate,
 	.update = om_update,
+	.decode = om_decode,
+	.decode_token_off = OM_OFF_decode_embed_token,
+	.decode_position_off = OM_OFF_decode_embed_position,
+	.logits_off = OM_OFF_decode_head_logits,
 };

@@ -81,7 +81,7 @@ dense_backward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm_bwd: d_out fp64[4,8], +g_ffn_post_norm fp64[8], resolved.lua:78 */
 	launch_rmsnorm_bwd_4x1x8(DSTREAM, SAVED(dense_out, slot, i), LAYER(dense_ffn_post_norm, i),
 	    SAVED(dense_ffn_normed_rms, slot, i), ONE(dense_d_out), LAYER(dense_g_ffn_post_norm, i),
-	    WORKSPACE(UINT64_C(268288)));
+	    WORKSPACE(UINT64_C(268800)));
 	/* linear_dx: d_hidden fp64[4,12], resolved.lua:21 */
 	launch_linear_dx_4x8x12(ONE(dense_d_out), LAYER(dense_down_proj, i), ONE(dense_d_hidden));
 	/* linear_dw: +g_down_proj fp64[8,12], resolved.lua:21 */
@@ -106,13 +106,13 @@ dense_backward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm_bwd: d_mid fp64[4,8], +g_ffn_norm fp64[8], resolved.lua:78 */
 	launch_rmsnorm_bwd_4x1x8(ONE(dense_d_ffn_in_3), SAVED(dense_mid, slot, i),
 	    LAYER(dense_ffn_norm, i), SAVED(dense_ffn_in_rms, slot, i), ONE(dense_d_mid),
-	    LAYER(dense_g_ffn_norm, i), WORKSPACE(UINT64_C(268288)));
+	    LAYER(dense_g_ffn_norm, i), WORKSPACE(UINT64_C(268800)));
 	/* add: d_mid_2 fp64[4,8], resolved.lua:78 */
 	launch_add_4x8(DSTREAM, ONE(dense_d_mid), DSTREAM);
 	/* rmsnorm_bwd: d_attn fp64[4,8], +g_attn_post_norm fp64[8], resolved.lua:78 */
 	launch_rmsnorm_bwd_4x1x8(DSTREAM, SAVED(dense_attn, slot, i),
 	    LAYER(dense_attn_post_norm, i), SAVED(dense_attn_normed_rms, slot, i),
-	    ONE(dense_d_attn), LAYER(dense_g_attn_post_norm, i), WORKSPACE(UINT64_C(268288)));
+	    ONE(dense_d_attn), LAYER(dense_g_attn_post_norm, i), WORKSPACE(UINT64_C(268800)));
 	/* linear_dx: d_heads fp64[4,16], resolved.lua:3 */
 	launch_linear_dx_4x8x16(ONE(dense_d_attn), LAYER(dense_o_proj, i), ONE(dense_d_heads));
 	/* linear_dw: +g_o_proj fp64[8,16], resolved.lua:3 */
@@ -123,7 +123,7 @@ dense_backward(unsigned char *arena, int slot, int layer, int i)
 	launch_attention_bwd_1x4x4x2x4x4(ONE(dense_d_heads), SAVED(dense_q_normed, slot, i),
 	    SAVED(dense_k_normed, slot, i), SAVED(dense_v, slot, i), SAVED(dense_heads, slot, i),
 	    SAVED(dense_heads_lse, slot, i), ONE(dense_d_q_normed), ONE(dense_d_k_normed),
-	    ONE(dense_d_v), WORKSPACE(UINT64_C(269824)));
+	    ONE(dense_d_v), WORKSPACE(UINT64_C(270336)));
 	/* linear_dx: d_attn_in fp64[4,8], resolved.lua:3 */
 	launch_linear_dx_4x8x8(ONE(dense_d_v), LAYER(dense_v_proj, i), ONE(dense_d_attn_in));
 	/* linear_dw: +g_v_proj fp64[8,8], resolved.lua:3 */
@@ -132,7 +132,7 @@ dense_backward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm_bwd: d_k_raw fp64[4,8], +g_k_norm fp64[4], resolved.lua:6 */
 	launch_rmsnorm_bwd_4x2x4(ONE(dense_d_k_normed), SAVED(dense_k_raw, slot, i),
 	    LAYER(dense_k_norm, i), SAVED(dense_k_normed_rms, slot, i), ONE(dense_d_k_raw),
-	    LAYER(dense_g_k_norm, i), WORKSPACE(UINT64_C(268288)));
+	    LAYER(dense_g_k_norm, i), WORKSPACE(UINT64_C(268800)));
 	/* linear_dx: d_attn_in_2 fp64[4,8], resolved.lua:3 */
 	launch_linear_dx_4x8x8(ONE(dense_d_k_raw), LAYER(dense_k_proj, i), ONE(dense_d_attn_in_2));
 	/* add: d_attn_in_3 fp64[4,8], resolved.lua:3 */
@@ -143,7 +143,7 @@ dense_backward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm_bwd: d_q_raw fp64[4,16], +g_q_norm fp64[4], resolved.lua:6 */
 	launch_rmsnorm_bwd_4x4x4(ONE(dense_d_q_normed), SAVED(dense_q_raw, slot, i),
 	    LAYER(dense_q_norm, i), SAVED(dense_q_normed_rms, slot, i), ONE(dense_d_q_raw),
-	    LAYER(dense_g_q_norm, i), WORKSPACE(UINT64_C(268288)));
+	    LAYER(dense_g_q_norm, i), WORKSPACE(UINT64_C(268800)));
 	/* linear_dx: d_attn_in_4 fp64[4,8], resolved.lua:3 */
 	launch_linear_dx_4x16x8(ONE(dense_d_q_raw), LAYER(dense_q_proj, i), ONE(dense_d_attn_in_4));
 	/* add: d_attn_in_5 fp64[4,8], resolved.lua:3 */
@@ -154,7 +154,7 @@ dense_backward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm_bwd: d_x fp64[4,8], +g_attn_norm fp64[8], resolved.lua:78 */
 	launch_rmsnorm_bwd_4x1x8(ONE(dense_d_attn_in_5), STREAM(slot, layer),
 	    LAYER(dense_attn_norm, i), SAVED(dense_attn_in_rms, slot, i), ONE(dense_d_x),
-	    LAYER(dense_g_attn_norm, i), WORKSPACE(UINT64_C(268288)));
+	    LAYER(dense_g_attn_norm, i), WORKSPACE(UINT64_C(268800)));
 	/* add: d_x_2 fp64[4,8], resolved.lua:78 */
 	launch_add_4x8(DSTREAM, ONE(dense_d_x), DSTREAM);
 }
@@ -258,7 +258,7 @@ moe_backward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm_bwd: d_mixed fp64[4,8], +g_ffn_post_norm fp64[8], resolved.lua:78 */
 	launch_rmsnorm_bwd_4x1x8(DSTREAM, SAVED(moe_mixed, slot, i), LAYER(moe_ffn_post_norm, i),
 	    SAVED(moe_ffn_normed_rms, slot, i), ONE(moe_d_mixed), LAYER(moe_g_ffn_post_norm, i),
-	    WORKSPACE(UINT64_C(268288)));
+	    WORKSPACE(UINT64_C(268800)));
 	/* linear_dx: d_shared_hidden fp64[4,4], resolved.lua:28 */
 	launch_linear_dx_4x8x4(ONE(moe_d_mixed), LAYER(moe_shared_down_proj, i),
 	    ONE(moe_d_shared_hidden));
@@ -327,13 +327,13 @@ moe_backward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm_bwd: d_mid fp64[4,8], +g_ffn_norm fp64[8], resolved.lua:78 */
 	launch_rmsnorm_bwd_4x1x8(ONE(moe_d_ffn_in_7), SAVED(moe_mid, slot, i),
 	    LAYER(moe_ffn_norm, i), SAVED(moe_ffn_in_rms, slot, i), ONE(moe_d_mid),
-	    LAYER(moe_g_ffn_norm, i), WORKSPACE(UINT64_C(268288)));
+	    LAYER(moe_g_ffn_norm, i), WORKSPACE(UINT64_C(268800)));
 	/* add: d_mid_2 fp64[4,8], resolved.lua:78 */
 	launch_add_4x8(DSTREAM, ONE(moe_d_mid), DSTREAM);
 	/* rmsnorm_bwd: d_attn fp64[4,8], +g_attn_post_norm fp64[8], resolved.lua:78 */
 	launch_rmsnorm_bwd_4x1x8(DSTREAM, SAVED(moe_attn, slot, i), LAYER(moe_attn_post_norm, i),
 	    SAVED(moe_attn_normed_rms, slot, i), ONE(moe_d_attn), LAYER(moe_g_attn_post_norm, i),
-	    WORKSPACE(UINT64_C(268288)));
+	    WORKSPACE(UINT64_C(268800)));
 	/* linear_dx: d_heads fp64[4,16], resolved.lua:12 */
 	launch_linear_dx_4x8x16(ONE(moe_d_attn), LAYER(moe_o_proj, i), ONE(moe_d_heads));
 	/* linear_dw: +g_o_proj fp64[8,16], resolved.lua:12 */
@@ -342,7 +342,7 @@ moe_backward(unsigned char *arena, int slot, int layer, int i)
 	launch_attention_bwd_1x4x4x2x4x3(ONE(moe_d_heads), SAVED(moe_q_rot, slot, i),
 	    SAVED(moe_k_rot, slot, i), SAVED(moe_v, slot, i), SAVED(moe_heads, slot, i),
 	    SAVED(moe_heads_lse, slot, i), ONE(moe_d_q_rot), ONE(moe_d_k_rot), ONE(moe_d_v),
-	    WORKSPACE(UINT64_C(269824)));
+	    WORKSPACE(UINT64_C(270336)));
 	/* rope_bwd: d_k_normed fp64[4,8], resolved.lua:18 */
 	launch_rope_bwd_1x4x2x4(ONE(moe_d_k_rot), ONE(init_rope_table), ONE(moe_d_k_normed));
 	/* rope_bwd: d_q_normed fp64[4,16], resolved.lua:18 */
@@ -354,7 +354,7 @@ moe_backward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm_bwd: d_k_raw fp64[4,8], +g_k_norm fp64[4], resolved.lua:15 */
 	launch_rmsnorm_bwd_4x2x4(ONE(moe_d_k_normed), SAVED(moe_k_raw, slot, i),
 	    LAYER(moe_k_norm, i), SAVED(moe_k_normed_rms, slot, i), ONE(moe_d_k_raw),
-	    LAYER(moe_g_k_norm, i), WORKSPACE(UINT64_C(268288)));
+	    LAYER(moe_g_k_norm, i), WORKSPACE(UINT64_C(268800)));
 	/* linear_dx: d_attn_in_2 fp64[4,8], resolved.lua:12 */
 	launch_linear_dx_4x8x8(ONE(moe_d_k_raw), LAYER(moe_k_proj, i), ONE(moe_d_attn_in_2));
 	/* add: d_attn_in_3 fp64[4,8], resolved.lua:12 */
@@ -365,7 +365,7 @@ moe_backward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm_bwd: d_q_raw fp64[4,16], +g_q_norm fp64[4], resolved.lua:15 */
 	launch_rmsnorm_bwd_4x4x4(ONE(moe_d_q_normed), SAVED(moe_q_raw, slot, i),
 	    LAYER(moe_q_norm, i), SAVED(moe_q_normed_rms, slot, i), ONE(moe_d_q_raw),
-	    LAYER(moe_g_q_norm, i), WORKSPACE(UINT64_C(268288)));
+	    LAYER(moe_g_q_norm, i), WORKSPACE(UINT64_C(268800)));
 	/* linear_dx: d_attn_in_4 fp64[4,8], resolved.lua:12 */
 	launch_linear_dx_4x16x8(ONE(moe_d_q_raw), LAYER(moe_q_proj, i), ONE(moe_d_attn_in_4));
 	/* add: d_attn_in_5 fp64[4,8], resolved.lua:12 */
@@ -376,7 +376,7 @@ moe_backward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm_bwd: d_x fp64[4,8], +g_attn_norm fp64[8], resolved.lua:78 */
 	launch_rmsnorm_bwd_4x1x8(ONE(moe_d_attn_in_5), STREAM(slot, layer), LAYER(moe_attn_norm, i),
 	    SAVED(moe_attn_in_rms, slot, i), ONE(moe_d_x), LAYER(moe_g_attn_norm, i),
-	    WORKSPACE(UINT64_C(268288)));
+	    WORKSPACE(UINT64_C(268800)));
 	/* add: d_x_2 fp64[4,8], resolved.lua:78 */
 	launch_add_4x8(DSTREAM, ONE(moe_d_x), DSTREAM);
 }
@@ -540,7 +540,7 @@ moe2_backward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm_bwd: d_mixed fp64[4,8], +g_ffn_post_norm fp64[8], resolved.lua:78 */
 	launch_rmsnorm_bwd_4x1x8(DSTREAM, ONE(moe2_re_mixed), LAYER(moe2_ffn_post_norm, i),
 	    ONE(moe2_re_ffn_normed_rms), ONE(moe2_d_mixed), LAYER(moe2_g_ffn_post_norm, i),
-	    WORKSPACE(UINT64_C(268288)));
+	    WORKSPACE(UINT64_C(268800)));
 	/* linear_dx: d_shared_hidden fp64[4,4], resolved.lua:47 */
 	launch_linear_dx_4x8x4(ONE(moe2_d_mixed), LAYER(moe2_shared_down_proj, i),
 	    ONE(moe2_d_shared_hidden));
@@ -610,13 +610,13 @@ moe2_backward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm_bwd: d_mid fp64[4,8], +g_ffn_norm fp64[8], resolved.lua:78 */
 	launch_rmsnorm_bwd_4x1x8(ONE(moe2_d_ffn_in_7), ONE(moe2_re_mid), LAYER(moe2_ffn_norm, i),
 	    ONE(moe2_re_ffn_in_rms), ONE(moe2_d_mid), LAYER(moe2_g_ffn_norm, i),
-	    WORKSPACE(UINT64_C(268288)));
+	    WORKSPACE(UINT64_C(268800)));
 	/* add: d_mid_2 fp64[4,8], resolved.lua:78 */
 	launch_add_4x8(DSTREAM, ONE(moe2_d_mid), DSTREAM);
 	/* rmsnorm_bwd: d_attn fp64[4,8], +g_attn_post_norm fp64[8], resolved.lua:78 */
 	launch_rmsnorm_bwd_4x1x8(DSTREAM, ONE(moe2_re_attn), LAYER(moe2_attn_post_norm, i),
 	    ONE(moe2_re_attn_normed_rms), ONE(moe2_d_attn), LAYER(moe2_g_attn_post_norm, i),
-	    WORKSPACE(UINT64_C(268288)));
+	    WORKSPACE(UINT64_C(268800)));
 	/* linear_dx: d_heads fp64[4,16], resolved.lua:12 */
 	launch_linear_dx_4x8x16(ONE(moe2_d_attn), LAYER(moe2_o_proj, i), ONE(moe2_d_heads));
 	/* linear_dw: +g_o_proj fp64[8,16], resolved.lua:12 */
@@ -624,7 +624,7 @@ moe2_backward(unsigned char *arena, int slot, int layer, int i)
 	/* attention_bwd: d_q_rot fp64[4,16], d_k_rot fp64[4,8], d_v fp64[4,8], resolved.lua:12 */
 	launch_attention_bwd_1x4x4x2x4x3(ONE(moe2_d_heads), ONE(moe2_re_q_rot), ONE(moe2_re_k_rot),
 	    ONE(moe2_re_v), ONE(moe2_re_heads), ONE(moe2_re_heads_lse), ONE(moe2_d_q_rot),
-	    ONE(moe2_d_k_rot), ONE(moe2_d_v), WORKSPACE(UINT64_C(269824)));
+	    ONE(moe2_d_k_rot), ONE(moe2_d_v), WORKSPACE(UINT64_C(270336)));
 	/* rope_bwd: d_k_normed fp64[4,8], resolved.lua:18 */
 	launch_rope_bwd_1x4x2x4(ONE(moe2_d_k_rot), ONE(init_rope_table), ONE(moe2_d_k_normed));
 	/* rope_bwd: d_q_normed fp64[4,16], resolved.lua:18 */
@@ -636,7 +636,7 @@ moe2_backward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm_bwd: d_k_raw fp64[4,8], +g_k_norm fp64[4], resolved.lua:15 */
 	launch_rmsnorm_bwd_4x2x4(ONE(moe2_d_k_normed), ONE(moe2_re_k_raw), LAYER(moe2_k_norm, i),
 	    ONE(moe2_re_k_normed_rms), ONE(moe2_d_k_raw), LAYER(moe2_g_k_norm, i),
-	    WORKSPACE(UINT64_C(268288)));
+	    WORKSPACE(UINT64_C(268800)));
 	/* linear_dx: d_attn_in_2 fp64[4,8], resolved.lua:12 */
 	launch_linear_dx_4x8x8(ONE(moe2_d_k_raw), LAYER(moe2_k_proj, i), ONE(moe2_d_attn_in_2));
 	/* add: d_attn_in_3 fp64[4,8], resolved.lua:12 */
@@ -646,7 +646,7 @@ moe2_backward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm_bwd: d_q_raw fp64[4,16], +g_q_norm fp64[4], resolved.lua:15 */
 	launch_rmsnorm_bwd_4x4x4(ONE(moe2_d_q_normed), ONE(moe2_re_q_raw), LAYER(moe2_q_norm, i),
 	    ONE(moe2_re_q_normed_rms), ONE(moe2_d_q_raw), LAYER(moe2_g_q_norm, i),
-	    WORKSPACE(UINT64_C(268288)));
+	    WORKSPACE(UINT64_C(268800)));
 	/* linear_dx: d_attn_in_4 fp64[4,8], resolved.lua:12 */
 	launch_linear_dx_4x16x8(ONE(moe2_d_q_raw), LAYER(moe2_q_proj, i), ONE(moe2_d_attn_in_4));
 	/* add: d_attn_in_5 fp64[4,8], resolved.lua:12 */
@@ -656,7 +656,7 @@ moe2_backward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm_bwd: d_x fp64[4,8], +g_attn_norm fp64[8], resolved.lua:78 */
 	launch_rmsnorm_bwd_4x1x8(ONE(moe2_d_attn_in_5), STREAM(slot, layer),
 	    LAYER(moe2_attn_norm, i), ONE(moe2_re_attn_in_rms), ONE(moe2_d_x),
-	    LAYER(moe2_g_attn_norm, i), WORKSPACE(UINT64_C(268288)));
+	    LAYER(moe2_g_attn_norm, i), WORKSPACE(UINT64_C(268800)));
 	/* add: d_x_2 fp64[4,8], resolved.lua:78 */
 	launch_add_4x8(DSTREAM, ONE(moe2_d_x), DSTREAM);
 }
@@ -675,10 +675,10 @@ head_backward(unsigned char *arena, int slot)
 	/* head_loss_grad: +loss fp64[2], d_in fp64[4,8], +g_tokens_w fp64[32,8], resolved.lua:90 */
 	launch_head_loss_grad_4x8x32(SAVED(head_in, slot, 0), ONE(embed_tokens_w),
 	    ONE(embed_labels), ONE(head_loss), DSTREAM, ONE(embed_g_tokens_w),
-	    WORKSPACE(UINT64_C(268288)));
+	    WORKSPACE(UINT64_C(268800)));
 	/* rmsnorm_bwd: d_x fp64[4,8], +g_norm fp64[8], resolved.lua:78 */
 	launch_rmsnorm_bwd_4x1x8(DSTREAM, STREAM(slot, OM_N_LAYERS), ONE(head_norm),
-	    SAVED(head_in_rms, slot, 0), DSTREAM, ONE(head_g_norm), WORKSPACE(UINT64_C(268288)));
+	    SAVED(head_in_rms, slot, 0), DSTREAM, ONE(head_g_norm), WORKSPACE(UINT64_C(268800)));
 }
 
 static void
@@ -689,7 +689,260 @@ eval_forward(unsigned char *arena, int slot)
 	    ONE(eval_in_rms));
 	/* head_loss: logits_lse fp64[4], +loss fp64[2], resolved.lua:90 */
 	launch_head_loss_4x8x32(ONE(eval_in), ONE(embed_tokens_w), ONE(embed_labels),
-	    ONE(eval_logits_lse), ONE(head_loss), WORKSPACE(UINT64_C(268288)));
+	    ONE(eval_logits_lse), ONE(head_loss), WORKSPACE(UINT64_C(268800)));
+}
+
+static void
+decode_embed_forward(unsigned char *arena, int slot)
+{
+	/* embed: x0 fp64[1,8], resolved.lua:74 */
+	launch_embed_1x8x32(ONE(decode_embed_token), ONE(embed_tokens_w), STREAM(slot, 0));
+}
+
+static void
+decode_dense_forward(unsigned char *arena, int slot, int layer, int i)
+{
+	/* rmsnorm: attn_in fp64[1,8], attn_in_rms fp64[1], resolved.lua:78 */
+	launch_rmsnorm_1x1x8(STREAM(slot, layer), LAYER(dense_attn_norm, i),
+	    ONE(decode_dense_attn_in), ONE(decode_dense_attn_in_rms));
+	/* linear: q_raw fp64[1,16], resolved.lua:3 */
+	launch_linear_1x16x8(ONE(decode_dense_attn_in), LAYER(dense_q_proj, i),
+	    ONE(decode_dense_q_raw));
+	/* rmsnorm: q_normed fp64[1,16], q_normed_rms fp64[4], resolved.lua:6 */
+	launch_rmsnorm_1x4x4(ONE(decode_dense_q_raw), LAYER(dense_q_norm, i),
+	    ONE(decode_dense_q_normed), ONE(decode_dense_q_normed_rms));
+	/* linear: k_raw fp64[1,8], resolved.lua:3 */
+	launch_linear_1x8x8(ONE(decode_dense_attn_in), LAYER(dense_k_proj, i),
+	    ONE(decode_dense_k_raw));
+	/* rmsnorm: k_normed fp64[1,8], k_normed_rms fp64[2], resolved.lua:6 */
+	launch_rmsnorm_1x2x4(ONE(decode_dense_k_raw), LAYER(dense_k_norm, i),
+	    ONE(decode_dense_k_normed), ONE(decode_dense_k_normed_rms));
+	/* linear: v fp64[1,8], resolved.lua:3 */
+	launch_linear_1x8x8(ONE(decode_dense_attn_in), LAYER(dense_v_proj, i), ONE(decode_dense_v));
+	/* attention_at: heads fp64[1,16], +keys fp64[4,8], +values fp64[4,8], resolved.lua:3 */
+	launch_attention_at_4x4x2x4x4(ONE(decode_dense_q_normed), ONE(decode_dense_k_normed),
+	    ONE(decode_dense_v), ONE(decode_embed_position), ONE(decode_dense_heads),
+	    SAVED(decode_dense_keys, slot, i), SAVED(decode_dense_values, slot, i),
+	    WORKSPACE(UINT64_C(269312)));
+	/* linear: attn fp64[1,8], resolved.lua:3 */
+	launch_linear_1x8x16(ONE(decode_dense_heads), LAYER(dense_o_proj, i),
+	    ONE(decode_dense_attn));
+	/* rmsnorm: attn_normed fp64[1,8], attn_normed_rms fp64[1], resolved.lua:78 */
+	launch_rmsnorm_1x1x8(ONE(decode_dense_attn), LAYER(dense_attn_post_norm, i),
+	    STREAM(slot, layer + 1), ONE(decode_dense_attn_normed_rms));
+	/* add: mid fp64[1,8], resolved.lua:81 */
+	launch_add_1x8(STREAM(slot, layer), STREAM(slot, layer + 1), STREAM(slot, layer + 1));
+	/* rmsnorm: ffn_in fp64[1,8], ffn_in_rms fp64[1], resolved.lua:78 */
+	launch_rmsnorm_1x1x8(STREAM(slot, layer + 1), LAYER(dense_ffn_norm, i),
+	    ONE(decode_dense_ffn_in), ONE(decode_dense_ffn_in_rms));
+	/* linear: gate fp64[1,12], resolved.lua:21 */
+	launch_linear_1x12x8(ONE(decode_dense_ffn_in), LAYER(dense_gate_proj, i),
+	    ONE(decode_dense_gate));
+	/* linear: up fp64[1,12], resolved.lua:21 */
+	launch_linear_1x12x8(ONE(decode_dense_ffn_in), LAYER(dense_up_proj, i),
+	    ONE(decode_dense_up));
+	/* glu: hidden fp64[1,12], resolved.lua:21 */
+	launch_glu_1x12x0(ONE(decode_dense_gate), ONE(decode_dense_up), ONE(decode_dense_hidden));
+	/* linear: out fp64[1,8], resolved.lua:21 */
+	launch_linear_1x8x12(ONE(decode_dense_hidden), LAYER(dense_down_proj, i),
+	    ONE(decode_dense_out));
+	/* rmsnorm: ffn_normed fp64[1,8], ffn_normed_rms fp64[1], resolved.lua:78 */
+	launch_rmsnorm_1x1x8(ONE(decode_dense_out), LAYER(dense_ffn_post_norm, i),
+	    ONE(decode_dense_ffn_normed), ONE(decode_dense_ffn_normed_rms));
+	/* add: y fp64[1,8], resolved.lua:84 */
+	launch_add_1x8(STREAM(slot, layer + 1), ONE(decode_dense_ffn_normed),
+	    STREAM(slot, layer + 1));
+}
+
+static void
+decode_moe_forward(unsigned char *arena, int slot, int layer, int i)
+{
+	/* rmsnorm: attn_in fp64[1,8], attn_in_rms fp64[1], resolved.lua:78 */
+	launch_rmsnorm_1x1x8(STREAM(slot, layer), LAYER(moe_attn_norm, i), ONE(decode_moe_attn_in),
+	    ONE(decode_moe_attn_in_rms));
+	/* linear: q_raw fp64[1,16], resolved.lua:12 */
+	launch_linear_1x16x8(ONE(decode_moe_attn_in), LAYER(moe_q_proj, i), ONE(decode_moe_q_raw));
+	/* rmsnorm: q_normed fp64[1,16], q_normed_rms fp64[4], resolved.lua:15 */
+	launch_rmsnorm_1x4x4(ONE(decode_moe_q_raw), LAYER(moe_q_norm, i), ONE(decode_moe_q_normed),
+	    ONE(decode_moe_q_normed_rms));
+	/* linear: k_raw fp64[1,8], resolved.lua:12 */
+	launch_linear_1x8x8(ONE(decode_moe_attn_in), LAYER(moe_k_proj, i), ONE(decode_moe_k_raw));
+	/* rmsnorm: k_normed fp64[1,8], k_normed_rms fp64[2], resolved.lua:15 */
+	launch_rmsnorm_1x2x4(ONE(decode_moe_k_raw), LAYER(moe_k_norm, i), ONE(decode_moe_k_normed),
+	    ONE(decode_moe_k_normed_rms));
+	/* linear: v fp64[1,8], resolved.lua:12 */
+	launch_linear_1x8x8(ONE(decode_moe_attn_in), LAYER(moe_v_proj, i), ONE(decode_moe_v));
+	/* rope_at: q_rot fp64[1,16], resolved.lua:18 */
+	launch_rope_at_4x4x4(ONE(decode_moe_q_normed), ONE(init_rope_table),
+	    ONE(decode_embed_position), ONE(decode_moe_q_rot));
+	/* rope_at: k_rot fp64[1,8], resolved.lua:18 */
+	launch_rope_at_4x2x4(ONE(decode_moe_k_normed), ONE(init_rope_table),
+	    ONE(decode_embed_position), ONE(decode_moe_k_rot));
+	/* attention_at: heads fp64[1,16], +keys fp64[4,8], +values fp64[4,8], resolved.lua:12 */
+	launch_attention_at_4x4x2x4x3(ONE(decode_moe_q_rot), ONE(decode_moe_k_rot),
+	    ONE(decode_moe_v), ONE(decode_embed_position), ONE(decode_moe_heads),
+	    SAVED(decode_moe_keys, slot, i), SAVED(decode_moe_values, slot, i),
+	    WORKSPACE(UINT64_C(269312)));
+	/* linear: attn fp64[1,8], resolved.lua:12 */
+	launch_linear_1x8x16(ONE(decode_moe_heads), LAYER(moe_o_proj, i), ONE(decode_moe_attn));
+	/* rmsnorm: attn_normed fp64[1,8], attn_normed_rms fp64[1], resolved.lua:78 */
+	launch_rmsnorm_1x1x8(ONE(decode_moe_attn), LAYER(moe_attn_post_norm, i),
+	    STREAM(slot, layer + 1), ONE(decode_moe_attn_normed_rms));
+	/* add: mid fp64[1,8], resolved.lua:81 */
+	launch_add_1x8(STREAM(slot, layer), STREAM(slot, layer + 1), STREAM(slot, layer + 1));
+	/* rmsnorm: ffn_in fp64[1,8], ffn_in_rms fp64[1], resolved.lua:78 */
+	launch_rmsnorm_1x1x8(STREAM(slot, layer + 1), LAYER(moe_ffn_norm, i),
+	    ONE(decode_moe_ffn_in), ONE(decode_moe_ffn_in_rms));
+	/* gate: scores fp64[1,4], resolved.lua:31 */
+	launch_gate_1x4x8(ONE(decode_moe_ffn_in), LAYER(moe_router, i), ONE(decode_moe_scores));
+	/* route: weights fp64[1,1], chosen int32[1,1], probs fp64[1,4], scores_lse fp64[1],
+	 * counts int32[1,4], +load int64[4], +aux fp64[2], resolved.lua:31 */
+	launch_route_1x4x1x0x0x1x1x1(ONE(decode_moe_scores), ONE(decode_moe_weights),
+	    ONE(decode_moe_chosen), ONE(decode_moe_probs), ONE(decode_moe_scores_lse),
+	    ONE(decode_moe_counts), LAYER(moe_load, i), LAYER(moe_aux, i));
+	/* route_map: row int32[1,1], src int32[1], offsets int32[5], resolved.lua:25 */
+	launch_route_map_1x4x1x1(ONE(decode_moe_chosen), ONE(decode_moe_counts),
+	    ONE(decode_moe_row), ONE(decode_moe_src), ONE(decode_moe_offsets));
+	/* dispatch: routed fp64[1,8], resolved.lua:25 */
+	launch_dispatch_1x1x8(ONE(decode_moe_ffn_in), ONE(decode_moe_row), ONE(decode_moe_src),
+	    ONE(decode_moe_routed));
+	/* grouped: gate fp64[1,6], resolved.lua:27 */
+	launch_grouped_1x4x6x8(ONE(decode_moe_routed), LAYER(moe_gate_proj, i),
+	    ONE(decode_moe_offsets), ONE(decode_moe_gate));
+	/* grouped: up fp64[1,6], resolved.lua:27 */
+	launch_grouped_1x4x6x8(ONE(decode_moe_routed), LAYER(moe_up_proj, i),
+	    ONE(decode_moe_offsets), ONE(decode_moe_up));
+	/* glu_routed: hidden fp64[1,6], resolved.lua:27 */
+	launch_glu_routed_1x1x6x0(ONE(decode_moe_gate), ONE(decode_moe_up), ONE(decode_moe_weights),
+	    ONE(decode_moe_src), ONE(decode_moe_hidden));
+	/* grouped: rows fp64[1,8], resolved.lua:27 */
+	launch_grouped_1x4x8x6(ONE(decode_moe_hidden), LAYER(moe_down_proj, i),
+	    ONE(decode_moe_offsets), ONE(decode_moe_rows));
+	/* combine: out fp64[1,8], resolved.lua:27 */
+	launch_combine_1x1x8(ONE(decode_moe_rows), ONE(decode_moe_row), ONE(decode_moe_src),
+	    ONE(decode_moe_out));
+	/* linear: shared_gate fp64[1,4], resolved.lua:28 */
+	launch_linear_1x4x8(ONE(decode_moe_ffn_in), LAYER(moe_shared_gate_proj, i),
+	    ONE(decode_moe_shared_gate));
+	/* linear: shared_up fp64[1,4], resolved.lua:28 */
+	launch_linear_1x4x8(ONE(decode_moe_ffn_in), LAYER(moe_shared_up_proj, i),
+	    ONE(decode_moe_shared_up));
+	/* glu: shared_hidden fp64[1,4], resolved.lua:28 */
+	launch_glu_1x4x0(ONE(decode_moe_shared_gate), ONE(decode_moe_shared_up),
+	    ONE(decode_moe_shared_hidden));
+	/* linear: shared_out fp64[1,8], resolved.lua:28 */
+	launch_linear_1x8x4(ONE(decode_moe_shared_hidden), LAYER(moe_shared_down_proj, i),
+	    ONE(decode_moe_shared_out));
+	/* add: mixed fp64[1,8], resolved.lua:28 */
+	launch_add_1x8(ONE(decode_moe_out), ONE(decode_moe_shared_out), ONE(decode_moe_mixed));
+	/* rmsnorm: ffn_normed fp64[1,8], ffn_normed_rms fp64[1], resolved.lua:78 */
+	launch_rmsnorm_1x1x8(ONE(decode_moe_mixed), LAYER(moe_ffn_post_norm, i),
+	    ONE(decode_moe_ffn_normed), ONE(decode_moe_ffn_normed_rms));
+	/* add: y fp64[1,8], resolved.lua:84 */
+	launch_add_1x8(STREAM(slot, layer + 1), ONE(decode_moe_ffn_normed),
+	    STREAM(slot, layer + 1));
+}
+
+static void
+decode_moe2_forward(unsigned char *arena, int slot, int layer, int i)
+{
+	/* rmsnorm: attn_in fp64[1,8], attn_in_rms fp64[1], resolved.lua:78 */
+	launch_rmsnorm_1x1x8(STREAM(slot, layer), LAYER(moe2_attn_norm, i),
+	    ONE(decode_moe2_attn_in), ONE(decode_moe2_attn_in_rms));
+	/* linear: q_raw fp64[1,16], resolved.lua:12 */
+	launch_linear_1x16x8(ONE(decode_moe2_attn_in), LAYER(moe2_q_proj, i),
+	    ONE(decode_moe2_q_raw));
+	/* rmsnorm: q_normed fp64[1,16], q_normed_rms fp64[4], resolved.lua:15 */
+	launch_rmsnorm_1x4x4(ONE(decode_moe2_q_raw), LAYER(moe2_q_norm, i),
+	    ONE(decode_moe2_q_normed), ONE(decode_moe2_q_normed_rms));
+	/* linear: k_raw fp64[1,8], resolved.lua:12 */
+	launch_linear_1x8x8(ONE(decode_moe2_attn_in), LAYER(moe2_k_proj, i),
+	    ONE(decode_moe2_k_raw));
+	/* rmsnorm: k_normed fp64[1,8], k_normed_rms fp64[2], resolved.lua:15 */
+	launch_rmsnorm_1x2x4(ONE(decode_moe2_k_raw), LAYER(moe2_k_norm, i),
+	    ONE(decode_moe2_k_normed), ONE(decode_moe2_k_normed_rms));
+	/* linear: v fp64[1,8], resolved.lua:12 */
+	launch_linear_1x8x8(ONE(decode_moe2_attn_in), LAYER(moe2_v_proj, i), ONE(decode_moe2_v));
+	/* rope_at: q_rot fp64[1,16], resolved.lua:18 */
+	launch_rope_at_4x4x4(ONE(decode_moe2_q_normed), ONE(init_rope_table),
+	    ONE(decode_embed_position), ONE(decode_moe2_q_rot));
+	/* rope_at: k_rot fp64[1,8], resolved.lua:18 */
+	launch_rope_at_4x2x4(ONE(decode_moe2_k_normed), ONE(init_rope_table),
+	    ONE(decode_embed_position), ONE(decode_moe2_k_rot));
+	/* attention_at: heads fp64[1,16], +keys fp64[4,8], +values fp64[4,8], resolved.lua:12 */
+	launch_attention_at_4x4x2x4x3(ONE(decode_moe2_q_rot), ONE(decode_moe2_k_rot),
+	    ONE(decode_moe2_v), ONE(decode_embed_position), ONE(decode_moe2_heads),
+	    SAVED(decode_moe2_keys, slot, i), SAVED(decode_moe2_values, slot, i),
+	    WORKSPACE(UINT64_C(269312)));
+	/* linear: attn fp64[1,8], resolved.lua:12 */
+	launch_linear_1x8x16(ONE(decode_moe2_heads), LAYER(moe2_o_proj, i), ONE(decode_moe2_attn));
+	/* rmsnorm: attn_normed fp64[1,8], attn_normed_rms fp64[1], resolved.lua:78 */
+	launch_rmsnorm_1x1x8(ONE(decode_moe2_attn), LAYER(moe2_attn_post_norm, i),
+	    STREAM(slot, layer + 1), ONE(decode_moe2_attn_normed_rms));
+	/* add: mid fp64[1,8], resolved.lua:81 */
+	launch_add_1x8(STREAM(slot, layer), STREAM(slot, layer + 1), STREAM(slot, layer + 1));
+	/* rmsnorm: ffn_in fp64[1,8], ffn_in_rms fp64[1], resolved.lua:78 */
+	launch_rmsnorm_1x1x8(STREAM(slot, layer + 1), LAYER(moe2_ffn_norm, i),
+	    ONE(decode_moe2_ffn_in), ONE(decode_moe2_ffn_in_rms));
+	/* gate: scores fp64[1,12], resolved.lua:50 */
+	launch_gate_1x12x8(ONE(decode_moe2_ffn_in), LAYER(moe2_router, i), ONE(decode_moe2_scores));
+	/* route_biased: weights fp64[1,3], chosen int32[1,3], probs fp64[1,12], scores_lse fp64[1],
+	 * counts int32[1,12], +load int64[12], +aux fp64[2], resolved.lua:50 */
+	launch_route_biased_1x12x3x1x0x1x1x1(ONE(decode_moe2_scores), LAYER(moe2_choice_bias, i),
+	    ONE(decode_moe2_weights), ONE(decode_moe2_chosen), ONE(decode_moe2_probs),
+	    ONE(decode_moe2_scores_lse), ONE(decode_moe2_counts), LAYER(moe2_load, i),
+	    LAYER(moe2_aux, i));
+	/* route_map: row int32[1,3], src int32[3], offsets int32[13], resolved.lua:44 */
+	launch_route_map_1x12x3x1(ONE(decode_moe2_chosen), ONE(decode_moe2_counts),
+	    ONE(decode_moe2_row), ONE(decode_moe2_src), ONE(decode_moe2_offsets));
+	/* dispatch: routed fp64[3,8], resolved.lua:44 */
+	launch_dispatch_1x3x8(ONE(decode_moe2_ffn_in), ONE(decode_moe2_row), ONE(decode_moe2_src),
+	    ONE(decode_moe2_routed));
+	/* grouped: gate fp64[3,6], resolved.lua:46 */
+	launch_grouped_3x12x6x8(ONE(decode_moe2_routed), LAYER(moe2_gate_proj, i),
+	    ONE(decode_moe2_offsets), ONE(decode_moe2_gate));
+	/* grouped: up fp64[3,6], resolved.lua:46 */
+	launch_grouped_3x12x6x8(ONE(decode_moe2_routed), LAYER(moe2_up_proj, i),
+	    ONE(decode_moe2_offsets), ONE(decode_moe2_up));
+	/* glu_routed: hidden fp64[3,6], resolved.lua:46 */
+	launch_glu_routed_1x3x6x0(ONE(decode_moe2_gate), ONE(decode_moe2_up),
+	    ONE(decode_moe2_weights), ONE(decode_moe2_src), ONE(decode_moe2_hidden));
+	/* grouped: rows fp64[3,8], resolved.lua:46 */
+	launch_grouped_3x12x8x6(ONE(decode_moe2_hidden), LAYER(moe2_down_proj, i),
+	    ONE(decode_moe2_offsets), ONE(decode_moe2_rows));
+	/* combine: out fp64[1,8], resolved.lua:46 */
+	launch_combine_1x3x8(ONE(decode_moe2_rows), ONE(decode_moe2_row), ONE(decode_moe2_src),
+	    ONE(decode_moe2_out));
+	/* linear: shared_gate fp64[1,4], resolved.lua:47 */
+	launch_linear_1x4x8(ONE(decode_moe2_ffn_in), LAYER(moe2_shared_gate_proj, i),
+	    ONE(decode_moe2_shared_gate));
+	/* linear: shared_up fp64[1,4], resolved.lua:47 */
+	launch_linear_1x4x8(ONE(decode_moe2_ffn_in), LAYER(moe2_shared_up_proj, i),
+	    ONE(decode_moe2_shared_up));
+	/* glu: shared_hidden fp64[1,4], resolved.lua:47 */
+	launch_glu_1x4x0(ONE(decode_moe2_shared_gate), ONE(decode_moe2_shared_up),
+	    ONE(decode_moe2_shared_hidden));
+	/* linear: shared_out fp64[1,8], resolved.lua:47 */
+	launch_linear_1x8x4(ONE(decode_moe2_shared_hidden), LAYER(moe2_shared_down_proj, i),
+	    ONE(decode_moe2_shared_out));
+	/* add: mixed fp64[1,8], resolved.lua:47 */
+	launch_add_1x8(ONE(decode_moe2_out), ONE(decode_moe2_shared_out), ONE(decode_moe2_mixed));
+	/* rmsnorm: ffn_normed fp64[1,8], ffn_normed_rms fp64[1], resolved.lua:78 */
+	launch_rmsnorm_1x1x8(ONE(decode_moe2_mixed), LAYER(moe2_ffn_post_norm, i),
+	    ONE(decode_moe2_ffn_normed), ONE(decode_moe2_ffn_normed_rms));
+	/* add: y fp64[1,8], resolved.lua:84 */
+	launch_add_1x8(STREAM(slot, layer + 1), ONE(decode_moe2_ffn_normed),
+	    STREAM(slot, layer + 1));
+}
+
+static void
+decode_head_forward(unsigned char *arena, int slot)
+{
+	/* rmsnorm: in fp64[1,8], in_rms fp64[1], resolved.lua:78 */
+	launch_rmsnorm_1x1x8(STREAM(slot, OM_N_LAYERS), ONE(head_norm), ONE(decode_head_in),
+	    ONE(decode_head_in_rms));
+	/* logits: logits fp64[1,32], resolved.lua:90 */
+	launch_logits_1x32x8(ONE(decode_head_in), ONE(embed_tokens_w), ONE(decode_head_logits));
 }
 
 /* constant tables, once */
@@ -775,4 +1028,21 @@ om_evaluate(unsigned char *arena, int slot)
 	for (int layer = 4; layer < 5; layer++)
 		dense_forward(arena, slot, layer, layer - 2);
 	eval_forward(arena, slot);
+}
+
+void
+om_decode(unsigned char *arena, int slot)
+{
+	decode_embed_forward(arena, slot);
+	for (int layer = 0; layer < 1; layer++)
+		decode_dense_forward(arena, slot, layer, layer);
+	for (int layer = 1; layer < 2; layer++)
+		decode_moe_forward(arena, slot, layer, layer - 1);
+	for (int layer = 2; layer < 3; layer++)
+		decode_dense_forward(arena, slot, layer, layer - 1);
+	for (int layer = 3; layer < 4; layer++)
+		decode_moe2_forward(arena, slot, layer, layer - 3);
+	for (int layer = 4; layer < 5; layer++)
+		decode_dense_forward(arena, slot, layer, layer - 2);
+	decode_head_forward(arena, slot);
 }

@@ -10,6 +10,7 @@ void om_zero(unsigned char *arena);
 void om_forward(unsigned char *arena, int slot);
 void om_backward(unsigned char *arena, int slot);
 void om_evaluate(unsigned char *arena, int slot);
+void om_decode(unsigned char *arena, int slot);
 void om_update(unsigned char *arena);
 
 #endif
