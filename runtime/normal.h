@@ -38,7 +38,7 @@ om_ln(double u)
 	return OM_FMA((double)e, 0.6931471805599453, 2 * (f * s));
 }
 
-/* Sine and cosine of 2 pi v, 0 <= v < 1 a multiple of 2^-53: to the nearest quarter, then Taylor. */
+/* Sine and cosine of 2 pi v, 0 <= v < 1 a multiple of 2^-53: to a quarter, then Taylor. */
 OM_ANY void
 om_turn(double v, double *sine, double *cosine)
 {

@@ -1,6 +1,7 @@
 /*
  * Philox4x32-10, a counter-based generator (Salmon, Moraes, Dror and Shaw, "Parallel random
- * numbers: as easy as 1, 2, 3", SC 2011): the counter c becomes four random words, by the key and c alone.
+ * numbers: as easy as 1, 2, 3", SC 2011): the counter c becomes four random words, by the key and
+ * c alone.
  * The runtime draws initial weights by the same function; kernels include nothing of it.
  */
 #ifndef OM_PHILOX_H

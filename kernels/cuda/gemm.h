@@ -406,8 +406,8 @@ om_gemm_put(om_bf16 *c, float x)
 }
 
 /*
- * A warp's 16 rows of the tile into c, of which rows and cols exist, where boxes won't do. Of each 8
- * columns lane l holds the two from l % 4 * 2 on, in rows l / 4 and l / 4 + 8.
+ * A warp's 16 rows of the tile into c, of which rows and cols exist, where boxes won't do. Of each
+ * 8 columns lane l holds the two from l % 4 * 2 on, in rows l / 4 and l / 4 + 8.
  */
 template <typename T, int N, int WIDTH>
 OM_DEV void

@@ -24,7 +24,7 @@
 
 #include "gemm.h"
 
-/* Floats of workspace, at most 132 * 128 * 256: the parts of dw; dz's halves. */
+/* Floats of workspace: for the parts of dw, at most 132 * 128 * 256; for dz's halves. */
 #define OM_LINEAR_DW_FLOATS(m, n, k) \
 	(OM_GEMM_PARTS(n, k, m) > 1 ? (int64_t)OM_GEMM_PARTS(n, k, m) * (n) * (k) : 0)
 #define OM_GATE_FLOATS(m, e) ((int64_t)(m)*OM_GEMM_ALIGN8(e))

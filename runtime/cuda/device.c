@@ -98,7 +98,7 @@ om_device_normal(const struct om_model *m, unsigned char *arena, const struct om
 
 /*
  * ---- operators one by one: bench's marks around every launch, read when all is done; and for a
- * trainer that fails, OM_SYNC=1: the device is waited for after each, so that the error has its name
+ * trainer that fails, OM_SYNC=1: the device is waited for after each, so that an error has a name
  */
 
 static struct om_gpu_mark *begin;

@@ -17,7 +17,7 @@
 	F(cuDeviceGetCount) F(cuDeviceGet) F(cuDeviceGetName) F(cuDeviceGetAttribute)         \
 	F(cuDevicePrimaryCtxRetain) F(cuDevicePrimaryCtxSetFlags) F(cuCtxSetCurrent)          \
 	F(cuMemGetInfo) F(cuMemAlloc) F(cuMemFree) F(cuMemAllocHost) F(cuMemsetD8Async)       \
-	F(cuMemcpyHtoDAsync) F(cuMemcpyDtoHAsync) F(cuMemcpyDtoDAsync)                                    \
+	F(cuMemcpyHtoDAsync) F(cuMemcpyDtoHAsync) F(cuMemcpyDtoDAsync)            \
 	F(cuModuleLoadData) F(cuModuleGetFunctionCount) F(cuModuleEnumerateFunctions)         \
 	F(cuFuncGetName) F(cuFuncSetAttribute)                                                \
 	F(cuStreamCreate) F(cuStreamSynchronize) F(cuLaunchKernelEx)                          \

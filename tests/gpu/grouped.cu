@@ -19,12 +19,15 @@
 	M(NAME, __VA_ARGS__)                                      \
 	WAY(NAME##_even, NAME, OM_GROUPED_EVEN, tolerance, flops) \
 	WAY(NAME##_skewed, NAME, OM_GROUPED_SKEWED, tolerance, flops)
-#define WAY(WAYNAME, NAME, how, tolerance, flops)                                          \
-	static double WAYNAME##_run(uint64_t seed) { return NAME##_check_as(seed, how); }  \
-	__attribute__((constructor)) static void WAYNAME##_case(void)                      \
-	{                                                                                  \
+#define WAY(WAYNAME, NAME, how, tolerance, flops)                                                \
+	static double WAYNAME##_run(uint64_t seed)                                               \
+	{                                                                                        \
+		return NAME##_check_as(seed, how);                                               \
+	}                                                                                        \
+	__attribute__((constructor)) static void WAYNAME##_case(void)                            \
+	{                                                                                        \
 		static struct test_case c = { #WAYNAME, WAYNAME##_run, tolerance, flops, 0, 0 }; \
-		case_add(&c);                                                              \
+		case_add(&c);                                                                    \
 	}
 #endif
 
