@@ -203,7 +203,10 @@ emit_project(const struct plan *p, struct tree *t)
 			buf_printf(&rt, " \\\n\t%.*s.o", stem, path);
 	}
 	const struct embedded *mk = embedded_find(xprintf("templates/%s.mk", p->target->kernels));
-	const char *arch = p->target->arch ? xprintf("ARCH = %s\n", p->target->arch) : "";
+	const char *arch = "";
+	if (p->target->arch) /* "90a" and its number, which sources ask for */
+		arch = xprintf("ARCH = %s\nOM_ARCH = %.*s\n", p->target->arch,
+		    (int)strspn(p->target->arch, "0123456789"), p->target->arch);
 	plan_report(p, &plan_text);
 	*tree_file(t, "PLAN.txt") = plan_text;
 	template_fill(

@@ -141,7 +141,8 @@ compile(const struct tree *t, const struct file *f, const char *arch, const char
     const char *cached)
 {
 	const char **header = xalloc(t->n * sizeof *header), **name = xalloc(t->n * sizeof *name);
-	const char *options[] = { xprintf("--gpu-architecture=sm_%s", arch), "--std=c++17",
+	const char *options[] = { xprintf("--gpu-architecture=sm_%s", arch),
+		xprintf("-DOM_ARCH=%.*s", (int)strspn(arch, "0123456789"), arch), "--std=c++17",
 		"--ptxas-options=-v", "-default-device" };
 	int n = 0, r;
 	size_t size;

@@ -1,7 +1,7 @@
 # Only libc's family stays outside of the trainer; it opens the driver when it starts.
 CUDA ?= $(or $(CUDA_HOME),$(CUDA_PATH),/usr/local/cuda)
 NVCC ?= $(CUDA)/bin/nvcc
-CPPFLAGS += -I$(CUDA)/include
+CPPFLAGS += -I$(CUDA)/include -DOM_ARCH=$(OM_ARCH)
 LIBS = -Wl,-Bstatic -lyaml -lgomp -Wl,-Bdynamic -lm -ldl -lpthread
 CUBINS = $(INST:.o=.cubin) runtime/init.cubin
 EXTRA = src/cubins.o
@@ -10,7 +10,7 @@ EXTRA = src/cubins.o
 # read twice: here for the device, below for the functions that launch them.
 %.cubin: %.cu
 	$(quiet)$(NVCC) -std=c++17 -cubin -gencode arch=compute_$(ARCH),code=sm_$(ARCH) -Ikernels \
-		-Iruntime -o $@ $<
+		-Iruntime -DOM_ARCH=$(OM_ARCH) -o $@ $<
 
 obj/inst/%.o: inst/%.cu
 	$(quiet)mkdir -p $(@D)
