@@ -60,7 +60,7 @@ om_ckpt_entries(const struct om_model *m, bool hf, uint32_t *n)
 				{ t.p->dim[0], t.p->dim[1] }, t.p->ndims, 0, t.p->numel * size };
 			e->p = t.p;
 			e->first = t.first;
-			e->off = off + t.first * (hf ? m->weight_size : m->real);
+			e->off = off + t.first * (hf ? om_param_size(m, t.p) : m->real);
 			e->file = part[i].file;
 			free(name);
 		}
@@ -397,7 +397,8 @@ write_shard(struct om_ckpt *k, const unsigned char *arena, const char *tmp, cons
 	for (uint32_t i = 0; i < n; i++) {
 		uint64_t left = e[i].t.end - e[i].t.begin, off = e[i].off;
 		/* bytes in the arena for one of an export */
-		size_t ratio = k->dir ? 1 : k->m->weight_size * e[i].p->numel / left;
+		size_t size = om_param_size(k->m, e[i].p),
+		       ratio = k->dir ? 1 : size * e[i].p->numel / left;
 
 		if (e[i].file != file || e[i].shard != shard)
 			continue;
@@ -405,7 +406,7 @@ write_shard(struct om_ckpt *k, const unsigned char *arena, const char *tmp, cons
 			some = left < CHUNK ? (size_t)left : CHUNK;
 			om_get(arena, off, buf, ratio * some);
 			if (ratio == 2)
-				narrow(buf, ratio * some / k->m->weight_size, k->m->weight_size);
+				narrow(buf, ratio * some / size, size);
 			e[i].crc = om_crc32c(e[i].crc, buf, some);
 			if (!om_write_all(fd, buf, some))
 				save_failed(k, tmp, name);

@@ -71,6 +71,12 @@ om_param_home(const struct om_param *p)
 	return p->master != OM_NO_MASTER ? p->master : p->weight;
 }
 
+size_t
+om_param_size(const struct om_model *m, const struct om_param *p)
+{
+	return p->master != OM_NO_MASTER ? m->weight_size : m->real;
+}
+
 uint16_t
 om_to_bf16(float x)
 {

@@ -97,7 +97,7 @@ struct om_model {
 	uint64_t params_total, params_active, flops_token;
 	double peak; /* floating point operations a second by the device's data sheet, 0: unknown */
 	size_t real; /* bytes of om_real, which gradients, moments and masters are: 4 or 8 */
-	size_t weight_size; /* bytes of a weight: those, or where a bf16 lies in its own, 2 */
+	size_t weight_size; /* of a weight with a master: 2, or a float's 4 that hold a bf16 */
 	double init_std;
 	double beta1, beta2, clip_norm;
 	uint64_t arena_bytes;

@@ -231,6 +231,8 @@ uint64_t om_tensor_count(const struct om_model *m);
 char *om_tensor_name(const struct om_tensor *t, bool hf);
 /* Where a checkpoint's values of the parameter lie: its master, or weight where it has none. */
 uint64_t om_param_home(const struct om_param *p);
+/* Bytes of an element of its weight: those of om_real where it has no master. */
+size_t om_param_size(const struct om_model *m, const struct om_param *p);
 /* Puts n weights, om_real, at element i of a stored parameter: and their rounding beside a master.
  */
 void om_put_weights(const struct om_model *m, unsigned char *arena, const struct om_param *p,

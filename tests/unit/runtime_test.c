@@ -617,7 +617,13 @@ test_masters(size_t size)
 		    .nlayers = 1,
 		    .experts = 3 },
 	};
-	struct om_param at[2];
+	struct om_param at[3] = { [2] = { .name = "c",
+				      .numel = 3,
+				      .dim = { 3 },
+				      .ndims = 1,
+				      .nlayers = 1,
+				      .init = OM_ONE,
+				      .weight = v0 + 4 * N } }; /* a buffer */
 	struct om_model m = {
 		.name = "masters",
 		.version = "0",
@@ -625,9 +631,10 @@ test_masters(size_t size)
 		.real = 4,
 		.weight_size = size,
 		.init_std = 0.02,
-		.arena_bytes = v0 + 4 * N,
+		.arena_bytes = v0 + 4 * N + 4 * 3,
 		.param = at,
 		.nparams = 2,
+		.nbuffers = 1,
 		.hf_config = "{\n  \"model_type\": \"masters\"\n}\n",
 	};
 	char *top = mkdtemp(dir);
@@ -674,8 +681,9 @@ test_masters(size_t size)
 	om_ckpt_export(&m, arena, path);
 	name = om_text("%s/model.safetensors", path);
 	CHECK(!om_st_open(&st, name));
-	CHECK(st.n == 4 && strcmp(st.tensor[0].dtype, "BF16") == 0);
-	for (uint32_t i = 0; i < st.n; i++)
+	CHECK(st.n == 5 && strcmp(st.tensor[0].dtype, "BF16") == 0);
+	CHECK(strcmp(st.tensor[4].dtype, "F32") == 0);
+	for (uint32_t i = 0; i < 4; i++)
 		for (uint64_t j = 0; j < (st.tensor[i].end - st.tensor[i].begin) / 2; j++) {
 			uint64_t element = (i ? 35 + 11 * (i - 1) : 0) + j;
 			uint16_t half;
@@ -693,6 +701,7 @@ test_masters(size_t size)
 	scribble(again, m.arena_bytes);
 	CHECK(om_ckpt_weights(&m, &back, again, stdout) == 0);
 	CHECK(memcmp(arena + AT, again + AT, size * N) == 0);
+	CHECK(memcmp(arena + at[2].weight, again + at[2].weight, 12) == 0);
 	for (int i = 0; i < N; i++) { /* what was exported is all that masters can be now */
 		uint16_t half;
 		float x, w;
