@@ -205,8 +205,8 @@ om_train(const struct om_model *m, struct om_conf *c, double start)
 		printf("done: all %s steps are done; raise steps to train on\n", om_commas(done));
 	} else {
 		om_log_open(&r.log, m, &r.skip, c, done);
-		header(&r, done, start);
 		catch_signals();
+		header(&r, done, start);
 		while (done < c->steps && !stop) {
 			double before = om_now(), lr;
 

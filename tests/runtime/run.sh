@@ -262,15 +262,22 @@ assert x["head_z"] > 1 and "skipped" not in x
 PY
 check "metrics after kills" python3 metrics.py A.jsonl K.jsonl
 
+await() { # FILE TEXT: waits till the file has it, half a minute at most
+	for _ in $(seq 300); do
+		grep -q "$2" "$1" 2>/dev/null && return
+		sleep 0.1
+	done
+}
+
 # ---- signals ---------------------------------------------------------------------------------------------------
 for sig in TERM INT HUP; do
-	rm -rf C
+	rm -rf C C.out
 	# python resets what a background job ignores
 	OM_TEST_NAP=2000 python3 -c 'import os, signal, sys
 signal.signal(signal.SIGINT, signal.SIG_DFL), signal.signal(signal.SIGHUP, signal.SIG_DFL)
 os.execv(sys.argv[1], sys.argv[1:])' "$S" train run.yaml steps=300 checkpoint.dir=C >C.out 2>&1 &
 	pid=$!
-	sleep 0.6
+	await C.out "^step "
 	kill -$sig $pid
 	wait $pid
 	status=$?
@@ -279,17 +286,19 @@ os.execv(sys.argv[1], sys.argv[1:])' "$S" train run.yaml steps=300 checkpoint.di
 	check "resumes after SIG$sig" "$T" train run.yaml steps=300 checkpoint.dir=C
 	check "bitwise after SIG$sig" same A/step-000300 C/step-000300
 done
+rm -f C.out
 OM_TEST_NAP=3000000 "$T" train run.yaml >C.out 2>&1 &
 pid=$!
-sleep 0.1
+await C.out "^start: "
 kill -TERM $pid
 sleep 0.1
 kill -TERM $pid
 wait $pid
 [ $? = 143 ] && ok || fail "a second SIGTERM does not end it at once"
+rm -f C.out
 OM_TEST_NAP=10000 nohup "$T" train run.yaml >C.out 2>&1 &
 pid=$!
-sleep 0.2
+await C.out "^start: "
 kill -HUP $pid
 wait $pid
 [ $? = 0 ] && ok || fail "nohup does not keep SIGHUP away"
@@ -604,10 +613,10 @@ says "eval without run.yaml" 2 "eval needs a run.yaml first" "$S" eval
 says "eval of no run.yaml" 1 "usage: trainer eval run.yaml" "$S" eval none.yaml
 says "eval --help" 0 "usage: trainer eval run.yaml" "$S" eval --help
 says "held-out data are checked first" 1 "rank 0, eval: none.txt" "$S" train run.yaml eval.paths=none.txt
-rm -rf R
+rm -rf R C.out
 OM_TEST_NAP=1500 "$T" train run.yaml steps=9999 eval.paths=corpus.txt eval.every=1 checkpoint.dir=R >C.out &
 pid=$!
-sleep 0.3
+await C.out "^eval: "
 kill -TERM $pid
 wait $pid
 status=$?
