@@ -46,7 +46,7 @@ mkdir "$work/o" "$work/s"
 	echo "$cc $san -c $root/tests/unit/runtime_test.c -o $work/test.o"
 } | xargs -P 2 -d '\n' -n 1 sh -c || { echo "does not compile"; echo "0 passed, 1 failed"; exit 1; }
 for v in float double other; do
-	$cc "$work/$v.o" "$work"/o/*.o -static -lyaml -lm -Wl,--no-warnings -o "$work/$v" || fail "link $v"
+	$cc "$work/$v.o" "$work"/o/*.o -static -lyaml -lm -o "$work/$v" 2>"$work/ld" || { cat "$work/ld"; fail "link $v"; }
 done
 for v in san test; do
 	$cc $san "$work/$v.o" "$work"/s/*.o -lyaml -lm -o "$work/$v" || fail "link $v"
