@@ -9,6 +9,8 @@
  *                 where mhat = m / BIAS1, vhat = v / BIAS2, lr = LR lr_scale (Loshchilov and
  *                 Hutter, 2019). A skipped step leaves w, m and v as they are. w is bf16.
  *   adamw_master  the same on master, in float; w = master, rounded
+ *   bias_update   b [n] += gamma sign(mean load - load) of each e experts, a layer's, unless the
+ *                 step is skipped
  *
  * Any n; 16-byte accesses. adamw moves 24 bytes a weight, adamw_master 30: that is its time.
  *
@@ -223,6 +225,22 @@ om_adamw(const om_adamw_rates c, double lr_scale, const float *g, const double *
 	}
 }
 
+/* Integers: a load that is the mean exactly leaves its bias alone. */
+template <int N, int E>
+OM_DEV void
+om_bias_update(float gamma, const int64_t *load, const double *ctl, float *b)
+{
+	const int i = blockIdx.x * OM_ADAMW_THREADS + threadIdx.x, first = i / E * E;
+	if (i >= N || ctl[OM_CTL_SKIPPED] != 0)
+		return;
+	const int64_t own = load[i] * E;
+	int64_t sum = 0;
+#pragma unroll 8
+	for (int c = 0; c < E; c++)
+		sum += load[first + c];
+	b[i] += gamma * (float)((own < sum) - (own > sum));
+}
+
 #define OM_ADAMW_RATES(beta1, beta2, eps, decay)                                            \
 	{                                                                                   \
 		(float)(beta1), (float)(1 - (beta1)), (float)(beta2), (float)(1 - (beta2)), \
@@ -262,6 +280,13 @@ om_adamw(const om_adamw_rates c, double lr_scale, const float *g, const double *
 	{                                                                                          \
 		om_adamw<n, true>(                                                                 \
 		    OM_ADAMW_RATES(beta1, beta2, eps, decay), lr_scale, g, ctl, w, master, m, v);  \
+	}
+
+#define OM_BIAS_UPDATE(NAME, n, e, gamma)                           \
+	OM_GLOBAL(OM_ADAMW_THREADS, 1)                              \
+	NAME##_x(const int64_t *load, const double *ctl, float *b)  \
+	{                                                           \
+		om_bias_update<n, e>((float)(gamma), load, ctl, b); \
 	}
 
 #else /* ---- host ---- */
@@ -330,6 +355,18 @@ static_assert(OM_CTL_LR == (int)OM_LR && OM_CTL_BIAS1 == (int)OM_BIAS1 &&
 	{                                                                                      \
 		return om_adamw_check((struct om_adamw_fn){ .master = NAME }, n, beta1, beta2, \
 		    eps, decay, lr_scale, seed);                                               \
+	}
+
+#define OM_BIAS_UPDATE(NAME, n, e, gamma)                                                        \
+	static_assert((e) >= 1 && (n) >= (e) && (n) % (e) == 0, "bias_update: rows of experts"); \
+	OM_KERNEL(NAME##_x, OM_ADAMW_THREADS, 0)                                                 \
+	void NAME(const int64_t *load, const double *ctl, float *b)                              \
+	{                                                                                        \
+		OM_LAUNCH(NAME##_x, OM_CEIL(n, OM_ADAMW_THREADS), 1, 1, &load, &ctl, &b);        \
+	}                                                                                        \
+	double NAME##_check(uint64_t seed)                                                       \
+	{                                                                                        \
+		return om_bias_update_check(NAME, n, e, gamma, seed);                            \
 	}
 
 static inline double
@@ -494,6 +531,42 @@ om_adamw_check(struct om_adamw_fn run, int64_t n, double beta1, double beta2, do
 	/* what is float is held to 1e-5 where w, rounded to bf16 each step, is held to 1.2e-2 */
 	return fmax(om_err_value(&ew),
 	    1200 * fmax(om_err_value(&es), fmax(om_err_value(&em), om_err_value(&ev))));
+}
+
+/* Two steps, and one before and one after them that are skipped; some loads are the mean. */
+static inline double
+om_bias_update_check(void (*run)(const int64_t *, const double *, float *), int64_t n, int64_t e,
+    double gamma, uint64_t seed)
+{
+	float *b = om_check_f32(n, seed, 0, 1), *got = malloc((size_t)n * sizeof *got);
+	int64_t *load = malloc((size_t)n * sizeof *load);
+	double scalars[OM_CTL_N] = { [OM_CTL_SKIPPED] = 1 };
+	struct om_err err = { .scale = 1 };
+
+	for (int64_t i = 0; i < n; i++)
+		load[i] = (int64_t)(2 * om_unit(seed, 1, i)) + (seed % 2 ? 9 : (int64_t)1 << 40);
+	int64_t *dload = om_check_copy(load, (size_t)n * sizeof *load);
+	double *skip = om_check_copy(scalars, sizeof scalars);
+	scalars[OM_CTL_SKIPPED] = 0;
+	double *ctl = om_check_copy(scalars, sizeof scalars);
+	run(dload, skip, b);
+	run(dload, ctl, b);
+	run(dload, ctl, b);
+	run(dload, skip, b);
+	om_check_read(got, b, (size_t)n * sizeof *got);
+	for (int64_t i = 0; i < n; i++) {
+		double mean = 0, want = om_unit(seed, 0, i);
+		for (int64_t c = i / e * e; c < i / e * e + e; c++)
+			mean += (double)(load[c] - load[i]) / (double)e;
+		if (fabs(mean) > 0.5 / (double)e)
+			want += 2 * (mean > 0 ? gamma : -gamma);
+		om_err_add(&err, got[i], want);
+	}
+	OM_TIME(run(dload, ctl, b));
+	om_check_end();
+	free(got);
+	free(load);
+	return om_err_value(&err);
 }
 
 #endif

@@ -3,19 +3,22 @@
  * rows. What is computed, and its sources, stand in kernels/cpu/route.h:
  *
  *   route      p [t, k], idx [t, k], prob [t, e], lse [t], cnt [n, e], load [e] +=, aux [2] +=
+ *   route_biased, route_random, route_uniform: the same of experts not chosen by the scores alone
  *   route_bwd  dz [t, e]
  *   route_map  row [t, k], src [t * k], off [e + 1]
  *
  * 16 lanes take a token, lane l its experts l, l + 16, ...: these are the lanes of the CPU's sums,
  * and exp is the CPU's, operation by operation, so that from equal z both choose equally, ties of
- * rounded scores included.
+ * rounded scores included; and draw equally.
  *
  * Sums over tokens: a block sums those of its chunk (route_tokens), which lies in one sequence, and
  * a second kernel adds the chunks in order (route_totals).
  */
-#include "om_cuda.h"
+#include "philox.h"
 
 enum { OM_ROUTE_SOFTMAX, OM_ROUTE_SIGMOID, OM_ROUTE_CHOSEN, OM_ROUTE_SCORES };
+/* What experts are chosen by; bias and draw are tensors. */
+enum { OM_BY_SCORE, OM_BY_BIAS, OM_BY_DRAW, OM_BY_TURN };
 enum {
 	OM_ROUTE_LANES = 16,  /* of a token */
 	OM_ROUTE_CHUNK = 32,  /* tokens of a block of route */
@@ -154,11 +157,32 @@ template <int T, int E, int N> struct om_route_ws {
 	float mass[CHUNKS][E], lse2[CHUNKS];
 };
 
-/* BIAS: bias [e] is added where scores (with C = 2, z) are compared, not where they are weighed. */
-template <int T, int E, int K, int J, int C, int G, int Q, int N, bool BIAS>
+/* Random numbers in the place of a token's scores, into room: kernels/cpu/route.h. */
+template <int E>
 OM_DEV void
-om_route_tokens(float factor, const float *z, const float *bias, float *p, int32_t *idx,
-    float *prob, float *lse, void *scratch)
+om_route_draw(const int64_t *draw, int64_t token, int lane, float *room)
+{
+	const uint64_t at = (uint64_t)(draw[2] + token);
+	__syncwarp();
+#pragma unroll 1
+	for (int c = 4 * lane; c < E; c += 4 * OM_ROUTE_LANES) {
+		uint32_t word[4] = { (uint32_t)at, (uint32_t)(at >> 32), (uint32_t)draw[1],
+			(uint32_t)c / 4 };
+		om_random4(word, (uint64_t)draw[0]);
+#pragma unroll
+		for (int w = 0; w < 4; w++) {
+			if (c + w < E)
+				room[c + w] = (float)(word[w] >> 9) * 0x1p-23f;
+		}
+	}
+	__syncwarp();
+}
+
+/* BY: what stands for the scores where they are compared, not where they are weighed. */
+template <int T, int E, int K, int J, int C, int G, int Q, int N, int BY>
+OM_DEV void
+om_route_tokens(float factor, const float *z, const void *by, float *p, int32_t *idx, float *prob,
+    float *lse, void *scratch)
 {
 	constexpr int L = OM_ROUTE_LANES, V = OM_CEIL(E, L), PART = T / N;
 	constexpr int THREADS = OM_ROUTE_THREADS(E, G), SLOTS = THREADS / L;
@@ -212,6 +236,8 @@ om_route_tokens(float factor, const float *z, const float *bias, float *p, int32
 			}
 			inverse = 1 / om_route_sum(sum);
 		}
+		if (BY == OM_BY_DRAW)
+			om_route_draw<E>((const int64_t *)by, token, lane, room[slot]);
 #pragma unroll
 		for (int v = 0; v < V; v++) {
 			const int i = v * L + lane;
@@ -221,8 +247,11 @@ om_route_tokens(float factor, const float *z, const float *bias, float *p, int32
 			if (live && i < E)
 				prob[token * E + i] = share;
 			float x = score[v];
-			if (BIAS && i < E)
-				x = (C == OM_ROUTE_CHOSEN ? rank[v] : x) + bias[i];
+			if (BY == OM_BY_BIAS && i < E) /* not fused with the product in share */
+				x = __fadd_rn(
+				    C == OM_ROUTE_CHOSEN ? rank[v] : x, ((const float *)by)[i]);
+			if (BY == OM_BY_DRAW && i < E)
+				x = room[slot][i];
 			rank[v] = i < E ? fmaxf(x, OM_ROUTE_LEAST) : OM_ROUTE_NAN;
 		}
 		lse2 += live ? log_sum * log_sum : 0;
@@ -237,7 +266,8 @@ om_route_tokens(float factor, const float *z, const float *bias, float *p, int32
 			int where = 0;
 #pragma unroll 1
 			for (int a = 0; a < min(L, K - b); a++) {
-				const int at = om_route_best<V>(lane, rank);
+				const int at = BY == OM_BY_TURN ? ((int)token * K + b + a) % E
+								: om_route_best<V>(lane, rank);
 				float own = 0;
 #pragma unroll
 				for (int v = 0; v < V; v++) {
@@ -555,17 +585,23 @@ om_route_place(const int32_t *idx, const int32_t *cnt, const int32_t *counts, in
 	}
 }
 
-#define OM_ROUTE(NAME, t, e, k, j, c, g, q, n, factor)                                           \
-	OM_GLOBAL(OM_ROUTE_THREADS(e, g), (e) <= 128 ? 4 : 1)                                    \
-	NAME##_tokens(const float *z, float *p, int32_t *idx, float *prob, float *lse, void *ws) \
-	{                                                                                        \
-		om_route_tokens<t, e, k, j, c, g, q, n, false>(                                  \
-		    (float)(factor), z, nullptr, p, idx, prob, lse, ws);                         \
-	}                                                                                        \
-	OM_GLOBAL(1024, 1) NAME##_totals(void *ws, int32_t *cnt, int64_t *load, double *aux)     \
-	{                                                                                        \
-		om_route_totals<t, e, k, n>(ws, cnt, load, aux);                                 \
+#define OM_ROUTE_BY(NAME, BY, t, e, k, j, c, g, q, n, factor)                                \
+	OM_GLOBAL(OM_ROUTE_THREADS(e, g), (e) <= 128 ? 4 : 1)                                \
+	NAME##_tokens(const float *z, const void *by, float *p, int32_t *idx, float *prob,   \
+	    float *lse, void *ws)                                                            \
+	{                                                                                    \
+		om_route_tokens<t, e, k, j, c, g, q, n, BY>(                                 \
+		    (float)(factor), z, by, p, idx, prob, lse, ws);                          \
+	}                                                                                    \
+	OM_GLOBAL(1024, 1) NAME##_totals(void *ws, int32_t *cnt, int64_t *load, double *aux) \
+	{                                                                                    \
+		om_route_totals<t, e, k, n>(ws, cnt, load, aux);                             \
 	}
+
+#define OM_ROUTE(NAME, ...) OM_ROUTE_BY(NAME, OM_BY_SCORE, __VA_ARGS__)
+#define OM_ROUTE_BIASED(NAME, ...) OM_ROUTE_BY(NAME, OM_BY_BIAS, __VA_ARGS__)
+#define OM_ROUTE_RANDOM(NAME, ...) OM_ROUTE_BY(NAME, OM_BY_DRAW, __VA_ARGS__)
+#define OM_ROUTE_UNIFORM(NAME, ...) OM_ROUTE_BY(NAME, OM_BY_TURN, __VA_ARGS__)
 
 #define OM_ROUTE_BWD(NAME, t, e, k, j, c, g, q, n, factor, lb, zl)                            \
 	OM_GLOBAL(256, 1)                                                                     \
@@ -597,33 +633,57 @@ om_route_place(const int32_t *idx, const int32_t *cnt, const int32_t *counts, in
 	_Static_assert((n) >= 1 && (t) % (n) == 0, "route: sequences divide the tokens"); \
 	_Static_assert((int64_t)(t) * (k) <= 1 << 30, "route: rows are counted in int32");
 
-#define OM_ROUTE_SHAPE(NAME, t, e, k, j, c, g, q, n, factor)                                \
-	OM_ROUTE_SIZES(t, e, k, n)                                                          \
-	_Static_assert((c) >= 0 && (c) < OM_ROUTE_SCORES, "route: no such score");          \
-	_Static_assert((g) >= 1 && (e) % (g) == 0, "route: groups divide the experts");     \
-	_Static_assert((q) >= 1 && (q) <= (g), "route: groups that take part are of them"); \
-	_Static_assert((k) <= (e) / (g) * (q), "route: top-k fits in the groups chosen");   \
-	static const struct om_route NAME##_shape = { t, e, k, j, c, g, q, n, factor };
+#define OM_ROUTE_SHAPE(NAME, BY, t, e, k, j, c, g, q, n, factor)                                  \
+	OM_ROUTE_SIZES(t, e, k, n)                                                                \
+	_Static_assert((c) >= 0 && (c) < OM_ROUTE_SCORES, "route: no such score");                \
+	_Static_assert((g) >= 1 && (e) % (g) == 0, "route: groups divide the experts");           \
+	_Static_assert((q) >= 1 && (q) <= (g), "route: groups that take part are of them");       \
+	_Static_assert((k) <= (e) / (g) * (q), "route: top-k fits in the groups chosen");         \
+	_Static_assert((BY) != OM_BY_BIAS || (c) != OM_ROUTE_CHOSEN || (g) == (q),                \
+	    "route: logits have no groups");                                                      \
+	_Static_assert((BY) != OM_BY_TURN || (g) == (q), "route: turns are taken in all groups"); \
+	static const struct om_route NAME##_shape = { t, e, k, j, c, g, q, n, factor, BY };
 
-/* ws: 2*n*((e+31)/32) + 2*n + 2 + n*((t/n+31)/32)*(2*e+1) floats */
-#define OM_ROUTE(NAME, t, e, k, j, c, g, q, n, factor)                                             \
-	OM_ROUTE_SHAPE(NAME, t, e, k, j, c, g, q, n, factor)                                       \
+/* NAME_by: all of them; ws: 2*n*((e+31)/32) + 2*n + 2 + n*((t/n+31)/32)*(2*e+1) floats */
+#define OM_ROUTE_BY(NAME, BY, t, e, k, j, c, g, q, n, factor)                                      \
+	OM_ROUTE_SHAPE(NAME, BY, t, e, k, j, c, g, q, n, factor)                                   \
 	OM_KERNEL(NAME##_tokens, OM_ROUTE_THREADS(e, g), 0)                                        \
 	OM_KERNEL(NAME##_totals, 1024, 0)                                                          \
-	void NAME(const float *z, float *p, int32_t *idx, float *prob, float *lse, int32_t *cnt,   \
-	    int64_t *load, double *aux, void *ws)                                                  \
+	static void NAME##_by(const float *z, const void *by, float *p, int32_t *idx, float *prob, \
+	    float *lse, int32_t *cnt, int64_t *load, double *aux, void *ws)                        \
 	{                                                                                          \
-		OM_LAUNCH(NAME##_tokens, (n)*OM_ROUTE_CHUNKS((t) / (n)), 1, 1, &z, &p, &idx,       \
+		OM_LAUNCH(NAME##_tokens, (n)*OM_ROUTE_CHUNKS((t) / (n)), 1, 1, &z, &by, &p, &idx,  \
 		    &prob, &lse, &ws);                                                             \
 		OM_LAUNCH(NAME##_totals, OM_CEIL(e, OM_ROUTE_TILE), n, 1, &ws, &cnt, &load, &aux); \
 	}                                                                                          \
 	double NAME##_check(uint64_t seed)                                                         \
 	{                                                                                          \
-		return om_route_check(NAME, &NAME##_shape, seed);                                  \
+		return om_route_check(NAME##_by, &NAME##_shape, seed);                             \
 	}
 
+#define OM_ROUTE_ALONE(NAME, BY, ...)                                                            \
+	OM_ROUTE_BY(NAME, BY, __VA_ARGS__)                                                       \
+	void NAME(const float *z, float *p, int32_t *idx, float *prob, float *lse, int32_t *cnt, \
+	    int64_t *load, double *aux, void *ws)                                                \
+	{                                                                                        \
+		NAME##_by(z, NULL, p, idx, prob, lse, cnt, load, aux, ws);                       \
+	}
+
+#define OM_ROUTE_WITH(NAME, BY, TYPE, ...)                                                         \
+	OM_ROUTE_BY(NAME, BY, __VA_ARGS__)                                                         \
+	void NAME(const float *z, const TYPE *by, float *p, int32_t *idx, float *prob, float *lse, \
+	    int32_t *cnt, int64_t *load, double *aux, void *ws)                                    \
+	{                                                                                          \
+		NAME##_by(z, by, p, idx, prob, lse, cnt, load, aux, ws);                           \
+	}
+
+#define OM_ROUTE(NAME, ...) OM_ROUTE_ALONE(NAME, OM_BY_SCORE, __VA_ARGS__)
+#define OM_ROUTE_UNIFORM(NAME, ...) OM_ROUTE_ALONE(NAME, OM_BY_TURN, __VA_ARGS__)
+#define OM_ROUTE_BIASED(NAME, ...) OM_ROUTE_WITH(NAME, OM_BY_BIAS, float, __VA_ARGS__)
+#define OM_ROUTE_RANDOM(NAME, ...) OM_ROUTE_WITH(NAME, OM_BY_DRAW, int64_t, __VA_ARGS__)
+
 #define OM_ROUTE_BWD(NAME, t, e, k, j, c, g, q, n, factor, lb, zl)                              \
-	OM_ROUTE_SHAPE(NAME, t, e, k, j, c, g, q, n, factor)                                    \
+	OM_ROUTE_SHAPE(NAME, OM_BY_SCORE, t, e, k, j, c, g, q, n, factor)                       \
 	OM_KERNEL(NAME##_tokens, 256, 0)                                                        \
 	void NAME(const float *dp, const float *z, const int32_t *idx, const float *prob,       \
 	    const float *lse, const int32_t *cnt, float *dz)                                    \

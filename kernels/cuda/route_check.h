@@ -8,10 +8,12 @@ struct om_route {
 	int j, c;
 	int64_t g, q, n;
 	double factor;
+	int by;
 };
 
-typedef void om_route_fn(
-    const float *, float *, int32_t *, float *, float *, int32_t *, int64_t *, double *, void *);
+/* NAME_by: by is bias or draw, or NULL */
+typedef void om_route_fn(const float *, const void *, float *, int32_t *, float *, float *,
+    int32_t *, int64_t *, double *, void *);
 typedef void om_route_bwd_fn(const float *, const float *, const int32_t *, const float *,
     const float *, const int32_t *, float *);
 typedef void
@@ -65,6 +67,28 @@ om_route_check_scores(const struct om_route *r, const float *z, double *score)
 	return log(sum);
 }
 
+/* What experts are chosen by. */
+OM_ROUTE_CHECK void
+om_route_check_ranks(const struct om_route *r, const float *z, const void *by, int64_t token,
+    const double *score, double *rank)
+{
+	const int64_t *draw = by;
+	for (int64_t c = 0; c < r->e; c++) {
+		rank[c] = score[c];
+		if (r->by == OM_BY_BIAS)
+			rank[c] = (r->c == 2 ? (double)z[c] : score[c]) + ((const float *)by)[c];
+		if (r->by == OM_BY_TURN) /* falling in the order of the turns */
+			rank[c] = -(double)((c + r->e - token * r->k % r->e) % r->e);
+		if (r->by == OM_BY_DRAW) {
+			uint64_t at = (uint64_t)(draw[2] + token);
+			uint32_t word[4] = { (uint32_t)at, (uint32_t)(at >> 32), (uint32_t)draw[1],
+				(uint32_t)c / 4 };
+			om_random4(word, (uint64_t)draw[0]);
+			rank[c] = floor(word[c % 4] * 0x1p-9) * 0x1p-23;
+		}
+	}
+}
+
 /*
  * Are the experts at those that the definition chooses, in order? Scores apart by less than
  * rounding may change places, equal ones may not. allowed [e] is room.
@@ -73,7 +97,7 @@ OM_ROUTE_CHECK bool
 om_route_check_choice(
     const struct om_route *r, const double *score, const int32_t *at, bool *allowed)
 {
-	const double close = 1e-6;
+	const double close = r->by == OM_BY_DRAW ? 0 : 1e-6;
 	const int64_t size = r->e / r->g;
 	for (int64_t c = 0; c < r->e; c++)
 		allowed[c] = r->q == r->g;
@@ -83,9 +107,10 @@ om_route_check_choice(
 		int64_t best = -1;
 		double most = 0;
 		for (int64_t i = 0; i < r->g; i++) {
-			double first = 0, second = 0;
+			double first = -INFINITY, second = size > 1 ? -INFINITY : 0;
 			for (int64_t a = i * size; a < (i + 1) * size; a++) {
-				second = fmax(second, fmin(first, score[a]));
+				if (size > 1)
+					second = fmax(second, fmin(first, score[a]));
 				first = fmax(first, score[a]);
 			}
 			if (!allowed[i * size] && (best < 0 || first + second > most)) {
@@ -121,7 +146,7 @@ struct om_route_out {
 };
 
 OM_ROUTE_CHECK struct om_route_out
-om_route_run(om_route_fn *run, const struct om_route *r, const float *z, bool time)
+om_route_run(om_route_fn *run, const struct om_route *r, const float *z, const void *by, bool time)
 {
 	const int64_t t = r->t, e = r->e, k = r->k, n = r->n;
 	const size_t words =
@@ -131,13 +156,15 @@ om_route_run(om_route_fn *run, const struct om_route *r, const float *z, bool ti
 		malloc((size_t)e * 8), { 0.25, 0.5 } };
 	for (int64_t c = 0; c < e; c++)
 		o.load[c] = 1000 + c;
+	const size_t by_size = r->by == OM_BY_BIAS ? (size_t)e * 4 : 24;
+	void *dby = by ? om_check_copy(by, by_size) : NULL;
 	float *dz = om_check_copy(z, (size_t)(t * e) * 4), *p = om_check_nan((size_t)(t * k) * 4);
 	float *prob = om_check_nan((size_t)(t * e) * 4), *lse = om_check_nan((size_t)t * 4);
 	int32_t *idx = om_check_nan((size_t)(t * k) * 4), *cnt = om_check_nan((size_t)(n * e) * 4);
 	int64_t *load = om_check_copy(o.load, (size_t)e * 8);
 	double *aux = om_check_copy(o.aux, sizeof o.aux);
 	void *ws = om_check_nan(words * 4);
-	run(dz, p, idx, prob, lse, cnt, load, aux, ws);
+	run(dz, dby, p, idx, prob, lse, cnt, load, aux, ws);
 	om_check_read(o.p, p, (size_t)(t * k) * 4);
 	om_check_read(o.prob, prob, (size_t)(t * e) * 4);
 	om_check_read(o.lse, lse, (size_t)t * 4);
@@ -146,7 +173,7 @@ om_route_run(om_route_fn *run, const struct om_route *r, const float *z, bool ti
 	om_check_read(o.load, load, (size_t)e * 8);
 	om_check_read(o.aux, aux, sizeof o.aux);
 	if (time)
-		OM_TIME(run(dz, p, idx, prob, lse, cnt, load, aux, ws));
+		OM_TIME(run(dz, dby, p, idx, prob, lse, cnt, load, aux, ws));
 	om_check_end();
 	return o;
 }
@@ -171,19 +198,28 @@ om_route_check(om_route_fn *run, const struct om_route *r, uint64_t seed)
 	double *score = malloc((size_t)e * sizeof *score);
 	int32_t *count = calloc((size_t)(n * e), sizeof *count);
 	bool *allowed = malloc((size_t)e * sizeof *allowed);
+	double *rank = malloc((size_t)e * sizeof *rank);
+	float *bias = malloc((size_t)e * sizeof *bias);
+	/* the counter's low word overflows within the tokens */
+	const int64_t draw[3] = { (int64_t)(seed * 6364136223846793005u), (int64_t)(seed % 99),
+		((int64_t)1 << 32) - t / 2 };
+	const void *by = r->by == OM_BY_BIAS ? (void *)bias : r->by == OM_BY_DRAW ? draw : NULL;
 	struct om_err ep = { 0 }, eprob = { 0 }, elog = { .scale = 1 }, eaux = { 0 };
 	/* ties: every third token has only two different scores */
 	for (int64_t i = 0; i < t * e; i++) {
 		z[i] = (float)om_unit(seed, 0, i);
 		z[i] = i / e % 3 == 2 ? (float)(z[i] > 0) : z[i];
 	}
-	struct om_route_out o = om_route_run(run, r, z, true);
+	for (int64_t c = 0; c < e; c++) /* of the size of the scores' differences */
+		bias[c] = (float)(om_unit(seed, 2, c) * (r->c == 0 ? 1 / (double)e : 0.25));
+	struct om_route_out o = om_route_run(run, r, z, by, true);
 	for (int64_t i = 0; i < t; i++) {
 		const int64_t part = i / (t / n);
 		double log_sum = om_route_check_scores(r, z + i * e, score), sum = 0, chosen = 0;
 		om_err_add(&elog, (double)o.lse[i], log_sum);
 		want[1] += log_sum * log_sum / (double)t;
-		if (!om_route_check_choice(r, score, o.idx + i * k, allowed)) {
+		om_route_check_ranks(r, z + i * e, by, i, score, rank);
+		if (!om_route_check_choice(r, rank, o.idx + i * k, allowed)) {
 			ep.wrong = true;
 			continue;
 		}
@@ -216,7 +252,7 @@ om_route_check(om_route_fn *run, const struct om_route *r, uint64_t seed)
 	om_err_add(&eaux, o.aux[0], want[0]);
 	om_err_add(&eaux, o.aux[1], want[1]);
 
-	struct om_route_out again = om_route_run(run, r, z, false);
+	struct om_route_out again = om_route_run(run, r, z, by, false);
 	ep.wrong |= memcmp(o.p, again.p, (size_t)(t * k) * 4) != 0;
 	ep.wrong |= memcmp(o.prob, again.prob, (size_t)(t * e) * 4) != 0;
 	ep.wrong |= memcmp(o.aux, again.aux, sizeof o.aux) != 0;
@@ -224,7 +260,7 @@ om_route_check(om_route_fn *run, const struct om_route *r, uint64_t seed)
 	/* NaN, in some logits: the choice is still of k experts */
 	for (int64_t i = 0; i < t * e; i++)
 		z[i] = om_unit(seed, 1, i) > 1.5 ? NAN : z[i];
-	again = om_route_run(run, r, z, false);
+	again = om_route_run(run, r, z, by, false);
 	for (int64_t i = 0; i < t; i++) {
 		memset(allowed, 1, (size_t)e * sizeof *allowed);
 		for (int64_t a = 0; a < k; a++) {
@@ -240,6 +276,8 @@ om_route_check(om_route_fn *run, const struct om_route *r, uint64_t seed)
 	free(z);
 	free(mass);
 	free(score);
+	free(rank);
+	free(bias);
 	free(count);
 	free(allowed);
 	return om_route_worse(om_route_worse(om_err_value(&ep), om_err_value(&eprob)),

@@ -22,6 +22,11 @@ CASE(OM_SUMSQ, 1e-12, sumsq_5000010_3, 5000010, 3)
 CASE(OM_CLIP, 1e-15, clip_1, 1.0)
 CASE(OM_CLIP, 1e-15, clip_0, 0.0)
 CASE(OM_CLIP, 1e-15, clip_small, 0.01)
+/* n e gamma; two roundings of 2^-24 of biases under 2 */
+CASE(OM_BIAS_UPDATE, 3e-7, bias_update_1, 1, 1, 0.001)
+CASE(OM_BIAS_UPDATE, 3e-7, bias_update_8, 8, 8, 0.001)
+CASE(OM_BIAS_UPDATE, 3e-7, bias_update_odd, 259, 37, 0.01)
+CASE(OM_BIAS_UPDATE, 3e-7, bias_update_deepseek, 58 * 256, 256, 0.001)
 /* one projection of all experts of a layer: 64 x 1024 x 2048 */
 RATED(OM_SUMSQ, 1e-12, 0, 4 * 134217728.0, sumsq_134217728, 134217728, 264)
 RATED(OM_ADAMW, 1.2e-2, 0, 24 * 134217728.0, adamw_134217728, 134217728, 0.9, 0.95, 1e-8, 0.1, 1.0)

@@ -1,20 +1,20 @@
 /*
- * Attention. Probabilities, gradients of scores and results are cut to bf16, 2^-8 of a value at most;
- * errors are in units of a row's size (attention.h): three times that.
+ * Attention. Probabilities, gradients of scores and results are cut to bf16, 2^-8 of a value at
+ * most; errors are in units of a row's size (attention.h): three times that.
  */
 #include "attention.h"
 #include "case.h"
 
 #define TOLERANCE 1.2e-2
 #define FLOPS(b, s, h, d, w) (2.0 * b * h * d * (2.0 * s * w - w * (w - 1.0)))
-#define BOTH(NAME, b, s, h, g, d, w, scale)                                                \
-	CASE(OM_ATTENTION, TOLERANCE, attention_##NAME, b, s, h, g, d, w, scale)           \
+#define BOTH(NAME, b, s, h, g, d, w, scale)                                      \
+	CASE(OM_ATTENTION, TOLERANCE, attention_##NAME, b, s, h, g, d, w, scale) \
 	CASE(OM_ATTENTION_BWD, TOLERANCE, attention_bwd_##NAME, b, s, h, g, d, w, scale)
 #define BOTH_RATED(NAME, b, s, h, g, d, w, scale)                                                \
-	RATED(OM_ATTENTION, TOLERANCE, FLOPS(b, s, h, d, w), 0, attention_##NAME, b, s, h, g, d, w, \
-	    scale)                                                                                 \
-	RATED(OM_ATTENTION_BWD, TOLERANCE, 2 * FLOPS(b, s, h, d, w), 0, attention_bwd_##NAME, b, s, \
-	    h, g, d, w, scale)
+	RATED(OM_ATTENTION, TOLERANCE, FLOPS(b, s, h, d, w), 0, attention_##NAME, b, s, h, g, d, \
+	    w, scale)                                                                            \
+	RATED(OM_ATTENTION_BWD, TOLERANCE, 2 * FLOPS(b, s, h, d, w), 0, attention_bwd_##NAME, b, \
+	    s, h, g, d, w, scale)
 
 BOTH(one, 1, 1, 1, 1, 32, 1, 0.25)
 BOTH(tiny, 2, 9, 6, 2, 32, 9, 0.1767766952966369)

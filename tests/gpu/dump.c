@@ -34,6 +34,7 @@ tokens(uint64_t step, uint64_t micro)
 	}
 	om_put(arena, m->token_off, token, n * sizeof *token);
 	om_put(arena, m->label_off, token + 1, n * sizeof *token);
+	om_draw_write(m, arena, 7, (step * m->microbatches + micro) * m->micro);
 	free(token);
 }
 
@@ -58,6 +59,8 @@ gradients(void)
 		   (float)om_get_f64(arena, m->loss_off + 8) },
 	    sizeof(float), 2, out);
 	for (struct om_tensor t = { NULL, 0, 0, 0 }; om_tensor_next(m, &t);) {
+		if (t.p >= m->param + m->nparams) /* routers' biases have none */
+			break;
 		float *x = om_alloc(t.p->numel, sizeof *x);
 
 		om_get(arena, t.p->grad + t.first * sizeof *x, x, t.p->numel * sizeof *x);

@@ -31,6 +31,8 @@ return trainer {
           score = option("score", "softmax"), normalize = option("normalize", true),
           n_groups = option("groups", 1), top_groups = option("groups", 1),
           load_balance = 0.02, z_loss = 0.002, balance_over = option("balance", "batch"),
+          bias_gamma = layer == 1 and option("gamma", 0) or 0,
+          routing = layer == 2 and option("routing", "learned") or "learned",
         },
       }
     end,

@@ -33,19 +33,42 @@ RATED(OM_ROUTE, ROUTE, 0, 16384.0 * 64 * 8, route_olmoe_4, 16384, 64, 8, 0, 0, 1
 RATED(OM_ROUTE, ROUTE, 0, 16384.0 * 128 * 8, route_qwen3, 16384, 128, 8, 1, 0, 1, 1, 4, 1.0)
 RATED(OM_ROUTE, ROUTE, 0, 8192.0 * 256 * 8, route_deepseek, 8192, 256, 8, 1, 1, 8, 4, 2, 2.5)
 
+/* the same, chosen by score and bias, by lot, in turn */
+CASE(OM_ROUTE_BIASED, ROUTE, route_biased_tiny, 12, 8, 2, 0, 0, 1, 1, 1, 1.0)
+CASE(OM_ROUTE_BIASED, ROUTE, route_biased_odd, 99, 37, 5, 1, 0, 1, 1, 3, 2.5)
+CASE(OM_ROUTE_BIASED, ROUTE, route_biased_chosen, 70, 60, 4, 0, 2, 1, 1, 2, 1.0)
+CASE(OM_ROUTE_BIASED, ROUTE, route_biased_groups, 130, 24, 3, 1, 1, 6, 2, 2, 2.5)
+CASE(OM_ROUTE_BIASED, ROUTE, route_biased_groups_of_1, 65, 20, 4, 0, 0, 20, 5, 5, 1.0)
+CASE(OM_ROUTE_BIASED, ROUTE, route_biased_512, 72, 512, 22, 1, 1, 1, 1, 1, 1.0)
+RATED(OM_ROUTE_BIASED, ROUTE, 0, 8192.0 * 256 * 8, route_biased_deepseek, 8192, 256, 8, 1, 1, 8, 4,
+    2, 2.5)
+CASE(OM_ROUTE_RANDOM, ROUTE, route_random_one, 1, 1, 1, 0, 0, 1, 1, 1, 1.0)
+CASE(OM_ROUTE_RANDOM, ROUTE, route_random_odd, 99, 37, 5, 1, 0, 1, 1, 3, 2.5)
+CASE(OM_ROUTE_RANDOM, ROUTE, route_random_chosen, 70, 60, 4, 0, 2, 1, 1, 2, 1.0)
+CASE(OM_ROUTE_RANDOM, ROUTE, route_random_groups, 130, 24, 3, 1, 1, 6, 2, 2, 2.5)
+CASE(OM_ROUTE_RANDOM, ROUTE, route_random_all, 100, 100, 100, 1, 0, 1, 1, 1, 1.0)
+CASE(OM_ROUTE_RANDOM, ROUTE, route_random_512, 72, 512, 22, 1, 1, 512, 100, 1, 1.0)
+RATED(OM_ROUTE_RANDOM, ROUTE, 0, 16384.0 * 64 * 8, route_random_olmoe, 16384, 64, 8, 0, 0, 1, 1, 1,
+    1.0)
+CASE(OM_ROUTE_UNIFORM, ROUTE, route_uniform_one, 1, 1, 1, 0, 0, 1, 1, 1, 1.0)
+CASE(OM_ROUTE_UNIFORM, ROUTE, route_uniform_odd, 99, 37, 5, 1, 1, 1, 1, 3, 2.5)
+CASE(OM_ROUTE_UNIFORM, ROUTE, route_uniform_all, 70, 60, 60, 0, 2, 1, 1, 2, 1.0)
+RATED(OM_ROUTE_UNIFORM, ROUTE, 0, 16384.0 * 64 * 8, route_uniform_olmoe, 16384, 64, 8, 0, 0, 1, 1,
+    1, 1.0)
+
 /*
  * From equal logits the CPU chooses equally, and weighs equally to the last bit: HASH is what
  * kernels/cpu/route.h gives (with fused multiply-adds, as on any CPU of the last ten years).
  */
 #ifdef __CUDACC__
-#define AS_CPU(NAME, HASH, ...) OM_ROUTE(NAME##_run, __VA_ARGS__)
+#define AS_CPU(NAME, M, HASH, ...) M(NAME##_run, __VA_ARGS__)
 #else
-#define AS_CPU(NAME, HASH, ...)                                         \
-	OM_ROUTE(NAME##_run, __VA_ARGS__)                               \
+#define AS_CPU(NAME, M, HASH, ...)                                      \
+	M(NAME##_run, __VA_ARGS__)                                      \
 	static double NAME##_check(uint64_t seed)                       \
 	{                                                               \
 		(void)seed;                                             \
-		return as_cpu(NAME##_run, &NAME##_run_shape, HASH);     \
+		return as_cpu(NAME##_run_by, &NAME##_run_shape, HASH);  \
 	}
 
 static uint64_t
@@ -59,11 +82,15 @@ hash(uint64_t h, const void *p, int64_t bytes) /* FNV-1a */
 static double
 as_cpu(om_route_fn *run, const struct om_route *r, uint64_t want)
 {
-	float *z = malloc((size_t)(r->t * r->e) * sizeof *z);
+	float *z = malloc((size_t)(r->t * r->e) * sizeof *z), bias[512];
+	const int64_t draw[3] = { 0x123456789abcdef, 3, (1LL << 32) - 50 };
+	const void *by = r->by == OM_BY_BIAS ? (void *)bias : r->by == OM_BY_DRAW ? draw : NULL;
 	uint64_t h = 0xcbf29ce484222325u;
 	for (int64_t i = 0; i < r->t * r->e; i++) /* 4096 values: some of a token are equal */
 		z[i] = (float)(i * i * 40503 % 4096) / 256 - 8;
-	struct om_route_out o = om_route_run(run, r, z, false);
+	for (int64_t c = 0; c < r->e; c++)
+		bias[c] = (float)(c * 37 % 64) / 640 - 0.05f;
+	struct om_route_out o = om_route_run(run, r, z, by, false);
 	h = hash(h, o.idx, r->t * r->k * 4);
 	h = hash(h, o.p, r->t * r->k * 4);
 	h = hash(h, o.prob, r->t * r->e * 4);
@@ -74,10 +101,22 @@ as_cpu(om_route_fn *run, const struct om_route *r, uint64_t want)
 	return h == want ? 0 : OM_WRONG;
 }
 #endif
-CASE(AS_CPU, 0, route_as_cpu, 0x7106cf86e32d63e3u, 200, 60, 6, 1, 0, 1, 1, 1, 2.5)
-CASE(AS_CPU, 0, route_as_cpu_chosen, 0xe0b6bd3389f3c01eu, 100, 130, 20, 0, 2, 1, 1, 1, 1.0)
-CASE(AS_CPU, 0, route_as_cpu_groups, 0xdac8805cd569c55fu, 200, 256, 8, 1, 1, 8, 4, 2, 2.5)
-
+CASE(AS_CPU, 0, route_as_cpu, OM_ROUTE, 0x7106cf86e32d63e3u, 200, 60, 6, 1, 0, 1, 1, 1, 2.5)
+CASE(AS_CPU, 0, route_as_cpu_chosen, OM_ROUTE, 0xe0b6bd3389f3c01eu, 100, 130, 20, 0, 2, 1, 1, 1,
+    1.0)
+CASE(AS_CPU, 0, route_as_cpu_groups, OM_ROUTE, 0xdac8805cd569c55fu, 200, 256, 8, 1, 1, 8, 4, 2, 2.5)
+CASE(AS_CPU, 0, route_as_cpu_biased, OM_ROUTE_BIASED, 0x79f2eab877b9e61au, 200, 60, 6, 1, 0, 1, 1,
+    1, 2.5)
+CASE(AS_CPU, 0, route_as_cpu_biased_chosen, OM_ROUTE_BIASED, 0xfdd27145adb6358eu, 100, 130, 20, 0,
+    2, 1, 1, 1, 1.0)
+CASE(AS_CPU, 0, route_as_cpu_biased_groups, OM_ROUTE_BIASED, 0x2debc174ad2942d4u, 200, 256, 8, 1,
+    1, 8, 4, 2, 2.5)
+CASE(AS_CPU, 0, route_as_cpu_random, OM_ROUTE_RANDOM, 0xa71e9cafbda96d8au, 200, 61, 6, 1, 0, 1, 1,
+    1, 2.5)
+CASE(AS_CPU, 0, route_as_cpu_random_groups, OM_ROUTE_RANDOM, 0x35324110fa8f1798u, 200, 256, 8, 1,
+    1, 8, 4, 2, 2.5)
+CASE(AS_CPU, 0, route_as_cpu_uniform, OM_ROUTE_UNIFORM, 0x8f36b32ffec1d16cu, 200, 60, 7, 1, 1, 1,
+    1, 1, 2.5)
 /* the same, lb zl */
 CASE(OM_ROUTE_BWD, ROUTE_BWD, route_bwd_one, 1, 1, 1, 0, 0, 1, 1, 1, 1.0, 0.01, 0.001)
 CASE(OM_ROUTE_BWD, ROUTE_BWD, route_bwd_tiny, 12, 8, 2, 0, 0, 1, 1, 1, 1.0, 0.01, 0.001)

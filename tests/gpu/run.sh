@@ -34,9 +34,10 @@ timeout 300 "$out/kernels" 2 >"$work/kernels" 2>&1
 count "$work/kernels"
 grep -v ' ok ' "$work/kernels" | tail -n 40
 
-for v in plain mixed edges all; do
+for v in plain mixed edges routed all; do
 	steps=0
 	[ $v != plain ] || steps=200
+	[ $v != routed ] || steps=60
 	for t in gpu cpu fp32; do
 		timeout 200 "$out/$v.$t" "$work/$t" $steps >"$work/$t.log" 2>&1 || tail -n 3 "$work/$t.log"
 	done
