@@ -18,7 +18,7 @@
 
 /* Shared memory: the stages; the latest tiles; off, and the groups in order of size. */
 #define OM_GEMM_STAGES 3
-#define OM_GEMM_TILES 4 /* a tile and the next slabs', the block's last and the end's marks */
+#define OM_GEMM_TILES 4 /* those of the slabs in the ring, and two marks of the end */
 #define OM_GEMM_STAGE(width) ((OM_GEMM_M + (width)) * OM_GEMM_K * 2)
 #define OM_GEMM_SMEM(width, g) \
 	(OM_GEMM_STAGES * OM_GEMM_STAGE(width) + OM_GEMM_TILES * 40 + (2 * (g) + 1) * 4)
@@ -271,15 +271,15 @@ om_gemm(const om_bf16 *a, const om_bf16 *b, T *c, const int32_t *off)
 		if (slabs == 0)
 			break;
 		for (int i = 0; i < slabs; i++) {
-			const uint32_t at_a = place_a + stage * STAGE,
-				       at_b = place_b + stage * STAGE;
+			const uint32_t at_a = place_a + stage * STAGE;
+			const uint32_t at_b = place_b + stage * STAGE;
 			om_mma_wait<OM_GEMM_STAGES - 2>();
 			__syncthreads();
 			copy_next(stage ? stage - 1 : OM_GEMM_STAGES - 1);
 			stage = stage + 1 == OM_GEMM_STAGES ? 0 : stage + 1;
 			if (!some)
 				continue;
-#pragma unroll
+#pragma unroll 2 /* all four would take all registers */
 			for (int k = 0; k < OM_GEMM_K; k += 16) {
 				uint32_t x[TALL][4], y[4];
 #pragma unroll

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Every kernel instance of every model for sm_90a compiles, without a spill, and the trainer links: on any machine with
-# the CUDA Toolkit, no GPU needed. Layouts are cut to one rank and depth to a few layers, which no instance but the
+# Every kernel instance of every model compiles for sm_90a and sm_100a, without a spill, and its trainer links, wherever
+# the CUDA Toolkit is; no GPU needed. Layouts are cut to one rank and depth to a few layers, which no instance but the
 # update's depends on. Usage: tests/gpu/compile.sh OLMOGEN WORKDIR
 set -u
 olmogen=$(realpath "$1") work=$2
@@ -48,8 +48,10 @@ for m in models/*.lua; do
 		is "$name: a size that kernels cannot do is refused" $?
 		sed -i 's/vocab_size = 100278/vocab_size = 100352/' "$work/models/$name.lua"
 	fi
-	"$olmogen" --target=cuda:sm_90a -o "$work/$name" "$@" "$work/models/$name.lua" >"$work/log" 2>&1
-	is "$name for cuda:sm_90a" $?
+	for t in cuda:sm_90a cuda:sm_100a; do
+		"$olmogen" --target=$t -o "$work/$name" "$@" "$work/models/$name.lua" >"$work/log" 2>&1
+		is "$name for $t" $?
+	done
 done
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]

@@ -24,6 +24,7 @@ variant() { # NAME -D...
 	dump "$v.cpu" "$out/tree.$v.cpu" -Wl,-Bstatic -lyaml -Wl,-Bdynamic -lm
 	dump "$v.fp32" "$out/tree.$v.fp32" -Wl,-Bstatic -lyaml -Wl,-Bdynamic -lm
 	cp "$out/tree.$v.gpu/trainer" "$out/$v.trainer"
+	cp "$out/tree.$v.cpu/trainer" "$out/$v.cputrainer"
 	rm -rf "$out/tree.$v.gpu" "$out/tree.$v.cpu" "$out/tree.$v.fp32"
 }
 variant plain

@@ -57,21 +57,45 @@ data: { paths: [generator, kernels], format: bytes }
 steps: 12
 lr: { peak: 3e-3, warmup: 2 }
 EOF2
-trainer=$out/plain.trainer
-for run in "a" "b" "c checkpoint.every=5 checkpoint.keep=0"; do
-	set -- $run
-	dir=$1
-	shift
-	timeout 100 "$trainer" train "$work/run.yaml" checkpoint.dir="$work/$dir" "$@" >"$work/log" 2>&1
-	is "trains $run" $?
+for v in plain routed; do
+	trainer=$out/$v.trainer
+	for run in "a" "b" "c checkpoint.every=5 checkpoint.keep=0"; do
+		set -- $run
+		dir=$work/$v-$1
+		shift
+		timeout 100 "$trainer" train "$work/run.yaml" checkpoint.dir="$dir" "$@" >"$work/log" 2>&1
+		is "$v trains $run" $?
+	done
+	tail -n 1 "$work/log"
+	[ "$(weights "$work/$v-a")" = "$(weights "$work/$v-b")" ]
+	is "$v: the same weights again" $?
+	rm -rf "$work/$v-c/step-000010" "$work/$v-c/step-000012"
+	timeout 100 "$trainer" train "$work/run.yaml" checkpoint.dir="$work/$v-c" >"$work/log" 2>&1
+	[ "$(weights "$work/$v-a")" = "$(weights "$work/$v-c")" ]
+	is "$v: resumed from step 5, the same weights" $?
 done
-tail -n 3 "$work/log"
-[ "$(weights "$work/a")" = "$(weights "$work/b")" ]
-is "the same weights again" $?
-rm -rf "$work/c/step-000010" "$work/c/step-000012"
-timeout 100 "$trainer" train "$work/run.yaml" checkpoint.dir="$work/c" >"$work/log" 2>&1
-[ "$(weights "$work/a")" = "$(weights "$work/c")" ]
-is "resumed from step 5, the same weights" $?
+
+# a GPU's checkpoint on the CPU, and what both export and import
+loss() {
+	timeout 100 "$1" eval "$work/run.yaml" eval.paths=[runtime] eval.sequences=60 checkpoint.dir="$2" 2>"$work/log" |
+		sed -n 's/.*loss \([0-9.]*\),.*/\1/p'
+}
+gpu=$(loss "$out/plain.trainer" "$work/plain-a") cpu=$(loss "$out/plain.cputrainer" "$work/plain-a")
+echo "loss of the GPU's checkpoint: $gpu there, $cpu on the CPU"
+awk -v a="$gpu" -v b="$cpu" 'BEGIN { exit !(a > 1 && a - b < 0.01 && b - a < 0.01) }'
+is "the GPU's checkpoint has the same loss on the CPU" $?
+timeout 100 "$out/plain.cputrainer" train "$work/run.yaml" steps=14 checkpoint.dir="$work/plain-b" >"$work/log" 2>&1
+is "the CPU goes on with it" $?
+timeout 100 "$out/plain.trainer" train "$work/run.yaml" steps=16 checkpoint.dir="$work/plain-b" >"$work/log" 2>&1
+is "and the GPU with the CPU's" $?
+
+if command -v compute-sanitizer >/dev/null; then
+	for tool in memcheck racecheck synccheck; do
+		timeout 200 compute-sanitizer --tool $tool --error-exitcode 9 "$out/edges.gpu" "$work/x" 1 >"$work/log" 2>&1
+		is "compute-sanitizer $tool" $?
+		grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$work/log"
+	done
+fi
 
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]
