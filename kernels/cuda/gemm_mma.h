@@ -141,7 +141,7 @@ om_mma_read(uint32_t (&r)[4], uint32_t place, int mn, int k)
 
 /* ---- the epilogue ---- */
 
-/* Columns col and col + 1 of a row of N, where they exist; `to` is the first's place. */
+/* Columns col and col + 1 of a row of N, where they exist, from `to` on */
 template <int N>
 OM_DEV void
 om_mma_store(float *to, int col, float x, float y)
@@ -166,33 +166,38 @@ om_mma_store(om_bf16 *to, int col, float x, float y)
 		*(uint32_t *)to = om_pack(x, y);
 }
 
-/* A warp's part of C: `rows` of its rows exist, its columns start at col. */
+/* A warp's part of C: at least one of its rows exists, and the column col, its first. */
 template <typename T, int ADD, int N, int TALL>
 OM_DEV void
 om_mma_epilogue(float (&d)[TALL][8][4], T *c, int rows, int col)
 {
-	static_assert(!ADD || (sizeof(T) == 4 && N % 2 == 0), "only floats are added to");
+	static_assert(!ADD || (sizeof(T) == 4 && N % 8 == 0), "C that is added to");
 	const int lane = threadIdx.x % 32;
 	col += lane % 4 * 2;
 #pragma unroll
-	for (int i = 0; i < TALL * 2; i++) {
-		const int row = i * 8 + lane / 4;
-		T *to = c + (int64_t)row * N + col;
-		if (row >= rows)
-			continue;
-		if constexpr (ADD) { /* all loads before the stores */
+	for (int i = 0; i < TALL; i++) {
+		const int row = i * 16 + lane / 4;
+		if constexpr (ADD) { /* all loads at once, hence of what exists in any case */
+			float2 old[2][8];
 #pragma unroll
-			for (int j = 0; j < 8; j++)
-				if (col + j * 8 < N) {
-					const float2 old = *(const float2 *)(to + j * 8);
-					d[i / 2][j][i % 2 * 2] += old.x;
-					d[i / 2][j][i % 2 * 2 + 1] += old.y;
-				}
+			for (int j = 0; j < 16; j++) {
+				const int y = min(row + j / 8 * 8, rows - 1), x = col + j % 8 * 8;
+				const float *at = c + (int64_t)y * N + (x < N ? x : col);
+				old[j / 8][j % 8] = *(const float2 *)at;
+			}
+#pragma unroll
+			for (int j = 0; j < 16; j++) {
+				d[i][j % 8][j / 8 * 2] += old[j / 8][j % 8].x;
+				d[i][j % 8][j / 8 * 2 + 1] += old[j / 8][j % 8].y;
+			}
 		}
 #pragma unroll
-		for (int j = 0; j < 8; j++)
-			om_mma_store<N>(to + j * 8, col + j * 8, d[i / 2][j][i % 2 * 2],
-			    d[i / 2][j][i % 2 * 2 + 1]);
+		for (int j = 0; j < 16; j++) {
+			const int y = row + j / 8 * 8, x = col + j % 8 * 8;
+			if (y < rows)
+				om_mma_store<N>(c + (int64_t)y * N + x, x, d[i][j % 8][j / 8 * 2],
+				    d[i][j % 8][j / 8 * 2 + 1]);
+		}
 	}
 }
 

@@ -4,9 +4,10 @@
  *
  * Rounding to bf16 at every op takes the CPU's gradients some way from those of fp32; the GPU's may
  * be MORE times as far. A token near a tie may change its expert by a rounding, which moves the
- * gradients of two experts by a tenth: so tensors are compared by the median of their kind (names
- * that differ in numbers alone), and each of them must keep within GROSS: a gradient that is half,
- * double or another's is further off.
+ * gradients of two experts by a tenth, here or there: so tensors are compared by the lower quartile
+ * of their kind (names that differ in numbers alone), where no token moved; what is wrong in a
+ * kernel shows in all of them. And each must keep within GROSS: a gradient that is half, double or
+ * another's is further off.
  */
 #include <math.h>
 #include <stddef.h>
@@ -105,7 +106,7 @@ rising(const void *a, const void *b)
 }
 
 static double
-median(const char *kind, size_t at)
+quartile(const char *kind, size_t at)
 {
 	double *x = malloc(count * sizeof *x);
 	size_t n = 0;
@@ -114,9 +115,9 @@ median(const char *kind, size_t at)
 		if (!strcmp(all[i].kind, kind))
 			memcpy(&x[n++], (const char *)&all[i] + at, sizeof *x);
 	qsort(x, n, sizeof *x, rising);
-	double m = n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
+	double q = x[n / 4];
 	free(x);
-	return m;
+	return q;
 }
 
 int
@@ -158,12 +159,12 @@ main(int argc, char **argv)
 			first++;
 		if (first != i)
 			continue;
-		double gpu = median(all[i].kind, offsetof(struct distance, gpu));
-		double cpu = median(all[i].kind, offsetof(struct distance, cpu));
-		is(gpu <= MORE * cpu + FLOOR, "median of", all[i].kind, gpu, cpu);
+		double gpu = quartile(all[i].kind, offsetof(struct distance, gpu));
+		double cpu = quartile(all[i].kind, offsetof(struct distance, cpu));
+		is(gpu <= MORE * cpu + FLOOR, "lower quartile of", all[i].kind, gpu, cpu);
 		worst = gpu / (cpu + FLOOR) > worst ? gpu / (cpu + FLOOR) : worst;
 	}
-	printf("%zu gradients: medians of kinds at most %.2f times as far from fp32 as the CPU's\n",
+	printf("%zu gradients: quartiles of kinds at most %.2f times as far from fp32 as the CPU's\n",
 	    count, worst);
 	printf("%d passed, %d failed\n", passed, failed + (passed == 0));
 	return failed || !passed;
