@@ -44,11 +44,11 @@ struct om_route_by {
 	bool uniform;
 };
 
-/* What a score counts as in comparisons. */
+/* What a score counts as in comparisons: none is below 0, and a biased one is a number. */
 static OM_INLINE om_real
 om_route_rank(om_real score)
 {
-	return score == score ? score : -INFINITY;
+	return score == score ? score : -1;
 }
 
 /* The score of group i, of size experts. */
@@ -157,8 +157,10 @@ om_route_range(int64_t lo, int64_t hi, const struct om_route *shape, const om_re
 		lse[i] = om_route_scores(&r, zi, pi);
 
 		/* what is not chosen by the scores stands in their place meanwhile */
-		for (int64_t c = 0; by.bias && c < r.e; c++)
-			pi[c] = (r.c == OM_ROUTE_CHOSEN ? zi[c] : pi[c]) + by.bias[c];
+		for (int64_t c = 0; by.bias && c < r.e; c++) {
+			om_real x = (r.c == OM_ROUTE_CHOSEN ? zi[c] : pi[c]) + by.bias[c];
+			pi[c] = x == x ? x : -INFINITY;
+		}
 		if (by.draw)
 			om_route_draw(by.draw, i, r.e, pi);
 		if (!by.uniform)
@@ -557,8 +559,10 @@ om_route_check(struct om_route_fn run, const struct om_route *r, uint64_t seed)
 	/* ties: every third token has only two different scores */
 	for (int64_t i = 0; i < t * e; i++)
 		z[i] = i / e % 3 == 2 ? (om_real)(z[i] > 0) : z[i];
-	for (int64_t c = 0; c < e; c++) /* of the size of the scores' differences */
-		bias[c] *= (om_real)(r->c == 0 ? 1 / (double)e : 0.25);
+	/* of the size of the scores' differences; half the time, all far below 0 */
+	for (int64_t c = 0; c < e; c++)
+		bias[c] =
+		    bias[c] * (om_real)(r->c == 0 ? 1 / (double)e : 0.25) - (seed % 2 ? 3 : 0);
 	if (run.biased)
 		run.biased(z, bias, p, idx, prob, lse, cnt, load, aux);
 	else if (run.random)
