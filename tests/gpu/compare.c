@@ -164,7 +164,8 @@ main(int argc, char **argv)
 		is(gpu <= MORE * cpu + FLOOR, "lower quartile of", all[i].kind, gpu, cpu);
 		worst = gpu / (cpu + FLOOR) > worst ? gpu / (cpu + FLOOR) : worst;
 	}
-	printf("%zu gradients: quartiles of kinds at most %.2f times as far from fp32 as the CPU's\n",
+	printf(
+	    "%zu gradients: quartiles of kinds at most %.2f times as far from fp32 as the CPU's\n",
 	    count, worst);
 	printf("%d passed, %d failed\n", passed, failed + (passed == 0));
 	return failed || !passed;
