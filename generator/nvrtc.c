@@ -39,22 +39,23 @@ open_nvrtc(void)
 		{ "nvrtcGetProgramLogSize", &rtc.GetProgramLogSize },
 		{ "nvrtcGetProgramLog", &rtc.GetProgramLog },
 		{ "nvrtcGetErrorString", &rtc.GetErrorString } };
-	static const char *const names[] = { "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so" };
-	const char *home[] = { getenv("CUDA_HOME"), getenv("CUDA_PATH"), "/usr/local/cuda", NULL };
+	static const char *const names[] = { "libnvrtc.so.13", "libnvrtc.so" };
+	const char *home = getenv("CUDA_HOME") ? getenv("CUDA_HOME") : getenv("CUDA_PATH");
+	int major = 0, minor = 0;
 	void *lib = NULL;
 
-	/* the user's choice, then the loader's, then the usual folder */
-	for (unsigned h = 0; h < LEN(home) && !lib; h++)
-		for (unsigned i = 0; i < LEN(names) && !lib; i++)
-			if (home[h])
-				lib = dlopen(xprintf("%s/lib64/%s", home[h], names[i]), RTLD_NOW);
+	/* the user's choice alone, or the usual folder and then the loader's */
 	for (unsigned i = 0; i < LEN(names) && !lib; i++)
+		lib = dlopen(
+		    xprintf("%s/lib64/%s", home ? home : "/usr/local/cuda", names[i]), RTLD_NOW);
+	for (unsigned i = 0; i < LEN(names) && !lib && !home; i++)
 		lib = dlopen(names[i], RTLD_NOW);
 	if (!lib) {
 		fprintf(stderr,
-		    "olmogen: error: cannot compile CUDA kernels: there is no libnvrtc.so; install "
-		    "the CUDA Toolkit (13.0 or later) or set CUDA_HOME to it. The sources are "
-		    "emitted: make builds them where nvcc is\n");
+		    "olmogen: error: cannot compile CUDA kernels: there is no libnvrtc.so%s%s; "
+		    "install the CUDA Toolkit (13.0 or later) or set CUDA_HOME to it. The sources "
+		    "are emitted: make builds them where nvcc is\n",
+		    home ? " in the lib64 of CUDA_HOME = " : "", home ? home : "");
 		return false;
 	}
 	for (unsigned i = 0; i < LEN(symbols); i++) {
@@ -65,6 +66,14 @@ open_nvrtc(void)
 			return false;
 		}
 		memcpy(symbols[i].at, &f, sizeof f);
+	}
+	rtc.Version(&major, &minor);
+	if (major < 13) {
+		fprintf(stderr,
+		    "olmogen: error: cannot compile CUDA kernels: NVRTC is of CUDA %d.%d; install "
+		    "the CUDA Toolkit (13.0 or later) or set CUDA_HOME to it\n",
+		    major, minor);
+		return false;
 	}
 	return true;
 }
@@ -177,9 +186,26 @@ compile(const struct tree *t, const struct file *f, const char *arch, const char
 		fprintf(stderr, "olmogen: error: cannot write %s: %s\n", to, strerror(errno));
 		return false;
 	}
-	if (cached)
-		file_write(cached, cubin, size);
+	if (cached) {
+		struct buf b = { 0 };
+		buf_add(&b, cubin, size);
+		buf_puts(&b, sha256_hex(cubin, size));
+		file_write(cached, b.s, b.n);
+	}
 	return true;
+}
+
+/* A cubin of the cache, which has its SHA-256 behind it; NULL: there is none that is whole. */
+static char *
+cache_read(const char *path, size_t *n)
+{
+	enum { DIGITS = 64 };
+	char *s = file_read(path, n);
+
+	if (!s || *n <= DIGITS)
+		return NULL;
+	*n -= DIGITS;
+	return memcmp(s + *n, sha256_hex(s, *n), DIGITS) ? NULL : s;
 }
 
 /* What decides a cubin's bytes. */
@@ -232,7 +258,7 @@ nvrtc_build(const struct tree *t, const char *dir, const char *arch, int jobs, b
 		const char *to = xprintf("%s/%.*s.cubin", dir, stem, f->path);
 		const char *cached =
 		    cache ? xprintf("%s/%s.cubin", cache, key_of(t, f, arch)) : NULL;
-		char *have = cached ? file_read(cached, &n) : NULL;
+		char *have = cached ? cache_read(cached, &n) : NULL;
 		if (have) {
 			size_t m;
 			char *old = file_read(to, &m);

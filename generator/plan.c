@@ -711,20 +711,33 @@ plan_buildable(const struct plan *p)
 		    (long long)spec_int(par, degree[i].field));
 		diag_help("--plan answers for any layout; to build, use %s = 1", degree[i].name);
 	}
-	/* kernels index rows of tokens and of routed tokens by int32 */
-	for (tensor_id t = 1; t < p->graph->tensor.n; t++)
-		if (p->graph->tensor.a[t].class == T_ACT &&
-		    p->graph->tensor.a[t].dim[0] > INT32_MAX) {
-			const struct value *v =
-			    spec_value(spec_obj(p->graph->trainer, F_trainer_batch), F_batch_micro);
+	/*
+	 * kernels index rows by int32; those of a device vectors of 8 too, and single numbers of
+	 * what is not an activation
+	 */
+	for (tensor_id t = 1; t < p->graph->tensor.n; t++) {
+		const struct tensor *x = &p->graph->tensor.a[t];
+		uint64_t most = x->dtype == DT_ACT ? (uint64_t)INT32_MAX * 8 : INT32_MAX / 2;
+		const struct value *v =
+		    spec_value(spec_obj(p->graph->trainer, F_trainer_batch), F_batch_micro);
+		if (x->class != T_ACT || (x->seg >= p->graph->decode))
+			continue;
+		if (x->dim[0] > INT32_MAX)
 			diag_error(v->pos,
 			    "batch.micro = %lld sequences give %s rows a microbatch (%s); kernels "
 			    "count to 2^31 - 1",
-			    (long long)v->i, commas(p->graph->tensor.a[t].dim[0]),
-			    p->graph->tensor.a[t].name);
-			diag_help("use a smaller micro, sequence_length or top_k");
-			break;
-		}
+			    (long long)v->i, commas(x->dim[0]), x->name);
+		else if (p->target->arch && tensor_elems(x) > most)
+			diag_error(v->pos,
+			    "batch.micro = %lld sequences give %s numbers in one tensor (%s); "
+			    "kernels of target %s count to %s",
+			    (long long)v->i, commas(tensor_elems(x)), x->name, p->target->name,
+			    commas(most));
+		else
+			continue;
+		diag_help("use a smaller micro, sequence_length or top_k");
+		break;
+	}
 	if (written_for(p->target)) {
 		check_needs(p);
 	} else {

@@ -82,8 +82,8 @@ open_driver(void)
 
 	if (!lib)
 		om_die("driver",
-		    "no NVIDIA driver here: %s; run on a machine with a GPU, or generate with "
-		    "--target=cpu",
+		    "no NVIDIA driver here: %s; run on a machine with a GPU, or build it by "
+		    "olmogen --target=cpu",
 		    dlerror());
 #define FIND(f)                                \
 	*(void **)&cu.f = dlsym(lib, TEXT(f)); \
@@ -121,8 +121,9 @@ load_cubin(const void *image)
 
 	if (r == CUDA_ERROR_NO_BINARY_FOR_GPU)
 		om_die("device",
-		    "%s is of architecture sm_%d%d, for which this trainer has no code; generate "
-		    "it with another --target",
+		    "%s is of architecture sm_%d%d, for which this trainer has no code; build it "
+		    "by "
+		    "olmogen with another --target",
 		    device_name, attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
 		    attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
 	check(r, "loading kernels");

@@ -32,6 +32,16 @@ is "tiny for cuda:sm_90a" $status
 is "no driver is one line" $?
 "$olmogen" --target=cuda:sm_90a -o "$work/again" models/tiny.lua >"$work/log" 2>&1 && cmp -s "$work/tiny/trainer" "$work/again/trainer"
 is "the same trainer to the byte, from cached cubins" $?
+for f in "$XDG_CACHE_HOME"/olmogen/*.cubin; do # a flipped byte, an empty file: neither may reach a trainer
+	printf X | dd of="$f" bs=1 seek=2000 conv=notrunc 2>/dev/null
+done
+: >"$f"
+"$olmogen" --target=cuda:sm_90a -o "$work/third" models/tiny.lua >"$work/log" 2>&1 && cmp -s "$work/tiny/trainer" "$work/third/trainer"
+is "damaged cubins of the cache are compiled anew" $?
+CUDA_HOME=/nonexistent "$olmogen" --target=cuda:sm_90a -o "$work/none" models/tiny.lua >"$work/log" 2>&1
+[ $? = 1 ] && grep -q 'no libnvrtc.so in the lib64 of CUDA_HOME = /nonexistent' "$work/log"
+is "a wrong CUDA_HOME is named" $?
+rm -rf "$work/none"
 for m in models/*.lua; do
 	name=$(basename "$m" .lua)
 	sed 's/n_layers = [0-9a-z]*/n_layers = 2/' "$m" >"$work/models/$name.lua"
