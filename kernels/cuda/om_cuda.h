@@ -86,8 +86,8 @@ om_store8(om_bf16 *p, const float x[8])
 {
 	/* in assembly, because the compiler may split a store of a uint4 in four */
 	asm volatile("st.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(om_pack(x[0], x[1])),
-	    "r"(om_pack(x[2], x[3])), "r"(om_pack(x[4], x[5])), "r"(om_pack(x[6], x[7]))
-	    : "memory");
+		     "r"(om_pack(x[2], x[3])), "r"(om_pack(x[4], x[5])), "r"(om_pack(x[6], x[7]))
+		     : "memory");
 }
 
 /* Sums over a warp in a fixed order; every lane has the result. */
