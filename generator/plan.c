@@ -191,22 +191,16 @@ select_kernel(struct plan *p, struct step *st)
 	st->inst = p->inst.n - 1;
 }
 
-/*
- * Decode is part of a trainer if its target has a kernel for each op, and one rank has it all.
- * Experts by lot or in turn go by a token's place in the microbatch, of which decode knows nothing.
- */
+/* Decode is part of a trainer if its target has a kernel for each op, and one rank has it all. */
 static bool
 can_decode(const struct plan *p)
 {
 	const struct graph *g = p->graph;
 
 	for (uint32_t s = g->decode; s < g->seg.n; s++)
-		for (uint32_t i = 0; i < g->seg.a[s].ops[FORWARD].n; i++) {
-			enum op_id op = g->seg.a[s].ops[FORWARD].a[i].op;
-			if (!kernel_for(op, p->target->kernels) || op == OP_route_random ||
-			    op == OP_route_uniform)
+		for (uint32_t i = 0; i < g->seg.a[s].ops[FORWARD].n; i++)
+			if (!kernel_for(g->seg.a[s].ops[FORWARD].a[i].op, p->target->kernels))
 				return false;
-		}
 	return p->shard->mesh.world == 1;
 }
 

@@ -281,9 +281,9 @@ om_generate(const struct om_model *m, int argc, char **argv)
 		return status;
 	if (!m->decode)
 		om_die(OPERATION,
-		    "this trainer has no decode program: there are no kernels of it for target %s, "
-		    "or its routing is not learned; use a trainer of the same model for target "
-		    "cpu, which reads the same checkpoints",
+		    "this trainer has no decode program: there are no kernels of it for target %s; "
+		    "use a trainer of the same model for target cpu, which reads the same "
+		    "checkpoints",
 		    m->target);
 	token = om_alloc(m->seq, sizeof *token);
 	logit = om_alloc(m->vocab, sizeof *logit);

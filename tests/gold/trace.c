@@ -44,9 +44,7 @@ main(void)
 		om_backward(arena, 0);
 	}
 	om_update(arena);
-#ifdef OM_OFF_decode_embed_token /* the model has a decode program */
 	om_decode(arena, 0);
-#endif
 	free(arena);
 	return 0;
 }

@@ -856,7 +856,7 @@ says "generate from nothing" 1 "checkpoint: ./none/index.json: No such file or d
 says "no tokenizer" 1 "other: rank 0, generate: this model's 64 tokens are not bytes, and a trainer has no tokenizer; \
 give --tokens 1,2,3" "$work/other" generate --prompt a
 says "no decode program" 1 "bigram: rank 0, generate: this trainer has no decode program: there are no kernels of it \
-for target cpu," env OM_TEST_NODECODE=1 "$S" generate --prompt a
+for target cpu;" env OM_TEST_NODECODE=1 "$S" generate --prompt a
 says "generate to a full disk" 1 "output: cannot be written" sh -c "$S generate --checkpoint YF --prompt a >/dev/full"
 
 echo "$passed passed, $failed failed"
