@@ -16,8 +16,9 @@
  *   OM_GEMM_SUMS   the rows that are summed over are in groups, each has its C of [G, M, N]; A and
  *                  B are transposed
  *   OM_GEMM_SPLIT  the sum is cut into G parts, each has its C of [G, M, N]
- * Planes: A may be the sum of two, stored one after the other with rows padded to 8 elements;
- * A[0] B^T + A[1] B^T is summed slab by slab.
+ * Planes: A may be the sum of two, stored one after the other; A[0] B^T + A[1] B^T is summed slab
+ * by slab.
+ * Pad: rows of A and of C are that multiple of elements apart. What lies between is not read.
  */
 #ifndef OM_GEMM_H
 #define OM_GEMM_H
@@ -33,7 +34,8 @@ enum { OM_GEMM_ONE, OM_GEMM_ROWS, OM_GEMM_SUMS, OM_GEMM_SPLIT };
 #define OM_GEMM_M 128
 #define OM_GEMM_K 64
 #define OM_GEMM_SMS 132 /* what tiles are chosen for, whatever the device has */
-#define OM_GEMM_ALIGN8(n) (OM_CEIL(n, 8) * 8)
+#define OM_GEMM_PITCH(n, pad) (OM_CEIL(n, pad) * (pad))
+#define OM_GEMM_ALIGN8(n) OM_GEMM_PITCH(n, 8)
 
 /* The tile's width: 256 is fastest, 128 where it leaves fewer multiprocessors idle. */
 #define OM_GEMM_WAVES(m, n, width) OM_CEIL(OM_CEIL(m, OM_GEMM_M) * OM_CEIL(n, width), OM_GEMM_SMS)
@@ -179,7 +181,8 @@ om_gemm_tiles(int groups, int64_t g, int64_t m, int64_t n, int width)
 
 /*
  * OM_GEMM(NAME, type of C, 1 to add to C, groups, G, M, N, K, tile width, 1 for A transposed, 1 for
- * B transposed, planes of A): on the device the kernel NAME, on the host NAME##_run(a, b, c, off).
+ * B transposed, planes of A, pad): on the device the kernel NAME, on the host NAME##_run(a, b, c,
+ * off).
  */
 #if OM_ARCH == 90
 #include "gemm_sm90.h"

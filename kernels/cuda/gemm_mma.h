@@ -25,11 +25,11 @@
 
 #ifdef __CUDACC__
 
-#define OM_GEMM(NAME, type, add, groups, G, M, N, K, width, at, bt, planes)                  \
-	OM_GLOBAL(OM_GEMM_THREADS, 1)                                                        \
-	NAME(const om_bf16 *a, const om_bf16 *b, type *c, const int32_t *off)                \
-	{                                                                                    \
-		om_gemm<type, add, groups, G, M, N, K, width, at, bt, planes>(a, b, c, off); \
+#define OM_GEMM(NAME, type, add, groups, G, M, N, K, width, at, bt, planes, pad)                  \
+	OM_GLOBAL(OM_GEMM_THREADS, 1)                                                             \
+	NAME(const om_bf16 *a, const om_bf16 *b, type *c, const int32_t *off)                     \
+	{                                                                                         \
+		om_gemm<type, add, groups, G, M, N, K, width, at, bt, planes, pad>(a, b, c, off); \
 	}
 
 /* ---- the instructions ---- */
@@ -141,12 +141,12 @@ om_mma_read(uint32_t (&r)[4], uint32_t place, int mn, int k)
 
 /* ---- the epilogue ---- */
 
-/* Columns col and col + 1 of a row of N, where they exist, from `to` on */
-template <int N>
+/* Columns col and col + 1 of a row of N, where they exist, from `to` on; rows are PITCH apart */
+template <int N, int PITCH>
 OM_DEV void
 om_mma_store(float *to, int col, float x, float y)
 {
-	if constexpr (N % 2 == 0) {
+	if constexpr (PITCH % 2 == 0) { /* a last odd column and, zero, its padding */
 		if (col < N)
 			*(float2 *)to = make_float2(x, y);
 	} else {
@@ -157,17 +157,17 @@ om_mma_store(float *to, int col, float x, float y)
 	}
 }
 
-template <int N>
+template <int N, int PITCH>
 OM_DEV void
 om_mma_store(om_bf16 *to, int col, float x, float y)
 {
-	static_assert(N % 2 == 0, "rows of a bf16 C");
+	static_assert(PITCH % 2 == 0, "rows of a bf16 C");
 	if (col < N)
 		*(uint32_t *)to = om_pack(x, y);
 }
 
 /* A warp's part of C: at least one of its rows exists, and the column col, its first. */
-template <typename T, int ADD, int N, int TALL>
+template <typename T, int ADD, int N, int PITCH, int TALL>
 OM_DEV void
 om_mma_epilogue(float (&d)[TALL][8][4], T *c, int rows, int col)
 {
@@ -182,7 +182,7 @@ om_mma_epilogue(float (&d)[TALL][8][4], T *c, int rows, int col)
 #pragma unroll
 			for (int j = 0; j < 16; j++) {
 				const int y = min(row + j / 8 * 8, rows - 1), x = col + j % 8 * 8;
-				const float *at = c + (int64_t)y * N + (x < N ? x : col);
+				const float *at = c + (int64_t)y * PITCH + (x < N ? x : col);
 				old[j / 8][j % 8] = *(const float2 *)at;
 			}
 #pragma unroll
@@ -195,8 +195,8 @@ om_mma_epilogue(float (&d)[TALL][8][4], T *c, int rows, int col)
 		for (int j = 0; j < 16; j++) {
 			const int y = row + j / 8 * 8, x = col + j % 8 * 8;
 			if (y < rows)
-				om_mma_store<N>(c + (int64_t)y * N + x, x, d[i][j % 8][j / 8 * 2],
-				    d[i][j % 8][j / 8 * 2 + 1]);
+				om_mma_store<N, PITCH>(c + (int64_t)y * PITCH + x, x,
+				    d[i][j % 8][j / 8 * 2], d[i][j % 8][j / 8 * 2 + 1]);
 		}
 	}
 }
@@ -204,14 +204,14 @@ om_mma_epilogue(float (&d)[TALL][8][4], T *c, int rows, int col)
 /* ---- the kernel ---- */
 
 template <typename T, int ADD, int GROUPS, int G, int M, int N, int K, int WIDTH, int AT, int BT,
-    int PLANES>
+    int PLANES, int PAD>
 OM_DEV void
 om_gemm(const om_bf16 *a, const om_bf16 *b, T *c, const int32_t *off)
 {
 	constexpr bool offsets = GROUPS == OM_GEMM_ROWS || GROUPS == OM_GEMM_SUMS;
 	constexpr int STAGE = OM_GEMM_STAGE(WIDTH), B_AT = OM_GEMM_M * OM_GEMM_K * 2;
-	constexpr int PITCH_A = PLANES > 1 ? OM_GEMM_ALIGN8(AT ? M : K) : AT ? M : K;
-	constexpr int PITCH_B = BT ? N : K;
+	constexpr int PITCH_A = OM_GEMM_PITCH(AT ? M : K, PAD), PITCH_B = BT ? N : K;
+	constexpr int PITCH_C = OM_GEMM_PITCH(N, PAD);
 	constexpr int TALL = WIDTH / 64; /* a warp's rows, in 16 */
 	static_assert(OM_GEMM_SMEM(WIDTH, offsets ? G : 0) <= OM_GEMM_SMEM_MAX, "too many groups");
 	static_assert(sizeof(om_gemm_tile) == 40, "shared memory");
@@ -303,8 +303,8 @@ om_gemm(const om_bf16 *a, const om_bf16 *b, T *c, const int32_t *off)
 		}
 		if (some) {
 			const int64_t group = GROUPS == OM_GEMM_ROWS ? 0 : t.group;
-			om_mma_epilogue<T, ADD, N, TALL>(d,
-			    c + (group * M + t.first + t.row + high) * N, t.rows - high,
+			om_mma_epilogue<T, ADD, N, PITCH_C, TALL>(d,
+			    c + (group * M + t.first + t.row + high) * PITCH_C, t.rows - high,
 			    t.col + wide);
 		}
 	}
@@ -312,7 +312,7 @@ om_gemm(const om_bf16 *a, const om_bf16 *b, T *c, const int32_t *off)
 
 #else /* ---- host ---- */
 
-#define OM_GEMM(NAME, type, add, groups, G, M, N, K, width, at, bt, planes)                      \
+#define OM_GEMM(NAME, type, add, groups, G, M, N, K, width, at, bt, planes, pad)                 \
 	OM_KERNEL(NAME, OM_GEMM_THREADS,                                                         \
 	    OM_GEMM_SMEM(width, (groups) == OM_GEMM_ROWS || (groups) == OM_GEMM_SUMS ? (G) : 0)) \
 	static inline void NAME##_run(                                                           \

@@ -40,13 +40,13 @@
 
 #ifdef __CUDACC__
 
-#define OM_GEMM(NAME, type, add, groups, G, M, N, K, width, at, bt, planes)           \
+#define OM_GEMM(NAME, type, add, groups, G, M, N, K, width, at, bt, planes, pad)      \
 	OM_GLOBAL(OM_GEMM_THREADS, 1)                                                 \
 	NAME(const __grid_constant__ om_tensor_map map_a,                             \
 	    const __grid_constant__ om_tensor_map map_b,                              \
 	    const __grid_constant__ om_tensor_map map_c, type *c, const int32_t *off) \
 	{                                                                             \
-		om_gemm<type, add, groups, G, M, N, K, width, at, bt, planes>(        \
+		om_gemm<type, add, groups, G, M, N, K, width, at, bt, planes, pad>(   \
 		    map_a, map_b, map_c, c, off);                                     \
 	}
 
@@ -278,7 +278,7 @@ om_gemm_put(om_bf16 *c, float x)
  * A warp's 16 rows of the tile into c, of which rows and cols exist, where boxes won't do. Of each
  * 8 columns lane l holds the two from l % 4 * 2 on, in rows l / 4 and l / 4 + 8.
  */
-template <typename T, int N, int WIDTH>
+template <typename T, int PITCH, int WIDTH>
 OM_DEV void
 om_gemm_store_odd(const float (&d)[WIDTH / 8][4], T *c, int rows, int cols)
 {
@@ -287,7 +287,7 @@ om_gemm_store_odd(const float (&d)[WIDTH / 8][4], T *c, int rows, int cols)
 	for (int i = 0; i < WIDTH / 2; i++) {
 		const int row = lane / 4 + i % 4 / 2 * 8, col = i / 4 * 8 + lane % 4 * 2 + i % 2;
 		if (row < rows && col < cols)
-			om_gemm_put(c + (int64_t)row * N + col, d[i / 4][i % 4]);
+			om_gemm_put(c + (int64_t)row * PITCH + col, d[i / 4][i % 4]);
 	}
 }
 
@@ -360,7 +360,7 @@ om_gemm_clear(uint32_t stage, int tail)
 /* ---- the kernel ---- */
 
 template <typename T, int ADD, int GROUPS, int G, int M, int N, int K, int WIDTH, int AT, int BT,
-    int PLANES>
+    int PLANES, int PAD>
 OM_DEV void
 om_gemm(const om_tensor_map &map_a, const om_tensor_map &map_b, const om_tensor_map &map_c, T *c,
     const int32_t *off)
@@ -372,7 +372,8 @@ om_gemm(const om_tensor_map &map_a, const om_tensor_map &map_b, const om_tensor_
 	constexpr int BOXES = OM_GEMM_BOXES(T, WIDTH) * OM_GEMM_BOX;
 	static_assert(STAGES >= 2, "the offsets leave no room for stages");
 	static_assert(GROUPS != OM_GEMM_SUMS || (AT && BT && PLANES == 1), "sums over rows");
-	constexpr bool ROUND = N * sizeof(T) % 16 == 0;
+	constexpr int PITCH = OM_GEMM_PITCH(N, PAD);
+	constexpr bool ROUND = PITCH * sizeof(T) % 16 == 0;
 	static_assert(ADD ? ROUND && sizeof(T) == 4 : ROUND || sizeof(T) == 4, "rows of C");
 
 	extern __shared__ __align__(1024) char om_gemm_smem[];
@@ -464,7 +465,8 @@ om_gemm(const om_tensor_map &map_a, const om_tensor_map &map_b, const om_tensor_
 		if (rows <= 0)
 			continue;
 		if (!ROUND || (GROUPS == OM_GEMM_ROWS && rows < 16))
-			om_gemm_store_odd<T, N, WIDTH>(d, c + (int64_t)row * N + t.col, rows, cols);
+			om_gemm_store_odd<T, PITCH, WIDTH>(
+			    d, c + (int64_t)row * PITCH + t.col, rows, cols);
 		else
 			om_gemm_store<T, ADD, WIDTH>(d, map_c, t.col, row,
 			    GROUPS == OM_GEMM_ROWS ? 0 : t.group, cols, boxes_at + warp * BOXES);
@@ -474,15 +476,15 @@ om_gemm(const om_tensor_map &map_a, const om_tensor_map &map_b, const om_tensor_
 
 #else /* ---- host ---- */
 
-#define OM_GEMM(NAME, type, add, groups, G, M, N, K, width, at, bt, planes)                        \
-	OM_KERNEL(NAME, OM_GEMM_THREADS,                                                           \
-	    OM_GEMM_SMEM(                                                                          \
-		type, width, (groups) == OM_GEMM_ROWS || (groups) == OM_GEMM_SUMS ? (G) : 0))      \
-	static inline void NAME##_run(                                                             \
-	    const om_bf16 *a, const om_bf16 *b, type *c, const int32_t *off)                       \
-	{                                                                                          \
-		om_gemm_run(                                                                       \
-		    &NAME, groups, G, M, N, K, width, at, bt, planes, a, b, c, sizeof(type), off); \
+#define OM_GEMM(NAME, type, add, groups, G, M, N, K, width, at, bt, planes, pad)              \
+	OM_KERNEL(NAME, OM_GEMM_THREADS,                                                      \
+	    OM_GEMM_SMEM(                                                                     \
+		type, width, (groups) == OM_GEMM_ROWS || (groups) == OM_GEMM_SUMS ? (G) : 0)) \
+	static inline void NAME##_run(                                                        \
+	    const om_bf16 *a, const om_bf16 *b, type *c, const int32_t *off)                  \
+	{                                                                                     \
+		om_gemm_run(&NAME, groups, G, M, N, K, width, at, bt, planes, pad, a, b, c,   \
+		    sizeof(type), off);                                                       \
 	}
 
 /* The tensor map of an operand, planes of [mn, k] or, transposed, [k, mn], in boxes of mn x 64. */
@@ -491,7 +493,7 @@ om_gemm_map(struct om_tensor_map *map, const om_bf16 *p, bool transposed, int64_
     int64_t planes, int pad, int box)
 {
 	const uint64_t wide = transposed ? mn : k, high = transposed ? k : mn;
-	const uint64_t pitch = (wide + pad - 1) / pad * pad * sizeof *p;
+	const uint64_t pitch = OM_GEMM_PITCH(wide, pad) * sizeof *p;
 	om_map(map, OM_MAP_BF16, p, 3, (uint64_t[]){ wide, high, planes },
 	    (uint64_t[]){ pitch, pitch * high },
 	    (uint32_t[]){ OM_GEMM_K, transposed ? OM_GEMM_K : box, 1 }, 128);
@@ -499,18 +501,18 @@ om_gemm_map(struct om_tensor_map *map, const om_bf16 *p, bool transposed, int64_
 
 static inline void
 om_gemm_run(const struct om_kernel *kernel, int groups, int64_t g, int64_t m, int64_t n, int64_t k,
-    int width, bool at, bool bt, int planes, const om_bf16 *a, const om_bf16 *b, void *c, int size,
-    const int32_t *off)
+    int width, bool at, bool bt, int planes, int pad, const om_bf16 *a, const om_bf16 *b, void *c,
+    int size, const int32_t *off)
 {
 	struct om_tensor_map map_a, map_b, map_c = { { 0 } };
 	const bool rows = groups == OM_GEMM_ROWS;
 	const int64_t tiles = om_gemm_tiles(groups, g, m, n, width), sms = om_sms();
-	const int64_t outs = rows ? 1 : g;
-	om_gemm_map(&map_a, a, at, m, k, planes, planes > 1 ? 8 : 1, OM_GEMM_M);
+	const int64_t outs = rows ? 1 : g, pitch = OM_GEMM_PITCH(n, pad) * size;
+	om_gemm_map(&map_a, a, at, m, k, planes, pad, OM_GEMM_M);
 	om_gemm_map(&map_b, b, bt, n, k, rows ? g : 1, 1, width);
-	if (n * size % 16 == 0)
+	if (pitch % 16 == 0)
 		om_map(&map_c, size == 4 ? OM_MAP_F32 : OM_MAP_BF16, c, 3,
-		    (uint64_t[]){ n, m, outs }, (uint64_t[]){ n * size, m * n * size },
+		    (uint64_t[]){ n, m, outs }, (uint64_t[]){ pitch, m * pitch },
 		    (uint32_t[]){ 128 / size, 16, 1 }, 128);
 	om_launch(kernel, tiles < sms ? tiles : sms, 1, 1,
 	    (void *[]){ &map_a, &map_b, &map_c, &c, &off });

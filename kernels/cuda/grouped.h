@@ -21,13 +21,13 @@
 
 #define OM_GROUPED_Y(NAME, r, e, n, k) \
 	OM_GROUPED_SIZES(r, e, n, k)   \
-	OM_GEMM(NAME, om_bf16, 0, OM_GEMM_ROWS, e, r, n, k, OM_GEMM_WIDTH(r, n), 0, 0, 1)
+	OM_GEMM(NAME, om_bf16, 0, OM_GEMM_ROWS, e, r, n, k, OM_GEMM_WIDTH(r, n), 0, 0, 1, 1)
 #define OM_GROUPED_X(NAME, r, e, n, k) \
 	OM_GROUPED_SIZES(r, e, n, k)   \
-	OM_GEMM(NAME, om_bf16, 0, OM_GEMM_ROWS, e, r, k, n, OM_GEMM_WIDTH(r, k), 0, 1, 1)
+	OM_GEMM(NAME, om_bf16, 0, OM_GEMM_ROWS, e, r, k, n, OM_GEMM_WIDTH(r, k), 0, 1, 1, 1)
 #define OM_GROUPED_W(NAME, r, e, n, k) \
 	OM_GROUPED_SIZES(r, e, n, k)   \
-	OM_GEMM(NAME, float, 1, OM_GEMM_SUMS, e, n, k, r, OM_GEMM_WIDE(k), 1, 1, 1)
+	OM_GEMM(NAME, float, 1, OM_GEMM_SUMS, e, n, k, r, OM_GEMM_WIDE(k), 1, 1, 1, 1)
 
 #ifdef __CUDACC__ /* ---- device ---- */
 

@@ -13,7 +13,9 @@
  * A label outside [0, v) is masked: no loss of either kind, no gradient.
  *
  * A chunk's logits are float; a kernel with a block a row turns them into losses, or into dlogit as
- * bf16; the products are gemm.h's. Workspace: logits [c, v], bf16 dlogit [c, v], losses [t, 2].
+ * bf16; the products are gemm.h's. Workspace: logits [c, p], bf16 dlogit [c, p], losses [t, 2];
+ * p is v rounded up to 8, so that rows start where the copy engine can; what lies beyond v is not
+ * read.
  *
  * All chunks are of one size, so that there is one instance of each product. The last one reaches
  * back over tokens that were done before: these come out as they did, and their dlogit is made
@@ -24,6 +26,8 @@
 /* threads of a row; float4 that each keeps in registers, and in shared memory */
 enum { OM_HEAD_THREADS = 512, OM_HEAD_HELD = 25, OM_HEAD_SHARED = 27 };
 enum { OM_HEAD_LOSSES, OM_HEAD_DLOGIT, OM_HEAD_BOTH };
+
+#define OM_HEAD_PITCH(v) OM_GEMM_ALIGN8(v) /* of a chunk's rows */
 
 /* Tokens of a chunk */
 #define OM_HEAD_ROWS(t, c) ((t) < (c) ? (t) : (c))
@@ -36,11 +40,11 @@ enum { OM_HEAD_LOSSES, OM_HEAD_DLOGIT, OM_HEAD_BOTH };
 #define OM_HEAD_SMEM(v, what) (OM_HEAD_KEPT(v, what) * OM_HEAD_THREADS * 16)
 
 #define OM_HEAD_LOGITS(NAME, m, n, v) \
-	OM_GEMM(NAME, float, 0, OM_GEMM_ONE, 1, m, v, n, OM_GEMM_WIDTH(m, v), 0, 0, 1)
+	OM_GEMM(NAME, float, 0, OM_GEMM_ONE, 1, m, v, n, OM_GEMM_WIDTH(m, v), 0, 0, 1, 8)
 #define OM_HEAD_DX(NAME, m, n, v) \
-	OM_GEMM(NAME, om_bf16, 0, OM_GEMM_ONE, 1, m, n, v, OM_GEMM_WIDTH(m, n), 0, 1, 1)
+	OM_GEMM(NAME, om_bf16, 0, OM_GEMM_ONE, 1, m, n, v, OM_GEMM_WIDTH(m, n), 0, 1, 1, 8)
 #define OM_HEAD_DW(NAME, m, n, v) \
-	OM_GEMM(NAME, float, 1, OM_GEMM_ONE, 1, v, n, m, OM_GEMM_WIDE(n), 1, 1, 1)
+	OM_GEMM(NAME, float, 1, OM_GEMM_ONE, 1, v, n, m, OM_GEMM_WIDE(n), 1, 1, 1, 8)
 
 #ifdef __CUDACC__ /* ---- device ---- */
 
@@ -85,6 +89,16 @@ om_head_bf16(float4 x, float factor)
 	return make_uint2(om_pack(x.x * factor, x.y * factor), om_pack(x.z * factor, x.w * factor));
 }
 
+/* The last V % 4 logits of a row, with -infinity, whose power is 0, for what lies beyond them */
+template <int V>
+OM_DEV float4
+om_head_end(const float *row)
+{
+	const float none = __uint_as_float(0xff800000u), *x = row + V / 4 * 4;
+	return make_float4(
+	    V % 4 > 0 ? x[0] : none, V % 4 > 1 ? x[1] : none, V % 4 > 2 ? x[2] : none, none);
+}
+
 /* sum 2^(x_i - max) of some x_i, and their max: the softmax' denominator as it grows. */
 struct om_head_sum {
 	float max, sum;
@@ -127,8 +141,9 @@ om_head_block(om_head_sum x)
 }
 
 /*
- * Row blockIdx.x of a chunk's logits z [c, V]. Everything is in powers of two: logits times log2 e.
- * loss [c] gets the token's two losses, lse [c] is written with the losses and read for dlogit.
+ * Row blockIdx.x of a chunk's logits z [c, PITCH]. Everything is in powers of two: logits times
+ * log2 e. loss [c] gets the token's two losses, lse [c] is written with the losses and read for
+ * dlogit.
  *
  * To write dlogit, a thread keeps in registers what it read of the row, all of one of 50,304, as
  * powers of two less its own maximum, which the row's turns into probabilities by one factor. Of
@@ -140,6 +155,7 @@ om_head_row(float scale, float square, const float *z, const int32_t *label, flo
     float2 *loss, om_bf16 *dlogit)
 {
 	constexpr int THREADS = OM_HEAD_THREADS, N = V / 4, NEED = OM_HEAD_NEED(V);
+	constexpr int PITCH = OM_HEAD_PITCH(V);
 	constexpr int H = WHAT != OM_HEAD_BOTH ? 0 : NEED < OM_HEAD_HELD ? NEED : OM_HEAD_HELD;
 	constexpr int S = OM_HEAD_KEPT(V, WHAT), LEFT = N / THREADS - H - S; /* of all threads */
 	constexpr int AHEAD = WHAT == OM_HEAD_BOTH && LEFT > 0 && LEFT <= 24 ? LEFT : 8;
@@ -147,11 +163,12 @@ om_head_row(float scale, float square, const float *z, const int32_t *label, flo
 	const int64_t row = blockIdx.x;
 	const int at = label[row];
 	const bool masked = at < 0 || at >= V;
-	const float4 *from = (const float4 *)(z + row * V);
-	uint2 *to = (uint2 *)(dlogit + row * V);
+	const float4 *from = (const float4 *)(z + row * PITCH);
+	uint2 *to = (uint2 *)(dlogit + row * PITCH);
+	const bool has_end = V % 4 && threadIdx.x == N % THREADS;
 
 	if (masked && WHAT != OM_HEAD_LOSSES) {
-		for (int i = threadIdx.x; i < N; i += THREADS)
+		for (int i = threadIdx.x; i < PITCH / 4; i += THREADS)
 			to[i] = make_uint2(0, 0);
 		if (WHAT == OM_HEAD_BOTH && threadIdx.x == 0)
 			loss[row] = make_float2(0, 0);
@@ -199,11 +216,13 @@ om_head_row(float scale, float square, const float *z, const int32_t *label, flo
 			if ((H + s + 1) * THREADS <= N || i < N)
 				rest = om_head_grow(rest, om_head_kept[s * THREADS + threadIdx.x]);
 		}
+		if (has_end)
+			rest = om_head_grow(rest, om_head_end<V>(z + row * PITCH));
 		const om_head_sum all = om_head_block(rest);
 		const float log_sum = log2f(all.sum);
 		const float row_lse = (all.max + log_sum) * ln_2;
 		if (threadIdx.x == 0) {
-			const float picked = masked ? 0 : z[row * V + at];
+			const float picked = masked ? 0 : z[row * PITCH + at];
 			const float entropy = (fmaf(-picked, log2_e, all.max) + log_sum) * ln_2;
 			loss[row] =
 			    masked ? make_float2(0, 0) : make_float2(entropy, row_lse * row_lse);
@@ -236,8 +255,13 @@ om_head_row(float scale, float square, const float *z, const int32_t *label, flo
 #pragma unroll AHEAD
 	for (int i = (H + S) * THREADS + threadIdx.x; H + S < NEED && i < N; i += THREADS)
 		to[i] = om_head_bf16(om_head_powers(__ldg(&from[i]), shift), factor);
+	if (has_end)
+		to[N] =
+		    om_head_bf16(om_head_powers(om_head_end<V>(z + row * PITCH), shift), factor);
 	if (at / 4 % THREADS == threadIdx.x) { /* over what this thread wrote */
-		float4 y = om_head_powers(from[at / 4], shift);
+		const bool inside = V % 4 == 0 || at / 4 < N;
+		const float4 logits = inside ? from[at / 4] : om_head_end<V>(z + row * PITCH);
+		float4 y = om_head_powers(logits, shift);
 		y.x = factor * y.x - (at % 4 == 0 ? scale : 0);
 		y.y = factor * y.y - (at % 4 == 1 ? scale : 0);
 		y.z = factor * y.z - (at % 4 == 2 ? scale : 0);
@@ -313,12 +337,11 @@ om_head_add(double scale, const float2 *loss, double *sum)
 #include <stdlib.h>
 #include <string.h>
 
-#define OM_HEAD_SIZES(NAME, t, n, v, c, what)                                                \
-	_Static_assert((t) >= 1 && (c) >= 1, "head: sizes start at 1");                      \
-	_Static_assert((n) >= 8 && (n) % 8 == 0, "head: the width is a multiple of 8");      \
-	_Static_assert((v) >= 8 && (v) % 8 == 0, "head: the vocabulary is a multiple of 8"); \
-	_Static_assert((int64_t)(v) < 1 << 30, "head: labels are int32");                    \
-	OM_HEAD_LOGITS(NAME##_logits, OM_HEAD_ROWS(t, c), n, v)                              \
+#define OM_HEAD_SIZES(NAME, t, n, v, c, what)                                           \
+	_Static_assert((t) >= 1 && (c) >= 1, "head: sizes start at 1");                 \
+	_Static_assert((n) >= 8 && (n) % 8 == 0, "head: the width is a multiple of 8"); \
+	_Static_assert((v) >= 1 && (int64_t)(v) < 1 << 30, "head: labels are int32");   \
+	OM_HEAD_LOGITS(NAME##_logits, OM_HEAD_ROWS(t, c), n, v)                         \
 	OM_KERNEL(NAME##_row, OM_HEAD_THREADS, OM_HEAD_SMEM(v, what))
 
 /* The first token of the chunk after the one at i, all of m tokens; t after the last. */
@@ -329,13 +352,13 @@ om_head_next(int64_t i, int64_t m, int64_t t)
 }
 
 /* The products with dlogit; of the last chunk only the t % m tokens that are new go to dw. */
-#define OM_HEAD_PRODUCTS(NAME, t, n, v)                                            \
-	NAME##_dx_run(dlogit, w, dx + i * (n), NULL);                              \
-	if (i + m == (t) && (t) % m)                                               \
-		om_set_zero(dlogit, (size_t)(m - (t) % m) * (v) * sizeof *dlogit); \
+#define OM_HEAD_PRODUCTS(NAME, t, n, v)                                                         \
+	NAME##_dx_run(dlogit, w, dx + i * (n), NULL);                                           \
+	if (i + m == (t) && (t) % m)                                                            \
+		om_set_zero(dlogit, (size_t)(m - (t) % m) * OM_HEAD_PITCH(v) * sizeof *dlogit); \
 	NAME##_dw_run(dlogit, x + i * (n), dw, NULL);
 
-/* ws: c*v + 2*t floats */
+/* ws: c*p + 2*t floats */
 #define OM_HEAD_LOSS(NAME, t, n, v, c, scale, z)                                                 \
 	OM_HEAD_SIZES(NAME, t, n, v, c, OM_HEAD_LOSSES)                                          \
 	OM_KERNEL(NAME##_add, 1024, 0)                                                           \
@@ -343,7 +366,7 @@ om_head_next(int64_t i, int64_t m, int64_t t)
 	    double *loss, void *ws)                                                              \
 	{                                                                                        \
 		const int64_t m = OM_HEAD_ROWS(t, c);                                            \
-		float *logit = ws, *losses = logit + m * (v);                                    \
+		float *logit = ws, *losses = logit + m * OM_HEAD_PITCH(v);                       \
 		om_bf16 *dlogit = NULL;                                                          \
 		for (int64_t i = 0; i < (t); i = om_head_next(i, m, t)) {                        \
 			const int32_t *labels = label + i;                                       \
@@ -359,7 +382,7 @@ om_head_next(int64_t i, int64_t m, int64_t t)
 		return om_head_check(NAME, NULL, NULL, t, n, v, c, scale, z, seed);              \
 	}
 
-/* ws: c*v + c*v/2 floats */
+/* ws: c*p + c*p/2 floats */
 #define OM_HEAD_LOSS_BWD(NAME, t, n, v, c, scale, z)                                             \
 	OM_HEAD_SIZES(NAME, t, n, v, c, OM_HEAD_DLOGIT)                                          \
 	OM_HEAD_DX(NAME##_dx, OM_HEAD_ROWS(t, c), n, v)                                          \
@@ -369,7 +392,7 @@ om_head_next(int64_t i, int64_t m, int64_t t)
 	{                                                                                        \
 		const int64_t m = OM_HEAD_ROWS(t, c);                                            \
 		float *logit = ws, *token = NULL;                                                \
-		om_bf16 *dlogit = (om_bf16 *)(logit + m * (v));                                  \
+		om_bf16 *dlogit = (om_bf16 *)(logit + m * OM_HEAD_PITCH(v));                     \
 		for (int64_t i = 0; i < (t); i = om_head_next(i, m, t)) {                        \
 			const int32_t *labels = label + i;                                       \
 			const float *lses = lse + i;                                             \
@@ -384,7 +407,7 @@ om_head_next(int64_t i, int64_t m, int64_t t)
 		return om_head_check(NULL, NAME, NULL, t, n, v, c, scale, z, seed);              \
 	}
 
-/* ws: c*v + c*v/2 + 2*t floats */
+/* ws: c*p + c*p/2 + 2*t floats */
 #define OM_HEAD_LOSS_GRAD(NAME, t, n, v, c, scale, z)                                           \
 	OM_HEAD_SIZES(NAME, t, n, v, c, OM_HEAD_BOTH)                                           \
 	OM_HEAD_DX(NAME##_dx, OM_HEAD_ROWS(t, c), n, v)                                         \
@@ -395,8 +418,8 @@ om_head_next(int64_t i, int64_t m, int64_t t)
 	{                                                                                       \
 		const int64_t m = OM_HEAD_ROWS(t, c);                                           \
 		float *logit = ws, *lse = NULL;                                                 \
-		om_bf16 *dlogit = (om_bf16 *)(logit + m * (v));                                 \
-		float *losses = (float *)(dlogit + m * (v));                                    \
+		om_bf16 *dlogit = (om_bf16 *)(logit + m * OM_HEAD_PITCH(v));                    \
+		float *losses = (float *)(dlogit + m * OM_HEAD_PITCH(v));                       \
 		for (int64_t i = 0; i < (t); i = om_head_next(i, m, t)) {                       \
 			const int32_t *labels = label + i;                                      \
 			float *token = losses + 2 * i;                                          \
@@ -478,7 +501,7 @@ static __attribute__((noinline, cold, unused)) double
 om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_fn *grad, int64_t t,
     int64_t n, int64_t v, int64_t c, double scale, double z, uint64_t seed)
 {
-	const int64_t m = t < c ? t : c, room = 3 + 200000000 / (n * v);
+	const int64_t m = t < c ? t : c, p = OM_HEAD_PITCH(v), room = 3 + 200000000 / (n * v);
 	const double size = exp2(floor(log2(2 / sqrt((double)n)))); /* logits of a few units */
 	const int64_t live = t < room && t < 200 ? t : room < 48 ? room : 48;
 	struct om_head_want o = { live, malloc((size_t)live * 8), malloc((size_t)live * 4),
@@ -514,7 +537,7 @@ om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_
 	double *d_loss = om_check_copy(loss, sizeof loss);
 	om_bf16 *d_dx = fwd ? NULL : om_check_nan((size_t)(t * n) * 2);
 	float *d_dw = fwd ? NULL : om_check_f32(v * n, seed, 2, (float)scale);
-	void *ws = om_check_nan((size_t)(m * v + (fwd ? 0 : m * v / 2) + (bwd ? 0 : 2 * t)) * 4);
+	void *ws = om_check_nan((size_t)(m * p + (fwd ? 0 : m * p / 2) + (bwd ? 0 : 2 * t)) * 4);
 	for (int run = 0; run < 3; run++) {
 		const int32_t *label = run == 0 ? d_few : d_all;
 		double now[2];

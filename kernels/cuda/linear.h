@@ -31,15 +31,15 @@
 
 #define OM_LINEAR_Y(NAME, type, m, n, k)                                                  \
 	static_assert((m) >= 1 && (n) >= 1 && (k) >= 8 && (k) % 8 == 0, "linear: k % 8"); \
-	OM_GEMM(NAME, type, 0, OM_GEMM_ONE, 1, m, n, k, OM_GEMM_WIDTH(m, n), 0, 0, 1)
+	OM_GEMM(NAME, type, 0, OM_GEMM_ONE, 1, m, n, k, OM_GEMM_WIDTH(m, n), 0, 0, 1, 1)
 #define OM_LINEAR_X(NAME, m, n, k, planes)                                                   \
 	static_assert((m) >= 1 && (n) >= 1 && (k) >= 8 && (k) % 8 == 0, "linear_dx: k % 8"); \
-	OM_GEMM(NAME, om_bf16, 0, OM_GEMM_ONE, 1, m, k, n, OM_GEMM_WIDTH(m, k), 0, 1, planes)
+	OM_GEMM(NAME, om_bf16, 0, OM_GEMM_ONE, 1, m, k, n, OM_GEMM_WIDTH(m, k), 0, 1, planes, 8)
 #define OM_LINEAR_W(NAME, m, n, k, planes)                                                       \
 	static_assert((m) >= 1 && (n) >= 1 && (k) >= 8 && (k) % 8 == 0, "linear_dw: k % 8");     \
 	OM_GEMM(NAME, float, OM_GEMM_PARTS(n, k, m) == 1,                                        \
 	    (OM_GEMM_PARTS(n, k, m) == 1 ? OM_GEMM_ONE : OM_GEMM_SPLIT), OM_GEMM_PARTS(n, k, m), \
-	    n, k, m, OM_GEMM_WIDE(k), 1, 1, planes)
+	    n, k, m, OM_GEMM_WIDE(k), 1, 1, planes, 8)
 #define OM_LINEAR_N(n) static_assert((n) % 8 == 0, "linear: n % 8");
 
 #ifdef __CUDACC__ /* ---- device ---- */

@@ -9,7 +9,7 @@ return trainer {
   name = "small",
   target = option("target", "cpu"),
   model = transformer {
-    vocab_size = 504, d_model = 192, n_layers = 3, sequence_length = option("seq", 200),
+    vocab_size = option("vocab", 504), d_model = 192, n_layers = 3, sequence_length = option("seq", 200),
     norm_placement = option("placement", "pre"),
     embedding = embedding { scale = option("emb_scale", 1), norm = option("emb_norm", false) },
     attention = function(layer)
