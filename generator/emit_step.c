@@ -96,7 +96,7 @@ call_segment(const struct plan *p, uint32_t s, int ph, struct buf *b)
 			slot |= t && (p->place[t].kind == STREAM || p->place[t].region == R_SAVED);
 		}
 	if (p->prog[s][ph].n)
-		buf_printf(b, "\t%s(arena%s);\n", name, slot ? ", slot" : "");
+		buf_printf(b, "\tSEGMENT(%s, -1, arena%s);\n", name, slot ? ", slot" : "");
 }
 
 /* Loops over runs of layers of one kind; own: from its segment to the pass's own. */
@@ -121,8 +121,8 @@ call_layers(const struct plan *p, int ph, uint32_t own, struct buf *b)
 		else
 			buf_printf(b, "\tfor (int layer = %u; layer >= %u; layer--)\n",
 			    first + n - 1, first);
-		buf_printf(b, "\t\t%s_%s(arena, slot, layer, %s);\n", g->seg.a[s + own].name,
-		    phase_names[ph], index);
+		buf_printf(b, "\t\tSEGMENT(%s_%s, layer, arena, slot, layer, %s);\n",
+		    g->seg.a[s + own].name, phase_names[ph], index);
 		k += n;
 	}
 }
@@ -135,7 +135,12 @@ emit_step(const struct plan *p, struct tree *t)
 
 	emit_banner(p, "the step: forward, backward and update, one op a line", "/*", "*/", b);
 	buf_puts(b, "#include \"launch.h\"\n#include \"layout.h\"\n#include "
-		    "\"step.h\"\n");
+		    "\"step.h\"\n\n"
+		    "/* a segment's ops; profilers see them in a range with its name and layer */\n"
+		    "#define SEGMENT(function, layer, ...) \\\n\tdo { \\\n"
+		    "\t\tif (om_profile) \\\n\t\t\tom_range_begin(#function, layer); \\\n"
+		    "\t\tfunction(__VA_ARGS__); \\\n"
+		    "\t\tif (om_profile) \\\n\t\t\tom_range_end(); \\\n\t} while (0)\n");
 	for (uint32_t s = 0; s < g->seg.n; s++)
 		for (int ph = 0; ph < N_PHASES; ph++)
 			if (p->prog[s][ph].n && s != g->init && s != g->update)

@@ -82,6 +82,9 @@ struct om_op {
 extern bool om_profile;
 void om_op_begin(const struct om_op *op);
 void om_op_end(struct om_op *op);
+/* Around a segment's ops, while it is set; layer -1: of none. */
+void om_range_begin(const char *segment, int layer);
+void om_range_end(void);
 void om_clear(void *p, uint64_t bytes); /* zeroes a part of the arena, in order with the kernels */
 double om_now(void);                    /* monotonic seconds */
 

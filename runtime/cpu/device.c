@@ -95,6 +95,17 @@ om_op_end(struct om_op *op)
 }
 
 void
+om_range_begin(const char *segment, int layer)
+{
+	(void)segment, (void)layer;
+}
+
+void
+om_range_end(void)
+{
+}
+
+void
 om_profile_end(void)
 {
 }

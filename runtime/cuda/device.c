@@ -73,7 +73,9 @@ om_run(const struct om_model *m, enum om_part part, unsigned char *arena)
 	struct part p = { m, part, arena };
 
 	if (om_profile || part == OM_RUN_INIT) {
+		om_range_begin(name[part], -1);
 		launch(&p);
+		om_range_end();
 		return;
 	}
 	if (!graph[part])
@@ -130,6 +132,25 @@ om_op_end(struct om_op *op)
 	}
 	nvtxRangePop();
 	om_gpu_operation(NULL);
+}
+
+/* For Nsight Systems: part of the step, segment and layer, operator */
+void
+om_range_begin(const char *segment, int layer)
+{
+	char text[64];
+
+	if (layer < 0)
+		snprintf(text, sizeof text, "%s", segment);
+	else
+		snprintf(text, sizeof text, "%s, layer %d", segment, layer);
+	nvtxRangePushA(text);
+}
+
+void
+om_range_end(void)
+{
+	nvtxRangePop();
 }
 
 void

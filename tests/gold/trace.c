@@ -27,6 +27,20 @@ trace(const char *name, int n, ...)
 	putchar('\n');
 }
 
+/* nobody profiles */
+bool om_profile;
+
+void
+om_range_begin(const char *segment, int layer)
+{
+	(void)segment, (void)layer;
+}
+
+void
+om_range_end(void)
+{
+}
+
 void
 om_clear(void *p, uint64_t bytes)
 {

@@ -86,7 +86,7 @@ row_check(const struct om_kernel *row, int64_t c, int64_t v, int what, double sc
 #define LOSS 4e-6
 #define GRAD 6e-3
 
-/* t n v c scale z: a chunk's end within, all in one, rows that a thread can't keep; v of all kinds */
+/* t n v c scale z: a chunk's end within, all in one, rows that a thread can't keep; any v */
 CASE(OM_HEAD_LOSS, LOSS, head_loss_one, 1, 8, 8, 16, 1.0, 0.0)
 CASE(OM_HEAD_LOSS, LOSS, head_loss_tiny, 12, 64, 96, 5, 0.5, 0.01)
 CASE(OM_HEAD_LOSS, LOSS, head_loss_odd, 197, 72, 1000, 64, 0.25, 0.01)

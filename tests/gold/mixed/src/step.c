@@ -6,6 +6,16 @@
 #include "layout.h"
 #include "step.h"
 
+/* a segment's ops; profilers see them in a range with its name and layer */
+#define SEGMENT(function, layer, ...) \
+	do { \
+		if (om_profile) \
+			om_range_begin(#function, layer); \
+		function(__VA_ARGS__); \
+		if (om_profile) \
+			om_range_end(); \
+	} while (0)
+
 static void
 embed_forward(unsigned char *arena, int slot)
 {
@@ -982,67 +992,67 @@ om_zero(unsigned char *arena)
 void
 om_forward(unsigned char *arena, int slot)
 {
-	embed_forward(arena, slot);
+	SEGMENT(embed_forward, -1, arena, slot);
 	for (int layer = 0; layer < 1; layer++)
-		dense_forward(arena, slot, layer, layer);
+		SEGMENT(dense_forward, layer, arena, slot, layer, layer);
 	for (int layer = 1; layer < 2; layer++)
-		moe_forward(arena, slot, layer, layer - 1);
+		SEGMENT(moe_forward, layer, arena, slot, layer, layer - 1);
 	for (int layer = 2; layer < 3; layer++)
-		dense_forward(arena, slot, layer, layer - 1);
+		SEGMENT(dense_forward, layer, arena, slot, layer, layer - 1);
 	for (int layer = 3; layer < 4; layer++)
-		moe2_forward(arena, slot, layer, layer - 3);
+		SEGMENT(moe2_forward, layer, arena, slot, layer, layer - 3);
 	for (int layer = 4; layer < 5; layer++)
-		dense_forward(arena, slot, layer, layer - 2);
-	head_forward(arena, slot);
+		SEGMENT(dense_forward, layer, arena, slot, layer, layer - 2);
+	SEGMENT(head_forward, -1, arena, slot);
 }
 
 void
 om_backward(unsigned char *arena, int slot)
 {
-	head_backward(arena, slot);
+	SEGMENT(head_backward, -1, arena, slot);
 	for (int layer = 4; layer >= 4; layer--)
-		dense_backward(arena, slot, layer, layer - 2);
+		SEGMENT(dense_backward, layer, arena, slot, layer, layer - 2);
 	for (int layer = 3; layer >= 3; layer--)
-		moe2_backward(arena, slot, layer, layer - 3);
+		SEGMENT(moe2_backward, layer, arena, slot, layer, layer - 3);
 	for (int layer = 2; layer >= 2; layer--)
-		dense_backward(arena, slot, layer, layer - 1);
+		SEGMENT(dense_backward, layer, arena, slot, layer, layer - 1);
 	for (int layer = 1; layer >= 1; layer--)
-		moe_backward(arena, slot, layer, layer - 1);
+		SEGMENT(moe_backward, layer, arena, slot, layer, layer - 1);
 	for (int layer = 0; layer >= 0; layer--)
-		dense_backward(arena, slot, layer, layer);
-	embed_backward(arena);
+		SEGMENT(dense_backward, layer, arena, slot, layer, layer);
+	SEGMENT(embed_backward, -1, arena);
 }
 
 void
 om_evaluate(unsigned char *arena, int slot)
 {
-	embed_forward(arena, slot);
+	SEGMENT(embed_forward, -1, arena, slot);
 	for (int layer = 0; layer < 1; layer++)
-		dense_forward(arena, slot, layer, layer);
+		SEGMENT(dense_forward, layer, arena, slot, layer, layer);
 	for (int layer = 1; layer < 2; layer++)
-		moe_forward(arena, slot, layer, layer - 1);
+		SEGMENT(moe_forward, layer, arena, slot, layer, layer - 1);
 	for (int layer = 2; layer < 3; layer++)
-		dense_forward(arena, slot, layer, layer - 1);
+		SEGMENT(dense_forward, layer, arena, slot, layer, layer - 1);
 	for (int layer = 3; layer < 4; layer++)
-		moe2_forward(arena, slot, layer, layer - 3);
+		SEGMENT(moe2_forward, layer, arena, slot, layer, layer - 3);
 	for (int layer = 4; layer < 5; layer++)
-		dense_forward(arena, slot, layer, layer - 2);
-	eval_forward(arena, slot);
+		SEGMENT(dense_forward, layer, arena, slot, layer, layer - 2);
+	SEGMENT(eval_forward, -1, arena, slot);
 }
 
 void
 om_decode(unsigned char *arena, int slot)
 {
-	decode_embed_forward(arena, slot);
+	SEGMENT(decode_embed_forward, -1, arena, slot);
 	for (int layer = 0; layer < 1; layer++)
-		decode_dense_forward(arena, slot, layer, layer);
+		SEGMENT(decode_dense_forward, layer, arena, slot, layer, layer);
 	for (int layer = 1; layer < 2; layer++)
-		decode_moe_forward(arena, slot, layer, layer - 1);
+		SEGMENT(decode_moe_forward, layer, arena, slot, layer, layer - 1);
 	for (int layer = 2; layer < 3; layer++)
-		decode_dense_forward(arena, slot, layer, layer - 1);
+		SEGMENT(decode_dense_forward, layer, arena, slot, layer, layer - 1);
 	for (int layer = 3; layer < 4; layer++)
-		decode_moe2_forward(arena, slot, layer, layer - 3);
+		SEGMENT(decode_moe2_forward, layer, arena, slot, layer, layer - 3);
 	for (int layer = 4; layer < 5; layer++)
-		decode_dense_forward(arena, slot, layer, layer - 2);
-	decode_head_forward(arena, slot);
+		SEGMENT(decode_dense_forward, layer, arena, slot, layer, layer - 2);
+	SEGMENT(decode_head_forward, -1, arena, slot);
 }

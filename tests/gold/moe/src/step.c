@@ -6,6 +6,16 @@
 #include "layout.h"
 #include "step.h"
 
+/* a segment's ops; profilers see them in a range with its name and layer */
+#define SEGMENT(function, layer, ...) \
+	do { \
+		if (om_profile) \
+			om_range_begin(#function, layer); \
+		function(__VA_ARGS__); \
+		if (om_profile) \
+			om_range_end(); \
+	} while (0)
+
 static void
 embed_forward(unsigned char *arena, int slot)
 {
@@ -341,35 +351,35 @@ om_zero(unsigned char *arena)
 void
 om_forward(unsigned char *arena, int slot)
 {
-	embed_forward(arena, slot);
+	SEGMENT(embed_forward, -1, arena, slot);
 	for (int layer = 0; layer < 3; layer++)
-		moe_forward(arena, slot, layer, layer);
-	head_forward(arena, slot);
+		SEGMENT(moe_forward, layer, arena, slot, layer, layer);
+	SEGMENT(head_forward, -1, arena, slot);
 }
 
 void
 om_backward(unsigned char *arena, int slot)
 {
-	head_backward(arena, slot);
+	SEGMENT(head_backward, -1, arena, slot);
 	for (int layer = 2; layer >= 0; layer--)
-		moe_backward(arena, slot, layer, layer);
-	embed_backward(arena);
+		SEGMENT(moe_backward, layer, arena, slot, layer, layer);
+	SEGMENT(embed_backward, -1, arena);
 }
 
 void
 om_evaluate(unsigned char *arena, int slot)
 {
-	embed_forward(arena, slot);
+	SEGMENT(embed_forward, -1, arena, slot);
 	for (int layer = 0; layer < 3; layer++)
-		moe_forward(arena, slot, layer, layer);
-	eval_forward(arena, slot);
+		SEGMENT(moe_forward, layer, arena, slot, layer, layer);
+	SEGMENT(eval_forward, -1, arena, slot);
 }
 
 void
 om_decode(unsigned char *arena, int slot)
 {
-	decode_embed_forward(arena, slot);
+	SEGMENT(decode_embed_forward, -1, arena, slot);
 	for (int layer = 0; layer < 3; layer++)
-		decode_moe_forward(arena, slot, layer, layer);
-	decode_head_forward(arena, slot);
+		SEGMENT(decode_moe_forward, layer, arena, slot, layer, layer);
+	SEGMENT(decode_head_forward, -1, arena, slot);
 }
