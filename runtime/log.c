@@ -97,9 +97,9 @@ number(FILE *f, const char *key, double x)
 /* Mean over the layers of all kinds and microbatches, and the weighted sum that the step minimised.
  */
 static double
-auxiliary(const struct om_log *l, const unsigned char *arena, double mean[2])
+auxiliary(const struct om_log *l, const struct om_result *r, double mean[2])
 {
-	double total = l->ce + l->m->head_z_loss * om_get_f64(arena, l->m->loss_off + 8);
+	double total = l->ce + l->m->head_z_loss * om_stat_f64(l->m, r, l->m->loss_off + 8);
 	double layers = 0;
 
 	mean[0] = mean[1] = 0;
@@ -108,7 +108,7 @@ auxiliary(const struct om_log *l, const unsigned char *arena, double mean[2])
 
 		for (uint32_t j = 0; j < moe->nlayers; j++, layers++)
 			for (int k = 0; k < 2; k++) {
-				double x = om_get_f64(arena,
+				double x = om_stat_f64(l->m, r,
 					       moe->aux + j * moe->aux_stride + (uint64_t)k * 8) /
 					   (double)l->m->microbatches;
 
@@ -122,7 +122,7 @@ auxiliary(const struct om_log *l, const unsigned char *arena, double mean[2])
 }
 
 static void
-metrics_moe(struct om_log *l, const unsigned char *arena)
+metrics_moe(struct om_log *l, const struct om_result *x)
 {
 	const char *comma = "";
 
@@ -131,15 +131,14 @@ metrics_moe(struct om_log *l, const unsigned char *arena)
 		const struct om_moe *moe = &l->m->moe[i];
 
 		for (uint32_t j = 0; j < moe->nlayers; j++, comma = ", ") {
+			const int64_t *load = om_stat(l->m, x, moe->load + j * moe->load_stride);
 			int64_t sum = 0, most = 0;
 			uint32_t dead = 0;
 
-			om_get(arena, moe->load + j * moe->load_stride, l->load,
-			    moe->experts * sizeof *l->load);
 			for (uint32_t e = 0; e < moe->experts; e++) {
-				sum += l->load[e];
-				most = l->load[e] > most ? l->load[e] : most;
-				dead += l->load[e] == 0;
+				sum += load[e];
+				most = load[e] > most ? load[e] : most;
+				dead += load[e] == 0;
 			}
 			fprintf(
 			    l->metrics, "%s{\"layer\": %u", comma, moe->layer ? moe->layer[j] : j);
@@ -159,28 +158,28 @@ metrics_end(struct om_log *l)
 }
 
 static void
-metrics_step(struct om_log *l, const unsigned char *arena, uint64_t step, double lr, double seconds)
+metrics_step(struct om_log *l, const struct om_result *x, uint64_t step, double lr, double seconds)
 {
 	uint64_t tokens = l->m->global * l->m->seq;
-	double mean[2], total = auxiliary(l, arena, mean);
+	double mean[2], total = auxiliary(l, x, mean);
 
 	fprintf(l->metrics, "{\"step\": %llu, \"tokens\": %llu", (unsigned long long)step,
 	    (unsigned long long)(step * tokens));
 	number(l->metrics, "loss", l->ce);
-	number(l->metrics, "head_z", om_get_f64(arena, l->m->loss_off + 8));
+	number(l->metrics, "head_z", om_stat_f64(l->m, x, l->m->loss_off + 8));
 	if (l->m->nmoe) {
 		number(l->metrics, "load_balance", mean[0]);
 		number(l->metrics, "z", mean[1]);
 	}
 	number(l->metrics, "total", total);
-	number(l->metrics, "grad_norm", sqrt(om_get_f64(arena, l->m->ctl_off + 8 * OM_NORM2)));
+	number(l->metrics, "grad_norm", sqrt(x->ctl[OM_NORM2]));
 	number(l->metrics, "lr", lr);
 	number(l->metrics, "tokens_per_s", (double)tokens / seconds);
 	if (l->skip->sigma > 0)
 		fprintf(l->metrics, ", \"skipped\": %d, \"skipped_total\": %llu", l->skip->row > 0,
 		    (unsigned long long)l->skip->total);
 	if (l->m->nmoe)
-		metrics_moe(l, arena);
+		metrics_moe(l, x);
 	metrics_end(l);
 }
 
@@ -249,7 +248,6 @@ om_log_open(struct om_log *l, const struct om_model *m, const struct om_skip *sk
     const struct om_conf *c, uint64_t step)
 {
 	const char *term = getenv("TERM");
-	uint32_t most = 1;
 
 	*l = (struct om_log){ .m = m,
 		.skip = skip,
@@ -259,16 +257,13 @@ om_log_open(struct om_log *l, const struct om_model *m, const struct om_skip *sk
 		.first = step,
 		.start = om_now() };
 	l->live = isatty(STDOUT_FILENO) && (!term || strcmp(term, "dumb") != 0);
-	for (uint32_t i = 0; i < m->nmoe; i++)
-		most = m->moe[i].experts > most ? m->moe[i].experts : most;
-	l->load = om_alloc(most, sizeof *l->load);
 	if (*c->metrics)
 		l->metrics = metrics_open(c->metrics, step, !skip);
 	om_err_before(bar_clear);
 }
 
 void
-om_log_step(struct om_log *l, const unsigned char *arena, uint64_t step, double lr, double seconds)
+om_log_step(struct om_log *l, const struct om_result *x, uint64_t step, double lr, double seconds)
 {
 	double now = om_now(), left;
 	char skipped[32];
@@ -276,9 +271,9 @@ om_log_step(struct om_log *l, const unsigned char *arena, uint64_t step, double 
 	/* the mean of the first steps, then a moving one */
 	l->pace += (seconds - l->pace) / (step - l->first < 10 ? (double)(step - l->first) : 10.0);
 	left = l->pace * (double)(l->steps - step);
-	l->ce = om_get_f64(arena, l->m->loss_off);
+	l->ce = om_stat_f64(l->m, x, l->m->loss_off);
 	if (l->metrics)
-		metrics_step(l, arena, step, lr, seconds);
+		metrics_step(l, x, step, lr, seconds);
 	if (l->live) {
 		if (now - l->drawn >= 0.1 || step == l->steps) {
 			bar_draw(l, step, left);
@@ -290,7 +285,7 @@ om_log_step(struct om_log *l, const unsigned char *arena, uint64_t step, double 
 
 		printf("step %*llu/%llu  loss %.4f  lr %.2e  norm %.3g%s  %s tok/s  %s left%s\n",
 		    digits, (unsigned long long)step, (unsigned long long)l->steps, l->ce, lr,
-		    sqrt(om_get_f64(arena, l->m->ctl_off + 8 * OM_NORM2)), skipped_text(l, skipped),
+		    sqrt(x->ctl[OM_NORM2]), skipped_text(l, skipped),
 		    om_commas((uint64_t)((double)(l->m->global * l->m->seq) / l->pace)),
 		    om_clock(left), l->skip->row ? "  (this step was skipped)" : "");
 		fflush(stdout);
@@ -320,5 +315,4 @@ om_log_close(struct om_log *l)
 	om_err_before(NULL);
 	if (l->metrics)
 		fclose(l->metrics);
-	free(l->load);
 }

@@ -89,6 +89,22 @@ enum om_part {
 };
 void om_run(const struct om_model *m, enum om_part part, unsigned char *arena);
 void om_part(const struct om_model *m, enum om_part part, unsigned char *arena); /* its launches */
+/*
+ * What a step gave, copied after its parts and before what is asked for later. A result stands
+ * until that of the step om_steps_most() later is sent: so many may be under way, 1 where om_run
+ * is over when it returns.
+ */
+enum { OM_STEPS_MOST = 2 };
+struct om_result {
+	double ctl[OM_N_CTL];
+	uint64_t stat[]; /* the arena's from stat_off on */
+};
+uint64_t om_steps_most(void);
+void om_result_send(const struct om_model *m, const unsigned char *arena, uint64_t step);
+const struct om_result *om_result_wait(uint64_t step);
+/* Where the copy has what lies at off, among the statistics; a number there. */
+const void *om_stat(const struct om_model *m, const struct om_result *r, uint64_t off);
+double om_stat_f64(const struct om_model *m, const struct om_result *r, uint64_t off);
 /* Draws a tensor's first values as om_normal does; false: the device leaves it to the host. */
 struct om_tensor;
 bool om_device_normal(const struct om_model *m, unsigned char *arena, const struct om_tensor *t,
@@ -376,13 +392,12 @@ struct om_log {
 	double start, last, drawn; /* seconds */
 	double pace;               /* seconds a step, smoothed */
 	double ce;                 /* last loss */
-	int64_t *load;             /* scratch, the most experts of any kind */
 };
 /* A run without skip only adds to the metrics; with it, it goes on in them after step. */
 void om_log_open(struct om_log *l, const struct om_model *m, const struct om_skip *skip,
     const struct om_conf *c, uint64_t step);
 void
-om_log_step(struct om_log *l, const unsigned char *arena, uint64_t step, double lr, double seconds);
+om_log_step(struct om_log *l, const struct om_result *x, uint64_t step, double lr, double seconds);
 void om_log_eval(struct om_log *l, uint64_t step, double loss, uint64_t tokens, double seconds);
 void om_log_sync(struct om_log *l); /* metrics reach the disk */
 void om_log_close(struct om_log *l);

@@ -1,4 +1,4 @@
-/* The parts of a step, and one number out of the arena: the same for every device. */
+/* The parts of a step, and numbers out of the arena or a copy: the same for every device. */
 #include "om_rt.h"
 
 double
@@ -8,6 +8,18 @@ om_get_f64(const unsigned char *arena, uint64_t off)
 
 	om_get(arena, off, &x, sizeof x);
 	return x;
+}
+
+const void *
+om_stat(const struct om_model *m, const struct om_result *r, uint64_t off)
+{
+	return (const unsigned char *)r->stat + (off - m->stat_off);
+}
+
+double
+om_stat_f64(const struct om_model *m, const struct om_result *r, uint64_t off)
+{
+	return *(const double *)om_stat(m, r, off);
 }
 
 void

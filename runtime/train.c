@@ -42,6 +42,8 @@ struct run {
 	struct om_ckpt ckpt;
 	struct om_log log;
 	int32_t *token, *label; /* [micro * seq] */
+	uint64_t sent;          /* steps that were begun */
+	double since;           /* of the time that the next step to end is charged with */
 };
 
 /* Ends the run before anything is lost: this step's weights are those of the step before. */
@@ -54,19 +56,25 @@ check_finite(struct run *r, double x, const char *what)
 	    isnan(x) ? "nan" : "infinite", om_ckpt_advice(&r->ckpt));
 }
 
-/* One step, from 1; gives its learning rate. */
 static double
-step_run(struct run *r, uint64_t step)
+rate_of(const struct run *r, uint64_t step)
+{
+	return om_lr_at(&r->c->lr, step, r->c->steps);
+}
+
+/* Begins the next step; the device may still be at the one before. */
+static void
+step_send(struct run *r)
 {
 	const struct om_model *m = r->m;
-	double lr = om_lr_at(&r->c->lr, step, r->c->steps), limit[2], loss, norm2;
-	bool skipped;
-	uint64_t g = (step - 1) * m->global;
+	uint64_t step = ++r->sent, g = (step - 1) * m->global;
 	size_t bytes = m->micro * m->seq * sizeof(int32_t);
+	double limit[2];
 
+	om_err_step(step);
 	om_skip_limits(&r->skip, limit);
 	/* Adam's correction is of moments, which a skipped step leaves alone */
-	om_ctl_write(m, r->arena, lr, step - r->skip.total, limit);
+	om_ctl_write(m, r->arena, rate_of(r, step), step - r->skip.total, limit);
 	om_run(m, OM_RUN_ZERO, r->arena);
 	for (uint64_t i = 0; i < m->microbatches; i++) {
 		om_draw_write(m, r->arena, r->data.seed, g);
@@ -77,9 +85,22 @@ step_run(struct run *r, uint64_t step)
 		om_run(m, OM_RUN_MICROBATCH, r->arena);
 	}
 	om_run(m, OM_RUN_UPDATE, r->arena);
-	loss = om_get_f64(r->arena, m->loss_off);
-	norm2 = om_get_f64(r->arena, m->ctl_off + 8 * OM_NORM2);
-	skipped = r->skip.sigma > 0 && om_get_f64(r->arena, m->ctl_off + 8 * OM_SKIPPED) != 0;
+	om_result_send(m, r->arena, step);
+}
+
+/* Waits for a step's results, and tells of them. */
+static void
+step_end(struct run *r, uint64_t step)
+{
+	const struct om_result *x;
+	double loss, norm2, now;
+	bool skipped;
+
+	om_err_step(step);
+	x = om_result_wait(step);
+	loss = om_stat_f64(r->m, x, r->m->loss_off);
+	norm2 = x->ctl[OM_NORM2];
+	skipped = r->skip.sigma > 0 && x->ctl[OM_SKIPPED] != 0;
 	if (!skipped) { /* the update left weights alone where these are not finite */
 		check_finite(r, loss, "loss");
 		check_finite(r, norm2, "gradient norm");
@@ -87,7 +108,9 @@ step_run(struct run *r, uint64_t step)
 	if (isfinite(loss) && isfinite(norm2)) /* so are the weights it began with */
 		om_ckpt_good(&r->ckpt, step - 1);
 	om_skip_step(&r->skip, (double[]){ loss, sqrt(norm2) }, skipped);
-	return lr;
+	now = om_now();
+	om_log_step(&r->log, x, step, rate_of(r, step), now - r->since);
+	r->since = now;
 }
 
 /* A run that skips every step would go on forever without learning. */
@@ -99,6 +122,28 @@ check_skipped(struct run *r)
 	om_die("skip_step",
 	    "%d steps in a row were skipped; lower lr.peak or raise skip_step.sigma, and %s",
 	    OM_SKIP_MOST, om_ckpt_advice(&r->ckpt));
+}
+
+static bool
+save_due(const struct run *r, uint64_t done)
+{
+	return done == r->c->steps || (r->c->every && done % r->c->every == 0);
+}
+
+static bool
+eval_due(const struct run *r, uint64_t done)
+{
+	uint64_t every = r->c->eval_every;
+
+	return r->c->eval.paths.n && (done == r->c->steps || (every && done % every == 0));
+}
+
+/* Whether the step after those sent may begin before these have ended: SkipStep's limits are of
+ * their results, checkpoints and evaluation are of weights that nothing changes. */
+static bool
+may_overtake(const struct run *r)
+{
+	return !stop && !(r->skip.sigma > 0) && !save_due(r, r->sent) && !eval_due(r, r->sent);
 }
 
 static uint64_t
@@ -115,11 +160,9 @@ save(struct run *r, uint64_t done)
 static void
 evaluate(struct run *r, uint64_t done)
 {
-	uint64_t every = r->c->eval_every, tokens;
+	uint64_t tokens;
 	double before = om_now(), loss;
 
-	if (!r->c->eval.paths.n || (done != r->c->steps && (!every || done % every)))
-		return;
 	if (om_eval_run(&r->eval, r->m, r->arena, &stop, &loss, &tokens))
 		om_log_eval(&r->log, done, loss, tokens, om_now() - before);
 }
@@ -207,17 +250,19 @@ om_train(const struct om_model *m, struct om_conf *c, double start)
 		om_log_open(&r.log, m, &r.skip, c, done);
 		catch_signals();
 		header(&r, done, start);
-		while (done < c->steps && !stop) {
-			double before = om_now(), lr;
-
-			om_err_step(done + 1);
-			lr = step_run(&r, done + 1);
-			done++;
-			om_log_step(&r.log, r.arena, done, lr, om_now() - before);
+		r.sent = done;
+		while (r.sent > done || (done < c->steps && !stop)) {
+			if (r.sent == done)
+				r.since = om_now();
+			while (
+			    r.sent == done || (r.sent - done < om_steps_most() && may_overtake(&r)))
+				step_send(&r);
+			step_end(&r, ++done);
 			check_skipped(&r);
-			if (done == c->steps || (c->every && done % c->every == 0))
+			if (save_due(&r, done))
 				saved = save(&r, done);
-			evaluate(&r, done);
+			if (eval_due(&r, done))
+				evaluate(&r, done);
 		}
 		if (saved != done) /* stopped, maybe within an evaluation */
 			save(&r, done);

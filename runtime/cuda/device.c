@@ -83,6 +83,39 @@ om_run(const struct om_model *m, enum om_part part, unsigned char *arena)
 	om_gpu_play(graph[part]);
 }
 
+uint64_t
+om_steps_most(void)
+{
+	return sync_all ? 1 : OM_STEPS_MOST; /* so that an error's step is known too */
+}
+
+static struct {
+	struct om_result *r; /* page-locked: the copy is the stream's, the host goes on */
+	struct om_gpu_mark *there;
+} result[OM_STEPS_MOST];
+
+void
+om_result_send(const struct om_model *m, const unsigned char *arena, uint64_t step)
+{
+	struct om_result **r = &result[step % OM_STEPS_MOST].r;
+
+	if (!*r)
+		*r = om_gpu_locked(sizeof **r + m->stat_bytes);
+	om_gpu_fetch((*r)->ctl, arena + m->ctl_off, sizeof(*r)->ctl);
+	om_gpu_fetch((*r)->stat, arena + m->stat_off, m->stat_bytes);
+	result[step % OM_STEPS_MOST].there = om_gpu_mark();
+}
+
+const struct om_result *
+om_result_wait(uint64_t step)
+{
+	struct om_gpu_mark *there = result[step % OM_STEPS_MOST].there;
+
+	om_gpu_reach(there);
+	om_gpu_mark_free(there);
+	return result[step % OM_STEPS_MOST].r;
+}
+
 OM_KERNEL(om_init_normal, 256, 0)
 
 bool

@@ -291,6 +291,21 @@ om_gpu_get(void *to, const void *from, size_t bytes)
 	}
 }
 
+void *
+om_gpu_locked(size_t bytes)
+{
+	void *p;
+
+	check(cu.cuMemAllocHost(&p, bytes), "pinned memory");
+	return p;
+}
+
+void
+om_gpu_fetch(void *locked, const void *from, size_t bytes)
+{
+	check(cu.cuMemcpyDtoHAsync(locked, (CUdeviceptr)(uintptr_t)from, bytes, stream), "copy");
+}
+
 void
 om_gpu_copy(void *to, const void *from, size_t bytes)
 {
@@ -402,12 +417,18 @@ om_gpu_mark(void)
 	return m;
 }
 
+void
+om_gpu_reach(struct om_gpu_mark *m)
+{
+	check(cu.cuEventSynchronize(m->event), "device");
+}
+
 double
 om_gpu_between(struct om_gpu_mark *a, struct om_gpu_mark *b)
 {
 	float ms;
 
-	check(cu.cuEventSynchronize(b->event), "device");
+	om_gpu_reach(b);
 	check(cu.cuEventElapsedTime(&ms, a->event, b->event), "event");
 	return ms * 1e-3;
 }

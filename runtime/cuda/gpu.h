@@ -21,6 +21,9 @@ void om_gpu_memory(uint64_t *used, uint64_t *total);
 /* In order with the stream. The source of a put may be reused at once; a get waits for its data. */
 void om_gpu_put(void *device, const void *host, size_t bytes);
 void om_gpu_get(void *host, const void *device, size_t bytes);
+/* The same into page-locked memory, without waiting: it is there when a later mark is reached. */
+void *om_gpu_locked(size_t bytes);
+void om_gpu_fetch(void *locked, const void *device, size_t bytes);
 void om_gpu_copy(void *to, const void *from, size_t bytes);
 void om_gpu_fill(void *device, int byte, size_t bytes);
 void om_gpu_wait(void);                  /* until the stream is done */
@@ -34,6 +37,7 @@ void om_gpu_play(struct om_gpu_graph *g);
 /* Time on the stream between two calls, in seconds, known after the second is waited for. */
 struct om_gpu_mark;
 struct om_gpu_mark *om_gpu_mark(void);
+void om_gpu_reach(struct om_gpu_mark *m);                            /* waits for it */
 double om_gpu_between(struct om_gpu_mark *a, struct om_gpu_mark *b); /* waits; frees neither */
 void om_gpu_mark_free(struct om_gpu_mark *m);
 
