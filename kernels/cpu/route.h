@@ -26,7 +26,7 @@
  * counts as the smallest score, so that idx is in range and distinct whatever z holds.
  */
 #include "check.h"
-#include "philox.h"
+#include "rng.h"
 
 enum { OM_ROUTE_SOFTMAX, OM_ROUTE_SIGMOID, OM_ROUTE_CHOSEN, OM_ROUTE_SCORES };
 
@@ -133,11 +133,11 @@ om_route_draw(const int64_t *draw, int64_t token, int64_t e, om_real *score)
 {
 	const uint64_t at = (uint64_t)(draw[2] + token);
 	for (int64_t c = 0; c < e; c += 4) {
-		uint32_t word[4] = { (uint32_t)at, (uint32_t)(at >> 32), (uint32_t)draw[1],
-			(uint32_t)(c / 4) };
-		om_random4(word, (uint64_t)draw[0]);
+		const struct om_philox at_c = { { (uint32_t)at, (uint32_t)(at >> 32),
+		    (uint32_t)draw[1], (uint32_t)(c / 4) } };
+		const struct om_philox r = om_philox(at_c, (uint64_t)draw[0]);
 		for (int64_t w = 0; w < 4 && c + w < e; w++)
-			score[c + w] = (om_real)(word[w] >> 9) * (om_real)0x1p-23;
+			score[c + w] = (om_real)(r.v[w] >> 9) * (om_real)0x1p-23;
 	}
 }
 
@@ -474,10 +474,10 @@ om_route_check_ranks(const struct om_route *r, const om_real *z, struct om_route
 		}
 		if (by.draw) {
 			uint64_t at = (uint64_t)(by.draw[2] + token);
-			uint32_t word[4] = { (uint32_t)at, (uint32_t)(at >> 32),
-				(uint32_t)by.draw[1], (uint32_t)c / 4 };
-			om_random4(word, (uint64_t)by.draw[0]);
-			rank[c] = floor(word[c % 4] * 0x1p-9) * 0x1p-23;
+			const struct om_philox at_c = { { (uint32_t)at, (uint32_t)(at >> 32),
+			    (uint32_t)by.draw[1], (uint32_t)c / 4 } };
+			const struct om_philox x = om_philox(at_c, (uint64_t)by.draw[0]);
+			rank[c] = floor(x.v[c % 4] * 0x1p-9) * 0x1p-23;
 		}
 	}
 }

@@ -93,34 +93,6 @@ om_bias_bwd(const om_bf16 *dy, float *ws)
 		ws[(int64_t)blockIdx.y * N + to] = total;
 }
 
-/* out [n] += the sum over ws [c, n]: a block 32 columns, its warps every eighth row. */
-template <int N, int C>
-OM_DEV void
-om_bias_fold(const float *ws, float *out)
-{
-	constexpr int warps = OM_ADD_THREADS / 32, each = OM_CEIL(C, warps);
-	constexpr int batch = each <= 64 ? each : 64; /* loads in flight */
-	__shared__ float part[warps][32];
-	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, col = blockIdx.x * 32 + lane;
-	float sum = 0;
-	if (col < N) {
-#pragma unroll batch
-		for (int k = 0; k < each; k++) {
-			const int p = k * warps + warp;
-			sum += p < C ? ws[(int64_t)p * N + col] : 0;
-		}
-	}
-	part[warp][lane] = sum;
-	__syncthreads();
-	if (warp || col >= N)
-		return;
-	sum = out[col];
-#pragma unroll
-	for (int w = 0; w < warps; w++)
-		sum += part[w][lane];
-	out[col] = sum;
-}
-
 #define OM_ADD(NAME, m, n)                                       \
 	OM_ADD_SIZES(m, n)                                       \
 	OM_GLOBAL(OM_ADD_THREADS, 1)                             \
@@ -152,9 +124,9 @@ om_bias_fold(const float *ws, float *out)
 	{                                                                             \
 		om_bias_bwd<m, n, c>(dy, ws);                                         \
 	}                                                                             \
-	OM_GLOBAL(OM_ADD_THREADS, 1) NAME##_fold(const float *ws, float *dbias)       \
+	OM_GLOBAL(OM_FOLD_THREADS, 1) NAME##_fold(const float *ws, float *dbias)      \
 	{                                                                             \
-		om_bias_fold<n, c>(ws, dbias);                                        \
+		om_fold<n, c>(ws, dbias);                                             \
 	}
 
 #else /* ---- host ---- */
@@ -203,7 +175,7 @@ om_bias_fold(const float *ws, float *out)
 	OM_ADD_SIZES(m, n)                                                            \
 	static_assert((c) >= 1 && (c) <= 65535, "bias_bwd: 1 to 65535 partial sums"); \
 	OM_KERNEL(NAME##_x, OM_ADD_THREADS, 0)                                        \
-	OM_KERNEL(NAME##_fold, OM_ADD_THREADS, 0)                                     \
+	OM_KERNEL(NAME##_fold, OM_FOLD_THREADS, 0)                                    \
 	void NAME(const om_bf16 *dy, float *dbias, float *ws)                         \
 	{                                                                             \
 		OM_LAUNCH(NAME##_x, OM_CEIL(n, 256), c, 1, &dy, &ws);                 \

@@ -253,16 +253,17 @@ om_attention_bwd(const om_bf16 *a0, const om_bf16 *a1, const om_bf16 *b0, const 
 #pragma unroll
 	for (int i = 0; i < D / 2; i++)
 		acc0[i] = 0;
-	if constexpr (KEYS)
+	if constexpr (KEYS) {
 #pragma unroll
 		for (int i = 0; i < D / 2; i++)
 			acc1[i] = 0;
-	else
+	} else {
 #pragma unroll
 		for (int r = 0; r < 2; r++) {
 			lse[r] = stat[head * PAD + mine + 8 * r];
 			delta[r] = stat[STATS + head * PAD + mine + 8 * r];
 		}
+	}
 
 	for (int n = 0; n <= MET * each; n++) {
 		/* step n - 1 has arrived, and all have read n - 2 */

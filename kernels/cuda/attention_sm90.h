@@ -609,16 +609,17 @@ om_attention_bwd(const om_tensor_map *a0, const om_tensor_map *a1, const om_tens
 #pragma unroll
 			for (int i = 0; i < D / 2; i++)
 				acc0[i] = 0;
-			if constexpr (KEYS)
+			if constexpr (KEYS) {
 #pragma unroll
 				for (int i = 0; i < D / 2; i++)
 					acc1[i] = 0;
-			else
+			} else {
 #pragma unroll
 				for (int r = 0; r < 2; r++) {
 					lse[r] = stat[head * PAD + mine + 8 * r];
 					delta[r] = stat[STATS + head * PAD + mine + 8 * r];
 				}
+			}
 			for (int i = 0, j = from; i < MET;
 			     i += j == to, j = j == to ? from : j + 1) {
 				/* the first query is ahead of the first key; the last of each */

@@ -24,6 +24,8 @@ typedef unsigned long long uint64_t;
 #include <stdint.h>
 #endif
 
+#define OM_FOLD_THREADS 256
+
 typedef uint16_t om_bf16; /* the bits; converted by om_f32 and om_round */
 
 #ifdef __CUDACC__ /* ---- device ---- */
@@ -107,6 +109,34 @@ om_warp_max(float x)
 	for (int d = 16; d; d /= 2)
 		x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, d));
 	return x;
+}
+
+/* out [n] += the sum over part [c, n]: a block 32 columns, its warps every eighth row. */
+template <int N, int C>
+OM_DEV void
+om_fold(const float *part, float *out)
+{
+	constexpr int warps = OM_FOLD_THREADS / 32, each = OM_CEIL(C, warps);
+	constexpr int batch = each <= 64 ? each : 64; /* loads in flight */
+	__shared__ float sums[warps][32];
+	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, col = blockIdx.x * 32 + lane;
+	float sum = 0;
+	if (col < N) {
+#pragma unroll batch
+		for (int k = 0; k < each; k++) {
+			const int p = k * warps + warp;
+			sum += p < C ? part[(int64_t)p * N + col] : 0;
+		}
+	}
+	sums[warp][lane] = sum;
+	__syncthreads();
+	if (warp || col >= N)
+		return;
+	sum = out[col];
+#pragma unroll
+	for (int w = 0; w < warps; w++)
+		sum += sums[w][lane];
+	out[col] = sum;
 }
 
 #else /* ---- host ---- */

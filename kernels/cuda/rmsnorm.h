@@ -245,34 +245,6 @@ om_rmsnorm_bwd(
 	}
 }
 
-/* dw [n] += the sum over ws [c, n]: a block 32 columns, its warps every eighth row. */
-template <int N, int C>
-OM_DEV void
-om_rmsnorm_fold(const float *ws, float *dw)
-{
-	constexpr int warps = OM_RMSNORM_THREADS / 32, each = OM_CEIL(C, warps);
-	constexpr int batch = each <= 64 ? each : 64; /* loads in flight */
-	__shared__ float part[warps][32];
-	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, col = blockIdx.x * 32 + lane;
-	float sum = 0;
-	if (col < N) {
-#pragma unroll batch
-		for (int k = 0; k < each; k++) {
-			const int p = k * warps + warp;
-			sum += p < C ? ws[(int64_t)p * N + col] : 0;
-		}
-	}
-	part[warp][lane] = sum;
-	__syncthreads();
-	if (warp || col >= N)
-		return;
-	sum = dw[col];
-#pragma unroll
-	for (int w = 0; w < warps; w++)
-		sum += part[w][lane];
-	dw[col] = sum;
-}
-
 #define OM_RMSNORM(NAME, m, h, n, eps)                                       \
 	OM_RMSNORM_SIZES(m, h, n)                                            \
 	OM_GLOBAL(OM_RMSNORM_THREADS, 4)                                     \
@@ -290,9 +262,9 @@ om_rmsnorm_fold(const float *ws, float *dw)
 	{                                                                               \
 		om_rmsnorm_bwd<(int64_t)(m) * (h), n, c>(dy, x, w, r, dx, ws);          \
 	}                                                                               \
-	OM_GLOBAL(OM_RMSNORM_THREADS, 1) NAME##_fold(const float *ws, float *dw)        \
+	OM_GLOBAL(OM_FOLD_THREADS, 1) NAME##_fold(const float *ws, float *dw)           \
 	{                                                                               \
-		om_rmsnorm_fold<n, c>(ws, dw);                                          \
+		om_fold<n, c>(ws, dw);                                                  \
 	}
 
 #else /* ---- host ---- */
@@ -319,7 +291,7 @@ om_rmsnorm_fold(const float *ws, float *dw)
 	OM_RMSNORM_SIZES(m, h, n)                                                        \
 	static_assert((c) >= 1, "rmsnorm_bwd: at least one partial sum");                \
 	OM_KERNEL(NAME##_x, OM_RMSNORM_THREADS, 0)                                       \
-	OM_KERNEL(NAME##_fold, OM_RMSNORM_THREADS, 0)                                    \
+	OM_KERNEL(NAME##_fold, OM_FOLD_THREADS, 0)                                       \
 	void NAME(const om_bf16 *dy, const om_bf16 *x, const om_bf16 *w, const float *r, \
 	    om_bf16 *dx, float *dw, float *ws)                                           \
 	{                                                                                \

@@ -14,7 +14,9 @@
  * Sums over tokens: a block sums those of its chunk (route_tokens), which lies in one sequence, and
  * a second kernel adds the chunks in order (route_totals).
  */
-#include "philox.h"
+#include "om_cuda.h"
+
+#include "rng.h"
 
 enum { OM_ROUTE_SOFTMAX, OM_ROUTE_SIGMOID, OM_ROUTE_CHOSEN, OM_ROUTE_SCORES };
 /* What experts are chosen by; bias and draw are tensors. */
@@ -166,13 +168,13 @@ om_route_draw(const int64_t *draw, int64_t token, int lane, float *room)
 	__syncwarp();
 #pragma unroll 1
 	for (int c = 4 * lane; c < E; c += 4 * OM_ROUTE_LANES) {
-		uint32_t word[4] = { (uint32_t)at, (uint32_t)(at >> 32), (uint32_t)draw[1],
-			(uint32_t)c / 4 };
-		om_random4(word, (uint64_t)draw[0]);
+		const struct om_philox at_c = { { (uint32_t)at, (uint32_t)(at >> 32),
+		    (uint32_t)draw[1], (uint32_t)c / 4 } };
+		const struct om_philox r = om_philox(at_c, (uint64_t)draw[0]);
 #pragma unroll
 		for (int w = 0; w < 4; w++) {
 			if (c + w < E)
-				room[c + w] = (float)(word[w] >> 9) * 0x1p-23f;
+				room[c + w] = (float)(r.v[w] >> 9) * 0x1p-23f;
 		}
 	}
 	__syncwarp();

@@ -81,10 +81,10 @@ om_route_check_ranks(const struct om_route *r, const float *z, const void *by, i
 			rank[c] = -(double)((c + r->e - token * r->k % r->e) % r->e);
 		if (r->by == OM_BY_DRAW) {
 			uint64_t at = (uint64_t)(draw[2] + token);
-			uint32_t word[4] = { (uint32_t)at, (uint32_t)(at >> 32), (uint32_t)draw[1],
-				(uint32_t)c / 4 };
-			om_random4(word, (uint64_t)draw[0]);
-			rank[c] = floor(word[c % 4] * 0x1p-9) * 0x1p-23;
+			const struct om_philox at_c = { { (uint32_t)at, (uint32_t)(at >> 32),
+			    (uint32_t)draw[1], (uint32_t)c / 4 } };
+			const struct om_philox x = om_philox(at_c, (uint64_t)draw[0]);
+			rank[c] = floor(x.v[c % 4] * 0x1p-9) * 0x1p-23;
 		}
 	}
 }

@@ -9,7 +9,7 @@ mkdir -p "$out"
 [ $# -gt 0 ] || set -- $(cd tests/gpu && ls *.cu | sed 's/\.cu$//')
 objects=
 for f in "$@"; do
-	nvcc -std=c++17 -cubin -DOM_ARCH=${OM_ARCH:-90} -gencode arch=compute_90a,code=sm_90a -Xptxas=-v -Ikernels/cuda -Itests/gpu \
+	nvcc -std=c++17 -cubin -DOM_ARCH=${OM_ARCH:-90} -gencode arch=compute_90a,code=sm_90a -Xptxas=-v -Ikernels/cuda -Iruntime -Itests/gpu \
 		-o "$out/$f.cubin" "tests/gpu/$f.cu" 2>"$out/$f.log" || { cat "$out/$f.log"; exit 1; }
 	if grep -B2 -E '(^|[ ,])[1-9][0-9]* bytes (spill|stack)' "$out/$f.log"; then
 		exit 1
