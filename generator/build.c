@@ -3,12 +3,20 @@
  * olmogen.
  */
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "olmogen.h"
+
+void
+end_with_parent(void)
+{
+	prctl(PR_SET_PDEATHSIG, SIGTERM);
+}
 
 bool
 build(const char *dir, int jobs, bool verbose)
@@ -27,6 +35,7 @@ build(const char *dir, int jobs, bool verbose)
 	fflush(NULL);
 	child = fork();
 	if (child == 0) {
+		end_with_parent();
 		for (unsigned i = 0; i < LEN(theirs); i++)
 			unsetenv(theirs[i]);
 		execvp(argv[0], argv);

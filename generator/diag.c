@@ -282,6 +282,21 @@ diag_flush(void)
 	return total;
 }
 
+/* The same to one line, "PLACE: ERROR; ...". */
+void
+diag_line(struct buf *b)
+{
+	if (entries.n)
+		qsort(entries.a, entries.n, sizeof(*entries.a), by_place);
+	for (uint32_t i = 0; i < entries.n; i++) {
+		buf_puts(b, i ? "; " : "");
+		place(b, entries.a[i].pos);
+		buf_puts(b, entries.a[i].text);
+	}
+	entries.n = 0;
+	dropped = 0;
+}
+
 /*
  * The name closest to a word, if it is close enough to be what was meant: a third of its letters
  * differ, or one. Else NULL.

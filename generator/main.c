@@ -108,6 +108,12 @@ compile(struct object *trainer, const char *dir, const struct options *o)
 	if (o->plan) {
 		text.n = 0;
 		plan_report(p, &text);
+		plan_buildable(p);
+		if (diag_count()) {
+			buf_puts(&text, "refused by a build: ");
+			diag_line(&text);
+			buf_puts(&text, "\n");
+		}
 		fwrite(text.s, 1, text.n, stdout);
 		return true;
 	}

@@ -271,8 +271,10 @@ nvrtc_build(const struct tree *t, const char *dir, const char *arch, int jobs, b
 			printf("NVRTC %s\n", f->path);
 		fflush(NULL);
 		pid_t child = fork();
-		if (child == 0)
+		if (child == 0) {
+			end_with_parent();
 			_exit(!compile(t, f, arch, to, cached));
+		}
 		ok &= child > 0;
 		running += child > 0;
 	}

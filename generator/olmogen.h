@@ -88,6 +88,7 @@ void diag_help(const char *fmt, ...) PRINTF(1, 2);
 /* Prints what was collected, sorted by position, at most DIAG_MAX; gives the number of errors. */
 int diag_flush(void);
 int diag_count(void);
+void diag_line(struct buf *b); /* moves what was collected into one line, without notes and help */
 /* The name closest to a word if it is close enough to be meant, else NULL. */
 const char *diag_closest(const char *word, const char *const *names, uint32_t n);
 /* A bug in olmogen: "olmogen: internal error: ...", exit 70. */
@@ -167,6 +168,13 @@ void spec_print(struct object *trainer, struct buf *out);
 
 /* The first field whose value stands on that line of resolved.lua; *f is which. */
 const struct value *spec_line(const struct object *trainer, uint32_t rline, enum field_id *f);
+/*
+ * The same for a size x that comes from there: of that object and those around it the first whole
+ * number that the file gives as x (spec_is), or else what stands at the line.
+ */
+const struct value *
+spec_size(const struct object *trainer, uint32_t rline, uint64_t x, enum field_id *f);
+bool spec_is(const struct value *v, uint64_t x);
 
 /* A value as Lua on one line, for comparing; of LAYERS all entries. */
 const char *spec_text(const struct value *v);
@@ -615,6 +623,7 @@ bool nvrtc_build(const struct tree *t, const char *dir, const char *arch, int jo
 
 /* Runs the emitted Makefile. False if it failed (its output has been shown). */
 bool build(const char *dir, int jobs, bool verbose);
+void end_with_parent(void); /* a child's promise, also of what it becomes */
 
 /* ---- embedded by embed.c: templates, kernels, runtime, licence ------------------------------- */
 struct embedded {

@@ -647,11 +647,44 @@ plan(struct shard *s)
 	return p;
 }
 
+/* A size that kernels ask something of: where it comes from, and all that they ask. */
+struct asked {
+	const struct value *v;
+	enum field_id f;
+	uint64_t x, multiple, most;
+	enum op_id op; /* one that cannot do it */
+	bool refused;
+};
+
+/* Sizes that would do: "32, 64, 96 or 128", the nearest, or "512 or less". */
+static const char *
+would_do(const struct asked *a)
+{
+	uint64_t low = (a->x < a->most ? a->x : a->most) / a->multiple * a->multiple;
+	struct buf b = { 0 };
+
+	if (a->most / a->multiple <= 8)
+		for (uint64_t x = a->multiple; x <= a->most; x += a->multiple)
+			buf_printf(&b, "%s%llu",
+			    x == a->multiple            ? ""
+			    : x + a->multiple > a->most ? " or "
+							: ", ",
+			    (unsigned long long)x);
+	else if (a->multiple == 1)
+		buf_printf(&b, "%llu or less", (unsigned long long)a->most);
+	else if (!low || low + a->multiple > a->most)
+		buf_printf(&b, "%llu", (unsigned long long)(low ? low : a->multiple));
+	else
+		buf_printf(&b, "%llu or %llu", (unsigned long long)low,
+		    (unsigned long long)(low + a->multiple));
+	return b.s;
+}
+
 /* What the target has no kernels for, an op or a size, once each, at the field behind it. */
 static void
 check_needs(const struct plan *p)
 {
-	uint64_t said[LEN(needs)] = { 0 };
+	ARRAY(struct asked) all = { 0 };
 	bool absent[N_OPS] = { 0 };
 
 	for (uint32_t s = 0; s < p->graph->decode; s++)
@@ -669,23 +702,44 @@ check_needs(const struct plan *p)
 			}
 			for (uint32_t k = 0; k < LEN(needs); k++) {
 				const struct need *n = &needs[k];
+				struct asked *a = NULL;
 				if (n->op != o->op || strcmp(n->target, p->target->kernels) ||
 				    op_bind(p->graph, o, &z))
 					continue;
 				uint64_t x = z.v[n->letter - 'a'];
-				bool holds =
-				    n->rule == MULTIPLE_OF ? x % n->value == 0 : x <= n->value;
-				if (holds || said[k] == x)
-					continue;
-				said[k] = x;
-				v = spec_line(p->graph->trainer, o->rline, &f);
-				diag_error(v->pos,
-				    "%s gives %s a size of %s; target %s has kernels for %s %llu",
-				    spec_name(f), op_row(o->op)->name, commas(x), p->target->name,
-				    n->rule == MULTIPLE_OF ? "multiples of" : "at most",
-				    (unsigned long long)n->value);
+				v = spec_size(p->graph->trainer, o->rline, x, &f);
+				for (uint32_t j = 0; j < all.n; j++)
+					if (all.a[j].v == v && all.a[j].x == x)
+						a = &all.a[j];
+				if (!a) {
+					a = PUSH(all);
+					*a = (struct asked){ v, f, x, 1, UINT64_MAX, o->op, false };
+				}
+				if (n->rule == AT_MOST && n->value < a->most)
+					a->most = n->value;
+				if (n->rule == MULTIPLE_OF && a->multiple % n->value) {
+					if (n->value % a->multiple)
+						internal("NEEDS: %llu of multiples of %llu",
+						    (unsigned long long)n->value,
+						    (unsigned long long)a->multiple);
+					a->multiple = n->value;
+				}
+				if (!a->refused && (x % a->multiple || x > a->most)) {
+					a->refused = true;
+					a->op = o->op;
+				}
 			}
 		}
+	for (uint32_t j = 0; j < all.n; j++) {
+		const struct asked *a = &all.a[j];
+		if (!a->refused)
+			continue;
+		diag_error(a->v->pos, "%s gives %s a size of %s, for which target %s has no kernel",
+		    spec_name(a->f), op_row(a->op)->name, commas(a->x), p->target->name);
+		diag_help(spec_is(a->v, a->x) ? "use %s = %s"
+					      : "it follows from %s; there are kernels for %s",
+		    fields[a->f].name, would_do(a));
+	}
 }
 
 void

@@ -545,3 +545,34 @@ spec_line(const struct object *o, uint32_t rline, enum field_id *f)
 	}
 	return NULL;
 }
+
+bool
+spec_is(const struct value *v, uint64_t x)
+{
+	return v->given && v->type == INT && v->i >= 0 && (uint64_t)v->i == x;
+}
+
+const struct value *
+spec_size(const struct object *o, uint32_t rline, uint64_t x, enum field_id *f)
+{
+	uint32_t first = first_field(o->type);
+	const struct value *at = NULL;
+
+	for (uint32_t i = first; i < N_FIELDS && fields[i].object == o->type && !at; i++) {
+		const struct value *v = &o->v[i - first];
+		if (v->set && v->rline == rline) {
+			*f = (enum field_id)i;
+			at = v;
+		}
+		for (uint32_t k = 0; k < v->n && !at; k++)
+			at = spec_size(v->list[k], rline, x, f);
+	}
+	if (!at || spec_is(at, x))
+		return at;
+	for (uint32_t i = first; i < N_FIELDS && fields[i].object == o->type; i++)
+		if (spec_is(&o->v[i - first], x)) {
+			*f = (enum field_id)i;
+			return &o->v[i - first];
+		}
+	return at;
+}

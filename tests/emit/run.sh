@@ -113,6 +113,12 @@ refused() { # name, first line of stderr; nothing is written
 "$olmogen" --emit-only -o "$work/none" tests/emit/cuda_sizes.lua >/dev/null 2>"$work/err"
 [ ! -e "$work/none" ] && cmp -s "$work/err" tests/emit/cuda_sizes.err
 is "sizes and ops that a GPU's kernels cannot do are refused, each at its field" $?
+"$olmogen" --emit-only -o "$work/none" tests/emit/cuda_needs.lua >/dev/null 2>"$work/err"
+[ ! -e "$work/none" ] && cmp -s "$work/err" tests/emit/cuda_needs.err
+is "each with the sizes that would do" $?
+"$olmogen" --plan tests/emit/cuda_needs.lua >"$work/plan" 2>&1 && [ "$(grep -c '^refused by a build: ' "$work/plan")" = 1 ] &&
+	[ "$(tail -n 1 "$work/plan" | grep -o 'cuda_needs.lua:[0-9:]*' | wc -l)" = "$(grep -c error: tests/emit/cuda_needs.err)" ]
+is "--plan says so in a line" $?
 "$olmogen" --emit-only --target=cpu -D data=8 -o "$work/none" models/moe-8l.lua >/dev/null 2>"$work/err"
 refused "several ranks are refused before anything is written" \
 	"models/moe-8l.lua:41:25: error: parallel.data = 8: this version builds trainers of one rank"
