@@ -60,8 +60,14 @@ $(B)/tests/%: tests/unit/%.c $(GEN_OBJ)
 check: deps
 	$(quiet)$(MAKE) --no-print-directory -j2 all
 	$(quiet)$(MAKE) --no-print-directory -j2 SAN=address,undefined all build/san/tests/plan_test \
+		build/san/tests/ranks_test \
 		build/san/tests/front_test
 	$(quiet)sh tests/run.sh $(ONLY)
+
+# Layouts at length: all of those of the list, and random ones of random models.
+bigcheck: check
+	sh tests/parallel/layouts.sh build/olmogen build/check/layouts all
+	sh tests/parallel/random.sh build/olmogen build/check/layrandom $(SEED) 40
 
 # Where PyTorch and transformers are: fresh random models, compared the same way as the committed ones.
 check-peer: all
@@ -131,6 +137,7 @@ help:
 	@echo 'make demo       installs what is missing, builds, generates models/tiny.lua, trains it (two minutes)'
 	@echo 'make            builds build/olmogen'
 	@echo 'make check      runs all tests (ONLY=err,gold for some of them)'
+	@echo 'make bigcheck   that, and all layouts of ranks against one; SEED=1'
 	@echo 'make check-gpu  kernels against naive ones, models against the CPU, on a GPU (NVIDIA, CUDA Toolkit)'
 	@echo 'make bench-gpu  speed of kernels and of OLMoE-1B-7B on one GPU, and of their peers'
 	@echo 'make check-peer fresh random models against transformers (needs PyTorch); SEED=1'
@@ -142,6 +149,6 @@ help:
 	@echo 'make clean      removes build/ and what is in out/'
 	@echo 'variables       CC CFLAGS SAN=address,undefined V=1'
 
-.PHONY: all check check-gpu check-peer bench-peer bench-gpu bless bench lint format deps demo install uninstall clean help
+.PHONY: all check bigcheck check-gpu check-peer bench-peer bench-gpu bless bench lint format deps demo install uninstall clean help
 .SECONDARY:
 -include $(GEN_OBJ:.o=.d)

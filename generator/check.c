@@ -75,6 +75,7 @@ set_default(const struct object *o, struct value *v, const struct field_row *row
 		set_object(v, spec_new(type_named(s, strcspn(s, " ")), v->pos));
 		return;
 	case LIST:
+	case INTS:
 		return;
 	case LAYERS:
 		/* without a number of layers there is no list, and an error already */
@@ -112,8 +113,8 @@ out_of_range(const struct object *o, const struct value *v, uint32_t f, double x
 			bound = spec_value(o, bounds[i].bound);
 	if (row->type != INT)
 		diag_error(v->pos,
-		    row->type == PAIR ? "%s: %.9g is not in %.9g .. %.9g"
-				      : "%s = %.9g is not in %.9g .. %.9g",
+		    row->type == NUM ? "%s = %.9g is not in %.9g .. %.9g"
+				     : "%s: %.9g is not in %.9g .. %.9g",
 		    spec_name(f), x, row->lo, row->hi);
 	else
 		diag_error(v->pos, "%s = %lld is not in %.0f .. %.0f", spec_name(f),
@@ -126,7 +127,7 @@ check_value(const struct object *o, struct value *v, uint32_t f)
 	const struct field_row *row = &fields[f];
 	const char *like;
 	double x = row->type == INT ? (double)v->i : v->num;
-	switch (row->type) {
+	switch (row->type == NUM && v->str ? ENUM : row->type) {
 	case PAIR:
 		if (!outside(v->num, row) && outside(v->num2, row))
 			x = v->num2;
@@ -138,13 +139,21 @@ check_value(const struct object *o, struct value *v, uint32_t f)
 			v->set = false;
 		}
 		return;
+	case INTS:
+		for (uint32_t i = 0; i < v->nints && v->set; i++)
+			if (outside((double)v->ints[i], row)) {
+				out_of_range(o, v, f, (double)v->ints[i]);
+				v->set = false;
+			}
+		return;
 	case ENUM:
 		if (spec_choice(row->choices, v->str))
 			return;
 		like = spec_closest_choice(f, v->str);
 		diag_error(v->pos, "%s = \"%s\" is not known%s", spec_name(f), v->str,
 		    like ? xprintf("; did you mean \"%s\"?", like) : "");
-		diag_help("use %s", spec_choices(row->choices, "\"", "\""));
+		diag_help("use %s",
+		    row->type == NUM ? spec_range(f) : spec_choices(row->choices, "\"", "\""));
 		v->set = false;
 		return;
 	case STR:
@@ -369,6 +378,131 @@ check_routers(const struct object *model)
 	}
 }
 
+/* ---- the layout ---- */
+
+/* What follows from the degrees; nothing that would stand in the description of one rank. */
+static void
+derive_parallel(const struct object *p)
+{
+	struct value *schedule = spec_value(p, F_parallel_schedule);
+	struct value *chunks = spec_value(p, F_parallel_chunks);
+	struct value *capacity = spec_value(p, F_parallel_capacity);
+	const struct value *expert = spec_value(p, F_parallel_expert);
+	const struct value *pipeline = spec_value(p, F_parallel_pipeline);
+	if (!capacity->given && expert->set && expert->i > 1)
+		set_text(capacity, fields[F_parallel_capacity].choices);
+	if (!pipeline->set || pipeline->i == 1)
+		return;
+	if (!schedule->given)
+		set_text(schedule, "1f1b");
+	if (schedule->set)
+		derive(chunks, 1 + spec_choice("interleaved|v", schedule->str));
+}
+
+static void
+check_chunks(const struct object *p)
+{
+	static const struct {
+		const char *schedule;
+		int64_t lo, hi;
+	} rows[] = { { "gpipe", 1, 1 }, { "1f1b", 1, 1 }, { "interleaved", 2, 64 }, { "v", 2, 2 } };
+	const struct value *schedule = spec_value(p, F_parallel_schedule);
+	const struct value *pipeline = spec_value(p, F_parallel_pipeline);
+	struct value *chunks = spec_value(p, F_parallel_chunks);
+	if (!chunks->set || !pipeline->set)
+		return;
+	if (pipeline->i == 1 && chunks->i > 1) {
+		diag_error(chunks->pos, "%s = %lld, but %s = 1", spec_name(F_parallel_chunks),
+		    (long long)chunks->i, spec_name(F_parallel_pipeline));
+		diag_help("a rank of a pipeline can have several chunks of layers: use chunks = 1, "
+			  "or a pipeline");
+		chunks->set = false;
+	}
+	for (size_t i = 0; i < LEN(rows) && pipeline->i > 1 && schedule->set; i++) {
+		if (strcmp(rows[i].schedule, schedule->str) != 0 ||
+		    (chunks->i >= rows[i].lo && chunks->i <= rows[i].hi))
+			continue;
+		diag_error(chunks->pos, "%s = %lld does not go with %s = \"%s\"",
+		    spec_name(F_parallel_chunks), (long long)chunks->i,
+		    spec_name(F_parallel_schedule), schedule->str);
+		diag_note(schedule->pos,
+		    schedule->given ? "%s is set here" : "%s = \"1f1b\" by default",
+		    spec_name(F_parallel_schedule));
+		diag_help("use chunks = %lld%s, or schedule = \"%s\"", (long long)rows[i].lo,
+		    rows[i].hi > rows[i].lo ? " or more" : "",
+		    chunks->i > 1 ? "interleaved" : "1f1b");
+		chunks->set = false;
+	}
+}
+
+/* Layers of each chunk: as many numbers as chunks, which add up to the layers. */
+static void
+check_split(const struct object *p, const struct object *model)
+{
+	struct value *split = spec_value(p, F_parallel_split);
+	const struct value *layers = model ? spec_value(model, F_transformer_n_layers) : NULL;
+	const struct value *pipeline = spec_value(p, F_parallel_pipeline);
+	const struct value *chunks = spec_value(p, F_parallel_chunks);
+	if (!split->set || !pipeline->set || (pipeline->i > 1 && !chunks->set))
+		return;
+	int64_t want = pipeline->i == 1 ? 1 : pipeline->i * chunks->i, sum = 0;
+	const char *product =
+	    want == pipeline->i
+		? xprintf("%s = %lld", spec_name(F_parallel_pipeline), (long long)want)
+		: xprintf("%s * %s = %lld * %lld = %lld", spec_name(F_parallel_pipeline),
+		      spec_name(F_parallel_chunks), (long long)pipeline->i, (long long)chunks->i,
+		      (long long)want);
+	for (uint32_t i = 0; i < split->nints; i++)
+		sum += split->ints[i];
+	if (split->nints != want) {
+		diag_error(split->pos, "%s lists %u chunk%s, but %s", spec_name(F_parallel_split),
+		    split->nints, split->nints == 1 ? "" : "s", product);
+		if (pipeline->given)
+			diag_note(pipeline->pos, "%s is set here", spec_name(F_parallel_pipeline));
+		diag_help("give one number a chunk, in the order of the model, or leave split out");
+	} else if (layers && layers->set && sum != layers->i) {
+		diag_error(split->pos, "%s adds up to %lld layers, but %s = %lld",
+		    spec_name(F_parallel_split), (long long)sum, spec_name(F_transformer_n_layers),
+		    (long long)layers->i);
+		diag_note(layers->pos, "%s is set here", spec_name(F_transformer_n_layers));
+		diag_help("%lld layer%s too %s; or leave split out: chunks then get equal work",
+		    (long long)llabs(sum - layers->i), llabs(sum - layers->i) == 1 ? "" : "s",
+		    sum > layers->i ? "many" : "few");
+	} else {
+		return;
+	}
+	split->set = false;
+}
+
+/* One weight on two stages, neither of which would have its whole gradient; a "v" joins them. */
+static void
+check_tied(const struct object *p, const struct object *model)
+{
+	const struct object *head = model ? spec_obj(model, F_transformer_lm_head) : NULL;
+	const struct value *pipeline = spec_value(p, F_parallel_pipeline);
+	const struct value *kind = spec_value(p, F_parallel_schedule);
+	if (!head || !spec_int(head, F_lm_head_tied) || !pipeline->set || pipeline->i == 1 ||
+	    (kind->set && !strcmp(kind->str, "v")))
+		return;
+	diag_error(spec_value(head, F_lm_head_tied)->pos,
+	    "%s = true, but with %s = %lld embedding and head are apart", spec_name(F_lm_head_tied),
+	    spec_name(F_parallel_pipeline), (long long)pipeline->i);
+	diag_note(pipeline->pos, "%s is set here", spec_name(F_parallel_pipeline));
+	diag_help("this version does not add up gradients of one weight on two stages: use tied = "
+		  "false, schedule = \"v\", which has both on one, or pipeline = 1");
+}
+
+static void
+check_parallel(const struct object *p, const struct object *model)
+{
+	if (!p)
+		return;
+	derive_parallel(p);
+	check_chunks(p);
+	check_split(p, model);
+	check_tied(p, model);
+}
+
 /* The command line's target in place of the file's. */
 static void
 override_target(struct value *v, const char *name)
@@ -404,6 +538,7 @@ check(struct object *trainer, const char *target)
 	const struct target_row *row = machine->set ? target_find(machine->str) : NULL;
 	const struct object *model = spec_obj(trainer, F_trainer_model);
 	check_name(spec_value(trainer, F_trainer_name));
+	check_parallel(spec_obj(trainer, F_trainer_parallel), model);
 	check_rules(trainer);
 	derive_heads(model);
 	derive_groups(model);

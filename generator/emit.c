@@ -158,8 +158,8 @@ copy_kernels(const struct plan *p, struct tree *t)
 		bool family = false, used = false;
 		if (strncmp(embedded[i].path, prefix, n))
 			continue;
-		for (uint32_t k = 1; k < p->inst.n; k++)
-			used |= !strcmp(p->inst.a[k].kernel->file, name);
+		for (uint32_t k = 1; k < p->inst->n; k++)
+			used |= !strcmp(p->inst->a[k].kernel->file, name);
 		for (uint32_t op = 0; op < N_OPS; op++) {
 			const struct kernel_row *k = kernel_for((enum op_id)op, p->target->kernels);
 			family |= k && !strcmp(k->file, name);
@@ -169,14 +169,28 @@ copy_kernels(const struct plan *p, struct tree *t)
 	}
 }
 
-/* The common part, and the target's own from a folder of its kernels' name. */
+/* Several ranks are of Open MPI, one is alone. */
+static const char *
+comm_of(const struct plan *p)
+{
+	return p->shard->mesh.world > 1 ? "mpi" : "one";
+}
+
+static bool
+is_folder(const char *name, const char *end, const char *folder)
+{
+	return strlen(folder) == (size_t)(end - name) && !memcmp(name, folder, strlen(folder));
+}
+
+/* The common part, the target's own from a folder of its kernels' name, and one kind of ranks. */
 static void
 copy_runtime(const struct plan *p, struct tree *t)
 {
 	for (uint32_t i = 0; i < n_embedded; i++) {
 		const char *name = embedded[i].path + strlen("runtime/"), *own = strchr(name, '/');
 		if (strncmp(embedded[i].path, "runtime/", 8) ||
-		    (own && strncmp(name, p->target->kernels, (size_t)(own - name))))
+		    (own && !is_folder(name, own, p->target->kernels) &&
+			!is_folder(name, own, comm_of(p))))
 			continue;
 		copy(t, xprintf("runtime/%s", own ? own + 1 : name), embedded[i].path);
 	}
@@ -202,7 +216,9 @@ emit_project(const struct plan *p, struct tree *t)
 		if (!strncmp(path, "runtime/", 8) && !strcmp(path + stem, ".c"))
 			buf_printf(&rt, " \\\n\t%.*s.o", stem, path);
 	}
-	const struct embedded *mk = embedded_find(xprintf("templates/%s.mk", p->target->kernels));
+	bool mpi = !strcmp(comm_of(p), "mpi");
+	const struct embedded *mk =
+	    embedded_find(xprintf("templates/%s%s.mk", p->target->kernels, mpi ? "_mpi" : ""));
 	const char *arch = "";
 	if (p->target->arch) /* "90a" and its number, which sources ask for */
 		arch = xprintf("ARCH = %s\nOM_ARCH = %.*s\n", p->target->arch,

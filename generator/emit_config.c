@@ -53,6 +53,16 @@ config(const struct plan *p, struct tree *t)
 	buf_puts(b, "\n#endif\n");
 }
 
+/* The first stage that has the tensor at a place of its own; NULL: none. */
+const struct plan *
+placed_somewhere(const struct plan *p, tensor_id t)
+{
+	for (uint32_t i = 0; i < p->n_stages; i++)
+		if (p[i].place[t].bytes && p[i].place[t].kind == PLACE)
+			return &p[i];
+	return NULL;
+}
+
 /* Whether layers repeat the tensor, so that its place has a stride. */
 static bool
 repeated(const struct plan *p, tensor_id t)
@@ -63,12 +73,63 @@ repeated(const struct plan *p, tensor_id t)
 		   (p->graph->seg.a[x->seg].nlayers && p->place[t].region != R_SCRATCH));
 }
 
+/* The same addresses where they depend on the stage: the table is in params.c. */
+static void
+layout_by_stage(const struct plan *p, struct buf *b)
+{
+	const struct graph *g = p->graph;
+
+	emit_banner(p, "where everything lies in a rank's arena, by its stage", "/*", "*/", b);
+	buf_puts(b, "#ifndef OM_LAYOUT_H\n#define OM_LAYOUT_H\n\n#include <stdint.h>\n\n"
+		    "#include \"om_comm.h\"\n\n"
+		    "/* bytes from the arena's start; what a stage has nothing of is 0 */\n"
+		    "struct om_layout {\n\tuint64_t grad, grad_bytes, stat, stat_bytes, scratch;\n"
+		    "\tuint64_t slot_stride, stream, dstream;\n");
+	for (tensor_id i = 1; i < g->tensor.n; i++)
+		if (placed_somewhere(p, i))
+			buf_printf(b, "\tuint64_t %s; /* %s */\n", g->tensor.a[i].name,
+			    emit_shape(p, &g->tensor.a[i]));
+	buf_printf(b,
+	    "};\nextern const struct om_layout om_layouts[%u], *om_at; /* om_at: this rank's "
+	    "*/\n\n",
+	    p->n_stages);
+	buf_puts(b,
+	    "/*\n * Addresses of tensors, as the functions of step.c have arena, slot, layer (its "
+	    "place in\n * the chunk), i (among its kind on this rank) and j (in its chunk) at "
+	    "hand.\n */\n"
+	    "#define ONE(t) ((void *)(arena + om_at->t))\n"
+	    "#define LAYER(t, i) ((void *)(arena + om_at->t + (uint64_t)(i) * OM_STRIDE_##t))\n"
+	    "#define SAVED(t, slot, i) \\\n\t((void *)(arena + om_at->t + (uint64_t)(slot) * "
+	    "om_at->slot_stride + \\\n\t    (uint64_t)(i) * OM_STRIDE_##t))\n"
+	    "#define STREAM(slot, layer) \\\n\t((void *)(arena + om_at->stream + "
+	    "(uint64_t)(slot) * om_at->slot_stride + \\\n\t    (uint64_t)(layer) * "
+	    "OM_STRIDE_stream))\n"
+	    "#define DSTREAM ((void *)(arena + om_at->dstream))\n"
+	    "#define WORKSPACE(off) ((void *)(arena + om_at->scratch + (off)))\n"
+	    "/* the part of a run of parameters that is this rank's to step */\n"
+	    "#define PART(t, ranks, bytes) \\\n\t((void *)(arena + om_at->t + om_rank(ranks) * "
+	    "(uint64_t)(bytes)))\n\n");
+	buf_printf(
+	    b, "#define OM_STRIDE_stream UINT64_C(%llu)\n", (unsigned long long)p->stream_stride);
+	for (tensor_id i = 1; i < g->tensor.n; i++) {
+		const struct plan *at = placed_somewhere(p, i);
+		if (at && repeated(at, i))
+			buf_printf(b, "#define OM_STRIDE_%s UINT64_C(%llu)\n", g->tensor.a[i].name,
+			    (unsigned long long)at->place[i].stride);
+	}
+	buf_puts(b, "\n#endif\n");
+}
+
 static void
 layout(const struct plan *p, struct tree *t)
 {
 	const struct graph *g = p->graph;
 	struct buf *b = tree_file(t, "src/layout.h");
 
+	if (p->n_stages > 1) {
+		layout_by_stage(p, b);
+		return;
+	}
 	emit_banner(p, "where everything lies in the rank's arena, in bytes", "/*", "*/", b);
 	buf_puts(b, "#ifndef OM_LAYOUT_H\n#define OM_LAYOUT_H\n\n#include <stdint.h>\n\n"
 		    "/* regions, in this order */\n");
@@ -97,7 +158,12 @@ layout(const struct plan *p, struct tree *t)
 		    "(uint64_t)(slot) * "
 		    "OM_SLOT_STRIDE + \\\n\t    (uint64_t)(layer) * OM_STRIDE_stream))\n");
 	buf_puts(b, "#define DSTREAM ((void *)(arena + OM_OFF_dstream))\n");
-	buf_puts(b, "#define WORKSPACE(off) ((void *)(arena + (off)))\n\n");
+	buf_puts(b, "#define WORKSPACE(off) ((void *)(arena + (off)))\n");
+	if (p->shard->mesh.world > 1)
+		buf_puts(b, "/* the part of a run of parameters that is this rank's to step */\n"
+			    "#define PART(t, ranks, bytes) \\\n\t((void *)(arena + OM_OFF_##t + "
+			    "om_rank(ranks) * (uint64_t)(bytes)))\n");
+	buf_puts(b, "\n");
 	buf_printf(b, "#define OM_SLOT_STRIDE UINT64_C(%llu) /* %llu microbatch%s in flight */\n",
 	    (unsigned long long)p->slot_stride, (unsigned long long)p->slots,
 	    p->slots > 1 ? "es" : "");

@@ -19,11 +19,11 @@ static void
 instances(const struct plan *p, struct tree *t)
 {
 
-	for (uint32_t i = 1; i < p->inst.n; i++) {
-		const char *file = p->inst.a[i].kernel->file;
+	for (uint32_t i = 1; i < p->inst->n; i++) {
+		const char *file = p->inst->a[i].kernel->file;
 		bool done = false;
 		for (uint32_t k = 1; k < i; k++)
-			done |= !strcmp(p->inst.a[k].kernel->file, file);
+			done |= !strcmp(p->inst->a[k].kernel->file, file);
 		if (done)
 			continue;
 		int stem = (int)strcspn(file, ".");
@@ -33,8 +33,8 @@ instances(const struct plan *p, struct tree *t)
 		if (!p->target->arch)
 			buf_puts(b, "#include \"config.h\"\n");
 		buf_printf(b, "#include \"%s\"\n\n", file);
-		for (uint32_t k = i; k < p->inst.n; k++) {
-			const struct instance *in = &p->inst.a[k];
+		for (uint32_t k = i; k < p->inst->n; k++) {
+			const struct instance *in = &p->inst->a[k];
 			struct buf line = { 0 };
 			if (strcmp(in->kernel->file, file))
 				continue;
@@ -45,7 +45,7 @@ instances(const struct plan *p, struct tree *t)
 				buf_printf(&line, ", %s", emit_double(in->floats[n]));
 			buf_puts(&line, ")");
 			emit_wrapped(b, 0,
-			    xprintf("/* %s: called for %u layer%s or end%s */", in->used_by,
+			    xprintf("/* %s: called for %u layer%s or end%s */", in->used_by.s,
 				in->calls, in->calls > 1 ? "s" : "", in->calls > 1 ? "s" : ""));
 			emit_wrapped(b, 0, line.s);
 		}
@@ -63,29 +63,29 @@ launchers(const struct plan *p, struct tree *t)
 		    "#include \"om.h\"\n\n");
 	buf_puts(h, p->target->arch ? "typedef uint16_t om_bf16; /* its bits */\n\n"
 				    : "typedef OM_REAL om_real;\n\n");
-	buf_printf(
-	    h, "enum { OM_N_OPS = %u };\nextern struct om_op om_ops[OM_N_OPS];\n\n", p->inst.n - 1);
-	for (uint32_t i = 1; i < p->inst.n; i++)
+	buf_printf(h, "enum { OM_N_OPS = %u };\nextern struct om_op om_ops[OM_N_OPS];\n\n",
+	    p->inst->n - 1);
+	for (uint32_t i = 1; i < p->inst->n; i++)
 		emit_wrapped(h, 0,
 		    xprintf(
-			"void launch_%s(%s);", p->inst.a[i].name, args(p, &p->inst.a[i], true)));
+			"void launch_%s(%s);", p->inst->a[i].name, args(p, &p->inst->a[i], true)));
 	buf_puts(h, "\n#endif\n");
 
 	c = tree_file(t, "src/launch.c");
 	emit_banner(p, "calls kernels, and measures them while bench asks for it", "/*", "*/", c);
 	bool rounds = false;
-	for (uint32_t i = 1; i < p->inst.n; i++)
+	for (uint32_t i = 1; i < p->inst->n; i++)
 		for (uint8_t k = 0; k < MAX_ARGS; k++)
-			rounds |= p->inst.a[i].round[k] != 0;
+			rounds |= p->inst->a[i].round[k] != 0;
 	buf_printf(c, "#include \"launch.h\"\n%s\n", rounds ? "#include \"round.h\"\n" : "");
-	for (uint32_t i = 1; i < p->inst.n; i++) {
-		const struct instance *in = &p->inst.a[i];
+	for (uint32_t i = 1; i < p->inst->n; i++) {
+		const struct instance *in = &p->inst->a[i];
 		emit_wrapped(c, 0, xprintf("void om_k_%s(%s);", in->name, args(p, in, true)));
 		emit_wrapped(c, 0, xprintf("double om_k_%s_check(uint64_t seed);", in->name));
 	}
 	buf_puts(c, "\nstruct om_op om_ops[OM_N_OPS] = {\n");
-	for (uint32_t i = 1; i < p->inst.n; i++) {
-		const struct instance *in = &p->inst.a[i];
+	for (uint32_t i = 1; i < p->inst->n; i++) {
+		const struct instance *in = &p->inst->a[i];
 		emit_wrapped(c, 1,
 		    xprintf("{ .name = \"%s\", .flops = %s, .bytes = %s, .check = om_k_%s_check, "
 			    ".tolerance = "
@@ -95,8 +95,8 @@ launchers(const struct plan *p, struct tree *t)
 	buf_puts(c, "};\n\n#define LAUNCH(op, call) \\\n\tdo { \\\n"
 		    "\t\tif (om_profile) \\\n\t\t\tom_op_begin(&om_ops[op]); \\\n\t\tcall; \\\n"
 		    "\t\tif (om_profile) \\\n\t\t\tom_op_end(&om_ops[op]); \\\n\t} while (0)\n");
-	for (uint32_t i = 1; i < p->inst.n; i++) {
-		const struct instance *in = &p->inst.a[i];
+	for (uint32_t i = 1; i < p->inst->n; i++) {
+		const struct instance *in = &p->inst->a[i];
 		buf_puts(c, "\nvoid\n");
 		emit_wrapped(c, 0, xprintf("launch_%s(%s)", in->name, args(p, in, true)));
 		buf_puts(c, "{\n");

@@ -9,6 +9,13 @@
 
 static yaml_emitter_t emitter;
 
+static int
+append(void *b, unsigned char *s, size_t n)
+{
+	buf_add(b, (const char *)s, n);
+	return 1;
+}
+
 static void
 event(int made, yaml_event_t *e)
 {
@@ -93,13 +100,13 @@ tensors(const struct plan *p)
 	open_list("parameters", false);
 	for (tensor_id i = 1; i < g->tensor.n; i++) {
 		const struct tensor *t = &g->tensor.a[i];
-		if (t->class != T_PARAM)
+		if (t->class != T_PARAM || !plan_layers(p, i))
 			continue;
 		open_map(NULL, true);
 		text("name", t->hf);
 		text("tensor", t->name);
 		dims(t);
-		number("layers", tensor_layers(g, t));
+		number("layers", plan_layers(p, i));
 		number("group", t->group);
 		close_map();
 	}
@@ -119,10 +126,27 @@ tensors(const struct plan *p)
 		number("bytes", pl->bytes);
 		number("stride", pl->stride);
 		number("layers",
-		    pl->kind == DSTREAM || pl->region == R_SCRATCH ? 1 : tensor_layers(g, t));
+		    pl->kind == DSTREAM || pl->region == R_SCRATCH ? 1 : plan_layers(p, i));
 		close_map();
 	}
 	close_list();
+}
+
+/* A rank's arena: of one stage, where there are several. */
+static void
+memory(const struct plan *p)
+{
+	number("arena_bytes", p->arena_bytes);
+	open_map("regions", false);
+	for (int r = 0; r < N_REGIONS; r++)
+		if (p->region_bytes[r]) {
+			open_map(region_names[r], true);
+			number("offset", p->region_off[r]);
+			number("bytes", p->region_bytes[r]);
+			close_map();
+		}
+	close_map();
+	tensors(p);
 }
 
 void
@@ -131,12 +155,11 @@ emit_manifest(const struct plan *p, const char *fingerprint, struct tree *t)
 	const struct graph *g = p->graph;
 	const struct mesh *m = &p->shard->mesh;
 	yaml_event_t e;
-	static unsigned char out[1 << 24];
-	size_t n = 0;
+	struct buf out = { 0 };
 
 	if (!yaml_emitter_initialize(&emitter))
 		internal("manifest: libyaml: out of memory");
-	yaml_emitter_set_output_string(&emitter, out, sizeof out, &n);
+	yaml_emitter_set_output(&emitter, append, &out);
 	yaml_emitter_set_width(&emitter, -1);
 	event(yaml_stream_start_event_initialize(&e, YAML_UTF8_ENCODING), &e);
 	event(yaml_document_start_event_initialize(&e, NULL, NULL, NULL, 1), &e);
@@ -162,23 +185,23 @@ emit_manifest(const struct plan *p, const char *fingerprint, struct tree *t)
 	number("flops_token", g->flops_token);
 	number("tokens_microbatch", g->T);
 	number("microbatches", g->microbatches);
-	number("arena_bytes", p->arena_bytes);
-	open_map("regions", false);
-	for (int r = 0; r < N_REGIONS; r++)
-		if (p->region_bytes[r]) {
-			open_map(region_names[r], true);
-			number("offset", p->region_off[r]);
-			number("bytes", p->region_bytes[r]);
+	if (p->n_stages > 1) {
+		open_list("stages", false);
+		for (uint32_t i = 0; i < p->n_stages; i++) {
+			open_map(NULL, false);
+			memory(&p[i]);
 			close_map();
 		}
-	close_map();
-	tensors(p);
+		close_list();
+	} else {
+		memory(p);
+	}
 	open_list("kernels", false);
-	for (uint32_t i = 1; i < p->inst.n; i++) {
+	for (uint32_t i = 1; i < p->inst->n; i++) {
 		open_map(NULL, true);
-		text("name", p->inst.a[i].name);
-		text("source", xprintf("kernels/%s", p->inst.a[i].kernel->file));
-		text("used_by", p->inst.a[i].used_by);
+		text("name", p->inst->a[i].name);
+		text("source", xprintf("kernels/%s", p->inst->a[i].kernel->file));
+		text("used_by", p->inst->a[i].used_by.s);
 		close_map();
 	}
 	close_list();
@@ -196,6 +219,5 @@ emit_manifest(const struct plan *p, const char *fingerprint, struct tree *t)
 	event(yaml_document_end_event_initialize(&e, 1), &e);
 	event(yaml_stream_end_event_initialize(&e), &e);
 	yaml_emitter_delete(&emitter);
-	struct buf *b = tree_file(t, "manifest.yaml");
-	buf_add(b, (char *)out, n);
+	*tree_file(t, "manifest.yaml") = out;
 }

@@ -34,19 +34,24 @@ find_arg(const struct op_row *r, struct word w)
 	return -1;
 }
 
-/* The gradient so far of each tensor, while one segment is walked backwards. */
+/* A segment walked backwards; its activations keep their gradient so far in `grad`, `parts`. */
 struct walk {
 	struct graph *g;
 	uint32_t seg;
-	tensor_id *grad;
-	uint8_t *parts;
 };
+
+static tensor_id *
+grad_of(const struct walk *w, tensor_id t)
+{
+	return &w->g->tensor.a[t].grad;
+}
 
 static tensor_id
 new_grad(struct walk *w, tensor_id of)
 {
 	const char *name = w->g->tensor.a[of].name + strlen(w->g->seg.a[w->seg].name) + 1;
-	const char *nth = w->parts[of] ? xprintf("_%u", w->parts[of] + 1u) : "";
+	const char *nth =
+	    w->g->tensor.a[of].parts ? xprintf("_%u", w->g->tensor.a[of].parts + 1u) : "";
 	tensor_id d = graph_tensor(
 	    w->g, xprintf("d_%s%s", name, nth), T_ACT, w->g->tensor.a[of].dtype, w->seg);
 	struct tensor *t = &w->g->tensor.a[d], *f = &w->g->tensor.a[of];
@@ -54,7 +59,7 @@ new_grad(struct walk *w, tensor_id of)
 	t->ndims = f->ndims;
 	memcpy(t->dim, f->dim, sizeof t->dim);
 	t->rline = f->rline;
-	w->parts[of]++;
+	w->g->tensor.a[of].parts++;
 	return d;
 }
 
@@ -63,18 +68,18 @@ accumulate(struct walk *w, tensor_id of, tensor_id part, uint32_t rline)
 {
 	struct op *o;
 
-	if (!w->grad[of]) {
-		w->grad[of] = part;
+	if (!*grad_of(w, of)) {
+		*grad_of(w, of) = part;
 		return;
 	}
 	tensor_id sum = new_grad(w, of);
 	o = PUSH(w->g->seg.a[w->seg].ops[BACKWARD]);
 	o->op = OP_add;
 	o->rline = rline;
-	o->arg[0] = w->grad[of];
+	o->arg[0] = *grad_of(w, of);
 	o->arg[1] = part;
 	o->arg[2] = sum;
-	w->grad[of] = sum;
+	*grad_of(w, of) = sum;
 }
 
 /*
@@ -99,7 +104,7 @@ apply_rule(struct walk *w, const struct op *f, const char *rule)
 		tensor_id in = f->arg[find_arg(r, (struct word){ word.s + 1, word.n - 1 })];
 		next_word(&call, ";", &word);
 		accumulate(w, in,
-		    w->grad[f->arg[find_arg(r, (struct word){ word.s + 1, word.n - 1 })]],
+		    *grad_of(w, f->arg[find_arg(r, (struct word){ word.s + 1, word.n - 1 })]),
 		    f->rline);
 		return;
 	}
@@ -129,7 +134,7 @@ apply_rule(struct walk *w, const struct op *f, const char *rule)
 			if (*word.s != 'd' || a < r->nin)
 				internal("op.def: gradient of %s: no tensor '%.*s'", r->name,
 				    (int)word.n, word.s);
-			b.arg[i] = w->grad[f->arg[a]];
+			b.arg[i] = *grad_of(w, f->arg[a]);
 		}
 	}
 	for (; next_word(&s, "=", &word); n++) {
@@ -139,7 +144,7 @@ apply_rule(struct walk *w, const struct op *f, const char *rule)
 			internal("op.def: gradient of %s: bad result '%.*s'", r->name, (int)word.n,
 			    word.s);
 		input[n] = f->arg[a];
-		result[n] = plus ? w->g->tensor.a[input[n]].grad : new_grad(w, input[n]);
+		result[n] = plus ? *grad_of(w, input[n]) : new_grad(w, input[n]);
 		b.arg[br->nin + n] = result[n];
 	}
 	*PUSH(w->g->seg.a[w->seg].ops[BACKWARD]) = b;
@@ -152,20 +157,18 @@ void
 grad_segment(struct graph *g, uint32_t s)
 {
 	struct segment *seg = &g->seg.a[s];
-	/* every op adds at most one tensor for each argument and one sum */
-	uint32_t room = g->tensor.n + (2 * MAX_ARGS) * seg->ops[FORWARD].n + 1;
-	struct walk w = { g, s, xalloc(room * sizeof(tensor_id)), xalloc(room) };
+	struct walk w = { g, s };
 
 	if (seg->y) {
-		w.grad[seg->y] = new_grad(&w, seg->y);
-		g->seg.a[s].dy = w.grad[seg->y];
+		seg->dy = new_grad(&w, seg->y);
+		*grad_of(&w, seg->y) = seg->dy;
 	}
 	for (uint32_t i = seg->ops[FORWARD].n; i-- > 0;) {
 		const struct op *f = &seg->ops[FORWARD].a[i];
 		const struct op_row *r = op_row(f->op);
 		bool root = f->op == OP_head_loss, reached = root;
 		for (uint8_t a = r->nin; a < r->nin + r->nout; a++)
-			reached |= w.grad[f->arg[a]] != 0;
+			reached |= *grad_of(&w, f->arg[a]) != 0;
 		for (const char *rule = r->grad; reached && rule && *rule;) {
 			apply_rule(&w, f, rule);
 			rule = strchr(rule, ';');
@@ -174,5 +177,5 @@ grad_segment(struct graph *g, uint32_t s)
 		}
 	}
 	if (seg->x)
-		seg->dx = w.grad[seg->x];
+		seg->dx = *grad_of(&w, seg->x);
 }

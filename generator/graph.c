@@ -151,7 +151,13 @@ check_dim(const struct arg_row *a, uint8_t d, uint64_t size, struct sizes *z)
 bool
 op_flat(enum op_id op)
 {
-	return op == OP_sumsq || op == OP_adamw || op == OP_adamw_master || op == OP_bias_update;
+	static const enum op_id flat[] = { OP_sumsq, OP_adamw, OP_adamw_master, OP_bias_update,
+		OP_reduce_scatter, OP_all_gather, OP_sum_reals, OP_sum_counts };
+
+	for (unsigned i = 0; i < LEN(flat); i++)
+		if (op == flat[i])
+			return true;
+	return false;
 }
 
 tensor_id

@@ -269,11 +269,19 @@ hf_config(const struct graph *g, const char **reason)
 	return b.s;
 }
 
+const struct hf_family *
+hf_family_of(const struct graph *g)
+{
+	struct facts f = find_facts(g);
+
+	return find_family(g, &f);
+}
+
 /*
  * The name under which transformers stores a parameter of this model; ours where that is the same.
  */
 const char *
-hf_name(const struct graph *g, const char *name)
+hf_name(const struct hf_family *m, const char *name)
 {
 	static const char *const mixtral[][2] = {
 		{ "mlp.gate.weight", "block_sparse_moe.gate.weight" },
@@ -281,8 +289,6 @@ hf_name(const struct graph *g, const char *name)
 		{ "mlp.experts.%e.up_proj.weight", "block_sparse_moe.experts.%e.w3.weight" },
 		{ "mlp.experts.%e.down_proj.weight", "block_sparse_moe.experts.%e.w2.weight" },
 	};
-	struct facts f = find_facts(g);
-	const struct hf_family *m = find_family(g, &f);
 	const char *tail = strstr(name, "mlp.");
 
 	for (unsigned i = 0; m && !strcmp(m->model_type, "mixtral") && tail && i < LEN(mixtral);

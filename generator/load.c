@@ -79,6 +79,31 @@ get_pair(lua_State *L, int index, struct value *v)
 	return ok;
 }
 
+/* The numbers of a list; false after an error. */
+static bool
+get_ints(lua_State *L, int index, enum field_id f, struct value *v)
+{
+	lua_Unsigned n = lua_rawlen(L, index), entries = 0;
+	for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1))
+		entries++;
+	if (!n || n > LIST_MAX || entries != n) {
+		wrong(L, index, f, v->pos, NULL);
+		return false;
+	}
+	v->ints = xalloc(n * sizeof(*v->ints));
+	for (int isint = 1; v->nints < n; v->nints++) {
+		if (lua_rawgeti(L, index, v->nints + 1) == LUA_TNUMBER)
+			v->ints[v->nints] = lua_tointegerx(L, -1, &isint);
+		if (lua_type(L, -1) != LUA_TNUMBER || !isint) {
+			diag_error(v->pos, "%s[%u]: expected an integer, got %s", spec_name(f),
+			    v->nints + 1, sandbox_describe(L, -1));
+			return false;
+		}
+		lua_pop(L, 1);
+	}
+	return true;
+}
+
 static void
 append(struct value *v, struct object *o, uint32_t room)
 {
@@ -132,13 +157,15 @@ get_value(lua_State *L, int index, enum field_id f, struct value *v)
 	case INT:
 		v->i = lua_tointegerx(L, index, &isint);
 		return type == LUA_TNUMBER && isint;
-	case NUM:
-		return get_number(L, index, &v->num);
 	case BOOL:
 		v->i = lua_toboolean(L, index);
 		return type == LUA_TBOOLEAN;
 	case PAIR:
 		return get_pair(L, index, v);
+	case NUM:
+		if (type != LUA_TSTRING || !*fields[f].choices)
+			return get_number(L, index, &v->num);
+		/* fall through */
 	case STR:
 	case ENUM:
 		if (type != LUA_TSTRING)
@@ -151,6 +178,7 @@ get_value(lua_State *L, int index, enum field_id f, struct value *v)
 		append(v, o, 1);
 		return true;
 	case LIST:
+	case INTS:
 	case LAYERS:
 		break;
 	}
@@ -233,6 +261,8 @@ get_field(lua_State *L, enum field_id f, struct object *o)
 		v->set = get_layers(L, 2, f, o, v);
 	} else if (fields[f].type == LIST && lua_type(L, 2) == LUA_TTABLE) {
 		v->set = get_list(L, 2, f, v);
+	} else if (fields[f].type == INTS && lua_type(L, 2) == LUA_TTABLE) {
+		v->set = get_ints(L, 2, f, v);
 	} else {
 		v->set = get_value(L, 2, f, v);
 		if (!v->set)

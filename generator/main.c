@@ -45,12 +45,16 @@ bad_usage(const char *fmt, const char *what)
 	exit(EXIT_USAGE);
 }
 
-/* True, and printed, if this is the stage that --dump asks for. */
+/* Whether --dump asks for this stage. */
 static bool
-dump(const struct options *o, const char *stage, const struct buf *text)
+dump(const struct options *o, const char *stage)
 {
-	if (!o->dump || strcmp(o->dump, stage))
-		return false;
+	return o->dump && !strcmp(o->dump, stage);
+}
+
+static bool
+show(const struct buf *text)
+{
 	fwrite(text->s, 1, text->n, stdout);
 	return true;
 }
@@ -67,38 +71,40 @@ compile(struct object *trainer, const char *dir, const struct options *o)
 
 	set_size_pos(trainer->pos);
 	spec_print(trainer, &resolved);
-	if (dump(o, "check", &resolved))
-		return true;
+	if (dump(o, "check"))
+		return show(&resolved);
 
 	struct graph *g = graph_build(trainer);
 	if (diag_count())
 		return false;
 	graph_verify(g);
-	text.n = 0;
-	graph_print(g, &text);
-	if (dump(o, "graph", &text))
-		return true;
+	if (dump(o, "graph")) {
+		graph_print(g, &text);
+		return show(&text);
+	}
 
 	struct shard *s = shard(g);
 	graph_verify(g);
-	text.n = 0;
-	shard_print(s, &text);
-	if (dump(o, "shard", &text))
-		return true;
+	if (dump(o, "shard")) {
+		shard_print(s, &text);
+		return show(&text);
+	}
 
 	fuse(s);
 	graph_verify(g);
-	text.n = 0;
-	graph_print(g, &text);
-	if (dump(o, "fuse", &text))
-		return true;
+	rankcheck(s);
+	if (dump(o, "fuse")) {
+		graph_print(g, &text);
+		return show(&text);
+	}
 
 	struct plan *p = plan(s);
-	text.n = 0;
-	plan_print(p, &text);
-	bool shown = dump(o, "plan", &text);
+	if (dump(o, "plan")) { /* before the check, so that a faulty plan can be seen */
+		plan_print(p, &text);
+		show(&text);
+	}
 	plancheck(p);
-	if (shown)
+	if (dump(o, "plan"))
 		return true;
 	plan_fits(p);
 	if (!o->plan)
@@ -106,7 +112,6 @@ compile(struct object *trainer, const char *dir, const struct options *o)
 	if (diag_count())
 		return false;
 	if (o->plan) {
-		text.n = 0;
 		plan_report(p, &text);
 		plan_buildable(p);
 		if (diag_count()) {
@@ -114,16 +119,15 @@ compile(struct object *trainer, const char *dir, const struct options *o)
 			diag_line(&text);
 			buf_puts(&text, "\n");
 		}
-		fwrite(text.s, 1, text.n, stdout);
-		return true;
+		return show(&text);
 	}
 
 	emit(p, resolved.s, trainer->pos.file, &tree);
-	text.n = 0;
-	for (uint32_t i = 0; i < tree.n; i++)
-		buf_printf(&text, "%8zu %s\n", tree.a[i].text.n, tree.a[i].path);
-	if (dump(o, "emit", &text))
-		return true;
+	if (dump(o, "emit")) {
+		for (uint32_t i = 0; i < tree.n; i++)
+			buf_printf(&text, "%8zu %s\n", tree.a[i].text.n, tree.a[i].path);
+		return show(&text);
+	}
 	if (o->check)
 		return tree_check(&tree, dir);
 	if (!tree_write(&tree, dir, o->verbose))
@@ -154,12 +158,12 @@ compile_files(char **path, int n, const struct options *o)
 			cap = list.cap;
 		}
 	}
-	for (uint32_t i = 0; i < all.n && o->dump && !strcmp(o->dump, "load"); i++) {
+	for (uint32_t i = 0; i < all.n && dump(o, "load"); i++) {
 		struct buf text = { 0 };
 		spec_print(all.trainer[i], &text);
-		fwrite(text.s, 1, text.n, stdout);
+		show(&text);
 	}
-	if (o->dump && !strcmp(o->dump, "load"))
+	if (dump(o, "load"))
 		return diag_count() == 0;
 	/* all of them, also after errors in load: so that all errors show at once */
 	for (uint32_t i = 0; i < all.n; i++)

@@ -31,9 +31,10 @@ of_training(const struct builder *b, const char *name, enum tensor_class c)
 	const struct graph *g = b->g;
 	uint32_t seg = b->seg - b->shift;
 
-	for (tensor_id t = 1; t < g->tensor.n; t++)
-		if ((c == T_PARAM || c == T_GRAD || c == T_BUFFER || c == T_STAT) &&
-		    g->tensor.a[t].class == c && g->tensor.a[t].seg == seg &&
+	if (c != T_PARAM && c != T_GRAD && c != T_BUFFER && c != T_STAT)
+		return 0;
+	for (tensor_id t = g->seg.a[seg].first; g->tensor.a[t].seg <= seg; t++)
+		if (g->tensor.a[t].seg == seg && g->tensor.a[t].class == c &&
 		    !strcmp(g->tensor.a[t].name + strlen(g->seg.a[seg].name) + 1, name))
 			return t;
 	return 0;
@@ -52,6 +53,8 @@ tensor(struct builder *b, const char *name, enum tensor_class c, enum dtype d, i
 	t->ndims = (uint8_t)ndims;
 	memcpy(t->dim, dim, (size_t)ndims * sizeof *dim);
 	t->rline = b->rline;
+	if (!b->g->seg.a[b->seg].first)
+		b->g->seg.a[b->seg].first = id;
 	return id;
 }
 #define DIMS(...)                                             \
@@ -502,6 +505,8 @@ update(struct builder *b, tensor_id ctl, tensor_id loss)
 				s[j] = tensor(b, xprintf("%s_%s", state[j], name), T_STATE, DT_OPT,
 				    g->tensor.a[i].ndims, g->tensor.a[i].dim);
 				g->tensor.a[s[j]].param = i;
+				if (!g->tensor.a[i].state)
+					g->tensor.a[i].state = s[j];
 				b->seg = seg;
 			}
 			b->rline = spec_value(g->trainer, F_trainer_optimizer)->rline;

@@ -113,7 +113,7 @@ enum field_id { /* F_moe_num_experts, ... in table order */
 #undef FIELD
 	N_FIELDS,
 };
-enum field_type { INT, NUM, STR, BOOL, ENUM, OBJ, LIST, PAIR, LAYERS };
+enum field_type { INT, NUM, STR, BOOL, ENUM, OBJ, LIST, INTS, PAIR, LAYERS };
 
 struct field_row {
 	enum object_type object;
@@ -135,9 +135,11 @@ struct value {
 	enum field_type type;
 	int64_t i;            /* INT, BOOL */
 	double num, num2;     /* NUM, PAIR */
-	const char *str;      /* STR, ENUM */
+	const char *str;      /* STR, ENUM; a word in place of a NUM */
 	struct object **list; /* OBJ (one), LIST, LAYERS (n_layers after load) */
 	uint32_t n;
+	int64_t *ints; /* INTS */
+	uint32_t nints;
 };
 struct object {
 	enum object_type type;
@@ -216,6 +218,7 @@ struct pos sandbox_where(struct lua_State *L);          /* of the call being exe
 char *sandbox_describe(struct lua_State *L, int index); /* a value in words: 'string "64"' */
 void sandbox_unused(const struct define *d);            /* an error: the file doesn't read it */
 void sandbox_library(struct lua_State *L);              /* into the table of globals */
+void sandbox_work(struct lua_State *L, uint64_t work);  /* an error where it is too much */
 void sandbox_reader(struct lua_State *L, int (*reader)(struct lua_State *), const char *name);
 
 /* ---- check.c, rules.c, explain.c: every rule; completes the spec ----------------------------- */
@@ -310,13 +313,20 @@ struct tensor {
 	/* T_PARAM */
 	bool experts;   /* the leading dimension counts experts */
 	uint32_t group; /* index of graph.group */
+	/* T_PARAM; T_ACT while its segment is walked backwards: the gradient so far, of parts */
 	tensor_id grad;
+	uint8_t parts;
+	tensor_id state; /* T_PARAM: the first of its states, which follow one another */
 	/* T_GRAD, T_STATE */
 	tensor_id param;
 };
 
+/* Ranks that do something together; runtime/om_comm.h says which they are. */
+enum ranks { ALONE, WORLD, DATA, EXPERT, EXPERT_DATA, PIPELINE, N_RANKS };
+
 struct op {
 	enum op_id op;
+	enum ranks ranks;
 	tensor_id arg[MAX_ARGS];
 	uint64_t ints[MAX_INTS];
 	double floats[MAX_FLOATS];
@@ -338,7 +348,8 @@ struct segment {
 	const struct object *attention, *ffn, *recompute; /* of a kind of layer */
 	uint32_t nlayers;                                 /* 0: not a layer kind, exists once */
 	uint32_t *layer;                                  /* global layer indices, rising */
-	tensor_id x, y;                                   /* residual stream in and out */
+	tensor_id first;  /* of its tensors; those of the forward pass follow one another */
+	tensor_id x, y;   /* residual stream in and out */
 	tensor_id dx, dy; /* its gradients: out of, and into, the backward pass */
 	struct oplist ops[N_PHASES];
 };
@@ -394,7 +405,7 @@ const struct op *graph_route(const struct segment *s);
 uint64_t op_flops(const struct graph *g, const struct op *o); /* one call, one layer */
 char *op_text(const struct graph *g, const struct op *o);
 
-/* ---- shard.c: who owns what ------------------------------------------------------------------ */
+/* ---- shard.c, expert.c: who owns what -------------------------------------------------------- */
 
 /*
  * world = pipeline * data; expert divides data; expert ranks are innermost. Rank is data, not code.
@@ -417,10 +428,28 @@ struct collective {
 	uint64_t ranks; /* size of the group */
 	uint64_t bytes; /* that one rank sends, a step */
 };
-struct stage {             /* of the pipeline */
+/* Layers that are next to each other in the model and on one rank. */
+struct chunk {
 	uint32_t first, n; /* layers */
+	uint32_t place;    /* among the chunks of the whole pipeline */
 	bool embed, head;
-	uint64_t slots; /* microbatches in flight, 1F1B */
+	uint32_t slot, slots; /* of its microbatches in flight, among the rank's */
+};
+/* One thing that a rank of the pipeline does; a step is a list of them. */
+enum deed { DO_FORWARD, DO_BACKWARD, SEND_X, RECV_X, SEND_DX, RECV_DX };
+struct action {
+	enum deed deed;
+	uint32_t chunk, slot, microbatch;
+	uint32_t stage; /* whom it sends to or receives from */
+	uint32_t tag;   /* 2 * place of the edge's lower chunk, + 1 for gradients */
+};
+struct stage { /* what one rank of the pipeline has */
+	struct chunk *chunk;
+	uint32_t nchunks;
+	uint32_t n; /* layers in all */
+	bool embed, head;
+	uint64_t slots;
+	ARRAY(struct action) action; /* of a step */
 	ARRAY(struct collective) comm;
 };
 struct shard {
@@ -428,13 +457,51 @@ struct shard {
 	struct mesh mesh;
 	struct stage *stage; /* mesh.pipeline of them */
 };
+/*
+ * The graph is rewritten for what several ranks do together: expert.c. shard_mesh alone is the
+ * arithmetic of a layout.
+ */
 struct shard *shard(struct graph *g);
 struct shard *shard_mesh(struct graph *g, uint64_t data, uint64_t expert, uint64_t pipeline);
 void shard_print(const struct shard *s, struct buf *out);
+/* Rows that a rank has for the tokens which others, and it itself, send to its experts. */
+uint64_t shard_capacity(const struct shard *s, const struct object *moe);
+/* expert.c: rows of routed tokens go to the ranks of their experts. */
+void shard_experts(struct shard *s);
+/* expert.c: the load-balance loss counts experts over all data ranks where it is to. */
+void shard_balance(struct shard *s);
+/* expert.c: gradients are summed over ranks, each steps its part of the weights. */
+void shard_update(struct shard *s);
+/* How many ranks are in a group of that kind. */
+uint64_t mesh_ranks(const struct mesh *m, enum ranks r);
 /* How many layers of a tensor's segment a stage holds (1 for what exists once and is there). */
 uint64_t stage_layers(const struct shard *s, uint32_t stage, const struct tensor *t);
 
-/* ---- fuse.c, plan.c, plancheck.c, report.c: kernels, streams, offsets, costs ----------------- */
+/* ---- schedule.c: what each stage does when -------------------------------------------------- */
+
+/* The stage of the chunk at a place of the pipeline. */
+uint32_t schedule_stage(const char *kind, uint32_t pipeline, uint32_t place);
+/* Fills in slots and actions of all stages. */
+void schedule(struct shard *s, const char *kind);
+enum { COST_FORWARD = 1, COST_BACKWARD = 2, SCHEDULE_COST = COST_FORWARD + COST_BACKWARD };
+/*
+ * When each action starts, by stage and action, where passes take those times and messages none;
+ * gives the end of the last, 0 if some wait for ever.
+ */
+uint64_t schedule_run(const struct shard *s, uint64_t **start);
+
+/* ---- rankcheck.c: every rank's program against all others ------------------------------------ */
+
+/*
+ * Messages meet, collectives are the same for all their members, nobody waits for ever, slots are
+ * free when they are taken, each gradient is reduced once by those who have it; internal error
+ * naming the first fault.
+ */
+void rankcheck(const struct shard *s);
+/* The same check; NULL, or the fault. For tests that plant faults. */
+const char *ranks_fault(const struct shard *s);
+
+/* ---- fuse.c, plan.c, needs.c, plancheck.c, report.c: kernels, offsets, costs ----------------- */
 
 /* Rewrites pairs of ops into one where fuse.def has a row for the target. */
 void fuse(struct shard *s);
@@ -452,7 +519,7 @@ struct instance { /* a kernel at one shape: one line of inst/ */
 	double flops, bytes; /* of one call */
 	/* elements of an output that are rounded to its format after the kernel; 0: it is right */
 	uint64_t round[MAX_ARGS];
-	const char *used_by; /* the ops that call it, for people */
+	struct buf used_by; /* the segments that call it, for people */
 	uint32_t calls;
 };
 
@@ -490,7 +557,10 @@ struct step {
 	uint32_t inst;      /* index of plan.inst, 0: none (planning only) */
 	uint64_t workspace; /* byte offset; bytes 0: none */
 	uint64_t workspace_bytes;
-	uint64_t span;    /* update: elements of the run of tensors that starts at the arguments */
+	/*
+	 * update: elements of the run of tensors that starts at the arguments; op.ranks share them
+	 */
+	uint64_t span;
 	uint32_t tensors; /* update: how many */
 	uint8_t stream;
 	int32_t wait; /* step of this program, on another stream, that must have ended; -1: none */
@@ -500,16 +570,33 @@ struct program {
 	uint32_t n, cap;
 };
 
-struct plan {
+struct instances {
+	struct instance *a; /* 0 unused */
+	uint32_t n, cap;
+};
+/* A run of parameters, contiguous in weights and gradients, that the same ranks have and step. */
+struct bucket {
+	enum ranks ranks;
+	uint32_t group;
+	uint64_t first, elems; /* of the regions of weights and gradients; padded */
+	uint64_t state;        /* first element of this rank's part in each state's array */
+};
+struct plan { /* of one stage of the pipeline; there is one a stage */
 	struct shard *shard;
 	struct graph *graph;
 	const struct target_row *target;
+	uint32_t stage, n_stages;
+	/* of each layer, if it is here: among its kind on this rank, and in its chunk */
+	uint32_t *index, *saved_index;
+	uint32_t *entry; /* and the entry of the residual stream that it reads */
+	ARRAY(struct bucket) bucket;
 	struct place *place;              /* by tensor */
 	struct program (*prog)[N_PHASES]; /* by segment */
-	ARRAY(struct instance) inst;      /* 0 unused */
+	struct instances *inst;           /* of all stages */
 	uint64_t region_off[N_REGIONS], region_bytes[N_REGIONS];
 	uint64_t slots, slot_stride;        /* of R_SAVED */
-	uint64_t stream_off, stream_stride; /* n_layers + 1 entries */
+	uint64_t stream_off, stream_stride; /* an entry before each layer of a chunk, and a last */
+	uint64_t hop_off; /* chunks' gradients on their way, one after the other */
 	uint64_t dstream_off;
 	uint64_t cache_bytes, cache_more; /* of decode; those that the arena would not have else */
 	uint64_t arena_bytes;
@@ -519,8 +606,14 @@ struct plan {
 uint64_t format_bytes(const struct object *trainer, const char *format); /* "fp32" -> 4 */
 const char *dtype_format(const struct plan *p, enum dtype d);            /* "bf16", "int32" */
 uint64_t dtype_bytes(const struct plan *p, enum dtype d);                /* that it lies in */
+bool written_for(const struct target_row *t); /* needs.c: kernels of the target's architecture */
+bool collective_op(enum op_id op); /* done by the runtime, without a kernel of the target's */
 const struct kernel_row *kernel_for(enum op_id op, const char *kernels); /* NULL: none */
+/* An array, one a stage. */
 struct plan *plan(struct shard *s);
+/* How many layers of a tensor there are on the stage; 0: none, and nothing of it is placed. */
+uint64_t plan_layers(const struct plan *p, tensor_id t);
+bool on_stage(const struct plan *p, uint32_t layer);
 /*
  * Simulates two microbatches, an update, an evaluation and two tokens of decode over the buffers;
  * internal error naming the first fault.
@@ -528,9 +621,6 @@ struct plan *plan(struct shard *s);
 void plancheck(const struct plan *p);
 /* The same check; NULL, or the fault. For tests that plant faults. */
 const char *plan_fault(const struct plan *p);
-/* Bytes a rank of a stage needs by region, were the layout s and batch.micro these. */
-uint64_t rank_memory(const struct plan *p, const struct shard *s, uint32_t stage, uint64_t micro,
-    uint64_t bytes[N_REGIONS]);
 /*
  * A user's error where the plan does not fit the device: five largest buffers, cheapest remedies.
  */
@@ -576,6 +666,9 @@ bool from_hf(const char *dir);
 void emit_wrapped(struct buf *b, int tabs, const char *text);
 const char *emit_shape(const struct plan *p, const struct tensor *t);
 const char *emit_double(double x);
+/* The first stage that has the tensor at a place of its own; NULL: none. */
+const struct plan *placed_somewhere(const struct plan *p, tensor_id t);
+const char *emit_stage_name(const struct plan *p, const char *name); /* "forward_2" */
 void emit_prototype(const struct plan *p, const struct instance *in, bool types, struct buf *b);
 /*
  * hf.c: the architectures of transformers that a model can be, the columns as our fields have them.
@@ -593,7 +686,8 @@ struct hf_family {
 const struct hf_family *hf_family(const char *model_type); /* NULL: not known */
 /* What transformers calls the model; NULL and the reason if it knows no such architecture. */
 const char *hf_config(const struct graph *g, const char **reason);
-const char *hf_name(const struct graph *g, const char *name);
+const struct hf_family *hf_family_of(const struct graph *g); /* NULL: none is this model */
+const char *hf_name(const struct hf_family *m, const char *name);
 /* The parts of emit, one a file or two of the tree. */
 void emit_banner(
     const struct plan *p, const char *what, const char *open, const char *close, struct buf *b);

@@ -27,45 +27,6 @@ static const struct kernel_row kernel_rows[] = {
 #undef ARCH
 };
 
-static const struct {
-	const char *target, *arch;
-} archs[] = {
-#define KERNEL(...)
-#define NEEDS(...)
-#define ARCH(target, arch) { #target, arch },
-#include "kernel.def"
-#undef KERNEL
-#undef NEEDS
-#undef ARCH
-};
-
-static const struct need {
-	enum op_id op;
-	const char *target;
-	char letter;
-	enum { MULTIPLE_OF, AT_MOST } rule;
-	uint64_t value;
-} needs[] = {
-#define KERNEL(...)
-#define NEEDS(op, target, letter, rule, value) { OP_##op, #target, letter, rule, value },
-#define ARCH(...)
-#include "kernel.def"
-#undef KERNEL
-#undef NEEDS
-#undef ARCH
-};
-
-/* Kernels that are C run anywhere. */
-static bool
-written_for(const struct target_row *t)
-{
-	for (uint32_t i = 0; i < LEN(archs); i++)
-		if (t->arch && !strcmp(archs[i].target, t->kernels) &&
-		    !strcmp(archs[i].arch, t->arch))
-			return true;
-	return !t->arch;
-}
-
 /* Bytes of a format itself, wherever it lies. */
 static uint64_t
 width(const char *format)
@@ -113,6 +74,14 @@ dtype_bytes(const struct plan *p, enum dtype d)
 
 /* ---- instances ---- */
 
+/* What the runtime does for all ranks together, without a kernel of the target's. */
+bool
+collective_op(enum op_id op)
+{
+	return op == OP_reduce_scatter || op == OP_all_gather || op == OP_sum_reals ||
+	       op == OP_sum_counts || op == OP_sum_norm;
+}
+
 const struct kernel_row *
 kernel_for(enum op_id op, const char *target)
 {
@@ -136,14 +105,15 @@ select_kernel(struct plan *p, struct step *st)
 	struct sizes z;
 
 	if (!k) {
-		p->kernels = false;
+		p->kernels &= collective_op(st->op.op) && p->target->arch == NULL;
 		return;
 	}
 	const char *fault = op_bind(p->graph, &st->op, &z);
 	if (fault)
 		internal("%s", fault);
+	uint64_t span = st->span / mesh_ranks(&p->shard->mesh, st->op.ranks);
 	if (st->span)
-		z.v['n' - 'a'] = st->span;
+		z.v['n' - 'a'] = span;
 	buf_puts(&name, r->name);
 	for (const char *s = k->params; *s; s += strspn(s, " ")) {
 		char c = *s++;
@@ -162,7 +132,7 @@ select_kernel(struct plan *p, struct step *st)
 	in.flops = (double)expr_eval(r->flops, strlen(r->flops), &z);
 	for (uint8_t i = 0; i < r->nin + r->nout; i++) {
 		const struct tensor *t = &p->graph->tensor.a[st->op.arg[i]];
-		uint64_t n = st->span && i != 1 ? st->span : tensor_elems(t);
+		uint64_t n = st->span && i != 1 ? span : tensor_elems(t);
 		in.bytes +=
 		    (double)mul64(n, dtype_bytes(p, t->dtype)) * (r->arg[i].accumulate ? 2 : 1);
 		/* weights are rounded by the update's own kernel, from their masters */
@@ -174,8 +144,8 @@ select_kernel(struct plan *p, struct step *st)
 		st->workspace_bytes = mul64(
 		    expr_eval(k->workspace, strlen(k->workspace), &z), dtype_bytes(p, DT_STAT));
 	uint32_t same = 0;
-	for (uint32_t i = 1; i < p->inst.n; i++) {
-		const struct instance *o = &p->inst.a[i];
+	for (uint32_t i = 1; i < p->inst->n; i++) {
+		const struct instance *o = &p->inst->a[i];
 		if (o->kernel != k || memcmp(o->param, in.param, sizeof in.param))
 			continue;
 		same++;
@@ -187,8 +157,8 @@ select_kernel(struct plan *p, struct step *st)
 	if (same)
 		buf_printf(&name, "_%u", same + 1);
 	in.name = name.s;
-	*PUSH(p->inst) = in;
-	st->inst = p->inst.n - 1;
+	*PUSH(*p->inst) = in;
+	st->inst = p->inst->n - 1;
 }
 
 /* Decode is part of a trainer if its target has a kernel for each op, and one rank has it all. */
@@ -204,11 +174,81 @@ can_decode(const struct plan *p)
 	return p->shard->mesh.world == 1;
 }
 
-/* Whether the trainer has the segment, and the tensors that it owns. */
+/* ---- what of the model is on the stage ---- */
+
+uint64_t
+plan_layers(const struct plan *p, tensor_id t)
+{
+	const struct tensor *x = &p->graph->tensor.a[t];
+
+	return p->decode || x->seg < p->graph->decode ? stage_layers(p->shard, p->stage, x) : 0;
+}
+
+bool
+on_stage(const struct plan *p, uint32_t layer)
+{
+	const struct stage *st = &p->shard->stage[p->stage];
+	bool here = false;
+
+	for (uint32_t c = 0; c < st->nchunks; c++)
+		here |= layer - st->chunk[c].first < st->chunk[c].n;
+	return here;
+}
+
+/* How many layers of a kind the chunk with the most has: so many does a slot have room for. */
+static uint64_t
+chunk_layers(const struct plan *p, const struct segment *seg)
+{
+	const struct stage *st = &p->shard->stage[p->stage];
+	uint64_t most = 0;
+
+	for (uint32_t c = 0; c < st->nchunks; c++) {
+		uint64_t n = 0;
+		for (uint32_t i = 0; i < seg->nlayers; i++)
+			n += seg->layer[i] - st->chunk[c].first < st->chunk[c].n;
+		most = n > most ? n : most;
+	}
+	return seg->nlayers ? most : 1;
+}
+
+/* Whether the stage runs the segment. */
 static bool
 present(const struct plan *p, uint32_t seg)
 {
-	return p->decode || seg < p->graph->decode;
+	const struct graph *g = p->graph;
+	const struct stage *st = &p->shard->stage[p->stage];
+
+	if (seg >= g->decode)
+		return p->decode;
+	if (seg == g->embed)
+		return st->embed;
+	if (seg == g->head || seg == g->eval)
+		return st->head;
+	return chunk_layers(p, &g->seg.a[seg]) != 0;
+}
+
+/* Where the stage's layers stand among those of their kind, and in their chunk. */
+static void
+number_layers(struct plan *p)
+{
+	const struct graph *g = p->graph;
+	const struct stage *st = &p->shard->stage[p->stage];
+	uint32_t *here = xalloc(g->seg.n * sizeof *here);
+
+	p->index = xalloc(g->n_layers * sizeof *p->index);
+	p->saved_index = xalloc(g->n_layers * sizeof *p->saved_index);
+	p->entry = xalloc((g->n_layers + 1u) * sizeof *p->entry);
+	for (uint32_t c = 0; c < st->nchunks; c++) {
+		uint32_t *saved = xalloc(g->seg.n * sizeof *saved);
+		for (uint32_t i = 0; i < st->chunk[c].n; i++) {
+			uint32_t l = st->chunk[c].first + i, k = g->kind_of[l];
+			p->index[l] = here[k]++;
+			p->saved_index[l] = saved[k]++;
+			p->entry[l] = i;
+		}
+		if (st->chunk[c].head) /* what it reads is the last layer's y */
+			p->entry[g->n_layers] = st->chunk[c].n;
+	}
 }
 
 /* ---- weights, gradients, state, inputs: whole regions ---- */
@@ -222,51 +262,89 @@ take(struct plan *p, enum region r, uint64_t bytes)
 	return off;
 }
 
+/* The ranks that have the same of a parameter, and share its update; one rank has all alone. */
+static enum ranks
+sharers(const struct plan *p, const struct tensor *param)
+{
+	return p->shard->mesh.world == 1 ? ALONE : param->experts ? EXPERT_DATA : DATA;
+}
+
+/* Where a parameter's elements begin in the regions of weights and gradients, and of a state. */
+struct home {
+	uint64_t first, state;
+	uint8_t states; /* of it that have a place */
+	bool here;
+};
+
+/* Parameters, their gradients and states. */
+static void
+place_params(struct plan *p, struct home *home, uint8_t *nth)
+{
+	const struct graph *g = p->graph;
+
+	for (tensor_id j = 1; j < g->tensor.n; j++) {
+		const struct tensor *u = &g->tensor.a[j];
+		tensor_id i = u->param ? u->param : j;
+		if (!home[i].here)
+			continue;
+		uint64_t size = dtype_bytes(p, u->dtype);
+		uint64_t bytes = mul64(tensor_elems(&g->tensor.a[i]), size);
+		enum region r = u->class == T_PARAM  ? R_WEIGHT
+				: u->class == T_GRAD ? R_GRAD
+						     : R_STATE;
+		uint64_t first = r == R_STATE ? home[i].state : home[i].first;
+		p->place[j] = (struct place){ PLACE, r, mul64(first, size), bytes, bytes, false };
+		if (r == R_STATE)
+			nth[j] = home[i].states++;
+	}
+}
+
 /* Offsets inside regions, made absolute at the end. */
 static void
 place_resident(struct plan *p)
 {
 	struct graph *g = p->graph;
-	uint64_t elems = 0;
+	static const enum ranks all[] = { ALONE, DATA, EXPERT_DATA };
+	uint64_t elems = 0, state = 0;
+	struct home *home = xalloc(g->tensor.n * sizeof *home);
+	uint8_t *nth = xalloc(g->tensor.n); /* of a parameter's states */
 
 	for (uint32_t k = 0; k < g->group.n; k++)
-		for (uint32_t i = 1; i < g->tensor.n; i++) {
-			struct tensor *t = &g->tensor.a[i];
-			if (t->class != T_PARAM || t->group != k)
-				continue;
-			uint64_t n = tensor_elems(t);
-			uint64_t states = 0;
-			for (uint32_t j = 1; j < g->tensor.n; j++) {
-				struct tensor *u = &g->tensor.a[j];
-				if (j != i && u->param != i)
+		for (unsigned r = 0; r < LEN(all); r++) {
+			struct bucket b = { all[r], k, elems, 0, state };
+			uint64_t ranks = mesh_ranks(&p->shard->mesh, all[r]);
+			for (tensor_id i = 1; i < g->tensor.n; i++) {
+				const struct tensor *t = &g->tensor.a[i];
+				if (t->class != T_PARAM || t->group != k ||
+				    sharers(p, t) != all[r] || !plan_layers(p, i))
 					continue;
-				uint64_t size = dtype_bytes(p, u->dtype);
-				enum region r = u->class == T_PARAM  ? R_WEIGHT
-						: u->class == T_GRAD ? R_GRAD
-								     : R_STATE;
-				/*
-				 * states one after the other: first all masters, then all m, then
-				 * all v
-				 */
-				p->place[j] = (struct place){ PLACE, r, mul64(elems, size),
-					mul64(n, size), mul64(n, size), false };
-				if (r == R_STATE)
-					p->place[j].off |= (uint64_t)states++ << 56;
+				home[i] = (struct home){ add64(b.first, b.elems),
+					add64(b.state, b.elems), 0, true };
+				b.elems = align64(
+				    add64(b.elems, mul64(tensor_elems(t), plan_layers(p, i))),
+				    ALIGN_ELEMS);
 			}
-			elems = align64(add64(elems, mul64(n, tensor_layers(g, t))), ALIGN_ELEMS);
+			if (!b.elems)
+				continue;
+			b.elems = align64(b.elems, mul64(ranks, ALIGN_ELEMS));
+			elems = add64(elems, b.elems);
+			state = add64(state, b.elems / ranks);
+			*PUSH(p->bucket) = b;
 		}
+	place_params(p, home, nth);
 	p->region_bytes[R_WEIGHT] = align64(mul64(elems, dtype_bytes(p, DT_ACT)), ALIGN);
 	p->region_bytes[R_GRAD] = align64(mul64(elems, dtype_bytes(p, DT_GRAD)), ALIGN);
-	uint64_t one = align64(mul64(elems, dtype_bytes(p, DT_OPT)), ALIGN), nstates = 0;
-	for (uint32_t i = 1; i < g->tensor.n; i++) {
-		struct tensor *t = &g->tensor.a[i];
+	uint64_t one = align64(mul64(state, dtype_bytes(p, DT_OPT)), ALIGN), nstates = 0;
+	for (tensor_id i = 1; i < g->tensor.n; i++) {
+		const struct tensor *t = &g->tensor.a[i];
 		struct place *pl = &p->place[i];
-		if (!present(p, t->seg))
+		uint64_t layers = plan_layers(p, i);
+		if (!layers)
 			continue;
 		if (t->class == T_STATE) {
-			uint64_t nth = pl->off >> 56;
-			pl->off = add64(pl->off & UINT64_MAX >> 8, mul64(nth, one));
-			nstates = nth + 1 > nstates ? nth + 1 : nstates;
+			/* one after the other: first all masters, then all m, then all v */
+			pl->off = add64(pl->off, mul64(nth[i], one));
+			nstates = nth[i] + 1u > nstates ? nth[i] + 1u : nstates;
 		} else if (t->class == T_INPUT || t->class == T_STAT || t->class == T_CONST ||
 			   t->class == T_BUFFER) {
 			uint64_t bytes = mul64(tensor_elems(t), dtype_bytes(p, t->dtype));
@@ -274,9 +352,8 @@ place_resident(struct plan *p)
 					: t->class == T_STAT   ? R_STAT
 					: t->class == T_BUFFER ? R_BUFFER
 							       : R_CONST;
-			*pl =
-			    (struct place){ PLACE, r, take(p, r, mul64(bytes, tensor_layers(g, t))),
-				    bytes, bytes, false };
+			*pl = (struct place){ PLACE, r, take(p, r, mul64(bytes, layers)), bytes,
+				bytes, false };
 		}
 	}
 	p->region_bytes[R_STATE] = mul64(one, nstates);
@@ -284,17 +361,12 @@ place_resident(struct plan *p)
 
 /* ---- activations ---- */
 
-/* Tensors that share one buffer because ops work in place, and how long it lives. */
-struct share {
-	tensor_id root;
-	int32_t first, last; /* op index in its program */
-};
-
+/* Of tensors that share one buffer because ops work in place: the one that stands for each. */
 static tensor_id
-root(struct share *sh, tensor_id t)
+root(const tensor_id *sh, tensor_id t)
 {
-	while (sh[t].root != t)
-		t = sh[t].root;
+	while (sh[t] != t)
+		t = sh[t];
 	return t;
 }
 
@@ -318,7 +390,7 @@ boundary(const struct segment *seg, tensor_id t)
 
 /* Joins outputs with the inputs they may overwrite ("out:in" of op.def). */
 static void
-join_in_place(const struct plan *p, const struct segment *seg, struct share *sh, uint8_t *bound)
+join_in_place(const struct plan *p, const struct segment *seg, tensor_id *sh, uint8_t *bound)
 {
 	const struct graph *g = p->graph;
 
@@ -354,29 +426,35 @@ join_in_place(const struct plan *p, const struct segment *seg, struct share *sh,
 				    (bound[ro] && bound[ri] && bound[ro] != bound[ri]))
 					continue;
 				joined |= 1u << out;
-				sh[ro].root = ri;
+				sh[ro] = ri;
 				bound[ri] |= bound[ro];
 			}
 		}
 }
 
+/* A buffer of one program's scratch. */
+struct buffer {
+	uint32_t id;         /* a tensor; behind all tensors, the workspace of a step */
+	int32_t first, last; /* steps that use it */
+	uint64_t bytes, off;
+};
+
 /*
- * Lowest offset at which bytes fit next to the buffers already placed that live at the same time.
+ * Lowest offset at which a buffer fits next to those already placed that live at the same time.
  */
 static uint64_t
-fit(const struct place *place, const struct share *sh, const tensor_id *done, uint32_t ndone,
-    tensor_id t, uint64_t base)
+fit(const struct buffer *done, uint32_t ndone, const struct buffer *t, uint64_t base)
 {
-	uint64_t off = base, bytes = align64(place[t].bytes, ALIGN);
+	uint64_t off = base, bytes = align64(t->bytes, ALIGN);
 	bool moved = true;
 
 	while (moved) {
 		moved = false;
 		for (uint32_t i = 0; i < ndone; i++) {
-			const struct place *o = &place[done[i]];
+			const struct buffer *o = &done[i];
 			uint64_t end = o->off + align64(o->bytes, ALIGN);
-			if (sh[done[i]].first <= sh[t].last && sh[t].first <= sh[done[i]].last &&
-			    off < end && o->off < off + bytes) {
+			if (o->first <= t->last && t->first <= o->last && off < end &&
+			    o->off < off + bytes) {
 				off = end;
 				moved = true;
 			}
@@ -385,70 +463,66 @@ fit(const struct place *place, const struct share *sh, const tensor_id *done, ui
 	return off;
 }
 
-/* Scratch of one program: tensors that are neither saved nor boundary, and kernels' workspaces. */
+/* Largest first; ties by first use, then by number: the order must not depend on the sort. */
+static bool
+before(const struct buffer *a, const struct buffer *b)
+{
+	if (a->bytes != b->bytes)
+		return a->bytes > b->bytes;
+	return a->first < b->first || (a->first == b->first && a->id < b->id);
+}
+
+/*
+ * Scratch of one program: tensors that are neither saved nor boundary, and kernels' workspaces.
+ * nth, by tensor: 1 + its buffer; zero before and after.
+ */
 static void
-place_scratch(
-    struct plan *p, uint32_t s, int ph, struct share *sh, const uint8_t *where, uint64_t base)
+place_scratch(struct plan *p, uint32_t s, int ph, const tensor_id *sh, const uint8_t *where,
+    uint32_t *nth, uint64_t base)
 {
 	struct graph *g = p->graph;
 	struct program *prog = &p->prog[s][ph];
-	uint32_t n = g->tensor.n + prog->n, nlist = 0;
-	struct place *place = xalloc(n * sizeof *place);
-	struct share *life = xalloc(n * sizeof *life);
-	tensor_id *list = xalloc(n * sizeof *list);
+	ARRAY(struct buffer) list = { 0 };
 
-	memcpy(place, p->place, g->tensor.n * sizeof *place);
-	memcpy(life, sh, g->tensor.n * sizeof *life);
-	for (tensor_id t = 1; t < g->tensor.n; t++)
-		life[t].first = INT32_MAX, life[t].last = -1;
 	for (uint32_t i = 0; i < prog->n; i++) {
 		const struct op *o = &prog->a[i].op;
 		const struct op_row *r = op_row(o->op);
 		for (uint8_t a = 0; a < r->nin + r->nout; a++) {
-			tensor_id t = o->arg[a];
-			if (g->tensor.a[t].class != T_ACT || where[root(sh, t)])
+			tensor_id t = root(sh, o->arg[a]);
+			const struct tensor *x = &g->tensor.a[t];
+			if (g->tensor.a[o->arg[a]].class != T_ACT || where[t])
 				continue;
-			t = root(sh, t);
-			if (life[t].last < 0) {
-				list[nlist++] = t;
-				life[t].first = (int32_t)i;
+			if (!nth[t]) {
+				*PUSH(list) = (struct buffer){ t, (int32_t)i, 0,
+					tensor_elems(x) * dtype_bytes(p, x->dtype), 0 };
+				nth[t] = list.n;
 			}
-			life[t].last = (int32_t)i;
-			uint64_t bytes =
-			    tensor_elems(&g->tensor.a[t]) * dtype_bytes(p, g->tensor.a[t].dtype);
-			place[t] = (struct place){ PLACE, R_SCRATCH, 0, bytes, 0, false };
+			list.a[nth[t] - 1].last = (int32_t)i;
 		}
-		if (prog->a[i].workspace_bytes) {
-			tensor_id w = g->tensor.n + i;
-			list[nlist++] = w;
-			life[w].first = life[w].last = (int32_t)i;
-			place[w].bytes = prog->a[i].workspace_bytes;
-		}
+		if (prog->a[i].workspace_bytes)
+			*PUSH(list) = (struct buffer){ g->tensor.n + i, (int32_t)i, (int32_t)i,
+				prog->a[i].workspace_bytes, 0 };
 	}
-	/*
-	 * largest first; ties by first use, then by number: the order must not depend on the sort
-	 */
-	for (uint32_t i = 1; i < nlist; i++)
-		for (uint32_t j = i; j > 0; j--) {
-			tensor_id a = list[j - 1], b = list[j];
-			if (place[a].bytes > place[b].bytes ||
-			    (place[a].bytes == place[b].bytes &&
-				(life[a].first < life[b].first ||
-				    (life[a].first == life[b].first && a < b))))
-				break;
-			list[j - 1] = b;
-			list[j] = a;
+	for (uint32_t i = 0; i < list.n; i++)
+		if (list.a[i].id < g->tensor.n)
+			nth[list.a[i].id] = 0;
+	for (uint32_t i = 1; i < list.n; i++)
+		for (uint32_t j = i; j > 0 && before(&list.a[j], &list.a[j - 1]); j--) {
+			struct buffer b = list.a[j];
+			list.a[j] = list.a[j - 1];
+			list.a[j - 1] = b;
 		}
-	for (uint32_t i = 0; i < nlist; i++) {
-		tensor_id t = list[i];
-		place[t].off = fit(place, life, list, i, t, base);
-		uint64_t end = align64(place[t].off + place[t].bytes, ALIGN);
+	for (uint32_t i = 0; i < list.n; i++) {
+		struct buffer *b = &list.a[i];
+		b->off = fit(list.a, i, b, base);
+		uint64_t end = align64(b->off + b->bytes, ALIGN);
 		if (end > p->region_bytes[R_SCRATCH])
 			p->region_bytes[R_SCRATCH] = end;
-		if (t < g->tensor.n)
-			p->place[t] = place[t];
+		if (b->id < g->tensor.n)
+			p->place[b->id] =
+			    (struct place){ PLACE, R_SCRATCH, b->off, b->bytes, 0, false };
 		else
-			prog->a[t - g->tensor.n].workspace = place[t].off;
+			prog->a[b->id - g->tensor.n].workspace = b->off;
 	}
 }
 
@@ -464,7 +538,7 @@ place_caches(struct plan *p)
 
 	for (tensor_id t = 1; t < g->tensor.n; t++) {
 		const struct tensor *x = &g->tensor.a[t];
-		if (x->class != T_CACHE || !present(p, x->seg))
+		if (x->class != T_CACHE || !p->decode)
 			continue;
 		uint64_t bytes = mul64(tensor_elems(x), dtype_bytes(p, x->dtype));
 		uint64_t stride = align64(bytes, ALIGN), all = mul64(stride, tensor_layers(g, x));
@@ -482,7 +556,9 @@ static void
 place_activations(struct plan *p)
 {
 	struct graph *g = p->graph;
-	struct share *sh = xalloc(g->tensor.n * sizeof *sh);
+	const struct stage *st = &p->shard->stage[p->stage];
+	tensor_id *sh = xalloc(g->tensor.n * sizeof *sh);
+	uint32_t *nth = xalloc(g->tensor.n * sizeof *nth);
 	uint8_t *where =
 	    xalloc(g->tensor.n); /* of roots: 0 scratch, 1 stream, 2 its gradient, 3 saved */
 	const struct tensor *x = &g->tensor.a[g->seg.a[g->head].x];
@@ -490,9 +566,14 @@ place_activations(struct plan *p)
 	uint64_t saved = 0;
 
 	p->stream_stride = align64(stream, ALIGN);
-	saved = mul64(p->stream_stride, g->n_layers + 1);
+	for (uint32_t c = 0; c < st->nchunks; c++) {
+		uint64_t entries = mul64(p->stream_stride, st->chunk[c].n + 1u);
+		saved = entries > saved ? entries : saved;
+		if (st->chunk[c].place)
+			take(p, R_COMM, stream);
+	}
 	for (tensor_id t = 0; t < g->tensor.n; t++)
-		sh[t].root = t;
+		sh[t] = t;
 	for (uint32_t s = 0; s < g->seg.n; s++) {
 		const struct segment *seg = &g->seg.a[s];
 		tensor_id ends[] = { seg->x, seg->y, seg->dx, seg->dy };
@@ -504,7 +585,7 @@ place_activations(struct plan *p)
 	/* what the backward pass reads of the forward pass is saved, for every layer of its kind */
 	for (uint32_t s = 0; s < g->seg.n; s++) {
 		const struct segment *seg = &g->seg.a[s];
-		for (uint32_t i = 0; i < seg->ops[FORWARD].n; i++) {
+		for (uint32_t i = 0; i < seg->ops[FORWARD].n && present(p, s); i++) {
 			const struct op_row *r = op_row(seg->ops[FORWARD].a[i].op);
 			for (uint8_t a = r->nin; a < r->nin + r->nout; a++) {
 				tensor_id t = seg->ops[FORWARD].a[i].arg[a], ro = root(sh, t);
@@ -517,8 +598,7 @@ place_activations(struct plan *p)
 				uint64_t stride = align64(bytes, ALIGN);
 				p->place[ro] =
 				    (struct place){ PLACE, R_SAVED, saved, bytes, stride, false };
-				saved =
-				    add64(saved, mul64(stride, tensor_layers(g, &g->tensor.a[t])));
+				saved = add64(saved, mul64(stride, chunk_layers(p, seg)));
 			}
 		}
 	}
@@ -529,7 +609,7 @@ place_activations(struct plan *p)
 	uint64_t base = p->region_bytes[R_SCRATCH];
 	for (uint32_t s = 0; s < g->seg.n; s++)
 		for (int ph = 0; ph < N_PHASES; ph++)
-			place_scratch(p, s, ph, sh, where, base);
+			place_scratch(p, s, ph, sh, where, nth, base);
 	for (tensor_id t = 1; t < g->tensor.n; t++) {
 		if (g->tensor.a[t].class != T_ACT || !present(p, g->tensor.a[t].seg))
 			continue;
@@ -552,6 +632,20 @@ place_activations(struct plan *p)
 
 /* ---- programs ---- */
 
+/* The bucket of a parameter, or of a parameter's gradient; NULL: the tensor belongs to none. */
+static const struct bucket *
+bucket_of(const struct plan *p, tensor_id t)
+{
+	const struct place *pl = &p->place[t];
+	uint64_t first = pl->off / dtype_bytes(p, p->graph->tensor.a[t].dtype);
+
+	for (uint32_t i = 0; i < p->bucket.n; i++)
+		if ((pl->region == R_WEIGHT || pl->region == R_GRAD) &&
+		    first - p->bucket.a[i].first < p->bucket.a[i].elems)
+			return &p->bucket.a[i];
+	return NULL;
+}
+
 static bool
 adjacent(const struct plan *p, const struct step *run, const struct op *next)
 {
@@ -559,6 +653,10 @@ adjacent(const struct plan *p, const struct step *run, const struct op *next)
 	const struct op_row *r = op_row(next->op);
 
 	if (run->op.op != next->op || memcmp(run->op.floats, next->floats, sizeof next->floats))
+		return false;
+	/* ranks share a bucket, not a run of them */
+	if (run->op.ranks != next->ranks ||
+	    (next->ranks && bucket_of(p, run->op.arg[0]) != bucket_of(p, next->arg[0])))
 		return false;
 	for (uint8_t i = 0; i < r->nin + r->nout; i++) {
 		const struct place *a = &p->place[run->op.arg[i]], *b = &p->place[next->arg[i]];
@@ -587,7 +685,10 @@ make_programs(struct plan *p)
 				struct program *prog = &p->prog[s][ph];
 				bool flat = op_flat(o->op);
 				const struct tensor *t = &g->tensor.a[o->arg[0]];
-				uint64_t n = flat ? mul64(tensor_elems(t), tensor_layers(g, t)) : 0;
+				uint64_t n =
+				    flat ? mul64(tensor_elems(t), plan_layers(p, o->arg[0])) : 0;
+				if (flat && !n) /* it is on another stage */
+					continue;
 				if (flat && prog->n && !op_row(o->op)->nints &&
 				    adjacent(p, &prog->a[prog->n - 1], o)) {
 					struct step *run = &prog->a[prog->n - 1];
@@ -599,35 +700,40 @@ make_programs(struct plan *p)
 					.op = *o, .span = n, .tensors = flat, .wait = -1
 				};
 			}
+	/* all of a bucket, with its padding, so that ranks have equal parts */
+	for (uint32_t i = 0; i < p->prog[g->update][FORWARD].n; i++) {
+		struct step *st = &p->prog[g->update][FORWARD].a[i];
+		const struct bucket *b = bucket_of(p, st->op.arg[0]);
+		if (st->span && st->op.ranks && b)
+			st->span = b->elems;
+	}
 	for (uint32_t s = 0; s < g->seg.n; s++)
 		for (int ph = 0; ph < N_PHASES; ph++)
 			for (uint32_t i = 0; i < p->prog[s][ph].n; i++) {
 				select_kernel(p, &p->prog[s][ph].a[i]);
-				struct instance *in = &p->inst.a[p->prog[s][ph].a[i].inst];
+				struct instance *in = &p->inst->a[p->prog[s][ph].a[i].inst];
 				const char *seg = g->seg.a[s].name;
-				if (!in->used_by)
-					in->used_by = seg;
-				else if (!strstr(in->used_by, seg))
-					in->used_by = xprintf("%s, %s", in->used_by, seg);
-				in->calls += g->seg.a[s].nlayers ? g->seg.a[s].nlayers : 1;
+				if (!in->used_by.s || !strstr(in->used_by.s, seg))
+					buf_printf(
+					    &in->used_by, "%s%s", in->used_by.n ? ", " : "", seg);
+				const struct segment *kind = &g->seg.a[s];
+				for (uint32_t l = 0; l < kind->nlayers; l++)
+					in->calls += p->decode || on_stage(p, kind->layer[l]);
+				in->calls += !kind->nlayers;
 			}
 }
 
-struct plan *
-plan(struct shard *s)
+static void
+plan_stage(struct plan *p)
 {
-	struct plan *p = xalloc(sizeof *p);
-	struct graph *g = s->graph;
+	struct graph *g = p->graph;
 	uint64_t off = 0;
 
-	p->shard = s;
-	p->graph = g;
-	p->target = target_find(spec_str(g->trainer, F_trainer_target));
+	number_layers(p);
 	p->place = xalloc(g->tensor.n * sizeof *p->place);
-	p->slots = s->stage[0].slots;
+	p->slots = p->shard->stage[p->stage].slots;
 	p->kernels = written_for(p->target);
 	p->decode = can_decode(p);
-	PUSH(p->inst)->name = "none";
 	place_resident(p);
 	make_programs(p);
 	place_activations(p);
@@ -644,154 +750,25 @@ plan(struct shard *s)
 				p->prog[k][ph].a[i].workspace += p->region_off[R_SCRATCH];
 	p->stream_off = p->region_off[R_SAVED];
 	p->dstream_off += p->region_off[R_SCRATCH];
-	return p;
+	p->hop_off = p->region_off[R_COMM];
 }
 
-/* A size that kernels ask something of: where it comes from, and all that they ask. */
-struct asked {
-	const struct value *v;
-	enum field_id f;
-	uint64_t x, multiple, most;
-	enum op_id op; /* one that cannot do it */
-	bool refused;
-};
-
-/* Sizes that would do: "32, 64, 96 or 128", the nearest, or "512 or less". */
-static const char *
-would_do(const struct asked *a)
+struct plan *
+plan(struct shard *s)
 {
-	uint64_t low = (a->x < a->most ? a->x : a->most) / a->multiple * a->multiple;
-	struct buf b = { 0 };
+	uint32_t n = (uint32_t)s->mesh.pipeline;
+	struct plan *all = xalloc(n * sizeof *all);
+	struct instances *inst = xalloc(sizeof *inst);
 
-	if (a->most / a->multiple <= 8)
-		for (uint64_t x = a->multiple; x <= a->most; x += a->multiple)
-			buf_printf(&b, "%s%llu",
-			    x == a->multiple            ? ""
-			    : x + a->multiple > a->most ? " or "
-							: ", ",
-			    (unsigned long long)x);
-	else if (a->multiple == 1)
-		buf_printf(&b, "%llu or less", (unsigned long long)a->most);
-	else if (!low || low + a->multiple > a->most)
-		buf_printf(&b, "%llu", (unsigned long long)(low ? low : a->multiple));
-	else
-		buf_printf(&b, "%llu or %llu", (unsigned long long)low,
-		    (unsigned long long)(low + a->multiple));
-	return b.s;
-}
-
-/* What the target has no kernels for, an op or a size, once each, at the field behind it. */
-static void
-check_needs(const struct plan *p)
-{
-	ARRAY(struct asked) all = { 0 };
-	bool absent[N_OPS] = { 0 };
-
-	for (uint32_t s = 0; s < p->graph->decode; s++)
-		for (uint32_t i = 0; i < p->prog[s][FORWARD].n; i++) {
-			const struct op *o = &p->prog[s][FORWARD].a[i].op;
-			enum field_id f;
-			const struct value *v;
-			struct sizes z;
-			if (!kernel_for(o->op, p->target->kernels) && !absent[o->op]) {
-				absent[o->op] = true;
-				v = spec_line(p->graph->trainer, o->rline, &f);
-				diag_error(v->pos,
-				    "%s asks for %s, for which target %s has no kernel",
-				    spec_name(f), op_row(o->op)->name, p->target->name);
-			}
-			for (uint32_t k = 0; k < LEN(needs); k++) {
-				const struct need *n = &needs[k];
-				struct asked *a = NULL;
-				if (n->op != o->op || strcmp(n->target, p->target->kernels) ||
-				    op_bind(p->graph, o, &z))
-					continue;
-				uint64_t x = z.v[n->letter - 'a'];
-				v = spec_size(p->graph->trainer, o->rline, x, &f);
-				for (uint32_t j = 0; j < all.n; j++)
-					if (all.a[j].v == v && all.a[j].x == x)
-						a = &all.a[j];
-				if (!a) {
-					a = PUSH(all);
-					*a = (struct asked){ v, f, x, 1, UINT64_MAX, o->op, false };
-				}
-				if (n->rule == AT_MOST && n->value < a->most)
-					a->most = n->value;
-				if (n->rule == MULTIPLE_OF && a->multiple % n->value) {
-					if (n->value % a->multiple)
-						internal("NEEDS: %llu of multiples of %llu",
-						    (unsigned long long)n->value,
-						    (unsigned long long)a->multiple);
-					a->multiple = n->value;
-				}
-				if (!a->refused && (x % a->multiple || x > a->most)) {
-					a->refused = true;
-					a->op = o->op;
-				}
-			}
-		}
-	for (uint32_t j = 0; j < all.n; j++) {
-		const struct asked *a = &all.a[j];
-		if (!a->refused)
-			continue;
-		diag_error(a->v->pos, "%s gives %s a size of %s, for which target %s has no kernel",
-		    spec_name(a->f), op_row(a->op)->name, commas(a->x), p->target->name);
-		diag_help(spec_is(a->v, a->x) ? "use %s = %s"
-					      : "it follows from %s; there are kernels for %s",
-		    fields[a->f].name, would_do(a));
+	PUSH(*inst)->name = "none";
+	for (uint32_t i = 0; i < n; i++) {
+		all[i].shard = s;
+		all[i].graph = s->graph;
+		all[i].target = target_find(spec_str(s->graph->trainer, F_trainer_target));
+		all[i].stage = i;
+		all[i].n_stages = n;
+		all[i].inst = inst;
+		plan_stage(&all[i]);
 	}
-}
-
-void
-plan_buildable(const struct plan *p)
-{
-	static const struct {
-		enum field_id field;
-		const char *name;
-	} degree[] = { { F_parallel_data, "data" }, { F_parallel_pipeline, "pipeline" } };
-	struct object *par = spec_obj(p->graph->trainer, F_trainer_parallel);
-
-	for (unsigned i = 0; i < LEN(degree); i++) {
-		if (spec_int(par, degree[i].field) == 1)
-			continue;
-		diag_error(spec_value(par, degree[i].field)->pos,
-		    "parallel.%s = %lld: this version builds trainers of one rank", degree[i].name,
-		    (long long)spec_int(par, degree[i].field));
-		diag_help("--plan answers for any layout; to build, use %s = 1", degree[i].name);
-	}
-	/*
-	 * kernels index rows by int32; those of a device vectors of 8 too, and single numbers of
-	 * what is not an activation
-	 */
-	for (tensor_id t = 1; t < p->graph->tensor.n; t++) {
-		const struct tensor *x = &p->graph->tensor.a[t];
-		uint64_t most = x->dtype == DT_ACT ? (uint64_t)INT32_MAX * 8 : INT32_MAX / 2;
-		const struct value *v =
-		    spec_value(spec_obj(p->graph->trainer, F_trainer_batch), F_batch_micro);
-		if (x->class != T_ACT || (x->seg >= p->graph->decode))
-			continue;
-		if (x->dim[0] > INT32_MAX)
-			diag_error(v->pos,
-			    "batch.micro = %lld sequences give %s rows a microbatch (%s); kernels "
-			    "count to 2^31 - 1",
-			    (long long)v->i, commas(x->dim[0]), x->name);
-		else if (p->target->arch && tensor_elems(x) > most)
-			diag_error(v->pos,
-			    "batch.micro = %lld sequences give %s numbers in one tensor (%s); "
-			    "kernels of target %s count to %s",
-			    (long long)v->i, commas(tensor_elems(x)), x->name, p->target->name,
-			    commas(most));
-		else
-			continue;
-		diag_help("use a smaller micro, sequence_length or top_k");
-		break;
-	}
-	if (written_for(p->target)) {
-		check_needs(p);
-	} else {
-		diag_error(spec_value(p->graph->trainer, F_trainer_target)->pos,
-		    "target %s can be planned, but this version has no kernels for it",
-		    p->target->name);
-		diag_help("--plan shows the plan; to build, use --target=cpu");
-	}
+	return all;
 }

@@ -22,6 +22,7 @@ struct arena {
 	uint64_t clock;          /* steps issued so far */
 	uint64_t known[MAX_STREAMS]
 		      [MAX_STREAMS]; /* a stream waits for the others up to these steps */
+	uint32_t slot;               /* of the chunk that runs */
 };
 
 /*
@@ -44,16 +45,22 @@ owner_of(const struct plan *p, tensor_id t, uint32_t layer)
 
 static void
 extent(
-    const struct plan *p, tensor_id t, uint32_t layer, uint64_t span, uint64_t *off, uint64_t *end)
+    const struct arena *m, tensor_id t, uint32_t layer, uint64_t span, uint64_t *off, uint64_t *end)
 {
+	const struct plan *p = m->p;
 	const struct place *pl = &p->place[t];
-	uint32_t index =
-	    p->graph->seg.a[p->graph->tensor.a[t].seg].nlayers ? p->graph->index_of[layer] : 0;
+	bool layered = p->graph->seg.a[p->graph->tensor.a[t].seg].nlayers != 0;
+	uint32_t index = !layered ? 0
+			 : pl->region == R_SAVED && p->graph->tensor.a[t].class != T_CACHE
+			     ? p->saved_index[layer]
+			     : p->index[layer];
 
-	*off = pl->off + (pl->kind == STREAM       ? layer + pl->next
+	*off = pl->off + (pl->kind == STREAM       ? p->entry[layer] + pl->next
 			     : pl->kind == DSTREAM ? 0
 						   : index) *
 			     pl->stride;
+	if (pl->region == R_SAVED)
+		*off += m->slot * p->slot_stride;
 	*end = *off + (span && p->graph->tensor.a[t].class != T_INPUT
 			      ? span * dtype_bytes(p, p->graph->tensor.a[t].dtype)
 			      : pl->bytes);
@@ -69,9 +76,9 @@ check_rounding(const struct plan *p, const struct step *st)
 		const struct tensor *t = &p->graph->tensor.a[st->op.arg[i]];
 		bool must = t->class == T_ACT && !strcmp(dtype_format(p, t->dtype), "bf16") &&
 			    dtype_bytes(p, t->dtype) > 2;
-		if (p->inst.a[st->inst].round[i] != (must ? tensor_elems(t) : 0))
+		if (p->inst->a[st->inst].round[i] != (must ? tensor_elems(t) : 0))
 			return xprintf("%s: %s is bf16, %llu elements of it are rounded", r->name,
-			    t->name, (unsigned long long)p->inst.a[st->inst].round[i]);
+			    t->name, (unsigned long long)p->inst->a[st->inst].round[i]);
 	}
 	return NULL;
 }
@@ -178,8 +185,12 @@ check_step(struct arena *m, const struct step *st, uint64_t first_clock, uint32_
 			tensor_id t = st->op.arg[i];
 			uint64_t off, end,
 			    owner = st->span ? (uint64_t)t << 24 : owner_of(p, t, layer);
-			extent(p, t, layer, st->span, &off, &end);
+			extent(m, t, layer, st->span, &off, &end);
 			bool out = i >= r->nin, adds = r->arg[i].accumulate;
+			/* a rank has its part of them alone */
+			if (st->span && p->graph->tensor.a[t].class == T_STATE)
+				end = off + st->span / mesh_ranks(&p->shard->mesh, st->op.ranks) *
+						dtype_bytes(p, p->graph->tensor.a[t].dtype);
 			if (end > p->arena_bytes ||
 			    off % dtype_bytes(p, p->graph->tensor.a[t].dtype))
 				return xprintf(
@@ -211,7 +222,7 @@ check_step(struct arena *m, const struct step *st, uint64_t first_clock, uint32_
 		/* the workspace must not have taken what this very step reads or writes */
 		for (uint8_t i = 0; i < r->nin + r->nout; i++) {
 			uint64_t off, end;
-			extent(p, st->op.arg[i], layer, 0, &off, &end);
+			extent(m, st->op.arg[i], layer, 0, &off, &end);
 			if (off < st->workspace + st->workspace_bytes && st->workspace < end)
 				return xprintf("%s: workspace overlaps %s", r->name,
 				    p->graph->tensor.a[st->op.arg[i]].name);
@@ -221,8 +232,8 @@ check_step(struct arena *m, const struct step *st, uint64_t first_clock, uint32_
 	for (uint8_t i = r->nin; i < r->nin + r->nout; i++)
 		for (uint8_t j = 0; j < i && !st->span; j++) {
 			uint64_t a, b, c, d;
-			extent(p, st->op.arg[i], layer, 0, &a, &b);
-			extent(p, st->op.arg[j], layer, 0, &c, &d);
+			extent(m, st->op.arg[i], layer, 0, &a, &b);
+			extent(m, st->op.arg[j], layer, 0, &c, &d);
 			if (a >= d || c >= b ||
 			    strstr(r->inplace, xprintf("%s:%s", r->arg[i].name, r->arg[j].name)))
 				continue;
@@ -262,7 +273,9 @@ own(struct arena *m, tensor_id t)
 	for (uint32_t l = 0; l < (s->nlayers ? s->nlayers : 1); l++) {
 		uint32_t layer = s->nlayers ? s->layer[l] : 0;
 		uint64_t off, end;
-		extent(p, t, layer, 0, &off, &end);
+		if (s->nlayers && !on_stage(p, layer))
+			continue;
+		extent(m, t, layer, 0, &off, &end);
 		uint32_t i = find(m, off);
 		if (i < m->own.n && m->own.a[i].off < end)
 			before = describe(p, m->own.a[i].owner);
@@ -271,47 +284,77 @@ own(struct arena *m, tensor_id t)
 	return before;
 }
 
-/* The forward pass with these segments at its ends; shift: from training's kinds to its own. */
+/* A chunk's forward pass; training's segments, or those `shift` behind them. */
 static const char *
-forward(struct arena *m, uint32_t embed, uint32_t head, uint32_t shift)
+forward(struct arena *m, const struct chunk *c, uint32_t embed, uint32_t head, uint32_t shift)
 {
 	const struct graph *g = m->p->graph;
-	const char *fault = run(m, embed, FORWARD, 0);
+	const char *fault = NULL;
+	uint64_t off = m->p->stream_off + c->slot * m->p->slot_stride;
 
-	for (uint32_t l = 0; l < g->n_layers && !fault; l++)
+	m->slot = shift ? 0 : c->slot;
+	if (c->embed)
+		fault = run(m, embed, FORWARD, 0);
+	else /* it has come from the chunk before */
+		write_bytes(m,
+		    (struct owned){ off, off + m->p->stream_stride,
+			owner_of(m->p, g->seg.a[g->kind_of[c->first]].x, c->first), m->clock, 0 });
+	for (uint32_t l = c->first; l < c->first + c->n && !fault; l++)
 		fault = run(m, g->kind_of[l] + shift, FORWARD, l);
-	return fault ? fault : run(m, head, FORWARD, g->n_layers);
+	return fault || !c->head ? fault : run(m, head, FORWARD, g->n_layers);
+}
+
+static const char *
+backward(struct arena *m, const struct chunk *c)
+{
+	const struct graph *g = m->p->graph;
+	const char *fault = NULL;
+	uint64_t off = m->p->dstream_off;
+
+	m->slot = c->slot;
+	if (c->head)
+		fault = run(m, g->head, BACKWARD, g->n_layers);
+	else
+		write_bytes(m,
+		    (struct owned){ off, off + m->p->stream_stride,
+			owner_of(m->p, g->seg.a[g->kind_of[c->first]].dx, c->first), m->clock, 0 });
+	for (uint32_t l = c->first + c->n; l-- > c->first && !fault;)
+		fault = run(m, g->kind_of[l], BACKWARD, l);
+	return fault || !c->embed ? fault : run(m, g->embed, BACKWARD, 0);
 }
 
 const char *
 plan_fault(const struct plan *p)
 {
 	const struct graph *g = p->graph;
+	const struct stage *st = &p->shard->stage[p->stage];
 	struct arena m = { .p = p };
 	const char *fault = NULL;
 
+	if (p->slots * p->slot_stride > p->region_bytes[R_SAVED])
+		return "saved activations: slots leave their region";
 	for (tensor_id t = 1; t < g->tensor.n; t++) {
-		enum tensor_class c = g->tensor.a[t].class;
+		const struct tensor *x = &g->tensor.a[t];
 		const char *before;
-		if (c == T_ACT || c == T_CONST || c == T_CACHE || !p->place[t].bytes)
+		bool part = x->class == T_STATE && p->shard->mesh.world > 1;
+		if (x->class == T_ACT || x->class == T_CONST || x->class == T_CACHE || part ||
+		    !p->place[t].bytes)
 			continue;
 		if ((before = own(&m, t)))
-			return xprintf("%s overlaps %s", g->tensor.a[t].name, before);
+			return xprintf("%s overlaps %s", x->name, before);
 	}
 	fault = run(&m, g->init, FORWARD, 0);
 	for (int twice = 0; twice < 2 && !fault; twice++) {
-		fault = forward(&m, g->embed, g->head, 0);
-		if (!fault)
-			fault = run(&m, g->head, BACKWARD, g->n_layers);
-		for (uint32_t l = g->n_layers; l-- > 0 && !fault;)
-			fault = run(&m, g->kind_of[l], BACKWARD, l);
-		if (!fault)
-			fault = run(&m, g->embed, BACKWARD, 0);
+		for (uint32_t c = 0; c < st->nchunks && !fault; c++)
+			fault = forward(&m, &st->chunk[c], g->embed, g->head, 0);
+		for (uint32_t c = st->nchunks; c-- > 0 && !fault;)
+			fault = backward(&m, &st->chunk[c]);
 	}
 	if (!fault)
 		fault = run(&m, g->update, FORWARD, 0);
-	if (!fault)
-		fault = forward(&m, g->embed, g->eval, 0);
+	for (uint32_t c = 0; c < st->nchunks && !fault; c++)
+		fault = forward(&m, &st->chunk[c], g->embed, g->eval, 0);
+	m.slot = 0;
 	/* rows to come hold anything; the second token reads what the first one left */
 	for (tensor_id t = 1; t < g->tensor.n && p->decode && !fault; t++) {
 		const struct place *pl = &p->place[t];
@@ -324,15 +367,17 @@ plan_fault(const struct plan *p)
 		own(&m, t);
 	}
 	for (int twice = 0; twice < 2 && !fault && p->decode; twice++)
-		fault = forward(&m, g->decode, g->seg.n - 1, g->decode - g->embed);
+		fault = forward(&m, &st->chunk[0], g->decode, g->seg.n - 1, g->decode - g->embed);
 	return fault;
 }
 
 void
 plancheck(const struct plan *p)
 {
-	const char *fault = plan_fault(p);
-
-	if (fault)
-		internal("plancheck: %s", fault);
+	for (uint32_t i = 0; i < p->n_stages; i++) {
+		const char *fault = plan_fault(&p[i]);
+		if (fault)
+			internal("plancheck: %s%s", p->n_stages > 1 ? xprintf("stage %u: ", i) : "",
+			    fault);
+	}
 }

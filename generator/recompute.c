@@ -38,48 +38,64 @@ again(struct graph *g, uint32_t seg, tensor_id t)
 	return n;
 }
 
+static bool
+reads(const struct op *o, tensor_id t)
+{
+	for (uint8_t k = 0; k < op_row(o->op)->nin; k++)
+		if (o->arg[k] == t)
+			return true;
+	return false;
+}
+
+/* Ops of a segment's backward pass with the copies before them, and what these give. */
+struct rewrite {
+	struct oplist bwd;
+	ARRAY(tensor_id) old, new;
+};
+
+/* Appends an op that reads what was given again in place of what was kept. */
+static struct op *
+append(struct rewrite *w, struct op o)
+{
+	for (uint8_t k = 0; k < op_row(o.op)->nin; k++)
+		for (uint32_t i = 0; i < w->old.n; i++)
+			if (w->old.a[i] == o.arg[k]) {
+				o.arg[k] = w->new.a[i];
+				break;
+			}
+	*PUSH(w->bwd) = o;
+	return &w->bwd.a[w->bwd.n - 1];
+}
+
 void
 recompute_segment(struct graph *g, uint32_t s, const char *what)
 {
-	struct segment *seg = &g->seg.a[s];
-	const struct oplist *fwd = &seg->ops[FORWARD];
-	struct oplist old = seg->ops[BACKWARD], bwd = { 0 };
-	tensor_id *copy = xalloc(g->tensor.n * sizeof *copy);
-	uint8_t *wanted = xalloc(g->tensor.n);
+	const struct oplist *fwd = &g->seg.a[s].ops[FORWARD], *bwd = &g->seg.a[s].ops[BACKWARD];
+	struct rewrite w = { 0 };
+	bool *repeat = xalloc(fwd->n + 1);
 
-	for (uint32_t i = 0; i < old.n; i++)
-		for (uint8_t k = 0; k < op_row(old.a[i].op)->nin; k++)
-			wanted[old.a[i].arg[k]] = 1;
-	/*
-	 * backwards through the forward pass: an op is repeated if something wanted comes from it
-	 */
-	uint8_t *repeat = xalloc(fwd->n + 1);
+	/* backwards: an op is repeated if the backward pass, or a repeated op, reads its result */
 	for (uint32_t i = fwd->n; i-- > 0;) {
 		const struct op *o = &fwd->a[i];
 		const struct op_row *r = op_row(o->op);
-		for (uint8_t k = r->nin; k < r->nin + r->nout && repeatable(o, what); k++)
-			repeat[i] |= wanted[o->arg[k]];
-		for (uint8_t k = 0; k < r->nin && repeat[i]; k++)
-			wanted[o->arg[k]] = 1;
+		for (uint8_t k = r->nin; k < r->nin + r->nout && repeatable(o, what); k++) {
+			for (uint32_t j = 0; j < bwd->n; j++)
+				repeat[i] |= reads(&bwd->a[j], o->arg[k]);
+			for (uint32_t j = i + 1; j < fwd->n; j++)
+				repeat[i] |= repeat[j] && reads(&fwd->a[j], o->arg[k]);
+		}
 	}
 	for (uint32_t i = 0; i < fwd->n; i++) {
-		struct op o = fwd->a[i];
-		const struct op_row *r = op_row(o.op);
+		const struct op_row *r = op_row(fwd->a[i].op);
 		if (!repeat[i])
 			continue;
-		for (uint8_t k = 0; k < r->nin; k++)
-			if (copy[o.arg[k]])
-				o.arg[k] = copy[o.arg[k]];
-		for (uint8_t k = r->nin; k < r->nin + r->nout; k++)
-			o.arg[k] = copy[o.arg[k]] = again(g, s, o.arg[k]);
-		*PUSH(bwd) = o;
+		struct op *o = append(&w, fwd->a[i]);
+		for (uint8_t k = r->nin; k < r->nin + r->nout; k++) {
+			*PUSH(w.old) = o->arg[k];
+			*PUSH(w.new) = o->arg[k] = again(g, s, o->arg[k]);
+		}
 	}
-	for (uint32_t i = 0; i < old.n; i++) {
-		struct op o = old.a[i];
-		for (uint8_t k = 0; k < op_row(o.op)->nin; k++)
-			if (copy[o.arg[k]])
-				o.arg[k] = copy[o.arg[k]];
-		*PUSH(bwd) = o;
-	}
-	g->seg.a[s].ops[BACKWARD] = bwd;
+	for (uint32_t i = 0; i < bwd->n; i++)
+		append(&w, bwd->a[i]);
+	g->seg.a[s].ops[BACKWARD] = w.bwd;
 }

@@ -6,107 +6,48 @@
 
 #include "olmogen.h"
 
-/* Saved activations and scratch grow with the tokens of a microbatch; the rest does not. */
-static uint64_t
-scale(uint64_t bytes, uint64_t micro, const struct graph *g)
+/* The stage whose ranks need most. */
+static const struct plan *
+worst_stage(const struct plan *p)
 {
-	return mul64(bytes / g->B, micro);
-}
+	const struct plan *worst = p;
 
-/* Bytes of a tensor on a rank of a stage, all its layers there; what shares scratch counts once. */
-static uint64_t
-tensor_on_rank(const struct plan *p, const struct shard *s, uint32_t stage, tensor_id t)
-{
-	const struct tensor *x = &p->graph->tensor.a[t];
-	const struct mesh *m = &s->mesh;
-	bool resident = x->class == T_PARAM || x->class == T_GRAD || x->class == T_STATE;
-	bool experts = resident && p->graph->tensor.a[x->class == T_PARAM ? t : x->param].experts;
-	uint64_t n = mul64(tensor_elems(x), dtype_bytes(p, x->dtype));
-
-	if (p->place[t].region != R_SCRATCH)
-		n = mul64(n, stage_layers(s, stage, x));
-	n /= experts ? m->expert : 1;
-	return n / (x->class != T_STATE ? 1 : experts ? m->expert_data : m->data);
-}
-
-uint64_t
-rank_memory(const struct plan *p, const struct shard *s, uint32_t stage, uint64_t micro,
-    uint64_t bytes[N_REGIONS])
-{
-	const struct graph *g = p->graph;
-	const struct mesh *m = &s->mesh;
-	uint64_t total = 0;
-
-	if (m->world == 1 && micro == g->B) {
-		memcpy(bytes, p->region_bytes, N_REGIONS * sizeof *bytes);
-		return p->arena_bytes;
-	}
-	memset(bytes, 0, N_REGIONS * sizeof *bytes);
-	for (tensor_id t = 1; t < g->tensor.n; t++) {
-		const struct tensor *x = &g->tensor.a[t];
-		uint64_t n = tensor_on_rank(p, s, stage, t);
-		if (!p->place[t].bytes || x->class == T_CACHE)
-			continue;
-		if (x->class == T_ACT) {
-			if (p->place[t].region != R_SAVED || p->place[t].kind != PLACE)
-				continue;
-			/* tensors that share a buffer count once */
-			bool again = false;
-			for (tensor_id u = 1; u < t; u++)
-				again |= g->tensor.a[u].class == T_ACT &&
-					 p->place[u].kind == PLACE &&
-					 p->place[u].region == R_SAVED &&
-					 p->place[u].off == p->place[t].off;
-			if (again)
-				continue;
-			n = scale(n, micro, g);
-		}
-		bytes[p->place[t].region] = add64(bytes[p->place[t].region], n);
-	}
-	const struct stage *st = &s->stage[stage];
-	uint64_t streams = mul64(p->stream_stride, st->n + 1u);
-	bytes[R_SAVED] = mul64(add64(bytes[R_SAVED], scale(streams, micro, g)), st->slots);
-	uint64_t cached = add64(scale(streams, micro, g), p->cache_bytes);
-	if (m->world == 1 && bytes[R_SAVED] < cached)
-		bytes[R_SAVED] = cached;
-	bytes[R_SCRATCH] = scale(p->region_bytes[R_SCRATCH], micro, g);
-	for (int r = 0; r < N_REGIONS; r++)
-		total = add64(total, bytes[r]);
-	return total;
+	for (uint32_t i = 1; i < p->n_stages; i++)
+		if (p[i].arena_bytes > worst->arena_bytes)
+			worst = &p[i];
+	return worst;
 }
 
 /* ---- does it fit ---- */
 
+/* Bytes that a tensor takes on a rank of the stage, all layers and slots; scratch counts once. */
 static uint64_t
-worst_rank(const struct plan *p, const struct shard *s, uint64_t micro, uint32_t *stage,
-    uint64_t bytes[N_REGIONS])
+tensor_on_rank(const struct plan *p, tensor_id t)
 {
-	uint64_t worst = 0, part[N_REGIONS];
+	const struct place *pl = &p->place[t];
+	const struct tensor *x = &p->graph->tensor.a[t];
+	bool experts = x->class == T_STATE && p->graph->tensor.a[x->param].experts;
+	uint64_t n = pl->bytes;
 
-	for (uint32_t i = 0; i < s->mesh.pipeline; i++) {
-		uint64_t n = rank_memory(p, s, i, micro, part);
-		if (n > worst) {
-			worst = n;
-			*stage = i;
-			memcpy(bytes, part, sizeof part);
-		}
-	}
-	return worst;
+	if (pl->region == R_SCRATCH)
+		return n;
+	n = mul64(n, plan_layers(p, t));
+	if (x->class == T_STATE && p->shard->mesh.world > 1)
+		n /= mesh_ranks(&p->shard->mesh, experts ? EXPERT_DATA : DATA);
+	return pl->region == R_SAVED ? mul64(n, p->slots) / p->shard->stage[p->stage].nchunks : n;
 }
 
 static void
-five_largest(const struct plan *p, uint32_t stage, struct buf *out)
+five_largest(const struct plan *p, struct buf *out)
 {
 	const struct graph *g = p->graph;
 	tensor_id top[5] = { 0 };
 	uint64_t size[5] = { 0 };
 
 	for (tensor_id t = 1; t < g->tensor.n; t++) {
-		uint64_t n = tensor_on_rank(p, p->shard, stage, t);
+		uint64_t n = tensor_on_rank(p, t);
 		if (g->tensor.a[t].class == T_CACHE)
 			continue;
-		if (p->place[t].region == R_SAVED)
-			n = mul64(n, p->shard->stage[stage].slots);
 		for (int i = 0; i < 5; i++)
 			if (n > size[i]) {
 				memmove(&top[i + 1], &top[i], (size_t)(4 - i) * sizeof *top);
@@ -121,10 +62,73 @@ five_largest(const struct plan *p, uint32_t stage, struct buf *out)
 		    out, "%s%s %s", i ? ", " : "", g->tensor.a[top[i]].name, human_bytes(size[i]));
 }
 
+/* What the worst rank needs with other values; the trainer is as before afterwards. */
+static uint64_t
+what_if(const struct plan *p, uint64_t micro, uint64_t data, uint64_t expert, uint64_t pipeline,
+    const char *recompute, double capacity)
+{
+	struct object *t = p->graph->trainer, *pa = spec_obj(t, F_trainer_parallel);
+	const struct value *re = spec_value(spec_obj(t, F_trainer_model), F_transformer_recompute);
+	struct value *v[] = { spec_value(spec_obj(t, F_trainer_batch), F_batch_micro),
+		spec_value(pa, F_parallel_data), spec_value(pa, F_parallel_expert),
+		spec_value(pa, F_parallel_pipeline) };
+	const uint64_t other[] = { micro, data, expert, pipeline };
+	struct value *cap = spec_value(pa, F_parallel_capacity), rows = *cap;
+	int64_t old[LEN(v)];
+	const char **what = xalloc(re->n * sizeof *what);
+
+	for (unsigned i = 0; i < LEN(v); i++) {
+		old[i] = v[i]->i;
+		v[i]->i = (int64_t)other[i];
+	}
+	for (uint32_t i = 0; i < re->n; i++)
+		what[i] = spec_str(re->list[i], F_recompute_what);
+	for (uint32_t i = 0; i < re->n && recompute; i++)
+		spec_value(re->list[i], F_recompute_what)->str = recompute;
+	if (capacity > 0) {
+		cap->num = capacity;
+		cap->str = NULL;
+	}
+	struct shard *s = shard(graph_build(t));
+	fuse(s);
+	uint64_t need = worst_stage(plan(s))->arena_bytes;
+	*cap = rows;
+	for (unsigned i = 0; i < LEN(v); i++)
+		v[i]->i = old[i];
+	for (uint32_t i = 0; i < re->n; i++)
+		spec_value(re->list[i], F_recompute_what)->str = what[i];
+	return need;
+}
+
 /* A change of the description that needs less memory: the degrees times these powers of two. */
 struct remedy {
 	bool micro, data, expert, pipeline;
 };
+
+/* Whether a layout near the description's holds by the rules that check.c has for it. */
+static bool
+legal(const struct graph *g, uint64_t micro, uint64_t data, uint64_t expert, uint64_t pipeline)
+{
+	const struct object *t = g->trainer, *pa = spec_obj(t, F_trainer_parallel);
+	const struct value *v = spec_value(pa, F_parallel_chunks);
+	uint64_t chunks = v->set ? (uint64_t)v->i : 1,
+		 old = (uint64_t)spec_int(pa, F_parallel_pipeline);
+	uint64_t global = (uint64_t)spec_int(spec_obj(t, F_trainer_batch), F_batch_global);
+	bool ok = data % expert == 0 && global % (micro * data) == 0;
+
+	if (pipeline > 1) {
+		bool tied = spec_int(
+		    spec_obj(spec_obj(t, F_trainer_model), F_transformer_lm_head), F_lm_head_tied);
+		const struct value *kind = spec_value(pa, F_parallel_schedule);
+		ok &= pipeline * chunks <= g->n_layers &&
+		      (!tied || (kind->set && !strcmp(kind->str, "v")));
+		ok &= pipeline == old || !spec_value(pa, F_parallel_split)->given;
+	}
+	for (uint32_t k = g->embed + 1; k < g->head; k++)
+		ok &= g->seg.a[k].ffn->type != OBJ_moe ||
+		      (uint64_t)spec_int(g->seg.a[k].ffn, F_moe_num_experts) % expert == 0;
+	return ok;
+}
 
 /* Applies a remedy at growing strength until it fits; gives what is needed then. */
 static uint64_t
@@ -132,9 +136,8 @@ try_remedy(const struct plan *p, const struct remedy *r, uint64_t device, struct
 {
 	const struct graph *g = p->graph;
 	const struct mesh *m = &p->shard->mesh;
-	uint64_t bytes[N_REGIONS], micro = g->B, best = UINT64_MAX;
+	uint64_t micro = g->B, best = UINT64_MAX;
 	uint64_t data = m->data, expert = m->expert, pipeline = m->pipeline;
-	uint32_t stage;
 
 	for (int power = 0; power < 8 && best > device; power++) {
 		if (r->micro && power)
@@ -145,16 +148,9 @@ try_remedy(const struct plan *p, const struct remedy *r, uint64_t device, struct
 			expert *= 2;
 		if (r->pipeline && power)
 			pipeline *= 2;
-		bool legal = pipeline <= g->n_layers && data % expert == 0 &&
-			     spec_int(spec_obj(g->trainer, F_trainer_batch), F_batch_global) %
-				     (int64_t)(micro * data) ==
-				 0;
-		for (tensor_id t = 1; t < g->tensor.n; t++)
-			legal &= !g->tensor.a[t].experts || g->tensor.a[t].dim[0] % expert == 0;
-		if (!legal)
+		if (!legal(g, micro, data, expert, pipeline))
 			continue;
-		uint64_t n = worst_rank(
-		    p, shard_mesh(p->shard->graph, data, expert, pipeline), micro, &stage, bytes);
+		uint64_t n = what_if(p, micro, data, expert, pipeline, NULL, 0);
 		if (n >= best)
 			break;
 		best = n;
@@ -178,29 +174,6 @@ try_remedy(const struct plan *p, const struct remedy *r, uint64_t device, struct
 	return best;
 }
 
-/* What the worst rank needs if every layer recomputes this; the trainer is as before afterwards. */
-static uint64_t
-with_recompute(const struct plan *p, const char *what)
-{
-	struct graph *g = p->graph;
-	const struct value *re =
-	    spec_value(spec_obj(g->trainer, F_trainer_model), F_transformer_recompute);
-	const char **old = xalloc(re->n * sizeof *old);
-	uint64_t bytes[N_REGIONS];
-	uint32_t stage;
-
-	for (uint32_t i = 0; i < re->n; i++)
-		old[i] = spec_str(re->list[i], F_recompute_what);
-	for (uint32_t i = 0; i < re->n; i++)
-		spec_value(re->list[i], F_recompute_what)->str = what;
-	struct shard *s = shard(graph_build(g->trainer));
-	fuse(s);
-	struct plan *other = plan(s);
-	for (uint32_t i = 0; i < re->n; i++)
-		spec_value(re->list[i], F_recompute_what)->str = old[i];
-	return worst_rank(other, s, g->B, &stage, bytes);
-}
-
 static void
 remedies(const struct plan *p, uint64_t need, uint64_t device)
 {
@@ -220,15 +193,24 @@ remedies(const struct plan *p, uint64_t need, uint64_t device)
 		{ .data = true, .expert = true, .pipeline = true },
 		{ .micro = true, .data = true, .expert = true, .pipeline = true },
 	};
+	const struct object *pa = spec_obj(p->graph->trainer, F_trainer_parallel);
+	const struct mesh *m = &p->shard->mesh;
 	struct buf all = { 0 };
 	static const char *const again[] = { "cheap", "experts", "block" };
 	bool enough = false;
 
 	for (unsigned i = 0; i < LEN(again); i++) {
-		uint64_t n = with_recompute(p, again[i]);
+		uint64_t n = what_if(p, p->graph->B, m->data, m->expert, m->pipeline, again[i], 0);
 		if (n < need - need / 50)
 			buf_printf(&all, "%srecompute { what = \"%s\" }: %s%s", all.n ? "; " : "",
 			    again[i], human_bytes(n), n <= device ? ", fits" : "");
+	}
+	if (m->expert > 1 && spec_value(pa, F_parallel_capacity)->str) {
+		uint64_t n = what_if(p, p->graph->B, m->data, m->expert, m->pipeline, NULL, 1.25);
+		enough |= n <= device;
+		if (n < need - need / 50)
+			buf_printf(&all, "%sparallel.capacity = 1.25, which cuts rows: %s%s",
+			    all.n ? "; " : "", human_bytes(n), n <= device ? ", fits" : "");
 	}
 	for (unsigned i = 0; i < LEN(single) + LEN(joint); i++) {
 		const struct remedy *r = i < LEN(single) ? &single[i] : &joint[i - LEN(single)];
@@ -251,12 +233,11 @@ remedies(const struct plan *p, uint64_t need, uint64_t device)
 void
 plan_fits(const struct plan *p)
 {
-	const struct graph *g = p->graph;
-	struct object *t = g->trainer;
+	struct object *t = p->graph->trainer;
 	double gib = spec_num(t, F_trainer_device_memory);
-	uint64_t device = (uint64_t)(gib * 1073741824.0), bytes[N_REGIONS];
-	uint32_t stage = 0;
-	uint64_t need = worst_rank(p, p->shard, g->B, &stage, bytes);
+	uint64_t device = (uint64_t)(gib * 1073741824.0);
+	const struct plan *worst = worst_stage(p);
+	uint64_t need = worst->arena_bytes;
 	struct buf top = { 0 }, parts = { 0 };
 
 	if (gib <= 0 || need <= device)
@@ -265,14 +246,14 @@ plan_fits(const struct plan *p)
 	diag_error(where->given ? where->pos : spec_value(t, F_trainer_target)->pos,
 	    "%s needs %s on a rank%s, %s more than trainer.device_memory = %s GiB",
 	    spec_str(t, F_trainer_name), human_bytes(need),
-	    p->shard->mesh.pipeline > 1 ? xprintf(" of stage %u", stage) : "",
+	    p->n_stages > 1 ? xprintf(" of stage %u", worst->stage) : "",
 	    human_bytes(need - device), xprintf("%.6g", gib));
 	for (int r = 0; r < N_REGIONS; r++)
-		if (bytes[r] > need / 1000)
+		if (worst->region_bytes[r] > need / 1000)
 			buf_printf(&parts, "%s%s %s", parts.n ? ", " : "", region_names[r],
-			    human_bytes(bytes[r]));
+			    human_bytes(worst->region_bytes[r]));
 	diag_help("of that: %s", parts.s);
-	five_largest(p, stage, &top);
+	five_largest(worst, &top);
 	diag_help("the largest buffers: %s", top.s);
 	remedies(p, need, device);
 }
@@ -293,11 +274,13 @@ place_text(const struct plan *p, tensor_id t, struct buf *out)
 	buf_puts(out, "\n");
 }
 
-void
-plan_print(const struct plan *p, struct buf *out)
+static void
+print_stage(const struct plan *p, struct buf *out)
 {
 	const struct graph *g = p->graph;
 
+	if (p->n_stages > 1)
+		buf_printf(out, "stage %u\n", p->stage);
 	buf_printf(out, "arena %llu bytes\n", (unsigned long long)p->arena_bytes);
 	for (int r = 0; r < N_REGIONS; r++)
 		buf_printf(out, "  region %-17s %14llu %14llu\n", region_names[r],
@@ -314,8 +297,17 @@ plan_print(const struct plan *p, struct buf *out)
 					buf_printf(out, "%s %s\n", g->seg.a[s].name,
 					    ph ? "backward" : "forward");
 				buf_printf(out, "  %3u stream %u  %-30s %s\n", i, st->stream,
-				    p->inst.a[st->inst].name, op_text(g, &st->op));
+				    collective_op(st->op.op) ? op_row(st->op.op)->name
+							     : p->inst->a[st->inst].name,
+				    op_text(g, &st->op));
 			}
+}
+
+void
+plan_print(const struct plan *p, struct buf *out)
+{
+	for (uint32_t i = 0; i < p->n_stages; i++)
+		print_stage(&p[i], out);
 }
 
 static const char *
@@ -335,36 +327,59 @@ row(struct buf *out, const char *name, const char *value, const char *more)
 	buf_printf(out, "  %-22s %18s%s%s\n", name, value, *more ? "  " : "", more);
 }
 
+/* "embedding, layers 0 .. 3; layers 16 .. 19" */
+static const char *
+stage_text(const struct stage *st)
+{
+	struct buf b = { 0 };
+
+	for (uint32_t i = 0; i < st->nchunks; i++) {
+		const struct chunk *c = &st->chunk[i];
+		buf_printf(&b, "%s%slayers %u .. %u%s", i ? "; " : "",
+		    c->embed ? "embedding, " : "", c->first, c->first + c->n - 1,
+		    c->head ? ", head" : "");
+	}
+	return b.s;
+}
+
+/* "8 + 4", of each chunk. */
+static const char *
+slots_text(const struct stage *st)
+{
+	struct buf b = { 0 };
+
+	for (uint32_t i = 0; i < st->nchunks; i++)
+		buf_printf(&b, "%s%u", i ? " + " : "", st->chunk[i].slots);
+	return b.s;
+}
+
 static void
 report_memory(const struct plan *p, struct buf *out)
 {
 	static const enum region order[] = { R_WEIGHT, R_GRAD, R_STATE, R_BUFFER, R_SAVED,
-		R_SCRATCH, R_CONST, R_INPUT, R_STAT };
+		R_SCRATCH, R_COMM, R_CONST, R_INPUT, R_STAT };
 	const struct mesh *m = &p->shard->mesh;
 	double gib = spec_num(p->graph->trainer, F_trainer_device_memory);
-	uint64_t bytes[N_REGIONS];
 
 	buf_puts(out, "\nmemory a rank\n");
 	for (uint32_t i = 0; i < m->pipeline; i++) {
 		const struct stage *st = &p->shard->stage[i];
-		uint64_t total = rank_memory(p, p->shard, i, p->graph->B, bytes);
+		const uint64_t *bytes = p[i].region_bytes;
 		if (m->pipeline > 1)
-			buf_printf(out, " stage %u: %slayers %u .. %u%s\n", i,
-			    st->embed ? "embedding, " : "", st->first, st->first + st->n - 1,
-			    st->head ? ", head" : "");
+			buf_printf(out, " stage %u: %s\n", i, stage_text(st));
 		for (unsigned k = 0; k < LEN(order); k++)
 			if (bytes[order[k]])
 				row(out, region_names[order[k]], human_bytes(bytes[order[k]]),
 				    order[k] != R_SAVED ? ""
-				    : st->slots > 1     ? xprintf("%llu microbatches in flight",
-							      (unsigned long long)st->slots)
-				    : p->cache_more     ? xprintf("%s of that for generate's cache",
-							      human_bytes(p->cache_more))
-							: "");
-		row(out, "total", human_bytes(total),
-		    gib > 0
-			? xprintf("of %.6g GiB, %.1f %%", gib, (double)total / (gib * 10737418.24))
-			: "");
+				    : st->slots > 1
+					? xprintf("%s microbatches in flight", slots_text(st))
+				    : p->cache_more ? xprintf("%s of that for generate's cache",
+							  human_bytes(p->cache_more))
+						    : "");
+		row(out, "total", human_bytes(p[i].arena_bytes),
+		    gib > 0 ? xprintf("of %.6g GiB, %.1f %%", gib,
+				  (double)p[i].arena_bytes / (gib * 10737418.24))
+			    : "");
 	}
 }
 
@@ -391,6 +406,69 @@ report_wire(const struct plan *p, struct buf *out)
 					  p->target->link_gbs)
 				    : ""));
 	}
+}
+
+/* When each stage does what; share of the time in which the average one waits. */
+struct timeline {
+	uint64_t **start, end;
+	double bubble;
+};
+
+static struct timeline
+timeline(const struct shard *s)
+{
+	struct timeline t = { xalloc(s->mesh.pipeline * sizeof *t.start), 0, 0 };
+	double chunks = s->stage[0].nchunks, n = (double)s->graph->microbatches;
+
+	if (s->mesh.pipeline == 1)
+		return t;
+	for (uint32_t i = 0; i < s->mesh.pipeline; i++)
+		t.start[i] = xalloc(s->stage[i].action.n * sizeof **t.start);
+	t.end = schedule_run(s, t.start);
+	t.bubble = 1 - SCHEDULE_COST * n * chunks / (double)t.end;
+	return t;
+}
+
+static void
+report_pipeline(const struct shard *s, const struct timeline *t, struct buf *out)
+{
+	enum { WIDTH = 88, ROWS = 32 };
+	uint32_t chunks = s->stage[0].nchunks, stages = (uint32_t)s->mesh.pipeline;
+	int digits = (int)strlen(xprintf("%llu", (unsigned long long)s->graph->microbatches - 1));
+	int cell = 1 + digits + (chunks > 1);
+	uint64_t columns = WIDTH / (uint64_t)cell;
+	bool cut = t->end > columns || stages > ROWS;
+
+	if (stages == 1)
+		return;
+	buf_printf(out, "\npipeline: forward and backward of each microbatch%s; columns are time\n",
+	    chunks > 1 ? ", in chunks a, b .." : "");
+	columns = t->end < columns ? t->end : columns;
+	for (uint32_t i = 0; i < stages && i < ROWS; i++) {
+		const struct stage *st = &s->stage[i];
+		size_t n = (size_t)columns * (size_t)cell;
+		char *line = xalloc(n + (size_t)cell * 2 + 1);
+		memset(line, '.', n);
+		for (uint32_t k = 0; k < st->action.n; k++) {
+			const struct action *a = &st->action.a[k];
+			uint64_t at = t->start[i][k];
+			int room = a->deed == DO_BACKWARD ? 2 * cell : cell;
+			if (at >= columns || (a->deed != DO_FORWARD && a->deed != DO_BACKWARD))
+				continue;
+			const char *text = xprintf("%c%u%s", a->deed == DO_FORWARD ? 'F' : 'B',
+			    a->microbatch, chunks > 1 ? (char[]){ (char)('a' + a->chunk), 0 } : "");
+			memset(line + at * (uint64_t)cell, a->deed == DO_FORWARD ? ' ' : '-',
+			    (size_t)room);
+			memcpy(line + at * (uint64_t)cell, text, strlen(text));
+		}
+		while (n && line[n - 1] == ' ')
+			n--;
+		buf_printf(out, "  stage %-3u %.*s\n", i, (int)n, line);
+	}
+	if (cut)
+		buf_printf(out, "  (%llu of %llu columns, %u of %u stages)\n",
+		    (unsigned long long)columns, (unsigned long long)t->end,
+		    stages < ROWS ? stages : ROWS, stages);
 }
 
 static const char *
@@ -427,7 +505,8 @@ plan_report(const struct plan *p, struct buf *out)
 	struct object *pr = spec_obj(t, F_trainer_precision);
 	uint64_t global = (uint64_t)spec_int(ba, F_batch_global), tokens = mul64(global, g->S);
 	double step_flops = (double)g->flops_token * (double)tokens;
-	double bubble = (double)(m->pipeline - 1) / (double)(g->microbatches + m->pipeline - 1);
+	const struct timeline when = timeline(p->shard);
+	double bubble = when.bubble;
 
 	buf_printf(out, "%s for %s, %s: pipeline %llu x data %llu, experts over %llu\n\n",
 	    spec_str(t, F_trainer_name), p->target->name,
@@ -452,7 +531,9 @@ plan_report(const struct plan *p, struct buf *out)
 	    "a token, forward and backward, causal half, no recompute");
 	row(out, "", human_flops(step_flops), "a step");
 	if (m->pipeline > 1)
-		row(out, "pipeline bubble", xprintf("%.1f %%", 100 * bubble), "1F1B");
+		row(out, "pipeline bubble", xprintf("%.1f %%", 100 * bubble),
+		    xprintf("%s, chunks balanced",
+			spec_str(spec_obj(t, F_trainer_parallel), F_parallel_schedule)));
 	if (p->target->tflops > 0) {
 		double rate =
 		    p->target->tflops * 1e12 * p->target->share * (double)m->world * (1 - bubble);
@@ -478,6 +559,7 @@ plan_report(const struct plan *p, struct buf *out)
 		row(out, seg->name, list.s,
 		    xprintf("%s; %s", attention_text(seg->attention), ffn_text(seg->ffn)));
 	}
+	report_pipeline(p->shard, &when, out);
 	report_memory(p, out);
 	report_wire(p, out);
 }

@@ -11,6 +11,7 @@ enum {
 	LEGAL_MAX = 12,    /* values proposed for a divisor, the nearest ones */
 	MULTIPLES_MAX = 2, /* ... and for a multiple */
 	PROBES = 1 << 17,  /* values tried on each side */
+	MICROBATCHES_MAX = 4096,
 };
 
 /* The values that rules speak about, of one trainer and one of its moe layers. */
@@ -85,9 +86,37 @@ enough_layers(const int64_t *x)
 }
 
 static bool
+enough_for_chunks(const int64_t *x)
+{
+	return !enough_layers(x) ||
+	       x[F_parallel_pipeline] * x[F_parallel_chunks] <= x[F_transformer_n_layers];
+}
+
+/* Reported by check; here for what is proposed. */
+static bool
+chunks_go(const int64_t *x)
+{
+	return x[F_parallel_pipeline] == 1 ||
+	       (x[F_parallel_chunks] > 1) == (x[F_parallel_schedule] != 0);
+}
+
+static bool
 batch_divides(const int64_t *x)
 {
 	return x[F_batch_global] % (x[F_batch_micro] * x[F_parallel_data]) == 0;
+}
+
+static int64_t
+microbatches(const int64_t *x)
+{
+	return x[F_batch_global] / (x[F_batch_micro] * x[F_parallel_data]);
+}
+
+/* Each is some lines of a rank's program. */
+static bool
+few_microbatches(const int64_t *x)
+{
+	return x[F_parallel_pipeline] == 1 || microbatches(x) <= MICROBATCHES_MAX;
 }
 
 static void
@@ -148,6 +177,23 @@ uneven_batch(const struct scope *s, const uint32_t *f)
 	    micro * data);
 }
 
+static const char *
+too_many_chunks(const struct scope *s, const uint32_t *f)
+{
+	long long pipeline = s->x[f[0]], chunks = s->x[f[1]];
+	return xprintf("%s * %s = %lld * %lld = %lld chunks, but %s = %lld", spec_name(f[0]),
+	    spec_name(f[1]), pipeline, chunks, pipeline * chunks, spec_name(f[2]),
+	    (long long)s->x[f[2]]);
+}
+
+static const char *
+too_many_microbatches(const struct scope *s, const uint32_t *f)
+{
+	return xprintf("%s = %lld is %lld microbatches a rank; a pipeline takes at most %d",
+	    spec_name(f[0]), (long long)s->x[f[0]], (long long)microbatches(s->x),
+	    MICROBATCHES_MAX);
+}
+
 enum when { ALWAYS, HEAD_DIM_GIVEN, HEAD_DIM_DERIVED, GROUPS_GIVEN };
 
 /* One field bounds the other: the nearest value will do. One is a multiple of the others: more may.
@@ -161,7 +207,7 @@ enum { RANGE, DIVISORS };
 static const struct rule {
 	bool (*holds)(const int64_t *x);
 	const char *(*text)(const struct scope *s, const uint32_t *f);
-	uint32_t f[3], kind;
+	uint32_t f[4], kind;
 	enum when when;
 } rules[] = {
 	{ head_divides, not_a_divisor, { F_transformer_d_model, F_attention_n_heads, N_FIELDS },
@@ -179,14 +225,24 @@ static const struct rule {
 	{ enough_groups, not_in_range, { F_router_top_groups, F_router_n_groups, N_FIELDS }, RANGE,
 	    GROUPS_GIVEN },
 	{ enough_in_groups, too_few_in_groups,
-	    { F_moe_top_k, F_router_top_groups, F_router_n_groups }, RANGE, GROUPS_GIVEN },
+	    { F_moe_top_k, F_router_top_groups, F_router_n_groups, N_FIELDS }, RANGE,
+	    GROUPS_GIVEN },
 	{ expert_divides_experts, not_a_divisor, { F_moe_num_experts, F_parallel_expert, N_FIELDS },
 	    DIVISORS, ALWAYS },
 	{ expert_divides_data, not_a_divisor, { F_parallel_data, F_parallel_expert, N_FIELDS },
 	    DIVISORS, ALWAYS },
 	{ enough_layers, not_in_range, { F_parallel_pipeline, F_transformer_n_layers, N_FIELDS },
 	    RANGE, ALWAYS },
-	{ batch_divides, uneven_batch, { F_batch_global, F_batch_micro, F_parallel_data }, DIVISORS,
+	{ chunks_go, NULL,
+	    { F_parallel_chunks, F_parallel_pipeline, F_parallel_schedule, N_FIELDS }, RANGE,
+	    ALWAYS },
+	{ enough_for_chunks, too_many_chunks,
+	    { F_parallel_pipeline, F_parallel_chunks, F_transformer_n_layers, N_FIELDS }, RANGE,
+	    ALWAYS },
+	{ batch_divides, uneven_batch, { F_batch_global, F_batch_micro, F_parallel_data, N_FIELDS },
+	    DIVISORS, ALWAYS },
+	{ few_microbatches, too_many_microbatches,
+	    { F_batch_global, F_batch_micro, F_parallel_data, F_parallel_pipeline }, RANGE,
 	    ALWAYS },
 };
 
@@ -205,8 +261,8 @@ applies(const struct rule *r, const struct scope *s)
 	if ((r->when == HEAD_DIM_GIVEN || r->when == HEAD_DIM_DERIVED) &&
 	    (!head || head->given != (r->when == HEAD_DIM_GIVEN)))
 		return false;
-	for (size_t i = 0; i < LEN(r->f); i++)
-		if (r->f[i] != N_FIELDS && (!s->v[r->f[i]] || !s->v[r->f[i]]->set))
+	for (size_t i = 0; i < LEN(r->f) && r->f[i] != N_FIELDS; i++)
+		if (!s->v[r->f[i]] || !s->v[r->f[i]]->set)
 			return false;
 	return true;
 }
@@ -214,7 +270,10 @@ applies(const struct rule *r, const struct scope *s)
 static bool
 speaks_of(const struct rule *r, uint32_t f)
 {
-	return r->f[0] == f || r->f[1] == f || r->f[2] == f;
+	for (size_t i = 0; i < LEN(r->f) && r->f[i] != N_FIELDS; i++)
+		if (r->f[i] == f)
+			return true;
+	return false;
 }
 
 /*
@@ -278,12 +337,12 @@ broken(const struct rule *r, const struct scopes *all, const struct scope *s)
 {
 	struct buf help = { 0 };
 	uint32_t main = r->f[0];
-	for (size_t i = LEN(r->f); i--;)
-		if (r->f[i] != N_FIELDS && s->v[r->f[i]]->given)
+	for (size_t i = 0; i < LEN(r->f) && r->f[i] != N_FIELDS; i++)
+		if (s->v[r->f[i]]->given && !s->v[main]->given)
 			main = r->f[i];
 	diag_error(s->v[main]->pos, "%s", r->text(s, r->f));
-	for (size_t i = 0; i < LEN(r->f); i++)
-		if (r->f[i] != N_FIELDS && r->f[i] != main)
+	for (size_t i = 0; i < LEN(r->f) && r->f[i] != N_FIELDS; i++)
+		if (r->f[i] != main)
 			note_value(s->v[r->f[i]], r->f[i]);
 	for (size_t i = 0; i < LEN(r->f) && r->f[i] != N_FIELDS; i++) {
 		uint32_t most = r->kind == RANGE ? 1 : i ? LEGAL_MAX : MULTIPLES_MAX;
@@ -338,10 +397,9 @@ take_layers(struct scopes *all, const struct value *layers)
 static bool
 of_layers(const struct rule *r)
 {
-	for (size_t i = 0; i < LEN(r->f); i++)
-		if (r->f[i] != N_FIELDS &&
-		    (fields[r->f[i]].object == OBJ_moe || fields[r->f[i]].object == OBJ_router ||
-			fields[r->f[i]].object == OBJ_attention))
+	for (size_t i = 0; i < LEN(r->f) && r->f[i] != N_FIELDS; i++)
+		if (fields[r->f[i]].object == OBJ_moe || fields[r->f[i]].object == OBJ_router ||
+		    fields[r->f[i]].object == OBJ_attention)
 			return true;
 	return false;
 }
@@ -360,7 +418,12 @@ check_rules(const struct object *trainer)
 	take(base, trainer);
 	take(base, model);
 	take(base, spec_obj(trainer, F_trainer_batch));
-	take(base, spec_obj(trainer, F_trainer_parallel));
+	const struct object *layout = spec_obj(trainer, F_trainer_parallel);
+	take(base, layout);
+	base->v[F_parallel_schedule] = layout ? spec_value(layout, F_parallel_schedule) : NULL;
+	base->x[F_parallel_schedule] =
+	    base->v[F_parallel_schedule] && base->v[F_parallel_schedule]->set &&
+	    spec_choice("interleaved|v", base->v[F_parallel_schedule]->str);
 	const struct value *expert = base->v[F_parallel_expert];
 	take_layers(&all, model ? spec_value(model, F_transformer_attention) : NULL);
 	uint32_t dense = all.n;

@@ -1,7 +1,7 @@
 /*
  * Lua without files, clocks and unbounded work, for running descriptions. What happens depends on
- * the text and the defines alone. Instructions and memory are bounded, errors are reprinted in
- * olmogen's shape. sandlib.c is the library.
+ * the text and the defines alone. Work and memory are bounded, errors are reprinted in olmogen's
+ * shape. sandlib.c is the library.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,9 @@
 enum {
 	INSTRUCTIONS_MAX = 100000000,
 	HOOK_EVERY = 1000,
-	SECONDS_MAX = 60, /* of CPU time: stops what the instruction count can't see */
+	SECONDS_MAX = 5, /* of CPU time: stops what is not counted, as long lists of arguments */
+	BYTES = 16,      /* allocated for the price of an instruction */
+	COMPARED = 1024, /* bytes of a string that an instruction may compare for its own price */
 	MEMORY_MAX = 64 << 20,
 	LEVELS_MAX = 5,  /* call levels shown */
 	TEXT_SHOWN = 40, /* bytes of a string shown in messages */
@@ -29,9 +31,11 @@ static struct {
 	uint32_t file;
 	struct define *defs;
 	uint32_t ndefs;
-	size_t used, limit; /* bytes */
-	uint64_t instructions;
+	size_t used, limit;    /* bytes */
+	uint64_t instructions; /* and other work, in their number */
+	uint64_t longest;      /* string */
 	clock_t start;
+	bool running;
 	uint32_t level[LEVELS_MAX + 1]; /* lines of the call levels at an error, innermost first */
 	uint32_t n;
 	struct {
@@ -66,12 +70,42 @@ note_levels(lua_State *L)
 	}
 }
 
+static bool
+spent(uint64_t work)
+{
+	box.instructions += work;
+	return box.instructions >= INSTRUCTIONS_MAX;
+}
+
+static void
+too_much(lua_State *L)
+{
+	lua_pushfstring(L,
+	    CHUNK ":%d: the description did the work of more than %s instructions: is there an "
+		  "endless loop?",
+	    (int)current_line(L, 0), commas(INSTRUCTIONS_MAX));
+	lua_error(L);
+}
+
+/* Work done inside C, in instructions. */
+void
+sandbox_work(lua_State *L, uint64_t work)
+{
+	if (spent(work))
+		too_much(L);
+}
+
+static void on_count(lua_State *L, lua_Debug *ar);
+
 static void *
 allocate(void *ud, void *p, size_t old, size_t new)
 {
 	(void)ud;
-	if (!p)
-		old = 0; /* it is a type's tag then */
+	if (!p) { /* old is a type's tag then */
+		if (old == LUA_TSTRING && new > box.longest)
+			box.longest = new;
+		old = 0;
+	}
 	if (!new) {
 		free(p);
 		box.used -= old;
@@ -87,25 +121,22 @@ allocate(void *ud, void *p, size_t old, size_t new)
 	void *q = realloc(p, new);
 	if (q)
 		box.used += new - old;
+	/* no error may leave here: the next instruction stops */
+	if (box.running && new > old && spent((new - old) / BYTES))
+		lua_sethook(box.L, on_count, LUA_MASKCOUNT, 1);
 	return q;
 }
 
 static void
 on_count(lua_State *L, lua_Debug *ar)
 {
-	const char *what = NULL;
-	box.instructions += HOOK_EVERY;
-	if (box.instructions >= INSTRUCTIONS_MAX)
-		what = xprintf(
-		    "the description ran for more than %s instructions: is there an endless "
-		    "loop?",
-		    commas(INSTRUCTIONS_MAX));
-	else if ((clock() - box.start) / CLOCKS_PER_SEC >= SECONDS_MAX)
-		what = xprintf("the description ran for more than %d seconds", SECONDS_MAX);
-	if (!what)
+	(void)ar;
+	/* any of them may have joined or compared the longest string */
+	sandbox_work(L, HOOK_EVERY * (1 + box.longest / COMPARED));
+	if ((clock() - box.start) / CLOCKS_PER_SEC < SECONDS_MAX)
 		return;
-	lua_getinfo(L, "l", ar);
-	lua_pushfstring(L, CHUNK ":%d: %s", ar->currentline, what);
+	lua_pushfstring(L, CHUNK ":%d: the description ran for more than %d seconds",
+	    (int)current_line(L, 0), SECONDS_MAX);
 	lua_error(L);
 }
 
@@ -362,9 +393,12 @@ sandbox_run(lua_State *L)
 	int status = luaL_loadbufferx(L, text, n, "=" CHUNK, "t");
 	if (status == LUA_OK) {
 		box.start = clock();
+		box.longest = 0; /* the text itself may hold long ones */
+		box.running = true;
 		lua_sethook(L, on_count, LUA_MASKCOUNT, HOOK_EVERY);
 		status = lua_pcall(L, 0, LUA_MULTRET, base);
 		lua_sethook(L, NULL, 0, 0);
+		box.running = false;
 	}
 	/* the caller looks at the result outside of a protected call: nothing may fail there */
 	box.limit = SIZE_MAX;

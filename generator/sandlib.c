@@ -1,8 +1,8 @@
 /*
  * The part of Lua's library that a description sees. Nothing in it shows an address, a hash order
- * or a random number, and nothing works for long inside C, where no limit looks: string patterns
- * (they backtrack exponentially) and table.move (it runs over any range) are left out, others are
- * guarded.
+ * or a random number, and what works inside C, where no instructions are counted, tells its work:
+ * by what it is given and gives. String patterns (they backtrack exponentially) and table.move (it
+ * runs over any range) are left out.
  */
 #include <stdio.h>
 #include <string.h>
@@ -13,16 +13,35 @@
 
 #include "olmogen.h"
 
-enum { SORT_MAX = 100 }; /* from there on Lua picks pivots by the clock */
+enum {
+	SORT_MAX = 100, /* from there on Lua picks pivots by the clock */
+	/* work, in instructions */
+	CALL = 30,
+	STEP = 12, /* of a loop over keys that compares some */
+	DIGIT = 8,
+};
 
-static const char *const base_names[] = { "assert", "error", "ipairs", "select", "tonumber", "type",
-	NULL };
+/* They take no time worth telling, and where they are called matters. */
+static const char *const base_names[] = { "assert", "error", "ipairs", "type", NULL };
 static const char *const math_names[] = { "abs", "ceil", "cos", "exp", "floor", "fmod", "huge",
 	"log", "max", "maxinteger", "min", "mininteger", "modf", "pi", "sin", "sqrt", "tan",
 	"tointeger", "type", "ult", NULL };
 static const char *const string_names[] = { "byte", "char", "len", "lower", "reverse", "sub",
 	"upper", NULL };
-static const char *const table_names[] = { "concat", "insert", "pack", "remove", "unpack", NULL };
+static const char *const table_names[] = { "pack", "unpack", NULL };
+
+/* Work on the values on the stack. */
+static uint64_t
+amount(lua_State *L)
+{
+	int n = lua_gettop(L);
+	uint64_t work = (uint64_t)n;
+
+	for (int i = 1; i <= n; i++)
+		if (lua_type(L, i) == LUA_TSTRING)
+			work += lua_rawlen(L, i) / 4;
+	return work;
+}
 
 /* Arguments that print as an address print as their type. */
 static void
@@ -41,6 +60,7 @@ hide_addresses(lua_State *L)
 static int
 print(lua_State *L)
 {
+	sandbox_work(L, CALL * (1 + amount(L)));
 	hide_addresses(L);
 	for (int i = 1, n = lua_gettop(L); i <= n; i++) {
 		fprintf(stderr, "%s%s", i > 1 ? "\t" : "", luaL_tolstring(L, i, NULL));
@@ -55,6 +75,7 @@ to_string(lua_State *L)
 {
 	luaL_checkany(L, 1);
 	lua_settop(L, 1);
+	sandbox_work(L, CALL);
 	hide_addresses(L);
 	luaL_tolstring(L, 1, NULL);
 	return 1;
@@ -64,9 +85,11 @@ to_string(lua_State *L)
 static int
 forward(lua_State *L)
 {
+	sandbox_work(L, CALL + amount(L));
 	lua_pushvalue(L, lua_upvalueindex(1));
 	lua_insert(L, 1);
 	lua_call(L, lua_gettop(L) - 1, LUA_MULTRET);
+	sandbox_work(L, amount(L));
 	return lua_gettop(L);
 }
 
@@ -83,7 +106,9 @@ string_format(lua_State *L)
 			break;
 	}
 	hide_addresses(L);
-	return forward(L);
+	forward(L);
+	sandbox_work(L, lua_rawlen(L, -1) * DIGIT);
+	return 1;
 }
 
 static int
@@ -108,6 +133,46 @@ table_sort(lua_State *L)
 	if (lua_rawlen(L, 1) > SORT_MAX)
 		return luaL_error(
 		    L, "table.sort takes at most %d elements in a description", SORT_MAX);
+	sandbox_work(L, lua_rawlen(L, 1) * STEP * 4);
+	return forward(L);
+}
+
+/* What lies behind the place of an element moves. */
+static void
+shift(lua_State *L)
+{
+	lua_Unsigned n = lua_rawlen(L, 1);
+	lua_Integer at = lua_tointeger(L, 2);
+
+	if (at > 0 && (lua_Unsigned)at <= n)
+		sandbox_work(L, (n - (lua_Unsigned)at) * 2);
+}
+
+static int
+table_insert(lua_State *L)
+{
+	if (lua_gettop(L) == 3) /* with two, the second is the element */
+		shift(L);
+	return forward(L);
+}
+
+static int
+table_remove(lua_State *L)
+{
+	shift(L);
+	return forward(L);
+}
+
+static int
+table_concat(lua_State *L)
+{
+	lua_Unsigned n = lua_rawlen(L, 1);
+	lua_Integer first = luaL_optinteger(L, 3, 1);
+
+	if (first <= 0)
+		first = 1;
+	if ((lua_Unsigned)first <= n)
+		sandbox_work(L, (n - (lua_Unsigned)first) * STEP);
 	return forward(L);
 }
 
@@ -131,6 +196,7 @@ static void
 sift(lua_State *L, lua_Integer root, lua_Integer n)
 {
 	for (lua_Integer child; (child = root * 2) <= n; root = child) {
+		sandbox_work(L, STEP);
 		lua_rawgeti(L, 2, root);
 		lua_rawgeti(L, 2, child);
 		if (child < n) {
@@ -177,6 +243,7 @@ pairs(lua_State *L)
 		if (type != LUA_TNUMBER && type != LUA_TSTRING)
 			return luaL_error(
 			    L, "pairs takes keys that are numbers or strings in a description");
+		sandbox_work(L, STEP);
 		lua_pop(L, 1);
 		lua_pushvalue(L, -1);
 		lua_rawseti(L, 2, ++n);
@@ -233,14 +300,16 @@ sandbox_reader(lua_State *L, lua_CFunction reader, const char *name)
 static const struct {
 	const char *name;
 	lua_CFunction open;
-	const char *const *kept; /* functions taken over as they are */
-	luaL_Reg own[5];         /* functions that differ; Lua's own is their upvalue */
+	const char *const *kept; /* taken over as they are */
+	luaL_Reg own[7];         /* functions that differ; Lua's own is their upvalue */
 } libraries[] = {
 	{ LUA_GNAME, luaopen_base, base_names,
-	    { { "print", print }, { "tostring", to_string }, { "pairs", pairs },
-		{ "next", next } } },
+	    { { "print", print }, { "tostring", to_string }, { "pairs", pairs }, { "next", next },
+		{ "select", forward }, { "tonumber", forward } } },
 	{ LUA_MATHLIBNAME, luaopen_math, math_names, { { NULL, NULL } } },
-	{ LUA_TABLIBNAME, luaopen_table, table_names, { { "sort", table_sort } } },
+	{ LUA_TABLIBNAME, luaopen_table, table_names,
+	    { { "sort", table_sort }, { "concat", table_concat }, { "insert", table_insert },
+		{ "remove", table_remove } } },
 	{ LUA_STRLIBNAME, luaopen_string, string_names,
 	    { { "format", string_format }, { "rep", string_rep } } },
 };
@@ -258,7 +327,8 @@ sandbox_library(lua_State *L)
 		else
 			lua_newtable(L);
 		for (const char *const *name = libraries[i].kept; *name; name++) {
-			lua_getfield(L, -2, *name);
+			if (lua_getfield(L, -2, *name) == LUA_TFUNCTION && !base)
+				lua_pushcclosure(L, forward, 1);
 			lua_setfield(L, -2, *name);
 		}
 		for (const luaL_Reg *own = libraries[i].own; own->name; own++) {

@@ -37,10 +37,11 @@ enum { WIDTH = 100, LOCALS_MAX = 26 };
 static uint32_t
 first_field(enum object_type type)
 {
-	uint32_t f = 0;
+	static uint32_t first[N_OBJECTS]; /* 0: not known yet, or cheap to find */
+	uint32_t f = first[type];
 	while (f < N_FIELDS && fields[f].object != type)
 		f++;
-	return f;
+	return first[type] = f;
 }
 
 /* An object of a type whose fields are all unset and stand at pos. */
@@ -122,7 +123,11 @@ value_equal(const struct value *a, const struct value *b)
 		return a->i == b->i;
 	case NUM:
 	case PAIR:
-		return a->num == b->num && a->num2 == b->num2;
+		return a->num == b->num && a->num2 == b->num2 && !a->str == !b->str &&
+		       (!a->str || strcmp(a->str, b->str) == 0);
+	case INTS:
+		return a->nints == b->nints &&
+		       memcmp(a->ints, b->ints, a->nints * sizeof(*a->ints)) == 0;
 	case STR:
 	case ENUM:
 		return strcmp(a->str, b->str) == 0;
@@ -203,11 +208,14 @@ spec_type(enum field_id f)
 	case INT:
 		return "an integer";
 	case NUM:
-		return "a number";
+		return *choices ? xprintf("a number or %s", spec_choices(choices, "\"", "\""))
+				: "a number";
 	case STR:
 		return "a string";
 	case BOOL:
 		return "true or false";
+	case INTS:
+		return "a list of integers";
 	case PAIR:
 		return "two numbers { a, b }";
 	case ENUM:
@@ -228,8 +236,11 @@ const char *
 spec_range(enum field_id f)
 {
 	const struct field_row *row = &fields[f];
-	if (row->type == INT)
+	if (row->type == INT || row->type == INTS)
 		return xprintf("%s in %.0f .. %.0f", spec_type(f), row->lo, row->hi);
+	if (row->type == NUM && *row->choices)
+		return xprintf("a number in %.9g .. %.9g, or %s", row->lo, row->hi,
+		    spec_choices(row->choices, "\"", "\""));
 	if (row->type == NUM || row->type == PAIR)
 		return xprintf("%s in %.9g .. %.9g", spec_type(f), row->lo, row->hi);
 	return spec_type(f);
@@ -283,7 +294,15 @@ inline_value(struct buf *b, const struct value *v)
 		buf_puts(b, v->i ? "true" : "false");
 		return;
 	case NUM:
-		number(b, v->num);
+		if (v->str)
+			quoted(b, v->str);
+		else
+			number(b, v->num);
+		return;
+	case INTS:
+		for (uint32_t i = 0; i < v->nints; i++)
+			buf_printf(b, "%s%lld", i ? ", " : "{ ", (long long)v->ints[i]);
+		buf_puts(b, " }");
 		return;
 	case PAIR:
 		buf_puts(b, "{ ");

@@ -43,16 +43,22 @@ xstrdup(const char *s)
 	return memcpy(xalloc(n), s, n);
 }
 
+/* As long as the text, not as a buffer that may grow: names are many. */
 char *
 xprintf(const char *fmt, ...)
 {
-	struct buf b = { 0 };
+	char small[512], *s;
 	va_list ap;
+	int n;
 
 	va_start(ap, fmt);
-	buf_vprintf(&b, fmt, ap);
+	n = vsnprintf(small, sizeof small, fmt, ap);
 	va_end(ap);
-	return b.s;
+	s = xalloc((size_t)n + 1);
+	va_start(ap, fmt);
+	vsnprintf(s, (size_t)n + 1, fmt, ap);
+	va_end(ap);
+	return s;
 }
 
 void

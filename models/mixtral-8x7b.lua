@@ -23,6 +23,6 @@ return trainer {
   },
 
   batch = batch { micro = arg.micro or 1, global = 1024 }, -- 4 Mi tokens a step
-  parallel = parallel { data = arg.data or 16, expert = arg.expert or 8 },
+  parallel = parallel { data = arg.data or 16, expert = arg.expert or 8, capacity = arg.capacity or 1.5 },
   optimizer = adamw { betas = { 0.9, 0.95 }, eps = 1e-8, weight_decay = 0.1, clip_norm = 1.0 },
 }

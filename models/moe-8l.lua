@@ -38,7 +38,7 @@ return trainer {
   },
 
   batch = batch { micro = 2, global = 512 }, -- 4 Mi tokens a step
-  parallel = parallel { data = arg.data or 8, expert = arg.expert or 8 },
+  parallel = parallel { data = arg.data or 8, expert = arg.expert or 8, capacity = arg.capacity or 1.1875 },
   optimizer = adamw {
     betas = { 0.9, 0.95 },
     weight_decay = 0.1,

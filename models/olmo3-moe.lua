@@ -75,6 +75,7 @@ return trainer {
     data = arg.data or data,
     expert = arg.expert or expert,
     pipeline = arg.pipeline or pipeline,
+    capacity = arg.capacity or 1.25, -- OLMo-core's: rows beyond it are cut, and counted
   },
   optimizer = adamw {
     betas = { 0.9, 0.95 },

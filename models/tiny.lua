@@ -26,7 +26,13 @@ return trainer {
     lm_head = lm_head { tied = true },
   },
 
-  batch = batch { micro = 8, global = 8 },
+  batch = batch { micro = arg.micro or 8, global = 8 },
+  parallel = parallel {
+    data = arg.data or 1,
+    expert = arg.expert or 1,
+    pipeline = arg.pipeline or 1,
+    schedule = arg.pipeline and "v", -- the head is tied, so both ends of the model are on one rank
+  },
   precision = precision { weights = arg.weights }, -- "bf16" or "fp64", where none is given fp32
   optimizer = adamw { betas = { 0.9, 0.95 }, weight_decay = 0.1, clip_norm = 1.0 },
 }

@@ -73,58 +73,71 @@ table(const struct om_model *m, uint64_t steps, double seconds)
 	free(row);
 }
 
-/* A step on random tokens, done when this returns. */
+struct run {
+	const struct om_model *m;
+	unsigned char *arena;
+	int32_t *token; /* [micro * seq] */
+	uint64_t step;
+};
+
+/* Random tokens, others on every data rank. */
 static void
-step_run(const struct om_model *m, unsigned char *arena, int32_t *token, uint64_t step)
+feed(void *arg, uint64_t i)
 {
+	struct run *r = arg;
+	const struct om_model *m = r->m;
 	size_t n = m->micro * m->seq;
 
-	om_ctl_write(m, arena, 1e-4, step, NULL);
-	om_run(m, OM_RUN_ZERO, arena);
-	for (uint64_t i = 0; i < m->microbatches; i++) {
-		for (size_t j = 0; j < n; j++)
-			token[j] = (int32_t)(om_philox((struct om_philox){ { (uint32_t)j,
-							   (uint32_t)(j >> 32), (uint32_t)i,
-							   (uint32_t)step } },
-						 0)
-						 .v[0] %
-					     m->vocab);
-		om_draw_write(m, arena, 0, (step * m->microbatches + i) * m->micro);
-		om_put(arena, m->token_off, token, n * sizeof *token);
-		om_put(arena, m->label_off, token, n * sizeof *token);
-		om_run(m, OM_RUN_MICROBATCH, arena);
-	}
-	om_run(m, OM_RUN_UPDATE, arena);
-	om_get_f64(arena, m->loss_off);
+	i = i * om_size(OM_DATA) + om_rank(OM_DATA);
+	for (size_t j = 0; j < n; j++)
+		r->token[j] =
+		    (int32_t)(om_philox((struct om_philox){ { (uint32_t)j, (uint32_t)(j >> 32),
+					    (uint32_t)i, (uint32_t)r->step } },
+				  0)
+				  .v[0] %
+			      m->vocab);
+	om_draw_write(m, r->arena, 0, r->step * m->global + i * m->micro);
+	om_put(r->arena, m->token_off, r->token, n * sizeof *r->token);
+	om_put(r->arena, m->label_off, r->token, n * sizeof *r->token);
+}
+
+/* A step, done when this returns. */
+static void
+step_run(struct run *r, uint64_t step)
+{
+	r->step = step;
+	om_ctl_write(r->m, r->arena, 1e-4, step, NULL);
+	om_run_step(r->m, r->arena, feed, r);
+	om_get_f64(r->arena, r->m->loss_off);
 }
 
 int
 om_bench(const struct om_model *m, uint64_t steps)
 {
-	unsigned char *arena;
-	int32_t *token = om_alloc(m->micro * m->seq, sizeof *token);
+	struct run r = { .m = m };
 	uint64_t tokens = m->global * m->seq;
 	char device[64];
 	double seconds, rate, best = 0;
 	uint64_t used, total;
 
 	om_device_start(0);
-	arena = om_arena_new(m->arena_bytes);
-	om_run(m, OM_RUN_INIT, arena);
-	om_init_params(m, arena, 0);
+	r.token = om_alloc(m->micro * m->seq, sizeof *r.token);
+	r.arena = om_arena_new(m->arena_bytes);
+	om_run(m, OM_RUN_INIT, r.arena);
+	om_init_params(m, r.arena, 0);
 	om_device_text(device);
 	printf("%s on %s: %llu steps of %s random tokens, %s\n", m->name, m->target,
 	    (unsigned long long)steps, om_commas(tokens), device);
 	fflush(stdout);
-	step_run(m, arena, token, 1); /* warms up */
+	step_run(&r, 1); /* warms up */
 	seconds = om_now();
 	for (uint64_t i = 0; i < steps; i++)
-		step_run(m, arena, token, 2 + i);
+		step_run(&r, 2 + i);
 	seconds = om_now() - seconds;
 	/* the operators one by one, in steps of their own: a device runs steps as graphs */
 	om_profile = true;
 	for (uint64_t i = 0; i < steps; i++)
-		step_run(m, arena, token, 2 + steps + i);
+		step_run(&r, 2 + steps + i);
 	om_profile_end();
 	om_profile = false;
 	om_device_memory(&used, &total);
@@ -132,6 +145,7 @@ om_bench(const struct om_model *m, uint64_t steps)
 	rate = (double)m->flops_token * (double)(steps * tokens) / seconds;
 	printf("%.3f ms a step, %s tokens/s, %.2f GFLOP/s\n", 1e3 * seconds / (double)steps,
 	    om_commas((uint64_t)((double)(steps * tokens) / seconds)), 1e-9 * rate);
+	rate /= om_size(OM_WORLD);             /* a device's share */
 	for (uint32_t i = 0; i < m->nops; i++) /* what matrix products reach on this device */
 		if (m->op[i].seconds > 0 &&
 		    m->op[i].flops * (double)m->op[i].calls / m->op[i].seconds > best)
@@ -147,6 +161,6 @@ om_bench(const struct om_model *m, uint64_t steps)
 	if (used)
 		printf("memory: arena %s, as planned; with context and kernels %s of %s in use\n",
 		    om_bytes(m->arena_bytes), om_bytes(used), om_bytes(total));
-	free(token);
+	free(r.token);
 	return 0;
 }

@@ -1,8 +1,10 @@
 /*
- * Checkpoints: DIR/step-000100/ holds safetensors shards of weights and moments, Hugging Face's
- * index of the weights, and index.json, which names every tensor's file, shape and checksum and
- * ends with its own. All is written under DIR/.tmp-..., synced, and renamed: a name without a dot
- * is a whole checkpoint.
+ * Checkpoints: DIR/step-000100/ holds safetensors shards of weights and moments, where no tensor is
+ * cut Hugging Face's index of the weights, and index.json, which names every tensor's file, shape
+ * and checksum and ends with its own. All is written under DIR/.tmp-..., synced, and renamed: a
+ * name without a dot is a whole checkpoint.
+ *
+ * Every rank writes shards of what is its own; the first one does all else with the directory.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -35,33 +37,46 @@ static const struct {
 static const char *const stem[] = { "model", "optimizer" };
 
 struct om_entry *
-om_ckpt_entries(const struct om_model *m, bool hf, uint32_t *n)
+om_ckpt_entries(const struct om_model *m, enum om_entries which, uint32_t *n)
 {
+	bool hf = which == OM_TO_EXPORT;
 	size_t parts = hf ? 1 : OM_LEN(part);
 	uint64_t count = parts * om_tensor_count(m);
 	struct om_entry *all = om_alloc(count, sizeof *all), *e = all;
 
 	for (size_t i = 0; i < parts; i++)
-		for (struct om_tensor t = { NULL, 0, 0, 0 }; om_tensor_next(m, &t); e++) {
+		for (struct om_tensor t = { NULL, 0, 0, 0 }; om_tensor_next(m, &t);) {
 			bool bf16 = hf && t.p->master != OM_NO_MASTER;
-			uint64_t off, size = bf16 ? 2 : hf ? sizeof(float) : m->real;
+			bool buffer = t.p >= m->param + m->nparams;
+			uint64_t state, size = bf16 ? 2 : hf ? sizeof(float) : m->real;
+			uint64_t first = t.first, end = first + t.p->numel, mine, beyond;
 			char *name;
 
-			if (i && t.p >= m->param + m->nparams) /* buffers have no moments */
+			if (i && buffer) /* they have no moments */
 				break;
+			om_param_part(m, t.p, &mine, &beyond);
+			if (which == OM_TO_SAVE || (which == OM_TO_LOAD && !buffer)) {
+				first = mine > first ? mine : first;
+				end = beyond < end ? beyond : end;
+			}
+			if (first >= end)
+				continue;
 			name = om_tensor_name(&t, hf);
-			memcpy(&off, (const char *)t.p + part[i].at, sizeof off);
-			if (!hf && !part[i].file)
-				off = om_param_home(t.p);
+			memcpy(&state, (const char *)t.p + part[i].at, sizeof state);
 			e->t = (struct om_st_tensor){ om_text("%s%s", part[i].prefix, name),
 				bf16        ? "BF16"
 				: size == 4 ? "F32"
 					    : "F64",
-				{ t.p->dim[0], t.p->dim[1] }, t.p->ndims, 0, t.p->numel * size };
+				{ t.p->dim[0], t.p->dim[1] }, t.p->ndims, 0, (end - first) * size };
 			e->p = t.p;
-			e->first = t.first;
-			e->off = off + t.first * (hf ? om_param_size(m, t.p) : m->real);
+			e->begin = first - t.first;
+			e->end = end - t.first;
+			e->first = first;
+			e->off = hf  ? t.p->weight + first * om_param_size(m, t.p)
+				 : i ? om_state_at(m, t.p, state, first)
+				     : om_home_at(m, t.p, first);
 			e->file = part[i].file;
+			e++;
 			free(name);
 		}
 	*n = (uint32_t)(e - all);
@@ -75,6 +90,11 @@ om_ckpt_entries_free(struct om_entry *e, uint32_t n)
 		free(e[i].t.name);
 	free(e);
 }
+
+/* How this rank's shards of a kind are numbered: from first + 1 on, of all. */
+struct numbers {
+	uint32_t mine, first, all;
+};
 
 /* Deals the entries of one kind of file into shards; sets their offsets and gives the number of
  * shards. */
@@ -107,6 +127,20 @@ om_ckpt_shape(FILE *f, const struct om_st_tensor *t)
 	for (int i = 0; i < t->ndims; i++)
 		fprintf(f, "%s%llu", i ? ", " : "", (unsigned long long)t->dim[i]);
 	fputc(']', f);
+}
+
+char *
+om_ckpt_slice_name(const char *tensor, uint64_t begin, uint64_t end, uint64_t numel)
+{
+	if (end - begin == numel)
+		return om_text("%s", tensor);
+	return om_text("%s[%llu:%llu]", tensor, (unsigned long long)begin, (unsigned long long)end);
+}
+
+static char *
+slice_name(const struct om_entry *e)
+{
+	return om_ckpt_slice_name(e->t.name, e->begin, e->end, e->p->numel);
 }
 
 /* ---- directories ----------------------------------------------------------------------------- */
@@ -182,23 +216,13 @@ make_dirs(const char *path)
 	free(part);
 }
 
-void
-om_ckpt_open(struct om_ckpt *k, const struct om_model *m, const struct om_data *d,
-    struct om_skip *skip, const struct om_conf *c)
+/* Makes and locks the directory, and clears what a killed run left. */
+static void
+take_dir(struct om_ckpt *k)
 {
 	struct dirent *entry;
 	DIR *dir;
 
-	*k = (struct om_ckpt){
-		.dir = *c->dir ? c->dir : NULL,
-		.keep = c->keep,
-		.lock = -1,
-		.m = m,
-		.data = d,
-		.skip = skip,
-	};
-	if (!k->dir)
-		return;
 	make_dirs(k->dir);
 	if ((k->lock = open(k->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0 ||
 	    !(dir = opendir(k->dir)))
@@ -220,6 +244,23 @@ om_ckpt_open(struct om_ckpt *k, const struct om_model *m, const struct om_data *
 			free(path);
 		}
 	closedir(dir);
+}
+
+void
+om_ckpt_open(struct om_ckpt *k, const struct om_model *m, const struct om_data *d,
+    struct om_skip *skip, const struct om_conf *c)
+{
+	*k = (struct om_ckpt){
+		.dir = *c->dir ? c->dir : NULL,
+		.keep = c->keep,
+		.lock = -1,
+		.m = m,
+		.data = d,
+		.skip = skip,
+	};
+	if (k->dir && !om_rank(OM_WORLD))
+		take_dir(k);
+	om_barrier("checkpoint");
 }
 
 void
@@ -312,46 +353,97 @@ void
 om_ckpt_good(struct om_ckpt *k, uint64_t step)
 {
 	k->good = step + 1;
-	if (k->due)
+	if (k->due && !om_rank(OM_WORLD))
 		prune(k);
 	k->due = false;
 }
 
 /* ---- saving ---------------------------------------------------------------------------------- */
 
-/* Ends the process after a write that failed; the half-written directory goes, it may fill the
- * disk. */
-_Noreturn static void
-save_failed(struct om_ckpt *k, const char *tmp, const char *file)
-{
-	int error = errno;
-	char *last = om_ckpt_newest(k);
+/* A directory that is being written; what fails is said when all ranks have come so far. */
+struct out {
+	struct om_ckpt *k;
+	char *tmp;
+	char *failed; /* "FILE: why", the first; NULL: nothing has */
+};
 
-	remove_dir(tmp);
-	if (!k->dir)
-		om_die("export", "%s/%s: %s; give another directory, or free some space", tmp, file,
-		    strerror(error));
-	om_die("checkpoint", "%s/%s: %s; the last whole checkpoint is %s", tmp, file,
-	    strerror(error), last ? last : "none");
+static bool
+fail(struct out *o, const char *file)
+{
+	if (!o->failed)
+		o->failed = om_text("%s/%s: %s", o->tmp, file, strerror(errno));
+	return false;
+}
+
+/* Ends the process; the half-written directory goes, it may fill the disk. */
+_Noreturn static void
+give_up(struct out *o, const char *why)
+{
+	char *last = om_ckpt_newest(o->k);
+
+	remove_dir(o->tmp);
+	if (!o->k->dir)
+		om_die("export", "%s; give another directory, or free some space", why);
+	om_die("checkpoint", "%s; the last whole checkpoint is %s", why, last ? last : "none");
+}
+
+_Noreturn static void
+lost(struct out *o, const char *file)
+{
+	fail(o, file);
+	give_up(o, o->failed);
+}
+
+/* The texts of all ranks one after the other, on the first; NULL on the others. */
+static char *
+gather(const char *text)
+{
+	uint64_t n;
+
+	return om_gather("checkpoint", text, strlen(text), &n);
+}
+
+/*
+ * Goes on when no rank has failed: the first one ends the job, and removes the directory once
+ * nobody writes to it. x[n] are summed over the ranks on the way.
+ */
+static void
+settle(struct out *o, int64_t *x, uint64_t n)
+{
+	char *mine, *why;
+
+	x[0] = o->failed != NULL;
+	om_all_sum_i64(OM_WORLD, "checkpoint", x, n);
+	if (!x[0])
+		return;
+	if (om_size(OM_WORLD) == 1)
+		give_up(o, o->failed);
+	mine = o->failed ? om_text("rank %u, %s\n", om_rank(OM_WORLD), o->failed) : NULL;
+	if ((why = gather(mine ? mine : ""))) {
+		*strchr(why, '\n') = 0; /* one will do */
+		give_up(o, why);
+	}
+	free(mine);
+	om_barrier("checkpoint"); /* waits for the end */
+	abort();
 }
 
 static int
-create(struct om_ckpt *k, const char *tmp, const char *file)
+create(struct out *o, const char *file)
 {
-	char *path = om_text("%s/%s", tmp, file);
+	char *path = om_text("%s/%s", o->tmp, file);
 	int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 
 	free(path);
 	if (fd < 0)
-		save_failed(k, tmp, file);
+		fail(o, file);
 	return fd;
 }
 
-static void
-finish(struct om_ckpt *k, const char *tmp, const char *file, int fd)
+static bool
+finish(struct out *o, const char *file, int fd)
 {
-	if (fsync(fd) != 0 || close(fd) != 0)
-		save_failed(k, tmp, file);
+	return (fsync(fd) == 0 && close(fd) == 0) || fail(o, file);
 }
 
 /* The only shard of an export has no number. */
@@ -380,82 +472,138 @@ narrow(unsigned char *p, size_t n, size_t size)
 		}
 }
 
-static void
-write_shard(struct om_ckpt *k, const unsigned char *arena, const char *tmp, const char *name,
-    struct om_entry *e, uint32_t n, int file, uint32_t shard)
+static bool
+write_head(int fd, const struct om_entry *e, uint32_t n, int file, uint32_t shard)
 {
 	struct om_st_tensor *head = om_alloc(n, sizeof *head);
-	unsigned char *buf = om_alloc(CHUNK, 2);
-	int fd = create(k, tmp, name);
 	uint32_t used = 0;
+	bool ok;
 
 	for (uint32_t i = 0; i < n; i++)
-		if (e[i].file == file && e[i].shard == shard)
-			head[used++] = e[i].t;
-	if (!om_st_write_header(fd, head, used))
-		save_failed(k, tmp, name);
-	for (uint32_t i = 0; i < n; i++) {
+		if (e[i].file == file && e[i].shard == shard) {
+			head[used] = e[i].t;
+			head[used].name = slice_name(&e[i]);
+			if (e[i].end - e[i].begin != e[i].p->numel) {
+				head[used].ndims = 1;
+				head[used].dim[0] = e[i].end - e[i].begin;
+			}
+			used++;
+		}
+	ok = om_st_write_header(fd, head, used);
+	while (used)
+		free(head[--used].name);
+	free(head);
+	return ok;
+}
+
+static bool
+write_shard(struct out *o, const unsigned char *arena, const char *name, struct om_entry *e,
+    uint32_t n, int file, uint32_t shard)
+{
+	unsigned char *buf = om_alloc(CHUNK, 2);
+	int fd = create(o, name);
+	bool ok = fd >= 0 && (write_head(fd, e, n, file, shard) || fail(o, name));
+
+	for (uint32_t i = 0; i < n && ok; i++) {
 		uint64_t left = e[i].t.end - e[i].t.begin, off = e[i].off;
 		/* bytes in the arena for one of an export */
-		size_t size = om_param_size(k->m, e[i].p),
-		       ratio = k->dir ? 1 : size * e[i].p->numel / left;
+		size_t size = om_param_size(o->k->m, e[i].p),
+		       ratio = o->k->dir ? 1 : size * e[i].p->numel / left;
 
 		if (e[i].file != file || e[i].shard != shard)
 			continue;
-		for (size_t some; left; left -= some, off += ratio * some) {
+		for (size_t some; left && ok; left -= some, off += ratio * some) {
 			some = left < CHUNK ? (size_t)left : CHUNK;
 			om_get(arena, off, buf, ratio * some);
 			if (ratio == 2)
 				narrow(buf, ratio * some / size, size);
 			e[i].crc = om_crc32c(e[i].crc, buf, some);
-			if (!om_write_all(fd, buf, some))
-				save_failed(k, tmp, name);
+			ok = om_write_all(fd, buf, some) || fail(o, name);
 		}
 	}
-	finish(k, tmp, name, fd);
-	free(head);
 	free(buf);
+	return ok && finish(o, name, fd);
+}
+
+/* This rank's shards of a kind. */
+static void
+write_shards(struct out *o, const unsigned char *arena, struct om_entry *e, uint32_t n, int file,
+    const struct numbers *of)
+{
+	for (uint32_t s = 1; s <= of->mine && !o->failed; s++) {
+		char *name = shard_name(o->k, file, of->first + s, of->all);
+
+		write_shard(o, arena, name, e, n, file, s);
+		free(name);
+	}
 }
 
 static void
-write_text(struct om_ckpt *k, const char *tmp, const char *name, const char *text, size_t n)
+write_text(struct out *o, const char *name, const char *text, size_t n)
 {
-	int fd = create(k, tmp, name);
+	int fd = create(o, name);
 
-	if (!om_write_all(fd, text, n))
-		save_failed(k, tmp, name);
-	finish(k, tmp, name, fd);
+	if (fd < 0 || !om_write_all(fd, text, n) || !finish(o, name, fd))
+		lost(o, name);
+}
+
+static FILE *
+text_open(char **text, size_t *size)
+{
+	FILE *f = open_memstream(text, size);
+
+	if (!f)
+		om_die("memory", "cannot list tensors");
+	return f;
+}
+
+static void
+text_close(FILE *f)
+{
+	if (fclose(f) != 0)
+		om_die("memory", "cannot list tensors");
+}
+
+/* A comma after each line but the last. */
+static void
+cut_comma(char *lines)
+{
+	size_t n = strlen(lines);
+
+	if (n > 1)
+		strcpy(lines + n - 2, "\n");
 }
 
 /* Hugging Face's index: which file holds which weight. */
 static void
 write_hf_index(
-    struct om_ckpt *k, const char *tmp, const struct om_entry *e, uint32_t n, uint32_t shards)
+    struct out *o, const struct om_entry *e, uint32_t n, const struct numbers *of, uint64_t total)
 {
-	char *text = NULL;
-	size_t size = 0;
-	uint64_t total = 0;
-	FILE *f = open_memstream(&text, &size);
+	static const char name[] = "model.safetensors.index.json";
+	char *text, *lines;
+	size_t size;
+	FILE *f = text_open(&text, &size);
 
-	if (!f)
-		save_failed(k, tmp, "model.safetensors.index.json");
-	for (uint32_t i = 0; i < n; i++)
-		total += e[i].file == 0 ? e[i].t.end - e[i].t.begin : 0;
-	fprintf(f, "{\n\"metadata\": {\"total_size\": %llu},\n\"weight_map\": {",
-	    (unsigned long long)total);
 	for (uint32_t i = 0; i < n && e[i].file == 0; i++) {
-		char *name = shard_name(k, 0, e[i].shard, shards);
+		char *file = shard_name(o->k, 0, of->first + e[i].shard, of->all);
 
-		fprintf(f, "%s\n", i ? "," : "");
 		om_json_string(f, e[i].t.name);
-		fprintf(f, ": \"%s\"", name);
-		free(name);
+		fprintf(f, ": \"%s\",\n", file);
+		free(file);
 	}
-	fprintf(f, "\n}}\n");
-	if (fclose(f) != 0)
-		save_failed(k, tmp, "model.safetensors.index.json");
-	write_text(k, tmp, "model.safetensors.index.json", text, size);
+	text_close(f);
+	lines = gather(text);
 	free(text);
+	if (!lines)
+		return;
+	cut_comma(lines);
+	f = text_open(&text, &size);
+	fprintf(f, "{\n\"metadata\": {\"total_size\": %llu},\n\"weight_map\": {\n%s}}\n",
+	    (unsigned long long)total, lines);
+	text_close(f);
+	write_text(o, name, text, size);
+	free(text);
+	free(lines);
 }
 
 /* The windows, in digits enough for every bit. */
@@ -475,17 +623,44 @@ write_skip(FILE *f, const struct om_skip *s)
 	fputc('}', f);
 }
 
-static void
-write_index(struct om_ckpt *k, const char *tmp, const struct om_entry *e, uint32_t n,
-    const uint32_t shards[2], uint64_t step)
+/* This rank's lines of index.json. */
+static char *
+index_lines(
+    const struct om_ckpt *k, const struct om_entry *e, uint32_t n, const struct numbers of[2])
 {
-	const struct om_data *d = k->data;
-	char *text = NULL;
-	size_t size = 0;
-	FILE *f = open_memstream(&text, &size);
+	char *text;
+	size_t size;
+	FILE *f = text_open(&text, &size);
 
-	if (!f)
-		save_failed(k, tmp, "index.json");
+	for (uint32_t i = 0; i < n; i++) {
+		const struct numbers *shards = &of[e[i].file];
+		char *file = shard_name(k, e[i].file, shards->first + e[i].shard, shards->all);
+		char *name = slice_name(&e[i]);
+
+		om_json_string(f, name);
+		fprintf(
+		    f, ": {\"file\": \"%s\", \"dtype\": \"%s\", \"shape\": ", file, e[i].t.dtype);
+		om_ckpt_shape(f, &e[i].t);
+		if (e[i].end - e[i].begin != e[i].p->numel)
+			fprintf(f, ", \"slice\": [%llu, %llu]", (unsigned long long)e[i].begin,
+			    (unsigned long long)e[i].end);
+		fprintf(f, ", \"crc32c\": \"%08x\"},\n", e[i].crc);
+		free(file);
+		free(name);
+	}
+	text_close(f);
+	return text;
+}
+
+static void
+write_index(struct out *o, char *lines, uint64_t step)
+{
+	const struct om_ckpt *k = o->k;
+	const struct om_data *d = k->data;
+	char *text;
+	size_t size;
+	FILE *f = text_open(&text, &size);
+
 	fprintf(f, "{\n\"format\": %d,\n\"step\": %llu,\n\"model\": ", OM_CKPT_FORMAT,
 	    (unsigned long long)step);
 	om_json_string(f, k->m->name);
@@ -504,70 +679,89 @@ write_index(struct om_ckpt *k, const char *tmp, const struct om_entry *e, uint32
 		    (unsigned long long)(step * k->m->global));
 	if (k->skip)
 		write_skip(f, k->skip);
-	fprintf(f, ",\n\"tensors\": {");
-	for (uint32_t i = 0; i < n; i++) {
-		char *name = shard_name(k, e[i].file, e[i].shard, shards[e[i].file]);
-
-		fprintf(f, "%s\n", i ? "," : "");
-		om_json_string(f, e[i].t.name);
-		fprintf(
-		    f, ": {\"file\": \"%s\", \"dtype\": \"%s\", \"shape\": ", name, e[i].t.dtype);
-		om_ckpt_shape(f, &e[i].t);
-		fprintf(f, ", \"crc32c\": \"%08x\"}", e[i].crc);
-		free(name);
-	}
-	fprintf(f, "\n},\n");
+	cut_comma(lines);
+	fprintf(f, ",\n\"tensors\": {\n%s},\n", lines);
 	if (fflush(f) == 0)
 		fprintf(f, "\"crc32c\": \"%08x\"}\n", om_crc32c(0, text, size));
-	if (fclose(f) != 0)
-		save_failed(k, tmp, "index.json");
-	write_text(k, tmp, "index.json", text, size);
+	text_close(f);
+	write_text(o, "index.json", text, size);
 	free(text);
-}
-
-/* All shards of a kind of file; gives their number. */
-static uint32_t
-write_shards(struct om_ckpt *k, const unsigned char *arena, const char *tmp, struct om_entry *e,
-    uint32_t n, int file)
-{
-	uint32_t shards = deal(e, n, file);
-
-	for (uint32_t s = 1; s <= shards; s++) {
-		char *name = shard_name(k, file, s, shards);
-
-		write_shard(k, arena, tmp, name, e, n, file, s);
-		free(name);
-	}
-	return shards;
 }
 
 /* What is whole and on the disk gets its name. */
 static void
-publish(struct om_ckpt *k, const char *tmp, const char *path)
+publish(struct out *o, const char *path)
 {
-	int fd = open(tmp, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int fd = open(o->tmp, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
-	if (fd < 0 || fsync(fd) != 0 || close(fd) != 0 || rename(tmp, path) != 0 ||
-	    (k->lock >= 0 && fsync(k->lock) != 0))
-		save_failed(k, tmp, "");
+	if (fd < 0 || fsync(fd) != 0 || close(fd) != 0 || rename(o->tmp, path) != 0 ||
+	    (o->k->lock >= 0 && fsync(o->k->lock) != 0))
+		lost(o, "");
+}
+
+static void
+make_tmp(struct out *o)
+{
+	if (mkdir(o->tmp, 0777) != 0)
+		lost(o, "");
+}
+
+/* Deals this rank's entries into shards, which are numbered through all ranks. */
+static void
+number(struct om_entry *e, uint32_t n, struct numbers of[2])
+{
+	uint32_t rank = om_rank(OM_WORLD), world = om_size(OM_WORLD);
+	int64_t *count = om_alloc(2 * (size_t)world, sizeof *count);
+
+	for (int file = 0; file < 2; file++)
+		count[2 * rank + (uint32_t)file] = deal(e, n, file);
+	om_all_sum_i64(OM_WORLD, "checkpoint", count, 2 * (uint64_t)world);
+	for (int file = 0; file < 2; file++) {
+		of[file] = (struct numbers){ 0 };
+		for (uint32_t r = 0; r < world; r++) {
+			uint32_t shards = (uint32_t)count[2 * r + (uint32_t)file];
+
+			of[file].all += shards;
+			of[file].first += r < rank ? shards : 0;
+			of[file].mine = r == rank ? shards : of[file].mine;
+		}
+	}
+	free(count);
 }
 
 void
 om_ckpt_save(struct om_ckpt *k, const unsigned char *arena, uint64_t step)
 {
-	char *tmp = om_ckpt_step_path(k->dir, ".tmp-", step);
-	char *path = om_ckpt_step_path(k->dir, "", step);
-	uint32_t n, shards[2];
-	struct om_entry *e = om_ckpt_entries(k->m, false, &n);
+	struct out o = { .k = k, .tmp = om_ckpt_step_path(k->dir, ".tmp-", step) };
+	char *path = om_ckpt_step_path(k->dir, "", step), *text, *lines;
+	enum { FAILED, CUT, BYTES, SUMS };
+	int64_t sum[SUMS] = { 0 };
+	struct numbers of[2];
+	uint32_t n;
+	struct om_entry *e = om_ckpt_entries(k->m, OM_TO_SAVE, &n);
 
-	if (mkdir(tmp, 0777) != 0)
-		save_failed(k, tmp, "");
+	if (!om_rank(OM_WORLD))
+		make_tmp(&o);
+	number(e, n, of); /* no rank has all the numbers before the first made the directory */
 	for (int file = 0; file < 2; file++)
-		shards[file] = write_shards(k, arena, tmp, e, n, file);
-	write_hf_index(k, tmp, e, n, shards[0]);
-	write_index(k, tmp, e, n, shards, step);
-	publish(k, tmp, path);
-	free(tmp);
+		write_shards(&o, arena, e, n, file, &of[file]);
+	for (uint32_t i = 0; i < n && e[i].file == 0; i++) {
+		sum[CUT] += e[i].end - e[i].begin != e[i].p->numel;
+		sum[BYTES] += (int64_t)(e[i].t.end - e[i].t.begin);
+	}
+	settle(&o, sum, SUMS);
+	if (!sum[CUT]) /* it knows whole tensors only */
+		write_hf_index(&o, e, n, &of[0], (uint64_t)sum[BYTES]);
+	text = index_lines(k, e, n, of);
+	lines = gather(text);
+	if (lines) {
+		write_index(&o, lines, step);
+		publish(&o, path);
+	}
+	om_barrier("checkpoint");
+	free(text);
+	free(lines);
+	free(o.tmp);
 	free(path);
 	om_ckpt_entries_free(e, n);
 	k->due = true;
@@ -578,20 +772,26 @@ om_ckpt_export(const struct om_model *m, const unsigned char *arena, const char 
 {
 	static const char generation[] = "{\n  \"_from_model_config\": true\n}\n";
 	struct om_ckpt k = { .lock = -1, .m = m };
-	char *tmp = om_free_name(dir, ".tmp");
-	uint32_t n, shards;
-	struct om_entry *e = om_ckpt_entries(m, true, &n);
+	struct out o = { .k = &k, .tmp = om_free_name(dir, ".tmp") };
+	struct numbers of[2];
+	uint32_t n;
+	uint64_t bytes = 0;
+	struct om_entry *e = om_ckpt_entries(m, OM_TO_EXPORT, &n);
 
-	if (mkdir(tmp, 0777) != 0)
-		save_failed(&k, tmp, "");
-	shards = write_shards(&k, arena, tmp, e, n, 0);
-	if (shards > 1)
-		write_hf_index(&k, tmp, e, n, shards);
-	write_text(&k, tmp, "config.json", m->hf_config, strlen(m->hf_config));
-	write_text(&k, tmp, "generation_config.json", generation, sizeof generation - 1);
-	publish(&k, tmp, dir);
-	printf("export: %s tensors in %s file%s, %s\n", om_commas(n), om_commas(shards),
-	    shards == 1 ? "" : "s", dir);
-	free(tmp);
+	make_tmp(&o);
+	number(e, n, of);
+	write_shards(&o, arena, e, n, 0, &of[0]);
+	if (o.failed)
+		give_up(&o, o.failed);
+	for (uint32_t i = 0; i < n; i++)
+		bytes += e[i].t.end - e[i].t.begin;
+	if (of[0].all > 1)
+		write_hf_index(&o, e, n, &of[0], bytes);
+	write_text(&o, "config.json", m->hf_config, strlen(m->hf_config));
+	write_text(&o, "generation_config.json", generation, sizeof generation - 1);
+	publish(&o, dir);
+	printf("export: %s tensors in %s file%s, %s\n", om_commas(n), om_commas(of[0].all),
+	    of[0].all == 1 ? "" : "s", dir);
+	free(o.tmp);
 	om_ckpt_entries_free(e, n);
 }

@@ -2,11 +2,15 @@
  * Loading a checkpoint: index.json first, which must be whole, of this model and of these data;
  * then each tensor against its shape and checksum. Any error ends the process with nothing on disk
  * changed.
+ *
+ * The first rank chooses the checkpoint, and the others go on when it has found nothing wrong with
+ * its index. Each then reads what is its own, from whichever slices there are.
  */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "json.h"
 
@@ -26,11 +30,12 @@ shape_text(char text[64], const struct om_st_tensor *t)
 
 struct loader {
 	const struct om_ckpt *k;
-	const char *path;
-	char *remedy;
+	char *path, *remedy;
 	yaml_document_t doc;
-	struct row { /* index.json's tensors, by name */
-		const char *name;
+	struct row {              /* index.json's tensors and slices of them, by tensor and place */
+		const char *name; /* in its shard */
+		char *tensor;
+		uint64_t begin, end;
 		yaml_node_t *map;
 	} * row;
 	uint32_t n;
@@ -59,31 +64,89 @@ text(struct loader *l, const yaml_node_t *map, const char *key)
 }
 
 static int
-by_name(const void *a, const void *b)
+by_tensor(const void *a, const void *b)
 {
-	return strcmp(((const struct row *)a)->name, ((const struct row *)b)->name);
+	const struct row *x = a, *y = b;
+	int name = strcmp(x->tensor, y->tensor);
+
+	return name ? name : x->begin < y->begin ? -1 : x->begin > y->begin;
 }
 
-/* Reads index.json, checks its own checksum, and sorts its tensors. */
-static yaml_node_t *
-read_index(struct loader *l)
+/* A whole number of a JSON list, UINT64_MAX: it has none there. */
+static uint64_t
+number_at(struct loader *l, const yaml_node_t *list, ptrdiff_t i)
+{
+	const yaml_node_item_t *item;
+
+	if (!list || list->type != YAML_SEQUENCE_NODE)
+		return UINT64_MAX;
+	item = list->data.sequence.items.start + i;
+	return item < list->data.sequence.items.top
+		   ? strtoull(om_json_text(yaml_document_get_node(&l->doc, *item)), NULL, 10)
+		   : UINT64_MAX;
+}
+
+static void
+read_shape(struct loader *l, const yaml_node_t *map, struct om_st_tensor *t)
+{
+	yaml_node_t *dims = om_json_get(&l->doc, map, "shape");
+
+	while (t->ndims < 2 && (t->dim[t->ndims] = number_at(l, dims, t->ndims)) != UINT64_MAX)
+		t->ndims++;
+}
+
+static void
+read_row(struct loader *l, struct row *row)
+{
+	yaml_node_t *slice = om_json_get(&l->doc, row->map, "slice");
+	const char *bracket = strrchr(row->name, '[');
+	struct om_st_tensor t = { 0 };
+	uint64_t numel = 1;
+	char *name;
+
+	read_shape(l, row->map, &t);
+	for (int i = 0; i < t.ndims; i++)
+		numel *= t.dim[i];
+	row->tensor = om_text("%s", row->name);
+	row->end = numel;
+	if (slice && bracket) {
+		row->begin = number_at(l, slice, 0);
+		row->end = number_at(l, slice, 1);
+		row->tensor[strlen(row->tensor) - strlen(bracket)] = 0;
+	}
+	name = om_ckpt_slice_name(row->tensor, row->begin, row->end, numel);
+	if (strcmp(name, row->name) != 0)
+		bad(l, "index.json", "the slice of %s is wrong", row->name);
+	free(name);
+}
+
+/* The whole of index.json, after its own checksum. */
+static char *
+read_index(struct loader *l, size_t *n)
 {
 	static const char last[] = "\"crc32c\": \"", format[] = "\"crc32c\": \"12345678\"}\n";
 	char *name = om_text("%s/index.json", l->path);
-	size_t n = 0, tail = sizeof format - 1;
-	char *s = om_file_read(name, (size_t)1 << 32, &n);
-	yaml_node_t *root, *tensors;
+	size_t tail = sizeof format - 1;
+	char *s = om_file_read(name, (size_t)1 << 32, n);
 
 	free(name);
 	if (!s)
 		bad(l, "index.json", "%s", strerror(errno));
-	if (n < tail || strncmp(s + n - tail, last, sizeof last - 1) != 0 ||
-	    strtoul(s + n - tail + sizeof last - 1, NULL, 16) != om_crc32c(0, s, n - tail))
+	if (*n < tail || strncmp(s + *n - tail, last, sizeof last - 1) != 0 ||
+	    strtoul(s + *n - tail + sizeof last - 1, NULL, 16) != om_crc32c(0, s, *n - tail))
 		bad(l, "index.json", "is damaged");
+	return s;
+}
+
+/* Takes it apart, and sorts its tensors. */
+static yaml_node_t *
+parse_index(struct loader *l, const char *s, size_t n)
+{
+	yaml_node_t *root, *tensors;
+
 	if (!om_json_load(&l->doc, s, n))
 		bad(l, "index.json", "is damaged");
 	root = yaml_document_get_root_node(&l->doc);
-	free(s);
 	if (strtol(text(l, root, "format"), NULL, 10) != OM_CKPT_FORMAT)
 		bad(l, "index.json", "is format %s, this trainer reads %d", text(l, root, "format"),
 		    OM_CKPT_FORMAT);
@@ -95,56 +158,116 @@ read_index(struct loader *l)
 		sizeof *l->row);
 	for (yaml_node_pair_t *p = tensors->data.mapping.pairs.start;
 	     p < tensors->data.mapping.pairs.top; p++) {
-		l->row[l->n].name = om_json_text(yaml_document_get_node(&l->doc, p->key));
-		l->row[l->n++].map = yaml_document_get_node(&l->doc, p->value);
+		struct row *row = &l->row[l->n++];
+
+		row->name = om_json_text(yaml_document_get_node(&l->doc, p->key));
+		row->map = yaml_document_get_node(&l->doc, p->value);
+		read_row(l, row);
 	}
-	qsort(l->row, l->n, sizeof *l->row, by_name);
+	qsort(l->row, l->n, sizeof *l->row, by_tensor);
 	return root;
+}
+
+/* The first row of a tensor, NULL: there is none. The next ones follow. */
+static const struct row *
+find(const struct loader *l, const char *tensor)
+{
+	uint32_t low = 0, high = l->n;
+
+	while (low < high) {
+		uint32_t mid = low + (high - low) / 2;
+
+		if (strcmp(l->row[mid].tensor, tensor) < 0)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	return low < l->n && strcmp(l->row[low].tensor, tensor) == 0 ? &l->row[low] : NULL;
+}
+
+static const struct row *
+next(const struct loader *l, const struct row *row)
+{
+	const char *tensor = row->tensor;
+
+	row++;
+	return row < l->row + l->n && strcmp(row->tensor, tensor) == 0 ? row : NULL;
 }
 
 /* Says how the index's tensor differs from ours; false: it doesn't. */
 static bool
-differs(
-    struct loader *l, const struct om_st_tensor *t, const struct row *row, char *what, size_t size)
+differs(struct loader *l, const struct om_entry *e, char *what, size_t size)
 {
 	char mine[64], theirs[64];
-	struct om_st_tensor other = { 0 };
-	yaml_node_t *dims = row ? om_json_get(&l->doc, row->map, "shape") : NULL;
-	const char *dtype;
+	const struct om_st_tensor *t = &e->t;
+	const struct row *row = find(l, t->name);
+	uint64_t at = 0;
 
 	shape_text(mine, t);
 	if (!row) {
 		snprintf(what, size, "tensor %s %s is missing", t->name, mine);
 		return true;
 	}
-	dtype = text(l, row->map, "dtype");
-	if (dims && dims->type == YAML_SEQUENCE_NODE)
-		for (yaml_node_item_t *i = dims->data.sequence.items.start;
-		     i < dims->data.sequence.items.top && other.ndims < 2; i++)
-			other.dim[other.ndims++] =
-			    strtoull(om_json_text(yaml_document_get_node(&l->doc, *i)), NULL, 10);
-	shape_text(theirs, &other);
-	if (strcmp(mine, theirs) == 0 && strcmp(t->dtype, dtype) == 0)
+	for (; row; at = row->end, row = next(l, row)) {
+		struct om_st_tensor other = { 0 };
+		const char *dtype = text(l, row->map, "dtype");
+
+		read_shape(l, row->map, &other);
+		shape_text(theirs, &other);
+		if (strcmp(mine, theirs) != 0 || strcmp(t->dtype, dtype) != 0) {
+			snprintf(what, size, "tensor %s is %s %s, the trainer's is %s %s", t->name,
+			    dtype, theirs, t->dtype, mine);
+			return true;
+		}
+		if (row->begin != at || row->end <= at)
+			break;
+	}
+	if (!row && at == e->p->numel)
 		return false;
-	snprintf(what, size, "tensor %s is %s %s, the trainer's is %s %s", t->name, dtype, theirs,
-	    t->dtype, mine);
+	snprintf(what, size, "tensor %s %s is %s element %llu", t->name, mine,
+	    row && row->begin < at ? "there twice at" : "missing from", (unsigned long long)at);
 	return true;
 }
 
+/* The number of tensors, each counted by the rank that has its beginning. */
+static uint32_t
+count(const struct om_model *m, const struct om_entry *e, uint32_t n)
+{
+	int64_t all = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		all += !e[i].begin && (e[i].p < m->param + m->nparams || !om_rank(OM_DATA));
+	om_all_sum_i64(OM_WORLD, "checkpoint", &all, 1);
+	return (uint32_t)all;
+}
+
+/* Of the same model in other numbers, no older checkpoint is any better. */
 static void
-check_model(struct loader *l, yaml_node_t *root, const struct om_entry *e, uint32_t n)
+check_precision(struct loader *l, const struct om_entry *e, uint32_t n)
+{
+	const struct row *row = n ? find(l, e[0].t.name) : NULL;
+	const char *dtype = row ? text(l, row->map, "dtype") : NULL;
+
+	if (dtype && strcmp(dtype, e[0].t.dtype) != 0)
+		om_die("checkpoint",
+		    "%s holds %s, this trainer has %s; resume with the trainer that wrote it, or "
+		    "%s",
+		    l->path, dtype, e[0].t.dtype,
+		    l->k->m->hf_config ? "take its weights over by export and import"
+				       : "give another checkpoint.dir");
+}
+
+static void
+check_model(struct loader *l, yaml_node_t *root, const struct om_entry *e, uint32_t n, uint32_t all)
 {
 	const struct om_model *m = l->k->m;
 	const char *print = text(l, root, "fingerprint");
 	char what[512] = "";
+	uint32_t theirs = 0;
 
-	for (uint32_t i = 0; i < n; i++) {
-		struct row key = { e[i].t.name, NULL };
-
-		if (differs(l, &e[i].t, bsearch(&key, l->row, l->n, sizeof key, by_name), what,
-			sizeof what))
+	for (uint32_t i = 0; i < n; i++)
+		if (differs(l, &e[i], what, sizeof what))
 			break;
-	}
 	if (strcmp(print, m->fingerprint) != 0)
 		om_die("checkpoint",
 		    "%s is of model %s (%.12s), this trainer is %s (%.12s)%s%s; resume with the "
@@ -152,10 +275,13 @@ check_model(struct loader *l, yaml_node_t *root, const struct om_entry *e, uint3
 		    "that wrote it, or give another checkpoint.dir",
 		    l->path, text(l, root, "model"), print, m->name, m->fingerprint,
 		    *what ? "; " : "", what);
+	check_precision(l, e, n);
 	if (*what)
 		bad(l, "index.json", "%s", what);
-	if (l->n != n)
-		bad(l, "index.json", "has %u tensors, the trainer %u", l->n, n);
+	for (uint32_t i = 0; i < l->n; i++)
+		theirs += !l->row[i].begin;
+	if (theirs != all)
+		bad(l, "index.json", "has %u tensors, the trainer %u", theirs, all);
 }
 
 static void
@@ -189,23 +315,92 @@ check_data(struct loader *l, yaml_node_t *root)
 			    l->path, fact[i].name, text(l, data, fact[i].key), fact[i].now);
 }
 
+/* Of which row an entry takes something; each file is opened once. */
+struct take {
+	const char *file;
+	const struct om_entry *e;
+	const struct row *row;
+};
+
+static int
+by_file(const void *a, const void *b)
+{
+	const struct take *x = a, *y = b;
+	int file = strcmp(x->file, y->file);
+
+	return file           ? file
+	       : x->e != y->e ? (x->e < y->e ? -1 : 1)
+			      : (x->row < y->row ? -1 : x->row > y->row);
+}
+
+/* Puts elements [begin, end) of a tensor, as far as they are the entry's. */
+static void
+put(const struct om_model *m, unsigned char *arena, const struct om_entry *e, uint64_t begin,
+    uint64_t end, const unsigned char *x)
+{
+	uint64_t first = begin > e->begin ? begin : e->begin, beyond = end < e->end ? end : e->end;
+
+	if (first >= beyond)
+		return;
+	x += (first - begin) * m->real;
+	if (e->file == 0)
+		om_put_weights(m, arena, e->p, e->first + (first - e->begin), x, beyond - first);
+	else
+		om_put(arena, e->off + (first - e->begin) * m->real, x, (beyond - first) * m->real);
+}
+
+/* Reads all of a row, for its checksum's sake, and puts what the entry has of it. */
+static void
+take_row(struct loader *l, unsigned char *arena, const struct take *take, const struct om_st *st,
+    unsigned char *buf)
+{
+	const struct om_entry *e = take->e;
+	const struct row *row = take->row;
+	const struct om_model *m = l->k->m;
+	const struct om_st_tensor *t = om_st_find(st, row->name);
+	const char *crc_text = text(l, row->map, "crc32c");
+	uint64_t at = row->begin, offset, numel = row->end - row->begin;
+	bool whole = numel == e->p->numel;
+	uint32_t crc = 0;
+
+	if (!t)
+		bad(l, take->file, "tensor %s is missing", row->name);
+	if (strcmp(t->dtype, e->t.dtype) != 0 || t->end - t->begin != numel * m->real ||
+	    (whole && (t->ndims != e->t.ndims || memcmp(t->dim, e->t.dim, sizeof t->dim) != 0)))
+		bad(l, take->file, "tensor %s has another shape than in index.json", row->name);
+	offset = st->data + t->begin;
+	for (size_t some; at < row->end; at += some, offset += some * m->real) {
+		some = row->end - at < CHUNK / m->real ? (size_t)(row->end - at) : CHUNK / m->real;
+		if (!om_pread_all(st->fd, buf, some * m->real, offset))
+			bad(l, take->file, "tensor %s: %s", row->name,
+			    errno ? strerror(errno) : "truncated");
+		crc = om_crc32c(crc, buf, some * m->real);
+		put(m, arena, e, at, at + some, buf);
+	}
+	if (strtoul(crc_text, NULL, 16) != crc)
+		bad(l, take->file,
+		    "tensor %s: its checksum is %08x, index.json says %s: the file is damaged",
+		    row->name, crc, crc_text);
+}
+
 static void
 load_tensors(struct loader *l, unsigned char *arena, const struct om_entry *e, uint32_t n)
 {
+	struct take *take = om_alloc((size_t)n + l->n, sizeof *take);
 	unsigned char *buf = om_alloc(CHUNK, 1);
-	const char *open = "";
 	struct om_st st = { .fd = -1 };
+	uint32_t used = 0;
 
-	for (uint32_t i = 0; i < n && (l->k->data || e[i].file == 0); i++) {
-		struct row key = { e[i].t.name, NULL },
-			   *row = bsearch(&key, l->row, l->n, sizeof key, by_name);
-		const char *file = text(l, row->map, "file"), *why;
-		const char *crc_text = text(l, row->map, "crc32c");
-		uint64_t left = e[i].t.end - e[i].t.begin, off = e[i].off, at;
-		const struct om_st_tensor *t;
-		uint32_t crc = 0;
+	for (uint32_t i = 0; i < n && (l->k->data || e[i].file == 0); i++)
+		for (const struct row *row = find(l, e[i].t.name); row; row = next(l, row))
+			if (row->begin < e[i].end && e[i].begin < row->end)
+				take[used++] =
+				    (struct take){ text(l, row->map, "file"), &e[i], row };
+	qsort(take, used, sizeof *take, by_file);
+	for (uint32_t i = 0; i < used; i++) {
+		const char *file = take[i].file, *why;
 
-		if (strcmp(file, open) != 0) {
+		if (!i || strcmp(file, take[i - 1].file) != 0) {
 			char *name = om_text("%s/%s", l->path, file);
 
 			om_st_close(&st);
@@ -213,35 +408,21 @@ load_tensors(struct loader *l, unsigned char *arena, const struct om_entry *e, u
 				bad(l, file, "%s",
 				    strchr(file, '/') ? "is outside of the checkpoint" : why);
 			free(name);
-			open = file;
 		}
-		if (!(t = om_st_find(&st, e[i].t.name)))
-			bad(l, file, "tensor %s is missing", e[i].t.name);
-		if (strcmp(t->dtype, e[i].t.dtype) != 0 || t->end - t->begin != left ||
-		    t->ndims != e[i].t.ndims || memcmp(t->dim, e[i].t.dim, sizeof t->dim) != 0)
-			bad(l, file, "tensor %s has another shape than in index.json", e[i].t.name);
-		at = st.data + t->begin;
-		for (size_t some; left; left -= some, off += some, at += some) {
-			some = left < CHUNK ? (size_t)left : CHUNK;
-			if (!om_pread_all(st.fd, buf, some, at))
-				bad(l, file, "tensor %s: %s", e[i].t.name,
-				    errno ? strerror(errno) : "truncated");
-			crc = om_crc32c(crc, buf, some);
-			if (e[i].file == 0)
-				om_put_weights(l->k->m, arena, e[i].p,
-				    e[i].first + (off - e[i].off) / l->k->m->real, buf,
-				    some / l->k->m->real);
-			else
-				om_put(arena, off, buf, some);
-		}
-		if (strtoul(crc_text, NULL, 16) != crc)
-			bad(l, file,
-			    "tensor %s: its checksum is %08x, index.json says %s: the file is "
-			    "damaged",
-			    e[i].t.name, crc, crc_text);
+		take_row(l, arena, &take[i], &st, buf);
 	}
 	om_st_close(&st);
 	free(buf);
+	free(take);
+}
+
+/* What is read are the masters of this rank's part: the other ranks have the others' weights. */
+static void
+gather_weights(const struct om_model *m, unsigned char *arena)
+{
+	for (uint32_t i = 0; i < m->nbuckets; i++)
+		om_all_gather(m->bucket[i].ranks, "checkpoint", arena + m->bucket[i].weight,
+		    m->bucket[i].elems * m->weight_size);
 }
 
 /* Steps after the one resumed from belong to a run that is given up: they move aside, never away.
@@ -298,20 +479,17 @@ load_skip(struct loader *l, yaml_node_t *root)
 	}
 }
 
-/* Loads all of the checkpoint, or of one that is not trained on the weights; gives its step. */
+/* Everything that the index must say; gives the step. */
 static uint64_t
-load(struct loader *l, const struct om_conf *c, unsigned char *arena)
+check(struct loader *l, const struct om_conf *c, const char *index, size_t size,
+    const struct om_entry *e, uint32_t n, uint32_t all)
 {
 	const struct om_ckpt *k = l->k;
+	yaml_node_t *root = parse_index(l, index, size);
 	const char *base;
-	struct om_entry *e;
-	yaml_node_t *root;
 	uint64_t step;
-	uint32_t n;
 
-	e = om_ckpt_entries(k->m, false, &n);
-	root = read_index(l);
-	check_model(l, root, e, n);
+	check_model(l, root, e, n, all);
 	if (k->data && !c->ignore_data)
 		check_data(l, root);
 	step = strtoull(text(l, root, "step"), NULL, 10);
@@ -325,9 +503,52 @@ load(struct loader *l, const struct om_conf *c, unsigned char *arena)
 		    (unsigned long long)step, (unsigned long long)c->steps);
 	if (k->skip)
 		load_skip(l, root);
+	return step;
+}
+
+/* A text of the first rank's on all of them; free() it, on the first it is the same. */
+static char *
+share(char *s, size_t *n)
+{
+	uint64_t size = s ? *n : UINT64_MAX;
+
+	om_bcast("checkpoint", &size, sizeof size);
+	if (size == UINT64_MAX)
+		return NULL;
+	if (om_rank(OM_WORLD))
+		s = om_alloc((size_t)size + 1, 1);
+	om_bcast("checkpoint", s, size);
+	*n = (size_t)size;
+	return s;
+}
+
+/* Loads all of the checkpoint, or of one that is not trained on the weights; gives its step. */
+static uint64_t
+load(struct loader *l, const struct om_conf *c, unsigned char *arena)
+{
+	const struct om_ckpt *k = l->k;
+	char *index = NULL;
+	size_t size = 0;
+	uint32_t n, all;
+	struct om_entry *e = om_ckpt_entries(k->m, OM_TO_LOAD, &n);
+	uint64_t step = 0;
+
+	all = count(k->m, e, n);
+	if (!om_rank(OM_WORLD)) {
+		index = read_index(l, &size);
+		step = check(l, c, index, size, e, n, all);
+	}
+	index = share(index, &size);
+	if (om_rank(OM_WORLD))
+		step = check(l, c, index, size, e, n, all);
 	load_tensors(l, arena, e, n);
+	gather_weights(k->m, arena);
+	om_barrier("checkpoint"); /* no rank has found damage */
 	yaml_document_delete(&l->doc);
+	for (uint32_t i = 0; i < l->n; i++)
+		free(l->row[i].tensor);
 	free(l->row);
+	free(index);
 	om_ckpt_entries_free(e, n);
 	return step;
 }
@@ -353,16 +574,49 @@ remedy_new(const struct om_ckpt *k, bool automatic)
 	return text;
 }
 
+/* A path must be that of one checkpoint. */
+static void
+check_path(const char *path)
+{
+	char *index = om_text("%s/index.json", path);
+	uint64_t newest = om_ckpt_newest_below(path, OM_NO_STEP, NULL);
+
+	if (newest != OM_NO_STEP && access(index, F_OK) != 0)
+		om_die("checkpoint",
+		    "%s is a folder of checkpoints, not one; the newest in it is "
+		    "checkpoint.resume=%s",
+		    path, om_ckpt_step_path(path, "", newest));
+	free(index);
+}
+
+/* The first rank's choice by checkpoint.resume, its path, and what to do if it is damaged. */
+static void
+choose(struct loader *l, const struct om_conf *c)
+{
+	bool automatic = strcmp(c->resume, "auto") == 0;
+	size_t n = 0;
+
+	if (!om_rank(OM_WORLD)) {
+		l->path = automatic ? om_ckpt_newest(l->k) : om_text("%s", c->resume);
+		if (!automatic)
+			check_path(l->path);
+		l->remedy = l->path ? remedy_new(l->k, automatic) : NULL;
+		n = l->path ? strlen(l->path) : 0;
+	}
+	l->path = share(l->path, &n);
+	n = l->remedy ? strlen(l->remedy) : 0;
+	l->remedy = share(l->remedy, &n);
+}
+
 bool
 om_ckpt_resume(struct om_ckpt *k, const struct om_conf *c, unsigned char *arena, uint64_t *step)
 {
-	bool automatic = strcmp(c->resume, "auto") == 0;
-	char *newest = om_ckpt_newest(k);
-	struct loader l = { .k = k, .path = automatic ? newest : c->resume };
+	struct loader l = { .k = k };
+	char *newest;
 
 	*step = 0;
 	if (strcmp(c->resume, "none") == 0) {
-		if (newest)
+		if ((newest = om_ckpt_newest(k)))
 			om_die("checkpoint",
 			    "%s is here already; use checkpoint.resume=auto to go on from it, or "
 			    "another "
@@ -370,17 +624,17 @@ om_ckpt_resume(struct om_ckpt *k, const struct om_conf *c, unsigned char *arena,
 			    newest);
 		return false;
 	}
-	if (!l.path)
-		return false;
-	l.remedy = remedy_new(k, automatic);
-	*step = k->first = k->good = load(&l, c, arena);
-	set_aside(k, *step);
-	k->resumed = om_text("%s", l.path);
-	k->due = k->dir; /* a kill may have come between the last save and its pruning */
-	printf("checkpoint: resumed from %s\n", l.path);
+	choose(&l, c);
+	if (l.path) {
+		*step = k->first = k->good = load(&l, c, arena);
+		k->due = k->dir; /* a kill may have come between the last save and its pruning */
+		k->resumed = l.path;
+		if (!om_rank(OM_WORLD))
+			set_aside(k, *step);
+		printf("checkpoint: resumed from %s\n", l.path);
+	}
 	free(l.remedy);
-	free(newest);
-	return true;
+	return l.path;
 }
 
 uint64_t
@@ -388,22 +642,22 @@ om_ckpt_weights(const struct om_model *m, const struct om_conf *c, unsigned char
 {
 	struct om_ckpt k = { .dir = *c->dir ? c->dir : NULL, .lock = -1, .m = m };
 	bool automatic = strcmp(c->resume, "auto") == 0;
-	char *newest = om_ckpt_newest(&k);
-	struct loader l = { .k = &k, .path = automatic ? newest : c->resume };
+	struct loader l = { .k = &k };
 	uint64_t step;
 
-	if (strcmp(c->resume, "none") == 0 || !l.path)
+	if (strcmp(c->resume, "none") != 0)
+		choose(&l, c);
+	if (!l.path)
 		om_die("checkpoint",
 		    "there is none to evaluate, %s%s; set checkpoint.resume to the path of one",
 		    automatic && k.dir ? k.dir : "",
 		    !automatic ? "checkpoint.resume is none"
 		    : k.dir    ? " has none"
 			       : "checkpoint.dir is not set");
-	l.remedy = remedy_new(&k, automatic);
 	step = load(&l, c, arena);
 	fprintf(f, "checkpoint: %s\n", l.path);
 	free(l.remedy);
-	free(newest);
+	free(l.path);
 	return step;
 }
 

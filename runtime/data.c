@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fnmatch.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -248,6 +249,20 @@ ends(const char *s, const char *with)
 	return n > w && strcmp(s + n - w, with) == 0;
 }
 
+/* An error in a file ends the run, but not what it has done. */
+_Noreturn OM_PRINTF(3, 4) static void lost(
+    const struct om_data *d, const struct om_file *f, const char *fmt, ...)
+{
+	char what[512], *kept;
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(what, sizeof what, fmt, ap);
+	va_end(ap);
+	kept = d->rescue ? d->rescue(d->arg) : NULL;
+	om_die(d->section, "%s: %s%s%s", f->path, what, kept ? "; " : "", kept ? kept : "");
+}
+
 /* Opens d->file[i] if it isn't open; when descriptors run out, the other files give theirs back. */
 static void
 file_open(struct om_data *d, struct om_file *f)
@@ -257,8 +272,7 @@ file_open(struct om_data *d, struct om_file *f)
 		if (f->fd >= 0)
 			break;
 		if (try || (errno != EMFILE && errno != ENFILE))
-			om_die(
-			    d->section, "%s: %s; make it readable again", f->path, strerror(errno));
+			lost(d, f, "%s; make it readable again", strerror(errno));
 		for (uint32_t j = 0; j < d->n; j++)
 			if (d->file[j].fd >= 0) {
 				close(d->file[j].fd);
@@ -273,12 +287,11 @@ file_read(struct om_data *d, struct om_file *f, uint64_t off, void *p, size_t n)
 	file_open(d, f);
 	if (!om_pread_all(f->fd, p, n, off)) {
 		if (errno)
-			om_die(d->section, "%s: %s at byte %llu; check the disk", f->path,
-			    strerror(errno), (unsigned long long)off);
-		om_die(d->section,
-		    "%s: ends before byte %llu, it had %s when training began; restore it and "
-		    "resume",
-		    f->path, (unsigned long long)(off + n), om_commas(f->size));
+			lost(d, f, "%s at byte %llu; check the disk", strerror(errno),
+			    (unsigned long long)off);
+		lost(d, f,
+		    "ends before byte %llu, it had %s when training began; restore it and resume",
+		    (unsigned long long)(off + n), om_commas(f->size));
 	}
 }
 
@@ -423,10 +436,10 @@ tokens_read(struct om_data *d, struct om_file *f, uint64_t i, size_t n, int32_t 
 		if (f->width > 2)
 			x |= (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 		if (x >= d->vocab)
-			om_die(d->section,
-			    "%s: token %llu is %u, the model's vocab_size is %llu; use data of the "
+			lost(d, f,
+			    "token %llu is %u, the model's vocab_size is %llu; use data of the "
 			    "model's tokenizer",
-			    f->path, (unsigned long long)(i + j), x, (unsigned long long)d->vocab);
+			    (unsigned long long)(i + j), x, (unsigned long long)d->vocab);
 		id[j] = (int32_t)x;
 	}
 }

@@ -34,6 +34,7 @@ void
 om_die(const char *operation, const char *fmt, ...)
 {
 	char what[4096], step[40] = "";
+	bool speaks;
 	va_list ap;
 
 	va_start(ap, fmt);
@@ -41,11 +42,15 @@ om_die(const char *operation, const char *fmt, ...)
 	va_end(ap);
 	if (now_step)
 		snprintf(step, sizeof step, "step %llu, ", (unsigned long long)now_step);
-	fflush(stdout);
-	if (before)
-		before();
-	fprintf(stderr, "%s: rank 0, %s%s: %s\n", who, step, operation, what);
-	exit(OM_EXIT_USER);
+	speaks = om_comm_speaks(); /* what ends one rank often ends all at once */
+	if (speaks) {
+		fflush(stdout);
+		if (before)
+			before();
+		fprintf(stderr, "%s: rank %u, %s%s: %s\n", who, om_rank(OM_WORLD), step, operation,
+		    what);
+	}
+	om_comm_abort(OM_EXIT_USER, speaks);
 }
 
 /* A byte within a character of UTF-8, not its first one. */

@@ -27,10 +27,17 @@ bool
 om_eval_run(struct om_eval *e, const struct om_model *m, unsigned char *arena,
     const volatile sig_atomic_t *stop, double *loss, uint64_t *tokens)
 {
-	size_t bytes = m->micro * m->seq * sizeof *e->token;
+	const size_t bytes = m->micro * m->seq * sizeof *e->token;
+	const uint64_t round = m->micro * om_size(OM_DATA); /* each data rank a microbatch */
+	/* all stop at the same place; to agree empties a pipeline */
+	const uint64_t often = om_size(OM_PIPELINE) > 1 ? 8 : 1;
+	bool stopped = false;
 
 	om_run(m, OM_RUN_ZERO, arena); /* a step begins with it too, so it disturbs none */
-	for (uint64_t i = 0; i < e->sequences && !*stop; i += m->micro) {
+	for (uint64_t i = om_rank(OM_DATA) * m->micro, n = 0; n * round < e->sequences;
+	     i += round, n++) {
+		if (n % often == 0 && (stopped = om_any("evaluation", *stop)))
+			break;
 		for (uint64_t j = 0; j < m->micro; j++) {
 			int32_t *token = e->token + j * m->seq, *label = e->label + j * m->seq;
 
@@ -44,12 +51,12 @@ om_eval_run(struct om_eval *e, const struct om_model *m, unsigned char *arena,
 		om_draw_write(m, arena, e->data.seed, i);
 		om_put(arena, m->token_off, e->token, bytes);
 		om_put(arena, m->label_off, e->label, bytes);
-		om_run(m, OM_RUN_EVALUATE, arena);
+		om_run_forward(m, arena);
 	}
 	*tokens = e->sequences * m->seq;
 	/* the model divides by a step's tokens */
-	*loss = om_get_f64(arena, m->loss_off) * (double)(m->global * m->seq) / (double)*tokens;
-	return !*stop;
+	*loss = om_run_forward_end(m, arena) * (double)(m->global * m->seq) / (double)*tokens;
+	return !stopped;
 }
 
 int

@@ -334,7 +334,7 @@ om_import(const struct om_model *m, const char *from, const char *dir)
 	check_architecture(m, "import");
 	check_config(&s);
 	open_files(&s);
-	e = om_ckpt_entries(m, true, &n);
+	e = om_ckpt_entries(m, OM_TO_EXPORT, &n);
 	check_names(&s, e, n);
 	arena = om_arena_new(m->arena_bytes);
 	for (uint32_t i = 0; i < n; i++)

@@ -59,16 +59,47 @@ om_tensor_name(const struct om_tensor *t, bool hf)
 			    name + used, n - used, "%u", t->p->layer ? t->p->layer[t->rep] : 0),
 			    s++;
 		else if (s[0] == '%' && s[1] == 'e')
-			used += (size_t)snprintf(name + used, n - used, "%u", t->expert), s++;
+			used += (size_t)snprintf(name + used, n - used, "%u",
+			    t->expert + t->p->experts * om_rank(OM_EXPERT)),
+			    s++;
 		else
 			name[used++] = *s;
 	return name;
 }
 
-uint64_t
-om_param_home(const struct om_param *p)
+void
+om_param_part(const struct om_model *m, const struct om_param *p, uint64_t *first, uint64_t *end)
 {
-	return p->master != OM_NO_MASTER ? p->master : p->weight;
+	uint64_t n = (p->experts ? p->experts : 1) * p->nlayers * p->numel, part, from;
+	const struct om_bucket *b;
+
+	if (p >= m->param + m->nparams) { /* a buffer is whole on every rank of its stage */
+		*first = 0;
+		*end = om_rank(OM_DATA) ? 0 : n;
+		return;
+	}
+	b = &m->bucket[p->bucket];
+	part = b->elems / om_size(b->ranks);
+	from = part * om_rank(b->ranks);
+	*first = from > p->at ? from - p->at : 0;
+	*end = from + part > p->at ? from + part - p->at : 0;
+	*first = *first < n ? *first : n;
+	*end = *end < n ? *end : n;
+}
+
+uint64_t
+om_state_at(const struct om_model *m, const struct om_param *p, uint64_t state, uint64_t i)
+{
+	const struct om_bucket *b = &m->bucket[p->bucket];
+
+	return state + (i - b->elems / om_size(b->ranks) * om_rank(b->ranks)) * m->real;
+}
+
+uint64_t
+om_home_at(const struct om_model *m, const struct om_param *p, uint64_t i)
+{
+	return p->master != OM_NO_MASTER ? om_state_at(m, p, p->master, i)
+					 : p->weight + i * m->real;
 }
 
 size_t
@@ -96,10 +127,18 @@ om_put_weights(const struct om_model *m, unsigned char *arena, const struct om_p
 	uint16_t narrow[CHUNK];
 	uint32_t wide[CHUNK];
 	const float *from = x;
+	uint64_t first, end;
 
-	om_put(arena, om_param_home(p) + i * m->real, x, n * m->real);
-	if (p->master == OM_NO_MASTER)
+	if (p->master == OM_NO_MASTER) {
+		om_put(arena, p->weight + i * m->real, x, n * m->real);
 		return;
+	}
+	om_param_part(m, p, &first, &end);
+	first = first > i ? first : i;
+	end = end < i + n ? end : i + n;
+	if (first < end)
+		om_put(arena, om_state_at(m, p, p->master, first), from + (first - i),
+		    (end - first) * m->real);
 	for (size_t some; n; n -= some, from += some, i += some) {
 		some = n < CHUNK ? n : CHUNK;
 		for (size_t j = 0; j < some; j++) {

@@ -94,44 +94,90 @@ number(FILE *f, const char *key, double x)
 		fprintf(f, ", \"%s\": null", key);
 }
 
+/* A kind of MoE layer of a stage. */
+struct kind {
+	uint32_t stage, i;
+	const struct om_moe *moe;
+};
+
+static const struct om_model *
+model_of(const struct om_log *l, uint32_t stage)
+{
+	return l->m - l->m->stage + stage;
+}
+
+/* Steps through those of all stages; start with 0s. */
+static bool
+next_kind(const struct om_log *l, struct kind *k)
+{
+	for (k->i += k->moe != NULL; k->stage < om_size(OM_PIPELINE); k->stage++, k->i = 0)
+		if (k->i < model_of(l, k->stage)->nmoe) {
+			k->moe = &model_of(l, k->stage)->moe[k->i];
+			return true;
+		}
+	return false;
+}
+
+/* What lies at an offset of the stage's arena that is among its statistics. */
+static const void *
+statistics(const struct om_log *l, const struct kind *k, uint64_t off)
+{
+	return om_stat(model_of(l, k->stage), l->stage[k->stage], off);
+}
+
+/* Rank 0 gets each stage's statistics, which are the same on all of its ranks. */
+static void
+gather_statistics(struct om_log *l, const struct om_result *own)
+{
+	const uint32_t stage = om_rank(OM_PIPELINE), stages = om_size(OM_PIPELINE);
+	struct om_piece out = { l->stage[stage]->stat, l->m->stat_bytes, 0 }, *in;
+
+	if (om_rank(OM_DATA))
+		return;
+	memcpy(out.p, own->stat, out.bytes);
+	in = om_alloc(stages, sizeof *in);
+	for (uint32_t s = 1; s < stages; s++)
+		in[s - 1] = (struct om_piece){ l->stage[s]->stat, model_of(l, s)->stat_bytes, s };
+	if (stages > 1)
+		om_exchange(
+		    OM_PIPELINE, "statistics", &out, stage != 0, in, stage ? 0 : stages - 1);
+	free(in);
+}
+
 /* Mean over the layers of all kinds and microbatches, and the weighted sum that the step minimised.
  */
 static double
 auxiliary(const struct om_log *l, const struct om_result *r, double mean[2])
 {
 	double total = l->ce + l->m->head_z_loss * om_stat_f64(l->m, r, l->m->loss_off + 8);
-	double layers = 0;
+	double layers = 0, microbatches = (double)l->m->microbatches * om_size(OM_DATA);
 
 	mean[0] = mean[1] = 0;
-	for (uint32_t i = 0; i < l->m->nmoe; i++) {
-		const struct om_moe *moe = &l->m->moe[i];
+	for (struct kind k = { 0 }; next_kind(l, &k);)
+		for (uint32_t j = 0; j < k.moe->nlayers; j++, layers++)
+			for (int of = 0; of < 2; of++) {
+				uint64_t at = k.moe->aux + j * k.moe->aux_stride + 8 * (uint64_t)of;
+				double x = *(const double *)statistics(l, &k, at) / microbatches;
 
-		for (uint32_t j = 0; j < moe->nlayers; j++, layers++)
-			for (int k = 0; k < 2; k++) {
-				double x = om_stat_f64(l->m, r,
-					       moe->aux + j * moe->aux_stride + (uint64_t)k * 8) /
-					   (double)l->m->microbatches;
-
-				mean[k] += x;
-				total += (k ? moe->z_loss : moe->load_balance) * x;
+				mean[of] += x;
+				total += (of ? k.moe->z_loss : k.moe->load_balance) * x;
 			}
-	}
 	for (int k = 0; layers > 0 && k < 2; k++)
 		mean[k] /= layers;
 	return total;
 }
 
 static void
-metrics_moe(struct om_log *l, const struct om_result *x)
+metrics_moe(struct om_log *l)
 {
 	const char *comma = "";
 
 	fprintf(l->metrics, ", \"moe\": [");
-	for (uint32_t i = 0; i < l->m->nmoe; i++) {
-		const struct om_moe *moe = &l->m->moe[i];
+	for (struct kind k = { 0 }; next_kind(l, &k);) {
+		const struct om_moe *moe = k.moe;
 
 		for (uint32_t j = 0; j < moe->nlayers; j++, comma = ", ") {
-			const int64_t *load = om_stat(l->m, x, moe->load + j * moe->load_stride);
+			const int64_t *load = statistics(l, &k, moe->load + j * moe->load_stride);
 			int64_t sum = 0, most = 0;
 			uint32_t dead = 0;
 
@@ -143,7 +189,14 @@ metrics_moe(struct om_log *l, const struct om_result *x)
 			fprintf(
 			    l->metrics, "%s{\"layer\": %u", comma, moe->layer ? moe->layer[j] : j);
 			number(l->metrics, "max_load", (double)most * moe->experts / (double)sum);
-			fprintf(l->metrics, ", \"dead\": %u}", dead);
+			fprintf(l->metrics, ", \"dead\": %u", dead);
+			if (moe->cut) {
+				const int64_t *cut =
+				    statistics(l, &k, moe->cut + j * moe->cut_stride);
+
+				number(l->metrics, "cut", (double)cut[0] / (double)cut[1]);
+			}
+			fprintf(l->metrics, "}");
 		}
 	}
 	fprintf(l->metrics, "]");
@@ -162,12 +215,13 @@ metrics_step(struct om_log *l, const struct om_result *x, uint64_t step, double 
 {
 	uint64_t tokens = l->m->global * l->m->seq;
 	double mean[2], total = auxiliary(l, x, mean);
+	const bool moe = next_kind(l, &(struct kind){ 0 });
 
 	fprintf(l->metrics, "{\"step\": %llu, \"tokens\": %llu", (unsigned long long)step,
 	    (unsigned long long)(step * tokens));
 	number(l->metrics, "loss", l->ce);
 	number(l->metrics, "head_z", om_stat_f64(l->m, x, l->m->loss_off + 8));
-	if (l->m->nmoe) {
+	if (moe) {
 		number(l->metrics, "load_balance", mean[0]);
 		number(l->metrics, "z", mean[1]);
 	}
@@ -178,8 +232,8 @@ metrics_step(struct om_log *l, const struct om_result *x, uint64_t step, double 
 	if (l->skip->sigma > 0)
 		fprintf(l->metrics, ", \"skipped\": %d, \"skipped_total\": %llu", l->skip->row > 0,
 		    (unsigned long long)l->skip->total);
-	if (l->m->nmoe)
-		metrics_moe(l, x);
+	if (moe)
+		metrics_moe(l);
 	metrics_end(l);
 }
 
@@ -256,8 +310,13 @@ om_log_open(struct om_log *l, const struct om_model *m, const struct om_skip *sk
 		.steps = c->steps,
 		.first = step,
 		.start = om_now() };
-	l->live = isatty(STDOUT_FILENO) && (!term || strcmp(term, "dumb") != 0);
-	if (*c->metrics)
+	/* mpirun gives its ranks a terminal, whatever its own output is */
+	l->live =
+	    isatty(STDOUT_FILENO) && om_size(OM_WORLD) == 1 && (!term || strcmp(term, "dumb") != 0);
+	l->stage = om_alloc(om_size(OM_PIPELINE), sizeof *l->stage);
+	for (uint32_t s = 0; s < om_size(OM_PIPELINE); s++)
+		l->stage[s] = om_alloc(1, sizeof **l->stage + model_of(l, s)->stat_bytes);
+	if (*c->metrics && !om_rank(OM_WORLD))
 		l->metrics = metrics_open(c->metrics, step, !skip);
 	om_err_before(bar_clear);
 }
@@ -272,6 +331,8 @@ om_log_step(struct om_log *l, const struct om_result *x, uint64_t step, double l
 	l->pace += (seconds - l->pace) / (step - l->first < 10 ? (double)(step - l->first) : 10.0);
 	left = l->pace * (double)(l->steps - step);
 	l->ce = om_stat_f64(l->m, x, l->m->loss_off);
+	if (*l->path)
+		gather_statistics(l, x);
 	if (l->metrics)
 		metrics_step(l, x, step, lr, seconds);
 	if (l->live) {
@@ -315,4 +376,7 @@ om_log_close(struct om_log *l)
 	om_err_before(NULL);
 	if (l->metrics)
 		fclose(l->metrics);
+	for (uint32_t s = 0; s < om_size(OM_PIPELINE); s++)
+		free(l->stage[s]);
+	free(l->stage);
 }

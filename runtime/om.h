@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "om_comm.h"
+
 #define OM_ABI 1
 
 /*
@@ -38,18 +40,57 @@ struct om_param {
 	uint64_t weight, grad; /* byte offsets */
 	uint64_t m, v;         /* optimizer moments, byte offsets */
 	uint64_t master;       /* weights in fp32, of which weight is the rounding to bf16 */
-	uint64_t numel;        /* elements of one checkpoint tensor */
-	uint64_t dim[2];       /* its shape */
+	/*
+	 * Moments and masters are kept by the ranks of the parameter's bucket in equal parts: rank
+	 * r has elements [r * part, (r + 1) * part) of the bucket, of which this parameter is those
+	 * from `at` on. So element i lies at m + (i - r * part) * real, if at + i is in the part.
+	 */
+	uint32_t bucket;
+	uint64_t at;
+	uint64_t numel;  /* elements of one checkpoint tensor */
+	uint64_t dim[2]; /* its shape */
 	int ndims;
 	const uint32_t *layer; /* global layer of each repetition, NULL: exists once */
 	uint32_t nlayers;      /* repetitions (1 if layer is NULL) */
-	uint32_t experts;      /* leading dimension split over names, 0: none */
+	uint32_t experts;      /* leading dimension split over names, 0: none; those of this rank */
 	enum om_init { OM_NORMAL, OM_ONE, OM_ZERO } init; /* what it starts at */
 	int group;                                        /* index into groups */
 };
 
 struct om_group {
 	double weight_decay, lr_scale;
+};
+
+/*
+ * A run of parameters, contiguous in weights and gradients: gradients are summed over these ranks,
+ * each updates its part, and gathers the others' weights.
+ */
+struct om_bucket {
+	enum om_ranks ranks;
+	uint64_t weight, grad; /* byte offsets */
+	uint64_t elems;        /* padding included; the number of ranks divides it */
+};
+
+/* What a rank of a pipeline does in a step, one after the other. */
+enum om_deed { OM_FORWARD, OM_BACKWARD, OM_SEND_X, OM_RECV_X, OM_SEND_DX, OM_RECV_DX };
+struct om_action {
+	uint8_t deed;        /* enum om_deed */
+	uint8_t chunk;       /* of this rank's layers */
+	uint16_t slot;       /* storage of the microbatch's activations */
+	uint16_t stage;      /* whom it sends to or receives from */
+	uint16_t tag;        /* of the edge between two chunks: twice the lower one's place in the
+				whole pipeline, and 1 more for gradients */
+	uint32_t microbatch; /* of the step */
+};
+
+/* Layers that are next to each other in the model and on one rank; a rank has one or several. */
+struct om_chunk {
+	bool embed, head;
+	uint32_t slot, slots; /* its own: the first, how many; a slot's number tells the chunk */
+	/* bytes: what enters and leaves it forward, were it slot 0; slots are slot_stride apart */
+	uint64_t x, y;
+	/* a buffer for the gradient on its way to the chunk before, 0: there is none */
+	uint64_t hop;
 };
 
 /*
@@ -61,6 +102,8 @@ struct om_moe {
 	uint64_t load, load_stride; /* bytes; tokens routed to each expert, summed over the step */
 	/* [0] load-balance loss, [1] z-loss, unweighted, summed over microbatches */
 	uint64_t aux, aux_stride;
+	/* int64[2]: routes that a rank had no rows for, and all; 0: experts are not shared out */
+	uint64_t cut, cut_stride;
 	uint64_t draw; /* what a random router draws by; 0: it is none */
 	const uint32_t *layer;
 	uint32_t nlayers, experts, top_k;
@@ -103,6 +146,16 @@ struct om_model {
 	size_t weight_size; /* of a weight with a master: 2, or a float's 4 that hold a bf16 */
 	double init_std;
 	double beta1, beta2, clip_norm;
+	uint32_t data, expert, pipeline; /* degrees of parallelism; microbatches are a rank's own */
+	uint32_t stage; /* of the pipeline that this model is; there is one a stage */
+	const struct om_action *action; /* NULL: one stage, microbatch after microbatch */
+	uint32_t nactions;
+	const struct om_chunk *chunk;
+	uint32_t nchunks;
+	uint64_t slot_stride;
+	uint64_t
+	    dstream_off;    /* the gradient that enters a chunk, and then the one that leaves it */
+	uint64_t hop_bytes; /* of what stages send: [micro * seq, d_model] */
 	uint64_t arena_bytes;
 	uint64_t weight_off, weight_bytes; /* regions of the arena, whole */
 	uint64_t grad_off, grad_bytes;
@@ -118,6 +171,8 @@ struct om_model {
 	const struct om_param *param;
 	uint32_t nparams;
 	uint32_t nbuffers; /* after them in param: kept in checkpoints, but with weight alone */
+	const struct om_bucket *bucket;
+	uint32_t nbuckets;
 	const struct om_group *group;
 	uint32_t ngroups;
 	const struct om_moe *moe;
@@ -140,7 +195,7 @@ struct om_model {
 	uint64_t decode_token_off, decode_position_off, logits_off;
 };
 
-/* The trainer's whole life; gives the exit status. */
-int om_main(const struct om_model *model, int argc, char **argv);
+/* The trainer's whole life, of one rank; a model a stage. Gives the exit status. */
+int om_main(const struct om_model *models, int argc, char **argv);
 
 #endif

@@ -36,10 +36,20 @@ printed(int status)
 	return status;
 }
 
+/* The model of this rank's stage; argv is that of a command. */
+static const struct om_model *
+join(const struct om_model *models, char **argv)
+{
+	om_comm_start(models, argv - 2);
+	return &models[om_rank(OM_PIPELINE)];
+}
+
 /* The commands that read run.yaml: train and eval. */
 static int
-run(const struct om_model *m, const char *command, int argc, char **argv, double start)
+run(const struct om_model *models, const char *command, int argc, char **argv, double start)
 {
+	const bool first = om_comm_first(); /* errors of run.yaml are its alone */
+	const struct om_model *m = models;
 	struct om_conf conf;
 	int status;
 
@@ -49,7 +59,7 @@ run(const struct om_model *m, const char *command, int argc, char **argv, double
 		       "overrides:\n\n",
 		    command);
 		om_conf_help(stdout);
-		printf("\nSIGTERM, SIGINT and SIGHUP end the run after the step, with a "
+		printf("\nSIGTERM, SIGINT, SIGHUP and SIGUSR1 end the run after the step, with a "
 		       "checkpoint and status 3; a second one ends it at once.\n");
 		return printed(0);
 	}
@@ -57,13 +67,20 @@ run(const struct om_model *m, const char *command, int argc, char **argv, double
 		fprintf(stderr, "trainer: %s needs a run.yaml first\n", command);
 		return usage(stderr, OM_EXIT_USAGE);
 	}
+	/* the others wait for it to join them, and end where it does not */
+	if (!first)
+		m = join(models, argv);
 	if (om_conf_load(&conf, command, argv[0], argc - 1, argv + 1)) {
 		om_conf_free(&conf);
 		return OM_EXIT_USER;
 	}
+	if (first)
+		m = join(models, argv);
+	om_comm_timeout((double)conf.timeout);
 	status =
 	    strcmp(command, "eval") == 0 ? printed(om_eval(m, &conf)) : om_train(m, &conf, start);
 	om_conf_free(&conf);
+	om_comm_end();
 	return status;
 }
 
@@ -93,6 +110,10 @@ info(const struct om_model *m)
 	printf("%-20s %s\n", "FLOPs a token", om_commas(m->flops_token));
 	printf(
 	    "%-20s %s layers, vocabulary %s\n", "model", om_commas(m->layers), om_commas(m->vocab));
+	if (m->data * m->pipeline > 1)
+		printf("%-20s %u: pipeline %u x data %u, of these expert %u; what follows is the "
+		       "first one's\n",
+		    "ranks", m->data * m->pipeline, m->pipeline, m->data, m->expert);
 	printf("%-20s %s sequences of %s tokens, in microbatches of %s\n\n", "step",
 	    om_commas(m->global), om_commas(m->seq), om_commas(m->micro));
 	for (size_t i = 0; i < OM_LEN(region); i++)
@@ -143,13 +164,17 @@ bench(const struct om_model *m, int argc, char **argv)
 {
 	const char *value = argc == 1 && strncmp(argv[0], "steps=", 6) == 0 ? argv[0] + 6 : "5";
 	uint64_t steps = strtoull(value, NULL, 10);
+	int status;
 
 	if (argc > 1 || (argc && value != argv[0] + 6) || !steps ||
 	    value[strspn(value, "0123456789")] || strlen(value) > 9) {
 		fprintf(stderr, "trainer: bench takes steps=N, N from 1 to 999999999\n");
 		return OM_EXIT_USAGE;
 	}
-	return om_bench(m, steps);
+	m = join(m, argv);
+	status = om_bench(m, steps);
+	om_comm_end();
+	return status;
 }
 
 /* Says which command a word is close to. */
@@ -175,9 +200,28 @@ unknown(const char *command)
 	return OM_EXIT_USAGE;
 }
 
+/* What reads or writes all weights in one process. */
+static void
+check_alone(const struct om_model *m, const char *command)
+{
+	if (m->data * m->pipeline > 1)
+		om_die(command,
+		    "this trainer is of %u ranks, and weights are in parts on them; build one of "
+		    "the same model with parallel { data = 1, expert = 1, pipeline = 1 }, which "
+		    "reads the same checkpoints",
+		    m->data * m->pipeline);
+}
+
 static int
 dispatch(const struct om_model *m, const char *command, int argc, char **argv)
 {
+	if (strcmp(command, "bench") == 0)
+		return bench(m, argc, argv);
+	if (!om_comm_first()) /* of many that mpirun started */
+		return 0;
+	if (strcmp(command, "export") == 0 || strcmp(command, "import") == 0 ||
+	    (strcmp(command, "generate") == 0))
+		check_alone(m, command);
 	if (strcmp(command, "export") == 0 && (argc == 1 || argc == 2) && argv[0][0] != '-')
 		return om_export(m, argv[0], argc == 2 ? argv[1] : ".");
 	if (strcmp(command, "import") == 0 && argc == 2 && argv[0][0] != '-')
@@ -188,8 +232,6 @@ dispatch(const struct om_model *m, const char *command, int argc, char **argv)
 		return about(m, argc, argv);
 	if (strcmp(command, "selftest") == 0 && argc <= 0)
 		return om_selftest(m);
-	if (strcmp(command, "bench") == 0)
-		return bench(m, argc, argv);
 	if (strcmp(command, "--help") == 0 || strcmp(command, "-h") == 0)
 		return usage(stdout, 0);
 	if (strcmp(command, "--version") == 0) {
@@ -203,8 +245,9 @@ dispatch(const struct om_model *m, const char *command, int argc, char **argv)
 }
 
 int
-om_main(const struct om_model *m, int argc, char **argv)
+om_main(const struct om_model *models, int argc, char **argv)
 {
+	const struct om_model *m = models;
 	const char *command = argc > 1 ? argv[1] : "";
 	double start;
 

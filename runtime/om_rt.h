@@ -25,7 +25,7 @@ void om_err_name(const char *name);
 void om_err_step(uint64_t step);
 /* Runs before anything is printed to stderr: takes the progress bar off the screen. */
 void om_err_before(void (*hook)(void));
-/* Ends the process, status 1, with one line "NAME: rank 0, step 12, OPERATION: what; remedy". */
+/* Ends all ranks, status 1, with one line "NAME: rank 0, step 12, OPERATION: what; remedy". */
 _Noreturn void om_die(const char *operation, const char *fmt, ...) OM_PRINTF(2, 3);
 
 /* A text that errors point into: a file, or one key=value of the command line. */
@@ -65,6 +65,33 @@ uint64_t om_available(void); /* bytes this process may still take, by the kernel
 
 double om_get_f64(const unsigned char *arena, uint64_t off);
 
+/* ---- RANKS/comm.c: what the runtime asks of the other ranks; the rest is in om_comm.h -------- */
+
+/*
+ * Joins the ranks of the model's layout; with no launcher, has mpirun start them, and does not
+ * return but ends as they do. From here on only rank 0 is seen on stdout.
+ */
+void om_comm_start(const struct om_model *m, char **argv);
+_Noreturn void om_comm_launch(uint32_t world, char **argv);
+void om_comm_end(void); /* by all ranks */
+/* Which of the processes that a launcher may have started tells what all of them know. */
+bool om_comm_first(void);
+void om_comm_timeout(double seconds); /* after so long, a rank that gets no answer ends all */
+/* So many threads a rank use this machine's cores once; 0: no ranks share them. */
+uint32_t om_comm_threads(void);
+/* By om_die alone: whether no rank of this machine spoke before; ends all ranks. */
+bool om_comm_speaks(void);
+_Noreturn void om_comm_abort(int status, bool spoke);
+/*
+ * Of the whole world, by all ranks in one order. Memory here is the host's, and what: the
+ * operation, for messages.
+ */
+bool om_any(const char *what, bool said);                 /* whether any rank says so */
+void om_barrier(const char *what);                        /* returns once all have called it */
+void om_bcast(const char *what, void *p, uint64_t bytes); /* of rank 0's */
+/* All ranks' bytes, one after the other in order, and a 0; free() it. NULL on all but rank 0. */
+char *om_gather(const char *what, const void *p, uint64_t bytes, uint64_t *total);
+
 /* ---- TARGET/device.c: what computes, and the memory it computes in --------------------------- */
 
 /* Before any of these; threads of the host, 0: all. What is missing ends the process. */
@@ -77,6 +104,7 @@ unsigned char *
 om_arena_new(uint64_t bytes); /* zeroed; not enough: ends the process, saying how much */
 void om_put(unsigned char *arena, uint64_t off, const void *src, size_t n);
 void om_get(const unsigned char *arena, uint64_t off, void *dst, size_t n);
+void om_copy(unsigned char *arena, uint64_t from, uint64_t to, size_t n); /* they don't overlap */
 /* The parts that steps consist of; each is one graph of a device that has them. */
 enum om_part {
 	OM_RUN_INIT,
@@ -85,10 +113,15 @@ enum om_part {
 	OM_RUN_UPDATE,
 	OM_RUN_EVALUATE,
 	OM_RUN_DECODE,
-	OM_N_PARTS
+	OM_N_PARTS,
+	/* those of a slot */
+	OM_RUN_FORWARD = OM_N_PARTS,
+	OM_RUN_BACKWARD,
 };
 void om_run(const struct om_model *m, enum om_part part, unsigned char *arena);
 void om_part(const struct om_model *m, enum om_part part, unsigned char *arena); /* its launches */
+/* FORWARD, BACKWARD or EVALUATE of the chunk whose slot it is. */
+void om_run_slot(const struct om_model *m, enum om_part part, unsigned char *arena, int slot);
 /*
  * What a step gave, copied after its parts and before what is asked for later. A result stands
  * until that of the step om_steps_most() later is sent: so many may be under way, 1 where om_run
@@ -161,6 +194,7 @@ struct om_conf {
 	uint64_t log_every;
 	char *metrics;
 	uint64_t threads;
+	uint64_t timeout; /* seconds */
 };
 
 /* A row of key.def, which says what the members are. */
@@ -222,6 +256,9 @@ struct om_data {
 	int format, order;
 	unsigned char *raw; /* one sequence as stored */
 	int32_t *ids;       /* one sequence and the token after it */
+	/* before data that cannot be read end the run: saves what is there, and says so */
+	char *(*rescue)(void *arg);
+	void *arg;
 };
 void
 om_data_open(struct om_data *d, const struct om_model *m, const struct om_set *set, uint64_t seed);
@@ -245,11 +282,22 @@ bool om_tensor_next(const struct om_model *m, struct om_tensor *t);
 uint64_t om_tensor_count(const struct om_model *m);
 /* Its name, or hf: the one it is exported under, %l and %e filled in; free() it. */
 char *om_tensor_name(const struct om_tensor *t, bool hf);
-/* Where a checkpoint's values of the parameter lie: its master, or weight where it has none. */
-uint64_t om_param_home(const struct om_param *p);
+/*
+ * Elements [*first, *end) of a stored parameter that are this rank's: it keeps their master and
+ * moments, and writes them to checkpoints. A buffer is the first data rank's.
+ */
+void
+om_param_part(const struct om_model *m, const struct om_param *p, uint64_t *first, uint64_t *end);
+/* Where element i of that part lies; state: the parameter's m, v or master. */
+uint64_t
+om_state_at(const struct om_model *m, const struct om_param *p, uint64_t state, uint64_t i);
+/* Where a checkpoint's value of it lies: in its master, or the weight where there is none. */
+uint64_t om_home_at(const struct om_model *m, const struct om_param *p, uint64_t i);
 /* Bytes of an element of its weight: those of om_real where it has no master. */
 size_t om_param_size(const struct om_model *m, const struct om_param *p);
-/* Puts n weights, om_real, at element i of a stored parameter: and their rounding beside a master.
+/*
+ * Puts n weights, om_real, at element i of a stored parameter. Where it has a master, their
+ * rounding; and they themselves in the master, as far as that is this rank's.
  */
 void om_put_weights(const struct om_model *m, unsigned char *arena, const struct om_param *p,
     uint64_t i, const void *x, size_t n);
@@ -359,18 +407,23 @@ void om_ckpt_close(struct om_ckpt *k);
 
 /* What saving and loading share. */
 enum { OM_CKPT_FORMAT = 1 };
+/* A tensor, or the slice of it that is this rank's. */
 struct om_entry {
-	struct om_st_tensor t; /* as it stands in its shard */
+	struct om_st_tensor t; /* name and shape of the whole, bytes of the slice in its shard */
 	const struct om_param *p;
-	uint64_t first; /* its first element within that */
-	uint64_t off;   /* in the arena */
-	int file;       /* 0 model, 1 optimizer */
+	uint64_t begin, end; /* elements of the tensor */
+	uint64_t first;      /* the slice's first element within the stored parameter */
+	uint64_t off;        /* in the arena */
+	int file;            /* 0 model, 1 optimizer */
 	uint32_t shard, crc;
 };
-/* All tensors of a checkpoint in file order, or hf: of an export; *n is their number. */
-struct om_entry *om_ckpt_entries(const struct om_model *m, bool hf, uint32_t *n);
+/* What of a checkpoint this rank writes, or reads, or an export's, in file order; *n: how many. */
+enum om_entries { OM_TO_SAVE, OM_TO_LOAD, OM_TO_EXPORT };
+struct om_entry *om_ckpt_entries(const struct om_model *m, enum om_entries which, uint32_t *n);
 void om_ckpt_entries_free(struct om_entry *e, uint32_t n);
 void om_ckpt_shape(FILE *f, const struct om_st_tensor *t);
+/* Its name in a shard: the tensor's, or of a slice NAME[first:end]; free() it. */
+char *om_ckpt_slice_name(const char *tensor, uint64_t begin, uint64_t end, uint64_t numel);
 /* Step of a name "step-000100", OM_NO_STEP: another name. */
 uint64_t om_ckpt_step_of(const char *name);
 /*
@@ -392,8 +445,12 @@ struct om_log {
 	double start, last, drawn; /* seconds */
 	double pace;               /* seconds a step, smoothed */
 	double ce;                 /* last loss */
+	struct om_result **stage;  /* statistics of each, on rank 0; of its own on others */
 };
-/* A run without skip only adds to the metrics; with it, it goes on in them after step. */
+/*
+ * All ranks call these, and rank 0 writes. A run without skip only adds to the metrics; with it, it
+ * goes on in them after step.
+ */
 void om_log_open(struct om_log *l, const struct om_model *m, const struct om_skip *skip,
     const struct om_conf *c, uint64_t step);
 void
@@ -412,7 +469,7 @@ struct om_eval {
 void om_eval_open(struct om_eval *e, const struct om_model *m, const struct om_conf *c);
 /*
  * Mean token loss of the set with the arena's weights; clears gradients and statistics, changes
- * nothing else that a step reads. false: *stop came, nothing is known.
+ * nothing else that a step reads. false: *stop came to some rank, nothing is known.
  */
 bool om_eval_run(struct om_eval *e, const struct om_model *m, unsigned char *arena,
     const volatile sig_atomic_t *stop, double *loss, uint64_t *tokens);
@@ -432,6 +489,19 @@ void om_logits_after(const struct om_model *m, unsigned char *arena, int32_t tok
 /* The token of a position, by its logits, the seed and the position alone; ties: the lower id. */
 int32_t
 om_choose(const struct om_sampling *s, uint64_t position, const double *logit, uint64_t vocab);
+
+/* ---- step.c: the microbatches of a step, and of an evaluation -------------------------------- */
+
+/*
+ * A step, its ctl written; feed puts the rank's i-th microbatch and its draws into the arena, again
+ * before each pass.
+ */
+void om_run_step(
+    const struct om_model *m, unsigned char *arena, void (*feed)(void *arg, uint64_t i), void *arg);
+/* A forward pass of the microbatch in the arena, by all ranks: adds to the losses. */
+void om_run_forward(const struct om_model *m, unsigned char *arena);
+/* The loss of all ranks' passes together, once there are no more; the same on all. */
+double om_run_forward_end(const struct om_model *m, unsigned char *arena);
 
 /* ---- train.c, eval.c, bench.c, hf.c, generate.c: commands ------------------------------------ */
 

@@ -46,3 +46,12 @@ om_part(const struct om_model *m, enum om_part part, unsigned char *arena)
 		m->eval(arena, 0);
 	}
 }
+
+/* A call on every device for now: one that has graphs would record one a slot. */
+void
+om_run_slot(const struct om_model *m, enum om_part part, unsigned char *arena, int slot)
+{
+	(part == OM_RUN_FORWARD       ? m->forward
+	    : part == OM_RUN_BACKWARD ? m->backward
+				      : m->eval)(arena, slot);
+}

@@ -100,6 +100,8 @@ om_threads(uint64_t n)
 {
 	int asked = n ? (int)n : omp_get_max_threads(), made;
 
+	if (!n && om_comm_threads() && !getenv("OMP_NUM_THREADS"))
+		asked = (int)om_comm_threads();
 	check_stack();
 	made = threads_made(asked < THREADS_MOST ? asked : THREADS_MOST);
 	if (made < asked)

@@ -43,6 +43,8 @@ struct run {
 	struct om_log log;
 	int32_t *token, *label; /* [micro * seq] */
 	uint64_t sent;          /* steps that were begun */
+	uint64_t whole;         /* and all of them enqueued, their update too */
+	uint64_t done, saved;   /* ended; in a checkpoint */
 	double since;           /* of the time that the next step to end is charged with */
 };
 
@@ -56,6 +58,23 @@ check_finite(struct run *r, double x, const char *what)
 	    isnan(x) ? "nan" : "infinite", om_ckpt_advice(&r->ckpt));
 }
 
+/* The microbatches of a step are dealt to data ranks in turn, so all layouts have the same. */
+static void
+feed(void *arg, uint64_t i)
+{
+	struct run *r = arg;
+	const struct om_model *m = r->m;
+	size_t bytes = m->micro * m->seq * sizeof(int32_t);
+	uint64_t g =
+	    (r->sent - 1) * m->global + (i * om_size(OM_DATA) + om_rank(OM_DATA)) * m->micro;
+
+	om_draw_write(m, r->arena, r->data.seed, g);
+	for (uint64_t j = 0; j < m->micro; j++)
+		om_data_read(&r->data, g + j, r->token + j * m->seq, r->label + j * m->seq);
+	om_put(r->arena, m->token_off, r->token, bytes);
+	om_put(r->arena, m->label_off, r->label, bytes);
+}
+
 static double
 rate_of(const struct run *r, uint64_t step)
 {
@@ -67,25 +86,16 @@ static void
 step_send(struct run *r)
 {
 	const struct om_model *m = r->m;
-	uint64_t step = ++r->sent, g = (step - 1) * m->global;
-	size_t bytes = m->micro * m->seq * sizeof(int32_t);
+	uint64_t step = ++r->sent;
 	double limit[2];
 
 	om_err_step(step);
 	om_skip_limits(&r->skip, limit);
 	/* Adam's correction is of moments, which a skipped step leaves alone */
 	om_ctl_write(m, r->arena, rate_of(r, step), step - r->skip.total, limit);
-	om_run(m, OM_RUN_ZERO, r->arena);
-	for (uint64_t i = 0; i < m->microbatches; i++) {
-		om_draw_write(m, r->arena, r->data.seed, g);
-		for (uint64_t j = 0; j < m->micro; j++, g++)
-			om_data_read(&r->data, g, r->token + j * m->seq, r->label + j * m->seq);
-		om_put(r->arena, m->token_off, r->token, bytes);
-		om_put(r->arena, m->label_off, r->label, bytes);
-		om_run(m, OM_RUN_MICROBATCH, r->arena);
-	}
-	om_run(m, OM_RUN_UPDATE, r->arena);
+	om_run_step(m, r->arena, feed, r);
 	om_result_send(m, r->arena, step);
+	r->whole = step;
 }
 
 /* Waits for a step's results, and tells of them. */
@@ -138,33 +148,65 @@ eval_due(const struct run *r, uint64_t done)
 	return r->c->eval.paths.n && (done == r->c->steps || (every && done % every == 0));
 }
 
-/* Whether the step after those sent may begin before these have ended: SkipStep's limits are of
- * their results, checkpoints and evaluation are of weights that nothing changes. */
+/*
+ * Whether the step after those sent begins, as all ranks decide alike. It does before some have
+ * ended only where SkipStep has no limits of their results, and no checkpoint or evaluation is of
+ * the weights that they leave.
+ */
 static bool
-may_overtake(const struct run *r)
+may_begin(const struct run *r, uint64_t under_way)
 {
-	return !stop && !(r->skip.sigma > 0) && !save_due(r, r->sent) && !eval_due(r, r->sent);
+	if (r->sent == r->c->steps || under_way == om_steps_most())
+		return false;
+	if (under_way && (r->skip.sigma > 0 || save_due(r, r->sent) || eval_due(r, r->sent)))
+		return false;
+	return !om_any("end of a step", stop);
 }
 
-static uint64_t
-save(struct run *r, uint64_t done)
+static void
+save(struct run *r)
 {
 	if (r->ckpt.dir) {
 		om_log_sync(&r->log); /* metrics reach as far as the checkpoint */
-		om_ckpt_save(&r->ckpt, r->arena, done);
+		om_ckpt_save(&r->ckpt, r->arena, r->done);
 	}
-	return done;
+	r->saved = r->done;
+}
+
+/*
+ * The weights are those of the last whole step, however far the next one has come. Only of one
+ * rank: the others wait for this one in the midst of theirs, and all have to save together.
+ */
+static char *
+rescue(void *arg)
+{
+	struct run *r = arg;
+	uint64_t at = r->sent;
+	char *path, *text = NULL;
+
+	r->data.rescue = r->eval.data.rescue = NULL; /* saving may end in an error too */
+	if (!r->ckpt.dir || om_size(OM_WORLD) > 1)
+		return NULL;
+	while (r->done < r->whole)
+		step_end(r, ++r->done);
+	if (r->saved != r->done)
+		save(r);
+	om_err_step(at);
+	if ((path = om_ckpt_newest(&r->ckpt)))
+		text = om_text("steps up to %llu are in %s", (unsigned long long)r->done, path);
+	free(path);
+	return text;
 }
 
 /* After the step's checkpoint: no flaw of the held-out data costs what was trained. */
 static void
-evaluate(struct run *r, uint64_t done)
+evaluate(struct run *r)
 {
 	uint64_t tokens;
 	double before = om_now(), loss;
 
 	if (om_eval_run(&r->eval, r->m, r->arena, &stop, &loss, &tokens))
-		om_log_eval(&r->log, done, loss, tokens, om_now() - before);
+		om_log_eval(&r->log, r->done, loss, tokens, om_now() - before);
 }
 
 /* No step follows the last checkpoint: a forward pass of the last microbatch stands in for it. */
@@ -176,8 +218,8 @@ check_last(struct run *r, uint64_t done)
 	if (!r->ckpt.dir)
 		return;
 	om_run(r->m, OM_RUN_ZERO, r->arena);
-	om_run(r->m, OM_RUN_EVALUATE, r->arena);
-	if (isfinite(om_get_f64(r->arena, r->m->loss_off))) {
+	om_run_forward(r->m, r->arena);
+	if (isfinite(om_run_forward_end(r->m, r->arena))) {
 		om_ckpt_good(&r->ckpt, done);
 		return;
 	}
@@ -199,6 +241,9 @@ header(const struct run *r, uint64_t done, double start)
 	printf("%s on %s: %s parameters (%s active), %s tokens a step, %s\n", m->name, m->target,
 	    om_commas(m->params_total), om_commas(m->params_active), om_commas(m->global * m->seq),
 	    device);
+	if (om_size(OM_WORLD) > 1)
+		printf("ranks: %u: pipeline %u x data %u, of these expert %u\n", om_size(OM_WORLD),
+		    om_size(OM_PIPELINE), om_size(OM_DATA), om_size(OM_EXPERT));
 	printf("data: %s tokens in %s file%s, %s sequences, an epoch is %.*f steps\n",
 	    om_commas(d->tokens), om_commas(d->n), d->n == 1 ? "" : "s", om_commas(d->nseq),
 	    epoch < 10 ? 2 : 0, epoch);
@@ -210,7 +255,8 @@ header(const struct run *r, uint64_t done, double start)
 static void
 catch_signals(void)
 {
-	static const int ends[] = { SIGTERM, SIGINT, SIGHUP };
+	/* SIGUSR1 is what mpirun hands on to its ranks */
+	static const int ends[] = { SIGTERM, SIGINT, SIGHUP, SIGUSR1 };
 	struct sigaction act, old;
 
 	memset(&act, 0, sizeof act);
@@ -222,11 +268,29 @@ catch_signals(void)
 			sigaction(ends[i], &act, NULL);
 }
 
+/*
+ * For tests: NaN wherever nothing was written, so that whoever reads it is found out. What starts
+ * as zero stays zero.
+ */
+static void
+poison(const struct om_model *m, unsigned char *arena)
+{
+	enum { PIECE = 1 << 20 };
+	unsigned char *nan = om_alloc(1, PIECE);
+
+	memset(nan, 0xff, PIECE);
+	for (uint64_t at = 0; at < m->arena_bytes; at += PIECE)
+		om_put(arena, at, nan, m->arena_bytes - at < PIECE ? m->arena_bytes - at : PIECE);
+	om_clear(arena + m->weight_off, m->weight_bytes);
+	om_clear(arena + m->state_off, m->state_bytes);
+	free(nan);
+}
+
 int
 om_train(const struct om_model *m, struct om_conf *c, double start)
 {
 	struct run r = { .m = m, .c = c };
-	uint64_t done, saved, first;
+	uint64_t first;
 	char *last;
 
 	signal(SIGPIPE, SIG_IGN); /* who reads the console may leave */
@@ -237,41 +301,45 @@ om_train(const struct om_model *m, struct om_conf *c, double start)
 	om_skip_open(&r.skip, c);
 	om_ckpt_open(&r.ckpt, m, &r.data, &r.skip, c);
 	r.arena = om_arena_new(m->arena_bytes);
+	if (getenv("OM_POISON"))
+		poison(m, r.arena);
 	om_run(m, OM_RUN_INIT, r.arena);
 	r.token = om_alloc(m->micro * m->seq, sizeof *r.token);
 	r.label = om_alloc(m->micro * m->seq, sizeof *r.label);
-	if (!om_ckpt_resume(&r.ckpt, c, r.arena, &done))
+	if (!om_ckpt_resume(&r.ckpt, c, r.arena, &r.done))
 		om_init_params(m, r.arena, c->seed);
-	saved = first = done;
-	if (done == c->steps) {
-		check_last(&r, done);
-		printf("done: all %s steps are done; raise steps to train on\n", om_commas(done));
+	r.saved = r.whole = first = r.done;
+	if (r.done == c->steps) {
+		check_last(&r, r.done);
+		printf("done: all %s steps are done; raise steps to train on\n", om_commas(r.done));
 	} else {
-		om_log_open(&r.log, m, &r.skip, c, done);
+		om_log_open(&r.log, m, &r.skip, c, r.done);
 		catch_signals();
-		header(&r, done, start);
-		r.sent = done;
-		while (r.sent > done || (done < c->steps && !stop)) {
-			if (r.sent == done)
+		header(&r, r.done, start);
+		r.data.rescue = r.eval.data.rescue = rescue;
+		r.data.arg = r.eval.data.arg = &r;
+		for (r.sent = r.done;;) {
+			if (r.sent == r.done)
 				r.since = om_now();
-			while (
-			    r.sent == done || (r.sent - done < om_steps_most() && may_overtake(&r)))
+			while (may_begin(&r, r.sent - r.done))
 				step_send(&r);
-			step_end(&r, ++done);
+			if (r.sent == r.done)
+				break;
+			step_end(&r, ++r.done);
 			check_skipped(&r);
-			if (save_due(&r, done))
-				saved = save(&r, done);
-			if (eval_due(&r, done))
-				evaluate(&r, done);
+			if (save_due(&r, r.done))
+				save(&r);
+			if (eval_due(&r, r.done))
+				evaluate(&r);
 		}
-		if (saved != done) /* stopped, maybe within an evaluation */
-			save(&r, done);
+		if (r.saved != r.done) /* stopped, maybe within an evaluation */
+			save(&r);
 		om_log_close(&r.log);
-		check_last(&r, done);
+		check_last(&r, r.done);
 		last = om_ckpt_newest(&r.ckpt);
 		printf("%s: step %s of %s, %s tokens in %s, loss %.4f, ",
-		    done < c->steps ? "stopped" : "done", om_commas(done), om_commas(c->steps),
-		    om_commas((done - first) * m->global * m->seq),
+		    r.done < c->steps ? "stopped" : "done", om_commas(r.done), om_commas(c->steps),
+		    om_commas((r.done - first) * m->global * m->seq),
 		    om_clock(om_now() - r.log.start), r.log.ce);
 		if (r.skip.total)
 			printf("%s skipped, ", om_commas(r.skip.total));
@@ -289,5 +357,5 @@ om_train(const struct om_model *m, struct om_conf *c, double start)
 	om_data_close(&r.data);
 	free(r.token);
 	free(r.label);
-	return done < c->steps ? OM_EXIT_STOPPED : 0;
+	return r.done < c->steps ? OM_EXIT_STOPPED : 0;
 }

@@ -11,5 +11,5 @@ EMBED(om_plan, "PLAN.txt");
 int
 main(int argc, char **argv)
 {
-	return om_main(&om_model, argc, argv);
+	return om_main(om_models, argc, argv);
 }

@@ -33,16 +33,22 @@ suite() { # name, command
 
 suite front build/san/tests/front_test
 suite plan build/san/tests/plan_test models/tiny.lua
+suite ranks build/san/tests/ranks_test
 suite err sh tests/err/run.sh build/olmogen
 suite models sh tests/emit/models.sh build/olmogen
 suite gold sh tests/gold/run.sh build/olmogen "$work"
 suite emit sh tests/emit/run.sh build/olmogen build/san/olmogen "$work/emit"
 suite random sh tests/emit/random.sh build/olmogen "$work" "$(date +%j)" 40
 suite kernels sh tests/numeric/kernels.sh "$work"
+suite expert sh tests/parallel/expert.sh "$work"
 suite numeric sh tests/numeric/run.sh build/olmogen "$work/numeric"
 suite peer sh tests/peer/run.sh build/olmogen "$work/peer"
 suite cuda sh tests/gpu/compile.sh build/olmogen "$work/cuda"
 suite runtime bash tests/runtime/run.sh
+suite layouts sh tests/parallel/layouts.sh build/olmogen "$work/layouts"
+suite layrandom sh tests/parallel/random.sh build/olmogen "$work/layrandom" "$(date +%j)" 3
+suite parallel bash tests/parallel/run.sh "$work/parallel"
+suite ckpt bash tests/parallel/ckpt.sh "$work/ckpt"
 suite trainer sh tests/trainer/run.sh build/olmogen "$work/trainer"
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]

@@ -2,6 +2,7 @@
  * Element by element, on [m, n].
  *
  *   add       y = a + b; y may be a or b
+ *   add_rows  the same of rows up to off[j-1] of [c, n]; the others are neither read nor written
  *   bias      y = x + c, c [n] added to each row; y may be x
  *   bias_bwd  dc [n] += sum over rows of dy
  *   scale     y = factor x; y may be x
@@ -92,6 +93,17 @@ om_scale(int64_t m, int64_t n, double factor, const om_real *x, om_real *y)
 		return om_add_check(NAME, NULL, NULL, m, n, 0, seed);  \
 	}
 
+#define OM_ADD_ROWS(NAME, c, n, j)                                                      \
+	_Static_assert((c) >= 1 && (n) >= 1 && (j) >= 1, "add_rows: sizes start at 1"); \
+	void NAME(const om_real *a, const om_real *b, const int32_t *off, om_real *y)   \
+	{                                                                               \
+		om_add(off[(j)-1], n, a, b, y);                                         \
+	}                                                                               \
+	double NAME##_check(uint64_t seed)                                              \
+	{                                                                               \
+		return om_add_rows_check(NAME, c, n, j, seed);                          \
+	}
+
 #define OM_BIAS(NAME, m, n)                                             \
 	_Static_assert((m) >= 1 && (n) >= 1, "bias: sizes start at 1"); \
 	void NAME(const om_real *x, const om_real *bias, om_real *y)    \
@@ -152,6 +164,29 @@ om_add_check(om_add_fn *add, om_add_fn *bias, om_scale_fn *scale, int64_t m, int
 	free(b);
 	free(c);
 	free(y);
+	return om_err_value(&e);
+}
+
+OM_CHECK double
+om_add_rows_check(void (*run)(const om_real *, const om_real *, const int32_t *, om_real *),
+    int64_t c, int64_t n, int64_t j, uint64_t seed)
+{
+	om_real *a = om_check_random(c * n, seed, 0), *b = om_check_random(c * n, seed, 1);
+	om_real *y = om_check_nan(c * n);
+	int32_t *off = om_check_ints(j, c + 1, seed, 2);
+	struct om_err e = { .scale = 1 };
+	for (int64_t i = off[j - 1] * n; i < c * n; i++)
+		a[i] = (om_real)NAN;
+	run(a, b, off, y);
+	for (int64_t i = 0; i < c * n; i++)
+		if (i < off[j - 1] * n)
+			om_err_add(&e, y[i], (double)a[i] + (double)b[i]);
+		else if (!isnan(y[i]))
+			e.wrong = true;
+	free(a);
+	free(b);
+	free(y);
+	free(off);
 	return om_err_value(&e);
 }
 

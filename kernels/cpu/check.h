@@ -63,6 +63,32 @@ om_check_nan(int64_t n)
 	return p;
 }
 
+/* A tail that must be neither read nor written: of inputs NaN, of outputs a number. */
+OM_CHECK void
+om_check_spoil(om_real *p, int64_t used, int64_t n)
+{
+	for (int64_t i = used; i < n; i++)
+		p[i] = (om_real)NAN;
+}
+
+OM_CHECK om_real *
+om_check_output(int64_t used, int64_t n)
+{
+	om_real *p = om_check_nan(n);
+	for (int64_t i = used; i < n; i++)
+		p[i] = 7;
+	return p;
+}
+
+OM_CHECK bool
+om_check_kept(const om_real *p, int64_t used, int64_t n)
+{
+	bool kept = true;
+	for (int64_t i = used; i < n; i++)
+		kept &= p[i] == 7;
+	return kept;
+}
+
 OM_CHECK om_real *
 om_check_copy(const om_real *s, int64_t n)
 {

@@ -9,10 +9,14 @@
  *   glu_bwd            dg = dh u act'(g), du = dh act(g); du may be dh
  *   glu_routed         h [t * k, f], row r, = p[src[r]] act(g) u; p [t, k] seen flat
  *   glu_routed_bwd     the same with p in dg and du, and dp[src[r]] = dh . (act(g) u)
+ *   glu_rows           h [c, f], row r, = pr[r] act(g) u, of the rows before off[j - 1], the last
+ *                      of off [j]; the others are neither read nor written
+ *   glu_rows_bwd       the same with pr in dg and du, and dpr[r] = dh . (act(g) u)
  *   relu2              h [m, f] = relu2(u)
  *   relu2_bwd          du = dh relu2'(u); du may be dh
  *   relu2_routed       h [t * k, f], row r, = p[src[r]] relu2(u)
  *   relu2_routed_bwd   the same with p in du, and dp[src[r]] = dh . relu2(u)
+ *   relu2_rows, relu2_rows_bwd   as glu_rows
  *
  * One body a phase serves all: relu2's u is then its g, and its du the bodies' dg.
  */
@@ -69,7 +73,7 @@ om_glu_bwd_span(int a, int64_t lo, int64_t hi, om_real p, const om_real *dh, con
 	}
 }
 
-/* Rows [lo, hi) of f with their weights; without p, numbers [lo, hi). */
+/* Rows [lo, hi) of f with their weights, at src or in order; without p, numbers [lo, hi). */
 static OM_INLINE void
 om_glu_rows(int a, int64_t lo, int64_t hi, int64_t f, const om_real *g, const om_real *u,
     const om_real *p, const int32_t *src, om_real *h)
@@ -77,7 +81,7 @@ om_glu_rows(int a, int64_t lo, int64_t hi, int64_t f, const om_real *g, const om
 	if (!p)
 		om_glu_span(a, lo, hi, 1, g, u, h);
 	for (int64_t r = lo; p && r < hi; r++)
-		om_glu_span(a, r * f, (r + 1) * f, p[src[r]], g, u, h);
+		om_glu_span(a, r * f, (r + 1) * f, p[src ? src[r] : r], g, u, h);
 }
 
 enum { OM_GLU_BLOCK = 256 }; /* terms of dp held between making and adding them */
@@ -89,13 +93,14 @@ om_glu_bwd_rows(int a, int64_t lo, int64_t hi, int64_t f, const om_real *dh, con
 	if (!p)
 		om_glu_bwd_span(a, lo, hi, 1, dh, g, u, dg, du, NULL);
 	for (int64_t r = lo; p && r < hi; r++) {
-		om_real pr = p[src[r]], sum = 0, term[OM_GLU_BLOCK];
+		const int64_t own = src ? src[r] : r;
+		om_real pr = p[own], sum = 0, term[OM_GLU_BLOCK];
 		for (int64_t b = 0; b < f; b += OM_GLU_BLOCK) {
 			const int64_t n = om_min(f - b, OM_GLU_BLOCK), at = r * f + b;
 			om_glu_bwd_span(a, at, at + n, pr, dh, g, u, dg, du, term);
 			sum += om_sum(term, n);
 		}
-		dp[src[r]] = sum;
+		dp[own] = sum;
 	}
 }
 
@@ -124,7 +129,7 @@ om_glu_bwd_range(int a, int64_t lo, int64_t hi, int64_t f, const om_real *dh, co
 		om_glu_bwd_rows(OM_RELU2, lo, hi, f, dh, g, u, p, src, dg, du, dp);
 }
 
-/* Without p, src and dp: not routed. */
+/* Without p, src and dp: not routed; without src: the weights are those of the rows. */
 static inline void
 om_glu(int64_t rows, int64_t f, int a, const om_real *g, const om_real *u, const om_real *p,
     const int32_t *src, om_real *h)
@@ -150,6 +155,10 @@ om_glu_bwd(int64_t rows, int64_t f, int a, const om_real *dh, const om_real *g, 
 #define OM_GLU_ROUTED_SIZES(t, k, f, a) \
 	OM_GLU_SIZES(t, k, f, a)        \
 	_Static_assert((int64_t)(t) * (k) <= INT32_MAX, "glu: rows are counted in int32");
+
+#define OM_GLU_ROWS_SIZES(c, f, a, j)   \
+	OM_GLU_ROUTED_SIZES(c, 1, f, a) \
+	_Static_assert((j) >= 1, "glu: the last offset says how many rows");
 
 #define OM_GLU(NAME, m, f, a)                                                            \
 	OM_GLU_SIZES(m, 1, f, a)                                                         \
@@ -197,6 +206,32 @@ om_glu_bwd(int64_t rows, int64_t f, int a, const om_real *dh, const om_real *g, 
 	{                                                                                  \
 		return om_glu_bwd_check((struct om_glu_bwd_fn){ .gated_routed = NAME },    \
 		    (int64_t)(t) * (k), f, a, seed);                                       \
+	}
+
+#define OM_GLU_ROWS(NAME, c, f, a, j)                                                              \
+	OM_GLU_ROWS_SIZES(c, f, a, j)                                                              \
+	void NAME(                                                                                 \
+	    const om_real *g, const om_real *u, const om_real *pr, const int32_t *off, om_real *h) \
+	{                                                                                          \
+		om_glu(off[j - 1], f, a, g, u, pr, NULL, h);                                       \
+	}                                                                                          \
+	double NAME##_check(uint64_t seed)                                                         \
+	{                                                                                          \
+		return om_glu_check(                                                               \
+		    (struct om_glu_fn){ .gated_routed = NAME, .offsets = j }, c, f, a, seed);      \
+	}
+
+#define OM_GLU_ROWS_BWD(NAME, c, f, a, j)                                                         \
+	OM_GLU_ROWS_SIZES(c, f, a, j)                                                             \
+	void NAME(const om_real *dh, const om_real *g, const om_real *u, const om_real *pr,       \
+	    const int32_t *off, om_real *dg, om_real *du, om_real *dpr)                           \
+	{                                                                                         \
+		om_glu_bwd(off[j - 1], f, a, dh, g, u, pr, NULL, dg, du, dpr);                    \
+	}                                                                                         \
+	double NAME##_check(uint64_t seed)                                                        \
+	{                                                                                         \
+		return om_glu_bwd_check(                                                          \
+		    (struct om_glu_bwd_fn){ .gated_routed = NAME, .offsets = j }, c, f, a, seed); \
 	}
 
 #define OM_RELU2(NAME, m, f)                                                                    \
@@ -247,13 +282,43 @@ om_glu_bwd(int64_t rows, int64_t f, int a, const om_real *dh, const om_real *g, 
 		    (int64_t)(t) * (k), f, OM_RELU2, seed);                                     \
 	}
 
-/* The kernel that a check runs: one of these. */
+#define OM_RELU2_ROWS(NAME, c, f, j)                                                             \
+	OM_GLU_ROWS_SIZES(c, f, OM_RELU2, j)                                                     \
+	void NAME(const om_real *u, const om_real *pr, const int32_t *off, om_real *h)           \
+	{                                                                                        \
+		om_glu(off[j - 1], f, OM_RELU2, u, NULL, pr, NULL, h);                           \
+	}                                                                                        \
+	double NAME##_check(uint64_t seed)                                                       \
+	{                                                                                        \
+		return om_glu_check((struct om_glu_fn){ .relu2_routed = NAME, .offsets = j }, c, \
+		    f, OM_RELU2, seed);                                                          \
+	}
+
+#define OM_RELU2_ROWS_BWD(NAME, c, f, j)                                                          \
+	OM_GLU_ROWS_SIZES(c, f, OM_RELU2, j)                                                      \
+	void NAME(const om_real *dh, const om_real *u, const om_real *pr, const int32_t *off,     \
+	    om_real *du, om_real *dpr)                                                            \
+	{                                                                                         \
+		om_glu_bwd(off[j - 1], f, OM_RELU2, dh, u, NULL, pr, NULL, du, NULL, dpr);        \
+	}                                                                                         \
+	double NAME##_check(uint64_t seed)                                                        \
+	{                                                                                         \
+		return om_glu_bwd_check(                                                          \
+		    (struct om_glu_bwd_fn){ .relu2_routed = NAME, .offsets = j }, c, f, OM_RELU2, \
+		    seed);                                                                        \
+	}
+
+/*
+ * The kernel that a check runs: one of these. With offsets, how many, a routed one takes them in
+ * place of src, and the weights in the order of the rows.
+ */
 struct om_glu_fn {
 	void (*gated)(const om_real *, const om_real *, om_real *);
 	void (*gated_routed)(
 	    const om_real *, const om_real *, const om_real *, const int32_t *, om_real *);
 	void (*relu2)(const om_real *, om_real *);
 	void (*relu2_routed)(const om_real *, const om_real *, const int32_t *, om_real *);
+	int64_t offsets;
 };
 struct om_glu_bwd_fn {
 	void (*gated)(const om_real *, const om_real *, const om_real *, om_real *, om_real *);
@@ -262,6 +327,7 @@ struct om_glu_bwd_fn {
 	void (*relu2)(const om_real *, const om_real *, om_real *);
 	void (*relu2_routed)(const om_real *, const om_real *, const om_real *, const int32_t *,
 	    om_real *, om_real *);
+	int64_t offsets;
 };
 enum { OM_GLU_SAMPLES = 64 };
 
@@ -281,6 +347,16 @@ om_glu_src(int64_t rows, uint64_t seed)
 	for (int64_t r = 0; r < rows; r++)
 		src[r] = (int32_t)((a * r + b) % rows);
 	return src;
+}
+
+/* Offsets of which the last alone counts: how many rows, of all or at most as many. */
+OM_CHECK int32_t *
+om_glu_off(int64_t offsets, int64_t rows, uint64_t seed)
+{
+	int32_t *off = om_check_ints(offsets, INT32_MAX, seed, 8);
+	off[offsets - 1] =
+	    (int32_t)(seed % 3 ? om_hash(seed, 8) % (uint64_t)(rows + 1) : (uint64_t)rows);
+	return off;
 }
 
 /* The activation and its derivative, by the definitions above. */
@@ -316,9 +392,14 @@ OM_CHECK double
 om_glu_check(struct om_glu_fn run, int64_t rows, int64_t f, int a, uint64_t seed)
 {
 	om_real *g = om_glu_check_input(rows * f, seed, 0), *u = om_check_random(rows * f, seed, 1);
-	om_real *p = om_check_random(rows, seed, 2), *h = om_check_nan(rows * f);
-	int32_t *src = om_glu_src(rows, seed);
+	om_real *p = om_check_random(rows, seed, 2);
+	int32_t *src = run.offsets ? om_glu_off(run.offsets, rows, seed) : om_glu_src(rows, seed);
+	const int64_t valid = run.offsets ? src[run.offsets - 1] : rows;
+	om_real *h = om_check_output(valid * f, rows * f);
 	struct om_err e = { .scale = 1 };
+	om_check_spoil(g, valid * f, rows * f);
+	om_check_spoil(u, valid * f, rows * f);
+	om_check_spoil(p, valid, rows);
 	if (run.gated)
 		run.gated(g, u, h);
 	if (run.gated_routed)
@@ -327,14 +408,16 @@ om_glu_check(struct om_glu_fn run, int64_t rows, int64_t f, int a, uint64_t seed
 		run.relu2(g, h);
 	if (run.relu2_routed)
 		run.relu2_routed(g, p, src, h);
-	for (int64_t s = 0; s < om_samples(rows, OM_GLU_SAMPLES); s++) {
-		int64_t r = om_sample(s, rows, OM_GLU_SAMPLES, seed);
-		double pr = run.gated_routed || run.relu2_routed ? (double)p[src[r]] : 1, slope;
+	for (int64_t s = 0; s < om_samples(valid, OM_GLU_SAMPLES); s++) {
+		int64_t r = om_sample(s, valid, OM_GLU_SAMPLES, seed),
+			own = run.offsets ? r : src[r];
+		double pr = run.gated_routed || run.relu2_routed ? (double)p[own] : 1, slope;
 		for (int64_t i = r * f; i < (r + 1) * f; i++) {
 			double up = run.gated || run.gated_routed ? (double)u[i] : 1;
 			om_err_add(&e, h[i], pr * om_glu_check_activation(a, g[i], &slope) * up);
 		}
 	}
+	e.wrong |= !om_check_kept(h, valid * f, rows * f);
 	free(g);
 	free(u);
 	free(p);
@@ -351,9 +434,14 @@ om_glu_bwd_check(struct om_glu_bwd_fn run, int64_t rows, int64_t f, int a, uint6
 	om_real *dh = om_check_random(rows * f, seed, 0),
 		*g = om_glu_check_input(rows * f, seed, 1);
 	om_real *u = om_check_random(rows * f, seed, 2), *p = om_check_random(rows, seed, 3);
-	om_real *dg = om_check_nan(rows * f), *du = om_check_nan(rows * f),
-		*dp = om_check_nan(rows);
-	int32_t *src = om_glu_src(rows, seed);
+	int32_t *src = run.offsets ? om_glu_off(run.offsets, rows, seed) : om_glu_src(rows, seed);
+	const int64_t valid = run.offsets ? src[run.offsets - 1] : rows;
+	om_real *dg = om_check_output(valid * f, rows * f),
+		*du = om_check_output(valid * f, rows * f), *dp = om_check_output(valid, rows);
+	om_check_spoil(dh, valid * f, rows * f);
+	om_check_spoil(g, valid * f, rows * f);
+	om_check_spoil(u, valid * f, rows * f);
+	om_check_spoil(p, valid, rows);
 	struct om_err eg = { .scale = 1 }, eu = { .scale = 1 }, ep = { .scale = 1 };
 	if (run.gated)
 		run.gated(dh, g, u, dg, du);
@@ -363,9 +451,10 @@ om_glu_bwd_check(struct om_glu_bwd_fn run, int64_t rows, int64_t f, int a, uint6
 		run.relu2(dh, g, dg);
 	if (run.relu2_routed)
 		run.relu2_routed(dh, g, p, src, dg, dp);
-	for (int64_t s = 0; s < om_samples(rows, OM_GLU_SAMPLES); s++) {
-		int64_t r = om_sample(s, rows, OM_GLU_SAMPLES, seed);
-		double pr = routed ? (double)p[src[r]] : 1, sum = 0, slope;
+	for (int64_t s = 0; s < om_samples(valid, OM_GLU_SAMPLES); s++) {
+		int64_t r = om_sample(s, valid, OM_GLU_SAMPLES, seed),
+			own = run.offsets ? r : src[r];
+		double pr = routed ? (double)p[own] : 1, sum = 0, slope;
 		for (int64_t i = r * f; i < (r + 1) * f; i++) {
 			double act = om_glu_check_activation(a, g[i], &slope), d = dh[i];
 			double up = gated ? (double)u[i] : 1;
@@ -376,8 +465,11 @@ om_glu_bwd_check(struct om_glu_bwd_fn run, int64_t rows, int64_t f, int a, uint6
 			ep.scale = fmax(ep.scale, fabs(d * act * up));
 		}
 		if (routed)
-			om_err_add(&ep, dp[src[r]], sum);
+			om_err_add(&ep, dp[own], sum);
 	}
+	eg.wrong |= !om_check_kept(dg, valid * f, rows * f);
+	eu.wrong |= !om_check_kept(du, valid * f, rows * f);
+	ep.wrong |= !om_check_kept(dp, valid, rows);
 	free(dh);
 	free(g);
 	free(u);

@@ -59,6 +59,12 @@ om_get(const unsigned char *arena, uint64_t off, void *dst, size_t n)
 }
 
 void
+om_copy(unsigned char *arena, uint64_t from, uint64_t to, size_t n)
+{
+	memcpy(arena + to, arena + from, n);
+}
+
+void
 om_run(const struct om_model *m, enum om_part part, unsigned char *arena)
 {
 	om_part(m, part, arena);

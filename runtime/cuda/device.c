@@ -46,6 +46,12 @@ om_get(const unsigned char *arena, uint64_t off, void *dst, size_t n)
 }
 
 void
+om_copy(unsigned char *arena, uint64_t from, uint64_t to, size_t n)
+{
+	om_gpu_copy(arena + to, arena + from, n);
+}
+
+void
 om_clear(void *p, uint64_t bytes)
 {
 	om_gpu_fill(p, 0, bytes);
@@ -122,12 +128,16 @@ bool
 om_device_normal(const struct om_model *m, unsigned char *arena, const struct om_tensor *t,
     uint64_t seed, uint64_t name)
 {
-	unsigned char *w = arena + t->p->weight + t->first * m->weight_size;
-	unsigned char *master = arena + t->p->master + t->first * m->real;
-	uint64_t n = t->p->numel;
+	unsigned char *w = arena + t->p->weight + t->first * m->weight_size, *master;
+	uint64_t n = t->p->numel, begin, end;
 	double std = m->init_std;
 
-	OM_LAUNCH(om_init_normal, om_sms() * 8, 1, 1, &w, &master, &n, &seed, &name, &std);
+	om_param_part(m, t->p, &begin, &end);
+	begin = begin > t->first ? begin - t->first : 0;
+	end = end > t->first ? end - t->first : 0;
+	master = arena + om_state_at(m, t->p, t->p->master, t->first + begin);
+	OM_LAUNCH(
+	    om_init_normal, om_sms() * 8, 1, 1, &w, &master, &begin, &end, &n, &seed, &name, &std);
 	return true;
 }
 

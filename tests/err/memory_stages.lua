@@ -11,5 +11,5 @@ return trainer {
     end,
   },
   batch = batch { micro = 1, global = 8192 },
-  parallel = parallel { data = 8, expert = 8, pipeline = 8 },
+  parallel = parallel { data = 8, expert = 8, pipeline = 8, capacity = 1.25 },
 }

@@ -14,6 +14,7 @@ cd "$(dirname "$0")/../.." || exit 2
 tmp=$(mktemp -d) || exit 2
 trap 'rm -rf "$tmp"' EXIT
 passed=0 failed=0
+ulimit -t 10 # seconds of a processor: no description runs for long
 for name; do
 	lua=tests/err/$name.lua err=tests/err/$name.err
 	flags=$(sed -n '1s/^-- flags: //p' "$lua")

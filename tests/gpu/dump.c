@@ -13,7 +13,7 @@
 
 const char om_manifest[] = "", om_plan[] = "";
 
-static const struct om_model *m = &om_model;
+static const struct om_model *m = om_models;
 static unsigned char *arena;
 static FILE *out;
 

@@ -108,26 +108,26 @@ check_buffers(const char *when)
 static void
 microbatch(const int32_t *ids)
 {
-	uint64_t n = om_model.micro * om_model.seq;
+	uint64_t n = om_models[0].micro * om_models[0].seq;
 
-	memcpy(arena + om_model.token_off, ids, n * 4);
-	memcpy(arena + om_model.label_off, ids + n, n * 4);
-	om_model.forward(arena, 0);
-	om_model.backward(arena, 0);
+	memcpy(arena + om_models[0].token_off, ids, n * 4);
+	memcpy(arena + om_models[0].label_off, ids + n, n * 4);
+	om_models[0].forward(arena, 0);
+	om_models[0].backward(arena, 0);
 }
 
 static void
 update(double lr, double step)
 {
-	double *ctl = (double *)(arena + om_model.ctl_off);
+	double *ctl = (double *)(arena + om_models[0].ctl_off);
 
 	ctl[OM_LR] = lr;
-	ctl[OM_BIAS1] = 1 - pow(om_model.beta1, step);
-	ctl[OM_BIAS2] = 1 - pow(om_model.beta2, step);
+	ctl[OM_BIAS1] = 1 - pow(om_models[0].beta1, step);
+	ctl[OM_BIAS2] = 1 - pow(om_models[0].beta2, step);
 	ctl[OM_NORM2] = 0;
 	ctl[OM_COEF] = 1;
 	ctl[OM_LOSS_LIMIT] = ctl[OM_NORM_LIMIT] = INFINITY;
-	om_model.update(arena);
+	om_models[0].update(arena);
 }
 
 /*
@@ -138,13 +138,13 @@ static void
 check_masters(void)
 {
 	uint64_t eligible = 0, still = 0, moved = 0, gone = 0, wrong = 0;
-	unsigned char *before = malloc(om_model.arena_bytes);
+	unsigned char *before = malloc(om_models[0].arena_bytes);
 
-	memcpy(before, arena, om_model.arena_bytes);
+	memcpy(before, arena, om_models[0].arena_bytes);
 	for (int step = 1; step <= 100; step++) {
 		update(1e-5, step);
-		for (uint32_t i = 0; (step == 1 || step == 100) && i < om_model.nparams; i++) {
-			const struct om_param *p = &om_model.param[i];
+		for (uint32_t i = 0; (step == 1 || step == 100) && i < om_models[0].nparams; i++) {
+			const struct om_param *p = &om_models[0].param[i];
 			const float *w = (float *)(arena + p->weight);
 			const float *master = (float *)(arena + p->master);
 			const float *old = (float *)(before + p->weight);
@@ -174,22 +174,22 @@ check_masters(void)
 int
 main(int argc, char **argv)
 {
-	uint64_t n = om_model.micro * om_model.seq, ngrad = om_model.grad_bytes / 4;
+	uint64_t n = om_models[0].micro * om_models[0].seq, ngrad = om_models[0].grad_bytes / 4;
 	int32_t *ids = malloc(PARTS * 2 * n * sizeof *ids);
-	float *grad[PARTS], *want = malloc(om_model.grad_bytes);
+	float *grad[PARTS], *want = malloc(om_models[0].grad_bytes);
 	double loss[PARTS], want_loss;
-	bool bf16 = om_model.param[0].master != OM_NO_MASTER;
+	bool bf16 = om_models[0].param[0].master != OM_NO_MASTER;
 	FILE *f = fopen(argc > 2 ? argv[2] : "", bf16 ? "rb" : "wb");
 
 	if (!f)
 		return 1;
 	rng = strtoull(argv[1], NULL, 10);
-	arena = malloc(om_model.arena_bytes);
-	memset(arena, 0xff, om_model.arena_bytes); /* NaN, and no bf16 */
-	memset(arena + om_model.weight_off, 0, om_model.weight_bytes);
-	memset(arena + om_model.state_off, 0, om_model.state_bytes);
-	for (uint32_t i = 0; i < om_model.nparams; i++) {
-		const struct om_param *p = &om_model.param[i];
+	arena = malloc(om_models[0].arena_bytes);
+	memset(arena, 0xff, om_models[0].arena_bytes); /* NaN, and no bf16 */
+	memset(arena + om_models[0].weight_off, 0, om_models[0].weight_bytes);
+	memset(arena + om_models[0].state_off, 0, om_models[0].state_bytes);
+	for (uint32_t i = 0; i < om_models[0].nparams; i++) {
+		const struct om_param *p = &om_models[0].param[i];
 		for (uint64_t k = 0; k < elements(p); k++) {
 			float x =
 			    rounded((float)((p->init == OM_ONE) +
@@ -200,14 +200,14 @@ main(int argc, char **argv)
 		}
 	}
 	for (uint64_t i = 0; i < PARTS * 2 * n; i++)
-		ids[i] = (int32_t)(uniform() * (double)om_model.vocab);
-	om_model.init(arena);
+		ids[i] = (int32_t)(uniform() * (double)om_models[0].vocab);
+	om_models[0].init(arena);
 	for (int k = 0; k < PARTS; k++) {
-		om_model.zero(arena);
+		om_models[0].zero(arena);
 		microbatch(ids + (uint64_t)k * 2 * n);
-		loss[k] = *(double *)(arena + om_model.loss_off);
-		grad[k] = malloc(om_model.grad_bytes);
-		memcpy(grad[k], arena + om_model.grad_off, om_model.grad_bytes);
+		loss[k] = *(double *)(arena + om_models[0].loss_off);
+		grad[k] = malloc(om_models[0].grad_bytes);
+		memcpy(grad[k], arena + om_models[0].grad_off, om_models[0].grad_bytes);
 	}
 	if (!bf16) {
 		for (int k = 0; k < PARTS; k++)
@@ -225,9 +225,9 @@ main(int argc, char **argv)
 		double off = fabs(loss[k] - want_loss) / want_loss;
 		double all = 0, all_length = 0;
 		expect(off < loss_tolerance && off > 0, "loss", loss[k], want_loss);
-		for (uint32_t i = 0; i < om_model.nparams; i++) {
-			const struct om_param *p = &om_model.param[i];
-			const uint64_t first = (p->grad - om_model.grad_off) / 4;
+		for (uint32_t i = 0; i < om_models[0].nparams; i++) {
+			const struct om_param *p = &om_models[0].param[i];
+			const uint64_t first = (p->grad - om_models[0].grad_off) / 4;
 			double diff = 0, length = 0;
 			for (uint64_t j = first; j < first + elements(p); j++) {
 				double d = (double)grad[k][j] - (double)want[j];
@@ -244,13 +244,13 @@ main(int argc, char **argv)
 	}
 	/* sums are fp32: of two microbatches the sum of each one's, and no bf16 themselves */
 	double any = 0, unrounded = 0;
-	om_model.zero(arena);
+	om_models[0].zero(arena);
 	for (int k = 0; k < PARTS; k++)
 		microbatch(ids + (uint64_t)k * 2 * n);
-	for (uint32_t i = 0; i < om_model.nparams; i++) {
-		const struct om_param *p = &om_model.param[i];
+	for (uint32_t i = 0; i < om_models[0].nparams; i++) {
+		const struct om_param *p = &om_models[0].param[i];
 		const float *sum = (float *)(arena + p->grad);
-		const uint64_t first = (p->grad - om_model.grad_off) / 4;
+		const uint64_t first = (p->grad - om_models[0].grad_off) / 4;
 		double worst = 0, scale = 0;
 		for (uint64_t j = 0; j < elements(p); j++) {
 			double both = (double)grad[0][first + j] + (double)grad[1][first + j];
@@ -263,7 +263,7 @@ main(int argc, char **argv)
 	}
 	expect(unrounded > 0.9 * any, "gradients are not rounded", unrounded, any);
 	check_masters();
-	om_model.zero(arena);
+	om_models[0].zero(arena);
 	microbatch(ids);
 	check_buffers("after a hundred updates");
 	printf("%d passed, %d failed\n", passed, failed);

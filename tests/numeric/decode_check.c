@@ -44,21 +44,21 @@ expect(int ok, const char *what, double got, double want)
 static void
 make_weights(void)
 {
-	memset(arena, 0xff, om_model.arena_bytes);
-	memset(arena + om_model.weight_off, 0, om_model.weight_bytes);
-	memset(arena + om_model.stat_off, 0, om_model.stat_bytes);
-	for (uint32_t i = 0; i < om_model.nparams + om_model.nbuffers; i++) {
-		const struct om_param *p = &om_model.param[i];
+	memset(arena, 0xff, om_models[0].arena_bytes);
+	memset(arena + om_models[0].weight_off, 0, om_models[0].weight_bytes);
+	memset(arena + om_models[0].stat_off, 0, om_models[0].stat_bytes);
+	for (uint32_t i = 0; i < om_models[0].nparams + om_models[0].nbuffers; i++) {
+		const struct om_param *p = &om_models[0].param[i];
 		real *w = (real *)(arena + p->weight);
 		uint64_t n = p->numel * p->nlayers * (p->experts ? p->experts : 1);
 		for (uint64_t k = 0; k < n; k++) {
 			w[k] = (real)((p->init == OM_ONE) +
 				      (uniform() - 0.5) * (p->init == OM_ONE ? 0.5 : 1.2));
-			if (bf16 && i < om_model.nparams)
+			if (bf16 && i < om_models[0].nparams)
 				memset(w + k, 0, 2); /* its lower half */
 		}
 	}
-	om_model.init(arena);
+	om_models[0].init(arena);
 }
 
 /* Logits of the prefix's last token, token n - 1, by the program that trains. */
@@ -68,15 +68,15 @@ recompute(const int32_t *token, int n, double *logit)
 	const real *head = NULL;
 
 	for (int t = 0; t < T; t++) {
-		((int32_t *)(arena + om_model.token_off))[t] = t < n ? token[t] : 0;
-		((int32_t *)(arena + om_model.label_off))[t] = 0;
+		((int32_t *)(arena + om_models[0].token_off))[t] = t < n ? token[t] : 0;
+		((int32_t *)(arena + om_models[0].label_off))[t] = 0;
 	}
-	om_model.zero(arena);
-	om_model.forward(arena, 0);
-	for (uint32_t i = 0; i < om_model.nparams; i++)
-		if (!strcmp(om_model.param[i].name, "lm_head.weight") ||
-		    (!head && !strcmp(om_model.param[i].name, "model.embed_tokens.weight")))
-			head = (const real *)(arena + om_model.param[i].weight);
+	om_models[0].zero(arena);
+	om_models[0].forward(arena, 0);
+	for (uint32_t i = 0; i < om_models[0].nparams; i++)
+		if (!strcmp(om_models[0].param[i].name, "lm_head.weight") ||
+		    (!head && !strcmp(om_models[0].param[i].name, "model.embed_tokens.weight")))
+			head = (const real *)(arena + om_models[0].param[i].weight);
 	const real *h = (const real *)(arena + OM_OFF_head_in) + (n - 1) * D;
 	for (int v = 0; v < V; v++) {
 		logit[v] = 0;
@@ -90,7 +90,7 @@ static void
 generate(const struct om_sampling *s, int32_t *token, double *logit)
 {
 	for (int i = 0; i + 1 < S; i++) {
-		om_logits_after(&om_model, arena, token[i], (uint64_t)i, logit + i * V);
+		om_logits_after(om_models, arena, token[i], (uint64_t)i, logit + i * V);
 		if (i + 1 >= PROMPT)
 			token[i + 1] = om_choose(s, (uint64_t)i + 1, logit + i * V, V);
 	}
@@ -113,20 +113,20 @@ check(const struct om_sampling *s, const char *what)
 {
 	static double cached[S * V], again[S * V], full[V];
 	const double tolerance = bf16 ? 0.02 : sizeof(real) == 8 ? 1e-10 : 1e-4;
-	unsigned char *before = malloc(om_model.arena_bytes);
+	unsigned char *before = malloc(om_models[0].arena_bytes);
 	int32_t token[S], second[S];
 
 	for (int i = 0; i < PROMPT; i++)
 		second[i] = token[i] = (int32_t)(uniform() * V);
-	memcpy(before, arena, om_model.arena_bytes);
+	memcpy(before, arena, om_models[0].arena_bytes);
 	generate(s, token, cached);
 	/* nothing that training keeps from step to step has changed */
-	expect(
-	    !memcmp(
-		before + om_model.weight_off, arena + om_model.weight_off, om_model.weight_bytes) &&
-		!memcmp(before + om_model.state_off, arena + om_model.state_off,
-		    om_model.state_bytes) &&
-		!memcmp(before + om_model.grad_off, arena + om_model.grad_off, om_model.grad_bytes),
+	expect(!memcmp(before + om_models[0].weight_off, arena + om_models[0].weight_off,
+		   om_models[0].weight_bytes) &&
+		   !memcmp(before + om_models[0].state_off, arena + om_models[0].state_off,
+		       om_models[0].state_bytes) &&
+		   !memcmp(before + om_models[0].grad_off, arena + om_models[0].grad_off,
+		       om_models[0].grad_bytes),
 	    "weights, gradients and states stay", 0, 0);
 	free(before);
 	for (int n = 1; n < S; n++) {
@@ -144,8 +144,8 @@ check(const struct om_sampling *s, const char *what)
 	expect(!memcmp(token, second, sizeof token), "the same tokens again", 0, 0);
 	expect(!memcmp(cached, again, (S - 1) * V * sizeof *cached), "the same bits again", 0, 0);
 	/* the comparison can fail: another token in the past is another future */
-	om_logits_after(&om_model, arena, (token[S - 3] + 1) % V, S - 3, full);
-	om_logits_after(&om_model, arena, token[S - 2], S - 2, full);
+	om_logits_after(om_models, arena, (token[S - 3] + 1) % V, S - 3, full);
+	om_logits_after(om_models, arena, token[S - 2], S - 2, full);
 	double d = differ(full, cached + (S - 2) * V);
 	expect(d > tolerance, "another past makes a difference", d, tolerance);
 }
@@ -154,8 +154,8 @@ int
 main(int argc, char **argv)
 {
 	rng = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
-	arena = malloc(om_model.arena_bytes);
-	bf16 = !strcmp(om_model.weights, "bf16");
+	arena = malloc(om_models[0].arena_bytes);
+	bf16 = !strcmp(om_models[0].weights, "bf16");
 	make_weights();
 	check(&(struct om_sampling){ .top_p = 1 }, "logits, greedy");
 	check(&(struct om_sampling){ .temperature = 1, .top_p = 1, .seed = rng }, "logits, T 1");

@@ -71,16 +71,20 @@ static const double tolerance = OM_DOUBLE ? 1e-11 : 2e-5;
 	X(OM_ATTENTION_BWD, attention_bwd_##b##_##s##_##h##_##g##_##d##_##w, b, s, h, g, d, w, \
 	    scale)                                                                             \
 	X(OM_ATTENTION_AT, attention_at_##s##_##h##_##g##_##d##_##w, s, h, g, d, w, scale)
-#define GLU_(X, t, k, f, a)                                            \
-	X(OM_GLU, glu_##t##_##k##_##f##_##a, t, f, a)                  \
-	X(OM_GLU_BWD, glu_bwd_##t##_##k##_##f##_##a, t, f, a)          \
-	X(OM_GLU_ROUTED, glu_routed_##t##_##k##_##f##_##a, t, k, f, a) \
-	X(OM_GLU_ROUTED_BWD, glu_routed_bwd_##t##_##k##_##f##_##a, t, k, f, a)
-#define RELU2(X, t, k, f)                                         \
-	X(OM_RELU2, relu2_##t##_##k##_##f, t, f)                  \
-	X(OM_RELU2_BWD, relu2_bwd_##t##_##k##_##f, t, f)          \
-	X(OM_RELU2_ROUTED, relu2_routed_##t##_##k##_##f, t, k, f) \
-	X(OM_RELU2_ROUTED_BWD, relu2_routed_bwd_##t##_##k##_##f, t, k, f)
+#define GLU_(X, t, k, f, a)                                                    \
+	X(OM_GLU, glu_##t##_##k##_##f##_##a, t, f, a)                          \
+	X(OM_GLU_BWD, glu_bwd_##t##_##k##_##f##_##a, t, f, a)                  \
+	X(OM_GLU_ROUTED, glu_routed_##t##_##k##_##f##_##a, t, k, f, a)         \
+	X(OM_GLU_ROUTED_BWD, glu_routed_bwd_##t##_##k##_##f##_##a, t, k, f, a) \
+	X(OM_GLU_ROWS, glu_rows_##t##_##k##_##f##_##a, t, f, a, k)             \
+	X(OM_GLU_ROWS_BWD, glu_rows_bwd_##t##_##k##_##f##_##a, t, f, a, k)
+#define RELU2(X, t, k, f)                                                 \
+	X(OM_RELU2, relu2_##t##_##k##_##f, t, f)                          \
+	X(OM_RELU2_BWD, relu2_bwd_##t##_##k##_##f, t, f)                  \
+	X(OM_RELU2_ROUTED, relu2_routed_##t##_##k##_##f, t, k, f)         \
+	X(OM_RELU2_ROUTED_BWD, relu2_routed_bwd_##t##_##k##_##f, t, k, f) \
+	X(OM_RELU2_ROWS, relu2_rows_##t##_##k##_##f, t, f, k)             \
+	X(OM_RELU2_ROWS_BWD, relu2_rows_bwd_##t##_##k##_##f, t, f, k)
 #define ROUTE(X, t, e, k, j, c, g, q, n, factor)                                                   \
 	X(OM_ROUTE, route_##t##_##e##_##k##_##j##_##c##_##g##_##q##_##n, t, e, k, j, c, g, q, n,   \
 	    factor)                                                                                \
@@ -278,6 +282,13 @@ test_in_place(uint64_t seed)
 		same("glu_routed_bwd du:dh", seed, x, out2, N);
 		same("glu_routed_bwd du:dh, dg", seed, two, out, N);
 		same("glu_routed_bwd du:dh, dp", seed, three, out3, 21);
+
+		om_glu_bwd(21, 26, act, a, b, c, p, NULL, out, out2, out3);
+		memcpy(x, a, size);
+		om_glu_bwd(21, 26, act, x, b, c, p, NULL, two, x, three);
+		same("glu_rows_bwd du:dh", seed, x, out2, N);
+		same("glu_rows_bwd du:dh, dg", seed, two, out, N);
+		same("glu_rows_bwd du:dh, dpr", seed, three, out3, 21);
 	}
 	om_glu_bwd(21, 26, OM_RELU2, a, b, NULL, NULL, NULL, out, NULL, NULL);
 	memcpy(x, a, size);

@@ -327,6 +327,10 @@ OM_GLU_ROUTED(gelu_routed, 5, 3, 7, 1)
 OM_GLU_ROUTED_BWD(gelu_routed_bwd, 5, 3, 7, 1)
 OM_RELU2_ROUTED(relu2_routed, 5, 3, 7)
 OM_RELU2_ROUTED_BWD(relu2_routed_bwd, 5, 3, 7)
+OM_GLU_ROWS(silu_rows, 15, 7, 0, 2)
+OM_GLU_ROWS_BWD(silu_rows_bwd, 15, 7, 0, 2)
+OM_RELU2_ROWS(relu2_rows, 15, 7, 2)
+OM_RELU2_ROWS_BWD(relu2_rows_bwd, 15, 7, 2)
 
 static struct om_glu_fn glu;
 
@@ -361,6 +365,8 @@ test_glu(const char *name, struct om_glu_fn fwd, struct om_glu_bwd_fn bwd)
 	int32_t *src = om_glu_src(15, seed);
 	memcpy(ints0, src, 15 * sizeof *src);
 	free(src);
+	if (fwd.offsets) /* in place of src; all rows, since f takes them all */
+		ints0[fwd.offsets - 1] = 15;
 	glu = fwd;
 	if (bwd.gated)
 		bwd.gated(co0, in0, in1, g0, g1);
@@ -392,6 +398,10 @@ test_activations(void)
 	    (struct om_glu_bwd_fn){ .gated_routed = gelu_routed_bwd });
 	test_glu("relu2_routed", (struct om_glu_fn){ .relu2_routed = relu2_routed },
 	    (struct om_glu_bwd_fn){ .relu2_routed = relu2_routed_bwd });
+	test_glu("silu_rows", (struct om_glu_fn){ .gated_routed = silu_rows, .offsets = 2 },
+	    (struct om_glu_bwd_fn){ .gated_routed = silu_rows_bwd, .offsets = 2 });
+	test_glu("relu2_rows", (struct om_glu_fn){ .relu2_routed = relu2_rows, .offsets = 2 },
+	    (struct om_glu_bwd_fn){ .relu2_routed = relu2_rows_bwd, .offsets = 2 });
 }
 
 OM_DISPATCH(dispatch, 5, 3, 7)

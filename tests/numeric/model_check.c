@@ -135,8 +135,8 @@ find(const char *name, int grad)
 {
 	char have[200];
 
-	for (uint32_t i = 0; i < om_model.nparams + om_model.nbuffers; i++) {
-		const struct om_param *p = &om_model.param[i];
+	for (uint32_t i = 0; i < om_models[0].nparams + om_models[0].nbuffers; i++) {
+		const struct om_param *p = &om_models[0].param[i];
 		for (uint32_t l = 0; l < p->nlayers; l++)
 			for (uint32_t e = 0; e < (p->experts ? p->experts : 1); e++) {
 				fill_name(have, p->name, p->layer ? (int)p->layer[l] : 0, (int)e);
@@ -426,8 +426,8 @@ norm_if(int here, double *x, const char *name, int l)
 static double
 objective(double *ce)
 {
-	const int32_t *tok = (int32_t *)(arena + om_model.token_off);
-	const int32_t *label = (int32_t *)(arena + om_model.label_off);
+	const int32_t *tok = (int32_t *)(arena + om_models[0].token_off);
+	const int32_t *label = (int32_t *)(arena + om_models[0].label_off);
 	static double x[T * D], h[T * D], y[T * D], logits[V];
 	double aux = 0;
 
@@ -473,14 +473,14 @@ objective(double *ce)
 static double
 stat_aux(void)
 {
-	double sum = om_model.head_z_loss * ((double *)(arena + om_model.loss_off))[1];
+	double sum = om_models[0].head_z_loss * ((double *)(arena + om_models[0].loss_off))[1];
 
-	for (uint32_t i = 0; i < om_model.nmoe; i++)
-		for (uint32_t l = 0; l < om_model.moe[i].nlayers; l++) {
-			const double *aux = (double *)(arena + om_model.moe[i].aux +
-						       l * om_model.moe[i].aux_stride);
-			sum += (om_model.moe[i].load_balance * aux[0] +
-				   om_model.moe[i].z_loss * aux[1]) /
+	for (uint32_t i = 0; i < om_models[0].nmoe; i++)
+		for (uint32_t l = 0; l < om_models[0].moe[i].nlayers; l++) {
+			const double *aux = (double *)(arena + om_models[0].moe[i].aux +
+						       l * om_models[0].moe[i].aux_stride);
+			sum += (om_models[0].moe[i].load_balance * aux[0] +
+				   om_models[0].moe[i].z_loss * aux[1]) /
 			       PARTS;
 		}
 	return sum;
@@ -489,8 +489,8 @@ stat_aux(void)
 static void
 check_gradients(void)
 {
-	for (uint32_t i = 0; i < om_model.nparams; i++) {
-		const struct om_param *p = &om_model.param[i];
+	for (uint32_t i = 0; i < om_models[0].nparams; i++) {
+		const struct om_param *p = &om_models[0].param[i];
 		uint64_t n = p->numel * p->nlayers * (p->experts ? p->experts : 1);
 		double *w = (double *)(arena + p->weight), *g = (double *)(arena + p->grad),
 		       scale = 1e-6;
@@ -515,11 +515,11 @@ check_gradients(void)
 static void
 check_update(void)
 {
-	double *ctl = (double *)(arena + om_model.ctl_off), norm2 = 0, lr = 0.01, step = 3;
-	unsigned char *before = malloc(om_model.arena_bytes);
+	double *ctl = (double *)(arena + om_models[0].ctl_off), norm2 = 0, lr = 0.01, step = 3;
+	unsigned char *before = malloc(om_models[0].arena_bytes);
 
-	for (uint32_t i = 0; i < om_model.nparams; i++) {
-		const struct om_param *p = &om_model.param[i];
+	for (uint32_t i = 0; i < om_models[0].nparams; i++) {
+		const struct om_param *p = &om_models[0].param[i];
 		uint64_t n = p->numel * p->nlayers * (p->experts ? p->experts : 1);
 		for (uint64_t k = 0; k < n; k++) {
 			((double *)(arena + p->m))[k] = 0.1 * (uniform() - 0.5);
@@ -528,20 +528,21 @@ check_update(void)
 			    ((double *)(arena + p->grad))[k] * ((double *)(arena + p->grad))[k];
 		}
 	}
-	memcpy(before, arena, om_model.arena_bytes);
+	memcpy(before, arena, om_models[0].arena_bytes);
 	ctl[OM_LR] = lr;
-	ctl[OM_BIAS1] = 1 - pow(om_model.beta1, step);
-	ctl[OM_BIAS2] = 1 - pow(om_model.beta2, step);
+	ctl[OM_BIAS1] = 1 - pow(om_models[0].beta1, step);
+	ctl[OM_BIAS2] = 1 - pow(om_models[0].beta2, step);
 	ctl[OM_NORM2] = 0;
 	ctl[OM_COEF] = 1;
 	ctl[OM_LOSS_LIMIT] = ctl[OM_NORM_LIMIT] = INFINITY;
-	om_model.update(arena);
+	om_models[0].update(arena);
 	expect(fabs(ctl[OM_NORM2] - norm2) <= 1e-12 * norm2, "squared norm", ctl[OM_NORM2], norm2);
-	double coef = om_model.clip_norm > 0 ? om_model.clip_norm / (sqrt(norm2) + 1e-6) : 1;
+	double coef =
+	    om_models[0].clip_norm > 0 ? om_models[0].clip_norm / (sqrt(norm2) + 1e-6) : 1;
 	coef = coef < 1 ? coef : 1;
-	for (uint32_t i = 0; i < om_model.nparams; i++) {
-		const struct om_param *p = &om_model.param[i];
-		const struct om_group *grp = &om_model.group[p->group];
+	for (uint32_t i = 0; i < om_models[0].nparams; i++) {
+		const struct om_param *p = &om_models[0].param[i];
+		const struct om_group *grp = &om_models[0].group[p->group];
 		uint64_t n = p->numel * p->nlayers * (p->experts ? p->experts : 1);
 		double decay = p->ndims == 1 ? 0 : 0.1, scale = 1, worst = 0;
 		if (strstr(p->name, "embed_tokens")) {
@@ -575,10 +576,10 @@ static void
 new_tokens(void)
 {
 	sequence += MICRO;
-	om_draw_write(&om_model, arena, SEED, sequence);
+	om_draw_write(om_models, arena, SEED, sequence);
 	for (int t = 0; t < T; t++) {
-		((int32_t *)(arena + om_model.token_off))[t] = (int32_t)(uniform() * V);
-		((int32_t *)(arena + om_model.label_off))[t] = (int32_t)(uniform() * V);
+		((int32_t *)(arena + om_models[0].token_off))[t] = (int32_t)(uniform() * V);
+		((int32_t *)(arena + om_models[0].label_off))[t] = (int32_t)(uniform() * V);
 	}
 }
 
@@ -589,7 +590,7 @@ new_tokens(void)
 static void
 check_biases(void)
 {
-	double *ctl = (double *)(arena + om_model.ctl_off), want[L][E], ce, worst = 0;
+	double *ctl = (double *)(arena + om_models[0].ctl_off), want[L][E], ce, worst = 0;
 	int moved = 0;
 
 	for (int l = 0; l < L; l++)
@@ -597,22 +598,22 @@ check_biases(void)
 			want[l][e] = weight(CHOICE_BIAS, l, 0)[e];
 	for (int step = 0; step < 4; step++) {
 		memset(load, 0, sizeof load);
-		om_model.zero(arena);
+		om_models[0].zero(arena);
 		for (int part = 0; part < PARTS; part++) {
 			new_tokens();
 			objective(&ce);
 			if (step == 3) {
-				om_model.eval(arena, 0);
+				om_models[0].eval(arena, 0);
 				continue;
 			}
-			om_model.forward(arena, 0);
-			om_model.backward(arena, 0);
+			om_models[0].forward(arena, 0);
+			om_models[0].backward(arena, 0);
 		}
 		ctl[OM_NORM2] = 0;
 		ctl[OM_COEF] = 1;
 		ctl[OM_LOSS_LIMIT] = step < 2 ? INFINITY : 0;
 		if (step < 3)
-			om_model.update(arena);
+			om_models[0].update(arena);
 		expect(ctl[OM_SKIPPED] == (step > 1), "skipped", ctl[OM_SKIPPED], step > 1);
 		for (int l = 0; l < L; l++)
 			for (int e = 0; e < E && l != DENSE; e++) {
@@ -635,14 +636,14 @@ main(int argc, char **argv)
 	double ce, total;
 
 	rng = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
-	arena = malloc(om_model.arena_bytes);
+	arena = malloc(om_models[0].arena_bytes);
 	/* poison: whatever is read before it was written shows as NaN */
-	for (uint64_t i = 0; i < om_model.arena_bytes / 8; i++)
+	for (uint64_t i = 0; i < om_models[0].arena_bytes / 8; i++)
 		((double *)arena)[i] = NAN;
-	memset(arena + om_model.weight_off, 0, om_model.weight_bytes);
-	memset(arena + om_model.state_off, 0, om_model.state_bytes);
-	for (uint32_t i = 0; i < om_model.nparams + om_model.nbuffers; i++) {
-		const struct om_param *p = &om_model.param[i];
+	memset(arena + om_models[0].weight_off, 0, om_models[0].weight_bytes);
+	memset(arena + om_models[0].state_off, 0, om_models[0].state_bytes);
+	for (uint32_t i = 0; i < om_models[0].nparams + om_models[0].nbuffers; i++) {
+		const struct om_param *p = &om_models[0].param[i];
 		uint64_t n = p->numel * p->nlayers * (p->experts ? p->experts : 1);
 		for (uint64_t k = 0; k < n; k++)
 			((double *)(arena + p->weight))[k] =
@@ -650,34 +651,34 @@ main(int argc, char **argv)
 			    (uniform() - 0.5) * (p->init == OM_ONE ? 0.5 : 1.2);
 	}
 	new_tokens();
-	om_model.init(arena);
-	om_model.zero(arena);
-	om_model.forward(arena, 0);
-	om_model.backward(arena, 0);
+	om_models[0].init(arena);
+	om_models[0].zero(arena);
+	om_models[0].forward(arena, 0);
+	om_models[0].backward(arena, 0);
 	total = objective(&ce);
-	double loss = *(double *)(arena + om_model.loss_off);
+	double loss = *(double *)(arena + om_models[0].loss_off);
 	expect(fabs(loss - ce) < 1e-11 * fabs(ce), "token loss", loss, ce);
 	expect(fabs(loss + stat_aux() - total) < 1e-11 * fabs(total), "total loss",
 	    loss + stat_aux(), total);
 	check_gradients();
 	/* a second microbatch adds the same gradient again, whatever the buffers hold by now */
-	double *first = malloc(om_model.grad_bytes), worst = 0;
-	memcpy(first, arena + om_model.grad_off, om_model.grad_bytes);
-	om_model.forward(arena, 0);
-	om_model.backward(arena, 0);
-	for (uint64_t i = 0; i < om_model.grad_bytes / 8; i++)
-		worst =
-		    fmax(worst, fabs(((double *)(arena + om_model.grad_off))[i] - 2 * first[i]));
+	double *first = malloc(om_models[0].grad_bytes), worst = 0;
+	memcpy(first, arena + om_models[0].grad_off, om_models[0].grad_bytes);
+	om_models[0].forward(arena, 0);
+	om_models[0].backward(arena, 0);
+	for (uint64_t i = 0; i < om_models[0].grad_bytes / 8; i++)
+		worst = fmax(
+		    worst, fabs(((double *)(arena + om_models[0].grad_off))[i] - 2 * first[i]));
 	expect(worst < 1e-13, "two equal microbatches", worst, 0);
 	check_update();
 	/* evaluation: the loss of the new weights, from the forward pass alone */
-	om_model.zero(arena);
-	om_model.eval(arena, 0);
+	om_models[0].zero(arena);
+	om_models[0].eval(arena, 0);
 	objective(&ce);
-	loss = *(double *)(arena + om_model.loss_off);
+	loss = *(double *)(arena + om_models[0].loss_off);
 	expect(fabs(loss - ce) < 1e-11 * fabs(ce), "evaluated loss", loss, ce);
-	expect(om_model.nbuffers == (GAMMA > 0 ? om_model.nmoe : 0), "buffers", om_model.nbuffers,
-	    om_model.nmoe);
+	expect(om_models[0].nbuffers == (GAMMA > 0 ? om_models[0].nmoe : 0), "buffers",
+	    om_models[0].nbuffers, om_models[0].nmoe);
 	if (GAMMA > 0)
 		check_biases();
 	printf("%d passed, %d failed\n", passed, failed);

@@ -101,8 +101,8 @@ enum what { LOAD, GRADIENT, STEP };
 static void
 each_tensor(enum what what)
 {
-	for (uint32_t i = 0; i < om_model.nparams; i++) {
-		const struct om_param *p = &om_model.param[i];
+	for (uint32_t i = 0; i < om_models[0].nparams; i++) {
+		const struct om_param *p = &om_models[0].param[i];
 		uint32_t experts = p->experts ? p->experts : 1;
 		for (uint32_t l = 0; l < p->nlayers; l++)
 			for (uint32_t e = 0; e < experts; e++) {
@@ -167,7 +167,7 @@ main(int argc, char **argv)
 	fixture = read_store(argv[1]);
 	given = read_store(argv[2]);
 	exported = read_store(argv[3]);
-	arena = calloc(1, om_model.arena_bytes);
+	arena = calloc(1, om_models[0].arena_bytes);
 	each_tensor(LOAD);
 	for (const char *g = fixture.header; (g = strstr(g, "\"grad.")) != NULL; g++) {
 		char name[200];
@@ -180,19 +180,19 @@ main(int argc, char **argv)
 	    tokens && n == OM_MICRO * (OM_SEQ + 1), "tokens", (double)n, OM_MICRO * (OM_SEQ + 1));
 	for (uint64_t t = 0; tokens && t < T; t++) {
 		const int32_t *at = tokens + t / OM_SEQ * (OM_SEQ + 1) + t % OM_SEQ;
-		((int32_t *)(arena + om_model.token_off))[t] = at[0];
-		((int32_t *)(arena + om_model.label_off))[t] = at[1];
+		((int32_t *)(arena + om_models[0].token_off))[t] = at[0];
+		((int32_t *)(arena + om_models[0].label_off))[t] = at[1];
 	}
-	om_model.init(arena);
-	om_model.zero(arena);
-	om_model.forward(arena, 0);
+	om_models[0].init(arena);
+	om_models[0].zero(arena);
+	om_models[0].forward(arena, 0);
 
 	/* logits from what goes into the head */
 	const float *h = (const float *)(arena + OM_OFF_head_in), *head = NULL;
-	for (uint32_t i = 0; i < om_model.nparams; i++)
-		if (!strcmp(om_model.param[i].name, "lm_head.weight") ||
-		    (!head && !strcmp(om_model.param[i].name, "model.embed_tokens.weight")))
-			head = (const float *)(arena + om_model.param[i].weight);
+	for (uint32_t i = 0; i < om_models[0].nparams; i++)
+		if (!strcmp(om_models[0].param[i].name, "lm_head.weight") ||
+		    (!head && !strcmp(om_models[0].param[i].name, "model.embed_tokens.weight")))
+			head = (const float *)(arena + om_models[0].param[i].weight);
 	const float *logits = tensor(&fixture, "logits", &n);
 	double worst = 0, scale = largest(logits, n);
 	for (uint64_t t = 0; t < T; t++)
@@ -204,20 +204,20 @@ main(int argc, char **argv)
 		}
 	expect(worst <= 1e-4, "logits", worst, 0);
 
-	om_model.backward(arena, 0);
-	double loss = *(double *)(arena + om_model.loss_off),
+	om_models[0].backward(arena, 0);
+	double loss = *(double *)(arena + om_models[0].loss_off),
 	       want = *(const float *)tensor(&fixture, "loss", &n);
 	expect(fabs(loss - want) <= 1e-5 * want, "loss", loss, want);
-	for (uint32_t m = 0, k = 0; m < om_model.nmoe; m++)
-		for (uint32_t l = 0; l < om_model.moe[m].nlayers; l++, k++) {
-			double b = *(
-			    double *)(arena + om_model.moe[m].aux + l * om_model.moe[m].aux_stride);
+	for (uint32_t m = 0, k = 0; m < om_models[0].nmoe; m++)
+		for (uint32_t l = 0; l < om_models[0].moe[m].nlayers; l++, k++) {
+			double b = *(double *)(arena + om_models[0].moe[m].aux +
+					       l * om_models[0].moe[m].aux_stride);
 			want = ((const float *)tensor(&fixture, "balance", &n))[k];
 			expect(fabs(b - want) <= 1e-5 * want, "balance loss", b, want);
 		}
 	each_tensor(GRADIENT);
 
-	double *ctl = (double *)(arena + om_model.ctl_off);
+	double *ctl = (double *)(arena + om_models[0].ctl_off);
 	memcpy(ctl,
 	    (double[OM_N_CTL]){ [OM_LR] = 1e-2,
 		[OM_BIAS1] = 1 - 0.9,
@@ -226,7 +226,7 @@ main(int argc, char **argv)
 		[OM_LOSS_LIMIT] = INFINITY,
 		[OM_NORM_LIMIT] = INFINITY },
 	    OM_N_CTL * sizeof *ctl);
-	om_model.update(arena);
+	om_models[0].update(arena);
 	each_tensor(STEP);
 	printf("%d passed, %d failed\n", passed, failed);
 	return failed != 0;

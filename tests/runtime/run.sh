@@ -33,7 +33,7 @@ cc="${CC:-gcc} -std=c11 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -Wall -Wextr
 san="-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all"
 mkdir "$work/o" "$work/s"
 {
-	for f in "$root"/runtime/*.c "$root"/runtime/cpu/*.c; do
+	for f in "$root"/runtime/*.c "$root"/runtime/cpu/*.c "$root"/runtime/one/*.c; do
 		b=$(basename "$f" .c)
 		echo "$cc -I$root/runtime -O2 -c $f -o $work/o/$b.o"
 		echo "$cc -I$root/runtime $san -c $f -o $work/s/$b.o"
@@ -191,6 +191,18 @@ says "bad token's step" 1 "bigram: rank 0, step 20, data: bad.u32: token 1234 is
 	"$S" train run.yaml data.paths=bad.u32 data.order=sequential
 says "vocabulary of bytes" 1 "corpus.txt: raw bytes need a vocab_size of 256, the model's is 64" \
 	"$work/other" train run.yaml
+# nothing that was trained is lost to them
+says "bad token: the steps before are saved" 1 "tokenizer; steps up to 19 are in R/step-000019" \
+	"$S" train run.yaml data.paths=bad.u32 data.order=sequential checkpoint.dir=R
+says "bad token: they were saved" 1 "tokenizer; steps up to 19 are in R2/step-000019" \
+	"$S" train run.yaml data.paths=bad.u32 data.order=sequential checkpoint.dir=R2 checkpoint.every=19
+check "bad token: both the same" sh -c "cmp R/step-000019/index.json R2/step-000019/index.json"
+says "bad token, steps ahead" 1 "step 20, data: bad.u32: token 1234 is 4000000000" \
+	"$work/ahead" train run.yaml data.paths=bad.u32 data.order=sequential checkpoint.dir=R3
+check "bad token, steps ahead: the same" sh -c "cmp R/step-000019/index.json R3/step-000019/index.json"
+says "bad token in an evaluation" 1 "eval: bad.u32: token 1234 is 4000000000, the model's vocab_size is 256; use data of \
+the model's tokenizer; steps up to 7 are in R4/step-000007" \
+	"$S" train run.yaml data.paths=t.u32 eval.paths=bad.u32 eval.every=7 checkpoint.dir=R4
 cp corpus.txt shrinks.txt
 (sleep 0.3; truncate -s 100 shrinks.txt) &
 says "a file that shrinks" 1 "shrinks.txt: ends before byte" \
@@ -385,6 +397,8 @@ c "other order" "was trained with data.order shuffle, now it is sequential" data
 tr a b <corpus.txt >swapped.txt
 c "other text of that size" "was trained with a data checksum of " data.paths=swapped.txt
 c "resume=none" "D/step-000300 is here already; use checkpoint.resume=auto to go on from it" checkpoint.resume=none
+c "a folder of them" "D is a folder of checkpoints, not one; the newest in it is checkpoint.resume=D/step-000300" \
+	checkpoint.resume=D
 c "no such checkpoint" "E/step-000001/index.json: No such file or directory; restore it" checkpoint.resume=E/step-000001
 says "past the end" 1 "is at step 300, past the run's end: steps is 200; raise steps" \
 	"$S" train run.yaml checkpoint.dir=D steps=200

@@ -73,6 +73,11 @@ for pair in bf16/fp32 fp32/bf16; do
 	grep -q '"step": *7,' "$work/metrics" && ! grep -q '"step": *6,' "$work/metrics"
 	is "$to goes on from step 6 of $from" $?
 done
+trainer=$work/fp64/trainer
+train "$work/fp32-a" steps=20
+grep -q "step-000012 holds F32, this trainer has F64; resume with the trainer that wrote it, or give another" \
+	"$work/log"
+is "fp64 says what to do with a checkpoint of fp32" $?
 for real in fp32 bf16; do # no step: the first values are the same, and all of fp32's bits are there
 	trainer=$work/$real/trainer
 	train "$work/$real-first" steps=1 lr.peak=0 lr.warmup=0

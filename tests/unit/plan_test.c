@@ -429,14 +429,14 @@ rounding_faults(void)
 	weights = "bf16";
 	struct plan *p = make_plan();
 	expect(plan_fault(p) == NULL, "the plan in bf16");
-	for (uint32_t i = 1; i < p->inst.n; i++) {
-		const struct op_row *r = op_row(p->inst.a[i].kernel->op);
+	for (uint32_t i = 1; i < p->inst->n; i++) {
+		const struct op_row *r = op_row(p->inst->a[i].kernel->op);
 		for (uint8_t k = r->nin; k < r->nin + r->nout; k++) {
-			uint64_t old = p->inst.a[i].round[k];
+			uint64_t old = p->inst->a[i].round[k];
 			rounded += old != 0;
-			p->inst.a[i].round[k] = old ? 0 : 1;
+			p->inst->a[i].round[k] = old ? 0 : 1;
 			expect(plan_fault(p) != NULL, "a bf16 not rounded, or a sum that is");
-			p->inst.a[i].round[k] = old;
+			p->inst->a[i].round[k] = old;
 		}
 	}
 	expect(rounded > 30, "outputs that are rounded");

@@ -63,9 +63,9 @@ enum {
 #define PARAM(str, hf, p, n, d0, d1, nd, lay, nl, ex, one, grp)                                  \
 	{                                                                                        \
 		.name = str, .weight = W_OFF + (p)*R, .grad = G_OFF + (p)*R, .m = M_OFF + (p)*R, \
-		.v = V_OFF + (p)*R, .numel = n, .dim = { d0, d1 }, .ndims = nd, .layer = lay,    \
-		.nlayers = nl, .experts = ex, .init = one ? OM_ONE : OM_NORMAL, .group = grp,    \
-		.hf_name = hf                                                                    \
+		.v = V_OFF + (p)*R, .at = p, .numel = n, .dim = { d0, d1 }, .ndims = nd,         \
+		.layer = lay, .nlayers = nl, .experts = ex, .init = one ? OM_ONE : OM_NORMAL,    \
+		.group = grp, .hf_name = hf                                                      \
 	}
 
 static const uint32_t layer[] = { 0, 1 };
@@ -76,6 +76,9 @@ static const struct om_param param[] = {
 	PARAM("model.layers.%l.mlp.experts.%e.weight", "model.layers.%l.moe.%e.w1.weight", P_EXP,
 	    D *D, D, D, 2, layer, L, E, false, 0),
 	PARAM("lm_head.weight", NULL, P_HEAD, N_HEAD, V, D, 2, NULL, 1, 0, false, 0),
+};
+static const struct om_bucket bucket[] = {
+	{ .ranks = OM_DATA, .weight = W_OFF, .grad = G_OFF, .elems = N },
 };
 static const uint32_t first[] = { P_EMB, P_NORM, P_EXP, P_HEAD, N };
 static const struct om_moe moe[] = {
@@ -385,6 +388,8 @@ main(int argc, char **argv)
 			     : env("OM_TEST_TIED") ? CONFIG("true")
 						   : CONFIG("false"),
 		.hf_refusal = D != 8 ? "a width of 4" : NULL,
+		.bucket = bucket,
+		.nbuckets = OM_LEN(bucket),
 		.group = group,
 		.ngroups = OM_LEN(group),
 		.moe = moe,

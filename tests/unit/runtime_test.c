@@ -85,13 +85,11 @@ test_schedules(void)
 {
 	struct om_lr lr = { .schedule = OM_COSINE, .peak = 1.0, .final = 0.1, .warmup = 10 };
 
-	CHECK(om_lr_at(&lr, 1, 110) == 0.1);
-	CHECK(om_lr_at(&lr, 5, 110) == 0.5);
+	CHECK(om_lr_at(&lr, 1, 110) == 0.1 && om_lr_at(&lr, 5, 110) == 0.5);
 	CHECK(om_lr_at(&lr, 10, 110) == 1.0);
 	CHECK(om_lr_at(&lr, 11, 110) < 1.0 && om_lr_at(&lr, 11, 110) > 0.999);
 	CHECK(fabs(om_lr_at(&lr, 60, 110) - 0.55) < 1e-15);
-	CHECK(om_lr_at(&lr, 110, 110) == 0.1);
-	CHECK(om_lr_at(&lr, 500, 110) == 0.1);
+	CHECK(om_lr_at(&lr, 110, 110) == 0.1 && om_lr_at(&lr, 500, 110) == 0.1);
 	lr.schedule = OM_LINEAR;
 	CHECK(om_lr_at(&lr, 10, 110) == 1.0);
 	CHECK(fabs(om_lr_at(&lr, 35, 110) - 0.775) < 1e-15);
@@ -236,8 +234,7 @@ test_crc(void)
 		split = split &&
 			om_crc32c(om_crc32c(0, any, n), any + n, 300 - n) == om_crc32c(0, any, 300);
 	}
-	CHECK(same);
-	CHECK(split);
+	CHECK(same && split);
 }
 
 static const char *
@@ -273,8 +270,7 @@ test_npy(void)
 	CHECK(why && strncmp(why, "has shape (10, 20), only one dimension", 38) == 0);
 	why = npy("{'descr': '<u2', 'fortran_order': False, 'shape': (), }\n", 1, &h);
 	CHECK(why && strncmp(why, "has shape (), only", 18) == 0);
-	why = npy("{'descr': '<u2', 'fortran_order': False, 'shape': (-3,), }\n", 1, &h);
-	CHECK(why);
+	CHECK(npy("{'descr': '<u2', 'fortran_order': False, 'shape': (-3,), }\n", 1, &h));
 	why = npy("{'descr': '<u2', 'fortran_order': False, 'shape': (99999999999999999999,), }\n",
 	    1, &h);
 	CHECK(why && strcmp(why, "has a damaged .npy header") == 0);
@@ -329,7 +325,13 @@ test_tensors(void)
 		    .nlayers = 2,
 		    .experts = 3 },
 	};
-	struct om_model m = { .param = param, .nparams = 1, .nbuffers = 1, .real = 4 };
+	static const struct om_bucket bucket = { .elems = 5 };
+	struct om_model m = { .param = param,
+		.nparams = 1,
+		.nbuffers = 1,
+		.bucket = &bucket,
+		.nbuckets = 1,
+		.real = 4 };
 	struct om_tensor t = { NULL, 0, 0, 0 };
 	static const char *const want[] = { "a.weight", "l.3.e.0.w%%", "l.3.e.1.w%%", "l.3.e.2.w%%",
 		"l.11.e.0.w%%", "l.11.e.1.w%%", "l.11.e.2.w%%" };
@@ -347,7 +349,7 @@ test_tensors(void)
 	}
 	/* a buffer is kept, but it has no moments */
 	uint32_t n;
-	struct om_entry *e = om_ckpt_entries(&m, false, &n);
+	struct om_entry *e = om_ckpt_entries(&m, OM_TO_SAVE, &n);
 	CHECK(n == 9 && strcmp(e[8].t.name, "exp_avg_sq.a.weight") == 0);
 	om_ckpt_entries_free(e, n);
 }
@@ -624,6 +626,7 @@ test_masters(size_t size)
 				      .nlayers = 1,
 				      .init = OM_ONE,
 				      .weight = v0 + 4 * N } }; /* a buffer */
+	const struct om_bucket bucket = { .ranks = OM_DATA, .weight = AT, .elems = N };
 	struct om_model m = {
 		.name = "masters",
 		.version = "0",
@@ -635,6 +638,8 @@ test_masters(size_t size)
 		.param = at,
 		.nparams = 2,
 		.nbuffers = 1,
+		.bucket = &bucket,
+		.nbuckets = 1,
 		.hf_config = "{\n  \"model_type\": \"masters\"\n}\n",
 	};
 	char *top = mkdtemp(dir);
@@ -651,6 +656,7 @@ test_masters(size_t size)
 		at[i].master = master + 4 * (i ? 35 : 0);
 		at[i].m = m0 + 4 * (i ? 35 : 0);
 		at[i].v = v0 + 4 * (i ? 35 : 0);
+		at[i].at = i ? 35 : 0;
 	}
 	om_init_params(&m, arena, 7);
 	om_normal(7, "a", 0, 35, z);
@@ -833,13 +839,12 @@ test_choose(void)
 	choices(&s, logit, 6, share);
 	CHECK(near(share[0], 1 / square) && near(share[1], 16 / square) &&
 	      near(share[5], 25 / square));
-	s = (struct om_sampling){
-		.temperature = 1, .top_k = 2, .top_p = 1
-	}; /* a tie for the second */
+	/* a tie for the second */
+	s = (struct om_sampling){ .temperature = 1, .top_k = 2, .top_p = 1 };
 	choices(&s, logit, 6, share);
 	CHECK(near(share[5], 5 / 9.0) && near(share[1], 4 / 9.0) && share[2] == 0);
-	s = (struct om_sampling){ .temperature = 1,
-		.top_p = 0.8 }; /* 5 + 4 + 4 of 16 are more, 5 + 4 less */
+	/* 5 + 4 + 4 of 16 are more, 5 + 4 less */
+	s = (struct om_sampling){ .temperature = 1, .top_p = 0.8 };
 	choices(&s, logit, 6, share);
 	CHECK(near(share[5], 5 / 13.0) && near(share[1], 4 / 13.0) && near(share[2], 4 / 13.0) &&
 	      share[3] == 0);

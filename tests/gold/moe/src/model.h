@@ -8,6 +8,6 @@
 #include "om.h"
 
 extern const char om_manifest[], om_plan[]; /* manifest.yaml and PLAN.txt, in main.c */
-extern const struct om_model om_model;
+extern const struct om_model om_models[]; /* one a stage of the pipeline */
 
 #endif

@@ -1,0 +1,3 @@
+while true do
+  local s = ("x"):rep(1000000)
+end

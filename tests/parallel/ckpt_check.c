@@ -1,0 +1,377 @@
+/*
+ * Checkpoints and first weights of several ranks, with no model behind them: a hand-written
+ * om_model of any layout, whose values are functions of tensor, element and step. What is loaded is
+ * compared with what it must be, byte for byte over the whole arena: paddings, too.
+ *
+ *   ckpt_check DATA EXPERT PIPELINE FORMAT save|load|weights STEP DIR...
+ *
+ * FORMAT is fp32, fp64, bf16 (two bytes a weight) or bf16x4 (four, as the CPU has them). The
+ * environment breaks a save: CKPT_KILL="RANK CALL N" kills that rank as it makes its Nth call of
+ * the system (mkdir, write, fsync, rename), CKPT_FAIL lets that call fail. CKPT_VOCAB=N makes the
+ * embedding larger, CKPT_SHARD=N is how large a shard may be, CKPT_RESUME=PATH what to load.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "../../runtime/om_rt.h"
+
+enum { LAYERS = 4, EXPERTS = 8, DIM = 5, SEED = 11, ALIGN = 4 };
+enum state { HOME, M, V, NSTATES };
+
+/* ---- calls of the system that a save makes, counted ------------------------------------ */
+
+static bool saving;
+
+enum call { MKDIR, WRITE, FSYNC, RENAME, NCALLS };
+
+/* Whether this rank's next call of the kind shall fail. */
+static bool
+broken(enum call which)
+{
+	static const char *const name[] = { "mkdir", "write", "fsync", "rename" };
+	static unsigned n[NCALLS];
+	const char *kind[] = { getenv("CKPT_KILL"), getenv("CKPT_FAIL") };
+	char now[64];
+
+	if (!saving)
+		return false;
+	snprintf(now, sizeof now, "%u %s %u", om_rank(OM_WORLD), name[which], ++n[which]);
+	if (kind[0] && strcmp(kind[0], now) == 0)
+		raise(SIGKILL);
+	errno = ENOSPC;
+	return kind[1] && strcmp(kind[1], now) == 0;
+}
+
+/* the linker's --wrap puts these before the real ones */
+int __real_mkdir(const char *path, mode_t mode), __wrap_mkdir(const char *path, mode_t mode);
+int __real_fsync(int fd), __wrap_fsync(int fd);
+int __real_rename(const char *from, const char *to), __wrap_rename(const char *, const char *);
+bool __real_om_write_all(int fd, const void *p, size_t n);
+bool __wrap_om_write_all(int fd, const void *p, size_t n);
+
+int
+__wrap_mkdir(const char *path, mode_t mode)
+{
+	return broken(MKDIR) ? -1 : __real_mkdir(path, mode);
+}
+
+int
+__wrap_fsync(int fd)
+{
+	return broken(FSYNC) ? -1 : __real_fsync(fd);
+}
+
+int
+__wrap_rename(const char *from, const char *to)
+{
+	return broken(RENAME) ? -1 : __real_rename(from, to);
+}
+
+bool
+__wrap_om_write_all(int fd, const void *p, size_t n)
+{
+	return !broken(WRITE) && __real_om_write_all(fd, p, n);
+}
+
+/* ---- the model of this rank ------------------------------------ */
+
+static struct om_model m;
+static struct om_param param[16];
+static struct om_bucket bucket[3];
+static uint32_t layers[2][LAYERS]; /* this stage's: all, those with experts */
+static uint64_t vocab = 37, first_state, state_elems[3];
+
+enum { DENSE, SMALL, OWN }; /* buckets: matrices, norms, experts */
+
+static void
+add(const char *name, int group, uint32_t nlayers, uint32_t experts, uint64_t d0, uint64_t d1)
+{
+	struct om_param *p = &param[m.nparams++];
+
+	*p = (struct om_param){ .name = name,
+		.bucket = (uint32_t)group,
+		.numel = d0 * (d1 ? d1 : 1),
+		.dim = { d0, d1 },
+		.ndims = d1 ? 2 : 1,
+		.layer = nlayers ? layers[experts != 0] : NULL,
+		.nlayers = nlayers ? nlayers : 1,
+		.experts = experts,
+		.init = group == SMALL ? OM_ONE : OM_NORMAL };
+	if (group > OWN)
+		return;
+	/* a little room between parameters, as the generator leaves some */
+	p->at = (bucket[group].elems + ALIGN - 1) / ALIGN * ALIGN;
+	bucket[group].elems = p->at + p->nlayers * (experts ? experts : 1) * p->numel;
+}
+
+static void
+make_model(const char *format)
+{
+	bool first = m.stage == 0, last = m.stage == m.pipeline - 1;
+	bool bf16 = strncmp(format, "bf16", 4) == 0;
+	uint32_t n = 0, moe = 0, nbuffers, own = EXPERTS / m.expert;
+	uint64_t off = 192, elems = 0;
+
+	m.name = "layouts";
+	m.version = "0";
+	m.fingerprint = "f";
+	m.real = strcmp(format, "fp64") == 0 ? 8 : 4;
+	m.weight_size = strcmp(format, "bf16") == 0 ? 2 : m.real;
+	m.init_std = 0.02;
+	m.global = 8;
+	m.param = param;
+	m.bucket = bucket;
+	m.nbuckets = OM_LEN(bucket);
+	for (uint32_t l = 0; l < LAYERS; l++) /* the first layer has no experts */
+		if (l * m.pipeline / LAYERS == m.stage) {
+			layers[0][n++] = l;
+			if (l)
+				layers[1][moe++] = l;
+		}
+	bucket[DENSE].ranks = bucket[SMALL].ranks = OM_DATA;
+	bucket[OWN].ranks = OM_EXPERT_DATA;
+	if (first)
+		add("model.embed_tokens.weight", DENSE, 0, 0, vocab, DIM);
+	add("model.layers.%l.norm.weight", SMALL, n, 0, 13, 0);
+	add("model.layers.%l.self_attn.o_proj.weight", DENSE, n, 0, 7, 11);
+	if (moe) {
+		add("model.layers.%l.mlp.experts.%e.up_proj.weight", OWN, moe, own, 3, DIM);
+		add("model.layers.%l.mlp.experts.%e.down_proj.weight", OWN, moe, own, DIM, 3);
+	}
+	if (last) {
+		add("model.norm.weight", SMALL, 0, 0, DIM, 0);
+		add("lm_head.weight", DENSE, 0, 0, vocab, DIM);
+	}
+	nbuffers = m.nparams;
+	if (moe)
+		add("model.layers.%l.mlp.bias", OWN + 1, moe, 0, EXPERTS, 0);
+	if (moe) /* whole on every rank, though it tells of all experts */
+		param[nbuffers].layer = layers[1];
+	m.nbuffers = m.nparams - nbuffers;
+	m.nparams = nbuffers;
+
+	for (uint32_t b = 0; b < OM_LEN(bucket); b++) {
+		uint64_t ranks = om_size(bucket[b].ranks);
+
+		bucket[b].elems = (bucket[b].elems + ranks - 1) / ranks * ranks;
+		bucket[b].weight = off + elems * m.weight_size;
+		elems += bucket[b].elems;
+	}
+	off += elems * m.weight_size + 64;
+	for (uint32_t i = 0; i < m.nbuffers; i++, off += EXPERTS * LAYERS * m.real)
+		param[m.nparams + i].weight = off;
+	first_state = off;
+	for (uint32_t b = 0; b < OM_LEN(bucket); b++) {
+		state_elems[b] = bucket[b].elems / om_size(bucket[b].ranks);
+		for (uint32_t i = 0; i < m.nparams; i++) {
+			struct om_param *p = &param[i];
+			uint64_t at = off + p->at * m.real, one = state_elems[b] * m.real;
+
+			if (p->bucket != b)
+				continue;
+			p->weight = bucket[b].weight + p->at * m.weight_size;
+			p->m = at;
+			p->v = at + one;
+			p->master = bf16 ? at + 2 * one : OM_NO_MASTER;
+		}
+		off += 3 * state_elems[b] * m.real;
+	}
+	m.arena_bytes = off;
+}
+
+/* ---- what must be where ------------------------------------ */
+
+/* Bits that tell tensors, elements, steps and states apart. */
+static uint64_t
+mixed(const char *name, uint64_t i, int state, uint64_t step)
+{
+	uint64_t h = 0xcbf29ce484222325 ^ (step * 3 + (uint64_t)state) * 0x9e3779b97f4a7c15;
+
+	for (; *name; name++)
+		h = (h ^ (unsigned char)*name) * 0x100000001b3;
+	h ^= i * 0xbf58476d1ce4e5b9;
+	h = (h ^ h >> 31) * 0x94d049bb133111eb;
+	return h ^ h >> 29;
+}
+
+/* A value that has all of its format's bits. */
+static double
+value(const char *name, uint64_t i, int state, uint64_t step)
+{
+	uint64_t h = mixed(name, i, state, step);
+	double x = (double)(h >> 11) * 0x1p-53 - 0.5;
+
+	return m.real == 8 ? x : (double)(float)x;
+}
+
+static void
+store(unsigned char *arena, uint64_t off, size_t size, double x)
+{
+	float y = (float)x;
+	uint32_t bits;
+	uint16_t half;
+
+	memcpy(&bits, &y, 4);
+	half = om_to_bf16(y);
+	if (size == 8)
+		memcpy(arena + off, &x, 8);
+	else if (size == 4)
+		memcpy(arena + off, &bits, 4);
+	else
+		memcpy(arena + off, &half, 2);
+}
+
+/* The arena of this rank: step's values, or where z is given first ones and no moments. */
+static void
+fill(unsigned char *arena, uint64_t step, bool moments, bool initial)
+{
+	char name[128], with[160];
+	double z;
+
+	for (uint32_t k = 0; k < m.nparams + m.nbuffers; k++) {
+		const struct om_param *p = &param[k];
+		const struct om_bucket *b = &bucket[p->bucket <= OWN ? p->bucket : 0];
+		uint64_t part = b->elems / om_size(b->ranks), from = part * om_rank(b->ranks);
+		uint32_t each = p->experts ? p->experts : 1;
+		bool master = p->master != OM_NO_MASTER;
+
+		for (uint32_t t = 0; t < p->nlayers * each; t++) {
+			uint32_t l = p->layer ? p->layer[t / each] : 0;
+			uint32_t e = t % each + om_rank(OM_EXPERT) * each;
+			const char *s = p->name, *mark;
+			char *to = name;
+
+			for (; (mark = strchr(s, '%')); s = mark + 2) {
+				memcpy(to, s, (size_t)(mark - s));
+				to += mark - s;
+				to += sprintf(to, "%u", mark[1] == 'l' ? l : e);
+			}
+			strcpy(to, s);
+			for (uint64_t j = 0; j < p->numel; j++) {
+				uint64_t i = t * p->numel + j, at = p->at + i;
+				bool mine = k < m.nparams && at >= from && at < from + part;
+				double x = value(name, j, HOME, step);
+				uint64_t state = (i - from) * m.real;
+
+				if (initial) {
+					om_normal(SEED, name, j, 1, &z);
+					x = p->init == OM_ONE ? 1 : m.init_std * z;
+				}
+				if (master) {
+					float y = (float)x;
+					uint32_t up = (uint32_t)om_to_bf16(y) << 16;
+
+					memcpy(&y, &up, 4);
+					store(arena, p->weight + i * m.weight_size, m.weight_size,
+					    (double)y);
+				} else {
+					store(arena, p->weight + i * m.real, m.real, x);
+				}
+				if (!mine)
+					continue;
+				if (master)
+					store(arena, p->master + state, m.real, x);
+				if (!moments)
+					continue;
+				sprintf(with, "exp_avg.%s", name);
+				store(arena, p->m + state, m.real, value(with, j, M, step));
+				store(arena, p->v + state, m.real, value(with, j, V, step));
+			}
+		}
+	}
+}
+
+/* Says where two arenas differ. */
+static int
+compare(const unsigned char *got, const unsigned char *want, const char *what)
+{
+	for (uint64_t i = 0; i < m.arena_bytes; i++)
+		if (got[i] != want[i]) {
+			fprintf(stderr, "rank %u: %s: byte %llu of %llu, %s, is %02x, not %02x\n",
+			    om_rank(OM_WORLD), what, (unsigned long long)i,
+			    (unsigned long long)m.arena_bytes,
+			    i < first_state ? "a weight" : "a state", got[i], want[i]);
+			return 1;
+		}
+	return 0;
+}
+
+static int
+run(const char *command, uint64_t step, char *dir)
+{
+	unsigned char *want = om_alloc(m.arena_bytes, 1), *got = om_alloc(m.arena_bytes, 1);
+	struct om_conf c = { .dir = dir,
+		.resume = om_text("%s", getenv("CKPT_RESUME") ? getenv("CKPT_RESUME") : "auto"),
+		.steps = 1000,
+		.keep = 2,
+		.skip_sigma = 6,
+		.skip_window = 4 };
+	struct om_data data = { .tokens = 3 };
+	struct om_skip skip;
+	struct om_ckpt k;
+	uint64_t found = step;
+	int status = 0;
+
+	fill(want, 0, false, true);
+	om_init_params(&m, got, SEED);
+	status = compare(got, want, "first values");
+	memset(want, 0, m.arena_bytes);
+	memset(got, 0, m.arena_bytes);
+	fill(want, step, strcmp(command, "weights") != 0, false);
+	om_skip_open(&skip, &c);
+	if (strcmp(command, "weights") == 0) {
+		found = om_ckpt_weights(&m, &c, got, stdout);
+	} else {
+		om_ckpt_open(&k, &m, &data, &skip, &c);
+		for (uint64_t i = 0; i < step && *command == 's'; i++)
+			om_skip_step(&skip, (double[]){ 1.0 / (double)(i + 3), 2 }, i == 1);
+		saving = *command == 's';
+		if (saving) {
+			om_ckpt_save(&k, want, step);
+			om_ckpt_good(&k, step);
+		} else if (!om_ckpt_resume(&k, &c, got, &found))
+			found = 0;
+		saving = false;
+		om_ckpt_close(&k);
+	}
+	if (found != step || (*command == 'l' && (skip.total != 1 || skip.n != 4))) {
+		fprintf(stderr, "rank %u: step %llu, %u of windows\n", om_rank(OM_WORLD),
+		    (unsigned long long)found, skip.n);
+		status = 1;
+	}
+	if (*command != 's')
+		status |= compare(got, want, dir);
+	om_skip_close(&skip);
+	free(c.resume);
+	free(want);
+	free(got);
+	return status;
+}
+
+int
+main(int argc, char **argv)
+{
+	int status = 0;
+
+	if (argc < 8)
+		return OM_EXIT_USAGE;
+	om_err_name("ckpt_check");
+	m.data = (uint32_t)atoi(argv[1]);
+	m.expert = (uint32_t)atoi(argv[2]);
+	m.pipeline = (uint32_t)atoi(argv[3]);
+	if (getenv("CKPT_VOCAB"))
+		vocab = strtoull(getenv("CKPT_VOCAB"), NULL, 10);
+	if (getenv("CKPT_SHARD"))
+		om_shard_bytes = strtoull(getenv("CKPT_SHARD"), NULL, 10);
+	om_comm_start(&m, argv);
+	m.stage = om_rank(OM_WORLD) / m.data;
+	make_model(argv[4]);
+	for (int i = 7; i < argc; i++)
+		status |= run(argv[5], strtoull(argv[6], NULL, 10), argv[i]);
+	om_comm_end();
+	return status;
+}

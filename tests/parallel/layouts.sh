@@ -1,0 +1,149 @@
+#!/bin/sh
+# Layouts against one rank: loss, every gradient, 20 steps of weights. Usage: layouts.sh OLMOGEN WORKDIR [all]
+set -u
+olmogen=$(realpath "$1") work=$(realpath -m "$2") which=${3:-few}
+cd "$(dirname "$0")/../.." || exit 1
+passed=0 failed=0
+mkdir -p "$work"
+is() { # name, status of the check just run
+	if [ "$2" = 0 ]; then
+		passed=$((passed + 1))
+	else
+		failed=$((failed + 1))
+		echo "FAIL $1"
+	fi
+}
+gcc -std=c11 -D_GNU_SOURCE -O1 -Wall -Wextra -Werror -Iruntime -o "$work/compare" tests/parallel/compare.c \
+	runtime/safetensors.c runtime/err.c runtime/host.c runtime/one/comm.c -lyaml -lm
+is "compare builds" $?
+cat generator/*.c >"$work/data" # as they are now: all runs see the same
+cat >"$work/run.yaml" <<EOF2
+data: { paths: [$work/data], format: bytes }
+steps: 20
+lr: { schedule: constant, peak: 1e-3, warmup: 3 }
+checkpoint: { every: 1, keep: 0 }
+comm: { timeout: 60 }
+EOF2
+build() { # NAME -D...
+	name=$1
+	shift
+	[ -x "$work/$name/trainer" ] || "$olmogen" -o "$work/$name" "$@" tests/parallel/model.lua >"$work/$name.log" 2>&1
+	is "$name builds" $?
+	[ -x "$work/$name/trainer" ] || cat "$work/$name.log"
+}
+train() { # NAME: its trainer, into its folder of checkpoints
+	name=$1
+	shift
+	rm -rf "$work/$name.ckpt" "$work/$name.jsonl"
+	OMP_NUM_THREADS=1 timeout 300 "$work/$name/trainer" train "$work/run.yaml" checkpoint.dir="$work/$name.ckpt" \
+		log.metrics="$work/$name.jsonl" log.every=1 "$@" >"$work/$name.out" 2>&1
+	is "$name trains" $?
+	[ -d "$work/$name.ckpt/step-000020" ] || tail -n 5 "$work/$name.out"
+}
+numbers() { # of metrics: losses and norms, one a line
+	tr ',{}' '\n\n\n' <"$1" | sed -n 's/^ *"\(loss\|total\|load_balance\|z\|grad_norm\)": *//p'
+}
+tolerance=1e-5
+near() { # NAME BASE
+	far=$("$work/compare" 1e-5 "$work/$2.ckpt/step-000001" "$work/$1.ckpt/step-000001" exp_avg)
+	is "$1: gradients of step 1: $far" $?
+	far=$("$work/compare" $tolerance "$work/$2.ckpt/step-000020" "$work/$1.ckpt/step-000020" model)
+	is "$1: weights after 20 steps: $far" $?
+	numbers "$work/$2.jsonl" >"$work/a"
+	numbers "$work/$1.jsonl" >"$work/b"
+	paste "$work/a" "$work/b" | awk -v n="$(wc -l <"$work/a")" \
+		'{ d = $1 - $2; if (d < 0) d = -d; if (d > 1e-5 * ($1 > 0 ? $1 : -$1) + 1e-9) bad = 1 }
+		END { exit bad || NR != n || n < 40 }'
+	is "$1: losses and norms of 20 steps" $?
+}
+layout() { # NAME [BASE] -D...: against one rank
+	name=$1 base=one
+	shift
+	case $1 in -*) ;; *) base=$1 && shift ;; esac
+	build "$name" "$@"
+	OM_POISON=1 train "$name"
+	near "$name" $base
+}
+same() { # NAME BASE: to the bit
+	far=$("$work/compare" 0 "$work/$2.ckpt/step-000020" "$work/$1.ckpt/step-000020")
+	is "$1: the bits of $2: $far" $?
+}
+base() { # NAME -D...: another model on one rank
+	build "$@"
+	train "$1"
+}
+
+base one
+layout dp2 -D data=2
+layout pp2ep2 -D pipeline=2 -D data=2 -D expert=2
+# again: the same bits
+mv "$work/pp2ep2.ckpt" "$work/first.ckpt"
+train pp2ep2
+same pp2ep2 first
+
+# rows that no rank has room for: the same ones are cut wherever the layers are
+build cut -D data=2 -D expert=2 -D capacity=0.75
+OM_POISON=1 train cut
+build pp2cut -D pipeline=2 -D data=2 -D expert=2 -D capacity=0.75
+OM_POISON=1 train pp2cut
+near pp2cut cut
+cuts() {
+	tr ',{}' '\n\n\n' <"$work/$1.jsonl" | sed -n 's/^ *"cut": *//p'
+}
+cuts cut >"$work/a"
+cuts pp2cut >"$work/b"
+cmp -s "$work/a" "$work/b" && awk '$1 > 0 && $1 < 1 { n++ } END { exit n < 20 }' "$work/a"
+is "the same share of rows is cut in both, some are" $?
+"$work/compare" 1e-5 "$work/one.ckpt/step-000020" "$work/cut.ckpt/step-000020" model >/dev/null
+[ $? = 1 ]
+is "and that changes the weights" $?
+
+# a run that goes on under other layouts: EP and PP, then DP, then one rank
+rm -rf "$work/chain.ckpt"
+for leg in "pp2ep2 8" "dp2 14" "one 20"; do
+	set -- $leg
+	OMP_NUM_THREADS=1 timeout 300 "$work/$1/trainer" train "$work/run.yaml" checkpoint.dir="$work/chain.ckpt" \
+		steps="$2" >"$work/chain.out" 2>&1
+	is "chain: $1 to step $2" $?
+done
+far=$("$work/compare" 1e-5 "$work/one.ckpt/step-000020" "$work/chain.ckpt/step-000020" model)
+is "chain: weights: $far" $?
+
+if [ "$which" = all ]; then
+	layout ep2 -D data=2 -D expert=2
+	layout ep4 -D data=4 -D expert=4
+	layout dp4ep2 -D data=4 -D expert=2
+	for p in 2 4; do
+		for s in gpipe 1f1b; do
+			layout pp$p$s -D pipeline=$p -D schedule=$s
+		done
+	done
+	layout pp2interleaved -D pipeline=2 -D schedule=interleaved
+	layout pp2v -D pipeline=2 -D schedule=v
+	layout all8 -D pipeline=2 -D data=4 -D expert=2
+	same pp41f1b one
+
+	base tied -D tied=true
+	layout pp2tied tied -D tied=true -D pipeline=2 -D schedule=v -D data=2
+	base biased -D gamma=0.01
+	layout ep2biased biased -D data=2 -D expert=2 -D gamma=0.01
+	layout pp2biased biased -D pipeline=2 -D gamma=0.01
+	base two -D micro=2 -D balance=global
+	tolerance=3e-5 # other microbatches, so other sums
+	layout dp2global two -D data=2 -D balance=global
+	layout ep4micro two -D data=2 -D expert=2 -D micro=1 -D balance=global
+	tolerance=1e-5
+	for what in experts block cheap; do
+		layout ep2$what one -D data=2 -D expert=2 -D recompute=$what
+	done
+	base bf16 -D weights=bf16
+	build pp2bf16 -D weights=bf16 -D pipeline=2
+	train pp2bf16
+	same pp2bf16 bf16
+	build dp2bf16 -D weights=bf16 -D data=2 -D expert=2
+	train dp2bf16
+	far=$("$work/compare" 2e-2 "$work/bf16.ckpt/step-000020" "$work/dp2bf16.ckpt/step-000020" model)
+	is "dp2bf16: $far" $?
+fi
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]

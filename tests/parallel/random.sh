@@ -1,0 +1,74 @@
+#!/bin/sh
+# Random layouts of random small models: refused with a position, or 2 steps agree with one rank.
+# Usage: random.sh OLMOGEN WORKDIR SEED N
+set -u
+olmogen=$(realpath "$1") work=$(realpath -m "$2") seed=$3 n=$4
+cd "$(dirname "$0")/../.." || exit 1
+passed=0 failed=0 refused=0
+rm -rf "$work"
+mkdir -p "$work"
+gcc -std=c11 -D_GNU_SOURCE -O1 -Wall -Wextra -Werror -Iruntime -o "$work/compare" tests/parallel/compare.c \
+	runtime/safetensors.c runtime/err.c runtime/host.c runtime/one/comm.c -lyaml -lm || exit 1
+cat generator/*.c >"$work/data"
+cat >"$work/run.yaml" <<EOF2
+data: { paths: [$work/data], format: bytes }
+steps: 2
+lr: { schedule: constant, peak: 1e-3 }
+comm: { timeout: 60 }
+EOF2
+# a model, and after the bar its layout: at most 8 ranks
+awk -v seed="$seed" -v n="$n" 'function any(list, a, m) { m = split(list, a, " "); return a[int(rand() * m) + 1] }
+	BEGIN {
+		srand(seed)
+		for (i = 0; i < n; i++) {
+			printf "layers=%s experts=%s k=%s micro=%s shared=%s balance=%s recompute=%s gamma=%s |", any("2 3 4 5 6"),
+				any("4 6 8 12"), any("1 2 3 4"), any("1 2"), any("0 40"), any("batch sequence"),
+				any("none none experts block cheap"), any("0 0.01")
+			p = any("1 1 2 2 3 4"); d = any(p > 2 ? "1 2" : p > 1 ? "1 2 3 4" : "2 3 4 8")
+			printf " data=%s expert=%s", d, any(d % 2 ? "1 " d : d % 4 ? "1 2" : "1 2 4")
+			if (p > 1)
+				printf " pipeline=%s schedule=%s", p, any("gpipe 1f1b interleaved v")
+			print ""
+		}
+	}' >"$work/list"
+i=0
+while IFS='|' read -r model layout; do
+	i=$((i + 1))
+	d=
+	for o in $model; do d="$d -D $o"; done
+	l=
+	for o in $layout; do l="$l -D $o"; done
+	if ! "$olmogen" --emit-only -o "$work/many" -D global=24 $d $l tests/parallel/model.lua >"$work/log" 2>&1; then
+		if [ $? -le 2 ] && grep -qE '^[^ ]*:[0-9]+:[0-9]+: error: ' "$work/log"; then
+			passed=$((passed + 1)) refused=$((refused + 1))
+		else
+			failed=$((failed + 1))
+			echo "FAIL refused without a position: $d $l"
+			head -n 3 "$work/log"
+		fi
+		continue
+	fi
+	good=1
+	rm -rf "$work/a" "$work/b"
+	"$olmogen" -o "$work/one" -D global=24 $d tests/parallel/model.lua >"$work/log" 2>&1 &&
+		"$olmogen" -o "$work/many" -D global=24 $d $l tests/parallel/model.lua >"$work/log" 2>&1 &&
+		OMP_NUM_THREADS=1 timeout 300 "$work/one/trainer" train "$work/run.yaml" checkpoint.dir="$work/a" >"$work/log" 2>&1 &&
+		OMP_NUM_THREADS=1 OM_POISON=1 timeout 300 "$work/many/trainer" train "$work/run.yaml" checkpoint.dir="$work/b" \
+			>"$work/log" 2>&1 || good=0
+	# Adam's first steps make much of gradients that are nearly nothing
+	for what in "1e-5 exp_avg." "1e-4 model."; do
+		set -- $what
+		[ $good = 1 ] || continue
+		"$work/compare" "$1" "$work/a/step-000002" "$work/b/step-000002" "$2" >"$work/log" 2>&1 || good=0
+	done
+	if [ $good = 1 ]; then
+		passed=$((passed + 1))
+	else
+		failed=$((failed + 1))
+		echo "FAIL $d $l"
+		tail -n 5 "$work/log"
+	fi
+done <"$work/list"
+echo "$refused of $i were refused (seed $seed)"
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]

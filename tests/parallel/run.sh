@@ -1,0 +1,199 @@
+#!/bin/bash
+# Several ranks, as processes on this machine: comm against naive sums; a hand-written model in several layouts against
+# one rank; ranks that are killed, stopped, or asked to end. usage: tests/parallel/run.sh WORKDIR
+set -u
+export LC_ALL=C OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+cd "$(dirname "$0")/../.." || exit 1
+root=$PWD
+rm -rf "$1" && mkdir -p "$1" && cd "$1" || exit 1
+# where another mpirun ends, it removes the folder that this one is about to use
+OMPI_MCA_orte_tmpdir_base=$(mktemp -d) && export OMPI_MCA_orte_tmpdir_base
+trap 'rm -rf "$OMPI_MCA_orte_tmpdir_base"' EXIT
+passed=0 failed=0
+
+ok() { passed=$((passed + 1)); }
+fail() { failed=$((failed + 1)); echo "FAIL: $*"; }
+says() { # says NAME STATUS TEXT COMMAND...: within 60 s it exits so, and says the text
+	local name=$1 status=$2 text=$3 got
+	shift 3
+	timeout -k 5 60 "$@" >out 2>&1
+	got=$?
+	if [ $got = "$status" ] && grep -qE -- "$text" out; then ok; else
+		fail "$name: status $got, not $status, or not: $text"
+		tail -5 out
+	fi
+}
+once() { # once NAME TEXT: out has one such line
+	[ "$(grep -cE -- "$2" out)" = 1 ] && ok || fail "$1: $(grep -cE -- "$2" out) times: $2"
+}
+gone() { # gone NAME PROGRAM: none of its processes is left
+	local n=0
+	while pgrep -f "$PWD/$2 " >/dev/null && [ $n -lt 50 ]; do sleep 0.2 && n=$((n + 1)); done
+	[ $n -lt 50 ] && ok || fail "$1: processes are left"
+}
+when() { # when FILE COMMAND...: in the background, once the file is there
+	rm -f "$1"
+	(
+		f=$1 n=0
+		shift
+		while [ ! -s "$f" ] && [ $n -lt 300 ]; do sleep 0.1 && n=$((n + 1)); done
+		sleep 0.3
+		"$@"
+	) &
+}
+
+# ---- build ---------------------------------------------------------------------------------------------------
+cc="-std=c11 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -Wall -Wextra -Wpedantic -Werror -fopenmp -O1 -g -I$root/runtime"
+mkdir o
+{
+	for f in "$root"/runtime/*.c "$root"/runtime/cpu/*.c "$root"/runtime/mpi/*.c; do
+		echo "mpicc $cc -c $f -o o/$(basename "$f" .c).o"
+	done
+	# so small that a few thousand numbers take several messages and blocks
+	echo "mpicc $cc -DOM_COMM_PIECE=100000 -DOM_COMM_SCRATCH=65536 -c $root/runtime/mpi/comm.c -o small.o"
+	echo "mpicc $cc -c $root/tests/parallel/comm_check.c -o check.o"
+	echo "gcc $cc -c $root/runtime/one/comm.c -o one.o"
+	echo "gcc $cc -c $root/tests/parallel/layers.c -o l1.o"
+	for l in "2 1 1" "1 2 1" "2 2 1" "1 2 2" "2 2 2" "1 4 1"; do
+		set -- $l
+		echo "gcc $cc -DDATA=$1 -DPIPELINE=$2 -DCHUNKS=$3 -c $root/tests/parallel/layers.c -o l$1$2$3.o"
+	done
+} | xargs -P 2 -d '\n' -n 1 sh -c || { echo "does not compile"; echo "0 passed, 1 failed"; exit 1; }
+mpicc -fopenmp check.o small.o o/launch.o o/err.o o/host.o o/crc.o -o check || fail "link check"
+alone=$(ls o/*.o | grep -vE '/(comm|launch)\.o')
+gcc -fopenmp l1.o one.o $alone -lyaml -lm -o l1 || fail "link l1"
+for l in 211 121 221 122 222 141; do mpicc -fopenmp l$l.o o/*.o -lyaml -lm -o l$l || fail "link l$l"; done
+[ "$failed" = 0 ] || { echo "$passed passed, $failed failed"; exit 1; }
+
+# ---- functions: each in layouts of 1, 2, 3, 4 and 8 ranks, twice with the same bits ----------------------------
+for l in "1 1 1" "2 1 1" "1 1 2" "3 3 1" "2 2 2" "4 2 2" "2 1 4"; do
+	says "functions of $l" 0 "^[0-9]+ checks, 0 failed" ./check $l 5
+	first=$(cat out)
+	if [ "$l" != "2 1 4" ]; then
+		says "again $l" 0 "checks" ./check $l 5
+		[ "$first" = "$(cat out)" ] && ok || fail "other bits, $l: $first; $(cat out)"
+	fi
+done
+says "under mpirun" 0 "^2[0-9]+ checks, 0 failed" mpirun -np 8 ./check 4 4 2 6
+
+# ---- ends ----------------------------------------------------------------------------------------------------
+says "one rank dies" 1 "^comm_check: rank 3, step 5, test: as it was told$" ./check 4 2 1 die 20
+once "one rank dies" "^comm_check: "
+says "all ranks die" 1 "^comm_check: rank [0-3], test: all are bad$" ./check 4 2 1 bad
+once "all ranks die" "^comm_check: "
+when pid.2 sh -c 'kill -9 $(cat pid.2)'
+says "a killed rank" 137 "^comm_check: rank [013], step [0-9]+, test of ranks: rank 2 \(process [0-9]+\) is gone: " \
+	./check 4 2 1 wait 20
+once "a killed rank" "^comm_check: "
+when pid.0 sh -c 'kill -9 $(cat pid.0)'
+says "rank 0 is killed" 137 "^comm_check: rank [123], step [0-9]+, test of ranks: rank 0 .* is gone: " \
+	mpirun -np 4 ./check 4 2 1 wait 20
+when pid.2 sh -c 'kill -STOP $(cat pid.2)'
+says "a stopped rank" 1 "^comm_check: rank [013], step [0-9]+, test of ranks: no answer from rank 2 within 3 s; \
+rank 2 \(process [0-9]+\) is stopped" ./check 4 2 1 wait 3
+gone "killed and stopped ranks" check
+says "another number of ranks" 1 "rank [0-2], start: this trainer is of 4 ranks \(pipeline 1 x data 4\), 3 were started" \
+	mpirun -np 3 ./check 4 2 1 1
+once "another number of ranks" "^comm_check: "
+says "a trainer of one rank" 1 "rank 0, start: this trainer is of one rank, 2 were started" \
+	mpirun -np 2 ./l1 bench steps=1
+mkdir none bin && printf '#!/bin/sh\nshift 8\nexec "$@"\n' >bin/mpirun && chmod +x bin/mpirun
+says "no mpirun" 1 "start: this trainer is of 2 ranks, and mpirun, which starts them, cannot be run: No such file" \
+	env PATH="$PWD/none" "$PWD/check" 2 1 1 1
+printf '#!/bin/sh\nwhile [ "$1" != %s ]; do shift; done\nexec "$@"\n' "$PWD/check" >bin/mpirun
+says "another mpirun" 1 "start: the mpirun that is found is not Open MPI's" env PATH="$PWD/bin:$PATH" ./check 2 1 1 1
+
+# ---- layouts: a hand-written model -----------------------------------------------------------------------------
+head -c 60000 "$root/runtime/train.c" >corpus.txt
+head -c 5000 "$root/runtime/eval.c" >held.txt
+cat >run.yaml <<'Y'
+data: {paths: [corpus.txt]}
+steps: 20
+lr: {peak: 1e-2, warmup: 5}
+eval: {paths: [held.txt], every: 10, sequences: 37}
+Y
+grep -v eval: run.yaml >short.yaml
+same() { # same NAME A B BOUND: files of metrics agree within it, relatively
+	python3 - "$@" <<'P' && ok || fail "$1"
+import json, sys
+a, b = ([json.loads(l) for l in open(f)] for f in sys.argv[2:4])
+bound = float(sys.argv[4])
+def walk(x, y, at):
+    if isinstance(x, dict):
+        assert x.keys() == y.keys(), (at, x, y)
+        for k in x:
+            if k != "tokens_per_s": walk(x[k], y[k], at + "." + k)
+    elif isinstance(x, list):
+        x, y = (sorted(z, key=lambda m: m["layer"]) for z in (x, y))
+        assert len(x) == len(y), (at, x, y)
+        for i in range(len(x)): walk(x[i], y[i], "%s[%d]" % (at, i))
+    else:
+        assert abs(x - y) <= bound * abs(x), (at, x, y)
+assert len(a) == len(b) >= 12, (len(a), len(b))
+for i in range(len(a)): walk(a[i], b[i], "line %d" % i)
+P
+}
+says "one rank" 0 "^done: step 20 of 20" ./l1 train run.yaml log.metrics=m1 checkpoint.dir=c1
+for l in 211 121 221 122 222 141; do
+	says "layout $l" 0 "^done: step 20 of 20" ./l$l train run.yaml log.metrics=m$l checkpoint.dir=c$l checkpoint.every=10
+	once "only rank 0 is heard, $l" "^step +1/20 "
+	same "metrics of layout $l" m1 m$l 1e-5
+done
+says "the same bits again" 0 "^ranks: 4: pipeline 2 x data 2, of these expert 1$" \
+	./l221 train run.yaml log.metrics=again checkpoint.dir=again.d
+same "the same bits again" m221 again 0
+for l in 1 211 141 222; do
+	rm -rf "t$l" && mkdir "t$l" && cp -r c221/step-000010 "t$l"
+	says "go on in layout $l" 0 "^done: step 20 of 20" ./l$l train run.yaml log.metrics=g$l checkpoint.dir=t$l
+	python3 - "$l" <<'P' && ok || fail "go on in layout $l: other losses"
+import json, sys
+def loss(f): return {d["step"]: d["loss"] for d in map(json.loads, open(f)) if "loss" in d}
+a, b = loss("m1"), loss("g" + sys.argv[1])
+assert set(b) == set(range(11, 21)), b
+assert all(abs(a[s] - b[s]) < 1e-5 * a[s] for s in b), (a, b)
+P
+	says "eval in layout $l" 0 "^eval: step 20, loss" ./l$l eval run.yaml checkpoint.dir=c221
+	grep -oE 'loss [0-9.]+' out >loss.$l
+	cmp -s loss.1 loss.$l && ok || fail "eval in layout $l: $(cat loss.1 loss.$l)"
+done
+says "bench" 0 "tokens/s" ./l222 bench steps=2
+once "bench" "ms a step"
+says "info" 0 "^ranks +4: pipeline 2 x data 2, of these expert 1; " ./l221 info
+says "info under mpirun" 0 "^ranks" mpirun -np 4 ./l221 info
+once "info under mpirun" "^ranks"
+says "selftest" 0 "^0 passed, 0 failed" ./l221 selftest
+for c in "export X" "import X Y" "generate --prompt a"; do
+	says "$c" 1 "rank 0, ${c%% *}: this trainer is of 4 ranks, and weights are in parts on them; build one" ./l221 $c
+done
+says "an error of run.yaml" 1 "steps = -1 must be" mpirun --quiet -np 4 ./l221 train run.yaml steps=-1
+once "an error of run.yaml" "steps = -1 must be"
+says "no data" 1 "data: nowhere: No such file" ./l221 train run.yaml data.paths=[nowhere]
+once "no data" "^layers: "
+
+# ---- signals ---------------------------------------------------------------------------------------------------
+stop() { # stop NAME SIGNAL WHOM STATUS COMMAND...: a run in the background is asked to end after step 3
+	local name=$1 signal=$2 whom=$3 status=$4 got pid
+	shift 4
+	rm -rf s ms
+	OM_TEST_NAP=20000 timeout -k 5 60 "$@" train run.yaml steps=1000 checkpoint.dir=s log.metrics=ms log.every=1 >out 2>&1 &
+	pid=$!
+	n=0
+	while ! grep -q '"step": 3' ms 2>/dev/null && [ $n -lt 300 ]; do sleep 0.1 && n=$((n + 1)); done
+	kill -"$signal" "$(pgrep -P $pid -f "$whom" | head -1)"
+	wait $pid
+	got=$?
+	[ $got = "$status" ] && ok || fail "$name: status $got, not $status: $(tail -3 out)"
+	last=$(ls -d s/step-* 2>/dev/null | tail -1)
+	[ -n "$last" ] && [ -f "$last/index.json" ] && ok || fail "$name: no checkpoint: $(tail -3 out)"
+	grep -qE "^stopped: step [0-9]+ of 1,000, .* checkpoint s/step" out && ok || fail "$name: $(tail -3 out)"
+	gone "$name" l221
+	says "$name: goes on" 0 "^start: step $((10#${last#s/step-} + 1)) of" ./l221 train short.yaml \
+		steps=$((10#${last#s/step-} + 2)) checkpoint.dir=s
+}
+stop "SIGTERM to a trainer that started itself" TERM l221 3 ./l221
+stop "SIGINT to it" INT l221 3 ./l221
+stop "SIGUSR1 to mpirun" USR1 mpirun 3 mpirun -np 4 ./l221
+stop "SIGTERM to mpirun" TERM mpirun 1 mpirun --mca odls_base_sigkill_timeout 3 -np 4 ./l221
+
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]

@@ -1,0 +1,545 @@
+/*
+ * Layouts of several ranks: schedules have the bubbles and the memory that are known of them, every
+ * layout passes the proof over all ranks, and what is planted in one does not.
+ * Usage: ranks_test, in the repository's root.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* its statics too: a fault of one rank alone can only be planted in what it expands programs to */
+#define ranks_fault ranks_fault_here
+#define rankcheck rankcheck_here
+#include "../../generator/rankcheck.c"
+
+static int passed, failed;
+
+static void
+expect(bool ok, const char *what)
+{
+	if (ok) {
+		passed++;
+	} else {
+		failed++;
+		printf("FAIL %s\n", what);
+	}
+}
+
+struct layout {
+	const char *schedule;
+	uint32_t pipeline, chunks, microbatches, data, expert, layers, vocab;
+	const char *capacity;
+};
+
+static struct shard *
+make(struct layout l)
+{
+	struct spec s = { 0 };
+	struct buf resolved = { 0 };
+	struct define def[] = {
+		{ "pipeline", xprintf("%u", l.pipeline), false },
+		{ "microbatches", xprintf("%u", l.microbatches), false },
+		{ "data", xprintf("%u", l.data ? l.data : 1), false },
+		{ "expert", xprintf("%u", l.expert ? l.expert : 1), false },
+		{ "layers", xprintf("%u", l.layers ? l.layers : l.pipeline * l.chunks), false },
+		{ "vocab", xprintf("%u", l.vocab ? l.vocab : 32), false },
+		{ "schedule", l.schedule, false },
+		{ "chunks", xprintf("%u", l.chunks), false },
+		{ "capacity", l.capacity ? l.capacity : "worst", false },
+	};
+
+	load("tests/unit/ranks.lua", def, LEN(def), &s);
+	check(s.trainer[0], NULL);
+	if (diag_flush())
+		exit(1);
+	spec_print(s.trainer[0], &resolved);
+	return shard(graph_build(s.trainer[0]));
+}
+
+/* ---- schedules ---- */
+
+/* Percent of a step in which the average rank waits; the most microbatches alive on each rank. */
+static double
+bubble(const struct shard *s, uint32_t *live)
+{
+	uint64_t **start = xalloc(s->mesh.pipeline * sizeof *start), busy = 0;
+
+	for (uint32_t i = 0; i < s->mesh.pipeline; i++) {
+		const struct stage *st = &s->stage[i];
+		uint32_t now = 0;
+		start[i] = xalloc(st->action.n * sizeof **start);
+		for (uint32_t k = 0; k < st->action.n; k++) {
+			now += st->action.a[k].deed == DO_FORWARD;
+			now -= st->action.a[k].deed == DO_BACKWARD;
+			if (live && live[i] < now)
+				live[i] = now;
+			busy += st->action.a[k].deed == DO_FORWARD    ? 1
+				: st->action.a[k].deed == DO_BACKWARD ? 2
+								      : 0;
+		}
+	}
+	uint64_t end = schedule_run(s, start);
+	return end ? 100 - 100 * (double)busy / (double)(end * s->mesh.pipeline) : 100;
+}
+
+static void
+bubbles(void)
+{
+	static const struct {
+		struct layout l;
+		double bubble;
+		uint32_t live[4];
+	} known[] = {
+		{ { "gpipe", 4, 1, .microbatches = 8 }, 27.27, { 8, 8, 8, 8 } },
+		{ { "1f1b", 4, 1, .microbatches = 8 }, 27.27, { 4, 3, 2, 1 } },
+		{ { "1f1b", 4, 1, .microbatches = 2 }, 60.00, { 2, 2, 2, 1 } },
+		/* Olmo-core's numbers; its V has 23.8 % where backward takes as long as forward */
+		{ { "interleaved", 4, 2, .microbatches = 8 }, 15.79, { 11, 9, 7, 5 } },
+		{ { "v", 4, 2, .microbatches = 8 }, 27.27, { 6, 6, 5, 6 } },
+		{ { "v", 4, 2, .microbatches = 16 }, 15.79, { 6, 6, 5, 6 } },
+	};
+
+	for (uint32_t i = 0; i < LEN(known); i++) {
+		uint32_t live[4] = { 0 };
+		double b = bubble(make(known[i].l), live);
+		expect(
+		    fabs(b - known[i].bubble) < 0.005 && !memcmp(live, known[i].live, sizeof live),
+		    xprintf("%s: bubble %.2f, alive %u %u %u %u", known[i].l.schedule, b, live[0],
+			live[1], live[2], live[3]));
+	}
+	for (uint32_t p = 2; p <= 8; p++)
+		for (uint32_t c = 1; c <= 4; c++)
+			for (uint32_t m = p; m <= 32; m += p) {
+				struct layout l = { c > 1   ? "interleaved"
+						    : m % 2 ? "gpipe"
+							    : "1f1b",
+					p, c, .microbatches = m };
+				double want = 100.0 * (p - 1) / (c * m + p - 1);
+				expect(fabs(bubble(make(l), NULL) - want) < 1e-9,
+				    xprintf("%s, %u ranks, %u chunks, %u microbatches", l.schedule,
+					p, c, m));
+			}
+}
+
+/* ---- who has which layers ---- */
+
+static void
+splits(void)
+{
+	static const struct {
+		struct layout l;
+		uint32_t n[4];
+	} want[] = {
+		{ { "1f1b", 4, 1, 4, .layers = 8 }, { 2, 2, 2, 2 } },
+		{ { "1f1b", 4, 1, 4, .layers = 9 }, { 3, 2, 2, 2 } }, /* the first layer is dense */
+		{ { "1f1b", 4, 1, 4, .layers = 11, .vocab = 200 }, { 3, 3, 3, 2 } },
+		{ { "1f1b", 4, 1, 4, .layers = 10, .vocab = 1000 }, { 3, 3, 3, 1 } },
+	};
+
+	for (uint32_t i = 0; i < LEN(want); i++) {
+		const struct shard *s = make(want[i].l);
+		for (uint32_t k = 0; k < 4; k++)
+			expect(s->stage[k].n == want[i].n[k],
+			    xprintf("split %u: stage %u has %u layers", i, k, s->stage[k].n));
+	}
+}
+
+static void
+capacities(void)
+{
+	static const struct {
+		const char *capacity;
+		uint32_t expert;
+		uint64_t rows; /* of 8 tokens, 2 of 8 experts each */
+	} want[] = { { "worst", 1, 16 }, { "worst", 4, 64 }, { "worst", 8, 64 }, { "1.25", 4, 20 },
+		{ "1.01", 4, 17 }, { "0.01", 4, 1 }, { "100", 4, 64 } };
+
+	for (uint32_t i = 0; i < LEN(want); i++) {
+		const struct shard *s =
+		    make((struct layout){ "1f1b", 1, 1, 1, .data = want[i].expert,
+			.expert = want[i].expert, .layers = 2, .capacity = want[i].capacity });
+		const struct graph *g = s->graph;
+		uint64_t rows = shard_capacity(s, g->seg.a[g->kind_of[1]].ffn);
+		expect(rows == want[i].rows,
+		    xprintf("capacity %s over %u ranks: %llu rows", want[i].capacity,
+			want[i].expert, (unsigned long long)rows));
+	}
+}
+
+/* ---- the proof over all ranks ---- */
+
+static void
+random_layouts(void)
+{
+	static const char *const kinds[] = { "gpipe", "1f1b", "interleaved", "v" };
+	uint32_t state = 1;
+#define RANDOM(n) ((state = state * 1103515245 + 12345) / 65536 % 32768 % (n))
+
+	for (int i = 0; i < 400; i++) {
+		uint32_t kind = RANDOM(4), p = 1 + RANDOM(8), m = 1 + RANDOM(32);
+		uint32_t expert = 1u << RANDOM(3), data = expert * (1 + RANDOM(3));
+		uint32_t chunks = p == 1 ? 1 : kind == 2 ? 2 + RANDOM(2) : kind == 3 ? 2 : 1;
+		struct layout l = { kinds[kind], p, chunks, m, data, expert,
+			.layers = p * chunks + 1 + RANDOM(4) };
+		const char *fault = ranks_fault(make(l));
+		expect(!fault, xprintf("%s, %u ranks, %u chunks, %u microbatches, %u x %u: %s",
+				   l.schedule, p, chunks, m, data, expert, fault));
+	}
+}
+
+static struct action *
+find(struct shard *s, uint32_t stage, enum deed deed, uint32_t microbatch)
+{
+	struct stage *st = &s->stage[stage];
+
+	for (uint32_t i = 0; i < st->action.n; i++)
+		if (st->action.a[i].deed == deed && st->action.a[i].microbatch == microbatch)
+			return &st->action.a[i];
+	abort();
+}
+
+static void
+drop(struct stage *st, struct action *a)
+{
+	memmove(a, a + 1, (size_t)(st->action.a + st->action.n - (a + 1)) * sizeof *a);
+	st->action.n--;
+}
+
+static void
+early_reuse(struct shard *s)
+{
+	for (uint32_t i = 0; i < s->stage[1].action.n; i++)
+		if (s->stage[1].action.a[i].microbatch == 3)
+			s->stage[1].action.a[i].slot = find(s, 1, RECV_X, 1)->slot;
+}
+
+static void
+too_few_slots(struct shard *s)
+{
+	s->stage[0].slots--;
+}
+
+static void
+missing_receive(struct shard *s)
+{
+	drop(&s->stage[2], find(s, 2, RECV_X, 2));
+}
+
+static void
+missing_gradient(struct shard *s)
+{
+	drop(&s->stage[1], find(s, 1, RECV_DX, 2));
+}
+
+static void
+missing_send(struct shard *s)
+{
+	drop(&s->stage[1], find(s, 1, SEND_X, 2));
+}
+
+static void
+unsent_gradient(struct shard *s)
+{
+	drop(&s->stage[1], find(s, 1, SEND_DX, 2));
+}
+
+static void
+dropped_forward(struct shard *s)
+{
+	drop(&s->stage[3], find(s, 3, DO_FORWARD, 5));
+}
+
+static void
+dropped_microbatch(struct shard *s)
+{
+	for (uint32_t i = 0; i < s->mesh.pipeline; i++)
+		for (uint32_t k = s->stage[i].action.n; k-- > 0;)
+			if (s->stage[i].action.a[k].microbatch == 6)
+				drop(&s->stage[i], &s->stage[i].action.a[k]);
+}
+
+static void
+forward_twice(struct shard *s)
+{
+	struct action a = *find(s, 0, DO_FORWARD, 1);
+	*find(s, 0, DO_BACKWARD, 1) = a;
+}
+
+static void
+swapped_sends(struct shard *s)
+{
+	struct action *a = find(s, 0, SEND_X, 0), *b = find(s, 0, SEND_X, 1), t = *a;
+	*a = *b;
+	*b = t;
+}
+
+/* The sender's own order is right, but it is another than the receiver's. */
+static void
+swapped_microbatches(struct shard *s)
+{
+	for (uint32_t i = 0; i < s->stage[0].action.n; i++) {
+		struct action *a = &s->stage[0].action.a[i];
+		if (a->microbatch < 2)
+			a->microbatch = !a->microbatch;
+	}
+}
+
+static void
+wrong_tag(struct shard *s)
+{
+	find(s, 1, SEND_X, 0)->tag += 2;
+}
+
+static void
+wrong_peer(struct shard *s)
+{
+	find(s, 1, SEND_X, 0)->stage = 3;
+}
+
+static void
+no_peer(struct shard *s)
+{
+	find(s, 1, SEND_X, 0)->stage = 4;
+}
+
+static void
+gradient_first(struct shard *s)
+{
+	struct stage *st = &s->stage[0];
+	struct action *at = find(s, 0, RECV_DX, 0), a = *at;
+	memmove(st->action.a + 1, st->action.a, (size_t)(at - st->action.a) * sizeof a);
+	st->action.a[0] = a;
+}
+
+static void
+overlapping_chunks(struct shard *s)
+{
+	s->stage[1].chunk->first--;
+}
+
+static struct op *
+update_op(struct shard *s, enum op_id op, bool experts)
+{
+	const struct graph *g = s->graph;
+	struct oplist *l = &s->graph->seg.a[g->update].ops[FORWARD];
+
+	for (uint32_t i = 0; i < l->n; i++) {
+		const struct tensor *t = &g->tensor.a[l->a[i].arg[0]];
+		if (l->a[i].op == op && (t->param ? &g->tensor.a[t->param] : t)->experts == experts)
+			return &l->a[i];
+	}
+	abort();
+}
+
+static void
+wrong_bucket(struct shard *s)
+{
+	update_op(s, OP_reduce_scatter, true)->ranks = DATA;
+}
+
+static void
+wrong_dense_bucket(struct shard *s)
+{
+	update_op(s, OP_reduce_scatter, false)->ranks = EXPERT_DATA;
+}
+
+static void
+reduced_twice(struct shard *s)
+{
+	struct op *o = update_op(s, OP_reduce_scatter, true);
+	*update_op(s, OP_reduce_scatter, false) = *o;
+}
+
+static void
+not_gathered(struct shard *s)
+{
+	update_op(s, OP_all_gather, false)->op = OP_sum_norm;
+}
+
+static void
+read_before_reduced(struct shard *s)
+{
+	struct op *o = update_op(s, OP_sumsq, true), *r = update_op(s, OP_reduce_scatter, true);
+	struct op t = *o;
+	t.arg[0] = r->arg[0];
+	*o = *r;
+	*r = t;
+}
+
+static void
+alone(struct shard *s)
+{
+	struct oplist *l = &s->graph->seg.a[s->graph->kind_of[1]].ops[FORWARD];
+
+	for (uint32_t i = 0; i < l->n; i++)
+		if (l->a[i].op == OP_ep_dispatch)
+			l->a[i].ranks = ALONE;
+}
+
+static void
+wrong_mesh(struct shard *s)
+{
+	s->mesh.expert_data = 1;
+}
+
+static void
+other_width(struct shard *s)
+{
+	struct graph *g = s->graph;
+	g->tensor.a[g->seg.a[g->kind_of[1]].y].dim[1]--;
+}
+
+static void
+planted(void)
+{
+	static const struct {
+		const char *name;
+		void (*plant)(struct shard *s);
+		const char *says;
+	} fault[] = {
+		{ "early slot reuse", early_reuse, "the slot holds microbatch 1" },
+		{ "too few slots", too_few_slots, "stage 0: chunk 0 has slot 3 of 3" },
+		{ "missing receive", missing_receive, "its input was not received" },
+		{ "missing receive of a gradient", missing_gradient, "gradient was not received" },
+		{ "missing send", missing_send, "stage 1 sent microbatch 3" },
+		{ "gradient not sent", unsent_gradient, "gradient of microbatch 2 was not sent" },
+		{ "dropped forward pass", dropped_forward, "microbatch 5" },
+		{ "dropped microbatch", dropped_microbatch, "microbatch 6 has no forward pass" },
+		{ "forward twice", forward_twice, "a second time" },
+		{ "two sends swapped", swapped_sends, "send x of microbatch 1" },
+		{ "another order", swapped_microbatches, "stage 0 sent microbatch 1" },
+		{ "wrong tag", wrong_tag, "tag 4 is of another edge" },
+		{ "wrong peer", wrong_peer, "goes from stage 1 to stage 3" },
+		{ "no peer", no_peer, "no stage 4" },
+		{ "gradient before its forward pass", gradient_first,
+		    "deadlock: rank 0: stage 0, "
+		    "action 0 (receive dx" },
+		{ "layers of two chunks", overlapping_chunks, "where layer " },
+		{ "wrong bucket", wrong_bucket, "do not hold the same experts" },
+		{ "wrong bucket of what is dense", wrong_dense_bucket,
+		    "do not hold the same layers" },
+		{ "reduced twice", reduced_twice, "reduce_scatter: " },
+		{ "not gathered", not_gathered, "all_gather: 0 of " },
+		{ "read before it is reduced", read_before_reduced, "comes after sumsq" },
+		{ "experts' rows alone", alone, "ep_dispatch is not among" },
+		{ "wrong mesh", wrong_mesh, "the mesh is no product" },
+		{ "streams of two widths", other_width, "bytes, stage 0 sent" },
+	};
+
+	for (uint32_t i = 0; i < LEN(fault); i++) {
+		struct shard *s =
+		    make((struct layout){ "1f1b", 4, 1, 8, .data = 4, .expert = 2, .layers = 9 });
+		const char *said = ranks_fault(s);
+		expect(!said, xprintf("nothing planted: %s", said));
+		fault[i].plant(s);
+		said = ranks_fault(s);
+		expect(said && strstr(said, fault[i].says),
+		    xprintf("%s: %s", fault[i].name, said ? said : "not caught"));
+	}
+}
+
+/* One rank does two things of its group in the other order than the others. */
+static void
+swapped_collectives(void)
+{
+	struct shard *s =
+	    make((struct layout){ "1f1b", 2, 1, 4, .data = 4, .expert = 2, .layers = 4 });
+	uint32_t caught = 0, tried = 0;
+	struct run r;
+
+	expect(!prepare(s, &r) && !run_all(&r), "every rank in one order");
+	uint32_t n = r.ev[5]->n;
+	for (uint32_t i = 0; i + 1 < n; i++) {
+		expect(!prepare(s, &r), "a fresh run");
+		struct events *own = xalloc(sizeof *own);
+		*own = (struct events){ xalloc(n * sizeof *own->a), n, n };
+		memcpy(own->a, r.ev[5]->a, n * sizeof *own->a);
+		struct event t = own->a[i];
+		own->a[i] = own->a[i + 1];
+		own->a[i + 1] = t;
+		/* of two groups, or a group and a message, others may still meet it */
+		if (own->a[i].ranks == ALONE || own->a[i].ranks != own->a[i + 1].ranks)
+			continue;
+		r.ev[5] = own;
+		tried++;
+		const char *said = run_all(&r);
+		caught += said && strstr(said, "rank 5: ") && strstr(said, ", where ");
+	}
+	expect(
+	    tried > 20 && caught == tried, xprintf("%u of %u swapped collectives", caught, tried));
+
+	/* one that is left out: the others wait, and it is said for whom */
+	expect(!prepare(s, &r), "a fresh run");
+	struct events *own = xalloc(sizeof *own);
+	*own = *r.ev[5];
+	own->n--;
+	r.ev[5] = own;
+	const char *said = run_all(&r);
+	expect(said && strstr(said, "rank 5, which has ended"),
+	    xprintf("a collective left out: %s", said));
+}
+
+/* As many ranks as the largest models take, in little time. */
+static void
+many_ranks(void)
+{
+	const char *said = ranks_fault(make(
+	    (struct layout){ "interleaved", 16, 2, 64, .data = 32, .expert = 8, .layers = 64 }));
+	expect(!said, xprintf("512 ranks: %s", said));
+}
+
+static void
+timelines(void)
+{
+	static const struct {
+		struct layout l;
+		const char *says[5];
+	} want[] = {
+		{ { "1f1b", 2, 1, .microbatches = 3 },
+		    { "  25.0 %", "\n  stage 0   F0F1....B0--F2B1--..B2--\n",
+			"\n  stage 1   ..F0B0--F1B1--F2B2--..", " 2 microbatches in flight" } },
+		{ { "v", 2, 2, .microbatches = 2 },
+		    { "\n  stage 0   F0a......F0bB0b---F1a......F1bB1b---",
+			" 2 + 1 microbatches in flight",
+			" stage 0: embedding, layers 0 .. 0; layers 3 .. 3, head\n" } },
+		{ { "gpipe", 2, 1, .microbatches = 64 }, { " columns, 2 of 2 stages)\n" } },
+		/* 64 times 8 tokens of 16 fp32 */
+		{ { "1f1b", 2, 1, .microbatches = 64 },
+		    { "activations                      32.0 KiB" } },
+		/* to the next stage and from it, forward and backward; the middle stays */
+		{ { "v", 2, 2, .microbatches = 2 },
+		    { " stage 1\n  activations                      2.00 KiB" } },
+		/* half of 16 rows of 64 bytes, of each of 4 microbatches, forward and backward */
+		{ { "1f1b", 1, 1, 4, .data = 2, .expert = 2, .layers = 2 },
+		    { "expert rows sent                 4.00 KiB",
+			"expert rows returned             4.00 KiB" } },
+		/* and of the 8 that there is room for */
+		{ { "1f1b", 1, 1, 4, .data = 2, .expert = 2, .layers = 2, .capacity = "0.5" },
+		    { "expert rows sent                 2.00 KiB" } },
+	};
+
+	for (uint32_t i = 0; i < LEN(want); i++) {
+		struct shard *s = make(want[i].l);
+		struct buf b = { 0 };
+		fuse(s);
+		plan_report(plan(s), &b);
+		for (uint32_t k = 0; k < LEN(want[i].says) && want[i].says[k]; k++)
+			expect(strstr(b.s, want[i].says[k]) != NULL,
+			    xprintf("plan %u says no %s:\n%s", i, want[i].says[k], b.s));
+	}
+}
+
+int
+main(void)
+{
+	bubbles();
+	splits();
+	capacities();
+	timelines();
+	random_layouts();
+	planted();
+	swapped_collectives();
+	many_ranks();
+	printf("%d passed, %d failed\n", passed, failed);
+	return failed != 0;
+}
