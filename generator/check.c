@@ -507,19 +507,9 @@ check_parallel(const struct object *p, const struct object *model)
 static void
 override_target(struct value *v, const char *name)
 {
-	const char *choices = fields[F_trainer_target].choices;
-	const char *like = spec_closest_choice(F_trainer_target, name);
-	if (target_find(name)) {
-		set_text(v, name);
-		v->given = false; /* not by the file: it has no place to point at */
-		v->pos = (struct pos){ 0 };
-		return;
-	}
-	diag_error((struct pos){ 0 }, "--target=%s is not known%s", name,
-	    like ? xprintf("; did you mean %s?", like) : "");
-	diag_help("use %s", spec_choices(choices, "", ""));
-	v->given = true;
-	v->set = false;
+	set_text(v, name);
+	v->given = false; /* not by the file: it has no place to point at */
+	v->pos = (struct pos){ 0 };
 }
 
 /*

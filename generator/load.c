@@ -415,6 +415,32 @@ add_trainer(lua_State *L, int index, struct spec *out, uint32_t i)
 	diag_help("the file must return a trainer, or a list of trainers");
 }
 
+/* Keys of the list at index that are no places in it: what they hold would be lost. */
+static void
+check_list(lua_State *L, int index, lua_Unsigned len, uint32_t file)
+{
+	struct pos pos = srcpos_return(file);
+	const char *first = NULL;
+	bool odd = false;
+
+	for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1)) {
+		if (lua_type(L, -2) != LUA_TSTRING) {
+			lua_Integer i = lua_isinteger(L, -2) ? lua_tointeger(L, -2) : 0;
+			odd |= i < 1 || (lua_Unsigned)i > len;
+		} else if (!first || strcmp(lua_tostring(L, -2), first) < 0) {
+			first = xstrdup(lua_tostring(L, -2));
+		}
+	}
+	if (first)
+		diag_error(srcpos_field(pos, first, NULL),
+		    "the list of trainers has the name '%s' in it", first);
+	else if (odd)
+		diag_error(
+		    pos, "the list of trainers has keys beside 1 .. %llu", (unsigned long long)len);
+	if (first || odd)
+		diag_help("return { trainer { ... }, trainer { ... } } has trainers alone");
+}
+
 static void
 get_result(lua_State *L, int n, struct spec *out)
 {
@@ -426,6 +452,7 @@ get_result(lua_State *L, int n, struct spec *out)
 		add_trainer(L, index, out, 1);
 	} else if (len && len <= LIST_MAX) {
 		out->trainer = xalloc(len * sizeof(*out->trainer));
+		check_list(L, index, len, out->file);
 		for (uint32_t i = 1; i <= len; i++) {
 			lua_rawgeti(L, index, i);
 			add_trainer(L, index + 1, out, i);

@@ -45,6 +45,21 @@ bad_usage(const char *fmt, const char *what)
 	exit(EXIT_USAGE);
 }
 
+/* They ask for one thing each, in place of a trainer. */
+static void
+check_exclusive(const struct options *o)
+{
+	const char *given[] = { o->plan ? "--plan" : NULL, o->emit_only ? "--emit-only" : NULL,
+		o->check ? "--check" : NULL, o->dump ? "--dump" : NULL };
+	const char *first = NULL;
+
+	for (unsigned i = 0; i < LEN(given); i++) {
+		if (first && given[i])
+			bad_usage("%s exclude each other", xprintf("%s and %s", first, given[i]));
+		first = given[i] ? given[i] : first;
+	}
+}
+
 /* Whether --dump asks for this stage. */
 static bool
 dump(const struct options *o, const char *stage)
@@ -70,7 +85,7 @@ compile(struct object *trainer, const char *dir, const struct options *o)
 	struct tree tree = { 0 };
 
 	set_size_pos(trainer->pos);
-	spec_print(trainer, &resolved);
+	spec_print(trainer, true, &resolved);
 	if (dump(o, "check"))
 		return show(&resolved);
 
@@ -160,7 +175,7 @@ compile_files(char **path, int n, const struct options *o)
 	}
 	for (uint32_t i = 0; i < all.n && dump(o, "load"); i++) {
 		struct buf text = { 0 };
-		spec_print(all.trainer[i], &text);
+		spec_print(all.trainer[i], false, &text);
 		show(&text);
 	}
 	if (dump(o, "load"))
@@ -276,6 +291,10 @@ main(int argc, char **argv)
 				optarg = argv[optind];
 			return explain(optarg) ? 0 : EXIT_USAGE;
 		case TARGET:
+			if (!target_find(optarg))
+				bad_usage("--target=%s",
+				    xprintf("%s is not known; use %s", optarg,
+					spec_choices(fields[F_trainer_target].choices, "", "")));
 			o.target = optarg;
 			break;
 		case HELP:
@@ -291,6 +310,7 @@ main(int argc, char **argv)
 		}
 	if (optind == argc)
 		bad_usage("no description given%s", "");
+	check_exclusive(&o);
 	bool ok = compile_files(argv + optind, argc - optind, &o);
 	bool clean = diag_flush() == 0;
 	if (fflush(stdout) || ferror(stdout)) {

@@ -164,9 +164,10 @@ const char *spec_range(enum field_id f); /* "an integer in 1 .. 8" */
 char *spec_choices(const char *choices, const char *before, const char *after);
 
 /*
- * Prints a complete trainer as Lua (resolved.lua) and sets every value's rline. Numbers round-trip.
+ * Prints a trainer as Lua (a complete one is resolved.lua) and sets every value's rline. Numbers
+ * round-trip.
  */
-void spec_print(struct object *trainer, struct buf *out);
+void spec_print(struct object *trainer, bool complete, struct buf *out);
 
 /* The first field whose value stands on that line of resolved.lua; *f is which. */
 const struct value *spec_line(const struct object *trainer, uint32_t rline, enum field_id *f);

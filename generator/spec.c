@@ -511,7 +511,7 @@ find_kinds(const struct value *v, struct object **kind)
  * is left out. Sets the line of every value in it.
  */
 void
-spec_print(struct object *trainer, struct buf *out)
+spec_print(struct object *trainer, bool complete, struct buf *out)
 {
 	struct printer p = { .out = out, .line = 1 };
 	struct value *name = spec_value(trainer, F_trainer_name);
@@ -519,7 +519,9 @@ spec_print(struct object *trainer, struct buf *out)
 	struct object **kind[N_FIELDS] = { NULL };
 	uint32_t n[N_FIELDS] = { 0 };
 	buf_printf(out,
-	    "-- %s, every default filled in; olmogen regenerates this tree from this file.",
+	    complete
+		? "-- %s, every default filled in; olmogen regenerates this tree from this file."
+		: "-- %s, as it is given: defaults are not filled in, rules not checked.",
 	    name->set ? name->str : "trainer");
 	newline(&p, 0);
 	for (uint32_t f = 0; model && f < N_FIELDS; f++) {

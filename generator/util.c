@@ -8,6 +8,16 @@
 
 enum { CHUNK = 1 << 20 };
 
+#ifdef __SANITIZE_ADDRESS__
+/* The arena is never freed. */
+const char *__asan_default_options(void);
+const char *
+__asan_default_options(void)
+{
+	return "detect_leaks=0";
+}
+#endif
+
 void *
 xalloc(size_t size)
 {

@@ -572,3 +572,28 @@ om_conf_free(struct om_conf *c)
 	free(c->resume);
 	free(c->metrics);
 }
+
+void
+om_conf_numbers(const struct om_conf *c, uint64_t value[OM_NKEYS])
+{
+	memset(value, 0, OM_NKEYS * sizeof *value);
+	for (size_t i = 0; i < OM_NKEYS; i++) {
+		const char *at = (const char *)c + om_keys[i].at;
+
+		switch (om_keys[i].kind) {
+		case OM_WHOLE:
+		case OM_NUMBER:
+			if (strcmp(om_keys[i].name, "threads") != 0)
+				memcpy(&value[i], at, sizeof *value);
+			break;
+		case OM_CHOICE:
+			memcpy(&value[i], at, sizeof(int));
+			break;
+		case OM_YESNO:
+			value[i] = *(const bool *)at;
+			break;
+		default:
+			break;
+		}
+	}
+}

@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "om_rt.h"
 
@@ -173,4 +174,22 @@ om_available(void)
 	if (limit && limit > used && limit - used < host)
 		return limit - used;
 	return host;
+}
+
+bool
+om_write_all(int fd, const void *p, size_t n)
+{
+	const char *s = p;
+
+	while (n) {
+		ssize_t got = write(fd, s, n);
+
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got < 0)
+			return false;
+		s += got;
+		n -= (size_t)got;
+	}
+	return true;
 }

@@ -57,6 +57,7 @@ char *om_text(const char *fmt, ...) OM_PRINTF(1, 2); /* a new string; free() it 
 char *om_file_read(const char *path, size_t max, size_t *n);
 /* path and suffix, and where that is taken ".2", ".3", ... after it; free() it. */
 char *om_free_name(const char *path, const char *suffix);
+bool om_write_all(int fd, const void *p, size_t n); /* false: errno */
 /* One of 16 static texts, reused in turn. */
 const char *om_commas(uint64_t n);    /* 12,345 */
 const char *om_bytes(uint64_t n);     /* 1.50 GiB */
@@ -74,6 +75,10 @@ double om_get_f64(const unsigned char *arena, uint64_t off);
 void om_comm_start(const struct om_model *m, char **argv);
 _Noreturn void om_comm_launch(uint32_t world, char **argv);
 void om_comm_end(void); /* by all ranks */
+/* By all ranks: from here on a signal to who started them saves. */
+void om_comm_ready(void);
+/* Ends all ranks, naming one that has other bytes here than rank 0; what: "data", "run.yaml". */
+void om_agree(const char *what, const void *p, size_t n);
 /* Which of the processes that a launcher may have started tells what all of them know. */
 bool om_comm_first(void);
 void om_comm_timeout(double seconds); /* after so long, a rank that gets no answer ends all */
@@ -229,6 +234,8 @@ int om_key_choice(const char *choices, const char *s);    /* index of s in "a b 
  */
 int om_conf_load(struct om_conf *c, const char *command, const char *path, int nover, char **over);
 void om_conf_help(FILE *f); /* the table of keys */
+/* The bits of each number and choice; 0 of texts and threads, which ranks may have their own of. */
+void om_conf_numbers(const struct om_conf *c, uint64_t value[OM_NKEYS]);
 void om_conf_free(struct om_conf *c);
 
 /* ---- rng.h, data.c: the token stream --------------------------------------------------------- */
@@ -342,7 +349,6 @@ void om_st_close(struct om_st *st);
 /* Widens n numbers of the dtype, which is F32, BF16 or F16, each to the bit; false: of another. */
 bool om_st_floats(const char *dtype, const void *p, size_t n, float *x);
 void om_json_string(FILE *f, const char *s); /* quoted and escaped */
-bool om_write_all(int fd, const void *p, size_t n);
 bool om_pread_all(
     int fd, void *p, size_t n, uint64_t off); /* false: errno, 0 where the file ends early */
 

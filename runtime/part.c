@@ -1,6 +1,19 @@
 /* The parts of a step, and numbers out of the arena or a copy: the same for every device. */
 #include "om_rt.h"
 
+void
+om_agree(const char *what, const void *p, size_t n)
+{
+	uint32_t own = om_crc32c(0, p, n), first = own;
+
+	om_bcast(what, &first, sizeof first);
+	if (!om_any(what, own != first))
+		return;
+	if (own != first)
+		om_die(what, "differs from rank 0's; give all ranks the same");
+	om_barrier(what); /* another one says it, and ends all */
+}
+
 double
 om_get_f64(const unsigned char *arena, uint64_t off)
 {

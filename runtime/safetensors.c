@@ -12,24 +12,6 @@
 #include "json.h"
 
 bool
-om_write_all(int fd, const void *p, size_t n)
-{
-	const char *s = p;
-
-	while (n) {
-		ssize_t got = write(fd, s, n);
-
-		if (got < 0 && errno == EINTR)
-			continue;
-		if (got < 0)
-			return false;
-		s += got;
-		n -= (size_t)got;
-	}
-	return true;
-}
-
-bool
 om_pread_all(int fd, void *p, size_t n, uint64_t off)
 {
 	char *s = p;

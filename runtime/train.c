@@ -244,9 +244,9 @@ header(const struct run *r, uint64_t done, double start)
 	if (om_size(OM_WORLD) > 1)
 		printf("ranks: %u: pipeline %u x data %u, of these expert %u\n", om_size(OM_WORLD),
 		    om_size(OM_PIPELINE), om_size(OM_DATA), om_size(OM_EXPERT));
-	printf("data: %s tokens in %s file%s, %s sequences, an epoch is %.*f steps\n",
+	printf("data: %s tokens in %s file%s, %s sequence%s, an epoch is %.*f steps\n",
 	    om_commas(d->tokens), om_commas(d->n), d->n == 1 ? "" : "s", om_commas(d->nseq),
-	    epoch < 10 ? 2 : 0, epoch);
+	    d->nseq == 1 ? "" : "s", epoch < 10 ? 2 : 0, epoch);
 	printf("start: step %s of %s after %.2f s\n", om_commas(done + 1), om_commas(r->c->steps),
 	    om_now() - start);
 	fflush(stdout);
@@ -266,6 +266,19 @@ catch_signals(void)
 		if (ends[i] != SIGHUP || sigaction(SIGHUP, NULL, &old) != 0 ||
 		    old.sa_handler != SIG_IGN) /* nohup's wish */
 			sigaction(ends[i], &act, NULL);
+}
+
+/* Ranks of several machines may have been given what differs, and would train on regardless. */
+static void
+agree(const struct run *r)
+{
+	const uint64_t data[] = { r->data.tokens, r->data.crc };
+	uint64_t keys[OM_NKEYS];
+
+	om_agree("trainer", r->m->manifest, strlen(r->m->manifest));
+	om_conf_numbers(r->c, keys);
+	om_agree("run.yaml", keys, sizeof keys);
+	om_agree("data", data, sizeof data);
 }
 
 /*
@@ -298,6 +311,7 @@ om_train(const struct om_model *m, struct om_conf *c, double start)
 	om_data_open(&r.data, m, &c->data, c->seed);
 	if (c->eval.paths.n)
 		om_eval_open(&r.eval, m, c);
+	agree(&r);
 	om_skip_open(&r.skip, c);
 	om_ckpt_open(&r.ckpt, m, &r.data, &r.skip, c);
 	r.arena = om_arena_new(m->arena_bytes);
@@ -315,6 +329,7 @@ om_train(const struct om_model *m, struct om_conf *c, double start)
 	} else {
 		om_log_open(&r.log, m, &r.skip, c, r.done);
 		catch_signals();
+		om_comm_ready();
 		header(&r, r.done, start);
 		r.data.rescue = r.eval.data.rescue = rescue;
 		r.data.arg = r.eval.data.arg = &r;

@@ -6,7 +6,6 @@ only=${1:-all}
 work=build/check
 mkdir -p "$work"
 passed=0 failed=0
-export ASAN_OPTIONS=detect_leaks=0
 # threads that wait by spinning steal the cores from each other where tests share them
 export OMP_WAIT_POLICY=passive GOMP_SPINCOUNT=30000
 

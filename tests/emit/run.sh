@@ -37,7 +37,7 @@ for path in models/tiny models/olmoe-1b-7b tests/gold/mixed; do
 				"$olmogen" $gen -o "$work/$model-2" "$path.lua" >/dev/null
 	)
 	same "$model: another folder, time zone, locale, HOME" "$work/$model" "$work/$model-2"
-	ASAN_OPTIONS=detect_leaks=0 "$san" $gen -o "$work/$model-3" $path.lua >/dev/null
+	"$san" $gen -o "$work/$model-3" $path.lua >/dev/null
 	same "$model: a build with sanitizers" "$work/$model" "$work/$model-3"
 	"$olmogen" $gen -o "$work/$model-4" "$work/$model/model/resolved.lua" >/dev/null
 	rm -f "$work/$model-4/model/$model.lua"
@@ -61,6 +61,23 @@ return trainer {
 EOF
 (ulimit -v 1000000 && "$olmogen" --dump=emit "$work/kinds.lua" >/dev/null)
 is "1024 kinds of layers in 1 GB" $?
+
+# wrong usage: status 2, a line that says what, and nothing else
+usage() { # text, options
+	text=$1
+	shift
+	"$olmogen" "$@" models/tiny.lua >"$work/out" 2>"$work/err"
+	[ $? = 2 ] && [ ! -s "$work/out" ] && [ "$(cat "$work/err")" = "olmogen: error: $text; see olmogen --help" ]
+	is "$*: $text" $?
+}
+usage "--target=x is not known; use cpu, cuda:sm_90a or cuda:sm_100a" --target=x
+usage "--plan and --check exclude each other" --check --plan
+usage "--plan and --dump exclude each other" --plan --dump=graph
+usage "--plan and --emit-only exclude each other" --plan --emit-only
+usage "--check and --dump exclude each other" --dump=emit --check
+usage "unknown option --plam" --plam
+[ "$("$olmogen" --dump=load models/tiny.lua | head -n 1)" = "-- tiny, as it is given: defaults are not filled in, rules not checked." ]
+is "--dump=load does not say that defaults are filled in" $?
 
 # only what changed is written
 touch -d '2001-01-01' "$work"/tiny/src/*

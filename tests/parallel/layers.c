@@ -313,6 +313,7 @@ main(int argc, char **argv)
 			.target = "cpu",
 			.version = "0",
 			.fingerprint = "1a7e55f00d000000",
+			.manifest = "manifest: 1\n",
 			.weights = "fp32",
 			.grads = "fp32",
 			.optimizer = "fp32",

@@ -26,7 +26,7 @@ return trainer {
       }
     end,
     recompute = recompute { what = arg.recompute },
-    lm_head = lm_head { tied = arg.tied == "true" },
+    lm_head = lm_head { tied = arg.tied or false },
   },
   batch = batch { micro = number("micro", 1), global = number("global", 8) },
   parallel = parallel {

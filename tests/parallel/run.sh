@@ -195,5 +195,24 @@ stop "SIGINT to it" INT l221 3 ./l221
 stop "SIGUSR1 to mpirun" USR1 mpirun 3 mpirun -np 4 ./l221
 stop "SIGTERM to mpirun" TERM mpirun 1 mpirun --mca odls_base_sigkill_timeout 3 -np 4 ./l221
 
+# before there is anything to save: said, and at once
+./l221 train run.yaml steps=100000 >out 2>&1 &
+sleep 0.1
+kill -TERM $! && wait $!
+[ $? != 0 ] && grep -q "^ended by a signal, before there was anything to save$" out && ok || fail "a signal at the start: $(cat out)"
+gone "a signal at the start" l221
+
+# who reads the console may leave
+rm -rf left
+./l221 train run.yaml steps=12 log.every=1 checkpoint.dir=left 2>&1 | head -n 1 >out
+[ "${PIPESTATUS[0]}" = 0 ] && [ -d left/step-000012 ] && ok || fail "a reader that leaves ends the run"
+./l221 train run.yaml steps=6 >/dev/full && ok || fail "a console that is full ends the run"
+
+# ranks that were given what differs
+says "another rate on some ranks" 1 "rank [23], run.yaml: differs from rank 0's" \
+	mpirun -np 2 ./l221 train run.yaml steps=5 : -np 2 ./l221 train run.yaml steps=5 lr.peak=0.5
+says "other data on some ranks" 1 "rank [23], data: differs from rank 0's" \
+	mpirun -np 2 ./l221 train run.yaml steps=5 : -np 2 ./l221 train run.yaml steps=5 data.paths=["$root/README.md"]
+
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]

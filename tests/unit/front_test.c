@@ -13,14 +13,6 @@
 
 enum { MUTATIONS = 4000, RANDOM_SPECS = 200 };
 
-/* The arena is never freed. */
-const char *__asan_default_options(void);
-const char *
-__asan_default_options(void)
-{
-	return "detect_leaks=0";
-}
-
 static int passed, failed;
 static char path_a[] = "/tmp/olmogen-front-XXXXXX", path_b[] = "/tmp/olmogen-front-XXXXXX";
 
@@ -221,7 +213,7 @@ round_trip(const char *text)
 	check(a.trainer[0], NULL);
 	if (diag_flush())
 		return false;
-	spec_print(a.trainer[0], &first);
+	spec_print(a.trainer[0], true, &first);
 	if (!lines_right(a.trainer[0], first.s))
 		return false;
 	struct spec b = load_text(path_b, first.s);
@@ -230,7 +222,7 @@ round_trip(const char *text)
 	check(b.trainer[0], NULL);
 	if (diag_flush() || !spec_equal(a.trainer[0], b.trainer[0]))
 		return false;
-	spec_print(b.trainer[0], &second);
+	spec_print(b.trainer[0], true, &second);
 	for (const char *s = first.s; *s; s += strcspn(s, "\n"), s += *s == '\n')
 		if (strcspn(s, "\n") > 100)
 			printf("  long line: %.60s...\n", s);
@@ -344,7 +336,7 @@ test_values(void)
 	s = load_text(path_a, "return { trainer {}, trainer { model = transformer {} } }");
 	for (uint32_t i = 0; i < s.n; i++) {
 		struct buf b = { 0 };
-		spec_print(s.trainer[i], &b);
+		spec_print(s.trainer[i], true, &b);
 		CHECK(b.n > 0);
 	}
 	CHECK(s.n == 2 && diag_flush() == 0);
@@ -458,7 +450,7 @@ test_mutations(void)
 		bool errors = diag_count() != 0;
 		if (!errors && spec.n) {
 			struct buf b = { 0 };
-			spec_print(spec.trainer[0], &b);
+			spec_print(spec.trainer[0], true, &b);
 			valid++;
 		}
 		CHECK((diag_flush() != 0) == errors);

@@ -38,7 +38,7 @@ make_graph(void)
 		if (ffn->list[i]->type == OBJ_moe)
 			spec_value(spec_obj(ffn->list[i], F_moe_router), F_router_bias_gamma)->num =
 			    0.001;
-	spec_print(s.trainer[0], &resolved);
+	spec_print(s.trainer[0], true, &resolved);
 	struct graph *g = graph_build(s.trainer[0]);
 	if (diag_flush())
 		exit(1);
@@ -316,7 +316,7 @@ no_decode(void)
 
 	load(path, NULL, 0, &s);
 	check(s.trainer[0], "cuda:sm_90a");
-	spec_print(s.trainer[0], &resolved);
+	spec_print(s.trainer[0], true, &resolved);
 	struct shard *sh = shard(graph_build(s.trainer[0]));
 	fuse(sh);
 	struct plan *p = plan(sh);

@@ -52,7 +52,7 @@ make(struct layout l)
 	check(s.trainer[0], NULL);
 	if (diag_flush())
 		exit(1);
-	spec_print(s.trainer[0], &resolved);
+	spec_print(s.trainer[0], true, &resolved);
 	return shard(graph_build(s.trainer[0]));
 }
 

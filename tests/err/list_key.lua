@@ -1,0 +1,1 @@
+return { [1] = trainer { name = "t" }, [5] = 3 }

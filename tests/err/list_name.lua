@@ -1,0 +1,4 @@
+local t = trainer {
+  name = "t",
+}
+return { t, a = 4 }
