@@ -225,6 +225,24 @@ finish(struct flight *f, const char *what)
 
 /* ---- what generated code asks for ------------------------------------------------------------ */
 
+/* to[m] = the sum of from's ranks [m], in their order, rounded once. */
+typedef void add_up(void *to, const void *from, uint64_t m, uint32_t ranks);
+#define ADD_UP(name, type, wide)                                                 \
+	static void name(void *to, const void *from, uint64_t m, uint32_t ranks) \
+	{                                                                        \
+		const type *x = from;                                            \
+		type *y = to;                                                    \
+		for (uint64_t i = 0; i < m; i++) {                               \
+			wide sum = x[i];                                         \
+			for (uint32_t r = 1; r < ranks; r++)                     \
+				sum += x[r * m + i];                             \
+			y[i] = (type)sum;                                        \
+		}                                                                \
+	}
+ADD_UP(add_f32, float, double)
+ADD_UP(add_f64, double, double)
+ADD_UP(add_i64, int64_t, int64_t)
+
 /* Part by part, a block of it at a time: a rank gets it from all others, and adds it up. */
 void
 om_reduce_scatter(enum om_ranks g, const char *what, void *x, uint64_t n, size_t real)
@@ -246,27 +264,7 @@ om_reduce_scatter(enum om_ranks g, const char *what, void *x, uint64_t n, size_t
 				    (unsigned char *)x + (r * part + at) * real, m * real);
 		finish(&now, what);
 		memcpy(scratch + self * m * real, own, m * real);
-		if (real == sizeof(float)) {
-			const float *from = (const float *)scratch;
-
-			for (uint64_t i = 0; i < m; i++) {
-				double sum = from[i];
-
-				for (uint32_t r = 1; r < ranks; r++)
-					sum += from[r * m + i];
-				((float *)own)[i] = (float)sum;
-			}
-		} else {
-			const double *from = (const double *)scratch;
-
-			for (uint64_t i = 0; i < m; i++) {
-				double sum = from[i];
-
-				for (uint32_t r = 1; r < ranks; r++)
-					sum += from[r * m + i];
-				((double *)own)[i] = sum;
-			}
-		}
+		(real == sizeof(float) ? add_f32 : add_f64)(own, scratch, m, ranks);
 	}
 }
 
@@ -285,46 +283,31 @@ om_all_gather(enum om_ranks g, const char *what, void *x, uint64_t bytes)
 	finish(&now, what);
 }
 
-/* Every rank gets the other ranks' x[m], 8 bytes each, beside its own: rank after rank. */
+/* Of numbers of 8 bytes: every rank gets the others' beside its own, rank after rank. */
 static void
-collect(enum om_ranks g, const char *what, const void *x, uint64_t m)
+all_sum(enum om_ranks g, const char *what, unsigned char *x, uint64_t n, add_up *add)
 {
-	memcpy(scratch + rank[g] * m * 8, x, m * 8);
-	om_all_gather(g, what, scratch, size[g] * m * 8);
+	const uint64_t most = SCRATCH / size[g] / 8;
+
+	for (uint64_t at = 0; size[g] > 1 && at < n; at += most) {
+		uint64_t m = n - at < most ? n - at : most;
+
+		memcpy(scratch + rank[g] * m * 8, x + at * 8, m * 8);
+		om_all_gather(g, what, scratch, size[g] * m * 8);
+		add(x + at * 8, scratch, m, size[g]);
+	}
 }
 
 void
 om_all_sum_f64(enum om_ranks g, const char *what, double *x, uint64_t n)
 {
-	const double *from = (const double *)scratch;
-	const uint64_t most = SCRATCH / size[g] / 8;
-
-	for (uint64_t at = 0; size[g] > 1 && at < n; at += most) {
-		uint64_t m = n - at < most ? n - at : most;
-
-		collect(g, what, x + at, m);
-		memcpy(x + at, from, m * 8);
-		for (uint32_t r = 1; r < size[g]; r++)
-			for (uint64_t i = 0; i < m; i++)
-				x[at + i] += from[r * m + i];
-	}
+	all_sum(g, what, (unsigned char *)x, n, add_f64);
 }
 
 void
 om_all_sum_i64(enum om_ranks g, const char *what, int64_t *x, uint64_t n)
 {
-	const int64_t *from = (const int64_t *)scratch;
-	const uint64_t most = SCRATCH / size[g] / 8;
-
-	for (uint64_t at = 0; size[g] > 1 && at < n; at += most) {
-		uint64_t m = n - at < most ? n - at : most;
-
-		collect(g, what, x + at, m);
-		memcpy(x + at, from, m * 8);
-		for (uint32_t r = 1; r < size[g]; r++)
-			for (uint64_t i = 0; i < m; i++)
-				x[at + i] += from[r * m + i];
-	}
+	all_sum(g, what, (unsigned char *)x, n, add_i64);
 }
 
 void
