@@ -73,6 +73,33 @@ repeated(const struct plan *p, tensor_id t)
 		   (p->graph->seg.a[x->seg].nlayers && p->place[t].region != R_SCRATCH));
 }
 
+/* Macros for addresses; t: the text that gives the offset of t, own: what precedes plan's own. */
+static void
+addresses(const struct plan *p, const char *t, const char *own, const char *slot_stride,
+    const char *workspace, struct buf *b)
+{
+	buf_printf(b, "#define ONE(t) ((void *)(arena + %s))\n", t);
+	buf_printf(
+	    b, "#define LAYER(t, i) ((void *)(arena + %s + (uint64_t)(i) * OM_STRIDE_##t))\n", t);
+	buf_printf(b,
+	    "#define SAVED(t, slot, i) \\\n\t((void *)(arena + %s + (uint64_t)(slot) * %s + "
+	    "\\\n\t    (uint64_t)(i) * OM_STRIDE_##t))\n",
+	    t, slot_stride);
+	buf_printf(b,
+	    "#define STREAM(slot, layer) \\\n\t((void *)(arena + %sstream + (uint64_t)(slot) * %s "
+	    "+ \\\n\t    (uint64_t)(layer) * OM_STRIDE_stream))\n",
+	    own, slot_stride);
+	buf_printf(b, "#define DSTREAM ((void *)(arena + %sdstream))\n", own);
+	buf_printf(b, "#define WORKSPACE(off) ((void *)(arena + %s))\n", workspace);
+	if (p->shard->mesh.world > 1)
+		buf_printf(b,
+		    "/* the part of a run of parameters that is this rank's to step */\n"
+		    "#define PART(t, ranks, bytes) \\\n\t((void *)(arena + %s + om_rank(ranks) * "
+		    "(uint64_t)(bytes)))\n",
+		    t);
+	buf_puts(b, "\n");
+}
+
 /* The same addresses where they depend on the stage: the table is in params.c. */
 static void
 layout_by_stage(const struct plan *p, struct buf *b)
@@ -96,19 +123,8 @@ layout_by_stage(const struct plan *p, struct buf *b)
 	buf_puts(b,
 	    "/*\n * Addresses of tensors, as the functions of step.c have arena, slot, layer (its "
 	    "place in\n * the chunk), i (among its kind on this rank) and j (in its chunk) at "
-	    "hand.\n */\n"
-	    "#define ONE(t) ((void *)(arena + om_at->t))\n"
-	    "#define LAYER(t, i) ((void *)(arena + om_at->t + (uint64_t)(i) * OM_STRIDE_##t))\n"
-	    "#define SAVED(t, slot, i) \\\n\t((void *)(arena + om_at->t + (uint64_t)(slot) * "
-	    "om_at->slot_stride + \\\n\t    (uint64_t)(i) * OM_STRIDE_##t))\n"
-	    "#define STREAM(slot, layer) \\\n\t((void *)(arena + om_at->stream + "
-	    "(uint64_t)(slot) * om_at->slot_stride + \\\n\t    (uint64_t)(layer) * "
-	    "OM_STRIDE_stream))\n"
-	    "#define DSTREAM ((void *)(arena + om_at->dstream))\n"
-	    "#define WORKSPACE(off) ((void *)(arena + om_at->scratch + (off)))\n"
-	    "/* the part of a run of parameters that is this rank's to step */\n"
-	    "#define PART(t, ranks, bytes) \\\n\t((void *)(arena + om_at->t + om_rank(ranks) * "
-	    "(uint64_t)(bytes)))\n\n");
+	    "hand.\n */\n");
+	addresses(p, "om_at->t", "om_at->", "om_at->slot_stride", "om_at->scratch + (off)", b);
 	buf_printf(
 	    b, "#define OM_STRIDE_stream UINT64_C(%llu)\n", (unsigned long long)p->stream_stride);
 	for (tensor_id i = 1; i < g->tensor.n; i++) {
@@ -148,22 +164,7 @@ layout(const struct plan *p, struct tree *t)
 	buf_puts(b, "/*\n * Addresses of tensors, as the functions of step.c have arena, slot, "
 		    "layer and i (the layer's\n"
 		    " * index within its kind) at hand.\n */\n");
-	buf_puts(b, "#define ONE(t) ((void *)(arena + OM_OFF_##t))\n");
-	buf_puts(b,
-	    "#define LAYER(t, i) ((void *)(arena + OM_OFF_##t + (uint64_t)(i) * OM_STRIDE_##t))\n");
-	buf_puts(b,
-	    "#define SAVED(t, slot, i) \\\n\t((void *)(arena + OM_OFF_##t + (uint64_t)(slot) * "
-	    "OM_SLOT_STRIDE + \\\n\t    (uint64_t)(i) * OM_STRIDE_##t))\n");
-	buf_puts(b, "#define STREAM(slot, layer) \\\n\t((void *)(arena + OM_OFF_stream + "
-		    "(uint64_t)(slot) * "
-		    "OM_SLOT_STRIDE + \\\n\t    (uint64_t)(layer) * OM_STRIDE_stream))\n");
-	buf_puts(b, "#define DSTREAM ((void *)(arena + OM_OFF_dstream))\n");
-	buf_puts(b, "#define WORKSPACE(off) ((void *)(arena + (off)))\n");
-	if (p->shard->mesh.world > 1)
-		buf_puts(b, "/* the part of a run of parameters that is this rank's to step */\n"
-			    "#define PART(t, ranks, bytes) \\\n\t((void *)(arena + OM_OFF_##t + "
-			    "om_rank(ranks) * (uint64_t)(bytes)))\n");
-	buf_puts(b, "\n");
+	addresses(p, "OM_OFF_##t", "OM_OFF_", "OM_SLOT_STRIDE", "(off)", b);
 	buf_printf(b, "#define OM_SLOT_STRIDE UINT64_C(%llu) /* %llu microbatch%s in flight */\n",
 	    (unsigned long long)p->slot_stride, (unsigned long long)p->slots,
 	    p->slots > 1 ? "es" : "");

@@ -25,11 +25,7 @@ off(const struct plan *p, tensor_id t)
 static uint32_t
 layers_here(const struct plan *p, uint32_t s)
 {
-	uint32_t n = 0;
-
-	for (uint32_t i = 0; i < p->graph->seg.a[s].nlayers; i++)
-		n += on_stage(p, p->graph->seg.a[s].layer[i]);
-	return n;
+	return (uint32_t)stage_kind(&p->shard->stage[p->stage], &p->graph->seg.a[s]);
 }
 
 static void
@@ -87,14 +83,12 @@ param_rows(const struct plan *p, enum tensor_class class, struct buf *b)
 		if (bf16 && class == T_PARAM)
 			emit_wrapped(
 			    b, 2, xprintf(".master = %s,", off(p, state_of(g, i, "master_"))));
-		for (uint32_t k = 0; k < p->bucket.n && class == T_PARAM; k++) {
-			uint64_t first =
-			    (p->place[i].off - p->region_off[R_WEIGHT]) / dtype_bytes(p, DT_ACT);
-			if (first - p->bucket.a[k].first < p->bucket.a[k].elems)
-				emit_wrapped(b, 2,
-				    xprintf(".bucket = %u, .at = %llu,", k,
-					(unsigned long long)(first - p->bucket.a[k].first)));
-		}
+		uint64_t at;
+		const struct bucket *bucket = plan_bucket(p, i, &at);
+		if (bucket)
+			emit_wrapped(b, 2,
+			    xprintf(".bucket = %u, .at = %llu,", (unsigned)(bucket - p->bucket.a),
+				(unsigned long long)at));
 		struct buf line = { 0 };
 		buf_printf(&line, ".numel = %llu, .dim = { ",
 		    (unsigned long long)(tensor_elems(t) / (lead ? t->dim[0] : 1)));
@@ -114,9 +108,6 @@ param_rows(const struct plan *p, enum tensor_class class, struct buf *b)
 static void
 params(const struct plan *p, uint32_t *nparams, uint32_t *nbuffers, struct buf *b)
 {
-	static const char *const ranks[N_RANKS] = { "OM_WORLD", "OM_WORLD", "OM_DATA", "OM_EXPERT",
-		"OM_EXPERT_DATA", "OM_PIPELINE" };
-
 	buf_printf(b, "\nstatic const struct om_param %s[] = {\n", emit_stage_name(p, "params"));
 	*nparams = param_rows(p, T_PARAM, b);
 	*nbuffers = param_rows(p, T_BUFFER, b);
@@ -128,7 +119,7 @@ params(const struct plan *p, uint32_t *nparams, uint32_t *nbuffers, struct buf *
 		    xprintf(
 			"{ .ranks = %s, .weight = UINT64_C(%llu), .grad = UINT64_C(%llu), .elems "
 			"= UINT64_C(%llu) },",
-			ranks[k->ranks],
+			emit_ranks(k->ranks),
 			(unsigned long long)(p->region_off[R_WEIGHT] +
 					     k->first * dtype_bytes(p, DT_ACT)),
 			(unsigned long long)(p->region_off[R_GRAD] +
@@ -280,7 +271,8 @@ schedule_tables(const struct plan *p, struct buf *b)
 }
 
 static void
-model(const struct plan *p, const char *fingerprint, const uint32_t n[3], struct buf *b)
+model(const struct plan *p, const char *fingerprint, const char *refusal, const uint32_t n[3],
+    struct buf *b)
 {
 	const struct graph *g = p->graph;
 	const struct mesh *m = &p->shard->mesh;
@@ -350,11 +342,10 @@ model(const struct plan *p, const char *fingerprint, const uint32_t n[3], struct
 	    g->group.n);
 	if (n[1])
 		buf_printf(b, "\t\t.nbuffers = %u,\n", n[1]);
-	const char *reason = NULL;
-	if (hf_config(g, &reason))
+	if (!refusal)
 		buf_puts(b, "\t\t.hf_config = hf_config,\n");
 	else
-		buf_printf(b, "\t\t.hf_refusal = \"%s\",\n", reason);
+		buf_printf(b, "\t\t.hf_refusal = \"%s\",\n", refusal);
 	if (n[2])
 		buf_printf(
 		    b, "\t\t.moe = %s,\n\t\t.nmoe = %u,\n", emit_stage_name(p, "moes"), n[2]);
@@ -406,7 +397,7 @@ emit_params(const struct plan *p, const char *fingerprint, struct tree *t)
 		n[2] = moes(&p[i], b);
 		if (p->n_stages > 1)
 			schedule_tables(&p[i], b);
-		model(&p[i], fingerprint, n, &models);
+		model(&p[i], fingerprint, reason, n, &models);
 	}
 	buf_printf(b, "\nconst struct om_model om_models[%u] = {\n%s};\n", p->n_stages, models.s);
 

@@ -15,8 +15,15 @@ several_chunks(const struct plan *p)
 	return p->shard->stage[0].nchunks > 1;
 }
 
-static const char *const ranks_names[N_RANKS] = { "", "OM_WORLD", "OM_DATA", "OM_EXPERT",
-	"OM_EXPERT_DATA", "OM_PIPELINE" };
+const char *
+emit_ranks(enum ranks r)
+{
+	/* whoever is alone is all the world */
+	static const char *const names[N_RANKS] = { "OM_WORLD", "OM_WORLD", "OM_DATA", "OM_EXPERT",
+		"OM_EXPERT_DATA", "OM_PIPELINE" };
+
+	return names[r];
+}
 
 /* The C expression of a tensor's address inside a function of segment s. */
 static const char *
@@ -79,7 +86,7 @@ static void
 collective(const struct plan *p, uint32_t s, const struct step *st, struct buf *b)
 {
 	const struct tensor *t = &p->graph->tensor.a[st->op.arg[0]];
-	const char *at = address(p, s, st->op.arg[0]), *ranks = ranks_names[st->op.ranks];
+	const char *at = address(p, s, st->op.arg[0]), *ranks = emit_ranks(st->op.ranks);
 	unsigned long long n = st->span, size = dtype_bytes(p, t->dtype);
 
 	switch (st->op.op) {
@@ -127,7 +134,7 @@ function(const struct plan *p, uint32_t s, int ph, struct buf *b)
 			buf_puts(&call, k ? ", " : "");
 			if (part)
 				buf_printf(&call, "PART(%s, %s, %llu)", t->name,
-				    ranks_names[st->op.ranks],
+				    emit_ranks(st->op.ranks),
 				    (unsigned long long)(st->span /
 							 mesh_ranks(&p->shard->mesh, st->op.ranks) *
 							 dtype_bytes(p, t->dtype)));

@@ -14,8 +14,7 @@
 struct rows {
 	struct graph *g;
 	uint32_t seg;
-	uint64_t ranks, capacity;
-	uint32_t rline;
+	uint64_t ranks, capacity, T, K;
 	tensor_id row, src, off, idx; /* as the router's map gives them */
 	tensor_id map, cut;
 	ARRAY(tensor_id) routed; /* have a row for each routed token */
@@ -76,10 +75,8 @@ is_routed(const struct rows *w, tensor_id t)
 static tensor_id
 row_weights(struct rows *w, tensor_id p, const char *format, const struct op *like)
 {
-	tensor_id t = new_tensor(w->g, w->seg, xprintf(format, short_name(w->g, p)), T_ACT, DT_STAT,
+	return new_tensor(w->g, w->seg, xprintf(format, short_name(w->g, p)), T_ACT, DT_STAT,
 	    w->capacity, like->rline);
-
-	return t;
 }
 
 /* The map of the forward pass holds in both; what recomputation would repeat of it is dropped. */
@@ -98,7 +95,6 @@ rewrite(struct rows *w, enum phase ph)
 	struct graph *g = w->g;
 	struct oplist old = g->seg.a[w->seg].ops[ph], list = { 0 };
 	tensor_id again[3] = { 0 }, pr = 0;
-	uint64_t K = 0, T = 0;
 
 	for (uint32_t i = 0; i < old.n; i++) {
 		struct op o = old.a[i], *n;
@@ -107,10 +103,6 @@ rewrite(struct rows *w, enum phase ph)
 
 		for (uint8_t k = 0; k < r->nin; k++)
 			o.arg[k] = same_map(w, o.arg[k], again);
-		if (w->idx) {
-			T = g->tensor.a[w->idx].dim[0];
-			K = g->tensor.a[w->idx].dim[1];
-		}
 		switch (o.op) {
 		case OP_route_map:
 			if (ph == BACKWARD) {
@@ -130,7 +122,7 @@ rewrite(struct rows *w, enum phase ph)
 		case OP_dispatch:
 			widen(w, a[3]);
 			n = add_op(&list, OP_ep_dispatch, &o, ARGS(a[0], w->src, w->map, a[3]));
-			INTS(n, K, w->ranks, w->capacity);
+			INTS(n, w->K, w->ranks, w->capacity);
 			n->ranks = EXPERT;
 			break;
 		case OP_combine:
@@ -174,7 +166,7 @@ rewrite(struct rows *w, enum phase ph)
 				    ARGS(a[0], a[1], pr, w->off, du, dpr));
 			}
 			n = add_op(&list, OP_ep_weights_bwd, &o, ARGS(dpr, w->src, w->map, dp));
-			INTS(n, T, K, w->ranks);
+			INTS(n, w->T, w->K, w->ranks);
 			n->ranks = EXPERT;
 			break;
 		}
@@ -215,7 +207,9 @@ shard_experts(struct shard *s)
 		struct rows w = { .g = g,
 			.seg = k,
 			.ranks = s->mesh.expert,
-			.capacity = shard_capacity(s, g->seg.a[k].ffn) };
+			.capacity = shard_capacity(s, g->seg.a[k].ffn),
+			.T = g->T,
+			.K = (uint64_t)spec_int(g->seg.a[k].ffn, F_moe_top_k) };
 		rewrite(&w, FORWARD);
 		rewrite(&w, BACKWARD);
 	}

@@ -475,6 +475,9 @@ void shard_balance(struct shard *s);
 void shard_update(struct shard *s);
 /* How many ranks are in a group of that kind. */
 uint64_t mesh_ranks(const struct mesh *m, enum ranks r);
+/* How many layers of a kind a chunk has, and a stage. */
+uint64_t chunk_layers(const struct chunk *c, const struct segment *kind);
+uint64_t stage_kind(const struct stage *st, const struct segment *kind);
 /* How many layers of a tensor's segment a stage holds (1 for what exists once and is there). */
 uint64_t stage_layers(const struct shard *s, uint32_t stage, const struct tensor *t);
 
@@ -616,6 +619,11 @@ struct plan *plan(struct shard *s);
 uint64_t plan_layers(const struct plan *p, tensor_id t);
 bool on_stage(const struct plan *p, uint32_t layer);
 /*
+ * The bucket of a parameter, or of a parameter's gradient, and its first element there; NULL: the
+ * tensor belongs to none.
+ */
+const struct bucket *plan_bucket(const struct plan *p, tensor_id t, uint64_t *at);
+/*
  * Simulates two microbatches, an update, an evaluation and two tokens of decode over the buffers;
  * internal error naming the first fault.
  */
@@ -669,6 +677,7 @@ const char *emit_shape(const struct plan *p, const struct tensor *t);
 const char *emit_double(double x);
 /* The first stage that has the tensor at a place of its own; NULL: none. */
 const struct plan *placed_somewhere(const struct plan *p, tensor_id t);
+const char *emit_ranks(enum ranks r);                                /* "OM_DATA" */
 const char *emit_stage_name(const struct plan *p, const char *name); /* "forward_2" */
 void emit_prototype(const struct plan *p, const struct instance *in, bool types, struct buf *b);
 /*

@@ -197,15 +197,13 @@ on_stage(const struct plan *p, uint32_t layer)
 
 /* How many layers of a kind the chunk with the most has: so many does a slot have room for. */
 static uint64_t
-chunk_layers(const struct plan *p, const struct segment *seg)
+slot_layers(const struct plan *p, const struct segment *seg)
 {
 	const struct stage *st = &p->shard->stage[p->stage];
 	uint64_t most = 0;
 
 	for (uint32_t c = 0; c < st->nchunks; c++) {
-		uint64_t n = 0;
-		for (uint32_t i = 0; i < seg->nlayers; i++)
-			n += seg->layer[i] - st->chunk[c].first < st->chunk[c].n;
+		uint64_t n = chunk_layers(&st->chunk[c], seg);
 		most = n > most ? n : most;
 	}
 	return seg->nlayers ? most : 1;
@@ -224,7 +222,7 @@ present(const struct plan *p, uint32_t seg)
 		return st->embed;
 	if (seg == g->head || seg == g->eval)
 		return st->head;
-	return chunk_layers(p, &g->seg.a[seg]) != 0;
+	return slot_layers(p, &g->seg.a[seg]) != 0;
 }
 
 /* Where the stage's layers stand among those of their kind, and in their chunk. */
@@ -598,7 +596,7 @@ place_activations(struct plan *p)
 				uint64_t stride = align64(bytes, ALIGN);
 				p->place[ro] =
 				    (struct place){ PLACE, R_SAVED, saved, bytes, stride, false };
-				saved = add64(saved, mul64(stride, chunk_layers(p, seg)));
+				saved = add64(saved, mul64(stride, slot_layers(p, seg)));
 			}
 		}
 	}
@@ -632,17 +630,19 @@ place_activations(struct plan *p)
 
 /* ---- programs ---- */
 
-/* The bucket of a parameter, or of a parameter's gradient; NULL: the tensor belongs to none. */
-static const struct bucket *
-bucket_of(const struct plan *p, tensor_id t)
+const struct bucket *
+plan_bucket(const struct plan *p, tensor_id t, uint64_t *at)
 {
 	const struct place *pl = &p->place[t];
-	uint64_t first = pl->off / dtype_bytes(p, p->graph->tensor.a[t].dtype);
+	/* regions begin at 0 until all are placed */
+	uint64_t first =
+	    (pl->off - p->region_off[pl->region]) / dtype_bytes(p, p->graph->tensor.a[t].dtype);
 
-	for (uint32_t i = 0; i < p->bucket.n; i++)
-		if ((pl->region == R_WEIGHT || pl->region == R_GRAD) &&
-		    first - p->bucket.a[i].first < p->bucket.a[i].elems)
+	for (uint32_t i = 0; i < p->bucket.n; i++) {
+		*at = first - p->bucket.a[i].first;
+		if ((pl->region == R_WEIGHT || pl->region == R_GRAD) && *at < p->bucket.a[i].elems)
 			return &p->bucket.a[i];
+	}
 	return NULL;
 }
 
@@ -651,12 +651,13 @@ adjacent(const struct plan *p, const struct step *run, const struct op *next)
 {
 	const struct graph *g = p->graph;
 	const struct op_row *r = op_row(next->op);
+	uint64_t at;
 
 	if (run->op.op != next->op || memcmp(run->op.floats, next->floats, sizeof next->floats))
 		return false;
 	/* ranks share a bucket, not a run of them */
-	if (run->op.ranks != next->ranks ||
-	    (next->ranks && bucket_of(p, run->op.arg[0]) != bucket_of(p, next->arg[0])))
+	if (run->op.ranks != next->ranks || (next->ranks && plan_bucket(p, run->op.arg[0], &at) !=
+								plan_bucket(p, next->arg[0], &at)))
 		return false;
 	for (uint8_t i = 0; i < r->nin + r->nout; i++) {
 		const struct place *a = &p->place[run->op.arg[i]], *b = &p->place[next->arg[i]];
@@ -703,7 +704,8 @@ make_programs(struct plan *p)
 	/* all of a bucket, with its padding, so that ranks have equal parts */
 	for (uint32_t i = 0; i < p->prog[g->update][FORWARD].n; i++) {
 		struct step *st = &p->prog[g->update][FORWARD].a[i];
-		const struct bucket *b = bucket_of(p, st->op.arg[0]);
+		uint64_t at;
+		const struct bucket *b = plan_bucket(p, st->op.arg[0], &at);
 		if (st->span && st->op.ranks && b)
 			st->span = b->elems;
 	}
@@ -717,9 +719,9 @@ make_programs(struct plan *p)
 					buf_printf(
 					    &in->used_by, "%s%s", in->used_by.n ? ", " : "", seg);
 				const struct segment *kind = &g->seg.a[s];
-				for (uint32_t l = 0; l < kind->nlayers; l++)
-					in->calls += p->decode || on_stage(p, kind->layer[l]);
-				in->calls += !kind->nlayers;
+				in->calls += kind->nlayers ? (uint32_t)stage_kind(
+								 &p->shard->stage[p->stage], kind)
+							   : 1;
 			}
 }
 

@@ -14,34 +14,46 @@ min64(uint64_t a, uint64_t b)
 }
 
 uint64_t
+chunk_layers(const struct chunk *c, const struct segment *kind)
+{
+	uint64_t n = 0;
+
+	for (uint32_t i = 0; i < kind->nlayers; i++)
+		n += kind->layer[i] - c->first < c->n;
+	return n;
+}
+
+uint64_t
+stage_kind(const struct stage *st, const struct segment *kind)
+{
+	uint64_t n = 0;
+
+	for (uint32_t c = 0; c < st->nchunks; c++)
+		n += chunk_layers(&st->chunk[c], kind);
+	return n;
+}
+
+uint64_t
 stage_layers(const struct shard *s, uint32_t stage, const struct tensor *t)
 {
 	const struct graph *g = s->graph;
 	const struct stage *st = &s->stage[stage];
 	const struct segment *seg = &g->seg.a[t->seg];
-	uint64_t n = 0;
 
 	/* every stage counts the loss, and is given the tokens */
-	if (t->class == T_INPUT && !seg->nlayers)
-		return 1;
-	if (t->class == T_STAT && !seg->nlayers)
+	if ((t->class == T_INPUT || t->class == T_STAT) && !seg->nlayers)
 		return 1;
 	if (t->seg == g->embed) {
 		/* a tied head needs the embedding's weights on the last stage too */
 		bool tied =
-		    t->class != T_ACT && t->class != T_INPUT &&
+		    t->class != T_ACT &&
 		    spec_int(spec_obj(spec_obj(g->trainer, F_trainer_model), F_transformer_lm_head),
 			F_lm_head_tied);
 		return st->embed || (st->head && tied);
 	}
 	if (t->seg == g->head || t->seg == g->eval)
 		return st->head;
-	if (!seg->nlayers)
-		return 1;
-	for (uint32_t c = 0; c < st->nchunks; c++)
-		for (uint32_t l = 0; l < st->chunk[c].n; l++)
-			n += g->kind_of[st->chunk[c].first + l] == t->seg;
-	return n;
+	return seg->nlayers ? stage_kind(st, seg) : 1;
 }
 
 /* The rows that can come to a rank if all ranks' tokens want its experts; capacity sets fewer. */
@@ -82,10 +94,8 @@ rows_sent(const struct shard *s, uint32_t i, enum op_id op)
 				/* balanced, as many as a rank has tokens for, or room */
 				uint64_t n = min64(shard_capacity(s, g->seg.a[k].ffn),
 				    mul64(g->T, (uint64_t)spec_int(g->seg.a[k].ffn, F_moe_top_k)));
-				for (uint32_t c = 0; c < s->stage[i].nchunks; c++)
-					for (uint32_t l = 0; l < s->stage[i].chunk[c].n; l++)
-						if (g->kind_of[s->stage[i].chunk[c].first + l] == k)
-							rows = add64(rows, n);
+				rows =
+				    add64(rows, mul64(n, stage_kind(&s->stage[i], &g->seg.a[k])));
 			}
 	return rows;
 }

@@ -150,6 +150,9 @@ is "each with the sizes that would do" $?
 "$olmogen" --plan tests/emit/cuda_needs.lua >"$work/plan" 2>&1 && [ "$(grep -c '^refused by a build: ' "$work/plan")" = 1 ] &&
 	[ "$(tail -n 1 "$work/plan" | grep -o 'cuda_needs.lua:[0-9:]*' | wc -l)" = "$(grep -c error: tests/emit/cuda_needs.err)" ]
 is "--plan says so in a line" $?
+"$olmogen" --emit-only -o "$work/layers" models/tiny.lua >/dev/null
+grep -q 'decode_moe_keys.*layers: 3}' "$work/layers/manifest.yaml" && ! grep -q 'layers: 0}' "$work/layers/manifest.yaml"
+is "the manifest counts the layers of every buffer" $?
 "$olmogen" --emit-only -D data=8 -o "$work/none" models/moe-8l.lua >/dev/null 2>"$work/err"
 refused "several GPUs are refused before anything is written" \
 	"models/moe-8l.lua:41:25: error: parallel.data = 8: this version builds trainers of one rank for cuda:sm_90a"
