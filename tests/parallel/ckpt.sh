@@ -30,7 +30,7 @@ done | xargs -P 2 -d '\n' -n 1 sh -c &&
 cd "$work" || exit 1
 
 # DATA EXPERT PIPELINE
-layouts="1.1.1 2.1.1 2.2.1 4.2.1 1.1.2 2.2.2 4.2.2"
+layouts="1.1.1 2.1.1 2.2.1 4.2.1 1.1.2 2.2.2 4.2.2 4.4.2"
 on() { # on LAYOUT ARGUMENTS...: the check under a layout
 	local d e p
 	IFS=. read -r d e p <<<"$1"
