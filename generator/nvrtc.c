@@ -235,6 +235,17 @@ older(const char *path, const char *than)
 	       (a.st_mtim.tv_sec == b.st_mtim.tv_sec && a.st_mtim.tv_nsec < b.st_mtim.tv_nsec);
 }
 
+/* Whether make would compile the cubin again: something that it is made of is younger. */
+static bool
+stale(const char *cubin, const struct tree *t, const struct file *f, const char *dir)
+{
+	for (uint32_t i = 0; i < t->n; i++)
+		if ((&t->a[i] == f || header_of(&t->a[i]) || !strcmp(t->a[i].path, "Makefile")) &&
+		    older(cubin, xprintf("%s/%s", dir, t->a[i].path)))
+			return true;
+	return false;
+}
+
 bool
 nvrtc_build(const struct tree *t, const char *dir, const char *arch, int jobs, bool verbose)
 {
@@ -262,8 +273,7 @@ nvrtc_build(const struct tree *t, const char *dir, const char *arch, int jobs, b
 		if (have) {
 			size_t m;
 			char *old = file_read(to, &m);
-			if (!old || m != n || memcmp(old, have, n) ||
-			    older(to, xprintf("%s/%s", dir, f->path)))
+			if (!old || m != n || memcmp(old, have, n) || stale(to, t, f, dir))
 				ok &= file_write(to, have, n);
 			continue;
 		}

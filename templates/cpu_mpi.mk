@@ -1,7 +1,9 @@
 # A trainer of several ranks runs as processes of Open MPI, whose libraries stay outside of it.
 MPICC ?= mpicc
+mpi_compile := $(shell $(MPICC) --showme:compile 2>/dev/null)
+mpi_link := $(shell $(MPICC) --showme:link 2>/dev/null)
 no_mpi = $(error this trainer has several ranks, and $(MPICC) is not here: install Open MPI \
 	(openmpi-bin and libopenmpi-dev), or give MPICC=)
-obj/runtime/comm.o: CPPFLAGS += $(or $(shell $(MPICC) --showme:compile),$(no_mpi))
-LIBS = -fopenmp -Wl,-Bstatic -lyaml -Wl,-Bdynamic -lm \
-	$(or $(shell $(MPICC) --showme:link),$(no_mpi))
+TOOLS = $(MPICC) $(mpi_compile) $(mpi_link)
+obj/runtime/comm.o: CPPFLAGS += $(or $(mpi_compile),$(no_mpi))
+LIBS = -fopenmp -Wl,-Bstatic -lyaml -Wl,-Bdynamic -lm $(or $(mpi_link),$(no_mpi))

@@ -125,6 +125,39 @@ cp -r "$work/tiny-2" "$work/again"
 (cd "$work/again" && make -s)
 cmp -s "$work/alone/trainer" "$work/again/trainer"
 is "two builds give the same trainer, byte for byte" $?
+
+# whatever was in the folder before, the next trainer builds there, and of nothing that was made for another
+sees() { # name, commands of make -n that must be there, variables of make
+	name=$1 want=$2
+	shift 2
+	(cd "$work/again" && make -n "$@") >"$work/log" 2>&1 && [ "$(grep -c ' -c -o obj/' "$work/log")" = "$want" ]
+	is "$name: $want objects are made" $?
+}
+into() { # options: generates into the same folder
+	"$olmogen" --emit-only -o "$work/again" "$@" >/dev/null
+}
+objects=$(find "$work/again/obj" -name '*.o' | wc -l)
+sees "a tree that is built" 0
+sees "other flags" "$objects" CFLAGS=-O1
+sees "another compiler" "$objects" CC="gcc -m64"
+sees "other libraries" "$objects" LDFLAGS=
+mv "$work/again/obj/made_with" "$work/made_with"
+echo 'obj/inst/rope.o: inst/gone.c' >"$work/again/obj/inst/rope.d"
+sees "objects of an older olmogen" "$objects"
+mv "$work/made_with" "$work/again/obj/"
+into --target=cuda:sm_90a models/tiny.lua
+(cd "$work/again" && make -s obj/inst/rope.o obj/runtime/conf.o)
+is "cuda after cpu" $?
+into -D data=2 -D expert=2 -D micro=4 --target=cpu models/tiny.lua
+(cd "$work/again" && make -s obj/inst/rope.o obj/runtime/comm.o)
+is "several ranks after cuda" $?
+into "$work/dense.lua"
+(cd "$work/again" && make -n >/dev/null)
+is "other kernels after that" $?
+into --target=cpu models/tiny.lua
+(cd "$work/again" && make -s)
+cmp -s "$work/alone/trainer" "$work/again/trainer"
+is "and in the end the first trainer again, byte for byte" $?
 (
 	cd "$work/alone" && for f in src/*.c; do
 		gcc -std=c11 -Wall -Wextra -Wpedantic -Wshadow -Werror -Iruntime -Isrc -fsyntax-only "$f" || exit 1
