@@ -57,6 +57,11 @@ om_permute(uint64_t seed, uint64_t epoch, uint64_t n, uint64_t i)
 
 /* ---- finding files --------------------------------------------------------------------------- */
 
+enum {
+	BYTES = 256,
+	U16_MOST = 65536, /* tokens that uint16 can tell apart */
+	EDGE = 4096       /* bytes of a file's ends that are looked at before training */
+};
 #define REMEDY_FORMAT "set %s.format, or name the files one by one"
 
 static void
@@ -163,84 +168,6 @@ expand(struct om_data *d, const char *pattern)
 
 /* ---- one file -------------------------------------------------------------------------------- */
 
-/* Finds 'name': in the header's text and gives what follows. */
-static const char *
-field(const char *s, const char *name)
-{
-	const char *at = strstr(s, name);
-
-	if (!at)
-		return NULL;
-	at += strlen(name);
-	at += strspn(at, " ");
-	if (*at++ != ':')
-		return NULL;
-	return at + strspn(at, " ");
-}
-
-/* numpy/lib/format.py: magic, version, length, and a Python dictionary padded by spaces. */
-const char *
-om_npy_parse(const unsigned char *p, size_t n, struct om_npy *npy)
-{
-	static char why[160];
-	char text[1024];
-	const char *descr, *order, *shape;
-	size_t len, skip;
-	char *end;
-
-	if (n < 10 || memcmp(p, "\x93NUMPY", 6) != 0)
-		return "has no .npy header";
-	if (p[6] != 1 && p[6] != 2) {
-		snprintf(why, sizeof why, "is .npy version %d, 1 and 2 are read", p[6]);
-		return why;
-	}
-	skip = p[6] == 1 ? 10 : 12;
-	if (n < skip)
-		return "ends within its .npy header";
-	len = (size_t)p[8] | (size_t)p[9] << 8;
-	if (p[6] == 2)
-		len |= (size_t)p[10] << 16 | (size_t)p[11] << 24;
-	if (len >= sizeof text)
-		return "has an .npy header of over 1,023 bytes, which a plain array has not";
-	if (n < skip + len)
-		return "ends within its .npy header";
-	memcpy(text, p + skip, len);
-	text[len] = 0;
-	descr = field(text, "'descr'");
-	order = field(text, "'fortran_order'");
-	shape = field(text, "'shape'");
-	if (!descr || !order || !shape || strlen(text) != len)
-		return "has a damaged .npy header";
-	if (strncmp(descr, "'<u2'", 5) == 0)
-		npy->width = 2;
-	else if (strncmp(descr, "'<u4'", 5) == 0)
-		npy->width = 4;
-	else {
-		snprintf(why, sizeof why,
-		    "holds dtype %.*s, only '<u2' (uint16) and '<u4' (uint32) are "
-		    "read; save array.astype('<u2')",
-		    (int)strcspn(descr, ","), descr);
-		return why;
-	}
-	if (strncmp(order, "False", 5) != 0)
-		return "is in Fortran order; save numpy.ascontiguousarray(array)";
-	if (*shape != '(')
-		return "has a damaged .npy header";
-	npy->tokens = strtoull(shape + 1, &end, 10);
-	if (end == shape + 1 || shape[1] == '-' || *end != ',' ||
-	    end[1 + strspn(end + 1, " ")] != ')') {
-		snprintf(why, sizeof why,
-		    "has shape %.*s, only one dimension is read; save "
-		    "array.reshape(-1)",
-		    (int)strcspn(shape, ")") + 1, shape);
-		return why;
-	}
-	if (npy->tokens > UINT64_MAX / 8)
-		return "has a damaged .npy header";
-	npy->head = skip + len;
-	return NULL;
-}
-
 static bool
 ends(const char *s, const char *with)
 {
@@ -253,7 +180,7 @@ ends(const char *s, const char *with)
 _Noreturn OM_PRINTF(3, 4) static void lost(
     const struct om_data *d, const struct om_file *f, const char *fmt, ...)
 {
-	char what[512], *kept;
+	char what[1024], *kept;
 	va_list ap;
 
 	va_start(ap, fmt);
@@ -295,70 +222,209 @@ file_read(struct om_data *d, struct om_file *f, uint64_t off, void *p, size_t n)
 	}
 }
 
-/* Size, format and token count of a file. */
+/* Python that writes the array of whole numbers `array`, of which %s is the file's name, as tokens: it
+ * keeps every value or fails. free() it. */
+static char *
+conversion(const struct om_data *d, const struct om_file *f, const char *array)
+{
+	bool plain = !f->path[strcspn(f->path, "'\"\\\n$`%")]; /* needs no quoting */
+	const char *name = plain ? f->path : "FILE", *at = strstr(array, "%s");
+
+	return om_text("convert it, which keeps every value: python3 -c \"import numpy as np; a = "
+		       "%.*s%s%s; assert 0 <= a.min() and a.max() < %llu; np.save('tokens.npy', "
+		       "a.astype('<u%d'))\"",
+	    (int)(at - array), array, name, at + 2, (unsigned long long)d->vocab,
+	    d->vocab <= U16_MOST ? 2 : 4);
+}
+
+/* A NumPy array: its header says what the tokens are, whatever was asked for. */
+static void
+array_inspect(struct om_data *d, struct om_file *f, const unsigned char *head, size_t n)
+{
+	struct om_npy h;
+	const char *why = om_npy_parse(head, n, &h);
+
+	if (why)
+		lost(d, f, "%s%s%s", why, h.whole ? "; " : "",
+		    h.whole ? conversion(d, f, "np.load('%s', mmap_mode='r').ravel()") : "");
+	f->width = h.width;
+	f->head = h.head;
+	f->tokens = h.tokens;
+	if (d->format != OM_AUTO && d->format != OM_NPY &&
+	    d->format != (h.width == 2 ? OM_U16 : OM_U32))
+		lost(d, f, "is a NumPy array of uint%u; leave out %s.format, or set it to npy",
+		    8 * h.width, d->section);
+	if (f->size != h.head + h.tokens * h.width)
+		lost(d, f,
+		    "its header says %s tokens, %s bytes in all, but it has %s; copy it again",
+		    om_commas(h.tokens), om_commas(h.head + h.tokens * h.width),
+		    om_commas(f->size));
+	if (!f->tokens)
+		lost(d, f, "holds no tokens; leave it out of %s.paths", d->section);
+}
+
+/* Says what a file may be that is to be a NumPy array and has no header. */
+_Noreturn static void
+no_header(const struct om_data *d, const struct om_file *f, const unsigned char *head, size_t n)
+{
+	bool named = ends(f->path, ".npy"), u16, u32;
+
+	if (om_is_text(head, n))
+		lost(d, f, "has no .npy header, it is text; %s",
+		    named ? "give it another name" : "leave out the format npy");
+	u16 = d->vocab <= U16_MOST && f->size % 2 == 0 && om_tokens_fit(head, n, 2, d->vocab);
+	u32 = f->size % 4 == 0 && om_tokens_fit(head, n, 4, d->vocab);
+	lost(d, f, "has no .npy header%s; set %s.format=%s%s",
+	    named ? ", so it is tokens alone, as Dolma and OLMo-core write them under that name"
+		  : "",
+	    d->section,
+	    u16 == u32 ? "uint16 or uint32"
+	    : u16      ? "uint16"
+		       : "uint32",
+	    u16 == u32 ? ", as it was written" : "");
+}
+
+/* Whether "NAME.idx" of Megatron lies beside "NAME.bin", which then says what the tokens are. */
+static void
+check_megatron(const struct om_data *d, const struct om_file *f)
+{
+	static const char *const dtype[] = { "", "u1", "i1", "<i2", "<i4", "<i8", "<f8", "<f4",
+		"<u2", "<u4" };
+	unsigned char p[18];
+	char *name, *array;
+	FILE *idx;
+	bool found;
+
+	if (!ends(f->path, ".bin"))
+		return;
+	name = om_text("%.*s.idx", (int)strlen(f->path) - 4, f->path);
+	idx = fopen(name, "rb");
+	found = idx && fread(p, 1, sizeof p, idx) == sizeof p && memcmp(p, "MMIDIDX\0\0", 9) == 0;
+	if (idx)
+		fclose(idx);
+	if (found && p[17] < OM_LEN(dtype)) {
+		array = om_text("np.memmap('%%s', '%s', 'r')", dtype[p[17]]);
+		lost(d, f, "is a Megatron data set with its index, %s, which is not read; %s", name,
+		    conversion(d, f, array));
+	}
+	free(name);
+}
+
+/* What is taken for numbers of that width and has no header to say so must look like it. */
+static void
+check_width(const struct om_data *d, const struct om_file *f, const unsigned char *head, size_t n)
+{
+	if (f->width == 1)
+		return;
+	if (f->size % f->width)
+		lost(d, f,
+		    "has %s bytes, not a multiple of %u; it is truncated, or its format is not "
+		    "uint%u: set %s.format",
+		    om_commas(f->size), f->width, 8 * f->width, d->section);
+	if (om_is_text(head, n))
+		lost(d, f, "is text, not uint%u tokens; set %s.format=bytes to train on its bytes",
+		    8 * f->width, d->section);
+	if (om_is_wider(head, n, 4))
+		lost(d, f, "holds numbers of 8 bytes, every second uint32 is 0; %s",
+		    conversion(d, f, "np.memmap('%s', '<i8', 'r')"));
+	if (om_is_wider(head, n, f->width))
+		lost(d, f,
+		    "every second uint16 is 0, so its tokens are uint32; set %s.format=uint32",
+		    d->section);
+	if (f->width == 2 && d->vocab > U16_MOST)
+		lost(d, f,
+		    "uint16 holds tokens up to 65,535, the model's vocab_size is %s; set "
+		    "%s.format=uint32 if they are that, or save them as a NumPy array of uint16, "
+		    "whose header says so",
+		    om_commas(d->vocab), d->section);
+}
+
+/* The format of a file that has no header, by its name alone. */
+static int
+format_of(const struct om_data *d, const struct om_file *f)
+{
+	if (d->format != OM_AUTO)
+		return d->format;
+	if (ends(f->path, ".bin")) /* the narrower one that holds the vocabulary */
+		return d->vocab <= U16_MOST ? OM_U16 : OM_U32;
+	return ends(f->path, ".npy")   ? OM_NPY
+	       : ends(f->path, ".u16") ? OM_U16
+	       : ends(f->path, ".u32") ? OM_U32
+				       : OM_RAW;
+}
+
+/* A token beyond the vocabulary among the n bytes p at `at` of the file is found before training. */
+static void
+check_tokens(
+    const struct om_data *d, const struct om_file *f, const unsigned char *p, size_t n, uint64_t at)
+{
+	size_t i = at < f->head ? f->head - at : (f->width - (at - f->head) % f->width) % f->width;
+	uint32_t other = f->width == 2 ? 4 : 2;
+	char hint[160] = "use data of the model's tokenizer";
+
+	for (; f->width > 1 && i + f->width <= n; i += f->width) {
+		uint32_t x = om_token_at(p + i, f->width);
+
+		if (x < d->vocab)
+			continue;
+		if (!f->head && other == 2 && d->vocab > U16_MOST)
+			strcat(hint, "; tokens that are uint16 can be a NumPy array, or be written "
+				     "as uint32");
+		else if (!f->head && !at && om_tokens_fit(p, n, other, d->vocab))
+			snprintf(hint, sizeof hint,
+			    "as uint%u they would fit: set %s.format=uint%u", 8 * other, d->section,
+			    8 * other);
+		lost(d, f, "token %llu is %u, the model's vocab_size is %llu; %s",
+		    (unsigned long long)((at + i - f->head) / f->width), x,
+		    (unsigned long long)d->vocab, hint);
+	}
+}
+
+/* Size, format and token count of a file; what is no tokens ends the run before it has begun. */
 static void
 file_inspect(struct om_data *d, struct om_file *f)
 {
-	unsigned char head[1100], edge[4096];
-	int format = d->format;
-	bool npy;
+	unsigned char head[EDGE], tail[EDGE];
+	const char *other;
 	struct stat st;
+	int format;
 	size_t n;
 
 	file_open(d, f);
 	if (fstat(f->fd, &st) != 0)
-		om_die(d->section, "%s: %s", f->path, strerror(errno));
+		lost(d, f, "%s", strerror(errno));
 	f->size = (uint64_t)st.st_size;
 	if (!f->size)
-		om_die(d->section, "%s: is empty; remove it or leave it out of %s.paths", f->path,
-		    d->section);
+		lost(d, f, "is empty; remove it or leave it out of %s.paths", d->section);
 	n = f->size < sizeof head ? (size_t)f->size : sizeof head;
 	file_read(d, f, 0, head, n);
-	npy = n >= 6 && memcmp(head, "\x93NUMPY", 6) == 0;
-	if (format == OM_AUTO)
-		format = npy || ends(f->path, ".npy")                     ? OM_NPY
-			 : ends(f->path, ".bin") || ends(f->path, ".u16") ? OM_U16
-			 : ends(f->path, ".u32")                          ? OM_U32
-									  : OM_RAW;
-	f->width = format == OM_RAW ? 1 : format == OM_U16 ? 2 : 4;
-	if (format == OM_NPY) {
-		struct om_npy h;
-		const char *why = om_npy_parse(head, n, &h);
-
-		if (why)
-			om_die(d->section, "%s: %s", f->path, why);
-		f->width = h.width;
-		f->head = h.head;
-		f->tokens = h.tokens;
-		if (f->size != h.head + h.tokens * h.width)
-			om_die(d->section,
-			    "%s: its header says %s tokens, %s bytes in all, but it has %s; copy "
-			    "it again",
-			    f->path, om_commas(h.tokens), om_commas(h.head + h.tokens * h.width),
-			    om_commas(f->size));
-		if (!f->tokens)
-			om_die(d->section, "%s: holds no tokens; leave it out of %s.paths", f->path,
-			    d->section);
+	file_read(d, f, f->size - n, tail, n);
+	if ((other = om_format_known(head, n, f->size)))
+		lost(d, f, "%s", other);
+	check_megatron(d, f);
+	if (om_is_npy(head, n)) {
+		array_inspect(d, f, head, n);
 	} else {
+		if ((format = format_of(d, f)) == OM_NPY)
+			no_header(d, f, head, n);
+		f->width = format == OM_RAW ? 1 : format == OM_U16 ? 2 : 4;
 		f->tokens = f->size / f->width;
-		if (f->size % f->width)
-			om_die(d->section,
-			    "%s: has %s bytes, not a multiple of %u; it is truncated, or its "
-			    "format "
-			    "is not uint%u: set %s.format",
-			    f->path, om_commas(f->size), f->width, 8 * f->width, d->section);
+		check_width(d, f, head, n);
 	}
-	if (f->width == 1 && d->vocab < 256)
-		om_die(d->section,
-		    "%s: raw bytes need a vocab_size of 256, the model's is %s; " REMEDY_FORMAT,
-		    f->path, om_commas(d->vocab), d->section);
+	if (f->width == 1 && d->vocab < BYTES)
+		lost(d, f, "raw bytes need a vocab_size of 256, the model's is %s; " REMEDY_FORMAT,
+		    om_commas(d->vocab), d->section);
+	if (f->width == 1 && d->vocab >= 2 * BYTES && d->format == OM_AUTO)
+		lost(d, f,
+		    "would be read as raw bytes, 256 of the model's vocab_size of %s; give token "
+		    "files, or set %s.format=bytes to train on its bytes",
+		    om_commas(d->vocab), d->section);
+	check_tokens(d, f, head, n, 0);
+	check_tokens(d, f, tail, n, f->size - n);
 	/* identity: the size and both ends, since reading all of a large data set takes hours */
 	d->crc = om_crc32c(d->crc, &(uint64_t[]){ f->size, f->width }, 16);
-	n = f->size < sizeof edge ? (size_t)f->size : sizeof edge;
-	file_read(d, f, 0, edge, n);
-	d->crc = om_crc32c(d->crc, edge, n);
-	file_read(d, f, f->size - n, edge, n);
-	d->crc = om_crc32c(d->crc, edge, n);
+	d->crc = om_crc32c(d->crc, head, n);
+	d->crc = om_crc32c(d->crc, tail, n);
 }
 
 /* ---- the stream ------------------------------------------------------------------------------ */
@@ -429,12 +495,8 @@ tokens_read(struct om_data *d, struct om_file *f, uint64_t i, size_t n, int32_t 
 
 	file_read(d, f, f->head + i * f->width, d->raw, n * f->width);
 	for (size_t j = 0; j < n; j++, p += f->width) {
-		uint32_t x = p[0];
+		uint32_t x = om_token_at(p, f->width);
 
-		if (f->width > 1)
-			x |= (uint32_t)p[1] << 8;
-		if (f->width > 2)
-			x |= (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 		if (x >= d->vocab)
 			lost(d, f,
 			    "token %llu is %u, the model's vocab_size is %llu; use data of the "

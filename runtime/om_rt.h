@@ -238,15 +238,25 @@ void om_conf_help(FILE *f); /* the table of keys */
 void om_conf_numbers(const struct om_conf *c, uint64_t value[OM_NKEYS]);
 void om_conf_free(struct om_conf *c);
 
-/* ---- rng.h, data.c: the token stream --------------------------------------------------------- */
+/* ---- rng.h, format.c, data.c: the token stream ------------------------------------------------- */
 
 struct om_npy {
 	uint32_t width; /* bytes a token: 2 or 4 */
 	uint64_t tokens;
 	size_t head; /* bytes before the first token */
+	bool whole;  /* of what is not read: they are whole numbers, which can be converted */
 };
-/* Reads the header in p[n] (10 bytes at least); NULL, or what is wrong with it. */
+bool om_is_npy(const unsigned char *p, size_t n); /* by its magic */
+/* Reads the header in p[n]; NULL, or what is wrong with it (a static text). */
 const char *om_npy_parse(const unsigned char *p, size_t n, struct om_npy *npy);
+/* What a file with these first n bytes is, if it holds no plain tokens, and what to do; or NULL. */
+const char *om_format_known(const unsigned char *p, size_t n, uint64_t size);
+bool om_is_text(const unsigned char *p, size_t n); /* printable ASCII, too much for chance */
+uint32_t om_token_at(const unsigned char *p, uint32_t width);
+/* Whether numbers of this width are halves of wider ones: every second is 0, all along. */
+bool om_is_wider(const unsigned char *p, size_t n, uint32_t width);
+/* Whether all of them may be tokens of the vocabulary, and are not halves of wider ones. */
+bool om_tokens_fit(const unsigned char *p, size_t n, uint32_t width, uint64_t vocab);
 
 struct om_file {
 	char *path;

@@ -28,7 +28,7 @@ says() { # says NAME STATUS TEXT COMMAND...: it exits so, and says the text
 	fi
 }
 
-# ---- build: the runtime once plain and once under the sanitizers, four models -----------------------------
+# ---- build: the runtime once plain and once under the sanitizers, five models -----------------------------
 cc="${CC:-gcc} -std=c11 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -Wall -Wextra -Wpedantic -Werror -fopenmp"
 san="-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all"
 mkdir "$work/o" "$work/s"
@@ -43,10 +43,11 @@ mkdir "$work/o" "$work/s"
 	echo "$cc -O2 -c $m -o $work/float.o"
 	echo "$cc -O2 -DTEST_REAL=double -DTEST_SHARD=1000000 -c $m -o $work/double.o"
 	echo "$cc -O2 -DTEST_D=4 -DTEST_V=64 -DTEST_NAME='\"other\"' -c $m -o $work/other.o"
+	echo "$cc -O2 -DTEST_D=4 -DTEST_V=100352 -DTEST_NAME='\"wide\"' -c $m -o $work/wide.o"
 	echo "$cc $san -c $m -o $work/san.o"
 	echo "$cc $san -c $root/tests/unit/runtime_test.c -o $work/test.o"
 } | xargs -P 2 -d '\n' -n 1 sh -c || { echo "does not compile"; echo "0 passed, 1 failed"; exit 1; }
-for v in float double other; do
+for v in float double other wide; do
 	$cc "$work/$v.o" "$work"/o/*.o -static -lyaml -lm -o "$work/$v" 2>"$work/ld" || { cat "$work/ld"; fail "link $v"; }
 done
 $cc "$work/float.o" "$work/ahead.o" $(ls "$work"/o/*.o | grep -v device.o) -static -lyaml -lm -o "$work/ahead" 2>"$work/ld" ||
@@ -108,6 +109,38 @@ bad = bytearray(u4)
 bad[4 * 1234:4 * 1234 + 4] = struct.pack("<I", 4000000000)
 open("bad.u32", "wb").write(bad)
 open("fake.npy", "wb").write(text)
+open("low.bin", "wb").write(struct.pack("<%dH" % len(text), *(x % 64 for x in text)))
+
+# other people's files
+def put(name, *parts): open(name, "wb").write(b"".join(parts))
+ids = [random.randrange(100278) for _ in range(400)]
+put("raw.npy", u2)  # as Dolma writes: tokens alone
+put("raw4.npy", u4)
+put("wide.bin", struct.pack("<400I", *ids))
+put("narrow.u32", struct.pack("<400H", *(x % 50000 for x in ids)))
+put("u4.bin", u4)
+put("i8.bin", struct.pack("<%dq" % len(text), *text))
+put("text.bin", text[:8000])
+put("late.u16", u2[:-4], struct.pack("<2H", 9, 300))
+npy("u4.npy", struct.pack("<400I", *ids), 400, "<u4")
+npy("u2.npy", u2[:800], 400)
+npy("be.npy", u2[:800], 400, ">u2")
+npy("f4.npy", u4[:1600], 400, "<f4")
+def grid(name, order):
+  d = ("{'descr': '<u2', 'fortran_order': %s, 'shape': (20, 20), }" % order).encode()
+  put(name, b"\x93NUMPY\1\0", struct.pack("<H", 118), d + b" " * (117 - len(d)) + b"\n", u2[:800])
+grid("2d.npy", False), grid("f.npy", True)
+put("llm16.bin", struct.pack("<3i", 20240520, 1, 400), bytes(1012), u2[:800])
+put("llm32.bin", struct.pack("<3i", 20240801, 7, 400), bytes(1012), u4[:1600])
+put("mega.idx", b"MMIDIDX\0\0", struct.pack("<QBQQ", 1, 4, 1, 1))
+put("mega.bin", u4[:1600])
+put("x.gz", b"\x1f\x8b\x08\0", u2[:800])
+put("x.zst", b"\x28\xb5\x2f\xfd", u2[:800])
+put("x.npz", b"PK\3\4", u2[:800])
+put("x.parquet", b"PAR1", u2[:800])
+put("x.arrow", b"\xff\xff\xff\xff\x18\3\0\0\x10\0\0\0\0\0\x0a\0", u2[:800])
+put("x.safetensors", struct.pack("<Q", 60), b'{"x":', u2[:800])
+put("lfs.bin", b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n")
 PY
 mkdir -p dir/b dir/.hidden
 head -c 3000 corpus.txt >dir/a.txt
@@ -185,6 +218,60 @@ d small.txt '16 tokens in 1 file, but a sequence takes 16 and its last label one
 d '[t.bin, small.txt]' 'small.txt is raw bytes, t.bin is tokens; set data.format'
 d loop 'loop/up/loop: this link leads back to a directory above it'
 d /dev/null '/dev/null: is neither a file nor a directory'
+d raw.npy 'raw.npy: has no .npy header, so it is tokens alone, as Dolma and OLMo-core write them under that name; set data.format=uint16'
+d raw4.npy 'raw4.npy: has no .npy header, so it is tokens alone, as Dolma and OLMo-core write them under that name; set data.format=uint32'
+[ "$(loss "$S" data.paths=raw.npy data.format=uint16)" = "$want" ] && ok || fail "headerless .npy of uint16"
+[ "$(loss "$S" data.paths=raw4.npy data.format=uint32)" = "$want" ] && ok || fail "headerless .npy of uint32"
+d fake.npy 'fake.npy: has no .npy header, it is text; give it another name'
+for f in auto npy uint16; do
+	says "a NumPy array as $f" 0 "data: 400 tokens in 1 file" "$S" train run.yaml steps=5 data.paths=u2.npy data.format=$f
+done
+d u2.npy 'u2.npy: is a NumPy array of uint16; leave out data.format, or set it to npy' data.format=uint32
+d u2.npy 'u2.npy: is a NumPy array of uint16; leave out data.format' data.format=bytes
+load="convert it, which keeps every value: python3 -c \"import numpy as np; a = np.load('NAME', mmap_mode='r').ravel(); \
+assert 0 <= a.min() and a.max() < 256; np.save('tokens.npy', a.astype('<u2'))\""
+d i8.npy "i8.npy: holds dtype '<i8', only '<u2' (uint16) and '<u4' (uint32) are read; ${load/NAME/i8.npy}"
+d be.npy "be.npy: holds dtype '>u2', only '<u2' (uint16) and '<u4' (uint32) are read; ${load/NAME/be.npy}"
+d 2d.npy "2d.npy: has shape (20, 20), only one dimension is read; ${load/NAME/2d.npy}"
+d f.npy "f.npy: is in Fortran order, column after column; ${load/NAME/f.npy}"
+d f4.npy "f4.npy: holds dtype '<f4'; tokens are whole numbers, uint16 or uint32"
+for f in auto uint16 uint32 bytes; do
+	d llm16.bin 'llm16.bin: is a data file of llm.c: a header of 1,024 bytes, then uint16 tokens; take' data.format=$f
+	d x.gz 'x.gz: is compressed by gzip; unpack it' data.format=$f
+done
+d llm32.bin 'llm32.bin: is a data file of llm.c: a header of 1,024 bytes, then uint32 tokens; take'
+tail -c +1025 llm16.bin >llm.u16
+says "llm.c's tokens, as said" 0 "data: 400 tokens" "$S" train run.yaml steps=5 data.paths=llm.u16
+d mega.idx 'mega.idx: is the index of a Megatron data set, not tokens; leave it out'
+d mega.bin "mega.bin: is a Megatron data set with its index, mega.idx, which is not read; convert it, which keeps every value: \
+python3 -c \"import numpy as np; a = np.memmap('mega.bin', '<i4', 'r'); assert" data.format=uint32
+d x.zst 'x.zst: is compressed by zstd; unpack it'
+d x.npz 'x.npz: is a zip archive, as .npz and'
+d x.parquet 'x.parquet: is a Parquet file; write its tokens'
+d x.arrow 'x.arrow: is an Arrow stream'
+d x.safetensors 'x.safetensors: is a safetensors file'
+d lfs.bin 'lfs.bin: is a pointer of Git LFS in place of the file'
+d u4.bin 'u4.bin: every second uint16 is 0, so its tokens are uint32; set data.format=uint32'
+[ "$(loss "$S" data.paths=u4.bin data.format=uint32)" = "$want" ] && ok || fail "a .bin of uint32, as said"
+d i8.bin "i8.bin: holds numbers of 8 bytes, every second uint32 is 0; convert it, which keeps every value: python3 -c \
+\"import numpy as np; a = np.memmap('i8.bin', '<i8', 'r'); assert"
+d text.bin 'text.bin: is text, not uint16 tokens; set data.format=bytes'
+d t.bin 't.bin: token 0 is ' data.format=uint32
+says "data: the other width" 1 "the model's vocab_size is 256; as uint16 they would fit: set data.format=uint16" \
+	"$S" train run.yaml data.paths=t.bin data.format=uint32
+d late.u16 "late.u16: token 8999 is 300, the model's vocab_size is 256; use data of the model's tokenizer"
+w() { says "data, a vocabulary of 100,352: $1" "$2" "$3" "$work/wide" train run.yaml steps=5 "data.paths=$1" "${@:4}"; }
+w wide.bin 0 "data: 400 tokens in 1 file"
+w u4.npy 0 "data: 400 tokens in 1 file"
+w wide.bin 1 "wide.bin: uint16 holds tokens up to 65,535, the model's vocab_size is 100,352; set data.format=uint32 if" \
+	data.format=uint16
+w u2.npy 0 "data: 400 tokens in 1 file" # its header says so
+w narrow.u32 1 "use data of the model's tokenizer; tokens that are uint16 can be a NumPy array, or be written as uint32"
+w corpus.txt 1 "corpus.txt: would be read as raw bytes, 256 of the model's vocab_size of 100,352; give token files, or set \
+data.format=bytes"
+w half.txt 0 "data: 2,400 tokens" data.format=bytes
+says "eval: other formats" 1 "bigram: rank 0, eval: u4.bin: every second uint16 is 0, so its tokens are uint32; set \
+eval.format=uint32" "$S" train run.yaml eval.paths=u4.bin
 says "bad token" 1 "bad.bin: token 1234 is 326, the model's vocab_size is 256; use data of the model's tokenizer" \
 	"$S" train run.yaml data.paths=bad.bin data.order=sequential
 says "bad token's step" 1 "bigram: rank 0, step 20, data: bad.u32: token 1234 is 4000000000" \
@@ -408,7 +495,7 @@ says "all done" 0 "done: all 310 steps are done" "$S" train run.yaml steps=310 c
 	checkpoint.ignore_data=true
 says "another model" 1 "D/step-000310 is of model bigram (f00dbigram4), this trainer is other (f00dother4); tensor \
 model.embed_tokens.weight is F32 [256, 8], the trainer's is F32 [64, 4]" \
-	"$work/other" train run.yaml data.paths=t.bin checkpoint.dir=D
+	"$work/other" train run.yaml data.paths=low.bin checkpoint.dir=D
 says "another format" 1 "is F32 [256, 8], the trainer's is F64 [256, 8]" "$work/double" train run.yaml checkpoint.dir=D
 OM_TEST_NAP=100000 "$T" train run.yaml checkpoint.dir=D steps=400 checkpoint.ignore_data=true >/dev/null &
 pid=$!
@@ -648,7 +735,8 @@ e "resume=none" "checkpoint: there is none to evaluate, checkpoint.resume is non
 e "files" "bigram: rank 0, eval: none.txt: No such file or directory; correct eval.paths" eval.paths=none.txt
 e "formats" "eval: odd.bin: has 17,999 bytes, not a multiple of 2; it is truncated, or its format is not uint16: set \
 eval.format" eval.paths=odd.bin
-e "tokens" "bigram: rank 0, step 30, eval: bad.bin: token 1234 is 326" eval.paths=bad.bin checkpoint.dir=J
+e "tokens" "bigram: rank 0, eval: bad.bin: token 1234 is 326" eval.paths=bad.bin checkpoint.dir=J
+e "tokens further on" "bigram: rank 0, step 30, eval: bad.u32: token 1234 is 4000000000" eval.paths=bad.u32 checkpoint.dir=J
 says "eval without run.yaml" 2 "eval needs a run.yaml first" "$S" eval
 says "eval of no run.yaml" 1 "usage: trainer eval run.yaml" "$S" eval none.yaml
 says "eval --help" 0 "usage: trainer eval run.yaml" "$S" eval --help
