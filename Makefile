@@ -16,15 +16,17 @@ B = build$(if $(SAN),/san)
 quiet = $(if $(filter 1,$(V)),,@)
 san_flags = $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all)
 
-# Lua and libyaml go into olmogen from their archives, so that it is one file.
+# Lua, libyaml and jansson go into olmogen from their archives, so that it is one file.
 LUA_CFLAGS = $(shell $(PKG_CONFIG) --cflags lua5.4)
-LIBS = -Wl,-Bstatic -llua5.4 -lyaml -Wl,-Bdynamic -lm -ldl
+LIBS = -Wl,-Bstatic -llua5.4 -lyaml -ljansson -Wl,-Bdynamic -lm -ldl
 
 STD = -std=c11 -D_POSIX_C_SOURCE=200809L
 WARN = -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Werror
-ALL_CFLAGS = $(STD) $(WARN) -Igenerator $(LUA_CFLAGS) $(CFLAGS) $(san_flags)
+ALL_CFLAGS = $(STD) $(WARN) -Igenerator -Iruntime $(LUA_CFLAGS) $(CFLAGS) $(san_flags)
 
-GEN_SRC = $(filter-out generator/embed.c,$(sort $(wildcard generator/*.c)))
+# how files from outside are read is the same in olmogen and in trainers
+GEN_SRC = $(filter-out generator/embed.c,$(sort $(wildcard generator/*.c))) \
+	runtime/file.c runtime/json.c
 GEN_OBJ = $(GEN_SRC:%.c=$(B)/%.o) $(B)/embedded.o
 EMBEDDED = LICENSE $(sort $(wildcard templates/* runtime/*.[ch] runtime/*/*.c* runtime/*/*.h runtime/*.def \
 	kernels/*/*.h))
@@ -35,7 +37,7 @@ all: $(B)/olmogen
 $(B)/olmogen: $(GEN_OBJ)
 	$(quiet)$(CC) $(san_flags) $(LDFLAGS) -o $@ $(GEN_OBJ) $(LIBS)
 
-$(B)/generator/%.o: generator/%.c
+$(GEN_SRC:%.c=$(B)/%.o): $(B)/%.o: %.c
 	$(quiet)mkdir -p $(@D)
 	$(quiet)$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
 
@@ -48,7 +50,7 @@ $(B)/embedded.c: $(B)/embed $(EMBEDDED) templates runtime $(wildcard runtime/*/ 
 	$(quiet)$(B)/embed $(EMBEDDED) > $@.tmp && mv $@.tmp $@
 
 $(B)/embedded.o: $(B)/embedded.c
-	$(quiet)$(CC) $(STD) -Igenerator -c -o $@ $<
+	$(quiet)$(CC) $(STD) -Igenerator -Iruntime -c -o $@ $<
 
 # ---- tests ----
 

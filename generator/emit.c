@@ -206,8 +206,9 @@ emit_project(const struct plan *p, struct tree *t)
 	emit_banner(
 	    p, "the trainer's main function and what is embedded in it", "/*", "*/", &banner_c);
 	emit_banner(p,
-	    "builds the trainer with a C compiler, OpenMP and libyaml; olmogen is not needed", "#",
-	    "", &banner_make);
+	    "builds the trainer with a C compiler, OpenMP, libyaml and jansson; olmogen is not "
+	    "needed",
+	    "#", "", &banner_make);
 	for (uint32_t i = 0; i < t->n; i++) {
 		const char *path = t->a[i].path;
 		int stem = (int)strcspn(path, ".");

@@ -6,14 +6,10 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <yaml.h>
 
+#include "json.h"
 #include "olmogen.h"
 
-struct json { /* a mapping of the file; JSON is YAML */
-	yaml_document_t *doc;
-	yaml_node_t *map;
-};
 static const char *path;
 static bool failed;
 
@@ -26,37 +22,39 @@ refuse(const char *fmt, const char *a, const char *b)
 	failed = true;
 }
 
-static yaml_node_t *
-member(struct json j, const char *key)
+/* NULL where it is missing or null. */
+static const json_t *
+member(const json_t *j, const char *key)
 {
-	for (yaml_node_pair_t *p = j.map ? j.map->data.mapping.pairs.start : NULL;
-	     j.map && p < j.map->data.mapping.pairs.top; p++) {
-		yaml_node_t *k = yaml_document_get_node(j.doc, p->key);
-		if (k->type == YAML_SCALAR_NODE && !strcmp((char *)k->data.scalar.value, key))
-			return yaml_document_get_node(j.doc, p->value);
-	}
-	return NULL;
+	const json_t *v = json_object_get(j, key);
+	return json_is_null(v) ? NULL : v;
 }
 
-/* A scalar's text; NULL where it is missing or null. */
+/* The value as JSON has it. */
 static const char *
-text(struct json j, const char *key)
+shown(const json_t *v)
 {
-	yaml_node_t *n = member(j, key);
-	if (!n || n->type != YAML_SCALAR_NODE || !strcmp((char *)n->data.scalar.value, "null"))
-		return NULL;
-	return (char *)n->data.scalar.value;
+	return json_dumps(v, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
+}
+
+/* NULL where it is missing. */
+static const char *
+text(const json_t *j, const char *key)
+{
+	const json_t *v = member(j, key);
+	if (v && !json_is_string(v))
+		refuse("%s = %s is not a text", key, shown(v));
+	return json_string_value(v);
 }
 
 static double
-number(struct json j, const char *key, double missing)
+number(const json_t *j, const char *key, double missing)
 {
-	const char *s = text(j, key);
-	char *end;
-	double x = s ? strtod(s, &end) : missing;
+	const json_t *v = member(j, key);
+	double x = v ? json_number_value(v) : missing;
 
-	if (s && (*end || !isfinite(x)))
-		refuse("%s = %s is not a number", key, s);
+	if (v && !json_is_number(v))
+		refuse("%s = %s is not a number", key, shown(v));
 	if (isnan(x)) {
 		refuse("%s is missing%s", key, "");
 		return 1;
@@ -65,37 +63,39 @@ number(struct json j, const char *key, double missing)
 }
 
 static bool
-yes(struct json j, const char *key)
+yes(const json_t *j, const char *key)
 {
-	const char *s = text(j, key);
-	return s && !strcmp(s, "true");
+	const json_t *v = member(j, key);
+	if (v && !json_is_boolean(v))
+		refuse("%s = %s is neither true nor false", key, shown(v));
+	return json_is_true(v);
 }
 
-static struct json
-mapping(struct json j, const char *key)
+static const json_t *
+mapping(const json_t *j, const char *key)
 {
-	yaml_node_t *n = member(j, key);
-	return (struct json){ j.doc, n && n->type == YAML_MAPPING_NODE ? n : NULL };
+	const json_t *v = member(j, key);
+	return json_is_object(v) ? v : NULL;
 }
 
 static void
-rope_text(struct json j, bool slides, struct buf *b)
+rope_text(const json_t *j, bool slides, struct buf *b)
 {
 	/*
 	 * transformers 5 has rope_parameters, for some models one a layer type; before:
 	 * rope_scaling
 	 */
-	struct json p = mapping(j, "rope_parameters");
-	struct json of_type = mapping(p, slides ? "sliding_attention" : "full_attention");
-	p = of_type.map ? of_type : p;
-	struct json sc = p.map ? p : mapping(j, "rope_scaling");
+	const json_t *p = mapping(j, "rope_parameters");
+	const json_t *of_type = mapping(p, slides ? "sliding_attention" : "full_attention");
+	p = of_type ? of_type : p;
+	const json_t *sc = p ? p : mapping(j, "rope_scaling");
 	double theta = number(j, "rope_theta", 10000);
 
-	if (p.map)
+	if (p)
 		theta = number(p, "rope_theta", theta);
-	const char *type = sc.map ? text(sc, "rope_type") : NULL;
+	const char *type = sc ? text(sc, "rope_type") : NULL;
 
-	if (sc.map && !type)
+	if (sc && !type)
 		type = text(sc, "type");
 	buf_printf(b, "rope { theta = %s", emit_double(theta));
 	if (type && !strcmp(type, "linear")) {
@@ -103,8 +103,8 @@ rope_text(struct json j, bool slides, struct buf *b)
 		    emit_double(number(sc, "factor", NAN)));
 	} else if (type && !strcmp(type, "yarn")) {
 		double factor = number(sc, "factor", NAN);
-		const char *truncate = text(sc, "truncate");
-		if (text(sc, "mscale") || (truncate && !strcmp(truncate, "false")))
+		const json_t *truncate = member(sc, "truncate");
+		if (member(sc, "mscale") || json_is_false(truncate))
 			refuse("yarn with mscale or without truncation is not known%s%s", "", "");
 		buf_printf(b,
 		    ", scaling = yarn { factor = %s, original_length = %.0f, beta_fast = %s, "
@@ -130,37 +130,27 @@ rope_text(struct json j, bool slides, struct buf *b)
 }
 
 static bool
-listed(struct json j, const char *key, uint32_t l)
+listed(const json_t *j, const char *key, uint32_t l)
 {
-	yaml_node_t *n = member(j, key);
+	const json_t *list = member(j, key);
 
-	for (yaml_node_item_t *i = n && n->type == YAML_SEQUENCE_NODE ? n->data.sequence.items.start
-								      : NULL;
-	     i && i < n->data.sequence.items.top; i++) {
-		yaml_node_t *v = yaml_document_get_node(j.doc, *i);
-		if (v->type == YAML_SCALAR_NODE &&
-		    strtoul((char *)v->data.scalar.value, NULL, 10) == l)
+	for (size_t i = 0; i < json_array_size(list); i++)
+		if (om_json_whole(json_array_get(list, i)) == l)
 			return true;
-	}
 	return false;
 }
 
 /* The l-th entry of layer_types is "sliding_attention". */
 static bool
-sliding(struct json j, uint32_t l)
+sliding(const json_t *j, uint32_t l)
 {
-	yaml_node_t *n = member(j, "layer_types");
+	const char *type = json_string_value(json_array_get(member(j, "layer_types"), l));
 
-	if (!n || n->type != YAML_SEQUENCE_NODE ||
-	    l >= (size_t)(n->data.sequence.items.top - n->data.sequence.items.start))
-		return false;
-	n = yaml_document_get_node(j.doc, n->data.sequence.items.start[l]);
-	return n->type == YAML_SCALAR_NODE &&
-	       !strcmp((char *)n->data.scalar.value, "sliding_attention");
+	return type && !strcmp(type, "sliding_attention");
 }
 
 static void
-describe(struct json j, const char *name, struct buf *b)
+describe(const json_t *j, const char *name, struct buf *b)
 {
 	const char *type = text(j, "model_type");
 	const struct hf_family *family = hf_family(type);
@@ -185,13 +175,13 @@ describe(struct json j, const char *name, struct buf *b)
 		refuse("hidden_act = %s: only silu is known%s", act, "");
 	if (yes(j, "mlp_bias"))
 		refuse("mlp_bias = %s is not known%s", "true", "");
-	if (text(j, "clip_qkv"))
-		refuse("clip_qkv = %s is not known%s", text(j, "clip_qkv"), "");
+	if (member(j, "clip_qkv"))
+		refuse("clip_qkv = %s is not known%s", shown(member(j, "clip_qkv")), "");
 	if (yes(j, "use_sliding_window"))
 		refuse("use_sliding_window = %s is not known%s", "true", "");
 	if (family->moe && number(j, "decoder_sparse_step", 1) != 1)
 		refuse("decoder_sparse_step = %s: only 1 is known%s",
-		    text(j, "decoder_sparse_step"), "");
+		    shown(member(j, "decoder_sparse_step")), "");
 	if (!(layers >= 1 && layers <= 1024)) {
 		refuse("num_hidden_layers is not in 1 .. 1024%s%s", "", "");
 		return;
@@ -243,7 +233,7 @@ describe(struct json j, const char *name, struct buf *b)
 		buf_printf(b, "    feed_forward = %s,\n", mlp);
 	} else {
 		double experts =
-		    number(j, text(j, "num_experts") ? "num_experts" : "num_local_experts", NAN);
+		    number(j, member(j, "num_experts") ? "num_experts" : "num_local_experts", NAN);
 		const char *moe = xprintf(
 		    "moe {\n        num_experts = %.0f, top_k = %.0f, hidden_size = %.0f,\n"
 		    "        router = router { normalize = %s, load_balance = %s, z_loss = 0 },\n"
@@ -279,27 +269,14 @@ bool
 from_hf(const char *dir)
 {
 	struct buf b = { 0 }, name = { 0 };
-	size_t n;
-	yaml_parser_t parser;
-	yaml_document_t doc;
+	char why[OM_JSON_WHY];
 	const char *base = dir + strlen(dir);
 
 	path = xprintf("%s/config.json", dir);
-	char *s = file_read(path, &n);
-	if (!s) {
-		refuse("%s%s", strerror(errno), "; give the folder of a Hugging Face model");
-		return false;
-	}
-	if (!yaml_parser_initialize(&parser))
-		internal("libyaml: out of memory");
-	yaml_parser_set_input_string(&parser, (unsigned char *)s, n);
-	if (!yaml_parser_load(&parser, &doc)) {
-		refuse("not JSON: %s%s", parser.problem ? parser.problem : "", "");
-		return false;
-	}
-	yaml_node_t *root = yaml_document_get_root_node(&doc);
-	if (!root || root->type != YAML_MAPPING_NODE) {
-		refuse("not a JSON object%s%s", "", "");
+	json_t *config = om_json_file(path, why);
+	if (!config) {
+		refuse("%s%s", why,
+		    errno == ENOENT ? "; give the folder of a Hugging Face model" : "");
 		return false;
 	}
 	/* the folder's last part, in the letters that a name may have */
@@ -312,10 +289,7 @@ from_hf(const char *dir)
 		if (strchr(
 			"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-", *base))
 			buf_add(&name, base, 1);
-	describe((struct json){ &doc, root },
-	    name.n && *name.s != '.' && *name.s != '-' ? name.s : "from-hf", &b);
-	yaml_document_delete(&doc);
-	yaml_parser_delete(&parser);
+	describe(config, name.n && *name.s != '.' && *name.s != '-' ? name.s : "from-hf", &b);
 	if (!failed)
 		fwrite(b.s, 1, b.n, stdout);
 	return !failed;

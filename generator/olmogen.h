@@ -16,6 +16,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "file.h" /* of runtime/, as json.h: what trainers share with olmogen */
+
 #define OLMOGEN_VERSION "0.1.0"
 
 #define LEN(a) (sizeof(a) / sizeof((a)[0]))
@@ -62,7 +64,7 @@ void buf_puts(struct buf *b, const char *s);
 void buf_printf(struct buf *b, const char *fmt, ...) PRINTF(2, 3);
 void buf_vprintf(struct buf *b, const char *fmt, va_list ap);
 
-/* The whole file, or NULL with errno. Terminated; *n is its length. */
+/* A regular file of at most 100 MB, terminated; *n: length. NULL: errno, and om_file_why(). */
 char *file_read(const char *path, size_t *n);
 
 const char *human_bytes(uint64_t n);          /* "1.50 GiB" */

@@ -1,12 +1,10 @@
 /* Memory, text and files. One process works on a few descriptions and ends: nothing is freed. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "olmogen.h"
 
-enum { CHUNK = 1 << 20 };
+enum { CHUNK = 1 << 20, FILE_MOST = 100000000 };
 
 #ifdef __SANITIZE_ADDRESS__
 /* The arena is never freed. */
@@ -182,31 +180,9 @@ buf_printf(struct buf *b, const char *fmt, ...)
 char *
 file_read(const char *path, size_t *n)
 {
-	struct buf b = { 0 };
-	struct stat st;
-	char part[1 << 16];
-	size_t got;
-	FILE *f = fopen(path, "rb");
+	size_t unused;
 
-	if (!f)
-		return NULL;
-	if (!fstat(fileno(f), &st) && S_ISDIR(st.st_mode)) {
-		fclose(f);
-		errno = EISDIR;
-		return NULL;
-	}
-	buf_puts(&b, "");
-	while ((got = fread(part, 1, sizeof part, f)) > 0)
-		buf_add(&b, part, got);
-	if (ferror(f)) {
-		fclose(f);
-		errno = EIO;
-		return NULL;
-	}
-	fclose(f);
-	if (n)
-		*n = b.n;
-	return b.s;
+	return om_file_read(path, FILE_MOST, n ? n : &unused);
 }
 
 const char *

@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "json.h"
 #include "om_rt.h"
 
 enum { CHUNK = 1 << 22 };

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "json.h"
+#include "om_rt.h"
 
 enum { CHUNK = 1 << 22 };
 
@@ -31,12 +32,12 @@ shape_text(char text[64], const struct om_st_tensor *t)
 struct loader {
 	const struct om_ckpt *k;
 	char *path, *remedy;
-	yaml_document_t doc;
+	json_t *doc;
 	struct row {              /* index.json's tensors and slices of them, by tensor and place */
 		const char *name; /* in its shard */
 		char *tensor;
 		uint64_t begin, end;
-		yaml_node_t *map;
+		const json_t *map;
 	} * row;
 	uint32_t n;
 };
@@ -54,13 +55,23 @@ _Noreturn OM_PRINTF(3, 4) static void bad(
 }
 
 static const char *
-text(struct loader *l, const yaml_node_t *map, const char *key)
+text(struct loader *l, const json_t *map, const char *key)
 {
-	yaml_node_t *v = om_json_get(&l->doc, map, key);
+	const json_t *v = json_object_get(map, key);
 
-	if (!v || v->type != YAML_SCALAR_NODE)
-		bad(l, "index.json", "has no \"%s\"", key);
-	return (const char *)v->data.scalar.value;
+	if (!json_is_string(v))
+		bad(l, "index.json", "has no text \"%s\"", key);
+	return json_string_value(v);
+}
+
+static uint64_t
+whole(struct loader *l, const json_t *map, const char *key)
+{
+	uint64_t n = om_json_whole(json_object_get(map, key));
+
+	if (n == UINT64_MAX)
+		bad(l, "index.json", "has no whole number \"%s\"", key);
+	return n;
 }
 
 static int
@@ -72,46 +83,34 @@ by_tensor(const void *a, const void *b)
 	return name ? name : x->begin < y->begin ? -1 : x->begin > y->begin;
 }
 
-/* A whole number of a JSON list, UINT64_MAX: it has none there. */
-static uint64_t
-number_at(struct loader *l, const yaml_node_t *list, ptrdiff_t i)
-{
-	const yaml_node_item_t *item;
-
-	if (!list || list->type != YAML_SEQUENCE_NODE)
-		return UINT64_MAX;
-	item = list->data.sequence.items.start + i;
-	return item < list->data.sequence.items.top
-		   ? strtoull(om_json_text(yaml_document_get_node(&l->doc, *item)), NULL, 10)
-		   : UINT64_MAX;
-}
-
 static void
-read_shape(struct loader *l, const yaml_node_t *map, struct om_st_tensor *t)
+read_shape(const json_t *map, struct om_st_tensor *t)
 {
-	yaml_node_t *dims = om_json_get(&l->doc, map, "shape");
+	const json_t *dims = json_object_get(map, "shape");
 
-	while (t->ndims < 2 && (t->dim[t->ndims] = number_at(l, dims, t->ndims)) != UINT64_MAX)
+	while (t->ndims < 2 && (t->dim[t->ndims] = om_json_whole(
+				    json_array_get(dims, (size_t)t->ndims))) != UINT64_MAX)
 		t->ndims++;
 }
 
 static void
 read_row(struct loader *l, struct row *row)
 {
-	yaml_node_t *slice = om_json_get(&l->doc, row->map, "slice");
+	const json_t *slice = json_object_get(row->map, "slice");
 	const char *bracket = strrchr(row->name, '[');
 	struct om_st_tensor t = { 0 };
 	uint64_t numel = 1;
 	char *name;
 
-	read_shape(l, row->map, &t);
+	read_shape(row->map, &t);
 	for (int i = 0; i < t.ndims; i++)
-		numel *= t.dim[i];
+		if (__builtin_mul_overflow(numel, t.dim[i], &numel))
+			bad(l, "index.json", "the shape of %s is beyond all memory", row->name);
 	row->tensor = om_text("%s", row->name);
 	row->end = numel;
 	if (slice && bracket) {
-		row->begin = number_at(l, slice, 0);
-		row->end = number_at(l, slice, 1);
+		row->begin = om_json_whole(json_array_get(slice, 0));
+		row->end = om_json_whole(json_array_get(slice, 1));
 		row->tensor[strlen(row->tensor) - strlen(bracket)] = 0;
 	}
 	name = om_ckpt_slice_name(row->tensor, row->begin, row->end, numel);
@@ -127,11 +126,11 @@ read_index(struct loader *l, size_t *n)
 	static const char last[] = "\"crc32c\": \"", format[] = "\"crc32c\": \"12345678\"}\n";
 	char *name = om_text("%s/index.json", l->path);
 	size_t tail = sizeof format - 1;
-	char *s = om_file_read(name, (size_t)1 << 32, n);
+	char *s = om_file_read(name, OM_JSON_MOST, n);
 
 	free(name);
 	if (!s)
-		bad(l, "index.json", "%s", strerror(errno));
+		bad(l, "index.json", "%s", om_file_why());
 	if (*n < tail || strncmp(s + *n - tail, last, sizeof last - 1) != 0 ||
 	    strtoul(s + *n - tail + sizeof last - 1, NULL, 16) != om_crc32c(0, s, *n - tail))
 		bad(l, "index.json", "is damaged");
@@ -139,33 +138,33 @@ read_index(struct loader *l, size_t *n)
 }
 
 /* Takes it apart, and sorts its tensors. */
-static yaml_node_t *
+static void
 parse_index(struct loader *l, const char *s, size_t n)
 {
-	yaml_node_t *root, *tensors;
+	char why[OM_JSON_WHY];
+	json_t *tensors;
+	const char *name;
+	uint64_t format;
+	json_t *map;
 
-	if (!om_json_load(&l->doc, s, n))
-		bad(l, "index.json", "is damaged");
-	root = yaml_document_get_root_node(&l->doc);
-	if (strtol(text(l, root, "format"), NULL, 10) != OM_CKPT_FORMAT)
-		bad(l, "index.json", "is format %s, this trainer reads %d", text(l, root, "format"),
-		    OM_CKPT_FORMAT);
-	tensors = om_json_get(&l->doc, root, "tensors");
-	if (!tensors || tensors->type != YAML_MAPPING_NODE)
+	if (!(l->doc = om_json_parse(s, n, why)))
+		bad(l, "index.json", "is damaged: %s", why);
+	if ((format = whole(l, l->doc, "format")) != OM_CKPT_FORMAT)
+		bad(l, "index.json", "is format %llu, this trainer reads %d",
+		    (unsigned long long)format, OM_CKPT_FORMAT);
+	tensors = json_object_get(l->doc, "tensors");
+	if (!json_is_object(tensors))
 		bad(l, "index.json", "has no \"tensors\"");
-	l->row =
-	    om_alloc((size_t)(tensors->data.mapping.pairs.top - tensors->data.mapping.pairs.start),
-		sizeof *l->row);
-	for (yaml_node_pair_t *p = tensors->data.mapping.pairs.start;
-	     p < tensors->data.mapping.pairs.top; p++) {
+	l->row = om_alloc(json_object_size(tensors), sizeof *l->row);
+	json_object_foreach(tensors, name, map)
+	{
 		struct row *row = &l->row[l->n++];
 
-		row->name = om_json_text(yaml_document_get_node(&l->doc, p->key));
-		row->map = yaml_document_get_node(&l->doc, p->value);
+		row->name = name;
+		row->map = map;
 		read_row(l, row);
 	}
 	qsort(l->row, l->n, sizeof *l->row, by_tensor);
-	return root;
 }
 
 /* The first row of a tensor, NULL: there is none. The next ones follow. */
@@ -212,7 +211,7 @@ differs(struct loader *l, const struct om_entry *e, char *what, size_t size)
 		struct om_st_tensor other = { 0 };
 		const char *dtype = text(l, row->map, "dtype");
 
-		read_shape(l, row->map, &other);
+		read_shape(row->map, &other);
 		shape_text(theirs, &other);
 		if (strcmp(mine, theirs) != 0 || strcmp(t->dtype, dtype) != 0) {
 			snprintf(what, size, "tensor %s is %s %s, the trainer's is %s %s", t->name,
@@ -258,10 +257,10 @@ check_precision(struct loader *l, const struct om_entry *e, uint32_t n)
 }
 
 static void
-check_model(struct loader *l, yaml_node_t *root, const struct om_entry *e, uint32_t n, uint32_t all)
+check_model(struct loader *l, const struct om_entry *e, uint32_t n, uint32_t all)
 {
 	const struct om_model *m = l->k->m;
-	const char *print = text(l, root, "fingerprint");
+	const char *print = text(l, l->doc, "fingerprint");
 	char what[512] = "";
 	uint32_t theirs = 0;
 
@@ -273,7 +272,7 @@ check_model(struct loader *l, yaml_node_t *root, const struct om_entry *e, uint3
 		    "%s is of model %s (%.12s), this trainer is %s (%.12s)%s%s; resume with the "
 		    "trainer "
 		    "that wrote it, or give another checkpoint.dir",
-		    l->path, text(l, root, "model"), print, m->name, m->fingerprint,
+		    l->path, text(l, l->doc, "model"), print, m->name, m->fingerprint,
 		    *what ? "; " : "", what);
 	check_precision(l, e, n);
 	if (*what)
@@ -285,11 +284,11 @@ check_model(struct loader *l, yaml_node_t *root, const struct om_entry *e, uint3
 }
 
 static void
-check_data(struct loader *l, yaml_node_t *root)
+check_data(struct loader *l)
 {
 	const struct om_data *d = l->k->data;
-	yaml_node_t *data = om_json_get(&l->doc, root, "data");
-	char seed[32], tokens[32], files[32], crc[32];
+	const json_t *data = json_object_get(l->doc, "data");
+	char seed[32], tokens[32], files[32], crc[32], number[32];
 	const struct {
 		const char *key, *name, *now;
 	} fact[] = {
@@ -306,13 +305,21 @@ check_data(struct loader *l, yaml_node_t *root)
 	snprintf(tokens, sizeof tokens, "%llu", (unsigned long long)d->tokens);
 	snprintf(files, sizeof files, "%u", d->n);
 	snprintf(crc, sizeof crc, "%08x", d->crc);
-	for (size_t i = 0; i < OM_LEN(fact); i++)
-		if (strcmp(fact[i].now, text(l, data, fact[i].key)) != 0)
+	for (size_t i = 0; i < OM_LEN(fact); i++) {
+		const char *then = json_string_value(json_object_get(data, fact[i].key));
+
+		if (!then) {
+			snprintf(number, sizeof number, "%llu",
+			    (unsigned long long)whole(l, data, fact[i].key));
+			then = number;
+		}
+		if (strcmp(fact[i].now, then) != 0)
 			om_die("checkpoint",
 			    "%s was trained with %s %s, now it is %s; restore that, or go on with "
 			    "other "
 			    "data by checkpoint.ignore_data=true",
-			    l->path, fact[i].name, text(l, data, fact[i].key), fact[i].now);
+			    l->path, fact[i].name, then, fact[i].now);
+	}
 }
 
 /* Of which row an entry takes something; each file is opened once. */
@@ -451,31 +458,32 @@ set_aside(struct om_ckpt *k, uint64_t step)
 
 /* What SkipStep had seen. Checkpoints of before it, and of runs with it off, have no windows. */
 static void
-load_skip(struct loader *l, yaml_node_t *root)
+load_skip(struct loader *l)
 {
 	static const char *const name[] = { "loss", "norm" };
 	struct om_skip *s = l->k->skip;
-	yaml_node_t *map = om_json_get(&l->doc, root, "skip_step");
-	ptrdiff_t n[2];
+	const json_t *map = json_object_get(l->doc, "skip_step");
+	size_t n[2];
 
 	if (!map)
 		return;
-	s->total = strtoull(text(l, map, "skipped"), NULL, 10);
-	s->row = strtoull(text(l, map, "in_a_row"), NULL, 10);
+	s->total = whole(l, map, "skipped");
+	s->row = whole(l, map, "in_a_row");
 	for (int i = 0; i < 2; i++) {
-		yaml_node_t *list = om_json_get(&l->doc, map, name[i]);
-		yaml_node_item_t *item;
+		const json_t *list = json_object_get(map, name[i]), *x;
 
-		if (!list || list->type != YAML_SEQUENCE_NODE)
+		if (!json_is_array(list))
 			bad(l, "index.json", "has no \"%s\"", name[i]);
-		item = list->data.sequence.items.top;
-		n[i] = item - list->data.sequence.items.start;
+		n[i] = json_array_size(list);
 		if (n[i] != n[0])
-			bad(l, "index.json", "has %td losses and %td norms", n[0], n[i]);
+			bad(l, "index.json", "has %zu losses and %zu norms", n[0], n[i]);
 		s->n = s->sigma > 0 ? (uint32_t)(n[i] < s->window ? n[i] : s->window) : 0;
-		for (uint32_t j = s->n; j-- > 0;) /* the newest, if the window is shorter now */
-			s->last[i][j] =
-			    strtod(om_json_text(yaml_document_get_node(&l->doc, *--item)), NULL);
+		for (uint32_t j = 0; j < s->n; j++) { /* the newest, if the window is shorter now */
+			x = json_array_get(list, n[i] - s->n + j);
+			if (!json_is_number(x))
+				bad(l, "index.json", "has what is no number in \"%s\"", name[i]);
+			s->last[i][j] = json_number_value(x);
+		}
 	}
 }
 
@@ -485,14 +493,14 @@ check(struct loader *l, const struct om_conf *c, const char *index, size_t size,
     const struct om_entry *e, uint32_t n, uint32_t all)
 {
 	const struct om_ckpt *k = l->k;
-	yaml_node_t *root = parse_index(l, index, size);
 	const char *base;
 	uint64_t step;
 
-	check_model(l, root, e, n, all);
+	parse_index(l, index, size);
+	check_model(l, e, n, all);
 	if (k->data && !c->ignore_data)
-		check_data(l, root);
-	step = strtoull(text(l, root, "step"), NULL, 10);
+		check_data(l);
+	step = whole(l, l->doc, "step");
 	base = strrchr(l->path, '/') ? strrchr(l->path, '/') + 1 : l->path;
 	if (om_ckpt_step_of(base) != OM_NO_STEP && om_ckpt_step_of(base) != step)
 		bad(l, "index.json", "is of step %llu, its directory is not",
@@ -502,7 +510,7 @@ check(struct loader *l, const struct om_conf *c, const char *index, size_t size,
 		    "%s is at step %llu, past the run's end: steps is %llu; raise steps", l->path,
 		    (unsigned long long)step, (unsigned long long)c->steps);
 	if (k->skip)
-		load_skip(l, root);
+		load_skip(l);
 	return step;
 }
 
@@ -544,7 +552,7 @@ load(struct loader *l, const struct om_conf *c, unsigned char *arena)
 	load_tensors(l, arena, e, n);
 	gather_weights(k->m, arena);
 	om_barrier("checkpoint"); /* no rank has found damage */
-	yaml_document_delete(&l->doc);
+	json_decref(l->doc);
 	for (uint32_t i = 0; i < l->n; i++)
 		free(l->row[i].tensor);
 	free(l->row);

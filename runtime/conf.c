@@ -515,7 +515,7 @@ om_conf_load(struct om_conf *c, const char *command, const char *path, int nover
 	src[0].name = path;
 	r.src = &src[0];
 	if (!(text = om_file_read(path, 16 << 20, &src[0].n))) {
-		om_diag((struct om_at){ r.src, 0, 0, 0 }, "cannot be read: %s", strerror(errno));
+		om_diag((struct om_at){ r.src, 0, 0, 0 }, "cannot be read: %s", om_file_why());
 		om_diag_help("usage: trainer %s run.yaml [key=value ...]", command);
 		free(src);
 		return om_diag_count() - before;

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "json.h"
+#include "om_rt.h"
 
 enum { CHUNK = 1 << 20, LISTED = 10 };
 
@@ -61,56 +62,59 @@ om_export(const struct om_model *m, const char *dir, const char *from)
 struct source {
 	const struct om_model *m;
 	const char *dir;
-	yaml_document_t ours, config, index; /* index: of the files, where there is one */
+	json_t *ours, *config;
+	json_t *index; /* of the files, NULL: there is one file */
+	json_t *where; /* tensor: number of its file */
 	struct om_st *st;
-	const char **file; /* their names */
-	uint32_t n;
+	char **file;      /* their names */
+	uint32_t n, open; /* the one whose descriptor is held */
 };
 
-/* Reads DIR/name; false: there is no such file. */
-static bool
-read_json(const struct source *s, const char *name, yaml_document_t *doc)
+/* Reads DIR/name; NULL: there is no such file. */
+static json_t *
+read_json(const struct source *s, const char *name)
 {
-	char *path = om_text("%s/%s", s->dir, name), *text;
-	size_t n;
+	char *path = om_text("%s/%s", s->dir, name), why[OM_JSON_WHY];
+	json_t *x = om_json_file(path, why);
 
-	text = om_file_read(path, (size_t)1 << 30, &n);
-	if (!text && errno != ENOENT)
-		om_die("import", "%s: %s", path, strerror(errno));
-	if (text && !om_json_load(doc, text, n))
-		om_die("import", "%s is not JSON; download it again", path);
+	if (!x && errno != ENOENT)
+		om_die("import", "%s: %s; download it again", path, why);
 	free(path);
-	free(text);
-	return text;
+	return x;
 }
 
 /* The value at key, or where it is not there at its newer place; NULL: none, or null. */
-static const char *
-option(yaml_document_t *doc, const char *const key[2])
+static const json_t *
+option(const json_t *doc, const char *const key[2])
 {
 	for (int i = 0; i < 2 && key[i]; i++) {
-		const yaml_node_t *node = yaml_document_get_root_node(doc);
-		const char *dot = strchr(key[i], '.'), *text;
+		const json_t *node = doc;
+		const char *dot = strchr(key[i], '.');
 		char section[32];
 
 		snprintf(section, sizeof section, "%.*s", dot ? (int)(dot - key[i]) : 0, key[i]);
 		if (dot)
-			node = om_json_get(doc, node, section);
-		text = om_json_text(om_json_get(doc, node, dot ? dot + 1 : key[i]));
-		if (*text && strcmp(text, "null") != 0)
-			return text;
+			node = json_object_get(doc, section);
+		node = json_object_get(node, dot ? dot + 1 : key[i]);
+		if (node && !json_is_null(node))
+			return node;
 	}
 	return NULL;
 }
 
-/* As numbers where they are some: 1e-05 is 0.00001. */
-static bool
-equal(const char *a, const char *b)
+/* A value as JSON has it; free() it. */
+static char *
+shown(const json_t *x)
 {
-	char *a_end, *b_end;
-	double x = strtod(a, &a_end), y = strtod(b, &b_end);
+	return json_dumps(x, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
+}
 
-	return *a_end || *b_end ? strcmp(a, b) == 0 : x == y;
+/* 500000.0 and 500000 are equal. */
+static bool
+equal(const json_t *a, const json_t *b)
+{
+	return json_is_number(a) && json_is_number(b) ? json_number_value(a) == json_number_value(b)
+						      : json_equal(a, b);
 }
 
 /*
@@ -140,42 +144,46 @@ check_config(struct source *s)
 		{ "attention_bias" },
 		{ "tie_word_embeddings" },
 	};
+	char why[OM_JSON_WHY];
 
-	if (!read_json(s, "config.json", &s->config))
+	if (!(s->config = read_json(s, "config.json")))
 		om_die("import", "%s/config.json: %s; give the directory of a model", s->dir,
 		    strerror(ENOENT));
-	if (!om_json_load(&s->ours, s->m->hf_config, strlen(s->m->hf_config)))
-		om_die("import", "the trainer's own config.json is damaged; generate again");
+	if (!(s->ours = om_json_parse(s->m->hf_config, strlen(s->m->hf_config), why)))
+		om_die(
+		    "import", "the trainer's own config.json is damaged: %s; generate again", why);
 	for (size_t i = 0; i < OM_LEN(key); i++) {
-		const char *theirs = option(&s->config, key[i]), *ours = option(&s->ours, key[i]);
+		const json_t *theirs = option(s->config, key[i]), *ours = option(s->ours, key[i]);
 
 		if (theirs && ours && !equal(theirs, ours))
 			om_die("import",
 			    "%s/config.json has %s = %s, the trainer's model %s; generate a "
 			    "trainer for this model",
-			    s->dir, key[i][0], om_clip(theirs), ours);
+			    s->dir, key[i][0], om_clip(shown(theirs)), shown(ours));
 	}
 }
 
+/* Opens a file, and notes where its tensors are; of many files, not all can stay open. */
 static void
 open_file(struct source *s, const char *name)
 {
 	char *path = om_text("%s/%s", s->dir, name);
-	const char *why = NULL;
+	struct om_st *st = &s->st[s->n];
+	const char *why = NULL, *tensor;
 
-	for (uint32_t i = 0; i < s->n; i++)
-		if (strcmp(s->file[i], name) == 0) { /* the index has it once a tensor */
-			free(path);
-			return;
-		}
-	s->st = realloc(s->st, (s->n + 1) * sizeof *s->st);
-	s->file = realloc(s->file, (s->n + 1) * sizeof *s->file);
-	if (!s->st || !s->file)
-		om_die("memory", "cannot list %u files", s->n + 1);
-	s->file[s->n] = name;
-	if (!*name || strchr(name, '/') || (why = om_st_open(&s->st[s->n], path)))
+	if (!*name || strchr(name, '/') || (why = om_st_open(st, path)))
 		om_die("import", "%s: %s", path,
 		    why ? why : "the index names a file outside of its directory");
+	om_st_rest(st);
+	s->file[s->n] = om_text("%s", name);
+	for (uint32_t i = 0; i < st->n; i++) {
+		const json_t *other = json_object_get(s->where, tensor = st->tensor[i].name);
+
+		if (other)
+			om_die("import", "%s is in %s and in %s", om_clip(tensor),
+			    s->file[json_integer_value(other)], name);
+		json_object_set_new(s->where, tensor, json_integer(s->n));
+	}
 	s->n++;
 	free(path);
 }
@@ -184,35 +192,41 @@ open_file(struct source *s, const char *name)
 static void
 open_files(struct source *s)
 {
-	yaml_node_t *map;
+	json_t *map, *file, *seen = json_object();
+	const char *tensor, *name;
 
-	if (!read_json(s, "model.safetensors.index.json", &s->index)) {
-		open_file(s, "model.safetensors");
-		return;
-	}
-	map = om_json_get(&s->index, yaml_document_get_root_node(&s->index), "weight_map");
-	if (!map || map->type != YAML_MAPPING_NODE)
+	s->where = json_object();
+	s->index = read_json(s, "model.safetensors.index.json");
+	map = json_object_get(s->index, "weight_map");
+	if (s->index && !json_is_object(map))
 		om_die("import", "%s/model.safetensors.index.json has no \"weight_map\"", s->dir);
-	for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top;
-	     p++)
-		open_file(s, om_json_text(yaml_document_get_node(&s->index, p->value)));
+	s->st = om_alloc(json_object_size(map) + 1, sizeof *s->st);
+	s->file = om_alloc(json_object_size(map) + 1, sizeof *s->file);
+	if (!s->index)
+		open_file(s, "model.safetensors");
+	json_object_foreach(map, tensor, file)
+	{
+		if (!(name = json_string_value(file)))
+			om_die("import",
+			    "%s/model.safetensors.index.json: the file of %s is not a text", s->dir,
+			    om_clip(tensor));
+		if (json_object_get(seen, name)) /* it is there once a tensor */
+			continue;
+		json_object_set_new(seen, name, json_true());
+		open_file(s, name);
+	}
+	json_decref(seen);
 }
 
 /* Where the tensor is, NULL: nowhere; *file is the number of its file. */
 static const struct om_st_tensor *
 find(const struct source *s, const char *name, uint32_t *file)
 {
-	const struct om_st_tensor *found = NULL, *t;
+	const json_t *where = json_object_get(s->where, name);
 
-	for (uint32_t i = 0; i < s->n; i++)
-		if ((t = om_st_find(&s->st[i], name))) {
-			if (found)
-				om_die("import", "%s is in %s and in %s", om_clip(name),
-				    s->file[*file], s->file[i]);
-			found = t;
-			*file = i;
-		}
-	return found;
+	if (where)
+		*file = (uint32_t)json_integer_value(where);
+	return where ? om_st_find(&s->st[*file], name) : NULL;
 }
 
 static int
@@ -227,11 +241,10 @@ needless(struct source *s, const char *name)
 {
 	static const char frequency[] = "rotary_emb.inv_freq";
 	static const char *const tied[2] = { "tie_word_embeddings" };
-	const char *ours = option(&s->ours, tied);
 	size_t n = strlen(name), m = sizeof frequency - 1;
 
 	return (n >= m && strcmp(name + n - m, frequency) == 0) ||
-	       (strcmp(name, "lm_head.weight") == 0 && ours && strcmp(ours, "true") == 0);
+	       (strcmp(name, "lm_head.weight") == 0 && json_is_true(option(s->ours, tied)));
 }
 
 static void
@@ -287,7 +300,8 @@ load(struct source *s, unsigned char *arena, const struct om_entry *e, unsigned 
 	uint32_t file = 0;
 	const struct om_st_tensor *t = find(s, e->t.name, &file);
 	uint64_t numel = e->p->numel, width, at, first = e->first;
-	char shape[2][64] = { "", "" };
+	char shape[2][128] = { "", "" }, *path;
+	const char *why;
 
 	for (int i = 0; i < 2; i++) {
 		FILE *f = fmemopen(shape[i], sizeof shape[i], "w");
@@ -303,6 +317,13 @@ load(struct source *s, unsigned char *arena, const struct om_entry *e, unsigned 
 	if (!om_st_floats(t->dtype, buf, 0, x))
 		om_die("import", "%s/%s: %s is %s, only F32, BF16 and F16 are read", s->dir,
 		    s->file[file], e->t.name, t->dtype);
+	if (file != s->open)
+		om_st_rest(&s->st[s->open]);
+	s->open = file;
+	path = om_text("%s/%s", s->dir, s->file[file]);
+	if ((why = om_st_again(&s->st[file], path)))
+		om_die("import", "%s: %s", path, why);
+	free(path);
 	at = s->st[file].data + t->begin;
 	width = numel ? (t->end - t->begin) / numel : 1;
 	for (size_t n; numel; numel -= n, at += n * width, first += n) {
@@ -347,12 +368,14 @@ om_import(const struct om_model *m, const char *from, const char *dir)
 	    dir, dir);
 	om_ckpt_close(&k);
 	om_ckpt_entries_free(e, n);
-	for (uint32_t i = 0; i < s.n; i++)
+	for (uint32_t i = 0; i < s.n; i++) {
 		om_st_close(&s.st[i]);
-	yaml_document_delete(&s.ours);
-	yaml_document_delete(&s.config);
-	if (s.index.nodes.start)
-		yaml_document_delete(&s.index);
+		free(s.file[i]);
+	}
+	json_decref(s.ours);
+	json_decref(s.config);
+	json_decref(s.index);
+	json_decref(s.where);
 	om_conf_free(&c);
 	free(s.st);
 	free(s.file);

@@ -52,37 +52,6 @@ om_text(const char *fmt, ...)
 }
 
 char *
-om_file_read(const char *path, size_t max, size_t *n)
-{
-	FILE *f = fopen(path, "rb");
-	size_t cap = 4096, got;
-	char *s;
-
-	if (!f)
-		return NULL;
-	s = om_alloc(cap + 1, 1);
-	*n = 0;
-	while ((got = fread(s + *n, 1, cap - *n, f)) > 0) {
-		*n += got;
-		if (*n > max)
-			break;
-		if (*n == cap && !(s = realloc(s, (cap *= 2) + 1)))
-			om_die("memory", "cannot allocate %s", om_bytes(cap));
-	}
-	if (ferror(f) || *n > max) {
-		int error = *n > max ? EFBIG : errno;
-
-		fclose(f);
-		free(s);
-		errno = error;
-		return NULL;
-	}
-	fclose(f);
-	s[*n] = 0;
-	return s;
-}
-
-char *
 om_free_name(const char *path, const char *suffix)
 {
 	struct stat st;

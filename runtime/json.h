@@ -1,49 +1,35 @@
-/* Reading JSON by libyaml: JSON is YAML. */
+/*
+ * JSON that others wrote, read by jansson within limits that it does not have itself. What is read
+ * is used by jansson's own functions.
+ */
 #ifndef OM_JSON_H
 #define OM_JSON_H
 
-#include <string.h>
-#include <yaml.h>
+#if !__has_include(<jansson.h>)
+#error jansson.h is missing: install libjansson-dev (Debian, Ubuntu) or jansson-devel (Fedora)
+#endif
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
 
-#include "om_rt.h"
+enum {
+	OM_JSON_MOST = 100000000, /* bytes of a file or header */
+	OM_JSON_DEPTH = 100,      /* levels of { and [ */
+	OM_JSON_WHY = 320
+};
 
-/* Reads one document of text; false: it isn't one. */
-static inline bool
-om_json_load(yaml_document_t *doc, const char *text, size_t n)
-{
-	yaml_parser_t parser;
-	bool ok;
-
-	if (!yaml_parser_initialize(&parser))
-		om_die("memory", "cannot start the YAML parser");
-	yaml_parser_set_encoding(&parser, YAML_UTF8_ENCODING);
-	yaml_parser_set_input_string(&parser, (const unsigned char *)text, n);
-	ok = yaml_parser_load(&parser, doc);
-	yaml_parser_delete(&parser);
-	if (ok && !yaml_document_get_root_node(doc)) {
-		yaml_document_delete(doc);
-		ok = false;
-	}
-	return ok;
-}
-
-/* A scalar's text, "" of anything else. */
-static inline const char *
-om_json_text(const yaml_node_t *node)
-{
-	return node && node->type == YAML_SCALAR_NODE ? (const char *)node->data.scalar.value : "";
-}
-
-/* A mapping's value, NULL: it has no such key, or is no mapping. */
-static inline yaml_node_t *
-om_json_get(yaml_document_t *doc, const yaml_node_t *map, const char *key)
-{
-	if (map && map->type == YAML_MAPPING_NODE)
-		for (yaml_node_pair_t *p = map->data.mapping.pairs.start;
-		     p < map->data.mapping.pairs.top; p++)
-			if (strcmp(om_json_text(yaml_document_get_node(doc, p->key)), key) == 0)
-				return yaml_document_get_node(doc, p->value);
-	return NULL;
-}
+/*
+ * The object that n bytes of text are; json_decref() it. NULL: why says what is wrong, with line
+ * and column. No name twice, no zero byte in a string, nothing after the object. The memory that
+ * it takes is at most some tens of times the text's.
+ */
+json_t *om_json_parse(const char *s, size_t n, char why[OM_JSON_WHY]);
+/* The same of a file; NULL: errno is ENOENT where there is none. */
+json_t *om_json_file(const char *path, char why[OM_JSON_WHY]);
+/* A whole number from 0 on, UINT64_MAX: it is none, or NULL. */
+uint64_t om_json_whole(const json_t *x);
+/* Quoted and escaped; bytes that are not UTF-8 become U+FFFD. */
+void om_json_string(FILE *f, const char *s);
 
 #endif

@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <stdio.h>
 
+#include "file.h"
 #include "om.h"
 
 #define OM_PRINTF(f, a) __attribute__((format(printf, f, a)))
@@ -53,8 +54,6 @@ uint32_t om_distance(const char *a, const char *b);
 
 void *om_alloc(size_t n, size_t size); /* zeroed; ends the process when memory is out */
 char *om_text(const char *fmt, ...) OM_PRINTF(1, 2); /* a new string; free() it */
-/* The whole file and a terminator, or NULL with errno; *n is its length. Over max bytes: EFBIG. */
-char *om_file_read(const char *path, size_t max, size_t *n);
 /* path and suffix, and where that is taken ".2", ".3", ... after it; free() it. */
 char *om_free_name(const char *path, const char *suffix);
 bool om_write_all(int fd, const void *p, size_t n); /* false: errno */
@@ -336,7 +335,7 @@ uint32_t om_crc32c_soft(uint32_t crc, const void *p, size_t n);
 
 /* ---- safetensors.c: one shard ---------------------------------------------------------------- */
 
-enum { OM_ST_DIMS = 4 };
+enum { OM_ST_DIMS = 8 };
 struct om_st_tensor {
 	char *name;
 	const char *dtype; /* "F32", "F64", of foreign files others too */
@@ -356,9 +355,11 @@ bool om_st_write_header(int fd, const struct om_st_tensor *t, uint32_t n);
 const char *om_st_open(struct om_st *st, const char *path);
 const struct om_st_tensor *om_st_find(const struct om_st *st, const char *name);
 void om_st_close(struct om_st *st);
+/* Gives the descriptor back, of which there are not many; and opens the same file again. */
+void om_st_rest(struct om_st *st);
+const char *om_st_again(struct om_st *st, const char *path);
 /* Widens n numbers of the dtype, which is F32, BF16 or F16, each to the bit; false: of another. */
 bool om_st_floats(const char *dtype, const void *p, size_t n, float *x);
-void om_json_string(FILE *f, const char *s); /* quoted and escaped */
 bool om_pread_all(
     int fd, void *p, size_t n, uint64_t off); /* false: errno, 0 where the file ends early */
 

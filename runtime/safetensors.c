@@ -1,15 +1,16 @@
 /*
  * One safetensors file: eight bytes of length, a JSON object { name: { dtype, shape, data_offsets }
- * }, and the tensors' bytes without a hole. The header is read by libyaml: JSON is YAML.
+ * }, and the tensors' bytes without a hole.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "json.h"
+#include "om_rt.h"
+
+enum { ST_WHY = 2 * OM_JSON_WHY };
 
 bool
 om_pread_all(int fd, void *p, size_t n, uint64_t off)
@@ -31,20 +32,6 @@ om_pread_all(int fd, void *p, size_t n, uint64_t off)
 		n -= (size_t)got;
 	}
 	return true;
-}
-
-void
-om_json_string(FILE *f, const char *s)
-{
-	fputc('"', f);
-	for (; *s; s++)
-		if (*s == '"' || *s == '\\')
-			fprintf(f, "\\%c", *s);
-		else if ((unsigned char)*s < 32)
-			fprintf(f, "\\u%04x", *s);
-		else
-			fputc(*s, f);
-	fputc('"', f);
 }
 
 bool
@@ -82,74 +69,69 @@ om_st_write_header(int fd, const struct om_st_tensor *t, uint32_t n)
 	return ok;
 }
 
-/* What tensors may be of; foreign files may hold some that no trainer reads. */
+/* What tensors may be of, those of the format; most of them no trainer reads. */
 static const struct {
 	const char *name;
-	uint64_t bytes;
+	uint64_t bits;
 } dtypes[] = {
-	{ "F32", 4 },
-	{ "F64", 8 },
-	{ "BF16", 2 },
-	{ "F16", 2 },
-	{ "I64", 8 },
-	{ "I32", 4 },
-	{ "I16", 2 },
-	{ "I8", 1 },
-	{ "U8", 1 },
-	{ "BOOL", 1 },
-	{ "F8_E4M3", 1 },
-	{ "F8_E5M2", 1 },
+	{ "F32", 32 },
+	{ "F64", 64 },
+	{ "BF16", 16 },
+	{ "F16", 16 },
+	{ "I64", 64 },
+	{ "I32", 32 },
+	{ "I16", 16 },
+	{ "I8", 8 },
+	{ "U64", 64 },
+	{ "U32", 32 },
+	{ "U16", 16 },
+	{ "U8", 8 },
+	{ "BOOL", 8 },
+	{ "F8_E4M3", 8 },
+	{ "F8_E5M2", 8 },
+	{ "F8_E8M0", 8 },
+	{ "F8_E4M3FNUZ", 8 },
+	{ "F8_E5M2FNUZ", 8 },
+	{ "F6_E2M3", 6 },
+	{ "F6_E3M2", 6 },
+	{ "F4", 4 },
+	{ "C64", 64 },
 };
 
-/* A whole number of a JSON sequence, UINT64_MAX: it isn't one. */
-static uint64_t
-number_at(yaml_document_t *doc, const yaml_node_t *seq, int i)
+/* NULL, or what is wrong with a tensor's entry. */
+static const char *
+tensor_parse(const json_t *entry, struct om_st_tensor *t)
 {
-	const char *s =
-	    om_json_text(yaml_document_get_node(doc, seq->data.sequence.items.start[i]));
+	const json_t *shape = json_object_get(entry, "shape");
+	const json_t *offsets = json_object_get(entry, "data_offsets");
+	const char *dtype = json_string_value(json_object_get(entry, "dtype"));
+	uint64_t bits = 0;
 
-	return *s && !s[strspn(s, "0123456789")] && strlen(s) < 19 ? strtoull(s, NULL, 10)
-								   : UINT64_MAX;
-}
-
-static bool
-tensor_parse(yaml_document_t *doc, yaml_node_t *map, struct om_st_tensor *t)
-{
-	bool shape = false, offsets = false;
-	uint64_t bytes = 0;
-
-	if (map->type != YAML_MAPPING_NODE)
-		return false;
-	for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top;
-	     p++) {
-		const char *key = om_json_text(yaml_document_get_node(doc, p->key));
-		yaml_node_t *v = yaml_document_get_node(doc, p->value);
-		bool seq = v->type == YAML_SEQUENCE_NODE;
-		long n = seq ? v->data.sequence.items.top - v->data.sequence.items.start : 0;
-
-		for (size_t i = 0; strcmp(key, "dtype") == 0 && i < OM_LEN(dtypes); i++)
-			if (strcmp(om_json_text(v), dtypes[i].name) == 0) {
-				t->dtype = dtypes[i].name;
-				bytes = dtypes[i].bytes;
-			}
-		if (strcmp(key, "shape") == 0 && seq && n <= OM_ST_DIMS) {
-			shape = true;
-			t->ndims = (int)n;
-			for (int i = 0; i < n; i++)
-				t->dim[i] = number_at(doc, v, i);
+	for (size_t i = 0; dtype && i < OM_LEN(dtypes); i++)
+		if (strcmp(dtype, dtypes[i].name) == 0) {
+			t->dtype = dtypes[i].name;
+			bits = dtypes[i].bits;
 		}
-		if (strcmp(key, "data_offsets") == 0 && seq && n == 2) {
-			offsets = true;
-			t->begin = number_at(doc, v, 0);
-			t->end = number_at(doc, v, 1);
-		}
+	if (!t->dtype)
+		return "its dtype is not one of the format's";
+	if (!json_is_array(shape) || json_array_size(shape) > OM_ST_DIMS)
+		return "its shape is not a list of at most 8 sizes";
+	for (t->ndims = 0; t->ndims < (int)json_array_size(shape); t->ndims++) {
+		uint64_t n = om_json_whole(json_array_get(shape, (size_t)t->ndims));
+
+		if (n == UINT64_MAX)
+			return "its shape has what is not a size";
+		if (__builtin_mul_overflow(bits, n, &bits))
+			return "its shape is beyond all memory";
+		t->dim[t->ndims] = n;
 	}
-	if (!t->dtype || !shape || !offsets || t->end < t->begin)
-		return false;
-	for (int i = 0; i < t->ndims; i++)
-		if (t->dim[i] > UINT32_MAX || __builtin_mul_overflow(bytes, t->dim[i], &bytes))
-			return false;
-	return bytes == t->end - t->begin;
+	t->begin = om_json_whole(json_array_get(offsets, 0));
+	t->end = om_json_whole(json_array_get(offsets, 1));
+	if (json_array_size(offsets) != 2 || t->end == UINT64_MAX || t->begin > t->end)
+		return "its data_offsets are not a first and a last byte";
+	if (bits % 8 || bits / 8 != t->end - t->begin)
+		return "its data_offsets are not as far apart as its shape and dtype say";
+	return NULL;
 }
 
 static int
@@ -157,7 +139,10 @@ by_begin(const void *a, const void *b)
 {
 	const struct om_st_tensor *x = a, *y = b;
 
-	return x->begin < y->begin ? -1 : x->begin > y->begin ? 1 : strcmp(x->name, y->name);
+	/* those without elements before the one that begins where they are */
+	return x->begin != y->begin ? (x->begin < y->begin ? -1 : 1)
+	       : x->end != y->end   ? (x->end < y->end ? -1 : 1)
+				    : strcmp(x->name, y->name);
 }
 
 static int
@@ -168,64 +153,60 @@ by_name(const void *a, const void *b)
 }
 
 static const char *
-header_parse(struct om_st *st, yaml_document_t *doc)
+header_parse(struct om_st *st, json_t *root, char why[ST_WHY])
 {
-	static char why[256];
-	yaml_node_t *root = yaml_document_get_root_node(doc);
-	yaml_node_pair_t *p, *end;
+	const char *name, *wrong;
+	json_t *entry;
 	uint64_t at = 0;
 
-	if (!root || root->type != YAML_MAPPING_NODE)
-		return "its header is not a JSON object";
-	p = root->data.mapping.pairs.start;
-	end = root->data.mapping.pairs.top;
-	st->tensor = om_alloc((size_t)(end - p), sizeof *st->tensor);
-	for (; p < end; p++) {
-		struct om_st_tensor *t = &st->tensor[st->n];
-		const char *name = om_json_text(yaml_document_get_node(doc, p->key));
-
+	st->tensor = om_alloc(json_object_size(root), sizeof *st->tensor);
+	json_object_foreach(root, name, entry)
+	{
 		if (strcmp(name, "__metadata__") == 0)
 			continue;
-		if (!tensor_parse(doc, yaml_document_get_node(doc, p->value), t)) {
-			snprintf(why, sizeof why, "its header's entry of %.120s is wrong", name);
+		if ((wrong = tensor_parse(entry, &st->tensor[st->n]))) {
+			snprintf(
+			    why, ST_WHY, "its header's entry of %.120s is wrong: %s", name, wrong);
 			return why;
 		}
-		t->name = om_text("%s", name);
-		st->n++;
+		st->tensor[st->n++].name = om_text("%s", name);
 	}
 	qsort(st->tensor, st->n, sizeof *st->tensor, by_begin);
 	for (uint32_t i = 0; i < st->n; at = st->tensor[i++].end)
-		if (st->tensor[i].begin != at)
-			return "its tensors overlap or leave holes";
-	if (st->data + at != st->size)
-		return st->data + at > st->size ? "it is truncated"
+		if (st->tensor[i].begin != at) {
+			snprintf(why, ST_WHY,
+			    "its tensors overlap or leave holes: %.120s begins at byte %llu, the "
+			    "one "
+			    "before it ends at %llu",
+			    st->tensor[i].name, (unsigned long long)st->tensor[i].begin,
+			    (unsigned long long)at);
+			return why;
+		}
+	if (at != st->size - st->data)
+		return at > st->size - st->data ? "it is truncated"
 						: "it goes on after its last tensor";
 	qsort(st->tensor, st->n, sizeof *st->tensor, by_name);
-	for (uint32_t i = 1; i < st->n; i++)
-		if (strcmp(st->tensor[i - 1].name, st->tensor[i].name) == 0)
-			return "it has a tensor twice";
 	return NULL;
 }
 
-const char *
-om_st_open(struct om_st *st, const char *path)
+/* Reads and checks the header of what has just been opened. */
+static const char *
+header_read(struct om_st *st, char why[ST_WHY])
 {
 	unsigned char length[8];
+	char json[OM_JSON_WHY];
 	uint64_t n = 0;
-	const char *why;
-	yaml_document_t doc;
-	struct stat s;
+	const char *wrong;
+	json_t *root;
 	char *text;
 
-	memset(st, 0, sizeof *st);
-	if ((st->fd = open(path, O_RDONLY | O_CLOEXEC)) < 0 || fstat(st->fd, &s) != 0)
-		return strerror(errno);
-	st->size = (uint64_t)s.st_size;
 	if (!om_pread_all(st->fd, length, 8, 0))
 		return errno ? strerror(errno) : "it is truncated";
 	for (int i = 0; i < 8; i++)
 		n |= (uint64_t)length[i] << 8 * i;
-	if (n > (uint64_t)1 << 32 || n + 8 > st->size)
+	if (n > OM_JSON_MOST)
+		return "it is not a safetensors file: its header would be over 100 MB long";
+	if (n + 8 > st->size)
 		return "it is truncated, or not a safetensors file";
 	st->data = n + 8;
 	text = om_alloc((size_t)n + 1, 1);
@@ -233,14 +214,44 @@ om_st_open(struct om_st *st, const char *path)
 		free(text);
 		return errno ? strerror(errno) : "it is truncated";
 	}
-	if (om_json_load(&doc, text, (size_t)n)) {
-		why = header_parse(st, &doc);
-		yaml_document_delete(&doc);
-	} else {
-		why = "its header is damaged";
-	}
+	root = om_json_parse(text, (size_t)n, json);
 	free(text);
-	return why;
+	if (!root) {
+		snprintf(why, ST_WHY, "its header is damaged: %s", json);
+		return why;
+	}
+	wrong = header_parse(st, root, why);
+	json_decref(root);
+	return wrong;
+}
+
+const char *
+om_st_open(struct om_st *st, const char *path)
+{
+	static char why[ST_WHY];
+
+	memset(st, 0, sizeof *st);
+	if ((st->fd = om_open_regular(path, &st->size)) < 0)
+		return om_file_why();
+	return header_read(st, why);
+}
+
+const char *
+om_st_again(struct om_st *st, const char *path)
+{
+	uint64_t size;
+
+	if (st->fd < 0 && (st->fd = om_open_regular(path, &size)) < 0)
+		return om_file_why();
+	return NULL;
+}
+
+void
+om_st_rest(struct om_st *st)
+{
+	if (st->fd >= 0)
+		close(st->fd);
+	st->fd = -1;
 }
 
 const struct om_st_tensor *
@@ -254,8 +265,7 @@ om_st_find(const struct om_st *st, const char *name)
 void
 om_st_close(struct om_st *st)
 {
-	if (st->fd >= 0)
-		close(st->fd);
+	om_st_rest(st);
 	for (uint32_t i = 0; i < st->n; i++)
 		free(st->tensor[i].name);
 	free(st->tensor);

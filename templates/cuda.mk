@@ -2,7 +2,7 @@
 CUDA ?= $(or $(CUDA_HOME),$(CUDA_PATH),/usr/local/cuda)
 NVCC ?= $(CUDA)/bin/nvcc
 CPPFLAGS += -I$(CUDA)/include -DOM_ARCH=$(OM_ARCH)
-LIBS = -Wl,-Bstatic -lyaml -lgomp -Wl,-Bdynamic -lm -ldl -lpthread
+LIBS = -Wl,-Bstatic -lyaml -ljansson -lgomp -Wl,-Bdynamic -lm -ldl -lpthread
 CUBINS = $(INST:.o=.cubin) runtime/init.cubin
 EXTRA = src/cubins.o
 

@@ -16,6 +16,7 @@ need bash 'bash --version'
 need python3 'python3 --version'
 need liblua5.4-dev 'pkg-config --exists lua5.4'
 header libyaml-dev yaml.h ''
+header libjansson-dev jansson.h ''
 need openmpi-bin 'mpirun --version'
 need libopenmpi-dev 'mpicc --showme:version'
 [ -n "$missing" ] || exit 0

@@ -20,9 +20,9 @@ variant() { # NAME -D...
 	"$olmogen" -o "$out/tree.$v.gpu" "$@" -D target=cuda:sm_90a tests/gpu/model.lua >/dev/null
 	"$olmogen" -o "$out/tree.$v.cpu" "$@" tests/gpu/model.lua >/dev/null
 	"$olmogen" -o "$out/tree.$v.fp32" "$@" -D weights=fp32 tests/gpu/model.lua >/dev/null
-	dump "$v.gpu" "$out/tree.$v.gpu" -Wl,-Bstatic -lyaml -Wl,-Bdynamic -lm -ldl
-	dump "$v.cpu" "$out/tree.$v.cpu" -Wl,-Bstatic -lyaml -Wl,-Bdynamic -lm
-	dump "$v.fp32" "$out/tree.$v.fp32" -Wl,-Bstatic -lyaml -Wl,-Bdynamic -lm
+	dump "$v.gpu" "$out/tree.$v.gpu" -Wl,-Bstatic -lyaml -ljansson -Wl,-Bdynamic -lm -ldl
+	dump "$v.cpu" "$out/tree.$v.cpu" -Wl,-Bstatic -lyaml -ljansson -Wl,-Bdynamic -lm
+	dump "$v.fp32" "$out/tree.$v.fp32" -Wl,-Bstatic -lyaml -ljansson -Wl,-Bdynamic -lm
 	cp "$out/tree.$v.gpu/trainer" "$out/$v.trainer"
 	cp "$out/tree.$v.cpu/trainer" "$out/$v.cputrainer"
 	rm -rf "$out/tree.$v.gpu" "$out/tree.$v.cpu" "$out/tree.$v.fp32"

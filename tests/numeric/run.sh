@@ -20,7 +20,7 @@ build() {
 			gcc -std=c11 -D_POSIX_C_SOURCE=200809L -O1 -Wall -Wextra -Werror -fopenmp $4 -I"$dir" -I"$dir/src" \
 				-I"$dir/runtime" -fsanitize=undefined -o "$dir/$check" "$here/$check.c" \
 				$(ls "$dir"/obj/src/*.o "$dir"/obj/inst/*.o "$dir"/obj/runtime/*.o | grep -v src/main.o) \
-				-lyaml -lm || return 1
+				-lyaml -ljansson -lm || return 1
 		done
 }
 count() { # name, seed, what the check printed

@@ -21,7 +21,7 @@ for f in "$root"/runtime/*.c "$root"/runtime/cpu/*.c "$root"/runtime/mpi/*.c "$r
 	echo "mpicc $flags -c $f -o $work/o/$(basename "$f" .c).o"
 done | xargs -P 2 -d '\n' -n 1 sh -c &&
 	# shellcheck disable=SC2086 # several flags
-	mpicc $flags -Wl,--wrap=mkdir,--wrap=fsync,--wrap=rename,--wrap=om_write_all "$work"/o/*.o -lyaml -lm \
+	mpicc $flags -Wl,--wrap=mkdir,--wrap=fsync,--wrap=rename,--wrap=om_write_all "$work"/o/*.o -lyaml -ljansson -lm \
 		-o "$work/check" || {
 	echo "does not compile"
 	echo "0 passed, 1 failed"

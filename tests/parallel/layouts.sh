@@ -14,7 +14,7 @@ is() { # name, status of the check just run
 	fi
 }
 gcc -std=c11 -D_GNU_SOURCE -O1 -Wall -Wextra -Werror -Iruntime -o "$work/compare" tests/parallel/compare.c \
-	runtime/safetensors.c runtime/err.c runtime/host.c runtime/one/comm.c -lyaml -lm
+	runtime/safetensors.c runtime/json.c runtime/file.c runtime/err.c runtime/host.c runtime/one/comm.c -lyaml -ljansson -lm
 is "compare builds" $?
 cat generator/*.c >"$work/data" # as they are now: all runs see the same
 cat >"$work/run.yaml" <<EOF2

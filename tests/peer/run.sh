@@ -21,7 +21,7 @@ for config in "$fixtures"/*/config.json; do
 		make -s -j2 -C "$tree" CFLAGS=-O1 LDFLAGS= >/dev/null &&
 		gcc -std=c11 -D_POSIX_C_SOURCE=200809L -O1 -Wall -Wextra -Werror -fopenmp -I"$tree/src" -I"$tree/runtime" \
 			-o "$tree/check" "$here/check.c" \
-			$(ls "$tree"/obj/src/*.o "$tree"/obj/inst/*.o "$tree"/obj/runtime/*.o | grep -v src/main.o) -lyaml -lm
+			$(ls "$tree"/obj/src/*.o "$tree"/obj/inst/*.o "$tree"/obj/runtime/*.o | grep -v src/main.o) -lyaml -ljansson -lm
 	then
 		"$tree/trainer" import "$dir" "$tree/in" >"$tree/log" 2>&1 &&
 			"$tree/trainer" export "$tree/out" "$tree/in" >>"$tree/log" 2>&1 || tail -n 3 "$tree/log"

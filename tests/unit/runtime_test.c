@@ -427,77 +427,6 @@ test_data(void)
 	rmdir(dir);
 }
 
-/* Writes head (with its length before it) and data bytes; gives what om_st_open says of it. */
-static const char *
-st(const char *head, size_t data)
-{
-	char path[] = "/tmp/om-test-XXXXXX";
-	int fd = mkstemp(path);
-	uint64_t n = strlen(head);
-	char zero[64] = { 0 };
-	static struct om_st s;
-	const char *why;
-
-	if (write(fd, &n, 8) != 8 || write(fd, head, n) != (ssize_t)n ||
-	    write(fd, zero, data) != (ssize_t)data)
-		abort();
-	close(fd);
-	why = om_st_open(&s, path);
-	om_st_close(&s);
-	unlink(path);
-	return why;
-}
-
-static void
-test_safetensors(void)
-{
-	char path[] = "/tmp/om-test-XXXXXX";
-	int fd = mkstemp(path);
-	struct om_st_tensor t[] = {
-		{ (char *)(uintptr_t) "z \"quoted\\ %", "F32", { 2, 3 }, 2, 0, 24 },
-		{ (char *)(uintptr_t) "a", "F64", { 1 }, 1, 24, 32 },
-		{ (char *)(uintptr_t) "scalar", "F32", { 0 }, 0, 32, 36 },
-	};
-	char zero[36] = { 0 };
-	struct om_st s;
-	const struct om_st_tensor *found;
-
-	CHECK(om_st_write_header(fd, t, 3) && om_write_all(fd, zero, 36));
-	close(fd);
-	CHECK(!om_st_open(&s, path));
-	CHECK(s.n == 3 && s.data % 8 == 0);
-	found = om_st_find(&s, t[0].name);
-	CHECK(found && found->ndims == 2 && found->dim[1] == 3 && found->begin == 0 &&
-	      found->end == 24);
-	found = om_st_find(&s, "scalar");
-	CHECK(found && found->ndims == 0 && found->begin == 32);
-	CHECK(!om_st_find(&s, "b"));
-	om_st_close(&s);
-	unlink(path);
-	CHECK(strstr(om_st_open(&s, path), "No such file"));
-
-#define A "{\"a\":{\"dtype\":\"F32\",\"shape\":"
-	CHECK(!st(A "[2],\"data_offsets\":[0,8]}}", 8));
-	CHECK(!st("{}", 0));
-	CHECK(strcmp(st(A "[2],\"data_offsets\":[0,8]}}", 7), "it is truncated") == 0);
-	CHECK(strcmp(st(A "[2],\"data_offsets\":[0,8]}}", 9), "it goes on after its last tensor") ==
-	      0);
-	CHECK(strcmp(st(A "[2],\"data_offsets\":[4,12]}}", 12),
-		  "its tensors overlap or leave holes") == 0);
-	CHECK(strcmp(st(A "[3],\"data_offsets\":[0,8]}}", 8), "its header's entry of a is wrong") ==
-	      0);
-	CHECK(strcmp(st(A "[-2],\"data_offsets\":[0,8]}}", 8),
-		  "its header's entry of a is wrong") == 0);
-	CHECK(st(A "[4294967295,4294967295],\"data_offsets\":[0,8]}}", 8));
-	CHECK(st(A "[2],\"data_offsets\":[8,0]}}", 8));
-	CHECK(st("{\"a\":3}", 8));
-	CHECK(st("{\"a\":{\"dtype\":\"I4\",\"shape\":[2],\"data_offsets\":[0,8]}}", 8));
-	CHECK(strcmp(st("[1]", 0), "its header is not a JSON object") == 0);
-	CHECK(strcmp(st("{\"a\":", 0), "its header is damaged") == 0);
-	CHECK(st("", 0));
-#undef A
-}
-
 /* Every half and every bfloat16, against what their bits mean. */
 static void
 test_floats(void)
@@ -885,7 +814,6 @@ main(void)
 	test_init();
 	test_tensors();
 	test_texts();
-	test_safetensors();
 	test_floats();
 	test_bf16();
 	test_masters(2);

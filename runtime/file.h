@@ -1,0 +1,21 @@
+/*
+ * Reading what others wrote, in trainers and in olmogen: only regular files, since a pipe may block
+ * for ever and a device may never end, and never more than a limit.
+ */
+#ifndef OM_FILE_H
+#define OM_FILE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* A descriptor that exec closes, and the file's size; -1: errno, and om_file_why(). */
+int om_open_regular(const char *path, uint64_t *size);
+/*
+ * The whole file and a terminator, *n bytes; free() it. NULL: errno, and om_file_why(). More than
+ * max bytes: EFBIG.
+ */
+char *om_file_read(const char *path, size_t max, size_t *n);
+/* What the last call that failed had against its file: a static text. */
+const char *om_file_why(void);
+
+#endif

@@ -1,0 +1,264 @@
+/* Tests of what reads files from outside: regular files, JSON within its limits, safetensors. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "../../runtime/json.h"
+#include "../../runtime/om_rt.h"
+
+static int passed, failed;
+
+#define CHECK(what)                                                                       \
+	do {                                                                              \
+		if (what)                                                                 \
+			passed++;                                                         \
+		else                                                                      \
+			failed++, printf("%s:%d: FAIL: %s\n", __FILE__, __LINE__, #what); \
+	} while (0)
+
+/* Writes head (with its length before it) and data bytes; gives what om_st_open says of it. */
+static const char *
+st(const char *head, size_t data)
+{
+	char path[] = "/tmp/om-test-XXXXXX";
+	int fd = mkstemp(path);
+	uint64_t n = strlen(head);
+	char zero[96] = { 0 };
+	static struct om_st s;
+	const char *why;
+
+	if (write(fd, &n, 8) != 8 || write(fd, head, n) != (ssize_t)n ||
+	    write(fd, zero, data) != (ssize_t)data)
+		abort();
+	close(fd);
+	why = om_st_open(&s, path);
+	om_st_close(&s);
+	unlink(path);
+	return why;
+}
+
+static void
+test_safetensors(void)
+{
+	char path[] = "/tmp/om-test-XXXXXX";
+	int fd = mkstemp(path);
+	struct om_st_tensor t[] = {
+		{ (char *)(uintptr_t) "z \"quoted\\ %", "F32", { 2, 3 }, 2, 0, 24 },
+		{ (char *)(uintptr_t) "a", "F64", { 1 }, 1, 24, 32 },
+		{ (char *)(uintptr_t) "scalar", "F32", { 0 }, 0, 32, 36 },
+	};
+	char zero[36] = { 0 };
+	struct om_st s;
+	const struct om_st_tensor *found;
+
+	CHECK(om_st_write_header(fd, t, 3) && om_write_all(fd, zero, 36));
+	close(fd);
+	CHECK(!om_st_open(&s, path));
+	CHECK(s.n == 3 && s.data % 8 == 0);
+	found = om_st_find(&s, t[0].name);
+	CHECK(found && found->ndims == 2 && found->dim[1] == 3 && found->begin == 0 &&
+	      found->end == 24);
+	found = om_st_find(&s, "scalar");
+	CHECK(found && found->ndims == 0 && found->begin == 32);
+	CHECK(!om_st_find(&s, "b"));
+	om_st_close(&s);
+	unlink(path);
+	CHECK(strstr(om_st_open(&s, path), "No such file"));
+
+#define A "{\"a\":{\"dtype\":\"F32\",\"shape\":"
+	CHECK(!st(A "[2],\"data_offsets\":[0,8]}}", 8));
+	CHECK(!st("{}", 0));
+	CHECK(strcmp(st(A "[2],\"data_offsets\":[0,8]}}", 7), "it is truncated") == 0);
+	CHECK(strcmp(st(A "[2],\"data_offsets\":[0,8]}}", 9), "it goes on after its last tensor") ==
+	      0);
+	CHECK(strstr(st(A "[2],\"data_offsets\":[4,12]}}", 12),
+	    "overlap or leave holes: a begins at byte 4, the one before it ends at 0"));
+	CHECK(strstr(st(A "[3],\"data_offsets\":[0,8]}}", 8),
+	    "its header's entry of a is wrong: its data_offsets are not as far apart"));
+	CHECK(strstr(st(A "[-2],\"data_offsets\":[0,8]}}", 8), "a is wrong: its shape has"));
+	CHECK(strstr(st(A "[2.0],\"data_offsets\":[0,8]}}", 8), "a is wrong: its shape has"));
+	CHECK(strstr(st(A "[4294967296,4294967296],\"data_offsets\":[0,0]}}", 0), "beyond all"));
+	/* the product is 2^64 bits */
+	CHECK(strstr(st(A "[576460752303423488],\"data_offsets\":[0,0]}}", 0), "beyond all"));
+	CHECK(strstr(st(A "[2],\"data_offsets\":[8,0]}}", 8), "a first and a last byte"));
+	CHECK(strstr(st(A "[2],\"data_offsets\":[0,8,9]}}", 8), "a first and a last byte"));
+	CHECK(strstr(st("{\"a\":3}", 8), "a is wrong: its dtype is not one"));
+	CHECK(strstr(st("{\"a\":{\"dtype\":\"I4\",\"shape\":[2],\"data_offsets\":[0,8]}}", 8),
+	    "its dtype is not one of the format's"));
+	CHECK(strstr(st(A "[1,1,1,1,1,1,1,1,2],\"data_offsets\":[0,8]}}", 8), "at most 8 sizes"));
+	CHECK(strstr(st("[1]", 0), "damaged: line 1, column 1: an object"));
+	CHECK(strstr(st("{\"a\":", 0), "its header is damaged: line 1, column 5: "));
+	CHECK(strstr(st("", 0), "damaged: line 1, column 1: it is empty"));
+	CHECK(strstr(st("{\"a\":{},\"a\":{}}", 0), "column 11: the name \"a\" is there twice"));
+#undef A
+	/* without elements, wherever another one ends: at the start, between, and at the end */
+#define T(name, dtype, shape, begin, end)                                                    \
+	"\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":[" begin \
+	"," end "]}"
+	CHECK(!st("{" T("a", "F32", "[2]", "0", "8") "," T("b", "F32", "[0]", "0", "0") "," T(
+		      "c", "F32", "[0,3]", "8", "8") "," T("d", "U8", "[1]", "8", "9") "," T("e",
+		      "U8", "[0]", "9", "9") "}  ",
+	    9));
+	CHECK(
+	    strstr(st("{" T("a", "F32", "[2]", "0", "8") "," T("b", "F32", "[0]", "4", "4") "}", 8),
+		"b begins at byte 4, the one before it ends at 8"));
+	/* 12 values, as many bytes as each dtype makes of them */
+	static const char *const dtype[][2] = { { "BOOL", "12" }, { "U8", "12" }, { "I8", "12" },
+		{ "F8_E4M3", "12" }, { "F8_E5M2", "12" }, { "F8_E8M0", "12" }, { "F4", "6" },
+		{ "F6_E2M3", "9" }, { "F6_E3M2", "9" }, { "I16", "24" }, { "U16", "24" },
+		{ "F16", "24" }, { "BF16", "24" }, { "I32", "48" }, { "U32", "48" },
+		{ "F32", "48" }, { "I64", "96" }, { "U64", "96" }, { "F64", "96" },
+		{ "C64", "96" } };
+	for (size_t i = 0; i < OM_LEN(dtype); i++) {
+		char head[128];
+
+		snprintf(head, sizeof head, "{" T("a", "%s", "[3,4]", "0", "%s") "}", dtype[i][0],
+		    dtype[i][1]);
+		CHECK(!st(head, (size_t)atoi(dtype[i][1])));
+	}
+	CHECK(strstr(st("{" T("a", "F4", "[3]", "0", "1") "}", 1), "not as far apart"));
+#undef T
+}
+
+/* What om_json_parse has against a text; "" where it reads it. */
+static const char *
+json(const char *s, size_t n)
+{
+	static char why[OM_JSON_WHY];
+	json_t *x = om_json_parse(s, n, why);
+
+	if (x)
+		why[0] = 0;
+	json_decref(x);
+	return why;
+}
+
+static void
+test_json(void)
+{
+	static const struct {
+		const char *text, *why; /* NULL: it is read */
+	} known[] = {
+		{ "{}", NULL },
+		{ " \r\n\t{ \"a\"\n:\t[1, 2.5e-3, true, null, \"x\"] }\n", NULL },
+		{ "{\"\\ud83d\\ude80\":\"\\u0041\x7f\"}", NULL },
+		{ "", "line 1, column 1: it is empty" },
+		{ "\n\n", "line 3, column 1: it is empty" },
+		{ "[]", "line 1, column 1: an object, {...}, is expected" },
+		{ "null", "line 1, column 1: an object" },
+		{ "\xEF\xBB\xBF{}", "line 1, column 1: an object" },
+		{ "{\"a\":1,}", "line 1, column 8: string or '}' expected near '}'" },
+		{ "{\"a\":[1,]}", "column 9: unexpected token near ']'" },
+		{ "{\n// x\n}", "line 2, column 1: " },
+		{ "{\"a\":*b}", "column 6: invalid token" },
+		{ "{'a':1}", "column 2: string or '}' expected near '''" },
+		{ "{a: 1}", "column 2: " },
+		{ "{}{}", "column 3: end of file expected near '{'" },
+		{ "{}\n---\n{}", "line 2, column 1: " },
+		{ "{\"a\":01}", "column 6: invalid token near '0'" },
+		{ "{\"a\":0x10}", "column 7: " },
+		{ "{\"a\":1e999}", "real number overflow near '1e999'" },
+		{ "{\"a\":99999999999999999999}", "too big integer" },
+		{ "{\"a\":NaN}", "invalid token" },
+		{ "{\"a\":\"\\u0000\"}", "\\u0000 is not allowed without" },
+		{ "{\"a\\u0000b\":1}", "NUL byte in object key not supported" },
+		{ "{\"a\":\"\\ud83d\"}", "invalid Unicode '\\uD83D'" },
+		{ "{\"a\":\"\xff\"}", "unable to decode byte 0xff" },
+		{ "{\"a\":\"x\ny\"}", "unexpected newline" },
+		{ "{\"a\":{\"b\\\"c\":1,\n\"b\\\"c\":2}}",
+		    "line 2, column 6: the name \"b\\\"c\" is there twice" },
+		{ "{\"a\"", "column 4: " },
+	};
+	char *s = om_alloc(1, 3000010), *text;
+	size_t n = 0;
+	FILE *f;
+
+	for (size_t i = 0; i < OM_LEN(known); i++) {
+		const char *why = json(known[i].text, strlen(known[i].text));
+
+		if (known[i].why ? !strstr(why, known[i].why) : *why)
+			printf("%s: %s\n", known[i].text, why);
+		CHECK(known[i].why ? strstr(why, known[i].why) != NULL : !*why);
+	}
+	CHECK(*json("{\"a\":\"x\0y\"}", 11) && *json("{}\0", 3));
+	/* nesting: 100 levels are read, 101 are not, nor a million without end */
+	for (int deep = 99; deep <= 1000000; deep = deep == 99 ? 100 : deep * 10) {
+		memcpy(s, "{\"a\":", 5);
+		memset(s + 5, '[', (size_t)deep);
+		memset(s + 5 + deep, ']', (size_t)deep);
+		s[5 + 2 * deep] = '}';
+		text = (char *)(uintptr_t)json(s, 6 + 2 * (size_t)deep);
+		CHECK(
+		    deep == 99 ? !*text : strstr(text, "column 105: more than 100 levels") != NULL);
+	}
+	CHECK(!*json("{\"[[\\\"[\":\"{{\"}", 14));
+	/* brackets in a text are none; a name of over 1,024 bytes */
+	memset(s, '[', 5000);
+	memcpy(s, "{\"", 2);
+	memcpy(s + 5000, "\":1}", 4);
+	CHECK(!*json(s, 5004));
+	/* a million empty objects would take 90 times their text */
+	memcpy(s, "{\"a\":[{}", 8);
+	for (n = 8; n < 3000000; n += 3)
+		memcpy(s + n, ",{}", 3);
+	memcpy(s + n, "]}", 2);
+	CHECK(strstr(json(s, n + 2), "takes more memory than 32 times its "));
+	CHECK(!*json("{}", 2));
+	free(s);
+	/* a text that is not UTF-8 is still written as JSON */
+	f = open_memstream(&text, &n);
+	om_json_string(f, "a\"\\\n\x01\xc3\xa9\xf0\x9f\x9a\x80");
+	fclose(f);
+	CHECK(strcmp(text, "\"a\\\"\\\\\\n\\u0001\xc3\xa9\xf0\x9f\x9a\x80\"") == 0);
+	free(text);
+	f = open_memstream(&text, &n);
+	om_json_string(f, "a\xff\xc3\xa9\xf0\x9f");
+	fclose(f);
+	CHECK(strcmp(text, "\"a\\ufffd\xc3\xa9\\ufffd\\ufffd\"") == 0);
+	free(text);
+}
+
+/* What is no regular file is refused at once, and a limit is one. */
+static void
+test_file(void)
+{
+	char dir[] = "/tmp/om-test-XXXXXX", *path, *text;
+	size_t n;
+	FILE *f;
+
+	CHECK(mkdtemp(dir));
+	path = om_text("%s/x", dir);
+	CHECK(!om_file_read(path, 10, &n) && errno == ENOENT &&
+	      strcmp(om_file_why(), "No such file or directory") == 0);
+	CHECK(mkfifo(path, 0600) == 0);
+	CHECK(!om_file_read(path, 10, &n) && errno == EINVAL && strstr(om_file_why(), "a pipe"));
+	unlink(path);
+	CHECK(!om_file_read("/dev/zero", 10, &n) && strstr(om_file_why(), "is a device"));
+	CHECK(!om_file_read(dir, 10, &n) && errno == EISDIR);
+	f = fopen(path, "w");
+	fputs("0123456789", f);
+	fclose(f);
+	CHECK(
+	    !om_file_read(path, 9, &n) && errno == EFBIG && strstr(om_file_why(), "than 9 bytes"));
+	text = om_file_read(path, 10, &n);
+	CHECK(text && n == 10 && strcmp(text, "0123456789") == 0);
+	free(text);
+	text = om_file_read("/proc/self/status", 1 << 20, &n); /* its size is 0 */
+	CHECK(text && n > 100);
+	free(text);
+	unlink(path);
+	rmdir(dir);
+	free(path);
+}
+
+int
+main(void)
+{
+	test_safetensors();
+	test_json();
+	test_file();
+	printf("%d passed, %d failed\n", passed, failed);
+	return failed != 0;
+}
