@@ -66,10 +66,10 @@ check: deps
 		build/san/tests/front_test
 	$(quiet)sh tests/run.sh $(ONLY)
 
-# Layouts at length: all of those of the list, and random ones of random models.
+# The same suites at full length: what takes long and rarely finds anything.
+bigcheck: export FULL = 1
+bigcheck: export SEED := $(SEED)
 bigcheck: check
-	sh tests/parallel/layouts.sh build/olmogen build/check/layouts all
-	sh tests/parallel/random.sh build/olmogen build/check/layrandom $(SEED) 40
 
 # Where PyTorch and transformers are: fresh random models, compared the same way as the committed ones.
 check-peer: all
@@ -138,8 +138,8 @@ clean:
 help:
 	@echo 'make demo       installs what is missing, builds, generates models/tiny.lua, trains it (two minutes)'
 	@echo 'make            builds build/olmogen'
-	@echo 'make check      runs all tests (ONLY=err,gold for some of them)'
-	@echo 'make bigcheck   that, and all layouts of ranks against one; SEED=1'
+	@echo 'make check      runs all tests (ONLY=err,gold for some of them; JOBS=2 at a time)'
+	@echo 'make bigcheck   all tests at full length; SEED=1'
 	@echo 'make check-gpu  kernels against naive ones, models against the CPU, on a GPU (NVIDIA, CUDA Toolkit)'
 	@echo 'make bench-gpu  speed of kernels and of OLMoE-1B-7B on one GPU, and of their peers'
 	@echo 'make check-peer fresh random models against transformers (needs PyTorch); SEED=1'

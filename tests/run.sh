@@ -1,23 +1,50 @@
 #!/bin/sh
-# All suites, each of which ends with "N passed, N failed"; the last line is their sum. Usage: run.sh [SUITE,SUITE...]
+# Runs the suites side by side; each one ends with "N passed, N failed", and the last line is their sum.
+# Usage: tests/run.sh [all | SUITE,SUITE...]
+#   JOBS=2  how many suites run at a time; otherwise one for each processor, four at most
+#   FULL=1  each suite at full length (make bigcheck); SEED=N what random descriptions and layouts begin with, else the day
+# tests/README.md says what each suite proves and how long it takes.
 set -u
-cd "$(dirname "$0")/.." || exit 1
-only=${1:-all}
+cd "$(dirname "$0")/.." || exit 2
 work=build/check
-mkdir -p "$work"
-passed=0 failed=0
-# threads that wait by spinning steal the cores from each other where tests share them
-export OMP_WAIT_POLICY=passive GOMP_SPINCOUNT=30000
+full=${FULL:+all}
+seed=${SEED:-$(date +%j)}
+# Suites that compare numbers build for this machine alone and without its slow optimizations, which halves their time;
+# kernels, trainer, emit and all suites of a full run build trainers as users get them.
+quick="env CFLAGS='-O1 -march=native -DOM_NO_CLONES'"
+layouts=3
+[ -z "$full" ] || quick='' layouts=40
 
-suite() { # name, command
-	name=$1
-	shift
-	case ",$only," in
-	,all, | *",$name,"*) ;;
-	*) return ;;
-	esac
+# Name and command of each suite. The longest ones start first, so that none is alone for long at the end.
+table() {
+	cat <<EOT
+trainer sh tests/trainer/run.sh build/olmogen $work/trainer
+layouts $quick sh tests/parallel/layouts.sh build/olmogen $work/layouts $full
+numeric $quick sh tests/numeric/run.sh build/olmogen $work/numeric $full
+ckpt bash tests/parallel/ckpt.sh $work/ckpt
+runtime bash tests/runtime/run.sh
+cuda sh tests/gpu/compile.sh build/olmogen $work/cuda
+peer $quick sh tests/peer/run.sh build/olmogen $work/peer
+parallel bash tests/parallel/run.sh $work/parallel
+layrandom $quick sh tests/parallel/random.sh build/olmogen $work/layrandom $seed $layouts
+kernels sh tests/numeric/kernels.sh $work/kernels
+emit sh tests/emit/run.sh build/olmogen build/san/olmogen $work/emit
+random $quick sh tests/emit/random.sh build/olmogen $work/random $seed
+expert sh tests/parallel/expert.sh $work/expert
+front build/san/tests/front_test
+err sh tests/err/run.sh build/olmogen
+ranks build/san/tests/ranks_test
+models sh tests/emit/models.sh build/olmogen
+plan build/san/tests/plan_test models/tiny.lua
+gold sh tests/gold/run.sh build/olmogen $work/gold
+EOT
+}
+
+# One suite by its own process, which says its name when it has ended: the printed line is in NAME.line.
+if [ "${1:-}" = --one ]; then
+	name=$2
 	start=$(date +%s)
-	"$@" >"$work/$name.log" 2>&1
+	eval "$(table | sed -n "s/^$name //p")" >"$work/$name.log" 2>&1
 	status=$?
 	line=$(grep -E '^[0-9]+ passed, [0-9]+ failed$' "$work/$name.log" | tail -n 1)
 	p=$(echo "$line" | sed 's/ passed.*//')
@@ -25,29 +52,56 @@ suite() { # name, command
 	# a suite that ends without its line, or badly without a failure, has failed
 	[ -n "$line" ] || p=0 f=1
 	[ $status = 0 ] || [ "$f" != 0 ] || f=1
-	passed=$((passed + p)) failed=$((failed + f))
-	printf '%-10s %5d passed, %d failed, %d s\n' "$name" "$p" "$f" $(($(date +%s) - start))
-	[ "$f" = 0 ] || tail -n 40 "$work/$name.log"
-}
+	times >"$work/$name.times" # in this shell: in a pipe it would be another one's
+	cpu=$(awk 'NR == 2 { split($0, t, "[ms ]+"); printf "%d", t[1] * 60 + t[2] + t[3] * 60 + t[4] + 0.5 }' "$work/$name.times")
+	printf '%-10s %5d passed, %d failed, %d s, %d s of processors\n' "$name" "$p" "$f" $(($(date +%s) - start)) "$cpu" \
+		>"$work/$name.tmp"
+	mv "$work/$name.tmp" "$work/$name.line"
+	echo "$name"
+	exit 0
+fi
 
-suite front build/san/tests/front_test
-suite plan build/san/tests/plan_test models/tiny.lua
-suite ranks build/san/tests/ranks_test
-suite err sh tests/err/run.sh build/olmogen
-suite models sh tests/emit/models.sh build/olmogen
-suite gold sh tests/gold/run.sh build/olmogen "$work"
-suite emit sh tests/emit/run.sh build/olmogen build/san/olmogen "$work/emit"
-suite random sh tests/emit/random.sh build/olmogen "$work" "$(date +%j)" 40
-suite kernels sh tests/numeric/kernels.sh "$work"
-suite expert sh tests/parallel/expert.sh "$work"
-suite numeric sh tests/numeric/run.sh build/olmogen "$work/numeric"
-suite peer sh tests/peer/run.sh build/olmogen "$work/peer"
-suite cuda sh tests/gpu/compile.sh build/olmogen "$work/cuda"
-suite runtime bash tests/runtime/run.sh
-suite layouts sh tests/parallel/layouts.sh build/olmogen "$work/layouts"
-suite layrandom sh tests/parallel/random.sh build/olmogen "$work/layrandom" "$(date +%j)" 3
-suite parallel bash tests/parallel/run.sh "$work/parallel"
-suite ckpt bash tests/parallel/ckpt.sh "$work/ckpt"
-suite trainer sh tests/trainer/run.sh build/olmogen "$work/trainer"
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+names=$(table | cut -d ' ' -f 1)
+only=$(echo "${1:-all}" | tr ',' ' ')
+[ "$only" != all ] || only=$names
+for name in $only; do
+	echo "$names" | grep -qx -- "$name" || {
+		echo "tests/run.sh: there is no suite $name; there are" $(echo "$names" | sort) "and all" >&2
+		exit 2
+	}
+done
+jobs=${JOBS:-$(nproc 2>/dev/null || echo 1)}
+[ -n "${JOBS:-}" ] || [ "$jobs" -le 4 ] || jobs=4
+
+mkdir -p "$work/bin"
+rm -f "$work"/*.line
+# Every tree has the same runtime: a compiler cache builds it once for all suites.
+if command -v ccache >/dev/null; then
+	for cc in gcc cc; do ln -sf "$(command -v ccache)" "$work/bin/$cc"; done
+	export PATH="$PWD/$work/bin:$PATH" CCACHE_DIR="${CCACHE_DIR:-$PWD/build/ccache}" CCACHE_NOHASHDIR=1
+fi
+# threads that wait by spinning, and ranks that are bound to the first processors, take them from other suites
+export OMP_WAIT_POLICY=passive GOMP_SPINCOUNT=30000 OMPI_MCA_hwloc_base_binding_policy=none
+
+# Lines come in the order of the table, whichever suite ends first.
+start=$(date +%s)
+order=$(for name in $names; do case " $(echo $only) " in *" $name "*) echo "$name" ;; esac; done)
+echo "$order" | xargs -P "$jobs" -n 1 sh tests/run.sh --one | {
+	set -- $order
+	while read -r ended; do
+		while [ $# -gt 0 ] && [ -e "$work/$1.line" ]; do
+			cat "$work/$1.line"
+			grep -q ' passed, 0 failed,' "$work/$1.line" || tail -n 40 "$work/$1.log"
+			shift
+		done
+	done
+}
+for name in $order; do # one that was killed has left no line
+	cat "$work/$name.line" 2>/dev/null || echo "$name 0 passed, 1 failed, it did not end"
+done | awk -v wall=$(($(date +%s) - start)) '
+	{ passed += $2; failed += $4; cpu += $8 }
+	/did not end/ { print }
+	END {
+		printf "%d s, %d s of processors\n%d passed, %d failed\n", wall, cpu, passed, failed
+		exit failed != 0
+	}'

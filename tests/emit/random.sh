@@ -15,7 +15,7 @@ while [ "$seed" -lt $((first + count)) ]; do
 		(for f in step launch params; do
 			gcc -std=c11 -fopenmp -Wall -Wextra -Werror -I"$tree/runtime" -I"$tree/kernels" -fsyntax-only "$tree/src/$f.c" || exit 1
 		done) 2>"$work/err" &&
-		{ [ $((seed % 10)) != 0 ] || { make -s -C "$tree" CFLAGS=-O1 && "$tree/trainer" selftest >"$work/err"; }; }
+		{ [ $((seed % 10)) != 0 ] || { make -s -C "$tree" CFLAGS="${CFLAGS:--O1}" && "$tree/trainer" selftest >"$work/err"; }; }
 	then
 		passed=$((passed + 1))
 	else

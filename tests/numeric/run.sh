@@ -1,16 +1,18 @@
 #!/bin/sh
 # Builds model_check and decode_check against several variants of model.lua, and bf16_check against some in bf16 and
-# fp32, and runs each on two seeds.
-# Usage: tests/numeric/run.sh OLMOGEN WORKDIR
+# fp32, and runs each on a seed: variants that have every value of every option between them, or all, on two seeds.
+# Usage: [CFLAGS=-O1] tests/numeric/run.sh OLMOGEN WORKDIR [all]
 set -u
-olmogen=$1 work=$2
+olmogen=$1 work=$2 which=${3:-few}
+seeds=1
+[ "$which" != all ] || seeds="1 77"
 here=$(dirname "$0")
 passed=0 failed=0
 
 # A tree in $work/NAME and checks linked with it: name, olmogen's flags, the checks, what they are told
 build() {
 	dir=$work/$1
-	cflags="-O1 -fsanitize=undefined -fno-sanitize-recover=all"
+	cflags="${CFLAGS:--O1} -fsanitize=undefined -fno-sanitize-recover=all"
 	"$olmogen" $2 --emit-only -o "$dir" "$here/model.lua" >/dev/null &&
 		make -s -j2 -C "$dir" CFLAGS="$cflags" LDFLAGS="-fsanitize=undefined" >/dev/null &&
 		# tensor, offset, bytes, stride, layers of the bf16 numbers that lie somewhere of their own
@@ -37,7 +39,7 @@ broken() {
 # variant: olmogen's flags : what the test is told : the checks, where not all
 variant() {
 	build "$1" "$2" "${4:-model_check decode_check}" "$3" || { broken "$1"; return; }
-	for seed in 1 77; do
+	for seed in $seeds; do
 		for check in ${4:-model_check decode_check}; do
 			count "$1, $check" $seed "$("$work/$1/$check" $seed)"
 		done
@@ -46,7 +48,7 @@ variant() {
 # decode alone, longer and not in fp64
 decode() {
 	build "$1" "$2 -D seq=70" decode_check "" || { broken "$1"; return; }
-	for seed in 1 77; do
+	for seed in $seeds; do
 		count "$1" $seed "$("$work/$1/decode_check" $seed)"
 	done
 }
@@ -54,15 +56,19 @@ decode() {
 rounded() {
 	build "$1-fp32" "$2 -D weights=fp32" bf16_check "" && build "$1" "$2 -D weights=bf16" bf16_check "" ||
 		{ broken "$1"; return; }
-	for seed in 1 77; do
+	for seed in $seeds; do
 		"$work/$1-fp32/bf16_check" $seed "$work/$1/fp32"
 		count "$1" $seed "$("$work/$1/bf16_check" $seed "$work/$1/fp32")"
 	done
 }
 
-variant plain "" ""
-variant full "-D qk=full -D normalize=true -D shared=6 -D tied=true" \
-	"-DQK=1 -DNORMALIZE=1 -DSHARED=6 -DTIED=1"
+big() { # at full length alone
+	[ "$which" != all ] || "$@"
+}
+
+big variant plain "" ""
+variant full "-D qk=full -D normalize=true -D shared=6 -D tied=true -D rope=linear" \
+	"-DQK=1 -DNORMALIZE=1 -DSHARED=6 -DTIED=1 -DROPE=1"
 variant head "-D qk=head -D shared=3 -D k=6 -D dense=-1 -D kv=1 -D normalize=true -D window=4" \
 	"-DQK=2 -DNORMALIZE=1 -DSHARED=3 -DTOP_K=6 -DDENSE=-1 -DKV=1 -DWINDOW=4"
 variant top1 "-D qk=head -D k=1 -D dense=1 -D kv=6 -D tied=true -D clip=0 -D placement=post -D act=geglu" \
@@ -73,23 +79,23 @@ variant sigmoid "-D score=sigmoid -D normalize=true -D weight_scale=2.5 -D group
 	"-DSCORE=1 -DNORMALIZE=1 -DWEIGHT_SCALE=2.5 -DGROUPS=3 -DTOP_GROUPS=2 -DTOP_K=3 -DBIAS=1 -DROPE=2 -DBALANCE=2"
 variant topk "-D score=topk_softmax -D k=3 -D weight_scale=0.5 -D rope=llama3 -D rope2=nope -D head_z=0.3" \
 	"-DSCORE=2 -DTOP_K=3 -DWEIGHT_SCALE=0.5 -DROPE=3 -DNOPE=1 -DHEAD_Z=0.3"
-variant groups "-D score=sigmoid -D groups=6 -D top_groups=3 -D rope=linear -D act=geglu -D shared=4 -D head_z=0.1 -D emb_scale=0.5" \
+big variant groups "-D score=sigmoid -D groups=6 -D top_groups=3 -D rope=linear -D act=geglu -D shared=4 -D head_z=0.1 -D emb_scale=0.5" \
 	"-DSCORE=1 -DGROUPS=6 -DTOP_GROUPS=3 -DROPE=1 -DACT=1 -DSHARED=4 -DHEAD_Z=0.1 -DEMB_SCALE=0.5"
-rounded bf16 "-D k=6 -D qk=head -D shared=5 -D normalize=true"
+big rounded bf16 "-D k=6 -D qk=head -D shared=5 -D normalize=true"
 rounded bf16_all "-D k=6 -D qk=full -D placement=peri -D bias=all -D act=geglu -D score=sigmoid -D emb_norm=true -D tied=true"
-decode decode "-D weights=fp32 -D qk=head -D window=5 -D rope=yarn -D shared=5 -D normalize=true -D placement=post \
+big decode decode "-D weights=fp32 -D qk=head -D window=5 -D rope=yarn -D shared=5 -D normalize=true -D placement=post \
 	-D emb_scale=3.5 -D emb_norm=true -D tied=true"
 decode decode_peri "-D weights=fp32 -D qk=full -D bias=all -D kv=1 -D score=sigmoid -D k=3 -D dense=1 -D placement=peri \
 	-D rope=llama3 -D rope2=nope -D window=64"
 decode decode_bf16 "-D weights=bf16 -D k=6 -D qk=head -D shared=5 -D normalize=true -D window=9"
 variant biased "-D score=sigmoid -D normalize=true -D groups=3 -D top_groups=2 -D k=3 -D gamma=0.25 -D shared=4 -D dense=-1" \
 	"-DSCORE=1 -DNORMALIZE=1 -DGROUPS=3 -DTOP_GROUPS=2 -DTOP_K=3 -DGAMMA=0.25 -DSHARED=4 -DDENSE=-1"
-variant biased_softmax "-D k=3 -D gamma=0.125" "-DTOP_K=3 -DGAMMA=0.125"
-variant biased_topk "-D score=topk_softmax -D gamma=0.125 -D dense=1" "-DSCORE=2 -DGAMMA=0.125 -DDENSE=1"
+big variant biased_softmax "-D k=3 -D gamma=0.125" "-DTOP_K=3 -DGAMMA=0.125"
+big variant biased_topk "-D score=topk_softmax -D gamma=0.125 -D dense=1" "-DSCORE=2 -DGAMMA=0.125 -DDENSE=1"
 # decode chooses by the scores whatever training does
 variant random "-D routing=random -D score=sigmoid -D groups=3 -D top_groups=2 -D k=3" \
 	"-DROUTING=1 -DSCORE=1 -DGROUPS=3 -DTOP_GROUPS=2 -DTOP_K=3" model_check
-variant random_topk "-D routing=random -D score=topk_softmax -D dense=-1 -D window=4" \
+big variant random_topk "-D routing=random -D score=topk_softmax -D dense=-1 -D window=4" \
 	"-DROUTING=1 -DSCORE=2 -DDENSE=-1 -DWINDOW=4" model_check
 variant uniform "-D routing=uniform -D k=4 -D normalize=true -D shared=5 -D balance=sequence" \
 	"-DROUTING=2 -DTOP_K=4 -DNORMALIZE=1 -DSHARED=5 -DBALANCE=2" model_check

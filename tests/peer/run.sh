@@ -18,7 +18,7 @@ for config in "$fixtures"/*/config.json; do
 	"$olmogen" --from-hf="$dir" | sed 's/batch { .* }/batch { micro = 2, global = 2 },\
   optimizer = adamw { clip_norm = 0 }/' >"$work/$name.lua"
 	if "$olmogen" --emit-only -o "$tree" "$work/$name.lua" >/dev/null &&
-		make -s -j2 -C "$tree" CFLAGS=-O1 LDFLAGS= >/dev/null &&
+		make -s -j2 -C "$tree" CFLAGS="${CFLAGS:--O1}" LDFLAGS= >/dev/null &&
 		gcc -std=c11 -D_POSIX_C_SOURCE=200809L -O1 -Wall -Wextra -Werror -fopenmp -I"$tree/src" -I"$tree/runtime" \
 			-o "$tree/check" "$here/check.c" \
 			$(ls "$tree"/obj/src/*.o "$tree"/obj/inst/*.o "$tree"/obj/runtime/*.o | grep -v src/main.o) -lyaml -ljansson -lm
