@@ -37,6 +37,20 @@ all: $(B)/olmogen
 $(B)/olmogen: $(GEN_OBJ)
 	$(quiet)$(CC) $(san_flags) $(LDFLAGS) -o $@ $(GEN_OBJ) $(LIBS)
 
+# Headers of libraries, which distributions have in packages of their own: asked for once, by name.
+HEADERS = lua.h yaml.h jansson.h
+$(B)/headers:
+	$(quiet)mkdir -p $(@D)
+	$(quiet)for h in $(HEADERS); do \
+		echo "#include <$$h>" | $(CC) $(LUA_CFLAGS) $(CFLAGS) -E - >/dev/null 2>$@.log && continue; \
+		echo "make: $(CC) finds no $$h: run 'make deps', which installs what is missing" \
+			"($@.log has what $(CC) said)" >&2; \
+		exit 1; \
+	done
+	$(quiet)touch $@
+
+$(GEN_OBJ): | $(B)/headers
+
 $(GEN_SRC:%.c=$(B)/%.o): $(B)/%.o: %.c
 	$(quiet)mkdir -p $(@D)
 	$(quiet)$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<

@@ -296,6 +296,10 @@ model(const struct plan *p, const char *fingerprint, const char *refusal, const 
 		    "\t\t.flops_token = OM_FLOPS_TOKEN,\n");
 	if (p->target->tflops > 0)
 		buf_printf(b, "\t\t.peak = %s,\n", emit_double(p->target->tflops * 1e12));
+	double gib = spec_num(g->trainer, F_trainer_device_memory);
+	if (gib > 0)
+		buf_printf(
+		    b, "\t\t.memory = UINT64_C(%llu),\n", (unsigned long long)(gib * 1073741824.0));
 	buf_printf(b, "\t\t.real = %llu,\n\t\t.weight_size = %llu,\n",
 	    (unsigned long long)dtype_bytes(p, DT_OPT), (unsigned long long)dtype_bytes(p, DT_ACT));
 	buf_puts(b, "\t\t.init_std = OM_INIT_STD,\n"

@@ -2,6 +2,7 @@
  * A Lua file to typed objects. Every object of field.def is a constructor: a C function, so that
  * Lua keeps its caller's line. Values are stored as they are given; defaults and rules are check's.
  */
+#include <dirent.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -282,7 +283,7 @@ unknown_field(struct object *o, const char *key)
 {
 	struct pos pos = srcpos_field(o->pos, key, NULL);
 	const char *name[N_FIELDS];
-	struct buf list = { 0 };
+	struct buf list = { 0 }, others = { 0 };
 	uint32_t n = 0;
 	for (uint32_t f = 0; f < N_FIELDS; f++)
 		if (fields[f].object == o->type) {
@@ -292,6 +293,12 @@ unknown_field(struct object *o, const char *key)
 	const char *like = diag_closest(key, name, n);
 	diag_error(pos, "%s has no field '%s'%s", object_names[o->type], key,
 	    like ? xprintf("; did you mean %s?", like) : "");
+	for (uint32_t f = 0; f < N_FIELDS && !like; f++)
+		if (!strcmp(fields[f].name, key))
+			buf_printf(
+			    &others, "%s%s", others.n ? ", " : "", object_names[fields[f].object]);
+	if (others.n)
+		diag_help("there is a field of that name in %s", others.s);
 	if (!like)
 		diag_help("its fields are %s", list.s);
 	for (uint32_t f = 0; f < N_FIELDS; f++)
@@ -468,6 +475,42 @@ get_result(lua_State *L, int n, struct spec *out)
 	}
 }
 
+static int
+is_description(const struct dirent *e)
+{
+	const char *end = strrchr(e->d_name, '.');
+	return end && !strcmp(end, ".lua");
+}
+
+static int
+is_any(const struct dirent *e)
+{
+	return *e->d_name != '.';
+}
+
+/* The path that is there and close to one that is not, folder by folder; NULL: none is. */
+static const char *
+closest_path(const char *path, bool folder)
+{
+	const char *slash = strrchr(path, '/'), *word = slash ? slash + 1 : path;
+	const char *dir = slash ? xprintf("%.*s", (int)(slash - path), path) : ".";
+	const char *name[LIST_MAX];
+	struct dirent **entry;
+	struct stat st;
+
+	if (slash && slash > path && stat(dir, &st) != 0)
+		dir = closest_path(dir, true);
+	int n = dir ? scandir(*dir ? dir : "/", &entry, folder ? is_any : is_description, alphasort)
+		    : -1;
+	uint32_t have = 0;
+	for (int i = 0; i < n && have < LIST_MAX; i++)
+		name[have++] = entry[i]->d_name;
+	if (!folder && (strlen(word) < 4 || strcmp(word + strlen(word) - 4, ".lua") != 0))
+		word = xprintf("%s.lua", word);
+	const char *like = diag_closest(word, name, have);
+	return !like ? NULL : slash ? xprintf("%s/%s", dir, like) : xstrdup(like);
+}
+
 /* The file's text, registered for messages; NULL after an error. */
 static uint32_t
 read_text(const char *path)
@@ -476,9 +519,12 @@ read_text(const char *path)
 	size_t n = 0;
 	const char *why = NULL;
 	char *text = NULL;
-	if (stat(path, &st) != 0)
+	if (stat(path, &st) != 0) {
 		why = strerror(errno);
-	else if (S_ISDIR(st.st_mode))
+		const char *like = errno == ENOENT ? closest_path(path, false) : NULL;
+		if (like)
+			why = xprintf("%s; did you mean %s?", why, like);
+	} else if (S_ISDIR(st.st_mode))
 		why = "it is a directory";
 	else if (!S_ISREG(st.st_mode))
 		why = "it is no regular file";

@@ -13,7 +13,11 @@ static const char usage[] =
     "  -o DIR            where to put the emitted tree (default out/NAME; with several trainers, "
     "DIR/NAME)\n"
     "  -D NAME=VALUE     sets arg.NAME in the description\n"
-    "  --target=T        overrides trainer.target: cpu, cuda:sm_90a, cuda:sm_100a\n"
+    "  --target=T        overrides trainer.target: cpu, a card (cuda:h100, cuda:h100-nvl, "
+    "cuda:h200,\n"
+    "                    cuda:b200), or an architecture (cuda:sm_90a, cuda:sm_100a) with its "
+    "largest\n"
+    "                    card's memory\n"
     "  --plan            prints the plan and writes nothing\n"
     "  --emit-only       writes the sources, builds nothing\n"
     "  --check           writes nothing; fails if the tree on disk is not what would be emitted\n"
@@ -215,6 +219,27 @@ compile_files(char **path, int n, const struct options *o)
 	return ok;
 }
 
+/* " (did you mean X?)", or nothing. */
+static const char *
+suggest(const char *word, const char *const *names, uint32_t n)
+{
+	const char *like = diag_closest(word, names, n);
+
+	return like ? xprintf(" (did you mean %s?)", like) : "";
+}
+
+/* The option, and the one that was meant. */
+static const char *
+unknown_option(const char *given, const struct option *o)
+{
+	ARRAY(const char *) names = { 0 };
+
+	for (; o->name; o++)
+		*PUSH(names) = xprintf("--%s", o->name);
+	return xprintf("%s%s", given,
+	    suggest(xprintf("%.*s", (int)strcspn(given, "="), given), names.a, names.n));
+}
+
 int
 main(int argc, char **argv)
 {
@@ -279,9 +304,10 @@ main(int argc, char **argv)
 			for (unsigned i = 0; i < LEN(stages); i++)
 				known |= !strcmp(optarg, stages[i]);
 			if (!known)
-				bad_usage("--dump=%s: the stages are load, check, graph, shard, "
-					  "fuse, plan, emit",
-				    optarg);
+				bad_usage("--dump=%s",
+				    xprintf("%s%s: the stages are load, check, graph, shard, fuse, "
+					    "plan, emit",
+					optarg, suggest(optarg, stages, LEN(stages))));
 			break;
 		case FROM_HF:
 			return from_hf(optarg) ? 0 : EXIT_USER;
@@ -291,10 +317,13 @@ main(int argc, char **argv)
 				optarg = argv[optind];
 			return explain(optarg) ? 0 : EXIT_USAGE;
 		case TARGET:
-			if (!target_find(optarg))
+			if (!target_find(optarg)) {
+				const char *like = spec_closest_choice(F_trainer_target, optarg);
 				bad_usage("--target=%s",
-				    xprintf("%s is not known; use %s", optarg,
+				    xprintf("%s is not known%s; use %s", optarg,
+					suggest(optarg, &like, like != NULL),
 					spec_choices(fields[F_trainer_target].choices, "", "")));
+			}
 			o.target = optarg;
 			break;
 		case HELP:
@@ -306,7 +335,7 @@ main(int argc, char **argv)
 		case ':':
 			bad_usage("option %s wants a value", argv[optind - 1]);
 		default:
-			bad_usage("unknown option %s", argv[optind - 1]);
+			bad_usage("unknown option %s", unknown_option(argv[optind - 1], longs));
 		}
 	if (optind == argc)
 		bad_usage("no description given%s", "");

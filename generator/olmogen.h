@@ -223,12 +223,14 @@ void sandbox_unused(const struct define *d);            /* an error: the file do
 void sandbox_library(struct lua_State *L);              /* into the table of globals */
 void sandbox_work(struct lua_State *L, uint64_t work);  /* an error where it is too much */
 void sandbox_reader(struct lua_State *L, int (*reader)(struct lua_State *), const char *name);
+const char *sandbox_closest(struct lua_State *L, int index, const char *word);
 
 /* ---- check.c, rules.c, explain.c: every rule; completes the spec ----------------------------- */
 
 struct target_row {
 	const char *name, *kernels;
 	const char *arch; /* as the compiler of its kernels calls it, NULL: kernels are C */
+	const char *card; /* whose memory and peak these are, "an H100 SXM (80 GB)" */
 	double memory_gib, tflops, share, link_gbs;
 	uint64_t least_bytes;                    /* that a number takes, however short its format */
 	const char *weights, *grads, *optimizer; /* the default formats */

@@ -244,10 +244,11 @@ plan_fits(const struct plan *p)
 		return;
 	struct value *where = spec_value(t, F_trainer_device_memory);
 	diag_error(where->given ? where->pos : spec_value(t, F_trainer_target)->pos,
-	    "%s needs %s on a rank%s, %s more than trainer.device_memory = %s GiB",
-	    spec_str(t, F_trainer_name), human_bytes(need),
-	    p->n_stages > 1 ? xprintf(" of stage %u", worst->stage) : "",
-	    human_bytes(need - device), xprintf("%.6g", gib));
+	    "%s needs %s on a rank%s, %s more than %s", spec_str(t, F_trainer_name),
+	    human_bytes(need), p->n_stages > 1 ? xprintf(" of stage %u", worst->stage) : "",
+	    human_bytes(need - device),
+	    where->given ? xprintf("trainer.device_memory = %.6g GiB", gib)
+			 : xprintf("the %.6g GiB of %s", gib, p->target->card));
 	for (int r = 0; r < N_REGIONS; r++)
 		if (worst->region_bytes[r] > need / 1000)
 			buf_printf(&parts, "%s%s %s", parts.n ? ", " : "", region_names[r],
@@ -362,6 +363,11 @@ report_memory(const struct plan *p, struct buf *out)
 	double gib = spec_num(p->graph->trainer, F_trainer_device_memory);
 
 	buf_puts(out, "\nmemory a rank\n");
+	if (gib > 0)
+		row(out, "device", xprintf("%.6g GiB", gib),
+		    spec_value(p->graph->trainer, F_trainer_device_memory)->given
+			? "by trainer.device_memory"
+			: xprintf("of %s", p->target->card));
 	for (uint32_t i = 0; i < m->pipeline; i++) {
 		const struct stage *st = &p->shard->stage[i];
 		const uint64_t *bytes = p[i].region_bytes;

@@ -259,10 +259,7 @@ no_name(lua_State *L)
 	for (size_t i = 0; i < LEN(absent); i++)
 		if (strcmp(absent[i], name) == 0)
 			return luaL_error(L, "%s doesn't exist in a description", name);
-	const char *like = diag_closest(name, object_names + 1, N_OBJECTS - 1);
-	if (like)
-		return luaL_error(L, "unknown name '%s'; did you mean %s?", name, like);
-	return luaL_error(L, "unknown name '%s'", name);
+	return luaL_error(L, "unknown name '%s'%s", name, sandbox_closest(L, 1, name));
 }
 
 static int
@@ -285,8 +282,10 @@ void
 sandbox_unused(const struct define *d)
 {
 	struct buf b = { 0 };
-	diag_error((struct pos){ 0 }, "-D %s%s%s is never used by %s", d->name, d->value ? "=" : "",
-	    d->value ? d->value : "", diag_file_name(box.file));
+	const char *like = diag_closest(d->name, (const char *const *)box.reads.a, box.reads.n);
+	diag_error((struct pos){ 0 }, "-D %s%s%s is never used by %s%s", d->name,
+	    d->value ? "=" : "", d->value ? d->value : "", diag_file_name(box.file),
+	    like ? xprintf("; did you mean %s?", like) : "");
 	for (uint32_t i = 0; i < box.reads.n; i++)
 		buf_printf(&b, "%sarg.%s", i ? ", " : "", box.reads.a[i]);
 	if (box.reads.n)

@@ -141,6 +141,7 @@ struct om_model {
 	const char *plan;                        /* PLAN.txt, whole */
 	uint64_t vocab, seq, micro, global, layers, microbatches;
 	uint64_t params_total, params_active, flops_token;
+	uint64_t memory; /* bytes that the plan takes the device to have, 0: it was not checked */
 	double peak; /* floating point operations a second by the device's data sheet, 0: unknown */
 	size_t real; /* bytes of om_real, which gradients, moments and masters are: 4 or 8 */
 	size_t weight_size; /* of a weight with a master: 2, or a float's 4 that hold a bf16 */

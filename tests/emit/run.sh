@@ -70,12 +70,24 @@ usage() { # text, options
 	[ $? = 2 ] && [ ! -s "$work/out" ] && [ "$(cat "$work/err")" = "olmogen: error: $text; see olmogen --help" ]
 	is "$*: $text" $?
 }
-usage "--target=x is not known; use cpu, cuda:sm_90a or cuda:sm_100a" --target=x
+targets="cpu, cuda:sm_90a, cuda:sm_100a, cuda:h100, cuda:h100-nvl, cuda:h200 or cuda:b200"
+usage "--target=x is not known; use $targets" --target=x
+usage "--target=cuda:sm90a is not known (did you mean cuda:sm_90a?); use $targets" --target=cuda:sm90a
+usage "--dump=pln (did you mean plan?): the stages are load, check, graph, shard, fuse, plan, emit" --dump=pln
 usage "--plan and --check exclude each other" --check --plan
 usage "--plan and --dump exclude each other" --plan --dump=graph
 usage "--plan and --emit-only exclude each other" --plan --emit-only
 usage "--check and --dump exclude each other" --dump=emit --check
-usage "unknown option --plam" --plam
+usage "unknown option --plam (did you mean --plan?)" --plam
+usage "unknown option --from_hf=x (did you mean --from-hf?)" --from_hf=x
+usage "unknown option --frob" --frob
+missing() { # path, its suggestion
+	! "$olmogen" "$1" >/dev/null 2>"$work/err" && [ "$(cat "$work/err")" = "$1: error: can't load the file: No such file or directory$2" ]
+	is "$1 is not there$2" $?
+}
+missing models/tinny.lua "; did you mean models/tiny.lua?"
+missing model/tiny "; did you mean models/tiny.lua?"
+missing models/elsewhere.lua ""
 [ "$("$olmogen" --dump=load models/tiny.lua | head -n 1)" = "-- tiny, as it is given: defaults are not filled in, rules not checked." ]
 is "--dump=load does not say that defaults are filled in" $?
 
@@ -189,6 +201,26 @@ is "the manifest counts the layers of every buffer" $?
 "$olmogen" --emit-only -D data=8 -o "$work/none" models/moe-8l.lua >/dev/null 2>"$work/err"
 refused "several GPUs are refused before anything is written" \
 	"models/moe-8l.lua:41:25: error: parallel.data = 8: this version builds trainers of one rank for cuda:sm_90a"
+! make -s B="$work/nolua" HEADERS="stdio.h lua-of-nobody.h" >/dev/null 2>"$work/err" && ! grep -q fatal "$work/err" && grep -qxF \
+	"make: gcc finds no lua-of-nobody.h: run 'make deps', which installs what is missing ($work/nolua/headers.log has what gcc said)" "$work/err"
+is "a header that is not there: one line, which says make deps" $?
+device() { # name, what the plan says of the device, options
+	name=$1 want=$2
+	shift 2
+	"$olmogen" --plan "$@" models/tiny.lua >"$work/plan" 2>&1 && [ "$(sed -n 's/^  device  *//p' "$work/plan")" = "$want" ]
+	is "$name: ${want:-no device}" $?
+}
+device "an architecture" "139 GiB  of an H200, the largest card of sm_90a" --target=cuda:sm_90a
+device "a card" "78 GiB  of an H100 SXM (80 GB)" --target=cuda:h100
+device "a processor" "" --target=cpu
+sed 's/target = "cpu"/target = "cuda:h100", device_memory = 40/' models/tiny.lua >"$work/forty.lua"
+"$olmogen" --plan "$work/forty.lua" >"$work/plan" && grep -q '^  device  *40 GiB  by trainer.device_memory$' "$work/plan" &&
+	grep -q 'total .* of 40 GiB' "$work/plan"
+is "a memory of its own" $?
+"$olmogen" --emit-only -o "$work/forty" "$work/forty.lua" >/dev/null
+grep -q '\.target = "cuda:h100"' "$work/forty/src/params.c" && grep -q '\.memory = UINT64_C(42949672960)' "$work/forty/src/params.c" &&
+	grep -q '^ARCH = 90a$' "$work/forty/Makefile"
+is "the trainer knows the card, its memory, and is built for its architecture" $?
 mkdir "$work/theirs"
 echo mine >"$work/theirs/Makefile"
 ! "$olmogen" --emit-only -o "$work/theirs" models/tiny.lua >/dev/null 2>&1 && [ "$(cat "$work/theirs/Makefile")" = mine ]

@@ -1,0 +1,1 @@
+local wide = math.flor(2.5)
