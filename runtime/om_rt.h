@@ -83,6 +83,7 @@ bool om_comm_first(void);
 void om_comm_timeout(double seconds); /* after so long, a rank that gets no answer ends all */
 /* So many threads a rank use this machine's cores once; 0: no ranks share them. */
 uint32_t om_comm_threads(void);
+uint32_t om_comm_members(void); /* ranks on this machine */
 /* By om_die alone: whether no rank of this machine spoke before; ends all ranks. */
 bool om_comm_speaks(void);
 _Noreturn void om_comm_abort(int status, bool spoke);
@@ -155,7 +156,18 @@ void om_device_memory(uint64_t *used, uint64_t *total);
 
 /* Takes descriptors 0 to 2, and starts the program again so that idle threads sleep. */
 void om_proc_start(char **argv);
-/* 0: all. No more than the machine makes; ends the process where stacks are too small. */
+/* The cores that this process may run on, a cpu_set_t of so many bytes; free() it. */
+void *om_core_set(size_t *bytes);
+uint32_t om_core_count(void);
+/*
+ * How many cores' time the control groups of a process allow it, 0: no limit. groups: the file that
+ * names them, /proc/self/cgroup; root: where they are mounted, of either version.
+ */
+double om_core_limit(const char *groups, const char *root);
+/*
+ * 0: as many as the cores, or fewer where a control group allows fewer. Never more than the machine
+ * makes; ends the process where stacks are too small.
+ */
 void om_threads(uint64_t n);
 
 /* ---- sched.c: learning rate ------------------------------------------------------------------ */

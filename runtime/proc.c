@@ -1,8 +1,11 @@
 /* The process: descriptors, how idle threads wait, how many there are, and their stacks. */
+#define _GNU_SOURCE /* sets of cores */
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <omp.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -33,6 +36,99 @@ om_proc_start(char **argv)
 		return;
 	execv("/proc/self/exe", argv);
 }
+
+/* ---- cores ----------------------------------------------------------------------------------- */
+
+void *
+om_core_set(size_t *bytes)
+{
+	enum { MOST = 1 << 20 };
+
+	/* the kernel refuses a set that is smaller than its own, whose size it tells nobody */
+	for (int n = CPU_SETSIZE; n <= MOST; n *= 2) {
+		cpu_set_t *set = om_alloc(*bytes = CPU_ALLOC_SIZE(n), 1);
+
+		if (sched_getaffinity(0, *bytes, set) == 0)
+			return set;
+		free(set);
+		if (errno != EINVAL)
+			break;
+	}
+	om_die("start", "cannot tell the cores of this process: sched_getaffinity: %s",
+	    strerror(errno));
+}
+
+uint32_t
+om_core_count(void)
+{
+	size_t bytes;
+	void *set = om_core_set(&bytes);
+	uint32_t n = (uint32_t)CPU_COUNT_S(bytes, (cpu_set_t *)set);
+
+	free(set);
+	return n;
+}
+
+/* The two numbers of a control group's limit: microseconds of all cores in a period of so many. */
+static bool
+limit_of(const char *dir, bool unified, double *cores)
+{
+	static const char *const file[][2] = { { "cpu.cfs_quota_us", "cpu.cfs_period_us" },
+		{ "cpu.max", NULL } };
+	char text[100] = "";
+	double quota = 0, period = 0;
+
+	for (int i = 0; i < 2 && file[unified][i]; i++) {
+		char *path = om_text("%s/%s", dir, file[unified][i]);
+		size_t used = strlen(text), n;
+		char *s = om_file_read(path, sizeof text / 2 - 1, &n);
+
+		snprintf(text + used, sizeof text - used, "%s ", s ? s : "");
+		free(s);
+		free(path);
+	}
+	/* no limit is "max 100000", or -1 */
+	if (sscanf(text, "%lf %lf", &quota, &period) != 2 || quota <= 0 || period <= 0)
+		return false;
+	*cores = quota / period;
+	return true;
+}
+
+double
+om_core_limit(const char *groups, const char *root)
+{
+	size_t length;
+	char *text = om_file_read(groups, 1 << 20, &length), *rest = text, *line;
+	double least = 0, cores;
+
+	/* lines are NUMBER:CONTROLLERS:PATH; the unified hierarchy's has no controllers */
+	while (text && (line = strsep(&rest, "\n"))) {
+		char *path, *names, *name;
+		bool unified, counts;
+
+		strsep(&line, ":");
+		names = strsep(&line, ":");
+		if (!(path = line))
+			continue;
+		unified = counts = !*names;
+		while ((name = strsep(&names, ",")))
+			counts = counts || strcmp(name, "cpu") == 0;
+		/* groups above have limits too; in a container only its own can be seen, as root */
+		for (char *end = path + strlen(path); counts && end >= path; end--) {
+			if (*end && *end != '/')
+				continue;
+			*end = 0;
+			char *dir = om_text("%s%s%s", root, unified ? "" : "/cpu", path);
+			if (limit_of(dir, unified, &cores) && (!least || cores < least))
+				least = cores;
+			free(dir);
+		}
+	}
+	free(text);
+	return least;
+}
+
+/* ---- threads --------------------------------------------------------------------------------- */
 
 static void *
 wait_for(void *gate)
@@ -99,9 +195,15 @@ void
 om_threads(uint64_t n)
 {
 	int asked = n ? (int)n : omp_get_max_threads(), made;
+	double limit = om_core_limit("/proc/self/cgroup", "/sys/fs/cgroup") / om_comm_members();
 
-	if (!n && om_comm_threads() && !getenv("OMP_NUM_THREADS"))
-		asked = (int)om_comm_threads();
+	if (!n && !getenv("OMP_NUM_THREADS")) {
+		if (om_comm_threads())
+			asked = (int)om_comm_threads();
+		/* more would use up the group's time early, and all stop until its period ends */
+		if (limit > 0 && asked > limit)
+			asked = (int)ceil(limit);
+	}
 	check_stack();
 	made = threads_made(asked < THREADS_MOST ? asked : THREADS_MOST);
 	if (made < asked)

@@ -42,8 +42,8 @@ static uint32_t rank[OM_N_RANKS], size[OM_N_RANKS] = { 1, 1, 1, 1, 1 };
 static double timeout = 600;
 static struct board *board;
 static MPI_Win board_win;
-static uint32_t nmembers = 1, threads;
-static struct flight now, *edge; /* of the call that runs; of each tag */
+static uint32_t nmembers = 1, members = 1, threads; /* nmembers: that can be seen from here */
+static struct flight now, *edge;                    /* of the call that runs; of each tag */
 static uint32_t nedges;
 static unsigned char *scratch; /* [SCRATCH] */
 
@@ -463,19 +463,19 @@ om_comm_threads(void)
 static uint32_t
 share_cores(MPI_Comm local)
 {
-	cpu_set_t own, *each = om_alloc(nmembers, sizeof *each), sum;
-	uint32_t n;
+	size_t bytes;
+	cpu_set_t *own = om_core_set(&bytes); /* as large on all: they are of one kernel */
+	unsigned char *each = om_alloc(nmembers, bytes);
+	uint32_t n, most = (uint32_t)CPU_COUNT_S(bytes, own);
 
-	CPU_ZERO(&own);
-	CPU_ZERO(&sum);
-	sched_getaffinity(0, sizeof own, &own);
-	MPI_Allgather(&own, sizeof own, MPI_BYTE, each, sizeof own, MPI_BYTE, local);
+	MPI_Allgather(own, (int)bytes, MPI_BYTE, each, (int)bytes, MPI_BYTE, local);
 	for (uint32_t i = 0; i < nmembers; i++)
-		CPU_OR(&sum, &sum, &each[i]);
+		CPU_OR_S(bytes, own, own, (cpu_set_t *)(each + i * bytes));
+	n = (uint32_t)CPU_COUNT_S(bytes, own) / nmembers;
+	free(own);
 	free(each);
-	n = (uint32_t)CPU_COUNT(&sum) / nmembers;
-	if (n > (uint32_t)CPU_COUNT(&own))
-		n = (uint32_t)CPU_COUNT(&own);
+	if (n > most)
+		n = most;
 	return n ? n : 1;
 }
 
@@ -497,6 +497,12 @@ share_board(MPI_Comm local)
 	b->member[self].rank = (int)rank[OM_WORLD];
 	MPI_Barrier(local);
 	board = b;
+}
+
+uint32_t
+om_comm_members(void)
+{
+	return members;
 }
 
 bool
@@ -527,7 +533,7 @@ om_comm_start(const struct om_model *m, char **argv)
 	r = rank[OM_WORLD] = (uint32_t)n;
 	MPI_Comm_split_type(all, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &local);
 	MPI_Comm_size(local, &n);
-	nmembers = (uint32_t)n;
+	nmembers = members = (uint32_t)n;
 	share_board(local);
 	MPI_Comm_size(all, &n);
 	if ((uint32_t)n != world)

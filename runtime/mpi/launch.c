@@ -1,9 +1,8 @@
 /* A trainer of several ranks that no launcher started: it has mpirun start them, and waits. */
-#define _GNU_SOURCE /* sets of cores */
+#define _GNU_SOURCE /* pipe2 */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -106,7 +105,6 @@ become_mpirun(uint32_t world, char **argv, const int out[2])
 		"orte_tmpdir_base", folder, "-np", number };
 	size_t n = 9, nargs = 0;
 	ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
-	cpu_set_t cores;
 	char **args;
 	int fd = open("/dev/null", O_RDONLY);
 
@@ -114,7 +112,7 @@ become_mpirun(uint32_t world, char **argv, const int out[2])
 		om_die("start", "cannot tell this trainer's path: %s", strerror(errno));
 	self[length] = 0;
 	snprintf(number, sizeof number, "%u", world);
-	if (sched_getaffinity(0, sizeof cores, &cores) != 0 || (uint32_t)CPU_COUNT(&cores) < world)
+	if (om_core_count() < world)
 		option[n++] = "--oversubscribe";
 	if (geteuid() == 0)
 		option[n++] = "--allow-run-as-root";

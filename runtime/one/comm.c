@@ -129,6 +129,12 @@ om_comm_threads(void)
 	return 0;
 }
 
+uint32_t
+om_comm_members(void)
+{
+	return 1;
+}
+
 bool
 om_comm_first(void)
 {
