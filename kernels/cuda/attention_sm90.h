@@ -416,7 +416,12 @@ om_attention(const om_tensor_map *q, const om_tensor_map *k, const om_tensor_map
 			const int row = (TILES - 1 - tile) * ROWS + 64 * group, seq = head / H;
 			const int mine = row + t / 32 * 16 + lane / 4;
 			const uint32_t a = sq + 128 * group * C;
-			/* steps of the block, and of them those of this warpgroup */
+			/*
+			 * Steps of the block, and of them those of this warpgroup. It waits for
+			 * the others' tiles too before it gives them back: a barrier's parity
+			 * tells only two turns of the ring apart, and who left one out could take
+			 * the turn before for the next.
+			 */
 			const int last = (min(S, (TILES - tile) * ROWS) - 1) / N;
 			const int first = max(0, (TILES - 1 - tile) * ROWS - W + 1) / N;
 			const int to = (min(S, row + 64) - 1) / N;
@@ -425,6 +430,7 @@ om_attention(const om_tensor_map *q, const om_tensor_map *k, const om_tensor_map
 			uint32_t p[N / 4];
 
 			for (int j = last; j > to; j--) {
+				om_bar_wait(k_full + 8 * at, turn);
 				om_bar_wait(v_full + 8 * at, turn);
 				if (lane == 0) {
 					om_bar_arrive(k_empty + 8 * at);
@@ -495,6 +501,7 @@ om_attention(const om_tensor_map *q, const om_tensor_map *k, const om_tensor_map
 			if (lane == 0)
 				om_bar_arrive(v_empty + 8 * v_at);
 			for (int j = from - 1; j >= first; j--) {
+				om_bar_wait(k_full + 8 * at, turn);
 				om_bar_wait(v_full + 8 * at, turn);
 				if (lane == 0) {
 					om_bar_arrive(k_empty + 8 * at);
