@@ -6,7 +6,7 @@
 #include "om_rt.h"
 #include "rng.h"
 
-enum { SEEDS = 3 };
+enum { SEEDS = 3, WARM = 2 };
 
 int
 om_selftest(const struct om_model *m)
@@ -48,13 +48,19 @@ by_time(const void *a, const void *b)
 	return x->seconds > y->seconds ? -1 : x->seconds < y->seconds ? 1 : x < y ? -1 : x > y;
 }
 
+/*
+ * Where the time of steps went that ran operator by operator. Each operator's is taken within its
+ * step's, so that they and the rest add up to the whole.
+ */
 static void
 table(const struct om_model *m, uint64_t steps, double seconds)
 {
+	static const char *const line = "%-40s %8s %10.3f %5.1f%%\n";
 	const struct om_op **row = om_alloc(m->nops, sizeof *row);
 	double rest = seconds;
 
-	printf("%-40s %8s %10s %6s %9s %8s\n", "a step", "calls", "ms", "share", "GFLOP/s", "GB/s");
+	printf("%-40s %8s %10s %6s %9s %8s\n", "a step, operator by operator", "calls", "ms",
+	    "share", "GFLOP/s", "GB/s");
 	for (uint32_t i = 0; i < m->nops; i++)
 		row[i] = &m->op[i];
 	qsort(row, m->nops, sizeof *row, by_time);
@@ -68,8 +74,10 @@ table(const struct om_model *m, uint64_t steps, double seconds)
 			    t > 0 ? 1e-9 * row[i]->flops * calls / t : 0,
 			    t > 0 ? 1e-9 * row[i]->bytes * calls / t : 0);
 	}
-	printf("%-40s %8s %10.3f %5.1f%%\n", "(between operators)", "", 1e3 * rest / (double)steps,
-	    100 * rest / seconds);
+	printf(line,
+	    om_size(OM_WORLD) > 1 ? "(between operators, other ranks)" : "(between operators)", "",
+	    1e3 * rest / (double)steps, 100 * rest / seconds);
+	printf(line, "(all of them)", "", 1e3 * seconds / (double)steps, 100.0);
 	free(row);
 }
 
@@ -77,7 +85,7 @@ struct run {
 	const struct om_model *m;
 	unsigned char *arena;
 	int32_t *token; /* [micro * seq] */
-	uint64_t step;
+	uint64_t step;  /* from 1 */
 };
 
 /* Random tokens, others on every data rank. */
@@ -101,50 +109,67 @@ feed(void *arg, uint64_t i)
 	om_put(r->arena, m->label_off, r->token, n * sizeof *r->token);
 }
 
-/* A step, done when this returns. */
-static void
-step_run(struct run *r, uint64_t step)
+/* The seconds of a step that is over when this returns. */
+static double
+step_run(struct run *r)
 {
-	r->step = step;
-	om_ctl_write(r->m, r->arena, 1e-4, step, NULL);
+	double before = om_now();
+
+	om_ctl_write(r->m, r->arena, 1e-4, ++r->step, NULL);
 	om_run_step(r->m, r->arena, feed, r);
 	om_get_f64(r->arena, r->m->loss_off);
+	return om_now() - before;
 }
 
-int
-om_bench(const struct om_model *m, uint64_t steps)
+static int
+rising(const void *a, const void *b)
 {
-	struct run r = { .m = m };
-	uint64_t tokens = m->global * m->seq;
-	char device[64];
-	double seconds, rate, best = 0;
-	uint64_t used, total;
+	double x = *(const double *)a, y = *(const double *)b;
 
-	om_device_start(0);
-	r.token = om_alloc(m->micro * m->seq, sizeof *r.token);
-	r.arena = om_arena_new(m->arena_bytes);
-	om_run(m, OM_RUN_INIT, r.arena);
-	om_init_params(m, r.arena, 0);
-	om_device_text(device);
-	printf("%s on %s: %llu steps of %s random tokens, %s\n", m->name, m->target,
-	    (unsigned long long)steps, om_commas(tokens), device);
-	fflush(stdout);
-	step_run(&r, 1); /* warms up */
-	seconds = om_now();
+	return (x > y) - (x < y);
+}
+
+/* Steps as training runs them: their times in rising order; free() it. */
+static double *
+time_steps(struct run *r, uint64_t steps)
+{
+	double *t = om_alloc(steps, sizeof *t);
+
+	for (int i = 0; i < WARM; i++)
+		step_run(r);
 	for (uint64_t i = 0; i < steps; i++)
-		step_run(&r, 2 + i);
-	seconds = om_now() - seconds;
-	/* the operators one by one, in steps of their own: a device runs steps as graphs */
+		t[i] = step_run(r);
+	qsort(t, steps, sizeof *t, rising);
+	return t;
+}
+
+/* Steps in which every operator is timed by itself, after one that warms up; their time in all. */
+static double
+time_operators(struct run *r, uint64_t steps)
+{
+	double seconds = 0;
+
 	om_profile = true;
-	for (uint64_t i = 0; i < steps; i++)
-		step_run(&r, 2 + steps + i);
-	om_profile_end();
+	for (uint64_t i = 0; i <= steps; i++) {
+		double t = step_run(r);
+
+		om_profile_end();
+		for (uint32_t j = 0; !i && j < r->m->nops; j++) {
+			r->m->op[j].seconds = 0;
+			r->m->op[j].calls = 0;
+		}
+		seconds += i ? t : 0;
+	}
 	om_profile = false;
-	om_device_memory(&used, &total);
-	table(m, steps, seconds);
-	rate = (double)m->flops_token * (double)(steps * tokens) / seconds;
-	printf("%.3f ms a step, %s tokens/s, %.2f GFLOP/s\n", 1e3 * seconds / (double)steps,
-	    om_commas((uint64_t)((double)(steps * tokens) / seconds)), 1e-9 * rate);
+	return seconds;
+}
+
+/* How a step's rate compares with what this device can do. */
+static void
+efficiency(const struct om_model *m, double rate)
+{
+	double best = 0;
+
 	rate /= om_size(OM_WORLD);             /* a device's share */
 	for (uint32_t i = 0; i < m->nops; i++) /* what matrix products reach on this device */
 		if (m->op[i].seconds > 0 &&
@@ -154,13 +179,45 @@ om_bench(const struct om_model *m, uint64_t steps)
 		printf("%.1f%% of the %.2f GFLOP/s of its fastest product", 100 * rate / best,
 		    1e-9 * best);
 	if (m->peak > 0)
-		printf(", %.1f%% of the data sheet's %.0f TFLOP/s (MFU)", 100 * rate / m->peak,
-		    1e-12 * m->peak);
+		printf("%s%.1f%% of the data sheet's %.0f TFLOP/s (MFU)", best > 0 ? ", " : "",
+		    100 * rate / m->peak, 1e-12 * m->peak);
 	if (best > 0 || m->peak > 0)
 		printf("\n");
+}
+
+int
+om_bench(const struct om_model *m, uint64_t steps)
+{
+	struct run r = { .m = m };
+	const double tokens = (double)(m->global * m->seq);
+	char device[64];
+	double *t, step;
+	uint64_t used, total;
+
+	om_device_start(0);
+	r.token = om_alloc(m->micro * m->seq, sizeof *r.token);
+	r.arena = om_arena_new(m);
+	om_run(m, OM_RUN_INIT, r.arena);
+	om_init_params(m, r.arena, 0);
+	om_device_text(device);
+	printf("%s on %s: %s random tokens a step in %s microbatch%s, %s\n", m->name, m->target,
+	    om_commas(m->global * m->seq), om_commas(m->microbatches),
+	    m->microbatches == 1 ? "" : "es", device);
+	fflush(stdout);
+	t = time_steps(&r, steps);
+	step = (t[(steps - 1) / 2] + t[steps / 2]) / 2;
+	table(m, steps, time_operators(&r, steps));
+	om_device_memory(&used, &total);
+	printf("%.3f ms a step, %s tokens/s, %.2f GFLOP/s: the median of %s steps as training runs "
+	       "them, %.3f to %.3f ms\n",
+	    1e3 * step, om_commas((uint64_t)(tokens / step)),
+	    1e-9 * (double)m->flops_token * tokens / step, om_commas(steps), 1e3 * t[0],
+	    1e3 * t[steps - 1]);
+	efficiency(m, (double)m->flops_token * tokens / step);
 	if (used)
 		printf("memory: arena %s, as planned; with context and kernels %s of %s in use\n",
 		    om_bytes(m->arena_bytes), om_bytes(used), om_bytes(total));
+	free(t);
 	free(r.token);
 	return 0;
 }

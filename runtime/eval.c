@@ -69,9 +69,9 @@ om_eval(const struct om_model *m, struct om_conf *c)
 	uint64_t step, tokens;
 	double loss, before;
 
-	om_device_start(c->threads);
 	om_eval_open(&e, m, c);
-	arena = om_arena_new(m->arena_bytes);
+	om_device_start(c->threads);
+	arena = om_arena_new(m);
 	om_run(m, OM_RUN_INIT, arena);
 	step = om_ckpt_weights(m, c, arena, stdout);
 	om_err_step(step);

@@ -125,13 +125,12 @@ static const struct option {
 #undef AT
 };
 
-static void
-help(FILE *f)
+void
+om_generate_help(void)
 {
-	fprintf(f, "usage: trainer generate --prompt TEXT | --tokens 1,2,3 [options]\n\nGoes on "
-		   "with the prompt and prints what comes after it.\n\n");
+	printf("Goes on with the prompt and prints what comes after it.\n\n");
 	for (size_t i = 0; i < OM_LEN(options); i++)
-		fprintf(f, "  %-14s %-6s %s\n", options[i].name, options[i].value, options[i].doc);
+		printf("  %-14s %-6s %s\n", options[i].name, options[i].value, options[i].doc);
 }
 
 static int
@@ -273,10 +272,6 @@ om_generate(const struct om_model *m, int argc, char **argv)
 	uint64_t prompt, n, end;
 	int status;
 
-	if (argc > 0 && (strcmp(argv[0], "--help") == 0 || strcmp(argv[0], "-h") == 0)) {
-		help(stdout);
-		return 0;
-	}
 	if ((status = read_options(&o, argc, argv)))
 		return status;
 	if (!m->decode)
@@ -293,7 +288,7 @@ om_generate(const struct om_model *m, int argc, char **argv)
 		    om_commas(m->vocab));
 	end = o.max_tokens && o.max_tokens < m->seq - n ? n + o.max_tokens : m->seq;
 	om_device_start(o.threads);
-	arena = om_arena_new(m->arena_bytes);
+	arena = om_arena_new(m);
 	om_run(m, OM_RUN_INIT, arena);
 	om_err_step(om_ckpt_weights_at(m, o.checkpoint, arena, stderr));
 	before = om_now();

@@ -50,7 +50,7 @@ om_export(const struct om_model *m, const char *dir, const char *from)
 	to = om_text("%.*s", (int)n, dir);
 	check_architecture(m, "export");
 	check_empty(to);
-	arena = om_arena_new(m->arena_bytes);
+	arena = om_arena_host(m);
 	om_ckpt_weights_at(m, from, arena, stdout);
 	om_ckpt_export(m, arena, to);
 	free(to);
@@ -357,7 +357,7 @@ om_import(const struct om_model *m, const char *from, const char *dir)
 	open_files(&s);
 	e = om_ckpt_entries(m, OM_TO_EXPORT, &n);
 	check_names(&s, e, n);
-	arena = om_arena_new(m->arena_bytes);
+	arena = om_arena_host(m);
 	for (uint32_t i = 0; i < n; i++)
 		load(&s, arena, &e[i], buf, x, wide);
 	om_ckpt_open(&k, m, NULL, NULL, &c);

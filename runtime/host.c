@@ -1,5 +1,4 @@
-/* Memory, time and small texts. The arena's functions are where another device's memory finds its
- * place. */
+/* Memory, the host's arena among it, time and small texts. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -143,6 +142,38 @@ om_available(void)
 	if (limit && limit > used && limit - used < host)
 		return limit - used;
 	return host;
+}
+
+unsigned char *
+om_arena_map(uint64_t bytes, uint64_t written)
+{
+	const uint64_t huge = 2 << 20; /* aligned, so that huge pages can back all of it */
+	uint64_t available = om_available();
+	unsigned char *p = MAP_FAILED;
+	struct rlimit limit;
+
+	if (written <= available && bytes <= SIZE_MAX - huge) {
+		p = mmap(NULL, bytes + huge, PROT_READ | PROT_WRITE,
+		    MAP_PRIVATE | MAP_ANONYMOUS | (written < bytes ? MAP_NORESERVE : 0), -1, 0);
+		if (p == MAP_FAILED && getrlimit(RLIMIT_AS, &limit) == 0 &&
+		    limit.rlim_cur != RLIM_INFINITY)
+			om_die("arena",
+			    "needs %s (%s bytes): %s, the limit of all that a process maps is %s "
+			    "(ulimit -v); raise it",
+			    om_bytes(bytes), om_commas(bytes), strerror(errno),
+			    om_bytes(limit.rlim_cur));
+		if (p == MAP_FAILED)
+			om_die("arena", "needs %s (%s bytes): %s, though %s are available",
+			    om_bytes(bytes), om_commas(bytes), strerror(errno),
+			    om_bytes(available));
+	}
+	if (p == MAP_FAILED)
+		om_die("arena", "needs %s (%s bytes), %s are available; use a larger machine%s",
+		    om_bytes(written), om_commas(written), om_bytes(available),
+		    written < bytes ? "" : ", or a smaller batch { micro } in the Lua description");
+	p += (huge - (uintptr_t)p % huge) % huge;
+	madvise(p, bytes, MADV_HUGEPAGE); /* a wish; kernels without it say no */
+	return p;
 }
 
 bool

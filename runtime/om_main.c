@@ -5,26 +5,13 @@
 
 #include "om_rt.h"
 
-static int
-usage(FILE *f, int status)
+static double start; /* of the process */
+
+/* Whether a command's first argument asks what it takes. */
+static bool
+asks_help(int argc, char **argv)
 {
-	fprintf(f,
-	    "usage: trainer train run.yaml [key=value ...]   train, or go on training\n"
-	    "       trainer eval run.yaml [key=value ...]    loss of a checkpoint on eval.paths\n"
-	    "       trainer export DIR [CHECKPOINT]          weights for Hugging Face; of step "
-	    "directory\n"
-	    "                                                CHECKPOINT, or the newest in it; "
-	    "default .\n"
-	    "       trainer import DIR CKPTDIR               weights of Hugging Face's, to train "
-	    "on\n"
-	    "       trainer generate --prompt TEXT | --tokens 1,2,3 [--checkpoint DIR] ...\n"
-	    "                                                go on with a prompt; generate --help "
-	    "lists more\n"
-	    "       trainer info [--manifest | --plan | --keys]   what this trainer is\n"
-	    "       trainer selftest                         check every operator\n"
-	    "       trainer bench [steps=N]                  measure every operator\n"
-	    "       trainer --help | --version\n");
-	return status;
+	return argc > 0 && (strcmp(argv[0], "--help") == 0 || strcmp(argv[0], "-h") == 0);
 }
 
 /* What a command prints is its work, and it failed where that was lost; training's is more. */
@@ -46,27 +33,13 @@ join(const struct om_model *models, char **argv)
 
 /* The commands that read run.yaml: train and eval. */
 static int
-run(const struct om_model *models, const char *command, int argc, char **argv, double start)
+run(const struct om_model *models, const char *command, int argc, char **argv)
 {
 	const bool first = om_comm_first(); /* errors of run.yaml are its alone */
 	const struct om_model *m = models;
 	struct om_conf conf;
 	int status;
 
-	if (argc > 0 && (strcmp(argv[0], "--help") == 0 || strcmp(argv[0], "-h") == 0)) {
-		printf("usage: trainer %s run.yaml [key=value ...]\n\nThe keys of run.yaml, "
-		       "each of which key=value "
-		       "overrides:\n\n",
-		    command);
-		om_conf_help(stdout);
-		printf("\nSIGTERM, SIGINT, SIGHUP and SIGUSR1 end the run after the step, with a "
-		       "checkpoint and status 3; a second one ends it at once.\n");
-		return printed(0);
-	}
-	if (argc < 1 || argv[0][0] == '-' || strchr(argv[0], '=')) {
-		fprintf(stderr, "trainer: %s needs a run.yaml first\n", command);
-		return usage(stderr, OM_EXIT_USAGE);
-	}
 	/* the others wait for it to join them, and end where it does not */
 	if (!first)
 		m = join(models, argv);
@@ -82,6 +55,39 @@ run(const struct om_model *models, const char *command, int argc, char **argv, d
 	om_conf_free(&conf);
 	om_comm_end();
 	return status;
+}
+
+static int
+train(const struct om_model *m, int argc, char **argv)
+{
+	return run(m, "train", argc, argv);
+}
+
+static int
+eval(const struct om_model *m, int argc, char **argv)
+{
+	return run(m, "eval", argc, argv);
+}
+
+static void
+run_help(void)
+{
+	printf("The keys of run.yaml, each of which key=value overrides:\n\n");
+	om_conf_help(stdout);
+	printf("\nSIGTERM, SIGINT, SIGHUP and SIGUSR1 end the run after the step, with a "
+	       "checkpoint and status 3; a second one ends it at once.\n");
+}
+
+static int export(const struct om_model *m, int argc, char **argv)
+{
+	return om_export(m, argv[0], argc == 2 ? argv[1] : ".");
+}
+
+static int
+import(const struct om_model *m, int argc, char **argv)
+{
+	(void)argc;
+	return om_import(m, argv[0], argv[1]);
 }
 
 static void
@@ -141,8 +147,6 @@ about(const struct om_model *m, int argc, char **argv)
 {
 	const char *what = argc ? argv[0] : "";
 
-	if (argc > 1)
-		return usage(stderr, OM_EXIT_USAGE);
 	if (strcmp(what, "") == 0)
 		info(m);
 	else if (strcmp(what, "--manifest") == 0)
@@ -160,15 +164,23 @@ about(const struct om_model *m, int argc, char **argv)
 }
 
 static int
+selftest(const struct om_model *m, int argc, char **argv)
+{
+	(void)argc, (void)argv;
+	return om_selftest(m);
+}
+
+static int
 bench(const struct om_model *m, int argc, char **argv)
 {
-	const char *value = argc == 1 && strncmp(argv[0], "steps=", 6) == 0 ? argv[0] + 6 : "5";
-	uint64_t steps = strtoull(value, NULL, 10);
+	const char *value = argc ? argv[0] + strlen("steps=") : "5";
+	uint64_t steps = 0;
 	int status;
 
-	if (argc > 1 || (argc && value != argv[0] + 6) || !steps ||
-	    value[strspn(value, "0123456789")] || strlen(value) > 9) {
-		fprintf(stderr, "trainer: bench takes steps=N, N from 1 to 999999999\n");
+	if (!argc || strncmp(argv[0], "steps=", strlen("steps=")) == 0)
+		steps = strtoull(value, NULL, 10);
+	if (!steps || value[strspn(value, "0123456789")] || strlen(value) > 6) {
+		fprintf(stderr, "trainer: bench takes steps=N, N from 1 to 999999\n");
 		return OM_EXIT_USAGE;
 	}
 	m = join(m, argv);
@@ -177,26 +189,99 @@ bench(const struct om_model *m, int argc, char **argv)
 	return status;
 }
 
+enum { MANY = 1 << 20 };
+/* The commands. Of a trainer of several ranks some run on all of them, and some in none. */
+static const struct command {
+	const char *name;
+	int (*run)(const struct om_model *m, int argc, char **argv);
+	int least, most; /* arguments; where there must be some, the first is a file or directory */
+	enum { ON_ALL, ON_FIRST, ALONE } ranks;
+	const char *takes, *does, *more;
+	void (*help)(void); /* what --help says in place of `more` */
+} commands[] = {
+	{ "train", train, 1, MANY, ON_ALL, "run.yaml [key=value ...]", "train, or go on training",
+	    NULL, run_help },
+	{ "eval", eval, 1, MANY, ON_ALL, "run.yaml [key=value ...]",
+	    "loss of a checkpoint on eval.paths", NULL, run_help },
+	{ "export", export, 1, 2, ALONE, "DIR [CHECKPOINT]", "weights for Hugging Face",
+	    "DIR is new or empty. CHECKPOINT is a step's directory, or one of several steps, "
+	    "whose\n"
+	    "newest is taken; without it, the current directory. No GPU is needed.\n",
+	    NULL },
+	{ "import", import, 2, 2, ALONE, "DIR CKPTDIR", "weights of Hugging Face's, to train on",
+	    "DIR holds config.json and safetensors of this trainer's model. They become\n"
+	    "CKPTDIR/step-000000, from which checkpoint.dir=CKPTDIR trains on. No GPU is needed.\n",
+	    NULL },
+	{ "generate", om_generate, 0, MANY, ALONE, "--prompt TEXT | --tokens 1,2,3 ...",
+	    "go on with a prompt", NULL, om_generate_help },
+	{ "info", about, 0, 1, ON_FIRST, "[--manifest | --plan | --keys]", "what this trainer is",
+	    "--manifest and --plan print these files of its tree, --keys the keys of run.yaml.\n",
+	    NULL },
+	{ "selftest", selftest, 0, 0, ON_FIRST, "", "check every operator",
+	    "Runs every kernel instance on random numbers, and a naive version in fp64 beside "
+	    "it.\n",
+	    NULL },
+	{ "bench", bench, 0, 1, ON_ALL, "[steps=N]", "measure a step and every operator",
+	    "Times N steps (5) of random tokens, after two that warm up, and prints their median "
+	    "and\n"
+	    "range; then as many in which every operator is timed by itself.\n",
+	    NULL },
+};
+
+static int
+usage(FILE *f, int status)
+{
+	for (size_t i = 0; i < OM_LEN(commands); i++)
+		fprintf(f, "%s trainer %-8s %-35s %s\n", i ? "      " : "usage:", commands[i].name,
+		    commands[i].takes, commands[i].does);
+	fprintf(f,
+	    "       trainer COMMAND --help                               more about one of them\n"
+	    "       trainer --help | --version\n");
+	return status;
+}
+
 /* Says which command a word is close to. */
 static int
 unknown(const char *command)
 {
-	static const char *const known[] = { "train", "eval", "export", "import", "generate",
-		"info", "selftest", "bench" };
+	const size_t last = OM_LEN(commands) - 1;
 	const char *near = NULL;
 	uint32_t best = 3;
 
-	for (size_t i = 0; i < OM_LEN(known); i++)
-		if (om_distance(command, known[i]) < best) {
-			best = om_distance(command, known[i]);
-			near = known[i];
+	for (size_t i = 0; i <= last; i++)
+		if (om_distance(command, commands[i].name) < best) {
+			best = om_distance(command, commands[i].name);
+			near = commands[i].name;
 		}
 	fprintf(stderr, "trainer: %s is not a command", om_clip(command));
 	if (near)
 		fprintf(stderr, ", did you mean %s?\n", near);
+	for (size_t i = 0; !near && i <= last; i++)
+		fprintf(stderr, "%s%s%s",
+		    !i         ? "; "
+		    : i < last ? ", "
+			       : " and ",
+		    commands[i].name, i < last ? "" : " are\n");
+	return OM_EXIT_USAGE;
+}
+
+/* What a command says of itself, and of arguments that it does not take. */
+static int
+help(const struct command *c)
+{
+	printf("usage: trainer %s%s%s\n\n", c->name, *c->takes ? " " : "", c->takes);
+	if (c->help)
+		c->help();
 	else
-		fprintf(stderr,
-		    "; train, eval, export, import, generate, info, selftest and bench are\n");
+		fputs(c->more, stdout);
+	return 0;
+}
+
+static int
+refuse(const struct command *c)
+{
+	fprintf(stderr, "trainer: %s takes %s; trainer %s --help says more\n", c->name,
+	    *c->takes ? c->takes : "no arguments", c->name);
 	return OM_EXIT_USAGE;
 }
 
@@ -213,35 +298,38 @@ check_alone(const struct om_model *m, const char *command)
 }
 
 static int
+run_command(const struct command *c, const struct om_model *m, int argc, char **argv)
+{
+	bool wrong = argc < c->least || argc > c->most;
+
+	if (asks_help(argc, argv))
+		return om_comm_first() ? help(c) : 0;
+	if (!wrong && c->least) /* an option or an override is no file */
+		wrong = argv[0][0] == '-' || (c->most == MANY && strchr(argv[0], '='));
+	if (wrong)
+		return om_comm_first() ? refuse(c) : OM_EXIT_USAGE;
+	if (c->ranks != ON_ALL && !om_comm_first()) /* of many that mpirun started */
+		return 0;
+	if (c->ranks == ALONE)
+		check_alone(m, c->name);
+	return c->run(m, argc, argv);
+}
+
+static int
 dispatch(const struct om_model *m, const char *command, int argc, char **argv)
 {
-	if (strcmp(command, "bench") == 0)
-		return bench(m, argc, argv);
-	if (!om_comm_first()) /* of many that mpirun started */
+	for (size_t i = 0; i < OM_LEN(commands); i++)
+		if (strcmp(commands[i].name, command) == 0)
+			return run_command(&commands[i], m, argc, argv);
+	if (!om_comm_first())
 		return 0;
-	if (strcmp(command, "export") == 0 || strcmp(command, "import") == 0 ||
-	    (strcmp(command, "generate") == 0))
-		check_alone(m, command);
-	if (strcmp(command, "export") == 0 && (argc == 1 || argc == 2) && argv[0][0] != '-')
-		return om_export(m, argv[0], argc == 2 ? argv[1] : ".");
-	if (strcmp(command, "import") == 0 && argc == 2 && argv[0][0] != '-')
-		return om_import(m, argv[0], argv[1]);
-	if (strcmp(command, "generate") == 0)
-		return om_generate(m, argc, argv);
-	if (strcmp(command, "info") == 0)
-		return about(m, argc, argv);
-	if (strcmp(command, "selftest") == 0 && argc <= 0)
-		return om_selftest(m);
 	if (strcmp(command, "--help") == 0 || strcmp(command, "-h") == 0)
 		return usage(stdout, 0);
 	if (strcmp(command, "--version") == 0) {
 		printf("%s, generated by olmogen %s for %s\n", m->name, m->version, m->target);
 		return 0;
 	}
-	if (!*command || strcmp(command, "selftest") == 0 || strcmp(command, "export") == 0 ||
-	    strcmp(command, "import") == 0)
-		return usage(stderr, OM_EXIT_USAGE);
-	return unknown(command);
+	return *command ? unknown(command) : usage(stderr, OM_EXIT_USAGE);
 }
 
 int
@@ -249,7 +337,7 @@ om_main(const struct om_model *models, int argc, char **argv)
 {
 	const struct om_model *m = models;
 	const char *command = argc > 1 ? argv[1] : "";
-	double start;
+	int status;
 
 	om_proc_start(argv);
 	start = om_now();
@@ -257,9 +345,9 @@ om_main(const struct om_model *models, int argc, char **argv)
 	if (m->abi != OM_ABI)
 		om_die("start", "generated for runtime %d, this is runtime %d; generate again",
 		    m->abi, OM_ABI);
-	argc -= 2;
-	argv += 2;
-	if (strcmp(command, "train") == 0 || strcmp(command, "eval") == 0)
-		return run(m, command, argc, argv, start);
-	return printed(dispatch(m, command, argc, argv));
+	status = dispatch(m, command, argc > 2 ? argc - 2 : 0, argv + 2);
+	/* while it trains, nobody has to read the console */
+	return strcmp(command, "train") == 0 && argc > 2 && !asks_help(argc - 2, argv + 2)
+		   ? status
+		   : printed(status);
 }

@@ -64,6 +64,11 @@ const char *om_clock(double seconds); /* 0:42, 1:02:03 */
 uint64_t om_available(void); /* bytes this process may still take, by the kernel's own account */
 
 double om_get_f64(const unsigned char *arena, uint64_t off);
+/*
+ * Zeroed memory of the host, of which this program will write `written` bytes and only read the
+ * rest, which takes none. Not enough: ends the process, saying how much there is.
+ */
+unsigned char *om_arena_map(uint64_t bytes, uint64_t written);
 
 /* ---- RANKS/comm.c: what the runtime asks of the other ranks; the rest is in om_comm.h -------- */
 
@@ -99,14 +104,22 @@ char *om_gather(const char *what, const void *p, uint64_t bytes, uint64_t *total
 
 /* ---- TARGET/device.c: what computes, and the memory it computes in --------------------------- */
 
-/* Before any of these; threads of the host, 0: all. What is missing ends the process. */
+/*
+ * Takes the device; threads of the host, 0: all. What is missing ends the process, so whatever a
+ * user can have got wrong is looked at before.
+ */
 void om_device_start(uint64_t threads);
 /*
- * The arena: all of a trainer's memory. Puts, parts and gets happen in the order they are asked
- * for; only a get waits.
+ * The arena: all of a trainer's memory, zeroed; where there is not enough, that ends the process,
+ * saying how much there is. Puts, parts and gets happen in the order they are asked for; only a get
+ * waits. Before om_device_start there are puts and gets alone, of an arena of the host's.
  */
-unsigned char *
-om_arena_new(uint64_t bytes); /* zeroed; not enough: ends the process, saying how much */
+unsigned char *om_arena_new(const struct om_model *m);
+/*
+ * The arena of a command that moves weights between files and computes nothing: it is in the host's
+ * memory whatever the target, and no device is started. Takes what weights and masters need.
+ */
+unsigned char *om_arena_host(const struct om_model *m);
 void om_put(unsigned char *arena, uint64_t off, const void *src, size_t n);
 void om_get(const unsigned char *arena, uint64_t off, void *dst, size_t n);
 void om_copy(unsigned char *arena, uint64_t from, uint64_t to, size_t n); /* they don't overlap */
@@ -147,7 +160,7 @@ double om_stat_f64(const struct om_model *m, const struct om_result *r, uint64_t
 struct om_tensor;
 bool om_device_normal(const struct om_model *m, unsigned char *arena, const struct om_tensor *t,
     uint64_t seed, uint64_t name);
-void om_profile_end(void);          /* what was launched while om_profile was set is measured */
+void om_profile_end(void);          /* adds what was launched while om_profile was set to om_op */
 void om_device_text(char text[64]); /* "2 threads", "NVIDIA H200" */
 /* Bytes in use on the device, the arena among them, and all it has; 0: not known. */
 void om_device_memory(uint64_t *used, uint64_t *total);
@@ -537,6 +550,7 @@ double om_run_forward_end(const struct om_model *m, unsigned char *arena);
 int om_train(const struct om_model *m, struct om_conf *c, double start);
 int om_eval(const struct om_model *m, struct om_conf *c);
 int om_generate(const struct om_model *m, int argc, char **argv);
+void om_generate_help(void);
 int om_bench(const struct om_model *m, uint64_t steps);
 int om_selftest(const struct om_model *m);
 int om_export(const struct om_model *m, const char *dir, const char *from);

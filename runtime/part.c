@@ -1,4 +1,7 @@
-/* The parts of a step, and numbers out of the arena or a copy: the same for every device. */
+/*
+ * The parts of a step, an arena without a device, numbers out of an arena or a copy: the same for
+ * every device.
+ */
 #include "om_rt.h"
 
 void
@@ -12,6 +15,20 @@ om_agree(const char *what, const void *p, size_t n)
 	if (own != first)
 		om_die(what, "differs from rank 0's; give all ranks the same");
 	om_barrier(what); /* another one says it, and ends all */
+}
+
+unsigned char *
+om_arena_host(const struct om_model *m)
+{
+	uint64_t written = 1 << 20; /* and what is small */
+
+	for (uint32_t i = 0; i < m->nparams + m->nbuffers; i++) {
+		const struct om_param *p = &m->param[i];
+
+		written += (p->experts ? p->experts : 1) * p->nlayers * p->numel *
+			   (om_param_size(m, p) + (p->master != OM_NO_MASTER ? m->real : 0));
+	}
+	return om_arena_map(m->arena_bytes, written < m->arena_bytes ? written : m->arena_bytes);
 }
 
 double

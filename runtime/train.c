@@ -307,14 +307,14 @@ om_train(const struct om_model *m, struct om_conf *c, double start)
 	char *last;
 
 	signal(SIGPIPE, SIG_IGN); /* who reads the console may leave */
-	om_device_start(c->threads);
 	om_data_open(&r.data, m, &c->data, c->seed);
 	if (c->eval.paths.n)
 		om_eval_open(&r.eval, m, c);
 	agree(&r);
 	om_skip_open(&r.skip, c);
 	om_ckpt_open(&r.ckpt, m, &r.data, &r.skip, c);
-	r.arena = om_arena_new(m->arena_bytes);
+	om_device_start(c->threads);
+	r.arena = om_arena_new(m);
 	if (getenv("OM_POISON"))
 		poison(m, r.arena);
 	om_run(m, OM_RUN_INIT, r.arena);

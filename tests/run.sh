@@ -24,6 +24,7 @@ numeric $quick sh tests/numeric/run.sh build/olmogen $work/numeric $full
 ckpt bash tests/parallel/ckpt.sh $work/ckpt
 runtime bash tests/runtime/run.sh
 cuda sh tests/gpu/compile.sh build/olmogen $work/cuda
+commands sh tests/gpu/commands.sh build/olmogen $work/commands
 peer $quick sh tests/peer/run.sh build/olmogen $work/peer
 parallel bash tests/parallel/run.sh $work/parallel
 layrandom $quick sh tests/parallel/random.sh build/olmogen $work/layrandom $seed $layouts

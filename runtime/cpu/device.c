@@ -1,9 +1,6 @@
 /* The device that is this machine's processor: the arena is ordinary memory, a part is a call. */
-#include <errno.h>
 #include <omp.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
 
 #include "om_rt.h"
 
@@ -14,36 +11,9 @@ om_device_start(uint64_t threads)
 }
 
 unsigned char *
-om_arena_new(uint64_t bytes)
+om_arena_new(const struct om_model *m)
 {
-	const uint64_t huge = 2 << 20; /* aligned, so that huge pages can back all of it */
-	uint64_t available = om_available();
-	unsigned char *p = MAP_FAILED;
-	struct rlimit limit;
-
-	if (bytes <= available && bytes <= SIZE_MAX - huge) {
-		p = mmap(
-		    NULL, bytes + huge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-		if (p == MAP_FAILED && getrlimit(RLIMIT_AS, &limit) == 0 &&
-		    limit.rlim_cur != RLIM_INFINITY)
-			om_die("arena",
-			    "needs %s (%s bytes): %s, the limit of all that a process maps is %s "
-			    "(ulimit -v); raise it",
-			    om_bytes(bytes), om_commas(bytes), strerror(errno),
-			    om_bytes(limit.rlim_cur));
-		if (p == MAP_FAILED)
-			om_die("arena", "needs %s (%s bytes): %s, though %s are available",
-			    om_bytes(bytes), om_commas(bytes), strerror(errno),
-			    om_bytes(available));
-	}
-	if (p == MAP_FAILED)
-		om_die("arena",
-		    "needs %s (%s bytes), %s are available; use a larger machine, or a smaller "
-		    "batch { micro } in the Lua description",
-		    om_bytes(bytes), om_commas(bytes), om_bytes(available));
-	p += (huge - (uintptr_t)p % huge) % huge;
-	madvise(p, bytes, MADV_HUGEPAGE); /* a wish; kernels without it say no */
-	return p;
+	return om_arena_map(m->arena_bytes, m->arena_bytes);
 }
 
 void

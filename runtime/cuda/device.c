@@ -11,7 +11,7 @@
 #include "om_rt.h"
 
 static struct om_gpu_graph *graph[OM_N_PARTS];
-static bool sync_all;
+static bool started, sync_all;
 
 void
 om_device_start(uint64_t threads)
@@ -19,30 +19,61 @@ om_device_start(uint64_t threads)
 	const char *sync = getenv("OM_SYNC");
 
 	om_threads(threads);
-	om_gpu_start(0);
+	om_gpu_start();
+	started = true;
 	sync_all = om_profile = sync && strcmp(sync, "1") == 0;
 }
 
+/* The plan was for a larger device, or others use this one. */
+static void
+check_memory(const struct om_model *m)
+{
+	const uint64_t need = m->arena_bytes;
+	uint64_t used, total;
+
+	om_gpu_memory(&used, &total);
+	if (need > total)
+		om_die("arena",
+		    "needs %s, and %s has %s, %s of them free; the plan was for %s with %s: run it "
+		    "on such a GPU, or have olmogen plan for this one (olmogen --explain=target "
+		    "lists the cards that it knows)",
+		    om_bytes(need), om_gpu_name(), om_bytes(total), om_bytes(total - used),
+		    m->target, m->memory ? om_bytes(m->memory) : "any memory");
+	if (need > total - used)
+		om_die("arena",
+		    "needs %s, and of the %s of %s %s are free; end what else runs there "
+		    "(nvidia-smi lists it), choose another GPU by CUDA_VISIBLE_DEVICES, or "
+		    "generate with a smaller batch { micro } or with recompute",
+		    om_bytes(need), om_bytes(total), om_gpu_name(), om_bytes(total - used));
+}
+
 unsigned char *
-om_arena_new(uint64_t bytes)
+om_arena_new(const struct om_model *m)
 {
 	unsigned char *p;
 
-	p = om_gpu_new(bytes);
-	om_gpu_fill(p, 0, bytes);
+	check_memory(m);
+	p = om_gpu_new(m->arena_bytes);
+	om_gpu_fill(p, 0, m->arena_bytes);
 	return p;
 }
 
 void
 om_put(unsigned char *arena, uint64_t off, const void *src, size_t n)
 {
-	om_gpu_put(arena + off, src, n);
+	if (started)
+		om_gpu_put(arena + off, src, n);
+	else
+		memcpy(arena + off, src, n);
 }
 
 void
 om_get(const unsigned char *arena, uint64_t off, void *dst, size_t n)
 {
-	om_gpu_get(dst, arena + off, n);
+	if (started)
+		om_gpu_get(dst, arena + off, n);
+	else
+		memcpy(dst, arena + off, n);
 }
 
 void

@@ -22,7 +22,6 @@
 	F(cuFuncGetName) F(cuFuncSetAttribute)                                                \
 	F(cuStreamCreate) F(cuStreamSynchronize) F(cuLaunchKernelEx)                          \
 	F(cuEventCreate) F(cuEventRecord) F(cuEventSynchronize) F(cuEventElapsedTime)         \
-	F(cuEventDestroy)                                                                     \
 	F(cuStreamBeginCapture) F(cuStreamEndCapture) F(cuGraphInstantiate) F(cuGraphLaunch)  \
 	F(cuGraphDestroy) F(cuTensorMapEncodeTiled)
 /* clang-format on */
@@ -45,27 +44,58 @@ static struct {
 static unsigned turn;
 
 static CUdevice device;
+static int driver_version; /* 13000: of CUDA 13.0 */
 static CUstream stream;
 static struct om_kernel *kernels;
 static char device_name[128];
 static uint32_t multiprocessors;
 static const char *current; /* operation, where it is waited for */
+static bool running;        /* the device is taken, and kernels may be under way */
+
+#define FAULTY "the device is faulty: run elsewhere. The last checkpoint is whole"
+/* What helps against an error whose text does not say so. */
+static const struct {
+	CUresult error;
+	const char *advice;
+} advice[] = {
+	{ CUDA_ERROR_ECC_UNCORRECTABLE, FAULTY },
+	{ CUDA_ERROR_HARDWARE_STACK_ERROR, FAULTY },
+	{ CUDA_ERROR_DEVICE_UNAVAILABLE,
+	    "another process has this GPU for itself (nvidia-smi lists it, and the compute mode): "
+	    "end it, or choose another GPU by CUDA_VISIBLE_DEVICES" },
+	{ CUDA_ERROR_OUT_OF_MEMORY,
+	    "other processes hold this GPU's memory (nvidia-smi lists them): end them, or choose "
+	    "another GPU by CUDA_VISIBLE_DEVICES" },
+	{ CUDA_ERROR_STUB_LIBRARY,
+	    "the first libcuda.so.1 is the CUDA Toolkit's, made for linking alone: take its folder "
+	    "out of LD_LIBRARY_PATH" },
+	{ CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
+	    "libcuda.so.1 and the driver in the kernel are of different versions: restart the "
+	    "machine, or the container with the libraries of its driver" },
+	{ CUDA_ERROR_SYSTEM_NOT_READY,
+	    "on a machine with NVSwitch, nvidia-fabricmanager has to run" },
+	{ CUDA_ERROR_UNKNOWN,
+	    "nvidia-smi and dmesg say more; often the driver's modules are not loaded, or the "
+	    "container has no access to /dev/nvidia*" },
+};
 
 static void
 check(CUresult r, const char *operation)
 {
-	const char *name = "?", *text = "unknown error", *more = "";
+	const char *name = "?", *text = "unknown error", *more = NULL;
 
 	if (r == CUDA_SUCCESS)
 		return;
-	if (r == CUDA_ERROR_ECC_UNCORRECTABLE || r == CUDA_ERROR_HARDWARE_STACK_ERROR)
-		more = "; the device is faulty: run elsewhere. The last checkpoint is whole";
-	else if (!current)
-		more = "; OM_SYNC=1 in the environment names the operator. The last checkpoint is "
+	for (size_t i = 0; i < OM_LEN(advice); i++)
+		if (advice[i].error == r)
+			more = advice[i].advice;
+	if (!more && running && !current)
+		more = "OM_SYNC=1 in the environment names the operator. The last checkpoint is "
 		       "whole";
 	cu.cuGetErrorName(r, &name);
 	cu.cuGetErrorString(r, &text);
-	om_die(current ? current : operation, "%s (%s)%s", text, name, more);
+	om_die(current ? current : operation, "%s (%s)%s%s", text, name, more ? "; " : "",
+	    more ? more : "");
 }
 
 void
@@ -119,13 +149,13 @@ load_cubin(const void *image)
 	CUfunction *f;
 	CUresult r = cu.cuModuleLoadData(&module, image);
 
-	if (r == CUDA_ERROR_NO_BINARY_FOR_GPU)
-		om_die("device",
-		    "%s is of architecture sm_%d%d, for which this trainer has no code; build it "
-		    "by "
-		    "olmogen with another --target",
-		    device_name, attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
-		    attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
+	if (r != CUDA_SUCCESS && driver_version < CUDA_VERSION)
+		om_die("driver",
+		    "this NVIDIA driver is made for CUDA %d.%d and does not load kernels that CUDA "
+		    "%d.%d compiled; update the driver, or build the trainer with an older CUDA "
+		    "Toolkit",
+		    driver_version / 1000, driver_version % 1000 / 10, CUDA_VERSION / 1000,
+		    CUDA_VERSION % 1000 / 10);
 	check(r, "loading kernels");
 	check(cu.cuModuleGetFunctionCount(&n, module), "loading kernels");
 	f = om_alloc(n + 1, sizeof(CUfunction));
@@ -157,24 +187,48 @@ load_kernels(void)
 			om_die(k->name, "is in no cubin of this trainer; build it anew");
 }
 
+/* The first of those that are visible: the others' numbers are CUDA_VISIBLE_DEVICES' business. */
+static void
+take_device(void)
+{
+	const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+	CUresult r = cu.cuInit(0);
+	int count = 0, arch;
+	size_t n;
+
+	if (r == CUDA_SUCCESS)
+		r = cu.cuDeviceGetCount(&count);
+	if (r == CUDA_ERROR_NO_DEVICE || (r == CUDA_SUCCESS && !count))
+		om_die("device",
+		    "the driver shows no GPU%s%s; nvidia-smi lists what the machine has",
+		    visible ? ", CUDA_VISIBLE_DEVICES is " : "",
+		    !visible   ? ""
+		    : *visible ? om_clip(visible)
+			       : "empty");
+	check(r, "driver");
+	check(cu.cuDriverGetVersion(&driver_version), "driver");
+	check(cu.cuDeviceGet(&device, 0), "device");
+	check(cu.cuDeviceGetName(device_name, 64, device), "device");
+	n = strlen(device_name);
+	if (count > 1)
+		snprintf(device_name + n, sizeof device_name - n, " (GPU 0 of %d)", count);
+	arch = 10 * attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) +
+	       attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+	if (arch != OM_ARCH)
+		om_die("device",
+		    "%s is of architecture sm_%d, and this trainer's kernels are for sm_%da alone; "
+		    "choose another GPU by CUDA_VISIBLE_DEVICES, or build for this one's "
+		    "architecture (olmogen --explain=target lists them)",
+		    device_name, arch, OM_ARCH);
+}
+
 void
-om_gpu_start(int index)
+om_gpu_start(void)
 {
 	CUcontext context;
-	CUresult r;
-	int count = 0;
 
 	open_driver();
-	r = cu.cuInit(0);
-	if (r == CUDA_ERROR_NO_DEVICE ||
-	    (r == CUDA_SUCCESS && (cu.cuDeviceGetCount(&count), !count)))
-		om_die(
-		    "device", "the driver shows no GPU; see nvidia-smi and CUDA_VISIBLE_DEVICES");
-	check(r, "driver");
-	if (index >= count)
-		om_die("device", "GPU %d is asked for, %d are visible", index, count);
-	check(cu.cuDeviceGet(&device, index), "device");
-	check(cu.cuDeviceGetName(device_name, sizeof device_name, device), "device");
+	take_device();
 	multiprocessors = (uint32_t)attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
 	/* who waits for the device sleeps */
 	check(cu.cuDevicePrimaryCtxSetFlags(device, CU_CTX_SCHED_BLOCKING_SYNC), "context");
@@ -188,6 +242,7 @@ om_gpu_start(int index)
 		    "event");
 	}
 	load_kernels();
+	running = true;
 }
 
 const char *
@@ -206,17 +261,8 @@ void *
 om_gpu_new(uint64_t bytes)
 {
 	CUdeviceptr p = 0;
-	size_t available, total;
-	CUresult r;
 
-	check(cu.cuMemGetInfo(&available, &total), "arena");
-	r = cu.cuMemAlloc(&p, bytes ? bytes : 1);
-	if (r == CUDA_ERROR_OUT_OF_MEMORY)
-		om_die("arena",
-		    "needs %s, %s of %s's %s are free; end what else runs there (nvidia-smi lists "
-		    "it), or generate with a smaller batch { micro } or with recompute",
-		    om_bytes(bytes), om_bytes(available), device_name, om_bytes(total));
-	check(r, "arena");
+	check(cu.cuMemAlloc(&p, bytes ? bytes : 1), "memory");
 	return (void *)(uintptr_t)p;
 }
 
@@ -405,14 +451,21 @@ om_gpu_play(struct om_gpu_graph *g)
 
 struct om_gpu_mark {
 	CUevent event;
+	struct om_gpu_mark *next;
 };
+static struct om_gpu_mark *spare; /* events are made once: there are thousands in a step */
 
 struct om_gpu_mark *
 om_gpu_mark(void)
 {
-	struct om_gpu_mark *m = om_alloc(1, sizeof *m);
+	struct om_gpu_mark *m = spare;
 
-	check(cu.cuEventCreate(&m->event, CU_EVENT_BLOCKING_SYNC), "event");
+	if (m) {
+		spare = m->next;
+	} else {
+		m = om_alloc(1, sizeof *m);
+		check(cu.cuEventCreate(&m->event, CU_EVENT_BLOCKING_SYNC), "event");
+	}
 	check(cu.cuEventRecord(m->event, stream), "event");
 	return m;
 }
@@ -436,6 +489,6 @@ om_gpu_between(struct om_gpu_mark *a, struct om_gpu_mark *b)
 void
 om_gpu_mark_free(struct om_gpu_mark *m)
 {
-	check(cu.cuEventDestroy(m->event), "event");
-	free(m);
+	m->next = spare;
+	spare = m;
 }

@@ -9,11 +9,12 @@
 extern const void *const om_cubins[];
 
 /*
- * Opens the driver, takes the device, loads the cubins and finds every kernel. Ends the process
- * with one line where something is missing: no driver, no device, a wrong architecture.
+ * Opens the driver, takes the first device that CUDA_VISIBLE_DEVICES shows, loads the cubins and
+ * finds every kernel. Ends the process with one line where something is missing: no driver or too
+ * old a one, no device, another process that has it for itself, a wrong architecture.
  */
-void om_gpu_start(int device);
-const char *om_gpu_name(void);
+void om_gpu_start(void);
+const char *om_gpu_name(void); /* "NVIDIA H200", or of several "NVIDIA H200 (GPU 0 of 8)" */
 /* Device memory, not initialised; too little: ends the process saying how much there is. */
 void *om_gpu_new(uint64_t bytes);
 void om_gpu_free(void *p);

@@ -78,7 +78,7 @@ main(int argc, char **argv)
 	if (argc < 2 || !(out = fopen(argv[1], "wb")))
 		return 2;
 	om_device_start(0);
-	arena = om_arena_new(m->arena_bytes);
+	arena = om_arena_new(m);
 	om_run(m, OM_RUN_INIT, arena);
 	om_init_params(m, arena, 3);
 	gradients();

@@ -69,7 +69,7 @@ child(int seeds, int argc, char **argv)
 {
 	int i = 0;
 
-	om_gpu_start(0);
+	om_gpu_start();
 	for (struct test_case *c = first; c; c = c->next, i++) {
 		if (i < at->next || !chosen(c->name, argc, argv))
 			continue;

@@ -80,6 +80,9 @@ layout pp2ep2 -D pipeline=2 -D data=2 -D expert=2
 mv "$work/pp2ep2.ckpt" "$work/first.ckpt"
 train pp2ep2
 same pp2ep2 first
+OMP_NUM_THREADS=1 timeout 300 "$work/pp2ep2/trainer" bench steps=3 >"$work/bench" &&
+	awk -f tests/shares.awk "$work/bench" >"$work/bench.log"
+is "pp2ep2: bench's parts add up, none is negative" $?
 
 # rows that no rank has room for: the same ones are cut wherever the layers are
 build cut -D data=2 -D expert=2 -D capacity=0.75

@@ -105,6 +105,8 @@ loss() { # of the newest checkpoint
 }
 [ -n "$(loss "$work/hf-a")" ] && [ "$(loss "$work/hf-a")" = "$(loss "$work/hf-b")" ]
 is "hf: imported weights have the loss of those exported" $?
+"$trainer" bench steps=3 >"$work/bench" && awk -f tests/shares.awk "$work/bench" >"$work/log"
+is "bench, three microbatches: parts add up, none is negative" $?
 "$trainer" info | grep -q 'weights and activations bf16, gradients fp32, optimizer fp32'
 is "info says the precision" $?
 
@@ -260,6 +262,9 @@ done
 # a rounding is small, but what it turns a router to is a choice: young runs drift apart by some 0.06, as seeds do
 awk -v a="$(mean fp32)" -v b="$(mean bf16)" 'BEGIN { exit !(b - a < 0.2 && a - b < 0.2) }'
 is "bf16 learns as fp32 does, $(mean bf16) and $(mean fp32)" $?
+
+"$work/tiny-fp32/trainer" bench steps=2 >"$work/bench" && awk -f tests/shares.awk "$work/bench" >"$work/log"
+is "bench, one microbatch: parts add up, none is negative" $?
 
 # the emitted sources under sanitizers, poisoned by nothing but their own memory
 "$olmogen" --emit-only -o "$work/san" tests/trainer/small.lua >/dev/null

@@ -573,7 +573,7 @@ test_masters(size_t size)
 	};
 	char *top = mkdtemp(dir);
 	struct om_conf c = { .dir = om_text("%s/ckpt", top), .resume = om_text("auto") }, back = c;
-	unsigned char *arena = om_arena_new(m.arena_bytes), *again = om_arena_new(m.arena_bytes);
+	unsigned char *arena = om_arena_new(&m), *again = om_arena_new(&m);
 	struct om_ckpt k;
 	struct om_st st;
 	double z[35];

@@ -1,0 +1,336 @@
+/*
+ * A stand-in for the NVIDIA driver, so that what a trainer's host part does and says is tested
+ * where there is no GPU: libcuda.so.1 of a device that computes nothing. A kernel takes 60 us of
+ * its stream, within a graph 30; memory is the host's. The environment makes it another device:
+ * FAKE_NAME, FAKE_COUNT (devices), FAKE_ARCH (90), FAKE_VERSION (13000), FAKE_TOTAL and FAKE_FREE
+ * (MiB); and errors: FAKE_INIT, FAKE_CONTEXT, FAKE_LOAD, FAKE_LAUNCH (numbers of CUresult).
+ */
+#include <cuda.h>
+#include <elf.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static double until;    /* when the device is done with what it was given */
+static double recorded; /* seconds of the graph that is being recorded */
+static int recording;
+
+struct CUevent_st {
+	double at;
+};
+struct CUgraphExec_st {
+	double seconds;
+};
+struct CUmod_st {
+	const char *image;
+};
+
+static int
+given(const char *name, int otherwise)
+{
+	return getenv(name) ? atoi(getenv(name)) : otherwise;
+}
+
+static double
+now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static CUresult
+wait_until(double t)
+{
+	while (now() < t)
+		;
+	return CUDA_SUCCESS;
+}
+
+/* The device is given work of so many seconds. */
+static void
+work(double seconds)
+{
+	if (until < now())
+		until = now();
+	until += seconds;
+}
+
+/* The names of an image's kernels, which is an ELF file, as functions; gives how many it has. */
+static unsigned
+kernels(const char *image, CUfunction *to, unsigned most)
+{
+	const Elf64_Ehdr *h = (const void *)image;
+	const Elf64_Shdr *s = (const void *)(image + h->e_shoff);
+	const char *names = image + s[h->e_shstrndx].sh_offset;
+	unsigned n = 0;
+
+	for (int i = 0; i < h->e_shnum; i++)
+		if (strncmp(names + s[i].sh_name, ".text.", 6) == 0) {
+			if (n < most)
+				to[n] = (CUfunction)(void *)(names + s[i].sh_name + 6);
+			n++;
+		}
+	return n;
+}
+
+CUresult
+cuInit(unsigned flags)
+{
+	(void)flags;
+	return (CUresult)given("FAKE_INIT", 0);
+}
+CUresult
+cuDriverGetVersion(int *version)
+{
+	*version = given("FAKE_VERSION", 13000);
+	return CUDA_SUCCESS;
+}
+CUresult
+cuGetErrorName(CUresult r, const char **s)
+{
+	static char name[32];
+
+	snprintf(name, sizeof name, "CUDA_ERROR_%d", (int)r);
+	*s = name;
+	return CUDA_SUCCESS;
+}
+CUresult
+cuGetErrorString(CUresult r, const char **s)
+{
+	(void)r;
+	*s = "an error";
+	return CUDA_SUCCESS;
+}
+CUresult
+cuDeviceGetCount(int *n)
+{
+	*n = given("FAKE_COUNT", 1);
+	return CUDA_SUCCESS;
+}
+CUresult
+cuDeviceGet(CUdevice *d, int i)
+{
+	*d = i;
+	return CUDA_SUCCESS;
+}
+CUresult
+cuDeviceGetName(char *s, int n, CUdevice d)
+{
+	(void)d;
+	snprintf(s, (size_t)n, "%s", getenv("FAKE_NAME") ? getenv("FAKE_NAME") : "Fake GPU");
+	return CUDA_SUCCESS;
+}
+CUresult
+cuDeviceGetAttribute(int *x, CUdevice_attribute a, CUdevice d)
+{
+	const int arch = given("FAKE_ARCH", 90);
+
+	(void)d;
+	*x = a == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR   ? arch / 10
+	     : a == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR ? arch % 10
+								 : 132;
+	return CUDA_SUCCESS;
+}
+CUresult
+cuDevicePrimaryCtxRetain(CUcontext *c, CUdevice d)
+{
+	(void)d;
+	*c = NULL;
+	return (CUresult)given("FAKE_CONTEXT", 0);
+}
+CUresult
+cuDevicePrimaryCtxSetFlags(CUdevice d, unsigned flags)
+{
+	(void)d, (void)flags;
+	return CUDA_SUCCESS;
+}
+CUresult
+cuCtxSetCurrent(CUcontext c)
+{
+	(void)c;
+	return CUDA_SUCCESS;
+}
+CUresult
+cuMemGetInfo(size_t *available, size_t *total)
+{
+	*total = (size_t)given("FAKE_TOTAL", 1 << 17) << 20;
+	*available = (size_t)given("FAKE_FREE", given("FAKE_TOTAL", 1 << 17) - 500) << 20;
+	return CUDA_SUCCESS;
+}
+CUresult
+cuMemAlloc(CUdeviceptr *p, size_t n)
+{
+	*p = (CUdeviceptr)calloc(1, n);
+	return *p ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+CUresult
+cuMemFree(CUdeviceptr p)
+{
+	free((void *)p);
+	return CUDA_SUCCESS;
+}
+CUresult
+cuMemAllocHost(void **p, size_t n)
+{
+	*p = calloc(1, n);
+	return *p ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+CUresult
+cuMemsetD8Async(CUdeviceptr p, unsigned char x, size_t n, CUstream s)
+{
+	(void)s;
+	memset((void *)p, x, n);
+	return CUDA_SUCCESS;
+}
+CUresult
+cuMemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t n, CUstream s)
+{
+	(void)s;
+	memcpy((void *)to, from, n);
+	return CUDA_SUCCESS;
+}
+CUresult
+cuMemcpyDtoHAsync(void *to, CUdeviceptr from, size_t n, CUstream s)
+{
+	(void)s;
+	memcpy(to, (void *)from, n);
+	return CUDA_SUCCESS;
+}
+CUresult
+cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t n, CUstream s)
+{
+	(void)s;
+	memmove((void *)to, (void *)from, n);
+	return CUDA_SUCCESS;
+}
+CUresult
+cuModuleLoadData(CUmodule *m, const void *image)
+{
+	*m = malloc(sizeof **m);
+	(*m)->image = image;
+	return (CUresult)given("FAKE_LOAD", 0);
+}
+CUresult
+cuModuleGetFunctionCount(unsigned *n, CUmodule m)
+{
+	*n = kernels(m->image, NULL, 0);
+	return CUDA_SUCCESS;
+}
+CUresult
+cuModuleEnumerateFunctions(CUfunction *f, unsigned n, CUmodule m)
+{
+	kernels(m->image, f, n);
+	return CUDA_SUCCESS;
+}
+CUresult
+cuFuncGetName(const char **name, CUfunction f)
+{
+	*name = (const char *)f;
+	return CUDA_SUCCESS;
+}
+CUresult
+cuFuncSetAttribute(CUfunction f, CUfunction_attribute a, int x)
+{
+	(void)f, (void)a, (void)x;
+	return CUDA_SUCCESS;
+}
+CUresult
+cuStreamCreate(CUstream *s, unsigned flags)
+{
+	(void)flags;
+	*s = NULL;
+	return CUDA_SUCCESS;
+}
+CUresult
+cuStreamSynchronize(CUstream s)
+{
+	(void)s;
+	return wait_until(until);
+}
+CUresult
+cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **args, void **extra)
+{
+	(void)c, (void)f, (void)args, (void)extra;
+	if (recording)
+		recorded += 30e-6;
+	else
+		work(60e-6);
+	return (CUresult)given("FAKE_LAUNCH", 0);
+}
+CUresult
+cuEventCreate(CUevent *e, unsigned flags)
+{
+	(void)flags;
+	*e = malloc(sizeof **e);
+	return CUDA_SUCCESS;
+}
+CUresult
+cuEventRecord(CUevent e, CUstream s)
+{
+	(void)s;
+	work(0);
+	e->at = until;
+	return CUDA_SUCCESS;
+}
+CUresult
+cuEventSynchronize(CUevent e)
+{
+	return wait_until(e->at);
+}
+CUresult
+cuEventElapsedTime(float *ms, CUevent a, CUevent b)
+{
+	*ms = (float)(1e3 * (b->at - a->at));
+	return CUDA_SUCCESS;
+}
+CUresult
+cuStreamBeginCapture(CUstream s, CUstreamCaptureMode mode)
+{
+	(void)s, (void)mode;
+	recording = 1;
+	recorded = 0;
+	return CUDA_SUCCESS;
+}
+CUresult
+cuStreamEndCapture(CUstream s, CUgraph *g)
+{
+	(void)s;
+	recording = 0;
+	*g = NULL;
+	return CUDA_SUCCESS;
+}
+CUresult
+cuGraphInstantiate(CUgraphExec *x, CUgraph g, unsigned long long flags)
+{
+	(void)g, (void)flags;
+	*x = malloc(sizeof **x);
+	(*x)->seconds = recorded;
+	return CUDA_SUCCESS;
+}
+CUresult
+cuGraphLaunch(CUgraphExec x, CUstream s)
+{
+	(void)s;
+	work(x->seconds);
+	return (CUresult)given("FAKE_LAUNCH", 0);
+}
+CUresult
+cuGraphDestroy(CUgraph g)
+{
+	(void)g;
+	return CUDA_SUCCESS;
+}
+CUresult
+cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *p,
+    const cuuint64_t *dim, const cuuint64_t *stride, const cuuint32_t *box, const cuuint32_t *step,
+    CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2,
+    CUtensorMapFloatOOBfill fill)
+{
+	(void)map, (void)type, (void)rank, (void)p, (void)dim, (void)stride, (void)box, (void)step,
+	    (void)interleave;
+	(void)swizzle, (void)l2, (void)fill;
+	return CUDA_SUCCESS;
+}
