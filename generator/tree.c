@@ -9,9 +9,9 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <yaml.h>
 
 #include "olmogen.h"
+#include "yaml_limits.h"
 
 struct buf *
 tree_file(struct tree *t, const char *path)
@@ -145,7 +145,8 @@ static const char *
 text_of(yaml_document_t *doc, yaml_node_t *map, const char *key)
 {
 	yaml_node_t *n = map->type == YAML_MAPPING_NODE ? member(doc, map, key) : NULL;
-	return n && n->type == YAML_SCALAR_NODE ? (char *)n->data.scalar.value : NULL;
+	const char *s = n && n->type == YAML_SCALAR_NODE ? (char *)n->data.scalar.value : NULL;
+	return s && strlen(s) == n->data.scalar.length ? s : NULL;
 }
 
 /*
@@ -190,9 +191,10 @@ take_over(const struct tree *t, const char *dir)
 	char *text = file_read(xprintf("%s/manifest.yaml", dir), &n);
 	yaml_parser_t parser;
 	yaml_document_t doc;
+	yaml_mark_t at;
 	bool ours = false;
 
-	if (text && yaml_parser_initialize(&parser)) {
+	if (text && !om_yaml_limits(text, n, &at) && yaml_parser_initialize(&parser)) {
 		yaml_parser_set_input_string(&parser, (unsigned char *)text, n);
 		if (yaml_parser_load(&parser, &doc)) {
 			yaml_node_t *root = yaml_document_get_root_node(&doc);

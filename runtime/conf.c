@@ -7,9 +7,11 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <yaml.h>
 
 #include "om_rt.h"
+#include "yaml_limits.h"
+
+enum { FILE_MOST = 1 << 20, PIPE_MOST = 100000 }; /* bytes of run.yaml, and of one from a pipe */
 
 struct reader {
 	struct om_conf *conf;
@@ -68,8 +70,7 @@ static void
 unknown(struct om_at at, const char *name, const yaml_node_t *value, bool section)
 {
 	const char *last = strrchr(name, '.');
-	const char *near = om_key_closest(name, value->type == YAML_MAPPING_NODE);
-	const char *lua;
+	const char *near, *lua;
 	char list[256];
 
 	last = last ? last + 1 : name;
@@ -80,6 +81,9 @@ unknown(struct om_at at, const char *name, const yaml_node_t *value, bool sectio
 		return;
 	}
 	om_diag(at, "%s is not a key", om_clip(name));
+	if (om_diag_count() > OM_DIAG_MAX) /* nobody sees what comes now, and it takes time */
+		return;
+	near = om_key_closest(name, value->type == YAML_MAPPING_NODE);
 	if (near) {
 		om_diag_help("did you mean %s?", near);
 		return;
@@ -252,37 +256,88 @@ entry(struct reader *r, const char *name, struct om_at at, yaml_node_t *node)
 	unknown(at, name, node, parent);
 }
 
+/* A name of a mapping, and its place there. */
+struct name {
+	const char *s;
+	size_t i;
+};
+
+static int
+by_name(const void *a, const void *b)
+{
+	const struct name *x = a, *y = b;
+	int s = strcmp(x->s, y->s);
+
+	return s ? s : x->i < y->i ? -1 : x->i > y->i;
+}
+
+/*
+ * For each pair of a mapping the first one of the same name; free() it. Sorted, so that a hundred
+ * thousand names take no time.
+ */
+static yaml_node_t **
+first_of_name(struct reader *r, const yaml_node_t *map)
+{
+	yaml_node_pair_t *pair = map->data.mapping.pairs.start;
+	size_t n = (size_t)(map->data.mapping.pairs.top - pair);
+	struct name *name = om_alloc(n, sizeof *name);
+	yaml_node_t **first = om_alloc(n, sizeof(yaml_node_t *));
+
+	for (size_t i = 0; i < n; i++) {
+		const char *s = scalar(yaml_document_get_node(&r->doc, pair[i].key));
+
+		name[i] = (struct name){ s ? s : "", i };
+	}
+	qsort(name, n, sizeof *name, by_name);
+	for (size_t i = 0; i < n; i++)
+		first[name[i].i] = i && strcmp(name[i].s, name[i - 1].s) == 0
+				       ? first[name[i - 1].i]
+				       : yaml_document_get_node(&r->doc, pair[name[i].i].key);
+	free(name);
+	return first;
+}
+
 static void
 mapping(struct reader *r, const char *prefix, yaml_node_t *map)
 {
+	yaml_node_t **same = first_of_name(r, map);
 	yaml_node_pair_t *first = map->data.mapping.pairs.start, *end = map->data.mapping.pairs.top;
 
 	for (yaml_node_pair_t *p = first; p < end; p++) {
 		yaml_node_t *k = yaml_document_get_node(&r->doc, p->key);
 		yaml_node_t *v = yaml_document_get_node(&r->doc, p->value);
 		const char *s = scalar(k);
-		yaml_node_t *twice = NULL;
 		char *name;
 
 		if (!s || !*s) {
 			om_diag(place(r, k), "a key must be a name");
 			continue;
 		}
-		for (yaml_node_pair_t *q = first; q < p && !twice; q++) {
-			yaml_node_t *other = yaml_document_get_node(&r->doc, q->key);
-
-			if (scalar(other) && strcmp(scalar(other), s) == 0)
-				twice = other;
-		}
 		name = om_text("%s%s%s", prefix, *prefix ? "." : "", s);
-		if (twice) {
+		if (same[p - first] != k) {
 			om_diag(place(r, k), "%s is given twice", om_clip(name));
-			om_diag_note(place(r, twice), "it is given here first");
+			om_diag_note(place(r, same[p - first]), "it is given here first");
 		} else {
 			entry(r, name, place(r, k), v);
 		}
 		free(name);
 	}
+	free(same);
+}
+
+/* What a C string would cut at its first zero byte. */
+static bool
+has_zero(struct reader *r)
+{
+	bool found = false;
+
+	for (yaml_node_t *node = r->doc.nodes.start; node < r->doc.nodes.top; node++)
+		if (scalar(node) && strlen(scalar(node)) != node->data.scalar.length) {
+			om_diag(place(r, node), "this text has a zero byte in it");
+			om_diag_help("leave out the \\0");
+			found = true;
+		}
+	return found;
 }
 
 /* Parses one document of text into r->doc; reports and gives false where it isn't YAML. */
@@ -292,8 +347,15 @@ parse(struct reader *r, const char *text, size_t n)
 	yaml_parser_t parser;
 	yaml_document_t more;
 	struct om_at at = { r->src, 0, 0, 1 };
+	yaml_mark_t where;
+	const char *why = om_yaml_limits(text, n, &where);
 	bool ok;
 
+	if (why) {
+		om_diag(mark(r, where), "%s", why);
+		om_diag_help("run.yaml has a mapping of keys, and of sections of keys");
+		return false;
+	}
 	if (!yaml_parser_initialize(&parser))
 		om_die("memory", "cannot start the YAML parser");
 	yaml_parser_set_encoding(&parser, YAML_UTF8_ENCODING);
@@ -309,6 +371,7 @@ parse(struct reader *r, const char *text, size_t n)
 		}
 		if (second)
 			yaml_document_delete(&more);
+		ok = ok && !has_zero(r);
 		if (!ok)
 			yaml_document_delete(&r->doc);
 	}
@@ -495,6 +558,30 @@ decay_default(const struct om_conf *c)
 	return tenth < left ? tenth : left;
 }
 
+/*
+ * run.yaml's text. A pipe is read once: the ranks that this process starts find what it said in
+ * their environment.
+ */
+static char *
+read_text(const char *path, size_t *n)
+{
+	static const char passed[] = "OM_RUN_YAML";
+	const char *s = getenv("OM_LAUNCHED") ? getenv(passed) : NULL;
+	bool pipe;
+	char *text;
+
+	if (s) {
+		*n = strlen(s);
+		return om_text("%s", s);
+	}
+	text = om_file_or_pipe_read(path, FILE_MOST, n, &pipe);
+	if (text && pipe && *n <= PIPE_MOST && strlen(text) == *n)
+		setenv(passed, text, 1);
+	else if (text)
+		unsetenv(passed);
+	return text;
+}
+
 int
 om_conf_load(struct om_conf *c, const char *command, const char *path, int nover, char **over)
 {
@@ -514,7 +601,7 @@ om_conf_load(struct om_conf *c, const char *command, const char *path, int nover
 	defaults(&r);
 	src[0].name = path;
 	r.src = &src[0];
-	if (!(text = om_file_read(path, 16 << 20, &src[0].n))) {
+	if (!(text = read_text(path, &src[0].n))) {
 		om_diag((struct om_at){ r.src, 0, 0, 0 }, "cannot be read: %s", om_file_why());
 		om_diag_help("usage: trainer %s run.yaml [key=value ...]", command);
 		free(src);

@@ -1,6 +1,7 @@
 /* Reading what others wrote: regular files, under a limit. */
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +9,8 @@
 #include <unistd.h>
 
 #include "file.h"
+
+enum { PATIENCE = 10000 }; /* milliseconds that a pipe may be silent */
 
 static char why[128];
 
@@ -33,8 +36,9 @@ kind(mode_t mode)
 			       : "is not a regular file";
 }
 
-int
-om_open_regular(const char *path, uint64_t *size)
+/* As om_open_regular; pipe: NULL, or whether it is one, which is then no error. */
+static int
+open_file(const char *path, uint64_t *size, bool *pipe)
 {
 	/* without waiting for who writes to a pipe */
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -44,10 +48,12 @@ om_open_regular(const char *path, uint64_t *size)
 		because(errno, strerror(errno));
 	else if (S_ISDIR(st.st_mode))
 		because(EISDIR, strerror(EISDIR));
-	else if (!S_ISREG(st.st_mode))
+	else if (!S_ISREG(st.st_mode) && !(pipe && S_ISFIFO(st.st_mode)))
 		because(EINVAL, kind(st.st_mode));
 	else {
 		*size = (uint64_t)st.st_size;
+		if (pipe)
+			*pipe = S_ISFIFO(st.st_mode);
 		return fd;
 	}
 	if (fd >= 0) {
@@ -59,17 +65,33 @@ om_open_regular(const char *path, uint64_t *size)
 	return -1;
 }
 
+int
+om_open_regular(const char *path, uint64_t *size)
+{
+	return open_file(path, size, NULL);
+}
+
 /* Reads to the end, whatever size was said: files of /proc have none. */
 static char *
-read_rest(int fd, size_t cap, size_t max, size_t *n)
+read_rest(int fd, bool pipe, size_t cap, size_t max, size_t *n)
 {
 	char *s = malloc(cap + 1), *more;
+	struct pollfd comes = { fd, POLLIN, 0 };
 	ssize_t got;
 
 	for (*n = 0; s;) {
 		got = read(fd, s + *n, cap - *n);
 		if (got < 0 && errno == EINTR)
 			continue;
+		/* none who writes is here yet, or what they write is not */
+		if ((got < 0 && errno == EAGAIN) || (!got && pipe && !*n)) {
+			pipe = got < 0;
+			if (poll(&comes, 1, PATIENCE) != 0)
+				continue;
+			free(s);
+			because(ETIMEDOUT, "is a pipe into which nobody wrote for 10 seconds");
+			return NULL;
+		}
 		if (got <= 0)
 			break;
 		*n += (size_t)got;
@@ -96,18 +118,30 @@ read_rest(int fd, size_t cap, size_t max, size_t *n)
 	return s;
 }
 
-char *
-om_file_read(const char *path, size_t max, size_t *n)
+static char *
+read_file(const char *path, size_t max, size_t *n, bool *pipe)
 {
 	uint64_t size;
-	int fd = om_open_regular(path, &size), error;
+	int fd = open_file(path, &size, pipe), error;
 	char *s;
 
 	if (fd < 0)
 		return NULL;
-	s = read_rest(fd, (size < max ? (size_t)size : max) + 4096, max, n);
+	s = read_rest(fd, pipe && *pipe, (size < max ? (size_t)size : max) + 4096, max, n);
 	error = errno;
 	close(fd);
 	errno = error;
 	return s;
+}
+
+char *
+om_file_read(const char *path, size_t max, size_t *n)
+{
+	return read_file(path, max, n, NULL);
+}
+
+char *
+om_file_or_pipe_read(const char *path, size_t max, size_t *n, bool *pipe)
+{
+	return read_file(path, max, n, pipe);
 }
