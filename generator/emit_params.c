@@ -56,7 +56,7 @@ param_rows(const struct plan *p, enum tensor_class class, struct buf *b)
 {
 	static const char *const inits[] = { "OM_NORMAL", "OM_ONE", "OM_ZERO" };
 	const struct graph *g = p->graph;
-	const struct hf_family *family = hf_family_of(g);
+	const struct om_hf_family *family = hf_family_of(g);
 	bool bf16 = !strcmp(dtype_format(p, DT_ACT), "bf16");
 	uint32_t n = 0;
 
@@ -207,6 +207,24 @@ quoted_line(const char *s, size_t n, struct buf *b)
 	buf_puts(b, "\\n\"");
 }
 
+/* A sentence as a C string, broken after blanks. */
+static void
+quoted_text(const char *s, struct buf *b)
+{
+	enum { WIDTH = 50 };
+	size_t col = 0;
+
+	buf_puts(b, "\"");
+	for (; *s; s++, col++) {
+		if (col >= WIDTH && s[-1] == ' ') {
+			buf_puts(b, "\"\n\t\t    \"");
+			col = 0;
+		}
+		buf_printf(b, *s == '"' || *s == '\\' ? "\\%c" : "%c", *s);
+	}
+	buf_puts(b, "\"");
+}
+
 /* What one stage has where: a row of om_layouts. */
 static void
 layout_row(const struct plan *p, struct buf *b)
@@ -346,10 +364,10 @@ model(const struct plan *p, const char *fingerprint, const char *refusal, const 
 	    g->group.n);
 	if (n[1])
 		buf_printf(b, "\t\t.nbuffers = %u,\n", n[1]);
-	if (!refusal)
-		buf_puts(b, "\t\t.hf_config = hf_config,\n");
-	else
-		buf_printf(b, "\t\t.hf_refusal = \"%s\",\n", refusal);
+	buf_puts(b, refusal ? "\t\t.hf_refusal = " : "\t\t.hf_config = hf_config");
+	if (refusal)
+		quoted_text(refusal, b);
+	buf_puts(b, ",\n");
 	if (n[2])
 		buf_printf(
 		    b, "\t\t.moe = %s,\n\t\t.nmoe = %u,\n", emit_stage_name(p, "moes"), n[2]);

@@ -1,296 +1,268 @@
 /*
- * --from-hf DIR: reads a Hugging Face config.json and prints a description of the same model. What
- * the language cannot say is refused by name; nothing is passed over that would change the model.
+ * --from-hf DIR: prints a description of the model of a Hugging Face config.json. What the language
+ * cannot say is refused by name; what could mean something and is not known is warned about.
  */
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "json.h"
 #include "olmogen.h"
 
-static const char *path;
-static bool failed;
-
+/* Each line of a text on its own; frees it. */
 static void
-refuse(const char *fmt, const char *a, const char *b)
+say(const char *what, const char *path, char *lines)
 {
-	fprintf(stderr, "olmogen: error: %s: ", path);
-	fprintf(stderr, fmt, a, b);
-	fputc('\n', stderr);
-	failed = true;
+	for (char *s = lines, *end; s && (end = strchr(s, '\n')); s = end + 1)
+		fprintf(stderr, "olmogen: %s: %s: %.*s\n", what, path, (int)(end - s), s);
+	free(lines);
 }
 
-/* NULL where it is missing or null. */
-static const json_t *
-member(const json_t *j, const char *key)
-{
-	const json_t *v = json_object_get(j, key);
-	return json_is_null(v) ? NULL : v;
-}
-
-/* The value as JSON has it. */
 static const char *
-shown(const json_t *v)
+integer(double x)
 {
-	return json_dumps(v, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
-}
-
-/* NULL where it is missing. */
-static const char *
-text(const json_t *j, const char *key)
-{
-	const json_t *v = member(j, key);
-	if (v && !json_is_string(v))
-		refuse("%s = %s is not a text", key, shown(v));
-	return json_string_value(v);
-}
-
-static double
-number(const json_t *j, const char *key, double missing)
-{
-	const json_t *v = member(j, key);
-	double x = v ? json_number_value(v) : missing;
-
-	if (v && !json_is_number(v))
-		refuse("%s = %s is not a number", key, shown(v));
-	if (isnan(x)) {
-		refuse("%s is missing%s", key, "");
-		return 1;
-	}
-	return x;
-}
-
-static bool
-yes(const json_t *j, const char *key)
-{
-	const json_t *v = member(j, key);
-	if (v && !json_is_boolean(v))
-		refuse("%s = %s is neither true nor false", key, shown(v));
-	return json_is_true(v);
-}
-
-static const json_t *
-mapping(const json_t *j, const char *key)
-{
-	const json_t *v = member(j, key);
-	return json_is_object(v) ? v : NULL;
+	return xprintf("%.0f", x);
 }
 
 static void
-rope_text(const json_t *j, bool slides, struct buf *b)
+rope_text(const struct om_hf_rope *p, struct buf *b)
 {
-	/*
-	 * transformers 5 has rope_parameters, for some models one a layer type; before:
-	 * rope_scaling
-	 */
-	const json_t *p = mapping(j, "rope_parameters");
-	const json_t *of_type = mapping(p, slides ? "sliding_attention" : "full_attention");
-	p = of_type ? of_type : p;
-	const json_t *sc = p ? p : mapping(j, "rope_scaling");
-	double theta = number(j, "rope_theta", 10000);
+	static const char *const constructor[] = {
+		[OM_HF_LINEAR] = "linear_scaling", [OM_HF_YARN] = "yarn", [OM_HF_LLAMA3] = "llama3"
+	};
+	const char *sep = "";
 
-	if (p)
-		theta = number(p, "rope_theta", theta);
-	const char *type = sc ? text(sc, "rope_type") : NULL;
-
-	if (sc && !type)
-		type = text(sc, "type");
-	buf_printf(b, "rope { theta = %s", emit_double(theta));
-	if (type && !strcmp(type, "linear")) {
-		buf_printf(b, ", scaling = linear_scaling { factor = %s }",
-		    emit_double(number(sc, "factor", NAN)));
-	} else if (type && !strcmp(type, "yarn")) {
-		double factor = number(sc, "factor", NAN);
-		const json_t *truncate = member(sc, "truncate");
-		if (member(sc, "mscale") || json_is_false(truncate))
-			refuse("yarn with mscale or without truncation is not known%s%s", "", "");
-		buf_printf(b,
-		    ", scaling = yarn { factor = %s, original_length = %.0f, beta_fast = %s, "
-		    "beta_slow = %s, attention_factor = %s }",
-		    emit_double(factor),
-		    number(sc, "original_max_position_embeddings",
-			number(j, "max_position_embeddings", NAN)),
-		    emit_double(number(sc, "beta_fast", 32)),
-		    emit_double(number(sc, "beta_slow", 1)),
-		    emit_double(number(sc, "attention_factor", 0.1 * log(factor) + 1)));
-	} else if (type && !strcmp(type, "llama3")) {
-		buf_printf(b,
-		    ", scaling = llama3 { factor = %s, original_length = %.0f, "
-		    "low_freq_factor = %s, high_freq_factor = %s }",
-		    emit_double(number(sc, "factor", NAN)),
-		    number(sc, "original_max_position_embeddings", NAN),
-		    emit_double(number(sc, "low_freq_factor", 1)),
-		    emit_double(number(sc, "high_freq_factor", 4)));
-	} else if (type && strcmp(type, "default")) {
-		refuse("rope_type = %s is not known%s", type, "");
+	buf_printf(b, "rope { theta = %s", emit_double(p->v[0]));
+	if (p->type != OM_HF_DEFAULT) {
+		buf_printf(b, ", scaling = %s { ", constructor[p->type]);
+		for (unsigned i = 1; i < OM_HF_ROPES; i++)
+			if (om_hf_ropes[i].types >> p->type & 1) {
+				buf_printf(b, "%s%s = %s", sep, om_hf_ropes[i].field,
+				    om_hf_ropes[i].type == OM_HF_INT ? integer(p->v[i])
+								     : emit_double(p->v[i]));
+				sep = ", ";
+			}
+		buf_puts(b, " }");
 	}
 	buf_puts(b, " }");
 }
 
-static bool
-listed(const json_t *j, const char *key, uint32_t l)
+/*
+ * What layers have: the one text that is of all of them, or a function that gives the first one to
+ * those that are listed.
+ */
+static void
+by_layer(const char *field, const char *list, const bool *first, uint32_t n, const char *text[2],
+    struct buf *b)
 {
-	const json_t *list = member(j, key);
+	uint32_t count = 0;
+	const char *sep = "";
 
-	for (size_t i = 0; i < json_array_size(list); i++)
-		if (om_json_whole(json_array_get(list, i)) == l)
-			return true;
-	return false;
-}
-
-/* The l-th entry of layer_types is "sliding_attention". */
-static bool
-sliding(const json_t *j, uint32_t l)
-{
-	const char *type = json_string_value(json_array_get(member(j, "layer_types"), l));
-
-	return type && !strcmp(type, "sliding_attention");
+	for (uint32_t l = 0; l < n; l++)
+		count += first[l];
+	if (!count || count == n) {
+		buf_printf(b, "    %s = %s,\n", field, text[!count]);
+		return;
+	}
+	buf_printf(b, "    %s = function(layer)\n      local %s = {", field, list);
+	for (uint32_t l = 0; l < n; l++)
+		if (first[l]) {
+			buf_printf(b, "%s [%u] = true", sep, l);
+			sep = ",";
+		}
+	buf_printf(b, " }\n      if %s[layer] then return %s end\n      return %s\n    end,\n",
+	    list, text[0], text[1]);
 }
 
 static void
-describe(const json_t *j, const char *name, struct buf *b)
+attention_text(const struct om_hf_model *m, struct buf *b)
 {
-	const char *type = text(j, "model_type");
-	const struct hf_family *family = hf_family(type);
-	uint32_t windows = 0, dense = 0;
-
-	if (!family) {
-		refuse("model_type %s is not known; known are llama, qwen3, olmo2, olmo3, olmoe, "
-		       "qwen3_moe, "
-		       "mixtral%s",
-		    type ? type : "(missing)", "");
-		return;
-	}
-	double d = number(j, "hidden_size", NAN), heads = number(j, "num_attention_heads", NAN);
-	double kv = number(j, "num_key_value_heads", heads),
-	       layers = number(j, "num_hidden_layers", NAN);
-	double head_dim = number(j, "head_dim", floor(d / heads)),
-	       seq = number(j, "max_position_embeddings", NAN);
-	double window = number(j, "sliding_window", 0),
-	       hidden = number(j, "intermediate_size", NAN);
-	const char *act = text(j, "hidden_act");
-	if (act && strcmp(act, "silu") && strcmp(act, "swish"))
-		refuse("hidden_act = %s: only silu is known%s", act, "");
-	if (yes(j, "mlp_bias"))
-		refuse("mlp_bias = %s is not known%s", "true", "");
-	if (member(j, "clip_qkv"))
-		refuse("clip_qkv = %s is not known%s", shown(member(j, "clip_qkv")), "");
-	if (yes(j, "use_sliding_window"))
-		refuse("use_sliding_window = %s is not known%s", "true", "");
-	if (family->moe && number(j, "decoder_sparse_step", 1) != 1)
-		refuse("decoder_sparse_step = %s: only 1 is known%s",
-		    shown(member(j, "decoder_sparse_step")), "");
-	if (!(layers >= 1 && layers <= 1024)) {
-		refuse("num_hidden_layers is not in 1 .. 1024%s%s", "", "");
-		return;
-	}
-	for (uint32_t l = 0; l < (uint32_t)layers; l++) {
-		windows += window > 0 && sliding(j, l);
-		dense += family->moe && listed(j, "mlp_only_layers", l);
-	}
-	if (window > 0 && !windows && !strcmp(type, "mixtral"))
-		windows = (uint32_t)layers;
-
-	buf_printf(b,
-	    "-- from a Hugging Face config.json; the batch is yours to choose\nreturn trainer {\n"
-	    "  name = \"%s\",\n  model = transformer {\n",
-	    name);
-	buf_printf(b,
-	    "    vocab_size = %.0f,\n    d_model = %.0f,\n    n_layers = %.0f,\n"
-	    "    sequence_length = tonumber(arg.sequence_length) or %.0f,\n",
-	    number(j, "vocab_size", NAN), d, layers, seq);
-	buf_printf(b, "    norm = rms_norm { eps = %s },\n    norm_placement = \"%s\",\n",
-	    emit_double(number(j, "rms_norm_eps", 1e-6)), family->placement);
-	/* full attention and the sliding kind; what all layers are stands alone */
+	bool full[OM_HF_LAYERS];
 	struct buf at[2] = { { 0 } };
+
+	for (uint32_t l = 0; l < m->layers; l++)
+		full[l] = !m->window[l];
 	for (int k = 0; k < 2; k++) {
 		buf_printf(&at[k],
 		    "attention {\n        n_heads = %.0f, n_kv_heads = %.0f, head_dim = %.0f,\n"
 		    "        qk_norm = \"%s\", bias = \"%s\", window = %.0f,\n        rope = ",
-		    heads, kv, head_dim, family->qk_norm, yes(j, "attention_bias") ? "all" : "none",
-		    k ? window : 0);
-		rope_text(j, k, &at[k]);
+		    m->v[OM_HF_num_attention_heads], m->v[OM_HF_num_key_value_heads],
+		    m->v[OM_HF_head_dim], m->family->qk_norm,
+		    m->v[OM_HF_attention_bias] != 0 ? "all" : "none",
+		    k ? m->v[OM_HF_sliding_window] : 0);
+		rope_text(&m->rope[k], &at[k]);
 		buf_puts(&at[k], ",\n      }");
 	}
-	if (windows && windows < (uint32_t)layers) {
-		buf_puts(b, "    attention = function(layer)\n      local full = {");
-		const char *sep = "";
-		for (uint32_t l = 0; l < (uint32_t)layers; l++)
-			if (!sliding(j, l)) {
-				buf_printf(b, "%s [%u] = true", sep, l);
-				sep = ",";
-			}
-		buf_printf(b,
-		    " }\n      if full[layer] then return %s end\n      return %s\n    end,\n",
-		    at[0].s, at[1].s);
-	} else {
-		buf_printf(b, "    attention = %s,\n", at[windows != 0].s);
-	}
-	const char *mlp = xprintf("mlp { hidden_size = %.0f }", hidden);
-	if (!family->moe) {
-		buf_printf(b, "    feed_forward = %s,\n", mlp);
-	} else {
-		double experts =
-		    number(j, member(j, "num_experts") ? "num_experts" : "num_local_experts", NAN);
-		const char *moe = xprintf(
-		    "moe {\n        num_experts = %.0f, top_k = %.0f, hidden_size = %.0f,\n"
-		    "        router = router { normalize = %s, load_balance = %s, z_loss = 0 },\n"
-		    "      }",
-		    experts, number(j, "num_experts_per_tok", NAN),
-		    number(j, "moe_intermediate_size", hidden),
-		    family->normalize == YES || yes(j, "norm_topk_prob") ? "true" : "false",
-		    emit_double(number(j, "router_aux_loss_coef", 0.001)));
-		if (!dense) {
-			buf_printf(b, "    feed_forward = %s,\n", moe);
-		} else {
-			buf_puts(b, "    feed_forward = function(layer)\n      local dense = {");
-			const char *sep = "";
-			for (uint32_t l = 0; l < (uint32_t)layers; l++)
-				if (listed(j, "mlp_only_layers", l)) {
-					buf_printf(b, "%s [%u] = true", sep, l);
-					sep = ",";
-				}
-			buf_printf(b,
-			    " }\n      if dense[layer] then return %s end\n      return %s\n    "
-			    "end,\n",
-			    mlp, moe);
-		}
-	}
-	buf_printf(b,
-	    "    lm_head = lm_head { tied = %s },\n    init = normal { std = %s },\n  },\n",
-	    yes(j, "tie_word_embeddings") ? "true" : "false",
-	    emit_double(number(j, "initializer_range", 0.02)));
-	buf_puts(b, "  batch = batch { micro = 1, global = tonumber(arg.global) or 1 },\n}\n");
+	by_layer("attention", "full", full, m->layers, (const char *[]){ at[0].s, at[1].s }, b);
 }
 
-bool
-from_hf(const char *dir)
+static void
+feed_forward_text(const struct om_hf_model *m, struct buf *b)
 {
-	struct buf b = { 0 }, name = { 0 };
-	char why[OM_JSON_WHY];
-	const char *base = dir + strlen(dir);
+	const char *act =
+	    strcmp(m->activation, "swiglu") ? xprintf(", activation = \"%s\"", m->activation) : "";
+	bool dense[OM_HF_LAYERS];
 
-	path = xprintf("%s/config.json", dir);
-	json_t *config = om_json_file(path, why);
-	if (!config) {
-		refuse("%s%s", why,
-		    errno == ENOENT ? "; give the folder of a Hugging Face model" : "");
-		return false;
+	for (uint32_t l = 0; l < m->layers; l++)
+		dense[l] = !m->moe[l];
+	by_layer("feed_forward", "dense", dense, m->layers,
+	    (const char *[]){
+		xprintf("mlp { hidden_size = %.0f%s }", m->v[OM_HF_intermediate_size], act),
+		xprintf(
+		    "moe {\n        num_experts = %.0f, top_k = %.0f, hidden_size = %.0f%s,\n"
+		    "        -- transformers adds this loss only where output_router_logits is "
+		    "true\n"
+		    "        router = router { normalize = %s, load_balance = %s, z_loss = 0 },\n"
+		    "      }",
+		    m->v[OM_HF_num_experts], m->v[OM_HF_num_experts_per_tok],
+		    m->v[OM_HF_moe_intermediate_size], act,
+		    m->v[OM_HF_norm_topk_prob] != 0 ? "true" : "false",
+		    emit_double(m->v[OM_HF_router_aux_loss_coef])) },
+	    b);
+}
+
+/* What -D sets of the description's own sizes. */
+enum { LENGTH, MICRO, GLOBAL, N_SIZES };
+static const char *const size_names[] = { "sequence_length", "micro", "global" };
+
+static void
+describe(const struct om_hf_model *m, const char *name, const char *target,
+    const unsigned long size[N_SIZES], struct buf *b)
+{
+	double longest = m->v[OM_HF_max_position_embeddings];
+
+	buf_printf(b,
+	    "-- The model of a Hugging Face config.json (%s), by olmogen --from-hf. What is "
+	    "trained "
+	    "at once\n-- is yours to choose, here or by -D sequence_length=N, -D micro=N and -D "
+	    "global=N.\nreturn trainer {\n  name = \"%s\",\n",
+	    m->family->model_type, name);
+	if (target)
+		buf_printf(b, "  target = \"%s\",\n", target);
+	buf_printf(b,
+	    "  model = transformer {\n    vocab_size = %.0f,\n    d_model = %.0f,\n"
+	    "    n_layers = %u,\n    sequence_length = arg.sequence_length or %lu, -- "
+	    "max_position_embeddings is %.0f\n",
+	    m->v[OM_HF_vocab_size], m->v[OM_HF_hidden_size], m->layers, size[LENGTH], longest);
+	buf_printf(b, "    norm = rms_norm { eps = %s },\n    norm_placement = \"%s\",\n",
+	    emit_double(m->v[OM_HF_rms_norm_eps]), m->family->placement);
+	attention_text(m, b);
+	feed_forward_text(m, b);
+	buf_printf(b,
+	    "    lm_head = lm_head { tied = %s },\n    init = normal { std = %s },\n  },\n"
+	    "  batch = batch { micro = arg.micro or %lu, global = arg.global or %lu },\n}\n",
+	    m->v[OM_HF_tie_word_embeddings] != 0 ? "true" : "false",
+	    emit_double(m->v[OM_HF_initializer_range]), size[MICRO], size[GLOBAL]);
+}
+
+/* The sizes that -D gives; false, said why, where it gives something else. */
+static bool
+take_sizes(const struct define *defs, uint32_t n, unsigned long size[N_SIZES])
+{
+	for (uint32_t i = 0; i < n; i++) {
+		unsigned k = 0;
+		char *end;
+		while (k < N_SIZES && strcmp(size_names[k], defs[i].name))
+			k++;
+		if (k == N_SIZES) {
+			fprintf(stderr,
+			    "olmogen: error: --from-hf reads no -D %s; it takes -D "
+			    "sequence_length=N, -D micro=N and -D global=N\n",
+			    defs[i].name);
+			return false;
+		}
+		size[k] = strtoul(defs[i].value, &end, 10);
+		if (!strchr("123456789", *defs[i].value) || *end || size[k] > 1u << 30) {
+			fprintf(stderr,
+			    "olmogen: error: -D %s=%s: must be a whole number in 1 .. %u\n",
+			    defs[i].name, defs[i].value, 1u << 30);
+			return false;
+		}
 	}
-	/* the folder's last part, in the letters that a name may have */
-	while (base > dir && base[-1] == '/')
-		base--;
-	const char *end = base;
+	if (!size[MICRO])
+		size[MICRO] = 1;
+	if (!size[GLOBAL])
+		size[GLOBAL] = size[MICRO];
+	return true;
+}
+
+/* The folder's last part, in the letters that a name may have. */
+static const char *
+name_of(const char *dir)
+{
+	static const char letters[] =
+	    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+	const char *end = dir + strlen(dir);
+	struct buf name = { 0 };
+
+	while (end > dir && end[-1] == '/')
+		end--;
+	const char *base = end;
 	while (base > dir && base[-1] != '/')
 		base--;
 	for (; base < end; base++)
-		if (strchr(
-			"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-", *base))
+		if (strchr(letters, *base))
 			buf_add(&name, base, 1);
-	describe(config, name.n && *name.s != '.' && *name.s != '-' ? name.s : "from-hf", &b);
-	if (!failed)
-		fwrite(b.s, 1, b.n, stdout);
-	return !failed;
+	return name.n && *name.s != '.' && *name.s != '-' ? name.s : "from-hf";
+}
+
+/* The known family that an unknown model_type is close to; NULL: none. */
+static const char *
+closest_family(const json_t *config)
+{
+	const char *type = json_string_value(json_object_get(config, "model_type"));
+	const char *names[OM_HF_FAMILIES];
+
+	for (unsigned i = 0; i < OM_HF_FAMILIES; i++)
+		names[i] = om_hf_families[i].model_type;
+	return type && !om_hf_family(type) ? diag_closest(type, names, OM_HF_FAMILIES) : NULL;
+}
+
+bool
+from_hf(const char *dir, const char *target, const struct define *defs, uint32_t n)
+{
+	static struct om_hf_model m;
+	const char *path = xprintf("%s/config.json", dir), *closest;
+	char why[OM_JSON_WHY], *lines[2];
+	unsigned long size[N_SIZES] = { 0 };
+	struct buf b = { 0 };
+	size_t len[2];
+
+	if (!take_sizes(defs, n, size))
+		return false;
+	json_t *config = om_json_file(path, why);
+	if (!config) {
+		fprintf(stderr, "olmogen: error: %s: %s%s\n", path, why,
+		    errno == ENOENT || errno == ENOTDIR
+			? "; give the folder of a Hugging Face model"
+			: "");
+		return false;
+	}
+	FILE *errors = open_memstream(&lines[0], &len[0]),
+	     *warnings = open_memstream(&lines[1], &len[1]);
+	if (!errors || !warnings)
+		internal("out of memory");
+	bool ok = om_hf_read(&m, config, errors, warnings);
+	fclose(errors);
+	fclose(warnings);
+	say("error", path, lines[0]);
+	say("warning", path, lines[1]);
+	if ((closest = closest_family(config)))
+		fprintf(stderr, "  help: %s is the closest\n", closest);
+	json_decref(config);
+	if (!ok)
+		return false;
+	double longest = m.v[OM_HF_max_position_embeddings];
+	bool device = target && strcmp(target, "cpu");
+	if (size[LENGTH] > longest)
+		fprintf(stderr,
+		    "olmogen: warning: %s: sequence_length = %lu is more than "
+		    "max_position_embeddings = %.0f\n",
+		    path, size[LENGTH], longest);
+	if (!size[LENGTH]) /* what a first run of the target does in seconds */
+		size[LENGTH] = (unsigned long)(longest < (device ? 4096 : 1024) ? longest
+					       : device                         ? 4096
+										: 1024);
+	describe(&m, name_of(dir), target, size, &b);
+	fwrite(b.s, 1, b.n, stdout);
+	return true;
 }

@@ -24,7 +24,8 @@ static const char usage[] =
     "  --dump=STAGE      prints what a stage gives: load, check, graph, shard, fuse, plan or emit\n"
     "  --explain[=FIELD] describes the language, or one object or field of it\n"
     "  --from-hf=DIR     prints a description of the Hugging Face model whose config.json is in "
-    "DIR\n"
+    "DIR;\n"
+    "                    takes --target and -D sequence_length=N, micro=N, global=N\n"
     "  -j N              jobs of the build (default 2)\n"
     "  -v                says what is written and run\n"
     "  --help, --version\n"
@@ -33,7 +34,7 @@ static const char usage[] =
     "olmogen.\n";
 
 struct options {
-	const char *out, *target, *dump;
+	const char *out, *target, *dump, *from_hf;
 	bool plan, emit_only, check, verbose;
 	int jobs;
 	struct define *defs;
@@ -54,7 +55,8 @@ static void
 check_exclusive(const struct options *o)
 {
 	const char *given[] = { o->plan ? "--plan" : NULL, o->emit_only ? "--emit-only" : NULL,
-		o->check ? "--check" : NULL, o->dump ? "--dump" : NULL };
+		o->check ? "--check" : NULL, o->dump ? "--dump" : NULL,
+		o->from_hf ? "--from-hf" : NULL };
 	const char *first = NULL;
 
 	for (unsigned i = 0; i < LEN(given); i++) {
@@ -310,7 +312,8 @@ main(int argc, char **argv)
 					optarg, suggest(optarg, stages, LEN(stages))));
 			break;
 		case FROM_HF:
-			return from_hf(optarg) ? 0 : EXIT_USER;
+			o.from_hf = optarg;
+			break;
 		case EXPLAIN:
 			/* "--explain FIELD" too */
 			if (!optarg && optind < argc && argv[optind][0] != '-')
@@ -337,10 +340,14 @@ main(int argc, char **argv)
 		default:
 			bad_usage("unknown option %s", unknown_option(argv[optind - 1], longs));
 		}
-	if (optind == argc)
-		bad_usage("no description given%s", "");
 	check_exclusive(&o);
-	bool ok = compile_files(argv + optind, argc - optind, &o);
+	if (o.from_hf && (o.out || optind < argc))
+		bad_usage("--from-hf prints a description on standard output, and takes no %s",
+		    o.out ? "-o" : argv[optind]);
+	if (!o.from_hf && optind == argc)
+		bad_usage("no description given%s", "");
+	bool ok = o.from_hf ? from_hf(o.from_hf, o.target, o.defs, o.ndefs)
+			    : compile_files(argv + optind, argc - optind, &o);
 	bool clean = diag_flush() == 0;
 	if (fflush(stdout) || ferror(stdout)) {
 		perror("olmogen: error: cannot write to standard output");

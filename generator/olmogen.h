@@ -17,6 +17,7 @@
 #include <stdio.h>
 
 #include "file.h" /* of runtime/, as json.h: what trainers share with olmogen */
+#include "hf_config.h"
 
 #define OLMOGEN_VERSION "0.1.0"
 
@@ -672,9 +673,10 @@ void template_fill(
     struct tree *t, const char *path, const char *from, const struct slot *slot, uint32_t n);
 
 /*
- * from_hf.c: prints a description of the model of DIR/config.json. False, said why, if it cannot.
+ * from_hf.c: prints a description of the model of DIR/config.json, for a target (NULL: none is
+ * named) and the sizes that -D gives. False, said why, if it cannot.
  */
-bool from_hf(const char *dir);
+bool from_hf(const char *dir, const char *target, const struct define *defs, uint32_t n);
 /* Text that the parts of emit share. */
 void emit_wrapped(struct buf *b, int tabs, const char *text);
 const char *emit_shape(const struct plan *p, const struct tensor *t);
@@ -685,23 +687,11 @@ const char *emit_ranks(enum ranks r);                                /* "OM_DATA
 const char *emit_stage_name(const struct plan *p, const char *name); /* "forward_2" */
 void emit_prototype(const struct plan *p, const struct instance *in, bool types, struct buf *b);
 /*
- * hf.c: the architectures of transformers that a model can be, the columns as our fields have them.
+ * hf.c: the config.json of the model; NULL and the reason if transformers has no such architecture.
  */
-enum { NO, YES, EITHER };
-struct hf_family {
-	const char *architecture, *model_type;
-	const char *placement, *qk_norm;
-	int moe;       /* every layer, none, or by layer (what is not moe is in mlp_only_layers) */
-	int window;    /* sliding windows on some layers */
-	int normalize; /* of the router's weights; EITHER: norm_topk_prob says */
-	int bias;      /* EITHER: attention_bias says */
-	bool square;   /* its heads make up the width exactly */
-};
-const struct hf_family *hf_family(const char *model_type); /* NULL: not known */
-/* What transformers calls the model; NULL and the reason if it knows no such architecture. */
 const char *hf_config(const struct graph *g, const char **reason);
-const struct hf_family *hf_family_of(const struct graph *g); /* NULL: none is this model */
-const char *hf_name(const struct hf_family *m, const char *name);
+const struct om_hf_family *hf_family_of(const struct graph *g); /* NULL: none is this model */
+const char *hf_name(const struct om_hf_family *m, const char *name);
 /* The parts of emit, one a file or two of the tree. */
 void emit_banner(
     const struct plan *p, const char *what, const char *open, const char *close, struct buf *b);

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "json.h"
+#include "hf_config.h"
 #include "om_rt.h"
 
 enum { CHUNK = 1 << 20, LISTED = 10 };
@@ -62,7 +62,7 @@ om_export(const struct om_model *m, const char *dir, const char *from)
 struct source {
 	const struct om_model *m;
 	const char *dir;
-	json_t *ours, *config;
+	bool tied;     /* the head is the embedding */
 	json_t *index; /* of the files, NULL: there is one file */
 	json_t *where; /* tensor: number of its file */
 	struct om_st *st;
@@ -83,84 +83,63 @@ read_json(const struct source *s, const char *name)
 	return x;
 }
 
-/* The value at key, or where it is not there at its newer place; NULL: none, or null. */
-static const json_t *
-option(const json_t *doc, const char *const key[2])
+/* Each line of a text on its own, or the first one as the end of this process; frees it. */
+static void
+say(const struct source *s, char *lines, bool fatal)
 {
-	for (int i = 0; i < 2 && key[i]; i++) {
-		const json_t *node = doc;
-		const char *dot = strchr(key[i], '.');
-		char section[32];
-
-		snprintf(section, sizeof section, "%.*s", dot ? (int)(dot - key[i]) : 0, key[i]);
-		if (dot)
-			node = json_object_get(doc, section);
-		node = json_object_get(node, dot ? dot + 1 : key[i]);
-		if (node && !json_is_null(node))
-			return node;
+	for (char *line = lines, *end; (end = strchr(line, '\n')); line = end + 1) {
+		*end = 0;
+		if (fatal)
+			om_die("import", "%s/config.json: %s", s->dir, line);
+		fprintf(
+		    stderr, "%s: import: warning: %s/config.json: %s\n", s->m->name, s->dir, line);
 	}
-	return NULL;
+	free(lines);
 }
 
-/* A value as JSON has it; free() it. */
-static char *
-shown(const json_t *x)
+/* Reads a configuration as transformers does, with its family's defaults. */
+static void
+read_config(const struct source *s, json_t *config, struct om_hf_model *m)
 {
-	return json_dumps(x, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
+	char *lines[2];
+	size_t n[2];
+	FILE *errors = open_memstream(&lines[0], &n[0]),
+	     *warnings = open_memstream(&lines[1], &n[1]);
+	bool good;
+
+	if (!errors || !warnings)
+		om_die("memory", "cannot list what is wrong with config.json");
+	good = om_hf_read(m, config, errors, warnings);
+	fclose(errors);
+	fclose(warnings);
+	say(s, lines[0], !good);
+	say(s, lines[1], false);
+	json_decref(config);
 }
 
-/* 500000.0 and 500000 are equal. */
-static bool
-equal(const json_t *a, const json_t *b)
-{
-	return json_is_number(a) && json_is_number(b) ? json_number_value(a) == json_number_value(b)
-						      : json_equal(a, b);
-}
-
-/*
- * What shapes do not tell, or tell less clearly. Not intermediate_size, which mixtures of experts
- * carry for layers that they do not have.
- */
+/* Everything that config.json and the trainer's own say of the model is the same. */
 static void
 check_config(struct source *s)
 {
-	static const char *const key[][2] = {
-		{ "hidden_size" },
-		{ "num_hidden_layers" },
-		{ "vocab_size" },
-		{ "num_attention_heads" },
-		{ "num_key_value_heads" },
-		{ "head_dim" },
-		{ "hidden_act" },
-		{ "num_experts", "num_local_experts" },
-		{ "num_experts_per_tok" },
-		{ "moe_intermediate_size" },
-		{ "norm_topk_prob" },
-		{ "rms_norm_eps" },
-		{ "rope_theta", "rope_parameters.rope_theta" },
-		{ "rope_scaling.rope_type", "rope_parameters.rope_type" },
-		{ "rope_scaling.factor", "rope_parameters.factor" },
-		{ "sliding_window" },
-		{ "attention_bias" },
-		{ "tie_word_embeddings" },
-	};
+	struct om_hf_difference d;
 	char why[OM_JSON_WHY];
+	json_t *theirs = read_json(s, "config.json"), *ours;
+	struct om_hf_model a, b;
 
-	if (!(s->config = read_json(s, "config.json")))
+	if (!theirs)
 		om_die("import", "%s/config.json: %s; give the directory of a model", s->dir,
 		    strerror(ENOENT));
-	if (!(s->ours = om_json_parse(s->m->hf_config, strlen(s->m->hf_config), why)))
+	if (!(ours = om_json_parse(s->m->hf_config, strlen(s->m->hf_config), why)))
 		om_die(
 		    "import", "the trainer's own config.json is damaged: %s; generate again", why);
-	for (size_t i = 0; i < OM_LEN(key); i++) {
-		const json_t *theirs = option(s->config, key[i]), *ours = option(s->ours, key[i]);
-
-		if (theirs && ours && !equal(theirs, ours))
-			om_die("import",
-			    "%s/config.json has %s = %s, the trainer's model %s; generate a "
-			    "trainer for this model",
-			    s->dir, key[i][0], om_clip(shown(theirs)), shown(ours));
-	}
+	read_config(s, theirs, &a);
+	read_config(s, ours, &b);
+	if (om_hf_differ(&a, &b, &d))
+		om_die("import",
+		    "%s/config.json has %s = %s, the trainer's model %s; generate a trainer for "
+		    "this model: olmogen --from-hf=%s",
+		    s->dir, d.what, d.a, d.b, s->dir);
+	s->tied = b.v[OM_HF_tie_word_embeddings] != 0;
 }
 
 /* Opens a file, and notes where its tensors are; of many files, not all can stay open. */
@@ -237,14 +216,13 @@ by_name(const void *a, const void *b)
 
 /* Not a weight: older files keep the frequencies of rotary embeddings, tied heads are copies. */
 static bool
-needless(struct source *s, const char *name)
+needless(const struct source *s, const char *name)
 {
 	static const char frequency[] = "rotary_emb.inv_freq";
-	static const char *const tied[2] = { "tie_word_embeddings" };
 	size_t n = strlen(name), m = sizeof frequency - 1;
 
 	return (n >= m && strcmp(name + n - m, frequency) == 0) ||
-	       (strcmp(name, "lm_head.weight") == 0 && json_is_true(option(s->ours, tied)));
+	       (strcmp(name, "lm_head.weight") == 0 && s->tied);
 }
 
 static void
@@ -372,8 +350,6 @@ om_import(const struct om_model *m, const char *from, const char *dir)
 		om_st_close(&s.st[i]);
 		free(s.file[i]);
 	}
-	json_decref(s.ours);
-	json_decref(s.config);
 	json_decref(s.index);
 	json_decref(s.where);
 	om_conf_free(&c);

@@ -35,6 +35,18 @@ for config in "$fixtures"/*/config.json; do
 		failed=$((failed + 1))
 	fi
 done
+part() { # name, script, its arguments
+	out=$(sh "$here/$2" "$3" "$4")
+	echo "$1: $(echo "$out" | tail -n 1)"
+	echo "$out" | grep FAIL | head -n 20
+	set -- $(echo "$out" | sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p')
+	passed=$((passed + ${1:-0})) failed=$((failed + ${2:-1}))
+}
+part "fields and their export" fields.sh "$here/../.." "$work/fields"
+part "descriptions of config.json" configs.sh "$olmogen" "$work/configs"
+if [ "$fixtures" = "$here/fixtures" ]; then # the edits are of their numbers
+	part "imports of edited folders" imports.sh "$here/imports.txt" "$work"
+fi
 [ $passed -gt 0 ] || failed=$((failed + 1))
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]

@@ -935,7 +935,7 @@ m "another width" "M/config.json has hidden_size = 16, the trainer's model 8; ge
 m "another theta" "M/config.json has rope_theta = 500000.0, the trainer's model 10000.0" 'c["rope_theta"] = 5e5'
 m "theta's newer place" "M/config.json has rope_theta = 7.0, the trainer's model 10000.0" \
 	'del c["rope_theta"]; c["rope_parameters"] = {"rope_theta": 7.0}'
-m "another eps" "M/config.json has rms_norm_eps = 1e-6, the trainer's model 1e-5" 'c["rms_norm_eps"] = 1e-6'
+m "another eps" "M/config.json has rms_norm_eps = 1e-06, the trainer's model 1e-05" 'c["rms_norm_eps"] = 1e-6'
 m "normalised weights" "M/config.json has norm_topk_prob = true, the trainer's model false" 'c["norm_topk_prob"] = True'
 m "a missing tensor" "M: has no model.layers.0.norm.weight; generate" 'del t["model.layers.0.norm.weight"]'
 m "a left-over tensor" "M: has tensors that are not the model's: extra; generate" 't["extra"] = "I64", [], bytes(8)'

@@ -333,10 +333,11 @@ decode(unsigned char *arena, int slot)
 	}
 }
 
-#define CONFIG(tied)                                                                             \
-	"{\n  \"model_type\": \"bigram\",\n  \"hidden_size\": 8,\n  \"num_hidden_layers\": 2,\n" \
-	"  \"vocab_size\": 256,\n  \"num_attention_heads\": 2,\n  \"rms_norm_eps\": 1e-05,\n"    \
-	"  \"rope_theta\": 10000.0,\n  \"norm_topk_prob\": false,\n  "                           \
+#define CONFIG(tied)                                                                               \
+	"{\n  \"model_type\": \"qwen3_moe\",\n  \"hidden_size\": 8,\n  \"num_hidden_layers\": "    \
+	"2,\n"                                                                                     \
+	"  \"vocab_size\": 256,\n  \"num_attention_heads\": 2,\n  \"num_key_value_heads\": 2,\n"   \
+	"  \"rms_norm_eps\": 1e-05,\n  \"rope_theta\": 10000.0,\n  \"norm_topk_prob\": false,\n  " \
 	"\"tie_word_embeddings\": " tied "\n}\n"
 
 int

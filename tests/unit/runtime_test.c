@@ -569,7 +569,7 @@ test_masters(size_t size)
 		.nbuffers = 1,
 		.bucket = &bucket,
 		.nbuckets = 1,
-		.hf_config = "{\n  \"model_type\": \"masters\"\n}\n",
+		.hf_config = "{\n  \"model_type\": \"llama\"\n}\n",
 	};
 	char *top = mkdtemp(dir);
 	struct om_conf c = { .dir = om_text("%s/ckpt", top), .resume = om_text("auto") }, back = c;

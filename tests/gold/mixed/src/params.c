@@ -495,7 +495,8 @@ const struct om_model om_models[1] = {
 		.group = groups,
 		.ngroups = 2,
 		.nbuffers = 1,
-		.hf_refusal = "a shared expert (tensor mlp.shared_expert)",
+		.hf_refusal = "moe.shared_hidden_size = 4: no architecture has a "
+		    "shared expert",
 		.moe = moes,
 		.nmoe = 2,
 		.head_z_loss = OM_HEAD_Z_LOSS,

@@ -1,0 +1,57 @@
+#!/bin/sh
+# --from-hf on every file of configs.txt, which says how. Usage: tests/peer/configs.sh OLMOGEN WORKDIR
+set -u
+olmogen=$(realpath "$1") work=$2 table=$(realpath "$(dirname "$0")/configs.txt")
+passed=0 failed=0
+rm -rf "$work"
+mkdir -p "$work/x" && cd "$work" || exit 1
+six='"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64, "max_position_embeddings": 64, "vocab_size": 256'
+
+bad() {
+	failed=$((failed + 1))
+	echo "FAIL $name: $1"
+}
+run() { # the command, once for a block, when the first line about it comes
+	[ "$status" = none ] || return
+	# shellcheck disable=SC2086 # options are words
+	"$olmogen" --from-hf=x $options >out.lua 2>err
+	status=$?
+	# one line, in which \n stands for a line's end
+	said=$(cat out.lua err | sed ':a;N;$!ba;s/\n/\\n/g')
+}
+finish() { # what holds for every block
+	[ "$name" ] || return
+	run
+	if [ $status = 0 ] && [ $refused = 0 ]; then
+		"$olmogen" --dump=check out.lua >/dev/null 2>err || bad "the checker: $(head -n 2 err)"
+	elif [ $refused = 1 ]; then
+		[ $status != 0 ] && [ $status -lt 3 ] && [ ! -s out.lua ] || bad "not refused, status $status"
+	else
+		bad "status $status: $(head -n 2 err)"
+	fi
+	passed=$((passed + 1))
+}
+
+name='' status=none refused=0
+while IFS= read -r line; do
+	text=${line#??}
+	case $line in
+	'== '*)
+		finish
+		name=${line#== } status=none options='' refused=0
+		;;
+	'{'*) printf '%s\n' "$line" | sed "s/SMALL/\"num_hidden_layers\": 4, $six/; s/SIX/$six/" >x/config.json ;;
+	'$ '*) options=$text ;;
+	'+ '* | '? '* | '! '* | '- '*) run ;;
+	esac
+	case $line in
+	'! '*) refused=1 ;;
+	esac
+	case $line in
+	'+ '* | '? '* | '! '*) case $said in *"$text"*) ;; *) bad "says no '$text': $(head -n 3 err)" ;; esac ;;
+	'- '*) case $said in *"$text"*) bad "says '$text'" ;; esac ;;
+	esac
+done <"$table"
+finish
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]
