@@ -339,7 +339,7 @@ om_main(const struct om_model *models, int argc, char **argv)
 	const char *command = argc > 1 ? argv[1] : "";
 	int status;
 
-	om_proc_start(argv);
+	om_proc_start();
 	start = om_now();
 	om_err_name(m->name);
 	if (m->abi != OM_ABI)

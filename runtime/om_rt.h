@@ -167,8 +167,7 @@ void om_device_memory(uint64_t *used, uint64_t *total);
 
 /* ---- proc.c: the process --------------------------------------------------------------------- */
 
-/* Takes descriptors 0 to 2, and starts the program again so that idle threads sleep. */
-void om_proc_start(char **argv);
+void om_proc_start(void); /* takes descriptors 0 to 2 */
 /* The cores that this process may run on, a cpu_set_t of so many bytes; free() it. */
 void *om_core_set(size_t *bytes);
 uint32_t om_core_count(void);
@@ -182,6 +181,16 @@ double om_core_limit(const char *groups, const char *root);
  * makes; ends the process where stacks are too small.
  */
 void om_threads(uint64_t n);
+
+/* ---- spin.c: how idle threads wait ----------------------------------------------------------- */
+
+/* From here on a thread watches for how long they had better spin, unless the environment says. */
+void om_spin_start(void);
+/*
+ * What it does every 100 ms: for how many pauses idle threads spin from now on. tasks: the folder
+ * of the process's threads, /proc/self/task; now: seconds.
+ */
+uint64_t om_spin_count(const char *tasks, double now);
 
 /* ---- sched.c: learning rate ------------------------------------------------------------------ */
 

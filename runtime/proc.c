@@ -1,4 +1,4 @@
-/* The process: descriptors, how idle threads wait, how many there are, and their stacks. */
+/* The process: descriptors, how many threads there are, and their stacks. */
 #define _GNU_SOURCE /* sets of cores */
 #include <errno.h>
 #include <fcntl.h>
@@ -16,7 +16,7 @@
 enum { THREADS_MOST = 4096, STACK_LEAST = 1 << 20 }; /* a GEMM keeps its tiles on the stack */
 
 void
-om_proc_start(char **argv)
+om_proc_start(void)
 {
 	int fd;
 
@@ -25,16 +25,6 @@ om_proc_start(char **argv)
 		;
 	if (fd >= 0)
 		close(fd);
-	/*
-	 * libgomp's threads spin while they wait, and where cores are shared they spin away the
-	 * time of the one they wait for; asleep they are slow to wake. So they spin for some tens
-	 * of microseconds, an operator's gap, and then sleep. It reads its policy before main. That
-	 * the name is set ends the loop; a kernel that says no leaves a trainer that is slower.
-	 */
-	if (getenv("OMP_WAIT_POLICY") || setenv("OMP_WAIT_POLICY", "passive", 1) != 0 ||
-	    setenv("GOMP_SPINCOUNT", "30000", 0) != 0)
-		return;
-	execv("/proc/self/exe", argv);
 }
 
 /* ---- cores ----------------------------------------------------------------------------------- */
@@ -209,4 +199,6 @@ om_threads(uint64_t n)
 	if (made < asked)
 		printf("threads: %d are asked for, %d can be made here\n", asked, made);
 	omp_set_num_threads(made);
+	if (made > 1)
+		om_spin_start();
 }

@@ -1,3 +1,3 @@
 # A trainer of one rank is one static file.
 LDFLAGS ?= -static
-LIBS = -fopenmp -lyaml -ljansson -lm
+LIBS = -lyaml -ljansson -l:libgomp.a -lm -ldl -lpthread

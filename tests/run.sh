@@ -82,7 +82,7 @@ if command -v ccache >/dev/null; then
 	export PATH="$PWD/$work/bin:$PATH" CCACHE_DIR="${CCACHE_DIR:-$PWD/build/ccache}" CCACHE_NOHASHDIR=1
 fi
 # threads that wait by spinning, and ranks that are bound to the first processors, take them from other suites
-export OMP_WAIT_POLICY=passive GOMP_SPINCOUNT=30000 OMPI_MCA_hwloc_base_binding_policy=none
+export OMP_WAIT_POLICY=passive OMPI_MCA_hwloc_base_binding_policy=none
 
 # Lines come in the order of the table, whichever suite ends first.
 start=$(date +%s)

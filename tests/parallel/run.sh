@@ -59,7 +59,7 @@ mkdir o
 		echo "gcc $cc -DDATA=$1 -DPIPELINE=$2 -DCHUNKS=$3 -c $root/tests/parallel/layers.c -o l$1$2$3.o"
 	done
 } | xargs -P 2 -d '\n' -n 1 sh -c || { echo "does not compile"; echo "0 passed, 1 failed"; exit 1; }
-mpicc -fopenmp check.o small.o o/launch.o o/proc.o o/err.o o/host.o o/file.o o/crc.o -o check || fail "link check"
+mpicc -fopenmp check.o small.o o/launch.o o/proc.o o/spin.o o/err.o o/host.o o/file.o o/crc.o -o check || fail "link check"
 alone=$(ls o/*.o | grep -vE '/(comm|launch)\.o')
 gcc -fopenmp l1.o one.o $alone -lyaml -ljansson -lm -o l1 || fail "link l1"
 for l in 211 121 221 122 222 141; do mpicc -fopenmp l$l.o o/*.o -lyaml -ljansson -lm -o l$l || fail "link l$l"; done

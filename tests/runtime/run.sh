@@ -226,10 +226,20 @@ says "stack of threads" 1 "stack: of threads is 256.00 KiB (OMP_STACKSIZE), oper
 for s in 8M "2 g" 4096 junk; do check "OMP_STACKSIZE=$s" env OMP_STACKSIZE="$s" OMP_NUM_THREADS=2 "$T" selftest; done
 check "more threads than there can be" sh -c "OMP_NUM_THREADS=100000 $T bench steps=1 | tee X.out &&
 	grep -q '^threads: 100000 are asked for, [0-9]* can be made here' X.out"
-check "idle threads sleep" sh -c "env -u OMP_WAIT_POLICY OM_TEST_NAP=300000 $T bench steps=1 >/dev/null & sleep 0.2
-	tr '\\0' '\\n' </proc/\$!/environ | grep -qx OMP_WAIT_POLICY=passive; s=\$?; kill -9 \$!; exit \$s"
-check "unless asked not to" sh -c "OMP_WAIT_POLICY=active OM_TEST_NAP=300000 $T bench steps=1 >/dev/null & sleep 0.2
-	tr '\\0' '\\n' </proc/\$!/environ | grep -qx OMP_WAIT_POLICY=active; s=\$?; kill -9 \$!; exit \$s"
+# a thread watches for load, and takes no signal; not where the environment says how to wait
+watched() { # watched NAME ENV...: the signals that the watching thread of a trainer of two threads blocks
+	env -u OMP_WAIT_POLICY "${@:2}" OMP_NUM_THREADS=2 OM_TEST_NAP=300000 "$T" bench steps=1 >/dev/null &
+	for _ in 1 2 3 4 5 6 7 8; do sleep 0.1 && [ -e "/proc/$!/task/$!" ] && [ "$(ls "/proc/$!/task" | wc -l)" -gt 1 ] && break; done
+	for t in /proc/$!/task/*; do grep -qx om-spin "$t/comm" && grep SigBlk "$t/status"; done >"$work/out"
+	kill $! && wait $!
+	[ $? = 143 ] && ok || fail "$1: a signal does not end it"
+}
+watched "by default"
+grep -q 'f$' "$work/out" && ok || fail "no thread watches for load, or it takes signals: $(cat "$work/out")"
+for e in OMP_WAIT_POLICY=active GOMP_SPINCOUNT=0; do
+	watched "$e" $e
+	[ ! -s "$work/out" ] && ok || fail "a thread watches, though $e"
+done
 says "abi" 1 "generated for runtime 999" env OM_TEST_ABI=1 "$S" info
 
 # ---- data ----------------------------------------------------------------------------------------------------
