@@ -89,6 +89,15 @@ set_default(const struct object *o, struct value *v, const struct field_row *row
 	}
 }
 
+void
+check_default(const struct object *o, enum field_id f)
+{
+	struct value *v = spec_value(o, f);
+	v->given = v->set = false;
+	if (*fields[f].dflt)
+		set_default(o, v, &fields[f]);
+}
+
 static bool
 outside(double x, const struct field_row *row)
 {
@@ -189,6 +198,7 @@ check_object(struct object *o)
 				check_object(v->list[i]);
 		}
 	}
+	check_idle(o);
 }
 
 /* ---- derived values, formats, names ---------------------------------------------------------- */
@@ -380,6 +390,18 @@ check_routers(const struct object *model)
 
 /* ---- the layout ---- */
 
+static const struct schedule_row schedules[] = { { "gpipe", 1, 1 }, { "1f1b", 1, 1 },
+	{ "interleaved", 2, 64 }, { "v", 2, 2 } };
+
+const struct schedule_row *
+schedule_find(const char *name)
+{
+	for (size_t i = 0; i < LEN(schedules); i++)
+		if (!strcmp(schedules[i].name, name))
+			return &schedules[i];
+	internal("check.c: schedules[] has no row for \"%s\"", name);
+}
+
 /* What follows from the degrees; nothing that would stand in the description of one rank. */
 static void
 derive_parallel(const struct object *p)
@@ -396,43 +418,27 @@ derive_parallel(const struct object *p)
 	if (!schedule->given)
 		set_text(schedule, "1f1b");
 	if (schedule->set)
-		derive(chunks, 1 + spec_choice("interleaved|v", schedule->str));
+		derive(chunks, schedule_find(schedule->str)->lo);
 }
 
 static void
 check_chunks(const struct object *p)
 {
-	static const struct {
-		const char *schedule;
-		int64_t lo, hi;
-	} rows[] = { { "gpipe", 1, 1 }, { "1f1b", 1, 1 }, { "interleaved", 2, 64 }, { "v", 2, 2 } };
 	const struct value *schedule = spec_value(p, F_parallel_schedule);
-	const struct value *pipeline = spec_value(p, F_parallel_pipeline);
 	struct value *chunks = spec_value(p, F_parallel_chunks);
-	if (!chunks->set || !pipeline->set)
+	if (!chunks->set || !schedule->set)
 		return;
-	if (pipeline->i == 1 && chunks->i > 1) {
-		diag_error(chunks->pos, "%s = %lld, but %s = 1", spec_name(F_parallel_chunks),
-		    (long long)chunks->i, spec_name(F_parallel_pipeline));
-		diag_help("a rank of a pipeline can have several chunks of layers: use chunks = 1, "
-			  "or a pipeline");
-		chunks->set = false;
-	}
-	for (size_t i = 0; i < LEN(rows) && pipeline->i > 1 && schedule->set; i++) {
-		if (strcmp(rows[i].schedule, schedule->str) != 0 ||
-		    (chunks->i >= rows[i].lo && chunks->i <= rows[i].hi))
-			continue;
-		diag_error(chunks->pos, "%s = %lld does not go with %s = \"%s\"",
-		    spec_name(F_parallel_chunks), (long long)chunks->i,
-		    spec_name(F_parallel_schedule), schedule->str);
-		diag_note(schedule->pos,
-		    schedule->given ? "%s is set here" : "%s = \"1f1b\" by default",
-		    spec_name(F_parallel_schedule));
-		diag_help("use chunks = %lld%s, or schedule = \"%s\"", (long long)rows[i].lo,
-		    rows[i].hi > rows[i].lo ? " or more" : "",
-		    chunks->i > 1 ? "interleaved" : "1f1b");
-		chunks->set = false;
-	}
+	const struct schedule_row *row = schedule_find(schedule->str);
+	if (chunks->i >= row->lo && chunks->i <= row->hi)
+		return;
+	diag_error(chunks->pos, "%s = %lld does not go with %s = \"%s\"",
+	    spec_name(F_parallel_chunks), (long long)chunks->i, spec_name(F_parallel_schedule),
+	    schedule->str);
+	diag_note(schedule->pos, schedule->given ? "%s is set here" : "%s = \"1f1b\" by default",
+	    spec_name(F_parallel_schedule));
+	diag_help("use chunks = %lld%s, or schedule = \"%s\"", (long long)row->lo,
+	    row->hi > row->lo ? " or more" : "", chunks->i > 1 ? "interleaved" : "1f1b");
+	chunks->set = false;
 }
 
 /* Layers of each chunk: as many numbers as chunks, which add up to the layers. */
@@ -443,9 +449,9 @@ check_split(const struct object *p, const struct object *model)
 	const struct value *layers = model ? spec_value(model, F_transformer_n_layers) : NULL;
 	const struct value *pipeline = spec_value(p, F_parallel_pipeline);
 	const struct value *chunks = spec_value(p, F_parallel_chunks);
-	if (!split->set || !pipeline->set || (pipeline->i > 1 && !chunks->set))
+	if (!split->set || !pipeline->set || !chunks->set)
 		return;
-	int64_t want = pipeline->i == 1 ? 1 : pipeline->i * chunks->i, sum = 0;
+	int64_t want = pipeline->i * chunks->i, sum = 0;
 	const char *product =
 	    want == pipeline->i
 		? xprintf("%s = %lld", spec_name(F_parallel_pipeline), (long long)want)

@@ -212,6 +212,8 @@ struct pos srcpos_name(uint32_t file, uint32_t line, const char *name);
 struct pos srcpos_return(uint32_t file); /* of the last return */
 /* Where a field stands in the table of a call, else the call; *first where it is given twice. */
 struct pos srcpos_field(struct pos call, const char *field, struct pos *first);
+/* Whether the field that is given there has a number, a string or a truth value, and no more. */
+bool srcpos_literal(struct pos field);
 
 /* ---- sandbox.c, sandlib.c: Lua without files, clocks and unbounded work ---------------------- */
 
@@ -226,7 +228,7 @@ void sandbox_work(struct lua_State *L, uint64_t work);  /* an error where it is 
 void sandbox_reader(struct lua_State *L, int (*reader)(struct lua_State *), const char *name);
 const char *sandbox_closest(struct lua_State *L, int index, const char *word);
 
-/* ---- check.c, rules.c, explain.c: every rule; completes the spec ----------------------------- */
+/* ---- check.c, rules.c, idle.c, explain.c: every rule; completes the spec --------------------- */
 
 struct target_row {
 	const char *name, *kernels;
@@ -246,6 +248,14 @@ const struct target_row *target_find(const char *name);
  */
 void check(struct object *trainer, const char *target);
 void check_rules(const struct object *trainer); /* the part of it between whole numbers */
+void check_idle(const struct object *o);        /* and that of fields that would mean nothing */
+/* As if the file did not give the field. */
+void check_default(const struct object *o, enum field_id f);
+struct schedule_row { /* a choice of parallel.schedule */
+	const char *name;
+	int64_t lo, hi; /* chunks of layers that a rank can have; lo by default */
+};
+const struct schedule_row *schedule_find(const char *name);
 /*
  * --explain: one field or object, or everything. False if the name is unknown (suggestion printed).
  */

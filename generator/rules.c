@@ -92,12 +92,12 @@ enough_for_chunks(const int64_t *x)
 	       x[F_parallel_pipeline] * x[F_parallel_chunks] <= x[F_transformer_n_layers];
 }
 
-/* Reported by check; here for what is proposed. */
+/* x has the least chunks of a schedule, and in its place for split the most. */
 static bool
 chunks_go(const int64_t *x)
 {
-	return x[F_parallel_pipeline] == 1 ||
-	       (x[F_parallel_chunks] > 1) == (x[F_parallel_schedule] != 0);
+	return x[F_parallel_pipeline] == 1 || (x[F_parallel_chunks] >= x[F_parallel_schedule] &&
+						  x[F_parallel_chunks] <= x[F_parallel_split]);
 }
 
 static bool
@@ -233,7 +233,7 @@ static const struct rule {
 	    DIVISORS, ALWAYS },
 	{ enough_layers, not_in_range, { F_parallel_pipeline, F_transformer_n_layers, N_FIELDS },
 	    RANGE, ALWAYS },
-	{ chunks_go, NULL,
+	{ chunks_go, NULL, /* check_chunks reports it; here for what is proposed */
 	    { F_parallel_chunks, F_parallel_pipeline, F_parallel_schedule, N_FIELDS }, RANGE,
 	    ALWAYS },
 	{ enough_for_chunks, too_many_chunks,
@@ -421,9 +421,11 @@ check_rules(const struct object *trainer)
 	const struct object *layout = spec_obj(trainer, F_trainer_parallel);
 	take(base, layout);
 	base->v[F_parallel_schedule] = layout ? spec_value(layout, F_parallel_schedule) : NULL;
-	base->x[F_parallel_schedule] =
-	    base->v[F_parallel_schedule] && base->v[F_parallel_schedule]->set &&
-	    spec_choice("interleaved|v", base->v[F_parallel_schedule]->str);
+	if (base->v[F_parallel_schedule] && base->v[F_parallel_schedule]->set) {
+		const struct schedule_row *row = schedule_find(base->v[F_parallel_schedule]->str);
+		base->x[F_parallel_schedule] = row->lo;
+		base->x[F_parallel_split] = row->hi;
+	}
 	const struct value *expert = base->v[F_parallel_expert];
 	take_layers(&all, model ? spec_value(model, F_transformer_attention) : NULL);
 	uint32_t dense = all.n;
@@ -431,7 +433,8 @@ check_rules(const struct object *trainer)
 	for (size_t r = 0; r < LEN(rules); r++) {
 		bool each = of_layers(&rules[r]);
 		for (uint32_t k = each; k < (each ? all.n : 1); k++)
-			if (applies(&rules[r], &all.a[k]) && !rules[r].holds(all.a[k].x))
+			if (rules[r].text && applies(&rules[r], &all.a[k]) &&
+			    !rules[r].holds(all.a[k].x))
 				broken(&rules[r], &all, &all.a[k]);
 	}
 	if (all.n == dense && layers && layers->set && expert && expert->set && expert->i > 1) {

@@ -78,8 +78,12 @@ one_by_one(struct timing *t, const char *kind, uint32_t pipeline)
 		used[schedule_stage(kind, pipeline, p)][p % period] = true;
 	}
 	for (uint32_t p = places; p-- > 0; now += COST_BACKWARD) {
+		uint64_t first = now;
 		while (!take(used[schedule_stage(kind, pipeline, p)], now, period))
-			now++;
+			if (++now == first + period)
+				internal("schedule %s: no time is left for the backward pass at "
+					 "place %u of %u",
+				    kind, p, places);
 		t->first[BACKWARD][p] = now;
 	}
 }

@@ -396,3 +396,23 @@ srcpos_field(struct pos call, const char *field, struct pos *first)
 	}
 	return found;
 }
+
+bool
+srcpos_literal(struct pos field)
+{
+	const struct source *src = source_of(field.file);
+	uint32_t t = token_at(src, field);
+	if (is(src, t, "["))
+		t += 2;
+	t++;
+	if (!is(src, t++, "=") || t >= src->token.n)
+		return false;
+	if (is(src, t, "-"))
+		t++;
+	bool constant = is(src, t, "true") || is(src, t, "false") ||
+			(t < src->token.n && src->token.a[t].kind != K_NAME &&
+			    (src->token.a[t].kind == K_STRING || is_digit(*src->token.a[t].s) ||
+				*src->token.a[t].s == '.'));
+	t++;
+	return constant && (is(src, t, ",") || is(src, t, ";") || is(src, t, "}"));
+}

@@ -91,6 +91,11 @@ missing models/elsewhere.lua ""
 [ "$("$olmogen" --dump=load models/tiny.lua | head -n 1)" = "-- tiny, as it is given: defaults are not filled in, rules not checked." ]
 is "--dump=load does not say that defaults are filled in" $?
 
+# a sweep passes through values beside which other fields mean nothing; resolved.lua does not say them then
+"$olmogen" --dump=check models/tiny.lua >"$work/one" && "$olmogen" --dump=check -D pipeline=1 models/tiny.lua >"$work/sweep" &&
+	cmp -s "$work/one" "$work/sweep"
+is "-D pipeline=1 is the trainer of one rank, whatever the schedule" $?
+
 # only what changed is written
 touch -d '2001-01-01' "$work"/tiny/src/*
 "$olmogen" --emit-only -o "$work/tiny" models/tiny.lua >/dev/null

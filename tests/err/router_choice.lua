@@ -20,6 +20,6 @@ return {
   end) },
   trainer { name = "e", batch = one, model = model(function() return router { routing = "rand" } end) },
   trainer { name = "fine", batch = one, model = model(function()
-    return router { bias_gamma = 0.001, score = "topk_softmax", n_groups = 4, top_groups = 4 }
+    return router { bias_gamma = 0.001, score = "topk_softmax", n_groups = 4, top_groups = 2 + 2 }
   end) },
 }

@@ -7,7 +7,7 @@ local function model(r, k)
   }
 end
 return {
-  trainer { name = "a", batch = batch { micro = 1, global = 1 }, model = model(router { n_groups = 3 }, 2) },
+  trainer { name = "a", batch = batch { micro = 1, global = 1 }, model = model(router { n_groups = 3, top_groups = 2 }, 2) },
   trainer { name = "b", batch = batch { micro = 1, global = 1 }, model = model(router { n_groups = 4, top_groups = 5 }, 2) },
   trainer { name = "c", batch = batch { micro = 1, global = 1 }, model = model(router { n_groups = 4, top_groups = 1 }, 3) },
 }
