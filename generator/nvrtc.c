@@ -246,11 +246,27 @@ stale(const char *cubin, const struct tree *t, const struct file *f, const char 
 	return false;
 }
 
+/* Whether a compiler that was started has done its work; one that was killed could not say why not. */
+static bool
+ended_well(void)
+{
+	int status;
+
+	if (wait(&status) < 0)
+		return false;
+	if (WIFSIGNALED(status))
+		fprintf(stderr,
+		    "olmogen: error: a compiler of CUDA kernels was ended by signal %d (%s); where "
+		    "memory is short, -j1 takes the least\n",
+		    WTERMSIG(status), strsignal(WTERMSIG(status)));
+	return status == 0;
+}
+
 bool
 nvrtc_build(const struct tree *t, const char *dir, const char *arch, int jobs, bool verbose)
 {
 	const char *cache = cache_folder();
-	int running = 0, status;
+	int running = 0;
 	bool ok = true;
 
 	if (!open_nvrtc())
@@ -260,7 +276,7 @@ nvrtc_build(const struct tree *t, const char *dir, const char *arch, int jobs, b
 		const struct file *f = i < t->n ? &t->a[i] : NULL;
 		size_t n;
 		if (running == jobs || (!f && running)) {
-			ok &= wait(&status) > 0 && status == 0;
+			ok &= ended_well();
 			running--;
 		}
 		if (!ok || !f || strcmp(f->path + strcspn(f->path, "."), ".cu"))
@@ -285,6 +301,10 @@ nvrtc_build(const struct tree *t, const char *dir, const char *arch, int jobs, b
 			end_with_parent();
 			_exit(!compile(t, f, arch, to, cached));
 		}
+		if (child < 0)
+			fprintf(stderr,
+			    "olmogen: error: cannot start a compiler of CUDA kernels: %s\n",
+			    strerror(errno));
 		ok &= child > 0;
 		running += child > 0;
 	}

@@ -117,7 +117,10 @@ says 0 "export: " export hf3 ckpt
 cmp "$work/hf/model.safetensors" "$work/hf3/model.safetensors" >"$work/out" 2>"$work/err"
 is "a checkpoint of the CPU exported, the same bytes" $?
 
-# ---- the stand-in ----
+"$olmogen" --target=cuda:sm_90a -o "$work/demo" models/tiny.lua >"$work/out" 2>"$work/err"
+is "tiny builds for cuda:sm_90a" $?
+
+# ---- the stand-in, which NVRTC cannot do with: no kernel is compiled from here on ----
 export LD_LIBRARY_PATH="$work/lib"
 unset FAKE_INIT
 fake() { # NAME=VALUE... -- STATUS TEXT ARGUMENTS...
@@ -149,6 +152,34 @@ for steps in 1 4; do # three microbatches a step
 	awk -f tests/shares.awk "$work/out" >"$work/err"
 	is "bench steps=$steps: parts add up, none is negative" $?
 done
+
+# make demo: the GPU where there is all that it needs, else the processor, and why
+mkdir -p "$work/bin"
+demo() { # GPU TEXT: its first line, by an nvidia-smi that shows this
+	printf '#!/bin/sh\necho "%s"\n[ -n "%s" ]\n' "$1" "$1" >"$work/bin/nvidia-smi"
+	chmod +x "$work/bin/nvidia-smi"
+	PATH="$work/bin:$PATH" OUT="$work/demo" sh models/demo.sh 2>"$work/err" | head -n 1 >"$work/out"
+	grep -qxF "== target: $2; TARGET=cpu or another one chooses" "$work/out"
+	is "make demo, '$1': $2" $?
+}
+demo "" "cpu, because nvidia-smi shows no GPU here"
+demo "8.0, NVIDIA A100" "cpu, because olmogen has no kernels for NVIDIA A100, of compute capability 8.0"
+export CUDA_HOME=/nonexistent
+demo "9.0, NVIDIA H200" \
+	"cpu, because for NVIDIA H200, olmogen says: cannot compile CUDA kernels: there is no libnvrtc.so in the lib64 of \
+CUDA_HOME = /nonexistent; install the CUDA Toolkit (13.0 or later) or set CUDA_HOME to it. The sources are emitted: make \
+builds them where nvcc is"
+unset CUDA_HOME
+export FAKE_CONTEXT=46
+demo "9.0, NVIDIA H200" "cpu, because on NVIDIA H200, its trainer says: tiny: rank 0, context: an error (CUDA_ERROR_46); \
+another process has this GPU for itself (nvidia-smi lists it, and the compute mode): end it, or choose another GPU by \
+CUDA_VISIBLE_DEVICES"
+unset FAKE_CONTEXT
+PATH="$work/bin:$PATH" OUT="$work/demo" STEPS=30 sh models/demo.sh >"$work/out" 2>"$work/err"
+is "make demo on a GPU: status $?" $?
+grep -qx "== target: cuda:sm_90a, because there is an NVIDIA H200, and the CUDA Toolkit; .*" "$work/out" &&
+	grep -q "^done: step 30 of 30" "$work/out"
+is "make demo on a GPU says so" $?
 
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]
