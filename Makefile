@@ -99,8 +99,9 @@ check-gpu: all
 # Kernels and OLMoE-1B-7B's step beside cuBLAS, cuDNN and transformers, on one H200.
 bench-gpu: all
 	sh tests/gpu/build.sh build/gpu
-	build/olmogen -o build/gpu/olmoe models/olmoe-1b-7b.lua -D global=4
-	sh tests/gpu/bench.sh build/gpu/kernels build/gpu/olmoe/trainer
+	build/olmogen -o build/gpu/olmoe4 models/olmoe-1b-7b.lua -D global=4
+	build/olmogen -o build/gpu/olmoe32 models/olmoe-1b-7b.lua -D global=32
+	sh tests/gpu/bench.sh build/gpu
 
 # The same: training speed of tiny's shape beside PyTorch eager, on the same cores in turn.
 bench-peer: all

@@ -246,7 +246,7 @@ stale(const char *cubin, const struct tree *t, const struct file *f, const char 
 	return false;
 }
 
-/* Whether a compiler that was started has done its work; one that was killed could not say why not. */
+/* Whether one of the compilers has done its work; one that was killed could not say why not. */
 static bool
 ended_well(void)
 {

@@ -77,6 +77,7 @@ base one
 layout dp2 -D data=2
 layout pp2ep2 -D pipeline=2 -D data=2 -D expert=2
 # again: the same bits
+rm -rf "$work/first.ckpt" # of an earlier run
 mv "$work/pp2ep2.ckpt" "$work/first.ckpt"
 train pp2ep2
 same pp2ep2 first
