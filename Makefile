@@ -85,10 +85,11 @@ bigcheck: export FULL = 1
 bigcheck: export SEED := $(SEED)
 bigcheck: check
 
-# Where PyTorch and transformers are: fresh random models, compared the same way as the committed ones.
+# Where PyTorch and transformers are: fresh random models, compared the same way as the committed ones, and configurations.
 check-peer: all
 	rm -rf build/peer && python3 tests/peer/make.py build/peer $(SEED)
 	sh tests/peer/run.sh build/olmogen build/check/peer build/peer
+	python3 tests/peer/configs.py build/olmogen build/check/peer/read $(SEED)
 
 # Kernels and small trainers are built anywhere; where there is no GPU their tests are skipped, with a reason.
 check-gpu: all

@@ -48,7 +48,7 @@ const struct om_hf_rope_row om_hf_ropes[OM_HF_ROPES] = {
 	    UNSET },
 	{ "beta_fast", "beta_fast", 1u << OM_HF_YARN, OM_HF_NUM, 1e-3, 1e6, 32 },
 	{ "beta_slow", "beta_slow", 1u << OM_HF_YARN, OM_HF_NUM, 1e-3, 1e6, 1 },
-	{ "attention_factor", "attention_factor", 1u << OM_HF_YARN, OM_HF_NUM, 1e-9, 1e6, UNSET },
+	{ "attention_factor", "attention_factor", 1u << OM_HF_YARN, OM_HF_NUM, 0, 1e6, UNSET },
 	{ "low_freq_factor", "low_freq_factor", 1u << OM_HF_LLAMA3, OM_HF_NUM, 1e-3, 1e6, NONE },
 	{ "high_freq_factor", "high_freq_factor", 1u << OM_HF_LLAMA3, OM_HF_NUM, 1e-3, 1e6, NONE },
 };
@@ -438,6 +438,9 @@ check_sizes(struct reader *r)
 	else if (r->m->family->square && h * hd != d)
 		fail(r, "%s times %s is not %s, which %s has to be", a,
 		    with_value(r, OM_HF_head_dim, b), with_value(r, OM_HF_hidden_size, c), type);
+	if (v[OM_HF_moe_intermediate_size] > om_hf_keys[OM_HF_moe_intermediate_size].hi)
+		fail(r, "intermediate_size = %.0f: must be at most %.0f, as the width of an expert",
+		    v[OM_HF_moe_intermediate_size], om_hf_keys[OM_HF_moe_intermediate_size].hi);
 	if (v[OM_HF_num_experts_per_tok] > v[OM_HF_num_experts])
 		fail(r, "%s is more than %s", with_value(r, OM_HF_num_experts_per_tok, a),
 		    with_value(r, OM_HF_num_experts, b));
