@@ -408,18 +408,33 @@ copy(struct object *from, struct copies *c)
 	return to;
 }
 
-static void
-add_trainer(lua_State *L, int index, struct spec *out, uint32_t i)
+/* Adds entry i of the list, whose trainers so far are those of from; false: it cannot be one. */
+static bool
+add_trainer(lua_State *L, int index, struct spec *out, struct object **from, uint32_t i)
 {
 	struct object *o = to_object(L, index);
 	struct copies c = { 0 };
-	if (o && o->type == OBJ_trainer) {
+	uint32_t k = 0;
+	while (k < out->n && from[k] != o)
+		k++;
+	if (o && o->type == OBJ_trainer && k == out->n) {
+		from[k] = o;
 		out->trainer[out->n++] = copy(o, &c);
-		return;
+		return true;
+	}
+	if (k < out->n) {
+		diag_error(srcpos_return(out->file),
+		    "entry %u of the list of trainers is entry %u "
+		    "again",
+		    i, k + 1);
+		diag_note(o->pos, "the trainer is made here, once");
+		diag_help("make each with a trainer { ... } and a name of its own");
+		return false;
 	}
 	diag_error(srcpos_return(out->file), "entry %u of the list of trainers is %s", i,
 	    sandbox_describe(L, index));
 	diag_help("the file must return a trainer, or a list of trainers");
+	return true;
 }
 
 /* Keys of the list at index that are no places in it: what they hold would be lost. */
@@ -456,13 +471,15 @@ get_result(lua_State *L, int n, struct spec *out)
 	lua_Unsigned len = n == 1 && lua_type(L, index) == LUA_TTABLE ? lua_rawlen(L, index) : 0;
 	if (o && o->type == OBJ_trainer) {
 		out->trainer = xalloc(sizeof(*out->trainer));
-		add_trainer(L, index, out, 1);
+		add_trainer(L, index, out, xalloc(sizeof(*out->trainer)), 1);
 	} else if (len && len <= LIST_MAX) {
+		struct object **from = xalloc(len * sizeof(*from));
+		bool more = true;
 		out->trainer = xalloc(len * sizeof(*out->trainer));
 		check_list(L, index, len, out->file);
-		for (uint32_t i = 1; i <= len; i++) {
+		for (uint32_t i = 1; i <= len && more; i++) {
 			lua_rawgeti(L, index, i);
-			add_trainer(L, index + 1, out, i);
+			more = add_trainer(L, index + 1, out, from, i);
 			lua_settop(L, index);
 		}
 	} else {
@@ -531,7 +548,7 @@ read_text(const char *path)
 	else if (st.st_size > FILE_MAX)
 		why = xprintf("it is larger than %s", human_bytes(FILE_MAX));
 	else if (!(text = file_read(path, &n)))
-		why = strerror(errno);
+		why = om_file_why();
 	else if (n == 0)
 		why = "it is empty";
 	else if (*text == '\033')

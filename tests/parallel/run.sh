@@ -167,6 +167,7 @@ for c in "export X" "import X Y" "generate --prompt a"; do
 done
 says "an error of run.yaml" 1 "steps = -1 must be" mpirun --quiet -np 4 ./l221 train run.yaml steps=-1
 once "an error of run.yaml" "steps = -1 must be"
+says "run.yaml from a pipe" 0 "^done: step 20 of 20" bash -c "./l221 train <(cat run.yaml)"
 says "no data" 1 "data: nowhere: No such file" ./l221 train run.yaml data.paths=[nowhere]
 once "no data" "^layers: "
 
