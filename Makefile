@@ -91,6 +91,11 @@ check-peer: all
 	sh tests/peer/run.sh build/olmogen build/check/peer build/peer
 	python3 tests/peer/configs.py build/olmogen build/check/peer/read $(SEED)
 
+# What reads files from outside, by libFuzzer; "make check" does the same for seconds, without it.
+FUZZ_SECONDS ?= 60
+fuzz: all
+	sh tests/fuzz/run.sh fuzz build/fuzz $(FUZZ_SECONDS)
+
 # Kernels and small trainers are built anywhere; where there is no GPU their tests are skipped, with a reason.
 check-gpu: all
 	sh tests/gpu/build.sh build/gpu
@@ -156,6 +161,7 @@ help:
 	@echo 'make            builds build/olmogen'
 	@echo 'make check      runs all tests (ONLY=err,gold for some of them; JOBS=2 at a time)'
 	@echo 'make bigcheck   all tests at full length; SEED=1'
+	@echo 'make fuzz       reading of files from outside by libFuzzer (needs clang); FUZZ_SECONDS=60 for each of four'
 	@echo 'make check-gpu  kernels against naive ones, models against the CPU, on a GPU (NVIDIA, CUDA Toolkit)'
 	@echo 'make bench-gpu  speed of kernels and of OLMoE-1B-7B on one GPU, and of their peers'
 	@echo 'make check-peer fresh random models against transformers (needs PyTorch); SEED=1'
@@ -167,6 +173,6 @@ help:
 	@echo 'make clean      removes build/ and what is in out/'
 	@echo 'variables       CC CFLAGS SAN=address,undefined V=1'
 
-.PHONY: all check bigcheck check-gpu check-peer bench-peer bench-gpu bless bench lint format deps demo install uninstall clean help
+.PHONY: all check bigcheck fuzz check-gpu check-peer bench-peer bench-gpu bless bench lint format deps demo install uninstall clean help
 .SECONDARY:
 -include $(GEN_OBJ:.o=.d)

@@ -14,7 +14,7 @@ all=$(git ls-files -co --exclude-standard | sort -u | while read -r f; do [ -f "
 	exit 1
 }
 # generated trees and inputs whose odd text is the test are not ours to format
-ours=$(echo "$all" | grep -vE '^tests/(gold/[^/]*/|err/|runtime/[^/]*\.(yaml|err)$)')
+ours=$(echo "$all" | grep -vE '^tests/(gold/[^/]*/|err/|fuzz/seeds/|runtime/[^/]*\.(yaml|err)$)')
 pick() { # regular expression of names
 	echo "$ours" | grep -E "$1"
 }

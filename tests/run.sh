@@ -36,6 +36,7 @@ front build/san/tests/front_test
 err sh tests/err/run.sh build/olmogen
 ranks build/san/tests/ranks_test
 models sh tests/emit/models.sh build/olmogen
+fuzz sh tests/fuzz/run.sh check $work/fuzz
 plan build/san/tests/plan_test models/tiny.lua
 gold sh tests/gold/run.sh build/olmogen $work/gold
 EOT

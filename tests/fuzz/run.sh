@@ -1,0 +1,84 @@
+#!/bin/sh
+# The harnesses of what reads files from outside: import (safetensors with an index), config (--from-hf), run_yaml, lua.
+# Usage: run.sh check WORK             each seed and 2,000 changes of them, by gcc and its sanitizers; prints "N passed, ..."
+#        run.sh fuzz WORK SECONDS      libFuzzer, so long a harness; SEEDS/NAME begin, WORK/NAME.corpus grows
+set -u
+cd "$(dirname "$0")/../.." || exit 2
+what=$1 work=$2 seconds=${3:-60}
+names='import config run_yaml lua'
+passed=0 failed=0
+mkdir -p "$work"
+work=$(realpath "$work")
+FUZZ_DIR=$(mktemp -d -p "$([ -w /dev/shm ] && echo /dev/shm || echo /tmp)")
+export FUZZ_DIR LC_ALL=C ASAN_OPTIONS=detect_leaks=0:handle_abort=1
+trap 'rm -rf "$FUZZ_DIR"' EXIT
+
+if [ "$what" = fuzz ]; then
+	cc=clang san='-O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all'
+	link=-fsanitize=fuzzer gen=$work/gen more=
+	echo 'int LLVMFuzzerTestOneInput(const char *p, long n) { return !p && n; }' >"$work/try.c"
+	clang -fsanitize=fuzzer,address "$work/try.c" -o "$work/try" 2>"$work/try.log" || {
+		cat "$work/try.log" >&2
+		echo "make fuzz needs clang with its libFuzzer: install clang and its run-time libraries (libclang-rt-14-dev)" >&2
+		exit 1
+	}
+	make -s CC=clang WARN=-w san_flags="$san" "B=$gen" "$gen/olmogen" || exit 1
+else
+	cc=${CC:-gcc} san='-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all'
+	link= gen=build/san more=tests/fuzz/driver.c # what make check has built
+fi
+flags="-std=c11 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -w -Iruntime -Igenerator $san"
+flags="$flags -idirafter $(gcc -print-file-name=include)" # omp.h
+wrap=-Wl
+for f in malloc calloc realloc free om_comm_abort om_ckpt_open om_arena_host; do wrap=$wrap,--wrap=$f; done
+heap=-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=free
+
+# ---- build ----
+{
+	for f in runtime/*.c runtime/cpu/*.c runtime/one/*.c; do
+		[ "$f" = runtime/om_main.c ] || echo "$cc $flags -c $f -o $work/r_$(basename "$f" .c).o"
+	done
+	echo "$cc $flags -Dmain=model_main -DTEST_V=16 -c tests/unit/runtime_model.c -o $work/model.o"
+	for f in tests/fuzz/*.c; do echo "$cc $flags -c $f -o $work/$(basename "$f" .c).o"; done
+} | xargs -P 2 -d '\n' -n 1 sh -c || { echo "0 passed, 1 failed"; exit 1; }
+[ -z "$more" ] || more=$work/driver.o
+generator="$(ls "$gen"/generator/*.o "$gen"/runtime/*.o "$gen"/embedded.o | grep -v generator/main.o) -llua5.4 -lyaml -ljansson -lm -ldl"
+trainer="$work/r_*.o -lyaml -ljansson -lm -lgomp"
+for h in $names; do
+	case $h in
+	import) with="$work/model.o $trainer $wrap" ;;
+	run_yaml) with="$trainer $heap" ;;
+	*) with="$generator $heap" ;;
+	esac
+	# shellcheck disable=SC2086 # lists of words
+	$cc $san $link "$work/$h.o" "$work/common.o" $more $with -o "$work/fuzz_$h" || { failed=$((failed + 1)); continue; }
+done
+
+# ---- run ----
+for h in $names; do
+	rm -f "$work/fuzz_$h.crash"
+	if [ "$what" = check ]; then
+		if "$work/fuzz_$h" "tests/fuzz/seeds/$h" 2000 >"$work/$h.log" 2>&1; then
+			passed=$((passed + 1))
+			echo "$h: $(tail -n 1 "$work/$h.log")"
+		else
+			failed=$((failed + 1))
+			echo "FAIL: $h; the input is $work/fuzz_$h.crash"
+			head -n 30 "$work/$h.log"
+		fi
+		continue
+	fi
+	mkdir -p "$work/$h.corpus" "$work/$h.found"
+	# the generator frees nothing: each child of -fork ends when its memory is large, and that is no fault
+	nice "$work/fuzz_$h" "$work/$h.corpus" "tests/fuzz/seeds/$h" "-artifact_prefix=$work/$h.found/" -close_fd_mask=3 \
+		-max_len=65536 -timeout=20 -fork=1 -ignore_ooms=1 -rss_limit_mb=3000 "-max_total_time=$seconds" >"$work/$h.log" 2>&1
+	runs=$(sed -n 's/^#\([0-9]*\): cov.*/\1/p' "$work/$h.log" | tail -n 1)
+	found=$(ls "$work/$h.found" | grep -vc '^oom-')
+	echo "$h: ${runs:-0} runs, $found crashes or hangs"
+	if [ "$found" = 0 ] && [ -n "$runs" ]; then passed=$((passed + 1)); else
+		failed=$((failed + 1))
+		tail -n 30 "$work/$h.log"
+	fi
+done
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]

@@ -1,0 +1,3 @@
+return trainer [[
+  several
+  lines]]

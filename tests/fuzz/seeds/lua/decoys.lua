@@ -1,0 +1,20 @@
+return trainer {
+  name = "t",
+  target = "cpu",
+  model = transformer {
+    vocab_size = 64, d_model = 16, n_layers = 2, sequence_length = 8,
+    attention = attention { n_heads = 2, n_kv_heads = 1 },
+    feed_forward = moe {
+      -- num_experts = "8"
+      --[[ num_experts = 3, ]] --[==[ num_experts
+      = ]] ]==]
+      activation = [[ num_experts = 5 }]], router = router { ["z_loss"] = #"num_experts = 4, }" },
+      num_experts = -8,
+      top_k = 2,
+      hidden_size = 8,
+    },
+  },
+  batch = batch { micro = 1, global = 8 },
+  parallel = parallel { data = 2, expert = 2 },
+  optimizer = adamw { betas = { 0.9, 0.95 } },
+}
