@@ -222,8 +222,8 @@ file_read(struct om_data *d, struct om_file *f, uint64_t off, void *p, size_t n)
 	}
 }
 
-/* Python that writes the array of whole numbers `array`, of which %s is the file's name, as tokens: it
- * keeps every value or fails. free() it. */
+/* Python that writes `array`, whole numbers of the file %s in it, as tokens, and fails where one is
+ * none. free() it. */
 static char *
 conversion(const struct om_data *d, const struct om_file *f, const char *array)
 {
@@ -353,7 +353,7 @@ format_of(const struct om_data *d, const struct om_file *f)
 				       : OM_RAW;
 }
 
-/* A token beyond the vocabulary among the n bytes p at `at` of the file is found before training. */
+/* A token beyond the vocabulary among n bytes p at `at` of the file is found before training. */
 static void
 check_tokens(
     const struct om_data *d, const struct om_file *f, const unsigned char *p, size_t n, uint64_t at)

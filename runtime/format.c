@@ -98,8 +98,8 @@ om_npy_parse(const unsigned char *p, size_t n, struct om_npy *npy)
 }
 
 /*
- * Formats that begin with bytes of their own, and what to do about them. llm.c's magics are 20240520
- * and 20240801, and Megatron's is of its index, which lies beside the tokens.
+ * Formats that begin with bytes of their own, and what to do about them. llm.c's magics are
+ * 20240520 and 20240801, and Megatron's is of its index, which lies beside the tokens.
  */
 #define MAGIC(text) text, sizeof(text) - 1
 #define UNPACK "unpack it, and give what is in it"

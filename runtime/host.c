@@ -1,5 +1,6 @@
 /* Memory, the host's arena among it, time and small texts. */
 #include <errno.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,7 +67,7 @@ om_free_name(const char *path, const char *suffix)
 static char *
 scratch(void)
 {
-	static char text[16][32];
+	static char text[16][48];
 	static unsigned i;
 
 	return text[i++ % 16];
@@ -83,6 +84,26 @@ om_commas(uint64_t n)
 			*--s = ',';
 		*--s = (char)('0' + n % 10);
 	}
+	return s;
+}
+
+const char *
+om_count(uint64_t n, const char *thing)
+{
+	char *s = scratch();
+
+	snprintf(s, 48, "%s %s%s", om_commas(n), thing, n == 1 ? "" : "s");
+	return s;
+}
+
+/* printf gives nan a sign, which says nothing. */
+const char *
+om_number(double x, const char *format)
+{
+	char *s = scratch(), f[8];
+
+	snprintf(f, sizeof f, "%%%s", format);
+	snprintf(s, 48, isnan(x) ? "nan" : f, x);
 	return s;
 }
 
@@ -114,6 +135,18 @@ om_clock(double seconds)
 		snprintf(s, 32, "%lu:%02lu", t / 60, t % 60);
 	else
 		snprintf(s, 32, "%lu:%02lu:%02lu", t / 3600, t / 60 % 60, t % 60);
+	return s;
+}
+
+const char *
+om_took(double seconds)
+{
+	char *s;
+
+	if (seconds >= 60)
+		return om_clock(seconds);
+	s = scratch();
+	snprintf(s, 48, seconds < 9.95 ? "%.2f s" : "%.1f s", seconds);
 	return s;
 }
 

@@ -1,6 +1,6 @@
 /*
- * The console (a bar redrawn in place on a terminal, lines elsewhere) and the metrics: JSON lines,
- * one write a line, so that a kill leaves whole ones.
+ * The console (lines, and on a terminal a bar below them, redrawn in place) and the metrics: JSON
+ * lines, one write a line, so that a kill leaves whole ones.
  */
 #include <errno.h>
 #include <math.h>
@@ -167,39 +167,75 @@ auxiliary(const struct om_log *l, const struct om_result *r, double mean[2])
 	return total;
 }
 
+/* A layer of experts: the j-th of its kind. */
+struct row {
+	struct kind k;
+	uint32_t j, layer;
+};
+
+static int
+by_layer(const void *a, const void *b)
+{
+	const struct row *x = a, *y = b;
+
+	return x->layer < y->layer ? -1 : x->layer > y->layer;
+}
+
+/* All of them in the order of the model, whichever stages they are on. free() it. */
+static struct row *
+rows_of(const struct om_log *l, uint32_t *n)
+{
+	struct row *row;
+
+	*n = 0;
+	for (struct kind k = { 0 }; next_kind(l, &k);)
+		*n += k.moe->nlayers;
+	row = om_alloc(*n, sizeof *row);
+	*n = 0;
+	for (struct kind k = { 0 }; next_kind(l, &k);)
+		for (uint32_t j = 0; j < k.moe->nlayers; j++)
+			row[(*n)++] = (struct row){ k, j, k.moe->layer ? k.moe->layer[j] : j };
+	qsort(row, *n, sizeof *row, by_layer);
+	return row;
+}
+
+/* Of a layer: routes that a rank had no rows for, and all; NULL: it has rows for every one. */
+static const int64_t *
+cut_of(const struct om_log *l, const struct row *r)
+{
+	const struct om_moe *moe = r->k.moe;
+
+	return moe->cut ? statistics(l, &r->k, moe->cut + r->j * moe->cut_stride) : NULL;
+}
+
 static void
 metrics_moe(struct om_log *l)
 {
-	const char *comma = "";
+	uint32_t n;
+	struct row *row = rows_of(l, &n);
 
 	fprintf(l->metrics, ", \"moe\": [");
-	for (struct kind k = { 0 }; next_kind(l, &k);) {
-		const struct om_moe *moe = k.moe;
+	for (const struct row *r = row; r < row + n; r++) {
+		const struct om_moe *moe = r->k.moe;
+		const int64_t *load = statistics(l, &r->k, moe->load + r->j * moe->load_stride);
+		const int64_t *cut = cut_of(l, r);
+		int64_t sum = 0, most = 0;
+		uint32_t dead = 0;
 
-		for (uint32_t j = 0; j < moe->nlayers; j++, comma = ", ") {
-			const int64_t *load = statistics(l, &k, moe->load + j * moe->load_stride);
-			int64_t sum = 0, most = 0;
-			uint32_t dead = 0;
-
-			for (uint32_t e = 0; e < moe->experts; e++) {
-				sum += load[e];
-				most = load[e] > most ? load[e] : most;
-				dead += load[e] == 0;
-			}
-			fprintf(
-			    l->metrics, "%s{\"layer\": %u", comma, moe->layer ? moe->layer[j] : j);
-			number(l->metrics, "max_load", (double)most * moe->experts / (double)sum);
-			fprintf(l->metrics, ", \"dead\": %u", dead);
-			if (moe->cut) {
-				const int64_t *cut =
-				    statistics(l, &k, moe->cut + j * moe->cut_stride);
-
-				number(l->metrics, "cut", (double)cut[0] / (double)cut[1]);
-			}
-			fprintf(l->metrics, "}");
+		for (uint32_t e = 0; e < moe->experts; e++) {
+			sum += load[e];
+			most = load[e] > most ? load[e] : most;
+			dead += load[e] == 0;
 		}
+		fprintf(l->metrics, "%s{\"layer\": %u", r > row ? ", " : "", r->layer);
+		number(l->metrics, "max_load", (double)most * moe->experts / (double)sum);
+		fprintf(l->metrics, ", \"dead\": %u", dead);
+		if (cut)
+			number(l->metrics, "cut", (double)cut[0] / (double)cut[1]);
+		fprintf(l->metrics, "}");
 	}
 	fprintf(l->metrics, "]");
+	free(row);
 }
 
 static void
@@ -259,6 +295,22 @@ bar_clear(void)
 	bar_shown = false;
 }
 
+/* Adds up what the step's routers could not place. */
+static void
+count_cut(struct om_log *l)
+{
+	uint32_t n;
+	struct row *row = rows_of(l, &n);
+
+	for (uint32_t i = 0; i < n; i++) {
+		const int64_t *cut = cut_of(l, &row[i]);
+
+		for (int j = 0; cut && j < 2; j++)
+			l->cut[j] += (double)cut[j];
+	}
+	free(row);
+}
+
 /* How many steps were skipped, "" where none was. */
 static const char *
 skipped_text(const struct om_log *l, char text[32])
@@ -276,10 +328,10 @@ bar_draw(struct om_log *l, uint64_t step, double left)
 	int width, room, full;
 
 	ioctl(STDOUT_FILENO, TIOCGWINSZ, &size);
-	width = size.ws_col ? size.ws_col : 80;
+	width = l->width ? l->width : size.ws_col ? size.ws_col : 80;
 	snprintf(head, sizeof head, "step %llu/%llu ", (unsigned long long)step,
 	    (unsigned long long)l->steps);
-	snprintf(tail, sizeof tail, " loss %.4f%s  %s tok/s  %s  %s left", l->ce,
+	snprintf(tail, sizeof tail, " loss %s%s  %s tok/s  %s  %s left", om_number(l->ce, ".4f"),
 	    skipped_text(l, skipped),
 	    om_commas((uint64_t)((double)(l->m->global * l->m->seq) / l->pace)),
 	    om_clock(om_now() - l->start), om_clock(left));
@@ -301,7 +353,7 @@ void
 om_log_open(struct om_log *l, const struct om_model *m, const struct om_skip *skip,
     const struct om_conf *c, uint64_t step)
 {
-	const char *term = getenv("TERM");
+	const char *term = getenv("TERM"), *width = getenv("OM_TERMINAL");
 
 	*l = (struct om_log){ .m = m,
 		.skip = skip,
@@ -310,9 +362,13 @@ om_log_open(struct om_log *l, const struct om_model *m, const struct om_skip *sk
 		.steps = c->steps,
 		.first = step,
 		.start = om_now() };
-	/* mpirun gives its ranks a terminal, whatever its own output is */
-	l->live =
-	    isatty(STDOUT_FILENO) && om_size(OM_WORLD) == 1 && (!term || strcmp(term, "dumb") != 0);
+	/* mpirun gives its ranks a terminal, whatever its own output is; who started it knows that */
+	if (width)
+		l->width = atoi(width);
+	l->live = (om_size(OM_WORLD) == 1 ? isatty(STDOUT_FILENO) : l->width > 0) &&
+		  !om_rank(OM_WORLD) && (!term || strcmp(term, "dumb") != 0);
+	for (struct kind k = { 0 }; next_kind(l, &k);)
+		l->cuts = l->cuts || k.moe->cut;
 	l->stage = om_alloc(om_size(OM_PIPELINE), sizeof *l->stage);
 	for (uint32_t s = 0; s < om_size(OM_PIPELINE); s++)
 		l->stage[s] = om_alloc(1, sizeof **l->stage + model_of(l, s)->stat_bytes);
@@ -321,35 +377,49 @@ om_log_open(struct om_log *l, const struct om_model *m, const struct om_skip *sk
 	om_err_before(bar_clear);
 }
 
+/* A line that stays. */
+static void
+line(struct om_log *l, const struct om_result *x, uint64_t step, double lr, double left)
+{
+	int digits = snprintf(NULL, 0, "%llu", (unsigned long long)l->steps);
+	char skipped[32], cut[40] = "";
+
+	if (l->cut[0] > 0)
+		snprintf(cut, sizeof cut, "  %.3g%% of routes cut", 100 * l->cut[0] / l->cut[1]);
+	l->cut[0] = l->cut[1] = 0;
+	bar_clear();
+	printf("step %*llu/%llu  loss %s  lr %.2e  norm %s%s%s  %s tok/s  %s left%s\n", digits,
+	    (unsigned long long)step, (unsigned long long)l->steps, om_number(l->ce, ".4f"), lr,
+	    om_number(sqrt(x->ctl[OM_NORM2]), ".3g"), cut, skipped_text(l, skipped),
+	    om_commas((uint64_t)((double)(l->m->global * l->m->seq) / l->pace)), om_took(left),
+	    l->skip->row ? "  (this step was skipped)" : "");
+	fflush(stdout);
+}
+
 void
 om_log_step(struct om_log *l, const struct om_result *x, uint64_t step, double lr, double seconds)
 {
+	const bool ends = step == l->steps || step == l->first + 1 || l->skip->row;
 	double now = om_now(), left;
-	char skipped[32];
 
 	/* the mean of the first steps, then a moving one */
 	l->pace += (seconds - l->pace) / (step - l->first < 10 ? (double)(step - l->first) : 10.0);
 	left = l->pace * (double)(l->steps - step);
 	l->ce = om_stat_f64(l->m, x, l->m->loss_off);
-	if (*l->path)
+	if (*l->path || l->cuts)
 		gather_statistics(l, x);
+	if (l->cuts && !om_rank(OM_WORLD))
+		count_cut(l);
 	if (l->metrics)
 		metrics_step(l, x, step, lr, seconds);
-	if (l->live) {
-		if (now - l->drawn >= 0.1 || step == l->steps) {
-			bar_draw(l, step, left);
-			l->drawn = now;
-		}
-	} else if (step % l->every == 0 || step == l->steps || step == l->first + 1 ||
-		   l->skip->row) {
-		int digits = snprintf(NULL, 0, "%llu", (unsigned long long)l->steps);
-
-		printf("step %*llu/%llu  loss %.4f  lr %.2e  norm %.3g%s  %s tok/s  %s left%s\n",
-		    digits, (unsigned long long)step, (unsigned long long)l->steps, l->ce, lr,
-		    sqrt(x->ctl[OM_NORM2]), skipped_text(l, skipped),
-		    om_commas((uint64_t)((double)(l->m->global * l->m->seq) / l->pace)),
-		    om_clock(left), l->skip->row ? "  (this step was skipped)" : "");
-		fflush(stdout);
+	/* a terminal is for people, who read a line a second at most */
+	if (ends || (step % l->every == 0 && (!l->live || now - l->last >= 1))) {
+		line(l, x, step, lr, left);
+		l->last = now;
+	}
+	if (l->live && (now - l->drawn >= 0.1 || ends) && step < l->steps) {
+		bar_draw(l, step, left);
+		l->drawn = now;
 	}
 }
 
@@ -357,8 +427,9 @@ void
 om_log_eval(struct om_log *l, uint64_t step, double loss, uint64_t tokens, double seconds)
 {
 	bar_clear();
-	printf("eval: step %s, loss %.4f, perplexity %.4g, %s tokens in %.2f s\n", om_commas(step),
-	    loss, exp(loss), om_commas(tokens), seconds);
+	printf("eval: step %s, loss %s, perplexity %s, %s in %s\n", om_commas(step),
+	    om_number(loss, ".4f"), om_number(exp(loss), ".4g"), om_count(tokens, "token"),
+	    om_took(seconds));
 	fflush(stdout);
 	if (!l->metrics)
 		return;

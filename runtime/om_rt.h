@@ -58,9 +58,12 @@ char *om_text(const char *fmt, ...) OM_PRINTF(1, 2); /* a new string; free() it 
 char *om_free_name(const char *path, const char *suffix);
 bool om_write_all(int fd, const void *p, size_t n); /* false: errno */
 /* One of 16 static texts, reused in turn. */
-const char *om_commas(uint64_t n);    /* 12,345 */
-const char *om_bytes(uint64_t n);     /* 1.50 GiB */
-const char *om_clock(double seconds); /* 0:42, 1:02:03 */
+const char *om_commas(uint64_t n);                   /* 12,345 */
+const char *om_bytes(uint64_t n);                    /* 1.50 GiB */
+const char *om_count(uint64_t n, const char *thing); /* 1 step, 2,000 steps */
+const char *om_number(double x, const char *format); /* by that of printf, ".4f"; or nan */
+const char *om_clock(double seconds);                /* 0:42, 1:02:03 */
+const char *om_took(double seconds);                 /* 0.31 s, 42.1 s, 1:02 */
 uint64_t om_available(void); /* bytes this process may still take, by the kernel's own account */
 
 double om_get_f64(const unsigned char *arena, uint64_t off);
@@ -271,7 +274,7 @@ void om_conf_help(FILE *f); /* the table of keys */
 void om_conf_numbers(const struct om_conf *c, uint64_t value[OM_NKEYS]);
 void om_conf_free(struct om_conf *c);
 
-/* ---- rng.h, format.c, data.c: the token stream ------------------------------------------------- */
+/* ---- rng.h, format.c, data.c: the token stream ----------------------------------------------- */
 
 struct om_npy {
 	uint32_t width; /* bytes a token: 2 or 4 */
@@ -492,8 +495,11 @@ struct om_log {
 	FILE *metrics;              /* NULL: none */
 	const char *path;
 	uint64_t every, steps, first; /* first: steps done before this run */
-	bool live;
-	double start, last, drawn; /* seconds */
+	bool live;                    /* a bar below the lines, on a terminal */
+	int width;                 /* of a terminal that is seen through a pipe, 0: there is none */
+	bool cuts;                 /* routes may be cut */
+	double cut[2];             /* routes since the last line: cut, and all */
+	double start, last, drawn; /* seconds; of the last line, and of the bar */
 	double pace;               /* seconds a step, smoothed */
 	double ce;                 /* last loss */
 	struct om_result **stage;  /* statistics of each, on rank 0; of its own on others */
@@ -544,11 +550,18 @@ om_choose(const struct om_sampling *s, uint64_t position, const double *logit, u
 /* ---- step.c: the microbatches of a step, and of an evaluation -------------------------------- */
 
 /*
- * A step, its ctl written; feed puts the rank's i-th microbatch and its draws into the arena, again
- * before each pass.
+ * What a step asks for on its way. go and settle may be NULL, a step is then always whole. A rank
+ * that leaves out passes still sends and receives, so go has to say the same only on the ranks of a
+ * stage, which meet within passes; settle has to on all.
  */
-void om_run_step(
-    const struct om_model *m, unsigned char *arena, void (*feed)(void *arg, uint64_t i), void *arg);
+struct om_feed {
+	void (*put)(void *arg, uint64_t i); /* its i-th microbatch and draws, before each pass */
+	bool (*go)(void *arg);     /* before each pass; false: this and all others are left out */
+	bool (*settle)(void *arg); /* whether no rank has left out any */
+	void *arg;
+};
+/* A step, its ctl written; false: without its update, so weights and moments are as they were. */
+bool om_run_step(const struct om_model *m, unsigned char *arena, const struct om_feed *f);
 /* A forward pass of the microbatch in the arena, by all ranks: adds to the losses. */
 void om_run_forward(const struct om_model *m, unsigned char *arena);
 /* The loss of all ranks' passes together, once there are no more; the same on all. */

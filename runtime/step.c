@@ -1,9 +1,10 @@
 /* What a rank does in a step and in an evaluation: microbatches, through its layers. */
 #include "om_rt.h"
 
+/* pass: whether layers are passed; messages go in any case, so that no rank waits for one in vain. */
 static void
 act(const struct om_model *m, unsigned char *arena, const struct om_action *a,
-    void (*feed)(void *arg, uint64_t microbatch), void *arg)
+    const struct om_feed *f, bool pass)
 {
 	const struct om_chunk *c = &m->chunk[a->chunk];
 	const uint64_t at = a->slot * m->slot_stride, n = m->hop_bytes;
@@ -11,12 +12,12 @@ act(const struct om_model *m, unsigned char *arena, const struct om_action *a,
 
 	switch ((enum om_deed)a->deed) {
 	case OM_FORWARD:
-		feed(arg, a->microbatch);
-		om_run_slot(m, OM_RUN_FORWARD, arena, a->slot);
-		break;
 	case OM_BACKWARD: /* others were fed since its forward pass */
-		feed(arg, a->microbatch);
-		om_run_slot(m, OM_RUN_BACKWARD, arena, a->slot);
+		if (!pass)
+			break;
+		f->put(f->arg, a->microbatch);
+		om_run_slot(
+		    m, a->deed == OM_FORWARD ? OM_RUN_FORWARD : OM_RUN_BACKWARD, arena, a->slot);
 		break;
 	case OM_SEND_X:
 		om_sent(a->tag, "send of activations");
@@ -36,21 +37,32 @@ act(const struct om_model *m, unsigned char *arena, const struct om_action *a,
 	}
 }
 
-void
-om_run_step(
-    const struct om_model *m, unsigned char *arena, void (*feed)(void *arg, uint64_t i), void *arg)
+bool
+om_run_step(const struct om_model *m, unsigned char *arena, const struct om_feed *f)
 {
+	bool pass = true;
+
 	om_run(m, OM_RUN_ZERO, arena);
 	for (uint64_t i = 0; !m->action && i < m->microbatches; i++) {
-		feed(arg, i);
+		if (!(pass = pass && (!f->go || f->go(f->arg))))
+			break;
+		f->put(f->arg, i);
 		om_run(m, OM_RUN_MICROBATCH, arena);
 	}
-	for (uint32_t i = 0; m->action && i < m->nactions; i++)
-		act(m, arena, &m->action[i], feed, arg);
+	for (uint32_t i = 0; m->action && i < m->nactions; i++) {
+		const struct om_action *a = &m->action[i];
+
+		if (a->deed == OM_FORWARD || a->deed == OM_BACKWARD)
+			pass = pass && (!f->go || f->go(f->arg));
+		act(m, arena, a, f, pass);
+	}
 	for (uint32_t i = 0; m->action && i < m->nactions; i++)
 		if (m->action[i].deed == OM_SEND_X || m->action[i].deed == OM_SEND_DX)
 			om_sent(m->action[i].tag, "end of a step");
+	if (f->settle && !f->settle(f->arg))
+		return false;
 	om_run(m, OM_RUN_UPDATE, arena);
+	return true;
 }
 
 /* An action of the step that does this with the chunk's activations; NULL: it is the pipeline's

@@ -1,4 +1,5 @@
 /* The training loop. */
+#include <errno.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -7,14 +8,36 @@
 
 #include "om_rt.h"
 
-static volatile sig_atomic_t stop; /* the signal that asked for the end */
+/* Seconds that a step may still take to its end after a signal; a longer one is left out. */
+enum { PATIENCE = 2 };
 
+static volatile sig_atomic_t stop;     /* the signal that asked for the end */
+static volatile sig_atomic_t now_step; /* the one under way, for its answer */
+
+/* A second signal ends the process at once; the first is answered, by what a handler may call. */
 static void
 on_signal(int sig)
 {
+	static const char before[] = "\nfinishing step ",
+			  after[] = "; again to stop without saving\n";
+	char text[sizeof before + sizeof after + 24];
+	size_t at = sizeof text;
+	int error = errno;
+	ssize_t wrote = 0;
+
 	if (stop)
-		_exit(128 + sig); /* asked twice: at once */
+		_exit(128 + sig);
 	stop = sig;
+	at -= sizeof after - 1;
+	memcpy(text + at, after, sizeof after - 1);
+	for (sig_atomic_t n = now_step, first = 1; n || first; n /= 10, first = 0)
+		text[--at] = (char)('0' + n % 10);
+	at -= sizeof before - 1;
+	memcpy(text + at, before, sizeof before - 1);
+	if (!om_rank(OM_WORLD))
+		wrote = write(STDERR_FILENO, text + at, sizeof text - at);
+	(void)wrote; /* nobody has to read it */
+	errno = error;
 }
 
 void
@@ -43,9 +66,15 @@ struct run {
 	struct om_log log;
 	int32_t *token, *label; /* [micro * seq] */
 	uint64_t sent;          /* steps that were begun */
-	uint64_t whole;         /* and all of them enqueued, their update too */
-	uint64_t done, saved;   /* ended; in a checkpoint */
-	double since;           /* of the time that the next step to end is charged with */
+	uint64_t pass,
+	    often;      /* passes of the step under way; after how many ranks ask each other */
+	double began;   /* when the step under way began */
+	double asked;   /* when a signal was seen first, 0: none was */
+	bool left;      /* of the step under way, this rank leaves out the rest */
+	bool ending;    /* some rank had a signal, as all know: no step begins */
+	uint64_t whole; /* and all of them enqueued, their update too */
+	uint64_t done, saved; /* ended; in a checkpoint */
+	double since;         /* of the time that the next step to end is charged with */
 };
 
 /* Ends the run before anything is lost: this step's weights are those of the step before. */
@@ -75,6 +104,45 @@ feed(void *arg, uint64_t i)
 	om_put(r->arena, m->label_off, r->label, bytes);
 }
 
+/*
+ * Whether a step goes on. After a signal it has PATIENCE to come to its end; what takes longer is
+ * left out, as the weights are those of the step before until the update. The data ranks of a
+ * stage, which may meet within a pass, ask one another about once a second, by the time that the
+ * last step took.
+ */
+static bool
+go(void *arg)
+{
+	struct run *r = arg;
+	int64_t enough;
+
+	if (stop && !(r->asked > 0))
+		r->asked = om_now();
+	enough = r->asked > 0 && om_now() - r->asked > PATIENCE;
+	if (om_size(OM_DATA) == 1 || r->pass % r->often == 0) {
+		om_all_sum_i64(OM_DATA, "microbatch", &enough, 1);
+		r->left = r->left || enough;
+	}
+	r->pass++;
+	return !r->left;
+}
+
+/* By all ranks, before the update: whether it is made, and whether another step follows. */
+static bool
+settle(void *arg)
+{
+	enum { LEFT, STOP, TIME, SUMS };
+	struct run *r = arg;
+	int64_t sum[SUMS] = { r->left, stop != 0, (int64_t)(1e6 * (om_now() - r->began)) };
+	double passes;
+
+	om_all_sum_i64(OM_WORLD, "end of a step", sum, SUMS);
+	r->ending = r->ending || sum[STOP];
+	passes = 1e6 * (double)r->pass * om_size(OM_WORLD) / (double)(sum[TIME] + 1);
+	r->often = passes < 1 ? 1 : passes < 1e9 ? (uint64_t)passes : 1000000000;
+	return !sum[LEFT];
+}
+
 static double
 rate_of(const struct run *r, uint64_t step)
 {
@@ -87,15 +155,26 @@ step_send(struct run *r)
 {
 	const struct om_model *m = r->m;
 	uint64_t step = ++r->sent;
+	const struct om_feed f = { feed, go, settle, r };
 	double limit[2];
 
+	now_step = (sig_atomic_t)step;
+	r->pass = 0;
+	r->left = false;
+	r->began = om_now();
 	om_err_step(step);
 	om_skip_limits(&r->skip, limit);
 	/* Adam's correction is of moments, which a skipped step leaves alone */
 	om_ctl_write(m, r->arena, rate_of(r, step), step - r->skip.total, limit);
-	om_run_step(m, r->arena, feed, r);
-	om_result_send(m, r->arena, step);
-	r->whole = step;
+	if (om_run_step(m, r->arena, &f)) {
+		om_result_send(m, r->arena, step);
+		r->whole = step;
+		return;
+	}
+	om_err_step(--r->sent); /* so the weights are those of the step before */
+	printf(
+	    "step %s is left out, as it takes long; it is done anew on resume\n", om_commas(step));
+	fflush(stdout);
 }
 
 /* Waits for a step's results, and tells of them. */
@@ -160,7 +239,7 @@ may_begin(const struct run *r, uint64_t under_way)
 		return false;
 	if (under_way && (r->skip.sigma > 0 || save_due(r, r->sent) || eval_due(r, r->sent)))
 		return false;
-	return !om_any("end of a step", stop);
+	return !r->ending;
 }
 
 static void
@@ -207,6 +286,8 @@ evaluate(struct run *r)
 
 	if (om_eval_run(&r->eval, r->m, r->arena, &stop, &loss, &tokens))
 		om_log_eval(&r->log, r->done, loss, tokens, om_now() - before);
+	else
+		r->ending = true;
 }
 
 /* No step follows the last checkpoint: a forward pass of the last microbatch stands in for it. */
@@ -244,12 +325,34 @@ header(const struct run *r, uint64_t done, double start)
 	if (om_size(OM_WORLD) > 1)
 		printf("ranks: %u: pipeline %u x data %u, of these expert %u\n", om_size(OM_WORLD),
 		    om_size(OM_PIPELINE), om_size(OM_DATA), om_size(OM_EXPERT));
-	printf("data: %s tokens in %s file%s, %s sequence%s, an epoch is %.*f steps\n",
-	    om_commas(d->tokens), om_commas(d->n), d->n == 1 ? "" : "s", om_commas(d->nseq),
-	    d->nseq == 1 ? "" : "s", epoch < 10 ? 2 : 0, epoch);
+	printf("data: %s in %s, %s, an epoch is %.*f steps\n", om_count(d->tokens, "token"),
+	    om_count(d->n, "file"), om_count(d->nseq, "sequence"), epoch < 10 ? 2 : 0, epoch);
+	if (!r->ckpt.resumed && r->ckpt.dir)
+		printf("fresh start: no checkpoint in %s\n", r->ckpt.dir);
 	printf("start: step %s of %s after %.2f s\n", om_commas(done + 1), om_commas(r->c->steps),
 	    om_now() - start);
 	fflush(stdout);
+}
+
+static void
+footer(const struct run *r, uint64_t first)
+{
+	const struct om_model *m = r->m;
+	char *last = om_ckpt_newest(&r->ckpt);
+
+	printf("%s: step %s of %s, %s in %s, ", r->done < r->c->steps ? "stopped" : "done",
+	    om_commas(r->done), om_commas(r->c->steps),
+	    om_count((r->done - first) * m->global * m->seq, "token"),
+	    om_took(om_now() - r->log.start));
+	if (r->done > first)
+		printf("loss %s, ", om_number(r->log.ce, ".4f"));
+	if (r->skip.total)
+		printf("%s skipped, ", om_commas(r->skip.total));
+	if (last)
+		printf("checkpoint %s\n", last);
+	else
+		printf("no checkpoint%s\n", r->ckpt.dir ? "" : ": checkpoint.dir is not set");
+	free(last);
 }
 
 static void
@@ -302,9 +405,8 @@ poison(const struct om_model *m, unsigned char *arena)
 int
 om_train(const struct om_model *m, struct om_conf *c, double start)
 {
-	struct run r = { .m = m, .c = c };
+	struct run r = { .m = m, .c = c, .often = 1 };
 	uint64_t first;
-	char *last;
 
 	signal(SIGPIPE, SIG_IGN); /* who reads the console may leave */
 	om_data_open(&r.data, m, &c->data, c->seed);
@@ -325,7 +427,8 @@ om_train(const struct om_model *m, struct om_conf *c, double start)
 	r.saved = r.whole = first = r.done;
 	if (r.done == c->steps) {
 		check_last(&r, r.done);
-		printf("done: all %s steps are done; raise steps to train on\n", om_commas(r.done));
+		printf(
+		    "done: all %s are done; raise steps to train on\n", om_count(r.done, "step"));
 	} else {
 		om_log_open(&r.log, m, &r.skip, c, r.done);
 		catch_signals();
@@ -342,28 +445,19 @@ om_train(const struct om_model *m, struct om_conf *c, double start)
 				break;
 			step_end(&r, ++r.done);
 			check_skipped(&r);
-			if (save_due(&r, r.done))
+			if (save_due(&r, r.done)) {
 				save(&r);
-			if (eval_due(&r, r.done))
+				r.ending = r.ending || om_any("checkpoint", stop);
+			}
+			if (eval_due(&r, r.done) && !r.ending)
 				evaluate(&r);
 		}
 		if (r.saved != r.done) /* stopped, maybe within an evaluation */
 			save(&r);
 		om_log_close(&r.log);
-		check_last(&r, r.done);
-		last = om_ckpt_newest(&r.ckpt);
-		printf("%s: step %s of %s, %s tokens in %s, loss %.4f, ",
-		    r.done < c->steps ? "stopped" : "done", om_commas(r.done), om_commas(c->steps),
-		    om_commas((r.done - first) * m->global * m->seq),
-		    om_clock(om_now() - r.log.start), r.log.ce);
-		if (r.skip.total)
-			printf("%s skipped, ", om_commas(r.skip.total));
-		if (last)
-			printf("checkpoint %s\n", last);
-		else
-			printf(
-			    "no checkpoint%s\n", r.ckpt.dir ? "" : ": checkpoint.dir is not set");
-		free(last);
+		if (r.done > first)
+			check_last(&r, r.done);
+		footer(&r, first);
 	}
 	om_ckpt_close(&r.ckpt);
 	om_skip_close(&r.skip);

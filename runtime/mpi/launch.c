@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -136,6 +137,20 @@ become_mpirun(uint32_t world, char **argv, const int out[2])
 	    world, strerror(errno));
 }
 
+/* The ranks' output is a terminal of mpirun's, or a pipe: they cannot see where it goes in the end. */
+static void
+tell_width(void)
+{
+	struct winsize size = { 0, 0, 0, 0 };
+	char text[16];
+
+	if (!isatty(STDOUT_FILENO))
+		return;
+	ioctl(STDOUT_FILENO, TIOCGWINSZ, &size);
+	snprintf(text, sizeof text, "%d", size.ws_col ? size.ws_col : 80);
+	setenv("OM_TERMINAL", text, 1);
+}
+
 void
 om_comm_launch(uint32_t world, char **argv)
 {
@@ -151,6 +166,7 @@ om_comm_launch(uint32_t world, char **argv)
 	if (!mkdtemp(folder))
 		om_die("start", "%s: %s", folder, strerror(errno));
 	setenv("OM_LAUNCHED", folder, 1);
+	tell_width();
 	if (pipe2(pipes[0], O_CLOEXEC) != 0 || pipe2(pipes[1], O_CLOEXEC) != 0)
 		om_die("start", "cannot make a pipe: %s", strerror(errno));
 	if ((child = fork()) < 0)

@@ -1,7 +1,8 @@
 /*
  * A tiny trainer written by hand, in any layout: x = emb[token]; x += W[l] x for each of 4 layers;
  * logits = head x. -DDATA=, -DPIPELINE= ranks, -DCHUNKS= of each. Layers have the loads and losses
- * of routers that they do not have, for the metrics. OM_TEST_NAP=N sleeps N us a microbatch.
+ * of routers that they do not have, for the metrics. OM_TEST_NAP=N sleeps N us a microbatch,
+ * OM_TEST_MEET=1 has the data ranks of a stage meet in it, as expert ranks do.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -105,6 +106,8 @@ pass(unsigned char *arena, int slot, bool train)
 
 	if (nap)
 		usleep((useconds_t)atoi(nap));
+	if (getenv("OM_TEST_MEET"))
+		om_all_sum_f64(OM_DATA, "meeting", &(double){ 0 }, 1);
 	for (int t = 0; t < T; t++) {
 		if (om_rank(OM_PIPELINE) == 0 && c == 0)
 			memcpy(x + t * D, w + P_EMB + tok[t] * D, D * sizeof *x);

@@ -28,7 +28,7 @@ says() { # says NAME STATUS TEXT COMMAND...: it exits so, and says the text
 	fi
 }
 
-# ---- build: the runtime once plain and once under the sanitizers, five models -----------------------------
+# ---- build: the runtime once plain and once under the sanitizers, six models -----------------------------
 cc="${CC:-gcc} -std=c11 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -Wall -Wextra -Wpedantic -Werror -fopenmp"
 san="-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all"
 mkdir "$work/o" "$work/s"
@@ -41,17 +41,21 @@ mkdir "$work/o" "$work/s"
 	m=$root/tests/unit/runtime_model.c
 	echo "$cc -I$root/runtime -O2 -DOM_CPU_STEPS=2 -c $root/runtime/cpu/device.c -o $work/ahead.o"
 	echo "$cc -O2 -c $m -o $work/float.o"
+	echo "$cc -O2 -DTEST_GLOBAL=64 -c $m -o $work/deep.o"
 	echo "$cc -O2 -DTEST_REAL=double -DTEST_SHARD=1000000 -c $m -o $work/double.o"
 	echo "$cc -O2 -DTEST_D=4 -DTEST_V=64 -DTEST_NAME='\"other\"' -c $m -o $work/other.o"
 	echo "$cc -O2 -DTEST_D=4 -DTEST_V=100352 -DTEST_NAME='\"wide\"' -c $m -o $work/wide.o"
 	echo "$cc $san -c $m -o $work/san.o"
 	for t in runtime read proc; do echo "$cc $san -c $root/tests/unit/${t}_test.c -o $work/${t}_test.o"; done
 } | xargs -P 2 -d '\n' -n 1 sh -c || { echo "does not compile"; echo "0 passed, 1 failed"; exit 1; }
-for v in float double other wide; do
+for v in float double other wide deep; do
 	$cc "$work/$v.o" "$work"/o/*.o -static -lyaml -ljansson -lm -o "$work/$v" 2>"$work/ld" || { cat "$work/ld"; fail "link $v"; }
 done
-$cc "$work/float.o" "$work/ahead.o" $(ls "$work"/o/*.o | grep -v device.o) -static -lyaml -ljansson -lm -o "$work/ahead" 2>"$work/ld" ||
-	{ cat "$work/ld"; fail "link ahead"; }
+for v in float deep; do
+	$cc "$work/$v.o" "$work/ahead.o" $(ls "$work"/o/*.o | grep -v device.o) -static -lyaml -ljansson -lm \
+		-o "$work/$v-ahead" 2>"$work/ld" || { cat "$work/ld"; fail "link $v-ahead"; }
+done
+mv "$work/float-ahead" "$work/ahead"
 for v in san runtime_test read_test proc_test; do
 	$cc $san "$work/$v.o" "$work"/s/*.o -lyaml -ljansson -lm -o "$work/$v" || fail "link $v"
 done
@@ -375,7 +379,7 @@ for s in 25 50 60; do check "steps ahead: bitwise the same at $s" same Afloat/st
 says "steps ahead: the step of a NaN" 1 "step 7, loss: is nan" env OM_TEST_NAN=7 "$B" train run.yaml
 says "steps ahead: SkipStep" 0 "1 skipped" env OM_TEST_NAN=7 "$B" train run.yaml skip_step.sigma=6
 rm -rf ck
-OM_TEST_NAP=10000 "$B" train run.yaml steps=60 checkpoint.dir=ck >out &
+OM_TEST_NAP=10000 "$B" train run.yaml steps=60 checkpoint.dir=ck >out 2>&1 &
 pid=$!
 sleep 0.4
 kill -TERM $pid
@@ -461,6 +465,40 @@ os.execv(sys.argv[1], sys.argv[1:])' "$S" train run.yaml steps=300 checkpoint.di
 	check "resumes after SIG$sig" "$T" train run.yaml steps=300 checkpoint.dir=C
 	check "bitwise after SIG$sig" same A/step-000300 C/step-000300
 done
+grep -q '^finishing step [0-9]*; again to stop without saving$' C.out && ok || fail "a signal is not answered"
+# a step of 32 microbatches that takes long is left out, and nobody can tell afterwards
+rm -rf L L.jsonl
+"$work/deep" train run.yaml steps=8 checkpoint.dir=L checkpoint.every=1 log.metrics=L.jsonl >/dev/null
+for v in deep deep-ahead; do
+	before=1 # steps before the one that is left out
+	[ $v = deep ] || before=2
+	rm -rf C C.out C.jsonl
+	OM_TEST_PAUSE=200000 "$work/$v" train run.yaml steps=8 checkpoint.dir=C log.metrics=C.jsonl >C.out 2>&1 &
+	pid=$!
+	await C.out "^step 1/8 "
+	kill -TERM $pid
+	wait $pid
+	status=$?
+	[ $status = 3 ] && grep -q '^finishing step '$((before + 1))'; again to stop without saving$' C.out &&
+		grep -q '^step '$((before + 1))' is left out, as it takes long; it is done anew on resume$' C.out &&
+		grep -q '^stopped: step '$before' of 8, .* checkpoint C/step-00000'$before'$' C.out && ok ||
+		{ fail "$v: a long step, status $status"; tail -3 C.out; }
+	check "$v: the step before is saved" same L/step-00000$before C/step-00000$before
+	check "$v: goes on" "$work/$v" train run.yaml steps=8 checkpoint.dir=C log.metrics=C.jsonl
+	check "$v: and gets where a run gets that was not stopped" same L/step-000008 C/step-000008
+	check "$v: with the same metrics" python3 -c 'import json, sys
+a, b = ([json.loads(l) for l in open(f)] for f in ("L.jsonl", "C.jsonl"))
+for x in a + b: x.pop("tokens_per_s")
+assert a == b and [x["step"] for x in a] == list(range(1, 9)), (a, b)'
+done
+rm -rf C C.out
+OM_TEST_NAP=400000 "$work/deep" train run.yaml steps=8 checkpoint.dir=C >C.out 2>&1 &
+pid=$!
+await C.out "^start: "
+kill -TERM $pid
+wait $pid
+[ $? = 3 ] && grep -q '^stopped: step 1 of 8, .*, checkpoint C/step-000001$' C.out && ok ||
+	{ fail "a step that ends soon is not left out"; tail -3 C.out; }
 rm -f C.out
 OM_TEST_NAP=3000000 "$T" train run.yaml >C.out 2>&1 &
 pid=$!
@@ -620,7 +658,8 @@ def read(fd):
   out += d
   return d
 status = pty.spawn(sys.argv[1:], read)
-assert status == 0 and b"\rstep 30/30 [####" in out and b"done: step 30 of 30" in out, out' "$S" train run.yaml
+assert status == 0 and b"\rstep 1/30 [" in out and b"done: step 30 of 30" in out, out
+assert b"step  1/30  loss" in out and b"step 30/30  loss" in out, out' "$S" train run.yaml
 
 # ---- SkipStep ------------------------------------------------------------------------------------------------------
 # Step 25 is a spike. Up to it nothing differs from a run without SkipStep, its weights are those of step 24.
@@ -792,7 +831,7 @@ says "eval of no run.yaml" 1 "usage: trainer eval run.yaml" "$S" eval none.yaml
 says "eval --help" 0 "usage: trainer eval run.yaml" "$S" eval --help
 says "held-out data are checked first" 1 "rank 0, eval: none.txt" "$S" train run.yaml eval.paths=none.txt
 rm -rf R C.out
-OM_TEST_NAP=1500 "$T" train run.yaml steps=9999 eval.paths=corpus.txt eval.every=1 checkpoint.dir=R >C.out &
+OM_TEST_NAP=1500 "$T" train run.yaml steps=9999 eval.paths=corpus.txt eval.every=1 checkpoint.dir=R >C.out 2>&1 &
 pid=$!
 await C.out "^eval: "
 kill -TERM $pid

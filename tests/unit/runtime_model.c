@@ -6,10 +6,10 @@
  *
  * The environment breaks it on purpose: OM_TEST_NAN=N and OM_TEST_NORM=N make the loss or gradient
  * of this process' Nth step NaN, OM_TEST_FROM=N the loss of it and all after it, OM_TEST_SPIKE=N
- * multiplies its gradient by 1000, OM_TEST_NAP=N sleeps N us a step, OM_TEST_BAD=1 fails the
- * self-test, OM_TEST_ARENA=N asks for so large an arena, OM_TEST_ABI=1 is of another runtime,
- * OM_TEST_TIED=1 says that the head is the embedding, and has none, OM_TEST_NODECODE=1 that there
- * is no decode program.
+ * multiplies its gradient by 1000, OM_TEST_NAP=N sleeps N us a step, OM_TEST_PAUSE=N as long in
+ * every microbatch from the second step on, OM_TEST_BAD=1 fails the self-test, OM_TEST_ARENA=N asks
+ * for so large an arena, OM_TEST_ABI=1 is of another runtime, OM_TEST_TIED=1 says that the head is
+ * the embedding, and has none, OM_TEST_NODECODE=1 that there is no decode program.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -34,8 +34,21 @@
 #define TEST_SHARD 10000 /* bytes: several shards */
 #endif
 
+#ifndef TEST_GLOBAL
+#define TEST_GLOBAL 4
+#endif
+
 typedef TEST_REAL real;
-enum { V = TEST_V, D = TEST_D, S = 16, MICRO = 2, GLOBAL = 4, L = 2, E = 2, T = MICRO * S };
+enum {
+	V = TEST_V,
+	D = TEST_D,
+	S = 16,
+	MICRO = 2,
+	GLOBAL = TEST_GLOBAL,
+	L = 2,
+	E = 2,
+	T = MICRO * S
+};
 
 /* elements of the stored parameters, and where each begins */
 enum { N_EMB = V * D, N_NORM = L * D, N_EXP = L * E * D * D, N_HEAD = V * D };
@@ -136,14 +149,20 @@ init(unsigned char *arena)
 }
 
 static void
-zero(unsigned char *arena)
+nap(uint64_t us)
 {
-	double until = om_now() + 1e-6 * (double)env("OM_TEST_NAP");
+	double until = om_now() + 1e-6 * (double)us;
 
-	memset(arena + G_OFF, 0, N * R);
-	memset(arena + STAT_OFF, 0, STAT_BYTES);
 	while (om_now() < until) /* signals do not cut it short */
 		usleep(1000);
+}
+
+static void
+zero(unsigned char *arena)
+{
+	memset(arena + G_OFF, 0, N * R);
+	memset(arena + STAT_OFF, 0, STAT_BYTES);
+	nap(env("OM_TEST_NAP"));
 }
 
 /* Adds to the losses, and where train is set to the other statistics too. */
@@ -202,6 +221,7 @@ static void
 forward(unsigned char *arena, int slot)
 {
 	(void)slot;
+	nap(step > 1 ? env("OM_TEST_PAUSE") : 0);
 	losses(arena, true);
 }
 
