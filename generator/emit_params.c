@@ -288,6 +288,21 @@ schedule_tables(const struct plan *p, struct buf *b)
 	buf_puts(b, "};\n");
 }
 
+/* What the fingerprint is of, so that a checkpoint of another model can be told what differs. */
+static void
+facts(const struct plan *p, struct buf *b)
+{
+	const struct object *trainer = p->graph->trainer;
+	const char *s =
+	    xprintf("%sbatch.global = %lld\n", spec_facts(spec_obj(trainer, F_trainer_model)),
+		(long long)spec_int(spec_obj(trainer, F_trainer_batch), F_batch_global));
+
+	buf_puts(b, "\nstatic const char facts[] =");
+	for (; *s; s += strcspn(s, "\n") + 1)
+		quoted_line(s, strcspn(s, "\n"), b);
+	buf_puts(b, ";\n");
+}
+
 static void
 model(const struct plan *p, const char *fingerprint, const char *refusal, const uint32_t n[3],
     struct buf *b)
@@ -303,7 +318,7 @@ model(const struct plan *p, const char *fingerprint, const char *refusal, const 
 	buf_puts(b, "\t{\n\t\t.abi = 1,\n");
 	buf_printf(b, "\t\t.name = \"%s\",\n\t\t.target = \"%s\",\n\t\t.version = \"%s\",\n",
 	    spec_str(g->trainer, F_trainer_name), p->target->name, OLMOGEN_VERSION);
-	buf_printf(b, "\t\t.fingerprint = \"%s\",\n", fingerprint);
+	buf_printf(b, "\t\t.fingerprint = \"%s\",\n\t\t.facts = facts,\n", fingerprint);
 	buf_printf(b, "\t\t.weights = \"%s\",\n\t\t.grads = \"%s\",\n\t\t.optimizer = \"%s\",\n",
 	    dtype_format(p, DT_ACT), dtype_format(p, DT_GRAD), dtype_format(p, DT_OPT));
 	buf_puts(b, "\t\t.manifest = om_manifest,\n\t\t.plan = om_plan,\n");
@@ -404,6 +419,7 @@ emit_params(const struct plan *p, const char *fingerprint, struct tree *t)
 		buf_puts(b, "};\n");
 	}
 	groups(p, b);
+	facts(p, b);
 	const char *reason = NULL, *json = hf_config(g, &reason);
 	if (json) {
 		buf_puts(b, "\nstatic const char hf_config[] =");

@@ -184,6 +184,11 @@ bool spec_is(const struct value *v, uint64_t x);
 
 /* A value as Lua on one line, for comparing; of LAYERS all entries. */
 const char *spec_text(const struct value *v);
+/*
+ * Each field that makes a model what it is, "PATH = VALUE" a line; where layers that have it
+ * differ, their values in a row: "3 x 8, 1 x 0".
+ */
+const char *spec_facts(const struct object *model);
 
 /* ---- load.c: Lua to spec --------------------------------------------------------------------- */
 

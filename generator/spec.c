@@ -356,6 +356,82 @@ spec_text(const struct value *v)
 	return b.s;
 }
 
+/* A field at the end of a path of objects; its value in each layer, NULL: it is not there. */
+struct fact {
+	const char *name;
+	const char **value;
+};
+struct facts {
+	struct fact *a;
+	uint32_t n, cap, layers;
+};
+
+/* layer UINT32_MAX: all of them */
+static void
+add_fact(struct facts *t, const char *name, const char *value, uint32_t layer)
+{
+	uint32_t i = 0;
+
+	while (i < t->n && strcmp(t->a[i].name, name))
+		i++;
+	if (i == t->n)
+		*PUSH(*t) = (struct fact){ name, xalloc(t->layers * sizeof(*t->a->value)) };
+	for (uint32_t l = 0; l < t->layers; l++)
+		if (layer == UINT32_MAX || layer == l)
+			t->a[i].value[l] = value;
+}
+
+static void
+facts_of(struct facts *t, const char *path, const struct object *o, uint32_t layer)
+{
+	uint32_t first = first_field(o->type);
+
+	for (uint32_t f = first; f < N_FIELDS && fields[f].object == o->type; f++) {
+		const struct value *v = &o->v[f - first];
+		const char *name = *path ? xprintf("%s.%s", path, fields[f].name) : fields[f].name;
+		struct buf b = { 0 };
+		if (!v->set || (o->type == OBJ_transformer && f == F_transformer_recompute))
+			continue;
+		for (uint32_t i = 0; i < v->n; i++) {
+			uint32_t l = v->type == LAYERS ? i : layer;
+			if (strchr(fields[f].choices, '|'))
+				add_fact(t, name, object_names[v->list[i]->type], l);
+			facts_of(t, name, v->list[i], l);
+		}
+		if (v->type != OBJ && v->type != LAYERS) {
+			inline_value(&b, v);
+			add_fact(t, name, b.s, layer);
+		}
+	}
+}
+
+const char *
+spec_facts(const struct object *model)
+{
+	struct facts t = { .layers = (uint32_t)spec_int(model, F_transformer_n_layers) };
+	struct buf b = { 0 };
+
+	facts_of(&t, "", model, UINT32_MAX);
+	for (const struct fact *x = t.a; x < t.a + t.n; x++) {
+		uint32_t n = 0;
+		for (uint32_t l = 0; l < t.layers; l++)
+			if (x->value[l])
+				x->value[n++] = x->value[l];
+		buf_printf(&b, "%s = ", x->name);
+		for (uint32_t from = 0, to; from < n; from = to) { /* of equal layers */
+			for (to = from + 1; to < n && !strcmp(x->value[from], x->value[to]);)
+				to++;
+			if (!from && to == n)
+				buf_puts(&b, x->value[0]);
+			else
+				buf_printf(
+				    &b, "%s%u x %s", from ? ", " : "", to - from, x->value[from]);
+		}
+		buf_puts(&b, "\n");
+	}
+	return b.s;
+}
+
 static void
 set_lines(struct value *v, uint32_t line)
 {

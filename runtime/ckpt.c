@@ -653,6 +653,30 @@ index_lines(
 	return text;
 }
 
+/* What the fingerprint is of, so that another trainer can say what differs. */
+static void
+write_facts(FILE *f, const char *fact)
+{
+	const char *comma = "";
+
+	fprintf(f, ",\n\"description\": {");
+	for (size_t n; *fact; fact += n + 1, comma = ",") {
+		const char *is = strstr(fact, " = ");
+		char *name, *value;
+
+		n = strcspn(fact, "\n");
+		name = om_text("%.*s", (int)(is - fact), fact);
+		value = om_text("%.*s", (int)(fact + n - is - 3), is + 3);
+		fprintf(f, "%s\n", comma);
+		om_json_string(f, name);
+		fprintf(f, ": ");
+		om_json_string(f, value);
+		free(name);
+		free(value);
+	}
+	fprintf(f, "}");
+}
+
 static void
 write_index(struct out *o, char *lines, uint64_t step)
 {
@@ -669,6 +693,8 @@ write_index(struct out *o, char *lines, uint64_t step)
 	om_json_string(f, k->m->fingerprint);
 	fprintf(f, ",\n\"olmogen\": ");
 	om_json_string(f, k->m->version);
+	if (k->m->facts)
+		write_facts(f, k->m->facts);
 	if (d)
 		fprintf(f,
 		    ",\n\"data\": {\"tokens\": %llu, \"files\": %u, \"crc32c\": \"%08x\", "

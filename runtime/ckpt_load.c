@@ -249,11 +249,53 @@ check_precision(struct loader *l, const struct om_entry *e, uint32_t n)
 
 	if (dtype && strcmp(dtype, e[0].t.dtype) != 0)
 		om_die("checkpoint",
-		    "%s holds %s, this trainer has %s; resume with the trainer that wrote it, or "
-		    "%s",
-		    l->path, dtype, e[0].t.dtype,
+		    "%s holds %s, this trainer has %s, by its precision { optimizer = \"%s\" }; "
+		    "resume with the trainer that wrote it, or %s",
+		    l->path, dtype, e[0].t.dtype, l->k->m->optimizer,
 		    l->k->m->hf_config ? "take its weights over by export and import"
 				       : "give another checkpoint.dir");
+}
+
+/* "batch.global is 1 there, 2 here; ...": how the checkpoint's model differs; "": not known. */
+static void
+facts_differ(const struct loader *l, char *what, size_t size)
+{
+	enum { MOST = 4 }; /* that are named */
+	const json_t *theirs = json_object_get(l->doc, "description"), *value;
+	const char *mine = l->k->m->facts, *key, *fact;
+	size_t used = 0, n = 0;
+	char *name;
+
+	*what = 0;
+	if (!mine || !json_is_object(theirs))
+		return;
+	for (fact = mine; *fact; fact += strcspn(fact, "\n") + 1) {
+		const char *is = strstr(fact, " = ") + 3, *other;
+		int len = (int)strcspn(is, "\n");
+
+		name = om_text("%.*s", (int)(is - 3 - fact), fact);
+		other = json_string_value(json_object_get(theirs, name));
+		if ((!other || strncmp(other, is, (size_t)len) != 0 || other[len]) && n++ < MOST)
+			used += (size_t)snprintf(what + used, size - used,
+			    "%s%s is %.50s there, %.*s here", used ? "; " : "", name,
+			    other ? other : "not", len < 50 ? len : 50, is);
+		free(name);
+	}
+	json_object_foreach((json_t *)(uintptr_t)theirs, key, value)
+	{
+		bool ours = false;
+
+		name = om_text("%s = ", key);
+		for (fact = mine; *fact && !ours; fact += strcspn(fact, "\n") + 1)
+			ours = strncmp(fact, name, strlen(name)) == 0;
+		if (!ours && n++ < MOST)
+			used += (size_t)snprintf(what + used, size - used,
+			    "%s%.60s is %.50s there, not here", used ? "; " : "", key,
+			    json_is_string(value) ? json_string_value(value) : "?");
+		free(name);
+	}
+	if (n > MOST)
+		snprintf(what + used, size - used, "; and %zu more", n - MOST);
 }
 
 static void
@@ -261,19 +303,20 @@ check_model(struct loader *l, const struct om_entry *e, uint32_t n, uint32_t all
 {
 	const struct om_model *m = l->k->m;
 	const char *print = text(l, l->doc, "fingerprint");
-	char what[512] = "";
+	char what[1024] = "", facts[1024];
 	uint32_t theirs = 0;
 
 	for (uint32_t i = 0; i < n; i++)
 		if (differs(l, &e[i], what, sizeof what))
 			break;
+	facts_differ(l, facts, sizeof facts);
 	if (strcmp(print, m->fingerprint) != 0)
 		om_die("checkpoint",
 		    "%s is of model %s (%.12s), this trainer is %s (%.12s)%s%s; resume with the "
 		    "trainer "
 		    "that wrote it, or give another checkpoint.dir",
 		    l->path, text(l, l->doc, "model"), print, m->name, m->fingerprint,
-		    *what ? "; " : "", what);
+		    *facts || *what ? ": " : "", *facts ? facts : what);
 	check_precision(l, e, n);
 	if (*what)
 		bad(l, "index.json", "%s", what);

@@ -362,7 +362,7 @@ om_log_open(struct om_log *l, const struct om_model *m, const struct om_skip *sk
 		.steps = c->steps,
 		.first = step,
 		.start = om_now() };
-	/* mpirun gives its ranks a terminal, whatever its own output is; who started it knows that */
+	/* mpirun gives ranks a terminal, whatever its own output is; who started it knows that */
 	if (width)
 		l->width = atoi(width);
 	l->live = (om_size(OM_WORLD) == 1 ? isatty(STDOUT_FILENO) : l->width > 0) &&

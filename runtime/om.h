@@ -136,6 +136,7 @@ struct om_model {
 	const char *name, *target, *version; /* version of olmogen */
 	const char
 	    *fingerprint; /* sha256 of model and global batch: a checkpoint of another is foreign */
+	const char *facts; /* what that is of, for messages: "NAME = VALUE" a line; NULL: none */
 	const char *weights, *grads, *optimizer; /* formats: "bf16", "fp32" or "fp64" */
 	const char *manifest;                    /* manifest.yaml, whole */
 	const char *plan;                        /* PLAN.txt, whole */

@@ -74,9 +74,10 @@ run_help(void)
 {
 	printf("The keys of run.yaml, each of which key=value overrides:\n\n");
 	om_conf_help(stdout);
-	printf("\nSIGTERM, SIGINT, SIGHUP and SIGUSR1 end the run after the step, or before it where "
-	       "that takes seconds, with a checkpoint and status 3; a second one ends it at "
-	       "once.\n");
+	printf(
+	    "\nSIGTERM, SIGINT, SIGHUP and SIGUSR1 end the run after the step, or before it where "
+	    "that takes seconds, with a checkpoint and status 3; a second one ends it at "
+	    "once.\n");
 }
 
 static int export(const struct om_model *m, int argc, char **argv)

@@ -1,7 +1,7 @@
 /* What a rank does in a step and in an evaluation: microbatches, through its layers. */
 #include "om_rt.h"
 
-/* pass: whether layers are passed; messages go in any case, so that no rank waits for one in vain. */
+/* pass: whether layers are passed; messages go in any case, so that no rank waits in vain. */
 static void
 act(const struct om_model *m, unsigned char *arena, const struct om_action *a,
     const struct om_feed *f, bool pass)

@@ -137,7 +137,7 @@ become_mpirun(uint32_t world, char **argv, const int out[2])
 	    world, strerror(errno));
 }
 
-/* The ranks' output is a terminal of mpirun's, or a pipe: they cannot see where it goes in the end. */
+/* The ranks' output is mpirun's terminal or a pipe: they cannot see where it goes in the end. */
 static void
 tell_width(void)
 {

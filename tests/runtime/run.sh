@@ -521,6 +521,22 @@ check "a full console" sh -c "$T train run.yaml >/dev/full"
 check "closed descriptors" sh -c "rm -f pipe.jsonl; $T train run.yaml log.metrics=pipe.jsonl <&- >&- 2>&- &&
 	python3 -c 'import json; assert [json.loads(l)[\"step\"] for l in open(\"pipe.jsonl\")] == list(range(1, 31))'"
 
+cat >edit_index.py <<'PY'
+# edit_index.py INDEX PATTERN: takes what the pattern matches out of index.json, which then ends with its new checksum
+import re, sys
+s = open(sys.argv[1]).read()
+s = re.sub(sys.argv[2], "", s, flags=re.S)
+s = s[:s.rindex('"crc32c"')]
+def crc32c(b):
+  c = 0xffffffff
+  for x in b:
+    c ^= x
+    for _ in range(8): c = c >> 1 ^ (0x82f63b78 if c & 1 else 0)
+  return c ^ 0xffffffff
+open(sys.argv[1], "w").write(s + '"crc32c": "%08x"}\n' % crc32c(s.encode()))
+PY
+edit_index() { python3 edit_index.py "$@"; }
+
 # ---- what a checkpoint must not survive --------------------------------------------------------------------------
 fresh() { rm -rf D; cp -r A D; }
 c() { # c NAME TEXT [overrides]: refused with the text, and the directory is as it was
@@ -581,10 +597,21 @@ says "other data, asked for" 0 "done: step 310 of 310" \
 	"$S" train run.yaml steps=310 checkpoint.dir=D checkpoint.ignore_data=true data.paths=half.txt
 says "all done" 0 "done: all 310 steps are done" "$S" train run.yaml steps=310 checkpoint.dir=D data.paths=half.txt \
 	checkpoint.ignore_data=true
-says "another model" 1 "D/step-000310 is of model bigram (f00dbigram4), this trainer is other (f00dother4); tensor \
-model.embed_tokens.weight is F32 [256, 8], the trainer's is F32 [64, 4]" \
+says "another model" 1 "D/step-000310 is of model bigram (f00dbigram4), this trainer is other (f00dother4): vocab_size is \
+256 there, 64 here; d_model is 8 there, 4 here; resume with the trainer that wrote it" \
 	"$work/other" train run.yaml data.paths=low.bin checkpoint.dir=D
+says "another batch" 1 "this trainer is bigram (f00ddeep): batch.global is 4 there, 64 here; resume with" \
+	"$work/deep" train run.yaml checkpoint.dir=D
 says "another format" 1 "is F32 [256, 8], the trainer's is F64 [256, 8]" "$work/double" train run.yaml checkpoint.dir=D
+# one that a trainer of before there was a description has written
+cp -r D DD
+edit_index DD/step-000310/index.json '"description": \{.*?\},\n'
+says "another model, no description" 1 "this trainer is other (f00dother4): tensor model.embed_tokens.weight is F32 \
+[256, 8], the trainer's is F32 [64, 4]" "$work/other" train run.yaml data.paths=low.bin checkpoint.dir=DD
+says "another batch, no description" 1 "this trainer is bigram (f00ddeep); resume with the trainer that wrote it" \
+	"$work/deep" train run.yaml checkpoint.dir=DD
+says "no description, the same model" 0 "all 310 steps are done" "$S" train run.yaml steps=310 checkpoint.dir=DD \
+	checkpoint.ignore_data=true
 OM_TEST_NAP=100000 "$T" train run.yaml checkpoint.dir=D steps=400 checkpoint.ignore_data=true >/dev/null &
 pid=$!
 sleep 0.2
@@ -722,19 +749,7 @@ done
 # a checkpoint of before there was SkipStep, and one with other windows
 cp -r P V
 rm -r V/step-00002[6-9] V/step-00003* V/step-000040
-python3 - V/step-000025/index.json "$work/crc" <<'PY'
-import re, sys
-s = open(sys.argv[1]).read()
-s = re.sub(r'"skip_step": \{.*?\},\n', "", s, flags=re.S)
-s = s[:s.rindex('"crc32c"')]
-def crc32c(b):
-  c = 0xffffffff
-  for x in b:
-    c ^= x
-    for _ in range(8): c = c >> 1 ^ (0x82f63b78 if c & 1 else 0)
-  return c ^ 0xffffffff
-open(sys.argv[1], "w").write(s + '"crc32c": "%08x"}\n' % crc32c(s.encode()))
-PY
+edit_index V/step-000025/index.json '"skip_step": \{.*?\},\n'
 grep -q skip_step V/step-000025/index.json && fail "skip_step is still in the index" || ok
 check "no windows in the checkpoint" "$S" train run.yaml steps=40 skip_step.sigma=6 skip_step.window=16 checkpoint.dir=V
 python3 -c 'import json

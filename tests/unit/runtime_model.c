@@ -38,6 +38,9 @@
 #define TEST_GLOBAL 4
 #endif
 
+#define TEXT(x) TEXT_OF(x)
+#define TEXT_OF(x) #x
+
 typedef TEST_REAL real;
 enum {
 	V = TEST_V,
@@ -368,7 +371,11 @@ main(int argc, char **argv)
 		.name = TEST_NAME,
 		.target = "cpu",
 		.version = "0.1.0",
-		.fingerprint = sizeof(real) == 4 ? "f00d" TEST_NAME "4" : "f00d" TEST_NAME "8",
+		.facts = "vocab_size = " TEXT(TEST_V) "\nd_model = " TEXT(
+		    TEST_D) "\nbatch.global = " TEXT(TEST_GLOBAL) "\n",
+		.fingerprint = GLOBAL != 4         ? "f00ddeep"
+			       : sizeof(real) == 4 ? "f00d" TEST_NAME "4"
+						   : "f00d" TEST_NAME "8",
 		.weights = sizeof(real) == 4 ? "fp32" : "fp64",
 		.grads = sizeof(real) == 4 ? "fp32" : "fp64",
 		.optimizer = sizeof(real) == 4 ? "fp32" : "fp64",

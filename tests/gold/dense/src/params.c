@@ -16,6 +16,32 @@ static const struct om_group groups[] = {
 	{ .weight_decay = 0.0, .lr_scale = 1.0 },
 };
 
+static const char facts[] =
+	    "vocab_size = 32\n"
+	    "d_model = 8\n"
+	    "n_layers = 1\n"
+	    "sequence_length = 4\n"
+	    "norm.eps = 1e-05\n"
+	    "norm_placement = \"pre\"\n"
+	    "embedding.scale = 1\n"
+	    "embedding.norm = false\n"
+	    "attention.n_heads = 2\n"
+	    "attention.n_kv_heads = 2\n"
+	    "attention.head_dim = 4\n"
+	    "attention.qk_norm = \"none\"\n"
+	    "attention.bias = \"none\"\n"
+	    "attention.window = 0\n"
+	    "attention.rope = rope\n"
+	    "attention.rope.theta = 10000\n"
+	    "attention.rope.scaling = unscaled\n"
+	    "feed_forward = mlp\n"
+	    "feed_forward.hidden_size = 12\n"
+	    "feed_forward.activation = \"swiglu\"\n"
+	    "lm_head.tied = false\n"
+	    "lm_head.z_loss = 0\n"
+	    "init.std = 0.02\n"
+	    "batch.global = 2\n";
+
 static const char hf_config[] =
 	    "{\n"
 	    "  \"architectures\": [\"LlamaForCausalLM\"],\n"
@@ -154,6 +180,7 @@ const struct om_model om_models[1] = {
 		.target = "cpu",
 		.version = "0.1.0",
 		.fingerprint = "c0e3dc3d10abc58d79d4f1a3a7921e382c4ec08564755b378ae558c94d38fccb",
+		.facts = facts,
 		.weights = "fp32",
 		.grads = "fp32",
 		.optimizer = "fp32",

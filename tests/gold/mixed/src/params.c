@@ -16,6 +16,51 @@ static const struct om_group groups[] = {
 	{ .weight_decay = 0.0, .lr_scale = 1.0 },
 };
 
+static const char facts[] =
+	    "vocab_size = 32\n"
+	    "d_model = 8\n"
+	    "n_layers = 5\n"
+	    "sequence_length = 4\n"
+	    "norm.eps = 1e-05\n"
+	    "norm_placement = \"peri\"\n"
+	    "embedding.scale = 1\n"
+	    "embedding.norm = false\n"
+	    "attention.n_heads = 4\n"
+	    "attention.n_kv_heads = 2\n"
+	    "attention.head_dim = 4\n"
+	    "attention.qk_norm = \"head\"\n"
+	    "attention.bias = \"none\"\n"
+	    "attention.window = 1 x 0, 1 x 3, 1 x 0, 1 x 3,"
+	    " 1 x 0\n"
+	    "attention.rope = 1 x nope, 1 x rope, 1 x nope,"
+	    " 1 x rope, 1 x nope\n"
+	    "attention.rope.theta = 100\n"
+	    "attention.rope.scaling = unscaled\n"
+	    "feed_forward = 1 x mlp, 1 x moe, 1 x mlp,"
+	    " 1 x moe, 1 x mlp\n"
+	    "feed_forward.hidden_size = 1 x 12, 1 x 6,"
+	    " 1 x 12, 1 x 6, 1 x 12\n"
+	    "feed_forward.activation = \"swiglu\"\n"
+	    "feed_forward.num_experts = 1 x 4, 1 x 12\n"
+	    "feed_forward.top_k = 1 x 1, 1 x 3\n"
+	    "feed_forward.shared_hidden_size = 4\n"
+	    "feed_forward.router.score = \"softmax\"\n"
+	    "feed_forward.router.normalize = 1 x false,"
+	    " 1 x true\n"
+	    "feed_forward.router.weight_scale = 1\n"
+	    "feed_forward.router.n_groups = 1\n"
+	    "feed_forward.router.top_groups = 1\n"
+	    "feed_forward.router.load_balance = 0.01\n"
+	    "feed_forward.router.balance_over = \"batch\"\n"
+	    "feed_forward.router.z_loss = 0.001\n"
+	    "feed_forward.router.routing = 1 x \"random\","
+	    " 1 x \"learned\"\n"
+	    "feed_forward.router.bias_gamma = 1 x 0, 1 x 0.001\n"
+	    "lm_head.tied = true\n"
+	    "lm_head.z_loss = 0.0001\n"
+	    "init.std = 0.02\n"
+	    "batch.global = 2\n";
+
 static const uint32_t dense_layers[] = { 0, 2, 4, };
 static const uint32_t moe_layers[] = { 1, };
 static const uint32_t moe2_layers[] = { 3, };
@@ -451,6 +496,7 @@ const struct om_model om_models[1] = {
 		.target = "cpu",
 		.version = "0.1.0",
 		.fingerprint = "5da94a1a07f93d67084ee29da0c98d223a726fcb1c9b9b2dd49e56929da5c0b8",
+		.facts = facts,
 		.weights = "fp64",
 		.grads = "fp64",
 		.optimizer = "fp64",

@@ -17,6 +17,45 @@ static const struct om_group groups[] = {
 	{ .weight_decay = 0.1, .lr_scale = 0.5 },
 };
 
+static const char facts[] =
+	    "vocab_size = 32\n"
+	    "d_model = 8\n"
+	    "n_layers = 3\n"
+	    "sequence_length = 4\n"
+	    "norm.eps = 1e-05\n"
+	    "norm_placement = \"pre\"\n"
+	    "embedding.scale = 1\n"
+	    "embedding.norm = false\n"
+	    "attention.n_heads = 2\n"
+	    "attention.n_kv_heads = 2\n"
+	    "attention.head_dim = 4\n"
+	    "attention.qk_norm = \"full\"\n"
+	    "attention.bias = \"none\"\n"
+	    "attention.window = 0\n"
+	    "attention.rope = rope\n"
+	    "attention.rope.theta = 10000\n"
+	    "attention.rope.scaling = unscaled\n"
+	    "feed_forward = moe\n"
+	    "feed_forward.num_experts = 4\n"
+	    "feed_forward.top_k = 2\n"
+	    "feed_forward.hidden_size = 6\n"
+	    "feed_forward.shared_hidden_size = 0\n"
+	    "feed_forward.activation = \"swiglu\"\n"
+	    "feed_forward.router.score = \"softmax\"\n"
+	    "feed_forward.router.normalize = false\n"
+	    "feed_forward.router.weight_scale = 1\n"
+	    "feed_forward.router.n_groups = 1\n"
+	    "feed_forward.router.top_groups = 1\n"
+	    "feed_forward.router.load_balance = 0.01\n"
+	    "feed_forward.router.balance_over = \"batch\"\n"
+	    "feed_forward.router.z_loss = 0.001\n"
+	    "feed_forward.router.routing = \"learned\"\n"
+	    "feed_forward.router.bias_gamma = 0\n"
+	    "lm_head.tied = false\n"
+	    "lm_head.z_loss = 0\n"
+	    "init.std = 0.02\n"
+	    "batch.global = 4\n";
+
 static const char hf_config[] =
 	    "{\n"
 	    "  \"architectures\": [\"OlmoeForCausalLM\"],\n"
@@ -195,6 +234,7 @@ const struct om_model om_models[1] = {
 		.target = "cpu",
 		.version = "0.1.0",
 		.fingerprint = "f118b2693068a6b3c5899d40b62ff805eaf350a09376efbbc2902b6655787284",
+		.facts = facts,
 		.weights = "fp32",
 		.grads = "fp32",
 		.optimizer = "fp32",
