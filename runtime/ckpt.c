@@ -217,6 +217,36 @@ make_dirs(const char *path)
 	free(part);
 }
 
+bool
+om_ckpt_is_one(const char *path)
+{
+	char *index = om_text("%s/index.json", path);
+	bool is = access(index, F_OK) == 0;
+
+	free(index);
+	return is;
+}
+
+void
+om_ckpt_check_dir(const char *dir)
+{
+	char *above = om_text("%s", dir), *end = above + strlen(above);
+
+	while (end > above && end[-1] == '/') /* the one slash or many after its name */
+		*--end = 0;
+	while (end > above && end[-1] != '/')
+		end--;
+	while (end > above + 1 && end[-1] == '/')
+		end--;
+	*end = 0;
+	if (om_ckpt_is_one(dir))
+		om_die("checkpoint",
+		    "checkpoint.dir = %s is one checkpoint, not the folder of them; use "
+		    "checkpoint.dir=%s, or to begin another folder with it checkpoint.resume=%s",
+		    dir, *above ? above : ".", dir);
+	free(above);
+}
+
 /* Makes and locks the directory, and clears what a killed run left. */
 static void
 take_dir(struct om_ckpt *k)
@@ -224,6 +254,7 @@ take_dir(struct om_ckpt *k)
 	struct dirent *entry;
 	DIR *dir;
 
+	om_ckpt_check_dir(k->dir);
 	make_dirs(k->dir);
 	if ((k->lock = open(k->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0 ||
 	    !(dir = opendir(k->dir)))
@@ -817,8 +848,7 @@ om_ckpt_export(const struct om_model *m, const unsigned char *arena, const char 
 	write_text(&o, "config.json", m->hf_config, strlen(m->hf_config));
 	write_text(&o, "generation_config.json", generation, sizeof generation - 1);
 	publish(&o, dir);
-	printf("export: %s tensors in %s file%s, %s\n", om_commas(n), om_commas(of[0].all),
-	    of[0].all == 1 ? "" : "s", dir);
+	printf("export: %s in %s, %s\n", om_count(n, "tensor"), om_count(of[0].all, "file"), dir);
 	free(o.tmp);
 	om_ckpt_entries_free(e, n);
 }

@@ -625,19 +625,24 @@ remedy_new(const struct om_ckpt *k, bool automatic)
 	return text;
 }
 
-/* A path must be that of one checkpoint. */
+/* A path must be that of one checkpoint, if maybe a damaged one; how: how another is named. */
 static void
-check_path(const char *path)
+check_path(const char *path, const char *how)
 {
-	char *index = om_text("%s/index.json", path);
+	const char *base = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
 	uint64_t newest = om_ckpt_newest_below(path, OM_NO_STEP, NULL);
 
-	if (newest != OM_NO_STEP && access(index, F_OK) != 0)
+	if (om_ckpt_is_one(path))
+		return;
+	if (newest != OM_NO_STEP)
 		om_die("checkpoint",
 		    "%s is a folder of checkpoints, not one; the newest in it is "
 		    "checkpoint.resume=%s",
 		    path, om_ckpt_step_path(path, "", newest));
-	free(index);
+	if (access(path, F_OK) != 0 || om_ckpt_step_of(base) == OM_NO_STEP)
+		om_die("checkpoint",
+		    "there is none in %s: it has no folder step-... and no index.json; %s",
+		    strcmp(path, ".") == 0 ? "this folder" : path, how);
 }
 
 /* The first rank's choice by checkpoint.resume, its path, and what to do if it is damaged. */
@@ -650,7 +655,7 @@ choose(struct loader *l, const struct om_conf *c)
 	if (!om_rank(OM_WORLD)) {
 		l->path = automatic ? om_ckpt_newest(l->k) : om_text("%s", c->resume);
 		if (!automatic)
-			check_path(l->path);
+			check_path(l->path, "correct checkpoint.resume");
 		l->remedy = l->path ? remedy_new(l->k, automatic) : NULL;
 		n = l->path ? strlen(l->path) : 0;
 	}
@@ -696,6 +701,8 @@ om_ckpt_weights(const struct om_model *m, const struct om_conf *c, unsigned char
 	struct loader l = { .k = &k };
 	uint64_t step;
 
+	if (automatic && k.dir)
+		om_ckpt_check_dir(k.dir);
 	if (strcmp(c->resume, "none") != 0)
 		choose(&l, c);
 	if (!l.path)
@@ -713,14 +720,18 @@ om_ckpt_weights(const struct om_model *m, const struct om_conf *c, unsigned char
 }
 
 uint64_t
-om_ckpt_weights_at(const struct om_model *m, const char *path, unsigned char *arena, FILE *f)
+om_ckpt_weights_at(
+    const struct om_model *m, const char *path, const char *how, unsigned char *arena, FILE *f)
 {
 	bool many = om_ckpt_newest_below(path, OM_NO_STEP, NULL) != OM_NO_STEP;
 	struct om_conf c = { .dir = om_text("%s", many ? path : ""),
 		.resume =
 		    many ? om_text("auto") : om_text("%s%s", strchr(path, '/') ? "" : "./", path) };
-	uint64_t step = om_ckpt_weights(m, &c, arena, f);
+	uint64_t step;
 
+	if (!many)
+		check_path(path, how);
+	step = om_ckpt_weights(m, &c, arena, f);
 	om_conf_free(&c);
 	return step;
 }

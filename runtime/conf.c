@@ -340,6 +340,22 @@ has_zero(struct reader *r)
 	return found;
 }
 
+/* What begins with a * at character `at` is an alias in YAML, and was meant as a glob. */
+static void
+quote_help(const char *text, size_t n, size_t at)
+{
+	const char *s = text, *end = text + n;
+
+	for (; s < end && at; at--) /* characters of UTF-8 */
+		do
+			s++;
+		while (s < end && ((unsigned char)*s & 0xc0) == 0x80);
+	n = 0;
+	while (s + n < end && !strchr(",]} \t\r\n", s[n]))
+		n++;
+	om_diag_help("a text that begins with * has to be quoted: '%.*s'", n < 60 ? (int)n : 60, s);
+}
+
 /* Parses one document of text into r->doc; reports and gives false where it isn't YAML. */
 static bool
 parse(struct reader *r, const char *text, size_t n)
@@ -383,7 +399,12 @@ parse(struct reader *r, const char *text, size_t n)
 		if (parser.context && parser.context_mark.index < parser.problem_mark.index)
 			om_diag_note(
 			    mark(r, parser.context_mark), "%s that begins here", parser.context);
-		if (memchr(text, '\t', n))
+		if (strstr(parser.problem, "alias") ||
+		    (parser.context && strstr(parser.context, "alias")))
+			quote_help(text, n,
+			    strstr(parser.problem, "alias") ? parser.problem_mark.index
+							    : parser.context_mark.index);
+		else if (memchr(text, '\t', n))
 			om_diag_help("YAML is indented by spaces, not by tabs");
 	}
 	yaml_parser_delete(&parser);
@@ -643,6 +664,8 @@ om_conf_load(struct om_conf *c, const char *command, const char *path, int nover
 	}
 	if (!c->lr.decay)
 		c->lr.decay = decay_default(c);
+	if (!given(&r, "eval.format")->line)
+		c->eval.format = c->data.format;
 	if (om_diag_count() > OM_DIAG_MAX)
 		fprintf(stderr, "%s: %d more errors\n", path, om_diag_count() - OM_DIAG_MAX);
 	free(text);

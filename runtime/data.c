@@ -467,9 +467,8 @@ om_data_open(struct om_data *d, const struct om_model *m, const struct om_set *s
 	d->nseq = (d->tokens - 1) / d->seq;
 	if (!d->nseq)
 		om_die(d->section,
-		    "%s tokens in %s file%s, but a sequence takes %s and its last label one more; "
-		    "add data",
-		    om_commas(d->tokens), om_commas(d->n), d->n == 1 ? "" : "s", om_commas(d->seq));
+		    "%s in %s, but a sequence takes %s and its last label one more; add data",
+		    om_count(d->tokens, "token"), om_count(d->n, "file"), om_commas(d->seq));
 	d->raw = om_alloc(d->seq + 1, 4);
 	d->ids = om_alloc(d->seq + 1, sizeof *d->ids);
 }

@@ -185,26 +185,22 @@ uint32_t
 om_distance(const char *a, const char *b)
 {
 	size_t na = strlen(a), nb = strlen(b);
-	uint32_t row[64];
+	uint32_t d[64][64]; /* of the first bytes of both */
 
 	if (na > 63 || nb > 63)
 		return UINT32_MAX;
-	for (uint32_t j = 0; j <= nb; j++)
-		row[j] = j;
-	for (uint32_t i = 1; i <= na; i++) {
-		uint32_t diagonal = row[0];
+	for (uint32_t i = 0; i <= na; i++)
+		for (uint32_t j = 0; j <= nb; j++) {
+			uint32_t best = i ? j ? d[i - 1][j - 1] + (a[i - 1] != b[j - 1]) : i : j;
 
-		row[0] = i;
-		for (uint32_t j = 1; j <= nb; j++) {
-			uint32_t best = diagonal + (a[i - 1] != b[j - 1]);
-
-			diagonal = row[j];
-			if (row[j] + 1 < best)
-				best = row[j] + 1;
-			if (row[j - 1] + 1 < best)
-				best = row[j - 1] + 1;
-			row[j] = best;
+			if (i && j && d[i - 1][j] + 1 < best)
+				best = d[i - 1][j] + 1;
+			if (i && j && d[i][j - 1] + 1 < best)
+				best = d[i][j - 1] + 1;
+			if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
+			    d[i - 2][j - 2] + 1 < best)
+				best = d[i - 2][j - 2] + 1;
+			d[i][j] = best;
 		}
-	}
-	return row[nb];
+	return d[na][nb];
 }

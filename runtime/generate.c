@@ -290,7 +290,8 @@ om_generate(const struct om_model *m, int argc, char **argv)
 	om_device_start(o.threads);
 	arena = om_arena_new(m);
 	om_run(m, OM_RUN_INIT, arena);
-	om_err_step(om_ckpt_weights_at(m, o.checkpoint, arena, stderr));
+	om_err_step(om_ckpt_weights_at(
+	    m, o.checkpoint, "name its folder by --checkpoint DIR", arena, stderr));
 	before = om_now();
 	for (uint64_t i = 0; n < end && !ferror(stdout); i++) {
 		om_logits_after(m, arena, token[i], i, logit);
@@ -308,7 +309,7 @@ om_generate(const struct om_model *m, int argc, char **argv)
 			break;
 	}
 	putchar('\n');
-	fprintf(stderr, "generate: %s tokens after %s, %s tokens/s\n", om_commas(n - prompt),
+	fprintf(stderr, "generate: %s after %s, %s tokens/s\n", om_count(n - prompt, "token"),
 	    om_commas(prompt), om_commas((uint64_t)((double)(n - 1) / (om_now() - before))));
 	free(token);
 	free(logit);

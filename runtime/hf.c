@@ -51,7 +51,8 @@ om_export(const struct om_model *m, const char *dir, const char *from)
 	check_architecture(m, "export");
 	check_empty(to);
 	arena = om_arena_host(m);
-	om_ckpt_weights_at(m, from, arena, stdout);
+	om_ckpt_weights_at(
+	    m, from, "name its folder: trainer export DIR CHECKPOINT", arena, stdout);
 	om_ckpt_export(m, arena, to);
 	free(to);
 	return 0;
@@ -342,7 +343,7 @@ om_import(const struct om_model *m, const char *from, const char *dir)
 	if ((there = om_ckpt_newest(&k)))
 		om_die("import", "%s is here already; give another directory", there);
 	om_ckpt_save(&k, arena, 0);
-	printf("import: %s tensors, %s/step-000000; train on by checkpoint.dir=%s\n", om_commas(n),
+	printf("import: %s, %s/step-000000; train on by checkpoint.dir=%s\n", om_count(n, "tensor"),
 	    dir, dir);
 	om_ckpt_close(&k);
 	om_ckpt_entries_free(e, n);

@@ -47,7 +47,10 @@ enum { OM_DIAG_MAX = 20 }; /* further errors are counted, not printed */
 int om_diag_count(void);
 /* A text of the user's for a message, cut after 100 bytes; one of four, reused in turn. */
 const char *om_clip(const char *s);
-/* Levenshtein's distance in bytes; texts over 63 bytes are far from everything. */
+/*
+ * How many bytes are put in, left out, changed or swapped with their neighbours; texts over 63
+ * bytes are far from everything.
+ */
 uint32_t om_distance(const char *a, const char *b);
 
 /* ---- host.c: memory, time, small texts ------------------------------------------------------- */
@@ -445,9 +448,11 @@ om_ckpt_resume(struct om_ckpt *k, const struct om_conf *c, unsigned char *arena,
  */
 uint64_t
 om_ckpt_weights(const struct om_model *m, const struct om_conf *c, unsigned char *arena, FILE *f);
-/* The same, of a step directory, or the newest of a directory of them. */
-uint64_t
-om_ckpt_weights_at(const struct om_model *m, const char *path, unsigned char *arena, FILE *f);
+/* The same, of a step directory, or the newest of a directory of them; how: what names another. */
+uint64_t om_ckpt_weights_at(
+    const struct om_model *m, const char *path, const char *how, unsigned char *arena, FILE *f);
+bool om_ckpt_is_one(const char *path);   /* a step's directory, and not one of several */
+void om_ckpt_check_dir(const char *dir); /* ends the process where it is a step's */
 void om_ckpt_save(struct om_ckpt *k, const unsigned char *arena, uint64_t step);
 /* The weights after `step` have given finite numbers: the oldest ones beyond keep may go. */
 void om_ckpt_good(struct om_ckpt *k, uint64_t step);

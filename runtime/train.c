@@ -329,8 +329,8 @@ header(const struct run *r, uint64_t done, double start)
 	    om_count(d->n, "file"), om_count(d->nseq, "sequence"), epoch < 10 ? 2 : 0, epoch);
 	if (!r->ckpt.resumed && r->ckpt.dir)
 		printf("fresh start: no checkpoint in %s\n", r->ckpt.dir);
-	printf("start: step %s of %s after %.2f s\n", om_commas(done + 1), om_commas(r->c->steps),
-	    om_now() - start);
+	printf("start: step %s of %s after %s\n", om_commas(done + 1), om_commas(r->c->steps),
+	    om_took(om_now() - start));
 	fflush(stdout);
 }
 

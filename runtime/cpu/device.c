@@ -125,5 +125,5 @@ om_device_memory(uint64_t *used, uint64_t *total)
 void
 om_device_text(char text[64])
 {
-	snprintf(text, 64, "%d threads", omp_get_max_threads());
+	snprintf(text, 64, "%s", om_count((uint64_t)omp_get_max_threads(), "thread"));
 }

@@ -236,6 +236,24 @@ rm -rf left
 [ "${PIPESTATUS[0]}" = 0 ] && [ -d left/step-000012 ] && ok || fail "a reader that leaves ends the run"
 ./l221 train run.yaml steps=6 >/dev/full && ok || fail "a console that is full ends the run"
 
+# a terminal behind the launcher: lines that stay, and a bar below them as wide as it is
+python3 -c 'import fcntl, os, pty, struct, sys, termios
+out = b""
+pid, fd = pty.fork()
+if not pid:
+    fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("4H", 24, 60, 0, 0))
+    os.execvp(sys.argv[1], sys.argv[1:])
+while True:
+    try: d = os.read(fd, 4096)
+    except OSError: break
+    if not d: break
+    out += d
+assert os.waitpid(pid, 0)[1] == 0, out
+bars = [x for x in out.replace(b"\r\n", b"\n").split(b"\r") if x.startswith(b"step ") and b" left\x1b[K" in x]
+assert bars and all(len(x.split(b"\x1b")[0]) < 60 for x in bars), out
+assert b"step  1/20  loss" in out and b"step 20/20  loss" in out, out
+' ./l221 train short.yaml steps=20 >out 2>&1 && ok || fail "a terminal behind the launcher: $(tail -3 out)"
+
 # ranks that were given what differs
 says "another rate on some ranks" 1 "rank [23], run.yaml: differs from rank 0's" \
 	mpirun -np 2 ./l221 train run.yaml steps=5 : -np 2 ./l221 train run.yaml steps=5 lr.peak=0.5

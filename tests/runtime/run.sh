@@ -324,6 +324,8 @@ w narrow.u32 1 "use data of the model's tokenizer; tokens that are uint16 can be
 w corpus.txt 1 "corpus.txt: would be read as raw bytes, 256 of the model's vocab_size of 100,352; give token files, or set \
 data.format=bytes"
 w half.txt 0 "data: 2,400 tokens" data.format=bytes
+w half.txt 0 "eval: step 5, loss" data.format=bytes eval.paths=least.txt # it has the data's format
+w half.txt 1 "eval: least.txt: would be read as raw bytes" data.format=bytes eval.paths=least.txt eval.format=auto
 says "eval: other formats" 1 "bigram: rank 0, eval: u4.bin: every second uint16 is 0, so its tokens are uint32; set \
 eval.format=uint32" "$S" train run.yaml eval.paths=u4.bin
 says "bad token" 1 "bad.bin: token 1234 is 326, the model's vocab_size is 256; use data of the model's tokenizer" \
@@ -587,10 +589,19 @@ c "other seed" "was trained with seed 0, now it is 5" seed=5
 c "other order" "was trained with data.order shuffle, now it is sequential" data.order=sequential
 tr a b <corpus.txt >swapped.txt
 c "other text of that size" "was trained with a data checksum of " data.paths=swapped.txt
+one="is one checkpoint, not the folder of them; use checkpoint.dir=D, or to begin another folder with it checkpoint.resume=D"
+for d in D/step-000300 D/step-000300//; do
+	says "checkpoint.dir=$d" 1 "checkpoint: checkpoint.dir = $d $one/step-000300" "$S" train run.yaml checkpoint.dir=$d
+	says "eval of checkpoint.dir=$d" 1 "checkpoint: checkpoint.dir = $d $one" \
+		"$S" eval run.yaml eval.paths=half.txt checkpoint.dir=$d
+done
+says "checkpoint.dir here" 1 "use checkpoint.dir=., or" sh -c "cd D && $S train ../run.yaml data.paths=../corpus.txt \
+	checkpoint.dir=step-000300"
 c "resume=none" "D/step-000300 is here already; use checkpoint.resume=auto to go on from it" checkpoint.resume=none
 c "a folder of them" "D is a folder of checkpoints, not one; the newest in it is checkpoint.resume=D/step-000300" \
 	checkpoint.resume=D
-c "no such checkpoint" "E/step-000001/index.json: No such file or directory; restore it" checkpoint.resume=E/step-000001
+c "no such checkpoint" "there is none in E/step-000001: it has no folder step-... and no index.json; correct \
+checkpoint.resume" checkpoint.resume=E/step-000001
 says "past the end" 1 "is at step 300, past the run's end: steps is 200; raise steps" \
 	"$S" train run.yaml checkpoint.dir=D steps=200
 says "other data, asked for" 0 "done: step 310 of 310" \
@@ -626,6 +637,8 @@ says "a leftover with a folder in it" 1 "D/.tmp-step-000777, which a killed run 
 empty; remove it" "$S" train run.yaml checkpoint.dir=D
 touch file
 says "checkpoint.dir is a file" 1 "file" "$S" train run.yaml checkpoint.dir=file
+says "a fresh start" 0 "fresh start: no checkpoint in new" "$S" train run.yaml checkpoint.dir=new
+check "which a resumed run has not" sh -c "! $S train run.yaml checkpoint.dir=new steps=31 | grep 'fresh start'"
 check "deep directory" "$S" train run.yaml checkpoint.dir=x/y/z
 (
 	ulimit -f 4
@@ -704,6 +717,10 @@ check "the next step trains" sh -c "! cmp P/step-000025/model-00001-of-00002.saf
 grep -q '^step 25/40 .*  1 skipped .*(this step was skipped)$' P.out &&
 	grep -q '^step 30/40 .*  1 skipped .* left$' P.out && grep -q 'loss [0-9.]*, 1 skipped, checkpoint' P.out &&
 	ok || fail "the console does not say what was skipped"
+says "nan has no sign" 0 "step  3/30  loss nan  lr" env OM_TEST_NAN=3 "$T" train run.yaml skip_step.sigma=6
+says "routes that are cut" 0 "% of routes cut  " env OM_TEST_CUT=1 "$T" train run.yaml
+check "of one: one" sh -c "$T train run.yaml data.paths=least.txt steps=5 threads=1 >one.out; grep -q 'a step, 1 thread$' one.out &&
+	grep -q '^data: 17 tokens in 1 file, 1 sequence, an' one.out && grep -q ', 320 tokens in 0[.][0-9][0-9] s, loss' one.out"
 check "without a spike, nothing is skipped" sh -c "$T train run.yaml steps=24 checkpoint.dir=Q lr.schedule=constant &&
 	$T train run.yaml steps=24 lr.schedule=constant checkpoint.dir=U skip_step.sigma=6 skip_step.window=16"
 check "and SkipStep changes no bit" weights Q/step-000024 U/step-000024
@@ -980,7 +997,9 @@ check "export of the newest here" sh -c "cd I2 && $S export ../Z3 && cmp ../Z2/c
 says "eval of an import" 0 "eval: step 0, loss" "$S" eval run.yaml checkpoint.dir=I2 eval.paths=held.txt
 says "export into a full directory" 1 "export: many is not empty; give a new directory" "$S" export many YF
 says "export into a file" 1 "export: file: Not a directory" "$S" export file YF
-says "export of nothing" 1 "checkpoint: ./none/index.json: No such file or directory; restore it" "$S" export Z4 none
+says "export of nothing" 1 "checkpoint: there is none in none: it has no folder step-... and no index.json; name its \
+folder: trainer export DIR CHECKPOINT" "$S" export Z4 none
+says "export of nothing here" 1 "checkpoint: there is none in this folder: it has no" "$S" export Z4
 says "export without an architecture" 1 \
 	"other: rank 0, export: this model has no Hugging Face architecture: a width of 4" \
 	"$work/other" export Z4 YF
@@ -1108,8 +1127,13 @@ u "a near option" " has no --temprature, did you mean --temperature?" --tempratu
 u "no option" " has no run.yaml" run.yaml
 u "no value" ": --prompt needs a value" --prompt
 u "twice" ": --seed is given twice" --seed 1 --seed 2
-says "generate from nothing" 1 "checkpoint: ./none/index.json: No such file or directory; restore it" "$S" generate \
-	--checkpoint none --prompt a
+says "generate from nothing" 1 "checkpoint: there is none in none: it has no folder step-... and no index.json; name its \
+folder by --checkpoint DIR" "$S" generate --checkpoint none --prompt a
+says "generate from nothing here" 1 "checkpoint: there is none in this folder: it has no" "$S" generate --prompt a
+mkdir -p step-000009
+says "generate from a damaged one" 1 "checkpoint: ./step-000009/index.json: No such file or directory; restore it" \
+	"$S" generate --checkpoint step-000009 --prompt a
+rmdir step-000009
 says "no tokenizer" 1 "other: rank 0, generate: this model's 64 tokens are not bytes, and a trainer has no tokenizer; \
 give --tokens 1,2,3" "$work/other" generate --prompt a
 says "no decode program" 1 "bigram: rank 0, generate: this trainer has no decode program: there are no kernels of it \

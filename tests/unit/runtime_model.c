@@ -9,7 +9,8 @@
  * multiplies its gradient by 1000, OM_TEST_NAP=N sleeps N us a step, OM_TEST_PAUSE=N as long in
  * every microbatch from the second step on, OM_TEST_BAD=1 fails the self-test, OM_TEST_ARENA=N asks
  * for so large an arena, OM_TEST_ABI=1 is of another runtime, OM_TEST_TIED=1 says that the head is
- * the embedding, and has none, OM_TEST_NODECODE=1 that there is no decode program.
+ * the embedding, and has none, OM_TEST_NODECODE=1 that there is no decode program, OM_TEST_CUT=1
+ * that routes are cut, as many as the first expert gets of those that the second one does.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -97,7 +98,7 @@ static const struct om_bucket bucket[] = {
 	{ .ranks = OM_DATA, .weight = W_OFF, .grad = G_OFF, .elems = N },
 };
 static const uint32_t first[] = { P_EMB, P_NORM, P_EXP, P_HEAD, N };
-static const struct om_moe moe[] = {
+static struct om_moe moe[] = {
 	{ .load = STAT_OFF + 16,
 	    .load_stride = (E + 2) * 8,
 	    .aux = STAT_OFF + 16 + E * 8,
@@ -436,6 +437,8 @@ main(int argc, char **argv)
 		.logits_off = ONE_OFF + 8,
 	};
 
+	moe->cut = env("OM_TEST_CUT") ? moe->load : 0;
+	moe->cut_stride = moe->load_stride;
 	om_shard_bytes = TEST_SHARD;
 	return om_main(&model, argc, argv);
 }
