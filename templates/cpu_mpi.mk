@@ -6,4 +6,5 @@ no_mpi = $(error this trainer has several ranks, and $(MPICC) is not here: insta
 	(openmpi-bin and libopenmpi-dev), or give MPICC=)
 TOOLS = $(MPICC) $(mpi_compile) $(mpi_link)
 obj/runtime/comm.o: CPPFLAGS += $(or $(mpi_compile),$(no_mpi))
-LIBS = -Wl,-Bstatic -lyaml -ljansson -lgomp -Wl,-Bdynamic -lm -ldl -lpthread $(or $(mpi_link),$(no_mpi))
+LIBS = -Wl,-Bstatic -lyaml -ljansson -lgomp -Wl,-Bdynamic -lm -ldl -lpthread \
+	$(or $(mpi_link),$(no_mpi))
