@@ -237,29 +237,6 @@ derive_heads(const struct object *model)
 	}
 }
 
-/* Llama 3's scaling blends between two wavelengths: it divides by its factors' difference. */
-static void
-check_llama3(const struct object *model)
-{
-	const struct value *layers = model ? spec_value(model, F_transformer_attention) : NULL;
-
-	for (uint32_t i = 0; layers && i < layers->n; i++) {
-		const struct object *rope = spec_obj(layers->list[i], F_attention_rope);
-		const struct object *scaling =
-		    rope && rope->type == OBJ_rope ? spec_obj(rope, F_rope_scaling) : NULL;
-		if (!scaling || scaling->type != OBJ_llama3)
-			continue;
-		struct value *high = spec_value(scaling, F_llama3_high_freq_factor);
-		const struct value *low = spec_value(scaling, F_llama3_low_freq_factor);
-		if (!high->set || !low->set || high->num > low->num)
-			continue;
-		diag_error((high->given ? high : low)->pos, "%s = %g is not above %s = %g",
-		    spec_name(F_llama3_high_freq_factor), high->num,
-		    spec_name(F_llama3_low_freq_factor), low->num);
-		diag_help("the published ones are low_freq_factor = 1 and high_freq_factor = 4");
-	}
-}
-
 static void
 derive_groups(const struct object *model)
 {
@@ -561,7 +538,6 @@ check(struct object *trainer, const char *target)
 	check_rules(trainer);
 	derive_heads(model);
 	derive_groups(model);
-	check_llama3(model);
 	check_routers(model);
 	if (row && !memory->given) {
 		memory->num = row->memory_gib;

@@ -40,7 +40,7 @@ const struct om_hf_family om_hf_families[OM_HF_FAMILIES] = {
 #define SCALED (1u << OM_HF_LINEAR | 1u << OM_HF_YARN | 1u << OM_HF_LLAMA3)
 #define BY_LENGTH (1u << OM_HF_YARN | 1u << OM_HF_LLAMA3)
 const char *const om_hf_rope_types[OM_HF_ROPE_TYPES] = { "default", "linear", "yarn", "llama3" };
-enum { THETA, FACTOR, ORIGINAL, FAST, SLOW, ATTENTION, LOW, HIGH };
+enum { THETA, FACTOR, ORIGINAL, FAST, SLOW, ATTENTION };
 const struct om_hf_rope_row om_hf_ropes[OM_HF_ROPES] = {
 	{ "rope_theta", "theta", ~0u, OM_HF_NUM, 1, 1e12, UNSET },
 	{ "factor", "factor", SCALED, OM_HF_NUM, 1, 1e6, NONE },
@@ -565,9 +565,6 @@ read_rope(
 		    "%s.truncate = false cannot be described; true, the default, is the only value "
 		    "that can",
 		    where);
-	if (type == OM_HF_LLAMA3 && p->v[HIGH] <= p->v[LOW])
-		fail(r, "%s.high_freq_factor = %g: must be above low_freq_factor = %g", where,
-		    p->v[HIGH], p->v[LOW]);
 	if ((v = member(map, "partial_rotary_factor")) && json_number_value(v) != 1)
 		fail(r,
 		    "%s.partial_rotary_factor = %s cannot be described; 1, the default, is the "

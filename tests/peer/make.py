@@ -70,7 +70,19 @@ def draw(family, rng):
         c["decoder_sparse_step"] = 1
         c["mlp_only_layers"] = rng.choice([[], [0]])
     if family == "mixtral":
-        c["sliding_window"] = None
+        c["sliding_window"] = rng.choice([None, 4])
+    if family in ("qwen3", "qwen3_moe") and rng.random() < 0.5:
+        c.update(use_sliding_window=True, sliding_window=rng.choice([1, 4]))
+        if family == "qwen3":
+            c["max_window_layers"] = rng.choice([0, 1])
+    if family == "qwen3_moe" and rng.random() < 0.3:
+        c["decoder_sparse_step"] = 2
+    if family == "olmo3" and rng.random() < 0.7:  # rotary embeddings of their own by layer type
+        c["rope_parameters"]["full_attention"].update(
+            rope_type="yarn", factor=4.0, original_max_position_embeddings=8, beta_fast=4.0, beta_slow=1.0)
+        c["rope_parameters"]["sliding_attention"]["rope_theta"] = 300.0
+    if rng.random() < 0.3:
+        c["hidden_act"] = "gelu_pytorch_tanh"
     return c
 
 
