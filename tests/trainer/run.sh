@@ -75,7 +75,7 @@ for pair in bf16/fp32 fp32/bf16; do
 done
 trainer=$work/fp64/trainer
 train "$work/fp32-a" steps=20
-grep -q "step-000012 holds F32, this trainer has F64; resume with the trainer that wrote it, or give another" \
+grep -q "step-000012 holds F32, this trainer has F64, by its precision { optimizer = \"fp64\" }; resume with the trainer that" \
 	"$work/log"
 is "fp64 says what to do with a checkpoint of fp32" $?
 for real in fp32 bf16; do # no step: the first values are the same, and all of fp32's bits are there
