@@ -47,9 +47,9 @@ run(const struct om_model *models, const char *command, int argc, char **argv)
 		om_conf_free(&conf);
 		return OM_EXIT_USER;
 	}
+	om_comm_timeout((double)conf.timeout);
 	if (first)
 		m = join(models, argv);
-	om_comm_timeout((double)conf.timeout);
 	status =
 	    strcmp(command, "eval") == 0 ? printed(om_eval(m, &conf)) : om_train(m, &conf, start);
 	om_conf_free(&conf);

@@ -83,7 +83,6 @@ unsigned char *om_arena_map(uint64_t bytes, uint64_t written);
  * return but ends as they do. From here on only rank 0 is seen on stdout.
  */
 void om_comm_start(const struct om_model *m, char **argv);
-_Noreturn void om_comm_launch(uint32_t world, char **argv);
 void om_comm_end(void); /* by all ranks */
 /* By all ranks: from here on a signal to who started them saves. */
 void om_comm_ready(void);
@@ -95,6 +94,16 @@ void om_comm_timeout(double seconds); /* after so long, a rank that gets no answ
 /* So many threads a rank use this machine's cores once; 0: no ranks share them. */
 uint32_t om_comm_threads(void);
 uint32_t om_comm_members(void); /* ranks on this machine */
+/*
+ * Of RANKS/launch.c, for its comm.c: has mpirun start the ranks, and ends as they do; what a rank
+ * tells who started it, or an alarm where nobody did, since MPI_Init waits without end.
+ */
+enum om_stage { OM_IN_INIT, OM_RUNS, OM_ENDS };
+_Noreturn void om_comm_launch(uint32_t world, double timeout, char **argv);
+void om_comm_enter(double timeout);
+void om_comm_stage(enum om_stage stage);
+void om_comm_spoke(void);
+char om_process_state(int pid); /* as the kernel's letter; 0: there is no such process */
 /* By om_die alone: whether no rank of this machine spoke before; ends all ranks. */
 bool om_comm_speaks(void);
 _Noreturn void om_comm_abort(int status, bool spoke);
@@ -174,9 +183,13 @@ void om_device_memory(uint64_t *used, uint64_t *total);
 /* ---- proc.c: the process --------------------------------------------------------------------- */
 
 void om_proc_start(void); /* takes descriptors 0 to 2 */
+/*
+ * How many processes a launcher has started, by the variable of the environment that says so; NULL:
+ * this one alone.
+ */
+const char *om_proc_count(const char **name);
 /* The cores that this process may run on, a cpu_set_t of so many bytes; free() it. */
 void *om_core_set(size_t *bytes);
-uint32_t om_core_count(void);
 /*
  * How many cores' time the control groups of a process allow it, 0: no limit. groups: the file that
  * names them, /proc/self/cgroup; root: where they are mounted, of either version.

@@ -27,6 +27,22 @@ om_proc_start(void)
 		close(fd);
 }
 
+const char *
+om_proc_count(const char **name)
+{
+	/* of Open MPI; of MPICH, Intel MPI and others with PMI; of srun */
+	static const char *const names[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
+		"SLURM_STEP_NUM_TASKS" };
+
+	for (size_t i = 0; i < OM_LEN(names); i++) {
+		const char *n = getenv(*name = names[i]);
+
+		if (n && strtol(n, NULL, 10) > 1)
+			return n;
+	}
+	return NULL;
+}
+
 /* ---- cores ----------------------------------------------------------------------------------- */
 
 void *
@@ -46,17 +62,6 @@ om_core_set(size_t *bytes)
 	}
 	om_die("start", "cannot tell the cores of this process: sched_getaffinity: %s",
 	    strerror(errno));
-}
-
-uint32_t
-om_core_count(void)
-{
-	size_t bytes;
-	void *set = om_core_set(&bytes);
-	uint32_t n = (uint32_t)CPU_COUNT_S(bytes, (cpu_set_t *)set);
-
-	free(set);
-	return n;
 }
 
 /* The two numbers of a control group's limit: microseconds of all cores in a period of so many. */

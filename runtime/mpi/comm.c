@@ -115,8 +115,8 @@ post(struct flight *f, const char *what, bool send, int peer, int tag, void *p, 
 }
 
 /* The state of a process, as the kernel's letter; 0: there is none. */
-static char
-process_state(int pid)
+char
+om_process_state(int pid)
 {
 	char path[32], line[512] = "";
 	const char *p;
@@ -141,7 +141,7 @@ find_rank(bool stopped, int *pid)
 
 		if (!(*pid = board->member[i].pid))
 			continue;
-		state = process_state(*pid);
+		state = om_process_state(*pid);
 		if (stopped ? state == 'T' || state == 't' : !state || strchr("ZX", state))
 			return board->member[i].rank;
 	}
@@ -518,15 +518,25 @@ void
 om_comm_start(const struct om_model *m, char **argv)
 {
 	uint32_t world = m->data * m->pipeline, r;
+	const char *processes, *name;
 	int n, got;
 	MPI_Comm local;
 
 	if (world == 1)
 		return;
-	if (!getenv("OMPI_COMM_WORLD_RANK") && !getenv("PMIX_RANK"))
-		om_comm_launch(world, argv);
+	if (!getenv("OMPI_COMM_WORLD_RANK") && !getenv("PMIX_RANK")) {
+		if ((processes = om_proc_count(&name)))
+			om_die("start",
+			    "a launcher that is not Open MPI's started %s processes (%s says so), "
+			    "and each would start all ranks; start it once, without a launcher, or "
+			    "by Open MPI's mpirun",
+			    processes, name);
+		om_comm_launch(world, timeout, argv);
+	}
+	om_comm_enter(timeout);
 	if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &got) != MPI_SUCCESS)
 		om_die("start", "Open MPI cannot start");
+	om_comm_stage(OM_RUNS);
 	MPI_Comm_dup(MPI_COMM_WORLD, &all);
 	MPI_Comm_set_errhandler(all, MPI_ERRORS_RETURN);
 	MPI_Comm_rank(all, &n);
@@ -554,7 +564,7 @@ om_comm_start(const struct om_model *m, char **argv)
 	threads = share_cores(local);
 	/* from another container's view of processes, theirs would look dead */
 	for (uint32_t i = 0; i < nmembers; i++)
-		if (!process_state(board->member[i].pid))
+		if (!om_process_state(board->member[i].pid))
 			nmembers = 0;
 	MPI_Comm_free(&local);
 	if (r && !freopen("/dev/null", "w", stdout)) /* rank 0 speaks for all */
@@ -568,6 +578,7 @@ om_comm_end(void)
 		return;
 	om_barrier("end");
 	fflush(stdout);
+	om_comm_stage(OM_ENDS);
 	MPI_Win_free(&board_win);
 	MPI_Comm_free(&all);
 	MPI_Finalize();
@@ -577,6 +588,7 @@ om_comm_end(void)
 bool
 om_comm_speaks(void)
 {
+	om_comm_spoke();
 	return !board || !atomic_exchange(&board->told, 1);
 }
 

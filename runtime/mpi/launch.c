@@ -1,18 +1,36 @@
-/* A trainer of several ranks that no launcher started: it has mpirun start them, and waits. */
-#define _GNU_SOURCE /* pipe2 */
+/*
+ * A trainer of several ranks that no launcher started: it has mpirun start them, and waits. Each
+ * rank signs a roll, a file that both map, before it enters MPI_Init: so the trainer sees which one
+ * does not come out of it, and which was the first to be gone. And ranks print through pipes with
+ * names, past mpirun, so that what comes from mpirun are its own words: they are shown where it
+ * fails and no rank has said why.
+ */
+#define _GNU_SOURCE /* pipe2, nftw */
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "om_rt.h"
 
+struct roll {
+	atomic_int spoke, ready; /* a rank has said why all end; all of them train */
+	struct {
+		atomic_int pid, stage; /* enum om_stage */
+	} rank[];
+};
+
+static struct roll *roll; /* NULL: mpirun was not started by a trainer */
 static pid_t child;
 static char folder[] = "/tmp/om-XXXXXX"; /* mpirun's: one that ends removes what another begins */
 
@@ -25,96 +43,299 @@ on_signal(int sig)
 	asked++;
 }
 
-static char *
-ready_file(const char *at)
+static struct roll *
+map_roll(int fd, size_t bytes)
 {
-	return om_text("%s/ready", at);
+	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+	close(fd);
+	return p == MAP_FAILED ? NULL : p;
+}
+
+/* ---- the ranks' side ------------------------------------------------------------------------- */
+
+static uint32_t self; /* this rank */
+
+/* From here on descriptor fd is a pipe of the folder, past mpirun. */
+static void
+print_to(const char *name, int fd)
+{
+	char *path = om_text("%s/%s", getenv("OM_LAUNCHED"), name);
+	int to = open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC); /* without waiting for a reader */
+
+	if (to >= 0) {
+		fcntl(to, F_SETFL, 0);
+		dup2(to, fd);
+		close(to);
+	}
+	free(path);
+}
+
+/* The roll of the trainer that started this rank; NULL: none did. */
+static struct roll *
+find_roll(void)
+{
+	const char *at = getenv("OM_LAUNCHED");
+	struct stat st;
+	char *path = om_text("%s/roll", at ? at : "");
+	int fd = at ? open(path, O_RDWR | O_CLOEXEC) : -1;
+
+	free(path);
+	if (fd < 0 || fstat(fd, &st) != 0 ||
+	    (size_t)st.st_size < sizeof *roll + (self + 1) * sizeof roll->rank[0])
+		return NULL;
+	return map_roll(fd, (size_t)st.st_size);
+}
+
+/* In the midst of MPI_Init nothing else may be called. */
+static void
+on_alarm(int sig)
+{
+	static const char text[] = "start: MPI_Init does not end: a rank is stopped, or cannot be "
+				   "reached; comm.timeout in "
+				   "run.yaml is how long the others wait for it\n";
+	ssize_t n = write(STDERR_FILENO, text, sizeof text - 1);
+
+	(void)sig, (void)n;
+	_exit(OM_EXIT_USER);
+}
+
+void
+om_comm_enter(double timeout)
+{
+	const char *r = getenv("OMPI_COMM_WORLD_RANK");
+
+	r = r ? r : getenv("PMIX_RANK");
+	self = r ? (uint32_t)strtoul(r, NULL, 10) : 0;
+	if ((roll = find_roll())) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL); /* mpirun that is killed leaves none behind */
+		print_to("out", STDOUT_FILENO);
+		print_to("err", STDERR_FILENO);
+		roll->rank[self].pid = (int)getpid();
+	} else { /* nobody else watches; the first rank speaks before the others do */
+		signal(SIGALRM, on_alarm);
+		alarm((unsigned)(timeout < 1e6 ? timeout : 1e6) + 1 + self);
+	}
+}
+
+void
+om_comm_stage(enum om_stage stage)
+{
+	alarm(0);
+	if (roll)
+		roll->rank[self].stage = stage;
+}
+
+void
+om_comm_spoke(void)
+{
+	if (roll)
+		roll->spoke = 1;
 }
 
 void
 om_comm_ready(void)
 {
-	const char *at = getenv("OM_LAUNCHED");
-	char *path;
-
 	om_barrier("start");
-	if (!at || om_rank(OM_WORLD))
-		return;
-	path = ready_file(at);
-	close(open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
-	free(path);
+	if (roll && !om_rank(OM_WORLD))
+		roll->ready = 1;
 }
 
+/* ---- the trainer's side ---------------------------------------------------------------------- */
+
+enum { OUT = 1, ERR, WORDS, NPIPES }; /* of the ranks, by descriptor; what mpirun says itself */
+
+struct launch {
+	uint32_t world;
+	double timeout;
+	int pipe[NPIPES];
+	bool lost[NPIPES]; /* who read it has left */
+	char words[1 << 13];
+	size_t nwords;
+	int gone, pid; /* the rank that was the first to be gone, -1: none */
+};
+
 /*
- * What the ranks print goes through here, so that a reader who leaves ends nothing: mpirun would
- * die of it. False: there is no more.
+ * What the ranks print goes through here, so that a reader who leaves ends nothing. Takes what
+ * there is.
  */
-static bool
-pass_on(int from, int to, bool *lost)
+static void
+pass_on(struct launch *l, int i)
 {
 	char text[1 << 14];
-	ssize_t n = read(from, text, sizeof text);
+	ssize_t n;
 
-	if (n > 0 && !*lost)
-		*lost = !om_write_all(to, text, (size_t)n);
-	return n > 0 || (n < 0 && errno == EINTR);
+	while ((n = read(l->pipe[i], text, sizeof text)) > 0 || (n < 0 && errno == EINTR)) {
+		size_t room = sizeof l->words - l->nwords;
+
+		if (n < 0)
+			continue;
+		if (i != WORDS && !l->lost[i])
+			l->lost[i] = !om_write_all(i, text, (size_t)n);
+		if (i != WORDS)
+			continue;
+		room = (size_t)n < room ? (size_t)n : room;
+		memcpy(l->words + l->nwords, text, room);
+		l->nwords += room;
+	}
+}
+
+static bool
+is_stopped(uint32_t r)
+{
+	int pid = roll->rank[r].pid;
+	char state = pid ? om_process_state(pid) : 0;
+
+	return state == 'T' || state == 't';
+}
+
+/* Whether ranks have not come out of MPI_Init; names one, which is stopped if any is. */
+static bool
+tell_late(const struct launch *l)
+{
+	uint32_t late = l->world;
+	bool stopped = false;
+
+	for (uint32_t r = 0; !stopped && r < l->world; r++) {
+		if (roll->rank[r].stage >= OM_RUNS)
+			continue;
+		stopped = is_stopped(r);
+		if (stopped || late == l->world)
+			late = r;
+	}
+	if (late == l->world)
+		return false;
+	fprintf(stderr,
+	    "start: after %.0f s rank %u (process %d) %s; comm.timeout in run.yaml is the limit\n",
+	    l->timeout, late, (int)roll->rank[late].pid,
+	    stopped                ? "is stopped (SIGSTOP)"
+	    : roll->rank[late].pid ? "is still in MPI_Init"
+				   : "has not started");
+	return true;
+}
+
+/* The first that is gone without having ended in order. */
+static void
+find_gone(struct launch *l)
+{
+	for (uint32_t r = 0; l->gone < 0 && r < l->world; r++) {
+		int pid = roll->rank[r].pid;
+		char state = pid ? om_process_state(pid) : '?';
+
+		if (roll->rank[r].stage < OM_ENDS && (!state || strchr("ZX", state))) {
+			l->gone = (int)r;
+			l->pid = pid;
+		}
+	}
+}
+
+/* Whether all ranks ended in order, be it with a status that is not 0. */
+static bool
+all_ended(const struct launch *l)
+{
+	uint32_t n = 0;
+
+	for (uint32_t r = 0; r < l->world; r++)
+		n += roll->rank[r].stage == OM_ENDS;
+	return n == l->world;
+}
+
+/* Why mpirun failed, where no rank has said it and no signal asked for it. */
+static void
+explain(const struct launch *l, int status)
+{
+	const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+
+	if (WIFSIGNALED(status)) {
+		fprintf(stderr,
+		    "ranks: mpirun (process %d), which runs them, was ended by a signal (%s); "
+		    "train again, from the last checkpoint\n",
+		    (int)child, strsignal(WTERMSIG(status)));
+		return;
+	}
+	/* of a signal to a rank they say nothing more */
+	if (l->gone < 0 || code <= 128)
+		fwrite(l->words, 1, l->nwords, stderr);
+	if (l->gone >= 0)
+		fprintf(stderr,
+		    "ranks: rank %d (process %d) was the first to be gone (%s); train again, from "
+		    "the last checkpoint\n",
+		    l->gone, l->pid, code > 128 ? strsignal(code - 128) : "it ended by itself");
+	else
+		fprintf(stderr,
+		    "start: mpirun, which starts the ranks and has to be Open MPI's, ended with "
+		    "status %d%s\n",
+		    code, l->nwords ? "; its words are above" : ", without a word");
 }
 
 /* Until mpirun has ended; gives its status. */
 static int
-attend(const int pipes[2], bool lost[2])
+attend(struct launch *l)
 {
 	enum { PATIENCE = 10 }; /* seconds for mpirun to end its ranks */
-	struct pollfd p[2] = { { pipes[0], POLLIN, 0 }, { pipes[1], POLLIN, 0 } };
-	char *ready = ready_file(folder);
+	struct pollfd p[NPIPES] = { { 0 } };
+	const double began = om_now();
 	double since = 0;
-	int told = 0, status, open = 2;
-	bool save = false;
+	int told = 0, status;
+	bool save = false, over;
 
-	while (open || waitpid(child, &status, WNOHANG) != child) {
-		poll(p, 2, 50);
-		for (int i = 0; i < 2; i++)
-			if (p[i].fd >= 0 && p[i].revents && !pass_on(p[i].fd, i + 1, &lost[i])) {
+	for (int i = 0; i < NPIPES; i++)
+		p[i] = (struct pollfd){ i ? l->pipe[i] : -1, POLLIN, 0 };
+	do {
+		poll(p, NPIPES, 50);
+		over = waitpid(child, &status, WNOHANG) == child;
+		for (int i = OUT; i < NPIPES; i++) {
+			pass_on(l, i);
+			if (p[i].revents & POLLHUP)
 				p[i].fd = -1;
-				open--;
-			}
+		}
+		if (!over)
+			find_gone(l);
 		/*
 		 * mpirun that gets SIGTERM kills its ranks; SIGUSR1 it hands on to them, and they
 		 * save and end, once they train. Asked twice: at once.
 		 */
 		if (asked > told) {
 			told = asked;
-			save = told == 1 && access(ready, F_OK) == 0;
+			save = told == 1 && roll->ready;
 			since = save ? 0 : om_now();
 			kill(child, save ? SIGUSR1 : SIGTERM);
 		}
+		if (!told && !since && om_now() - began > l->timeout && tell_late(l)) {
+			roll->spoke = 1;
+			since = om_now();
+			kill(child, SIGTERM);
+		}
 		if (since > 0 && om_now() - since > PATIENCE)
 			kill(-child, SIGKILL);
-	}
-	unlink(ready);
-	free(ready);
+	} while (!over);
 	if (told == 1 && !save)
 		fprintf(stderr, "ended by a signal, before there was anything to save\n");
+	if (status && !told && !roll->spoke && !all_ended(l))
+		explain(l, status);
 	return status;
 }
 
 static _Noreturn void
-become_mpirun(uint32_t world, char **argv, const int out[2])
+become_mpirun(uint32_t world, char **argv, int words)
 {
 	char self[4096], number[16];
-	const char *option[16] = { "mpirun", "--quiet", "--bind-to", "none", "--mca",
-		"orte_tmpdir_base", folder, "-np", number };
-	size_t n = 9, nargs = 0;
+	/*
+	 * On this machine, whatever a scheduler or a file says of others, and with as many ranks as
+	 * the trainer has, however few tasks were asked of the scheduler.
+	 */
+	const char *option[20] = { "mpirun", "--bind-to", "none", "--oversubscribe", "--mca", "ras",
+		"^slurm,gridengine,tm,lsf,alps,loadleveler", "--mca", "orte_default_hostfile",
+		"none", "--mca", "orte_tmpdir_base", folder, "-np", number };
+	size_t n = 15, nargs = 0;
 	ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
 	char **args;
-	int fd = open("/dev/null", O_RDONLY);
+	int fd = open("/dev/null", O_RDONLY), err = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
 
 	if (length <= 0)
 		om_die("start", "cannot tell this trainer's path: %s", strerror(errno));
 	self[length] = 0;
 	snprintf(number, sizeof number, "%u", world);
-	if (om_core_count() < world)
-		option[n++] = "--oversubscribe";
 	if (geteuid() == 0)
 		option[n++] = "--allow-run-as-root";
 	option[n++] = self;
@@ -127,10 +348,11 @@ become_mpirun(uint32_t world, char **argv, const int out[2])
 	setpgid(0, 0);
 	if (fd > 0)
 		dup2(fd, STDIN_FILENO);
-	dup2(out[0], STDOUT_FILENO);
-	dup2(out[1], STDERR_FILENO);
+	dup2(words, STDOUT_FILENO);
+	dup2(words, STDERR_FILENO);
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
 	execvp("mpirun", args);
+	dup2(err, STDERR_FILENO);
 	om_die("start",
 	    "this trainer is of %u ranks, and mpirun, which starts them, cannot be run: %s; "
 	    "install Open MPI (openmpi-bin)",
@@ -151,30 +373,67 @@ tell_width(void)
 	setenv("OM_TERMINAL", text, 1);
 }
 
+static int
+remove_one(const char *path, const struct stat *st, int kind, struct FTW *at)
+{
+	(void)st, (void)kind, (void)at;
+	return remove(path);
+}
+
+static void
+remove_folder(void)
+{
+	nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+/* The folder with the roll and the two pipes with names; and the pipe for mpirun's words. */
+static void
+prepare(struct launch *l, int words[2])
+{
+	static const char *const name[] = { "roll", "out", "err" };
+	const size_t bytes = sizeof *roll + l->world * sizeof roll->rank[0];
+
+	if (!mkdtemp(folder))
+		om_die("start", "%s: %s", folder, strerror(errno));
+	for (int i = 0; i < WORDS; i++) {
+		char *path = om_text("%s/%s", folder, name[i]);
+
+		/* with a writer of our own, a pipe has no end before the last rank's */
+		if ((i && mkfifo(path, 0600) != 0) ||
+		    (l->pipe[i] = open(
+			 path, O_RDWR | O_CLOEXEC | (i ? O_NONBLOCK : O_CREAT | O_EXCL), 0600)) < 0)
+			om_die("start", "%s: %s", path, strerror(errno));
+		free(path);
+	}
+	if (ftruncate(l->pipe[0], (off_t)bytes) != 0 || !(roll = map_roll(l->pipe[0], bytes)))
+		om_die("start", "%s: cannot map %zu bytes: %s", folder, bytes, strerror(errno));
+	if (pipe2(words, O_CLOEXEC) != 0)
+		om_die("start", "cannot make a pipe: %s", strerror(errno));
+	l->pipe[WORDS] = words[0];
+	fcntl(words[0], F_SETFL, O_NONBLOCK);
+}
+
 void
-om_comm_launch(uint32_t world, char **argv)
+om_comm_launch(uint32_t world, double timeout, char **argv)
 {
 	static const int ends[] = { SIGTERM, SIGINT, SIGHUP, SIGUSR1 };
-	int status, pipes[2][2];
-	bool lost[2] = { false, false };
+	static struct launch l;
+	int status, words[2];
 
 	if (getenv("OM_LAUNCHED"))
 		om_die("start",
 		    "the mpirun that is found is not Open MPI's, of which this trainer is; put "
 		    "Open MPI's first on PATH");
 	fflush(stdout);
-	if (!mkdtemp(folder))
-		om_die("start", "%s: %s", folder, strerror(errno));
+	l = (struct launch){ .world = world, .timeout = timeout, .gone = -1 };
+	prepare(&l, words);
 	setenv("OM_LAUNCHED", folder, 1);
 	tell_width();
-	if (pipe2(pipes[0], O_CLOEXEC) != 0 || pipe2(pipes[1], O_CLOEXEC) != 0)
-		om_die("start", "cannot make a pipe: %s", strerror(errno));
 	if ((child = fork()) < 0)
 		om_die("start", "cannot start mpirun: %s", strerror(errno));
 	if (!child)
-		become_mpirun(world, argv, (int[]){ pipes[0][1], pipes[1][1] });
-	close(pipes[0][1]);
-	close(pipes[1][1]);
+		become_mpirun(world, argv, words[1]);
+	close(words[1]);
 	signal(SIGPIPE, SIG_IGN);
 	for (size_t i = 0; i < OM_LEN(ends); i++) {
 		struct sigaction act = { .sa_handler = on_signal, .sa_flags = SA_RESTART }, old;
@@ -183,11 +442,11 @@ om_comm_launch(uint32_t world, char **argv)
 		    old.sa_handler != SIG_IGN) /* nohup's wish */
 			sigaction(ends[i], &act, NULL);
 	}
-	status = attend((int[]){ pipes[0][0], pipes[1][0] }, lost);
-	rmdir(folder);
+	status = attend(&l);
+	remove_folder();
 	status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 	/* nobody has to read the console of training; other commands are for what they print */
-	if (lost[0] && !status && argv[1] && strcmp(argv[1], "train") != 0)
+	if (l.lost[OUT] && !status && argv[1] && strcmp(argv[1], "train") != 0)
 		om_die("output", "cannot be written: %s", strerror(EPIPE));
 	exit(status);
 }

@@ -146,12 +146,14 @@ om_comm_first(void)
 void
 om_comm_start(const struct om_model *m, char **argv)
 {
-	const char *n = getenv("OMPI_COMM_WORLD_SIZE");
+	const char *name, *n = om_proc_count(&name);
 
 	(void)m, (void)argv;
-	if (n && strcmp(n, "1") != 0) /* they would train the same, and fight over its files */
+	if (n) /* they would train the same, and fight over its files */
 		om_die("start",
-		    "this trainer is of one rank, %s were started; run it without mpirun", n);
+		    "this trainer is of one rank, %s were started (%s says so); run it once, "
+		    "without mpirun or srun",
+		    n, name);
 }
 
 void

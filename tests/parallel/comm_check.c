@@ -2,7 +2,10 @@
  * Every function of om_comm.h against naive sums, on random sizes; and ranks that wait, for
  * run.sh to kill one. usage: comm_check DATA EXPERT PIPELINE SEED
  *                            comm_check DATA EXPERT PIPELINE wait|die|bad SECONDS
+ * OM_TEST_INIT=RANK,SIGNAL: that rank gets the signal as it enters MPI_Init.
  */
+#include <mpi.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -13,6 +16,16 @@
 static struct om_model model;
 static uint64_t failures, checks;
 static uint32_t crc; /* of all that was received: two runs give the same */
+
+int
+MPI_Init_thread(int *argc, char ***argv, int need, int *got)
+{
+	const char *test = getenv("OM_TEST_INIT"), *rank = getenv("OMPI_COMM_WORLD_RANK");
+
+	if (test && rank && atoi(test) == atoi(rank))
+		raise(atoi(strchr(test, ',') + 1));
+	return PMPI_Init_thread(argc, argv, need, got);
+}
 
 static void
 expect(bool good, const char *what, enum om_ranks g, uint64_t n)
@@ -276,12 +289,12 @@ main(int argc, char **argv)
 	model.expert = (uint32_t)atoi(argv[2]);
 	model.pipeline = (uint32_t)atoi(argv[3]);
 	om_err_name("comm_check");
+	if (argc > 5)
+		om_comm_timeout(atof(argv[5]));
 	om_comm_start(&model, argv);
 	seed = strtoull(argv[4], NULL, 10);
 	if (strcmp(argv[4], "bad") == 0) /* all at once: one line */
 		om_die("test", "all are bad");
-	if (argc > 5)
-		om_comm_timeout(atof(argv[5]));
 	if (strcmp(argv[4], "wait") == 0 || strcmp(argv[4], "die") == 0)
 		steps(argv[4][0] == 'd');
 	for (uint64_t i = 0; i < 12; i++) {

@@ -97,11 +97,37 @@ says "another number of ranks" 1 "rank [0-2], start: this trainer is of 4 ranks 
 once "another number of ranks" "^comm_check: "
 says "a trainer of one rank" 1 "rank 0, start: this trainer is of one rank, 2 were started" \
 	mpirun -np 2 ./l1 bench steps=1
-mkdir none bin && printf '#!/bin/sh\nshift 8\nexec "$@"\n' >bin/mpirun && chmod +x bin/mpirun
+mkdir none bin && touch bin/mpirun && chmod +x bin/mpirun
 says "no mpirun" 1 "start: this trainer is of 2 ranks, and mpirun, which starts them, cannot be run: No such file" \
 	env PATH="$PWD/none" "$PWD/check" 2 1 1 1
+printf '#!/bin/sh\necho "unrecognized argument oversubscribe" >&2\nexit 255\n' >bin/mpirun
+says "MPICH's mpirun" 255 "^unrecognized argument oversubscribe" env PATH="$PWD/bin:$PATH" ./check 2 1 1 1
 printf '#!/bin/sh\nwhile [ "$1" != %s ]; do shift; done\nexec "$@"\n' "$PWD/check" >bin/mpirun
 says "another mpirun" 1 "start: the mpirun that is found is not Open MPI's" env PATH="$PWD/bin:$PATH" ./check 2 1 1 1
+
+# ---- starts: a rank that does not come out of MPI_Init, and what mpirun itself says -----------------------------
+says "stopped in MPI_Init" 1 "^start: after 3 s rank 2 \(process [0-9]+\) is stopped \(SIGSTOP\); comm.timeout" \
+	env OM_TEST_INIT=2,19 ./check 4 2 1 wait 3
+[ "$(wc -l <out)" = 1 ] && ok || fail "stopped in MPI_Init: $(cat out)"
+says "killed in MPI_Init" 137 "^ranks: rank 2 \(process [0-9]+\) was the first to be gone \(Killed\); train again" \
+	env OM_TEST_INIT=2,9 ./check 4 2 1 wait 20
+[ "$(wc -l <out)" = 1 ] && ok || fail "killed in MPI_Init: $(cat out)"
+says "stopped in MPI_Init, by hand" 1 "^start: MPI_Init does not end: a rank is stopped" \
+	env OM_TEST_INIT=2,19 mpirun -np 3 ./check 3 1 1 wait 2
+when pid.2 sh -c 'kill -9 $(ps -o ppid= -p $(cat pid.2))'
+says "mpirun is killed" 137 "^ranks: mpirun \(process [0-9]+\), which runs them, was ended by a signal \(Killed\); train again" \
+	./check 4 2 1 wait 20
+gone "ranks that did not start" check
+says "mpirun's own words" 1 "^Component: +nonsense" env OMPI_MCA_plm=nonsense ./check 2 1 1 1
+once "mpirun's own words" "^start: mpirun, which starts the ranks and has to be Open MPI's, ended with status 1; its words are"
+for there in "$(hostname)" other1,other2; do
+	says "a scheduler's allocation of $there" 0 "checks, 0 failed" env -u OMPI_MCA_rmaps_base_oversubscribe SLURM_JOBID=7 \
+		SLURM_NODELIST="$there" SLURM_TASKS_PER_NODE=1 ./check 2 1 2 5
+done
+for v in PMI_SIZE=4 SLURM_STEP_NUM_TASKS=4; do
+	says "$v" 1 "start: a launcher that is not Open MPI's started 4 processes \(${v%=*} says so\)" env $v ./check 4 2 1 1
+	says "$v, a trainer of one rank" 1 "start: this trainer is of one rank, 4 were started \(${v%=*} says so\)" env $v ./l1 bench steps=1
+done
 
 # ---- layouts: a hand-written model -----------------------------------------------------------------------------
 head -c 60000 "$root/runtime/train.c" >corpus.txt
