@@ -15,7 +15,8 @@
 #include "json.h"
 #include "om_rt.h"
 
-enum { CHUNK = 1 << 22 };
+/* bytes; an index has 200 a tensor, and its own checksum, so it may be larger than foreign ones */
+enum { CHUNK = 1 << 22, INDEX_MOST = 1 << 30 };
 
 static void
 shape_text(char text[64], const struct om_st_tensor *t)
@@ -126,7 +127,7 @@ read_index(struct loader *l, size_t *n)
 	static const char last[] = "\"crc32c\": \"", format[] = "\"crc32c\": \"12345678\"}\n";
 	char *name = om_text("%s/index.json", l->path);
 	size_t tail = sizeof format - 1;
-	char *s = om_file_read(name, OM_JSON_MOST, n);
+	char *s = om_file_read(name, INDEX_MOST, n);
 
 	free(name);
 	if (!s)

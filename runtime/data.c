@@ -194,12 +194,14 @@ _Noreturn OM_PRINTF(3, 4) static void lost(
 static void
 file_open(struct om_data *d, struct om_file *f)
 {
+	uint64_t size;
+
 	for (int try = 0; f->fd < 0; try++) {
-		f->fd = open(f->path, O_RDONLY | O_CLOEXEC);
+		f->fd = om_open_regular(f->path, &size);
 		if (f->fd >= 0)
 			break;
 		if (try || (errno != EMFILE && errno != ENFILE))
-			lost(d, f, "%s; make it readable again", strerror(errno));
+			lost(d, f, "%s; make it readable again", om_file_why());
 		for (uint32_t j = 0; j < d->n; j++)
 			if (d->file[j].fd >= 0) {
 				close(d->file[j].fd);
@@ -292,16 +294,17 @@ check_megatron(const struct om_data *d, const struct om_file *f)
 		"<u2", "<u4" };
 	unsigned char p[18];
 	char *name, *array;
-	FILE *idx;
+	uint64_t size;
 	bool found;
+	int idx;
 
 	if (!ends(f->path, ".bin"))
 		return;
 	name = om_text("%.*s.idx", (int)strlen(f->path) - 4, f->path);
-	idx = fopen(name, "rb");
-	found = idx && fread(p, 1, sizeof p, idx) == sizeof p && memcmp(p, "MMIDIDX\0\0", 9) == 0;
-	if (idx)
-		fclose(idx);
+	idx = om_open_regular(name, &size);
+	found = idx >= 0 && om_pread_all(idx, p, sizeof p, 0) && memcmp(p, "MMIDIDX\0\0", 9) == 0;
+	if (idx >= 0)
+		close(idx);
 	if (found && p[17] < OM_LEN(dtype)) {
 		array = om_text("np.memmap('%%s', '%s', 'r')", dtype[p[17]]);
 		lost(d, f, "is a Megatron data set with its index, %s, which is not read; %s", name,

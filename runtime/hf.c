@@ -324,9 +324,9 @@ om_import(const struct om_model *m, const char *from, const char *dir)
 	struct source s = { .m = m, .dir = from };
 	struct om_conf c = { .dir = om_text("%s", dir) };
 	struct om_ckpt k;
-	unsigned char *arena, *buf = om_alloc(CHUNK, sizeof(float));
-	float *x = om_alloc(CHUNK, sizeof *x);
-	double *wide = om_alloc(CHUNK, sizeof *wide);
+	unsigned char *arena, *buf;
+	double *wide;
+	float *x;
 	struct om_entry *e;
 	uint32_t n;
 	char *there;
@@ -336,6 +336,9 @@ om_import(const struct om_model *m, const char *from, const char *dir)
 	open_files(&s);
 	e = om_ckpt_entries(m, OM_TO_EXPORT, &n);
 	check_names(&s, e, n);
+	buf = om_alloc(CHUNK, sizeof(float));
+	x = om_alloc(CHUNK, sizeof *x);
+	wide = om_alloc(CHUNK, sizeof *wide);
 	arena = om_arena_host(m);
 	for (uint32_t i = 0; i < n; i++)
 		load(&s, arena, &e[i], buf, x, wide);

@@ -97,11 +97,6 @@ om_json_parse(const char *s, size_t n, char why[OM_JSON_WHY])
 
 	while (start < n && strchr(" \t\r\n", s[start]) && s[start])
 		start++;
-	if (n > OM_JSON_MOST) {
-		snprintf(
-		    why, OM_JSON_WHY, "is %zu bytes long, at most %d are read", n, OM_JSON_MOST);
-		return NULL;
-	}
 	if (start == n || s[start] != '{') {
 		say(why, s, start, start == n ? "it is empty" : "an object, {...}, is expected");
 		return NULL;

@@ -22,7 +22,7 @@ enum {
 /*
  * The object that n bytes of text are; json_decref() it. NULL: why says what is wrong, with line
  * and column. No name twice, no zero byte in a string, nothing after the object. The memory that
- * it takes is at most some tens of times the text's.
+ * it takes is at most some tens of times the text's, whose length is the caller's to limit.
  */
 json_t *om_json_parse(const char *s, size_t n, char why[OM_JSON_WHY]);
 /* The same of a file; NULL: errno is ENOENT where there is none. */

@@ -70,9 +70,14 @@ for h in $names; do
 	fi
 	mkdir -p "$work/$h.corpus" "$work/$h.found"
 	# the generator frees nothing: each child of -fork ends when its memory is large, and that is no fault
+	case $h in
+	config | lua) mode='-fork=1 -ignore_ooms=1' ;;
+	*) mode=-print_final_stats=1 ;;
+	esac
+	# shellcheck disable=SC2086 # two words
 	nice "$work/fuzz_$h" "$work/$h.corpus" "tests/fuzz/seeds/$h" "-artifact_prefix=$work/$h.found/" -close_fd_mask=3 \
-		-max_len=65536 -timeout=20 -fork=1 -ignore_ooms=1 -rss_limit_mb=3000 "-max_total_time=$seconds" >"$work/$h.log" 2>&1
-	runs=$(sed -n 's/^#\([0-9]*\): cov.*/\1/p' "$work/$h.log" | tail -n 1)
+		-max_len=65536 -timeout=20 $mode -rss_limit_mb=3000 "-max_total_time=$seconds" >"$work/$h.log" 2>&1
+	runs=$(sed -n 's/^#\([0-9]*\): cov.*/\1/p; s/^stat::number_of_executed_units: *//p' "$work/$h.log" | tail -n 1)
 	found=$(ls "$work/$h.found" | grep -vc '^oom-')
 	echo "$h: ${runs:-0} runs, $found crashes or hangs"
 	if [ "$found" = 0 ] && [ -n "$runs" ]; then passed=$((passed + 1)); else

@@ -186,6 +186,8 @@ limit loop.yaml "data.paths = {...} must be a list of file names"
 limit /dev/zero "/dev/zero: error: cannot be read: is a device, not a regular file"
 ("$S" train pipe.yaml >silent.out 2>&1; echo $? >silent.status) & # it takes 10 seconds, and is looked at in the end
 mkfifo pipe.txt pipe.json
+cp t.bin piped.bin && mkfifo piped.idx
+check "a pipe beside data" timeout 5 "$S" train run.yaml data.paths=[piped.bin] steps=6
 says "a pipe as data" 1 "pipe.txt" timeout 5 "$S" train run.yaml data.paths=[pipe.txt]
 check "run.yaml from a shell's <()" "$S" train <(cat run.yaml) steps=6
 check "run.yaml from standard input" sh -c "(sleep 0.3; cat run.yaml) | $S train /dev/stdin steps=6"

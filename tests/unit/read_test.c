@@ -122,6 +122,26 @@ test_safetensors(void)
 #undef T
 }
 
+/* As many tensors as a large shard has: their time once grew with the square of their number. */
+static void
+test_many(void)
+{
+	enum { MANY = 20000 };
+	char *text;
+	size_t n;
+	FILE *f = open_memstream(&text, &n);
+
+	for (int i = 0; i < MANY; i++)
+		fprintf(f,
+		    "%c\"model.layers.7.mlp.experts.%d.w\":{\"dtype\":\"U8\",\"shape\":[2,0],"
+		    "\"data_offsets\":[%d,%d]}",
+		    i ? ',' : '{', i, 0, 0);
+	fputc('}', f);
+	fclose(f);
+	CHECK(!st(text, 0));
+	free(text);
+}
+
 /* What om_json_parse has against a text; "" where it reads it. */
 static const char *
 json(const char *s, size_t n)
@@ -257,6 +277,7 @@ int
 main(void)
 {
 	test_safetensors();
+	test_many();
 	test_json();
 	test_file();
 	printf("%d passed, %d failed\n", passed, failed);
