@@ -94,7 +94,8 @@ check_default(const struct object *o, enum field_id f)
 {
 	struct value *v = spec_value(o, f);
 	v->given = v->set = false;
-	if (*fields[f].dflt)
+	v->idle = !*fields[f].dflt;
+	if (!v->idle)
 		set_default(o, v, &fields[f]);
 }
 

@@ -254,6 +254,15 @@ diag_count(void)
 	return (int)(entries.n + dropped);
 }
 
+void
+diag_rewind(int count)
+{
+	if (entries.n > (uint32_t)count)
+		entries.n = (uint32_t)count;
+	dropped = 0;
+	drop_details = false;
+}
+
 /*
  * Prints to stderr what was collected, by file, line and column, and forgets it. At most DIAG_MAX
  * errors are shown, the rest is counted. Gives the number of errors.

@@ -373,53 +373,17 @@ construct(lua_State *L)
 
 /* ---- the file and its result ----------------------------------------------------------------- */
 
-/* Pairs of an object and its copy. */
-struct copies {
-	struct {
-		struct object *from, *to;
-	} * a;
-	uint32_t n, cap;
-};
-
-/*
- * A trainer's own copy of an object: check fills in what depends on the rest of the trainer.
- * Objects that are shared stay shared.
- */
-static struct object *
-copy(struct object *from, struct copies *c)
-{
-	for (uint32_t i = c->n; i--;)
-		if (c->a[i].from == from)
-			return c->a[i].to;
-	struct object *to = spec_new(from->type, from->pos);
-	for (uint32_t f = 0; f < N_FIELDS; f++) {
-		if (fields[f].object != from->type)
-			continue;
-		struct value *v = spec_value(to, f);
-		*v = *spec_value(from, f);
-		struct object **list = xalloc((v->n + 1) * sizeof(*list));
-		for (uint32_t i = 0; i < v->n; i++)
-			list[i] = copy(v->list[i], c);
-		v->list = list;
-	}
-	(void)PUSH(*c);
-	c->a[c->n - 1].from = from;
-	c->a[c->n - 1].to = to;
-	return to;
-}
-
 /* Adds entry i of the list, whose trainers so far are those of from; false: it cannot be one. */
 static bool
 add_trainer(lua_State *L, int index, struct spec *out, struct object **from, uint32_t i)
 {
 	struct object *o = to_object(L, index);
-	struct copies c = { 0 };
 	uint32_t k = 0;
 	while (k < out->n && from[k] != o)
 		k++;
 	if (o && o->type == OBJ_trainer && k == out->n) {
 		from[k] = o;
-		out->trainer[out->n++] = copy(o, &c);
+		out->trainer[out->n++] = spec_copy(o);
 		return true;
 	}
 	if (k < out->n) {

@@ -91,6 +91,7 @@ void diag_help(const char *fmt, ...) PRINTF(1, 2);
 /* Prints what was collected, sorted by position, at most DIAG_MAX; gives the number of errors. */
 int diag_flush(void);
 int diag_count(void);
+void diag_rewind(int count);   /* forgets those after the first so many */
 void diag_line(struct buf *b); /* moves what was collected into one line, without notes and help */
 /* The name closest to a word if it is close enough to be meant, else NULL. */
 const char *diag_closest(const char *word, const char *const *names, uint32_t n);
@@ -133,6 +134,7 @@ struct object;
 struct value {
 	bool set;       /* given in the file, or filled in by check */
 	bool given;     /* given in the file */
+	bool idle;      /* given in the file, but check took it back: it means nothing here */
 	struct pos pos; /* of the field's name; of the constructor when not given */
 	uint32_t rline; /* line in resolved.lua, set by spec_print */
 	enum field_type type;
@@ -158,6 +160,11 @@ struct object *spec_obj(const struct object *o, enum field_id f);
 bool
 spec_equal(const struct object *a, const struct object *b); /* same values; positions ignored */
 struct object *spec_new(enum object_type type, struct pos pos);
+/*
+ * A trainer's own copy of an object as the file gives it: check fills in what depends on the rest
+ * of the trainer. Objects that are shared stay shared.
+ */
+struct object *spec_copy(const struct object *from);
 bool spec_choice(const char *choices, const char *text); /* one of "a|b|c" */
 const char *spec_closest_choice(enum field_id f, const char *text);
 const char *spec_name(enum field_id f);  /* "moe.top_k" */
@@ -525,7 +532,7 @@ void rankcheck(const struct shard *s);
 /* The same check; NULL, or the fault. For tests that plant faults. */
 const char *ranks_fault(const struct shard *s);
 
-/* ---- fuse.c, plan.c, needs.c, plancheck.c, report.c: kernels, offsets, costs ----------------- */
+/* ---- fuse.c, plan.c, needs.c, plancheck.c, remedy.c, report.c: kernels, offsets, costs ------- */
 
 /* Rewrites pairs of ops into one where fuse.def has a row for the target. */
 void fuse(struct shard *s);
@@ -651,9 +658,10 @@ void plancheck(const struct plan *p);
 /* The same check; NULL, or the fault. For tests that plant faults. */
 const char *plan_fault(const struct plan *p);
 /*
- * A user's error where the plan does not fit the device: five largest buffers, cheapest remedies.
+ * remedy.c: a user's error where the plan does not fit the device: five largest buffers, and what
+ * would do. Only what check, and a build where one is to follow, would take is proposed.
  */
-void plan_fits(const struct plan *p);
+void plan_fits(const struct plan *p, bool build);
 /*
  * A user's error where this version cannot build what it can plan: several ranks, a target without
  * kernels.

@@ -14,10 +14,21 @@ enum {
 	MICROBATCHES_MAX = 4096,
 };
 
+/* What rules know beside whole numbers that the language has fields for. */
+enum {
+	FEWEST_CHUNKS = N_FIELDS, /* that the schedule takes */
+	MOST_CHUNKS,
+	SPLIT,      /* chunks that parallel.split lists, 0: it is not given */
+	SPLIT_SUM,  /* their layers */
+	MOE_LAYERS, /* layers with experts */
+	TIED,       /* head and embedding must be on one stage, and are only without a pipeline */
+	N_KNOWN
+};
+
 /* The values that rules speak about, of one trainer and one of its moe layers. */
 struct scope {
 	struct value *v[N_FIELDS]; /* NULL: not there */
-	int64_t x[N_FIELDS];
+	int64_t x[N_KNOWN];
 };
 
 static bool
@@ -92,12 +103,35 @@ enough_for_chunks(const int64_t *x)
 	       x[F_parallel_pipeline] * x[F_parallel_chunks] <= x[F_transformer_n_layers];
 }
 
-/* x has the least chunks of a schedule, and in its place for split the most. */
 static bool
 chunks_go(const int64_t *x)
 {
-	return x[F_parallel_pipeline] == 1 || (x[F_parallel_chunks] >= x[F_parallel_schedule] &&
-						  x[F_parallel_chunks] <= x[F_parallel_split]);
+	return x[F_parallel_pipeline] == 1 || !x[FEWEST_CHUNKS] ||
+	       (x[F_parallel_chunks] >= x[FEWEST_CHUNKS] && x[F_parallel_chunks] <= x[MOST_CHUNKS]);
+}
+
+static bool
+split_counts(const int64_t *x)
+{
+	return !x[SPLIT] || x[SPLIT] == x[F_parallel_pipeline] * x[F_parallel_chunks];
+}
+
+static bool
+split_adds_up(const int64_t *x)
+{
+	return !x[SPLIT] || x[SPLIT_SUM] == x[F_transformer_n_layers];
+}
+
+static bool
+experts_are_there(const int64_t *x)
+{
+	return x[F_parallel_expert] == 1 || x[MOE_LAYERS];
+}
+
+static bool
+ends_meet(const int64_t *x)
+{
+	return x[F_parallel_pipeline] == 1 || !x[TIED];
 }
 
 static bool
@@ -233,9 +267,6 @@ static const struct rule {
 	    DIVISORS, ALWAYS },
 	{ enough_layers, not_in_range, { F_parallel_pipeline, F_transformer_n_layers, N_FIELDS },
 	    RANGE, ALWAYS },
-	{ chunks_go, NULL, /* check_chunks reports it; here for what is proposed */
-	    { F_parallel_chunks, F_parallel_pipeline, F_parallel_schedule, N_FIELDS }, RANGE,
-	    ALWAYS },
 	{ enough_for_chunks, too_many_chunks,
 	    { F_parallel_pipeline, F_parallel_chunks, F_transformer_n_layers, N_FIELDS }, RANGE,
 	    ALWAYS },
@@ -244,6 +275,12 @@ static const struct rule {
 	{ few_microbatches, too_many_microbatches,
 	    { F_batch_global, F_batch_micro, F_parallel_data, F_parallel_pipeline }, RANGE,
 	    ALWAYS },
+	/* those without a text are reported elsewhere; they are here for what is proposed */
+	{ chunks_go, NULL, { F_parallel_chunks, F_parallel_pipeline, N_FIELDS }, RANGE, ALWAYS },
+	{ split_counts, NULL, { F_parallel_chunks, F_parallel_pipeline, N_FIELDS }, RANGE, ALWAYS },
+	{ split_adds_up, NULL, { F_transformer_n_layers, N_FIELDS }, RANGE, ALWAYS },
+	{ experts_are_there, NULL, { F_parallel_expert, N_FIELDS }, RANGE, ALWAYS },
+	{ ends_meet, NULL, { F_parallel_pipeline, N_FIELDS }, RANGE, ALWAYS },
 };
 
 /* All scopes of a trainer: one a distinct moe, or one without. */
@@ -276,13 +313,9 @@ speaks_of(const struct rule *r, uint32_t f)
 	return false;
 }
 
-/*
- * Whether a field could have the value x: the rule would hold, and every other one about it that
- * holds now, in every scope that shares it.
- */
+/* Whether a field could have the value x: every rule about it would hold where it is shared. */
 static bool
-legal(
-    const struct rule *rule, const struct scopes *all, const struct value *v, uint32_t f, int64_t x)
+legal(const struct scopes *all, const struct value *v, uint32_t f, int64_t x)
 {
 	for (uint32_t k = 0; k < all->n; k++) {
 		struct scope *s = &all->a[k];
@@ -295,7 +328,7 @@ legal(
 			s->x[f] = x;
 			bool then = r->holds(s->x);
 			s->x[f] = old;
-			if (!then && (r == rule || r->holds(s->x)))
+			if (!then)
 				return false;
 		}
 	}
@@ -311,15 +344,14 @@ by_size(const void *a, const void *b)
 
 /* "56 or 64": the legal values nearest to the present one, rising; NULL if none was found. */
 static char *
-proposals(
-    const struct rule *r, const struct scopes *all, const struct scope *s, uint32_t f, uint32_t max)
+proposals(const struct scopes *all, const struct scope *s, uint32_t f, uint32_t max)
 {
 	int64_t found[LEGAL_MAX], now = s->x[f];
 	uint32_t n = 0;
 	for (int64_t d = 1; d < PROBES && n < max; d++)
 		for (int sign = -1; sign <= 1 && n < max; sign += 2) {
 			int64_t x = now + sign * d;
-			if (x >= fields[f].lo && x <= fields[f].hi && legal(r, all, s->v[f], f, x))
+			if (x >= fields[f].lo && x <= fields[f].hi && legal(all, s->v[f], f, x))
 				found[n++] = x;
 		}
 	if (!n)
@@ -346,7 +378,7 @@ broken(const struct rule *r, const struct scopes *all, const struct scope *s)
 			note_value(s->v[r->f[i]], r->f[i]);
 	for (size_t i = 0; i < LEN(r->f) && r->f[i] != N_FIELDS; i++) {
 		uint32_t most = r->kind == RANGE ? 1 : i ? LEGAL_MAX : MULTIPLES_MAX;
-		char *p = proposals(r, all, s, r->f[i], most);
+		char *p = proposals(all, s, r->f[i], most);
 		if (p)
 			buf_printf(&help, "%s%s", help.n ? ", or " : "", p);
 	}
@@ -365,6 +397,26 @@ take(struct scope *s, const struct object *o)
 			s->v[f] = spec_value(o, f);
 			s->x[f] = s->v[f]->i;
 		}
+}
+
+/* What no whole number says. */
+static void
+take_layout(struct scope *s, const struct object *layout, const struct object *model)
+{
+	const struct object *head = model ? spec_obj(model, F_transformer_lm_head) : NULL;
+	const struct value *schedule = layout ? spec_value(layout, F_parallel_schedule) : NULL;
+	const struct value *split = layout ? spec_value(layout, F_parallel_split) : NULL;
+	bool scheduled = schedule && schedule->set;
+
+	if (scheduled) {
+		s->x[FEWEST_CHUNKS] = schedule_find(schedule->str)->lo;
+		s->x[MOST_CHUNKS] = schedule_find(schedule->str)->hi;
+	}
+	s->x[TIED] =
+	    head && spec_int(head, F_lm_head_tied) && !(scheduled && !strcmp(schedule->str, "v"));
+	for (uint32_t i = 0; split && split->set && i < split->nints; i++)
+		s->x[SPLIT_SUM] += split->ints[i];
+	s->x[SPLIT] = split && split->set ? split->nints : 0;
 }
 
 /*
@@ -420,12 +472,9 @@ check_rules(const struct object *trainer)
 	take(base, spec_obj(trainer, F_trainer_batch));
 	const struct object *layout = spec_obj(trainer, F_trainer_parallel);
 	take(base, layout);
-	base->v[F_parallel_schedule] = layout ? spec_value(layout, F_parallel_schedule) : NULL;
-	if (base->v[F_parallel_schedule] && base->v[F_parallel_schedule]->set) {
-		const struct schedule_row *row = schedule_find(base->v[F_parallel_schedule]->str);
-		base->x[F_parallel_schedule] = row->lo;
-		base->x[F_parallel_split] = row->hi;
-	}
+	take_layout(base, layout, model);
+	for (uint32_t i = 0; layers && i < layers->n; i++)
+		base->x[MOE_LAYERS] += layers->list[i]->type == OBJ_moe;
 	const struct value *expert = base->v[F_parallel_expert];
 	take_layers(&all, model ? spec_value(model, F_transformer_attention) : NULL);
 	uint32_t dense = all.n;

@@ -165,6 +165,50 @@ spec_choice(const char *choices, const char *text)
 	return false;
 }
 
+/* Pairs of an object and its copy. */
+struct copies {
+	struct {
+		const struct object *from;
+		struct object *to;
+	} * a;
+	uint32_t n, cap;
+};
+
+static struct object *
+copy(const struct object *from, struct copies *c)
+{
+	for (uint32_t i = c->n; i--;)
+		if (c->a[i].from == from)
+			return c->a[i].to;
+	struct object *to = spec_new(from->type, from->pos);
+	for (uint32_t f = 0; f < N_FIELDS; f++) {
+		if (fields[f].object != from->type)
+			continue;
+		const struct value *old = spec_value(from, f);
+		if (!old->given && !old->idle)
+			continue;
+		struct value *v = spec_value(to, f);
+		*v = *old;
+		v->set |= v->idle;
+		v->given = true;
+		v->idle = false;
+		v->list = xalloc((v->n + 1) * sizeof(*v->list));
+		for (uint32_t i = 0; i < v->n; i++)
+			v->list[i] = copy(old->list[i], c);
+	}
+	(void)PUSH(*c);
+	c->a[c->n - 1].from = from;
+	c->a[c->n - 1].to = to;
+	return to;
+}
+
+struct object *
+spec_copy(const struct object *from)
+{
+	struct copies c = { 0 };
+	return copy(from, &c);
+}
+
 /* The choice of a field that a wrong text is close to, or NULL. */
 const char *
 spec_closest_choice(enum field_id f, const char *text)

@@ -401,7 +401,9 @@ bool
 srcpos_literal(struct pos field)
 {
 	const struct source *src = source_of(field.file);
-	uint32_t t = token_at(src, field);
+	uint32_t t = field.line ? token_at(src, field) : 0;
+	if (!field.line)
+		return false;
 	if (is(src, t, "["))
 		t += 2;
 	t++;

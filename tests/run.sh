@@ -33,6 +33,7 @@ emit sh tests/emit/run.sh build/olmogen build/san/olmogen $work/emit
 random $quick sh tests/emit/random.sh build/olmogen $work/random $seed
 expert sh tests/parallel/expert.sh $work/expert
 front build/san/tests/front_test
+remedies python3 tests/err/remedies.py build/olmogen $work
 err sh tests/err/run.sh build/olmogen
 ranks build/san/tests/ranks_test
 models sh tests/emit/models.sh build/olmogen
