@@ -157,7 +157,7 @@ clean:
 	find out -mindepth 1 -maxdepth 1 ! -name .gitignore -exec rm -rf {} +
 
 help:
-	@echo 'make demo       installs what is missing, builds, generates models/tiny.lua, trains it (two minutes)'
+	@echo 'make demo       installs what is missing, builds, trains models/tiny.lua, on a GPU where there is one (two minutes)'
 	@echo 'make            builds build/olmogen'
 	@echo 'make check      runs all tests (ONLY=err,gold for some of them; JOBS=2 at a time)'
 	@echo 'make bigcheck   all tests at full length; SEED=1'
