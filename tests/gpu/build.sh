@@ -29,5 +29,5 @@ done >"$out/cubins.s"
 	printf '.quad 0\n.section .note.GNU-stack,"",@progbits\n'
 } >>"$out/cubins.s"
 gcc -std=c11 -D_GNU_SOURCE -DOM_ARCH=90 -O2 -Wall -Wextra -Werror -fopenmp -Iruntime -Iruntime/cuda -Itests/gpu -I/usr/local/cuda/include -o "$out/kernels" \
-	tests/gpu/main.c runtime/cuda/gpu.c runtime/cuda/check.c runtime/err.c runtime/host.c \
+	tests/gpu/main.c runtime/cuda/gpu.c runtime/cuda/check.c runtime/err.c runtime/host.c runtime/file.c \
 	runtime/one/comm.c $objects "$out/cubins.s" -ldl -lm
