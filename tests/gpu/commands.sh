@@ -44,6 +44,10 @@ cc=$(find "${CUDA_HOME:-/usr/local/cuda}/" -name cuda.h 2>/dev/null | head -n 1)
 gcc -std=c11 -D_GNU_SOURCE -O1 -Wall -Wextra -Werror -shared -fPIC -I"$(dirname "$cc")" -o "$work/lib/libcuda.so.1" \
 	tests/gpu/driver.c >"$work/out" 2>"$work/err"
 is "the stand-in for the driver builds" $?
+if command -v nvcc >/dev/null; then
+	sh tests/gpu/build.sh "$work/kernels" add >"$work/out" 2>"$work/err"
+	is "a family of make check-gpu's kernels builds" $?
+fi
 head -c 30000 generator/check.c >"$work/text"
 cat >"$work/run.yaml" <<EOF
 data: { paths: [$work/text], format: bytes }
