@@ -28,6 +28,7 @@ done >"$out/cubins.s"
 	done
 	printf '.quad 0\n.section .note.GNU-stack,"",@progbits\n'
 } >>"$out/cubins.s"
-gcc -std=c11 -D_GNU_SOURCE -DOM_ARCH=90 -O2 -Wall -Wextra -Werror -fopenmp -Iruntime -Iruntime/cuda -Itests/gpu -I/usr/local/cuda/include -o "$out/kernels" \
-	tests/gpu/main.c runtime/cuda/gpu.c runtime/cuda/check.c runtime/err.c runtime/host.c runtime/file.c \
-	runtime/one/comm.c $objects "$out/cubins.s" -ldl -lm
+# of the runtime only what is called: the rest of these files needs others, and libraries
+gcc -std=c11 -D_GNU_SOURCE -DOM_ARCH=90 -O2 -Wall -Wextra -Werror -fopenmp -ffunction-sections -Wl,--gc-sections -Iruntime \
+	-Iruntime/cuda -Itests/gpu -I/usr/local/cuda/include -o "$out/kernels" tests/gpu/main.c runtime/cuda/gpu.c \
+	runtime/cuda/check.c runtime/err.c runtime/host.c runtime/one/comm.c $objects "$out/cubins.s" -ldl -lm
