@@ -9,7 +9,7 @@
 
 /* ---- what can be exported -------------------------------------------------------------------- */
 
-enum how { SAID, LAYER, ASIDE, INSIDE, ONLY, EQUALS };
+enum how { SAID, LAYER, ASIDE, INSIDE, ONLY };
 static const struct export_row {
 	enum how how;
 	const char *only, *why;
@@ -61,18 +61,11 @@ as_number(const struct value *v)
 	return v->type == NUM ? v->num : (double)v->i;
 }
 
+/* Whether a value is one of those that can be said. */
 static bool
-is_only(const struct object *o, enum field_id f, const struct export_row *row)
+sayable(const struct value *v, const char *only)
 {
-	const struct value *v = spec_value(o, f);
-
-	if (row->how == ONLY)
-		return v->type == ENUM ? spec_choice(row->only, v->str)
-				       : as_number(v) == strtod(row->only, NULL);
-	for (uint32_t other = 0; other < N_FIELDS; other++)
-		if (fields[other].object == o->type && !strcmp(fields[other].name, row->only))
-			return as_number(v) == as_number(spec_value(o, (enum field_id)other));
-	internal("hf.def: %s: no field %s beside it", spec_name(f), row->only);
+	return v->type == ENUM ? spec_choice(only, v->str) : as_number(v) == strtod(only, NULL);
 }
 
 /* The first field that no config.json can say, with its value and the reason; NULL: none. */
@@ -88,7 +81,7 @@ not_said(const struct object *o)
 		const struct value *v = spec_value(o, (enum field_id)f);
 		for (uint32_t i = 0; i < v->n && row->how == INSIDE && !odd; i++)
 			odd = not_said(v->list[i]);
-		if ((row->how == ONLY || row->how == EQUALS) && !is_only(o, (enum field_id)f, row))
+		if (row->how == ONLY && !sayable(v, row->only))
 			odd = xprintf("%s = %s: %s", spec_name((enum field_id)f),
 			    v->type == ENUM ? v->str : spec_text(v), row->why);
 	}
@@ -192,29 +185,44 @@ layer_facts(const struct graph *g, struct om_hf_model *m)
 	return NULL;
 }
 
-static bool
-fits(const struct om_hf_family *f, const struct om_hf_model *m, const char *placement,
+/* What a family has of a model, in this order, and what is said of the first that it has not. */
+static const char *const unlike[] = { "places its norms otherwise", "has another qk_norm",
+	"has experts in other layers", "has no such windows",
+	"has the same rotary embeddings in all layers", "has no biases in its attention",
+	"divides the chosen weights by their sum", "has heads that make up the width",
+	"has a width that its heads divide" };
+
+/* How many of these a family has; all of them: the model is of the family. */
+static unsigned
+likeness(const struct om_hf_family *f, const struct om_hf_model *m, const char *placement,
     const char *qk_norm)
 {
 	uint32_t windows = 0, moes = 0;
 	const double *v = m->v;
 	double heads = v[OM_HF_num_attention_heads], width = v[OM_HF_hidden_size];
+	unsigned n = 0;
 
 	for (uint32_t l = 0; l < m->layers; l++) {
 		windows += m->window[l] != 0;
 		moes += m->moe[l];
 	}
-	return !strcmp(f->placement, placement) && !strcmp(f->qk_norm, qk_norm) &&
-	       (f->moe == OM_HF_NO       ? !moes
-		   : f->moe == OM_HF_YES ? moes == m->layers
-					 : moes > 0) &&
-	       (!windows || f->windows == OM_HF_TYPES ||
-		   (f->windows == OM_HF_ALL && windows == m->layers)) &&
-	       (f->rope_by_type || !memcmp(&m->rope[0], &m->rope[1], sizeof m->rope[0])) &&
-	       (f->bias != OM_HF_NO || !v[OM_HF_attention_bias]) &&
-	       (f->normalize != OM_HF_YES || v[OM_HF_norm_topk_prob]) &&
-	       (!f->square || heads * v[OM_HF_head_dim] == width) &&
-	       (!f->heads_divide || (uint64_t)width % (uint64_t)heads == 0);
+	const bool has[LEN(unlike)] = {
+		!strcmp(f->placement, placement),
+		!strcmp(f->qk_norm, qk_norm),
+		f->moe == OM_HF_NO    ? !moes
+		: f->moe == OM_HF_YES ? moes == m->layers
+				      : moes > 0,
+		!windows || f->windows == OM_HF_TYPES ||
+		    (f->windows == OM_HF_ALL && windows == m->layers),
+		f->rope_by_type || !memcmp(&m->rope[0], &m->rope[1], sizeof m->rope[0]),
+		f->bias != OM_HF_NO || !v[OM_HF_attention_bias],
+		f->normalize != OM_HF_YES || v[OM_HF_norm_topk_prob],
+		!f->square || heads * v[OM_HF_head_dim] == width,
+		!f->heads_divide || (uint64_t)width % (uint64_t)heads == 0,
+	};
+	while (n < LEN(unlike) && has[n])
+		n++;
+	return n;
 }
 
 /* The model as a config.json has it, but for its family; that is NULL, with the reason, if none. */
@@ -238,13 +246,17 @@ find_model(const struct graph *g, struct om_hf_model *m, const char **reason)
 	if ((*reason = not_said(tr)) || (*reason = layer_facts(g, m)))
 		return;
 	qk_norm = spec_str(g->seg.a[g->kind_of[0]].attention, F_attention_qk_norm);
-	for (unsigned i = 0; i < OM_HF_FAMILIES && !m->family; i++)
-		if (fits(&om_hf_families[i], m, placement, qk_norm))
-			m->family = &om_hf_families[i];
-	if (!m->family)
-		*reason = xprintf("no architecture has norm_placement = %s, qk_norm = %s, these "
-				  "windows, sizes and experts at once",
-		    placement, qk_norm);
+	unsigned best = 0, most = 0;
+	for (unsigned i = 0; i < OM_HF_FAMILIES && most < LEN(unlike); i++) {
+		unsigned n = likeness(&om_hf_families[i], m, placement, qk_norm);
+		best = n > most ? i : best;
+		most = n > most ? n : most;
+	}
+	if (most == LEN(unlike))
+		m->family = &om_hf_families[best];
+	else
+		*reason = xprintf("no architecture is like it: %s, the closest, %s",
+		    om_hf_families[best].model_type, unlike[most]);
 }
 
 /* ---- config.json ----------------------------------------------------------------------------- */

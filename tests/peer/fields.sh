@@ -1,7 +1,8 @@
 #!/bin/sh
-# A new field of the language does not compile until hf.def says how it is exported. Usage: tests/peer/fields.sh SOURCES WORKDIR
+# What is exported: a new field of the language does not compile until hf.def says how, and what no config.json can say is
+# refused by name. Usage: tests/peer/fields.sh OLMOGEN WORKDIR
 set -u
-src=$(realpath "$1") work=$2
+olmogen=$(realpath "$1") src=$(realpath "$(dirname "$0")/../..") work=$2
 passed=0 failed=0
 rm -rf "$work"
 mkdir -p "$work"
@@ -21,5 +22,32 @@ is() { # name, 0 or 1: what compiling has to give, and what it has to say
 is "a field without a row" 1 "ROW_router_probe.* undeclared"
 echo 'EXPORT(router, probe, ONLY, "0", "no architecture has it")' >>"$work/generator/hf.def"
 is "a field with a row" 0 ""
+
+while IFS='|' read -r attention ffn model want; do
+	case $attention in '#'*) continue ;; esac
+	cat >"$work/model.lua" <<EOF
+return trainer {
+  name = "t",
+  model = transformer {
+    vocab_size = 64, d_model = 16, n_layers = 2, sequence_length = 8,
+    attention = attention { n_heads = 2, $attention },
+    feed_forward = $ffn,
+    $model
+  },
+  batch = batch { micro = 1, global = 1 },
+}
+EOF
+	rm -rf "$work/tree"
+	"$olmogen" --emit-only -o "$work/tree" "$work/model.lua" >/dev/null
+	# strings that are broken into pieces are one again
+	got=$(sed -n 's/.*\\"model_type\\": \\"\([a-z0-9_]*\).*/\1/p; /hf_refusal/{:a; /,$/!{N; ba}; p}' "$work/tree/src/params.c" |
+		tr -d '\n\t"' | sed 's/.hf_refusal = //; s/  */ /g; s/,$//')
+	if [ "$got" = "$want" ]; then
+		passed=$((passed + 1))
+	else
+		failed=$((failed + 1))
+		echo "FAIL $attention|$ffn|$model: $got"
+	fi
+done <"$(dirname "$0")/fields.txt"
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]

@@ -42,7 +42,7 @@ part() { # name, script, its arguments
 	set -- $(echo "$out" | sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p')
 	passed=$((passed + ${1:-0})) failed=$((failed + ${2:-1}))
 }
-part "fields and their export" fields.sh "$here/../.." "$work/fields"
+part "fields and their export" fields.sh "$olmogen" "$work/fields"
 part "descriptions of config.json" configs.sh "$olmogen" "$work/configs"
 if [ "$fixtures" = "$here/fixtures" ]; then # the edits are of their numbers
 	part "imports of edited folders" imports.sh "$here/imports.txt" "$work"
