@@ -88,6 +88,28 @@ missing() { # path, its suggestion
 missing models/tinny.lua "; did you mean models/tiny.lua?"
 missing model/tiny "; did you mean models/tiny.lua?"
 missing models/elsewhere.lua ""
+
+# what is read is a regular file and has limits: each of these blocked, never ended, or took 20 seconds
+rm -rf "$work/odd"
+mkdir -p "$work/odd/tree"
+refused() { # text, command
+	text=$1
+	shift
+	timeout 10 "$@" >"$work/out" 2>"$work/err"
+	[ $? = 1 ] && grep -qF -- "$text" "$work/err"
+	is "$text" $?
+}
+mkfifo "$work/odd/pipe.lua" "$work/odd/tree/manifest.yaml" "$work/odd/config.json"
+refused "can't load the file: it is no regular file" "$olmogen" "$work/odd/pipe.lua"
+refused "can't load the file: it is no regular file" "$olmogen" /dev/zero
+refused "config.json: is a pipe, not a regular file" "$olmogen" --from-hf="$work/odd"
+refused "tree holds files that olmogen did not write" "$olmogen" --emit-only -o "$work/odd/tree" models/tiny.lua
+rm "$work/odd/config.json" "$work/odd/tree/manifest.yaml"
+head -c 100000 /dev/zero | tr '\0' '[' | tee "$work/odd/tree/manifest.yaml" | sed 's/^/{"a":/' >"$work/odd/config.json"
+refused "config.json: line 1, column 105: more than 100 levels of brackets" "$olmogen" --from-hf="$work/odd"
+refused "tree holds files that olmogen did not write" "$olmogen" --emit-only -o "$work/odd/tree" models/tiny.lua
+truncate -s 100000001 "$work/odd/config.json"
+refused "config.json: is larger than 100000000 bytes, the most that is read" "$olmogen" --from-hf="$work/odd"
 [ "$("$olmogen" --dump=load models/tiny.lua | head -n 1)" = "-- tiny, as it is given: defaults are not filled in, rules not checked." ]
 is "--dump=load does not say that defaults are filled in" $?
 
@@ -125,7 +147,7 @@ echo mine >"$work/tiny/notes.txt"
 [ ! -e "$work/tiny/inst/route.c" ] && [ -e "$work/tiny/notes.txt" ]
 is "stale files go, foreign files stay" $?
 
-# the tree builds with nothing but a compiler, make and libyaml
+# the tree builds with nothing but a compiler, make, libyaml and jansson
 cp -r "$work/tiny-2" "$work/alone"
 (cd "$work/alone" && env -i "$(command -v make)" -s >"$work/log" 2>&1)
 is "the tree builds alone under env -i, without a PATH" $?
