@@ -58,7 +58,7 @@ om_spin_count(const char *tasks, double now)
 		uint64_t waited;
 	} seen[TASKS_MOST];
 	static double last;
-	static int calm;
+	static int calm = CALM_LEAST; /* a short run on quiet cores is as fast as a long one */
 	const long self = syscall(SYS_gettid);
 	struct dirent *e;
 	DIR *d = opendir(tasks);
@@ -80,7 +80,7 @@ om_spin_count(const char *tasks, double now)
 		closedir(d);
 	calm = n && (double)most * 1e-9 * 100 <= SHARE_MOST * (now - last) ? calm + 1 : 0;
 	last = now;
-	return calm > CALM_LEAST ? SPIN_LONG : SPIN_SHORT; /* the first call is no period's end */
+	return calm >= CALM_LEAST ? SPIN_LONG : SPIN_SHORT;
 }
 
 static void *
@@ -88,9 +88,9 @@ watch(void *unused)
 {
 	prctl(PR_SET_NAME, "om-spin");
 	for (;;) {
+		nanosleep(&(struct timespec){ 0, 100000000 }, NULL);
 		__atomic_store_n(&gomp_spin_count_var, om_spin_count("/proc/self/task", om_now()),
 		    __ATOMIC_RELAXED);
-		nanosleep(&(struct timespec){ 0, 100000000 }, NULL);
 	}
 	return unused;
 }
@@ -106,11 +106,13 @@ om_spin_start(void)
 	    getenv("GOMP_SPINCOUNT"))
 		return;
 	started = true;
-	gomp_spin_count_var = SPIN_SHORT; /* for good where there can be no such thread */
+	gomp_spin_count_var = om_spin_count("/proc/self/task", om_now());
 	/* signals are for the thread that trains: their handlers end what it waits for */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	if (pthread_create(&thread, NULL, watch, NULL) == 0)
 		pthread_detach(thread);
+	else
+		gomp_spin_count_var = SPIN_SHORT;
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
