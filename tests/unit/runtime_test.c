@@ -284,6 +284,58 @@ test_npy(void)
 	CHECK(om_npy_parse((const unsigned char *)"", 0, &h));
 }
 
+/* Whether a file of 600 bytes that has these at `at` is known to hold no tokens, as `what` says. */
+static bool
+known(size_t at, const char *bytes, size_t n, const char *what)
+{
+	unsigned char p[600];
+	const char *is;
+
+	for (size_t i = 0; i < sizeof p; i++)
+		p[i] = (unsigned char)(i * i + 3 * i + 129);
+	CHECK(!om_format_known(p, sizeof p, sizeof p));
+	memcpy(p + at, bytes, n);
+	is = om_format_known(p, sizeof p, sizeof p);
+	return is && strstr(is, what);
+}
+
+static void
+test_format(void)
+{
+	unsigned char p[512];
+
+	CHECK(known(257, "ustar", 5, "tar archive"));
+	CHECK(known(0, "BZh91AY&SY", 10, "bzip2"));
+	CHECK(known(0, "\x04\x22\x4d\x18", 4, "lz4"));
+	CHECK(known(0,
+	    "\xfd"
+	    "7zXZ\0",
+	    6, "xz"));
+	CHECK(known(0, "7z\xbc\xaf\x27\x1c", 6, "7z"));
+	CHECK(known(0, "ARROW1\0\0", 8, "Arrow"));
+	CHECK(known(0, "\x89HDF\r\n\x1a\n", 8, "HDF5"));
+	CHECK(known(0, "TNTIDX\0\0", 8, "fairseq"));
+	CHECK(known(0, "LITPKDS", 7, "lit-gpt"));
+	CHECK(known(0, "\x88\xd8\x34\x01\x02", 5, "llm.c"));
+	CHECK(!om_format_known((const unsigned char *)"PK", 2, 2));
+	CHECK(!om_format_known((const unsigned char *)"", 0, 0));
+
+	for (size_t i = 0; i < sizeof p; i++)
+		p[i] = (unsigned char)(i % 4 < 2 ? i + 1 : 0); /* uint32 below 65,536 */
+	CHECK(om_is_wider(p, sizeof p, 2) && !om_is_wider(p, sizeof p, 4));
+	CHECK(!om_is_wider(p, 64, 2)); /* too few to tell */
+	CHECK(om_tokens_fit(p, sizeof p, 4, 65536) && !om_tokens_fit(p, sizeof p, 4, 60000));
+	CHECK(!om_tokens_fit(p, sizeof p, 2, 65536));
+	memset(p, 0, sizeof p);
+	CHECK(!om_is_wider(p, sizeof p, 2)); /* zeros are no halves */
+	memset(p, 'a', sizeof p);
+	CHECK(om_is_text(p, sizeof p) && !om_is_text(p, 31));
+	p[40] = 0;
+	CHECK(!om_is_text(p, sizeof p));
+	CHECK(om_distance("setps", "steps") == 1 && om_distance("ab", "ba") == 1);
+	CHECK(om_distance("abc", "ca") == 3 && om_distance("", "abc") == 3);
+}
+
 static void
 test_init(void)
 {
@@ -810,6 +862,7 @@ main(void)
 	test_skip();
 	test_crc();
 	test_npy();
+	test_format();
 	test_data();
 	test_init();
 	test_tensors();
