@@ -253,14 +253,15 @@ mean() {
 }
 for real in fp32 bf16; do
 	"$olmogen" -D weights=$real -o "$work/tiny-$real" models/tiny.lua >/dev/null
-	"$work/tiny-$real/trainer" train "$work/run.yaml" steps=160 lr.peak=5e-3 lr.warmup=10 \
+	"$work/tiny-$real/trainer" train "$work/run.yaml" steps=160 lr.peak=2e-3 lr.warmup=10 \
 		log.metrics="$work/tiny-$real.jsonl" >"$work/log" 2>&1
 	is "tiny trains in $real" $?
 	awk -v entropy="$entropy" -v loss="$(mean $real)" 'BEGIN { exit !(loss > 1 && loss < entropy - 0.2) }'
 	is "tiny's loss in $real after 160 steps is well under the bytes' entropy, $entropy" $?
 done
-# a rounding is small, but what it turns a router to is a choice: young runs drift apart by some 0.06, as seeds do
-awk -v a="$(mean fp32)" -v b="$(mean bf16)" 'BEGIN { exit !(b - a < 0.2 && a - b < 0.2) }'
+# a rounding is small, but what it turns a router to is a choice: young runs drift apart, at this rate by 0.01 to 0.02
+# whatever the seed, at 5e-3 by up to 0.2
+awk -v a="$(mean fp32)" -v b="$(mean bf16)" 'BEGIN { exit !(b - a < 0.1 && a - b < 0.1) }'
 is "bf16 learns as fp32 does, $(mean bf16) and $(mean fp32)" $?
 
 "$work/tiny-fp32/trainer" bench steps=2 >"$work/bench" && awk -f tests/shares.awk "$work/bench" >"$work/log"
