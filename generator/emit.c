@@ -29,33 +29,53 @@ emit_banner(
 		buf_printf(b, " %s\n", close);
 }
 
-/* Length of the next piece that may stay together: up to a comma outside of inner parentheses. */
+/*
+ * Length of the next piece that stays together: up to a comma outside of brackets, or of code's
+ * inner parentheses; up to a blank there if that is more than room.
+ */
 static size_t
-piece(const char *text, int *depth)
+piece(const char *text, bool comment, size_t room, int *depth)
 {
-	size_t n = 0;
+	int most = comment ? 0 : 1, inside = *depth;
+	bool quoted = false;
+	size_t n = 0, blank = 0;
 
 	for (; text[n]; n++) {
-		*depth += (text[n] == '(') - (text[n] == ')');
-		if (text[n] == ',' && *depth <= 1)
-			return n + 1;
+		char c = text[n];
+		quoted ^= c == '"';
+		if (!quoted)
+			inside += (c == '(' || c == '[') - (c == ')' || c == ']');
+		if (c == ' ' && n && !quoted && inside <= most && (!blank || n <= room)) {
+			blank = n;
+			*depth = inside;
+		}
+		if (c == ',' && !quoted && inside <= most) {
+			n++;
+			break;
+		}
 	}
+	if (n > room && blank)
+		return blank;
+	*depth = inside;
 	return n;
 }
 
-/* One statement, declaration or comment, broken after outer commas where it passes column 100. */
+/* One statement, declaration or comment, broken where it passes column 100. */
 void
 emit_wrapped(struct buf *b, int tabs, const char *text)
 {
 	static const char indent[] = "\t\t\t\t";
-	const char *more = strncmp(text, "/*", 2) ? "    " : " * ";
+	enum { LIMIT = 100 };
+	bool comment = !strncmp(text, "/*", 2);
+	const char *more = comment ? " * " : "    ";
 	size_t col = (size_t)tabs * 8, start = col + strlen(more);
 	int depth = 0;
 
 	buf_add(b, indent, (size_t)tabs);
 	while (*text) {
-		size_t n = piece(text, &depth), blanks = strspn(text + n, " ");
-		if (col + n > 100 && col > start) {
+		size_t n = piece(text, comment, LIMIT - start, &depth);
+		size_t blanks = strspn(text + n, " ");
+		if (col + n > LIMIT && col > start) {
 			while (b->n && b->s[b->n - 1] == ' ')
 				b->s[--b->n] = 0;
 			buf_puts(b, "\n");

@@ -13,6 +13,16 @@ define(struct buf *b, const char *name, uint64_t v, const char *comment)
 	    *comment ? " /* " : "", comment, *comment ? " */" : "");
 }
 
+/* A line and what it is: behind it, or before it where that would be too wide. */
+static void
+commented(struct buf *b, const char *tab, const char *line, const char *what)
+{
+	if (strlen(line) + strlen(what) + 7 + 8 * strlen(tab) <= 100)
+		buf_printf(b, "%s%s /* %s */\n", tab, line, what);
+	else
+		buf_printf(b, "%s/* %s */\n%s%s\n", tab, what, tab, line);
+}
+
 static void
 config(const struct plan *p, struct tree *t)
 {
@@ -32,6 +42,7 @@ config(const struct plan *p, struct tree *t)
 	    p->target->arch ? "1.5e-2"
 	    : fp64          ? "1e-11"
 			    : "2e-5");
+	buf_printf(b, "#define OM_NAME \"%s\"\n", spec_str(tr, F_trainer_name));
 	define(b, "OM_VOCAB", (uint64_t)spec_int(m, F_transformer_vocab_size), "vocabulary");
 	define(b, "OM_D_MODEL", (uint64_t)spec_int(m, F_transformer_d_model),
 	    "width of the residual stream");
@@ -114,7 +125,7 @@ layout_by_stage(const struct plan *p, struct buf *b)
 		    "\tuint64_t slot_stride, stream, dstream;\n");
 	for (tensor_id i = 1; i < g->tensor.n; i++)
 		if (placed_somewhere(p, i))
-			buf_printf(b, "\tuint64_t %s; /* %s */\n", g->tensor.a[i].name,
+			commented(b, "\t", xprintf("uint64_t %s;", g->tensor.a[i].name),
 			    emit_shape(p, &g->tensor.a[i]));
 	buf_printf(b,
 	    "};\nextern const struct om_layout om_layouts[%u], *om_at; /* om_at: this rank's "
@@ -188,9 +199,11 @@ layout(const struct plan *p, struct tree *t)
 			if (!any)
 				buf_printf(b, "/* %s */\n", region_names[r]);
 			any = true;
-			buf_printf(b, "#define OM_OFF_%s UINT64_C(%llu) /* %s %s%s */\n", x->name,
-			    (unsigned long long)pl->off, emit_shape(p, x), human_bytes(pl->bytes),
-			    repeated(p, i) && n > 1 ? xprintf(" x%u", n) : "");
+			commented(b, "",
+			    xprintf("#define OM_OFF_%s UINT64_C(%llu)", x->name,
+				(unsigned long long)pl->off),
+			    xprintf("%s %s%s", emit_shape(p, x), human_bytes(pl->bytes),
+				repeated(p, i) && n > 1 ? xprintf(" x%u", n) : ""));
 			if (repeated(p, i))
 				buf_printf(b, "#define OM_STRIDE_%s UINT64_C(%llu)\n", x->name,
 				    (unsigned long long)pl->stride);

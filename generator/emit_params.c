@@ -316,8 +316,8 @@ model(const struct plan *p, const char *fingerprint, const char *refusal, const 
 		{ "stat", R_STAT } };
 
 	buf_puts(b, "\t{\n\t\t.abi = 1,\n");
-	buf_printf(b, "\t\t.name = \"%s\",\n\t\t.target = \"%s\",\n\t\t.version = \"%s\",\n",
-	    spec_str(g->trainer, F_trainer_name), p->target->name, OLMOGEN_VERSION);
+	buf_printf(b, "\t\t.name = OM_NAME,\n\t\t.target = \"%s\",\n\t\t.version = \"%s\",\n",
+	    p->target->name, OLMOGEN_VERSION);
 	buf_printf(b, "\t\t.fingerprint = \"%s\",\n\t\t.facts = facts,\n", fingerprint);
 	buf_printf(b, "\t\t.weights = \"%s\",\n\t\t.grads = \"%s\",\n\t\t.optimizer = \"%s\",\n",
 	    dtype_format(p, DT_ACT), dtype_format(p, DT_GRAD), dtype_format(p, DT_OPT));

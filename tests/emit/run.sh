@@ -62,6 +62,34 @@ EOF
 (ulimit -v 1000000 && "$olmogen" --dump=emit "$work/kinds.lua" >/dev/null)
 is "1024 kinds of layers in 1 GB" $?
 
+# however many kinds, however long the names: generated lines keep to 100 columns, and what is in brackets together
+cat >"$work/long.lua" <<'EOF'
+return trainer {
+  name = ("n"):rep(80),
+  model = transformer {
+    vocab_size = 256000, d_model = 8192, n_layers = 48, sequence_length = 8192, norm_placement = "peri",
+    attention = function(l) return attention { n_heads = 64, n_kv_heads = 8, qk_norm = "head", bias = "all", window = l % 12 } end,
+    feed_forward = function(l)
+      return l % 4 == 1 and mlp { hidden_size = 4096 + l, activation = "relu2" } or moe {
+        num_experts = 256, top_k = 8, hidden_size = 4096, shared_hidden_size = 2048,
+        router = router { normalize = true, weight_scale = 1.2345678901234567, load_balance = 0.012345678901234567, bias_gamma = 0.001 },
+      }
+    end,
+    recompute = recompute { what = arg.what or "none" },
+  },
+  batch = batch { micro = 16, global = 1024 },
+  parallel = parallel { data = arg.data or 1, expert = arg.data or 1, pipeline = arg.pipeline or 1, schedule = "v" },
+}
+EOF
+for flags in "" "-D data=8 -D pipeline=4" "-D what=block" "-D data=2 -D what=experts" "-D pipeline=8 -D what=cheap"; do
+	rm -rf "$work/long"
+	# shellcheck disable=SC2086 # flags are words
+	"$olmogen" --emit-only $flags -o "$work/long" "$work/long.lua" >/dev/null 2>"$work/err" &&
+		! awk '/^\t*(\/\*| \*)/ { a = b = $0; if (gsub(/\[/, "", a) != gsub(/\]/, "", b)) print FILENAME ":" FNR }' "$work/long/src/step.c" |
+		grep .
+	is "12 kinds of layers and more, long names: $flags" $?
+done
+
 # wrong usage: status 2, a line that says what, and nothing else
 usage() { # text, options
 	text=$1

@@ -176,7 +176,7 @@ static const struct om_bucket buckets[] = {
 const struct om_model om_models[1] = {
 	{
 		.abi = 1,
-		.name = "dense",
+		.name = OM_NAME,
 		.target = "cpu",
 		.version = "0.1.0",
 		.fingerprint = "c0e3dc3d10abc58d79d4f1a3a7921e382c4ec08564755b378ae558c94d38fccb",

@@ -10,6 +10,7 @@
 #define OM_REAL double
 #define OM_TOLERANCE 1e-11 /* of selftest, relative */
 
+#define OM_NAME "mixed"
 #define OM_VOCAB             UINT64_C(32) /* vocabulary */
 #define OM_D_MODEL           UINT64_C(8) /* width of the residual stream */
 #define OM_N_LAYERS          UINT64_C(5)

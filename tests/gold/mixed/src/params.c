@@ -492,7 +492,7 @@ static const struct om_moe moes[] = {
 const struct om_model om_models[1] = {
 	{
 		.abi = 1,
-		.name = "mixed",
+		.name = OM_NAME,
 		.target = "cpu",
 		.version = "0.1.0",
 		.fingerprint = "5da94a1a07f93d67084ee29da0c98d223a726fcb1c9b9b2dd49e56929da5c0b8",

@@ -10,6 +10,7 @@
 #define OM_REAL float
 #define OM_TOLERANCE 2e-5 /* of selftest, relative */
 
+#define OM_NAME "moe"
 #define OM_VOCAB             UINT64_C(32) /* vocabulary */
 #define OM_D_MODEL           UINT64_C(8) /* width of the residual stream */
 #define OM_N_LAYERS          UINT64_C(3)

@@ -230,7 +230,7 @@ static const struct om_moe moes[] = {
 const struct om_model om_models[1] = {
 	{
 		.abi = 1,
-		.name = "moe",
+		.name = OM_NAME,
 		.target = "cpu",
 		.version = "0.1.0",
 		.fingerprint = "f118b2693068a6b3c5899d40b62ff805eaf350a09376efbbc2902b6655787284",
