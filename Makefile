@@ -75,9 +75,8 @@ $(B)/tests/%: tests/unit/%.c $(GEN_OBJ)
 # What the README calls the test command: sets up what it needs, ends with "N passed, N failed".
 check: deps
 	$(quiet)$(MAKE) --no-print-directory -j2 all
-	$(quiet)$(MAKE) --no-print-directory -j2 SAN=address,undefined all build/san/tests/plan_test \
-		build/san/tests/ranks_test \
-		build/san/tests/front_test
+	$(quiet)$(MAKE) --no-print-directory -j2 SAN=address,undefined CFLAGS='-O1 -g' all \
+		build/san/tests/plan_test build/san/tests/ranks_test build/san/tests/front_test
 	$(quiet)sh tests/run.sh $(ONLY)
 
 # The same suites at full length: what takes long and rarely finds anything.

@@ -35,7 +35,7 @@ on() { # on LAYOUT ARGUMENTS...: the check under a layout
 	local d e p
 	IFS=. read -r d e p <<<"$1"
 	shift
-	timeout 120 mpirun -np $((d * p)) ./check "$d" "$e" "$p" "$@"
+	timeout 600 mpirun -np $((d * p)) ./check "$d" "$e" "$p" "$@"
 }
 is() { # is NAME COMMAND...: it succeeds
 	local name=$1

@@ -9,7 +9,7 @@ rm -rf "$work"
 mkdir -p "$work"
 gcc -std=c11 -D_GNU_SOURCE -O1 -Wall -Wextra -Werror -Iruntime -o "$work/compare" tests/parallel/compare.c \
 	runtime/safetensors.c runtime/json.c runtime/file.c runtime/err.c runtime/host.c runtime/one/comm.c -lyaml -ljansson -lm || exit 1
-cat generator/*.c >"$work/data"
+awk -f tests/parallel/text.awk >"$work/data"
 cat >"$work/run.yaml" <<EOF2
 data: { paths: [$work/data], format: bytes }
 steps: 2

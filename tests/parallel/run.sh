@@ -13,10 +13,10 @@ passed=0 failed=0
 
 ok() { passed=$((passed + 1)); }
 fail() { failed=$((failed + 1)); echo "FAIL: $*"; }
-says() { # says NAME STATUS TEXT COMMAND...: within 60 s it exits so, and says the text
+says() { # says NAME STATUS TEXT COMMAND...: within three minutes it exits so, and says the text
 	local name=$1 status=$2 text=$3 got
 	shift 3
-	timeout -k 5 60 "$@" >out 2>&1
+	timeout -k 5 180 "$@" >out 2>&1
 	got=$?
 	if [ $got = "$status" ] && grep -qE -- "$text" out; then ok; else
 		fail "$name: status $got, not $status, or not: $text"
@@ -28,8 +28,8 @@ once() { # once NAME TEXT: out has one such line
 }
 gone() { # gone NAME PROGRAM: none of its processes is left
 	local n=0
-	while pgrep -f "$PWD/$2 " >/dev/null && [ $n -lt 50 ]; do sleep 0.2 && n=$((n + 1)); done
-	[ $n -lt 50 ] && ok || fail "$1: processes are left"
+	while pgrep -f "$PWD/$2 " >/dev/null && [ $n -lt 150 ]; do sleep 0.2 && n=$((n + 1)); done
+	[ $n -lt 150 ] && ok || fail "$1: processes are left"
 }
 when() { # when FILE COMMAND...: in the background, once the file is there
 	rm -f "$1"

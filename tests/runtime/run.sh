@@ -27,6 +27,12 @@ says() { # says NAME STATUS TEXT COMMAND...: it exits so, and says the text
 		tail -3 "$work/out"
 	fi
 }
+await() { # FILE TEXT: waits till the file has it, half a minute at most
+	for _ in $(seq 300); do
+		grep -q "$2" "$1" 2>/dev/null && return
+		sleep 0.1
+	done
+}
 
 # ---- build: the runtime once plain and once under the sanitizers, six models -----------------------------
 cc="${CC:-gcc} -std=c11 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -Wall -Wextra -Wpedantic -Werror -fopenmp"
@@ -350,7 +356,8 @@ says "bad token in an evaluation" 1 "eval: bad.u32: token 1234 is 4000000000, th
 the model's tokenizer; steps up to 7 are in R4/step-000007" \
 	"$S" train run.yaml data.paths=t.u32 eval.paths=bad.u32 eval.every=7 checkpoint.dir=R4
 cp corpus.txt shrinks.txt
-(sleep 0.3; truncate -s 100 shrinks.txt) &
+rm -f out
+(await out "^start: "; truncate -s 100 shrinks.txt) &
 says "a file that shrinks" 1 "shrinks.txt: ends before byte" \
 	env OM_TEST_NAP=5000 "$S" train run.yaml steps=1000 data.paths=shrinks.txt
 wait
@@ -384,13 +391,13 @@ for s in 25 50 60; do check "steps ahead: bitwise the same at $s" same Afloat/st
 says "steps ahead: the step of a NaN" 1 "step 7, loss: is nan" env OM_TEST_NAN=7 "$B" train run.yaml
 says "steps ahead: SkipStep" 0 "1 skipped" env OM_TEST_NAN=7 "$B" train run.yaml skip_step.sigma=6
 rm -rf ck
-OM_TEST_NAP=10000 "$B" train run.yaml steps=60 checkpoint.dir=ck >out 2>&1 &
+OM_TEST_NAP=10000 "$B" train run.yaml steps=60 checkpoint.dir=ck >ck.out 2>&1 &
 pid=$!
-sleep 0.4
+await ck.out "^start: "
 kill -TERM $pid
 wait $pid
 [ $? = 3 ] && ok || fail "steps ahead: SIGTERM's status"
-check "steps ahead: goes on from there" sh -c "tail -n 1 out && $B train run.yaml steps=60 checkpoint.dir=ck"
+check "steps ahead: goes on from there" sh -c "tail -n 1 ck.out && $B train run.yaml steps=60 checkpoint.dir=ck"
 check "steps ahead: bitwise the same" same Afloat/step-000060 ck/step-000060
 cat >check.py <<'PY'
 import json, struct, sys
@@ -445,13 +452,6 @@ assert abs(x["total"] - x["loss"] - 2 * (0.01 + 0.0005) - 1e-3 * x["head_z"]) < 
 assert x["head_z"] > 1 and "skipped" not in x
 PY
 check "metrics after kills" python3 metrics.py A.jsonl K.jsonl
-
-await() { # FILE TEXT: waits till the file has it, half a minute at most
-	for _ in $(seq 300); do
-		grep -q "$2" "$1" 2>/dev/null && return
-		sleep 0.1
-	done
-}
 
 # ---- signals ---------------------------------------------------------------------------------------------------
 for sig in TERM INT HUP; do
@@ -626,9 +626,9 @@ says "another batch, no description" 1 "this trainer is bigram (f00ddeep); resum
 	"$work/deep" train run.yaml checkpoint.dir=DD
 says "no description, the same model" 0 "all 310 steps are done" "$S" train run.yaml steps=310 checkpoint.dir=DD \
 	checkpoint.ignore_data=true
-OM_TEST_NAP=100000 "$T" train run.yaml checkpoint.dir=D steps=400 checkpoint.ignore_data=true >/dev/null &
+OM_TEST_NAP=100000 "$T" train run.yaml checkpoint.dir=D steps=400 checkpoint.ignore_data=true >D.out &
 pid=$!
-sleep 0.2
+await D.out "^start: "
 says "two trainers" 1 "D: another trainer is writing here" "$S" train run.yaml checkpoint.dir=D
 { kill -9 $pid; wait $pid; } 2>/dev/null
 mkdir -p D/.tmp-step-000777
