@@ -284,7 +284,8 @@ graph_print(const struct graph *g, struct buf *out)
 				continue;
 			buf_printf(out, "\n%s %s", seg->name, phase_names[p]);
 			if (seg->nlayers)
-				buf_printf(out, " (%u layers)", seg->nlayers);
+				buf_printf(out, " (%u layer%s)", seg->nlayers,
+				    seg->nlayers > 1 ? "s" : "");
 			buf_puts(out, "\n");
 			for (uint32_t i = 0; i < seg->ops[p].n; i++)
 				buf_printf(out, "  %s\n", op_text(g, &seg->ops[p].a[i]));

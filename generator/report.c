@@ -270,8 +270,8 @@ plan_report(const struct plan *p, struct buf *out)
 		    : "",
 		spec_str(pr, F_precision_grads), spec_str(pr, F_precision_optimizer)));
 	row(out, "step", commas(tokens),
-	    xprintf("tokens: %llu sequences of %llu", (unsigned long long)global,
-		(unsigned long long)g->S));
+	    xprintf("tokens: %llu sequence%s of %llu", (unsigned long long)global,
+		global > 1 ? "s" : "", (unsigned long long)g->S));
 	row(out, "microbatches", commas(g->microbatches),
 	    xprintf("a rank and step, %llu x %llu tokens", (unsigned long long)g->B,
 		(unsigned long long)g->S));

@@ -317,18 +317,19 @@ shard_print(const struct shard *s, struct buf *out)
 		"row dispatch", "row combine" };
 
 	buf_printf(out,
-	    "mesh: %llu ranks = pipeline %llu x data %llu, expert %llu, expert-data %llu\n",
-	    (unsigned long long)s->mesh.world, (unsigned long long)s->mesh.pipeline,
-	    (unsigned long long)s->mesh.data, (unsigned long long)s->mesh.expert,
-	    (unsigned long long)s->mesh.expert_data);
+	    "mesh: %llu rank%s = pipeline %llu x data %llu, expert %llu, expert-data %llu\n",
+	    (unsigned long long)s->mesh.world, s->mesh.world > 1 ? "s" : "",
+	    (unsigned long long)s->mesh.pipeline, (unsigned long long)s->mesh.data,
+	    (unsigned long long)s->mesh.expert, (unsigned long long)s->mesh.expert_data);
 	for (uint32_t i = 0; i < s->mesh.pipeline; i++) {
 		const struct stage *st = &s->stage[i];
 		buf_printf(out, "stage %u: ", i);
 		for (uint32_t c = 0; c < st->nchunks; c++)
-			buf_printf(out, "%s%slayers %u .. %u%s, %u slots", c ? "; " : "",
+			buf_printf(out, "%s%slayers %u .. %u%s, %u slot%s", c ? "; " : "",
 			    st->chunk[c].embed ? "embed, " : "", st->chunk[c].first,
 			    st->chunk[c].first + st->chunk[c].n - 1,
-			    st->chunk[c].head ? ", head" : "", st->chunk[c].slots);
+			    st->chunk[c].head ? ", head" : "", st->chunk[c].slots,
+			    st->chunk[c].slots > 1 ? "s" : "");
 		buf_puts(out, "\n");
 		print_actions(st, out);
 		for (uint32_t c = 0; c < st->comm.n; c++)

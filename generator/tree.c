@@ -253,7 +253,8 @@ tree_write(const struct tree *t, const char *dir, bool verbose)
 		wrote++;
 	}
 	if (verbose)
-		fprintf(stderr, "%s: %u of %u files written\n", dir, wrote, t->n);
+		fprintf(stderr, "%s: %u of %u file%s written\n", dir, wrote, t->n,
+		    t->n == 1 ? "" : "s");
 	return true;
 }
 

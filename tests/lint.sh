@@ -52,6 +52,14 @@ echo "$all" | cut -d/ -f1 | sort -u | grep -vxE "$top" |
 		awk '$2 != "total" && $1 >= 900 { print $2 ": has " $1 " lines, at most 899" }' | say ''
 }
 
+# names in the guides are those of the code; softsign is HACKING's example of what is not there
+# shellcheck disable=SC2046 # no name of a file here has a blank
+for guide in generator/HACKING.md runtime/README.md kernels/README.md; do
+	grep -o '`[a-z0-9_]*_[a-z0-9_]*`' $guide | tr -d '`' | grep -v softsign | sort -u | while read -r word; do
+		grep -qF -- "$word" $(pick '\.(c|h|def|cu|sh|py|mk)$|Makefile$') tests/gold/moe/src/step.c || echo "$guide: no source has the name $word"
+	done
+done | say ''
+
 # op.def: a gradient rule names an op that is there, with as many arguments as it takes
 awk '
 {
