@@ -410,7 +410,7 @@ void graph_groups(struct graph *g);
 const char *param_name(const char *hf, const char *layer, const char *expert);
 void grad_segment(struct graph *g, uint32_t seg); /* writes ops[BACKWARD] by op.def's rules */
 /*
- * Rewrites a kind of layer to recompute "experts" or "block" in its backward pass; "none": nothing.
+ * Rewrites a kind of layer to recompute "cheap" ops, "experts" or the "block" in its backward pass.
  */
 void recompute_segment(struct graph *g, uint32_t seg, const char *what);
 void graph_verify(const struct graph *g); /* internal error on a malformed graph */
