@@ -1,10 +1,13 @@
 /*
  * Compiles the kernels of an emitted tree, NAME.cu, into NAME.cubin beside it, with the toolkit's
  * NVRTC opened here: olmogen needs no CUDA until a trainer for it is built. Cubins are kept by
- * content in the user's cache, so that a kernel that did not change is not compiled again.
+ * content in the user's cache, so that a kernel that did not change is not compiled again; it has a
+ * limit, and those that were not used for the longest time go first.
  */
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -195,7 +198,10 @@ compile(const struct tree *t, const struct file *f, const char *arch, const char
 	return true;
 }
 
-/* A cubin of the cache, which has its SHA-256 behind it; NULL: there is none that is whole. */
+/*
+ * A cubin of the cache, which has its SHA-256 behind it; NULL: there is none that is whole. Its time
+ * becomes that of this use.
+ */
 static char *
 cache_read(const char *path, size_t *n)
 {
@@ -204,8 +210,59 @@ cache_read(const char *path, size_t *n)
 
 	if (!s || *n <= DIGITS)
 		return NULL;
+	utimensat(AT_FDCWD, path, NULL, 0);
 	*n -= DIGITS;
 	return memcmp(s + *n, sha256_hex(s, *n), DIGITS) ? NULL : s;
+}
+
+struct cached {
+	const char *path;
+	struct timespec used;
+	uint64_t size;
+};
+
+static int
+by_use(const void *a, const void *b)
+{
+	const struct timespec *x = &((const struct cached *)a)->used,
+			      *y = &((const struct cached *)b)->used;
+
+	if (x->tv_sec != y->tv_sec)
+		return x->tv_sec < y->tv_sec ? -1 : 1;
+	return (x->tv_nsec > y->tv_nsec) - (x->tv_nsec < y->tv_nsec);
+}
+
+/*
+ * Removes what was used the longest ago from the cache where it has more than OLMOGEN_CACHE_MIB,
+ * 512 by default: a cubin has some 100 KB, and a trainer some dozens.
+ */
+static void
+cache_prune(const char *folder)
+{
+	enum { MIB = 512 };
+	const char *asked = getenv("OLMOGEN_CACHE_MIB");
+	uint64_t limit = (asked && *asked ? strtoull(asked, NULL, 10) : MIB) << 20, total = 0;
+	ARRAY(struct cached) all = { 0 };
+	DIR *d = opendir(folder);
+
+	for (struct dirent *e; d && (e = readdir(d));) {
+		struct cached c = { .path = xprintf("%s/%s", folder, e->d_name) };
+		struct stat st;
+		if (lstat(c.path, &st) != 0 || !S_ISREG(st.st_mode))
+			continue;
+		c.used = st.st_mtim;
+		c.size = (uint64_t)st.st_size;
+		total += c.size;
+		*PUSH(all) = c;
+	}
+	if (d)
+		closedir(d);
+	if (total <= limit)
+		return;
+	qsort(all.a, all.n, sizeof *all.a, by_use);
+	for (uint32_t i = 0; i < all.n && total > limit; i++)
+		if (unlink(all.a[i].path) == 0)
+			total -= all.a[i].size;
 }
 
 /* What decides a cubin's bytes. */
@@ -308,5 +365,7 @@ nvrtc_build(const struct tree *t, const char *dir, const char *arch, int jobs, b
 		ok &= child > 0;
 		running += child > 0;
 	}
+	if (cache)
+		cache_prune(cache);
 	return ok;
 }

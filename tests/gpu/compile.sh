@@ -38,6 +38,13 @@ done
 : >"$f"
 "$olmogen" --target=cuda:sm_90a -o "$work/third" models/tiny.lua >"$work/log" 2>&1 && cmp -s "$work/tiny/trainer" "$work/third/trainer"
 is "damaged cubins of the cache are compiled anew" $?
+touch -d '2 days ago' "$XDG_CACHE_HOME"/olmogen/*.cubin
+used=$(ls "$XDG_CACHE_HOME"/olmogen/*.cubin | head -n 1) # all of them are: what nothing uses is added
+for i in 1 2 3; do head -c 1500000 /dev/zero >"$XDG_CACHE_HOME/olmogen/old$i.cubin" && touch -d "$i days ago" "$XDG_CACHE_HOME/olmogen/old$i.cubin"; done
+total=$(du -cb "$XDG_CACHE_HOME"/olmogen/*.cubin | tail -n 1 | cut -f 1)
+OLMOGEN_CACHE_MIB=$(((total >> 20) - 1)) "$olmogen" --target=cuda:sm_90a -o "$work/third" models/tiny.lua >"$work/log" 2>&1 &&
+	[ ! -e "$XDG_CACHE_HOME/olmogen/old3.cubin" ] && [ -e "$used" ] && [ -e "$XDG_CACHE_HOME/olmogen/old1.cubin" ]
+is "of a cache over its limit goes what was used the longest ago, and no more" $?
 XDG_CACHE_HOME="$work/empty" "$olmogen" -j16 --target=cuda:sm_90a -o "$work/fourth" models/tiny.lua >"$work/log" 2>&1 &
 pid=$! children=
 while kill -0 $pid 2>/dev/null && [ "$(echo $children | wc -w)" -lt 8 ]; do # compilers, more than a second's work
