@@ -25,6 +25,7 @@ ckpt bash tests/parallel/ckpt.sh $work/ckpt
 runtime bash tests/runtime/run.sh
 cuda sh tests/gpu/compile.sh build/olmogen $work/cuda $full
 commands sh tests/gpu/commands.sh build/olmogen $work/commands
+readme python3 tests/readme/run.py . $work/readme
 peer $quick sh tests/peer/run.sh build/olmogen $work/peer
 parallel bash tests/parallel/run.sh $work/parallel
 layrandom $quick sh tests/parallel/random.sh build/olmogen $work/layrandom $seed $layouts

@@ -76,7 +76,7 @@ for m in block.finditer(text):
     kind, body, note = m["kind"], m["body"], m["note"] or ""
     line = text.count("\n", 0, m.start()) + 1
     if kind == "sh" and not note.startswith("needs"):
-        status, output = run(body.replace("make demo", "STEPS=40 make demo").strip())
+        status, output = run(body.replace("make demo", "STEPS=40 TARGET=cpu make demo").strip())
         check(status == 0, f"line {line}: the block ends with status {status}", output[-2000:])
     elif kind == "text" and note:
         how = re.fullmatch(r"as printed(, numbers aside,)? by: (.*)", note)
@@ -103,9 +103,13 @@ for model, cells in rows:
               f"--plan {model} does not say '{cell.strip()}'")
 
 # ---- links and options ----
-headings = {heading_name(s) for s in text.splitlines() if s.startswith("#")}
 for target in re.findall(r"\]\(([^)]+)\)", text):
-    good = target[1:] in headings if target.startswith("#") else os.path.exists(os.path.join(root, target))
+    name, _, heading = target.partition("#")
+    page = os.path.join(root, name) if name else os.path.join(root, "README.md")
+    good = os.path.exists(page)
+    if good and heading:
+        lines = open(page, encoding="utf-8").read().splitlines()
+        good = heading in [heading_name(s) for s in lines if s.startswith("#")]
     check(good, f"the link to {target} leads nowhere")
 known = run("build/olmogen --help")[1]
 for option in sorted(set(re.findall(r"olmogen[^`\n]* (--[a-z-]+)", text))):
