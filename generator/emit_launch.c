@@ -105,7 +105,7 @@ launchers(const struct plan *p, struct tree *t)
 		const struct op_row *r = op_row(in->kernel->op);
 		for (uint8_t k = 0; k < r->nin + r->nout; k++)
 			if (in->round[k])
-				buf_printf(&call, ";\n\t    om_round(%llu, %s)",
+				buf_printf(&call, "; om_round(%llu, %s)",
 				    (unsigned long long)in->round[k], r->arg[k].name);
 		buf_puts(&call, ");");
 		emit_wrapped(c, 1, call.s);

@@ -199,8 +199,8 @@ compile(const struct tree *t, const struct file *f, const char *arch, const char
 }
 
 /*
- * A cubin of the cache, which has its SHA-256 behind it; NULL: there is none that is whole. Its time
- * becomes that of this use.
+ * A cubin of the cache, which has its SHA-256 behind it; NULL: there is none that is whole. The
+ * file's time becomes that of this use.
  */
 static char *
 cache_read(const char *path, size_t *n)

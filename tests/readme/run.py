@@ -39,17 +39,15 @@ def run(command):
 
 
 def stands_in(block, output, numbers_aside):
-    """None, or the first line of block that output does not have where it should be."""
-    plain = (lambda s: re.sub(r"[\d.,:e+-]*\d", "0", s)) if numbers_aside else (lambda s: s)
-    lines, at, free = [plain(s.rstrip()) for s in output.splitlines()], 0, True
-    for line in block.splitlines():
-        if line.strip() == "[...]":
-            free = True
-            continue
-        found = [i for i in range(at, len(lines)) if lines[i] == plain(line.rstrip())]
-        if not found or (not free and found[0] != at):
-            return line
-        at, free = found[0] + 1, False
+    """None, or the first of block's pieces, which [...] divides, that output does not have behind the one before."""
+    plain = (lambda s: re.sub(r"[\d.,:e+-]*\d", "0", s.rstrip())) if numbers_aside else str.rstrip
+    lines, at = [plain(s) for s in output.splitlines()], 0
+    for piece in re.split(r"^\[\.\.\.\]\n", block, flags=re.M):
+        want = [plain(s) for s in piece.splitlines()]
+        places = [i for i in range(at, len(lines)) if lines[i:i + len(want)] == want]
+        if not places:
+            return piece
+        at = places[0] + len(want)
     return None
 
 
