@@ -41,8 +41,8 @@ train() { # NAME: its trainer, into its folder of checkpoints
 	is "$name trains" $?
 	[ -d "$work/$name.ckpt/step-000020" ] || tail -n 5 "$work/$name.out"
 }
-numbers() { # of metrics: losses and norms, one a line
-	tr ',{}' '\n\n\n' <"$1" | sed -n 's/^ *"\(loss\|total\|load_balance\|z\|grad_norm\)": *//p'
+numbers() { # of metrics: losses and norms, one a line; or those of one name
+	tr ',{}' '\n\n\n' <"$1" | sed -n 's/^ *"\('"${2:-loss\\|total\\|load_balance\\|z\\|grad_norm}"'\)": *//p'
 }
 tolerance=1e-5
 near() { # NAME BASE
@@ -174,8 +174,13 @@ if [ "$which" = all ]; then
 	same pp2bf16 bf16
 	build dp2bf16 -D weights=bf16 -D data=2 -D expert=2
 	train dp2bf16
-	far=$("$work/compare" 2e-2 "$work/bf16.ckpt/step-000020" "$work/dp2bf16.ckpt/step-000020" model)
-	is "dp2bf16: $far" $?
+	# what is near in fp32 may round apart in bf16, and send a token to another expert: then weights part, losses hardly
+	far=$("$work/compare" 1e-5 "$work/bf16.ckpt/step-000005" "$work/dp2bf16.ckpt/step-000005" model)
+	is "dp2bf16: weights after 5 steps: $far" $?
+	numbers "$work/bf16.jsonl" loss >"$work/a"
+	numbers "$work/dp2bf16.jsonl" loss >"$work/b"
+	paste "$work/a" "$work/b" | awk '{ d = $1 - $2; if (d < 0) d = -d; if (d > 1e-4 * $1) bad = 1 } END { exit bad || NR != 20 }'
+	is "dp2bf16: losses of 20 steps" $?
 fi
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]
