@@ -25,12 +25,12 @@ WARN = -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototype
 ALL_CFLAGS = $(STD) $(WARN) -Igenerator -Iruntime $(LUA_CFLAGS) $(CFLAGS) $(san_flags)
 
 # how files from outside are read is the same in olmogen and in trainers
-GEN_SRC = $(filter-out generator/embed.c,$(sort $(wildcard generator/*.c))) \
+GEN_SRC = $(filter-out generator/emit/embed.c,$(sort $(wildcard generator/*.c generator/*/*.c))) \
 	runtime/file.c runtime/json.c runtime/yaml_limits.c runtime/hf_config.c
 GEN_OBJ = $(GEN_SRC:%.c=$(B)/%.o) $(B)/embedded.o
 EMBEDDED = LICENSE $(sort $(wildcard templates/* runtime/*.[ch] runtime/*/*.c* runtime/*/*.h runtime/*.def \
 	kernels/*/*.h))
-FORMATTED = $(wildcard generator/*.[ch] runtime/*.[ch] runtime/*/*.[ch] kernels/*/*.h tests/*/*.[ch])
+FORMATTED = $(wildcard generator/*.[ch] generator/*/*.[ch] runtime/*.[ch] runtime/*/*.[ch] kernels/*/*.h tests/*/*.[ch])
 
 all: $(B)/olmogen
 
@@ -55,7 +55,7 @@ $(GEN_SRC:%.c=$(B)/%.o): $(B)/%.o: %.c
 	$(quiet)mkdir -p $(@D)
 	$(quiet)$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
 
-$(B)/embed: generator/embed.c
+$(B)/embed: generator/emit/embed.c
 	$(quiet)mkdir -p $(@D)
 	$(quiet)$(CC) $(STD) -O1 -Wall -Wextra -o $@ $<
 

@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "olmogen.h"
+#include "build/build.h"
+#include "remedy.h"
 
 static const char usage[] =
     "usage: olmogen [OPTION]... MODEL.lua...\n"
@@ -95,6 +96,7 @@ compile(struct object *trainer, const char *dir, const struct options *o)
 	if (dump(o, "check"))
 		return show(&resolved);
 
+	const struct target_row *target = target_find(targets, spec_str(trainer, F_trainer_target));
 	struct graph *g = graph_build(trainer);
 	if (diag_count())
 		return false;
@@ -104,7 +106,7 @@ compile(struct object *trainer, const char *dir, const struct options *o)
 		return show(&text);
 	}
 
-	struct shard *s = shard(g);
+	struct shard *s = shard(g, target);
 	graph_verify(g);
 	if (dump(o, "shard")) {
 		shard_print(s, &text);
@@ -188,7 +190,7 @@ compile_files(char **path, int n, const struct options *o)
 		return diag_count() == 0;
 	/* all of them, also after errors in load: so that all errors show at once */
 	for (uint32_t i = 0; i < all.n; i++)
-		check(all.trainer[i], o->target);
+		check(all.trainer[i], targets, o->target);
 	for (uint32_t i = 0; i < all.n; i++)
 		for (uint32_t k = 0; k < i && !diag_count(); k++) {
 			const struct value *a = spec_value(all.trainer[k], F_trainer_name),
@@ -320,7 +322,7 @@ main(int argc, char **argv)
 				optarg = argv[optind];
 			return explain(optarg) ? 0 : EXIT_USAGE;
 		case TARGET:
-			if (!target_find(optarg)) {
+			if (!target_find(targets, optarg)) {
 				const char *like = spec_closest_choice(F_trainer_target, optarg);
 				bad_usage("--target=%s",
 				    xprintf("%s is not known%s; use %s", optarg,

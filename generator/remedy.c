@@ -5,7 +5,7 @@
  */
 #include <string.h>
 
-#include "olmogen.h"
+#include "remedy.h"
 
 /* The stage whose ranks need most. */
 static const struct plan *
@@ -134,10 +134,10 @@ what_if(const struct plan *p, const struct change *c, bool build)
 	uint64_t need = UINT64_MAX;
 
 	apply(t, c, p->graph->n_layers);
-	check(t, p->target->name);
+	check(t, targets, p->target->name);
 	struct graph *g = diag_count() == before ? graph_build(t) : NULL;
 	if (g && diag_count() == before) {
-		struct shard *s = shard(g);
+		struct shard *s = shard(g, p->target);
 		fuse(s);
 		const struct plan *other = plan(s);
 		if (build)

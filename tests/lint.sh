@@ -52,6 +52,26 @@ echo "$all" | cut -d/ -f1 | sort -u | grep -vxE "$top" |
 		awk '$2 != "total" && $1 >= 900 { print $2 ": has " $1 " lines, at most 899" }' | say ''
 }
 
+# A folder of generator/ is a stage. It includes its own header and those of the folders before it, and of runtime/, and
+# its own tables; main.c and what asks the whole pipeline stand above all.
+folders='base lang graph shard plan emit build'
+for f in $(pick '^generator/.*\.[ch]$' | grep -v '/embed\.c$'); do
+	own=$(dirname "${f#generator/}") lower=" $folders "
+	[ "$own" = . ] || lower=" ${folders%%"$own"*}$own "
+	case " $folders . " in *" $own "*) ;; *) echo "generator/$own: is no stage, which lint.sh knows in their order" ;; esac
+	case $f in
+	generator/*/*.c) grep -q "^#include \"$own/$own.h\"" "$f" || echo "$f: does not include its stage's header, $own/$own.h" ;;
+	generator/*/*.h) [ "$f" = "generator/$own/$own.h" ] || echo "$f: a stage has one header, $own/$own.h" ;;
+	esac
+	sed -n 's/^#include "\([^"]*\)".*/\1/p' "$f" | while read -r i; do
+		case $i in
+		*/*) [ -f "generator/$i" ] && case $lower in *" ${i%/*} "*) continue ;; esac ;;
+		*) [ -f "$(dirname "$f")/$i" ] || [ -f "runtime/$i" ] && continue ;;
+		esac
+		echo "$f: includes $i, which is not of $own or a stage before it ($folders)"
+	done
+done | say ''
+
 # names in the guides are those of the code; softsign is HACKING's example of what is not there
 # shellcheck disable=SC2046 # no name of a file here has a blank
 for guide in generator/HACKING.md runtime/README.md kernels/README.md; do
@@ -90,7 +110,7 @@ END {
 			else if (args != inputs[op])
 				print "gradient of " name ": " op " takes " inputs[op] " arguments, gets " args
 		}
-}' generator/op.def | sort | say 'generator/op.def: '
+}' generator/graph/op.def | sort | say 'generator/graph/op.def: '
 
 cat "$out"
 [ ! -s "$out" ]

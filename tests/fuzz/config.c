@@ -1,5 +1,5 @@
 /* A config.json for --from-hf: the input is the file. */
-#include "../../generator/olmogen.h"
+#include "lang/lang.h"
 #include "fuzz.h"
 
 int

@@ -42,7 +42,8 @@ heap=-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=free
 	for f in tests/fuzz/*.c; do echo "$cc $flags -c $f -o $work/$(basename "$f" .c).o"; done
 } | xargs -P 2 -d '\n' -n 1 sh -c || { echo "0 passed, 1 failed"; exit 1; }
 [ -z "$more" ] || more=$work/driver.o
-generator="$(ls "$gen"/generator/*.o "$gen"/runtime/*.o "$gen"/embedded.o | grep -v generator/main.o) -llua5.4 -lyaml -ljansson -lm -ldl"
+objects=$(ls generator/*.c generator/*/*.c | grep -vE '/(main|embed)\.c$' | sed "s|^|$gen/|; s|c$|o|")
+generator="$objects $(ls "$gen"/runtime/*.o "$gen"/embedded.o) -llua5.4 -lyaml -ljansson -lm -ldl"
 trainer="$work/r_*.o -lyaml -ljansson -lm -lgomp"
 for h in $names; do
 	case $h in

@@ -48,7 +48,7 @@ if command -v nvcc >/dev/null; then
 	sh tests/gpu/build.sh "$work/kernels" add >"$work/out" 2>"$work/err"
 	is "a family of make check-gpu's kernels builds" $?
 fi
-head -c 30000 generator/check.c >"$work/text"
+head -c 30000 generator/lang/check.c >"$work/text"
 cat >"$work/run.yaml" <<EOF
 data: { paths: [$work/text], format: bytes }
 steps: 2

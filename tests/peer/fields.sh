@@ -7,10 +7,10 @@ passed=0 failed=0
 rm -rf "$work"
 mkdir -p "$work"
 cp -r "$src/generator" "$work/generator"
-sed -i 's/^FIELD(router, weight_scale/FIELD(router, probe, NUM, 0, 1, "0.0", "", "not in hf.def")\n&/' "$work/generator/field.def"
+sed -i 's/^FIELD(router, weight_scale/FIELD(router, probe, NUM, 0, 1, "0.0", "", "not in hf.def")\n&/' "$work/generator/lang/field.def"
 
 is() { # name, 0 or 1: what compiling has to give, and what it has to say
-	gcc -std=c11 -D_POSIX_C_SOURCE=200809L -fsyntax-only -I"$work/generator" -I"$src/runtime" "$work/generator/hf.c" \
+	gcc -std=c11 -D_POSIX_C_SOURCE=200809L -fsyntax-only -I"$work/generator" -I"$src/runtime" "$work/generator/emit/hf.c" \
 		>"$work/log" 2>&1
 	if [ $? = "$2" ] && { [ -z "$3" ] || grep -q "$3" "$work/log"; }; then
 		passed=$((passed + 1))
@@ -20,7 +20,7 @@ is() { # name, 0 or 1: what compiling has to give, and what it has to say
 	fi
 }
 is "a field without a row" 1 "ROW_router_probe.* undeclared"
-echo 'EXPORT(router, probe, ONLY, "0", "no architecture has it")' >>"$work/generator/hf.def"
+echo 'EXPORT(router, probe, ONLY, "0", "no architecture has it")' >>"$work/generator/emit/hf.def"
 is "a field with a row" 0 ""
 
 while IFS='|' read -r attention ffn model want; do

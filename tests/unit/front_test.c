@@ -9,7 +9,7 @@
 #include <lauxlib.h>
 #include <lua.h>
 
-#include "olmogen.h"
+#include "plan/plan.h"
 
 enum { MUTATIONS = 4000, RANDOM_SPECS = 200 };
 
@@ -210,7 +210,7 @@ round_trip(const char *text)
 	struct buf first = { 0 }, second = { 0 };
 	if (a.n != 1)
 		return false;
-	check(a.trainer[0], NULL);
+	check(a.trainer[0], targets, NULL);
 	if (diag_flush())
 		return false;
 	spec_print(a.trainer[0], true, &first);
@@ -219,7 +219,7 @@ round_trip(const char *text)
 	struct spec b = load_text(path_b, first.s);
 	if (b.n != 1)
 		return false;
-	check(b.trainer[0], NULL);
+	check(b.trainer[0], targets, NULL);
 	if (diag_flush() || !spec_equal(a.trainer[0], b.trainer[0]))
 		return false;
 	spec_print(b.trainer[0], true, &second);
@@ -297,7 +297,7 @@ test_values(void)
 	    "return list\n");
 	CHECK(s.n == 2);
 	for (uint32_t i = 0; i < s.n; i++) {
-		check(s.trainer[i], i ? "cuda:sm_90a" : NULL);
+		check(s.trainer[i], targets, i ? "cuda:sm_90a" : NULL);
 		struct object *model = spec_obj(s.trainer[i], F_trainer_model);
 		struct object *a = spec_value(model, F_transformer_attention)->list[0];
 		CHECK(spec_int(a, F_attention_head_dim) == (i ? 16 : 8));
@@ -446,7 +446,7 @@ test_mutations(void)
 		write_file(path_a, s, n);
 		load(path_a, &def, 1, &spec);
 		for (uint32_t k = 0; k < spec.n; k++)
-			check(spec.trainer[k], NULL);
+			check(spec.trainer[k], targets, NULL);
 		bool errors = diag_count() != 0;
 		if (!errors && spec.n) {
 			struct buf b = { 0 };

@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "olmogen.h"
+#include "plan/plan.h"
 
 static const char *path, *weights; /* weights: in another format than the description's */
 static int passed, failed;
@@ -31,7 +31,7 @@ make_graph(void)
 	struct define precision = { "weights", weights, false };
 
 	load(path, &precision, weights != NULL, &s);
-	check(s.trainer[0], NULL);
+	check(s.trainer[0], targets, NULL);
 	const struct value *ffn =
 	    spec_value(spec_obj(s.trainer[0], F_trainer_model), F_transformer_feed_forward);
 	for (uint32_t i = 0; i < ffn->n; i++) /* so that there are buffers, too */
@@ -48,7 +48,8 @@ make_graph(void)
 static struct plan *
 make_plan(void)
 {
-	struct shard *s = shard(make_graph());
+	struct graph *g = make_graph();
+	struct shard *s = shard(g, target_find(targets, spec_str(g->trainer, F_trainer_target)));
 
 	fuse(s);
 	return plan(s);
@@ -315,9 +316,9 @@ no_decode(void)
 	struct buf resolved = { 0 };
 
 	load(path, NULL, 0, &s);
-	check(s.trainer[0], "cuda:sm_90a");
+	check(s.trainer[0], targets, "cuda:sm_90a");
 	spec_print(s.trainer[0], true, &resolved);
-	struct shard *sh = shard(graph_build(s.trainer[0]));
+	struct shard *sh = shard(graph_build(s.trainer[0]), target_find(targets, "cuda:sm_90a"));
 	fuse(sh);
 	struct plan *p = plan(sh);
 	expect(p->decode == (kernel_for(OP_attention_at, "cuda") != NULL), "decode by its kernels");

@@ -10,7 +10,8 @@
 /* its statics too: a fault of one rank alone can only be planted in what it expands programs to */
 #define ranks_fault ranks_fault_here
 #define rankcheck rankcheck_here
-#include "../../generator/rankcheck.c"
+#include "../../generator/shard/rankcheck.c"
+#include "plan/plan.h"
 
 static int passed, failed;
 
@@ -49,11 +50,11 @@ make(struct layout l)
 	};
 
 	load("tests/unit/ranks.lua", def, LEN(def), &s);
-	check(s.trainer[0], NULL);
+	check(s.trainer[0], targets, NULL);
 	if (diag_flush())
 		exit(1);
 	spec_print(s.trainer[0], true, &resolved);
-	return shard(graph_build(s.trainer[0]));
+	return shard(graph_build(s.trainer[0]), target_find(targets, "cpu"));
 }
 
 /* ---- schedules ---- */

@@ -1,0 +1,103 @@
+/*
+ * Memory, growable arrays and text, files, checked sizes, and the diagnostics that users read.
+ *
+ * Takes and gives plain C values. Memory comes from one arena that lives as long as the process
+ * works on one description: nothing is freed. Indices, not pointers, link things. The headers of
+ * runtime/ that olmogen shares with trainers (file.h, json.h, hf_config.h, yaml_limits.h) count as
+ * part of this folder.
+ *
+ * Must never know anything of models.
+ */
+#ifndef OLMOGEN_BASE_H
+#define OLMOGEN_BASE_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "file.h" /* of runtime/ */
+
+#define OLMOGEN_VERSION "0.1.0"
+
+#define LEN(a) (sizeof(a) / sizeof((a)[0]))
+#define PRINTF(f, a) __attribute__((format(printf, f, a)))
+
+enum { EXIT_USER = 1, EXIT_USAGE = 2, EXIT_INTERNAL = 70 };
+
+/* ---- util.c: memory, text, files ------------------------------------------------------------- */
+
+/*
+ * Zeroed memory from the process arena; never freed, never NULL (the process ends when it is out).
+ */
+void *xalloc(size_t size);
+char *xstrdup(const char *s);
+char *xprintf(const char *fmt, ...) PRINTF(1, 2);
+
+/* A growable array. PUSH appends one zeroed element and gives its address. */
+#define ARRAY(T)                 \
+	struct {                 \
+		T *a;            \
+		uint32_t n, cap; \
+	}
+#define PUSH(arr) \
+	(grow((void **)&(arr).a, &(arr).n, &(arr).cap, sizeof(*(arr).a)), &(arr).a[(arr).n - 1])
+void grow(void **a, uint32_t *n, uint32_t *cap, size_t size);
+
+/*
+ * Checked arithmetic: overflow ends the process, as a user's error at the trainer that set_size_pos
+ * named.
+ */
+struct pos;
+void set_size_pos(struct pos p);
+uint64_t mul64(uint64_t a, uint64_t b);
+uint64_t add64(uint64_t a, uint64_t b);
+uint64_t align64(uint64_t n, uint64_t to);
+
+/* A growable text. */
+struct buf {
+	char *s; /* always terminated once anything was added */
+	size_t n, cap;
+};
+void buf_add(struct buf *b, const char *s, size_t n);
+void buf_puts(struct buf *b, const char *s);
+void buf_printf(struct buf *b, const char *fmt, ...) PRINTF(2, 3);
+void buf_vprintf(struct buf *b, const char *fmt, va_list ap);
+
+/* A regular file of at most 100 MB, terminated; *n: length. NULL: errno, and om_file_why(). */
+char *file_read(const char *path, size_t *n);
+
+const char *human_bytes(uint64_t n); /* "1.50 GiB" */
+const char *commas(uint64_t n);      /* "6,919,161,856" */
+/* A double that C and Lua read back exactly, as short as it can be. */
+const char *exact_double(double x);
+char *sha256_hex(const void *data, size_t n); /* FIPS 180-4 */
+uint32_t edit_distance(const char *a, const char *b);
+
+/* ---- diag.c: what users read ----------------------------------------------------------------- */
+
+struct pos {
+	uint32_t file;           /* index of diag_file(); 0 = no file (command line) */
+	uint32_t line, col, len; /* from 1; line 0 = position unknown; col 0 = whole line */
+};
+enum { DIAG_MAX = 20 };
+
+uint32_t diag_file(const char *path, const char *text, size_t n);
+const char *diag_file_name(uint32_t file);
+const char *diag_file_text(uint32_t file, size_t *n);
+/* One error with its source line and caret; note and help belong to the error before them. */
+void diag_error(struct pos p, const char *fmt, ...) PRINTF(2, 3);
+void diag_note(struct pos p, const char *fmt, ...) PRINTF(2, 3);
+void diag_help(const char *fmt, ...) PRINTF(1, 2);
+/* Prints what was collected, sorted by position, at most DIAG_MAX; gives the number of errors. */
+int diag_flush(void);
+int diag_count(void);
+void diag_rewind(int count);   /* forgets those after the first so many */
+void diag_line(struct buf *b); /* moves what was collected into one line, without notes and help */
+/* The name closest to a word if it is close enough to be meant, else NULL. */
+const char *diag_closest(const char *word, const char *const *names, uint32_t n);
+/* A bug in olmogen: "olmogen: internal error: ...", exit 70. */
+_Noreturn void internal(const char *fmt, ...) PRINTF(1, 2);
+
+#endif

@@ -1,0 +1,341 @@
+/*
+ * What users read. Errors are collected, sorted by position and printed in one go, each with its
+ * source line and a caret; notes and help stay with the error before them.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/base.h"
+
+/* Distinct errors kept for sorting; a description that loops over a mistake has more. */
+enum { KEPT_MAX = 1000 };
+/* Bytes of a source line shown, and how many of them stand before the caret when it is cut. */
+enum { LINE_MAX_SHOWN = 120, LINE_BEFORE = 40 };
+/* Bytes of a message: users' strings may be of any length. */
+enum { TEXT_MAX_SHOWN = 1000 };
+
+struct source_file {
+	const char *path, *text;
+	size_t n;
+};
+struct entry {
+	struct pos pos;
+	uint32_t seq;
+	const char *text;
+	struct buf more; /* its notes and help, printed already */
+};
+
+static struct {
+	struct source_file *a;
+	uint32_t n, cap;
+} files;
+static struct {
+	struct entry *a;
+	uint32_t n, cap;
+} entries;
+static uint32_t dropped;  /* errors beyond KEPT_MAX */
+static bool drop_details; /* the last error was a repetition: so are its notes */
+
+/*
+ * Registers a source file, whose text must stay; gives its index. Unreadable files have the text
+ * NULL.
+ */
+uint32_t
+diag_file(const char *path, const char *text, size_t n)
+{
+	struct source_file *f = PUSH(files);
+	f->path = xstrdup(path);
+	f->text = text;
+	f->n = n;
+	return files.n;
+}
+
+/* The path of a file as it was given, NULL for index 0. */
+const char *
+diag_file_name(uint32_t file)
+{
+	return file && file <= files.n ? files.a[file - 1].path : NULL;
+}
+
+/* The text of a file and its length; NULL if there is none. */
+const char *
+diag_file_text(uint32_t file, size_t *n)
+{
+	*n = 0;
+	if (!file || file > files.n)
+		return NULL;
+	*n = files.a[file - 1].n;
+	return files.a[file - 1].text;
+}
+
+static char *
+format(const char *fmt, va_list ap)
+{
+	struct buf raw = { 0 }, b = { 0 };
+	buf_vprintf(&raw, fmt, ap);
+	buf_puts(&b, "");
+	if (raw.n > TEXT_MAX_SHOWN) {
+		raw.n = TEXT_MAX_SHOWN;
+		memcpy(raw.s + raw.n - 3, "...", 3);
+	}
+	/* users' strings may hold anything: a terminal gets no control characters from here */
+	for (size_t i = 0; i < raw.n; i++) {
+		unsigned char c = raw.s[i];
+		if (c == '\n')
+			buf_puts(&b, "\\n");
+		else if (c == '\t')
+			buf_puts(&b, "\\t");
+		else if (c < 0x20 || c == 0x7f)
+			buf_printf(&b, "\\%d", c);
+		else
+			buf_add(&b, raw.s + i, 1);
+	}
+	return b.s;
+}
+
+static void
+place(struct buf *b, struct pos p)
+{
+	const char *path = diag_file_name(p.file);
+	if (!path)
+		buf_puts(b, "olmogen: ");
+	else if (!p.line)
+		buf_printf(b, "%s: ", path);
+	else if (!p.col)
+		buf_printf(b, "%s:%u: ", path, p.line);
+	else
+		buf_printf(b, "%s:%u:%u: ", path, p.line, p.col);
+}
+
+static bool
+same_pos(struct pos a, struct pos b)
+{
+	return a.file == b.file && a.line == b.line && a.col == b.col;
+}
+
+/*
+ * Adds an error at a position (file 0: none). The same text at the same place counts once, so that
+ * a loop in the description doesn't repeat itself.
+ */
+void
+diag_error(struct pos p, const char *fmt, ...)
+{
+	va_list ap;
+	va_start(ap, fmt);
+	char *text = format(fmt, ap);
+	va_end(ap);
+
+	drop_details = true;
+	for (uint32_t i = 0; i < entries.n; i++)
+		if (same_pos(entries.a[i].pos, p) && strcmp(entries.a[i].text, text) == 0)
+			return;
+	if (entries.n == KEPT_MAX) {
+		dropped++;
+		return;
+	}
+	drop_details = false;
+	struct entry *e = PUSH(entries);
+	*e = (struct entry){ .pos = p, .seq = entries.n, .text = text };
+}
+
+/* Adds a second position to the last error. */
+void
+diag_note(struct pos p, const char *fmt, ...)
+{
+	if (drop_details || !entries.n)
+		return;
+	va_list ap;
+	va_start(ap, fmt);
+	char *text = format(fmt, ap);
+	va_end(ap);
+	struct buf *b = &entries.a[entries.n - 1].more;
+	place(b, p);
+	buf_printf(b, "note: %s\n", text);
+}
+
+/* Adds a line of advice to the last error. */
+void
+diag_help(const char *fmt, ...)
+{
+	if (drop_details || !entries.n)
+		return;
+	va_list ap;
+	va_start(ap, fmt);
+	char *text = format(fmt, ap);
+	va_end(ap);
+	buf_printf(&entries.a[entries.n - 1].more, "  help: %s\n", text);
+}
+
+static bool
+is_continuation(char c)
+{
+	return ((unsigned char)c & 0xc0) == 0x80; /* inside a UTF-8 character */
+}
+
+static bool
+source_line(struct pos p, const char **s, size_t *n)
+{
+	size_t size;
+	const char *text = diag_file_text(p.file, &size), *end = text + size;
+	if (!text)
+		return false;
+	for (uint32_t line = 1; line < p.line; line++) {
+		text = memchr(text, '\n', (size_t)(end - text));
+		if (!text)
+			return false;
+		text++;
+	}
+	const char *eol = memchr(text, '\n', (size_t)(end - text));
+	*s = text;
+	*n = (size_t)((eol ? eol : end) - text);
+	if (*n && text[*n - 1] == '\r')
+		(*n)--;
+	return true;
+}
+
+/* The source line and the caret; a line too long is cut around the caret. */
+static void
+excerpt(struct buf *b, struct pos p)
+{
+	const char *s;
+	size_t n;
+	if (!p.line || !source_line(p, &s, &n))
+		return;
+	size_t from = 0, to = n, at = p.col ? p.col - 1 : 0;
+	if (at > n)
+		at = n;
+	if (n > LINE_MAX_SHOWN) {
+		if (at > LINE_MAX_SHOWN - LINE_BEFORE)
+			from = at - LINE_BEFORE;
+		if (to - from > LINE_MAX_SHOWN)
+			to = from + LINE_MAX_SHOWN;
+		while (from && is_continuation(s[from]))
+			from--;
+		while (to < n && is_continuation(s[to]))
+			to++;
+	}
+	const char *head = from ? "..." : "", *tail = to < n ? "..." : "";
+	buf_printf(b, "%5u | %s", p.line, head);
+	for (size_t i = from; i < to; i++) {
+		unsigned char c = s[i];
+		buf_add(b, (c < 0x20 && c != '\t') || c == 0x7f ? "?" : s + i, 1);
+	}
+	buf_printf(b, "%s\n", tail);
+	if (!p.col)
+		return;
+	buf_printf(b, "      | %*s", (int)strlen(head), "");
+	for (size_t i = from; i < at; i++)
+		if (!is_continuation(s[i]))
+			buf_puts(b, s[i] == '\t' ? "\t" : " ");
+	buf_puts(b, "^");
+	for (size_t i = at + 1; i < at + p.len && i < to; i++)
+		if (!is_continuation(s[i]))
+			buf_puts(b, "~");
+	buf_puts(b, "\n");
+}
+
+static int
+by_place(const void *a, const void *b)
+{
+	const struct entry *x = a, *y = b;
+	if (x->pos.file != y->pos.file)
+		return x->pos.file < y->pos.file ? -1 : 1;
+	if (x->pos.line != y->pos.line)
+		return x->pos.line < y->pos.line ? -1 : 1;
+	if (x->pos.col != y->pos.col)
+		return x->pos.col < y->pos.col ? -1 : 1;
+	return x->seq < y->seq ? -1 : 1;
+}
+
+/* Errors collected and not printed yet. */
+int
+diag_count(void)
+{
+	return (int)(entries.n + dropped);
+}
+
+void
+diag_rewind(int count)
+{
+	if (entries.n > (uint32_t)count)
+		entries.n = (uint32_t)count;
+	dropped = 0;
+	drop_details = false;
+}
+
+/*
+ * Prints to stderr what was collected, by file, line and column, and forgets it. At most DIAG_MAX
+ * errors are shown, the rest is counted. Gives the number of errors.
+ */
+int
+diag_flush(void)
+{
+	int total = diag_count();
+	if (entries.n)
+		qsort(entries.a, entries.n, sizeof(*entries.a), by_place);
+	for (uint32_t i = 0; i < entries.n && i < DIAG_MAX; i++) {
+		struct entry *e = &entries.a[i];
+		struct buf b = { 0 };
+		place(&b, e->pos);
+		buf_printf(&b, "error: %s\n", e->text);
+		excerpt(&b, e->pos);
+		if (e->more.n)
+			buf_add(&b, e->more.s, e->more.n);
+		fwrite(b.s, 1, b.n, stderr);
+	}
+	if (total > DIAG_MAX)
+		fprintf(stderr, "... and %d more error%s\n", total - DIAG_MAX,
+		    total == DIAG_MAX + 1 ? "" : "s");
+	entries.n = 0;
+	dropped = 0;
+	return total;
+}
+
+/* The same to one line, "PLACE: ERROR; ...". */
+void
+diag_line(struct buf *b)
+{
+	if (entries.n)
+		qsort(entries.a, entries.n, sizeof(*entries.a), by_place);
+	for (uint32_t i = 0; i < entries.n; i++) {
+		buf_puts(b, i ? "; " : "");
+		place(b, entries.a[i].pos);
+		buf_puts(b, entries.a[i].text);
+	}
+	entries.n = 0;
+	dropped = 0;
+}
+
+/*
+ * The name closest to a word, if it is close enough to be what was meant: a third of its letters
+ * differ, or one. Else NULL.
+ */
+const char *
+diag_closest(const char *word, const char *const *names, uint32_t n)
+{
+	size_t size = strlen(word), least = size / 3 > 1 ? size / 3 : 1;
+	const char *best = NULL;
+	if (size > 64)
+		return NULL;
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t d = edit_distance(word, names[i]);
+		if (d < least || (d == least && !best)) {
+			least = d;
+			best = names[i];
+		}
+	}
+	return best;
+}
+
+/* Ends the process: a mistake in olmogen itself, not in the description. */
+_Noreturn void
+internal(const char *fmt, ...)
+{
+	va_list ap;
+	va_start(ap, fmt);
+	fputs("olmogen: internal error: ", stderr);
+	vfprintf(stderr, fmt, ap);
+	va_end(ap);
+	fputs("; please report it with the description\n", stderr);
+	exit(EXIT_INTERNAL);
+}

@@ -1,0 +1,59 @@
+/*
+ * Builds an emitted tree with its own Makefile: one description of the build, with or without
+ * olmogen.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "build/build.h"
+
+void
+end_with_parent(void)
+{
+	prctl(PR_SET_PDEATHSIG, SIGTERM);
+}
+
+bool
+build(const char *dir, int jobs, bool verbose)
+{
+	char *argv[] = { "make", "-C", xstrdup(dir), xprintf("-j%d", jobs), "--no-print-directory",
+		verbose ? "V=1" : "-s", NULL };
+	/*
+	 * the trainer's bytes must not depend on who builds: neither on their variables nor on a
+	 * make around us
+	 */
+	static const char *const theirs[] = { "CFLAGS", "CPPFLAGS", "LDFLAGS", "MAKEFLAGS",
+		"GNUMAKEFLAGS", "MAKEFILES", "MFLAGS", "MAKELEVEL", "V" };
+	int status;
+	pid_t child;
+
+	fflush(NULL);
+	child = fork();
+	if (child == 0) {
+		end_with_parent();
+		for (unsigned i = 0; i < LEN(theirs); i++)
+			unsetenv(theirs[i]);
+		execvp(argv[0], argv);
+		fprintf(stderr,
+		    "olmogen: error: cannot run make: %s; install make, or use --emit-only\n",
+		    strerror(errno));
+		_exit(127);
+	}
+	if (child < 0 || waitpid(child, &status, 0) < 0) {
+		fprintf(stderr, "olmogen: error: cannot start make: %s\n", strerror(errno));
+		return false;
+	}
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 0 &&
+	    !access(xprintf("%s/trainer", dir), X_OK))
+		return true;
+	fprintf(stderr,
+	    "olmogen: error: the build in %s failed; the sources are there, 'make -C %s V=1' shows "
+	    "the commands\n",
+	    dir, dir);
+	return false;
+}

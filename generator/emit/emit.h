@@ -1,0 +1,84 @@
+/*
+ * The file tree: from plans to text.
+ *
+ * emit takes the plans of all stages and gives a struct tree in memory, one file of this folder
+ * for each emitted file or two. tree_write puts it on disk: only what changed is written, through
+ * a temporary name; tree_check compares. Hugging Face's names and config.json of a model are
+ * hf.c's, by hf.def. embed.c is a host tool: it makes the table of what olmogen carries.
+ *
+ * Must never decide anything: that belongs in plan.
+ */
+#ifndef OLMOGEN_EMIT_H
+#define OLMOGEN_EMIT_H
+
+#include "plan/plan.h"
+
+#include "hf_config.h" /* of runtime/ */
+
+/* ---- emit.c and its parts, hf.c, tree.c: files ---------------------------------------------- */
+
+struct file {
+	const char *path; /* inside the tree */
+	struct buf text;
+	bool verbatim; /* copied as it is, not written by emit */
+};
+struct tree {
+	struct file *a;
+	uint32_t n, cap;
+};
+/* The whole emitted tree in memory. input is the description's text, copied into model/. */
+void emit(const struct plan *p, const char *resolved, uint32_t input, struct tree *out);
+/* A new file of the tree. */
+struct buf *tree_file(struct tree *t, const char *path);
+/*
+ * A template with its slots filled: lines that hold only a comment "@slot NAME" become that slot's
+ * text.
+ */
+struct slot {
+	const char *name, *text;
+};
+void template_fill(
+    struct tree *t, const char *path, const char *from, const struct slot *slot, uint32_t n);
+
+/* Text that the parts of emit share. */
+void emit_wrapped(struct buf *b, int tabs, const char *text);
+const char *emit_shape(const struct plan *p, const struct tensor *t);
+const char *emit_ranks(enum ranks r);                                /* "OM_DATA" */
+const char *emit_stage_name(const struct plan *p, const char *name); /* "forward_2" */
+void emit_prototype(const struct plan *p, const struct instance *in, bool types, struct buf *b);
+/*
+ * hf.c: the config.json of the model; NULL and the reason if transformers has no such architecture.
+ */
+const char *hf_config(const struct graph *g, const char **reason);
+const struct om_hf_family *hf_family_of(const struct graph *g); /* NULL: none is this model */
+const char *hf_name(const struct om_hf_family *m, const char *name);
+/* The parts of emit, one a file or two of the tree. */
+void emit_banner(
+    const struct plan *p, const char *what, const char *open, const char *close, struct buf *b);
+void emit_config(const struct plan *p, struct tree *t); /* src/config.h, src/layout.h */
+void emit_launch(const struct plan *p, struct tree *t); /* src/launch.h, src/launch.c, inst/ */
+/* src/cubins.c: the compiled kernels of every .cu in the tree as the runtime loads them. */
+void emit_cubins(const struct plan *p, struct tree *t);
+void emit_step(const struct plan *p, struct tree *t);                            /* src/step.c */
+void emit_params(const struct plan *p, const char *fingerprint, struct tree *t); /* src/params.c */
+void
+emit_manifest(const struct plan *p, const char *fingerprint, struct tree *t); /* manifest.yaml */
+/*
+ * Writes what changed, through temporary names; removes files that the old manifest lists and the
+ * tree lacks.
+ */
+bool tree_write(const struct tree *t, const char *dir, bool verbose);
+/* --check: false, and the first differences on stderr, if dir is not exactly this tree. */
+bool tree_check(const struct tree *t, const char *dir);
+
+/* ---- embedded by embed.c: templates, kernels, runtime, licence ------------------------------- */
+struct embedded {
+	const char *path;
+	const unsigned char *data;
+	size_t n;
+};
+extern const struct embedded embedded[];
+extern const uint32_t n_embedded;
+const struct embedded *embedded_find(const char *path);
+
+#endif

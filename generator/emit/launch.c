@@ -1,0 +1,149 @@
+/*
+ * inst/: one line a kernel instance; src/launch.h and src/launch.c: the functions that step.c
+ * calls.
+ */
+#include <string.h>
+
+#include "emit/emit.h"
+
+static const char *
+args(const struct plan *p, const struct instance *in, bool types)
+{
+	struct buf b = { 0 };
+
+	emit_prototype(p, in, types, &b);
+	return b.s;
+}
+
+static void
+instances(const struct plan *p, struct tree *t)
+{
+
+	for (uint32_t i = 1; i < p->inst->n; i++) {
+		const char *file = p->inst->a[i].kernel->file;
+		bool done = false;
+		for (uint32_t k = 1; k < i; k++)
+			done |= !strcmp(p->inst->a[k].kernel->file, file);
+		if (done)
+			continue;
+		int stem = (int)strcspn(file, ".");
+		struct buf *b =
+		    tree_file(t, xprintf("inst/%.*s.%s", stem, file, p->target->arch ? "cu" : "c"));
+		emit_banner(p, xprintf("instances of kernels/%s", file), "/*", "*/", b);
+		if (!p->target->arch)
+			buf_puts(b, "#include \"config.h\"\n");
+		buf_printf(b, "#include \"%s\"\n\n", file);
+		for (uint32_t k = i; k < p->inst->n; k++) {
+			const struct instance *in = &p->inst->a[k];
+			struct buf line = { 0 };
+			if (strcmp(in->kernel->file, file))
+				continue;
+			buf_printf(&line, "%s(om_k_%s", in->kernel->macro, in->name);
+			for (uint8_t n = 0; n < in->nparams; n++)
+				buf_printf(&line, ", %llu", (unsigned long long)in->param[n]);
+			for (uint8_t n = 0; n < op_row(in->kernel->op)->nconsts; n++)
+				buf_printf(&line, ", %s", exact_double(in->floats[n]));
+			buf_puts(&line, ")");
+			emit_wrapped(b, 0,
+			    xprintf("/* %s: called for %u layer%s or end%s */", in->used_by.s,
+				in->calls, in->calls > 1 ? "s" : "", in->calls > 1 ? "s" : ""));
+			emit_wrapped(b, 0, line.s);
+		}
+	}
+}
+
+static void
+launchers(const struct plan *p, struct tree *t)
+{
+	struct buf *h = tree_file(t, "src/launch.h"), *c;
+
+	emit_banner(p, "one launch function a kernel instance", "/*", "*/", h);
+	buf_puts(h, "#ifndef OM_LAUNCH_H\n#define OM_LAUNCH_H\n\n#include <stdint.h>\n\n#include "
+		    "\"config.h\"\n"
+		    "#include \"om.h\"\n\n");
+	buf_puts(h, p->target->arch ? "typedef uint16_t om_bf16; /* its bits */\n\n"
+				    : "typedef OM_REAL om_real;\n\n");
+	buf_printf(h, "enum { OM_N_OPS = %u };\nextern struct om_op om_ops[OM_N_OPS];\n\n",
+	    p->inst->n - 1);
+	for (uint32_t i = 1; i < p->inst->n; i++)
+		emit_wrapped(h, 0,
+		    xprintf(
+			"void launch_%s(%s);", p->inst->a[i].name, args(p, &p->inst->a[i], true)));
+	buf_puts(h, "\n#endif\n");
+
+	c = tree_file(t, "src/launch.c");
+	emit_banner(p, "calls kernels, and measures them while bench asks for it", "/*", "*/", c);
+	bool rounds = false;
+	for (uint32_t i = 1; i < p->inst->n; i++)
+		for (uint8_t k = 0; k < MAX_ARGS; k++)
+			rounds |= p->inst->a[i].round[k] != 0;
+	buf_printf(c, "#include \"launch.h\"\n%s\n", rounds ? "#include \"round.h\"\n" : "");
+	for (uint32_t i = 1; i < p->inst->n; i++) {
+		const struct instance *in = &p->inst->a[i];
+		emit_wrapped(c, 0, xprintf("void om_k_%s(%s);", in->name, args(p, in, true)));
+		emit_wrapped(c, 0, xprintf("double om_k_%s_check(uint64_t seed);", in->name));
+	}
+	buf_puts(c, "\nstruct om_op om_ops[OM_N_OPS] = {\n");
+	for (uint32_t i = 1; i < p->inst->n; i++) {
+		const struct instance *in = &p->inst->a[i];
+		emit_wrapped(c, 1,
+		    xprintf("{ .name = \"%s\", .flops = %s, .bytes = %s, .check = om_k_%s_check, "
+			    ".tolerance = "
+			    "OM_TOLERANCE },",
+			in->name, exact_double(in->flops), exact_double(in->bytes), in->name));
+	}
+	buf_puts(c, "};\n\n#define LAUNCH(op, call) \\\n\tdo { \\\n"
+		    "\t\tif (om_profile) \\\n\t\t\tom_op_begin(&om_ops[op]); \\\n\t\tcall; \\\n"
+		    "\t\tif (om_profile) \\\n\t\t\tom_op_end(&om_ops[op]); \\\n\t} while (0)\n");
+	for (uint32_t i = 1; i < p->inst->n; i++) {
+		const struct instance *in = &p->inst->a[i];
+		buf_puts(c, "\nvoid\n");
+		emit_wrapped(c, 0, xprintf("launch_%s(%s)", in->name, args(p, in, true)));
+		buf_puts(c, "{\n");
+		struct buf call = { 0 };
+		buf_printf(&call, "LAUNCH(%u, om_k_%s(%s)", i - 1, in->name, args(p, in, false));
+		const struct op_row *r = op_row(in->kernel->op);
+		for (uint8_t k = 0; k < r->nin + r->nout; k++)
+			if (in->round[k])
+				buf_printf(&call, "; om_round(%llu, %s)",
+				    (unsigned long long)in->round[k], r->arg[k].name);
+		buf_puts(&call, ");");
+		emit_wrapped(c, 1, call.s);
+		buf_puts(c, "}\n");
+	}
+}
+
+void
+emit_cubins(const struct plan *p, struct tree *t)
+{
+	struct buf names = { 0 }, list = { 0 };
+	uint32_t n = t->n;
+
+	for (uint32_t i = 0; i < n; i++) {
+		const char *path = t->a[i].path;
+		int folder = (int)strcspn(path, "/"), stem = (int)strcspn(path, ".");
+		if (strcmp(path + stem, ".cu"))
+			continue;
+		const char *name = xprintf("%.*s", stem - folder - 1, path + folder + 1);
+		buf_printf(&names, "CUBIN(%.*s, %s)\n", folder, path, name);
+		buf_printf(&list, "cubin_%.*s_%s, ", folder, path, name);
+	}
+	struct buf *b = tree_file(t, "src/cubins.c");
+	emit_banner(p, "the compiled kernels, embedded", "/*", "*/", b);
+	buf_puts(b,
+	    "#include <stddef.h>\n\n#include \"gpu.h\"\n\n#define CUBIN(folder, name) \\\n"
+	    "\t__asm__(\".section .rodata\\n\\t.balign 64\\n\" \\\n"
+	    "\t\t\"cubin_\" #folder \"_\" #name \":\\n\" \\\n"
+	    "\t\t\"\\t.incbin \\\"\" #folder \"/\" #name \".cubin\\\"\\n\\t.previous\\n\"); \\\n"
+	    "\textern const unsigned char cubin_##folder##_##name[];\n");
+	buf_puts(b, names.s);
+	buf_puts(b, "\n");
+	emit_wrapped(b, 0, xprintf("const void *const om_cubins[] = { %sNULL };", list.s));
+}
+
+void
+emit_launch(const struct plan *p, struct tree *t)
+{
+	instances(p, t);
+	launchers(p, t);
+}

@@ -1,0 +1,449 @@
+/* src/params.c: the tables by which the runtime knows the parameters, the experts and the step. */
+#include <string.h>
+
+#include "emit/emit.h"
+
+static tensor_id
+state_of(const struct graph *g, tensor_id param, const char *which)
+{
+	for (tensor_id t = g->tensor.a[param].state; g->tensor.a[t].param == param; t++)
+		if (!strncmp(g->tensor.a[t].name + strlen(g->seg.a[g->tensor.a[t].seg].name) + 1,
+			which, strlen(which)))
+			return t;
+	internal("%s has no state %s", g->tensor.a[param].name, which);
+}
+
+/* A tensor's offset: by name, or where stages differ the number. */
+static const char *
+off(const struct plan *p, tensor_id t)
+{
+	return p->n_stages > 1 ? xprintf("UINT64_C(%llu)", (unsigned long long)p->place[t].off)
+			       : xprintf("OM_OFF_%s", p->graph->tensor.a[t].name);
+}
+
+/* The layers of a kind that are on the stage. */
+static uint32_t
+layers_here(const struct plan *p, uint32_t s)
+{
+	return (uint32_t)stage_kind(&p->shard->stage[p->stage], &p->graph->seg.a[s]);
+}
+
+static void
+layer_lists(const struct plan *p, struct buf *b)
+{
+	const struct graph *g = p->graph;
+
+	for (uint32_t s = g->embed + 1; s < g->head; s++) {
+		const struct segment *seg = &g->seg.a[s];
+		uint32_t n = layers_here(p, s);
+		struct buf line = { 0 };
+		if (!n)
+			continue;
+		buf_printf(&line, "static const uint32_t %s[] = { ",
+		    emit_stage_name(p, xprintf("%s_layers", seg->name)));
+		for (uint32_t k = 0; k < n; k++)
+			for (uint32_t i = 0; i < seg->nlayers; i++)
+				if (on_stage(p, seg->layer[i]) && p->index[seg->layer[i]] == k)
+					buf_printf(&line, "%u, ", seg->layer[i]);
+		buf_puts(&line, "};");
+		emit_wrapped(b, 0, line.s);
+	}
+}
+
+/* The rows of a class of tensors; gives their number. */
+static uint32_t
+param_rows(const struct plan *p, enum tensor_class class, struct buf *b)
+{
+	static const char *const inits[] = { "OM_NORMAL", "OM_ONE", "OM_ZERO" };
+	const struct graph *g = p->graph;
+	const struct om_hf_family *family = hf_family_of(g);
+	bool bf16 = !strcmp(dtype_format(p, DT_ACT), "bf16");
+	uint32_t n = 0;
+
+	for (tensor_id i = 1; i < g->tensor.n; i++) {
+		const struct tensor *t = &g->tensor.a[i];
+		const struct segment *s = &g->seg.a[t->seg];
+		uint8_t lead = t->experts;
+		if (t->class != class || !plan_layers(p, i))
+			continue;
+		n++;
+		buf_printf(b, "\t{\n\t\t.name = \"%s\",\n", t->hf);
+		const char *exported = hf_name(family, t->hf);
+		if (strcmp(exported, t->hf))
+			buf_printf(b, "\t\t.hf_name = \"%s\",\n", exported);
+		if (class == T_BUFFER) {
+			emit_wrapped(b, 2, xprintf(".weight = %s,", off(p, i)));
+		} else {
+			emit_wrapped(
+			    b, 2, xprintf(".weight = %s, .grad = %s,", off(p, i), off(p, t->grad)));
+			emit_wrapped(b, 2,
+			    xprintf(".m = %s, .v = %s,", off(p, state_of(g, i, "m_")),
+				off(p, state_of(g, i, "v_"))));
+		}
+		if (bf16 && class == T_PARAM)
+			emit_wrapped(
+			    b, 2, xprintf(".master = %s,", off(p, state_of(g, i, "master_"))));
+		uint64_t at;
+		const struct bucket *bucket = plan_bucket(p, i, &at);
+		if (bucket)
+			emit_wrapped(b, 2,
+			    xprintf(".bucket = %u, .at = %llu,", (unsigned)(bucket - p->bucket.a),
+				(unsigned long long)at));
+		struct buf line = { 0 };
+		buf_printf(&line, ".numel = %llu, .dim = { ",
+		    (unsigned long long)(tensor_elems(t) / (lead ? t->dim[0] : 1)));
+		for (uint8_t d = lead; d < t->ndims; d++)
+			buf_printf(&line, "%llu%s", (unsigned long long)t->dim[d],
+			    d + 1 < t->ndims ? ", " : "");
+		buf_printf(&line, " }, .ndims = %u, .experts = %llu,", t->ndims - lead,
+		    (unsigned long long)(lead ? t->dim[0] : 0));
+		emit_wrapped(b, 2, line.s);
+		buf_printf(b, "\t\t.layer = %s, .nlayers = %u, .init = %s, .group = %u,\n\t},\n",
+		    s->nlayers ? emit_stage_name(p, xprintf("%s_layers", s->name)) : "NULL",
+		    s->nlayers ? layers_here(p, t->seg) : 1, inits[t->init], t->group);
+	}
+	return n;
+}
+
+static void
+params(const struct plan *p, uint32_t *nparams, uint32_t *nbuffers, struct buf *b)
+{
+	buf_printf(b, "\nstatic const struct om_param %s[] = {\n", emit_stage_name(p, "params"));
+	*nparams = param_rows(p, T_PARAM, b);
+	*nbuffers = param_rows(p, T_BUFFER, b);
+	buf_printf(
+	    b, "};\n\nstatic const struct om_bucket %s[] = {\n", emit_stage_name(p, "buckets"));
+	for (uint32_t i = 0; i < p->bucket.n; i++) {
+		const struct bucket *k = &p->bucket.a[i];
+		emit_wrapped(b, 1,
+		    xprintf(
+			"{ .ranks = %s, .weight = UINT64_C(%llu), .grad = UINT64_C(%llu), .elems "
+			"= UINT64_C(%llu) },",
+			emit_ranks(k->ranks),
+			(unsigned long long)(p->region_off[R_WEIGHT] +
+					     k->first * dtype_bytes(p, DT_ACT)),
+			(unsigned long long)(p->region_off[R_GRAD] +
+					     k->first * dtype_bytes(p, DT_GRAD)),
+			(unsigned long long)k->elems));
+	}
+	buf_puts(b, "};\n");
+}
+
+static void
+groups(const struct plan *p, struct buf *b)
+{
+	const struct graph *g = p->graph;
+
+	buf_puts(b, "\nstatic const struct om_group groups[] = {\n");
+	for (uint32_t i = 0; i < g->group.n; i++)
+		buf_printf(b, "\t{ .weight_decay = %s, .lr_scale = %s },\n",
+		    exact_double(g->group.a[i].weight_decay), exact_double(g->group.a[i].lr_scale));
+	buf_puts(b, "};\n");
+}
+
+static uint32_t
+moes(const struct plan *p, struct buf *b)
+{
+	const struct graph *g = p->graph;
+	uint32_t n = 0;
+
+	for (uint32_t s = g->embed + 1; s < g->head; s++) {
+		const struct op *o = graph_route(&g->seg.a[s]);
+		if (!o || !layers_here(p, s))
+			continue;
+		const struct object *m = g->seg.a[s].ffn;
+		const struct object *r = spec_obj(m, F_moe_router);
+		tensor_id load = op_arg(o, "load"), aux = op_arg(o, "aux");
+		if (!n++)
+			buf_printf(b, "\nstatic const struct om_moe %s[] = {\n",
+			    emit_stage_name(p, "moes"));
+		buf_puts(b, "\t{\n");
+		emit_wrapped(b, 2,
+		    xprintf(".load = %s, .load_stride = OM_STRIDE_%s,", off(p, load),
+			g->tensor.a[load].name));
+		emit_wrapped(b, 2,
+		    xprintf(".aux = %s, .aux_stride = OM_STRIDE_%s,", off(p, aux),
+			g->tensor.a[aux].name));
+		tensor_id cut = 0;
+		for (uint32_t i = 0; i < g->seg.a[s].ops[FORWARD].n; i++)
+			if (g->seg.a[s].ops[FORWARD].a[i].op == OP_ep_map)
+				cut = op_arg(&g->seg.a[s].ops[FORWARD].a[i], "cut");
+		if (cut)
+			emit_wrapped(b, 2,
+			    xprintf(".cut = %s, .cut_stride = OM_STRIDE_%s,", off(p, cut),
+				g->tensor.a[cut].name));
+		if (op_arg(o, "draw"))
+			emit_wrapped(b, 2, xprintf(".draw = %s,", off(p, op_arg(o, "draw"))));
+		emit_wrapped(b, 2,
+		    xprintf(".layer = %s, .nlayers = %u, .experts = %lld, .top_k = %lld,",
+			emit_stage_name(p, xprintf("%s_layers", g->seg.a[s].name)),
+			layers_here(p, s), (long long)spec_int(m, F_moe_num_experts),
+			(long long)spec_int(m, F_moe_top_k)));
+		buf_printf(b, "\t\t.load_balance = %s, .z_loss = %s,\n\t},\n",
+		    exact_double(spec_num(r, F_router_load_balance)),
+		    exact_double(spec_num(r, F_router_z_loss)));
+	}
+	if (n)
+		buf_puts(b, "};\n");
+	return n;
+}
+
+/* A line of text as a C string of its own, newline included; long ones are broken after commas. */
+static void
+quoted_line(const char *s, size_t n, struct buf *b)
+{
+	enum { WIDTH = 40 }; /* what follows a break is at most a name and a number */
+	size_t col = 0;
+
+	buf_puts(b, "\n\t    \"");
+	for (size_t i = 0; i < n; i++) {
+		buf_printf(b, s[i] == '"' || s[i] == '\\' ? "\\%c" : "%c", s[i]);
+		col += s[i] == '"' ? 2 : 1;
+		if (s[i] == ',' && col > WIDTH && i + 1 < n) {
+			buf_puts(b, "\"\n\t    \"");
+			col = 0;
+		}
+	}
+	buf_puts(b, "\\n\"");
+}
+
+/* A sentence as a C string, broken after blanks. */
+static void
+quoted_text(const char *s, struct buf *b)
+{
+	enum { WIDTH = 50 };
+	size_t col = 0;
+
+	buf_puts(b, "\"");
+	for (; *s; s++, col++) {
+		if (col >= WIDTH && s[-1] == ' ') {
+			buf_puts(b, "\"\n\t\t    \"");
+			col = 0;
+		}
+		buf_printf(b, *s == '"' || *s == '\\' ? "\\%c" : "%c", *s);
+	}
+	buf_puts(b, "\"");
+}
+
+/* What one stage has where: a row of om_layouts. */
+static void
+layout_row(const struct plan *p, struct buf *b)
+{
+	const struct graph *g = p->graph;
+	const struct {
+		const char *name;
+		uint64_t v;
+	} fixed[] = {
+		{ "grad", p->region_off[R_GRAD] },
+		{ "grad_bytes", p->region_bytes[R_GRAD] },
+		{ "stat", p->region_off[R_STAT] },
+		{ "stat_bytes", p->region_bytes[R_STAT] },
+		{ "scratch", p->region_off[R_SCRATCH] },
+		{ "slot_stride", p->slot_stride },
+		{ "stream", p->stream_off },
+		{ "dstream", p->dstream_off },
+	};
+
+	buf_printf(b, "\t{ /* stage %u: %s */\n", p->stage, human_bytes(p->arena_bytes));
+	for (unsigned i = 0; i < LEN(fixed); i++)
+		buf_printf(b, "\t\t.%s = UINT64_C(%llu),\n", fixed[i].name,
+		    (unsigned long long)fixed[i].v);
+	for (tensor_id i = 1; i < g->tensor.n; i++)
+		if (p->place[i].bytes && p->place[i].kind == PLACE)
+			buf_printf(b, "\t\t.%s = UINT64_C(%llu),\n", g->tensor.a[i].name,
+			    (unsigned long long)p->place[i].off);
+	buf_puts(b, "\t},\n");
+}
+
+/* What a stage does in a step, and its chunks. */
+static void
+schedule_tables(const struct plan *p, struct buf *b)
+{
+	static const char *const deeds[] = { "OM_FORWARD", "OM_BACKWARD", "OM_SEND_X", "OM_RECV_X",
+		"OM_SEND_DX", "OM_RECV_DX" };
+	const struct stage *st = &p->shard->stage[p->stage];
+	uint64_t hop = p->hop_off;
+
+	buf_printf(b, "\nstatic const struct om_chunk %s[] = {\n", emit_stage_name(p, "chunks"));
+	for (uint32_t i = 0; i < st->nchunks; i++) {
+		const struct chunk *c = &st->chunk[i];
+		emit_wrapped(b, 1,
+		    xprintf("{ .embed = %s, .head = %s, .slot = %u, .slots = %u, .x = "
+			    "UINT64_C(%llu), .y = UINT64_C(%llu), .hop = UINT64_C(%llu) },",
+			c->embed ? "true" : "false", c->head ? "true" : "false", c->slot, c->slots,
+			(unsigned long long)p->stream_off,
+			(unsigned long long)(p->stream_off + c->n * p->stream_stride),
+			(unsigned long long)(c->place ? hop : 0)));
+		hop += c->place ? p->stream_stride : 0;
+	}
+	buf_printf(b,
+	    "};\n\n/* { deed, chunk, slot, stage, tag, microbatch } */\nstatic const struct "
+	    "om_action %s[] = {\n",
+	    emit_stage_name(p, "actions"));
+	for (uint32_t i = 0; i < st->action.n; i++) {
+		const struct action *a = &st->action.a[i];
+		buf_printf(b, "\t{ %s, %u, %u, %u, %u, %u },\n", deeds[a->deed], a->chunk, a->slot,
+		    a->stage, a->tag, a->microbatch);
+	}
+	buf_puts(b, "};\n");
+}
+
+/* What the fingerprint is of, so that a checkpoint of another model can be told what differs. */
+static void
+facts(const struct plan *p, struct buf *b)
+{
+	const struct object *trainer = p->graph->trainer;
+	const char *s =
+	    xprintf("%sbatch.global = %lld\n", spec_facts(spec_obj(trainer, F_trainer_model)),
+		(long long)spec_int(spec_obj(trainer, F_trainer_batch), F_batch_global));
+
+	buf_puts(b, "\nstatic const char facts[] =");
+	for (; *s; s += strcspn(s, "\n") + 1)
+		quoted_line(s, strcspn(s, "\n"), b);
+	buf_puts(b, ";\n");
+}
+
+static void
+model(const struct plan *p, const char *fingerprint, const char *refusal, const uint32_t n[3],
+    struct buf *b)
+{
+	const struct graph *g = p->graph;
+	const struct mesh *m = &p->shard->mesh;
+	const struct {
+		const char *name;
+		enum region r;
+	} regions[] = { { "weight", R_WEIGHT }, { "grad", R_GRAD }, { "state", R_STATE },
+		{ "stat", R_STAT } };
+
+	buf_puts(b, "\t{\n\t\t.abi = 1,\n");
+	buf_printf(b, "\t\t.name = OM_NAME,\n\t\t.target = \"%s\",\n\t\t.version = \"%s\",\n",
+	    p->target->name, OLMOGEN_VERSION);
+	buf_printf(b, "\t\t.fingerprint = \"%s\",\n\t\t.facts = facts,\n", fingerprint);
+	buf_printf(b, "\t\t.weights = \"%s\",\n\t\t.grads = \"%s\",\n\t\t.optimizer = \"%s\",\n",
+	    dtype_format(p, DT_ACT), dtype_format(p, DT_GRAD), dtype_format(p, DT_OPT));
+	buf_puts(b, "\t\t.manifest = om_manifest,\n\t\t.plan = om_plan,\n");
+	buf_puts(b, "\t\t.vocab = OM_VOCAB,\n\t\t.seq = OM_SEQ,\n\t\t.micro = OM_MICRO,\n"
+		    "\t\t.global = OM_GLOBAL,\n"
+		    "\t\t.layers = OM_N_LAYERS,\n\t\t.microbatches = OM_MICROBATCHES,\n"
+		    "\t\t.params_total = OM_PARAMS_TOTAL,\n\t\t.params_active = OM_PARAMS_ACTIVE,\n"
+		    "\t\t.flops_token = OM_FLOPS_TOKEN,\n");
+	if (p->target->tflops > 0)
+		buf_printf(b, "\t\t.peak = %s,\n", exact_double(p->target->tflops * 1e12));
+	double gib = spec_num(g->trainer, F_trainer_device_memory);
+	if (gib > 0)
+		buf_printf(
+		    b, "\t\t.memory = UINT64_C(%llu),\n", (unsigned long long)(gib * 1073741824.0));
+	buf_printf(b, "\t\t.real = %llu,\n\t\t.weight_size = %llu,\n",
+	    (unsigned long long)dtype_bytes(p, DT_OPT), (unsigned long long)dtype_bytes(p, DT_ACT));
+	buf_puts(b, "\t\t.init_std = OM_INIT_STD,\n"
+		    "\t\t.beta1 = OM_BETA1,\n\t\t.beta2 = OM_BETA2,\n"
+		    "\t\t.clip_norm = OM_CLIP_NORM,\n");
+	buf_printf(b,
+	    "\t\t.data = %llu,\n\t\t.expert = %llu,\n\t\t.pipeline = %llu,\n\t\t.stage = %u,\n",
+	    (unsigned long long)m->data, (unsigned long long)m->expert,
+	    (unsigned long long)m->pipeline, p->stage);
+	if (p->n_stages > 1)
+		buf_printf(b,
+		    "\t\t.action = %s,\n\t\t.nactions = %u,\n\t\t.chunk = %s,\n"
+		    "\t\t.nchunks = %u,\n\t\t.slot_stride = UINT64_C(%llu),\n"
+		    "\t\t.dstream_off = UINT64_C(%llu),\n\t\t.hop_bytes = UINT64_C(%llu),\n",
+		    emit_stage_name(p, "actions"), p->shard->stage[p->stage].action.n,
+		    emit_stage_name(p, "chunks"), p->shard->stage[p->stage].nchunks,
+		    (unsigned long long)p->slot_stride, (unsigned long long)p->dstream_off,
+		    (unsigned long long)(tensor_elems(&g->tensor.a[g->seg.a[g->head].x]) *
+					 dtype_bytes(p, DT_ACT)));
+	if (p->n_stages > 1)
+		buf_printf(
+		    b, "\t\t.arena_bytes = UINT64_C(%llu),\n", (unsigned long long)p->arena_bytes);
+	else
+		buf_puts(b, "\t\t.arena_bytes = OM_ARENA_BYTES,\n");
+	for (unsigned i = 0; i < LEN(regions); i++)
+		buf_printf(b, "\t\t.%s_off = UINT64_C(%llu),\n\t\t.%s_bytes = UINT64_C(%llu),\n",
+		    regions[i].name, (unsigned long long)p->region_off[regions[i].r],
+		    regions[i].name, (unsigned long long)p->region_bytes[regions[i].r]);
+	const struct op *embed = &g->seg.a[g->embed].ops[FORWARD].a[0];
+	const struct op *clip = NULL;
+	for (uint32_t i = 0; i < g->seg.a[g->update].ops[FORWARD].n; i++)
+		if (g->seg.a[g->update].ops[FORWARD].a[i].op == OP_clip)
+			clip = &g->seg.a[g->update].ops[FORWARD].a[i];
+	tensor_id label = op_arg(&g->seg.a[g->eval].ops[FORWARD].a[1], "label");
+	buf_printf(b,
+	    "\t\t.token_off = %s,\n\t\t.label_off = %s,\n\t\t.ctl_off = %s,\n"
+	    "\t\t.loss_off = %s,\n",
+	    off(p, op_arg(embed, "tok")), off(p, label), off(p, op_arg(clip, "ctl")),
+	    off(p, op_arg(clip, "loss")));
+	buf_printf(b,
+	    "\t\t.param = %s,\n\t\t.nparams = %u,\n\t\t.bucket = %s,\n\t\t.nbuckets = %u,\n"
+	    "\t\t.group = groups,\n\t\t.ngroups = %u,\n",
+	    emit_stage_name(p, "params"), n[0], emit_stage_name(p, "buckets"), p->bucket.n,
+	    g->group.n);
+	if (n[1])
+		buf_printf(b, "\t\t.nbuffers = %u,\n", n[1]);
+	buf_puts(b, refusal ? "\t\t.hf_refusal = " : "\t\t.hf_config = hf_config");
+	if (refusal)
+		quoted_text(refusal, b);
+	buf_puts(b, ",\n");
+	if (n[2])
+		buf_printf(
+		    b, "\t\t.moe = %s,\n\t\t.nmoe = %u,\n", emit_stage_name(p, "moes"), n[2]);
+	buf_printf(b,
+	    "\t\t.head_z_loss = OM_HEAD_Z_LOSS,\n"
+	    "\t\t.op = om_ops,\n\t\t.nops = OM_N_OPS,\n\t\t.init = om_%s,\n"
+	    "\t\t.zero = om_zero,\n\t\t.forward = om_%s,\n\t\t.backward = om_%s,\n"
+	    "\t\t.eval = om_%s,\n\t\t.update = om_%s,\n",
+	    emit_stage_name(p, "init"), emit_stage_name(p, "forward"),
+	    emit_stage_name(p, "backward"), emit_stage_name(p, "evaluate"),
+	    emit_stage_name(p, "update"));
+	if (p->decode)
+		buf_puts(b, "\t\t.decode = om_decode,\n\t\t.decode_token_off = "
+			    "OM_OFF_decode_embed_token,\n\t\t.decode_position_off = "
+			    "OM_OFF_decode_embed_position,\n\t\t.logits_off = "
+			    "OM_OFF_decode_head_logits,\n");
+	buf_puts(b, "\t},\n");
+}
+
+void
+emit_params(const struct plan *p, const char *fingerprint, struct tree *t)
+{
+	const struct graph *g = p->graph;
+	struct buf *b = tree_file(t, "src/params.c"), models = { 0 };
+
+	emit_banner(p, "parameters, groups, experts: what the runtime has to know", "/*", "*/", b);
+	buf_puts(b, "#include <stddef.h>\n\n#include \"config.h\"\n#include \"launch.h\"\n#include "
+		    "\"layout.h\"\n"
+		    "#include \"model.h\"\n#include \"om.h\"\n#include \"step.h\"\n");
+	if (p->n_stages > 1) {
+		buf_printf(b, "\nconst struct om_layout om_layouts[%u] = {\n", p->n_stages);
+		for (uint32_t i = 0; i < p->n_stages; i++)
+			layout_row(&p[i], b);
+		buf_puts(b, "};\n");
+	}
+	groups(p, b);
+	facts(p, b);
+	const char *reason = NULL, *json = hf_config(g, &reason);
+	if (json) {
+		buf_puts(b, "\nstatic const char hf_config[] =");
+		for (; *json; json += strcspn(json, "\n") + 1)
+			quoted_line(json, strcspn(json, "\n"), b);
+		buf_puts(b, ";\n");
+	}
+	for (uint32_t i = 0; i < p->n_stages; i++) {
+		uint32_t n[3];
+		buf_puts(b, "\n");
+		layer_lists(&p[i], b);
+		params(&p[i], &n[0], &n[1], b);
+		n[2] = moes(&p[i], b);
+		if (p->n_stages > 1)
+			schedule_tables(&p[i], b);
+		model(&p[i], fingerprint, reason, n, &models);
+	}
+	buf_printf(b, "\nconst struct om_model om_models[%u] = {\n%s};\n", p->n_stages, models.s);
+
+	b = tree_file(t, "src/model.h");
+	emit_banner(p, "the model as the runtime sees it", "/*", "*/", b);
+	buf_puts(b, "#ifndef OM_MODEL_H\n#define OM_MODEL_H\n\n#include \"om.h\"\n\n"
+		    "extern const char om_manifest[], om_plan[]; /* manifest.yaml and PLAN.txt, in "
+		    "main.c */\n"
+		    "extern const struct om_model om_models[]; /* one a stage of the pipeline "
+		    "*/\n\n#endif\n");
+}

@@ -1,0 +1,358 @@
+/*
+ * src/step.c: the step, one function a layer kind and phase, one op a line in the order of the
+ * plan.
+ */
+#include <string.h>
+
+#include "emit/emit.h"
+
+static const char *const phase_names[N_PHASES] = { "forward", "backward" };
+
+/* Layers then have a number among those of their kind in the chunk too. */
+static bool
+several_chunks(const struct plan *p)
+{
+	return p->shard->stage[0].nchunks > 1;
+}
+
+const char *
+emit_ranks(enum ranks r)
+{
+	/* whoever is alone is all the world */
+	static const char *const names[N_RANKS] = { "OM_WORLD", "OM_WORLD", "OM_DATA", "OM_EXPERT",
+		"OM_EXPERT_DATA", "OM_PIPELINE" };
+
+	return names[r];
+}
+
+/* The C expression of a tensor's address inside a function of segment s. */
+static const char *
+address(const struct plan *p, uint32_t s, tensor_id t)
+{
+	const struct graph *g = p->graph;
+	const struct tensor *x = &g->tensor.a[t];
+	const struct place *pl = &p->place[t];
+	const struct segment *seg = &g->seg.a[s];
+	const char *layer = !seg->nlayers
+				? (seg->y                ? "0"
+				      : p->n_stages == 1 ? "OM_N_LAYERS"
+							 : xprintf("%u", p->entry[g->n_layers]))
+			    : pl->next ? "layer + 1"
+				       : "layer";
+	bool many = g->seg.a[x->seg].nlayers != 0;
+
+	if (pl->kind == STREAM)
+		return xprintf("STREAM(slot, %s)", layer);
+	if (pl->kind == DSTREAM)
+		return "DSTREAM";
+	if (pl->region == R_SAVED)
+		return xprintf("SAVED(%s, slot, %s)", x->name,
+		    !many               ? "0"
+		    : several_chunks(p) ? "j"
+					: "i");
+	if (many && pl->region != R_SCRATCH)
+		return xprintf("LAYER(%s, %s)", x->name, s == g->update ? "0" : "i");
+	return xprintf("ONE(%s)", x->name);
+}
+
+static void
+comment(const struct plan *p, const struct step *st, struct buf *b)
+{
+	const struct graph *g = p->graph;
+	const struct op_row *r = op_row(st->op.op);
+	struct buf line = { 0 };
+
+	if (st->span) {
+		emit_wrapped(b, 1,
+		    xprintf("/* %s over %u tensors from %s, %s elements */", r->name, st->tensors,
+			g->tensor.a[st->op.arg[0]].name, commas(st->span)));
+		return;
+	}
+	for (uint8_t i = r->nin; i < r->nin + r->nout; i++) {
+		const struct tensor *t = &g->tensor.a[st->op.arg[i]];
+		const char *name = t->name;
+		/* inside its own function a tensor goes by its short name */
+		const char *seg = g->seg.a[t->seg].name;
+		if (!strncmp(name, seg, strlen(seg)) && name[strlen(seg)] == '_')
+			name += strlen(seg) + 1;
+		buf_printf(&line, "%s%s%s %s", line.n ? ", " : "", r->arg[i].accumulate ? "+" : "",
+		    name, emit_shape(p, t));
+	}
+	emit_wrapped(b, 1, xprintf("/* %s: %s, resolved.lua:%u */", r->name, line.s, st->op.rline));
+}
+
+/* What ranks do together: a call of the runtime's. */
+static void
+collective(const struct plan *p, uint32_t s, const struct step *st, struct buf *b)
+{
+	const struct tensor *t = &p->graph->tensor.a[st->op.arg[0]];
+	const char *at = address(p, s, st->op.arg[0]), *ranks = emit_ranks(st->op.ranks);
+	unsigned long long n = st->span, size = dtype_bytes(p, t->dtype);
+
+	switch (st->op.op) {
+	case OP_reduce_scatter:
+		buf_printf(b, "om_reduce_scatter(%s, \"sum of gradients\", %s, %llu, %llu);", ranks,
+		    at, n, size);
+		break;
+	case OP_all_gather:
+		buf_printf(b, "om_all_gather(%s, \"gathering of weights\", %s, UINT64_C(%llu));",
+		    ranks, at, n * size);
+		break;
+	case OP_sum_norm:
+		buf_printf(b, "om_all_sum_f64(%s, \"gradient norm\", (double *)%s + OM_NORM2, 1);",
+		    ranks, at);
+		break;
+	default:
+		buf_printf(b, "om_all_sum_%s(%s, \"%s\", %s, %llu);",
+		    st->op.op == OP_sum_reals ? "f64" : "i64", ranks, t->name, at, n);
+	}
+}
+
+static void
+function(const struct plan *p, uint32_t s, int ph, struct buf *b)
+{
+	const struct segment *seg = &p->graph->seg.a[s];
+	const struct program *prog = &p->prog[s][ph];
+	uint64_t scratch = p->n_stages > 1 ? p->region_off[R_SCRATCH] : 0;
+	struct buf body = { 0 };
+
+	for (uint32_t i = 0; i < prog->n; i++) {
+		const struct step *st = &prog->a[i];
+		const struct op_row *r = op_row(st->op.op);
+		struct buf call = { 0 };
+		comment(p, st, &body);
+		if (collective_op(st->op.op)) {
+			collective(p, s, st, &call);
+			emit_wrapped(&body, 1, call.s);
+			continue;
+		}
+		buf_printf(&call, "launch_%s(", p->inst->a[st->inst].name);
+		for (uint8_t k = 0; k < r->nin + r->nout; k++) {
+			const struct tensor *t = &p->graph->tensor.a[st->op.arg[k]];
+			bool part = st->span && (t->class == T_PARAM || t->class == T_GRAD) &&
+				    mesh_ranks(&p->shard->mesh, st->op.ranks) > 1;
+			buf_puts(&call, k ? ", " : "");
+			if (part)
+				buf_printf(&call, "PART(%s, %s, %llu)", t->name,
+				    emit_ranks(st->op.ranks),
+				    (unsigned long long)(st->span /
+							 mesh_ranks(&p->shard->mesh, st->op.ranks) *
+							 dtype_bytes(p, t->dtype)));
+			else
+				buf_puts(&call, address(p, s, st->op.arg[k]));
+		}
+		if (st->workspace_bytes)
+			buf_printf(&call, ", WORKSPACE(UINT64_C(%llu))",
+			    (unsigned long long)(st->workspace - scratch));
+		buf_puts(&call, ");");
+		emit_wrapped(&body, 1, call.s);
+	}
+	buf_printf(b, "\nstatic void\n%s_%s(unsigned char *arena%s%s)\n{\n%s}\n", seg->name,
+	    phase_names[ph], body.n && strstr(body.s, "slot") ? ", int slot" : "",
+	    !seg->nlayers       ? ""
+	    : several_chunks(p) ? ", int layer, int i, int j"
+				: ", int layer, int i",
+	    body.n ? body.s : "");
+}
+
+static void
+call_segment(const struct plan *p, uint32_t s, int ph, const char *tabs, struct buf *b)
+{
+	const char *name = xprintf("%s_%s", p->graph->seg.a[s].name, phase_names[ph]);
+	bool slot = false;
+
+	for (uint32_t i = 0; i < p->prog[s][ph].n; i++)
+		for (uint8_t k = 0; k < MAX_ARGS; k++) {
+			tensor_id t = p->prog[s][ph].a[i].op.arg[k];
+			slot |= t && (p->place[t].kind == STREAM || p->place[t].region == R_SAVED);
+		}
+	if (p->prog[s][ph].n)
+		buf_printf(b, "%sSEGMENT(%s, -1, arena%s);\n", tabs, name, slot ? ", slot" : "");
+}
+
+/* "layer - 3": a layer's number among others, while the loop counts it in the model. */
+static const char *
+shifted(uint32_t number, uint32_t layer)
+{
+	int shift = (int)number - (int)layer;
+
+	return shift ? xprintf("layer %c %d", shift < 0 ? '-' : '+', shift < 0 ? -shift : shift)
+		     : "layer";
+}
+
+/* Loops over runs of layers of one kind; own: from its segment to the pass's own. */
+static void
+call_layers(const struct plan *p, const struct chunk *c, int ph, uint32_t own, const char *tabs,
+    struct buf *b)
+{
+	const struct graph *g = p->graph;
+
+	for (uint32_t k = 0; k < c->n;) {
+		uint32_t l = c->first + (ph == FORWARD ? k : c->n - 1 - k), n = 1;
+		uint32_t s = g->kind_of[l];
+		while (k + n < c->n && g->kind_of[ph == FORWARD ? l + n : l - n] == s)
+			n++;
+		uint32_t first = ph == FORWARD ? l : l - n + 1;
+		if (ph == FORWARD)
+			buf_printf(b, "%sfor (int layer = %u; layer < %u; layer++)\n", tabs, first,
+			    first + n);
+		else
+			buf_printf(b, "%sfor (int layer = %u; layer >= %u; layer--)\n", tabs,
+			    first + n - 1, first);
+		struct buf call = { 0 };
+		buf_printf(&call, "SEGMENT(%s_%s, layer, arena, slot, %s, %s",
+		    g->seg.a[s + own].name, phase_names[ph], shifted(p->entry[first], first),
+		    shifted(p->index[first], first));
+		if (several_chunks(p))
+			buf_printf(&call, ", %s", shifted(p->saved_index[first], first));
+		buf_puts(&call, ");");
+		emit_wrapped(b, (int)strlen(tabs) + 1, call.s);
+		k += n;
+	}
+}
+
+/* The stage that has a segment, for its function; NULL: none. */
+static const struct plan *
+stage_with(const struct plan *p, uint32_t s, int ph)
+{
+	for (uint32_t i = 0; i < p->n_stages; i++)
+		if (p[i].prog[s][ph].n)
+			return &p[i];
+	return NULL;
+}
+
+/* What a function of one stage is called: "forward", or "forward_2". */
+const char *
+emit_stage_name(const struct plan *p, const char *name)
+{
+	return p->n_stages > 1 ? xprintf("%s_%u", name, p->stage) : name;
+}
+
+struct pass {
+	const char *name;
+	int phase;
+	uint32_t first, last, own; /* own: from training's kinds of layers to the pass's */
+};
+
+/* A pass over one chunk, its ends if it has them. */
+static void
+call_chunk(const struct plan *p, const struct chunk *c, const struct pass *pass, const char *tabs,
+    struct buf *b)
+{
+	bool head = pass->phase == FORWARD ? c->head : c->embed;
+	bool begin = pass->phase == FORWARD ? c->embed : c->head;
+
+	if (begin)
+		call_segment(p, pass->first, pass->phase, tabs, b);
+	call_layers(p, c, pass->phase, pass->own, tabs, b);
+	if (head)
+		call_segment(p, pass->last, pass->phase, tabs, b);
+}
+
+/* The passes of a stage, over the chunk that the slot belongs to. */
+static void
+stage_passes(const struct plan *p, struct buf *b)
+{
+	const struct graph *g = p->graph;
+	const struct stage *st = &p->shard->stage[p->stage];
+	const struct pass passes[] = {
+		{ "forward", FORWARD, g->embed, g->head, 0 },
+		{ "backward", BACKWARD, g->head, g->embed, 0 },
+		{ "evaluate", FORWARD, g->embed, g->eval, 0 },
+		{ "decode", FORWARD, g->decode, g->seg.n - 1, g->decode - g->embed },
+	};
+
+	for (unsigned i = 0; i < LEN(passes) - !p->decode; i++) {
+		buf_printf(b, "\nvoid\nom_%s(unsigned char *arena, int slot)\n{\n",
+		    emit_stage_name(p, passes[i].name));
+		for (uint32_t c = 0; c < st->nchunks; c++) {
+			const struct chunk *ch = &st->chunk[c];
+			if (st->nchunks > 1)
+				buf_printf(b, "\t%sif (slot < %u) { /* layers %u .. %u */\n",
+				    c ? "} else " : "", ch->slot + ch->slots, ch->first,
+				    ch->first + ch->n - 1);
+			call_chunk(p, ch, &passes[i], st->nchunks > 1 ? "\t\t" : "\t", b);
+		}
+		buf_puts(b, st->nchunks > 1 ? "\t}\n}\n" : "}\n");
+	}
+}
+
+/* Tables once, and the update: what is on this stage of them. */
+static void
+stage_ends(const struct plan *p, struct buf *b)
+{
+	const struct graph *g = p->graph;
+	bool many = p->n_stages > 1;
+
+	for (unsigned i = 0; i < 2; i++) {
+		struct buf f = { 0 };
+		uint32_t s = i ? g->update : g->init;
+		function(p, s, FORWARD, &f);
+		const char *body =
+		    p->prog[s][FORWARD].n ? strchr(f.s, '{') : "{\n\t(void)arena; /* none */\n}\n";
+		buf_printf(b, "\n/* %s */\nvoid\nom_%s(unsigned char *arena)\n",
+		    i ? "squared norm of all gradients, clipping, then every parameter's step"
+		      : "constant tables, once",
+		    emit_stage_name(p, i ? "update" : "init"));
+		if (many && !i)
+			buf_printf(b, "{\n\tom_at = &om_layouts[%u];\n%s", p->stage, body + 2);
+		else
+			buf_puts(b, body);
+	}
+}
+
+void
+emit_step(const struct plan *p, struct tree *t)
+{
+	const struct graph *g = p->graph;
+	bool many = p->n_stages > 1;
+	struct buf *b = tree_file(t, "src/step.c"), *h;
+
+	emit_banner(p, "the step: forward, backward and update, one op a line", "/*", "*/", b);
+	buf_puts(b, "#include \"launch.h\"\n#include \"layout.h\"\n#include "
+		    "\"step.h\"\n\n"
+		    "/* a segment's ops; profilers see them in a range with its name and layer */\n"
+		    "#define SEGMENT(function, layer, ...) \\\n\tdo { \\\n"
+		    "\t\tif (om_profile) \\\n\t\t\tom_range_begin(#function, layer); \\\n"
+		    "\t\tfunction(__VA_ARGS__); \\\n"
+		    "\t\tif (om_profile) \\\n\t\t\tom_range_end(); \\\n\t} while (0)\n");
+	if (many)
+		buf_puts(b, "\nconst struct om_layout *om_at = &om_layouts[0];\n");
+	for (uint32_t s = 0; s < g->seg.n; s++)
+		for (int ph = 0; ph < N_PHASES; ph++)
+			if (s != g->init && s != g->update && stage_with(p, s, ph))
+				function(stage_with(p, s, ph), s, ph, b);
+	for (uint32_t i = 0; i < p->n_stages; i++)
+		stage_ends(&p[i], b);
+	buf_printf(b,
+	    "\n/* gradients and statistics, before the first microbatch of a step */\n"
+	    "void\nom_zero(unsigned char *arena)\n{\n"
+	    "\tom_clear(arena + %s, %s);\n\tom_clear(arena + %s, %s);\n}\n",
+	    many ? "om_at->grad" : "OM_GRAD", many ? "om_at->grad_bytes" : "OM_GRAD_BYTES",
+	    many ? "om_at->stat" : "OM_STAT", many ? "om_at->stat_bytes" : "OM_STAT_BYTES");
+	for (uint32_t i = 0; i < p->n_stages; i++)
+		stage_passes(&p[i], b);
+
+	h = tree_file(t, "src/step.h");
+	emit_banner(p, "what step.c gives", "/*", "*/", h);
+	buf_puts(h, "#ifndef OM_STEP_H\n#define OM_STEP_H\n\n");
+	if (many)
+		buf_puts(h, "void om_zero(unsigned char *arena);\n");
+	for (uint32_t i = 0; i < p->n_stages; i++) {
+		buf_printf(
+		    h, "void om_%s(unsigned char *arena);\n", emit_stage_name(&p[i], "init"));
+		if (!many)
+			buf_puts(h, "void om_zero(unsigned char *arena);\n");
+		buf_printf(h, "void om_%s(unsigned char *arena, int slot);\n",
+		    emit_stage_name(&p[i], "forward"));
+		buf_printf(h, "void om_%s(unsigned char *arena, int slot);\n",
+		    emit_stage_name(&p[i], "backward"));
+		buf_printf(h, "void om_%s(unsigned char *arena, int slot);\n",
+		    emit_stage_name(&p[i], "evaluate"));
+		if (p->decode)
+			buf_puts(h, "void om_decode(unsigned char *arena, int slot);\n");
+		buf_printf(
+		    h, "void om_%s(unsigned char *arena);\n", emit_stage_name(&p[i], "update"));
+	}
+	buf_puts(h, "\n#endif\n");
+}

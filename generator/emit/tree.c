@@ -1,0 +1,276 @@
+/*
+ * An emitted tree in memory, and how it comes to disk: only what changed, through temporary names.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "emit/emit.h"
+#include "yaml_limits.h"
+
+struct buf *
+tree_file(struct tree *t, const char *path)
+{
+	struct file *f = PUSH(*t);
+
+	f->path = path;
+	buf_puts(&f->text, "");
+	return &f->text;
+}
+
+/* The name in a line that holds nothing but a comment with "@slot NAME". */
+static const char *
+slot_name(const char *line, size_t n)
+{
+	const char *at = NULL;
+
+	for (size_t i = 0; i + 6 < n && !at; i++)
+		if (!memcmp(line + i, "@slot ", 6))
+			at = line + i + 6;
+	if (!at || strspn(line, " \t/*#<!-") != (size_t)(at - 6 - line))
+		return NULL;
+	return xprintf("%.*s", (int)strspn(at, "abcdefghijklmnopqrstuvwxyz_"), at);
+}
+
+void
+template_fill(
+    struct tree *t, const char *path, const char *from, const struct slot *slot, uint32_t n)
+{
+	const struct embedded *e = embedded_find(from);
+	struct buf *out = tree_file(t, path);
+	uint32_t used = 0;
+
+	for (const char *s = (const char *)e->data, *end = s + e->n; s < end;) {
+		const char *nl = memchr(s, '\n', (size_t)(end - s));
+		size_t len = nl ? (size_t)(nl - s) + 1 : (size_t)(end - s);
+		const char *name = slot_name(s, len);
+		uint32_t k = 0;
+		if (!name) {
+			buf_add(out, s, len);
+		} else {
+			while (k < n && strcmp(slot[k].name, name))
+				k++;
+			if (k == n || used & 1u << k)
+				internal("%s: slot '%s' is unknown or comes twice", from, name);
+			used |= 1u << k;
+			buf_puts(out, slot[k].text);
+		}
+		s += len;
+	}
+	if (used != (1u << n) - 1)
+		internal("%s: a slot is missing", from);
+}
+
+/* ---- disk ---- */
+
+static bool
+complain(const char *what, const char *path)
+{
+	fprintf(stderr, "olmogen: error: %s %s: %s\n", what, path, strerror(errno));
+	return false;
+}
+
+static bool
+make_dirs(const char *path)
+{
+	char *p = xstrdup(path);
+
+	for (char *s = p + 1; *s; s++)
+		if (*s == '/') {
+			*s = 0;
+			if (mkdir(p, 0777) && errno != EEXIST)
+				return complain("cannot make folder", p);
+			*s = '/';
+		}
+	return true;
+}
+
+static bool
+write_file(const char *path, const struct buf *text)
+{
+	const char *tmp = xprintf("%s.tmp", path);
+	FILE *f;
+
+	if (!make_dirs(path))
+		return false;
+	f = fopen(tmp, "wb");
+	if (!f)
+		return complain("cannot write", tmp);
+	bool ok = fwrite(text->s, 1, text->n, f) == text->n;
+	ok &= !fclose(f);
+	if (!ok || rename(tmp, path)) {
+		complain("cannot write", path);
+		remove(tmp);
+		return false;
+	}
+	return true;
+}
+
+static bool
+same(const char *path, const struct buf *text)
+{
+	size_t n;
+	char *old = file_read(path, &n);
+
+	return old && n == text->n && !memcmp(old, text->s, n);
+}
+
+static bool
+in_tree(const struct tree *t, const char *path)
+{
+	for (uint32_t i = 0; i < t->n; i++)
+		if (!strcmp(t->a[i].path, path))
+			return true;
+	return false;
+}
+
+static yaml_node_t *
+member(yaml_document_t *doc, yaml_node_t *map, const char *key)
+{
+	for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top;
+	     p++) {
+		yaml_node_t *k = yaml_document_get_node(doc, p->key);
+		if (k->type == YAML_SCALAR_NODE && !strcmp((char *)k->data.scalar.value, key))
+			return yaml_document_get_node(doc, p->value);
+	}
+	return NULL;
+}
+
+static const char *
+text_of(yaml_document_t *doc, yaml_node_t *map, const char *key)
+{
+	yaml_node_t *n = map->type == YAML_MAPPING_NODE ? member(doc, map, key) : NULL;
+	const char *s = n && n->type == YAML_SCALAR_NODE ? (char *)n->data.scalar.value : NULL;
+	return s && strlen(s) == n->data.scalar.length ? s : NULL;
+}
+
+/*
+ * Removes what an earlier generation wrote, by its manifest, and this one does not; edited files
+ * stay.
+ */
+static void
+remove_stale(const struct tree *t, const char *dir, yaml_document_t *doc, yaml_node_t *files)
+{
+	for (yaml_node_item_t *i = files->data.sequence.items.start;
+	     i < files->data.sequence.items.top; i++) {
+		yaml_node_t *item = yaml_document_get_node(doc, *i);
+		const char *file = text_of(doc, item, "file"), *sum = text_of(doc, item, "sha256");
+		if (!file || !sum || *file == '/' || strstr(file, "..") || in_tree(t, file))
+			continue;
+		const char *path = xprintf("%s/%s", dir, file);
+		size_t n;
+		char *old = file_read(path, &n);
+		if (old && !strcmp(sha256_hex(old, n), sum))
+			remove(path);
+	}
+}
+
+static bool
+is_empty(const char *dir)
+{
+	DIR *d = opendir(dir);
+	bool empty = true;
+
+	for (struct dirent *e; d && (e = readdir(d));)
+		empty &= !strcmp(e->d_name, ".") || !strcmp(e->d_name, "..");
+	if (d)
+		closedir(d);
+	return empty;
+}
+
+/* Whether the folder may be written: it is new, or empty, or holds a tree of olmogen's. */
+static bool
+take_over(const struct tree *t, const char *dir)
+{
+	size_t n;
+	char *text = file_read(xprintf("%s/manifest.yaml", dir), &n);
+	yaml_parser_t parser;
+	yaml_document_t doc;
+	yaml_mark_t at;
+	bool ours = false;
+
+	if (text && !om_yaml_limits(text, n, &at) && yaml_parser_initialize(&parser)) {
+		yaml_parser_set_input_string(&parser, (unsigned char *)text, n);
+		if (yaml_parser_load(&parser, &doc)) {
+			yaml_node_t *root = yaml_document_get_root_node(&doc);
+			yaml_node_t *files =
+			    root && text_of(&doc, root, "olmogen") && text_of(&doc, root, "schema")
+				? member(&doc, root, "files")
+				: NULL;
+			ours = files && files->type == YAML_SEQUENCE_NODE;
+			if (ours)
+				remove_stale(t, dir, &doc, files);
+			yaml_document_delete(&doc);
+		}
+		yaml_parser_delete(&parser);
+	}
+	if (ours || is_empty(dir))
+		return true;
+	fprintf(stderr,
+	    "olmogen: error: %s holds files that olmogen did not write; give -o a new or an empty "
+	    "folder\n",
+	    dir);
+	return false;
+}
+
+/* One olmogen at a time in a folder; the lock ends with the process. */
+static bool
+lock(const char *dir)
+{
+	int fd;
+
+	if (!make_dirs(xprintf("%s/", dir)))
+		return false;
+	fd = open(dir, O_RDONLY | O_DIRECTORY);
+	if (fd < 0)
+		return complain("cannot open folder", dir);
+	if (!flock(fd, LOCK_EX | LOCK_NB))
+		return true;
+	fprintf(stderr, "olmogen: error: another olmogen is writing to %s\n", dir);
+	return false;
+}
+
+bool
+tree_write(const struct tree *t, const char *dir, bool verbose)
+{
+	uint32_t wrote = 0;
+
+	if (!lock(dir) || !take_over(t, dir))
+		return false;
+	for (uint32_t i = 0; i < t->n; i++) {
+		const char *path = xprintf("%s/%s", dir, t->a[i].path);
+		if (same(path, &t->a[i].text))
+			continue;
+		if (!write_file(path, &t->a[i].text))
+			return false;
+		if (verbose)
+			fprintf(stderr, "wrote %s\n", path);
+		wrote++;
+	}
+	if (verbose)
+		fprintf(stderr, "%s: %u of %u file%s written\n", dir, wrote, t->n,
+		    t->n == 1 ? "" : "s");
+	return true;
+}
+
+bool
+tree_check(const struct tree *t, const char *dir)
+{
+	bool ok = true;
+
+	for (uint32_t i = 0; i < t->n; i++) {
+		const char *path = xprintf("%s/%s", dir, t->a[i].path);
+		if (same(path, &t->a[i].text))
+			continue;
+		fprintf(stderr, "%s: %s\n", path, access(path, F_OK) ? "missing" : "differs");
+		ok = false;
+	}
+	if (!ok)
+		fprintf(stderr, "olmogen: error: %s is stale: generate it again\n", dir);
+	return ok;
+}

@@ -1,0 +1,175 @@
+/*
+ * The mathematics: from a complete trainer to logical tensors and ops.
+ *
+ * graph_build takes a trainer that passed check and gives a struct graph: the forward pass, the
+ * backward pass by the gradient rules of op.def, the update, and decoding; recomputation is a
+ * rewrite of it. graph_verify proves it after each stage that rewrites it.
+ *
+ * Must never know bytes, ranks' programs or streams.
+ */
+#ifndef OLMOGEN_GRAPH_H
+#define OLMOGEN_GRAPH_H
+
+#include "lang/lang.h"
+
+/* ---- expr.c: sizes as text, "b*s", "2*t*n*v", over one-letter names -------------------------- */
+
+struct sizes {
+	uint64_t v[26];
+	bool bound[26];
+};
+/* Value of an expression; internal error on a letter that is not bound. */
+uint64_t expr_eval(const char *e, size_t n, const struct sizes *z);
+
+/* ---- graph.c, model.c, groups.c, grad.c, recompute.c, graphverify.c: tensors and ops --------- */
+
+enum op_id {
+#define OP(name, ...) OP_##name,
+#include "op.def"
+#undef OP
+	N_OPS,
+};
+enum { MAX_ARGS = 12, MAX_INTS = 6, MAX_FLOATS = 6, MAX_DIMS = 4 };
+enum dtype { DT_ACT, DT_STAT, DT_GRAD, DT_OPT, DT_I32, DT_I64, DT_F64, N_DTYPES };
+
+struct arg_row {
+	char name[8];
+	bool accumulate;
+	enum dtype dtype;
+	uint8_t ndims;
+	struct {
+		const char *s;
+		uint8_t n;
+	} dim[MAX_DIMS];
+};
+struct op_row {
+	const char *name, *flops, *inplace, *grad;
+	uint8_t nints, nfloats, nconsts, nin,
+	    nout; /* nconsts: floats that the kernel itself takes */
+	char ints[MAX_INTS];
+	char floats[MAX_FLOATS][16];
+	struct arg_row arg[MAX_ARGS]; /* inputs, then outputs */
+};
+const struct op_row *op_row(enum op_id op); /* parsed once from op.def */
+enum op_id op_find(const char *name, size_t n);
+
+enum tensor_class {
+	T_PARAM,  /* weights */
+	T_GRAD,   /* gradient sums, one a parameter */
+	T_STATE,  /* optimizer state */
+	T_BUFFER, /* kept in checkpoints and changed by the update, but without a gradient */
+	T_CONST,  /* tables computed at start */
+	T_INPUT,  /* tokens, labels, ctl, what random routers draw by */
+	T_STAT,   /* sums over the step that the host reads after it */
+	T_CACHE,  /* keys and values of the tokens so far; from one decode to the next */
+	T_ACT,    /* everything between; plan finds out what must be saved */
+};
+typedef uint32_t tensor_id; /* index into graph.tensor; 0 is none */
+
+struct tensor {
+	const char *name; /* C identifier, unique in the graph */
+	enum tensor_class class;
+	enum dtype dtype;
+	uint8_t ndims;
+	uint64_t dim[MAX_DIMS];
+	uint32_t seg;   /* segment that owns it; its layers repeat the tensor */
+	uint32_t rline; /* line of resolved.lua behind it */
+	/* T_PARAM, T_BUFFER */
+	const char *hf; /* name pattern: %l layer, %e expert (leading dimension) */
+	enum { INIT_NORMAL, INIT_ONE, INIT_ZERO } init;
+	/* T_PARAM */
+	bool experts;   /* the leading dimension counts experts */
+	uint32_t group; /* index of graph.group */
+	/* T_PARAM; T_ACT while its segment is walked backwards: the gradient so far, of parts */
+	tensor_id grad;
+	uint8_t parts;
+	tensor_id state; /* T_PARAM: the first of its states, which follow one another */
+	/* T_GRAD, T_STATE */
+	tensor_id param;
+};
+
+/* Ranks that do something together; runtime/om_comm.h says which they are. */
+enum ranks { ALONE, WORLD, DATA, EXPERT, EXPERT_DATA, PIPELINE, N_RANKS };
+
+struct op {
+	enum op_id op;
+	enum ranks ranks;
+	tensor_id arg[MAX_ARGS];
+	uint64_t ints[MAX_INTS];
+	double floats[MAX_FLOATS];
+	uint32_t rline;
+};
+
+enum phase { FORWARD, BACKWARD, N_PHASES };
+struct oplist {
+	struct op *a;
+	uint32_t n, cap;
+};
+
+/*
+ * A piece of program that runs once or for several layers: init, embed, a kind of layer, head,
+ * update, eval, and embed, kinds and head again for decode.
+ */
+struct segment {
+	const char *name;
+	const struct object *attention, *ffn, *recompute; /* of a kind of layer */
+	uint32_t nlayers;                                 /* 0: not a layer kind, exists once */
+	uint32_t *layer;                                  /* global layer indices, rising */
+	tensor_id first;  /* of its tensors; those of the forward pass follow one another */
+	tensor_id x, y;   /* residual stream in and out */
+	tensor_id dx, dy; /* its gradients: out of, and into, the backward pass */
+	struct oplist ops[N_PHASES];
+};
+
+struct group { /* parameters with the same update */
+	double weight_decay, lr_scale;
+};
+
+struct graph {
+	struct object *trainer;
+	ARRAY(struct tensor) tensor; /* 0 unused */
+	ARRAY(struct segment) seg;   /* in the order of struct segment's comment */
+	ARRAY(struct group) group;
+	uint32_t init, embed, head, update, eval;
+	uint32_t decode;             /* its embed; it, kinds and head are the last segments */
+	uint32_t n_layers, *kind_of; /* layer -> segment */
+	uint32_t *index_of;          /* layer -> index within its kind */
+	uint64_t B, S, T;            /* sequences, length and tokens of a microbatch */
+	uint64_t microbatches;       /* a step and rank */
+	uint64_t params_total, params_active;
+	uint64_t flops_token; /* forward + backward, a token */
+};
+
+struct graph *graph_build(struct object *trainer); /* forward, then gradients and update */
+/*
+ * groups.c: gives each parameter its group; patterns that match nothing, or split one, are errors.
+ */
+void graph_groups(struct graph *g);
+/* Checkpoint name with layer and expert filled in (texts: "3" or "*"). */
+const char *param_name(const char *hf, const char *layer, const char *expert);
+void grad_segment(struct graph *g, uint32_t seg); /* writes ops[BACKWARD] by op.def's rules */
+/*
+ * Rewrites a kind of layer to recompute "cheap" ops, "experts" or the "block" in its backward pass.
+ */
+void recompute_segment(struct graph *g, uint32_t seg, const char *what);
+void graph_verify(const struct graph *g); /* internal error on a malformed graph */
+void graph_print(const struct graph *g, struct buf *out);
+uint64_t tensor_elems(const struct tensor *t); /* one layer's elements */
+uint64_t tensor_layers(const struct graph *g, const struct tensor *t);
+tensor_id
+graph_tensor(struct graph *g, const char *name, enum tensor_class c, enum dtype d, uint32_t seg);
+/*
+ * Binds an op's letters from its attributes and tensors; checks every dimension. NULL, or the
+ * fault.
+ */
+const char *op_bind(const struct graph *g, const struct op *o, struct sizes *z);
+/* The update works on all layers of a parameter at once, as one flat vector. */
+bool op_flat(enum op_id op);
+/* The argument of that name in op.def; 0 if the op has none. */
+tensor_id op_arg(const struct op *o, const char *name);
+/* The op of a kind of layer that chooses experts, NULL for a dense one. */
+const struct op *graph_route(const struct segment *s);
+uint64_t op_flops(const struct graph *g, const struct op *o); /* one call, one layer */
+char *op_text(const struct graph *g, const struct op *o);
+
+#endif

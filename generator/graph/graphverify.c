@@ -1,0 +1,76 @@
+/*
+ * What every graph must satisfy, after gradients and after each rewrite. A failure is olmogen's own
+ * bug.
+ */
+#include <string.h>
+
+#include "graph/graph.h"
+
+/*
+ * A tensor that ops may read without an op having written it in the same segment and phase order.
+ */
+static bool
+given(const struct graph *g, const struct segment *seg, tensor_id id)
+{
+	enum tensor_class c = g->tensor.a[id].class;
+	return c != T_ACT || id == seg->x || id == seg->dy;
+}
+
+void
+graph_verify(const struct graph *g)
+{
+	uint8_t *defined = xalloc(g->tensor.n), *updated = xalloc(g->tensor.n),
+		*summed = xalloc(g->tensor.n);
+
+	for (uint32_t s = 0; s < g->seg.n; s++) {
+		const struct segment *seg = &g->seg.a[s];
+		for (int p = 0; p < N_PHASES; p++)
+			for (uint32_t i = 0; i < seg->ops[p].n; i++) {
+				const struct op *o = &seg->ops[p].a[i];
+				const struct op_row *r = op_row(o->op);
+				struct sizes z;
+				const char *fault = op_bind(g, o, &z);
+				if (fault)
+					internal("graphverify: %s: %s", seg->name, fault);
+				for (uint8_t a = 0; a < r->nin; a++) {
+					const struct tensor *t = &g->tensor.a[o->arg[a]];
+					if (!given(g, seg, o->arg[a]) &&
+					    (!defined[o->arg[a]] || t->seg != s))
+						internal("graphverify: %s: %s reads %s before it "
+							 "is written",
+						    seg->name, r->name, t->name);
+				}
+				for (uint8_t a = r->nin; a < r->nin + r->nout; a++) {
+					tensor_id id = o->arg[a];
+					const struct tensor *t = &g->tensor.a[id];
+					bool acc = r->arg[a].accumulate;
+					if (acc == (t->class == T_ACT || t->class == T_CONST))
+						internal("graphverify: %s: %s %s %s", seg->name,
+						    r->name, acc ? "adds to" : "overwrites",
+						    t->name);
+					if (!acc && defined[id]++)
+						internal("graphverify: %s: %s is defined twice",
+						    seg->name, t->name);
+					if (t->class == T_GRAD)
+						summed[id] = 1;
+					if ((t->class == T_PARAM || t->class == T_BUFFER) &&
+					    o->op != OP_all_gather && updated[id]++)
+						internal(
+						    "graphverify: %s is updated twice", t->name);
+				}
+			}
+		if (seg->nlayers && s < g->update && (!seg->dx || !seg->dy))
+			internal("graphverify: %s: the residual stream has no gradient", seg->name);
+	}
+	for (uint32_t i = 1; i < g->tensor.n; i++) {
+		const struct tensor *t = &g->tensor.a[i];
+		if ((t->class == T_PARAM || t->class == T_BUFFER) && !updated[i])
+			internal("graphverify: %s is never updated", t->name);
+		if (t->class != T_PARAM)
+			continue;
+		if (!t->grad || g->tensor.a[t->grad].param != i)
+			internal("graphverify: %s has no gradient tensor", t->name);
+		if (!summed[t->grad])
+			internal("graphverify: nothing adds to the gradient of %s", t->name);
+	}
+}

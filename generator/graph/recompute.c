@@ -1,0 +1,101 @@
+/*
+ * Recomputation as a rewrite: the backward pass of a layer begins with copies of forward ops, and
+ * reads what they give instead of what was kept. The forward pass stays as it is; tensors that the
+ * backward pass no longer reads are no longer saved. Ops that add to statistics (the router) are
+ * never repeated: what they give is small, and is kept.
+ */
+#include <string.h>
+
+#include "graph/graph.h"
+
+static bool
+repeatable(const struct op *o, const char *what)
+{
+	const struct op_row *r = op_row(o->op);
+
+	if (!strcmp(what, "experts"))
+		return o->op == OP_dispatch || o->op == OP_grouped || o->op == OP_glu_routed ||
+		       o->op == OP_relu2_routed;
+	for (uint8_t i = r->nin; i < r->nin + r->nout; i++)
+		if (r->arg[i].accumulate)
+			return false;
+	if (!strcmp(what, "cheap"))
+		return !strcmp(r->flops, "0");
+	return !strcmp(what, "block");
+}
+
+/* A tensor for what an op gives the second time. */
+static tensor_id
+again(struct graph *g, uint32_t seg, tensor_id t)
+{
+	const char *name = g->tensor.a[t].name + strlen(g->seg.a[seg].name) + 1;
+	struct tensor old = g->tensor.a[t];
+	tensor_id n = graph_tensor(g, xprintf("re_%s", name), T_ACT, old.dtype, seg);
+
+	g->tensor.a[n].ndims = old.ndims;
+	memcpy(g->tensor.a[n].dim, old.dim, sizeof old.dim);
+	g->tensor.a[n].rline = old.rline;
+	return n;
+}
+
+static bool
+reads(const struct op *o, tensor_id t)
+{
+	for (uint8_t k = 0; k < op_row(o->op)->nin; k++)
+		if (o->arg[k] == t)
+			return true;
+	return false;
+}
+
+/* Ops of a segment's backward pass with the copies before them, and what these give. */
+struct rewrite {
+	struct oplist bwd;
+	ARRAY(tensor_id) old, new;
+};
+
+/* Appends an op that reads what was given again in place of what was kept. */
+static struct op *
+append(struct rewrite *w, struct op o)
+{
+	for (uint8_t k = 0; k < op_row(o.op)->nin; k++)
+		for (uint32_t i = 0; i < w->old.n; i++)
+			if (w->old.a[i] == o.arg[k]) {
+				o.arg[k] = w->new.a[i];
+				break;
+			}
+	*PUSH(w->bwd) = o;
+	return &w->bwd.a[w->bwd.n - 1];
+}
+
+void
+recompute_segment(struct graph *g, uint32_t s, const char *what)
+{
+	const struct oplist *fwd = &g->seg.a[s].ops[FORWARD], *bwd = &g->seg.a[s].ops[BACKWARD];
+	struct rewrite w = { 0 };
+	bool *repeat = xalloc(fwd->n + 1);
+
+	/* backwards: an op is repeated if the backward pass, or a repeated op, reads its result */
+	for (uint32_t i = fwd->n; i-- > 0;) {
+		const struct op *o = &fwd->a[i];
+		const struct op_row *r = op_row(o->op);
+		for (uint8_t k = r->nin; k < r->nin + r->nout && repeatable(o, what); k++) {
+			for (uint32_t j = 0; j < bwd->n; j++)
+				repeat[i] |= reads(&bwd->a[j], o->arg[k]);
+			for (uint32_t j = i + 1; j < fwd->n; j++)
+				repeat[i] |= repeat[j] && reads(&fwd->a[j], o->arg[k]);
+		}
+	}
+	for (uint32_t i = 0; i < fwd->n; i++) {
+		const struct op_row *r = op_row(fwd->a[i].op);
+		if (!repeat[i])
+			continue;
+		struct op *o = append(&w, fwd->a[i]);
+		for (uint8_t k = r->nin; k < r->nin + r->nout; k++) {
+			*PUSH(w.old) = o->arg[k];
+			*PUSH(w.new) = o->arg[k] = again(g, s, o->arg[k]);
+		}
+	}
+	for (uint32_t i = 0; i < bwd->n; i++)
+		append(&w, bwd->a[i]);
+	g->seg.a[s].ops[BACKWARD] = w.bwd;
+}

@@ -1,0 +1,532 @@
+/*
+ * Every rule of the language that looks at one trainer: fills in defaults and what follows from
+ * other fields, and reports each fault with the values that would do. A value in error is given but
+ * no longer set; rules pass over it, so that one mistake is one error.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lang/lang.h"
+
+enum { NAME_LENGTH_MAX = 80 };
+
+/* ---- one object: defaults, ranges, choices --------------------------------------------------- */
+
+static enum object_type
+type_named(const char *name, size_t n)
+{
+	for (uint32_t t = OBJ_none + 1; t < N_OBJECTS; t++)
+		if (strlen(object_names[t]) == n && memcmp(object_names[t], name, n) == 0)
+			return t;
+	internal("field.def: no object %.*s", (int)n, name);
+}
+
+static void
+set_object(struct value *v, struct object *o)
+{
+	v->list = xalloc(sizeof(*v->list));
+	v->list[0] = o;
+	v->n = 1;
+}
+
+/* The default's Lua text as a value; field.def writes each type in one form only. */
+static void
+set_default(const struct object *o, struct value *v, const struct field_row *row)
+{
+	const char *s = row->dflt;
+	v->set = true;
+	switch (row->type) {
+	case INT:
+		v->i = strtoll(s, NULL, 10);
+		return;
+	case NUM:
+		v->num = strtod(s, NULL);
+		return;
+	case BOOL:
+		v->i = strcmp(s, "true") == 0;
+		return;
+	case STR:
+	case ENUM:
+		v->str = xprintf("%.*s", (int)strlen(s) - 2, s + 1);
+		return;
+	case PAIR:
+		if (sscanf(s, "{ %lf, %lf }", &v->num, &v->num2) != 2)
+			internal("field.def: default %s", s);
+		return;
+	case OBJ:
+		set_object(v, spec_new(type_named(s, strcspn(s, " ")), v->pos));
+		return;
+	case LIST:
+	case INTS:
+		return;
+	case LAYERS:
+		/* without a number of layers there is no list, and an error already */
+		v->set = spec_value(o, F_transformer_n_layers)->set;
+		v->n = v->set ? (uint32_t)spec_int(o, F_transformer_n_layers) : 0;
+		v->list = xalloc((v->n + 1) * sizeof(*v->list));
+		v->list[0] = spec_new(type_named(s, strcspn(s, " ")), v->pos);
+		for (uint32_t i = 1; i < v->n; i++)
+			v->list[i] = v->list[0];
+		return;
+	}
+}
+
+void
+check_default(const struct object *o, enum field_id f)
+{
+	struct value *v = spec_value(o, f);
+	v->given = v->set = false;
+	v->idle = !*fields[f].dflt;
+	if (!v->idle)
+		set_default(o, v, &fields[f]);
+}
+
+static bool
+outside(double x, const struct field_row *row)
+{
+	return !(x >= row->lo && x <= row->hi);
+}
+
+/* Fields that another field of the object bounds. */
+static const struct {
+	enum field_id f, bound;
+} bounds[] = {
+	{ F_moe_top_k, F_moe_num_experts },
+	{ F_attention_n_kv_heads, F_attention_n_heads },
+};
+
+static void
+out_of_range(const struct object *o, const struct value *v, uint32_t f, double x)
+{
+	const struct field_row *row = &fields[f];
+	const struct value *bound = NULL;
+	for (size_t i = 0; i < LEN(bounds); i++)
+		if (bounds[i].f == f && spec_value(o, bounds[i].bound)->set)
+			bound = spec_value(o, bounds[i].bound);
+	if (row->type != INT)
+		diag_error(v->pos,
+		    row->type == NUM ? "%s = %.9g is not in %.9g .. %.9g"
+				     : "%s: %.9g is not in %.9g .. %.9g",
+		    spec_name(f), x, row->lo, row->hi);
+	else
+		diag_error(v->pos, "%s = %lld is not in %.0f .. %.0f", spec_name(f),
+		    (long long)v->i, row->lo, bound ? (double)bound->i : row->hi);
+}
+
+static void
+check_value(const struct object *o, struct value *v, uint32_t f)
+{
+	const struct field_row *row = &fields[f];
+	const char *like;
+	double x = row->type == INT ? (double)v->i : v->num;
+	switch (row->type == NUM && v->str ? ENUM : row->type) {
+	case PAIR:
+		if (!outside(v->num, row) && outside(v->num2, row))
+			x = v->num2;
+		/* fall through */
+	case INT:
+	case NUM:
+		if (outside(x, row)) {
+			out_of_range(o, v, f, x);
+			v->set = false;
+		}
+		return;
+	case INTS:
+		for (uint32_t i = 0; i < v->nints && v->set; i++)
+			if (outside((double)v->ints[i], row)) {
+				out_of_range(o, v, f, (double)v->ints[i]);
+				v->set = false;
+			}
+		return;
+	case ENUM:
+		if (spec_choice(row->choices, v->str))
+			return;
+		like = spec_closest_choice(f, v->str);
+		diag_error(v->pos, "%s = \"%s\" is not known%s", spec_name(f), v->str,
+		    like ? xprintf("; did you mean \"%s\"?", like) : "");
+		diag_help("use %s",
+		    row->type == NUM ? spec_range(f) : spec_choices(row->choices, "\"", "\""));
+		v->set = false;
+		return;
+	case STR:
+	case BOOL:
+	case OBJ:
+	case LIST:
+	case LAYERS:
+		return;
+	}
+}
+
+/* An object and those in it; each distinct one once. */
+static void
+check_object(struct object *o)
+{
+	for (uint32_t f = 0; f < N_FIELDS; f++) {
+		const struct field_row *row = &fields[f];
+		if (row->object != o->type)
+			continue;
+		struct value *v = spec_value(o, f);
+		if (v->set) {
+			check_value(o, v, f);
+		} else if (!v->given && !row->dflt) {
+			diag_error(o->pos, "%s is required", spec_name(f));
+			diag_help("%s is %s: %s", row->name, spec_range(f), row->doc);
+		} else if (!v->given && *row->dflt) {
+			set_default(o, v, row);
+		}
+		for (uint32_t i = 0, j; i < v->n; i++) {
+			for (j = 0; j < i && v->list[j] != v->list[i];)
+				j++;
+			if (j == i)
+				check_object(v->list[i]);
+		}
+	}
+	check_idle(o);
+}
+
+/* ---- derived values, formats, names ---------------------------------------------------------- */
+
+static void
+derive(struct value *v, int64_t i)
+{
+	if (!v->given) {
+		v->i = i;
+		v->set = true;
+	}
+}
+
+static void
+derive_heads(const struct object *model)
+{
+	const struct value *layers = model ? spec_value(model, F_transformer_attention) : NULL;
+	const struct value *width = model ? spec_value(model, F_transformer_d_model) : NULL;
+	for (uint32_t i = 0; layers && i < layers->n; i++) {
+		const struct object *attention = layers->list[i];
+		const struct value *heads = spec_value(attention, F_attention_n_heads);
+		if (heads->set)
+			derive(spec_value(attention, F_attention_n_kv_heads), heads->i);
+		if (heads->set && width->set && width->i % heads->i == 0)
+			derive(spec_value(attention, F_attention_head_dim), width->i / heads->i);
+		const struct object *rope = spec_obj(attention, F_attention_rope);
+		const struct object *yarn =
+		    rope && rope->type == OBJ_rope ? spec_obj(rope, F_rope_scaling) : NULL;
+		if (!yarn || yarn->type != OBJ_yarn || !spec_value(yarn, F_yarn_factor)->set)
+			continue;
+		struct value *v = spec_value(yarn, F_yarn_attention_factor);
+		if (!v->given) {
+			v->num = 0.1 * log(spec_num(yarn, F_yarn_factor)) + 1;
+			v->set = true;
+		}
+	}
+}
+
+static void
+derive_groups(const struct object *model)
+{
+	const struct value *layers = model ? spec_value(model, F_transformer_feed_forward) : NULL;
+	for (uint32_t i = 0; layers && i < layers->n; i++) {
+		const struct object *router = layers->list[i]->type == OBJ_moe
+						  ? spec_obj(layers->list[i], F_moe_router)
+						  : NULL;
+		if (router && spec_value(router, F_router_n_groups)->set)
+			derive(spec_value(router, F_router_top_groups),
+			    spec_int(router, F_router_n_groups));
+	}
+}
+
+static void
+set_text(struct value *v, const char *s)
+{
+	v->str = s;
+	v->set = true;
+}
+
+static void
+check_formats(const struct object *trainer, const struct target_row *target)
+{
+	const struct object *precision = spec_obj(trainer, F_trainer_precision);
+	if (!precision || !target)
+		return;
+	static const enum field_id sums[] = { F_precision_grads, F_precision_optimizer };
+	const struct value *machine = spec_value(trainer, F_trainer_target);
+	struct value *weights = spec_value(precision, F_precision_weights);
+	if (!weights->given)
+		set_text(weights, target->weights);
+	if (!weights->set)
+		return;
+	bool wide = strcmp(weights->str, "fp64") == 0;
+	if (!spec_choice(target->choices, weights->str)) {
+		diag_error(weights->pos, "%s weights are not available on target %s", weights->str,
+		    target->name);
+		if (machine->given)
+			diag_note(machine->pos, "%s is set here", spec_name(F_trainer_target));
+		diag_help("use weights = %s", spec_choices(target->choices, "\"", "\""));
+		weights->set = false;
+		return;
+	}
+	for (size_t i = 0; i < LEN(sums); i++) {
+		struct value *v = spec_value(precision, sums[i]);
+		if (!v->given)
+			set_text(v, wide ? "fp64" : i ? target->optimizer : target->grads);
+		if (!v->set || (strcmp(v->str, "fp64") == 0) == wide)
+			continue;
+		diag_error(v->pos, "%s = \"%s\" does not go with %s = \"%s\"", spec_name(sums[i]),
+		    v->str, spec_name(F_precision_weights), weights->str);
+		if (weights->given)
+			diag_note(weights->pos, "%s is set here", spec_name(F_precision_weights));
+		diag_help("fp64 is for weights, grads and optimizer together");
+		v->set = false;
+	}
+}
+
+static void
+check_name(struct value *v)
+{
+	static const char legal_bytes[] =
+	    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+	if (!v->set)
+		return;
+	size_t n = strlen(v->str), good = strspn(v->str, legal_bytes);
+	const char *why = NULL;
+	if (n == 0)
+		why = "is empty";
+	else if (v->str[good])
+		why = "holds characters that are no letter, digit or . _ -";
+	else if (*v->str == '.' || *v->str == '-')
+		why = xprintf("starts with '%c'", *v->str);
+	else if (n > NAME_LENGTH_MAX)
+		why = xprintf("is longer than %d bytes", NAME_LENGTH_MAX);
+	if (!why)
+		return;
+	diag_error(v->pos, "%s = \"%s\" %s", spec_name(F_trainer_name), v->str, why);
+	diag_help("it is the name of the emitted folder");
+	v->set = false;
+}
+
+static void
+check_groups(const struct object *trainer)
+{
+	const struct object *optimizer = spec_obj(trainer, F_trainer_optimizer);
+	const struct value *groups = optimizer ? spec_value(optimizer, F_adamw_groups) : NULL;
+	for (uint32_t i = 0; groups && i < groups->n; i++) {
+		const struct object *g = groups->list[i];
+		struct value *match = spec_value(g, F_group_match);
+		if (match->set && !*match->str) {
+			diag_error(match->pos, "%s is empty", spec_name(F_group_match));
+			diag_help("it is a pattern of tensor names; * matches anything");
+			match->set = false;
+		}
+		if (!spec_value(g, F_group_weight_decay)->given &&
+		    !spec_value(g, F_group_lr_scale)->given) {
+			diag_error(g->pos, "group sets nothing");
+			diag_help("set weight_decay or lr_scale");
+		}
+	}
+}
+
+/* What a router cannot do at once. */
+static void
+check_router(const struct object *router)
+{
+	const struct value *gamma = spec_value(router, F_router_bias_gamma);
+	const struct value *score = spec_value(router, F_router_score);
+	const struct value *top = spec_value(router, F_router_top_groups);
+	const struct value *routing = spec_value(router, F_router_routing);
+	bool grouped = top->set && top->i < spec_int(router, F_router_n_groups);
+	if (routing->set && strcmp(routing->str, "uniform") == 0 && grouped) {
+		diag_error(routing->pos,
+		    "%s = \"uniform\" gives each expert its turn, in all groups",
+		    spec_name(F_router_routing));
+		diag_note(top->pos, "%s is set here", spec_name(F_router_top_groups));
+		diag_help("use routing = \"random\", or no groups");
+	}
+	if (!gamma->set || gamma->num <= 0)
+		return;
+	if (score->set && strcmp(score->str, "topk_softmax") == 0 && grouped) {
+		diag_error(gamma->pos,
+		    "%s = %.9g: with topk_softmax the bias is of logits, but groups compete by "
+		    "softmax scores",
+		    spec_name(F_router_bias_gamma), gamma->num);
+		diag_note(top->pos, "%s is set here", spec_name(F_router_top_groups));
+		diag_help("use score = \"softmax\" or \"sigmoid\", or no groups");
+	}
+	if (routing->set && strcmp(routing->str, "learned") != 0) {
+		diag_error(gamma->pos, "%s = %.9g, but no score chooses the experts",
+		    spec_name(F_router_bias_gamma), gamma->num);
+		diag_note(routing->pos, "%s is set here", spec_name(F_router_routing));
+		diag_help("use routing = \"learned\", or no bias");
+	}
+}
+
+static void
+check_routers(const struct object *model)
+{
+	const struct value *layers = model ? spec_value(model, F_transformer_feed_forward) : NULL;
+	for (uint32_t i = 0, j; layers && i < layers->n; i++) {
+		for (j = 0; j < i && layers->list[j] != layers->list[i];)
+			j++;
+		const struct object *o = layers->list[i];
+		if (j == i && o->type == OBJ_moe && spec_value(o, F_moe_router)->set)
+			check_router(spec_obj(o, F_moe_router));
+	}
+}
+
+/* ---- the layout ---- */
+
+static const struct schedule_row schedules[] = { { "gpipe", 1, 1 }, { "1f1b", 1, 1 },
+	{ "interleaved", 2, 64 }, { "v", 2, 2 } };
+
+const struct schedule_row *
+schedule_find(const char *name)
+{
+	for (size_t i = 0; i < LEN(schedules); i++)
+		if (!strcmp(schedules[i].name, name))
+			return &schedules[i];
+	internal("check.c: schedules[] has no row for \"%s\"", name);
+}
+
+/* What follows from the degrees; nothing that would stand in the description of one rank. */
+static void
+derive_parallel(const struct object *p)
+{
+	struct value *schedule = spec_value(p, F_parallel_schedule);
+	struct value *chunks = spec_value(p, F_parallel_chunks);
+	struct value *capacity = spec_value(p, F_parallel_capacity);
+	const struct value *expert = spec_value(p, F_parallel_expert);
+	const struct value *pipeline = spec_value(p, F_parallel_pipeline);
+	if (!capacity->given && expert->set && expert->i > 1)
+		set_text(capacity, fields[F_parallel_capacity].choices);
+	if (!pipeline->set || pipeline->i == 1)
+		return;
+	if (!schedule->given)
+		set_text(schedule, "1f1b");
+	if (schedule->set)
+		derive(chunks, schedule_find(schedule->str)->lo);
+}
+
+static void
+check_chunks(const struct object *p)
+{
+	const struct value *schedule = spec_value(p, F_parallel_schedule);
+	struct value *chunks = spec_value(p, F_parallel_chunks);
+	if (!chunks->set || !schedule->set)
+		return;
+	const struct schedule_row *row = schedule_find(schedule->str);
+	if (chunks->i >= row->lo && chunks->i <= row->hi)
+		return;
+	diag_error(chunks->pos, "%s = %lld does not go with %s = \"%s\"",
+	    spec_name(F_parallel_chunks), (long long)chunks->i, spec_name(F_parallel_schedule),
+	    schedule->str);
+	diag_note(schedule->pos, schedule->given ? "%s is set here" : "%s = \"1f1b\" by default",
+	    spec_name(F_parallel_schedule));
+	diag_help("use chunks = %lld%s, or schedule = \"%s\"", (long long)row->lo,
+	    row->hi > row->lo ? " or more" : "", chunks->i > 1 ? "interleaved" : "1f1b");
+	chunks->set = false;
+}
+
+/* Layers of each chunk: as many numbers as chunks, which add up to the layers. */
+static void
+check_split(const struct object *p, const struct object *model)
+{
+	struct value *split = spec_value(p, F_parallel_split);
+	const struct value *layers = model ? spec_value(model, F_transformer_n_layers) : NULL;
+	const struct value *pipeline = spec_value(p, F_parallel_pipeline);
+	const struct value *chunks = spec_value(p, F_parallel_chunks);
+	if (!split->set || !pipeline->set || !chunks->set)
+		return;
+	int64_t want = pipeline->i * chunks->i, sum = 0;
+	const char *product =
+	    want == pipeline->i
+		? xprintf("%s = %lld", spec_name(F_parallel_pipeline), (long long)want)
+		: xprintf("%s * %s = %lld * %lld = %lld", spec_name(F_parallel_pipeline),
+		      spec_name(F_parallel_chunks), (long long)pipeline->i, (long long)chunks->i,
+		      (long long)want);
+	for (uint32_t i = 0; i < split->nints; i++)
+		sum += split->ints[i];
+	if (split->nints != want) {
+		diag_error(split->pos, "%s lists %u chunk%s, but %s", spec_name(F_parallel_split),
+		    split->nints, split->nints == 1 ? "" : "s", product);
+		if (pipeline->given)
+			diag_note(pipeline->pos, "%s is set here", spec_name(F_parallel_pipeline));
+		diag_help("give one number a chunk, in the order of the model, or leave split out");
+	} else if (layers && layers->set && sum != layers->i) {
+		diag_error(split->pos, "%s adds up to %lld layers, but %s = %lld",
+		    spec_name(F_parallel_split), (long long)sum, spec_name(F_transformer_n_layers),
+		    (long long)layers->i);
+		diag_note(layers->pos, "%s is set here", spec_name(F_transformer_n_layers));
+		diag_help("%lld layer%s too %s; or leave split out: chunks then get equal work",
+		    (long long)llabs(sum - layers->i), llabs(sum - layers->i) == 1 ? "" : "s",
+		    sum > layers->i ? "many" : "few");
+	} else {
+		return;
+	}
+	split->set = false;
+}
+
+/* One weight on two stages, neither of which would have its whole gradient; a "v" joins them. */
+static void
+check_tied(const struct object *p, const struct object *model)
+{
+	const struct object *head = model ? spec_obj(model, F_transformer_lm_head) : NULL;
+	const struct value *pipeline = spec_value(p, F_parallel_pipeline);
+	const struct value *kind = spec_value(p, F_parallel_schedule);
+	if (!head || !spec_int(head, F_lm_head_tied) || !pipeline->set || pipeline->i == 1 ||
+	    (kind->set && !strcmp(kind->str, "v")))
+		return;
+	diag_error(spec_value(head, F_lm_head_tied)->pos,
+	    "%s = true, but with %s = %lld embedding and head are apart", spec_name(F_lm_head_tied),
+	    spec_name(F_parallel_pipeline), (long long)pipeline->i);
+	diag_note(pipeline->pos, "%s is set here", spec_name(F_parallel_pipeline));
+	diag_help("this version does not add up gradients of one weight on two stages: use tied = "
+		  "false, schedule = \"v\", which has both on one, or pipeline = 1");
+}
+
+static void
+check_parallel(const struct object *p, const struct object *model)
+{
+	if (!p)
+		return;
+	derive_parallel(p);
+	check_chunks(p);
+	check_split(p, model);
+	check_tied(p, model);
+}
+
+/* The command line's target in place of the file's. */
+static void
+override_target(struct value *v, const char *name)
+{
+	set_text(v, name);
+	v->given = false; /* not by the file: it has no place to point at */
+	v->pos = (struct pos){ 0 };
+}
+
+/*
+ * Completes a trainer: defaults, derived values, and every rule but those about sizes of the whole.
+ * A target other than NULL takes the place of the file's. Errors go to diag; the trainer is
+ * complete if there are none.
+ */
+void
+check(struct object *trainer, const struct target_row *table, const char *target)
+{
+	struct value *machine = spec_value(trainer, F_trainer_target);
+	struct value *memory = spec_value(trainer, F_trainer_device_memory);
+	if (target)
+		override_target(machine, target);
+	check_object(trainer);
+	const struct target_row *row = machine->set ? target_find(table, machine->str) : NULL;
+	const struct object *model = spec_obj(trainer, F_trainer_model);
+	check_name(spec_value(trainer, F_trainer_name));
+	check_parallel(spec_obj(trainer, F_trainer_parallel), model);
+	check_rules(trainer);
+	derive_heads(model);
+	derive_groups(model);
+	check_routers(model);
+	if (row && !memory->given) {
+		memory->num = row->memory_gib;
+		memory->set = true;
+	}
+	check_formats(trainer, row);
+	check_groups(trainer);
+}

@@ -1,0 +1,199 @@
+/*
+ * The language: from the text of a description to complete trainers.
+ *
+ * load runs the Lua file in a sandbox (no files, no clock, bounded work and memory) and gives a
+ * struct spec, whose values keep their line and column. It must never derive a value, fill in a
+ * default or depend on the order of a table. check completes one trainer, driven by field.def, and
+ * reports up to DIAG_MAX errors in one go. It must never stop at the first error or repair a value.
+ * Beside them are --explain, and --from-hf, which prints a description of a Hugging Face model.
+ */
+#ifndef OLMOGEN_LANG_H
+#define OLMOGEN_LANG_H
+
+#include "base/base.h"
+
+/* ---- spec.c: a description as a tree, typed by field.def ------------------------------------- */
+
+enum object_type {
+	OBJ_none = 0,
+#define OBJECT(o, doc) OBJ_##o,
+#define FIELD(...)
+#include "field.def"
+#undef OBJECT
+#undef FIELD
+	N_OBJECTS,
+};
+enum field_id { /* F_moe_num_experts, ... in table order */
+#define OBJECT(...)
+#define FIELD(o, f, ...) F_##o##_##f,
+#include "field.def"
+#undef OBJECT
+#undef FIELD
+	N_FIELDS,
+};
+enum field_type { INT, NUM, STR, BOOL, ENUM, OBJ, LIST, INTS, PAIR, LAYERS };
+
+struct field_row {
+	enum object_type object;
+	const char *name;
+	enum field_type type;
+	double lo, hi;
+	const char *dflt, *choices, *doc;
+};
+extern const struct field_row fields[N_FIELDS];
+extern const char *const object_names[N_OBJECTS];
+extern const char *const object_docs[N_OBJECTS];
+
+struct object;
+struct value {
+	bool set;       /* given in the file, or filled in by check */
+	bool given;     /* given in the file */
+	bool idle;      /* given in the file, but check took it back: it means nothing here */
+	struct pos pos; /* of the field's name; of the constructor when not given */
+	uint32_t rline; /* line in resolved.lua, set by spec_print */
+	enum field_type type;
+	int64_t i;            /* INT, BOOL */
+	double num, num2;     /* NUM, PAIR */
+	const char *str;      /* STR, ENUM; a word in place of a NUM */
+	struct object **list; /* OBJ (one), LIST, LAYERS (n_layers after load) */
+	uint32_t n;
+	int64_t *ints; /* INTS */
+	uint32_t nints;
+};
+struct object {
+	enum object_type type;
+	struct pos pos;  /* of the constructor's name */
+	struct value *v; /* indexed by field id - first field id of the type */
+};
+
+struct value *spec_value(const struct object *o, enum field_id f);
+int64_t spec_int(const struct object *o, enum field_id f);
+double spec_num(const struct object *o, enum field_id f);
+const char *spec_str(const struct object *o, enum field_id f);
+struct object *spec_obj(const struct object *o, enum field_id f);
+bool
+spec_equal(const struct object *a, const struct object *b); /* same values; positions ignored */
+struct object *spec_new(enum object_type type, struct pos pos);
+/*
+ * A trainer's own copy of an object as the file gives it: check fills in what depends on the rest
+ * of the trainer. Objects that are shared stay shared.
+ */
+struct object *spec_copy(const struct object *from);
+bool spec_choice(const char *choices, const char *text); /* one of "a|b|c" */
+const char *spec_closest_choice(enum field_id f, const char *text);
+const char *spec_name(enum field_id f);  /* "moe.top_k" */
+const char *spec_type(enum field_id f);  /* "an integer" */
+const char *spec_range(enum field_id f); /* "an integer in 1 .. 8" */
+/* Choices "a|b|c" in words: "a, b or c", each between before and after. */
+char *spec_choices(const char *choices, const char *before, const char *after);
+
+/*
+ * Prints a trainer as Lua (a complete one is resolved.lua) and sets every value's rline. Numbers
+ * round-trip.
+ */
+void spec_print(struct object *trainer, bool complete, struct buf *out);
+
+/* The first field whose value stands on that line of resolved.lua; *f is which. */
+const struct value *spec_line(const struct object *trainer, uint32_t rline, enum field_id *f);
+/*
+ * The same for a size x that comes from there: of that object and those around it the first whole
+ * number that the file gives as x (spec_is), or else what stands at the line.
+ */
+const struct value *
+spec_size(const struct object *trainer, uint32_t rline, uint64_t x, enum field_id *f);
+bool spec_is(const struct value *v, uint64_t x);
+
+/* A value as Lua on one line, for comparing; of LAYERS all entries. */
+const char *spec_text(const struct value *v);
+/*
+ * Each field that makes a model what it is, "PATH = VALUE" a line; where layers that have it
+ * differ, their values in a row: "3 x 8, 1 x 0".
+ */
+const char *spec_facts(const struct object *model);
+
+/* ---- load.c: Lua to spec --------------------------------------------------------------------- */
+
+struct define {
+	const char *name, *value;
+	bool used;
+};
+struct spec {
+	uint32_t file; /* index of diag_file(), 0 if it can't be read */
+	struct object **trainer;
+	uint32_t n;
+};
+/*
+ * Runs one file in the sandbox. Defines become the fields of arg. Errors go to diag. The trainers
+ * in *out can be checked even then: a value that was in error is given but not set, and check
+ * passes over it.
+ */
+void load(const char *path, struct define *defs, uint32_t ndefs, struct spec *out);
+
+/* ---- srcpos.c: the file as tokens; Lua gets one token a line, so that its lines are exact */
+
+char *srcpos_split(uint32_t file, size_t *n);          /* the text for Lua */
+struct pos srcpos_token(uint32_t file, uint32_t line); /* of the token on a line of it */
+struct pos srcpos_call(uint32_t file, uint32_t line);  /* of the name called there */
+struct pos srcpos_name(uint32_t file, uint32_t line, const char *name);
+struct pos srcpos_return(uint32_t file); /* of the last return */
+/* Where a field stands in the table of a call, else the call; *first where it is given twice. */
+struct pos srcpos_field(struct pos call, const char *field, struct pos *first);
+/* Whether the field that is given there has a number, a string or a truth value, and no more. */
+bool srcpos_literal(struct pos field);
+
+/* ---- sandbox.c, sandlib.c: Lua without files, clocks and unbounded work ---------------------- */
+
+struct lua_State;
+struct lua_State *sandbox_open(uint32_t file, struct define *defs, uint32_t ndefs);
+int sandbox_run(struct lua_State *L);                   /* number of results, -1 after an error */
+struct pos sandbox_where(struct lua_State *L);          /* of the call being executed */
+char *sandbox_describe(struct lua_State *L, int index); /* a value in words: 'string "64"' */
+void sandbox_unused(const struct define *d);            /* an error: the file doesn't read it */
+void sandbox_library(struct lua_State *L);              /* into the table of globals */
+void sandbox_work(struct lua_State *L, uint64_t work);  /* an error where it is too much */
+void sandbox_reader(struct lua_State *L, int (*reader)(struct lua_State *), const char *name);
+const char *sandbox_closest(struct lua_State *L, int index, const char *word);
+
+/* ---- check.c, rules.c, idle.c, explain.c: every rule; completes the spec --------------------- */
+
+struct target_row {
+	const char *name, *kernels;
+	const char *arch; /* as the compiler of its kernels calls it, NULL: kernels are C */
+	const char *card; /* whose memory and peak these are, "an H100 SXM (80 GB)" */
+	double memory_gib, tflops, share, link_gbs;
+	uint64_t least_bytes;                    /* that a number takes, however short its format */
+	const char *weights, *grads, *optimizer; /* the default formats */
+	const char *choices; /* the formats of weights it has kernels for, "a|b" */
+};
+/* The row of a table that ends with one without a name; NULL if there is none. */
+const struct target_row *target_find(const struct target_row *table, const char *name);
+uint64_t format_bytes(const char *format); /* of a number as such, "bf16" -> 2 */
+/* Bytes that a number of a format takes there. */
+uint64_t target_bytes(const struct target_row *t, const char *format);
+
+/*
+ * Fills in defaults and derived values and checks every rule. The table has the targets there are;
+ * target != NULL overrides the file's.
+ */
+void check(struct object *trainer, const struct target_row *table, const char *target);
+void check_rules(const struct object *trainer); /* the part of it between whole numbers */
+void check_idle(const struct object *o);        /* and that of fields that would mean nothing */
+/* As if the file did not give the field. */
+void check_default(const struct object *o, enum field_id f);
+struct schedule_row { /* a choice of parallel.schedule */
+	const char *name;
+	int64_t lo, hi; /* chunks of layers that a rank can have; lo by default */
+};
+const struct schedule_row *schedule_find(const char *name);
+/*
+ * --explain: one field or object, or everything. False if the name is unknown (suggestion printed).
+ */
+bool explain(const char *what);
+
+/*
+ * from_hf.c: prints a description of the model of DIR/config.json, for a target (NULL: none is
+ * named) and the sizes that -D gives. False, said why, if it cannot.
+ */
+bool from_hf(const char *dir, const char *target, const struct define *defs, uint32_t n);
+
+#endif

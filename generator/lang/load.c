@@ -1,0 +1,558 @@
+/*
+ * A Lua file to typed objects. Every object of field.def is a constructor: a C function, so that
+ * Lua keeps its caller's line. Values are stored as they are given; defaults and rules are check's.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <lauxlib.h>
+#include <lua.h>
+
+#include "lang/lang.h"
+
+enum {
+	FILE_MAX = 4 << 20,
+	OBJECTS_MAX = 100000, /* constructor calls: objects live outside Lua's memory limit */
+	LIST_MAX = 1024,
+};
+
+static uint32_t objects;
+
+static struct object *
+to_object(lua_State *L, int index)
+{
+	struct object **p = lua_type(L, index) == LUA_TUSERDATA ? lua_touserdata(L, index) : NULL;
+	return p ? *p : NULL; /* constructors make all the userdata there is */
+}
+
+static void
+push_object(lua_State *L, struct object *o)
+{
+	struct object **p = lua_newuserdatauv(L, sizeof(*p), 0);
+	*p = o;
+	luaL_setmetatable(L, object_names[o->type]);
+}
+
+/* An error about the value at index; what names it, when it isn't the field's own value. */
+static void
+wrong(lua_State *L, int index, enum field_id f, struct pos pos, const char *what)
+{
+	const struct object *o = to_object(L, index);
+	if (what)
+		diag_error(
+		    pos, "%s, expected %s", what, spec_choices(fields[f].choices, "", " { ... }"));
+	else
+		diag_error(pos, "%s: expected %s, got %s", spec_name(f), spec_type(f),
+		    sandbox_describe(L, index));
+	if (o)
+		diag_note(o->pos, "this %s is made here", object_names[o->type]);
+	enum field_type type = fields[f].type;
+	if (lua_type(L, index) == LUA_TTABLE && (type == OBJ || type == LIST || type == LAYERS))
+		diag_help("write the constructor before the brace: %s",
+		    spec_choices(fields[f].choices, "", " { ... }"));
+}
+
+static bool
+get_number(lua_State *L, int index, double *x)
+{
+	if (lua_type(L, index) != LUA_TNUMBER)
+		return false;
+	*x = lua_tonumber(L, index) + 0.0; /* no negative zero: it doesn't survive printing */
+	return isfinite(*x);
+}
+
+static bool
+get_pair(lua_State *L, int index, struct value *v)
+{
+	uint32_t n = 0;
+	if (lua_type(L, index) != LUA_TTABLE)
+		return false;
+	for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1))
+		n++;
+	lua_rawgeti(L, index, 1);
+	lua_rawgeti(L, index, 2);
+	bool ok = n == 2 && get_number(L, -2, &v->num) && get_number(L, -1, &v->num2);
+	lua_pop(L, 2);
+	return ok;
+}
+
+/* The numbers of a list; false after an error. */
+static bool
+get_ints(lua_State *L, int index, enum field_id f, struct value *v)
+{
+	lua_Unsigned n = lua_rawlen(L, index), entries = 0;
+	for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1))
+		entries++;
+	if (!n || n > LIST_MAX || entries != n) {
+		wrong(L, index, f, v->pos, NULL);
+		return false;
+	}
+	v->ints = xalloc(n * sizeof(*v->ints));
+	for (int isint = 1; v->nints < n; v->nints++) {
+		if (lua_rawgeti(L, index, v->nints + 1) == LUA_TNUMBER)
+			v->ints[v->nints] = lua_tointegerx(L, -1, &isint);
+		if (lua_type(L, -1) != LUA_TNUMBER || !isint) {
+			diag_error(v->pos, "%s[%u]: expected an integer, got %s", spec_name(f),
+			    v->nints + 1, sandbox_describe(L, -1));
+			return false;
+		}
+		lua_pop(L, 1);
+	}
+	return true;
+}
+
+static void
+append(struct value *v, struct object *o, uint32_t room)
+{
+	if (!v->list)
+		v->list = xalloc(room * sizeof(*v->list));
+	v->list[v->n++] = o;
+}
+
+/* The objects of a list; false after an error. What is right in it stays, for check to look at. */
+static bool
+get_list(lua_State *L, int index, enum field_id f, struct value *v)
+{
+	lua_Unsigned n = lua_rawlen(L, index);
+	bool named = false;
+	for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1))
+		named = named || lua_type(L, -2) != LUA_TNUMBER;
+	if (named && n) {
+		diag_error(v->pos, "%s is a list, but has named entries too", spec_name(f));
+		return false;
+	}
+	if (named) {
+		wrong(L, index, f, v->pos, NULL);
+		return false;
+	}
+	if (n > LIST_MAX) {
+		diag_error(v->pos, "%s has more than %d entries", spec_name(f), LIST_MAX);
+		return false;
+	}
+	for (uint32_t i = 1; i <= n; i++) {
+		lua_rawgeti(L, index, i);
+		struct object *o = to_object(L, -1);
+		if (!o || !spec_choice(fields[f].choices, object_names[o->type])) {
+			wrong(L, index + 1, f, v->pos,
+			    xprintf("%s[%u] is %s", spec_name(f), i, sandbox_describe(L, -1)));
+			return false;
+		}
+		append(v, o, (uint32_t)n);
+		lua_settop(L, index);
+	}
+	return true;
+}
+
+/* A field that holds no layers: the value at index is stored if it has the right type. */
+static bool
+get_value(lua_State *L, int index, enum field_id f, struct value *v)
+{
+	struct object *o = to_object(L, index);
+	int isint, type = lua_type(L, index);
+	size_t n;
+	switch (fields[f].type) {
+	case INT:
+		v->i = lua_tointegerx(L, index, &isint);
+		return type == LUA_TNUMBER && isint;
+	case BOOL:
+		v->i = lua_toboolean(L, index);
+		return type == LUA_TBOOLEAN;
+	case PAIR:
+		return get_pair(L, index, v);
+	case NUM:
+		if (type != LUA_TSTRING || !*fields[f].choices)
+			return get_number(L, index, &v->num);
+		/* fall through */
+	case STR:
+	case ENUM:
+		if (type != LUA_TSTRING)
+			return false;
+		v->str = xstrdup(lua_tolstring(L, index, &n));
+		return strlen(v->str) == n;
+	case OBJ:
+		if (!o || !spec_choice(fields[f].choices, object_names[o->type]))
+			return false;
+		append(v, o, 1);
+		return true;
+	case LIST:
+	case INTS:
+	case LAYERS:
+		break;
+	}
+	return false;
+}
+
+/* Calls the function at index for every layer; false after an error. */
+static bool
+call_layers(lua_State *L, int index, enum field_id f, struct value *v, uint32_t n)
+{
+	if (lua_iscfunction(L, index)) {
+		diag_error(v->pos, "%s: expected %s, got a function that the file doesn't define",
+		    spec_name(f), spec_type(f));
+		return false;
+	}
+	for (uint32_t layer = 0; layer < n; layer++) {
+		lua_pushvalue(L, index);
+		lua_pushinteger(L, layer);
+		lua_call(L, 1, 1);
+		struct object *o = to_object(L, -1);
+		if (!o || !spec_choice(fields[f].choices, object_names[o->type])) {
+			wrong(L, index + 1, f, v->pos,
+			    xprintf("%s(%u) returned %s", fields[f].name, layer,
+				sandbox_describe(L, -1)));
+			return false;
+		}
+		append(v, o, n);
+		lua_settop(L, index);
+	}
+	return true;
+}
+
+/* One object a layer, if the number of layers is known; else what is there, not set. */
+static bool
+get_layers(lua_State *L, int index, enum field_id f, struct object *parent, struct value *v)
+{
+	const struct value *layers = spec_value(parent, F_transformer_n_layers);
+	const struct field_row *row = &fields[F_transformer_n_layers];
+	bool known = layers->set && layers->i >= row->lo && layers->i <= row->hi;
+	uint32_t n = known ? (uint32_t)layers->i : 1;
+	struct object *o = to_object(L, index);
+	if (o && spec_choice(fields[f].choices, object_names[o->type])) {
+		for (uint32_t i = 0; i < n; i++)
+			append(v, o, n);
+		return known;
+	}
+	switch (lua_type(L, index)) {
+	case LUA_TFUNCTION:
+		return known && call_layers(L, index, f, v, n);
+	case LUA_TTABLE:
+		if (!get_list(L, index, f, v))
+			return false;
+		if (known && v->n != n) {
+			diag_error(v->pos, "%s lists %u layer%s, but %s = %u", spec_name(f), v->n,
+			    v->n == 1 ? "" : "s", spec_name(F_transformer_n_layers), n);
+			diag_note(layers->pos, "%s is set here", spec_name(F_transformer_n_layers));
+		}
+		return known && v->n == n;
+	}
+	wrong(L, index, f, v->pos, NULL);
+	return false;
+}
+
+static void
+get_field(lua_State *L, enum field_id f, struct object *o)
+{
+	struct value *v = spec_value(o, f);
+	struct pos first;
+	lua_settop(L, 1);
+	lua_pushstring(L, fields[f].name);
+	if (lua_rawget(L, 1) == LUA_TNIL)
+		return;
+	v->given = true;
+	v->pos = srcpos_field(o->pos, fields[f].name, &first);
+	if (first.line) {
+		diag_error(v->pos, "%s is set twice", spec_name(f));
+		diag_note(first, "it is set here first");
+	}
+	if (fields[f].type == LAYERS) {
+		v->set = get_layers(L, 2, f, o, v);
+	} else if (fields[f].type == LIST && lua_type(L, 2) == LUA_TTABLE) {
+		v->set = get_list(L, 2, f, v);
+	} else if (fields[f].type == INTS && lua_type(L, 2) == LUA_TTABLE) {
+		v->set = get_ints(L, 2, f, v);
+	} else {
+		v->set = get_value(L, 2, f, v);
+		if (!v->set)
+			wrong(L, 2, f, v->pos, NULL);
+	}
+}
+
+static int
+by_bytes(const void *a, const void *b)
+{
+	return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* An error for a key that is no field. The field that was meant counts as given, not as missing. */
+static void
+unknown_field(struct object *o, const char *key)
+{
+	struct pos pos = srcpos_field(o->pos, key, NULL);
+	const char *name[N_FIELDS];
+	struct buf list = { 0 }, others = { 0 };
+	uint32_t n = 0;
+	for (uint32_t f = 0; f < N_FIELDS; f++)
+		if (fields[f].object == o->type) {
+			buf_printf(&list, "%s%s", n ? ", " : "", fields[f].name);
+			name[n++] = fields[f].name;
+		}
+	const char *like = diag_closest(key, name, n);
+	diag_error(pos, "%s has no field '%s'%s", object_names[o->type], key,
+	    like ? xprintf("; did you mean %s?", like) : "");
+	for (uint32_t f = 0; f < N_FIELDS && !like; f++)
+		if (!strcmp(fields[f].name, key))
+			buf_printf(
+			    &others, "%s%s", others.n ? ", " : "", object_names[fields[f].object]);
+	if (others.n)
+		diag_help("there is a field of that name in %s", others.s);
+	if (!like)
+		diag_help("its fields are %s", list.s);
+	for (uint32_t f = 0; f < N_FIELDS; f++)
+		if (fields[f].object == o->type && fields[f].name == like)
+			spec_value(o, f)->given = true;
+}
+
+/* Keys of the table at index 1 that are no fields, in the order of their bytes. */
+static void
+check_keys(lua_State *L, struct object *o)
+{
+	struct {
+		char **a;
+		uint32_t n, cap;
+	} unknown = { 0 };
+	bool positional = false, odd = false;
+	for (lua_pushnil(L); lua_next(L, 1); lua_pop(L, 1)) {
+		bool known = false;
+		positional = positional || lua_type(L, -2) == LUA_TNUMBER;
+		odd = odd || (lua_type(L, -2) != LUA_TNUMBER && lua_type(L, -2) != LUA_TSTRING);
+		if (lua_type(L, -2) != LUA_TSTRING)
+			continue;
+		for (uint32_t f = 0; f < N_FIELDS && !known; f++)
+			known = fields[f].object == o->type &&
+				!strcmp(fields[f].name, lua_tostring(L, -2));
+		if (!known)
+			*PUSH(unknown) = xstrdup(lua_tostring(L, -2));
+	}
+	if (unknown.n)
+		qsort(unknown.a, unknown.n, sizeof(*unknown.a), by_bytes);
+	for (uint32_t i = 0; i < unknown.n; i++)
+		unknown_field(o, unknown.a[i]);
+	if (positional)
+		diag_error(o->pos, "%s takes no values without a name: write name = value",
+		    object_names[o->type]);
+	if (odd)
+		diag_error(o->pos, "%s has a key that is neither a name nor a number",
+		    object_names[o->type]);
+}
+
+/* A constructor: takes one table, gives an object, whatever is wrong with it. */
+static int
+construct(lua_State *L)
+{
+	enum object_type type = (enum object_type)lua_tointeger(L, lua_upvalueindex(1));
+	if (objects++ == OBJECTS_MAX)
+		return luaL_error(
+		    L, "more than %d objects are made: is there an endless loop?", OBJECTS_MAX);
+	struct object *o = spec_new(type, sandbox_where(L));
+	const char *name = object_names[type];
+	if (lua_gettop(L) != 1 || lua_type(L, 1) != LUA_TTABLE) {
+		if (lua_gettop(L) > 1)
+			diag_error(o->pos, "%s takes one table: %s { ... }, got %d values", name,
+			    name, lua_gettop(L));
+		else
+			diag_error(o->pos, "%s takes one table: %s { ... }, got %s", name, name,
+			    lua_gettop(L) ? sandbox_describe(L, 1) : "nothing");
+		for (uint32_t f = 0; f < N_FIELDS; f++) /* nothing of it is missing then */
+			if (fields[f].object == type)
+				spec_value(o, f)->given = true;
+	} else {
+		check_keys(L, o);
+		for (int layers = 0; layers < 2; layers++) /* layers last: they need their number */
+			for (uint32_t f = 0; f < N_FIELDS; f++)
+				if (fields[f].object == type &&
+				    (fields[f].type == LAYERS) == layers)
+					get_field(L, f, o);
+	}
+	push_object(L, o);
+	return 1;
+}
+
+/* ---- the file and its result ----------------------------------------------------------------- */
+
+/* Adds entry i of the list, whose trainers so far are those of from; false: it cannot be one. */
+static bool
+add_trainer(lua_State *L, int index, struct spec *out, struct object **from, uint32_t i)
+{
+	struct object *o = to_object(L, index);
+	uint32_t k = 0;
+	while (k < out->n && from[k] != o)
+		k++;
+	if (o && o->type == OBJ_trainer && k == out->n) {
+		from[k] = o;
+		out->trainer[out->n++] = spec_copy(o);
+		return true;
+	}
+	if (k < out->n) {
+		diag_error(srcpos_return(out->file),
+		    "entry %u of the list of trainers is entry %u "
+		    "again",
+		    i, k + 1);
+		diag_note(o->pos, "the trainer is made here, once");
+		diag_help("make each with a trainer { ... } and a name of its own");
+		return false;
+	}
+	diag_error(srcpos_return(out->file), "entry %u of the list of trainers is %s", i,
+	    sandbox_describe(L, index));
+	diag_help("the file must return a trainer, or a list of trainers");
+	return true;
+}
+
+/* Keys of the list at index that are no places in it: what they hold would be lost. */
+static void
+check_list(lua_State *L, int index, lua_Unsigned len, uint32_t file)
+{
+	struct pos pos = srcpos_return(file);
+	const char *first = NULL;
+	bool odd = false;
+
+	for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1)) {
+		if (lua_type(L, -2) != LUA_TSTRING) {
+			lua_Integer i = lua_isinteger(L, -2) ? lua_tointeger(L, -2) : 0;
+			odd |= i < 1 || (lua_Unsigned)i > len;
+		} else if (!first || strcmp(lua_tostring(L, -2), first) < 0) {
+			first = xstrdup(lua_tostring(L, -2));
+		}
+	}
+	if (first)
+		diag_error(srcpos_field(pos, first, NULL),
+		    "the list of trainers has the name '%s' in it", first);
+	else if (odd)
+		diag_error(
+		    pos, "the list of trainers has keys beside 1 .. %llu", (unsigned long long)len);
+	if (first || odd)
+		diag_help("return { trainer { ... }, trainer { ... } } has trainers alone");
+}
+
+static void
+get_result(lua_State *L, int n, struct spec *out)
+{
+	int index = lua_gettop(L);
+	const struct object *o = n == 1 ? to_object(L, index) : NULL;
+	lua_Unsigned len = n == 1 && lua_type(L, index) == LUA_TTABLE ? lua_rawlen(L, index) : 0;
+	if (o && o->type == OBJ_trainer) {
+		out->trainer = xalloc(sizeof(*out->trainer));
+		add_trainer(L, index, out, xalloc(sizeof(*out->trainer)), 1);
+	} else if (len && len <= LIST_MAX) {
+		struct object **from = xalloc(len * sizeof(*from));
+		bool more = true;
+		out->trainer = xalloc(len * sizeof(*out->trainer));
+		check_list(L, index, len, out->file);
+		for (uint32_t i = 1; i <= len && more; i++) {
+			lua_rawgeti(L, index, i);
+			more = add_trainer(L, index + 1, out, from, i);
+			lua_settop(L, index);
+		}
+	} else {
+		diag_error(srcpos_return(out->file),
+		    "the file must return a trainer, or a list of trainers; it returns %s",
+		    n == 0   ? "nothing"
+		    : n == 1 ? sandbox_describe(L, index)
+			     : xprintf("%d values", n));
+		diag_help("end it with: return trainer { ... }");
+	}
+}
+
+static int
+is_description(const struct dirent *e)
+{
+	const char *end = strrchr(e->d_name, '.');
+	return end && !strcmp(end, ".lua");
+}
+
+static int
+is_any(const struct dirent *e)
+{
+	return *e->d_name != '.';
+}
+
+/* The path that is there and close to one that is not, folder by folder; NULL: none is. */
+static const char *
+closest_path(const char *path, bool folder)
+{
+	const char *slash = strrchr(path, '/'), *word = slash ? slash + 1 : path;
+	const char *dir = slash ? xprintf("%.*s", (int)(slash - path), path) : ".";
+	const char *name[LIST_MAX];
+	struct dirent **entry;
+	struct stat st;
+
+	if (slash && slash > path && stat(dir, &st) != 0)
+		dir = closest_path(dir, true);
+	int n = dir ? scandir(*dir ? dir : "/", &entry, folder ? is_any : is_description, alphasort)
+		    : -1;
+	uint32_t have = 0;
+	for (int i = 0; i < n && have < LIST_MAX; i++)
+		name[have++] = entry[i]->d_name;
+	if (!folder && (strlen(word) < 4 || strcmp(word + strlen(word) - 4, ".lua") != 0))
+		word = xprintf("%s.lua", word);
+	const char *like = diag_closest(word, name, have);
+	return !like ? NULL : slash ? xprintf("%s/%s", dir, like) : xstrdup(like);
+}
+
+/* The file's text, registered for messages; NULL after an error. */
+static uint32_t
+read_text(const char *path)
+{
+	struct stat st;
+	size_t n = 0;
+	const char *why = NULL;
+	char *text = NULL;
+	if (stat(path, &st) != 0) {
+		why = strerror(errno);
+		const char *like = errno == ENOENT ? closest_path(path, false) : NULL;
+		if (like)
+			why = xprintf("%s; did you mean %s?", why, like);
+	} else if (S_ISDIR(st.st_mode))
+		why = "it is a directory";
+	else if (!S_ISREG(st.st_mode))
+		why = "it is no regular file";
+	else if (st.st_size > FILE_MAX)
+		why = xprintf("it is larger than %s", human_bytes(FILE_MAX));
+	else if (!(text = file_read(path, &n)))
+		why = om_file_why();
+	else if (n == 0)
+		why = "it is empty";
+	else if (*text == '\033')
+		why = "it is compiled Lua, not text";
+	uint32_t file = diag_file(path, why ? NULL : text, n);
+	if (!why)
+		return file;
+	diag_error((struct pos){ .file = file }, "can't load the file: %s", why);
+	return 0;
+}
+
+/*
+ * Runs the file at path with the defines as fields of arg and gives its trainers. Errors go to
+ * diag: those of Lua, of types and names, of a result that is no trainer, and defines that the file
+ * never reads.
+ */
+void
+load(const char *path, struct define *defs, uint32_t ndefs, struct spec *out)
+{
+	memset(out, 0, sizeof(*out));
+	for (uint32_t i = 0; i < ndefs; i++)
+		defs[i].used = false;
+	out->file = read_text(path);
+	if (!out->file)
+		return;
+	objects = 0;
+	lua_State *L = sandbox_open(out->file, defs, ndefs);
+	for (uint32_t t = OBJ_none + 1; t < N_OBJECTS; t++) {
+		luaL_newmetatable(L, object_names[t]);
+		lua_pushinteger(L, t);
+		lua_pushcclosure(L, construct, 1);
+		lua_setglobal(L, object_names[t]);
+	}
+	lua_settop(L, 0);
+	int n = sandbox_run(L);
+	if (n >= 0) {
+		get_result(L, n, out);
+		for (uint32_t i = 0; i < ndefs; i++)
+			if (!defs[i].used)
+				sandbox_unused(&defs[i]);
+	}
+	lua_close(L);
+}

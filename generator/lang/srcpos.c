@@ -1,0 +1,420 @@
+/*
+ * Where things stand in a description. Lua knows lines only, so it is given the text with one token
+ * a line and no comments: every line it reports is then one token, and its line and column in the
+ * file are exact, for errors, call levels and constructors alike.
+ */
+#include <string.h>
+
+#include "lang/lang.h"
+
+enum kind { K_NAME, K_STRING, K_OTHER };
+
+struct token {
+	const char *s;
+	uint32_t len, line, col;
+	enum kind kind;
+};
+struct source {
+	uint32_t file;
+	struct {
+		struct token *a;
+		uint32_t n, cap;
+	} token;
+	struct {
+		uint32_t *a; /* line of the split text - 1 -> token */
+		uint32_t n, cap;
+	} lines;
+};
+
+static struct {
+	struct source *a;
+	uint32_t n, cap;
+} sources;
+
+static bool
+is_digit(char c)
+{
+	return c >= '0' && c <= '9';
+}
+
+static bool
+is_alpha(char c)
+{
+	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+}
+
+static bool
+is_newline(char c)
+{
+	return c == '\n' || c == '\r';
+}
+
+static bool
+is_space(char c)
+{
+	return c == ' ' || c == '\t' || c == '\v' || c == '\f' || is_newline(c);
+}
+
+/* End of the line break at p: Lua counts \r\n and \n\r once. */
+static const char *
+skip_newline(const char *p, const char *end)
+{
+	char c = *p++;
+	return p < end && is_newline(*p) && *p != c ? p + 1 : p;
+}
+
+/* End of a long bracket that opens at p ("[[", "[=["), NULL if none opens; the end if it isn't
+ * closed. */
+static const char *
+skip_long(const char *p, const char *end, bool *closed)
+{
+	size_t level = 0;
+	*closed = false;
+	for (p++; p < end && *p == '='; p++)
+		level++;
+	if (p == end || *p != '[')
+		return NULL;
+	for (p++; p < end; p++) {
+		if (*p != ']')
+			continue;
+		size_t n = 0;
+		while (n < level && p + 1 + n < end && p[1 + n] == '=')
+			n++;
+		*closed = n == level && p + 1 + n < end && p[1 + n] == ']';
+		if (*closed)
+			return p + n + 2;
+	}
+	return end;
+}
+
+/* End of a quoted string; before the line break that leaves it unfinished. */
+static const char *
+skip_string(const char *p, const char *end)
+{
+	char quote = *p++;
+	while (p < end && !is_newline(*p)) {
+		if (*p == quote)
+			return p + 1;
+		if (*p++ != '\\' || p == end)
+			continue;
+		if (*p == 'z') {
+			for (p++; p < end && is_space(*p);)
+				p++;
+		} else {
+			p = is_newline(*p) ? skip_newline(p, end) : p + 1;
+		}
+	}
+	return p;
+}
+
+static const char *
+skip_number(const char *p, const char *end)
+{
+	bool hex = p[0] == '0' && p + 1 < end && (p[1] | 0x20) == 'x';
+	while (p < end && (is_digit(*p) || is_alpha(*p) || *p == '.')) {
+		bool exponent = (*p | 0x20) == (hex ? 'p' : 'e');
+		p++;
+		if (exponent && p < end && (*p == '+' || *p == '-'))
+			p++;
+	}
+	return p;
+}
+
+static const char *
+skip_operator(const char *p, const char *end)
+{
+	static const char *const longer[] = { "...", "..", "==", "~=", "<=", ">=", "//", "::", "<<",
+		">>" };
+	for (size_t i = 0; i < LEN(longer); i++) {
+		size_t n = strlen(longer[i]);
+		if ((size_t)(end - p) >= n && memcmp(p, longer[i], n) == 0)
+			return p + n;
+	}
+	return p + 1;
+}
+
+/* End of the token at p and its kind; NULL for a comment, whose end is left in *after. */
+static const char *
+skip_token(const char *p, const char *end, enum kind *kind, const char **after)
+{
+	const char *e;
+	bool closed;
+	*kind = K_OTHER;
+	if (is_alpha(*p)) {
+		*kind = K_NAME;
+		for (e = p; e < end && (is_alpha(*e) || is_digit(*e));)
+			e++;
+		return e;
+	}
+	if (is_digit(*p) || (*p == '.' && p + 1 < end && is_digit(p[1])))
+		return skip_number(p, end);
+	if (*p == '"' || *p == '\'') {
+		*kind = K_STRING;
+		return skip_string(p, end);
+	}
+	if (*p == '[' && (e = skip_long(p, end, &closed))) {
+		*kind = K_STRING;
+		return e;
+	}
+	if (*p != '-' || p + 1 == end || p[1] != '-')
+		return skip_operator(p, end);
+	if (p + 2 < end && p[2] == '[' && (e = skip_long(p + 2, end, &closed))) {
+		if (!closed)
+			return e; /* stays, for Lua to complain about */
+		*after = e;
+		return NULL;
+	}
+	for (e = p; e < end && !is_newline(*e);)
+		e++;
+	*after = e;
+	return NULL;
+}
+
+static void
+tokenize(struct source *src)
+{
+	size_t n;
+	const char *text = diag_file_text(src->file, &n), *p = text, *end = text + n, *bol = text;
+	uint32_t line = 1;
+	if (n >= 3 && memcmp(p, "\xef\xbb\xbf", 3) == 0)
+		p += 3;
+	if (p < end && *p == '#')
+		while (p < end && *p != '\n')
+			p++;
+	while (p < end) {
+		enum kind kind;
+		const char *e, *after = end;
+		if (is_space(*p)) {
+			after = p + 1;
+		} else if ((e = skip_token(p, end, &kind, &after))) {
+			struct token *t = PUSH(src->token);
+			*t = (struct token){ p, (uint32_t)(e - p), line, (uint32_t)(p - bol) + 1,
+				kind };
+			after = e;
+			*PUSH(src->lines) = src->token.n - 1;
+			for (const char *q = p; q < e;
+			     q = is_newline(*q) ? skip_newline(q, e) : q + 1)
+				if (is_newline(*q))
+					*PUSH(src->lines) = src->token.n - 1;
+		}
+		for (; p < after; p++)
+			if (*p == '\n') {
+				line++;
+				bol = p + 1;
+			}
+	}
+}
+
+static const struct source *
+source_of(uint32_t file)
+{
+	for (uint32_t i = sources.n; i--;)
+		if (sources.a[i].file == file)
+			return &sources.a[i];
+	struct source *s = PUSH(sources);
+	*s = (struct source){ .file = file };
+	tokenize(s);
+	return s;
+}
+
+static struct pos
+pos_of(const struct source *src, uint32_t token)
+{
+	const struct token *t = &src->token.a[token];
+	return (struct pos){ src->file, t->line, t->col, t->len };
+}
+
+/* The token on a line of the split text; the last one beyond the end. Needs one token at least. */
+static uint32_t
+token_on(const struct source *src, uint32_t line)
+{
+	if (!line)
+		return 0;
+	return line <= src->lines.n ? src->lines.a[line - 1] : src->token.n - 1;
+}
+
+static bool
+is(const struct source *src, uint32_t token, const char *text)
+{
+	if (token >= src->token.n)
+		return false;
+	const struct token *t = &src->token.a[token];
+	return t->len == strlen(text) && memcmp(t->s, text, t->len) == 0;
+}
+
+/*
+ * The text of a file for Lua, one token a line, and its length. Multi-line strings keep their
+ * lines.
+ */
+char *
+srcpos_split(uint32_t file, size_t *n)
+{
+	const struct source *src = source_of(file);
+	struct buf b = { 0 };
+	buf_puts(&b, "");
+	for (uint32_t i = 0; i < src->token.n; i++) {
+		if (i)
+			buf_puts(&b, "\n");
+		buf_add(&b, src->token.a[i].s, src->token.a[i].len);
+	}
+	*n = b.n;
+	return b.s;
+}
+
+/* Where the token on a line of the split text stands; the whole file if it has none. */
+struct pos
+srcpos_token(uint32_t file, uint32_t line)
+{
+	const struct source *src = source_of(file);
+	return src->token.n ? pos_of(src, token_on(src, line)) : (struct pos){ .file = file };
+}
+
+/*
+ * Where a call stands whose argument opens on a line of the split text: the name before the brace,
+ * parenthesis or string, or that itself when no name is there.
+ */
+struct pos
+srcpos_call(uint32_t file, uint32_t line)
+{
+	const struct source *src = source_of(file);
+	if (!src->token.n)
+		return (struct pos){ .file = file };
+	uint32_t t = token_on(src, line);
+	if (t && src->token.a[t].kind != K_NAME && src->token.a[t - 1].kind == K_NAME)
+		t--;
+	return pos_of(src, t);
+}
+
+/* Where a name stands that was read on a line of the split text: on it or a few tokens around. */
+struct pos
+srcpos_name(uint32_t file, uint32_t line, const char *name)
+{
+	static const int around[] = { 0, -1, 1, -2, 2 };
+	const struct source *src = source_of(file);
+	if (!src->token.n)
+		return (struct pos){ .file = file };
+	uint32_t t = token_on(src, line);
+	for (size_t i = 0; i < LEN(around); i++)
+		if (is(src, t + (uint32_t)around[i], name))
+			return pos_of(src, t + (uint32_t)around[i]);
+	return pos_of(src, t);
+}
+
+/* The last return of a file, where its result is; the last token if there is none. */
+struct pos
+srcpos_return(uint32_t file)
+{
+	const struct source *src = source_of(file);
+	for (uint32_t t = src->token.n; t--;)
+		if (is(src, t, "return"))
+			return pos_of(src, t);
+	return srcpos_token(file, UINT32_MAX);
+}
+
+static bool
+at_or_after(const struct token *t, struct pos p)
+{
+	return t->line != p.line ? t->line > p.line : t->col >= p.col;
+}
+
+/* The token at a position, by halving. */
+static uint32_t
+token_at(const struct source *src, struct pos p)
+{
+	uint32_t lo = 0, hi = src->token.n;
+	while (lo < hi) {
+		uint32_t mid = lo + (hi - lo) / 2;
+		if (at_or_after(&src->token.a[mid], p))
+			hi = mid;
+		else
+			lo = mid + 1;
+	}
+	return lo;
+}
+
+static bool
+is_quoted(const struct token *t, const char *field)
+{
+	return t->kind == K_STRING && t->len == strlen(field) + 2 &&
+	       !memcmp(t->s + 1, field, t->len - 2);
+}
+
+/* Tokens of the key 'field =' or '["field"] =' at t, 0 if there is none. */
+static uint32_t
+key_at(const struct source *src, uint32_t t, const char *field)
+{
+	if (is(src, t, field) && is(src, t + 1, "="))
+		return 1;
+	if (is(src, t, "[") && t + 1 < src->token.n && is_quoted(&src->token.a[t + 1], field) &&
+	    is(src, t + 2, "]") && is(src, t + 3, "="))
+		return 3;
+	return 0;
+}
+
+/*
+ * Where a field is given in the table of a call: the last time, which is the one that holds in Lua.
+ * The call's own position if it stands nowhere (a computed key, a table made elsewhere). If it is
+ * given more than once, *first is where it was first, else its line is 0; first may be NULL.
+ */
+struct pos
+srcpos_field(struct pos call, const char *field, struct pos *first)
+{
+	const struct source *src = source_of(call.file);
+	struct pos found = call;
+	uint32_t t = token_at(src, call), depth = 0, seen = 0;
+	if (first)
+		*first = (struct pos){ 0 };
+	if (!is(src, t, "{") && !is(src, t, "("))
+		t++;
+	while (is(src, t, "."))
+		t += 2;
+	if (is(src, t, "("))
+		t++;
+	if (!is(src, t, "{"))
+		return call;
+	for (; t < src->token.n; t++) {
+		if (is(src, t, "{") || is(src, t, "(") || is(src, t, "function"))
+			depth++;
+		else if (is(src, t, "}") || is(src, t, ")") || is(src, t, "end"))
+			depth--;
+		/* do and then open blocks that 'end' closes; for and while have their do */
+		else if (is(src, t, "do") || is(src, t, "if"))
+			depth++;
+		if (depth == 0)
+			break;
+		if (depth != 1 || !(is(src, t, "{") || is(src, t, ",") || is(src, t, ";")))
+			continue;
+		uint32_t n = key_at(src, t + 1, field);
+		if (!n)
+			continue;
+		if (seen++ && first && !first->line)
+			*first = found;
+		found = pos_of(src, t + 1);
+		const struct token *last = &src->token.a[t + n];
+		if (last->line == found.line)
+			found.len = last->col + last->len - found.col;
+	}
+	return found;
+}
+
+bool
+srcpos_literal(struct pos field)
+{
+	const struct source *src = source_of(field.file);
+	uint32_t t = field.line ? token_at(src, field) : 0;
+	if (!field.line)
+		return false;
+	if (is(src, t, "["))
+		t += 2;
+	t++;
+	if (!is(src, t++, "=") || t >= src->token.n)
+		return false;
+	if (is(src, t, "-"))
+		t++;
+	bool constant = is(src, t, "true") || is(src, t, "false") ||
+			(t < src->token.n && src->token.a[t].kind != K_NAME &&
+			    (src->token.a[t].kind == K_STRING || is_digit(*src->token.a[t].s) ||
+				*src->token.a[t].s == '.'));
+	t++;
+	return constant && (is(src, t, ",") || is(src, t, ";") || is(src, t, "}"));
+}

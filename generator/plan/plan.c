@@ -1,0 +1,761 @@
+/*
+ * Kernels and places: each op gets a kernel instance, each tensor a fixed offset in the rank's
+ * arena.
+ *
+ * Weights, gradients and optimizer state lie tensor by tensor in the order of their groups, all
+ * layers of a tensor together, at the same element offsets in every region: an update is one call a
+ * group. What the backward pass reads is saved by layer and slot; everything else shares one
+ * scratch region, packed by lifetime within each program (largest first, lowest free offset).
+ */
+#include <string.h>
+
+#include "plan/plan.h"
+
+enum { ALIGN = 256, ALIGN_ELEMS = 64 };
+
+const char *const region_names[N_REGIONS] = { "input", "statistics", "constants", "weights",
+	"gradients", "optimizer state", "kept buffers", "saved activations", "scratch",
+	"communication" };
+
+static const struct kernel_row kernel_rows[] = {
+#define KERNEL(op, target, file, macro, params, ws) { OP_##op, #target, file, #macro, params, ws },
+#define NEEDS(...)
+#define ARCH(...)
+#include "kernel.def"
+#undef KERNEL
+#undef NEEDS
+#undef ARCH
+};
+
+const char *
+dtype_format(const struct plan *p, enum dtype d)
+{
+	const struct object *pr = spec_obj(p->graph->trainer, F_trainer_precision);
+	const char *weights = spec_str(pr, F_precision_weights);
+
+	switch (d) {
+	case DT_ACT:
+		return weights;
+	case DT_STAT:
+		return strcmp(weights, "bf16") ? weights : "fp32";
+	case DT_GRAD:
+		return spec_str(pr, F_precision_grads);
+	case DT_OPT:
+		return spec_str(pr, F_precision_optimizer);
+	case DT_I32:
+		return "int32";
+	case DT_I64:
+		return "int64";
+	default:
+		return "fp64";
+	}
+}
+
+uint64_t
+dtype_bytes(const struct plan *p, enum dtype d)
+{
+	return target_bytes(p->target, dtype_format(p, d));
+}
+
+/* ---- instances ---- */
+
+/* What the runtime does for all ranks together, without a kernel of the target's. */
+bool
+collective_op(enum op_id op)
+{
+	return op == OP_reduce_scatter || op == OP_all_gather || op == OP_sum_reals ||
+	       op == OP_sum_counts || op == OP_sum_norm;
+}
+
+const struct kernel_row *
+kernel_for(enum op_id op, const char *target)
+{
+	for (uint32_t i = 0; i < LEN(kernel_rows); i++)
+		if (kernel_rows[i].op == op && !strcmp(kernel_rows[i].target, target))
+			return &kernel_rows[i];
+	return NULL;
+}
+
+/*
+ * Fills in the step's instance and workspace; equal kernels at equal sizes and constants are one
+ * instance.
+ */
+static void
+select_kernel(struct plan *p, struct step *st)
+{
+	const struct op_row *r = op_row(st->op.op);
+	const struct kernel_row *k = kernel_for(st->op.op, p->target->kernels);
+	struct instance in = { .kernel = k };
+	struct buf name = { 0 };
+	struct sizes z;
+
+	if (!k) {
+		p->kernels &= collective_op(st->op.op) && p->target->arch == NULL;
+		return;
+	}
+	const char *fault = op_bind(p->graph, &st->op, &z);
+	if (fault)
+		internal("%s", fault);
+	uint64_t span = st->span / mesh_ranks(&p->shard->mesh, st->op.ranks);
+	if (st->span)
+		z.v['n' - 'a'] = span;
+	buf_puts(&name, r->name);
+	for (const char *s = k->params; *s; s += strspn(s, " ")) {
+		char c = *s++;
+		if (*s == '=') {
+			size_t n = strcspn(++s, " ");
+			z.v[c - 'a'] = expr_eval(s, n, &z);
+			z.bound[c - 'a'] = true;
+			s += n;
+		} else {
+			buf_printf(&name, "%s%llu", in.nparams ? "x" : "_",
+			    (unsigned long long)z.v[c - 'a']);
+		}
+		in.param[in.nparams++] = z.v[c - 'a'];
+	}
+	memcpy(in.floats, st->op.floats, r->nconsts * sizeof *in.floats);
+	in.flops = (double)expr_eval(r->flops, strlen(r->flops), &z);
+	for (uint8_t i = 0; i < r->nin + r->nout; i++) {
+		const struct tensor *t = &p->graph->tensor.a[st->op.arg[i]];
+		uint64_t n = st->span && i != 1 ? span : tensor_elems(t);
+		in.bytes +=
+		    (double)mul64(n, dtype_bytes(p, t->dtype)) * (r->arg[i].accumulate ? 2 : 1);
+		/* weights are rounded by the update's own kernel, from their masters */
+		if (i >= r->nin && t->class == T_ACT &&
+		    dtype_bytes(p, t->dtype) > format_bytes(dtype_format(p, t->dtype)))
+			in.round[i] = n;
+	}
+	if (*k->workspace)
+		st->workspace_bytes = mul64(
+		    expr_eval(k->workspace, strlen(k->workspace), &z), dtype_bytes(p, DT_STAT));
+	uint32_t same = 0;
+	for (uint32_t i = 1; i < p->inst->n; i++) {
+		const struct instance *o = &p->inst->a[i];
+		if (o->kernel != k || memcmp(o->param, in.param, sizeof in.param))
+			continue;
+		same++;
+		if (!memcmp(o->floats, in.floats, sizeof in.floats)) {
+			st->inst = i;
+			return;
+		}
+	}
+	if (same)
+		buf_printf(&name, "_%u", same + 1);
+	in.name = name.s;
+	*PUSH(*p->inst) = in;
+	st->inst = p->inst->n - 1;
+}
+
+/* Decode is part of a trainer if its target has a kernel for each op, and one rank has it all. */
+static bool
+can_decode(const struct plan *p)
+{
+	const struct graph *g = p->graph;
+
+	for (uint32_t s = g->decode; s < g->seg.n; s++)
+		for (uint32_t i = 0; i < g->seg.a[s].ops[FORWARD].n; i++)
+			if (!kernel_for(g->seg.a[s].ops[FORWARD].a[i].op, p->target->kernels))
+				return false;
+	return p->shard->mesh.world == 1;
+}
+
+/* ---- what of the model is on the stage ---- */
+
+uint64_t
+plan_layers(const struct plan *p, tensor_id t)
+{
+	const struct tensor *x = &p->graph->tensor.a[t];
+
+	return p->decode || x->seg < p->graph->decode ? stage_layers(p->shard, p->stage, x) : 0;
+}
+
+bool
+on_stage(const struct plan *p, uint32_t layer)
+{
+	const struct stage *st = &p->shard->stage[p->stage];
+	bool here = false;
+
+	for (uint32_t c = 0; c < st->nchunks; c++)
+		here |= layer - st->chunk[c].first < st->chunk[c].n;
+	return here;
+}
+
+/* How many layers of a kind the chunk with the most has: so many does a slot have room for. */
+static uint64_t
+slot_layers(const struct plan *p, const struct segment *seg)
+{
+	const struct stage *st = &p->shard->stage[p->stage];
+	uint64_t most = 0;
+
+	for (uint32_t c = 0; c < st->nchunks; c++) {
+		uint64_t n = chunk_layers(&st->chunk[c], seg);
+		most = n > most ? n : most;
+	}
+	return seg->nlayers ? most : 1;
+}
+
+/* Whether the stage runs the segment. */
+static bool
+present(const struct plan *p, uint32_t seg)
+{
+	const struct graph *g = p->graph;
+	const struct stage *st = &p->shard->stage[p->stage];
+
+	if (seg >= g->decode)
+		return p->decode;
+	if (seg == g->embed)
+		return st->embed;
+	if (seg == g->head || seg == g->eval)
+		return st->head;
+	return slot_layers(p, &g->seg.a[seg]) != 0;
+}
+
+/* Where the stage's layers stand among those of their kind, and in their chunk. */
+static void
+number_layers(struct plan *p)
+{
+	const struct graph *g = p->graph;
+	const struct stage *st = &p->shard->stage[p->stage];
+	uint32_t *here = xalloc(g->seg.n * sizeof *here);
+
+	p->index = xalloc(g->n_layers * sizeof *p->index);
+	p->saved_index = xalloc(g->n_layers * sizeof *p->saved_index);
+	p->entry = xalloc((g->n_layers + 1u) * sizeof *p->entry);
+	for (uint32_t c = 0; c < st->nchunks; c++) {
+		uint32_t *saved = xalloc(g->seg.n * sizeof *saved);
+		for (uint32_t i = 0; i < st->chunk[c].n; i++) {
+			uint32_t l = st->chunk[c].first + i, k = g->kind_of[l];
+			p->index[l] = here[k]++;
+			p->saved_index[l] = saved[k]++;
+			p->entry[l] = i;
+		}
+		if (st->chunk[c].head) /* what it reads is the last layer's y */
+			p->entry[g->n_layers] = st->chunk[c].n;
+	}
+}
+
+/* ---- weights, gradients, state, inputs: whole regions ---- */
+
+static uint64_t
+take(struct plan *p, enum region r, uint64_t bytes)
+{
+	uint64_t off = p->region_bytes[r];
+
+	p->region_bytes[r] = align64(add64(off, bytes), ALIGN);
+	return off;
+}
+
+/* The ranks that have the same of a parameter, and share its update; one rank has all alone. */
+static enum ranks
+sharers(const struct plan *p, const struct tensor *param)
+{
+	return p->shard->mesh.world == 1 ? ALONE : param->experts ? EXPERT_DATA : DATA;
+}
+
+/* Where a parameter's elements begin in the regions of weights and gradients, and of a state. */
+struct home {
+	uint64_t first, state;
+	uint8_t states; /* of it that have a place */
+	bool here;
+};
+
+/* Parameters, their gradients and states. */
+static void
+place_params(struct plan *p, struct home *home, uint8_t *nth)
+{
+	const struct graph *g = p->graph;
+
+	for (tensor_id j = 1; j < g->tensor.n; j++) {
+		const struct tensor *u = &g->tensor.a[j];
+		tensor_id i = u->param ? u->param : j;
+		if (!home[i].here)
+			continue;
+		uint64_t size = dtype_bytes(p, u->dtype);
+		uint64_t bytes = mul64(tensor_elems(&g->tensor.a[i]), size);
+		enum region r = u->class == T_PARAM  ? R_WEIGHT
+				: u->class == T_GRAD ? R_GRAD
+						     : R_STATE;
+		uint64_t first = r == R_STATE ? home[i].state : home[i].first;
+		p->place[j] = (struct place){ PLACE, r, mul64(first, size), bytes, bytes, false };
+		if (r == R_STATE)
+			nth[j] = home[i].states++;
+	}
+}
+
+/* Offsets inside regions, made absolute at the end. */
+static void
+place_resident(struct plan *p)
+{
+	struct graph *g = p->graph;
+	static const enum ranks all[] = { ALONE, DATA, EXPERT_DATA };
+	uint64_t elems = 0, state = 0;
+	struct home *home = xalloc(g->tensor.n * sizeof *home);
+	uint8_t *nth = xalloc(g->tensor.n); /* of a parameter's states */
+
+	for (uint32_t k = 0; k < g->group.n; k++)
+		for (unsigned r = 0; r < LEN(all); r++) {
+			struct bucket b = { all[r], k, elems, 0, state };
+			uint64_t ranks = mesh_ranks(&p->shard->mesh, all[r]);
+			for (tensor_id i = 1; i < g->tensor.n; i++) {
+				const struct tensor *t = &g->tensor.a[i];
+				if (t->class != T_PARAM || t->group != k ||
+				    sharers(p, t) != all[r] || !plan_layers(p, i))
+					continue;
+				home[i] = (struct home){ add64(b.first, b.elems),
+					add64(b.state, b.elems), 0, true };
+				b.elems = align64(
+				    add64(b.elems, mul64(tensor_elems(t), plan_layers(p, i))),
+				    ALIGN_ELEMS);
+			}
+			if (!b.elems)
+				continue;
+			b.elems = align64(b.elems, mul64(ranks, ALIGN_ELEMS));
+			elems = add64(elems, b.elems);
+			state = add64(state, b.elems / ranks);
+			*PUSH(p->bucket) = b;
+		}
+	place_params(p, home, nth);
+	p->region_bytes[R_WEIGHT] = align64(mul64(elems, dtype_bytes(p, DT_ACT)), ALIGN);
+	p->region_bytes[R_GRAD] = align64(mul64(elems, dtype_bytes(p, DT_GRAD)), ALIGN);
+	uint64_t one = align64(mul64(state, dtype_bytes(p, DT_OPT)), ALIGN), nstates = 0;
+	for (tensor_id i = 1; i < g->tensor.n; i++) {
+		const struct tensor *t = &g->tensor.a[i];
+		struct place *pl = &p->place[i];
+		uint64_t layers = plan_layers(p, i);
+		if (!layers)
+			continue;
+		if (t->class == T_STATE) {
+			/* one after the other: first all masters, then all m, then all v */
+			pl->off = add64(pl->off, mul64(nth[i], one));
+			nstates = nth[i] + 1u > nstates ? nth[i] + 1u : nstates;
+		} else if (t->class == T_INPUT || t->class == T_STAT || t->class == T_CONST ||
+			   t->class == T_BUFFER) {
+			uint64_t bytes = mul64(tensor_elems(t), dtype_bytes(p, t->dtype));
+			enum region r = t->class == T_INPUT    ? R_INPUT
+					: t->class == T_STAT   ? R_STAT
+					: t->class == T_BUFFER ? R_BUFFER
+							       : R_CONST;
+			*pl = (struct place){ PLACE, r, take(p, r, mul64(bytes, layers)), bytes,
+				bytes, false };
+		}
+	}
+	p->region_bytes[R_STATE] = mul64(one, nstates);
+}
+
+/* ---- activations ---- */
+
+/* Of tensors that share one buffer because ops work in place: the one that stands for each. */
+static tensor_id
+root(const tensor_id *sh, tensor_id t)
+{
+	while (sh[t] != t)
+		t = sh[t];
+	return t;
+}
+
+static bool
+read_after(const struct segment *seg, int phase, uint32_t i, tensor_id t)
+{
+	for (int p = phase; p < N_PHASES; p++)
+		for (uint32_t k = p == phase ? i + 1 : 0; k < seg->ops[p].n; k++)
+			for (uint8_t a = 0; a < op_row(seg->ops[p].a[k].op)->nin; a++)
+				if (seg->ops[p].a[k].arg[a] == t)
+					return true;
+	return false;
+}
+
+/* Buffers that others see: the residual stream and its gradient. */
+static int
+boundary(const struct segment *seg, tensor_id t)
+{
+	return t == seg->x || t == seg->y ? 1 : t == seg->dx || t == seg->dy ? 2 : 0;
+}
+
+/* Joins outputs with the inputs they may overwrite ("out:in" of op.def). */
+static void
+join_in_place(const struct plan *p, const struct segment *seg, tensor_id *sh, uint8_t *bound)
+{
+	const struct graph *g = p->graph;
+
+	for (int ph = 0; ph < N_PHASES; ph++)
+		for (uint32_t i = 0; i < seg->ops[ph].n; i++) {
+			const struct op *o = &seg->ops[ph].a[i];
+			const struct op_row *r = op_row(o->op);
+			uint32_t joined = 0;
+			for (const char *s = r->inplace; *s; s += strspn(s, " ")) {
+				size_t n = strcspn(s, ":"), m = strcspn(s + n + 1, " ");
+				int out = -1, in = -1;
+				for (int a = 0; a < r->nin + r->nout; a++) {
+					if (strlen(r->arg[a].name) == n &&
+					    !memcmp(r->arg[a].name, s, n))
+						out = a;
+					if (strlen(r->arg[a].name) == m &&
+					    !memcmp(r->arg[a].name, s + n + 1, m))
+						in = a;
+				}
+				s += n + 1 + m;
+				tensor_id to = o->arg[out], ti = o->arg[in];
+				tensor_id ro = root(sh, to), ri = root(sh, ti);
+				bool twice = false;
+				for (uint8_t a = 0; a < r->nin; a++)
+					twice |= a != in && root(sh, o->arg[a]) == ri;
+				if (joined & 1u << out || ro == ri || twice ||
+				    g->tensor.a[ti].class != T_ACT || ti == seg->x ||
+				    read_after(seg, ph, i, ti) ||
+				    tensor_elems(&g->tensor.a[ti]) *
+					    dtype_bytes(p, g->tensor.a[ti].dtype) !=
+					tensor_elems(&g->tensor.a[to]) *
+					    dtype_bytes(p, g->tensor.a[to].dtype) ||
+				    (bound[ro] && bound[ri] && bound[ro] != bound[ri]))
+					continue;
+				joined |= 1u << out;
+				sh[ro] = ri;
+				bound[ri] |= bound[ro];
+			}
+		}
+}
+
+/* A buffer of one program's scratch. */
+struct buffer {
+	uint32_t id;         /* a tensor; behind all tensors, the workspace of a step */
+	int32_t first, last; /* steps that use it */
+	uint64_t bytes, off;
+};
+
+/*
+ * Lowest offset at which a buffer fits next to those already placed that live at the same time.
+ */
+static uint64_t
+fit(const struct buffer *done, uint32_t ndone, const struct buffer *t, uint64_t base)
+{
+	uint64_t off = base, bytes = align64(t->bytes, ALIGN);
+	bool moved = true;
+
+	while (moved) {
+		moved = false;
+		for (uint32_t i = 0; i < ndone; i++) {
+			const struct buffer *o = &done[i];
+			uint64_t end = o->off + align64(o->bytes, ALIGN);
+			if (o->first <= t->last && t->first <= o->last && off < end &&
+			    o->off < off + bytes) {
+				off = end;
+				moved = true;
+			}
+		}
+	}
+	return off;
+}
+
+/* Largest first; ties by first use, then by number: the order must not depend on the sort. */
+static bool
+before(const struct buffer *a, const struct buffer *b)
+{
+	if (a->bytes != b->bytes)
+		return a->bytes > b->bytes;
+	return a->first < b->first || (a->first == b->first && a->id < b->id);
+}
+
+/*
+ * Scratch of one program: tensors that are neither saved nor boundary, and kernels' workspaces.
+ * nth, by tensor: 1 + its buffer; zero before and after.
+ */
+static void
+place_scratch(struct plan *p, uint32_t s, int ph, const tensor_id *sh, const uint8_t *where,
+    uint32_t *nth, uint64_t base)
+{
+	struct graph *g = p->graph;
+	struct program *prog = &p->prog[s][ph];
+	ARRAY(struct buffer) list = { 0 };
+
+	for (uint32_t i = 0; i < prog->n; i++) {
+		const struct op *o = &prog->a[i].op;
+		const struct op_row *r = op_row(o->op);
+		for (uint8_t a = 0; a < r->nin + r->nout; a++) {
+			tensor_id t = root(sh, o->arg[a]);
+			const struct tensor *x = &g->tensor.a[t];
+			if (g->tensor.a[o->arg[a]].class != T_ACT || where[t])
+				continue;
+			if (!nth[t]) {
+				*PUSH(list) = (struct buffer){ t, (int32_t)i, 0,
+					tensor_elems(x) * dtype_bytes(p, x->dtype), 0 };
+				nth[t] = list.n;
+			}
+			list.a[nth[t] - 1].last = (int32_t)i;
+		}
+		if (prog->a[i].workspace_bytes)
+			*PUSH(list) = (struct buffer){ g->tensor.n + i, (int32_t)i, (int32_t)i,
+				prog->a[i].workspace_bytes, 0 };
+	}
+	for (uint32_t i = 0; i < list.n; i++)
+		if (list.a[i].id < g->tensor.n)
+			nth[list.a[i].id] = 0;
+	for (uint32_t i = 1; i < list.n; i++)
+		for (uint32_t j = i; j > 0 && before(&list.a[j], &list.a[j - 1]); j--) {
+			struct buffer b = list.a[j];
+			list.a[j] = list.a[j - 1];
+			list.a[j - 1] = b;
+		}
+	for (uint32_t i = 0; i < list.n; i++) {
+		struct buffer *b = &list.a[i];
+		b->off = fit(list.a, i, b, base);
+		uint64_t end = align64(b->off + b->bytes, ALIGN);
+		if (end > p->region_bytes[R_SCRATCH])
+			p->region_bytes[R_SCRATCH] = end;
+		if (b->id < g->tensor.n)
+			p->place[b->id] =
+			    (struct place){ PLACE, R_SCRATCH, b->off, b->bytes, 0, false };
+		else
+			prog->a[b->id - g->tensor.n].workspace = b->off;
+	}
+}
+
+/*
+ * Caches lie over what training saves, behind the stream, of whose entries decode takes the first
+ * rows: a process that generates does not train. The region only grows where it saves less.
+ */
+static void
+place_caches(struct plan *p)
+{
+	struct graph *g = p->graph;
+	uint64_t off = mul64(p->stream_stride, g->n_layers + 1);
+
+	for (tensor_id t = 1; t < g->tensor.n; t++) {
+		const struct tensor *x = &g->tensor.a[t];
+		if (x->class != T_CACHE || !p->decode)
+			continue;
+		uint64_t bytes = mul64(tensor_elems(x), dtype_bytes(p, x->dtype));
+		uint64_t stride = align64(bytes, ALIGN), all = mul64(stride, tensor_layers(g, x));
+		p->place[t] = (struct place){ PLACE, R_SAVED, off, bytes, stride, false };
+		off = add64(off, all);
+		p->cache_bytes = add64(p->cache_bytes, all);
+	}
+	if (p->cache_bytes && off > p->region_bytes[R_SAVED]) {
+		p->cache_more = off - p->region_bytes[R_SAVED];
+		p->region_bytes[R_SAVED] = off;
+	}
+}
+
+static void
+place_activations(struct plan *p)
+{
+	struct graph *g = p->graph;
+	const struct stage *st = &p->shard->stage[p->stage];
+	tensor_id *sh = xalloc(g->tensor.n * sizeof *sh);
+	uint32_t *nth = xalloc(g->tensor.n * sizeof *nth);
+	uint8_t *where =
+	    xalloc(g->tensor.n); /* of roots: 0 scratch, 1 stream, 2 its gradient, 3 saved */
+	const struct tensor *x = &g->tensor.a[g->seg.a[g->head].x];
+	uint64_t stream = mul64(tensor_elems(x), dtype_bytes(p, DT_ACT));
+	uint64_t saved = 0;
+
+	p->stream_stride = align64(stream, ALIGN);
+	for (uint32_t c = 0; c < st->nchunks; c++) {
+		uint64_t entries = mul64(p->stream_stride, st->chunk[c].n + 1u);
+		saved = entries > saved ? entries : saved;
+		if (st->chunk[c].place)
+			take(p, R_COMM, stream);
+	}
+	for (tensor_id t = 0; t < g->tensor.n; t++)
+		sh[t] = t;
+	for (uint32_t s = 0; s < g->seg.n; s++) {
+		const struct segment *seg = &g->seg.a[s];
+		tensor_id ends[] = { seg->x, seg->y, seg->dx, seg->dy };
+		for (unsigned i = 0; i < LEN(ends); i++)
+			if (ends[i])
+				where[ends[i]] = (uint8_t)boundary(seg, ends[i]);
+		join_in_place(p, seg, sh, where);
+	}
+	/* what the backward pass reads of the forward pass is saved, for every layer of its kind */
+	for (uint32_t s = 0; s < g->seg.n; s++) {
+		const struct segment *seg = &g->seg.a[s];
+		for (uint32_t i = 0; i < seg->ops[FORWARD].n && present(p, s); i++) {
+			const struct op_row *r = op_row(seg->ops[FORWARD].a[i].op);
+			for (uint8_t a = r->nin; a < r->nin + r->nout; a++) {
+				tensor_id t = seg->ops[FORWARD].a[i].arg[a], ro = root(sh, t);
+				if (g->tensor.a[t].class != T_ACT || where[ro] ||
+				    !read_after(seg, FORWARD, seg->ops[FORWARD].n, t))
+					continue;
+				where[ro] = 3;
+				uint64_t bytes = mul64(tensor_elems(&g->tensor.a[t]),
+				    dtype_bytes(p, g->tensor.a[t].dtype));
+				uint64_t stride = align64(bytes, ALIGN);
+				p->place[ro] =
+				    (struct place){ PLACE, R_SAVED, saved, bytes, stride, false };
+				saved = add64(saved, mul64(stride, slot_layers(p, seg)));
+			}
+		}
+	}
+	p->slot_stride = saved;
+	p->region_bytes[R_SAVED] = mul64(saved, p->slots);
+	place_caches(p);
+	p->dstream_off = take(p, R_SCRATCH, stream);
+	uint64_t base = p->region_bytes[R_SCRATCH];
+	for (uint32_t s = 0; s < g->seg.n; s++)
+		for (int ph = 0; ph < N_PHASES; ph++)
+			place_scratch(p, s, ph, sh, where, nth, base);
+	for (tensor_id t = 1; t < g->tensor.n; t++) {
+		if (g->tensor.a[t].class != T_ACT || !present(p, g->tensor.a[t].seg))
+			continue;
+		tensor_id ro = root(sh, t);
+		const struct segment *seg = &g->seg.a[g->tensor.a[t].seg];
+		uint64_t bytes =
+		    mul64(tensor_elems(&g->tensor.a[t]), dtype_bytes(p, g->tensor.a[t].dtype));
+		if (where[ro] == 1) {
+			bool next = root(sh, seg->y) == ro && seg->nlayers;
+			p->place[t] =
+			    (struct place){ STREAM, R_SAVED, 0, bytes, p->stream_stride, next };
+		} else if (where[ro] == 2) {
+			p->place[t] =
+			    (struct place){ DSTREAM, R_SCRATCH, p->dstream_off, bytes, 0, false };
+		} else {
+			p->place[t] = p->place[ro];
+		}
+	}
+}
+
+/* ---- programs ---- */
+
+const struct bucket *
+plan_bucket(const struct plan *p, tensor_id t, uint64_t *at)
+{
+	const struct place *pl = &p->place[t];
+	/* regions begin at 0 until all are placed */
+	uint64_t first =
+	    (pl->off - p->region_off[pl->region]) / dtype_bytes(p, p->graph->tensor.a[t].dtype);
+
+	for (uint32_t i = 0; i < p->bucket.n; i++) {
+		*at = first - p->bucket.a[i].first;
+		if ((pl->region == R_WEIGHT || pl->region == R_GRAD) && *at < p->bucket.a[i].elems)
+			return &p->bucket.a[i];
+	}
+	return NULL;
+}
+
+static bool
+adjacent(const struct plan *p, const struct step *run, const struct op *next)
+{
+	const struct graph *g = p->graph;
+	const struct op_row *r = op_row(next->op);
+	uint64_t at;
+
+	if (run->op.op != next->op || memcmp(run->op.floats, next->floats, sizeof next->floats))
+		return false;
+	/* ranks share a bucket, not a run of them */
+	if (run->op.ranks != next->ranks || (next->ranks && plan_bucket(p, run->op.arg[0], &at) !=
+								plan_bucket(p, next->arg[0], &at)))
+		return false;
+	for (uint8_t i = 0; i < r->nin + r->nout; i++) {
+		const struct place *a = &p->place[run->op.arg[i]], *b = &p->place[next->arg[i]];
+		uint64_t size = dtype_bytes(p, g->tensor.a[next->arg[i]].dtype);
+		if (g->tensor.a[next->arg[i]].class != T_INPUT &&
+		    a->off + align64(run->span, ALIGN_ELEMS) * size != b->off)
+			return false;
+	}
+	return true;
+}
+
+/*
+ * One step an op; updates of neighbouring tensors with the same constants are one step over their
+ * run, unless they work in rows (have ints), which the padding between tensors would shift.
+ */
+static void
+make_programs(struct plan *p)
+{
+	struct graph *g = p->graph;
+
+	p->prog = xalloc(g->seg.n * sizeof *p->prog);
+	for (uint32_t s = 0; s < g->seg.n; s++)
+		for (int ph = 0; ph < N_PHASES; ph++)
+			for (uint32_t i = 0; i < g->seg.a[s].ops[ph].n && present(p, s); i++) {
+				const struct op *o = &g->seg.a[s].ops[ph].a[i];
+				struct program *prog = &p->prog[s][ph];
+				bool flat = op_flat(o->op);
+				const struct tensor *t = &g->tensor.a[o->arg[0]];
+				uint64_t n =
+				    flat ? mul64(tensor_elems(t), plan_layers(p, o->arg[0])) : 0;
+				if (flat && !n) /* it is on another stage */
+					continue;
+				if (flat && prog->n && !op_row(o->op)->nints &&
+				    adjacent(p, &prog->a[prog->n - 1], o)) {
+					struct step *run = &prog->a[prog->n - 1];
+					run->span = align64(run->span, ALIGN_ELEMS) + n;
+					run->tensors++;
+					continue;
+				}
+				*PUSH(*prog) = (struct step){
+					.op = *o, .span = n, .tensors = flat, .wait = -1
+				};
+			}
+	/* all of a bucket, with its padding, so that ranks have equal parts */
+	for (uint32_t i = 0; i < p->prog[g->update][FORWARD].n; i++) {
+		struct step *st = &p->prog[g->update][FORWARD].a[i];
+		uint64_t at;
+		const struct bucket *b = plan_bucket(p, st->op.arg[0], &at);
+		if (st->span && st->op.ranks && b)
+			st->span = b->elems;
+	}
+	for (uint32_t s = 0; s < g->seg.n; s++)
+		for (int ph = 0; ph < N_PHASES; ph++)
+			for (uint32_t i = 0; i < p->prog[s][ph].n; i++) {
+				select_kernel(p, &p->prog[s][ph].a[i]);
+				struct instance *in = &p->inst->a[p->prog[s][ph].a[i].inst];
+				const char *seg = g->seg.a[s].name;
+				if (!in->used_by.s || !strstr(in->used_by.s, seg))
+					buf_printf(
+					    &in->used_by, "%s%s", in->used_by.n ? ", " : "", seg);
+				const struct segment *kind = &g->seg.a[s];
+				in->calls += kind->nlayers ? (uint32_t)stage_kind(
+								 &p->shard->stage[p->stage], kind)
+							   : 1;
+			}
+}
+
+static void
+plan_stage(struct plan *p)
+{
+	struct graph *g = p->graph;
+	uint64_t off = 0;
+
+	number_layers(p);
+	p->place = xalloc(g->tensor.n * sizeof *p->place);
+	p->slots = p->shard->stage[p->stage].slots;
+	p->kernels = written_for(p->target);
+	p->decode = can_decode(p);
+	place_resident(p);
+	make_programs(p);
+	place_activations(p);
+	for (int r = 0; r < N_REGIONS; r++) {
+		p->region_off[r] = off;
+		off = add64(off, p->region_bytes[r]);
+	}
+	p->arena_bytes = off;
+	for (tensor_id t = 1; t < g->tensor.n; t++)
+		p->place[t].off += p->region_off[p->place[t].region];
+	for (uint32_t k = 0; k < g->seg.n; k++)
+		for (int ph = 0; ph < N_PHASES; ph++)
+			for (uint32_t i = 0; i < p->prog[k][ph].n; i++)
+				p->prog[k][ph].a[i].workspace += p->region_off[R_SCRATCH];
+	p->stream_off = p->region_off[R_SAVED];
+	p->dstream_off += p->region_off[R_SCRATCH];
+	p->hop_off = p->region_off[R_COMM];
+}
+
+struct plan *
+plan(struct shard *s)
+{
+	uint32_t n = (uint32_t)s->mesh.pipeline;
+	struct plan *all = xalloc(n * sizeof *all);
+	struct instances *inst = xalloc(sizeof *inst);
+
+	PUSH(*inst)->name = "none";
+	for (uint32_t i = 0; i < n; i++) {
+		all[i].shard = s;
+		all[i].graph = s->graph;
+		all[i].target = s->target;
+		all[i].stage = i;
+		all[i].n_stages = n;
+		all[i].inst = inst;
+		plan_stage(&all[i]);
+	}
+	return all;
+}

@@ -1,0 +1,152 @@
+/*
+ * Kernels and places: from a shard to launches, offsets and bytes.
+ *
+ * fuse rewrites the graph by fuse.def for the target; plan takes the shard and gives an array of
+ * struct plan, one a pipeline stage: a kernel instance for each op (kernel.def), streams and
+ * events, the offset of every buffer in the rank's arena, costs (target.def). plancheck proves
+ * each. plan_buildable says what can be planned but not built.
+ *
+ * Must never print C or look at the host.
+ */
+#ifndef OLMOGEN_PLAN_H
+#define OLMOGEN_PLAN_H
+
+#include "shard/shard.h"
+
+/* ---- target.def: the machines that there are ------------------------------------------------- */
+
+extern const struct target_row targets[]; /* the last has no name */
+
+/* ---- fuse.c, plan.c, needs.c, plancheck.c, report.c: kernels, offsets, costs ----------------- */
+
+/* Rewrites pairs of ops into one where fuse.def has a row for the target. */
+void fuse(struct shard *s);
+
+struct kernel_row {
+	enum op_id op;
+	const char *target, *file, *macro, *params, *workspace;
+};
+struct instance { /* a kernel at one shape: one line of inst/ */
+	const struct kernel_row *kernel;
+	const char *name; /* "linear_512x384x128" */
+	uint64_t param[8];
+	uint8_t nparams;
+	double floats[MAX_FLOATS];
+	double flops, bytes; /* of one call */
+	/* elements of an output that are rounded to its format after the kernel; 0: it is right */
+	uint64_t round[MAX_ARGS];
+	struct buf used_by; /* the segments that call it, for people */
+	uint32_t calls;
+};
+
+enum region {
+	R_INPUT,
+	R_STAT,
+	R_CONST,
+	R_WEIGHT,
+	R_GRAD,
+	R_STATE,
+	R_BUFFER,
+	R_SAVED,
+	R_SCRATCH,
+	R_COMM,
+	N_REGIONS
+};
+extern const char *const region_names[N_REGIONS];
+
+enum place_kind {
+	PLACE,   /* region + off + layer * stride; saved tensors repeat by slot */
+	STREAM,  /* entry layer (x) or layer + 1 (y) of the residual stream, saved by slot */
+	DSTREAM, /* the stream's gradient: one buffer that every layer rewrites */
+};
+struct place {
+	enum place_kind kind;
+	enum region region;
+	uint64_t off;    /* bytes from the arena's start */
+	uint64_t bytes;  /* of one layer */
+	uint64_t stride; /* between layers */
+	bool next;       /* STREAM: layer + 1 */
+};
+
+struct step {
+	struct op op;
+	uint32_t inst;      /* index of plan.inst, 0: none (planning only) */
+	uint64_t workspace; /* byte offset; bytes 0: none */
+	uint64_t workspace_bytes;
+	/*
+	 * update: elements of the run of tensors that starts at the arguments; op.ranks share them
+	 */
+	uint64_t span;
+	uint32_t tensors; /* update: how many */
+	uint8_t stream;
+	int32_t wait; /* step of this program, on another stream, that must have ended; -1: none */
+};
+struct program {
+	struct step *a;
+	uint32_t n, cap;
+};
+
+struct instances {
+	struct instance *a; /* 0 unused */
+	uint32_t n, cap;
+};
+/* A run of parameters, contiguous in weights and gradients, that the same ranks have and step. */
+struct bucket {
+	enum ranks ranks;
+	uint32_t group;
+	uint64_t first, elems; /* of the regions of weights and gradients; padded */
+	uint64_t state;        /* first element of this rank's part in each state's array */
+};
+struct plan { /* of one stage of the pipeline; there is one a stage */
+	struct shard *shard;
+	struct graph *graph;
+	const struct target_row *target;
+	uint32_t stage, n_stages;
+	/* of each layer, if it is here: among its kind on this rank, and in its chunk */
+	uint32_t *index, *saved_index;
+	uint32_t *entry; /* and the entry of the residual stream that it reads */
+	ARRAY(struct bucket) bucket;
+	struct place *place;              /* by tensor */
+	struct program (*prog)[N_PHASES]; /* by segment */
+	struct instances *inst;           /* of all stages */
+	uint64_t region_off[N_REGIONS], region_bytes[N_REGIONS];
+	uint64_t slots, slot_stride;        /* of R_SAVED */
+	uint64_t stream_off, stream_stride; /* an entry before each layer of a chunk, and a last */
+	uint64_t hop_off; /* chunks' gradients on their way, one after the other */
+	uint64_t dstream_off;
+	uint64_t cache_bytes, cache_more; /* of decode; those that the arena would not have else */
+	uint64_t arena_bytes;
+	bool kernels; /* every op of training has a kernel on this target */
+	bool decode;  /* decode is part of the trainer: every op of it has one too */
+};
+const char *dtype_format(const struct plan *p, enum dtype d); /* "bf16", "int32" */
+uint64_t dtype_bytes(const struct plan *p, enum dtype d);     /* that it lies in */
+bool written_for(const struct target_row *t); /* needs.c: kernels of the target's architecture */
+bool collective_op(enum op_id op); /* done by the runtime, without a kernel of the target's */
+const struct kernel_row *kernel_for(enum op_id op, const char *kernels); /* NULL: none */
+/* An array, one a stage. */
+struct plan *plan(struct shard *s);
+/* How many layers of a tensor there are on the stage; 0: none, and nothing of it is placed. */
+uint64_t plan_layers(const struct plan *p, tensor_id t);
+bool on_stage(const struct plan *p, uint32_t layer);
+/*
+ * The bucket of a parameter, or of a parameter's gradient, and its first element there; NULL: the
+ * tensor belongs to none.
+ */
+const struct bucket *plan_bucket(const struct plan *p, tensor_id t, uint64_t *at);
+/*
+ * Simulates two microbatches, an update, an evaluation and two tokens of decode over the buffers;
+ * internal error naming the first fault.
+ */
+void plancheck(const struct plan *p);
+/* The same check; NULL, or the fault. For tests that plant faults. */
+const char *plan_fault(const struct plan *p);
+/*
+ * A user's error where this version cannot build what it can plan: several ranks, a target without
+ * kernels.
+ */
+void plan_buildable(const struct plan *p);
+void plan_print(const struct plan *p, struct buf *out);  /* --dump=plan: every buffer, every step */
+void plan_report(const struct plan *p, struct buf *out); /* --plan and PLAN.txt, for people */
+
+#endif

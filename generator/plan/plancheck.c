@@ -1,0 +1,383 @@
+/*
+ * Proof that the plan's buffers hold what each op expects: two microbatches, an update, an
+ * evaluation and two tokens of decode are simulated over the arena. Every write makes its bytes the
+ * property of one tensor of one layer; every read must find all of its bytes to be that tensor's.
+ * So no two live buffers overlap, whatever the reason. Reads across streams must be behind an
+ * event, and what is bf16 in a wider place must have been rounded.
+ */
+#include <string.h>
+
+#include "plan/plan.h"
+
+enum { MAX_STREAMS = 4 };
+
+struct owned { /* bytes [off, end) belong to owner since step clock of stream */
+	uint64_t off, end, owner;
+	uint64_t clock;
+	uint8_t stream;
+};
+struct arena {
+	const struct plan *p;
+	ARRAY(struct owned) own; /* sorted, disjoint */
+	uint64_t clock;          /* steps issued so far */
+	uint64_t known[MAX_STREAMS]
+		      [MAX_STREAMS]; /* a stream waits for the others up to these steps */
+	uint32_t slot;               /* of the chunk that runs */
+};
+
+/*
+ * A tensor of one layer; entries of the residual stream have the same name in both layers that see
+ * them.
+ */
+static uint64_t
+owner_of(const struct plan *p, tensor_id t, uint32_t layer)
+{
+	const struct segment *seg = &p->graph->seg.a[p->graph->tensor.a[t].seg];
+
+	if (t == seg->x || t == seg->y)
+		return 1ull << 62 |
+		       (uint64_t)(p->graph->tensor.a[t].seg >= p->graph->decode) << 24 |
+		       (layer + (t == seg->y && seg->nlayers));
+	if (t == seg->dx || t == seg->dy)
+		return 1ull << 61;
+	return (uint64_t)t << 24 | (seg->nlayers ? layer : 0);
+}
+
+static void
+extent(
+    const struct arena *m, tensor_id t, uint32_t layer, uint64_t span, uint64_t *off, uint64_t *end)
+{
+	const struct plan *p = m->p;
+	const struct place *pl = &p->place[t];
+	bool layered = p->graph->seg.a[p->graph->tensor.a[t].seg].nlayers != 0;
+	uint32_t index = !layered ? 0
+			 : pl->region == R_SAVED && p->graph->tensor.a[t].class != T_CACHE
+			     ? p->saved_index[layer]
+			     : p->index[layer];
+
+	*off = pl->off + (pl->kind == STREAM       ? p->entry[layer] + pl->next
+			     : pl->kind == DSTREAM ? 0
+						   : index) *
+			     pl->stride;
+	if (pl->region == R_SAVED)
+		*off += m->slot * p->slot_stride;
+	*end = *off + (span && p->graph->tensor.a[t].class != T_INPUT
+			      ? span * dtype_bytes(p, p->graph->tensor.a[t].dtype)
+			      : pl->bytes);
+}
+
+/* A bf16 in more bytes than its own is one because it was rounded; weights are by their update. */
+static const char *
+check_rounding(const struct plan *p, const struct step *st)
+{
+	const struct op_row *r = op_row(st->op.op);
+
+	for (uint8_t i = r->nin; st->inst && i < r->nin + r->nout; i++) {
+		const struct tensor *t = &p->graph->tensor.a[st->op.arg[i]];
+		bool must = t->class == T_ACT && !strcmp(dtype_format(p, t->dtype), "bf16") &&
+			    dtype_bytes(p, t->dtype) > 2;
+		if (p->inst->a[st->inst].round[i] != (must ? tensor_elems(t) : 0))
+			return xprintf("%s: %s is bf16, %llu elements of it are rounded", r->name,
+			    t->name, (unsigned long long)p->inst->a[st->inst].round[i]);
+	}
+	return NULL;
+}
+
+/* Index of the first interval that ends after off. */
+static uint32_t
+find(const struct arena *m, uint64_t off)
+{
+	uint32_t lo = 0, hi = m->own.n;
+
+	while (lo < hi) {
+		uint32_t mid = (lo + hi) / 2;
+		if (m->own.a[mid].end <= off)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
+static void
+write_bytes(struct arena *m, struct owned w)
+{
+	uint32_t i = find(m, w.off), j = i, add = 0;
+	struct owned keep[3];
+
+	if (i < m->own.n && m->own.a[i].off < w.off) {
+		keep[add] = m->own.a[i];
+		keep[add++].end = w.off;
+	}
+	keep[add++] = w;
+	while (j < m->own.n && m->own.a[j].off < w.end)
+		j++;
+	if (j > i && m->own.a[j - 1].end > w.end) {
+		keep[add] = m->own.a[j - 1];
+		keep[add++].off = w.end;
+	}
+	uint32_t n = m->own.n;
+	for (uint32_t k = j - i; k < add; k++)
+		grow((void **)&m->own.a, &m->own.n, &m->own.cap, sizeof *m->own.a);
+	m->own.n = n + add - (j - i);
+	memmove(&m->own.a[i + add], &m->own.a[j], (n - j) * sizeof *keep);
+	memcpy(&m->own.a[i], keep, add * sizeof *keep);
+}
+
+static const char *
+describe(const struct plan *p, uint64_t owner)
+{
+	if (owner >> 62 & 1)
+		return xprintf("%sresidual stream %u", owner >> 24 & 1 ? "decode's " : "",
+		    (unsigned)(owner & 0xffffff));
+	if (owner >> 61 & 1)
+		return "the stream's gradient";
+	if (owner >> 60 & 1)
+		return "a workspace";
+	return xprintf(
+	    "%s of layer %u", p->graph->tensor.a[owner >> 24].name, (unsigned)(owner & 0xffffff));
+}
+
+static const char *
+read_bytes(const struct arena *m, const struct step *st, tensor_id t, uint64_t off, uint64_t end,
+    uint64_t owner)
+{
+	const char *what = m->p->graph->tensor.a[t].name, *op = op_row(st->op.op)->name;
+	uint64_t at = off;
+
+	for (uint32_t i = find(m, off); at < end; i++) {
+		if (i == m->own.n || m->own.a[i].off > at)
+			return xprintf("%s reads %s where nothing was written, byte %llu", op, what,
+			    (unsigned long long)at);
+		const struct owned *o = &m->own.a[i];
+		if (o->owner != owner)
+			return xprintf("%s reads %s, but byte %llu holds %s", op, what,
+			    (unsigned long long)at, describe(m->p, o->owner));
+		if (o->stream != st->stream && m->known[st->stream][o->stream] < o->clock)
+			return xprintf(
+			    "%s on stream %u reads %s, written on stream %u, with no event between",
+			    op, st->stream, what, o->stream);
+		at = o->end;
+	}
+	return NULL;
+}
+
+static const char *
+check_step(struct arena *m, const struct step *st, uint64_t first_clock, uint32_t layer)
+{
+	const struct plan *p = m->p;
+	const struct op_row *r = op_row(st->op.op);
+	const char *fault = check_rounding(p, st);
+
+	if (fault)
+		return fault;
+	if (st->stream >= MAX_STREAMS)
+		return xprintf("%s: stream %u", r->name, st->stream);
+	if (st->wait >= 0) {
+		uint64_t until = first_clock + (uint64_t)st->wait + 1;
+		for (int s = 0; s < MAX_STREAMS; s++)
+			if (m->known[st->stream][s] < until)
+				m->known[st->stream][s] = until;
+	}
+	m->clock++;
+	for (int pass = 0; pass < 2; pass++)
+		for (uint8_t i = 0; i < r->nin + r->nout; i++) {
+			tensor_id t = st->op.arg[i];
+			uint64_t off, end,
+			    owner = st->span ? (uint64_t)t << 24 : owner_of(p, t, layer);
+			extent(m, t, layer, st->span, &off, &end);
+			bool out = i >= r->nin, adds = r->arg[i].accumulate;
+			/* a rank has its part of them alone */
+			if (st->span && p->graph->tensor.a[t].class == T_STATE)
+				end = off + st->span / mesh_ranks(&p->shard->mesh, st->op.ranks) *
+						dtype_bytes(p, p->graph->tensor.a[t].dtype);
+			if (end > p->arena_bytes ||
+			    off % dtype_bytes(p, p->graph->tensor.a[t].dtype))
+				return xprintf(
+				    "%s: %s at byte %llu is outside the arena or not aligned",
+				    r->name, p->graph->tensor.a[t].name, (unsigned long long)off);
+			/*
+			 * an update's run covers several resident tensors, checked below by region
+			 */
+			if (pass == 0 && (!out || adds) && !st->span &&
+			    (fault = read_bytes(m, st, t, off, end, owner)))
+				return fault;
+			if (pass == 1 && out && !st->span)
+				write_bytes(
+				    m, (struct owned){ off, end, owner, m->clock, st->stream });
+			if (st->span) {
+				enum region g = p->place[t].region;
+				if (off < p->region_off[g] ||
+				    end > p->region_off[g] + p->region_bytes[g])
+					return xprintf(
+					    "%s: the run of %u tensors at %s leaves its region",
+					    r->name, st->tensors, p->graph->tensor.a[t].name);
+			}
+		}
+	if (st->workspace_bytes) {
+		if (st->workspace + st->workspace_bytes > p->arena_bytes)
+			return xprintf("%s: workspace outside the arena", r->name);
+		write_bytes(m, (struct owned){ st->workspace, st->workspace + st->workspace_bytes,
+				   1ull << 60, m->clock, st->stream });
+		/* the workspace must not have taken what this very step reads or writes */
+		for (uint8_t i = 0; i < r->nin + r->nout; i++) {
+			uint64_t off, end;
+			extent(m, st->op.arg[i], layer, 0, &off, &end);
+			if (off < st->workspace + st->workspace_bytes && st->workspace < end)
+				return xprintf("%s: workspace overlaps %s", r->name,
+				    p->graph->tensor.a[st->op.arg[i]].name);
+		}
+	}
+	/* outputs that are not declared in place may not overlap the inputs */
+	for (uint8_t i = r->nin; i < r->nin + r->nout; i++)
+		for (uint8_t j = 0; j < i && !st->span; j++) {
+			uint64_t a, b, c, d;
+			extent(m, st->op.arg[i], layer, 0, &a, &b);
+			extent(m, st->op.arg[j], layer, 0, &c, &d);
+			if (a >= d || c >= b ||
+			    strstr(r->inplace, xprintf("%s:%s", r->arg[i].name, r->arg[j].name)))
+				continue;
+			return xprintf("%s: %s overlaps %s", r->name,
+			    p->graph->tensor.a[st->op.arg[i]].name,
+			    p->graph->tensor.a[st->op.arg[j]].name);
+		}
+	return NULL;
+}
+
+static const char *
+run(struct arena *m, uint32_t seg, int phase, uint32_t layer)
+{
+	const struct program *prog = &m->p->prog[seg][phase];
+	uint64_t first = m->clock;
+	const char *fault;
+
+	for (uint32_t i = 0; i < prog->n; i++) {
+		if (prog->a[i].wait >= (int32_t)i)
+			return xprintf("%s waits for a later step", op_row(prog->a[i].op.op)->name);
+		if ((fault = check_step(m, &prog->a[i], first, layer)))
+			return xprintf("%s %s, layer %u, step %u: %s", m->p->graph->seg.a[seg].name,
+			    phase == FORWARD ? "forward" : "backward", layer, i, fault);
+	}
+	return NULL;
+}
+
+/* The bytes of a tensor, all its layers, become its own. NULL, or what they belonged to before. */
+static const char *
+own(struct arena *m, tensor_id t)
+{
+	const struct plan *p = m->p;
+	const struct graph *g = p->graph;
+	const struct segment *s = &g->seg.a[g->tensor.a[t].seg];
+	const char *before = NULL;
+
+	for (uint32_t l = 0; l < (s->nlayers ? s->nlayers : 1); l++) {
+		uint32_t layer = s->nlayers ? s->layer[l] : 0;
+		uint64_t off, end;
+		if (s->nlayers && !on_stage(p, layer))
+			continue;
+		extent(m, t, layer, 0, &off, &end);
+		uint32_t i = find(m, off);
+		if (i < m->own.n && m->own.a[i].off < end)
+			before = describe(p, m->own.a[i].owner);
+		write_bytes(m, (struct owned){ off, end, owner_of(p, t, layer), 0, 0 });
+	}
+	return before;
+}
+
+/* A chunk's forward pass; training's segments, or those `shift` behind them. */
+static const char *
+forward(struct arena *m, const struct chunk *c, uint32_t embed, uint32_t head, uint32_t shift)
+{
+	const struct graph *g = m->p->graph;
+	const char *fault = NULL;
+	uint64_t off = m->p->stream_off + c->slot * m->p->slot_stride;
+
+	m->slot = shift ? 0 : c->slot;
+	if (c->embed)
+		fault = run(m, embed, FORWARD, 0);
+	else /* it has come from the chunk before */
+		write_bytes(m,
+		    (struct owned){ off, off + m->p->stream_stride,
+			owner_of(m->p, g->seg.a[g->kind_of[c->first]].x, c->first), m->clock, 0 });
+	for (uint32_t l = c->first; l < c->first + c->n && !fault; l++)
+		fault = run(m, g->kind_of[l] + shift, FORWARD, l);
+	return fault || !c->head ? fault : run(m, head, FORWARD, g->n_layers);
+}
+
+static const char *
+backward(struct arena *m, const struct chunk *c)
+{
+	const struct graph *g = m->p->graph;
+	const char *fault = NULL;
+	uint64_t off = m->p->dstream_off;
+
+	m->slot = c->slot;
+	if (c->head)
+		fault = run(m, g->head, BACKWARD, g->n_layers);
+	else
+		write_bytes(m,
+		    (struct owned){ off, off + m->p->stream_stride,
+			owner_of(m->p, g->seg.a[g->kind_of[c->first]].dx, c->first), m->clock, 0 });
+	for (uint32_t l = c->first + c->n; l-- > c->first && !fault;)
+		fault = run(m, g->kind_of[l], BACKWARD, l);
+	return fault || !c->embed ? fault : run(m, g->embed, BACKWARD, 0);
+}
+
+const char *
+plan_fault(const struct plan *p)
+{
+	const struct graph *g = p->graph;
+	const struct stage *st = &p->shard->stage[p->stage];
+	struct arena m = { .p = p };
+	const char *fault = NULL;
+
+	if (p->slots * p->slot_stride > p->region_bytes[R_SAVED])
+		return "saved activations: slots leave their region";
+	for (tensor_id t = 1; t < g->tensor.n; t++) {
+		const struct tensor *x = &g->tensor.a[t];
+		const char *before;
+		bool part = x->class == T_STATE && p->shard->mesh.world > 1;
+		if (x->class == T_ACT || x->class == T_CONST || x->class == T_CACHE || part ||
+		    !p->place[t].bytes)
+			continue;
+		if ((before = own(&m, t)))
+			return xprintf("%s overlaps %s", x->name, before);
+	}
+	fault = run(&m, g->init, FORWARD, 0);
+	for (int twice = 0; twice < 2 && !fault; twice++) {
+		for (uint32_t c = 0; c < st->nchunks && !fault; c++)
+			fault = forward(&m, &st->chunk[c], g->embed, g->head, 0);
+		for (uint32_t c = st->nchunks; c-- > 0 && !fault;)
+			fault = backward(&m, &st->chunk[c]);
+	}
+	if (!fault)
+		fault = run(&m, g->update, FORWARD, 0);
+	for (uint32_t c = 0; c < st->nchunks && !fault; c++)
+		fault = forward(&m, &st->chunk[c], g->embed, g->eval, 0);
+	m.slot = 0;
+	/* rows to come hold anything; the second token reads what the first one left */
+	for (tensor_id t = 1; t < g->tensor.n && p->decode && !fault; t++) {
+		const struct place *pl = &p->place[t];
+		uint64_t end = pl->off + pl->stride * tensor_layers(g, &g->tensor.a[t]);
+		if (g->tensor.a[t].class != T_CACHE)
+			continue;
+		if (pl->off < p->region_off[R_SAVED] ||
+		    end > p->region_off[R_SAVED] + p->region_bytes[R_SAVED])
+			return xprintf("%s leaves its region", g->tensor.a[t].name);
+		own(&m, t);
+	}
+	for (int twice = 0; twice < 2 && !fault && p->decode; twice++)
+		fault = forward(&m, &st->chunk[0], g->decode, g->seg.n - 1, g->decode - g->embed);
+	return fault;
+}
+
+void
+plancheck(const struct plan *p)
+{
+	for (uint32_t i = 0; i < p->n_stages; i++) {
+		const char *fault = plan_fault(&p[i]);
+		if (fault)
+			internal("plancheck: %s%s", p->n_stages > 1 ? xprintf("stage %u: ", i) : "",
+			    fault);
+	}
+}

@@ -1,0 +1,313 @@
+/* What a plan costs: memory by rank and kind, time, traffic; the page that --plan prints. */
+#include <string.h>
+
+#include "plan/plan.h"
+
+static void
+place_text(const struct plan *p, tensor_id t, struct buf *out)
+{
+	const struct tensor *x = &p->graph->tensor.a[t];
+	const struct place *pl = &p->place[t];
+
+	buf_printf(out, "  %-28s %-17s %14llu %14llu", x->name, region_names[pl->region],
+	    (unsigned long long)pl->off, (unsigned long long)pl->bytes);
+	if (p->graph->seg.a[x->seg].nlayers && pl->kind != DSTREAM)
+		buf_printf(out, " x%u stride %llu", p->graph->seg.a[x->seg].nlayers,
+		    (unsigned long long)pl->stride);
+	buf_puts(out, "\n");
+}
+
+static void
+print_stage(const struct plan *p, struct buf *out)
+{
+	const struct graph *g = p->graph;
+
+	if (p->n_stages > 1)
+		buf_printf(out, "stage %u\n", p->stage);
+	buf_printf(out, "arena %llu bytes\n", (unsigned long long)p->arena_bytes);
+	for (int r = 0; r < N_REGIONS; r++)
+		buf_printf(out, "  region %-17s %14llu %14llu\n", region_names[r],
+		    (unsigned long long)p->region_off[r], (unsigned long long)p->region_bytes[r]);
+	buf_puts(out, "buffers\n");
+	for (tensor_id t = 1; t < g->tensor.n; t++)
+		if (p->place[t].bytes)
+			place_text(p, t, out);
+	for (uint32_t s = 0; s < g->seg.n; s++)
+		for (int ph = 0; ph < N_PHASES; ph++)
+			for (uint32_t i = 0; i < p->prog[s][ph].n; i++) {
+				const struct step *st = &p->prog[s][ph].a[i];
+				if (!i)
+					buf_printf(out, "%s %s\n", g->seg.a[s].name,
+					    ph ? "backward" : "forward");
+				buf_printf(out, "  %3u stream %u  %-30s %s\n", i, st->stream,
+				    collective_op(st->op.op) ? op_row(st->op.op)->name
+							     : p->inst->a[st->inst].name,
+				    op_text(g, &st->op));
+			}
+}
+
+void
+plan_print(const struct plan *p, struct buf *out)
+{
+	for (uint32_t i = 0; i < p->n_stages; i++)
+		print_stage(&p[i], out);
+}
+
+static const char *
+human_flops(double x)
+{
+	static const char *const unit[] = { "", " K", " M", " G", " T", " P", " E", " Z" };
+	unsigned u = 0;
+
+	for (; x >= 1000 && u + 1 < LEN(unit); u++)
+		x /= 1000;
+	return xprintf("%.4g%s", x, unit[u]);
+}
+
+static void
+row(struct buf *out, const char *name, const char *value, const char *more)
+{
+	buf_printf(out, "  %-22s %18s%s%s\n", name, value, *more ? "  " : "", more);
+}
+
+/* "embedding, layers 0 .. 3; layers 16 .. 19" */
+static const char *
+stage_text(const struct stage *st)
+{
+	struct buf b = { 0 };
+
+	for (uint32_t i = 0; i < st->nchunks; i++) {
+		const struct chunk *c = &st->chunk[i];
+		buf_printf(&b, "%s%slayers %u .. %u%s", i ? "; " : "",
+		    c->embed ? "embedding, " : "", c->first, c->first + c->n - 1,
+		    c->head ? ", head" : "");
+	}
+	return b.s;
+}
+
+/* "8 + 4", of each chunk. */
+static const char *
+slots_text(const struct stage *st)
+{
+	struct buf b = { 0 };
+
+	for (uint32_t i = 0; i < st->nchunks; i++)
+		buf_printf(&b, "%s%u", i ? " + " : "", st->chunk[i].slots);
+	return b.s;
+}
+
+static void
+report_memory(const struct plan *p, struct buf *out)
+{
+	static const enum region order[] = { R_WEIGHT, R_GRAD, R_STATE, R_BUFFER, R_SAVED,
+		R_SCRATCH, R_COMM, R_CONST, R_INPUT, R_STAT };
+	const struct mesh *m = &p->shard->mesh;
+	double gib = spec_num(p->graph->trainer, F_trainer_device_memory);
+
+	buf_puts(out, "\nmemory a rank\n");
+	if (gib > 0)
+		row(out, "device", xprintf("%.6g GiB", gib),
+		    spec_value(p->graph->trainer, F_trainer_device_memory)->given
+			? "by trainer.device_memory"
+			: xprintf("of %s", p->target->card));
+	for (uint32_t i = 0; i < m->pipeline; i++) {
+		const struct stage *st = &p->shard->stage[i];
+		const uint64_t *bytes = p[i].region_bytes;
+		if (m->pipeline > 1)
+			buf_printf(out, " stage %u: %s\n", i, stage_text(st));
+		for (unsigned k = 0; k < LEN(order); k++)
+			if (bytes[order[k]])
+				row(out, region_names[order[k]], human_bytes(bytes[order[k]]),
+				    order[k] != R_SAVED ? ""
+				    : st->slots > 1
+					? xprintf("%s microbatches in flight", slots_text(st))
+				    : p->cache_more ? xprintf("%s of that for generate's cache",
+							  human_bytes(p->cache_more))
+						    : "");
+		row(out, "total", human_bytes(p[i].arena_bytes),
+		    gib > 0 ? xprintf("of %.6g GiB, %.1f %%", gib,
+				  (double)p[i].arena_bytes / (gib * 10737418.24))
+			    : "");
+	}
+}
+
+/* Bytes sent and the time that they take alone on the link; nothing where there is one rank. */
+static void
+report_wire(const struct plan *p, struct buf *out)
+{
+	static const char *const names[] = { "activations", "gradients reduced", "weights gathered",
+		"expert rows sent", "expert rows returned" };
+
+	if (p->shard->mesh.world == 1)
+		return;
+	buf_puts(out, "\nsent by a rank in a step\n");
+	for (uint32_t i = 0; i < p->shard->mesh.pipeline; i++) {
+		const struct stage *st = &p->shard->stage[i];
+		if (p->shard->mesh.pipeline > 1)
+			buf_printf(out, " stage %u\n", i);
+		for (uint32_t c = 0; c < st->comm.n; c++)
+			row(out, names[st->comm.a[c].kind], human_bytes(st->comm.a[c].bytes),
+			    xprintf("%llu ranks%s", (unsigned long long)st->comm.a[c].ranks,
+				p->target->link_gbs > 0
+				    ? xprintf(", %.1f ms at %.0f GB/s",
+					  (double)st->comm.a[c].bytes / p->target->link_gbs / 1e6,
+					  p->target->link_gbs)
+				    : ""));
+	}
+}
+
+/* When each stage does what; share of the time in which the average one waits. */
+struct timeline {
+	uint64_t **start, end;
+	double bubble;
+};
+
+static struct timeline
+timeline(const struct shard *s)
+{
+	struct timeline t = { xalloc(s->mesh.pipeline * sizeof *t.start), 0, 0 };
+	double chunks = s->stage[0].nchunks, n = (double)s->graph->microbatches;
+
+	if (s->mesh.pipeline == 1)
+		return t;
+	for (uint32_t i = 0; i < s->mesh.pipeline; i++)
+		t.start[i] = xalloc(s->stage[i].action.n * sizeof **t.start);
+	t.end = schedule_run(s, t.start);
+	t.bubble = 1 - SCHEDULE_COST * n * chunks / (double)t.end;
+	return t;
+}
+
+static void
+report_pipeline(const struct shard *s, const struct timeline *t, struct buf *out)
+{
+	enum { WIDTH = 88, ROWS = 32 };
+	uint32_t chunks = s->stage[0].nchunks, stages = (uint32_t)s->mesh.pipeline;
+	int digits = (int)strlen(xprintf("%llu", (unsigned long long)s->graph->microbatches - 1));
+	int cell = 1 + digits + (chunks > 1);
+	uint64_t columns = WIDTH / (uint64_t)cell;
+	bool cut = t->end > columns || stages > ROWS;
+
+	if (stages == 1)
+		return;
+	buf_printf(out, "\npipeline: forward and backward of each microbatch%s; columns are time\n",
+	    chunks > 1 ? ", in chunks a, b .." : "");
+	columns = t->end < columns ? t->end : columns;
+	for (uint32_t i = 0; i < stages && i < ROWS; i++) {
+		const struct stage *st = &s->stage[i];
+		size_t n = (size_t)columns * (size_t)cell;
+		char *line = xalloc(n + (size_t)cell * 2 + 1);
+		memset(line, '.', n);
+		for (uint32_t k = 0; k < st->action.n; k++) {
+			const struct action *a = &st->action.a[k];
+			uint64_t at = t->start[i][k];
+			int room = a->deed == DO_BACKWARD ? 2 * cell : cell;
+			if (at >= columns || (a->deed != DO_FORWARD && a->deed != DO_BACKWARD))
+				continue;
+			const char *text = xprintf("%c%u%s", a->deed == DO_FORWARD ? 'F' : 'B',
+			    a->microbatch, chunks > 1 ? (char[]){ (char)('a' + a->chunk), 0 } : "");
+			memset(line + at * (uint64_t)cell, a->deed == DO_FORWARD ? ' ' : '-',
+			    (size_t)room);
+			memcpy(line + at * (uint64_t)cell, text, strlen(text));
+		}
+		while (n && line[n - 1] == ' ')
+			n--;
+		buf_printf(out, "  stage %-3u %.*s\n", i, (int)n, line);
+	}
+	if (cut)
+		buf_printf(out, "  (%llu of %llu columns, %u of %u stages)\n",
+		    (unsigned long long)columns, (unsigned long long)t->end,
+		    stages < ROWS ? stages : ROWS, stages);
+}
+
+static const char *
+attention_text(const struct object *o)
+{
+	int64_t window = spec_int(o, F_attention_window);
+
+	return xprintf("%lld heads of %lld, %lld key/value%s%s",
+	    (long long)spec_int(o, F_attention_n_heads),
+	    (long long)spec_int(o, F_attention_head_dim),
+	    (long long)spec_int(o, F_attention_n_kv_heads),
+	    window ? xprintf(", window %lld", (long long)window) : "",
+	    spec_obj(o, F_attention_rope)->type == OBJ_nope ? ", no positions" : "");
+}
+
+static const char *
+ffn_text(const struct object *o)
+{
+	if (o->type == OBJ_mlp)
+		return xprintf("hidden %lld", (long long)spec_int(o, F_mlp_hidden_size));
+	int64_t shared = spec_int(o, F_moe_shared_hidden_size);
+	return xprintf("%lld experts of %lld, top %lld%s",
+	    (long long)spec_int(o, F_moe_num_experts), (long long)spec_int(o, F_moe_hidden_size),
+	    (long long)spec_int(o, F_moe_top_k),
+	    shared ? xprintf(", shared %lld", (long long)shared) : "");
+}
+
+void
+plan_report(const struct plan *p, struct buf *out)
+{
+	const struct graph *g = p->graph;
+	const struct mesh *m = &p->shard->mesh;
+	struct object *t = g->trainer, *ba = spec_obj(t, F_trainer_batch);
+	struct object *pr = spec_obj(t, F_trainer_precision);
+	uint64_t global = (uint64_t)spec_int(ba, F_batch_global), tokens = mul64(global, g->S);
+	double step_flops = (double)g->flops_token * (double)tokens;
+	const struct timeline when = timeline(p->shard);
+	double bubble = when.bubble;
+
+	buf_printf(out, "%s for %s, %s: pipeline %llu x data %llu, experts over %llu\n\n",
+	    spec_str(t, F_trainer_name), p->target->name,
+	    m->world == 1 ? "1 rank" : xprintf("%llu ranks", (unsigned long long)m->world),
+	    (unsigned long long)m->pipeline, (unsigned long long)m->data,
+	    (unsigned long long)m->expert);
+	row(out, "parameters", commas(g->params_total), "total");
+	row(out, "", commas(g->params_active), "active for a token");
+	row(out, "precision", spec_str(pr, F_precision_weights),
+	    xprintf("weights and activations%s; gradients %s, optimizer %s",
+		p->target->least_bytes > 2 && !strcmp(spec_str(pr, F_precision_weights), "bf16")
+		    ? xprintf(", in %llu bytes here", (unsigned long long)p->target->least_bytes)
+		    : "",
+		spec_str(pr, F_precision_grads), spec_str(pr, F_precision_optimizer)));
+	row(out, "step", commas(tokens),
+	    xprintf("tokens: %llu sequence%s of %llu", (unsigned long long)global,
+		global > 1 ? "s" : "", (unsigned long long)g->S));
+	row(out, "microbatches", commas(g->microbatches),
+	    xprintf("a rank and step, %llu x %llu tokens", (unsigned long long)g->B,
+		(unsigned long long)g->S));
+	row(out, "FLOPs", commas(g->flops_token),
+	    "a token, forward and backward, causal half, no recompute");
+	row(out, "", human_flops(step_flops), "a step");
+	if (m->pipeline > 1)
+		row(out, "pipeline bubble", xprintf("%.1f %%", 100 * bubble),
+		    xprintf("%s, chunks balanced",
+			spec_str(spec_obj(t, F_trainer_parallel), F_parallel_schedule)));
+	if (p->target->tflops > 0) {
+		double rate =
+		    p->target->tflops * 1e12 * p->target->share * (double)m->world * (1 - bubble);
+		row(out, "expected step", xprintf("%.3g s", step_flops / rate),
+		    xprintf("%.0f tokens/s a rank, at %.0f %% of %.0f TFLOP/s",
+			(double)tokens * rate / step_flops / (double)m->world,
+			100 * p->target->share, p->target->tflops));
+	} else {
+		row(out, "expected step", "unknown", "depends on the machine: ask 'trainer bench'");
+	}
+	buf_puts(out, "\nlayers\n");
+	for (uint32_t s = g->embed + 1; s < g->head; s++) {
+		const struct segment *seg = &g->seg.a[s];
+		struct buf list = { 0 };
+		for (uint32_t i = 0; i < seg->nlayers; i++) {
+			uint32_t j = i;
+			while (j + 1 < seg->nlayers && seg->layer[j + 1] == seg->layer[j] + 1)
+				j++;
+			buf_printf(&list, j > i ? "%s%u..%u" : "%s%u", i ? ", " : "", seg->layer[i],
+			    seg->layer[j]);
+			i = j;
+		}
+		row(out, seg->name, list.s,
+		    xprintf("%s; %s", attention_text(seg->attention), ffn_text(seg->ffn)));
+	}
+	report_pipeline(p->shard, &when, out);
+	report_memory(p, out);
+	report_wire(p, out);
+}

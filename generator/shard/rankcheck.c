@@ -1,0 +1,705 @@
+/*
+ * Proof that no layout deadlocks or mixes up what it sends: the program of every rank is run
+ * against those of all others, message by message. A stage's own part of it, what it does with its
+ * slots and gradients, is the same on all its ranks and is looked at once.
+ */
+#include <string.h>
+
+#include "shard/shard.h"
+
+enum {
+	ALIKE = 2, /* microbatches of one stage that are run: the others are as these */
+	BUDGET = 32 * 1024 * 1024, /* events; so many data ranks are run as give that */
+};
+
+/* ---- who is in a group: the formulas of om_comm.h, rank = stage * data + replica * expert + e */
+
+struct members {
+	uint64_t first, step, n;
+};
+
+static struct members
+members(const struct mesh *m, enum ranks r, uint64_t rank)
+{
+	uint64_t stage = rank - rank % m->data, d = rank % m->data, e = d % m->expert;
+
+	switch (r) {
+	case WORLD:
+		return (struct members){ 0, 1, m->world };
+	case DATA:
+		return (struct members){ stage, 1, m->data };
+	case EXPERT:
+		return (struct members){ rank - e, 1, m->expert };
+	case EXPERT_DATA:
+		return (struct members){ stage + e, m->expert, m->expert_data };
+	case PIPELINE:
+		return (struct members){ d, m->data, m->pipeline };
+	default:
+		return (struct members){ rank, 1, 1 };
+	}
+}
+
+/*
+ * The ranks that hold the same of a parameter are its stage's, of an expert's those with the same
+ * part of the experts too: each rank's group must be these and no others, and know that it is.
+ */
+static const char *
+check_groups(const struct mesh *m)
+{
+	uint64_t holders[2] = { m->data, m->data / m->expert };
+
+	if (m->world != m->pipeline * m->data || m->data % m->expert ||
+	    m->expert_data * m->expert != m->data)
+		return "the mesh is no product of its degrees";
+	for (uint64_t rank = 0; rank < m->world; rank++)
+		for (enum ranks r = WORLD; r < N_RANKS; r++) {
+			struct members g = members(m, r, rank), h;
+			bool in = rank >= g.first && (rank - g.first) % g.step == 0 &&
+				  (rank - g.first) / g.step < g.n;
+			if (!in || g.n != mesh_ranks(m, r))
+				return xprintf(
+				    "rank %llu is not in its own group", (unsigned long long)rank);
+			for (uint64_t i = 0; i < g.n && rank == g.first; i++) {
+				uint64_t k = g.first + i * g.step;
+				h = members(m, r, k);
+				bool same = k < m->world && h.first == g.first && h.step == g.step;
+				/* what a group shares, it has: its stage, and its experts */
+				if (r == DATA || r == EXPERT_DATA)
+					same &= k / m->data == rank / m->data &&
+						g.n == holders[r == EXPERT_DATA] &&
+						(r == DATA || k % m->expert == rank % m->expert);
+				if (!same)
+					return xprintf(
+					    "ranks %llu and %llu do not agree on a group",
+					    (unsigned long long)rank, (unsigned long long)k);
+			}
+		}
+	return NULL;
+}
+
+/* ---- one stage by itself ---- */
+
+static const char *const deed_names[] = { "forward", "backward", "send x", "receive x", "send dx",
+	"receive dx" };
+
+static const char *
+action_text(const struct shard *s, uint32_t stage, uint32_t i)
+{
+	const struct action *a = &s->stage[stage].action.a[i];
+
+	return xprintf("stage %u, action %u (%s of microbatch %u, chunk %u, slot %u)", stage, i,
+	    deed_names[a->deed], a->microbatch, a->chunk, a->slot);
+}
+
+/* What is in a slot, or in a buffer of gradients: a microbatch, how far it is. */
+enum state { EMPTY, RECEIVED, DONE };
+struct held {
+	enum state state;
+	uint32_t chunk, microbatch;
+};
+
+static const char *
+held_text(const struct held *h)
+{
+	return h->state == EMPTY ? "nothing"
+				 : xprintf("microbatch %u of chunk %u%s", h->microbatch, h->chunk,
+				       h->state == DONE ? ", whose backward pass has not run" : "");
+}
+
+static bool
+holds(const struct held *h, enum state state, const struct action *a)
+{
+	return h->state == state && h->chunk == a->chunk && h->microbatch == a->microbatch;
+}
+
+/* Chunks lie end to end over the layers, each place of the pipeline is one, slots are their own. */
+static const char *
+check_chunks(const struct shard *s)
+{
+	uint32_t places = 0, found = 0, layer = 0;
+
+	for (uint32_t i = 0; i < s->mesh.pipeline; i++)
+		places += s->stage[i].nchunks;
+	for (uint32_t p = 0; p < places; p++)
+		for (uint32_t i = 0; i < s->mesh.pipeline; i++)
+			for (uint32_t k = 0; k < s->stage[i].nchunks; k++) {
+				const struct chunk *c = &s->stage[i].chunk[k];
+				if (c->place != p)
+					continue;
+				found++;
+				if (c->first != layer || !c->n)
+					return xprintf("the chunk at place %u has layers %u .. %u "
+						       "where layer %u comes next",
+					    p, c->first, c->first + c->n - 1, layer);
+				if (c->embed != (p == 0) || c->head != (p + 1 == places))
+					return xprintf("the chunk at place %u of %u has the wrong "
+						       "end of the model",
+					    p, places);
+				layer += c->n;
+				for (uint32_t j = 0; j < k; j++)
+					if (c->slot < s->stage[i].chunk[j].slot +
+							  s->stage[i].chunk[j].slots &&
+					    s->stage[i].chunk[j].slot < c->slot + c->slots)
+						return xprintf(
+						    "stage %u: chunks %u and %u share slots", i, j,
+						    k);
+				if (c->slot + c->slots > s->stage[i].slots)
+					return xprintf("stage %u: chunk %u has slot %u of %llu", i,
+					    k, c->slot + c->slots - 1,
+					    (unsigned long long)s->stage[i].slots);
+			}
+	if (found != places || layer != s->graph->n_layers)
+		return xprintf("%u chunks with %u layers stand at %u places, the model has %u",
+		    found, layer, places, s->graph->n_layers);
+	return NULL;
+}
+
+/* A stage's slots and gradients, while it does one thing after the other. */
+struct hands {
+	const struct shard *s;
+	uint32_t stage, places;
+	struct held *slot;
+	struct held dx, out; /* the gradient that came, the one that leaves */
+	uint8_t *did;        /* by chunk, microbatch and phase */
+};
+
+static const char *
+do_action(struct hands *h, uint32_t i)
+{
+	const struct stage *st = &h->s->stage[h->stage];
+	const struct action *a = &st->action.a[i];
+	const char *text = action_text(h->s, h->stage, i);
+	uint64_t n = h->s->graph->microbatches;
+
+	if (a->chunk >= st->nchunks || a->microbatch >= n)
+		return xprintf("%s: there is no such chunk or microbatch", text);
+	const struct chunk *c = &st->chunk[a->chunk];
+	bool first = c->place == 0, last = c->place + 1 == h->places;
+	uint8_t *did = &h->did[((uint64_t)a->chunk * n + a->microbatch) * N_PHASES];
+	uint32_t edge = a->deed == SEND_X || a->deed == RECV_DX ? c->place : c->place - 1;
+
+	if (a->slot - c->slot >= c->slots)
+		return xprintf(
+		    "%s: the chunk's slots are %u .. %u", text, c->slot, c->slot + c->slots - 1);
+	struct held *slot = &h->slot[a->slot];
+	if ((a->deed == SEND_X || a->deed == RECV_DX ? last : first) && a->deed > DO_BACKWARD)
+		return xprintf("%s: the pipeline ends there", text);
+	if (a->deed > DO_BACKWARD &&
+	    a->tag != 2 * edge + (a->deed == SEND_DX || a->deed == RECV_DX))
+		return xprintf("%s: tag %u is of another edge", text, a->tag);
+	switch (a->deed) {
+	case RECV_X:
+		if (slot->state != EMPTY)
+			return xprintf("%s: the slot holds %s", text, held_text(slot));
+		*slot = (struct held){ RECEIVED, a->chunk, a->microbatch };
+		return NULL;
+	case DO_FORWARD:
+		if (did[FORWARD]++)
+			return xprintf("%s: a second time", text);
+		if (first ? slot->state != EMPTY : !holds(slot, RECEIVED, a))
+			return xprintf("%s: %sthe slot holds %s", text,
+			    first ? "" : "its input was not received; ", held_text(slot));
+		*slot = (struct held){ DONE, a->chunk, a->microbatch };
+		return NULL;
+	case SEND_X:
+		if (!holds(slot, DONE, a))
+			return xprintf("%s: the slot holds %s", text, held_text(slot));
+		return NULL;
+	case RECV_DX:
+		if (h->dx.state != EMPTY)
+			return xprintf("%s: the buffer holds the gradient of microbatch %u", text,
+			    h->dx.microbatch);
+		if (h->out.state != EMPTY)
+			return xprintf("%s: the gradient of microbatch %u was not sent", text,
+			    h->out.microbatch);
+		h->dx = (struct held){ RECEIVED, a->chunk, a->microbatch };
+		return NULL;
+	case DO_BACKWARD:
+		if (did[BACKWARD]++)
+			return xprintf("%s: a second time", text);
+		if (!holds(slot, DONE, a))
+			return xprintf("%s: its forward pass is not in the slot, which holds %s",
+			    text, held_text(slot));
+		if (last ? h->dx.state != EMPTY : !holds(&h->dx, RECEIVED, a))
+			return xprintf(last ? "%s: no gradient comes to the head"
+					    : "%s: its gradient was not received",
+			    text);
+		if (h->out.state != EMPTY)
+			return xprintf("%s: the gradient of microbatch %u was not sent", text,
+			    h->out.microbatch);
+		slot->state = h->dx.state = EMPTY;
+		if (!first)
+			h->out = (struct held){ DONE, a->chunk, a->microbatch };
+		return NULL;
+	case SEND_DX:
+		if (!holds(&h->out, DONE, a))
+			return xprintf("%s: its gradient is not there to send", text);
+		h->out.state = EMPTY;
+		return NULL;
+	}
+	return xprintf("%s: no such thing to do", text);
+}
+
+static const char *
+check_stage(const struct shard *s, uint32_t stage)
+{
+	const struct stage *st = &s->stage[stage];
+	uint64_t n = s->graph->microbatches;
+	struct hands h = { .s = s,
+		.stage = stage,
+		.places = (uint32_t)s->mesh.pipeline * st->nchunks,
+		.slot = xalloc((st->slots + 1) * sizeof *h.slot),
+		.did = xalloc(st->nchunks * n * N_PHASES) };
+	const char *fault = NULL;
+
+	for (uint32_t i = 0; i < st->action.n && !fault; i++)
+		fault = do_action(&h, i);
+	for (uint64_t i = 0; i < st->nchunks * n * N_PHASES && !fault; i++)
+		if (!h.did[i])
+			fault = xprintf("stage %u: microbatch %llu has no %s pass on chunk %llu",
+			    stage, (unsigned long long)(i / N_PHASES % n),
+			    i % N_PHASES ? "backward" : "forward",
+			    (unsigned long long)(i / N_PHASES / n));
+	if (!fault && h.out.state != EMPTY)
+		fault =
+		    xprintf("stage %u: the gradient of %s was not sent", stage, held_text(&h.out));
+	return fault;
+}
+
+/* ---- gradients and weights: each parameter reduced once, by those who have it, then gathered */
+
+/* Ops of the update that use a tensor: its collective, the first before and the first after it. */
+struct use {
+	uint32_t times, at, before, after; /* 1 + index, 0: none */
+};
+
+static struct use *
+find_uses(const struct graph *g, const struct oplist *l)
+{
+	struct use *use = xalloc(g->tensor.n * sizeof *use);
+
+	for (uint32_t i = 0; i < l->n; i++) {
+		const struct op *o = &l->a[i];
+		for (uint8_t k = 0; k < op_row(o->op)->nin + op_row(o->op)->nout; k++) {
+			struct use *u = &use[o->arg[k]];
+			bool grad = g->tensor.a[o->arg[k]].class == T_GRAD;
+			if (o->op == (grad ? OP_reduce_scatter : OP_all_gather)) {
+				u->times += u->at != i + 1;
+				u->at = i + 1;
+			} else if (!u->times && !u->before) {
+				u->before = i + 1;
+			} else if (u->times && !u->after) {
+				u->after = i + 1;
+			}
+		}
+	}
+	return use;
+}
+
+static const char *
+check_buckets(const struct shard *s)
+{
+	const struct graph *g = s->graph;
+	const struct oplist *l = &g->seg.a[g->update].ops[FORWARD];
+	const struct use *use = find_uses(g, l);
+
+	for (tensor_id t = 1; t < g->tensor.n; t++) {
+		const struct tensor *x = &g->tensor.a[t];
+		enum ranks want = x->experts ? EXPERT_DATA : DATA;
+		if (x->class != T_PARAM)
+			continue;
+		for (unsigned k = 0; k < 2; k++) {
+			tensor_id what = k ? t : x->grad;
+			const struct use *u = &use[what];
+			const char *name = g->tensor.a[what].name;
+			const char *op = op_row(k ? OP_all_gather : OP_reduce_scatter)->name;
+			if (u->times != (mesh_ranks(&s->mesh, want) > 1))
+				return xprintf("%s: %u of %s, whose copies are on %llu ranks", op,
+				    u->times, name, (unsigned long long)mesh_ranks(&s->mesh, want));
+			if (u->times && l->a[u->at - 1].ranks != want)
+				return xprintf(
+				    "%s of %s is among the wrong ranks: they do not hold "
+				    "the same %s",
+				    op, name, x->experts ? "experts" : "layers");
+			/* sums are read when they are whole; weights gathered when they are new */
+			uint32_t wrong = k ? u->after : u->before;
+			if (u->times && wrong)
+				return xprintf("%s of %s comes %s %s", op, name,
+				    k ? "before" : "after", op_row(l->a[wrong - 1].op)->name);
+		}
+	}
+	return NULL;
+}
+
+/* ---- all ranks ---- */
+
+struct event {            /* a message, or something that a group does together */
+	enum ranks ranks; /* ALONE: a message */
+	bool sends;
+	uint32_t action; /* of the stage; beyond them: the update */
+	uint32_t peer, tag;
+	uint64_t bytes;
+	const struct op *op;
+	uint32_t layer;
+};
+struct events {
+	struct event *a;
+	uint32_t n, cap;
+};
+
+struct message { /* from a sender that waits before it sends the next with this tag */
+	bool full;
+	uint32_t from, to, microbatch;
+	uint64_t bytes;
+};
+struct gathering { /* of a group for one thing that it does */
+	uint64_t came, times;
+	uint64_t first; /* rank, whose event others must equal */
+};
+
+struct run {
+	const struct shard *s;
+	struct mesh mesh;   /* with as many replicas as are run */
+	struct events **ev; /* by rank: its program, shared by those of a stage */
+	uint32_t *next;     /* by rank: where it is */
+	bool *came;         /* by rank: it waits for the others of its group */
+	uint64_t *times;    /* by rank: of that group, when it came */
+	uint32_t tags;
+	struct message *message;          /* by data position and tag */
+	struct gathering *group[N_RANKS]; /* by first rank */
+};
+
+static uint64_t
+bytes_of(const struct shard *s, tensor_id t)
+{
+	const struct graph *g = s->graph;
+	const struct object *pr = spec_obj(g->trainer, F_trainer_precision);
+	uint64_t w = target_bytes(s->target, spec_str(pr, F_precision_weights));
+	const uint64_t size[N_DTYPES] = { [DT_ACT] = w,
+		[DT_STAT] = w > 4 ? w : 4,
+		[DT_GRAD] = target_bytes(s->target, spec_str(pr, F_precision_grads)),
+		[DT_OPT] = target_bytes(s->target, spec_str(pr, F_precision_optimizer)),
+		[DT_I32] = 4,
+		[DT_I64] = 8,
+		[DT_F64] = 8 };
+
+	return t ? mul64(tensor_elems(&g->tensor.a[t]), size[g->tensor.a[t].dtype]) : 0;
+}
+
+/* What each member of a group does alone on its part is no event. */
+static bool
+communicates(const struct op *o)
+{
+	return o->ranks != ALONE && o->op != OP_sumsq && o->op != OP_adamw &&
+	       o->op != OP_adamw_master;
+}
+
+static const char *
+add_ops(const struct shard *s, uint32_t stage, struct events *to, const struct oplist *l,
+    uint32_t action, uint32_t layer)
+{
+	const struct graph *g = s->graph;
+	bool update = action >= s->stage[stage].action.n;
+
+	for (uint32_t i = 0; i < l->n; i++) {
+		const struct op *o = &l->a[i];
+		const struct op_row *r = op_row(o->op);
+		uint64_t bytes = 0, layers = 1;
+		if (!strncmp(r->name, "ep_", 3) && o->ranks != EXPERT)
+			return xprintf("%s is not among the ranks that share experts", r->name);
+		if (!communicates(o))
+			continue;
+		if (update)
+			layers = stage_layers(s, stage, &g->tensor.a[o->arg[0]]);
+		for (uint8_t k = r->nin; k < r->nin + r->nout; k++)
+			bytes = add64(bytes, mul64(bytes_of(s, o->arg[k]), layers));
+		/* parts of the model that other stages have are theirs to reduce */
+		if (layers || o->ranks == WORLD || o->ranks == PIPELINE)
+			*PUSH(*to) = (struct event){ .ranks = o->ranks,
+				.action = action,
+				.bytes = bytes,
+				.op = o,
+				.layer = layer };
+	}
+	return NULL;
+}
+
+static const char *
+add_pass(const struct shard *s, uint32_t stage, struct events *to, uint32_t action,
+    const struct chunk *c, enum phase ph)
+{
+	const struct graph *g = s->graph;
+	const char *fault = NULL;
+
+	for (uint32_t i = 0; i < c->n + 2 && !fault; i++) {
+		uint32_t k = ph == FORWARD ? i : c->n + 1 - i; /* 0: before the layers */
+		uint32_t layer = c->first + k - 1;
+		uint32_t seg = k == 0 ? g->embed : k > c->n ? g->head : g->kind_of[layer];
+		if (k == 0 ? c->embed : k > c->n ? c->head : true)
+			fault = add_ops(s, stage, to, &g->seg.a[seg].ops[ph], action, layer);
+	}
+	return fault;
+}
+
+/* The stream that crosses an edge, as the sender's layer has it, and the receiver's. */
+static uint64_t
+edge_bytes(const struct shard *s, const struct chunk *c, enum deed deed)
+{
+	const struct graph *g = s->graph;
+	const struct segment *first = &g->seg.a[g->kind_of[c->first]];
+	const struct segment *last = &g->seg.a[g->kind_of[c->first + c->n - 1]];
+
+	return bytes_of(s, deed == SEND_X    ? last->y
+			   : deed == RECV_X  ? first->x
+			   : deed == SEND_DX ? first->dx
+					     : last->dy);
+}
+
+static const char *
+expand(const struct shard *s, uint32_t stage, struct events *to)
+{
+	const struct graph *g = s->graph;
+	const struct stage *st = &s->stage[stage];
+	uint64_t alone = st->action.n ? 0 : g->microbatches < ALIKE ? g->microbatches : ALIKE;
+	const char *fault = NULL;
+
+	for (uint64_t m = 0; m < alone * N_PHASES && !fault; m++)
+		fault = add_pass(s, stage, to, 0, st->chunk, m % N_PHASES);
+	for (uint32_t i = 0; i < st->action.n && !fault; i++) {
+		const struct action *a = &st->action.a[i];
+		const struct chunk *c = &st->chunk[a->chunk];
+		if (a->deed == DO_FORWARD || a->deed == DO_BACKWARD)
+			fault = add_pass(
+			    s, stage, to, i, c, a->deed == DO_FORWARD ? FORWARD : BACKWARD);
+		else
+			*PUSH(*to) = (struct event){ .ranks = ALONE,
+				.sends = a->deed == SEND_X || a->deed == SEND_DX,
+				.action = i,
+				.peer = a->stage,
+				.tag = a->tag,
+				.bytes = edge_bytes(s, c, a->deed) };
+	}
+	return fault ? fault
+		     : add_ops(s, stage, to, &g->seg.a[g->update].ops[FORWARD], st->action.n, 0);
+}
+
+static const char *
+event_text(const struct run *r, uint64_t rank, const struct event *e)
+{
+	uint32_t stage = (uint32_t)(rank / r->mesh.data);
+	const struct stage *st = &r->s->stage[stage];
+	const char *where = e->action < st->action.n ? action_text(r->s, stage, e->action)
+			    : st->action.n           ? xprintf("stage %u, update", stage)
+						     : "";
+
+	if (e->ranks == ALONE)
+		return xprintf("rank %llu: %s", (unsigned long long)rank, where);
+	return xprintf("rank %llu: %s%s%s of %s, layer %u, %llu bytes", (unsigned long long)rank,
+	    where, *where ? ": " : "", op_row(e->op->op)->name,
+	    r->s->graph->tensor.a[e->op->arg[op_row(e->op->op)->nin]].name, e->layer,
+	    (unsigned long long)e->bytes);
+}
+
+/* A message goes or comes; *moved: it did, and the rank is further. */
+static const char *
+pass_message(struct run *r, uint64_t rank, const struct event *e, bool *moved)
+{
+	uint32_t stage = (uint32_t)(rank / r->mesh.data);
+	struct message *m = &r->message[rank % r->mesh.data * r->tags + e->tag];
+	uint32_t microbatch = r->s->stage[stage].action.a[e->action].microbatch;
+
+	if (e->sends) {
+		*moved = !m->full;
+		if (!m->full)
+			*m = (struct message){ true, stage, e->peer, microbatch, e->bytes };
+		return NULL;
+	}
+	*moved = m->full;
+	if (!m->full)
+		return NULL;
+	if (m->from != e->peer || m->to != stage)
+		return xprintf(
+		    "%s: waits for stage %u, but the message of tag %u goes from stage %u "
+		    "to stage %u",
+		    event_text(r, rank, e), e->peer, e->tag, m->from, m->to);
+	if (m->microbatch != microbatch)
+		return xprintf("%s: stage %u sent microbatch %u", event_text(r, rank, e), m->from,
+		    m->microbatch);
+	if (m->bytes != e->bytes)
+		return xprintf("%s: wants %llu bytes, stage %u sent %llu", event_text(r, rank, e),
+		    (unsigned long long)e->bytes, m->from, (unsigned long long)m->bytes);
+	m->full = false;
+	return NULL;
+}
+
+/* A rank comes to what its group does together; they go on when all are there. */
+static const char *
+gather(struct run *r, uint64_t rank, const struct event *e, bool *moved)
+{
+	struct members who = members(&r->mesh, e->ranks, rank);
+	struct gathering *group = &r->group[e->ranks][who.first];
+
+	if (r->came[rank]) {
+		*moved = group->times > r->times[rank];
+		r->came[rank] = !*moved;
+		return NULL;
+	}
+	if (!group->came)
+		group->first = rank;
+	const struct event *o = &r->ev[group->first]->a[r->next[group->first]];
+	if (o->op->op != e->op->op || o->bytes != e->bytes || o->ranks != e->ranks ||
+	    o->layer != e->layer ||
+	    o->op->arg[op_row(o->op->op)->nin] != e->op->arg[op_row(e->op->op)->nin])
+		return xprintf(
+		    "%s, where %s", event_text(r, rank, e), event_text(r, group->first, o));
+	*moved = ++group->came == who.n;
+	r->came[rank] = !*moved;
+	r->times[rank] = group->times;
+	if (*moved) {
+		group->came = 0;
+		group->times++;
+	}
+	return NULL;
+}
+
+/* The rank that a rank which cannot go on waits for; itself if none could help. */
+static uint64_t
+waits_for(const struct run *r, uint64_t rank)
+{
+	const struct event *e = &r->ev[rank]->a[r->next[rank]];
+	struct members who = members(&r->mesh, e->ranks, rank);
+
+	if (e->ranks == ALONE)
+		return e->peer * r->mesh.data + rank % r->mesh.data;
+	for (uint64_t i = 0; i < who.n; i++) {
+		uint64_t k = who.first + i * who.step;
+		if (!r->came[k] || r->ev[k]->a[r->next[k]].ranks != e->ranks)
+			return k;
+	}
+	return rank;
+}
+
+static const char *
+deadlock(const struct run *r, uint64_t rank)
+{
+	struct buf b = { 0 };
+	uint64_t start = rank;
+
+	buf_puts(&b, "deadlock: ");
+	for (int i = 0; i < 8; i++) {
+		const struct events *ev = r->ev[rank];
+		if (r->next[rank] == ev->n) {
+			buf_printf(&b, "rank %llu, which has ended", (unsigned long long)rank);
+			break;
+		}
+		uint64_t other = waits_for(r, rank);
+		buf_printf(&b, "%s waits for rank %llu; ",
+		    event_text(r, rank, &ev->a[r->next[rank]]), (unsigned long long)other);
+		rank = other;
+		if (rank == start)
+			break;
+	}
+	return b.s;
+}
+
+static const char *
+run_all(struct run *r)
+{
+	uint64_t world = r->mesh.world, ended = 0;
+	bool any = true;
+
+	while (any) {
+		any = false;
+		ended = 0;
+		for (uint64_t rank = 0; rank < world; rank++) {
+			const struct events *ev = r->ev[rank];
+			bool moved = true;
+			while (r->next[rank] < ev->n && moved) {
+				const struct event *e = &ev->a[r->next[rank]];
+				bool was = r->came[rank];
+				const char *fault = e->ranks == ALONE
+							? pass_message(r, rank, e, &moved)
+							: gather(r, rank, e, &moved);
+				if (fault)
+					return fault;
+				r->next[rank] += moved;
+				any |= moved || was != r->came[rank];
+			}
+			ended += r->next[rank] == ev->n;
+		}
+	}
+	for (uint64_t rank = 0; rank < world && ended < world; rank++)
+		if (r->next[rank] < r->ev[rank]->n)
+			return deadlock(r, rank);
+	for (uint64_t i = 0; i < r->mesh.data * r->tags; i++)
+		if (r->message[i].full)
+			return xprintf("stage %u sends stage %u microbatch %u with tag %u, but it "
+				       "is never received",
+			    r->message[i].from, r->message[i].to, r->message[i].microbatch,
+			    (uint32_t)(i % r->tags));
+	return NULL;
+}
+
+/* The programs of all ranks; NULL, or the fault of one stage's alone. */
+static const char *
+prepare(const struct shard *s, struct run *r)
+{
+	struct events *ev = xalloc(s->mesh.pipeline * sizeof *ev);
+	uint64_t events = 0;
+	const char *fault = check_groups(&s->mesh);
+
+	*r = (struct run){ .s = s, .mesh = s->mesh };
+	if (!fault)
+		fault = check_chunks(s);
+	if (!fault)
+		fault = check_buckets(s);
+	for (uint32_t i = 0; i < s->mesh.pipeline && !fault; i++) {
+		const struct stage *st = &s->stage[i];
+		if (s->mesh.pipeline > 1)
+			fault = check_stage(s, i);
+		for (uint32_t k = 0; k < st->action.n && !fault; k++)
+			if (st->action.a[k].stage >= s->mesh.pipeline)
+				fault = xprintf(
+				    "%s: no stage %u", action_text(s, i, k), st->action.a[k].stage);
+		if (!fault)
+			fault = expand(s, i, &ev[i]);
+		events += ev[i].n;
+		r->tags = 2 * (uint32_t)s->mesh.pipeline * st->nchunks;
+	}
+	/* replicas run the same program side by side: some stand for very many */
+	uint64_t replicas = BUDGET / (s->mesh.expert * (events + 1));
+	replicas = replicas < 2 ? 2 : replicas;
+	if (replicas < s->mesh.expert_data) {
+		r->mesh.expert_data = replicas;
+		r->mesh.data = replicas * s->mesh.expert;
+		r->mesh.world = r->mesh.data * s->mesh.pipeline;
+	}
+	r->ev = xalloc(r->mesh.world * sizeof *r->ev);
+	for (uint64_t i = 0; i < r->mesh.world; i++)
+		r->ev[i] = &ev[i / r->mesh.data];
+	r->next = xalloc(r->mesh.world * sizeof *r->next);
+	r->came = xalloc(r->mesh.world * sizeof *r->came);
+	r->times = xalloc(r->mesh.world * sizeof *r->times);
+	r->message = xalloc(r->mesh.data * r->tags * sizeof *r->message);
+	for (int k = 0; k < N_RANKS; k++)
+		r->group[k] = xalloc(r->mesh.world * sizeof *r->group[k]);
+	return fault;
+}
+
+const char *
+ranks_fault(const struct shard *s)
+{
+	struct run r;
+	const char *fault = prepare(s, &r);
+
+	return fault ? fault : run_all(&r);
+}
+
+void
+rankcheck(const struct shard *s)
+{
+	const char *fault = ranks_fault(s);
+
+	if (fault)
+		internal("rankcheck: %s", fault);
+}

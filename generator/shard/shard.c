@@ -1,0 +1,345 @@
+/*
+ * The mesh, the pipeline's stages, and what a rank sends. One rank is the case in which nothing is
+ * sent.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "shard/shard.h"
+
+static uint64_t
+min64(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+uint64_t
+chunk_layers(const struct chunk *c, const struct segment *kind)
+{
+	uint64_t n = 0;
+
+	for (uint32_t i = 0; i < kind->nlayers; i++)
+		n += kind->layer[i] - c->first < c->n;
+	return n;
+}
+
+uint64_t
+stage_kind(const struct stage *st, const struct segment *kind)
+{
+	uint64_t n = 0;
+
+	for (uint32_t c = 0; c < st->nchunks; c++)
+		n += chunk_layers(&st->chunk[c], kind);
+	return n;
+}
+
+uint64_t
+stage_layers(const struct shard *s, uint32_t stage, const struct tensor *t)
+{
+	const struct graph *g = s->graph;
+	const struct stage *st = &s->stage[stage];
+	const struct segment *seg = &g->seg.a[t->seg];
+
+	/* every stage counts the loss, and is given the tokens */
+	if ((t->class == T_INPUT || t->class == T_STAT) && !seg->nlayers)
+		return 1;
+	if (t->seg == g->embed) {
+		/* a tied head needs the embedding's weights on the last stage too */
+		bool tied =
+		    t->class != T_ACT &&
+		    spec_int(spec_obj(spec_obj(g->trainer, F_trainer_model), F_transformer_lm_head),
+			F_lm_head_tied);
+		return st->embed || (st->head && tied);
+	}
+	if (t->seg == g->head || t->seg == g->eval)
+		return st->head;
+	return seg->nlayers ? stage_kind(st, seg) : 1;
+}
+
+/* The rows that can come to a rank if all ranks' tokens want its experts; capacity sets fewer. */
+uint64_t
+shard_capacity(const struct shard *s, const struct object *moe)
+{
+	const struct value *v =
+	    spec_value(spec_obj(s->graph->trainer, F_trainer_parallel), F_parallel_capacity);
+	uint64_t k = (uint64_t)spec_int(moe, F_moe_top_k), expert = s->mesh.expert;
+	uint64_t here = (uint64_t)spec_int(moe, F_moe_num_experts) / expert;
+	uint64_t worst = mul64(mul64(s->graph->T, expert), min64(k, here));
+
+	if (!v->set || v->str)
+		return worst;
+	double rows = ceil(v->num * (double)mul64(s->graph->T, k));
+	return rows < (double)worst ? (uint64_t)rows : worst;
+}
+
+static void
+collective(struct stage *st, enum collective_kind kind, uint64_t ranks, uint64_t bytes)
+{
+	if (ranks > 1 && bytes)
+		*PUSH(st->comm) = (struct collective){ kind, ranks, bytes };
+}
+
+/* Routed rows that go to their experts' ranks, or come back, in one microbatch of the stage. */
+static uint64_t
+rows_sent(const struct shard *s, uint32_t i, enum op_id op)
+{
+	const struct graph *g = s->graph;
+	uint64_t rows = 0;
+
+	for (uint32_t k = g->embed + 1; k < g->head; k++)
+		for (int ph = 0; ph < N_PHASES; ph++)
+			for (uint32_t o = 0; o < g->seg.a[k].ops[ph].n; o++) {
+				if (g->seg.a[k].ops[ph].a[o].op != op)
+					continue;
+				/* balanced, as many as a rank has tokens for, or room */
+				uint64_t n = min64(shard_capacity(s, g->seg.a[k].ffn),
+				    mul64(g->T, (uint64_t)spec_int(g->seg.a[k].ffn, F_moe_top_k)));
+				rows =
+				    add64(rows, mul64(n, stage_kind(&s->stage[i], &g->seg.a[k])));
+			}
+	return rows;
+}
+
+/*
+ * Bytes a rank of the stage sends in one step: ring reductions, rows of the routed tokens,
+ * activations.
+ */
+static void
+communication(struct shard *s, uint32_t i, uint64_t weight, uint64_t grad)
+{
+	const struct graph *g = s->graph;
+	const struct mesh *m = &s->mesh;
+	struct stage *st = &s->stage[i];
+	uint64_t dense = 0, expert = 0, edges = 0;
+	uint64_t D =
+	    (uint64_t)spec_int(spec_obj(g->trainer, F_trainer_model), F_transformer_d_model);
+	uint64_t row = mul64(mul64(D, weight), g->microbatches);
+
+	for (uint32_t t = 1; t < g->tensor.n; t++) {
+		const struct tensor *p = &g->tensor.a[t];
+		if (p->class == T_PARAM) {
+			uint64_t n = mul64(tensor_elems(p), stage_layers(s, i, p));
+			*(p->experts ? &expert : &dense) += p->experts ? n / m->expert : n;
+		}
+	}
+	collective(st, REDUCE_SCATTER, m->data, mul64(dense, grad) / m->data * (m->data - 1));
+	collective(st, ALL_GATHER, m->data, mul64(dense, weight) / m->data * (m->data - 1));
+	collective(st, REDUCE_SCATTER, m->expert_data,
+	    mul64(expert, grad) / m->expert_data * (m->expert_data - 1));
+	collective(st, ALL_GATHER, m->expert_data,
+	    mul64(expert, weight) / m->expert_data * (m->expert_data - 1));
+	/* of balanced rows, 1/EP stay at home */
+	collective(st, ROW_DISPATCH, m->expert,
+	    mul64(rows_sent(s, i, OP_dispatch), row) / m->expert * (m->expert - 1));
+	collective(st, ROW_COMBINE, m->expert,
+	    mul64(rows_sent(s, i, OP_combine), row) / m->expert * (m->expert - 1));
+	/* what goes from one of its chunks to the next is only copied */
+	for (uint32_t k = 0; k < st->action.n; k++)
+		edges += (st->action.a[k].deed == SEND_X || st->action.a[k].deed == SEND_DX) &&
+			 st->action.a[k].stage != i;
+	collective(st, SEND_RECV, edges ? 2 : 1, mul64(edges, mul64(g->T, mul64(D, weight))));
+}
+
+/* Work of a microbatch: a layer's, or a segment's that exists once. */
+static uint64_t
+work(const struct graph *g, uint32_t seg)
+{
+	uint64_t sum = 0;
+
+	for (int ph = 0; ph < N_PHASES; ph++)
+		for (uint32_t i = 0; i < g->seg.a[seg].ops[ph].n; i++)
+			sum = add64(sum, op_flops(g, &g->seg.a[seg].ops[ph].a[i]));
+	return sum;
+}
+
+/* Chunks of layers as they come; cost[l] is what lies before layer l. */
+struct balance {
+	const uint64_t *cost;
+	uint32_t layers, chunks;
+	uint64_t embed, head;
+};
+
+static uint64_t
+chunk_cost(const struct balance *b, uint32_t chunk, uint32_t first, uint32_t n)
+{
+	return b->cost[first + n] - b->cost[first] + (chunk == 0 ? b->embed : 0) +
+	       (chunk + 1 == b->chunks ? b->head : 0);
+}
+
+/*
+ * The least, over all splits in which no chunk costs more than most, of the largest chunk's cost
+ * or of the sum of their squares; n: the layers of each chunk then, lighter ones first.
+ */
+static uint64_t
+best_split(const struct balance *b, uint64_t most, bool squares, uint32_t *n)
+{
+	uint32_t L = b->layers, N = b->chunks;
+	/* of chunks c .. N - 1 if their first layer is l */
+	uint64_t *best = xalloc((size_t)(N + 1) * (L + 1) * sizeof *best);
+	uint32_t *take = xalloc((size_t)(N + 1) * (L + 1) * sizeof *take);
+
+	memset(best, 0xff, (size_t)(N + 1) * (L + 1) * sizeof *best);
+	best[(size_t)N * (L + 1) + L] = 0;
+	for (uint32_t c = N; c-- > 0;)
+		for (uint32_t l = c; l < L; l++) {
+			size_t at = (size_t)c * (L + 1) + l;
+			for (uint32_t k = 1; l + k <= L; k++) {
+				uint64_t x = chunk_cost(b, c, l, k), rest = best[at + L + 1 + k];
+				if (x > most || (!squares && x >= best[at]))
+					break;
+				if (rest == UINT64_MAX)
+					continue;
+				uint64_t sum = squares ? x * x + rest : x > rest ? x : rest;
+				if (sum < best[at]) {
+					best[at] = sum;
+					take[at] = k;
+				}
+			}
+		}
+	for (uint32_t c = 0, l = 0; c < N; l += n[c++])
+		n[c] = take[(size_t)c * (L + 1) + l];
+	return *best;
+}
+
+/*
+ * Layers of each chunk: as the description says, or such that the largest chunk is as small as can
+ * be, then all as equal as can be. The head weighs as the layers that its work would make.
+ */
+static void
+split_layers(const struct graph *g, uint32_t chunks, uint32_t *n)
+{
+	const struct value *split =
+	    spec_value(spec_obj(g->trainer, F_trainer_parallel), F_parallel_split);
+	uint64_t *cost = xalloc((g->n_layers + 1) * sizeof *cost);
+	struct balance b = { cost, g->n_layers, chunks, work(g, g->embed), work(g, g->head) };
+	uint64_t sum = b.embed + b.head;
+
+	if (split->set && split->nints == chunks) {
+		for (uint32_t c = 0; c < chunks; c++)
+			n[c] = (uint32_t)split->ints[c];
+		return;
+	}
+	for (uint32_t l = 0; l < g->n_layers; l++)
+		sum = add64(sum, work(g, g->kind_of[l]));
+	/* squares of whole numbers, exact on every machine */
+	uint64_t unit = (sum >> 24) + 1;
+	b.embed /= unit;
+	b.head /= unit;
+	for (uint32_t l = 0; l < g->n_layers; l++)
+		cost[l + 1] = cost[l] + work(g, g->kind_of[l]) / unit;
+	best_split(&b, best_split(&b, UINT64_MAX, false, n), true, n);
+}
+
+/* The arithmetic of a layout. */
+static struct shard *
+lay_out(struct graph *g, const struct target_row *target, uint64_t data, uint64_t expert,
+    uint64_t pipeline)
+{
+	struct shard *s = xalloc(sizeof *s);
+	const struct object *pr = spec_obj(g->trainer, F_trainer_precision);
+	const struct object *pa = spec_obj(g->trainer, F_trainer_parallel);
+	const struct value *kind = spec_value(pa, F_parallel_schedule);
+	const struct value *per = spec_value(pa, F_parallel_chunks);
+	const char *schedule_kind = kind->set ? kind->str : "1f1b";
+	uint32_t chunks = pipeline > 1 && per->set ? (uint32_t)per->i : 1;
+	uint32_t places = (uint32_t)pipeline * chunks, first = 0;
+	uint32_t *n = xalloc(places * sizeof *n);
+
+	s->graph = g;
+	s->target = target;
+	s->mesh = (struct mesh){ data, expert, pipeline, data / expert, mul64(data, pipeline) };
+	s->stage = xalloc(pipeline * sizeof *s->stage);
+	for (uint32_t i = 0; i < pipeline; i++)
+		s->stage[i].chunk = xalloc(chunks * sizeof *s->stage[i].chunk);
+	split_layers(g, places, n);
+	for (uint32_t p = 0; p < places; first += n[p++]) {
+		struct stage *st = &s->stage[schedule_stage(schedule_kind, (uint32_t)pipeline, p)];
+		bool head = p + 1 == places;
+		st->chunk[st->nchunks++] =
+		    (struct chunk){ first, n[p], p, p == 0, head, 0, places == 1 };
+		st->n += n[p];
+		st->embed |= p == 0;
+		st->head |= head;
+		st->slots = 1;
+	}
+	if (pipeline > 1)
+		schedule(s, schedule_kind);
+	for (uint32_t i = 0; i < pipeline; i++)
+		communication(s, i, target_bytes(target, spec_str(pr, F_precision_weights)),
+		    target_bytes(target, spec_str(pr, F_precision_grads)));
+	return s;
+}
+
+uint64_t
+mesh_ranks(const struct mesh *m, enum ranks r)
+{
+	const uint64_t n[N_RANKS] = { 1, m->world, m->data, m->expert, m->expert_data,
+		m->pipeline };
+
+	return n[r];
+}
+
+struct shard *
+shard(struct graph *g, const struct target_row *target)
+{
+	const struct object *p = spec_obj(g->trainer, F_trainer_parallel);
+	struct shard *s = lay_out(g, target, (uint64_t)spec_int(p, F_parallel_data),
+	    (uint64_t)spec_int(p, F_parallel_expert), (uint64_t)spec_int(p, F_parallel_pipeline));
+
+	if (s->mesh.world == 1)
+		return s;
+	/* one token after another is for one rank */
+	for (uint32_t k = g->decode; k < g->seg.n; k++)
+		g->seg.a[k].ops[FORWARD].n = 0;
+	shard_experts(s);
+	shard_balance(s);
+	shard_update(s);
+	return s;
+}
+
+static void
+print_actions(const struct stage *st, struct buf *out)
+{
+	static const char *const names[] = { "F", "B", "send x", "receive x", "send dx",
+		"receive dx" };
+
+	for (uint32_t i = 0; i < st->action.n; i++) {
+		const struct action *a = &st->action.a[i];
+		buf_printf(out, "  %4u %-10s microbatch %u, chunk %u, slot %u", i, names[a->deed],
+		    a->microbatch, a->chunk, a->slot);
+		if (a->deed != DO_FORWARD && a->deed != DO_BACKWARD)
+			buf_printf(out, ", stage %u, tag %u", a->stage, a->tag);
+		buf_puts(out, "\n");
+	}
+}
+
+void
+shard_print(const struct shard *s, struct buf *out)
+{
+	static const char *const names[] = { "send/recv", "reduce-scatter", "all-gather",
+		"row dispatch", "row combine" };
+
+	buf_printf(out,
+	    "mesh: %llu rank%s = pipeline %llu x data %llu, expert %llu, expert-data %llu\n",
+	    (unsigned long long)s->mesh.world, s->mesh.world > 1 ? "s" : "",
+	    (unsigned long long)s->mesh.pipeline, (unsigned long long)s->mesh.data,
+	    (unsigned long long)s->mesh.expert, (unsigned long long)s->mesh.expert_data);
+	for (uint32_t i = 0; i < s->mesh.pipeline; i++) {
+		const struct stage *st = &s->stage[i];
+		buf_printf(out, "stage %u: ", i);
+		for (uint32_t c = 0; c < st->nchunks; c++)
+			buf_printf(out, "%s%slayers %u .. %u%s, %u slot%s", c ? "; " : "",
+			    st->chunk[c].embed ? "embed, " : "", st->chunk[c].first,
+			    st->chunk[c].first + st->chunk[c].n - 1,
+			    st->chunk[c].head ? ", head" : "", st->chunk[c].slots,
+			    st->chunk[c].slots > 1 ? "s" : "");
+		buf_puts(out, "\n");
+		print_actions(st, out);
+		for (uint32_t c = 0; c < st->comm.n; c++)
+			buf_printf(out, "  %-14s among %llu ranks: %llu bytes a step\n",
+			    names[st->comm.a[c].kind], (unsigned long long)st->comm.a[c].ranks,
+			    (unsigned long long)st->comm.a[c].bytes);
+	}
+	buf_puts(out, "\n");
+	graph_print(s->graph, out);
+}

@@ -1,0 +1,114 @@
+/*
+ * Who owns what and does what when: from a graph to the program of every rank.
+ *
+ * shard takes a graph and the target, gives a struct shard: the mesh, each pipeline stage's layers,
+ * slots and actions, the bytes it sends; and rewrites the graph for what several ranks do together.
+ * There is one program for all ranks, a rank is data. rankcheck proves the programs of all ranks
+ * against each other.
+ *
+ * Must never change the mathematics.
+ */
+#ifndef OLMOGEN_SHARD_H
+#define OLMOGEN_SHARD_H
+
+#include "graph/graph.h"
+
+/* ---- shard.c, expert.c: who owns what -------------------------------------------------------- */
+
+/*
+ * world = pipeline * data; expert divides data; expert ranks are innermost. Rank is data, not code.
+ */
+struct mesh {
+	uint64_t data, expert, pipeline; /* degrees */
+	uint64_t expert_data;            /* ranks that hold the same experts */
+	uint64_t world;
+};
+enum collective_kind {
+	SEND_RECV,
+	REDUCE_SCATTER,
+	ALL_GATHER,
+	ROW_DISPATCH,
+	ROW_COMBINE,
+	N_COLLECTIVES
+};
+struct collective {
+	enum collective_kind kind;
+	uint64_t ranks; /* size of the group */
+	uint64_t bytes; /* that one rank sends, a step */
+};
+/* Layers that are next to each other in the model and on one rank. */
+struct chunk {
+	uint32_t first, n; /* layers */
+	uint32_t place;    /* among the chunks of the whole pipeline */
+	bool embed, head;
+	uint32_t slot, slots; /* of its microbatches in flight, among the rank's */
+};
+/* One thing that a rank of the pipeline does; a step is a list of them. */
+enum deed { DO_FORWARD, DO_BACKWARD, SEND_X, RECV_X, SEND_DX, RECV_DX };
+struct action {
+	enum deed deed;
+	uint32_t chunk, slot, microbatch;
+	uint32_t stage; /* whom it sends to or receives from */
+	uint32_t tag;   /* 2 * place of the edge's lower chunk, + 1 for gradients */
+};
+struct stage { /* what one rank of the pipeline has */
+	struct chunk *chunk;
+	uint32_t nchunks;
+	uint32_t n; /* layers in all */
+	bool embed, head;
+	uint64_t slots;
+	ARRAY(struct action) action; /* of a step */
+	ARRAY(struct collective) comm;
+};
+struct shard {
+	struct graph *graph;
+	const struct target_row *target;
+	struct mesh mesh;
+	struct stage *stage; /* mesh.pipeline of them */
+};
+/*
+ * The graph is rewritten for what several ranks do together: expert.c.
+ */
+struct shard *shard(struct graph *g, const struct target_row *target);
+void shard_print(const struct shard *s, struct buf *out);
+/* Rows that a rank has for the tokens which others, and it itself, send to its experts. */
+uint64_t shard_capacity(const struct shard *s, const struct object *moe);
+/* expert.c: rows of routed tokens go to the ranks of their experts. */
+void shard_experts(struct shard *s);
+/* expert.c: the load-balance loss counts experts over all data ranks where it is to. */
+void shard_balance(struct shard *s);
+/* expert.c: gradients are summed over ranks, each steps its part of the weights. */
+void shard_update(struct shard *s);
+/* How many ranks are in a group of that kind. */
+uint64_t mesh_ranks(const struct mesh *m, enum ranks r);
+/* How many layers of a kind a chunk has, and a stage. */
+uint64_t chunk_layers(const struct chunk *c, const struct segment *kind);
+uint64_t stage_kind(const struct stage *st, const struct segment *kind);
+/* How many layers of a tensor's segment a stage holds (1 for what exists once and is there). */
+uint64_t stage_layers(const struct shard *s, uint32_t stage, const struct tensor *t);
+
+/* ---- schedule.c: what each stage does when -------------------------------------------------- */
+
+/* The stage of the chunk at a place of the pipeline. */
+uint32_t schedule_stage(const char *kind, uint32_t pipeline, uint32_t place);
+/* Fills in slots and actions of all stages. */
+void schedule(struct shard *s, const char *kind);
+enum { COST_FORWARD = 1, COST_BACKWARD = 2, SCHEDULE_COST = COST_FORWARD + COST_BACKWARD };
+/*
+ * When each action starts, by stage and action, where passes take those times and messages none;
+ * gives the end of the last, 0 if some wait for ever.
+ */
+uint64_t schedule_run(const struct shard *s, uint64_t **start);
+
+/* ---- rankcheck.c: every rank's program against all others ------------------------------------ */
+
+/*
+ * Messages meet, collectives are the same for all their members, nobody waits for ever, slots are
+ * free when they are taken, each gradient is reduced once by those who have it; internal error
+ * naming the first fault.
+ */
+void rankcheck(const struct shard *s);
+/* The same check; NULL, or the fault. For tests that plant faults. */
+const char *ranks_fault(const struct shard *s);
+
+#endif
