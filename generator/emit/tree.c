@@ -13,6 +13,8 @@
 #include "emit/emit.h"
 #include "yaml_limits.h"
 
+#define MANIFEST "manifest.yaml"
+
 struct buf *
 tree_file(struct tree *t, const char *path)
 {
@@ -170,6 +172,7 @@ remove_stale(const struct tree *t, const char *dir, yaml_document_t *doc, yaml_n
 	}
 }
 
+/* Whether nothing is in the folder, or the manifest that an olmogen was stopped in writing. */
 static bool
 is_empty(const char *dir)
 {
@@ -177,7 +180,8 @@ is_empty(const char *dir)
 	bool empty = true;
 
 	for (struct dirent *e; d && (e = readdir(d));)
-		empty &= !strcmp(e->d_name, ".") || !strcmp(e->d_name, "..");
+		empty &= !strcmp(e->d_name, ".") || !strcmp(e->d_name, "..") ||
+			 !strcmp(e->d_name, MANIFEST ".tmp");
 	if (d)
 		closedir(d);
 	return empty;
@@ -188,7 +192,7 @@ static bool
 take_over(const struct tree *t, const char *dir)
 {
 	size_t n;
-	char *text = file_read(xprintf("%s/manifest.yaml", dir), &n);
+	char *text = file_read(xprintf("%s/" MANIFEST, dir), &n);
 	yaml_parser_t parser;
 	yaml_document_t doc;
 	yaml_mark_t at;
@@ -235,6 +239,10 @@ lock(const char *dir)
 	return false;
 }
 
+/*
+ * The manifest comes first: it says that the folder is ours, so that a generation which a full disk
+ * or a signal ended can be repeated in it.
+ */
 bool
 tree_write(const struct tree *t, const char *dir, bool verbose)
 {
@@ -242,11 +250,12 @@ tree_write(const struct tree *t, const char *dir, bool verbose)
 
 	if (!lock(dir) || !take_over(t, dir))
 		return false;
-	for (uint32_t i = 0; i < t->n; i++) {
-		const char *path = xprintf("%s/%s", dir, t->a[i].path);
-		if (same(path, &t->a[i].text))
+	for (uint32_t k = 0; k < 2 * t->n; k++) {
+		const struct file *f = &t->a[k % t->n];
+		const char *path = xprintf("%s/%s", dir, f->path);
+		if ((k < t->n) != !strcmp(f->path, MANIFEST) || same(path, &f->text))
 			continue;
-		if (!write_file(path, &t->a[i].text))
+		if (!write_file(path, &f->text))
 			return false;
 		if (verbose)
 			fprintf(stderr, "wrote %s\n", path);
