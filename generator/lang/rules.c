@@ -180,9 +180,9 @@ static const char *
 too_few_in_groups(const struct scope *s, const uint32_t *f)
 {
 	int64_t each = s->x[F_moe_num_experts] / s->x[F_router_n_groups];
-	return xprintf("%s = %lld is more than the %lld experts of %s = %lld groups",
+	return xprintf("%s = %lld is more than the %lld experts of %s = %lld group%s",
 	    spec_name(f[0]), (long long)s->x[f[0]], (long long)(each * s->x[f[1]]), spec_name(f[1]),
-	    (long long)s->x[f[1]]);
+	    (long long)s->x[f[1]], s->x[f[1]] == 1 ? "" : "s");
 }
 
 static const char *
@@ -259,7 +259,7 @@ static const struct rule {
 	{ enough_groups, not_in_range, { F_router_top_groups, F_router_n_groups, N_FIELDS }, RANGE,
 	    GROUPS_GIVEN },
 	{ enough_in_groups, too_few_in_groups,
-	    { F_moe_top_k, F_router_top_groups, F_router_n_groups, N_FIELDS }, RANGE,
+	    { F_moe_top_k, F_router_top_groups, F_router_n_groups, F_moe_num_experts }, RANGE,
 	    GROUPS_GIVEN },
 	{ expert_divides_experts, not_a_divisor, { F_moe_num_experts, F_parallel_expert, N_FIELDS },
 	    DIVISORS, ALWAYS },
