@@ -163,81 +163,79 @@ struct hands {
 	uint8_t *did;        /* by chunk, microbatch and phase */
 };
 
+/* Does an action; what is wrong with it, or NULL. */
 static const char *
 do_action(struct hands *h, uint32_t i)
 {
 	const struct stage *st = &h->s->stage[h->stage];
 	const struct action *a = &st->action.a[i];
-	const char *text = action_text(h->s, h->stage, i);
 	uint64_t n = h->s->graph->microbatches;
 
 	if (a->chunk >= st->nchunks || a->microbatch >= n)
-		return xprintf("%s: there is no such chunk or microbatch", text);
+		return "there is no such chunk or microbatch";
 	const struct chunk *c = &st->chunk[a->chunk];
 	bool first = c->place == 0, last = c->place + 1 == h->places;
 	uint8_t *did = &h->did[((uint64_t)a->chunk * n + a->microbatch) * N_PHASES];
 	uint32_t edge = a->deed == SEND_X || a->deed == RECV_DX ? c->place : c->place - 1;
 
 	if (a->slot - c->slot >= c->slots)
-		return xprintf(
-		    "%s: the chunk's slots are %u .. %u", text, c->slot, c->slot + c->slots - 1);
+		return xprintf("the chunk's slots are %u .. %u", c->slot, c->slot + c->slots - 1);
 	struct held *slot = &h->slot[a->slot];
 	if ((a->deed == SEND_X || a->deed == RECV_DX ? last : first) && a->deed > DO_BACKWARD)
-		return xprintf("%s: the pipeline ends there", text);
+		return "the pipeline ends there";
 	if (a->deed > DO_BACKWARD &&
 	    a->tag != 2 * edge + (a->deed == SEND_DX || a->deed == RECV_DX))
-		return xprintf("%s: tag %u is of another edge", text, a->tag);
+		return xprintf("tag %u is of another edge", a->tag);
 	switch (a->deed) {
 	case RECV_X:
 		if (slot->state != EMPTY)
-			return xprintf("%s: the slot holds %s", text, held_text(slot));
+			return xprintf("the slot holds %s", held_text(slot));
 		*slot = (struct held){ RECEIVED, a->chunk, a->microbatch };
 		return NULL;
 	case DO_FORWARD:
 		if (did[FORWARD]++)
-			return xprintf("%s: a second time", text);
+			return "a second time";
 		if (first ? slot->state != EMPTY : !holds(slot, RECEIVED, a))
-			return xprintf("%s: %sthe slot holds %s", text,
+			return xprintf("%sthe slot holds %s",
 			    first ? "" : "its input was not received; ", held_text(slot));
 		*slot = (struct held){ DONE, a->chunk, a->microbatch };
 		return NULL;
 	case SEND_X:
 		if (!holds(slot, DONE, a))
-			return xprintf("%s: the slot holds %s", text, held_text(slot));
+			return xprintf("the slot holds %s", held_text(slot));
 		return NULL;
 	case RECV_DX:
 		if (h->dx.state != EMPTY)
-			return xprintf("%s: the buffer holds the gradient of microbatch %u", text,
-			    h->dx.microbatch);
+			return xprintf(
+			    "the buffer holds the gradient of microbatch %u", h->dx.microbatch);
 		if (h->out.state != EMPTY)
-			return xprintf("%s: the gradient of microbatch %u was not sent", text,
-			    h->out.microbatch);
+			return xprintf(
+			    "the gradient of microbatch %u was not sent", h->out.microbatch);
 		h->dx = (struct held){ RECEIVED, a->chunk, a->microbatch };
 		return NULL;
 	case DO_BACKWARD:
 		if (did[BACKWARD]++)
-			return xprintf("%s: a second time", text);
+			return "a second time";
 		if (!holds(slot, DONE, a))
-			return xprintf("%s: its forward pass is not in the slot, which holds %s",
-			    text, held_text(slot));
+			return xprintf(
+			    "its forward pass is not in the slot, which holds %s", held_text(slot));
 		if (last ? h->dx.state != EMPTY : !holds(&h->dx, RECEIVED, a))
-			return xprintf(last ? "%s: no gradient comes to the head"
-					    : "%s: its gradient was not received",
-			    text);
+			return last ? "no gradient comes to the head"
+				    : "its gradient was not received";
 		if (h->out.state != EMPTY)
-			return xprintf("%s: the gradient of microbatch %u was not sent", text,
-			    h->out.microbatch);
+			return xprintf(
+			    "the gradient of microbatch %u was not sent", h->out.microbatch);
 		slot->state = h->dx.state = EMPTY;
 		if (!first)
 			h->out = (struct held){ DONE, a->chunk, a->microbatch };
 		return NULL;
 	case SEND_DX:
 		if (!holds(&h->out, DONE, a))
-			return xprintf("%s: its gradient is not there to send", text);
+			return "its gradient is not there to send";
 		h->out.state = EMPTY;
 		return NULL;
 	}
-	return xprintf("%s: no such thing to do", text);
+	return "no such thing to do";
 }
 
 static const char *
@@ -253,7 +251,8 @@ check_stage(const struct shard *s, uint32_t stage)
 	const char *fault = NULL;
 
 	for (uint32_t i = 0; i < st->action.n && !fault; i++)
-		fault = do_action(&h, i);
+		if ((fault = do_action(&h, i)))
+			fault = xprintf("%s: %s", action_text(s, stage, i), fault);
 	for (uint64_t i = 0; i < st->nchunks * n * N_PHASES && !fault; i++)
 		if (!h.did[i])
 			fault = xprintf("stage %u: microbatch %llu has no %s pass on chunk %llu",
