@@ -326,7 +326,7 @@ main(int argc, char **argv)
 				const char *like = spec_closest_choice(F_trainer_target, optarg);
 				bad_usage("--target=%s",
 				    xprintf("%s is not known%s; use %s", optarg,
-					suggest(optarg, &like, like != NULL),
+					like ? xprintf(" (did you mean %s?)", like) : "",
 					spec_choices(fields[F_trainer_target].choices, "", "")));
 			}
 			o.target = optarg;

@@ -3,6 +3,7 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "lang/lang.h"
 
@@ -218,6 +219,12 @@ spec_closest_choice(enum field_id f, const char *text)
 	for (const char *s = fields[f].choices; *s && n < LEN(name);
 	     s += strcspn(s, "|"), s += *s == '|')
 		name[n++] = xprintf("%.*s", (int)strcspn(s, "|"), s);
+	/* in capitals, or a card or architecture without "cuda:" */
+	for (uint32_t i = 0; i < n; i++) {
+		const char *colon = strchr(name[i], ':');
+		if (!strcasecmp(text, name[i]) || (colon && !strcasecmp(text, colon + 1)))
+			return name[i];
+	}
 	return diag_closest(text, name, n);
 }
 

@@ -101,6 +101,8 @@ usage() { # text, options
 targets="cpu, cuda:sm_90a, cuda:sm_100a, cuda:h100, cuda:h100-nvl, cuda:h200 or cuda:b200"
 usage "--target=x is not known; use $targets" --target=x
 usage "--target=cuda:sm90a is not known (did you mean cuda:sm_90a?); use $targets" --target=cuda:sm90a
+usage "--target=H200 is not known (did you mean cuda:h200?); use $targets" --target=H200
+usage "--target=CPU is not known (did you mean cpu?); use $targets" --target=CPU
 usage "--dump=pln (did you mean plan?): the stages are load, check, graph, shard, fuse, plan, emit" --dump=pln
 usage "--plan and --check exclude each other" --check --plan
 usage "--plan and --dump exclude each other" --plan --dump=graph
@@ -174,6 +176,16 @@ echo mine >"$work/tiny/notes.txt"
 "$olmogen" --emit-only -o "$work/tiny" "$work/dense.lua" >/dev/null
 [ ! -e "$work/tiny/inst/route.c" ] && [ -e "$work/tiny/notes.txt" ]
 is "stale files go, foreign files stay" $?
+
+# a generation that ends in the middle, here as it says to a pipe without a reader what it wrote first, is no other's folder
+mkfifo "$work/pipe"
+(exec 3<>"$work/pipe" 4>"$work/pipe" 3<&- && exec "$olmogen" -v --emit-only -o "$work/ended" models/tiny.lua 2>&4) >/dev/null
+[ $? -gt 128 ] && [ "$(find "$work/ended" -type f | wc -l)" = 1 ] &&
+	"$olmogen" --emit-only -o "$work/ended" models/tiny.lua >/dev/null && "$olmogen" --check -o "$work/ended" models/tiny.lua
+is "a generation that was ended is done again in its folder" $?
+rm -rf "$work/ended" && mkdir "$work/ended" && touch "$work/ended/manifest.yaml.tmp" &&
+	"$olmogen" --emit-only -o "$work/ended" models/tiny.lua >/dev/null
+is "so is one that was ended before its first file" $?
 
 # the tree builds with nothing but a compiler, make, libyaml and jansson
 cp -r "$work/tiny-2" "$work/alone"
