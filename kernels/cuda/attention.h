@@ -88,14 +88,6 @@ om_mask(float *c, int ahead)
 	}
 }
 
-OM_DEV float
-om_exp2(float x)
-{
-	float y;
-	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-	return y;
-}
-
 /*
  * One step of the online softmax: scores become exp2(c score - c max), max and the sums of this
  * thread's share follow, shrink is what sums so far are to be multiplied by.

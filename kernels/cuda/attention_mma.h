@@ -10,6 +10,8 @@
 #ifndef OM_ATTENTION_MMA_H
 #define OM_ATTENTION_MMA_H
 
+#include "sm80.h"
+
 #define OM_AT_LINE(d) (2 * (d) + 16) /* bytes of a row in shared memory */
 #define OM_AT_BLOCKS(d) ((d) > 64 ? 2 : 3)
 #define OM_AT_THREADS(d) 128
@@ -23,58 +25,13 @@
 
 #ifdef __CUDACC__ /* ---- device ---- */
 
-/* Copies 16 bytes, or zeros when there is nothing. */
-OM_DEV void
-om_async_load(uint32_t to, const void *from, bool there)
-{
-	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-		     "r"(there ? 16 : 0)
-		     : "memory");
-}
-
-/* This thread's copies have arrived. */
-OM_DEV void
-om_async_wait(void)
-{
-	asm volatile("cp.async.wait_all;" ::: "memory");
-}
-
-/* Four matrices of 8 x 8; lane i has the address of row i % 8 of matrix i / 8. */
-OM_DEV void
-om_ldmatrix(uint32_t *x, uint32_t row)
-{
-	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-		     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-		     : "r"(row)
-		     : "memory");
-}
-
-OM_DEV void
-om_ldmatrix_t(uint32_t *x, uint32_t row)
-{
-	asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-		     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-		     : "r"(row)
-		     : "memory");
-}
-
-/* c [16, 8] += a [16, 16] b [16, 8] */
-OM_DEV void
-om_mma(float *c, const uint32_t *a, const uint32_t *b)
-{
-	asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
-	    "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-	    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-	    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-
 /* A left operand [16, 16] at an address of a tile [rows, D]. */
 template <int D>
 OM_DEV void
 om_left(uint32_t *a, uint32_t at)
 {
 	const int lane = threadIdx.x % 32;
-	om_ldmatrix(a, at + lane % 16 * OM_AT_LINE(D) + lane / 16 * 16);
+	om_ldmatrix<0>(a, at + lane % 16 * OM_AT_LINE(D) + lane / 16 * 16);
 }
 
 /* c [16, N] += a b^T: a [16, 16], b N rows of 16 at an address of a tile [N, D] */
@@ -87,9 +44,9 @@ om_product_t(float *c, const uint32_t *a, uint32_t at)
 #pragma unroll
 	for (int n = 0; n < N; n += 16) {
 		uint32_t b[4];
-		om_ldmatrix(b, at + n * OM_AT_LINE(D));
-		om_mma(c + n / 2, a, b);
-		om_mma(c + n / 2 + 4, a, b + 2);
+		om_ldmatrix<0>(b, at + n * OM_AT_LINE(D));
+		om_mma(c + n / 2, a, b[0], b[1]);
+		om_mma(c + n / 2 + 4, a, b[2], b[3]);
 	}
 }
 
@@ -105,9 +62,9 @@ om_product(float *c, const uint32_t *a, uint32_t at)
 #pragma unroll
 		for (int n = 0; n < D; n += 16) {
 			uint32_t b[4];
-			om_ldmatrix_t(b, at + k * OM_AT_LINE(D) + 2 * n);
-			om_mma(c + n / 2, a + k / 4, b);
-			om_mma(c + n / 2 + 4, a + k / 4, b + 2);
+			om_ldmatrix<1>(b, at + k * OM_AT_LINE(D) + 2 * n);
+			om_mma(c + n / 2, a + k / 4, b[0], b[1]);
+			om_mma(c + n / 2 + 4, a + k / 4, b[2], b[3]);
 		}
 }
 
@@ -121,7 +78,7 @@ om_tile_load(uint32_t to, const om_bf16 *from, int row)
 		const int r = i / (D / 8), unit = i % (D / 8);
 		const bool there = row + r < S;
 		om_async_load(to + r * OM_AT_LINE(D) + 16 * unit,
-		    from + (int64_t)(there ? row + r : 0) * (HEADS * D) + 8 * unit, there);
+		    from + (int64_t)(there ? row + r : 0) * (HEADS * D) + 8 * unit, there ? 16 : 0);
 	}
 }
 
@@ -151,7 +108,7 @@ om_attention(
 	constexpr int N = 64, TILES = OM_CEIL(S, 64), SIZE = N * OM_AT_LINE(D);
 	constexpr int64_t BYTES = OM_CEIL((int64_t)4 * S * D, H / G);
 	extern __shared__ __align__(16) uint8_t smem[];
-	const uint32_t base = (uint32_t)__cvta_generic_to_shared(smem);
+	const uint32_t base = om_smem(smem);
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 	const float c = scale * 1.44269504088896341f;
 	float out[D / 2], top[2], sum[2] = { 0, 0 }, shrink[2];
@@ -167,7 +124,7 @@ om_attention(
 
 	/* q goes by way of the second stage to registers */
 	om_tile_load<D, S, H, 64>(base + 2 * SIZE, q + own * D, row);
-	om_async_wait();
+	om_async_wait_all();
 	__syncthreads();
 #pragma unroll
 	for (int i = 0; i < D; i += 16)
@@ -179,7 +136,7 @@ om_attention(
 
 	for (int n = 0; n <= steps; n++) {
 		/* step n - 1 has arrived, and all have read n - 2 */
-		om_async_wait();
+		om_async_wait_all();
 		__syncthreads();
 		if (n < steps) {
 			const uint32_t to = base + n % 2 * 2 * SIZE;
@@ -231,7 +188,7 @@ om_attention_bwd(const om_bf16 *a0, const om_bf16 *a1, const om_bf16 *b0, const 
 	constexpr int OWN = KEYS ? G : H, OTHER = KEYS ? H : G, MET = KEYS ? H / G : 1;
 	constexpr int64_t BYTES = (int64_t)4 * S * D * MET;
 	extern __shared__ __align__(16) uint8_t smem[];
-	const uint32_t sa0 = (uint32_t)__cvta_generic_to_shared(smem);
+	const uint32_t sa0 = om_smem(smem);
 	const uint32_t sa1 = sa0 + 64 * OM_AT_LINE(D), stages = sa1 + 64 * OM_AT_LINE(D);
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 	const uint32_t slab = 16 * warp * OM_AT_LINE(D);
@@ -267,7 +224,7 @@ om_attention_bwd(const om_bf16 *a0, const om_bf16 *a1, const om_bf16 *b0, const 
 
 	for (int n = 0; n <= MET * each; n++) {
 		/* step n - 1 has arrived, and all have read n - 2 */
-		om_async_wait();
+		om_async_wait_all();
 		__syncthreads();
 		if (n < MET * each) {
 			const int other = KEYS ? hh * MET + n / each : hh / (H / G);
@@ -279,8 +236,7 @@ om_attention_bwd(const om_bf16 *a0, const om_bf16 *a1, const om_bf16 *b0, const 
 			if (KEYS && threadIdx.x < N / 2)
 				om_async_load(b + 2 * SIZE + 16 * threadIdx.x,
 				    stat + (threadIdx.x < N / 4 ? 0 : STATS - N) +
-					(seq * H + other) * PAD + at + 4 * threadIdx.x,
-				    true);
+					(seq * H + other) * PAD + at + 4 * threadIdx.x);
 		}
 		/* the first query is ahead of the first key; the last of each */
 		const int at = (from + (KEYS ? (n - 1) % each : n - 1)) * N;

@@ -16,6 +16,8 @@
 #ifndef OM_ATTENTION_SM90_H
 #define OM_ATTENTION_SM90_H
 
+#include "sm90.h"
+
 #define OM_AT_CHUNK(d) ((d) % 64 ? 32 : 64) /* columns of a swizzled row: 64 or 128 bytes */
 /* forward: consumer warpgroups, threads, steps of 128 keys in shared memory, its bytes */
 #define OM_AT_GROUPS(d) ((d) > 64 ? 2 : 3)
@@ -33,202 +35,6 @@
 	(OM_AT_HELD(d, keys) + OM_AT_BWD_STAGES(d, keys) * OM_AT_STAGE(d, keys))
 
 #ifdef __CUDACC__ /* ---- device ---- */
-
-/* ---- barriers in shared memory (mbarrier), and the copy engine (TMA) ---- */
-
-OM_DEV void
-om_bar_init(uint32_t bar, int arrivals)
-{
-	asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals)
-		     : "memory");
-}
-
-/* Barriers that this thread has made can be used by the copy engine; a block barrier follows. */
-OM_DEV void
-om_bar_ready(void)
-{
-	asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-
-OM_DEV void
-om_bar_arrive(uint32_t bar)
-{
-	asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
-}
-
-/* Arrives, and keeps the phase open until as many bytes have been copied. */
-OM_DEV void
-om_bar_expect(uint32_t bar, int bytes)
-{
-	asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes)
-		     : "memory");
-}
-
-/* Waits until the phase of that parity is over: 1 on a new barrier returns at once. */
-OM_DEV void
-om_bar_wait(uint32_t bar, uint32_t parity)
-{
-	asm volatile("{ .reg .pred p;\n.reg .u32 n;\n"
-		     "mov.u32 n, 0;\n"
-		     "again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
-		     "@p bra done;\n"
-		     "add.u32 n, n, 1;\n"
-		     "setp.gt.u32 p, n, 16777216;\n"
-		     "@p trap;\n" /* after seconds: better an error than a hang */
-		     "bra again;\n"
-		     "done: }" ::"r"(bar),
-		     "r"(parity)
-		     : "memory");
-}
-
-/* Some of the block's threads, a multiple of 32, meet at one of its named barriers. */
-OM_DEV void
-om_meet(int name, int threads)
-{
-	asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
-}
-
-OM_DEV void
-om_tma_load(uint32_t to, const om_tensor_map *map, uint32_t bar, int x, int y, int z, int u)
-{
-	asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
-		     " [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
-		     "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "r"(u)
-		     : "memory");
-}
-
-OM_DEV void
-om_tma_store(const om_tensor_map *map, uint32_t from, int x, int y, int z, int u)
-{
-	asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group"
-		     " [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
-		     "r"(from), "r"(x), "r"(y), "r"(z), "r"(u)
-		     : "memory");
-}
-
-/* A whole number of aligned 16 bytes. */
-OM_DEV void
-om_bulk_load(uint32_t to, const void *from, int bytes, uint32_t bar)
-{
-	asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
-		     " [%0], [%1], %2, [%3];" ::"r"(to),
-		     "l"(from), "r"(bytes), "r"(bar)
-		     : "memory");
-}
-
-/* Shared memory that this thread wrote can be read by the copy engine, after a barrier. */
-OM_DEV void
-om_tma_ready(void)
-{
-	asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
-/* This thread's stores so far are read from shared memory. */
-OM_DEV void
-om_tma_wait(void)
-{
-	asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-	asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-}
-
-/* ---- wgmma: c [64, N] (+)= a [64, 16] b [16, N] by the four warps of a warpgroup ---- */
-
-#define OM_4(io, i) io(c[i]), io(c[i + 1]), io(c[i + 2]), io(c[i + 3])
-#define OM_16(io, i) OM_4(io, i), OM_4(io, i + 4), OM_4(io, i + 8), OM_4(io, i + 12)
-#define OM_T0 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
-#define OM_T1 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define OM_T2 "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
-#define OM_T3 "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-/* A and B by descriptor, both with the sum along rows; add 0: c is overwritten */
-#define OM_WGMMA(N, TEXT, ADD, A, B, ...)                                                   \
-	asm volatile("{ .reg .pred p;\nsetp.ne.b32 p, " ADD ", 0;\n"                        \
-		     "wgmma.mma_async.sync.aligned.m64n" N "k16.f32.bf16.bf16 {" TEXT "}, " \
-		     "%" A ", %" B ", p, 1, 1, 0, 0; }"                                     \
-		     : __VA_ARGS__                                                          \
-		     : "l"(a), "l"(b))
-/* A in registers, B by descriptor with the sum along columns; c is added to */
-#define OM_WGMMA_R(N, TEXT, A0, A1, A2, A3, B, ...)                                         \
-	asm volatile("wgmma.mma_async.sync.aligned.m64n" N "k16.f32.bf16.bf16 {" TEXT "}, " \
-		     "{%" A0 ", %" A1 ", %" A2 ", %" A3 "}, %" B ", 1, 1, 1, 1;"            \
-		     : __VA_ARGS__                                                          \
-		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
-
-template <int N, bool ADD>
-OM_DEV void
-om_wgmma(float *c, uint64_t a, uint64_t b)
-{
-	if constexpr (N == 64 && ADD)
-		OM_WGMMA("64", OM_T0 "," OM_T1, "1", "32", "33", OM_16("+f", 0), OM_16("+f", 16));
-	else if constexpr (N == 64)
-		OM_WGMMA("64", OM_T0 "," OM_T1, "0", "32", "33", OM_16("=f", 0), OM_16("=f", 16));
-	else if constexpr (ADD)
-		OM_WGMMA("128", OM_T0 "," OM_T1 "," OM_T2 "," OM_T3, "1", "64", "65",
-		    OM_16("+f", 0), OM_16("+f", 16), OM_16("+f", 32), OM_16("+f", 48));
-	else
-		OM_WGMMA("128", OM_T0 "," OM_T1 "," OM_T2 "," OM_T3, "0", "64", "65",
-		    OM_16("=f", 0), OM_16("=f", 16), OM_16("=f", 32), OM_16("=f", 48));
-}
-
-template <int N>
-OM_DEV void
-om_wgmma_r(float *c, const uint32_t *a, uint64_t b)
-{
-	if constexpr (N == 32)
-		OM_WGMMA_R("32", OM_T0, "16", "17", "18", "19", "20", OM_16("+f", 0));
-	else if constexpr (N == 64)
-		OM_WGMMA_R("64", OM_T0 "," OM_T1, "32", "33", "34", "35", "36", OM_16("+f", 0),
-		    OM_16("+f", 16));
-	else if constexpr (N == 96)
-		OM_WGMMA_R("96", OM_T0 "," OM_T1 "," OM_T2, "48", "49", "50", "51", "52",
-		    OM_16("+f", 0), OM_16("+f", 16), OM_16("+f", 32));
-	else
-		OM_WGMMA_R("128", OM_T0 "," OM_T1 "," OM_T2 "," OM_T3, "64", "65", "66", "67", "68",
-		    OM_16("+f", 0), OM_16("+f", 16), OM_16("+f", 32), OM_16("+f", 48));
-}
-
-/* Registers written so far are seen by the wgmmas that follow. */
-template <int N>
-OM_DEV void
-om_wgmma_begin(uint32_t (&a)[N])
-{
-#pragma unroll
-	for (int i = 0; i < N; i++)
-		asm volatile("" : "+r"(a[i])::"memory");
-	asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-
-OM_DEV void
-om_wgmma_begin(void)
-{
-	asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-
-OM_DEV void
-om_wgmma_commit(void)
-{
-	asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-
-/* All but the last LEFT groups are done, c among them: no use of c moves up before this. */
-template <int LEFT, int N>
-OM_DEV void
-om_wgmma_wait(float (&c)[N])
-{
-	asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
-#pragma unroll
-	for (int i = 0; i < N; i++)
-		asm volatile("" : "+f"(c[i])::"memory");
-}
-
-template <int REGISTERS, bool MORE>
-OM_DEV void
-om_registers(void)
-{
-	if constexpr (MORE)
-		asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
-	else
-		asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
-}
 
 /*
  * ---- tiles ----
@@ -248,31 +54,21 @@ om_tile_load(uint32_t to, const om_tensor_map *map, uint32_t bar, int head, int 
 			om_tma_load(to + 2 * (c * ROWS + r * C), map, bar, c, head, row + r, seq);
 }
 
-/* A descriptor of an operand at an address: bytes between chunks and between 8 rows. */
-template <int C>
-OM_DEV uint64_t
-om_operand(uint32_t at, int chunk)
-{
-	const uint64_t rows8 = 16 * C, swizzle = C == 64 ? 1 : 2;
-	return (uint64_t)(at >> 4) | (uint64_t)(chunk >> 4) << 16 | rows8 >> 4 << 32 |
-	       swizzle << 62;
-}
-
 /* c [64, N] = a b^T: a 64 rows of a tile of A_ROWS rows, from the address on, b a tile [N, D] */
 template <int D, int N, int A_ROWS>
 OM_DEV void
 om_product_t(float *c, uint32_t a, uint32_t b)
 {
 	constexpr int C = OM_AT_CHUNK(D);
-	const uint64_t da = om_operand<C>(a, 16), db = om_operand<C>(b, 16);
+	const uint64_t da = om_wgmma_desc<2 * C>(a), db = om_wgmma_desc<2 * C>(b);
 #pragma unroll
 	for (int k = 0; k < D; k += 16) {
 		const uint64_t ka = da + (2 * (k / C * C * A_ROWS + k % C) >> 4);
 		const uint64_t kb = db + (2 * (k / C * C * N + k % C) >> 4);
 		if (k == 0)
-			om_wgmma<N, false>(c, ka, kb);
+			om_wgmma_first<N, 0, 0>(c, ka, kb);
 		else
-			om_wgmma<N, true>(c, ka, kb);
+			om_wgmma<N, 0, 0>(c, ka, kb, 1);
 	}
 }
 
@@ -282,19 +78,18 @@ OM_DEV void
 om_product(float *c, const uint32_t *a, uint32_t b)
 {
 	constexpr int C = OM_AT_CHUNK(D);
-	const uint64_t db = om_operand<C>(b, 2 * N * C);
+	const uint64_t db = om_wgmma_desc<2 * C>(b, 2 * N * C);
 #pragma unroll
 	for (int k = 0; k < N; k += 16)
 		om_wgmma_r<D>(c, a + k / 4, db + (2 * k * C >> 4));
 }
 
-/* Four matrices of 8 x 8 bf16; lane i has the address of row i % 8 of matrix i / 8. */
+/* This thread's stores so far are read from shared memory. */
 OM_DEV void
-om_stmatrix(uint32_t row, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
+om_tile_wait(void)
 {
-	asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
-		     "r"(a), "r"(b), "r"(c), "r"(d)
-		     : "memory");
+	om_bulk_commit();
+	om_bulk_wait_read();
 }
 
 /*
@@ -309,7 +104,7 @@ om_tile_store(const float *c, float f0, float f1, uint32_t at, const om_tensor_m
 	constexpr int C = OM_AT_CHUNK(D);
 	const int t = threadIdx.x % 128, r = t / 32 * 16 + t % 16, half = t % 32 / 16;
 	if (t == 0)
-		om_tma_wait();
+		om_tile_wait();
 	om_meet(group + 1, 128);
 #pragma unroll
 	for (int k = 0; k < D; k += 16) {
@@ -319,13 +114,14 @@ om_tile_store(const float *c, float f0, float f1, uint32_t at, const om_tensor_m
 		    om_pack(x[0] * f0, x[1] * f0), om_pack(x[2] * f1, x[3] * f1),
 		    om_pack(x[4] * f0, x[5] * f0), om_pack(x[6] * f1, x[7] * f1));
 	}
-	om_tma_ready();
+	om_fence_async();
 	om_meet(group + 1, 128);
 	if (t == 0)
 #pragma unroll
 		for (int k = 0; k < D; k += C)
 			om_tma_store(map, at + k / C * 128 * C, k, head, row, seq);
 }
+
 /* The next stage of a ring: its index, and the parity of its turn. */
 template <int STAGES>
 OM_DEV void
@@ -346,7 +142,7 @@ om_attention(const om_tensor_map *q, const om_tensor_map *k, const om_tensor_map
 	constexpr int ROWS = 64 * GROUPS, N = 128, TILES = OM_CEIL(S, ROWS), ITEMS = TILES * B * H;
 	constexpr int64_t BYTES = OM_CEIL((int64_t)4 * S * D, H / G);
 	extern __shared__ __align__(1024) uint8_t smem[];
-	const uint32_t sq = (uint32_t)__cvta_generic_to_shared(smem), so = sq + 2 * ROWS * D;
+	const uint32_t sq = om_smem(smem), so = sq + 2 * ROWS * D;
 	const uint32_t sk = so + 2 * ROWS * D, sv = sk + ST * 2 * N * D, bars = sv + ST * 2 * N * D;
 	const uint32_t q_full = bars, q_empty = bars + 8, k_full = bars + 16,
 		       k_empty = k_full + 8 * ST;
@@ -446,7 +242,7 @@ om_attention(const om_tensor_map *q, const om_tensor_map *k, const om_tensor_map
 			{
 				float s[N / 2];
 				om_bar_wait(k_full + 8 * at, turn);
-				om_wgmma_begin();
+				om_wgmma_fence();
 				om_product_t<D, N, ROWS>(s, a, sk + at * 2 * N * D);
 				om_wgmma_commit();
 				om_wgmma_wait<0>(s);
@@ -461,7 +257,7 @@ om_attention(const om_tensor_map *q, const om_tensor_map *k, const om_tensor_map
 				float s[N / 2];
 				om_bar_wait(v_full + 8 * v_at, v_turn);
 				om_bar_wait(k_full + 8 * at, turn);
-				om_wgmma_begin(p);
+				om_wgmma_fence(p);
 				om_product_t<D, N, ROWS>(s, a, sk + at * 2 * N * D);
 				om_wgmma_commit();
 				om_product<D, N>(out, p, sv + v_at * 2 * N * D);
@@ -486,7 +282,7 @@ om_attention(const om_tensor_map *q, const om_tensor_map *k, const om_tensor_map
 				om_bar_arrive(q_empty);
 
 			om_bar_wait(v_full + 8 * v_at, v_turn);
-			om_wgmma_begin(p);
+			om_wgmma_fence(p);
 			om_product<D, N>(out, p, sv + v_at * 2 * N * D);
 			om_wgmma_commit();
 #pragma unroll
@@ -513,7 +309,7 @@ om_attention(const om_tensor_map *q, const om_tensor_map *k, const om_tensor_map
 			    head % H, row, seq, group);
 		}
 		if (t == 0)
-			om_tma_wait();
+			om_tile_wait();
 	}
 }
 
@@ -531,7 +327,7 @@ om_attention_bwd(const om_tensor_map *a0, const om_tensor_map *a1, const om_tens
 	constexpr int OWN = KEYS ? G : H, MET = KEYS ? H / G : 1, ITEMS = B * OWN * TILES;
 	constexpr int64_t BYTES = (int64_t)4 * S * D * MET;
 	extern __shared__ __align__(1024) uint8_t smem[];
-	const uint32_t sa0 = (uint32_t)__cvta_generic_to_shared(smem), sa1 = sa0 + 256 * D;
+	const uint32_t sa0 = om_smem(smem), sa1 = sa0 + 256 * D;
 	const uint32_t so = sa1 + 256 * D, sb = so + (KEYS ? 512 : 256) * D;
 	const uint32_t ss = sb + ST * 4 * N * D, bars = ss + (KEYS ? ST * 8 * N : 0);
 	const uint32_t a_full = bars, a_empty = bars + 8, full = bars + 16, empty = full + 8 * ST;
@@ -640,7 +436,7 @@ om_attention_bwd(const om_tensor_map *a0, const om_tensor_map *a1, const om_tens
 				if (ahead + query >= 0 && ahead - key < W) {
 					float s[N / 2], ds[N / 2];
 					uint32_t p[N / 4], x[N / 4];
-					om_wgmma_begin();
+					om_wgmma_fence();
 					om_product_t<D, N, 128>(s, sa0 + a, tb0);
 					om_wgmma_commit();
 					om_product_t<D, N, 128>(ds, sa1 + a, tb1);
@@ -661,7 +457,7 @@ om_attention_bwd(const om_tensor_map *a0, const om_tensor_map *a1, const om_tens
 					}
 					if constexpr (KEYS) {
 						om_cut<N>(p, s);
-						om_wgmma_begin(p);
+						om_wgmma_fence(p);
 						om_product<D, N>(acc1, p, tb1);
 						om_wgmma_commit();
 					}
@@ -677,7 +473,7 @@ om_attention_bwd(const om_tensor_map *a0, const om_tensor_map *a1, const om_tens
 						ds[e + 3] = s[e + 3] * (ds[e + 3] - delta[1]);
 					}
 					om_cut<N>(x, ds);
-					om_wgmma_begin(x);
+					om_wgmma_fence(x);
 					om_product<D, N>(acc0, x, tb0);
 					om_wgmma_commit();
 					if constexpr (KEYS)
@@ -698,7 +494,7 @@ om_attention_bwd(const om_tensor_map *a0, const om_tensor_map *a1, const om_tens
 				    first, head / OWN, group);
 		}
 		if (t == 0)
-			om_tma_wait();
+			om_tile_wait();
 	}
 }
 

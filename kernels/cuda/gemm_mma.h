@@ -14,6 +14,8 @@
 #ifndef OM_GEMM_MMA_H
 #define OM_GEMM_MMA_H
 
+#include "sm80.h"
+
 #define OM_GEMM_THREADS 256
 
 /* Shared memory: the stages; the latest tiles; off, and the groups in order of size. */
@@ -31,66 +33,6 @@
 	{                                                                                         \
 		om_gemm<type, add, groups, G, M, N, K, width, at, bt, planes, pad>(a, b, c, off); \
 	}
-
-/* ---- the instructions ---- */
-
-OM_DEV uint32_t
-om_smem(const void *p)
-{
-	return (uint32_t)__cvta_generic_to_shared(p);
-}
-
-/* 16 bytes to shared memory, of which the first `bytes` are read and the others zero */
-OM_DEV void
-om_mma_copy(uint32_t to, const om_bf16 *from, int bytes)
-{
-	asm volatile(
-	    "cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
-	    : "memory");
-}
-
-OM_DEV void
-om_mma_commit(void)
-{
-	asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-/* Waits for this thread's copies, but for those since the last LEFT commits. */
-template <int LEFT>
-OM_DEV void
-om_mma_wait(void)
-{
-	asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
-}
-
-/* Four 8 x 8 matrices, of rows of 16 bytes at the addresses of lanes 0 to 7, 8 to 15, ... */
-template <int TRANSPOSED>
-OM_DEV void
-om_mma_matrix(uint32_t (&r)[4], uint32_t smem)
-{
-	if constexpr (TRANSPOSED)
-		asm volatile(
-		    "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-		    : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-		    : "r"(smem)
-		    : "memory");
-	else
-		asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-			     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-			     : "r"(smem)
-			     : "memory");
-}
-
-/* d [16, 8] += a [16, 16] b [8, 16]^T; of d lane l has columns l % 4 * 2 and the next, in rows
- * l / 4 and l / 4 + 8. */
-OM_DEV void
-om_mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
-{
-	asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
-	    "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-	    : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-	    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 
 /* ---- slabs ---- */
 
@@ -111,7 +53,7 @@ om_mma_load(uint32_t smem, const om_bf16 *p, int mn, int k)
 	p += (int64_t)row * PITCH + chunk * 8;
 #pragma unroll
 	for (int i = 0; i < ROWS * OM_GEMM_K / 8 / CHUNKS; i += OM_GEMM_THREADS / CHUNKS)
-		om_mma_copy(
+		om_async_load(
 		    smem + i * CHUNKS * 16, p + (int64_t)i * PITCH, row + i < high ? bytes : 0);
 }
 
@@ -135,7 +77,7 @@ template <int ROWS, int TRANSPOSED>
 OM_DEV void
 om_mma_read(uint32_t (&r)[4], uint32_t place, int mn, int k)
 {
-	om_mma_matrix<TRANSPOSED>(
+	om_ldmatrix<TRANSPOSED>(
 	    r, TRANSPOSED ? (place ^ mn * 2) + k * ROWS * 2 : (place ^ k * 2) + mn * OM_GEMM_K * 2);
 }
 
@@ -258,7 +200,7 @@ om_gemm(const om_bf16 *a, const om_bf16 *b, T *c, const int32_t *off)
 			    N - ahead.col, ks);
 			slab++;
 		}
-		om_mma_commit(); /* without copies too, for the count */
+		om_async_commit(); /* without copies too, for the count */
 	};
 	for (int i = 0; i < OM_GEMM_STAGES - 1; i++)
 		copy_next(i);
@@ -278,7 +220,7 @@ om_gemm(const om_bf16 *a, const om_bf16 *b, T *c, const int32_t *off)
 		for (int i = 0; i < slabs; i++) {
 			const uint32_t at_a = place_a + stage * STAGE;
 			const uint32_t at_b = place_b + stage * STAGE;
-			om_mma_wait<OM_GEMM_STAGES - 2>();
+			om_async_wait<OM_GEMM_STAGES - 2>();
 			__syncthreads();
 			copy_next(stage ? stage - 1 : OM_GEMM_STAGES - 1);
 			stage = stage + 1 == OM_GEMM_STAGES ? 0 : stage + 1;

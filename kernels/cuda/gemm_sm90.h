@@ -21,6 +21,8 @@
 #ifndef OM_GEMM_SM90_H
 #define OM_GEMM_SM90_H
 
+#include "sm90.h"
+
 #define OM_GEMM_THREADS 384 /* two consumers of 128, and the producer in a third group */
 
 /*
@@ -47,110 +49,25 @@
 	    const __grid_constant__ om_tensor_map map_c, type *c, const int32_t *off) \
 	{                                                                             \
 		om_gemm<type, add, groups, G, M, N, K, width, at, bt, planes, pad>(   \
-		    map_a, map_b, map_c, c, off);                                     \
+		    &map_a, &map_b, &map_c, c, off);                                  \
 	}
 
-/* ---- the instructions ---- */
+/* ---- the producer ---- */
 
-OM_DEV uint32_t
-om_smem(const void *p)
-{
-	return (uint32_t)__cvta_generic_to_shared(p);
-}
-
+/* WIDTH rows (m or n) by 64 k into a stage */
+template <int WIDTH, int TRANSPOSED>
 OM_DEV void
-om_barrier_init(uint32_t bar, int count)
+om_gemm_load(uint32_t smem, const om_tensor_map *map, uint32_t bar, int row, int k, int plane)
 {
-	asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count));
+	if constexpr (TRANSPOSED) {
+#pragma unroll
+		for (int i = 0; i < WIDTH; i += 64)
+			om_tma_load(smem + i * 128, map, bar, row + i, k, plane);
+	} else
+		om_tma_load(smem, map, bar, k, row, plane);
 }
 
-OM_DEV void
-om_barrier_arrive(uint32_t bar)
-{
-	asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
-}
-
-/* Arrives, and has the phase wait for that many bytes besides. */
-OM_DEV void
-om_barrier_expect(uint32_t bar, int bytes)
-{
-	asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes)
-		     : "memory");
-}
-
-/* Waits until the phase of this parity is over; a barrier's first has parity 0. */
-OM_DEV void
-om_barrier_wait(uint32_t bar, int parity)
-{
-	uint32_t done;
-	int polls = 0;
-	do {
-		asm volatile("{\n"
-			     ".reg .pred p;\n"
-			     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-			     "selp.u32 %0, 1, 0, p;\n"
-			     "}"
-			     : "=r"(done)
-			     : "r"(bar), "r"(parity)
-			     : "memory");
-		if (++polls == 1 << 22) /* a lost arrival: end, rather than hang */
-			__trap();
-	} while (!done);
-}
-
-/* Ordinary writes to shared memory become visible to the copy engine and to wgmma. */
-OM_DEV void
-om_fence_async(void)
-{
-	asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
-OM_DEV void
-om_tma_load(uint32_t smem, const om_tensor_map &map, uint32_t bar, int x, int y, int z)
-{
-	asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
-		     "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(smem),
-		     "l"(&map), "r"(bar), "r"(x), "r"(y), "r"(z)
-		     : "memory");
-}
-
-/* A box from shared memory to the device's, or added to floats there, once or not at all. */
-OM_DEV void
-om_tma_store(const om_tensor_map &map, uint32_t smem, int x, int y, int z)
-{
-	asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group "
-		     "[%0, {%2, %3, %4}], [%1];" ::"l"(&map),
-		     "r"(smem), "r"(x), "r"(y), "r"(z)
-		     : "memory");
-}
-
-OM_DEV void
-om_tma_add(const om_tensor_map &map, uint32_t smem, int x, int y, int z)
-{
-	asm volatile("cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.bulk_group "
-		     "[%0, {%2, %3, %4}], [%1];" ::"l"(&map),
-		     "r"(smem), "r"(x), "r"(y), "r"(z)
-		     : "memory");
-}
-
-OM_DEV void
-om_bulk_commit(void)
-{
-	asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-
-/* This thread's bulk stores have read shared memory. */
-OM_DEV void
-om_bulk_wait_read(void)
-{
-	asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-}
-
-OM_DEV void
-om_bulk_wait(void)
-{
-	asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
-}
+/* ---- the epilogue ---- */
 
 OM_DEV void
 om_store2(uint32_t smem, float x, float y)
@@ -163,104 +80,6 @@ om_zero16(uint32_t smem)
 {
 	asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(smem), "r"(0) : "memory");
 }
-
-OM_DEV void
-om_stmatrix(uint32_t smem, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
-{
-	asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(smem),
-		     "r"(a), "r"(b), "r"(c), "r"(d)
-		     : "memory");
-}
-
-OM_DEV void
-om_wgmma_fence(void)
-{
-	asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-
-OM_DEV void
-om_wgmma_commit(void)
-{
-	asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-
-OM_DEV void
-om_wgmma_wait(void)
-{
-	asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-}
-
-/*
- * wgmma's descriptor of an operand in 128-byte swizzle at an address divisible by 1024. Groups of 8
- * rows of 128 bytes follow each other (stride: 1024 bytes). A transposed operand's boxes of 64 m
- * (n) follow at 8192 bytes (leading); otherwise a row holds all k that one wgmma reads.
- */
-template <int TRANSPOSED>
-OM_DEV uint64_t
-om_wgmma_desc(uint32_t smem)
-{
-	return (uint64_t)1 << 62 | (uint64_t)(1024 >> 4) << 32 |
-	       (uint64_t)(TRANSPOSED ? 8192 >> 4 : 1) << 16 | (smem >> 4);
-}
-
-#define OM_R32_0                                                                         \
-	"%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21," \
-	"%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define OM_R32_1                                                                       \
-	"%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50," \
-	"%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-#define OM_R32_2                                                                       \
-	"%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82," \
-	"%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
-#define OM_R32_3                                                                       \
-	"%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111," \
-	"%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
-#define OM_F4(x) "+f"((x)[0]), "+f"((x)[1]), "+f"((x)[2]), "+f"((x)[3])
-#define OM_F16(x) OM_F4((x)[0]), OM_F4((x)[1]), OM_F4((x)[2]), OM_F4((x)[3])
-#define OM_F32(x) OM_F16(x), OM_F16((x) + 4)
-#define OM_WGMMA(N, REGISTERS, A, B, ADD, AT, BT)                                            \
-	"{\n.reg .pred p;\nsetp.ne.b32 p, " ADD ", 0;\n"                                     \
-	"wgmma.mma_async.sync.aligned.m64n" N "k16.f32.bf16.bf16 {" REGISTERS "}, " A ", " B \
-	", p, 1, 1, " AT ", " BT ";\n}"
-
-/* d (+)= 64 x 16 of A times 16 x N of B, asynchronously. */
-template <int N, int AT, int BT>
-OM_DEV void
-om_wgmma(float (&d)[N / 8][4], uint64_t a, uint64_t b, int add)
-{
-	static_assert(N == 64 || N == 128 || N == 256, "widths of a tile");
-	if constexpr (N == 64)
-		asm volatile(OM_WGMMA("64", OM_R32_0, "%32", "%33", "%34", "%35", "%36")
-			     : OM_F32(d)
-			     : "l"(a), "l"(b), "r"(add), "n"(AT), "n"(BT));
-	if constexpr (N == 128)
-		asm volatile(
-		    OM_WGMMA("128", OM_R32_0 "," OM_R32_1, "%64", "%65", "%66", "%67", "%68")
-		    : OM_F32(d), OM_F32(d + 8)
-		    : "l"(a), "l"(b), "r"(add), "n"(AT), "n"(BT));
-	if constexpr (N == 256)
-		asm volatile(OM_WGMMA("256", OM_R32_0 "," OM_R32_1 "," OM_R32_2 "," OM_R32_3,
-		    "%128", "%129", "%130", "%131", "%132")
-			     : OM_F32(d), OM_F32(d + 8), OM_F32(d + 16), OM_F32(d + 24)
-			     : "l"(a), "l"(b), "r"(add), "n"(AT), "n"(BT));
-}
-
-/* ---- the producer ---- */
-
-/* WIDTH rows (m or n) by 64 k into a stage */
-template <int WIDTH, int TRANSPOSED>
-OM_DEV void
-om_gemm_load(uint32_t smem, const om_tensor_map &map, uint32_t bar, int row, int k, int plane)
-{
-	if constexpr (TRANSPOSED) {
-#pragma unroll
-		for (int i = 0; i < WIDTH; i += 64)
-			om_tma_load(smem + i * 128, map, bar, row + i, k, plane);
-	} else
-		om_tma_load(smem, map, bar, k, row, plane);
-}
-
-/* ---- the epilogue ---- */
 
 OM_DEV void
 om_gemm_put(float *c, float x)
@@ -280,14 +99,14 @@ om_gemm_put(om_bf16 *c, float x)
  */
 template <typename T, int PITCH, int WIDTH>
 OM_DEV void
-om_gemm_store_odd(const float (&d)[WIDTH / 8][4], T *c, int rows, int cols)
+om_gemm_store_odd(const float (&d)[WIDTH / 2], T *c, int rows, int cols)
 {
 	const int lane = threadIdx.x % 32;
 #pragma unroll
 	for (int i = 0; i < WIDTH / 2; i++) {
 		const int row = lane / 4 + i % 4 / 2 * 8, col = i / 4 * 8 + lane % 4 * 2 + i % 2;
 		if (row < rows && col < cols)
-			om_gemm_put(c + (int64_t)row * PITCH + col, d[i / 4][i % 4]);
+			om_gemm_put(c + (int64_t)row * PITCH + col, d[i]);
 	}
 }
 
@@ -297,8 +116,8 @@ om_gemm_store_odd(const float (&d)[WIDTH / 8][4], T *c, int rows, int cols)
  */
 template <typename T, int ADD, int WIDTH>
 OM_DEV void
-om_gemm_store(const float (&d)[WIDTH / 8][4], const om_tensor_map &map, int x, int y, int z,
-    int cols, uint32_t smem)
+om_gemm_store(const float (&d)[WIDTH / 2], const om_tensor_map *map, int x, int y, int z, int cols,
+    uint32_t smem)
 {
 	constexpr int BOXES = OM_GEMM_BOXES(T, WIDTH), COLS = 128 / sizeof(T);
 	const int lane = threadIdx.x % 32;
@@ -309,7 +128,7 @@ om_gemm_store(const float (&d)[WIDTH / 8][4], const om_tensor_map &map, int x, i
 		__syncwarp();
 #pragma unroll
 		for (int j = at / 8; j < at / 8 + BOXES * COLS / 8; j += 2) {
-			const float(&p)[4] = d[j], (&q)[4] = d[j + 1];
+			const float *p = d + j * 4, *q = p + 4;
 			const uint32_t box = smem + (j * 8 - at) / COLS * OM_GEMM_BOX;
 			if constexpr (sizeof(T) == 2) {
 				const int chunk = lane / 16 ^ lane % 8;
@@ -354,7 +173,7 @@ om_gemm_clear(uint32_t stage, int tail)
 		for (int i = tail * 8 + threadIdx.x; i < 64 * 8; i += 256)
 			om_zero16(stage + box + i * 16);
 	om_fence_async();
-	asm volatile("bar.sync 1, 256;" ::: "memory");
+	om_meet(1, 256);
 }
 
 /* ---- the kernel ---- */
@@ -362,7 +181,7 @@ om_gemm_clear(uint32_t stage, int tail)
 template <typename T, int ADD, int GROUPS, int G, int M, int N, int K, int WIDTH, int AT, int BT,
     int PLANES, int PAD>
 OM_DEV void
-om_gemm(const om_tensor_map &map_a, const om_tensor_map &map_b, const om_tensor_map &map_c, T *c,
+om_gemm(const om_tensor_map *map_a, const om_tensor_map *map_b, const om_tensor_map *map_c, T *c,
     const int32_t *off)
 {
 	constexpr bool offsets = GROUPS == OM_GEMM_ROWS || GROUPS == OM_GEMM_SUMS;
@@ -385,10 +204,10 @@ om_gemm(const om_tensor_map &map_a, const om_tensor_map &map_b, const om_tensor_
 
 	if (threadIdx.x == 0) {
 		for (int i = 0; i < STAGES; i++) {
-			om_barrier_init(full + i * 8, 1);
-			om_barrier_init(empty + i * 8, 8);
+			om_bar_init(full + i * 8, 1);
+			om_bar_init(empty + i * 8, 8);
 		}
-		asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+		om_bar_ready();
 	}
 	for (int i = threadIdx.x; offsets && i <= G; i += OM_GEMM_THREADS)
 		s_off[i] = off[i];
@@ -399,15 +218,15 @@ om_gemm(const om_tensor_map &map_a, const om_tensor_map &map_b, const om_tensor_
 	om_gemm_tile t = { 0 };
 	int stage = 0, phase = 0;
 	if (warp >= 8) {
-		asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+		om_registers<40, false>();
 		if (threadIdx.x != 256)
 			return;
 		while (om_gemm_next<GROUPS, G, M, N, K, WIDTH, PLANES>(t, s_off, s_order)) {
 			for (int i = 0; i < t.slabs; i++) {
 				const uint32_t to = smem + stage * STAGE, bar = full + stage * 8;
 				const int k = t.k + i / PLANES * OM_GEMM_K;
-				om_barrier_wait(empty + stage * 8, phase ^ 1);
-				om_barrier_expect(bar, STAGE);
+				om_bar_poll(empty + stage * 8, phase ^ 1);
+				om_bar_expect(bar, STAGE);
 				om_gemm_load<OM_GEMM_M, AT>(
 				    to, map_a, bar, t.first + t.row, k, i % PLANES);
 				om_gemm_load<WIDTH, BT>(to + B_AT, map_b, bar, t.col, k,
@@ -419,18 +238,18 @@ om_gemm(const om_tensor_map &map_a, const om_tensor_map &map_b, const om_tensor_
 		return;
 	}
 
-	asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+	om_registers<232, true>();
 	const bool leader = threadIdx.x % 32 == 0;
 	const int half = warp / 4 * 64; /* the group's rows of the tile */
 	while (om_gemm_next<GROUPS, G, M, N, K, WIDTH, PLANES>(t, s_off, s_order)) {
-		float d[WIDTH / 8][4];
+		float d[WIDTH / 2];
 		if (GROUPS == OM_GEMM_SUMS && t.slabs == 0)
 			continue;
 		if (GROUPS != OM_GEMM_SUMS && t.rows <= half) { /* nothing to do in this half */
 			for (int i = 0; i < t.slabs; i++) {
-				om_barrier_wait(full + stage * 8, phase);
+				om_bar_poll(full + stage * 8, phase);
 				if (leader)
-					om_barrier_arrive(empty + stage * 8);
+					om_bar_arrive(empty + stage * 8);
 				if (++stage == STAGES)
 					stage = 0, phase ^= 1;
 			}
@@ -438,28 +257,25 @@ om_gemm(const om_tensor_map &map_a, const om_tensor_map &map_b, const om_tensor_
 		}
 		for (int i = 0; i < t.slabs; i++) {
 			const uint32_t at = smem + stage * STAGE;
-			om_barrier_wait(full + stage * 8, phase);
+			om_bar_poll(full + stage * 8, phase);
 			/* the rows after the group's last are another's, or padding */
 			if (GROUPS == OM_GEMM_SUMS && t.tail && i == t.slabs - 1)
 				om_gemm_clear<STAGE>(at, t.tail);
-			const uint64_t da = om_wgmma_desc<AT>(at + half * 128);
-			const uint64_t db = om_wgmma_desc<BT>(at + B_AT);
+			const uint64_t da = om_wgmma_desc<128>(at + half * 128, AT ? 8192 : 16);
+			const uint64_t db = om_wgmma_desc<128>(at + B_AT, BT ? 8192 : 16);
 			om_wgmma_fence();
 #pragma unroll
 			for (int j = 0; j < 4; j++) /* 16 k: 32 bytes along a row, or 16 rows */
 				om_wgmma<WIDTH, AT, BT>(d, da + j * (AT ? 128 : 2),
 				    db + j * (BT ? 128 : 2), i > 0 || j > 0);
 			om_wgmma_commit();
-			om_wgmma_wait();
+			om_wgmma_wait<0>();
 			if (leader)
-				om_barrier_arrive(empty + stage * 8);
+				om_bar_arrive(empty + stage * 8);
 			if (++stage == STAGES)
 				stage = 0, phase ^= 1;
 		}
-		/* d is there only now, which the compiler doesn't know */
-#pragma unroll
-		for (int i = 0; i < WIDTH / 8; i++)
-			asm volatile("" : OM_F4(d[i])::"memory");
+		om_wgmma_keep(d);
 		const int rows = t.rows - warp * 16, cols = N - t.col;
 		const int row = (GROUPS == OM_GEMM_ROWS ? t.first : 0) + t.row + warp * 16;
 		if (rows <= 0)

@@ -22,6 +22,7 @@
  * zero before the product that adds to dw.
  */
 #include "gemm.h"
+#include "sm80.h"
 
 /* threads of a row; float4 that each keeps in registers, and in shared memory */
 enum { OM_HEAD_THREADS = 512, OM_HEAD_HELD = 25, OM_HEAD_SHARED = 27 };
@@ -48,30 +49,12 @@ enum { OM_HEAD_LOSSES, OM_HEAD_DLOGIT, OM_HEAD_BOTH };
 
 #ifdef __CUDACC__ /* ---- device ---- */
 
-OM_DEV float
-om_exp2(float x)
-{
-	float y;
-	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-	return y;
-}
-
-/* 16 bytes from device to shared memory, until om_copy_wait. */
-OM_DEV void
-om_copy_async(void *to, const void *from)
-{
-	asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
-			 (uint32_t)__cvta_generic_to_shared(to)),
-		     "l"(from)
-		     : "memory");
-}
-
 /* The branch on x, which is not negative, keeps this from moving up before the loads under x. */
 OM_DEV void
-om_copy_wait(float x)
+om_head_wait(float x)
 {
 	if (!(x < 0))
-		asm volatile("cp.async.wait_all;" ::: "memory");
+		om_async_wait_all();
 }
 
 /* Logits times log2 e, less shift, as powers of two. */
@@ -187,7 +170,8 @@ om_head_row(float scale, float square, const float *z, const int32_t *label, flo
 		for (int s = 0; s < S; s++) {
 			const int i = (H + s) * THREADS + threadIdx.x;
 			if ((H + s + 1) * THREADS <= N || i < N)
-				om_copy_async(&om_head_kept[s * THREADS + threadIdx.x], &from[i]);
+				om_async_load(
+				    om_smem(&om_head_kept[s * THREADS + threadIdx.x]), &from[i]);
 		}
 #pragma unroll AHEAD
 		for (int i = (H + S) * THREADS + threadIdx.x; H + S < NEED && i < N; i += THREADS)
@@ -209,7 +193,7 @@ om_head_row(float scale, float square, const float *z, const int32_t *label, flo
 		}
 		rest = om_head_merge(rest, own);
 		if (S > 0)
-			om_copy_wait(rest.sum);
+			om_head_wait(rest.sum);
 #pragma unroll
 		for (int s = 0; s < S; s++) {
 			const int i = (H + s) * THREADS + threadIdx.x;

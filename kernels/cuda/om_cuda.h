@@ -38,6 +38,13 @@ struct alignas(64) om_tensor_map { /* CUtensorMap */
 	uint64_t opaque[16];
 };
 
+/* An address in shared memory, as instructions take it. */
+OM_DEV uint32_t
+om_smem(const void *p)
+{
+	return (uint32_t)__cvta_generic_to_shared(p);
+}
+
 OM_DEV float
 om_f32(om_bf16 x)
 {
@@ -72,6 +79,15 @@ OM_DEV float
 om_hi(uint32_t x)
 {
 	return __uint_as_float(x & 0xffff0000u);
+}
+
+/* ex2.approx.ftz: about 2 to the x; what is denormal counts as 0. */
+OM_DEV float
+om_exp2(float x)
+{
+	float y;
+	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+	return y;
 }
 
 /* Eight bf16 as float, from and to 16 aligned bytes. */
