@@ -48,6 +48,12 @@ echo "$all" | cut -d/ -f1 | sort -u | grep -vxE "$top" |
 	grep -n 'DESIGN[.]md' $ours /dev/null | say 'a document that is not here: '
 	grep -nE '/(hom[e]|User[s]|roo[t]|wor[k])/[A-Za-z]' $ours /dev/null | say 'a path of one machine: '
 
+	# a header that is meant to be included again says "no guard"
+	for f in $(pick '^(generator|kernels|runtime)/.*\.h$'); do
+		awk '/no guard/ { ok = 1 } /^#/ { ok = ok || /^#ifndef [A-Z0-9_]+_H$/; exit } END { exit !ok }' "$f" ||
+			echo "$f: has no include guard"
+	done | say ''
+
 	wc -l $(pick '\.(c|h|cu|cuh)$') |
 		awk '$2 != "total" && $1 >= 900 { print $2 ": has " $1 " lines, at most 899" }' | say ''
 }

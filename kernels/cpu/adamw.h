@@ -15,6 +15,9 @@
  *
  * sumsq adds OM_SUMSQ_PARTS partial sums in order, however many threads computed them.
  */
+#ifndef OM_ADAMW_H
+#define OM_ADAMW_H
+
 #include "round.h"
 
 enum {
@@ -320,3 +323,5 @@ om_bias_update_check(void (*run)(const int64_t *, const double *, om_real *), in
 	free(load);
 	return om_err_value(&err);
 }
+
+#endif

@@ -9,6 +9,9 @@
  *
  * ws [c, n] holds dc summed over c fixed ranges of rows; their order of addition is fixed too.
  */
+#ifndef OM_ADD_H
+#define OM_ADD_H
+
 #include "check.h"
 
 static OM_CLONES void
@@ -211,3 +214,5 @@ om_bias_bwd_check(void (*run)(const om_real *, om_real *, om_real *), int64_t m,
 	free(old);
 	return om_err_value(&e);
 }
+
+#endif

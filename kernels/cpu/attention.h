@@ -15,6 +15,9 @@
  * Forward, a thread computes one tile of queries of one head. Backward, it computes all of a key
  * head: the tiles of dq, dk and dv add up in a fixed order, and scores are recomputed once.
  */
+#ifndef OM_ATTENTION_H
+#define OM_ATTENTION_H
+
 #include "check.h"
 #include "gemm.h"
 
@@ -450,3 +453,5 @@ om_attention_at_check(om_attention_at_fn *run, int64_t s, int64_t h, int64_t g, 
 	free(p);
 	return om_err_value(&e);
 }
+
+#endif

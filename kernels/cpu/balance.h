@@ -7,6 +7,9 @@
  *                (all_i / w - cnt_i) / (t k) P_i, P_i the mean of prob [t, e] over t: what the
  *                router added for this rank's counts becomes that of all
  */
+#ifndef OM_BALANCE_H
+#define OM_BALANCE_H
+
 #include "om_comm.h"
 #include "route.h"
 
@@ -62,3 +65,5 @@ om_balance_all_check(int64_t t, int64_t e, int64_t k, int64_t w, uint64_t seed)
 	free(all);
 	return om_err_value(&err);
 }
+
+#endif

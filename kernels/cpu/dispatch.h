@@ -5,6 +5,9 @@
  *   dispatch  xr [t * k, n], row r, = x [t, n], row src[r] / k
  *   combine   x [t, n] = sum over k, in order, of y [t * k, n] at row[t, k]
  */
+#ifndef OM_DISPATCH_H
+#define OM_DISPATCH_H
+
 #include "check.h"
 
 static inline void
@@ -128,3 +131,5 @@ om_combine_check(om_dispatch_fn *run, int64_t t, int64_t k, int64_t n, uint64_t 
 	free(want);
 	return om_err_value(&e);
 }
+
+#endif

@@ -7,6 +7,9 @@
  * 0 <= tok < v is the caller's promise. In embed_bwd a thread owns every nth row of dw and adds to
  * it in token order, so frequent tokens spread over threads and no order depends on them.
  */
+#ifndef OM_EMBED_H
+#define OM_EMBED_H
+
 #include "check.h"
 
 static inline void
@@ -109,3 +112,5 @@ om_embed_bwd_check(void (*run)(const om_real *, const int32_t *, om_real *), int
 	free(old);
 	return om_err_value(&e);
 }
+
+#endif

@@ -14,6 +14,9 @@
  * Between ranks go blocks, the kept routes of one expert: contiguous among the rows, and on their
  * own rank in the workspace, which is in the order of src. Other rows are neither read nor written.
  */
+#ifndef OM_EXPERT_H
+#define OM_EXPERT_H
+
 #include "check.h"
 #include "om_comm.h"
 
@@ -471,3 +474,5 @@ om_ep_check(struct om_ep_fn run, const struct om_ep *shape, uint64_t seed)
 	free(piece);
 	return om_err_value(&err);
 }
+
+#endif

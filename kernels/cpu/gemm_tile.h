@@ -1,5 +1,5 @@
 /*
- * One tile of C for one kind of machine; gemm.h includes this once for each.
+ * One tile of C for one kind of machine; gemm.h includes this once for each, hence no guard.
  *
  *   OM_TILE         suffix of the function
  *   OM_TILE_TARGET  its attribute

@@ -20,6 +20,9 @@
  *
  * One body a phase serves all: relu2's u is then its g, and its du the bodies' dg.
  */
+#ifndef OM_GLU_H
+#define OM_GLU_H
+
 #include "check.h"
 
 enum { OM_SILU, OM_GELU, OM_GATED, OM_RELU2 = OM_GATED };
@@ -480,3 +483,5 @@ om_glu_bwd_check(struct om_glu_bwd_fn run, int64_t rows, int64_t f, int a, uint6
 	free(src);
 	return om_worse(om_err_value(&eg), om_worse(om_err_value(&eu), om_err_value(&ep)));
 }
+
+#endif

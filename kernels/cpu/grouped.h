@@ -9,6 +9,9 @@
  * of all experts are dealt out to the threads in turn, since one small expert can't occupy them
  * all. Where r is small, as for one token, each thread computes its part of every row.
  */
+#ifndef OM_GROUPED_H
+#define OM_GROUPED_H
+
 #include "check.h"
 #include "gemm.h"
 #include "gemv.h"
@@ -227,3 +230,5 @@ om_grouped_dw_check(om_grouped_fn *run, int64_t r, int64_t e, int64_t n, int64_t
 	free(old);
 	return om_err_value(&err);
 }
+
+#endif

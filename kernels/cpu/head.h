@@ -12,6 +12,9 @@
  *
  * A label outside [0, v) is masked: no loss of either kind, no gradient.
  */
+#ifndef OM_HEAD_H
+#define OM_HEAD_H
+
 #include "check.h"
 #include "gemm.h"
 
@@ -286,3 +289,5 @@ om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_
 	return om_worse(om_worse(om_err_value(&eloss), om_err_value(&esquare)),
 	    om_worse(om_err_value(&elog), om_worse(om_err_value(&ex), om_err_value(&ew))));
 }
+
+#endif

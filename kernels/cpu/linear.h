@@ -5,6 +5,9 @@
  *   linear_dx  dx [m, k]  = dy [m, n] w [n, k]
  *   linear_dw  dw [n, k] += dy [m, n]^T x [m, k]
  */
+#ifndef OM_LINEAR_H
+#define OM_LINEAR_H
+
 #include "check.h"
 #include "gemm.h"
 #include "gemv.h"
@@ -129,3 +132,5 @@ om_linear_dw_check(om_linear_fn *run, int64_t m, int64_t n, int64_t k, uint64_t 
 	free(old);
 	return om_err_value(&e);
 }
+
+#endif

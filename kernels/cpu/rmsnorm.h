@@ -8,6 +8,9 @@
  *
  * ws [c, n] holds dw summed over c fixed ranges of groups; their order of addition is fixed too.
  */
+#ifndef OM_RMSNORM_H
+#define OM_RMSNORM_H
+
 #include "check.h"
 
 static OM_CLONES void
@@ -181,3 +184,5 @@ om_rmsnorm_bwd_check(
 	free(old);
 	return om_worse(om_err_value(&ex), om_err_value(&ew));
 }
+
+#endif

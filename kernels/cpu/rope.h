@@ -16,6 +16,9 @@
  *   3  Llama 3: f where length holds more than q turns (high_freq_factor), f / factor where fewer
  *      than p (low_freq_factor), between them a ramp over the number of turns
  */
+#ifndef OM_ROPE_H
+#define OM_ROPE_H
+
 #include "check.h"
 
 enum { OM_ROPE_PLAIN, OM_ROPE_LINEAR, OM_ROPE_YARN, OM_ROPE_LLAMA3, OM_ROPE_SCALINGS };
@@ -242,3 +245,5 @@ om_rope_at_check(void (*run)(const om_real *, const om_real *, const int32_t *, 
 	free(tab);
 	return om_err_value(&e);
 }
+
+#endif

@@ -25,6 +25,9 @@
  * scores (of one expert, by its score). Ties go to the lower index, of experts and of groups. NaN
  * counts as the smallest score, so that idx is in range and distinct whatever z holds.
  */
+#ifndef OM_ROUTE_H
+#define OM_ROUTE_H
+
 #include "check.h"
 #include "rng.h"
 
@@ -743,3 +746,5 @@ om_route_map_check(om_route_map_fn *run, int64_t t, int64_t e, int64_t k, int64_
 	free(off);
 	return right ? 0 : OM_WRONG;
 }
+
+#endif

@@ -17,6 +17,9 @@
  * sumsq adds squares in double, in which they are exact. ws holds the sums of OM_SUMSQ_BLOCKS
  * blocks, 2 c floats at most: a fixed number for a given n and c, as is their order of addition.
  */
+#ifndef OM_ADAMW_H
+#define OM_ADAMW_H
+
 #include "om_cuda.h"
 
 /* runtime/om.h's enum om_ctl */
@@ -569,4 +572,5 @@ om_bias_update_check(void (*run)(const int64_t *, const double *, float *), int6
 	return om_err_value(&err);
 }
 
+#endif
 #endif

@@ -10,6 +10,9 @@
  *
  * bias_bwd: ws [c, n] holds the sums over c fixed ranges of rows; _fold adds them in a fixed order.
  */
+#ifndef OM_ADD_H
+#define OM_ADD_H
+
 #include "om_cuda.h"
 
 #define OM_ADD_THREADS 256
@@ -272,4 +275,5 @@ om_bias_bwd_check(
 	return om_err_value(&e);
 }
 
+#endif
 #endif

@@ -9,6 +9,9 @@
  * rows and writes one. n is a multiple of 8; a thread has one vector of 8 numbers, its k rows
  * OM_DISPATCH_BATCH at a time.
  */
+#ifndef OM_DISPATCH_H
+#define OM_DISPATCH_H
+
 #include "om_cuda.h"
 
 #define OM_DISPATCH_THREADS 256
@@ -229,4 +232,5 @@ om_combine_check(om_dispatch_fn *run, int64_t t, int64_t k, int64_t n, uint64_t 
 	return om_err_value(&e);
 }
 
+#endif
 #endif

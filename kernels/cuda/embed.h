@@ -19,6 +19,9 @@
  * A row of dw is thus dw + its places in order, cut into pieces that depend on the tokens alone.
  * ws holds a partial sum a piece, the sorted chunks and the sorted places.
  */
+#ifndef OM_EMBED_H
+#define OM_EMBED_H
+
 #include "om_cuda.h"
 
 #define OM_EMBED_CHUNK 512
@@ -359,4 +362,5 @@ om_embed_bwd_check(void (*run)(const om_bf16 *, const int32_t *, float *, float 
 	return om_err_value(&e);
 }
 
+#endif
 #endif

@@ -21,6 +21,9 @@
  * before the first is used. With dp a team of up to 32 threads takes a row, its dot product on the
  * way: lane by lane in order, then as a tree.
  */
+#ifndef OM_GLU_H
+#define OM_GLU_H
+
 #include "om_cuda.h"
 
 #define OM_GLU_THREADS 256
@@ -553,4 +556,5 @@ om_glu_bwd_check(struct om_glu_bwd_fn run, int64_t rows, int64_t f, int a, uint6
 	return fmax(fmax(om_err_value(&eg), om_err_value(&eu)), 400 * om_err_value(&ep));
 }
 
+#endif
 #endif

@@ -21,6 +21,9 @@
  * back over tokens that were done before: these come out as they did, and their dlogit is made
  * zero before the product that adds to dw.
  */
+#ifndef OM_HEAD_H
+#define OM_HEAD_H
+
 #include "gemm.h"
 #include "sm80.h"
 
@@ -607,4 +610,5 @@ om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_
 	    (grad ? 1000 : 1) * fmax(om_err_value(&eloss), om_err_value(&esquare)));
 }
 
+#endif
 #endif

@@ -15,6 +15,9 @@
  * In rmsnorm_bwd a block walks through one of c fixed ranges of groups; a thread keeps dw of its
  * columns. ws [c, n] holds the ranges' sums; _fold adds them in a fixed order.
  */
+#ifndef OM_RMSNORM_H
+#define OM_RMSNORM_H
+
 #include "om_cuda.h"
 
 #define OM_RMSNORM_THREADS 256
@@ -406,4 +409,5 @@ om_rmsnorm_bwd_check(void (*run)(const om_bf16 *, const om_bf16 *, const om_bf16
 	return fmax(om_err_value(&ex), 400 * om_err_value(&ew));
 }
 
+#endif
 #endif

@@ -21,6 +21,9 @@
  * rope_table runs once. The host computes the frequencies, as the CPU's kernel does, and passes
  * them as an argument; the device multiplies and takes cos and sin, in double.
  */
+#ifndef OM_ROPE_H
+#define OM_ROPE_H
+
 #include "om_cuda.h"
 
 #define OM_ROPE_THREADS 256
@@ -286,4 +289,5 @@ om_rope_check(void (*run)(const om_bf16 *, const float *, om_bf16 *), int64_t to
 	return om_err_value(&e);
 }
 
+#endif
 #endif

@@ -14,6 +14,9 @@
  * Sums over tokens: a block sums those of its chunk (route_tokens), which lies in one sequence, and
  * a second kernel adds the chunks in order (route_totals).
  */
+#ifndef OM_ROUTE_H
+#define OM_ROUTE_H
+
 #include "om_cuda.h"
 
 #include "rng.h"
@@ -716,4 +719,5 @@ om_route_place(const int32_t *idx, const int32_t *cnt, const int32_t *counts, in
 	}
 
 #include "route_check.h"
+#endif
 #endif

@@ -1,4 +1,7 @@
 /* The checks of route.h: the definition in double, written independently of the kernels. */
+#ifndef OM_ROUTE_CHECK_H
+#define OM_ROUTE_CHECK_H
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -430,3 +433,5 @@ om_route_map_check(om_route_map_fn *run, int64_t t, int64_t e, int64_t k, int64_
 	free(next);
 	return right ? 0 : OM_WRONG;
 }
+
+#endif
