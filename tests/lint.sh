@@ -78,6 +78,27 @@ for f in $(pick '^generator/.*\.[ch]$' | grep -v '/embed\.c$'); do
 	done
 done | say ''
 
+# What stands in a header's part "private to this folder" is called by no other folder.
+for stage in $folders; do
+	sed -n '/private to this folder/,$s/.*\<\([a-z_0-9]*\)(.*/\1/p' "generator/$stage/$stage.h" | while read -r name; do
+		grep -lE "(^|[^a-z_0-9.>])$name\(" generator/*.c generator/*/*.c | grep -v "^generator/$stage/" |
+			sed "s|$|: calls $name, which is private to generator/$stage|"
+	done
+done | say ''
+
+# Files call down, too: no two of them need each other. What each has and needs is in its object file.
+for f in $(pick '^generator/.*\.c$' | grep -v '/embed\.c$'); do
+	o=build/${f%.c}.o
+	[ -f "$o" ] || { echo "$o is missing: lint looks at what make has built" >>"$out"; break; }
+	nm -P -g "$o" | sed "s|^|$f |"
+done | awk '$3 == "U" { need[$1 " " $2] } $3 != "U" { has[$2] = $1 } END {
+	for (n in need) {
+		split(n, s, " ")
+		if (s[2] in has)
+			print s[1], has[s[2]]
+	}
+}' | sort -u | tsort 2>&1 >/dev/null | sed 's/.*: input contains a loop:/these files need each other:/; s/^tsort: -*:* */	/' | say ''
+
 # names in the guides are those of the code; softsign is HACKING's example of what is not there
 # shellcheck disable=SC2046 # no name of a file here has a blank
 for guide in generator/HACKING.md runtime/README.md kernels/README.md; do

@@ -45,16 +45,6 @@ char *xprintf(const char *fmt, ...) PRINTF(1, 2);
 	(grow((void **)&(arr).a, &(arr).n, &(arr).cap, sizeof(*(arr).a)), &(arr).a[(arr).n - 1])
 void grow(void **a, uint32_t *n, uint32_t *cap, size_t size);
 
-/*
- * Checked arithmetic: overflow ends the process, as a user's error at the trainer that set_size_pos
- * named.
- */
-struct pos;
-void set_size_pos(struct pos p);
-uint64_t mul64(uint64_t a, uint64_t b);
-uint64_t add64(uint64_t a, uint64_t b);
-uint64_t align64(uint64_t n, uint64_t to);
-
 /* A growable text. */
 struct buf {
 	char *s; /* always terminated once anything was added */
@@ -63,7 +53,6 @@ struct buf {
 void buf_add(struct buf *b, const char *s, size_t n);
 void buf_puts(struct buf *b, const char *s);
 void buf_printf(struct buf *b, const char *fmt, ...) PRINTF(2, 3);
-void buf_vprintf(struct buf *b, const char *fmt, va_list ap);
 
 /* A regular file of at most 100 MB, terminated; *n: length. NULL: errno, and om_file_why(). */
 char *file_read(const char *path, size_t *n);
@@ -73,7 +62,6 @@ const char *commas(uint64_t n);      /* "6,919,161,856" */
 /* A double that C and Lua read back exactly, as short as it can be. */
 const char *exact_double(double x);
 char *sha256_hex(const void *data, size_t n); /* FIPS 180-4 */
-uint32_t edit_distance(const char *a, const char *b);
 
 /* ---- diag.c: what users read ----------------------------------------------------------------- */
 
@@ -99,5 +87,20 @@ void diag_line(struct buf *b); /* moves what was collected into one line, withou
 const char *diag_closest(const char *word, const char *const *names, uint32_t n);
 /* A bug in olmogen: "olmogen: internal error: ...", exit 70. */
 _Noreturn void internal(const char *fmt, ...) PRINTF(1, 2);
+
+/* ---- size.c: checked arithmetic -------------------------------------------------------------- */
+
+/*
+ * Overflow ends the process, as a user's error at the trainer that set_size_pos
+ * named.
+ */
+void set_size_pos(struct pos p);
+uint64_t mul64(uint64_t a, uint64_t b);
+uint64_t add64(uint64_t a, uint64_t b);
+uint64_t align64(uint64_t n, uint64_t to);
+
+/* ---- private to this folder ------------------------------------------------------------------ */
+
+void buf_vprintf(struct buf *b, const char *fmt, va_list ap);
 
 #endif

@@ -306,6 +306,39 @@ diag_line(struct buf *b)
 	dropped = 0;
 }
 
+/* Letters added, left out, changed, or swapped with their neighbour. */
+static uint32_t
+edit_distance(const char *a, const char *b)
+{
+	size_t na = strlen(a), nb = strlen(b);
+	enum { LONGEST = 64 };
+	uint32_t rows[3][LONGEST + 1], *above2 = rows[0], *above = rows[1], *row = rows[2];
+
+	if (na > LONGEST || nb > LONGEST)
+		return UINT32_MAX;
+	for (size_t j = 0; j <= nb; j++)
+		row[j] = (uint32_t)j;
+	for (size_t i = 1; i <= na; i++) {
+		uint32_t *spare = above2;
+		above2 = above;
+		above = row;
+		row = spare;
+		row[0] = (uint32_t)i;
+		for (size_t j = 1; j <= nb; j++) {
+			uint32_t best = above[j - 1] + (a[i - 1] != b[j - 1]);
+			if (above[j] + 1 < best)
+				best = above[j] + 1;
+			if (row[j - 1] + 1 < best)
+				best = row[j - 1] + 1;
+			if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
+			    above2[j - 2] + 1 < best)
+				best = above2[j - 2] + 1;
+			row[j] = best;
+		}
+	}
+	return row[nb];
+}
+
 /*
  * The name closest to a word, if it is close enough to be what was meant: a third of its letters
  * differ, or one. Else NULL.

@@ -84,48 +84,6 @@ grow(void **a, uint32_t *n, uint32_t *cap, size_t size)
 	++*n;
 }
 
-static struct pos size_pos;
-
-void
-set_size_pos(struct pos p)
-{
-	size_pos = p;
-}
-
-static _Noreturn void
-overflow(void)
-{
-	diag_error(size_pos, "a size of this trainer is beyond 2^64 bytes or elements");
-	diag_help("some product of vocab_size, d_model, num_experts, sequence_length and "
-		  "batch.micro is too large");
-	diag_flush();
-	exit(EXIT_USER);
-}
-
-uint64_t
-mul64(uint64_t a, uint64_t b)
-{
-	uint64_t r;
-	if (__builtin_mul_overflow(a, b, &r))
-		overflow();
-	return r;
-}
-
-uint64_t
-add64(uint64_t a, uint64_t b)
-{
-	uint64_t r;
-	if (__builtin_add_overflow(a, b, &r))
-		overflow();
-	return r;
-}
-
-uint64_t
-align64(uint64_t n, uint64_t to)
-{
-	return add64(n, to - 1) / to * to;
-}
-
 void
 buf_add(struct buf *b, const char *s, size_t n)
 {
@@ -225,39 +183,6 @@ exact_double(double x)
 			break;
 	}
 	return xprintf(strpbrk(s, ".en") ? "%s" : "%s.0", s);
-}
-
-/* Letters added, left out, changed, or swapped with their neighbour. */
-uint32_t
-edit_distance(const char *a, const char *b)
-{
-	size_t na = strlen(a), nb = strlen(b);
-	enum { LONGEST = 64 };
-	uint32_t rows[3][LONGEST + 1], *above2 = rows[0], *above = rows[1], *row = rows[2];
-
-	if (na > LONGEST || nb > LONGEST)
-		return UINT32_MAX;
-	for (size_t j = 0; j <= nb; j++)
-		row[j] = (uint32_t)j;
-	for (size_t i = 1; i <= na; i++) {
-		uint32_t *spare = above2;
-		above2 = above;
-		above = row;
-		row = spare;
-		row[0] = (uint32_t)i;
-		for (size_t j = 1; j <= nb; j++) {
-			uint32_t best = above[j - 1] + (a[i - 1] != b[j - 1]);
-			if (above[j] + 1 < best)
-				best = above[j] + 1;
-			if (row[j - 1] + 1 < best)
-				best = row[j - 1] + 1;
-			if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
-			    above2[j - 2] + 1 < best)
-				best = above2[j - 2] + 1;
-			row[j] = best;
-		}
-	}
-	return row[nb];
 }
 
 /* SHA-256, FIPS 180-4. The round constants are the cube roots of the first 64 primes. */

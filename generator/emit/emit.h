@@ -28,41 +28,6 @@ struct tree {
 };
 /* The whole emitted tree in memory. input is the description's text, copied into model/. */
 void emit(const struct plan *p, const char *resolved, uint32_t input, struct tree *out);
-/* A new file of the tree. */
-struct buf *tree_file(struct tree *t, const char *path);
-/*
- * A template with its slots filled: lines that hold only a comment "@slot NAME" become that slot's
- * text.
- */
-struct slot {
-	const char *name, *text;
-};
-void template_fill(
-    struct tree *t, const char *path, const char *from, const struct slot *slot, uint32_t n);
-
-/* Text that the parts of emit share. */
-void emit_wrapped(struct buf *b, int tabs, const char *text);
-const char *emit_shape(const struct plan *p, const struct tensor *t);
-const char *emit_ranks(enum ranks r);                                /* "OM_DATA" */
-const char *emit_stage_name(const struct plan *p, const char *name); /* "forward_2" */
-void emit_prototype(const struct plan *p, const struct instance *in, bool types, struct buf *b);
-/*
- * hf.c: the config.json of the model; NULL and the reason if transformers has no such architecture.
- */
-const char *hf_config(const struct graph *g, const char **reason);
-const struct om_hf_family *hf_family_of(const struct graph *g); /* NULL: none is this model */
-const char *hf_name(const struct om_hf_family *m, const char *name);
-/* The parts of emit, one a file or two of the tree. */
-void emit_banner(
-    const struct plan *p, const char *what, const char *open, const char *close, struct buf *b);
-void emit_config(const struct plan *p, struct tree *t); /* src/config.h, src/layout.h */
-void emit_launch(const struct plan *p, struct tree *t); /* src/launch.h, src/launch.c, inst/ */
-/* src/cubins.c: the compiled kernels of every .cu in the tree as the runtime loads them. */
-void emit_cubins(const struct plan *p, struct tree *t);
-void emit_step(const struct plan *p, struct tree *t);                            /* src/step.c */
-void emit_params(const struct plan *p, const char *fingerprint, struct tree *t); /* src/params.c */
-void
-emit_manifest(const struct plan *p, const char *fingerprint, struct tree *t); /* manifest.yaml */
 /*
  * Writes what changed, through temporary names; removes files that the old manifest lists and the
  * tree lacks.
@@ -79,6 +44,45 @@ struct embedded {
 };
 extern const struct embedded embedded[];
 extern const uint32_t n_embedded;
+
+/* ---- private to this folder ------------------------------------------------------------------ */
+
+/* A new file of the tree. */
+struct buf *tree_file(struct tree *t, const char *path);
+/*
+ * A template with its slots filled: lines that hold only a comment "@slot NAME" become that slot's
+ * text.
+ */
+struct slot {
+	const char *name, *text;
+};
+void template_fill(
+    struct tree *t, const char *path, const char *from, const struct slot *slot, uint32_t n);
 const struct embedded *embedded_find(const char *path);
+
+/* Text that the parts of emit share. */
+void emit_wrapped(struct buf *b, int tabs, const char *text);
+const char *emit_shape(const struct plan *p, const struct tensor *t);
+const char *emit_ranks(enum ranks r);                                /* "OM_DATA" */
+const char *emit_stage_name(const struct plan *p, const char *name); /* "forward_2" */
+void emit_banner(
+    const struct plan *p, const char *what, const char *open, const char *close, struct buf *b);
+
+/* The parts of emit, one a file or two of the tree. */
+void emit_config(const struct plan *p, struct tree *t); /* src/config.h, src/layout.h */
+void emit_launch(const struct plan *p, struct tree *t); /* src/launch.h, src/launch.c, inst/ */
+/* src/cubins.c: the compiled kernels of every .cu in the tree as the runtime loads them. */
+void emit_cubins(const struct plan *p, struct tree *t);
+void emit_step(const struct plan *p, struct tree *t);                            /* src/step.c */
+void emit_params(const struct plan *p, const char *fingerprint, struct tree *t); /* src/params.c */
+void
+emit_manifest(const struct plan *p, const char *fingerprint, struct tree *t); /* manifest.yaml */
+
+/*
+ * hf.c: the config.json of the model; NULL and the reason if transformers has no such architecture.
+ */
+const char *hf_config(const struct graph *g, const char **reason);
+const struct om_hf_family *hf_family_of(const struct graph *g); /* NULL: none is this model */
+const char *hf_name(const struct om_hf_family *m, const char *name);
 
 #endif

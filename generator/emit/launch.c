@@ -6,12 +6,51 @@
 
 #include "emit/emit.h"
 
+/*
+ * What a kernel calls the elements of a tensor. The kernels of a processor know one number type,
+ * chosen by config.h; a device has one for each format.
+ */
+static const char *
+c_type(const struct plan *p, enum dtype d)
+{
+	static const char *const real[] = { [2] = "om_bf16", [4] = "float", [8] = "double" };
+
+	switch (d) {
+	case DT_I32:
+		return "int32_t";
+	case DT_I64:
+		return "int64_t";
+	case DT_F64:
+		return "double";
+	default:
+		return p->target->arch ? real[dtype_bytes(p, d)] : "om_real";
+	}
+}
+
+/* The kernel's or launch function's parameters, from the op's row: "const om_real *x, ...". */
+static void
+prototype(const struct plan *p, const struct instance *in, bool types, struct buf *b)
+{
+	const struct op_row *r = op_row(in->kernel->op);
+
+	for (uint8_t i = 0; i < r->nin + r->nout; i++) {
+		buf_puts(b, i ? ", " : "");
+		if (types)
+			buf_printf(
+			    b, "%s%s *", i < r->nin ? "const " : "", c_type(p, r->arg[i].dtype));
+		/* "do" is a C word */
+		buf_printf(b, "%s%s", r->arg[i].name, strcmp(r->arg[i].name, "do") ? "" : "_");
+	}
+	if (*in->kernel->workspace)
+		buf_printf(b, types ? ", %s *ws" : ", ws", c_type(p, DT_STAT));
+}
+
 static const char *
 args(const struct plan *p, const struct instance *in, bool types)
 {
 	struct buf b = { 0 };
 
-	emit_prototype(p, in, types, &b);
+	prototype(p, in, types, &b);
 	return b.s;
 }
 

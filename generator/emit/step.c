@@ -15,16 +15,6 @@ several_chunks(const struct plan *p)
 	return p->shard->stage[0].nchunks > 1;
 }
 
-const char *
-emit_ranks(enum ranks r)
-{
-	/* whoever is alone is all the world */
-	static const char *const names[N_RANKS] = { "OM_WORLD", "OM_WORLD", "OM_DATA", "OM_EXPERT",
-		"OM_EXPERT_DATA", "OM_PIPELINE" };
-
-	return names[r];
-}
-
 /* The C expression of a tensor's address inside a function of segment s. */
 static const char *
 address(const struct plan *p, uint32_t s, tensor_id t)
@@ -219,13 +209,6 @@ stage_with(const struct plan *p, uint32_t s, int ph)
 		if (p[i].prog[s][ph].n)
 			return &p[i];
 	return NULL;
-}
-
-/* What a function of one stage is called: "forward", or "forward_2". */
-const char *
-emit_stage_name(const struct plan *p, const char *name)
-{
-	return p->n_stages > 1 ? xprintf("%s_%u", name, p->stage) : name;
 }
 
 struct pass {

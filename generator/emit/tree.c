@@ -15,6 +15,15 @@
 
 #define MANIFEST "manifest.yaml"
 
+const struct embedded *
+embedded_find(const char *path)
+{
+	for (uint32_t i = 0; i < n_embedded; i++)
+		if (!strcmp(embedded[i].path, path))
+			return &embedded[i];
+	internal("%s is not embedded", path);
+}
+
 struct buf *
 tree_file(struct tree *t, const char *path)
 {

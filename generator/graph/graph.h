@@ -51,7 +51,6 @@ struct op_row {
 	struct arg_row arg[MAX_ARGS]; /* inputs, then outputs */
 };
 const struct op_row *op_row(enum op_id op); /* parsed once from op.def */
-enum op_id op_find(const char *name, size_t n);
 
 enum tensor_class {
 	T_PARAM,  /* weights */
@@ -141,18 +140,7 @@ struct graph {
 };
 
 struct graph *graph_build(struct object *trainer); /* forward, then gradients and update */
-/*
- * groups.c: gives each parameter its group; patterns that match nothing, or split one, are errors.
- */
-void graph_groups(struct graph *g);
-/* Checkpoint name with layer and expert filled in (texts: "3" or "*"). */
-const char *param_name(const char *hf, const char *layer, const char *expert);
-void grad_segment(struct graph *g, uint32_t seg); /* writes ops[BACKWARD] by op.def's rules */
-/*
- * Rewrites a kind of layer to recompute "cheap" ops, "experts" or the "block" in its backward pass.
- */
-void recompute_segment(struct graph *g, uint32_t seg, const char *what);
-void graph_verify(const struct graph *g); /* internal error on a malformed graph */
+void graph_verify(const struct graph *g);          /* internal error on a malformed graph */
 void graph_print(const struct graph *g, struct buf *out);
 uint64_t tensor_elems(const struct tensor *t); /* one layer's elements */
 uint64_t tensor_layers(const struct graph *g, const struct tensor *t);
@@ -171,5 +159,18 @@ tensor_id op_arg(const struct op *o, const char *name);
 const struct op *graph_route(const struct segment *s);
 uint64_t op_flops(const struct graph *g, const struct op *o); /* one call, one layer */
 char *op_text(const struct graph *g, const struct op *o);
+
+/* ---- private to this folder ------------------------------------------------------------------ */
+
+enum op_id op_find(const char *name, size_t n);
+/*
+ * groups.c: gives each parameter its group; patterns that match nothing, or split one, are errors.
+ */
+void graph_groups(struct graph *g);
+void grad_segment(struct graph *g, uint32_t seg); /* writes ops[BACKWARD] by op.def's rules */
+/*
+ * Rewrites a kind of layer to recompute "cheap" ops, "experts" or the "block" in its backward pass.
+ */
+void recompute_segment(struct graph *g, uint32_t seg, const char *what);
 
 #endif

@@ -38,7 +38,7 @@ name_into(struct buf *b, const char *hf, const char *layer, const char *expert)
 			buf_add(b, hf, 1);
 }
 
-const char *
+static const char *
 param_name(const char *hf, const char *layer, const char *expert)
 {
 	struct buf b = { 0 };

@@ -13,75 +13,6 @@ enum { NAME_LENGTH_MAX = 80 };
 
 /* ---- one object: defaults, ranges, choices --------------------------------------------------- */
 
-static enum object_type
-type_named(const char *name, size_t n)
-{
-	for (uint32_t t = OBJ_none + 1; t < N_OBJECTS; t++)
-		if (strlen(object_names[t]) == n && memcmp(object_names[t], name, n) == 0)
-			return t;
-	internal("field.def: no object %.*s", (int)n, name);
-}
-
-static void
-set_object(struct value *v, struct object *o)
-{
-	v->list = xalloc(sizeof(*v->list));
-	v->list[0] = o;
-	v->n = 1;
-}
-
-/* The default's Lua text as a value; field.def writes each type in one form only. */
-static void
-set_default(const struct object *o, struct value *v, const struct field_row *row)
-{
-	const char *s = row->dflt;
-	v->set = true;
-	switch (row->type) {
-	case INT:
-		v->i = strtoll(s, NULL, 10);
-		return;
-	case NUM:
-		v->num = strtod(s, NULL);
-		return;
-	case BOOL:
-		v->i = strcmp(s, "true") == 0;
-		return;
-	case STR:
-	case ENUM:
-		v->str = xprintf("%.*s", (int)strlen(s) - 2, s + 1);
-		return;
-	case PAIR:
-		if (sscanf(s, "{ %lf, %lf }", &v->num, &v->num2) != 2)
-			internal("field.def: default %s", s);
-		return;
-	case OBJ:
-		set_object(v, spec_new(type_named(s, strcspn(s, " ")), v->pos));
-		return;
-	case LIST:
-	case INTS:
-		return;
-	case LAYERS:
-		/* without a number of layers there is no list, and an error already */
-		v->set = spec_value(o, F_transformer_n_layers)->set;
-		v->n = v->set ? (uint32_t)spec_int(o, F_transformer_n_layers) : 0;
-		v->list = xalloc((v->n + 1) * sizeof(*v->list));
-		v->list[0] = spec_new(type_named(s, strcspn(s, " ")), v->pos);
-		for (uint32_t i = 1; i < v->n; i++)
-			v->list[i] = v->list[0];
-		return;
-	}
-}
-
-void
-check_default(const struct object *o, enum field_id f)
-{
-	struct value *v = spec_value(o, f);
-	v->given = v->set = false;
-	v->idle = !*fields[f].dflt;
-	if (!v->idle)
-		set_default(o, v, &fields[f]);
-}
-
 static bool
 outside(double x, const struct field_row *row)
 {
@@ -173,7 +104,7 @@ check_object(struct object *o)
 			diag_error(o->pos, "%s is required", spec_name(f));
 			diag_help("%s is %s: %s", row->name, spec_range(f), row->doc);
 		} else if (!v->given && *row->dflt) {
-			set_default(o, v, row);
+			default_fill(o, f);
 		}
 		for (uint32_t i = 0, j; i < v->n; i++) {
 			for (j = 0; j < i && v->list[j] != v->list[i];)
@@ -373,18 +304,6 @@ check_routers(const struct object *model)
 }
 
 /* ---- the layout ---- */
-
-static const struct schedule_row schedules[] = { { "gpipe", 1, 1 }, { "1f1b", 1, 1 },
-	{ "interleaved", 2, 64 }, { "v", 2, 2 } };
-
-const struct schedule_row *
-schedule_find(const char *name)
-{
-	for (size_t i = 0; i < LEN(schedules); i++)
-		if (!strcmp(schedules[i].name, name))
-			return &schedules[i];
-	internal("check.c: schedules[] has no row for \"%s\"", name);
-}
 
 /* What follows from the degrees; nothing that would stand in the description of one rank. */
 static void

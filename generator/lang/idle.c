@@ -80,9 +80,9 @@ check_idle(const struct object *o)
 			continue;
 		if ((by->given && !srcpos_literal(by->pos)) ||
 		    (rows[i].dflt && !strcmp(spec_text(v), rows[i].dflt))) {
-			check_default(o, rows[i].f);
+			default_again(o, rows[i].f);
 			if (rows[i].idle == all_groups) /* a share of what is no longer there */
-				check_default(o, rows[i].by);
+				default_again(o, rows[i].by);
 			continue;
 		}
 		diag_error(v->pos, "%s means nothing: %s", assigned(v, rows[i].f), rows[i].why);

@@ -81,9 +81,7 @@ struct object *spec_new(enum object_type type, struct pos pos);
 struct object *spec_copy(const struct object *from);
 bool spec_choice(const char *choices, const char *text); /* one of "a|b|c" */
 const char *spec_closest_choice(enum field_id f, const char *text);
-const char *spec_name(enum field_id f);  /* "moe.top_k" */
-const char *spec_type(enum field_id f);  /* "an integer" */
-const char *spec_range(enum field_id f); /* "an integer in 1 .. 8" */
+const char *spec_name(enum field_id f); /* "moe.top_k" */
 /* Choices "a|b|c" in words: "a, b or c", each between before and after. */
 char *spec_choices(const char *choices, const char *before, const char *after);
 
@@ -129,32 +127,7 @@ struct spec {
  */
 void load(const char *path, struct define *defs, uint32_t ndefs, struct spec *out);
 
-/* ---- srcpos.c: the file as tokens; Lua gets one token a line, so that its lines are exact */
-
-char *srcpos_split(uint32_t file, size_t *n);          /* the text for Lua */
-struct pos srcpos_token(uint32_t file, uint32_t line); /* of the token on a line of it */
-struct pos srcpos_call(uint32_t file, uint32_t line);  /* of the name called there */
-struct pos srcpos_name(uint32_t file, uint32_t line, const char *name);
-struct pos srcpos_return(uint32_t file); /* of the last return */
-/* Where a field stands in the table of a call, else the call; *first where it is given twice. */
-struct pos srcpos_field(struct pos call, const char *field, struct pos *first);
-/* Whether the field that is given there has a number, a string or a truth value, and no more. */
-bool srcpos_literal(struct pos field);
-
-/* ---- sandbox.c, sandlib.c: Lua without files, clocks and unbounded work ---------------------- */
-
-struct lua_State;
-struct lua_State *sandbox_open(uint32_t file, struct define *defs, uint32_t ndefs);
-int sandbox_run(struct lua_State *L);                   /* number of results, -1 after an error */
-struct pos sandbox_where(struct lua_State *L);          /* of the call being executed */
-char *sandbox_describe(struct lua_State *L, int index); /* a value in words: 'string "64"' */
-void sandbox_unused(const struct define *d);            /* an error: the file doesn't read it */
-void sandbox_library(struct lua_State *L);              /* into the table of globals */
-void sandbox_work(struct lua_State *L, uint64_t work);  /* an error where it is too much */
-void sandbox_reader(struct lua_State *L, int (*reader)(struct lua_State *), const char *name);
-const char *sandbox_closest(struct lua_State *L, int index, const char *word);
-
-/* ---- check.c, rules.c, idle.c, explain.c: every rule; completes the spec --------------------- */
+/* ---- check.c, target.c, explain.c, from_hf.c: every rule; completes the spec ----------------- */
 
 struct target_row {
 	const char *name, *kernels;
@@ -176,15 +149,6 @@ uint64_t target_bytes(const struct target_row *t, const char *format);
  * target != NULL overrides the file's.
  */
 void check(struct object *trainer, const struct target_row *table, const char *target);
-void check_rules(const struct object *trainer); /* the part of it between whole numbers */
-void check_idle(const struct object *o);        /* and that of fields that would mean nothing */
-/* As if the file did not give the field. */
-void check_default(const struct object *o, enum field_id f);
-struct schedule_row { /* a choice of parallel.schedule */
-	const char *name;
-	int64_t lo, hi; /* chunks of layers that a rank can have; lo by default */
-};
-const struct schedule_row *schedule_find(const char *name);
 /*
  * --explain: one field or object, or everything. False if the name is unknown (suggestion printed).
  */
@@ -195,5 +159,51 @@ bool explain(const char *what);
  * named) and the sizes that -D gives. False, said why, if it cannot.
  */
 bool from_hf(const char *dir, const char *target, const struct define *defs, uint32_t n);
+
+/* ---- private to this folder ------------------------------------------------------------------ */
+
+const char *spec_type(enum field_id f);  /* "an integer" */
+const char *spec_range(enum field_id f); /* "an integer in 1 .. 8" */
+
+/* ---- srcpos.c: the file as tokens; Lua gets one token a line, so that its lines are exact */
+
+char *srcpos_split(uint32_t file, size_t *n);          /* the text for Lua */
+struct pos srcpos_token(uint32_t file, uint32_t line); /* of the token on a line of it */
+struct pos srcpos_call(uint32_t file, uint32_t line);  /* of the name called there */
+struct pos srcpos_name(uint32_t file, uint32_t line, const char *name);
+struct pos srcpos_return(uint32_t file); /* of the last return */
+/* Where a field stands in the table of a call, else the call; *first where it is given twice. */
+struct pos srcpos_field(struct pos call, const char *field, struct pos *first);
+/* Whether the field that is given there has a number, a string or a truth value, and no more. */
+bool srcpos_literal(struct pos field);
+
+/* ---- sandbox.c, sandlib.c: Lua without files, clocks and unbounded work ---------------------- */
+
+struct lua_State;
+/* The library, sandlib.c's, fills the table on the stack's top with what a description may use. */
+struct lua_State *sandbox_open(
+    uint32_t file, struct define *defs, uint32_t ndefs, void (*library)(struct lua_State *L));
+int sandbox_run(struct lua_State *L);                   /* number of results, -1 after an error */
+struct pos sandbox_where(struct lua_State *L);          /* of the call being executed */
+char *sandbox_describe(struct lua_State *L, int index); /* a value in words: 'string "64"' */
+void sandbox_unused(const struct define *d);            /* an error: the file doesn't read it */
+void sandbox_library(struct lua_State *L);              /* into the table of globals */
+void sandbox_work(struct lua_State *L, uint64_t work);  /* an error where it is too much */
+void sandbox_reader(struct lua_State *L, int (*reader)(struct lua_State *), const char *name);
+const char *sandbox_closest(struct lua_State *L, int index, const char *word);
+
+/* ---- rules.c, idle.c, default.c: parts of check ---------------------------------------------- */
+
+void check_rules(const struct object *trainer); /* the rules between whole numbers */
+void check_idle(const struct object *o);        /* those of fields that would mean nothing */
+/* Gives the field the value that field.def has for it. */
+void default_fill(const struct object *o, enum field_id f);
+/* As if the file did not give the field. */
+void default_again(const struct object *o, enum field_id f);
+struct schedule_row { /* a choice of parallel.schedule */
+	const char *name;
+	int64_t lo, hi; /* chunks of layers that a rank can have; lo by default */
+};
+const struct schedule_row *schedule_find(const char *name);
 
 #endif

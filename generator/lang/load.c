@@ -539,7 +539,7 @@ load(const char *path, struct define *defs, uint32_t ndefs, struct spec *out)
 	if (!out->file)
 		return;
 	objects = 0;
-	lua_State *L = sandbox_open(out->file, defs, ndefs);
+	lua_State *L = sandbox_open(out->file, defs, ndefs, sandbox_library);
 	for (uint32_t t = OBJ_none + 1; t < N_OBJECTS; t++) {
 		luaL_newmetatable(L, object_names[t]);
 		lua_pushinteger(L, t);

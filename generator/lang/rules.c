@@ -7,6 +7,18 @@
 
 #include "lang/lang.h"
 
+static const struct schedule_row schedules[] = { { "gpipe", 1, 1 }, { "1f1b", 1, 1 },
+	{ "interleaved", 2, 64 }, { "v", 2, 2 } };
+
+const struct schedule_row *
+schedule_find(const char *name)
+{
+	for (size_t i = 0; i < LEN(schedules); i++)
+		if (!strcmp(schedules[i].name, name))
+			return &schedules[i];
+	internal("rules.c: schedules[] has no row for \"%s\"", name);
+}
+
 enum {
 	LEGAL_MAX = 12,    /* values proposed for a divisor, the nearest ones */
 	MULTIPLES_MAX = 2, /* ... and for a multiple */

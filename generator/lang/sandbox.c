@@ -31,6 +31,7 @@ static struct {
 	uint32_t file;
 	struct define *defs;
 	uint32_t ndefs;
+	void (*library)(lua_State *L);
 	size_t used, limit;    /* bytes */
 	uint64_t instructions; /* and other work, in their number */
 	uint64_t longest;      /* string */
@@ -220,6 +221,43 @@ sandbox_describe(lua_State *L, int index)
 /* ---- names ----------------------------------------------------------------------------------- */
 
 static int
+by_bytes(const void *a, const void *b)
+{
+	return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* The key of the table at index that a word is close to, as "; did you mean X?", or "". */
+const char *
+sandbox_closest(lua_State *L, int index, const char *word)
+{
+	struct {
+		char **a;
+		uint32_t n, cap;
+	} key = { 0 };
+	for (lua_pushnil(L); lua_next(L, index) && key.n < 4096; lua_pop(L, 1))
+		if (lua_type(L, -2) == LUA_TSTRING)
+			*PUSH(key) = xstrdup(lua_tostring(L, -2));
+	if (key.n)
+		qsort(key.a, key.n, sizeof *key.a, by_bytes);
+	const char *like = diag_closest(word, (const char *const *)key.a, key.n);
+	return like ? xprintf("; did you mean %s?", like) : "";
+}
+
+/*
+ * Gives the table on the stack's top a function that is asked for the fields it hasn't got; name is
+ * the function's upvalue.
+ */
+void
+sandbox_reader(lua_State *L, lua_CFunction reader, const char *name)
+{
+	lua_newtable(L);
+	lua_pushstring(L, name);
+	lua_pushcclosure(L, reader, 1);
+	lua_setfield(L, -2, "__index");
+	lua_setmetatable(L, -2);
+}
+
+static int
 arg_read(lua_State *L)
 {
 	const char *name = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : "";
@@ -266,7 +304,7 @@ static int
 set_up(lua_State *L)
 {
 	lua_newtable(L);
-	sandbox_library(L);
+	box.library(L);
 	lua_newtable(L);
 	sandbox_reader(L, arg_read, "arg");
 	lua_setfield(L, -2, "arg");
@@ -357,16 +395,18 @@ report(lua_State *L, int status)
 }
 
 /*
- * A Lua state for one file, whose defines are the fields of arg. Constructors are added by the
- * caller to the table of globals; then sandbox_run. Close it with lua_close.
+ * A Lua state for one file, whose defines are the fields of arg. The library fills the table of
+ * globals, on the stack's top; the caller adds its constructors to it. Then sandbox_run. Close it
+ * with lua_close.
  */
 lua_State *
-sandbox_open(uint32_t file, struct define *defs, uint32_t ndefs)
+sandbox_open(uint32_t file, struct define *defs, uint32_t ndefs, void (*library)(lua_State *L))
 {
 	memset(&box, 0, sizeof(box));
 	box.file = file;
 	box.defs = defs;
 	box.ndefs = ndefs;
+	box.library = library;
 	box.limit = MEMORY_MAX;
 	lua_State *L = lua_newstate(allocate, NULL);
 	if (!L)

@@ -277,48 +277,11 @@ next(lua_State *L)
 }
 
 static int
-by_bytes(const void *a, const void *b)
-{
-	return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-/* The key of the table at index that a word is close to, as "; did you mean X?", or "". */
-const char *
-sandbox_closest(lua_State *L, int index, const char *word)
-{
-	struct {
-		char **a;
-		uint32_t n, cap;
-	} key = { 0 };
-	for (lua_pushnil(L); lua_next(L, index) && key.n < 4096; lua_pop(L, 1))
-		if (lua_type(L, -2) == LUA_TSTRING)
-			*PUSH(key) = xstrdup(lua_tostring(L, -2));
-	if (key.n)
-		qsort(key.a, key.n, sizeof *key.a, by_bytes);
-	const char *like = diag_closest(word, (const char *const *)key.a, key.n);
-	return like ? xprintf("; did you mean %s?", like) : "";
-}
-
-static int
 no_member(lua_State *L)
 {
 	const char *key = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : "?";
 	return luaL_error(L, "%s.%s doesn't exist in a description%s",
 	    lua_tostring(L, lua_upvalueindex(1)), key, sandbox_closest(L, 1, key));
-}
-
-/*
- * Gives the table on the stack's top a function that is asked for the fields it hasn't got; name is
- * the function's upvalue.
- */
-void
-sandbox_reader(lua_State *L, lua_CFunction reader, const char *name)
-{
-	lua_newtable(L);
-	lua_pushstring(L, name);
-	lua_pushcclosure(L, reader, 1);
-	lua_setfield(L, -2, "__index");
-	lua_setmetatable(L, -2);
 }
 
 static const struct {

@@ -6,18 +6,6 @@
 
 #include "plan/plan.h"
 
-static const struct {
-	const char *target, *arch;
-} archs[] = {
-#define KERNEL(...)
-#define NEEDS(...)
-#define ARCH(target, arch) { #target, arch },
-#include "kernel.def"
-#undef KERNEL
-#undef NEEDS
-#undef ARCH
-};
-
 static const struct need {
 	enum op_id op;
 	const char *target;
@@ -33,17 +21,6 @@ static const struct need {
 #undef NEEDS
 #undef ARCH
 };
-
-/* Kernels that are C run anywhere. */
-bool
-written_for(const struct target_row *t)
-{
-	for (uint32_t i = 0; i < LEN(archs); i++)
-		if (t->arch && !strcmp(archs[i].target, t->kernels) &&
-		    !strcmp(archs[i].arch, t->arch))
-			return true;
-	return !t->arch;
-}
 
 /* A size that kernels ask something of: where it comes from, and all that they ask. */
 struct asked {
@@ -188,7 +165,7 @@ plan_buildable(const struct plan *p)
 		diag_help("use a smaller micro, sequence_length or top_k");
 		break;
 	}
-	if (written_for(p->target)) {
+	if (kernel_written_for(p->target)) {
 		check_needs(p);
 	} else {
 		diag_error(spec_value(p->graph->trainer, F_trainer_target)->pos,

@@ -17,16 +17,6 @@ const char *const region_names[N_REGIONS] = { "input", "statistics", "constants"
 	"gradients", "optimizer state", "kept buffers", "saved activations", "scratch",
 	"communication" };
 
-static const struct kernel_row kernel_rows[] = {
-#define KERNEL(op, target, file, macro, params, ws) { OP_##op, #target, file, #macro, params, ws },
-#define NEEDS(...)
-#define ARCH(...)
-#include "kernel.def"
-#undef KERNEL
-#undef NEEDS
-#undef ARCH
-};
-
 const char *
 dtype_format(const struct plan *p, enum dtype d)
 {
@@ -58,23 +48,6 @@ dtype_bytes(const struct plan *p, enum dtype d)
 }
 
 /* ---- instances ---- */
-
-/* What the runtime does for all ranks together, without a kernel of the target's. */
-bool
-collective_op(enum op_id op)
-{
-	return op == OP_reduce_scatter || op == OP_all_gather || op == OP_sum_reals ||
-	       op == OP_sum_counts || op == OP_sum_norm;
-}
-
-const struct kernel_row *
-kernel_for(enum op_id op, const char *target)
-{
-	for (uint32_t i = 0; i < LEN(kernel_rows); i++)
-		if (kernel_rows[i].op == op && !strcmp(kernel_rows[i].target, target))
-			return &kernel_rows[i];
-	return NULL;
-}
 
 /*
  * Fills in the step's instance and workspace; equal kernels at equal sizes and constants are one
@@ -719,7 +692,7 @@ plan_stage(struct plan *p)
 	number_layers(p);
 	p->place = xalloc(g->tensor.n * sizeof *p->place);
 	p->slots = p->shard->stage[p->stage].slots;
-	p->kernels = written_for(p->target);
+	p->kernels = kernel_written_for(p->target);
 	p->decode = can_decode(p);
 	place_resident(p);
 	make_programs(p);

@@ -13,7 +13,7 @@
 
 #include "shard/shard.h"
 
-/* ---- target.def: the machines that there are ------------------------------------------------- */
+/* ---- tables.c: the machines and the kernels that there are ----------------------------------- */
 
 extern const struct target_row targets[]; /* the last has no name */
 
@@ -121,7 +121,6 @@ struct plan { /* of one stage of the pipeline; there is one a stage */
 };
 const char *dtype_format(const struct plan *p, enum dtype d); /* "bf16", "int32" */
 uint64_t dtype_bytes(const struct plan *p, enum dtype d);     /* that it lies in */
-bool written_for(const struct target_row *t); /* needs.c: kernels of the target's architecture */
 bool collective_op(enum op_id op); /* done by the runtime, without a kernel of the target's */
 const struct kernel_row *kernel_for(enum op_id op, const char *kernels); /* NULL: none */
 /* An array, one a stage. */
@@ -148,5 +147,10 @@ const char *plan_fault(const struct plan *p);
 void plan_buildable(const struct plan *p);
 void plan_print(const struct plan *p, struct buf *out);  /* --dump=plan: every buffer, every step */
 void plan_report(const struct plan *p, struct buf *out); /* --plan and PLAN.txt, for people */
+
+/* ---- private to this folder ------------------------------------------------------------------ */
+
+/* Whether kernel.def has kernels of the target's architecture. */
+bool kernel_written_for(const struct target_row *t);
 
 #endif

@@ -1,4 +1,6 @@
-/* The tables that say what can be planned for: target.def. */
+/* The tables of what there is to plan for: target.def, and of kernel.def which kernels. */
+#include <string.h>
+
 #include "plan/plan.h"
 
 const struct target_row targets[] = {
@@ -7,3 +9,53 @@ const struct target_row targets[] = {
 #undef TARGET
 	{ .name = NULL },
 };
+
+static const struct kernel_row kernel_rows[] = {
+#define KERNEL(op, target, file, macro, params, ws) { OP_##op, #target, file, #macro, params, ws },
+#define NEEDS(...)
+#define ARCH(...)
+#include "kernel.def"
+#undef KERNEL
+#undef NEEDS
+#undef ARCH
+};
+
+static const struct {
+	const char *target, *arch;
+} archs[] = {
+#define KERNEL(...)
+#define NEEDS(...)
+#define ARCH(target, arch) { #target, arch },
+#include "kernel.def"
+#undef KERNEL
+#undef NEEDS
+#undef ARCH
+};
+
+/* What the runtime does for all ranks together, without a kernel of the target's. */
+bool
+collective_op(enum op_id op)
+{
+	return op == OP_reduce_scatter || op == OP_all_gather || op == OP_sum_reals ||
+	       op == OP_sum_counts || op == OP_sum_norm;
+}
+
+const struct kernel_row *
+kernel_for(enum op_id op, const char *target)
+{
+	for (uint32_t i = 0; i < LEN(kernel_rows); i++)
+		if (kernel_rows[i].op == op && !strcmp(kernel_rows[i].target, target))
+			return &kernel_rows[i];
+	return NULL;
+}
+
+/* Kernels that are C run anywhere. */
+bool
+kernel_written_for(const struct target_row *t)
+{
+	for (uint32_t i = 0; i < LEN(archs); i++)
+		if (t->arch && !strcmp(archs[i].target, t->kernels) &&
+		    !strcmp(archs[i].arch, t->arch))
+			return true;
+	return !t->arch;
+}

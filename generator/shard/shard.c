@@ -13,65 +13,6 @@ min64(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
-uint64_t
-chunk_layers(const struct chunk *c, const struct segment *kind)
-{
-	uint64_t n = 0;
-
-	for (uint32_t i = 0; i < kind->nlayers; i++)
-		n += kind->layer[i] - c->first < c->n;
-	return n;
-}
-
-uint64_t
-stage_kind(const struct stage *st, const struct segment *kind)
-{
-	uint64_t n = 0;
-
-	for (uint32_t c = 0; c < st->nchunks; c++)
-		n += chunk_layers(&st->chunk[c], kind);
-	return n;
-}
-
-uint64_t
-stage_layers(const struct shard *s, uint32_t stage, const struct tensor *t)
-{
-	const struct graph *g = s->graph;
-	const struct stage *st = &s->stage[stage];
-	const struct segment *seg = &g->seg.a[t->seg];
-
-	/* every stage counts the loss, and is given the tokens */
-	if ((t->class == T_INPUT || t->class == T_STAT) && !seg->nlayers)
-		return 1;
-	if (t->seg == g->embed) {
-		/* a tied head needs the embedding's weights on the last stage too */
-		bool tied =
-		    t->class != T_ACT &&
-		    spec_int(spec_obj(spec_obj(g->trainer, F_trainer_model), F_transformer_lm_head),
-			F_lm_head_tied);
-		return st->embed || (st->head && tied);
-	}
-	if (t->seg == g->head || t->seg == g->eval)
-		return st->head;
-	return seg->nlayers ? stage_kind(st, seg) : 1;
-}
-
-/* The rows that can come to a rank if all ranks' tokens want its experts; capacity sets fewer. */
-uint64_t
-shard_capacity(const struct shard *s, const struct object *moe)
-{
-	const struct value *v =
-	    spec_value(spec_obj(s->graph->trainer, F_trainer_parallel), F_parallel_capacity);
-	uint64_t k = (uint64_t)spec_int(moe, F_moe_top_k), expert = s->mesh.expert;
-	uint64_t here = (uint64_t)spec_int(moe, F_moe_num_experts) / expert;
-	uint64_t worst = mul64(mul64(s->graph->T, expert), min64(k, here));
-
-	if (!v->set || v->str)
-		return worst;
-	double rows = ceil(v->num * (double)mul64(s->graph->T, k));
-	return rows < (double)worst ? (uint64_t)rows : worst;
-}
-
 static void
 collective(struct stage *st, enum collective_kind kind, uint64_t ranks, uint64_t bytes)
 {
@@ -268,15 +209,6 @@ lay_out(struct graph *g, const struct target_row *target, uint64_t data, uint64_
 		communication(s, i, target_bytes(target, spec_str(pr, F_precision_weights)),
 		    target_bytes(target, spec_str(pr, F_precision_grads)));
 	return s;
-}
-
-uint64_t
-mesh_ranks(const struct mesh *m, enum ranks r)
-{
-	const uint64_t n[N_RANKS] = { 1, m->world, m->data, m->expert, m->expert_data,
-		m->pipeline };
-
-	return n[r];
 }
 
 struct shard *

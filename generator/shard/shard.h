@@ -13,7 +13,7 @@
 
 #include "graph/graph.h"
 
-/* ---- shard.c, expert.c: who owns what -------------------------------------------------------- */
+/* ---- shard.c, mesh.c: who owns what -------------------------------------------------------- */
 
 /*
  * world = pipeline * data; expert divides data; expert ranks are innermost. Rank is data, not code.
@@ -73,12 +73,6 @@ struct shard *shard(struct graph *g, const struct target_row *target);
 void shard_print(const struct shard *s, struct buf *out);
 /* Rows that a rank has for the tokens which others, and it itself, send to its experts. */
 uint64_t shard_capacity(const struct shard *s, const struct object *moe);
-/* expert.c: rows of routed tokens go to the ranks of their experts. */
-void shard_experts(struct shard *s);
-/* expert.c: the load-balance loss counts experts over all data ranks where it is to. */
-void shard_balance(struct shard *s);
-/* expert.c: gradients are summed over ranks, each steps its part of the weights. */
-void shard_update(struct shard *s);
 /* How many ranks are in a group of that kind. */
 uint64_t mesh_ranks(const struct mesh *m, enum ranks r);
 /* How many layers of a kind a chunk has, and a stage. */
@@ -87,12 +81,8 @@ uint64_t stage_kind(const struct stage *st, const struct segment *kind);
 /* How many layers of a tensor's segment a stage holds (1 for what exists once and is there). */
 uint64_t stage_layers(const struct shard *s, uint32_t stage, const struct tensor *t);
 
-/* ---- schedule.c: what each stage does when -------------------------------------------------- */
+/* ---- schedule.c: what each stage does when --------------------------------------------------- */
 
-/* The stage of the chunk at a place of the pipeline. */
-uint32_t schedule_stage(const char *kind, uint32_t pipeline, uint32_t place);
-/* Fills in slots and actions of all stages. */
-void schedule(struct shard *s, const char *kind);
 enum { COST_FORWARD = 1, COST_BACKWARD = 2, SCHEDULE_COST = COST_FORWARD + COST_BACKWARD };
 /*
  * When each action starts, by stage and action, where passes take those times and messages none;
@@ -110,5 +100,18 @@ uint64_t schedule_run(const struct shard *s, uint64_t **start);
 void rankcheck(const struct shard *s);
 /* The same check; NULL, or the fault. For tests that plant faults. */
 const char *ranks_fault(const struct shard *s);
+
+/* ---- private to this folder ------------------------------------------------------------------ */
+
+/* expert.c: rows of routed tokens go to the ranks of their experts. */
+void shard_experts(struct shard *s);
+/* expert.c: the load-balance loss counts experts over all data ranks where it is to. */
+void shard_balance(struct shard *s);
+/* expert.c: gradients are summed over ranks, each steps its part of the weights. */
+void shard_update(struct shard *s);
+/* The stage of the chunk at a place of the pipeline. */
+uint32_t schedule_stage(const char *kind, uint32_t pipeline, uint32_t place);
+/* Fills in slots and actions of all stages. */
+void schedule(struct shard *s, const char *kind);
 
 #endif

@@ -1,0 +1,75 @@
+/* The defaults of field.def. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "lang/lang.h"
+
+static enum object_type
+type_named(const char *name, size_t n)
+{
+	for (uint32_t t = OBJ_none + 1; t < N_OBJECTS; t++)
+		if (strlen(object_names[t]) == n && memcmp(object_names[t], name, n) == 0)
+			return t;
+	internal("field.def: no object %.*s", (int)n, name);
+}
+
+static void
+set_object(struct value *v, struct object *o)
+{
+	v->list = xalloc(sizeof(*v->list));
+	v->list[0] = o;
+	v->n = 1;
+}
+
+/* The Lua text is a value; field.def writes each type in one form only. */
+void
+default_fill(const struct object *o, enum field_id f)
+{
+	struct value *v = spec_value(o, f);
+	const char *s = fields[f].dflt;
+	v->set = true;
+	switch (fields[f].type) {
+	case INT:
+		v->i = strtoll(s, NULL, 10);
+		return;
+	case NUM:
+		v->num = strtod(s, NULL);
+		return;
+	case BOOL:
+		v->i = strcmp(s, "true") == 0;
+		return;
+	case STR:
+	case ENUM:
+		v->str = xprintf("%.*s", (int)strlen(s) - 2, s + 1);
+		return;
+	case PAIR:
+		if (sscanf(s, "{ %lf, %lf }", &v->num, &v->num2) != 2)
+			internal("field.def: default %s", s);
+		return;
+	case OBJ:
+		set_object(v, spec_new(type_named(s, strcspn(s, " ")), v->pos));
+		return;
+	case LIST:
+	case INTS:
+		return;
+	case LAYERS:
+		/* without a number of layers there is no list, and an error already */
+		v->set = spec_value(o, F_transformer_n_layers)->set;
+		v->n = v->set ? (uint32_t)spec_int(o, F_transformer_n_layers) : 0;
+		v->list = xalloc((v->n + 1) * sizeof(*v->list));
+		v->list[0] = spec_new(type_named(s, strcspn(s, " ")), v->pos);
+		for (uint32_t i = 1; i < v->n; i++)
+			v->list[i] = v->list[0];
+		return;
+	}
+}
+
+void
+default_again(const struct object *o, enum field_id f)
+{
+	struct value *v = spec_value(o, f);
+	v->given = v->set = false;
+	v->idle = !*fields[f].dflt;
+	if (!v->idle)
+		default_fill(o, f);
+}
