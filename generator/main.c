@@ -129,7 +129,7 @@ compile(struct object *trainer, const char *dir, const struct options *o)
 	plancheck(p);
 	if (dump(o, "plan"))
 		return true;
-	plan_fits(p, !o->plan);
+	remedy_fits(p, !o->plan);
 	if (!o->plan)
 		plan_buildable(p);
 	if (diag_count())

@@ -254,7 +254,7 @@ remedies(const struct plan *p, uint64_t need, uint64_t device, bool build)
 }
 
 void
-plan_fits(const struct plan *p, bool build)
+remedy_fits(const struct plan *p, bool build)
 {
 	struct object *t = p->graph->trainer;
 	double gib = spec_num(t, F_trainer_device_memory);
@@ -274,7 +274,7 @@ plan_fits(const struct plan *p, bool build)
 			 : xprintf("the %.6g GiB of %s", gib, p->target->card));
 	for (int r = 0; r < N_REGIONS; r++)
 		if (worst->region_bytes[r] > need / 1000)
-			buf_printf(&parts, "%s%s %s", parts.n ? ", " : "", region_names[r],
+			buf_printf(&parts, "%s%s %s", parts.n ? ", " : "", plan_region_names[r],
 			    human_bytes(worst->region_bytes[r]));
 	diag_help("of that: %s", parts.s);
 	five_largest(worst, &top);

@@ -5,9 +5,9 @@
 #include "plan/plan.h"
 
 /*
- * A user's error where the plan does not fit the device: five largest buffers, and what
- * would do. Only what check, and a build where one is to follow, would take is proposed.
+ * A user's error where the plan does not fit the device: five largest buffers, and what would do.
+ * Only what check, and a build where one is to follow, would take is proposed.
  */
-void plan_fits(const struct plan *p, bool build);
+void remedy_fits(const struct plan *p, bool build);
 
 #endif

@@ -90,10 +90,7 @@ _Noreturn void internal(const char *fmt, ...) PRINTF(1, 2);
 
 /* ---- size.c: checked arithmetic -------------------------------------------------------------- */
 
-/*
- * Overflow ends the process, as a user's error at the trainer that set_size_pos
- * named.
- */
+/* Overflow ends the process, as a user's error at the trainer that set_size_pos named. */
 void set_size_pos(struct pos p);
 uint64_t mul64(uint64_t a, uint64_t b);
 uint64_t add64(uint64_t a, uint64_t b);

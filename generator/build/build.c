@@ -13,7 +13,7 @@
 #include "build/build.h"
 
 void
-end_with_parent(void)
+build_end_with_parent(void)
 {
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
 }
@@ -35,7 +35,7 @@ build(const char *dir, int jobs, bool verbose)
 	fflush(NULL);
 	child = fork();
 	if (child == 0) {
-		end_with_parent();
+		build_end_with_parent();
 		for (unsigned i = 0; i < LEN(theirs); i++)
 			unsetenv(theirs[i]);
 		execvp(argv[0], argv);

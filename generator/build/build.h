@@ -21,6 +21,6 @@ bool nvrtc_build(const struct tree *t, const char *dir, const char *arch, int jo
 
 /* Runs the emitted Makefile. False if it failed (its output has been shown). */
 bool build(const char *dir, int jobs, bool verbose);
-void end_with_parent(void); /* a child's promise, also of what it becomes */
+void build_end_with_parent(void); /* a child's promise, also of what it becomes */
 
 #endif

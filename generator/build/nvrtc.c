@@ -355,7 +355,7 @@ nvrtc_build(const struct tree *t, const char *dir, const char *arch, int jobs, b
 		fflush(NULL);
 		pid_t child = fork();
 		if (child == 0) {
-			end_with_parent();
+			build_end_with_parent();
 			_exit(!compile(t, f, arch, to, cached));
 		}
 		if (child < 0)

@@ -30,7 +30,7 @@ config(const struct plan *p, struct tree *t)
 	struct object *tr = g->trainer, *m = spec_obj(tr, F_trainer_model);
 	struct object *ba = spec_obj(tr, F_trainer_batch);
 	struct object *opt = spec_obj(tr, F_trainer_optimizer);
-	bool fp64 = dtype_bytes(p, DT_ACT) == 8;
+	bool fp64 = plan_bytes(p, DT_ACT) == 8;
 	struct buf *b = tree_file(t, "src/config.h");
 
 	emit_banner(p, "the numbers of the model and of its step", "/*", "*/", b);
@@ -165,7 +165,7 @@ layout(const struct plan *p, struct tree *t)
 		if (!p->region_bytes[r])
 			continue;
 		buf_printf(b, "#define OM_%-14s UINT64_C(%llu) /* %s, %s */\n", region_macro[r],
-		    (unsigned long long)p->region_off[r], region_names[r],
+		    (unsigned long long)p->region_off[r], plan_region_names[r],
 		    human_bytes(p->region_bytes[r]));
 		buf_printf(b, "#define OM_%-14s UINT64_C(%llu)\n",
 		    xprintf("%s_BYTES", region_macro[r]), (unsigned long long)p->region_bytes[r]);
@@ -198,7 +198,7 @@ layout(const struct plan *p, struct tree *t)
 			if ((int)pl->region != r || pl->kind != PLACE || !pl->bytes)
 				continue;
 			if (!any)
-				buf_printf(b, "/* %s */\n", region_names[r]);
+				buf_printf(b, "/* %s */\n", plan_region_names[r]);
 			any = true;
 			commented(b, "",
 			    xprintf("#define OM_OFF_%s UINT64_C(%llu)", x->name,
@@ -223,13 +223,13 @@ layout(const struct plan *p, struct tree *t)
 			    xprintf("_Static_assert(OM_%s + OM_%s_BYTES <= OM_%s, \"%s reach into "
 				    "%s\");",
 				region_macro[last], region_macro[last], region_macro[r],
-				region_names[last], region_names[r]));
+				plan_region_names[last], plan_region_names[r]));
 		last = r;
 	}
 	emit_wrapped(b, 0,
 	    xprintf(
 		"_Static_assert(OM_%s + OM_%s_BYTES <= OM_ARENA_BYTES, \"%s leave the arena\");",
-		region_macro[last], region_macro[last], region_names[last]));
+		region_macro[last], region_macro[last], plan_region_names[last]));
 	buf_puts(b, "\n#endif\n");
 }
 

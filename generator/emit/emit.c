@@ -93,14 +93,14 @@ emit_project(const struct plan *p, struct tree *t)
 		    (int)strspn(p->target->arch, "0123456789"), p->target->arch);
 	plan_report(p, &plan_text);
 	*tree_file(t, "PLAN.txt") = plan_text;
-	template_fill(
+	tree_template(
 	    t, "src/main.c", "templates/main.c", (struct slot[]){ { "banner", banner_c.s } }, 1);
-	template_fill(t, "Makefile", "templates/Makefile",
+	tree_template(t, "Makefile", "templates/Makefile",
 	    (struct slot[]){ { "banner", banner_make.s },
 		{ "objects", xprintf("%sINST =%s\nRUNTIME =%s\n", arch, inst.s, rt.s) },
 		{ "target", (const char *)mk->data } },
 	    3);
-	template_fill(t, "README.md", "templates/README.md",
+	tree_template(t, "README.md", "templates/README.md",
 	    (struct slot[]){ { "title", xprintf("# %s\n", name) },
 		{ "plan", xprintf("```\n%s```\n", plan_text.s) } },
 	    2);

@@ -56,7 +56,7 @@ struct buf *tree_file(struct tree *t, const char *path);
 struct slot {
 	const char *name, *text;
 };
-void template_fill(
+void tree_template(
     struct tree *t, const char *path, const char *from, const struct slot *slot, uint32_t n);
 const struct embedded *embedded_find(const char *path);
 

@@ -23,7 +23,7 @@ c_type(const struct plan *p, enum dtype d)
 	case DT_F64:
 		return "double";
 	default:
-		return p->target->arch ? real[dtype_bytes(p, d)] : "om_real";
+		return p->target->arch ? real[plan_bytes(p, d)] : "om_real";
 	}
 }
 

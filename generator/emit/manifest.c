@@ -120,7 +120,7 @@ tensors(const struct plan *p)
 		open_map(NULL, true);
 		text("tensor", t->name);
 		text("type", emit_shape(p, t));
-		text("region", region_names[pl->region]);
+		text("region", plan_region_names[pl->region]);
 		text("place", kinds[pl->kind]);
 		number("offset", pl->off);
 		number("bytes", pl->bytes);
@@ -140,7 +140,7 @@ memory(const struct plan *p)
 	open_map("regions", false);
 	for (int r = 0; r < N_REGIONS; r++)
 		if (p->region_bytes[r]) {
-			open_map(region_names[r], true);
+			open_map(plan_region_names[r], true);
 			number("offset", p->region_off[r]);
 			number("bytes", p->region_bytes[r]);
 			close_map();
@@ -170,9 +170,9 @@ emit_manifest(const struct plan *p, const char *fingerprint, struct tree *t)
 	text("target", p->target->name);
 	text("fingerprint", fingerprint);
 	open_map("precision", true);
-	text("weights", dtype_format(p, DT_ACT));
-	text("gradients", dtype_format(p, DT_GRAD));
-	text("optimizer", dtype_format(p, DT_OPT));
+	text("weights", plan_format(p, DT_ACT));
+	text("gradients", plan_format(p, DT_GRAD));
+	text("optimizer", plan_format(p, DT_OPT));
 	close_map();
 	open_map("ranks", true);
 	number("world", m->world);

@@ -43,7 +43,7 @@ layer_lists(const struct plan *p, struct buf *b)
 		    emit_stage_name(p, xprintf("%s_layers", seg->name)));
 		for (uint32_t k = 0; k < n; k++)
 			for (uint32_t i = 0; i < seg->nlayers; i++)
-				if (on_stage(p, seg->layer[i]) && p->index[seg->layer[i]] == k)
+				if (plan_on_stage(p, seg->layer[i]) && p->index[seg->layer[i]] == k)
 					buf_printf(&line, "%u, ", seg->layer[i]);
 		buf_puts(&line, "};");
 		emit_wrapped(b, 0, line.s);
@@ -57,7 +57,7 @@ param_rows(const struct plan *p, enum tensor_class class, struct buf *b)
 	static const char *const inits[] = { "OM_NORMAL", "OM_ONE", "OM_ZERO" };
 	const struct graph *g = p->graph;
 	const struct om_hf_family *family = hf_family_of(g);
-	bool bf16 = !strcmp(dtype_format(p, DT_ACT), "bf16");
+	bool bf16 = !strcmp(plan_format(p, DT_ACT), "bf16");
 	uint32_t n = 0;
 
 	for (tensor_id i = 1; i < g->tensor.n; i++) {
@@ -121,9 +121,9 @@ params(const struct plan *p, uint32_t *nparams, uint32_t *nbuffers, struct buf *
 			"= UINT64_C(%llu) },",
 			emit_ranks(k->ranks),
 			(unsigned long long)(p->region_off[R_WEIGHT] +
-					     k->first * dtype_bytes(p, DT_ACT)),
+					     k->first * plan_bytes(p, DT_ACT)),
 			(unsigned long long)(p->region_off[R_GRAD] +
-					     k->first * dtype_bytes(p, DT_GRAD)),
+					     k->first * plan_bytes(p, DT_GRAD)),
 			(unsigned long long)k->elems));
 	}
 	buf_puts(b, "};\n");
@@ -320,7 +320,7 @@ model(const struct plan *p, const char *fingerprint, const char *refusal, const 
 	    p->target->name, OLMOGEN_VERSION);
 	buf_printf(b, "\t\t.fingerprint = \"%s\",\n\t\t.facts = facts,\n", fingerprint);
 	buf_printf(b, "\t\t.weights = \"%s\",\n\t\t.grads = \"%s\",\n\t\t.optimizer = \"%s\",\n",
-	    dtype_format(p, DT_ACT), dtype_format(p, DT_GRAD), dtype_format(p, DT_OPT));
+	    plan_format(p, DT_ACT), plan_format(p, DT_GRAD), plan_format(p, DT_OPT));
 	buf_puts(b, "\t\t.manifest = om_manifest,\n\t\t.plan = om_plan,\n");
 	buf_puts(b, "\t\t.vocab = OM_VOCAB,\n\t\t.seq = OM_SEQ,\n\t\t.micro = OM_MICRO,\n"
 		    "\t\t.global = OM_GLOBAL,\n"
@@ -334,7 +334,7 @@ model(const struct plan *p, const char *fingerprint, const char *refusal, const 
 		buf_printf(
 		    b, "\t\t.memory = UINT64_C(%llu),\n", (unsigned long long)(gib * 1073741824.0));
 	buf_printf(b, "\t\t.real = %llu,\n\t\t.weight_size = %llu,\n",
-	    (unsigned long long)dtype_bytes(p, DT_OPT), (unsigned long long)dtype_bytes(p, DT_ACT));
+	    (unsigned long long)plan_bytes(p, DT_OPT), (unsigned long long)plan_bytes(p, DT_ACT));
 	buf_puts(b, "\t\t.init_std = OM_INIT_STD,\n"
 		    "\t\t.beta1 = OM_BETA1,\n\t\t.beta2 = OM_BETA2,\n"
 		    "\t\t.clip_norm = OM_CLIP_NORM,\n");
@@ -351,7 +351,7 @@ model(const struct plan *p, const char *fingerprint, const char *refusal, const 
 		    emit_stage_name(p, "chunks"), p->shard->stage[p->stage].nchunks,
 		    (unsigned long long)p->slot_stride, (unsigned long long)p->dstream_off,
 		    (unsigned long long)(tensor_elems(&g->tensor.a[g->seg.a[g->head].x]) *
-					 dtype_bytes(p, DT_ACT)));
+					 plan_bytes(p, DT_ACT)));
 	if (p->n_stages > 1)
 		buf_printf(
 		    b, "\t\t.arena_bytes = UINT64_C(%llu),\n", (unsigned long long)p->arena_bytes);

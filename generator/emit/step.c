@@ -77,7 +77,7 @@ collective(const struct plan *p, uint32_t s, const struct step *st, struct buf *
 {
 	const struct tensor *t = &p->graph->tensor.a[st->op.arg[0]];
 	const char *at = address(p, s, st->op.arg[0]), *ranks = emit_ranks(st->op.ranks);
-	unsigned long long n = st->span, size = dtype_bytes(p, t->dtype);
+	unsigned long long n = st->span, size = plan_bytes(p, t->dtype);
 
 	switch (st->op.op) {
 	case OP_reduce_scatter:
@@ -127,7 +127,7 @@ function(const struct plan *p, uint32_t s, int ph, struct buf *b)
 				    emit_ranks(st->op.ranks),
 				    (unsigned long long)(st->span /
 							 mesh_ranks(&p->shard->mesh, st->op.ranks) *
-							 dtype_bytes(p, t->dtype)));
+							 plan_bytes(p, t->dtype)));
 			else
 				buf_puts(&call, address(p, s, st->op.arg[k]));
 		}

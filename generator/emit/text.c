@@ -86,7 +86,7 @@ emit_shape(const struct plan *p, const struct tensor *t)
 {
 	struct buf b = { 0 };
 
-	buf_puts(&b, dtype_format(p, t->dtype));
+	buf_puts(&b, plan_format(p, t->dtype));
 	for (uint8_t i = 0; i < t->ndims; i++)
 		buf_printf(&b, "%s%llu", i ? "," : "[", (unsigned long long)t->dim[i]);
 	buf_puts(&b, "]");

@@ -49,7 +49,7 @@ slot_name(const char *line, size_t n)
 }
 
 void
-template_fill(
+tree_template(
     struct tree *t, const char *path, const char *from, const struct slot *slot, uint32_t n)
 {
 	const struct embedded *e = embedded_find(from);

@@ -13,12 +13,12 @@
 
 enum { ALIGN = 256, ALIGN_ELEMS = 64 };
 
-const char *const region_names[N_REGIONS] = { "input", "statistics", "constants", "weights",
+const char *const plan_region_names[N_REGIONS] = { "input", "statistics", "constants", "weights",
 	"gradients", "optimizer state", "kept buffers", "saved activations", "scratch",
 	"communication" };
 
 const char *
-dtype_format(const struct plan *p, enum dtype d)
+plan_format(const struct plan *p, enum dtype d)
 {
 	const struct object *pr = spec_obj(p->graph->trainer, F_trainer_precision);
 	const char *weights = spec_str(pr, F_precision_weights);
@@ -42,9 +42,9 @@ dtype_format(const struct plan *p, enum dtype d)
 }
 
 uint64_t
-dtype_bytes(const struct plan *p, enum dtype d)
+plan_bytes(const struct plan *p, enum dtype d)
 {
-	return target_bytes(p->target, dtype_format(p, d));
+	return target_bytes(p->target, plan_format(p, d));
 }
 
 /* ---- instances ---- */
@@ -92,15 +92,15 @@ select_kernel(struct plan *p, struct step *st)
 		const struct tensor *t = &p->graph->tensor.a[st->op.arg[i]];
 		uint64_t n = st->span && i != 1 ? span : tensor_elems(t);
 		in.bytes +=
-		    (double)mul64(n, dtype_bytes(p, t->dtype)) * (r->arg[i].accumulate ? 2 : 1);
+		    (double)mul64(n, plan_bytes(p, t->dtype)) * (r->arg[i].accumulate ? 2 : 1);
 		/* weights are rounded by the update's own kernel, from their masters */
 		if (i >= r->nin && t->class == T_ACT &&
-		    dtype_bytes(p, t->dtype) > format_bytes(dtype_format(p, t->dtype)))
+		    plan_bytes(p, t->dtype) > format_bytes(plan_format(p, t->dtype)))
 			in.round[i] = n;
 	}
 	if (*k->workspace)
 		st->workspace_bytes = mul64(
-		    expr_eval(k->workspace, strlen(k->workspace), &z), dtype_bytes(p, DT_STAT));
+		    expr_eval(k->workspace, strlen(k->workspace), &z), plan_bytes(p, DT_STAT));
 	uint32_t same = 0;
 	for (uint32_t i = 1; i < p->inst->n; i++) {
 		const struct instance *o = &p->inst->a[i];
@@ -143,7 +143,7 @@ plan_layers(const struct plan *p, tensor_id t)
 }
 
 bool
-on_stage(const struct plan *p, uint32_t layer)
+plan_on_stage(const struct plan *p, uint32_t layer)
 {
 	const struct stage *st = &p->shard->stage[p->stage];
 	bool here = false;
@@ -243,7 +243,7 @@ place_params(struct plan *p, struct home *home, uint8_t *nth)
 		tensor_id i = u->param ? u->param : j;
 		if (!home[i].here)
 			continue;
-		uint64_t size = dtype_bytes(p, u->dtype);
+		uint64_t size = plan_bytes(p, u->dtype);
 		uint64_t bytes = mul64(tensor_elems(&g->tensor.a[i]), size);
 		enum region r = u->class == T_PARAM  ? R_WEIGHT
 				: u->class == T_GRAD ? R_GRAD
@@ -288,9 +288,9 @@ place_resident(struct plan *p)
 			*PUSH(p->bucket) = b;
 		}
 	place_params(p, home, nth);
-	p->region_bytes[R_WEIGHT] = align64(mul64(elems, dtype_bytes(p, DT_ACT)), ALIGN);
-	p->region_bytes[R_GRAD] = align64(mul64(elems, dtype_bytes(p, DT_GRAD)), ALIGN);
-	uint64_t one = align64(mul64(state, dtype_bytes(p, DT_OPT)), ALIGN), nstates = 0;
+	p->region_bytes[R_WEIGHT] = align64(mul64(elems, plan_bytes(p, DT_ACT)), ALIGN);
+	p->region_bytes[R_GRAD] = align64(mul64(elems, plan_bytes(p, DT_GRAD)), ALIGN);
+	uint64_t one = align64(mul64(state, plan_bytes(p, DT_OPT)), ALIGN), nstates = 0;
 	for (tensor_id i = 1; i < g->tensor.n; i++) {
 		const struct tensor *t = &g->tensor.a[i];
 		struct place *pl = &p->place[i];
@@ -303,7 +303,7 @@ place_resident(struct plan *p)
 			nstates = nth[i] + 1u > nstates ? nth[i] + 1u : nstates;
 		} else if (t->class == T_INPUT || t->class == T_STAT || t->class == T_CONST ||
 			   t->class == T_BUFFER) {
-			uint64_t bytes = mul64(tensor_elems(t), dtype_bytes(p, t->dtype));
+			uint64_t bytes = mul64(tensor_elems(t), plan_bytes(p, t->dtype));
 			enum region r = t->class == T_INPUT    ? R_INPUT
 					: t->class == T_STAT   ? R_STAT
 					: t->class == T_BUFFER ? R_BUFFER
@@ -376,9 +376,9 @@ join_in_place(const struct plan *p, const struct segment *seg, tensor_id *sh, ui
 				    g->tensor.a[ti].class != T_ACT || ti == seg->x ||
 				    read_after(seg, ph, i, ti) ||
 				    tensor_elems(&g->tensor.a[ti]) *
-					    dtype_bytes(p, g->tensor.a[ti].dtype) !=
+					    plan_bytes(p, g->tensor.a[ti].dtype) !=
 					tensor_elems(&g->tensor.a[to]) *
-					    dtype_bytes(p, g->tensor.a[to].dtype) ||
+					    plan_bytes(p, g->tensor.a[to].dtype) ||
 				    (bound[ro] && bound[ri] && bound[ro] != bound[ri]))
 					continue;
 				joined |= 1u << out;
@@ -450,7 +450,7 @@ place_scratch(struct plan *p, uint32_t s, int ph, const tensor_id *sh, const uin
 				continue;
 			if (!nth[t]) {
 				*PUSH(list) = (struct buffer){ t, (int32_t)i, 0,
-					tensor_elems(x) * dtype_bytes(p, x->dtype), 0 };
+					tensor_elems(x) * plan_bytes(p, x->dtype), 0 };
 				nth[t] = list.n;
 			}
 			list.a[nth[t] - 1].last = (int32_t)i;
@@ -496,7 +496,7 @@ place_caches(struct plan *p)
 		const struct tensor *x = &g->tensor.a[t];
 		if (x->class != T_CACHE || !p->decode)
 			continue;
-		uint64_t bytes = mul64(tensor_elems(x), dtype_bytes(p, x->dtype));
+		uint64_t bytes = mul64(tensor_elems(x), plan_bytes(p, x->dtype));
 		uint64_t stride = align64(bytes, ALIGN), all = mul64(stride, tensor_layers(g, x));
 		p->place[t] = (struct place){ PLACE, R_SAVED, off, bytes, stride, false };
 		off = add64(off, all);
@@ -518,7 +518,7 @@ place_activations(struct plan *p)
 	uint8_t *where =
 	    xalloc(g->tensor.n); /* of roots: 0 scratch, 1 stream, 2 its gradient, 3 saved */
 	const struct tensor *x = &g->tensor.a[g->seg.a[g->head].x];
-	uint64_t stream = mul64(tensor_elems(x), dtype_bytes(p, DT_ACT));
+	uint64_t stream = mul64(tensor_elems(x), plan_bytes(p, DT_ACT));
 	uint64_t saved = 0;
 
 	p->stream_stride = align64(stream, ALIGN);
@@ -550,7 +550,7 @@ place_activations(struct plan *p)
 					continue;
 				where[ro] = 3;
 				uint64_t bytes = mul64(tensor_elems(&g->tensor.a[t]),
-				    dtype_bytes(p, g->tensor.a[t].dtype));
+				    plan_bytes(p, g->tensor.a[t].dtype));
 				uint64_t stride = align64(bytes, ALIGN);
 				p->place[ro] =
 				    (struct place){ PLACE, R_SAVED, saved, bytes, stride, false };
@@ -572,7 +572,7 @@ place_activations(struct plan *p)
 		tensor_id ro = root(sh, t);
 		const struct segment *seg = &g->seg.a[g->tensor.a[t].seg];
 		uint64_t bytes =
-		    mul64(tensor_elems(&g->tensor.a[t]), dtype_bytes(p, g->tensor.a[t].dtype));
+		    mul64(tensor_elems(&g->tensor.a[t]), plan_bytes(p, g->tensor.a[t].dtype));
 		if (where[ro] == 1) {
 			bool next = root(sh, seg->y) == ro && seg->nlayers;
 			p->place[t] =
@@ -594,7 +594,7 @@ plan_bucket(const struct plan *p, tensor_id t, uint64_t *at)
 	const struct place *pl = &p->place[t];
 	/* regions begin at 0 until all are placed */
 	uint64_t first =
-	    (pl->off - p->region_off[pl->region]) / dtype_bytes(p, p->graph->tensor.a[t].dtype);
+	    (pl->off - p->region_off[pl->region]) / plan_bytes(p, p->graph->tensor.a[t].dtype);
 
 	for (uint32_t i = 0; i < p->bucket.n; i++) {
 		*at = first - p->bucket.a[i].first;
@@ -619,7 +619,7 @@ adjacent(const struct plan *p, const struct step *run, const struct op *next)
 		return false;
 	for (uint8_t i = 0; i < r->nin + r->nout; i++) {
 		const struct place *a = &p->place[run->op.arg[i]], *b = &p->place[next->arg[i]];
-		uint64_t size = dtype_bytes(p, g->tensor.a[next->arg[i]].dtype);
+		uint64_t size = plan_bytes(p, g->tensor.a[next->arg[i]].dtype);
 		if (g->tensor.a[next->arg[i]].class != T_INPUT &&
 		    a->off + align64(run->span, ALIGN_ELEMS) * size != b->off)
 			return false;

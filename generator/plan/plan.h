@@ -52,7 +52,7 @@ enum region {
 	R_COMM,
 	N_REGIONS
 };
-extern const char *const region_names[N_REGIONS];
+extern const char *const plan_region_names[N_REGIONS];
 
 enum place_kind {
 	PLACE,   /* region + off + layer * stride; saved tensors repeat by slot */
@@ -119,15 +119,15 @@ struct plan { /* of one stage of the pipeline; there is one a stage */
 	bool kernels; /* every op of training has a kernel on this target */
 	bool decode;  /* decode is part of the trainer: every op of it has one too */
 };
-const char *dtype_format(const struct plan *p, enum dtype d); /* "bf16", "int32" */
-uint64_t dtype_bytes(const struct plan *p, enum dtype d);     /* that it lies in */
+const char *plan_format(const struct plan *p, enum dtype d); /* "bf16", "int32" */
+uint64_t plan_bytes(const struct plan *p, enum dtype d);     /* that it lies in */
 bool collective_op(enum op_id op); /* done by the runtime, without a kernel of the target's */
 const struct kernel_row *kernel_for(enum op_id op, const char *kernels); /* NULL: none */
 /* An array, one a stage. */
 struct plan *plan(struct shard *s);
 /* How many layers of a tensor there are on the stage; 0: none, and nothing of it is placed. */
 uint64_t plan_layers(const struct plan *p, tensor_id t);
-bool on_stage(const struct plan *p, uint32_t layer);
+bool plan_on_stage(const struct plan *p, uint32_t layer);
 /*
  * The bucket of a parameter, or of a parameter's gradient, and its first element there; NULL: the
  * tensor belongs to none.
@@ -139,7 +139,7 @@ const struct bucket *plan_bucket(const struct plan *p, tensor_id t, uint64_t *at
  */
 void plancheck(const struct plan *p);
 /* The same check; NULL, or the fault. For tests that plant faults. */
-const char *plan_fault(const struct plan *p);
+const char *plancheck_fault(const struct plan *p);
 /*
  * A user's error where this version cannot build what it can plan: several ranks, a target without
  * kernels.

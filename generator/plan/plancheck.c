@@ -62,7 +62,7 @@ extent(
 	if (pl->region == R_SAVED)
 		*off += m->slot * p->slot_stride;
 	*end = *off + (span && p->graph->tensor.a[t].class != T_INPUT
-			      ? span * dtype_bytes(p, p->graph->tensor.a[t].dtype)
+			      ? span * plan_bytes(p, p->graph->tensor.a[t].dtype)
 			      : pl->bytes);
 }
 
@@ -74,8 +74,8 @@ check_rounding(const struct plan *p, const struct step *st)
 
 	for (uint8_t i = r->nin; st->inst && i < r->nin + r->nout; i++) {
 		const struct tensor *t = &p->graph->tensor.a[st->op.arg[i]];
-		bool must = t->class == T_ACT && !strcmp(dtype_format(p, t->dtype), "bf16") &&
-			    dtype_bytes(p, t->dtype) > 2;
+		bool must = t->class == T_ACT && !strcmp(plan_format(p, t->dtype), "bf16") &&
+			    plan_bytes(p, t->dtype) > 2;
 		if (p->inst->a[st->inst].round[i] != (must ? tensor_elems(t) : 0))
 			return xprintf("%s: %s is bf16, %llu elements of it are rounded", r->name,
 			    t->name, (unsigned long long)p->inst->a[st->inst].round[i]);
@@ -190,9 +190,9 @@ check_step(struct arena *m, const struct step *st, uint64_t first_clock, uint32_
 			/* a rank has its part of them alone */
 			if (st->span && p->graph->tensor.a[t].class == T_STATE)
 				end = off + st->span / mesh_ranks(&p->shard->mesh, st->op.ranks) *
-						dtype_bytes(p, p->graph->tensor.a[t].dtype);
+						plan_bytes(p, p->graph->tensor.a[t].dtype);
 			if (end > p->arena_bytes ||
-			    off % dtype_bytes(p, p->graph->tensor.a[t].dtype))
+			    off % plan_bytes(p, p->graph->tensor.a[t].dtype))
 				return xprintf(
 				    "%s: %s at byte %llu is outside the arena or not aligned",
 				    r->name, p->graph->tensor.a[t].name, (unsigned long long)off);
@@ -273,7 +273,7 @@ own(struct arena *m, tensor_id t)
 	for (uint32_t l = 0; l < (s->nlayers ? s->nlayers : 1); l++) {
 		uint32_t layer = s->nlayers ? s->layer[l] : 0;
 		uint64_t off, end;
-		if (s->nlayers && !on_stage(p, layer))
+		if (s->nlayers && !plan_on_stage(p, layer))
 			continue;
 		extent(m, t, layer, 0, &off, &end);
 		uint32_t i = find(m, off);
@@ -324,7 +324,7 @@ backward(struct arena *m, const struct chunk *c)
 }
 
 const char *
-plan_fault(const struct plan *p)
+plancheck_fault(const struct plan *p)
 {
 	const struct graph *g = p->graph;
 	const struct stage *st = &p->shard->stage[p->stage];
@@ -375,7 +375,7 @@ void
 plancheck(const struct plan *p)
 {
 	for (uint32_t i = 0; i < p->n_stages; i++) {
-		const char *fault = plan_fault(&p[i]);
+		const char *fault = plancheck_fault(&p[i]);
 		if (fault)
 			internal("plancheck: %s%s", p->n_stages > 1 ? xprintf("stage %u: ", i) : "",
 			    fault);

@@ -9,7 +9,7 @@ place_text(const struct plan *p, tensor_id t, struct buf *out)
 	const struct tensor *x = &p->graph->tensor.a[t];
 	const struct place *pl = &p->place[t];
 
-	buf_printf(out, "  %-28s %-17s %14llu %14llu", x->name, region_names[pl->region],
+	buf_printf(out, "  %-28s %-17s %14llu %14llu", x->name, plan_region_names[pl->region],
 	    (unsigned long long)pl->off, (unsigned long long)pl->bytes);
 	if (p->graph->seg.a[x->seg].nlayers && pl->kind != DSTREAM)
 		buf_printf(out, " x%u stride %llu", p->graph->seg.a[x->seg].nlayers,
@@ -26,7 +26,7 @@ print_stage(const struct plan *p, struct buf *out)
 		buf_printf(out, "stage %u\n", p->stage);
 	buf_printf(out, "arena %llu bytes\n", (unsigned long long)p->arena_bytes);
 	for (int r = 0; r < N_REGIONS; r++)
-		buf_printf(out, "  region %-17s %14llu %14llu\n", region_names[r],
+		buf_printf(out, "  region %-17s %14llu %14llu\n", plan_region_names[r],
 		    (unsigned long long)p->region_off[r], (unsigned long long)p->region_bytes[r]);
 	buf_puts(out, "buffers\n");
 	for (tensor_id t = 1; t < g->tensor.n; t++)
@@ -117,7 +117,7 @@ report_memory(const struct plan *p, struct buf *out)
 			buf_printf(out, " stage %u: %s\n", i, stage_text(st));
 		for (unsigned k = 0; k < LEN(order); k++)
 			if (bytes[order[k]])
-				row(out, region_names[order[k]], human_bytes(bytes[order[k]]),
+				row(out, plan_region_names[order[k]], human_bytes(bytes[order[k]]),
 				    order[k] != R_SAVED ? ""
 				    : st->slots > 1
 					? xprintf("%s microbatches in flight", slots_text(st))

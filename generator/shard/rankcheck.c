@@ -686,7 +686,7 @@ prepare(const struct shard *s, struct run *r)
 }
 
 const char *
-ranks_fault(const struct shard *s)
+rankcheck_fault(const struct shard *s)
 {
 	struct run r;
 	const char *fault = prepare(s, &r);
@@ -697,7 +697,7 @@ ranks_fault(const struct shard *s)
 void
 rankcheck(const struct shard *s)
 {
-	const char *fault = ranks_fault(s);
+	const char *fault = rankcheck_fault(s);
 
 	if (fault)
 		internal("rankcheck: %s", fault);

@@ -66,9 +66,7 @@ struct shard {
 	struct mesh mesh;
 	struct stage *stage; /* mesh.pipeline of them */
 };
-/*
- * The graph is rewritten for what several ranks do together: expert.c.
- */
+/* The graph is rewritten for what several ranks do together: expert.c. */
 struct shard *shard(struct graph *g, const struct target_row *target);
 void shard_print(const struct shard *s, struct buf *out);
 /* Rows that a rank has for the tokens which others, and it itself, send to its experts. */
@@ -99,7 +97,7 @@ uint64_t schedule_run(const struct shard *s, uint64_t **start);
  */
 void rankcheck(const struct shard *s);
 /* The same check; NULL, or the fault. For tests that plant faults. */
-const char *ranks_fault(const struct shard *s);
+const char *rankcheck_fault(const struct shard *s);
 
 /* ---- private to this folder ------------------------------------------------------------------ */
 

@@ -237,7 +237,7 @@ overlap_saved(struct plan *p)
 				continue;
 			p->place[a].off = p->place[b].off;
 			tried++;
-			caught += plan_fault(p) != NULL;
+			caught += plancheck_fault(p) != NULL;
 			p->place[a] = old;
 		}
 	expect(tried > 100 && caught == tried, "saved tensors on top of each other");
@@ -261,7 +261,7 @@ overlap_inputs(struct plan *p)
 						continue;
 					a->off = b->off;
 					tried++;
-					caught += plan_fault(p) != NULL;
+					caught += plancheck_fault(p) != NULL;
 					*a = old;
 				}
 			}
@@ -288,11 +288,11 @@ decode_faults(struct plan *p)
 			continue;
 		expect(elsewhere[1] && old.off + old.bytes <= p->arena_bytes, "a cache's place");
 		p->place[t].stride = 0;
-		expect(plan_fault(p) != NULL, "caches of layers on top of each other");
+		expect(plancheck_fault(p) != NULL, "caches of layers on top of each other");
 		p->place[t] = old;
 		for (unsigned i = 0; i < LEN(elsewhere); i++) {
 			p->place[t].off = elsewhere[i];
-			expect(plan_fault(p) != NULL, "a cache where it must not be");
+			expect(plancheck_fault(p) != NULL, "a cache where it must not be");
 			p->place[t] = old;
 		}
 	}
@@ -300,12 +300,12 @@ decode_faults(struct plan *p)
 		struct step a = prog->a[i];
 		memmove(&prog->a[i], &prog->a[i + 1], (prog->n - i - 1) * sizeof a);
 		prog->n--;
-		expect(plan_fault(p) != NULL, "a step of decode left out");
+		expect(plancheck_fault(p) != NULL, "a step of decode left out");
 		memmove(&prog->a[i + 1], &prog->a[i], (prog->n - i) * sizeof a);
 		prog->n++;
 		prog->a[i] = a;
 	}
-	expect(plan_fault(p) == NULL, "the plan as it was before faults of decode");
+	expect(plancheck_fault(p) == NULL, "the plan as it was before faults of decode");
 }
 
 /* A target that lacks a kernel of decode plans the same training, and nothing of decode. */
@@ -322,7 +322,7 @@ no_decode(void)
 	fuse(sh);
 	struct plan *p = plan(sh);
 	expect(p->decode == (kernel_for(OP_attention_at, "cuda") != NULL), "decode by its kernels");
-	expect(plan_fault(p) == NULL, "a plan for cuda");
+	expect(plancheck_fault(p) == NULL, "a plan for cuda");
 	for (uint32_t i = p->graph->decode; i < p->graph->seg.n; i++)
 		expect(p->decode == (p->prog[i][FORWARD].n > 0), "programs of decode");
 	for (tensor_id t = 1; t < p->graph->tensor.n; t++)
@@ -338,27 +338,28 @@ plan_faults(void)
 	uint32_t moe = g->kind_of[g->n_layers - 1];
 	struct program *fwd = &p->prog[moe][FORWARD], *bwd = &p->prog[moe][BACKWARD];
 
-	expect(plan_fault(p) == NULL, "the plan as it is");
+	expect(plancheck_fault(p) == NULL, "the plan as it is");
 	overlap_saved(p);
 	overlap_inputs(p);
 	decode_faults(p);
 	uint64_t bytes = p->arena_bytes;
 	p->arena_bytes = p->region_off[R_SCRATCH];
-	expect(plan_fault(p) != NULL, "scratch beyond the arena");
+	expect(plancheck_fault(p) != NULL, "scratch beyond the arena");
 	p->arena_bytes = bytes;
 
 	for (tensor_id t = 1; t < g->tensor.n; t++)
 		if (g->tensor.a[t].class == T_PARAM && g->tensor.a[t].seg == moe) {
 			uint64_t stride = p->place[t].stride;
 			p->place[t].stride = 0;
-			expect(plan_fault(p) != NULL, "layers of a weight on top of each other");
+			expect(
+			    plancheck_fault(p) != NULL, "layers of a weight on top of each other");
 			p->place[t].stride = stride;
 		}
 	for (tensor_id t = 1; t < g->tensor.n; t++)
 		if (p->place[t].kind == STREAM && g->tensor.a[t].seg == moe) {
 			uint64_t stride = p->place[t].stride;
 			p->place[t].stride = 0;
-			expect(plan_fault(p) != NULL,
+			expect(plancheck_fault(p) != NULL,
 			    "one entry of the residual stream for all layers");
 			p->place[t].stride = stride;
 			break;
@@ -368,7 +369,7 @@ plan_faults(void)
 		if (bwd->a[i].workspace_bytes) {
 			uint64_t old = bwd->a[i].workspace;
 			bwd->a[i].workspace = p->place[bwd->a[i].op.arg[0]].off;
-			expect(plan_fault(p) != NULL, "workspace on top of an input");
+			expect(plancheck_fault(p) != NULL, "workspace on top of an input");
 			bwd->a[i].workspace = old;
 		}
 	for (uint32_t i = 0; i + 1 < fwd->n; i++) {
@@ -382,7 +383,7 @@ plan_faults(void)
 			continue;
 		fwd->a[i] = b;
 		fwd->a[i + 1] = a;
-		expect(plan_fault(p) != NULL, "a step before the one that it needs");
+		expect(plancheck_fault(p) != NULL, "a step before the one that it needs");
 		fwd->a[i] = a;
 		fwd->a[i + 1] = b;
 	}
@@ -390,7 +391,7 @@ plan_faults(void)
 		struct step a = fwd->a[i];
 		memmove(&fwd->a[i], &fwd->a[i + 1], (fwd->n - i - 1) * sizeof a);
 		fwd->n--;
-		expect(plan_fault(p) != NULL, "a step left out");
+		expect(plancheck_fault(p) != NULL, "a step left out");
 		memmove(&fwd->a[i + 1], &fwd->a[i], (fwd->n - i) * sizeof a);
 		fwd->n++;
 		fwd->a[i] = a;
@@ -399,26 +400,26 @@ plan_faults(void)
 	/* the first step that reads what the step before it wrote, moved to another stream */
 	for (uint32_t i = 1; i < fwd->n; i++) {
 		fwd->a[i].stream = 1;
-		expect(plan_fault(p) != NULL, "a stream that waits for nothing");
+		expect(plancheck_fault(p) != NULL, "a stream that waits for nothing");
 		if (i + 1 < fwd->n) {
 			fwd->a[i].wait = (int32_t)i - 1;
 			fwd->a[i + 1].wait = (int32_t)i;
 			/* later readers on stream 0 are behind the second event */
-			expect(plan_fault(p) == NULL, "a stream behind events both ways");
+			expect(plancheck_fault(p) == NULL, "a stream behind events both ways");
 			fwd->a[i + 1].wait = -1;
 			/*
 			 * the last step's output goes to the next segment, which this plan does not
 			 * let wait
 			 */
-			expect(plan_fault(p) != NULL, "no event back");
+			expect(plancheck_fault(p) != NULL, "no event back");
 			fwd->a[i].wait = -1;
 		}
 		fwd->a[i].stream = 0;
 	}
 	fwd->a[1].wait = 5;
-	expect(plan_fault(p) != NULL, "an event from the future");
+	expect(plancheck_fault(p) != NULL, "an event from the future");
 	fwd->a[1].wait = -1;
-	expect(plan_fault(p) == NULL, "the plan as it was");
+	expect(plancheck_fault(p) == NULL, "the plan as it was");
 }
 
 /* On the CPU every bf16 output of an op is rounded, and nothing else. */
@@ -429,14 +430,14 @@ rounding_faults(void)
 
 	weights = "bf16";
 	struct plan *p = make_plan();
-	expect(plan_fault(p) == NULL, "the plan in bf16");
+	expect(plancheck_fault(p) == NULL, "the plan in bf16");
 	for (uint32_t i = 1; i < p->inst->n; i++) {
 		const struct op_row *r = op_row(p->inst->a[i].kernel->op);
 		for (uint8_t k = r->nin; k < r->nin + r->nout; k++) {
 			uint64_t old = p->inst->a[i].round[k];
 			rounded += old != 0;
 			p->inst->a[i].round[k] = old ? 0 : 1;
-			expect(plan_fault(p) != NULL, "a bf16 not rounded, or a sum that is");
+			expect(plancheck_fault(p) != NULL, "a bf16 not rounded, or a sum that is");
 			p->inst->a[i].round[k] = old;
 		}
 	}

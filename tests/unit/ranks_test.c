@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* its statics too: a fault of one rank alone can only be planted in what it expands programs to */
-#define ranks_fault ranks_fault_here
+#define rankcheck_fault rankcheck_fault_here
 #define rankcheck rankcheck_here
 #include "../../generator/shard/rankcheck.c"
 #include "plan/plan.h"
@@ -182,7 +182,7 @@ random_layouts(void)
 		uint32_t chunks = p == 1 ? 1 : kind == 2 ? 2 + RANDOM(2) : kind == 3 ? 2 : 1;
 		struct layout l = { kinds[kind], p, chunks, m, data, expert,
 			.layers = p * chunks + 1 + RANDOM(4) };
-		const char *fault = ranks_fault(make(l));
+		const char *fault = rankcheck_fault(make(l));
 		expect(!fault, xprintf("%s, %u ranks, %u chunks, %u microbatches, %u x %u: %s",
 				   l.schedule, p, chunks, m, data, expert, fault));
 	}
@@ -430,10 +430,10 @@ planted(void)
 	for (uint32_t i = 0; i < LEN(fault); i++) {
 		struct shard *s =
 		    make((struct layout){ "1f1b", 4, 1, 8, .data = 4, .expert = 2, .layers = 9 });
-		const char *said = ranks_fault(s);
+		const char *said = rankcheck_fault(s);
 		expect(!said, xprintf("nothing planted: %s", said));
 		fault[i].plant(s);
-		said = ranks_fault(s);
+		said = rankcheck_fault(s);
 		expect(said && strstr(said, fault[i].says),
 		    xprintf("%s: %s", fault[i].name, said ? said : "not caught"));
 	}
@@ -484,7 +484,7 @@ swapped_collectives(void)
 static void
 many_ranks(void)
 {
-	const char *said = ranks_fault(make(
+	const char *said = rankcheck_fault(make(
 	    (struct layout){ "interleaved", 16, 2, 64, .data = 32, .expert = 8, .layers = 64 }));
 	expect(!said, xprintf("512 ranks: %s", said));
 }
