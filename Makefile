@@ -29,8 +29,8 @@ GEN_SRC = $(filter-out generator/emit/embed.c,$(sort $(wildcard generator/*.c ge
 	runtime/file.c runtime/json.c runtime/yaml_limits.c runtime/hf_config.c
 GEN_OBJ = $(GEN_SRC:%.c=$(B)/%.o) $(B)/embedded.o
 EMBEDDED = LICENSE $(sort $(wildcard templates/* runtime/*.[ch] runtime/*/*.c* runtime/*/*.h runtime/*.def \
-	kernels/*/*.h))
-FORMATTED = $(wildcard generator/*.[ch] generator/*/*.[ch] runtime/*.[ch] runtime/*/*.[ch] kernels/*/*.h tests/*/*.[ch])
+	kernels/*.h kernels/*/*.h))
+FORMATTED = $(wildcard generator/*.[ch] generator/*/*.[ch] runtime/*.[ch] runtime/*/*.[ch] kernels/*.h kernels/*/*.h tests/*/*.[ch])
 
 all: $(B)/olmogen
 
@@ -60,7 +60,7 @@ $(B)/embed: generator/emit/embed.c
 	$(quiet)$(CC) $(STD) -O1 -Wall -Wextra -o $@ $<
 
 # A folder is newer than the table when a file came or went.
-$(B)/embedded.c: $(B)/embed $(EMBEDDED) templates runtime $(wildcard runtime/*/ kernels/*/)
+$(B)/embedded.c: $(B)/embed $(EMBEDDED) templates runtime kernels $(wildcard runtime/*/ kernels/*/)
 	$(quiet)$(B)/embed $(EMBEDDED) > $@.tmp && mv $@.tmp $@
 
 $(B)/embedded.o: $(B)/embedded.c

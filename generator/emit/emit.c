@@ -13,18 +13,26 @@ copy(struct tree *t, const char *to, const char *from)
 	t->a[t->n - 1].verbatim = true;
 }
 
-/* Kernel files that instances name, and the headers that every kernel may include. */
+static bool
+is_folder(const char *name, const char *end, const char *folder)
+{
+	return strlen(folder) == (size_t)(end - name) && !memcmp(name, folder, strlen(folder));
+}
+
+/*
+ * Kernel files that instances name, and the headers that every kernel may include, the target's
+ * and those of all targets.
+ */
 static void
 copy_kernels(const struct plan *p, struct tree *t)
 {
-	const char *prefix = xprintf("kernels/%s/", p->target->kernels);
-	size_t n = strlen(prefix);
-
 	for (uint32_t i = 0; i < n_embedded; i++) {
-		const char *name = embedded[i].path + n;
+		const char *name = embedded[i].path + strlen("kernels/"), *own = strchr(name, '/');
 		bool family = false, used = false;
-		if (strncmp(embedded[i].path, prefix, n))
+		if (strncmp(embedded[i].path, "kernels/", 8) ||
+		    (own && !is_folder(name, own, p->target->kernels)))
 			continue;
+		name = own ? own + 1 : name;
 		for (uint32_t k = 1; k < p->inst->n; k++)
 			used |= !strcmp(p->inst->a[k].kernel->file, name);
 		for (uint32_t op = 0; op < N_OPS; op++) {
@@ -41,12 +49,6 @@ static const char *
 comm_of(const struct plan *p)
 {
 	return p->shard->mesh.world > 1 ? "mpi" : "one";
-}
-
-static bool
-is_folder(const char *name, const char *end, const char *folder)
-{
-	return strlen(folder) == (size_t)(end - name) && !memcmp(name, folder, strlen(folder));
 }
 
 /* The common part, the target's own from a folder of its kernels' name, and one kind of ranks. */

@@ -18,19 +18,9 @@
 #ifndef OM_ADAMW_H
 #define OM_ADAMW_H
 
+#include "adamw_ref.h"
 #include "round.h"
 
-enum {
-	OM_CTL_LR,
-	OM_CTL_BIAS1,
-	OM_CTL_BIAS2,
-	OM_CTL_NORM2,
-	OM_CTL_COEF,
-	OM_CTL_LOSS_LIMIT,
-	OM_CTL_NORM_LIMIT,
-	OM_CTL_SKIPPED,
-	OM_CTL_N
-};
 enum { OM_SUMSQ_PARTS = 256, OM_SUMSQ_LANES = 16 };
 
 static OM_CLONES double
@@ -209,40 +199,18 @@ om_sumsq_check(void (*run)(const om_real *, double *), int64_t n, uint64_t seed)
 OM_CHECK double
 om_clip_check(void (*run)(const double *, double *), double max, uint64_t seed)
 {
-	const double unit = 2 + fabs(om_unit(seed, 0)), size = max > 0 ? max : 1;
-	/* norms above max and below, then every reason to skip; limits may be reached */
-	const struct {
-		double norm, loss, loss_limit, norm_limit;
-		bool skip;
-	} test[] = {
-		{ size * unit, unit, INFINITY, INFINITY, false },
-		{ size / unit, unit, INFINITY, INFINITY, false },
-		{ size, unit, unit, size, false },
-		{ size, -unit, 0, 2 * size, false },
-		{ size, unit, 0.999 * unit, INFINITY, true },
-		{ size, unit, INFINITY, 0.999 * size, true },
-		{ size, NAN, INFINITY, INFINITY, true },
-		{ size, INFINITY, INFINITY, INFINITY, true },
-		{ size, -INFINITY, INFINITY, INFINITY, true },
-		{ NAN, unit, INFINITY, INFINITY, true },
-		{ INFINITY, unit, INFINITY, INFINITY, true },
-	};
+	struct om_clip_ref test[OM_CLIP_REFS];
 	struct om_err e = { 0 };
-	for (size_t i = 0; i < sizeof test / sizeof *test; i++) {
-		const double norm = test[i].norm, loss[2] = { test[i].loss, NAN };
-		double before[OM_CTL_N] = { 1, 2, 3, norm * norm, 1, test[i].loss_limit,
-			test[i].norm_limit, NAN };
-		double ctl[OM_CTL_N];
+	om_clip_refs(max, 2 + fabs(om_unit(seed, 0)), test);
+	for (int i = 0; i < OM_CLIP_REFS; i++) {
+		const double loss[2] = { test[i].loss, NAN };
+		double before[OM_CTL_N], ctl[OM_CTL_N];
+		om_clip_ref_before(&test[i], before);
 		memcpy(ctl, before, sizeof ctl);
 		run(loss, ctl);
-		if (memcmp(ctl, before, OM_CTL_COEF * sizeof *ctl) ||
-		    ctl[OM_CTL_LOSS_LIMIT] != test[i].loss_limit ||
-		    ctl[OM_CTL_NORM_LIMIT] != test[i].norm_limit ||
-		    ctl[OM_CTL_SKIPPED] != test[i].skip)
-			e.wrong = true;
-		if (isfinite(norm))
-			om_err_add(&e, ctl[OM_CTL_COEF],
-			    max > 0 && norm + 1e-6 > max ? max / (norm + 1e-6) : 1);
+		e.wrong |= !om_clip_ref_right(&test[i], before, ctl);
+		if (isfinite(test[i].norm))
+			om_err_add(&e, ctl[OM_CTL_COEF], om_clip_ref_factor(&test[i], max));
 	}
 	return om_err_value(&e);
 }
@@ -253,6 +221,7 @@ om_adamw_check(void (*plain)(const om_real *, const double *, om_real *, om_real
     void (*master)(const om_real *, const double *, om_real *, om_real *, om_real *, om_real *),
     int64_t n, double beta1, double beta2, double eps, double decay, double lr_scale, uint64_t seed)
 {
+	const struct om_adamw_ref ref = { beta1, beta2, eps, decay, lr_scale };
 	om_real *rounded = om_check_nan(n);
 	om_real *g = om_check_random(n, seed, 0), *w = om_check_random(n, seed, 1);
 	om_real *m = om_check_random(n, seed, 2), *v = om_check_random(n, seed, 3);
@@ -273,11 +242,9 @@ om_adamw_check(void (*plain)(const om_real *, const double *, om_real *, om_real
 	plain ? plain(g, ctl, w, m, v) : master(g, ctl, rounded, w, m, v);
 	for (int64_t i = 0; i < n; i++) {
 		ew.wrong |= master && rounded[i] != (om_real)om_check_bf16((float)w[i]);
-		double gi = (double)g[i] * 0.7, wi = w0[i];
-		double mi = beta1 * (double)m0[i] + (1 - beta1) * gi;
-		double vi = beta2 * (double)v0[i] + (1 - beta2) * gi * gi;
-		double step = mi / 0.1 / (sqrt(vi / 0.05) + eps);
-		om_err_add(&ew, w[i], wi - 0.125 * lr_scale * (step + decay * wi));
+		double wi = w0[i], mi = m0[i], vi = v0[i];
+		om_adamw_ref(&ref, ctl, g[i], &wi, &mi, &vi);
+		om_err_add(&ew, w[i], wi);
 		om_err_add(&em, m[i], mi);
 		om_err_add(&ev, v[i], vi);
 	}
@@ -309,14 +276,8 @@ om_bias_update_check(void (*run)(const int64_t *, const double *, om_real *), in
 		err.wrong = true;
 	ctl[OM_CTL_SKIPPED] = 0;
 	run(load, ctl, b);
-	for (int64_t i = 0; i < n; i++) {
-		double mean = 0, want = b0[i];
-		for (int64_t c = i / e * e; c < i / e * e + e; c++)
-			mean += (double)(load[c] - load[i]) / (double)e;
-		if (fabs(mean) > 0.5 / (double)e)
-			want += mean > 0 ? gamma : -gamma;
-		om_err_add(&err, b[i], want);
-	}
+	for (int64_t i = 0; i < n; i++)
+		om_err_add(&err, b[i], (double)b0[i] + om_bias_ref(load, i, e, gamma));
 	free(b);
 	free(b0);
 	free(small);

@@ -24,6 +24,7 @@
 #define OM_GLU_H
 
 #include "check.h"
+#include "glu_ref.h"
 
 enum { OM_SILU, OM_GELU, OM_GATED, OM_RELU2 = OM_GATED };
 
@@ -334,21 +335,11 @@ struct om_glu_bwd_fn {
 };
 enum { OM_GLU_SAMPLES = 64 };
 
-/* Row r takes weight (a r + b) mod rows, a coprime to rows: a one-to-one src without a shuffle. */
 OM_CHECK int32_t *
 om_glu_src(int64_t rows, uint64_t seed)
 {
 	int32_t *src = om_check_alloc(rows, sizeof *src);
-	int64_t a = rows / 2 + 1, b = (int64_t)(om_hash(seed, 9) % (uint64_t)rows);
-	for (int64_t x = a, y = rows; y;) { /* Euclid; back to 1 when not coprime */
-		int64_t rest = x % y;
-		x = y;
-		y = rest;
-		if (!y && x != 1)
-			a = 1;
-	}
-	for (int64_t r = 0; r < rows; r++)
-		src[r] = (int32_t)((a * r + b) % rows);
+	om_glu_ref_src(src, rows, om_hash(seed, 9));
 	return src;
 }
 
@@ -360,25 +351,6 @@ om_glu_off(int64_t offsets, int64_t rows, uint64_t seed)
 	off[offsets - 1] =
 	    (int32_t)(seed % 3 ? om_hash(seed, 8) % (uint64_t)(rows + 1) : (uint64_t)rows);
 	return off;
-}
-
-/* The activation and its derivative, by the definitions above. */
-OM_CHECK double
-om_glu_check_activation(int a, double x, double *slope)
-{
-	const double c = sqrt(2 / acos(-1.0));
-	double sigma = 1 / (1 + exp(-x)), th = tanh(c * (x + 0.044715 * pow(x, 3)));
-	switch (a) {
-	case 0:
-		*slope = sigma + x * sigma * (1 - sigma);
-		return x * sigma;
-	case 1:
-		*slope = (1 + th + x * (1 - th * th) * c * (1 + 3 * 0.044715 * x * x)) / 2;
-		return x * (1 + th) / 2;
-	default:
-		*slope = x > 0 ? 2 * x : 0;
-		return x > 0 ? x * x : 0;
-	}
 }
 
 /* What is activated, over a range where all activations bend. */
@@ -417,7 +389,7 @@ om_glu_check(struct om_glu_fn run, int64_t rows, int64_t f, int a, uint64_t seed
 		double pr = run.gated_routed || run.relu2_routed ? (double)p[own] : 1, slope;
 		for (int64_t i = r * f; i < (r + 1) * f; i++) {
 			double up = run.gated || run.gated_routed ? (double)u[i] : 1;
-			om_err_add(&e, h[i], pr * om_glu_check_activation(a, g[i], &slope) * up);
+			om_err_add(&e, h[i], pr * om_glu_ref(a, g[i], &slope) * up);
 		}
 	}
 	e.wrong |= !om_check_kept(h, valid * f, rows * f);
@@ -459,7 +431,7 @@ om_glu_bwd_check(struct om_glu_bwd_fn run, int64_t rows, int64_t f, int a, uint6
 			own = run.offsets ? r : src[r];
 		double pr = routed ? (double)p[own] : 1, sum = 0, slope;
 		for (int64_t i = r * f; i < (r + 1) * f; i++) {
-			double act = om_glu_check_activation(a, g[i], &slope), d = dh[i];
+			double act = om_glu_ref(a, g[i], &slope), d = dh[i];
 			double up = gated ? (double)u[i] : 1;
 			om_err_add(&eg, dg[i], pr * d * up * slope);
 			if (gated)

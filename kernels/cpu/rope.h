@@ -20,12 +20,9 @@
 #define OM_ROPE_H
 
 #include "check.h"
+#include "rope_ref.h"
 
 enum { OM_ROPE_PLAIN, OM_ROPE_LINEAR, OM_ROPE_YARN, OM_ROPE_LLAMA3, OM_ROPE_SCALINGS };
-
-struct om_rope_table {
-	double theta, factor, p, q, length, attention;
-};
 
 /* The pair, of d / 2 and broken, that turns this often in length positions. */
 static inline double
@@ -148,39 +145,6 @@ om_rope(int64_t b, int64_t s, int64_t h, int64_t d, om_real sign, const om_real 
 
 enum { OM_ROPE_SAMPLES = 256 };
 
-/* The frequency as transformers' modeling_rope_utils.py computes it, by its names. */
-OM_CHECK double
-om_rope_check_frequency(int64_t d, int y, int64_t i, const struct om_rope_table *r)
-{
-	const double pi = acos(-1.0), base = r->theta, original = r->length;
-	double inv_freq = 1 / pow(base, (double)(2 * i) / (double)d);
-	if (y == 1)
-		return inv_freq / r->factor;
-	if (y == 2) {
-		double low = floor(((double)d * log(original / (r->p * 2 * pi))) / (2 * log(base)));
-		double high = ceil(((double)d * log(original / (r->q * 2 * pi))) / (2 * log(base)));
-		if (low < 0)
-			low = 0;
-		if (high > (double)(d - 1))
-			high = (double)(d - 1);
-		if (low == high)
-			high += 0.001;
-		double ramp = ((double)i - low) / (high - low);
-		double extrapolation = 1 - (ramp < 0 ? 0 : ramp > 1 ? 1 : ramp);
-		return inv_freq / r->factor * (1 - extrapolation) + inv_freq * extrapolation;
-	}
-	if (y == 3) {
-		double wavelen = 2 * pi / inv_freq;
-		double smooth = (original / wavelen - r->p) / (r->q - r->p);
-		if (wavelen > original / r->p)
-			return inv_freq / r->factor;
-		if (wavelen < original / r->q)
-			return inv_freq;
-		return (1 - smooth) * inv_freq / r->factor + smooth * inv_freq;
-	}
-	return inv_freq;
-}
-
 OM_CHECK double
 om_rope_table_check(void (*run)(om_real *), int64_t s, int64_t d, int y,
     const struct om_rope_table *r, uint64_t seed)
@@ -189,10 +153,8 @@ om_rope_table_check(void (*run)(om_real *), int64_t s, int64_t d, int y,
 	struct om_err e = { .scale = 1 };
 	run(tab);
 	for (int64_t i = 0; i < om_samples(s * d, OM_ROPE_SAMPLES); i++) {
-		int64_t at = om_sample(i, s * d, OM_ROPE_SAMPLES, seed), pair = at % d % (d / 2);
-		double angle = (double)(at / d) * om_rope_check_frequency(d, y, pair, r);
-		double want = at % d < d / 2 ? cos(angle) : sin(angle);
-		om_err_add(&e, tab[at], r->attention * want);
+		int64_t at = om_sample(i, s * d, OM_ROPE_SAMPLES, seed);
+		om_err_add(&e, tab[at], om_rope_ref_table(d, y, at, r));
 	}
 	free(tab);
 	return om_err_value(&e);

@@ -30,15 +30,9 @@
 
 #include "check.h"
 #include "rng.h"
+#include "route_ref.h"
 
 enum { OM_ROUTE_SOFTMAX, OM_ROUTE_SIGMOID, OM_ROUTE_CHOSEN, OM_ROUTE_SCORES };
-
-struct om_route {
-	int64_t t, e, k;
-	int j, c;
-	int64_t g, q, n;
-	double factor;
-};
 
 /* What experts are chosen by, beside the scores or in their place; nothing: by the scores. */
 struct om_route_by {
@@ -450,89 +444,13 @@ om_route_choice(
 	}
 }
 
-/* The scores of a token by their definition, and log sum exp of z. */
-OM_CHECK double
-om_route_check_scores(const struct om_route *r, const om_real *z, double *score)
+/* A token's z as double. */
+OM_CHECK const double *
+om_route_check_z(int64_t e, const om_real *z, double *room)
 {
-	double sum = 0;
-	for (int64_t c = 0; c < r->e; c++)
-		sum += exp((double)z[c]);
-	for (int64_t c = 0; c < r->e; c++)
-		score[c] = r->c == 1 ? 1 / (1 + exp(-(double)z[c])) : exp((double)z[c]) / sum;
-	return log(sum);
-}
-
-/* What experts are chosen by. */
-OM_CHECK void
-om_route_check_ranks(const struct om_route *r, const om_real *z, struct om_route_by by,
-    int64_t token, const double *score, double *rank)
-{
-	for (int64_t c = 0; c < r->e; c++) {
-		rank[c] = score[c];
-		if (by.bias)
-			rank[c] = (r->c == 2 ? (double)z[c] : score[c]) + (double)by.bias[c];
-		if (by.uniform) { /* falling in the order of the turns, from the token's first */
-			int64_t turn = (c - token * r->k) % r->e;
-			rank[c] = (double)(turn < 0 ? -turn - r->e : -turn);
-		}
-		if (by.draw) {
-			uint64_t at = (uint64_t)(by.draw[2] + token);
-			const struct om_philox at_c = { { (uint32_t)at, (uint32_t)(at >> 32),
-			    (uint32_t)by.draw[1], (uint32_t)c / 4 } };
-			const struct om_philox x = om_philox(at_c, (uint64_t)by.draw[0]);
-			rank[c] = floor(x.v[c % 4] * 0x1p-9) * 0x1p-23;
-		}
-	}
-}
-
-/*
- * Are the experts at those that the definition chooses, in order? Scores apart by less than
- * rounding may change places, equal ones may not. allowed [e] is room.
- */
-OM_CHECK bool
-om_route_check_choice(
-    const struct om_route *r, const double *score, const int32_t *at, bool *allowed)
-{
-	const double close = OM_DOUBLE ? 1e-14 : 1e-6;
-	const int64_t size = r->e / r->g;
-	for (int64_t c = 0; c < r->e; c++)
-		allowed[c] = r->q == r->g;
-	double last = 0;
-	for (int64_t round = 0; r->q < r->g && round <= r->q; round++) {
-		/* the best group that isn't allowed yet; the one too many tells a near tie */
-		int64_t best = -1;
-		double most = 0;
-		for (int64_t i = 0; i < r->g; i++) {
-			double sum = 0;
-			for (int64_t a = i * size; a < (i + 1) * size; a++) {
-				int64_t better = 0;
-				for (int64_t b = i * size; b < (i + 1) * size; b++)
-					better +=
-					    score[b] > score[a] || (score[b] == score[a] && b < a);
-				sum += better < 2 ? score[a] : 0;
-			}
-			if (!allowed[i * size] && (best < 0 || sum > most)) {
-				best = i;
-				most = sum;
-			}
-		}
-		if (round == r->q && most != last && last - most < close)
-			return true;
-		for (int64_t c = best * size; round < r->q && c < (best + 1) * size; c++)
-			allowed[c] = true;
-		last = most;
-	}
-	for (int64_t a = 0; a < r->k; a++) {
-		if (at[a] < 0 || at[a] >= r->e || !allowed[at[a]])
-			return false;
-		for (int64_t c = 0; c < r->e; c++) {
-			double ahead = score[c] - score[at[a]];
-			if (allowed[c] && (ahead > close || (ahead == 0 && c < at[a])))
-				return false;
-		}
-		allowed[at[a]] = false; /* taken */
-	}
-	return true;
+	for (int64_t c = 0; c < e; c++)
+		room[c] = (double)z[c];
+	return room;
 }
 
 OM_CHECK double
@@ -546,11 +464,12 @@ om_route_check(struct om_route_fn run, const struct om_route *r, uint64_t seed)
 	int64_t *load = om_check_alloc(e, sizeof *load);
 	double *mass = om_check_alloc(n * e, sizeof *mass),
 	       *score = om_check_alloc(e, sizeof *score), *rank = om_check_alloc(e, sizeof *rank);
+	double *room = om_check_alloc(e, sizeof *room), *ref_bias = om_check_alloc(e, sizeof *room);
 	om_real *bias = om_check_random(e, seed, 1);
 	/* the counter's low word overflows within the tokens */
 	const int64_t draw[3] = { (int64_t)om_hash(seed, 2), (int64_t)(seed % 99),
 		((int64_t)1 << 32) - t / 2 };
-	const struct om_route_by by = { run.biased ? bias : NULL, run.random ? draw : NULL,
+	const struct om_route_ref_by by = { run.biased ? ref_bias : NULL, run.random ? draw : NULL,
 		run.uniform != NULL };
 	double aux[2] = { 0.25, 0.5 }, want[2] = { 0.25, 0.5 };
 	bool *allowed = om_check_alloc(e, sizeof *allowed);
@@ -566,6 +485,7 @@ om_route_check(struct om_route_fn run, const struct om_route *r, uint64_t seed)
 	for (int64_t c = 0; c < e; c++)
 		bias[c] =
 		    bias[c] * (om_real)(r->c == 0 ? 1 / (double)e : 0.25) - (seed % 2 ? 3 : 0);
+	om_route_check_z(e, bias, ref_bias);
 	if (run.biased)
 		run.biased(z, bias, p, idx, prob, lse, cnt, load, aux);
 	else if (run.random)
@@ -574,11 +494,12 @@ om_route_check(struct om_route_fn run, const struct om_route *r, uint64_t seed)
 		(run.uniform ? run.uniform : run.plain)(z, p, idx, prob, lse, cnt, load, aux);
 	for (int64_t i = 0; i < t; i++) {
 		const int64_t part = i * n / t;
-		double log_sum = om_route_check_scores(r, z + i * e, score), sum = 0, chosen = 0;
+		const double *zi = om_route_check_z(e, z + i * e, room);
+		double log_sum = om_route_ref_scores(r, zi, score), sum = 0, chosen = 0;
 		om_err_add(&elog, lse[i], log_sum);
 		want[1] += log_sum * log_sum / (double)t;
-		om_route_check_ranks(r, z + i * e, by, i, score, rank);
-		if (!om_route_check_choice(r, rank, idx + i * k, allowed)) {
+		om_route_ref_ranks(r, zi, by, i, score, rank);
+		if (!om_route_ref_choice(r, rank, OM_DOUBLE ? 1e-14 : 1e-6, idx + i * k, allowed)) {
 			ep.wrong = true;
 			continue;
 		}
@@ -600,16 +521,14 @@ om_route_check(struct om_route_fn run, const struct om_route *r, uint64_t seed)
 	for (int64_t c = 0; c < e; c++) {
 		int64_t all = 1000 + c;
 		for (int64_t part = 0; part < n; part++) {
-			double f = (double)count[part * e + c] * (double)n / (double)(t * k);
-			double mean = mass[part * e + c] * (double)n / (double)t;
 			all += count[part * e + c];
-			want[0] += (double)e * f * mean / (double)n;
 			if (cnt[part * e + c] != count[part * e + c])
 				ep.wrong = true;
 		}
 		if (load[c] != all)
 			ep.wrong = true;
 	}
+	want[0] += om_route_ref_balance(r, count, mass);
 	om_err_add(&eaux, aux[0], want[0]);
 	om_err_add(&eaux, aux[1], want[1]);
 	free(z);
@@ -623,6 +542,8 @@ om_route_check(struct om_route_fn run, const struct om_route *r, uint64_t seed)
 	free(mass);
 	free(score);
 	free(rank);
+	free(room);
+	free(ref_bias);
 	free(bias);
 	free(allowed);
 	return om_worse(om_worse(om_err_value(&ep), om_err_value(&eprob)),
@@ -642,10 +563,12 @@ om_route_bwd_check(
 	int32_t *cnt = om_check_alloc(n * e, sizeof *cnt);
 	double *score = om_check_alloc(e, sizeof *score), *want = om_check_alloc(e, sizeof *want);
 	double *dscore = om_check_alloc(e, sizeof *dscore), worst = 0;
+	double *room = om_check_alloc(e, sizeof *room), *dpi = om_check_alloc(k, sizeof *dpi);
 	om_route_choice(t, e, k, n, seed, idx, cnt);
 	for (int64_t i = 0; i < t; i++) {
 		double sum = 0;
-		lse[i] = (om_real)om_route_check_scores(r, z + i * e, score);
+		lse[i] =
+		    (om_real)om_route_ref_scores(r, om_route_check_z(e, z + i * e, room), score);
 		for (int64_t c = 0; c < e; c++)
 			sum += score[c];
 		for (int64_t c = 0; c < e; c++)
@@ -661,46 +584,9 @@ om_route_bwd_check(
 		run(dp, z, idx, prob, lse, cnt, dz);
 		for (int64_t s = 0; s < om_samples(t, OM_ROUTE_SAMPLES); s++) {
 			const int64_t i = om_sample(s, t, OM_ROUTE_SAMPLES, seed);
-			const int32_t *at = idx + i * k, *count = cnt + i * n / t * e;
-			double log_sum = om_route_check_scores(r, z + i * e, score);
-			double chosen = 0, sum = 0;
-			for (int64_t c = 0; c < e; c++) {
-				sum += score[c];
-				dscore[c] = want[c] = 0;
-			}
-			for (int64_t a = 0; a < k; a++)
-				chosen += score[at[a]];
-			for (int64_t a = 0; a < k; a++) {
-				for (int64_t b = 0; b < k; b++) { /* d p_a / d score_b */
-					double pa = score[at[a]] / chosen, d = a == b;
-					if (r->c == 2) { /* to z at once */
-						want[at[b]] += r->factor * (double)dp[i * k + a] *
-							       pa * (d - score[at[b]] / chosen);
-						continue;
-					}
-					d = r->j ? (d - pa) / chosen : d;
-					dscore[at[b]] += r->factor * (double)dp[i * k + a] * d;
-				}
-			}
-			for (int64_t a = 0; a < e; a++) {
-				double dprob =
-				    lb * (double)(e * n * count[a]) / (double)(t * k) / (double)t;
-				/* scores that are a softmax sum to 1 whatever z */
-				for (int64_t b = 0; b < e; b++)
-					dscore[b] += r->c == 1
-							 ? dprob * ((a == b) - score[a] / sum) / sum
-							 : 0;
-				dscore[a] += r->c == 1 ? 0 : dprob;
-			}
-			for (int64_t a = 0; a < e; a++) {
-				for (int64_t b = 0; b < e; b++) { /* d score_a / d z_b */
-					double d = r->c == 1 ? (a == b) * (1 - score[a])
-							     : (a == b) - score[b];
-					want[b] += dscore[a] * score[a] * d;
-				}
-				want[a] += zl * 2 * log_sum / (double)t *
-					   exp((double)z[i * e + a] - log_sum);
-			}
+			om_route_ref_bwd(r, lb, zl, om_route_check_z(e, z + i * e, room),
+			    idx + i * k, om_route_check_z(k, dp + i * k, dpi), cnt + i * n / t * e,
+			    score, dscore, want);
 			for (int64_t c = 0; c < e; c++)
 				om_err_add(&err, dz[i * e + c], want[c]);
 		}
@@ -716,6 +602,8 @@ om_route_bwd_check(
 	free(score);
 	free(want);
 	free(dscore);
+	free(room);
+	free(dpi);
 	return worst;
 }
 

@@ -20,18 +20,8 @@
 #ifndef OM_ADAMW_H
 #define OM_ADAMW_H
 
+#include "adamw_ref.h"
 #include "om_cuda.h"
-
-/* runtime/om.h's enum om_ctl */
-#define OM_CTL_LR 0
-#define OM_CTL_BIAS1 1
-#define OM_CTL_BIAS2 2
-#define OM_CTL_NORM2 3
-#define OM_CTL_COEF 4
-#define OM_CTL_LOSS_LIMIT 5
-#define OM_CTL_NORM_LIMIT 6
-#define OM_CTL_SKIPPED 7
-#define OM_CTL_N 8
 
 #define OM_SUMSQ_THREADS 512
 #define OM_SUMSQ_VECTORS 4 /* of 4, of a thread at once */
@@ -404,41 +394,20 @@ om_sumsq_check(void (*run)(const float *, double *, float *), int64_t n, int64_t
 static inline double
 om_clip_check(void (*run)(const double *, double *), double max, uint64_t seed)
 {
-	const double unit = 2 + fabs(om_unit(seed, 0, 0)), size = max > 0 ? max : 1;
-	/* norms above max and below, then every reason to skip; limits may be reached */
-	const struct {
-		double norm, loss, loss_limit, norm_limit;
-		bool skip;
-	} test[] = {
-		{ size * unit, unit, INFINITY, INFINITY, false },
-		{ size / unit, unit, INFINITY, INFINITY, false },
-		{ size, unit, unit, size, false },
-		{ size, -unit, 0, 2 * size, false },
-		{ size, unit, 0.999 * unit, INFINITY, true },
-		{ size, unit, INFINITY, 0.999 * size, true },
-		{ size, NAN, INFINITY, INFINITY, true },
-		{ size, INFINITY, INFINITY, INFINITY, true },
-		{ size, -INFINITY, INFINITY, INFINITY, true },
-		{ NAN, unit, INFINITY, INFINITY, true },
-		{ INFINITY, unit, INFINITY, INFINITY, true },
-	};
+	struct om_clip_ref test[OM_CLIP_REFS];
 	struct om_err e = { 0 };
-	for (size_t i = 0; i < sizeof test / sizeof *test; i++) {
-		const double norm = test[i].norm, loss[2] = { test[i].loss, NAN };
-		const double before[OM_CTL_N] = { 1, 2, 3, norm * norm, 1, test[i].loss_limit,
-			test[i].norm_limit, NAN };
+	om_clip_refs(max, 2 + fabs(om_unit(seed, 0, 0)), test);
+	for (int i = 0; i < OM_CLIP_REFS; i++) {
+		const double loss[2] = { test[i].loss, NAN };
+		double before[OM_CTL_N], ctl[OM_CTL_N];
+		om_clip_ref_before(&test[i], before);
 		double *dloss = om_check_copy(loss, sizeof loss);
-		double *dctl = om_check_copy(before, sizeof before), ctl[OM_CTL_N];
+		double *dctl = om_check_copy(before, sizeof before);
 		run(dloss, dctl);
 		om_check_read(ctl, dctl, sizeof ctl);
-		if (memcmp(ctl, before, OM_CTL_COEF * sizeof *ctl) ||
-		    ctl[OM_CTL_LOSS_LIMIT] != test[i].loss_limit ||
-		    ctl[OM_CTL_NORM_LIMIT] != test[i].norm_limit ||
-		    ctl[OM_CTL_SKIPPED] != test[i].skip)
-			e.wrong = true;
-		if (isfinite(norm))
-			om_err_add(&e, ctl[OM_CTL_COEF],
-			    max > 0 && norm + 1e-6 > max ? max / (norm + 1e-6) : 1);
+		e.wrong |= !om_clip_ref_right(&test[i], before, ctl);
+		if (isfinite(test[i].norm))
+			om_err_add(&e, ctl[OM_CTL_COEF], om_clip_ref_factor(&test[i], max));
 	}
 	om_check_end();
 	return om_err_value(&e);
@@ -469,6 +438,7 @@ static inline double
 om_adamw_check(struct om_adamw_fn run, int64_t n, double beta1, double beta2, double eps,
     double decay, double lr_scale, uint64_t seed)
 {
+	const struct om_adamw_ref ref = { beta1, beta2, eps, decay, lr_scale };
 	const int64_t span = n < OM_ADAMW_SPAN ? n : OM_ADAMW_SPAN;
 	/* one gradient: with it, the arrays are what a trainer has in memory */
 	float *g = om_check_f32(n, seed, 0, 1);
@@ -509,15 +479,9 @@ om_adamw_check(struct om_adamw_fn run, int64_t n, double beta1, double beta2, do
 			double mi = 0, vi = 0,
 			       wi = master ? om_unit(seed, 2, at + i)
 					   : om_unit_bf16(seed, 2, at + i);
-			for (int k = 0; k < 2; k++) {
-				const double *c = scalars[k];
-				double gi = om_unit(seed, 0, at + i) * c[OM_CTL_COEF];
-				mi = beta1 * mi + (1 - beta1) * gi;
-				vi = beta2 * vi + (1 - beta2) * gi * gi;
-				wi -= c[OM_CTL_LR] * lr_scale *
-				      (mi / c[OM_CTL_BIAS1] / (sqrt(vi / c[OM_CTL_BIAS2]) + eps) +
-					  decay * wi);
-			}
+			for (int k = 0; k < 2; k++)
+				om_adamw_ref(
+				    &ref, scalars[k], om_unit(seed, 0, at + i), &wi, &mi, &vi);
 			om_err_add(&ew, om_bf16_f32(gw[i]), wi);
 			if (master) {
 				om_err_add(&es, gs[i], wi);
@@ -557,14 +521,8 @@ om_bias_update_check(void (*run)(const int64_t *, const double *, float *), int6
 	run(dload, ctl, b);
 	run(dload, skip, b);
 	om_check_read(got, b, (size_t)n * sizeof *got);
-	for (int64_t i = 0; i < n; i++) {
-		double mean = 0, want = om_unit(seed, 0, i);
-		for (int64_t c = i / e * e; c < i / e * e + e; c++)
-			mean += (double)(load[c] - load[i]) / (double)e;
-		if (fabs(mean) > 0.5 / (double)e)
-			want += 2 * (mean > 0 ? gamma : -gamma);
-		om_err_add(&err, got[i], want);
-	}
+	for (int64_t i = 0; i < n; i++)
+		om_err_add(&err, got[i], om_unit(seed, 0, i) + 2 * om_bias_ref(load, i, e, gamma));
 	OM_TIME(run(dload, ctl, b));
 	om_check_end();
 	free(got);

@@ -262,6 +262,8 @@ om_glu_routed_bwd(const om_bf16 *dh, const om_bf16 *g, const om_bf16 *u, const f
 #include <stdlib.h>
 #include <string.h>
 
+#include "glu_ref.h"
+
 #define OM_GLU(NAME, m, f, a)                                                            \
 	OM_GLU_SIZES(m, f, a)                                                            \
 	OM_KERNEL(NAME##_x, OM_GLU_THREADS, 0)                                           \
@@ -415,22 +417,11 @@ om_glu_bwd_run(struct om_glu_bwd_fn f, const om_bf16 *dh, const om_bf16 *g, cons
 		f.relu2_routed(dh, g, p, src, dg, dp);
 }
 
-/* Row r takes weight (a r + b) mod rows, a coprime to rows: a one-to-one src without a shuffle. */
 static inline int32_t *
 om_glu_src(int64_t rows, uint64_t seed)
 {
 	int32_t *src = malloc((size_t)rows * sizeof *src);
-	int64_t a = rows / 2 + 1;
-	int64_t b = (int64_t)((om_unit(seed, 9, 0) / 3.4641016151377544 + 0.5) * (double)rows);
-	for (int64_t x = a, y = rows; y;) { /* Euclid; back to 1 when not coprime */
-		int64_t rest = x % y;
-		x = y;
-		y = rest;
-		if (!y && x != 1)
-			a = 1;
-	}
-	for (int64_t r = 0; r < rows; r++)
-		src[r] = (int32_t)((a * r + b) % rows);
+	om_glu_ref_src(src, rows, seed * 6364136223846793005u >> 33);
 	return src;
 }
 
@@ -443,25 +434,6 @@ om_glu_sample(int64_t s, int64_t rows, uint64_t seed)
 	if (s < 8)
 		return rows - 1 - s;
 	return (int64_t)((om_unit(seed, 99, s) / 3.4641016151377544 + 0.5) * (double)(rows - 1));
-}
-
-/* The activation and its derivative, by the definitions above. */
-static inline double
-om_glu_check_activation(int a, double x, double *slope)
-{
-	const double c = sqrt(2 / acos(-1.0));
-	double sigma = 1 / (1 + exp(-x)), th = tanh(c * (x + 0.044715 * pow(x, 3)));
-	switch (a) {
-	case 0:
-		*slope = sigma + x * sigma * (1 - sigma);
-		return x * sigma;
-	case 1:
-		*slope = (1 + th + x * (1 - th * th) * c * (1 + 3 * 0.044715 * x * x)) / 2;
-		return x * (1 + th) / 2;
-	default:
-		*slope = x > 0 ? 2 * x : 0;
-		return x > 0 ? x * x : 0;
-	}
 }
 
 static inline double
@@ -486,8 +458,7 @@ om_glu_check(struct om_glu_fn run, int64_t rows, int64_t f, int a, uint64_t seed
 			const int64_t i = r * f + j;
 			double slope, up = gated ? om_unit_bf16(seed, 1, i) : 1;
 			double gi = OM_GLU_STRETCH * (double)om_unit_bf16(seed, 0, i);
-			om_err_add(&e, om_bf16_f32(got[j]),
-			    pr * om_glu_check_activation(a, gi, &slope) * up);
+			om_err_add(&e, om_bf16_f32(got[j]), pr * om_glu_ref(a, gi, &slope) * up);
 		}
 	}
 	OM_TIME(om_glu_run(run, g, u, p, src, h));
@@ -533,7 +504,7 @@ om_glu_bwd_check(struct om_glu_bwd_fn run, int64_t rows, int64_t f, int a, uint6
 			const int64_t i = r * f + j;
 			double slope, d = om_unit_bf16(seed, 0, i);
 			double up = gated ? om_unit_bf16(seed, 2, i) : 1;
-			double act = om_glu_check_activation(
+			double act = om_glu_ref(
 			    a, OM_GLU_STRETCH * (double)om_unit_bf16(seed, 1, i), &slope);
 			om_err_add(&eg, om_bf16_f32(got[j]), pr * d * up * slope);
 			if (gated)

@@ -123,9 +123,7 @@ om_rope(const om_bf16 *x, const float *tab, om_bf16 *y)
 #include <stdlib.h>
 #include <string.h>
 
-struct om_rope_table {
-	double theta, factor, p, q, length, attention;
-};
+#include "rope_ref.h"
 
 /* The pair, of d / 2 and broken, that turns this often in length positions. */
 static inline double
@@ -190,39 +188,6 @@ om_rope_frequency(int64_t d, int y, int64_t i, const struct om_rope_table *r)
 
 enum { OM_ROPE_ENTRIES = 1000, OM_ROPE_TOKENS = 96 };
 
-/* The frequency as transformers' modeling_rope_utils.py computes it, by its names. */
-static inline double
-om_rope_check_frequency(int64_t d, int y, int64_t i, const struct om_rope_table *r)
-{
-	const double pi = acos(-1.0), base = r->theta, original = r->length;
-	double inv_freq = 1 / pow(base, (double)(2 * i) / (double)d);
-	if (y == 1)
-		return inv_freq / r->factor;
-	if (y == 2) {
-		double low = floor(((double)d * log(original / (r->p * 2 * pi))) / (2 * log(base)));
-		double high = ceil(((double)d * log(original / (r->q * 2 * pi))) / (2 * log(base)));
-		if (low < 0)
-			low = 0;
-		if (high > (double)(d - 1))
-			high = (double)(d - 1);
-		if (low == high)
-			high += 0.001;
-		double ramp = ((double)i - low) / (high - low);
-		double extrapolation = 1 - (ramp < 0 ? 0 : ramp > 1 ? 1 : ramp);
-		return inv_freq / r->factor * (1 - extrapolation) + inv_freq * extrapolation;
-	}
-	if (y == 3) {
-		double wavelen = 2 * pi / inv_freq;
-		double smooth = (original / wavelen - r->p) / (r->q - r->p);
-		if (wavelen > original / r->p)
-			return inv_freq / r->factor;
-		if (wavelen < original / r->q)
-			return inv_freq;
-		return (1 - smooth) * inv_freq / r->factor + smooth * inv_freq;
-	}
-	return inv_freq;
-}
-
 static inline double
 om_rope_table_check(
     void (*run)(float *), int64_t s, int64_t d, int y, const struct om_rope_table *r, uint64_t seed)
@@ -240,9 +205,7 @@ om_rope_table_check(
 			at = k < d ? s * d - 1 - k
 				   : (int64_t)((om_unit(seed, 9, k) / 3.4641016151377544 + 0.5) *
 					       (double)(s * d - 1));
-		double angle =
-		    (double)(at / d) * om_rope_check_frequency(d, y, at % d % (d / 2), r);
-		om_err_add(&e, got[at], r->attention * (at % d < d / 2 ? cos(angle) : sin(angle)));
+		om_err_add(&e, got[at], om_rope_ref_table(d, y, at, r));
 	}
 	OM_TIME(run(tab));
 	om_check_end();

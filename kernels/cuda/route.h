@@ -647,7 +647,7 @@ om_route_place(const int32_t *idx, const int32_t *cnt, const int32_t *counts, in
 	_Static_assert((BY) != OM_BY_BIAS || (c) != OM_ROUTE_CHOSEN || (g) == (q),                \
 	    "route: logits have no groups");                                                      \
 	_Static_assert((BY) != OM_BY_TURN || (g) == (q), "route: turns are taken in all groups"); \
-	static const struct om_route NAME##_shape = { t, e, k, j, c, g, q, n, factor, BY };
+	static const struct om_route NAME##_shape = { t, e, k, j, c, g, q, n, factor };
 
 /* NAME_by: all of them; ws: 2*n*((e+31)/32) + 2*n + 2 + n*((t/n+31)/32)*(2*e+1) floats */
 #define OM_ROUTE_BY(NAME, BY, t, e, k, j, c, g, q, n, factor)                                      \
@@ -663,7 +663,7 @@ om_route_place(const int32_t *idx, const int32_t *cnt, const int32_t *counts, in
 	}                                                                                          \
 	double NAME##_check(uint64_t seed)                                                         \
 	{                                                                                          \
-		return om_route_check(NAME##_by, &NAME##_shape, seed);                             \
+		return om_route_check(NAME##_by, BY, &NAME##_shape, seed);                         \
 	}
 
 #define OM_ROUTE_ALONE(NAME, BY, ...)                                                            \

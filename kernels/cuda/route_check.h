@@ -6,13 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct om_route {
-	int64_t t, e, k;
-	int j, c;
-	int64_t g, q, n;
-	double factor;
-	int by;
-};
+#include "route_ref.h"
 
 /* NAME_by: by is bias or draw, or NULL */
 typedef void om_route_fn(const float *, const void *, float *, int32_t *, float *, float *,
@@ -58,86 +52,13 @@ om_route_choice(bool same, int64_t t, int64_t e, int64_t k, int64_t n, uint64_t 
 	free(deck);
 }
 
-/* The scores of a token by their definition, and log sum exp of z. */
-OM_ROUTE_CHECK double
-om_route_check_scores(const struct om_route *r, const float *z, double *score)
+/* Floats as double. */
+OM_ROUTE_CHECK const double *
+om_route_double(int64_t n, const float *x, double *room)
 {
-	double sum = 0;
-	for (int64_t c = 0; c < r->e; c++)
-		sum += score[c] = exp((double)z[c]);
-	for (int64_t c = 0; c < r->e; c++)
-		score[c] = r->c == 1 ? 1 / (1 + exp(-(double)z[c])) : score[c] / sum;
-	return log(sum);
-}
-
-/* What experts are chosen by. */
-OM_ROUTE_CHECK void
-om_route_check_ranks(const struct om_route *r, const float *z, const void *by, int64_t token,
-    const double *score, double *rank)
-{
-	const int64_t *draw = by;
-	for (int64_t c = 0; c < r->e; c++) {
-		rank[c] = score[c];
-		if (r->by == OM_BY_BIAS)
-			rank[c] = (r->c == 2 ? (double)z[c] : score[c]) + ((const float *)by)[c];
-		if (r->by == OM_BY_TURN) /* falling in the order of the turns */
-			rank[c] = -(double)((c + r->e - token * r->k % r->e) % r->e);
-		if (r->by == OM_BY_DRAW) {
-			uint64_t at = (uint64_t)(draw[2] + token);
-			const struct om_philox at_c = { { (uint32_t)at, (uint32_t)(at >> 32),
-			    (uint32_t)draw[1], (uint32_t)c / 4 } };
-			const struct om_philox x = om_philox(at_c, (uint64_t)draw[0]);
-			rank[c] = floor(x.v[c % 4] * 0x1p-9) * 0x1p-23;
-		}
-	}
-}
-
-/*
- * Are the experts at those that the definition chooses, in order? Scores apart by less than
- * rounding may change places, equal ones may not. allowed [e] is room.
- */
-OM_ROUTE_CHECK bool
-om_route_check_choice(
-    const struct om_route *r, const double *score, const int32_t *at, bool *allowed)
-{
-	const double close = r->by == OM_BY_DRAW ? 0 : 1e-6;
-	const int64_t size = r->e / r->g;
-	for (int64_t c = 0; c < r->e; c++)
-		allowed[c] = r->q == r->g;
-	double last = 0;
-	for (int64_t round = 0; r->q < r->g && round <= r->q; round++) {
-		/* the best group that isn't allowed yet; the one too many tells a near tie */
-		int64_t best = -1;
-		double most = 0;
-		for (int64_t i = 0; i < r->g; i++) {
-			double first = -INFINITY, second = size > 1 ? -INFINITY : 0;
-			for (int64_t a = i * size; a < (i + 1) * size; a++) {
-				if (size > 1)
-					second = fmax(second, fmin(first, score[a]));
-				first = fmax(first, score[a]);
-			}
-			if (!allowed[i * size] && (best < 0 || first + second > most)) {
-				best = i;
-				most = first + second;
-			}
-		}
-		if (round == r->q && most != last && last - most < close)
-			return true;
-		for (int64_t c = best * size; round < r->q && c < (best + 1) * size; c++)
-			allowed[c] = true;
-		last = most;
-	}
-	for (int64_t a = 0; a < r->k; a++) {
-		if (at[a] < 0 || at[a] >= r->e || !allowed[at[a]])
-			return false;
-		for (int64_t c = 0; c < r->e; c++) {
-			double ahead = score[c] - score[at[a]];
-			if (allowed[c] && (ahead > close || (ahead == 0 && c < at[a])))
-				return false;
-		}
-		allowed[at[a]] = false; /* taken */
-	}
-	return true;
+	for (int64_t c = 0; c < n; c++)
+		room[c] = (double)x[c];
+	return room;
 }
 
 /* A route call's outputs on the host. */
@@ -149,7 +70,8 @@ struct om_route_out {
 };
 
 OM_ROUTE_CHECK struct om_route_out
-om_route_run(om_route_fn *run, const struct om_route *r, const float *z, const void *by, bool time)
+om_route_run(om_route_fn *run, const struct om_route *r, const float *z, const void *by,
+    size_t by_size, bool time)
 {
 	const int64_t t = r->t, e = r->e, k = r->k, n = r->n;
 	const size_t words =
@@ -159,7 +81,6 @@ om_route_run(om_route_fn *run, const struct om_route *r, const float *z, const v
 		malloc((size_t)e * 8), { 0.25, 0.5 } };
 	for (int64_t c = 0; c < e; c++)
 		o.load[c] = 1000 + c;
-	const size_t by_size = r->by == OM_BY_BIAS ? (size_t)e * 4 : 24;
 	void *dby = by ? om_check_copy(by, by_size) : NULL;
 	float *dz = om_check_copy(z, (size_t)(t * e) * 4), *p = om_check_nan((size_t)(t * k) * 4);
 	float *prob = om_check_nan((size_t)(t * e) * 4), *lse = om_check_nan((size_t)t * 4);
@@ -193,7 +114,7 @@ om_route_free(struct om_route_out *o)
 }
 
 OM_ROUTE_CHECK double
-om_route_check(om_route_fn *run, const struct om_route *r, uint64_t seed)
+om_route_check(om_route_fn *run, int by, const struct om_route *r, uint64_t seed)
 {
 	const int64_t t = r->t, e = r->e, k = r->k, n = r->n;
 	float *z = malloc((size_t)(t * e) * sizeof *z);
@@ -206,7 +127,12 @@ om_route_check(om_route_fn *run, const struct om_route *r, uint64_t seed)
 	/* the counter's low word overflows within the tokens */
 	const int64_t draw[3] = { (int64_t)(seed * 6364136223846793005u), (int64_t)(seed % 99),
 		((int64_t)1 << 32) - t / 2 };
-	const void *by = r->by == OM_BY_BIAS ? (void *)bias : r->by == OM_BY_DRAW ? draw : NULL;
+	double *room = malloc((size_t)e * sizeof *room),
+	       *ref_bias = malloc((size_t)e * sizeof *room);
+	const void *input = by == OM_BY_BIAS ? (void *)bias : by == OM_BY_DRAW ? draw : NULL;
+	const size_t input_size = by == OM_BY_BIAS ? (size_t)e * sizeof *bias : sizeof draw;
+	const struct om_route_ref_by ref_by = { by == OM_BY_BIAS ? ref_bias : NULL,
+		by == OM_BY_DRAW ? draw : NULL, by == OM_BY_TURN };
 	struct om_err ep = { 0 }, eprob = { 0 }, elog = { .scale = 1 }, eaux = { 0 };
 	/* ties: every third token has only two different scores */
 	for (int64_t i = 0; i < t * e; i++) {
@@ -215,14 +141,17 @@ om_route_check(om_route_fn *run, const struct om_route *r, uint64_t seed)
 	}
 	for (int64_t c = 0; c < e; c++) /* of the size of the scores' differences */
 		bias[c] = (float)(om_unit(seed, 2, c) * (r->c == 0 ? 1 / (double)e : 0.25));
-	struct om_route_out o = om_route_run(run, r, z, by, true);
+	om_route_double(e, bias, ref_bias);
+	struct om_route_out o = om_route_run(run, r, z, input, input_size, true);
 	for (int64_t i = 0; i < t; i++) {
 		const int64_t part = i / (t / n);
-		double log_sum = om_route_check_scores(r, z + i * e, score), sum = 0, chosen = 0;
+		const double *zi = om_route_double(e, z + i * e, room);
+		double log_sum = om_route_ref_scores(r, zi, score), sum = 0, chosen = 0;
 		om_err_add(&elog, (double)o.lse[i], log_sum);
 		want[1] += log_sum * log_sum / (double)t;
-		om_route_check_ranks(r, z + i * e, by, i, score, rank);
-		if (!om_route_check_choice(r, rank, o.idx + i * k, allowed)) {
+		om_route_ref_ranks(r, zi, ref_by, i, score, rank);
+		if (!om_route_ref_choice(
+			r, rank, by == OM_BY_DRAW ? 0 : 1e-6, o.idx + i * k, allowed)) {
 			ep.wrong = true;
 			continue;
 		}
@@ -244,18 +173,16 @@ om_route_check(om_route_fn *run, const struct om_route *r, uint64_t seed)
 	for (int64_t c = 0; c < e; c++) {
 		int64_t all = 1000 + c;
 		for (int64_t part = 0; part < n; part++) {
-			double f = (double)count[part * e + c] * (double)n / (double)(t * k);
-			double mean = mass[part * e + c] * (double)n / (double)t;
 			all += count[part * e + c];
-			want[0] += (double)e * f * mean / (double)n;
 			ep.wrong |= o.cnt[part * e + c] != count[part * e + c];
 		}
 		ep.wrong |= o.load[c] != all;
 	}
+	want[0] += om_route_ref_balance(r, count, mass);
 	om_err_add(&eaux, o.aux[0], want[0]);
 	om_err_add(&eaux, o.aux[1], want[1]);
 
-	struct om_route_out again = om_route_run(run, r, z, by, false);
+	struct om_route_out again = om_route_run(run, r, z, input, input_size, false);
 	ep.wrong |= memcmp(o.p, again.p, (size_t)(t * k) * 4) != 0;
 	ep.wrong |= memcmp(o.prob, again.prob, (size_t)(t * e) * 4) != 0;
 	ep.wrong |= memcmp(o.aux, again.aux, sizeof o.aux) != 0;
@@ -263,7 +190,7 @@ om_route_check(om_route_fn *run, const struct om_route *r, uint64_t seed)
 	/* NaN, in some logits: the choice is still of k experts */
 	for (int64_t i = 0; i < t * e; i++)
 		z[i] = om_unit(seed, 1, i) > 1.5 ? NAN : z[i];
-	again = om_route_run(run, r, z, by, false);
+	again = om_route_run(run, r, z, input, input_size, false);
 	for (int64_t i = 0; i < t; i++) {
 		memset(allowed, 1, (size_t)e * sizeof *allowed);
 		for (int64_t a = 0; a < k; a++) {
@@ -280,6 +207,8 @@ om_route_check(om_route_fn *run, const struct om_route *r, uint64_t seed)
 	free(mass);
 	free(score);
 	free(rank);
+	free(room);
+	free(ref_bias);
 	free(bias);
 	free(count);
 	free(allowed);
@@ -300,6 +229,7 @@ om_route_bwd_check(
 	int32_t *idx = malloc((size_t)(t * k) * 4), *cnt = malloc((size_t)(n * e) * 4);
 	double *score = malloc((size_t)e * 8), *want = malloc((size_t)e * 8);
 	double *dscore = malloc((size_t)e * 8), worst = 0;
+	double *room = malloc((size_t)e * 8), *dpi = malloc((size_t)k * 8);
 	om_route_choice(false, t, e, k, n, seed, idx, cnt);
 	for (int64_t i = 0; i < t * k; i++)
 		dp[i] = (float)om_unit(seed, 0, i);
@@ -307,7 +237,7 @@ om_route_bwd_check(
 		double sum = 0;
 		for (int64_t c = 0; c < e; c++)
 			z[i * e + c] = (float)om_unit(seed, 1, i * e + c);
-		lse[i] = (float)om_route_check_scores(r, z + i * e, score);
+		lse[i] = (float)om_route_ref_scores(r, om_route_double(e, z + i * e, room), score);
 		for (int64_t c = 0; c < e; c++)
 			sum += score[c];
 		for (int64_t c = 0; c < e; c++)
@@ -334,44 +264,9 @@ om_route_bwd_check(
 		om_check_end();
 		for (int64_t s = 0; s < samples; s++) { /* first and last ones among them */
 			const int64_t i = samples > 1 ? s * (t - 1) / (samples - 1) : 0;
-			const int32_t *at = idx + i * k, *count = cnt + i / (t / n) * e;
-			double log_sum = om_route_check_scores(r, z + i * e, score);
-			double chosen = 0, sum = 0;
-			for (int64_t c = 0; c < e; c++) {
-				sum += score[c];
-				dscore[c] = want[c] = 0;
-			}
-			for (int64_t a = 0; a < k; a++)
-				chosen += score[at[a]];
-			for (int64_t a = 0; a < k; a++) {
-				for (int64_t b = 0; b < k; b++) { /* d p_a / d score_b */
-					double pa = score[at[a]] / chosen, d = a == b;
-					double dpa = r->factor * (double)dp[i * k + a];
-					if (r->c == 2) { /* to z at once */
-						want[at[b]] +=
-						    dpa * pa * (d - score[at[b]] / chosen);
-						continue;
-					}
-					dscore[at[b]] += dpa * (r->j ? (d - pa) / chosen : d);
-				}
-			}
-			for (int64_t a = 0; a < e; a++) {
-				double dprob =
-				    lb * (double)(e * n * count[a]) / (double)(t * k) / (double)t;
-				/* scores that are a softmax sum to 1 whatever z */
-				for (int64_t b = 0; r->c == 1 && b < e; b++)
-					dscore[b] += dprob * ((a == b) - score[a] / sum) / sum;
-				dscore[a] += r->c == 1 ? 0 : dprob;
-			}
-			for (int64_t a = 0; a < e; a++) {
-				for (int64_t b = 0; b < e; b++) { /* d score_a / d z_b */
-					double d = r->c == 1 ? (a == b) * (1 - score[a])
-							     : (a == b) - score[b];
-					want[b] += dscore[a] * score[a] * d;
-				}
-				want[a] += zl * 2 * log_sum / (double)t *
-					   exp((double)z[i * e + a] - log_sum);
-			}
+			om_route_ref_bwd(r, lb, zl, om_route_double(e, z + i * e, room),
+			    idx + i * k, om_route_double(k, dp + i * k, dpi), cnt + i / (t / n) * e,
+			    score, dscore, want);
 			for (int64_t c = 0; c < e; c++)
 				om_err_add(&err, (double)dz[i * e + c], want[c]);
 		}
@@ -389,6 +284,8 @@ om_route_bwd_check(
 	free(score);
 	free(want);
 	free(dscore);
+	free(room);
+	free(dpi);
 	return worst;
 }
 

@@ -9,12 +9,12 @@ mkdir -p "$out"
 [ $# -gt 0 ] || set -- $(cd tests/gpu && ls *.cu | sed 's/\.cu$//')
 objects=
 for f in "$@"; do
-	nvcc -std=c++17 -cubin -DOM_ARCH=${OM_ARCH:-90} -gencode arch=compute_90a,code=sm_90a -Xptxas=-v -Ikernels/cuda -Iruntime -Itests/gpu \
+	nvcc -std=c++17 -cubin -DOM_ARCH=${OM_ARCH:-90} -gencode arch=compute_90a,code=sm_90a -Xptxas=-v -Ikernels/cuda -Ikernels -Iruntime -Itests/gpu \
 		-o "$out/$f.cubin" "tests/gpu/$f.cu" 2>"$out/$f.log" || { cat "$out/$f.log"; exit 1; }
 	if grep -B2 -E '(^|[ ,])[1-9][0-9]* bytes (spill|stack)' "$out/$f.log"; then
 		exit 1
 	fi
-	gcc -std=c11 -D_GNU_SOURCE -DOM_ARCH=${OM_ARCH:-90} -O2 -Wall -Wextra -Werror -fopenmp -Ikernels/cuda -Iruntime -Iruntime/cuda -Itests/gpu \
+	gcc -std=c11 -D_GNU_SOURCE -DOM_ARCH=${OM_ARCH:-90} -O2 -Wall -Wextra -Werror -fopenmp -Ikernels/cuda -Ikernels -Iruntime -Iruntime/cuda -Itests/gpu \
 		-x c -c -o "$out/$f.o" "tests/gpu/$f.cu"
 	objects="$objects $out/$f.o"
 done

@@ -459,8 +459,9 @@ choice_close(const double *z, int64_t token)
 	bool close = false;
 	if (route_by.draw || route_by.uniform)
 		return false; /* whatever z */
-	om_route_check_scores(&route_shape, z, score);
-	om_route_check_ranks(&route_shape, z, route_by, token, score, rank);
+	const struct om_route_ref_by by = { .bias = route_by.bias };
+	om_route_ref_scores(&route_shape, z, score);
+	om_route_ref_ranks(&route_shape, z, by, token, score, rank);
 	for (int64_t a = 0; a < g; a++) {
 		for (int64_t b = 0; b < a; b++)
 			close |= fabs(om_route_group(rank, a, size) -

@@ -6,7 +6,7 @@ work=$1 seed=${2:-$(date +%s)}
 here=$(dirname "$0")
 passed=0 failed=0
 flags="-std=c11 -D_POSIX_C_SOURCE=200809L -O2 -ffp-contract=fast -fno-math-errno -fno-trapping-math -fopenmp
-	-Wall -Wextra -Werror -I$here/../../kernels/cpu -I$here/../../runtime"
+	-Wall -Wextra -Werror -I$here/../../kernels/cpu -I$here/../../kernels -I$here/../../runtime"
 
 one() { # name, source, flags
 	name=$1 source=$2

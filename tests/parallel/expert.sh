@@ -7,7 +7,7 @@ work=$1 seed=${2:-$(date +%s)}
 here=$(dirname "$0")
 passed=0 failed=0
 flags="-std=c11 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -O2 -ffp-contract=fast -fno-math-errno -fno-trapping-math
-	-fopenmp -Wall -Wextra -Werror -I$here/../../kernels/cpu -I$here/../../runtime"
+	-fopenmp -Wall -Wextra -Werror -I$here/../../kernels/cpu -I$here/../../kernels -I$here/../../runtime"
 
 count() { # name, what it printed
 	echo "$1, seed $seed: $(echo "$2" | tail -n 1)"
