@@ -133,32 +133,205 @@ om_next(uint32_t *at, uint32_t *turn)
 
 /* ---- forward ---- */
 
+/* Shared memory: tiles of q and o, rings of those of k and v, barriers, the block's work item. */
+struct om_attention_smem {
+	uint32_t q, o, k, v;
+	uint32_t q_full, q_empty, k_full, k_empty, v_full, v_empty;
+	volatile int *item;
+};
+
+/* The producer: draws the block's items, and fills the rings with what their consumers read. */
+template <int B, int S, int H, int G, int D, int W>
+OM_DEV void
+om_attention_load(const om_attention_smem &sm, const om_tensor_map *q, const om_tensor_map *k,
+    const om_tensor_map *v, uint32_t *counter)
+{
+	constexpr int GROUPS = OM_AT_GROUPS(D), ST = OM_AT_STAGES(D);
+	constexpr int ROWS = 64 * GROUPS, N = 128, TILES = OM_CEIL(S, ROWS), ITEMS = TILES * B * H;
+	constexpr int64_t BYTES = OM_CEIL((int64_t)4 * S * D, H / G);
+	int item, tile, head;
+	uint32_t at = 0, turn = 0;
+	item = (int)blockIdx.x;
+	for (int n = 0;; n++) {
+		const int next = (int)(gridDim.x + atomicAdd(counter, 1));
+		om_bar_wait(sm.q_empty, (n & 1) ^ 1);
+		*sm.item = item;
+		if (item >= ITEMS) {
+			om_bar_arrive(sm.q_full);
+			return;
+		}
+		om_item<B * H, TILES, BYTES>(item, &tile, &head);
+		const int row = (TILES - 1 - tile) * ROWS, seq = head / H, hh = head % H;
+		om_bar_expect(sm.q_full, 2 * ROWS * D);
+		om_tile_load<D, ROWS>(sm.q, q, sm.q_full, hh, row, seq);
+		for (int j = (min(S, row + ROWS) - 1) / N; j >= max(0, row - W + 1) / N; j--) {
+			om_bar_wait(sm.k_empty + 8 * at, turn ^ 1);
+			om_bar_expect(sm.k_full + 8 * at, 2 * N * D);
+			om_tile_load<D, N>(
+			    sm.k + at * 2 * N * D, k, sm.k_full + 8 * at, hh / (H / G), j * N, seq);
+			om_bar_wait(sm.v_empty + 8 * at, turn ^ 1);
+			om_bar_expect(sm.v_full + 8 * at, 2 * N * D);
+			om_tile_load<D, N>(
+			    sm.v + at * 2 * N * D, v, sm.v_full + 8 * at, hh / (H / G), j * N, seq);
+			om_next<ST>(&at, &turn);
+		}
+		item = next;
+	}
+}
+
+/* A consumer: a warpgroup's 64 rows of each item. */
+template <int B, int S, int H, int G, int D, int W>
+OM_DEV void
+om_attention_rows(
+    const om_attention_smem &sm, int group, const om_tensor_map *o, float *lse, float scale)
+{
+	constexpr int GROUPS = OM_AT_GROUPS(D), ST = OM_AT_STAGES(D), C = OM_AT_CHUNK(D);
+	constexpr int ROWS = 64 * GROUPS, N = 128, TILES = OM_CEIL(S, ROWS), ITEMS = TILES * B * H;
+	constexpr int64_t BYTES = OM_CEIL((int64_t)4 * S * D, H / G);
+	int item, tile, head;
+	const int t = threadIdx.x % 128, lane = t % 32;
+	const float c = scale * 1.44269504088896341f;
+	/* of k, and of v, which is a step behind */
+	uint32_t at = 0, turn = 0, v_at = 0, v_turn = 0;
+
+	for (int n = 0;; n++) {
+		om_bar_wait(sm.q_full, n & 1);
+		item = *sm.item;
+		if (item >= ITEMS)
+			break;
+		om_item<B * H, TILES, BYTES>(item, &tile, &head);
+		const int row = (TILES - 1 - tile) * ROWS + 64 * group, seq = head / H;
+		const int mine = row + t / 32 * 16 + lane / 4;
+		const uint32_t a = sm.q + 128 * group * C;
+		/*
+		 * Steps of the block, and of them those of this warpgroup. It waits for
+		 * the others' tiles too before it gives them back: a barrier's parity
+		 * tells only two turns of the ring apart, and who left one out could take
+		 * the turn before for the next.
+		 */
+		const int last = (min(S, (TILES - tile) * ROWS) - 1) / N;
+		const int first = max(0, (TILES - 1 - tile) * ROWS - W + 1) / N;
+		const int to = (min(S, row + 64) - 1) / N;
+		const int from = min(to, max(0, row - W + 1) / N);
+		float out[D / 2], top[2], sum[2] = { 0, 0 }, shrink[2];
+		uint32_t p[N / 4];
+
+		for (int j = last; j > to; j--) {
+			om_bar_wait(sm.k_full + 8 * at, turn);
+			om_bar_wait(sm.v_full + 8 * at, turn);
+			if (lane == 0) {
+				om_bar_arrive(sm.k_empty + 8 * at);
+				om_bar_arrive(sm.v_empty + 8 * at);
+			}
+			om_next<ST>(&at, &turn);
+		}
+		v_at = at, v_turn = turn;
+		top[0] = top[1] = __int_as_float(0xff800000);
+#pragma unroll
+		for (int i = 0; i < D / 2; i++)
+			out[i] = 0;
+		{
+			float s[N / 2];
+			om_bar_wait(sm.k_full + 8 * at, turn);
+			om_wgmma_fence();
+			om_product_t<D, N, ROWS>(s, a, sm.k + at * 2 * N * D);
+			om_wgmma_commit();
+			om_wgmma_wait<0>(s);
+			if (lane == 0)
+				om_bar_arrive(sm.k_empty + 8 * at);
+			om_next<ST>(&at, &turn);
+			om_mask<N, W, false>(s, mine - to * N - lane % 4 * 2);
+			om_softmax<N>(s, c, top, sum, shrink);
+			om_cut<N>(p, s);
+		}
+		for (int j = to - 1; j >= from; j--) {
+			float s[N / 2];
+			om_bar_wait(sm.v_full + 8 * v_at, v_turn);
+			om_bar_wait(sm.k_full + 8 * at, turn);
+			om_wgmma_fence(p);
+			om_product_t<D, N, ROWS>(s, a, sm.k + at * 2 * N * D);
+			om_wgmma_commit();
+			om_product<D, N>(out, p, sm.v + v_at * 2 * N * D);
+			om_wgmma_commit();
+			om_wgmma_wait<1>(s);
+			if (lane == 0)
+				om_bar_arrive(sm.k_empty + 8 * at);
+			om_next<ST>(&at, &turn);
+			if (j * N + N - 1 > row || row + 63 - j * N >= W)
+				om_mask<N, W, false>(s, mine - j * N - lane % 4 * 2);
+			om_softmax<N>(s, c, top, sum, shrink);
+			om_wgmma_wait<0>(out);
+			if (lane == 0)
+				om_bar_arrive(sm.v_empty + 8 * v_at);
+			om_next<ST>(&v_at, &v_turn);
+#pragma unroll
+			for (int i = 0; i < D / 2; i++)
+				out[i] *= shrink[i / 2 % 2];
+			om_cut<N>(p, s);
+		}
+		if (lane == 0)
+			om_bar_arrive(sm.q_empty);
+
+		om_bar_wait(sm.v_full + 8 * v_at, v_turn);
+		om_wgmma_fence(p);
+		om_product<D, N>(out, p, sm.v + v_at * 2 * N * D);
+		om_wgmma_commit();
+#pragma unroll
+		for (int r = 0; r < 2; r++) {
+			sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 1);
+			sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 2);
+			if (lane % 4 == 0 && mine + 8 * r < S)
+				lse[(int64_t)head * S + mine + 8 * r] =
+				    0.693147180559945309f * (top[r] * c + __log2f(sum[r]));
+		}
+		om_wgmma_wait<0>(out);
+		if (lane == 0)
+			om_bar_arrive(sm.v_empty + 8 * v_at);
+		for (int j = from - 1; j >= first; j--) {
+			om_bar_wait(sm.k_full + 8 * at, turn);
+			om_bar_wait(sm.v_full + 8 * at, turn);
+			if (lane == 0) {
+				om_bar_arrive(sm.k_empty + 8 * at);
+				om_bar_arrive(sm.v_empty + 8 * at);
+			}
+			om_next<ST>(&at, &turn);
+		}
+		om_tile_store<D>(out, 1 / sum[0], 1 / sum[1], sm.o + 128 * group * D, o, head % H,
+		    row, seq, group);
+	}
+	if (t == 0)
+		om_tile_wait();
+}
+
 template <int B, int S, int H, int G, int D, int W>
 OM_DEV void
 om_attention(const om_tensor_map *q, const om_tensor_map *k, const om_tensor_map *v,
     const om_tensor_map *o, float *lse, uint32_t *counter, float scale)
 {
-	constexpr int GROUPS = OM_AT_GROUPS(D), ST = OM_AT_STAGES(D), C = OM_AT_CHUNK(D);
-	constexpr int ROWS = 64 * GROUPS, N = 128, TILES = OM_CEIL(S, ROWS), ITEMS = TILES * B * H;
-	constexpr int64_t BYTES = OM_CEIL((int64_t)4 * S * D, H / G);
+	constexpr int GROUPS = OM_AT_GROUPS(D), ST = OM_AT_STAGES(D), ROWS = 64 * GROUPS, N = 128;
 	extern __shared__ __align__(1024) uint8_t smem[];
-	const uint32_t sq = om_smem(smem), so = sq + 2 * ROWS * D;
-	const uint32_t sk = so + 2 * ROWS * D, sv = sk + ST * 2 * N * D, bars = sv + ST * 2 * N * D;
-	const uint32_t q_full = bars, q_empty = bars + 8, k_full = bars + 16,
-		       k_empty = k_full + 8 * ST;
-	const uint32_t v_full = k_empty + 8 * ST, v_empty = v_full + 8 * ST;
-	volatile int *const shared_item = (int *)(smem + (v_empty + 8 * ST - sq));
+	om_attention_smem sm;
+	sm.q = om_smem(smem);
+	sm.o = sm.q + 2 * ROWS * D;
+	sm.k = sm.o + 2 * ROWS * D;
+	sm.v = sm.k + ST * 2 * N * D;
+	sm.q_full = sm.v + ST * 2 * N * D;
+	sm.q_empty = sm.q_full + 8;
+	sm.k_full = sm.q_empty + 8;
+	sm.k_empty = sm.k_full + 8 * ST;
+	sm.v_full = sm.k_empty + 8 * ST;
+	sm.v_empty = sm.v_full + 8 * ST;
+	sm.item = (int *)(smem + (sm.v_empty + 8 * ST - sm.q));
 	const int group = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0) - 1;
-	int item, tile, head;
 
 	if (threadIdx.x == 0) {
-		om_bar_init(q_full, 1);
-		om_bar_init(q_empty, 4 * GROUPS);
+		om_bar_init(sm.q_full, 1);
+		om_bar_init(sm.q_empty, 4 * GROUPS);
 		for (int i = 0; i < ST; i++) {
-			om_bar_init(k_full + 8 * i, 1);
-			om_bar_init(v_full + 8 * i, 1);
-			om_bar_init(k_empty + 8 * i, 4 * GROUPS);
-			om_bar_init(v_empty + 8 * i, 4 * GROUPS);
+			om_bar_init(sm.k_full + 8 * i, 1);
+			om_bar_init(sm.v_full + 8 * i, 1);
+			om_bar_init(sm.k_empty + 8 * i, 4 * GROUPS);
+			om_bar_init(sm.v_empty + 8 * i, 4 * GROUPS);
 		}
 		om_bar_ready();
 	}
@@ -168,152 +341,189 @@ om_attention(const om_tensor_map *q, const om_tensor_map *k, const om_tensor_map
 		om_registers<GROUPS == 2 ? 24 : 32, false>();
 		if (threadIdx.x > 0)
 			return;
-		uint32_t at = 0, turn = 0;
-		item = (int)blockIdx.x;
-		for (int n = 0;; n++) {
-			const int next = (int)(gridDim.x + atomicAdd(counter, 1));
-			om_bar_wait(q_empty, (n & 1) ^ 1);
-			*shared_item = item;
-			if (item >= ITEMS) {
-				om_bar_arrive(q_full);
-				return;
-			}
-			om_item<B * H, TILES, BYTES>(item, &tile, &head);
-			const int row = (TILES - 1 - tile) * ROWS, seq = head / H, hh = head % H;
-			om_bar_expect(q_full, 2 * ROWS * D);
-			om_tile_load<D, ROWS>(sq, q, q_full, hh, row, seq);
-			for (int j = (min(S, row + ROWS) - 1) / N; j >= max(0, row - W + 1) / N;
-			     j--) {
-				om_bar_wait(k_empty + 8 * at, turn ^ 1);
-				om_bar_expect(k_full + 8 * at, 2 * N * D);
-				om_tile_load<D, N>(sk + at * 2 * N * D, k, k_full + 8 * at,
-				    hh / (H / G), j * N, seq);
-				om_bar_wait(v_empty + 8 * at, turn ^ 1);
-				om_bar_expect(v_full + 8 * at, 2 * N * D);
-				om_tile_load<D, N>(sv + at * 2 * N * D, v, v_full + 8 * at,
-				    hh / (H / G), j * N, seq);
-				om_next<ST>(&at, &turn);
-			}
-			item = next;
-		}
+		om_attention_load<B, S, H, G, D, W>(sm, q, k, v, counter);
 	} else {
 		om_registers<GROUPS == 2 ? 240 : 160, true>();
-		const int t = threadIdx.x % 128, lane = t % 32;
-		const float c = scale * 1.44269504088896341f;
-		/* of k, and of v, which is a step behind */
-		uint32_t at = 0, turn = 0, v_at = 0, v_turn = 0;
-
-		for (int n = 0;; n++) {
-			om_bar_wait(q_full, n & 1);
-			item = *shared_item;
-			if (item >= ITEMS)
-				break;
-			om_item<B * H, TILES, BYTES>(item, &tile, &head);
-			const int row = (TILES - 1 - tile) * ROWS + 64 * group, seq = head / H;
-			const int mine = row + t / 32 * 16 + lane / 4;
-			const uint32_t a = sq + 128 * group * C;
-			/*
-			 * Steps of the block, and of them those of this warpgroup. It waits for
-			 * the others' tiles too before it gives them back: a barrier's parity
-			 * tells only two turns of the ring apart, and who left one out could take
-			 * the turn before for the next.
-			 */
-			const int last = (min(S, (TILES - tile) * ROWS) - 1) / N;
-			const int first = max(0, (TILES - 1 - tile) * ROWS - W + 1) / N;
-			const int to = (min(S, row + 64) - 1) / N;
-			const int from = min(to, max(0, row - W + 1) / N);
-			float out[D / 2], top[2], sum[2] = { 0, 0 }, shrink[2];
-			uint32_t p[N / 4];
-
-			for (int j = last; j > to; j--) {
-				om_bar_wait(k_full + 8 * at, turn);
-				om_bar_wait(v_full + 8 * at, turn);
-				if (lane == 0) {
-					om_bar_arrive(k_empty + 8 * at);
-					om_bar_arrive(v_empty + 8 * at);
-				}
-				om_next<ST>(&at, &turn);
-			}
-			v_at = at, v_turn = turn;
-			top[0] = top[1] = __int_as_float(0xff800000);
-#pragma unroll
-			for (int i = 0; i < D / 2; i++)
-				out[i] = 0;
-			{
-				float s[N / 2];
-				om_bar_wait(k_full + 8 * at, turn);
-				om_wgmma_fence();
-				om_product_t<D, N, ROWS>(s, a, sk + at * 2 * N * D);
-				om_wgmma_commit();
-				om_wgmma_wait<0>(s);
-				if (lane == 0)
-					om_bar_arrive(k_empty + 8 * at);
-				om_next<ST>(&at, &turn);
-				om_mask<N, W, false>(s, mine - to * N - lane % 4 * 2);
-				om_softmax<N>(s, c, top, sum, shrink);
-				om_cut<N>(p, s);
-			}
-			for (int j = to - 1; j >= from; j--) {
-				float s[N / 2];
-				om_bar_wait(v_full + 8 * v_at, v_turn);
-				om_bar_wait(k_full + 8 * at, turn);
-				om_wgmma_fence(p);
-				om_product_t<D, N, ROWS>(s, a, sk + at * 2 * N * D);
-				om_wgmma_commit();
-				om_product<D, N>(out, p, sv + v_at * 2 * N * D);
-				om_wgmma_commit();
-				om_wgmma_wait<1>(s);
-				if (lane == 0)
-					om_bar_arrive(k_empty + 8 * at);
-				om_next<ST>(&at, &turn);
-				if (j * N + N - 1 > row || row + 63 - j * N >= W)
-					om_mask<N, W, false>(s, mine - j * N - lane % 4 * 2);
-				om_softmax<N>(s, c, top, sum, shrink);
-				om_wgmma_wait<0>(out);
-				if (lane == 0)
-					om_bar_arrive(v_empty + 8 * v_at);
-				om_next<ST>(&v_at, &v_turn);
-#pragma unroll
-				for (int i = 0; i < D / 2; i++)
-					out[i] *= shrink[i / 2 % 2];
-				om_cut<N>(p, s);
-			}
-			if (lane == 0)
-				om_bar_arrive(q_empty);
-
-			om_bar_wait(v_full + 8 * v_at, v_turn);
-			om_wgmma_fence(p);
-			om_product<D, N>(out, p, sv + v_at * 2 * N * D);
-			om_wgmma_commit();
-#pragma unroll
-			for (int r = 0; r < 2; r++) {
-				sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 1);
-				sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 2);
-				if (lane % 4 == 0 && mine + 8 * r < S)
-					lse[(int64_t)head * S + mine + 8 * r] =
-					    0.693147180559945309f * (top[r] * c + __log2f(sum[r]));
-			}
-			om_wgmma_wait<0>(out);
-			if (lane == 0)
-				om_bar_arrive(v_empty + 8 * v_at);
-			for (int j = from - 1; j >= first; j--) {
-				om_bar_wait(k_full + 8 * at, turn);
-				om_bar_wait(v_full + 8 * at, turn);
-				if (lane == 0) {
-					om_bar_arrive(k_empty + 8 * at);
-					om_bar_arrive(v_empty + 8 * at);
-				}
-				om_next<ST>(&at, &turn);
-			}
-			om_tile_store<D>(out, 1 / sum[0], 1 / sum[1], so + 128 * group * D, o,
-			    head % H, row, seq, group);
-		}
-		if (t == 0)
-			om_tile_wait();
+		om_attention_rows<B, S, H, G, D, W>(sm, group, o, lse, scale);
 	}
 }
 
 /* ---- backward ---- */
+
+/* Shared memory: the rows that stay, results, a ring of steps, their statistics, barriers, item. */
+struct om_attention_bwd_smem {
+	uint32_t a0, a1, out, b, stat;
+	uint32_t a_full, a_empty, full, empty;
+	volatile int *item;
+	const uint8_t *base; /* a0 */
+};
+
+/* The producer, as in forward. */
+template <int B, int S, int H, int G, int D, int W, bool KEYS>
+OM_DEV void
+om_attention_bwd_load(const om_attention_bwd_smem &sm, const om_tensor_map *a0,
+    const om_tensor_map *a1, const om_tensor_map *b0, const om_tensor_map *b1, float *stat)
+{
+	constexpr int N = OM_AT_STEP(D, KEYS), ST = OM_AT_BWD_STAGES(D, KEYS);
+	constexpr int PAD = OM_AT_PAD(S), TILES = PAD / 128, STATS = B * H * PAD;
+	/* heads of the rows that stay; query heads that they meet, one after the other */
+	constexpr int OWN = KEYS ? G : H, MET = KEYS ? H / G : 1, ITEMS = B * OWN * TILES;
+	constexpr int64_t BYTES = (int64_t)4 * S * D * MET;
+	uint32_t at = 0, turn = 0;
+	int item, tile, head;
+	item = (int)blockIdx.x;
+	for (int n = 0;; n++) {
+		const int next =
+		    (int)(gridDim.x + atomicAdd((uint32_t *)stat + 2 * STATS + KEYS, 1));
+		om_bar_wait(sm.a_empty, (n & 1) ^ 1);
+		*sm.item = item;
+		if (item >= ITEMS) {
+			om_bar_arrive(sm.a_full);
+			return;
+		}
+		om_item<B * OWN, TILES, BYTES>(item, &tile, &head);
+		const int row = 128 * (KEYS ? tile : TILES - 1 - tile);
+		const int seq = head / OWN, hh = head % OWN;
+		om_bar_expect(sm.a_full, 512 * D);
+		om_tile_load<D, 128>(sm.a0, a0, sm.a_full, hh, row, seq);
+		om_tile_load<D, 128>(sm.a1, a1, sm.a_full, hh, row, seq);
+		const int from = (KEYS ? row : max(0, row - W + 1)) / N;
+		const int to = (min(S, KEYS ? row + 127 + W : row + 128) - 1) / N;
+		for (int i = 0; i < MET; i++)
+			for (int j = from; j <= to; j++) {
+				const int other = KEYS ? hh * MET + i : hh / (H / G);
+				const uint32_t bar = sm.full + 8 * at, b = sm.b + at * 4 * N * D;
+				om_bar_wait(sm.empty + 8 * at, turn ^ 1);
+				om_bar_expect(bar, 4 * N * D + (KEYS ? 8 * N : 0));
+				om_tile_load<D, N>(b, b0, bar, other, j * N, seq);
+				om_tile_load<D, N>(b + 2 * N * D, b1, bar, other, j * N, seq);
+				if (KEYS) {
+					const float *x = stat + (seq * H + other) * PAD + j * N;
+					const uint32_t y = sm.stat + at * 8 * N;
+					om_bulk_load(y, x, 4 * N, bar);
+					om_bulk_load(y + 4 * N, x + STATS, 4 * N, bar);
+				}
+				om_next<ST>(&at, &turn);
+			}
+		item = next;
+	}
+}
+
+/* A consumer: a warpgroup's 64 of the rows that stay. */
+template <int B, int S, int H, int G, int D, int W, bool KEYS>
+OM_DEV void
+om_attention_bwd_rows(const om_attention_bwd_smem &sm, int group, const om_tensor_map *out0,
+    const om_tensor_map *out1, const float *stat, float scale)
+{
+	constexpr int N = OM_AT_STEP(D, KEYS), ST = OM_AT_BWD_STAGES(D, KEYS), C = OM_AT_CHUNK(D);
+	constexpr int PAD = OM_AT_PAD(S), TILES = PAD / 128, STATS = B * H * PAD;
+	constexpr int OWN = KEYS ? G : H, MET = KEYS ? H / G : 1, ITEMS = B * OWN * TILES;
+	constexpr int64_t BYTES = (int64_t)4 * S * D * MET;
+	uint32_t at = 0, turn = 0;
+	int item, tile, head;
+	const int t = threadIdx.x % 128, lane = t % 32;
+	const float c = scale * 1.44269504088896341f;
+	const uint32_t a = 128 * group * C;
+
+	for (int n = 0;; n++) {
+		om_bar_wait(sm.a_full, n & 1);
+		item = *sm.item;
+		if (item >= ITEMS)
+			break;
+		om_item<B * OWN, TILES, BYTES>(item, &tile, &head);
+		const int row = 128 * (KEYS ? tile : TILES - 1 - tile), first = row + 64 * group;
+		const int mine = first + t / 32 * 16 + lane / 4;
+		/* steps: queries that see a key of the tile, keys that its queries see */
+		const int from = (KEYS ? row : max(0, row - W + 1)) / N;
+		const int to = (min(S, KEYS ? row + 127 + W : row + 128) - 1) / N;
+		float acc0[D / 2], acc1[KEYS ? D / 2 : 1], lse[2], delta[2];
+
+#pragma unroll
+		for (int i = 0; i < D / 2; i++)
+			acc0[i] = 0;
+		if constexpr (KEYS) {
+#pragma unroll
+			for (int i = 0; i < D / 2; i++)
+				acc1[i] = 0;
+		} else {
+#pragma unroll
+			for (int r = 0; r < 2; r++) {
+				lse[r] = stat[head * PAD + mine + 8 * r];
+				delta[r] = stat[STATS + head * PAD + mine + 8 * r];
+			}
+		}
+		for (int i = 0, j = from; i < MET; i += j == to, j = j == to ? from : j + 1) {
+			/* the first query is ahead of the first key; the last of each */
+			const int ahead = KEYS ? j * N - first : first - j * N;
+			const int query = KEYS ? N - 1 : 63, key = KEYS ? 63 : N - 1;
+			const uint32_t tb0 = sm.b + at * 4 * N * D, tb1 = tb0 + 2 * N * D;
+			/* column statistics of this thread: two of every 8 */
+			const float2 *cl =
+			    (const float2 *)(sm.base + (sm.stat + at * 8 * N - sm.a0) +
+					     lane % 4 * 8);
+			om_bar_wait(sm.full + 8 * at, turn);
+			if (ahead + query >= 0 && ahead - key < W) {
+				float s[N / 2], ds[N / 2];
+				uint32_t p[N / 4], x[N / 4];
+				om_wgmma_fence();
+				om_product_t<D, N, 128>(s, sm.a0 + a, tb0);
+				om_wgmma_commit();
+				om_product_t<D, N, 128>(ds, sm.a1 + a, tb1);
+				om_wgmma_commit();
+				om_wgmma_wait<1>(s);
+				if (ahead < key || ahead + query >= W)
+					om_mask<N, W, KEYS>(s, KEYS ? j * N + lane % 4 * 2 - mine
+								    : mine - j * N - lane % 4 * 2);
+#pragma unroll
+				for (int e = 0; e < N / 2; e += 4) {
+					if constexpr (KEYS)
+						lse[0] = cl[e].x, lse[1] = cl[e].y;
+					s[e] = om_exp2(s[e] * c - lse[0]);
+					s[e + 1] = om_exp2(s[e + 1] * c - lse[KEYS]);
+					s[e + 2] = om_exp2(s[e + 2] * c - lse[!KEYS]);
+					s[e + 3] = om_exp2(s[e + 3] * c - lse[1]);
+				}
+				if constexpr (KEYS) {
+					om_cut<N>(p, s);
+					om_wgmma_fence(p);
+					om_product<D, N>(acc1, p, tb1);
+					om_wgmma_commit();
+				}
+				om_wgmma_wait<KEYS>(ds);
+#pragma unroll
+				for (int e = 0; e < N / 2; e += 4) {
+					if constexpr (KEYS)
+						delta[0] = cl[N / 2 + e].x,
+						delta[1] = cl[N / 2 + e].y;
+					ds[e] = s[e] * (ds[e] - delta[0]);
+					ds[e + 1] = s[e + 1] * (ds[e + 1] - delta[KEYS]);
+					ds[e + 2] = s[e + 2] * (ds[e + 2] - delta[!KEYS]);
+					ds[e + 3] = s[e + 3] * (ds[e + 3] - delta[1]);
+				}
+				om_cut<N>(x, ds);
+				om_wgmma_fence(x);
+				om_product<D, N>(acc0, x, tb0);
+				om_wgmma_commit();
+				if constexpr (KEYS)
+					om_wgmma_wait<0>(acc1);
+				om_wgmma_wait<0>(acc0);
+			}
+			if (lane == 0)
+				om_bar_arrive(sm.empty + 8 * at);
+			om_next<ST>(&at, &turn);
+		}
+		if (lane == 0)
+			om_bar_arrive(sm.a_empty);
+		const uint32_t place = sm.out + (KEYS ? 256 : 128) * group * D;
+		om_tile_store<D>(
+		    acc0, scale, scale, place, out0, head % OWN, first, head / OWN, group);
+		if constexpr (KEYS)
+			om_tile_store<D>(acc1, 1, 1, place + 128 * D, out1, head % OWN, first,
+			    head / OWN, group);
+	}
+	if (t == 0)
+		om_tile_wait();
+}
 
 template <int B, int S, int H, int G, int D, int W, bool KEYS>
 OM_DEV void
@@ -321,27 +531,28 @@ om_attention_bwd(const om_tensor_map *a0, const om_tensor_map *a1, const om_tens
     const om_tensor_map *b1, const om_tensor_map *out0, const om_tensor_map *out1, float *stat,
     float scale)
 {
-	constexpr int N = OM_AT_STEP(D, KEYS), ST = OM_AT_BWD_STAGES(D, KEYS), C = OM_AT_CHUNK(D);
-	constexpr int PAD = OM_AT_PAD(S), TILES = PAD / 128, STATS = B * H * PAD;
-	/* heads of the rows that stay; query heads that they meet, one after the other */
-	constexpr int OWN = KEYS ? G : H, MET = KEYS ? H / G : 1, ITEMS = B * OWN * TILES;
-	constexpr int64_t BYTES = (int64_t)4 * S * D * MET;
+	constexpr int N = OM_AT_STEP(D, KEYS), ST = OM_AT_BWD_STAGES(D, KEYS);
 	extern __shared__ __align__(1024) uint8_t smem[];
-	const uint32_t sa0 = om_smem(smem), sa1 = sa0 + 256 * D;
-	const uint32_t so = sa1 + 256 * D, sb = so + (KEYS ? 512 : 256) * D;
-	const uint32_t ss = sb + ST * 4 * N * D, bars = ss + (KEYS ? ST * 8 * N : 0);
-	const uint32_t a_full = bars, a_empty = bars + 8, full = bars + 16, empty = full + 8 * ST;
-	volatile int *const shared_item = (int *)(smem + (empty + 8 * ST - sa0));
+	om_attention_bwd_smem sm;
+	sm.base = smem;
+	sm.a0 = om_smem(smem);
+	sm.a1 = sm.a0 + 256 * D;
+	sm.out = sm.a1 + 256 * D;
+	sm.b = sm.out + (KEYS ? 512 : 256) * D;
+	sm.stat = sm.b + ST * 4 * N * D;
+	sm.a_full = sm.stat + (KEYS ? ST * 8 * N : 0);
+	sm.a_empty = sm.a_full + 8;
+	sm.full = sm.a_empty + 8;
+	sm.empty = sm.full + 8 * ST;
+	sm.item = (int *)(smem + (sm.empty + 8 * ST - sm.a0));
 	const int group = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0) - 1;
-	uint32_t at = 0, turn = 0;
-	int item, tile, head;
 
 	if (threadIdx.x == 0) {
-		om_bar_init(a_full, 1);
-		om_bar_init(a_empty, 8);
+		om_bar_init(sm.a_full, 1);
+		om_bar_init(sm.a_empty, 8);
 		for (int i = 0; i < ST; i++) {
-			om_bar_init(full + 8 * i, 1);
-			om_bar_init(empty + 8 * i, 8);
+			om_bar_init(sm.full + 8 * i, 1);
+			om_bar_init(sm.empty + 8 * i, 8);
 		}
 		om_bar_ready();
 	}
@@ -351,150 +562,10 @@ om_attention_bwd(const om_tensor_map *a0, const om_tensor_map *a1, const om_tens
 		om_registers<40, false>();
 		if (threadIdx.x > 0)
 			return;
-		item = (int)blockIdx.x;
-		for (int n = 0;; n++) {
-			const int next =
-			    (int)(gridDim.x + atomicAdd((uint32_t *)stat + 2 * STATS + KEYS, 1));
-			om_bar_wait(a_empty, (n & 1) ^ 1);
-			*shared_item = item;
-			if (item >= ITEMS) {
-				om_bar_arrive(a_full);
-				return;
-			}
-			om_item<B * OWN, TILES, BYTES>(item, &tile, &head);
-			const int row = 128 * (KEYS ? tile : TILES - 1 - tile);
-			const int seq = head / OWN, hh = head % OWN;
-			om_bar_expect(a_full, 512 * D);
-			om_tile_load<D, 128>(sa0, a0, a_full, hh, row, seq);
-			om_tile_load<D, 128>(sa1, a1, a_full, hh, row, seq);
-			const int from = (KEYS ? row : max(0, row - W + 1)) / N;
-			const int to = (min(S, KEYS ? row + 127 + W : row + 128) - 1) / N;
-			for (int i = 0; i < MET; i++)
-				for (int j = from; j <= to; j++) {
-					const int other = KEYS ? hh * MET + i : hh / (H / G);
-					const uint32_t bar = full + 8 * at, b = sb + at * 4 * N * D;
-					om_bar_wait(empty + 8 * at, turn ^ 1);
-					om_bar_expect(bar, 4 * N * D + (KEYS ? 8 * N : 0));
-					om_tile_load<D, N>(b, b0, bar, other, j * N, seq);
-					om_tile_load<D, N>(
-					    b + 2 * N * D, b1, bar, other, j * N, seq);
-					if (KEYS) {
-						const float *x =
-						    stat + (seq * H + other) * PAD + j * N;
-						const uint32_t y = ss + at * 8 * N;
-						om_bulk_load(y, x, 4 * N, bar);
-						om_bulk_load(y + 4 * N, x + STATS, 4 * N, bar);
-					}
-					om_next<ST>(&at, &turn);
-				}
-			item = next;
-		}
+		om_attention_bwd_load<B, S, H, G, D, W, KEYS>(sm, a0, a1, b0, b1, stat);
 	} else {
 		om_registers<232, true>();
-		const int t = threadIdx.x % 128, lane = t % 32;
-		const float c = scale * 1.44269504088896341f;
-		const uint32_t a = 128 * group * C;
-
-		for (int n = 0;; n++) {
-			om_bar_wait(a_full, n & 1);
-			item = *shared_item;
-			if (item >= ITEMS)
-				break;
-			om_item<B * OWN, TILES, BYTES>(item, &tile, &head);
-			const int row = 128 * (KEYS ? tile : TILES - 1 - tile),
-				  first = row + 64 * group;
-			const int mine = first + t / 32 * 16 + lane / 4;
-			/* steps: queries that see a key of the tile, keys that its queries see */
-			const int from = (KEYS ? row : max(0, row - W + 1)) / N;
-			const int to = (min(S, KEYS ? row + 127 + W : row + 128) - 1) / N;
-			float acc0[D / 2], acc1[KEYS ? D / 2 : 1], lse[2], delta[2];
-
-#pragma unroll
-			for (int i = 0; i < D / 2; i++)
-				acc0[i] = 0;
-			if constexpr (KEYS) {
-#pragma unroll
-				for (int i = 0; i < D / 2; i++)
-					acc1[i] = 0;
-			} else {
-#pragma unroll
-				for (int r = 0; r < 2; r++) {
-					lse[r] = stat[head * PAD + mine + 8 * r];
-					delta[r] = stat[STATS + head * PAD + mine + 8 * r];
-				}
-			}
-			for (int i = 0, j = from; i < MET;
-			     i += j == to, j = j == to ? from : j + 1) {
-				/* the first query is ahead of the first key; the last of each */
-				const int ahead = KEYS ? j * N - first : first - j * N;
-				const int query = KEYS ? N - 1 : 63, key = KEYS ? 63 : N - 1;
-				const uint32_t tb0 = sb + at * 4 * N * D, tb1 = tb0 + 2 * N * D;
-				/* column statistics of this thread: two of every 8 */
-				const float2 *cl =
-				    (const float2 *)(smem + (ss + at * 8 * N - sa0) + lane % 4 * 8);
-				om_bar_wait(full + 8 * at, turn);
-				if (ahead + query >= 0 && ahead - key < W) {
-					float s[N / 2], ds[N / 2];
-					uint32_t p[N / 4], x[N / 4];
-					om_wgmma_fence();
-					om_product_t<D, N, 128>(s, sa0 + a, tb0);
-					om_wgmma_commit();
-					om_product_t<D, N, 128>(ds, sa1 + a, tb1);
-					om_wgmma_commit();
-					om_wgmma_wait<1>(s);
-					if (ahead < key || ahead + query >= W)
-						om_mask<N, W, KEYS>(
-						    s, KEYS ? j * N + lane % 4 * 2 - mine
-							    : mine - j * N - lane % 4 * 2);
-#pragma unroll
-					for (int e = 0; e < N / 2; e += 4) {
-						if constexpr (KEYS)
-							lse[0] = cl[e].x, lse[1] = cl[e].y;
-						s[e] = om_exp2(s[e] * c - lse[0]);
-						s[e + 1] = om_exp2(s[e + 1] * c - lse[KEYS]);
-						s[e + 2] = om_exp2(s[e + 2] * c - lse[!KEYS]);
-						s[e + 3] = om_exp2(s[e + 3] * c - lse[1]);
-					}
-					if constexpr (KEYS) {
-						om_cut<N>(p, s);
-						om_wgmma_fence(p);
-						om_product<D, N>(acc1, p, tb1);
-						om_wgmma_commit();
-					}
-					om_wgmma_wait<KEYS>(ds);
-#pragma unroll
-					for (int e = 0; e < N / 2; e += 4) {
-						if constexpr (KEYS)
-							delta[0] = cl[N / 2 + e].x,
-							delta[1] = cl[N / 2 + e].y;
-						ds[e] = s[e] * (ds[e] - delta[0]);
-						ds[e + 1] = s[e + 1] * (ds[e + 1] - delta[KEYS]);
-						ds[e + 2] = s[e + 2] * (ds[e + 2] - delta[!KEYS]);
-						ds[e + 3] = s[e + 3] * (ds[e + 3] - delta[1]);
-					}
-					om_cut<N>(x, ds);
-					om_wgmma_fence(x);
-					om_product<D, N>(acc0, x, tb0);
-					om_wgmma_commit();
-					if constexpr (KEYS)
-						om_wgmma_wait<0>(acc1);
-					om_wgmma_wait<0>(acc0);
-				}
-				if (lane == 0)
-					om_bar_arrive(empty + 8 * at);
-				om_next<ST>(&at, &turn);
-			}
-			if (lane == 0)
-				om_bar_arrive(a_empty);
-			const uint32_t place = so + (KEYS ? 256 : 128) * group * D;
-			om_tile_store<D>(
-			    acc0, scale, scale, place, out0, head % OWN, first, head / OWN, group);
-			if constexpr (KEYS)
-				om_tile_store<D>(acc1, 1, 1, place + 128 * D, out1, head % OWN,
-				    first, head / OWN, group);
-		}
-		if (t == 0)
-			om_tile_wait();
+		om_attention_bwd_rows<B, S, H, G, D, W, KEYS>(sm, group, out0, out1, stat, scale);
 	}
 }
 

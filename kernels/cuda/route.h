@@ -183,6 +183,49 @@ om_route_draw(const int64_t *draw, int64_t token, int lane, float *room)
 	__syncwarp();
 }
 
+/*
+ * The token's k experts by rank, and their weights by score; every lane of the token goes along,
+ * and lane l writes the choices l, l + 16, ... Ranks of those taken are struck out.
+ */
+template <int E, int K, int BY, bool NORMALIZE>
+OM_DEV void
+om_route_take(bool live, int64_t token, int lane, float factor, const float *score, float *rank,
+    float *p, int32_t *idx, int *count)
+{
+	constexpr int L = OM_ROUTE_LANES, V = OM_CEIL(E, L);
+	constexpr bool LATE = NORMALIZE && K > L;
+	float chosen = 0;
+	for (int b = 0; b < K; b += L) {
+		float mine = 0; /* lane l keeps the choice b + l */
+		int where = 0;
+#pragma unroll 1
+		for (int a = 0; a < min(L, K - b); a++) {
+			const int at = BY == OM_BY_TURN ? ((int)token * K + b + a) % E
+							: om_route_best<V>(lane, rank);
+			float own = 0;
+#pragma unroll
+			for (int v = 0; v < V; v++) {
+				if (v * L + lane == at) {
+					own = score[v];
+					rank[v] = OM_ROUTE_NAN;
+				}
+			}
+			own = __shfl_sync(0xffffffffu, own, at, L);
+			chosen += own;
+			mine = lane == a ? own : mine;
+			where = lane == a ? at : where;
+		}
+		if (live && b + lane < K) {
+			const int64_t at = token * K + b + lane;
+			idx[at] = where;
+			atomicAdd(&count[where], 1);
+			p[at] = LATE ? mine : factor * (NORMALIZE ? mine / chosen : mine);
+		}
+	}
+	for (int a = lane; LATE && live && a < K; a += L) /* its own */
+		p[token * K + a] = factor * (p[token * K + a] / chosen);
+}
+
 /* BY: what stands for the scores where they are compared, not where they are weighed. */
 template <int T, int E, int K, int J, int C, int G, int Q, int N, int BY>
 OM_DEV void
@@ -193,7 +236,7 @@ om_route_tokens(float factor, const float *z, const void *by, float *p, int32_t 
 	constexpr int THREADS = OM_ROUTE_THREADS(E, G), SLOTS = THREADS / L;
 	constexpr int CHUNKS = OM_ROUTE_CHUNKS(PART);
 	constexpr bool NORMALIZE = J || C == OM_ROUTE_CHOSEN, SIGMOID = C == OM_ROUTE_SIGMOID;
-	constexpr bool GROUPS = Q < G, LATE = NORMALIZE && K > L;
+	constexpr bool GROUPS = Q < G;
 	auto *ws = (om_route_ws<T, E, N> *)scratch;
 	__shared__ float room[SLOTS][GROUPS ? E + G : E], square[SLOTS];
 	__shared__ int count[E];
@@ -265,36 +308,8 @@ om_route_tokens(float factor, const float *z, const void *by, float *p, int32_t 
 
 		if (GROUPS)
 			om_route_groups<E, G, Q>(lane, rank, room[slot]);
-		float chosen = 0;
-		for (int b = 0; b < K; b += L) {
-			float mine = 0; /* lane l keeps the choice b + l */
-			int where = 0;
-#pragma unroll 1
-			for (int a = 0; a < min(L, K - b); a++) {
-				const int at = BY == OM_BY_TURN ? ((int)token * K + b + a) % E
-								: om_route_best<V>(lane, rank);
-				float own = 0;
-#pragma unroll
-				for (int v = 0; v < V; v++) {
-					if (v * L + lane == at) {
-						own = score[v];
-						rank[v] = OM_ROUTE_NAN;
-					}
-				}
-				own = __shfl_sync(0xffffffffu, own, at, L);
-				chosen += own;
-				mine = lane == a ? own : mine;
-				where = lane == a ? at : where;
-			}
-			if (live && b + lane < K) {
-				const int64_t at = token * K + b + lane;
-				idx[at] = where;
-				atomicAdd(&count[where], 1);
-				p[at] = LATE ? mine : factor * (NORMALIZE ? mine / chosen : mine);
-			}
-		}
-		for (int a = lane; LATE && live && a < K; a += L) /* its own */
-			p[token * K + a] = factor * (p[token * K + a] / chosen);
+		om_route_take<E, K, BY, NORMALIZE>(
+		    live, token, lane, factor, score, rank, p, idx, count);
 	}
 
 	__syncthreads();
