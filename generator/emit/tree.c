@@ -225,8 +225,8 @@ take_over(const struct tree *t, const char *dir)
 	if (ours || is_empty(dir))
 		return true;
 	fprintf(stderr,
-	    "olmogen: error: %s holds files that olmogen did not write; give -o a new or an empty "
-	    "folder\n",
+	    "olmogen: error: %s holds files, but no " MANIFEST
+	    " of olmogen's; give -o a new or an empty folder\n",
 	    dir);
 	return false;
 }
