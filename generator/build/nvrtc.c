@@ -241,10 +241,17 @@ cache_prune(const char *folder)
 {
 	enum { MIB = 512 };
 	const char *asked = getenv("OLMOGEN_CACHE_MIB");
-	uint64_t limit = (asked && *asked ? strtoull(asked, NULL, 10) : MIB) << 20, total = 0;
+	char *end = NULL;
+	uint64_t mib = asked && *asked ? strtoull(asked, &end, 10) : MIB, total = 0;
 	ARRAY(struct cached) all = { 0 };
 	DIR *d = opendir(folder);
 
+	if ((end && *end) || mib > UINT64_MAX >> 20) {
+		fprintf(stderr,
+		    "olmogen: warning: OLMOGEN_CACHE_MIB = %s is no number of MiB; %d are kept\n",
+		    asked, MIB);
+		mib = MIB;
+	}
 	for (struct dirent *e; d && (e = readdir(d));) {
 		struct cached c = { .path = xprintf("%s/%s", folder, e->d_name) };
 		struct stat st;
@@ -257,10 +264,10 @@ cache_prune(const char *folder)
 	}
 	if (d)
 		closedir(d);
-	if (total <= limit)
+	if (total <= mib << 20)
 		return;
 	qsort(all.a, all.n, sizeof *all.a, by_use);
-	for (uint32_t i = 0; i < all.n && total > limit; i++)
+	for (uint32_t i = 0; i < all.n && total > mib << 20; i++)
 		if (unlink(all.a[i].path) == 0)
 			total -= all.a[i].size;
 }

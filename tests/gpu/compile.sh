@@ -45,6 +45,9 @@ total=$(du -cb "$XDG_CACHE_HOME"/olmogen/*.cubin | tail -n 1 | cut -f 1)
 OLMOGEN_CACHE_MIB=$(((total >> 20) - 1)) "$olmogen" --target=cuda:sm_90a -o "$work/third" models/tiny.lua >"$work/log" 2>&1 &&
 	[ ! -e "$XDG_CACHE_HOME/olmogen/old3.cubin" ] && [ -e "$used" ] && [ -e "$XDG_CACHE_HOME/olmogen/old1.cubin" ]
 is "of a cache over its limit goes what was used the longest ago, and no more" $?
+OLMOGEN_CACHE_MIB=1g "$olmogen" --target=cuda:sm_90a -o "$work/third" models/tiny.lua >/dev/null 2>"$work/log" && [ -e "$used" ] &&
+	grep -qF "warning: OLMOGEN_CACHE_MIB = 1g is no number of MiB; 512 are kept" "$work/log"
+is "a limit that is no number is said, and nothing goes" $?
 XDG_CACHE_HOME="$work/empty" "$olmogen" -j16 --target=cuda:sm_90a -o "$work/fourth" models/tiny.lua >"$work/log" 2>&1 &
 pid=$! children=
 while kill -0 $pid 2>/dev/null && [ "$(echo $children | wc -w)" -lt 8 ]; do # compilers, more than a second's work
