@@ -67,6 +67,16 @@ check_exclusive(const struct options *o)
 	}
 }
 
+/* Exit status 0, if all that was printed has arrived. */
+static int
+printed(void)
+{
+	if (!fflush(stdout) && !ferror(stdout))
+		return 0;
+	perror("olmogen: error: cannot write to standard output");
+	return EXIT_USER;
+}
+
 /* Whether --dump asks for this stage. */
 static bool
 dump(const struct options *o, const char *stage)
@@ -320,7 +330,7 @@ main(int argc, char **argv)
 			/* "--explain FIELD" too */
 			if (!optarg && optind < argc && argv[optind][0] != '-')
 				optarg = argv[optind];
-			return explain(optarg) ? 0 : EXIT_USAGE;
+			return explain(optarg) ? printed() : EXIT_USAGE;
 		case TARGET:
 			if (!target_find(targets, optarg)) {
 				const char *like = spec_closest_choice(F_trainer_target, optarg);
@@ -333,10 +343,10 @@ main(int argc, char **argv)
 			break;
 		case HELP:
 			fputs(usage, stdout);
-			return 0;
+			return printed();
 		case VERSION:
 			puts("olmogen " OLMOGEN_VERSION);
-			return 0;
+			return printed();
 		case ':':
 			bad_usage("option %s wants a value", argv[optind - 1]);
 		default:
@@ -351,9 +361,6 @@ main(int argc, char **argv)
 	bool ok = o.from_hf ? from_hf(o.from_hf, o.target, o.defs, o.ndefs)
 			    : compile_files(argv + optind, argc - optind, &o);
 	bool clean = diag_flush() == 0;
-	if (fflush(stdout) || ferror(stdout)) {
-		perror("olmogen: error: cannot write to standard output");
-		return EXIT_USER;
-	}
-	return ok && clean ? 0 : EXIT_USER;
+	int status = printed();
+	return ok && clean ? status : EXIT_USER;
 }

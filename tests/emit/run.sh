@@ -133,11 +133,11 @@ mkfifo "$work/odd/pipe.lua" "$work/odd/tree/manifest.yaml" "$work/odd/config.jso
 refused "can't load the file: it is no regular file" "$olmogen" "$work/odd/pipe.lua"
 refused "can't load the file: it is no regular file" "$olmogen" /dev/zero
 refused "config.json: is a pipe, not a regular file" "$olmogen" --from-hf="$work/odd"
-refused "tree holds files that olmogen did not write" "$olmogen" --emit-only -o "$work/odd/tree" models/tiny.lua
+refused "tree holds files, but no manifest.yaml of olmogen's" "$olmogen" --emit-only -o "$work/odd/tree" models/tiny.lua
 rm "$work/odd/config.json" "$work/odd/tree/manifest.yaml"
 head -c 100000 /dev/zero | tr '\0' '[' | tee "$work/odd/tree/manifest.yaml" | sed 's/^/{"a":/' >"$work/odd/config.json"
 refused "config.json: line 1, column 105: more than 100 levels of brackets" "$olmogen" --from-hf="$work/odd"
-refused "tree holds files that olmogen did not write" "$olmogen" --emit-only -o "$work/odd/tree" models/tiny.lua
+refused "tree holds files, but no manifest.yaml of olmogen's" "$olmogen" --emit-only -o "$work/odd/tree" models/tiny.lua
 truncate -s 100000001 "$work/odd/config.json"
 refused "config.json: is larger than 100000000 bytes, the most that is read" "$olmogen" --from-hf="$work/odd"
 [ "$("$olmogen" --dump=load models/tiny.lua | head -n 1)" = "-- tiny, as it is given: defaults are not filled in, rules not checked." ]
@@ -176,6 +176,12 @@ echo mine >"$work/tiny/notes.txt"
 "$olmogen" --emit-only -o "$work/tiny" "$work/dense.lua" >/dev/null
 [ ! -e "$work/tiny/inst/route.c" ] && [ -e "$work/tiny/notes.txt" ]
 is "stale files go, foreign files stay" $?
+
+for say in --help --version --explain=moe --plan; do
+	"$olmogen" $say models/tiny.lua >/dev/full 2>"$work/err"
+	[ $? = 1 ] && grep -qF "cannot write to standard output: No space left on device" "$work/err"
+	is "$say to a full disk is an error" $?
+done
 
 # a generation that ends in the middle, here as it says to a pipe without a reader what it wrote first, is no other's folder
 mkfifo "$work/pipe"
