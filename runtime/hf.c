@@ -4,6 +4,7 @@
  */
 #include <dirent.h>
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -271,6 +272,53 @@ check_names(struct source *s, const struct om_entry *e, uint32_t n)
 	free(name);
 }
 
+/* Reads n bytes of a tensor from its byte `at` on. */
+static void
+fetch(
+    struct source *s, uint32_t file, const struct om_st_tensor *t, uint64_t at, void *buf, size_t n)
+{
+	struct om_st *st = &s->st[file];
+	char *path = om_text("%s/%s", s->dir, s->file[file]);
+	const char *why;
+
+	if (file != s->open)
+		om_st_rest(&s->st[s->open]);
+	s->open = file;
+	if ((why = om_st_again(st, path)))
+		om_die("import", "%s: %s", path, why);
+	if (!om_pread_all(st->fd, buf, n, st->data + t->begin + at))
+		om_die("import", "%s: %s: %s", path, om_clip(t->name),
+		    errno ? strerror(errno) : "truncated");
+	free(path);
+}
+
+/* The copy that is a tied head is one; transformers takes another one for a head of its own. */
+static void
+check_copy(struct source *s, unsigned char *buf)
+{
+	static const char head[] = "lm_head.weight", embedding[] = "model.embed_tokens.weight";
+	uint32_t file[2] = { 0, 0 };
+	const struct om_st_tensor *t[2] = { find(s, head, &file[0]), find(s, embedding, &file[1]) };
+	uint64_t size;
+	bool same;
+
+	if (!s->tied || !t[0] || !t[1])
+		return;
+	size = t[0]->end - t[0]->begin;
+	same = t[0]->dtype == t[1]->dtype && size == t[1]->end - t[1]->begin;
+	for (uint64_t at = 0, n; same && at < size; at += n) {
+		n = size - at < CHUNK ? size - at : CHUNK;
+		for (int i = 0; i < 2; i++)
+			fetch(s, file[i], t[i], at, buf + i * CHUNK, (size_t)n);
+		same = memcmp(buf, buf + CHUNK, (size_t)n) == 0;
+	}
+	if (!same)
+		om_die("import",
+		    "%s: %s is not a copy of %s, though config.json has tie_word_embeddings = "
+		    "true; remove the tensor, or generate a trainer from a config.json with false",
+		    s->dir, head, embedding);
+}
+
 /* Puts one tensor into the arena, after its shape and type have been checked. */
 static void
 load(struct source *s, unsigned char *arena, const struct om_entry *e, unsigned char *buf, float *x,
@@ -278,9 +326,8 @@ load(struct source *s, unsigned char *arena, const struct om_entry *e, unsigned 
 {
 	uint32_t file = 0;
 	const struct om_st_tensor *t = find(s, e->t.name, &file);
-	uint64_t numel = e->p->numel, width, at, first = e->first;
-	char shape[2][128] = { "", "" }, *path;
-	const char *why;
+	uint64_t numel = e->p->numel, width, at = 0, first = e->first;
+	char shape[2][128] = { "", "" };
 
 	for (int i = 0; i < 2; i++) {
 		FILE *f = fmemopen(shape[i], sizeof shape[i], "w");
@@ -296,23 +343,20 @@ load(struct source *s, unsigned char *arena, const struct om_entry *e, unsigned 
 	if (!om_st_floats(t->dtype, buf, 0, x))
 		om_die("import", "%s/%s: %s is %s, only F32, BF16 and F16 are read", s->dir,
 		    s->file[file], e->t.name, t->dtype);
-	if (file != s->open)
-		om_st_rest(&s->st[s->open]);
-	s->open = file;
-	path = om_text("%s/%s", s->dir, s->file[file]);
-	if ((why = om_st_again(&s->st[file], path)))
-		om_die("import", "%s: %s", path, why);
-	free(path);
-	at = s->st[file].data + t->begin;
 	width = numel ? (t->end - t->begin) / numel : 1;
 	for (size_t n; numel; numel -= n, at += n * width, first += n) {
 		n = numel < CHUNK ? (size_t)numel : CHUNK;
-		if (!om_pread_all(s->st[file].fd, buf, n * width, at))
-			om_die("import", "%s/%s: %s: %s", s->dir, s->file[file], e->t.name,
-			    errno ? strerror(errno) : "truncated");
+		fetch(s, file, t, at, buf, n * width);
 		om_st_floats(t->dtype, buf, n, x);
-		for (size_t i = 0; i < n; i++)
+		for (size_t i = 0; i < n; i++) {
+			if (!isfinite(x[i]))
+				om_die("import",
+				    "%s/%s: %s has %g as element %llu, with which no loss is a "
+				    "number; the weights are spoilt, download them again",
+				    s->dir, s->file[file], e->t.name, (double)x[i],
+				    (unsigned long long)(first - e->first + i));
 			wide[i] = (double)x[i];
+		}
 		om_put_weights(
 		    s->m, arena, e->p, first, s->m->real == 4 ? (void *)x : (void *)wide, n);
 	}
@@ -339,6 +383,7 @@ om_import(const struct om_model *m, const char *from, const char *dir)
 	buf = om_alloc(CHUNK, sizeof(float));
 	x = om_alloc(CHUNK, sizeof *x);
 	wide = om_alloc(CHUNK, sizeof *wide);
+	check_copy(&s, buf);
 	arena = om_arena_host(m);
 	for (uint32_t i = 0; i < n; i++)
 		load(&s, arena, &e[i], buf, x, wide);

@@ -1034,9 +1034,13 @@ m "another shape" "M/model.safetensors: lm_head.weight is [8, 256], the model's 
 	'd, s, b = t["lm_head.weight"]; t["lm_head.weight"] = d, [8, 256], b'
 m "another type" "M/model.safetensors: model.layers.1.norm.weight is F64, only F32, BF16 and F16 are read" \
 	't["model.layers.1.norm.weight"] = "F64", [8], bytes(64)'
+m "a weight that is no number" "M/model.safetensors: lm_head.weight has nan as element 5, with which no loss is a number" \
+	'd, s, b = t["lm_head.weight"]; t["lm_head.weight"] = "F32", s, b[:20] + b"\0\0\xc0\x7f" + b[24:]'
 m "tied here, not there" "M/config.json has tie_word_embeddings = false, the trainer's model true" '0' OM_TEST_TIED=1
+m "a tied head that is no copy" "M: lm_head.weight is not a copy of model.embed_tokens.weight, though config.json has" \
+	'c["tie_word_embeddings"] = True' OM_TEST_TIED=1
 rm -rf M
-python3 hf.py edit EX M 'c["tie_word_embeddings"] = True'
+python3 hf.py edit EX M 'c["tie_word_embeddings"] = True; t["lm_head.weight"] = t["model.embed_tokens.weight"]'
 check "a tied head's copy is left over" env OM_TEST_TIED=1 "$S" import M I3
 cp -r EX M2
 truncate -s -1 M2/model-00001-of-00002.safetensors
