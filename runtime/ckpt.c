@@ -200,21 +200,28 @@ remove_dir(const char *path)
 	return rmdir(path) == 0;
 }
 
+/* The directories that a path lies in; whoever makes it says where they could not be. */
 static void
-make_dirs(const char *path)
+make_parents(const char *path)
 {
 	char *part = om_text("%s", path);
 
-	for (char *s = part + 1; *s; s++)
+	for (char *s = part + 1; *part && *s; s++)
 		if (*s == '/') {
 			*s = 0;
 			mkdir(part, 0777);
 			*s = '/';
 		}
-	if (mkdir(part, 0777) != 0 && errno != EEXIST)
+	free(part);
+}
+
+static void
+make_dirs(const char *path)
+{
+	make_parents(path);
+	if (mkdir(path, 0777) != 0 && errno != EEXIST)
 		om_die("checkpoint", "%s: cannot be made: %s; correct checkpoint.dir", path,
 		    strerror(errno));
-	free(part);
 }
 
 bool
@@ -836,6 +843,7 @@ om_ckpt_export(const struct om_model *m, const unsigned char *arena, const char 
 	uint64_t bytes = 0;
 	struct om_entry *e = om_ckpt_entries(m, OM_TO_EXPORT, &n);
 
+	make_parents(dir);
 	make_tmp(&o);
 	number(e, n, of);
 	write_shards(&o, arena, e, n, 0, &of[0]);

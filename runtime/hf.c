@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "hf_config.h"
@@ -39,17 +40,40 @@ check_empty(const char *path)
 		closedir(d);
 }
 
+/* The place to build beside and to rename to: where a link leads. */
+static char *
+place(const char *dir)
+{
+	size_t n = strlen(dir);
+	struct stat st;
+	char *to, *end;
+
+	while (n > 1 && dir[n - 1] == '/')
+		n--;
+	to = om_text("%.*s", (int)n, dir);
+	end = strrchr(to, '/');
+	end = end ? end + 1 : to;
+	if (strcmp(end, ".") == 0 || strcmp(end, "..") == 0)
+		om_die("export", "%s: give a new directory by its name", dir);
+	if (lstat(to, &st) == 0 && S_ISLNK(st.st_mode)) {
+		end = realpath(to, NULL);
+		if (!end)
+			om_die("export", "%s is a link: %s; give a new directory", to,
+			    strerror(errno));
+		free(to);
+		to = end;
+	}
+	return to;
+}
+
 int
 om_export(const struct om_model *m, const char *dir, const char *from)
 {
-	size_t n = strlen(dir);
 	char *to;
 	unsigned char *arena;
 
-	while (n > 1 && dir[n - 1] == '/') /* what is built stands beside it */
-		n--;
-	to = om_text("%.*s", (int)n, dir);
 	check_architecture(m, "export");
+	to = place(dir);
 	check_empty(to);
 	arena = om_arena_host(m);
 	om_ckpt_weights_at(

@@ -306,8 +306,9 @@ run_command(const struct command *c, const struct om_model *m, int argc, char **
 
 	if (asks_help(argc, argv))
 		return om_comm_first() ? help(c) : 0;
-	if (!wrong && c->least) /* an option or an override is no file */
-		wrong = argv[0][0] == '-' || (c->most == MANY && strchr(argv[0], '='));
+	/* an option, an override or nothing is no file */
+	for (int i = 0; !wrong && c->least && i < (c->most == MANY ? 1 : argc); i++)
+		wrong = !*argv[i] || argv[i][0] == '-' || (c->most == MANY && strchr(argv[i], '='));
 	if (wrong)
 		return om_comm_first() ? refuse(c) : OM_EXIT_USAGE;
 	if (c->ranks != ON_ALL && !om_comm_first()) /* of many that mpirun started */

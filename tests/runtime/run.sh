@@ -1000,6 +1000,14 @@ check "export of the newest here" sh -c "cd I2 && $S export ../Z3 && cmp ../Z2/c
 says "eval of an import" 0 "eval: step 0, loss" "$S" eval run.yaml checkpoint.dir=I2 eval.paths=held.txt
 says "export into a full directory" 1 "export: many is not empty; give a new directory" "$S" export many YF
 says "export into a file" 1 "export: file: Not a directory" "$S" export file YF
+check "export into new folders" sh -c "$S export ZN/a/b YF && cmp EX/config.json ZN/a/b/config.json"
+check "export to where a link leads" sh -c "mkdir ZR && ln -s ZR ZL && $S export ZL YF && cmp EX/config.json ZR/config.json"
+ln -s gone ZG
+says "export by a link to nothing" 1 "export: ZG is a link: No such file or directory; give" "$S" export ZG YF
+says "export into this folder" 1 "export: .: give a new directory by its name" "$S" export . YF
+says "export without a name" 2 "trainer: export takes DIR [CHECKPOINT]" "$S" export "" YF
+says "import without a name" 2 "trainer: import takes DIR CKPTDIR" "$S" import EX ""
+says "import and an option" 2 "trainer: import takes DIR CKPTDIR" "$S" import EX -x
 says "export of nothing" 1 "checkpoint: there is none in none: it has no folder step-... and no index.json; name its \
 folder: trainer export DIR CHECKPOINT" "$S" export Z4 none
 says "export of nothing here" 1 "checkpoint: there is none in this folder: it has no" "$S" export Z4
