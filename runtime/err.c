@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "file.h"
 #include "om_rt.h"
 
 enum { CLIP = 100 };
@@ -66,13 +67,12 @@ om_clip(const char *s)
 	static char text[4][CLIP + 4];
 	static unsigned next;
 	char *t = text[next++ % OM_LEN(text)];
-	size_t n = CLIP;
+	size_t n = strnlen(s, CLIP);
 
-	if (strlen(s) <= CLIP)
-		return s;
 	while (n && inner(s[n]))
 		n--;
-	snprintf(t, sizeof text[0], "%.*s...", (int)n, s);
+	snprintf(t, sizeof text[0], "%.*s%s", (int)n, s, s[n] ? "..." : "");
+	om_plain(t);
 	return t;
 }
 

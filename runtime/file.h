@@ -24,4 +24,13 @@ char *om_file_or_pipe_read(const char *path, size_t max, size_t *n, bool *pipe);
 /* What the last call that failed had against its file: a static text. */
 const char *om_file_why(void);
 
+/* Control characters, which a terminal would obey, become '?'. */
+static inline void
+om_plain(char *s)
+{
+	for (; *s; s++)
+		if ((unsigned char)*s < 32 || *s == 127)
+			*s = '?';
+}
+
 #endif

@@ -103,8 +103,9 @@ read_json(const struct source *s, const char *name)
 	char *path = om_text("%s/%s", s->dir, name), why[OM_JSON_WHY];
 	json_t *x = om_json_file(path, why);
 
-	if (!x && errno != ENOENT)
-		om_die("import", "%s: %s; download it again", path, why);
+	if (!x && errno != ENOENT) /* EINVAL: it is there, and wrong */
+		om_die("import", "%s: %s; %s", path, why,
+		    errno == EINVAL ? "download it again" : "give the directory of a model");
 	free(path);
 	return x;
 }
@@ -176,6 +177,11 @@ open_file(struct source *s, const char *name)
 	struct om_st *st = &s->st[s->n];
 	const char *why = NULL, *tensor;
 
+	if (!s->index && access(path, F_OK) != 0 && errno == ENOENT)
+		om_die("import",
+		    "%s has neither model.safetensors nor model.safetensors.index.json; give the "
+		    "directory of a model whose weights are safetensors",
+		    s->dir);
 	if (!*name || strchr(name, '/') || (why = om_st_open(st, path)))
 		om_die("import", "%s: %s", path,
 		    why ? why : "the index names a file outside of its directory");

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "file.h"
 #include "hf_config.h"
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
@@ -90,14 +91,23 @@ struct reader {
 	bool failed;
 };
 
+/* A line of its own, whatever a key is called. */
+static void __attribute__((format(printf, 2, 0))) put(FILE *f, const char *fmt, va_list ap)
+{
+	char line[768];
+
+	vsnprintf(line, sizeof line, fmt, ap);
+	om_plain(line);
+	fprintf(f, "%s\n", line);
+}
+
 static void __attribute__((format(printf, 2, 3))) fail(struct reader *r, const char *fmt, ...)
 {
 	va_list ap;
 
 	va_start(ap, fmt);
-	vfprintf(r->errors, fmt, ap);
+	put(r->errors, fmt, ap);
 	va_end(ap);
-	putc('\n', r->errors);
 	r->failed = true;
 }
 
@@ -106,9 +116,8 @@ static void __attribute__((format(printf, 2, 3))) warn(struct reader *r, const c
 	va_list ap;
 
 	va_start(ap, fmt);
-	vfprintf(r->warnings, fmt, ap);
+	put(r->warnings, fmt, ap);
 	va_end(ap);
-	putc('\n', r->warnings);
 }
 
 void

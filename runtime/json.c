@@ -82,9 +82,7 @@ explain(char why[OM_JSON_WHY], const char *s, size_t n, const json_error_t *e)
 		snprintf(what, sizeof what, "the name \"%.*s\" is there twice",
 		    at - from < 100 ? (int)(at - from) : 100, s + from);
 	}
-	for (char *p = what; *p; p++)
-		if ((unsigned char)*p < 32 || *p == 127)
-			*p = '?';
+	om_plain(what);
 	say(why, s, at, what);
 }
 

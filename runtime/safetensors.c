@@ -165,8 +165,8 @@ header_parse(struct om_st *st, json_t *root, char why[ST_WHY])
 		if (strcmp(name, "__metadata__") == 0)
 			continue;
 		if ((wrong = tensor_parse(entry, &st->tensor[st->n]))) {
-			snprintf(
-			    why, ST_WHY, "its header's entry of %.120s is wrong: %s", name, wrong);
+			snprintf(why, ST_WHY, "its header's entry of %s is wrong: %s",
+			    om_clip(name), wrong);
 			return why;
 		}
 		st->tensor[st->n++].name = om_text("%s", name);
@@ -175,10 +175,10 @@ header_parse(struct om_st *st, json_t *root, char why[ST_WHY])
 	for (uint32_t i = 0; i < st->n; at = st->tensor[i++].end)
 		if (st->tensor[i].begin != at) {
 			snprintf(why, ST_WHY,
-			    "its tensors overlap or leave holes: %.120s begins at byte %llu, the "
+			    "its tensors overlap or leave holes: %s begins at byte %llu, the "
 			    "one "
 			    "before it ends at %llu",
-			    st->tensor[i].name, (unsigned long long)st->tensor[i].begin,
+			    om_clip(st->tensor[i].name), (unsigned long long)st->tensor[i].begin,
 			    (unsigned long long)at);
 			return why;
 		}
@@ -187,6 +187,18 @@ header_parse(struct om_st *st, json_t *root, char why[ST_WHY])
 						: "it goes on after its last tensor";
 	qsort(st->tensor, st->n, sizeof *st->tensor, by_name);
 	return NULL;
+}
+
+/* What a file is whose header would not end within it. */
+static const char *
+other(const struct om_st *st)
+{
+	unsigned char head[512] = { 0 };
+	size_t n = st->size < sizeof head ? (size_t)st->size : sizeof head;
+	const char *what =
+	    om_pread_all(st->fd, head, n, 0) ? om_format_known(head, n, st->size) : NULL;
+
+	return what ? what : "it is truncated, or not a safetensors file";
 }
 
 /* Reads and checks the header of what has just been opened. */
@@ -204,10 +216,10 @@ header_read(struct om_st *st, char why[ST_WHY])
 		return errno ? strerror(errno) : "it is truncated";
 	for (int i = 0; i < 8; i++)
 		n |= (uint64_t)length[i] << 8 * i;
+	if (n > st->size - 8)
+		return other(st);
 	if (n > OM_JSON_MOST)
-		return "it is not a safetensors file: its header would be over 100 MB long";
-	if (n + 8 > st->size)
-		return "it is truncated, or not a safetensors file";
+		return "its header is over 100 MB long, the most that is read";
 	st->data = n + 8;
 	text = om_alloc((size_t)n + 1, 1);
 	if (!om_pread_all(st->fd, text, (size_t)n, 8)) {

@@ -719,7 +719,8 @@ test_clip(void)
 	text[100 + 1] = 0;
 	CHECK(strlen(om_clip(text)) == 99 + 3 && strcmp(om_clip(text) + 98, "a...") == 0);
 	text[99] = 0;
-	CHECK(om_clip(text) == text);
+	CHECK(strcmp(om_clip(text), text) == 0);
+	CHECK(strcmp(om_clip("\033[2J\n\177\xC3\xB6"), "?[2J??\xC3\xB6") == 0);
 	memset(text, 'a', sizeof text);
 	text[299] = 0;
 	CHECK(strlen(om_clip(text)) == 103);
