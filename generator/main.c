@@ -324,6 +324,8 @@ main(int argc, char **argv)
 					optarg, suggest(optarg, stages, LEN(stages))));
 			break;
 		case FROM_HF:
+			if (!*optarg)
+				bad_usage("--from-hf= names no folder%s", "");
 			o.from_hf = optarg;
 			break;
 		case EXPLAIN:

@@ -9,8 +9,6 @@
 
 #include "lang/lang.h"
 
-enum { NAME_LENGTH_MAX = 80 };
-
 /* ---- one object: defaults, ranges, choices --------------------------------------------------- */
 
 static bool

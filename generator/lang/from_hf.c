@@ -201,7 +201,7 @@ name_of(const char *dir)
 	while (base > dir && base[-1] != '/')
 		base--;
 	for (; base < end; base++)
-		if (strchr(letters, *base))
+		if (strchr(letters, *base) && name.n < NAME_LENGTH_MAX)
 			buf_add(&name, base, 1);
 	return name.n && *name.s != '.' && *name.s != '-' ? name.s : "from-hf";
 }

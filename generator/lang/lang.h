@@ -154,6 +154,7 @@ void check(struct object *trainer, const struct target_row *table, const char *t
  */
 bool explain(const char *what);
 
+enum { NAME_LENGTH_MAX = 80 }; /* bytes of trainer.name */
 /*
  * from_hf.c: prints a description of the model of DIR/config.json, for a target (NULL: none is
  * named) and the sizes that -D gives. False, said why, if it cannot.

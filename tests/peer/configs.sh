@@ -66,5 +66,12 @@ while IFS= read -r line; do
 	esac
 done <"$table"
 finish
+# a folder's name becomes a trainer's, which has at most 80 bytes
+long=$(printf '%0200d' 0) name="a folder's name" clean=1
+mkdir "$long" && echo '{"model_type": "llama", "num_hidden_layers": 1, '"$six"'}' >"$long/config.json"
+"$olmogen" --from-hf="$long" >out.lua 2>err && "$olmogen" --plan out.lua >/dev/null 2>err || bad "$(head -n 2 err)"
+"$olmogen" --from-hf= >/dev/null 2>err
+[ $? = 2 ] && grep -q 'names no folder' err || bad "no name: $(cat err)"
+passed=$((passed + clean))
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]
