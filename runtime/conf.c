@@ -11,7 +11,7 @@
 #include "om_rt.h"
 #include "yaml_limits.h"
 
-enum { FILE_MOST = 1 << 20, PIPE_MOST = 100000 }; /* bytes of run.yaml, and of one from a pipe */
+enum { FILE_MOST = 1 << 20 }; /* bytes of run.yaml */
 
 struct reader {
 	struct om_conf *conf;
@@ -579,27 +579,38 @@ decay_default(const struct om_conf *c)
 	return tenth < left ? tenth : left;
 }
 
+static struct {
+	char *text;
+	size_t n;
+} read_once;
+
+bool
+om_conf_copy(const char *path)
+{
+	FILE *f = read_once.text ? fopen(path, "w") : NULL;
+	bool ok = f && fwrite(read_once.text, 1, read_once.n, f) == read_once.n;
+
+	return !read_once.text || (f && fclose(f) == 0 && ok);
+}
+
 /*
- * run.yaml's text. A pipe is read once: the ranks that this process starts find what it said in
- * their environment.
+ * run.yaml's text. A pipe is read once, and descriptors are this process's alone: ranks that it
+ * starts find the text in the folder of their start.
  */
 static char *
 read_text(const char *path, size_t *n)
 {
-	static const char passed[] = "OM_RUN_YAML";
-	const char *s = getenv("OM_LAUNCHED") ? getenv(passed) : NULL;
-	bool pipe;
-	char *text;
+	const char *start = getenv("OM_LAUNCHED");
+	char *copy = om_text("%s/run.yaml", start ? start : ""),
+	     *text = start ? om_file_read(copy, FILE_MOST, n) : NULL;
 
-	if (s) {
-		*n = strlen(s);
-		return om_text("%s", s);
-	}
-	text = om_file_or_pipe_read(path, FILE_MOST, n, &pipe);
-	if (text && pipe && *n <= PIPE_MOST && strlen(text) == *n)
-		setenv(passed, text, 1);
-	else if (text)
-		unsetenv(passed);
+	free(copy);
+	if (text || !(text = om_file_or_pipe_read(path, FILE_MOST, n)))
+		return text;
+	free(read_once.text);
+	read_once.text = om_alloc(*n + 1, 1);
+	read_once.n = *n;
+	memcpy(read_once.text, text, *n);
 	return text;
 }
 

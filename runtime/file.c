@@ -141,7 +141,9 @@ om_file_read(const char *path, size_t max, size_t *n)
 }
 
 char *
-om_file_or_pipe_read(const char *path, size_t max, size_t *n, bool *pipe)
+om_file_or_pipe_read(const char *path, size_t max, size_t *n)
 {
-	return read_file(path, max, n, pipe);
+	bool pipe;
+
+	return read_file(path, max, n, &pipe);
 }

@@ -17,10 +17,10 @@ int om_open_regular(const char *path, uint64_t *size);
  */
 char *om_file_read(const char *path, size_t max, size_t *n);
 /*
- * The same, and a pipe's text too, *pipe: it is one. For what a shell's <(...) gives; a pipe that
- * stays silent for 10 seconds is an error.
+ * The same, and a pipe's text too. For what a shell's <(...) gives; a pipe that stays silent for 10
+ * seconds is an error.
  */
-char *om_file_or_pipe_read(const char *path, size_t max, size_t *n, bool *pipe);
+char *om_file_or_pipe_read(const char *path, size_t max, size_t *n);
 /* What the last call that failed had against its file: a static text. */
 const char *om_file_why(void);
 

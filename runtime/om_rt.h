@@ -285,6 +285,8 @@ int om_key_choice(const char *choices, const char *s);    /* index of s in "a b 
  * gives their number.
  */
 int om_conf_load(struct om_conf *c, const char *command, const char *path, int nover, char **over);
+/* What om_conf_load has read from its path goes to a file; false: errno. */
+bool om_conf_copy(const char *path);
 void om_conf_help(FILE *f); /* the table of keys */
 /* The bits of each number and choice; 0 of texts and threads, which ranks may have their own of. */
 void om_conf_numbers(const struct om_conf *c, uint64_t value[OM_NKEYS]);

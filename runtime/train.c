@@ -34,7 +34,7 @@ on_signal(int sig)
 		text[--at] = (char)('0' + n % 10);
 	at -= sizeof before - 1;
 	memcpy(text + at, before, sizeof before - 1);
-	if (!om_rank(OM_WORLD))
+	if (now_step && !om_rank(OM_WORLD)) /* before the first there is nothing to finish */
 		wrote = write(STDERR_FILENO, text + at, sizeof text - at);
 	(void)wrote; /* nobody has to read it */
 	errno = error;

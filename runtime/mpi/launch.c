@@ -23,8 +23,11 @@
 
 #include "om_rt.h"
 
+/* What becomes of a start: ranks train, or are ended before they do. The first word decides. */
+enum outcome { OPEN, TRAINED, ENDED };
+
 struct roll {
-	atomic_int spoke, ready; /* a rank has said why all end; all of them train */
+	atomic_int spoke, outcome; /* a rank has said why all end; enum outcome */
 	struct {
 		atomic_int pid, stage; /* enum om_stage */
 	} rank[];
@@ -50,6 +53,15 @@ map_roll(int fd, size_t bytes)
 
 	close(fd);
 	return p == MAP_FAILED ? NULL : p;
+}
+
+/* Whether the start's outcome is this one. */
+static bool
+decide(enum outcome outcome)
+{
+	int was = OPEN;
+
+	return atomic_compare_exchange_strong(&roll->outcome, &was, outcome) || was == (int)outcome;
 }
 
 /* ---- the ranks' side ------------------------------------------------------------------------- */
@@ -137,8 +149,10 @@ void
 om_comm_ready(void)
 {
 	om_barrier("start");
-	if (roll && !om_rank(OM_WORLD))
-		roll->ready = 1;
+	if (roll && !om_rank(OM_WORLD) && !decide(TRAINED)) {
+		om_comm_speaks(); /* the trainer does, which has mpirun end all */
+		om_comm_abort(OM_EXIT_USER, true);
+	}
 }
 
 /* ---- the trainer's side ---------------------------------------------------------------------- */
@@ -297,12 +311,13 @@ attend(struct launch *l)
 		 */
 		if (asked > told) {
 			told = asked;
-			save = told == 1 && roll->ready;
+			save = told == 1 && !decide(ENDED);
 			since = save ? 0 : om_now();
 			kill(child, save ? SIGUSR1 : SIGTERM);
 		}
 		if (!told && !since && om_now() - began > l->timeout && tell_late(l)) {
 			roll->spoke = 1;
+			decide(ENDED); /* mpirun wakes who is stopped before it ends them */
 			since = om_now();
 			kill(child, SIGTERM);
 		}
@@ -311,7 +326,7 @@ attend(struct launch *l)
 	} while (!over);
 	if (told == 1 && !save)
 		fprintf(stderr, "ended by a signal, before there was anything to save\n");
-	if (status && !told && !roll->spoke && !all_ended(l))
+	if (!told && !roll->spoke && !all_ended(l))
 		explain(l, status);
 	return status;
 }
@@ -350,7 +365,7 @@ become_mpirun(uint32_t world, char **argv, int words)
 		dup2(fd, STDIN_FILENO);
 	dup2(words, STDOUT_FILENO);
 	dup2(words, STDERR_FILENO);
-	prctl(PR_SET_PDEATHSIG, SIGTERM);
+	prctl(PR_SET_PDEATHSIG, SIGKILL); /* and its ranks with it: nobody could tell of them */
 	execvp("mpirun", args);
 	dup2(err, STDERR_FILENO);
 	om_die("start",
@@ -386,12 +401,13 @@ remove_folder(void)
 	nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
 }
 
-/* The folder with the roll and the two pipes with names; and the pipe for mpirun's words. */
+/* The folder with run.yaml, roll and two pipes with names; and the pipe for mpirun's words. */
 static void
 prepare(struct launch *l, int words[2])
 {
 	static const char *const name[] = { "roll", "out", "err" };
 	const size_t bytes = sizeof *roll + l->world * sizeof roll->rank[0];
+	char *copy;
 
 	if (!mkdtemp(folder))
 		om_die("start", "%s: %s", folder, strerror(errno));
@@ -405,6 +421,10 @@ prepare(struct launch *l, int words[2])
 			om_die("start", "%s: %s", path, strerror(errno));
 		free(path);
 	}
+	copy = om_text("%s/run.yaml", folder);
+	if (!om_conf_copy(copy))
+		om_die("start", "%s: %s", copy, strerror(errno));
+	free(copy);
 	if (ftruncate(l->pipe[0], (off_t)bytes) != 0 || !(roll = map_roll(l->pipe[0], bytes)))
 		om_die("start", "%s: cannot map %zu bytes: %s", folder, bytes, strerror(errno));
 	if (pipe2(words, O_CLOEXEC) != 0)
@@ -444,7 +464,9 @@ om_comm_launch(uint32_t world, double timeout, char **argv)
 	}
 	status = attend(&l);
 	remove_folder();
-	status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+	status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+	if (!status && !all_ended(&l))
+		status = OM_EXIT_USER; /* what is no mpirun may end well */
 	/* nobody has to read the console of training; other commands are for what they print */
 	if (l.lost[OUT] && !status && argv[1] && strcmp(argv[1], "train") != 0)
 		om_die("output", "cannot be written: %s", strerror(EPIPE));
