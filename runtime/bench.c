@@ -208,10 +208,10 @@ om_bench(const struct om_model *m, uint64_t steps)
 	step = (t[(steps - 1) / 2] + t[steps / 2]) / 2;
 	table(m, steps, time_operators(&r, steps));
 	om_device_memory(&used, &total);
-	printf("%.3f ms a step, %s tokens/s, %.2f GFLOP/s: the median of %s steps as training runs "
+	printf("%.3f ms a step, %s tokens/s, %.2f GFLOP/s: the median of %s as training runs "
 	       "them, %.3f to %.3f ms\n",
 	    1e3 * step, om_commas((uint64_t)(tokens / step)),
-	    1e-9 * (double)m->flops_token * tokens / step, om_commas(steps), 1e3 * t[0],
+	    1e-9 * (double)m->flops_token * tokens / step, om_count(steps, "step"), 1e3 * t[0],
 	    1e3 * t[steps - 1]);
 	efficiency(m, (double)m->flops_token * tokens / step);
 	if (used)

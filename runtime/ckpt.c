@@ -423,7 +423,9 @@ give_up(struct out *o, const char *why)
 	remove_dir(o->tmp);
 	if (!o->k->dir)
 		om_die("export", "%s; give another directory, or free some space", why);
-	om_die("checkpoint", "%s; the last whole checkpoint is %s", why, last ? last : "none");
+	om_die("checkpoint", "%s; %s%s", why,
+	    last ? "the last whole checkpoint is " : "there is no whole checkpoint",
+	    last ? last : "");
 }
 
 _Noreturn static void

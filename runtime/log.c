@@ -3,6 +3,7 @@
  * lines, one write a line, so that a kill leaves whole ones.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +54,7 @@ metrics_open(const char *path, uint64_t step, bool add)
 	char first[64] = "", *other;
 	struct stat st;
 	FILE *f;
+	int fd;
 
 	if (stat(path, &st) == 0 && S_ISREG(st.st_mode) && st.st_size) {
 		if (!(f = fopen(path, "r")) || !fgets(first, sizeof first, f))
@@ -78,7 +80,11 @@ metrics_open(const char *path, uint64_t step, bool add)
 		fclose(f);
 		free(other);
 	}
-	if (!(f = fopen(path, "a")))
+	/* without waiting for who reads a pipe */
+	fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
+	if (fd < 0 && errno == ENXIO)
+		om_die("metrics", "%s: is a pipe that nobody reads; correct log.metrics", path);
+	if (fd < 0 || fcntl(fd, F_SETFL, O_APPEND) != 0 || !(f = fdopen(fd, "a")))
 		om_die("metrics", "%s: %s; correct log.metrics", path, strerror(errno));
 	setvbuf(f, NULL, _IOFBF, 1 << 16); /* one write a line */
 	return f;
