@@ -340,6 +340,13 @@ has_zero(struct reader *r)
 	return found;
 }
 
+static void
+bracket_help(void)
+{
+	om_diag_help("close what is open; a text that begins with [ or { has to be quoted: "
+		     "'[ab]*.npy'");
+}
+
 /* What begins with a * at character `at` is an alias in YAML, and was meant as a glob. */
 static void
 quote_help(const char *text, size_t n, size_t at)
@@ -350,6 +357,10 @@ quote_help(const char *text, size_t n, size_t at)
 		do
 			s++;
 		while (s < end && ((unsigned char)*s & 0xc0) == 0x80);
+	if (s > text && strchr("]}", s[-1])) {
+		bracket_help();
+		return;
+	}
 	n = 0;
 	while (s + n < end && !strchr(",]} \t\r\n", s[n]))
 		n++;
@@ -404,6 +415,8 @@ parse(struct reader *r, const char *text, size_t n)
 			quote_help(text, n,
 			    strstr(parser.problem, "alias") ? parser.problem_mark.index
 							    : parser.context_mark.index);
+		else if (parser.context && strstr(parser.context, "a flow"))
+			bracket_help();
 		else if (memchr(text, '\t', n))
 			om_diag_help("YAML is indented by spaces, not by tabs");
 	}
