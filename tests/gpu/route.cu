@@ -68,8 +68,16 @@ RATED(OM_ROUTE_UNIFORM, ROUTE, 0, 16384.0 * 64 * 8, route_uniform_olmoe, 16384, 
 	static double NAME##_check(uint64_t seed)                       \
 	{                                                               \
 		(void)seed;                                             \
-		return as_cpu(NAME##_run_by, &NAME##_run_shape, HASH);  \
+		return as_cpu(NAME##_run_by, BY_##M, &NAME##_run_shape, HASH); \
 	}
+
+/* what experts are chosen by, of each macro */
+enum {
+	BY_OM_ROUTE = OM_BY_SCORE,
+	BY_OM_ROUTE_BIASED = OM_BY_BIAS,
+	BY_OM_ROUTE_RANDOM = OM_BY_DRAW,
+	BY_OM_ROUTE_UNIFORM = OM_BY_TURN
+};
 
 static uint64_t
 hash(uint64_t h, const void *p, int64_t bytes) /* FNV-1a */
@@ -80,17 +88,18 @@ hash(uint64_t h, const void *p, int64_t bytes) /* FNV-1a */
 }
 
 static double
-as_cpu(om_route_fn *run, const struct om_route *r, uint64_t want)
+as_cpu(om_route_fn *run, int by, const struct om_route *r, uint64_t want)
 {
 	float *z = malloc((size_t)(r->t * r->e) * sizeof *z), bias[512];
 	const int64_t draw[3] = { 0x123456789abcdef, 3, (1LL << 32) - 50 };
-	const void *by = r->by == OM_BY_BIAS ? (void *)bias : r->by == OM_BY_DRAW ? draw : NULL;
+	const void *input = by == OM_BY_BIAS ? (void *)bias : by == OM_BY_DRAW ? draw : NULL;
+	const size_t size = by == OM_BY_BIAS ? (size_t)r->e * sizeof *bias : sizeof draw;
 	uint64_t h = 0xcbf29ce484222325u;
 	for (int64_t i = 0; i < r->t * r->e; i++) /* 4096 values: some of a token are equal */
 		z[i] = (float)(i * i * 40503 % 4096) / 256 - 8;
 	for (int64_t c = 0; c < r->e; c++)
 		bias[c] = (float)(c * 37 % 64) / 640 - 0.05f;
-	struct om_route_out o = om_route_run(run, r, z, by, false);
+	struct om_route_out o = om_route_run(run, r, z, input, size, false);
 	h = hash(h, o.idx, r->t * r->k * 4);
 	h = hash(h, o.p, r->t * r->k * 4);
 	h = hash(h, o.prob, r->t * r->e * 4);
