@@ -27,7 +27,6 @@ om_proc_start(void)
 		;
 	if (fd >= 0)
 		close(fd);
-	signal(SIGXFSZ, SIG_IGN); /* beyond ulimit -f a write fails, and whoever writes says so */
 }
 
 const char *
