@@ -29,7 +29,7 @@ processes() { # real, "ranks expert"...
 	rt=$here/../../runtime real=$1
 	shift
 	if mpicc $flags -DOM_MPI -DOM_REAL=$real -o "$work/expert_mpi" "$here/expert_check.c" \
-		"$rt"/mpi/*.c "$rt/err.c" "$rt/host.c" "$rt/proc.c" "$rt/spin.c" "$rt/file.c" -lm; then
+		"$rt"/*.c "$rt"/mpi/*.c "$rt"/cpu/*.c -lyaml -ljansson -lm; then
 		for layout; do
 			count "expert_mpi $layout" "$("$work/expert_mpi" "$seed" $layout 2>&1)"
 		done

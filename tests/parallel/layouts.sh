@@ -14,8 +14,8 @@ is() { # name, status of the check just run
 		echo "FAIL $1"
 	fi
 }
-gcc -std=c11 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -O1 -Wall -Wextra -Werror -fopenmp -Iruntime -o "$work/compare" tests/parallel/compare.c \
-	runtime/safetensors.c runtime/json.c runtime/file.c runtime/err.c runtime/host.c runtime/proc.c runtime/spin.c runtime/one/comm.c -lyaml -ljansson -lm
+gcc -std=c11 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -O1 -Wall -Wextra -Werror -fopenmp -Iruntime -o "$work/compare" \
+	tests/parallel/compare.c runtime/*.c runtime/one/*.c runtime/cpu/*.c -lyaml -ljansson -lm
 is "compare builds" $?
 awk -f tests/parallel/text.awk >"$work/data"
 cat >"$work/run.yaml" <<EOF2

@@ -7,9 +7,8 @@ cd "$(dirname "$0")/../.." || exit 1
 passed=0 failed=0 refused=0
 rm -rf "$work"
 mkdir -p "$work"
-gcc -std=c11 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -O1 -Wall -Wextra -Werror -fopenmp -Iruntime -o "$work/compare" tests/parallel/compare.c \
-	runtime/safetensors.c runtime/json.c runtime/file.c runtime/err.c runtime/host.c runtime/proc.c runtime/spin.c runtime/one/comm.c \
-	-lyaml -ljansson -lm || exit 1
+gcc -std=c11 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -O1 -Wall -Wextra -Werror -fopenmp -Iruntime -o "$work/compare" \
+	tests/parallel/compare.c runtime/*.c runtime/one/*.c runtime/cpu/*.c -lyaml -ljansson -lm || exit 1
 awk -f tests/parallel/text.awk >"$work/data"
 cat >"$work/run.yaml" <<EOF2
 data: { paths: [$work/data], format: bytes }

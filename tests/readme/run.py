@@ -34,7 +34,7 @@ def check(good, what, detail=""):
 @functools.lru_cache(None)
 def run(command):
     r = subprocess.run(["sh", "-ec", command], cwd=copy, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                       stdin=subprocess.DEVNULL, text=True, timeout=600)
+                       stdin=subprocess.DEVNULL, text=True, errors="replace", timeout=600)
     return r.returncode, r.stdout
 
 

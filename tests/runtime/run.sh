@@ -1059,7 +1059,7 @@ rm M2/model-00001-of-00002.safetensors
 says "import: a file is missing" 1 "M2/model-00001-of-00002.safetensors: No such file" "$S" import M2 I4
 says "import: weights of another kind" 1 "M5 has neither model.safetensors nor model.safetensors.index.json; give" \
 	sh -c "mkdir M5 && cp EX/config.json M5 && touch M5/pytorch_model.bin && exec $S import M5 I4"
-says "import: a limit on files" 1 "I4/.tmp-step-000000/model-00001-of-00002.safetensors: File too large; the last whole" \
+says "import: a limit on files" 1 "I4/.tmp-step-000000/model-00001-of-00002.safetensors: File too large; there is no whole checkpoint" \
 	bash -c "ulimit -f 1; exec $S import EX I4"
 rm -rf I4
 says "import: a pointer of Git LFS" 1 "M5/model.safetensors: is a pointer of Git LFS in place of the file; get that by git lfs" \
