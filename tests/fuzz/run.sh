@@ -56,10 +56,15 @@ for h in $names; do
 done
 
 # ---- run ----
+# seeds: those of the harness alone, and files of other tests
+rm -rf "$work/seeds"
+cp -r tests/fuzz/seeds "$work/seeds"
+cp models/tiny.lua tests/err/decoys.lua tests/err/constructor_string_long.lua "$work/seeds/lua"
+for f in duplicate_dotted many mapping utf8; do cp "tests/runtime/$f.yaml" "$work/seeds/run_yaml"; done
 for h in $names; do
 	rm -f "$work/fuzz_$h.crash"
 	if [ "$what" = check ]; then
-		if "$work/fuzz_$h" "tests/fuzz/seeds/$h" 2000 >"$work/$h.log" 2>&1; then
+		if "$work/fuzz_$h" "$work/seeds/$h" 2000 >"$work/$h.log" 2>&1; then
 			passed=$((passed + 1))
 			echo "$h: $(tail -n 1 "$work/$h.log")"
 		else
@@ -76,7 +81,7 @@ for h in $names; do
 	*) mode=-print_final_stats=1 ;;
 	esac
 	# shellcheck disable=SC2086 # two words
-	nice "$work/fuzz_$h" "$work/$h.corpus" "tests/fuzz/seeds/$h" "-artifact_prefix=$work/$h.found/" -close_fd_mask=3 \
+	nice "$work/fuzz_$h" "$work/$h.corpus" "$work/seeds/$h" "-artifact_prefix=$work/$h.found/" -close_fd_mask=3 \
 		-max_len=65536 -timeout=20 $mode -rss_limit_mb=3000 "-max_total_time=$seconds" >"$work/$h.log" 2>&1
 	runs=$(sed -n 's/^#\([0-9]*\): cov.*/\1/p; s/^stat::number_of_executed_units: *//p' "$work/$h.log" | tail -n 1)
 	found=$(ls "$work/$h.found" | grep -vc '^oom-')

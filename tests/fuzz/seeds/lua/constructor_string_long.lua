@@ -1,3 +1,0 @@
-return trainer [[
-  several
-  lines]]
