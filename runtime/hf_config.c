@@ -223,8 +223,8 @@ om_hf_family(const char *model_type)
 	return NULL;
 }
 
-const char *
-om_hf_known(void)
+static const char *
+known_families(void)
 {
 	static char list[128];
 
@@ -756,7 +756,7 @@ om_hf_read(struct om_hf_model *m, const json_t *config, FILE *errors, FILE *warn
 	m->family = om_hf_family(json_string_value(type));
 	if (!m->family) {
 		fail(&r, "model_type %s%s%s; known are %s", type ? "= " : "is missing",
-		    type ? shown(type, value) : "", type ? " is not known" : "", om_hf_known());
+		    type ? shown(type, value) : "", type ? " is not known" : "", known_families());
 		return false;
 	}
 	read_keys(&r);

@@ -52,7 +52,6 @@ struct om_hf_family {
 };
 extern const struct om_hf_family om_hf_families[OM_HF_FAMILIES];
 const struct om_hf_family *om_hf_family(const char *model_type); /* NULL: not known */
-const char *om_hf_known(void);                                   /* "llama, qwen3, ..." */
 
 /* A parameter of rotary embeddings: its key, its name in the language, the types that have it. */
 enum om_hf_rope_type { OM_HF_DEFAULT, OM_HF_LINEAR, OM_HF_YARN, OM_HF_LLAMA3, OM_HF_ROPE_TYPES };

@@ -162,8 +162,9 @@ number_in(const char *path, const char *key)
 	return x;
 }
 
-uint64_t
-om_available(void)
+/* Bytes that this process may still take, by the kernel's own account. */
+static uint64_t
+available_here(void)
 {
 	uint64_t host = 1024 * (number_in("/proc/meminfo", "MemAvailable:") +
 				   number_in("/proc/meminfo", "SwapFree:"));
@@ -181,7 +182,7 @@ unsigned char *
 om_arena_map(uint64_t bytes, uint64_t written)
 {
 	const uint64_t huge = 2 << 20; /* aligned, so that huge pages can back all of it */
-	uint64_t available = om_available();
+	uint64_t available = available_here();
 	unsigned char *p = MAP_FAILED;
 	struct rlimit limit;
 

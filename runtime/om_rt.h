@@ -67,7 +67,6 @@ const char *om_count(uint64_t n, const char *thing); /* 1 step, 2,000 steps */
 const char *om_number(double x, const char *format); /* by that of printf, ".4f"; or nan */
 const char *om_clock(double seconds);                /* 0:42, 1:02:03 */
 const char *om_took(double seconds);                 /* 0.31 s, 42.1 s, 1:02 */
-uint64_t om_available(void); /* bytes this process may still take, by the kernel's own account */
 
 double om_get_f64(const unsigned char *arena, uint64_t off);
 /*
