@@ -72,9 +72,9 @@ struct om_bucket {
 };
 
 /* What a rank of a pipeline does in a step, one after the other. */
-enum om_deed { OM_FORWARD, OM_BACKWARD, OM_SEND_X, OM_RECV_X, OM_SEND_DX, OM_RECV_DX };
+enum om_action_kind { OM_FORWARD, OM_BACKWARD, OM_SEND_X, OM_RECV_X, OM_SEND_DX, OM_RECV_DX };
 struct om_action {
-	uint8_t deed;        /* enum om_deed */
+	uint8_t kind;        /* enum om_action_kind */
 	uint8_t chunk;       /* of this rank's layers */
 	uint16_t slot;       /* storage of the microbatch's activations */
 	uint16_t stage;      /* whom it sends to or receives from */

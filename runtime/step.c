@@ -10,14 +10,14 @@ act(const struct om_model *m, unsigned char *arena, const struct om_action *a,
 	const uint64_t at = a->slot * m->slot_stride, n = m->hop_bytes;
 	unsigned char *gradient = arena + m->dstream_off;
 
-	switch ((enum om_deed)a->deed) {
+	switch ((enum om_action_kind)a->kind) {
 	case OM_FORWARD:
 	case OM_BACKWARD: /* others were fed since its forward pass */
 		if (!pass)
 			break;
 		f->put(f->arg, a->microbatch);
 		om_run_slot(
-		    m, a->deed == OM_FORWARD ? OM_RUN_FORWARD : OM_RUN_BACKWARD, arena, a->slot);
+		    m, a->kind == OM_FORWARD ? OM_RUN_FORWARD : OM_RUN_BACKWARD, arena, a->slot);
 		break;
 	case OM_SEND_X:
 		om_sent(a->tag, "send of activations");
@@ -52,12 +52,12 @@ om_run_step(const struct om_model *m, unsigned char *arena, const struct om_feed
 	for (uint32_t i = 0; m->action && i < m->nactions; i++) {
 		const struct om_action *a = &m->action[i];
 
-		if (a->deed == OM_FORWARD || a->deed == OM_BACKWARD)
+		if (a->kind == OM_FORWARD || a->kind == OM_BACKWARD)
 			pass = pass && (!f->go || f->go(f->arg));
 		act(m, arena, a, f, pass);
 	}
 	for (uint32_t i = 0; m->action && i < m->nactions; i++)
-		if (m->action[i].deed == OM_SEND_X || m->action[i].deed == OM_SEND_DX)
+		if (m->action[i].kind == OM_SEND_X || m->action[i].kind == OM_SEND_DX)
 			om_sent(m->action[i].tag, "end of a step");
 	if (f->settle && !f->settle(f->arg))
 		return false;
@@ -68,10 +68,10 @@ om_run_step(const struct om_model *m, unsigned char *arena, const struct om_feed
 /* An action of the step that does this with the chunk's activations; NULL: it is the pipeline's
  * end. */
 static const struct om_action *
-hop_of(const struct om_model *m, uint32_t chunk, enum om_deed deed)
+hop_of(const struct om_model *m, uint32_t chunk, enum om_action_kind kind)
 {
 	for (uint32_t i = 0; i < m->nactions; i++)
-		if (m->action[i].chunk == chunk && m->action[i].deed == deed)
+		if (m->action[i].chunk == chunk && m->action[i].kind == kind)
 			return &m->action[i];
 	return NULL;
 }
@@ -126,7 +126,7 @@ om_run_forward_end(const struct om_model *m, unsigned char *arena)
 	double loss = om_get_f64(arena, m->loss_off);
 
 	for (uint32_t i = 0; m->action && i < m->nactions; i++)
-		if (m->action[i].deed == OM_SEND_X)
+		if (m->action[i].kind == OM_SEND_X)
 			om_sent(m->action[i].tag, "end of an evaluation");
 	om_all_sum_f64(OM_WORLD, "loss of an evaluation", &loss, 1);
 	return loss;

@@ -107,7 +107,7 @@ tensors(const struct plan *p)
 		text("tensor", t->name);
 		dims(t);
 		number("layers", plan_layers(p, i));
-		number("group", t->group);
+		number("group", t->param_group);
 		close_map();
 	}
 	close_list();

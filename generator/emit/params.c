@@ -100,7 +100,7 @@ param_rows(const struct plan *p, enum tensor_class class, struct buf *b)
 		emit_wrapped(b, 2, line.s);
 		buf_printf(b, "\t\t.layer = %s, .nlayers = %u, .init = %s, .group = %u,\n\t},\n",
 		    s->nlayers ? emit_stage_name(p, xprintf("%s_layers", s->name)) : "NULL",
-		    s->nlayers ? layers_here(p, t->seg) : 1, inits[t->init], t->group);
+		    s->nlayers ? layers_here(p, t->seg) : 1, inits[t->init], t->param_group);
 	}
 	return n;
 }
@@ -135,9 +135,10 @@ groups(const struct plan *p, struct buf *b)
 	const struct graph *g = p->graph;
 
 	buf_puts(b, "\nstatic const struct om_group groups[] = {\n");
-	for (uint32_t i = 0; i < g->group.n; i++)
+	for (uint32_t i = 0; i < g->param_group.n; i++)
 		buf_printf(b, "\t{ .weight_decay = %s, .lr_scale = %s },\n",
-		    exact_double(g->group.a[i].weight_decay), exact_double(g->group.a[i].lr_scale));
+		    exact_double(g->param_group.a[i].weight_decay),
+		    exact_double(g->param_group.a[i].lr_scale));
 	buf_puts(b, "};\n");
 }
 
@@ -259,7 +260,7 @@ layout_row(const struct plan *p, struct buf *b)
 static void
 schedule_tables(const struct plan *p, struct buf *b)
 {
-	static const char *const deeds[] = { "OM_FORWARD", "OM_BACKWARD", "OM_SEND_X", "OM_RECV_X",
+	static const char *const kinds[] = { "OM_FORWARD", "OM_BACKWARD", "OM_SEND_X", "OM_RECV_X",
 		"OM_SEND_DX", "OM_RECV_DX" };
 	const struct stage *st = &p->shard->stage[p->stage];
 	uint64_t hop = p->hop_off;
@@ -277,12 +278,12 @@ schedule_tables(const struct plan *p, struct buf *b)
 		hop += c->place ? p->stream_stride : 0;
 	}
 	buf_printf(b,
-	    "};\n\n/* { deed, chunk, slot, stage, tag, microbatch } */\nstatic const struct "
+	    "};\n\n/* { kind, chunk, slot, stage, tag, microbatch } */\nstatic const struct "
 	    "om_action %s[] = {\n",
 	    emit_stage_name(p, "actions"));
 	for (uint32_t i = 0; i < st->action.n; i++) {
 		const struct action *a = &st->action.a[i];
-		buf_printf(b, "\t{ %s, %u, %u, %u, %u, %u },\n", deeds[a->deed], a->chunk, a->slot,
+		buf_printf(b, "\t{ %s, %u, %u, %u, %u, %u },\n", kinds[a->kind], a->chunk, a->slot,
 		    a->stage, a->tag, a->microbatch);
 	}
 	buf_puts(b, "};\n");
@@ -376,7 +377,7 @@ model(const struct plan *p, const char *fingerprint, const char *refusal, const 
 	    "\t\t.param = %s,\n\t\t.nparams = %u,\n\t\t.bucket = %s,\n\t\t.nbuckets = %u,\n"
 	    "\t\t.group = groups,\n\t\t.ngroups = %u,\n",
 	    emit_stage_name(p, "params"), n[0], emit_stage_name(p, "buckets"), p->bucket.n,
-	    g->group.n);
+	    g->param_group.n);
 	if (n[1])
 		buf_printf(b, "\t\t.nbuffers = %u,\n", n[1]);
 	buf_puts(b, refusal ? "\t\t.hf_refusal = " : "\t\t.hf_config = hf_config");

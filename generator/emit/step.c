@@ -46,7 +46,7 @@ address(const struct plan *p, uint32_t s, tensor_id t)
 }
 
 static void
-comment(const struct plan *p, const struct step *st, struct buf *b)
+comment(const struct plan *p, const struct launch *st, struct buf *b)
 {
 	const struct graph *g = p->graph;
 	const struct op_row *r = op_row(st->op.op);
@@ -73,7 +73,7 @@ comment(const struct plan *p, const struct step *st, struct buf *b)
 
 /* What ranks do together: a call of the runtime's. */
 static void
-collective(const struct plan *p, uint32_t s, const struct step *st, struct buf *b)
+collective(const struct plan *p, uint32_t s, const struct launch *st, struct buf *b)
 {
 	const struct tensor *t = &p->graph->tensor.a[st->op.arg[0]];
 	const char *at = address(p, s, st->op.arg[0]), *ranks = emit_ranks(st->op.ranks);
@@ -107,7 +107,7 @@ function(const struct plan *p, uint32_t s, int ph, struct buf *b)
 	struct buf body = { 0 };
 
 	for (uint32_t i = 0; i < prog->n; i++) {
-		const struct step *st = &prog->a[i];
+		const struct launch *st = &prog->a[i];
 		const struct op_row *r = op_row(st->op.op);
 		struct buf call = { 0 };
 		comment(p, st, &body);

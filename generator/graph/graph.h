@@ -77,8 +77,8 @@ struct tensor {
 	const char *hf; /* name pattern: %l layer, %e expert (leading dimension) */
 	enum { INIT_NORMAL, INIT_ONE, INIT_ZERO } init;
 	/* T_PARAM */
-	bool experts;   /* the leading dimension counts experts */
-	uint32_t group; /* index of graph.group */
+	bool experts;         /* the leading dimension counts experts */
+	uint32_t param_group; /* index of graph.param_group */
 	/* T_PARAM; T_ACT while its segment is walked backwards: the gradient so far, of parts */
 	tensor_id grad;
 	uint8_t parts;
@@ -120,7 +120,7 @@ struct segment {
 	struct oplist ops[N_PHASES];
 };
 
-struct group { /* parameters with the same update */
+struct param_group { /* parameters with the same update */
 	double weight_decay, lr_scale;
 };
 
@@ -128,7 +128,7 @@ struct graph {
 	struct object *trainer;
 	ARRAY(struct tensor) tensor; /* 0 unused */
 	ARRAY(struct segment) seg;   /* in the order of struct segment's comment */
-	ARRAY(struct group) group;
+	ARRAY(struct param_group) param_group;
 	uint32_t init, embed, head, update, eval;
 	uint32_t decode;             /* its embed; it, kinds and head are the last segments */
 	uint32_t n_layers, *kind_of; /* layer -> segment */

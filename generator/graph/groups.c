@@ -82,7 +82,7 @@ graph_groups(struct graph *g)
 
 	for (uint32_t i = 1; i < g->tensor.n; i++) {
 		struct tensor *t = &g->tensor.a[i];
-		struct group grp = { t->ndims == 1 ? 0 : decay, 1 };
+		struct param_group grp = { t->ndims == 1 ? 0 : decay, 1 };
 		bool taken = false;
 		uint32_t k;
 		if (t->class != T_PARAM)
@@ -112,13 +112,13 @@ graph_groups(struct graph *g)
 				grp.weight_decay = spec_num(o, F_group_weight_decay);
 			grp.lr_scale = spec_num(o, F_group_lr_scale);
 		}
-		for (k = 0; k < g->group.n; k++)
-			if (g->group.a[k].weight_decay == grp.weight_decay &&
-			    g->group.a[k].lr_scale == grp.lr_scale)
+		for (k = 0; k < g->param_group.n; k++)
+			if (g->param_group.a[k].weight_decay == grp.weight_decay &&
+			    g->param_group.a[k].lr_scale == grp.lr_scale)
 				break;
-		if (k == g->group.n)
-			*PUSH(g->group) = grp;
-		t->group = k;
+		if (k == g->param_group.n)
+			*PUSH(g->param_group) = grp;
+		t->param_group = k;
 	}
 	for (uint32_t k = 0; k < list->n; k++) {
 		struct value *v = spec_value(list->list[k], F_group_match);

@@ -487,14 +487,14 @@ update(struct builder *b, tensor_id ctl, tensor_id loss)
 	uint32_t ntensors = g->tensor.n, seg = b->seg;
 
 	b->rline = spec_value(opt, F_adamw_clip_norm)->rline;
-	for (uint32_t k = 0; k < g->group.n; k++)
+	for (uint32_t k = 0; k < g->param_group.n; k++)
 		for (uint32_t i = 1; i < ntensors; i++)
-			if (g->tensor.a[i].class == T_PARAM && g->tensor.a[i].group == k)
+			if (g->tensor.a[i].class == T_PARAM && g->tensor.a[i].param_group == k)
 				OP_(b, OP_sumsq, g->tensor.a[i].grad, ctl);
 	OP_(b, OP_clip, loss, ctl)->floats[0] = spec_num(opt, F_adamw_clip_norm);
-	for (uint32_t k = 0; k < g->group.n; k++)
+	for (uint32_t k = 0; k < g->param_group.n; k++)
 		for (uint32_t i = 1; i < ntensors; i++) {
-			if (g->tensor.a[i].class != T_PARAM || g->tensor.a[i].group != k)
+			if (g->tensor.a[i].class != T_PARAM || g->tensor.a[i].param_group != k)
 				continue;
 			tensor_id s[3];
 			b->rline = g->tensor.a[i].rline;
@@ -517,8 +517,8 @@ update(struct builder *b, tensor_id ctl, tensor_id loss)
 			o->floats[0] = betas->num;
 			o->floats[1] = betas->num2;
 			o->floats[2] = spec_num(opt, F_adamw_eps);
-			o->floats[3] = g->group.a[k].weight_decay;
-			o->floats[4] = g->group.a[k].lr_scale;
+			o->floats[3] = g->param_group.a[k].weight_decay;
+			o->floats[4] = g->param_group.a[k].lr_scale;
 		}
 	for (uint32_t s = g->embed + 1; s < g->head; s++) {
 		const struct op *route = graph_route(&g->seg.a[s]);

@@ -54,7 +54,7 @@ plan_bytes(const struct plan *p, enum dtype d)
  * instance.
  */
 static void
-select_kernel(struct plan *p, struct step *st)
+select_kernel(struct plan *p, struct launch *st)
 {
 	const struct op_row *r = op_row(st->op.op);
 	const struct kernel_row *k = kernel_for(st->op.op, p->target->kernels);
@@ -265,13 +265,13 @@ place_resident(struct plan *p)
 	struct home *home = xalloc(g->tensor.n * sizeof *home);
 	uint8_t *nth = xalloc(g->tensor.n); /* of a parameter's states */
 
-	for (uint32_t k = 0; k < g->group.n; k++)
+	for (uint32_t k = 0; k < g->param_group.n; k++)
 		for (unsigned r = 0; r < LEN(all); r++) {
 			struct bucket b = { all[r], k, elems, 0, state };
 			uint64_t ranks = mesh_ranks(&p->shard->mesh, all[r]);
 			for (tensor_id i = 1; i < g->tensor.n; i++) {
 				const struct tensor *t = &g->tensor.a[i];
-				if (t->class != T_PARAM || t->group != k ||
+				if (t->class != T_PARAM || t->param_group != k ||
 				    sharers(p, t) != all[r] || !plan_layers(p, i))
 					continue;
 				home[i] = (struct home){ add64(b.first, b.elems),
@@ -605,7 +605,7 @@ plan_bucket(const struct plan *p, tensor_id t, uint64_t *at)
 }
 
 static bool
-adjacent(const struct plan *p, const struct step *run, const struct op *next)
+adjacent(const struct plan *p, const struct launch *run, const struct op *next)
 {
 	const struct graph *g = p->graph;
 	const struct op_row *r = op_row(next->op);
@@ -650,18 +650,18 @@ make_programs(struct plan *p)
 					continue;
 				if (flat && prog->n && !op_row(o->op)->nints &&
 				    adjacent(p, &prog->a[prog->n - 1], o)) {
-					struct step *run = &prog->a[prog->n - 1];
+					struct launch *run = &prog->a[prog->n - 1];
 					run->span = align64(run->span, ALIGN_ELEMS) + n;
 					run->tensors++;
 					continue;
 				}
-				*PUSH(*prog) = (struct step){
+				*PUSH(*prog) = (struct launch){
 					.op = *o, .span = n, .tensors = flat, .wait = -1
 				};
 			}
 	/* all of a bucket, with its padding, so that ranks have equal parts */
 	for (uint32_t i = 0; i < p->prog[g->update][FORWARD].n; i++) {
-		struct step *st = &p->prog[g->update][FORWARD].a[i];
+		struct launch *st = &p->prog[g->update][FORWARD].a[i];
 		uint64_t at;
 		const struct bucket *b = plan_bucket(p, st->op.arg[0], &at);
 		if (st->span && st->op.ranks && b)

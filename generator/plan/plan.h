@@ -68,7 +68,7 @@ struct place {
 	bool next;       /* STREAM: layer + 1 */
 };
 
-struct step {
+struct launch {
 	struct op op;
 	uint32_t inst;      /* index of plan.inst, 0: none (planning only) */
 	uint64_t workspace; /* byte offset; bytes 0: none */
@@ -82,7 +82,7 @@ struct step {
 	int32_t wait; /* step of this program, on another stream, that must have ended; -1: none */
 };
 struct program {
-	struct step *a;
+	struct launch *a;
 	uint32_t n, cap;
 };
 

@@ -68,7 +68,7 @@ extent(
 
 /* A bf16 in more bytes than its own is one because it was rounded; weights are by their update. */
 static const char *
-check_rounding(const struct plan *p, const struct step *st)
+check_rounding(const struct plan *p, const struct launch *st)
 {
 	const struct op_row *r = op_row(st->op.op);
 
@@ -139,7 +139,7 @@ describe(const struct plan *p, uint64_t owner)
 }
 
 static const char *
-read_bytes(const struct arena *m, const struct step *st, tensor_id t, uint64_t off, uint64_t end,
+read_bytes(const struct arena *m, const struct launch *st, tensor_id t, uint64_t off, uint64_t end,
     uint64_t owner)
 {
 	const char *what = m->p->graph->tensor.a[t].name, *op = op_row(st->op.op)->name;
@@ -163,7 +163,7 @@ read_bytes(const struct arena *m, const struct step *st, tensor_id t, uint64_t o
 }
 
 static const char *
-check_step(struct arena *m, const struct step *st, uint64_t first_clock, uint32_t layer)
+check_step(struct arena *m, const struct launch *st, uint64_t first_clock, uint32_t layer)
 {
 	const struct plan *p = m->p;
 	const struct op_row *r = op_row(st->op.op);

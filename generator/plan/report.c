@@ -35,7 +35,7 @@ print_stage(const struct plan *p, struct buf *out)
 	for (uint32_t s = 0; s < g->seg.n; s++)
 		for (int ph = 0; ph < N_PHASES; ph++)
 			for (uint32_t i = 0; i < p->prog[s][ph].n; i++) {
-				const struct step *st = &p->prog[s][ph].a[i];
+				const struct launch *st = &p->prog[s][ph].a[i];
 				if (!i)
 					buf_printf(out, "%s %s\n", g->seg.a[s].name,
 					    ph ? "backward" : "forward");
@@ -200,12 +200,12 @@ report_pipeline(const struct shard *s, const struct timeline *t, struct buf *out
 		for (uint32_t k = 0; k < st->action.n; k++) {
 			const struct action *a = &st->action.a[k];
 			uint64_t at = t->start[i][k];
-			int room = a->deed == DO_BACKWARD ? 2 * cell : cell;
-			if (at >= columns || (a->deed != DO_FORWARD && a->deed != DO_BACKWARD))
+			int room = a->kind == DO_BACKWARD ? 2 * cell : cell;
+			if (at >= columns || (a->kind != DO_FORWARD && a->kind != DO_BACKWARD))
 				continue;
-			const char *text = xprintf("%c%u%s", a->deed == DO_FORWARD ? 'F' : 'B',
+			const char *text = xprintf("%c%u%s", a->kind == DO_FORWARD ? 'F' : 'B',
 			    a->microbatch, chunks > 1 ? (char[]){ (char)('a' + a->chunk), 0 } : "");
-			memset(line + at * (uint64_t)cell, a->deed == DO_FORWARD ? ' ' : '-',
+			memset(line + at * (uint64_t)cell, a->kind == DO_FORWARD ? ' ' : '-',
 			    (size_t)room);
 			memcpy(line + at * (uint64_t)cell, text, strlen(text));
 		}

@@ -280,7 +280,7 @@ by_bucket(const struct graph *g, const struct oplist *from, bool steps, struct o
 {
 	static const enum ranks all[] = { DATA, EXPERT_DATA };
 
-	for (uint32_t k = 0; k < g->group.n; k++)
+	for (uint32_t k = 0; k < g->param_group.n; k++)
 		for (unsigned r = 0; r < LEN(all); r++)
 			for (uint32_t i = 0; i < from->n; i++) {
 				const struct op *o = &from->a[i];
@@ -289,7 +289,7 @@ by_bucket(const struct graph *g, const struct oplist *from, bool steps, struct o
 					continue;
 				const struct tensor *param =
 				    &g->tensor.a[g->tensor.a[o->arg[0]].param];
-				if (param->group == k && copies(param) == all[r]) {
+				if (param->param_group == k && copies(param) == all[r]) {
 					*PUSH(*to) = *o;
 					to->a[to->n - 1].ranks = all[r];
 				}

@@ -79,7 +79,7 @@ check_groups(const struct mesh *m)
 
 /* ---- one stage by itself ---- */
 
-static const char *const deed_names[] = { "forward", "backward", "send x", "receive x", "send dx",
+static const char *const action_names[] = { "forward", "backward", "send x", "receive x", "send dx",
 	"receive dx" };
 
 static const char *
@@ -88,7 +88,7 @@ action_text(const struct shard *s, uint32_t stage, uint32_t i)
 	const struct action *a = &s->stage[stage].action.a[i];
 
 	return xprintf("stage %u, action %u (%s of microbatch %u, chunk %u, slot %u)", stage, i,
-	    deed_names[a->deed], a->microbatch, a->chunk, a->slot);
+	    action_names[a->kind], a->microbatch, a->chunk, a->slot);
 }
 
 /* What is in a slot, or in a buffer of gradients: a microbatch, how far it is. */
@@ -176,17 +176,17 @@ do_action(struct hands *h, uint32_t i)
 	const struct chunk *c = &st->chunk[a->chunk];
 	bool first = c->place == 0, last = c->place + 1 == h->places;
 	uint8_t *did = &h->did[((uint64_t)a->chunk * n + a->microbatch) * N_PHASES];
-	uint32_t edge = a->deed == SEND_X || a->deed == RECV_DX ? c->place : c->place - 1;
+	uint32_t edge = a->kind == SEND_X || a->kind == RECV_DX ? c->place : c->place - 1;
 
 	if (a->slot - c->slot >= c->slots)
 		return xprintf("the chunk's slots are %u .. %u", c->slot, c->slot + c->slots - 1);
 	struct held *slot = &h->slot[a->slot];
-	if ((a->deed == SEND_X || a->deed == RECV_DX ? last : first) && a->deed > DO_BACKWARD)
+	if ((a->kind == SEND_X || a->kind == RECV_DX ? last : first) && a->kind > DO_BACKWARD)
 		return "the pipeline ends there";
-	if (a->deed > DO_BACKWARD &&
-	    a->tag != 2 * edge + (a->deed == SEND_DX || a->deed == RECV_DX))
+	if (a->kind > DO_BACKWARD &&
+	    a->tag != 2 * edge + (a->kind == SEND_DX || a->kind == RECV_DX))
 		return xprintf("tag %u is of another edge", a->tag);
-	switch (a->deed) {
+	switch (a->kind) {
 	case RECV_X:
 		if (slot->state != EMPTY)
 			return xprintf("the slot holds %s", held_text(slot));
@@ -442,15 +442,15 @@ add_pass(const struct shard *s, uint32_t stage, struct events *to, uint32_t acti
 
 /* The stream that crosses an edge, as the sender's layer has it, and the receiver's. */
 static uint64_t
-edge_bytes(const struct shard *s, const struct chunk *c, enum deed deed)
+edge_bytes(const struct shard *s, const struct chunk *c, enum action_kind kind)
 {
 	const struct graph *g = s->graph;
 	const struct segment *first = &g->seg.a[g->kind_of[c->first]];
 	const struct segment *last = &g->seg.a[g->kind_of[c->first + c->n - 1]];
 
-	return bytes_of(s, deed == SEND_X    ? last->y
-			   : deed == RECV_X  ? first->x
-			   : deed == SEND_DX ? first->dx
+	return bytes_of(s, kind == SEND_X    ? last->y
+			   : kind == RECV_X  ? first->x
+			   : kind == SEND_DX ? first->dx
 					     : last->dy);
 }
 
@@ -467,16 +467,16 @@ expand(const struct shard *s, uint32_t stage, struct events *to)
 	for (uint32_t i = 0; i < st->action.n && !fault; i++) {
 		const struct action *a = &st->action.a[i];
 		const struct chunk *c = &st->chunk[a->chunk];
-		if (a->deed == DO_FORWARD || a->deed == DO_BACKWARD)
+		if (a->kind == DO_FORWARD || a->kind == DO_BACKWARD)
 			fault = add_pass(
-			    s, stage, to, i, c, a->deed == DO_FORWARD ? FORWARD : BACKWARD);
+			    s, stage, to, i, c, a->kind == DO_FORWARD ? FORWARD : BACKWARD);
 		else
 			*PUSH(*to) = (struct event){ .ranks = ALONE,
-				.sends = a->deed == SEND_X || a->deed == SEND_DX,
+				.sends = a->kind == SEND_X || a->kind == SEND_DX,
 				.action = i,
 				.peer = a->stage,
 				.tag = a->tag,
-				.bytes = edge_bytes(s, c, a->deed) };
+				.bytes = edge_bytes(s, c, a->kind) };
 	}
 	return fault ? fault
 		     : add_ops(s, stage, to, &g->seg.a[g->update].ops[FORWARD], st->action.n, 0);

@@ -144,11 +144,11 @@ give_slots(struct stage *st, const struct pass *pass, uint32_t n)
 }
 
 static void
-act(struct stage *st, enum deed deed, const struct pass *pass, uint32_t peer, uint32_t tag)
+act(struct stage *st, enum action_kind kind, const struct pass *pass, uint32_t peer, uint32_t tag)
 {
 	const struct chunk *c = &st->chunk[pass->chunk];
 
-	*PUSH(st->action) = (struct action){ deed, pass->chunk,
+	*PUSH(st->action) = (struct action){ kind, pass->chunk,
 		c->slot + pass->microbatch % c->slots, pass->microbatch, peer, tag };
 }
 
@@ -219,17 +219,17 @@ schedule_run(const struct shard *s, uint64_t **start)
 		for (uint32_t i = 0; i < pipeline; i++)
 			for (; next[i] < s->stage[i].action.n; next[i]++, moved = true) {
 				const struct action *a = &s->stage[i].action.a[next[i]];
-				bool receives = a->deed == RECV_X || a->deed == RECV_DX;
+				bool receives = a->kind == RECV_X || a->kind == RECV_DX;
 				uint64_t *message = &sent[a->tag][a->microbatch];
 				if (receives && !*message)
 					break;
 				if (receives && now[i] < *message - 1)
 					now[i] = *message - 1;
-				if (a->deed == SEND_X || a->deed == SEND_DX)
+				if (a->kind == SEND_X || a->kind == SEND_DX)
 					*message = now[i] + 1;
 				start[i][next[i]] = now[i];
-				now[i] += a->deed == DO_FORWARD    ? COST_FORWARD
-					  : a->deed == DO_BACKWARD ? COST_BACKWARD
+				now[i] += a->kind == DO_FORWARD    ? COST_FORWARD
+					  : a->kind == DO_BACKWARD ? COST_BACKWARD
 								   : 0;
 			}
 	}

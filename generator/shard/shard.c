@@ -76,7 +76,7 @@ communication(struct shard *s, uint32_t i, uint64_t weight, uint64_t grad)
 	    mul64(rows_sent(s, i, OP_combine), row) / m->expert * (m->expert - 1));
 	/* what goes from one of its chunks to the next is only copied */
 	for (uint32_t k = 0; k < st->action.n; k++)
-		edges += (st->action.a[k].deed == SEND_X || st->action.a[k].deed == SEND_DX) &&
+		edges += (st->action.a[k].kind == SEND_X || st->action.a[k].kind == SEND_DX) &&
 			 st->action.a[k].stage != i;
 	collective(st, SEND_RECV, edges ? 2 : 1, mul64(edges, mul64(g->T, mul64(D, weight))));
 }
@@ -237,9 +237,9 @@ print_actions(const struct stage *st, struct buf *out)
 
 	for (uint32_t i = 0; i < st->action.n; i++) {
 		const struct action *a = &st->action.a[i];
-		buf_printf(out, "  %4u %-10s microbatch %u, chunk %u, slot %u", i, names[a->deed],
+		buf_printf(out, "  %4u %-10s microbatch %u, chunk %u, slot %u", i, names[a->kind],
 		    a->microbatch, a->chunk, a->slot);
-		if (a->deed != DO_FORWARD && a->deed != DO_BACKWARD)
+		if (a->kind != DO_FORWARD && a->kind != DO_BACKWARD)
 			buf_printf(out, ", stage %u, tag %u", a->stage, a->tag);
 		buf_puts(out, "\n");
 	}

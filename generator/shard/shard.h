@@ -44,9 +44,9 @@ struct chunk {
 	uint32_t slot, slots; /* of its microbatches in flight, among the rank's */
 };
 /* One thing that a rank of the pipeline does; a step is a list of them. */
-enum deed { DO_FORWARD, DO_BACKWARD, SEND_X, RECV_X, SEND_DX, RECV_DX };
+enum action_kind { DO_FORWARD, DO_BACKWARD, SEND_X, RECV_X, SEND_DX, RECV_DX };
 struct action {
-	enum deed deed;
+	enum action_kind kind;
 	uint32_t chunk, slot, microbatch;
 	uint32_t stage; /* whom it sends to or receives from */
 	uint32_t tag;   /* 2 * place of the edge's lower chunk, + 1 for gradients */

@@ -249,9 +249,9 @@ schedule(uint32_t stage, struct om_action *a)
 
 				after.stage = (uint16_t)((stage + 1) % PIPELINE);
 				after.tag = (uint16_t)(2 * place + (uint32_t)back);
-				before.deed = back ? OM_SEND_DX : OM_RECV_X;
-				after.deed = back ? OM_RECV_DX : OM_SEND_X;
-				self.deed = back ? OM_BACKWARD : OM_FORWARD;
+				before.kind = back ? OM_SEND_DX : OM_RECV_X;
+				after.kind = back ? OM_RECV_DX : OM_SEND_X;
+				self.kind = back ? OM_BACKWARD : OM_FORWARD;
 				if (back ? !last : !first)
 					a[n++] = back ? after : before;
 				a[n++] = self;

@@ -297,7 +297,7 @@ decode_faults(struct plan *p)
 		}
 	}
 	for (uint32_t i = 0; i < prog->n; i++) {
-		struct step a = prog->a[i];
+		struct launch a = prog->a[i];
 		memmove(&prog->a[i], &prog->a[i + 1], (prog->n - i - 1) * sizeof a);
 		prog->n--;
 		expect(plancheck_fault(p) != NULL, "a step of decode left out");
@@ -373,7 +373,7 @@ plan_faults(void)
 			bwd->a[i].workspace = old;
 		}
 	for (uint32_t i = 0; i + 1 < fwd->n; i++) {
-		struct step a = fwd->a[i], b = fwd->a[i + 1];
+		struct launch a = fwd->a[i], b = fwd->a[i + 1];
 		const struct op_row *r = op_row(a.op.op);
 		bool depends = false;
 		for (uint8_t k = r->nin; k < r->nin + r->nout; k++)
@@ -388,7 +388,7 @@ plan_faults(void)
 		fwd->a[i + 1] = b;
 	}
 	for (uint32_t i = 0; i < fwd->n; i++) {
-		struct step a = fwd->a[i];
+		struct launch a = fwd->a[i];
 		memmove(&fwd->a[i], &fwd->a[i + 1], (fwd->n - i - 1) * sizeof a);
 		fwd->n--;
 		expect(plancheck_fault(p) != NULL, "a step left out");

@@ -70,12 +70,12 @@ bubble(const struct shard *s, uint32_t *live)
 		uint32_t now = 0;
 		start[i] = xalloc(st->action.n * sizeof **start);
 		for (uint32_t k = 0; k < st->action.n; k++) {
-			now += st->action.a[k].deed == DO_FORWARD;
-			now -= st->action.a[k].deed == DO_BACKWARD;
+			now += st->action.a[k].kind == DO_FORWARD;
+			now -= st->action.a[k].kind == DO_BACKWARD;
 			if (live && live[i] < now)
 				live[i] = now;
-			busy += st->action.a[k].deed == DO_FORWARD    ? 1
-				: st->action.a[k].deed == DO_BACKWARD ? 2
+			busy += st->action.a[k].kind == DO_FORWARD    ? 1
+				: st->action.a[k].kind == DO_BACKWARD ? 2
 								      : 0;
 		}
 	}
@@ -189,12 +189,12 @@ random_layouts(void)
 }
 
 static struct action *
-find(struct shard *s, uint32_t stage, enum deed deed, uint32_t microbatch)
+find(struct shard *s, uint32_t stage, enum action_kind kind, uint32_t microbatch)
 {
 	struct stage *st = &s->stage[stage];
 
 	for (uint32_t i = 0; i < st->action.n; i++)
-		if (st->action.a[i].deed == deed && st->action.a[i].microbatch == microbatch)
+		if (st->action.a[i].kind == kind && st->action.a[i].microbatch == microbatch)
 			return &st->action.a[i];
 	abort();
 }
