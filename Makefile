@@ -68,7 +68,10 @@ $(B)/embedded.o: $(B)/embedded.c
 
 # ---- tests ----
 
-$(B)/tests/%: tests/unit/%.c $(GEN_OBJ)
+# a stage's unit tests: tests/unit/STAGE_test.c, suite STAGE
+STAGES = base lang graph shard plan
+
+$(B)/tests/%: tests/unit/%.c $(wildcard tests/unit/*.h) $(GEN_OBJ)
 	$(quiet)mkdir -p $(@D)
 	$(quiet)$(CC) $(ALL_CFLAGS) -o $@ $< $(filter-out $(B)/generator/main.o,$(GEN_OBJ)) $(LIBS)
 
@@ -76,7 +79,7 @@ $(B)/tests/%: tests/unit/%.c $(GEN_OBJ)
 check: deps
 	$(quiet)$(MAKE) --no-print-directory -j2 all
 	$(quiet)$(MAKE) --no-print-directory -j2 SAN=address,undefined CFLAGS='-O1 -g' all \
-		build/san/tests/plan_test build/san/tests/ranks_test build/san/tests/front_test
+		$(STAGES:%=build/san/tests/%_test)
 	$(quiet)sh tests/run.sh $(ONLY)
 
 # The same suites at full length: what takes long and rarely finds anything.

@@ -33,13 +33,15 @@ kernels sh tests/numeric/kernels.sh $work/kernels
 emit sh tests/emit/run.sh build/olmogen build/san/olmogen $work/emit
 random $quick sh tests/emit/random.sh build/olmogen $work/random $seed $models
 expert sh tests/parallel/expert.sh $work/expert
-front build/san/tests/front_test
+lang build/san/tests/lang_test
 remedies python3 tests/err/remedies.py build/olmogen $work
 err sh tests/err/run.sh build/olmogen
-ranks build/san/tests/ranks_test
+shard build/san/tests/shard_test
 models sh tests/emit/models.sh build/olmogen
 fuzz sh tests/fuzz/run.sh check $work/fuzz
-plan build/san/tests/plan_test models/tiny.lua
+plan build/san/tests/plan_test
+graph build/san/tests/graph_test
+base build/san/tests/base_test
 gold sh tests/gold/run.sh build/olmogen $work/gold
 EOT
 }

@@ -52,7 +52,7 @@ mkdir "$work/o" "$work/s"
 	echo "$cc -O2 -DTEST_D=4 -DTEST_V=64 -DTEST_NAME='\"other\"' -c $m -o $work/other.o"
 	echo "$cc -O2 -DTEST_D=4 -DTEST_V=100352 -DTEST_NAME='\"wide\"' -c $m -o $work/wide.o"
 	echo "$cc $san -c $m -o $work/san.o"
-	for t in runtime read proc; do echo "$cc $san -c $root/tests/unit/${t}_test.c -o $work/${t}_test.o"; done
+	for t in runtime runtime_file runtime_proc; do echo "$cc $san -c $root/tests/unit/${t}_test.c -o $work/${t}_test.o"; done
 } | xargs -P 2 -d '\n' -n 1 sh -c || { echo "does not compile"; echo "0 passed, 1 failed"; exit 1; }
 for v in float double other wide deep; do
 	$cc "$work/$v.o" "$work"/o/*.o -static -lyaml -ljansson -lm -o "$work/$v" 2>"$work/ld" || { cat "$work/ld"; fail "link $v"; }
@@ -62,11 +62,10 @@ for v in float deep; do
 		-o "$work/$v-ahead" 2>"$work/ld" || { cat "$work/ld"; fail "link $v-ahead"; }
 done
 mv "$work/float-ahead" "$work/ahead"
-for v in san runtime_test read_test proc_test; do
+for v in san runtime_test runtime_file_test runtime_proc_test; do
 	$cc $san "$work/$v.o" "$work"/s/*.o -lyaml -ljansson -lm -o "$work/$v" || fail "link $v"
 done
-for t in runtime read; do check "unit tests of $t" "$work/${t}_test"; done
-check "unit tests of proc" sh -c "cd $work && ./proc_test"
+for t in runtime runtime_file runtime_proc; do check "unit tests of $t" sh -c "cd $work && ./${t}_test"; done
 [ "$failed" = 0 ] || { echo "$passed passed, $failed failed"; exit 1; }
 T=$work/float S=$work/san
 

@@ -1,212 +1,25 @@
 /*
- * The verifiers must object: gradients dropped, shapes bent, buffers overlapped, steps swapped,
- * events left out. Usage: plan_test DESCRIPTION.lua, run under sanitizers.
+ * plancheck must object: buffers overlapped, steps swapped, events left out. What --plan prints of
+ * layouts. In the repository's root, under sanitizers.
  */
-#include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include "plan/plan.h"
+#include "check.h"
+#include "describe.h"
 
-static const char *path, *weights; /* weights: in another format than the description's */
-static int passed, failed;
-
-static void
-expect(bool ok, const char *what)
-{
-	if (ok) {
-		passed++;
-	} else {
-		failed++;
-		printf("FAIL %s\n", what);
-	}
-}
-
-static struct graph *
-make_graph(void)
-{
-	struct spec s = { 0 };
-	struct buf resolved = { 0 };
-	struct define precision = { "weights", weights, false };
-
-	load(path, &precision, weights != NULL, &s);
-	check(s.trainer[0], targets, NULL);
-	const struct value *ffn =
-	    spec_value(spec_obj(s.trainer[0], F_trainer_model), F_transformer_feed_forward);
-	for (uint32_t i = 0; i < ffn->n; i++) /* so that there are buffers, too */
-		if (ffn->list[i]->type == OBJ_moe)
-			spec_value(spec_obj(ffn->list[i], F_moe_router), F_router_bias_gamma)->num =
-			    0.001;
-	spec_print(s.trainer[0], true, &resolved);
-	struct graph *g = graph_build(s.trainer[0]);
-	if (diag_flush())
-		exit(1);
-	return g;
-}
-
+static const char path[] = "models/tiny.lua";
+static const char *weights; /* in another format than the description's */
 static struct plan *
 make_plan(void)
 {
-	struct graph *g = make_graph();
-	struct shard *s = shard(g, target_find(targets, spec_str(g->trainer, F_trainer_target)));
+	struct define precision = { "weights", weights, false };
+	struct object *trainer = trainer_of(path, &precision, weights != NULL, NULL);
 
+	with_bias(trainer);
+	struct shard *s = shard_of(trainer);
 	fuse(s);
 	return plan(s);
 }
-
-/* ---- the graph: each fault in a child, which must end as an internal error ---- */
-
-static struct oplist *
-list(struct graph *g, const char *seg, int phase)
-{
-	for (uint32_t s = 0; s < g->seg.n; s++)
-		if (!strcmp(g->seg.a[s].name, seg))
-			return &g->seg.a[s].ops[phase];
-	abort();
-}
-
-static struct op *
-find(struct oplist *l, enum op_id id)
-{
-	for (uint32_t i = 0; i < l->n; i++)
-		if (l->a[i].op == id)
-			return &l->a[i];
-	abort();
-}
-
-static void
-drop(struct oplist *l, struct op *o)
-{
-	memmove(o, o + 1, (size_t)(l->a + l->n - (o + 1)) * sizeof *o);
-	l->n--;
-}
-
-static void
-drop_gradient(struct graph *g)
-{
-	struct oplist *l = list(g, "moe", BACKWARD);
-	drop(l, find(l, OP_grouped_dw));
-}
-
-static void
-drop_forward(struct graph *g)
-{
-	struct oplist *l = list(g, "moe", FORWARD);
-	drop(l, find(l, OP_route_map));
-}
-
-static void
-drop_update(struct graph *g)
-{
-	struct oplist *l = list(g, "update", FORWARD);
-	drop(l, find(l, OP_adamw));
-}
-
-static void
-drop_bias_update(struct graph *g)
-{
-	struct oplist *l = list(g, "update", FORWARD);
-	drop(l, find(l, OP_bias_update));
-}
-
-static void
-update_twice(struct graph *g)
-{
-	struct oplist *l = list(g, "update", FORWARD);
-	struct op *o = find(l, OP_adamw);
-	o[1] = o[0];
-}
-
-static void
-wrong_shape(struct graph *g)
-{
-	g->tensor.a[find(list(g, "dense", FORWARD), OP_linear)->arg[2]].dim[1]++;
-}
-
-static void
-wrong_dtype(struct graph *g)
-{
-	g->tensor.a[find(list(g, "moe", FORWARD), OP_route_biased)->arg[0]].dtype = DT_ACT;
-}
-
-static void
-wrong_argument(struct graph *g)
-{
-	struct op *o = find(list(g, "moe", BACKWARD), OP_grouped_dx);
-	o->arg[1] = o->arg[0];
-}
-
-static void
-missing_argument(struct graph *g)
-{
-	find(list(g, "moe", FORWARD), OP_combine)->arg[1] = 0;
-}
-
-static void
-defined_twice(struct graph *g)
-{
-	struct oplist *l = list(g, "dense", FORWARD);
-	find(l, OP_rmsnorm)->arg[2] = find(l, OP_linear)->arg[0];
-	*PUSH(*l) = *find(l, OP_rmsnorm);
-}
-
-static void
-swapped_order(struct graph *g)
-{
-	struct op *o = find(list(g, "moe", FORWARD), OP_dispatch), t = o[0];
-	o[0] = o[1];
-	o[1] = t;
-}
-
-static void
-no_stream_gradient(struct graph *g)
-{
-	for (uint32_t s = 0; s < g->seg.n; s++)
-		g->seg.a[s].dx = 0;
-}
-
-static void
-graph_faults(void)
-{
-	static const struct {
-		const char *name;
-		void (*plant)(struct graph *g);
-	} fault[] = {
-		{ "dropped gradient", drop_gradient },
-		{ "dropped forward op", drop_forward },
-		{ "dropped update", drop_update },
-		{ "dropped update of a buffer", drop_bias_update },
-		{ "parameter updated twice", update_twice },
-		{ "wrong shape", wrong_shape },
-		{ "wrong dtype", wrong_dtype },
-		{ "wrong argument", wrong_argument },
-		{ "missing argument", missing_argument },
-		{ "tensor defined twice", defined_twice },
-		{ "swapped ops", swapped_order },
-		{ "no stream gradient", no_stream_gradient },
-	};
-
-	graph_verify(make_graph());
-	for (unsigned i = 0; i < LEN(fault); i++) {
-		int status = 0;
-		fflush(stdout);
-		pid_t child = fork();
-		if (!child) {
-			struct graph *g = make_graph();
-			if (!freopen("/dev/null", "w", stderr))
-				_exit(1);
-			fault[i].plant(g);
-			graph_verify(g);
-			_exit(0);
-		}
-		expect(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) &&
-			   WEXITSTATUS(status) == EXIT_INTERNAL,
-		    fault[i].name);
-	}
-}
-
-/* ---- the plan ---- */
 
 /* Written by the forward pass and read by the backward pass. */
 static bool
@@ -312,15 +125,9 @@ decode_faults(struct plan *p)
 static void
 no_decode(void)
 {
-	struct spec s = { 0 };
-	struct buf resolved = { 0 };
-
-	load(path, NULL, 0, &s);
-	check(s.trainer[0], targets, "cuda:sm_90a");
-	spec_print(s.trainer[0], true, &resolved);
-	struct shard *sh = shard(graph_build(s.trainer[0]), target_find(targets, "cuda:sm_90a"));
-	fuse(sh);
-	struct plan *p = plan(sh);
+	struct shard *s = shard_of(trainer_of(path, NULL, 0, "cuda:sm_90a"));
+	fuse(s);
+	struct plan *p = plan(s);
 	expect(p->decode == (kernel_for(OP_attention_at, "cuda") != NULL), "decode by its kernels");
 	expect(plancheck_fault(p) == NULL, "a plan for cuda");
 	for (uint32_t i = p->graph->decode; i < p->graph->seg.n; i++)
@@ -445,14 +252,53 @@ rounding_faults(void)
 	weights = NULL;
 }
 
-int
-main(int argc, char **argv)
+static void
+timelines(void)
 {
-	path = argc > 1 ? argv[1] : "models/tiny.lua";
-	graph_faults();
+	static const struct {
+		struct layout l;
+		const char *says[5];
+	} want[] = {
+		{ { "1f1b", 2, 1, .microbatches = 3 },
+		    { "  25.0 %", "\n  stage 0   F0F1....B0--F2B1--..B2--\n",
+			"\n  stage 1   ..F0B0--F1B1--F2B2--..", " 2 microbatches in flight" } },
+		{ { "v", 2, 2, .microbatches = 2 },
+		    { "\n  stage 0   F0a......F0bB0b---F1a......F1bB1b---",
+			" 2 + 1 microbatches in flight",
+			" stage 0: embedding, layers 0 .. 0; layers 3 .. 3, head\n" } },
+		{ { "gpipe", 2, 1, .microbatches = 64 }, { " columns, 2 of 2 stages)\n" } },
+		/* 64 times 8 tokens of 16 fp32 */
+		{ { "1f1b", 2, 1, .microbatches = 64 },
+		    { "activations                      32.0 KiB" } },
+		/* to the next stage and from it, forward and backward; the middle stays */
+		{ { "v", 2, 2, .microbatches = 2 },
+		    { " stage 1\n  activations                      2.00 KiB" } },
+		/* half of 16 rows of 64 bytes, of each of 4 microbatches, forward and backward */
+		{ { "1f1b", 1, 1, 4, .data = 2, .expert = 2, .layers = 2 },
+		    { "expert rows sent                 4.00 KiB",
+			"expert rows returned             4.00 KiB" } },
+		/* and of the 8 that there is room for */
+		{ { "1f1b", 1, 1, 4, .data = 2, .expert = 2, .layers = 2, .capacity = "0.5" },
+		    { "expert rows sent                 2.00 KiB" } },
+	};
+
+	for (uint32_t i = 0; i < LEN(want); i++) {
+		struct shard *s = layout_shard(want[i].l);
+		struct buf b = { 0 };
+		fuse(s);
+		plan_report(plan(s), &b);
+		for (uint32_t k = 0; k < LEN(want[i].says) && want[i].says[k]; k++)
+			expect(strstr(b.s, want[i].says[k]) != NULL,
+			    xprintf("plan %u says no %s:\n%s", i, want[i].says[k], b.s));
+	}
+}
+
+int
+main(void)
+{
 	plan_faults();
 	rounding_faults();
 	no_decode();
-	printf("%d passed, %d failed\n", passed, failed);
-	return failed != 0;
+	timelines();
+	return check_end();
 }

@@ -8,16 +8,7 @@
 
 #include "../../runtime/om_rt.h"
 #include "../../runtime/rng.h"
-
-static int passed, failed;
-
-#define CHECK(what)                                                                       \
-	do {                                                                              \
-		if (what)                                                                 \
-			passed++;                                                         \
-		else                                                                      \
-			failed++, printf("%s:%d: FAIL: %s\n", __FILE__, __LINE__, #what); \
-	} while (0)
+#include "check.h"
 
 /* Random123's kat_vectors, philox4x32 10. */
 static void
@@ -875,6 +866,5 @@ main(void)
 	test_clip();
 	test_advice();
 	test_choose();
-	printf("%d passed, %d failed\n", passed, failed);
-	return failed != 0;
+	return check_end();
 }

@@ -7,16 +7,7 @@
 
 #include "../../runtime/json.h"
 #include "../../runtime/om_rt.h"
-
-static int passed, failed;
-
-#define CHECK(what)                                                                       \
-	do {                                                                              \
-		if (what)                                                                 \
-			passed++;                                                         \
-		else                                                                      \
-			failed++, printf("%s:%d: FAIL: %s\n", __FILE__, __LINE__, #what); \
-	} while (0)
+#include "check.h"
 
 /* Writes head (with its length before it) and data bytes; gives what om_st_open says of it. */
 static const char *
@@ -280,6 +271,5 @@ main(void)
 	test_many();
 	test_json();
 	test_file();
-	printf("%d passed, %d failed\n", passed, failed);
-	return failed != 0;
+	return check_end();
 }

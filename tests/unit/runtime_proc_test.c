@@ -7,16 +7,7 @@
 #include <unistd.h>
 
 #include "../../runtime/om_rt.h"
-
-static int passed, failed;
-
-#define CHECK(what)                                                                       \
-	do {                                                                              \
-		if (what)                                                                 \
-			passed++;                                                         \
-		else                                                                      \
-			failed++, printf("%s:%d: FAIL: %s\n", __FILE__, __LINE__, #what); \
-	} while (0)
+#include "check.h"
 
 /* In libc's place, what a machine of 4,096 cores answers: it refuses sets that are smaller. */
 int
@@ -125,6 +116,5 @@ main(void)
 	test_core_set();
 	test_core_limit();
 	test_spin_count();
-	printf("%d passed, %d failed\n", passed, failed);
-	return failed != 0;
+	return check_end();
 }

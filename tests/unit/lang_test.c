@@ -1,6 +1,6 @@
 /*
  * The front end: positions, the split text, resolved.lua's round trip, shared objects, and mutated
- * files. Needs the generator without main.c, -Igenerator and Lua; meant for ASan and UBSan.
+ * files. Under sanitizers.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,20 +11,11 @@
 
 #include "plan/plan.h"
 
+#include "check.h"
+
 enum { MUTATIONS = 4000, RANDOM_SPECS = 200 };
 
-static int passed, failed;
-static char path_a[] = "/tmp/olmogen-front-XXXXXX", path_b[] = "/tmp/olmogen-front-XXXXXX";
-
-#define CHECK(x) tell((x), __LINE__, #x)
-
-static void
-tell(bool ok, int line, const char *what)
-{
-	ok ? passed++ : failed++;
-	if (!ok)
-		printf("front_test.c:%d: failed: %s\n", line, what);
-}
+static char path_a[] = "/tmp/olmogen-lang-XXXXXX", path_b[] = "/tmp/olmogen-lang-XXXXXX";
 
 static uint64_t random_state = 1;
 
@@ -343,26 +334,11 @@ test_values(void)
 }
 
 static void
-test_closest(void)
+test_choices(void)
 {
-	static const char *const names[] = { "top_k", "num_experts", "eps" };
-	CHECK(!strcmp(diag_closest("topk", names, 3), "top_k"));
-	CHECK(!strcmp(diag_closest("n_experts", names, 3), "num_experts"));
-	CHECK(!strcmp(diag_closest("ep", names, 3), "eps"));
-	CHECK(!diag_closest("eqx", names, 3));
-	CHECK(!diag_closest("", names, 3));
 	CHECK(!strcmp(spec_choices("a|b|c", "<", ">"), "<a>, <b> or <c>"));
 	CHECK(spec_choice("fp32|fp64", "fp64") && !spec_choice("fp32|fp64", "fp6") &&
 	      !spec_choice("fp32|fp64", ""));
-	struct pos none = { 0 };
-	diag_error(none, "a");
-	diag_error(none, "a");
-	diag_note(none, "of a repetition");
-	diag_error(none, "b");
-	CHECK(diag_count() == 2);
-	for (int i = 0; i < 3000; i++)
-		diag_error(none, "error %d", i);
-	CHECK(diag_flush() == 3002 && diag_count() == 0);
 }
 
 /* ---- random changes of a valid description ---- */
@@ -470,18 +446,17 @@ main(void)
 {
 	FILE *null = fopen("/dev/null", "w");
 	if (!null || mkstemp(path_a) < 0 || mkstemp(path_b) < 0) {
-		perror("front_test");
+		perror("lang_test");
 		return 1;
 	}
 	stderr = null; /* messages are tested by tests/err; a sanitizer's go to the descriptor */
 	test_positions();
 	test_split();
-	test_closest();
+	test_choices();
 	test_values();
 	test_round_trips();
 	test_mutations();
 	unlink(path_a);
 	unlink(path_b);
-	printf("%d passed, %d failed\n", passed, failed);
-	return failed != 0;
+	return check_end();
 }

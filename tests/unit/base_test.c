@@ -1,0 +1,125 @@
+/* Memory, text and diagnostics, and sizes beyond 64 bits. Under sanitizers. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/base.h"
+
+#include "check.h"
+
+static void
+test_memory(void)
+{
+	ARRAY(uint64_t) list = { 0 };
+	bool zero = true;
+
+	for (uint64_t i = 0; i < 1000; i++) {
+		uint64_t *x = PUSH(list);
+		zero &= *x == 0;
+		*x = i;
+	}
+	for (uint64_t i = 0; i < 1000; i++)
+		zero &= list.a[i] == i;
+	CHECK(zero && list.n == 1000);
+	for (size_t n = 1; n < 4 << 20; n *= 3) {
+		unsigned char *p = xalloc(n);
+		CHECK(p[0] == 0 && p[n - 1] == 0 && (uintptr_t)p % 16 == 0);
+		memset(p, 1, n);
+	}
+}
+
+static void
+test_text(void)
+{
+	struct buf b = { 0 };
+
+	for (int i = 0; i < 1000; i++)
+		buf_printf(&b, "%d,", i % 10);
+	buf_puts(&b, "end");
+	CHECK(b.n == 2003 && strlen(b.s) == 2003 && !strcmp(b.s + 1996, "8,9,end"));
+	CHECK(!strcmp(human_bytes(0), "0 B") && !strcmp(human_bytes(1023), "1023 B"));
+	CHECK(!strcmp(human_bytes(1536), "1.50 KiB") && !strcmp(human_bytes(~0ull), "16.0 EiB"));
+	CHECK(!strcmp(commas(0), "0") && !strcmp(commas(999), "999"));
+	CHECK(!strcmp(commas(6919161856), "6,919,161,856"));
+	CHECK(!strcmp(exact_double(0.1), "0.1") && !strcmp(exact_double(3), "3.0"));
+	CHECK(atof(exact_double(1.0 / 3)) == 1.0 / 3 && !strcmp(exact_double(1e-300), "1e-300"));
+	/* FIPS 180-4's own examples, of one block and of two */
+	CHECK(!strcmp(sha256_hex("abc", 3),
+	    "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"));
+	CHECK(!strcmp(sha256_hex("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq", 56),
+	    "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1"));
+}
+
+static void
+test_diag(void)
+{
+	static const char *const names[] = { "top_k", "num_experts", "eps" };
+	struct pos none = { 0 };
+
+	CHECK(!strcmp(diag_closest("topk", names, 3), "top_k"));
+	CHECK(!strcmp(diag_closest("n_experts", names, 3), "num_experts"));
+	CHECK(!strcmp(diag_closest("ep", names, 3), "eps"));
+	CHECK(!diag_closest("eqx", names, 3));
+	CHECK(!diag_closest("", names, 3));
+	diag_error(none, "a");
+	diag_error(none, "a");
+	diag_note(none, "of a repetition");
+	diag_error(none, "b");
+	CHECK(diag_count() == 2);
+	for (int i = 0; i < 3000; i++)
+		diag_error(none, "error %d", i);
+	CHECK(diag_flush() == 3002 && diag_count() == 0);
+}
+
+static uint64_t
+product_too_large(void)
+{
+	return mul64(1ull << 32, 1ull << 32);
+}
+
+static uint64_t
+sum_too_large(void)
+{
+	return add64(~0ull, 1);
+}
+
+static uint64_t
+alignment_too_large(void)
+{
+	return align64(~0ull - 2, 256);
+}
+
+/* Each in a child, which must end with a user's error. */
+static void
+test_sizes(void)
+{
+	static uint64_t (*const fault[])(
+	    void) = { product_too_large, sum_too_large, alignment_too_large };
+
+	CHECK(mul64(1ull << 32, (1ull << 32) - 1) == ~0ull << 32 && mul64(0, ~0ull) == 0);
+	CHECK(add64(~0ull, 0) == ~0ull);
+	CHECK(align64(0, 256) == 0 && align64(1, 256) == 256 && align64(256, 256) == 256);
+	for (unsigned i = 0; i < LEN(fault); i++) {
+		int status = 0;
+		fflush(stdout);
+		pid_t child = fork();
+		if (!child)
+			_exit(fault[i]() ? 2 : 3);
+		CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) &&
+		      WEXITSTATUS(status) == EXIT_USER);
+	}
+}
+
+int
+main(void)
+{
+	stderr = fopen("/dev/null", "w"); /* messages are tested by tests/err */
+	if (!stderr)
+		return 1;
+	test_memory();
+	test_text();
+	test_diag();
+	test_sizes();
+	return check_end();
+}

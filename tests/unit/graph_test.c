@@ -1,0 +1,176 @@
+/*
+ * graph_verify must object: gradients dropped, shapes bent, ops swapped. Each fault is planted in a
+ * child, which must end as an internal error. In the repository's root, under sanitizers.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "describe.h"
+
+static struct graph *
+make_graph(void)
+{
+	struct object *trainer = trainer_of("models/tiny.lua", NULL, 0, NULL);
+
+	with_bias(trainer);
+	return graph_of(trainer);
+}
+
+static struct oplist *
+list(struct graph *g, const char *seg, int phase)
+{
+	for (uint32_t s = 0; s < g->seg.n; s++)
+		if (!strcmp(g->seg.a[s].name, seg))
+			return &g->seg.a[s].ops[phase];
+	abort();
+}
+
+static struct op *
+find(struct oplist *l, enum op_id id)
+{
+	for (uint32_t i = 0; i < l->n; i++)
+		if (l->a[i].op == id)
+			return &l->a[i];
+	abort();
+}
+
+static void
+drop(struct oplist *l, struct op *o)
+{
+	memmove(o, o + 1, (size_t)(l->a + l->n - (o + 1)) * sizeof *o);
+	l->n--;
+}
+
+static void
+drop_gradient(struct graph *g)
+{
+	struct oplist *l = list(g, "moe", BACKWARD);
+	drop(l, find(l, OP_grouped_dw));
+}
+
+static void
+drop_forward(struct graph *g)
+{
+	struct oplist *l = list(g, "moe", FORWARD);
+	drop(l, find(l, OP_route_map));
+}
+
+static void
+drop_update(struct graph *g)
+{
+	struct oplist *l = list(g, "update", FORWARD);
+	drop(l, find(l, OP_adamw));
+}
+
+static void
+drop_bias_update(struct graph *g)
+{
+	struct oplist *l = list(g, "update", FORWARD);
+	drop(l, find(l, OP_bias_update));
+}
+
+static void
+update_twice(struct graph *g)
+{
+	struct oplist *l = list(g, "update", FORWARD);
+	struct op *o = find(l, OP_adamw);
+	o[1] = o[0];
+}
+
+static void
+wrong_shape(struct graph *g)
+{
+	g->tensor.a[find(list(g, "dense", FORWARD), OP_linear)->arg[2]].dim[1]++;
+}
+
+static void
+wrong_dtype(struct graph *g)
+{
+	g->tensor.a[find(list(g, "moe", FORWARD), OP_route_biased)->arg[0]].dtype = DT_ACT;
+}
+
+static void
+wrong_argument(struct graph *g)
+{
+	struct op *o = find(list(g, "moe", BACKWARD), OP_grouped_dx);
+	o->arg[1] = o->arg[0];
+}
+
+static void
+missing_argument(struct graph *g)
+{
+	find(list(g, "moe", FORWARD), OP_combine)->arg[1] = 0;
+}
+
+static void
+defined_twice(struct graph *g)
+{
+	struct oplist *l = list(g, "dense", FORWARD);
+	find(l, OP_rmsnorm)->arg[2] = find(l, OP_linear)->arg[0];
+	*PUSH(*l) = *find(l, OP_rmsnorm);
+}
+
+static void
+swapped_order(struct graph *g)
+{
+	struct op *o = find(list(g, "moe", FORWARD), OP_dispatch), t = o[0];
+	o[0] = o[1];
+	o[1] = t;
+}
+
+static void
+no_stream_gradient(struct graph *g)
+{
+	for (uint32_t s = 0; s < g->seg.n; s++)
+		g->seg.a[s].dx = 0;
+}
+
+static void
+graph_faults(void)
+{
+	static const struct {
+		const char *name;
+		void (*plant)(struct graph *g);
+	} fault[] = {
+		{ "dropped gradient", drop_gradient },
+		{ "dropped forward op", drop_forward },
+		{ "dropped update", drop_update },
+		{ "dropped update of a buffer", drop_bias_update },
+		{ "parameter updated twice", update_twice },
+		{ "wrong shape", wrong_shape },
+		{ "wrong dtype", wrong_dtype },
+		{ "wrong argument", wrong_argument },
+		{ "missing argument", missing_argument },
+		{ "tensor defined twice", defined_twice },
+		{ "swapped ops", swapped_order },
+		{ "no stream gradient", no_stream_gradient },
+	};
+
+	graph_verify(make_graph());
+	for (unsigned i = 0; i < LEN(fault); i++) {
+		int status = 0;
+		fflush(stdout);
+		pid_t child = fork();
+		if (!child) {
+			struct graph *g = make_graph();
+			if (!freopen("/dev/null", "w", stderr))
+				_exit(1);
+			fault[i].plant(g);
+			graph_verify(g);
+			_exit(0);
+		}
+		expect(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) &&
+			   WEXITSTATUS(status) == EXIT_INTERNAL,
+		    fault[i].name);
+	}
+}
+
+int
+main(void)
+{
+	graph_faults();
+	return check_end();
+}
