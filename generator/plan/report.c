@@ -156,7 +156,9 @@ report_wire(const struct plan *p, struct buf *out)
 	}
 }
 
-/* When each stage does what; share of the time in which the average one waits. */
+enum { TIMELINE_WIDTH = 88, TIMELINE_ROWS = 32 };
+
+/* When each stage that is shown does what; share of the time in which the average one waits. */
 struct timeline {
 	uint64_t **start, end;
 	double bubble;
@@ -170,7 +172,7 @@ timeline(const struct shard *s)
 
 	if (s->mesh.pipeline == 1)
 		return t;
-	for (uint32_t i = 0; i < s->mesh.pipeline; i++)
+	for (uint32_t i = 0; i < s->mesh.pipeline && i < TIMELINE_ROWS; i++)
 		t.start[i] = xalloc(s->stage[i].action.n * sizeof **t.start);
 	t.end = schedule_run(s, t.start);
 	t.bubble = 1 - SCHEDULE_COST * n * chunks / (double)t.end;
@@ -180,19 +182,18 @@ timeline(const struct shard *s)
 static void
 report_pipeline(const struct shard *s, const struct timeline *t, struct buf *out)
 {
-	enum { WIDTH = 88, ROWS = 32 };
 	uint32_t chunks = s->stage[0].nchunks, stages = (uint32_t)s->mesh.pipeline;
 	int digits = (int)strlen(xprintf("%llu", (unsigned long long)s->graph->microbatches - 1));
 	int cell = 1 + digits + (chunks > 1);
-	uint64_t columns = WIDTH / (uint64_t)cell;
-	bool cut = t->end > columns || stages > ROWS;
+	uint64_t columns = TIMELINE_WIDTH / (uint64_t)cell;
+	bool cut = t->end > columns || stages > TIMELINE_ROWS;
 
 	if (stages == 1)
 		return;
 	buf_printf(out, "\npipeline: forward and backward of each microbatch%s; columns are time\n",
 	    chunks > 1 ? ", in chunks a, b .." : "");
 	columns = t->end < columns ? t->end : columns;
-	for (uint32_t i = 0; i < stages && i < ROWS; i++) {
+	for (uint32_t i = 0; i < stages && i < TIMELINE_ROWS; i++) {
 		const struct stage *st = &s->stage[i];
 		size_t n = (size_t)columns * (size_t)cell;
 		char *line = xalloc(n + (size_t)cell * 2 + 1);
@@ -216,7 +217,7 @@ report_pipeline(const struct shard *s, const struct timeline *t, struct buf *out
 	if (cut)
 		buf_printf(out, "  (%llu of %llu columns, %u of %u stages)\n",
 		    (unsigned long long)columns, (unsigned long long)t->end,
-		    stages < ROWS ? stages : ROWS, stages);
+		    stages < TIMELINE_ROWS ? stages : TIMELINE_ROWS, stages);
 }
 
 static const char *

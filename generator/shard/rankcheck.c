@@ -112,10 +112,46 @@ holds(const struct held *h, enum state state, const struct action *a)
 	return h->state == state && h->chunk == a->chunk && h->microbatch == a->microbatch;
 }
 
+static uint64_t
+bytes_of(const struct shard *s, tensor_id t)
+{
+	const struct graph *g = s->graph;
+	const struct object *pr = spec_obj(g->trainer, F_trainer_precision);
+	uint64_t w = target_bytes(s->target, spec_str(pr, F_precision_weights));
+	const uint64_t size[N_DTYPES] = { [DT_ACT] = w,
+		[DT_STAT] = w > 4 ? w : 4,
+		[DT_GRAD] = target_bytes(s->target, spec_str(pr, F_precision_grads)),
+		[DT_OPT] = target_bytes(s->target, spec_str(pr, F_precision_optimizer)),
+		[DT_I32] = 4,
+		[DT_I64] = 8,
+		[DT_F64] = 8 };
+
+	return t ? mul64(tensor_elems(&g->tensor.a[t]), size[g->tensor.a[t].dtype]) : 0;
+}
+
+/* What crosses the edge between two chunks is as large to one as to the other. */
+static const char *
+check_edge(const struct shard *s, const struct chunk *a, const struct chunk *b)
+{
+	const struct graph *g = s->graph;
+	const struct segment *from = &g->seg.a[g->kind_of[a->first + a->n - 1]];
+	const struct segment *to = &g->seg.a[g->kind_of[b->first]];
+	uint64_t x = bytes_of(s, from->y), to_x = bytes_of(s, to->x);
+	uint64_t dx = bytes_of(s, to->dx), to_dx = bytes_of(s, from->dy);
+
+	if (x == to_x && dx == to_dx)
+		return NULL;
+	return xprintf("place %u sends place %u %llu bytes, which wants %llu; it gets %llu back "
+		       "and wants %llu",
+	    a->place, b->place, (unsigned long long)x, (unsigned long long)to_x,
+	    (unsigned long long)dx, (unsigned long long)to_dx);
+}
+
 /* Chunks lie end to end over the layers, each place of the pipeline is one, slots are their own. */
 static const char *
 check_chunks(const struct shard *s)
 {
+	const struct chunk *before = NULL;
 	uint32_t places = 0, found = 0, layer = 0;
 
 	for (uint32_t i = 0; i < s->mesh.pipeline; i++)
@@ -135,6 +171,10 @@ check_chunks(const struct shard *s)
 					return xprintf("the chunk at place %u of %u has the wrong "
 						       "end of the model",
 					    p, places);
+				const char *fault = before ? check_edge(s, before, c) : NULL;
+				if (fault)
+					return fault;
+				before = c;
 				layer += c->n;
 				for (uint32_t j = 0; j < k; j++)
 					if (c->slot < s->stage[i].chunk[j].slot +
@@ -332,11 +372,8 @@ check_buckets(const struct shard *s)
 
 /* ---- all ranks ---- */
 
-struct event {            /* a message, or something that a group does together */
-	enum ranks ranks; /* ALONE: a message */
-	bool sends;
-	uint32_t action; /* of the stage; beyond them: the update */
-	uint32_t peer, tag;
+struct event { /* something that a group does together */
+	enum ranks ranks;
 	uint64_t bytes;
 	const struct op *op;
 	uint32_t layer;
@@ -345,45 +382,39 @@ struct events {
 	struct event *a;
 	uint32_t n, cap;
 };
+/* A rank's step: its actions, messages or passes with their events, and the update's events. */
+struct stage_program {
+	const struct action *action;
+	uint32_t n;
+	uint64_t events;     /* of the step, with messages */
+	struct events *pass; /* by chunk and phase */
+	struct events update;
+};
+struct at { /* where a rank is: in an action, beyond them in the update; in a pass' events */
+	uint32_t action, event;
+};
 
 struct message { /* from a sender that waits before it sends the next with this tag */
 	bool full;
 	uint32_t from, to, microbatch;
-	uint64_t bytes;
+	uint64_t waiting; /* 1 + the rank that can go on when full changes */
 };
-struct gathering { /* of a group for one thing that it does */
-	uint64_t came, times;
-	uint64_t first; /* rank, whose event others must equal */
+struct gathering {               /* of a group for one thing that it does */
+	uint64_t came, first;    /* members; the first of them, whose event others must equal */
+	const struct event *its; /* that one's */
 };
 
 struct run {
 	const struct shard *s;
-	struct mesh mesh;   /* with as many replicas as are run */
-	struct events **ev; /* by rank: its program, shared by those of a stage */
-	uint32_t *next;     /* by rank: where it is */
-	bool *came;         /* by rank: it waits for the others of its group */
-	uint64_t *times;    /* by rank: of that group, when it came */
+	struct mesh mesh;                     /* with as many replicas as are run */
+	const struct stage_program **program; /* by rank; those of a stage share one */
+	struct at *at;                        /* by rank */
+	bool *came;                           /* by rank: it waits for the others of its group */
+	uint64_t *ready, nready;              /* ranks that can go on */
 	uint32_t tags;
 	struct message *message;          /* by data position and tag */
 	struct gathering *group[N_RANKS]; /* by first rank */
 };
-
-static uint64_t
-bytes_of(const struct shard *s, tensor_id t)
-{
-	const struct graph *g = s->graph;
-	const struct object *pr = spec_obj(g->trainer, F_trainer_precision);
-	uint64_t w = target_bytes(s->target, spec_str(pr, F_precision_weights));
-	const uint64_t size[N_DTYPES] = { [DT_ACT] = w,
-		[DT_STAT] = w > 4 ? w : 4,
-		[DT_GRAD] = target_bytes(s->target, spec_str(pr, F_precision_grads)),
-		[DT_OPT] = target_bytes(s->target, spec_str(pr, F_precision_optimizer)),
-		[DT_I32] = 4,
-		[DT_I64] = 8,
-		[DT_F64] = 8 };
-
-	return t ? mul64(tensor_elems(&g->tensor.a[t]), size[g->tensor.a[t].dtype]) : 0;
-}
 
 /* What each member of a group does alone on its part is no event. */
 static bool
@@ -395,10 +426,10 @@ communicates(const struct op *o)
 
 static const char *
 add_ops(const struct shard *s, uint32_t stage, struct events *to, const struct oplist *l,
-    uint32_t action, uint32_t layer)
+    uint32_t layer)
 {
 	const struct graph *g = s->graph;
-	bool update = action >= s->stage[stage].action.n;
+	bool update = l == &g->seg.a[g->update].ops[FORWARD];
 
 	for (uint32_t i = 0; i < l->n; i++) {
 		const struct op *o = &l->a[i];
@@ -414,18 +445,16 @@ add_ops(const struct shard *s, uint32_t stage, struct events *to, const struct o
 			bytes = add64(bytes, mul64(bytes_of(s, o->arg[k]), layers));
 		/* parts of the model that other stages have are theirs to reduce */
 		if (layers || o->ranks == WORLD || o->ranks == PIPELINE)
-			*PUSH(*to) = (struct event){ .ranks = o->ranks,
-				.action = action,
-				.bytes = bytes,
-				.op = o,
-				.layer = layer };
+			*PUSH(*to) = (struct event){
+				.ranks = o->ranks, .bytes = bytes, .op = o, .layer = layer
+			};
 	}
 	return NULL;
 }
 
 static const char *
-add_pass(const struct shard *s, uint32_t stage, struct events *to, uint32_t action,
-    const struct chunk *c, enum phase ph)
+add_pass(
+    const struct shard *s, uint32_t stage, struct events *to, const struct chunk *c, enum phase ph)
 {
 	const struct graph *g = s->graph;
 	const char *fault = NULL;
@@ -435,63 +464,96 @@ add_pass(const struct shard *s, uint32_t stage, struct events *to, uint32_t acti
 		uint32_t layer = c->first + k - 1;
 		uint32_t seg = k == 0 ? g->embed : k > c->n ? g->head : g->kind_of[layer];
 		if (k == 0 ? c->embed : k > c->n ? c->head : true)
-			fault = add_ops(s, stage, to, &g->seg.a[seg].ops[ph], action, layer);
+			fault = add_ops(s, stage, to, &g->seg.a[seg].ops[ph], layer);
 	}
 	return fault;
 }
 
-/* The stream that crosses an edge, as the sender's layer has it, and the receiver's. */
-static uint64_t
-edge_bytes(const struct shard *s, const struct chunk *c, enum action_kind kind)
+/* The events of an action, of the update beyond them; NULL: it is a message. */
+static const struct events *
+events_of(const struct stage_program *p, uint32_t action)
 {
-	const struct graph *g = s->graph;
-	const struct segment *first = &g->seg.a[g->kind_of[c->first]];
-	const struct segment *last = &g->seg.a[g->kind_of[c->first + c->n - 1]];
+	const struct action *a = &p->action[action];
 
-	return bytes_of(s, kind == SEND_X    ? last->y
-			   : kind == RECV_X  ? first->x
-			   : kind == SEND_DX ? first->dx
-					     : last->dy);
+	if (action == p->n)
+		return &p->update;
+	if (a->kind != DO_FORWARD && a->kind != DO_BACKWARD)
+		return NULL;
+	return &p->pass[a->chunk * N_PHASES + (a->kind == DO_FORWARD ? FORWARD : BACKWARD)];
 }
 
 static const char *
-expand(const struct shard *s, uint32_t stage, struct events *to)
+expand(const struct shard *s, uint32_t stage, struct stage_program *p)
 {
 	const struct graph *g = s->graph;
 	const struct stage *st = &s->stage[stage];
-	uint64_t alone = st->action.n ? 0 : g->microbatches < ALIKE ? g->microbatches : ALIKE;
 	const char *fault = NULL;
 
-	for (uint64_t m = 0; m < alone * N_PHASES && !fault; m++)
-		fault = add_pass(s, stage, to, 0, st->chunk, m % N_PHASES);
-	for (uint32_t i = 0; i < st->action.n && !fault; i++) {
-		const struct action *a = &st->action.a[i];
-		const struct chunk *c = &st->chunk[a->chunk];
-		if (a->kind == DO_FORWARD || a->kind == DO_BACKWARD)
-			fault = add_pass(
-			    s, stage, to, i, c, a->kind == DO_FORWARD ? FORWARD : BACKWARD);
-		else
-			*PUSH(*to) = (struct event){ .ranks = ALONE,
-				.sends = a->kind == SEND_X || a->kind == SEND_DX,
-				.action = i,
-				.peer = a->stage,
-				.tag = a->tag,
-				.bytes = edge_bytes(s, c, a->kind) };
+	p->action = st->action.a;
+	p->n = st->action.n;
+	if (!p->n) { /* one stage: a pass after the other */
+		uint64_t alone = g->microbatches < ALIKE ? g->microbatches : ALIKE;
+		struct action *a = xalloc(alone * N_PHASES * sizeof *a);
+		for (uint64_t m = 0; m < alone * N_PHASES; m++)
+			a[m].kind = m % N_PHASES ? DO_BACKWARD : DO_FORWARD;
+		p->action = a;
+		p->n = (uint32_t)alone * N_PHASES;
 	}
-	return fault ? fault
-		     : add_ops(s, stage, to, &g->seg.a[g->update].ops[FORWARD], st->action.n, 0);
+	p->pass = xalloc(st->nchunks * N_PHASES * sizeof *p->pass);
+	for (uint32_t i = 0; i < st->nchunks * N_PHASES && !fault; i++)
+		fault = add_pass(
+		    s, stage, &p->pass[i], &st->chunk[i / N_PHASES], (enum phase)(i % N_PHASES));
+	if (!fault)
+		fault = add_ops(s, stage, &p->update, &g->seg.a[g->update].ops[FORWARD], 0);
+	p->events = p->update.n;
+	for (uint32_t i = 0; i < p->n; i++) {
+		const struct events *l = events_of(p, i);
+		p->events += l ? l->n : 1;
+	}
+	return fault;
+}
+
+/* The event that a rank is at; NULL: a message, or its end. */
+static const struct event *
+event_at(const struct run *r, uint64_t rank)
+{
+	const struct events *l = events_of(r->program[rank], r->at[rank].action);
+
+	return l && r->at[rank].event < l->n ? &l->a[r->at[rank].event] : NULL;
+}
+
+static bool
+at_end(const struct run *r, uint64_t rank)
+{
+	return r->at[rank].action == r->program[rank]->n && !event_at(r, rank);
+}
+
+/* Past what is done: by 1 to what is next, by 0 from the start of a program to its first. */
+static void
+go_on(struct run *r, uint64_t rank, uint32_t by)
+{
+	const struct stage_program *p = r->program[rank];
+	struct at *at = &r->at[rank];
+	const struct events *l = events_of(p, at->action);
+
+	if (l)
+		at->event += by;
+	else
+		at->action += by;
+	while (at->action < p->n && (l = events_of(p, at->action)) && at->event == l->n)
+		*at = (struct at){ at->action + 1, 0 };
 }
 
 static const char *
-event_text(const struct run *r, uint64_t rank, const struct event *e)
+at_text(const struct run *r, uint64_t rank)
 {
-	uint32_t stage = (uint32_t)(rank / r->mesh.data);
-	const struct stage *st = &r->s->stage[stage];
-	const char *where = e->action < st->action.n ? action_text(r->s, stage, e->action)
-			    : st->action.n           ? xprintf("stage %u, update", stage)
-						     : "";
+	uint32_t stage = (uint32_t)(rank / r->mesh.data), i = r->at[rank].action;
+	const struct event *e = event_at(r, rank);
+	const char *where = i < r->s->stage[stage].action.n ? action_text(r->s, stage, i)
+			    : r->s->stage[stage].action.n   ? xprintf("stage %u, update", stage)
+							    : "";
 
-	if (e->ranks == ALONE)
+	if (!e)
 		return xprintf("rank %llu: %s", (unsigned long long)rank, where);
 	return xprintf("rank %llu: %s%s%s of %s, layer %u, %llu bytes", (unsigned long long)rank,
 	    where, *where ? ": " : "", op_row(e->op->op)->name,
@@ -499,35 +561,32 @@ event_text(const struct run *r, uint64_t rank, const struct event *e)
 	    (unsigned long long)e->bytes);
 }
 
-/* A message goes or comes; *moved: it did, and the rank is further. */
+/* A message goes or comes, or the rank waits for it; *moved: it is further. */
 static const char *
-pass_message(struct run *r, uint64_t rank, const struct event *e, bool *moved)
+pass_message(struct run *r, uint64_t rank, bool *moved)
 {
 	uint32_t stage = (uint32_t)(rank / r->mesh.data);
-	struct message *m = &r->message[rank % r->mesh.data * r->tags + e->tag];
-	uint32_t microbatch = r->s->stage[stage].action.a[e->action].microbatch;
+	const struct action *a = &r->program[rank]->action[r->at[rank].action];
+	struct message *m = &r->message[rank % r->mesh.data * r->tags + a->tag];
+	bool sends = a->kind == SEND_X || a->kind == SEND_DX;
 
-	if (e->sends) {
-		*moved = !m->full;
-		if (!m->full)
-			*m = (struct message){ true, stage, e->peer, microbatch, e->bytes };
+	*moved = m->full != sends;
+	if (!*moved) {
+		m->waiting = 1 + rank;
 		return NULL;
 	}
-	*moved = m->full;
-	if (!m->full)
-		return NULL;
-	if (m->from != e->peer || m->to != stage)
+	if (!sends && (m->from != a->stage || m->to != stage))
 		return xprintf(
 		    "%s: waits for stage %u, but the message of tag %u goes from stage %u "
 		    "to stage %u",
-		    event_text(r, rank, e), e->peer, e->tag, m->from, m->to);
-	if (m->microbatch != microbatch)
-		return xprintf("%s: stage %u sent microbatch %u", event_text(r, rank, e), m->from,
-		    m->microbatch);
-	if (m->bytes != e->bytes)
-		return xprintf("%s: wants %llu bytes, stage %u sent %llu", event_text(r, rank, e),
-		    (unsigned long long)e->bytes, m->from, (unsigned long long)m->bytes);
-	m->full = false;
+		    at_text(r, rank), a->stage, a->tag, m->from, m->to);
+	if (!sends && m->microbatch != a->microbatch)
+		return xprintf(
+		    "%s: stage %u sent microbatch %u", at_text(r, rank), m->from, m->microbatch);
+	if (m->waiting)
+		r->ready[r->nready++] = m->waiting - 1;
+	*m = (struct message){ sends, stage, a->stage, a->microbatch, 0 };
+	go_on(r, rank, 1);
 	return NULL;
 }
 
@@ -538,25 +597,25 @@ gather(struct run *r, uint64_t rank, const struct event *e, bool *moved)
 	struct members who = members(&r->mesh, e->ranks, rank);
 	struct gathering *group = &r->group[e->ranks][who.first];
 
-	if (r->came[rank]) {
-		*moved = group->times > r->times[rank];
-		r->came[rank] = !*moved;
-		return NULL;
-	}
-	if (!group->came)
+	if (!group->came) {
 		group->first = rank;
-	const struct event *o = &r->ev[group->first]->a[r->next[group->first]];
-	if (o->op->op != e->op->op || o->bytes != e->bytes || o->ranks != e->ranks ||
-	    o->layer != e->layer ||
-	    o->op->arg[op_row(o->op->op)->nin] != e->op->arg[op_row(e->op->op)->nin])
-		return xprintf(
-		    "%s, where %s", event_text(r, rank, e), event_text(r, group->first, o));
+		group->its = e;
+	}
+	const struct event *o = group->its;
+	if (o != e && (o->op->op != e->op->op || o->bytes != e->bytes || o->layer != e->layer ||
+			  o->op->arg[op_row(o->op->op)->nin] != e->op->arg[op_row(e->op->op)->nin]))
+		return xprintf("%s, where %s", at_text(r, rank), at_text(r, group->first));
 	*moved = ++group->came == who.n;
 	r->came[rank] = !*moved;
-	r->times[rank] = group->times;
-	if (*moved) {
-		group->came = 0;
-		group->times++;
+	if (!*moved)
+		return NULL;
+	group->came = 0;
+	for (uint64_t i = 0; i < who.n; i++) {
+		uint64_t k = who.first + i * who.step;
+		r->came[k] = false;
+		go_on(r, k, 1);
+		if (k != rank)
+			r->ready[r->nready++] = k;
 	}
 	return NULL;
 }
@@ -565,14 +624,15 @@ gather(struct run *r, uint64_t rank, const struct event *e, bool *moved)
 static uint64_t
 waits_for(const struct run *r, uint64_t rank)
 {
-	const struct event *e = &r->ev[rank]->a[r->next[rank]];
-	struct members who = members(&r->mesh, e->ranks, rank);
+	const struct event *e = event_at(r, rank);
 
-	if (e->ranks == ALONE)
-		return e->peer * r->mesh.data + rank % r->mesh.data;
+	if (!e)
+		return r->program[rank]->action[r->at[rank].action].stage * r->mesh.data +
+		       rank % r->mesh.data;
+	struct members who = members(&r->mesh, e->ranks, rank);
 	for (uint64_t i = 0; i < who.n; i++) {
 		uint64_t k = who.first + i * who.step;
-		if (!r->came[k] || r->ev[k]->a[r->next[k]].ranks != e->ranks)
+		if (!r->came[k] || event_at(r, k)->ranks != e->ranks)
 			return k;
 	}
 	return rank;
@@ -586,14 +646,13 @@ deadlock(const struct run *r, uint64_t rank)
 
 	buf_puts(&b, "deadlock: ");
 	for (int i = 0; i < 8; i++) {
-		const struct events *ev = r->ev[rank];
-		if (r->next[rank] == ev->n) {
+		if (at_end(r, rank)) {
 			buf_printf(&b, "rank %llu, which has ended", (unsigned long long)rank);
 			break;
 		}
 		uint64_t other = waits_for(r, rank);
-		buf_printf(&b, "%s waits for rank %llu; ",
-		    event_text(r, rank, &ev->a[r->next[rank]]), (unsigned long long)other);
+		buf_printf(
+		    &b, "%s waits for rank %llu; ", at_text(r, rank), (unsigned long long)other);
 		rank = other;
 		if (rank == start)
 			break;
@@ -601,34 +660,28 @@ deadlock(const struct run *r, uint64_t rank)
 	return b.s;
 }
 
+/* Each rank goes as far as it can; what it waits for makes it ready again. */
 static const char *
 run_all(struct run *r)
 {
-	uint64_t world = r->mesh.world, ended = 0;
-	bool any = true;
+	uint64_t world = r->mesh.world;
 
-	while (any) {
-		any = false;
-		ended = 0;
-		for (uint64_t rank = 0; rank < world; rank++) {
-			const struct events *ev = r->ev[rank];
-			bool moved = true;
-			while (r->next[rank] < ev->n && moved) {
-				const struct event *e = &ev->a[r->next[rank]];
-				bool was = r->came[rank];
-				const char *fault = e->ranks == ALONE
-							? pass_message(r, rank, e, &moved)
-							: gather(r, rank, e, &moved);
-				if (fault)
-					return fault;
-				r->next[rank] += moved;
-				any |= moved || was != r->came[rank];
-			}
-			ended += r->next[rank] == ev->n;
+	for (uint64_t i = world; i-- > 0;) {
+		r->ready[r->nready++] = i;
+		go_on(r, i, 0);
+	}
+	while (r->nready) {
+		uint64_t rank = r->ready[--r->nready];
+		for (bool moved = true; moved && !at_end(r, rank);) {
+			const struct event *e = event_at(r, rank);
+			const char *fault =
+			    e ? gather(r, rank, e, &moved) : pass_message(r, rank, &moved);
+			if (fault)
+				return fault;
 		}
 	}
-	for (uint64_t rank = 0; rank < world && ended < world; rank++)
-		if (r->next[rank] < r->ev[rank]->n)
+	for (uint64_t rank = 0; rank < world; rank++)
+		if (!at_end(r, rank))
 			return deadlock(r, rank);
 	for (uint64_t i = 0; i < r->mesh.data * r->tags; i++)
 		if (r->message[i].full)
@@ -643,7 +696,7 @@ run_all(struct run *r)
 static const char *
 prepare(const struct shard *s, struct run *r)
 {
-	struct events *ev = xalloc(s->mesh.pipeline * sizeof *ev);
+	struct stage_program *program = xalloc(s->mesh.pipeline * sizeof *program);
 	uint64_t events = 0;
 	const char *fault = check_groups(&s->mesh);
 
@@ -661,8 +714,8 @@ prepare(const struct shard *s, struct run *r)
 				fault = xprintf(
 				    "%s: no stage %u", action_text(s, i, k), st->action.a[k].stage);
 		if (!fault)
-			fault = expand(s, i, &ev[i]);
-		events += ev[i].n;
+			fault = expand(s, i, &program[i]);
+		events += program[i].events;
 		r->tags = 2 * (uint32_t)s->mesh.pipeline * st->nchunks;
 	}
 	/* replicas run the same program side by side: some stand for very many */
@@ -673,12 +726,12 @@ prepare(const struct shard *s, struct run *r)
 		r->mesh.data = replicas * s->mesh.expert;
 		r->mesh.world = r->mesh.data * s->mesh.pipeline;
 	}
-	r->ev = xalloc(r->mesh.world * sizeof *r->ev);
+	r->program = xalloc(r->mesh.world * sizeof *r->program);
 	for (uint64_t i = 0; i < r->mesh.world; i++)
-		r->ev[i] = &ev[i / r->mesh.data];
-	r->next = xalloc(r->mesh.world * sizeof *r->next);
+		r->program[i] = &program[i / r->mesh.data];
+	r->at = xalloc(r->mesh.world * sizeof *r->at);
 	r->came = xalloc(r->mesh.world * sizeof *r->came);
-	r->times = xalloc(r->mesh.world * sizeof *r->times);
+	r->ready = xalloc(r->mesh.world * sizeof *r->ready);
 	r->message = xalloc(r->mesh.data * r->tags * sizeof *r->message);
 	for (int k = 0; k < N_RANKS; k++)
 		r->group[k] = xalloc(r->mesh.world * sizeof *r->group[k]);

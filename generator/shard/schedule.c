@@ -180,6 +180,8 @@ schedule(struct shard *s, const char *kind)
 					    (struct pass){ time_of(&t, ph, st->chunk[c].place, m),
 						    ph, c, m };
 		qsort(pass, k, sizeof *pass, by_time);
+		st->action.cap = 3 * k; /* each receives and sends at most */
+		st->action.a = xalloc(st->action.cap * sizeof *st->action.a);
 		give_slots(st, pass, k);
 		for (uint32_t j = 0; j < k; j++) {
 			uint32_t p = st->chunk[pass[j].chunk].place;
@@ -200,8 +202,9 @@ schedule(struct shard *s, const char *kind)
 }
 
 /*
- * When each action of each stage would start if messages took no time; gives the end of the last.
- * What only moves data takes none. 0: some wait for one another for ever.
+ * When each action of each stage whose start is asked for would start if messages took no time;
+ * gives the end of the last. What only moves data takes none. 0: some wait for one another for
+ * ever.
  */
 uint64_t
 schedule_run(const struct shard *s, uint64_t **start)
@@ -227,7 +230,8 @@ schedule_run(const struct shard *s, uint64_t **start)
 					now[i] = *message - 1;
 				if (a->kind == SEND_X || a->kind == SEND_DX)
 					*message = now[i] + 1;
-				start[i][next[i]] = now[i];
+				if (start[i])
+					start[i][next[i]] = now[i];
 				now[i] += a->kind == DO_FORWARD    ? COST_FORWARD
 					  : a->kind == DO_BACKWARD ? COST_BACKWARD
 								   : 0;

@@ -83,8 +83,8 @@ uint64_t stage_layers(const struct shard *s, uint32_t stage, const struct tensor
 
 enum { COST_FORWARD = 1, COST_BACKWARD = 2, SCHEDULE_COST = COST_FORWARD + COST_BACKWARD };
 /*
- * When each action starts, by stage and action, where passes take those times and messages none;
- * gives the end of the last, 0 if some wait for ever.
+ * When each action starts, by stage (NULL: not asked for) and action, where passes take those times
+ * and messages none; gives the end of the last, 0 if some wait for ever.
  */
 uint64_t schedule_run(const struct shard *s, uint64_t **start);
 

@@ -64,5 +64,9 @@ total olmo3-moe "-D size=medium" 137,272,594,176 7,379,193,600          # 137.27
 total olmo3-moe "-D size=large" 295,989,153,536 15,138,557,696          # 295.989B, 15.139B
 total olmo3-moe "-D size=ultra" 1,200,484,519,680 58,358,763,264        # 1200.485B, 58.359B
 total olmo3-moe "-D size=ultra -D experts=256 -D expert=32 -D micro=2" 2,379,501,014,784 58,406,735,616
+
+# a deep pipeline is planned in the memory of its actions, six million here, with little beside them
+deep="--plan -D pipeline=256 -D layers=256 -D microbatches=4096 tests/unit/layout.lua"
+want "a deep pipeline in 400 MB" "$(ulimit -v 400000 && "$olmogen" $deep | sed -n "s/.*bubble *\([0-9.]*\) %.*/\1/p")" 5.9
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]

@@ -382,7 +382,7 @@ planted(void)
 		{ "read before it is reduced", read_before_reduced, "comes after sumsq" },
 		{ "experts' rows alone", alone, "ep_dispatch is not among" },
 		{ "wrong mesh", wrong_mesh, "the mesh is no product" },
-		{ "streams of two widths", other_width, "bytes, stage 0 sent" },
+		{ "streams of two widths", other_width, "bytes, which wants" },
 	};
 
 	for (uint32_t i = 0; i < LEN(fault); i++) {
@@ -397,29 +397,48 @@ planted(void)
 	}
 }
 
+/* A stage's program that one rank has for its own: pointers to all events of it, in order. */
+static uint32_t
+own_program(struct run *r, uint64_t rank, struct event **event)
+{
+	const struct stage_program *of = r->program[rank];
+	uint32_t lists = r->s->stage[rank / r->mesh.data].nchunks * N_PHASES, n = 0;
+	struct stage_program *own = xalloc(sizeof *own);
+
+	*own = *of;
+	own->pass = xalloc(lists * sizeof *own->pass);
+	for (uint32_t i = 0; i <= lists; i++) {
+		const struct events *from = i < lists ? &of->pass[i] : &of->update;
+		struct events *to = i < lists ? &own->pass[i] : &own->update;
+		*to = (struct events){ xalloc(from->n * sizeof *to->a), from->n, from->n };
+		memcpy(to->a, from->a, from->n * sizeof *to->a);
+		for (uint32_t k = 0; k < to->n; k++)
+			event[n++] = &to->a[k];
+	}
+	r->program[rank] = own;
+	return n;
+}
+
 /* One rank does two things of its group in the other order than the others. */
 static void
 swapped_collectives(void)
 {
 	struct shard *s =
-	    layout_shard((struct layout){ "1f1b", 2, 1, 4, .data = 4, .expert = 2, .layers = 4 });
-	uint32_t caught = 0, tried = 0;
+	    layout_shard((struct layout){ "v", 2, 2, 4, .data = 4, .expert = 2, .layers = 12 });
+	uint32_t caught = 0, tried = 0, n = 2;
+	struct event *own[1000];
 	struct run r;
 
 	expect(!prepare(s, &r) && !run_all(&r), "every rank in one order");
-	uint32_t n = r.ev[5]->n;
 	for (uint32_t i = 0; i + 1 < n; i++) {
 		expect(!prepare(s, &r), "a fresh run");
-		struct events *own = xalloc(sizeof *own);
-		*own = (struct events){ xalloc(n * sizeof *own->a), n, n };
-		memcpy(own->a, r.ev[5]->a, n * sizeof *own->a);
-		struct event t = own->a[i];
-		own->a[i] = own->a[i + 1];
-		own->a[i + 1] = t;
-		/* of two groups, or a group and a message, others may still meet it */
-		if (own->a[i].ranks == ALONE || own->a[i].ranks != own->a[i + 1].ranks)
+		n = own_program(&r, 5, own);
+		struct event t = *own[i];
+		*own[i] = *own[i + 1];
+		*own[i + 1] = t;
+		/* of two groups others may still meet it */
+		if (own[i]->ranks != own[i + 1]->ranks)
 			continue;
-		r.ev[5] = own;
 		tried++;
 		const char *said = run_all(&r);
 		caught += said && strstr(said, "rank 5: ") && strstr(said, ", where ");
@@ -429,10 +448,8 @@ swapped_collectives(void)
 
 	/* one that is left out: the others wait, and it is said for whom */
 	expect(!prepare(s, &r), "a fresh run");
-	struct events *own = xalloc(sizeof *own);
-	*own = *r.ev[5];
-	own->n--;
-	r.ev[5] = own;
+	own_program(&r, 5, own);
+	((struct stage_program *)(uintptr_t)r.program[5])->update.n--;
 	const char *said = run_all(&r);
 	expect(said && strstr(said, "rank 5, which has ended"),
 	    xprintf("a collective left out: %s", said));
