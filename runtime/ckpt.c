@@ -72,10 +72,11 @@ om_ckpt_entries(const struct om_model *m, enum om_entries which, uint32_t *n)
 			e->p = t.p;
 			e->begin = first - t.first;
 			e->end = end - t.first;
+			e->rep = t.rep;
 			e->first = first;
-			e->off = hf  ? t.p->weight + first * om_param_size(m, t.p)
-				 : i ? om_state_at(m, t.p, state, first)
-				     : om_home_at(m, t.p, first);
+			e->off = hf  ? om_weight_at(m, t.p, t.rep, first)
+				 : i ? om_state_at(m, t.p, state, t.rep, first)
+				     : om_home_at(m, t.p, t.rep, first);
 			e->file = part[i].file;
 			e++;
 			free(name);

@@ -395,7 +395,8 @@ put(const struct om_model *m, unsigned char *arena, const struct om_entry *e, ui
 		return;
 	x += (first - begin) * m->real;
 	if (e->file == 0)
-		om_put_weights(m, arena, e->p, e->first + (first - e->begin), x, beyond - first);
+		om_put_weights(
+		    m, arena, e->p, e->rep, e->first + (first - e->begin), x, beyond - first);
 	else
 		om_put(arena, e->off + (first - e->begin) * m->real, x, (beyond - first) * m->real);
 }
@@ -471,9 +472,12 @@ load_tensors(struct loader *l, unsigned char *arena, const struct om_entry *e, u
 static void
 gather_weights(const struct om_model *m, unsigned char *arena)
 {
-	for (uint32_t i = 0; i < m->nbuckets; i++)
-		om_all_gather(m->bucket[i].ranks, "checkpoint", arena + m->bucket[i].weight,
-		    m->bucket[i].elems * m->weight_size);
+	for (uint32_t i = 0; i < m->nbuckets; i++) {
+		const struct om_bucket *b = &m->bucket[i];
+
+		for (uint64_t l = 0, bytes = b->elems * m->weight_size; l < b->nlayers; l++)
+			om_all_gather(b->ranks, "checkpoint", arena + b->weight + l * bytes, bytes);
+	}
 }
 
 /* Steps after the one resumed from belong to a run that is given up: they move aside, never away.

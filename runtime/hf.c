@@ -387,8 +387,8 @@ load(struct source *s, unsigned char *arena, const struct om_entry *e, unsigned 
 				    (unsigned long long)(first - e->first + i));
 			wide[i] = (double)x[i];
 		}
-		om_put_weights(
-		    s->m, arena, e->p, first, s->m->real == 4 ? (void *)x : (void *)wide, n);
+		om_put_weights(s->m, arena, e->p, e->rep, first,
+		    s->m->real == 4 ? (void *)x : (void *)wide, n);
 	}
 }
 

@@ -20,16 +20,14 @@ om_tensor_next(const struct om_model *m, struct om_tensor *t)
 	}
 	if (t->expert + 1 < t->p->experts) {
 		t->expert++;
+		t->first += t->p->numel;
 	} else if (t->rep + 1 < t->p->nlayers) {
-		t->rep++;
-		t->expert = 0;
+		*t = (struct om_tensor){ .p = t->p, .rep = t->rep + 1 };
 	} else {
 		if (t->p + 1 == m->param + m->nparams + m->nbuffers)
 			return false;
 		*t = (struct om_tensor){ .p = t->p + 1 };
-		return true;
 	}
-	t->first += t->p->numel;
 	return true;
 }
 
@@ -70,7 +68,7 @@ om_tensor_name(const struct om_tensor *t, bool hf)
 void
 om_param_part(const struct om_model *m, const struct om_param *p, uint64_t *first, uint64_t *end)
 {
-	uint64_t n = (p->experts ? p->experts : 1) * p->nlayers * p->numel, part, from;
+	uint64_t n = (p->experts ? p->experts : 1) * p->numel, part, from;
 	const struct om_bucket *b;
 
 	if (p >= m->param + m->nparams) { /* a buffer is whole on every rank of its stage */
@@ -88,18 +86,26 @@ om_param_part(const struct om_model *m, const struct om_param *p, uint64_t *firs
 }
 
 uint64_t
-om_state_at(const struct om_model *m, const struct om_param *p, uint64_t state, uint64_t i)
+om_state_at(
+    const struct om_model *m, const struct om_param *p, uint64_t state, uint32_t rep, uint64_t i)
 {
 	const struct om_bucket *b = &m->bucket[p->bucket];
+	uint64_t part = b->elems / om_size(b->ranks);
 
-	return state + (i - b->elems / om_size(b->ranks) * om_rank(b->ranks)) * m->real;
+	return state + (rep * part + i - om_rank(b->ranks) * part) * m->real;
 }
 
 uint64_t
-om_home_at(const struct om_model *m, const struct om_param *p, uint64_t i)
+om_weight_at(const struct om_model *m, const struct om_param *p, uint32_t rep, uint64_t i)
 {
-	return p->master != OM_NO_MASTER ? om_state_at(m, p, p->master, i)
-					 : p->weight + i * m->real;
+	return p->weight + (rep * p->stride + i) * om_param_size(m, p);
+}
+
+uint64_t
+om_home_at(const struct om_model *m, const struct om_param *p, uint32_t rep, uint64_t i)
+{
+	return p->master != OM_NO_MASTER ? om_state_at(m, p, p->master, rep, i)
+					 : om_weight_at(m, p, rep, i);
 }
 
 size_t
@@ -120,8 +126,8 @@ om_to_bf16(float x)
 }
 
 void
-om_put_weights(const struct om_model *m, unsigned char *arena, const struct om_param *p, uint64_t i,
-    const void *x, size_t n)
+om_put_weights(const struct om_model *m, unsigned char *arena, const struct om_param *p,
+    uint32_t rep, uint64_t i, const void *x, size_t n)
 {
 	enum { CHUNK = 1 << 14 };
 	uint16_t narrow[CHUNK];
@@ -130,14 +136,14 @@ om_put_weights(const struct om_model *m, unsigned char *arena, const struct om_p
 	uint64_t first, end;
 
 	if (p->master == OM_NO_MASTER) {
-		om_put(arena, p->weight + i * m->real, x, n * m->real);
+		om_put(arena, om_weight_at(m, p, rep, i), x, n * m->real);
 		return;
 	}
 	om_param_part(m, p, &first, &end);
 	first = first > i ? first : i;
 	end = end < i + n ? end : i + n;
 	if (first < end)
-		om_put(arena, om_state_at(m, p, p->master, first), from + (first - i),
+		om_put(arena, om_state_at(m, p, p->master, rep, first), from + (first - i),
 		    (end - first) * m->real);
 	for (size_t some; n; n -= some, from += some, i += some) {
 		some = n < CHUNK ? n : CHUNK;
@@ -145,7 +151,7 @@ om_put_weights(const struct om_model *m, unsigned char *arena, const struct om_p
 			narrow[j] = om_to_bf16(from[j]);
 			wide[j] = (uint32_t)narrow[j] << 16;
 		}
-		om_put(arena, p->weight + i * m->weight_size,
+		om_put(arena, om_weight_at(m, p, rep, i),
 		    m->weight_size == sizeof *narrow ? (void *)narrow : (void *)wide,
 		    some * m->weight_size);
 	}
@@ -210,8 +216,8 @@ om_init_params(const struct om_model *m, unsigned char *arena, uint64_t seed)
 							      : t.p->init == OM_ONE;
 				z4[j] = (float)z[j];
 			}
-			om_put_weights(
-			    m, arena, t.p, t.first + i, m->real == 4 ? (void *)z4 : (void *)z, n);
+			om_put_weights(m, arena, t.p, t.rep, t.first + i,
+			    m->real == 4 ? (void *)z4 : (void *)z, n);
 		}
 		free(name);
 	}

@@ -42,11 +42,13 @@ struct om_param {
 	uint64_t master;       /* weights in fp32, of which weight is the rounding to bf16 */
 	/*
 	 * Moments and masters are kept by the ranks of the parameter's bucket in equal parts: rank
-	 * r has elements [r * part, (r + 1) * part) of the bucket, of which this parameter is those
-	 * from `at` on. So element i lies at m + (i - r * part) * real, if at + i is in the part.
+	 * r has elements [r * part, (r + 1) * part) of a layer's bucket, of which this parameter is
+	 * those from `at` on. So element i of layer l lies at m + (l * part + i - r * part) * real,
+	 * if at + i is in the part.
 	 */
 	uint32_t bucket;
 	uint64_t at;
+	uint64_t stride; /* elements from a layer's weight, or gradient, to the next one's */
 	uint64_t numel;  /* elements of one checkpoint tensor */
 	uint64_t dim[2]; /* its shape */
 	int ndims;
@@ -62,13 +64,15 @@ struct om_group {
 };
 
 /*
- * A run of parameters, contiguous in weights and gradients: gradients are summed over these ranks,
- * each updates its part, and gathers the others' weights.
+ * Parameters of a layer, or of an end of the model, contiguous in weights and gradients: gradients
+ * are summed over these ranks, each updates its part, and gathers the others' weights. The buckets
+ * of layers of one kind follow one another.
  */
 struct om_bucket {
 	enum om_ranks ranks;
 	uint64_t weight, grad; /* byte offsets */
-	uint64_t elems;        /* padding included; the number of ranks divides it */
+	uint64_t elems;        /* of a layer, padding included; the number of ranks divides it */
+	uint32_t nlayers;
 };
 
 /* What a rank of a pipeline does in a step, one after the other. */

@@ -345,7 +345,7 @@ uint64_t om_permute(uint64_t seed, uint64_t epoch, uint64_t n, uint64_t i);
 struct om_tensor {
 	const struct om_param *p;
 	uint32_t rep, expert;
-	uint64_t first; /* its first element within the stored parameter */
+	uint64_t first; /* its first element within the repetition of the stored parameter */
 };
 /* Steps through all of them in a fixed order; start with { NULL }. */
 bool om_tensor_next(const struct om_model *m, struct om_tensor *t);
@@ -353,24 +353,25 @@ uint64_t om_tensor_count(const struct om_model *m);
 /* Its name, or hf: the one it is exported under, %l and %e filled in; free() it. */
 char *om_tensor_name(const struct om_tensor *t, bool hf);
 /*
- * Elements [*first, *end) of a stored parameter that are this rank's: it keeps their master and
- * moments, and writes them to checkpoints. A buffer is the first data rank's.
+ * Elements [*first, *end) of each repetition of a stored parameter that are this rank's: it keeps
+ * their master and moments, and writes them to checkpoints. A buffer is the first data rank's.
  */
 void
 om_param_part(const struct om_model *m, const struct om_param *p, uint64_t *first, uint64_t *end);
-/* Where element i of that part lies; state: the parameter's m, v or master. */
-uint64_t
-om_state_at(const struct om_model *m, const struct om_param *p, uint64_t state, uint64_t i);
+/* Where element i of repetition rep of it lies; state: the parameter's m, v or master. */
+uint64_t om_state_at(
+    const struct om_model *m, const struct om_param *p, uint64_t state, uint32_t rep, uint64_t i);
+uint64_t om_weight_at(const struct om_model *m, const struct om_param *p, uint32_t rep, uint64_t i);
 /* Where a checkpoint's value of it lies: in its master, or the weight where there is none. */
-uint64_t om_home_at(const struct om_model *m, const struct om_param *p, uint64_t i);
+uint64_t om_home_at(const struct om_model *m, const struct om_param *p, uint32_t rep, uint64_t i);
 /* Bytes of an element of its weight: those of om_real where it has no master. */
 size_t om_param_size(const struct om_model *m, const struct om_param *p);
 /*
- * Puts n weights, om_real, at element i of a stored parameter. Where it has a master, their
- * rounding; and they themselves in the master, as far as that is this rank's.
+ * Puts n weights, om_real, at element i of a repetition of a stored parameter. Where it has a
+ * master, their rounding; and they themselves in the master, as far as that is this rank's.
  */
 void om_put_weights(const struct om_model *m, unsigned char *arena, const struct om_param *p,
-    uint64_t i, const void *x, size_t n);
+    uint32_t rep, uint64_t i, const void *x, size_t n);
 /* The nearest bf16, ties to even: the upper half of a float's bits. */
 uint16_t om_to_bf16(float x);
 /* Normal (cut at 3 sigma) or one, by seed, name and index alone. */
@@ -485,7 +486,8 @@ struct om_entry {
 	struct om_st_tensor t; /* name and shape of the whole, bytes of the slice in its shard */
 	const struct om_param *p;
 	uint64_t begin, end; /* elements of the tensor */
-	uint64_t first;      /* the slice's first element within the stored parameter */
+	uint32_t rep;        /* of the stored parameter */
+	uint64_t first;      /* the slice's first element within that */
 	uint64_t off;        /* in the arena */
 	int file;            /* 0 model, 1 optimizer */
 	uint32_t shard, crc;

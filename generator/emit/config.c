@@ -104,11 +104,9 @@ addresses(const struct plan *p, const char *t, const char *own, const char *slot
 	buf_printf(b, "#define DSTREAM ((void *)(arena + %sdstream))\n", own);
 	buf_printf(b, "#define WORKSPACE(off) ((void *)(arena + %s))\n", workspace);
 	if (p->shard->mesh.world > 1)
-		buf_printf(b,
-		    "/* the part of a run of parameters that is this rank's to step */\n"
-		    "#define PART(t, ranks, bytes) \\\n\t((void *)(arena + %s + om_rank(ranks) * "
-		    "(uint64_t)(bytes)))\n",
-		    t);
+		buf_puts(b, "/* the part of a bucket of parameters that is this rank's to step */\n"
+			    "#define PART(at, ranks, bytes) \\\n\t((void *)((unsigned char *)at + "
+			    "om_rank(ranks) * (uint64_t)(bytes)))\n");
 	buf_puts(b, "\n");
 }
 

@@ -89,6 +89,11 @@ param_rows(const struct plan *p, enum tensor_class class, struct buf *b)
 			emit_wrapped(b, 2,
 			    xprintf(".bucket = %u, .at = %llu,", (unsigned)(bucket - p->bucket.a),
 				(unsigned long long)at));
+		if (s->nlayers)
+			emit_wrapped(b, 2,
+			    xprintf(
+				".stride = %llu,", (unsigned long long)(p->place[i].stride /
+									plan_bytes(p, t->dtype))));
 		struct buf line = { 0 };
 		buf_printf(&line, ".numel = %llu, .dim = { ",
 		    (unsigned long long)(tensor_elems(t) / (lead ? t->dim[0] : 1)));
@@ -118,13 +123,13 @@ params(const struct plan *p, uint32_t *nparams, uint32_t *nbuffers, struct buf *
 		emit_wrapped(b, 1,
 		    xprintf(
 			"{ .ranks = %s, .weight = UINT64_C(%llu), .grad = UINT64_C(%llu), .elems "
-			"= UINT64_C(%llu) },",
+			"= UINT64_C(%llu), .nlayers = %llu },",
 			emit_ranks(k->ranks),
 			(unsigned long long)(p->region_off[R_WEIGHT] +
 					     k->first * plan_bytes(p, DT_ACT)),
 			(unsigned long long)(p->region_off[R_GRAD] +
 					     k->first * plan_bytes(p, DT_GRAD)),
-			(unsigned long long)k->elems));
+			(unsigned long long)k->elems, (unsigned long long)k->layers));
 	}
 	buf_puts(b, "};\n");
 }

@@ -15,9 +15,9 @@ several_chunks(const struct plan *p)
 	return p->shard->stage[0].nchunks > 1;
 }
 
-/* The C expression of a tensor's address inside a function of segment s. */
+/* The C expression of a tensor's address inside a function of segment s; i: the layer of a kind. */
 static const char *
-address(const struct plan *p, uint32_t s, tensor_id t)
+address_at(const struct plan *p, uint32_t s, tensor_id t, const char *i)
 {
 	const struct graph *g = p->graph;
 	const struct tensor *x = &g->tensor.a[t];
@@ -41,8 +41,15 @@ address(const struct plan *p, uint32_t s, tensor_id t)
 		    : several_chunks(p) ? "j"
 					: "i");
 	if (many && pl->region != R_SCRATCH)
-		return xprintf("LAYER(%s, %s)", x->name, s == g->update ? "0" : "i");
+		return xprintf("LAYER(%s, %s)", x->name, i);
 	return xprintf("ONE(%s)", x->name);
+}
+
+/* The same of a launch's argument: the update goes through the layers of a bucket, or over all. */
+static const char *
+address(const struct plan *p, uint32_t s, const struct launch *st, tensor_id t)
+{
+	return address_at(p, s, t, st->span && st->layers == 1 ? "0" : "i");
 }
 
 static void
@@ -54,8 +61,9 @@ comment(const struct plan *p, const struct launch *st, struct buf *b)
 
 	if (st->span) {
 		emit_wrapped(b, 1,
-		    xprintf("/* %s over %u tensors from %s, %s elements */", r->name, st->tensors,
-			g->tensor.a[st->op.arg[0]].name, commas(st->span)));
+		    xprintf("/* %s over %u tensors from %s, %s elements%s */", r->name, st->tensors,
+			g->tensor.a[st->op.arg[0]].name, commas(st->span),
+			st->layers > 1 ? " of each layer" : ""));
 		return;
 	}
 	for (uint8_t i = r->nin; i < r->nin + r->nout; i++) {
@@ -76,7 +84,7 @@ static void
 collective(const struct plan *p, uint32_t s, const struct launch *st, struct buf *b)
 {
 	const struct tensor *t = &p->graph->tensor.a[st->op.arg[0]];
-	const char *at = address(p, s, st->op.arg[0]), *ranks = emit_ranks(st->op.ranks);
+	const char *at = address(p, s, st, st->op.arg[0]), *ranks = emit_ranks(st->op.ranks);
 	unsigned long long n = st->span, size = plan_bytes(p, t->dtype);
 
 	switch (st->op.op) {
@@ -110,10 +118,13 @@ function(const struct plan *p, uint32_t s, int ph, struct buf *b)
 		const struct launch *st = &prog->a[i];
 		const struct op_row *r = op_row(st->op.op);
 		struct buf call = { 0 };
+		bool loop = st->span && st->layers > 1;
 		comment(p, st, &body);
+		if (loop)
+			buf_printf(&body, "\tfor (int i = 0; i < %u; i++)\n", (unsigned)st->layers);
 		if (collective_op(st->op.op)) {
 			collective(p, s, st, &call);
-			emit_wrapped(&body, 1, call.s);
+			emit_wrapped(&body, 1 + loop, call.s);
 			continue;
 		}
 		buf_printf(&call, "launch_%s(", p->inst->a[st->inst].name);
@@ -123,19 +134,19 @@ function(const struct plan *p, uint32_t s, int ph, struct buf *b)
 				    mesh_ranks(&p->shard->mesh, st->op.ranks) > 1;
 			buf_puts(&call, k ? ", " : "");
 			if (part)
-				buf_printf(&call, "PART(%s, %s, %llu)", t->name,
-				    emit_ranks(st->op.ranks),
+				buf_printf(&call, "PART(%s, %s, %llu)",
+				    address(p, s, st, st->op.arg[k]), emit_ranks(st->op.ranks),
 				    (unsigned long long)(st->span /
 							 mesh_ranks(&p->shard->mesh, st->op.ranks) *
 							 plan_bytes(p, t->dtype)));
 			else
-				buf_puts(&call, address(p, s, st->op.arg[k]));
+				buf_puts(&call, address(p, s, st, st->op.arg[k]));
 		}
 		if (st->workspace_bytes)
 			buf_printf(&call, ", WORKSPACE(UINT64_C(%llu))",
 			    (unsigned long long)(st->workspace - scratch));
 		buf_puts(&call, ");");
-		emit_wrapped(&body, 1, call.s);
+		emit_wrapped(&body, 1 + loop, call.s);
 	}
 	buf_printf(b, "\nstatic void\n%s_%s(unsigned char *arena%s%s)\n{\n%s}\n", seg->name,
 	    phase_names[ph], body.n && strstr(body.s, "slot") ? ", int slot" : "",

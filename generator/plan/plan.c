@@ -2,9 +2,9 @@
  * Kernels and places: each op gets a kernel instance, each tensor a fixed offset in the rank's
  * arena.
  *
- * Weights, gradients and optimizer state lie tensor by tensor in the order of their groups, all
- * layers of a tensor together, at the same element offsets in every region: an update is one call a
- * group. What the backward pass reads is saved by layer and slot; everything else shares one
+ * Weights, gradients and optimizer state lie bucket by bucket, layer after layer, at the same
+ * element offsets in every region. Buckets with one update follow one another: on one rank that is
+ * one call. What the backward pass reads is saved by layer and slot; everything else shares one
  * scratch region, packed by lifetime within each program (largest first, lowest free offset).
  */
 #include <string.h>
@@ -228,9 +228,32 @@ sharers(const struct plan *p, const struct tensor *param)
 /* Where a parameter's elements begin in the regions of weights and gradients, and of a state. */
 struct home {
 	uint64_t first, state;
-	uint8_t states; /* of it that have a place */
-	bool here;
+	uint32_t bucket; /* + 1; 0: it is not here */
+	uint8_t states;  /* of it that have a place */
 };
+
+/*
+ * The parameters of a segment that this group has and ranks share become a bucket at b's place,
+ * if there are any.
+ */
+static bool
+fill_bucket(struct plan *p, struct bucket *b, uint32_t s, uint32_t group, struct home *home)
+{
+	const struct graph *g = p->graph;
+
+	for (tensor_id i = g->seg.a[s].first; i < g->tensor.n && g->tensor.a[i].seg <= s; i++) {
+		const struct tensor *t = &g->tensor.a[i];
+		if (t->class != T_PARAM || t->seg != s || t->param_group != group ||
+		    sharers(p, t) != b->ranks || !plan_layers(p, i))
+			continue;
+		home[i] = (struct home){ add64(b->first, b->elems), add64(b->state, b->elems),
+			p->bucket.n + 1, 0 };
+		b->layers = plan_layers(p, i);
+		b->elems = align64(add64(b->elems, tensor_elems(t)), ALIGN_ELEMS);
+	}
+	b->elems = align64(b->elems, mul64(mesh_ranks(&p->shard->mesh, b->ranks), ALIGN_ELEMS));
+	return b->elems;
+}
 
 /* Parameters, their gradients and states. */
 static void
@@ -241,15 +264,18 @@ place_params(struct plan *p, struct home *home, uint8_t *nth)
 	for (tensor_id j = 1; j < g->tensor.n; j++) {
 		const struct tensor *u = &g->tensor.a[j];
 		tensor_id i = u->param ? u->param : j;
-		if (!home[i].here)
+		if (!home[i].bucket)
 			continue;
+		const struct bucket *b = &p->bucket.a[home[i].bucket - 1];
 		uint64_t size = plan_bytes(p, u->dtype);
 		uint64_t bytes = mul64(tensor_elems(&g->tensor.a[i]), size);
 		enum region r = u->class == T_PARAM  ? R_WEIGHT
 				: u->class == T_GRAD ? R_GRAD
 						     : R_STATE;
 		uint64_t first = r == R_STATE ? home[i].state : home[i].first;
-		p->place[j] = (struct place){ PLACE, r, mul64(first, size), bytes, bytes, false };
+		uint64_t parts = r == R_STATE ? mesh_ranks(&p->shard->mesh, b->ranks) : 1;
+		p->place[j] = (struct place){ PLACE, r, mul64(first, size), bytes,
+			mul64(b->elems / parts, size), false };
 		if (r == R_STATE)
 			nth[j] = home[i].states++;
 	}
@@ -266,27 +292,16 @@ place_resident(struct plan *p)
 	uint8_t *nth = xalloc(g->tensor.n); /* of a parameter's states */
 
 	for (uint32_t k = 0; k < g->param_group.n; k++)
-		for (unsigned r = 0; r < LEN(all); r++) {
-			struct bucket b = { all[r], k, elems, 0, state };
-			uint64_t ranks = mesh_ranks(&p->shard->mesh, all[r]);
-			for (tensor_id i = 1; i < g->tensor.n; i++) {
-				const struct tensor *t = &g->tensor.a[i];
-				if (t->class != T_PARAM || t->param_group != k ||
-				    sharers(p, t) != all[r] || !plan_layers(p, i))
+		for (unsigned r = 0; r < LEN(all); r++)
+			for (uint32_t s = g->embed; s <= g->head; s++) {
+				struct bucket b = { all[r], 0, elems, 0, state };
+				if (!fill_bucket(p, &b, s, k, home))
 					continue;
-				home[i] = (struct home){ add64(b.first, b.elems),
-					add64(b.state, b.elems), 0, true };
-				b.elems = align64(
-				    add64(b.elems, mul64(tensor_elems(t), plan_layers(p, i))),
-				    ALIGN_ELEMS);
+				uint64_t n = mul64(b.elems, b.layers);
+				elems = add64(elems, n);
+				state = add64(state, n / mesh_ranks(&p->shard->mesh, all[r]));
+				*PUSH(p->bucket) = b;
 			}
-			if (!b.elems)
-				continue;
-			b.elems = align64(b.elems, mul64(ranks, ALIGN_ELEMS));
-			elems = add64(elems, b.elems);
-			state = add64(state, b.elems / ranks);
-			*PUSH(p->bucket) = b;
-		}
 	place_params(p, home, nth);
 	p->region_bytes[R_WEIGHT] = align64(mul64(elems, plan_bytes(p, DT_ACT)), ALIGN);
 	p->region_bytes[R_GRAD] = align64(mul64(elems, plan_bytes(p, DT_GRAD)), ALIGN);
@@ -597,39 +612,62 @@ plan_bucket(const struct plan *p, tensor_id t, uint64_t *at)
 	    (pl->off - p->region_off[pl->region]) / plan_bytes(p, p->graph->tensor.a[t].dtype);
 
 	for (uint32_t i = 0; i < p->bucket.n; i++) {
-		*at = first - p->bucket.a[i].first;
-		if ((pl->region == R_WEIGHT || pl->region == R_GRAD) && *at < p->bucket.a[i].elems)
-			return &p->bucket.a[i];
+		const struct bucket *b = &p->bucket.a[i];
+		*at = first - b->first;
+		if ((pl->region == R_WEIGHT || pl->region == R_GRAD) && *at < b->elems)
+			return b;
 	}
 	return NULL;
 }
 
+/* Whether a launch of the update covers the op's bucket too, or goes on with it. */
 static bool
-adjacent(const struct plan *p, const struct launch *run, const struct op *next)
+joins(const struct plan *p, struct launch *run, const struct op *next)
 {
-	const struct graph *g = p->graph;
-	const struct op_row *r = op_row(next->op);
 	uint64_t at;
+	const struct bucket *first = plan_bucket(p, run->op.arg[0], &at);
+	const struct bucket *b = plan_bucket(p, next->arg[0], &at);
 
-	if (run->op.op != next->op || memcmp(run->op.floats, next->floats, sizeof next->floats))
+	if (!first || !b || run->op.op != next->op || run->op.ranks != next->ranks ||
+	    memcmp(run->op.floats, next->floats, sizeof next->floats))
 		return false;
-	/* ranks share a bucket, not a run of them */
-	if (run->op.ranks != next->ranks || (next->ranks && plan_bucket(p, run->op.arg[0], &at) !=
-								plan_bucket(p, next->arg[0], &at)))
+	/* ranks have parts of one bucket, not of a run of them */
+	if (mesh_ranks(&p->shard->mesh, next->ranks) > 1
+		? b != first
+		: b < first || b->first - first->first > run->span)
 		return false;
-	for (uint8_t i = 0; i < r->nin + r->nout; i++) {
-		const struct place *a = &p->place[run->op.arg[i]], *b = &p->place[next->arg[i]];
-		uint64_t size = plan_bytes(p, g->tensor.a[next->arg[i]].dtype);
-		if (g->tensor.a[next->arg[i]].class != T_INPUT &&
-		    a->off + align64(run->span, ALIGN_ELEMS) * size != b->off)
-			return false;
-	}
+	if (b->first - first->first == run->span)
+		run->span += b->elems * b->layers;
+	run->tensors++;
 	return true;
 }
 
+/* A launch of the update: of a whole bucket, all layers at once if no ranks share it. */
+static struct launch
+update_launch(const struct plan *p, const struct op *o)
+{
+	uint64_t at, n = tensor_elems(&p->graph->tensor.a[o->arg[0]]);
+	const struct bucket *b = plan_bucket(p, o->arg[0], &at);
+	struct launch l = { .op = *o,
+		.span = mul64(n, plan_layers(p, o->arg[0])),
+		.layers = 1,
+		.tensors = 1,
+		.wait = -1 };
+
+	if (!b)
+		return l;
+	if (at)
+		internal(
+		    "%s of a bucket does not begin with its first tensor", op_row(o->op)->name);
+	bool shared = mesh_ranks(&p->shard->mesh, o->ranks) > 1;
+	l.span = shared ? b->elems : b->elems * b->layers;
+	l.layers = shared ? b->layers : 1;
+	return l;
+}
+
 /*
- * One step an op; updates of neighbouring tensors with the same constants are one step over their
- * run, unless they work in rows (have ints), which the padding between tensors would shift.
+ * One step an op; updates of neighbouring buckets with the same constants are one step over their
+ * run.
  */
 static void
 make_programs(struct plan *p)
@@ -642,31 +680,12 @@ make_programs(struct plan *p)
 			for (uint32_t i = 0; i < g->seg.a[s].ops[ph].n && present(p, s); i++) {
 				const struct op *o = &g->seg.a[s].ops[ph].a[i];
 				struct program *prog = &p->prog[s][ph];
-				bool flat = op_flat(o->op);
-				const struct tensor *t = &g->tensor.a[o->arg[0]];
-				uint64_t n =
-				    flat ? mul64(tensor_elems(t), plan_layers(p, o->arg[0])) : 0;
-				if (flat && !n) /* it is on another stage */
-					continue;
-				if (flat && prog->n && !op_row(o->op)->nints &&
-				    adjacent(p, &prog->a[prog->n - 1], o)) {
-					struct launch *run = &prog->a[prog->n - 1];
-					run->span = align64(run->span, ALIGN_ELEMS) + n;
-					run->tensors++;
-					continue;
-				}
-				*PUSH(*prog) = (struct launch){
-					.op = *o, .span = n, .tensors = flat, .wait = -1
-				};
+				if (!op_flat(o->op))
+					*PUSH(*prog) = (struct launch){ .op = *o, .wait = -1 };
+				else if (plan_layers(p, o->arg[0]) && /* not on another stage */
+					 !(prog->n && joins(p, &prog->a[prog->n - 1], o)))
+					*PUSH(*prog) = update_launch(p, o);
 			}
-	/* all of a bucket, with its padding, so that ranks have equal parts */
-	for (uint32_t i = 0; i < p->prog[g->update][FORWARD].n; i++) {
-		struct launch *st = &p->prog[g->update][FORWARD].a[i];
-		uint64_t at;
-		const struct bucket *b = plan_bucket(p, st->op.arg[0], &at);
-		if (st->span && st->op.ranks && b)
-			st->span = b->elems;
-	}
 	for (uint32_t s = 0; s < g->seg.n; s++)
 		for (int ph = 0; ph < N_PHASES; ph++)
 			for (uint32_t i = 0; i < p->prog[s][ph].n; i++) {
@@ -677,9 +696,12 @@ make_programs(struct plan *p)
 					buf_printf(
 					    &in->used_by, "%s%s", in->used_by.n ? ", " : "", seg);
 				const struct segment *kind = &g->seg.a[s];
-				in->calls += kind->nlayers ? (uint32_t)stage_kind(
-								 &p->shard->stage[p->stage], kind)
-							   : 1;
+				uint64_t once =
+				    p->prog[s][ph].a[i].span ? p->prog[s][ph].a[i].layers : 1;
+				in->calls +=
+				    (uint32_t)(kind->nlayers
+						   ? stage_kind(&p->shard->stage[p->stage], kind)
+						   : once);
 			}
 }
 

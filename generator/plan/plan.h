@@ -74,9 +74,10 @@ struct launch {
 	uint64_t workspace; /* byte offset; bytes 0: none */
 	uint64_t workspace_bytes;
 	/*
-	 * update: elements of the run of tensors that starts at the arguments; op.ranks share them
+	 * update: elements of the run of buckets that starts at the arguments; or of one that
+	 * op.ranks share, as they are of so many layers
 	 */
-	uint64_t span;
+	uint64_t span, layers;
 	uint32_t tensors; /* update: how many */
 	uint8_t stream;
 	int32_t wait; /* step of this program, on another stream, that must have ended; -1: none */
@@ -90,12 +91,16 @@ struct instances {
 	struct instance *a; /* 0 unused */
 	uint32_t n, cap;
 };
-/* A run of parameters, contiguous in weights and gradients, that the same ranks have and step. */
+/*
+ * The parameters of a layer, or of an end of the model, that the same ranks have and one update
+ * steps: contiguous in weights, in gradients, and, the rank's part of them, in each state. The
+ * buckets of a kind's layers on the stage follow one another.
+ */
 struct bucket {
 	enum ranks ranks;
-	uint32_t group;
-	uint64_t first, elems; /* of the regions of weights and gradients; padded */
-	uint64_t state;        /* first element of this rank's part in each state's array */
+	uint64_t layers;
+	uint64_t first, elems; /* of the regions of weights and gradients; of a layer, padded */
+	uint64_t state;        /* first element of this rank's parts in each state's array */
 };
 struct plan { /* of one stage of the pipeline; there is one a stage */
 	struct shard *shard;

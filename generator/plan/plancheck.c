@@ -191,6 +191,8 @@ check_step(struct arena *m, const struct launch *st, uint64_t first_clock, uint3
 			if (st->span && p->graph->tensor.a[t].class == T_STATE)
 				end = off + st->span / mesh_ranks(&p->shard->mesh, st->op.ranks) *
 						plan_bytes(p, p->graph->tensor.a[t].dtype);
+			if (st->span && p->graph->tensor.a[t].class != T_INPUT)
+				end += (end - off) * (st->layers - 1);
 			if (end > p->arena_bytes ||
 			    off % plan_bytes(p, p->graph->tensor.a[t].dtype))
 				return xprintf(

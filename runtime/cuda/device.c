@@ -159,14 +159,14 @@ bool
 om_device_normal(const struct om_model *m, unsigned char *arena, const struct om_tensor *t,
     uint64_t seed, uint64_t name)
 {
-	unsigned char *w = arena + t->p->weight + t->first * m->weight_size, *master;
+	unsigned char *w = arena + om_weight_at(m, t->p, t->rep, t->first), *master;
 	uint64_t n = t->p->numel, begin, end;
 	double std = m->init_std;
 
 	om_param_part(m, t->p, &begin, &end);
 	begin = begin > t->first ? begin - t->first : 0;
 	end = end > t->first ? end - t->first : 0;
-	master = arena + om_state_at(m, t->p, t->p->master, t->first + begin);
+	master = arena + om_state_at(m, t->p, t->p->master, t->rep, t->first + begin);
 	OM_LAUNCH(
 	    om_init_normal, om_sms() * 8, 1, 1, &w, &master, &begin, &end, &n, &seed, &name, &std);
 	return true;

@@ -63,7 +63,8 @@ gradients(void)
 			break;
 		float *x = om_alloc(t.p->numel, sizeof *x);
 
-		om_get(arena, t.p->grad + t.first * sizeof *x, x, t.p->numel * sizeof *x);
+		om_get(arena, t.p->grad + (t.rep * t.p->stride + t.first) * sizeof *x, x,
+		    t.p->numel * sizeof *x);
 		tensor("grad", &t, x);
 		free(x);
 	}

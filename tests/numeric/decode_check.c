@@ -13,6 +13,7 @@
 #include "layout.h"
 #include "model.h"
 #include "om_rt.h"
+#include "place.h"
 
 const char om_manifest[] = "", om_plan[] = "";
 
@@ -52,10 +53,11 @@ make_weights(void)
 		real *w = (real *)(arena + p->weight);
 		uint64_t n = p->numel * p->nlayers * (p->experts ? p->experts : 1);
 		for (uint64_t k = 0; k < n; k++) {
-			w[k] = (real)((p->init == OM_ONE) +
-				      (uniform() - 0.5) * (p->init == OM_ONE ? 0.5 : 1.2));
+			real *x = &w[place(p, k)];
+			*x = (real)((p->init == OM_ONE) +
+				    (uniform() - 0.5) * (p->init == OM_ONE ? 0.5 : 1.2));
 			if (bf16 && i < om_models[0].nparams)
-				memset(w + k, 0, 2); /* its lower half */
+				memset(x, 0, 2); /* its lower half */
 		}
 	}
 	om_models[0].init(arena);

@@ -15,6 +15,7 @@
 #include "model.h"
 #include "om_rt.h"
 #include "rng.h"
+#include "place.h"
 
 const char om_manifest[] = "", om_plan[] = "";
 
@@ -142,8 +143,7 @@ find(const char *name, int grad)
 				fill_name(have, p->name, p->layer ? (int)p->layer[l] : 0, (int)e);
 				if (!strcmp(have, name))
 					return (double *)(arena + (grad ? p->grad : p->weight)) +
-					       ((uint64_t)l * (p->experts ? p->experts : 1) + e) *
-						   p->numel;
+					       l * p->stride + e * p->numel;
 			}
 	}
 	printf("FAIL no parameter named %s\n", name);
@@ -495,9 +495,10 @@ check_gradients(void)
 		double *w = (double *)(arena + p->weight), *g = (double *)(arena + p->grad),
 		       scale = 1e-6;
 		for (uint64_t k = 0; k < n; k++)
-			scale = fabs(g[k]) > scale ? fabs(g[k]) : scale;
+			scale = fmax(scale, fabs(g[place(p, k)]));
 		for (int s = 0; s < 24 && s < (int)n; s++) {
-			uint64_t k = n <= 24 ? (uint64_t)s : (uint64_t)(uniform() * (double)n);
+			uint64_t k =
+			    place(p, n <= 24 ? (uint64_t)s : (uint64_t)(uniform() * (double)n));
 			double old = w[k], step = 1e-5, ce;
 			w[k] = old + step;
 			double up = objective(&ce);
@@ -521,7 +522,8 @@ check_update(void)
 	for (uint32_t i = 0; i < om_models[0].nparams; i++) {
 		const struct om_param *p = &om_models[0].param[i];
 		uint64_t n = p->numel * p->nlayers * (p->experts ? p->experts : 1);
-		for (uint64_t k = 0; k < n; k++) {
+		for (uint64_t j = 0; j < n; j++) {
+			uint64_t k = place(p, j);
 			((double *)(arena + p->m))[k] = 0.1 * (uniform() - 0.5);
 			((double *)(arena + p->v))[k] = 0.01 * uniform();
 			norm2 +=
@@ -553,7 +555,8 @@ check_update(void)
 		}
 		expect(grp->weight_decay == decay && grp->lr_scale == scale, p->name,
 		    grp->weight_decay, decay);
-		for (uint64_t k = 0; k < n; k++) {
+		for (uint64_t j = 0; j < n; j++) {
+			uint64_t k = place(p, j);
 			double g = ((double *)(before + p->grad))[k] * coef,
 			       w = ((double *)(before + p->weight))[k];
 			double m = 0.9 * ((double *)(before + p->m))[k] + 0.1 * g;
@@ -646,7 +649,7 @@ main(int argc, char **argv)
 		const struct om_param *p = &om_models[0].param[i];
 		uint64_t n = p->numel * p->nlayers * (p->experts ? p->experts : 1);
 		for (uint64_t k = 0; k < n; k++)
-			((double *)(arena + p->weight))[k] =
+			((double *)(arena + p->weight))[place(p, k)] =
 			    (p->init == OM_ONE) +
 			    (uniform() - 0.5) * (p->init == OM_ONE ? 0.5 : 1.2);
 	}

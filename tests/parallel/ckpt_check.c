@@ -81,11 +81,12 @@ __wrap_om_write_all(int fd, const void *p, size_t n)
 
 static struct om_model m;
 static struct om_param param[16];
-static struct om_bucket bucket[3];
+static struct om_bucket bucket[5];
 static uint32_t layers[2][LAYERS]; /* this stage's: all, those with experts */
-static uint64_t vocab = 37, first_state, state_elems[3];
+static uint64_t vocab = 37, first_state;
 
-enum { DENSE, SMALL, OWN }; /* buckets: matrices, norms, experts */
+/* buckets: matrices and norm of the ends; of a layer its matrix, its norm, its experts */
+enum { ENDS, LAST, DENSE, SMALL, OWN };
 
 static void
 add(const char *name, int group, uint32_t nlayers, uint32_t experts, uint64_t d0, uint64_t d1)
@@ -100,12 +101,14 @@ add(const char *name, int group, uint32_t nlayers, uint32_t experts, uint64_t d0
 		.layer = nlayers ? layers[experts != 0] : NULL,
 		.nlayers = nlayers ? nlayers : 1,
 		.experts = experts,
-		.init = group == SMALL ? OM_ONE : OM_NORMAL };
+		.init = group == SMALL || group == LAST ? OM_ONE : OM_NORMAL };
+	p->stride = (experts ? experts : 1) * p->numel;
 	if (group > OWN)
 		return;
 	/* a little room between parameters, as the generator leaves some */
 	p->at = (bucket[group].elems + ALIGN - 1) / ALIGN * ALIGN;
-	bucket[group].elems = p->at + p->nlayers * (experts ? experts : 1) * p->numel;
+	bucket[group].elems = p->at + p->stride;
+	bucket[group].nlayers = p->nlayers;
 }
 
 static void
@@ -132,10 +135,10 @@ make_model(const char *format)
 			if (l)
 				layers[1][moe++] = l;
 		}
-	bucket[DENSE].ranks = bucket[SMALL].ranks = OM_DATA;
-	bucket[OWN].ranks = OM_EXPERT_DATA;
+	for (uint32_t b = 0; b < OM_LEN(bucket); b++)
+		bucket[b].ranks = b == OWN ? OM_EXPERT_DATA : OM_DATA;
 	if (first)
-		add("model.embed_tokens.weight", DENSE, 0, 0, vocab, DIM);
+		add("model.embed_tokens.weight", ENDS, 0, 0, vocab, DIM);
 	add("model.layers.%l.norm.weight", SMALL, n, 0, 13, 0);
 	add("model.layers.%l.self_attn.o_proj.weight", DENSE, n, 0, 7, 11);
 	if (moe) {
@@ -143,8 +146,8 @@ make_model(const char *format)
 		add("model.layers.%l.mlp.experts.%e.down_proj.weight", OWN, moe, own, DIM, 3);
 	}
 	if (last) {
-		add("model.norm.weight", SMALL, 0, 0, DIM, 0);
-		add("lm_head.weight", DENSE, 0, 0, vocab, DIM);
+		add("model.norm.weight", LAST, 0, 0, DIM, 0);
+		add("lm_head.weight", ENDS, 0, 0, vocab, DIM);
 	}
 	nbuffers = m.nparams;
 	if (moe)
@@ -159,26 +162,28 @@ make_model(const char *format)
 
 		bucket[b].elems = (bucket[b].elems + ranks - 1) / ranks * ranks;
 		bucket[b].weight = off + elems * m.weight_size;
-		elems += bucket[b].elems;
+		elems += bucket[b].elems * bucket[b].nlayers;
 	}
 	off += elems * m.weight_size + 64;
 	for (uint32_t i = 0; i < m.nbuffers; i++, off += EXPERTS * LAYERS * m.real)
 		param[m.nparams + i].weight = off;
 	first_state = off;
 	for (uint32_t b = 0; b < OM_LEN(bucket); b++) {
-		state_elems[b] = bucket[b].elems / om_size(bucket[b].ranks);
+		uint64_t n = bucket[b].elems / om_size(bucket[b].ranks) * bucket[b].nlayers;
+
 		for (uint32_t i = 0; i < m.nparams; i++) {
 			struct om_param *p = &param[i];
-			uint64_t at = off + p->at * m.real, one = state_elems[b] * m.real;
+			uint64_t at = off + p->at * m.real, one = n * m.real;
 
 			if (p->bucket != b)
 				continue;
 			p->weight = bucket[b].weight + p->at * m.weight_size;
+			p->stride = bucket[b].elems;
 			p->m = at;
 			p->v = at + one;
 			p->master = bf16 ? at + 2 * one : OM_NO_MASTER;
 		}
-		off += 3 * state_elems[b] * m.real;
+		off += 3 * n * m.real;
 	}
 	m.arena_bytes = off;
 }
@@ -252,10 +257,11 @@ fill(unsigned char *arena, uint64_t step, bool moments, bool initial)
 			}
 			strcpy(to, s);
 			for (uint64_t j = 0; j < p->numel; j++) {
-				uint64_t i = t * p->numel + j, at = p->at + i;
+				uint64_t i = t % each * p->numel + j, at = p->at + i;
+				uint64_t to_weight = t / each * p->stride + i;
 				bool mine = k < m.nparams && at >= from && at < from + part;
 				double x = value(name, j, HOME, step);
-				uint64_t state = (i - from) * m.real;
+				uint64_t state = (t / each * part + i - from) * m.real;
 
 				if (initial) {
 					om_normal(SEED, name, j, 1, &z);
@@ -266,10 +272,10 @@ fill(unsigned char *arena, uint64_t step, bool moments, bool initial)
 					uint32_t up = (uint32_t)om_to_bf16(y) << 16;
 
 					memcpy(&y, &up, 4);
-					store(arena, p->weight + i * m.weight_size, m.weight_size,
-					    (double)y);
+					store(arena, p->weight + to_weight * m.weight_size,
+					    m.weight_size, (double)y);
 				} else {
-					store(arena, p->weight + i * m.real, m.real, x);
+					store(arena, p->weight + to_weight * m.real, m.real, x);
 				}
 				if (!mine)
 					continue;

@@ -265,8 +265,8 @@ int
 main(int argc, char **argv)
 {
 	static const struct om_group group = { 0, 1 };
-	static const struct om_bucket bucket = { OM_DATA, W, G, N };
-	static struct om_param param[PIPELINE][3];
+	static const struct om_bucket bucket = { OM_DATA, W, G, N, 1 };
+	static struct om_param param[PIPELINE][2 + OWN];
 	static struct om_moe moe[PIPELINE];
 
 	for (uint32_t s = 0; s < PIPELINE; s++) {
@@ -277,20 +277,21 @@ main(int argc, char **argv)
 		};
 		uint32_t n = 0;
 
-		for (uint32_t i = 0; i < 3; i++) {
+		for (uint32_t i = 0; i < 2 + OWN; i++) {
 			struct om_param *p = &param[s][n];
 
 			if ((i == 0 && s) || (i == 1 && s + 1 < PIPELINE))
 				continue;
 			n++;
-			*p = at[i];
+			*p = at[i < 2 ? i : 2];
+			p->at += i < 2 ? 0 : (i - 2) * D * D;
 			p->weight = W + p->at * 4;
 			p->grad = G + p->at * 4;
 			p->m = M1 + p->at * 4;
 			p->v = M2 + p->at * 4;
 			p->ndims = 2;
-			p->nlayers = i == 2 ? OWN : 1;
-			p->layer = i == 2 ? layer[s] : NULL;
+			p->nlayers = 1;
+			p->layer = i < 2 ? NULL : &layer[s][i - 2];
 		}
 		for (uint32_t i = 0; i < OWN; i++)
 			layer[s][i] = (i / EACH * PIPELINE + s) * EACH + i % EACH;

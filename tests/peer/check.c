@@ -106,7 +106,7 @@ each_tensor(enum what what)
 		uint32_t experts = p->experts ? p->experts : 1;
 		for (uint32_t l = 0; l < p->nlayers; l++)
 			for (uint32_t e = 0; e < experts; e++) {
-				uint64_t at = ((uint64_t)l * experts + e) * p->numel, n = 0, ng;
+				uint64_t at = l * p->stride + e * p->numel, n = 0, ng;
 				float *w = (float *)(arena + p->weight) + at,
 				      *g = (float *)(arena + p->grad) + at;
 				char name[150], key[170];

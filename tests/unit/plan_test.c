@@ -252,6 +252,57 @@ rounding_faults(void)
 	weights = NULL;
 }
 
+/*
+ * A bucket is a layer's: its parameters and gradients lie in it, at the same elements, layer after
+ * layer, and of each state the part of one rank.
+ */
+static void
+buckets(void)
+{
+	struct shard *s =
+	    layout_shard((struct layout){ "1f1b", 1, 1, 1, .data = 4, .expert = 2, .layers = 4 });
+	fuse(s);
+	struct plan *p = plan(s);
+	struct graph *g = p->graph;
+	uint64_t end = 0, state = 0, at, at_grad;
+	uint32_t experts = 0;
+
+	expect(plancheck_fault(p) == NULL, "the plan of four ranks");
+	for (uint32_t i = 0; i < p->bucket.n; i++) {
+		const struct bucket *b = &p->bucket.a[i];
+		uint64_t ranks = mesh_ranks(&s->mesh, b->ranks);
+		expect(b->first == end && b->state == state, "buckets follow one another");
+		expect(b->elems % ranks == 0, "ranks have equal parts");
+		end += b->elems * b->layers;
+		state += b->elems / ranks * b->layers;
+	}
+	for (tensor_id t = 1; t < g->tensor.n; t++) {
+		const struct tensor *x = &g->tensor.a[t];
+		if (x->class != T_PARAM)
+			continue;
+		const struct bucket *b = plan_bucket(p, t, &at);
+		const struct place *w = &p->place[t], *d = &p->place[x->grad];
+		uint64_t ranks = mesh_ranks(&s->mesh, b->ranks);
+		expect(b == plan_bucket(p, x->grad, &at_grad) && at == at_grad,
+		    "a parameter and its gradient at one place");
+		expect(b->ranks == (x->experts ? EXPERT_DATA : DATA), "the ranks of a bucket");
+		expect(b->layers == tensor_layers(g, x) && at + tensor_elems(x) <= b->elems,
+		    "a parameter in its layer's bucket");
+		expect(w->stride == b->elems * plan_bytes(p, DT_ACT) &&
+			   d->stride == b->elems * plan_bytes(p, DT_GRAD) &&
+			   p->place[x->state].stride == b->elems / ranks * plan_bytes(p, DT_OPT),
+		    "layers are as far apart as their buckets");
+		experts += x->experts;
+	}
+	expect(experts == 3 && p->bucket.n == 8, "buckets of ends, two kinds and experts");
+	for (uint32_t i = 0; i < p->prog[g->update][FORWARD].n; i++) {
+		const struct launch *l = &p->prog[g->update][FORWARD].a[i];
+		const struct bucket *b = plan_bucket(p, l->op.arg[0], &at);
+		expect(!b || (l->span == b->elems && l->layers == b->layers && !at),
+		    "what ranks share is updated bucket by bucket");
+	}
+}
+
 static void
 timelines(void)
 {
@@ -299,6 +350,7 @@ main(void)
 	plan_faults();
 	rounding_faults();
 	no_decode();
+	buckets();
 	timelines();
 	return check_end();
 }

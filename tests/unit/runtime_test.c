@@ -368,7 +368,7 @@ test_tensors(void)
 		    .nlayers = 2,
 		    .experts = 3 },
 	};
-	static const struct om_bucket bucket = { .elems = 5 };
+	static const struct om_bucket bucket = { .elems = 5, .nlayers = 1 };
 	struct om_model m = { .param = param,
 		.nparams = 1,
 		.nbuffers = 1,
@@ -384,7 +384,7 @@ test_tensors(void)
 		char *name = om_tensor_name(&t, false);
 
 		CHECK(i < OM_LEN(want) && strcmp(name, want[i]) == 0);
-		CHECK(t.first == (i ? (i - 1) * 6 : 0));
+		CHECK(t.first == (i ? (i - 1) % 3 * 6 : 0) && t.rep == (i > 3));
 		free(name);
 		name = om_tensor_name(&t, true);
 		CHECK(strcmp(name, i == 0 ? "a.weight" : i == 6 ? "2/11" : name) == 0);
@@ -598,7 +598,9 @@ test_masters(size_t size)
 				      .nlayers = 1,
 				      .init = OM_ONE,
 				      .weight = v0 + 4 * N } }; /* a buffer */
-	const struct om_bucket bucket = { .ranks = OM_DATA, .weight = AT, .elems = N };
+	const struct om_bucket bucket = {
+		.ranks = OM_DATA, .weight = AT, .elems = N, .nlayers = 1
+	};
 	struct om_model m = {
 		.name = "masters",
 		.version = "0",

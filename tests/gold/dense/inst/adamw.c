@@ -6,10 +6,10 @@
 #include "adamw.h"
 
 /* update: called for 1 layer or end */
-OM_SUMSQ(om_k_sumsq_1288, 1288)
+OM_SUMSQ(om_k_sumsq_1344, 1344)
 /* update: called for 1 layer or end */
 OM_CLIP(om_k_clip, 1.0)
 /* update: called for 1 layer or end */
 OM_ADAMW(om_k_adamw_1152, 1152, 0.9, 0.95, 1e-08, 0.1, 1.0)
 /* update: called for 1 layer or end */
-OM_ADAMW(om_k_adamw_136, 136, 0.9, 0.95, 1e-08, 0.0, 1.0)
+OM_ADAMW(om_k_adamw_192, 192, 0.9, 0.95, 1e-08, 0.0, 1.0)

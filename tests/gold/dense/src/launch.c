@@ -54,14 +54,14 @@ double om_k_rope_bwd_1x4x2x4_check(uint64_t seed);
 void om_k_head_loss_grad_4x8x32(const om_real *x, const om_real *w, const int32_t *label,
     double *loss, om_real *dx, om_real *dw, om_real *ws);
 double om_k_head_loss_grad_4x8x32_check(uint64_t seed);
-void om_k_sumsq_1288(const om_real *g, double *ctl);
-double om_k_sumsq_1288_check(uint64_t seed);
+void om_k_sumsq_1344(const om_real *g, double *ctl);
+double om_k_sumsq_1344_check(uint64_t seed);
 void om_k_clip(const double *loss, double *ctl);
 double om_k_clip_check(uint64_t seed);
 void om_k_adamw_1152(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
 double om_k_adamw_1152_check(uint64_t seed);
-void om_k_adamw_136(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
-double om_k_adamw_136_check(uint64_t seed);
+void om_k_adamw_192(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
+double om_k_adamw_192_check(uint64_t seed);
 void om_k_head_loss_4x8x32(const om_real *x, const om_real *w, const int32_t *label, om_real *lse,
     double *loss, om_real *ws);
 double om_k_head_loss_4x8x32_check(uint64_t seed);
@@ -132,13 +132,13 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .check = om_k_rope_bwd_1x4x2x4_check, .tolerance = OM_TOLERANCE },
 	{ .name = "head_loss_grad_4x8x32", .flops = 6144.0, .bytes = 3376.0,
 	    .check = om_k_head_loss_grad_4x8x32_check, .tolerance = OM_TOLERANCE },
-	{ .name = "sumsq_1288", .flops = 0.0, .bytes = 5280.0, .check = om_k_sumsq_1288_check,
+	{ .name = "sumsq_1344", .flops = 0.0, .bytes = 5504.0, .check = om_k_sumsq_1344_check,
 	    .tolerance = OM_TOLERANCE },
 	{ .name = "clip", .flops = 0.0, .bytes = 144.0, .check = om_k_clip_check,
 	    .tolerance = OM_TOLERANCE },
 	{ .name = "adamw_1152", .flops = 0.0, .bytes = 32320.0, .check = om_k_adamw_1152_check,
 	    .tolerance = OM_TOLERANCE },
-	{ .name = "adamw_136", .flops = 0.0, .bytes = 3872.0, .check = om_k_adamw_136_check,
+	{ .name = "adamw_192", .flops = 0.0, .bytes = 5440.0, .check = om_k_adamw_192_check,
 	    .tolerance = OM_TOLERANCE },
 	{ .name = "head_loss_4x8x32", .flops = 2048.0, .bytes = 1216.0,
 	    .check = om_k_head_loss_4x8x32_check, .tolerance = OM_TOLERANCE },
@@ -312,9 +312,9 @@ launch_head_loss_grad_4x8x32(const om_real *x, const om_real *w, const int32_t *
 }
 
 void
-launch_sumsq_1288(const om_real *g, double *ctl)
+launch_sumsq_1344(const om_real *g, double *ctl)
 {
-	LAUNCH(22, om_k_sumsq_1288(g, ctl));
+	LAUNCH(22, om_k_sumsq_1344(g, ctl));
 }
 
 void
@@ -330,9 +330,9 @@ launch_adamw_1152(const om_real *g, const double *ctl, om_real *w, om_real *m, o
 }
 
 void
-launch_adamw_136(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v)
+launch_adamw_192(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v)
 {
-	LAUNCH(25, om_k_adamw_136(g, ctl, w, m, v));
+	LAUNCH(25, om_k_adamw_192(g, ctl, w, m, v));
 }
 
 void

@@ -43,10 +43,10 @@ void launch_attention_bwd_1x4x2x2x4x4(const om_real *do_, const om_real *q, cons
 void launch_rope_bwd_1x4x2x4(const om_real *dy, const om_real *tab, om_real *dx);
 void launch_head_loss_grad_4x8x32(const om_real *x, const om_real *w, const int32_t *label,
     double *loss, om_real *dx, om_real *dw, om_real *ws);
-void launch_sumsq_1288(const om_real *g, double *ctl);
+void launch_sumsq_1344(const om_real *g, double *ctl);
 void launch_clip(const double *loss, double *ctl);
 void launch_adamw_1152(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
-void launch_adamw_136(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
+void launch_adamw_192(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
 void launch_head_loss_4x8x32(const om_real *x, const om_real *w, const int32_t *label, om_real *lse,
     double *loss, om_real *ws);
 void launch_embed_1x8x32(const int32_t *tok, const om_real *w, om_real *x);

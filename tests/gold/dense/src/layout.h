@@ -63,46 +63,46 @@
 /* weights */
 #define OM_OFF_embed_tokens_w UINT64_C(1792) /* fp32[32,8] 1.00 KiB */
 #define OM_OFF_dense_attn_norm UINT64_C(6400) /* fp32[8] 32 B */
-#define OM_STRIDE_dense_attn_norm UINT64_C(32)
+#define OM_STRIDE_dense_attn_norm UINT64_C(512)
 #define OM_OFF_dense_q_proj UINT64_C(2816) /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_q_proj UINT64_C(256)
+#define OM_STRIDE_dense_q_proj UINT64_C(2560)
 #define OM_OFF_dense_k_proj UINT64_C(3072) /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_k_proj UINT64_C(256)
+#define OM_STRIDE_dense_k_proj UINT64_C(2560)
 #define OM_OFF_dense_v_proj UINT64_C(3328) /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_v_proj UINT64_C(256)
+#define OM_STRIDE_dense_v_proj UINT64_C(2560)
 #define OM_OFF_dense_o_proj UINT64_C(3584) /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_o_proj UINT64_C(256)
+#define OM_STRIDE_dense_o_proj UINT64_C(2560)
 #define OM_OFF_dense_ffn_norm UINT64_C(6656) /* fp32[8] 32 B */
-#define OM_STRIDE_dense_ffn_norm UINT64_C(32)
+#define OM_STRIDE_dense_ffn_norm UINT64_C(512)
 #define OM_OFF_dense_gate_proj UINT64_C(3840) /* fp32[12,8] 384 B */
-#define OM_STRIDE_dense_gate_proj UINT64_C(384)
+#define OM_STRIDE_dense_gate_proj UINT64_C(2560)
 #define OM_OFF_dense_up_proj UINT64_C(4352) /* fp32[12,8] 384 B */
-#define OM_STRIDE_dense_up_proj UINT64_C(384)
+#define OM_STRIDE_dense_up_proj UINT64_C(2560)
 #define OM_OFF_dense_down_proj UINT64_C(4864) /* fp32[8,12] 384 B */
-#define OM_STRIDE_dense_down_proj UINT64_C(384)
+#define OM_STRIDE_dense_down_proj UINT64_C(2560)
 #define OM_OFF_head_norm UINT64_C(6912) /* fp32[8] 32 B */
 #define OM_OFF_head_w UINT64_C(5376) /* fp32[32,8] 1.00 KiB */
 
 /* gradients */
 #define OM_OFF_embed_g_tokens_w UINT64_C(7168) /* fp32[32,8] 1.00 KiB */
 #define OM_OFF_dense_g_attn_norm UINT64_C(11776) /* fp32[8] 32 B */
-#define OM_STRIDE_dense_g_attn_norm UINT64_C(32)
+#define OM_STRIDE_dense_g_attn_norm UINT64_C(512)
 #define OM_OFF_dense_g_q_proj UINT64_C(8192) /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_g_q_proj UINT64_C(256)
+#define OM_STRIDE_dense_g_q_proj UINT64_C(2560)
 #define OM_OFF_dense_g_k_proj UINT64_C(8448) /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_g_k_proj UINT64_C(256)
+#define OM_STRIDE_dense_g_k_proj UINT64_C(2560)
 #define OM_OFF_dense_g_v_proj UINT64_C(8704) /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_g_v_proj UINT64_C(256)
+#define OM_STRIDE_dense_g_v_proj UINT64_C(2560)
 #define OM_OFF_dense_g_o_proj UINT64_C(8960) /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_g_o_proj UINT64_C(256)
+#define OM_STRIDE_dense_g_o_proj UINT64_C(2560)
 #define OM_OFF_dense_g_ffn_norm UINT64_C(12032) /* fp32[8] 32 B */
-#define OM_STRIDE_dense_g_ffn_norm UINT64_C(32)
+#define OM_STRIDE_dense_g_ffn_norm UINT64_C(512)
 #define OM_OFF_dense_g_gate_proj UINT64_C(9216) /* fp32[12,8] 384 B */
-#define OM_STRIDE_dense_g_gate_proj UINT64_C(384)
+#define OM_STRIDE_dense_g_gate_proj UINT64_C(2560)
 #define OM_OFF_dense_g_up_proj UINT64_C(9728) /* fp32[12,8] 384 B */
-#define OM_STRIDE_dense_g_up_proj UINT64_C(384)
+#define OM_STRIDE_dense_g_up_proj UINT64_C(2560)
 #define OM_OFF_dense_g_down_proj UINT64_C(10240) /* fp32[8,12] 384 B */
-#define OM_STRIDE_dense_g_down_proj UINT64_C(384)
+#define OM_STRIDE_dense_g_down_proj UINT64_C(2560)
 #define OM_OFF_head_g_norm UINT64_C(12288) /* fp32[8] 32 B */
 #define OM_OFF_head_g_w UINT64_C(10752) /* fp32[32,8] 1.00 KiB */
 
@@ -110,43 +110,43 @@
 #define OM_OFF_embed_m_tokens_w UINT64_C(12544) /* fp32[32,8] 1.00 KiB */
 #define OM_OFF_embed_v_tokens_w UINT64_C(17920) /* fp32[32,8] 1.00 KiB */
 #define OM_OFF_dense_m_q_proj UINT64_C(13568) /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_m_q_proj UINT64_C(256)
+#define OM_STRIDE_dense_m_q_proj UINT64_C(2560)
 #define OM_OFF_dense_v_q_proj UINT64_C(18944) /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_v_q_proj UINT64_C(256)
+#define OM_STRIDE_dense_v_q_proj UINT64_C(2560)
 #define OM_OFF_dense_m_k_proj UINT64_C(13824) /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_m_k_proj UINT64_C(256)
+#define OM_STRIDE_dense_m_k_proj UINT64_C(2560)
 #define OM_OFF_dense_v_k_proj UINT64_C(19200) /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_v_k_proj UINT64_C(256)
+#define OM_STRIDE_dense_v_k_proj UINT64_C(2560)
 #define OM_OFF_dense_m_v_proj UINT64_C(14080) /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_m_v_proj UINT64_C(256)
+#define OM_STRIDE_dense_m_v_proj UINT64_C(2560)
 #define OM_OFF_dense_v_v_proj UINT64_C(19456) /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_v_v_proj UINT64_C(256)
+#define OM_STRIDE_dense_v_v_proj UINT64_C(2560)
 #define OM_OFF_dense_m_o_proj UINT64_C(14336) /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_m_o_proj UINT64_C(256)
+#define OM_STRIDE_dense_m_o_proj UINT64_C(2560)
 #define OM_OFF_dense_v_o_proj UINT64_C(19712) /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_v_o_proj UINT64_C(256)
+#define OM_STRIDE_dense_v_o_proj UINT64_C(2560)
 #define OM_OFF_dense_m_gate_proj UINT64_C(14592) /* fp32[12,8] 384 B */
-#define OM_STRIDE_dense_m_gate_proj UINT64_C(384)
+#define OM_STRIDE_dense_m_gate_proj UINT64_C(2560)
 #define OM_OFF_dense_v_gate_proj UINT64_C(19968) /* fp32[12,8] 384 B */
-#define OM_STRIDE_dense_v_gate_proj UINT64_C(384)
+#define OM_STRIDE_dense_v_gate_proj UINT64_C(2560)
 #define OM_OFF_dense_m_up_proj UINT64_C(15104) /* fp32[12,8] 384 B */
-#define OM_STRIDE_dense_m_up_proj UINT64_C(384)
+#define OM_STRIDE_dense_m_up_proj UINT64_C(2560)
 #define OM_OFF_dense_v_up_proj UINT64_C(20480) /* fp32[12,8] 384 B */
-#define OM_STRIDE_dense_v_up_proj UINT64_C(384)
+#define OM_STRIDE_dense_v_up_proj UINT64_C(2560)
 #define OM_OFF_dense_m_down_proj UINT64_C(15616) /* fp32[8,12] 384 B */
-#define OM_STRIDE_dense_m_down_proj UINT64_C(384)
+#define OM_STRIDE_dense_m_down_proj UINT64_C(2560)
 #define OM_OFF_dense_v_down_proj UINT64_C(20992) /* fp32[8,12] 384 B */
-#define OM_STRIDE_dense_v_down_proj UINT64_C(384)
+#define OM_STRIDE_dense_v_down_proj UINT64_C(2560)
 #define OM_OFF_head_m_w UINT64_C(16128) /* fp32[32,8] 1.00 KiB */
 #define OM_OFF_head_v_w UINT64_C(21504) /* fp32[32,8] 1.00 KiB */
 #define OM_OFF_dense_m_attn_norm UINT64_C(17152) /* fp32[8] 32 B */
-#define OM_STRIDE_dense_m_attn_norm UINT64_C(32)
+#define OM_STRIDE_dense_m_attn_norm UINT64_C(512)
 #define OM_OFF_dense_v_attn_norm UINT64_C(22528) /* fp32[8] 32 B */
-#define OM_STRIDE_dense_v_attn_norm UINT64_C(32)
+#define OM_STRIDE_dense_v_attn_norm UINT64_C(512)
 #define OM_OFF_dense_m_ffn_norm UINT64_C(17408) /* fp32[8] 32 B */
-#define OM_STRIDE_dense_m_ffn_norm UINT64_C(32)
+#define OM_STRIDE_dense_m_ffn_norm UINT64_C(512)
 #define OM_OFF_dense_v_ffn_norm UINT64_C(22784) /* fp32[8] 32 B */
-#define OM_STRIDE_dense_v_ffn_norm UINT64_C(32)
+#define OM_STRIDE_dense_v_ffn_norm UINT64_C(512)
 #define OM_OFF_head_m_norm UINT64_C(17664) /* fp32[8] 32 B */
 #define OM_OFF_head_v_norm UINT64_C(23040) /* fp32[8] 32 B */
 

@@ -252,15 +252,15 @@ om_init(unsigned char *arena)
 void
 om_update(unsigned char *arena)
 {
-	/* sumsq over 12 tensors from embed_g_tokens_w, 1,288 elements */
-	launch_sumsq_1288(ONE(embed_g_tokens_w), ONE(update_ctl));
+	/* sumsq over 12 tensors from embed_g_tokens_w, 1,344 elements */
+	launch_sumsq_1344(ONE(embed_g_tokens_w), ONE(update_ctl));
 	/* clip: +ctl fp64[8], resolved.lua:36 */
 	launch_clip(ONE(head_loss), ONE(update_ctl));
 	/* adamw over 9 tensors from embed_g_tokens_w, 1,152 elements */
 	launch_adamw_1152(ONE(embed_g_tokens_w), ONE(update_ctl), ONE(embed_tokens_w),
 	    ONE(embed_m_tokens_w), ONE(embed_v_tokens_w));
-	/* adamw over 3 tensors from dense_g_attn_norm, 136 elements */
-	launch_adamw_136(LAYER(dense_g_attn_norm, 0), ONE(update_ctl), LAYER(dense_attn_norm, 0),
+	/* adamw over 3 tensors from dense_g_attn_norm, 192 elements */
+	launch_adamw_192(LAYER(dense_g_attn_norm, 0), ONE(update_ctl), LAYER(dense_attn_norm, 0),
 	    LAYER(dense_m_attn_norm, 0), LAYER(dense_v_attn_norm, 0));
 }
 

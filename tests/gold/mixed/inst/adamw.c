@@ -6,12 +6,12 @@
 #include "adamw.h"
 
 /* update: called for 1 layer or end */
-OM_SUMSQ(om_k_sumsq_7176, 7176)
+OM_SUMSQ(om_k_sumsq_8192, 8192)
 /* update: called for 1 layer or end */
 OM_CLIP(om_k_clip, 1.0)
 /* update: called for 1 layer or end */
-OM_ADAMW(om_k_adamw_5984, 5984, 0.9, 0.95, 1e-08, 0.1, 1.0)
+OM_ADAMW(om_k_adamw_6208, 6208, 0.9, 0.95, 1e-08, 0.1, 1.0)
 /* update: called for 1 layer or end */
-OM_ADAMW(om_k_adamw_1160, 1160, 0.9, 0.95, 1e-08, 0.0, 1.0)
+OM_ADAMW(om_k_adamw_1984, 1984, 0.9, 0.95, 1e-08, 0.0, 1.0)
 /* update: called for 1 layer or end */
 OM_BIAS_UPDATE(om_k_bias_update_12x12, 12, 12, 0.001)

@@ -184,14 +184,14 @@ double om_k_gate_dw_4x12x8_check(uint64_t seed);
 void om_k_head_loss_grad_4x8x32(const om_real *x, const om_real *w, const int32_t *label,
     double *loss, om_real *dx, om_real *dw, om_real *ws);
 double om_k_head_loss_grad_4x8x32_check(uint64_t seed);
-void om_k_sumsq_7176(const om_real *g, double *ctl);
-double om_k_sumsq_7176_check(uint64_t seed);
+void om_k_sumsq_8192(const om_real *g, double *ctl);
+double om_k_sumsq_8192_check(uint64_t seed);
 void om_k_clip(const double *loss, double *ctl);
 double om_k_clip_check(uint64_t seed);
-void om_k_adamw_5984(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
-double om_k_adamw_5984_check(uint64_t seed);
-void om_k_adamw_1160(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
-double om_k_adamw_1160_check(uint64_t seed);
+void om_k_adamw_6208(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
+double om_k_adamw_6208_check(uint64_t seed);
+void om_k_adamw_1984(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
+double om_k_adamw_1984_check(uint64_t seed);
 void om_k_bias_update_12x12(const int64_t *load, const double *ctl, om_real *b);
 double om_k_bias_update_12x12_check(uint64_t seed);
 void om_k_head_loss_4x8x32(const om_real *x, const om_real *w, const int32_t *label, om_real *lse,
@@ -431,13 +431,13 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .check = om_k_gate_dw_4x12x8_check, .tolerance = OM_TOLERANCE },
 	{ .name = "head_loss_grad_4x8x32", .flops = 6144.0, .bytes = 6704.0,
 	    .check = om_k_head_loss_grad_4x8x32_check, .tolerance = OM_TOLERANCE },
-	{ .name = "sumsq_7176", .flops = 0.0, .bytes = 57536.0, .check = om_k_sumsq_7176_check,
+	{ .name = "sumsq_8192", .flops = 0.0, .bytes = 65664.0, .check = om_k_sumsq_8192_check,
 	    .tolerance = OM_TOLERANCE },
 	{ .name = "clip", .flops = 0.0, .bytes = 144.0, .check = om_k_clip_check,
 	    .tolerance = OM_TOLERANCE },
-	{ .name = "adamw_5984", .flops = 0.0, .bytes = 335168.0, .check = om_k_adamw_5984_check,
+	{ .name = "adamw_6208", .flops = 0.0, .bytes = 347712.0, .check = om_k_adamw_6208_check,
 	    .tolerance = OM_TOLERANCE },
-	{ .name = "adamw_1160", .flops = 0.0, .bytes = 65024.0, .check = om_k_adamw_1160_check,
+	{ .name = "adamw_1984", .flops = 0.0, .bytes = 111168.0, .check = om_k_adamw_1984_check,
 	    .tolerance = OM_TOLERANCE },
 	{ .name = "bias_update_12x12", .flops = 0.0, .bytes = 352.0,
 	    .check = om_k_bias_update_12x12_check, .tolerance = OM_TOLERANCE },
@@ -1009,9 +1009,9 @@ launch_head_loss_grad_4x8x32(const om_real *x, const om_real *w, const int32_t *
 }
 
 void
-launch_sumsq_7176(const om_real *g, double *ctl)
+launch_sumsq_8192(const om_real *g, double *ctl)
 {
-	LAUNCH(77, om_k_sumsq_7176(g, ctl));
+	LAUNCH(77, om_k_sumsq_8192(g, ctl));
 }
 
 void
@@ -1021,15 +1021,15 @@ launch_clip(const double *loss, double *ctl)
 }
 
 void
-launch_adamw_5984(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v)
+launch_adamw_6208(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v)
 {
-	LAUNCH(79, om_k_adamw_5984(g, ctl, w, m, v));
+	LAUNCH(79, om_k_adamw_6208(g, ctl, w, m, v));
 }
 
 void
-launch_adamw_1160(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v)
+launch_adamw_1984(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v)
 {
-	LAUNCH(80, om_k_adamw_1160(g, ctl, w, m, v));
+	LAUNCH(80, om_k_adamw_1984(g, ctl, w, m, v));
 }
 
 void

@@ -122,10 +122,10 @@ void launch_gate_dx_4x12x8(const om_real *dz, const om_real *w, om_real *dx);
 void launch_gate_dw_4x12x8(const om_real *dz, const om_real *x, om_real *dw);
 void launch_head_loss_grad_4x8x32(const om_real *x, const om_real *w, const int32_t *label,
     double *loss, om_real *dx, om_real *dw, om_real *ws);
-void launch_sumsq_7176(const om_real *g, double *ctl);
+void launch_sumsq_8192(const om_real *g, double *ctl);
 void launch_clip(const double *loss, double *ctl);
-void launch_adamw_5984(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
-void launch_adamw_1160(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
+void launch_adamw_6208(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
+void launch_adamw_1984(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
 void launch_bias_update_12x12(const int64_t *load, const double *ctl, om_real *b);
 void launch_head_loss_4x8x32(const om_real *x, const om_real *w, const int32_t *label, om_real *lse,
     double *loss, om_real *ws);

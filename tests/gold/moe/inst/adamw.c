@@ -6,12 +6,12 @@
 #include "adamw.h"
 
 /* update: called for 1 layer or end */
-OM_SUMSQ(om_k_sumsq_3424, 3424)
+OM_SUMSQ(om_k_sumsq_4032, 4032)
 /* update: called for 1 layer or end */
 OM_CLIP(om_k_clip, 1.0)
 /* update: called for 1 layer or end */
 OM_ADAMW(om_k_adamw_3008, 3008, 0.9, 0.95, 1e-08, 0.1, 1.0)
 /* update: called for 1 layer or end */
-OM_ADAMW(om_k_adamw_264, 264, 0.9, 0.95, 1e-08, 0.0, 1.0)
+OM_ADAMW(om_k_adamw_832, 832, 0.9, 0.95, 1e-08, 0.0, 1.0)
 /* update: called for 1 layer or end */
-OM_ADAMW(om_k_adamw_96, 96, 0.9, 0.95, 1e-08, 0.1, 0.5)
+OM_ADAMW(om_k_adamw_192, 192, 0.9, 0.95, 1e-08, 0.1, 0.5)

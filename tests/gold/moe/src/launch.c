@@ -76,16 +76,16 @@ double om_k_rope_bwd_2x4x2x4_check(uint64_t seed);
 void om_k_head_loss_grad_8x8x32(const om_real *x, const om_real *w, const int32_t *label,
     double *loss, om_real *dx, om_real *dw, om_real *ws);
 double om_k_head_loss_grad_8x8x32_check(uint64_t seed);
-void om_k_sumsq_3424(const om_real *g, double *ctl);
-double om_k_sumsq_3424_check(uint64_t seed);
+void om_k_sumsq_4032(const om_real *g, double *ctl);
+double om_k_sumsq_4032_check(uint64_t seed);
 void om_k_clip(const double *loss, double *ctl);
 double om_k_clip_check(uint64_t seed);
 void om_k_adamw_3008(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
 double om_k_adamw_3008_check(uint64_t seed);
-void om_k_adamw_264(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
-double om_k_adamw_264_check(uint64_t seed);
-void om_k_adamw_96(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
-double om_k_adamw_96_check(uint64_t seed);
+void om_k_adamw_832(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
+double om_k_adamw_832_check(uint64_t seed);
+void om_k_adamw_192(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
+double om_k_adamw_192_check(uint64_t seed);
 void om_k_head_loss_8x8x32(const om_real *x, const om_real *w, const int32_t *label, om_real *lse,
     double *loss, om_real *ws);
 double om_k_head_loss_8x8x32_check(uint64_t seed);
@@ -187,15 +187,15 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .check = om_k_rope_bwd_2x4x2x4_check, .tolerance = OM_TOLERANCE },
 	{ .name = "head_loss_grad_8x8x32", .flops = 12288.0, .bytes = 3648.0,
 	    .check = om_k_head_loss_grad_8x8x32_check, .tolerance = OM_TOLERANCE },
-	{ .name = "sumsq_3424", .flops = 0.0, .bytes = 13824.0, .check = om_k_sumsq_3424_check,
+	{ .name = "sumsq_4032", .flops = 0.0, .bytes = 16256.0, .check = om_k_sumsq_4032_check,
 	    .tolerance = OM_TOLERANCE },
 	{ .name = "clip", .flops = 0.0, .bytes = 144.0, .check = om_k_clip_check,
 	    .tolerance = OM_TOLERANCE },
 	{ .name = "adamw_3008", .flops = 0.0, .bytes = 84288.0, .check = om_k_adamw_3008_check,
 	    .tolerance = OM_TOLERANCE },
-	{ .name = "adamw_264", .flops = 0.0, .bytes = 7456.0, .check = om_k_adamw_264_check,
+	{ .name = "adamw_832", .flops = 0.0, .bytes = 23360.0, .check = om_k_adamw_832_check,
 	    .tolerance = OM_TOLERANCE },
-	{ .name = "adamw_96", .flops = 0.0, .bytes = 2752.0, .check = om_k_adamw_96_check,
+	{ .name = "adamw_192", .flops = 0.0, .bytes = 5440.0, .check = om_k_adamw_192_check,
 	    .tolerance = OM_TOLERANCE },
 	{ .name = "head_loss_8x8x32", .flops = 4096.0, .bytes = 1376.0,
 	    .check = om_k_head_loss_8x8x32_check, .tolerance = OM_TOLERANCE },
@@ -437,9 +437,9 @@ launch_head_loss_grad_8x8x32(const om_real *x, const om_real *w, const int32_t *
 }
 
 void
-launch_sumsq_3424(const om_real *g, double *ctl)
+launch_sumsq_4032(const om_real *g, double *ctl)
 {
-	LAUNCH(31, om_k_sumsq_3424(g, ctl));
+	LAUNCH(31, om_k_sumsq_4032(g, ctl));
 }
 
 void
@@ -455,15 +455,15 @@ launch_adamw_3008(const om_real *g, const double *ctl, om_real *w, om_real *m, o
 }
 
 void
-launch_adamw_264(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v)
+launch_adamw_832(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v)
 {
-	LAUNCH(34, om_k_adamw_264(g, ctl, w, m, v));
+	LAUNCH(34, om_k_adamw_832(g, ctl, w, m, v));
 }
 
 void
-launch_adamw_96(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v)
+launch_adamw_192(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v)
 {
-	LAUNCH(35, om_k_adamw_96(g, ctl, w, m, v));
+	LAUNCH(35, om_k_adamw_192(g, ctl, w, m, v));
 }
 
 void

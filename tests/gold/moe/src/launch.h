@@ -60,11 +60,11 @@ void launch_attention_bwd_2x4x2x2x4x4(const om_real *do_, const om_real *q, cons
 void launch_rope_bwd_2x4x2x4(const om_real *dy, const om_real *tab, om_real *dx);
 void launch_head_loss_grad_8x8x32(const om_real *x, const om_real *w, const int32_t *label,
     double *loss, om_real *dx, om_real *dw, om_real *ws);
-void launch_sumsq_3424(const om_real *g, double *ctl);
+void launch_sumsq_4032(const om_real *g, double *ctl);
 void launch_clip(const double *loss, double *ctl);
 void launch_adamw_3008(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
-void launch_adamw_264(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
-void launch_adamw_96(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
+void launch_adamw_832(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
+void launch_adamw_192(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
 void launch_head_loss_8x8x32(const om_real *x, const om_real *w, const int32_t *label, om_real *lse,
     double *loss, om_real *ws);
 void launch_embed_1x8x32(const int32_t *tok, const om_real *w, om_real *x);

@@ -14,17 +14,17 @@
 #define OM_STAT_BYTES     UINT64_C(768)
 #define OM_CONST          UINT64_C(2048) /* constants, 256 B */
 #define OM_CONST_BYTES    UINT64_C(256)
-#define OM_WEIGHT         UINT64_C(2304) /* weights, 13.5 KiB */
-#define OM_WEIGHT_BYTES   UINT64_C(13824)
-#define OM_GRAD           UINT64_C(16128) /* gradients, 13.5 KiB */
-#define OM_GRAD_BYTES     UINT64_C(13824)
-#define OM_STATE          UINT64_C(29952) /* optimizer state, 27.0 KiB */
-#define OM_STATE_BYTES    UINT64_C(27648)
-#define OM_SAVED          UINT64_C(57600) /* saved activations, 24.8 KiB */
+#define OM_WEIGHT         UINT64_C(2304) /* weights, 15.8 KiB */
+#define OM_WEIGHT_BYTES   UINT64_C(16128)
+#define OM_GRAD           UINT64_C(18432) /* gradients, 15.8 KiB */
+#define OM_GRAD_BYTES     UINT64_C(16128)
+#define OM_STATE          UINT64_C(34560) /* optimizer state, 31.5 KiB */
+#define OM_STATE_BYTES    UINT64_C(32256)
+#define OM_SAVED          UINT64_C(66816) /* saved activations, 24.8 KiB */
 #define OM_SAVED_BYTES    UINT64_C(25344)
-#define OM_SCRATCH        UINT64_C(82944) /* scratch, 16.8 KiB */
+#define OM_SCRATCH        UINT64_C(92160) /* scratch, 16.8 KiB */
 #define OM_SCRATCH_BYTES  UINT64_C(17152)
-#define OM_ARENA_BYTES    UINT64_C(100096) /* 97.8 KiB */
+#define OM_ARENA_BYTES    UINT64_C(109312) /* 107 KiB */
 
 /*
  * Addresses of tensors, as the functions of step.c have arena, slot, layer and i (the layer's
@@ -43,9 +43,9 @@
 
 #define OM_SLOT_STRIDE UINT64_C(25344) /* 1 microbatch in flight */
 /* residual stream: fp32[8,8] before each layer and after the last */
-#define OM_OFF_stream UINT64_C(57600)
+#define OM_OFF_stream UINT64_C(66816)
 #define OM_STRIDE_stream UINT64_C(256)
-#define OM_OFF_dstream UINT64_C(82944) /* its gradient */
+#define OM_OFF_dstream UINT64_C(92160) /* its gradient */
 
 /* input */
 #define OM_OFF_embed_tokens UINT64_C(0) /* int32[8] 32 B */
@@ -67,251 +67,251 @@
 /* weights */
 #define OM_OFF_embed_tokens_w UINT64_C(2304) /* fp32[32,8] 1.00 KiB */
 #define OM_OFF_moe_attn_norm UINT64_C(14336) /* fp32[8] 32 B x3 */
-#define OM_STRIDE_moe_attn_norm UINT64_C(32)
+#define OM_STRIDE_moe_attn_norm UINT64_C(1024)
 #define OM_OFF_moe_q_proj UINT64_C(3328) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_q_proj UINT64_C(256)
+#define OM_STRIDE_moe_q_proj UINT64_C(3328)
 #define OM_OFF_moe_q_norm UINT64_C(14592) /* fp32[8] 32 B x3 */
-#define OM_STRIDE_moe_q_norm UINT64_C(32)
-#define OM_OFF_moe_k_proj UINT64_C(4096) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_k_proj UINT64_C(256)
+#define OM_STRIDE_moe_q_norm UINT64_C(1024)
+#define OM_OFF_moe_k_proj UINT64_C(3584) /* fp32[8,8] 256 B x3 */
+#define OM_STRIDE_moe_k_proj UINT64_C(3328)
 #define OM_OFF_moe_k_norm UINT64_C(14848) /* fp32[8] 32 B x3 */
-#define OM_STRIDE_moe_k_norm UINT64_C(32)
-#define OM_OFF_moe_v_proj UINT64_C(4864) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_v_proj UINT64_C(256)
-#define OM_OFF_moe_o_proj UINT64_C(5632) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_o_proj UINT64_C(256)
+#define OM_STRIDE_moe_k_norm UINT64_C(1024)
+#define OM_OFF_moe_v_proj UINT64_C(3840) /* fp32[8,8] 256 B x3 */
+#define OM_STRIDE_moe_v_proj UINT64_C(3328)
+#define OM_OFF_moe_o_proj UINT64_C(4096) /* fp32[8,8] 256 B x3 */
+#define OM_STRIDE_moe_o_proj UINT64_C(3328)
 #define OM_OFF_moe_ffn_norm UINT64_C(15104) /* fp32[8] 32 B x3 */
-#define OM_STRIDE_moe_ffn_norm UINT64_C(32)
-#define OM_OFF_moe_router UINT64_C(15616) /* fp32[4,8] 128 B x3 */
-#define OM_STRIDE_moe_router UINT64_C(128)
-#define OM_OFF_moe_gate_proj UINT64_C(6400) /* fp32[4,6,8] 768 B x3 */
-#define OM_STRIDE_moe_gate_proj UINT64_C(768)
-#define OM_OFF_moe_up_proj UINT64_C(8704) /* fp32[4,6,8] 768 B x3 */
-#define OM_STRIDE_moe_up_proj UINT64_C(768)
-#define OM_OFF_moe_down_proj UINT64_C(11008) /* fp32[4,8,6] 768 B x3 */
-#define OM_STRIDE_moe_down_proj UINT64_C(768)
-#define OM_OFF_head_norm UINT64_C(15360) /* fp32[8] 32 B */
+#define OM_STRIDE_moe_ffn_norm UINT64_C(1024)
+#define OM_OFF_moe_router UINT64_C(17664) /* fp32[4,8] 128 B x3 */
+#define OM_STRIDE_moe_router UINT64_C(256)
+#define OM_OFF_moe_gate_proj UINT64_C(4352) /* fp32[4,6,8] 768 B x3 */
+#define OM_STRIDE_moe_gate_proj UINT64_C(3328)
+#define OM_OFF_moe_up_proj UINT64_C(5120) /* fp32[4,6,8] 768 B x3 */
+#define OM_STRIDE_moe_up_proj UINT64_C(3328)
+#define OM_OFF_moe_down_proj UINT64_C(5888) /* fp32[4,8,6] 768 B x3 */
+#define OM_STRIDE_moe_down_proj UINT64_C(3328)
+#define OM_OFF_head_norm UINT64_C(17408) /* fp32[8] 32 B */
 #define OM_OFF_head_w UINT64_C(13312) /* fp32[32,8] 1.00 KiB */
 
 /* gradients */
-#define OM_OFF_embed_g_tokens_w UINT64_C(16128) /* fp32[32,8] 1.00 KiB */
-#define OM_OFF_moe_g_attn_norm UINT64_C(28160) /* fp32[8] 32 B x3 */
-#define OM_STRIDE_moe_g_attn_norm UINT64_C(32)
-#define OM_OFF_moe_g_q_proj UINT64_C(17152) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_g_q_proj UINT64_C(256)
-#define OM_OFF_moe_g_q_norm UINT64_C(28416) /* fp32[8] 32 B x3 */
-#define OM_STRIDE_moe_g_q_norm UINT64_C(32)
-#define OM_OFF_moe_g_k_proj UINT64_C(17920) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_g_k_proj UINT64_C(256)
-#define OM_OFF_moe_g_k_norm UINT64_C(28672) /* fp32[8] 32 B x3 */
-#define OM_STRIDE_moe_g_k_norm UINT64_C(32)
-#define OM_OFF_moe_g_v_proj UINT64_C(18688) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_g_v_proj UINT64_C(256)
-#define OM_OFF_moe_g_o_proj UINT64_C(19456) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_g_o_proj UINT64_C(256)
-#define OM_OFF_moe_g_ffn_norm UINT64_C(28928) /* fp32[8] 32 B x3 */
-#define OM_STRIDE_moe_g_ffn_norm UINT64_C(32)
-#define OM_OFF_moe_g_router UINT64_C(29440) /* fp32[4,8] 128 B x3 */
-#define OM_STRIDE_moe_g_router UINT64_C(128)
-#define OM_OFF_moe_g_gate_proj UINT64_C(20224) /* fp32[4,6,8] 768 B x3 */
-#define OM_STRIDE_moe_g_gate_proj UINT64_C(768)
-#define OM_OFF_moe_g_up_proj UINT64_C(22528) /* fp32[4,6,8] 768 B x3 */
-#define OM_STRIDE_moe_g_up_proj UINT64_C(768)
-#define OM_OFF_moe_g_down_proj UINT64_C(24832) /* fp32[4,8,6] 768 B x3 */
-#define OM_STRIDE_moe_g_down_proj UINT64_C(768)
-#define OM_OFF_head_g_norm UINT64_C(29184) /* fp32[8] 32 B */
-#define OM_OFF_head_g_w UINT64_C(27136) /* fp32[32,8] 1.00 KiB */
+#define OM_OFF_embed_g_tokens_w UINT64_C(18432) /* fp32[32,8] 1.00 KiB */
+#define OM_OFF_moe_g_attn_norm UINT64_C(30464) /* fp32[8] 32 B x3 */
+#define OM_STRIDE_moe_g_attn_norm UINT64_C(1024)
+#define OM_OFF_moe_g_q_proj UINT64_C(19456) /* fp32[8,8] 256 B x3 */
+#define OM_STRIDE_moe_g_q_proj UINT64_C(3328)
+#define OM_OFF_moe_g_q_norm UINT64_C(30720) /* fp32[8] 32 B x3 */
+#define OM_STRIDE_moe_g_q_norm UINT64_C(1024)
+#define OM_OFF_moe_g_k_proj UINT64_C(19712) /* fp32[8,8] 256 B x3 */
+#define OM_STRIDE_moe_g_k_proj UINT64_C(3328)
+#define OM_OFF_moe_g_k_norm UINT64_C(30976) /* fp32[8] 32 B x3 */
+#define OM_STRIDE_moe_g_k_norm UINT64_C(1024)
+#define OM_OFF_moe_g_v_proj UINT64_C(19968) /* fp32[8,8] 256 B x3 */
+#define OM_STRIDE_moe_g_v_proj UINT64_C(3328)
+#define OM_OFF_moe_g_o_proj UINT64_C(20224) /* fp32[8,8] 256 B x3 */
+#define OM_STRIDE_moe_g_o_proj UINT64_C(3328)
+#define OM_OFF_moe_g_ffn_norm UINT64_C(31232) /* fp32[8] 32 B x3 */
+#define OM_STRIDE_moe_g_ffn_norm UINT64_C(1024)
+#define OM_OFF_moe_g_router UINT64_C(33792) /* fp32[4,8] 128 B x3 */
+#define OM_STRIDE_moe_g_router UINT64_C(256)
+#define OM_OFF_moe_g_gate_proj UINT64_C(20480) /* fp32[4,6,8] 768 B x3 */
+#define OM_STRIDE_moe_g_gate_proj UINT64_C(3328)
+#define OM_OFF_moe_g_up_proj UINT64_C(21248) /* fp32[4,6,8] 768 B x3 */
+#define OM_STRIDE_moe_g_up_proj UINT64_C(3328)
+#define OM_OFF_moe_g_down_proj UINT64_C(22016) /* fp32[4,8,6] 768 B x3 */
+#define OM_STRIDE_moe_g_down_proj UINT64_C(3328)
+#define OM_OFF_head_g_norm UINT64_C(33536) /* fp32[8] 32 B */
+#define OM_OFF_head_g_w UINT64_C(29440) /* fp32[32,8] 1.00 KiB */
 
 /* optimizer state */
-#define OM_OFF_embed_m_tokens_w UINT64_C(29952) /* fp32[32,8] 1.00 KiB */
-#define OM_OFF_embed_v_tokens_w UINT64_C(43776) /* fp32[32,8] 1.00 KiB */
-#define OM_OFF_moe_m_q_proj UINT64_C(30976) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_m_q_proj UINT64_C(256)
-#define OM_OFF_moe_v_q_proj UINT64_C(44800) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_v_q_proj UINT64_C(256)
-#define OM_OFF_moe_m_k_proj UINT64_C(31744) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_m_k_proj UINT64_C(256)
-#define OM_OFF_moe_v_k_proj UINT64_C(45568) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_v_k_proj UINT64_C(256)
-#define OM_OFF_moe_m_v_proj UINT64_C(32512) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_m_v_proj UINT64_C(256)
-#define OM_OFF_moe_v_v_proj UINT64_C(46336) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_v_v_proj UINT64_C(256)
-#define OM_OFF_moe_m_o_proj UINT64_C(33280) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_m_o_proj UINT64_C(256)
-#define OM_OFF_moe_v_o_proj UINT64_C(47104) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_v_o_proj UINT64_C(256)
-#define OM_OFF_moe_m_gate_proj UINT64_C(34048) /* fp32[4,6,8] 768 B x3 */
-#define OM_STRIDE_moe_m_gate_proj UINT64_C(768)
-#define OM_OFF_moe_v_gate_proj UINT64_C(47872) /* fp32[4,6,8] 768 B x3 */
-#define OM_STRIDE_moe_v_gate_proj UINT64_C(768)
-#define OM_OFF_moe_m_up_proj UINT64_C(36352) /* fp32[4,6,8] 768 B x3 */
-#define OM_STRIDE_moe_m_up_proj UINT64_C(768)
-#define OM_OFF_moe_v_up_proj UINT64_C(50176) /* fp32[4,6,8] 768 B x3 */
-#define OM_STRIDE_moe_v_up_proj UINT64_C(768)
-#define OM_OFF_moe_m_down_proj UINT64_C(38656) /* fp32[4,8,6] 768 B x3 */
-#define OM_STRIDE_moe_m_down_proj UINT64_C(768)
-#define OM_OFF_moe_v_down_proj UINT64_C(52480) /* fp32[4,8,6] 768 B x3 */
-#define OM_STRIDE_moe_v_down_proj UINT64_C(768)
-#define OM_OFF_head_m_w UINT64_C(40960) /* fp32[32,8] 1.00 KiB */
-#define OM_OFF_head_v_w UINT64_C(54784) /* fp32[32,8] 1.00 KiB */
-#define OM_OFF_moe_m_attn_norm UINT64_C(41984) /* fp32[8] 32 B x3 */
-#define OM_STRIDE_moe_m_attn_norm UINT64_C(32)
-#define OM_OFF_moe_v_attn_norm UINT64_C(55808) /* fp32[8] 32 B x3 */
-#define OM_STRIDE_moe_v_attn_norm UINT64_C(32)
-#define OM_OFF_moe_m_q_norm UINT64_C(42240) /* fp32[8] 32 B x3 */
-#define OM_STRIDE_moe_m_q_norm UINT64_C(32)
-#define OM_OFF_moe_v_q_norm UINT64_C(56064) /* fp32[8] 32 B x3 */
-#define OM_STRIDE_moe_v_q_norm UINT64_C(32)
-#define OM_OFF_moe_m_k_norm UINT64_C(42496) /* fp32[8] 32 B x3 */
-#define OM_STRIDE_moe_m_k_norm UINT64_C(32)
-#define OM_OFF_moe_v_k_norm UINT64_C(56320) /* fp32[8] 32 B x3 */
-#define OM_STRIDE_moe_v_k_norm UINT64_C(32)
-#define OM_OFF_moe_m_ffn_norm UINT64_C(42752) /* fp32[8] 32 B x3 */
-#define OM_STRIDE_moe_m_ffn_norm UINT64_C(32)
-#define OM_OFF_moe_v_ffn_norm UINT64_C(56576) /* fp32[8] 32 B x3 */
-#define OM_STRIDE_moe_v_ffn_norm UINT64_C(32)
-#define OM_OFF_head_m_norm UINT64_C(43008) /* fp32[8] 32 B */
-#define OM_OFF_head_v_norm UINT64_C(56832) /* fp32[8] 32 B */
-#define OM_OFF_moe_m_router UINT64_C(43264) /* fp32[4,8] 128 B x3 */
-#define OM_STRIDE_moe_m_router UINT64_C(128)
-#define OM_OFF_moe_v_router UINT64_C(57088) /* fp32[4,8] 128 B x3 */
-#define OM_STRIDE_moe_v_router UINT64_C(128)
+#define OM_OFF_embed_m_tokens_w UINT64_C(34560) /* fp32[32,8] 1.00 KiB */
+#define OM_OFF_embed_v_tokens_w UINT64_C(50688) /* fp32[32,8] 1.00 KiB */
+#define OM_OFF_moe_m_q_proj UINT64_C(35584) /* fp32[8,8] 256 B x3 */
+#define OM_STRIDE_moe_m_q_proj UINT64_C(3328)
+#define OM_OFF_moe_v_q_proj UINT64_C(51712) /* fp32[8,8] 256 B x3 */
+#define OM_STRIDE_moe_v_q_proj UINT64_C(3328)
+#define OM_OFF_moe_m_k_proj UINT64_C(35840) /* fp32[8,8] 256 B x3 */
+#define OM_STRIDE_moe_m_k_proj UINT64_C(3328)
+#define OM_OFF_moe_v_k_proj UINT64_C(51968) /* fp32[8,8] 256 B x3 */
+#define OM_STRIDE_moe_v_k_proj UINT64_C(3328)
+#define OM_OFF_moe_m_v_proj UINT64_C(36096) /* fp32[8,8] 256 B x3 */
+#define OM_STRIDE_moe_m_v_proj UINT64_C(3328)
+#define OM_OFF_moe_v_v_proj UINT64_C(52224) /* fp32[8,8] 256 B x3 */
+#define OM_STRIDE_moe_v_v_proj UINT64_C(3328)
+#define OM_OFF_moe_m_o_proj UINT64_C(36352) /* fp32[8,8] 256 B x3 */
+#define OM_STRIDE_moe_m_o_proj UINT64_C(3328)
+#define OM_OFF_moe_v_o_proj UINT64_C(52480) /* fp32[8,8] 256 B x3 */
+#define OM_STRIDE_moe_v_o_proj UINT64_C(3328)
+#define OM_OFF_moe_m_gate_proj UINT64_C(36608) /* fp32[4,6,8] 768 B x3 */
+#define OM_STRIDE_moe_m_gate_proj UINT64_C(3328)
+#define OM_OFF_moe_v_gate_proj UINT64_C(52736) /* fp32[4,6,8] 768 B x3 */
+#define OM_STRIDE_moe_v_gate_proj UINT64_C(3328)
+#define OM_OFF_moe_m_up_proj UINT64_C(37376) /* fp32[4,6,8] 768 B x3 */
+#define OM_STRIDE_moe_m_up_proj UINT64_C(3328)
+#define OM_OFF_moe_v_up_proj UINT64_C(53504) /* fp32[4,6,8] 768 B x3 */
+#define OM_STRIDE_moe_v_up_proj UINT64_C(3328)
+#define OM_OFF_moe_m_down_proj UINT64_C(38144) /* fp32[4,8,6] 768 B x3 */
+#define OM_STRIDE_moe_m_down_proj UINT64_C(3328)
+#define OM_OFF_moe_v_down_proj UINT64_C(54272) /* fp32[4,8,6] 768 B x3 */
+#define OM_STRIDE_moe_v_down_proj UINT64_C(3328)
+#define OM_OFF_head_m_w UINT64_C(45568) /* fp32[32,8] 1.00 KiB */
+#define OM_OFF_head_v_w UINT64_C(61696) /* fp32[32,8] 1.00 KiB */
+#define OM_OFF_moe_m_attn_norm UINT64_C(46592) /* fp32[8] 32 B x3 */
+#define OM_STRIDE_moe_m_attn_norm UINT64_C(1024)
+#define OM_OFF_moe_v_attn_norm UINT64_C(62720) /* fp32[8] 32 B x3 */
+#define OM_STRIDE_moe_v_attn_norm UINT64_C(1024)
+#define OM_OFF_moe_m_q_norm UINT64_C(46848) /* fp32[8] 32 B x3 */
+#define OM_STRIDE_moe_m_q_norm UINT64_C(1024)
+#define OM_OFF_moe_v_q_norm UINT64_C(62976) /* fp32[8] 32 B x3 */
+#define OM_STRIDE_moe_v_q_norm UINT64_C(1024)
+#define OM_OFF_moe_m_k_norm UINT64_C(47104) /* fp32[8] 32 B x3 */
+#define OM_STRIDE_moe_m_k_norm UINT64_C(1024)
+#define OM_OFF_moe_v_k_norm UINT64_C(63232) /* fp32[8] 32 B x3 */
+#define OM_STRIDE_moe_v_k_norm UINT64_C(1024)
+#define OM_OFF_moe_m_ffn_norm UINT64_C(47360) /* fp32[8] 32 B x3 */
+#define OM_STRIDE_moe_m_ffn_norm UINT64_C(1024)
+#define OM_OFF_moe_v_ffn_norm UINT64_C(63488) /* fp32[8] 32 B x3 */
+#define OM_STRIDE_moe_v_ffn_norm UINT64_C(1024)
+#define OM_OFF_head_m_norm UINT64_C(49664) /* fp32[8] 32 B */
+#define OM_OFF_head_v_norm UINT64_C(65792) /* fp32[8] 32 B */
+#define OM_OFF_moe_m_router UINT64_C(49920) /* fp32[4,8] 128 B x3 */
+#define OM_STRIDE_moe_m_router UINT64_C(256)
+#define OM_OFF_moe_v_router UINT64_C(66048) /* fp32[4,8] 128 B x3 */
+#define OM_STRIDE_moe_v_router UINT64_C(256)
 
 /* saved activations */
-#define OM_OFF_moe_attn_in UINT64_C(58624) /* fp32[8,8] 256 B x3 */
+#define OM_OFF_moe_attn_in UINT64_C(67840) /* fp32[8,8] 256 B x3 */
 #define OM_STRIDE_moe_attn_in UINT64_C(256)
-#define OM_OFF_moe_attn_in_rms UINT64_C(59392) /* fp32[8] 32 B x3 */
+#define OM_OFF_moe_attn_in_rms UINT64_C(68608) /* fp32[8] 32 B x3 */
 #define OM_STRIDE_moe_attn_in_rms UINT64_C(256)
-#define OM_OFF_moe_q_raw UINT64_C(60160) /* fp32[8,8] 256 B x3 */
+#define OM_OFF_moe_q_raw UINT64_C(69376) /* fp32[8,8] 256 B x3 */
 #define OM_STRIDE_moe_q_raw UINT64_C(256)
-#define OM_OFF_moe_q_normed UINT64_C(64000) /* fp32[8,8] 256 B x3 */
+#define OM_OFF_moe_q_normed UINT64_C(73216) /* fp32[8,8] 256 B x3 */
 #define OM_STRIDE_moe_q_normed UINT64_C(256)
-#define OM_OFF_moe_q_normed_rms UINT64_C(60928) /* fp32[8] 32 B x3 */
+#define OM_OFF_moe_q_normed_rms UINT64_C(70144) /* fp32[8] 32 B x3 */
 #define OM_STRIDE_moe_q_normed_rms UINT64_C(256)
-#define OM_OFF_moe_k_raw UINT64_C(61696) /* fp32[8,8] 256 B x3 */
+#define OM_OFF_moe_k_raw UINT64_C(70912) /* fp32[8,8] 256 B x3 */
 #define OM_STRIDE_moe_k_raw UINT64_C(256)
-#define OM_OFF_moe_k_normed UINT64_C(64768) /* fp32[8,8] 256 B x3 */
+#define OM_OFF_moe_k_normed UINT64_C(73984) /* fp32[8,8] 256 B x3 */
 #define OM_STRIDE_moe_k_normed UINT64_C(256)
-#define OM_OFF_moe_k_normed_rms UINT64_C(62464) /* fp32[8] 32 B x3 */
+#define OM_OFF_moe_k_normed_rms UINT64_C(71680) /* fp32[8] 32 B x3 */
 #define OM_STRIDE_moe_k_normed_rms UINT64_C(256)
-#define OM_OFF_moe_v UINT64_C(63232) /* fp32[8,8] 256 B x3 */
+#define OM_OFF_moe_v UINT64_C(72448) /* fp32[8,8] 256 B x3 */
 #define OM_STRIDE_moe_v UINT64_C(256)
-#define OM_OFF_moe_q_rot UINT64_C(64000) /* fp32[8,8] 256 B x3 */
+#define OM_OFF_moe_q_rot UINT64_C(73216) /* fp32[8,8] 256 B x3 */
 #define OM_STRIDE_moe_q_rot UINT64_C(256)
-#define OM_OFF_moe_k_rot UINT64_C(64768) /* fp32[8,8] 256 B x3 */
+#define OM_OFF_moe_k_rot UINT64_C(73984) /* fp32[8,8] 256 B x3 */
 #define OM_STRIDE_moe_k_rot UINT64_C(256)
-#define OM_OFF_moe_heads UINT64_C(65536) /* fp32[8,8] 256 B x3 */
+#define OM_OFF_moe_heads UINT64_C(74752) /* fp32[8,8] 256 B x3 */
 #define OM_STRIDE_moe_heads UINT64_C(256)
-#define OM_OFF_moe_heads_lse UINT64_C(66304) /* fp32[16] 64 B x3 */
+#define OM_OFF_moe_heads_lse UINT64_C(75520) /* fp32[16] 64 B x3 */
 #define OM_STRIDE_moe_heads_lse UINT64_C(256)
-#define OM_OFF_moe_attn UINT64_C(67072) /* fp32[8,8] 256 B x3 */
+#define OM_OFF_moe_attn UINT64_C(76288) /* fp32[8,8] 256 B x3 */
 #define OM_STRIDE_moe_attn UINT64_C(256)
-#define OM_OFF_moe_mid UINT64_C(67072) /* fp32[8,8] 256 B x3 */
+#define OM_OFF_moe_mid UINT64_C(76288) /* fp32[8,8] 256 B x3 */
 #define OM_STRIDE_moe_mid UINT64_C(256)
-#define OM_OFF_moe_ffn_in UINT64_C(67840) /* fp32[8,8] 256 B x3 */
+#define OM_OFF_moe_ffn_in UINT64_C(77056) /* fp32[8,8] 256 B x3 */
 #define OM_STRIDE_moe_ffn_in UINT64_C(256)
-#define OM_OFF_moe_ffn_in_rms UINT64_C(68608) /* fp32[8] 32 B x3 */
+#define OM_OFF_moe_ffn_in_rms UINT64_C(77824) /* fp32[8] 32 B x3 */
 #define OM_STRIDE_moe_ffn_in_rms UINT64_C(256)
-#define OM_OFF_moe_scores UINT64_C(69376) /* fp32[8,4] 128 B x3 */
+#define OM_OFF_moe_scores UINT64_C(78592) /* fp32[8,4] 128 B x3 */
 #define OM_STRIDE_moe_scores UINT64_C(256)
-#define OM_OFF_moe_weights UINT64_C(70144) /* fp32[8,2] 64 B x3 */
+#define OM_OFF_moe_weights UINT64_C(79360) /* fp32[8,2] 64 B x3 */
 #define OM_STRIDE_moe_weights UINT64_C(256)
-#define OM_OFF_moe_chosen UINT64_C(70912) /* int32[8,2] 64 B x3 */
+#define OM_OFF_moe_chosen UINT64_C(80128) /* int32[8,2] 64 B x3 */
 #define OM_STRIDE_moe_chosen UINT64_C(256)
-#define OM_OFF_moe_probs UINT64_C(71680) /* fp32[8,4] 128 B x3 */
+#define OM_OFF_moe_probs UINT64_C(80896) /* fp32[8,4] 128 B x3 */
 #define OM_STRIDE_moe_probs UINT64_C(256)
-#define OM_OFF_moe_scores_lse UINT64_C(72448) /* fp32[8] 32 B x3 */
+#define OM_OFF_moe_scores_lse UINT64_C(81664) /* fp32[8] 32 B x3 */
 #define OM_STRIDE_moe_scores_lse UINT64_C(256)
-#define OM_OFF_moe_counts UINT64_C(73216) /* int32[1,4] 16 B x3 */
+#define OM_OFF_moe_counts UINT64_C(82432) /* int32[1,4] 16 B x3 */
 #define OM_STRIDE_moe_counts UINT64_C(256)
-#define OM_OFF_moe_row UINT64_C(73984) /* int32[8,2] 64 B x3 */
+#define OM_OFF_moe_row UINT64_C(83200) /* int32[8,2] 64 B x3 */
 #define OM_STRIDE_moe_row UINT64_C(256)
-#define OM_OFF_moe_src UINT64_C(74752) /* int32[16] 64 B x3 */
+#define OM_OFF_moe_src UINT64_C(83968) /* int32[16] 64 B x3 */
 #define OM_STRIDE_moe_src UINT64_C(256)
-#define OM_OFF_moe_offsets UINT64_C(75520) /* int32[5] 20 B x3 */
+#define OM_OFF_moe_offsets UINT64_C(84736) /* int32[5] 20 B x3 */
 #define OM_STRIDE_moe_offsets UINT64_C(256)
-#define OM_OFF_moe_routed UINT64_C(76288) /* fp32[16,8] 512 B x3 */
+#define OM_OFF_moe_routed UINT64_C(85504) /* fp32[16,8] 512 B x3 */
 #define OM_STRIDE_moe_routed UINT64_C(512)
-#define OM_OFF_moe_gate UINT64_C(77824) /* fp32[16,6] 384 B x3 */
+#define OM_OFF_moe_gate UINT64_C(87040) /* fp32[16,6] 384 B x3 */
 #define OM_STRIDE_moe_gate UINT64_C(512)
-#define OM_OFF_moe_up UINT64_C(79360) /* fp32[16,6] 384 B x3 */
+#define OM_OFF_moe_up UINT64_C(88576) /* fp32[16,6] 384 B x3 */
 #define OM_STRIDE_moe_up UINT64_C(512)
-#define OM_OFF_moe_hidden UINT64_C(80896) /* fp32[16,6] 384 B x3 */
+#define OM_OFF_moe_hidden UINT64_C(90112) /* fp32[16,6] 384 B x3 */
 #define OM_STRIDE_moe_hidden UINT64_C(512)
-#define OM_OFF_head_in UINT64_C(82432) /* fp32[8,8] 256 B */
+#define OM_OFF_head_in UINT64_C(91648) /* fp32[8,8] 256 B */
 #define OM_STRIDE_head_in UINT64_C(256)
-#define OM_OFF_head_in_rms UINT64_C(82688) /* fp32[8] 32 B */
+#define OM_OFF_head_in_rms UINT64_C(91904) /* fp32[8] 32 B */
 #define OM_STRIDE_head_in_rms UINT64_C(256)
-#define OM_OFF_decode_moe_keys UINT64_C(58624) /* fp32[4,8] 128 B x3 */
+#define OM_OFF_decode_moe_keys UINT64_C(67840) /* fp32[4,8] 128 B x3 */
 #define OM_STRIDE_decode_moe_keys UINT64_C(256)
-#define OM_OFF_decode_moe_values UINT64_C(59392) /* fp32[4,8] 128 B x3 */
+#define OM_OFF_decode_moe_values UINT64_C(68608) /* fp32[4,8] 128 B x3 */
 #define OM_STRIDE_decode_moe_values UINT64_C(256)
 
 /* scratch */
-#define OM_OFF_moe_rows UINT64_C(83200) /* fp32[16,8] 512 B */
-#define OM_OFF_moe_d_rows UINT64_C(83200) /* fp32[16,8] 512 B */
-#define OM_OFF_moe_d_hidden UINT64_C(83712) /* fp32[16,6] 384 B */
-#define OM_OFF_moe_d_gate UINT64_C(84224) /* fp32[16,6] 384 B */
-#define OM_OFF_moe_d_up UINT64_C(83712) /* fp32[16,6] 384 B */
-#define OM_OFF_moe_d_weights UINT64_C(84736) /* fp32[8,2] 64 B */
-#define OM_OFF_moe_d_routed UINT64_C(83200) /* fp32[16,8] 512 B */
-#define OM_OFF_moe_d_routed_2 UINT64_C(83712) /* fp32[16,8] 512 B */
-#define OM_OFF_moe_d_routed_3 UINT64_C(83200) /* fp32[16,8] 512 B */
-#define OM_OFF_moe_d_ffn_in UINT64_C(83712) /* fp32[8,8] 256 B */
-#define OM_OFF_moe_d_scores UINT64_C(83456) /* fp32[8,4] 128 B */
-#define OM_OFF_moe_d_ffn_in_2 UINT64_C(83200) /* fp32[8,8] 256 B */
-#define OM_OFF_moe_d_ffn_in_3 UINT64_C(83712) /* fp32[8,8] 256 B */
-#define OM_OFF_moe_d_mid UINT64_C(83712) /* fp32[8,8] 256 B */
-#define OM_OFF_moe_d_heads UINT64_C(83200) /* fp32[8,8] 256 B */
-#define OM_OFF_moe_d_q_rot UINT64_C(83712) /* fp32[8,8] 256 B */
-#define OM_OFF_moe_d_k_rot UINT64_C(83968) /* fp32[8,8] 256 B */
-#define OM_OFF_moe_d_v UINT64_C(83456) /* fp32[8,8] 256 B */
-#define OM_OFF_moe_d_k_normed UINT64_C(83968) /* fp32[8,8] 256 B */
-#define OM_OFF_moe_d_q_normed UINT64_C(83712) /* fp32[8,8] 256 B */
-#define OM_OFF_moe_d_attn_in UINT64_C(84224) /* fp32[8,8] 256 B */
-#define OM_OFF_moe_d_k_raw UINT64_C(83968) /* fp32[8,8] 256 B */
-#define OM_OFF_moe_d_attn_in_2 UINT64_C(83200) /* fp32[8,8] 256 B */
-#define OM_OFF_moe_d_attn_in_3 UINT64_C(84224) /* fp32[8,8] 256 B */
-#define OM_OFF_moe_d_q_raw UINT64_C(83712) /* fp32[8,8] 256 B */
-#define OM_OFF_moe_d_attn_in_4 UINT64_C(83200) /* fp32[8,8] 256 B */
-#define OM_OFF_moe_d_attn_in_5 UINT64_C(84224) /* fp32[8,8] 256 B */
-#define OM_OFF_moe_d_x UINT64_C(84224) /* fp32[8,8] 256 B */
-#define OM_OFF_eval_in UINT64_C(99584) /* fp32[8,8] 256 B */
-#define OM_OFF_eval_in_rms UINT64_C(83200) /* fp32[8] 32 B */
-#define OM_OFF_eval_logits_lse UINT64_C(99840) /* fp32[8] 32 B */
-#define OM_OFF_decode_moe_attn_in UINT64_C(83200) /* fp32[1,8] 32 B */
-#define OM_OFF_decode_moe_attn_in_rms UINT64_C(83456) /* fp32[1] 4 B */
-#define OM_OFF_decode_moe_q_raw UINT64_C(83456) /* fp32[1,8] 32 B */
-#define OM_OFF_decode_moe_q_normed UINT64_C(83712) /* fp32[1,8] 32 B */
-#define OM_OFF_decode_moe_q_normed_rms UINT64_C(83968) /* fp32[1] 4 B */
-#define OM_OFF_decode_moe_k_raw UINT64_C(83456) /* fp32[1,8] 32 B */
-#define OM_OFF_decode_moe_k_normed UINT64_C(83968) /* fp32[1,8] 32 B */
-#define OM_OFF_decode_moe_k_normed_rms UINT64_C(84224) /* fp32[1] 4 B */
-#define OM_OFF_decode_moe_v UINT64_C(83456) /* fp32[1,8] 32 B */
-#define OM_OFF_decode_moe_q_rot UINT64_C(83712) /* fp32[1,8] 32 B */
-#define OM_OFF_decode_moe_k_rot UINT64_C(83968) /* fp32[1,8] 32 B */
-#define OM_OFF_decode_moe_heads UINT64_C(83200) /* fp32[1,8] 32 B */
-#define OM_OFF_decode_moe_ffn_in UINT64_C(83456) /* fp32[1,8] 32 B */
-#define OM_OFF_decode_moe_ffn_in_rms UINT64_C(83200) /* fp32[1] 4 B */
-#define OM_OFF_decode_moe_scores UINT64_C(83200) /* fp32[1,4] 16 B */
-#define OM_OFF_decode_moe_weights UINT64_C(84480) /* fp32[1,2] 8 B */
-#define OM_OFF_decode_moe_chosen UINT64_C(84736) /* int32[1,2] 8 B */
-#define OM_OFF_decode_moe_probs UINT64_C(83712) /* fp32[1,4] 16 B */
-#define OM_OFF_decode_moe_scores_lse UINT64_C(84224) /* fp32[1] 4 B */
-#define OM_OFF_decode_moe_counts UINT64_C(83968) /* int32[1,4] 16 B */
-#define OM_OFF_decode_moe_row UINT64_C(84992) /* int32[1,2] 8 B */
-#define OM_OFF_decode_moe_src UINT64_C(85248) /* int32[2] 8 B */
-#define OM_OFF_decode_moe_offsets UINT64_C(84224) /* int32[5] 20 B */
-#define OM_OFF_decode_moe_routed UINT64_C(83200) /* fp32[2,8] 64 B */
-#define OM_OFF_decode_moe_gate UINT64_C(83456) /* fp32[2,6] 48 B */
-#define OM_OFF_decode_moe_up UINT64_C(83712) /* fp32[2,6] 48 B */
-#define OM_OFF_decode_moe_hidden UINT64_C(83968) /* fp32[2,6] 48 B */
-#define OM_OFF_decode_moe_rows UINT64_C(83200) /* fp32[2,8] 64 B */
-#define OM_OFF_decode_moe_out UINT64_C(83456) /* fp32[1,8] 32 B */
-#define OM_OFF_decode_head_in UINT64_C(83456) /* fp32[1,8] 32 B */
-#define OM_OFF_decode_head_in_rms UINT64_C(83200) /* fp32[1] 4 B */
-#define OM_OFF_decode_head_logits UINT64_C(83200) /* fp32[1,32] 128 B */
+#define OM_OFF_moe_rows UINT64_C(92416) /* fp32[16,8] 512 B */
+#define OM_OFF_moe_d_rows UINT64_C(92416) /* fp32[16,8] 512 B */
+#define OM_OFF_moe_d_hidden UINT64_C(92928) /* fp32[16,6] 384 B */
+#define OM_OFF_moe_d_gate UINT64_C(93440) /* fp32[16,6] 384 B */
+#define OM_OFF_moe_d_up UINT64_C(92928) /* fp32[16,6] 384 B */
+#define OM_OFF_moe_d_weights UINT64_C(93952) /* fp32[8,2] 64 B */
+#define OM_OFF_moe_d_routed UINT64_C(92416) /* fp32[16,8] 512 B */
+#define OM_OFF_moe_d_routed_2 UINT64_C(92928) /* fp32[16,8] 512 B */
+#define OM_OFF_moe_d_routed_3 UINT64_C(92416) /* fp32[16,8] 512 B */
+#define OM_OFF_moe_d_ffn_in UINT64_C(92928) /* fp32[8,8] 256 B */
+#define OM_OFF_moe_d_scores UINT64_C(92672) /* fp32[8,4] 128 B */
+#define OM_OFF_moe_d_ffn_in_2 UINT64_C(92416) /* fp32[8,8] 256 B */
+#define OM_OFF_moe_d_ffn_in_3 UINT64_C(92928) /* fp32[8,8] 256 B */
+#define OM_OFF_moe_d_mid UINT64_C(92928) /* fp32[8,8] 256 B */
+#define OM_OFF_moe_d_heads UINT64_C(92416) /* fp32[8,8] 256 B */
+#define OM_OFF_moe_d_q_rot UINT64_C(92928) /* fp32[8,8] 256 B */
+#define OM_OFF_moe_d_k_rot UINT64_C(93184) /* fp32[8,8] 256 B */
+#define OM_OFF_moe_d_v UINT64_C(92672) /* fp32[8,8] 256 B */
+#define OM_OFF_moe_d_k_normed UINT64_C(93184) /* fp32[8,8] 256 B */
+#define OM_OFF_moe_d_q_normed UINT64_C(92928) /* fp32[8,8] 256 B */
+#define OM_OFF_moe_d_attn_in UINT64_C(93440) /* fp32[8,8] 256 B */
+#define OM_OFF_moe_d_k_raw UINT64_C(93184) /* fp32[8,8] 256 B */
+#define OM_OFF_moe_d_attn_in_2 UINT64_C(92416) /* fp32[8,8] 256 B */
+#define OM_OFF_moe_d_attn_in_3 UINT64_C(93440) /* fp32[8,8] 256 B */
+#define OM_OFF_moe_d_q_raw UINT64_C(92928) /* fp32[8,8] 256 B */
+#define OM_OFF_moe_d_attn_in_4 UINT64_C(92416) /* fp32[8,8] 256 B */
+#define OM_OFF_moe_d_attn_in_5 UINT64_C(93440) /* fp32[8,8] 256 B */
+#define OM_OFF_moe_d_x UINT64_C(93440) /* fp32[8,8] 256 B */
+#define OM_OFF_eval_in UINT64_C(108800) /* fp32[8,8] 256 B */
+#define OM_OFF_eval_in_rms UINT64_C(92416) /* fp32[8] 32 B */
+#define OM_OFF_eval_logits_lse UINT64_C(109056) /* fp32[8] 32 B */
+#define OM_OFF_decode_moe_attn_in UINT64_C(92416) /* fp32[1,8] 32 B */
+#define OM_OFF_decode_moe_attn_in_rms UINT64_C(92672) /* fp32[1] 4 B */
+#define OM_OFF_decode_moe_q_raw UINT64_C(92672) /* fp32[1,8] 32 B */
+#define OM_OFF_decode_moe_q_normed UINT64_C(92928) /* fp32[1,8] 32 B */
+#define OM_OFF_decode_moe_q_normed_rms UINT64_C(93184) /* fp32[1] 4 B */
+#define OM_OFF_decode_moe_k_raw UINT64_C(92672) /* fp32[1,8] 32 B */
+#define OM_OFF_decode_moe_k_normed UINT64_C(93184) /* fp32[1,8] 32 B */
+#define OM_OFF_decode_moe_k_normed_rms UINT64_C(93440) /* fp32[1] 4 B */
+#define OM_OFF_decode_moe_v UINT64_C(92672) /* fp32[1,8] 32 B */
+#define OM_OFF_decode_moe_q_rot UINT64_C(92928) /* fp32[1,8] 32 B */
+#define OM_OFF_decode_moe_k_rot UINT64_C(93184) /* fp32[1,8] 32 B */
+#define OM_OFF_decode_moe_heads UINT64_C(92416) /* fp32[1,8] 32 B */
+#define OM_OFF_decode_moe_ffn_in UINT64_C(92672) /* fp32[1,8] 32 B */
+#define OM_OFF_decode_moe_ffn_in_rms UINT64_C(92416) /* fp32[1] 4 B */
+#define OM_OFF_decode_moe_scores UINT64_C(92416) /* fp32[1,4] 16 B */
+#define OM_OFF_decode_moe_weights UINT64_C(93696) /* fp32[1,2] 8 B */
+#define OM_OFF_decode_moe_chosen UINT64_C(93952) /* int32[1,2] 8 B */
+#define OM_OFF_decode_moe_probs UINT64_C(92928) /* fp32[1,4] 16 B */
+#define OM_OFF_decode_moe_scores_lse UINT64_C(93440) /* fp32[1] 4 B */
+#define OM_OFF_decode_moe_counts UINT64_C(93184) /* int32[1,4] 16 B */
+#define OM_OFF_decode_moe_row UINT64_C(94208) /* int32[1,2] 8 B */
+#define OM_OFF_decode_moe_src UINT64_C(94464) /* int32[2] 8 B */
+#define OM_OFF_decode_moe_offsets UINT64_C(93440) /* int32[5] 20 B */
+#define OM_OFF_decode_moe_routed UINT64_C(92416) /* fp32[2,8] 64 B */
+#define OM_OFF_decode_moe_gate UINT64_C(92672) /* fp32[2,6] 48 B */
+#define OM_OFF_decode_moe_up UINT64_C(92928) /* fp32[2,6] 48 B */
+#define OM_OFF_decode_moe_hidden UINT64_C(93184) /* fp32[2,6] 48 B */
+#define OM_OFF_decode_moe_rows UINT64_C(92416) /* fp32[2,8] 64 B */
+#define OM_OFF_decode_moe_out UINT64_C(92672) /* fp32[1,8] 32 B */
+#define OM_OFF_decode_head_in UINT64_C(92672) /* fp32[1,8] 32 B */
+#define OM_OFF_decode_head_in_rms UINT64_C(92416) /* fp32[1] 4 B */
+#define OM_OFF_decode_head_logits UINT64_C(92416) /* fp32[1,32] 128 B */
 
 _Static_assert(OM_INPUT + OM_INPUT_BYTES <= OM_STAT, "input reach into statistics");
 _Static_assert(OM_STAT + OM_STAT_BYTES <= OM_CONST, "statistics reach into constants");
