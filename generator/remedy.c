@@ -33,8 +33,8 @@ tensor_on_rank(const struct plan *p, tensor_id t)
 	if (pl->region == R_SCRATCH)
 		return n;
 	n = mul64(n, plan_layers(p, t));
-	if (x->class == T_STATE && p->shard->mesh.world > 1)
-		n /= mesh_ranks(&p->shard->mesh, experts ? EXPERT_DATA : DATA);
+	if (x->class == T_STATE && p->shard->mesh.size[OM_WORLD] > 1)
+		n /= p->shard->mesh.size[experts ? OM_EXPERT_DATA : OM_DATA];
 	return pl->region == R_SAVED ? mul64(n, p->slots) / p->shard->stage[p->stage].nchunks : n;
 }
 
@@ -159,7 +159,7 @@ static uint64_t
 try_remedy(
     const struct plan *p, const struct remedy *r, uint64_t device, bool build, struct buf *out)
 {
-	const struct mesh *m = &p->shard->mesh;
+	const struct om_mesh *m = &p->shard->mesh;
 	uint64_t best = UINT64_MAX;
 
 	for (int power = 1; power < 8 && best > device; power++) {
@@ -168,9 +168,9 @@ try_remedy(
 			const char *name;
 			uint64_t x;
 		} part[] = { { r->micro, "batch.micro", p->graph->B >> power },
-			{ r->data, "parallel.data", m->data << power },
-			{ r->expert, "parallel.expert", m->expert << power },
-			{ r->pipeline, "parallel.pipeline", m->pipeline << power } };
+			{ r->data, "parallel.data", m->size[OM_DATA] << power },
+			{ r->expert, "parallel.expert", m->size[OM_EXPERT] << power },
+			{ r->pipeline, "parallel.pipeline", m->size[OM_PIPELINE] << power } };
 		if (r->micro && !part[0].x)
 			break;
 		uint64_t n = what_if(p,
@@ -212,7 +212,7 @@ remedies(const struct plan *p, uint64_t need, uint64_t device, bool build)
 		{ .micro = true, .data = true, .expert = true, .pipeline = true },
 	};
 	const struct object *pa = spec_obj(p->graph->trainer, F_trainer_parallel);
-	const struct mesh *m = &p->shard->mesh;
+	const struct om_mesh *m = &p->shard->mesh;
 	struct buf all = { 0 };
 	static const char *const again[] = { "cheap", "experts", "block" };
 	bool enough = false;
@@ -223,7 +223,7 @@ remedies(const struct plan *p, uint64_t need, uint64_t device, bool build)
 			buf_printf(&all, "%srecompute { what = \"%s\" }: %s%s", all.n ? "; " : "",
 			    again[i], human_bytes(n), n <= device ? ", fits" : "");
 	}
-	if (m->expert > 1 && spec_value(pa, F_parallel_capacity)->str) {
+	if (m->size[OM_EXPERT] > 1 && spec_value(pa, F_parallel_capacity)->str) {
 		uint64_t n = what_if(p, &(struct change){ .capacity = 1.25 }, build);
 		enough |= n <= device;
 		if (n < need - need / 50)

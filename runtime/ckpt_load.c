@@ -476,7 +476,7 @@ gather_weights(const struct om_model *m, unsigned char *arena)
 		const struct om_bucket *b = &m->bucket[i];
 
 		for (uint64_t l = 0, bytes = b->elems * m->weight_size; l < b->nlayers; l++)
-			om_all_gather(b->ranks, "checkpoint", arena + b->weight + l * bytes, bytes);
+			om_all_gather(b->group, "checkpoint", arena + b->weight + l * bytes, bytes);
 	}
 }
 

@@ -77,8 +77,8 @@ om_param_part(const struct om_model *m, const struct om_param *p, uint64_t *firs
 		return;
 	}
 	b = &m->bucket[p->bucket];
-	part = b->elems / om_size(b->ranks);
-	from = part * om_rank(b->ranks);
+	part = b->elems / om_size(b->group);
+	from = part * om_rank(b->group);
 	*first = from > p->at ? from - p->at : 0;
 	*end = from + part > p->at ? from + part - p->at : 0;
 	*first = *first < n ? *first : n;
@@ -90,9 +90,9 @@ om_state_at(
     const struct om_model *m, const struct om_param *p, uint64_t state, uint32_t rep, uint64_t i)
 {
 	const struct om_bucket *b = &m->bucket[p->bucket];
-	uint64_t part = b->elems / om_size(b->ranks);
+	uint64_t part = b->elems / om_size(b->group);
 
-	return state + (rep * part + i - om_rank(b->ranks) * part) * m->real;
+	return state + (rep * part + i - om_rank(b->group) * part) * m->real;
 }
 
 uint64_t

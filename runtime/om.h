@@ -56,10 +56,10 @@ struct om_param {
 	uint32_t nlayers;      /* repetitions (1 if layer is NULL) */
 	uint32_t experts;      /* leading dimension split over names, 0: none; those of this rank */
 	enum om_init { OM_NORMAL, OM_ONE, OM_ZERO } init; /* what it starts at */
-	int group;                                        /* index into groups */
+	int param_group;                                  /* index into om_model.param_group */
 };
 
-struct om_group {
+struct om_param_group {
 	double weight_decay, lr_scale;
 };
 
@@ -69,7 +69,7 @@ struct om_group {
  * of layers of one kind follow one another.
  */
 struct om_bucket {
-	enum om_ranks ranks;
+	enum om_group group;
 	uint64_t weight, grad; /* byte offsets */
 	uint64_t elems;        /* of a layer, padding included; the number of ranks divides it */
 	uint32_t nlayers;
@@ -152,8 +152,8 @@ struct om_model {
 	size_t weight_size; /* of a weight with a master: 2, or a float's 4 that hold a bf16 */
 	double init_std;
 	double beta1, beta2, clip_norm;
-	uint32_t data, expert, pipeline; /* degrees of parallelism; microbatches are a rank's own */
-	uint32_t stage; /* of the pipeline that this model is; there is one a stage */
+	struct om_mesh mesh; /* of all ranks; microbatches are a rank's own */
+	uint32_t stage;      /* of the pipeline that this model is; there is one a stage */
 	const struct om_action *action; /* NULL: one stage, microbatch after microbatch */
 	uint32_t nactions;
 	const struct om_chunk *chunk;
@@ -179,8 +179,8 @@ struct om_model {
 	uint32_t nbuffers; /* after them in param: kept in checkpoints, but with weight alone */
 	const struct om_bucket *bucket;
 	uint32_t nbuckets;
-	const struct om_group *group;
-	uint32_t ngroups;
+	const struct om_param_group *param_group;
+	uint32_t nparam_groups;
 	const struct om_moe *moe;
 	uint32_t nmoe;
 	struct om_op *op;

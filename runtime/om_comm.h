@@ -1,10 +1,9 @@
 /*
- * What one rank asks of the others. Ranks are pipeline x data, expert ranks innermost:
- * rank = stage * data + d, and d = replica * expert + e. Every call of a group is made by all of
+ * What one rank asks of the others, by groups (group.def). Every call of a group is made by all of
  * its ranks in one order, which the plan has proven. Sums are formed in the order of the ranks:
  * the same bits in every run, and on every rank.
  *
- * WORLD of one rank: each call is a copy or nothing (one/comm.c); several: Open MPI (mpi/comm.c).
+ * A world of one rank: each call is a copy or nothing (one/comm.c); several: Open MPI (mpi/comm.c).
  * A rank that gets no answer within comm.timeout seconds ends the process with its rank, step,
  * the operation and whom it waited for.
  */
@@ -15,29 +14,22 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum om_ranks {
-	OM_WORLD,
-	OM_DATA,        /* the ranks of one stage: dense weights are the same on all */
-	OM_EXPERT,      /* those that share one set of experts */
-	OM_EXPERT_DATA, /* those of one stage that hold the same experts */
-	OM_PIPELINE,    /* one of each stage, with the same place in it */
-	OM_N_RANKS
-};
+#include "group.h"
 
 /* This rank's place in its group, and the group's size: 0 and 1 before om_comm_start. */
-uint32_t om_rank(enum om_ranks g);
-uint32_t om_size(enum om_ranks g);
+uint32_t om_rank(enum om_group g);
+uint32_t om_size(enum om_group g);
 
 /*
  * x[n] of every rank is summed; part `rank` of it, n / size elements, holds the sum afterwards and
  * the other parts anything. real: bytes of an element, 4 or 8 (float, double); sums of floats are
  * formed in double and rounded once. size divides n. what: the operation, for messages.
  */
-void om_reduce_scatter(enum om_ranks g, const char *what, void *x, uint64_t n, size_t real);
+void om_reduce_scatter(enum om_group g, const char *what, void *x, uint64_t n, size_t real);
 /* Part `rank` of x, bytes / size of it, goes to that part on every rank. */
-void om_all_gather(enum om_ranks g, const char *what, void *x, uint64_t bytes);
-void om_all_sum_f64(enum om_ranks g, const char *what, double *x, uint64_t n);
-void om_all_sum_i64(enum om_ranks g, const char *what, int64_t *x, uint64_t n);
+void om_all_gather(enum om_group g, const char *what, void *x, uint64_t bytes);
+void om_all_sum_f64(enum om_group g, const char *what, double *x, uint64_t n);
+void om_all_sum_i64(enum om_group g, const char *what, int64_t *x, uint64_t n);
 
 /* A piece of memory that goes to, or comes from, a rank of the group. */
 struct om_piece {
@@ -49,7 +41,7 @@ struct om_piece {
  * Sends and receives pieces at once. Between two ranks, their pieces go in the order in which both
  * list them, sizes equal; a rank's own are copied.
  */
-void om_exchange(enum om_ranks g, const char *what, const struct om_piece *out, uint32_t nout,
+void om_exchange(enum om_group g, const char *what, const struct om_piece *out, uint32_t nout,
     const struct om_piece *in, uint32_t nin);
 
 /*

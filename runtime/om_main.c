@@ -118,10 +118,11 @@ info(const struct om_model *m)
 	printf("%-20s %s\n", "FLOPs a token", om_commas(m->flops_token));
 	printf(
 	    "%-20s %s layers, vocabulary %s\n", "model", om_commas(m->layers), om_commas(m->vocab));
-	if (m->data * m->pipeline > 1)
+	if (m->mesh.size[OM_WORLD] > 1)
 		printf("%-20s %u: pipeline %u x data %u, of these expert %u; what follows is the "
 		       "first one's\n",
-		    "ranks", m->data * m->pipeline, m->pipeline, m->data, m->expert);
+		    "ranks", (unsigned)m->mesh.size[OM_WORLD], (unsigned)m->mesh.size[OM_PIPELINE],
+		    (unsigned)m->mesh.size[OM_DATA], (unsigned)m->mesh.size[OM_EXPERT]);
 	printf("%-20s %s sequences of %s tokens, in microbatches of %s\n\n", "step",
 	    om_commas(m->global), om_commas(m->seq), om_commas(m->micro));
 	for (size_t i = 0; i < OM_LEN(region); i++)
@@ -140,7 +141,8 @@ info(const struct om_model *m)
 		printf("%-52s %7s %7s %14s %6s %6g %5g\n", p->name,
 		    p->layer ? om_commas(p->nlayers) : "-",
 		    p->experts ? om_commas(p->experts) : "-", shape, start[p->init],
-		    m->group[p->group].weight_decay, m->group[p->group].lr_scale);
+		    m->param_group[p->param_group].weight_decay,
+		    m->param_group[p->param_group].lr_scale);
 	}
 }
 
@@ -291,12 +293,12 @@ refuse(const struct command *c)
 static void
 check_alone(const struct om_model *m, const char *command)
 {
-	if (m->data * m->pipeline > 1)
+	if (m->mesh.size[OM_WORLD] > 1)
 		om_die(command,
 		    "this trainer is of %u ranks, and weights are in parts on them; build one of "
 		    "the same model with parallel { data = 1, expert = 1, pipeline = 1 }, which "
 		    "reads the same checkpoints",
-		    m->data * m->pipeline);
+		    (unsigned)m->mesh.size[OM_WORLD]);
 }
 
 static int

@@ -103,10 +103,10 @@ addresses(const struct plan *p, const char *t, const char *own, const char *slot
 	    own, slot_stride);
 	buf_printf(b, "#define DSTREAM ((void *)(arena + %sdstream))\n", own);
 	buf_printf(b, "#define WORKSPACE(off) ((void *)(arena + %s))\n", workspace);
-	if (p->shard->mesh.world > 1)
+	if (p->shard->mesh.size[OM_WORLD] > 1)
 		buf_puts(b, "/* the part of a bucket of parameters that is this rank's to step */\n"
-			    "#define PART(at, ranks, bytes) \\\n\t((void *)((unsigned char *)at + "
-			    "om_rank(ranks) * (uint64_t)(bytes)))\n");
+			    "#define PART(at, group, bytes) \\\n\t((void *)((unsigned char *)at + "
+			    "om_rank(group) * (uint64_t)(bytes)))\n");
 	buf_puts(b, "\n");
 }
 

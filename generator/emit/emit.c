@@ -48,7 +48,7 @@ copy_kernels(const struct plan *p, struct tree *t)
 static const char *
 comm_of(const struct plan *p)
 {
-	return p->shard->mesh.world > 1 ? "mpi" : "one";
+	return p->shard->mesh.size[OM_WORLD] > 1 ? "mpi" : "one";
 }
 
 /* The common part, the target's own from a folder of its kernels' name, and one kind of ranks. */

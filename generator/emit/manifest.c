@@ -153,7 +153,7 @@ void
 emit_manifest(const struct plan *p, const char *fingerprint, struct tree *t)
 {
 	const struct graph *g = p->graph;
-	const struct mesh *m = &p->shard->mesh;
+	const struct om_mesh *m = &p->shard->mesh;
 	yaml_event_t e;
 	struct buf out = { 0 };
 
@@ -175,10 +175,8 @@ emit_manifest(const struct plan *p, const char *fingerprint, struct tree *t)
 	text("optimizer", plan_format(p, DT_OPT));
 	close_map();
 	open_map("ranks", true);
-	number("world", m->world);
-	number("pipeline", m->pipeline);
-	number("data", m->data);
-	number("expert", m->expert);
+	for (enum om_group i = OM_WORLD; i < OM_N_GROUPS; i++)
+		number(om_group_name[i], m->size[i]);
 	close_map();
 	number("parameters_total", g->params_total);
 	number("parameters_active", g->params_active);

@@ -103,7 +103,8 @@ param_rows(const struct plan *p, enum tensor_class class, struct buf *b)
 		buf_printf(&line, " }, .ndims = %u, .experts = %llu,", t->ndims - lead,
 		    (unsigned long long)(lead ? t->dim[0] : 0));
 		emit_wrapped(b, 2, line.s);
-		buf_printf(b, "\t\t.layer = %s, .nlayers = %u, .init = %s, .group = %u,\n\t},\n",
+		buf_printf(b,
+		    "\t\t.layer = %s, .nlayers = %u, .init = %s, .param_group = %u,\n\t},\n",
 		    s->nlayers ? emit_stage_name(p, xprintf("%s_layers", s->name)) : "NULL",
 		    s->nlayers ? layers_here(p, t->seg) : 1, inits[t->init], t->param_group);
 	}
@@ -122,9 +123,9 @@ params(const struct plan *p, uint32_t *nparams, uint32_t *nbuffers, struct buf *
 		const struct bucket *k = &p->bucket.a[i];
 		emit_wrapped(b, 1,
 		    xprintf(
-			"{ .ranks = %s, .weight = UINT64_C(%llu), .grad = UINT64_C(%llu), .elems "
+			"{ .group = %s, .weight = UINT64_C(%llu), .grad = UINT64_C(%llu), .elems "
 			"= UINT64_C(%llu), .nlayers = %llu },",
-			emit_ranks(k->ranks),
+			emit_group(k->group),
 			(unsigned long long)(p->region_off[R_WEIGHT] +
 					     k->first * plan_bytes(p, DT_ACT)),
 			(unsigned long long)(p->region_off[R_GRAD] +
@@ -139,7 +140,7 @@ groups(const struct plan *p, struct buf *b)
 {
 	const struct graph *g = p->graph;
 
-	buf_puts(b, "\nstatic const struct om_group groups[] = {\n");
+	buf_puts(b, "\nstatic const struct om_param_group param_groups[] = {\n");
 	for (uint32_t i = 0; i < g->param_group.n; i++)
 		buf_printf(b, "\t{ .weight_decay = %s, .lr_scale = %s },\n",
 		    exact_double(g->param_group.a[i].weight_decay),
@@ -314,7 +315,6 @@ model(const struct plan *p, const char *fingerprint, const char *refusal, const 
     struct buf *b)
 {
 	const struct graph *g = p->graph;
-	const struct mesh *m = &p->shard->mesh;
 	const struct {
 		const char *name;
 		enum region r;
@@ -344,10 +344,11 @@ model(const struct plan *p, const char *fingerprint, const char *refusal, const 
 	buf_puts(b, "\t\t.init_std = OM_INIT_STD,\n"
 		    "\t\t.beta1 = OM_BETA1,\n\t\t.beta2 = OM_BETA2,\n"
 		    "\t\t.clip_norm = OM_CLIP_NORM,\n");
-	buf_printf(b,
-	    "\t\t.data = %llu,\n\t\t.expert = %llu,\n\t\t.pipeline = %llu,\n\t\t.stage = %u,\n",
-	    (unsigned long long)m->data, (unsigned long long)m->expert,
-	    (unsigned long long)m->pipeline, p->stage);
+	buf_puts(b, "\t\t.mesh = { {\n");
+	for (enum om_group i = 0; i < OM_N_GROUPS; i++)
+		buf_printf(b, "\t\t\t[%s] = %llu,\n", emit_group(i),
+		    (unsigned long long)p->shard->mesh.size[i]);
+	buf_printf(b, "\t\t} },\n\t\t.stage = %u,\n", p->stage);
 	if (p->n_stages > 1)
 		buf_printf(b,
 		    "\t\t.action = %s,\n\t\t.nactions = %u,\n\t\t.chunk = %s,\n"
@@ -380,7 +381,7 @@ model(const struct plan *p, const char *fingerprint, const char *refusal, const 
 	    off(p, op_arg(clip, "loss")));
 	buf_printf(b,
 	    "\t\t.param = %s,\n\t\t.nparams = %u,\n\t\t.bucket = %s,\n\t\t.nbuckets = %u,\n"
-	    "\t\t.group = groups,\n\t\t.ngroups = %u,\n",
+	    "\t\t.param_group = param_groups,\n\t\t.nparam_groups = %u,\n",
 	    emit_stage_name(p, "params"), n[0], emit_stage_name(p, "buckets"), p->bucket.n,
 	    g->param_group.n);
 	if (n[1])

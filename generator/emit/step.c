@@ -84,25 +84,25 @@ static void
 collective(const struct plan *p, uint32_t s, const struct launch *st, struct buf *b)
 {
 	const struct tensor *t = &p->graph->tensor.a[st->op.arg[0]];
-	const char *at = address(p, s, st, st->op.arg[0]), *ranks = emit_ranks(st->op.ranks);
+	const char *at = address(p, s, st, st->op.arg[0]), *group = emit_group(st->op.group);
 	unsigned long long n = st->span, size = plan_bytes(p, t->dtype);
 
 	switch (st->op.op) {
 	case OP_reduce_scatter:
-		buf_printf(b, "om_reduce_scatter(%s, \"sum of gradients\", %s, %llu, %llu);", ranks,
+		buf_printf(b, "om_reduce_scatter(%s, \"sum of gradients\", %s, %llu, %llu);", group,
 		    at, n, size);
 		break;
 	case OP_all_gather:
 		buf_printf(b, "om_all_gather(%s, \"gathering of weights\", %s, UINT64_C(%llu));",
-		    ranks, at, n * size);
+		    group, at, n * size);
 		break;
 	case OP_sum_norm:
 		buf_printf(b, "om_all_sum_f64(%s, \"gradient norm\", (double *)%s + OM_NORM2, 1);",
-		    ranks, at);
+		    group, at);
 		break;
 	default:
 		buf_printf(b, "om_all_sum_%s(%s, \"%s\", %s, %llu);",
-		    st->op.op == OP_sum_reals ? "f64" : "i64", ranks, t->name, at, n);
+		    st->op.op == OP_sum_reals ? "f64" : "i64", group, t->name, at, n);
 	}
 }
 
@@ -131,13 +131,13 @@ function(const struct plan *p, uint32_t s, int ph, struct buf *b)
 		for (uint8_t k = 0; k < r->nin + r->nout; k++) {
 			const struct tensor *t = &p->graph->tensor.a[st->op.arg[k]];
 			bool part = st->span && (t->class == T_PARAM || t->class == T_GRAD) &&
-				    mesh_ranks(&p->shard->mesh, st->op.ranks) > 1;
+				    p->shard->mesh.size[st->op.group] > 1;
 			buf_puts(&call, k ? ", " : "");
 			if (part)
 				buf_printf(&call, "PART(%s, %s, %llu)",
-				    address(p, s, st, st->op.arg[k]), emit_ranks(st->op.ranks),
+				    address(p, s, st, st->op.arg[k]), emit_group(st->op.group),
 				    (unsigned long long)(st->span /
-							 mesh_ranks(&p->shard->mesh, st->op.ranks) *
+							 p->shard->mesh.size[st->op.group] *
 							 plan_bytes(p, t->dtype)));
 			else
 				buf_puts(&call, address(p, s, st, st->op.arg[k]));

@@ -101,11 +101,13 @@ emit_stage_name(const struct plan *p, const char *name)
 }
 
 const char *
-emit_ranks(enum ranks r)
+emit_group(enum om_group g)
 {
-	/* whoever is alone is all the world */
-	static const char *const names[N_RANKS] = { "OM_WORLD", "OM_WORLD", "OM_DATA", "OM_EXPERT",
-		"OM_EXPERT_DATA", "OM_PIPELINE" };
+	static const char *const names[OM_N_GROUPS] = {
+#define GROUP(NAME, name, axes) "OM_" #NAME,
+#define AXIS(NAME, name) "OM_" #NAME,
+#include "group.def"
+	};
 
-	return names[r];
+	return names[g];
 }

@@ -10,6 +10,7 @@
 #ifndef OLMOGEN_GRAPH_H
 #define OLMOGEN_GRAPH_H
 
+#include "group.h"
 #include "lang/lang.h"
 
 /* ---- expr.c: sizes as text, "b*s", "2*t*n*v", over one-letter names -------------------------- */
@@ -87,12 +88,9 @@ struct tensor {
 	tensor_id param;
 };
 
-/* Ranks that do something together; runtime/om_comm.h says which they are. */
-enum ranks { ALONE, WORLD, DATA, EXPERT, EXPERT_DATA, PIPELINE, N_RANKS };
-
 struct op {
 	enum op_id op;
-	enum ranks ranks;
+	enum om_group group; /* of ranks that do it together */
 	tensor_id arg[MAX_ARGS];
 	uint64_t ints[MAX_INTS];
 	double floats[MAX_FLOATS];

@@ -70,7 +70,7 @@ check_needs(const struct plan *p)
 			struct sizes z;
 			/* what several ranks add is refused as a whole, or is the runtime's */
 			if (!kernel_for(o->op, p->target->kernels) && !absent[o->op] &&
-			    p->shard->mesh.world == 1) {
+			    p->shard->mesh.size[OM_WORLD] == 1) {
 				absent[o->op] = true;
 				v = spec_line(p->graph->trainer, o->rline, &f);
 				diag_error(v->pos,

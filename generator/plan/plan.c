@@ -69,7 +69,7 @@ select_kernel(struct plan *p, struct launch *st)
 	const char *fault = op_bind(p->graph, &st->op, &z);
 	if (fault)
 		internal("%s", fault);
-	uint64_t span = st->span / mesh_ranks(&p->shard->mesh, st->op.ranks);
+	uint64_t span = st->span / p->shard->mesh.size[st->op.group];
 	if (st->span)
 		z.v['n' - 'a'] = span;
 	buf_puts(&name, r->name);
@@ -129,7 +129,7 @@ can_decode(const struct plan *p)
 		for (uint32_t i = 0; i < g->seg.a[s].ops[FORWARD].n; i++)
 			if (!kernel_for(g->seg.a[s].ops[FORWARD].a[i].op, p->target->kernels))
 				return false;
-	return p->shard->mesh.world == 1;
+	return p->shard->mesh.size[OM_WORLD] == 1;
 }
 
 /* ---- what of the model is on the stage ---- */
@@ -219,10 +219,12 @@ take(struct plan *p, enum region r, uint64_t bytes)
 }
 
 /* The ranks that have the same of a parameter, and share its update; one rank has all alone. */
-static enum ranks
+static enum om_group
 sharers(const struct plan *p, const struct tensor *param)
 {
-	return p->shard->mesh.world == 1 ? ALONE : param->experts ? EXPERT_DATA : DATA;
+	return p->shard->mesh.size[OM_WORLD] == 1 ? OM_ALONE
+	       : param->experts                   ? OM_EXPERT_DATA
+						  : OM_DATA;
 }
 
 /* Where a parameter's elements begin in the regions of weights and gradients, and of a state. */
@@ -244,14 +246,14 @@ fill_bucket(struct plan *p, struct bucket *b, uint32_t s, uint32_t group, struct
 	for (tensor_id i = g->seg.a[s].first; i < g->tensor.n && g->tensor.a[i].seg <= s; i++) {
 		const struct tensor *t = &g->tensor.a[i];
 		if (t->class != T_PARAM || t->seg != s || t->param_group != group ||
-		    sharers(p, t) != b->ranks || !plan_layers(p, i))
+		    sharers(p, t) != b->group || !plan_layers(p, i))
 			continue;
 		home[i] = (struct home){ add64(b->first, b->elems), add64(b->state, b->elems),
 			p->bucket.n + 1, 0 };
 		b->layers = plan_layers(p, i);
 		b->elems = align64(add64(b->elems, tensor_elems(t)), ALIGN_ELEMS);
 	}
-	b->elems = align64(b->elems, mul64(mesh_ranks(&p->shard->mesh, b->ranks), ALIGN_ELEMS));
+	b->elems = align64(b->elems, mul64(p->shard->mesh.size[b->group], ALIGN_ELEMS));
 	return b->elems;
 }
 
@@ -273,7 +275,7 @@ place_params(struct plan *p, struct home *home, uint8_t *nth)
 				: u->class == T_GRAD ? R_GRAD
 						     : R_STATE;
 		uint64_t first = r == R_STATE ? home[i].state : home[i].first;
-		uint64_t parts = r == R_STATE ? mesh_ranks(&p->shard->mesh, b->ranks) : 1;
+		uint64_t parts = r == R_STATE ? p->shard->mesh.size[b->group] : 1;
 		p->place[j] = (struct place){ PLACE, r, mul64(first, size), bytes,
 			mul64(b->elems / parts, size), false };
 		if (r == R_STATE)
@@ -286,7 +288,7 @@ static void
 place_resident(struct plan *p)
 {
 	struct graph *g = p->graph;
-	static const enum ranks all[] = { ALONE, DATA, EXPERT_DATA };
+	static const enum om_group all[] = { OM_ALONE, OM_DATA, OM_EXPERT_DATA };
 	uint64_t elems = 0, state = 0;
 	struct home *home = xalloc(g->tensor.n * sizeof *home);
 	uint8_t *nth = xalloc(g->tensor.n); /* of a parameter's states */
@@ -299,7 +301,7 @@ place_resident(struct plan *p)
 					continue;
 				uint64_t n = mul64(b.elems, b.layers);
 				elems = add64(elems, n);
-				state = add64(state, n / mesh_ranks(&p->shard->mesh, all[r]));
+				state = add64(state, n / p->shard->mesh.size[all[r]]);
 				*PUSH(p->bucket) = b;
 			}
 	place_params(p, home, nth);
@@ -628,13 +630,12 @@ joins(const struct plan *p, struct launch *run, const struct op *next)
 	const struct bucket *first = plan_bucket(p, run->op.arg[0], &at);
 	const struct bucket *b = plan_bucket(p, next->arg[0], &at);
 
-	if (!first || !b || run->op.op != next->op || run->op.ranks != next->ranks ||
+	if (!first || !b || run->op.op != next->op || run->op.group != next->group ||
 	    memcmp(run->op.floats, next->floats, sizeof next->floats))
 		return false;
 	/* ranks have parts of one bucket, not of a run of them */
-	if (mesh_ranks(&p->shard->mesh, next->ranks) > 1
-		? b != first
-		: b < first || b->first - first->first > run->span)
+	if (p->shard->mesh.size[next->group] > 1 ? b != first
+						 : b < first || b->first - first->first > run->span)
 		return false;
 	if (b->first - first->first == run->span)
 		run->span += b->elems * b->layers;
@@ -659,7 +660,7 @@ update_launch(const struct plan *p, const struct op *o)
 	if (at)
 		internal(
 		    "%s of a bucket does not begin with its first tensor", op_row(o->op)->name);
-	bool shared = mesh_ranks(&p->shard->mesh, o->ranks) > 1;
+	bool shared = p->shard->mesh.size[o->group] > 1;
 	l.span = shared ? b->elems : b->elems * b->layers;
 	l.layers = shared ? b->layers : 1;
 	return l;
@@ -738,7 +739,7 @@ plan_stage(struct plan *p)
 struct plan *
 plan(struct shard *s)
 {
-	uint32_t n = (uint32_t)s->mesh.pipeline;
+	uint32_t n = (uint32_t)s->mesh.size[OM_PIPELINE];
 	struct plan *all = xalloc(n * sizeof *all);
 	struct instances *inst = xalloc(sizeof *inst);
 

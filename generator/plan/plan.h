@@ -75,7 +75,7 @@ struct launch {
 	uint64_t workspace_bytes;
 	/*
 	 * update: elements of the run of buckets that starts at the arguments; or of one that
-	 * op.ranks share, as they are of so many layers
+	 * op.group share, as they are of so many layers
 	 */
 	uint64_t span, layers;
 	uint32_t tensors; /* update: how many */
@@ -97,7 +97,7 @@ struct instances {
  * buckets of a kind's layers on the stage follow one another.
  */
 struct bucket {
-	enum ranks ranks;
+	enum om_group group;
 	uint64_t layers;
 	uint64_t first, elems; /* of the regions of weights and gradients; of a layer, padded */
 	uint64_t state;        /* first element of this rank's parts in each state's array */

@@ -189,7 +189,7 @@ check_step(struct arena *m, const struct launch *st, uint64_t first_clock, uint3
 			bool out = i >= r->nin, adds = r->arg[i].accumulate;
 			/* a rank has its part of them alone */
 			if (st->span && p->graph->tensor.a[t].class == T_STATE)
-				end = off + st->span / mesh_ranks(&p->shard->mesh, st->op.ranks) *
+				end = off + st->span / p->shard->mesh.size[st->op.group] *
 						plan_bytes(p, p->graph->tensor.a[t].dtype);
 			if (st->span && p->graph->tensor.a[t].class != T_INPUT)
 				end += (end - off) * (st->layers - 1);
@@ -338,7 +338,7 @@ plancheck_fault(const struct plan *p)
 	for (tensor_id t = 1; t < g->tensor.n; t++) {
 		const struct tensor *x = &g->tensor.a[t];
 		const char *before;
-		bool part = x->class == T_STATE && p->shard->mesh.world > 1;
+		bool part = x->class == T_STATE && p->shard->mesh.size[OM_WORLD] > 1;
 		if (x->class == T_ACT || x->class == T_CONST || x->class == T_CACHE || part ||
 		    !p->place[t].bytes)
 			continue;

@@ -101,7 +101,7 @@ report_memory(const struct plan *p, struct buf *out)
 {
 	static const enum region order[] = { R_WEIGHT, R_GRAD, R_STATE, R_BUFFER, R_SAVED,
 		R_SCRATCH, R_COMM, R_CONST, R_INPUT, R_STAT };
-	const struct mesh *m = &p->shard->mesh;
+	const struct om_mesh *m = &p->shard->mesh;
 	double gib = spec_num(p->graph->trainer, F_trainer_device_memory);
 
 	buf_puts(out, "\nmemory a rank\n");
@@ -110,10 +110,10 @@ report_memory(const struct plan *p, struct buf *out)
 		    spec_value(p->graph->trainer, F_trainer_device_memory)->given
 			? "by trainer.device_memory"
 			: xprintf("of %s", p->target->card));
-	for (uint32_t i = 0; i < m->pipeline; i++) {
+	for (uint32_t i = 0; i < m->size[OM_PIPELINE]; i++) {
 		const struct stage *st = &p->shard->stage[i];
 		const uint64_t *bytes = p[i].region_bytes;
-		if (m->pipeline > 1)
+		if (m->size[OM_PIPELINE] > 1)
 			buf_printf(out, " stage %u: %s\n", i, stage_text(st));
 		for (unsigned k = 0; k < LEN(order); k++)
 			if (bytes[order[k]])
@@ -138,12 +138,12 @@ report_wire(const struct plan *p, struct buf *out)
 	static const char *const names[] = { "activations", "gradients reduced", "weights gathered",
 		"expert rows sent", "expert rows returned" };
 
-	if (p->shard->mesh.world == 1)
+	if (p->shard->mesh.size[OM_WORLD] == 1)
 		return;
 	buf_puts(out, "\nsent by a rank in a step\n");
-	for (uint32_t i = 0; i < p->shard->mesh.pipeline; i++) {
+	for (uint32_t i = 0; i < p->shard->mesh.size[OM_PIPELINE]; i++) {
 		const struct stage *st = &p->shard->stage[i];
-		if (p->shard->mesh.pipeline > 1)
+		if (p->shard->mesh.size[OM_PIPELINE] > 1)
 			buf_printf(out, " stage %u\n", i);
 		for (uint32_t c = 0; c < st->comm.n; c++)
 			row(out, names[st->comm.a[c].kind], human_bytes(st->comm.a[c].bytes),
@@ -167,12 +167,12 @@ struct timeline {
 static struct timeline
 timeline(const struct shard *s)
 {
-	struct timeline t = { xalloc(s->mesh.pipeline * sizeof *t.start), 0, 0 };
+	struct timeline t = { xalloc(s->mesh.size[OM_PIPELINE] * sizeof *t.start), 0, 0 };
 	double chunks = s->stage[0].nchunks, n = (double)s->graph->microbatches;
 
-	if (s->mesh.pipeline == 1)
+	if (s->mesh.size[OM_PIPELINE] == 1)
 		return t;
-	for (uint32_t i = 0; i < s->mesh.pipeline && i < TIMELINE_ROWS; i++)
+	for (uint32_t i = 0; i < s->mesh.size[OM_PIPELINE] && i < TIMELINE_ROWS; i++)
 		t.start[i] = xalloc(s->stage[i].action.n * sizeof **t.start);
 	t.end = schedule_run(s, t.start);
 	t.bubble = 1 - SCHEDULE_COST * n * chunks / (double)t.end;
@@ -182,7 +182,7 @@ timeline(const struct shard *s)
 static void
 report_pipeline(const struct shard *s, const struct timeline *t, struct buf *out)
 {
-	uint32_t chunks = s->stage[0].nchunks, stages = (uint32_t)s->mesh.pipeline;
+	uint32_t chunks = s->stage[0].nchunks, stages = (uint32_t)s->mesh.size[OM_PIPELINE];
 	int digits = (int)strlen(xprintf("%llu", (unsigned long long)s->graph->microbatches - 1));
 	int cell = 1 + digits + (chunks > 1);
 	uint64_t columns = TIMELINE_WIDTH / (uint64_t)cell;
@@ -249,7 +249,7 @@ void
 plan_report(const struct plan *p, struct buf *out)
 {
 	const struct graph *g = p->graph;
-	const struct mesh *m = &p->shard->mesh;
+	const struct om_mesh *m = &p->shard->mesh;
 	struct object *t = g->trainer, *ba = spec_obj(t, F_trainer_batch);
 	struct object *pr = spec_obj(t, F_trainer_precision);
 	uint64_t global = (uint64_t)spec_int(ba, F_batch_global), tokens = mul64(global, g->S);
@@ -259,9 +259,10 @@ plan_report(const struct plan *p, struct buf *out)
 
 	buf_printf(out, "%s for %s, %s: pipeline %llu x data %llu, experts over %llu\n\n",
 	    spec_str(t, F_trainer_name), p->target->name,
-	    m->world == 1 ? "1 rank" : xprintf("%llu ranks", (unsigned long long)m->world),
-	    (unsigned long long)m->pipeline, (unsigned long long)m->data,
-	    (unsigned long long)m->expert);
+	    m->size[OM_WORLD] == 1 ? "1 rank"
+				   : xprintf("%llu ranks", (unsigned long long)m->size[OM_WORLD]),
+	    (unsigned long long)m->size[OM_PIPELINE], (unsigned long long)m->size[OM_DATA],
+	    (unsigned long long)m->size[OM_EXPERT]);
 	row(out, "parameters", commas(g->params_total), "total");
 	row(out, "", commas(g->params_active), "active for a token");
 	row(out, "precision", spec_str(pr, F_precision_weights),
@@ -279,16 +280,16 @@ plan_report(const struct plan *p, struct buf *out)
 	row(out, "FLOPs", commas(g->flops_token),
 	    "a token, forward and backward, causal half, no recompute");
 	row(out, "", human_flops(step_flops), "a step");
-	if (m->pipeline > 1)
+	if (m->size[OM_PIPELINE] > 1)
 		row(out, "pipeline bubble", xprintf("%.1f %%", 100 * bubble),
 		    xprintf("%s, chunks balanced",
 			spec_str(spec_obj(t, F_trainer_parallel), F_parallel_schedule)));
 	if (p->target->tflops > 0) {
-		double rate =
-		    p->target->tflops * 1e12 * p->target->share * (double)m->world * (1 - bubble);
+		double rate = p->target->tflops * 1e12 * p->target->share *
+			      (double)m->size[OM_WORLD] * (1 - bubble);
 		row(out, "expected step", xprintf("%.3g s", step_flops / rate),
 		    xprintf("%.0f tokens/s a rank, at %.0f %% of %.0f TFLOP/s",
-			(double)tokens * rate / step_flops / (double)m->world,
+			(double)tokens * rate / step_flops / (double)m->size[OM_WORLD],
 			100 * p->target->share, p->target->tflops));
 	} else {
 		row(out, "expected step", "unknown", "depends on the machine: ask 'trainer bench'");

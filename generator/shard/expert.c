@@ -117,19 +117,19 @@ rewrite(struct rows *w, enum phase ph)
 			n = add_op(&list, OP_ep_map, &o,
 			    ARGS(a[0], a[1], w->row, w->src, w->map, w->off, w->cut));
 			INTS(n, w->ranks, w->capacity);
-			n->ranks = EXPERT;
+			n->group = OM_EXPERT;
 			break;
 		case OP_dispatch:
 			widen(w, a[3]);
 			n = add_op(&list, OP_ep_dispatch, &o, ARGS(a[0], w->src, w->map, a[3]));
 			INTS(n, w->K, w->ranks, w->capacity);
-			n->ranks = EXPERT;
+			n->group = OM_EXPERT;
 			break;
 		case OP_combine:
 			n = add_op(
 			    &list, OP_ep_combine, &o, ARGS(a[0], w->idx, w->row, w->map, a[3]));
 			INTS(n, w->ranks);
-			n->ranks = EXPERT;
+			n->group = OM_EXPERT;
 			break;
 		case OP_glu_routed:
 		case OP_relu2_routed: {
@@ -137,7 +137,7 @@ rewrite(struct rows *w, enum phase ph)
 			pr = row_weights(w, p, ph == FORWARD ? "row_%s" : "re_row_%s", &o);
 			n = add_op(&list, OP_ep_weights, &o, ARGS(p, w->src, w->map, pr));
 			INTS(n, w->ranks, w->capacity);
-			n->ranks = EXPERT;
+			n->group = OM_EXPERT;
 			widen(w, h);
 			if (o.op == OP_glu_routed)
 				add_op(&list, OP_glu_rows, &o, ARGS(a[0], a[1], pr, w->off, h))
@@ -167,7 +167,7 @@ rewrite(struct rows *w, enum phase ph)
 			}
 			n = add_op(&list, OP_ep_weights_bwd, &o, ARGS(dpr, w->src, w->map, dp));
 			INTS(n, w->T, w->K, w->ranks);
-			n->ranks = EXPERT;
+			n->group = OM_EXPERT;
 			break;
 		}
 		case OP_grouped:
@@ -199,14 +199,14 @@ shard_experts(struct shard *s)
 		struct tensor *x = &g->tensor.a[t];
 		bool own = x->class == T_GRAD || x->class == T_STATE;
 		if (x->class == T_PARAM ? x->experts : own && g->tensor.a[x->param].experts)
-			x->dim[0] /= s->mesh.expert;
+			x->dim[0] /= s->mesh.size[OM_EXPERT];
 	}
-	for (uint32_t k = g->embed + 1; k < g->head && s->mesh.expert > 1; k++) {
+	for (uint32_t k = g->embed + 1; k < g->head && s->mesh.size[OM_EXPERT] > 1; k++) {
 		if (!graph_route(&g->seg.a[k]))
 			continue;
 		struct rows w = { .g = g,
 			.seg = k,
-			.ranks = s->mesh.expert,
+			.ranks = s->mesh.size[OM_EXPERT],
 			.capacity = shard_capacity(s, g->seg.a[k].ffn),
 			.T = g->T,
 			.K = (uint64_t)spec_int(g->seg.a[k].ffn, F_moe_top_k) };
@@ -223,7 +223,7 @@ shard_balance(struct shard *s)
 {
 	struct graph *g = s->graph;
 
-	for (uint32_t k = g->embed + 1; k < g->head && s->mesh.data > 1; k++) {
+	for (uint32_t k = g->embed + 1; k < g->head && s->mesh.size[OM_DATA] > 1; k++) {
 		struct segment *seg = &g->seg.a[k];
 		const struct op *route = graph_route(seg);
 		if (!route ||
@@ -243,8 +243,8 @@ shard_balance(struct shard *s)
 				continue;
 			n = add_op(
 			    &list, OP_balance_all, &r, ARGS(prob, cnt, all, op_arg(&r, "aux")));
-			INTS(n, r.ints[0], s->mesh.data);
-			n->ranks = DATA;
+			INTS(n, r.ints[0], s->mesh.size[OM_DATA]);
+			n->group = OM_DATA;
 		}
 		seg->ops[FORWARD] = list;
 		for (uint32_t i = 0; i < seg->ops[BACKWARD].n; i++) {
@@ -252,7 +252,7 @@ shard_balance(struct shard *s)
 			if (b->op != OP_route_bwd)
 				continue;
 			b->arg[5] = all;
-			b->floats[1] /= (double)s->mesh.data;
+			b->floats[1] /= (double)s->mesh.size[OM_DATA];
 		}
 	}
 }
@@ -260,25 +260,25 @@ shard_balance(struct shard *s)
 /* ---- the update ---- */
 
 /* The ranks that have the same of a parameter. */
-static enum ranks
+static enum om_group
 copies(const struct tensor *param)
 {
-	return param->experts ? EXPERT_DATA : DATA;
+	return param->experts ? OM_EXPERT_DATA : OM_DATA;
 }
 
 static void
-together(const struct shard *s, struct oplist *list, enum op_id op, enum ranks ranks,
+together(const struct shard *s, struct oplist *list, enum op_id op, enum om_group ranks,
     const struct op *like, tensor_id t)
 {
-	if (mesh_ranks(&s->mesh, ranks) > 1)
-		add_op(list, op, like, ARGS(t))->ranks = ranks;
+	if (s->mesh.size[ranks] > 1)
+		add_op(list, op, like, ARGS(t))->group = ranks;
 }
 
 /* The ops of a kind that step parameters, or measure their gradients, in the order of buckets. */
 static void
 by_bucket(const struct graph *g, const struct oplist *from, bool steps, struct oplist *to)
 {
-	static const enum ranks all[] = { DATA, EXPERT_DATA };
+	static const enum om_group all[] = { OM_DATA, OM_EXPERT_DATA };
 
 	for (uint32_t k = 0; k < g->param_group.n; k++)
 		for (unsigned r = 0; r < LEN(all); r++)
@@ -291,7 +291,7 @@ by_bucket(const struct graph *g, const struct oplist *from, bool steps, struct o
 				    &g->tensor.a[g->tensor.a[o->arg[0]].param];
 				if (param->param_group == k && copies(param) == all[r]) {
 					*PUSH(*to) = *o;
-					to->a[to->n - 1].ranks = all[r];
+					to->a[to->n - 1].group = all[r];
 				}
 			}
 }
@@ -309,21 +309,22 @@ shard_update(struct shard *s)
 		if (g->tensor.a[t].class == T_STAT)
 			together(s, &list,
 			    g->tensor.a[t].dtype == DT_I64 ? OP_sum_counts : OP_sum_reals,
-			    g->tensor.a[t].seg == g->head ? WORLD : DATA, &old.a[0], t);
+			    g->tensor.a[t].seg == g->head ? OM_WORLD : OM_DATA, &old.a[0], t);
 	for (uint32_t i = 0; i < sums.n; i++)
 		together(
-		    s, &list, OP_reduce_scatter, sums.a[i].ranks, &sums.a[i], sums.a[i].arg[0]);
+		    s, &list, OP_reduce_scatter, sums.a[i].group, &sums.a[i], sums.a[i].arg[0]);
 	for (uint32_t i = 0; i < sums.n; i++)
 		*PUSH(list) = sums.a[i];
 	for (uint32_t i = 0; i < old.n; i++)
 		if (old.a[i].op == OP_clip) {
-			together(s, &list, OP_sum_norm, WORLD, &old.a[i], op_arg(&old.a[i], "ctl"));
+			together(
+			    s, &list, OP_sum_norm, OM_WORLD, &old.a[i], op_arg(&old.a[i], "ctl"));
 			*PUSH(list) = old.a[i];
 		}
 	for (uint32_t i = 0; i < steps.n; i++)
 		*PUSH(list) = steps.a[i];
 	for (uint32_t i = 0; i < steps.n; i++)
-		together(s, &list, OP_all_gather, steps.a[i].ranks, &steps.a[i],
+		together(s, &list, OP_all_gather, steps.a[i].group, &steps.a[i],
 		    op_arg(&steps.a[i], "w"));
 	for (uint32_t i = 0; i < old.n; i++)
 		if (old.a[i].op == OP_bias_update)

@@ -4,15 +4,6 @@
 #include "shard/shard.h"
 
 uint64_t
-mesh_ranks(const struct mesh *m, enum ranks r)
-{
-	const uint64_t n[N_RANKS] = { 1, m->world, m->data, m->expert, m->expert_data,
-		m->pipeline };
-
-	return n[r];
-}
-
-uint64_t
 chunk_layers(const struct chunk *c, const struct segment *kind)
 {
 	uint64_t n = 0;
@@ -61,7 +52,7 @@ shard_capacity(const struct shard *s, const struct object *moe)
 {
 	const struct value *v =
 	    spec_value(spec_obj(s->graph->trainer, F_trainer_parallel), F_parallel_capacity);
-	uint64_t k = (uint64_t)spec_int(moe, F_moe_top_k), expert = s->mesh.expert;
+	uint64_t k = (uint64_t)spec_int(moe, F_moe_top_k), expert = s->mesh.size[OM_EXPERT];
 	uint64_t here = (uint64_t)spec_int(moe, F_moe_num_experts) / expert;
 	uint64_t worst = mul64(mul64(s->graph->T, expert), k < here ? k : here);
 

@@ -12,63 +12,30 @@ enum {
 	BUDGET = 32 * 1024 * 1024, /* events; so many data ranks are run as give that */
 };
 
-/* ---- who is in a group: the formulas of om_comm.h, rank = stage * data + replica * expert + e */
-
-struct members {
-	uint64_t first, step, n;
-};
-
-static struct members
-members(const struct mesh *m, enum ranks r, uint64_t rank)
-{
-	uint64_t stage = rank - rank % m->data, d = rank % m->data, e = d % m->expert;
-
-	switch (r) {
-	case WORLD:
-		return (struct members){ 0, 1, m->world };
-	case DATA:
-		return (struct members){ stage, 1, m->data };
-	case EXPERT:
-		return (struct members){ rank - e, 1, m->expert };
-	case EXPERT_DATA:
-		return (struct members){ stage + e, m->expert, m->expert_data };
-	case PIPELINE:
-		return (struct members){ d, m->data, m->pipeline };
-	default:
-		return (struct members){ rank, 1, 1 };
-	}
-}
+/* ---- who is in a group --------------------------------------------------------------------- */
 
 /*
- * The ranks that hold the same of a parameter are its stage's, of an expert's those with the same
- * part of the experts too: each rank's group must be these and no others, and know that it is.
+ * Sizes are those that the degrees of the axes give, and each rank's group is the same one for all
+ * its members, who know their places in it.
  */
 static const char *
-check_groups(const struct mesh *m)
+check_groups(const struct om_mesh *m)
 {
-	uint64_t holders[2] = { m->data, m->data / m->expert };
+	const struct om_mesh want = om_mesh(om_degrees(m));
 
-	if (m->world != m->pipeline * m->data || m->data % m->expert ||
-	    m->expert_data * m->expert != m->data)
-		return "the mesh is no product of its degrees";
-	for (uint64_t rank = 0; rank < m->world; rank++)
-		for (enum ranks r = WORLD; r < N_RANKS; r++) {
-			struct members g = members(m, r, rank), h;
-			bool in = rank >= g.first && (rank - g.first) % g.step == 0 &&
-				  (rank - g.first) / g.step < g.n;
-			if (!in || g.n != mesh_ranks(m, r))
+	for (enum om_group g = 0; g < OM_N_GROUPS; g++)
+		if (m->size[g] != want.size[g])
+			return "the mesh is no product of its degrees";
+	for (uint64_t rank = 0; rank < m->size[OM_WORLD]; rank++)
+		for (enum om_group g = 0; g < OM_N_GROUPS; g++) {
+			uint64_t first = om_mesh_member(m, g, rank, 0);
+			if (om_mesh_member(m, g, rank, om_mesh_place(m, g, rank)) != rank)
 				return xprintf(
 				    "rank %llu is not in its own group", (unsigned long long)rank);
-			for (uint64_t i = 0; i < g.n && rank == g.first; i++) {
-				uint64_t k = g.first + i * g.step;
-				h = members(m, r, k);
-				bool same = k < m->world && h.first == g.first && h.step == g.step;
-				/* what a group shares, it has: its stage, and its experts */
-				if (r == DATA || r == EXPERT_DATA)
-					same &= k / m->data == rank / m->data &&
-						g.n == holders[r == EXPERT_DATA] &&
-						(r == DATA || k % m->expert == rank % m->expert);
-				if (!same)
+			for (uint64_t i = 0; i < m->size[g] && rank == first; i++) {
+				uint64_t k = om_mesh_member(m, g, rank, i);
+				if (k >= m->size[OM_WORLD] || om_mesh_place(m, g, k) != i ||
+				    om_mesh_member(m, g, k, 0) != first)
 					return xprintf(
 					    "ranks %llu and %llu do not agree on a group",
 					    (unsigned long long)rank, (unsigned long long)k);
@@ -154,10 +121,10 @@ check_chunks(const struct shard *s)
 	const struct chunk *before = NULL;
 	uint32_t places = 0, found = 0, layer = 0;
 
-	for (uint32_t i = 0; i < s->mesh.pipeline; i++)
+	for (uint32_t i = 0; i < s->mesh.size[OM_PIPELINE]; i++)
 		places += s->stage[i].nchunks;
 	for (uint32_t p = 0; p < places; p++)
-		for (uint32_t i = 0; i < s->mesh.pipeline; i++)
+		for (uint32_t i = 0; i < s->mesh.size[OM_PIPELINE]; i++)
 			for (uint32_t k = 0; k < s->stage[i].nchunks; k++) {
 				const struct chunk *c = &s->stage[i].chunk[k];
 				if (c->place != p)
@@ -285,7 +252,7 @@ check_stage(const struct shard *s, uint32_t stage)
 	uint64_t n = s->graph->microbatches;
 	struct hands h = { .s = s,
 		.stage = stage,
-		.places = (uint32_t)s->mesh.pipeline * st->nchunks,
+		.places = (uint32_t)s->mesh.size[OM_PIPELINE] * st->nchunks,
 		.slot = xalloc((st->slots + 1) * sizeof *h.slot),
 		.did = xalloc(st->nchunks * n * N_PHASES) };
 	const char *fault = NULL;
@@ -344,7 +311,7 @@ check_buckets(const struct shard *s)
 
 	for (tensor_id t = 1; t < g->tensor.n; t++) {
 		const struct tensor *x = &g->tensor.a[t];
-		enum ranks want = x->experts ? EXPERT_DATA : DATA;
+		enum om_group want = x->experts ? OM_EXPERT_DATA : OM_DATA;
 		if (x->class != T_PARAM)
 			continue;
 		for (unsigned k = 0; k < 2; k++) {
@@ -352,10 +319,10 @@ check_buckets(const struct shard *s)
 			const struct use *u = &use[what];
 			const char *name = g->tensor.a[what].name;
 			const char *op = op_row(k ? OP_all_gather : OP_reduce_scatter)->name;
-			if (u->times != (mesh_ranks(&s->mesh, want) > 1))
+			if (u->times != (s->mesh.size[want] > 1))
 				return xprintf("%s: %u of %s, whose copies are on %llu ranks", op,
-				    u->times, name, (unsigned long long)mesh_ranks(&s->mesh, want));
-			if (u->times && l->a[u->at - 1].ranks != want)
+				    u->times, name, (unsigned long long)s->mesh.size[want]);
+			if (u->times && l->a[u->at - 1].group != want)
 				return xprintf(
 				    "%s of %s is among the wrong ranks: they do not hold "
 				    "the same %s",
@@ -373,7 +340,7 @@ check_buckets(const struct shard *s)
 /* ---- all ranks ---- */
 
 struct event { /* something that a group does together */
-	enum ranks ranks;
+	enum om_group group;
 	uint64_t bytes;
 	const struct op *op;
 	uint32_t layer;
@@ -406,21 +373,21 @@ struct gathering {               /* of a group for one thing that it does */
 
 struct run {
 	const struct shard *s;
-	struct mesh mesh;                     /* with as many replicas as are run */
+	struct om_mesh mesh;                  /* with as many replicas as are run */
 	const struct stage_program **program; /* by rank; those of a stage share one */
 	struct at *at;                        /* by rank */
 	bool *came;                           /* by rank: it waits for the others of its group */
 	uint64_t *ready, nready;              /* ranks that can go on */
 	uint32_t tags;
-	struct message *message;          /* by data position and tag */
-	struct gathering *group[N_RANKS]; /* by first rank */
+	struct message *message;              /* by rank of the first stage, and tag */
+	struct gathering *group[OM_N_GROUPS]; /* by first rank */
 };
 
 /* What each member of a group does alone on its part is no event. */
 static bool
 communicates(const struct op *o)
 {
-	return o->ranks != ALONE && o->op != OP_sumsq && o->op != OP_adamw &&
+	return o->group != OM_ALONE && o->op != OP_sumsq && o->op != OP_adamw &&
 	       o->op != OP_adamw_master;
 }
 
@@ -435,7 +402,7 @@ add_ops(const struct shard *s, uint32_t stage, struct events *to, const struct o
 		const struct op *o = &l->a[i];
 		const struct op_row *r = op_row(o->op);
 		uint64_t bytes = 0, layers = 1;
-		if (!strncmp(r->name, "ep_", 3) && o->ranks != EXPERT)
+		if (!strncmp(r->name, "ep_", 3) && o->group != OM_EXPERT)
 			return xprintf("%s is not among the ranks that share experts", r->name);
 		if (!communicates(o))
 			continue;
@@ -444,9 +411,9 @@ add_ops(const struct shard *s, uint32_t stage, struct events *to, const struct o
 		for (uint8_t k = r->nin; k < r->nin + r->nout; k++)
 			bytes = add64(bytes, mul64(bytes_of(s, o->arg[k]), layers));
 		/* parts of the model that other stages have are theirs to reduce */
-		if (layers || o->ranks == WORLD || o->ranks == PIPELINE)
+		if (layers || o->group == OM_WORLD || o->group == OM_PIPELINE)
 			*PUSH(*to) = (struct event){
-				.ranks = o->ranks, .bytes = bytes, .op = o, .layer = layer
+				.group = o->group, .bytes = bytes, .op = o, .layer = layer
 			};
 	}
 	return NULL;
@@ -547,7 +514,8 @@ go_on(struct run *r, uint64_t rank, uint32_t by)
 static const char *
 at_text(const struct run *r, uint64_t rank)
 {
-	uint32_t stage = (uint32_t)(rank / r->mesh.data), i = r->at[rank].action;
+	uint32_t stage = (uint32_t)om_mesh_place(&r->mesh, OM_PIPELINE, rank),
+		 i = r->at[rank].action;
 	const struct event *e = event_at(r, rank);
 	const char *where = i < r->s->stage[stage].action.n ? action_text(r->s, stage, i)
 			    : r->s->stage[stage].action.n   ? xprintf("stage %u, update", stage)
@@ -565,9 +533,10 @@ at_text(const struct run *r, uint64_t rank)
 static const char *
 pass_message(struct run *r, uint64_t rank, bool *moved)
 {
-	uint32_t stage = (uint32_t)(rank / r->mesh.data);
+	uint32_t stage = (uint32_t)om_mesh_place(&r->mesh, OM_PIPELINE, rank);
 	const struct action *a = &r->program[rank]->action[r->at[rank].action];
-	struct message *m = &r->message[rank % r->mesh.data * r->tags + a->tag];
+	struct message *m =
+	    &r->message[om_mesh_member(&r->mesh, OM_PIPELINE, rank, 0) * r->tags + a->tag];
 	bool sends = a->kind == SEND_X || a->kind == SEND_DX;
 
 	*moved = m->full != sends;
@@ -594,8 +563,7 @@ pass_message(struct run *r, uint64_t rank, bool *moved)
 static const char *
 gather(struct run *r, uint64_t rank, const struct event *e, bool *moved)
 {
-	struct members who = members(&r->mesh, e->ranks, rank);
-	struct gathering *group = &r->group[e->ranks][who.first];
+	struct gathering *group = &r->group[e->group][om_mesh_member(&r->mesh, e->group, rank, 0)];
 
 	if (!group->came) {
 		group->first = rank;
@@ -605,13 +573,13 @@ gather(struct run *r, uint64_t rank, const struct event *e, bool *moved)
 	if (o != e && (o->op->op != e->op->op || o->bytes != e->bytes || o->layer != e->layer ||
 			  o->op->arg[op_row(o->op->op)->nin] != e->op->arg[op_row(e->op->op)->nin]))
 		return xprintf("%s, where %s", at_text(r, rank), at_text(r, group->first));
-	*moved = ++group->came == who.n;
+	*moved = ++group->came == r->mesh.size[e->group];
 	r->came[rank] = !*moved;
 	if (!*moved)
 		return NULL;
 	group->came = 0;
-	for (uint64_t i = 0; i < who.n; i++) {
-		uint64_t k = who.first + i * who.step;
+	for (uint64_t i = 0; i < r->mesh.size[e->group]; i++) {
+		uint64_t k = om_mesh_member(&r->mesh, e->group, rank, i);
 		r->came[k] = false;
 		go_on(r, k, 1);
 		if (k != rank)
@@ -627,12 +595,11 @@ waits_for(const struct run *r, uint64_t rank)
 	const struct event *e = event_at(r, rank);
 
 	if (!e)
-		return r->program[rank]->action[r->at[rank].action].stage * r->mesh.data +
-		       rank % r->mesh.data;
-	struct members who = members(&r->mesh, e->ranks, rank);
-	for (uint64_t i = 0; i < who.n; i++) {
-		uint64_t k = who.first + i * who.step;
-		if (!r->came[k] || event_at(r, k)->ranks != e->ranks)
+		return om_mesh_member(&r->mesh, OM_PIPELINE, rank,
+		    r->program[rank]->action[r->at[rank].action].stage);
+	for (uint64_t i = 0; i < r->mesh.size[e->group]; i++) {
+		uint64_t k = om_mesh_member(&r->mesh, e->group, rank, i);
+		if (!r->came[k] || event_at(r, k)->group != e->group)
 			return k;
 	}
 	return rank;
@@ -664,7 +631,7 @@ deadlock(const struct run *r, uint64_t rank)
 static const char *
 run_all(struct run *r)
 {
-	uint64_t world = r->mesh.world;
+	uint64_t world = r->mesh.size[OM_WORLD];
 
 	for (uint64_t i = world; i-- > 0;) {
 		r->ready[r->nready++] = i;
@@ -683,7 +650,7 @@ run_all(struct run *r)
 	for (uint64_t rank = 0; rank < world; rank++)
 		if (!at_end(r, rank))
 			return deadlock(r, rank);
-	for (uint64_t i = 0; i < r->mesh.data * r->tags; i++)
+	for (uint64_t i = 0; i < world / r->mesh.size[OM_PIPELINE] * r->tags; i++)
 		if (r->message[i].full)
 			return xprintf("stage %u sends stage %u microbatch %u with tag %u, but it "
 				       "is never received",
@@ -696,7 +663,7 @@ run_all(struct run *r)
 static const char *
 prepare(const struct shard *s, struct run *r)
 {
-	struct stage_program *program = xalloc(s->mesh.pipeline * sizeof *program);
+	struct stage_program *program = xalloc(s->mesh.size[OM_PIPELINE] * sizeof *program);
 	uint64_t events = 0;
 	const char *fault = check_groups(&s->mesh);
 
@@ -705,36 +672,37 @@ prepare(const struct shard *s, struct run *r)
 		fault = check_chunks(s);
 	if (!fault)
 		fault = check_buckets(s);
-	for (uint32_t i = 0; i < s->mesh.pipeline && !fault; i++) {
+	for (uint32_t i = 0; i < s->mesh.size[OM_PIPELINE] && !fault; i++) {
 		const struct stage *st = &s->stage[i];
-		if (s->mesh.pipeline > 1)
+		if (s->mesh.size[OM_PIPELINE] > 1)
 			fault = check_stage(s, i);
 		for (uint32_t k = 0; k < st->action.n && !fault; k++)
-			if (st->action.a[k].stage >= s->mesh.pipeline)
+			if (st->action.a[k].stage >= s->mesh.size[OM_PIPELINE])
 				fault = xprintf(
 				    "%s: no stage %u", action_text(s, i, k), st->action.a[k].stage);
 		if (!fault)
 			fault = expand(s, i, &program[i]);
 		events += program[i].events;
-		r->tags = 2 * (uint32_t)s->mesh.pipeline * st->nchunks;
+		r->tags = 2 * (uint32_t)s->mesh.size[OM_PIPELINE] * st->nchunks;
 	}
 	/* replicas run the same program side by side: some stand for very many */
-	uint64_t replicas = BUDGET / (s->mesh.expert * (events + 1));
+	uint64_t replicas = BUDGET / (s->mesh.size[OM_EXPERT] * (events + 1));
 	replicas = replicas < 2 ? 2 : replicas;
-	if (replicas < s->mesh.expert_data) {
-		r->mesh.expert_data = replicas;
-		r->mesh.data = replicas * s->mesh.expert;
-		r->mesh.world = r->mesh.data * s->mesh.pipeline;
+	if (replicas < s->mesh.size[OM_EXPERT_DATA]) {
+		r->mesh.size[OM_EXPERT_DATA] = replicas;
+		r->mesh = om_mesh(om_degrees(&r->mesh));
 	}
-	r->program = xalloc(r->mesh.world * sizeof *r->program);
-	for (uint64_t i = 0; i < r->mesh.world; i++)
-		r->program[i] = &program[i / r->mesh.data];
-	r->at = xalloc(r->mesh.world * sizeof *r->at);
-	r->came = xalloc(r->mesh.world * sizeof *r->came);
-	r->ready = xalloc(r->mesh.world * sizeof *r->ready);
-	r->message = xalloc(r->mesh.data * r->tags * sizeof *r->message);
-	for (int k = 0; k < N_RANKS; k++)
-		r->group[k] = xalloc(r->mesh.world * sizeof *r->group[k]);
+	r->program = xalloc(r->mesh.size[OM_WORLD] * sizeof *r->program);
+	for (uint64_t i = 0; i < r->mesh.size[OM_WORLD]; i++)
+		r->program[i] = &program[om_mesh_place(&r->mesh, OM_PIPELINE, i)];
+	r->at = xalloc(r->mesh.size[OM_WORLD] * sizeof *r->at);
+	r->came = xalloc(r->mesh.size[OM_WORLD] * sizeof *r->came);
+	r->ready = xalloc(r->mesh.size[OM_WORLD] * sizeof *r->ready);
+	_Static_assert(OM_AXIS_PIPELINE == OM_N_AXES - 1, "the first stage has the first ranks");
+	r->message = xalloc(
+	    r->mesh.size[OM_WORLD] / r->mesh.size[OM_PIPELINE] * r->tags * sizeof *r->message);
+	for (int k = 0; k < OM_N_GROUPS; k++)
+		r->group[k] = xalloc(r->mesh.size[OM_WORLD] * sizeof *r->group[k]);
 	return fault;
 }
 

@@ -155,7 +155,7 @@ act(struct stage *st, enum action_kind kind, const struct pass *pass, uint32_t p
 void
 schedule(struct shard *s, const char *kind)
 {
-	uint32_t pipeline = (uint32_t)s->mesh.pipeline, chunks = s->stage[0].nchunks;
+	uint32_t pipeline = (uint32_t)s->mesh.size[OM_PIPELINE], chunks = s->stage[0].nchunks;
 	uint32_t places = pipeline * chunks, n = (uint32_t)s->graph->microbatches;
 	struct timing t = { .chunks = chunks, .group = 1 };
 
@@ -209,7 +209,8 @@ schedule(struct shard *s, const char *kind)
 uint64_t
 schedule_run(const struct shard *s, uint64_t **start)
 {
-	uint32_t pipeline = (uint32_t)s->mesh.pipeline, edges = 2 * pipeline * s->stage[0].nchunks;
+	uint32_t pipeline = (uint32_t)s->mesh.size[OM_PIPELINE],
+		 edges = 2 * pipeline * s->stage[0].nchunks;
 	uint64_t n = s->graph->microbatches, *now = xalloc(pipeline * sizeof *now), end = 0;
 	uint32_t *next = xalloc(pipeline * sizeof *next);
 	uint64_t **sent = xalloc(edges * sizeof *sent); /* when, + 1 */

@@ -20,6 +20,13 @@ collective(struct stage *st, enum collective_kind kind, uint64_t ranks, uint64_t
 		*PUSH(st->comm) = (struct collective){ kind, ranks, bytes };
 }
 
+/* Of so many bytes in equal parts, one a rank, a rank sends all but its own. */
+static void
+all_but_own(struct stage *st, enum collective_kind kind, uint64_t ranks, uint64_t bytes)
+{
+	collective(st, kind, ranks, bytes / ranks * (ranks - 1));
+}
+
 /* Routed rows that go to their experts' ranks, or come back, in one microbatch of the stage. */
 static uint64_t
 rows_sent(const struct shard *s, uint32_t i, enum op_id op)
@@ -49,7 +56,7 @@ static void
 communication(struct shard *s, uint32_t i, uint64_t weight, uint64_t grad)
 {
 	const struct graph *g = s->graph;
-	const struct mesh *m = &s->mesh;
+	const struct om_mesh *m = &s->mesh;
 	struct stage *st = &s->stage[i];
 	uint64_t dense = 0, expert = 0, edges = 0;
 	uint64_t D =
@@ -60,20 +67,16 @@ communication(struct shard *s, uint32_t i, uint64_t weight, uint64_t grad)
 		const struct tensor *p = &g->tensor.a[t];
 		if (p->class == T_PARAM) {
 			uint64_t n = mul64(tensor_elems(p), stage_layers(s, i, p));
-			*(p->experts ? &expert : &dense) += p->experts ? n / m->expert : n;
+			*(p->experts ? &expert : &dense) += p->experts ? n / m->size[OM_EXPERT] : n;
 		}
 	}
-	collective(st, REDUCE_SCATTER, m->data, mul64(dense, grad) / m->data * (m->data - 1));
-	collective(st, ALL_GATHER, m->data, mul64(dense, weight) / m->data * (m->data - 1));
-	collective(st, REDUCE_SCATTER, m->expert_data,
-	    mul64(expert, grad) / m->expert_data * (m->expert_data - 1));
-	collective(st, ALL_GATHER, m->expert_data,
-	    mul64(expert, weight) / m->expert_data * (m->expert_data - 1));
-	/* of balanced rows, 1/EP stay at home */
-	collective(st, ROW_DISPATCH, m->expert,
-	    mul64(rows_sent(s, i, OP_dispatch), row) / m->expert * (m->expert - 1));
-	collective(st, ROW_COMBINE, m->expert,
-	    mul64(rows_sent(s, i, OP_combine), row) / m->expert * (m->expert - 1));
+	all_but_own(st, REDUCE_SCATTER, m->size[OM_DATA], mul64(dense, grad));
+	all_but_own(st, ALL_GATHER, m->size[OM_DATA], mul64(dense, weight));
+	all_but_own(st, REDUCE_SCATTER, m->size[OM_EXPERT_DATA], mul64(expert, grad));
+	all_but_own(st, ALL_GATHER, m->size[OM_EXPERT_DATA], mul64(expert, weight));
+	/* balanced rows */
+	all_but_own(st, ROW_DISPATCH, m->size[OM_EXPERT], mul64(rows_sent(s, i, OP_dispatch), row));
+	all_but_own(st, ROW_COMBINE, m->size[OM_EXPERT], mul64(rows_sent(s, i, OP_combine), row));
 	/* what goes from one of its chunks to the next is only copied */
 	for (uint32_t k = 0; k < st->action.n; k++)
 		edges += (st->action.a[k].kind == SEND_X || st->action.a[k].kind == SEND_DX) &&
@@ -188,7 +191,9 @@ lay_out(struct graph *g, const struct target_row *target, uint64_t data, uint64_
 
 	s->graph = g;
 	s->target = target;
-	s->mesh = (struct mesh){ data, expert, pipeline, data / expert, mul64(data, pipeline) };
+	s->mesh = om_mesh((uint64_t[OM_N_AXES]){ [OM_AXIS_EXPERT] = expert,
+	    [OM_AXIS_EXPERT_DATA] = data / expert,
+	    [OM_AXIS_PIPELINE] = pipeline });
 	s->stage = xalloc(pipeline * sizeof *s->stage);
 	for (uint32_t i = 0; i < pipeline; i++)
 		s->stage[i].chunk = xalloc(chunks * sizeof *s->stage[i].chunk);
@@ -218,7 +223,7 @@ shard(struct graph *g, const struct target_row *target)
 	struct shard *s = lay_out(g, target, (uint64_t)spec_int(p, F_parallel_data),
 	    (uint64_t)spec_int(p, F_parallel_expert), (uint64_t)spec_int(p, F_parallel_pipeline));
 
-	if (s->mesh.world == 1)
+	if (s->mesh.size[OM_WORLD] == 1)
 		return s;
 	/* one token after another is for one rank */
 	for (uint32_t k = g->decode; k < g->seg.n; k++)
@@ -251,12 +256,11 @@ shard_print(const struct shard *s, struct buf *out)
 	static const char *const names[] = { "send/recv", "reduce-scatter", "all-gather",
 		"row dispatch", "row combine" };
 
-	buf_printf(out,
-	    "mesh: %llu rank%s = pipeline %llu x data %llu, expert %llu, expert-data %llu\n",
-	    (unsigned long long)s->mesh.world, s->mesh.world > 1 ? "s" : "",
-	    (unsigned long long)s->mesh.pipeline, (unsigned long long)s->mesh.data,
-	    (unsigned long long)s->mesh.expert, (unsigned long long)s->mesh.expert_data);
-	for (uint32_t i = 0; i < s->mesh.pipeline; i++) {
+	buf_puts(out, "mesh:");
+	for (enum om_group g = OM_WORLD; g < OM_N_GROUPS; g++)
+		buf_printf(out, " %s %llu", om_group_name[g], (unsigned long long)s->mesh.size[g]);
+	buf_puts(out, "\n");
+	for (uint32_t i = 0; i < s->mesh.size[OM_PIPELINE]; i++) {
 		const struct stage *st = &s->stage[i];
 		buf_printf(out, "stage %u: ", i);
 		for (uint32_t c = 0; c < st->nchunks; c++)

@@ -15,14 +15,6 @@
 
 /* ---- shard.c, mesh.c: who owns what -------------------------------------------------------- */
 
-/*
- * world = pipeline * data; expert divides data; expert ranks are innermost. Rank is data, not code.
- */
-struct mesh {
-	uint64_t data, expert, pipeline; /* degrees */
-	uint64_t expert_data;            /* ranks that hold the same experts */
-	uint64_t world;
-};
 enum collective_kind {
 	SEND_RECV,
 	REDUCE_SCATTER,
@@ -63,16 +55,14 @@ struct stage { /* what one rank of the pipeline has */
 struct shard {
 	struct graph *graph;
 	const struct target_row *target;
-	struct mesh mesh;
-	struct stage *stage; /* mesh.pipeline of them */
+	struct om_mesh mesh; /* world = pipeline * data, expert divides data */
+	struct stage *stage; /* mesh.size[OM_PIPELINE] of them */
 };
 /* The graph is rewritten for what several ranks do together: expert.c. */
 struct shard *shard(struct graph *g, const struct target_row *target);
 void shard_print(const struct shard *s, struct buf *out);
 /* Rows that a rank has for the tokens which others, and it itself, send to its experts. */
 uint64_t shard_capacity(const struct shard *s, const struct object *moe);
-/* How many ranks are in a group of that kind. */
-uint64_t mesh_ranks(const struct mesh *m, enum ranks r);
 /* How many layers of a kind a chunk has, and a stage. */
 uint64_t chunk_layers(const struct chunk *c, const struct segment *kind);
 uint64_t stage_kind(const struct stage *st, const struct segment *kind);

@@ -25,7 +25,7 @@ om_add_range(int64_t lo, int64_t hi, const om_real *a, const om_real *b, om_real
 static inline void
 om_add(int64_t m, int64_t n, const om_real *a, const om_real *b, om_real *y)
 {
-#pragma omp parallel if (m * n > OM_ALONE)
+#pragma omp parallel if (m * n > OM_SERIAL)
 	om_add_range(om_lo(m * n), om_hi(m * n), a, b, y);
 }
 
@@ -42,7 +42,7 @@ om_bias_range(int64_t lo, int64_t hi, int64_t n, const om_real *x, const om_real
 static inline void
 om_bias(int64_t m, int64_t n, const om_real *x, const om_real *bias, om_real *y)
 {
-#pragma omp parallel if (m * n > OM_ALONE)
+#pragma omp parallel if (m * n > OM_SERIAL)
 	om_bias_range(om_lo(m), om_hi(m), n, x, bias, y);
 }
 
@@ -81,7 +81,7 @@ om_scale_range(int64_t lo, int64_t hi, om_real factor, const om_real *x, om_real
 static inline void
 om_scale(int64_t m, int64_t n, double factor, const om_real *x, om_real *y)
 {
-#pragma omp parallel if (m * n > OM_ALONE)
+#pragma omp parallel if (m * n > OM_SERIAL)
 	om_scale_range(om_lo(m * n), om_hi(m * n), (om_real)factor, x, y);
 }
 

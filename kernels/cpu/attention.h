@@ -230,7 +230,7 @@ om_attention_at(int64_t s, int64_t h, int64_t g, int64_t d, int64_t w, double sc
 {
 	memcpy(kc + pos * g * d, k, (size_t)(g * d) * sizeof *k);
 	memcpy(vc + pos * g * d, v, (size_t)(g * d) * sizeof *v);
-#pragma omp parallel if (pos * h * d > OM_ALONE)
+#pragma omp parallel if (pos * h * d > OM_SERIAL)
 	om_attention_at_range(om_lo(h), om_hi(h), pos < w ? 0 : pos - w + 1, pos + 1, s, h / g, d,
 	    g * d, (om_real)scale, q, kc, vc, o, ws);
 }

@@ -13,7 +13,7 @@
 static inline void
 om_dispatch(int64_t t, int64_t k, int64_t n, const om_real *x, const int32_t *src, om_real *xr)
 {
-#pragma omp parallel for schedule(static) if (t * k * n > OM_ALONE)
+#pragma omp parallel for schedule(static) if (t * k * n > OM_SERIAL)
 	for (int64_t r = 0; r < t * k; r++)
 		memcpy(xr + r * n, x + src[r] / k * n, (size_t)n * sizeof *x);
 }
@@ -37,7 +37,7 @@ om_combine_range(
 static inline void
 om_combine(int64_t t, int64_t k, int64_t n, const om_real *y, const int32_t *row, om_real *x)
 {
-#pragma omp parallel if (t * k * n > OM_ALONE)
+#pragma omp parallel if (t * k * n > OM_SERIAL)
 	om_combine_range(om_lo(t), om_hi(t), k, n, y, row, x);
 }
 

@@ -15,7 +15,7 @@
 static inline void
 om_embed(int64_t t, int64_t n, const int32_t *tok, const om_real *w, om_real *x)
 {
-#pragma omp parallel for schedule(static) if (t * n > OM_ALONE)
+#pragma omp parallel for schedule(static) if (t * n > OM_SERIAL)
 	for (int64_t i = 0; i < t; i++)
 		memcpy(x + i * n, w + tok[i] * n, (size_t)n * sizeof *x);
 }

@@ -110,7 +110,7 @@ om_ep_dispatch(const struct om_ep *s, const om_real *x, const int32_t *src, cons
     om_real *xr, om_real *ws, struct om_piece *piece)
 {
 	const int64_t n = s->n, k = s->k, routes = s->t * k;
-#pragma omp parallel for schedule(static) if (routes * n > OM_ALONE)
+#pragma omp parallel for schedule(static) if (routes * n > OM_SERIAL)
 	for (int64_t r = 0; r < routes; r++)
 		memcpy(ws + r * n, x + src[r] / k * n, (size_t)n * sizeof *x);
 	om_ep_exchange("row dispatch", false, s, n, map, ws, xr, piece);
@@ -144,7 +144,7 @@ om_ep_combine(const struct om_ep *s, const om_real *y, const int32_t *idx, const
 {
 	/* a piece serves both ways; of these rows it is only read */
 	om_ep_exchange("row combine", true, s, s->n, map, ws, (om_real *)(uintptr_t)y, piece);
-#pragma omp parallel if (s->t * s->k * s->n > OM_ALONE)
+#pragma omp parallel if (s->t * s->k * s->n > OM_SERIAL)
 	om_ep_combine_range(om_lo(s->t), om_hi(s->t), s, ws, idx, row, map, x);
 }
 

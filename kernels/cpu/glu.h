@@ -139,7 +139,7 @@ om_glu(int64_t rows, int64_t f, int a, const om_real *g, const om_real *u, const
     const int32_t *src, om_real *h)
 {
 	const int64_t items = p ? rows : rows * f;
-#pragma omp parallel if (items * f > OM_ALONE)
+#pragma omp parallel if (items * f > OM_SERIAL)
 	om_glu_range(a, om_lo(items), om_hi(items), f, g, u, p, src, h);
 }
 

@@ -20,7 +20,7 @@ static inline void
 om_grouped_few(int64_t e, int64_t n, int64_t k, const om_real *x, const om_real *w,
     const int32_t *off, om_real *y)
 {
-#pragma omp parallel if (off[e] * n * k > OM_ALONE)
+#pragma omp parallel if (off[e] * n * k > OM_SERIAL)
 	for (int64_t i = 0; i < e; i++) {
 		for (int64_t o = off[i]; o < off[i + 1]; o++)
 			om_gemv_range(om_lo(n), om_hi(n), k, x + o * k, w + i * n * k, y + o * n);

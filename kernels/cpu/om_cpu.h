@@ -51,7 +51,7 @@ typedef om_vec om_vecu __attribute__((aligned(sizeof(om_real))));
 #endif
 
 /* As many operations one thread does before others would have woken up. */
-enum { OM_ALONE = 1 << 15 };
+enum { OM_SERIAL = 1 << 15 };
 
 /* The calling thread's part of [0, total): inside a parallel region, om_lo(n) up to om_hi(n). */
 static inline int64_t

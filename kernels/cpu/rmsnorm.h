@@ -32,7 +32,7 @@ static inline void
 om_rmsnorm(int64_t m, int64_t h, int64_t n, double eps, const om_real *x, const om_real *w,
     om_real *y, om_real *r)
 {
-#pragma omp parallel if (m * h * n > OM_ALONE)
+#pragma omp parallel if (m * h * n > OM_SERIAL)
 	om_rmsnorm_range(om_lo(m * h), om_hi(m * h), n, (om_real)eps, x, w, y, r);
 }
 

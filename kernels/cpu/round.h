@@ -34,7 +34,7 @@ om_round_range(int64_t lo, int64_t hi, const om_real *x, om_real *y)
 static inline void
 om_round(int64_t n, om_real *x)
 {
-#pragma omp parallel if (n > OM_ALONE)
+#pragma omp parallel if (n > OM_SERIAL)
 	om_round_range(om_lo(n), om_hi(n), x, x);
 }
 

@@ -208,7 +208,7 @@ om_route(const struct om_route *r, const om_real *z, struct om_route_by by, om_r
     int32_t *idx, om_real *prob, om_real *lse, int32_t *cnt, int64_t *load, double *aux)
 {
 	const int64_t t = r->t, e = r->e, k = r->k, n = r->n, part = t / n;
-#pragma omp parallel if (r->t * r->e > OM_ALONE)
+#pragma omp parallel if (r->t * r->e > OM_SERIAL)
 	om_route_range(om_lo(t), om_hi(t), r, z, &by, p, idx, prob, lse);
 
 	memset(cnt, 0, (size_t)(n * e) * sizeof *cnt);

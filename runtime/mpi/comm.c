@@ -38,7 +38,12 @@ struct flight {
 };
 
 static MPI_Comm all = MPI_COMM_NULL; /* groups are tags in it */
-static uint32_t rank[OM_N_RANKS], size[OM_N_RANKS] = { 1, 1, 1, 1, 1 };
+static struct om_mesh mesh;
+static uint32_t rank[OM_N_GROUPS], size[OM_N_GROUPS] = {
+#define GROUP(NAME, name, axes) 1,
+#define AXIS(NAME, name) 1,
+#include "group.def"
+};
 static double timeout = 600;
 static struct board *board;
 static MPI_Win board_win;
@@ -48,35 +53,22 @@ static uint32_t nedges;
 static unsigned char *scratch; /* [SCRATCH] */
 
 uint32_t
-om_rank(enum om_ranks g)
+om_rank(enum om_group g)
 {
 	return rank[g];
 }
 
 uint32_t
-om_size(enum om_ranks g)
+om_size(enum om_group g)
 {
 	return size[g];
 }
 
 /* The rank of the world that is the r-th of a group of this one's. */
 static int
-world_rank(enum om_ranks g, uint32_t r)
+world_rank(enum om_group g, uint32_t r)
 {
-	uint32_t d = rank[OM_DATA], first = rank[OM_WORLD] - d;
-
-	switch (g) {
-	case OM_DATA:
-		return (int)(first + r);
-	case OM_EXPERT:
-		return (int)(first + d - rank[OM_EXPERT] + r);
-	case OM_EXPERT_DATA:
-		return (int)(first + r * size[OM_EXPERT] + rank[OM_EXPERT]);
-	case OM_PIPELINE:
-		return (int)(r * size[OM_DATA] + d);
-	default:
-		return (int)r;
-	}
+	return (int)om_mesh_member(&mesh, g, rank[OM_WORLD], r);
 }
 
 /* ---- messages -------------------------------------------------------------------------------- */
@@ -245,7 +237,7 @@ ADD_UP(add_i64, int64_t, int64_t)
 
 /* Part by part, a block of it at a time: a rank gets it from all others, and adds it up. */
 void
-om_reduce_scatter(enum om_ranks g, const char *what, void *x, uint64_t n, size_t real)
+om_reduce_scatter(enum om_group g, const char *what, void *x, uint64_t n, size_t real)
 {
 	const uint32_t ranks = size[g], self = rank[g];
 	const uint64_t part = n / ranks, most = SCRATCH / ranks / real;
@@ -269,7 +261,7 @@ om_reduce_scatter(enum om_ranks g, const char *what, void *x, uint64_t n, size_t
 }
 
 void
-om_all_gather(enum om_ranks g, const char *what, void *x, uint64_t bytes)
+om_all_gather(enum om_group g, const char *what, void *x, uint64_t bytes)
 {
 	const uint64_t part = bytes / size[g];
 	unsigned char *p = x;
@@ -285,7 +277,7 @@ om_all_gather(enum om_ranks g, const char *what, void *x, uint64_t bytes)
 
 /* Of numbers of 8 bytes: every rank gets the others' beside its own, rank after rank. */
 static void
-all_sum(enum om_ranks g, const char *what, unsigned char *x, uint64_t n, add_up *add)
+all_sum(enum om_group g, const char *what, unsigned char *x, uint64_t n, add_up *add)
 {
 	const uint64_t most = SCRATCH / size[g] / 8;
 
@@ -299,19 +291,19 @@ all_sum(enum om_ranks g, const char *what, unsigned char *x, uint64_t n, add_up 
 }
 
 void
-om_all_sum_f64(enum om_ranks g, const char *what, double *x, uint64_t n)
+om_all_sum_f64(enum om_group g, const char *what, double *x, uint64_t n)
 {
 	all_sum(g, what, (unsigned char *)x, n, add_f64);
 }
 
 void
-om_all_sum_i64(enum om_ranks g, const char *what, int64_t *x, uint64_t n)
+om_all_sum_i64(enum om_group g, const char *what, int64_t *x, uint64_t n)
 {
 	all_sum(g, what, (unsigned char *)x, n, add_i64);
 }
 
 void
-om_exchange(enum om_ranks g, const char *what, const struct om_piece *out, uint32_t nout,
+om_exchange(enum om_group g, const char *what, const struct om_piece *out, uint32_t nout,
     const struct om_piece *in, uint32_t nin)
 {
 	uint32_t own = 0; /* of out */
@@ -361,7 +353,7 @@ om_send(uint32_t stage, uint32_t tag, const char *what, const void *x, uint64_t 
 	if (stage == rank[OM_PIPELINE])
 		f->own = x;
 	else
-		post(f, what, true, world_rank(OM_PIPELINE, stage), OM_N_RANKS + (int)tag,
+		post(f, what, true, world_rank(OM_PIPELINE, stage), OM_N_GROUPS + (int)tag,
 		    (void *)(uintptr_t)x, bytes);
 }
 
@@ -388,7 +380,7 @@ om_recv(uint32_t stage, uint32_t tag, const char *what, void *x, uint64_t bytes)
 		f->own = NULL;
 		return;
 	}
-	post(&now, what, false, world_rank(OM_PIPELINE, stage), OM_N_RANKS + (int)tag, x, bytes);
+	post(&now, what, false, world_rank(OM_PIPELINE, stage), OM_N_GROUPS + (int)tag, x, bytes);
 	finish(&now, what);
 }
 
@@ -517,7 +509,7 @@ om_comm_first(void)
 void
 om_comm_start(const struct om_model *m, char **argv)
 {
-	uint32_t world = m->data * m->pipeline, r;
+	uint32_t world = (uint32_t)m->mesh.size[OM_WORLD], r;
 	const char *processes, *name;
 	int n, got;
 	MPI_Comm local;
@@ -550,16 +542,13 @@ om_comm_start(const struct om_model *m, char **argv)
 		om_die("start",
 		    "this trainer is of %u ranks (pipeline %u x data %u), %d were started; start "
 		    "%u: mpirun -np %u, or the trainer itself without mpirun",
-		    world, m->pipeline, m->data, n, world, world);
-	size[OM_WORLD] = world;
-	size[OM_DATA] = m->data;
-	size[OM_EXPERT] = m->expert;
-	size[OM_EXPERT_DATA] = m->data / m->expert;
-	size[OM_PIPELINE] = m->pipeline;
-	rank[OM_DATA] = r % m->data;
-	rank[OM_EXPERT] = r % m->data % m->expert;
-	rank[OM_EXPERT_DATA] = r % m->data / m->expert;
-	rank[OM_PIPELINE] = r / m->data;
+		    world, (unsigned)m->mesh.size[OM_PIPELINE], (unsigned)m->mesh.size[OM_DATA], n,
+		    world, world);
+	mesh = m->mesh;
+	for (int g = 0; g < OM_N_GROUPS; g++) {
+		size[g] = (uint32_t)mesh.size[g];
+		rank[g] = (uint32_t)om_mesh_place(&mesh, (enum om_group)g, r);
+	}
 	scratch = om_alloc(SCRATCH, 1);
 	threads = share_cores(local);
 	/* from another container's view of processes, theirs would look dead */

@@ -5,45 +5,45 @@
 #include "om_rt.h"
 
 uint32_t
-om_rank(enum om_ranks g)
+om_rank(enum om_group g)
 {
 	(void)g;
 	return 0;
 }
 
 uint32_t
-om_size(enum om_ranks g)
+om_size(enum om_group g)
 {
 	(void)g;
 	return 1;
 }
 
 void
-om_reduce_scatter(enum om_ranks g, const char *what, void *x, uint64_t n, size_t real)
+om_reduce_scatter(enum om_group g, const char *what, void *x, uint64_t n, size_t real)
 {
 	(void)g, (void)what, (void)x, (void)n, (void)real;
 }
 
 void
-om_all_gather(enum om_ranks g, const char *what, void *x, uint64_t bytes)
+om_all_gather(enum om_group g, const char *what, void *x, uint64_t bytes)
 {
 	(void)g, (void)what, (void)x, (void)bytes;
 }
 
 void
-om_all_sum_f64(enum om_ranks g, const char *what, double *x, uint64_t n)
+om_all_sum_f64(enum om_group g, const char *what, double *x, uint64_t n)
 {
 	(void)g, (void)what, (void)x, (void)n;
 }
 
 void
-om_all_sum_i64(enum om_ranks g, const char *what, int64_t *x, uint64_t n)
+om_all_sum_i64(enum om_group g, const char *what, int64_t *x, uint64_t n)
 {
 	(void)g, (void)what, (void)x, (void)n;
 }
 
 void
-om_exchange(enum om_ranks g, const char *what, const struct om_piece *out, uint32_t nout,
+om_exchange(enum om_group g, const char *what, const struct om_piece *out, uint32_t nout,
     const struct om_piece *in, uint32_t nin)
 {
 	(void)g;

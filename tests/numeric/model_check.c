@@ -544,7 +544,7 @@ check_update(void)
 	coef = coef < 1 ? coef : 1;
 	for (uint32_t i = 0; i < om_models[0].nparams; i++) {
 		const struct om_param *p = &om_models[0].param[i];
-		const struct om_group *grp = &om_models[0].group[p->group];
+		const struct om_param_group *grp = &om_models[0].param_group[p->param_group];
 		uint64_t n = p->numel * p->nlayers * (p->experts ? p->experts : 1);
 		double decay = p->ndims == 1 ? 0 : 0.1, scale = 1, worst = 0;
 		if (strstr(p->name, "embed_tokens")) {

@@ -114,9 +114,9 @@ add(const char *name, int group, uint32_t nlayers, uint32_t experts, uint64_t d0
 static void
 make_model(const char *format)
 {
-	bool first = m.stage == 0, last = m.stage == m.pipeline - 1;
+	bool first = m.stage == 0, last = m.stage == om_size(OM_PIPELINE) - 1;
 	bool bf16 = strncmp(format, "bf16", 4) == 0;
-	uint32_t n = 0, moe = 0, nbuffers, own = EXPERTS / m.expert;
+	uint32_t n = 0, moe = 0, nbuffers, own = EXPERTS / om_size(OM_EXPERT);
 	uint64_t off = 192, elems = 0;
 
 	m.name = "layouts";
@@ -130,13 +130,13 @@ make_model(const char *format)
 	m.bucket = bucket;
 	m.nbuckets = OM_LEN(bucket);
 	for (uint32_t l = 0; l < LAYERS; l++) /* the first layer has no experts */
-		if (l * m.pipeline / LAYERS == m.stage) {
+		if (l * om_size(OM_PIPELINE) / LAYERS == m.stage) {
 			layers[0][n++] = l;
 			if (l)
 				layers[1][moe++] = l;
 		}
 	for (uint32_t b = 0; b < OM_LEN(bucket); b++)
-		bucket[b].ranks = b == OWN ? OM_EXPERT_DATA : OM_DATA;
+		bucket[b].group = b == OWN ? OM_EXPERT_DATA : OM_DATA;
 	if (first)
 		add("model.embed_tokens.weight", ENDS, 0, 0, vocab, DIM);
 	add("model.layers.%l.norm.weight", SMALL, n, 0, 13, 0);
@@ -158,7 +158,7 @@ make_model(const char *format)
 	m.nparams = nbuffers;
 
 	for (uint32_t b = 0; b < OM_LEN(bucket); b++) {
-		uint64_t ranks = om_size(bucket[b].ranks);
+		uint64_t ranks = om_size(bucket[b].group);
 
 		bucket[b].elems = (bucket[b].elems + ranks - 1) / ranks * ranks;
 		bucket[b].weight = off + elems * m.weight_size;
@@ -169,7 +169,7 @@ make_model(const char *format)
 		param[m.nparams + i].weight = off;
 	first_state = off;
 	for (uint32_t b = 0; b < OM_LEN(bucket); b++) {
-		uint64_t n = bucket[b].elems / om_size(bucket[b].ranks) * bucket[b].nlayers;
+		uint64_t n = bucket[b].elems / om_size(bucket[b].group) * bucket[b].nlayers;
 
 		for (uint32_t i = 0; i < m.nparams; i++) {
 			struct om_param *p = &param[i];
@@ -240,7 +240,7 @@ fill(unsigned char *arena, uint64_t step, bool moments, bool initial)
 	for (uint32_t k = 0; k < m.nparams + m.nbuffers; k++) {
 		const struct om_param *p = &param[k];
 		const struct om_bucket *b = &bucket[p->bucket <= OWN ? p->bucket : 0];
-		uint64_t part = b->elems / om_size(b->ranks), from = part * om_rank(b->ranks);
+		uint64_t part = b->elems / om_size(b->group), from = part * om_rank(b->group);
 		uint32_t each = p->experts ? p->experts : 1;
 		bool master = p->master != OM_NO_MASTER;
 
@@ -362,19 +362,21 @@ int
 main(int argc, char **argv)
 {
 	int status = 0;
+	uint64_t expert;
 
 	if (argc < 8)
 		return OM_EXIT_USAGE;
 	om_err_name("ckpt_check");
-	m.data = (uint32_t)atoi(argv[1]);
-	m.expert = (uint32_t)atoi(argv[2]);
-	m.pipeline = (uint32_t)atoi(argv[3]);
+	expert = (uint64_t)atoi(argv[2]);
+	m.mesh = om_mesh((uint64_t[OM_N_AXES]){ [OM_AXIS_EXPERT] = expert,
+	    [OM_AXIS_EXPERT_DATA] = (uint64_t)atoi(argv[1]) / expert,
+	    [OM_AXIS_PIPELINE] = (uint64_t)atoi(argv[3]) });
 	if (getenv("CKPT_VOCAB"))
 		vocab = strtoull(getenv("CKPT_VOCAB"), NULL, 10);
 	if (getenv("CKPT_SHARD"))
 		om_shard_bytes = strtoull(getenv("CKPT_SHARD"), NULL, 10);
 	om_comm_start(&m, argv);
-	m.stage = om_rank(OM_WORLD) / m.data;
+	m.stage = om_rank(OM_PIPELINE);
 	make_model(argv[4]);
 	for (int i = 7; i < argc; i++)
 		status |= run(argv[5], strtoull(argv[6], NULL, 10), argv[i]);

@@ -14,6 +14,7 @@
 #include "../../runtime/rng.h"
 
 static struct om_model model;
+static uint32_t data, expert, pipeline; /* its degrees */
 static uint64_t failures, checks;
 static uint32_t crc; /* of all that was received: two runs give the same */
 
@@ -28,7 +29,7 @@ MPI_Init_thread(int *argc, char ***argv, int need, int *got)
 }
 
 static void
-expect(bool good, const char *what, enum om_ranks g, uint64_t n)
+expect(bool good, const char *what, enum om_group g, uint64_t n)
 {
 	checks++;
 	if (good || failures++ > 5)
@@ -57,7 +58,7 @@ element(uint64_t seed, uint32_t r, uint64_t i)
 	return ((double)(x % 2000001) - 1e6) * (x >> 40 & 1 ? 1e-9 : 1.0 / 3);
 }
 
-/* Place of world rank w in stage, data, expert group and so on, by the words of om_comm.h. */
+/* Place of world rank w in stage, data, expert group and so on, by the words of group.def. */
 struct place {
 	uint32_t stage, d, replica, expert;
 };
@@ -65,25 +66,28 @@ struct place {
 static struct place
 place_of(uint32_t w)
 {
-	struct place p = { w / model.data, w % model.data, 0, 0 };
+	struct place p = { w / data, w % data, 0, 0 };
 
-	p.replica = p.d / model.expert;
-	p.expert = p.d % model.expert;
+	p.replica = p.d / expert;
+	p.expert = p.d % expert;
 	return p;
 }
 
 /* The world ranks of this rank's group, in order; gives how many, *self: which of them it is. */
 static uint32_t
-members(enum om_ranks g, uint32_t *w, uint32_t *self)
+members(enum om_group g, uint32_t *w, uint32_t *self)
 {
 	struct place me = place_of(om_rank(OM_WORLD));
 	uint32_t n = 0;
 
-	for (uint32_t i = 0; i < model.data * model.pipeline; i++) {
+	for (uint32_t i = 0; i < data * pipeline; i++) {
 		struct place p = place_of(i);
-		bool in[] = { true, p.stage == me.stage,
-			p.stage == me.stage && p.replica == me.replica,
-			p.stage == me.stage && p.expert == me.expert, p.d == me.d };
+		bool in[] = { [OM_ALONE] = i == om_rank(OM_WORLD),
+			[OM_WORLD] = true,
+			[OM_DATA] = p.stage == me.stage,
+			[OM_EXPERT] = p.stage == me.stage && p.replica == me.replica,
+			[OM_EXPERT_DATA] = p.stage == me.stage && p.expert == me.expert,
+			[OM_PIPELINE] = p.d == me.d };
 
 		if (!in[g])
 			continue;
@@ -95,7 +99,7 @@ members(enum om_ranks g, uint32_t *w, uint32_t *self)
 }
 
 static void
-sums(enum om_ranks g, uint64_t seed)
+sums(enum om_group g, uint64_t seed)
 {
 	uint32_t w[512], self = 0, size = members(g, w, &self);
 	/* now and then so long that it takes several of run.sh's small blocks */
@@ -156,7 +160,7 @@ piece_bytes(uint64_t seed, uint32_t a, uint32_t b, uint32_t k)
 }
 
 static void
-exchange(enum om_ranks g, uint64_t seed)
+exchange(enum om_group g, uint64_t seed)
 {
 	enum { EACH = 3 };
 	uint32_t w[512], self = 0, size = members(g, w, &self), n = size * EACH, me;
@@ -285,9 +289,12 @@ main(int argc, char **argv)
 
 	if (argc < 5)
 		return OM_EXIT_USAGE;
-	model.data = (uint32_t)atoi(argv[1]);
-	model.expert = (uint32_t)atoi(argv[2]);
-	model.pipeline = (uint32_t)atoi(argv[3]);
+	data = (uint32_t)atoi(argv[1]);
+	expert = (uint32_t)atoi(argv[2]);
+	pipeline = (uint32_t)atoi(argv[3]);
+	model.mesh = om_mesh((uint64_t[OM_N_AXES]){ [OM_AXIS_EXPERT] = expert,
+	    [OM_AXIS_EXPERT_DATA] = data / expert,
+	    [OM_AXIS_PIPELINE] = pipeline });
 	om_err_name("comm_check");
 	if (argc > 5)
 		om_comm_timeout(atof(argv[5]));
@@ -298,9 +305,9 @@ main(int argc, char **argv)
 	if (strcmp(argv[4], "wait") == 0 || strcmp(argv[4], "die") == 0)
 		steps(argv[4][0] == 'd');
 	for (uint64_t i = 0; i < 12; i++) {
-		for (int g = 0; g < OM_N_RANKS; g++) {
-			sums((enum om_ranks)g, seed + i);
-			exchange((enum om_ranks)g, seed + i);
+		for (int g = 0; g < OM_N_GROUPS; g++) {
+			sums((enum om_group)g, seed + i);
+			exchange((enum om_group)g, seed + i);
 		}
 		neighbours(seed + i);
 		of_runtime(seed + i);

@@ -505,11 +505,12 @@ main(int argc, char **argv)
 {
 	first = argc > 1 ? strtoull(argv[1], NULL, 10) : (uint64_t)time(NULL);
 #ifdef OM_MPI
-	struct om_model model = { .data = 1, .expert = 1, .pipeline = 1 };
+	struct om_model model = { 0 };
 	if (argc != 4)
 		return 2;
-	model.data = (uint32_t)atoi(argv[2]);
-	model.expert = (uint32_t)atoi(argv[3]);
+	uint64_t expert = (uint64_t)atoi(argv[3]);
+	model.mesh = om_mesh((uint64_t[OM_N_AXES]){
+	    [OM_AXIS_EXPERT] = expert, [OM_AXIS_EXPERT_DATA] = (uint64_t)atoi(argv[2]) / expert });
 	om_err_name("expert_check");
 	om_comm_start(&model, argv);
 	om_comm_timeout(60);

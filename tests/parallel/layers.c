@@ -264,7 +264,7 @@ schedule(uint32_t stage, struct om_action *a)
 int
 main(int argc, char **argv)
 {
-	static const struct om_group group = { 0, 1 };
+	static const struct om_param_group param_group = { 0, 1 };
 	static const struct om_bucket bucket = { OM_DATA, W, G, N, 1 };
 	static struct om_param param[PIPELINE][2 + OWN];
 	static struct om_moe moe[PIPELINE];
@@ -335,9 +335,8 @@ main(int argc, char **argv)
 			.init_std = 0.1,
 			.beta1 = 0.9,
 			.beta2 = 0.95,
-			.data = DATA,
-			.expert = 1,
-			.pipeline = PIPELINE,
+			.mesh = om_mesh((uint64_t[OM_N_AXES]){
+			    [OM_AXIS_EXPERT_DATA] = DATA, [OM_AXIS_PIPELINE] = PIPELINE }),
 			.stage = s,
 			.action = ALONE ? NULL : action[s],
 			.nactions = ALONE ? 0 : schedule(s, action[s]),
@@ -363,8 +362,8 @@ main(int argc, char **argv)
 			.nparams = n,
 			.bucket = &bucket,
 			.nbuckets = 1,
-			.group = &group,
-			.ngroups = 1,
+			.param_group = &param_group,
+			.nparam_groups = 1,
 			.moe = &moe[s],
 			.nmoe = 1,
 			.init = nothing,

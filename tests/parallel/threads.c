@@ -25,14 +25,14 @@ static _Thread_local uint32_t rank;
 static void (*body)(void);
 
 uint32_t
-om_rank(enum om_ranks g)
+om_rank(enum om_group g)
 {
 	(void)g;
 	return rank;
 }
 
 uint32_t
-om_size(enum om_ranks g)
+om_size(enum om_group g)
 {
 	(void)g;
 	return size;
@@ -66,7 +66,7 @@ begin(struct call c)
 }
 
 void
-om_all_gather(enum om_ranks g, const char *what, void *x, uint64_t bytes)
+om_all_gather(enum om_group g, const char *what, void *x, uint64_t bytes)
 {
 	(void)g;
 	begin((struct call){ .what = what, .x = x, .bytes = bytes });
@@ -79,7 +79,7 @@ om_all_gather(enum om_ranks g, const char *what, void *x, uint64_t bytes)
 }
 
 void
-om_exchange(enum om_ranks g, const char *what, const struct om_piece *out, uint32_t nout,
+om_exchange(enum om_group g, const char *what, const struct om_piece *out, uint32_t nout,
     const struct om_piece *in, uint32_t nin)
 {
 	(void)g;

@@ -270,7 +270,7 @@ buckets(void)
 	expect(plancheck_fault(p) == NULL, "the plan of four ranks");
 	for (uint32_t i = 0; i < p->bucket.n; i++) {
 		const struct bucket *b = &p->bucket.a[i];
-		uint64_t ranks = mesh_ranks(&s->mesh, b->ranks);
+		uint64_t ranks = s->mesh.size[b->group];
 		expect(b->first == end && b->state == state, "buckets follow one another");
 		expect(b->elems % ranks == 0, "ranks have equal parts");
 		end += b->elems * b->layers;
@@ -282,10 +282,11 @@ buckets(void)
 			continue;
 		const struct bucket *b = plan_bucket(p, t, &at);
 		const struct place *w = &p->place[t], *d = &p->place[x->grad];
-		uint64_t ranks = mesh_ranks(&s->mesh, b->ranks);
+		uint64_t ranks = s->mesh.size[b->group];
 		expect(b == plan_bucket(p, x->grad, &at_grad) && at == at_grad,
 		    "a parameter and its gradient at one place");
-		expect(b->ranks == (x->experts ? EXPERT_DATA : DATA), "the ranks of a bucket");
+		expect(
+		    b->group == (x->experts ? OM_EXPERT_DATA : OM_DATA), "the ranks of a bucket");
 		expect(b->layers == tensor_layers(g, x) && at + tensor_elems(x) <= b->elems,
 		    "a parameter in its layer's bucket");
 		expect(w->stride == b->elems * plan_bytes(p, DT_ACT) &&

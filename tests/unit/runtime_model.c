@@ -82,11 +82,11 @@ enum {
 		.name = str, .weight = W_OFF + (p)*R, .grad = G_OFF + (p)*R, .m = M_OFF + (p)*R, \
 		.v = V_OFF + (p)*R, .bucket = b, .stride = (ex ? ex : 1) * (n), .numel = n,      \
 		.dim = { d0, d1 }, .ndims = nd, .layer = lay, .nlayers = nl, .experts = ex,      \
-		.init = one ? OM_ONE : OM_NORMAL, .group = grp, .hf_name = hf                    \
+		.init = one ? OM_ONE : OM_NORMAL, .param_group = grp, .hf_name = hf              \
 	}
 
 static const uint32_t layer[] = { 0, 1 };
-static const struct om_group group[] = { { 0.1, 1.0 }, { 0.0, 1.0 } };
+static const struct om_param_group param_group[] = { { 0.1, 1.0 }, { 0.0, 1.0 } };
 static const struct om_param param[] = {
 	PARAM("model.embed_tokens.weight", NULL, P_EMB, N_EMB, V, D, 2, NULL, 1, 0, false, 0, 0),
 	PARAM("model.layers.%l.norm.weight", NULL, P_NORM, D, D, 0, 1, layer, L, 0, true, 1, 1),
@@ -95,18 +95,18 @@ static const struct om_param param[] = {
 	PARAM("lm_head.weight", NULL, P_HEAD, N_HEAD, V, D, 2, NULL, 1, 0, false, 0, 3),
 };
 static const struct om_bucket bucket[] = {
-	{ .ranks = OM_DATA, .weight = W_OFF, .grad = G_OFF, .elems = N_EMB, .nlayers = 1 },
-	{ .ranks = OM_DATA,
+	{ .group = OM_DATA, .weight = W_OFF, .grad = G_OFF, .elems = N_EMB, .nlayers = 1 },
+	{ .group = OM_DATA,
 	    .weight = W_OFF + P_NORM * R,
 	    .grad = G_OFF + P_NORM * R,
 	    .elems = D,
 	    .nlayers = L },
-	{ .ranks = OM_DATA,
+	{ .group = OM_DATA,
 	    .weight = W_OFF + P_EXP * R,
 	    .grad = G_OFF + P_EXP * R,
 	    .elems = E * D * D,
 	    .nlayers = L },
-	{ .ranks = OM_DATA,
+	{ .group = OM_DATA,
 	    .weight = W_OFF + P_HEAD * R,
 	    .grad = G_OFF + P_HEAD * R,
 	    .elems = N_HEAD,
@@ -338,7 +338,8 @@ update(unsigned char *arena)
 			by = (double)m[i] / ctl[OM_BIAS1] /
 			     (sqrt((double)v[i] / ctl[OM_BIAS2]) + 1e-8);
 			w[i] -= (real)(ctl[OM_LR] *
-				       (by + group[param[k].group].weight_decay * (double)w[i]));
+				       (by + param_group[param[k].param_group].weight_decay *
+						 (double)w[i]));
 		}
 	done(2, since);
 }
@@ -434,8 +435,8 @@ main(int argc, char **argv)
 		.hf_refusal = D != 8 ? "a width of 4" : NULL,
 		.bucket = bucket,
 		.nbuckets = OM_LEN(bucket),
-		.group = group,
-		.ngroups = OM_LEN(group),
+		.param_group = param_group,
+		.nparam_groups = OM_LEN(param_group),
 		.moe = moe,
 		.nmoe = OM_LEN(moe),
 		.op = op,

@@ -599,7 +599,7 @@ test_masters(size_t size)
 				      .init = OM_ONE,
 				      .weight = v0 + 4 * N } }; /* a buffer */
 	const struct om_bucket bucket = {
-		.ranks = OM_DATA, .weight = AT, .elems = N, .nlayers = 1
+		.group = OM_DATA, .weight = AT, .elems = N, .nlayers = 1
 	};
 	struct om_model m = {
 		.name = "masters",

@@ -21,9 +21,9 @@
 static double
 bubble(const struct shard *s, uint32_t *live)
 {
-	uint64_t **start = xalloc(s->mesh.pipeline * sizeof *start), busy = 0;
+	uint64_t **start = xalloc(s->mesh.size[OM_PIPELINE] * sizeof *start), busy = 0;
 
-	for (uint32_t i = 0; i < s->mesh.pipeline; i++) {
+	for (uint32_t i = 0; i < s->mesh.size[OM_PIPELINE]; i++) {
 		const struct stage *st = &s->stage[i];
 		uint32_t now = 0;
 		start[i] = xalloc(st->action.n * sizeof **start);
@@ -38,7 +38,7 @@ bubble(const struct shard *s, uint32_t *live)
 		}
 	}
 	uint64_t end = schedule_run(s, start);
-	return end ? 100 - 100 * (double)busy / (double)(end * s->mesh.pipeline) : 100;
+	return end ? 100 - 100 * (double)busy / (double)(end * s->mesh.size[OM_PIPELINE]) : 100;
 }
 
 static void
@@ -123,6 +123,77 @@ capacities(void)
 		    xprintf("capacity %s over %u ranks: %llu rows", want[i].capacity,
 			want[i].expert, (unsigned long long)rows));
 	}
+}
+
+/* ---- groups ---- */
+
+/* Ranks counted up, innermost coordinate first: those of a group are alike on all other axes. */
+static void
+naive_group(const uint64_t *degree, uint32_t n, uint32_t axes, uint64_t world)
+{
+	uint64_t coord[64][8] = { 0 };
+	uint32_t bad = 0;
+
+	for (uint64_t r = 1; r < world; r++) {
+		memcpy(coord[r], coord[r - 1], sizeof coord[r]);
+		for (uint32_t a = 0; ++coord[r][a] == degree[a]; a++)
+			coord[r][a] = 0;
+	}
+	for (uint64_t r = 0; r < world; r++) {
+		uint64_t size = 0;
+		for (uint64_t k = 0; k < world; k++) {
+			bool in = true;
+			for (uint32_t a = 0; a < n; a++)
+				in &= axes >> a & 1 || coord[k][a] == coord[r][a];
+			if (!in)
+				continue;
+			bad += om_axes_place(degree, axes, k) != size;
+			bad += om_axes_member(degree, axes, r, size) != k;
+			size++;
+		}
+		bad += om_axes_size(degree, axes) != size;
+	}
+	expect(!bad, xprintf("%u faults in groups of axes %x, degrees %llu %llu %llu ...", bad,
+			 axes, (unsigned long long)degree[0], (unsigned long long)degree[1],
+			 (unsigned long long)degree[2]));
+}
+
+/* The formula for ranks, of meshes of up to six axes; and the groups of the mesh that there is. */
+static void
+groups(void)
+{
+	uint32_t draw = 12345;
+#define NEXT(n) ((draw = draw * 1103515245 + 12345) >> 16) % (n)
+	for (uint32_t t = 0; t < 400; t++) {
+		uint64_t degree[8] = { 1, 1, 1, 1, 1, 1, 1, 1 }, world = 1;
+		uint32_t n = t % 6 + 1;
+		for (uint32_t a = 0; a < n; a++) {
+			uint64_t d = NEXT(4) + 1;
+			degree[a] = world * d <= 64 ? d : 1;
+			world *= degree[a];
+		}
+		naive_group(degree, n, NEXT(1u << n), world);
+	}
+	for (uint32_t t = 0; t < 100; t++) {
+		uint64_t e = NEXT(4) + 1, copies = NEXT(4) + 1, stages = NEXT(4) + 1;
+		uint64_t data = e * copies, world = data * stages, bad = 0;
+		struct om_mesh m = om_mesh((uint64_t[OM_N_AXES]){ [OM_AXIS_EXPERT] = e,
+		    [OM_AXIS_EXPERT_DATA] = copies,
+		    [OM_AXIS_PIPELINE] = stages });
+		for (uint64_t r = 0; r < world; r++) {
+			const uint64_t place[][2] = { { OM_ALONE, 0 }, { OM_WORLD, r },
+				{ OM_DATA, r % data }, { OM_EXPERT, r % data % e },
+				{ OM_EXPERT_DATA, r % data / e }, { OM_PIPELINE, r / data } };
+			for (uint32_t i = 0; i < LEN(place); i++)
+				bad += om_mesh_place(&m, place[i][0], r) != place[i][1];
+		}
+		bad +=
+		    m.size[OM_ALONE] != 1 || m.size[OM_WORLD] != world || m.size[OM_DATA] != data;
+		expect(!bad, xprintf("%llu faults in a mesh of %llu x %llu x %llu",
+				 (unsigned long long)bad, (unsigned long long)e,
+				 (unsigned long long)copies, (unsigned long long)stages));
+	}
+#undef NEXT
 }
 
 /* ---- the proof over all ranks ---- */
@@ -211,7 +282,7 @@ dropped_forward(struct shard *s)
 static void
 dropped_microbatch(struct shard *s)
 {
-	for (uint32_t i = 0; i < s->mesh.pipeline; i++)
+	for (uint32_t i = 0; i < s->mesh.size[OM_PIPELINE]; i++)
 		for (uint32_t k = s->stage[i].action.n; k-- > 0;)
 			if (s->stage[i].action.a[k].microbatch == 6)
 				drop(&s->stage[i], &s->stage[i].action.a[k]);
@@ -293,13 +364,13 @@ update_op(struct shard *s, enum op_id op, bool experts)
 static void
 wrong_bucket(struct shard *s)
 {
-	update_op(s, OP_reduce_scatter, true)->ranks = DATA;
+	update_op(s, OP_reduce_scatter, true)->group = OM_DATA;
 }
 
 static void
 wrong_dense_bucket(struct shard *s)
 {
-	update_op(s, OP_reduce_scatter, false)->ranks = EXPERT_DATA;
+	update_op(s, OP_reduce_scatter, false)->group = OM_EXPERT_DATA;
 }
 
 static void
@@ -332,13 +403,13 @@ alone(struct shard *s)
 
 	for (uint32_t i = 0; i < l->n; i++)
 		if (l->a[i].op == OP_ep_dispatch)
-			l->a[i].ranks = ALONE;
+			l->a[i].group = OM_ALONE;
 }
 
 static void
 wrong_mesh(struct shard *s)
 {
-	s->mesh.expert_data = 1;
+	s->mesh.size[OM_EXPERT_DATA] = 1;
 }
 
 static void
@@ -402,7 +473,7 @@ static uint32_t
 own_program(struct run *r, uint64_t rank, struct event **event)
 {
 	const struct stage_program *of = r->program[rank];
-	uint32_t lists = r->s->stage[rank / r->mesh.data].nchunks * N_PHASES, n = 0;
+	uint32_t lists = r->s->stage[rank / r->mesh.size[OM_DATA]].nchunks * N_PHASES, n = 0;
 	struct stage_program *own = xalloc(sizeof *own);
 
 	*own = *of;
@@ -437,7 +508,7 @@ swapped_collectives(void)
 		*own[i] = *own[i + 1];
 		*own[i + 1] = t;
 		/* of two groups others may still meet it */
-		if (own[i]->ranks != own[i + 1]->ranks)
+		if (own[i]->group != own[i + 1]->group)
 			continue;
 		tried++;
 		const char *said = run_all(&r);
@@ -470,6 +541,7 @@ main(void)
 	bubbles();
 	splits();
 	capacities();
+	groups();
 	random_layouts();
 	planted();
 	swapped_collectives();

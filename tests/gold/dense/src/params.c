@@ -11,7 +11,7 @@
 #include "om.h"
 #include "step.h"
 
-static const struct om_group groups[] = {
+static const struct om_param_group param_groups[] = {
 	{ .weight_decay = 0.1, .lr_scale = 1.0 },
 	{ .weight_decay = 0.0, .lr_scale = 1.0 },
 };
@@ -74,7 +74,7 @@ static const struct om_param params[] = {
 		.m = OM_OFF_embed_m_tokens_w, .v = OM_OFF_embed_v_tokens_w,
 		.bucket = 0, .at = 0,
 		.numel = 256, .dim = { 32, 8 }, .ndims = 2, .experts = 0,
-		.layer = NULL, .nlayers = 1, .init = OM_NORMAL, .group = 0,
+		.layer = NULL, .nlayers = 1, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.input_layernorm.weight",
@@ -83,7 +83,7 @@ static const struct om_param params[] = {
 		.bucket = 3, .at = 0,
 		.stride = 128,
 		.numel = 8, .dim = { 8 }, .ndims = 1, .experts = 0,
-		.layer = dense_layers, .nlayers = 1, .init = OM_ONE, .group = 1,
+		.layer = dense_layers, .nlayers = 1, .init = OM_ONE, .param_group = 1,
 	},
 	{
 		.name = "model.layers.%l.self_attn.q_proj.weight",
@@ -92,7 +92,7 @@ static const struct om_param params[] = {
 		.bucket = 1, .at = 0,
 		.stride = 640,
 		.numel = 64, .dim = { 8, 8 }, .ndims = 2, .experts = 0,
-		.layer = dense_layers, .nlayers = 1, .init = OM_NORMAL, .group = 0,
+		.layer = dense_layers, .nlayers = 1, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.self_attn.k_proj.weight",
@@ -101,7 +101,7 @@ static const struct om_param params[] = {
 		.bucket = 1, .at = 64,
 		.stride = 640,
 		.numel = 64, .dim = { 8, 8 }, .ndims = 2, .experts = 0,
-		.layer = dense_layers, .nlayers = 1, .init = OM_NORMAL, .group = 0,
+		.layer = dense_layers, .nlayers = 1, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.self_attn.v_proj.weight",
@@ -110,7 +110,7 @@ static const struct om_param params[] = {
 		.bucket = 1, .at = 128,
 		.stride = 640,
 		.numel = 64, .dim = { 8, 8 }, .ndims = 2, .experts = 0,
-		.layer = dense_layers, .nlayers = 1, .init = OM_NORMAL, .group = 0,
+		.layer = dense_layers, .nlayers = 1, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.self_attn.o_proj.weight",
@@ -119,7 +119,7 @@ static const struct om_param params[] = {
 		.bucket = 1, .at = 192,
 		.stride = 640,
 		.numel = 64, .dim = { 8, 8 }, .ndims = 2, .experts = 0,
-		.layer = dense_layers, .nlayers = 1, .init = OM_NORMAL, .group = 0,
+		.layer = dense_layers, .nlayers = 1, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.post_attention_layernorm.weight",
@@ -128,7 +128,7 @@ static const struct om_param params[] = {
 		.bucket = 3, .at = 64,
 		.stride = 128,
 		.numel = 8, .dim = { 8 }, .ndims = 1, .experts = 0,
-		.layer = dense_layers, .nlayers = 1, .init = OM_ONE, .group = 1,
+		.layer = dense_layers, .nlayers = 1, .init = OM_ONE, .param_group = 1,
 	},
 	{
 		.name = "model.layers.%l.mlp.gate_proj.weight",
@@ -137,7 +137,7 @@ static const struct om_param params[] = {
 		.bucket = 1, .at = 256,
 		.stride = 640,
 		.numel = 96, .dim = { 12, 8 }, .ndims = 2, .experts = 0,
-		.layer = dense_layers, .nlayers = 1, .init = OM_NORMAL, .group = 0,
+		.layer = dense_layers, .nlayers = 1, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.mlp.up_proj.weight",
@@ -146,7 +146,7 @@ static const struct om_param params[] = {
 		.bucket = 1, .at = 384,
 		.stride = 640,
 		.numel = 96, .dim = { 12, 8 }, .ndims = 2, .experts = 0,
-		.layer = dense_layers, .nlayers = 1, .init = OM_NORMAL, .group = 0,
+		.layer = dense_layers, .nlayers = 1, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.mlp.down_proj.weight",
@@ -155,7 +155,7 @@ static const struct om_param params[] = {
 		.bucket = 1, .at = 512,
 		.stride = 640,
 		.numel = 96, .dim = { 8, 12 }, .ndims = 2, .experts = 0,
-		.layer = dense_layers, .nlayers = 1, .init = OM_NORMAL, .group = 0,
+		.layer = dense_layers, .nlayers = 1, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.norm.weight",
@@ -163,7 +163,7 @@ static const struct om_param params[] = {
 		.m = OM_OFF_head_m_norm, .v = OM_OFF_head_v_norm,
 		.bucket = 4, .at = 0,
 		.numel = 8, .dim = { 8 }, .ndims = 1, .experts = 0,
-		.layer = NULL, .nlayers = 1, .init = OM_ONE, .group = 1,
+		.layer = NULL, .nlayers = 1, .init = OM_ONE, .param_group = 1,
 	},
 	{
 		.name = "lm_head.weight",
@@ -171,20 +171,20 @@ static const struct om_param params[] = {
 		.m = OM_OFF_head_m_w, .v = OM_OFF_head_v_w,
 		.bucket = 2, .at = 0,
 		.numel = 256, .dim = { 32, 8 }, .ndims = 2, .experts = 0,
-		.layer = NULL, .nlayers = 1, .init = OM_NORMAL, .group = 0,
+		.layer = NULL, .nlayers = 1, .init = OM_NORMAL, .param_group = 0,
 	},
 };
 
 static const struct om_bucket buckets[] = {
-	{ .ranks = OM_WORLD, .weight = UINT64_C(1792), .grad = UINT64_C(7168),
+	{ .group = OM_ALONE, .weight = UINT64_C(1792), .grad = UINT64_C(7168),
 	    .elems = UINT64_C(256), .nlayers = 1 },
-	{ .ranks = OM_WORLD, .weight = UINT64_C(2816), .grad = UINT64_C(8192),
+	{ .group = OM_ALONE, .weight = UINT64_C(2816), .grad = UINT64_C(8192),
 	    .elems = UINT64_C(640), .nlayers = 1 },
-	{ .ranks = OM_WORLD, .weight = UINT64_C(5376), .grad = UINT64_C(10752),
+	{ .group = OM_ALONE, .weight = UINT64_C(5376), .grad = UINT64_C(10752),
 	    .elems = UINT64_C(256), .nlayers = 1 },
-	{ .ranks = OM_WORLD, .weight = UINT64_C(6400), .grad = UINT64_C(11776),
+	{ .group = OM_ALONE, .weight = UINT64_C(6400), .grad = UINT64_C(11776),
 	    .elems = UINT64_C(128), .nlayers = 1 },
-	{ .ranks = OM_WORLD, .weight = UINT64_C(6912), .grad = UINT64_C(12288),
+	{ .group = OM_ALONE, .weight = UINT64_C(6912), .grad = UINT64_C(12288),
 	    .elems = UINT64_C(64), .nlayers = 1 },
 };
 
@@ -216,9 +216,14 @@ const struct om_model om_models[1] = {
 		.beta1 = OM_BETA1,
 		.beta2 = OM_BETA2,
 		.clip_norm = OM_CLIP_NORM,
-		.data = 1,
-		.expert = 1,
-		.pipeline = 1,
+		.mesh = { {
+			[OM_ALONE] = 1,
+			[OM_WORLD] = 1,
+			[OM_DATA] = 1,
+			[OM_EXPERT] = 1,
+			[OM_EXPERT_DATA] = 1,
+			[OM_PIPELINE] = 1,
+		} },
 		.stage = 0,
 		.arena_bytes = OM_ARENA_BYTES,
 		.weight_off = UINT64_C(1792),
@@ -237,8 +242,8 @@ const struct om_model om_models[1] = {
 		.nparams = 12,
 		.bucket = buckets,
 		.nbuckets = 5,
-		.group = groups,
-		.ngroups = 2,
+		.param_group = param_groups,
+		.nparam_groups = 2,
 		.hf_config = hf_config,
 		.head_z_loss = OM_HEAD_Z_LOSS,
 		.op = om_ops,

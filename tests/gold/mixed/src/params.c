@@ -11,7 +11,7 @@
 #include "om.h"
 #include "step.h"
 
-static const struct om_group groups[] = {
+static const struct om_param_group param_groups[] = {
 	{ .weight_decay = 0.1, .lr_scale = 1.0 },
 	{ .weight_decay = 0.0, .lr_scale = 1.0 },
 };
@@ -72,7 +72,7 @@ static const struct om_param params[] = {
 		.m = OM_OFF_embed_m_tokens_w, .v = OM_OFF_embed_v_tokens_w,
 		.bucket = 0, .at = 0,
 		.numel = 256, .dim = { 32, 8 }, .ndims = 2, .experts = 0,
-		.layer = NULL, .nlayers = 1, .init = OM_NORMAL, .group = 0,
+		.layer = NULL, .nlayers = 1, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.input_layernorm.weight",
@@ -81,7 +81,7 @@ static const struct om_param params[] = {
 		.bucket = 4, .at = 0,
 		.stride = 384,
 		.numel = 8, .dim = { 8 }, .ndims = 1, .experts = 0,
-		.layer = dense_layers, .nlayers = 3, .init = OM_ONE, .group = 1,
+		.layer = dense_layers, .nlayers = 3, .init = OM_ONE, .param_group = 1,
 	},
 	{
 		.name = "model.layers.%l.self_attn.q_proj.weight",
@@ -90,7 +90,7 @@ static const struct om_param params[] = {
 		.bucket = 1, .at = 0,
 		.stride = 768,
 		.numel = 128, .dim = { 16, 8 }, .ndims = 2, .experts = 0,
-		.layer = dense_layers, .nlayers = 3, .init = OM_NORMAL, .group = 0,
+		.layer = dense_layers, .nlayers = 3, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.self_attn.q_norm.weight",
@@ -99,7 +99,7 @@ static const struct om_param params[] = {
 		.bucket = 4, .at = 64,
 		.stride = 384,
 		.numel = 4, .dim = { 4 }, .ndims = 1, .experts = 0,
-		.layer = dense_layers, .nlayers = 3, .init = OM_ONE, .group = 1,
+		.layer = dense_layers, .nlayers = 3, .init = OM_ONE, .param_group = 1,
 	},
 	{
 		.name = "model.layers.%l.self_attn.k_proj.weight",
@@ -108,7 +108,7 @@ static const struct om_param params[] = {
 		.bucket = 1, .at = 128,
 		.stride = 768,
 		.numel = 64, .dim = { 8, 8 }, .ndims = 2, .experts = 0,
-		.layer = dense_layers, .nlayers = 3, .init = OM_NORMAL, .group = 0,
+		.layer = dense_layers, .nlayers = 3, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.self_attn.k_norm.weight",
@@ -117,7 +117,7 @@ static const struct om_param params[] = {
 		.bucket = 4, .at = 128,
 		.stride = 384,
 		.numel = 4, .dim = { 4 }, .ndims = 1, .experts = 0,
-		.layer = dense_layers, .nlayers = 3, .init = OM_ONE, .group = 1,
+		.layer = dense_layers, .nlayers = 3, .init = OM_ONE, .param_group = 1,
 	},
 	{
 		.name = "model.layers.%l.self_attn.v_proj.weight",
@@ -126,7 +126,7 @@ static const struct om_param params[] = {
 		.bucket = 1, .at = 192,
 		.stride = 768,
 		.numel = 64, .dim = { 8, 8 }, .ndims = 2, .experts = 0,
-		.layer = dense_layers, .nlayers = 3, .init = OM_NORMAL, .group = 0,
+		.layer = dense_layers, .nlayers = 3, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.self_attn.o_proj.weight",
@@ -135,7 +135,7 @@ static const struct om_param params[] = {
 		.bucket = 1, .at = 256,
 		.stride = 768,
 		.numel = 128, .dim = { 8, 16 }, .ndims = 2, .experts = 0,
-		.layer = dense_layers, .nlayers = 3, .init = OM_NORMAL, .group = 0,
+		.layer = dense_layers, .nlayers = 3, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.post_attention_layernorm.weight",
@@ -144,7 +144,7 @@ static const struct om_param params[] = {
 		.bucket = 4, .at = 192,
 		.stride = 384,
 		.numel = 8, .dim = { 8 }, .ndims = 1, .experts = 0,
-		.layer = dense_layers, .nlayers = 3, .init = OM_ONE, .group = 1,
+		.layer = dense_layers, .nlayers = 3, .init = OM_ONE, .param_group = 1,
 	},
 	{
 		.name = "model.layers.%l.pre_feedforward_layernorm.weight",
@@ -153,7 +153,7 @@ static const struct om_param params[] = {
 		.bucket = 4, .at = 256,
 		.stride = 384,
 		.numel = 8, .dim = { 8 }, .ndims = 1, .experts = 0,
-		.layer = dense_layers, .nlayers = 3, .init = OM_ONE, .group = 1,
+		.layer = dense_layers, .nlayers = 3, .init = OM_ONE, .param_group = 1,
 	},
 	{
 		.name = "model.layers.%l.mlp.gate_proj.weight",
@@ -162,7 +162,7 @@ static const struct om_param params[] = {
 		.bucket = 1, .at = 384,
 		.stride = 768,
 		.numel = 96, .dim = { 12, 8 }, .ndims = 2, .experts = 0,
-		.layer = dense_layers, .nlayers = 3, .init = OM_NORMAL, .group = 0,
+		.layer = dense_layers, .nlayers = 3, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.mlp.up_proj.weight",
@@ -171,7 +171,7 @@ static const struct om_param params[] = {
 		.bucket = 1, .at = 512,
 		.stride = 768,
 		.numel = 96, .dim = { 12, 8 }, .ndims = 2, .experts = 0,
-		.layer = dense_layers, .nlayers = 3, .init = OM_NORMAL, .group = 0,
+		.layer = dense_layers, .nlayers = 3, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.mlp.down_proj.weight",
@@ -180,7 +180,7 @@ static const struct om_param params[] = {
 		.bucket = 1, .at = 640,
 		.stride = 768,
 		.numel = 96, .dim = { 8, 12 }, .ndims = 2, .experts = 0,
-		.layer = dense_layers, .nlayers = 3, .init = OM_NORMAL, .group = 0,
+		.layer = dense_layers, .nlayers = 3, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.post_feedforward_layernorm.weight",
@@ -189,7 +189,7 @@ static const struct om_param params[] = {
 		.bucket = 4, .at = 320,
 		.stride = 384,
 		.numel = 8, .dim = { 8 }, .ndims = 1, .experts = 0,
-		.layer = dense_layers, .nlayers = 3, .init = OM_ONE, .group = 1,
+		.layer = dense_layers, .nlayers = 3, .init = OM_ONE, .param_group = 1,
 	},
 	{
 		.name = "model.layers.%l.input_layernorm.weight",
@@ -198,7 +198,7 @@ static const struct om_param params[] = {
 		.bucket = 5, .at = 0,
 		.stride = 384,
 		.numel = 8, .dim = { 8 }, .ndims = 1, .experts = 0,
-		.layer = moe_layers, .nlayers = 1, .init = OM_ONE, .group = 1,
+		.layer = moe_layers, .nlayers = 1, .init = OM_ONE, .param_group = 1,
 	},
 	{
 		.name = "model.layers.%l.self_attn.q_proj.weight",
@@ -207,7 +207,7 @@ static const struct om_param params[] = {
 		.bucket = 2, .at = 0,
 		.stride = 1216,
 		.numel = 128, .dim = { 16, 8 }, .ndims = 2, .experts = 0,
-		.layer = moe_layers, .nlayers = 1, .init = OM_NORMAL, .group = 0,
+		.layer = moe_layers, .nlayers = 1, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.self_attn.q_norm.weight",
@@ -216,7 +216,7 @@ static const struct om_param params[] = {
 		.bucket = 5, .at = 64,
 		.stride = 384,
 		.numel = 4, .dim = { 4 }, .ndims = 1, .experts = 0,
-		.layer = moe_layers, .nlayers = 1, .init = OM_ONE, .group = 1,
+		.layer = moe_layers, .nlayers = 1, .init = OM_ONE, .param_group = 1,
 	},
 	{
 		.name = "model.layers.%l.self_attn.k_proj.weight",
@@ -225,7 +225,7 @@ static const struct om_param params[] = {
 		.bucket = 2, .at = 128,
 		.stride = 1216,
 		.numel = 64, .dim = { 8, 8 }, .ndims = 2, .experts = 0,
-		.layer = moe_layers, .nlayers = 1, .init = OM_NORMAL, .group = 0,
+		.layer = moe_layers, .nlayers = 1, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.self_attn.k_norm.weight",
@@ -234,7 +234,7 @@ static const struct om_param params[] = {
 		.bucket = 5, .at = 128,
 		.stride = 384,
 		.numel = 4, .dim = { 4 }, .ndims = 1, .experts = 0,
-		.layer = moe_layers, .nlayers = 1, .init = OM_ONE, .group = 1,
+		.layer = moe_layers, .nlayers = 1, .init = OM_ONE, .param_group = 1,
 	},
 	{
 		.name = "model.layers.%l.self_attn.v_proj.weight",
@@ -243,7 +243,7 @@ static const struct om_param params[] = {
 		.bucket = 2, .at = 192,
 		.stride = 1216,
 		.numel = 64, .dim = { 8, 8 }, .ndims = 2, .experts = 0,
-		.layer = moe_layers, .nlayers = 1, .init = OM_NORMAL, .group = 0,
+		.layer = moe_layers, .nlayers = 1, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.self_attn.o_proj.weight",
@@ -252,7 +252,7 @@ static const struct om_param params[] = {
 		.bucket = 2, .at = 256,
 		.stride = 1216,
 		.numel = 128, .dim = { 8, 16 }, .ndims = 2, .experts = 0,
-		.layer = moe_layers, .nlayers = 1, .init = OM_NORMAL, .group = 0,
+		.layer = moe_layers, .nlayers = 1, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.post_attention_layernorm.weight",
@@ -261,7 +261,7 @@ static const struct om_param params[] = {
 		.bucket = 5, .at = 192,
 		.stride = 384,
 		.numel = 8, .dim = { 8 }, .ndims = 1, .experts = 0,
-		.layer = moe_layers, .nlayers = 1, .init = OM_ONE, .group = 1,
+		.layer = moe_layers, .nlayers = 1, .init = OM_ONE, .param_group = 1,
 	},
 	{
 		.name = "model.layers.%l.pre_feedforward_layernorm.weight",
@@ -270,7 +270,7 @@ static const struct om_param params[] = {
 		.bucket = 5, .at = 256,
 		.stride = 384,
 		.numel = 8, .dim = { 8 }, .ndims = 1, .experts = 0,
-		.layer = moe_layers, .nlayers = 1, .init = OM_ONE, .group = 1,
+		.layer = moe_layers, .nlayers = 1, .init = OM_ONE, .param_group = 1,
 	},
 	{
 		.name = "model.layers.%l.mlp.gate.weight",
@@ -279,7 +279,7 @@ static const struct om_param params[] = {
 		.bucket = 2, .at = 384,
 		.stride = 1216,
 		.numel = 32, .dim = { 4, 8 }, .ndims = 2, .experts = 0,
-		.layer = moe_layers, .nlayers = 1, .init = OM_NORMAL, .group = 0,
+		.layer = moe_layers, .nlayers = 1, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.mlp.experts.%e.gate_proj.weight",
@@ -288,7 +288,7 @@ static const struct om_param params[] = {
 		.bucket = 2, .at = 448,
 		.stride = 1216,
 		.numel = 48, .dim = { 6, 8 }, .ndims = 2, .experts = 4,
-		.layer = moe_layers, .nlayers = 1, .init = OM_NORMAL, .group = 0,
+		.layer = moe_layers, .nlayers = 1, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.mlp.experts.%e.up_proj.weight",
@@ -297,7 +297,7 @@ static const struct om_param params[] = {
 		.bucket = 2, .at = 640,
 		.stride = 1216,
 		.numel = 48, .dim = { 6, 8 }, .ndims = 2, .experts = 4,
-		.layer = moe_layers, .nlayers = 1, .init = OM_NORMAL, .group = 0,
+		.layer = moe_layers, .nlayers = 1, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.mlp.experts.%e.down_proj.weight",
@@ -306,7 +306,7 @@ static const struct om_param params[] = {
 		.bucket = 2, .at = 832,
 		.stride = 1216,
 		.numel = 48, .dim = { 8, 6 }, .ndims = 2, .experts = 4,
-		.layer = moe_layers, .nlayers = 1, .init = OM_NORMAL, .group = 0,
+		.layer = moe_layers, .nlayers = 1, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.mlp.shared_expert.gate_proj.weight",
@@ -315,7 +315,7 @@ static const struct om_param params[] = {
 		.bucket = 2, .at = 1024,
 		.stride = 1216,
 		.numel = 32, .dim = { 4, 8 }, .ndims = 2, .experts = 0,
-		.layer = moe_layers, .nlayers = 1, .init = OM_NORMAL, .group = 0,
+		.layer = moe_layers, .nlayers = 1, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.mlp.shared_expert.up_proj.weight",
@@ -324,7 +324,7 @@ static const struct om_param params[] = {
 		.bucket = 2, .at = 1088,
 		.stride = 1216,
 		.numel = 32, .dim = { 4, 8 }, .ndims = 2, .experts = 0,
-		.layer = moe_layers, .nlayers = 1, .init = OM_NORMAL, .group = 0,
+		.layer = moe_layers, .nlayers = 1, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.mlp.shared_expert.down_proj.weight",
@@ -333,7 +333,7 @@ static const struct om_param params[] = {
 		.bucket = 2, .at = 1152,
 		.stride = 1216,
 		.numel = 32, .dim = { 8, 4 }, .ndims = 2, .experts = 0,
-		.layer = moe_layers, .nlayers = 1, .init = OM_NORMAL, .group = 0,
+		.layer = moe_layers, .nlayers = 1, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.post_feedforward_layernorm.weight",
@@ -342,7 +342,7 @@ static const struct om_param params[] = {
 		.bucket = 5, .at = 320,
 		.stride = 384,
 		.numel = 8, .dim = { 8 }, .ndims = 1, .experts = 0,
-		.layer = moe_layers, .nlayers = 1, .init = OM_ONE, .group = 1,
+		.layer = moe_layers, .nlayers = 1, .init = OM_ONE, .param_group = 1,
 	},
 	{
 		.name = "model.layers.%l.input_layernorm.weight",
@@ -351,7 +351,7 @@ static const struct om_param params[] = {
 		.bucket = 6, .at = 0,
 		.stride = 384,
 		.numel = 8, .dim = { 8 }, .ndims = 1, .experts = 0,
-		.layer = moe2_layers, .nlayers = 1, .init = OM_ONE, .group = 1,
+		.layer = moe2_layers, .nlayers = 1, .init = OM_ONE, .param_group = 1,
 	},
 	{
 		.name = "model.layers.%l.self_attn.q_proj.weight",
@@ -360,7 +360,7 @@ static const struct om_param params[] = {
 		.bucket = 3, .at = 0,
 		.stride = 2432,
 		.numel = 128, .dim = { 16, 8 }, .ndims = 2, .experts = 0,
-		.layer = moe2_layers, .nlayers = 1, .init = OM_NORMAL, .group = 0,
+		.layer = moe2_layers, .nlayers = 1, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.self_attn.q_norm.weight",
@@ -369,7 +369,7 @@ static const struct om_param params[] = {
 		.bucket = 6, .at = 64,
 		.stride = 384,
 		.numel = 4, .dim = { 4 }, .ndims = 1, .experts = 0,
-		.layer = moe2_layers, .nlayers = 1, .init = OM_ONE, .group = 1,
+		.layer = moe2_layers, .nlayers = 1, .init = OM_ONE, .param_group = 1,
 	},
 	{
 		.name = "model.layers.%l.self_attn.k_proj.weight",
@@ -378,7 +378,7 @@ static const struct om_param params[] = {
 		.bucket = 3, .at = 128,
 		.stride = 2432,
 		.numel = 64, .dim = { 8, 8 }, .ndims = 2, .experts = 0,
-		.layer = moe2_layers, .nlayers = 1, .init = OM_NORMAL, .group = 0,
+		.layer = moe2_layers, .nlayers = 1, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.self_attn.k_norm.weight",
@@ -387,7 +387,7 @@ static const struct om_param params[] = {
 		.bucket = 6, .at = 128,
 		.stride = 384,
 		.numel = 4, .dim = { 4 }, .ndims = 1, .experts = 0,
-		.layer = moe2_layers, .nlayers = 1, .init = OM_ONE, .group = 1,
+		.layer = moe2_layers, .nlayers = 1, .init = OM_ONE, .param_group = 1,
 	},
 	{
 		.name = "model.layers.%l.self_attn.v_proj.weight",
@@ -396,7 +396,7 @@ static const struct om_param params[] = {
 		.bucket = 3, .at = 192,
 		.stride = 2432,
 		.numel = 64, .dim = { 8, 8 }, .ndims = 2, .experts = 0,
-		.layer = moe2_layers, .nlayers = 1, .init = OM_NORMAL, .group = 0,
+		.layer = moe2_layers, .nlayers = 1, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.self_attn.o_proj.weight",
@@ -405,7 +405,7 @@ static const struct om_param params[] = {
 		.bucket = 3, .at = 256,
 		.stride = 2432,
 		.numel = 128, .dim = { 8, 16 }, .ndims = 2, .experts = 0,
-		.layer = moe2_layers, .nlayers = 1, .init = OM_NORMAL, .group = 0,
+		.layer = moe2_layers, .nlayers = 1, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.post_attention_layernorm.weight",
@@ -414,7 +414,7 @@ static const struct om_param params[] = {
 		.bucket = 6, .at = 192,
 		.stride = 384,
 		.numel = 8, .dim = { 8 }, .ndims = 1, .experts = 0,
-		.layer = moe2_layers, .nlayers = 1, .init = OM_ONE, .group = 1,
+		.layer = moe2_layers, .nlayers = 1, .init = OM_ONE, .param_group = 1,
 	},
 	{
 		.name = "model.layers.%l.pre_feedforward_layernorm.weight",
@@ -423,7 +423,7 @@ static const struct om_param params[] = {
 		.bucket = 6, .at = 256,
 		.stride = 384,
 		.numel = 8, .dim = { 8 }, .ndims = 1, .experts = 0,
-		.layer = moe2_layers, .nlayers = 1, .init = OM_ONE, .group = 1,
+		.layer = moe2_layers, .nlayers = 1, .init = OM_ONE, .param_group = 1,
 	},
 	{
 		.name = "model.layers.%l.mlp.gate.weight",
@@ -432,7 +432,7 @@ static const struct om_param params[] = {
 		.bucket = 3, .at = 384,
 		.stride = 2432,
 		.numel = 96, .dim = { 12, 8 }, .ndims = 2, .experts = 0,
-		.layer = moe2_layers, .nlayers = 1, .init = OM_NORMAL, .group = 0,
+		.layer = moe2_layers, .nlayers = 1, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.mlp.experts.%e.gate_proj.weight",
@@ -441,7 +441,7 @@ static const struct om_param params[] = {
 		.bucket = 3, .at = 512,
 		.stride = 2432,
 		.numel = 48, .dim = { 6, 8 }, .ndims = 2, .experts = 12,
-		.layer = moe2_layers, .nlayers = 1, .init = OM_NORMAL, .group = 0,
+		.layer = moe2_layers, .nlayers = 1, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.mlp.experts.%e.up_proj.weight",
@@ -450,7 +450,7 @@ static const struct om_param params[] = {
 		.bucket = 3, .at = 1088,
 		.stride = 2432,
 		.numel = 48, .dim = { 6, 8 }, .ndims = 2, .experts = 12,
-		.layer = moe2_layers, .nlayers = 1, .init = OM_NORMAL, .group = 0,
+		.layer = moe2_layers, .nlayers = 1, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.mlp.experts.%e.down_proj.weight",
@@ -459,7 +459,7 @@ static const struct om_param params[] = {
 		.bucket = 3, .at = 1664,
 		.stride = 2432,
 		.numel = 48, .dim = { 8, 6 }, .ndims = 2, .experts = 12,
-		.layer = moe2_layers, .nlayers = 1, .init = OM_NORMAL, .group = 0,
+		.layer = moe2_layers, .nlayers = 1, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.mlp.shared_expert.gate_proj.weight",
@@ -468,7 +468,7 @@ static const struct om_param params[] = {
 		.bucket = 3, .at = 2240,
 		.stride = 2432,
 		.numel = 32, .dim = { 4, 8 }, .ndims = 2, .experts = 0,
-		.layer = moe2_layers, .nlayers = 1, .init = OM_NORMAL, .group = 0,
+		.layer = moe2_layers, .nlayers = 1, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.mlp.shared_expert.up_proj.weight",
@@ -477,7 +477,7 @@ static const struct om_param params[] = {
 		.bucket = 3, .at = 2304,
 		.stride = 2432,
 		.numel = 32, .dim = { 4, 8 }, .ndims = 2, .experts = 0,
-		.layer = moe2_layers, .nlayers = 1, .init = OM_NORMAL, .group = 0,
+		.layer = moe2_layers, .nlayers = 1, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.mlp.shared_expert.down_proj.weight",
@@ -486,7 +486,7 @@ static const struct om_param params[] = {
 		.bucket = 3, .at = 2368,
 		.stride = 2432,
 		.numel = 32, .dim = { 8, 4 }, .ndims = 2, .experts = 0,
-		.layer = moe2_layers, .nlayers = 1, .init = OM_NORMAL, .group = 0,
+		.layer = moe2_layers, .nlayers = 1, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.post_feedforward_layernorm.weight",
@@ -495,7 +495,7 @@ static const struct om_param params[] = {
 		.bucket = 6, .at = 320,
 		.stride = 384,
 		.numel = 8, .dim = { 8 }, .ndims = 1, .experts = 0,
-		.layer = moe2_layers, .nlayers = 1, .init = OM_ONE, .group = 1,
+		.layer = moe2_layers, .nlayers = 1, .init = OM_ONE, .param_group = 1,
 	},
 	{
 		.name = "model.norm.weight",
@@ -503,33 +503,33 @@ static const struct om_param params[] = {
 		.m = OM_OFF_head_m_norm, .v = OM_OFF_head_v_norm,
 		.bucket = 7, .at = 0,
 		.numel = 8, .dim = { 8 }, .ndims = 1, .experts = 0,
-		.layer = NULL, .nlayers = 1, .init = OM_ONE, .group = 1,
+		.layer = NULL, .nlayers = 1, .init = OM_ONE, .param_group = 1,
 	},
 	{
 		.name = "model.layers.%l.mlp.gate.e_score_correction_bias",
 		.weight = OM_OFF_moe2_choice_bias,
 		.stride = 12,
 		.numel = 12, .dim = { 12 }, .ndims = 1, .experts = 0,
-		.layer = moe2_layers, .nlayers = 1, .init = OM_ZERO, .group = 0,
+		.layer = moe2_layers, .nlayers = 1, .init = OM_ZERO, .param_group = 0,
 	},
 };
 
 static const struct om_bucket buckets[] = {
-	{ .ranks = OM_WORLD, .weight = UINT64_C(3072), .grad = UINT64_C(68608),
+	{ .group = OM_ALONE, .weight = UINT64_C(3072), .grad = UINT64_C(68608),
 	    .elems = UINT64_C(256), .nlayers = 1 },
-	{ .ranks = OM_WORLD, .weight = UINT64_C(5120), .grad = UINT64_C(70656),
+	{ .group = OM_ALONE, .weight = UINT64_C(5120), .grad = UINT64_C(70656),
 	    .elems = UINT64_C(768), .nlayers = 3 },
-	{ .ranks = OM_WORLD, .weight = UINT64_C(23552), .grad = UINT64_C(89088),
+	{ .group = OM_ALONE, .weight = UINT64_C(23552), .grad = UINT64_C(89088),
 	    .elems = UINT64_C(1216), .nlayers = 1 },
-	{ .ranks = OM_WORLD, .weight = UINT64_C(33280), .grad = UINT64_C(98816),
+	{ .group = OM_ALONE, .weight = UINT64_C(33280), .grad = UINT64_C(98816),
 	    .elems = UINT64_C(2432), .nlayers = 1 },
-	{ .ranks = OM_WORLD, .weight = UINT64_C(52736), .grad = UINT64_C(118272),
+	{ .group = OM_ALONE, .weight = UINT64_C(52736), .grad = UINT64_C(118272),
 	    .elems = UINT64_C(384), .nlayers = 3 },
-	{ .ranks = OM_WORLD, .weight = UINT64_C(61952), .grad = UINT64_C(127488),
+	{ .group = OM_ALONE, .weight = UINT64_C(61952), .grad = UINT64_C(127488),
 	    .elems = UINT64_C(384), .nlayers = 1 },
-	{ .ranks = OM_WORLD, .weight = UINT64_C(65024), .grad = UINT64_C(130560),
+	{ .group = OM_ALONE, .weight = UINT64_C(65024), .grad = UINT64_C(130560),
 	    .elems = UINT64_C(384), .nlayers = 1 },
-	{ .ranks = OM_WORLD, .weight = UINT64_C(68096), .grad = UINT64_C(133632),
+	{ .group = OM_ALONE, .weight = UINT64_C(68096), .grad = UINT64_C(133632),
 	    .elems = UINT64_C(64), .nlayers = 1 },
 };
 
@@ -577,9 +577,14 @@ const struct om_model om_models[1] = {
 		.beta1 = OM_BETA1,
 		.beta2 = OM_BETA2,
 		.clip_norm = OM_CLIP_NORM,
-		.data = 1,
-		.expert = 1,
-		.pipeline = 1,
+		.mesh = { {
+			[OM_ALONE] = 1,
+			[OM_WORLD] = 1,
+			[OM_DATA] = 1,
+			[OM_EXPERT] = 1,
+			[OM_EXPERT_DATA] = 1,
+			[OM_PIPELINE] = 1,
+		} },
 		.stage = 0,
 		.arena_bytes = OM_ARENA_BYTES,
 		.weight_off = UINT64_C(3072),
@@ -598,8 +603,8 @@ const struct om_model om_models[1] = {
 		.nparams = 49,
 		.bucket = buckets,
 		.nbuckets = 8,
-		.group = groups,
-		.ngroups = 2,
+		.param_group = param_groups,
+		.nparam_groups = 2,
 		.nbuffers = 1,
 		.hf_refusal = "moe.shared_hidden_size = 4: no architecture has a "
 		    "shared expert",

@@ -11,7 +11,7 @@
 #include "om.h"
 #include "step.h"
 
-static const struct om_group groups[] = {
+static const struct om_param_group param_groups[] = {
 	{ .weight_decay = 0.1, .lr_scale = 1.0 },
 	{ .weight_decay = 0.0, .lr_scale = 1.0 },
 	{ .weight_decay = 0.1, .lr_scale = 0.5 },
@@ -93,7 +93,7 @@ static const struct om_param params[] = {
 		.m = OM_OFF_embed_m_tokens_w, .v = OM_OFF_embed_v_tokens_w,
 		.bucket = 0, .at = 0,
 		.numel = 256, .dim = { 32, 8 }, .ndims = 2, .experts = 0,
-		.layer = NULL, .nlayers = 1, .init = OM_NORMAL, .group = 0,
+		.layer = NULL, .nlayers = 1, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.input_layernorm.weight",
@@ -102,7 +102,7 @@ static const struct om_param params[] = {
 		.bucket = 3, .at = 0,
 		.stride = 256,
 		.numel = 8, .dim = { 8 }, .ndims = 1, .experts = 0,
-		.layer = moe_layers, .nlayers = 3, .init = OM_ONE, .group = 1,
+		.layer = moe_layers, .nlayers = 3, .init = OM_ONE, .param_group = 1,
 	},
 	{
 		.name = "model.layers.%l.self_attn.q_proj.weight",
@@ -111,7 +111,7 @@ static const struct om_param params[] = {
 		.bucket = 1, .at = 0,
 		.stride = 832,
 		.numel = 64, .dim = { 8, 8 }, .ndims = 2, .experts = 0,
-		.layer = moe_layers, .nlayers = 3, .init = OM_NORMAL, .group = 0,
+		.layer = moe_layers, .nlayers = 3, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.self_attn.q_norm.weight",
@@ -120,7 +120,7 @@ static const struct om_param params[] = {
 		.bucket = 3, .at = 64,
 		.stride = 256,
 		.numel = 8, .dim = { 8 }, .ndims = 1, .experts = 0,
-		.layer = moe_layers, .nlayers = 3, .init = OM_ONE, .group = 1,
+		.layer = moe_layers, .nlayers = 3, .init = OM_ONE, .param_group = 1,
 	},
 	{
 		.name = "model.layers.%l.self_attn.k_proj.weight",
@@ -129,7 +129,7 @@ static const struct om_param params[] = {
 		.bucket = 1, .at = 64,
 		.stride = 832,
 		.numel = 64, .dim = { 8, 8 }, .ndims = 2, .experts = 0,
-		.layer = moe_layers, .nlayers = 3, .init = OM_NORMAL, .group = 0,
+		.layer = moe_layers, .nlayers = 3, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.self_attn.k_norm.weight",
@@ -138,7 +138,7 @@ static const struct om_param params[] = {
 		.bucket = 3, .at = 128,
 		.stride = 256,
 		.numel = 8, .dim = { 8 }, .ndims = 1, .experts = 0,
-		.layer = moe_layers, .nlayers = 3, .init = OM_ONE, .group = 1,
+		.layer = moe_layers, .nlayers = 3, .init = OM_ONE, .param_group = 1,
 	},
 	{
 		.name = "model.layers.%l.self_attn.v_proj.weight",
@@ -147,7 +147,7 @@ static const struct om_param params[] = {
 		.bucket = 1, .at = 128,
 		.stride = 832,
 		.numel = 64, .dim = { 8, 8 }, .ndims = 2, .experts = 0,
-		.layer = moe_layers, .nlayers = 3, .init = OM_NORMAL, .group = 0,
+		.layer = moe_layers, .nlayers = 3, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.self_attn.o_proj.weight",
@@ -156,7 +156,7 @@ static const struct om_param params[] = {
 		.bucket = 1, .at = 192,
 		.stride = 832,
 		.numel = 64, .dim = { 8, 8 }, .ndims = 2, .experts = 0,
-		.layer = moe_layers, .nlayers = 3, .init = OM_NORMAL, .group = 0,
+		.layer = moe_layers, .nlayers = 3, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.post_attention_layernorm.weight",
@@ -165,7 +165,7 @@ static const struct om_param params[] = {
 		.bucket = 3, .at = 192,
 		.stride = 256,
 		.numel = 8, .dim = { 8 }, .ndims = 1, .experts = 0,
-		.layer = moe_layers, .nlayers = 3, .init = OM_ONE, .group = 1,
+		.layer = moe_layers, .nlayers = 3, .init = OM_ONE, .param_group = 1,
 	},
 	{
 		.name = "model.layers.%l.mlp.gate.weight",
@@ -174,7 +174,7 @@ static const struct om_param params[] = {
 		.bucket = 5, .at = 0,
 		.stride = 64,
 		.numel = 32, .dim = { 4, 8 }, .ndims = 2, .experts = 0,
-		.layer = moe_layers, .nlayers = 3, .init = OM_NORMAL, .group = 2,
+		.layer = moe_layers, .nlayers = 3, .init = OM_NORMAL, .param_group = 2,
 	},
 	{
 		.name = "model.layers.%l.mlp.experts.%e.gate_proj.weight",
@@ -183,7 +183,7 @@ static const struct om_param params[] = {
 		.bucket = 1, .at = 256,
 		.stride = 832,
 		.numel = 48, .dim = { 6, 8 }, .ndims = 2, .experts = 4,
-		.layer = moe_layers, .nlayers = 3, .init = OM_NORMAL, .group = 0,
+		.layer = moe_layers, .nlayers = 3, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.mlp.experts.%e.up_proj.weight",
@@ -192,7 +192,7 @@ static const struct om_param params[] = {
 		.bucket = 1, .at = 448,
 		.stride = 832,
 		.numel = 48, .dim = { 6, 8 }, .ndims = 2, .experts = 4,
-		.layer = moe_layers, .nlayers = 3, .init = OM_NORMAL, .group = 0,
+		.layer = moe_layers, .nlayers = 3, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.layers.%l.mlp.experts.%e.down_proj.weight",
@@ -201,7 +201,7 @@ static const struct om_param params[] = {
 		.bucket = 1, .at = 640,
 		.stride = 832,
 		.numel = 48, .dim = { 8, 6 }, .ndims = 2, .experts = 4,
-		.layer = moe_layers, .nlayers = 3, .init = OM_NORMAL, .group = 0,
+		.layer = moe_layers, .nlayers = 3, .init = OM_NORMAL, .param_group = 0,
 	},
 	{
 		.name = "model.norm.weight",
@@ -209,7 +209,7 @@ static const struct om_param params[] = {
 		.m = OM_OFF_head_m_norm, .v = OM_OFF_head_v_norm,
 		.bucket = 4, .at = 0,
 		.numel = 8, .dim = { 8 }, .ndims = 1, .experts = 0,
-		.layer = NULL, .nlayers = 1, .init = OM_ONE, .group = 1,
+		.layer = NULL, .nlayers = 1, .init = OM_ONE, .param_group = 1,
 	},
 	{
 		.name = "lm_head.weight",
@@ -217,22 +217,22 @@ static const struct om_param params[] = {
 		.m = OM_OFF_head_m_w, .v = OM_OFF_head_v_w,
 		.bucket = 2, .at = 0,
 		.numel = 256, .dim = { 32, 8 }, .ndims = 2, .experts = 0,
-		.layer = NULL, .nlayers = 1, .init = OM_NORMAL, .group = 0,
+		.layer = NULL, .nlayers = 1, .init = OM_NORMAL, .param_group = 0,
 	},
 };
 
 static const struct om_bucket buckets[] = {
-	{ .ranks = OM_WORLD, .weight = UINT64_C(2304), .grad = UINT64_C(18432),
+	{ .group = OM_ALONE, .weight = UINT64_C(2304), .grad = UINT64_C(18432),
 	    .elems = UINT64_C(256), .nlayers = 1 },
-	{ .ranks = OM_WORLD, .weight = UINT64_C(3328), .grad = UINT64_C(19456),
+	{ .group = OM_ALONE, .weight = UINT64_C(3328), .grad = UINT64_C(19456),
 	    .elems = UINT64_C(832), .nlayers = 3 },
-	{ .ranks = OM_WORLD, .weight = UINT64_C(13312), .grad = UINT64_C(29440),
+	{ .group = OM_ALONE, .weight = UINT64_C(13312), .grad = UINT64_C(29440),
 	    .elems = UINT64_C(256), .nlayers = 1 },
-	{ .ranks = OM_WORLD, .weight = UINT64_C(14336), .grad = UINT64_C(30464),
+	{ .group = OM_ALONE, .weight = UINT64_C(14336), .grad = UINT64_C(30464),
 	    .elems = UINT64_C(256), .nlayers = 3 },
-	{ .ranks = OM_WORLD, .weight = UINT64_C(17408), .grad = UINT64_C(33536),
+	{ .group = OM_ALONE, .weight = UINT64_C(17408), .grad = UINT64_C(33536),
 	    .elems = UINT64_C(64), .nlayers = 1 },
-	{ .ranks = OM_WORLD, .weight = UINT64_C(17664), .grad = UINT64_C(33792),
+	{ .group = OM_ALONE, .weight = UINT64_C(17664), .grad = UINT64_C(33792),
 	    .elems = UINT64_C(64), .nlayers = 3 },
 };
 
@@ -273,9 +273,14 @@ const struct om_model om_models[1] = {
 		.beta1 = OM_BETA1,
 		.beta2 = OM_BETA2,
 		.clip_norm = OM_CLIP_NORM,
-		.data = 1,
-		.expert = 1,
-		.pipeline = 1,
+		.mesh = { {
+			[OM_ALONE] = 1,
+			[OM_WORLD] = 1,
+			[OM_DATA] = 1,
+			[OM_EXPERT] = 1,
+			[OM_EXPERT_DATA] = 1,
+			[OM_PIPELINE] = 1,
+		} },
 		.stage = 0,
 		.arena_bytes = OM_ARENA_BYTES,
 		.weight_off = UINT64_C(2304),
@@ -294,8 +299,8 @@ const struct om_model om_models[1] = {
 		.nparams = 15,
 		.bucket = buckets,
 		.nbuckets = 6,
-		.group = groups,
-		.ngroups = 3,
+		.param_group = param_groups,
+		.nparam_groups = 3,
 		.hf_config = hf_config,
 		.moe = moes,
 		.nmoe = 1,
