@@ -27,6 +27,7 @@ static const char usage[] =
     "  --from-hf=DIR     prints a description of the Hugging Face model whose config.json is in "
     "DIR;\n"
     "                    takes --target and -D sequence_length=N, micro=N, global=N\n"
+    "  --no-fuse         sets trainer.fuse = false: a kernel for each op, to compare with\n"
     "  -j N              jobs of the build (default 2)\n"
     "  -v                says what is written and run\n"
     "  --help, --version\n"
@@ -36,7 +37,7 @@ static const char usage[] =
 
 struct options {
 	const char *out, *target, *dump, *from_hf;
-	bool plan, emit_only, check, verbose;
+	bool plan, emit_only, check, no_fuse, verbose;
 	int jobs;
 	struct define *defs;
 	uint32_t ndefs;
@@ -199,8 +200,14 @@ compile_files(char **path, int n, const struct options *o)
 	if (dump(o, "load"))
 		return diag_count() == 0;
 	/* all of them, also after errors in load: so that all errors show at once */
-	for (uint32_t i = 0; i < all.n; i++)
+	for (uint32_t i = 0; i < all.n; i++) {
+		struct value *v = spec_value(all.trainer[i], F_trainer_fuse);
+		if (o->no_fuse) {
+			v->set = v->given = true;
+			v->i = 0;
+		}
 		check(all.trainer[i], targets, o->target);
+	}
 	for (uint32_t i = 0; i < all.n; i++)
 		for (uint32_t k = 0; k < i && !diag_count(); k++) {
 			const struct value *a = spec_value(all.trainer[k], F_trainer_name),
@@ -257,7 +264,18 @@ unknown_option(const char *given, const struct option *o)
 int
 main(int argc, char **argv)
 {
-	enum { PLAN = 256, EMIT_ONLY, CHECK, DUMP, EXPLAIN, FROM_HF, TARGET, HELP, VERSION };
+	enum {
+		PLAN = 256,
+		EMIT_ONLY,
+		CHECK,
+		DUMP,
+		EXPLAIN,
+		FROM_HF,
+		TARGET,
+		NO_FUSE,
+		HELP,
+		VERSION
+	};
 	static const struct option longs[] = {
 		{ "plan", no_argument, NULL, PLAN },
 		{ "emit-only", no_argument, NULL, EMIT_ONLY },
@@ -266,6 +284,7 @@ main(int argc, char **argv)
 		{ "explain", optional_argument, NULL, EXPLAIN },
 		{ "from-hf", required_argument, NULL, FROM_HF },
 		{ "target", required_argument, NULL, TARGET },
+		{ "no-fuse", no_argument, NULL, NO_FUSE },
 		{ "help", no_argument, NULL, HELP },
 		{ "version", no_argument, NULL, VERSION },
 		{ 0 },
@@ -342,6 +361,9 @@ main(int argc, char **argv)
 					spec_choices(fields[F_trainer_target].choices, "", "")));
 			}
 			o.target = optarg;
+			break;
+		case NO_FUSE:
+			o.no_fuse = true;
 			break;
 		case HELP:
 			fputs(usage, stdout);

@@ -6,8 +6,6 @@
 
 #include "emit/emit.h"
 
-static const char *const phase_names[N_PHASES] = { "forward", "backward" };
-
 /* Layers then have a number among those of their kind in the chunk too. */
 static bool
 several_chunks(const struct plan *p)
@@ -149,7 +147,7 @@ function(const struct plan *p, uint32_t s, int ph, struct buf *b)
 		emit_wrapped(&body, 1 + loop, call.s);
 	}
 	buf_printf(b, "\nstatic void\n%s_%s(unsigned char *arena%s%s)\n{\n%s}\n", seg->name,
-	    phase_names[ph], body.n && strstr(body.s, "slot") ? ", int slot" : "",
+	    graph_phase_names[ph], body.n && strstr(body.s, "slot") ? ", int slot" : "",
 	    !seg->nlayers       ? ""
 	    : several_chunks(p) ? ", int layer, int i, int j"
 				: ", int layer, int i",
@@ -159,7 +157,7 @@ function(const struct plan *p, uint32_t s, int ph, struct buf *b)
 static void
 call_segment(const struct plan *p, uint32_t s, int ph, const char *tabs, struct buf *b)
 {
-	const char *name = xprintf("%s_%s", p->graph->seg.a[s].name, phase_names[ph]);
+	const char *name = xprintf("%s_%s", p->graph->seg.a[s].name, graph_phase_names[ph]);
 	bool slot = false;
 
 	for (uint32_t i = 0; i < p->prog[s][ph].n; i++)
@@ -202,7 +200,7 @@ call_layers(const struct plan *p, const struct chunk *c, int ph, uint32_t own, c
 			    first + n - 1, first);
 		struct buf call = { 0 };
 		buf_printf(&call, "SEGMENT(%s_%s, layer, arena, slot, %s, %s",
-		    g->seg.a[s + own].name, phase_names[ph], shifted(p->entry[first], first),
+		    g->seg.a[s + own].name, graph_phase_names[ph], shifted(p->entry[first], first),
 		    shifted(p->index[first], first));
 		if (several_chunks(p))
 			buf_printf(&call, ", %s", shifted(p->saved_index[first], first));

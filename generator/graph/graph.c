@@ -5,6 +5,7 @@
 
 static struct op_row rows[N_OPS];
 
+const char *const graph_phase_names[N_PHASES] = { "forward", "backward" };
 static const char *const dtype_letters = " sgoild"; /* in the order of enum dtype */
 static const char *const dtype_names[] = { "act", "stat", "grad", "opt", "i32", "i64", "f64" };
 static const char *const class_names[] = { "param", "grad", "state", "buffer", "const", "input",
@@ -265,8 +266,6 @@ op_text(const struct graph *g, const struct op *o)
 void
 graph_print(const struct graph *g, struct buf *out)
 {
-	static const char *const phase_names[] = { "forward", "backward" };
-
 	for (uint32_t i = 1; i < g->tensor.n; i++) {
 		const struct tensor *t = &g->tensor.a[i];
 		buf_printf(out, "tensor %-28s %-5s ", t->name, class_names[t->class]);
@@ -282,7 +281,7 @@ graph_print(const struct graph *g, struct buf *out)
 		for (int p = 0; p < N_PHASES; p++) {
 			if (!seg->ops[p].n)
 				continue;
-			buf_printf(out, "\n%s %s", seg->name, phase_names[p]);
+			buf_printf(out, "\n%s %s", seg->name, graph_phase_names[p]);
 			if (seg->nlayers)
 				buf_printf(out, " (%u layer%s)", seg->nlayers,
 				    seg->nlayers > 1 ? "s" : "");

@@ -52,6 +52,7 @@ struct op_row {
 	struct arg_row arg[MAX_ARGS]; /* inputs, then outputs */
 };
 const struct op_row *op_row(enum op_id op); /* parsed once from op.def */
+enum op_id op_find(const char *name, size_t n);
 
 enum tensor_class {
 	T_PARAM,  /* weights */
@@ -98,6 +99,7 @@ struct op {
 };
 
 enum phase { FORWARD, BACKWARD, N_PHASES };
+extern const char *const graph_phase_names[N_PHASES];
 struct oplist {
 	struct op *a;
 	uint32_t n, cap;
@@ -160,7 +162,6 @@ char *op_text(const struct graph *g, const struct op *o);
 
 /* ---- private to this folder ------------------------------------------------------------------ */
 
-enum op_id op_find(const char *name, size_t n);
 /*
  * groups.c: gives each parameter its group; patterns that match nothing, or split one, are errors.
  */

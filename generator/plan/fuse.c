@@ -1,64 +1,393 @@
-/* Pairs of ops that one kernel does better: the rows of fuse.def that hold for the target. */
+/*
+ * Ops that one op does better: the rows of fuse.def that hold for the target, in their order. A row
+ * is tried on a segment until it matches nowhere; of several matches the one whose ops come first
+ * holds. Nothing is looked for beyond a segment, so work grows with their number and no faster.
+ */
 #include <string.h>
 
 #include "plan/plan.h"
 
-static bool
-reads(const struct op *o, tensor_id t)
+enum { MAX_CALLS = 8, MAX_VARS = 32, ANY_PHASE = N_PHASES };
+
+struct call {
+	enum op_id op;
+	int phase;
+	uint8_t var[MAX_ARGS];
+};
+struct pattern {
+	struct call call[MAX_CALLS], into;
+	uint32_t n, nvars;
+	const char *var[MAX_VARS];
+	uint32_t written, kept; /* sets of variables: by the calls, by `into` */
+};
+
+/* ---- the text of a row ---- */
+
+static const char *
+next_word(const char **s)
 {
-	for (uint8_t i = 0; i < op_row(o->op)->nin; i++)
-		if (o->arg[i] == t)
+	size_t n = strspn(*s, "abcdefghijklmnopqrstuvwxyz0123456789_");
+	const char *w = xprintf("%.*s", (int)n, *s);
+
+	*s += n;
+	return w;
+}
+
+/* Reads "a, +b" up to one of `end`; gives the arguments' number. */
+static uint8_t
+read_vars(struct pattern *p, const char **s, char end, uint8_t *var, bool *plus)
+{
+	uint8_t n = 0;
+
+	for (*s += strspn(*s, " ,"); **s && **s != end && n < MAX_ARGS; *s += strspn(*s, " ,")) {
+		uint8_t v = 0;
+		plus[n] = **s == '+';
+		*s += plus[n];
+		const char *name = next_word(s);
+		while (v < p->nvars && strcmp(p->var[v], name))
+			v++;
+		if (v == MAX_VARS || !*name)
+			internal("fuse.def: no name at '%s'", *s);
+		if (v == p->nvars)
+			p->var[p->nvars++] = name;
+		var[n++] = v;
+	}
+	*s += **s == end;
+	return n;
+}
+
+/* Reads "outs = op(ins)"; gives the set of its variables. */
+static uint32_t
+read_call(struct pattern *p, const char **s, struct call *c)
+{
+	uint8_t out[MAX_ARGS];
+	bool plus[MAX_ARGS], none[MAX_ARGS];
+	uint8_t nout = read_vars(p, s, '=', out, plus);
+	uint32_t all = 0;
+
+	*s += strspn(*s, " ");
+	const char *name = next_word(s);
+	c->op = op_find(name, strlen(name));
+	const struct op_row *r = op_row(c->op);
+	*s += **s == '(';
+	if (read_vars(p, s, ')', c->var, none) != r->nin || nout != r->nout)
+		internal("fuse.def: wrong number of arguments of %s", r->name);
+	memcpy(c->var + r->nin, out, nout);
+	for (uint8_t i = 0; i < r->nin + r->nout; i++) {
+		all |= 1u << c->var[i];
+		if (r->arg[i].accumulate != (i >= r->nin && plus[i - r->nin]))
+			internal("fuse.def: %s is %sadded to by %s", p->var[c->var[i]],
+			    r->arg[i].accumulate ? "" : "not ", r->name);
+	}
+	*s += strspn(*s, " ;");
+	return all;
+}
+
+static uint32_t
+outputs(const struct call *c)
+{
+	const struct op_row *r = op_row(c->op);
+	uint32_t set = 0;
+
+	for (uint8_t i = r->nin; i < r->nin + r->nout; i++)
+		set |= 1u << c->var[i];
+	return set;
+}
+
+static struct pattern
+read_pattern(const struct fusion *f)
+{
+	struct pattern p = { 0 };
+	const char *s = f->match;
+	uint32_t seen = 0;
+	int phase = ANY_PHASE;
+
+	while (*s) {
+		for (int ph = 0; ph < N_PHASES; ph++) {
+			size_t n = strlen(graph_phase_names[ph]);
+			if (!strncmp(s, graph_phase_names[ph], n) && s[n] == ':') {
+				phase = ph;
+				s += n + 1;
+			}
+		}
+		if (p.n == MAX_CALLS)
+			internal("fuse.def: more than %d ops in '%s'", MAX_CALLS, f->match);
+		struct call *c = &p.call[p.n++];
+		c->phase = phase;
+		uint32_t all = read_call(&p, &s, c);
+		if (p.n > 1 && !(all & seen))
+			internal("fuse.def: %s shares no name with the ops before it",
+			    op_row(c->op)->name);
+		seen |= all;
+		p.written |= outputs(c);
+	}
+	s = f->into;
+	uint32_t all = read_call(&p, &s, &p.into);
+	p.kept = outputs(&p.into);
+	if (p.n < 2 || all & ~seen || p.kept & ~p.written || all & ~p.kept & p.written)
+		internal("fuse.def: '%s' cannot become '%s'", f->match, f->into);
+	return p;
+}
+
+/* ---- a place in a segment where it holds ---- */
+
+struct match {
+	uint32_t at[MAX_CALLS]; /* indices of ops in their phases */
+	int phase[MAX_CALLS];
+	tensor_id of[MAX_VARS];
+	uint32_t bound; /* variables that have a tensor */
+	uint32_t place; /* call whose place the new op takes */
+	struct op into;
+};
+struct fuser {
+	struct graph *g;
+	uint32_t seg;
+	const struct pattern *p;
+	uint32_t *uses; /* by tensor, in all ops that run between those of a segment */
+};
+
+static const struct op *
+op_of(const struct fuser *f, const struct match *m, uint32_t k)
+{
+	return &f->g->seg.a[f->seg].ops[m->phase[k]].a[m->at[k]];
+}
+
+/* True if the op at that place is one of the match's first n. */
+static bool
+taken(const struct match *m, uint32_t n, int phase, uint32_t at)
+{
+	for (uint32_t k = 0; k < n; k++)
+		if (m->phase[k] == phase && m->at[k] == at)
 			return true;
 	return false;
 }
 
-/* True if no op of the segment but b reads what a, and only a, writes. */
-static bool
-private_to(const struct graph *g, const struct segment *seg, const struct op *a, const struct op *b)
+/* Activations have readers in their segment alone; before and after a step's passes, all is done.
+ */
+static void
+count_uses(struct fuser *f, const struct op *o, uint32_t change)
 {
-	const struct op_row *r = op_row(a->op);
+	const struct op_row *r = op_row(o->op);
+	bool pass = f->seg >= f->g->embed && f->seg <= f->g->head;
 
-	for (uint8_t i = r->nin; i < r->nin + r->nout; i++) {
-		if (g->tensor.a[a->arg[i]].class != T_ACT)
-			continue;
-		if (a->arg[i] == seg->y)
-			return false;
-		for (int p = 0; p < N_PHASES; p++)
-			for (uint32_t k = 0; k < seg->ops[p].n; k++)
-				if (&seg->ops[p].a[k] != b && reads(&seg->ops[p].a[k], a->arg[i]))
-					return false;
+	for (uint8_t i = 0; i < r->nin + r->nout; i++)
+		if (pass || f->g->tensor.a[o->arg[i]].class == T_ACT)
+			f->uses[o->arg[i]] += change;
+}
+
+/* True if no op but the match's own reads or writes the tensor. */
+static bool
+own(const struct fuser *f, const struct match *m, tensor_id t)
+{
+	uint32_t n = 0;
+
+	for (uint32_t k = 0; k < f->p->n; k++) {
+		const struct op *o = op_of(f, m, k);
+		const struct op_row *r = op_row(o->op);
+		for (uint8_t i = 0; i < r->nin + r->nout; i++)
+			n += o->arg[i] == t;
 	}
+	return n == f->uses[t];
+}
+
+/* True if what one of the two writes is read or written by the other. */
+static bool
+ordered(const struct op *a, const struct op *b)
+{
+	const struct op_row *ra = op_row(a->op), *rb = op_row(b->op);
+
+	for (uint8_t i = 0; i < ra->nin + ra->nout; i++)
+		for (uint8_t k = 0; k < rb->nin + rb->nout; k++)
+			if (a->arg[i] == b->arg[k] && (i >= ra->nin || k >= rb->nin))
+				return true;
+	return false;
+}
+
+/*
+ * True if an op of the match may be done in the place of another: no op between has to come before
+ * or after it. Between two phases other layers and microbatches are done, too.
+ */
+static bool
+movable(const struct fuser *f, const struct match *m, uint32_t k, uint32_t place)
+{
+	const struct segment *seg = &f->g->seg.a[f->seg];
+	const struct op *o = op_of(f, m, k);
+	const struct op_row *r = op_row(o->op);
+	bool later = m->phase[k] < m->phase[place] ||
+		     (m->phase[k] == m->phase[place] && m->at[k] < m->at[place]);
+	uint32_t lo = later ? k : place, hi = later ? place : k;
+
+	for (int ph = m->phase[lo]; ph <= m->phase[hi]; ph++) {
+		uint32_t end = ph == m->phase[hi] ? m->at[hi] : seg->ops[ph].n;
+		for (uint32_t i = ph == m->phase[lo] ? m->at[lo] + 1 : 0; i < end; i++)
+			if (!taken(m, f->p->n, ph, i) && ordered(o, &seg->ops[ph].a[i]))
+				return false;
+	}
+	for (uint8_t i = r->nin; i < r->nin + r->nout && m->phase[k] != m->phase[place]; i++)
+		if (f->g->tensor.a[o->arg[i]].class != T_ACT && !own(f, m, o->arg[i]))
+			return false;
 	return true;
 }
 
-static void
-fuse_segment(
-    struct graph *g, struct segment *seg, enum op_id first, enum op_id second, enum op_id into)
+/* The last place, in the last phase of the match, that all of its ops can be done in. */
+static bool
+find_place(const struct fuser *f, struct match *m)
 {
-	const struct op_row *r = op_row(into);
+	uint32_t n = f->p->n;
+	int last = 0;
 
-	for (uint32_t i = 0; i < seg->ops[FORWARD].n; i++)
-		for (uint32_t j = 0; j < seg->ops[BACKWARD].n; j++) {
-			struct op a = seg->ops[FORWARD].a[i], *b = &seg->ops[BACKWARD].a[j],
-				  f = { 0 };
-			if (a.op != first || b->op != second || !private_to(g, seg, &a, b))
-				continue;
-			f.op = into;
-			f.rline = b->rline;
-			memcpy(f.ints, b->ints, sizeof f.ints);
-			memcpy(f.floats, b->floats, sizeof f.floats);
-			for (uint8_t k = 0; k < r->nin + r->nout; k++) {
-				f.arg[k] = op_arg(b, r->arg[k].name);
-				if (!f.arg[k])
-					f.arg[k] = op_arg(&a, r->arg[k].name);
-			}
-			*b = f;
-			seg->ops[FORWARD].n--;
-			memmove(&seg->ops[FORWARD].a[i], &seg->ops[FORWARD].a[i + 1],
-			    (seg->ops[FORWARD].n - i) * sizeof(struct op));
-			i--;
-			break;
+	for (uint32_t k = 0; k < n; k++)
+		last = m->phase[k] > last ? m->phase[k] : last;
+	for (uint32_t i = f->g->seg.a[f->seg].ops[last].n; i-- > 0;)
+		for (uint32_t c = 0; c < n; c++) {
+			bool good = m->phase[c] == last && m->at[c] == i;
+			for (uint32_t k = 0; k < n && good; k++)
+				good = k == c || movable(f, m, k, c);
+			m->place = c;
+			if (good)
+				return true;
 		}
+	return false;
+}
+
+/* Takes over an int or float by its name; false if the ops disagree about it. */
+static bool
+same_constants(const struct fuser *f, struct match *m)
+{
+	const struct op_row *r = op_row(f->p->into.op);
+	uint32_t ints = 0, floats = 0; /* found so far */
+
+	for (uint32_t k = 0; k < f->p->n; k++) {
+		const struct op *o = op_of(f, m, k);
+		const struct op_row *s = op_row(o->op);
+		if (o->ranks != op_of(f, m, 0)->ranks)
+			return false;
+		for (uint8_t i = 0; i < r->nints; i++)
+			for (uint8_t j = 0; j < s->nints; j++) {
+				if (r->ints[i] != s->ints[j])
+					continue;
+				if (ints >> i & 1 && m->into.ints[i] != o->ints[j])
+					return false;
+				m->into.ints[i] = o->ints[j];
+				ints |= 1u << i;
+			}
+		for (uint8_t i = 0; i < r->nfloats; i++)
+			for (uint8_t j = 0; j < s->nfloats; j++) {
+				if (strcmp(r->floats[i], s->floats[j]))
+					continue;
+				if (floats >> i & 1 &&
+				    memcmp(&m->into.floats[i], &o->floats[j], sizeof(double)))
+					return false;
+				m->into.floats[i] = o->floats[j];
+				floats |= 1u << i;
+			}
+	}
+	if (ints + 1 != 1u << r->nints || floats + 1 != 1u << r->nfloats)
+		internal("fuse.def: %s wants what no matched op has", r->name);
+	return true;
+}
+
+/* True if the ops that were found can become one: what is lost is theirs alone, order holds. */
+static bool
+may_fuse(const struct fuser *f, struct match *m)
+{
+	const struct segment *seg = &f->g->seg.a[f->seg];
+	const struct op_row *r = op_row(f->p->into.op);
+
+	for (uint32_t v = 0; v < f->p->nvars; v++) {
+		tensor_id t = m->of[v];
+		if (!((f->p->written & ~f->p->kept) >> v & 1))
+			continue;
+		if (f->g->tensor.a[t].class != T_ACT || t == seg->x || t == seg->y ||
+		    t == seg->dx || t == seg->dy || !own(f, m, t))
+			return false;
+	}
+	m->into = (struct op){ .op = f->p->into.op, .ranks = op_of(f, m, 0)->ranks };
+	for (uint8_t i = 0; i < r->nin + r->nout; i++)
+		m->into.arg[i] = m->of[f->p->into.var[i]];
+	/* two names may be one tensor */
+	for (uint8_t i = 0; i < r->nin; i++)
+		for (uint32_t v = 0; v < f->p->nvars; v++)
+			if (f->p->written >> v & 1 && m->of[v] == m->into.arg[i])
+				return false;
+	if (!same_constants(f, m) || !find_place(f, m))
+		return false;
+	m->into.rline = op_of(f, m, m->place)->rline;
+	return true;
+}
+
+/* Finds ops for the calls from k on. */
+static bool
+complete(const struct fuser *f, struct match *m, uint32_t k)
+{
+	const struct match before = *m;
+
+	if (k == f->p->n)
+		return may_fuse(f, m);
+	const struct oplist *l = &f->g->seg.a[f->seg].ops[m->phase[k]];
+	for (uint32_t i = 0; i < l->n; i++) {
+		const struct op *o = &l->a[i];
+		bool good = o->op == f->p->call[k].op && !taken(&before, k, before.phase[k], i);
+		if (!good)
+			continue;
+		*m = before;
+		m->at[k] = i;
+		for (uint8_t a = 0; a < op_row(o->op)->nin + op_row(o->op)->nout; a++) {
+			uint8_t v = f->p->call[k].var[a];
+			good &= !(m->bound >> v & 1) || m->of[v] == o->arg[a];
+			m->bound |= 1u << v;
+			m->of[v] = o->arg[a];
+		}
+		if (good && complete(f, m, k + 1))
+			return true;
+	}
+	return false;
+}
+
+static void
+replace(struct fuser *f, const struct match *m)
+{
+	for (uint32_t k = 0; k < f->p->n; k++)
+		count_uses(f, op_of(f, m, k), -1u);
+	count_uses(f, &m->into, 1);
+	for (int ph = 0; ph < N_PHASES; ph++) {
+		struct oplist *l = &f->g->seg.a[f->seg].ops[ph];
+		uint32_t n = 0;
+		for (uint32_t i = 0; i < l->n; i++) {
+			if (m->phase[m->place] == ph && m->at[m->place] == i)
+				l->a[n++] = m->into;
+			else if (!taken(m, f->p->n, ph, i))
+				l->a[n++] = l->a[i];
+		}
+		l->n = n;
+	}
+}
+
+void
+fuse_graph(struct graph *g, const struct fusion *rows, uint32_t n)
+{
+	struct fuser f = { .g = g, .uses = xalloc(g->tensor.n * sizeof *f.uses) };
+
+	for (f.seg = 0; f.seg < g->seg.n; f.seg++)
+		for (int ph = 0; ph < N_PHASES; ph++)
+			for (uint32_t i = 0; i < g->seg.a[f.seg].ops[ph].n; i++)
+				count_uses(&f, &g->seg.a[f.seg].ops[ph].a[i], 1);
+	for (uint32_t i = 0; i < n; i++) {
+		const struct pattern p = read_pattern(&rows[i]);
+		f.p = &p;
+		for (f.seg = 0; f.seg < g->seg.n; f.seg++)
+			for (int any = 0; any < N_PHASES; any++)
+				for (bool found = true; found;) {
+					struct match m = { 0 };
+					for (uint32_t k = 0; k < p.n; k++)
+						m.phase[k] = p.call[k].phase == ANY_PHASE
+								 ? any
+								 : p.call[k].phase;
+					found = complete(&f, &m, 0);
+					if (found)
+						replace(&f, &m);
+				}
+	}
 }
 
 void
@@ -66,16 +395,17 @@ fuse(struct shard *s)
 {
 	static const struct {
 		const char *kernels;
-		enum op_id first, second, into;
+		struct fusion fusion;
 	} rows[] = {
-#define FUSE(kernels, first, second, into) { #kernels, OP_##first, OP_##second, OP_##into },
+#define FUSE(kernels, match, into) { #kernels, { match, into } },
 #include "fuse.def"
 #undef FUSE
 	};
-	const char *kernels = s->target->kernels;
+	struct fusion here[LEN(rows)];
+	uint32_t n = 0;
 
-	for (uint32_t i = 0; i < LEN(rows); i++)
-		for (uint32_t k = 0; k < s->graph->seg.n && !strcmp(rows[i].kernels, kernels); k++)
-			fuse_segment(s->graph, &s->graph->seg.a[k], rows[i].first, rows[i].second,
-			    rows[i].into);
+	for (uint32_t i = 0; i < LEN(rows) && spec_int(s->graph->trainer, F_trainer_fuse); i++)
+		if (!strcmp(rows[i].kernels, s->target->kernels))
+			here[n++] = rows[i].fusion;
+	fuse_graph(s->graph, here, n);
 }

@@ -19,8 +19,12 @@ extern const struct target_row targets[]; /* the last has no name */
 
 /* ---- fuse.c, plan.c, needs.c, plancheck.c, report.c: kernels, offsets, costs ----------------- */
 
-/* Rewrites pairs of ops into one where fuse.def has a row for the target. */
+struct fusion { /* a row of fuse.def, which says what the texts mean */
+	const char *match, *into;
+};
+/* Rewrites the graph by the rows of fuse.def for the target, if the trainer wants it; or by any. */
 void fuse(struct shard *s);
+void fuse_graph(struct graph *g, const struct fusion *rows, uint32_t n);
 
 struct kernel_row {
 	enum op_id op;

@@ -13,7 +13,7 @@
 
 struct whole {
 	char *name;
-	float *x;
+	double *x;
 	char *seen;
 	uint64_t n;
 };
@@ -64,20 +64,26 @@ load(int side, const char *dir)
 		for (uint32_t i = 0; i < st.n; i++) {
 			const struct om_st_tensor *t = &st.tensor[i];
 			const char *cut = strchr(t->name, '[');
-			uint64_t first = 0, n = (t->end - t->begin) / 4;
+			bool wide = !strcmp(t->dtype, "F64");
+			uint64_t first = 0, bytes = t->end - t->begin, n = bytes / (wide ? 8 : 4);
+			void *data = malloc(bytes);
 			struct whole *w;
 
 			if (cut)
 				first = strtoull(cut + 1, NULL, 10);
 			w = find(side, t->name, cut ? (size_t)(cut - t->name) : strlen(t->name),
 			    first + n);
-			om_pread_all(st.fd, w->x + first, n * 4, st.data + t->begin);
-			for (uint64_t k = first; k < first + n; k++)
+			om_pread_all(st.fd, data, bytes, st.data + t->begin);
+			for (uint64_t k = first; k < first + n; k++) {
+				w->x[k] = wide ? ((double *)data)[k - first]
+					       : (double)((float *)data)[k - first];
 				if (w->seen[k]++) {
 					printf("FAIL %s: element %llu twice\n", w->name,
 					    (unsigned long long)k);
 					exit(1);
 				}
+			}
+			free(data);
 		}
 		om_st_close(&st);
 		free(path);
@@ -109,9 +115,9 @@ main(int argc, char **argv)
 			return 1;
 		}
 		for (uint64_t k = 0; k < a->n; k++) {
-			far = fmax(far, fabs((double)a->x[k] - (double)b->x[k]));
+			far = fmax(far, fabs(a->x[k] - b->x[k]));
 			far = isfinite(b->x[k]) ? far : INFINITY;
-			top = fmax(top, fabs((double)a->x[k]));
+			top = fmax(top, fabs(a->x[k]));
 		}
 		if (!tolerance && memcmp(a->x, b->x, a->n * sizeof *a->x))
 			far = fmax(far, 1e-30);

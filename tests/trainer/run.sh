@@ -123,6 +123,28 @@ for what in cheap experts block; do
 	is "recompute $what: saves less" $?
 done
 
+# the unfused graph is the oracle of the fused one: gradients of a step, and in fp64 weights and moments of twelve
+gcc -std=c11 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -O1 -Wall -Wextra -Werror -fopenmp -Iruntime -o "$work/compare" \
+	tests/parallel/compare.c runtime/*.c runtime/one/*.c runtime/cpu/*.c -lyaml -ljansson -lm
+is "compare builds" $?
+for real in fp32 fp64; do
+	apart=$work/apart-$real
+	"$olmogen" -D real=$real --no-fuse -o "$apart" tests/trainer/small.lua >/dev/null &&
+		"$olmogen" --check -o "$apart" "$apart/model/resolved.lua" >"$work/log" 2>&1
+	is "$real, nothing fused: builds, and resolved.lua gives it again" $?
+	! grep -q loss_grad "$apart/src/step.c" && grep -q loss_grad "$work/$real/src/step.c"
+	is "$real, nothing fused: no loss with its gradient, which are one op else" $?
+	for trainer in "$work/$real/trainer" "$apart/trainer"; do
+		train "${trainer%/*}/one" steps=1 lr.warmup=0
+	done
+	trainer=$apart/trainer
+	train "$apart/twelve"
+	far=$("$work/compare" $([ $real = fp64 ] && echo 1e-12 || echo 1e-5) "$work/$real/one/step-000001" "$apart/one/step-000001" exp_avg.)
+	is "$real, nothing fused: the same gradients ($far)" $?
+	[ $real = fp32 ] || far=$("$work/compare" 1e-12 "$work/$real-a/step-000012" "$apart/twelve/step-000012")
+	is "$real, nothing fused: the same weights and moments ($far)" $?
+done
+
 # balancing by biases: they move, are kept, and stay where a step is skipped
 "$olmogen" -D gamma=0.01 -o "$work/bias" tests/trainer/small.lua >/dev/null
 trainer=$work/bias/trainer

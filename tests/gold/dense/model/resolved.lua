@@ -36,4 +36,5 @@ return trainer {
     clip_norm = 1,
     groups = {},
   },
+  fuse = true,
 }

@@ -100,4 +100,5 @@ return trainer {
     clip_norm = 1,
     groups = {},
   },
+  fuse = true,
 }

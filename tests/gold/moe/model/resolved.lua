@@ -54,4 +54,5 @@ return trainer {
     clip_norm = 1,
     groups = { group { match = "*gate.weight", lr_scale = 0.5 } },
   },
+  fuse = true,
 }
