@@ -204,11 +204,29 @@ void om_threads(uint64_t n);
 
 /* From here on a thread watches for how long they had better spin, unless the environment says. */
 void om_spin_start(void);
+/* What the main thread tells it: so many passes are done, a backward one counts as two. */
+void om_spin_work(uint32_t done);
 /*
- * What it does every 100 ms: for how many pauses idle threads spin from now on. tasks: the folder
- * of the process's threads, /proc/self/task; now: seconds.
+ * Whether others want the cores: a thread waited for one for over 5 % of the time since the last
+ * call, or the kernel does not tell. tasks: the folder of the process's threads, /proc/self/task;
+ * now: seconds.
  */
-uint64_t om_spin_count(const char *tasks, double now);
+bool om_spin_loaded(const char *tasks, double now);
+struct om_work {
+	uint64_t done;
+	double at; /* when the last of it was done */
+};
+enum { OM_SPIN_ARMS = 2 };
+struct om_spin {
+	bool on, kept; /* under load; the faster one is kept, or else one is being tried */
+	int arm;
+	bool bound; /* each thread keeps to a core of its own */
+	double began, until, rate[OM_SPIN_ARMS];
+	uint64_t before;      /* work done when this arm began */
+	struct om_work first; /* the first that was done after that */
+};
+/* Every 100 ms: for how many pauses idle threads spin from now on. */
+uint64_t om_spin_choose(struct om_spin *s, bool loaded, double now, const struct om_work *w);
 
 /* ---- sched.c: learning rate ------------------------------------------------------------------ */
 

@@ -84,4 +84,5 @@ om_run_slot(const struct om_model *m, enum om_part part, unsigned char *arena, i
 	(part == OM_RUN_FORWARD       ? m->forward
 	    : part == OM_RUN_BACKWARD ? m->backward
 				      : m->eval)(arena, slot);
+	om_spin_work(part == OM_RUN_BACKWARD ? 2 : 1);
 }

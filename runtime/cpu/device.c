@@ -38,6 +38,10 @@ void
 om_run(const struct om_model *m, enum om_part part, unsigned char *arena)
 {
 	om_part(m, part, arena);
+	if (part == OM_RUN_MICROBATCH)
+		om_spin_work(3);
+	else if (part == OM_RUN_DECODE || part == OM_RUN_EVALUATE)
+		om_spin_work(1);
 }
 
 /* More than 1 is for tests: here steps end before they are waited for. */

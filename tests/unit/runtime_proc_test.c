@@ -77,37 +77,77 @@ test_core_limit(void)
 }
 
 /*
- * The spin is long from the start; a thread that waited for a core makes it short, until three
- * periods of 0.1 s were calm. Where the kernel tells nothing, it is short.
+ * Quiet from the start; a thread that waited for a core is load, until three periods of 0.1 s were
+ * calm. Where the kernel tells nothing, it is load.
  */
 static void
-test_spin_count(void)
+test_spin_loaded(void)
 {
-	uint64_t few, many, n;
 	char text[64];
 	int calm = 0;
 
 	CHECK(mkdir("tasks", 0777) == 0 && mkdir("tasks/7", 0777) == 0 &&
 	      mkdir("tasks/8", 0777) == 0);
 	put_file("tasks/7/schedstat", "5000000 900000000 3\n");
-	many = om_spin_count("tasks", 1);
-	CHECK(many >= 10000);
+	CHECK(!om_spin_loaded("tasks", 1));
 	put_file("tasks/7/schedstat", "0 0 0\n");
-	few = om_spin_count("tasks", 1.1);
-	CHECK(few >= 100 && few <= 1000);
+	CHECK(om_spin_loaded("tasks", 1.1));
 	for (int i = 0; i < 9; i++)
-		CHECK(om_spin_count("tasks", 2 + i) == few);
+		CHECK(om_spin_loaded("tasks", 2 + i));
 	for (int i = 0; i < 9; i++)
-		CHECK(om_spin_count("none", 12 + i) == few);
+		CHECK(om_spin_loaded("none", 12 + i));
 	for (int i = 0; i < 20; i++) { /* nanoseconds it ran, nanoseconds it waited */
 		put_file("tasks/7/schedstat", "5000000 900000000 3\n");
 		snprintf(text, sizeof text, "1 %d 3\n",
 		    1000 + 4000000 * i + 20000000 * (i >= 8) + 20000000 * (i >= 14));
 		put_file("tasks/8/schedstat", text);
 		calm = i == 8 || i == 14 ? 0 : calm + 1;
-		n = om_spin_count("tasks", 20 + 0.1 * i);
-		CHECK(n == (calm >= 3 ? many : few));
+		CHECK(om_spin_loaded("tasks", 20 + 0.1 * i) == (calm < 3));
 	}
+}
+
+/*
+ * A machine under load for a minute, that does so many passes a second with either spin: what share
+ * of the work is done that always the faster one would do.
+ */
+static double
+spin_share(double few, double many)
+{
+	struct om_spin s = { .on = false };
+	struct om_work w = { 0, 0 };
+	double left = 1, faster = few > many ? few : many;
+	bool long_spin = false;
+
+	for (int i = 1; i <= 600; i++) {
+		double now = 0.1 * i, then = now - 0.1, speed = long_spin ? many : few;
+		while (speed > 0 && left <= speed * (now - then)) {
+			then += left / speed;
+			left = 1;
+			w.done++;
+			w.at = then;
+		}
+		left -= speed * (now - then);
+		long_spin = om_spin_choose(&s, true, now, &w) > 1000;
+	}
+	return (double)w.done / (faster * 60);
+}
+
+static void
+test_spin_choose(void)
+{
+	struct om_spin s = { .on = false };
+	struct om_work w = { 0, 0 };
+
+	uint64_t quiet = om_spin_choose(&s, false, 1, &w), few = om_spin_choose(&s, true, 2, &w);
+	CHECK(few >= 1000 && quiet > 2 * few && s.bound);
+	CHECK(om_spin_choose(&s, false, 3, &w) == quiet && !s.bound);
+	/* whichever is faster, by much or little, or alone makes any progress, is found */
+	CHECK(spin_share(20, 80) > 0.9);
+	CHECK(spin_share(80, 20) > 0.9);
+	CHECK(spin_share(200, 0) > 0.9);
+	CHECK(spin_share(3, 0.1) > 0.8);
+	CHECK(spin_share(0.5, 2) > 0.7); /* a pass takes two seconds */
+	CHECK(spin_share(100, 101) > 0.98);
 }
 
 int
@@ -115,6 +155,7 @@ main(void)
 {
 	test_core_set();
 	test_core_limit();
-	test_spin_count();
+	test_spin_loaded();
+	test_spin_choose();
 	return check_end();
 }
