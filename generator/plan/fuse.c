@@ -260,7 +260,7 @@ same_constants(const struct fuser *f, struct match *m)
 	for (uint32_t k = 0; k < f->p->n; k++) {
 		const struct op *o = op_of(f, m, k);
 		const struct op_row *s = op_row(o->op);
-		if (o->ranks != op_of(f, m, 0)->ranks)
+		if (o->group != op_of(f, m, 0)->group)
 			return false;
 		for (uint8_t i = 0; i < r->nints; i++)
 			for (uint8_t j = 0; j < s->nints; j++) {
@@ -302,7 +302,7 @@ may_fuse(const struct fuser *f, struct match *m)
 		    t == seg->dx || t == seg->dy || !own(f, m, t))
 			return false;
 	}
-	m->into = (struct op){ .op = f->p->into.op, .ranks = op_of(f, m, 0)->ranks };
+	m->into = (struct op){ .op = f->p->into.op, .group = op_of(f, m, 0)->group };
 	for (uint8_t i = 0; i < r->nin + r->nout; i++)
 		m->into.arg[i] = m->of[f->p->into.var[i]];
 	/* two names may be one tensor */

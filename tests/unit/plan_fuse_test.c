@@ -51,7 +51,7 @@ static void
 add_ops(struct graph *g, uint32_t seg, int phase, const char *s)
 {
 	while (*s) {
-		struct op o = { .ranks = *s == '@' ? DATA : ALONE };
+		struct op o = { .group = *s == '@' ? OM_DATA : OM_ALONE };
 		tensor_id out[MAX_ARGS];
 		uint8_t nout = 0, nin = 0;
 		for (; s[strspn(s, "@+, ")] != '='; nout++)
@@ -81,7 +81,7 @@ text(const struct graph *g, uint32_t seg, int phase)
 	buf_puts(&b, "");
 	for (uint32_t i = 0; i < g->seg.a[seg].ops[phase].n; i++)
 		buf_printf(&b, "%s%s%s", i ? " ; " : "",
-		    g->seg.a[seg].ops[phase].a[i].ranks ? "@" : "",
+		    g->seg.a[seg].ops[phase].a[i].group ? "@" : "",
 		    op_text(g, &g->seg.a[seg].ops[phase].a[i]));
 	return b.s;
 }
