@@ -107,7 +107,14 @@ for guide in generator/HACKING.md runtime/README.md kernels/README.md; do
 	done
 done | say ''
 
-# op.def: a gradient rule names an op that is there, with as many arguments as it takes
+# What an op is like stands in its row of op.def. Elsewhere only those who add an op to a graph name it, and nobody
+# compares with a name.
+grep -nE '([=!]=|case) *OP_[a-z]|OP_[a-z_0-9]+ *[=!]=' $(pick '^generator/.*\.[ch]$') |
+	sed 's/^\([^:]*:[0-9]*\):.*/\1: compares with the name of an op, which should be a trait in op.def/' | say ''
+grep -nE '\<OP_[a-z]' $(pick '^generator/.*\.[ch]$') | grep -vE '^generator/(graph/(model|grad)|shard/expert)\.c:' |
+	sed 's/^\([^:]*:[0-9]*\):.*/\1: names an op, and is none of those who add ops to a graph/' | say ''
+
+# op.def: a rule names an op that is there, with as many arguments as it takes
 awk '
 {
 	gsub(/\/\*[^*]*\*\//, "")
@@ -133,9 +140,9 @@ END {
 			gsub(/^ *|\(.*/, "", op)
 			args = split(substr(call, index(call, "(") + 1), unused, ",")
 			if (!(op in inputs))
-				print "gradient of " name ": there is no op " op
+				print "a rule of " name ": there is no op " op
 			else if (args != inputs[op])
-				print "gradient of " name ": " op " takes " inputs[op] " arguments, gets " args
+				print "a rule of " name ": " op " takes " inputs[op] " arguments, gets " args
 		}
 }' generator/graph/op.def | sort | say 'generator/graph/op.def: '
 

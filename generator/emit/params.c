@@ -148,6 +148,30 @@ groups(const struct plan *p, struct buf *b)
 	buf_puts(b, "};\n");
 }
 
+/* What the host gives the layers of a kind or reads of them: by the names of op.def. */
+static void
+host_tensors(const struct plan *p, const struct segment *seg, struct buf *b)
+{
+	const struct graph *g = p->graph;
+	bool *done = xalloc(g->tensor.n * sizeof *done);
+
+	for (uint32_t i = 0; i < seg->ops[FORWARD].n; i++) {
+		const struct op *o = &seg->ops[FORWARD].a[i];
+		const struct op_row *r = op_row(o->op);
+		for (uint8_t k = 0; k < r->nin + r->nout; k++) {
+			const struct tensor *t = &g->tensor.a[o->arg[k]];
+			const char *name = r->arg[k].name;
+			if (done[o->arg[k]] || (t->class != T_STAT && t->class != T_INPUT))
+				continue;
+			done[o->arg[k]] = true;
+			emit_wrapped(b, 2,
+			    t->class == T_INPUT ? xprintf(".%s = %s,", name, off(p, o->arg[k]))
+						: xprintf(".%s = %s, .%s_stride = OM_STRIDE_%s,",
+						      name, off(p, o->arg[k]), name, t->name));
+		}
+	}
+}
+
 static uint32_t
 moes(const struct plan *p, struct buf *b)
 {
@@ -160,27 +184,11 @@ moes(const struct plan *p, struct buf *b)
 			continue;
 		const struct object *m = g->seg.a[s].ffn;
 		const struct object *r = spec_obj(m, F_moe_router);
-		tensor_id load = op_arg(o, "load"), aux = op_arg(o, "aux");
 		if (!n++)
 			buf_printf(b, "\nstatic const struct om_moe %s[] = {\n",
 			    emit_stage_name(p, "moes"));
 		buf_puts(b, "\t{\n");
-		emit_wrapped(b, 2,
-		    xprintf(".load = %s, .load_stride = OM_STRIDE_%s,", off(p, load),
-			g->tensor.a[load].name));
-		emit_wrapped(b, 2,
-		    xprintf(".aux = %s, .aux_stride = OM_STRIDE_%s,", off(p, aux),
-			g->tensor.a[aux].name));
-		tensor_id cut = 0;
-		for (uint32_t i = 0; i < g->seg.a[s].ops[FORWARD].n; i++)
-			if (g->seg.a[s].ops[FORWARD].a[i].op == OP_ep_map)
-				cut = op_arg(&g->seg.a[s].ops[FORWARD].a[i], "cut");
-		if (cut)
-			emit_wrapped(b, 2,
-			    xprintf(".cut = %s, .cut_stride = OM_STRIDE_%s,", off(p, cut),
-				g->tensor.a[cut].name));
-		if (op_arg(o, "draw"))
-			emit_wrapped(b, 2, xprintf(".draw = %s,", off(p, op_arg(o, "draw"))));
+		host_tensors(p, &g->seg.a[s], b);
 		emit_wrapped(b, 2,
 		    xprintf(".layer = %s, .nlayers = %u, .experts = %lld, .top_k = %lld,",
 			emit_stage_name(p, xprintf("%s_layers", g->seg.a[s].name)),
@@ -368,17 +376,10 @@ model(const struct plan *p, const char *fingerprint, const char *refusal, const 
 		buf_printf(b, "\t\t.%s_off = UINT64_C(%llu),\n\t\t.%s_bytes = UINT64_C(%llu),\n",
 		    regions[i].name, (unsigned long long)p->region_off[regions[i].r],
 		    regions[i].name, (unsigned long long)p->region_bytes[regions[i].r]);
-	const struct op *embed = &g->seg.a[g->embed].ops[FORWARD].a[0];
-	const struct op *clip = NULL;
-	for (uint32_t i = 0; i < g->seg.a[g->update].ops[FORWARD].n; i++)
-		if (g->seg.a[g->update].ops[FORWARD].a[i].op == OP_clip)
-			clip = &g->seg.a[g->update].ops[FORWARD].a[i];
-	tensor_id label = op_arg(&g->seg.a[g->eval].ops[FORWARD].a[1], "label");
 	buf_printf(b,
 	    "\t\t.token_off = %s,\n\t\t.label_off = %s,\n\t\t.ctl_off = %s,\n"
 	    "\t\t.loss_off = %s,\n",
-	    off(p, op_arg(embed, "tok")), off(p, label), off(p, op_arg(clip, "ctl")),
-	    off(p, op_arg(clip, "loss")));
+	    off(p, g->tokens), off(p, g->labels), off(p, g->ctl), off(p, g->loss));
 	buf_printf(b,
 	    "\t\t.param = %s,\n\t\t.nparams = %u,\n\t\t.bucket = %s,\n\t\t.nbuckets = %u,\n"
 	    "\t\t.param_group = param_groups,\n\t\t.nparam_groups = %u,\n",

@@ -77,30 +77,32 @@ comment(const struct plan *p, const struct launch *st, struct buf *b)
 	emit_wrapped(b, 1, xprintf("/* %s: %s, resolved.lua:%u */", r->name, line.s, st->op.rline));
 }
 
-/* What ranks do together: a call of the runtime's. */
+/* What ranks do together: the runtime's call, with what its words in braces stand for. */
 static void
 collective(const struct plan *p, uint32_t s, const struct launch *st, struct buf *b)
 {
 	const struct tensor *t = &p->graph->tensor.a[st->op.arg[0]];
-	const char *at = address(p, s, st, st->op.arg[0]), *group = emit_group(st->op.group);
-	unsigned long long n = st->span, size = plan_bytes(p, t->dtype);
+	uint64_t n = st->span, size = plan_bytes(p, t->dtype);
+	const struct {
+		const char *word, *text;
+	} words[] = {
+		{ "{group}", emit_group(st->op.group) },
+		{ "{at}", address(p, s, st, st->op.arg[0]) },
+		{ "{name}", t->name },
+		{ "{n}", xprintf("%llu", (unsigned long long)n) },
+		{ "{size}", xprintf("%llu", (unsigned long long)size) },
+		{ "{bytes}", xprintf("%llu", (unsigned long long)(n * size)) },
+	};
 
-	switch (st->op.op) {
-	case OP_reduce_scatter:
-		buf_printf(b, "om_reduce_scatter(%s, \"sum of gradients\", %s, %llu, %llu);", group,
-		    at, n, size);
-		break;
-	case OP_all_gather:
-		buf_printf(b, "om_all_gather(%s, \"gathering of weights\", %s, UINT64_C(%llu));",
-		    group, at, n * size);
-		break;
-	case OP_sum_norm:
-		buf_printf(b, "om_all_sum_f64(%s, \"gradient norm\", (double *)%s + OM_NORM2, 1);",
-		    group, at);
-		break;
-	default:
-		buf_printf(b, "om_all_sum_%s(%s, \"%s\", %s, %llu);",
-		    st->op.op == OP_sum_reals ? "f64" : "i64", group, t->name, at, n);
+	for (const char *c = runtime_call(st->op.op); *c;) {
+		unsigned i = 0;
+		while (i < LEN(words) && strncmp(c, words[i].word, strlen(words[i].word)))
+			i++;
+		if (i < LEN(words))
+			buf_puts(b, words[i].text);
+		else
+			buf_printf(b, "%c", *c);
+		c += i < LEN(words) ? strlen(words[i].word) : 1;
 	}
 }
 
@@ -120,7 +122,7 @@ function(const struct plan *p, uint32_t s, int ph, struct buf *b)
 		comment(p, st, &body);
 		if (loop)
 			buf_printf(&body, "\tfor (int i = 0; i < %u; i++)\n", (unsigned)st->layers);
-		if (collective_op(st->op.op)) {
+		if (runtime_call(st->op.op)) {
 			collective(p, s, st, &call);
 			emit_wrapped(&body, 1 + loop, call.s);
 			continue;

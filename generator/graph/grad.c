@@ -7,33 +7,6 @@
 
 #include "graph/graph.h"
 
-struct word {
-	const char *s;
-	size_t n;
-};
-
-/* Splits the next item off a comma-separated list that ends at one of stop; false at the end. */
-static bool
-next_word(const char **s, const char *stop, struct word *w)
-{
-	*s += strspn(*s, " ,");
-	if (!**s || strchr(stop, **s))
-		return false;
-	w->s = *s;
-	w->n = strcspn(*s, " ,=();");
-	*s += w->n;
-	return true;
-}
-
-static int
-find_arg(const struct op_row *r, struct word w)
-{
-	for (int i = 0; i < r->nin + r->nout; i++)
-		if (strlen(r->arg[i].name) == w.n && !memcmp(r->arg[i].name, w.s, w.n))
-			return i;
-	return -1;
-}
-
 /* A segment walked backwards; its activations keep their gradient so far in `grad`, `parts`. */
 struct walk {
 	struct graph *g;
@@ -82,34 +55,27 @@ accumulate(struct walk *w, tensor_id of, tensor_id part, uint32_t rline)
 	*grad_of(w, of) = sum;
 }
 
-/*
- * "dx, +dw = op(dy, x)": tensors for what is left of "=", the op with its arguments, sizes by name.
- */
+/* "dx" is the gradient of x: the name without its "d". */
+static struct word
+of(struct word w)
+{
+	return (struct word){ w.s + 1, w.n - 1 };
+}
+
+/* Tensors for what is left of "=", the op with its arguments, ints and floats by name. */
 static void
-apply_rule(struct walk *w, const struct op *f, const char *rule)
+apply_rule(struct walk *w, const struct op *f, const struct rule *rule)
 {
 	const struct op_row *r = op_row(f->op), *br;
-	const char *s = rule, *call;
-	struct word word;
 	struct sizes z;
-	struct op b = { .rline = f->rline };
+	struct op b = { .op = rule->op, .rline = f->rline };
 	tensor_id input[MAX_ARGS], result[MAX_ARGS];
-	uint8_t n = 0;
 
-	call = strchr(s, '=') + 1;
-	call += strspn(call, " ");
-	if (!strchr("(", call[strcspn(call, " ,(;")]) || !call[strcspn(call, " ,(;")]) {
-		/* "da = dy" */
-		next_word(&s, "=", &word);
-		tensor_id in = f->arg[find_arg(r, (struct word){ word.s + 1, word.n - 1 })];
-		next_word(&call, ";", &word);
-		accumulate(w, in,
-		    *grad_of(w, f->arg[find_arg(r, (struct word){ word.s + 1, word.n - 1 })]),
-		    f->rline);
+	if (rule->op == N_OPS) { /* "da = dy" */
+		accumulate(w, f->arg[op_find_arg(r, of(rule->out[0]))],
+		    *grad_of(w, f->arg[op_find_arg(r, of(rule->in[0]))]), f->rline);
 		return;
 	}
-	next_word(&call, "(", &word);
-	b.op = op_find(word.s, word.n);
 	br = op_row(b.op);
 	const char *fault = op_bind(w->g, f, &z);
 	if (fault)
@@ -125,31 +91,30 @@ apply_rule(struct walk *w, const struct op *f, const char *rule)
 			    br->floats[i], r->name);
 		b.floats[i] = f->floats[k];
 	}
-	call++;
-	for (uint8_t i = 0; next_word(&call, ")", &word); i++) {
-		int a = find_arg(r, word);
+	for (uint8_t i = 0; i < rule->nin; i++) {
+		struct word name = rule->in[i];
+		int a = op_find_arg(r, name);
 		b.arg[i] = a >= 0 ? f->arg[a] : 0;
 		if (a < 0) {
-			a = find_arg(r, (struct word){ word.s + 1, word.n - 1 });
-			if (*word.s != 'd' || a < r->nin)
+			a = op_find_arg(r, of(name));
+			if (*name.s != 'd' || a < r->nin)
 				internal("op.def: gradient of %s: no tensor '%.*s'", r->name,
-				    (int)word.n, word.s);
+				    (int)name.n, name.s);
 			b.arg[i] = *grad_of(w, f->arg[a]);
 		}
 	}
-	for (; next_word(&s, "=", &word); n++) {
-		bool plus = *word.s == '+';
-		int a = find_arg(r, (struct word){ word.s + 1 + plus, word.n - 1 - plus });
-		if (a < 0 || a >= r->nin || plus != br->arg[br->nin + n].accumulate)
-			internal("op.def: gradient of %s: bad result '%.*s'", r->name, (int)word.n,
-			    word.s);
-		input[n] = f->arg[a];
-		result[n] = plus ? *grad_of(w, input[n]) : new_grad(w, input[n]);
-		b.arg[br->nin + n] = result[n];
+	for (uint8_t i = 0; i < rule->nout; i++) {
+		int a = op_find_arg(r, of(rule->out[i]));
+		if (a < 0 || a >= r->nin || rule->adds[i] != br->arg[br->nin + i].accumulate)
+			internal("op.def: gradient of %s: bad result '%.*s'", r->name,
+			    (int)rule->out[i].n, rule->out[i].s);
+		input[i] = f->arg[a];
+		result[i] = rule->adds[i] ? *grad_of(w, input[i]) : new_grad(w, input[i]);
+		b.arg[br->nin + i] = result[i];
 	}
 	*PUSH(w->g->seg.a[w->seg].ops[BACKWARD]) = b;
-	for (uint8_t i = 0; i < n; i++)
-		if (!br->arg[br->nin + i].accumulate)
+	for (uint8_t i = 0; i < rule->nout; i++)
+		if (!rule->adds[i])
 			accumulate(w, input[i], result[i], f->rline);
 }
 
@@ -166,15 +131,13 @@ grad_segment(struct graph *g, uint32_t s)
 	for (uint32_t i = seg->ops[FORWARD].n; i-- > 0;) {
 		const struct op *f = &seg->ops[FORWARD].a[i];
 		const struct op_row *r = op_row(f->op);
-		bool root = f->op == OP_head_loss, reached = root;
+		const char *rules = r->grad;
+		bool reached = r->root;
+		struct rule rule;
 		for (uint8_t a = r->nin; a < r->nin + r->nout; a++)
 			reached |= *grad_of(&w, f->arg[a]) != 0;
-		for (const char *rule = r->grad; reached && rule && *rule;) {
-			apply_rule(&w, f, rule);
-			rule = strchr(rule, ';');
-			if (rule)
-				rule += 1 + strspn(rule + 1, " ");
-		}
+		while (reached && rule_next(&rules, &rule))
+			apply_rule(&w, f, &rule);
 	}
 	if (seg->x)
 		seg->dx = *grad_of(&w, seg->x);

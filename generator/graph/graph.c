@@ -1,4 +1,5 @@
 /* Logical tensors and ops: the rows of op.def, sizes bound by shapes, text for people. */
+#include <stddef.h>
 #include <string.h>
 
 #include "graph/graph.h"
@@ -40,49 +41,103 @@ parse_args(const char *s, struct arg_row *arg)
 }
 
 static void
-parse_row(struct op_row *r, const char *name, const char *ints, const char *floats, const char *in,
-    const char *out, const char *inplace, const char *flops, const char *grad)
+parse_trait(struct op_row *r, const char *s, size_t n)
 {
-	*r = (struct op_row){ .name = name, .inplace = inplace, .flops = flops, .grad = grad };
-	for (; *ints; ints++)
-		if (*ints != ' ')
-			r->ints[r->nints++] = *ints;
+	static const struct {
+		const char *name;
+		size_t at;
+	} flag[] = {
+#define TRAIT(name) { #name, offsetof(struct op_row, name) }
+		TRAIT(root),
+		TRAIT(route),
+		TRAIT(balance),
+		TRAIT(sends),
+		TRAIT(returns),
+		TRAIT(step),
+		TRAIT(flat),
+		TRAIT(part),
+		TRAIT(collective),
+#undef TRAIT
+	};
+	const char *group = memchr(s, ':', n);
+	size_t word = group ? (size_t)(group - s) : n;
+	bool found = false;
+
+	for (unsigned i = 0; i < LEN(flag); i++)
+		if (strlen(flag[i].name) == word && !memcmp(flag[i].name, s, word))
+			found = *(bool *)((char *)r + flag[i].at) = true;
+	for (unsigned i = 0; group && i < OM_N_GROUPS; i++) {
+		const char *name = i == OM_ALONE ? "tensor" : om_group_name[i];
+		if (strlen(name) == n - word - 1 && !memcmp(name, group + 1, n - word - 1)) {
+			r->group = (enum om_group)i;
+			group = NULL;
+		}
+	}
+	if (!found || group)
+		internal("op.def: no trait '%.*s'", (int)n, s);
+}
+
+/* The columns of a row; the last ones may be missing. */
+enum { C_INTS, C_FLOATS, C_IN, C_OUT, C_INPLACE, C_FLOPS, C_GRAD, C_TRAITS, C_APART, N_COLUMNS };
+
+static void
+parse_row(struct op_row *r, const char *name, const char *const *c)
+{
+	*r = (struct op_row){ .name = name,
+		.inplace = c[C_INPLACE],
+		.flops = c[C_FLOPS],
+		.grad = c[C_GRAD],
+		.apart = c[C_APART] ? c[C_APART] : "" };
+	for (const char *s = c[C_INTS]; *s; s++)
+		if (*s != ' ')
+			r->ints[r->nints++] = *s;
 	r->nconsts = UINT8_MAX;
-	for (floats += strspn(floats, " "); *floats; floats += strspn(floats, " ")) {
-		size_t len = strcspn(floats, " ");
-		if (*floats == ';')
+	for (const char *s = c[C_FLOATS] + strspn(c[C_FLOATS], " "); *s; s += strspn(s, " ")) {
+		size_t len = strcspn(s, " ");
+		if (*s == ';')
 			r->nconsts = r->nfloats;
 		else
-			memcpy(r->floats[r->nfloats++], floats, len);
-		floats += len;
+			memcpy(r->floats[r->nfloats++], s, len);
+		s += len;
 	}
 	if (r->nconsts == UINT8_MAX)
 		r->nconsts = r->nfloats;
-	r->nin = parse_args(in, r->arg);
-	r->nout = parse_args(out, r->arg + r->nin);
+	r->nin = parse_args(c[C_IN], r->arg);
+	r->nout = parse_args(c[C_OUT], r->arg + r->nin);
+	for (const char *s = c[C_TRAITS] ? c[C_TRAITS] : ""; *s; s += strspn(s, " ")) {
+		size_t len = strcspn(s, " ");
+		parse_trait(r, s, len);
+		s += len;
+	}
 }
 
 const struct op_row *
 op_row(enum op_id op)
 {
 	if (!rows[op].name) {
-#define OP(name, ints, floats, in, out, inplace, flops, grad) \
-	parse_row(&rows[OP_##name], #name, ints, floats, in, out, inplace, flops, grad);
+#define OP(name, ...) \
+	parse_row(&rows[OP_##name], #name, (const char *const[N_COLUMNS]){ __VA_ARGS__ });
 #include "op.def"
 #undef OP
 	}
 	return &rows[op];
 }
 
+bool
+arg_routed(const struct arg_row *a)
+{
+	return a->dim[0].n == 1 && *a->dim[0].s == 'r';
+}
+
 enum op_id
-op_find(const char *name, size_t n)
+op_collective(enum dtype d)
 {
 	for (uint32_t i = 0; i < N_OPS; i++) {
-		const char *s = op_row((enum op_id)i)->name;
-		if (strlen(s) == n && !memcmp(s, name, n))
+		const struct op_row *r = op_row((enum op_id)i);
+		if (r->collective && r->group == OM_ALONE && r->arg[0].dtype == d)
 			return (enum op_id)i;
 	}
-	internal("op.def: no op named '%.*s'", (int)n, name);
+	return N_OPS;
 }
 
 uint64_t
@@ -149,18 +204,6 @@ check_dim(const struct arg_row *a, uint8_t d, uint64_t size, struct sizes *z)
 	    a->dim[d].n, a->dim[d].s, (unsigned long long)want);
 }
 
-bool
-op_flat(enum op_id op)
-{
-	static const enum op_id flat[] = { OP_sumsq, OP_adamw, OP_adamw_master, OP_bias_update,
-		OP_reduce_scatter, OP_all_gather, OP_sum_reals, OP_sum_counts };
-
-	for (unsigned i = 0; i < LEN(flat); i++)
-		if (op == flat[i])
-			return true;
-	return false;
-}
-
 tensor_id
 op_arg(const struct op *o, const char *name)
 {
@@ -176,22 +219,49 @@ const struct op *
 graph_route(const struct segment *s)
 {
 	for (uint32_t i = 0; i < s->ops[FORWARD].n; i++)
-		if (op_arg(&s->ops[FORWARD].a[i], "load"))
+		if (op_row(s->ops[FORWARD].a[i].op)->route)
 			return &s->ops[FORWARD].a[i];
 	return NULL;
 }
 
-const char *
-op_bind(const struct graph *g, const struct op *o, struct sizes *z)
+static void
+bind_ints(const struct op *o, struct sizes *z)
 {
 	const struct op_row *r = op_row(o->op);
-	bool flat = op_flat(o->op);
 
 	*z = (struct sizes){ 0 };
 	for (uint8_t i = 0; i < r->nints; i++) {
 		z->v[r->ints[i] - 'a'] = o->ints[i];
 		z->bound[r->ints[i] - 'a'] = true;
 	}
+}
+
+void
+op_shape(struct graph *g, const struct op *o)
+{
+	const struct op_row *r = op_row(o->op);
+	struct sizes z;
+
+	bind_ints(o, &z);
+	for (uint8_t i = 0; i < r->nin; i++)
+		for (uint8_t d = 0; d < r->arg[i].ndims; d++)
+			bind_dim(&r->arg[i], d, g->tensor.a[o->arg[i]].dim[d], &z);
+	for (uint8_t i = r->nin; i < r->nin + r->nout; i++) {
+		struct tensor *t = &g->tensor.a[o->arg[i]];
+		if (t->class == T_GRAD) /* it has its parameter's */
+			continue;
+		t->ndims = r->arg[i].ndims;
+		for (uint8_t d = 0; d < t->ndims; d++)
+			t->dim[d] = expr_eval(r->arg[i].dim[d].s, r->arg[i].dim[d].n, &z);
+	}
+}
+
+const char *
+op_bind(const struct graph *g, const struct op *o, struct sizes *z)
+{
+	const struct op_row *r = op_row(o->op);
+
+	bind_ints(o, z);
 	/*
 	 * first the letters that stand alone, then products that they leave with one unknown, then
 	 * the checks
@@ -203,8 +273,8 @@ op_bind(const struct graph *g, const struct op *o, struct sizes *z)
 				return xprintf("%s: argument %s is missing", r->name, a->name);
 			const struct tensor *t = &g->tensor.a[o->arg[i]];
 			uint64_t all = mul64(tensor_elems(t), tensor_layers(g, t));
-			const uint64_t *dim = flat ? &all : t->dim;
-			uint8_t ndims = flat ? 1 : t->ndims;
+			const uint64_t *dim = r->flat ? &all : t->dim;
+			uint8_t ndims = r->flat ? 1 : t->ndims;
 			if (t->dtype != a->dtype)
 				return xprintf("%s: %s is %s, %s wants %s", r->name, t->name,
 				    dtype_names[t->dtype], a->name, dtype_names[a->dtype]);

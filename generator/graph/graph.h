@@ -22,7 +22,7 @@ struct sizes {
 /* Value of an expression; internal error on a letter that is not bound. */
 uint64_t expr_eval(const char *e, size_t n, const struct sizes *z);
 
-/* ---- graph.c, model.c, groups.c, grad.c, recompute.c, graphverify.c: tensors and ops --------- */
+/* ---- graph.c, rule.c, model.c, groups.c, grad.c, recompute.c, graphverify.c: ops, tensors ---- */
 
 enum op_id {
 #define OP(name, ...) OP_##name,
@@ -44,15 +44,37 @@ struct arg_row {
 	} dim[MAX_DIMS];
 };
 struct op_row {
-	const char *name, *flops, *inplace, *grad;
+	const char *name, *flops, *inplace, *grad, *apart;
 	uint8_t nints, nfloats, nconsts, nin,
 	    nout; /* nconsts: floats that the kernel itself takes */
 	char ints[MAX_INTS];
 	char floats[MAX_FLOATS][16];
 	struct arg_row arg[MAX_ARGS]; /* inputs, then outputs */
+	bool root, route, balance, sends, returns, step, flat, part, collective;
+	enum om_group group; /* of a collective; OM_ALONE: its tensor says which */
 };
 const struct op_row *op_row(enum op_id op); /* parsed once from op.def */
 enum op_id op_find(const char *name, size_t n);
+
+struct word {
+	const char *s;
+	size_t n;
+};
+/* "dx, +dw = op(dy, x)", or without an op "da = dy"; "... if x". */
+struct rule {
+	enum op_id op; /* N_OPS: none */
+	uint8_t nout, nin;
+	struct word out[MAX_ARGS], in[MAX_ARGS], when; /* without "+" */
+	bool adds[MAX_ARGS];
+};
+/* Reads the next of a column's rules, which ";" is between; false at their end. */
+bool rule_next(const char **s, struct rule *r);
+/* The number of an op's argument; -1: it has none of that name. */
+int op_find_arg(const struct op_row *r, struct word name);
+/* It has a row for each routed one. */
+bool arg_routed(const struct arg_row *a);
+/* The collective that is for tensors of a dtype. */
+enum op_id op_collective(enum dtype d);
 
 enum tensor_class {
 	T_PARAM,  /* weights */
@@ -136,7 +158,8 @@ struct graph {
 	uint64_t B, S, T;            /* sequences, length and tokens of a microbatch */
 	uint64_t microbatches;       /* a step and rank */
 	uint64_t params_total, params_active;
-	uint64_t flops_token; /* forward + backward, a token */
+	uint64_t flops_token;                /* forward + backward, a token */
+	tensor_id tokens, labels, ctl, loss; /* what the host gives a step, and reads of it */
 };
 
 struct graph *graph_build(struct object *trainer); /* forward, then gradients and update */
@@ -151,8 +174,8 @@ graph_tensor(struct graph *g, const char *name, enum tensor_class c, enum dtype 
  * fault.
  */
 const char *op_bind(const struct graph *g, const struct op *o, struct sizes *z);
-/* The update works on all layers of a parameter at once, as one flat vector. */
-bool op_flat(enum op_id op);
+/* Gives an op's results the shapes that follow from those of its inputs. */
+void op_shape(struct graph *g, const struct op *o);
 /* The argument of that name in op.def; 0 if the op has none. */
 tensor_id op_arg(const struct op *o, const char *name);
 /* The op of a kind of layer that chooses experts, NULL for a dense one. */

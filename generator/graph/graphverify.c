@@ -32,6 +32,9 @@ graph_verify(const struct graph *g)
 				const char *fault = op_bind(g, o, &z);
 				if (fault)
 					internal("graphverify: %s: %s", seg->name, fault);
+				if (r->step != (s == g->update))
+					internal("graphverify: %s: %s belongs to %s", seg->name,
+					    r->name, r->step ? "the update" : "a pass");
 				for (uint8_t a = 0; a < r->nin; a++) {
 					const struct tensor *t = &g->tensor.a[o->arg[a]];
 					if (!given(g, seg, o->arg[a]) &&
@@ -54,7 +57,7 @@ graph_verify(const struct graph *g)
 					if (t->class == T_GRAD)
 						summed[id] = 1;
 					if ((t->class == T_PARAM || t->class == T_BUFFER) &&
-					    o->op != OP_all_gather && updated[id]++)
+					    !r->collective && updated[id]++)
 						internal(
 						    "graphverify: %s is updated twice", t->name);
 				}

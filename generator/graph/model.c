@@ -475,9 +475,10 @@ find_kinds(struct graph *g)
 
 /* Squared norm over all gradients, clipping, then the step of every parameter and router bias. */
 static void
-update(struct builder *b, tensor_id ctl, tensor_id loss)
+update(struct builder *b)
 {
 	struct graph *g = b->g;
+	tensor_id ctl = g->ctl;
 	struct object *opt = spec_obj(g->trainer, F_trainer_optimizer);
 	const struct value *betas = spec_value(opt, F_adamw_betas);
 	bool master =
@@ -491,7 +492,7 @@ update(struct builder *b, tensor_id ctl, tensor_id loss)
 		for (uint32_t i = 1; i < ntensors; i++)
 			if (g->tensor.a[i].class == T_PARAM && g->tensor.a[i].param_group == k)
 				OP_(b, OP_sumsq, g->tensor.a[i].grad, ctl);
-	OP_(b, OP_clip, loss, ctl)->floats[0] = spec_num(opt, F_adamw_clip_norm);
+	OP_(b, OP_clip, g->loss, ctl)->floats[0] = spec_num(opt, F_adamw_clip_norm);
 	for (uint32_t k = 0; k < g->param_group.n; k++)
 		for (uint32_t i = 1; i < ntensors; i++) {
 			if (g->tensor.a[i].class != T_PARAM || g->tensor.a[i].param_group != k)
@@ -522,9 +523,9 @@ update(struct builder *b, tensor_id ctl, tensor_id loss)
 		}
 	for (uint32_t s = g->embed + 1; s < g->head; s++) {
 		const struct op *route = graph_route(&g->seg.a[s]);
-		if (!route || route->op != OP_route_biased)
+		tensor_id bias = route ? op_arg(route, "b") : 0;
+		if (!bias)
 			continue;
-		tensor_id bias = op_arg(route, "b");
 		const struct object *ro = spec_obj(g->seg.a[s].ffn, F_moe_router);
 		b->rline = g->tensor.a[bias].rline;
 		struct op *o = OP_(b, OP_bias_update, op_arg(route, "load"), ctl, bias);
@@ -609,7 +610,7 @@ head_norm(struct builder *b, tensor_id norm_w, uint64_t D)
 
 /* The final norm and the loss; once for training, and once more, forward only, for evaluation. */
 static void
-head(struct builder *b, tensor_id norm_w, tensor_id w, tensor_id label, tensor_id loss)
+head(struct builder *b, tensor_id norm_w, tensor_id w)
 {
 	struct graph *g = b->g;
 	const struct object *tr = spec_obj(g->trainer, F_trainer_model);
@@ -618,7 +619,7 @@ head(struct builder *b, tensor_id norm_w, tensor_id w, tensor_id label, tensor_i
 	tensor_id h = head_norm(b, norm_w, g->tensor.a[w].dim[1]), lse;
 
 	lse = tensor(b, "logits_lse", T_ACT, DT_STAT, DIMS(b->T));
-	struct op *o = OP_(b, OP_head_loss, h, w, label, lse, loss);
+	struct op *o = OP_(b, OP_head_loss, h, w, g->labels, lse, g->loss);
 	o->floats[0] = 1 / ((double)spec_int(ba, F_batch_global) * (double)g->S);
 	o->floats[1] = spec_num(lm, F_lm_head_z_loss);
 }
@@ -671,7 +672,7 @@ graph_build(struct object *trainer)
 	uint64_t V = (uint64_t)spec_int(tr, F_transformer_vocab_size);
 	uint64_t D = (uint64_t)spec_int(tr, F_transformer_d_model);
 	struct builder b = { .g = g };
-	tensor_id tokens, label, ctl, tokens_w, w, norm_w, loss;
+	tensor_id tokens_w, w, norm_w;
 
 	g->trainer = trainer;
 	g->n_layers = (uint32_t)spec_int(tr, F_transformer_n_layers);
@@ -690,10 +691,10 @@ graph_build(struct object *trainer)
 
 	b.seg = g->embed;
 	b.rline = spec_value(tr, F_transformer_vocab_size)->rline;
-	tokens = tensor(&b, "tokens", T_INPUT, DT_I32, DIMS(g->T));
-	label = tensor(&b, "labels", T_INPUT, DT_I32, DIMS(g->T));
+	g->tokens = tensor(&b, "tokens", T_INPUT, DT_I32, DIMS(g->T));
+	g->labels = tensor(&b, "labels", T_INPUT, DT_I32, DIMS(g->T));
 	w = tokens_w = param(&b, "tokens_w", "model.embed_tokens.weight", DIMS(V, D));
-	embed(&b, tokens, w);
+	embed(&b, g->tokens, w);
 
 	for (uint32_t k = g->embed + 1, n = g->seg.n; k < n; k++) {
 		b.seg = k;
@@ -706,19 +707,19 @@ graph_build(struct object *trainer)
 	b.rline = spec_value(tr, F_transformer_lm_head)->rline;
 	if (!spec_int(spec_obj(tr, F_transformer_lm_head), F_lm_head_tied))
 		w = param(&b, "w", "lm_head.weight", DIMS(V, D));
-	loss = tensor(&b, "loss", T_STAT, DT_F64, DIMS(2));
-	head(&b, norm_w, w, label, loss);
+	g->loss = tensor(&b, "loss", T_STAT, DT_F64, DIMS(2));
+	head(&b, norm_w, w);
 
 	for (uint32_t s = g->embed; s <= g->head; s++)
 		grad_segment(g, s);
 
 	g->update = b.seg = segment(g, "update");
-	ctl = tensor(&b, "ctl", T_INPUT, DT_F64, DIMS(8));
+	g->ctl = tensor(&b, "ctl", T_INPUT, DT_F64, DIMS(8));
 	graph_groups(g);
-	update(&b, ctl, loss);
+	update(&b);
 
 	g->eval = b.seg = segment(g, "eval");
-	head(&b, norm_w, w, label, loss);
+	head(&b, norm_w, w);
 	decode(&b, tokens_w, norm_w, w);
 	if (!diag_count())
 		count(g);

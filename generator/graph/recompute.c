@@ -13,12 +13,11 @@ repeatable(const struct op *o, const char *what)
 {
 	const struct op_row *r = op_row(o->op);
 
-	if (!strcmp(what, "experts"))
-		return o->op == OP_dispatch || o->op == OP_grouped || o->op == OP_glu_routed ||
-		       o->op == OP_relu2_routed;
 	for (uint8_t i = r->nin; i < r->nin + r->nout; i++)
 		if (r->arg[i].accumulate)
 			return false;
+	if (!strcmp(what, "experts"))
+		return arg_routed(&r->arg[r->nin]);
 	if (!strcmp(what, "cheap"))
 		return !strcmp(r->flops, "0");
 	return !strcmp(what, "block");

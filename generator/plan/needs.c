@@ -16,10 +16,12 @@ static const struct need {
 #define KERNEL(...)
 #define NEEDS(op, target, letter, rule, value) { OP_##op, #target, letter, rule, value },
 #define ARCH(...)
+#define CALL(...)
 #include "kernel.def"
 #undef KERNEL
 #undef NEEDS
 #undef ARCH
+#undef CALL
 };
 
 /* A size that kernels ask something of: where it comes from, and all that they ask. */

@@ -63,7 +63,7 @@ select_kernel(struct plan *p, struct launch *st)
 	struct sizes z;
 
 	if (!k) {
-		p->kernels &= collective_op(st->op.op) && p->target->arch == NULL;
+		p->kernels &= runtime_call(st->op.op) && p->target->arch == NULL;
 		return;
 	}
 	const char *fault = op_bind(p->graph, &st->op, &z);
@@ -681,7 +681,7 @@ make_programs(struct plan *p)
 			for (uint32_t i = 0; i < g->seg.a[s].ops[ph].n && present(p, s); i++) {
 				const struct op *o = &g->seg.a[s].ops[ph].a[i];
 				struct program *prog = &p->prog[s][ph];
-				if (!op_flat(o->op))
+				if (!op_row(o->op)->flat)
 					*PUSH(*prog) = (struct launch){ .op = *o, .wait = -1 };
 				else if (plan_layers(p, o->arg[0]) && /* not on another stage */
 					 !(prog->n && joins(p, &prog->a[prog->n - 1], o)))

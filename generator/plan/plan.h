@@ -130,7 +130,8 @@ struct plan { /* of one stage of the pipeline; there is one a stage */
 };
 const char *plan_format(const struct plan *p, enum dtype d); /* "bf16", "int32" */
 uint64_t plan_bytes(const struct plan *p, enum dtype d);     /* that it lies in */
-bool collective_op(enum op_id op); /* done by the runtime, without a kernel of the target's */
+/* How the runtime is called for an op that ranks do together without a kernel; NULL: it is none. */
+const char *runtime_call(enum op_id op);
 const struct kernel_row *kernel_for(enum op_id op, const char *kernels); /* NULL: none */
 /* An array, one a stage. */
 struct plan *plan(struct shard *s);

@@ -40,8 +40,8 @@ print_stage(const struct plan *p, struct buf *out)
 					buf_printf(out, "%s %s\n", g->seg.a[s].name,
 					    ph ? "backward" : "forward");
 				buf_printf(out, "  %3u stream %u  %-30s %s\n", i, st->stream,
-				    collective_op(st->op.op) ? op_row(st->op.op)->name
-							     : p->inst->a[st->inst].name,
+				    runtime_call(st->op.op) ? op_row(st->op.op)->name
+							    : p->inst->a[st->inst].name,
 				    op_text(g, &st->op));
 			}
 }

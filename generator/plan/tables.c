@@ -14,10 +14,12 @@ static const struct kernel_row kernel_rows[] = {
 #define KERNEL(op, target, file, macro, params, ws) { OP_##op, #target, file, #macro, params, ws },
 #define NEEDS(...)
 #define ARCH(...)
+#define CALL(...)
 #include "kernel.def"
 #undef KERNEL
 #undef NEEDS
 #undef ARCH
+#undef CALL
 };
 
 static const struct {
@@ -26,18 +28,30 @@ static const struct {
 #define KERNEL(...)
 #define NEEDS(...)
 #define ARCH(target, arch) { #target, arch },
+#define CALL(...)
 #include "kernel.def"
 #undef KERNEL
 #undef NEEDS
 #undef ARCH
+#undef CALL
 };
 
-/* What the runtime does for all ranks together, without a kernel of the target's. */
-bool
-collective_op(enum op_id op)
+static const char *const calls[N_OPS] = {
+#define KERNEL(...)
+#define NEEDS(...)
+#define ARCH(...)
+#define CALL(op, call) [OP_##op] = call,
+#include "kernel.def"
+#undef KERNEL
+#undef NEEDS
+#undef ARCH
+#undef CALL
+};
+
+const char *
+runtime_call(enum op_id op)
 {
-	return op == OP_reduce_scatter || op == OP_all_gather || op == OP_sum_reals ||
-	       op == OP_sum_counts || op == OP_sum_norm;
+	return calls[op];
 }
 
 const struct kernel_row *

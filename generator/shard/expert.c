@@ -14,79 +14,106 @@
 struct rows {
 	struct graph *g;
 	uint32_t seg;
-	uint64_t ranks, capacity, T, K;
-	tensor_id row, src, off, idx; /* as the router's map gives them */
-	tensor_id map, cut;
-	ARRAY(tensor_id) routed; /* have a row for each routed token */
+	struct sizes size; /* the letters t, k, w and c of op.def's rules */
+	/* by tensor: what stands for it, 0: itself; it has a row for each routed one */
+	tensor_id *same;
+	bool *routed;
+	ARRAY(struct {
+		struct word name;
+		tensor_id t;
+	})
+	named; /* by rules, the last one holds */
 };
 
-static tensor_id
-new_tensor(struct graph *g, uint32_t seg, const char *name, enum tensor_class c, enum dtype d,
-    uint64_t n, uint32_t rline)
-{
-	tensor_id id = graph_tensor(g, name, c, d, seg);
-
-	g->tensor.a[id].ndims = 1;
-	g->tensor.a[id].dim[0] = n;
-	g->tensor.a[id].rline = rline;
-	return id;
-}
-
 static struct op *
-add_op(struct oplist *list, enum op_id op, const struct op *like, const tensor_id *arg)
+add_op(struct oplist *list, enum op_id op, const struct op *like)
 {
 	struct op *o = PUSH(*list);
-	const struct op_row *r = op_row(op);
 
-	o->op = op;
-	o->rline = like->rline;
-	memcpy(o->arg, arg, (r->nin + r->nout) * sizeof *arg);
+	*o = (struct op){ .op = op, .group = op_row(op)->group, .rline = like->rline };
 	return o;
 }
-#define ARGS(...) ((tensor_id[]){ __VA_ARGS__ })
-#define INTS(o, ...) \
-	memcpy((o)->ints, (uint64_t[]){ __VA_ARGS__ }, sizeof((uint64_t[]){ __VA_ARGS__ }))
 
-/* Without the segment's name before it. */
-static const char *
-short_name(const struct graph *g, tensor_id t)
+static tensor_id
+find_named(const struct rows *w, struct word name)
 {
-	return g->tensor.a[t].name + strlen(g->seg.a[g->tensor.a[t].seg].name) + 1;
+	for (uint32_t i = w->named.n; i-- > 0;)
+		if (w->named.a[i].name.n == name.n && !memcmp(w->named.a[i].name.s, name.s, name.n))
+			return w->named.a[i].t;
+	return 0;
 }
 
-/* A tensor whose rows are those of routed tokens gets as many as a rank has room for. */
+/* The tensor that a name means: the op's own, or one that rules before this one have named. */
+static tensor_id
+meant(const struct rows *w, const struct op *o, struct word name)
+{
+	int a = op_find_arg(op_row(o->op), name);
+
+	return a >= 0 ? o->arg[a] : find_named(w, name);
+}
+
+/* Adds the op that a rule makes of o. */
 static void
-widen(struct rows *w, tensor_id t)
+apply_rule(struct rows *w, const struct op *o, const struct rule *rule, struct oplist *list)
 {
-	*PUSH(w->routed) = t;
-	w->g->tensor.a[t].dim[0] = w->capacity;
+	const struct op_row *r = op_row(rule->op), *old = op_row(o->op);
+	struct op *n = add_op(list, rule->op, o);
+
+	if (rule->nin != r->nin || rule->nout != r->nout)
+		internal("op.def: what %s becomes has not the arguments of %s", old->name, r->name);
+	for (uint8_t i = 0; i < r->nints; i++) {
+		const char *own = memchr(old->ints, r->ints[i], old->nints);
+		n->ints[i] = own ? o->ints[own - old->ints] : w->size.v[r->ints[i] - 'a'];
+	}
+	for (uint8_t i = 0; i < r->nin + r->nout; i++) {
+		struct word name = i < r->nin ? rule->in[i] : rule->out[i - r->nin];
+		bool again = i >= r->nin && op_find_arg(old, name) < 0 && find_named(w, name);
+		n->arg[i] = again ? 0 : meant(w, o, name);
+		if (!n->arg[i] && i < r->nin)
+			internal("op.def: what %s becomes: no tensor '%.*s'", old->name,
+			    (int)name.n, name.s);
+		if (!n->arg[i]) {
+			n->arg[i] = graph_tensor(w->g,
+			    xprintf("%s%.*s", again ? "re_" : "", (int)name.n, name.s),
+			    r->arg[i].accumulate ? T_STAT : T_ACT, r->arg[i].dtype, w->seg);
+			w->g->tensor.a[n->arg[i]].rline = o->rline;
+		}
+	}
+	for (uint8_t i = 0; i < r->nin + r->nout; i++) {
+		PUSH(w->named)->t = n->arg[i];
+		w->named.a[w->named.n - 1].name = i < r->nin ? rule->in[i] : rule->out[i - r->nin];
+	}
 }
 
-static bool
-is_routed(const struct rows *w, tensor_id t)
+/* What an op becomes. In the backward pass it may be one that recomputation would repeat. */
+static void
+rewrite_op(struct rows *w, enum phase ph, struct op *o, struct oplist *list)
 {
-	for (uint32_t i = 0; i < w->routed.n; i++)
-		if (w->routed.a[i] == t)
-			return true;
-	return false;
-}
+	const struct op_row *r = op_row(o->op);
+	const char *rules = r->apart;
+	struct rule rule;
 
-/* The weights of rows, for which a tensor beside p stands. */
-static tensor_id
-row_weights(struct rows *w, tensor_id p, const char *format, const struct op *like)
-{
-	return new_tensor(w->g, w->seg, xprintf(format, short_name(w->g, p)), T_ACT, DT_STAT,
-	    w->capacity, like->rline);
-}
-
-/* The map of the forward pass holds in both; what recomputation would repeat of it is dropped. */
-static tensor_id
-same_map(const struct rows *w, tensor_id t, tensor_id again[3])
-{
-	return again[0] && t == again[0]   ? w->row
-	       : again[1] && t == again[1] ? w->src
-	       : again[2] && t == again[2] ? w->off
-					   : t;
+	for (uint8_t k = 0; k < r->nin; k++)
+		if (w->same[o->arg[k]])
+			o->arg[k] = w->same[o->arg[k]];
+	bool any = rule_next(&rules, &rule);
+	bool routed = any && rule.when.n && w->routed[meant(w, o, rule.when)];
+	for (uint8_t k = r->nin; k < r->nin + r->nout; k++)
+		w->routed[o->arg[k]] = routed || arg_routed(&r->arg[k]);
+	if (!any || (rule.when.n && !routed)) {
+		*PUSH(*list) = *o;
+		return;
+	}
+	for (uint8_t i = 0; i < rule.nout && ph == BACKWARD; i++)
+		if (rule.adds[i]) { /* what the forward pass gave stands for its results */
+			for (uint8_t k = r->nin; k < r->nin + r->nout; k++)
+				w->same[o->arg[k]] = find_named(
+				    w, (struct word){ r->arg[k].name, strlen(r->arg[k].name) });
+			return;
+		}
+	do
+		apply_rule(w, o, &rule, list);
+	while (rule_next(&rules, &rule));
 }
 
 static void
@@ -94,98 +121,12 @@ rewrite(struct rows *w, enum phase ph)
 {
 	struct graph *g = w->g;
 	struct oplist old = g->seg.a[w->seg].ops[ph], list = { 0 };
-	tensor_id again[3] = { 0 }, pr = 0;
 
-	for (uint32_t i = 0; i < old.n; i++) {
-		struct op o = old.a[i], *n;
-		const struct op_row *r = op_row(o.op);
-		const tensor_id *a = o.arg;
-
-		for (uint8_t k = 0; k < r->nin; k++)
-			o.arg[k] = same_map(w, o.arg[k], again);
-		switch (o.op) {
-		case OP_route_map:
-			if (ph == BACKWARD) {
-				memcpy(again, o.arg + r->nin, sizeof again);
-				break;
-			}
-			w->idx = a[0], w->row = a[2], w->src = a[3], w->off = a[4];
-			uint64_t E = g->tensor.a[w->off].dim[0] - 1;
-			w->map = new_tensor(g, w->seg, "map", T_ACT, DT_I32, mul64(5, E), o.rline);
-			w->cut = new_tensor(g, w->seg, "cut", T_STAT, DT_I64, 2, o.rline);
-			g->tensor.a[w->off].dim[0] = E / w->ranks + 1;
-			n = add_op(&list, OP_ep_map, &o,
-			    ARGS(a[0], a[1], w->row, w->src, w->map, w->off, w->cut));
-			INTS(n, w->ranks, w->capacity);
-			n->group = OM_EXPERT;
-			break;
-		case OP_dispatch:
-			widen(w, a[3]);
-			n = add_op(&list, OP_ep_dispatch, &o, ARGS(a[0], w->src, w->map, a[3]));
-			INTS(n, w->K, w->ranks, w->capacity);
-			n->group = OM_EXPERT;
-			break;
-		case OP_combine:
-			n = add_op(
-			    &list, OP_ep_combine, &o, ARGS(a[0], w->idx, w->row, w->map, a[3]));
-			INTS(n, w->ranks);
-			n->group = OM_EXPERT;
-			break;
-		case OP_glu_routed:
-		case OP_relu2_routed: {
-			tensor_id p = op_arg(&o, "p"), h = op_arg(&o, "h");
-			pr = row_weights(w, p, ph == FORWARD ? "row_%s" : "re_row_%s", &o);
-			n = add_op(&list, OP_ep_weights, &o, ARGS(p, w->src, w->map, pr));
-			INTS(n, w->ranks, w->capacity);
-			n->group = OM_EXPERT;
-			widen(w, h);
-			if (o.op == OP_glu_routed)
-				add_op(&list, OP_glu_rows, &o, ARGS(a[0], a[1], pr, w->off, h))
-				    ->ints[0] = o.ints[0];
-			else
-				add_op(&list, OP_relu2_rows, &o, ARGS(a[0], pr, w->off, h));
-			break;
-		}
-		case OP_glu_routed_bwd:
-		case OP_relu2_routed_bwd: {
-			tensor_id p = op_arg(&o, "p"), dp = op_arg(&o, "dp");
-			tensor_id du = op_arg(&o, "du"), dg = op_arg(&o, "dg");
-			tensor_id dpr = row_weights(w, p, "d_row_%s", &o);
-			/* not repeated, they are those of the forward pass */
-			for (uint32_t k = 0; k < g->seg.a[w->seg].ops[FORWARD].n && !pr; k++)
-				if (g->seg.a[w->seg].ops[FORWARD].a[k].op == OP_ep_weights)
-					pr = g->seg.a[w->seg].ops[FORWARD].a[k].arg[3];
-			widen(w, du);
-			if (dg) {
-				widen(w, dg);
-				add_op(&list, OP_glu_rows_bwd, &o,
-				    ARGS(a[0], a[1], a[2], pr, w->off, dg, du, dpr))
-				    ->ints[0] = o.ints[0];
-			} else {
-				add_op(&list, OP_relu2_rows_bwd, &o,
-				    ARGS(a[0], a[1], pr, w->off, du, dpr));
-			}
-			n = add_op(&list, OP_ep_weights_bwd, &o, ARGS(dpr, w->src, w->map, dp));
-			INTS(n, w->T, w->K, w->ranks);
-			n->group = OM_EXPERT;
-			break;
-		}
-		case OP_grouped:
-		case OP_grouped_dx:
-			widen(w, a[3]);
-			*PUSH(list) = o;
-			break;
-		case OP_add:
-			if (is_routed(w, a[0])) {
-				widen(w, a[2]);
-				add_op(&list, OP_add_rows, &o, ARGS(a[0], a[1], w->off, a[2]));
-				break;
-			}
-			*PUSH(list) = o;
-			break;
-		default:
-			*PUSH(list) = o;
-		}
+	for (uint32_t i = 0, done = 0; i < old.n; i++) {
+		rewrite_op(w, ph, &old.a[i], &list);
+		/* routed rows are as many as a rank has room for, experts those of a rank */
+		for (; done < list.n; done++)
+			op_shape(g, &list.a[done]);
 	}
 	g->seg.a[w->seg].ops[ph] = list;
 }
@@ -194,6 +135,9 @@ void
 shard_experts(struct shard *s)
 {
 	struct graph *g = s->graph;
+	struct rows w = { .g = g,
+		.same = xalloc(g->tensor.n * sizeof *w.same),
+		.routed = xalloc(g->tensor.n * sizeof *w.routed) };
 
 	for (tensor_id t = 1; t < g->tensor.n; t++) {
 		struct tensor *x = &g->tensor.a[t];
@@ -204,12 +148,12 @@ shard_experts(struct shard *s)
 	for (uint32_t k = g->embed + 1; k < g->head && s->mesh.size[OM_EXPERT] > 1; k++) {
 		if (!graph_route(&g->seg.a[k]))
 			continue;
-		struct rows w = { .g = g,
-			.seg = k,
-			.ranks = s->mesh.size[OM_EXPERT],
-			.capacity = shard_capacity(s, g->seg.a[k].ffn),
-			.T = g->T,
-			.K = (uint64_t)spec_int(g->seg.a[k].ffn, F_moe_top_k) };
+		w.seg = k;
+		w.named.n = 0;
+		w.size.v['t' - 'a'] = g->T;
+		w.size.v['k' - 'a'] = (uint64_t)spec_int(g->seg.a[k].ffn, F_moe_top_k);
+		w.size.v['w' - 'a'] = s->mesh.size[OM_EXPERT];
+		w.size.v['c' - 'a'] = shard_capacity(s, g->seg.a[k].ffn);
 		rewrite(&w, FORWARD);
 		rewrite(&w, BACKWARD);
 	}
@@ -230,26 +174,26 @@ shard_balance(struct shard *s)
 		    strcmp(spec_str(spec_obj(seg->ffn, F_moe_router), F_router_balance_over),
 			"global"))
 			continue;
-		struct op r = *route, *n;
-		tensor_id prob = op_arg(&r, "prob"), cnt = op_arg(&r, "cnt");
-		uint64_t E = g->tensor.a[prob].dim[1];
 		struct oplist old = seg->ops[FORWARD], list = { 0 };
-		tensor_id all = new_tensor(g, k, "counts_of_all", T_ACT, DT_I32, 1, r.rline);
-		g->tensor.a[all].ndims = 2;
-		g->tensor.a[all].dim[1] = E;
+		tensor_id all = graph_tensor(g, "counts_of_all", T_ACT, DT_I32, k);
+		g->tensor.a[all].rline = route->rline;
 		for (uint32_t i = 0; i < old.n; i++) {
 			*PUSH(list) = old.a[i];
-			if (!op_arg(&old.a[i], "load"))
+			if (&old.a[i] != route)
 				continue;
-			n = add_op(
-			    &list, OP_balance_all, &r, ARGS(prob, cnt, all, op_arg(&r, "aux")));
-			INTS(n, r.ints[0], s->mesh.size[OM_DATA]);
-			n->group = OM_DATA;
+			struct op *n = add_op(&list, OP_balance_all, route);
+			memcpy(n->arg,
+			    (tensor_id[]){ op_arg(route, "prob"), op_arg(route, "cnt"), all,
+				op_arg(route, "aux") },
+			    4 * sizeof *n->arg);
+			n->ints[0] = route->ints[0];
+			n->ints[1] = s->mesh.size[OM_DATA];
+			op_shape(g, n);
 		}
 		seg->ops[FORWARD] = list;
 		for (uint32_t i = 0; i < seg->ops[BACKWARD].n; i++) {
 			struct op *b = &seg->ops[BACKWARD].a[i];
-			if (b->op != OP_route_bwd)
+			if (!op_row(b->op)->balance)
 				continue;
 			b->arg[5] = all;
 			b->floats[1] /= (double)s->mesh.size[OM_DATA];
@@ -266,68 +210,88 @@ copies(const struct tensor *param)
 	return param->experts ? OM_EXPERT_DATA : OM_DATA;
 }
 
+/* The ranks of a group do op to a tensor together. */
 static void
-together(const struct shard *s, struct oplist *list, enum op_id op, enum om_group ranks,
+together(const struct shard *s, struct oplist *list, enum op_id op, enum om_group group,
     const struct op *like, tensor_id t)
 {
-	if (s->mesh.size[ranks] > 1)
-		add_op(list, op, like, ARGS(t))->group = ranks;
+	if (s->mesh.size[group] < 2)
+		return;
+	struct op *o = add_op(list, op, like);
+	o->group = group;
+	o->arg[0] = t;
 }
 
-/* The ops of a kind that step parameters, or measure their gradients, in the order of buckets. */
+/* Ops that each rank does its part of, in the order of buckets. */
 static void
-by_bucket(const struct graph *g, const struct oplist *from, bool steps, struct oplist *to)
+by_bucket(const struct graph *g, const struct op *from, uint32_t n, struct oplist *to)
 {
 	static const enum om_group all[] = { OM_DATA, OM_EXPERT_DATA };
 
 	for (uint32_t k = 0; k < g->param_group.n; k++)
 		for (unsigned r = 0; r < LEN(all); r++)
-			for (uint32_t i = 0; i < from->n; i++) {
-				const struct op *o = &from->a[i];
-				bool stepping = o->op == OP_adamw || o->op == OP_adamw_master;
-				if (steps ? !stepping : o->op != OP_sumsq)
-					continue;
+			for (uint32_t i = 0; i < n; i++) {
 				const struct tensor *param =
-				    &g->tensor.a[g->tensor.a[o->arg[0]].param];
+				    &g->tensor.a[g->tensor.a[from[i].arg[0]].param];
 				if (param->param_group == k && copies(param) == all[r]) {
-					*PUSH(*to) = *o;
+					*PUSH(*to) = from[i];
 					to->a[to->n - 1].group = all[r];
 				}
 			}
+}
+
+/*
+ * A run of ops of which each rank does its part: gradients are summed before, what they write is
+ * made whole again after. summed: the gradients that are.
+ */
+static void
+do_parts(
+    const struct shard *s, const struct op *from, uint32_t n, bool *summed, struct oplist *list)
+{
+	const struct graph *g = s->graph;
+	const struct op_row *r = op_row(from->op);
+	struct oplist parts = { 0 };
+
+	by_bucket(g, from, n, &parts);
+	for (uint32_t i = 0; i < parts.n; i++) {
+		tensor_id grad = parts.a[i].arg[0];
+		if (!summed[grad])
+			together(s, list, op_collective(g->tensor.a[grad].dtype), parts.a[i].group,
+			    &parts.a[i], grad);
+		summed[grad] = true;
+	}
+	for (uint32_t i = 0; i < parts.n; i++)
+		*PUSH(*list) = parts.a[i];
+	for (uint8_t a = r->nin; a < r->nin + r->nout; a++) {
+		if (g->tensor.a[from->arg[a]].class == T_INPUT)
+			together(s, list, OP_sum_norm, OM_WORLD, from, from->arg[a]);
+		for (uint32_t i = 0; i < parts.n; i++)
+			if (g->tensor.a[parts.a[i].arg[a]].class == T_PARAM)
+				together(s, list, op_collective(DT_ACT), parts.a[i].group,
+				    &parts.a[i], parts.a[i].arg[a]);
+	}
 }
 
 void
 shard_update(struct shard *s)
 {
 	struct graph *g = s->graph;
-	struct oplist old = g->seg.a[g->update].ops[FORWARD], list = { 0 }, sums = { 0 },
-		      steps = { 0 };
+	struct oplist old = g->seg.a[g->update].ops[FORWARD], list = { 0 };
+	bool *summed = xalloc(g->tensor.n * sizeof *summed);
 
-	by_bucket(g, &old, false, &sums);
-	by_bucket(g, &old, true, &steps);
 	for (tensor_id t = 1; t < g->tensor.n; t++)
 		if (g->tensor.a[t].class == T_STAT)
-			together(s, &list,
-			    g->tensor.a[t].dtype == DT_I64 ? OP_sum_counts : OP_sum_reals,
+			together(s, &list, op_collective(g->tensor.a[t].dtype),
 			    g->tensor.a[t].seg == g->head ? OM_WORLD : OM_DATA, &old.a[0], t);
-	for (uint32_t i = 0; i < sums.n; i++)
-		together(
-		    s, &list, OP_reduce_scatter, sums.a[i].group, &sums.a[i], sums.a[i].arg[0]);
-	for (uint32_t i = 0; i < sums.n; i++)
-		*PUSH(list) = sums.a[i];
-	for (uint32_t i = 0; i < old.n; i++)
-		if (old.a[i].op == OP_clip) {
-			together(
-			    s, &list, OP_sum_norm, OM_WORLD, &old.a[i], op_arg(&old.a[i], "ctl"));
+	for (uint32_t i = 0, n; i < old.n; i += n) {
+		n = 1;
+		if (!op_row(old.a[i].op)->part) {
 			*PUSH(list) = old.a[i];
+			continue;
 		}
-	for (uint32_t i = 0; i < steps.n; i++)
-		*PUSH(list) = steps.a[i];
-	for (uint32_t i = 0; i < steps.n; i++)
-		together(s, &list, OP_all_gather, steps.a[i].group, &steps.a[i],
-		    op_arg(&steps.a[i], "w"));
-	for (uint32_t i = 0; i < old.n; i++)
-		if (old.a[i].op == OP_bias_update)
-			*PUSH(list) = old.a[i];
+		while (i + n < old.n && old.a[i + n].op == old.a[i].op)
+			n++;
+		do_parts(s, &old.a[i], n, summed, &list);
+	}
 	g->seg.a[g->update].ops[FORWARD] = list;
 }

@@ -288,8 +288,7 @@ find_uses(const struct graph *g, const struct oplist *l)
 		const struct op *o = &l->a[i];
 		for (uint8_t k = 0; k < op_row(o->op)->nin + op_row(o->op)->nout; k++) {
 			struct use *u = &use[o->arg[k]];
-			bool grad = g->tensor.a[o->arg[k]].class == T_GRAD;
-			if (o->op == (grad ? OP_reduce_scatter : OP_all_gather)) {
+			if (o->op == op_collective(g->tensor.a[o->arg[k]].dtype)) {
 				u->times += u->at != i + 1;
 				u->at = i + 1;
 			} else if (!u->times && !u->before) {
@@ -318,7 +317,7 @@ check_buckets(const struct shard *s)
 			tensor_id what = k ? t : x->grad;
 			const struct use *u = &use[what];
 			const char *name = g->tensor.a[what].name;
-			const char *op = op_row(k ? OP_all_gather : OP_reduce_scatter)->name;
+			const char *op = op_row(op_collective(g->tensor.a[what].dtype))->name;
 			if (u->times != (s->mesh.size[want] > 1))
 				return xprintf("%s: %u of %s, whose copies are on %llu ranks", op,
 				    u->times, name, (unsigned long long)s->mesh.size[want]);
@@ -383,14 +382,6 @@ struct run {
 	struct gathering *group[OM_N_GROUPS]; /* by first rank */
 };
 
-/* What each member of a group does alone on its part is no event. */
-static bool
-communicates(const struct op *o)
-{
-	return o->group != OM_ALONE && o->op != OP_sumsq && o->op != OP_adamw &&
-	       o->op != OP_adamw_master;
-}
-
 static const char *
 add_ops(const struct shard *s, uint32_t stage, struct events *to, const struct oplist *l,
     uint32_t layer)
@@ -402,9 +393,10 @@ add_ops(const struct shard *s, uint32_t stage, struct events *to, const struct o
 		const struct op *o = &l->a[i];
 		const struct op_row *r = op_row(o->op);
 		uint64_t bytes = 0, layers = 1;
-		if (!strncmp(r->name, "ep_", 3) && o->group != OM_EXPERT)
-			return xprintf("%s is not among the ranks that share experts", r->name);
-		if (!communicates(o))
+		if (r->group != OM_ALONE && o->group != r->group)
+			return xprintf("%s is not among the ranks of its group", r->name);
+		/* what each member of a group does alone on its part is no event */
+		if (!r->collective || o->group == OM_ALONE)
 			continue;
 		if (update)
 			layers = stage_layers(s, stage, &g->tensor.a[o->arg[0]]);

@@ -29,7 +29,7 @@ all_but_own(struct stage *st, enum collective_kind kind, uint64_t ranks, uint64_
 
 /* Routed rows that go to their experts' ranks, or come back, in one microbatch of the stage. */
 static uint64_t
-rows_sent(const struct shard *s, uint32_t i, enum op_id op)
+rows_sent(const struct shard *s, uint32_t i, bool back)
 {
 	const struct graph *g = s->graph;
 	uint64_t rows = 0;
@@ -37,7 +37,8 @@ rows_sent(const struct shard *s, uint32_t i, enum op_id op)
 	for (uint32_t k = g->embed + 1; k < g->head; k++)
 		for (int ph = 0; ph < N_PHASES; ph++)
 			for (uint32_t o = 0; o < g->seg.a[k].ops[ph].n; o++) {
-				if (g->seg.a[k].ops[ph].a[o].op != op)
+				const struct op_row *r = op_row(g->seg.a[k].ops[ph].a[o].op);
+				if (!(back ? r->returns : r->sends))
 					continue;
 				/* balanced, as many as a rank has tokens for, or room */
 				uint64_t n = min64(shard_capacity(s, g->seg.a[k].ffn),
@@ -75,8 +76,8 @@ communication(struct shard *s, uint32_t i, uint64_t weight, uint64_t grad)
 	all_but_own(st, REDUCE_SCATTER, m->size[OM_EXPERT_DATA], mul64(expert, grad));
 	all_but_own(st, ALL_GATHER, m->size[OM_EXPERT_DATA], mul64(expert, weight));
 	/* balanced rows */
-	all_but_own(st, ROW_DISPATCH, m->size[OM_EXPERT], mul64(rows_sent(s, i, OP_dispatch), row));
-	all_but_own(st, ROW_COMBINE, m->size[OM_EXPERT], mul64(rows_sent(s, i, OP_combine), row));
+	all_but_own(st, ROW_DISPATCH, m->size[OM_EXPERT], mul64(rows_sent(s, i, false), row));
+	all_but_own(st, ROW_COMBINE, m->size[OM_EXPERT], mul64(rows_sent(s, i, true), row));
 	/* what goes from one of its chunks to the next is only copied */
 	for (uint32_t k = 0; k < st->action.n; k++)
 		edges += (st->action.a[k].kind == SEND_X || st->action.a[k].kind == SEND_DX) &&

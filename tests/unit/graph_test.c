@@ -122,6 +122,12 @@ swapped_order(struct graph *g)
 }
 
 static void
+update_in_a_layer(struct graph *g)
+{
+	*PUSH(*list(g, "dense", FORWARD)) = *find(list(g, "update", FORWARD), OP_clip);
+}
+
+static void
 no_stream_gradient(struct graph *g)
 {
 	for (uint32_t s = 0; s < g->seg.n; s++)
@@ -146,6 +152,7 @@ graph_faults(void)
 		{ "missing argument", missing_argument },
 		{ "tensor defined twice", defined_twice },
 		{ "swapped ops", swapped_order },
+		{ "an op of the update in a layer", update_in_a_layer },
 		{ "no stream gradient", no_stream_gradient },
 	};
 

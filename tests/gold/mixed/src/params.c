@@ -535,9 +535,9 @@ static const struct om_bucket buckets[] = {
 
 static const struct om_moe moes[] = {
 	{
+		.draw = OM_OFF_moe_draw,
 		.load = OM_OFF_moe_load, .load_stride = OM_STRIDE_moe_load,
 		.aux = OM_OFF_moe_aux, .aux_stride = OM_STRIDE_moe_aux,
-		.draw = OM_OFF_moe_draw,
 		.layer = moe_layers, .nlayers = 1, .experts = 4, .top_k = 1,
 		.load_balance = 0.01, .z_loss = 0.001,
 	},
