@@ -77,7 +77,7 @@ $(B)/tests/%: tests/unit/%.c $(wildcard tests/unit/*.h) $(GEN_OBJ)
 
 # What the README calls the test command: sets up what it needs, ends with "N passed, N failed".
 check: deps
-	$(quiet)$(MAKE) --no-print-directory -j2 all
+	$(quiet)$(MAKE) --no-print-directory -j2 all build/tests/streams
 	$(quiet)$(MAKE) --no-print-directory -j2 SAN=address,undefined CFLAGS='-O1 -g' all \
 		$(STAGES:%=build/san/tests/%_test)
 	$(quiet)sh tests/run.sh $(ONLY)
@@ -99,16 +99,17 @@ fuzz: all
 	sh tests/fuzz/run.sh fuzz build/fuzz $(FUZZ_SECONDS)
 
 # Kernels and small trainers are built anywhere; where there is no GPU their tests are skipped, with a reason.
-check-gpu: all
+check-gpu: all build/tests/streams
 	sh tests/gpu/build.sh build/gpu
 	sh tests/gpu/models.sh build/olmogen build/gpu
 	sh tests/gpu/run.sh build/gpu
 
 # Kernels and OLMoE-1B-7B's step beside cuBLAS, cuDNN and transformers, on one H200.
-bench-gpu: all
+bench-gpu: all build/tests/streams
 	sh tests/gpu/build.sh build/gpu
 	build/olmogen -o build/gpu/olmoe4 models/olmoe-1b-7b.lua -D global=4
 	build/olmogen -o build/gpu/olmoe32 models/olmoe-1b-7b.lua -D global=32
+	build/tests/streams models/olmoe-1b-7b.lua cuda:h200 2 build/gpu/streams32 global=32
 	sh tests/gpu/bench.sh build/gpu
 
 # The same: training speed of tiny's shape beside PyTorch eager, on the same cores in turn.

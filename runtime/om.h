@@ -132,6 +132,15 @@ void om_op_end(struct om_op *op);
 /* Around a segment's ops, while it is set; layer -1: of none. */
 void om_range_begin(const char *segment, int layer);
 void om_range_end(void);
+/*
+ * Streams of a part of the step, on a device that has them: they begin it together, and it ends
+ * when all are done. What is launched from now on goes to that one; a stream records an event
+ * behind what it has so far, or waits for an event's last record, for nothing where the part has
+ * none yet.
+ */
+void om_on(int stream);
+void om_record(int stream, int event);
+void om_wait(int stream, int event);
 void om_clear(void *p, uint64_t bytes); /* zeroes a part of the arena, in order with the kernels */
 double om_now(void);                    /* monotonic seconds */
 
@@ -185,6 +194,7 @@ struct om_model {
 	uint32_t nmoe;
 	struct om_op *op;
 	uint32_t nops;
+	uint32_t streams, events;           /* of a part; 0: one stream, and none */
 	void (*init)(unsigned char *arena); /* constant tables; after allocation, once */
 	void (*zero)(unsigned char *arena); /* gradients and statistics, at the start of a step */
 	void (*forward)(unsigned char *arena, int slot);

@@ -387,6 +387,8 @@ model(const struct plan *p, const char *fingerprint, const char *refusal, const 
 	    g->param_group.n);
 	if (n[1])
 		buf_printf(b, "\t\t.nbuffers = %u,\n", n[1]);
+	if (p->streams > 1)
+		buf_printf(b, "\t\t.streams = %u,\n\t\t.events = %u,\n", p->streams, p->events);
 	buf_puts(b, refusal ? "\t\t.hf_refusal = " : "\t\t.hf_config = hf_config");
 	if (refusal)
 		quoted_text(refusal, b);

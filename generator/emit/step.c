@@ -106,6 +106,45 @@ collective(const struct plan *p, uint32_t s, const struct launch *st, struct buf
 	}
 }
 
+/* The first launch of any stage that records the event, by segment, phase and number. */
+static const char *
+event(const struct plan *p, uint32_t number, const struct launch **by)
+{
+	p -= p->stage;
+	for (uint32_t k = 0; k < p->n_stages; k++)
+		for (uint32_t s = 0; s < p->graph->seg.n; s++)
+			for (int ph = 0; ph < N_PHASES; ph++)
+				for (uint32_t i = 0; i < p[k].prog[s][ph].n; i++)
+					if (p[k].prog[s][ph].a[i].event == number) {
+						*by = &p[k].prog[s][ph].a[i];
+						return xprintf("DONE_%s_%s_%u",
+						    p->graph->seg.a[s].name, graph_phase_names[ph],
+						    i);
+					}
+	internal("emit: no launch records event %u", number);
+}
+
+static void
+streams(const struct plan *p, struct buf *b)
+{
+	if (p->streams == 1)
+		return;
+	buf_printf(b,
+	    "\n/*\n * A part of the step has %u streams; launches go to the first but behind "
+	    "om_on.\n"
+	    " * A wait is for the event's last record in the part, whichever layer's it is.\n */\n"
+	    "enum {\n",
+	    p->streams);
+	for (uint32_t e = 1; e <= p->events; e++) {
+		const struct launch *st;
+		const char *name = event(p, e, &st);
+		emit_wrapped(b, 1,
+		    xprintf("%s, /* %s: %s */", name, op_row(st->op.op)->name,
+			p->graph->tensor.a[st->op.arg[op_row(st->op.op)->nin]].name));
+	}
+	buf_puts(b, "};\n");
+}
+
 static void
 function(const struct plan *p, uint32_t s, int ph, struct buf *b)
 {
@@ -113,12 +152,19 @@ function(const struct plan *p, uint32_t s, int ph, struct buf *b)
 	const struct program *prog = &p->prog[s][ph];
 	uint64_t scratch = p->n_stages > 1 ? p->region_off[R_SCRATCH] : 0;
 	struct buf body = { 0 };
+	uint8_t on = 0;
 
 	for (uint32_t i = 0; i < prog->n; i++) {
 		const struct launch *st = &prog->a[i];
 		const struct op_row *r = op_row(st->op.op);
 		struct buf call = { 0 };
 		bool loop = st->span && st->layers > 1;
+		const struct launch *by;
+		for (uint32_t w = 0; w < st->wait.n; w++)
+			emit_wrapped(&body, 1,
+			    xprintf("om_wait(%u, %s);", st->stream, event(p, st->wait.a[w], &by)));
+		if (st->stream != on)
+			buf_printf(&body, "\tom_on(%u);\n", on = st->stream);
 		comment(p, st, &body);
 		if (loop)
 			buf_printf(&body, "\tfor (int i = 0; i < %u; i++)\n", (unsigned)st->layers);
@@ -147,7 +193,12 @@ function(const struct plan *p, uint32_t s, int ph, struct buf *b)
 			    (unsigned long long)(st->workspace - scratch));
 		buf_puts(&call, ");");
 		emit_wrapped(&body, 1 + loop, call.s);
+		if (st->event)
+			buf_printf(
+			    &body, "\tom_record(%u, %s);\n", st->stream, event(p, st->event, &by));
 	}
+	if (on)
+		buf_puts(&body, "\tom_on(0);\n");
 	buf_printf(b, "\nstatic void\n%s_%s(unsigned char *arena%s%s)\n{\n%s}\n", seg->name,
 	    graph_phase_names[ph], body.n && strstr(body.s, "slot") ? ", int slot" : "",
 	    !seg->nlayers       ? ""
@@ -222,12 +273,6 @@ stage_with(const struct plan *p, uint32_t s, int ph)
 	return NULL;
 }
 
-struct pass {
-	const char *name;
-	int phase;
-	uint32_t first, last, own; /* own: from training's kinds of layers to the pass's */
-};
-
 /* A pass over one chunk, its ends if it has them. */
 static void
 call_chunk(const struct plan *p, const struct chunk *c, const struct pass *pass, const char *tabs,
@@ -247,25 +292,19 @@ call_chunk(const struct plan *p, const struct chunk *c, const struct pass *pass,
 static void
 stage_passes(const struct plan *p, struct buf *b)
 {
-	const struct graph *g = p->graph;
 	const struct stage *st = &p->shard->stage[p->stage];
-	const struct pass passes[] = {
-		{ "forward", FORWARD, g->embed, g->head, 0 },
-		{ "backward", BACKWARD, g->head, g->embed, 0 },
-		{ "evaluate", FORWARD, g->embed, g->eval, 0 },
-		{ "decode", FORWARD, g->decode, g->seg.n - 1, g->decode - g->embed },
-	};
 
-	for (unsigned i = 0; i < LEN(passes) - !p->decode; i++) {
+	for (int i = 0; i < N_PASSES - !p->decode; i++) {
+		const struct pass pass = plan_pass(p->graph, (enum pass_id)i);
 		buf_printf(b, "\nvoid\nom_%s(unsigned char *arena, int slot)\n{\n",
-		    emit_stage_name(p, passes[i].name));
+		    emit_stage_name(p, pass.name));
 		for (uint32_t c = 0; c < st->nchunks; c++) {
 			const struct chunk *ch = &st->chunk[c];
 			if (st->nchunks > 1)
 				buf_printf(b, "\t%sif (slot < %u) { /* layers %u .. %u */\n",
 				    c ? "} else " : "", ch->slot + ch->slots, ch->first,
 				    ch->first + ch->n - 1);
-			call_chunk(p, ch, &passes[i], st->nchunks > 1 ? "\t\t" : "\t", b);
+			call_chunk(p, ch, &pass, st->nchunks > 1 ? "\t\t" : "\t", b);
 		}
 		buf_puts(b, st->nchunks > 1 ? "\t}\n}\n" : "}\n");
 	}
@@ -310,6 +349,7 @@ emit_step(const struct plan *p, struct tree *t)
 		    "\t\tif (om_profile) \\\n\t\t\tom_range_begin(#function, layer); \\\n"
 		    "\t\tfunction(__VA_ARGS__); \\\n"
 		    "\t\tif (om_profile) \\\n\t\t\tom_range_end(); \\\n\t} while (0)\n");
+	streams(p, b);
 	if (many)
 		buf_puts(b, "\nconst struct om_layout *om_at = &om_layouts[0];\n");
 	for (uint32_t s = 0; s < g->seg.n; s++)

@@ -134,6 +134,7 @@ struct target_row {
 	const char *arch; /* as the compiler of its kernels calls it, NULL: kernels are C */
 	const char *card; /* whose memory and peak these are, "an H100 SXM (80 GB)" */
 	double memory_gib, tflops, share, link_gbs;
+	uint32_t streams;                        /* most that launches of a step are spread over */
 	uint64_t least_bytes;                    /* that a number takes, however short its format */
 	const char *weights, *grads, *optimizer; /* the default formats */
 	const char *choices; /* the formats of weights it has kernels for, "a|b" */

@@ -13,15 +13,8 @@ static const struct need {
 	enum { MULTIPLE_OF, AT_MOST } rule;
 	uint64_t value;
 } needs[] = {
-#define KERNEL(...)
 #define NEEDS(op, target, letter, rule, value) { OP_##op, #target, letter, rule, value },
-#define ARCH(...)
-#define CALL(...)
 #include "kernel.def"
-#undef KERNEL
-#undef NEEDS
-#undef ARCH
-#undef CALL
 };
 
 /* A size that kernels ask something of: where it comes from, and all that they ask. */

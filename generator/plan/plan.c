@@ -62,6 +62,8 @@ select_kernel(struct plan *p, struct launch *st)
 	struct buf name = { 0 };
 	struct sizes z;
 
+	st->stream = kernel_stream(st->op.op, p->target);
+	p->streams = p->streams > st->stream ? p->streams : st->stream + 1u;
 	if (!k) {
 		p->kernels &= runtime_call(st->op.op) && p->target->arch == NULL;
 		return;
@@ -354,6 +356,21 @@ read_after(const struct segment *seg, int phase, uint32_t i, tensor_id t)
 	return false;
 }
 
+/* Whether an op of another stream uses the tensor: it may not be done with it. */
+static bool
+elsewhere(const struct plan *p, const struct segment *seg, const struct op *o, tensor_id t)
+{
+	for (int ph = 0; ph < N_PHASES; ph++)
+		for (uint32_t k = 0; k < seg->ops[ph].n; k++) {
+			const struct op *x = &seg->ops[ph].a[k];
+			for (uint8_t a = 0; a < op_row(x->op)->nin; a++)
+				if (x->arg[a] == t && kernel_stream(x->op, p->target) !=
+							  kernel_stream(o->op, p->target))
+					return true;
+		}
+	return false;
+}
+
 /* Buffers that others see: the residual stream and its gradient. */
 static int
 boundary(const struct segment *seg, tensor_id t)
@@ -392,6 +409,7 @@ join_in_place(const struct plan *p, const struct segment *seg, tensor_id *sh, ui
 				if (joined & 1u << out || ro == ri || twice ||
 				    g->tensor.a[ti].class != T_ACT || ti == seg->x ||
 				    read_after(seg, ph, i, ti) ||
+				    (!bound[ri] && elsewhere(p, seg, o, ti)) ||
 				    tensor_elems(&g->tensor.a[ti]) *
 					    plan_bytes(p, g->tensor.a[ti].dtype) !=
 					tensor_elems(&g->tensor.a[to]) *
@@ -409,8 +427,22 @@ join_in_place(const struct plan *p, const struct segment *seg, tensor_id *sh, ui
 struct buffer {
 	uint32_t id;         /* a tensor; behind all tensors, the workspace of a step */
 	int32_t first, last; /* steps that use it */
+	uint8_t streams;     /* of those steps, a bit each */
 	uint64_t bytes, off;
 };
+
+/*
+ * Whether one may be in use while the other is: what streams but the first use lives on until the
+ * end, as far as others are concerned.
+ */
+static bool
+together(const struct buffer *a, const struct buffer *b)
+{
+	bool one = a->streams == b->streams && !(a->streams & (a->streams - 1));
+
+	return (a->first <= b->last || (!one && b->streams > 1)) &&
+	       (b->first <= a->last || (!one && a->streams > 1));
+}
 
 /*
  * Lowest offset at which a buffer fits next to those already placed that live at the same time.
@@ -426,8 +458,7 @@ fit(const struct buffer *done, uint32_t ndone, const struct buffer *t, uint64_t 
 		for (uint32_t i = 0; i < ndone; i++) {
 			const struct buffer *o = &done[i];
 			uint64_t end = o->off + align64(o->bytes, ALIGN);
-			if (o->first <= t->last && t->first <= o->last && off < end &&
-			    o->off < off + bytes) {
+			if (together(o, t) && off < end && o->off < off + bytes) {
 				off = end;
 				moved = true;
 			}
@@ -466,15 +497,16 @@ place_scratch(struct plan *p, uint32_t s, int ph, const tensor_id *sh, const uin
 			if (g->tensor.a[o->arg[a]].class != T_ACT || where[t])
 				continue;
 			if (!nth[t]) {
-				*PUSH(list) = (struct buffer){ t, (int32_t)i, 0,
+				*PUSH(list) = (struct buffer){ t, (int32_t)i, 0, 0,
 					tensor_elems(x) * plan_bytes(p, x->dtype), 0 };
 				nth[t] = list.n;
 			}
 			list.a[nth[t] - 1].last = (int32_t)i;
+			list.a[nth[t] - 1].streams |= (uint8_t)(1 << prog->a[i].stream);
 		}
 		if (prog->a[i].workspace_bytes)
 			*PUSH(list) = (struct buffer){ g->tensor.n + i, (int32_t)i, (int32_t)i,
-				prog->a[i].workspace_bytes, 0 };
+				(uint8_t)(1 << prog->a[i].stream), prog->a[i].workspace_bytes, 0 };
 	}
 	for (uint32_t i = 0; i < list.n; i++)
 		if (list.a[i].id < g->tensor.n)
@@ -649,11 +681,9 @@ update_launch(const struct plan *p, const struct op *o)
 {
 	uint64_t at, n = tensor_elems(&p->graph->tensor.a[o->arg[0]]);
 	const struct bucket *b = plan_bucket(p, o->arg[0], &at);
-	struct launch l = { .op = *o,
-		.span = mul64(n, plan_layers(p, o->arg[0])),
-		.layers = 1,
-		.tensors = 1,
-		.wait = -1 };
+	struct launch l = {
+		.op = *o, .span = mul64(n, plan_layers(p, o->arg[0])), .layers = 1, .tensors = 1
+	};
 
 	if (!b)
 		return l;
@@ -682,7 +712,7 @@ make_programs(struct plan *p)
 				const struct op *o = &g->seg.a[s].ops[ph].a[i];
 				struct program *prog = &p->prog[s][ph];
 				if (!op_row(o->op)->flat)
-					*PUSH(*prog) = (struct launch){ .op = *o, .wait = -1 };
+					*PUSH(*prog) = (struct launch){ .op = *o };
 				else if (plan_layers(p, o->arg[0]) && /* not on another stage */
 					 !(prog->n && joins(p, &prog->a[prog->n - 1], o)))
 					*PUSH(*prog) = update_launch(p, o);
@@ -739,7 +769,7 @@ plan_stage(struct plan *p)
 struct plan *
 plan(struct shard *s)
 {
-	uint32_t n = (uint32_t)s->mesh.size[OM_PIPELINE];
+	uint32_t n = (uint32_t)s->mesh.size[OM_PIPELINE], streams = 1;
 	struct plan *all = xalloc(n * sizeof *all);
 	struct instances *inst = xalloc(sizeof *inst);
 
@@ -751,7 +781,12 @@ plan(struct shard *s)
 		all[i].stage = i;
 		all[i].n_stages = n;
 		all[i].inst = inst;
+		all[i].streams = 1;
 		plan_stage(&all[i]);
+		streams = all[i].streams > streams ? all[i].streams : streams;
 	}
+	for (uint32_t i = 0; i < n; i++)
+		all[i].streams = streams;
+	plan_events(all, n);
 	return all;
 }

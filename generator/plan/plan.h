@@ -17,7 +17,7 @@
 
 extern const struct target_row targets[]; /* the last has no name */
 
-/* ---- fuse.c, plan.c, needs.c, plancheck.c, report.c: kernels, offsets, costs ----------------- */
+/* ---- the other files of this folder: kernels, offsets, events, costs ------------------------- */
 
 struct fusion { /* a row of fuse.def, which says what the texts mean */
 	const char *match, *into;
@@ -84,10 +84,32 @@ struct launch {
 	uint64_t span, layers;
 	uint32_t tensors; /* update: how many */
 	uint8_t stream;
-	int32_t wait; /* step of this program, on another stream, that must have ended; -1: none */
+	uint32_t event;       /* recorded on the stream behind it; 0: none */
+	ARRAY(uint32_t) wait; /* events of other streams, which its own waits for before it */
 };
+enum { MAX_STREAMS = 4 };
 struct program {
 	struct launch *a;
+	uint32_t n, cap;
+};
+
+/*
+ * A pass over a chunk: the segments at its ends, and how far the pass's own kinds of layers are
+ * behind training's.
+ */
+enum pass_id { PASS_FORWARD, PASS_BACKWARD, PASS_EVALUATE, PASS_DECODE, N_PASSES };
+struct pass {
+	const char *name;
+	enum phase phase;
+	uint32_t first, last, own;
+};
+struct visit { /* what a pass does of a segment */
+	uint32_t seg;
+	enum phase phase;
+	uint32_t layer, slot;
+};
+struct visits {
+	struct visit *a;
 	uint32_t n, cap;
 };
 
@@ -118,6 +140,7 @@ struct plan { /* of one stage of the pipeline; there is one a stage */
 	struct place *place;              /* by tensor */
 	struct program (*prog)[N_PHASES]; /* by segment */
 	struct instances *inst;           /* of all stages */
+	uint32_t streams, events;         /* that launches use, of all stages; events from 1 */
 	uint64_t region_off[N_REGIONS], region_bytes[N_REGIONS];
 	uint64_t slots, slot_stride;        /* of R_SAVED */
 	uint64_t stream_off, stream_stride; /* an entry before each layer of a chunk, and a last */
@@ -135,6 +158,7 @@ const char *runtime_call(enum op_id op);
 const struct kernel_row *kernel_for(enum op_id op, const char *kernels); /* NULL: none */
 /* An array, one a stage. */
 struct plan *plan(struct shard *s);
+struct pass plan_pass(const struct graph *g, enum pass_id pass);
 /* How many layers of a tensor there are on the stage; 0: none, and nothing of it is placed. */
 uint64_t plan_layers(const struct plan *p, tensor_id t);
 bool plan_on_stage(const struct plan *p, uint32_t layer);
@@ -162,5 +186,18 @@ void plan_report(const struct plan *p, struct buf *out); /* --plan and PLAN.txt,
 
 /* Whether kernel.def has kernels of the target's architecture. */
 bool kernel_written_for(const struct target_row *t);
+/* The stream that the target's launches of an op go to. */
+uint8_t kernel_stream(enum op_id op, const struct target_row *t);
+/* The bytes of a launch's argument, in a layer and slot. */
+void plan_extent(const struct plan *p, const struct launch *st, tensor_id t, uint32_t layer,
+    uint32_t slot, uint64_t *off, uint64_t *end);
+/* Adds a chunk's pass, in order. */
+void
+plan_visits(const struct plan *p, const struct chunk *c, enum pass_id pass, struct visits *out);
+/*
+ * stream.c: gives launches of all stages events to record and to wait for, so that none overtakes,
+ * on another stream, what it must not.
+ */
+void plan_events(struct plan *all, uint32_t n);
 
 #endif

@@ -2,27 +2,32 @@
  * Proof that the plan's buffers hold what each op expects: two microbatches, an update, an
  * evaluation and two tokens of decode are simulated over the arena. Every write makes its bytes the
  * property of one tensor of one layer; every read must find all of its bytes to be that tensor's.
- * So no two live buffers overlap, whatever the reason. Reads across streams must be behind an
- * event, and what is bf16 in a wider place must have been rounded.
+ * So no two live buffers overlap, whatever the reason. Reads of what another stream writes must be
+ * behind an event, and writes over what another stream reads or writes; and what is bf16 in a wider
+ * place must have been rounded.
  */
 #include <string.h>
 
 #include "plan/plan.h"
 
-enum { MAX_STREAMS = 4 };
-
-struct owned { /* bytes [off, end) belong to owner since step clock of stream */
+struct owned { /* bytes [off, end) belong to owner since launch clock of stream */
 	uint64_t off, end, owner;
 	uint64_t clock;
 	uint8_t stream;
+	uint64_t read[MAX_STREAMS]; /* the last launch of each stream that read them since */
+};
+struct event {
+	bool recorded; /* in this part */
+	uint64_t known[MAX_STREAMS];
 };
 struct arena {
 	const struct plan *p;
 	ARRAY(struct owned) own; /* sorted, disjoint */
-	uint64_t clock;          /* steps issued so far */
-	uint64_t known[MAX_STREAMS]
-		      [MAX_STREAMS]; /* a stream waits for the others up to these steps */
-	uint32_t slot;               /* of the chunk that runs */
+	uint64_t clock;          /* launches issued so far */
+	/* of each other stream, up to which launch a stream's own come after it */
+	uint64_t known[MAX_STREAMS][MAX_STREAMS];
+	struct event *event; /* from 1 */
+	uint32_t slot;       /* of the chunk that runs */
 };
 
 /*
@@ -44,26 +49,9 @@ owner_of(const struct plan *p, tensor_id t, uint32_t layer)
 }
 
 static void
-extent(
-    const struct arena *m, tensor_id t, uint32_t layer, uint64_t span, uint64_t *off, uint64_t *end)
+extent(const struct arena *m, tensor_id t, uint32_t layer, uint64_t *off, uint64_t *end)
 {
-	const struct plan *p = m->p;
-	const struct place *pl = &p->place[t];
-	bool layered = p->graph->seg.a[p->graph->tensor.a[t].seg].nlayers != 0;
-	uint32_t index = !layered ? 0
-			 : pl->region == R_SAVED && p->graph->tensor.a[t].class != T_CACHE
-			     ? p->saved_index[layer]
-			     : p->index[layer];
-
-	*off = pl->off + (pl->kind == STREAM       ? p->entry[layer] + pl->next
-			     : pl->kind == DSTREAM ? 0
-						   : index) *
-			     pl->stride;
-	if (pl->region == R_SAVED)
-		*off += m->slot * p->slot_stride;
-	*end = *off + (span && p->graph->tensor.a[t].class != T_INPUT
-			      ? span * plan_bytes(p, p->graph->tensor.a[t].dtype)
-			      : pl->bytes);
+	plan_extent(m->p, NULL, t, layer, m->slot, off, end);
 }
 
 /* A bf16 in more bytes than its own is one because it was rounded; weights are by their update. */
@@ -153,17 +141,83 @@ read_bytes(const struct arena *m, const struct launch *st, tensor_id t, uint64_t
 		if (o->owner != owner)
 			return xprintf("%s reads %s, but byte %llu holds %s", op, what,
 			    (unsigned long long)at, describe(m->p, o->owner));
-		if (o->stream != st->stream && m->known[st->stream][o->stream] < o->clock)
-			return xprintf(
-			    "%s on stream %u reads %s, written on stream %u, with no event between",
-			    op, st->stream, what, o->stream);
 		at = o->end;
 	}
 	return NULL;
 }
 
+/* Splits the interval that the byte is inside of. */
+static void
+split(struct arena *m, uint64_t at)
+{
+	uint32_t i = find(m, at);
+
+	if (i == m->own.n || m->own.a[i].off >= at)
+		return;
+	grow((void **)&m->own.a, &m->own.n, &m->own.cap, sizeof *m->own.a);
+	memmove(&m->own.a[i + 1], &m->own.a[i], (m->own.n - 1 - i) * sizeof *m->own.a);
+	m->own.a[i].end = m->own.a[i + 1].off = at;
+}
+
+/* A launch's reading or writing of bytes must come after what other streams do with them. */
 static const char *
-check_step(struct arena *m, const struct launch *st, uint64_t first_clock, uint32_t layer)
+touch(struct arena *m, const struct launch *st, const char *what, uint64_t off, uint64_t end,
+    bool write)
+{
+	const uint64_t *known = m->known[st->stream];
+
+	split(m, off);
+	split(m, end);
+	for (uint32_t i = find(m, off); i < m->own.n && m->own.a[i].off < end; i++) {
+		struct owned *o = &m->own.a[i];
+		for (uint8_t s = 0; s < MAX_STREAMS; s++) {
+			bool wrote = s == o->stream && o->clock > known[s];
+			if (s == st->stream || !(wrote || (write && o->read[s] > known[s])))
+				continue;
+			return xprintf(
+			    "%s on stream %u %s %s, %s on stream %u, with no event between",
+			    op_row(st->op.op)->name, st->stream, write ? "writes" : "reads", what,
+			    wrote ? "written" : "read", s);
+		}
+		o->read[st->stream] = m->clock;
+		if (write) {
+			o->clock = m->clock;
+			o->stream = st->stream;
+			memset(o->read, 0, sizeof o->read);
+		}
+	}
+	return NULL;
+}
+
+/* All streams are done with what came before. */
+static void
+begin_part(struct arena *m)
+{
+	for (int s = 0; s < MAX_STREAMS; s++)
+		for (int r = 0; r < MAX_STREAMS; r++)
+			m->known[s][r] = m->clock;
+	for (uint32_t e = 0; e <= m->p->events; e++)
+		m->event[e].recorded = false;
+}
+
+/* What the launch waits for; a fault. */
+static const char *
+await(struct arena *m, const struct launch *st)
+{
+	for (uint32_t w = 0; w < st->wait.n; w++) {
+		uint32_t e = st->wait.a[w];
+		if (!e || e > m->p->events)
+			return xprintf("%s waits for event %u", op_row(st->op.op)->name, e);
+		for (int s = 0; s < MAX_STREAMS && m->event[e].recorded; s++)
+			if (m->known[st->stream][s] < m->event[e].known[s])
+				m->known[st->stream][s] = m->event[e].known[s];
+	}
+	m->known[st->stream][st->stream] = ++m->clock;
+	return NULL;
+}
+
+static const char *
+check_step(struct arena *m, const struct launch *st, uint32_t layer)
 {
 	const struct plan *p = m->p;
 	const struct op_row *r = op_row(st->op.op);
@@ -171,28 +225,17 @@ check_step(struct arena *m, const struct launch *st, uint64_t first_clock, uint3
 
 	if (fault)
 		return fault;
-	if (st->stream >= MAX_STREAMS)
-		return xprintf("%s: stream %u", r->name, st->stream);
-	if (st->wait >= 0) {
-		uint64_t until = first_clock + (uint64_t)st->wait + 1;
-		for (int s = 0; s < MAX_STREAMS; s++)
-			if (m->known[st->stream][s] < until)
-				m->known[st->stream][s] = until;
-	}
-	m->clock++;
+	if (st->stream >= p->streams || st->event > p->events)
+		return xprintf("%s: stream %u, event %u", r->name, st->stream, st->event);
+	if ((fault = await(m, st)))
+		return fault;
 	for (int pass = 0; pass < 2; pass++)
 		for (uint8_t i = 0; i < r->nin + r->nout; i++) {
 			tensor_id t = st->op.arg[i];
 			uint64_t off, end,
 			    owner = st->span ? (uint64_t)t << 24 : owner_of(p, t, layer);
-			extent(m, t, layer, st->span, &off, &end);
+			plan_extent(p, st, t, layer, m->slot, &off, &end);
 			bool out = i >= r->nin, adds = r->arg[i].accumulate;
-			/* a rank has its part of them alone */
-			if (st->span && p->graph->tensor.a[t].class == T_STATE)
-				end = off + st->span / p->shard->mesh.size[st->op.group] *
-						plan_bytes(p, p->graph->tensor.a[t].dtype);
-			if (st->span && p->graph->tensor.a[t].class != T_INPUT)
-				end += (end - off) * (st->layers - 1);
 			if (end > p->arena_bytes ||
 			    off % plan_bytes(p, p->graph->tensor.a[t].dtype))
 				return xprintf(
@@ -204,9 +247,12 @@ check_step(struct arena *m, const struct launch *st, uint64_t first_clock, uint3
 			if (pass == 0 && (!out || adds) && !st->span &&
 			    (fault = read_bytes(m, st, t, off, end, owner)))
 				return fault;
+			if (pass == out &&
+			    (fault = touch(m, st, p->graph->tensor.a[t].name, off, end, out)))
+				return fault;
 			if (pass == 1 && out && !st->span)
-				write_bytes(
-				    m, (struct owned){ off, end, owner, m->clock, st->stream });
+				write_bytes(m,
+				    (struct owned){ off, end, owner, m->clock, st->stream, { 0 } });
 			if (st->span) {
 				enum region g = p->place[t].region;
 				if (off < p->region_off[g] ||
@@ -219,12 +265,15 @@ check_step(struct arena *m, const struct launch *st, uint64_t first_clock, uint3
 	if (st->workspace_bytes) {
 		if (st->workspace + st->workspace_bytes > p->arena_bytes)
 			return xprintf("%s: workspace outside the arena", r->name);
+		if ((fault = touch(m, st, "its workspace", st->workspace,
+			 st->workspace + st->workspace_bytes, true)))
+			return fault;
 		write_bytes(m, (struct owned){ st->workspace, st->workspace + st->workspace_bytes,
-				   1ull << 60, m->clock, st->stream });
+				   1ull << 60, m->clock, st->stream, { 0 } });
 		/* the workspace must not have taken what this very step reads or writes */
 		for (uint8_t i = 0; i < r->nin + r->nout; i++) {
 			uint64_t off, end;
-			extent(m, st->op.arg[i], layer, 0, &off, &end);
+			extent(m, st->op.arg[i], layer, &off, &end);
 			if (off < st->workspace + st->workspace_bytes && st->workspace < end)
 				return xprintf("%s: workspace overlaps %s", r->name,
 				    p->graph->tensor.a[st->op.arg[i]].name);
@@ -234,8 +283,8 @@ check_step(struct arena *m, const struct launch *st, uint64_t first_clock, uint3
 	for (uint8_t i = r->nin; i < r->nin + r->nout; i++)
 		for (uint8_t j = 0; j < i && !st->span; j++) {
 			uint64_t a, b, c, d;
-			extent(m, st->op.arg[i], layer, 0, &a, &b);
-			extent(m, st->op.arg[j], layer, 0, &c, &d);
+			extent(m, st->op.arg[i], layer, &a, &b);
+			extent(m, st->op.arg[j], layer, &c, &d);
 			if (a >= d || c >= b ||
 			    strstr(r->inplace, xprintf("%s:%s", r->arg[i].name, r->arg[j].name)))
 				continue;
@@ -250,15 +299,15 @@ static const char *
 run(struct arena *m, uint32_t seg, int phase, uint32_t layer)
 {
 	const struct program *prog = &m->p->prog[seg][phase];
-	uint64_t first = m->clock;
 	const char *fault;
 
 	for (uint32_t i = 0; i < prog->n; i++) {
-		if (prog->a[i].wait >= (int32_t)i)
-			return xprintf("%s waits for a later step", op_row(prog->a[i].op.op)->name);
-		if ((fault = check_step(m, &prog->a[i], first, layer)))
+		struct event *e = &m->event[prog->a[i].event];
+		if ((fault = check_step(m, &prog->a[i], layer)))
 			return xprintf("%s %s, layer %u, step %u: %s", m->p->graph->seg.a[seg].name,
 			    phase == FORWARD ? "forward" : "backward", layer, i, fault);
+		e->recorded = true;
+		memcpy(e->known, m->known[prog->a[i].stream], sizeof e->known);
 	}
 	return NULL;
 }
@@ -277,52 +326,38 @@ own(struct arena *m, tensor_id t)
 		uint64_t off, end;
 		if (s->nlayers && !plan_on_stage(p, layer))
 			continue;
-		extent(m, t, layer, 0, &off, &end);
+		extent(m, t, layer, &off, &end);
 		uint32_t i = find(m, off);
 		if (i < m->own.n && m->own.a[i].off < end)
 			before = describe(p, m->own.a[i].owner);
-		write_bytes(m, (struct owned){ off, end, owner_of(p, t, layer), 0, 0 });
+		write_bytes(m, (struct owned){ off, end, owner_of(p, t, layer), 0, 0, { 0 } });
 	}
 	return before;
 }
 
-/* A chunk's forward pass; training's segments, or those `shift` behind them. */
+/* A chunk's pass; what does not begin there has come from the chunk before, or after. */
 static const char *
-forward(struct arena *m, const struct chunk *c, uint32_t embed, uint32_t head, uint32_t shift)
+pass(struct arena *m, const struct chunk *c, enum pass_id id)
 {
 	const struct graph *g = m->p->graph;
+	const struct segment *kind = &g->seg.a[g->kind_of[c->first]];
+	bool back = id == PASS_BACKWARD;
+	uint64_t off = back ? m->p->dstream_off : m->p->stream_off + c->slot * m->p->slot_stride;
+	struct visits v = { 0 };
 	const char *fault = NULL;
-	uint64_t off = m->p->stream_off + c->slot * m->p->slot_stride;
 
-	m->slot = shift ? 0 : c->slot;
-	if (c->embed)
-		fault = run(m, embed, FORWARD, 0);
-	else /* it has come from the chunk before */
+	if (!(back ? c->head : c->embed))
 		write_bytes(m,
 		    (struct owned){ off, off + m->p->stream_stride,
-			owner_of(m->p, g->seg.a[g->kind_of[c->first]].x, c->first), m->clock, 0 });
-	for (uint32_t l = c->first; l < c->first + c->n && !fault; l++)
-		fault = run(m, g->kind_of[l] + shift, FORWARD, l);
-	return fault || !c->head ? fault : run(m, head, FORWARD, g->n_layers);
-}
-
-static const char *
-backward(struct arena *m, const struct chunk *c)
-{
-	const struct graph *g = m->p->graph;
-	const char *fault = NULL;
-	uint64_t off = m->p->dstream_off;
-
-	m->slot = c->slot;
-	if (c->head)
-		fault = run(m, g->head, BACKWARD, g->n_layers);
-	else
-		write_bytes(m,
-		    (struct owned){ off, off + m->p->stream_stride,
-			owner_of(m->p, g->seg.a[g->kind_of[c->first]].dx, c->first), m->clock, 0 });
-	for (uint32_t l = c->first + c->n; l-- > c->first && !fault;)
-		fault = run(m, g->kind_of[l], BACKWARD, l);
-	return fault || !c->embed ? fault : run(m, g->embed, BACKWARD, 0);
+			owner_of(m->p, back ? kind->dx : kind->x, c->first), m->clock, 0, { 0 } });
+	if (!back || m->p->n_stages > 1) /* one stage's backward pass is of one part with forward */
+		begin_part(m);
+	plan_visits(m->p, c, id, &v);
+	for (uint32_t i = 0; i < v.n && !fault; i++) {
+		m->slot = v.a[i].slot;
+		fault = run(m, v.a[i].seg, v.a[i].phase, v.a[i].layer);
+	}
+	return fault;
 }
 
 const char *
@@ -332,6 +367,8 @@ plancheck_fault(const struct plan *p)
 	const struct stage *st = &p->shard->stage[p->stage];
 	struct arena m = { .p = p };
 	const char *fault = NULL;
+
+	m.event = xalloc((p->events + 1) * sizeof *m.event);
 
 	if (p->slots * p->slot_stride > p->region_bytes[R_SAVED])
 		return "saved activations: slots leave their region";
@@ -345,17 +382,19 @@ plancheck_fault(const struct plan *p)
 		if ((before = own(&m, t)))
 			return xprintf("%s overlaps %s", x->name, before);
 	}
+	begin_part(&m);
 	fault = run(&m, g->init, FORWARD, 0);
 	for (int twice = 0; twice < 2 && !fault; twice++) {
 		for (uint32_t c = 0; c < st->nchunks && !fault; c++)
-			fault = forward(&m, &st->chunk[c], g->embed, g->head, 0);
+			fault = pass(&m, &st->chunk[c], PASS_FORWARD);
 		for (uint32_t c = st->nchunks; c-- > 0 && !fault;)
-			fault = backward(&m, &st->chunk[c]);
+			fault = pass(&m, &st->chunk[c], PASS_BACKWARD);
 	}
+	begin_part(&m);
 	if (!fault)
 		fault = run(&m, g->update, FORWARD, 0);
 	for (uint32_t c = 0; c < st->nchunks && !fault; c++)
-		fault = forward(&m, &st->chunk[c], g->embed, g->eval, 0);
+		fault = pass(&m, &st->chunk[c], PASS_EVALUATE);
 	m.slot = 0;
 	/* rows to come hold anything; the second token reads what the first one left */
 	for (tensor_id t = 1; t < g->tensor.n && p->decode && !fault; t++) {
@@ -369,7 +408,7 @@ plancheck_fault(const struct plan *p)
 		own(&m, t);
 	}
 	for (int twice = 0; twice < 2 && !fault && p->decode; twice++)
-		fault = forward(&m, &st->chunk[0], g->decode, g->seg.n - 1, g->decode - g->embed);
+		fault = pass(&m, &st->chunk[0], PASS_DECODE);
 	return fault;
 }
 

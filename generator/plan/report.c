@@ -39,10 +39,15 @@ print_stage(const struct plan *p, struct buf *out)
 				if (!i)
 					buf_printf(out, "%s %s\n", g->seg.a[s].name,
 					    ph ? "backward" : "forward");
-				buf_printf(out, "  %3u stream %u  %-30s %s\n", i, st->stream,
+				buf_printf(out, "  %3u stream %u  %-30s %s", i, st->stream,
 				    runtime_call(st->op.op) ? op_row(st->op.op)->name
 							    : p->inst->a[st->inst].name,
 				    op_text(g, &st->op));
+				for (uint32_t w = 0; w < st->wait.n; w++)
+					buf_printf(out, ", after event %u", st->wait.a[w]);
+				if (st->event)
+					buf_printf(out, ", then event %u", st->event);
+				buf_puts(out, "\n");
 			}
 }
 
@@ -277,6 +282,8 @@ plan_report(const struct plan *p, struct buf *out)
 	row(out, "microbatches", commas(g->microbatches),
 	    xprintf("a rank and step, %llu x %llu tokens", (unsigned long long)g->B,
 		(unsigned long long)g->S));
+	if (p->streams > 1)
+		row(out, "streams", commas(p->streams), xprintf("with %u events", p->events));
 	row(out, "FLOPs", commas(g->flops_token),
 	    "a token, forward and backward, causal half, no recompute");
 	row(out, "", human_flops(step_flops), "a step");

@@ -12,40 +12,28 @@ const struct target_row targets[] = {
 
 static const struct kernel_row kernel_rows[] = {
 #define KERNEL(op, target, file, macro, params, ws) { OP_##op, #target, file, #macro, params, ws },
-#define NEEDS(...)
-#define ARCH(...)
-#define CALL(...)
 #include "kernel.def"
-#undef KERNEL
-#undef NEEDS
-#undef ARCH
-#undef CALL
 };
 
 static const struct {
 	const char *target, *arch;
 } archs[] = {
-#define KERNEL(...)
-#define NEEDS(...)
 #define ARCH(target, arch) { #target, arch },
-#define CALL(...)
 #include "kernel.def"
-#undef KERNEL
-#undef NEEDS
-#undef ARCH
-#undef CALL
 };
 
 static const char *const calls[N_OPS] = {
-#define KERNEL(...)
-#define NEEDS(...)
-#define ARCH(...)
 #define CALL(op, call) [OP_##op] = call,
 #include "kernel.def"
-#undef KERNEL
-#undef NEEDS
-#undef ARCH
-#undef CALL
+};
+
+static const struct {
+	enum op_id op;
+	const char *target;
+	uint8_t stream;
+} stream_rows[] = {
+#define STREAM(op, target, stream) { OP_##op, #target, stream },
+#include "kernel.def"
 };
 
 const char *
@@ -72,4 +60,14 @@ kernel_written_for(const struct target_row *t)
 		    !strcmp(archs[i].arch, t->arch))
 			return true;
 	return !t->arch;
+}
+
+uint8_t
+kernel_stream(enum op_id op, const struct target_row *t)
+{
+	for (uint32_t i = 0; i < LEN(stream_rows); i++)
+		if (stream_rows[i].op == op && !strcmp(stream_rows[i].target, t->kernels))
+			return (uint8_t)(stream_rows[i].stream < t->streams ? stream_rows[i].stream
+									    : t->streams - 1);
+	return 0;
 }

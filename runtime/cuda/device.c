@@ -116,7 +116,7 @@ om_run(const struct om_model *m, enum om_part part, unsigned char *arena)
 		return;
 	}
 	if (!graph[part])
-		graph[part] = om_gpu_record(launch, &p, name[part]);
+		graph[part] = om_gpu_record(launch, &p, name[part], m->streams, m->events);
 	om_gpu_play(graph[part]);
 }
 

@@ -1,6 +1,6 @@
 /*
  * The CUDA driver, opened when the trainer starts, so that it also starts where there is none and
- * says so. Everything runs in one stream of one context.
+ * says so. Everything runs in one context, in one stream but for the launches of a graph.
  */
 #include <cuda.h>
 #include <dlfcn.h>
@@ -20,7 +20,7 @@
 	F(cuMemcpyHtoDAsync) F(cuMemcpyDtoHAsync) F(cuMemcpyDtoDAsync)            \
 	F(cuModuleLoadData) F(cuModuleGetFunctionCount) F(cuModuleEnumerateFunctions)         \
 	F(cuFuncGetName) F(cuFuncSetAttribute)                                                \
-	F(cuStreamCreate) F(cuStreamSynchronize) F(cuLaunchKernelEx)                          \
+	F(cuStreamCreate) F(cuStreamSynchronize) F(cuStreamWaitEvent) F(cuLaunchKernelEx)     \
 	F(cuEventCreate) F(cuEventRecord) F(cuEventSynchronize) F(cuEventElapsedTime)         \
 	F(cuStreamBeginCapture) F(cuStreamEndCapture) F(cuGraphInstantiate) F(cuGraphLaunch)  \
 	F(cuGraphDestroy) F(cuTensorMapEncodeTiled)
@@ -45,7 +45,15 @@ static unsigned turn;
 
 static CUdevice device;
 static int driver_version; /* 13000: of CUDA 13.0 */
-static CUstream stream;
+static CUstream stream;    /* the first; all but launches are in it */
+static CUstream on;        /* launches are in */
+static struct {            /* what a recording may use */
+	CUstream *stream;
+	CUevent *joint, *event;
+	bool *done; /* the event was recorded */
+	uint32_t streams, events;
+	bool running;
+} capture;
 static struct om_kernel *kernels;
 static char device_name[128];
 static uint32_t multiprocessors;
@@ -235,6 +243,7 @@ om_gpu_start(void)
 	check(cu.cuDevicePrimaryCtxRetain(&context, device), "context");
 	check(cu.cuCtxSetCurrent(context), "context");
 	check(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "stream");
+	on = stream;
 	for (int i = 0; i < STAGES; i++) {
 		check(cu.cuMemAllocHost((void **)&stage[i].p, stage_bytes), "pinned memory");
 		check(cu.cuEventCreate(
@@ -370,7 +379,7 @@ om_gpu_fill(void *p, int byte, size_t bytes)
 void
 om_set_zero(void *p, size_t bytes)
 {
-	om_gpu_fill(p, 0, bytes);
+	check(cu.cuMemsetD8Async((CUdeviceptr)(uintptr_t)p, 0, bytes, on), "fill");
 }
 
 void
@@ -390,8 +399,7 @@ om_launch(const struct om_kernel *k, uint32_t x, uint32_t y, uint32_t z, void **
 {
 	CUlaunchAttribute cluster = { .id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
 		.value.clusterDim = { k->cluster, 1, 1 } };
-	CUlaunchConfig c = { x, y, z, k->threads, 1, 1, k->smem, stream, &cluster,
-		k->cluster ? 1 : 0 };
+	CUlaunchConfig c = { x, y, z, k->threads, 1, 1, k->smem, on, &cluster, k->cluster ? 1 : 0 };
 
 	if (x && y && z)
 		check(cu.cuLaunchKernelEx(&c, k->function, args, NULL), k->name);
@@ -423,20 +431,83 @@ om_map(struct om_tensor_map *map, enum om_element type, const void *p, int rank,
 	    "tensor map");
 }
 
+void
+om_on(int s)
+{
+	on = capture.running ? capture.stream[s] : stream;
+}
+
+void
+om_record(int s, int event)
+{
+	if (!capture.running)
+		return;
+	check(cu.cuEventRecord(capture.event[event], capture.stream[s]), "event");
+	capture.done[event] = true;
+}
+
+void
+om_wait(int s, int event)
+{
+	if (capture.running && capture.done[event])
+		check(cu.cuStreamWaitEvent(capture.stream[s], capture.event[event], 0), "event");
+}
+
+/* Once, before the first recording. */
+static void
+capture_new(uint32_t streams, uint32_t events)
+{
+	const unsigned flags = CU_EVENT_DISABLE_TIMING;
+
+	capture.stream = om_alloc(streams + 1, sizeof *capture.stream);
+	capture.joint = om_alloc(streams + 1, sizeof *capture.joint);
+	capture.event = om_alloc(events + 1, sizeof *capture.event);
+	capture.done = om_alloc(events + 1, sizeof *capture.done);
+	capture.streams = streams;
+	capture.events = events;
+	capture.stream[0] = stream;
+	for (uint32_t s = 1; s < streams; s++) {
+		check(cu.cuStreamCreate(&capture.stream[s], CU_STREAM_NON_BLOCKING), "stream");
+		check(cu.cuEventCreate(&capture.joint[s], flags), "event");
+	}
+	for (uint32_t e = 0; e < events; e++)
+		check(cu.cuEventCreate(&capture.event[e], flags), "event");
+}
+
+/* From one stream to the others of a recording, or back. */
+static void
+capture_joint(bool fork)
+{
+	for (uint32_t s = 1; s < capture.streams; s++) {
+		CUstream other = capture.stream[s];
+
+		check(cu.cuEventRecord(capture.joint[s], fork ? stream : other), "event");
+		check(cu.cuStreamWaitEvent(fork ? other : stream, capture.joint[s], 0), "event");
+	}
+}
+
 struct om_gpu_graph {
 	CUgraphExec exec;
 	const char *what;
 };
 
 struct om_gpu_graph *
-om_gpu_record(void (*f)(void *), void *arg, const char *what)
+om_gpu_record(void (*f)(void *), void *arg, const char *what, uint32_t streams, uint32_t events)
 {
 	struct om_gpu_graph *g = om_alloc(1, sizeof *g);
 	CUgraph graph;
 
 	g->what = what;
+	if (!capture.stream)
+		capture_new(streams, events);
+	memset(capture.done, 0, events * sizeof *capture.done);
 	check(cu.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), what);
+	capture_joint(true);
+	capture.running = true;
 	f(arg);
+	capture.running = false;
+	on = stream;
+	capture_joint(false);
 	check(cu.cuStreamEndCapture(stream, &graph), what);
 	check(cu.cuGraphInstantiate(&g->exec, graph, 0), what);
 	check(cu.cuGraphDestroy(graph), what);

@@ -1,4 +1,4 @@
-/* The GPU behind the runtime: one device, context and stream. om_gpu.h is the kernels' view. */
+/* The GPU behind the runtime: device, context and streams. om_gpu.h is what kernels see of it. */
 #ifndef GPU_H
 #define GPU_H
 
@@ -30,9 +30,14 @@ void om_gpu_fill(void *device, int byte, size_t bytes);
 void om_gpu_wait(void);                  /* until the stream is done */
 void om_gpu_operation(const char *name); /* who an error is laid to; NULL: not known any more */
 
-/* Records what f launches as a graph, and plays it back. */
+/*
+ * Records what f launches as a graph, and plays it back on the first stream. f may use so many
+ * streams and events (om.h); what is launched outside of a recording goes to the first stream, in
+ * order, whatever stream it names.
+ */
 struct om_gpu_graph;
-struct om_gpu_graph *om_gpu_record(void (*f)(void *), void *arg, const char *what);
+struct om_gpu_graph *
+om_gpu_record(void (*f)(void *), void *arg, const char *what, uint32_t streams, uint32_t events);
 void om_gpu_play(struct om_gpu_graph *g);
 
 /* Time on the stream between two calls, in seconds, known after the second is waited for. */

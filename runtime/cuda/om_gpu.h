@@ -1,7 +1,7 @@
 /*
- * What the host part of a CUDA kernel file may use: launching on the trainer's one stream, tensor
- * maps, and what a kernel's check needs. Every function ends the process, naming the operation,
- * when the driver reports an error.
+ * What the host part of a CUDA kernel file may use: launching on the stream whose turn it is,
+ * tensor maps, and what a kernel's check needs. Every function ends the process, naming the
+ * operation, when the driver reports an error.
  */
 #ifndef OM_GPU_H
 #define OM_GPU_H
@@ -29,7 +29,7 @@ void om_kernel_add(struct om_kernel *k);
 /* args: addresses of the kernel's arguments, in order: OM_LAUNCH(k, x, y, z, &a, &b) */
 void om_launch(const struct om_kernel *k, uint32_t x, uint32_t y, uint32_t z, void **args);
 #define OM_LAUNCH(k, x, y, z, ...) om_launch(&(k), (x), (y), (z), (void *[]){ __VA_ARGS__ })
-void om_set_zero(void *p, size_t bytes); /* on the stream */
+void om_set_zero(void *p, size_t bytes); /* on that stream */
 uint32_t om_sms(void);                   /* multiprocessors of the device */
 
 /*

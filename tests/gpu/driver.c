@@ -1,7 +1,9 @@
 /*
  * A stand-in for the NVIDIA driver, so that what a trainer's host part does and says is tested
  * where there is no GPU: libcuda.so.1 of a device that computes nothing. A kernel takes 60 us of
- * its stream, within a graph 30; memory is the host's. The environment makes it another device:
+ * its stream, within a graph 30; memory is the host's. A recording has streams that join it by
+ * waiting for events, and is refused as a driver does where one of them is not joined at its end,
+ * or where an event is of another recording. The environment makes it another device:
  * FAKE_NAME, FAKE_COUNT (devices), FAKE_ARCH (90), FAKE_VERSION (13000), FAKE_TOTAL and FAKE_FREE
  * (MiB); and errors: FAKE_INIT, FAKE_CONTEXT, FAKE_LOAD, FAKE_LAUNCH (numbers of CUresult).
  */
@@ -14,10 +16,17 @@
 
 static double until;    /* when the device is done with what it was given */
 static double recorded; /* seconds of the graph that is being recorded */
-static int recording;
+static int recording;   /* its number, 0: none */
+
+enum { STREAMS = 8 };
+static struct CUstream_st {
+	int recording, done[STREAMS]; /* what was given to each stream that is before its next */
+} streams[STREAMS];
+static int nstreams, recordings;
 
 struct CUevent_st {
 	double at;
+	int recording, done[STREAMS];
 };
 struct CUgraphExec_st {
 	double seconds;
@@ -241,7 +250,7 @@ CUresult
 cuStreamCreate(CUstream *s, unsigned flags)
 {
 	(void)flags;
-	*s = NULL;
+	*s = &streams[nstreams++];
 	return CUDA_SUCCESS;
 }
 CUresult
@@ -253,7 +262,10 @@ cuStreamSynchronize(CUstream s)
 CUresult
 cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **args, void **extra)
 {
-	(void)c, (void)f, (void)args, (void)extra;
+	(void)f, (void)args, (void)extra;
+	c->hStream->done[c->hStream - streams]++;
+	if (c->hStream->recording != recording)
+		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 	if (recording)
 		recorded += 30e-6;
 	else
@@ -270,9 +282,21 @@ cuEventCreate(CUevent *e, unsigned flags)
 CUresult
 cuEventRecord(CUevent e, CUstream s)
 {
-	(void)s;
 	work(0);
 	e->at = until;
+	e->recording = s->recording;
+	memcpy(e->done, s->done, sizeof e->done);
+	return CUDA_SUCCESS;
+}
+CUresult
+cuStreamWaitEvent(CUstream s, CUevent e, unsigned flags)
+{
+	(void)flags;
+	if (e->recording != recording)
+		return CUDA_ERROR_CAPTURED_EVENT;
+	s->recording = e->recording;
+	for (int i = 0; i < STREAMS; i++)
+		s->done[i] = e->done[i] > s->done[i] ? e->done[i] : s->done[i];
 	return CUDA_SUCCESS;
 }
 CUresult
@@ -289,18 +313,24 @@ cuEventElapsedTime(float *ms, CUevent a, CUevent b)
 CUresult
 cuStreamBeginCapture(CUstream s, CUstreamCaptureMode mode)
 {
-	(void)s, (void)mode;
-	recording = 1;
+	(void)mode;
+	s->recording = recording = ++recordings;
 	recorded = 0;
 	return CUDA_SUCCESS;
 }
 CUresult
 cuStreamEndCapture(CUstream s, CUgraph *g)
 {
-	(void)s;
+	CUresult r = CUDA_SUCCESS;
+
+	for (int i = 0; i < nstreams; i++)
+		if (streams[i].recording && s->done[i] < streams[i].done[i])
+			r = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+	for (int i = 0; i < nstreams; i++)
+		streams[i].recording = 0;
 	recording = 0;
 	*g = NULL;
-	return CUDA_SUCCESS;
+	return r;
 }
 CUresult
 cuGraphInstantiate(CUgraphExec *x, CUgraph g, unsigned long long flags)

@@ -28,6 +28,9 @@ variant() { # NAME -D...
 	rm -rf "$out/tree.$v.gpu" "$out/tree.$v.cpu" "$out/tree.$v.fp32"
 }
 variant plain
+"$(dirname "$olmogen")/tests/streams" tests/gpu/model.lua cuda:sm_90a 2 "$out/tree.streams" >/dev/null
+cp "$out/tree.streams/trainer" "$out/streams.trainer"
+rm -rf "$out/tree.streams"
 variant mixed -D qk=full -D bias=all -D window=64 -D score=sigmoid -D groups=2 -D k=3 -D placement=peri \
 	-D balance=sequence -D tied=true -D head_z=1e-4 -D head_dim=64 -D act=geglu -D nope=true -D vocab=503
 variant edges -D experts=1 -D k=1 -D kv=1 -D seq=77 -D shared=0 -D act=relu2 -D emb_scale=2 -D emb_norm=true \

@@ -75,6 +75,11 @@ for v in plain routed; do
 	is "$v: resumed from step 5, the same weights" $?
 done
 
+timeout 100 "$out/streams.trainer" train "$work/run.yaml" checkpoint.dir="$work/streams" >"$work/log" 2>&1
+is "plain trains with two streams" $?
+[ "$(weights "$work/plain-a")" = "$(weights "$work/streams")" ]
+is "plain: the same weights with two streams" $?
+
 # a GPU's checkpoint on the CPU, and what both export and import
 loss() {
 	timeout 100 "$1" eval "$work/run.yaml" eval.paths=[runtime] eval.sequences=60 checkpoint.dir="$2" 2>"$work/log" |

@@ -204,29 +204,146 @@ plan_faults(void)
 		fwd->a[i] = a;
 	}
 
-	/* the first step that reads what the step before it wrote, moved to another stream */
+	expect(plancheck_fault(p) == NULL, "the plan as it was");
+}
+
+/* ---- streams ---- */
+
+/* A plan for a target that has so many streams. */
+static struct plan *
+streams_plan(const char *description, const char *target, uint32_t streams, const char *pipeline)
+{
+	struct define stages = { "pipeline", pipeline, false };
+	struct target_row *t = xalloc(sizeof *t);
+
+	*t = *target_find(targets, target);
+	t->streams = streams;
+	struct shard *s =
+	    shard(graph_of(trainer_of(description, &stages, pipeline != NULL, target)), t);
+	fuse(s);
+	return plan(s);
+}
+
+static const char *
+faults(const struct plan *p)
+{
+	const char *fault = NULL;
+
+	for (uint32_t i = 0; i < p->n_stages && !fault; i++)
+		fault = plancheck_fault(&p[i]);
+	return fault;
+}
+
+/* All plans of a segment's launch: stages share what they wait for, but for the update. */
+static uint32_t
+same_launch(struct plan *p, uint32_t s, int ph, uint32_t i, struct launch **out)
+{
+	uint32_t n = 0;
+
+	for (uint32_t k = 0; k < p->n_stages; k++)
+		if (i < p[k].prog[s][ph].n)
+			out[n++] = &p[k].prog[s][ph].a[i];
+	return n;
+}
+
+/* Without any one of its waits, or of its records, a plan is out of order. */
+static void
+drop_events(struct plan *p)
+{
+	struct graph *g = p->graph;
+	struct launch **st = xalloc(p->n_stages * sizeof *st);
+	uint32_t waits = 0, records = 0, aside = 0, crossing = 0;
+
+	for (uint32_t s = 0; s < g->seg.n; s++)
+		for (int ph = 0; ph < N_PHASES; ph++)
+			for (uint32_t i = 0, n; (n = same_launch(p, s, ph, i, st)); i++) {
+				uint32_t event = st[0]->event, all = st[0]->wait.n;
+				aside += st[0]->stream != 0;
+				for (uint32_t w = 0; w < all; w++) {
+					uint32_t old = st[0]->wait.a[w];
+					bool here = false;
+					for (uint32_t k = 0; k < i; k++)
+						here |= p->prog[s][ph].a[k].event == old;
+					for (uint32_t k = 0; k < n; k++) {
+						st[k]->wait.a[w] = st[k]->wait.a[all - 1];
+						st[k]->wait.n = all - 1;
+					}
+					expect(faults(p) != NULL, "a wait left out");
+					for (uint32_t k = 0; k < n; k++) {
+						st[k]->wait.n = all;
+						st[k]->wait.a[all - 1] = st[k]->wait.a[w];
+						st[k]->wait.a[w] = old;
+					}
+					waits++;
+					crossing += !here;
+				}
+				for (uint32_t k = 0; k < n && event; k++)
+					st[k]->event = 0;
+				expect(!event || faults(p) != NULL, "an event never recorded");
+				for (uint32_t k = 0; k < n; k++)
+					st[k]->event = event;
+				records += event != 0;
+			}
+	expect(faults(p) == NULL, "the plan with its events");
+	expect(aside > 5 && waits > 5 && records == p->events && crossing > 0,
+	    "launches on another stream, events, waits for what an earlier call of a function did");
+}
+
+/* Each launch, moved to another stream, overtakes something; with an event each way, nothing. */
+static void
+move_launches(struct plan *p)
+{
+	struct graph *g = p->graph;
+	struct program *fwd = &p->prog[g->kind_of[g->n_layers - 1]][FORWARD];
+
+	p->streams = 2;
+	p->events = 2;
 	for (uint32_t i = 1; i < fwd->n; i++) {
-		fwd->a[i].stream = 1;
+		struct launch *st = &fwd->a[i];
+		st->stream = 1;
 		expect(plancheck_fault(p) != NULL, "a stream that waits for nothing");
 		if (i + 1 < fwd->n) {
-			fwd->a[i].wait = (int32_t)i - 1;
-			fwd->a[i + 1].wait = (int32_t)i;
+			fwd->a[i - 1].event = 1;
+			st->event = 2;
+			*PUSH(st->wait) = 1;
+			*PUSH(fwd->a[i + 1].wait) = 2;
 			/* later readers on stream 0 are behind the second event */
 			expect(plancheck_fault(p) == NULL, "a stream behind events both ways");
-			fwd->a[i + 1].wait = -1;
-			/*
-			 * the last step's output goes to the next segment, which this plan does not
-			 * let wait
-			 */
+			fwd->a[i + 1].wait.n = 0;
+			/* the last one's output goes to the next segment, which does not wait */
 			expect(plancheck_fault(p) != NULL, "no event back");
-			fwd->a[i].wait = -1;
+			st->wait.n = 0;
+			*PUSH(fwd->a[i + 1].wait) = 2;
+			expect(plancheck_fault(p) != NULL, "no event there");
+			fwd->a[i + 1].wait.n = fwd->a[i - 1].event = st->event = 0;
 		}
-		fwd->a[i].stream = 0;
+		st->stream = 0;
 	}
-	fwd->a[1].wait = 5;
-	expect(plancheck_fault(p) != NULL, "an event from the future");
-	fwd->a[1].wait = -1;
+	*PUSH(fwd->a[1].wait) = 3;
+	expect(plancheck_fault(p) != NULL, "an event that there is not");
+	fwd->a[1].wait.n = 0;
+	fwd->a[1].stream = 2;
+	expect(plancheck_fault(p) != NULL, "a stream that there is not");
+	fwd->a[1].stream = 0;
 	expect(plancheck_fault(p) == NULL, "the plan as it was");
+}
+
+static void
+stream_faults(void)
+{
+	static const char *const pipelines[] = { NULL, "2" };
+
+	move_launches(make_plan());
+	for (uint32_t streams = 2; streams <= 3; streams++)
+		for (unsigned i = 0; i < LEN(pipelines); i++)
+			drop_events(streams_plan(path, "cuda:sm_90a", streams, pipelines[i]));
+	drop_events(streams_plan("models/olmoe-1b-7b.lua", "cuda:h200", 2, NULL));
+	for (unsigned i = 0; i < LEN(pipelines); i++) {
+		struct plan *p = streams_plan(path, "cuda:sm_90a", 1, pipelines[i]);
+		expect(p->streams == 1 && p->events == 0, "one stream, and no events");
+		p = streams_plan(path, "cpu", 2, pipelines[i]);
+		expect(p->streams == 1 && p->events == 0, "a processor's kernels leave no stream");
+	}
 }
 
 /* On the CPU every bf16 output of an op is rounded, and nothing else. */
@@ -349,6 +466,7 @@ int
 main(void)
 {
 	plan_faults();
+	stream_faults();
 	rounding_faults();
 	no_decode();
 	buckets();

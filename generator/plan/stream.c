@@ -1,0 +1,269 @@
+/*
+ * Events: a launch waits for those of other streams that it must not overtake.
+ *
+ * kernel.def says which ops leave the first stream, target.def how many there are. The runtime lets
+ * all streams begin a part of a step together, and ends it when all are done, so only launches of
+ * one part can overtake each other. A wait is for an event's last record in the part, whichever
+ * layer's it is, and for nothing where the part has none yet: so what a function of step.c waits
+ * for may be recorded by another one, or by itself in the layer before.
+ *
+ * Each part is run through with a clock for each stream: where two launches touch the same bytes,
+ * one writes them, and nothing orders them, the later one gets a wait. Then each wait without
+ * which all is still in order goes.
+ */
+#include <string.h>
+
+#include "plan/plan.h"
+
+struct access {
+	uint64_t off, end;
+	bool write;
+};
+struct issued { /* a launch of one layer, in the order of the part */
+	struct launch *st;
+	struct visit at;
+	uint32_t i; /* of its program */
+	struct access access[2 * MAX_ARGS];
+	uint32_t n;
+	uint32_t done[MAX_STREAMS]; /* launches of each stream that have ended when it has */
+};
+struct part {
+	struct issued *a;
+	uint32_t n, cap;
+};
+struct parts {
+	struct part *a;
+	uint32_t n, cap;
+};
+
+static void
+issue(const struct plan *p, const struct visits *v, struct parts *all)
+{
+	struct part *part = PUSH(*all);
+
+	for (uint32_t k = 0; k < v->n; k++) {
+		struct program *prog = &p->prog[v->a[k].seg][v->a[k].phase];
+		for (uint32_t i = 0; i < prog->n; i++) {
+			struct launch *st = &prog->a[i];
+			const struct op_row *r = op_row(st->op.op);
+			struct issued *x = PUSH(*part);
+			*x = (struct issued){ .st = st, .at = v->a[k], .i = i };
+			for (uint8_t a = 0; a < r->nin + r->nout; a++) {
+				struct access *to = &x->access[x->n++];
+				plan_extent(p, st, st->op.arg[a], x->at.layer, x->at.slot, &to->off,
+				    &to->end);
+				to->write = a >= r->nin;
+			}
+			if (st->workspace_bytes)
+				x->access[x->n++] = (struct access){ st->workspace,
+					st->workspace + st->workspace_bytes, true };
+		}
+	}
+}
+
+/* What the runtime runs in one go: a microbatch, or where stages take turns a pass of a chunk. */
+static void
+list_parts(const struct plan *p, struct parts *all)
+{
+	const struct stage *st = &p->shard->stage[p->stage];
+	const uint32_t ends[] = { p->graph->init, p->graph->update };
+
+	for (unsigned i = 0; i < LEN(ends); i++) {
+		struct visits one = { 0 };
+		*PUSH(one) = (struct visit){ ends[i], FORWARD, 0, 0 };
+		issue(p, &one, all);
+	}
+	for (uint32_t c = 0; c < st->nchunks; c++) {
+		struct visits v[N_PASSES] = { 0 };
+		bool whole = p->n_stages == 1;
+		for (int i = 0; i < N_PASSES - !p->decode; i++)
+			plan_visits(p, &st->chunk[c], (enum pass_id)i,
+			    &v[whole && i == PASS_BACKWARD ? PASS_FORWARD : i]);
+		for (unsigned i = 0; i < N_PASSES; i++)
+			issue(p, &v[i], all);
+	}
+}
+
+/* ---- order ---- */
+
+static bool
+conflict(const struct issued *a, const struct issued *b)
+{
+	for (uint32_t i = 0; i < a->n; i++)
+		for (uint32_t j = 0; j < b->n; j++)
+			if ((a->access[i].write || b->access[j].write) &&
+			    a->access[i].off < b->access[j].end &&
+			    b->access[j].off < a->access[i].end)
+				return true;
+	return false;
+}
+
+static void
+after(uint32_t *known, const struct issued *x)
+{
+	for (int s = 0; s < MAX_STREAMS; s++)
+		known[s] = x->done[s] > known[s] ? x->done[s] : known[s];
+}
+
+/* The last launch of the part so far that recorded the event; NULL: none. */
+static const struct issued *
+recorded(const struct part *part, uint32_t before, uint32_t event)
+{
+	while (before--)
+		if (part->a[before].st->event == event)
+			return &part->a[before];
+	return NULL;
+}
+
+/*
+ * Whether nothing overtakes what it must not. Where events is given, launches get what it takes,
+ * and it counts them.
+ */
+static bool
+in_order(struct part *part, uint32_t *events)
+{
+	uint32_t known[MAX_STREAMS][MAX_STREAMS] = { 0 };
+	ARRAY(uint32_t) of[MAX_STREAMS] = { 0 }; /* the launches of each stream */
+
+	for (uint32_t k = 0; k < part->n; k++) {
+		struct issued *b = &part->a[k];
+		uint8_t s = b->st->stream;
+		for (uint32_t w = 0; w < b->st->wait.n; w++) {
+			const struct issued *x = recorded(part, k, b->st->wait.a[w]);
+			if (x)
+				after(known[s], x);
+		}
+		for (int r = 0; r < MAX_STREAMS; r++)
+			for (uint32_t i = of[r].n; r != s && i > known[s][r]; i--) {
+				struct issued *a = &part->a[of[r].a[i - 1]];
+				if (!conflict(a, b))
+					continue;
+				if (!events)
+					return false;
+				if (!a->st->event)
+					a->st->event = ++*events;
+				*PUSH(b->st->wait) = a->st->event;
+				after(known[s], recorded(part, k, a->st->event));
+			}
+		*PUSH(of[s]) = k;
+		known[s][s] = of[s].n;
+		memcpy(b->done, known[s], sizeof b->done);
+	}
+	return true;
+}
+
+static bool
+all_in_order(const struct parts *all)
+{
+	for (uint32_t i = 0; i < all->n; i++)
+		if (!in_order(&all->a[i], NULL))
+			return false;
+	return true;
+}
+
+/*
+ * Stages share the functions of step.c but for the ends of a step: what one of them waits for
+ * there, all do.
+ */
+static void
+share(struct plan *all, uint32_t n, const struct plan *from)
+{
+	const struct graph *g = from->graph;
+
+	for (uint32_t k = 0; k < n; k++)
+		for (uint32_t s = 0; s < g->seg.n; s++)
+			for (int ph = 0; ph < N_PHASES; ph++) {
+				struct program *a = &from->prog[s][ph], *b = &all[k].prog[s][ph];
+				bool own = &all[k] == from || s == g->init || s == g->update;
+				for (uint32_t i = 0; i < a->n && i < b->n && !own; i++) {
+					b->a[i].event = a->a[i].event;
+					b->a[i].wait.n = 0;
+					for (uint32_t w = 0; w < a->a[i].wait.n; w++)
+						*PUSH(b->a[i].wait) = a->a[i].wait.a[w];
+				}
+			}
+}
+
+struct launches {
+	struct launch **a;
+	uint32_t n, cap;
+};
+
+static void
+launches_of(const struct plan *p, struct launches *out)
+{
+	for (uint32_t s = 0; s < p->graph->seg.n; s++)
+		for (int ph = 0; ph < N_PHASES; ph++)
+			for (uint32_t i = 0; i < p->prog[s][ph].n; i++)
+				*PUSH(*out) = &p->prog[s][ph].a[i];
+}
+
+/* Drops the waits of a stage's launches that nothing needs. */
+static void
+drop_waits(struct plan *all, uint32_t n, struct plan *p, const struct parts *parts)
+{
+	struct launches list = { 0 };
+
+	launches_of(p, &list);
+	for (uint32_t i = 0; i < list.n; i++) {
+		struct launch *st = list.a[i];
+		for (uint32_t w = st->wait.n; w-- > 0;) {
+			uint32_t *at = &st->wait.a[w], event = *at, rest = st->wait.n - 1 - w;
+			memmove(at, at + 1, rest * sizeof *at);
+			st->wait.n--;
+			share(all, n, p);
+			if (all_in_order(parts))
+				continue;
+			memmove(at + 1, at, rest * sizeof *at);
+			*at = event;
+			st->wait.n++;
+			share(all, n, p);
+		}
+	}
+}
+
+/* Events that nobody waits for go, and the others are counted anew. */
+static void
+number_events(struct plan *all, uint32_t n, uint32_t events)
+{
+	struct launches list = { 0 };
+	uint32_t *number = xalloc((events + 1) * sizeof *number), used = 0;
+	bool *waited = xalloc((events + 1) * sizeof *waited);
+
+	for (uint32_t k = 0; k < n; k++)
+		launches_of(&all[k], &list);
+	for (uint32_t i = 0; i < list.n; i++)
+		for (uint32_t w = 0; w < list.a[i]->wait.n; w++)
+			waited[list.a[i]->wait.a[w]] = true;
+	for (uint32_t i = 0; i < list.n; i++) {
+		uint32_t *e = &list.a[i]->event;
+		if (waited[*e] && !number[*e])
+			number[*e] = ++used;
+		*e = number[*e];
+	}
+	for (uint32_t i = 0; i < list.n; i++)
+		for (uint32_t w = 0; w < list.a[i]->wait.n; w++)
+			list.a[i]->wait.a[w] = number[list.a[i]->wait.a[w]];
+	for (uint32_t k = 0; k < n; k++)
+		all[k].events = used;
+}
+
+void
+plan_events(struct plan *all, uint32_t n)
+{
+	struct parts parts = { 0 };
+	uint32_t events = 0;
+
+	if (all->streams == 1)
+		return;
+	for (uint32_t k = 0; k < n; k++) {
+		uint32_t first = parts.n;
+		list_parts(&all[k], &parts);
+		for (uint32_t i = first; i < parts.n; i++)
+			in_order(&parts.a[i], &events);
+		share(all, n, &all[k]);
+	}
+	for (uint32_t k = 0; k < n; k++)
+		drop_waits(all, n, &all[k], &parts);
+	number_events(all, n, events);
+}

@@ -1,0 +1,56 @@
+/*
+ * Emits and builds a description's tree as if its target had several streams, which no target of
+ * target.def has: for tests of what they take. Usage: streams DESCRIPTION.lua TARGET STREAMS FOLDER
+ * [NAME=VALUE]...; with a folder that is "-", the plan is printed instead.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "build/build.h"
+
+int
+main(int argc, char **argv)
+{
+	struct spec s = { 0 };
+	struct buf resolved = { 0 }, text = { 0 };
+	struct tree tree = { 0 };
+	struct define defs[16];
+	struct target_row target;
+	uint32_t n = 0;
+
+	if (argc < 5)
+		return 2;
+	for (int i = 5; i < argc && n < LEN(defs); i++) {
+		char *eq = strchr(argv[i], '=');
+		if (!eq)
+			return 2;
+		*eq = 0;
+		defs[n++] = (struct define){ argv[i], eq + 1, false };
+	}
+	load(argv[1], defs, n, &s);
+	if (diag_flush())
+		return 1;
+	check(s.trainer[0], targets, argv[2]);
+	if (diag_flush())
+		return 1;
+	spec_print(s.trainer[0], true, &resolved);
+	struct graph *g = graph_build(s.trainer[0]);
+	if (diag_flush())
+		return 1;
+	target = *target_find(targets, argv[2]);
+	target.streams = (uint32_t)strtoul(argv[3], NULL, 10);
+	struct shard *sh = shard(g, &target);
+	fuse(sh);
+	struct plan *p = plan(sh);
+	if (!strcmp(argv[4], "-")) {
+		plan_print(p, &text);
+		plan_report(p, &text);
+		fwrite(text.s, 1, text.n, stdout);
+	}
+	plancheck(p);
+	if (!strcmp(argv[4], "-"))
+		return 0;
+	emit(p, resolved.s, s.trainer[0]->pos.file, &tree);
+	return !(tree_write(&tree, argv[4], false) &&
+		 nvrtc_build(&tree, argv[4], target.arch, 2, false) && build(argv[4], 2, false));
+}
