@@ -27,14 +27,13 @@ tensor_on_rank(const struct plan *p, tensor_id t)
 {
 	const struct place *pl = &p->place[t];
 	const struct tensor *x = &p->graph->tensor.a[t];
-	bool experts = x->class == T_STATE && p->graph->tensor.a[x->param].experts;
 	uint64_t n = pl->bytes;
 
 	if (pl->region == R_SCRATCH)
 		return n;
 	n = mul64(n, plan_layers(p, t));
-	if (x->class == T_STATE && p->shard->mesh.size[OM_WORLD] > 1)
-		n /= p->shard->mesh.size[experts ? OM_EXPERT_DATA : OM_DATA];
+	if (x->class == T_STATE)
+		n /= p->shard->mesh.size[p->graph->tensor.a[x->param].copies];
 	return pl->region == R_SAVED ? mul64(n, p->slots) / p->shard->stage[p->stage].nchunks : n;
 }
 

@@ -236,7 +236,7 @@ count(const struct om_model *m, const struct om_entry *e, uint32_t n)
 	int64_t all = 0;
 
 	for (uint32_t i = 0; i < n; i++)
-		all += !e[i].begin && (e[i].p < m->param + m->nparams || !om_rank(OM_DATA));
+		all += !e[i].begin && (e[i].p < m->param + m->nparams || !om_rank(e[i].p->copies));
 	om_all_sum_i64(OM_WORLD, "checkpoint", &all, 1);
 	return (uint32_t)all;
 }

@@ -71,9 +71,9 @@ om_param_part(const struct om_model *m, const struct om_param *p, uint64_t *firs
 	uint64_t n = (p->experts ? p->experts : 1) * p->numel, part, from;
 	const struct om_bucket *b;
 
-	if (p >= m->param + m->nparams) { /* a buffer is whole on every rank of its stage */
+	if (p >= m->param + m->nparams) { /* a buffer is whole on all that hold it */
 		*first = 0;
-		*end = om_rank(OM_DATA) ? 0 : n;
+		*end = om_rank(p->copies) ? 0 : n;
 		return;
 	}
 	b = &m->bucket[p->bucket];

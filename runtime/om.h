@@ -54,6 +54,7 @@ struct om_param {
 	int ndims;
 	const uint32_t *layer; /* global layer of each repetition, NULL: exists once */
 	uint32_t nlayers;      /* repetitions (1 if layer is NULL) */
+	enum om_group copies;  /* ranks that hold the same of it */
 	uint32_t experts;      /* leading dimension split over names, 0: none; those of this rank */
 	enum om_init { OM_NORMAL, OM_ONE, OM_ZERO } init; /* what it starts at */
 	int param_group;                                  /* index into om_model.param_group */

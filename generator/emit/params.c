@@ -63,9 +63,9 @@ param_rows(const struct plan *p, enum tensor_class class, struct buf *b)
 	for (tensor_id i = 1; i < g->tensor.n; i++) {
 		const struct tensor *t = &g->tensor.a[i];
 		const struct segment *s = &g->seg.a[t->seg];
-		uint8_t lead = t->experts;
 		if (t->class != class || !plan_layers(p, i))
 			continue;
+		uint8_t lead = tensor_by_expert(t);
 		n++;
 		buf_printf(b, "\t{\n\t\t.name = \"%s\",\n", t->hf);
 		const char *exported = hf_name(family, t->hf);
@@ -85,16 +85,16 @@ param_rows(const struct plan *p, enum tensor_class class, struct buf *b)
 			    b, 2, xprintf(".master = %s,", off(p, state_of(g, i, "master_"))));
 		uint64_t at;
 		const struct bucket *bucket = plan_bucket(p, i, &at);
-		if (bucket)
-			emit_wrapped(b, 2,
-			    xprintf(".bucket = %u, .at = %llu,", (unsigned)(bucket - p->bucket.a),
-				(unsigned long long)at));
-		if (s->nlayers)
-			emit_wrapped(b, 2,
-			    xprintf(
-				".stride = %llu,", (unsigned long long)(p->place[i].stride /
-									plan_bytes(p, t->dtype))));
 		struct buf line = { 0 };
+		buf_printf(&line, ".copies = %s,", emit_group(t->copies));
+		if (bucket)
+			buf_printf(&line, " .bucket = %u, .at = %llu,",
+			    (unsigned)(bucket - p->bucket.a), (unsigned long long)at);
+		if (s->nlayers)
+			buf_printf(&line, " .stride = %llu,",
+			    (unsigned long long)(p->place[i].stride / plan_bytes(p, t->dtype)));
+		emit_wrapped(b, 2, line.s);
+		line.n = 0;
 		buf_printf(&line, ".numel = %llu, .dim = { ",
 		    (unsigned long long)(tensor_elems(t) / (lead ? t->dim[0] : 1)));
 		for (uint8_t d = lead; d < t->ndims; d++)
@@ -352,11 +352,13 @@ model(const struct plan *p, const char *fingerprint, const char *refusal, const 
 	buf_puts(b, "\t\t.init_std = OM_INIT_STD,\n"
 		    "\t\t.beta1 = OM_BETA1,\n\t\t.beta2 = OM_BETA2,\n"
 		    "\t\t.clip_norm = OM_CLIP_NORM,\n");
-	buf_puts(b, "\t\t.mesh = { {\n");
+	struct buf mesh = { 0 };
 	for (enum om_group i = 0; i < OM_N_GROUPS; i++)
-		buf_printf(b, "\t\t\t[%s] = %llu,\n", emit_group(i),
+		buf_printf(&mesh, "%s[%s] = %llu", i ? ", " : ".mesh = { { ", emit_group(i),
 		    (unsigned long long)p->shard->mesh.size[i]);
-	buf_printf(b, "\t\t} },\n\t\t.stage = %u,\n", p->stage);
+	buf_puts(&mesh, " } },");
+	emit_wrapped(b, 2, mesh.s);
+	buf_printf(b, "\t\t.stage = %u,\n", p->stage);
 	if (p->n_stages > 1)
 		buf_printf(b,
 		    "\t\t.action = %s,\n\t\t.nactions = %u,\n\t\t.chunk = %s,\n"

@@ -157,6 +157,12 @@ tensor_layers(const struct graph *g, const struct tensor *t)
 	return n ? n : 1;
 }
 
+bool
+tensor_by_expert(const struct tensor *t)
+{
+	return strstr(t->hf, "%e") != NULL;
+}
+
 tensor_id
 graph_tensor(struct graph *g, const char *name, enum tensor_class c, enum dtype d, uint32_t seg)
 {

@@ -100,8 +100,10 @@ struct tensor {
 	/* T_PARAM, T_BUFFER */
 	const char *hf; /* name pattern: %l layer, %e expert (leading dimension) */
 	enum { INIT_NORMAL, INIT_ONE, INIT_ZERO } init;
+	enum om_group copies; /* ranks that hold the same of it */
+	/* T_GRAD, T_STAT */
+	enum om_group sum; /* ranks whose sums make that of the step */
 	/* T_PARAM */
-	bool experts;         /* the leading dimension counts experts */
 	uint32_t param_group; /* index of graph.param_group */
 	/* T_PARAM; T_ACT while its segment is walked backwards: the gradient so far, of parts */
 	tensor_id grad;
@@ -167,6 +169,8 @@ void graph_verify(const struct graph *g);          /* internal error on a malfor
 void graph_print(const struct graph *g, struct buf *out);
 uint64_t tensor_elems(const struct tensor *t); /* one layer's elements */
 uint64_t tensor_layers(const struct graph *g, const struct tensor *t);
+/* The leading dimension of a parameter counts experts: each is a tensor of the checkpoint. */
+bool tensor_by_expert(const struct tensor *t);
 tensor_id
 graph_tensor(struct graph *g, const char *name, enum tensor_class c, enum dtype d, uint32_t seg);
 /*

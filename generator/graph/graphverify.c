@@ -67,8 +67,13 @@ graph_verify(const struct graph *g)
 	}
 	for (uint32_t i = 1; i < g->tensor.n; i++) {
 		const struct tensor *t = &g->tensor.a[i];
-		if ((t->class == T_PARAM || t->class == T_BUFFER) && !updated[i])
+		bool kept = t->class == T_PARAM || t->class == T_BUFFER;
+		if (kept && !updated[i])
 			internal("graphverify: %s is never updated", t->name);
+		if (kept != (t->copies != OM_ALONE))
+			internal("graphverify: %s: which ranks hold copies of it?", t->name);
+		if ((t->class == T_GRAD || t->class == T_STAT) != (t->sum != OM_ALONE))
+			internal("graphverify: %s: which ranks' sums add up?", t->name);
 		if (t->class != T_PARAM)
 			continue;
 		if (!t->grad || g->tensor.a[t->grad].param != i)

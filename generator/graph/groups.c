@@ -53,7 +53,7 @@ match(const struct graph *g, const struct tensor *t, const char *pattern, const 
     const char **miss)
 {
 	const struct segment *s = &g->seg.a[t->seg];
-	uint64_t experts = t->experts ? t->dim[0] : 1;
+	uint64_t experts = tensor_by_expert(t) ? t->dim[0] : 1;
 	struct buf name = { 0 };
 
 	*hit = *miss = NULL;

@@ -64,19 +64,30 @@ tensor(struct builder *b, const char *name, enum tensor_class c, enum dtype d, i
 	}
 #define ACT(b, name, ...) tensor(b, name, T_ACT, DT_ACT, DIMS(__VA_ARGS__))
 
-/* A weight with its gradient and optimizer state; hf is its checkpoint name. */
+/* A weight with its gradient; hf: its checkpoint name; copies: ranks that have the same of it. */
 static tensor_id
-param(struct builder *b, const char *name, const char *hf, int ndims, const uint64_t *dim)
+param(struct builder *b, const char *name, const char *hf, enum om_group copies, int ndims,
+    const uint64_t *dim)
 {
 	struct graph *g = b->g;
 	tensor_id id = tensor(b, name, T_PARAM, DT_ACT, ndims, dim);
 	tensor_id grad = tensor(b, xprintf("g_%s", name), T_GRAD, DT_GRAD, ndims, dim);
 
 	g->tensor.a[grad].param = id;
+	g->tensor.a[grad].sum = g->tensor.a[id].copies = copies;
 	g->tensor.a[id].grad = grad;
 	g->tensor.a[id].hf = hf;
 	g->tensor.a[id].init = ndims == 1 ? INIT_ONE : INIT_NORMAL;
-	g->tensor.a[id].experts = ndims == 3;
+	return id;
+}
+
+/* What is counted over the microbatches of a step, and then over the ranks of a group. */
+static tensor_id
+stat(struct builder *b, const char *name, enum dtype d, enum om_group sum, uint64_t n)
+{
+	tensor_id id = tensor(b, name, T_STAT, d, DIMS(n));
+
+	b->g->tensor.a[id].sum = sum;
 	return id;
 }
 
@@ -107,7 +118,7 @@ linear(
     struct builder *b, const char *name, const char *hf, tensor_id x, uint64_t n, const char *out)
 {
 	uint64_t m = b->g->tensor.a[x].dim[0], k = b->g->tensor.a[x].dim[1];
-	tensor_id w = param(b, name, hf, DIMS(n, k)), y = ACT(b, out, m, n);
+	tensor_id w = param(b, name, hf, OM_DATA, DIMS(n, k)), y = ACT(b, out, m, n);
 
 	OP_(b, OP_linear, x, w, y);
 	return y;
@@ -117,7 +128,7 @@ static tensor_id
 bias(struct builder *b, const char *name, const char *hf, tensor_id x, const char *out)
 {
 	uint64_t m = b->g->tensor.a[x].dim[0], n = b->g->tensor.a[x].dim[1];
-	tensor_id c = param(b, name, hf, DIMS(n)), y = ACT(b, out, m, n);
+	tensor_id c = param(b, name, hf, OM_DATA, DIMS(n)), y = ACT(b, out, m, n);
 
 	b->g->tensor.a[c].init = INIT_ZERO;
 	OP_(b, OP_bias, x, c, y);
@@ -131,7 +142,7 @@ norm(struct builder *b, const char *name, const char *hf, tensor_id x, uint64_t 
 {
 	struct object *tr = spec_obj(b->g->trainer, F_trainer_model);
 	uint64_t m = b->g->tensor.a[x].dim[0], n = b->g->tensor.a[x].dim[1];
-	tensor_id w = param(b, name, hf, DIMS(n / heads));
+	tensor_id w = param(b, name, hf, OM_DATA, DIMS(n / heads));
 	tensor_id y = ACT(b, out, m, n);
 	tensor_id r = tensor(b, xprintf("%s_rms", out), T_ACT, DT_STAT, DIMS(m * heads));
 	struct op *o = OP_(b, OP_rmsnorm, x, w, y, r);
@@ -298,7 +309,8 @@ grouped(struct builder *b, const char *name, tensor_id x, tensor_id off, uint64_
 {
 	uint64_t R = b->g->tensor.a[x].dim[0], k = b->g->tensor.a[x].dim[1];
 	tensor_id w = param(b, xprintf("%s_proj", name),
-	    xprintf("model.layers.%%l.mlp.experts.%%e.%s_proj.weight", name), DIMS(E, n, k));
+	    xprintf("model.layers.%%l.mlp.experts.%%e.%s_proj.weight", name), OM_EXPERT_DATA,
+	    DIMS(E, n, k));
 	tensor_id y = ACT(b, out, R, n);
 
 	OP_(b, OP_grouped, x, w, off, y);
@@ -326,7 +338,7 @@ moe(struct builder *b, const struct object *m, tensor_id x)
 	enum op_id route = strcmp(routing, "uniform") ? OP_route : OP_route_uniform;
 
 	b->rline = spec_value(ro, F_router_score)->rline;
-	w = param(b, "router", "model.layers.%l.mlp.gate.weight", DIMS(E, D));
+	w = param(b, "router", "model.layers.%l.mlp.gate.weight", OM_DATA, DIMS(E, D));
 	z = tensor(b, "scores", T_ACT, DT_STAT, DIMS(T, E));
 	OP_(b, OP_gate, x, w, z);
 	p = tensor(b, "weights", T_ACT, DT_STAT, DIMS(T, K));
@@ -334,13 +346,14 @@ moe(struct builder *b, const struct object *m, tensor_id x)
 	prob = tensor(b, "probs", T_ACT, DT_STAT, DIMS(T, E));
 	lse = tensor(b, "scores_lse", T_ACT, DT_STAT, DIMS(T));
 	cnt = tensor(b, "counts", T_ACT, DT_I32, DIMS(parts, E));
-	load = tensor(b, "load", T_STAT, DT_I64, DIMS(E));
-	aux = tensor(b, "aux", T_STAT, DT_F64, DIMS(2));
+	load = stat(b, "load", DT_I64, OM_DATA, E);
+	aux = stat(b, "aux", DT_F64, OM_DATA, 2);
 	if (spec_num(ro, F_router_bias_gamma) > 0) {
 		route = OP_route_biased;
 		by = tensor(b, "choice_bias", T_BUFFER, DT_STAT, DIMS(E));
 		g->tensor.a[by].hf = "model.layers.%l.mlp.gate.e_score_correction_bias";
 		g->tensor.a[by].init = INIT_ZERO;
+		g->tensor.a[by].copies = OM_DATA;
 		g->tensor.a[by].rline = spec_value(ro, F_router_bias_gamma)->rline;
 	} else if (!strcmp(routing, "random")) {
 		route = OP_route_random;
@@ -547,7 +560,7 @@ count(struct graph *g)
 		if (t->class != T_PARAM)
 			continue;
 		uint64_t all = mul64(tensor_elems(t), tensor_layers(g, t)), active = all;
-		if (t->experts) {
+		if (tensor_by_expert(t)) {
 			struct object *m = spec_value(
 			    spec_obj(g->trainer, F_trainer_model), F_transformer_feed_forward)
 					       ->list[g->seg.a[t->seg].layer[0]];
@@ -693,7 +706,7 @@ graph_build(struct object *trainer)
 	b.rline = spec_value(tr, F_transformer_vocab_size)->rline;
 	g->tokens = tensor(&b, "tokens", T_INPUT, DT_I32, DIMS(g->T));
 	g->labels = tensor(&b, "labels", T_INPUT, DT_I32, DIMS(g->T));
-	w = tokens_w = param(&b, "tokens_w", "model.embed_tokens.weight", DIMS(V, D));
+	w = tokens_w = param(&b, "tokens_w", "model.embed_tokens.weight", OM_DATA, DIMS(V, D));
 	embed(&b, g->tokens, w);
 
 	for (uint32_t k = g->embed + 1, n = g->seg.n; k < n; k++) {
@@ -703,11 +716,11 @@ graph_build(struct object *trainer)
 
 	g->head = b.seg = segment(g, "head");
 	b.rline = spec_value(tr, F_transformer_norm)->rline;
-	norm_w = param(&b, "norm", "model.norm.weight", DIMS(D));
+	norm_w = param(&b, "norm", "model.norm.weight", OM_DATA, DIMS(D));
 	b.rline = spec_value(tr, F_transformer_lm_head)->rline;
 	if (!spec_int(spec_obj(tr, F_transformer_lm_head), F_lm_head_tied))
-		w = param(&b, "w", "lm_head.weight", DIMS(V, D));
-	g->loss = tensor(&b, "loss", T_STAT, DT_F64, DIMS(2));
+		w = param(&b, "w", "lm_head.weight", OM_DATA, DIMS(V, D));
+	g->loss = stat(&b, "loss", DT_F64, OM_WORLD, 2);
 	head(&b, norm_w, w);
 
 	for (uint32_t s = g->embed; s <= g->head; s++)

@@ -220,15 +220,6 @@ take(struct plan *p, enum region r, uint64_t bytes)
 	return off;
 }
 
-/* The ranks that have the same of a parameter, and share its update; one rank has all alone. */
-static enum om_group
-sharers(const struct plan *p, const struct tensor *param)
-{
-	return p->shard->mesh.size[OM_WORLD] == 1 ? OM_ALONE
-	       : param->experts                   ? OM_EXPERT_DATA
-						  : OM_DATA;
-}
-
 /* Where a parameter's elements begin in the regions of weights and gradients, and of a state. */
 struct home {
 	uint64_t first, state;
@@ -248,7 +239,7 @@ fill_bucket(struct plan *p, struct bucket *b, uint32_t s, uint32_t group, struct
 	for (tensor_id i = g->seg.a[s].first; i < g->tensor.n && g->tensor.a[i].seg <= s; i++) {
 		const struct tensor *t = &g->tensor.a[i];
 		if (t->class != T_PARAM || t->seg != s || t->param_group != group ||
-		    sharers(p, t) != b->group || !plan_layers(p, i))
+		    shard_group(p->shard, t->copies) != b->group || !plan_layers(p, i))
 			continue;
 		home[i] = (struct home){ add64(b->first, b->elems), add64(b->state, b->elems),
 			p->bucket.n + 1, 0 };
@@ -290,20 +281,19 @@ static void
 place_resident(struct plan *p)
 {
 	struct graph *g = p->graph;
-	static const enum om_group all[] = { OM_ALONE, OM_DATA, OM_EXPERT_DATA };
 	uint64_t elems = 0, state = 0;
 	struct home *home = xalloc(g->tensor.n * sizeof *home);
 	uint8_t *nth = xalloc(g->tensor.n); /* of a parameter's states */
 
 	for (uint32_t k = 0; k < g->param_group.n; k++)
-		for (unsigned r = 0; r < LEN(all); r++)
+		for (enum om_group r = 0; r < OM_N_GROUPS; r++)
 			for (uint32_t s = g->embed; s <= g->head; s++) {
-				struct bucket b = { all[r], 0, elems, 0, state };
+				struct bucket b = { r, 0, elems, 0, state };
 				if (!fill_bucket(p, &b, s, k, home))
 					continue;
 				uint64_t n = mul64(b.elems, b.layers);
 				elems = add64(elems, n);
-				state = add64(state, n / p->shard->mesh.size[all[r]]);
+				state = add64(state, n / p->shard->mesh.size[r]);
 				*PUSH(p->bucket) = b;
 			}
 	place_params(p, home, nth);

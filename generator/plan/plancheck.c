@@ -375,7 +375,8 @@ plancheck_fault(const struct plan *p)
 	for (tensor_id t = 1; t < g->tensor.n; t++) {
 		const struct tensor *x = &g->tensor.a[t];
 		const char *before;
-		bool part = x->class == T_STATE && p->shard->mesh.size[OM_WORLD] > 1;
+		bool part =
+		    x->class == T_STATE && shard_group(p->shard, g->tensor.a[x->param].copies);
 		if (x->class == T_ACT || x->class == T_CONST || x->class == T_CACHE || part ||
 		    !p->place[t].bytes)
 			continue;

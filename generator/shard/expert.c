@@ -77,6 +77,8 @@ apply_rule(struct rows *w, const struct op *o, const struct rule *rule, struct o
 			    xprintf("%s%.*s", again ? "re_" : "", (int)name.n, name.s),
 			    r->arg[i].accumulate ? T_STAT : T_ACT, r->arg[i].dtype, w->seg);
 			w->g->tensor.a[n->arg[i]].rline = o->rline;
+			if (r->arg[i].accumulate)
+				w->g->tensor.a[n->arg[i]].sum = OM_DATA;
 		}
 	}
 	for (uint8_t i = 0; i < r->nin + r->nout; i++) {
@@ -141,9 +143,9 @@ shard_experts(struct shard *s)
 
 	for (tensor_id t = 1; t < g->tensor.n; t++) {
 		struct tensor *x = &g->tensor.a[t];
-		bool own = x->class == T_GRAD || x->class == T_STATE;
-		if (x->class == T_PARAM ? x->experts : own && g->tensor.a[x->param].experts)
-			x->dim[0] /= s->mesh.size[OM_EXPERT];
+		tensor_id param = x->class == T_PARAM ? t : x->param;
+		if (param) /* and what belongs to one */
+			x->dim[0] /= shard_parts(s, &g->tensor.a[param]);
 	}
 	for (uint32_t k = g->embed + 1; k < g->head && s->mesh.size[OM_EXPERT] > 1; k++) {
 		if (!graph_route(&g->seg.a[k]))
@@ -203,13 +205,6 @@ shard_balance(struct shard *s)
 
 /* ---- the update ---- */
 
-/* The ranks that have the same of a parameter. */
-static enum om_group
-copies(const struct tensor *param)
-{
-	return param->experts ? OM_EXPERT_DATA : OM_DATA;
-}
-
 /* The ranks of a group do op to a tensor together. */
 static void
 together(const struct shard *s, struct oplist *list, enum op_id op, enum om_group group,
@@ -224,18 +219,18 @@ together(const struct shard *s, struct oplist *list, enum op_id op, enum om_grou
 
 /* Ops that each rank does its part of, in the order of buckets. */
 static void
-by_bucket(const struct graph *g, const struct op *from, uint32_t n, struct oplist *to)
+by_bucket(const struct shard *s, const struct op *from, uint32_t n, struct oplist *to)
 {
-	static const enum om_group all[] = { OM_DATA, OM_EXPERT_DATA };
+	const struct graph *g = s->graph;
 
 	for (uint32_t k = 0; k < g->param_group.n; k++)
-		for (unsigned r = 0; r < LEN(all); r++)
+		for (enum om_group group = 0; group < OM_N_GROUPS; group++)
 			for (uint32_t i = 0; i < n; i++) {
-				const struct tensor *param =
-				    &g->tensor.a[g->tensor.a[from[i].arg[0]].param];
-				if (param->param_group == k && copies(param) == all[r]) {
+				const struct tensor *grad = &g->tensor.a[from[i].arg[0]];
+				if (g->tensor.a[grad->param].param_group == k &&
+				    shard_group(s, grad->sum) == group) {
 					*PUSH(*to) = from[i];
-					to->a[to->n - 1].group = all[r];
+					to->a[to->n - 1].group = group;
 				}
 			}
 }
@@ -252,12 +247,12 @@ do_parts(
 	const struct op_row *r = op_row(from->op);
 	struct oplist parts = { 0 };
 
-	by_bucket(g, from, n, &parts);
+	by_bucket(s, from, n, &parts);
 	for (uint32_t i = 0; i < parts.n; i++) {
 		tensor_id grad = parts.a[i].arg[0];
 		if (!summed[grad])
-			together(s, list, op_collective(g->tensor.a[grad].dtype), parts.a[i].group,
-			    &parts.a[i], grad);
+			together(s, list, op_collective(g->tensor.a[grad].dtype),
+			    g->tensor.a[grad].sum, &parts.a[i], grad);
 		summed[grad] = true;
 	}
 	for (uint32_t i = 0; i < parts.n; i++)
@@ -265,10 +260,12 @@ do_parts(
 	for (uint8_t a = r->nin; a < r->nin + r->nout; a++) {
 		if (g->tensor.a[from->arg[a]].class == T_INPUT)
 			together(s, list, OP_sum_norm, OM_WORLD, from, from->arg[a]);
-		for (uint32_t i = 0; i < parts.n; i++)
-			if (g->tensor.a[parts.a[i].arg[a]].class == T_PARAM)
-				together(s, list, op_collective(DT_ACT), parts.a[i].group,
-				    &parts.a[i], parts.a[i].arg[a]);
+		for (uint32_t i = 0; i < parts.n; i++) {
+			const struct tensor *x = &g->tensor.a[parts.a[i].arg[a]];
+			if (x->class == T_PARAM)
+				together(s, list, op_collective(DT_ACT), x->copies, &parts.a[i],
+				    parts.a[i].arg[a]);
+		}
 	}
 }
 
@@ -281,8 +278,8 @@ shard_update(struct shard *s)
 
 	for (tensor_id t = 1; t < g->tensor.n; t++)
 		if (g->tensor.a[t].class == T_STAT)
-			together(s, &list, op_collective(g->tensor.a[t].dtype),
-			    g->tensor.a[t].seg == g->head ? OM_WORLD : OM_DATA, &old.a[0], t);
+			together(s, &list, op_collective(g->tensor.a[t].dtype), g->tensor.a[t].sum,
+			    &old.a[0], t);
 	for (uint32_t i = 0, n; i < old.n; i += n) {
 		n = 1;
 		if (!op_row(old.a[i].op)->part) {

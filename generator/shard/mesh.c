@@ -3,6 +3,20 @@
 
 #include "shard/shard.h"
 
+enum om_group
+shard_group(const struct shard *s, enum om_group g)
+{
+	return s->mesh.size[g] > 1 ? g : OM_ALONE;
+}
+
+uint64_t
+shard_parts(const struct shard *s, const struct tensor *param)
+{
+	const uint64_t *size = s->mesh.size;
+
+	return size[OM_WORLD] / size[OM_PIPELINE] / size[param->copies];
+}
+
 uint64_t
 chunk_layers(const struct chunk *c, const struct segment *kind)
 {

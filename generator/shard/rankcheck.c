@@ -310,22 +310,29 @@ check_buckets(const struct shard *s)
 
 	for (tensor_id t = 1; t < g->tensor.n; t++) {
 		const struct tensor *x = &g->tensor.a[t];
-		enum om_group want = x->experts ? OM_EXPERT_DATA : OM_DATA;
 		if (x->class != T_PARAM)
 			continue;
+		const uint64_t *size = s->mesh.size;
+		uint64_t parts = tensor_by_expert(x) ? size[OM_EXPERT] : 1;
 		for (unsigned k = 0; k < 2; k++) {
 			tensor_id what = k ? t : x->grad;
+			enum om_group want = k ? x->copies : g->tensor.a[what].sum;
 			const struct use *u = &use[what];
 			const char *name = g->tensor.a[what].name;
 			const char *op = op_row(op_collective(g->tensor.a[what].dtype))->name;
-			if (u->times != (s->mesh.size[want] > 1))
+			if (size[want] * parts != size[OM_WORLD] / size[OM_PIPELINE])
+				return xprintf("%s: %s is cut into %llu, and %llu ranks of a stage "
+					       "have the same part",
+				    op, name, (unsigned long long)parts,
+				    (unsigned long long)size[want]);
+			if (u->times != (size[want] > 1))
 				return xprintf("%s: %u of %s, whose copies are on %llu ranks", op,
-				    u->times, name, (unsigned long long)s->mesh.size[want]);
+				    u->times, name, (unsigned long long)size[want]);
 			if (u->times && l->a[u->at - 1].group != want)
 				return xprintf(
 				    "%s of %s is among the wrong ranks: they do not hold "
 				    "the same %s",
-				    op, name, x->experts ? "experts" : "layers");
+				    op, name, tensor_by_expert(x) ? "experts" : "layers");
 			/* sums are read when they are whole; weights gathered when they are new */
 			uint32_t wrong = k ? u->after : u->before;
 			if (u->times && wrong)

@@ -59,7 +59,7 @@ communication(struct shard *s, uint32_t i, uint64_t weight, uint64_t grad)
 	const struct graph *g = s->graph;
 	const struct om_mesh *m = &s->mesh;
 	struct stage *st = &s->stage[i];
-	uint64_t dense = 0, expert = 0, edges = 0;
+	uint64_t elems[OM_N_GROUPS] = { 0 }, edges = 0; /* elems: of parameters, by their copies */
 	uint64_t D =
 	    (uint64_t)spec_int(spec_obj(g->trainer, F_trainer_model), F_transformer_d_model);
 	uint64_t row = mul64(mul64(D, weight), g->microbatches);
@@ -68,13 +68,13 @@ communication(struct shard *s, uint32_t i, uint64_t weight, uint64_t grad)
 		const struct tensor *p = &g->tensor.a[t];
 		if (p->class == T_PARAM) {
 			uint64_t n = mul64(tensor_elems(p), stage_layers(s, i, p));
-			*(p->experts ? &expert : &dense) += p->experts ? n / m->size[OM_EXPERT] : n;
+			elems[p->copies] += n / shard_parts(s, p);
 		}
 	}
-	all_but_own(st, REDUCE_SCATTER, m->size[OM_DATA], mul64(dense, grad));
-	all_but_own(st, ALL_GATHER, m->size[OM_DATA], mul64(dense, weight));
-	all_but_own(st, REDUCE_SCATTER, m->size[OM_EXPERT_DATA], mul64(expert, grad));
-	all_but_own(st, ALL_GATHER, m->size[OM_EXPERT_DATA], mul64(expert, weight));
+	for (enum om_group k = 0; k < OM_N_GROUPS; k++) {
+		all_but_own(st, REDUCE_SCATTER, m->size[k], mul64(elems[k], grad));
+		all_but_own(st, ALL_GATHER, m->size[k], mul64(elems[k], weight));
+	}
 	/* balanced rows */
 	all_but_own(st, ROW_DISPATCH, m->size[OM_EXPERT], mul64(rows_sent(s, i, false), row));
 	all_but_own(st, ROW_COMBINE, m->size[OM_EXPERT], mul64(rows_sent(s, i, true), row));

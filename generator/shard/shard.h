@@ -63,6 +63,10 @@ struct shard *shard(struct graph *g, const struct target_row *target);
 void shard_print(const struct shard *s, struct buf *out);
 /* Rows that a rank has for the tokens which others, and it itself, send to its experts. */
 uint64_t shard_capacity(const struct shard *s, const struct object *moe);
+/* The group, or OM_ALONE where it is of one rank. */
+enum om_group shard_group(const struct shard *s, enum om_group g);
+/* Into how many parts the ranks of a stage cut a parameter between them; 1: all have all of it. */
+uint64_t shard_parts(const struct shard *s, const struct tensor *param);
 /* How many layers of a kind a chunk has, and a stage. */
 uint64_t chunk_layers(const struct chunk *c, const struct segment *kind);
 uint64_t stage_kind(const struct stage *st, const struct segment *kind);

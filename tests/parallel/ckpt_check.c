@@ -153,7 +153,7 @@ make_model(const char *format)
 	if (moe)
 		add("model.layers.%l.mlp.bias", OWN + 1, moe, 0, EXPERTS, 0);
 	if (moe) /* whole on every rank, though it tells of all experts */
-		param[nbuffers].layer = layers[1];
+		param[nbuffers].layer = layers[1], param[nbuffers].copies = OM_DATA;
 	m.nbuffers = m.nparams - nbuffers;
 	m.nparams = nbuffers;
 

@@ -82,14 +82,14 @@ members(enum om_group g, uint32_t *w, uint32_t *self)
 
 	for (uint32_t i = 0; i < data * pipeline; i++) {
 		struct place p = place_of(i);
-		bool in[] = { [OM_ALONE] = i == om_rank(OM_WORLD),
+		bool in[OM_N_GROUPS] = { [OM_ALONE] = i == om_rank(OM_WORLD),
 			[OM_WORLD] = true,
 			[OM_DATA] = p.stage == me.stage,
 			[OM_EXPERT] = p.stage == me.stage && p.replica == me.replica,
 			[OM_EXPERT_DATA] = p.stage == me.stage && p.expert == me.expert,
 			[OM_PIPELINE] = p.d == me.d };
 
-		if (!in[g])
+		if (!in[g] && i != om_rank(OM_WORLD)) /* of axes that are not there, each alone */
 			continue;
 		if (i == om_rank(OM_WORLD))
 			*self = n;

@@ -135,6 +135,18 @@ no_stream_gradient(struct graph *g)
 }
 
 static void
+no_copies(struct graph *g)
+{
+	g->tensor.a[op_arg(find(list(g, "moe", FORWARD), OP_route_biased), "b")].copies = OM_ALONE;
+}
+
+static void
+no_sum(struct graph *g)
+{
+	g->tensor.a[op_arg(find(list(g, "moe", FORWARD), OP_route_biased), "load")].sum = OM_ALONE;
+}
+
+static void
 graph_faults(void)
 {
 	static const struct {
@@ -154,6 +166,8 @@ graph_faults(void)
 		{ "swapped ops", swapped_order },
 		{ "an op of the update in a layer", update_in_a_layer },
 		{ "no stream gradient", no_stream_gradient },
+		{ "a buffer that no ranks hold", no_copies },
+		{ "counts that no ranks sum", no_sum },
 	};
 
 	graph_verify(make_graph());

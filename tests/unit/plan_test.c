@@ -402,15 +402,15 @@ buckets(void)
 		uint64_t ranks = s->mesh.size[b->group];
 		expect(b == plan_bucket(p, x->grad, &at_grad) && at == at_grad,
 		    "a parameter and its gradient at one place");
-		expect(
-		    b->group == (x->experts ? OM_EXPERT_DATA : OM_DATA), "the ranks of a bucket");
+		expect(b->group == (tensor_by_expert(x) ? OM_EXPERT_DATA : OM_DATA),
+		    "the ranks of a bucket");
 		expect(b->layers == tensor_layers(g, x) && at + tensor_elems(x) <= b->elems,
 		    "a parameter in its layer's bucket");
 		expect(w->stride == b->elems * plan_bytes(p, DT_ACT) &&
 			   d->stride == b->elems * plan_bytes(p, DT_GRAD) &&
 			   p->place[x->state].stride == b->elems / ranks * plan_bytes(p, DT_OPT),
 		    "layers are as far apart as their buckets");
-		experts += x->experts;
+		experts += tensor_by_expert(x);
 	}
 	expect(experts == 3 && p->bucket.n == 8, "buckets of ends, two kinds and experts");
 	for (uint32_t i = 0; i < p->prog[g->update][FORWARD].n; i++) {

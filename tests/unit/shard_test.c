@@ -355,7 +355,8 @@ update_op(struct shard *s, enum op_id op, bool experts)
 
 	for (uint32_t i = 0; i < l->n; i++) {
 		const struct tensor *t = &g->tensor.a[l->a[i].arg[0]];
-		if (l->a[i].op == op && (t->param ? &g->tensor.a[t->param] : t)->experts == experts)
+		if (l->a[i].op == op &&
+		    tensor_by_expert(t->param ? &g->tensor.a[t->param] : t) == experts)
 			return &l->a[i];
 	}
 	abort();
@@ -371,6 +372,18 @@ static void
 wrong_dense_bucket(struct shard *s)
 {
 	update_op(s, OP_reduce_scatter, false)->group = OM_EXPERT_DATA;
+}
+
+static void
+other_copies(struct shard *s)
+{
+	s->graph->tensor.a[update_op(s, OP_all_gather, true)->arg[0]].copies = OM_DATA;
+}
+
+static void
+other_sum(struct shard *s)
+{
+	s->graph->tensor.a[update_op(s, OP_reduce_scatter, false)->arg[0]].sum = OM_EXPERT_DATA;
 }
 
 static void
@@ -448,6 +461,9 @@ planted(void)
 		{ "wrong bucket", wrong_bucket, "do not hold the same experts" },
 		{ "wrong bucket of what is dense", wrong_dense_bucket,
 		    "do not hold the same layers" },
+		{ "copies of an expert on other experts' ranks", other_copies,
+		    "is cut into 2, and 4 ranks of a stage" },
+		{ "a dense sum of some ranks", other_sum, "is cut into 1, and 2 ranks" },
 		{ "reduced twice", reduced_twice, "reduce_scatter: " },
 		{ "not gathered", not_gathered, "all_gather: 0 of " },
 		{ "read before it is reduced", read_before_reduced, "comes after sumsq" },
