@@ -47,9 +47,12 @@ om_ckpt_entries(const struct om_model *m, enum om_entries which, uint32_t *n)
 
 	for (size_t i = 0; i < parts; i++)
 		for (struct om_tensor t = { NULL, 0, 0, 0 }; om_tensor_next(m, &t);) {
-			bool bf16 = hf && t.p->master != OM_NO_MASTER;
+			const struct om_format *is =
+			    om_format(!hf                           ? m->optimizer
+				      : t.p->master != OM_NO_MASTER ? m->weights
+								    : "fp32");
 			bool buffer = t.p >= m->param + m->nparams;
-			uint64_t state, size = bf16 ? 2 : hf ? sizeof(float) : m->real;
+			uint64_t state, size = is->bits / 8;
 			uint64_t first = t.first, end = first + t.p->numel, mine, beyond;
 			char *name;
 
@@ -65,10 +68,8 @@ om_ckpt_entries(const struct om_model *m, enum om_entries which, uint32_t *n)
 			name = om_tensor_name(&t, hf);
 			memcpy(&state, (const char *)t.p + part[i].at, sizeof state);
 			e->t = (struct om_st_tensor){ om_text("%s%s", part[i].prefix, name),
-				bf16        ? "BF16"
-				: size == 4 ? "F32"
-					    : "F64",
-				{ t.p->dim[0], t.p->dim[1] }, t.p->ndims, 0, (end - first) * size };
+				is->dtype, { t.p->dim[0], t.p->dim[1] }, t.p->ndims, 0,
+				(end - first) * size };
 			e->p = t.p;
 			e->begin = first - t.first;
 			e->end = end - t.first;

@@ -402,7 +402,7 @@ file_inspect(struct om_data *d, struct om_file *f)
 	n = f->size < sizeof head ? (size_t)f->size : sizeof head;
 	file_read(d, f, 0, head, n);
 	file_read(d, f, f->size - n, tail, n);
-	if ((other = om_format_known(head, n, f->size)))
+	if ((other = om_filetype_known(head, n, f->size)))
 		lost(d, f, "%s", other);
 	check_megatron(d, f);
 	if (om_is_npy(head, n)) {

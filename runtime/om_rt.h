@@ -244,7 +244,7 @@ double om_lr_at(const struct om_lr *lr, uint64_t step, uint64_t steps);
 
 /* ---- key.c, conf.c: run.yaml ----------------------------------------------------------------- */
 
-enum om_format { OM_AUTO, OM_RAW, OM_U16, OM_U32, OM_NPY };
+enum om_filetype { OM_AUTO, OM_RAW, OM_U16, OM_U32, OM_NPY };
 enum om_order { OM_SHUFFLE, OM_SEQUENTIAL };
 struct om_list {
 	char **a;
@@ -309,7 +309,7 @@ void om_conf_help(FILE *f); /* the table of keys */
 void om_conf_numbers(const struct om_conf *c, uint64_t value[OM_NKEYS]);
 void om_conf_free(struct om_conf *c);
 
-/* ---- rng.h, format.c, data.c: the token stream ----------------------------------------------- */
+/* ---- rng.h, filetype.c, data.c: the token stream --------------------------------------------- */
 
 struct om_npy {
 	uint32_t width; /* bytes a token: 2 or 4 */
@@ -321,7 +321,7 @@ bool om_is_npy(const unsigned char *p, size_t n); /* by its magic */
 /* Reads the header in p[n]; NULL, or what is wrong with it (a static text). */
 const char *om_npy_parse(const unsigned char *p, size_t n, struct om_npy *npy);
 /* What a file with these first n bytes is, if it holds no plain tokens, and what to do; or NULL. */
-const char *om_format_known(const unsigned char *p, size_t n, uint64_t size);
+const char *om_filetype_known(const unsigned char *p, size_t n, uint64_t size);
 bool om_is_text(const unsigned char *p, size_t n); /* printable ASCII, too much for chance */
 uint32_t om_token_at(const unsigned char *p, uint32_t width);
 /* Whether numbers of this width are halves of wider ones: every second is 0, all along. */
@@ -408,6 +408,11 @@ uint32_t om_crc32c_soft(uint32_t crc, const void *p, size_t n);
 
 /* ---- safetensors.c: one shard ---------------------------------------------------------------- */
 
+struct om_format {
+	const char *name, *dtype; /* "fp32", and what such a file calls it, "F32" */
+	uint64_t bits;
+};
+const struct om_format *om_format(const char *name); /* of format.def; NULL: it has none */
 enum { OM_ST_DIMS = 8 };
 struct om_st_tensor {
 	char *name;

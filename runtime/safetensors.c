@@ -69,34 +69,20 @@ om_st_write_header(int fd, const struct om_st_tensor *t, uint32_t n)
 	return ok;
 }
 
-/* What tensors may be of, those of the format; most of them no trainer reads. */
-static const struct {
-	const char *name;
-	uint64_t bits;
-} dtypes[] = {
-	{ "F32", 32 },
-	{ "F64", 64 },
-	{ "BF16", 16 },
-	{ "F16", 16 },
-	{ "I64", 64 },
-	{ "I32", 32 },
-	{ "I16", 16 },
-	{ "I8", 8 },
-	{ "U64", 64 },
-	{ "U32", 32 },
-	{ "U16", 16 },
-	{ "U8", 8 },
-	{ "BOOL", 8 },
-	{ "F8_E4M3", 8 },
-	{ "F8_E5M2", 8 },
-	{ "F8_E8M0", 8 },
-	{ "F8_E4M3FNUZ", 8 },
-	{ "F8_E5M2FNUZ", 8 },
-	{ "F6_E2M3", 6 },
-	{ "F6_E3M2", 6 },
-	{ "F4", 4 },
-	{ "C64", 64 },
+static const struct om_format formats[] = {
+#define FORMAT(name, bits, block, scale, rows, wider, c, safetensors) { #name, safetensors, bits },
+#include "format.def"
+#undef FORMAT
 };
+
+const struct om_format *
+om_format(const char *name)
+{
+	for (size_t i = 0; i < OM_LEN(formats); i++)
+		if (strcmp(formats[i].name, name) == 0)
+			return &formats[i];
+	return NULL;
+}
 
 /* NULL, or what is wrong with a tensor's entry. */
 static const char *
@@ -107,10 +93,10 @@ tensor_parse(const json_t *entry, struct om_st_tensor *t)
 	const char *dtype = json_string_value(json_object_get(entry, "dtype"));
 	uint64_t bits = 0;
 
-	for (size_t i = 0; dtype && i < OM_LEN(dtypes); i++)
-		if (strcmp(dtype, dtypes[i].name) == 0) {
-			t->dtype = dtypes[i].name;
-			bits = dtypes[i].bits;
+	for (size_t i = 0; dtype && *dtype && i < OM_LEN(formats); i++)
+		if (strcmp(dtype, formats[i].dtype) == 0) {
+			t->dtype = formats[i].dtype;
+			bits = formats[i].bits;
 		}
 	if (!t->dtype)
 		return "its dtype is not one of the format's";
@@ -196,7 +182,7 @@ other(const struct om_st *st)
 	unsigned char head[512] = { 0 };
 	size_t n = st->size < sizeof head ? (size_t)st->size : sizeof head;
 	const char *what =
-	    om_pread_all(st->fd, head, n, 0) ? om_format_known(head, n, st->size) : NULL;
+	    om_pread_all(st->fd, head, n, 0) ? om_filetype_known(head, n, st->size) : NULL;
 
 	return what ? what : "it is truncated, or not a safetensors file";
 }

@@ -30,18 +30,18 @@ config(const struct plan *p, struct tree *t)
 	struct object *tr = g->trainer, *m = spec_obj(tr, F_trainer_model);
 	struct object *ba = spec_obj(tr, F_trainer_batch);
 	struct object *opt = spec_obj(tr, F_trainer_optimizer);
-	bool fp64 = plan_bytes(p, DT_ACT) == 8;
+	const struct format *real = target_format(p->target, g->format[ROLE_ACT]);
 	struct buf *b = tree_file(t, "src/config.h");
 
 	emit_banner(p, "the numbers of the model and of its step", "/*", "*/", b);
 	buf_puts(b, "#ifndef OM_CONFIG_H\n#define OM_CONFIG_H\n\n#include <stdint.h>\n\n");
 	if (!p->target->arch)
-		buf_printf(b, "#define OM_REAL %s\n", fp64 ? "double" : "float");
+		buf_printf(b, "#define OM_REAL %s\n", real->c);
 	/* of the largest value; products of bf16 are rounded to one part in 256 at their end */
 	buf_printf(b, "#define OM_TOLERANCE %s /* of selftest, relative */\n\n",
-	    p->target->arch ? "1.5e-2"
-	    : fp64          ? "1e-11"
-			    : "2e-5");
+	    real->bits == 16   ? "1.5e-2"
+	    : real->bits == 64 ? "1e-11"
+			       : "2e-5");
 	buf_printf(b, "#define OM_NAME \"%s\"\n", spec_str(tr, F_trainer_name));
 	define(b, "OM_VOCAB", (uint64_t)spec_int(m, F_transformer_vocab_size), "vocabulary");
 	define(b, "OM_D_MODEL", (uint64_t)spec_int(m, F_transformer_d_model),
@@ -125,7 +125,7 @@ layout_by_stage(const struct plan *p, struct buf *b)
 	for (tensor_id i = 1; i < g->tensor.n; i++)
 		if (placed_somewhere(p, i))
 			commented(b, "\t", xprintf("uint64_t %s;", g->tensor.a[i].name),
-			    emit_shape(p, &g->tensor.a[i]));
+			    emit_shape(&g->tensor.a[i]));
 	buf_printf(b,
 	    "};\nextern const struct om_layout om_layouts[%u], *om_at; /* om_at: this rank's "
 	    "*/\n\n",
@@ -179,8 +179,8 @@ layout(const struct plan *p, struct tree *t)
 	    (unsigned long long)p->slot_stride, (unsigned long long)p->slots,
 	    p->slots > 1 ? "es" : "");
 	const struct tensor *sx = &g->tensor.a[g->seg.a[g->head].x];
-	buf_printf(b, "/* residual stream: %s before each layer and after the last */\n",
-	    emit_shape(p, sx));
+	buf_printf(
+	    b, "/* residual stream: %s before each layer and after the last */\n", emit_shape(sx));
 	buf_printf(b, "#define OM_OFF_stream UINT64_C(%llu)\n", (unsigned long long)p->stream_off);
 	buf_printf(
 	    b, "#define OM_STRIDE_stream UINT64_C(%llu)\n", (unsigned long long)p->stream_stride);
@@ -201,7 +201,7 @@ layout(const struct plan *p, struct tree *t)
 			commented(b, "",
 			    xprintf("#define OM_OFF_%s UINT64_C(%llu)", x->name,
 				(unsigned long long)pl->off),
-			    xprintf("%s %s%s", emit_shape(p, x), human_bytes(pl->bytes),
+			    xprintf("%s %s%s", emit_shape(x), human_bytes(pl->bytes),
 				repeated(p, i) && n > 1 ? xprintf(" x%u", n) : ""));
 			if (repeated(p, i))
 				buf_printf(b, "#define OM_STRIDE_%s UINT64_C(%llu)\n", x->name,

@@ -62,7 +62,7 @@ const struct embedded *embedded_find(const char *path);
 
 /* Text that the parts of emit share. */
 void emit_wrapped(struct buf *b, int tabs, const char *text);
-const char *emit_shape(const struct plan *p, const struct tensor *t);
+const char *emit_shape(const struct tensor *t);
 const char *emit_group(enum om_group g);                             /* "OM_DATA" */
 const char *emit_stage_name(const struct plan *p, const char *name); /* "forward_2" */
 void emit_banner(

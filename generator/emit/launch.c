@@ -6,28 +6,7 @@
 
 #include "emit/emit.h"
 
-/*
- * What a kernel calls the elements of a tensor. The kernels of a processor know one number type,
- * chosen by config.h; a device has one for each format.
- */
-static const char *
-c_type(const struct plan *p, enum dtype d)
-{
-	static const char *const real[] = { [2] = "om_bf16", [4] = "float", [8] = "double" };
-
-	switch (d) {
-	case DT_I32:
-		return "int32_t";
-	case DT_I64:
-		return "int64_t";
-	case DT_F64:
-		return "double";
-	default:
-		return p->target->arch ? real[plan_bytes(p, d)] : "om_real";
-	}
-}
-
-/* The kernel's or launch function's parameters, from the op's row: "const om_real *x, ...". */
+/* The kernel's or launch function's parameters, from the op's row: "const float *x, ...". */
 static void
 prototype(const struct plan *p, const struct instance *in, bool types, struct buf *b)
 {
@@ -36,13 +15,13 @@ prototype(const struct plan *p, const struct instance *in, bool types, struct bu
 	for (uint8_t i = 0; i < r->nin + r->nout; i++) {
 		buf_puts(b, i ? ", " : "");
 		if (types)
-			buf_printf(
-			    b, "%s%s *", i < r->nin ? "const " : "", c_type(p, r->arg[i].dtype));
+			buf_printf(b, "%s%s *", i < r->nin ? "const " : "", in->format[i]->c);
 		/* "do" is a C word */
 		buf_printf(b, "%s%s", r->arg[i].name, strcmp(r->arg[i].name, "do") ? "" : "_");
 	}
 	if (*in->kernel->workspace)
-		buf_printf(b, types ? ", %s *ws" : ", ws", c_type(p, DT_STAT));
+		buf_printf(b, types ? ", %s *ws" : ", ws",
+		    target_format(p->target, p->graph->format[ROLE_STAT])->c);
 }
 
 static const char *
@@ -100,8 +79,8 @@ launchers(const struct plan *p, struct tree *t)
 	buf_puts(h, "#ifndef OM_LAUNCH_H\n#define OM_LAUNCH_H\n\n#include <stdint.h>\n\n#include "
 		    "\"config.h\"\n"
 		    "#include \"om.h\"\n\n");
-	buf_puts(h, p->target->arch ? "typedef uint16_t om_bf16; /* its bits */\n\n"
-				    : "typedef OM_REAL om_real;\n\n");
+	if (p->target->arch)
+		buf_puts(h, "typedef uint16_t om_bf16; /* its bits */\n\n");
 	buf_printf(h, "enum { OM_N_OPS = %u };\nextern struct om_op om_ops[OM_N_OPS];\n\n",
 	    p->inst->n - 1);
 	for (uint32_t i = 1; i < p->inst->n; i++)

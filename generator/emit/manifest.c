@@ -119,7 +119,7 @@ tensors(const struct plan *p)
 			continue;
 		open_map(NULL, true);
 		text("tensor", t->name);
-		text("type", emit_shape(p, t));
+		text("type", emit_shape(t));
 		text("region", plan_region_names[pl->region]);
 		text("place", kinds[pl->kind]);
 		number("offset", pl->off);
@@ -170,9 +170,9 @@ emit_manifest(const struct plan *p, const char *fingerprint, struct tree *t)
 	text("target", p->target->name);
 	text("fingerprint", fingerprint);
 	open_map("precision", true);
-	text("weights", plan_format(p, DT_ACT));
-	text("gradients", plan_format(p, DT_GRAD));
-	text("optimizer", plan_format(p, DT_OPT));
+	text("weights", g->format[ROLE_WEIGHT]->name);
+	text("gradients", g->format[ROLE_GRAD]->name);
+	text("optimizer", g->format[ROLE_MOMENT]->name);
 	close_map();
 	open_map("ranks", true);
 	for (enum om_group i = OM_WORLD; i < OM_N_GROUPS; i++)

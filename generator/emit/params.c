@@ -57,7 +57,7 @@ param_rows(const struct plan *p, enum tensor_class class, struct buf *b)
 	static const char *const inits[] = { "OM_NORMAL", "OM_ONE", "OM_ZERO" };
 	const struct graph *g = p->graph;
 	const struct om_hf_family *family = hf_family_of(g);
-	bool bf16 = !strcmp(plan_format(p, DT_ACT), "bf16");
+	bool master = g->format[ROLE_WEIGHT] != g->format[ROLE_MASTER];
 	uint32_t n = 0;
 
 	for (tensor_id i = 1; i < g->tensor.n; i++) {
@@ -80,7 +80,7 @@ param_rows(const struct plan *p, enum tensor_class class, struct buf *b)
 			    xprintf(".m = %s, .v = %s,", off(p, state_of(g, i, "m_")),
 				off(p, state_of(g, i, "v_"))));
 		}
-		if (bf16 && class == T_PARAM)
+		if (master && class == T_PARAM)
 			emit_wrapped(
 			    b, 2, xprintf(".master = %s,", off(p, state_of(g, i, "master_"))));
 		uint64_t at;
@@ -92,7 +92,7 @@ param_rows(const struct plan *p, enum tensor_class class, struct buf *b)
 			    (unsigned)(bucket - p->bucket.a), (unsigned long long)at);
 		if (s->nlayers)
 			buf_printf(&line, " .stride = %llu,",
-			    (unsigned long long)(p->place[i].stride / plan_bytes(p, t->dtype)));
+			    (unsigned long long)(p->place[i].stride / plan_bytes(p, i, 1)));
 		emit_wrapped(b, 2, line.s);
 		line.n = 0;
 		buf_printf(&line, ".numel = %llu, .dim = { ",
@@ -114,6 +114,8 @@ param_rows(const struct plan *p, enum tensor_class class, struct buf *b)
 static void
 params(const struct plan *p, uint32_t *nparams, uint32_t *nbuffers, struct buf *b)
 {
+	const struct graph *g = p->graph;
+
 	buf_printf(b, "\nstatic const struct om_param %s[] = {\n", emit_stage_name(p, "params"));
 	*nparams = param_rows(p, T_PARAM, b);
 	*nbuffers = param_rows(p, T_BUFFER, b);
@@ -126,10 +128,12 @@ params(const struct plan *p, uint32_t *nparams, uint32_t *nbuffers, struct buf *
 			"{ .group = %s, .weight = UINT64_C(%llu), .grad = UINT64_C(%llu), .elems "
 			"= UINT64_C(%llu), .nlayers = %llu },",
 			emit_group(k->group),
-			(unsigned long long)(p->region_off[R_WEIGHT] +
-					     k->first * plan_bytes(p, DT_ACT)),
-			(unsigned long long)(p->region_off[R_GRAD] +
-					     k->first * plan_bytes(p, DT_GRAD)),
+			(unsigned long long)(p->region_off[R_WEIGHT] + target_bytes(p->target,
+									   g->format[ROLE_WEIGHT],
+									   k->first)),
+			(unsigned long long)(p->region_off[R_GRAD] + target_bytes(p->target,
+									 g->format[ROLE_GRAD],
+									 k->first)),
 			(unsigned long long)k->elems, (unsigned long long)k->layers));
 	}
 	buf_puts(b, "};\n");
@@ -334,7 +338,7 @@ model(const struct plan *p, const char *fingerprint, const char *refusal, const 
 	    p->target->name, OLMOGEN_VERSION);
 	buf_printf(b, "\t\t.fingerprint = \"%s\",\n\t\t.facts = facts,\n", fingerprint);
 	buf_printf(b, "\t\t.weights = \"%s\",\n\t\t.grads = \"%s\",\n\t\t.optimizer = \"%s\",\n",
-	    plan_format(p, DT_ACT), plan_format(p, DT_GRAD), plan_format(p, DT_OPT));
+	    g->format[ROLE_WEIGHT]->name, g->format[ROLE_GRAD]->name, g->format[ROLE_MOMENT]->name);
 	buf_puts(b, "\t\t.manifest = om_manifest,\n\t\t.plan = om_plan,\n");
 	buf_puts(b, "\t\t.vocab = OM_VOCAB,\n\t\t.seq = OM_SEQ,\n\t\t.micro = OM_MICRO,\n"
 		    "\t\t.global = OM_GLOBAL,\n"
@@ -348,7 +352,8 @@ model(const struct plan *p, const char *fingerprint, const char *refusal, const 
 		buf_printf(
 		    b, "\t\t.memory = UINT64_C(%llu),\n", (unsigned long long)(gib * 1073741824.0));
 	buf_printf(b, "\t\t.real = %llu,\n\t\t.weight_size = %llu,\n",
-	    (unsigned long long)plan_bytes(p, DT_OPT), (unsigned long long)plan_bytes(p, DT_ACT));
+	    (unsigned long long)target_bytes(p->target, g->format[ROLE_MASTER], 1),
+	    (unsigned long long)target_bytes(p->target, g->format[ROLE_WEIGHT], 1));
 	buf_puts(b, "\t\t.init_std = OM_INIT_STD,\n"
 		    "\t\t.beta1 = OM_BETA1,\n\t\t.beta2 = OM_BETA2,\n"
 		    "\t\t.clip_norm = OM_CLIP_NORM,\n");
@@ -367,8 +372,7 @@ model(const struct plan *p, const char *fingerprint, const char *refusal, const 
 		    emit_stage_name(p, "actions"), p->shard->stage[p->stage].action.n,
 		    emit_stage_name(p, "chunks"), p->shard->stage[p->stage].nchunks,
 		    (unsigned long long)p->slot_stride, (unsigned long long)p->dstream_off,
-		    (unsigned long long)(tensor_elems(&g->tensor.a[g->seg.a[g->head].x]) *
-					 plan_bytes(p, DT_ACT)));
+		    (unsigned long long)shard_bytes(p->shard, g->seg.a[g->head].x));
 	if (p->n_stages > 1)
 		buf_printf(
 		    b, "\t\t.arena_bytes = UINT64_C(%llu),\n", (unsigned long long)p->arena_bytes);

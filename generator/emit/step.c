@@ -72,7 +72,7 @@ comment(const struct plan *p, const struct launch *st, struct buf *b)
 		if (!strncmp(name, seg, strlen(seg)) && name[strlen(seg)] == '_')
 			name += strlen(seg) + 1;
 		buf_printf(&line, "%s%s%s %s", line.n ? ", " : "", r->arg[i].accumulate ? "+" : "",
-		    name, emit_shape(p, t));
+		    name, emit_shape(t));
 	}
 	emit_wrapped(b, 1, xprintf("/* %s: %s, resolved.lua:%u */", r->name, line.s, st->op.rline));
 }
@@ -82,7 +82,7 @@ static void
 collective(const struct plan *p, uint32_t s, const struct launch *st, struct buf *b)
 {
 	const struct tensor *t = &p->graph->tensor.a[st->op.arg[0]];
-	uint64_t n = st->span, size = plan_bytes(p, t->dtype);
+	uint64_t n = st->span;
 	const struct {
 		const char *word, *text;
 	} words[] = {
@@ -90,8 +90,8 @@ collective(const struct plan *p, uint32_t s, const struct launch *st, struct buf
 		{ "{at}", address(p, s, st, st->op.arg[0]) },
 		{ "{name}", t->name },
 		{ "{n}", xprintf("%llu", (unsigned long long)n) },
-		{ "{size}", xprintf("%llu", (unsigned long long)size) },
-		{ "{bytes}", xprintf("%llu", (unsigned long long)(n * size)) },
+		{ "{size}", xprintf("%llu", (unsigned long long)plan_bytes(p, st->op.arg[0], 1)) },
+		{ "{bytes}", xprintf("%llu", (unsigned long long)plan_bytes(p, st->op.arg[0], n)) },
 	};
 
 	for (const char *c = runtime_call(st->op.op); *c;) {
@@ -182,9 +182,8 @@ function(const struct plan *p, uint32_t s, int ph, struct buf *b)
 			if (part)
 				buf_printf(&call, "PART(%s, %s, %llu)",
 				    address(p, s, st, st->op.arg[k]), emit_group(st->op.group),
-				    (unsigned long long)(st->span /
-							 p->shard->mesh.size[st->op.group] *
-							 plan_bytes(p, t->dtype)));
+				    (unsigned long long)plan_bytes(p, st->op.arg[k],
+					st->span / p->shard->mesh.size[st->op.group]));
 			else
 				buf_puts(&call, address(p, s, st, st->op.arg[k]));
 		}

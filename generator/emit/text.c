@@ -82,11 +82,11 @@ emit_wrapped(struct buf *b, int tabs, const char *text)
 
 /* "fp32[512,128]" */
 const char *
-emit_shape(const struct plan *p, const struct tensor *t)
+emit_shape(const struct tensor *t)
 {
 	struct buf b = { 0 };
 
-	buf_puts(&b, plan_format(p, t->dtype));
+	buf_puts(&b, t->format->name);
 	for (uint8_t i = 0; i < t->ndims; i++)
 		buf_printf(&b, "%s%llu", i ? "," : "[", (unsigned long long)t->dim[i]);
 	buf_puts(&b, "]");

@@ -26,7 +26,7 @@ new_grad(struct walk *w, tensor_id of)
 	const char *nth =
 	    w->g->tensor.a[of].parts ? xprintf("_%u", w->g->tensor.a[of].parts + 1u) : "";
 	tensor_id d = graph_tensor(
-	    w->g, xprintf("d_%s%s", name, nth), T_ACT, w->g->tensor.a[of].dtype, w->seg);
+	    w->g, xprintf("d_%s%s", name, nth), T_ACT, w->g->tensor.a[of].role, w->seg);
 	struct tensor *t = &w->g->tensor.a[d], *f = &w->g->tensor.a[of];
 
 	t->ndims = f->ndims;

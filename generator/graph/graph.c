@@ -7,12 +7,13 @@
 static struct op_row rows[N_OPS];
 
 const char *const graph_phase_names[N_PHASES] = { "forward", "backward" };
-static const char *const dtype_letters = " sgoild"; /* in the order of enum dtype */
-static const char *const dtype_names[] = { "act", "stat", "grad", "opt", "i32", "i64", "f64" };
+static const char *const role_letters = " sgoild"; /* in the order of enum role */
+static const char *const role_names[N_ROLES] = { "act", "stat", "grad", "moment", "int32", "int64",
+	"fp64", "weight", "rows", "master" };
 static const char *const class_names[] = { "param", "grad", "state", "buffer", "const", "input",
 	"stat", "cache", "act" };
 
-/* Reads "name[dims]:dtype ..." into args, which outlive the text. */
+/* Reads "name[dims]:role ..." into args, which outlive the text. */
 static uint8_t
 parse_args(const char *s, struct arg_row *arg)
 {
@@ -32,7 +33,7 @@ parse_args(const char *s, struct arg_row *arg)
 		}
 		s++;
 		if (*s == ':') {
-			a->dtype = (enum dtype)(strchr(dtype_letters, s[1]) - dtype_letters);
+			a->role = (enum role)(strchr(role_letters, s[1]) - role_letters);
 			s += 2;
 		}
 		s += strspn(s, " ");
@@ -129,12 +130,19 @@ arg_routed(const struct arg_row *a)
 	return a->dim[0].n == 1 && *a->dim[0].s == 'r';
 }
 
+/* What op.def calls a role. */
+static enum role
+as_written(enum role r)
+{
+	return r == ROLE_WEIGHT || r == ROLE_ROWS ? ROLE_ACT : r == ROLE_MASTER ? ROLE_MOMENT : r;
+}
+
 enum op_id
-op_collective(enum dtype d)
+op_collective(enum role role)
 {
 	for (uint32_t i = 0; i < N_OPS; i++) {
 		const struct op_row *r = op_row((enum op_id)i);
-		if (r->collective && r->group == OM_ALONE && r->arg[0].dtype == d)
+		if (r->collective && r->group == OM_ALONE && r->arg[0].role == as_written(role))
 			return (enum op_id)i;
 	}
 	return N_OPS;
@@ -157,6 +165,13 @@ tensor_layers(const struct graph *g, const struct tensor *t)
 	return n ? n : 1;
 }
 
+void
+graph_role(struct graph *g, tensor_id t, enum role r)
+{
+	g->tensor.a[t].role = r;
+	g->tensor.a[t].format = g->format[r];
+}
+
 bool
 tensor_by_expert(const struct tensor *t)
 {
@@ -164,14 +179,14 @@ tensor_by_expert(const struct tensor *t)
 }
 
 tensor_id
-graph_tensor(struct graph *g, const char *name, enum tensor_class c, enum dtype d, uint32_t seg)
+graph_tensor(struct graph *g, const char *name, enum tensor_class c, enum role r, uint32_t seg)
 {
 	struct tensor *t = PUSH(g->tensor);
 
 	t->name = xprintf("%s_%s", g->seg.a[seg].name, name);
 	t->class = c;
-	t->dtype = d;
 	t->seg = seg;
+	graph_role(g, g->tensor.n - 1, r);
 	return g->tensor.n - 1;
 }
 
@@ -281,9 +296,9 @@ op_bind(const struct graph *g, const struct op *o, struct sizes *z)
 			uint64_t all = mul64(tensor_elems(t), tensor_layers(g, t));
 			const uint64_t *dim = r->flat ? &all : t->dim;
 			uint8_t ndims = r->flat ? 1 : t->ndims;
-			if (t->dtype != a->dtype)
+			if (as_written(t->role) != a->role)
 				return xprintf("%s: %s is %s, %s wants %s", r->name, t->name,
-				    dtype_names[t->dtype], a->name, dtype_names[a->dtype]);
+				    role_names[t->role], a->name, role_names[a->role]);
 			if (ndims != a->ndims)
 				return xprintf("%s: %s has %u dimensions, %s wants %u", r->name,
 				    t->name, t->ndims, a->name, a->ndims);
@@ -312,7 +327,7 @@ op_flops(const struct graph *g, const struct op *o)
 static void
 shape_text(const struct tensor *t, struct buf *b)
 {
-	buf_printf(b, "%s[", dtype_names[t->dtype]);
+	buf_printf(b, "%s[", role_names[t->role]);
 	for (uint8_t i = 0; i < t->ndims; i++)
 		buf_printf(b, "%s%llu", i ? "," : "", (unsigned long long)t->dim[i]);
 	buf_puts(b, "]");

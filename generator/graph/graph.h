@@ -31,12 +31,26 @@ enum op_id {
 	N_OPS,
 };
 enum { MAX_ARGS = 12, MAX_INTS = 6, MAX_FLOATS = 6, MAX_DIMS = 4 };
-enum dtype { DT_ACT, DT_STAT, DT_GRAD, DT_OPT, DT_I32, DT_I64, DT_F64, N_DTYPES };
+/* What a tensor's numbers are for: each has a format of its own choice. */
+enum role {
+	ROLE_ACT,
+	ROLE_STAT, /* sums and norms, scores and route weights: at least fp32 */
+	ROLE_GRAD, /* sums of weights' gradients */
+	ROLE_MOMENT,
+	ROLE_INT32,
+	ROLE_INT64,
+	ROLE_FP64,
+	/* op.def means these by the first, and by ROLE_MOMENT */
+	ROLE_WEIGHT,
+	ROLE_ROWS, /* of routed tokens, as they are sent to experts and back */
+	ROLE_MASTER,
+	N_ROLES
+};
 
 struct arg_row {
 	char name[8];
 	bool accumulate;
-	enum dtype dtype;
+	enum role role;
 	uint8_t ndims;
 	struct {
 		const char *s;
@@ -73,8 +87,8 @@ bool rule_next(const char **s, struct rule *r);
 int op_find_arg(const struct op_row *r, struct word name);
 /* It has a row for each routed one. */
 bool arg_routed(const struct arg_row *a);
-/* The collective that is for tensors of a dtype. */
-enum op_id op_collective(enum dtype d);
+/* The collective that is for tensors of a role. */
+enum op_id op_collective(enum role role);
 
 enum tensor_class {
 	T_PARAM,  /* weights */
@@ -92,7 +106,8 @@ typedef uint32_t tensor_id; /* index into graph.tensor; 0 is none */
 struct tensor {
 	const char *name; /* C identifier, unique in the graph */
 	enum tensor_class class;
-	enum dtype dtype;
+	enum role role;
+	const struct format *format;
 	uint8_t ndims;
 	uint64_t dim[MAX_DIMS];
 	uint32_t seg;   /* segment that owns it; its layers repeat the tensor */
@@ -150,6 +165,7 @@ struct param_group { /* parameters with the same update */
 
 struct graph {
 	struct object *trainer;
+	const struct format *format[N_ROLES];
 	ARRAY(struct tensor) tensor; /* 0 unused */
 	ARRAY(struct segment) seg;   /* in the order of struct segment's comment */
 	ARRAY(struct param_group) param_group;
@@ -172,7 +188,8 @@ uint64_t tensor_layers(const struct graph *g, const struct tensor *t);
 /* The leading dimension of a parameter counts experts: each is a tensor of the checkpoint. */
 bool tensor_by_expert(const struct tensor *t);
 tensor_id
-graph_tensor(struct graph *g, const char *name, enum tensor_class c, enum dtype d, uint32_t seg);
+graph_tensor(struct graph *g, const char *name, enum tensor_class c, enum role r, uint32_t seg);
+void graph_role(struct graph *g, tensor_id t, enum role r); /* gives the tensor its format, too */
 /*
  * Binds an op's letters from its attributes and tensors; checks every dimension. NULL, or the
  * fault.

@@ -40,15 +40,39 @@ of_training(const struct builder *b, const char *name, enum tensor_class c)
 	return 0;
 }
 
+/* A format for each role. */
+static void
+choose_formats(struct graph *g)
+{
+	const struct object *pr = spec_obj(g->trainer, F_trainer_precision);
+	const struct format *weight = format_find(spec_str(pr, F_precision_weights));
+	const struct format *state = format_find(spec_str(pr, F_precision_optimizer));
+
+	memcpy(g->format,
+	    (const struct format *[N_ROLES]){
+		[ROLE_ACT] = weight,
+		[ROLE_STAT] = weight->bits < 32 ? format_find("fp32") : weight,
+		[ROLE_GRAD] = format_find(spec_str(pr, F_precision_grads)),
+		[ROLE_MOMENT] = state,
+		[ROLE_INT32] = format_find("int32"),
+		[ROLE_INT64] = format_find("int64"),
+		[ROLE_FP64] = format_find("fp64"),
+		[ROLE_WEIGHT] = weight,
+		[ROLE_ROWS] = weight,
+		[ROLE_MASTER] = state,
+	    },
+	    sizeof g->format);
+}
+
 static tensor_id
-tensor(struct builder *b, const char *name, enum tensor_class c, enum dtype d, int ndims,
+tensor(struct builder *b, const char *name, enum tensor_class c, enum role r, int ndims,
     const uint64_t *dim)
 {
 	tensor_id id = b->shift ? of_training(b, name, c) : 0;
 
 	if (id)
 		return id;
-	id = graph_tensor(b->g, name, c, d, b->seg);
+	id = graph_tensor(b->g, name, c, r, b->seg);
 	struct tensor *t = &b->g->tensor.a[id];
 	t->ndims = (uint8_t)ndims;
 	memcpy(t->dim, dim, (size_t)ndims * sizeof *dim);
@@ -62,7 +86,7 @@ tensor(struct builder *b, const char *name, enum tensor_class c, enum dtype d, i
 	{                                                     \
 		__VA_ARGS__                                   \
 	}
-#define ACT(b, name, ...) tensor(b, name, T_ACT, DT_ACT, DIMS(__VA_ARGS__))
+#define ACT(b, name, ...) tensor(b, name, T_ACT, ROLE_ACT, DIMS(__VA_ARGS__))
 
 /* A weight with its gradient; hf: its checkpoint name; copies: ranks that have the same of it. */
 static tensor_id
@@ -70,8 +94,8 @@ param(struct builder *b, const char *name, const char *hf, enum om_group copies,
     const uint64_t *dim)
 {
 	struct graph *g = b->g;
-	tensor_id id = tensor(b, name, T_PARAM, DT_ACT, ndims, dim);
-	tensor_id grad = tensor(b, xprintf("g_%s", name), T_GRAD, DT_GRAD, ndims, dim);
+	tensor_id id = tensor(b, name, T_PARAM, ROLE_WEIGHT, ndims, dim);
+	tensor_id grad = tensor(b, xprintf("g_%s", name), T_GRAD, ROLE_GRAD, ndims, dim);
 
 	g->tensor.a[grad].param = id;
 	g->tensor.a[grad].sum = g->tensor.a[id].copies = copies;
@@ -83,9 +107,9 @@ param(struct builder *b, const char *name, const char *hf, enum om_group copies,
 
 /* What is counted over the microbatches of a step, and then over the ranks of a group. */
 static tensor_id
-stat(struct builder *b, const char *name, enum dtype d, enum om_group sum, uint64_t n)
+stat(struct builder *b, const char *name, enum role r, enum om_group sum, uint64_t n)
 {
-	tensor_id id = tensor(b, name, T_STAT, d, DIMS(n));
+	tensor_id id = tensor(b, name, T_STAT, r, DIMS(n));
 
 	b->g->tensor.a[id].sum = sum;
 	return id;
@@ -144,7 +168,7 @@ norm(struct builder *b, const char *name, const char *hf, tensor_id x, uint64_t 
 	uint64_t m = b->g->tensor.a[x].dim[0], n = b->g->tensor.a[x].dim[1];
 	tensor_id w = param(b, name, hf, OM_DATA, DIMS(n / heads));
 	tensor_id y = ACT(b, out, m, n);
-	tensor_id r = tensor(b, xprintf("%s_rms", out), T_ACT, DT_STAT, DIMS(m * heads));
+	tensor_id r = tensor(b, xprintf("%s_rms", out), T_ACT, ROLE_STAT, DIMS(m * heads));
 	struct op *o = OP_(b, OP_rmsnorm, x, w, y, r);
 
 	o->ints[0] = heads;
@@ -169,7 +193,7 @@ rope_table(struct builder *b, const struct object *rope, uint64_t HD)
 	b->seg = g->init;
 	b->rline = spec_value(rope, F_rope_theta)->rline;
 	tensor_id t = tensor(b, n ? xprintf("rope_table_%u", n + 1) : "rope_table", T_CONST,
-	    DT_STAT, DIMS(g->S, HD));
+	    ROLE_STAT, DIMS(g->S, HD));
 	struct op *o = OP_(b, OP_rope_table, t);
 	while (kinds[o->ints[0]] != sc->type)
 		o->ints[0]++;
@@ -247,12 +271,12 @@ attention(struct builder *b, const struct object *at, tensor_id x)
 	uint64_t ints[] = { b->B, g->S, H, HK, HD, window };
 	struct op *p;
 	if (b->position) {
-		tensor_id keys = tensor(b, "keys", T_CACHE, DT_ACT, DIMS(g->S, HK * HD));
-		tensor_id values = tensor(b, "values", T_CACHE, DT_ACT, DIMS(g->S, HK * HD));
+		tensor_id keys = tensor(b, "keys", T_CACHE, ROLE_ACT, DIMS(g->S, HK * HD));
+		tensor_id values = tensor(b, "values", T_CACHE, ROLE_ACT, DIMS(g->S, HK * HD));
 		p = OP_(b, OP_attention_at, qkv[0], qkv[1], qkv[2], b->position, o, keys, values);
 		memcpy(p->ints, ints + 2, 4 * sizeof *ints);
 	} else {
-		lse = tensor(b, "heads_lse", T_ACT, DT_STAT, DIMS(b->B * H * g->S));
+		lse = tensor(b, "heads_lse", T_ACT, ROLE_STAT, DIMS(b->B * H * g->S));
 		p = OP_(b, OP_attention, qkv[0], qkv[1], qkv[2], o, lse);
 		memcpy(p->ints, ints, sizeof ints);
 	}
@@ -339,25 +363,25 @@ moe(struct builder *b, const struct object *m, tensor_id x)
 
 	b->rline = spec_value(ro, F_router_score)->rline;
 	w = param(b, "router", "model.layers.%l.mlp.gate.weight", OM_DATA, DIMS(E, D));
-	z = tensor(b, "scores", T_ACT, DT_STAT, DIMS(T, E));
+	z = tensor(b, "scores", T_ACT, ROLE_STAT, DIMS(T, E));
 	OP_(b, OP_gate, x, w, z);
-	p = tensor(b, "weights", T_ACT, DT_STAT, DIMS(T, K));
-	idx = tensor(b, "chosen", T_ACT, DT_I32, DIMS(T, K));
-	prob = tensor(b, "probs", T_ACT, DT_STAT, DIMS(T, E));
-	lse = tensor(b, "scores_lse", T_ACT, DT_STAT, DIMS(T));
-	cnt = tensor(b, "counts", T_ACT, DT_I32, DIMS(parts, E));
-	load = stat(b, "load", DT_I64, OM_DATA, E);
-	aux = stat(b, "aux", DT_F64, OM_DATA, 2);
+	p = tensor(b, "weights", T_ACT, ROLE_STAT, DIMS(T, K));
+	idx = tensor(b, "chosen", T_ACT, ROLE_INT32, DIMS(T, K));
+	prob = tensor(b, "probs", T_ACT, ROLE_STAT, DIMS(T, E));
+	lse = tensor(b, "scores_lse", T_ACT, ROLE_STAT, DIMS(T));
+	cnt = tensor(b, "counts", T_ACT, ROLE_INT32, DIMS(parts, E));
+	load = stat(b, "load", ROLE_INT64, OM_DATA, E);
+	aux = stat(b, "aux", ROLE_FP64, OM_DATA, 2);
 	if (spec_num(ro, F_router_bias_gamma) > 0) {
 		route = OP_route_biased;
-		by = tensor(b, "choice_bias", T_BUFFER, DT_STAT, DIMS(E));
+		by = tensor(b, "choice_bias", T_BUFFER, ROLE_STAT, DIMS(E));
 		g->tensor.a[by].hf = "model.layers.%l.mlp.gate.e_score_correction_bias";
 		g->tensor.a[by].init = INIT_ZERO;
 		g->tensor.a[by].copies = OM_DATA;
 		g->tensor.a[by].rline = spec_value(ro, F_router_bias_gamma)->rline;
 	} else if (!strcmp(routing, "random")) {
 		route = OP_route_random;
-		by = tensor(b, "draw", T_INPUT, DT_I64, DIMS(3));
+		by = tensor(b, "draw", T_INPUT, ROLE_INT64, DIMS(3));
 	}
 	struct op *o = by ? OP_(b, route, z, by, p, idx, prob, lse, cnt, load, aux)
 			  : OP_(b, route, z, p, idx, prob, lse, cnt, load, aux);
@@ -377,9 +401,9 @@ moe(struct builder *b, const struct object *m, tensor_id x)
 	o->floats[2] = spec_num(ro, F_router_z_loss) / shares;
 
 	b->rline = spec_value(m, F_moe_num_experts)->rline;
-	row = tensor(b, "row", T_ACT, DT_I32, DIMS(T, K));
-	src = tensor(b, "src", T_ACT, DT_I32, DIMS(R));
-	off = tensor(b, "offsets", T_ACT, DT_I32, DIMS(E + 1));
+	row = tensor(b, "row", T_ACT, ROLE_INT32, DIMS(T, K));
+	src = tensor(b, "src", T_ACT, ROLE_INT32, DIMS(R));
+	off = tensor(b, "offsets", T_ACT, ROLE_INT32, DIMS(E + 1));
 	OP_(b, OP_route_map, idx, cnt, row, src, off);
 	xr = ACT(b, "routed", R, D);
 	OP_(b, OP_dispatch, x, row, src, xr);
@@ -494,9 +518,7 @@ update(struct builder *b)
 	tensor_id ctl = g->ctl;
 	struct object *opt = spec_obj(g->trainer, F_trainer_optimizer);
 	const struct value *betas = spec_value(opt, F_adamw_betas);
-	bool master =
-	    strcmp(spec_str(spec_obj(g->trainer, F_trainer_precision), F_precision_weights),
-		spec_str(spec_obj(g->trainer, F_trainer_precision), F_precision_optimizer)) != 0;
+	bool master = g->format[ROLE_WEIGHT] != g->format[ROLE_MASTER];
 	static const char *const state[] = { "master", "m", "v" };
 	uint32_t ntensors = g->tensor.n, seg = b->seg;
 
@@ -516,8 +538,9 @@ update(struct builder *b)
 				b->seg = g->tensor.a[i].seg;
 				const char *name =
 				    g->tensor.a[i].name + strlen(g->seg.a[b->seg].name) + 1;
-				s[j] = tensor(b, xprintf("%s_%s", state[j], name), T_STATE, DT_OPT,
-				    g->tensor.a[i].ndims, g->tensor.a[i].dim);
+				s[j] = tensor(b, xprintf("%s_%s", state[j], name), T_STATE,
+				    j ? ROLE_MOMENT : ROLE_MASTER, g->tensor.a[i].ndims,
+				    g->tensor.a[i].dim);
 				g->tensor.a[s[j]].param = i;
 				if (!g->tensor.a[i].state)
 					g->tensor.a[i].state = s[j];
@@ -613,7 +636,7 @@ head_norm(struct builder *b, tensor_id norm_w, uint64_t D)
 	b->rline = spec_value(tr, F_transformer_norm)->rline;
 	x = g->seg.a[b->seg].x = ACT(b, "x", b->T, D);
 	h = ACT(b, "in", b->T, D);
-	r = tensor(b, "in_rms", T_ACT, DT_STAT, DIMS(b->T));
+	r = tensor(b, "in_rms", T_ACT, ROLE_STAT, DIMS(b->T));
 	struct op *o = OP_(b, OP_rmsnorm, x, norm_w, h, r);
 	o->ints[0] = 1;
 	o->floats[0] = spec_num(spec_obj(tr, F_transformer_norm), F_rms_norm_eps);
@@ -631,7 +654,7 @@ head(struct builder *b, tensor_id norm_w, tensor_id w)
 	const struct object *lm = spec_obj(tr, F_transformer_lm_head);
 	tensor_id h = head_norm(b, norm_w, g->tensor.a[w].dim[1]), lse;
 
-	lse = tensor(b, "logits_lse", T_ACT, DT_STAT, DIMS(b->T));
+	lse = tensor(b, "logits_lse", T_ACT, ROLE_STAT, DIMS(b->T));
 	struct op *o = OP_(b, OP_head_loss, h, w, g->labels, lse, g->loss);
 	o->floats[0] = 1 / ((double)spec_int(ba, F_batch_global) * (double)g->S);
 	o->floats[1] = spec_num(lm, F_lm_head_z_loss);
@@ -663,8 +686,8 @@ decode(struct builder *b, tensor_id tokens_w, tensor_id norm_w, tensor_id w)
 	}
 	b->seg = g->decode;
 	b->rline = spec_value(tr, F_transformer_vocab_size)->rline;
-	token = tensor(b, "token", T_INPUT, DT_I32, DIMS(1));
-	b->position = tensor(b, "position", T_INPUT, DT_I32, DIMS(1));
+	token = tensor(b, "token", T_INPUT, ROLE_INT32, DIMS(1));
+	b->position = tensor(b, "position", T_INPUT, ROLE_INT32, DIMS(1));
 	embed(b, token, tokens_w);
 	for (uint32_t k = g->embed + 1; k < g->head; k++) {
 		b->seg = k + b->shift;
@@ -672,7 +695,7 @@ decode(struct builder *b, tensor_id tokens_w, tensor_id norm_w, tensor_id w)
 	}
 	b->seg = g->head + b->shift;
 	h = head_norm(b, norm_w, D);
-	logits = tensor(b, "logits", T_ACT, DT_STAT, DIMS(1, V));
+	logits = tensor(b, "logits", T_ACT, ROLE_STAT, DIMS(1, V));
 	OP_(b, OP_logits, h, w, logits);
 }
 
@@ -697,6 +720,7 @@ graph_build(struct object *trainer)
 	    (uint64_t)spec_int(spec_obj(trainer, F_trainer_parallel), F_parallel_data);
 	b.B = g->B;
 	b.T = g->T;
+	choose_formats(g);
 	*PUSH(g->tensor) = (struct tensor){ .name = "none" };
 	g->init = segment(g, "init");
 	g->embed = segment(g, "embed");
@@ -704,8 +728,8 @@ graph_build(struct object *trainer)
 
 	b.seg = g->embed;
 	b.rline = spec_value(tr, F_transformer_vocab_size)->rline;
-	g->tokens = tensor(&b, "tokens", T_INPUT, DT_I32, DIMS(g->T));
-	g->labels = tensor(&b, "labels", T_INPUT, DT_I32, DIMS(g->T));
+	g->tokens = tensor(&b, "tokens", T_INPUT, ROLE_INT32, DIMS(g->T));
+	g->labels = tensor(&b, "labels", T_INPUT, ROLE_INT32, DIMS(g->T));
 	w = tokens_w = param(&b, "tokens_w", "model.embed_tokens.weight", OM_DATA, DIMS(V, D));
 	embed(&b, g->tokens, w);
 
@@ -720,14 +744,14 @@ graph_build(struct object *trainer)
 	b.rline = spec_value(tr, F_transformer_lm_head)->rline;
 	if (!spec_int(spec_obj(tr, F_transformer_lm_head), F_lm_head_tied))
 		w = param(&b, "w", "lm_head.weight", OM_DATA, DIMS(V, D));
-	g->loss = stat(&b, "loss", DT_F64, OM_WORLD, 2);
+	g->loss = stat(&b, "loss", ROLE_FP64, OM_WORLD, 2);
 	head(&b, norm_w, w);
 
 	for (uint32_t s = g->embed; s <= g->head; s++)
 		grad_segment(g, s);
 
 	g->update = b.seg = segment(g, "update");
-	g->ctl = tensor(&b, "ctl", T_INPUT, DT_F64, DIMS(8));
+	g->ctl = tensor(&b, "ctl", T_INPUT, ROLE_FP64, DIMS(8));
 	graph_groups(g);
 	update(&b);
 

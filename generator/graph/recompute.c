@@ -29,7 +29,7 @@ again(struct graph *g, uint32_t seg, tensor_id t)
 {
 	const char *name = g->tensor.a[t].name + strlen(g->seg.a[seg].name) + 1;
 	struct tensor old = g->tensor.a[t];
-	tensor_id n = graph_tensor(g, xprintf("re_%s", name), T_ACT, old.dtype, seg);
+	tensor_id n = graph_tensor(g, xprintf("re_%s", name), T_ACT, old.role, seg);
 
 	g->tensor.a[n].ndims = old.ndims;
 	memcpy(g->tensor.a[n].dim, old.dim, sizeof old.dim);

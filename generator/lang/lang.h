@@ -135,15 +135,24 @@ struct target_row {
 	const char *card; /* whose memory and peak these are, "an H100 SXM (80 GB)" */
 	double memory_gib, tflops, share, link_gbs;
 	uint32_t streams;                        /* most that launches of a step are spread over */
-	uint64_t least_bytes;                    /* that a number takes, however short its format */
+	uint64_t least_bytes;                    /* that kernels' numbers have */
 	const char *weights, *grads, *optimizer; /* the default formats */
 	const char *choices; /* the formats of weights it has kernels for, "a|b" */
 };
 /* The row of a table that ends with one without a name; NULL if there is none. */
 const struct target_row *target_find(const struct target_row *table, const char *name);
-uint64_t format_bytes(const char *format); /* of a number as such, "bf16" -> 2 */
-/* Bytes that a number of a format takes there. */
-uint64_t target_bytes(const struct target_row *t, const char *format);
+/* What a tensor's numbers are: a row of runtime/format.def. */
+struct format {
+	const char *name, *scale, *wider;
+	const char *c; /* the type of a number in kernels */
+	uint32_t bits, block, rows;
+};
+const struct format *format_find(const char *name); /* internal error: there is none */
+/* Of n numbers in a row, with their scales. */
+uint64_t format_bytes(const struct format *f, uint64_t n);
+/* What a format's numbers lie in on the target: itself, or a wider one. */
+const struct format *target_format(const struct target_row *t, const struct format *f);
+uint64_t target_bytes(const struct target_row *t, const struct format *f, uint64_t n);
 
 /*
  * Fills in defaults and derived values and checks every rule. The table has the targets there are;

@@ -1,7 +1,37 @@
-/* What a target's row says. The table of them is plan's, from target.def; check is given it. */
+/*
+ * What a target's row says, and a format's. The table of targets is plan's, from target.def; check
+ * is given it.
+ */
 #include <string.h>
 
 #include "lang/lang.h"
+
+static const struct format formats[] = {
+#define FORMAT(name, bits, block, scale, rows, wider, c, safetensors) \
+	{ #name, scale, wider, c, bits, block, rows },
+#include "format.def"
+#undef FORMAT
+};
+
+const struct format *
+format_find(const char *name)
+{
+	for (uint32_t i = 0; i < LEN(formats); i++)
+		if (!strcmp(formats[i].name, name))
+			return &formats[i];
+	internal("there is no format '%s'", name);
+}
+
+uint64_t
+format_bytes(const struct format *f, uint64_t n)
+{
+	uint64_t bytes = align64(mul64(n, f->bits), 8) / 8;
+
+	if (f->block > 1)
+		bytes = add64(
+		    bytes, format_bytes(format_find(f->scale), (n + f->block - 1) / f->block));
+	return bytes;
+}
 
 const struct target_row *
 target_find(const struct target_row *table, const char *name)
@@ -12,16 +42,16 @@ target_find(const struct target_row *table, const char *name)
 	return NULL;
 }
 
-uint64_t
-format_bytes(const char *format)
+const struct format *
+target_format(const struct target_row *t, const struct format *f)
 {
-	return strstr(format, "64") ? 8 : strstr(format, "16") ? 2 : 4;
+	while (f->bits < 8 * t->least_bytes && *f->wider)
+		f = format_find(f->wider);
+	return f;
 }
 
 uint64_t
-target_bytes(const struct target_row *t, const char *format)
+target_bytes(const struct target_row *t, const struct format *f, uint64_t n)
 {
-	uint64_t n = format_bytes(format);
-
-	return n > t->least_bytes ? n : t->least_bytes;
+	return format_bytes(target_format(t, f), n);
 }

@@ -139,7 +139,9 @@ plan_buildable(const struct plan *p)
 	 */
 	for (tensor_id t = 1; t < p->graph->tensor.n; t++) {
 		const struct tensor *x = &p->graph->tensor.a[t];
-		uint64_t most = x->dtype == DT_ACT ? (uint64_t)INT32_MAX * 8 : INT32_MAX / 2;
+		uint64_t most = x->role == ROLE_ACT || x->role == ROLE_ROWS
+				    ? (uint64_t)INT32_MAX * 8
+				    : INT32_MAX / 2;
 		const struct value *v =
 		    spec_value(spec_obj(p->graph->trainer, F_trainer_batch), F_batch_micro);
 		if (x->class != T_ACT || (x->seg >= p->graph->decode))

@@ -17,34 +17,10 @@ const char *const plan_region_names[N_REGIONS] = { "input", "statistics", "const
 	"gradients", "optimizer state", "kept buffers", "saved activations", "scratch",
 	"communication" };
 
-const char *
-plan_format(const struct plan *p, enum dtype d)
-{
-	const struct object *pr = spec_obj(p->graph->trainer, F_trainer_precision);
-	const char *weights = spec_str(pr, F_precision_weights);
-
-	switch (d) {
-	case DT_ACT:
-		return weights;
-	case DT_STAT:
-		return strcmp(weights, "bf16") ? weights : "fp32";
-	case DT_GRAD:
-		return spec_str(pr, F_precision_grads);
-	case DT_OPT:
-		return spec_str(pr, F_precision_optimizer);
-	case DT_I32:
-		return "int32";
-	case DT_I64:
-		return "int64";
-	default:
-		return "fp64";
-	}
-}
-
 uint64_t
-plan_bytes(const struct plan *p, enum dtype d)
+plan_bytes(const struct plan *p, tensor_id t, uint64_t n)
 {
-	return target_bytes(p->target, plan_format(p, d));
+	return target_bytes(p->target, p->graph->tensor.a[t].format, n);
 }
 
 /* ---- instances ---- */
@@ -93,20 +69,20 @@ select_kernel(struct plan *p, struct launch *st)
 	for (uint8_t i = 0; i < r->nin + r->nout; i++) {
 		const struct tensor *t = &p->graph->tensor.a[st->op.arg[i]];
 		uint64_t n = st->span && i != 1 ? span : tensor_elems(t);
-		in.bytes +=
-		    (double)mul64(n, plan_bytes(p, t->dtype)) * (r->arg[i].accumulate ? 2 : 1);
+		in.format[i] = target_format(p->target, t->format);
+		in.bytes += (double)format_bytes(in.format[i], n) * (r->arg[i].accumulate ? 2 : 1);
 		/* weights are rounded by the update's own kernel, from their masters */
-		if (i >= r->nin && t->class == T_ACT &&
-		    plan_bytes(p, t->dtype) > format_bytes(plan_format(p, t->dtype)))
+		if (i >= r->nin && t->class == T_ACT && in.format[i] != t->format)
 			in.round[i] = n;
 	}
 	if (*k->workspace)
-		st->workspace_bytes = mul64(
-		    expr_eval(k->workspace, strlen(k->workspace), &z), plan_bytes(p, DT_STAT));
+		st->workspace_bytes = target_bytes(p->target, p->graph->format[ROLE_STAT],
+		    expr_eval(k->workspace, strlen(k->workspace), &z));
 	uint32_t same = 0;
 	for (uint32_t i = 1; i < p->inst->n; i++) {
 		const struct instance *o = &p->inst->a[i];
-		if (o->kernel != k || memcmp(o->param, in.param, sizeof in.param))
+		if (o->kernel != k || memcmp(o->param, in.param, sizeof in.param) ||
+		    memcmp(o->format, in.format, sizeof in.format))
 			continue;
 		same++;
 		if (!memcmp(o->floats, in.floats, sizeof in.floats)) {
@@ -262,15 +238,14 @@ place_params(struct plan *p, struct home *home, uint8_t *nth)
 		if (!home[i].bucket)
 			continue;
 		const struct bucket *b = &p->bucket.a[home[i].bucket - 1];
-		uint64_t size = plan_bytes(p, u->dtype);
-		uint64_t bytes = mul64(tensor_elems(&g->tensor.a[i]), size);
+		uint64_t bytes = shard_bytes(p->shard, j);
 		enum region r = u->class == T_PARAM  ? R_WEIGHT
 				: u->class == T_GRAD ? R_GRAD
 						     : R_STATE;
 		uint64_t first = r == R_STATE ? home[i].state : home[i].first;
 		uint64_t parts = r == R_STATE ? p->shard->mesh.size[b->group] : 1;
-		p->place[j] = (struct place){ PLACE, r, mul64(first, size), bytes,
-			mul64(b->elems / parts, size), false };
+		p->place[j] = (struct place){ PLACE, r, plan_bytes(p, j, first), bytes,
+			plan_bytes(p, j, b->elems / parts), false };
 		if (r == R_STATE)
 			nth[j] = home[i].states++;
 	}
@@ -297,9 +272,17 @@ place_resident(struct plan *p)
 				*PUSH(p->bucket) = b;
 			}
 	place_params(p, home, nth);
-	p->region_bytes[R_WEIGHT] = align64(mul64(elems, plan_bytes(p, DT_ACT)), ALIGN);
-	p->region_bytes[R_GRAD] = align64(mul64(elems, plan_bytes(p, DT_GRAD)), ALIGN);
-	uint64_t one = align64(mul64(state, plan_bytes(p, DT_OPT)), ALIGN), nstates = 0;
+	p->region_bytes[R_WEIGHT] =
+	    align64(target_bytes(p->target, g->format[ROLE_WEIGHT], elems), ALIGN);
+	p->region_bytes[R_GRAD] =
+	    align64(target_bytes(p->target, g->format[ROLE_GRAD], elems), ALIGN);
+	/* one after the other: first all masters, then all m, then all v */
+	uint64_t after[MAX_ARGS] = { 0 }; /* where those of the states after the nth begin */
+	for (tensor_id i = 1; i < g->tensor.n; i++)
+		if (g->tensor.a[i].class == T_STATE && plan_layers(p, i))
+			after[nth[i]] = align64(plan_bytes(p, i, state), ALIGN);
+	for (unsigned k = 1; k < LEN(after); k++)
+		after[k] = add64(after[k], after[k - 1]);
 	for (tensor_id i = 1; i < g->tensor.n; i++) {
 		const struct tensor *t = &g->tensor.a[i];
 		struct place *pl = &p->place[i];
@@ -307,12 +290,10 @@ place_resident(struct plan *p)
 		if (!layers)
 			continue;
 		if (t->class == T_STATE) {
-			/* one after the other: first all masters, then all m, then all v */
-			pl->off = add64(pl->off, mul64(nth[i], one));
-			nstates = nth[i] + 1u > nstates ? nth[i] + 1u : nstates;
+			pl->off = add64(pl->off, nth[i] ? after[nth[i] - 1] : 0);
 		} else if (t->class == T_INPUT || t->class == T_STAT || t->class == T_CONST ||
 			   t->class == T_BUFFER) {
-			uint64_t bytes = mul64(tensor_elems(t), plan_bytes(p, t->dtype));
+			uint64_t bytes = shard_bytes(p->shard, i);
 			enum region r = t->class == T_INPUT    ? R_INPUT
 					: t->class == T_STAT   ? R_STAT
 					: t->class == T_BUFFER ? R_BUFFER
@@ -321,7 +302,7 @@ place_resident(struct plan *p)
 				bytes, false };
 		}
 	}
-	p->region_bytes[R_STATE] = mul64(one, nstates);
+	p->region_bytes[R_STATE] = after[LEN(after) - 1];
 }
 
 /* ---- activations ---- */
@@ -400,10 +381,7 @@ join_in_place(const struct plan *p, const struct segment *seg, tensor_id *sh, ui
 				    g->tensor.a[ti].class != T_ACT || ti == seg->x ||
 				    read_after(seg, ph, i, ti) ||
 				    (!bound[ri] && elsewhere(p, seg, o, ti)) ||
-				    tensor_elems(&g->tensor.a[ti]) *
-					    plan_bytes(p, g->tensor.a[ti].dtype) !=
-					tensor_elems(&g->tensor.a[to]) *
-					    plan_bytes(p, g->tensor.a[to].dtype) ||
+				    shard_bytes(p->shard, ti) != shard_bytes(p->shard, to) ||
 				    (bound[ro] && bound[ri] && bound[ro] != bound[ri]))
 					continue;
 				joined |= 1u << out;
@@ -483,12 +461,11 @@ place_scratch(struct plan *p, uint32_t s, int ph, const tensor_id *sh, const uin
 		const struct op_row *r = op_row(o->op);
 		for (uint8_t a = 0; a < r->nin + r->nout; a++) {
 			tensor_id t = root(sh, o->arg[a]);
-			const struct tensor *x = &g->tensor.a[t];
 			if (g->tensor.a[o->arg[a]].class != T_ACT || where[t])
 				continue;
 			if (!nth[t]) {
 				*PUSH(list) = (struct buffer){ t, (int32_t)i, 0, 0,
-					tensor_elems(x) * plan_bytes(p, x->dtype), 0 };
+					shard_bytes(p->shard, t), 0 };
 				nth[t] = list.n;
 			}
 			list.a[nth[t] - 1].last = (int32_t)i;
@@ -535,7 +512,7 @@ place_caches(struct plan *p)
 		const struct tensor *x = &g->tensor.a[t];
 		if (x->class != T_CACHE || !p->decode)
 			continue;
-		uint64_t bytes = mul64(tensor_elems(x), plan_bytes(p, x->dtype));
+		uint64_t bytes = shard_bytes(p->shard, t);
 		uint64_t stride = align64(bytes, ALIGN), all = mul64(stride, tensor_layers(g, x));
 		p->place[t] = (struct place){ PLACE, R_SAVED, off, bytes, stride, false };
 		off = add64(off, all);
@@ -556,8 +533,7 @@ place_activations(struct plan *p)
 	uint32_t *nth = xalloc(g->tensor.n * sizeof *nth);
 	uint8_t *where =
 	    xalloc(g->tensor.n); /* of roots: 0 scratch, 1 stream, 2 its gradient, 3 saved */
-	const struct tensor *x = &g->tensor.a[g->seg.a[g->head].x];
-	uint64_t stream = mul64(tensor_elems(x), plan_bytes(p, DT_ACT));
+	uint64_t stream = shard_bytes(p->shard, g->seg.a[g->head].x);
 	uint64_t saved = 0;
 
 	p->stream_stride = align64(stream, ALIGN);
@@ -588,8 +564,7 @@ place_activations(struct plan *p)
 				    !read_after(seg, FORWARD, seg->ops[FORWARD].n, t))
 					continue;
 				where[ro] = 3;
-				uint64_t bytes = mul64(tensor_elems(&g->tensor.a[t]),
-				    plan_bytes(p, g->tensor.a[t].dtype));
+				uint64_t bytes = shard_bytes(p->shard, t);
 				uint64_t stride = align64(bytes, ALIGN);
 				p->place[ro] =
 				    (struct place){ PLACE, R_SAVED, saved, bytes, stride, false };
@@ -610,8 +585,7 @@ place_activations(struct plan *p)
 			continue;
 		tensor_id ro = root(sh, t);
 		const struct segment *seg = &g->seg.a[g->tensor.a[t].seg];
-		uint64_t bytes =
-		    mul64(tensor_elems(&g->tensor.a[t]), plan_bytes(p, g->tensor.a[t].dtype));
+		uint64_t bytes = shard_bytes(p->shard, t);
 		if (where[ro] == 1) {
 			bool next = root(sh, seg->y) == ro && seg->nlayers;
 			p->place[t] =
@@ -632,8 +606,7 @@ plan_bucket(const struct plan *p, tensor_id t, uint64_t *at)
 {
 	const struct place *pl = &p->place[t];
 	/* regions begin at 0 until all are placed */
-	uint64_t first =
-	    (pl->off - p->region_off[pl->region]) / plan_bytes(p, p->graph->tensor.a[t].dtype);
+	uint64_t first = (pl->off - p->region_off[pl->region]) / plan_bytes(p, t, 1);
 
 	for (uint32_t i = 0; i < p->bucket.n; i++) {
 		const struct bucket *b = &p->bucket.a[i];

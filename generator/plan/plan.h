@@ -35,6 +35,7 @@ struct instance { /* a kernel at one shape: one line of inst/ */
 	const char *name; /* "linear_512x384x128" */
 	uint64_t param[8];
 	uint8_t nparams;
+	const struct format *format[MAX_ARGS]; /* in which its arguments lie */
 	double floats[MAX_FLOATS];
 	double flops, bytes; /* of one call */
 	/* elements of an output that are rounded to its format after the kernel; 0: it is right */
@@ -151,8 +152,8 @@ struct plan { /* of one stage of the pipeline; there is one a stage */
 	bool kernels; /* every op of training has a kernel on this target */
 	bool decode;  /* decode is part of the trainer: every op of it has one too */
 };
-const char *plan_format(const struct plan *p, enum dtype d); /* "bf16", "int32" */
-uint64_t plan_bytes(const struct plan *p, enum dtype d);     /* that it lies in */
+/* Of n numbers of the tensor, as they lie in the arena. */
+uint64_t plan_bytes(const struct plan *p, tensor_id t, uint64_t n);
 /* How the runtime is called for an op that ranks do together without a kernel; NULL: it is none. */
 const char *runtime_call(enum op_id op);
 const struct kernel_row *kernel_for(enum op_id op, const char *kernels); /* NULL: none */

@@ -3,8 +3,8 @@
  * evaluation and two tokens of decode are simulated over the arena. Every write makes its bytes the
  * property of one tensor of one layer; every read must find all of its bytes to be that tensor's.
  * So no two live buffers overlap, whatever the reason. Reads of what another stream writes must be
- * behind an event, and writes over what another stream reads or writes; and what is bf16 in a wider
- * place must have been rounded.
+ * behind an event, and writes over what another stream reads or writes; and what lies in a wider
+ * format than its own must have been rounded.
  */
 #include <string.h>
 
@@ -62,11 +62,11 @@ check_rounding(const struct plan *p, const struct launch *st)
 
 	for (uint8_t i = r->nin; st->inst && i < r->nin + r->nout; i++) {
 		const struct tensor *t = &p->graph->tensor.a[st->op.arg[i]];
-		bool must = t->class == T_ACT && !strcmp(plan_format(p, t->dtype), "bf16") &&
-			    plan_bytes(p, t->dtype) > 2;
+		bool must = t->class == T_ACT && target_format(p->target, t->format) != t->format;
 		if (p->inst->a[st->inst].round[i] != (must ? tensor_elems(t) : 0))
-			return xprintf("%s: %s is bf16, %llu elements of it are rounded", r->name,
-			    t->name, (unsigned long long)p->inst->a[st->inst].round[i]);
+			return xprintf("%s: %s is %s, %llu elements of it are rounded", r->name,
+			    t->name, t->format->name,
+			    (unsigned long long)p->inst->a[st->inst].round[i]);
 	}
 	return NULL;
 }
@@ -234,10 +234,12 @@ check_step(struct arena *m, const struct launch *st, uint32_t layer)
 			tensor_id t = st->op.arg[i];
 			uint64_t off, end,
 			    owner = st->span ? (uint64_t)t << 24 : owner_of(p, t, layer);
+			const struct format *in =
+			    target_format(p->target, p->graph->tensor.a[t].format);
+			uint64_t number = (in->bits + 7) / 8;
 			plan_extent(p, st, t, layer, m->slot, &off, &end);
 			bool out = i >= r->nin, adds = r->arg[i].accumulate;
-			if (end > p->arena_bytes ||
-			    off % plan_bytes(p, p->graph->tensor.a[t].dtype))
+			if (end > p->arena_bytes || off % number)
 				return xprintf(
 				    "%s: %s at byte %llu is outside the arena or not aligned",
 				    r->name, p->graph->tensor.a[t].name, (unsigned long long)off);

@@ -256,7 +256,7 @@ plan_report(const struct plan *p, struct buf *out)
 	const struct graph *g = p->graph;
 	const struct om_mesh *m = &p->shard->mesh;
 	struct object *t = g->trainer, *ba = spec_obj(t, F_trainer_batch);
-	struct object *pr = spec_obj(t, F_trainer_precision);
+	const struct format *weight = g->format[ROLE_WEIGHT];
 	uint64_t global = (uint64_t)spec_int(ba, F_batch_global), tokens = mul64(global, g->S);
 	double step_flops = (double)g->flops_token * (double)tokens;
 	const struct timeline when = timeline(p->shard);
@@ -270,12 +270,13 @@ plan_report(const struct plan *p, struct buf *out)
 	    (unsigned long long)m->size[OM_EXPERT]);
 	row(out, "parameters", commas(g->params_total), "total");
 	row(out, "", commas(g->params_active), "active for a token");
-	row(out, "precision", spec_str(pr, F_precision_weights),
+	row(out, "precision", weight->name,
 	    xprintf("weights and activations%s; gradients %s, optimizer %s",
-		p->target->least_bytes > 2 && !strcmp(spec_str(pr, F_precision_weights), "bf16")
-		    ? xprintf(", in %llu bytes here", (unsigned long long)p->target->least_bytes)
+		target_format(p->target, weight) != weight
+		    ? xprintf(", in %llu bytes here",
+			  (unsigned long long)target_bytes(p->target, weight, 1))
 		    : "",
-		spec_str(pr, F_precision_grads), spec_str(pr, F_precision_optimizer)));
+		g->format[ROLE_GRAD]->name, g->format[ROLE_MOMENT]->name));
 	row(out, "step", commas(tokens),
 	    xprintf("tokens: %llu sequence%s of %llu", (unsigned long long)global,
 		global > 1 ? "s" : "", (unsigned long long)g->S));

@@ -54,7 +54,7 @@ plan_extent(const struct plan *p, const struct launch *st, tensor_id t, uint32_t
 	if (st && st->span && x->class != T_INPUT) {
 		/* of states a rank has its part alone */
 		uint64_t ranks = x->class == T_STATE ? p->shard->mesh.size[st->op.group] : 1;
-		bytes = bytes / tensor_elems(x) * st->span * st->layers / ranks;
+		bytes = target_bytes(p->target, x->format, st->span / ranks) * st->layers;
 	}
 	*end = *off + bytes;
 }

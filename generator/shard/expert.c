@@ -75,7 +75,7 @@ apply_rule(struct rows *w, const struct op *o, const struct rule *rule, struct o
 		if (!n->arg[i]) {
 			n->arg[i] = graph_tensor(w->g,
 			    xprintf("%s%.*s", again ? "re_" : "", (int)name.n, name.s),
-			    r->arg[i].accumulate ? T_STAT : T_ACT, r->arg[i].dtype, w->seg);
+			    r->arg[i].accumulate ? T_STAT : T_ACT, r->arg[i].role, w->seg);
 			w->g->tensor.a[n->arg[i]].rline = o->rline;
 			if (r->arg[i].accumulate)
 				w->g->tensor.a[n->arg[i]].sum = OM_DATA;
@@ -98,6 +98,10 @@ rewrite_op(struct rows *w, enum phase ph, struct op *o, struct oplist *list)
 	for (uint8_t k = 0; k < r->nin; k++)
 		if (w->same[o->arg[k]])
 			o->arg[k] = w->same[o->arg[k]];
+	for (uint8_t k = 0; k < r->nin + r->nout; k++)
+		if ((k < r->nin ? r->returns : r->sends) && arg_routed(&r->arg[k]) &&
+		    r->arg[k].role == ROLE_ACT)
+			graph_role(w->g, o->arg[k], ROLE_ROWS);
 	bool any = rule_next(&rules, &rule);
 	bool routed = any && rule.when.n && w->routed[meant(w, o, rule.when)];
 	for (uint8_t k = r->nin; k < r->nin + r->nout; k++)
@@ -147,7 +151,7 @@ shard_experts(struct shard *s)
 		if (param) /* and what belongs to one */
 			x->dim[0] /= shard_parts(s, &g->tensor.a[param]);
 	}
-	for (uint32_t k = g->embed + 1; k < g->head && s->mesh.size[OM_EXPERT] > 1; k++) {
+	for (uint32_t k = g->embed + 1; k < g->head; k++) {
 		if (!graph_route(&g->seg.a[k]))
 			continue;
 		w.seg = k;
@@ -156,6 +160,7 @@ shard_experts(struct shard *s)
 		w.size.v['k' - 'a'] = (uint64_t)spec_int(g->seg.a[k].ffn, F_moe_top_k);
 		w.size.v['w' - 'a'] = s->mesh.size[OM_EXPERT];
 		w.size.v['c' - 'a'] = shard_capacity(s, g->seg.a[k].ffn);
+		w.size.v['a' - 'a'] = s->expert_rows;
 		rewrite(&w, FORWARD);
 		rewrite(&w, BACKWARD);
 	}
@@ -177,7 +182,7 @@ shard_balance(struct shard *s)
 			"global"))
 			continue;
 		struct oplist old = seg->ops[FORWARD], list = { 0 };
-		tensor_id all = graph_tensor(g, "counts_of_all", T_ACT, DT_I32, k);
+		tensor_id all = graph_tensor(g, "counts_of_all", T_ACT, ROLE_INT32, k);
 		g->tensor.a[all].rline = route->rline;
 		for (uint32_t i = 0; i < old.n; i++) {
 			*PUSH(list) = old.a[i];
@@ -251,7 +256,7 @@ do_parts(
 	for (uint32_t i = 0; i < parts.n; i++) {
 		tensor_id grad = parts.a[i].arg[0];
 		if (!summed[grad])
-			together(s, list, op_collective(g->tensor.a[grad].dtype),
+			together(s, list, op_collective(g->tensor.a[grad].role),
 			    g->tensor.a[grad].sum, &parts.a[i], grad);
 		summed[grad] = true;
 	}
@@ -263,7 +268,7 @@ do_parts(
 		for (uint32_t i = 0; i < parts.n; i++) {
 			const struct tensor *x = &g->tensor.a[parts.a[i].arg[a]];
 			if (x->class == T_PARAM)
-				together(s, list, op_collective(DT_ACT), x->copies, &parts.a[i],
+				together(s, list, op_collective(ROLE_ACT), x->copies, &parts.a[i],
 				    parts.a[i].arg[a]);
 		}
 	}
@@ -278,7 +283,7 @@ shard_update(struct shard *s)
 
 	for (tensor_id t = 1; t < g->tensor.n; t++)
 		if (g->tensor.a[t].class == T_STAT)
-			together(s, &list, op_collective(g->tensor.a[t].dtype), g->tensor.a[t].sum,
+			together(s, &list, op_collective(g->tensor.a[t].role), g->tensor.a[t].sum,
 			    &old.a[0], t);
 	for (uint32_t i = 0, n; i < old.n; i += n) {
 		n = 1;

@@ -60,7 +60,19 @@ stage_layers(const struct shard *s, uint32_t stage, const struct tensor *t)
 	return seg->nlayers ? stage_kind(st, seg) : 1;
 }
 
-/* The rows that can come to a rank if all ranks' tokens want its experts; capacity sets fewer. */
+uint64_t
+shard_bytes(const struct shard *s, tensor_id t)
+{
+	const struct tensor *x = &s->graph->tensor.a[t];
+	uint64_t row = t ? x->dim[x->ndims - 1] : 0; /* a scale is of one row */
+
+	return t ? mul64(tensor_elems(x) / row, target_bytes(s->target, x->format, row)) : 0;
+}
+
+/*
+ * The rows that can come to a rank if all ranks' tokens want its experts; capacity sets fewer. What
+ * lies between two experts' rows is in it.
+ */
 uint64_t
 shard_capacity(const struct shard *s, const struct object *moe)
 {
@@ -68,10 +80,9 @@ shard_capacity(const struct shard *s, const struct object *moe)
 	    spec_value(spec_obj(s->graph->trainer, F_trainer_parallel), F_parallel_capacity);
 	uint64_t k = (uint64_t)spec_int(moe, F_moe_top_k), expert = s->mesh.size[OM_EXPERT];
 	uint64_t here = (uint64_t)spec_int(moe, F_moe_num_experts) / expert;
-	uint64_t worst = mul64(mul64(s->graph->T, expert), k < here ? k : here);
+	uint64_t between = mul64(here, s->expert_rows - 1);
+	uint64_t worst = add64(mul64(mul64(s->graph->T, expert), k < here ? k : here), between);
+	double rows = v->set && !v->str ? ceil(v->num * (double)mul64(s->graph->T, k)) : INFINITY;
 
-	if (!v->set || v->str)
-		return worst;
-	double rows = ceil(v->num * (double)mul64(s->graph->T, k));
-	return rows < (double)worst ? (uint64_t)rows : worst;
+	return align64(rows < (double)worst ? (uint64_t)rows : worst, s->expert_rows);
 }

@@ -79,23 +79,6 @@ holds(const struct held *h, enum state state, const struct action *a)
 	return h->state == state && h->chunk == a->chunk && h->microbatch == a->microbatch;
 }
 
-static uint64_t
-bytes_of(const struct shard *s, tensor_id t)
-{
-	const struct graph *g = s->graph;
-	const struct object *pr = spec_obj(g->trainer, F_trainer_precision);
-	uint64_t w = target_bytes(s->target, spec_str(pr, F_precision_weights));
-	const uint64_t size[N_DTYPES] = { [DT_ACT] = w,
-		[DT_STAT] = w > 4 ? w : 4,
-		[DT_GRAD] = target_bytes(s->target, spec_str(pr, F_precision_grads)),
-		[DT_OPT] = target_bytes(s->target, spec_str(pr, F_precision_optimizer)),
-		[DT_I32] = 4,
-		[DT_I64] = 8,
-		[DT_F64] = 8 };
-
-	return t ? mul64(tensor_elems(&g->tensor.a[t]), size[g->tensor.a[t].dtype]) : 0;
-}
-
 /* What crosses the edge between two chunks is as large to one as to the other. */
 static const char *
 check_edge(const struct shard *s, const struct chunk *a, const struct chunk *b)
@@ -103,8 +86,8 @@ check_edge(const struct shard *s, const struct chunk *a, const struct chunk *b)
 	const struct graph *g = s->graph;
 	const struct segment *from = &g->seg.a[g->kind_of[a->first + a->n - 1]];
 	const struct segment *to = &g->seg.a[g->kind_of[b->first]];
-	uint64_t x = bytes_of(s, from->y), to_x = bytes_of(s, to->x);
-	uint64_t dx = bytes_of(s, to->dx), to_dx = bytes_of(s, from->dy);
+	uint64_t x = shard_bytes(s, from->y), to_x = shard_bytes(s, to->x);
+	uint64_t dx = shard_bytes(s, to->dx), to_dx = shard_bytes(s, from->dy);
 
 	if (x == to_x && dx == to_dx)
 		return NULL;
@@ -288,7 +271,7 @@ find_uses(const struct graph *g, const struct oplist *l)
 		const struct op *o = &l->a[i];
 		for (uint8_t k = 0; k < op_row(o->op)->nin + op_row(o->op)->nout; k++) {
 			struct use *u = &use[o->arg[k]];
-			if (o->op == op_collective(g->tensor.a[o->arg[k]].dtype)) {
+			if (o->op == op_collective(g->tensor.a[o->arg[k]].role)) {
 				u->times += u->at != i + 1;
 				u->at = i + 1;
 			} else if (!u->times && !u->before) {
@@ -319,7 +302,7 @@ check_buckets(const struct shard *s)
 			enum om_group want = k ? x->copies : g->tensor.a[what].sum;
 			const struct use *u = &use[what];
 			const char *name = g->tensor.a[what].name;
-			const char *op = op_row(op_collective(g->tensor.a[what].dtype))->name;
+			const char *op = op_row(op_collective(g->tensor.a[what].role))->name;
 			if (size[want] * parts != size[OM_WORLD] / size[OM_PIPELINE])
 				return xprintf("%s: %s is cut into %llu, and %llu ranks of a stage "
 					       "have the same part",
@@ -408,7 +391,7 @@ add_ops(const struct shard *s, uint32_t stage, struct events *to, const struct o
 		if (update)
 			layers = stage_layers(s, stage, &g->tensor.a[o->arg[0]]);
 		for (uint8_t k = r->nin; k < r->nin + r->nout; k++)
-			bytes = add64(bytes, mul64(bytes_of(s, o->arg[k]), layers));
+			bytes = add64(bytes, mul64(shard_bytes(s, o->arg[k]), layers));
 		/* parts of the model that other stages have are theirs to reduce */
 		if (layers || o->group == OM_WORLD || o->group == OM_PIPELINE)
 			*PUSH(*to) = (struct event){

@@ -54,7 +54,7 @@ rows_sent(const struct shard *s, uint32_t i, bool back)
  * activations.
  */
 static void
-communication(struct shard *s, uint32_t i, uint64_t weight, uint64_t grad)
+communication(struct shard *s, uint32_t i)
 {
 	const struct graph *g = s->graph;
 	const struct om_mesh *m = &s->mesh;
@@ -62,7 +62,9 @@ communication(struct shard *s, uint32_t i, uint64_t weight, uint64_t grad)
 	uint64_t elems[OM_N_GROUPS] = { 0 }, edges = 0; /* elems: of parameters, by their copies */
 	uint64_t D =
 	    (uint64_t)spec_int(spec_obj(g->trainer, F_trainer_model), F_transformer_d_model);
-	uint64_t row = mul64(mul64(D, weight), g->microbatches);
+	uint64_t row = mul64(target_bytes(s->target, g->format[ROLE_ROWS], D), g->microbatches);
+	uint64_t x = target_bytes(s->target, g->format[ROLE_ACT], D);
+	const struct format *weight = g->format[ROLE_WEIGHT], *grad = g->format[ROLE_GRAD];
 
 	for (uint32_t t = 1; t < g->tensor.n; t++) {
 		const struct tensor *p = &g->tensor.a[t];
@@ -72,8 +74,9 @@ communication(struct shard *s, uint32_t i, uint64_t weight, uint64_t grad)
 		}
 	}
 	for (enum om_group k = 0; k < OM_N_GROUPS; k++) {
-		all_but_own(st, REDUCE_SCATTER, m->size[k], mul64(elems[k], grad));
-		all_but_own(st, ALL_GATHER, m->size[k], mul64(elems[k], weight));
+		all_but_own(
+		    st, REDUCE_SCATTER, m->size[k], target_bytes(s->target, grad, elems[k]));
+		all_but_own(st, ALL_GATHER, m->size[k], target_bytes(s->target, weight, elems[k]));
 	}
 	/* balanced rows */
 	all_but_own(st, ROW_DISPATCH, m->size[OM_EXPERT], mul64(rows_sent(s, i, false), row));
@@ -82,7 +85,7 @@ communication(struct shard *s, uint32_t i, uint64_t weight, uint64_t grad)
 	for (uint32_t k = 0; k < st->action.n; k++)
 		edges += (st->action.a[k].kind == SEND_X || st->action.a[k].kind == SEND_DX) &&
 			 st->action.a[k].stage != i;
-	collective(st, SEND_RECV, edges ? 2 : 1, mul64(edges, mul64(g->T, mul64(D, weight))));
+	collective(st, SEND_RECV, edges ? 2 : 1, mul64(edges, mul64(g->T, x)));
 }
 
 /* Work of a microbatch: a layer's, or a segment's that exists once. */
@@ -181,7 +184,6 @@ lay_out(struct graph *g, const struct target_row *target, uint64_t data, uint64_
     uint64_t pipeline)
 {
 	struct shard *s = xalloc(sizeof *s);
-	const struct object *pr = spec_obj(g->trainer, F_trainer_precision);
 	const struct object *pa = spec_obj(g->trainer, F_trainer_parallel);
 	const struct value *kind = spec_value(pa, F_parallel_schedule);
 	const struct value *per = spec_value(pa, F_parallel_chunks);
@@ -192,6 +194,7 @@ lay_out(struct graph *g, const struct target_row *target, uint64_t data, uint64_
 
 	s->graph = g;
 	s->target = target;
+	s->expert_rows = target_format(target, g->format[ROLE_ROWS])->rows;
 	s->mesh = om_mesh((uint64_t[OM_N_AXES]){ [OM_AXIS_EXPERT] = expert,
 	    [OM_AXIS_EXPERT_DATA] = data / expert,
 	    [OM_AXIS_PIPELINE] = pipeline });
@@ -212,8 +215,7 @@ lay_out(struct graph *g, const struct target_row *target, uint64_t data, uint64_
 	if (pipeline > 1)
 		schedule(s, schedule_kind);
 	for (uint32_t i = 0; i < pipeline; i++)
-		communication(s, i, target_bytes(target, spec_str(pr, F_precision_weights)),
-		    target_bytes(target, spec_str(pr, F_precision_grads)));
+		communication(s, i);
 	return s;
 }
 
@@ -224,12 +226,13 @@ shard(struct graph *g, const struct target_row *target)
 	struct shard *s = lay_out(g, target, (uint64_t)spec_int(p, F_parallel_data),
 	    (uint64_t)spec_int(p, F_parallel_expert), (uint64_t)spec_int(p, F_parallel_pipeline));
 
+	if (s->mesh.size[OM_EXPERT] > 1 || s->expert_rows > 1)
+		shard_experts(s);
 	if (s->mesh.size[OM_WORLD] == 1)
 		return s;
 	/* one token after another is for one rank */
 	for (uint32_t k = g->decode; k < g->seg.n; k++)
 		g->seg.a[k].ops[FORWARD].n = 0;
-	shard_experts(s);
 	shard_balance(s);
 	shard_update(s);
 	return s;

@@ -55,12 +55,15 @@ struct stage { /* what one rank of the pipeline has */
 struct shard {
 	struct graph *graph;
 	const struct target_row *target;
-	struct om_mesh mesh; /* world = pipeline * data, expert divides data */
-	struct stage *stage; /* mesh.size[OM_PIPELINE] of them */
+	struct om_mesh mesh;  /* world = pipeline * data, expert divides data */
+	uint64_t expert_rows; /* each expert's rows begin at a multiple of it */
+	struct stage *stage;  /* mesh.size[OM_PIPELINE] of them */
 };
 /* The graph is rewritten for what several ranks do together: expert.c. */
 struct shard *shard(struct graph *g, const struct target_row *target);
 void shard_print(const struct shard *s, struct buf *out);
+/* Of one layer's tensor in the target's memory. */
+uint64_t shard_bytes(const struct shard *s, tensor_id t);
 /* Rows that a rank has for the tokens which others, and it itself, send to its experts. */
 uint64_t shard_capacity(const struct shard *s, const struct object *moe);
 /* The group, or OM_ALONE where it is of one rank. */

@@ -122,6 +122,8 @@ make_model(const char *format)
 	m.name = "layouts";
 	m.version = "0";
 	m.fingerprint = "f";
+	m.weights = bf16 ? "bf16" : format;
+	m.optimizer = bf16 ? "fp32" : format;
 	m.real = strcmp(format, "fp64") == 0 ? 8 : 4;
 	m.weight_size = strcmp(format, "bf16") == 0 ? 2 : m.real;
 	m.init_std = 0.02;

@@ -60,8 +60,8 @@ struct layout {
 	const char *capacity;
 };
 
-static inline struct shard *
-layout_shard(struct layout l)
+static inline struct object *
+layout_trainer(struct layout l)
 {
 	struct define def[] = {
 		{ "pipeline", xprintf("%u", l.pipeline), false },
@@ -75,7 +75,13 @@ layout_shard(struct layout l)
 		{ "capacity", l.capacity ? l.capacity : "worst", false },
 	};
 
-	return shard_of(trainer_of("tests/unit/layout.lua", def, LEN(def), NULL));
+	return trainer_of("tests/unit/layout.lua", def, LEN(def), NULL);
+}
+
+static inline struct shard *
+layout_shard(struct layout l)
+{
+	return shard_of(layout_trainer(l));
 }
 
 #endif

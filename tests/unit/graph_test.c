@@ -87,9 +87,9 @@ wrong_shape(struct graph *g)
 }
 
 static void
-wrong_dtype(struct graph *g)
+wrong_role(struct graph *g)
 {
-	g->tensor.a[find(list(g, "moe", FORWARD), OP_route_biased)->arg[0]].dtype = DT_ACT;
+	g->tensor.a[find(list(g, "moe", FORWARD), OP_route_biased)->arg[0]].role = ROLE_ACT;
 }
 
 static void
@@ -159,7 +159,7 @@ graph_faults(void)
 		{ "dropped update of a buffer", drop_bias_update },
 		{ "parameter updated twice", update_twice },
 		{ "wrong shape", wrong_shape },
-		{ "wrong dtype", wrong_dtype },
+		{ "wrong role", wrong_role },
 		{ "wrong argument", wrong_argument },
 		{ "missing argument", missing_argument },
 		{ "tensor defined twice", defined_twice },

@@ -441,6 +441,35 @@ test_mutations(void)
 	CHECK(valid > MUTATIONS / 100);
 }
 
+/* Bytes of any number of numbers, with their scales, and in what kernels know. */
+static void
+test_formats(void)
+{
+	static const struct {
+		const char *name;
+		uint64_t n, bytes, least2, least4;
+	} want[] = {
+		{ "bf16", 3, 6, 6, 12 },
+		{ "fp32", 3, 12, 12, 12 },
+		{ "int64", 3, 24, 24, 24 },
+		{ "e2m1", 3, 2, 2, 2 },
+		{ "mxfp8", 0, 0, 0, 0 },
+		{ "mxfp8", 1, 1 + 1, 2, 4 },
+		{ "mxfp8", 32, 32 + 1, 64, 128 },
+		{ "mxfp8", 33, 33 + 2, 66, 132 },
+		{ "fp8_block", 127, 127 + 4, 254, 508 },
+		{ "fp8_block", 129, 129 + 8, 258, 516 },
+	};
+
+	for (uint32_t i = 0; i < LEN(want); i++) {
+		const struct format *f = format_find(want[i].name);
+		const struct target_row two = { .least_bytes = 2 }, four = { .least_bytes = 4 };
+		CHECK(format_bytes(f, want[i].n) == want[i].bytes);
+		CHECK(target_bytes(&two, f, want[i].n) == want[i].least2);
+		CHECK(target_bytes(&four, f, want[i].n) == want[i].least4);
+	}
+}
+
 int
 main(void)
 {
@@ -455,6 +484,7 @@ main(void)
 	test_choices();
 	test_values();
 	test_round_trips();
+	test_formats();
 	test_mutations();
 	unlink(path_a);
 	unlink(path_b);

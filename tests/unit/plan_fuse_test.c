@@ -24,7 +24,7 @@ tensor(struct graph *g, const char *name)
 	while (t < g->tensor.n && strcmp(g->tensor.a[t].name, name))
 		t++;
 	if (t == g->tensor.n) {
-		graph_tensor(g, name, T_ACT, DT_ACT, KIND);
+		graph_tensor(g, name, T_ACT, ROLE_ACT, KIND);
 		g->tensor.a[t].name = name;
 		g->tensor.a[t].class = *name == 'w'   ? T_PARAM
 				       : *name == 'g' ? T_GRAD

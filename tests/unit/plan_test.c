@@ -406,9 +406,9 @@ buckets(void)
 		    "the ranks of a bucket");
 		expect(b->layers == tensor_layers(g, x) && at + tensor_elems(x) <= b->elems,
 		    "a parameter in its layer's bucket");
-		expect(w->stride == b->elems * plan_bytes(p, DT_ACT) &&
-			   d->stride == b->elems * plan_bytes(p, DT_GRAD) &&
-			   p->place[x->state].stride == b->elems / ranks * plan_bytes(p, DT_OPT),
+		expect(w->stride == plan_bytes(p, t, b->elems) &&
+			   d->stride == plan_bytes(p, x->grad, b->elems) &&
+			   p->place[x->state].stride == plan_bytes(p, x->state, b->elems / ranks),
 		    "layers are as far apart as their buckets");
 		experts += tensor_by_expert(x);
 	}
@@ -462,6 +462,50 @@ timelines(void)
 	}
 }
 
+/* Rows in a format of blocks, which need experts to begin at multiples of 128, go through. */
+static void
+aligned_rows(void)
+{
+	static const struct layout all[] = {
+		{ "1f1b", 1, 1, 4, .layers = 2 },
+		{ "1f1b", 1, 1, 4, .data = 4, .expert = 2, .layers = 2 },
+		{ "v", 2, 2, 4, .data = 2, .expert = 2, .capacity = "1.3" },
+	};
+	struct target_row short_numbers = *target_find(targets, "cpu");
+	const struct format *blocks = format_find("fp8_block");
+
+	short_numbers.least_bytes = 1;
+	for (uint32_t i = 0; i < 2 * LEN(all); i++) {
+		bool wide =
+		    i >= LEN(all); /* where kernels know nothing so short, any row will do */
+		struct graph *g = graph_of(layout_trainer(all[i % LEN(all)]));
+		g->format[ROLE_ROWS] = blocks;
+		struct shard *s = shard(g, wide ? target_find(targets, "cpu") : &short_numbers);
+		fuse(s);
+		struct plan *p = plan(s);
+		const char *fault = rankcheck_fault(s);
+		uint64_t c = shard_capacity(s, g->seg.a[g->kind_of[1]].ffn), rows = 0, d = 0;
+		for (uint32_t k = 0; k < p->n_stages && !fault; k++)
+			fault = plancheck_fault(&p[k]);
+		expect(!fault, fault ? fault : "");
+		expect(s->expert_rows == (wide ? 1 : 128) && c % s->expert_rows == 0,
+		    "an expert's rows begin where they must");
+		for (tensor_id t = 1; t < g->tensor.n; t++)
+			if (g->tensor.a[t].role == ROLE_ROWS && !wide) {
+				d = g->tensor.a[t].dim[1];
+				rows++;
+				expect(
+				    g->tensor.a[t].dim[0] == c, "rows are those of the capacity");
+				expect(shard_bytes(s, t) == c * (d + (d + 127) / 128 * 4),
+				    "bytes of rows of blocks");
+			}
+		expect(wide || rows > 3, "rows are sent");
+		plan_buildable(p);
+		expect((diag_count() != 0) == !wide, "no kernel begins at multiples of 128");
+		diag_rewind(0);
+	}
+}
+
 int
 main(void)
 {
@@ -470,6 +514,7 @@ main(void)
 	rounding_faults();
 	no_decode();
 	buckets();
+	aligned_rows();
 	timelines();
 	return check_end();
 }

@@ -284,9 +284,9 @@ known(size_t at, const char *bytes, size_t n, const char *what)
 
 	for (size_t i = 0; i < sizeof p; i++)
 		p[i] = (unsigned char)(i * i + 3 * i + 129);
-	CHECK(!om_format_known(p, sizeof p, sizeof p));
+	CHECK(!om_filetype_known(p, sizeof p, sizeof p));
 	memcpy(p + at, bytes, n);
-	is = om_format_known(p, sizeof p, sizeof p);
+	is = om_filetype_known(p, sizeof p, sizeof p);
 	return is && strstr(is, what);
 }
 
@@ -308,8 +308,8 @@ test_format(void)
 	CHECK(known(0, "TNTIDX\0\0", 8, "fairseq"));
 	CHECK(known(0, "LITPKDS", 7, "lit-gpt"));
 	CHECK(known(0, "\x88\xd8\x34\x01\x02", 5, "llm.c"));
-	CHECK(!om_format_known((const unsigned char *)"PK", 2, 2));
-	CHECK(!om_format_known((const unsigned char *)"", 0, 0));
+	CHECK(!om_filetype_known((const unsigned char *)"PK", 2, 2));
+	CHECK(!om_filetype_known((const unsigned char *)"", 0, 0));
 
 	for (size_t i = 0; i < sizeof p; i++)
 		p[i] = (unsigned char)(i % 4 < 2 ? i + 1 : 0); /* uint32 below 65,536 */
@@ -374,6 +374,7 @@ test_tensors(void)
 		.nbuffers = 1,
 		.bucket = &bucket,
 		.nbuckets = 1,
+		.optimizer = "fp32",
 		.real = 4 };
 	struct om_tensor t = { NULL, 0, 0, 0 };
 	static const char *const want[] = { "a.weight", "l.3.e.0.w%%", "l.3.e.1.w%%", "l.3.e.2.w%%",
@@ -605,6 +606,8 @@ test_masters(size_t size)
 		.name = "masters",
 		.version = "0",
 		.fingerprint = "f",
+		.weights = "bf16",
+		.optimizer = "fp32",
 		.real = 4,
 		.weight_size = size,
 		.init_std = 0.02,

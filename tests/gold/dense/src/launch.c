@@ -4,87 +4,85 @@
  */
 #include "launch.h"
 
-void om_k_rope_table_4x4x0(om_real *tab);
+void om_k_rope_table_4x4x0(float *tab);
 double om_k_rope_table_4x4x0_check(uint64_t seed);
-void om_k_embed_4x8x32(const int32_t *tok, const om_real *w, om_real *x);
+void om_k_embed_4x8x32(const int32_t *tok, const float *w, float *x);
 double om_k_embed_4x8x32_check(uint64_t seed);
-void om_k_embed_bwd_4x8x32(const om_real *dx, const int32_t *tok, om_real *dw);
+void om_k_embed_bwd_4x8x32(const float *dx, const int32_t *tok, float *dw);
 double om_k_embed_bwd_4x8x32_check(uint64_t seed);
-void om_k_rmsnorm_4x1x8(const om_real *x, const om_real *w, om_real *y, om_real *r);
+void om_k_rmsnorm_4x1x8(const float *x, const float *w, float *y, float *r);
 double om_k_rmsnorm_4x1x8_check(uint64_t seed);
-void om_k_linear_4x8x8(const om_real *x, const om_real *w, om_real *y);
+void om_k_linear_4x8x8(const float *x, const float *w, float *y);
 double om_k_linear_4x8x8_check(uint64_t seed);
-void om_k_rope_1x4x2x4(const om_real *x, const om_real *tab, om_real *y);
+void om_k_rope_1x4x2x4(const float *x, const float *tab, float *y);
 double om_k_rope_1x4x2x4_check(uint64_t seed);
-void om_k_attention_1x4x2x2x4x4(const om_real *q, const om_real *k, const om_real *v, om_real *o,
-    om_real *lse);
+void om_k_attention_1x4x2x2x4x4(const float *q, const float *k, const float *v, float *o,
+    float *lse);
 double om_k_attention_1x4x2x2x4x4_check(uint64_t seed);
-void om_k_add_4x8(const om_real *a, const om_real *b, om_real *y);
+void om_k_add_4x8(const float *a, const float *b, float *y);
 double om_k_add_4x8_check(uint64_t seed);
-void om_k_linear_4x12x8(const om_real *x, const om_real *w, om_real *y);
+void om_k_linear_4x12x8(const float *x, const float *w, float *y);
 double om_k_linear_4x12x8_check(uint64_t seed);
-void om_k_glu_4x12x0(const om_real *g, const om_real *u, om_real *h);
+void om_k_glu_4x12x0(const float *g, const float *u, float *h);
 double om_k_glu_4x12x0_check(uint64_t seed);
-void om_k_linear_4x8x12(const om_real *x, const om_real *w, om_real *y);
+void om_k_linear_4x8x12(const float *x, const float *w, float *y);
 double om_k_linear_4x8x12_check(uint64_t seed);
-void om_k_linear_dx_4x8x12(const om_real *dy, const om_real *w, om_real *dx);
+void om_k_linear_dx_4x8x12(const float *dy, const float *w, float *dx);
 double om_k_linear_dx_4x8x12_check(uint64_t seed);
-void om_k_linear_dw_4x8x12(const om_real *dy, const om_real *x, om_real *dw);
+void om_k_linear_dw_4x8x12(const float *dy, const float *x, float *dw);
 double om_k_linear_dw_4x8x12_check(uint64_t seed);
-void om_k_glu_bwd_4x12x0(const om_real *dh, const om_real *g, const om_real *u, om_real *dg,
-    om_real *du);
+void om_k_glu_bwd_4x12x0(const float *dh, const float *g, const float *u, float *dg, float *du);
 double om_k_glu_bwd_4x12x0_check(uint64_t seed);
-void om_k_linear_dx_4x12x8(const om_real *dy, const om_real *w, om_real *dx);
+void om_k_linear_dx_4x12x8(const float *dy, const float *w, float *dx);
 double om_k_linear_dx_4x12x8_check(uint64_t seed);
-void om_k_linear_dw_4x12x8(const om_real *dy, const om_real *x, om_real *dw);
+void om_k_linear_dw_4x12x8(const float *dy, const float *x, float *dw);
 double om_k_linear_dw_4x12x8_check(uint64_t seed);
-void om_k_rmsnorm_bwd_4x1x8(const om_real *dy, const om_real *x, const om_real *w, const om_real *r,
-    om_real *dx, om_real *dw, om_real *ws);
+void om_k_rmsnorm_bwd_4x1x8(const float *dy, const float *x, const float *w, const float *r,
+    float *dx, float *dw, float *ws);
 double om_k_rmsnorm_bwd_4x1x8_check(uint64_t seed);
-void om_k_linear_dx_4x8x8(const om_real *dy, const om_real *w, om_real *dx);
+void om_k_linear_dx_4x8x8(const float *dy, const float *w, float *dx);
 double om_k_linear_dx_4x8x8_check(uint64_t seed);
-void om_k_linear_dw_4x8x8(const om_real *dy, const om_real *x, om_real *dw);
+void om_k_linear_dw_4x8x8(const float *dy, const float *x, float *dw);
 double om_k_linear_dw_4x8x8_check(uint64_t seed);
-void om_k_attention_bwd_1x4x2x2x4x4(const om_real *do_, const om_real *q, const om_real *k,
-    const om_real *v, const om_real *o, const om_real *lse, om_real *dq, om_real *dk, om_real *dv,
-    om_real *ws);
+void om_k_attention_bwd_1x4x2x2x4x4(const float *do_, const float *q, const float *k,
+    const float *v, const float *o, const float *lse, float *dq, float *dk, float *dv, float *ws);
 double om_k_attention_bwd_1x4x2x2x4x4_check(uint64_t seed);
-void om_k_rope_bwd_1x4x2x4(const om_real *dy, const om_real *tab, om_real *dx);
+void om_k_rope_bwd_1x4x2x4(const float *dy, const float *tab, float *dx);
 double om_k_rope_bwd_1x4x2x4_check(uint64_t seed);
-void om_k_head_loss_grad_4x8x32(const om_real *x, const om_real *w, const int32_t *label,
-    double *loss, om_real *dx, om_real *dw, om_real *ws);
+void om_k_head_loss_grad_4x8x32(const float *x, const float *w, const int32_t *label, double *loss,
+    float *dx, float *dw, float *ws);
 double om_k_head_loss_grad_4x8x32_check(uint64_t seed);
-void om_k_sumsq_1344(const om_real *g, double *ctl);
+void om_k_sumsq_1344(const float *g, double *ctl);
 double om_k_sumsq_1344_check(uint64_t seed);
 void om_k_clip(const double *loss, double *ctl);
 double om_k_clip_check(uint64_t seed);
-void om_k_adamw_1152(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
+void om_k_adamw_1152(const float *g, const double *ctl, float *w, float *m, float *v);
 double om_k_adamw_1152_check(uint64_t seed);
-void om_k_adamw_192(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
+void om_k_adamw_192(const float *g, const double *ctl, float *w, float *m, float *v);
 double om_k_adamw_192_check(uint64_t seed);
-void om_k_head_loss_4x8x32(const om_real *x, const om_real *w, const int32_t *label, om_real *lse,
-    double *loss, om_real *ws);
+void om_k_head_loss_4x8x32(const float *x, const float *w, const int32_t *label, float *lse,
+    double *loss, float *ws);
 double om_k_head_loss_4x8x32_check(uint64_t seed);
-void om_k_embed_1x8x32(const int32_t *tok, const om_real *w, om_real *x);
+void om_k_embed_1x8x32(const int32_t *tok, const float *w, float *x);
 double om_k_embed_1x8x32_check(uint64_t seed);
-void om_k_rmsnorm_1x1x8(const om_real *x, const om_real *w, om_real *y, om_real *r);
+void om_k_rmsnorm_1x1x8(const float *x, const float *w, float *y, float *r);
 double om_k_rmsnorm_1x1x8_check(uint64_t seed);
-void om_k_linear_1x8x8(const om_real *x, const om_real *w, om_real *y);
+void om_k_linear_1x8x8(const float *x, const float *w, float *y);
 double om_k_linear_1x8x8_check(uint64_t seed);
-void om_k_rope_at_4x2x4(const om_real *x, const om_real *tab, const int32_t *pos, om_real *y);
+void om_k_rope_at_4x2x4(const float *x, const float *tab, const int32_t *pos, float *y);
 double om_k_rope_at_4x2x4_check(uint64_t seed);
-void om_k_attention_at_4x2x2x4x4(const om_real *q, const om_real *k, const om_real *v,
-    const int32_t *pos, om_real *o, om_real *kc, om_real *vc, om_real *ws);
+void om_k_attention_at_4x2x2x4x4(const float *q, const float *k, const float *v, const int32_t *pos,
+    float *o, float *kc, float *vc, float *ws);
 double om_k_attention_at_4x2x2x4x4_check(uint64_t seed);
-void om_k_add_1x8(const om_real *a, const om_real *b, om_real *y);
+void om_k_add_1x8(const float *a, const float *b, float *y);
 double om_k_add_1x8_check(uint64_t seed);
-void om_k_linear_1x12x8(const om_real *x, const om_real *w, om_real *y);
+void om_k_linear_1x12x8(const float *x, const float *w, float *y);
 double om_k_linear_1x12x8_check(uint64_t seed);
-void om_k_glu_1x12x0(const om_real *g, const om_real *u, om_real *h);
+void om_k_glu_1x12x0(const float *g, const float *u, float *h);
 double om_k_glu_1x12x0_check(uint64_t seed);
-void om_k_linear_1x8x12(const om_real *x, const om_real *w, om_real *y);
+void om_k_linear_1x8x12(const float *x, const float *w, float *y);
 double om_k_linear_1x8x12_check(uint64_t seed);
-void om_k_logits_1x32x8(const om_real *x, const om_real *w, om_real *z);
+void om_k_logits_1x32x8(const float *x, const float *w, float *z);
 double om_k_logits_1x32x8_check(uint64_t seed);
 
 struct om_op om_ops[OM_N_OPS] = {
@@ -174,145 +172,142 @@ struct om_op om_ops[OM_N_OPS] = {
 	} while (0)
 
 void
-launch_rope_table_4x4x0(om_real *tab)
+launch_rope_table_4x4x0(float *tab)
 {
 	LAUNCH(0, om_k_rope_table_4x4x0(tab));
 }
 
 void
-launch_embed_4x8x32(const int32_t *tok, const om_real *w, om_real *x)
+launch_embed_4x8x32(const int32_t *tok, const float *w, float *x)
 {
 	LAUNCH(1, om_k_embed_4x8x32(tok, w, x));
 }
 
 void
-launch_embed_bwd_4x8x32(const om_real *dx, const int32_t *tok, om_real *dw)
+launch_embed_bwd_4x8x32(const float *dx, const int32_t *tok, float *dw)
 {
 	LAUNCH(2, om_k_embed_bwd_4x8x32(dx, tok, dw));
 }
 
 void
-launch_rmsnorm_4x1x8(const om_real *x, const om_real *w, om_real *y, om_real *r)
+launch_rmsnorm_4x1x8(const float *x, const float *w, float *y, float *r)
 {
 	LAUNCH(3, om_k_rmsnorm_4x1x8(x, w, y, r));
 }
 
 void
-launch_linear_4x8x8(const om_real *x, const om_real *w, om_real *y)
+launch_linear_4x8x8(const float *x, const float *w, float *y)
 {
 	LAUNCH(4, om_k_linear_4x8x8(x, w, y));
 }
 
 void
-launch_rope_1x4x2x4(const om_real *x, const om_real *tab, om_real *y)
+launch_rope_1x4x2x4(const float *x, const float *tab, float *y)
 {
 	LAUNCH(5, om_k_rope_1x4x2x4(x, tab, y));
 }
 
 void
-launch_attention_1x4x2x2x4x4(const om_real *q, const om_real *k, const om_real *v, om_real *o,
-    om_real *lse)
+launch_attention_1x4x2x2x4x4(const float *q, const float *k, const float *v, float *o, float *lse)
 {
 	LAUNCH(6, om_k_attention_1x4x2x2x4x4(q, k, v, o, lse));
 }
 
 void
-launch_add_4x8(const om_real *a, const om_real *b, om_real *y)
+launch_add_4x8(const float *a, const float *b, float *y)
 {
 	LAUNCH(7, om_k_add_4x8(a, b, y));
 }
 
 void
-launch_linear_4x12x8(const om_real *x, const om_real *w, om_real *y)
+launch_linear_4x12x8(const float *x, const float *w, float *y)
 {
 	LAUNCH(8, om_k_linear_4x12x8(x, w, y));
 }
 
 void
-launch_glu_4x12x0(const om_real *g, const om_real *u, om_real *h)
+launch_glu_4x12x0(const float *g, const float *u, float *h)
 {
 	LAUNCH(9, om_k_glu_4x12x0(g, u, h));
 }
 
 void
-launch_linear_4x8x12(const om_real *x, const om_real *w, om_real *y)
+launch_linear_4x8x12(const float *x, const float *w, float *y)
 {
 	LAUNCH(10, om_k_linear_4x8x12(x, w, y));
 }
 
 void
-launch_linear_dx_4x8x12(const om_real *dy, const om_real *w, om_real *dx)
+launch_linear_dx_4x8x12(const float *dy, const float *w, float *dx)
 {
 	LAUNCH(11, om_k_linear_dx_4x8x12(dy, w, dx));
 }
 
 void
-launch_linear_dw_4x8x12(const om_real *dy, const om_real *x, om_real *dw)
+launch_linear_dw_4x8x12(const float *dy, const float *x, float *dw)
 {
 	LAUNCH(12, om_k_linear_dw_4x8x12(dy, x, dw));
 }
 
 void
-launch_glu_bwd_4x12x0(const om_real *dh, const om_real *g, const om_real *u, om_real *dg,
-    om_real *du)
+launch_glu_bwd_4x12x0(const float *dh, const float *g, const float *u, float *dg, float *du)
 {
 	LAUNCH(13, om_k_glu_bwd_4x12x0(dh, g, u, dg, du));
 }
 
 void
-launch_linear_dx_4x12x8(const om_real *dy, const om_real *w, om_real *dx)
+launch_linear_dx_4x12x8(const float *dy, const float *w, float *dx)
 {
 	LAUNCH(14, om_k_linear_dx_4x12x8(dy, w, dx));
 }
 
 void
-launch_linear_dw_4x12x8(const om_real *dy, const om_real *x, om_real *dw)
+launch_linear_dw_4x12x8(const float *dy, const float *x, float *dw)
 {
 	LAUNCH(15, om_k_linear_dw_4x12x8(dy, x, dw));
 }
 
 void
-launch_rmsnorm_bwd_4x1x8(const om_real *dy, const om_real *x, const om_real *w, const om_real *r,
-    om_real *dx, om_real *dw, om_real *ws)
+launch_rmsnorm_bwd_4x1x8(const float *dy, const float *x, const float *w, const float *r, float *dx,
+    float *dw, float *ws)
 {
 	LAUNCH(16, om_k_rmsnorm_bwd_4x1x8(dy, x, w, r, dx, dw, ws));
 }
 
 void
-launch_linear_dx_4x8x8(const om_real *dy, const om_real *w, om_real *dx)
+launch_linear_dx_4x8x8(const float *dy, const float *w, float *dx)
 {
 	LAUNCH(17, om_k_linear_dx_4x8x8(dy, w, dx));
 }
 
 void
-launch_linear_dw_4x8x8(const om_real *dy, const om_real *x, om_real *dw)
+launch_linear_dw_4x8x8(const float *dy, const float *x, float *dw)
 {
 	LAUNCH(18, om_k_linear_dw_4x8x8(dy, x, dw));
 }
 
 void
-launch_attention_bwd_1x4x2x2x4x4(const om_real *do_, const om_real *q, const om_real *k,
-    const om_real *v, const om_real *o, const om_real *lse, om_real *dq, om_real *dk, om_real *dv,
-    om_real *ws)
+launch_attention_bwd_1x4x2x2x4x4(const float *do_, const float *q, const float *k, const float *v,
+    const float *o, const float *lse, float *dq, float *dk, float *dv, float *ws)
 {
 	LAUNCH(19, om_k_attention_bwd_1x4x2x2x4x4(do_, q, k, v, o, lse, dq, dk, dv, ws));
 }
 
 void
-launch_rope_bwd_1x4x2x4(const om_real *dy, const om_real *tab, om_real *dx)
+launch_rope_bwd_1x4x2x4(const float *dy, const float *tab, float *dx)
 {
 	LAUNCH(20, om_k_rope_bwd_1x4x2x4(dy, tab, dx));
 }
 
 void
-launch_head_loss_grad_4x8x32(const om_real *x, const om_real *w, const int32_t *label, double *loss,
-    om_real *dx, om_real *dw, om_real *ws)
+launch_head_loss_grad_4x8x32(const float *x, const float *w, const int32_t *label, double *loss,
+    float *dx, float *dw, float *ws)
 {
 	LAUNCH(21, om_k_head_loss_grad_4x8x32(x, w, label, loss, dx, dw, ws));
 }
 
 void
-launch_sumsq_1344(const om_real *g, double *ctl)
+launch_sumsq_1344(const float *g, double *ctl)
 {
 	LAUNCH(22, om_k_sumsq_1344(g, ctl));
 }
@@ -324,81 +319,81 @@ launch_clip(const double *loss, double *ctl)
 }
 
 void
-launch_adamw_1152(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v)
+launch_adamw_1152(const float *g, const double *ctl, float *w, float *m, float *v)
 {
 	LAUNCH(24, om_k_adamw_1152(g, ctl, w, m, v));
 }
 
 void
-launch_adamw_192(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v)
+launch_adamw_192(const float *g, const double *ctl, float *w, float *m, float *v)
 {
 	LAUNCH(25, om_k_adamw_192(g, ctl, w, m, v));
 }
 
 void
-launch_head_loss_4x8x32(const om_real *x, const om_real *w, const int32_t *label, om_real *lse,
-    double *loss, om_real *ws)
+launch_head_loss_4x8x32(const float *x, const float *w, const int32_t *label, float *lse,
+    double *loss, float *ws)
 {
 	LAUNCH(26, om_k_head_loss_4x8x32(x, w, label, lse, loss, ws));
 }
 
 void
-launch_embed_1x8x32(const int32_t *tok, const om_real *w, om_real *x)
+launch_embed_1x8x32(const int32_t *tok, const float *w, float *x)
 {
 	LAUNCH(27, om_k_embed_1x8x32(tok, w, x));
 }
 
 void
-launch_rmsnorm_1x1x8(const om_real *x, const om_real *w, om_real *y, om_real *r)
+launch_rmsnorm_1x1x8(const float *x, const float *w, float *y, float *r)
 {
 	LAUNCH(28, om_k_rmsnorm_1x1x8(x, w, y, r));
 }
 
 void
-launch_linear_1x8x8(const om_real *x, const om_real *w, om_real *y)
+launch_linear_1x8x8(const float *x, const float *w, float *y)
 {
 	LAUNCH(29, om_k_linear_1x8x8(x, w, y));
 }
 
 void
-launch_rope_at_4x2x4(const om_real *x, const om_real *tab, const int32_t *pos, om_real *y)
+launch_rope_at_4x2x4(const float *x, const float *tab, const int32_t *pos, float *y)
 {
 	LAUNCH(30, om_k_rope_at_4x2x4(x, tab, pos, y));
 }
 
 void
-launch_attention_at_4x2x2x4x4(const om_real *q, const om_real *k, const om_real *v,
-    const int32_t *pos, om_real *o, om_real *kc, om_real *vc, om_real *ws)
+launch_attention_at_4x2x2x4x4(const float *q, const float *k, const float *v, const int32_t *pos,
+    float *o, float *kc, float *vc, float *ws)
 {
 	LAUNCH(31, om_k_attention_at_4x2x2x4x4(q, k, v, pos, o, kc, vc, ws));
 }
 
 void
-launch_add_1x8(const om_real *a, const om_real *b, om_real *y)
+launch_add_1x8(const float *a, const float *b, float *y)
 {
 	LAUNCH(32, om_k_add_1x8(a, b, y));
 }
 
 void
-launch_linear_1x12x8(const om_real *x, const om_real *w, om_real *y)
+launch_linear_1x12x8(const float *x, const float *w, float *y)
 {
 	LAUNCH(33, om_k_linear_1x12x8(x, w, y));
 }
 
 void
-launch_glu_1x12x0(const om_real *g, const om_real *u, om_real *h)
+launch_glu_1x12x0(const float *g, const float *u, float *h)
 {
 	LAUNCH(34, om_k_glu_1x12x0(g, u, h));
 }
 
 void
-launch_linear_1x8x12(const om_real *x, const om_real *w, om_real *y)
+launch_linear_1x8x12(const float *x, const float *w, float *y)
 {
 	LAUNCH(35, om_k_linear_1x8x12(x, w, y));
 }
 
 void
-launch_logits_1x32x8(const om_real *x, const om_real *w, om_real *z)
+launch_logits_1x32x8(const float *x, const float *w, float *z)
 {
 	LAUNCH(36, om_k_logits_1x32x8(x, w, z));
 }

@@ -10,55 +10,51 @@
 #include "config.h"
 #include "om.h"
 
-typedef OM_REAL om_real;
-
 enum { OM_N_OPS = 37 };
 extern struct om_op om_ops[OM_N_OPS];
 
-void launch_rope_table_4x4x0(om_real *tab);
-void launch_embed_4x8x32(const int32_t *tok, const om_real *w, om_real *x);
-void launch_embed_bwd_4x8x32(const om_real *dx, const int32_t *tok, om_real *dw);
-void launch_rmsnorm_4x1x8(const om_real *x, const om_real *w, om_real *y, om_real *r);
-void launch_linear_4x8x8(const om_real *x, const om_real *w, om_real *y);
-void launch_rope_1x4x2x4(const om_real *x, const om_real *tab, om_real *y);
-void launch_attention_1x4x2x2x4x4(const om_real *q, const om_real *k, const om_real *v, om_real *o,
-    om_real *lse);
-void launch_add_4x8(const om_real *a, const om_real *b, om_real *y);
-void launch_linear_4x12x8(const om_real *x, const om_real *w, om_real *y);
-void launch_glu_4x12x0(const om_real *g, const om_real *u, om_real *h);
-void launch_linear_4x8x12(const om_real *x, const om_real *w, om_real *y);
-void launch_linear_dx_4x8x12(const om_real *dy, const om_real *w, om_real *dx);
-void launch_linear_dw_4x8x12(const om_real *dy, const om_real *x, om_real *dw);
-void launch_glu_bwd_4x12x0(const om_real *dh, const om_real *g, const om_real *u, om_real *dg,
-    om_real *du);
-void launch_linear_dx_4x12x8(const om_real *dy, const om_real *w, om_real *dx);
-void launch_linear_dw_4x12x8(const om_real *dy, const om_real *x, om_real *dw);
-void launch_rmsnorm_bwd_4x1x8(const om_real *dy, const om_real *x, const om_real *w,
-    const om_real *r, om_real *dx, om_real *dw, om_real *ws);
-void launch_linear_dx_4x8x8(const om_real *dy, const om_real *w, om_real *dx);
-void launch_linear_dw_4x8x8(const om_real *dy, const om_real *x, om_real *dw);
-void launch_attention_bwd_1x4x2x2x4x4(const om_real *do_, const om_real *q, const om_real *k,
-    const om_real *v, const om_real *o, const om_real *lse, om_real *dq, om_real *dk, om_real *dv,
-    om_real *ws);
-void launch_rope_bwd_1x4x2x4(const om_real *dy, const om_real *tab, om_real *dx);
-void launch_head_loss_grad_4x8x32(const om_real *x, const om_real *w, const int32_t *label,
-    double *loss, om_real *dx, om_real *dw, om_real *ws);
-void launch_sumsq_1344(const om_real *g, double *ctl);
+void launch_rope_table_4x4x0(float *tab);
+void launch_embed_4x8x32(const int32_t *tok, const float *w, float *x);
+void launch_embed_bwd_4x8x32(const float *dx, const int32_t *tok, float *dw);
+void launch_rmsnorm_4x1x8(const float *x, const float *w, float *y, float *r);
+void launch_linear_4x8x8(const float *x, const float *w, float *y);
+void launch_rope_1x4x2x4(const float *x, const float *tab, float *y);
+void launch_attention_1x4x2x2x4x4(const float *q, const float *k, const float *v, float *o,
+    float *lse);
+void launch_add_4x8(const float *a, const float *b, float *y);
+void launch_linear_4x12x8(const float *x, const float *w, float *y);
+void launch_glu_4x12x0(const float *g, const float *u, float *h);
+void launch_linear_4x8x12(const float *x, const float *w, float *y);
+void launch_linear_dx_4x8x12(const float *dy, const float *w, float *dx);
+void launch_linear_dw_4x8x12(const float *dy, const float *x, float *dw);
+void launch_glu_bwd_4x12x0(const float *dh, const float *g, const float *u, float *dg, float *du);
+void launch_linear_dx_4x12x8(const float *dy, const float *w, float *dx);
+void launch_linear_dw_4x12x8(const float *dy, const float *x, float *dw);
+void launch_rmsnorm_bwd_4x1x8(const float *dy, const float *x, const float *w, const float *r,
+    float *dx, float *dw, float *ws);
+void launch_linear_dx_4x8x8(const float *dy, const float *w, float *dx);
+void launch_linear_dw_4x8x8(const float *dy, const float *x, float *dw);
+void launch_attention_bwd_1x4x2x2x4x4(const float *do_, const float *q, const float *k,
+    const float *v, const float *o, const float *lse, float *dq, float *dk, float *dv, float *ws);
+void launch_rope_bwd_1x4x2x4(const float *dy, const float *tab, float *dx);
+void launch_head_loss_grad_4x8x32(const float *x, const float *w, const int32_t *label,
+    double *loss, float *dx, float *dw, float *ws);
+void launch_sumsq_1344(const float *g, double *ctl);
 void launch_clip(const double *loss, double *ctl);
-void launch_adamw_1152(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
-void launch_adamw_192(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
-void launch_head_loss_4x8x32(const om_real *x, const om_real *w, const int32_t *label, om_real *lse,
-    double *loss, om_real *ws);
-void launch_embed_1x8x32(const int32_t *tok, const om_real *w, om_real *x);
-void launch_rmsnorm_1x1x8(const om_real *x, const om_real *w, om_real *y, om_real *r);
-void launch_linear_1x8x8(const om_real *x, const om_real *w, om_real *y);
-void launch_rope_at_4x2x4(const om_real *x, const om_real *tab, const int32_t *pos, om_real *y);
-void launch_attention_at_4x2x2x4x4(const om_real *q, const om_real *k, const om_real *v,
-    const int32_t *pos, om_real *o, om_real *kc, om_real *vc, om_real *ws);
-void launch_add_1x8(const om_real *a, const om_real *b, om_real *y);
-void launch_linear_1x12x8(const om_real *x, const om_real *w, om_real *y);
-void launch_glu_1x12x0(const om_real *g, const om_real *u, om_real *h);
-void launch_linear_1x8x12(const om_real *x, const om_real *w, om_real *y);
-void launch_logits_1x32x8(const om_real *x, const om_real *w, om_real *z);
+void launch_adamw_1152(const float *g, const double *ctl, float *w, float *m, float *v);
+void launch_adamw_192(const float *g, const double *ctl, float *w, float *m, float *v);
+void launch_head_loss_4x8x32(const float *x, const float *w, const int32_t *label, float *lse,
+    double *loss, float *ws);
+void launch_embed_1x8x32(const int32_t *tok, const float *w, float *x);
+void launch_rmsnorm_1x1x8(const float *x, const float *w, float *y, float *r);
+void launch_linear_1x8x8(const float *x, const float *w, float *y);
+void launch_rope_at_4x2x4(const float *x, const float *tab, const int32_t *pos, float *y);
+void launch_attention_at_4x2x2x4x4(const float *q, const float *k, const float *v,
+    const int32_t *pos, float *o, float *kc, float *vc, float *ws);
+void launch_add_1x8(const float *a, const float *b, float *y);
+void launch_linear_1x12x8(const float *x, const float *w, float *y);
+void launch_glu_1x12x0(const float *g, const float *u, float *h);
+void launch_linear_1x8x12(const float *x, const float *w, float *y);
+void launch_logits_1x32x8(const float *x, const float *w, float *z);
 
 #endif

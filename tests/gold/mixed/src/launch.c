@@ -4,276 +4,271 @@
  */
 #include "launch.h"
 
-void om_k_rope_table_4x4x0(om_real *tab);
+void om_k_rope_table_4x4x0(double *tab);
 double om_k_rope_table_4x4x0_check(uint64_t seed);
-void om_k_embed_4x8x32(const int32_t *tok, const om_real *w, om_real *x);
+void om_k_embed_4x8x32(const int32_t *tok, const double *w, double *x);
 double om_k_embed_4x8x32_check(uint64_t seed);
-void om_k_embed_bwd_4x8x32(const om_real *dx, const int32_t *tok, om_real *dw);
+void om_k_embed_bwd_4x8x32(const double *dx, const int32_t *tok, double *dw);
 double om_k_embed_bwd_4x8x32_check(uint64_t seed);
-void om_k_rmsnorm_4x1x8(const om_real *x, const om_real *w, om_real *y, om_real *r);
+void om_k_rmsnorm_4x1x8(const double *x, const double *w, double *y, double *r);
 double om_k_rmsnorm_4x1x8_check(uint64_t seed);
-void om_k_linear_4x16x8(const om_real *x, const om_real *w, om_real *y);
+void om_k_linear_4x16x8(const double *x, const double *w, double *y);
 double om_k_linear_4x16x8_check(uint64_t seed);
-void om_k_rmsnorm_4x4x4(const om_real *x, const om_real *w, om_real *y, om_real *r);
+void om_k_rmsnorm_4x4x4(const double *x, const double *w, double *y, double *r);
 double om_k_rmsnorm_4x4x4_check(uint64_t seed);
-void om_k_linear_4x8x8(const om_real *x, const om_real *w, om_real *y);
+void om_k_linear_4x8x8(const double *x, const double *w, double *y);
 double om_k_linear_4x8x8_check(uint64_t seed);
-void om_k_rmsnorm_4x2x4(const om_real *x, const om_real *w, om_real *y, om_real *r);
+void om_k_rmsnorm_4x2x4(const double *x, const double *w, double *y, double *r);
 double om_k_rmsnorm_4x2x4_check(uint64_t seed);
-void om_k_attention_1x4x4x2x4x4(const om_real *q, const om_real *k, const om_real *v, om_real *o,
-    om_real *lse);
+void om_k_attention_1x4x4x2x4x4(const double *q, const double *k, const double *v, double *o,
+    double *lse);
 double om_k_attention_1x4x4x2x4x4_check(uint64_t seed);
-void om_k_linear_4x8x16(const om_real *x, const om_real *w, om_real *y);
+void om_k_linear_4x8x16(const double *x, const double *w, double *y);
 double om_k_linear_4x8x16_check(uint64_t seed);
-void om_k_add_4x8(const om_real *a, const om_real *b, om_real *y);
+void om_k_add_4x8(const double *a, const double *b, double *y);
 double om_k_add_4x8_check(uint64_t seed);
-void om_k_linear_4x12x8(const om_real *x, const om_real *w, om_real *y);
+void om_k_linear_4x12x8(const double *x, const double *w, double *y);
 double om_k_linear_4x12x8_check(uint64_t seed);
-void om_k_glu_4x12x0(const om_real *g, const om_real *u, om_real *h);
+void om_k_glu_4x12x0(const double *g, const double *u, double *h);
 double om_k_glu_4x12x0_check(uint64_t seed);
-void om_k_linear_4x8x12(const om_real *x, const om_real *w, om_real *y);
+void om_k_linear_4x8x12(const double *x, const double *w, double *y);
 double om_k_linear_4x8x12_check(uint64_t seed);
-void om_k_rmsnorm_bwd_4x1x8(const om_real *dy, const om_real *x, const om_real *w, const om_real *r,
-    om_real *dx, om_real *dw, om_real *ws);
+void om_k_rmsnorm_bwd_4x1x8(const double *dy, const double *x, const double *w, const double *r,
+    double *dx, double *dw, double *ws);
 double om_k_rmsnorm_bwd_4x1x8_check(uint64_t seed);
-void om_k_linear_dx_4x8x12(const om_real *dy, const om_real *w, om_real *dx);
+void om_k_linear_dx_4x8x12(const double *dy, const double *w, double *dx);
 double om_k_linear_dx_4x8x12_check(uint64_t seed);
-void om_k_linear_dw_4x8x12(const om_real *dy, const om_real *x, om_real *dw);
+void om_k_linear_dw_4x8x12(const double *dy, const double *x, double *dw);
 double om_k_linear_dw_4x8x12_check(uint64_t seed);
-void om_k_glu_bwd_4x12x0(const om_real *dh, const om_real *g, const om_real *u, om_real *dg,
-    om_real *du);
+void om_k_glu_bwd_4x12x0(const double *dh, const double *g, const double *u, double *dg,
+    double *du);
 double om_k_glu_bwd_4x12x0_check(uint64_t seed);
-void om_k_linear_dx_4x12x8(const om_real *dy, const om_real *w, om_real *dx);
+void om_k_linear_dx_4x12x8(const double *dy, const double *w, double *dx);
 double om_k_linear_dx_4x12x8_check(uint64_t seed);
-void om_k_linear_dw_4x12x8(const om_real *dy, const om_real *x, om_real *dw);
+void om_k_linear_dw_4x12x8(const double *dy, const double *x, double *dw);
 double om_k_linear_dw_4x12x8_check(uint64_t seed);
-void om_k_linear_dx_4x8x16(const om_real *dy, const om_real *w, om_real *dx);
+void om_k_linear_dx_4x8x16(const double *dy, const double *w, double *dx);
 double om_k_linear_dx_4x8x16_check(uint64_t seed);
-void om_k_linear_dw_4x8x16(const om_real *dy, const om_real *x, om_real *dw);
+void om_k_linear_dw_4x8x16(const double *dy, const double *x, double *dw);
 double om_k_linear_dw_4x8x16_check(uint64_t seed);
-void om_k_attention_bwd_1x4x4x2x4x4(const om_real *do_, const om_real *q, const om_real *k,
-    const om_real *v, const om_real *o, const om_real *lse, om_real *dq, om_real *dk, om_real *dv,
-    om_real *ws);
+void om_k_attention_bwd_1x4x4x2x4x4(const double *do_, const double *q, const double *k,
+    const double *v, const double *o, const double *lse, double *dq, double *dk, double *dv,
+    double *ws);
 double om_k_attention_bwd_1x4x4x2x4x4_check(uint64_t seed);
-void om_k_linear_dx_4x8x8(const om_real *dy, const om_real *w, om_real *dx);
+void om_k_linear_dx_4x8x8(const double *dy, const double *w, double *dx);
 double om_k_linear_dx_4x8x8_check(uint64_t seed);
-void om_k_linear_dw_4x8x8(const om_real *dy, const om_real *x, om_real *dw);
+void om_k_linear_dw_4x8x8(const double *dy, const double *x, double *dw);
 double om_k_linear_dw_4x8x8_check(uint64_t seed);
-void om_k_rmsnorm_bwd_4x2x4(const om_real *dy, const om_real *x, const om_real *w, const om_real *r,
-    om_real *dx, om_real *dw, om_real *ws);
+void om_k_rmsnorm_bwd_4x2x4(const double *dy, const double *x, const double *w, const double *r,
+    double *dx, double *dw, double *ws);
 double om_k_rmsnorm_bwd_4x2x4_check(uint64_t seed);
-void om_k_rmsnorm_bwd_4x4x4(const om_real *dy, const om_real *x, const om_real *w, const om_real *r,
-    om_real *dx, om_real *dw, om_real *ws);
+void om_k_rmsnorm_bwd_4x4x4(const double *dy, const double *x, const double *w, const double *r,
+    double *dx, double *dw, double *ws);
 double om_k_rmsnorm_bwd_4x4x4_check(uint64_t seed);
-void om_k_linear_dx_4x16x8(const om_real *dy, const om_real *w, om_real *dx);
+void om_k_linear_dx_4x16x8(const double *dy, const double *w, double *dx);
 double om_k_linear_dx_4x16x8_check(uint64_t seed);
-void om_k_linear_dw_4x16x8(const om_real *dy, const om_real *x, om_real *dw);
+void om_k_linear_dw_4x16x8(const double *dy, const double *x, double *dw);
 double om_k_linear_dw_4x16x8_check(uint64_t seed);
-void om_k_rope_1x4x4x4(const om_real *x, const om_real *tab, om_real *y);
+void om_k_rope_1x4x4x4(const double *x, const double *tab, double *y);
 double om_k_rope_1x4x4x4_check(uint64_t seed);
-void om_k_rope_1x4x2x4(const om_real *x, const om_real *tab, om_real *y);
+void om_k_rope_1x4x2x4(const double *x, const double *tab, double *y);
 double om_k_rope_1x4x2x4_check(uint64_t seed);
-void om_k_attention_1x4x4x2x4x3(const om_real *q, const om_real *k, const om_real *v, om_real *o,
-    om_real *lse);
+void om_k_attention_1x4x4x2x4x3(const double *q, const double *k, const double *v, double *o,
+    double *lse);
 double om_k_attention_1x4x4x2x4x3_check(uint64_t seed);
-void om_k_gate_4x4x8(const om_real *x, const om_real *w, om_real *z);
+void om_k_gate_4x4x8(const double *x, const double *w, double *z);
 double om_k_gate_4x4x8_check(uint64_t seed);
-void om_k_route_random_4x4x1x0x0x1x1x1(const om_real *z, const int64_t *draw, om_real *p,
-    int32_t *idx, om_real *prob, om_real *lse, int32_t *cnt, int64_t *load, double *aux);
+void om_k_route_random_4x4x1x0x0x1x1x1(const double *z, const int64_t *draw, double *p,
+    int32_t *idx, double *prob, double *lse, int32_t *cnt, int64_t *load, double *aux);
 double om_k_route_random_4x4x1x0x0x1x1x1_check(uint64_t seed);
 void om_k_route_map_4x4x1x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
     int32_t *off);
 double om_k_route_map_4x4x1x1_check(uint64_t seed);
-void om_k_dispatch_4x1x8(const om_real *x, const int32_t *row, const int32_t *src, om_real *xr);
+void om_k_dispatch_4x1x8(const double *x, const int32_t *row, const int32_t *src, double *xr);
 double om_k_dispatch_4x1x8_check(uint64_t seed);
-void om_k_grouped_4x4x6x8(const om_real *x, const om_real *w, const int32_t *off, om_real *y);
+void om_k_grouped_4x4x6x8(const double *x, const double *w, const int32_t *off, double *y);
 double om_k_grouped_4x4x6x8_check(uint64_t seed);
-void om_k_glu_routed_4x1x6x0(const om_real *g, const om_real *u, const om_real *p,
-    const int32_t *src, om_real *h);
+void om_k_glu_routed_4x1x6x0(const double *g, const double *u, const double *p, const int32_t *src,
+    double *h);
 double om_k_glu_routed_4x1x6x0_check(uint64_t seed);
-void om_k_grouped_4x4x8x6(const om_real *x, const om_real *w, const int32_t *off, om_real *y);
+void om_k_grouped_4x4x8x6(const double *x, const double *w, const int32_t *off, double *y);
 double om_k_grouped_4x4x8x6_check(uint64_t seed);
-void om_k_combine_4x1x8(const om_real *y, const int32_t *row, const int32_t *src, om_real *x);
+void om_k_combine_4x1x8(const double *y, const int32_t *row, const int32_t *src, double *x);
 double om_k_combine_4x1x8_check(uint64_t seed);
-void om_k_linear_4x4x8(const om_real *x, const om_real *w, om_real *y);
+void om_k_linear_4x4x8(const double *x, const double *w, double *y);
 double om_k_linear_4x4x8_check(uint64_t seed);
-void om_k_glu_4x4x0(const om_real *g, const om_real *u, om_real *h);
+void om_k_glu_4x4x0(const double *g, const double *u, double *h);
 double om_k_glu_4x4x0_check(uint64_t seed);
-void om_k_linear_4x8x4(const om_real *x, const om_real *w, om_real *y);
+void om_k_linear_4x8x4(const double *x, const double *w, double *y);
 double om_k_linear_4x8x4_check(uint64_t seed);
-void om_k_linear_dx_4x8x4(const om_real *dy, const om_real *w, om_real *dx);
+void om_k_linear_dx_4x8x4(const double *dy, const double *w, double *dx);
 double om_k_linear_dx_4x8x4_check(uint64_t seed);
-void om_k_linear_dw_4x8x4(const om_real *dy, const om_real *x, om_real *dw);
+void om_k_linear_dw_4x8x4(const double *dy, const double *x, double *dw);
 double om_k_linear_dw_4x8x4_check(uint64_t seed);
-void om_k_glu_bwd_4x4x0(const om_real *dh, const om_real *g, const om_real *u, om_real *dg,
-    om_real *du);
+void om_k_glu_bwd_4x4x0(const double *dh, const double *g, const double *u, double *dg, double *du);
 double om_k_glu_bwd_4x4x0_check(uint64_t seed);
-void om_k_linear_dx_4x4x8(const om_real *dy, const om_real *w, om_real *dx);
+void om_k_linear_dx_4x4x8(const double *dy, const double *w, double *dx);
 double om_k_linear_dx_4x4x8_check(uint64_t seed);
-void om_k_linear_dw_4x4x8(const om_real *dy, const om_real *x, om_real *dw);
+void om_k_linear_dw_4x4x8(const double *dy, const double *x, double *dw);
 double om_k_linear_dw_4x4x8_check(uint64_t seed);
-void om_k_grouped_dx_4x4x8x6(const om_real *dy, const om_real *w, const int32_t *off, om_real *dx);
+void om_k_grouped_dx_4x4x8x6(const double *dy, const double *w, const int32_t *off, double *dx);
 double om_k_grouped_dx_4x4x8x6_check(uint64_t seed);
-void om_k_grouped_dw_4x4x8x6(const om_real *dy, const om_real *x, const int32_t *off, om_real *dw);
+void om_k_grouped_dw_4x4x8x6(const double *dy, const double *x, const int32_t *off, double *dw);
 double om_k_grouped_dw_4x4x8x6_check(uint64_t seed);
-void om_k_glu_routed_bwd_4x1x6x0(const om_real *dh, const om_real *g, const om_real *u,
-    const om_real *p, const int32_t *src, om_real *dg, om_real *du, om_real *dp);
+void om_k_glu_routed_bwd_4x1x6x0(const double *dh, const double *g, const double *u,
+    const double *p, const int32_t *src, double *dg, double *du, double *dp);
 double om_k_glu_routed_bwd_4x1x6x0_check(uint64_t seed);
-void om_k_grouped_dx_4x4x6x8(const om_real *dy, const om_real *w, const int32_t *off, om_real *dx);
+void om_k_grouped_dx_4x4x6x8(const double *dy, const double *w, const int32_t *off, double *dx);
 double om_k_grouped_dx_4x4x6x8_check(uint64_t seed);
-void om_k_grouped_dw_4x4x6x8(const om_real *dy, const om_real *x, const int32_t *off, om_real *dw);
+void om_k_grouped_dw_4x4x6x8(const double *dy, const double *x, const int32_t *off, double *dw);
 double om_k_grouped_dw_4x4x6x8_check(uint64_t seed);
-void om_k_route_bwd_4x4x1x0x0x1x1x1(const om_real *dp, const om_real *z, const int32_t *idx,
-    const om_real *prob, const om_real *lse, const int32_t *cnt, om_real *dz);
+void om_k_route_bwd_4x4x1x0x0x1x1x1(const double *dp, const double *z, const int32_t *idx,
+    const double *prob, const double *lse, const int32_t *cnt, double *dz);
 double om_k_route_bwd_4x4x1x0x0x1x1x1_check(uint64_t seed);
-void om_k_gate_dx_4x4x8(const om_real *dz, const om_real *w, om_real *dx);
+void om_k_gate_dx_4x4x8(const double *dz, const double *w, double *dx);
 double om_k_gate_dx_4x4x8_check(uint64_t seed);
-void om_k_gate_dw_4x4x8(const om_real *dz, const om_real *x, om_real *dw);
+void om_k_gate_dw_4x4x8(const double *dz, const double *x, double *dw);
 double om_k_gate_dw_4x4x8_check(uint64_t seed);
-void om_k_attention_bwd_1x4x4x2x4x3(const om_real *do_, const om_real *q, const om_real *k,
-    const om_real *v, const om_real *o, const om_real *lse, om_real *dq, om_real *dk, om_real *dv,
-    om_real *ws);
+void om_k_attention_bwd_1x4x4x2x4x3(const double *do_, const double *q, const double *k,
+    const double *v, const double *o, const double *lse, double *dq, double *dk, double *dv,
+    double *ws);
 double om_k_attention_bwd_1x4x4x2x4x3_check(uint64_t seed);
-void om_k_rope_bwd_1x4x2x4(const om_real *dy, const om_real *tab, om_real *dx);
+void om_k_rope_bwd_1x4x2x4(const double *dy, const double *tab, double *dx);
 double om_k_rope_bwd_1x4x2x4_check(uint64_t seed);
-void om_k_rope_bwd_1x4x4x4(const om_real *dy, const om_real *tab, om_real *dx);
+void om_k_rope_bwd_1x4x4x4(const double *dy, const double *tab, double *dx);
 double om_k_rope_bwd_1x4x4x4_check(uint64_t seed);
-void om_k_gate_4x12x8(const om_real *x, const om_real *w, om_real *z);
+void om_k_gate_4x12x8(const double *x, const double *w, double *z);
 double om_k_gate_4x12x8_check(uint64_t seed);
-void om_k_route_biased_4x12x3x1x0x1x1x1(const om_real *z, const om_real *b, om_real *p,
-    int32_t *idx, om_real *prob, om_real *lse, int32_t *cnt, int64_t *load, double *aux);
+void om_k_route_biased_4x12x3x1x0x1x1x1(const double *z, const double *b, double *p, int32_t *idx,
+    double *prob, double *lse, int32_t *cnt, int64_t *load, double *aux);
 double om_k_route_biased_4x12x3x1x0x1x1x1_check(uint64_t seed);
 void om_k_route_map_4x12x3x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
     int32_t *off);
 double om_k_route_map_4x12x3x1_check(uint64_t seed);
-void om_k_dispatch_4x3x8(const om_real *x, const int32_t *row, const int32_t *src, om_real *xr);
+void om_k_dispatch_4x3x8(const double *x, const int32_t *row, const int32_t *src, double *xr);
 double om_k_dispatch_4x3x8_check(uint64_t seed);
-void om_k_grouped_12x12x6x8(const om_real *x, const om_real *w, const int32_t *off, om_real *y);
+void om_k_grouped_12x12x6x8(const double *x, const double *w, const int32_t *off, double *y);
 double om_k_grouped_12x12x6x8_check(uint64_t seed);
-void om_k_glu_routed_4x3x6x0(const om_real *g, const om_real *u, const om_real *p,
-    const int32_t *src, om_real *h);
+void om_k_glu_routed_4x3x6x0(const double *g, const double *u, const double *p, const int32_t *src,
+    double *h);
 double om_k_glu_routed_4x3x6x0_check(uint64_t seed);
-void om_k_grouped_12x12x8x6(const om_real *x, const om_real *w, const int32_t *off, om_real *y);
+void om_k_grouped_12x12x8x6(const double *x, const double *w, const int32_t *off, double *y);
 double om_k_grouped_12x12x8x6_check(uint64_t seed);
-void om_k_combine_4x3x8(const om_real *y, const int32_t *row, const int32_t *src, om_real *x);
+void om_k_combine_4x3x8(const double *y, const int32_t *row, const int32_t *src, double *x);
 double om_k_combine_4x3x8_check(uint64_t seed);
-void om_k_grouped_dx_12x12x8x6(const om_real *dy, const om_real *w, const int32_t *off,
-    om_real *dx);
+void om_k_grouped_dx_12x12x8x6(const double *dy, const double *w, const int32_t *off, double *dx);
 double om_k_grouped_dx_12x12x8x6_check(uint64_t seed);
-void om_k_grouped_dw_12x12x8x6(const om_real *dy, const om_real *x, const int32_t *off,
-    om_real *dw);
+void om_k_grouped_dw_12x12x8x6(const double *dy, const double *x, const int32_t *off, double *dw);
 double om_k_grouped_dw_12x12x8x6_check(uint64_t seed);
-void om_k_glu_routed_bwd_4x3x6x0(const om_real *dh, const om_real *g, const om_real *u,
-    const om_real *p, const int32_t *src, om_real *dg, om_real *du, om_real *dp);
+void om_k_glu_routed_bwd_4x3x6x0(const double *dh, const double *g, const double *u,
+    const double *p, const int32_t *src, double *dg, double *du, double *dp);
 double om_k_glu_routed_bwd_4x3x6x0_check(uint64_t seed);
-void om_k_grouped_dx_12x12x6x8(const om_real *dy, const om_real *w, const int32_t *off,
-    om_real *dx);
+void om_k_grouped_dx_12x12x6x8(const double *dy, const double *w, const int32_t *off, double *dx);
 double om_k_grouped_dx_12x12x6x8_check(uint64_t seed);
-void om_k_grouped_dw_12x12x6x8(const om_real *dy, const om_real *x, const int32_t *off,
-    om_real *dw);
+void om_k_grouped_dw_12x12x6x8(const double *dy, const double *x, const int32_t *off, double *dw);
 double om_k_grouped_dw_12x12x6x8_check(uint64_t seed);
-void om_k_add_12x8(const om_real *a, const om_real *b, om_real *y);
+void om_k_add_12x8(const double *a, const double *b, double *y);
 double om_k_add_12x8_check(uint64_t seed);
-void om_k_route_bwd_4x12x3x1x0x1x1x1(const om_real *dp, const om_real *z, const int32_t *idx,
-    const om_real *prob, const om_real *lse, const int32_t *cnt, om_real *dz);
+void om_k_route_bwd_4x12x3x1x0x1x1x1(const double *dp, const double *z, const int32_t *idx,
+    const double *prob, const double *lse, const int32_t *cnt, double *dz);
 double om_k_route_bwd_4x12x3x1x0x1x1x1_check(uint64_t seed);
-void om_k_gate_dx_4x12x8(const om_real *dz, const om_real *w, om_real *dx);
+void om_k_gate_dx_4x12x8(const double *dz, const double *w, double *dx);
 double om_k_gate_dx_4x12x8_check(uint64_t seed);
-void om_k_gate_dw_4x12x8(const om_real *dz, const om_real *x, om_real *dw);
+void om_k_gate_dw_4x12x8(const double *dz, const double *x, double *dw);
 double om_k_gate_dw_4x12x8_check(uint64_t seed);
-void om_k_head_loss_grad_4x8x32(const om_real *x, const om_real *w, const int32_t *label,
-    double *loss, om_real *dx, om_real *dw, om_real *ws);
+void om_k_head_loss_grad_4x8x32(const double *x, const double *w, const int32_t *label,
+    double *loss, double *dx, double *dw, double *ws);
 double om_k_head_loss_grad_4x8x32_check(uint64_t seed);
-void om_k_sumsq_8192(const om_real *g, double *ctl);
+void om_k_sumsq_8192(const double *g, double *ctl);
 double om_k_sumsq_8192_check(uint64_t seed);
 void om_k_clip(const double *loss, double *ctl);
 double om_k_clip_check(uint64_t seed);
-void om_k_adamw_6208(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
+void om_k_adamw_6208(const double *g, const double *ctl, double *w, double *m, double *v);
 double om_k_adamw_6208_check(uint64_t seed);
-void om_k_adamw_1984(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
+void om_k_adamw_1984(const double *g, const double *ctl, double *w, double *m, double *v);
 double om_k_adamw_1984_check(uint64_t seed);
-void om_k_bias_update_12x12(const int64_t *load, const double *ctl, om_real *b);
+void om_k_bias_update_12x12(const int64_t *load, const double *ctl, double *b);
 double om_k_bias_update_12x12_check(uint64_t seed);
-void om_k_head_loss_4x8x32(const om_real *x, const om_real *w, const int32_t *label, om_real *lse,
-    double *loss, om_real *ws);
+void om_k_head_loss_4x8x32(const double *x, const double *w, const int32_t *label, double *lse,
+    double *loss, double *ws);
 double om_k_head_loss_4x8x32_check(uint64_t seed);
-void om_k_embed_1x8x32(const int32_t *tok, const om_real *w, om_real *x);
+void om_k_embed_1x8x32(const int32_t *tok, const double *w, double *x);
 double om_k_embed_1x8x32_check(uint64_t seed);
-void om_k_rmsnorm_1x1x8(const om_real *x, const om_real *w, om_real *y, om_real *r);
+void om_k_rmsnorm_1x1x8(const double *x, const double *w, double *y, double *r);
 double om_k_rmsnorm_1x1x8_check(uint64_t seed);
-void om_k_linear_1x16x8(const om_real *x, const om_real *w, om_real *y);
+void om_k_linear_1x16x8(const double *x, const double *w, double *y);
 double om_k_linear_1x16x8_check(uint64_t seed);
-void om_k_rmsnorm_1x4x4(const om_real *x, const om_real *w, om_real *y, om_real *r);
+void om_k_rmsnorm_1x4x4(const double *x, const double *w, double *y, double *r);
 double om_k_rmsnorm_1x4x4_check(uint64_t seed);
-void om_k_linear_1x8x8(const om_real *x, const om_real *w, om_real *y);
+void om_k_linear_1x8x8(const double *x, const double *w, double *y);
 double om_k_linear_1x8x8_check(uint64_t seed);
-void om_k_rmsnorm_1x2x4(const om_real *x, const om_real *w, om_real *y, om_real *r);
+void om_k_rmsnorm_1x2x4(const double *x, const double *w, double *y, double *r);
 double om_k_rmsnorm_1x2x4_check(uint64_t seed);
-void om_k_attention_at_4x4x2x4x4(const om_real *q, const om_real *k, const om_real *v,
-    const int32_t *pos, om_real *o, om_real *kc, om_real *vc, om_real *ws);
+void om_k_attention_at_4x4x2x4x4(const double *q, const double *k, const double *v,
+    const int32_t *pos, double *o, double *kc, double *vc, double *ws);
 double om_k_attention_at_4x4x2x4x4_check(uint64_t seed);
-void om_k_linear_1x8x16(const om_real *x, const om_real *w, om_real *y);
+void om_k_linear_1x8x16(const double *x, const double *w, double *y);
 double om_k_linear_1x8x16_check(uint64_t seed);
-void om_k_add_1x8(const om_real *a, const om_real *b, om_real *y);
+void om_k_add_1x8(const double *a, const double *b, double *y);
 double om_k_add_1x8_check(uint64_t seed);
-void om_k_linear_1x12x8(const om_real *x, const om_real *w, om_real *y);
+void om_k_linear_1x12x8(const double *x, const double *w, double *y);
 double om_k_linear_1x12x8_check(uint64_t seed);
-void om_k_glu_1x12x0(const om_real *g, const om_real *u, om_real *h);
+void om_k_glu_1x12x0(const double *g, const double *u, double *h);
 double om_k_glu_1x12x0_check(uint64_t seed);
-void om_k_linear_1x8x12(const om_real *x, const om_real *w, om_real *y);
+void om_k_linear_1x8x12(const double *x, const double *w, double *y);
 double om_k_linear_1x8x12_check(uint64_t seed);
-void om_k_rope_at_4x4x4(const om_real *x, const om_real *tab, const int32_t *pos, om_real *y);
+void om_k_rope_at_4x4x4(const double *x, const double *tab, const int32_t *pos, double *y);
 double om_k_rope_at_4x4x4_check(uint64_t seed);
-void om_k_rope_at_4x2x4(const om_real *x, const om_real *tab, const int32_t *pos, om_real *y);
+void om_k_rope_at_4x2x4(const double *x, const double *tab, const int32_t *pos, double *y);
 double om_k_rope_at_4x2x4_check(uint64_t seed);
-void om_k_attention_at_4x4x2x4x3(const om_real *q, const om_real *k, const om_real *v,
-    const int32_t *pos, om_real *o, om_real *kc, om_real *vc, om_real *ws);
+void om_k_attention_at_4x4x2x4x3(const double *q, const double *k, const double *v,
+    const int32_t *pos, double *o, double *kc, double *vc, double *ws);
 double om_k_attention_at_4x4x2x4x3_check(uint64_t seed);
-void om_k_gate_1x4x8(const om_real *x, const om_real *w, om_real *z);
+void om_k_gate_1x4x8(const double *x, const double *w, double *z);
 double om_k_gate_1x4x8_check(uint64_t seed);
-void om_k_route_1x4x1x0x0x1x1x1(const om_real *z, om_real *p, int32_t *idx, om_real *prob,
-    om_real *lse, int32_t *cnt, int64_t *load, double *aux);
+void om_k_route_1x4x1x0x0x1x1x1(const double *z, double *p, int32_t *idx, double *prob, double *lse,
+    int32_t *cnt, int64_t *load, double *aux);
 double om_k_route_1x4x1x0x0x1x1x1_check(uint64_t seed);
 void om_k_route_map_1x4x1x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
     int32_t *off);
 double om_k_route_map_1x4x1x1_check(uint64_t seed);
-void om_k_dispatch_1x1x8(const om_real *x, const int32_t *row, const int32_t *src, om_real *xr);
+void om_k_dispatch_1x1x8(const double *x, const int32_t *row, const int32_t *src, double *xr);
 double om_k_dispatch_1x1x8_check(uint64_t seed);
-void om_k_grouped_1x4x6x8(const om_real *x, const om_real *w, const int32_t *off, om_real *y);
+void om_k_grouped_1x4x6x8(const double *x, const double *w, const int32_t *off, double *y);
 double om_k_grouped_1x4x6x8_check(uint64_t seed);
-void om_k_glu_routed_1x1x6x0(const om_real *g, const om_real *u, const om_real *p,
-    const int32_t *src, om_real *h);
+void om_k_glu_routed_1x1x6x0(const double *g, const double *u, const double *p, const int32_t *src,
+    double *h);
 double om_k_glu_routed_1x1x6x0_check(uint64_t seed);
-void om_k_grouped_1x4x8x6(const om_real *x, const om_real *w, const int32_t *off, om_real *y);
+void om_k_grouped_1x4x8x6(const double *x, const double *w, const int32_t *off, double *y);
 double om_k_grouped_1x4x8x6_check(uint64_t seed);
-void om_k_combine_1x1x8(const om_real *y, const int32_t *row, const int32_t *src, om_real *x);
+void om_k_combine_1x1x8(const double *y, const int32_t *row, const int32_t *src, double *x);
 double om_k_combine_1x1x8_check(uint64_t seed);
-void om_k_linear_1x4x8(const om_real *x, const om_real *w, om_real *y);
+void om_k_linear_1x4x8(const double *x, const double *w, double *y);
 double om_k_linear_1x4x8_check(uint64_t seed);
-void om_k_glu_1x4x0(const om_real *g, const om_real *u, om_real *h);
+void om_k_glu_1x4x0(const double *g, const double *u, double *h);
 double om_k_glu_1x4x0_check(uint64_t seed);
-void om_k_linear_1x8x4(const om_real *x, const om_real *w, om_real *y);
+void om_k_linear_1x8x4(const double *x, const double *w, double *y);
 double om_k_linear_1x8x4_check(uint64_t seed);
-void om_k_gate_1x12x8(const om_real *x, const om_real *w, om_real *z);
+void om_k_gate_1x12x8(const double *x, const double *w, double *z);
 double om_k_gate_1x12x8_check(uint64_t seed);
-void om_k_route_biased_1x12x3x1x0x1x1x1(const om_real *z, const om_real *b, om_real *p,
-    int32_t *idx, om_real *prob, om_real *lse, int32_t *cnt, int64_t *load, double *aux);
+void om_k_route_biased_1x12x3x1x0x1x1x1(const double *z, const double *b, double *p, int32_t *idx,
+    double *prob, double *lse, int32_t *cnt, int64_t *load, double *aux);
 double om_k_route_biased_1x12x3x1x0x1x1x1_check(uint64_t seed);
 void om_k_route_map_1x12x3x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
     int32_t *off);
 double om_k_route_map_1x12x3x1_check(uint64_t seed);
-void om_k_dispatch_1x3x8(const om_real *x, const int32_t *row, const int32_t *src, om_real *xr);
+void om_k_dispatch_1x3x8(const double *x, const int32_t *row, const int32_t *src, double *xr);
 double om_k_dispatch_1x3x8_check(uint64_t seed);
-void om_k_grouped_3x12x6x8(const om_real *x, const om_real *w, const int32_t *off, om_real *y);
+void om_k_grouped_3x12x6x8(const double *x, const double *w, const int32_t *off, double *y);
 double om_k_grouped_3x12x6x8_check(uint64_t seed);
-void om_k_glu_routed_1x3x6x0(const om_real *g, const om_real *u, const om_real *p,
-    const int32_t *src, om_real *h);
+void om_k_glu_routed_1x3x6x0(const double *g, const double *u, const double *p, const int32_t *src,
+    double *h);
 double om_k_glu_routed_1x3x6x0_check(uint64_t seed);
-void om_k_grouped_3x12x8x6(const om_real *x, const om_real *w, const int32_t *off, om_real *y);
+void om_k_grouped_3x12x8x6(const double *x, const double *w, const int32_t *off, double *y);
 double om_k_grouped_3x12x8x6_check(uint64_t seed);
-void om_k_combine_1x3x8(const om_real *y, const int32_t *row, const int32_t *src, om_real *x);
+void om_k_combine_1x3x8(const double *y, const int32_t *row, const int32_t *src, double *x);
 double om_k_combine_1x3x8_check(uint64_t seed);
-void om_k_logits_1x32x8(const om_real *x, const om_real *w, om_real *z);
+void om_k_logits_1x32x8(const double *x, const double *w, double *z);
 double om_k_logits_1x32x8_check(uint64_t seed);
 
 struct om_op om_ops[OM_N_OPS] = {
@@ -525,214 +520,213 @@ struct om_op om_ops[OM_N_OPS] = {
 	} while (0)
 
 void
-launch_rope_table_4x4x0(om_real *tab)
+launch_rope_table_4x4x0(double *tab)
 {
 	LAUNCH(0, om_k_rope_table_4x4x0(tab));
 }
 
 void
-launch_embed_4x8x32(const int32_t *tok, const om_real *w, om_real *x)
+launch_embed_4x8x32(const int32_t *tok, const double *w, double *x)
 {
 	LAUNCH(1, om_k_embed_4x8x32(tok, w, x));
 }
 
 void
-launch_embed_bwd_4x8x32(const om_real *dx, const int32_t *tok, om_real *dw)
+launch_embed_bwd_4x8x32(const double *dx, const int32_t *tok, double *dw)
 {
 	LAUNCH(2, om_k_embed_bwd_4x8x32(dx, tok, dw));
 }
 
 void
-launch_rmsnorm_4x1x8(const om_real *x, const om_real *w, om_real *y, om_real *r)
+launch_rmsnorm_4x1x8(const double *x, const double *w, double *y, double *r)
 {
 	LAUNCH(3, om_k_rmsnorm_4x1x8(x, w, y, r));
 }
 
 void
-launch_linear_4x16x8(const om_real *x, const om_real *w, om_real *y)
+launch_linear_4x16x8(const double *x, const double *w, double *y)
 {
 	LAUNCH(4, om_k_linear_4x16x8(x, w, y));
 }
 
 void
-launch_rmsnorm_4x4x4(const om_real *x, const om_real *w, om_real *y, om_real *r)
+launch_rmsnorm_4x4x4(const double *x, const double *w, double *y, double *r)
 {
 	LAUNCH(5, om_k_rmsnorm_4x4x4(x, w, y, r));
 }
 
 void
-launch_linear_4x8x8(const om_real *x, const om_real *w, om_real *y)
+launch_linear_4x8x8(const double *x, const double *w, double *y)
 {
 	LAUNCH(6, om_k_linear_4x8x8(x, w, y));
 }
 
 void
-launch_rmsnorm_4x2x4(const om_real *x, const om_real *w, om_real *y, om_real *r)
+launch_rmsnorm_4x2x4(const double *x, const double *w, double *y, double *r)
 {
 	LAUNCH(7, om_k_rmsnorm_4x2x4(x, w, y, r));
 }
 
 void
-launch_attention_1x4x4x2x4x4(const om_real *q, const om_real *k, const om_real *v, om_real *o,
-    om_real *lse)
+launch_attention_1x4x4x2x4x4(const double *q, const double *k, const double *v, double *o,
+    double *lse)
 {
 	LAUNCH(8, om_k_attention_1x4x4x2x4x4(q, k, v, o, lse));
 }
 
 void
-launch_linear_4x8x16(const om_real *x, const om_real *w, om_real *y)
+launch_linear_4x8x16(const double *x, const double *w, double *y)
 {
 	LAUNCH(9, om_k_linear_4x8x16(x, w, y));
 }
 
 void
-launch_add_4x8(const om_real *a, const om_real *b, om_real *y)
+launch_add_4x8(const double *a, const double *b, double *y)
 {
 	LAUNCH(10, om_k_add_4x8(a, b, y));
 }
 
 void
-launch_linear_4x12x8(const om_real *x, const om_real *w, om_real *y)
+launch_linear_4x12x8(const double *x, const double *w, double *y)
 {
 	LAUNCH(11, om_k_linear_4x12x8(x, w, y));
 }
 
 void
-launch_glu_4x12x0(const om_real *g, const om_real *u, om_real *h)
+launch_glu_4x12x0(const double *g, const double *u, double *h)
 {
 	LAUNCH(12, om_k_glu_4x12x0(g, u, h));
 }
 
 void
-launch_linear_4x8x12(const om_real *x, const om_real *w, om_real *y)
+launch_linear_4x8x12(const double *x, const double *w, double *y)
 {
 	LAUNCH(13, om_k_linear_4x8x12(x, w, y));
 }
 
 void
-launch_rmsnorm_bwd_4x1x8(const om_real *dy, const om_real *x, const om_real *w, const om_real *r,
-    om_real *dx, om_real *dw, om_real *ws)
+launch_rmsnorm_bwd_4x1x8(const double *dy, const double *x, const double *w, const double *r,
+    double *dx, double *dw, double *ws)
 {
 	LAUNCH(14, om_k_rmsnorm_bwd_4x1x8(dy, x, w, r, dx, dw, ws));
 }
 
 void
-launch_linear_dx_4x8x12(const om_real *dy, const om_real *w, om_real *dx)
+launch_linear_dx_4x8x12(const double *dy, const double *w, double *dx)
 {
 	LAUNCH(15, om_k_linear_dx_4x8x12(dy, w, dx));
 }
 
 void
-launch_linear_dw_4x8x12(const om_real *dy, const om_real *x, om_real *dw)
+launch_linear_dw_4x8x12(const double *dy, const double *x, double *dw)
 {
 	LAUNCH(16, om_k_linear_dw_4x8x12(dy, x, dw));
 }
 
 void
-launch_glu_bwd_4x12x0(const om_real *dh, const om_real *g, const om_real *u, om_real *dg,
-    om_real *du)
+launch_glu_bwd_4x12x0(const double *dh, const double *g, const double *u, double *dg, double *du)
 {
 	LAUNCH(17, om_k_glu_bwd_4x12x0(dh, g, u, dg, du));
 }
 
 void
-launch_linear_dx_4x12x8(const om_real *dy, const om_real *w, om_real *dx)
+launch_linear_dx_4x12x8(const double *dy, const double *w, double *dx)
 {
 	LAUNCH(18, om_k_linear_dx_4x12x8(dy, w, dx));
 }
 
 void
-launch_linear_dw_4x12x8(const om_real *dy, const om_real *x, om_real *dw)
+launch_linear_dw_4x12x8(const double *dy, const double *x, double *dw)
 {
 	LAUNCH(19, om_k_linear_dw_4x12x8(dy, x, dw));
 }
 
 void
-launch_linear_dx_4x8x16(const om_real *dy, const om_real *w, om_real *dx)
+launch_linear_dx_4x8x16(const double *dy, const double *w, double *dx)
 {
 	LAUNCH(20, om_k_linear_dx_4x8x16(dy, w, dx));
 }
 
 void
-launch_linear_dw_4x8x16(const om_real *dy, const om_real *x, om_real *dw)
+launch_linear_dw_4x8x16(const double *dy, const double *x, double *dw)
 {
 	LAUNCH(21, om_k_linear_dw_4x8x16(dy, x, dw));
 }
 
 void
-launch_attention_bwd_1x4x4x2x4x4(const om_real *do_, const om_real *q, const om_real *k,
-    const om_real *v, const om_real *o, const om_real *lse, om_real *dq, om_real *dk, om_real *dv,
-    om_real *ws)
+launch_attention_bwd_1x4x4x2x4x4(const double *do_, const double *q, const double *k,
+    const double *v, const double *o, const double *lse, double *dq, double *dk, double *dv,
+    double *ws)
 {
 	LAUNCH(22, om_k_attention_bwd_1x4x4x2x4x4(do_, q, k, v, o, lse, dq, dk, dv, ws));
 }
 
 void
-launch_linear_dx_4x8x8(const om_real *dy, const om_real *w, om_real *dx)
+launch_linear_dx_4x8x8(const double *dy, const double *w, double *dx)
 {
 	LAUNCH(23, om_k_linear_dx_4x8x8(dy, w, dx));
 }
 
 void
-launch_linear_dw_4x8x8(const om_real *dy, const om_real *x, om_real *dw)
+launch_linear_dw_4x8x8(const double *dy, const double *x, double *dw)
 {
 	LAUNCH(24, om_k_linear_dw_4x8x8(dy, x, dw));
 }
 
 void
-launch_rmsnorm_bwd_4x2x4(const om_real *dy, const om_real *x, const om_real *w, const om_real *r,
-    om_real *dx, om_real *dw, om_real *ws)
+launch_rmsnorm_bwd_4x2x4(const double *dy, const double *x, const double *w, const double *r,
+    double *dx, double *dw, double *ws)
 {
 	LAUNCH(25, om_k_rmsnorm_bwd_4x2x4(dy, x, w, r, dx, dw, ws));
 }
 
 void
-launch_rmsnorm_bwd_4x4x4(const om_real *dy, const om_real *x, const om_real *w, const om_real *r,
-    om_real *dx, om_real *dw, om_real *ws)
+launch_rmsnorm_bwd_4x4x4(const double *dy, const double *x, const double *w, const double *r,
+    double *dx, double *dw, double *ws)
 {
 	LAUNCH(26, om_k_rmsnorm_bwd_4x4x4(dy, x, w, r, dx, dw, ws));
 }
 
 void
-launch_linear_dx_4x16x8(const om_real *dy, const om_real *w, om_real *dx)
+launch_linear_dx_4x16x8(const double *dy, const double *w, double *dx)
 {
 	LAUNCH(27, om_k_linear_dx_4x16x8(dy, w, dx));
 }
 
 void
-launch_linear_dw_4x16x8(const om_real *dy, const om_real *x, om_real *dw)
+launch_linear_dw_4x16x8(const double *dy, const double *x, double *dw)
 {
 	LAUNCH(28, om_k_linear_dw_4x16x8(dy, x, dw));
 }
 
 void
-launch_rope_1x4x4x4(const om_real *x, const om_real *tab, om_real *y)
+launch_rope_1x4x4x4(const double *x, const double *tab, double *y)
 {
 	LAUNCH(29, om_k_rope_1x4x4x4(x, tab, y));
 }
 
 void
-launch_rope_1x4x2x4(const om_real *x, const om_real *tab, om_real *y)
+launch_rope_1x4x2x4(const double *x, const double *tab, double *y)
 {
 	LAUNCH(30, om_k_rope_1x4x2x4(x, tab, y));
 }
 
 void
-launch_attention_1x4x4x2x4x3(const om_real *q, const om_real *k, const om_real *v, om_real *o,
-    om_real *lse)
+launch_attention_1x4x4x2x4x3(const double *q, const double *k, const double *v, double *o,
+    double *lse)
 {
 	LAUNCH(31, om_k_attention_1x4x4x2x4x3(q, k, v, o, lse));
 }
 
 void
-launch_gate_4x4x8(const om_real *x, const om_real *w, om_real *z)
+launch_gate_4x4x8(const double *x, const double *w, double *z)
 {
 	LAUNCH(32, om_k_gate_4x4x8(x, w, z));
 }
 
 void
-launch_route_random_4x4x1x0x0x1x1x1(const om_real *z, const int64_t *draw, om_real *p, int32_t *idx,
-    om_real *prob, om_real *lse, int32_t *cnt, int64_t *load, double *aux)
+launch_route_random_4x4x1x0x0x1x1x1(const double *z, const int64_t *draw, double *p, int32_t *idx,
+    double *prob, double *lse, int32_t *cnt, int64_t *load, double *aux)
 {
 	LAUNCH(33, om_k_route_random_4x4x1x0x0x1x1x1(z, draw, p, idx, prob, lse, cnt, load, aux));
 }
@@ -745,164 +739,163 @@ launch_route_map_4x4x1x1(const int32_t *idx, const int32_t *cnt, int32_t *row, i
 }
 
 void
-launch_dispatch_4x1x8(const om_real *x, const int32_t *row, const int32_t *src, om_real *xr)
+launch_dispatch_4x1x8(const double *x, const int32_t *row, const int32_t *src, double *xr)
 {
 	LAUNCH(35, om_k_dispatch_4x1x8(x, row, src, xr));
 }
 
 void
-launch_grouped_4x4x6x8(const om_real *x, const om_real *w, const int32_t *off, om_real *y)
+launch_grouped_4x4x6x8(const double *x, const double *w, const int32_t *off, double *y)
 {
 	LAUNCH(36, om_k_grouped_4x4x6x8(x, w, off, y));
 }
 
 void
-launch_glu_routed_4x1x6x0(const om_real *g, const om_real *u, const om_real *p, const int32_t *src,
-    om_real *h)
+launch_glu_routed_4x1x6x0(const double *g, const double *u, const double *p, const int32_t *src,
+    double *h)
 {
 	LAUNCH(37, om_k_glu_routed_4x1x6x0(g, u, p, src, h));
 }
 
 void
-launch_grouped_4x4x8x6(const om_real *x, const om_real *w, const int32_t *off, om_real *y)
+launch_grouped_4x4x8x6(const double *x, const double *w, const int32_t *off, double *y)
 {
 	LAUNCH(38, om_k_grouped_4x4x8x6(x, w, off, y));
 }
 
 void
-launch_combine_4x1x8(const om_real *y, const int32_t *row, const int32_t *src, om_real *x)
+launch_combine_4x1x8(const double *y, const int32_t *row, const int32_t *src, double *x)
 {
 	LAUNCH(39, om_k_combine_4x1x8(y, row, src, x));
 }
 
 void
-launch_linear_4x4x8(const om_real *x, const om_real *w, om_real *y)
+launch_linear_4x4x8(const double *x, const double *w, double *y)
 {
 	LAUNCH(40, om_k_linear_4x4x8(x, w, y));
 }
 
 void
-launch_glu_4x4x0(const om_real *g, const om_real *u, om_real *h)
+launch_glu_4x4x0(const double *g, const double *u, double *h)
 {
 	LAUNCH(41, om_k_glu_4x4x0(g, u, h));
 }
 
 void
-launch_linear_4x8x4(const om_real *x, const om_real *w, om_real *y)
+launch_linear_4x8x4(const double *x, const double *w, double *y)
 {
 	LAUNCH(42, om_k_linear_4x8x4(x, w, y));
 }
 
 void
-launch_linear_dx_4x8x4(const om_real *dy, const om_real *w, om_real *dx)
+launch_linear_dx_4x8x4(const double *dy, const double *w, double *dx)
 {
 	LAUNCH(43, om_k_linear_dx_4x8x4(dy, w, dx));
 }
 
 void
-launch_linear_dw_4x8x4(const om_real *dy, const om_real *x, om_real *dw)
+launch_linear_dw_4x8x4(const double *dy, const double *x, double *dw)
 {
 	LAUNCH(44, om_k_linear_dw_4x8x4(dy, x, dw));
 }
 
 void
-launch_glu_bwd_4x4x0(const om_real *dh, const om_real *g, const om_real *u, om_real *dg,
-    om_real *du)
+launch_glu_bwd_4x4x0(const double *dh, const double *g, const double *u, double *dg, double *du)
 {
 	LAUNCH(45, om_k_glu_bwd_4x4x0(dh, g, u, dg, du));
 }
 
 void
-launch_linear_dx_4x4x8(const om_real *dy, const om_real *w, om_real *dx)
+launch_linear_dx_4x4x8(const double *dy, const double *w, double *dx)
 {
 	LAUNCH(46, om_k_linear_dx_4x4x8(dy, w, dx));
 }
 
 void
-launch_linear_dw_4x4x8(const om_real *dy, const om_real *x, om_real *dw)
+launch_linear_dw_4x4x8(const double *dy, const double *x, double *dw)
 {
 	LAUNCH(47, om_k_linear_dw_4x4x8(dy, x, dw));
 }
 
 void
-launch_grouped_dx_4x4x8x6(const om_real *dy, const om_real *w, const int32_t *off, om_real *dx)
+launch_grouped_dx_4x4x8x6(const double *dy, const double *w, const int32_t *off, double *dx)
 {
 	LAUNCH(48, om_k_grouped_dx_4x4x8x6(dy, w, off, dx));
 }
 
 void
-launch_grouped_dw_4x4x8x6(const om_real *dy, const om_real *x, const int32_t *off, om_real *dw)
+launch_grouped_dw_4x4x8x6(const double *dy, const double *x, const int32_t *off, double *dw)
 {
 	LAUNCH(49, om_k_grouped_dw_4x4x8x6(dy, x, off, dw));
 }
 
 void
-launch_glu_routed_bwd_4x1x6x0(const om_real *dh, const om_real *g, const om_real *u,
-    const om_real *p, const int32_t *src, om_real *dg, om_real *du, om_real *dp)
+launch_glu_routed_bwd_4x1x6x0(const double *dh, const double *g, const double *u, const double *p,
+    const int32_t *src, double *dg, double *du, double *dp)
 {
 	LAUNCH(50, om_k_glu_routed_bwd_4x1x6x0(dh, g, u, p, src, dg, du, dp));
 }
 
 void
-launch_grouped_dx_4x4x6x8(const om_real *dy, const om_real *w, const int32_t *off, om_real *dx)
+launch_grouped_dx_4x4x6x8(const double *dy, const double *w, const int32_t *off, double *dx)
 {
 	LAUNCH(51, om_k_grouped_dx_4x4x6x8(dy, w, off, dx));
 }
 
 void
-launch_grouped_dw_4x4x6x8(const om_real *dy, const om_real *x, const int32_t *off, om_real *dw)
+launch_grouped_dw_4x4x6x8(const double *dy, const double *x, const int32_t *off, double *dw)
 {
 	LAUNCH(52, om_k_grouped_dw_4x4x6x8(dy, x, off, dw));
 }
 
 void
-launch_route_bwd_4x4x1x0x0x1x1x1(const om_real *dp, const om_real *z, const int32_t *idx,
-    const om_real *prob, const om_real *lse, const int32_t *cnt, om_real *dz)
+launch_route_bwd_4x4x1x0x0x1x1x1(const double *dp, const double *z, const int32_t *idx,
+    const double *prob, const double *lse, const int32_t *cnt, double *dz)
 {
 	LAUNCH(53, om_k_route_bwd_4x4x1x0x0x1x1x1(dp, z, idx, prob, lse, cnt, dz));
 }
 
 void
-launch_gate_dx_4x4x8(const om_real *dz, const om_real *w, om_real *dx)
+launch_gate_dx_4x4x8(const double *dz, const double *w, double *dx)
 {
 	LAUNCH(54, om_k_gate_dx_4x4x8(dz, w, dx));
 }
 
 void
-launch_gate_dw_4x4x8(const om_real *dz, const om_real *x, om_real *dw)
+launch_gate_dw_4x4x8(const double *dz, const double *x, double *dw)
 {
 	LAUNCH(55, om_k_gate_dw_4x4x8(dz, x, dw));
 }
 
 void
-launch_attention_bwd_1x4x4x2x4x3(const om_real *do_, const om_real *q, const om_real *k,
-    const om_real *v, const om_real *o, const om_real *lse, om_real *dq, om_real *dk, om_real *dv,
-    om_real *ws)
+launch_attention_bwd_1x4x4x2x4x3(const double *do_, const double *q, const double *k,
+    const double *v, const double *o, const double *lse, double *dq, double *dk, double *dv,
+    double *ws)
 {
 	LAUNCH(56, om_k_attention_bwd_1x4x4x2x4x3(do_, q, k, v, o, lse, dq, dk, dv, ws));
 }
 
 void
-launch_rope_bwd_1x4x2x4(const om_real *dy, const om_real *tab, om_real *dx)
+launch_rope_bwd_1x4x2x4(const double *dy, const double *tab, double *dx)
 {
 	LAUNCH(57, om_k_rope_bwd_1x4x2x4(dy, tab, dx));
 }
 
 void
-launch_rope_bwd_1x4x4x4(const om_real *dy, const om_real *tab, om_real *dx)
+launch_rope_bwd_1x4x4x4(const double *dy, const double *tab, double *dx)
 {
 	LAUNCH(58, om_k_rope_bwd_1x4x4x4(dy, tab, dx));
 }
 
 void
-launch_gate_4x12x8(const om_real *x, const om_real *w, om_real *z)
+launch_gate_4x12x8(const double *x, const double *w, double *z)
 {
 	LAUNCH(59, om_k_gate_4x12x8(x, w, z));
 }
 
 void
-launch_route_biased_4x12x3x1x0x1x1x1(const om_real *z, const om_real *b, om_real *p, int32_t *idx,
-    om_real *prob, om_real *lse, int32_t *cnt, int64_t *load, double *aux)
+launch_route_biased_4x12x3x1x0x1x1x1(const double *z, const double *b, double *p, int32_t *idx,
+    double *prob, double *lse, int32_t *cnt, int64_t *load, double *aux)
 {
 	LAUNCH(60, om_k_route_biased_4x12x3x1x0x1x1x1(z, b, p, idx, prob, lse, cnt, load, aux));
 }
@@ -915,101 +908,101 @@ launch_route_map_4x12x3x1(const int32_t *idx, const int32_t *cnt, int32_t *row, 
 }
 
 void
-launch_dispatch_4x3x8(const om_real *x, const int32_t *row, const int32_t *src, om_real *xr)
+launch_dispatch_4x3x8(const double *x, const int32_t *row, const int32_t *src, double *xr)
 {
 	LAUNCH(62, om_k_dispatch_4x3x8(x, row, src, xr));
 }
 
 void
-launch_grouped_12x12x6x8(const om_real *x, const om_real *w, const int32_t *off, om_real *y)
+launch_grouped_12x12x6x8(const double *x, const double *w, const int32_t *off, double *y)
 {
 	LAUNCH(63, om_k_grouped_12x12x6x8(x, w, off, y));
 }
 
 void
-launch_glu_routed_4x3x6x0(const om_real *g, const om_real *u, const om_real *p, const int32_t *src,
-    om_real *h)
+launch_glu_routed_4x3x6x0(const double *g, const double *u, const double *p, const int32_t *src,
+    double *h)
 {
 	LAUNCH(64, om_k_glu_routed_4x3x6x0(g, u, p, src, h));
 }
 
 void
-launch_grouped_12x12x8x6(const om_real *x, const om_real *w, const int32_t *off, om_real *y)
+launch_grouped_12x12x8x6(const double *x, const double *w, const int32_t *off, double *y)
 {
 	LAUNCH(65, om_k_grouped_12x12x8x6(x, w, off, y));
 }
 
 void
-launch_combine_4x3x8(const om_real *y, const int32_t *row, const int32_t *src, om_real *x)
+launch_combine_4x3x8(const double *y, const int32_t *row, const int32_t *src, double *x)
 {
 	LAUNCH(66, om_k_combine_4x3x8(y, row, src, x));
 }
 
 void
-launch_grouped_dx_12x12x8x6(const om_real *dy, const om_real *w, const int32_t *off, om_real *dx)
+launch_grouped_dx_12x12x8x6(const double *dy, const double *w, const int32_t *off, double *dx)
 {
 	LAUNCH(67, om_k_grouped_dx_12x12x8x6(dy, w, off, dx));
 }
 
 void
-launch_grouped_dw_12x12x8x6(const om_real *dy, const om_real *x, const int32_t *off, om_real *dw)
+launch_grouped_dw_12x12x8x6(const double *dy, const double *x, const int32_t *off, double *dw)
 {
 	LAUNCH(68, om_k_grouped_dw_12x12x8x6(dy, x, off, dw));
 }
 
 void
-launch_glu_routed_bwd_4x3x6x0(const om_real *dh, const om_real *g, const om_real *u,
-    const om_real *p, const int32_t *src, om_real *dg, om_real *du, om_real *dp)
+launch_glu_routed_bwd_4x3x6x0(const double *dh, const double *g, const double *u, const double *p,
+    const int32_t *src, double *dg, double *du, double *dp)
 {
 	LAUNCH(69, om_k_glu_routed_bwd_4x3x6x0(dh, g, u, p, src, dg, du, dp));
 }
 
 void
-launch_grouped_dx_12x12x6x8(const om_real *dy, const om_real *w, const int32_t *off, om_real *dx)
+launch_grouped_dx_12x12x6x8(const double *dy, const double *w, const int32_t *off, double *dx)
 {
 	LAUNCH(70, om_k_grouped_dx_12x12x6x8(dy, w, off, dx));
 }
 
 void
-launch_grouped_dw_12x12x6x8(const om_real *dy, const om_real *x, const int32_t *off, om_real *dw)
+launch_grouped_dw_12x12x6x8(const double *dy, const double *x, const int32_t *off, double *dw)
 {
 	LAUNCH(71, om_k_grouped_dw_12x12x6x8(dy, x, off, dw));
 }
 
 void
-launch_add_12x8(const om_real *a, const om_real *b, om_real *y)
+launch_add_12x8(const double *a, const double *b, double *y)
 {
 	LAUNCH(72, om_k_add_12x8(a, b, y));
 }
 
 void
-launch_route_bwd_4x12x3x1x0x1x1x1(const om_real *dp, const om_real *z, const int32_t *idx,
-    const om_real *prob, const om_real *lse, const int32_t *cnt, om_real *dz)
+launch_route_bwd_4x12x3x1x0x1x1x1(const double *dp, const double *z, const int32_t *idx,
+    const double *prob, const double *lse, const int32_t *cnt, double *dz)
 {
 	LAUNCH(73, om_k_route_bwd_4x12x3x1x0x1x1x1(dp, z, idx, prob, lse, cnt, dz));
 }
 
 void
-launch_gate_dx_4x12x8(const om_real *dz, const om_real *w, om_real *dx)
+launch_gate_dx_4x12x8(const double *dz, const double *w, double *dx)
 {
 	LAUNCH(74, om_k_gate_dx_4x12x8(dz, w, dx));
 }
 
 void
-launch_gate_dw_4x12x8(const om_real *dz, const om_real *x, om_real *dw)
+launch_gate_dw_4x12x8(const double *dz, const double *x, double *dw)
 {
 	LAUNCH(75, om_k_gate_dw_4x12x8(dz, x, dw));
 }
 
 void
-launch_head_loss_grad_4x8x32(const om_real *x, const om_real *w, const int32_t *label, double *loss,
-    om_real *dx, om_real *dw, om_real *ws)
+launch_head_loss_grad_4x8x32(const double *x, const double *w, const int32_t *label, double *loss,
+    double *dx, double *dw, double *ws)
 {
 	LAUNCH(76, om_k_head_loss_grad_4x8x32(x, w, label, loss, dx, dw, ws));
 }
 
 void
-launch_sumsq_8192(const om_real *g, double *ctl)
+launch_sumsq_8192(const double *g, double *ctl)
 {
 	LAUNCH(77, om_k_sumsq_8192(g, ctl));
 }
@@ -1021,131 +1014,131 @@ launch_clip(const double *loss, double *ctl)
 }
 
 void
-launch_adamw_6208(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v)
+launch_adamw_6208(const double *g, const double *ctl, double *w, double *m, double *v)
 {
 	LAUNCH(79, om_k_adamw_6208(g, ctl, w, m, v));
 }
 
 void
-launch_adamw_1984(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v)
+launch_adamw_1984(const double *g, const double *ctl, double *w, double *m, double *v)
 {
 	LAUNCH(80, om_k_adamw_1984(g, ctl, w, m, v));
 }
 
 void
-launch_bias_update_12x12(const int64_t *load, const double *ctl, om_real *b)
+launch_bias_update_12x12(const int64_t *load, const double *ctl, double *b)
 {
 	LAUNCH(81, om_k_bias_update_12x12(load, ctl, b));
 }
 
 void
-launch_head_loss_4x8x32(const om_real *x, const om_real *w, const int32_t *label, om_real *lse,
-    double *loss, om_real *ws)
+launch_head_loss_4x8x32(const double *x, const double *w, const int32_t *label, double *lse,
+    double *loss, double *ws)
 {
 	LAUNCH(82, om_k_head_loss_4x8x32(x, w, label, lse, loss, ws));
 }
 
 void
-launch_embed_1x8x32(const int32_t *tok, const om_real *w, om_real *x)
+launch_embed_1x8x32(const int32_t *tok, const double *w, double *x)
 {
 	LAUNCH(83, om_k_embed_1x8x32(tok, w, x));
 }
 
 void
-launch_rmsnorm_1x1x8(const om_real *x, const om_real *w, om_real *y, om_real *r)
+launch_rmsnorm_1x1x8(const double *x, const double *w, double *y, double *r)
 {
 	LAUNCH(84, om_k_rmsnorm_1x1x8(x, w, y, r));
 }
 
 void
-launch_linear_1x16x8(const om_real *x, const om_real *w, om_real *y)
+launch_linear_1x16x8(const double *x, const double *w, double *y)
 {
 	LAUNCH(85, om_k_linear_1x16x8(x, w, y));
 }
 
 void
-launch_rmsnorm_1x4x4(const om_real *x, const om_real *w, om_real *y, om_real *r)
+launch_rmsnorm_1x4x4(const double *x, const double *w, double *y, double *r)
 {
 	LAUNCH(86, om_k_rmsnorm_1x4x4(x, w, y, r));
 }
 
 void
-launch_linear_1x8x8(const om_real *x, const om_real *w, om_real *y)
+launch_linear_1x8x8(const double *x, const double *w, double *y)
 {
 	LAUNCH(87, om_k_linear_1x8x8(x, w, y));
 }
 
 void
-launch_rmsnorm_1x2x4(const om_real *x, const om_real *w, om_real *y, om_real *r)
+launch_rmsnorm_1x2x4(const double *x, const double *w, double *y, double *r)
 {
 	LAUNCH(88, om_k_rmsnorm_1x2x4(x, w, y, r));
 }
 
 void
-launch_attention_at_4x4x2x4x4(const om_real *q, const om_real *k, const om_real *v,
-    const int32_t *pos, om_real *o, om_real *kc, om_real *vc, om_real *ws)
+launch_attention_at_4x4x2x4x4(const double *q, const double *k, const double *v, const int32_t *pos,
+    double *o, double *kc, double *vc, double *ws)
 {
 	LAUNCH(89, om_k_attention_at_4x4x2x4x4(q, k, v, pos, o, kc, vc, ws));
 }
 
 void
-launch_linear_1x8x16(const om_real *x, const om_real *w, om_real *y)
+launch_linear_1x8x16(const double *x, const double *w, double *y)
 {
 	LAUNCH(90, om_k_linear_1x8x16(x, w, y));
 }
 
 void
-launch_add_1x8(const om_real *a, const om_real *b, om_real *y)
+launch_add_1x8(const double *a, const double *b, double *y)
 {
 	LAUNCH(91, om_k_add_1x8(a, b, y));
 }
 
 void
-launch_linear_1x12x8(const om_real *x, const om_real *w, om_real *y)
+launch_linear_1x12x8(const double *x, const double *w, double *y)
 {
 	LAUNCH(92, om_k_linear_1x12x8(x, w, y));
 }
 
 void
-launch_glu_1x12x0(const om_real *g, const om_real *u, om_real *h)
+launch_glu_1x12x0(const double *g, const double *u, double *h)
 {
 	LAUNCH(93, om_k_glu_1x12x0(g, u, h));
 }
 
 void
-launch_linear_1x8x12(const om_real *x, const om_real *w, om_real *y)
+launch_linear_1x8x12(const double *x, const double *w, double *y)
 {
 	LAUNCH(94, om_k_linear_1x8x12(x, w, y));
 }
 
 void
-launch_rope_at_4x4x4(const om_real *x, const om_real *tab, const int32_t *pos, om_real *y)
+launch_rope_at_4x4x4(const double *x, const double *tab, const int32_t *pos, double *y)
 {
 	LAUNCH(95, om_k_rope_at_4x4x4(x, tab, pos, y));
 }
 
 void
-launch_rope_at_4x2x4(const om_real *x, const om_real *tab, const int32_t *pos, om_real *y)
+launch_rope_at_4x2x4(const double *x, const double *tab, const int32_t *pos, double *y)
 {
 	LAUNCH(96, om_k_rope_at_4x2x4(x, tab, pos, y));
 }
 
 void
-launch_attention_at_4x4x2x4x3(const om_real *q, const om_real *k, const om_real *v,
-    const int32_t *pos, om_real *o, om_real *kc, om_real *vc, om_real *ws)
+launch_attention_at_4x4x2x4x3(const double *q, const double *k, const double *v, const int32_t *pos,
+    double *o, double *kc, double *vc, double *ws)
 {
 	LAUNCH(97, om_k_attention_at_4x4x2x4x3(q, k, v, pos, o, kc, vc, ws));
 }
 
 void
-launch_gate_1x4x8(const om_real *x, const om_real *w, om_real *z)
+launch_gate_1x4x8(const double *x, const double *w, double *z)
 {
 	LAUNCH(98, om_k_gate_1x4x8(x, w, z));
 }
 
 void
-launch_route_1x4x1x0x0x1x1x1(const om_real *z, om_real *p, int32_t *idx, om_real *prob,
-    om_real *lse, int32_t *cnt, int64_t *load, double *aux)
+launch_route_1x4x1x0x0x1x1x1(const double *z, double *p, int32_t *idx, double *prob, double *lse,
+    int32_t *cnt, int64_t *load, double *aux)
 {
 	LAUNCH(99, om_k_route_1x4x1x0x0x1x1x1(z, p, idx, prob, lse, cnt, load, aux));
 }
@@ -1158,63 +1151,63 @@ launch_route_map_1x4x1x1(const int32_t *idx, const int32_t *cnt, int32_t *row, i
 }
 
 void
-launch_dispatch_1x1x8(const om_real *x, const int32_t *row, const int32_t *src, om_real *xr)
+launch_dispatch_1x1x8(const double *x, const int32_t *row, const int32_t *src, double *xr)
 {
 	LAUNCH(101, om_k_dispatch_1x1x8(x, row, src, xr));
 }
 
 void
-launch_grouped_1x4x6x8(const om_real *x, const om_real *w, const int32_t *off, om_real *y)
+launch_grouped_1x4x6x8(const double *x, const double *w, const int32_t *off, double *y)
 {
 	LAUNCH(102, om_k_grouped_1x4x6x8(x, w, off, y));
 }
 
 void
-launch_glu_routed_1x1x6x0(const om_real *g, const om_real *u, const om_real *p, const int32_t *src,
-    om_real *h)
+launch_glu_routed_1x1x6x0(const double *g, const double *u, const double *p, const int32_t *src,
+    double *h)
 {
 	LAUNCH(103, om_k_glu_routed_1x1x6x0(g, u, p, src, h));
 }
 
 void
-launch_grouped_1x4x8x6(const om_real *x, const om_real *w, const int32_t *off, om_real *y)
+launch_grouped_1x4x8x6(const double *x, const double *w, const int32_t *off, double *y)
 {
 	LAUNCH(104, om_k_grouped_1x4x8x6(x, w, off, y));
 }
 
 void
-launch_combine_1x1x8(const om_real *y, const int32_t *row, const int32_t *src, om_real *x)
+launch_combine_1x1x8(const double *y, const int32_t *row, const int32_t *src, double *x)
 {
 	LAUNCH(105, om_k_combine_1x1x8(y, row, src, x));
 }
 
 void
-launch_linear_1x4x8(const om_real *x, const om_real *w, om_real *y)
+launch_linear_1x4x8(const double *x, const double *w, double *y)
 {
 	LAUNCH(106, om_k_linear_1x4x8(x, w, y));
 }
 
 void
-launch_glu_1x4x0(const om_real *g, const om_real *u, om_real *h)
+launch_glu_1x4x0(const double *g, const double *u, double *h)
 {
 	LAUNCH(107, om_k_glu_1x4x0(g, u, h));
 }
 
 void
-launch_linear_1x8x4(const om_real *x, const om_real *w, om_real *y)
+launch_linear_1x8x4(const double *x, const double *w, double *y)
 {
 	LAUNCH(108, om_k_linear_1x8x4(x, w, y));
 }
 
 void
-launch_gate_1x12x8(const om_real *x, const om_real *w, om_real *z)
+launch_gate_1x12x8(const double *x, const double *w, double *z)
 {
 	LAUNCH(109, om_k_gate_1x12x8(x, w, z));
 }
 
 void
-launch_route_biased_1x12x3x1x0x1x1x1(const om_real *z, const om_real *b, om_real *p, int32_t *idx,
-    om_real *prob, om_real *lse, int32_t *cnt, int64_t *load, double *aux)
+launch_route_biased_1x12x3x1x0x1x1x1(const double *z, const double *b, double *p, int32_t *idx,
+    double *prob, double *lse, int32_t *cnt, int64_t *load, double *aux)
 {
 	LAUNCH(110, om_k_route_biased_1x12x3x1x0x1x1x1(z, b, p, idx, prob, lse, cnt, load, aux));
 }
@@ -1227,38 +1220,38 @@ launch_route_map_1x12x3x1(const int32_t *idx, const int32_t *cnt, int32_t *row, 
 }
 
 void
-launch_dispatch_1x3x8(const om_real *x, const int32_t *row, const int32_t *src, om_real *xr)
+launch_dispatch_1x3x8(const double *x, const int32_t *row, const int32_t *src, double *xr)
 {
 	LAUNCH(112, om_k_dispatch_1x3x8(x, row, src, xr));
 }
 
 void
-launch_grouped_3x12x6x8(const om_real *x, const om_real *w, const int32_t *off, om_real *y)
+launch_grouped_3x12x6x8(const double *x, const double *w, const int32_t *off, double *y)
 {
 	LAUNCH(113, om_k_grouped_3x12x6x8(x, w, off, y));
 }
 
 void
-launch_glu_routed_1x3x6x0(const om_real *g, const om_real *u, const om_real *p, const int32_t *src,
-    om_real *h)
+launch_glu_routed_1x3x6x0(const double *g, const double *u, const double *p, const int32_t *src,
+    double *h)
 {
 	LAUNCH(114, om_k_glu_routed_1x3x6x0(g, u, p, src, h));
 }
 
 void
-launch_grouped_3x12x8x6(const om_real *x, const om_real *w, const int32_t *off, om_real *y)
+launch_grouped_3x12x8x6(const double *x, const double *w, const int32_t *off, double *y)
 {
 	LAUNCH(115, om_k_grouped_3x12x8x6(x, w, off, y));
 }
 
 void
-launch_combine_1x3x8(const om_real *y, const int32_t *row, const int32_t *src, om_real *x)
+launch_combine_1x3x8(const double *y, const int32_t *row, const int32_t *src, double *x)
 {
 	LAUNCH(116, om_k_combine_1x3x8(y, row, src, x));
 }
 
 void
-launch_logits_1x32x8(const om_real *x, const om_real *w, om_real *z)
+launch_logits_1x32x8(const double *x, const double *w, double *z)
 {
 	LAUNCH(117, om_k_logits_1x32x8(x, w, z));
 }

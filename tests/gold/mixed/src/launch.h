@@ -10,167 +10,157 @@
 #include "config.h"
 #include "om.h"
 
-typedef OM_REAL om_real;
-
 enum { OM_N_OPS = 118 };
 extern struct om_op om_ops[OM_N_OPS];
 
-void launch_rope_table_4x4x0(om_real *tab);
-void launch_embed_4x8x32(const int32_t *tok, const om_real *w, om_real *x);
-void launch_embed_bwd_4x8x32(const om_real *dx, const int32_t *tok, om_real *dw);
-void launch_rmsnorm_4x1x8(const om_real *x, const om_real *w, om_real *y, om_real *r);
-void launch_linear_4x16x8(const om_real *x, const om_real *w, om_real *y);
-void launch_rmsnorm_4x4x4(const om_real *x, const om_real *w, om_real *y, om_real *r);
-void launch_linear_4x8x8(const om_real *x, const om_real *w, om_real *y);
-void launch_rmsnorm_4x2x4(const om_real *x, const om_real *w, om_real *y, om_real *r);
-void launch_attention_1x4x4x2x4x4(const om_real *q, const om_real *k, const om_real *v, om_real *o,
-    om_real *lse);
-void launch_linear_4x8x16(const om_real *x, const om_real *w, om_real *y);
-void launch_add_4x8(const om_real *a, const om_real *b, om_real *y);
-void launch_linear_4x12x8(const om_real *x, const om_real *w, om_real *y);
-void launch_glu_4x12x0(const om_real *g, const om_real *u, om_real *h);
-void launch_linear_4x8x12(const om_real *x, const om_real *w, om_real *y);
-void launch_rmsnorm_bwd_4x1x8(const om_real *dy, const om_real *x, const om_real *w,
-    const om_real *r, om_real *dx, om_real *dw, om_real *ws);
-void launch_linear_dx_4x8x12(const om_real *dy, const om_real *w, om_real *dx);
-void launch_linear_dw_4x8x12(const om_real *dy, const om_real *x, om_real *dw);
-void launch_glu_bwd_4x12x0(const om_real *dh, const om_real *g, const om_real *u, om_real *dg,
-    om_real *du);
-void launch_linear_dx_4x12x8(const om_real *dy, const om_real *w, om_real *dx);
-void launch_linear_dw_4x12x8(const om_real *dy, const om_real *x, om_real *dw);
-void launch_linear_dx_4x8x16(const om_real *dy, const om_real *w, om_real *dx);
-void launch_linear_dw_4x8x16(const om_real *dy, const om_real *x, om_real *dw);
-void launch_attention_bwd_1x4x4x2x4x4(const om_real *do_, const om_real *q, const om_real *k,
-    const om_real *v, const om_real *o, const om_real *lse, om_real *dq, om_real *dk, om_real *dv,
-    om_real *ws);
-void launch_linear_dx_4x8x8(const om_real *dy, const om_real *w, om_real *dx);
-void launch_linear_dw_4x8x8(const om_real *dy, const om_real *x, om_real *dw);
-void launch_rmsnorm_bwd_4x2x4(const om_real *dy, const om_real *x, const om_real *w,
-    const om_real *r, om_real *dx, om_real *dw, om_real *ws);
-void launch_rmsnorm_bwd_4x4x4(const om_real *dy, const om_real *x, const om_real *w,
-    const om_real *r, om_real *dx, om_real *dw, om_real *ws);
-void launch_linear_dx_4x16x8(const om_real *dy, const om_real *w, om_real *dx);
-void launch_linear_dw_4x16x8(const om_real *dy, const om_real *x, om_real *dw);
-void launch_rope_1x4x4x4(const om_real *x, const om_real *tab, om_real *y);
-void launch_rope_1x4x2x4(const om_real *x, const om_real *tab, om_real *y);
-void launch_attention_1x4x4x2x4x3(const om_real *q, const om_real *k, const om_real *v, om_real *o,
-    om_real *lse);
-void launch_gate_4x4x8(const om_real *x, const om_real *w, om_real *z);
-void launch_route_random_4x4x1x0x0x1x1x1(const om_real *z, const int64_t *draw, om_real *p,
-    int32_t *idx, om_real *prob, om_real *lse, int32_t *cnt, int64_t *load, double *aux);
+void launch_rope_table_4x4x0(double *tab);
+void launch_embed_4x8x32(const int32_t *tok, const double *w, double *x);
+void launch_embed_bwd_4x8x32(const double *dx, const int32_t *tok, double *dw);
+void launch_rmsnorm_4x1x8(const double *x, const double *w, double *y, double *r);
+void launch_linear_4x16x8(const double *x, const double *w, double *y);
+void launch_rmsnorm_4x4x4(const double *x, const double *w, double *y, double *r);
+void launch_linear_4x8x8(const double *x, const double *w, double *y);
+void launch_rmsnorm_4x2x4(const double *x, const double *w, double *y, double *r);
+void launch_attention_1x4x4x2x4x4(const double *q, const double *k, const double *v, double *o,
+    double *lse);
+void launch_linear_4x8x16(const double *x, const double *w, double *y);
+void launch_add_4x8(const double *a, const double *b, double *y);
+void launch_linear_4x12x8(const double *x, const double *w, double *y);
+void launch_glu_4x12x0(const double *g, const double *u, double *h);
+void launch_linear_4x8x12(const double *x, const double *w, double *y);
+void launch_rmsnorm_bwd_4x1x8(const double *dy, const double *x, const double *w, const double *r,
+    double *dx, double *dw, double *ws);
+void launch_linear_dx_4x8x12(const double *dy, const double *w, double *dx);
+void launch_linear_dw_4x8x12(const double *dy, const double *x, double *dw);
+void launch_glu_bwd_4x12x0(const double *dh, const double *g, const double *u, double *dg,
+    double *du);
+void launch_linear_dx_4x12x8(const double *dy, const double *w, double *dx);
+void launch_linear_dw_4x12x8(const double *dy, const double *x, double *dw);
+void launch_linear_dx_4x8x16(const double *dy, const double *w, double *dx);
+void launch_linear_dw_4x8x16(const double *dy, const double *x, double *dw);
+void launch_attention_bwd_1x4x4x2x4x4(const double *do_, const double *q, const double *k,
+    const double *v, const double *o, const double *lse, double *dq, double *dk, double *dv,
+    double *ws);
+void launch_linear_dx_4x8x8(const double *dy, const double *w, double *dx);
+void launch_linear_dw_4x8x8(const double *dy, const double *x, double *dw);
+void launch_rmsnorm_bwd_4x2x4(const double *dy, const double *x, const double *w, const double *r,
+    double *dx, double *dw, double *ws);
+void launch_rmsnorm_bwd_4x4x4(const double *dy, const double *x, const double *w, const double *r,
+    double *dx, double *dw, double *ws);
+void launch_linear_dx_4x16x8(const double *dy, const double *w, double *dx);
+void launch_linear_dw_4x16x8(const double *dy, const double *x, double *dw);
+void launch_rope_1x4x4x4(const double *x, const double *tab, double *y);
+void launch_rope_1x4x2x4(const double *x, const double *tab, double *y);
+void launch_attention_1x4x4x2x4x3(const double *q, const double *k, const double *v, double *o,
+    double *lse);
+void launch_gate_4x4x8(const double *x, const double *w, double *z);
+void launch_route_random_4x4x1x0x0x1x1x1(const double *z, const int64_t *draw, double *p,
+    int32_t *idx, double *prob, double *lse, int32_t *cnt, int64_t *load, double *aux);
 void launch_route_map_4x4x1x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
     int32_t *off);
-void launch_dispatch_4x1x8(const om_real *x, const int32_t *row, const int32_t *src, om_real *xr);
-void launch_grouped_4x4x6x8(const om_real *x, const om_real *w, const int32_t *off, om_real *y);
-void launch_glu_routed_4x1x6x0(const om_real *g, const om_real *u, const om_real *p,
-    const int32_t *src, om_real *h);
-void launch_grouped_4x4x8x6(const om_real *x, const om_real *w, const int32_t *off, om_real *y);
-void launch_combine_4x1x8(const om_real *y, const int32_t *row, const int32_t *src, om_real *x);
-void launch_linear_4x4x8(const om_real *x, const om_real *w, om_real *y);
-void launch_glu_4x4x0(const om_real *g, const om_real *u, om_real *h);
-void launch_linear_4x8x4(const om_real *x, const om_real *w, om_real *y);
-void launch_linear_dx_4x8x4(const om_real *dy, const om_real *w, om_real *dx);
-void launch_linear_dw_4x8x4(const om_real *dy, const om_real *x, om_real *dw);
-void launch_glu_bwd_4x4x0(const om_real *dh, const om_real *g, const om_real *u, om_real *dg,
-    om_real *du);
-void launch_linear_dx_4x4x8(const om_real *dy, const om_real *w, om_real *dx);
-void launch_linear_dw_4x4x8(const om_real *dy, const om_real *x, om_real *dw);
-void launch_grouped_dx_4x4x8x6(const om_real *dy, const om_real *w, const int32_t *off,
-    om_real *dx);
-void launch_grouped_dw_4x4x8x6(const om_real *dy, const om_real *x, const int32_t *off,
-    om_real *dw);
-void launch_glu_routed_bwd_4x1x6x0(const om_real *dh, const om_real *g, const om_real *u,
-    const om_real *p, const int32_t *src, om_real *dg, om_real *du, om_real *dp);
-void launch_grouped_dx_4x4x6x8(const om_real *dy, const om_real *w, const int32_t *off,
-    om_real *dx);
-void launch_grouped_dw_4x4x6x8(const om_real *dy, const om_real *x, const int32_t *off,
-    om_real *dw);
-void launch_route_bwd_4x4x1x0x0x1x1x1(const om_real *dp, const om_real *z, const int32_t *idx,
-    const om_real *prob, const om_real *lse, const int32_t *cnt, om_real *dz);
-void launch_gate_dx_4x4x8(const om_real *dz, const om_real *w, om_real *dx);
-void launch_gate_dw_4x4x8(const om_real *dz, const om_real *x, om_real *dw);
-void launch_attention_bwd_1x4x4x2x4x3(const om_real *do_, const om_real *q, const om_real *k,
-    const om_real *v, const om_real *o, const om_real *lse, om_real *dq, om_real *dk, om_real *dv,
-    om_real *ws);
-void launch_rope_bwd_1x4x2x4(const om_real *dy, const om_real *tab, om_real *dx);
-void launch_rope_bwd_1x4x4x4(const om_real *dy, const om_real *tab, om_real *dx);
-void launch_gate_4x12x8(const om_real *x, const om_real *w, om_real *z);
-void launch_route_biased_4x12x3x1x0x1x1x1(const om_real *z, const om_real *b, om_real *p,
-    int32_t *idx, om_real *prob, om_real *lse, int32_t *cnt, int64_t *load, double *aux);
+void launch_dispatch_4x1x8(const double *x, const int32_t *row, const int32_t *src, double *xr);
+void launch_grouped_4x4x6x8(const double *x, const double *w, const int32_t *off, double *y);
+void launch_glu_routed_4x1x6x0(const double *g, const double *u, const double *p,
+    const int32_t *src, double *h);
+void launch_grouped_4x4x8x6(const double *x, const double *w, const int32_t *off, double *y);
+void launch_combine_4x1x8(const double *y, const int32_t *row, const int32_t *src, double *x);
+void launch_linear_4x4x8(const double *x, const double *w, double *y);
+void launch_glu_4x4x0(const double *g, const double *u, double *h);
+void launch_linear_4x8x4(const double *x, const double *w, double *y);
+void launch_linear_dx_4x8x4(const double *dy, const double *w, double *dx);
+void launch_linear_dw_4x8x4(const double *dy, const double *x, double *dw);
+void launch_glu_bwd_4x4x0(const double *dh, const double *g, const double *u, double *dg,
+    double *du);
+void launch_linear_dx_4x4x8(const double *dy, const double *w, double *dx);
+void launch_linear_dw_4x4x8(const double *dy, const double *x, double *dw);
+void launch_grouped_dx_4x4x8x6(const double *dy, const double *w, const int32_t *off, double *dx);
+void launch_grouped_dw_4x4x8x6(const double *dy, const double *x, const int32_t *off, double *dw);
+void launch_glu_routed_bwd_4x1x6x0(const double *dh, const double *g, const double *u,
+    const double *p, const int32_t *src, double *dg, double *du, double *dp);
+void launch_grouped_dx_4x4x6x8(const double *dy, const double *w, const int32_t *off, double *dx);
+void launch_grouped_dw_4x4x6x8(const double *dy, const double *x, const int32_t *off, double *dw);
+void launch_route_bwd_4x4x1x0x0x1x1x1(const double *dp, const double *z, const int32_t *idx,
+    const double *prob, const double *lse, const int32_t *cnt, double *dz);
+void launch_gate_dx_4x4x8(const double *dz, const double *w, double *dx);
+void launch_gate_dw_4x4x8(const double *dz, const double *x, double *dw);
+void launch_attention_bwd_1x4x4x2x4x3(const double *do_, const double *q, const double *k,
+    const double *v, const double *o, const double *lse, double *dq, double *dk, double *dv,
+    double *ws);
+void launch_rope_bwd_1x4x2x4(const double *dy, const double *tab, double *dx);
+void launch_rope_bwd_1x4x4x4(const double *dy, const double *tab, double *dx);
+void launch_gate_4x12x8(const double *x, const double *w, double *z);
+void launch_route_biased_4x12x3x1x0x1x1x1(const double *z, const double *b, double *p, int32_t *idx,
+    double *prob, double *lse, int32_t *cnt, int64_t *load, double *aux);
 void launch_route_map_4x12x3x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
     int32_t *off);
-void launch_dispatch_4x3x8(const om_real *x, const int32_t *row, const int32_t *src, om_real *xr);
-void launch_grouped_12x12x6x8(const om_real *x, const om_real *w, const int32_t *off, om_real *y);
-void launch_glu_routed_4x3x6x0(const om_real *g, const om_real *u, const om_real *p,
-    const int32_t *src, om_real *h);
-void launch_grouped_12x12x8x6(const om_real *x, const om_real *w, const int32_t *off, om_real *y);
-void launch_combine_4x3x8(const om_real *y, const int32_t *row, const int32_t *src, om_real *x);
-void launch_grouped_dx_12x12x8x6(const om_real *dy, const om_real *w, const int32_t *off,
-    om_real *dx);
-void launch_grouped_dw_12x12x8x6(const om_real *dy, const om_real *x, const int32_t *off,
-    om_real *dw);
-void launch_glu_routed_bwd_4x3x6x0(const om_real *dh, const om_real *g, const om_real *u,
-    const om_real *p, const int32_t *src, om_real *dg, om_real *du, om_real *dp);
-void launch_grouped_dx_12x12x6x8(const om_real *dy, const om_real *w, const int32_t *off,
-    om_real *dx);
-void launch_grouped_dw_12x12x6x8(const om_real *dy, const om_real *x, const int32_t *off,
-    om_real *dw);
-void launch_add_12x8(const om_real *a, const om_real *b, om_real *y);
-void launch_route_bwd_4x12x3x1x0x1x1x1(const om_real *dp, const om_real *z, const int32_t *idx,
-    const om_real *prob, const om_real *lse, const int32_t *cnt, om_real *dz);
-void launch_gate_dx_4x12x8(const om_real *dz, const om_real *w, om_real *dx);
-void launch_gate_dw_4x12x8(const om_real *dz, const om_real *x, om_real *dw);
-void launch_head_loss_grad_4x8x32(const om_real *x, const om_real *w, const int32_t *label,
-    double *loss, om_real *dx, om_real *dw, om_real *ws);
-void launch_sumsq_8192(const om_real *g, double *ctl);
+void launch_dispatch_4x3x8(const double *x, const int32_t *row, const int32_t *src, double *xr);
+void launch_grouped_12x12x6x8(const double *x, const double *w, const int32_t *off, double *y);
+void launch_glu_routed_4x3x6x0(const double *g, const double *u, const double *p,
+    const int32_t *src, double *h);
+void launch_grouped_12x12x8x6(const double *x, const double *w, const int32_t *off, double *y);
+void launch_combine_4x3x8(const double *y, const int32_t *row, const int32_t *src, double *x);
+void launch_grouped_dx_12x12x8x6(const double *dy, const double *w, const int32_t *off, double *dx);
+void launch_grouped_dw_12x12x8x6(const double *dy, const double *x, const int32_t *off, double *dw);
+void launch_glu_routed_bwd_4x3x6x0(const double *dh, const double *g, const double *u,
+    const double *p, const int32_t *src, double *dg, double *du, double *dp);
+void launch_grouped_dx_12x12x6x8(const double *dy, const double *w, const int32_t *off, double *dx);
+void launch_grouped_dw_12x12x6x8(const double *dy, const double *x, const int32_t *off, double *dw);
+void launch_add_12x8(const double *a, const double *b, double *y);
+void launch_route_bwd_4x12x3x1x0x1x1x1(const double *dp, const double *z, const int32_t *idx,
+    const double *prob, const double *lse, const int32_t *cnt, double *dz);
+void launch_gate_dx_4x12x8(const double *dz, const double *w, double *dx);
+void launch_gate_dw_4x12x8(const double *dz, const double *x, double *dw);
+void launch_head_loss_grad_4x8x32(const double *x, const double *w, const int32_t *label,
+    double *loss, double *dx, double *dw, double *ws);
+void launch_sumsq_8192(const double *g, double *ctl);
 void launch_clip(const double *loss, double *ctl);
-void launch_adamw_6208(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
-void launch_adamw_1984(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
-void launch_bias_update_12x12(const int64_t *load, const double *ctl, om_real *b);
-void launch_head_loss_4x8x32(const om_real *x, const om_real *w, const int32_t *label, om_real *lse,
-    double *loss, om_real *ws);
-void launch_embed_1x8x32(const int32_t *tok, const om_real *w, om_real *x);
-void launch_rmsnorm_1x1x8(const om_real *x, const om_real *w, om_real *y, om_real *r);
-void launch_linear_1x16x8(const om_real *x, const om_real *w, om_real *y);
-void launch_rmsnorm_1x4x4(const om_real *x, const om_real *w, om_real *y, om_real *r);
-void launch_linear_1x8x8(const om_real *x, const om_real *w, om_real *y);
-void launch_rmsnorm_1x2x4(const om_real *x, const om_real *w, om_real *y, om_real *r);
-void launch_attention_at_4x4x2x4x4(const om_real *q, const om_real *k, const om_real *v,
-    const int32_t *pos, om_real *o, om_real *kc, om_real *vc, om_real *ws);
-void launch_linear_1x8x16(const om_real *x, const om_real *w, om_real *y);
-void launch_add_1x8(const om_real *a, const om_real *b, om_real *y);
-void launch_linear_1x12x8(const om_real *x, const om_real *w, om_real *y);
-void launch_glu_1x12x0(const om_real *g, const om_real *u, om_real *h);
-void launch_linear_1x8x12(const om_real *x, const om_real *w, om_real *y);
-void launch_rope_at_4x4x4(const om_real *x, const om_real *tab, const int32_t *pos, om_real *y);
-void launch_rope_at_4x2x4(const om_real *x, const om_real *tab, const int32_t *pos, om_real *y);
-void launch_attention_at_4x4x2x4x3(const om_real *q, const om_real *k, const om_real *v,
-    const int32_t *pos, om_real *o, om_real *kc, om_real *vc, om_real *ws);
-void launch_gate_1x4x8(const om_real *x, const om_real *w, om_real *z);
-void launch_route_1x4x1x0x0x1x1x1(const om_real *z, om_real *p, int32_t *idx, om_real *prob,
-    om_real *lse, int32_t *cnt, int64_t *load, double *aux);
+void launch_adamw_6208(const double *g, const double *ctl, double *w, double *m, double *v);
+void launch_adamw_1984(const double *g, const double *ctl, double *w, double *m, double *v);
+void launch_bias_update_12x12(const int64_t *load, const double *ctl, double *b);
+void launch_head_loss_4x8x32(const double *x, const double *w, const int32_t *label, double *lse,
+    double *loss, double *ws);
+void launch_embed_1x8x32(const int32_t *tok, const double *w, double *x);
+void launch_rmsnorm_1x1x8(const double *x, const double *w, double *y, double *r);
+void launch_linear_1x16x8(const double *x, const double *w, double *y);
+void launch_rmsnorm_1x4x4(const double *x, const double *w, double *y, double *r);
+void launch_linear_1x8x8(const double *x, const double *w, double *y);
+void launch_rmsnorm_1x2x4(const double *x, const double *w, double *y, double *r);
+void launch_attention_at_4x4x2x4x4(const double *q, const double *k, const double *v,
+    const int32_t *pos, double *o, double *kc, double *vc, double *ws);
+void launch_linear_1x8x16(const double *x, const double *w, double *y);
+void launch_add_1x8(const double *a, const double *b, double *y);
+void launch_linear_1x12x8(const double *x, const double *w, double *y);
+void launch_glu_1x12x0(const double *g, const double *u, double *h);
+void launch_linear_1x8x12(const double *x, const double *w, double *y);
+void launch_rope_at_4x4x4(const double *x, const double *tab, const int32_t *pos, double *y);
+void launch_rope_at_4x2x4(const double *x, const double *tab, const int32_t *pos, double *y);
+void launch_attention_at_4x4x2x4x3(const double *q, const double *k, const double *v,
+    const int32_t *pos, double *o, double *kc, double *vc, double *ws);
+void launch_gate_1x4x8(const double *x, const double *w, double *z);
+void launch_route_1x4x1x0x0x1x1x1(const double *z, double *p, int32_t *idx, double *prob,
+    double *lse, int32_t *cnt, int64_t *load, double *aux);
 void launch_route_map_1x4x1x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
     int32_t *off);
-void launch_dispatch_1x1x8(const om_real *x, const int32_t *row, const int32_t *src, om_real *xr);
-void launch_grouped_1x4x6x8(const om_real *x, const om_real *w, const int32_t *off, om_real *y);
-void launch_glu_routed_1x1x6x0(const om_real *g, const om_real *u, const om_real *p,
-    const int32_t *src, om_real *h);
-void launch_grouped_1x4x8x6(const om_real *x, const om_real *w, const int32_t *off, om_real *y);
-void launch_combine_1x1x8(const om_real *y, const int32_t *row, const int32_t *src, om_real *x);
-void launch_linear_1x4x8(const om_real *x, const om_real *w, om_real *y);
-void launch_glu_1x4x0(const om_real *g, const om_real *u, om_real *h);
-void launch_linear_1x8x4(const om_real *x, const om_real *w, om_real *y);
-void launch_gate_1x12x8(const om_real *x, const om_real *w, om_real *z);
-void launch_route_biased_1x12x3x1x0x1x1x1(const om_real *z, const om_real *b, om_real *p,
-    int32_t *idx, om_real *prob, om_real *lse, int32_t *cnt, int64_t *load, double *aux);
+void launch_dispatch_1x1x8(const double *x, const int32_t *row, const int32_t *src, double *xr);
+void launch_grouped_1x4x6x8(const double *x, const double *w, const int32_t *off, double *y);
+void launch_glu_routed_1x1x6x0(const double *g, const double *u, const double *p,
+    const int32_t *src, double *h);
+void launch_grouped_1x4x8x6(const double *x, const double *w, const int32_t *off, double *y);
+void launch_combine_1x1x8(const double *y, const int32_t *row, const int32_t *src, double *x);
+void launch_linear_1x4x8(const double *x, const double *w, double *y);
+void launch_glu_1x4x0(const double *g, const double *u, double *h);
+void launch_linear_1x8x4(const double *x, const double *w, double *y);
+void launch_gate_1x12x8(const double *x, const double *w, double *z);
+void launch_route_biased_1x12x3x1x0x1x1x1(const double *z, const double *b, double *p, int32_t *idx,
+    double *prob, double *lse, int32_t *cnt, int64_t *load, double *aux);
 void launch_route_map_1x12x3x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
     int32_t *off);
-void launch_dispatch_1x3x8(const om_real *x, const int32_t *row, const int32_t *src, om_real *xr);
-void launch_grouped_3x12x6x8(const om_real *x, const om_real *w, const int32_t *off, om_real *y);
-void launch_glu_routed_1x3x6x0(const om_real *g, const om_real *u, const om_real *p,
-    const int32_t *src, om_real *h);
-void launch_grouped_3x12x8x6(const om_real *x, const om_real *w, const int32_t *off, om_real *y);
-void launch_combine_1x3x8(const om_real *y, const int32_t *row, const int32_t *src, om_real *x);
-void launch_logits_1x32x8(const om_real *x, const om_real *w, om_real *z);
+void launch_dispatch_1x3x8(const double *x, const int32_t *row, const int32_t *src, double *xr);
+void launch_grouped_3x12x6x8(const double *x, const double *w, const int32_t *off, double *y);
+void launch_glu_routed_1x3x6x0(const double *g, const double *u, const double *p,
+    const int32_t *src, double *h);
+void launch_grouped_3x12x8x6(const double *x, const double *w, const int32_t *off, double *y);
+void launch_combine_1x3x8(const double *y, const int32_t *row, const int32_t *src, double *x);
+void launch_logits_1x32x8(const double *x, const double *w, double *z);
 
 #endif

@@ -4,124 +4,123 @@
  */
 #include "launch.h"
 
-void om_k_rope_table_4x4x0(om_real *tab);
+void om_k_rope_table_4x4x0(float *tab);
 double om_k_rope_table_4x4x0_check(uint64_t seed);
-void om_k_embed_8x8x32(const int32_t *tok, const om_real *w, om_real *x);
+void om_k_embed_8x8x32(const int32_t *tok, const float *w, float *x);
 double om_k_embed_8x8x32_check(uint64_t seed);
-void om_k_embed_bwd_8x8x32(const om_real *dx, const int32_t *tok, om_real *dw);
+void om_k_embed_bwd_8x8x32(const float *dx, const int32_t *tok, float *dw);
 double om_k_embed_bwd_8x8x32_check(uint64_t seed);
-void om_k_rmsnorm_8x1x8(const om_real *x, const om_real *w, om_real *y, om_real *r);
+void om_k_rmsnorm_8x1x8(const float *x, const float *w, float *y, float *r);
 double om_k_rmsnorm_8x1x8_check(uint64_t seed);
-void om_k_linear_8x8x8(const om_real *x, const om_real *w, om_real *y);
+void om_k_linear_8x8x8(const float *x, const float *w, float *y);
 double om_k_linear_8x8x8_check(uint64_t seed);
-void om_k_rope_2x4x2x4(const om_real *x, const om_real *tab, om_real *y);
+void om_k_rope_2x4x2x4(const float *x, const float *tab, float *y);
 double om_k_rope_2x4x2x4_check(uint64_t seed);
-void om_k_attention_2x4x2x2x4x4(const om_real *q, const om_real *k, const om_real *v, om_real *o,
-    om_real *lse);
+void om_k_attention_2x4x2x2x4x4(const float *q, const float *k, const float *v, float *o,
+    float *lse);
 double om_k_attention_2x4x2x2x4x4_check(uint64_t seed);
-void om_k_add_8x8(const om_real *a, const om_real *b, om_real *y);
+void om_k_add_8x8(const float *a, const float *b, float *y);
 double om_k_add_8x8_check(uint64_t seed);
-void om_k_gate_8x4x8(const om_real *x, const om_real *w, om_real *z);
+void om_k_gate_8x4x8(const float *x, const float *w, float *z);
 double om_k_gate_8x4x8_check(uint64_t seed);
-void om_k_route_8x4x2x0x0x1x1x1(const om_real *z, om_real *p, int32_t *idx, om_real *prob,
-    om_real *lse, int32_t *cnt, int64_t *load, double *aux);
+void om_k_route_8x4x2x0x0x1x1x1(const float *z, float *p, int32_t *idx, float *prob, float *lse,
+    int32_t *cnt, int64_t *load, double *aux);
 double om_k_route_8x4x2x0x0x1x1x1_check(uint64_t seed);
 void om_k_route_map_8x4x2x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
     int32_t *off);
 double om_k_route_map_8x4x2x1_check(uint64_t seed);
-void om_k_dispatch_8x2x8(const om_real *x, const int32_t *row, const int32_t *src, om_real *xr);
+void om_k_dispatch_8x2x8(const float *x, const int32_t *row, const int32_t *src, float *xr);
 double om_k_dispatch_8x2x8_check(uint64_t seed);
-void om_k_grouped_16x4x6x8(const om_real *x, const om_real *w, const int32_t *off, om_real *y);
+void om_k_grouped_16x4x6x8(const float *x, const float *w, const int32_t *off, float *y);
 double om_k_grouped_16x4x6x8_check(uint64_t seed);
-void om_k_glu_routed_8x2x6x0(const om_real *g, const om_real *u, const om_real *p,
-    const int32_t *src, om_real *h);
+void om_k_glu_routed_8x2x6x0(const float *g, const float *u, const float *p, const int32_t *src,
+    float *h);
 double om_k_glu_routed_8x2x6x0_check(uint64_t seed);
-void om_k_grouped_16x4x8x6(const om_real *x, const om_real *w, const int32_t *off, om_real *y);
+void om_k_grouped_16x4x8x6(const float *x, const float *w, const int32_t *off, float *y);
 double om_k_grouped_16x4x8x6_check(uint64_t seed);
-void om_k_combine_8x2x8(const om_real *y, const int32_t *row, const int32_t *src, om_real *x);
+void om_k_combine_8x2x8(const float *y, const int32_t *row, const int32_t *src, float *x);
 double om_k_combine_8x2x8_check(uint64_t seed);
-void om_k_grouped_dx_16x4x8x6(const om_real *dy, const om_real *w, const int32_t *off, om_real *dx);
+void om_k_grouped_dx_16x4x8x6(const float *dy, const float *w, const int32_t *off, float *dx);
 double om_k_grouped_dx_16x4x8x6_check(uint64_t seed);
-void om_k_grouped_dw_16x4x8x6(const om_real *dy, const om_real *x, const int32_t *off, om_real *dw);
+void om_k_grouped_dw_16x4x8x6(const float *dy, const float *x, const int32_t *off, float *dw);
 double om_k_grouped_dw_16x4x8x6_check(uint64_t seed);
-void om_k_glu_routed_bwd_8x2x6x0(const om_real *dh, const om_real *g, const om_real *u,
-    const om_real *p, const int32_t *src, om_real *dg, om_real *du, om_real *dp);
+void om_k_glu_routed_bwd_8x2x6x0(const float *dh, const float *g, const float *u, const float *p,
+    const int32_t *src, float *dg, float *du, float *dp);
 double om_k_glu_routed_bwd_8x2x6x0_check(uint64_t seed);
-void om_k_grouped_dx_16x4x6x8(const om_real *dy, const om_real *w, const int32_t *off, om_real *dx);
+void om_k_grouped_dx_16x4x6x8(const float *dy, const float *w, const int32_t *off, float *dx);
 double om_k_grouped_dx_16x4x6x8_check(uint64_t seed);
-void om_k_grouped_dw_16x4x6x8(const om_real *dy, const om_real *x, const int32_t *off, om_real *dw);
+void om_k_grouped_dw_16x4x6x8(const float *dy, const float *x, const int32_t *off, float *dw);
 double om_k_grouped_dw_16x4x6x8_check(uint64_t seed);
-void om_k_add_16x8(const om_real *a, const om_real *b, om_real *y);
+void om_k_add_16x8(const float *a, const float *b, float *y);
 double om_k_add_16x8_check(uint64_t seed);
-void om_k_route_bwd_8x4x2x0x0x1x1x1(const om_real *dp, const om_real *z, const int32_t *idx,
-    const om_real *prob, const om_real *lse, const int32_t *cnt, om_real *dz);
+void om_k_route_bwd_8x4x2x0x0x1x1x1(const float *dp, const float *z, const int32_t *idx,
+    const float *prob, const float *lse, const int32_t *cnt, float *dz);
 double om_k_route_bwd_8x4x2x0x0x1x1x1_check(uint64_t seed);
-void om_k_gate_dx_8x4x8(const om_real *dz, const om_real *w, om_real *dx);
+void om_k_gate_dx_8x4x8(const float *dz, const float *w, float *dx);
 double om_k_gate_dx_8x4x8_check(uint64_t seed);
-void om_k_gate_dw_8x4x8(const om_real *dz, const om_real *x, om_real *dw);
+void om_k_gate_dw_8x4x8(const float *dz, const float *x, float *dw);
 double om_k_gate_dw_8x4x8_check(uint64_t seed);
-void om_k_rmsnorm_bwd_8x1x8(const om_real *dy, const om_real *x, const om_real *w, const om_real *r,
-    om_real *dx, om_real *dw, om_real *ws);
+void om_k_rmsnorm_bwd_8x1x8(const float *dy, const float *x, const float *w, const float *r,
+    float *dx, float *dw, float *ws);
 double om_k_rmsnorm_bwd_8x1x8_check(uint64_t seed);
-void om_k_linear_dx_8x8x8(const om_real *dy, const om_real *w, om_real *dx);
+void om_k_linear_dx_8x8x8(const float *dy, const float *w, float *dx);
 double om_k_linear_dx_8x8x8_check(uint64_t seed);
-void om_k_linear_dw_8x8x8(const om_real *dy, const om_real *x, om_real *dw);
+void om_k_linear_dw_8x8x8(const float *dy, const float *x, float *dw);
 double om_k_linear_dw_8x8x8_check(uint64_t seed);
-void om_k_attention_bwd_2x4x2x2x4x4(const om_real *do_, const om_real *q, const om_real *k,
-    const om_real *v, const om_real *o, const om_real *lse, om_real *dq, om_real *dk, om_real *dv,
-    om_real *ws);
+void om_k_attention_bwd_2x4x2x2x4x4(const float *do_, const float *q, const float *k,
+    const float *v, const float *o, const float *lse, float *dq, float *dk, float *dv, float *ws);
 double om_k_attention_bwd_2x4x2x2x4x4_check(uint64_t seed);
-void om_k_rope_bwd_2x4x2x4(const om_real *dy, const om_real *tab, om_real *dx);
+void om_k_rope_bwd_2x4x2x4(const float *dy, const float *tab, float *dx);
 double om_k_rope_bwd_2x4x2x4_check(uint64_t seed);
-void om_k_head_loss_grad_8x8x32(const om_real *x, const om_real *w, const int32_t *label,
-    double *loss, om_real *dx, om_real *dw, om_real *ws);
+void om_k_head_loss_grad_8x8x32(const float *x, const float *w, const int32_t *label, double *loss,
+    float *dx, float *dw, float *ws);
 double om_k_head_loss_grad_8x8x32_check(uint64_t seed);
-void om_k_sumsq_4032(const om_real *g, double *ctl);
+void om_k_sumsq_4032(const float *g, double *ctl);
 double om_k_sumsq_4032_check(uint64_t seed);
 void om_k_clip(const double *loss, double *ctl);
 double om_k_clip_check(uint64_t seed);
-void om_k_adamw_3008(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
+void om_k_adamw_3008(const float *g, const double *ctl, float *w, float *m, float *v);
 double om_k_adamw_3008_check(uint64_t seed);
-void om_k_adamw_832(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
+void om_k_adamw_832(const float *g, const double *ctl, float *w, float *m, float *v);
 double om_k_adamw_832_check(uint64_t seed);
-void om_k_adamw_192(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
+void om_k_adamw_192(const float *g, const double *ctl, float *w, float *m, float *v);
 double om_k_adamw_192_check(uint64_t seed);
-void om_k_head_loss_8x8x32(const om_real *x, const om_real *w, const int32_t *label, om_real *lse,
-    double *loss, om_real *ws);
+void om_k_head_loss_8x8x32(const float *x, const float *w, const int32_t *label, float *lse,
+    double *loss, float *ws);
 double om_k_head_loss_8x8x32_check(uint64_t seed);
-void om_k_embed_1x8x32(const int32_t *tok, const om_real *w, om_real *x);
+void om_k_embed_1x8x32(const int32_t *tok, const float *w, float *x);
 double om_k_embed_1x8x32_check(uint64_t seed);
-void om_k_rmsnorm_1x1x8(const om_real *x, const om_real *w, om_real *y, om_real *r);
+void om_k_rmsnorm_1x1x8(const float *x, const float *w, float *y, float *r);
 double om_k_rmsnorm_1x1x8_check(uint64_t seed);
-void om_k_linear_1x8x8(const om_real *x, const om_real *w, om_real *y);
+void om_k_linear_1x8x8(const float *x, const float *w, float *y);
 double om_k_linear_1x8x8_check(uint64_t seed);
-void om_k_rope_at_4x2x4(const om_real *x, const om_real *tab, const int32_t *pos, om_real *y);
+void om_k_rope_at_4x2x4(const float *x, const float *tab, const int32_t *pos, float *y);
 double om_k_rope_at_4x2x4_check(uint64_t seed);
-void om_k_attention_at_4x2x2x4x4(const om_real *q, const om_real *k, const om_real *v,
-    const int32_t *pos, om_real *o, om_real *kc, om_real *vc, om_real *ws);
+void om_k_attention_at_4x2x2x4x4(const float *q, const float *k, const float *v, const int32_t *pos,
+    float *o, float *kc, float *vc, float *ws);
 double om_k_attention_at_4x2x2x4x4_check(uint64_t seed);
-void om_k_add_1x8(const om_real *a, const om_real *b, om_real *y);
+void om_k_add_1x8(const float *a, const float *b, float *y);
 double om_k_add_1x8_check(uint64_t seed);
-void om_k_gate_1x4x8(const om_real *x, const om_real *w, om_real *z);
+void om_k_gate_1x4x8(const float *x, const float *w, float *z);
 double om_k_gate_1x4x8_check(uint64_t seed);
-void om_k_route_1x4x2x0x0x1x1x1(const om_real *z, om_real *p, int32_t *idx, om_real *prob,
-    om_real *lse, int32_t *cnt, int64_t *load, double *aux);
+void om_k_route_1x4x2x0x0x1x1x1(const float *z, float *p, int32_t *idx, float *prob, float *lse,
+    int32_t *cnt, int64_t *load, double *aux);
 double om_k_route_1x4x2x0x0x1x1x1_check(uint64_t seed);
 void om_k_route_map_1x4x2x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
     int32_t *off);
 double om_k_route_map_1x4x2x1_check(uint64_t seed);
-void om_k_dispatch_1x2x8(const om_real *x, const int32_t *row, const int32_t *src, om_real *xr);
+void om_k_dispatch_1x2x8(const float *x, const int32_t *row, const int32_t *src, float *xr);
 double om_k_dispatch_1x2x8_check(uint64_t seed);
-void om_k_grouped_2x4x6x8(const om_real *x, const om_real *w, const int32_t *off, om_real *y);
+void om_k_grouped_2x4x6x8(const float *x, const float *w, const int32_t *off, float *y);
 double om_k_grouped_2x4x6x8_check(uint64_t seed);
-void om_k_glu_routed_1x2x6x0(const om_real *g, const om_real *u, const om_real *p,
-    const int32_t *src, om_real *h);
+void om_k_glu_routed_1x2x6x0(const float *g, const float *u, const float *p, const int32_t *src,
+    float *h);
 double om_k_glu_routed_1x2x6x0_check(uint64_t seed);
-void om_k_grouped_2x4x8x6(const om_real *x, const om_real *w, const int32_t *off, om_real *y);
+void om_k_grouped_2x4x8x6(const float *x, const float *w, const int32_t *off, float *y);
 double om_k_grouped_2x4x8x6_check(uint64_t seed);
-void om_k_combine_1x2x8(const om_real *y, const int32_t *row, const int32_t *src, om_real *x);
+void om_k_combine_1x2x8(const float *y, const int32_t *row, const int32_t *src, float *x);
 double om_k_combine_1x2x8_check(uint64_t seed);
-void om_k_logits_1x32x8(const om_real *x, const om_real *w, om_real *z);
+void om_k_logits_1x32x8(const float *x, const float *w, float *z);
 double om_k_logits_1x32x8_check(uint64_t seed);
 
 struct om_op om_ops[OM_N_OPS] = {
@@ -241,63 +240,62 @@ struct om_op om_ops[OM_N_OPS] = {
 	} while (0)
 
 void
-launch_rope_table_4x4x0(om_real *tab)
+launch_rope_table_4x4x0(float *tab)
 {
 	LAUNCH(0, om_k_rope_table_4x4x0(tab));
 }
 
 void
-launch_embed_8x8x32(const int32_t *tok, const om_real *w, om_real *x)
+launch_embed_8x8x32(const int32_t *tok, const float *w, float *x)
 {
 	LAUNCH(1, om_k_embed_8x8x32(tok, w, x));
 }
 
 void
-launch_embed_bwd_8x8x32(const om_real *dx, const int32_t *tok, om_real *dw)
+launch_embed_bwd_8x8x32(const float *dx, const int32_t *tok, float *dw)
 {
 	LAUNCH(2, om_k_embed_bwd_8x8x32(dx, tok, dw));
 }
 
 void
-launch_rmsnorm_8x1x8(const om_real *x, const om_real *w, om_real *y, om_real *r)
+launch_rmsnorm_8x1x8(const float *x, const float *w, float *y, float *r)
 {
 	LAUNCH(3, om_k_rmsnorm_8x1x8(x, w, y, r));
 }
 
 void
-launch_linear_8x8x8(const om_real *x, const om_real *w, om_real *y)
+launch_linear_8x8x8(const float *x, const float *w, float *y)
 {
 	LAUNCH(4, om_k_linear_8x8x8(x, w, y));
 }
 
 void
-launch_rope_2x4x2x4(const om_real *x, const om_real *tab, om_real *y)
+launch_rope_2x4x2x4(const float *x, const float *tab, float *y)
 {
 	LAUNCH(5, om_k_rope_2x4x2x4(x, tab, y));
 }
 
 void
-launch_attention_2x4x2x2x4x4(const om_real *q, const om_real *k, const om_real *v, om_real *o,
-    om_real *lse)
+launch_attention_2x4x2x2x4x4(const float *q, const float *k, const float *v, float *o, float *lse)
 {
 	LAUNCH(6, om_k_attention_2x4x2x2x4x4(q, k, v, o, lse));
 }
 
 void
-launch_add_8x8(const om_real *a, const om_real *b, om_real *y)
+launch_add_8x8(const float *a, const float *b, float *y)
 {
 	LAUNCH(7, om_k_add_8x8(a, b, y));
 }
 
 void
-launch_gate_8x4x8(const om_real *x, const om_real *w, om_real *z)
+launch_gate_8x4x8(const float *x, const float *w, float *z)
 {
 	LAUNCH(8, om_k_gate_8x4x8(x, w, z));
 }
 
 void
-launch_route_8x4x2x0x0x1x1x1(const om_real *z, om_real *p, int32_t *idx, om_real *prob,
-    om_real *lse, int32_t *cnt, int64_t *load, double *aux)
+launch_route_8x4x2x0x0x1x1x1(const float *z, float *p, int32_t *idx, float *prob, float *lse,
+    int32_t *cnt, int64_t *load, double *aux)
 {
 	LAUNCH(9, om_k_route_8x4x2x0x0x1x1x1(z, p, idx, prob, lse, cnt, load, aux));
 }
@@ -310,134 +308,133 @@ launch_route_map_8x4x2x1(const int32_t *idx, const int32_t *cnt, int32_t *row, i
 }
 
 void
-launch_dispatch_8x2x8(const om_real *x, const int32_t *row, const int32_t *src, om_real *xr)
+launch_dispatch_8x2x8(const float *x, const int32_t *row, const int32_t *src, float *xr)
 {
 	LAUNCH(11, om_k_dispatch_8x2x8(x, row, src, xr));
 }
 
 void
-launch_grouped_16x4x6x8(const om_real *x, const om_real *w, const int32_t *off, om_real *y)
+launch_grouped_16x4x6x8(const float *x, const float *w, const int32_t *off, float *y)
 {
 	LAUNCH(12, om_k_grouped_16x4x6x8(x, w, off, y));
 }
 
 void
-launch_glu_routed_8x2x6x0(const om_real *g, const om_real *u, const om_real *p, const int32_t *src,
-    om_real *h)
+launch_glu_routed_8x2x6x0(const float *g, const float *u, const float *p, const int32_t *src,
+    float *h)
 {
 	LAUNCH(13, om_k_glu_routed_8x2x6x0(g, u, p, src, h));
 }
 
 void
-launch_grouped_16x4x8x6(const om_real *x, const om_real *w, const int32_t *off, om_real *y)
+launch_grouped_16x4x8x6(const float *x, const float *w, const int32_t *off, float *y)
 {
 	LAUNCH(14, om_k_grouped_16x4x8x6(x, w, off, y));
 }
 
 void
-launch_combine_8x2x8(const om_real *y, const int32_t *row, const int32_t *src, om_real *x)
+launch_combine_8x2x8(const float *y, const int32_t *row, const int32_t *src, float *x)
 {
 	LAUNCH(15, om_k_combine_8x2x8(y, row, src, x));
 }
 
 void
-launch_grouped_dx_16x4x8x6(const om_real *dy, const om_real *w, const int32_t *off, om_real *dx)
+launch_grouped_dx_16x4x8x6(const float *dy, const float *w, const int32_t *off, float *dx)
 {
 	LAUNCH(16, om_k_grouped_dx_16x4x8x6(dy, w, off, dx));
 }
 
 void
-launch_grouped_dw_16x4x8x6(const om_real *dy, const om_real *x, const int32_t *off, om_real *dw)
+launch_grouped_dw_16x4x8x6(const float *dy, const float *x, const int32_t *off, float *dw)
 {
 	LAUNCH(17, om_k_grouped_dw_16x4x8x6(dy, x, off, dw));
 }
 
 void
-launch_glu_routed_bwd_8x2x6x0(const om_real *dh, const om_real *g, const om_real *u,
-    const om_real *p, const int32_t *src, om_real *dg, om_real *du, om_real *dp)
+launch_glu_routed_bwd_8x2x6x0(const float *dh, const float *g, const float *u, const float *p,
+    const int32_t *src, float *dg, float *du, float *dp)
 {
 	LAUNCH(18, om_k_glu_routed_bwd_8x2x6x0(dh, g, u, p, src, dg, du, dp));
 }
 
 void
-launch_grouped_dx_16x4x6x8(const om_real *dy, const om_real *w, const int32_t *off, om_real *dx)
+launch_grouped_dx_16x4x6x8(const float *dy, const float *w, const int32_t *off, float *dx)
 {
 	LAUNCH(19, om_k_grouped_dx_16x4x6x8(dy, w, off, dx));
 }
 
 void
-launch_grouped_dw_16x4x6x8(const om_real *dy, const om_real *x, const int32_t *off, om_real *dw)
+launch_grouped_dw_16x4x6x8(const float *dy, const float *x, const int32_t *off, float *dw)
 {
 	LAUNCH(20, om_k_grouped_dw_16x4x6x8(dy, x, off, dw));
 }
 
 void
-launch_add_16x8(const om_real *a, const om_real *b, om_real *y)
+launch_add_16x8(const float *a, const float *b, float *y)
 {
 	LAUNCH(21, om_k_add_16x8(a, b, y));
 }
 
 void
-launch_route_bwd_8x4x2x0x0x1x1x1(const om_real *dp, const om_real *z, const int32_t *idx,
-    const om_real *prob, const om_real *lse, const int32_t *cnt, om_real *dz)
+launch_route_bwd_8x4x2x0x0x1x1x1(const float *dp, const float *z, const int32_t *idx,
+    const float *prob, const float *lse, const int32_t *cnt, float *dz)
 {
 	LAUNCH(22, om_k_route_bwd_8x4x2x0x0x1x1x1(dp, z, idx, prob, lse, cnt, dz));
 }
 
 void
-launch_gate_dx_8x4x8(const om_real *dz, const om_real *w, om_real *dx)
+launch_gate_dx_8x4x8(const float *dz, const float *w, float *dx)
 {
 	LAUNCH(23, om_k_gate_dx_8x4x8(dz, w, dx));
 }
 
 void
-launch_gate_dw_8x4x8(const om_real *dz, const om_real *x, om_real *dw)
+launch_gate_dw_8x4x8(const float *dz, const float *x, float *dw)
 {
 	LAUNCH(24, om_k_gate_dw_8x4x8(dz, x, dw));
 }
 
 void
-launch_rmsnorm_bwd_8x1x8(const om_real *dy, const om_real *x, const om_real *w, const om_real *r,
-    om_real *dx, om_real *dw, om_real *ws)
+launch_rmsnorm_bwd_8x1x8(const float *dy, const float *x, const float *w, const float *r, float *dx,
+    float *dw, float *ws)
 {
 	LAUNCH(25, om_k_rmsnorm_bwd_8x1x8(dy, x, w, r, dx, dw, ws));
 }
 
 void
-launch_linear_dx_8x8x8(const om_real *dy, const om_real *w, om_real *dx)
+launch_linear_dx_8x8x8(const float *dy, const float *w, float *dx)
 {
 	LAUNCH(26, om_k_linear_dx_8x8x8(dy, w, dx));
 }
 
 void
-launch_linear_dw_8x8x8(const om_real *dy, const om_real *x, om_real *dw)
+launch_linear_dw_8x8x8(const float *dy, const float *x, float *dw)
 {
 	LAUNCH(27, om_k_linear_dw_8x8x8(dy, x, dw));
 }
 
 void
-launch_attention_bwd_2x4x2x2x4x4(const om_real *do_, const om_real *q, const om_real *k,
-    const om_real *v, const om_real *o, const om_real *lse, om_real *dq, om_real *dk, om_real *dv,
-    om_real *ws)
+launch_attention_bwd_2x4x2x2x4x4(const float *do_, const float *q, const float *k, const float *v,
+    const float *o, const float *lse, float *dq, float *dk, float *dv, float *ws)
 {
 	LAUNCH(28, om_k_attention_bwd_2x4x2x2x4x4(do_, q, k, v, o, lse, dq, dk, dv, ws));
 }
 
 void
-launch_rope_bwd_2x4x2x4(const om_real *dy, const om_real *tab, om_real *dx)
+launch_rope_bwd_2x4x2x4(const float *dy, const float *tab, float *dx)
 {
 	LAUNCH(29, om_k_rope_bwd_2x4x2x4(dy, tab, dx));
 }
 
 void
-launch_head_loss_grad_8x8x32(const om_real *x, const om_real *w, const int32_t *label, double *loss,
-    om_real *dx, om_real *dw, om_real *ws)
+launch_head_loss_grad_8x8x32(const float *x, const float *w, const int32_t *label, double *loss,
+    float *dx, float *dw, float *ws)
 {
 	LAUNCH(30, om_k_head_loss_grad_8x8x32(x, w, label, loss, dx, dw, ws));
 }
 
 void
-launch_sumsq_4032(const om_real *g, double *ctl)
+launch_sumsq_4032(const float *g, double *ctl)
 {
 	LAUNCH(31, om_k_sumsq_4032(g, ctl));
 }
@@ -449,76 +446,76 @@ launch_clip(const double *loss, double *ctl)
 }
 
 void
-launch_adamw_3008(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v)
+launch_adamw_3008(const float *g, const double *ctl, float *w, float *m, float *v)
 {
 	LAUNCH(33, om_k_adamw_3008(g, ctl, w, m, v));
 }
 
 void
-launch_adamw_832(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v)
+launch_adamw_832(const float *g, const double *ctl, float *w, float *m, float *v)
 {
 	LAUNCH(34, om_k_adamw_832(g, ctl, w, m, v));
 }
 
 void
-launch_adamw_192(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v)
+launch_adamw_192(const float *g, const double *ctl, float *w, float *m, float *v)
 {
 	LAUNCH(35, om_k_adamw_192(g, ctl, w, m, v));
 }
 
 void
-launch_head_loss_8x8x32(const om_real *x, const om_real *w, const int32_t *label, om_real *lse,
-    double *loss, om_real *ws)
+launch_head_loss_8x8x32(const float *x, const float *w, const int32_t *label, float *lse,
+    double *loss, float *ws)
 {
 	LAUNCH(36, om_k_head_loss_8x8x32(x, w, label, lse, loss, ws));
 }
 
 void
-launch_embed_1x8x32(const int32_t *tok, const om_real *w, om_real *x)
+launch_embed_1x8x32(const int32_t *tok, const float *w, float *x)
 {
 	LAUNCH(37, om_k_embed_1x8x32(tok, w, x));
 }
 
 void
-launch_rmsnorm_1x1x8(const om_real *x, const om_real *w, om_real *y, om_real *r)
+launch_rmsnorm_1x1x8(const float *x, const float *w, float *y, float *r)
 {
 	LAUNCH(38, om_k_rmsnorm_1x1x8(x, w, y, r));
 }
 
 void
-launch_linear_1x8x8(const om_real *x, const om_real *w, om_real *y)
+launch_linear_1x8x8(const float *x, const float *w, float *y)
 {
 	LAUNCH(39, om_k_linear_1x8x8(x, w, y));
 }
 
 void
-launch_rope_at_4x2x4(const om_real *x, const om_real *tab, const int32_t *pos, om_real *y)
+launch_rope_at_4x2x4(const float *x, const float *tab, const int32_t *pos, float *y)
 {
 	LAUNCH(40, om_k_rope_at_4x2x4(x, tab, pos, y));
 }
 
 void
-launch_attention_at_4x2x2x4x4(const om_real *q, const om_real *k, const om_real *v,
-    const int32_t *pos, om_real *o, om_real *kc, om_real *vc, om_real *ws)
+launch_attention_at_4x2x2x4x4(const float *q, const float *k, const float *v, const int32_t *pos,
+    float *o, float *kc, float *vc, float *ws)
 {
 	LAUNCH(41, om_k_attention_at_4x2x2x4x4(q, k, v, pos, o, kc, vc, ws));
 }
 
 void
-launch_add_1x8(const om_real *a, const om_real *b, om_real *y)
+launch_add_1x8(const float *a, const float *b, float *y)
 {
 	LAUNCH(42, om_k_add_1x8(a, b, y));
 }
 
 void
-launch_gate_1x4x8(const om_real *x, const om_real *w, om_real *z)
+launch_gate_1x4x8(const float *x, const float *w, float *z)
 {
 	LAUNCH(43, om_k_gate_1x4x8(x, w, z));
 }
 
 void
-launch_route_1x4x2x0x0x1x1x1(const om_real *z, om_real *p, int32_t *idx, om_real *prob,
-    om_real *lse, int32_t *cnt, int64_t *load, double *aux)
+launch_route_1x4x2x0x0x1x1x1(const float *z, float *p, int32_t *idx, float *prob, float *lse,
+    int32_t *cnt, int64_t *load, double *aux)
 {
 	LAUNCH(44, om_k_route_1x4x2x0x0x1x1x1(z, p, idx, prob, lse, cnt, load, aux));
 }
@@ -531,38 +528,38 @@ launch_route_map_1x4x2x1(const int32_t *idx, const int32_t *cnt, int32_t *row, i
 }
 
 void
-launch_dispatch_1x2x8(const om_real *x, const int32_t *row, const int32_t *src, om_real *xr)
+launch_dispatch_1x2x8(const float *x, const int32_t *row, const int32_t *src, float *xr)
 {
 	LAUNCH(46, om_k_dispatch_1x2x8(x, row, src, xr));
 }
 
 void
-launch_grouped_2x4x6x8(const om_real *x, const om_real *w, const int32_t *off, om_real *y)
+launch_grouped_2x4x6x8(const float *x, const float *w, const int32_t *off, float *y)
 {
 	LAUNCH(47, om_k_grouped_2x4x6x8(x, w, off, y));
 }
 
 void
-launch_glu_routed_1x2x6x0(const om_real *g, const om_real *u, const om_real *p, const int32_t *src,
-    om_real *h)
+launch_glu_routed_1x2x6x0(const float *g, const float *u, const float *p, const int32_t *src,
+    float *h)
 {
 	LAUNCH(48, om_k_glu_routed_1x2x6x0(g, u, p, src, h));
 }
 
 void
-launch_grouped_2x4x8x6(const om_real *x, const om_real *w, const int32_t *off, om_real *y)
+launch_grouped_2x4x8x6(const float *x, const float *w, const int32_t *off, float *y)
 {
 	LAUNCH(49, om_k_grouped_2x4x8x6(x, w, off, y));
 }
 
 void
-launch_combine_1x2x8(const om_real *y, const int32_t *row, const int32_t *src, om_real *x)
+launch_combine_1x2x8(const float *y, const int32_t *row, const int32_t *src, float *x)
 {
 	LAUNCH(50, om_k_combine_1x2x8(y, row, src, x));
 }
 
 void
-launch_logits_1x32x8(const om_real *x, const om_real *w, om_real *z)
+launch_logits_1x32x8(const float *x, const float *w, float *z)
 {
 	LAUNCH(51, om_k_logits_1x32x8(x, w, z));
 }

@@ -10,81 +10,74 @@
 #include "config.h"
 #include "om.h"
 
-typedef OM_REAL om_real;
-
 enum { OM_N_OPS = 52 };
 extern struct om_op om_ops[OM_N_OPS];
 
-void launch_rope_table_4x4x0(om_real *tab);
-void launch_embed_8x8x32(const int32_t *tok, const om_real *w, om_real *x);
-void launch_embed_bwd_8x8x32(const om_real *dx, const int32_t *tok, om_real *dw);
-void launch_rmsnorm_8x1x8(const om_real *x, const om_real *w, om_real *y, om_real *r);
-void launch_linear_8x8x8(const om_real *x, const om_real *w, om_real *y);
-void launch_rope_2x4x2x4(const om_real *x, const om_real *tab, om_real *y);
-void launch_attention_2x4x2x2x4x4(const om_real *q, const om_real *k, const om_real *v, om_real *o,
-    om_real *lse);
-void launch_add_8x8(const om_real *a, const om_real *b, om_real *y);
-void launch_gate_8x4x8(const om_real *x, const om_real *w, om_real *z);
-void launch_route_8x4x2x0x0x1x1x1(const om_real *z, om_real *p, int32_t *idx, om_real *prob,
-    om_real *lse, int32_t *cnt, int64_t *load, double *aux);
+void launch_rope_table_4x4x0(float *tab);
+void launch_embed_8x8x32(const int32_t *tok, const float *w, float *x);
+void launch_embed_bwd_8x8x32(const float *dx, const int32_t *tok, float *dw);
+void launch_rmsnorm_8x1x8(const float *x, const float *w, float *y, float *r);
+void launch_linear_8x8x8(const float *x, const float *w, float *y);
+void launch_rope_2x4x2x4(const float *x, const float *tab, float *y);
+void launch_attention_2x4x2x2x4x4(const float *q, const float *k, const float *v, float *o,
+    float *lse);
+void launch_add_8x8(const float *a, const float *b, float *y);
+void launch_gate_8x4x8(const float *x, const float *w, float *z);
+void launch_route_8x4x2x0x0x1x1x1(const float *z, float *p, int32_t *idx, float *prob, float *lse,
+    int32_t *cnt, int64_t *load, double *aux);
 void launch_route_map_8x4x2x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
     int32_t *off);
-void launch_dispatch_8x2x8(const om_real *x, const int32_t *row, const int32_t *src, om_real *xr);
-void launch_grouped_16x4x6x8(const om_real *x, const om_real *w, const int32_t *off, om_real *y);
-void launch_glu_routed_8x2x6x0(const om_real *g, const om_real *u, const om_real *p,
-    const int32_t *src, om_real *h);
-void launch_grouped_16x4x8x6(const om_real *x, const om_real *w, const int32_t *off, om_real *y);
-void launch_combine_8x2x8(const om_real *y, const int32_t *row, const int32_t *src, om_real *x);
-void launch_grouped_dx_16x4x8x6(const om_real *dy, const om_real *w, const int32_t *off,
-    om_real *dx);
-void launch_grouped_dw_16x4x8x6(const om_real *dy, const om_real *x, const int32_t *off,
-    om_real *dw);
-void launch_glu_routed_bwd_8x2x6x0(const om_real *dh, const om_real *g, const om_real *u,
-    const om_real *p, const int32_t *src, om_real *dg, om_real *du, om_real *dp);
-void launch_grouped_dx_16x4x6x8(const om_real *dy, const om_real *w, const int32_t *off,
-    om_real *dx);
-void launch_grouped_dw_16x4x6x8(const om_real *dy, const om_real *x, const int32_t *off,
-    om_real *dw);
-void launch_add_16x8(const om_real *a, const om_real *b, om_real *y);
-void launch_route_bwd_8x4x2x0x0x1x1x1(const om_real *dp, const om_real *z, const int32_t *idx,
-    const om_real *prob, const om_real *lse, const int32_t *cnt, om_real *dz);
-void launch_gate_dx_8x4x8(const om_real *dz, const om_real *w, om_real *dx);
-void launch_gate_dw_8x4x8(const om_real *dz, const om_real *x, om_real *dw);
-void launch_rmsnorm_bwd_8x1x8(const om_real *dy, const om_real *x, const om_real *w,
-    const om_real *r, om_real *dx, om_real *dw, om_real *ws);
-void launch_linear_dx_8x8x8(const om_real *dy, const om_real *w, om_real *dx);
-void launch_linear_dw_8x8x8(const om_real *dy, const om_real *x, om_real *dw);
-void launch_attention_bwd_2x4x2x2x4x4(const om_real *do_, const om_real *q, const om_real *k,
-    const om_real *v, const om_real *o, const om_real *lse, om_real *dq, om_real *dk, om_real *dv,
-    om_real *ws);
-void launch_rope_bwd_2x4x2x4(const om_real *dy, const om_real *tab, om_real *dx);
-void launch_head_loss_grad_8x8x32(const om_real *x, const om_real *w, const int32_t *label,
-    double *loss, om_real *dx, om_real *dw, om_real *ws);
-void launch_sumsq_4032(const om_real *g, double *ctl);
+void launch_dispatch_8x2x8(const float *x, const int32_t *row, const int32_t *src, float *xr);
+void launch_grouped_16x4x6x8(const float *x, const float *w, const int32_t *off, float *y);
+void launch_glu_routed_8x2x6x0(const float *g, const float *u, const float *p, const int32_t *src,
+    float *h);
+void launch_grouped_16x4x8x6(const float *x, const float *w, const int32_t *off, float *y);
+void launch_combine_8x2x8(const float *y, const int32_t *row, const int32_t *src, float *x);
+void launch_grouped_dx_16x4x8x6(const float *dy, const float *w, const int32_t *off, float *dx);
+void launch_grouped_dw_16x4x8x6(const float *dy, const float *x, const int32_t *off, float *dw);
+void launch_glu_routed_bwd_8x2x6x0(const float *dh, const float *g, const float *u, const float *p,
+    const int32_t *src, float *dg, float *du, float *dp);
+void launch_grouped_dx_16x4x6x8(const float *dy, const float *w, const int32_t *off, float *dx);
+void launch_grouped_dw_16x4x6x8(const float *dy, const float *x, const int32_t *off, float *dw);
+void launch_add_16x8(const float *a, const float *b, float *y);
+void launch_route_bwd_8x4x2x0x0x1x1x1(const float *dp, const float *z, const int32_t *idx,
+    const float *prob, const float *lse, const int32_t *cnt, float *dz);
+void launch_gate_dx_8x4x8(const float *dz, const float *w, float *dx);
+void launch_gate_dw_8x4x8(const float *dz, const float *x, float *dw);
+void launch_rmsnorm_bwd_8x1x8(const float *dy, const float *x, const float *w, const float *r,
+    float *dx, float *dw, float *ws);
+void launch_linear_dx_8x8x8(const float *dy, const float *w, float *dx);
+void launch_linear_dw_8x8x8(const float *dy, const float *x, float *dw);
+void launch_attention_bwd_2x4x2x2x4x4(const float *do_, const float *q, const float *k,
+    const float *v, const float *o, const float *lse, float *dq, float *dk, float *dv, float *ws);
+void launch_rope_bwd_2x4x2x4(const float *dy, const float *tab, float *dx);
+void launch_head_loss_grad_8x8x32(const float *x, const float *w, const int32_t *label,
+    double *loss, float *dx, float *dw, float *ws);
+void launch_sumsq_4032(const float *g, double *ctl);
 void launch_clip(const double *loss, double *ctl);
-void launch_adamw_3008(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
-void launch_adamw_832(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
-void launch_adamw_192(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v);
-void launch_head_loss_8x8x32(const om_real *x, const om_real *w, const int32_t *label, om_real *lse,
-    double *loss, om_real *ws);
-void launch_embed_1x8x32(const int32_t *tok, const om_real *w, om_real *x);
-void launch_rmsnorm_1x1x8(const om_real *x, const om_real *w, om_real *y, om_real *r);
-void launch_linear_1x8x8(const om_real *x, const om_real *w, om_real *y);
-void launch_rope_at_4x2x4(const om_real *x, const om_real *tab, const int32_t *pos, om_real *y);
-void launch_attention_at_4x2x2x4x4(const om_real *q, const om_real *k, const om_real *v,
-    const int32_t *pos, om_real *o, om_real *kc, om_real *vc, om_real *ws);
-void launch_add_1x8(const om_real *a, const om_real *b, om_real *y);
-void launch_gate_1x4x8(const om_real *x, const om_real *w, om_real *z);
-void launch_route_1x4x2x0x0x1x1x1(const om_real *z, om_real *p, int32_t *idx, om_real *prob,
-    om_real *lse, int32_t *cnt, int64_t *load, double *aux);
+void launch_adamw_3008(const float *g, const double *ctl, float *w, float *m, float *v);
+void launch_adamw_832(const float *g, const double *ctl, float *w, float *m, float *v);
+void launch_adamw_192(const float *g, const double *ctl, float *w, float *m, float *v);
+void launch_head_loss_8x8x32(const float *x, const float *w, const int32_t *label, float *lse,
+    double *loss, float *ws);
+void launch_embed_1x8x32(const int32_t *tok, const float *w, float *x);
+void launch_rmsnorm_1x1x8(const float *x, const float *w, float *y, float *r);
+void launch_linear_1x8x8(const float *x, const float *w, float *y);
+void launch_rope_at_4x2x4(const float *x, const float *tab, const int32_t *pos, float *y);
+void launch_attention_at_4x2x2x4x4(const float *q, const float *k, const float *v,
+    const int32_t *pos, float *o, float *kc, float *vc, float *ws);
+void launch_add_1x8(const float *a, const float *b, float *y);
+void launch_gate_1x4x8(const float *x, const float *w, float *z);
+void launch_route_1x4x2x0x0x1x1x1(const float *z, float *p, int32_t *idx, float *prob, float *lse,
+    int32_t *cnt, int64_t *load, double *aux);
 void launch_route_map_1x4x2x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
     int32_t *off);
-void launch_dispatch_1x2x8(const om_real *x, const int32_t *row, const int32_t *src, om_real *xr);
-void launch_grouped_2x4x6x8(const om_real *x, const om_real *w, const int32_t *off, om_real *y);
-void launch_glu_routed_1x2x6x0(const om_real *g, const om_real *u, const om_real *p,
-    const int32_t *src, om_real *h);
-void launch_grouped_2x4x8x6(const om_real *x, const om_real *w, const int32_t *off, om_real *y);
-void launch_combine_1x2x8(const om_real *y, const int32_t *row, const int32_t *src, om_real *x);
-void launch_logits_1x32x8(const om_real *x, const om_real *w, om_real *z);
+void launch_dispatch_1x2x8(const float *x, const int32_t *row, const int32_t *src, float *xr);
+void launch_grouped_2x4x6x8(const float *x, const float *w, const int32_t *off, float *y);
+void launch_glu_routed_1x2x6x0(const float *g, const float *u, const float *p, const int32_t *src,
+    float *h);
+void launch_grouped_2x4x8x6(const float *x, const float *w, const int32_t *off, float *y);
+void launch_combine_1x2x8(const float *y, const int32_t *row, const int32_t *src, float *x);
+void launch_logits_1x32x8(const float *x, const float *w, float *z);
 
 #endif

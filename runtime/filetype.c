@@ -144,7 +144,7 @@ static const struct {
 };
 
 const char *
-om_format_known(const unsigned char *p, size_t n, uint64_t size)
+om_filetype_known(const unsigned char *p, size_t n, uint64_t size)
 {
 	uint64_t header = 0;
 
