@@ -28,18 +28,14 @@ copy_kernels(const struct plan *p, struct tree *t)
 {
 	for (uint32_t i = 0; i < n_embedded; i++) {
 		const char *name = embedded[i].path + strlen("kernels/"), *own = strchr(name, '/');
-		bool family = false, used = false;
+		bool used = false;
 		if (strncmp(embedded[i].path, "kernels/", 8) ||
 		    (own && !is_folder(name, own, p->target->kernels)))
 			continue;
 		name = own ? own + 1 : name;
 		for (uint32_t k = 1; k < p->inst->n; k++)
 			used |= !strcmp(p->inst->a[k].kernel->file, name);
-		for (uint32_t op = 0; op < N_OPS; op++) {
-			const struct kernel_row *k = kernel_for((enum op_id)op, p->target->kernels);
-			family |= k && !strcmp(k->file, name);
-		}
-		if (used || !family)
+		if (used || !kernel_file(p->target->kernels, name))
 			copy(t, xprintf("kernels/%s", name), embedded[i].path);
 	}
 }

@@ -64,7 +64,7 @@ check_needs(const struct plan *p)
 			const struct value *v;
 			struct sizes z;
 			/* what several ranks add is refused as a whole, or is the runtime's */
-			if (!kernel_for(o->op, p->target->kernels) && !absent[o->op] &&
+			if (!kernel_for(p->graph, p->target, o) && !absent[o->op] &&
 			    p->shard->mesh.size[OM_WORLD] == 1) {
 				absent[o->op] = true;
 				v = spec_line(p->graph->trainer, o->rline, &f);

@@ -33,7 +33,7 @@ static void
 select_kernel(struct plan *p, struct launch *st)
 {
 	const struct op_row *r = op_row(st->op.op);
-	const struct kernel_row *k = kernel_for(st->op.op, p->target->kernels);
+	const struct kernel_row *k = kernel_for(p->graph, p->target, &st->op);
 	struct instance in = { .kernel = k };
 	struct buf name = { 0 };
 	struct sizes z;
@@ -105,7 +105,7 @@ can_decode(const struct plan *p)
 
 	for (uint32_t s = g->decode; s < g->seg.n; s++)
 		for (uint32_t i = 0; i < g->seg.a[s].ops[FORWARD].n; i++)
-			if (!kernel_for(g->seg.a[s].ops[FORWARD].a[i].op, p->target->kernels))
+			if (!kernel_for(g, p->target, &g->seg.a[s].ops[FORWARD].a[i]))
 				return false;
 	return p->shard->mesh.size[OM_WORLD] == 1;
 }

@@ -29,6 +29,7 @@ void fuse_graph(struct graph *g, const struct fusion *rows, uint32_t n);
 struct kernel_row {
 	enum op_id op;
 	const char *target, *file, *macro, *params, *workspace;
+	const char *where; /* condition, "": always */
 };
 struct instance { /* a kernel at one shape: one line of inst/ */
 	const struct kernel_row *kernel;
@@ -156,7 +157,10 @@ struct plan { /* of one stage of the pipeline; there is one a stage */
 uint64_t plan_bytes(const struct plan *p, tensor_id t, uint64_t n);
 /* How the runtime is called for an op that ranks do together without a kernel; NULL: it is none. */
 const char *runtime_call(enum op_id op);
-const struct kernel_row *kernel_for(enum op_id op, const char *kernels); /* NULL: none */
+/* The first row of kernel.def for the op whose condition holds; NULL: none. */
+const struct kernel_row *
+kernel_for(const struct graph *g, const struct target_row *t, const struct op *o);
+bool kernel_file(const char *kernels, const char *file); /* a row of these kernels names it */
 /* An array, one a stage. */
 struct plan *plan(struct shard *s);
 struct pass plan_pass(const struct graph *g, enum pass_id pass);
@@ -187,6 +191,9 @@ void plan_report(const struct plan *p, struct buf *out); /* --plan and PLAN.txt,
 
 /* Whether kernel.def has kernels of the target's architecture. */
 bool kernel_written_for(const struct target_row *t);
+/* Whether a row's condition holds for an architecture, a format of weights, and sizes. */
+bool kernel_holds(const char *where, const char *arch, const char *weights, const struct sizes *z);
+uint32_t kernel_rivals(const struct kernel_row *k); /* rows that an op has to choose from */
 /* The stream that the target's launches of an op go to. */
 uint8_t kernel_stream(enum op_id op, const struct target_row *t);
 /* The bytes of a launch's argument, in a layer and slot. */

@@ -56,6 +56,12 @@ plan_print(const struct plan *p, struct buf *out)
 {
 	for (uint32_t i = 0; i < p->n_stages; i++)
 		print_stage(&p[i], out);
+	buf_puts(out, "kernels\n");
+	for (uint32_t i = 1; i < p->inst->n; i++) {
+		const struct kernel_row *k = p->inst->a[i].kernel;
+		buf_printf(out, "  %-30s %s%s%s\n", p->inst->a[i].name, k->file,
+		    *k->where ? " where " : "", k->where);
+	}
 }
 
 static const char *
@@ -133,6 +139,26 @@ report_memory(const struct plan *p, struct buf *out)
 		    gib > 0 ? xprintf("of %.6g GiB, %.1f %%", gib,
 				  (double)p[i].arena_bytes / (gib * 10737418.24))
 			    : "");
+	}
+}
+
+/* Of ops with several kernels, those that were chosen, by op and condition. */
+static void
+report_choices(const struct plan *p, struct buf *out)
+{
+	const char *title = "\nkernels chosen of several\n";
+
+	for (uint32_t i = 1; i < p->inst->n; i++) {
+		const struct kernel_row *k = p->inst->a[i].kernel;
+		bool shown = kernel_rivals(k) == 1;
+		for (uint32_t j = 1; j < i; j++)
+			shown |= p->inst->a[j].kernel == k;
+		if (shown)
+			continue;
+		buf_puts(out, title);
+		title = "";
+		row(out, op_row(k->op)->name, k->file,
+		    *k->where ? xprintf("where %s", k->where) : "for all others");
 	}
 }
 
@@ -320,4 +346,5 @@ plan_report(const struct plan *p, struct buf *out)
 	report_pipeline(p->shard, &when, out);
 	report_memory(p, out);
 	report_wire(p, out);
+	report_choices(p, out);
 }

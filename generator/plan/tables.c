@@ -11,7 +11,9 @@ const struct target_row targets[] = {
 };
 
 static const struct kernel_row kernel_rows[] = {
-#define KERNEL(op, target, file, macro, params, ws) { OP_##op, #target, file, #macro, params, ws },
+#define KERNEL_WHERE(op, target, file, macro, params, ws, where) \
+	{ OP_##op, #target, file, #macro, params, ws, where },
+#define KERNEL(...) KERNEL_WHERE(__VA_ARGS__, "")
 #include "kernel.def"
 };
 
@@ -42,13 +44,73 @@ runtime_call(enum op_id op)
 	return calls[op];
 }
 
+/* One part of a condition, of n characters. */
+static bool
+part_holds(const char *s, size_t n, const char *arch, const char *weights, const struct sizes *z)
+{
+	size_t at = strcspn(s, "<>=%");
+	const char *value = s + at + (s[at] == '%' || s[at] == '=' ? 1 : 2);
+	const char *is = !strncmp(s, "arch=", 5)      ? arch
+			 : !strncmp(s, "weights=", 8) ? weights
+						      : NULL;
+	size_t left = (size_t)(s + n - value);
+
+	if (is)
+		return strlen(is) == left && !memcmp(is, value, left);
+	if (at >= n || s[at] == '=')
+		internal("kernel.def: condition '%s'", s);
+	uint64_t x = expr_eval(s, at, z), y = expr_eval(value, left, z);
+	return s[at] == '%' ? x % y == 0 : s[at] == '<' ? x <= y : x >= y;
+}
+
+bool
+kernel_holds(const char *where, const char *arch, const char *weights, const struct sizes *z)
+{
+	for (size_t n; *where; where += n, where += strspn(where, " ")) {
+		n = strcspn(where, " ");
+		if (!part_holds(where, n, arch, weights, z))
+			return false;
+	}
+	return true;
+}
+
 const struct kernel_row *
-kernel_for(enum op_id op, const char *target)
+kernel_for(const struct graph *g, const struct target_row *t, const struct op *o)
+{
+	const char *weights =
+	    spec_str(spec_obj(g->trainer, F_trainer_precision), F_precision_weights);
+	struct sizes z;
+
+	for (uint32_t i = 0; i < LEN(kernel_rows); i++) {
+		const struct kernel_row *k = &kernel_rows[i];
+		if (k->op != o->op || strcmp(k->target, t->kernels))
+			continue;
+		const char *fault = *k->where ? op_bind(g, o, &z) : NULL;
+		if (fault)
+			internal("%s", fault);
+		if (kernel_holds(k->where, t->arch ? t->arch : "", weights, &z))
+			return k;
+	}
+	return NULL;
+}
+
+bool
+kernel_file(const char *target, const char *file)
 {
 	for (uint32_t i = 0; i < LEN(kernel_rows); i++)
-		if (kernel_rows[i].op == op && !strcmp(kernel_rows[i].target, target))
-			return &kernel_rows[i];
-	return NULL;
+		if (!strcmp(kernel_rows[i].target, target) && !strcmp(kernel_rows[i].file, file))
+			return true;
+	return false;
+}
+
+uint32_t
+kernel_rivals(const struct kernel_row *k)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < LEN(kernel_rows); i++)
+		n += kernel_rows[i].op == k->op && !strcmp(kernel_rows[i].target, k->target);
+	return n;
 }
 
 /* Kernels that are C run anywhere. */

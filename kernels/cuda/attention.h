@@ -6,13 +6,14 @@
  *                  q [b * s, h * d], k, v [b * s, g * d]; query head i reads key head i / (h / g);
  *                  lse [b, h, s] natural logarithm of the sum of exp(scale q k^T); scale > 0;
  *                  ws: one element, Hopper's counter
- *   attention_bwd  dq, dk, dv from do; ws: 2 b h (s rounded up to 128) + 4 elements
+ *   attention_bwd  dq, dk, dv from do; ws: 2 b h (s rounded up to 128) elements, and Hopper's 4
+ *                  counters
  *
  * Query i sees keys max(0, i - w + 1) to i. Tiles in which no query sees a key are left out.
  *
- * Two cores share this file's sizes, macros and the arithmetic on a thread's scores: that of Hopper
- * (attention_sm90.h: wgmma, TMA), and one for every other architecture (attention_mma.h: mma.sync,
- * ldmatrix, cp.async). OM_ARCH, the architecture's number, chooses. Accumulators of wgmma and of
+ * Two kernels share this file's sizes, macros and the arithmetic on a thread's scores: that of
+ * Hopper (attention_sm90.h: wgmma, TMA), and one for every other architecture (attention_mma.h:
+ * mma.sync, ldmatrix, cp.async), each with a row of kernel.def. Accumulators of wgmma and of
  * mma.sync have one layout.
  *
  * Backward is deterministic without an order among blocks: one pass gives dk and dv, one dq, and
@@ -153,12 +154,6 @@ om_attention_delta(const om_bf16 *grad, const om_bf16 *o, const float *lse, floa
 	}
 }
 
-#endif
-
-#if !defined(OM_ARCH) || OM_ARCH == 90
-#include "attention_sm90.h"
-#else
-#include "attention_mma.h"
 #endif
 
 #ifndef __CUDACC__ /* ---- host ---- */

@@ -1,5 +1,5 @@
 /*
- * The core of attention.h on the tensor cores of any architecture from sm_80 on, FlashAttention-2.
+ * attention.h on the tensor cores of any architecture from sm_80 on, FlashAttention-2.
  *
  * A block of four warps owns 64 rows of the output, 16 a warp. The tensors that pass by come in
  * steps of N rows through two stages of shared memory: while one is computed on, the next is copied
@@ -10,6 +10,7 @@
 #ifndef OM_ATTENTION_MMA_H
 #define OM_ATTENTION_MMA_H
 
+#include "attention.h"
 #include "sm80.h"
 
 #define OM_AT_LINE(d) (2 * (d) + 16) /* bytes of a row in shared memory */

@@ -1,5 +1,5 @@
 /*
- * The core of attention.h on Hopper's tensor cores.
+ * attention.h on Hopper's tensor cores.
  *
  * One block a multiprocessor, which draws its work from a counter: what is computed doesn't depend
  * on who computes it. A producer thread keeps a ring of tiles in shared memory full (TMA and
@@ -16,6 +16,7 @@
 #ifndef OM_ATTENTION_SM90_H
 #define OM_ATTENTION_SM90_H
 
+#include "attention.h"
 #include "sm90.h"
 
 #define OM_AT_CHUNK(d) ((d) % 64 ? 32 : 64) /* columns of a swizzled row: 64 or 128 bytes */

@@ -2,7 +2,11 @@
  * Attention. Probabilities, gradients of scores and results are cut to bf16, 2^-8 of a value at
  * most; errors are in units of a row's size (attention.h): three times that.
  */
-#include "attention.h"
+#if OM_ARCH == 90
+#include "attention_sm90.h"
+#else
+#include "attention_mma.h"
+#endif
 #include "case.h"
 
 #define TOLERANCE 1.2e-2

@@ -128,7 +128,12 @@ no_decode(void)
 	struct shard *s = shard_of(trainer_of(path, NULL, 0, "cuda:sm_90a"));
 	fuse(s);
 	struct plan *p = plan(s);
-	expect(p->decode == (kernel_for(OP_attention_at, "cuda") != NULL), "decode by its kernels");
+	bool all = true;
+	for (uint32_t i = p->graph->decode; i < p->graph->seg.n; i++)
+		for (uint32_t k = 0; k < p->graph->seg.a[i].ops[FORWARD].n; k++)
+			all &= kernel_for(p->graph, p->target,
+				   &p->graph->seg.a[i].ops[FORWARD].a[k]) != NULL;
+	expect(p->decode == all, "decode by its kernels");
 	expect(plancheck_fault(p) == NULL, "a plan for cuda");
 	for (uint32_t i = p->graph->decode; i < p->graph->seg.n; i++)
 		expect(p->decode == (p->prog[i][FORWARD].n > 0), "programs of decode");
@@ -422,6 +427,42 @@ buckets(void)
 }
 
 static void
+conditions(void)
+{
+	static const struct {
+		const char *where;
+		bool holds;
+	} cases[] = { { "", true }, { "arch=90a", true }, { "arch=90", false },
+		{ "arch=100a", false }, { "weights=bf16", true }, { "weights=fp8", false },
+		{ "m>=64", true }, { "m>=65", false }, { "m<=64", true }, { "m<=63", false },
+		{ "m%64", true }, { "m%65", false }, { "m*k>=6400", true }, { "m*k>=6401", false },
+		{ "arch=90a m>=64 k%4", true }, { "arch=90a m>=64 k%3", false },
+		{ "arch=100a m>=64", false } };
+	static const char *const target[] = { "cuda:sm_90a", "cuda:sm_100a", "cpu" },
+				 *const file[] = { "attention_sm90.h", "attention_mma.h",
+					 "attention.h" },
+				 *const says[] = { "attention_sm90.h  where arch=90a\n",
+					 "attention_mma.h  for all others\n", NULL };
+	struct sizes z = { 0 };
+
+	z.v['m' - 'a'] = 64;
+	z.v['k' - 'a'] = 100;
+	z.bound['m' - 'a'] = z.bound['k' - 'a'] = true;
+	for (uint32_t i = 0; i < LEN(cases); i++)
+		expect(kernel_holds(cases[i].where, "90a", "bf16", &z) == cases[i].holds,
+		    cases[i].where);
+	for (uint32_t i = 0; i < LEN(target); i++) {
+		struct plan *p = streams_plan(path, target[i], 1, NULL);
+		struct buf b = { 0 };
+		for (uint32_t k = 1; k < p->inst->n; k++)
+			if (p->inst->a[k].kernel->op == OP_attention)
+				expect(!strcmp(p->inst->a[k].kernel->file, file[i]), file[i]);
+		plan_report(p, &b);
+		expect(says[i] ? strstr(b.s, says[i]) != NULL : !strstr(b.s, "chosen"), b.s);
+	}
+}
+
+static void
 timelines(void)
 {
 	static const struct {
@@ -515,6 +556,7 @@ main(void)
 	no_decode();
 	buckets();
 	aligned_rows();
+	conditions();
 	timelines();
 	return check_end();
 }
