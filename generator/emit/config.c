@@ -1,4 +1,5 @@
 /* src/config.h and src/layout.h: every constant of the trainer, every buffer's place. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "emit/emit.h"
@@ -9,7 +10,7 @@ static const char *const region_macro[N_REGIONS] = { "INPUT", "STAT", "CONST", "
 static void
 define(struct buf *b, const char *name, uint64_t v, const char *comment)
 {
-	buf_printf(b, "#define %-20s UINT64_C(%llu)%s%s%s\n", name, (unsigned long long)v,
+	buf_printf(b, "#define %-20s %llu%s%s%s\n", name, (unsigned long long)v,
 	    *comment ? " /* " : "", comment, *comment ? " */" : "");
 }
 
@@ -65,7 +66,6 @@ config(const struct plan *p, struct tree *t)
 }
 
 /* The first stage that has the tensor at a place of its own; NULL: none. */
-/* The first stage that has the tensor at a place of its own; NULL: none. */
 static const struct plan *
 placed_somewhere(const struct plan *p, tensor_id t)
 {
@@ -88,7 +88,7 @@ repeated(const struct plan *p, tensor_id t)
 /* Macros for addresses; t: the text that gives the offset of t, own: what precedes plan's own. */
 static void
 addresses(const struct plan *p, const char *t, const char *own, const char *slot_stride,
-    const char *workspace, struct buf *b)
+    const char *scratch, struct buf *b)
 {
 	buf_printf(b, "#define ONE(t) ((void *)(arena + %s))\n", t);
 	buf_printf(
@@ -102,12 +102,46 @@ addresses(const struct plan *p, const char *t, const char *own, const char *slot
 	    "+ \\\n\t    (uint64_t)(layer) * OM_STRIDE_stream))\n",
 	    own, slot_stride);
 	buf_printf(b, "#define DSTREAM ((void *)(arena + %sdstream))\n", own);
-	buf_printf(b, "#define WORKSPACE(off) ((void *)(arena + %s))\n", workspace);
+	buf_printf(b, "#define WORKSPACE(w) ((void *)(arena + %s + OM_WS_##w))\n", scratch);
 	if (p->shard->mesh.size[OM_WORLD] > 1)
 		buf_puts(b, "/* the part of a bucket of parameters that is this rank's to step */\n"
 			    "#define PART(at, group, bytes) \\\n\t((void *)((unsigned char *)at + "
 			    "om_rank(group) * (uint64_t)(bytes)))\n");
 	buf_puts(b, "\n");
+}
+
+/* What kernels need beside their tensors: bytes from the start of the scratch region. */
+static void
+workspaces(const struct plan *p, struct buf *b)
+{
+	ARRAY(struct {
+		const char *name;
+		uint64_t off;
+		uint64_t bytes;
+	})
+	list = { 0 };
+
+	for (uint32_t k = 0; k < p->n_stages; k++)
+		for (uint32_t s = 0; s < p->graph->seg.n; s++)
+			for (int ph = 0; ph < N_PHASES; ph++)
+				for (uint32_t i = 0; i < p[k].prog[s][ph].n; i++) {
+					const struct launch *st = &p[k].prog[s][ph].a[i];
+					if (!st->workspace_bytes || !emit_from(&p[k], s, ph))
+						continue;
+					PUSH(list)->name = emit_workspace(&p[k], s, ph, i);
+					list.a[list.n - 1].off =
+					    st->workspace - p[k].region_off[R_SCRATCH];
+					list.a[list.n - 1].bytes = st->workspace_bytes;
+				}
+	if (list.n)
+		buf_puts(b, "/* workspaces of kernels, in the scratch region */\n");
+	for (uint32_t i = 0; i < list.n; i++)
+		commented(b, "",
+		    xprintf(
+			"#define OM_WS_%s %llu", list.a[i].name, (unsigned long long)list.a[i].off),
+		    human_bytes(list.a[i].bytes));
+	if (list.n)
+		buf_puts(b, "\n");
 }
 
 /* The same addresses where they depend on the stage: the table is in params.c. */
@@ -134,16 +168,44 @@ layout_by_stage(const struct plan *p, struct buf *b)
 	    "/*\n * Addresses of tensors, as the functions of step.c have arena, slot, layer (its "
 	    "place in\n * the chunk), i (among its kind on this rank) and j (in its chunk) at "
 	    "hand.\n */\n");
-	addresses(p, "om_at->t", "om_at->", "om_at->slot_stride", "om_at->scratch + (off)", b);
-	buf_printf(
-	    b, "#define OM_STRIDE_stream UINT64_C(%llu)\n", (unsigned long long)p->stream_stride);
+	addresses(p, "om_at->t", "om_at->", "om_at->slot_stride", "om_at->scratch", b);
+	buf_printf(b, "#define OM_STRIDE_stream %llu\n", (unsigned long long)p->stream_stride);
 	for (tensor_id i = 1; i < g->tensor.n; i++) {
 		const struct plan *at = placed_somewhere(p, i);
 		if (at && repeated(at, i))
-			buf_printf(b, "#define OM_STRIDE_%s UINT64_C(%llu)\n", g->tensor.a[i].name,
+			buf_printf(b, "#define OM_STRIDE_%s %llu\n", g->tensor.a[i].name,
 			    (unsigned long long)at->place[i].stride);
 	}
-	buf_puts(b, "\n#endif\n");
+	buf_puts(b, "\n");
+	workspaces(p, b);
+	buf_puts(b, "#endif\n");
+}
+
+struct placed {
+	uint64_t off;
+	tensor_id t;
+};
+
+static int
+by_off(const void *a, const void *b)
+{
+	const struct placed *x = a, *y = b;
+
+	return x->off != y->off ? (x->off < y->off ? -1 : 1) : (x->t > y->t) - (x->t < y->t);
+}
+
+/* Tensors with a place of their own, as they lie in the arena. */
+static const struct placed *
+by_place(const struct plan *p, uint32_t *n)
+{
+	struct placed *all = xalloc(p->graph->tensor.n * sizeof *all);
+
+	*n = 0;
+	for (tensor_id t = 1; t < p->graph->tensor.n; t++)
+		if (p->place[t].kind == PLACE && p->place[t].bytes)
+			all[(*n)++] = (struct placed){ p->place[t].off, t };
+	qsort(all, *n, sizeof *all, by_off);
+	return all;
 }
 
 static void
@@ -162,54 +224,57 @@ layout(const struct plan *p, struct tree *t)
 	for (int r = 0; r < N_REGIONS; r++) {
 		if (!p->region_bytes[r])
 			continue;
-		buf_printf(b, "#define OM_%-14s UINT64_C(%llu) /* %s, %s */\n", region_macro[r],
+		buf_printf(b, "#define OM_%-14s %llu /* %s, %s */\n", region_macro[r],
 		    (unsigned long long)p->region_off[r], plan_region_names[r],
 		    human_bytes(p->region_bytes[r]));
-		buf_printf(b, "#define OM_%-14s UINT64_C(%llu)\n",
-		    xprintf("%s_BYTES", region_macro[r]), (unsigned long long)p->region_bytes[r]);
+		buf_printf(b, "#define OM_%-14s %llu\n", xprintf("%s_BYTES", region_macro[r]),
+		    (unsigned long long)p->region_bytes[r]);
 	}
-	buf_printf(b, "#define OM_%-14s UINT64_C(%llu) /* %s */\n\n", "ARENA_BYTES",
+	buf_printf(b, "#define OM_%-14s %llu /* %s */\n\n", "ARENA_BYTES",
 	    (unsigned long long)p->arena_bytes, human_bytes(p->arena_bytes));
 
 	buf_puts(b, "/*\n * Addresses of tensors, as the functions of step.c have arena, slot, "
 		    "layer and i (the layer's\n"
 		    " * index within its kind) at hand.\n */\n");
-	addresses(p, "OM_OFF_##t", "OM_OFF_", "OM_SLOT_STRIDE", "(off)", b);
-	buf_printf(b, "#define OM_SLOT_STRIDE UINT64_C(%llu) /* %llu microbatch%s in flight */\n",
+	addresses(p, "OM_OFF_##t", "OM_OFF_", "OM_SLOT_STRIDE", "OM_SCRATCH", b);
+	buf_printf(b, "#define OM_SLOT_STRIDE %llu /* %llu microbatch%s in flight */\n",
 	    (unsigned long long)p->slot_stride, (unsigned long long)p->slots,
 	    p->slots > 1 ? "es" : "");
 	const struct tensor *sx = &g->tensor.a[g->seg.a[g->head].x];
 	buf_printf(
 	    b, "/* residual stream: %s before each layer and after the last */\n", emit_shape(sx));
-	buf_printf(b, "#define OM_OFF_stream UINT64_C(%llu)\n", (unsigned long long)p->stream_off);
-	buf_printf(
-	    b, "#define OM_STRIDE_stream UINT64_C(%llu)\n", (unsigned long long)p->stream_stride);
-	buf_printf(b, "#define OM_OFF_dstream UINT64_C(%llu) /* its gradient */\n\n",
+	buf_printf(b, "#define OM_OFF_stream %llu\n", (unsigned long long)p->stream_off);
+	buf_printf(b, "#define OM_STRIDE_stream %llu\n", (unsigned long long)p->stream_stride);
+	buf_printf(b, "#define OM_OFF_dstream %llu /* its gradient */\n\n",
 	    (unsigned long long)p->dstream_off);
 
+	uint32_t n;
+	const struct placed *in_order = by_place(p, &n);
 	for (int r = 0; r < N_REGIONS; r++) {
 		bool any = false;
-		for (tensor_id i = 1; i < g->tensor.n; i++) {
+		for (uint32_t k = 0; k < n; k++) {
+			tensor_id i = in_order[k].t;
 			const struct tensor *x = &g->tensor.a[i];
 			const struct place *pl = &p->place[i];
-			uint32_t n = g->seg.a[x->seg].nlayers;
-			if ((int)pl->region != r || pl->kind != PLACE || !pl->bytes)
+			uint32_t layers = g->seg.a[x->seg].nlayers;
+			if ((int)pl->region != r)
 				continue;
 			if (!any)
 				buf_printf(b, "/* %s */\n", plan_region_names[r]);
 			any = true;
 			commented(b, "",
-			    xprintf("#define OM_OFF_%s UINT64_C(%llu)", x->name,
-				(unsigned long long)pl->off),
+			    xprintf("#define OM_OFF_%s %llu", x->name, (unsigned long long)pl->off),
 			    xprintf("%s %s%s", emit_shape(x), human_bytes(pl->bytes),
-				repeated(p, i) && n > 1 ? xprintf(" x%u", n) : ""));
+				repeated(p, i) && layers > 1 ? xprintf(" x%u", layers) : ""));
 			if (repeated(p, i))
-				buf_printf(b, "#define OM_STRIDE_%s UINT64_C(%llu)\n", x->name,
+				buf_printf(b, "#define OM_STRIDE_%s %llu\n", x->name,
 				    (unsigned long long)pl->stride);
 		}
 		if (any)
 			buf_puts(b, "\n");
 	}
+
+	workspaces(p, b);
 
 	/* a hand that edits this file cannot make regions overlap unnoticed */
 	int last = -1;

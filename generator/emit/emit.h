@@ -63,7 +63,11 @@ const struct embedded *embedded_find(const char *path);
 /* Text that the parts of emit share. */
 void emit_wrapped(struct buf *b, int tabs, const char *text);
 const char *emit_shape(const struct tensor *t);
-const char *emit_group(enum om_group g);                             /* "OM_DATA" */
+const char *emit_group(enum om_group g); /* "OM_DATA" */
+/* Whether the function of the segment is made from this stage: the first that has it, or each. */
+bool emit_from(const struct plan *p, uint32_t seg, int phase);
+/* What the workspace of a launch is called: "dense_backward_rmsnorm_bwd". */
+const char *emit_workspace(const struct plan *p, uint32_t seg, int phase, uint32_t launch);
 const char *emit_stage_name(const struct plan *p, const char *name); /* "forward_2" */
 void emit_banner(
     const struct plan *p, const char *what, const char *open, const char *close, struct buf *b);

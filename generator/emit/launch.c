@@ -2,6 +2,7 @@
  * inst/: one line a kernel instance; src/launch.h and src/launch.c: the functions that step.c
  * calls.
  */
+#include <ctype.h>
 #include <string.h>
 
 #include "emit/emit.h"
@@ -33,16 +34,92 @@ args(const struct plan *p, const struct instance *in, bool types)
 	return b.s;
 }
 
+/* "linear_MxNxK: x[m,k] w[n,k], gives y[m,n]": what the sizes in the names of instances are. */
+static void
+explain_sizes(const struct kernel_row *kernel, struct buf *b)
+{
+	const struct op_row *r = op_row(kernel->op);
+	struct buf line = { 0 };
+	const char *between = "_";
+
+	buf_printf(&line, "/* %s", r->name);
+	for (const char *s = kernel->params; *s; s += strcspn(s, " "), s += strspn(s, " "))
+		if (s[1] != '=') {
+			buf_printf(&line, "%s%c", between, toupper(*s));
+			between = "x";
+		}
+	for (uint8_t i = 0; i < r->nin + r->nout; i++) {
+		const struct arg_row *a = &r->arg[i];
+		buf_printf(&line, "%s %s%s%s[",
+		    !i            ? ":"
+		    : i == r->nin ? ","
+				  : "",
+		    i == r->nin ? "gives " : "", a->accumulate ? "+" : "", a->name);
+		for (uint8_t d = 0; d < a->ndims; d++)
+			buf_printf(&line, "%s%.*s", d ? "," : "", a->dim[d].n, a->dim[d].s);
+		buf_puts(&line, "]");
+	}
+	buf_puts(&line, " */");
+	emit_wrapped(b, 0, line.s);
+}
+
+/* Whether two instances are of one kernel, or of one file of kernels. */
+static bool
+alike(const struct plan *p, uint32_t i, uint32_t k, bool file)
+{
+	const struct kernel_row *a = p->inst->a[i].kernel, *b = p->inst->a[k].kernel;
+
+	return file ? !strcmp(a->file, b->file) : a == b;
+}
+
+/* The next such instance; 0: there is none. */
+static uint32_t
+next_alike(const struct plan *p, uint32_t i, bool file)
+{
+	for (uint32_t k = i + 1; k < p->inst->n; k++)
+		if (alike(p, i, k, file))
+			return k;
+	return 0;
+}
+
+static bool
+first_alike(const struct plan *p, uint32_t i, bool file)
+{
+	uint32_t k = 1;
+
+	while (!alike(p, i, k, file))
+		k++;
+	return k == i;
+}
+
+/* One kernel's instances, under what their sizes are. */
+static void
+define_instances(const struct plan *p, uint32_t first, struct buf *b)
+{
+	buf_puts(b, "\n");
+	explain_sizes(p->inst->a[first].kernel, b);
+	for (uint32_t i = first; i; i = next_alike(p, i, false)) {
+		const struct instance *in = &p->inst->a[i];
+		struct buf line = { 0 };
+		buf_printf(&line, "%s(om_k_%s", in->kernel->macro, in->name);
+		for (uint8_t n = 0; n < in->nparams; n++)
+			buf_printf(&line, ", %llu", (unsigned long long)in->param[n]);
+		for (uint8_t n = 0; n < op_row(in->kernel->op)->nconsts; n++)
+			buf_printf(&line, ", %s", exact_double(in->floats[n]));
+		buf_puts(&line, ")");
+		emit_wrapped(b, 0,
+		    xprintf("/* %s: %u call%s a pass */", in->used_by.s, in->calls,
+			in->calls > 1 ? "s" : ""));
+		emit_wrapped(b, 0, line.s);
+	}
+}
+
 static void
 instances(const struct plan *p, struct tree *t)
 {
-
 	for (uint32_t i = 1; i < p->inst->n; i++) {
 		const char *file = p->inst->a[i].kernel->file;
-		bool done = false;
-		for (uint32_t k = 1; k < i; k++)
-			done |= !strcmp(p->inst->a[k].kernel->file, file);
-		if (done)
+		if (!first_alike(p, i, true))
 			continue;
 		int stem = (int)strcspn(file, ".");
 		struct buf *b =
@@ -50,23 +127,10 @@ instances(const struct plan *p, struct tree *t)
 		emit_banner(p, xprintf("instances of kernels/%s", file), "/*", "*/", b);
 		if (!p->target->arch)
 			buf_puts(b, "#include \"config.h\"\n");
-		buf_printf(b, "#include \"%s\"\n\n", file);
-		for (uint32_t k = i; k < p->inst->n; k++) {
-			const struct instance *in = &p->inst->a[k];
-			struct buf line = { 0 };
-			if (strcmp(in->kernel->file, file))
-				continue;
-			buf_printf(&line, "%s(om_k_%s", in->kernel->macro, in->name);
-			for (uint8_t n = 0; n < in->nparams; n++)
-				buf_printf(&line, ", %llu", (unsigned long long)in->param[n]);
-			for (uint8_t n = 0; n < op_row(in->kernel->op)->nconsts; n++)
-				buf_printf(&line, ", %s", exact_double(in->floats[n]));
-			buf_puts(&line, ")");
-			emit_wrapped(b, 0,
-			    xprintf("/* %s: called for %u layer%s or end%s */", in->used_by.s,
-				in->calls, in->calls > 1 ? "s" : "", in->calls > 1 ? "s" : ""));
-			emit_wrapped(b, 0, line.s);
-		}
+		buf_printf(b, "#include \"%s\"\n", file);
+		for (uint32_t k = i; k; k = next_alike(p, k, true))
+			if (first_alike(p, k, false))
+				define_instances(p, k, b);
 	}
 }
 
@@ -75,18 +139,26 @@ launchers(const struct plan *p, struct tree *t)
 {
 	struct buf *h = tree_file(t, "src/launch.h"), *c;
 
-	emit_banner(p, "one launch function a kernel instance", "/*", "*/", h);
+	emit_banner(p,
+	    "one launch function a kernel instance; a last _2 or _3 means other constants", "/*",
+	    "*/", h);
 	buf_puts(h, "#ifndef OM_LAUNCH_H\n#define OM_LAUNCH_H\n\n#include <stdint.h>\n\n#include "
 		    "\"config.h\"\n"
 		    "#include \"om.h\"\n\n");
 	if (p->target->arch)
 		buf_puts(h, "typedef uint16_t om_bf16; /* its bits */\n\n");
-	buf_printf(h, "enum { OM_N_OPS = %u };\nextern struct om_op om_ops[OM_N_OPS];\n\n",
-	    p->inst->n - 1);
-	for (uint32_t i = 1; i < p->inst->n; i++)
-		emit_wrapped(h, 0,
-		    xprintf(
-			"void launch_%s(%s);", p->inst->a[i].name, args(p, &p->inst->a[i], true)));
+	buf_printf(
+	    h, "enum { OM_N_OPS = %u };\nextern struct om_op om_ops[OM_N_OPS];\n", p->inst->n - 1);
+	for (uint32_t k = 1; k < p->inst->n; k++) {
+		if (!first_alike(p, k, false))
+			continue;
+		buf_puts(h, "\n");
+		explain_sizes(p->inst->a[k].kernel, h);
+		for (uint32_t i = k; i; i = next_alike(p, i, false))
+			emit_wrapped(h, 0,
+			    xprintf("void launch_%s(%s);", p->inst->a[i].name,
+				args(p, &p->inst->a[i], true)));
+	}
 	buf_puts(h, "\n#endif\n");
 
 	c = tree_file(t, "src/launch.c");

@@ -17,7 +17,7 @@ state_of(const struct graph *g, tensor_id param, const char *which)
 static const char *
 off(const struct plan *p, tensor_id t)
 {
-	return p->n_stages > 1 ? xprintf("UINT64_C(%llu)", (unsigned long long)p->place[t].off)
+	return p->n_stages > 1 ? xprintf("%llu", (unsigned long long)p->place[t].off)
 			       : xprintf("OM_OFF_%s", p->graph->tensor.a[t].name);
 }
 
@@ -124,9 +124,8 @@ params(const struct plan *p, uint32_t *nparams, uint32_t *nbuffers, struct buf *
 	for (uint32_t i = 0; i < p->bucket.n; i++) {
 		const struct bucket *k = &p->bucket.a[i];
 		emit_wrapped(b, 1,
-		    xprintf(
-			"{ .group = %s, .weight = UINT64_C(%llu), .grad = UINT64_C(%llu), .elems "
-			"= UINT64_C(%llu), .nlayers = %llu },",
+		    xprintf("{ .group = %s, .weight = %llu, .grad = %llu, .elems "
+			    "= %llu, .nlayers = %llu },",
 			emit_group(k->group),
 			(unsigned long long)(p->region_off[R_WEIGHT] + target_bytes(p->target,
 									   g->format[ROLE_WEIGHT],
@@ -265,11 +264,10 @@ layout_row(const struct plan *p, struct buf *b)
 
 	buf_printf(b, "\t{ /* stage %u: %s */\n", p->stage, human_bytes(p->arena_bytes));
 	for (unsigned i = 0; i < LEN(fixed); i++)
-		buf_printf(b, "\t\t.%s = UINT64_C(%llu),\n", fixed[i].name,
-		    (unsigned long long)fixed[i].v);
+		buf_printf(b, "\t\t.%s = %llu,\n", fixed[i].name, (unsigned long long)fixed[i].v);
 	for (tensor_id i = 1; i < g->tensor.n; i++)
 		if (p->place[i].bytes && p->place[i].kind == PLACE)
-			buf_printf(b, "\t\t.%s = UINT64_C(%llu),\n", g->tensor.a[i].name,
+			buf_printf(b, "\t\t.%s = %llu,\n", g->tensor.a[i].name,
 			    (unsigned long long)p->place[i].off);
 	buf_puts(b, "\t},\n");
 }
@@ -288,7 +286,7 @@ schedule_tables(const struct plan *p, struct buf *b)
 		const struct chunk *c = &st->chunk[i];
 		emit_wrapped(b, 1,
 		    xprintf("{ .embed = %s, .head = %s, .slot = %u, .slots = %u, .x = "
-			    "UINT64_C(%llu), .y = UINT64_C(%llu), .hop = UINT64_C(%llu) },",
+			    "%llu, .y = %llu, .hop = %llu },",
 			c->embed ? "true" : "false", c->head ? "true" : "false", c->slot, c->slots,
 			(unsigned long long)p->stream_off,
 			(unsigned long long)(p->stream_off + c->n * p->stream_stride),
@@ -349,8 +347,7 @@ model(const struct plan *p, const char *fingerprint, const char *refusal, const 
 		buf_printf(b, "\t\t.peak = %s,\n", exact_double(p->target->tflops * 1e12));
 	double gib = spec_num(g->trainer, F_trainer_device_memory);
 	if (gib > 0)
-		buf_printf(
-		    b, "\t\t.memory = UINT64_C(%llu),\n", (unsigned long long)(gib * 1073741824.0));
+		buf_printf(b, "\t\t.memory = %llu,\n", (unsigned long long)(gib * 1073741824.0));
 	buf_printf(b, "\t\t.real = %llu,\n\t\t.weight_size = %llu,\n",
 	    (unsigned long long)target_bytes(p->target, g->format[ROLE_MASTER], 1),
 	    (unsigned long long)target_bytes(p->target, g->format[ROLE_WEIGHT], 1));
@@ -367,21 +364,20 @@ model(const struct plan *p, const char *fingerprint, const char *refusal, const 
 	if (p->n_stages > 1)
 		buf_printf(b,
 		    "\t\t.action = %s,\n\t\t.nactions = %u,\n\t\t.chunk = %s,\n"
-		    "\t\t.nchunks = %u,\n\t\t.slot_stride = UINT64_C(%llu),\n"
-		    "\t\t.dstream_off = UINT64_C(%llu),\n\t\t.hop_bytes = UINT64_C(%llu),\n",
+		    "\t\t.nchunks = %u,\n\t\t.slot_stride = %llu,\n"
+		    "\t\t.dstream_off = %llu,\n\t\t.hop_bytes = %llu,\n",
 		    emit_stage_name(p, "actions"), p->shard->stage[p->stage].action.n,
 		    emit_stage_name(p, "chunks"), p->shard->stage[p->stage].nchunks,
 		    (unsigned long long)p->slot_stride, (unsigned long long)p->dstream_off,
 		    (unsigned long long)shard_bytes(p->shard, g->seg.a[g->head].x));
 	if (p->n_stages > 1)
-		buf_printf(
-		    b, "\t\t.arena_bytes = UINT64_C(%llu),\n", (unsigned long long)p->arena_bytes);
+		buf_printf(b, "\t\t.arena_bytes = %llu,\n", (unsigned long long)p->arena_bytes);
 	else
 		buf_puts(b, "\t\t.arena_bytes = OM_ARENA_BYTES,\n");
 	for (unsigned i = 0; i < LEN(regions); i++)
-		buf_printf(b, "\t\t.%s_off = UINT64_C(%llu),\n\t\t.%s_bytes = UINT64_C(%llu),\n",
-		    regions[i].name, (unsigned long long)p->region_off[regions[i].r],
-		    regions[i].name, (unsigned long long)p->region_bytes[regions[i].r]);
+		buf_printf(b, "\t\t.%s_off = %llu,\n\t\t.%s_bytes = %llu,\n", regions[i].name,
+		    (unsigned long long)p->region_off[regions[i].r], regions[i].name,
+		    (unsigned long long)p->region_bytes[regions[i].r]);
 	buf_printf(b,
 	    "\t\t.token_off = %s,\n\t\t.label_off = %s,\n\t\t.ctl_off = %s,\n"
 	    "\t\t.loss_off = %s,\n",

@@ -59,8 +59,8 @@ comment(const struct plan *p, const struct launch *st, struct buf *b)
 
 	if (st->span) {
 		emit_wrapped(b, 1,
-		    xprintf("/* %s over %u tensors from %s, %s elements%s */", r->name, st->tensors,
-			g->tensor.a[st->op.arg[0]].name, commas(st->span),
+		    xprintf("/* %s over %u tensors from %s, %llu elements%s */", r->name,
+			st->tensors, g->tensor.a[st->op.arg[0]].name, (unsigned long long)st->span,
 			st->layers > 1 ? " of each layer" : ""));
 		return;
 	}
@@ -145,13 +145,11 @@ streams(const struct plan *p, struct buf *b)
 	buf_puts(b, "};\n");
 }
 
+/* The statements of a segment's function. */
 static void
-function(const struct plan *p, uint32_t s, int ph, struct buf *b)
+body(const struct plan *p, uint32_t s, int ph, struct buf *b)
 {
-	const struct segment *seg = &p->graph->seg.a[s];
 	const struct program *prog = &p->prog[s][ph];
-	uint64_t scratch = p->n_stages > 1 ? p->region_off[R_SCRATCH] : 0;
-	struct buf body = { 0 };
 	uint8_t on = 0;
 
 	for (uint32_t i = 0; i < prog->n; i++) {
@@ -161,16 +159,16 @@ function(const struct plan *p, uint32_t s, int ph, struct buf *b)
 		bool loop = st->span && st->layers > 1;
 		const struct launch *by;
 		for (uint32_t w = 0; w < st->wait.n; w++)
-			emit_wrapped(&body, 1,
+			emit_wrapped(b, 1,
 			    xprintf("om_wait(%u, %s);", st->stream, event(p, st->wait.a[w], &by)));
 		if (st->stream != on)
-			buf_printf(&body, "\tom_on(%u);\n", on = st->stream);
-		comment(p, st, &body);
+			buf_printf(b, "\tom_on(%u);\n", on = st->stream);
+		comment(p, st, b);
 		if (loop)
-			buf_printf(&body, "\tfor (int i = 0; i < %u; i++)\n", (unsigned)st->layers);
+			buf_printf(b, "\tfor (int i = 0; i < %u; i++)\n", (unsigned)st->layers);
 		if (runtime_call(st->op.op)) {
 			collective(p, s, st, &call);
-			emit_wrapped(&body, 1 + loop, call.s);
+			emit_wrapped(b, 1 + loop, call.s);
 			continue;
 		}
 		buf_printf(&call, "launch_%s(", p->inst->a[st->inst].name);
@@ -188,37 +186,50 @@ function(const struct plan *p, uint32_t s, int ph, struct buf *b)
 				buf_puts(&call, address(p, s, st, st->op.arg[k]));
 		}
 		if (st->workspace_bytes)
-			buf_printf(&call, ", WORKSPACE(UINT64_C(%llu))",
-			    (unsigned long long)(st->workspace - scratch));
+			buf_printf(&call, ", WORKSPACE(%s)", emit_workspace(p, s, ph, i));
 		buf_puts(&call, ");");
-		emit_wrapped(&body, 1 + loop, call.s);
+		emit_wrapped(b, 1 + loop, call.s);
 		if (st->event)
 			buf_printf(
-			    &body, "\tom_record(%u, %s);\n", st->stream, event(p, st->event, &by));
+			    b, "\tom_record(%u, %s);\n", st->stream, event(p, st->event, &by));
 	}
 	if (on)
-		buf_puts(&body, "\tom_on(0);\n");
-	buf_printf(b, "\nstatic void\n%s_%s(unsigned char *arena%s%s)\n{\n%s}\n", seg->name,
-	    graph_phase_names[ph], body.n && strstr(body.s, "slot") ? ", int slot" : "",
+		buf_puts(b, "\tom_on(0);\n");
+}
+
+/* Whether a segment works on what is saved of a microbatch, so that its function takes the slot. */
+static bool
+takes_slot(const struct plan *p, uint32_t s, int ph)
+{
+	for (uint32_t i = 0; i < p->prog[s][ph].n; i++)
+		for (uint8_t k = 0; k < MAX_ARGS; k++) {
+			const struct place *pl = &p->place[p->prog[s][ph].a[i].op.arg[k]];
+			if (pl->kind == STREAM || pl->region == R_SAVED)
+				return true;
+		}
+	return false;
+}
+
+static void
+function(const struct plan *p, uint32_t s, int ph, struct buf *b)
+{
+	const struct segment *seg = &p->graph->seg.a[s];
+
+	buf_printf(b, "\nstatic void\n%s_%s(unsigned char *arena%s%s)\n{\n", seg->name,
+	    graph_phase_names[ph], takes_slot(p, s, ph) ? ", int slot" : "",
 	    !seg->nlayers       ? ""
 	    : several_chunks(p) ? ", int layer, int i, int j"
-				: ", int layer, int i",
-	    body.n ? body.s : "");
+				: ", int layer, int i");
+	body(p, s, ph, b);
+	buf_puts(b, "}\n");
 }
 
 static void
 call_segment(const struct plan *p, uint32_t s, int ph, const char *tabs, struct buf *b)
 {
-	const char *name = xprintf("%s_%s", p->graph->seg.a[s].name, graph_phase_names[ph]);
-	bool slot = false;
-
-	for (uint32_t i = 0; i < p->prog[s][ph].n; i++)
-		for (uint8_t k = 0; k < MAX_ARGS; k++) {
-			tensor_id t = p->prog[s][ph].a[i].op.arg[k];
-			slot |= t && (p->place[t].kind == STREAM || p->place[t].region == R_SAVED);
-		}
 	if (p->prog[s][ph].n)
-		buf_printf(b, "%sSEGMENT(%s, -1, arena%s);\n", tabs, name, slot ? ", slot" : "");
+		buf_printf(b, "%sSEGMENT(%s_%s, -1, arena%s);\n", tabs, p->graph->seg.a[s].name,
+		    graph_phase_names[ph], takes_slot(p, s, ph) ? ", slot" : "");
 }
 
 /* "layer - 3": a layer's number among others, while the loop counts it in the model. */
@@ -260,16 +271,6 @@ call_layers(const struct plan *p, const struct chunk *c, int ph, uint32_t own, c
 		emit_wrapped(b, (int)strlen(tabs) + 1, call.s);
 		k += n;
 	}
-}
-
-/* The stage that has a segment, for its function; NULL: none. */
-static const struct plan *
-stage_with(const struct plan *p, uint32_t s, int ph)
-{
-	for (uint32_t i = 0; i < p->n_stages; i++)
-		if (p[i].prog[s][ph].n)
-			return &p[i];
-	return NULL;
 }
 
 /* A pass over one chunk, its ends if it has them. */
@@ -314,22 +315,17 @@ static void
 stage_ends(const struct plan *p, struct buf *b)
 {
 	const struct graph *g = p->graph;
-	bool many = p->n_stages > 1;
 
 	for (unsigned i = 0; i < 2; i++) {
-		struct buf f = { 0 };
 		uint32_t s = i ? g->update : g->init;
-		function(p, s, FORWARD, &f);
-		const char *body =
-		    p->prog[s][FORWARD].n ? strchr(f.s, '{') : "{\n\t(void)arena; /* none */\n}\n";
-		buf_printf(b, "\n/* %s */\nvoid\nom_%s(unsigned char *arena)\n",
+		buf_printf(b, "\n/* %s */\nvoid\nom_%s(unsigned char *arena)\n{\n",
 		    i ? "squared norm of all gradients, clipping, then every parameter's step"
 		      : "constant tables, once",
 		    emit_stage_name(p, i ? "update" : "init"));
-		if (many && !i)
-			buf_printf(b, "{\n\tom_at = &om_layouts[%u];\n%s", p->stage, body + 2);
-		else
-			buf_puts(b, body);
+		if (p->n_stages > 1 && !i)
+			buf_printf(b, "\tom_at = &om_layouts[%u];\n", p->stage);
+		body(p, s, FORWARD, b);
+		buf_puts(b, p->prog[s][FORWARD].n ? "}\n" : "\t(void)arena; /* none */\n}\n");
 	}
 }
 
@@ -353,8 +349,9 @@ emit_step(const struct plan *p, struct tree *t)
 		buf_puts(b, "\nconst struct om_layout *om_at = &om_layouts[0];\n");
 	for (uint32_t s = 0; s < g->seg.n; s++)
 		for (int ph = 0; ph < N_PHASES; ph++)
-			if (s != g->init && s != g->update && stage_with(p, s, ph))
-				function(stage_with(p, s, ph), s, ph, b);
+			for (uint32_t i = 0; i < p->n_stages; i++)
+				if (s != g->init && s != g->update && emit_from(&p[i], s, ph))
+					function(&p[i], s, ph, b);
 	for (uint32_t i = 0; i < p->n_stages; i++)
 		stage_ends(&p[i], b);
 	buf_printf(b,

@@ -93,6 +93,36 @@ emit_shape(const struct tensor *t)
 	return b.s;
 }
 
+/* Each stage has functions for these of its own; all other segments have one for all stages. */
+static bool
+of_stage(const struct plan *p, uint32_t seg)
+{
+	return seg == p->graph->init || seg == p->graph->update;
+}
+
+bool
+emit_from(const struct plan *p, uint32_t seg, int phase)
+{
+	for (uint32_t i = 0; i < p->stage && !of_stage(p, seg); i++)
+		if ((p - p->stage + i)->prog[seg][phase].n)
+			return false;
+	return p->prog[seg][phase].n != 0;
+}
+
+const char *
+emit_workspace(const struct plan *p, uint32_t seg, int phase, uint32_t launch)
+{
+	const struct launch *a = p->prog[seg][phase].a;
+	const char *name = xprintf("%s_%s_%s", p->graph->seg.a[seg].name, graph_phase_names[phase],
+	    op_row(a[launch].op.op)->name);
+	uint32_t before = 0;
+
+	for (uint32_t i = 0; i < launch; i++)
+		before += a[i].op.op == a[launch].op.op && a[i].workspace_bytes;
+	name = before ? xprintf("%s_%u", name, before + 1) : name;
+	return of_stage(p, seg) ? emit_stage_name(p, name) : name;
+}
+
 /* What a function of one stage is called: "forward", or "forward_2". */
 const char *
 emit_stage_name(const struct plan *p, const char *name)

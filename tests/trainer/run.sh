@@ -27,7 +27,7 @@ weights() { # of the newest checkpoint: one checksum over all tensors and moment
 	(cd "$1" && cat "$(ls | grep step | tail -n 1)"/*.safetensors | sha256sum)
 }
 saved() { # bytes of saved activations in a tree
-	sed -n 's/^#define OM_SAVED_BYTES *UINT64_C(\([0-9]*\)).*/\1/p' "$1/src/layout.h"
+	sed -n 's/^#define OM_SAVED_BYTES *\([0-9]*\).*/\1/p' "$1/src/layout.h"
 }
 train() { # folder of checkpoints, more arguments
 	dir=$1

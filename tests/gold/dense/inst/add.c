@@ -5,7 +5,8 @@
 #include "config.h"
 #include "add.h"
 
-/* dense: called for 7 layers or ends */
+/* add_MxN: a[m,n] b[m,n], gives y[m,n] */
+/* dense: 7 calls a pass */
 OM_ADD(om_k_add_4x8, 4, 8)
-/* decode_dense: called for 2 layers or ends */
+/* decode_dense: 2 calls a pass */
 OM_ADD(om_k_add_1x8, 1, 8)

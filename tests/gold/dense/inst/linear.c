@@ -5,29 +5,36 @@
 #include "config.h"
 #include "linear.h"
 
-/* dense: called for 4 layers or ends */
+/* linear_MxNxK: x[m,k] w[n,k], gives y[m,n] */
+/* dense: 4 calls a pass */
 OM_LINEAR(om_k_linear_4x8x8, 4, 8, 8)
-/* dense: called for 2 layers or ends */
+/* dense: 2 calls a pass */
 OM_LINEAR(om_k_linear_4x12x8, 4, 12, 8)
-/* dense: called for 1 layer or end */
+/* dense: 1 call a pass */
 OM_LINEAR(om_k_linear_4x8x12, 4, 8, 12)
-/* dense: called for 1 layer or end */
-OM_LINEAR_DX(om_k_linear_dx_4x8x12, 4, 8, 12)
-/* dense: called for 1 layer or end */
-OM_LINEAR_DW(om_k_linear_dw_4x8x12, 4, 8, 12)
-/* dense: called for 2 layers or ends */
-OM_LINEAR_DX(om_k_linear_dx_4x12x8, 4, 12, 8)
-/* dense: called for 2 layers or ends */
-OM_LINEAR_DW(om_k_linear_dw_4x12x8, 4, 12, 8)
-/* dense: called for 4 layers or ends */
-OM_LINEAR_DX(om_k_linear_dx_4x8x8, 4, 8, 8)
-/* dense: called for 4 layers or ends */
-OM_LINEAR_DW(om_k_linear_dw_4x8x8, 4, 8, 8)
-/* decode_dense: called for 4 layers or ends */
+/* decode_dense: 4 calls a pass */
 OM_LINEAR(om_k_linear_1x8x8, 1, 8, 8)
-/* decode_dense: called for 2 layers or ends */
+/* decode_dense: 2 calls a pass */
 OM_LINEAR(om_k_linear_1x12x8, 1, 12, 8)
-/* decode_dense: called for 1 layer or end */
+/* decode_dense: 1 call a pass */
 OM_LINEAR(om_k_linear_1x8x12, 1, 8, 12)
-/* decode_head: called for 1 layer or end */
+
+/* linear_dx_MxNxK: dy[m,n] w[n,k], gives dx[m,k] */
+/* dense: 1 call a pass */
+OM_LINEAR_DX(om_k_linear_dx_4x8x12, 4, 8, 12)
+/* dense: 2 calls a pass */
+OM_LINEAR_DX(om_k_linear_dx_4x12x8, 4, 12, 8)
+/* dense: 4 calls a pass */
+OM_LINEAR_DX(om_k_linear_dx_4x8x8, 4, 8, 8)
+
+/* linear_dw_MxNxK: dy[m,n] x[m,k], gives +dw[n,k] */
+/* dense: 1 call a pass */
+OM_LINEAR_DW(om_k_linear_dw_4x8x12, 4, 8, 12)
+/* dense: 2 calls a pass */
+OM_LINEAR_DW(om_k_linear_dw_4x12x8, 4, 12, 8)
+/* dense: 4 calls a pass */
+OM_LINEAR_DW(om_k_linear_dw_4x8x8, 4, 8, 8)
+
+/* logits_MxVxN: x[m,n] w[v,n], gives z[m,v] */
+/* decode_head: 1 call a pass */
 OM_LINEAR(om_k_logits_1x32x8, 1, 32, 8)

@@ -5,9 +5,12 @@
 #include "config.h"
 #include "rmsnorm.h"
 
-/* dense, head, eval: called for 4 layers or ends */
+/* rmsnorm_MxHxN: x[m,h*n] w[n], gives y[m,h*n] r[m*h] */
+/* dense, head, eval: 4 calls a pass */
 OM_RMSNORM(om_k_rmsnorm_4x1x8, 4, 1, 8, 1e-05)
-/* dense, head: called for 3 layers or ends */
-OM_RMSNORM_BWD(om_k_rmsnorm_bwd_4x1x8, 4, 1, 8, 16)
-/* decode_dense, decode_head: called for 3 layers or ends */
+/* decode_dense, decode_head: 3 calls a pass */
 OM_RMSNORM(om_k_rmsnorm_1x1x8, 1, 1, 8, 1e-05)
+
+/* rmsnorm_bwd_MxHxN: dy[m,h*n] x[m,h*n] w[n] r[m*h], gives dx[m,h*n] +dw[n] */
+/* dense, head: 3 calls a pass */
+OM_RMSNORM_BWD(om_k_rmsnorm_bwd_4x1x8, 4, 1, 8, 16)

@@ -11,16 +11,16 @@
 #define OM_TOLERANCE 2e-5 /* of selftest, relative */
 
 #define OM_NAME "dense"
-#define OM_VOCAB             UINT64_C(32) /* vocabulary */
-#define OM_D_MODEL           UINT64_C(8) /* width of the residual stream */
-#define OM_N_LAYERS          UINT64_C(1)
-#define OM_SEQ               UINT64_C(4) /* tokens in a sequence */
-#define OM_MICRO             UINT64_C(1) /* sequences in a microbatch */
-#define OM_GLOBAL            UINT64_C(2) /* sequences in a step */
-#define OM_MICROBATCHES      UINT64_C(2) /* in a step */
-#define OM_PARAMS_TOTAL      UINT64_C(1080)
-#define OM_PARAMS_ACTIVE     UINT64_C(1080) /* for one token */
-#define OM_FLOPS_TOKEN       UINT64_C(5040) /* forward and backward */
+#define OM_VOCAB             32 /* vocabulary */
+#define OM_D_MODEL           8 /* width of the residual stream */
+#define OM_N_LAYERS          1
+#define OM_SEQ               4 /* tokens in a sequence */
+#define OM_MICRO             1 /* sequences in a microbatch */
+#define OM_GLOBAL            2 /* sequences in a step */
+#define OM_MICROBATCHES      2 /* in a step */
+#define OM_PARAMS_TOTAL      1080
+#define OM_PARAMS_ACTIVE     1080 /* for one token */
+#define OM_FLOPS_TOKEN       5040 /* forward and backward */
 
 #define OM_INIT_STD 0.02
 #define OM_HEAD_Z_LOSS 0.0

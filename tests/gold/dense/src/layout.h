@@ -8,23 +8,23 @@
 #include <stdint.h>
 
 /* regions, in this order */
-#define OM_INPUT          UINT64_C(0) /* input, 1.25 KiB */
-#define OM_INPUT_BYTES    UINT64_C(1280)
-#define OM_STAT           UINT64_C(1280) /* statistics, 256 B */
-#define OM_STAT_BYTES     UINT64_C(256)
-#define OM_CONST          UINT64_C(1536) /* constants, 256 B */
-#define OM_CONST_BYTES    UINT64_C(256)
-#define OM_WEIGHT         UINT64_C(1792) /* weights, 5.25 KiB */
-#define OM_WEIGHT_BYTES   UINT64_C(5376)
-#define OM_GRAD           UINT64_C(7168) /* gradients, 5.25 KiB */
-#define OM_GRAD_BYTES     UINT64_C(5376)
-#define OM_STATE          UINT64_C(12544) /* optimizer state, 10.5 KiB */
-#define OM_STATE_BYTES    UINT64_C(10752)
-#define OM_SAVED          UINT64_C(23296) /* saved activations, 4.25 KiB */
-#define OM_SAVED_BYTES    UINT64_C(4352)
-#define OM_SCRATCH        UINT64_C(27648) /* scratch, 16.8 KiB */
-#define OM_SCRATCH_BYTES  UINT64_C(17152)
-#define OM_ARENA_BYTES    UINT64_C(44800) /* 43.8 KiB */
+#define OM_INPUT          0 /* input, 1.25 KiB */
+#define OM_INPUT_BYTES    1280
+#define OM_STAT           1280 /* statistics, 256 B */
+#define OM_STAT_BYTES     256
+#define OM_CONST          1536 /* constants, 256 B */
+#define OM_CONST_BYTES    256
+#define OM_WEIGHT         1792 /* weights, 5.25 KiB */
+#define OM_WEIGHT_BYTES   5376
+#define OM_GRAD           7168 /* gradients, 5.25 KiB */
+#define OM_GRAD_BYTES     5376
+#define OM_STATE          12544 /* optimizer state, 10.5 KiB */
+#define OM_STATE_BYTES    10752
+#define OM_SAVED          23296 /* saved activations, 4.25 KiB */
+#define OM_SAVED_BYTES    4352
+#define OM_SCRATCH        27648 /* scratch, 16.8 KiB */
+#define OM_SCRATCH_BYTES  17152
+#define OM_ARENA_BYTES    44800 /* 43.8 KiB */
 
 /*
  * Addresses of tensors, as the functions of step.c have arena, slot, layer and i (the layer's
@@ -39,199 +39,208 @@
 	((void *)(arena + OM_OFF_stream + (uint64_t)(slot) * OM_SLOT_STRIDE + \
 	    (uint64_t)(layer) * OM_STRIDE_stream))
 #define DSTREAM ((void *)(arena + OM_OFF_dstream))
-#define WORKSPACE(off) ((void *)(arena + (off)))
+#define WORKSPACE(w) ((void *)(arena + OM_SCRATCH + OM_WS_##w))
 
-#define OM_SLOT_STRIDE UINT64_C(4352) /* 1 microbatch in flight */
+#define OM_SLOT_STRIDE 4352 /* 1 microbatch in flight */
 /* residual stream: fp32[4,8] before each layer and after the last */
-#define OM_OFF_stream UINT64_C(23296)
-#define OM_STRIDE_stream UINT64_C(256)
-#define OM_OFF_dstream UINT64_C(27648) /* its gradient */
+#define OM_OFF_stream 23296
+#define OM_STRIDE_stream 256
+#define OM_OFF_dstream 27648 /* its gradient */
 
 /* input */
-#define OM_OFF_embed_tokens UINT64_C(0) /* int32[4] 16 B */
-#define OM_OFF_embed_labels UINT64_C(256) /* int32[4] 16 B */
-#define OM_OFF_update_ctl UINT64_C(512) /* fp64[8] 64 B */
-#define OM_OFF_decode_embed_token UINT64_C(768) /* int32[1] 4 B */
-#define OM_OFF_decode_embed_position UINT64_C(1024) /* int32[1] 4 B */
+#define OM_OFF_embed_tokens 0 /* int32[4] 16 B */
+#define OM_OFF_embed_labels 256 /* int32[4] 16 B */
+#define OM_OFF_update_ctl 512 /* fp64[8] 64 B */
+#define OM_OFF_decode_embed_token 768 /* int32[1] 4 B */
+#define OM_OFF_decode_embed_position 1024 /* int32[1] 4 B */
 
 /* statistics */
-#define OM_OFF_head_loss UINT64_C(1280) /* fp64[2] 16 B */
+#define OM_OFF_head_loss 1280 /* fp64[2] 16 B */
 
 /* constants */
-#define OM_OFF_init_rope_table UINT64_C(1536) /* fp32[4,4] 64 B */
+#define OM_OFF_init_rope_table 1536 /* fp32[4,4] 64 B */
 
 /* weights */
-#define OM_OFF_embed_tokens_w UINT64_C(1792) /* fp32[32,8] 1.00 KiB */
-#define OM_OFF_dense_attn_norm UINT64_C(6400) /* fp32[8] 32 B */
-#define OM_STRIDE_dense_attn_norm UINT64_C(512)
-#define OM_OFF_dense_q_proj UINT64_C(2816) /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_q_proj UINT64_C(2560)
-#define OM_OFF_dense_k_proj UINT64_C(3072) /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_k_proj UINT64_C(2560)
-#define OM_OFF_dense_v_proj UINT64_C(3328) /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_v_proj UINT64_C(2560)
-#define OM_OFF_dense_o_proj UINT64_C(3584) /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_o_proj UINT64_C(2560)
-#define OM_OFF_dense_ffn_norm UINT64_C(6656) /* fp32[8] 32 B */
-#define OM_STRIDE_dense_ffn_norm UINT64_C(512)
-#define OM_OFF_dense_gate_proj UINT64_C(3840) /* fp32[12,8] 384 B */
-#define OM_STRIDE_dense_gate_proj UINT64_C(2560)
-#define OM_OFF_dense_up_proj UINT64_C(4352) /* fp32[12,8] 384 B */
-#define OM_STRIDE_dense_up_proj UINT64_C(2560)
-#define OM_OFF_dense_down_proj UINT64_C(4864) /* fp32[8,12] 384 B */
-#define OM_STRIDE_dense_down_proj UINT64_C(2560)
-#define OM_OFF_head_norm UINT64_C(6912) /* fp32[8] 32 B */
-#define OM_OFF_head_w UINT64_C(5376) /* fp32[32,8] 1.00 KiB */
+#define OM_OFF_embed_tokens_w 1792 /* fp32[32,8] 1.00 KiB */
+#define OM_OFF_dense_q_proj 2816 /* fp32[8,8] 256 B */
+#define OM_STRIDE_dense_q_proj 2560
+#define OM_OFF_dense_k_proj 3072 /* fp32[8,8] 256 B */
+#define OM_STRIDE_dense_k_proj 2560
+#define OM_OFF_dense_v_proj 3328 /* fp32[8,8] 256 B */
+#define OM_STRIDE_dense_v_proj 2560
+#define OM_OFF_dense_o_proj 3584 /* fp32[8,8] 256 B */
+#define OM_STRIDE_dense_o_proj 2560
+#define OM_OFF_dense_gate_proj 3840 /* fp32[12,8] 384 B */
+#define OM_STRIDE_dense_gate_proj 2560
+#define OM_OFF_dense_up_proj 4352 /* fp32[12,8] 384 B */
+#define OM_STRIDE_dense_up_proj 2560
+#define OM_OFF_dense_down_proj 4864 /* fp32[8,12] 384 B */
+#define OM_STRIDE_dense_down_proj 2560
+#define OM_OFF_head_w 5376 /* fp32[32,8] 1.00 KiB */
+#define OM_OFF_dense_attn_norm 6400 /* fp32[8] 32 B */
+#define OM_STRIDE_dense_attn_norm 512
+#define OM_OFF_dense_ffn_norm 6656 /* fp32[8] 32 B */
+#define OM_STRIDE_dense_ffn_norm 512
+#define OM_OFF_head_norm 6912 /* fp32[8] 32 B */
 
 /* gradients */
-#define OM_OFF_embed_g_tokens_w UINT64_C(7168) /* fp32[32,8] 1.00 KiB */
-#define OM_OFF_dense_g_attn_norm UINT64_C(11776) /* fp32[8] 32 B */
-#define OM_STRIDE_dense_g_attn_norm UINT64_C(512)
-#define OM_OFF_dense_g_q_proj UINT64_C(8192) /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_g_q_proj UINT64_C(2560)
-#define OM_OFF_dense_g_k_proj UINT64_C(8448) /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_g_k_proj UINT64_C(2560)
-#define OM_OFF_dense_g_v_proj UINT64_C(8704) /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_g_v_proj UINT64_C(2560)
-#define OM_OFF_dense_g_o_proj UINT64_C(8960) /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_g_o_proj UINT64_C(2560)
-#define OM_OFF_dense_g_ffn_norm UINT64_C(12032) /* fp32[8] 32 B */
-#define OM_STRIDE_dense_g_ffn_norm UINT64_C(512)
-#define OM_OFF_dense_g_gate_proj UINT64_C(9216) /* fp32[12,8] 384 B */
-#define OM_STRIDE_dense_g_gate_proj UINT64_C(2560)
-#define OM_OFF_dense_g_up_proj UINT64_C(9728) /* fp32[12,8] 384 B */
-#define OM_STRIDE_dense_g_up_proj UINT64_C(2560)
-#define OM_OFF_dense_g_down_proj UINT64_C(10240) /* fp32[8,12] 384 B */
-#define OM_STRIDE_dense_g_down_proj UINT64_C(2560)
-#define OM_OFF_head_g_norm UINT64_C(12288) /* fp32[8] 32 B */
-#define OM_OFF_head_g_w UINT64_C(10752) /* fp32[32,8] 1.00 KiB */
+#define OM_OFF_embed_g_tokens_w 7168 /* fp32[32,8] 1.00 KiB */
+#define OM_OFF_dense_g_q_proj 8192 /* fp32[8,8] 256 B */
+#define OM_STRIDE_dense_g_q_proj 2560
+#define OM_OFF_dense_g_k_proj 8448 /* fp32[8,8] 256 B */
+#define OM_STRIDE_dense_g_k_proj 2560
+#define OM_OFF_dense_g_v_proj 8704 /* fp32[8,8] 256 B */
+#define OM_STRIDE_dense_g_v_proj 2560
+#define OM_OFF_dense_g_o_proj 8960 /* fp32[8,8] 256 B */
+#define OM_STRIDE_dense_g_o_proj 2560
+#define OM_OFF_dense_g_gate_proj 9216 /* fp32[12,8] 384 B */
+#define OM_STRIDE_dense_g_gate_proj 2560
+#define OM_OFF_dense_g_up_proj 9728 /* fp32[12,8] 384 B */
+#define OM_STRIDE_dense_g_up_proj 2560
+#define OM_OFF_dense_g_down_proj 10240 /* fp32[8,12] 384 B */
+#define OM_STRIDE_dense_g_down_proj 2560
+#define OM_OFF_head_g_w 10752 /* fp32[32,8] 1.00 KiB */
+#define OM_OFF_dense_g_attn_norm 11776 /* fp32[8] 32 B */
+#define OM_STRIDE_dense_g_attn_norm 512
+#define OM_OFF_dense_g_ffn_norm 12032 /* fp32[8] 32 B */
+#define OM_STRIDE_dense_g_ffn_norm 512
+#define OM_OFF_head_g_norm 12288 /* fp32[8] 32 B */
 
 /* optimizer state */
-#define OM_OFF_embed_m_tokens_w UINT64_C(12544) /* fp32[32,8] 1.00 KiB */
-#define OM_OFF_embed_v_tokens_w UINT64_C(17920) /* fp32[32,8] 1.00 KiB */
-#define OM_OFF_dense_m_q_proj UINT64_C(13568) /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_m_q_proj UINT64_C(2560)
-#define OM_OFF_dense_v_q_proj UINT64_C(18944) /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_v_q_proj UINT64_C(2560)
-#define OM_OFF_dense_m_k_proj UINT64_C(13824) /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_m_k_proj UINT64_C(2560)
-#define OM_OFF_dense_v_k_proj UINT64_C(19200) /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_v_k_proj UINT64_C(2560)
-#define OM_OFF_dense_m_v_proj UINT64_C(14080) /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_m_v_proj UINT64_C(2560)
-#define OM_OFF_dense_v_v_proj UINT64_C(19456) /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_v_v_proj UINT64_C(2560)
-#define OM_OFF_dense_m_o_proj UINT64_C(14336) /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_m_o_proj UINT64_C(2560)
-#define OM_OFF_dense_v_o_proj UINT64_C(19712) /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_v_o_proj UINT64_C(2560)
-#define OM_OFF_dense_m_gate_proj UINT64_C(14592) /* fp32[12,8] 384 B */
-#define OM_STRIDE_dense_m_gate_proj UINT64_C(2560)
-#define OM_OFF_dense_v_gate_proj UINT64_C(19968) /* fp32[12,8] 384 B */
-#define OM_STRIDE_dense_v_gate_proj UINT64_C(2560)
-#define OM_OFF_dense_m_up_proj UINT64_C(15104) /* fp32[12,8] 384 B */
-#define OM_STRIDE_dense_m_up_proj UINT64_C(2560)
-#define OM_OFF_dense_v_up_proj UINT64_C(20480) /* fp32[12,8] 384 B */
-#define OM_STRIDE_dense_v_up_proj UINT64_C(2560)
-#define OM_OFF_dense_m_down_proj UINT64_C(15616) /* fp32[8,12] 384 B */
-#define OM_STRIDE_dense_m_down_proj UINT64_C(2560)
-#define OM_OFF_dense_v_down_proj UINT64_C(20992) /* fp32[8,12] 384 B */
-#define OM_STRIDE_dense_v_down_proj UINT64_C(2560)
-#define OM_OFF_head_m_w UINT64_C(16128) /* fp32[32,8] 1.00 KiB */
-#define OM_OFF_head_v_w UINT64_C(21504) /* fp32[32,8] 1.00 KiB */
-#define OM_OFF_dense_m_attn_norm UINT64_C(17152) /* fp32[8] 32 B */
-#define OM_STRIDE_dense_m_attn_norm UINT64_C(512)
-#define OM_OFF_dense_v_attn_norm UINT64_C(22528) /* fp32[8] 32 B */
-#define OM_STRIDE_dense_v_attn_norm UINT64_C(512)
-#define OM_OFF_dense_m_ffn_norm UINT64_C(17408) /* fp32[8] 32 B */
-#define OM_STRIDE_dense_m_ffn_norm UINT64_C(512)
-#define OM_OFF_dense_v_ffn_norm UINT64_C(22784) /* fp32[8] 32 B */
-#define OM_STRIDE_dense_v_ffn_norm UINT64_C(512)
-#define OM_OFF_head_m_norm UINT64_C(17664) /* fp32[8] 32 B */
-#define OM_OFF_head_v_norm UINT64_C(23040) /* fp32[8] 32 B */
+#define OM_OFF_embed_m_tokens_w 12544 /* fp32[32,8] 1.00 KiB */
+#define OM_OFF_dense_m_q_proj 13568 /* fp32[8,8] 256 B */
+#define OM_STRIDE_dense_m_q_proj 2560
+#define OM_OFF_dense_m_k_proj 13824 /* fp32[8,8] 256 B */
+#define OM_STRIDE_dense_m_k_proj 2560
+#define OM_OFF_dense_m_v_proj 14080 /* fp32[8,8] 256 B */
+#define OM_STRIDE_dense_m_v_proj 2560
+#define OM_OFF_dense_m_o_proj 14336 /* fp32[8,8] 256 B */
+#define OM_STRIDE_dense_m_o_proj 2560
+#define OM_OFF_dense_m_gate_proj 14592 /* fp32[12,8] 384 B */
+#define OM_STRIDE_dense_m_gate_proj 2560
+#define OM_OFF_dense_m_up_proj 15104 /* fp32[12,8] 384 B */
+#define OM_STRIDE_dense_m_up_proj 2560
+#define OM_OFF_dense_m_down_proj 15616 /* fp32[8,12] 384 B */
+#define OM_STRIDE_dense_m_down_proj 2560
+#define OM_OFF_head_m_w 16128 /* fp32[32,8] 1.00 KiB */
+#define OM_OFF_dense_m_attn_norm 17152 /* fp32[8] 32 B */
+#define OM_STRIDE_dense_m_attn_norm 512
+#define OM_OFF_dense_m_ffn_norm 17408 /* fp32[8] 32 B */
+#define OM_STRIDE_dense_m_ffn_norm 512
+#define OM_OFF_head_m_norm 17664 /* fp32[8] 32 B */
+#define OM_OFF_embed_v_tokens_w 17920 /* fp32[32,8] 1.00 KiB */
+#define OM_OFF_dense_v_q_proj 18944 /* fp32[8,8] 256 B */
+#define OM_STRIDE_dense_v_q_proj 2560
+#define OM_OFF_dense_v_k_proj 19200 /* fp32[8,8] 256 B */
+#define OM_STRIDE_dense_v_k_proj 2560
+#define OM_OFF_dense_v_v_proj 19456 /* fp32[8,8] 256 B */
+#define OM_STRIDE_dense_v_v_proj 2560
+#define OM_OFF_dense_v_o_proj 19712 /* fp32[8,8] 256 B */
+#define OM_STRIDE_dense_v_o_proj 2560
+#define OM_OFF_dense_v_gate_proj 19968 /* fp32[12,8] 384 B */
+#define OM_STRIDE_dense_v_gate_proj 2560
+#define OM_OFF_dense_v_up_proj 20480 /* fp32[12,8] 384 B */
+#define OM_STRIDE_dense_v_up_proj 2560
+#define OM_OFF_dense_v_down_proj 20992 /* fp32[8,12] 384 B */
+#define OM_STRIDE_dense_v_down_proj 2560
+#define OM_OFF_head_v_w 21504 /* fp32[32,8] 1.00 KiB */
+#define OM_OFF_dense_v_attn_norm 22528 /* fp32[8] 32 B */
+#define OM_STRIDE_dense_v_attn_norm 512
+#define OM_OFF_dense_v_ffn_norm 22784 /* fp32[8] 32 B */
+#define OM_STRIDE_dense_v_ffn_norm 512
+#define OM_OFF_head_v_norm 23040 /* fp32[8] 32 B */
 
 /* saved activations */
-#define OM_OFF_dense_attn_in UINT64_C(23808) /* fp32[4,8] 128 B */
-#define OM_STRIDE_dense_attn_in UINT64_C(256)
-#define OM_OFF_dense_attn_in_rms UINT64_C(24064) /* fp32[4] 16 B */
-#define OM_STRIDE_dense_attn_in_rms UINT64_C(256)
-#define OM_OFF_dense_q UINT64_C(24576) /* fp32[4,8] 128 B */
-#define OM_STRIDE_dense_q UINT64_C(256)
-#define OM_OFF_dense_k UINT64_C(24832) /* fp32[4,8] 128 B */
-#define OM_STRIDE_dense_k UINT64_C(256)
-#define OM_OFF_dense_v UINT64_C(24320) /* fp32[4,8] 128 B */
-#define OM_STRIDE_dense_v UINT64_C(256)
-#define OM_OFF_dense_q_rot UINT64_C(24576) /* fp32[4,8] 128 B */
-#define OM_STRIDE_dense_q_rot UINT64_C(256)
-#define OM_OFF_dense_k_rot UINT64_C(24832) /* fp32[4,8] 128 B */
-#define OM_STRIDE_dense_k_rot UINT64_C(256)
-#define OM_OFF_dense_heads UINT64_C(25088) /* fp32[4,8] 128 B */
-#define OM_STRIDE_dense_heads UINT64_C(256)
-#define OM_OFF_dense_heads_lse UINT64_C(25344) /* fp32[8] 32 B */
-#define OM_STRIDE_dense_heads_lse UINT64_C(256)
-#define OM_OFF_dense_attn UINT64_C(25600) /* fp32[4,8] 128 B */
-#define OM_STRIDE_dense_attn UINT64_C(256)
-#define OM_OFF_dense_mid UINT64_C(25600) /* fp32[4,8] 128 B */
-#define OM_STRIDE_dense_mid UINT64_C(256)
-#define OM_OFF_dense_ffn_in UINT64_C(25856) /* fp32[4,8] 128 B */
-#define OM_STRIDE_dense_ffn_in UINT64_C(256)
-#define OM_OFF_dense_ffn_in_rms UINT64_C(26112) /* fp32[4] 16 B */
-#define OM_STRIDE_dense_ffn_in_rms UINT64_C(256)
-#define OM_OFF_dense_gate UINT64_C(26368) /* fp32[4,12] 192 B */
-#define OM_STRIDE_dense_gate UINT64_C(256)
-#define OM_OFF_dense_up UINT64_C(26624) /* fp32[4,12] 192 B */
-#define OM_STRIDE_dense_up UINT64_C(256)
-#define OM_OFF_dense_hidden UINT64_C(26880) /* fp32[4,12] 192 B */
-#define OM_STRIDE_dense_hidden UINT64_C(256)
-#define OM_OFF_head_in UINT64_C(27136) /* fp32[4,8] 128 B */
-#define OM_STRIDE_head_in UINT64_C(256)
-#define OM_OFF_head_in_rms UINT64_C(27392) /* fp32[4] 16 B */
-#define OM_STRIDE_head_in_rms UINT64_C(256)
-#define OM_OFF_decode_dense_keys UINT64_C(23808) /* fp32[4,8] 128 B */
-#define OM_STRIDE_decode_dense_keys UINT64_C(256)
-#define OM_OFF_decode_dense_values UINT64_C(24064) /* fp32[4,8] 128 B */
-#define OM_STRIDE_decode_dense_values UINT64_C(256)
+#define OM_OFF_dense_attn_in 23808 /* fp32[4,8] 128 B */
+#define OM_STRIDE_dense_attn_in 256
+#define OM_OFF_decode_dense_keys 23808 /* fp32[4,8] 128 B */
+#define OM_STRIDE_decode_dense_keys 256
+#define OM_OFF_dense_attn_in_rms 24064 /* fp32[4] 16 B */
+#define OM_STRIDE_dense_attn_in_rms 256
+#define OM_OFF_decode_dense_values 24064 /* fp32[4,8] 128 B */
+#define OM_STRIDE_decode_dense_values 256
+#define OM_OFF_dense_v 24320 /* fp32[4,8] 128 B */
+#define OM_STRIDE_dense_v 256
+#define OM_OFF_dense_q 24576 /* fp32[4,8] 128 B */
+#define OM_STRIDE_dense_q 256
+#define OM_OFF_dense_q_rot 24576 /* fp32[4,8] 128 B */
+#define OM_STRIDE_dense_q_rot 256
+#define OM_OFF_dense_k 24832 /* fp32[4,8] 128 B */
+#define OM_STRIDE_dense_k 256
+#define OM_OFF_dense_k_rot 24832 /* fp32[4,8] 128 B */
+#define OM_STRIDE_dense_k_rot 256
+#define OM_OFF_dense_heads 25088 /* fp32[4,8] 128 B */
+#define OM_STRIDE_dense_heads 256
+#define OM_OFF_dense_heads_lse 25344 /* fp32[8] 32 B */
+#define OM_STRIDE_dense_heads_lse 256
+#define OM_OFF_dense_attn 25600 /* fp32[4,8] 128 B */
+#define OM_STRIDE_dense_attn 256
+#define OM_OFF_dense_mid 25600 /* fp32[4,8] 128 B */
+#define OM_STRIDE_dense_mid 256
+#define OM_OFF_dense_ffn_in 25856 /* fp32[4,8] 128 B */
+#define OM_STRIDE_dense_ffn_in 256
+#define OM_OFF_dense_ffn_in_rms 26112 /* fp32[4] 16 B */
+#define OM_STRIDE_dense_ffn_in_rms 256
+#define OM_OFF_dense_gate 26368 /* fp32[4,12] 192 B */
+#define OM_STRIDE_dense_gate 256
+#define OM_OFF_dense_up 26624 /* fp32[4,12] 192 B */
+#define OM_STRIDE_dense_up 256
+#define OM_OFF_dense_hidden 26880 /* fp32[4,12] 192 B */
+#define OM_STRIDE_dense_hidden 256
+#define OM_OFF_head_in 27136 /* fp32[4,8] 128 B */
+#define OM_STRIDE_head_in 256
+#define OM_OFF_head_in_rms 27392 /* fp32[4] 16 B */
+#define OM_STRIDE_head_in_rms 256
 
 /* scratch */
-#define OM_OFF_dense_d_hidden UINT64_C(27904) /* fp32[4,12] 192 B */
-#define OM_OFF_dense_d_gate UINT64_C(28160) /* fp32[4,12] 192 B */
-#define OM_OFF_dense_d_up UINT64_C(27904) /* fp32[4,12] 192 B */
-#define OM_OFF_dense_d_ffn_in UINT64_C(28416) /* fp32[4,8] 128 B */
-#define OM_OFF_dense_d_ffn_in_2 UINT64_C(27904) /* fp32[4,8] 128 B */
-#define OM_OFF_dense_d_ffn_in_3 UINT64_C(28416) /* fp32[4,8] 128 B */
-#define OM_OFF_dense_d_mid UINT64_C(28416) /* fp32[4,8] 128 B */
-#define OM_OFF_dense_d_heads UINT64_C(27904) /* fp32[4,8] 128 B */
-#define OM_OFF_dense_d_q_rot UINT64_C(28160) /* fp32[4,8] 128 B */
-#define OM_OFF_dense_d_k_rot UINT64_C(28416) /* fp32[4,8] 128 B */
-#define OM_OFF_dense_d_v UINT64_C(28672) /* fp32[4,8] 128 B */
-#define OM_OFF_dense_d_k UINT64_C(28416) /* fp32[4,8] 128 B */
-#define OM_OFF_dense_d_q UINT64_C(28160) /* fp32[4,8] 128 B */
-#define OM_OFF_dense_d_attn_in UINT64_C(28928) /* fp32[4,8] 128 B */
-#define OM_OFF_dense_d_attn_in_2 UINT64_C(27904) /* fp32[4,8] 128 B */
-#define OM_OFF_dense_d_attn_in_3 UINT64_C(28928) /* fp32[4,8] 128 B */
-#define OM_OFF_dense_d_attn_in_4 UINT64_C(27904) /* fp32[4,8] 128 B */
-#define OM_OFF_dense_d_attn_in_5 UINT64_C(28928) /* fp32[4,8] 128 B */
-#define OM_OFF_dense_d_x UINT64_C(28928) /* fp32[4,8] 128 B */
-#define OM_OFF_eval_in UINT64_C(44288) /* fp32[4,8] 128 B */
-#define OM_OFF_eval_in_rms UINT64_C(27904) /* fp32[4] 16 B */
-#define OM_OFF_eval_logits_lse UINT64_C(44544) /* fp32[4] 16 B */
-#define OM_OFF_decode_dense_attn_in UINT64_C(27904) /* fp32[1,8] 32 B */
-#define OM_OFF_decode_dense_attn_in_rms UINT64_C(28160) /* fp32[1] 4 B */
-#define OM_OFF_decode_dense_q UINT64_C(28160) /* fp32[1,8] 32 B */
-#define OM_OFF_decode_dense_k UINT64_C(28416) /* fp32[1,8] 32 B */
-#define OM_OFF_decode_dense_v UINT64_C(28672) /* fp32[1,8] 32 B */
-#define OM_OFF_decode_dense_q_rot UINT64_C(28160) /* fp32[1,8] 32 B */
-#define OM_OFF_decode_dense_k_rot UINT64_C(28416) /* fp32[1,8] 32 B */
-#define OM_OFF_decode_dense_heads UINT64_C(27904) /* fp32[1,8] 32 B */
-#define OM_OFF_decode_dense_ffn_in UINT64_C(28416) /* fp32[1,8] 32 B */
-#define OM_OFF_decode_dense_ffn_in_rms UINT64_C(27904) /* fp32[1] 4 B */
-#define OM_OFF_decode_dense_gate UINT64_C(27904) /* fp32[1,12] 48 B */
-#define OM_OFF_decode_dense_up UINT64_C(28160) /* fp32[1,12] 48 B */
-#define OM_OFF_decode_dense_hidden UINT64_C(28416) /* fp32[1,12] 48 B */
-#define OM_OFF_decode_dense_out UINT64_C(27904) /* fp32[1,8] 32 B */
-#define OM_OFF_decode_head_in UINT64_C(28160) /* fp32[1,8] 32 B */
-#define OM_OFF_decode_head_in_rms UINT64_C(27904) /* fp32[1] 4 B */
-#define OM_OFF_decode_head_logits UINT64_C(27904) /* fp32[1,32] 128 B */
+#define OM_OFF_dense_d_hidden 27904 /* fp32[4,12] 192 B */
+#define OM_OFF_dense_d_up 27904 /* fp32[4,12] 192 B */
+#define OM_OFF_dense_d_ffn_in_2 27904 /* fp32[4,8] 128 B */
+#define OM_OFF_dense_d_heads 27904 /* fp32[4,8] 128 B */
+#define OM_OFF_dense_d_attn_in_2 27904 /* fp32[4,8] 128 B */
+#define OM_OFF_dense_d_attn_in_4 27904 /* fp32[4,8] 128 B */
+#define OM_OFF_eval_in_rms 27904 /* fp32[4] 16 B */
+#define OM_OFF_decode_dense_attn_in 27904 /* fp32[1,8] 32 B */
+#define OM_OFF_decode_dense_heads 27904 /* fp32[1,8] 32 B */
+#define OM_OFF_decode_dense_ffn_in_rms 27904 /* fp32[1] 4 B */
+#define OM_OFF_decode_dense_gate 27904 /* fp32[1,12] 48 B */
+#define OM_OFF_decode_dense_out 27904 /* fp32[1,8] 32 B */
+#define OM_OFF_decode_head_in_rms 27904 /* fp32[1] 4 B */
+#define OM_OFF_decode_head_logits 27904 /* fp32[1,32] 128 B */
+#define OM_OFF_dense_d_gate 28160 /* fp32[4,12] 192 B */
+#define OM_OFF_dense_d_q_rot 28160 /* fp32[4,8] 128 B */
+#define OM_OFF_dense_d_q 28160 /* fp32[4,8] 128 B */
+#define OM_OFF_decode_dense_attn_in_rms 28160 /* fp32[1] 4 B */
+#define OM_OFF_decode_dense_q 28160 /* fp32[1,8] 32 B */
+#define OM_OFF_decode_dense_q_rot 28160 /* fp32[1,8] 32 B */
+#define OM_OFF_decode_dense_up 28160 /* fp32[1,12] 48 B */
+#define OM_OFF_decode_head_in 28160 /* fp32[1,8] 32 B */
+#define OM_OFF_dense_d_ffn_in 28416 /* fp32[4,8] 128 B */
+#define OM_OFF_dense_d_ffn_in_3 28416 /* fp32[4,8] 128 B */
+#define OM_OFF_dense_d_mid 28416 /* fp32[4,8] 128 B */
+#define OM_OFF_dense_d_k_rot 28416 /* fp32[4,8] 128 B */
+#define OM_OFF_dense_d_k 28416 /* fp32[4,8] 128 B */
+#define OM_OFF_decode_dense_k 28416 /* fp32[1,8] 32 B */
+#define OM_OFF_decode_dense_k_rot 28416 /* fp32[1,8] 32 B */
+#define OM_OFF_decode_dense_ffn_in 28416 /* fp32[1,8] 32 B */
+#define OM_OFF_decode_dense_hidden 28416 /* fp32[1,12] 48 B */
+#define OM_OFF_dense_d_v 28672 /* fp32[4,8] 128 B */
+#define OM_OFF_decode_dense_v 28672 /* fp32[1,8] 32 B */
+#define OM_OFF_dense_d_attn_in 28928 /* fp32[4,8] 128 B */
+#define OM_OFF_dense_d_attn_in_3 28928 /* fp32[4,8] 128 B */
+#define OM_OFF_dense_d_attn_in_5 28928 /* fp32[4,8] 128 B */
+#define OM_OFF_dense_d_x 28928 /* fp32[4,8] 128 B */
+#define OM_OFF_eval_in 44288 /* fp32[4,8] 128 B */
+#define OM_OFF_eval_logits_lse 44544 /* fp32[4] 16 B */
+
+/* workspaces of kernels, in the scratch region */
+#define OM_WS_dense_backward_rmsnorm_bwd 256 /* 512 B */
+#define OM_WS_dense_backward_attention_bwd 1280 /* 32 B */
+#define OM_WS_dense_backward_rmsnorm_bwd_2 256 /* 512 B */
+#define OM_WS_head_backward_head_loss_grad 256 /* 16.0 KiB */
+#define OM_WS_head_backward_rmsnorm_bwd 256 /* 512 B */
+#define OM_WS_eval_forward_head_loss 256 /* 16.0 KiB */
+#define OM_WS_decode_dense_forward_attention_at 1280 /* 32 B */
 
 _Static_assert(OM_INPUT + OM_INPUT_BYTES <= OM_STAT, "input reach into statistics");
 _Static_assert(OM_STAT + OM_STAT_BYTES <= OM_CONST, "statistics reach into constants");

@@ -104,7 +104,7 @@ dense_backward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm_bwd: d_mid fp32[4,8], +g_ffn_norm fp32[8], resolved.lua:12 */
 	launch_rmsnorm_bwd_4x1x8(ONE(dense_d_ffn_in_3), SAVED(dense_mid, slot, i),
 	    LAYER(dense_ffn_norm, i), SAVED(dense_ffn_in_rms, slot, i), ONE(dense_d_mid),
-	    LAYER(dense_g_ffn_norm, i), WORKSPACE(UINT64_C(27904)));
+	    LAYER(dense_g_ffn_norm, i), WORKSPACE(dense_backward_rmsnorm_bwd));
 	/* add: d_mid_2 fp32[4,8], resolved.lua:12 */
 	launch_add_4x8(DSTREAM, ONE(dense_d_mid), DSTREAM);
 	/* linear_dx: d_heads fp32[4,8], resolved.lua:16 */
@@ -115,7 +115,7 @@ dense_backward(unsigned char *arena, int slot, int layer, int i)
 	launch_attention_bwd_1x4x2x2x4x4(ONE(dense_d_heads), SAVED(dense_q_rot, slot, i),
 	    SAVED(dense_k_rot, slot, i), SAVED(dense_v, slot, i), SAVED(dense_heads, slot, i),
 	    SAVED(dense_heads_lse, slot, i), ONE(dense_d_q_rot), ONE(dense_d_k_rot), ONE(dense_d_v),
-	    WORKSPACE(UINT64_C(28928)));
+	    WORKSPACE(dense_backward_attention_bwd));
 	/* rope_bwd: d_k fp32[4,8], resolved.lua:22 */
 	launch_rope_bwd_1x4x2x4(ONE(dense_d_k_rot), ONE(init_rope_table), ONE(dense_d_k));
 	/* rope_bwd: d_q fp32[4,8], resolved.lua:22 */
@@ -142,7 +142,7 @@ dense_backward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm_bwd: d_x fp32[4,8], +g_attn_norm fp32[8], resolved.lua:12 */
 	launch_rmsnorm_bwd_4x1x8(ONE(dense_d_attn_in_5), STREAM(slot, layer),
 	    LAYER(dense_attn_norm, i), SAVED(dense_attn_in_rms, slot, i), ONE(dense_d_x),
-	    LAYER(dense_g_attn_norm, i), WORKSPACE(UINT64_C(27904)));
+	    LAYER(dense_g_attn_norm, i), WORKSPACE(dense_backward_rmsnorm_bwd_2));
 	/* add: d_x_2 fp32[4,8], resolved.lua:12 */
 	launch_add_4x8(DSTREAM, ONE(dense_d_x), DSTREAM);
 }
@@ -160,10 +160,11 @@ head_backward(unsigned char *arena, int slot)
 {
 	/* head_loss_grad: +loss fp64[2], d_in fp32[4,8], +g_w fp32[32,8], resolved.lua:26 */
 	launch_head_loss_grad_4x8x32(SAVED(head_in, slot, 0), ONE(head_w), ONE(embed_labels),
-	    ONE(head_loss), DSTREAM, ONE(head_g_w), WORKSPACE(UINT64_C(27904)));
+	    ONE(head_loss), DSTREAM, ONE(head_g_w), WORKSPACE(head_backward_head_loss_grad));
 	/* rmsnorm_bwd: d_x fp32[4,8], +g_norm fp32[8], resolved.lua:12 */
 	launch_rmsnorm_bwd_4x1x8(DSTREAM, STREAM(slot, OM_N_LAYERS), ONE(head_norm),
-	    SAVED(head_in_rms, slot, 0), DSTREAM, ONE(head_g_norm), WORKSPACE(UINT64_C(27904)));
+	    SAVED(head_in_rms, slot, 0), DSTREAM, ONE(head_g_norm),
+	    WORKSPACE(head_backward_rmsnorm_bwd));
 }
 
 static void
@@ -174,7 +175,7 @@ eval_forward(unsigned char *arena, int slot)
 	    ONE(eval_in_rms));
 	/* head_loss: logits_lse fp32[4], +loss fp64[2], resolved.lua:26 */
 	launch_head_loss_4x8x32(ONE(eval_in), ONE(head_w), ONE(embed_labels), ONE(eval_logits_lse),
-	    ONE(head_loss), WORKSPACE(UINT64_C(27904)));
+	    ONE(head_loss), WORKSPACE(eval_forward_head_loss));
 }
 
 static void
@@ -206,7 +207,7 @@ decode_dense_forward(unsigned char *arena, int slot, int layer, int i)
 	launch_attention_at_4x2x2x4x4(ONE(decode_dense_q_rot), ONE(decode_dense_k_rot),
 	    ONE(decode_dense_v), ONE(decode_embed_position), ONE(decode_dense_heads),
 	    SAVED(decode_dense_keys, slot, i), SAVED(decode_dense_values, slot, i),
-	    WORKSPACE(UINT64_C(28928)));
+	    WORKSPACE(decode_dense_forward_attention_at));
 	/* linear: attn fp32[1,8], resolved.lua:16 */
 	launch_linear_1x8x8(ONE(decode_dense_heads), LAYER(dense_o_proj, i),
 	    STREAM(slot, layer + 1));
@@ -252,11 +253,11 @@ om_init(unsigned char *arena)
 void
 om_update(unsigned char *arena)
 {
-	/* sumsq over 12 tensors from embed_g_tokens_w, 1,344 elements */
+	/* sumsq over 12 tensors from embed_g_tokens_w, 1344 elements */
 	launch_sumsq_1344(ONE(embed_g_tokens_w), ONE(update_ctl));
 	/* clip: +ctl fp64[8], resolved.lua:36 */
 	launch_clip(ONE(head_loss), ONE(update_ctl));
-	/* adamw over 9 tensors from embed_g_tokens_w, 1,152 elements */
+	/* adamw over 9 tensors from embed_g_tokens_w, 1152 elements */
 	launch_adamw_1152(ONE(embed_g_tokens_w), ONE(update_ctl), ONE(embed_tokens_w),
 	    ONE(embed_m_tokens_w), ONE(embed_v_tokens_w));
 	/* adamw over 3 tensors from dense_g_attn_norm, 192 elements */

@@ -5,21 +5,24 @@
 #include "config.h"
 #include "rmsnorm.h"
 
-/* dense, moe, moe2, head, eval: called for 26 layers or ends */
+/* rmsnorm_MxHxN: x[m,h*n] w[n], gives y[m,h*n] r[m*h] */
+/* dense, moe, moe2, head, eval: 26 calls a pass */
 OM_RMSNORM(om_k_rmsnorm_4x1x8, 4, 1, 8, 1e-05)
-/* dense, moe, moe2: called for 6 layers or ends */
+/* dense, moe, moe2: 6 calls a pass */
 OM_RMSNORM(om_k_rmsnorm_4x4x4, 4, 4, 4, 1e-05)
-/* dense, moe, moe2: called for 6 layers or ends */
+/* dense, moe, moe2: 6 calls a pass */
 OM_RMSNORM(om_k_rmsnorm_4x2x4, 4, 2, 4, 1e-05)
-/* dense, moe, moe2, head: called for 21 layers or ends */
-OM_RMSNORM_BWD(om_k_rmsnorm_bwd_4x1x8, 4, 1, 8, 16)
-/* dense, moe, moe2: called for 5 layers or ends */
-OM_RMSNORM_BWD(om_k_rmsnorm_bwd_4x2x4, 4, 2, 4, 16)
-/* dense, moe, moe2: called for 5 layers or ends */
-OM_RMSNORM_BWD(om_k_rmsnorm_bwd_4x4x4, 4, 4, 4, 16)
-/* decode_dense, decode_moe, decode_moe2, decode_head: called for 21 layers or ends */
+/* decode_dense, decode_moe, decode_moe2, decode_head: 21 calls a pass */
 OM_RMSNORM(om_k_rmsnorm_1x1x8, 1, 1, 8, 1e-05)
-/* decode_dense, decode_moe, decode_moe2: called for 5 layers or ends */
+/* decode_dense, decode_moe, decode_moe2: 5 calls a pass */
 OM_RMSNORM(om_k_rmsnorm_1x4x4, 1, 4, 4, 1e-05)
-/* decode_dense, decode_moe, decode_moe2: called for 5 layers or ends */
+/* decode_dense, decode_moe, decode_moe2: 5 calls a pass */
 OM_RMSNORM(om_k_rmsnorm_1x2x4, 1, 2, 4, 1e-05)
+
+/* rmsnorm_bwd_MxHxN: dy[m,h*n] x[m,h*n] w[n] r[m*h], gives dx[m,h*n] +dw[n] */
+/* dense, moe, moe2, head: 21 calls a pass */
+OM_RMSNORM_BWD(om_k_rmsnorm_bwd_4x1x8, 4, 1, 8, 16)
+/* dense, moe, moe2: 5 calls a pass */
+OM_RMSNORM_BWD(om_k_rmsnorm_bwd_4x2x4, 4, 2, 4, 16)
+/* dense, moe, moe2: 5 calls a pass */
+OM_RMSNORM_BWD(om_k_rmsnorm_bwd_4x4x4, 4, 4, 4, 16)

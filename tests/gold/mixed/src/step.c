@@ -91,7 +91,7 @@ dense_backward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm_bwd: d_out fp64[4,8], +g_ffn_post_norm fp64[8], resolved.lua:78 */
 	launch_rmsnorm_bwd_4x1x8(DSTREAM, SAVED(dense_out, slot, i), LAYER(dense_ffn_post_norm, i),
 	    SAVED(dense_ffn_normed_rms, slot, i), ONE(dense_d_out), LAYER(dense_g_ffn_post_norm, i),
-	    WORKSPACE(UINT64_C(299520)));
+	    WORKSPACE(dense_backward_rmsnorm_bwd));
 	/* linear_dx: d_hidden fp64[4,12], resolved.lua:21 */
 	launch_linear_dx_4x8x12(ONE(dense_d_out), LAYER(dense_down_proj, i), ONE(dense_d_hidden));
 	/* linear_dw: +g_down_proj fp64[8,12], resolved.lua:21 */
@@ -116,13 +116,14 @@ dense_backward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm_bwd: d_mid fp64[4,8], +g_ffn_norm fp64[8], resolved.lua:78 */
 	launch_rmsnorm_bwd_4x1x8(ONE(dense_d_ffn_in_3), SAVED(dense_mid, slot, i),
 	    LAYER(dense_ffn_norm, i), SAVED(dense_ffn_in_rms, slot, i), ONE(dense_d_mid),
-	    LAYER(dense_g_ffn_norm, i), WORKSPACE(UINT64_C(299520)));
+	    LAYER(dense_g_ffn_norm, i), WORKSPACE(dense_backward_rmsnorm_bwd_2));
 	/* add: d_mid_2 fp64[4,8], resolved.lua:78 */
 	launch_add_4x8(DSTREAM, ONE(dense_d_mid), DSTREAM);
 	/* rmsnorm_bwd: d_attn fp64[4,8], +g_attn_post_norm fp64[8], resolved.lua:78 */
 	launch_rmsnorm_bwd_4x1x8(DSTREAM, SAVED(dense_attn, slot, i),
 	    LAYER(dense_attn_post_norm, i), SAVED(dense_attn_normed_rms, slot, i),
-	    ONE(dense_d_attn), LAYER(dense_g_attn_post_norm, i), WORKSPACE(UINT64_C(299520)));
+	    ONE(dense_d_attn), LAYER(dense_g_attn_post_norm, i),
+	    WORKSPACE(dense_backward_rmsnorm_bwd_3));
 	/* linear_dx: d_heads fp64[4,16], resolved.lua:3 */
 	launch_linear_dx_4x8x16(ONE(dense_d_attn), LAYER(dense_o_proj, i), ONE(dense_d_heads));
 	/* linear_dw: +g_o_proj fp64[8,16], resolved.lua:3 */
@@ -133,7 +134,7 @@ dense_backward(unsigned char *arena, int slot, int layer, int i)
 	launch_attention_bwd_1x4x4x2x4x4(ONE(dense_d_heads), SAVED(dense_q_normed, slot, i),
 	    SAVED(dense_k_normed, slot, i), SAVED(dense_v, slot, i), SAVED(dense_heads, slot, i),
 	    SAVED(dense_heads_lse, slot, i), ONE(dense_d_q_normed), ONE(dense_d_k_normed),
-	    ONE(dense_d_v), WORKSPACE(UINT64_C(301056)));
+	    ONE(dense_d_v), WORKSPACE(dense_backward_attention_bwd));
 	/* linear_dx: d_attn_in fp64[4,8], resolved.lua:3 */
 	launch_linear_dx_4x8x8(ONE(dense_d_v), LAYER(dense_v_proj, i), ONE(dense_d_attn_in));
 	/* linear_dw: +g_v_proj fp64[8,8], resolved.lua:3 */
@@ -142,7 +143,7 @@ dense_backward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm_bwd: d_k_raw fp64[4,8], +g_k_norm fp64[4], resolved.lua:6 */
 	launch_rmsnorm_bwd_4x2x4(ONE(dense_d_k_normed), SAVED(dense_k_raw, slot, i),
 	    LAYER(dense_k_norm, i), SAVED(dense_k_normed_rms, slot, i), ONE(dense_d_k_raw),
-	    LAYER(dense_g_k_norm, i), WORKSPACE(UINT64_C(299520)));
+	    LAYER(dense_g_k_norm, i), WORKSPACE(dense_backward_rmsnorm_bwd_4));
 	/* linear_dx: d_attn_in_2 fp64[4,8], resolved.lua:3 */
 	launch_linear_dx_4x8x8(ONE(dense_d_k_raw), LAYER(dense_k_proj, i), ONE(dense_d_attn_in_2));
 	/* add: d_attn_in_3 fp64[4,8], resolved.lua:3 */
@@ -153,7 +154,7 @@ dense_backward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm_bwd: d_q_raw fp64[4,16], +g_q_norm fp64[4], resolved.lua:6 */
 	launch_rmsnorm_bwd_4x4x4(ONE(dense_d_q_normed), SAVED(dense_q_raw, slot, i),
 	    LAYER(dense_q_norm, i), SAVED(dense_q_normed_rms, slot, i), ONE(dense_d_q_raw),
-	    LAYER(dense_g_q_norm, i), WORKSPACE(UINT64_C(299520)));
+	    LAYER(dense_g_q_norm, i), WORKSPACE(dense_backward_rmsnorm_bwd_5));
 	/* linear_dx: d_attn_in_4 fp64[4,8], resolved.lua:3 */
 	launch_linear_dx_4x16x8(ONE(dense_d_q_raw), LAYER(dense_q_proj, i), ONE(dense_d_attn_in_4));
 	/* add: d_attn_in_5 fp64[4,8], resolved.lua:3 */
@@ -164,7 +165,7 @@ dense_backward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm_bwd: d_x fp64[4,8], +g_attn_norm fp64[8], resolved.lua:78 */
 	launch_rmsnorm_bwd_4x1x8(ONE(dense_d_attn_in_5), STREAM(slot, layer),
 	    LAYER(dense_attn_norm, i), SAVED(dense_attn_in_rms, slot, i), ONE(dense_d_x),
-	    LAYER(dense_g_attn_norm, i), WORKSPACE(UINT64_C(299520)));
+	    LAYER(dense_g_attn_norm, i), WORKSPACE(dense_backward_rmsnorm_bwd_6));
 	/* add: d_x_2 fp64[4,8], resolved.lua:78 */
 	launch_add_4x8(DSTREAM, ONE(dense_d_x), DSTREAM);
 }
@@ -268,7 +269,7 @@ moe_backward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm_bwd: d_mixed fp64[4,8], +g_ffn_post_norm fp64[8], resolved.lua:78 */
 	launch_rmsnorm_bwd_4x1x8(DSTREAM, SAVED(moe_mixed, slot, i), LAYER(moe_ffn_post_norm, i),
 	    SAVED(moe_ffn_normed_rms, slot, i), ONE(moe_d_mixed), LAYER(moe_g_ffn_post_norm, i),
-	    WORKSPACE(UINT64_C(299520)));
+	    WORKSPACE(moe_backward_rmsnorm_bwd));
 	/* linear_dx: d_shared_hidden fp64[4,4], resolved.lua:28 */
 	launch_linear_dx_4x8x4(ONE(moe_d_mixed), LAYER(moe_shared_down_proj, i),
 	    ONE(moe_d_shared_hidden));
@@ -337,13 +338,13 @@ moe_backward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm_bwd: d_mid fp64[4,8], +g_ffn_norm fp64[8], resolved.lua:78 */
 	launch_rmsnorm_bwd_4x1x8(ONE(moe_d_ffn_in_7), SAVED(moe_mid, slot, i),
 	    LAYER(moe_ffn_norm, i), SAVED(moe_ffn_in_rms, slot, i), ONE(moe_d_mid),
-	    LAYER(moe_g_ffn_norm, i), WORKSPACE(UINT64_C(299520)));
+	    LAYER(moe_g_ffn_norm, i), WORKSPACE(moe_backward_rmsnorm_bwd_2));
 	/* add: d_mid_2 fp64[4,8], resolved.lua:78 */
 	launch_add_4x8(DSTREAM, ONE(moe_d_mid), DSTREAM);
 	/* rmsnorm_bwd: d_attn fp64[4,8], +g_attn_post_norm fp64[8], resolved.lua:78 */
 	launch_rmsnorm_bwd_4x1x8(DSTREAM, SAVED(moe_attn, slot, i), LAYER(moe_attn_post_norm, i),
 	    SAVED(moe_attn_normed_rms, slot, i), ONE(moe_d_attn), LAYER(moe_g_attn_post_norm, i),
-	    WORKSPACE(UINT64_C(299520)));
+	    WORKSPACE(moe_backward_rmsnorm_bwd_3));
 	/* linear_dx: d_heads fp64[4,16], resolved.lua:12 */
 	launch_linear_dx_4x8x16(ONE(moe_d_attn), LAYER(moe_o_proj, i), ONE(moe_d_heads));
 	/* linear_dw: +g_o_proj fp64[8,16], resolved.lua:12 */
@@ -352,7 +353,7 @@ moe_backward(unsigned char *arena, int slot, int layer, int i)
 	launch_attention_bwd_1x4x4x2x4x3(ONE(moe_d_heads), SAVED(moe_q_rot, slot, i),
 	    SAVED(moe_k_rot, slot, i), SAVED(moe_v, slot, i), SAVED(moe_heads, slot, i),
 	    SAVED(moe_heads_lse, slot, i), ONE(moe_d_q_rot), ONE(moe_d_k_rot), ONE(moe_d_v),
-	    WORKSPACE(UINT64_C(301056)));
+	    WORKSPACE(moe_backward_attention_bwd));
 	/* rope_bwd: d_k_normed fp64[4,8], resolved.lua:18 */
 	launch_rope_bwd_1x4x2x4(ONE(moe_d_k_rot), ONE(init_rope_table), ONE(moe_d_k_normed));
 	/* rope_bwd: d_q_normed fp64[4,16], resolved.lua:18 */
@@ -364,7 +365,7 @@ moe_backward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm_bwd: d_k_raw fp64[4,8], +g_k_norm fp64[4], resolved.lua:15 */
 	launch_rmsnorm_bwd_4x2x4(ONE(moe_d_k_normed), SAVED(moe_k_raw, slot, i),
 	    LAYER(moe_k_norm, i), SAVED(moe_k_normed_rms, slot, i), ONE(moe_d_k_raw),
-	    LAYER(moe_g_k_norm, i), WORKSPACE(UINT64_C(299520)));
+	    LAYER(moe_g_k_norm, i), WORKSPACE(moe_backward_rmsnorm_bwd_4));
 	/* linear_dx: d_attn_in_2 fp64[4,8], resolved.lua:12 */
 	launch_linear_dx_4x8x8(ONE(moe_d_k_raw), LAYER(moe_k_proj, i), ONE(moe_d_attn_in_2));
 	/* add: d_attn_in_3 fp64[4,8], resolved.lua:12 */
@@ -375,7 +376,7 @@ moe_backward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm_bwd: d_q_raw fp64[4,16], +g_q_norm fp64[4], resolved.lua:15 */
 	launch_rmsnorm_bwd_4x4x4(ONE(moe_d_q_normed), SAVED(moe_q_raw, slot, i),
 	    LAYER(moe_q_norm, i), SAVED(moe_q_normed_rms, slot, i), ONE(moe_d_q_raw),
-	    LAYER(moe_g_q_norm, i), WORKSPACE(UINT64_C(299520)));
+	    LAYER(moe_g_q_norm, i), WORKSPACE(moe_backward_rmsnorm_bwd_5));
 	/* linear_dx: d_attn_in_4 fp64[4,8], resolved.lua:12 */
 	launch_linear_dx_4x16x8(ONE(moe_d_q_raw), LAYER(moe_q_proj, i), ONE(moe_d_attn_in_4));
 	/* add: d_attn_in_5 fp64[4,8], resolved.lua:12 */
@@ -386,7 +387,7 @@ moe_backward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm_bwd: d_x fp64[4,8], +g_attn_norm fp64[8], resolved.lua:78 */
 	launch_rmsnorm_bwd_4x1x8(ONE(moe_d_attn_in_5), STREAM(slot, layer), LAYER(moe_attn_norm, i),
 	    SAVED(moe_attn_in_rms, slot, i), ONE(moe_d_x), LAYER(moe_g_attn_norm, i),
-	    WORKSPACE(UINT64_C(299520)));
+	    WORKSPACE(moe_backward_rmsnorm_bwd_6));
 	/* add: d_x_2 fp64[4,8], resolved.lua:78 */
 	launch_add_4x8(DSTREAM, ONE(moe_d_x), DSTREAM);
 }
@@ -550,7 +551,7 @@ moe2_backward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm_bwd: d_mixed fp64[4,8], +g_ffn_post_norm fp64[8], resolved.lua:78 */
 	launch_rmsnorm_bwd_4x1x8(DSTREAM, ONE(moe2_re_mixed), LAYER(moe2_ffn_post_norm, i),
 	    ONE(moe2_re_ffn_normed_rms), ONE(moe2_d_mixed), LAYER(moe2_g_ffn_post_norm, i),
-	    WORKSPACE(UINT64_C(299520)));
+	    WORKSPACE(moe2_backward_rmsnorm_bwd));
 	/* linear_dx: d_shared_hidden fp64[4,4], resolved.lua:47 */
 	launch_linear_dx_4x8x4(ONE(moe2_d_mixed), LAYER(moe2_shared_down_proj, i),
 	    ONE(moe2_d_shared_hidden));
@@ -620,13 +621,13 @@ moe2_backward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm_bwd: d_mid fp64[4,8], +g_ffn_norm fp64[8], resolved.lua:78 */
 	launch_rmsnorm_bwd_4x1x8(ONE(moe2_d_ffn_in_7), ONE(moe2_re_mid), LAYER(moe2_ffn_norm, i),
 	    ONE(moe2_re_ffn_in_rms), ONE(moe2_d_mid), LAYER(moe2_g_ffn_norm, i),
-	    WORKSPACE(UINT64_C(299520)));
+	    WORKSPACE(moe2_backward_rmsnorm_bwd_2));
 	/* add: d_mid_2 fp64[4,8], resolved.lua:78 */
 	launch_add_4x8(DSTREAM, ONE(moe2_d_mid), DSTREAM);
 	/* rmsnorm_bwd: d_attn fp64[4,8], +g_attn_post_norm fp64[8], resolved.lua:78 */
 	launch_rmsnorm_bwd_4x1x8(DSTREAM, ONE(moe2_re_attn), LAYER(moe2_attn_post_norm, i),
 	    ONE(moe2_re_attn_normed_rms), ONE(moe2_d_attn), LAYER(moe2_g_attn_post_norm, i),
-	    WORKSPACE(UINT64_C(299520)));
+	    WORKSPACE(moe2_backward_rmsnorm_bwd_3));
 	/* linear_dx: d_heads fp64[4,16], resolved.lua:12 */
 	launch_linear_dx_4x8x16(ONE(moe2_d_attn), LAYER(moe2_o_proj, i), ONE(moe2_d_heads));
 	/* linear_dw: +g_o_proj fp64[8,16], resolved.lua:12 */
@@ -634,7 +635,7 @@ moe2_backward(unsigned char *arena, int slot, int layer, int i)
 	/* attention_bwd: d_q_rot fp64[4,16], d_k_rot fp64[4,8], d_v fp64[4,8], resolved.lua:12 */
 	launch_attention_bwd_1x4x4x2x4x3(ONE(moe2_d_heads), ONE(moe2_re_q_rot), ONE(moe2_re_k_rot),
 	    ONE(moe2_re_v), ONE(moe2_re_heads), ONE(moe2_re_heads_lse), ONE(moe2_d_q_rot),
-	    ONE(moe2_d_k_rot), ONE(moe2_d_v), WORKSPACE(UINT64_C(301056)));
+	    ONE(moe2_d_k_rot), ONE(moe2_d_v), WORKSPACE(moe2_backward_attention_bwd));
 	/* rope_bwd: d_k_normed fp64[4,8], resolved.lua:18 */
 	launch_rope_bwd_1x4x2x4(ONE(moe2_d_k_rot), ONE(init_rope_table), ONE(moe2_d_k_normed));
 	/* rope_bwd: d_q_normed fp64[4,16], resolved.lua:18 */
@@ -646,7 +647,7 @@ moe2_backward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm_bwd: d_k_raw fp64[4,8], +g_k_norm fp64[4], resolved.lua:15 */
 	launch_rmsnorm_bwd_4x2x4(ONE(moe2_d_k_normed), ONE(moe2_re_k_raw), LAYER(moe2_k_norm, i),
 	    ONE(moe2_re_k_normed_rms), ONE(moe2_d_k_raw), LAYER(moe2_g_k_norm, i),
-	    WORKSPACE(UINT64_C(299520)));
+	    WORKSPACE(moe2_backward_rmsnorm_bwd_4));
 	/* linear_dx: d_attn_in_2 fp64[4,8], resolved.lua:12 */
 	launch_linear_dx_4x8x8(ONE(moe2_d_k_raw), LAYER(moe2_k_proj, i), ONE(moe2_d_attn_in_2));
 	/* add: d_attn_in_3 fp64[4,8], resolved.lua:12 */
@@ -656,7 +657,7 @@ moe2_backward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm_bwd: d_q_raw fp64[4,16], +g_q_norm fp64[4], resolved.lua:15 */
 	launch_rmsnorm_bwd_4x4x4(ONE(moe2_d_q_normed), ONE(moe2_re_q_raw), LAYER(moe2_q_norm, i),
 	    ONE(moe2_re_q_normed_rms), ONE(moe2_d_q_raw), LAYER(moe2_g_q_norm, i),
-	    WORKSPACE(UINT64_C(299520)));
+	    WORKSPACE(moe2_backward_rmsnorm_bwd_5));
 	/* linear_dx: d_attn_in_4 fp64[4,8], resolved.lua:12 */
 	launch_linear_dx_4x16x8(ONE(moe2_d_q_raw), LAYER(moe2_q_proj, i), ONE(moe2_d_attn_in_4));
 	/* add: d_attn_in_5 fp64[4,8], resolved.lua:12 */
@@ -666,7 +667,7 @@ moe2_backward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm_bwd: d_x fp64[4,8], +g_attn_norm fp64[8], resolved.lua:78 */
 	launch_rmsnorm_bwd_4x1x8(ONE(moe2_d_attn_in_5), STREAM(slot, layer),
 	    LAYER(moe2_attn_norm, i), ONE(moe2_re_attn_in_rms), ONE(moe2_d_x),
-	    LAYER(moe2_g_attn_norm, i), WORKSPACE(UINT64_C(299520)));
+	    LAYER(moe2_g_attn_norm, i), WORKSPACE(moe2_backward_rmsnorm_bwd_6));
 	/* add: d_x_2 fp64[4,8], resolved.lua:78 */
 	launch_add_4x8(DSTREAM, ONE(moe2_d_x), DSTREAM);
 }
@@ -685,10 +686,11 @@ head_backward(unsigned char *arena, int slot)
 	/* head_loss_grad: +loss fp64[2], d_in fp64[4,8], +g_tokens_w fp64[32,8], resolved.lua:90 */
 	launch_head_loss_grad_4x8x32(SAVED(head_in, slot, 0), ONE(embed_tokens_w),
 	    ONE(embed_labels), ONE(head_loss), DSTREAM, ONE(embed_g_tokens_w),
-	    WORKSPACE(UINT64_C(299520)));
+	    WORKSPACE(head_backward_head_loss_grad));
 	/* rmsnorm_bwd: d_x fp64[4,8], +g_norm fp64[8], resolved.lua:78 */
 	launch_rmsnorm_bwd_4x1x8(DSTREAM, STREAM(slot, OM_N_LAYERS), ONE(head_norm),
-	    SAVED(head_in_rms, slot, 0), DSTREAM, ONE(head_g_norm), WORKSPACE(UINT64_C(299520)));
+	    SAVED(head_in_rms, slot, 0), DSTREAM, ONE(head_g_norm),
+	    WORKSPACE(head_backward_rmsnorm_bwd));
 }
 
 static void
@@ -699,7 +701,7 @@ eval_forward(unsigned char *arena, int slot)
 	    ONE(eval_in_rms));
 	/* head_loss: logits_lse fp64[4], +loss fp64[2], resolved.lua:90 */
 	launch_head_loss_4x8x32(ONE(eval_in), ONE(embed_tokens_w), ONE(embed_labels),
-	    ONE(eval_logits_lse), ONE(head_loss), WORKSPACE(UINT64_C(299520)));
+	    ONE(eval_logits_lse), ONE(head_loss), WORKSPACE(eval_forward_head_loss));
 }
 
 static void
@@ -733,7 +735,7 @@ decode_dense_forward(unsigned char *arena, int slot, int layer, int i)
 	launch_attention_at_4x4x2x4x4(ONE(decode_dense_q_normed), ONE(decode_dense_k_normed),
 	    ONE(decode_dense_v), ONE(decode_embed_position), ONE(decode_dense_heads),
 	    SAVED(decode_dense_keys, slot, i), SAVED(decode_dense_values, slot, i),
-	    WORKSPACE(UINT64_C(300032)));
+	    WORKSPACE(decode_dense_forward_attention_at));
 	/* linear: attn fp64[1,8], resolved.lua:3 */
 	launch_linear_1x8x16(ONE(decode_dense_heads), LAYER(dense_o_proj, i),
 	    ONE(decode_dense_attn));
@@ -792,7 +794,7 @@ decode_moe_forward(unsigned char *arena, int slot, int layer, int i)
 	launch_attention_at_4x4x2x4x3(ONE(decode_moe_q_rot), ONE(decode_moe_k_rot),
 	    ONE(decode_moe_v), ONE(decode_embed_position), ONE(decode_moe_heads),
 	    SAVED(decode_moe_keys, slot, i), SAVED(decode_moe_values, slot, i),
-	    WORKSPACE(UINT64_C(300032)));
+	    WORKSPACE(decode_moe_forward_attention_at));
 	/* linear: attn fp64[1,8], resolved.lua:12 */
 	launch_linear_1x8x16(ONE(decode_moe_heads), LAYER(moe_o_proj, i), ONE(decode_moe_attn));
 	/* rmsnorm: attn_normed fp64[1,8], attn_normed_rms fp64[1], resolved.lua:78 */
@@ -883,7 +885,7 @@ decode_moe2_forward(unsigned char *arena, int slot, int layer, int i)
 	launch_attention_at_4x4x2x4x3(ONE(decode_moe2_q_rot), ONE(decode_moe2_k_rot),
 	    ONE(decode_moe2_v), ONE(decode_embed_position), ONE(decode_moe2_heads),
 	    SAVED(decode_moe2_keys, slot, i), SAVED(decode_moe2_values, slot, i),
-	    WORKSPACE(UINT64_C(300032)));
+	    WORKSPACE(decode_moe2_forward_attention_at));
 	/* linear: attn fp64[1,8], resolved.lua:12 */
 	launch_linear_1x8x16(ONE(decode_moe2_heads), LAYER(moe2_o_proj, i), ONE(decode_moe2_attn));
 	/* rmsnorm: attn_normed fp64[1,8], attn_normed_rms fp64[1], resolved.lua:78 */
@@ -967,14 +969,14 @@ om_init(unsigned char *arena)
 void
 om_update(unsigned char *arena)
 {
-	/* sumsq over 49 tensors from embed_g_tokens_w, 8,192 elements */
+	/* sumsq over 49 tensors from embed_g_tokens_w, 8192 elements */
 	launch_sumsq_8192(ONE(embed_g_tokens_w), ONE(update_ctl));
 	/* clip: +ctl fp64[8], resolved.lua:100 */
 	launch_clip(ONE(head_loss), ONE(update_ctl));
-	/* adamw over 30 tensors from embed_g_tokens_w, 6,208 elements */
+	/* adamw over 30 tensors from embed_g_tokens_w, 6208 elements */
 	launch_adamw_6208(ONE(embed_g_tokens_w), ONE(update_ctl), ONE(embed_tokens_w),
 	    ONE(embed_m_tokens_w), ONE(embed_v_tokens_w));
-	/* adamw over 19 tensors from dense_g_attn_norm, 1,984 elements */
+	/* adamw over 19 tensors from dense_g_attn_norm, 1984 elements */
 	launch_adamw_1984(LAYER(dense_g_attn_norm, 0), ONE(update_ctl), LAYER(dense_attn_norm, 0),
 	    LAYER(dense_m_attn_norm, 0), LAYER(dense_v_attn_norm, 0));
 	/* bias_update over 1 tensors from moe2_load, 12 elements */

@@ -5,9 +5,10 @@
 #include "config.h"
 #include "add.h"
 
-/* moe: called for 21 layers or ends */
+/* add_MxN: a[m,n] b[m,n], gives y[m,n] */
+/* moe: 21 calls a pass */
 OM_ADD(om_k_add_8x8, 8, 8)
-/* moe: called for 3 layers or ends */
+/* moe: 3 calls a pass */
 OM_ADD(om_k_add_16x8, 16, 8)
-/* decode_moe: called for 6 layers or ends */
+/* decode_moe: 6 calls a pass */
 OM_ADD(om_k_add_1x8, 1, 8)

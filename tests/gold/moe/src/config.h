@@ -11,16 +11,16 @@
 #define OM_TOLERANCE 2e-5 /* of selftest, relative */
 
 #define OM_NAME "moe"
-#define OM_VOCAB             UINT64_C(32) /* vocabulary */
-#define OM_D_MODEL           UINT64_C(8) /* width of the residual stream */
-#define OM_N_LAYERS          UINT64_C(3)
-#define OM_SEQ               UINT64_C(4) /* tokens in a sequence */
-#define OM_MICRO             UINT64_C(2) /* sequences in a microbatch */
-#define OM_GLOBAL            UINT64_C(4) /* sequences in a step */
-#define OM_MICROBATCHES      UINT64_C(2) /* in a step */
-#define OM_PARAMS_TOTAL      UINT64_C(3208)
-#define OM_PARAMS_ACTIVE     UINT64_C(2344) /* for one token */
-#define OM_FLOPS_TOKEN       UINT64_C(12624) /* forward and backward */
+#define OM_VOCAB             32 /* vocabulary */
+#define OM_D_MODEL           8 /* width of the residual stream */
+#define OM_N_LAYERS          3
+#define OM_SEQ               4 /* tokens in a sequence */
+#define OM_MICRO             2 /* sequences in a microbatch */
+#define OM_GLOBAL            4 /* sequences in a step */
+#define OM_MICROBATCHES      2 /* in a step */
+#define OM_PARAMS_TOTAL      3208
+#define OM_PARAMS_ACTIVE     2344 /* for one token */
+#define OM_FLOPS_TOKEN       12624 /* forward and backward */
 
 #define OM_INIT_STD 0.02
 #define OM_HEAD_Z_LOSS 0.0

@@ -8,23 +8,23 @@
 #include <stdint.h>
 
 /* regions, in this order */
-#define OM_INPUT          UINT64_C(0) /* input, 1.25 KiB */
-#define OM_INPUT_BYTES    UINT64_C(1280)
-#define OM_STAT           UINT64_C(1280) /* statistics, 768 B */
-#define OM_STAT_BYTES     UINT64_C(768)
-#define OM_CONST          UINT64_C(2048) /* constants, 256 B */
-#define OM_CONST_BYTES    UINT64_C(256)
-#define OM_WEIGHT         UINT64_C(2304) /* weights, 15.8 KiB */
-#define OM_WEIGHT_BYTES   UINT64_C(16128)
-#define OM_GRAD           UINT64_C(18432) /* gradients, 15.8 KiB */
-#define OM_GRAD_BYTES     UINT64_C(16128)
-#define OM_STATE          UINT64_C(34560) /* optimizer state, 31.5 KiB */
-#define OM_STATE_BYTES    UINT64_C(32256)
-#define OM_SAVED          UINT64_C(66816) /* saved activations, 24.8 KiB */
-#define OM_SAVED_BYTES    UINT64_C(25344)
-#define OM_SCRATCH        UINT64_C(92160) /* scratch, 16.8 KiB */
-#define OM_SCRATCH_BYTES  UINT64_C(17152)
-#define OM_ARENA_BYTES    UINT64_C(109312) /* 107 KiB */
+#define OM_INPUT          0 /* input, 1.25 KiB */
+#define OM_INPUT_BYTES    1280
+#define OM_STAT           1280 /* statistics, 768 B */
+#define OM_STAT_BYTES     768
+#define OM_CONST          2048 /* constants, 256 B */
+#define OM_CONST_BYTES    256
+#define OM_WEIGHT         2304 /* weights, 15.8 KiB */
+#define OM_WEIGHT_BYTES   16128
+#define OM_GRAD           18432 /* gradients, 15.8 KiB */
+#define OM_GRAD_BYTES     16128
+#define OM_STATE          34560 /* optimizer state, 31.5 KiB */
+#define OM_STATE_BYTES    32256
+#define OM_SAVED          66816 /* saved activations, 24.8 KiB */
+#define OM_SAVED_BYTES    25344
+#define OM_SCRATCH        92160 /* scratch, 16.8 KiB */
+#define OM_SCRATCH_BYTES  17152
+#define OM_ARENA_BYTES    109312 /* 107 KiB */
 
 /*
  * Addresses of tensors, as the functions of step.c have arena, slot, layer and i (the layer's
@@ -39,279 +39,290 @@
 	((void *)(arena + OM_OFF_stream + (uint64_t)(slot) * OM_SLOT_STRIDE + \
 	    (uint64_t)(layer) * OM_STRIDE_stream))
 #define DSTREAM ((void *)(arena + OM_OFF_dstream))
-#define WORKSPACE(off) ((void *)(arena + (off)))
+#define WORKSPACE(w) ((void *)(arena + OM_SCRATCH + OM_WS_##w))
 
-#define OM_SLOT_STRIDE UINT64_C(25344) /* 1 microbatch in flight */
+#define OM_SLOT_STRIDE 25344 /* 1 microbatch in flight */
 /* residual stream: fp32[8,8] before each layer and after the last */
-#define OM_OFF_stream UINT64_C(66816)
-#define OM_STRIDE_stream UINT64_C(256)
-#define OM_OFF_dstream UINT64_C(92160) /* its gradient */
+#define OM_OFF_stream 66816
+#define OM_STRIDE_stream 256
+#define OM_OFF_dstream 92160 /* its gradient */
 
 /* input */
-#define OM_OFF_embed_tokens UINT64_C(0) /* int32[8] 32 B */
-#define OM_OFF_embed_labels UINT64_C(256) /* int32[8] 32 B */
-#define OM_OFF_update_ctl UINT64_C(512) /* fp64[8] 64 B */
-#define OM_OFF_decode_embed_token UINT64_C(768) /* int32[1] 4 B */
-#define OM_OFF_decode_embed_position UINT64_C(1024) /* int32[1] 4 B */
+#define OM_OFF_embed_tokens 0 /* int32[8] 32 B */
+#define OM_OFF_embed_labels 256 /* int32[8] 32 B */
+#define OM_OFF_update_ctl 512 /* fp64[8] 64 B */
+#define OM_OFF_decode_embed_token 768 /* int32[1] 4 B */
+#define OM_OFF_decode_embed_position 1024 /* int32[1] 4 B */
 
 /* statistics */
-#define OM_OFF_moe_load UINT64_C(1280) /* int64[4] 32 B x3 */
-#define OM_STRIDE_moe_load UINT64_C(32)
-#define OM_OFF_moe_aux UINT64_C(1536) /* fp64[2] 16 B x3 */
-#define OM_STRIDE_moe_aux UINT64_C(16)
-#define OM_OFF_head_loss UINT64_C(1792) /* fp64[2] 16 B */
+#define OM_OFF_moe_load 1280 /* int64[4] 32 B x3 */
+#define OM_STRIDE_moe_load 32
+#define OM_OFF_moe_aux 1536 /* fp64[2] 16 B x3 */
+#define OM_STRIDE_moe_aux 16
+#define OM_OFF_head_loss 1792 /* fp64[2] 16 B */
 
 /* constants */
-#define OM_OFF_init_rope_table UINT64_C(2048) /* fp32[4,4] 64 B */
+#define OM_OFF_init_rope_table 2048 /* fp32[4,4] 64 B */
 
 /* weights */
-#define OM_OFF_embed_tokens_w UINT64_C(2304) /* fp32[32,8] 1.00 KiB */
-#define OM_OFF_moe_attn_norm UINT64_C(14336) /* fp32[8] 32 B x3 */
-#define OM_STRIDE_moe_attn_norm UINT64_C(1024)
-#define OM_OFF_moe_q_proj UINT64_C(3328) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_q_proj UINT64_C(3328)
-#define OM_OFF_moe_q_norm UINT64_C(14592) /* fp32[8] 32 B x3 */
-#define OM_STRIDE_moe_q_norm UINT64_C(1024)
-#define OM_OFF_moe_k_proj UINT64_C(3584) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_k_proj UINT64_C(3328)
-#define OM_OFF_moe_k_norm UINT64_C(14848) /* fp32[8] 32 B x3 */
-#define OM_STRIDE_moe_k_norm UINT64_C(1024)
-#define OM_OFF_moe_v_proj UINT64_C(3840) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_v_proj UINT64_C(3328)
-#define OM_OFF_moe_o_proj UINT64_C(4096) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_o_proj UINT64_C(3328)
-#define OM_OFF_moe_ffn_norm UINT64_C(15104) /* fp32[8] 32 B x3 */
-#define OM_STRIDE_moe_ffn_norm UINT64_C(1024)
-#define OM_OFF_moe_router UINT64_C(17664) /* fp32[4,8] 128 B x3 */
-#define OM_STRIDE_moe_router UINT64_C(256)
-#define OM_OFF_moe_gate_proj UINT64_C(4352) /* fp32[4,6,8] 768 B x3 */
-#define OM_STRIDE_moe_gate_proj UINT64_C(3328)
-#define OM_OFF_moe_up_proj UINT64_C(5120) /* fp32[4,6,8] 768 B x3 */
-#define OM_STRIDE_moe_up_proj UINT64_C(3328)
-#define OM_OFF_moe_down_proj UINT64_C(5888) /* fp32[4,8,6] 768 B x3 */
-#define OM_STRIDE_moe_down_proj UINT64_C(3328)
-#define OM_OFF_head_norm UINT64_C(17408) /* fp32[8] 32 B */
-#define OM_OFF_head_w UINT64_C(13312) /* fp32[32,8] 1.00 KiB */
+#define OM_OFF_embed_tokens_w 2304 /* fp32[32,8] 1.00 KiB */
+#define OM_OFF_moe_q_proj 3328 /* fp32[8,8] 256 B x3 */
+#define OM_STRIDE_moe_q_proj 3328
+#define OM_OFF_moe_k_proj 3584 /* fp32[8,8] 256 B x3 */
+#define OM_STRIDE_moe_k_proj 3328
+#define OM_OFF_moe_v_proj 3840 /* fp32[8,8] 256 B x3 */
+#define OM_STRIDE_moe_v_proj 3328
+#define OM_OFF_moe_o_proj 4096 /* fp32[8,8] 256 B x3 */
+#define OM_STRIDE_moe_o_proj 3328
+#define OM_OFF_moe_gate_proj 4352 /* fp32[4,6,8] 768 B x3 */
+#define OM_STRIDE_moe_gate_proj 3328
+#define OM_OFF_moe_up_proj 5120 /* fp32[4,6,8] 768 B x3 */
+#define OM_STRIDE_moe_up_proj 3328
+#define OM_OFF_moe_down_proj 5888 /* fp32[4,8,6] 768 B x3 */
+#define OM_STRIDE_moe_down_proj 3328
+#define OM_OFF_head_w 13312 /* fp32[32,8] 1.00 KiB */
+#define OM_OFF_moe_attn_norm 14336 /* fp32[8] 32 B x3 */
+#define OM_STRIDE_moe_attn_norm 1024
+#define OM_OFF_moe_q_norm 14592 /* fp32[8] 32 B x3 */
+#define OM_STRIDE_moe_q_norm 1024
+#define OM_OFF_moe_k_norm 14848 /* fp32[8] 32 B x3 */
+#define OM_STRIDE_moe_k_norm 1024
+#define OM_OFF_moe_ffn_norm 15104 /* fp32[8] 32 B x3 */
+#define OM_STRIDE_moe_ffn_norm 1024
+#define OM_OFF_head_norm 17408 /* fp32[8] 32 B */
+#define OM_OFF_moe_router 17664 /* fp32[4,8] 128 B x3 */
+#define OM_STRIDE_moe_router 256
 
 /* gradients */
-#define OM_OFF_embed_g_tokens_w UINT64_C(18432) /* fp32[32,8] 1.00 KiB */
-#define OM_OFF_moe_g_attn_norm UINT64_C(30464) /* fp32[8] 32 B x3 */
-#define OM_STRIDE_moe_g_attn_norm UINT64_C(1024)
-#define OM_OFF_moe_g_q_proj UINT64_C(19456) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_g_q_proj UINT64_C(3328)
-#define OM_OFF_moe_g_q_norm UINT64_C(30720) /* fp32[8] 32 B x3 */
-#define OM_STRIDE_moe_g_q_norm UINT64_C(1024)
-#define OM_OFF_moe_g_k_proj UINT64_C(19712) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_g_k_proj UINT64_C(3328)
-#define OM_OFF_moe_g_k_norm UINT64_C(30976) /* fp32[8] 32 B x3 */
-#define OM_STRIDE_moe_g_k_norm UINT64_C(1024)
-#define OM_OFF_moe_g_v_proj UINT64_C(19968) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_g_v_proj UINT64_C(3328)
-#define OM_OFF_moe_g_o_proj UINT64_C(20224) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_g_o_proj UINT64_C(3328)
-#define OM_OFF_moe_g_ffn_norm UINT64_C(31232) /* fp32[8] 32 B x3 */
-#define OM_STRIDE_moe_g_ffn_norm UINT64_C(1024)
-#define OM_OFF_moe_g_router UINT64_C(33792) /* fp32[4,8] 128 B x3 */
-#define OM_STRIDE_moe_g_router UINT64_C(256)
-#define OM_OFF_moe_g_gate_proj UINT64_C(20480) /* fp32[4,6,8] 768 B x3 */
-#define OM_STRIDE_moe_g_gate_proj UINT64_C(3328)
-#define OM_OFF_moe_g_up_proj UINT64_C(21248) /* fp32[4,6,8] 768 B x3 */
-#define OM_STRIDE_moe_g_up_proj UINT64_C(3328)
-#define OM_OFF_moe_g_down_proj UINT64_C(22016) /* fp32[4,8,6] 768 B x3 */
-#define OM_STRIDE_moe_g_down_proj UINT64_C(3328)
-#define OM_OFF_head_g_norm UINT64_C(33536) /* fp32[8] 32 B */
-#define OM_OFF_head_g_w UINT64_C(29440) /* fp32[32,8] 1.00 KiB */
+#define OM_OFF_embed_g_tokens_w 18432 /* fp32[32,8] 1.00 KiB */
+#define OM_OFF_moe_g_q_proj 19456 /* fp32[8,8] 256 B x3 */
+#define OM_STRIDE_moe_g_q_proj 3328
+#define OM_OFF_moe_g_k_proj 19712 /* fp32[8,8] 256 B x3 */
+#define OM_STRIDE_moe_g_k_proj 3328
+#define OM_OFF_moe_g_v_proj 19968 /* fp32[8,8] 256 B x3 */
+#define OM_STRIDE_moe_g_v_proj 3328
+#define OM_OFF_moe_g_o_proj 20224 /* fp32[8,8] 256 B x3 */
+#define OM_STRIDE_moe_g_o_proj 3328
+#define OM_OFF_moe_g_gate_proj 20480 /* fp32[4,6,8] 768 B x3 */
+#define OM_STRIDE_moe_g_gate_proj 3328
+#define OM_OFF_moe_g_up_proj 21248 /* fp32[4,6,8] 768 B x3 */
+#define OM_STRIDE_moe_g_up_proj 3328
+#define OM_OFF_moe_g_down_proj 22016 /* fp32[4,8,6] 768 B x3 */
+#define OM_STRIDE_moe_g_down_proj 3328
+#define OM_OFF_head_g_w 29440 /* fp32[32,8] 1.00 KiB */
+#define OM_OFF_moe_g_attn_norm 30464 /* fp32[8] 32 B x3 */
+#define OM_STRIDE_moe_g_attn_norm 1024
+#define OM_OFF_moe_g_q_norm 30720 /* fp32[8] 32 B x3 */
+#define OM_STRIDE_moe_g_q_norm 1024
+#define OM_OFF_moe_g_k_norm 30976 /* fp32[8] 32 B x3 */
+#define OM_STRIDE_moe_g_k_norm 1024
+#define OM_OFF_moe_g_ffn_norm 31232 /* fp32[8] 32 B x3 */
+#define OM_STRIDE_moe_g_ffn_norm 1024
+#define OM_OFF_head_g_norm 33536 /* fp32[8] 32 B */
+#define OM_OFF_moe_g_router 33792 /* fp32[4,8] 128 B x3 */
+#define OM_STRIDE_moe_g_router 256
 
 /* optimizer state */
-#define OM_OFF_embed_m_tokens_w UINT64_C(34560) /* fp32[32,8] 1.00 KiB */
-#define OM_OFF_embed_v_tokens_w UINT64_C(50688) /* fp32[32,8] 1.00 KiB */
-#define OM_OFF_moe_m_q_proj UINT64_C(35584) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_m_q_proj UINT64_C(3328)
-#define OM_OFF_moe_v_q_proj UINT64_C(51712) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_v_q_proj UINT64_C(3328)
-#define OM_OFF_moe_m_k_proj UINT64_C(35840) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_m_k_proj UINT64_C(3328)
-#define OM_OFF_moe_v_k_proj UINT64_C(51968) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_v_k_proj UINT64_C(3328)
-#define OM_OFF_moe_m_v_proj UINT64_C(36096) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_m_v_proj UINT64_C(3328)
-#define OM_OFF_moe_v_v_proj UINT64_C(52224) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_v_v_proj UINT64_C(3328)
-#define OM_OFF_moe_m_o_proj UINT64_C(36352) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_m_o_proj UINT64_C(3328)
-#define OM_OFF_moe_v_o_proj UINT64_C(52480) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_v_o_proj UINT64_C(3328)
-#define OM_OFF_moe_m_gate_proj UINT64_C(36608) /* fp32[4,6,8] 768 B x3 */
-#define OM_STRIDE_moe_m_gate_proj UINT64_C(3328)
-#define OM_OFF_moe_v_gate_proj UINT64_C(52736) /* fp32[4,6,8] 768 B x3 */
-#define OM_STRIDE_moe_v_gate_proj UINT64_C(3328)
-#define OM_OFF_moe_m_up_proj UINT64_C(37376) /* fp32[4,6,8] 768 B x3 */
-#define OM_STRIDE_moe_m_up_proj UINT64_C(3328)
-#define OM_OFF_moe_v_up_proj UINT64_C(53504) /* fp32[4,6,8] 768 B x3 */
-#define OM_STRIDE_moe_v_up_proj UINT64_C(3328)
-#define OM_OFF_moe_m_down_proj UINT64_C(38144) /* fp32[4,8,6] 768 B x3 */
-#define OM_STRIDE_moe_m_down_proj UINT64_C(3328)
-#define OM_OFF_moe_v_down_proj UINT64_C(54272) /* fp32[4,8,6] 768 B x3 */
-#define OM_STRIDE_moe_v_down_proj UINT64_C(3328)
-#define OM_OFF_head_m_w UINT64_C(45568) /* fp32[32,8] 1.00 KiB */
-#define OM_OFF_head_v_w UINT64_C(61696) /* fp32[32,8] 1.00 KiB */
-#define OM_OFF_moe_m_attn_norm UINT64_C(46592) /* fp32[8] 32 B x3 */
-#define OM_STRIDE_moe_m_attn_norm UINT64_C(1024)
-#define OM_OFF_moe_v_attn_norm UINT64_C(62720) /* fp32[8] 32 B x3 */
-#define OM_STRIDE_moe_v_attn_norm UINT64_C(1024)
-#define OM_OFF_moe_m_q_norm UINT64_C(46848) /* fp32[8] 32 B x3 */
-#define OM_STRIDE_moe_m_q_norm UINT64_C(1024)
-#define OM_OFF_moe_v_q_norm UINT64_C(62976) /* fp32[8] 32 B x3 */
-#define OM_STRIDE_moe_v_q_norm UINT64_C(1024)
-#define OM_OFF_moe_m_k_norm UINT64_C(47104) /* fp32[8] 32 B x3 */
-#define OM_STRIDE_moe_m_k_norm UINT64_C(1024)
-#define OM_OFF_moe_v_k_norm UINT64_C(63232) /* fp32[8] 32 B x3 */
-#define OM_STRIDE_moe_v_k_norm UINT64_C(1024)
-#define OM_OFF_moe_m_ffn_norm UINT64_C(47360) /* fp32[8] 32 B x3 */
-#define OM_STRIDE_moe_m_ffn_norm UINT64_C(1024)
-#define OM_OFF_moe_v_ffn_norm UINT64_C(63488) /* fp32[8] 32 B x3 */
-#define OM_STRIDE_moe_v_ffn_norm UINT64_C(1024)
-#define OM_OFF_head_m_norm UINT64_C(49664) /* fp32[8] 32 B */
-#define OM_OFF_head_v_norm UINT64_C(65792) /* fp32[8] 32 B */
-#define OM_OFF_moe_m_router UINT64_C(49920) /* fp32[4,8] 128 B x3 */
-#define OM_STRIDE_moe_m_router UINT64_C(256)
-#define OM_OFF_moe_v_router UINT64_C(66048) /* fp32[4,8] 128 B x3 */
-#define OM_STRIDE_moe_v_router UINT64_C(256)
+#define OM_OFF_embed_m_tokens_w 34560 /* fp32[32,8] 1.00 KiB */
+#define OM_OFF_moe_m_q_proj 35584 /* fp32[8,8] 256 B x3 */
+#define OM_STRIDE_moe_m_q_proj 3328
+#define OM_OFF_moe_m_k_proj 35840 /* fp32[8,8] 256 B x3 */
+#define OM_STRIDE_moe_m_k_proj 3328
+#define OM_OFF_moe_m_v_proj 36096 /* fp32[8,8] 256 B x3 */
+#define OM_STRIDE_moe_m_v_proj 3328
+#define OM_OFF_moe_m_o_proj 36352 /* fp32[8,8] 256 B x3 */
+#define OM_STRIDE_moe_m_o_proj 3328
+#define OM_OFF_moe_m_gate_proj 36608 /* fp32[4,6,8] 768 B x3 */
+#define OM_STRIDE_moe_m_gate_proj 3328
+#define OM_OFF_moe_m_up_proj 37376 /* fp32[4,6,8] 768 B x3 */
+#define OM_STRIDE_moe_m_up_proj 3328
+#define OM_OFF_moe_m_down_proj 38144 /* fp32[4,8,6] 768 B x3 */
+#define OM_STRIDE_moe_m_down_proj 3328
+#define OM_OFF_head_m_w 45568 /* fp32[32,8] 1.00 KiB */
+#define OM_OFF_moe_m_attn_norm 46592 /* fp32[8] 32 B x3 */
+#define OM_STRIDE_moe_m_attn_norm 1024
+#define OM_OFF_moe_m_q_norm 46848 /* fp32[8] 32 B x3 */
+#define OM_STRIDE_moe_m_q_norm 1024
+#define OM_OFF_moe_m_k_norm 47104 /* fp32[8] 32 B x3 */
+#define OM_STRIDE_moe_m_k_norm 1024
+#define OM_OFF_moe_m_ffn_norm 47360 /* fp32[8] 32 B x3 */
+#define OM_STRIDE_moe_m_ffn_norm 1024
+#define OM_OFF_head_m_norm 49664 /* fp32[8] 32 B */
+#define OM_OFF_moe_m_router 49920 /* fp32[4,8] 128 B x3 */
+#define OM_STRIDE_moe_m_router 256
+#define OM_OFF_embed_v_tokens_w 50688 /* fp32[32,8] 1.00 KiB */
+#define OM_OFF_moe_v_q_proj 51712 /* fp32[8,8] 256 B x3 */
+#define OM_STRIDE_moe_v_q_proj 3328
+#define OM_OFF_moe_v_k_proj 51968 /* fp32[8,8] 256 B x3 */
+#define OM_STRIDE_moe_v_k_proj 3328
+#define OM_OFF_moe_v_v_proj 52224 /* fp32[8,8] 256 B x3 */
+#define OM_STRIDE_moe_v_v_proj 3328
+#define OM_OFF_moe_v_o_proj 52480 /* fp32[8,8] 256 B x3 */
+#define OM_STRIDE_moe_v_o_proj 3328
+#define OM_OFF_moe_v_gate_proj 52736 /* fp32[4,6,8] 768 B x3 */
+#define OM_STRIDE_moe_v_gate_proj 3328
+#define OM_OFF_moe_v_up_proj 53504 /* fp32[4,6,8] 768 B x3 */
+#define OM_STRIDE_moe_v_up_proj 3328
+#define OM_OFF_moe_v_down_proj 54272 /* fp32[4,8,6] 768 B x3 */
+#define OM_STRIDE_moe_v_down_proj 3328
+#define OM_OFF_head_v_w 61696 /* fp32[32,8] 1.00 KiB */
+#define OM_OFF_moe_v_attn_norm 62720 /* fp32[8] 32 B x3 */
+#define OM_STRIDE_moe_v_attn_norm 1024
+#define OM_OFF_moe_v_q_norm 62976 /* fp32[8] 32 B x3 */
+#define OM_STRIDE_moe_v_q_norm 1024
+#define OM_OFF_moe_v_k_norm 63232 /* fp32[8] 32 B x3 */
+#define OM_STRIDE_moe_v_k_norm 1024
+#define OM_OFF_moe_v_ffn_norm 63488 /* fp32[8] 32 B x3 */
+#define OM_STRIDE_moe_v_ffn_norm 1024
+#define OM_OFF_head_v_norm 65792 /* fp32[8] 32 B */
+#define OM_OFF_moe_v_router 66048 /* fp32[4,8] 128 B x3 */
+#define OM_STRIDE_moe_v_router 256
 
 /* saved activations */
-#define OM_OFF_moe_attn_in UINT64_C(67840) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_attn_in UINT64_C(256)
-#define OM_OFF_moe_attn_in_rms UINT64_C(68608) /* fp32[8] 32 B x3 */
-#define OM_STRIDE_moe_attn_in_rms UINT64_C(256)
-#define OM_OFF_moe_q_raw UINT64_C(69376) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_q_raw UINT64_C(256)
-#define OM_OFF_moe_q_normed UINT64_C(73216) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_q_normed UINT64_C(256)
-#define OM_OFF_moe_q_normed_rms UINT64_C(70144) /* fp32[8] 32 B x3 */
-#define OM_STRIDE_moe_q_normed_rms UINT64_C(256)
-#define OM_OFF_moe_k_raw UINT64_C(70912) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_k_raw UINT64_C(256)
-#define OM_OFF_moe_k_normed UINT64_C(73984) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_k_normed UINT64_C(256)
-#define OM_OFF_moe_k_normed_rms UINT64_C(71680) /* fp32[8] 32 B x3 */
-#define OM_STRIDE_moe_k_normed_rms UINT64_C(256)
-#define OM_OFF_moe_v UINT64_C(72448) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_v UINT64_C(256)
-#define OM_OFF_moe_q_rot UINT64_C(73216) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_q_rot UINT64_C(256)
-#define OM_OFF_moe_k_rot UINT64_C(73984) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_k_rot UINT64_C(256)
-#define OM_OFF_moe_heads UINT64_C(74752) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_heads UINT64_C(256)
-#define OM_OFF_moe_heads_lse UINT64_C(75520) /* fp32[16] 64 B x3 */
-#define OM_STRIDE_moe_heads_lse UINT64_C(256)
-#define OM_OFF_moe_attn UINT64_C(76288) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_attn UINT64_C(256)
-#define OM_OFF_moe_mid UINT64_C(76288) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_mid UINT64_C(256)
-#define OM_OFF_moe_ffn_in UINT64_C(77056) /* fp32[8,8] 256 B x3 */
-#define OM_STRIDE_moe_ffn_in UINT64_C(256)
-#define OM_OFF_moe_ffn_in_rms UINT64_C(77824) /* fp32[8] 32 B x3 */
-#define OM_STRIDE_moe_ffn_in_rms UINT64_C(256)
-#define OM_OFF_moe_scores UINT64_C(78592) /* fp32[8,4] 128 B x3 */
-#define OM_STRIDE_moe_scores UINT64_C(256)
-#define OM_OFF_moe_weights UINT64_C(79360) /* fp32[8,2] 64 B x3 */
-#define OM_STRIDE_moe_weights UINT64_C(256)
-#define OM_OFF_moe_chosen UINT64_C(80128) /* int32[8,2] 64 B x3 */
-#define OM_STRIDE_moe_chosen UINT64_C(256)
-#define OM_OFF_moe_probs UINT64_C(80896) /* fp32[8,4] 128 B x3 */
-#define OM_STRIDE_moe_probs UINT64_C(256)
-#define OM_OFF_moe_scores_lse UINT64_C(81664) /* fp32[8] 32 B x3 */
-#define OM_STRIDE_moe_scores_lse UINT64_C(256)
-#define OM_OFF_moe_counts UINT64_C(82432) /* int32[1,4] 16 B x3 */
-#define OM_STRIDE_moe_counts UINT64_C(256)
-#define OM_OFF_moe_row UINT64_C(83200) /* int32[8,2] 64 B x3 */
-#define OM_STRIDE_moe_row UINT64_C(256)
-#define OM_OFF_moe_src UINT64_C(83968) /* int32[16] 64 B x3 */
-#define OM_STRIDE_moe_src UINT64_C(256)
-#define OM_OFF_moe_offsets UINT64_C(84736) /* int32[5] 20 B x3 */
-#define OM_STRIDE_moe_offsets UINT64_C(256)
-#define OM_OFF_moe_routed UINT64_C(85504) /* fp32[16,8] 512 B x3 */
-#define OM_STRIDE_moe_routed UINT64_C(512)
-#define OM_OFF_moe_gate UINT64_C(87040) /* fp32[16,6] 384 B x3 */
-#define OM_STRIDE_moe_gate UINT64_C(512)
-#define OM_OFF_moe_up UINT64_C(88576) /* fp32[16,6] 384 B x3 */
-#define OM_STRIDE_moe_up UINT64_C(512)
-#define OM_OFF_moe_hidden UINT64_C(90112) /* fp32[16,6] 384 B x3 */
-#define OM_STRIDE_moe_hidden UINT64_C(512)
-#define OM_OFF_head_in UINT64_C(91648) /* fp32[8,8] 256 B */
-#define OM_STRIDE_head_in UINT64_C(256)
-#define OM_OFF_head_in_rms UINT64_C(91904) /* fp32[8] 32 B */
-#define OM_STRIDE_head_in_rms UINT64_C(256)
-#define OM_OFF_decode_moe_keys UINT64_C(67840) /* fp32[4,8] 128 B x3 */
-#define OM_STRIDE_decode_moe_keys UINT64_C(256)
-#define OM_OFF_decode_moe_values UINT64_C(68608) /* fp32[4,8] 128 B x3 */
-#define OM_STRIDE_decode_moe_values UINT64_C(256)
+#define OM_OFF_moe_attn_in 67840 /* fp32[8,8] 256 B x3 */
+#define OM_STRIDE_moe_attn_in 256
+#define OM_OFF_decode_moe_keys 67840 /* fp32[4,8] 128 B x3 */
+#define OM_STRIDE_decode_moe_keys 256
+#define OM_OFF_moe_attn_in_rms 68608 /* fp32[8] 32 B x3 */
+#define OM_STRIDE_moe_attn_in_rms 256
+#define OM_OFF_decode_moe_values 68608 /* fp32[4,8] 128 B x3 */
+#define OM_STRIDE_decode_moe_values 256
+#define OM_OFF_moe_q_raw 69376 /* fp32[8,8] 256 B x3 */
+#define OM_STRIDE_moe_q_raw 256
+#define OM_OFF_moe_q_normed_rms 70144 /* fp32[8] 32 B x3 */
+#define OM_STRIDE_moe_q_normed_rms 256
+#define OM_OFF_moe_k_raw 70912 /* fp32[8,8] 256 B x3 */
+#define OM_STRIDE_moe_k_raw 256
+#define OM_OFF_moe_k_normed_rms 71680 /* fp32[8] 32 B x3 */
+#define OM_STRIDE_moe_k_normed_rms 256
+#define OM_OFF_moe_v 72448 /* fp32[8,8] 256 B x3 */
+#define OM_STRIDE_moe_v 256
+#define OM_OFF_moe_q_normed 73216 /* fp32[8,8] 256 B x3 */
+#define OM_STRIDE_moe_q_normed 256
+#define OM_OFF_moe_q_rot 73216 /* fp32[8,8] 256 B x3 */
+#define OM_STRIDE_moe_q_rot 256
+#define OM_OFF_moe_k_normed 73984 /* fp32[8,8] 256 B x3 */
+#define OM_STRIDE_moe_k_normed 256
+#define OM_OFF_moe_k_rot 73984 /* fp32[8,8] 256 B x3 */
+#define OM_STRIDE_moe_k_rot 256
+#define OM_OFF_moe_heads 74752 /* fp32[8,8] 256 B x3 */
+#define OM_STRIDE_moe_heads 256
+#define OM_OFF_moe_heads_lse 75520 /* fp32[16] 64 B x3 */
+#define OM_STRIDE_moe_heads_lse 256
+#define OM_OFF_moe_attn 76288 /* fp32[8,8] 256 B x3 */
+#define OM_STRIDE_moe_attn 256
+#define OM_OFF_moe_mid 76288 /* fp32[8,8] 256 B x3 */
+#define OM_STRIDE_moe_mid 256
+#define OM_OFF_moe_ffn_in 77056 /* fp32[8,8] 256 B x3 */
+#define OM_STRIDE_moe_ffn_in 256
+#define OM_OFF_moe_ffn_in_rms 77824 /* fp32[8] 32 B x3 */
+#define OM_STRIDE_moe_ffn_in_rms 256
+#define OM_OFF_moe_scores 78592 /* fp32[8,4] 128 B x3 */
+#define OM_STRIDE_moe_scores 256
+#define OM_OFF_moe_weights 79360 /* fp32[8,2] 64 B x3 */
+#define OM_STRIDE_moe_weights 256
+#define OM_OFF_moe_chosen 80128 /* int32[8,2] 64 B x3 */
+#define OM_STRIDE_moe_chosen 256
+#define OM_OFF_moe_probs 80896 /* fp32[8,4] 128 B x3 */
+#define OM_STRIDE_moe_probs 256
+#define OM_OFF_moe_scores_lse 81664 /* fp32[8] 32 B x3 */
+#define OM_STRIDE_moe_scores_lse 256
+#define OM_OFF_moe_counts 82432 /* int32[1,4] 16 B x3 */
+#define OM_STRIDE_moe_counts 256
+#define OM_OFF_moe_row 83200 /* int32[8,2] 64 B x3 */
+#define OM_STRIDE_moe_row 256
+#define OM_OFF_moe_src 83968 /* int32[16] 64 B x3 */
+#define OM_STRIDE_moe_src 256
+#define OM_OFF_moe_offsets 84736 /* int32[5] 20 B x3 */
+#define OM_STRIDE_moe_offsets 256
+#define OM_OFF_moe_routed 85504 /* fp32[16,8] 512 B x3 */
+#define OM_STRIDE_moe_routed 512
+#define OM_OFF_moe_gate 87040 /* fp32[16,6] 384 B x3 */
+#define OM_STRIDE_moe_gate 512
+#define OM_OFF_moe_up 88576 /* fp32[16,6] 384 B x3 */
+#define OM_STRIDE_moe_up 512
+#define OM_OFF_moe_hidden 90112 /* fp32[16,6] 384 B x3 */
+#define OM_STRIDE_moe_hidden 512
+#define OM_OFF_head_in 91648 /* fp32[8,8] 256 B */
+#define OM_STRIDE_head_in 256
+#define OM_OFF_head_in_rms 91904 /* fp32[8] 32 B */
+#define OM_STRIDE_head_in_rms 256
 
 /* scratch */
-#define OM_OFF_moe_rows UINT64_C(92416) /* fp32[16,8] 512 B */
-#define OM_OFF_moe_d_rows UINT64_C(92416) /* fp32[16,8] 512 B */
-#define OM_OFF_moe_d_hidden UINT64_C(92928) /* fp32[16,6] 384 B */
-#define OM_OFF_moe_d_gate UINT64_C(93440) /* fp32[16,6] 384 B */
-#define OM_OFF_moe_d_up UINT64_C(92928) /* fp32[16,6] 384 B */
-#define OM_OFF_moe_d_weights UINT64_C(93952) /* fp32[8,2] 64 B */
-#define OM_OFF_moe_d_routed UINT64_C(92416) /* fp32[16,8] 512 B */
-#define OM_OFF_moe_d_routed_2 UINT64_C(92928) /* fp32[16,8] 512 B */
-#define OM_OFF_moe_d_routed_3 UINT64_C(92416) /* fp32[16,8] 512 B */
-#define OM_OFF_moe_d_ffn_in UINT64_C(92928) /* fp32[8,8] 256 B */
-#define OM_OFF_moe_d_scores UINT64_C(92672) /* fp32[8,4] 128 B */
-#define OM_OFF_moe_d_ffn_in_2 UINT64_C(92416) /* fp32[8,8] 256 B */
-#define OM_OFF_moe_d_ffn_in_3 UINT64_C(92928) /* fp32[8,8] 256 B */
-#define OM_OFF_moe_d_mid UINT64_C(92928) /* fp32[8,8] 256 B */
-#define OM_OFF_moe_d_heads UINT64_C(92416) /* fp32[8,8] 256 B */
-#define OM_OFF_moe_d_q_rot UINT64_C(92928) /* fp32[8,8] 256 B */
-#define OM_OFF_moe_d_k_rot UINT64_C(93184) /* fp32[8,8] 256 B */
-#define OM_OFF_moe_d_v UINT64_C(92672) /* fp32[8,8] 256 B */
-#define OM_OFF_moe_d_k_normed UINT64_C(93184) /* fp32[8,8] 256 B */
-#define OM_OFF_moe_d_q_normed UINT64_C(92928) /* fp32[8,8] 256 B */
-#define OM_OFF_moe_d_attn_in UINT64_C(93440) /* fp32[8,8] 256 B */
-#define OM_OFF_moe_d_k_raw UINT64_C(93184) /* fp32[8,8] 256 B */
-#define OM_OFF_moe_d_attn_in_2 UINT64_C(92416) /* fp32[8,8] 256 B */
-#define OM_OFF_moe_d_attn_in_3 UINT64_C(93440) /* fp32[8,8] 256 B */
-#define OM_OFF_moe_d_q_raw UINT64_C(92928) /* fp32[8,8] 256 B */
-#define OM_OFF_moe_d_attn_in_4 UINT64_C(92416) /* fp32[8,8] 256 B */
-#define OM_OFF_moe_d_attn_in_5 UINT64_C(93440) /* fp32[8,8] 256 B */
-#define OM_OFF_moe_d_x UINT64_C(93440) /* fp32[8,8] 256 B */
-#define OM_OFF_eval_in UINT64_C(108800) /* fp32[8,8] 256 B */
-#define OM_OFF_eval_in_rms UINT64_C(92416) /* fp32[8] 32 B */
-#define OM_OFF_eval_logits_lse UINT64_C(109056) /* fp32[8] 32 B */
-#define OM_OFF_decode_moe_attn_in UINT64_C(92416) /* fp32[1,8] 32 B */
-#define OM_OFF_decode_moe_attn_in_rms UINT64_C(92672) /* fp32[1] 4 B */
-#define OM_OFF_decode_moe_q_raw UINT64_C(92672) /* fp32[1,8] 32 B */
-#define OM_OFF_decode_moe_q_normed UINT64_C(92928) /* fp32[1,8] 32 B */
-#define OM_OFF_decode_moe_q_normed_rms UINT64_C(93184) /* fp32[1] 4 B */
-#define OM_OFF_decode_moe_k_raw UINT64_C(92672) /* fp32[1,8] 32 B */
-#define OM_OFF_decode_moe_k_normed UINT64_C(93184) /* fp32[1,8] 32 B */
-#define OM_OFF_decode_moe_k_normed_rms UINT64_C(93440) /* fp32[1] 4 B */
-#define OM_OFF_decode_moe_v UINT64_C(92672) /* fp32[1,8] 32 B */
-#define OM_OFF_decode_moe_q_rot UINT64_C(92928) /* fp32[1,8] 32 B */
-#define OM_OFF_decode_moe_k_rot UINT64_C(93184) /* fp32[1,8] 32 B */
-#define OM_OFF_decode_moe_heads UINT64_C(92416) /* fp32[1,8] 32 B */
-#define OM_OFF_decode_moe_ffn_in UINT64_C(92672) /* fp32[1,8] 32 B */
-#define OM_OFF_decode_moe_ffn_in_rms UINT64_C(92416) /* fp32[1] 4 B */
-#define OM_OFF_decode_moe_scores UINT64_C(92416) /* fp32[1,4] 16 B */
-#define OM_OFF_decode_moe_weights UINT64_C(93696) /* fp32[1,2] 8 B */
-#define OM_OFF_decode_moe_chosen UINT64_C(93952) /* int32[1,2] 8 B */
-#define OM_OFF_decode_moe_probs UINT64_C(92928) /* fp32[1,4] 16 B */
-#define OM_OFF_decode_moe_scores_lse UINT64_C(93440) /* fp32[1] 4 B */
-#define OM_OFF_decode_moe_counts UINT64_C(93184) /* int32[1,4] 16 B */
-#define OM_OFF_decode_moe_row UINT64_C(94208) /* int32[1,2] 8 B */
-#define OM_OFF_decode_moe_src UINT64_C(94464) /* int32[2] 8 B */
-#define OM_OFF_decode_moe_offsets UINT64_C(93440) /* int32[5] 20 B */
-#define OM_OFF_decode_moe_routed UINT64_C(92416) /* fp32[2,8] 64 B */
-#define OM_OFF_decode_moe_gate UINT64_C(92672) /* fp32[2,6] 48 B */
-#define OM_OFF_decode_moe_up UINT64_C(92928) /* fp32[2,6] 48 B */
-#define OM_OFF_decode_moe_hidden UINT64_C(93184) /* fp32[2,6] 48 B */
-#define OM_OFF_decode_moe_rows UINT64_C(92416) /* fp32[2,8] 64 B */
-#define OM_OFF_decode_moe_out UINT64_C(92672) /* fp32[1,8] 32 B */
-#define OM_OFF_decode_head_in UINT64_C(92672) /* fp32[1,8] 32 B */
-#define OM_OFF_decode_head_in_rms UINT64_C(92416) /* fp32[1] 4 B */
-#define OM_OFF_decode_head_logits UINT64_C(92416) /* fp32[1,32] 128 B */
+#define OM_OFF_moe_rows 92416 /* fp32[16,8] 512 B */
+#define OM_OFF_moe_d_rows 92416 /* fp32[16,8] 512 B */
+#define OM_OFF_moe_d_routed 92416 /* fp32[16,8] 512 B */
+#define OM_OFF_moe_d_routed_3 92416 /* fp32[16,8] 512 B */
+#define OM_OFF_moe_d_ffn_in_2 92416 /* fp32[8,8] 256 B */
+#define OM_OFF_moe_d_heads 92416 /* fp32[8,8] 256 B */
+#define OM_OFF_moe_d_attn_in_2 92416 /* fp32[8,8] 256 B */
+#define OM_OFF_moe_d_attn_in_4 92416 /* fp32[8,8] 256 B */
+#define OM_OFF_eval_in_rms 92416 /* fp32[8] 32 B */
+#define OM_OFF_decode_moe_attn_in 92416 /* fp32[1,8] 32 B */
+#define OM_OFF_decode_moe_heads 92416 /* fp32[1,8] 32 B */
+#define OM_OFF_decode_moe_ffn_in_rms 92416 /* fp32[1] 4 B */
+#define OM_OFF_decode_moe_scores 92416 /* fp32[1,4] 16 B */
+#define OM_OFF_decode_moe_routed 92416 /* fp32[2,8] 64 B */
+#define OM_OFF_decode_moe_rows 92416 /* fp32[2,8] 64 B */
+#define OM_OFF_decode_head_in_rms 92416 /* fp32[1] 4 B */
+#define OM_OFF_decode_head_logits 92416 /* fp32[1,32] 128 B */
+#define OM_OFF_moe_d_scores 92672 /* fp32[8,4] 128 B */
+#define OM_OFF_moe_d_v 92672 /* fp32[8,8] 256 B */
+#define OM_OFF_decode_moe_attn_in_rms 92672 /* fp32[1] 4 B */
+#define OM_OFF_decode_moe_q_raw 92672 /* fp32[1,8] 32 B */
+#define OM_OFF_decode_moe_k_raw 92672 /* fp32[1,8] 32 B */
+#define OM_OFF_decode_moe_v 92672 /* fp32[1,8] 32 B */
+#define OM_OFF_decode_moe_ffn_in 92672 /* fp32[1,8] 32 B */
+#define OM_OFF_decode_moe_gate 92672 /* fp32[2,6] 48 B */
+#define OM_OFF_decode_moe_out 92672 /* fp32[1,8] 32 B */
+#define OM_OFF_decode_head_in 92672 /* fp32[1,8] 32 B */
+#define OM_OFF_moe_d_hidden 92928 /* fp32[16,6] 384 B */
+#define OM_OFF_moe_d_up 92928 /* fp32[16,6] 384 B */
+#define OM_OFF_moe_d_routed_2 92928 /* fp32[16,8] 512 B */
+#define OM_OFF_moe_d_ffn_in 92928 /* fp32[8,8] 256 B */
+#define OM_OFF_moe_d_ffn_in_3 92928 /* fp32[8,8] 256 B */
+#define OM_OFF_moe_d_mid 92928 /* fp32[8,8] 256 B */
+#define OM_OFF_moe_d_q_rot 92928 /* fp32[8,8] 256 B */
+#define OM_OFF_moe_d_q_normed 92928 /* fp32[8,8] 256 B */
+#define OM_OFF_moe_d_q_raw 92928 /* fp32[8,8] 256 B */
+#define OM_OFF_decode_moe_q_normed 92928 /* fp32[1,8] 32 B */
+#define OM_OFF_decode_moe_q_rot 92928 /* fp32[1,8] 32 B */
+#define OM_OFF_decode_moe_probs 92928 /* fp32[1,4] 16 B */
+#define OM_OFF_decode_moe_up 92928 /* fp32[2,6] 48 B */
+#define OM_OFF_moe_d_k_rot 93184 /* fp32[8,8] 256 B */
+#define OM_OFF_moe_d_k_normed 93184 /* fp32[8,8] 256 B */
+#define OM_OFF_moe_d_k_raw 93184 /* fp32[8,8] 256 B */
+#define OM_OFF_decode_moe_q_normed_rms 93184 /* fp32[1] 4 B */
+#define OM_OFF_decode_moe_k_normed 93184 /* fp32[1,8] 32 B */
+#define OM_OFF_decode_moe_k_rot 93184 /* fp32[1,8] 32 B */
+#define OM_OFF_decode_moe_counts 93184 /* int32[1,4] 16 B */
+#define OM_OFF_decode_moe_hidden 93184 /* fp32[2,6] 48 B */
+#define OM_OFF_moe_d_gate 93440 /* fp32[16,6] 384 B */
+#define OM_OFF_moe_d_attn_in 93440 /* fp32[8,8] 256 B */
+#define OM_OFF_moe_d_attn_in_3 93440 /* fp32[8,8] 256 B */
+#define OM_OFF_moe_d_attn_in_5 93440 /* fp32[8,8] 256 B */
+#define OM_OFF_moe_d_x 93440 /* fp32[8,8] 256 B */
+#define OM_OFF_decode_moe_k_normed_rms 93440 /* fp32[1] 4 B */
+#define OM_OFF_decode_moe_scores_lse 93440 /* fp32[1] 4 B */
+#define OM_OFF_decode_moe_offsets 93440 /* int32[5] 20 B */
+#define OM_OFF_decode_moe_weights 93696 /* fp32[1,2] 8 B */
+#define OM_OFF_moe_d_weights 93952 /* fp32[8,2] 64 B */
+#define OM_OFF_decode_moe_chosen 93952 /* int32[1,2] 8 B */
+#define OM_OFF_decode_moe_row 94208 /* int32[1,2] 8 B */
+#define OM_OFF_decode_moe_src 94464 /* int32[2] 8 B */
+#define OM_OFF_eval_in 108800 /* fp32[8,8] 256 B */
+#define OM_OFF_eval_logits_lse 109056 /* fp32[8] 32 B */
+
+/* workspaces of kernels, in the scratch region */
+#define OM_WS_moe_backward_rmsnorm_bwd 256 /* 512 B */
+#define OM_WS_moe_backward_attention_bwd 1280 /* 64 B */
+#define OM_WS_moe_backward_rmsnorm_bwd_2 256 /* 512 B */
+#define OM_WS_moe_backward_rmsnorm_bwd_3 256 /* 512 B */
+#define OM_WS_moe_backward_rmsnorm_bwd_4 256 /* 512 B */
+#define OM_WS_head_backward_head_loss_grad 256 /* 16.0 KiB */
+#define OM_WS_head_backward_rmsnorm_bwd 256 /* 512 B */
+#define OM_WS_eval_forward_head_loss 256 /* 16.0 KiB */
+#define OM_WS_decode_moe_forward_attention_at 1280 /* 32 B */
 
 _Static_assert(OM_INPUT + OM_INPUT_BYTES <= OM_STAT, "input reach into statistics");
 _Static_assert(OM_STAT + OM_STAT_BYTES <= OM_CONST, "statistics reach into constants");

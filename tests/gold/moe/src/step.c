@@ -148,7 +148,7 @@ moe_backward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm_bwd: d_mid fp32[8,8], +g_ffn_norm fp32[8], resolved.lua:12 */
 	launch_rmsnorm_bwd_8x1x8(ONE(moe_d_ffn_in_3), SAVED(moe_mid, slot, i),
 	    LAYER(moe_ffn_norm, i), SAVED(moe_ffn_in_rms, slot, i), ONE(moe_d_mid),
-	    LAYER(moe_g_ffn_norm, i), WORKSPACE(UINT64_C(92416)));
+	    LAYER(moe_g_ffn_norm, i), WORKSPACE(moe_backward_rmsnorm_bwd));
 	/* add: d_mid_2 fp32[8,8], resolved.lua:12 */
 	launch_add_8x8(DSTREAM, ONE(moe_d_mid), DSTREAM);
 	/* linear_dx: d_heads fp32[8,8], resolved.lua:16 */
@@ -159,7 +159,7 @@ moe_backward(unsigned char *arena, int slot, int layer, int i)
 	launch_attention_bwd_2x4x2x2x4x4(ONE(moe_d_heads), SAVED(moe_q_rot, slot, i),
 	    SAVED(moe_k_rot, slot, i), SAVED(moe_v, slot, i), SAVED(moe_heads, slot, i),
 	    SAVED(moe_heads_lse, slot, i), ONE(moe_d_q_rot), ONE(moe_d_k_rot), ONE(moe_d_v),
-	    WORKSPACE(UINT64_C(93440)));
+	    WORKSPACE(moe_backward_attention_bwd));
 	/* rope_bwd: d_k_normed fp32[8,8], resolved.lua:22 */
 	launch_rope_bwd_2x4x2x4(ONE(moe_d_k_rot), ONE(init_rope_table), ONE(moe_d_k_normed));
 	/* rope_bwd: d_q_normed fp32[8,8], resolved.lua:22 */
@@ -171,7 +171,7 @@ moe_backward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm_bwd: d_k_raw fp32[8,8], +g_k_norm fp32[8], resolved.lua:19 */
 	launch_rmsnorm_bwd_8x1x8(ONE(moe_d_k_normed), SAVED(moe_k_raw, slot, i),
 	    LAYER(moe_k_norm, i), SAVED(moe_k_normed_rms, slot, i), ONE(moe_d_k_raw),
-	    LAYER(moe_g_k_norm, i), WORKSPACE(UINT64_C(92416)));
+	    LAYER(moe_g_k_norm, i), WORKSPACE(moe_backward_rmsnorm_bwd_2));
 	/* linear_dx: d_attn_in_2 fp32[8,8], resolved.lua:16 */
 	launch_linear_dx_8x8x8(ONE(moe_d_k_raw), LAYER(moe_k_proj, i), ONE(moe_d_attn_in_2));
 	/* add: d_attn_in_3 fp32[8,8], resolved.lua:16 */
@@ -182,7 +182,7 @@ moe_backward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm_bwd: d_q_raw fp32[8,8], +g_q_norm fp32[8], resolved.lua:19 */
 	launch_rmsnorm_bwd_8x1x8(ONE(moe_d_q_normed), SAVED(moe_q_raw, slot, i),
 	    LAYER(moe_q_norm, i), SAVED(moe_q_normed_rms, slot, i), ONE(moe_d_q_raw),
-	    LAYER(moe_g_q_norm, i), WORKSPACE(UINT64_C(92416)));
+	    LAYER(moe_g_q_norm, i), WORKSPACE(moe_backward_rmsnorm_bwd_3));
 	/* linear_dx: d_attn_in_4 fp32[8,8], resolved.lua:16 */
 	launch_linear_dx_8x8x8(ONE(moe_d_q_raw), LAYER(moe_q_proj, i), ONE(moe_d_attn_in_4));
 	/* add: d_attn_in_5 fp32[8,8], resolved.lua:16 */
@@ -193,7 +193,7 @@ moe_backward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm_bwd: d_x fp32[8,8], +g_attn_norm fp32[8], resolved.lua:12 */
 	launch_rmsnorm_bwd_8x1x8(ONE(moe_d_attn_in_5), STREAM(slot, layer), LAYER(moe_attn_norm, i),
 	    SAVED(moe_attn_in_rms, slot, i), ONE(moe_d_x), LAYER(moe_g_attn_norm, i),
-	    WORKSPACE(UINT64_C(92416)));
+	    WORKSPACE(moe_backward_rmsnorm_bwd_4));
 	/* add: d_x_2 fp32[8,8], resolved.lua:12 */
 	launch_add_8x8(DSTREAM, ONE(moe_d_x), DSTREAM);
 }
@@ -211,10 +211,11 @@ head_backward(unsigned char *arena, int slot)
 {
 	/* head_loss_grad: +loss fp64[2], d_in fp32[8,8], +g_w fp32[32,8], resolved.lua:44 */
 	launch_head_loss_grad_8x8x32(SAVED(head_in, slot, 0), ONE(head_w), ONE(embed_labels),
-	    ONE(head_loss), DSTREAM, ONE(head_g_w), WORKSPACE(UINT64_C(92416)));
+	    ONE(head_loss), DSTREAM, ONE(head_g_w), WORKSPACE(head_backward_head_loss_grad));
 	/* rmsnorm_bwd: d_x fp32[8,8], +g_norm fp32[8], resolved.lua:12 */
 	launch_rmsnorm_bwd_8x1x8(DSTREAM, STREAM(slot, OM_N_LAYERS), ONE(head_norm),
-	    SAVED(head_in_rms, slot, 0), DSTREAM, ONE(head_g_norm), WORKSPACE(UINT64_C(92416)));
+	    SAVED(head_in_rms, slot, 0), DSTREAM, ONE(head_g_norm),
+	    WORKSPACE(head_backward_rmsnorm_bwd));
 }
 
 static void
@@ -225,7 +226,7 @@ eval_forward(unsigned char *arena, int slot)
 	    ONE(eval_in_rms));
 	/* head_loss: logits_lse fp32[8], +loss fp64[2], resolved.lua:44 */
 	launch_head_loss_8x8x32(ONE(eval_in), ONE(head_w), ONE(embed_labels), ONE(eval_logits_lse),
-	    ONE(head_loss), WORKSPACE(UINT64_C(92416)));
+	    ONE(head_loss), WORKSPACE(eval_forward_head_loss));
 }
 
 static void
@@ -263,7 +264,7 @@ decode_moe_forward(unsigned char *arena, int slot, int layer, int i)
 	launch_attention_at_4x2x2x4x4(ONE(decode_moe_q_rot), ONE(decode_moe_k_rot),
 	    ONE(decode_moe_v), ONE(decode_embed_position), ONE(decode_moe_heads),
 	    SAVED(decode_moe_keys, slot, i), SAVED(decode_moe_values, slot, i),
-	    WORKSPACE(UINT64_C(93440)));
+	    WORKSPACE(decode_moe_forward_attention_at));
 	/* linear: attn fp32[1,8], resolved.lua:16 */
 	launch_linear_1x8x8(ONE(decode_moe_heads), LAYER(moe_o_proj, i), STREAM(slot, layer + 1));
 	/* add: mid fp32[1,8], resolved.lua:15 */
@@ -325,11 +326,11 @@ om_init(unsigned char *arena)
 void
 om_update(unsigned char *arena)
 {
-	/* sumsq over 15 tensors from embed_g_tokens_w, 4,032 elements */
+	/* sumsq over 15 tensors from embed_g_tokens_w, 4032 elements */
 	launch_sumsq_4032(ONE(embed_g_tokens_w), ONE(update_ctl));
 	/* clip: +ctl fp64[8], resolved.lua:54 */
 	launch_clip(ONE(head_loss), ONE(update_ctl));
-	/* adamw over 9 tensors from embed_g_tokens_w, 3,008 elements */
+	/* adamw over 9 tensors from embed_g_tokens_w, 3008 elements */
 	launch_adamw_3008(ONE(embed_g_tokens_w), ONE(update_ctl), ONE(embed_tokens_w),
 	    ONE(embed_m_tokens_w), ONE(embed_v_tokens_w));
 	/* adamw over 5 tensors from moe_g_attn_norm, 832 elements */
