@@ -76,16 +76,26 @@ struct om_bucket {
 	uint32_t nlayers;
 };
 
-/* What a rank of a pipeline does in a step, one after the other. */
-enum om_action_kind { OM_FORWARD, OM_BACKWARD, OM_SEND_X, OM_RECV_X, OM_SEND_DX, OM_RECV_DX };
+/*
+ * What a rank of a pipeline does in a step, one after the other: a microbatch passes a phase of a
+ * chunk; the residual stream, forward, or its gradient, backward, goes to the next one or comes.
+ */
+enum om_phase { OM_FORWARD, OM_BACKWARD, OM_WEIGHTS, OM_N_PHASES };
+enum om_action_kind { OM_PASS, OM_SEND, OM_RECEIVE };
 struct om_action {
 	uint8_t kind;        /* enum om_action_kind */
+	uint8_t phase;       /* enum om_phase */
 	uint8_t chunk;       /* of this rank's layers */
 	uint16_t slot;       /* storage of the microbatch's activations */
 	uint16_t stage;      /* whom it sends to or receives from */
 	uint16_t tag;        /* of the edge between two chunks: twice the lower one's place in the
 				whole pipeline, and 1 more for gradients */
 	uint32_t microbatch; /* of the step */
+};
+struct om_step { /* of so many microbatches */
+	uint64_t microbatches;
+	const struct om_action *action;
+	uint32_t nactions;
 };
 
 /* Layers that are next to each other in the model and on one rank; a rank has one or several. */
@@ -162,10 +172,10 @@ struct om_model {
 	size_t weight_size; /* of a weight with a master: 2, or a float's 4 that hold a bf16 */
 	double init_std;
 	double beta1, beta2, clip_norm;
-	struct om_mesh mesh; /* of all ranks; microbatches are a rank's own */
-	uint32_t stage;      /* of the pipeline that this model is; there is one a stage */
-	const struct om_action *action; /* NULL: one stage, microbatch after microbatch */
-	uint32_t nactions;
+	struct om_mesh mesh;        /* of all ranks; microbatches are a rank's own */
+	uint32_t stage;             /* of the pipeline that this model is; there is one a stage */
+	const struct om_step *step; /* NULL: one stage, microbatch after microbatch */
+	uint32_t nsteps;
 	const struct om_chunk *chunk;
 	uint32_t nchunks;
 	uint64_t slot_stride;
@@ -198,8 +208,8 @@ struct om_model {
 	uint32_t streams, events;           /* of a part; 0: one stream, and none */
 	void (*init)(unsigned char *arena); /* constant tables; after allocation, once */
 	void (*zero)(unsigned char *arena); /* gradients and statistics, at the start of a step */
-	void (*forward)(unsigned char *arena, int slot);
-	void (*backward)(unsigned char *arena, int slot);
+	/* by phase, in order; NULL: there are no more */
+	void (*pass[OM_N_PHASES])(unsigned char *arena, int slot);
 	/* forward pass that only adds to the losses, as if the microbatch were one of a step's */
 	void (*eval)(unsigned char *arena, int slot);
 	void (*update)(unsigned char *arena); /* norm, clipping, AdamW; reads ctl */

@@ -146,14 +146,12 @@ enum om_part {
 	OM_RUN_EVALUATE,
 	OM_RUN_DECODE,
 	OM_N_PARTS,
-	/* those of a slot */
-	OM_RUN_FORWARD = OM_N_PARTS,
-	OM_RUN_BACKWARD,
 };
 void om_run(const struct om_model *m, enum om_part part, unsigned char *arena);
 void om_part(const struct om_model *m, enum om_part part, unsigned char *arena); /* its launches */
-/* FORWARD, BACKWARD or EVALUATE of the chunk whose slot it is. */
-void om_run_slot(const struct om_model *m, enum om_part part, unsigned char *arena, int slot);
+/* A pass of the chunk whose slot it is: of a phase, or of an evaluation. */
+void om_run_pass(const struct om_model *m, enum om_phase phase, unsigned char *arena, int slot);
+void om_run_eval(const struct om_model *m, unsigned char *arena, int slot);
 /*
  * What a step gave, copied after its parts and before what is asked for later. A result stands
  * until that of the step om_steps_most() later is sent: so many may be under way, 1 where om_run

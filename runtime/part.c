@@ -63,8 +63,8 @@ om_part(const struct om_model *m, enum om_part part, unsigned char *arena)
 		m->zero(arena);
 		break;
 	case OM_RUN_MICROBATCH:
-		m->forward(arena, 0);
-		m->backward(arena, 0);
+		for (int ph = 0; ph < OM_N_PHASES && m->pass[ph]; ph++)
+			m->pass[ph](arena, 0);
 		break;
 	case OM_RUN_UPDATE:
 		m->update(arena);
@@ -77,12 +77,17 @@ om_part(const struct om_model *m, enum om_part part, unsigned char *arena)
 	}
 }
 
-/* A call on every device for now: one that has graphs would record one a slot. */
+/* Calls on every device for now: one that has graphs would record one a slot. */
 void
-om_run_slot(const struct om_model *m, enum om_part part, unsigned char *arena, int slot)
+om_run_pass(const struct om_model *m, enum om_phase phase, unsigned char *arena, int slot)
 {
-	(part == OM_RUN_FORWARD       ? m->forward
-	    : part == OM_RUN_BACKWARD ? m->backward
-				      : m->eval)(arena, slot);
-	om_spin_work(part == OM_RUN_BACKWARD ? 2 : 1);
+	m->pass[phase](arena, slot);
+	om_spin_work(phase == OM_BACKWARD && !m->pass[OM_WEIGHTS] ? 2 : 1);
+}
+
+void
+om_run_eval(const struct om_model *m, unsigned char *arena, int slot)
+{
+	m->eval(arena, slot);
+	om_spin_work(1);
 }

@@ -10,69 +10,77 @@ act(const struct om_model *m, unsigned char *arena, const struct om_action *a,
 	const uint64_t at = a->slot * m->slot_stride, n = m->hop_bytes;
 	unsigned char *gradient = arena + m->dstream_off;
 
+	bool x = a->phase == OM_FORWARD;
+
 	switch ((enum om_action_kind)a->kind) {
-	case OM_FORWARD:
-	case OM_BACKWARD: /* others were fed since its forward pass */
+	case OM_PASS: /* others were fed since its forward pass */
 		if (!pass)
 			break;
 		f->put(f->arg, a->microbatch);
-		om_run_slot(
-		    m, a->kind == OM_FORWARD ? OM_RUN_FORWARD : OM_RUN_BACKWARD, arena, a->slot);
+		om_run_pass(m, (enum om_phase)a->phase, arena, a->slot);
 		break;
-	case OM_SEND_X:
-		om_sent(a->tag, "send of activations");
-		om_send(a->stage, a->tag, "send of activations", arena + c->y + at, n);
+	case OM_SEND:
+		om_sent(a->tag, x ? "send of activations" : "send of gradients");
+		if (!x) /* from where the next chunk's will not come */
+			om_copy(arena, m->dstream_off, c->hop, n);
+		om_send(a->stage, a->tag, x ? "send of activations" : "send of gradients",
+		    arena + (x ? c->y + at : c->hop), n);
 		break;
-	case OM_RECV_X:
-		om_recv(a->stage, a->tag, "activations", arena + c->x + at, n);
-		break;
-	case OM_SEND_DX: /* from where the next chunk's will not come */
-		om_sent(a->tag, "send of gradients");
-		om_copy(arena, m->dstream_off, c->hop, n);
-		om_send(a->stage, a->tag, "send of gradients", arena + c->hop, n);
-		break;
-	case OM_RECV_DX:
-		om_recv(a->stage, a->tag, "gradients", gradient, n);
+	case OM_RECEIVE:
+		om_recv(a->stage, a->tag, x ? "activations" : "gradients",
+		    x ? arena + c->x + at : gradient, n);
 		break;
 	}
+}
+
+/* The actions of a step; NULL: there is one stage, microbatch comes after microbatch. */
+static const struct om_step *
+step_of(const struct om_model *m)
+{
+	for (uint32_t k = 0; k < m->nsteps; k++)
+		if (m->step[k].microbatches == m->microbatches)
+			return &m->step[k];
+	return NULL;
 }
 
 bool
 om_run_step(const struct om_model *m, unsigned char *arena, const struct om_feed *f)
 {
+	const struct om_step *step = step_of(m);
 	bool pass = true;
 
 	om_run(m, OM_RUN_ZERO, arena);
-	for (uint64_t i = 0; !m->action && i < m->microbatches; i++) {
+	for (uint64_t i = 0; !step && i < m->microbatches; i++) {
 		if (!(pass = pass && (!f->go || f->go(f->arg))))
 			break;
 		f->put(f->arg, i);
 		om_run(m, OM_RUN_MICROBATCH, arena);
 	}
-	for (uint32_t i = 0; m->action && i < m->nactions; i++) {
-		const struct om_action *a = &m->action[i];
+	for (uint32_t i = 0; step && i < step->nactions; i++) {
+		const struct om_action *a = &step->action[i];
 
-		if (a->kind == OM_FORWARD || a->kind == OM_BACKWARD)
+		if (a->kind == OM_PASS)
 			pass = pass && (!f->go || f->go(f->arg));
 		act(m, arena, a, f, pass);
 	}
-	for (uint32_t i = 0; m->action && i < m->nactions; i++)
-		if (m->action[i].kind == OM_SEND_X || m->action[i].kind == OM_SEND_DX)
-			om_sent(m->action[i].tag, "end of a step");
+	for (uint32_t i = 0; step && i < step->nactions; i++)
+		if (step->action[i].kind == OM_SEND)
+			om_sent(step->action[i].tag, "end of a step");
 	if (f->settle && !f->settle(f->arg))
 		return false;
 	om_run(m, OM_RUN_UPDATE, arena);
 	return true;
 }
 
-/* An action of the step that does this with the chunk's activations; NULL: it is the pipeline's
- * end. */
+/* An action of the step that does this with the chunk's activations; NULL: the pipeline ends. */
 static const struct om_action *
 hop_of(const struct om_model *m, uint32_t chunk, enum om_action_kind kind)
 {
-	for (uint32_t i = 0; i < m->nactions; i++)
-		if (m->action[i].chunk == chunk && m->action[i].kind == kind)
-			return &m->action[i];
+	const struct om_step *step = step_of(m);
+
+	for (const struct om_action *a = step->action; a < step->action + step->nactions; a++)
+		if (a->chunk == chunk && a->kind == kind && a->phase == OM_FORWARD)
+			return a;
 	return NULL;
 }
 
@@ -80,7 +88,7 @@ hop_of(const struct om_model *m, uint32_t chunk, enum om_action_kind kind)
 static uint32_t
 place_of(const struct om_model *m, uint32_t chunk)
 {
-	const struct om_action *from = hop_of(m, chunk, OM_RECV_X);
+	const struct om_action *from = hop_of(m, chunk, OM_RECEIVE);
 
 	return from ? from->tag / 2 + 1u : 0;
 }
@@ -90,7 +98,7 @@ om_run_forward(const struct om_model *m, unsigned char *arena)
 {
 	uint32_t done = 0; /* places up to this one */
 
-	if (!m->action) {
+	if (!m->step) {
 		om_run(m, OM_RUN_EVALUATE, arena);
 		return;
 	}
@@ -106,14 +114,14 @@ om_run_forward(const struct om_model *m, unsigned char *arena)
 		done = next + 1;
 		c = &m->chunk[k];
 		at = c->slot * m->slot_stride;
-		from = hop_of(m, k, OM_RECV_X);
-		to = hop_of(m, k, OM_SEND_X);
+		from = hop_of(m, k, OM_RECEIVE);
+		to = hop_of(m, k, OM_SEND);
 		if (from)
 			om_recv(from->stage, from->tag, "activations of an evaluation",
 			    arena + c->x + at, m->hop_bytes);
 		if (to) /* the microbatch before has left */
 			om_sent(to->tag, "send of activations");
-		om_run_slot(m, OM_RUN_EVALUATE, arena, (int)c->slot);
+		om_run_eval(m, arena, (int)c->slot);
 		if (to)
 			om_send(to->stage, to->tag, "send of activations", arena + c->y + at,
 			    m->hop_bytes);
@@ -125,9 +133,12 @@ om_run_forward_end(const struct om_model *m, unsigned char *arena)
 {
 	double loss = om_get_f64(arena, m->loss_off);
 
-	for (uint32_t i = 0; m->action && i < m->nactions; i++)
-		if (m->action[i].kind == OM_SEND_X)
-			om_sent(m->action[i].tag, "end of an evaluation");
+	for (uint32_t i = 0; m->step && i < m->nchunks; i++) {
+		const struct om_action *to = hop_of(m, i, OM_SEND);
+
+		if (to)
+			om_sent(to->tag, "end of an evaluation");
+	}
 	om_all_sum_f64(OM_WORLD, "loss of an evaluation", &loss, 1);
 	return loss;
 }

@@ -276,8 +276,8 @@ layout_row(const struct plan *p, struct buf *b)
 static void
 schedule_tables(const struct plan *p, struct buf *b)
 {
-	static const char *const kinds[] = { "OM_FORWARD", "OM_BACKWARD", "OM_SEND_X", "OM_RECV_X",
-		"OM_SEND_DX", "OM_RECV_DX" };
+	static const char *const kinds[] = { "OM_PASS", "OM_SEND", "OM_RECEIVE" };
+	static const char *const phases[] = { "OM_FORWARD", "OM_BACKWARD", "OM_WEIGHTS" };
 	const struct stage *st = &p->shard->stage[p->stage];
 	uint64_t hop = p->hop_off;
 
@@ -293,15 +293,24 @@ schedule_tables(const struct plan *p, struct buf *b)
 			(unsigned long long)(c->place ? hop : 0)));
 		hop += c->place ? p->stream_stride : 0;
 	}
-	buf_printf(b,
-	    "};\n\n/* { kind, chunk, slot, stage, tag, microbatch } */\nstatic const struct "
-	    "om_action %s[] = {\n",
-	    emit_stage_name(p, "actions"));
-	for (uint32_t i = 0; i < st->action.n; i++) {
-		const struct action *a = &st->action.a[i];
-		buf_printf(b, "\t{ %s, %u, %u, %u, %u, %u },\n", kinds[a->kind], a->chunk, a->slot,
-		    a->stage, a->tag, a->microbatch);
+	buf_puts(b, "};\n");
+	for (uint32_t k = 0; k < st->nsteps; k++) {
+		buf_printf(b,
+		    "\n/* { kind, phase, chunk, slot, stage, tag, microbatch } */\nstatic const "
+		    "struct om_action %s_%u[] = {\n",
+		    emit_stage_name(p, "actions"), (unsigned)st->step[k].microbatches);
+		for (uint32_t i = 0; i < st->step[k].action.n; i++) {
+			const struct action *a = &st->step[k].action.a[i];
+			buf_printf(b, "\t{ %s, %s, %u, %u, %u, %u, %u },\n", kinds[a->kind],
+			    phases[a->phase], a->chunk, a->slot, a->stage, a->tag, a->microbatch);
+		}
+		buf_puts(b, "};\n");
 	}
+	buf_printf(b, "\nstatic const struct om_step %s[] = {\n", emit_stage_name(p, "steps"));
+	for (uint32_t k = 0; k < st->nsteps; k++)
+		buf_printf(b, "\t{ %u, %s_%u, %u },\n", (unsigned)st->step[k].microbatches,
+		    emit_stage_name(p, "actions"), (unsigned)st->step[k].microbatches,
+		    st->step[k].action.n);
 	buf_puts(b, "};\n");
 }
 
@@ -363,10 +372,10 @@ model(const struct plan *p, const char *fingerprint, const char *refusal, const 
 	buf_printf(b, "\t\t.stage = %u,\n", p->stage);
 	if (p->n_stages > 1)
 		buf_printf(b,
-		    "\t\t.action = %s,\n\t\t.nactions = %u,\n\t\t.chunk = %s,\n"
+		    "\t\t.step = %s,\n\t\t.nsteps = %u,\n\t\t.chunk = %s,\n"
 		    "\t\t.nchunks = %u,\n\t\t.slot_stride = %llu,\n"
 		    "\t\t.dstream_off = %llu,\n\t\t.hop_bytes = %llu,\n",
-		    emit_stage_name(p, "actions"), p->shard->stage[p->stage].action.n,
+		    emit_stage_name(p, "steps"), p->shard->stage[p->stage].nsteps,
 		    emit_stage_name(p, "chunks"), p->shard->stage[p->stage].nchunks,
 		    (unsigned long long)p->slot_stride, (unsigned long long)p->dstream_off,
 		    (unsigned long long)shard_bytes(p->shard, g->seg.a[g->head].x));
@@ -401,11 +410,13 @@ model(const struct plan *p, const char *fingerprint, const char *refusal, const 
 	buf_printf(b,
 	    "\t\t.head_z_loss = OM_HEAD_Z_LOSS,\n"
 	    "\t\t.op = om_ops,\n\t\t.nops = OM_N_OPS,\n\t\t.init = om_%s,\n"
-	    "\t\t.zero = om_zero,\n\t\t.forward = om_%s,\n\t\t.backward = om_%s,\n"
-	    "\t\t.eval = om_%s,\n\t\t.update = om_%s,\n",
-	    emit_stage_name(p, "init"), emit_stage_name(p, "forward"),
-	    emit_stage_name(p, "backward"), emit_stage_name(p, "evaluate"),
-	    emit_stage_name(p, "update"));
+	    "\t\t.zero = om_zero,\n",
+	    emit_stage_name(p, "init"));
+	buf_printf(b, "\t\t.pass = { ");
+	for (enum phase ph = FORWARD; ph <= g->last_phase; ph++)
+		buf_printf(b, "om_%s, ", emit_stage_name(p, graph_phase_names[ph]));
+	buf_printf(b, "},\n\t\t.eval = om_%s,\n\t\t.update = om_%s,\n",
+	    emit_stage_name(p, "evaluate"), emit_stage_name(p, "update"));
 	if (p->decode)
 		buf_puts(b, "\t\t.decode = om_decode,\n\t\t.decode_token_off = "
 			    "OM_OFF_decode_embed_token,\n\t\t.decode_position_off = "

@@ -6,7 +6,7 @@
 
 static struct op_row rows[N_OPS];
 
-const char *const graph_phase_names[N_PHASES] = { "forward", "backward" };
+const char *const graph_phase_names[N_PHASES] = { "forward", "backward", "weights" };
 static const char *const role_letters = " sgoild"; /* in the order of enum role */
 static const char *const role_names[N_ROLES] = { "act", "stat", "grad", "moment", "int32", "int64",
 	"fp64", "weight", "rows", "master" };

@@ -22,7 +22,7 @@ struct sizes {
 /* Value of an expression; internal error on a letter that is not bound. */
 uint64_t expr_eval(const char *e, size_t n, const struct sizes *z);
 
-/* ---- graph.c, rule.c, model.c, groups.c, grad.c, recompute.c, graphverify.c: ops, tensors ---- */
+/* ---- graph.c, rule.c, model.c, groups.c, grad.c, recompute.c, split.c, graphverify.c -------- */
 
 enum op_id {
 #define OP(name, ...) OP_##name,
@@ -137,7 +137,12 @@ struct op {
 	uint32_t rline;
 };
 
-enum phase { FORWARD, BACKWARD, N_PHASES };
+/*
+ * What a microbatch passes, one after the other. The gradients of parameters are part of BACKWARD,
+ * or a phase of their own (split.c) that may come whenever there is time for it. What a phase reads
+ * of one before it is kept until then.
+ */
+enum phase { FORWARD, BACKWARD, WEIGHTS, N_PHASES };
 extern const char *const graph_phase_names[N_PHASES];
 struct oplist {
 	struct op *a;
@@ -175,6 +180,7 @@ struct graph {
 	uint32_t *index_of;          /* layer -> index within its kind */
 	uint64_t B, S, T;            /* sequences, length and tokens of a microbatch */
 	uint64_t microbatches;       /* a step and rank */
+	enum phase last_phase;       /* BACKWARD, or WEIGHTS */
 	uint64_t params_total, params_active;
 	uint64_t flops_token;                /* forward + backward, a token */
 	tensor_id tokens, labels, ctl, loss; /* what the host gives a step, and reads of it */
@@ -182,6 +188,8 @@ struct graph {
 
 struct graph *graph_build(struct object *trainer); /* forward, then gradients and update */
 void graph_verify(const struct graph *g);          /* internal error on a malformed graph */
+/* Moves what only gradients of parameters need from BACKWARD to WEIGHTS, which it was part of. */
+void graph_split(struct graph *g);
 void graph_print(const struct graph *g, struct buf *out);
 uint64_t tensor_elems(const struct tensor *t); /* one layer's elements */
 uint64_t tensor_layers(const struct graph *g, const struct tensor *t);

@@ -29,6 +29,9 @@ graph_verify(const struct graph *g)
 				const struct op *o = &seg->ops[p].a[i];
 				const struct op_row *r = op_row(o->op);
 				struct sizes z;
+				if (p > (int)g->last_phase)
+					internal("graphverify: %s: there is no phase for %s",
+					    seg->name, r->name);
 				const char *fault = op_bind(g, o, &z);
 				if (fault)
 					internal("graphverify: %s: %s", seg->name, fault);

@@ -711,6 +711,7 @@ graph_build(struct object *trainer)
 	tensor_id tokens_w, w, norm_w;
 
 	g->trainer = trainer;
+	g->last_phase = BACKWARD;
 	g->n_layers = (uint32_t)spec_int(tr, F_transformer_n_layers);
 	g->B = (uint64_t)spec_int(ba, F_batch_micro);
 	g->S = (uint64_t)spec_int(tr, F_transformer_sequence_length);

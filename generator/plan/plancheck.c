@@ -307,7 +307,7 @@ run(struct arena *m, uint32_t seg, int phase, uint32_t layer)
 		struct event *e = &m->event[prog->a[i].event];
 		if ((fault = check_step(m, &prog->a[i], layer)))
 			return xprintf("%s %s, layer %u, step %u: %s", m->p->graph->seg.a[seg].name,
-			    phase == FORWARD ? "forward" : "backward", layer, i, fault);
+			    graph_phase_names[phase], layer, i, fault);
 		e->recorded = true;
 		memcpy(e->known, m->known[prog->a[i].stream], sizeof e->known);
 	}

@@ -38,7 +38,7 @@ print_stage(const struct plan *p, struct buf *out)
 				const struct launch *st = &p->prog[s][ph].a[i];
 				if (!i)
 					buf_printf(out, "%s %s\n", g->seg.a[s].name,
-					    ph ? "backward" : "forward");
+					    graph_phase_names[ph]);
 				buf_printf(out, "  %3u stream %u  %-30s %s", i, st->stream,
 				    runtime_call(st->op.op) ? op_row(st->op.op)->name
 							    : p->inst->a[st->inst].name,
@@ -190,6 +190,12 @@ report_wire(const struct plan *p, struct buf *out)
 enum { TIMELINE_WIDTH = 88, TIMELINE_ROWS = 32 };
 
 /* When each stage that is shown does what; share of the time in which the average one waits. */
+static const struct step *
+full_step(const struct stage *st)
+{
+	return &st->step[st->nsteps - 1];
+}
+
 struct timeline {
 	uint64_t **start, end;
 	double bubble;
@@ -204,8 +210,8 @@ timeline(const struct shard *s)
 	if (s->mesh.size[OM_PIPELINE] == 1)
 		return t;
 	for (uint32_t i = 0; i < s->mesh.size[OM_PIPELINE] && i < TIMELINE_ROWS; i++)
-		t.start[i] = xalloc(s->stage[i].action.n * sizeof **t.start);
-	t.end = schedule_run(s, t.start);
+		t.start[i] = xalloc(full_step(&s->stage[i])->action.n * sizeof **t.start);
+	t.end = schedule_run(s, s->stage[0].nsteps - 1, t.start);
 	t.bubble = 1 - SCHEDULE_COST * n * chunks / (double)t.end;
 	return t;
 }
@@ -229,16 +235,15 @@ report_pipeline(const struct shard *s, const struct timeline *t, struct buf *out
 		size_t n = (size_t)columns * (size_t)cell;
 		char *line = xalloc(n + (size_t)cell * 2 + 1);
 		memset(line, '.', n);
-		for (uint32_t k = 0; k < st->action.n; k++) {
-			const struct action *a = &st->action.a[k];
+		for (uint32_t k = 0; k < full_step(st)->action.n; k++) {
+			const struct action *a = &full_step(st)->action.a[k];
 			uint64_t at = t->start[i][k];
-			int room = a->kind == DO_BACKWARD ? 2 * cell : cell;
-			if (at >= columns || (a->kind != DO_FORWARD && a->kind != DO_BACKWARD))
+			if (at >= columns || a->kind != PASS)
 				continue;
-			const char *text = xprintf("%c%u%s", a->kind == DO_FORWARD ? 'F' : 'B',
-			    a->microbatch, chunks > 1 ? (char[]){ (char)('a' + a->chunk), 0 } : "");
-			memset(line + at * (uint64_t)cell, a->kind == DO_FORWARD ? ' ' : '-',
-			    (size_t)room);
+			const char *text = xprintf("%c%u%s", "FBW" [a->phase], a -> microbatch,
+			    chunks > 1 ? (char[]) { (char)('a' + a->chunk), 0 } : "");
+			memset(line + at * (uint64_t)cell, a->phase == FORWARD ? ' ' : '-',
+			    (size_t)cell * schedule_cost(s->graph, a->phase));
 			memcpy(line + at * (uint64_t)cell, text, strlen(text));
 		}
 		while (n && line[n - 1] == ' ')

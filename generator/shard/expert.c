@@ -87,7 +87,7 @@ apply_rule(struct rows *w, const struct op *o, const struct rule *rule, struct o
 	}
 }
 
-/* What an op becomes. In the backward pass it may be one that recomputation would repeat. */
+/* What an op becomes. Behind the forward pass it may be one that recomputation would repeat. */
 static void
 rewrite_op(struct rows *w, enum phase ph, struct op *o, struct oplist *list)
 {
@@ -110,7 +110,7 @@ rewrite_op(struct rows *w, enum phase ph, struct op *o, struct oplist *list)
 		*PUSH(*list) = *o;
 		return;
 	}
-	for (uint8_t i = 0; i < rule.nout && ph == BACKWARD; i++)
+	for (uint8_t i = 0; i < rule.nout && ph > FORWARD; i++)
 		if (rule.adds[i]) { /* what the forward pass gave stands for its results */
 			for (uint8_t k = r->nin; k < r->nin + r->nout; k++)
 				w->same[o->arg[k]] = find_named(
@@ -161,8 +161,8 @@ shard_experts(struct shard *s)
 		w.size.v['w' - 'a'] = s->mesh.size[OM_EXPERT];
 		w.size.v['c' - 'a'] = shard_capacity(s, g->seg.a[k].ffn);
 		w.size.v['a' - 'a'] = s->expert_rows;
-		rewrite(&w, FORWARD);
-		rewrite(&w, BACKWARD);
+		for (enum phase ph = FORWARD; ph <= g->last_phase; ph++)
+			rewrite(&w, ph);
 	}
 }
 

@@ -46,16 +46,13 @@ check_groups(const struct om_mesh *m)
 
 /* ---- one stage by itself ---- */
 
-static const char *const action_names[] = { "forward", "backward", "send x", "receive x", "send dx",
-	"receive dx" };
-
 static const char *
-action_text(const struct shard *s, uint32_t stage, uint32_t i)
+action_text(const struct shard *s, uint32_t step, uint32_t stage, uint32_t i)
 {
-	const struct action *a = &s->stage[stage].action.a[i];
+	const struct action *a = &s->stage[stage].step[step].action.a[i];
 
 	return xprintf("stage %u, action %u (%s of microbatch %u, chunk %u, slot %u)", stage, i,
-	    action_names[a->kind], a->microbatch, a->chunk, a->slot);
+	    shard_action_text(a), a->microbatch, a->chunk, a->slot);
 }
 
 /* What is in a slot, or in a buffer of gradients: a microbatch, how far it is. */
@@ -66,11 +63,14 @@ struct held {
 };
 
 static const char *
-held_text(const struct held *h)
+held_text(const struct held *h, enum phase until)
 {
-	return h->state == EMPTY ? "nothing"
-				 : xprintf("microbatch %u of chunk %u%s", h->microbatch, h->chunk,
-				       h->state == DONE ? ", whose backward pass has not run" : "");
+	return h->state == EMPTY
+		   ? "nothing"
+		   : xprintf("microbatch %u of chunk %u%s", h->microbatch, h->chunk,
+			 h->state == DONE
+			     ? xprintf(", whose %s pass has not run", graph_phase_names[until])
+			     : "");
 }
 
 static bool
@@ -95,6 +95,34 @@ check_edge(const struct shard *s, const struct chunk *a, const struct chunk *b)
 		       "and wants %llu",
 	    a->place, b->place, (unsigned long long)x, (unsigned long long)to_x,
 	    (unsigned long long)dx, (unsigned long long)to_dx);
+}
+
+/* A chunk's slots, and its rooms of each life, are its own, and among the stage's. */
+static const char *
+check_slots(const struct shard *s, uint32_t stage, uint32_t k)
+{
+	const struct stage *st = &s->stage[stage];
+	const struct chunk *c = &st->chunk[k];
+
+	for (uint32_t j = 0; j < k; j++) {
+		const struct chunk *o = &st->chunk[j];
+		bool both = c->slot < o->slot + o->slots && o->slot < c->slot + c->slots;
+		for (uint32_t l = 0; l < N_LIVES; l++)
+			both |= c->rooms[l].first < o->rooms[l].first + o->rooms[l].n &&
+				o->rooms[l].first < c->rooms[l].first + c->rooms[l].n;
+		if (both)
+			return xprintf("stage %u: chunks %u and %u share slots", stage, j, k);
+	}
+	if (c->slot + c->slots > st->slots)
+		return xprintf("stage %u: chunk %u has slot %u of %llu", stage, k,
+		    c->slot + c->slots - 1, (unsigned long long)st->slots);
+	for (uint32_t l = 0; l < N_LIVES; l++)
+		if (c->rooms[l].first + c->rooms[l].n > st->rooms[l] ||
+		    (lives[l].to <= s->graph->last_phase) != (c->rooms[l].n > 0))
+			return xprintf("stage %u: chunk %u has %u rooms from %s to %s, of %llu",
+			    stage, k, c->rooms[l].n, graph_phase_names[lives[l].from],
+			    graph_phase_names[lives[l].to], (unsigned long long)st->rooms[l]);
+	return NULL;
 }
 
 /* Chunks lie end to end over the layers, each place of the pipeline is one, slots are their own. */
@@ -122,21 +150,11 @@ check_chunks(const struct shard *s)
 						       "end of the model",
 					    p, places);
 				const char *fault = before ? check_edge(s, before, c) : NULL;
+				fault = fault ? fault : check_slots(s, i, k);
 				if (fault)
 					return fault;
 				before = c;
 				layer += c->n;
-				for (uint32_t j = 0; j < k; j++)
-					if (c->slot < s->stage[i].chunk[j].slot +
-							  s->stage[i].chunk[j].slots &&
-					    s->stage[i].chunk[j].slot < c->slot + c->slots)
-						return xprintf(
-						    "stage %u: chunks %u and %u share slots", i, j,
-						    k);
-				if (c->slot + c->slots > s->stage[i].slots)
-					return xprintf("stage %u: chunk %u has slot %u of %llu", i,
-					    k, c->slot + c->slots - 1,
-					    (unsigned long long)s->stage[i].slots);
 			}
 	if (found != places || layer != s->graph->n_layers)
 		return xprintf("%u chunks with %u layers stand at %u places, the model has %u",
@@ -147,111 +165,146 @@ check_chunks(const struct shard *s)
 /* A stage's slots and gradients, while it does one thing after the other. */
 struct hands {
 	const struct shard *s;
-	uint32_t stage, places;
-	struct held *slot;
+	const struct stage *st;
+	uint64_t microbatches;
+	uint32_t places;
+	struct held *room[N_LIVES];
 	struct held dx, out; /* the gradient that came, the one that leaves */
 	uint8_t *did;        /* by chunk, microbatch and phase */
 };
 
-/* Does an action; what is wrong with it, or NULL. */
-static const char *
-do_action(struct hands *h, uint32_t i)
+/* A life's room of the action's slot; NULL: the graph does not have that life. */
+static struct held *
+room_of(const struct hands *h, const struct action *a, uint32_t life)
 {
-	const struct stage *st = &h->s->stage[h->stage];
-	const struct action *a = &st->action.a[i];
-	uint64_t n = h->s->graph->microbatches;
-
-	if (a->chunk >= st->nchunks || a->microbatch >= n)
-		return "there is no such chunk or microbatch";
-	const struct chunk *c = &st->chunk[a->chunk];
-	bool first = c->place == 0, last = c->place + 1 == h->places;
-	uint8_t *did = &h->did[((uint64_t)a->chunk * n + a->microbatch) * N_PHASES];
-	uint32_t edge = a->kind == SEND_X || a->kind == RECV_DX ? c->place : c->place - 1;
-
-	if (a->slot - c->slot >= c->slots)
-		return xprintf("the chunk's slots are %u .. %u", c->slot, c->slot + c->slots - 1);
-	struct held *slot = &h->slot[a->slot];
-	if ((a->kind == SEND_X || a->kind == RECV_DX ? last : first) && a->kind > DO_BACKWARD)
-		return "the pipeline ends there";
-	if (a->kind > DO_BACKWARD &&
-	    a->tag != 2 * edge + (a->kind == SEND_DX || a->kind == RECV_DX))
-		return xprintf("tag %u is of another edge", a->tag);
-	switch (a->kind) {
-	case RECV_X:
-		if (slot->state != EMPTY)
-			return xprintf("the slot holds %s", held_text(slot));
-		*slot = (struct held){ RECEIVED, a->chunk, a->microbatch };
-		return NULL;
-	case DO_FORWARD:
-		if (did[FORWARD]++)
-			return "a second time";
-		if (first ? slot->state != EMPTY : !holds(slot, RECEIVED, a))
-			return xprintf("%sthe slot holds %s",
-			    first ? "" : "its input was not received; ", held_text(slot));
-		*slot = (struct held){ DONE, a->chunk, a->microbatch };
-		return NULL;
-	case SEND_X:
-		if (!holds(slot, DONE, a))
-			return xprintf("the slot holds %s", held_text(slot));
-		return NULL;
-	case RECV_DX:
-		if (h->dx.state != EMPTY)
-			return xprintf(
-			    "the buffer holds the gradient of microbatch %u", h->dx.microbatch);
-		if (h->out.state != EMPTY)
-			return xprintf(
-			    "the gradient of microbatch %u was not sent", h->out.microbatch);
-		h->dx = (struct held){ RECEIVED, a->chunk, a->microbatch };
-		return NULL;
-	case DO_BACKWARD:
-		if (did[BACKWARD]++)
-			return "a second time";
-		if (!holds(slot, DONE, a))
-			return xprintf(
-			    "its forward pass is not in the slot, which holds %s", held_text(slot));
-		if (last ? h->dx.state != EMPTY : !holds(&h->dx, RECEIVED, a))
-			return last ? "no gradient comes to the head"
-				    : "its gradient was not received";
-		if (h->out.state != EMPTY)
-			return xprintf(
-			    "the gradient of microbatch %u was not sent", h->out.microbatch);
-		slot->state = h->dx.state = EMPTY;
-		if (!first)
-			h->out = (struct held){ DONE, a->chunk, a->microbatch };
-		return NULL;
-	case SEND_DX:
-		if (!holds(&h->out, DONE, a))
-			return "its gradient is not there to send";
-		h->out.state = EMPTY;
-		return NULL;
-	}
-	return "no such thing to do";
+	return lives[life].to > h->s->graph->last_phase
+		   ? NULL
+		   : &h->room[life][chunk_room(&h->st->chunk[a->chunk], life, a->slot)];
 }
 
 static const char *
-check_stage(const struct shard *s, uint32_t stage)
+receive(struct hands *h, const struct action *a)
+{
+	for (uint32_t l = 0; l < N_LIVES; l++) {
+		struct held *slot = room_of(h, a, l);
+		if (!slot || lives[l].from != a->phase)
+			continue;
+		if (slot->state != EMPTY)
+			return xprintf("the slot holds %s", held_text(slot, lives[l].to));
+		*slot = (struct held){ RECEIVED, a->chunk, a->microbatch };
+	}
+	if (a->phase == FORWARD)
+		return NULL;
+	if (h->dx.state != EMPTY)
+		return xprintf("the buffer holds the gradient of microbatch %u", h->dx.microbatch);
+	if (h->out.state != EMPTY)
+		return xprintf("the gradient of microbatch %u was not sent", h->out.microbatch);
+	h->dx = (struct held){ RECEIVED, a->chunk, a->microbatch };
+	return NULL;
+}
+
+/* The rooms that a pass takes, reads and leaves. begins: nothing is received for it. */
+static const char *
+pass_rooms(struct hands *h, const struct action *a, bool begins)
+{
+	for (uint32_t l = 0; l < N_LIVES; l++) {
+		struct held *slot = room_of(h, a, l);
+		if (!slot || a->phase < lives[l].from || a->phase > lives[l].to)
+			continue;
+		if (a->phase > lives[l].from && !holds(slot, DONE, a))
+			return xprintf("its %s pass is not in the slot, which holds %s",
+			    graph_phase_names[lives[l].from], held_text(slot, lives[l].to));
+		if (a->phase == lives[l].from &&
+		    (begins ? slot->state != EMPTY : !holds(slot, RECEIVED, a)))
+			return xprintf("%sthe slot holds %s",
+			    begins ? "" : "its input was not received; ",
+			    held_text(slot, lives[l].to));
+		*slot = (struct held){ a->phase == lives[l].to ? EMPTY : DONE, a->chunk,
+			a->microbatch };
+	}
+	return NULL;
+}
+
+static const char *
+pass(struct hands *h, const struct action *a, bool first, bool last)
+{
+	uint8_t *did = &h->did[(a->chunk * h->microbatches + a->microbatch) * N_PHASES];
+
+	if (did[a->phase]++)
+		return "a second time";
+	if (a->phase == BACKWARD && (last ? h->dx.state != EMPTY : !holds(&h->dx, RECEIVED, a)))
+		return last ? "no gradient comes to the head" : "its gradient was not received";
+	if (a->phase == BACKWARD && h->out.state != EMPTY)
+		return xprintf("the gradient of microbatch %u was not sent", h->out.microbatch);
+	if (a->phase == BACKWARD) {
+		h->dx.state = EMPTY;
+		if (!first)
+			h->out = (struct held){ DONE, a->chunk, a->microbatch };
+	}
+	return pass_rooms(h, a, a->phase == FORWARD ? first : a->phase == BACKWARD ? last : true);
+}
+
+/* Does an action; what is wrong with it, or NULL. */
+static const char *
+do_action(struct hands *h, const struct action *a)
+{
+	if (a->chunk >= h->st->nchunks || a->microbatch >= h->microbatches ||
+	    a->phase > h->s->graph->last_phase)
+		return "there is no such chunk, microbatch or phase";
+	const struct chunk *c = &h->st->chunk[a->chunk];
+	bool first = c->place == 0, last = c->place + 1 == h->places;
+	bool forward = a->phase == FORWARD, up = forward == (a->kind == SEND);
+	uint32_t edge = up ? c->place : c->place - 1;
+
+	if (a->slot - c->slot >= c->slots)
+		return xprintf("the chunk's slots are %u .. %u", c->slot, c->slot + c->slots - 1);
+	if (a->kind == PASS)
+		return pass(h, a, first, last);
+	if (a->phase > BACKWARD)
+		return "nothing is sent there";
+	if (up ? last : first)
+		return "the pipeline ends there";
+	if (a->tag != 2 * edge + !forward)
+		return xprintf("tag %u is of another edge", a->tag);
+	if (a->kind == RECEIVE)
+		return receive(h, a);
+	if (forward)
+		return holds(room_of(h, a, 0), DONE, a)
+			   ? NULL
+			   : xprintf("the slot holds %s", held_text(room_of(h, a, 0), lives[0].to));
+	if (!holds(&h->out, DONE, a))
+		return "its gradient is not there to send";
+	h->out.state = EMPTY;
+	return NULL;
+}
+
+static const char *
+check_stage(const struct shard *s, uint32_t step, uint32_t stage)
 {
 	const struct stage *st = &s->stage[stage];
-	uint64_t n = s->graph->microbatches;
+	const struct step *of = &st->step[step];
+	uint64_t n = of->microbatches;
 	struct hands h = { .s = s,
-		.stage = stage,
+		.st = st,
+		.microbatches = n,
 		.places = (uint32_t)s->mesh.size[OM_PIPELINE] * st->nchunks,
-		.slot = xalloc((st->slots + 1) * sizeof *h.slot),
 		.did = xalloc(st->nchunks * n * N_PHASES) };
 	const char *fault = NULL;
 
-	for (uint32_t i = 0; i < st->action.n && !fault; i++)
-		if ((fault = do_action(&h, i)))
-			fault = xprintf("%s: %s", action_text(s, stage, i), fault);
+	for (uint32_t l = 0; l < N_LIVES; l++)
+		h.room[l] = xalloc((st->rooms[l] + 1) * sizeof *h.room[l]);
+	for (uint32_t i = 0; i < of->action.n && !fault; i++)
+		if ((fault = do_action(&h, &of->action.a[i])))
+			fault = xprintf("%s: %s", action_text(s, step, stage, i), fault);
 	for (uint64_t i = 0; i < st->nchunks * n * N_PHASES && !fault; i++)
-		if (!h.did[i])
+		if (!h.did[i] && i % N_PHASES <= s->graph->last_phase)
 			fault = xprintf("stage %u: microbatch %llu has no %s pass on chunk %llu",
 			    stage, (unsigned long long)(i / N_PHASES % n),
-			    i % N_PHASES ? "backward" : "forward",
+			    graph_phase_names[i % N_PHASES],
 			    (unsigned long long)(i / N_PHASES / n));
 	if (!fault && h.out.state != EMPTY)
-		fault =
-		    xprintf("stage %u: the gradient of %s was not sent", stage, held_text(&h.out));
+		fault = xprintf("stage %u: the gradient of %s was not sent", stage,
+		    held_text(&h.out, BACKWARD));
 	return fault;
 }
 
@@ -362,6 +415,7 @@ struct gathering {               /* of a group for one thing that it does */
 
 struct run {
 	const struct shard *s;
+	uint32_t step;                        /* of its stages' */
 	struct om_mesh mesh;                  /* with as many replicas as are run */
 	const struct stage_program **program; /* by rank; those of a stage share one */
 	struct at *at;                        /* by rank */
@@ -426,27 +480,26 @@ events_of(const struct stage_program *p, uint32_t action)
 
 	if (action == p->n)
 		return &p->update;
-	if (a->kind != DO_FORWARD && a->kind != DO_BACKWARD)
-		return NULL;
-	return &p->pass[a->chunk * N_PHASES + (a->kind == DO_FORWARD ? FORWARD : BACKWARD)];
+	return a->kind == PASS ? &p->pass[a->chunk * N_PHASES + a->phase] : NULL;
 }
 
 static const char *
-expand(const struct shard *s, uint32_t stage, struct stage_program *p)
+expand(const struct shard *s, uint32_t step, uint32_t stage, struct stage_program *p)
 {
 	const struct graph *g = s->graph;
 	const struct stage *st = &s->stage[stage];
+	const struct step *of = &st->step[step];
 	const char *fault = NULL;
 
-	p->action = st->action.a;
-	p->n = st->action.n;
+	p->action = of->action.a;
+	p->n = of->action.n;
 	if (!p->n) { /* one stage: a pass after the other */
-		uint64_t alone = g->microbatches < ALIKE ? g->microbatches : ALIKE;
+		uint64_t alone = of->microbatches < ALIKE ? of->microbatches : ALIKE;
 		struct action *a = xalloc(alone * N_PHASES * sizeof *a);
-		for (uint64_t m = 0; m < alone * N_PHASES; m++)
-			a[m].kind = m % N_PHASES ? DO_BACKWARD : DO_FORWARD;
+		for (uint64_t m = 0; m < alone; m++)
+			for (enum phase ph = FORWARD; ph <= g->last_phase; ph++)
+				a[p->n++] = (struct action){ .kind = PASS, .phase = ph };
 		p->action = a;
-		p->n = (uint32_t)alone * N_PHASES;
 	}
 	p->pass = xalloc(st->nchunks * N_PHASES * sizeof *p->pass);
 	for (uint32_t i = 0; i < st->nchunks * N_PHASES && !fault; i++)
@@ -499,9 +552,10 @@ at_text(const struct run *r, uint64_t rank)
 	uint32_t stage = (uint32_t)om_mesh_place(&r->mesh, OM_PIPELINE, rank),
 		 i = r->at[rank].action;
 	const struct event *e = event_at(r, rank);
-	const char *where = i < r->s->stage[stage].action.n ? action_text(r->s, stage, i)
-			    : r->s->stage[stage].action.n   ? xprintf("stage %u, update", stage)
-							    : "";
+	uint32_t n = r->s->stage[stage].step[r->step].action.n;
+	const char *where = i < n ? action_text(r->s, r->step, stage, i)
+			    : n   ? xprintf("stage %u, update", stage)
+				  : "";
 
 	if (!e)
 		return xprintf("rank %llu: %s", (unsigned long long)rank, where);
@@ -519,7 +573,7 @@ pass_message(struct run *r, uint64_t rank, bool *moved)
 	const struct action *a = &r->program[rank]->action[r->at[rank].action];
 	struct message *m =
 	    &r->message[om_mesh_member(&r->mesh, OM_PIPELINE, rank, 0) * r->tags + a->tag];
-	bool sends = a->kind == SEND_X || a->kind == SEND_DX;
+	bool sends = a->kind == SEND;
 
 	*moved = m->full != sends;
 	if (!*moved) {
@@ -641,15 +695,15 @@ run_all(struct run *r)
 	return NULL;
 }
 
-/* The programs of all ranks; NULL, or the fault of one stage's alone. */
+/* The programs of all ranks in a step; NULL, or the fault of one stage's alone. */
 static const char *
-prepare(const struct shard *s, struct run *r)
+prepare(const struct shard *s, uint32_t step, struct run *r)
 {
 	struct stage_program *program = xalloc(s->mesh.size[OM_PIPELINE] * sizeof *program);
 	uint64_t events = 0;
 	const char *fault = check_groups(&s->mesh);
 
-	*r = (struct run){ .s = s, .mesh = s->mesh };
+	*r = (struct run){ .s = s, .step = step, .mesh = s->mesh };
 	if (!fault)
 		fault = check_chunks(s);
 	if (!fault)
@@ -657,13 +711,14 @@ prepare(const struct shard *s, struct run *r)
 	for (uint32_t i = 0; i < s->mesh.size[OM_PIPELINE] && !fault; i++) {
 		const struct stage *st = &s->stage[i];
 		if (s->mesh.size[OM_PIPELINE] > 1)
-			fault = check_stage(s, i);
-		for (uint32_t k = 0; k < st->action.n && !fault; k++)
-			if (st->action.a[k].stage >= s->mesh.size[OM_PIPELINE])
-				fault = xprintf(
-				    "%s: no stage %u", action_text(s, i, k), st->action.a[k].stage);
+			fault = check_stage(s, step, i);
+		const struct step *of = &st->step[step];
+		for (uint32_t k = 0; k < of->action.n && !fault; k++)
+			if (of->action.a[k].stage >= s->mesh.size[OM_PIPELINE])
+				fault = xprintf("%s: no stage %u", action_text(s, step, i, k),
+				    of->action.a[k].stage);
 		if (!fault)
-			fault = expand(s, i, &program[i]);
+			fault = expand(s, step, i, &program[i]);
 		events += program[i].events;
 		r->tags = 2 * (uint32_t)s->mesh.size[OM_PIPELINE] * st->nchunks;
 	}
@@ -691,10 +746,14 @@ prepare(const struct shard *s, struct run *r)
 const char *
 rankcheck_fault(const struct shard *s)
 {
-	struct run r;
-	const char *fault = prepare(s, &r);
+	const char *fault = NULL;
 
-	return fault ? fault : run_all(&r);
+	for (uint32_t k = 0; k < s->stage[0].nsteps && !fault; k++) {
+		struct run r;
+		fault = prepare(s, k, &r);
+		fault = fault ? fault : run_all(&r);
+	}
+	return fault;
 }
 
 void

@@ -11,6 +11,15 @@
 
 enum { COST = SCHEDULE_COST, MAX_CHUNKS = 64 };
 
+const struct life lives[N_LIVES] = { { FORWARD, BACKWARD }, { FORWARD, WEIGHTS },
+	{ BACKWARD, WEIGHTS } };
+
+uint32_t
+schedule_cost(const struct graph *g, enum phase phase)
+{
+	return phase == BACKWARD && g->last_phase == BACKWARD ? 2 : 1;
+}
+
 uint32_t
 schedule_stage(const char *kind, uint32_t pipeline, uint32_t place)
 {
@@ -34,29 +43,29 @@ time_of(const struct timing *t, enum phase phase, uint32_t place, uint64_t micro
 }
 
 static bool
-room_at(const bool *used, uint64_t now, uint32_t period)
+room_at(const bool *used, uint64_t now, uint32_t cost, uint32_t period)
 {
-	for (uint32_t i = 0; i < COST_BACKWARD; i++)
+	for (uint32_t i = 0; i < cost; i++)
 		if (used[(now + i) % period])
 			return false;
 	return true;
 }
 
-/* Takes a rank's time for a backward pass, if one more fits then, or the time is all taken. */
+/* Takes a rank's time for a pass, if one more fits then, or the time is all taken. */
 static bool
-take(bool *used, uint64_t now, uint32_t period)
+take(bool *used, uint64_t now, uint32_t cost, uint32_t period)
 {
 	bool more = false, room = false;
 
-	if (!room_at(used, now, period))
+	if (!room_at(used, now, cost, period))
 		return false;
-	for (uint32_t i = 0; i < COST_BACKWARD; i++)
+	for (uint32_t i = 0; i < cost; i++)
 		used[(now + i) % period] = true;
 	for (uint32_t i = 0; i < period; i++) {
 		more |= !used[i];
-		room |= room_at(used, i, period);
+		room |= room_at(used, i, cost, period);
 	}
-	for (uint32_t i = 0; i < COST_BACKWARD && more && !room; i++)
+	for (uint32_t i = 0; i < cost && more && !room; i++)
 		used[(now + i) % period] = false;
 	return !more || room;
 }
@@ -64,10 +73,10 @@ take(bool *used, uint64_t now, uint32_t period)
 /*
  * The way of one microbatch through the pipeline and back, as early as it can be such that one more
  * microbatch after each period meets no other on any rank: ranks then never idle between the first
- * and the last. For one chunk this is 1F1B.
+ * and the last. For one chunk this is 1F1B. Gradients of weights take what time is left.
  */
 static void
-one_by_one(struct timing *t, const char *kind, uint32_t pipeline)
+one_by_one(struct timing *t, const struct graph *g, const char *kind, uint32_t pipeline)
 {
 	uint32_t places = pipeline * t->chunks, period = COST * t->chunks;
 	bool(*used)[COST * MAX_CHUNKS] = xalloc(pipeline * sizeof *used);
@@ -77,15 +86,18 @@ one_by_one(struct timing *t, const char *kind, uint32_t pipeline)
 		t->first[FORWARD][p] = p;
 		used[schedule_stage(kind, pipeline, p)][p % period] = true;
 	}
-	for (uint32_t p = places; p-- > 0; now += COST_BACKWARD) {
-		uint64_t first = now;
-		while (!take(used[schedule_stage(kind, pipeline, p)], now, period))
-			if (++now == first + period)
-				internal("schedule %s: no time is left for the backward pass at "
-					 "place %u of %u",
-				    kind, p, places);
-		t->first[BACKWARD][p] = now;
-	}
+	for (enum phase ph = BACKWARD; ph <= g->last_phase; ph++)
+		for (uint32_t p = places, cost = schedule_cost(g, ph); p-- > 0; now += cost) {
+			if (ph > BACKWARD)
+				now = t->first[ph - 1][p] + schedule_cost(g, ph - 1);
+			uint64_t first = now;
+			while (!take(used[schedule_stage(kind, pipeline, p)], now, cost, period))
+				if (++now == first + period)
+					internal("schedule %s: no time is left for the %s pass at "
+						 "place %u of %u",
+					    kind, graph_phase_names[ph], p, places);
+			t->first[ph][p] = now;
+		}
 }
 
 /*
@@ -94,7 +106,7 @@ one_by_one(struct timing *t, const char *kind, uint32_t pipeline)
  * way back never waits. A last group that is not full leaves gaps.
  */
 static void
-by_groups(struct timing *t, uint32_t pipeline)
+by_groups(struct timing *t, const struct graph *g, uint32_t pipeline)
 {
 	uint64_t turn = COST * (uint64_t)pipeline; /* of a chunk */
 
@@ -102,7 +114,9 @@ by_groups(struct timing *t, uint32_t pipeline)
 		uint32_t chunk = p / pipeline, rank = p % pipeline;
 		t->first[FORWARD][p] = turn * chunk + rank;
 		t->first[BACKWARD][p] = turn * (2 * (t->chunks - 1) - chunk) + pipeline +
-					(COST + COST_BACKWARD) * (uint64_t)(pipeline - 1 - rank);
+					(2 * COST - 1) * (uint64_t)(pipeline - 1 - rank);
+		for (enum phase ph = WEIGHTS; ph <= g->last_phase; ph++)
+			t->first[ph][p] = t->first[ph - 1][p] + schedule_cost(g, ph - 1);
 	}
 }
 
@@ -124,79 +138,160 @@ by_time(const void *a, const void *b)
 	return x->chunk < y->chunk ? -1 : x->chunk > y->chunk;
 }
 
-/* A chunk has a slot for each microbatch that is between its forward and its backward pass. */
-static void
-give_slots(struct stage *st, const struct pass *pass, uint32_t n)
+/* When passes of a step are. */
+static struct timing
+make_timing(const struct shard *s, const char *kind, uint64_t microbatches)
 {
-	uint32_t *live = xalloc(st->nchunks * sizeof *live), slot = 0;
+	const struct graph *g = s->graph;
+	uint32_t pipeline = (uint32_t)s->mesh.size[OM_PIPELINE];
+	struct timing t = { .chunks = s->stage[0].nchunks, .group = 1 };
+	uint32_t places = pipeline * t.chunks;
 
-	for (uint32_t i = 0; i < n; i++) {
-		struct chunk *c = &st->chunk[pass[i].chunk];
-		live[pass[i].chunk] += pass[i].phase == FORWARD ? 1 : -1u;
-		if (c->slots < live[pass[i].chunk])
-			c->slots = live[pass[i].chunk];
-	}
-	for (uint32_t c = 0; c < st->nchunks; c++) {
-		st->chunk[c].slot = slot;
-		slot += st->chunk[c].slots;
-	}
-	st->slots = slot;
-}
-
-static void
-act(struct stage *st, enum action_kind kind, const struct pass *pass, uint32_t peer, uint32_t tag)
-{
-	const struct chunk *c = &st->chunk[pass->chunk];
-
-	*PUSH(st->action) = (struct action){ kind, pass->chunk,
-		c->slot + pass->microbatch % c->slots, pass->microbatch, peer, tag };
-}
-
-void
-schedule(struct shard *s, const char *kind)
-{
-	uint32_t pipeline = (uint32_t)s->mesh.size[OM_PIPELINE], chunks = s->stage[0].nchunks;
-	uint32_t places = pipeline * chunks, n = (uint32_t)s->graph->microbatches;
-	struct timing t = { .chunks = chunks, .group = 1 };
-
-	for (int ph = 0; ph < N_PHASES; ph++)
+	for (enum phase ph = FORWARD; ph <= g->last_phase; ph++)
 		t.first[ph] = xalloc(places * sizeof *t.first[ph]);
 	if (!strcmp(kind, "interleaved")) {
 		t.group = pipeline;
-		by_groups(&t, pipeline);
+		by_groups(&t, g, pipeline);
 	} else {
-		one_by_one(&t, kind, pipeline);
+		one_by_one(&t, g, kind, pipeline);
 	}
-	for (uint32_t p = 0; p < places && !strcmp(kind, "gpipe"); p++)
-		t.first[BACKWARD][p] += COST * (uint64_t)n;
-	struct pass *pass = xalloc((size_t)n * chunks * N_PHASES * sizeof *pass);
-	for (uint32_t i = 0; i < pipeline; i++) {
-		struct stage *st = &s->stage[i];
-		uint32_t k = 0;
-		for (uint32_t c = 0; c < chunks; c++)
-			for (int ph = 0; ph < N_PHASES; ph++)
-				for (uint32_t m = 0; m < n; m++)
-					pass[k++] =
-					    (struct pass){ time_of(&t, ph, st->chunk[c].place, m),
-						    ph, c, m };
-		qsort(pass, k, sizeof *pass, by_time);
-		st->action.cap = 3 * k; /* each receives and sends at most */
-		st->action.a = xalloc(st->action.cap * sizeof *st->action.a);
-		give_slots(st, pass, k);
-		for (uint32_t j = 0; j < k; j++) {
-			uint32_t p = st->chunk[pass[j].chunk].place;
-			uint32_t before = p ? schedule_stage(kind, pipeline, p - 1) : 0;
-			uint32_t after = schedule_stage(kind, pipeline, p + 1);
-			bool forward = pass[j].phase == FORWARD;
-			if (forward && p)
-				act(st, RECV_X, &pass[j], before, 2 * (p - 1));
-			if (!forward && p + 1 < places)
-				act(st, RECV_DX, &pass[j], after, 2 * p + 1);
-			act(st, forward ? DO_FORWARD : DO_BACKWARD, &pass[j], 0, 0);
-			if (forward && p + 1 < places)
-				act(st, SEND_X, &pass[j], after, 2 * p);
-			if (!forward && p)
-				act(st, SEND_DX, &pass[j], before, 2 * (p - 1) + 1);
+	for (enum phase ph = BACKWARD; ph <= g->last_phase && !strcmp(kind, "gpipe"); ph++)
+		for (uint32_t p = 0; p < places; p++)
+			t.first[ph][p] += ph * COST * microbatches;
+	return t;
+}
+
+/* All passes of a stage in a step, in the order of their times; gives their number. */
+static uint32_t
+stage_passes(const struct shard *s, const struct stage *st, const struct timing *t,
+    uint64_t microbatches, struct pass *pass)
+{
+	uint32_t n = 0;
+
+	for (uint32_t c = 0; c < st->nchunks; c++)
+		for (enum phase ph = FORWARD; ph <= s->graph->last_phase; ph++)
+			for (uint32_t m = 0; m < microbatches; m++)
+				pass[n++] = (struct pass){ time_of(t, ph, st->chunk[c].place, m),
+					ph, c, m };
+	qsort(pass, n, sizeof *pass, by_time);
+	return n;
+}
+
+/* A chunk has room for each microbatch that is between a life's two phases. */
+static void
+count_rooms(struct stage *st, const struct pass *pass, uint32_t npasses)
+{
+	uint32_t(*live)[N_LIVES] = xalloc(st->nchunks * sizeof *live);
+
+	for (uint32_t i = 0; i < npasses; i++)
+		for (uint32_t l = 0; l < N_LIVES; l++) {
+			uint32_t *now = &live[pass[i].chunk][l];
+			uint32_t *n = &st->chunk[pass[i].chunk].rooms[l].n;
+			*now += lives[l].from == pass[i].phase;
+			*n = *n < *now ? *now : *n;
+			*now -= lives[l].to == pass[i].phase;
+		}
+}
+
+static uint32_t
+common_multiple(uint32_t a, uint32_t b)
+{
+	uint32_t n = a;
+
+	while (n % b)
+		n += a;
+	return n;
+}
+
+/* The next slot's rooms are the next ones of each life, so that they take their turns. */
+static void
+give_slots(const struct graph *g, struct stage *st)
+{
+	st->slots = 0;
+	memset(st->rooms, 0, sizeof st->rooms);
+	for (struct chunk *c = st->chunk; c < st->chunk + st->nchunks; c++) {
+		c->slot = (uint32_t)st->slots;
+		c->slots = 1;
+		for (uint32_t l = 0; l < N_LIVES; l++) {
+			if (lives[l].to > g->last_phase)
+				c->rooms[l].n = 0;
+			c->rooms[l].first = (uint32_t)st->rooms[l];
+			st->rooms[l] += c->rooms[l].n;
+			if (c->rooms[l].n)
+				c->slots = common_multiple(c->slots, c->rooms[l].n);
+		}
+		st->slots += c->slots;
+	}
+}
+
+uint32_t
+chunk_room(const struct chunk *c, uint32_t life, uint32_t slot)
+{
+	return c->rooms[life].first + (slot - c->slot) % c->rooms[life].n;
+}
+
+static void
+act(const struct stage *st, struct step *step, enum action_kind kind, const struct pass *pass,
+    uint32_t peer, uint32_t tag)
+{
+	const struct chunk *c = &st->chunk[pass->chunk];
+	struct action *a = &step->action.a[step->action.n++];
+
+	*a = (struct action){ kind, pass->phase, pass->chunk, c->slot + pass->microbatch % c->slots,
+		pass->microbatch, peer, tag };
+}
+
+static void
+add_actions(const struct shard *s, const struct stage *st, const char *kind, struct step *step,
+    const struct pass *pass, uint32_t n)
+{
+	uint32_t pipeline = (uint32_t)s->mesh.size[OM_PIPELINE], places = pipeline * st->nchunks;
+
+	step->action.cap = 3 * n; /* each receives and sends at most */
+	step->action.a = xalloc(step->action.cap * sizeof *step->action.a);
+	for (const struct pass *x = pass; x < pass + n; x++) {
+		uint32_t p = st->chunk[x->chunk].place;
+		uint32_t before = p ? schedule_stage(kind, pipeline, p - 1) : 0;
+		uint32_t after = schedule_stage(kind, pipeline, p + 1);
+		if (x->phase == FORWARD && p)
+			act(st, step, RECEIVE, x, before, 2 * (p - 1));
+		if (x->phase == BACKWARD && p + 1 < places)
+			act(st, step, RECEIVE, x, after, 2 * p + 1);
+		act(st, step, PASS, x, 0, 0);
+		if (x->phase == FORWARD && p + 1 < places)
+			act(st, step, SEND, x, after, 2 * p);
+		if (x->phase == BACKWARD && p)
+			act(st, step, SEND, x, before, 2 * (p - 1) + 1);
+	}
+}
+
+void
+schedule(struct shard *s, const char *kind, const uint64_t *microbatches, uint32_t nsteps)
+{
+	struct pass **pass = xalloc(nsteps * sizeof *pass);
+	struct timing *t = xalloc(nsteps * sizeof *t);
+	uint32_t *n = xalloc(nsteps * sizeof *n);
+	bool alone = s->mesh.size[OM_PIPELINE] == 1; /* one microbatch after the other */
+
+	for (uint32_t k = 0; k < nsteps && !alone; k++) {
+		t[k] = make_timing(s, kind, microbatches[k]);
+		pass[k] = xalloc(microbatches[k] * t[k].chunks * N_PHASES * sizeof **pass);
+	}
+	for (struct stage *st = s->stage; st < s->stage + s->mesh.size[OM_PIPELINE]; st++) {
+		st->step = xalloc(nsteps * sizeof *st->step);
+		st->nsteps = nsteps;
+		for (uint32_t c = 0; c < st->nchunks; c++)
+			for (uint32_t l = 0; l < N_LIVES; l++)
+				st->chunk[c].rooms[l].n = alone;
+		for (uint32_t k = 0; k < nsteps && !alone; k++) {
+			n[k] = stage_passes(s, st, &t[k], microbatches[k], pass[k]);
+			count_rooms(st, pass[k], n[k]);
+		}
+		give_slots(s->graph, st);
+		for (uint32_t k = 0; k < nsteps; k++) {
+			st->step[k].microbatches = microbatches[k];
+			if (!alone)
+				add_actions(s, st, kind, &st->step[k], pass[k], n[k]);
 		}
 	}
 }
@@ -207,11 +302,12 @@ schedule(struct shard *s, const char *kind)
  * ever.
  */
 uint64_t
-schedule_run(const struct shard *s, uint64_t **start)
+schedule_run(const struct shard *s, uint32_t step, uint64_t **start)
 {
-	uint32_t pipeline = (uint32_t)s->mesh.size[OM_PIPELINE],
-		 edges = 2 * pipeline * s->stage[0].nchunks;
-	uint64_t n = s->graph->microbatches, *now = xalloc(pipeline * sizeof *now), end = 0;
+	uint32_t pipeline = (uint32_t)s->mesh.size[OM_PIPELINE];
+	uint32_t edges = 2 * pipeline * s->stage[0].nchunks;
+	uint64_t n = s->stage[0].step[step].microbatches, end = 0;
+	uint64_t *now = xalloc(pipeline * sizeof *now);
 	uint32_t *next = xalloc(pipeline * sizeof *next);
 	uint64_t **sent = xalloc(edges * sizeof *sent); /* when, + 1 */
 	bool moved = true, done = true;
@@ -220,26 +316,25 @@ schedule_run(const struct shard *s, uint64_t **start)
 		sent[e] = xalloc(n * sizeof **sent);
 	while (moved) {
 		moved = false;
-		for (uint32_t i = 0; i < pipeline; i++)
-			for (; next[i] < s->stage[i].action.n; next[i]++, moved = true) {
-				const struct action *a = &s->stage[i].action.a[next[i]];
-				bool receives = a->kind == RECV_X || a->kind == RECV_DX;
+		for (uint32_t i = 0; i < pipeline; i++) {
+			const struct step *of = &s->stage[i].step[step];
+			for (; next[i] < of->action.n; next[i]++, moved = true) {
+				const struct action *a = &of->action.a[next[i]];
 				uint64_t *message = &sent[a->tag][a->microbatch];
-				if (receives && !*message)
+				if (a->kind == RECEIVE && !*message)
 					break;
-				if (receives && now[i] < *message - 1)
+				if (a->kind == RECEIVE && now[i] < *message - 1)
 					now[i] = *message - 1;
-				if (a->kind == SEND_X || a->kind == SEND_DX)
+				if (a->kind == SEND)
 					*message = now[i] + 1;
 				if (start[i])
 					start[i][next[i]] = now[i];
-				now[i] += a->kind == DO_FORWARD    ? COST_FORWARD
-					  : a->kind == DO_BACKWARD ? COST_BACKWARD
-								   : 0;
+				now[i] += a->kind == PASS ? schedule_cost(s->graph, a->phase) : 0;
 			}
+		}
 	}
 	for (uint32_t i = 0; i < pipeline; i++) {
-		done &= next[i] == s->stage[i].action.n;
+		done &= next[i] == s->stage[i].step[step].action.n;
 		end = end < now[i] ? now[i] : end;
 	}
 	return done ? end : 0;

@@ -82,9 +82,9 @@ communication(struct shard *s, uint32_t i)
 	all_but_own(st, ROW_DISPATCH, m->size[OM_EXPERT], mul64(rows_sent(s, i, false), row));
 	all_but_own(st, ROW_COMBINE, m->size[OM_EXPERT], mul64(rows_sent(s, i, true), row));
 	/* what goes from one of its chunks to the next is only copied */
-	for (uint32_t k = 0; k < st->action.n; k++)
-		edges += (st->action.a[k].kind == SEND_X || st->action.a[k].kind == SEND_DX) &&
-			 st->action.a[k].stage != i;
+	const struct step *step = &st->step[st->nsteps - 1];
+	for (uint32_t k = 0; k < step->action.n; k++)
+		edges += step->action.a[k].kind == SEND && step->action.a[k].stage != i;
 	collective(st, SEND_RECV, edges ? 2 : 1, mul64(edges, mul64(g->T, x)));
 }
 
@@ -205,15 +205,14 @@ lay_out(struct graph *g, const struct target_row *target, uint64_t data, uint64_
 	for (uint32_t p = 0; p < places; first += n[p++]) {
 		struct stage *st = &s->stage[schedule_stage(schedule_kind, (uint32_t)pipeline, p)];
 		bool head = p + 1 == places;
-		st->chunk[st->nchunks++] =
-		    (struct chunk){ first, n[p], p, p == 0, head, 0, places == 1 };
+		st->chunk[st->nchunks++] = (struct chunk){
+			.first = first, .n = n[p], .place = p, .embed = p == 0, .head = head
+		};
 		st->n += n[p];
 		st->embed |= p == 0;
 		st->head |= head;
-		st->slots = 1;
 	}
-	if (pipeline > 1)
-		schedule(s, schedule_kind);
+	schedule(s, schedule_kind, &g->microbatches, 1);
 	for (uint32_t i = 0; i < pipeline; i++)
 		communication(s, i);
 	return s;
@@ -238,17 +237,22 @@ shard(struct graph *g, const struct target_row *target)
 	return s;
 }
 
-static void
-print_actions(const struct stage *st, struct buf *out)
+const char *
+shard_action_text(const struct action *a)
 {
-	static const char *const names[] = { "F", "B", "send x", "receive x", "send dx",
-		"receive dx" };
+	return a->kind == PASS ? graph_phase_names[a->phase]
+			       : xprintf("%s %s", a->kind == SEND ? "send" : "receive",
+				     a->phase == FORWARD ? "x" : "dx");
+}
 
-	for (uint32_t i = 0; i < st->action.n; i++) {
-		const struct action *a = &st->action.a[i];
-		buf_printf(out, "  %4u %-10s microbatch %u, chunk %u, slot %u", i, names[a->kind],
-		    a->microbatch, a->chunk, a->slot);
-		if (a->kind != DO_FORWARD && a->kind != DO_BACKWARD)
+static void
+print_actions(const struct step *step, struct buf *out)
+{
+	for (uint32_t i = 0; i < step->action.n; i++) {
+		const struct action *a = &step->action.a[i];
+		buf_printf(out, "  %4u %-10s microbatch %u, chunk %u, slot %u", i,
+		    shard_action_text(a), a->microbatch, a->chunk, a->slot);
+		if (a->kind != PASS)
 			buf_printf(out, ", stage %u, tag %u", a->stage, a->tag);
 		buf_puts(out, "\n");
 	}
@@ -274,7 +278,8 @@ shard_print(const struct shard *s, struct buf *out)
 			    st->chunk[c].head ? ", head" : "", st->chunk[c].slots,
 			    st->chunk[c].slots > 1 ? "s" : "");
 		buf_puts(out, "\n");
-		print_actions(st, out);
+		for (uint32_t k = 0; k < st->nsteps; k++)
+			print_actions(&st->step[k], out);
 		for (uint32_t c = 0; c < st->comm.n; c++)
 			buf_printf(out, "  %-14s among %llu ranks: %llu bytes a step\n",
 			    names[st->comm.a[c].kind], (unsigned long long)st->comm.a[c].ranks,

@@ -28,28 +28,52 @@ struct collective {
 	uint64_t ranks; /* size of the group */
 	uint64_t bytes; /* that one rank sends, a step */
 };
+/*
+ * What a phase writes and a later one is the last to read lives so long. There is room for as many
+ * microbatches as are between those two phases at a time. A microbatch in flight has a slot, and by
+ * it a room of each life: where phases are two, the slot's own.
+ */
+enum { N_LIVES = N_PHASES * (N_PHASES - 1) / 2 };
+struct life {
+	enum phase from, to;
+};
+extern const struct life lives[N_LIVES];
+struct rooms {
+	uint32_t first, n; /* among the rank's */
+};
 /* Layers that are next to each other in the model and on one rank. */
 struct chunk {
 	uint32_t first, n; /* layers */
 	uint32_t place;    /* among the chunks of the whole pipeline */
 	bool embed, head;
 	uint32_t slot, slots; /* of its microbatches in flight, among the rank's */
+	struct rooms rooms[N_LIVES];
 };
-/* One thing that a rank of the pipeline does; a step is a list of them. */
-enum action_kind { DO_FORWARD, DO_BACKWARD, SEND_X, RECV_X, SEND_DX, RECV_DX };
+/*
+ * One thing that a rank of the pipeline does: a microbatch passes a phase of the chunk, or what it
+ * passes on there comes or goes: the residual stream forward, its gradient backward.
+ */
+enum action_kind { PASS, SEND, RECEIVE };
 struct action {
 	enum action_kind kind;
+	enum phase phase;
 	uint32_t chunk, slot, microbatch;
 	uint32_t stage; /* whom it sends to or receives from */
 	uint32_t tag;   /* 2 * place of the edge's lower chunk, + 1 for gradients */
+};
+/* A step of so many microbatches: one action after the other. */
+struct step {
+	uint64_t microbatches;
+	ARRAY(struct action) action; /* none: there is one stage */
 };
 struct stage { /* what one rank of the pipeline has */
 	struct chunk *chunk;
 	uint32_t nchunks;
 	uint32_t n; /* layers in all */
 	bool embed, head;
-	uint64_t slots;
-	ARRAY(struct action) action; /* of a step */
+	uint64_t slots, rooms[N_LIVES];
+	struct step *step; /* by rising number of microbatches; the last is the description's */
+	uint32_t nsteps;
 	ARRAY(struct collective) comm;
 };
 struct shard {
@@ -70,6 +94,8 @@ uint64_t shard_capacity(const struct shard *s, const struct object *moe);
 enum om_group shard_group(const struct shard *s, enum om_group g);
 /* Into how many parts the ranks of a stage cut a parameter between them; 1: all have all of it. */
 uint64_t shard_parts(const struct shard *s, const struct tensor *param);
+/* Which room of a life a slot has. */
+uint32_t chunk_room(const struct chunk *c, uint32_t life, uint32_t slot);
 /* How many layers of a kind a chunk has, and a stage. */
 uint64_t chunk_layers(const struct chunk *c, const struct segment *kind);
 uint64_t stage_kind(const struct stage *st, const struct segment *kind);
@@ -78,12 +104,14 @@ uint64_t stage_layers(const struct shard *s, uint32_t stage, const struct tensor
 
 /* ---- schedule.c: what each stage does when --------------------------------------------------- */
 
-enum { COST_FORWARD = 1, COST_BACKWARD = 2, SCHEDULE_COST = COST_FORWARD + COST_BACKWARD };
+enum { SCHEDULE_COST = 3 }; /* of all phases */
+/* How long a pass takes. */
+uint32_t schedule_cost(const struct graph *g, enum phase phase);
 /*
- * When each action starts, by stage (NULL: not asked for) and action, where passes take those times
- * and messages none; gives the end of the last, 0 if some wait for ever.
+ * When each action of a step starts, by stage (NULL: not asked for) and action, where passes take
+ * those times and messages none; gives the end of the last, 0 if some wait for ever.
  */
-uint64_t schedule_run(const struct shard *s, uint64_t **start);
+uint64_t schedule_run(const struct shard *s, uint32_t step, uint64_t **start);
 
 /* ---- rankcheck.c: every rank's program against all others ------------------------------------ */
 
@@ -104,9 +132,11 @@ void shard_experts(struct shard *s);
 void shard_balance(struct shard *s);
 /* expert.c: gradients are summed over ranks, each steps its part of the weights. */
 void shard_update(struct shard *s);
+/* shard.c: "send dx". */
+const char *shard_action_text(const struct action *a);
 /* The stage of the chunk at a place of the pipeline. */
 uint32_t schedule_stage(const char *kind, uint32_t pipeline, uint32_t place);
-/* Fills in slots and actions of all stages. */
-void schedule(struct shard *s, const char *kind);
+/* Fills in slots, and actions of steps of so many microbatches, of all stages. */
+void schedule(struct shard *s, const char *kind, const uint64_t *microbatches, uint32_t n);
 
 #endif

@@ -113,8 +113,8 @@ microbatch(const int32_t *ids)
 
 	memcpy(arena + om_models[0].token_off, ids, n * 4);
 	memcpy(arena + om_models[0].label_off, ids + n, n * 4);
-	om_models[0].forward(arena, 0);
-	om_models[0].backward(arena, 0);
+	om_models[0].pass[OM_FORWARD](arena, 0);
+	om_models[0].pass[OM_BACKWARD](arena, 0);
 }
 
 static void

@@ -609,8 +609,8 @@ check_biases(void)
 				om_models[0].eval(arena, 0);
 				continue;
 			}
-			om_models[0].forward(arena, 0);
-			om_models[0].backward(arena, 0);
+			om_models[0].pass[OM_FORWARD](arena, 0);
+			om_models[0].pass[OM_BACKWARD](arena, 0);
 		}
 		ctl[OM_NORM2] = 0;
 		ctl[OM_COEF] = 1;
@@ -656,8 +656,8 @@ main(int argc, char **argv)
 	new_tokens();
 	om_models[0].init(arena);
 	om_models[0].zero(arena);
-	om_models[0].forward(arena, 0);
-	om_models[0].backward(arena, 0);
+	om_models[0].pass[OM_FORWARD](arena, 0);
+	om_models[0].pass[OM_BACKWARD](arena, 0);
 	total = objective(&ce);
 	double loss = *(double *)(arena + om_models[0].loss_off);
 	expect(fabs(loss - ce) < 1e-11 * fabs(ce), "token loss", loss, ce);
@@ -667,8 +667,8 @@ main(int argc, char **argv)
 	/* a second microbatch adds the same gradient again, whatever the buffers hold by now */
 	double *first = malloc(om_models[0].grad_bytes), worst = 0;
 	memcpy(first, arena + om_models[0].grad_off, om_models[0].grad_bytes);
-	om_models[0].forward(arena, 0);
-	om_models[0].backward(arena, 0);
+	om_models[0].pass[OM_FORWARD](arena, 0);
+	om_models[0].pass[OM_BACKWARD](arena, 0);
 	for (uint64_t i = 0; i < om_models[0].grad_bytes / 8; i++)
 		worst = fmax(
 		    worst, fabs(((double *)(arena + om_models[0].grad_off))[i] - 2 * first[i]));

@@ -51,6 +51,7 @@ static struct om_model model[PIPELINE];
 static uint32_t layer[PIPELINE][OWN];
 static struct om_chunk chunk[PIPELINE][CHUNKS];
 static struct om_action action[PIPELINE][CHUNKS * M * 6];
+static struct om_step step[PIPELINE];
 
 static int
 chunk_of(int slot)
@@ -240,7 +241,9 @@ schedule(uint32_t stage, struct om_action *a)
 				uint32_t c = back ? CHUNKS - 1 - j : j,
 					 place = c * PIPELINE + stage;
 				bool first = place == 0, last = place == PIPELINE * CHUNKS - 1;
-				struct om_action before = { .chunk = (uint8_t)c,
+				struct om_action before = { .phase =
+								back ? OM_BACKWARD : OM_FORWARD,
+					.chunk = (uint8_t)c,
 					.slot = (uint16_t)(c * M + i),
 					.microbatch = i,
 					.stage = (uint16_t)((stage + PIPELINE - 1) % PIPELINE),
@@ -249,9 +252,8 @@ schedule(uint32_t stage, struct om_action *a)
 
 				after.stage = (uint16_t)((stage + 1) % PIPELINE);
 				after.tag = (uint16_t)(2 * place + (uint32_t)back);
-				before.kind = back ? OM_SEND_DX : OM_RECV_X;
-				after.kind = back ? OM_RECV_DX : OM_SEND_X;
-				self.kind = back ? OM_BACKWARD : OM_FORWARD;
+				before.kind = back ? OM_SEND : OM_RECEIVE;
+				after.kind = back ? OM_RECEIVE : OM_SEND;
 				if (back ? !last : !first)
 					a[n++] = back ? after : before;
 				a[n++] = self;
@@ -301,6 +303,7 @@ main(int argc, char **argv)
 				.x = X,
 				.y = X + EACH * T * D * 4,
 				.hop = HOP + c * T * D * 4 };
+		step[s] = (struct om_step){ M, action[s], schedule(s, action[s]) };
 		moe[s] = (struct om_moe){ .load = STAT + 16,
 			.load_stride = 32,
 			.aux = STAT + 32,
@@ -338,8 +341,8 @@ main(int argc, char **argv)
 			.mesh = om_mesh((uint64_t[OM_N_AXES]){
 			    [OM_AXIS_EXPERT_DATA] = DATA, [OM_AXIS_PIPELINE] = PIPELINE }),
 			.stage = s,
-			.action = ALONE ? NULL : action[s],
-			.nactions = ALONE ? 0 : schedule(s, action[s]),
+			.step = ALONE ? NULL : &step[s],
+			.nsteps = ALONE ? 0 : 1,
 			.chunk = chunk[s],
 			.nchunks = CHUNKS,
 			.slot_stride = STRIDE,
@@ -368,8 +371,7 @@ main(int argc, char **argv)
 			.nmoe = 1,
 			.init = nothing,
 			.zero = zero,
-			.forward = forward,
-			.backward = backward,
+			.pass = { forward, backward },
 			.eval = eval,
 			.update = update,
 		};

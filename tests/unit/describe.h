@@ -58,6 +58,7 @@ struct layout {
 	const char *schedule;
 	uint32_t pipeline, chunks, microbatches, data, expert, layers, vocab;
 	const char *capacity;
+	bool split; /* the backward pass, in two phases */
 };
 
 static inline struct object *
@@ -81,7 +82,13 @@ layout_trainer(struct layout l)
 static inline struct shard *
 layout_shard(struct layout l)
 {
-	return shard_of(layout_trainer(l));
+	struct object *t = layout_trainer(l);
+	struct graph *g = graph_of(t);
+	if (l.split)
+		graph_split(g);
+	struct shard *s = shard(g, target_find(targets, spec_str(t, F_trainer_target)));
+	graph_verify(g);
+	return s;
 }
 
 #endif

@@ -128,6 +128,14 @@ update_in_a_layer(struct graph *g)
 }
 
 static void
+no_such_phase(struct graph *g)
+{
+	struct oplist *l = list(g, "dense", BACKWARD);
+	*PUSH(*list(g, "dense", WEIGHTS)) = *find(l, OP_linear_dw);
+	drop(l, find(l, OP_linear_dw));
+}
+
+static void
 no_stream_gradient(struct graph *g)
 {
 	for (uint32_t s = 0; s < g->seg.n; s++)
@@ -165,6 +173,7 @@ graph_faults(void)
 		{ "tensor defined twice", defined_twice },
 		{ "swapped ops", swapped_order },
 		{ "an op of the update in a layer", update_in_a_layer },
+		{ "an op in a phase that is none", no_such_phase },
 		{ "no stream gradient", no_stream_gradient },
 		{ "a buffer that no ranks hold", no_copies },
 		{ "counts that no ranks sum", no_sum },
@@ -189,9 +198,43 @@ graph_faults(void)
 	}
 }
 
+static uint32_t
+ops_of(const struct graph *g, enum phase ph)
+{
+	uint32_t n = 0;
+
+	for (uint32_t s = g->embed; s <= g->head; s++)
+		n += g->seg.a[s].ops[ph].n;
+	return n;
+}
+
+/* The gradients of parameters become a phase of their own, and nothing else does. */
+static void
+split(void)
+{
+	struct graph *g = make_graph();
+	uint32_t before = ops_of(g, BACKWARD);
+
+	graph_split(g);
+	graph_verify(g);
+	expect(ops_of(g, BACKWARD) + ops_of(g, WEIGHTS) == before, "each op is in a phase");
+	expect(find(list(g, "moe", WEIGHTS), OP_grouped_dw) &&
+		   find(list(g, "dense", WEIGHTS), OP_linear_dw) &&
+		   find(list(g, "embed", WEIGHTS), OP_embed_bwd) &&
+		   find(list(g, "moe", BACKWARD), OP_grouped_dx),
+	    "weights' gradients are moved, activations' are not");
+	for (uint32_t s = g->embed; s <= g->head; s++)
+		for (uint32_t i = 0; i < g->seg.a[s].ops[WEIGHTS].n; i++) {
+			const struct op *o = &g->seg.a[s].ops[WEIGHTS].a[i];
+			expect(g->tensor.a[o->arg[op_row(o->op)->nin]].class == T_GRAD,
+			    "they alone are moved");
+		}
+}
+
 int
 main(void)
 {
 	graph_faults();
+	split();
 	return check_end();
 }

@@ -26,18 +26,19 @@ bubble(const struct shard *s, uint32_t *live)
 	for (uint32_t i = 0; i < s->mesh.size[OM_PIPELINE]; i++) {
 		const struct stage *st = &s->stage[i];
 		uint32_t now = 0;
-		start[i] = xalloc(st->action.n * sizeof **start);
-		for (uint32_t k = 0; k < st->action.n; k++) {
-			now += st->action.a[k].kind == DO_FORWARD;
-			now -= st->action.a[k].kind == DO_BACKWARD;
+		start[i] = xalloc(st->step->action.n * sizeof **start);
+		for (uint32_t k = 0; k < st->step->action.n; k++) {
+			const struct action *a = &st->step->action.a[k];
+			if (a->kind != PASS)
+				continue;
+			now += a->phase == FORWARD;
+			now -= a->phase == BACKWARD;
 			if (live && live[i] < now)
 				live[i] = now;
-			busy += st->action.a[k].kind == DO_FORWARD    ? 1
-				: st->action.a[k].kind == DO_BACKWARD ? 2
-								      : 0;
+			busy += schedule_cost(s->graph, a->phase);
 		}
 	}
-	uint64_t end = schedule_run(s, start);
+	uint64_t end = schedule_run(s, 0, start);
 	return end ? 100 - 100 * (double)busy / (double)(end * s->mesh.size[OM_PIPELINE]) : 100;
 }
 
@@ -66,6 +67,13 @@ bubbles(void)
 		    xprintf("%s: bubble %.2f, alive %u %u %u %u", known[i].l.schedule, b, live[0],
 			live[1], live[2], live[3]));
 	}
+	/* gradients of weights fill time in which a stage would wait */
+	double whole =
+	    bubble(layout_shard((struct layout){ "1f1b", 4, 1, .microbatches = 8 }), NULL);
+	double split = bubble(
+	    layout_shard((struct layout){ "1f1b", 4, 1, .microbatches = 8, .split = true }), NULL);
+	expect(
+	    whole > 27 && split < whole - 7, xprintf("split: bubble %.2f of %.2f", split, whole));
 	for (uint32_t p = 2; p <= 8; p++)
 		for (uint32_t c = 1; c <= 4; c++)
 			for (uint32_t m = p; m <= 32; m += p) {
@@ -210,27 +218,31 @@ random_layouts(void)
 		uint32_t expert = 1u << RANDOM(3), data = expert * (1 + RANDOM(3));
 		uint32_t chunks = p == 1 ? 1 : kind == 2 ? 2 + RANDOM(2) : kind == 3 ? 2 : 1;
 		struct layout l = { kinds[kind], p, chunks, m, data, expert,
-			.layers = p * chunks + 1 + RANDOM(4) };
+			.layers = p * chunks + 1 + RANDOM(4), .split = RANDOM(2) };
 		const char *fault = rankcheck_fault(layout_shard(l));
-		expect(!fault, xprintf("%s, %u ranks, %u chunks, %u microbatches, %u x %u: %s",
-				   l.schedule, p, chunks, m, data, expert, fault));
+		expect(!fault,
+		    xprintf("%s%s, %u ranks, %u chunks, %u microbatches, %u x %u: %s", l.schedule,
+			l.split ? " in three phases" : "", p, chunks, m, data, expert, fault));
 	}
 }
 
 static struct action *
-find(struct shard *s, uint32_t stage, enum action_kind kind, uint32_t microbatch)
+find(struct shard *s, uint32_t stage, enum action_kind kind, enum phase phase, uint32_t microbatch)
 {
-	struct stage *st = &s->stage[stage];
+	struct step *st = s->stage[stage].step;
 
 	for (uint32_t i = 0; i < st->action.n; i++)
-		if (st->action.a[i].kind == kind && st->action.a[i].microbatch == microbatch)
+		if (st->action.a[i].kind == kind && st->action.a[i].phase == phase &&
+		    st->action.a[i].microbatch == microbatch)
 			return &st->action.a[i];
 	abort();
 }
 
 static void
-drop(struct stage *st, struct action *a)
+drop(struct stage *of, struct action *a)
 {
+	struct step *st = of->step;
+
 	memmove(a, a + 1, (size_t)(st->action.a + st->action.n - (a + 1)) * sizeof *a);
 	st->action.n--;
 }
@@ -238,9 +250,9 @@ drop(struct stage *st, struct action *a)
 static void
 early_reuse(struct shard *s)
 {
-	for (uint32_t i = 0; i < s->stage[1].action.n; i++)
-		if (s->stage[1].action.a[i].microbatch == 3)
-			s->stage[1].action.a[i].slot = find(s, 1, RECV_X, 1)->slot;
+	for (uint32_t i = 0; i < s->stage[1].step->action.n; i++)
+		if (s->stage[1].step->action.a[i].microbatch == 3)
+			s->stage[1].step->action.a[i].slot = find(s, 1, RECEIVE, FORWARD, 1)->slot;
 }
 
 static void
@@ -252,53 +264,53 @@ too_few_slots(struct shard *s)
 static void
 missing_receive(struct shard *s)
 {
-	drop(&s->stage[2], find(s, 2, RECV_X, 2));
+	drop(&s->stage[2], find(s, 2, RECEIVE, FORWARD, 2));
 }
 
 static void
 missing_gradient(struct shard *s)
 {
-	drop(&s->stage[1], find(s, 1, RECV_DX, 2));
+	drop(&s->stage[1], find(s, 1, RECEIVE, BACKWARD, 2));
 }
 
 static void
 missing_send(struct shard *s)
 {
-	drop(&s->stage[1], find(s, 1, SEND_X, 2));
+	drop(&s->stage[1], find(s, 1, SEND, FORWARD, 2));
 }
 
 static void
 unsent_gradient(struct shard *s)
 {
-	drop(&s->stage[1], find(s, 1, SEND_DX, 2));
+	drop(&s->stage[1], find(s, 1, SEND, BACKWARD, 2));
 }
 
 static void
 dropped_forward(struct shard *s)
 {
-	drop(&s->stage[3], find(s, 3, DO_FORWARD, 5));
+	drop(&s->stage[3], find(s, 3, PASS, FORWARD, 5));
 }
 
 static void
 dropped_microbatch(struct shard *s)
 {
 	for (uint32_t i = 0; i < s->mesh.size[OM_PIPELINE]; i++)
-		for (uint32_t k = s->stage[i].action.n; k-- > 0;)
-			if (s->stage[i].action.a[k].microbatch == 6)
-				drop(&s->stage[i], &s->stage[i].action.a[k]);
+		for (uint32_t k = s->stage[i].step->action.n; k-- > 0;)
+			if (s->stage[i].step->action.a[k].microbatch == 6)
+				drop(&s->stage[i], &s->stage[i].step->action.a[k]);
 }
 
 static void
 forward_twice(struct shard *s)
 {
-	struct action a = *find(s, 0, DO_FORWARD, 1);
-	*find(s, 0, DO_BACKWARD, 1) = a;
+	struct action a = *find(s, 0, PASS, FORWARD, 1);
+	*find(s, 0, PASS, BACKWARD, 1) = a;
 }
 
 static void
 swapped_sends(struct shard *s)
 {
-	struct action *a = find(s, 0, SEND_X, 0), *b = find(s, 0, SEND_X, 1), t = *a;
+	struct action *a = find(s, 0, SEND, FORWARD, 0), *b = find(s, 0, SEND, FORWARD, 1), t = *a;
 	*a = *b;
 	*b = t;
 }
@@ -307,8 +319,8 @@ swapped_sends(struct shard *s)
 static void
 swapped_microbatches(struct shard *s)
 {
-	for (uint32_t i = 0; i < s->stage[0].action.n; i++) {
-		struct action *a = &s->stage[0].action.a[i];
+	for (uint32_t i = 0; i < s->stage[0].step->action.n; i++) {
+		struct action *a = &s->stage[0].step->action.a[i];
 		if (a->microbatch < 2)
 			a->microbatch = !a->microbatch;
 	}
@@ -317,28 +329,29 @@ swapped_microbatches(struct shard *s)
 static void
 wrong_tag(struct shard *s)
 {
-	find(s, 1, SEND_X, 0)->tag += 2;
+	find(s, 1, SEND, FORWARD, 0)->tag += 2;
 }
 
 static void
 wrong_peer(struct shard *s)
 {
-	find(s, 1, SEND_X, 0)->stage = 3;
+	find(s, 1, SEND, FORWARD, 0)->stage = 3;
 }
 
 static void
 no_peer(struct shard *s)
 {
-	find(s, 1, SEND_X, 0)->stage = 4;
+	find(s, 1, SEND, FORWARD, 0)->stage = 4;
 }
 
 static void
 gradient_first(struct shard *s)
 {
 	struct stage *st = &s->stage[0];
-	struct action *at = find(s, 0, RECV_DX, 0), a = *at;
-	memmove(st->action.a + 1, st->action.a, (size_t)(at - st->action.a) * sizeof a);
-	st->action.a[0] = a;
+	struct action *at = find(s, 0, RECEIVE, BACKWARD, 0), a = *at;
+	memmove(st->step->action.a + 1, st->step->action.a,
+	    (size_t)(at - st->step->action.a) * sizeof a);
+	st->step->action.a[0] = a;
 }
 
 static void
@@ -484,6 +497,96 @@ planted(void)
 	}
 }
 
+/* ---- a third phase, and steps of several numbers of microbatches ---- */
+
+static uint32_t
+life(enum phase from, enum phase to)
+{
+	uint32_t l = 0;
+
+	while (lives[l].from != from || lives[l].to != to)
+		l++;
+	return l;
+}
+
+/* What is kept from one phase to a later one has one room less than microbatches that need it. */
+static void
+too_few_rooms(void)
+{
+	static const char *const says[N_LIVES] = { "whose backward pass has not run",
+		"whose weights pass has not run", "whose weights pass has not run" };
+	struct layout l = { "gpipe", 4, 1, .microbatches = 8, .split = true };
+
+	for (uint32_t k = 0; k < N_LIVES; k++) {
+		struct shard *s = layout_shard(l);
+		struct chunk *c = &s->stage[1].chunk[0];
+		expect(c->rooms[k].n > 1, "rooms for several microbatches");
+		c->rooms[k].n--;
+		const char *said = rankcheck_fault(s);
+		expect(said && strstr(said, says[k]),
+		    xprintf("a room less from %s to %s: %s", graph_phase_names[lives[k].from],
+			graph_phase_names[lives[k].to], said ? said : "not caught"));
+	}
+}
+
+static void
+late_weights(void)
+{
+	struct layout l = { "1f1b", 4, 1, .microbatches = 8, .split = true };
+	struct shard *s = layout_shard(l);
+	struct action *w = find(s, 1, PASS, WEIGHTS, 2), *b = find(s, 1, PASS, BACKWARD, 2), t = *w;
+
+	/* what is written later is kept for fewer microbatches */
+	expect(s->stage[0].rooms[life(FORWARD, WEIGHTS)] == 4 &&
+		   s->stage[0].rooms[life(BACKWARD, WEIGHTS)] == 1,
+	    "each life has room of its own");
+	*w = *b;
+	*b = t;
+	const char *said = rankcheck_fault(s);
+	expect(said && strstr(said, "its backward pass is not in the slot"),
+	    xprintf("weights before backward: %s", said));
+	s = layout_shard(l);
+	drop(&s->stage[1], find(s, 1, PASS, WEIGHTS, 2));
+	said = rankcheck_fault(s);
+	expect(said && strstr(said, "microbatch 2"), xprintf("no weights pass: %s", said));
+	s = layout_shard(l);
+	find(s, 1, SEND, BACKWARD, 2)->phase = WEIGHTS;
+	said = rankcheck_fault(s);
+	expect(said && strstr(said, "nothing is sent there"), xprintf("a message: %s", said));
+}
+
+/* A list for each number of microbatches, in the same slots; each is proven. */
+static void
+several_steps(void)
+{
+	static const uint64_t counts[] = { 2, 3, 8 };
+	static const char *const kinds[] = { "gpipe", "1f1b", "interleaved", "v" };
+
+	for (uint32_t i = 0; i < 2 * LEN(kinds); i++) {
+		uint32_t chunks = i % LEN(kinds) < 2 ? 1 : 2;
+		struct layout l = { kinds[i % LEN(kinds)], 4, chunks, .microbatches = 8,
+			.split = i >= LEN(kinds) };
+		struct shard *s = layout_shard(l), *once = layout_shard(l);
+		schedule(s, l.schedule, counts, LEN(counts));
+		const char *said = rankcheck_fault(s);
+		expect(!said, xprintf("%s in steps of 2, 3 and 8: %s", l.schedule, said));
+		for (uint32_t k = 0; k < 4; k++) {
+			const struct stage *a = &s->stage[k], *b = &once->stage[k];
+			uint32_t n = 0;
+			for (uint32_t j = 0; j < a->step[1].action.n; j++)
+				n += a->step[1].action.a[j].kind == PASS;
+			expect(a->nsteps == 3 && n == 3 * chunks * (l.split ? 3 : 2),
+			    "passes of three microbatches");
+			expect(a->step[2].action.n == b->step[0].action.n &&
+				   !memcmp(a->step[2].action.a, b->step[0].action.a,
+				       b->step[0].action.n * sizeof *b->step[0].action.a),
+			    "the largest step is as if it were the only one");
+		}
+		s->stage[1].step[1].action.a[0].microbatch++;
+		expect(rankcheck_fault(s) != NULL, "a fault of one step alone");
+	}
+}
+
 /* A stage's program that one rank has for its own: pointers to all events of it, in order. */
 static uint32_t
 own_program(struct run *r, uint64_t rank, struct event **event)
@@ -498,7 +601,8 @@ own_program(struct run *r, uint64_t rank, struct event **event)
 		const struct events *from = i < lists ? &of->pass[i] : &of->update;
 		struct events *to = i < lists ? &own->pass[i] : &own->update;
 		*to = (struct events){ xalloc(from->n * sizeof *to->a), from->n, from->n };
-		memcpy(to->a, from->a, from->n * sizeof *to->a);
+		if (from->n)
+			memcpy(to->a, from->a, from->n * sizeof *to->a);
 		for (uint32_t k = 0; k < to->n; k++)
 			event[n++] = &to->a[k];
 	}
@@ -516,9 +620,9 @@ swapped_collectives(void)
 	struct event *own[1000];
 	struct run r;
 
-	expect(!prepare(s, &r) && !run_all(&r), "every rank in one order");
+	expect(!prepare(s, 0, &r) && !run_all(&r), "every rank in one order");
 	for (uint32_t i = 0; i + 1 < n; i++) {
-		expect(!prepare(s, &r), "a fresh run");
+		expect(!prepare(s, 0, &r), "a fresh run");
 		n = own_program(&r, 5, own);
 		struct event t = *own[i];
 		*own[i] = *own[i + 1];
@@ -534,7 +638,7 @@ swapped_collectives(void)
 	    tried > 20 && caught == tried, xprintf("%u of %u swapped collectives", caught, tried));
 
 	/* one that is left out: the others wait, and it is said for whom */
-	expect(!prepare(s, &r), "a fresh run");
+	expect(!prepare(s, 0, &r), "a fresh run");
 	own_program(&r, 5, own);
 	((struct stage_program *)(uintptr_t)r.program[5])->update.n--;
 	const char *said = run_all(&r);
@@ -561,6 +665,9 @@ main(void)
 	random_layouts();
 	planted();
 	swapped_collectives();
+	too_few_rooms();
+	late_weights();
+	several_steps();
 	many_ranks();
 	return check_end();
 }
