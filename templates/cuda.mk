@@ -14,6 +14,6 @@ EXTRA = src/cubins.o
 
 obj/inst/%.o: inst/%.cu
 	$(quiet)mkdir -p $(@D)
-	$(quiet)$(CC) $(ALL_CFLAGS) -MMD -MP -x c -c -o $@ $<
+	$(quiet)$(COMPILE) -MMD -MP -x c -c -o $@ $<
 
 obj/src/cubins.o: $(CUBINS)

@@ -206,6 +206,18 @@ is "the trainer is fully static" $?
 (cd "$work/alone" && env -i "$(command -v make)" -s install DESTDIR="$work/dest" PREFIX=/opt >/dev/null)
 [ -x "$work/dest/opt/bin/trainer" ]
 is "make install" $?
+(cd "$work/alone" && make help) >"$work/log" 2>&1
+for target in $(sed -n 's/^\.PHONY: \(check.*\) help$/\1/p' "$work/alone/Makefile"); do
+	grep -q "^make $target " "$work/log" || echo "$target"
+done | grep . >"$work/missing"
+[ ! -s "$work/missing" ] && grep -q '^make check ' "$work/log"
+is "make help lists the targets" $?
+at=$(nm "$work/alone/trainer" | awk '$3 == "om_forward" { print $1 }')
+line=$(addr2line -e "$work/alone/trainer" "$at" | sed -n 's|^\./src/step\.c:||p')
+sed -n "${line:-1}p;$((${line:-1} - 1))p" "$work/alone/src/step.c" | grep -q '^om_forward('
+is "debuggers know the trainer's lines" $?
+! grep -aqF "$work" "$work/alone/trainer"
+is "and no path of the machine is in it" $?
 cp -r "$work/tiny-2" "$work/again"
 (cd "$work/again" && CCACHE_DISABLE=1 make -s)
 cmp -s "$work/alone/trainer" "$work/again/trainer"
