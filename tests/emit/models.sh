@@ -2,17 +2,9 @@
 # Parameters and FLOPs of the models in models/: published totals, and the field's formula evaluated here.
 # Usage: tests/emit/models.sh OLMOGEN
 set -u
+. "$(dirname "$0")/../suite.sh"
 olmogen=$1
-passed=0 failed=0
 
-want() { # what, printed, expected
-	if [ "$2" = "$3" ]; then
-		passed=$((passed + 1))
-	else
-		failed=$((failed + 1))
-		echo "FAIL $1: $2, expected $3"
-	fi
-}
 billions() { # rounded to three digits after the point
 	echo "$1" | awk '{ printf "%.3f", $1 / 1e9 }'
 }
@@ -24,7 +16,7 @@ pin() {
 	H=$1 KV=$2 HD=$3 QK=$4 LD=$5 FD=$6 E=$7 K=$8 F=$9
 	shift 9
 	FS=$1 norms=$2 # norms of width d outside of the layers
-	plan=$("$olmogen" --plan $flags "models/$name.lua") || failed=$((failed + 1))
+	plan=$("$olmogen" --plan $flags "models/$name.lua") || fail "$name $flags"
 	shared=$((ends * V * D + norms * D + L * (2 * D * H * HD + 2 * D * KV * HD + 2 * D + QK) + LD * 3 * D * FD +
 		(L - LD) * (D * E + 3 * D * FS)))
 	experts=$(((L - LD) * 3 * D * F))
@@ -50,7 +42,7 @@ pin tiny "" 0.002 0.001 256 1 128 4 128 4 2 32 64 1 384 8 2 128 128 1
 
 # the other descriptions: totals as printed, which round to the published ones named beside them
 total() { # name flags total active
-	plan=$("$olmogen" --plan $2 "models/$1.lua") || failed=$((failed + 1))
+	plan=$("$olmogen" --plan $2 "models/$1.lua") || fail "$1 $2"
 	want "$1 $2: parameters" "$(echo "$plan" | sed -n 's/ *parameters *\([0-9,]*\)  total/\1/p')" "$3"
 	want "$1 $2: active" "$(echo "$plan" | sed -n 's/ *\([0-9,]*\)  active.*/\1/p')" "$4"
 }
@@ -68,5 +60,4 @@ total olmo3-moe "-D size=ultra -D experts=256 -D expert=32 -D micro=2" 2,379,501
 # a deep pipeline is planned in the memory of its actions, six million here, with little beside them
 deep="--plan -D pipeline=256 -D layers=256 -D microbatches=4096 tests/unit/layout.lua"
 want "a deep pipeline in 400 MB" "$(ulimit -v 400000 && "$olmogen" $deep | sed -n "s/.*bubble *\([0-9.]*\) %.*/\1/p")" 5.9
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+suite_end

@@ -2,9 +2,9 @@
 # Random descriptions: valid ones pass every verifier and their sources compile; corrupted ones end with a position.
 # Usage: tests/emit/random.sh OLMOGEN WORKDIR [FIRST_SEED [COUNT]]
 set -u
+. "$(dirname "$0")/../suite.sh"
 olmogen=$1 work=$2 first=${3:-1} count=${4:-40}
 here=$(dirname "$0")
-passed=0 failed=0
 mkdir -p "$work"
 
 seed=$first
@@ -17,10 +17,9 @@ while [ "$seed" -lt $((first + count)) ]; do
 		done) 2>"$work/err" &&
 		{ [ $((seed % 10)) != 0 ] || { make -s -C "$tree" CFLAGS="${CFLAGS:--O1}" && "$tree/trainer" selftest >"$work/err"; }; }
 	then
-		passed=$((passed + 1))
+		ok
 	else
-		failed=$((failed + 1))
-		echo "FAIL seed $seed:"
+		fail "seed $seed:"
 		head -n 5 "$work/err"
 	fi
 	corrupt=$((seed % 15 + 1))
@@ -29,13 +28,11 @@ while [ "$seed" -lt $((first + count)) ]; do
 	# a fault in a kind of layer that this seed does not have is none
 	if { [ $status = 1 ] && grep -qE '^[^ ]*random.lua:[0-9]+:[0-9]+: error: ' "$work/err"; } ||
 		{ [ $status = 0 ] && [ $corrupt -le 4 ]; }; then
-		passed=$((passed + 1))
+		ok
 	else
-		failed=$((failed + 1))
-		echo "FAIL seed $seed, corruption $corrupt: status $status"
+		fail "seed $seed, corruption $corrupt: status $status"
 		head -n 5 "$work/err"
 	fi
 	seed=$((seed + 1))
 done
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+suite_end

@@ -3,20 +3,12 @@
 # resolved.lua that gives the tree again, --check, stale files.
 # Usage: tests/emit/run.sh OLMOGEN OLMOGEN_WITH_SANITIZERS WORKDIR
 set -u
+. "$(dirname "$0")/../suite.sh"
 olmogen=$(realpath "$1") san=$(realpath "$2") work=$(realpath -m "$3")
 root=$(realpath "$(dirname "$0")/../..")
-passed=0 failed=0
 rm -rf "$work"
 mkdir -p "$work"
 
-is() { # name, status of the check just run
-	if [ "$2" = 0 ]; then
-		passed=$((passed + 1))
-	else
-		failed=$((failed + 1))
-		echo "FAIL $1"
-	fi
-}
 same() { # name, tree, tree
 	diff -r "$2" "$3" >"$work/diff" 2>&1
 	status=$?
@@ -311,5 +303,4 @@ echo mine >"$work/theirs/Makefile"
 ! "$olmogen" --emit-only -o "$work/theirs" models/tiny.lua >/dev/null 2>&1 && [ "$(cat "$work/theirs/Makefile")" = mine ]
 is "a folder of other files is left alone" $?
 
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+suite_end

@@ -6,6 +6,7 @@
 # A first line "-- flags: ..." in NAME.lua gives further options. Runs in the repository's root, so that
 # file names read tests/err/NAME.lua.
 set -u
+. "$(dirname "$0")/../suite.sh"
 olmogen=$(realpath "$1") || exit 2
 shift
 cd "$(dirname "$0")/../.." || exit 2
@@ -13,7 +14,6 @@ cd "$(dirname "$0")/../.." || exit 2
 
 tmp=$(mktemp -d) || exit 2
 trap 'rm -rf "$tmp"' EXIT
-passed=0 failed=0
 ulimit -t 10 # seconds of a processor: no description runs for long
 for name; do
 	lua=tests/err/$name.lua err=tests/err/$name.err
@@ -23,13 +23,11 @@ for name; do
 	status=$?
 	[ -z "${BLESS:-}" ] || cp "$tmp/err" "$err"
 	if [ $status -eq 1 ] && [ ! -s "$tmp/out" ] && diff -u "$err" "$tmp/err" >"$tmp/diff" 2>&1; then
-		passed=$((passed + 1))
+		ok
 		continue
 	fi
-	failed=$((failed + 1))
-	echo "$name: exit status $status"
+	fail "$name: exit status $status"
 	cat "$tmp/diff" "$tmp/out" 2>/dev/null
 	: >"$tmp/diff"
 done
-echo "$passed passed, $failed failed"
-[ $failed -eq 0 ]
+suite_end

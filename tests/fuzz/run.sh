@@ -3,10 +3,10 @@
 # Usage: run.sh check WORK             each seed and 2,000 changes of them, by gcc and its sanitizers; prints "N passed, ..."
 #        run.sh fuzz WORK SECONDS      libFuzzer, so long a harness; SEEDS/NAME begin, WORK/NAME.corpus grows
 set -u
+. "$(dirname "$0")/../suite.sh"
 cd "$(dirname "$0")/../.." || exit 2
 what=$1 work=$2 seconds=${3:-60}
 names='import config run_yaml lua'
-passed=0 failed=0
 mkdir -p "$work"
 work=$(realpath "$work")
 FUZZ_DIR=$(mktemp -d -p "$([ -w /dev/shm ] && echo /dev/shm || echo /tmp)")
@@ -40,7 +40,7 @@ heap=-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=free
 	done
 	echo "$cc $flags -Dmain=model_main -DTEST_V=16 -c tests/unit/runtime_model.c -o $work/model.o"
 	for f in tests/fuzz/*.c; do echo "$cc $flags -c $f -o $work/$(basename "$f" .c).o"; done
-} | xargs -P 2 -d '\n' -n 1 sh -c || { echo "0 passed, 1 failed"; exit 1; }
+} | xargs -P 2 -d '\n' -n 1 sh -c || suite_stop "does not compile"
 [ -z "$more" ] || more=$work/driver.o
 objects=$(ls generator/*.c generator/*/*.c | grep -vE '/(main|embed)\.c$' | sed "s|^|$gen/|; s|c$|o|")
 generator="$objects $(ls "$gen"/runtime/*.o "$gen"/embedded.o) -llua5.4 -lyaml -ljansson -lm -ldl"
@@ -52,7 +52,7 @@ for h in $names; do
 	*) with="$generator $heap" ;;
 	esac
 	# shellcheck disable=SC2086 # lists of words
-	$cc $san $link "$work/$h.o" "$work/common.o" $more $with -o "$work/fuzz_$h" || { failed=$((failed + 1)); continue; }
+	$cc $san $link "$work/$h.o" "$work/common.o" $more $with -o "$work/fuzz_$h" || { fail "$h does not link"; continue; }
 done
 
 # ---- run ----
@@ -65,11 +65,10 @@ for h in $names; do
 	rm -f "$work/fuzz_$h.crash"
 	if [ "$what" = check ]; then
 		if "$work/fuzz_$h" "$work/seeds/$h" 2000 >"$work/$h.log" 2>&1; then
-			passed=$((passed + 1))
+			ok
 			echo "$h: $(tail -n 1 "$work/$h.log")"
 		else
-			failed=$((failed + 1))
-			echo "FAIL: $h; the input is $work/fuzz_$h.crash"
+			fail "$h; the input is $work/fuzz_$h.crash"
 			head -n 30 "$work/$h.log"
 		fi
 		continue
@@ -86,10 +85,9 @@ for h in $names; do
 	runs=$(sed -n 's/^#\([0-9]*\): cov.*/\1/p; s/^stat::number_of_executed_units: *//p' "$work/$h.log" | tail -n 1)
 	found=$(ls "$work/$h.found" | grep -vc '^oom-')
 	echo "$h: ${runs:-0} runs, $found crashes or hangs"
-	if [ "$found" = 0 ] && [ -n "$runs" ]; then passed=$((passed + 1)); else
-		failed=$((failed + 1))
+	if [ "$found" = 0 ] && [ -n "$runs" ]; then ok; else
+		fail "$h"
 		tail -n 30 "$work/$h.log"
 	fi
 done
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+suite_end

@@ -3,16 +3,16 @@
 # step, made by gcc from step.c and launch functions that only print their name and where their arguments lie.
 # Usage: tests/gold/run.sh OLMOGEN WORKDIR; BLESS=1 rewrites the goldens (make bless).
 set -u
+. "$(dirname "$0")/../suite.sh"
 olmogen=$1 work=$2
 here=$(dirname "$0")
-passed=0 failed=0
 
 for model in "$here"/*.lua; do
 	name=$(basename "$model" .lua)
 	tree=$work/$name new=$work/$name.gold
 	rm -rf "$tree" "$new"
 	"$olmogen" --emit-only -o "$tree" "$model" >/dev/null || {
-		failed=$((failed + 1))
+		fail "$name is not emitted"
 		continue
 	}
 	mkdir -p "$new/model"
@@ -23,7 +23,7 @@ for model in "$here"/*.lua; do
 		"$here/trace.c" "$tree/src/step.c"; then
 		"$work/trace" >"$new/trace.txt"
 	else
-		failed=$((failed + 1)) # also while blessing: a tree without its trace is no golden one
+		fail "$name has no trace" # also while blessing: a tree without its trace is no golden one
 		continue
 	fi
 	if [ "${BLESS:-0}" = 1 ]; then
@@ -31,12 +31,10 @@ for model in "$here"/*.lua; do
 		cp -r "$new" "$here/$name"
 	fi
 	if diff -ru "$here/$name" "$new" >"$work/$name.diff"; then
-		passed=$((passed + 1))
+		ok
 	else
-		failed=$((failed + 1))
-		echo "FAIL golden tree $name (make bless, if this change is meant):"
+		fail "golden tree $name (make bless, if this change is meant):"
 		head -n 40 "$work/$name.diff"
 	fi
 done
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+suite_end

@@ -3,21 +3,13 @@
 # go out; and by the driver of driver.c, which computes nothing, what it says of other devices, and that bench adds up.
 # Usage: tests/gpu/commands.sh OLMOGEN WORKDIR; skips where there is no CUDA Toolkit.
 set -u
+. "$(dirname "$0")/../suite.sh"
 olmogen=$(realpath "$1") work=$(realpath -m "$2")
 cd "$(dirname "$0")/../.." || exit 1
 rm -rf "$work"
 mkdir -p "$work/lib"
-passed=0 failed=0
 export XDG_CACHE_HOME="$work/cache"
-is() { # name, status of the check just run
-	if [ "$2" = 0 ]; then
-		passed=$((passed + 1))
-	else
-		failed=$((failed + 1))
-		echo "FAIL $1"
-		tail -n 5 "$work/out" "$work/err"
-	fi
-}
+logs="$work/out $work/err"
 cat >"$work/model.lua" <<'EOF'
 return trainer {
   name = "moved", target = arg.target,
@@ -33,9 +25,7 @@ EOF
 "$olmogen" -D target=cuda:sm_90a -o "$work/gpu" "$work/model.lua" >"$work/out" 2>"$work/err"
 status=$?
 if grep -q 'there is no libnvrtc.so' "$work/err"; then
-	echo "skipped: no CUDA Toolkit here"
-	echo "0 passed, 0 failed"
-	exit 0
+	suite_skip "no CUDA Toolkit here"
 fi
 is "builds for cuda:sm_90a" $status
 "$olmogen" -D target=cpu -o "$work/cpu" "$work/model.lua" >"$work/out" 2>"$work/err"
@@ -193,5 +183,4 @@ grep -qx "== target: cuda:sm_90a, because there is an NVIDIA H200, and the CUDA 
 	grep -q "^done: step 30 of 30" "$work/out"
 is "make demo on a GPU says so" $?
 
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+suite_end

@@ -3,28 +3,18 @@
 # the CUDA Toolkit is; no GPU needed. Layouts are cut to one rank and depth to a few layers, which no instance but the
 # update's depends on. Usage: tests/gpu/compile.sh OLMOGEN WORKDIR [all]; without "all", only some of the models.
 set -u
+. "$(dirname "$0")/../suite.sh"
 olmogen=$(realpath "$1") work=$2 which=${3:-few}
 cd "$(dirname "$0")/../.." || exit 1
 rm -rf "$work"
 mkdir -p "$work/models"
 work=$(realpath "$work")
-passed=0 failed=0
 export XDG_CACHE_HOME="$work/cache"
-is() { # name, status of the check just run
-	if [ "$2" = 0 ]; then
-		passed=$((passed + 1))
-	else
-		failed=$((failed + 1))
-		echo "FAIL $1"
-		tail -n 5 "$work/log"
-	fi
-}
+logs=$work/log
 "$olmogen" --target=cuda:sm_90a -o "$work/tiny" models/tiny.lua >"$work/log" 2>&1
 status=$?
 if grep -q 'there is no libnvrtc.so' "$work/log"; then
-	echo "skipped: no CUDA Toolkit here"
-	echo "0 passed, 0 failed"
-	exit 0
+	suite_skip "no CUDA Toolkit here"
 fi
 is "tiny for cuda:sm_90a" $status
 "$work/tiny/trainer" selftest >"$work/log" 2>&1
@@ -87,5 +77,4 @@ for m in models/*.lua; do
 		is "$name for $t" $?
 	done
 done
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+suite_end

@@ -2,28 +2,12 @@
 # The GPU's tests, on programs that build.sh and models.sh made: every kernel against its naive version, whole models
 # against the CPU, trainers that repeat and resume to the bit. Usage: tests/gpu/run.sh OUT; skips where there is no GPU.
 set -u
+. "$(dirname "$0")/../suite.sh"
 out=$(realpath "$1")
 cd "$(dirname "$0")/../.." || exit 1
-passed=0 failed=0
 if ! [ -e /dev/nvidiactl ] && ! [ -e /usr/local/nvidia ]; then
-	echo "skipped: no NVIDIA GPU here"
-	echo "0 passed, 0 failed"
-	exit 0
+	suite_skip "no NVIDIA GPU here"
 fi
-count() { # LOG: adds its last line
-	line=$(grep -E '^[0-9]+ passed, [0-9]+ failed$' "$1" | tail -n 1)
-	[ -n "$line" ] || line="0 passed, 1 failed"
-	p=$(echo "$line" | sed 's/ passed.*//') f=$(echo "$line" | sed 's/.*passed, //; s/ failed//')
-	passed=$((passed + p)) failed=$((failed + f))
-}
-is() { # name, status of the check just run
-	if [ "$2" = 0 ]; then
-		passed=$((passed + 1))
-	else
-		failed=$((failed + 1))
-		echo "FAIL $1"
-	fi
-}
 weights() { # of the newest checkpoint: one checksum over all tensors and moments
 	(cd "$1" && cat "$(ls | grep step | tail -n 1)"/*.safetensors | sha256sum)
 }
@@ -31,7 +15,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 timeout 300 "$out/kernels" 2 >"$work/kernels" 2>&1
-count "$work/kernels"
+count kernels "$(cat "$work/kernels")"
 grep -v ' ok ' "$work/kernels" | tail -n 40
 
 for v in plain mixed edges routed all; do
@@ -44,11 +28,11 @@ for v in plain mixed edges routed all; do
 	echo "model $v:"
 	"$out/compare" "$work/gpu" "$work/cpu" "$work/fp32" >"$work/log" 2>&1
 	head -n 12 "$work/log"
-	count "$work/log"
+	count "model $v" "$(cat "$work/log")"
 	timeout 200 "$out/$v.gpu" "$work/again" $steps && cmp -s "$work/gpu" "$work/again"
 	is "$v: the same bits again" $?
 	timeout 200 "$out/$v.trainer" selftest >"$work/log" 2>&1
-	count "$work/log"
+	count "$v: selftest" "$(cat "$work/log")"
 	grep -v ' ok$' "$work/log" | tail -n 3
 done
 
@@ -102,5 +86,4 @@ if command -v compute-sanitizer >/dev/null; then
 	done
 fi
 
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+suite_end

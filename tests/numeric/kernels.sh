@@ -2,9 +2,9 @@
 # Every kernel family at tiny, odd and real sizes against naive fp64 versions, in float and double, and every gradient
 # rule against finite differences. Usage: tests/numeric/kernels.sh WORKDIR [SEED]
 set -u
+. "$(dirname "$0")/../suite.sh"
 work=$1 seed=${2:-$(date +%s)}
 here=$(dirname "$0")
-passed=0 failed=0
 flags="-std=c11 -D_POSIX_C_SOURCE=200809L -O2 -ffp-contract=fast -fno-math-errno -fno-trapping-math -fopenmp
 	-Wall -Wextra -Werror -I$here/../../kernels/cpu -I$here/../../kernels -I$here/../../runtime"
 
@@ -12,14 +12,9 @@ one() { # name, source, flags
 	name=$1 source=$2
 	shift 2
 	if gcc $flags "$@" -o "$work/$name" "$here/$source" -lm; then
-		out=$("$work/$name" "$seed")
-		echo "$name, seed $seed: $(echo "$out" | tail -n 1)"
-		echo "$out" | grep FAIL | head -n 10
-		set -- $(echo "$out" | sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p')
-		passed=$((passed + ${1:-0})) failed=$((failed + ${2:-1}))
+		count "$name, seed $seed" "$("$work/$name" "$seed")"
 	else
-		echo "$name: does not compile"
-		failed=$((failed + 1))
+		fail "$name: does not compile"
 	fi
 }
 
@@ -28,5 +23,4 @@ one kernels_float kernel_check.c -DOM_REAL=float
 one kernels_double kernel_check.c -DOM_REAL=double
 one kernels_grad kernel_grad.c
 one kernels_grad_ubsan kernel_grad.c -DOM_NO_CLONES -fsanitize=address,undefined -fno-sanitize-recover=all
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+suite_end

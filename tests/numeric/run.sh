@@ -3,11 +3,11 @@
 # fp32, and runs each on a seed: variants that have every value of every option between them, or all, on two seeds.
 # Usage: [CFLAGS=-O1] tests/numeric/run.sh OLMOGEN WORKDIR [all]
 set -u
+. "$(dirname "$0")/../suite.sh"
 olmogen=$1 work=$2 which=${3:-few}
 seeds=1
 [ "$which" != all ] || seeds="1 77"
 here=$(dirname "$0")
-passed=0 failed=0
 
 # A tree in $work/NAME and checks linked with it: name, olmogen's flags, the checks, what they are told
 build() {
@@ -25,40 +25,29 @@ build() {
 				-lyaml -ljansson -lm || return 1
 		done
 }
-count() { # name, seed, what the check printed
-	echo "$1, seed $2: $(echo "$3" | tail -n 1)"
-	echo "$3" | grep FAIL | head -n 5
-	set -- $(echo "$3" | sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p')
-	passed=$((passed + ${1:-0})) failed=$((failed + ${2:-1}))
-}
-broken() {
-	echo "$1: does not build"
-	failed=$((failed + 1))
-}
-
 # variant: olmogen's flags : what the test is told : the checks, where not all
 variant() {
-	build "$1" "$2" "${4:-model_check decode_check}" "$3" || { broken "$1"; return; }
+	build "$1" "$2" "${4:-model_check decode_check}" "$3" || { fail "$1: does not build"; return; }
 	for seed in $seeds; do
 		for check in ${4:-model_check decode_check}; do
-			count "$1, $check" $seed "$("$work/$1/$check" $seed)"
+			count "$1, $check, seed $seed" "$("$work/$1/$check" $seed)"
 		done
 	done
 }
 # decode alone, longer and not in fp64
 decode() {
-	build "$1" "$2 -D seq=70" decode_check "" || { broken "$1"; return; }
+	build "$1" "$2 -D seq=70" decode_check "" || { fail "$1: does not build"; return; }
 	for seed in $seeds; do
-		count "$1" $seed "$("$work/$1/decode_check" $seed)"
+		count "$1, seed $seed" "$("$work/$1/decode_check" $seed)"
 	done
 }
 # the same in bf16, against fp32
 rounded() {
 	build "$1-fp32" "$2 -D weights=fp32" bf16_check "" && build "$1" "$2 -D weights=bf16" bf16_check "" ||
-		{ broken "$1"; return; }
+		{ fail "$1: does not build"; return; }
 	for seed in $seeds; do
 		"$work/$1-fp32/bf16_check" $seed "$work/$1/fp32"
-		count "$1" $seed "$("$work/$1/bf16_check" $seed "$work/$1/fp32")"
+		count "$1, seed $seed" "$("$work/$1/bf16_check" $seed "$work/$1/fp32")"
 	done
 }
 
@@ -99,5 +88,4 @@ big variant random_topk "-D routing=random -D score=topk_softmax -D dense=-1 -D 
 	"-DROUTING=1 -DSCORE=2 -DDENSE=-1 -DWINDOW=4" model_check
 variant uniform "-D routing=uniform -D k=4 -D normalize=true -D shared=5 -D balance=sequence" \
 	"-DROUTING=2 -DTOP_K=4 -DNORMALIZE=1 -DSHARED=5 -DBALANCE=2" model_check
-echo "$passed passed, $failed failed"
-test "$failed" = 0
+suite_end

@@ -3,6 +3,7 @@
 # loads into every other, bit for bit; damage is noticed; a save that is killed or fails leaves the last good checkpoint.
 # usage: tests/parallel/ckpt.sh WORKDIR
 set -u
+. "$(dirname "$0")/../suite.sh"
 export LC_ALL=C OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl_vader_single_copy_mechanism=none
@@ -11,10 +12,6 @@ rm -rf "$1" && mkdir -p "$1/o" && work=$(cd "$1" && pwd)
 # where another mpirun ends, it removes the folder that this one is about to use
 OMPI_MCA_orte_tmpdir_base=$(mktemp -d) && export OMPI_MCA_orte_tmpdir_base
 trap 'rm -rf "$OMPI_MCA_orte_tmpdir_base"' EXIT
-passed=0 failed=0
-ok() { passed=$((passed + 1)); }
-fail() { failed=$((failed + 1)); echo "FAIL: $*"; }
-
 flags="-std=c11 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -Wall -Wextra -Wpedantic -Werror -fopenmp -I$root/runtime -O1 -g"
 flags="$flags -fsanitize=address,undefined -fno-sanitize-recover=all"
 for f in "$root"/runtime/*.c "$root"/runtime/cpu/*.c "$root"/runtime/mpi/*.c "$root"/tests/parallel/ckpt_check.c; do
@@ -22,11 +19,7 @@ for f in "$root"/runtime/*.c "$root"/runtime/cpu/*.c "$root"/runtime/mpi/*.c "$r
 done | xargs -P 2 -d '\n' -n 1 sh -c &&
 	# shellcheck disable=SC2086 # several flags
 	mpicc $flags -Wl,--wrap=mkdir,--wrap=fsync,--wrap=rename,--wrap=om_write_all "$work"/o/*.o -lyaml -ljansson -lm \
-		-o "$work/check" || {
-	echo "does not compile"
-	echo "0 passed, 1 failed"
-	exit 1
-}
+		-o "$work/check" || suite_stop "does not compile"
 cd "$work" || exit 1
 
 # DATA EXPERT PIPELINE
@@ -36,19 +29,6 @@ on() { # on LAYOUT ARGUMENTS...: the check under a layout
 	IFS=. read -r d e p <<<"$1"
 	shift
 	timeout 600 mpirun -np $((d * p)) ./check "$d" "$e" "$p" "$@"
-}
-is() { # is NAME COMMAND...: it succeeds
-	local name=$1
-	shift
-	if "$@" >out 2>&1; then ok; else fail "$name"; tail -n 5 out; fi
-}
-says() { # says NAME TEXT COMMAND...: it fails, and says so
-	local name=$1 text=$2
-	shift 2
-	if "$@" >out 2>&1; then fail "$name: no error"; elif grep -qF -- "$text" out; then ok; else
-		fail "$name: does not say $text"
-		tail -n 5 out
-	fi
 }
 
 # ---- first values, and every layout into every other ------------------------------------------------------------------
@@ -112,8 +92,8 @@ some() { # some FORMAT: the layouts that it is tried under
 }
 for f in fp32 bf16 fp64 bf16x4; do
 	for l in $(some $f); do
-		is "$f: first values of $l, and a checkpoint" on "$l" $f save 6 "$f/$l"
-		is "$f: $l: files" python3 same.py $f/1.1.1/step-000006 "$f/$l/step-000006"
+		check "$f: first values of $l, and a checkpoint" on "$l" $f save 6 "$f/$l"
+		check "$f: $l: files" python3 same.py $f/1.1.1/step-000006 "$f/$l/step-000006"
 		[ -e "$f/$l/step-000006/model.safetensors.index.json" ] && hf=yes || hf=no
 		case $l in 1.1.*) want=yes ;; *) want=no ;; esac # where no tensor is cut
 		[ $hf = $want ] && ok || fail "$f: $l: Hugging Face's index: $hf"
@@ -122,14 +102,14 @@ done
 for f in fp32 bf16 fp64 bf16x4; do
 	for l in $(some $f); do
 		[ $f = fp64 ] && from=(fp64/*) || from=(fp32/* bf16/* bf16x4/*)
-		is "$f: $l loads them all" on "$l" $f load 6 "${from[@]}"
+		check "$f: $l loads them all" on "$l" $f load 6 "${from[@]}"
 	done
 done
-is "weights alone" on 4.2.1 bf16 weights 6 fp32/* bf16/*
+check "weights alone" on 4.2.1 bf16 weights 6 fp32/* bf16/*
 # tensors larger than what is read at once, and several shards of a rank
 export CKPT_VOCAB=450000 CKPT_SHARD=100000
-is "large tensors are saved" on 2.1.1 fp32 save 6 large
-is "large tensors" on 4.2.1 bf16 load 6 large
+check "large tensors are saved" on 2.1.1 fp32 save 6 large
+check "large tensors" on 4.2.1 bf16 load 6 large
 unset CKPT_VOCAB CKPT_SHARD
 
 # ---- damage: what one rank wrote ---------------------------------------------------------------------------------------
@@ -141,7 +121,7 @@ refused() { # refused NAME TEXT LAYOUT...: under layouts that read it, one rank 
 	shift 2
 	before=$(cd D && find . -type f -exec md5sum {} + | sort)
 	for l; do
-		says "$name ($l)" "$text" on "$l" bf16 load 6 D
+		says "$name ($l)" 1 "$text" on "$l" bf16 load 6 D
 		[ "$(grep -c '^ckpt_check: .*; restore it' out)" = 1 ] && ok || fail "$name ($l): not said once"
 	done
 	[ "$before" = "$(cd D && find . -type f -exec md5sum {} + | sort)" ] && ok || fail "$name: the directory changed"
@@ -157,7 +137,7 @@ refused missing "model-00002-of-00002.safetensors: No such file or directory" 4.
 fresh
 flip $N/optimizer-00001-of-00002.safetensors -9
 refused "a flipped bit" "the file is damaged" 4.2.1
-is "of a moment, so that the weights are good" on 4.2.1 bf16 weights 6 D
+check "of a moment, so that the weights are good" on 4.2.1 bf16 weights 6 D
 fresh
 flip $N/index.json -200
 refused "a flipped bit in the index" "index.json: is damaged" 4.2.1
@@ -192,11 +172,11 @@ refused "the second stage's" "optimizer-00002-of-00002.safetensors: it is trunca
 unset CKPT_RESUME
 
 # ---- a save that ends early --------------------------------------------------------------------------------------------
-is "the checkpoint before" on 2.1.1 bf16 save 6 A
+check "the checkpoint before" on 2.1.1 bf16 save 6 A
 early() { # early WHAT CALL STEP TEXT: WHAT of CKPT_... at a call of a save of step 7; STEP is the last one then
 	rm -rf K && cp -r A K
 	export CKPT_"$1"="$2"
-	says "$1 $2" "$4" on 2.1.1 bf16 save 7 K
+	says "$1 $2" $([ "$1" = KILL ] && echo 137 || echo 1) "$4" on 2.1.1 bf16 save 7 K
 	unset CKPT_"$1"
 	[ "$(ls K)" = step-000006 ] || [ "$3" = 7 ] && [ -d "K/step-00000$3" ] && ok || fail "after $1 $2: $(ls -A K)"
 }
@@ -204,20 +184,19 @@ for call in "0 mkdir 1" "0 write 2" "1 write 2" "1 fsync 1" "1 fsync 2" "0 fsync
 	early FAIL "$call" 6 "No space left on device; the last whole checkpoint is K/step-000006"
 	[ "$(ls -A K)" = step-000006 ] && ok || fail "FAIL $call leaves $(ls -A K)"
 	early KILL "$call" 6 "signal 9"
-	is "after KILL $call" on 2.2.1 bf16 load 6 K
+	check "after KILL $call" on 2.2.1 bf16 load 6 K
 	[ "$(ls -A K)" = step-000006 ] && ok || fail "KILL $call leaves $(ls -A K)"
 done
 early KILL "0 fsync 4" 6 "signal 9" # of the directory
 early KILL "0 fsync 5" 7 "signal 9" # of the one above: it has its name
-is "with its name it is whole" on 2.2.1 bf16 load 7 K
+check "with its name it is whole" on 2.2.1 bf16 load 7 K
 
 # ---- what only the first rank does -------------------------------------------------------------------------------------
-is "a third checkpoint" on 2.1.1 bf16 save 8 K
+check "a third checkpoint" on 2.1.1 bf16 save 8 K
 [ "$(ls -A K | tr '\n' ' ')" = "step-000007 step-000008 " ] && ok || fail "two are kept: $(ls -A K)"
 export CKPT_RESUME=K/step-000007
-is "an older one" on 2.1.1 bf16 load 7 K
+check "an older one" on 2.1.1 bf16 load 7 K
 unset CKPT_RESUME
 [ "$(ls -A K | tr '\n' ' ')" = "old-step-000008 step-000007 " ] && ok || fail "the later one is moved: $(ls -A K)"
 
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+suite_end

@@ -3,26 +3,19 @@
 # and ranks that are processes; and memory beyond the experts' rows that cannot be touched.
 # Usage: tests/parallel/expert.sh WORKDIR [SEED]
 set -u
+. "$(dirname "$0")/../suite.sh"
 work=$1 seed=${2:-$(date +%s)}
 here=$(dirname "$0")
-passed=0 failed=0
 flags="-std=c11 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -O2 -ffp-contract=fast -fno-math-errno -fno-trapping-math
 	-fopenmp -Wall -Wextra -Werror -I$here/../../kernels/cpu -I$here/../../kernels -I$here/../../runtime"
 
-count() { # name, what it printed
-	echo "$1, seed $seed: $(echo "$2" | tail -n 1)"
-	echo "$2" | grep FAIL | head -n 10
-	set -- $(echo "$2" | sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p')
-	passed=$((passed + ${1:-0})) failed=$((failed + ${2:-1}))
-}
 one() { # name, source, flags
 	name=$1 source=$2
 	shift 2
 	if gcc $flags "$@" -o "$work/$name" "$here/$source" "$here/threads.c" -lm; then
-		count "$name" "$("$work/$name" "$seed" 2>&1)"
+		count "$name, seed $seed" "$("$work/$name" "$seed" 2>&1)"
 	else
-		echo "$name: does not compile"
-		failed=$((failed + 1))
+		fail "$name: does not compile"
 	fi
 }
 processes() { # real, "ranks expert"...
@@ -31,11 +24,10 @@ processes() { # real, "ranks expert"...
 	if mpicc $flags -DOM_MPI -DOM_REAL=$real -o "$work/expert_mpi" "$here/expert_check.c" \
 		"$rt"/*.c "$rt"/mpi/*.c "$rt"/cpu/*.c -lyaml -ljansson -lm; then
 		for layout; do
-			count "expert_mpi $layout" "$("$work/expert_mpi" "$seed" $layout 2>&1)"
+			count "expert_mpi $layout, seed $seed" "$("$work/expert_mpi" "$seed" $layout 2>&1)"
 		done
 	else
-		echo "expert_mpi: does not compile"
-		failed=$((failed + 1))
+		fail "expert_mpi: does not compile"
 	fi
 }
 
@@ -46,5 +38,4 @@ one expert_san expert_check.c -DOM_REAL=float -DOM_NO_CLONES -fsanitize=address,
 processes float "1 1" "2 2" "4 2" "8 8"
 one tail_float tail_check.c -DOM_REAL=float
 one tail_double tail_check.c -DOM_REAL=double
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+suite_end

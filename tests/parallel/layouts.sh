@@ -1,19 +1,11 @@
 #!/bin/sh
 # Layouts against one rank: loss, every gradient, 20 steps of weights. Usage: layouts.sh OLMOGEN WORKDIR [all]
 set -u
+. "$(dirname "$0")/../suite.sh"
 olmogen=$(realpath "$1") work=$(realpath -m "$2") which=${3:-few}
 cd "$(dirname "$0")/../.." || exit 1
-passed=0 failed=0
 rm -rf "$work" # checkpoints of an earlier run are not to be compared
 mkdir -p "$work"
-is() { # name, status of the check just run
-	if [ "$2" = 0 ]; then
-		passed=$((passed + 1))
-	else
-		failed=$((failed + 1))
-		echo "FAIL $1"
-	fi
-}
 gcc -std=c11 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -O1 -Wall -Wextra -Werror -fopenmp -Iruntime -o "$work/compare" \
 	tests/parallel/compare.c runtime/*.c runtime/one/*.c runtime/cpu/*.c -lyaml -ljansson -lm
 is "compare builds" $?
@@ -182,5 +174,4 @@ if [ "$which" = all ]; then
 	paste "$work/a" "$work/b" | awk '{ d = $1 - $2; if (d < 0) d = -d; if (d > 1e-4 * $1) bad = 1 } END { exit bad || NR != 20 }'
 	is "dp2bf16: losses of 20 steps" $?
 fi
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+suite_end

@@ -2,9 +2,10 @@
 # Random layouts of random small models: refused with a position, or 2 steps agree with one rank.
 # Usage: random.sh OLMOGEN WORKDIR SEED N
 set -u
+. "$(dirname "$0")/../suite.sh"
 olmogen=$(realpath "$1") work=$(realpath -m "$2") seed=$3 n=$4
 cd "$(dirname "$0")/../.." || exit 1
-passed=0 failed=0 refused=0
+refused=0
 rm -rf "$work"
 mkdir -p "$work"
 gcc -std=c11 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -O1 -Wall -Wextra -Werror -fopenmp -Iruntime -o "$work/compare" \
@@ -41,10 +42,10 @@ while IFS='|' read -r model layout; do
 	for o in $layout; do l="$l -D $o"; done
 	if ! "$olmogen" --emit-only -o "$work/many" -D global=24 $d $l tests/parallel/model.lua >"$work/log" 2>&1; then
 		if [ $? -le 2 ] && grep -qE '^[^ ]*:[0-9]+:[0-9]+: error: ' "$work/log"; then
-			passed=$((passed + 1)) refused=$((refused + 1))
+			ok
+			refused=$((refused + 1))
 		else
-			failed=$((failed + 1))
-			echo "FAIL refused without a position: $d $l"
+			fail "refused without a position: $d $l"
 			head -n 3 "$work/log"
 		fi
 		continue
@@ -63,13 +64,11 @@ while IFS='|' read -r model layout; do
 		"$work/compare" "$1" "$work/a/step-00000$2" "$work/b/step-00000$2" "$3" >"$work/log" 2>&1 || good=0
 	done
 	if [ $good = 1 ]; then
-		passed=$((passed + 1))
+		ok
 	else
-		failed=$((failed + 1))
-		echo "FAIL $d $l"
+		fail "$d $l"
 		tail -n 5 "$work/log"
 	fi
 done <"$work/list"
 echo "$refused of $i were refused (seed $seed)"
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+suite_end

@@ -2,6 +2,7 @@
 # Several ranks, as processes on this machine: comm against naive sums; a hand-written model in several layouts against
 # one rank; ranks that are killed, stopped, or asked to end. usage: tests/parallel/run.sh WORKDIR
 set -u
+. "$(dirname "$0")/../suite.sh"
 export LC_ALL=C OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 cd "$(dirname "$0")/../.." || exit 1
 root=$PWD
@@ -9,20 +10,8 @@ rm -rf "$1" && mkdir -p "$1" && cd "$1" || exit 1
 # where another mpirun ends, it removes the folder that this one is about to use
 OMPI_MCA_orte_tmpdir_base=$(mktemp -d) && export OMPI_MCA_orte_tmpdir_base
 trap 'rm -rf "$OMPI_MCA_orte_tmpdir_base"' EXIT
-passed=0 failed=0
 
-ok() { passed=$((passed + 1)); }
-fail() { failed=$((failed + 1)); echo "FAIL: $*"; }
-says() { # says NAME STATUS TEXT COMMAND...: within three minutes it exits so, and says the text
-	local name=$1 status=$2 text=$3 got
-	shift 3
-	timeout -k 5 180 "$@" >out 2>&1
-	got=$?
-	if [ $got = "$status" ] && grep -qE -- "$text" out; then ok; else
-		fail "$name: status $got, not $status, or not: $text"
-		tail -5 out
-	fi
-}
+match=E within="timeout -k 5 180"
 once() { # once NAME TEXT: out has one such line
 	[ "$(grep -cE -- "$2" out)" = 1 ] && ok || fail "$1: $(grep -cE -- "$2" out) times: $2"
 }
@@ -58,12 +47,12 @@ mkdir o
 		set -- $l
 		echo "gcc $cc -DDATA=$1 -DPIPELINE=$2 -DCHUNKS=$3 -c $root/tests/parallel/layers.c -o l$1$2$3.o"
 	done
-} | xargs -P 2 -d '\n' -n 1 sh -c || { echo "does not compile"; echo "0 passed, 1 failed"; exit 1; }
+} | xargs -P 2 -d '\n' -n 1 sh -c || suite_stop "does not compile"
 alone=$(ls o/*.o | grep -vE '/(comm|launch)\.o')
 mpicc -fopenmp check.o small.o o/launch.o $alone -lyaml -ljansson -lm -o check || fail "link check"
 gcc -fopenmp l1.o one.o $alone -lyaml -ljansson -lm -o l1 || fail "link l1"
 for l in 211 121 221 122 222 141; do mpicc -fopenmp l$l.o o/*.o -lyaml -ljansson -lm -o l$l || fail "link l$l"; done
-[ "$failed" = 0 ] || { echo "$passed passed, $failed failed"; exit 1; }
+[ "$failed" = 0 ] || suite_stop "what follows needs these"
 
 # ---- functions: each in layouts of 1, 2, 3, 4 and 8 ranks, twice with the same bits ----------------------------
 for l in "1 1 1" "2 1 1" "1 1 2" "3 3 1" "2 2 2" "4 2 2" "2 1 4"; do
@@ -302,5 +291,4 @@ says "another rate on some ranks" 1 "rank [23], run.yaml: differs from rank 0's"
 says "other data on some ranks" 1 "rank [23], data: differs from rank 0's" \
 	mpirun -np 2 ./l221 train run.yaml steps=5 : -np 2 ./l221 train run.yaml steps=5 data.paths=["$root/README.md"]
 
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+suite_end

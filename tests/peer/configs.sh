@@ -1,8 +1,8 @@
 #!/bin/sh
 # --from-hf on every file of configs.txt, which says how. Usage: tests/peer/configs.sh OLMOGEN WORKDIR
 set -u
+. "$(dirname "$0")/../suite.sh"
 olmogen=$(realpath "$1") work=$2 table=$(realpath "$(dirname "$0")/configs.txt")
-passed=0 failed=0
 rm -rf "$work"
 mkdir -p "$work/x" && cd "$work" || exit 1
 six='"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64, "max_position_embeddings": 64, "vocab_size": 256'
@@ -73,5 +73,4 @@ mkdir "$long" && echo '{"model_type": "llama", "num_hidden_layers": 1, '"$six"'}
 "$olmogen" --from-hf= >/dev/null 2>err
 [ $? = 2 ] && grep -q 'names no folder' err || bad "no name: $(cat err)"
 passed=$((passed + clean))
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+suite_end

@@ -2,26 +2,25 @@
 # What is exported: a new field of the language does not compile until hf.def says how, and what no config.json can say is
 # refused by name. Usage: tests/peer/fields.sh OLMOGEN WORKDIR
 set -u
+. "$(dirname "$0")/../suite.sh"
 olmogen=$(realpath "$1") src=$(realpath "$(dirname "$0")/../..") work=$2
-passed=0 failed=0
 rm -rf "$work"
 mkdir -p "$work"
 cp -r "$src/generator" "$work/generator"
 sed -i 's/^FIELD(router, weight_scale/FIELD(router, probe, NUM, 0, 1, "0.0", "", "not in hf.def")\n&/' "$work/generator/lang/field.def"
 
-is() { # name, 0 or 1: what compiling has to give, and what it has to say
+compiles() { # name, 0 or 1: what compiling has to give, and what it has to say
 	gcc -std=c11 -D_POSIX_C_SOURCE=200809L -fsyntax-only -I"$work/generator" -I"$src/runtime" "$work/generator/emit/hf.c" \
 		>"$work/log" 2>&1
 	if [ $? = "$2" ] && { [ -z "$3" ] || grep -q "$3" "$work/log"; }; then
-		passed=$((passed + 1))
+		ok
 	else
-		failed=$((failed + 1))
-		echo "FAIL $1: $(head -n 3 "$work/log")"
+		fail "$1: $(head -n 3 "$work/log")"
 	fi
 }
-is "a field without a row" 1 "ROW_router_probe.* undeclared"
+compiles "a field without a row" 1 "ROW_router_probe.* undeclared"
 echo 'EXPORT(router, probe, ONLY, "0", "no architecture has it")' >>"$work/generator/emit/hf.def"
-is "a field with a row" 0 ""
+compiles "a field with a row" 0 ""
 
 while IFS='|' read -r attention ffn model want; do
 	case $attention in '#'*) continue ;; esac
@@ -49,5 +48,4 @@ EOF
 		echo "FAIL $attention|$ffn|$model: $got"
 	fi
 done <"$(dirname "$0")/fields.txt"
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+suite_end

@@ -2,9 +2,9 @@
 # `trainer import` of edited folders, a line of the table each. Usage: tests/peer/imports.sh TABLE WORKDIR
 # WORKDIR has the trees that run.sh built there, and what they exported.
 set -u
+. "$(dirname "$0")/../suite.sh"
 table=$(realpath "$1")
 cd "$2" || exit 1
-passed=0 failed=0
 
 while IFS= read -r line; do
 	case $line in '#'* | '') continue ;; esac
@@ -22,8 +22,6 @@ while IFS= read -r line; do
 		case $said in *"$text"*) [ $status = 1 ] && [ ! -e imported ] && good=1 ;; esac
 	fi
 	cmp -s edited/config.json "$fixture/out/config.json" && said="the edit changes nothing" good=0
-	passed=$((passed + good)) failed=$((failed + 1 - good))
-	[ $good = 1 ] || echo "FAIL $fixture, $edit: status $status, $(echo "$said" | tail -n 1)"
+	if [ $good = 1 ]; then ok; else fail "$fixture, $edit: status $status, $(echo "$said" | tail -n 1)"; fi
 done <"$table"
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+suite_end

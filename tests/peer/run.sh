@@ -4,9 +4,9 @@
 # The weights go in by `trainer import` and come out by `trainer export`. Needs neither PyTorch nor transformers.
 # Usage: tests/peer/run.sh OLMOGEN WORKDIR [FIXTURES]
 set -u
+. "$(dirname "$0")/../suite.sh"
 olmogen=$1 work=$2 fixtures=${3:-$(dirname "$0")/fixtures}
 here=$(dirname "$0")
-passed=0 failed=0
 rm -rf "$work"
 mkdir -p "$work"
 
@@ -25,28 +25,15 @@ for config in "$fixtures"/*/config.json; do
 	then
 		"$tree/trainer" import "$dir" "$tree/in" >"$tree/log" 2>&1 &&
 			"$tree/trainer" export "$tree/out" "$tree/in" >>"$tree/log" 2>&1 || tail -n 3 "$tree/log"
-		out=$("$tree/check" "$dir/fixture.safetensors" "$dir/model.safetensors" "$tree/out/model.safetensors")
-		echo "$name: $(echo "$out" | tail -n 1)"
-		echo "$out" | grep FAIL | head -n 5
-		set -- $(echo "$out" | sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p')
-		passed=$((passed + ${1:-0})) failed=$((failed + ${2:-1}))
+		count "$name" "$("$tree/check" "$dir/fixture.safetensors" "$dir/model.safetensors" "$tree/out/model.safetensors")"
 	else
-		echo "$name: does not build"
-		failed=$((failed + 1))
+		fail "$name: does not build"
 	fi
 done
-part() { # name, script, its arguments
-	out=$(sh "$here/$2" "$3" "$4")
-	echo "$1: $(echo "$out" | tail -n 1)"
-	echo "$out" | grep FAIL | head -n 20
-	set -- $(echo "$out" | sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p')
-	passed=$((passed + ${1:-0})) failed=$((failed + ${2:-1}))
-}
-part "fields and their export" fields.sh "$olmogen" "$work/fields"
-part "descriptions of config.json" configs.sh "$olmogen" "$work/configs"
+count "fields and their export" "$(sh "$here/fields.sh" "$olmogen" "$work/fields")"
+count "descriptions of config.json" "$(sh "$here/configs.sh" "$olmogen" "$work/configs")"
 if [ "$fixtures" = "$here/fixtures" ]; then # the edits are of their numbers
-	part "imports of edited folders" imports.sh "$here/imports.txt" "$work"
+	count "imports of edited folders" "$(sh "$here/imports.sh" "$here/imports.txt" "$work")"
 fi
-[ $passed -gt 0 ] || failed=$((failed + 1))
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+[ $passed -gt 0 ] || fail "nothing was compared"
+suite_end

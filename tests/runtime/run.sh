@@ -2,31 +2,15 @@
 # End-to-end tests of the runtime, with the hand-written trainer of tests/unit/runtime_model.c.
 # usage: tests/runtime/run.sh [--bless]   (--bless rewrites the expected messages)
 set -u
+. "$(dirname "$0")/../suite.sh"
 export LC_ALL=C
 cd "$(dirname "$0")" || exit 1
 bless=${1:-}
 root=$PWD/../..
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-passed=0 failed=0
+out=$work/out
 
-ok() { passed=$((passed + 1)); }
-fail() { failed=$((failed + 1)); echo "FAIL: $*"; }
-check() { # check NAME COMMAND...: the command succeeds
-	local name=$1
-	shift
-	if "$@" >"$work/check.out" 2>&1; then ok; else fail "$name"; tail -5 "$work/check.out"; fi
-}
-says() { # says NAME STATUS TEXT COMMAND...: it exits so, and says the text
-	local name=$1 status=$2 text=$3 got
-	shift 3
-	"$@" >"$work/out" 2>&1
-	got=$?
-	if [ $got = "$status" ] && grep -qF -- "$text" "$work/out"; then ok; else
-		fail "$name: status $got, not $status, or not: $text"
-		tail -3 "$work/out"
-	fi
-}
 await() { # FILE TEXT: waits till the file has it, half a minute at most
 	for _ in $(seq 300); do
 		grep -q "$2" "$1" 2>/dev/null && return
@@ -53,7 +37,7 @@ mkdir "$work/o" "$work/s"
 	echo "$cc -O2 -DTEST_D=4 -DTEST_V=100352 -DTEST_NAME='\"wide\"' -c $m -o $work/wide.o"
 	echo "$cc $san -c $m -o $work/san.o"
 	for t in runtime runtime_file runtime_proc; do echo "$cc $san -c $root/tests/unit/${t}_test.c -o $work/${t}_test.o"; done
-} | xargs -P 2 -d '\n' -n 1 sh -c || { echo "does not compile"; echo "0 passed, 1 failed"; exit 1; }
+} | xargs -P 2 -d '\n' -n 1 sh -c || suite_stop "does not compile"
 for v in float double other wide deep; do
 	$cc "$work/$v.o" "$work"/o/*.o -static -lyaml -ljansson -lm -o "$work/$v" 2>"$work/ld" || { cat "$work/ld"; fail "link $v"; }
 done
@@ -66,7 +50,7 @@ for v in san runtime_test runtime_file_test runtime_proc_test; do
 	$cc $san "$work/$v.o" "$work"/s/*.o -lyaml -ljansson -lm -o "$work/$v" || fail "link $v"
 done
 for t in runtime runtime_file runtime_proc; do check "unit tests of $t" sh -c "cd $work && ./${t}_test"; done
-[ "$failed" = 0 ] || { echo "$passed passed, $failed failed"; exit 1; }
+[ "$failed" = 0 ] || suite_stop "what follows needs these"
 T=$work/float S=$work/san
 
 # ---- messages of run.yaml, whole; "#! a b" on the first line are overrides -----------------------------------
@@ -1168,5 +1152,4 @@ says "generate to a full disk" 1 "output: cannot be written" sh -c "$S generate 
 wait
 says "run.yaml from a pipe that stays silent" 1 "error: cannot be read: is a pipe into which nobody wrote for 10 seconds" \
 	sh -c 'cat silent.out; exit $(cat silent.status)'
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+suite_end

@@ -2,20 +2,12 @@
 # Trainers end to end: repeatable to the bit, resumed to the bit after a kill, learning, clean under sanitizers.
 # Usage: tests/trainer/run.sh OLMOGEN WORKDIR [all]; without "all", tiny learns in fp32 alone.
 set -u
+. "$(dirname "$0")/../suite.sh"
 olmogen=$(realpath "$1") work=$(realpath -m "$2") which=${3:-few}
 cd "$(dirname "$0")/../.." || exit 1
-passed=0 failed=0
 rm -rf "$work"
 mkdir -p "$work"
 
-is() { # name, status of the check just run
-	if [ "$2" = 0 ]; then
-		passed=$((passed + 1))
-	else
-		failed=$((failed + 1))
-		echo "FAIL $1"
-	fi
-}
 mkdir "$work/text"
 cp -r generator kernels runtime "$work/text" # as they are now: all runs see the same
 cat >"$work/run.yaml" <<EOF
@@ -307,6 +299,5 @@ is "selftest clean under ASan and UBSan" $?
 "$trainer" generate --checkpoint "$work/san-a" --prompt "static int" --top-k 9 --top-p 0.9 >"$work/log" 2>&1
 is "generates clean under ASan and UBSan" $?
 
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ] || tail -n 20 "$work/log"
+suite_end || tail -n 20 "$work/log"
 [ "$failed" = 0 ]
