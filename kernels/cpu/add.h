@@ -14,6 +14,8 @@
 
 #include "check.h"
 
+#include "add_ref.h"
+
 static OM_CLONES void
 om_add_range(int64_t lo, int64_t hi, const om_real *a, const om_real *b, om_real *y)
 {
@@ -159,10 +161,12 @@ om_add_check(om_add_fn *add, om_add_fn *bias, om_scale_fn *scale, int64_t m, int
 		bias(a, c, y);
 	if (scale)
 		scale(a, y);
-	for (int64_t i = 0; i < m * n; i++) {
-		double other = add ? (double)b[i] : bias ? (double)c[i % n] : 0;
-		om_err_add(&e, y[i], (scale ? factor : 1) * (double)a[i] + other);
-	}
+	const struct om_in x = { a };
+	for (int64_t i = 0; i < m * n; i++)
+		om_err_add(&e, y[i],
+		    add    ? om_add_ref(x, (struct om_in){ b }, i)
+		    : bias ? om_bias_ref_y(x, (struct om_in){ c }, n, i)
+			   : om_scale_ref(x, factor, i));
 	free(a);
 	free(b);
 	free(c);
@@ -183,7 +187,8 @@ om_add_rows_check(void (*run)(const om_real *, const om_real *, const int32_t *,
 	run(a, b, off, y);
 	for (int64_t i = 0; i < c * n; i++)
 		if (i < off[j - 1] * n)
-			om_err_add(&e, y[i], (double)a[i] + (double)b[i]);
+			om_err_add(
+			    &e, y[i], om_add_ref((struct om_in){ a }, (struct om_in){ b }, i));
 		else if (!isnan(y[i]))
 			e.wrong = true;
 	free(a);
@@ -203,10 +208,8 @@ om_bias_bwd_check(void (*run)(const om_real *, om_real *, om_real *), int64_t m,
 	run(dy, dc, ws);
 	for (int64_t s = 0; s < om_samples(n, OM_BIAS_SAMPLES); s++) {
 		int64_t j = om_sample(s, n, OM_BIAS_SAMPLES, seed);
-		double want = old[j];
-		for (int64_t i = 0; i < m; i++)
-			want += (double)dy[i * n + j];
-		om_err_add(&e, dc[j], want);
+		om_err_add(
+		    &e, dc[j], (double)old[j] + om_bias_ref_dc((struct om_in){ dy }, m, n, j));
 	}
 	free(dy);
 	free(ws);

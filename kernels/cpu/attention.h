@@ -21,6 +21,8 @@
 #include "check.h"
 #include "gemm.h"
 
+#include "attention_ref.h"
+
 enum { OM_BQ = 56, OM_BK = 128 }; /* queries: whole micro-tiles of the widest machine */
 _Static_assert((int)OM_BQ <= (int)OM_BK, "attention: every query of a tile sees keys of the first");
 
@@ -286,15 +288,6 @@ typedef void om_attention_at_fn(const om_real *, const om_real *, const om_real 
 enum { OM_ATTENTION_SAMPLES = 96 }; /* rows: (sequence, head, position) */
 
 OM_CHECK double
-om_attention_dot(const om_real *a, const om_real *b, int64_t d)
-{
-	double sum = 0;
-	for (int64_t c = 0; c < d; c++)
-		sum += (double)a[c] * (double)b[c];
-	return sum;
-}
-
-OM_CHECK double
 om_attention_check(om_attention_fn *run, int64_t b, int64_t s, int64_t h, int64_t g, int64_t d,
     int64_t w, double scale, uint64_t seed)
 {
@@ -302,34 +295,25 @@ om_attention_check(om_attention_fn *run, int64_t b, int64_t s, int64_t h, int64_
 		*k = om_check_random(b * s * g * d, seed, 1);
 	om_real *v = om_check_random(b * s * g * d, seed, 2);
 	om_real *o = om_check_nan(b * s * h * d), *lse = om_check_nan(b * h * s);
-	double *p = om_check_alloc(s, sizeof *p);
+	const struct om_attention_ref a = { s, h, g, d, w, scale, .q = { q }, .k = { k },
+		.v = { v } };
+	double *want = om_check_alloc(d, sizeof *want), spread;
 	struct om_err eo = { .scale = 1 }, el = { .scale = 1 };
 	run(q, k, v, o, lse);
 	for (int64_t n = 0; n < om_samples(b * h * s, OM_ATTENTION_SAMPLES); n++) {
 		int64_t at = om_sample(n, b * h * s, OM_ATTENTION_SAMPLES, seed);
 		int64_t bb = at / (h * s), hh = at / s % h, i = at % s, gg = hh / (h / g);
-		int64_t oldest = i - w + 1 > 0 ? i - w + 1 : 0;
-		double sum = 0;
-		for (int64_t j = oldest; j <= i; j++) {
-			const om_real *kj = k + ((bb * s + j) * g + gg) * d;
-			p[j] =
-			    exp(scale * om_attention_dot(q + ((bb * s + i) * h + hh) * d, kj, d));
-			sum += p[j];
-		}
-		om_err_add(&el, lse[at], log(sum));
-		for (int64_t c = 0; c < d; c++) {
-			double want = 0;
-			for (int64_t j = oldest; j <= i; j++)
-				want += p[j] / sum * (double)v[((bb * s + j) * g + gg) * d + c];
-			om_err_add(&eo, o[((bb * s + i) * h + hh) * d + c], want);
-		}
+		int64_t query = ((bb * s + i) * h + hh) * d;
+		om_err_add(&el, lse[at], om_attention_ref(&a, query, bb, gg, i, want, &spread));
+		for (int64_t c = 0; c < d; c++)
+			om_err_add(&eo, o[query + c], want[c]);
 	}
 	free(q);
 	free(k);
 	free(v);
 	free(o);
 	free(lse);
-	free(p);
+	free(want);
 	return om_worse(om_err_value(&eo), om_err_value(&el));
 }
 
@@ -348,36 +332,16 @@ om_attention_bwd_check(om_attention_bwd_fn *run, int64_t b, int64_t s, int64_t h
 	om_real *o = om_check_nan(b * s * h * d), *lse = om_check_nan(b * h * s);
 	om_real *dq = om_check_nan(b * s * h * d), *dk = om_check_nan(b * s * g * d);
 	om_real *dv = om_check_nan(b * s * g * d), *ws = om_check_nan(b * h * s);
-	double *wq = om_check_alloc(d, sizeof *wq), *wk = om_check_alloc(d, sizeof *wk);
-	double *wv = om_check_alloc(d, sizeof *wv);
+	double *wq = om_check_alloc(3 * d, sizeof *wq), *wk = wq + d, *wv = wk + d, spread[3];
+	const struct om_attention_ref a = { s, h, g, d, w, scale, { grad }, { q }, { k }, { v },
+		{ o }, { lse } };
 	struct om_err eq = { .scale = 1 }, ek = { .scale = 1 }, ev = { .scale = 1 };
 	om_attention(b, s, h, g, d, w, scale, q, k, v, o, lse);
 	run(grad, q, k, v, o, lse, dq, dk, dv, ws);
 	for (int64_t n = 0; n < om_samples(b * h * s, OM_ATTENTION_SAMPLES); n++) {
-		/* position own: its pairs as a query of head hh, and as a key with every head of
-		 * the group */
 		int64_t at = om_sample(n, b * h * s, OM_ATTENTION_SAMPLES, seed);
 		int64_t bb = at / (h * s), hh = at / s % h, own = at % s, gg = hh / (h / g);
-		for (int64_t c = 0; c < d; c++)
-			wq[c] = wk[c] = wv[c] = 0;
-		for (int64_t pair = 0; pair < s * (1 + h / g); pair++) {
-			bool query = pair < s;
-			int64_t i = query ? own : pair % s, j = query ? pair : own;
-			int64_t head = query ? hh : gg * (h / g) + pair / s - 1;
-			if (j > i || i - j >= w)
-				continue;
-			int64_t qa = ((bb * s + i) * h + head) * d,
-				ka = ((bb * s + j) * g + gg) * d;
-			double p = scale * om_attention_dot(q + qa, k + ka, d);
-			p = exp(p - (double)lse[(bb * h + head) * s + i]);
-			double dp = om_attention_dot(grad + qa, v + ka, d);
-			double ds = scale * p * (dp - om_attention_dot(grad + qa, o + qa, d));
-			for (int64_t c = 0; c < d; c++) {
-				wq[c] += query ? ds * (double)k[ka + c] : 0;
-				wk[c] += query ? 0 : ds * (double)q[qa + c];
-				wv[c] += query ? 0 : p * (double)grad[qa + c];
-			}
-		}
+		om_attention_ref_bwd(&a, bb, hh, own, wq, wk, wv, spread);
 		for (int64_t c = 0; c < d; c++) {
 			om_err_add(&eq, dq[((bb * s + own) * h + hh) * d + c], wq[c]);
 			om_err_add(&ek, dk[((bb * s + own) * g + gg) * d + c], wk[c]);
@@ -395,8 +359,6 @@ om_attention_bwd_check(om_attention_bwd_fn *run, int64_t b, int64_t s, int64_t h
 	free(dv);
 	free(ws);
 	free(wq);
-	free(wk);
-	free(wv);
 	return om_worse(om_err_value(&eq), om_worse(om_err_value(&ek), om_err_value(&ev)));
 }
 
@@ -408,7 +370,7 @@ om_attention_at_check(om_attention_at_fn *run, int64_t s, int64_t h, int64_t g, 
 	const int64_t n = s * g * d, row = g * d;
 	om_real *q = om_check_random(h * d, seed, 0), *k = om_check_random(row, seed, 1);
 	om_real *v = om_check_random(row, seed, 2), *ws = om_check_nan(h * s);
-	double *p = om_check_alloc(s, sizeof *p);
+	double *want = om_check_alloc(d, sizeof *want), spread;
 	struct om_err e = { .scale = 1 };
 	for (int try = 0; try < 3; try++) {
 		const int32_t pos = om_check_position(s, try, seed);
@@ -425,20 +387,12 @@ om_attention_at_check(om_attention_at_fn *run, int64_t s, int64_t h, int64_t g, 
 		run(q, k, v, &pos, o, kc, vc, ws);
 		e.wrong |= memcmp(kc, kw, (size_t)n * sizeof *kc) != 0;
 		e.wrong |= memcmp(vc, vw, (size_t)n * sizeof *vc) != 0;
+		const struct om_attention_ref a = { s, h, g, d, w, scale, .q = { q }, .k = { kw },
+			.v = { vw } };
 		for (int64_t head = 0; head < h; head++) {
-			const int64_t at = head / (h / g) * d;
-			double sum = 0;
-			for (int64_t j = from; j <= pos; j++) {
-				const om_real *kj = kw + j * row + at;
-				p[j] = exp(scale * om_attention_dot(q + head * d, kj, d));
-				sum += p[j];
-			}
-			for (int64_t c = 0; c < d; c++) {
-				double want = 0;
-				for (int64_t j = from; j <= pos; j++)
-					want += p[j] / sum * (double)vw[j * row + at + c];
-				om_err_add(&e, o[head * d + c], want);
-			}
+			om_attention_ref(&a, head * d, 0, head / (h / g), pos, want, &spread);
+			for (int64_t c = 0; c < d; c++)
+				om_err_add(&e, o[head * d + c], want[c]);
 		}
 		free(kc);
 		free(vc);
@@ -450,7 +404,7 @@ om_attention_at_check(om_attention_at_fn *run, int64_t s, int64_t h, int64_t g, 
 	free(k);
 	free(v);
 	free(ws);
-	free(p);
+	free(want);
 	return om_err_value(&e);
 }
 

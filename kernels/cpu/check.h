@@ -129,6 +129,17 @@ om_sample(int64_t s, int64_t total, int64_t most, uint64_t seed)
 	return total <= most ? s : (int64_t)(om_hash(seed, (uint64_t)s) % (uint64_t)total);
 }
 
+/* What a check gave its kernel, as references read it (FAMILY_ref.h). */
+struct om_in {
+	const om_real *x;
+};
+
+static inline double
+om_in(struct om_in a, int64_t i)
+{
+	return (double)a.x[i];
+}
+
 struct om_err {
 	double diff, scale;
 	bool wrong;

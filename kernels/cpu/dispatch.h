@@ -10,6 +10,8 @@
 
 #include "check.h"
 
+#include "dispatch_ref.h"
+
 static inline void
 om_dispatch(int64_t t, int64_t k, int64_t n, const om_real *x, const int32_t *src, om_real *xr)
 {
@@ -97,9 +99,10 @@ om_dispatch_check(om_dispatch_fn *run, int64_t t, int64_t k, int64_t n, uint64_t
 	om_real *x = om_check_random(t * n, seed, 1), *xr = om_check_nan(t * k * n);
 	struct om_err e = { .scale = 1 };
 	run(x, row, src, xr);
-	for (int64_t i = 0; i < t * k; i++) {
+	for (int64_t r = 0; r < t * k; r++) {
 		for (int64_t j = 0; j < n; j++)
-			om_err_add(&e, xr[row[i] * n + j], x[i / k * n + j]);
+			om_err_add(&e, xr[r * n + j],
+			    om_dispatch_ref((struct om_in){ x }, src, k, n, r, j));
 	}
 	free(row);
 	free(src);
@@ -114,21 +117,14 @@ om_combine_check(om_dispatch_fn *run, int64_t t, int64_t k, int64_t n, uint64_t 
 	int32_t *row, *src;
 	om_dispatch_order(t * k, seed, &row, &src);
 	om_real *y = om_check_random(t * k * n, seed, 1), *x = om_check_nan(t * n);
-	double *want = om_check_alloc(t * n, sizeof *want);
 	struct om_err e = { .scale = 1 };
 	run(y, row, src, x);
-	memset(want, 0, (size_t)(t * n) * sizeof *want);
-	for (int64_t r = 0; r < t * k; r++) {
-		for (int64_t j = 0; j < n; j++)
-			want[src[r] / k * n + j] += (double)y[r * n + j];
-	}
 	for (int64_t i = 0; i < t * n; i++)
-		om_err_add(&e, x[i], want[i]);
+		om_err_add(&e, x[i], om_combine_ref((struct om_in){ y }, row, k, n, i / n, i % n));
 	free(row);
 	free(src);
 	free(y);
 	free(x);
-	free(want);
 	return om_err_value(&e);
 }
 

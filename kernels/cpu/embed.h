@@ -12,6 +12,8 @@
 
 #include "check.h"
 
+#include "embed_ref.h"
+
 static inline void
 om_embed(int64_t t, int64_t n, const int32_t *tok, const om_real *w, om_real *x)
 {
@@ -78,7 +80,7 @@ om_embed_check(void (*run)(const int32_t *, const om_real *, om_real *), int64_t
 	struct om_err e = { .scale = 1 };
 	run(tok, w, x);
 	for (int64_t i = 0; i < t * n; i++)
-		om_err_add(&e, x[i], w[tok[i / n] * n + i % n]);
+		om_err_add(&e, x[i], om_embed_ref(tok, (struct om_in){ w }, n, i / n, i % n));
 	free(tok);
 	free(w);
 	free(x);
@@ -101,10 +103,8 @@ om_embed_bwd_check(void (*run)(const om_real *, const int32_t *, om_real *), int
 		int64_t at = om_sample(s, v * n, OM_EMBED_SAMPLES, seed);
 		if (s % 2) /* a row that was hit */
 			at = tok[s % t] * n + at % n;
-		double want = old[at];
-		for (int64_t i = 0; i < t; i++)
-			want += tok[i] == at / n ? (double)dx[i * n + at % n] : 0;
-		om_err_add(&e, dw[at], want);
+		om_err_add(&e, dw[at],
+		    (double)old[at] + om_embed_ref_dw((struct om_in){ dx }, tok, t, n, at));
 	}
 	free(tok);
 	free(dx);

@@ -16,6 +16,8 @@
 #include "gemm.h"
 #include "gemv.h"
 
+#include "gemm_ref.h"
+
 static inline void
 om_grouped_few(int64_t e, int64_t n, int64_t k, const om_real *x, const om_real *w,
     const int32_t *off, om_real *y)
@@ -161,14 +163,10 @@ om_grouped_rows_check(const om_real *got, const om_real *a, const om_real *w, co
 	for (int64_t s = 0; s < om_samples(total, OM_GROUPED_SAMPLES); s++) {
 		int64_t at = om_sample(s, total, OM_GROUPED_SAMPLES, seed), row = at / wide,
 			j = at % wide;
-		int64_t i = 0;
-		while (off[i + 1] <= row)
-			i++;
-		double want = 0;
-		for (int64_t p = 0; p < inner; p++)
-			want += (double)a[row * inner + p] *
-				(double)w[i * wide * inner + j * w_wide + p * w_inner];
-		om_err_add(&err, got[at], want);
+		int64_t i = om_gemm_ref_group(off, row);
+		om_err_add(&err, got[at],
+		    om_gemm_ref((struct om_walk){ { a }, row * inner, 1 },
+			(struct om_walk){ { w }, i * wide * inner + j * w_wide, w_inner }, inner));
 	}
 	err.wrong |= !om_check_kept(got, total, r * wide);
 	return om_err_value(&err);
@@ -218,10 +216,10 @@ om_grouped_dw_check(om_grouped_fn *run, int64_t r, int64_t e, int64_t n, int64_t
 	for (int64_t s = 0; s < om_samples(e * n * k, OM_GROUPED_SAMPLES); s++) {
 		int64_t at = om_sample(s, e * n * k, OM_GROUPED_SAMPLES, seed);
 		int64_t i = at / (n * k), a = at / k % n, b = at % k;
-		double want = old[at];
-		for (int64_t row = off[i]; row < off[i + 1]; row++)
-			want += (double)dy[row * n + a] * (double)x[row * k + b];
-		om_err_add(&err, dw[at], want);
+		om_err_add(&err, dw[at],
+		    (double)old[at] + om_gemm_ref((struct om_walk){ { dy }, off[i] * n + a, n },
+					  (struct om_walk){ { x }, off[i] * k + b, k },
+					  off[i + 1] - off[i]));
 	}
 	free(off);
 	free(dy);

@@ -18,6 +18,8 @@
 #include "check.h"
 #include "gemm.h"
 
+#include "head_ref.h"
+
 enum { OM_HEAD_CHUNK = 1024 }; /* the largest c */
 
 /* The losses of a chunk's tokens. */
@@ -207,10 +209,16 @@ om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_
 	int32_t *label = om_check_alloc(t, sizeof *label);
 	om_real *lse = om_check_nan(t), *dx = om_check_nan(t * n), *ws = om_check_nan(c * v);
 	om_real *dw = om_check_random(v * n, seed, 2);
-	double loss[2] = { scale, 2 * scale }, want_loss[2] = { scale, 2 * scale };
-	int64_t *token = om_check_alloc(live, sizeof *token);
-	double *prob = om_check_alloc(live * v, sizeof *prob);
-	double *want_lse = om_check_alloc(live, sizeof *want_lse);
+	double loss[2] = { scale, 2 * scale };
+	struct om_head_ref o = { .x = { x },
+		.w = { w },
+		.n = n,
+		.v = v,
+		.live = live,
+		.token = om_check_alloc(live, sizeof *o.token),
+		.label = om_check_alloc(live, sizeof *o.label),
+		.scale = scale,
+		.z = z };
 	struct om_err eloss = { .scale = scale }, esquare = { .scale = scale },
 		      elog = { .scale = 1 };
 	struct om_err ex = { .scale = scale }, ew = { .scale = scale };
@@ -223,26 +231,12 @@ om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_
 	for (int64_t i = 0; i < t; i++)
 		label[i] = i % 2 ? -1 : (int32_t)v;
 	for (int64_t a = 0; a < live; a++) {
-		int64_t i = token[a] = live > 1 ? a * (t - 1) / (live - 1) : t - 1;
-		double *p = prob + a * v, sum = 0;
-		label[i] = (int32_t)(om_hash(seed, (uint64_t)i) % (uint64_t)v);
-		for (int64_t j = 0; j < v; j++) {
-			p[j] = 0;
-			for (int64_t b = 0; b < n; b++)
-				p[j] += (double)x[i * n + b] * (double)w[j * n + b];
-		}
-		want_loss[0] -= scale * p[label[i]];
-		for (int64_t j = 0; j < v; j++)
-			sum += p[j] = exp(p[j]);
-		want_loss[0] += scale * log(sum);
-		want_loss[1] += scale * log(sum) * log(sum);
-		for (int64_t j = 0; j < v; j++)
-			p[j] = p[j] / sum + z * 2 * log(sum) * p[j] / sum;
-		p[label[i]] -= 1;
-		want_lse[a] = log(sum);
-		if (bwd)
-			lse[i] = (om_real)want_lse[a];
+		int64_t i = o.token[a] = live > 1 ? a * (t - 1) / (live - 1) : t - 1;
+		label[i] = o.label[a] = (int32_t)(om_hash(seed, (uint64_t)i) % (uint64_t)v);
 	}
+	om_head_ref(&o);
+	for (int64_t a = 0; bwd && a < live; a++)
+		lse[o.token[a]] = (om_real)o.lse[a];
 	if (fwd)
 		fwd(x, w, label, lse, loss, ws);
 	if (bwd)
@@ -250,17 +244,14 @@ om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_
 	if (grad)
 		grad(x, w, label, loss, dx, dw, ws);
 	if (!bwd) {
-		om_err_add(&eloss, loss[0], want_loss[0]);
-		om_err_add(&esquare, loss[1], want_loss[1]);
+		om_err_add(&eloss, loss[0], scale + o.loss);
+		om_err_add(&esquare, loss[1], 2 * scale + o.square);
 	}
 	for (int64_t a = 0; !grad && a < live; a++)
-		om_err_add(&elog, lse[token[a]], want_lse[a]);
+		om_err_add(&elog, lse[o.token[a]], o.lse[a]);
 	for (int64_t s = 0; !fwd && s < om_samples(live * n, OM_HEAD_SAMPLES); s++) {
 		int64_t at = om_sample(s, live * n, OM_HEAD_SAMPLES, seed), a = at / n, b = at % n;
-		double want = 0;
-		for (int64_t j = 0; j < v; j++)
-			want += scale * prob[a * v + j] * (double)w[j * n + b];
-		om_err_add(&ex, dx[token[a] * n + b], want);
+		om_err_add(&ex, dx[o.token[a] * n + b], om_head_ref_dx(&o, a, b));
 	}
 	for (int64_t i = 0; !fwd && i < t; i++) {
 		if (label[i] < 0 || label[i] >= v)
@@ -269,11 +260,8 @@ om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_
 	for (int64_t s = 0; !fwd && s < om_samples(v * n, OM_HEAD_SAMPLES); s++) {
 		int64_t at = om_sample(s, v * n, OM_HEAD_SAMPLES, seed);
 		if (v * n > OM_HEAD_SAMPLES && s % 2) /* the row of a label */
-			at = label[token[s % live]] * n + at % n;
-		double want = old[at];
-		for (int64_t a = 0; a < live; a++)
-			want += scale * prob[a * v + at / n] * (double)x[token[a] * n + at % n];
-		om_err_add(&ew, dw[at], want);
+			at = o.label[s % live] * n + at % n;
+		om_err_add(&ew, dw[at], (double)old[at] + om_head_ref_dw(&o, at / n, at % n));
 	}
 	free(x);
 	free(w);
@@ -283,9 +271,10 @@ om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_
 	free(ws);
 	free(dw);
 	free(old);
-	free(token);
-	free(prob);
-	free(want_lse);
+	free(o.token);
+	free(o.label);
+	free(o.prob);
+	free(o.lse);
 	return om_worse(om_worse(om_err_value(&eloss), om_err_value(&esquare)),
 	    om_worse(om_err_value(&elog), om_worse(om_err_value(&ex), om_err_value(&ew))));
 }

@@ -12,6 +12,8 @@
 #include "gemm.h"
 #include "gemv.h"
 
+#include "gemm_ref.h"
+
 static inline void
 om_linear(int64_t m, int64_t n, int64_t k, const om_real *x, const om_real *w, om_real *y)
 {
@@ -81,10 +83,9 @@ om_linear_check(om_linear_fn *run, int64_t m, int64_t n, int64_t k, uint64_t see
 	run(x, w, y);
 	for (int64_t s = 0; s < om_samples(m * n, OM_LINEAR_SAMPLES); s++) {
 		int64_t at = om_sample(s, m * n, OM_LINEAR_SAMPLES, seed), i = at / n, j = at % n;
-		double want = 0;
-		for (int64_t p = 0; p < k; p++)
-			want += (double)x[i * k + p] * (double)w[j * k + p];
-		om_err_add(&e, y[at], want);
+		om_err_add(&e, y[at],
+		    om_gemm_ref((struct om_walk){ { x }, i * k, 1 },
+			(struct om_walk){ { w }, j * k, 1 }, k));
 	}
 	free(x);
 	free(w);
@@ -101,10 +102,9 @@ om_linear_dx_check(om_linear_fn *run, int64_t m, int64_t n, int64_t k, uint64_t 
 	run(dy, w, dx);
 	for (int64_t s = 0; s < om_samples(m * k, OM_LINEAR_SAMPLES); s++) {
 		int64_t at = om_sample(s, m * k, OM_LINEAR_SAMPLES, seed), i = at / k, j = at % k;
-		double want = 0;
-		for (int64_t p = 0; p < n; p++)
-			want += (double)dy[i * n + p] * (double)w[p * k + j];
-		om_err_add(&e, dx[at], want);
+		om_err_add(&e, dx[at],
+		    om_gemm_ref(
+			(struct om_walk){ { dy }, i * n, 1 }, (struct om_walk){ { w }, j, k }, n));
 	}
 	free(dy);
 	free(w);
@@ -121,10 +121,9 @@ om_linear_dw_check(om_linear_fn *run, int64_t m, int64_t n, int64_t k, uint64_t 
 	run(dy, x, dw);
 	for (int64_t s = 0; s < om_samples(n * k, OM_LINEAR_SAMPLES); s++) {
 		int64_t at = om_sample(s, n * k, OM_LINEAR_SAMPLES, seed), i = at / k, j = at % k;
-		double want = old[at];
-		for (int64_t p = 0; p < m; p++)
-			want += (double)dy[p * n + i] * (double)x[p * k + j];
-		om_err_add(&e, dw[at], want);
+		om_err_add(&e, dw[at],
+		    (double)old[at] + om_gemm_ref((struct om_walk){ { dy }, i, n },
+					  (struct om_walk){ { x }, j, k }, m));
 	}
 	free(dy);
 	free(x);

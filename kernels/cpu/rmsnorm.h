@@ -13,6 +13,8 @@
 
 #include "check.h"
 
+#include "rmsnorm_ref.h"
+
 static OM_CLONES void
 om_rmsnorm_range(int64_t lo, int64_t hi, int64_t n, om_real eps, const om_real *x, const om_real *w,
     om_real *y, om_real *r)
@@ -123,17 +125,15 @@ om_rmsnorm_check(om_rmsnorm_fn *run, int64_t m, int64_t h, int64_t n, double eps
 	const int64_t groups = m * h;
 	om_real *x = om_check_random(groups * n, seed, 0), *w = om_check_random(n, seed, 1);
 	om_real *y = om_check_nan(groups * n), *r = om_check_nan(groups);
+	const struct om_in in = { x }, by = { w };
 	struct om_err ey = { .scale = 1 }, er = { 0 };
 	run(x, w, y, r);
 	for (int64_t s = 0; s < om_samples(groups, OM_RMSNORM_SAMPLES); s++) {
 		int64_t i = om_sample(s, groups, OM_RMSNORM_SAMPLES, seed);
-		double sum = 0;
-		for (int64_t j = 0; j < n; j++)
-			sum += (double)x[i * n + j] * (double)x[i * n + j];
-		double ri = 1 / sqrt(sum / (double)n + eps);
+		double ri = om_rmsnorm_ref_r(in, n, eps, i);
 		om_err_add(&er, r[i], ri);
 		for (int64_t j = 0; j < n; j++)
-			om_err_add(&ey, y[i * n + j], (double)x[i * n + j] * ri * (double)w[j]);
+			om_err_add(&ey, y[i * n + j], om_rmsnorm_ref_y(in, by, ri, n, i, j));
 	}
 	free(x);
 	free(w);
@@ -152,27 +152,23 @@ om_rmsnorm_bwd_check(
 	om_real *w = om_check_random(n, seed, 2), *r = om_check_random(groups, seed, 3);
 	om_real *dx = om_check_nan(groups * n), *ws = om_check_nan(c * n);
 	om_real *dw = om_check_random(n, seed, 4), *old = om_check_copy(dw, n);
+	const struct om_in grad = { dy }, in = { x }, by = { w };
 	struct om_err ex = { .scale = 1 }, ew = { .scale = 1 };
 	for (int64_t i = 0; i < groups; i++)
 		r[i] = (om_real)fabs(r[i]) + (om_real)0.5;
 	run(dy, x, w, r, dx, dw, ws);
 	for (int64_t s = 0; s < om_samples(groups, OM_RMSNORM_SAMPLES); s++) {
 		int64_t i = om_sample(s, groups, OM_RMSNORM_SAMPLES, seed);
-		double ri = r[i], along = 0;
+		double ri = r[i], along = om_rmsnorm_ref_along(grad, in, by, n, i);
 		for (int64_t j = 0; j < n; j++)
-			along += (double)dy[i * n + j] * (double)w[j] * (double)x[i * n + j];
-		for (int64_t j = 0; j < n; j++) {
-			double direct = ri * (double)dy[i * n + j] * (double)w[j];
-			double through = ri * ri * ri * (double)x[i * n + j] * along / (double)n;
-			om_err_add(&ex, dx[i * n + j], direct - through);
-		}
+			om_err_add(&ex, dx[i * n + j],
+			    om_rmsnorm_ref_dx(grad, in, by, ri, along, n, i, j));
 	}
 	for (int64_t s = 0; s < om_samples(n, OM_RMSNORM_SAMPLES); s++) {
 		int64_t j = om_sample(s, n, OM_RMSNORM_SAMPLES, seed);
-		double want = old[j];
-		for (int64_t i = 0; i < groups; i++)
-			want += (double)dy[i * n + j] * (double)x[i * n + j] * (double)r[i];
-		om_err_add(&ew, dw[j], want);
+		om_err_add(&ew, dw[j],
+		    (double)old[j] +
+			om_rmsnorm_ref_dw(grad, in, (struct om_in){ r }, groups, n, j));
 	}
 	free(dy);
 	free(x);

@@ -138,6 +138,8 @@ om_bias_bwd(const om_bf16 *dy, float *ws)
 #include <stdlib.h>
 #include <string.h>
 
+#include "add_ref.h"
+
 #define OM_ADD(NAME, m, n)                                                             \
 	OM_ADD_SIZES(m, n)                                                             \
 	OM_KERNEL(NAME##_x, OM_ADD_THREADS, 0)                                         \
@@ -234,11 +236,9 @@ om_add_check(struct om_add_fn f, int64_t m, int64_t n, double factor, uint64_t s
 		om_check_read(got[1], a2 + at, (size_t)span * sizeof *y);
 		om_check_read(got[2], (f.add ? b2 : y) + at, (size_t)span * sizeof *y);
 		for (int64_t i = 0; i < span; i++) {
-			double p = om_unit_bf16(seed, 0, at + i), want = factor * p;
-			if (f.add)
-				want = p + om_unit_bf16(seed, 1, at + i);
-			if (f.bias)
-				want = p + om_unit_bf16(seed, 2, (at + i) % n);
+			double want = f.add    ? om_add_ref(OM_BF16(0), OM_BF16(1), at + i)
+				      : f.bias ? om_bias_ref_y(OM_BF16(0), OM_BF16(2), n, at + i)
+					       : om_scale_ref(OM_BF16(0), factor, at + i);
 			for (int k = 0; k < 3; k++)
 				om_err_add(&e, om_bf16_f32(got[k][i]), want);
 		}
@@ -264,10 +264,7 @@ om_bias_bwd_check(
 	e.wrong = memcmp(got, got + n, (size_t)n * sizeof *got) != 0;
 	for (int64_t s = 0; s < n && s < OM_BIAS_SAMPLES; s++) {
 		int64_t j = n <= OM_BIAS_SAMPLES ? s : s * (n - 1) / (OM_BIAS_SAMPLES - 1);
-		double want = om_unit(seed, 1, j);
-		for (int64_t i = 0; i < m; i++)
-			want += om_unit_bf16(seed, 0, i * n + j);
-		om_err_add(&e, got[j], want);
+		om_err_add(&e, got[j], om_in(OM_F32(1), j) + om_bias_ref_dc(OM_BF16(0), m, n, j));
 	}
 	OM_TIME(run(dy, dc, ws));
 	om_check_end();

@@ -1,5 +1,5 @@
 /*
- * The checks of attention.h's kernels, whatever their core: the definition in double.
+ * The checks of attention.h's kernels, whatever their core.
  *
  * Sampled rows are (sequence, head, position). A row's error is measured in units of the square
  * root of the sum of its terms' squares, which is what a sum of random terms comes to: a row over
@@ -13,28 +13,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "attention_ref.h"
+
 typedef void
 om_attention_fn(const om_bf16 *, const om_bf16 *, const om_bf16 *, om_bf16 *, float *, void *);
 typedef void om_attention_bwd_fn(const om_bf16 *, const om_bf16 *, const om_bf16 *, const om_bf16 *,
     const om_bf16 *, const float *, om_bf16 *, om_bf16 *, om_bf16 *, void *);
 enum { OM_AT_GUARD = 1024 }; /* elements behind an output that must stay as they are */
-
-/* Row i of d elements of array stream. */
-static void
-om_at_row(double *x, uint64_t seed, int stream, int64_t i, int64_t d)
-{
-	for (int64_t c = 0; c < d; c++)
-		x[c] = (double)om_unit_bf16(seed, stream, i * d + c);
-}
-
-static double
-om_at_dot(const double *x, const double *y, int64_t d)
-{
-	double sum = 0;
-	for (int64_t c = 0; c < d; c++)
-		sum += x[c] * y[c];
-	return sum;
-}
 
 /* Sample n of at most total: all when they are few, or ends, edges of tiles, and random ones. */
 static int64_t
@@ -76,6 +61,8 @@ om_attention_check(om_attention_fn *run, int64_t b, int64_t s, int64_t h, int64_
 	om_bf16 *v = om_check_bf16(nk, seed, 2, 1), *out[2];
 	float *stat[2];
 	void *ws = om_check_nan(sizeof(float));
+	const struct om_attention_ref a = { s, h, g, d, w, scale, .q = OM_BF16(0), .k = OM_BF16(1),
+		.v = OM_BF16(2) };
 	struct om_err eo = { .scale = 1 }, el = { .scale = 1 };
 	for (int i = 0; i < 2; i++) {
 		out[i] = om_check_nan(sizeof(om_bf16) * (size_t)(nq + OM_AT_GUARD));
@@ -91,24 +78,15 @@ om_attention_check(om_attention_fn *run, int64_t b, int64_t s, int64_t h, int64_
 	for (int64_t n = 0; n < samples; n++) {
 		const int64_t at = samples == total ? n : om_at_sample(n, total, s, w, seed);
 		const int64_t bb = at / (h * s), hh = at / s % h, i = at % s, gg = hh / (h / g);
-		double x[128], y[128], want[128] = { 0 }, sum = 0, squares = 0;
-		om_at_row(x, seed, 0, (bb * s + i) * h + hh, d);
-		for (int64_t j = i < w ? 0 : i - w + 1; j <= i; j++) {
-			om_at_row(y, seed, 1, (bb * s + j) * g + gg, d);
-			const double p = exp(scale * om_at_dot(x, y, d));
-			om_at_row(y, seed, 2, (bb * s + j) * g + gg, d);
-			sum += p;
-			squares += p * p;
-			for (int64_t c = 0; c < d; c++)
-				want[c] += p * y[c];
-		}
+		const int64_t query = ((bb * s + i) * h + hh) * d;
+		double want[128], spread;
+		const double sum = om_attention_ref(&a, query, bb, gg, i, want, &spread);
 #pragma omp critical
 		{
-			om_err_add(&el, (double)lse[at], log(sum));
-			for (int64_t c = 0; c < d; c++) {
-				const double got = om_bf16_f32(o[((bb * s + i) * h + hh) * d + c]);
-				om_err_add(&eo, got * sum / sqrt(squares), want[c] / sqrt(squares));
-			}
+			om_err_add(&el, (double)lse[at], sum);
+			for (int64_t c = 0; c < d; c++)
+				om_err_add(
+				    &eo, om_bf16_f32(o[query + c]) / spread, want[c] / spread);
 		}
 	}
 	free(o);
@@ -134,6 +112,8 @@ om_attention_bwd_check(om_attention_bwd_fn *run, int64_t b, int64_t s, int64_t h
 	om_bf16 *o = om_check_bf16(nq, seed, 4, 1), *out[2][3], *got[3];
 	void *ws = om_check_nan(sizeof(float) * (size_t)(2 * b * h * OM_AT_PAD(s) + 4));
 	float *lse = malloc(sizeof *lse * (size_t)total);
+	const struct om_attention_ref a = { s, h, g, d, w, scale, OM_BF16(0), OM_BF16(1),
+		OM_BF16(2), OM_BF16(3), OM_BF16(4), { .host = lse } };
 	struct om_err e[3] = { { .scale = 1 }, { .scale = 1 }, { .scale = 1 } };
 	if (!lse)
 		abort();
@@ -153,39 +133,14 @@ om_attention_bwd_check(om_attention_bwd_fn *run, int64_t b, int64_t s, int64_t h
 	for (int64_t n = 0; n < samples; n++) {
 		const int64_t at = samples == total ? n : om_at_sample(n, total, s, w, seed);
 		const int64_t bb = at / (h * s), hh = at / s % h, own = at % s, gg = hh / share;
-		double want[3][128] = { { 0 } }, squares[3] = { 0 }, xq[128], xk[128], xv[128];
-		double xg[128], xo[128];
-		for (int64_t pair = 0; pair < s * (1 + share); pair++) {
-			const bool query = pair < s;
-			const int64_t i = query ? own : pair % s, j = query ? pair : own;
-			const int64_t head = query ? hh : gg * share + pair / s - 1;
-			if (j > i || i - j >= w)
-				continue;
-			om_at_row(xg, seed, 0, (bb * s + i) * h + head, d);
-			om_at_row(xq, seed, 1, (bb * s + i) * h + head, d);
-			om_at_row(xk, seed, 2, (bb * s + j) * g + gg, d);
-			om_at_row(xv, seed, 3, (bb * s + j) * g + gg, d);
-			om_at_row(xo, seed, 4, (bb * s + i) * h + head, d);
-			const double dp = om_at_dot(xg, xv, d), delta = om_at_dot(xg, xo, d);
-			const double p = exp(
-			    scale * om_at_dot(xq, xk, d) - (double)lse[(bb * h + head) * s + i]);
-			const double ds = scale * p * (dp - delta);
-			const double size = scale * scale * p * p * (dp * dp + delta * delta);
-			squares[query ? 0 : 1] += size;
-			squares[2] += query ? 0 : p * p;
-			for (int64_t c = 0; c < d; c++) {
-				want[0][c] += query ? ds * xk[c] : 0;
-				want[1][c] += query ? 0 : ds * xq[c];
-				want[2][c] += query ? 0 : p * xg[c];
-			}
-		}
+		double want[3][128], spread[3];
+		om_attention_ref_bwd(&a, bb, hh, own, want[0], want[1], want[2], spread);
 #pragma omp critical
 		for (int m = 0; m < 3; m++)
 			for (int64_t c = 0; c < d; c++) {
 				const int64_t row = (bb * s + own) * (m ? g : h) + (m ? gg : hh);
-				om_err_add(&e[m],
-				    om_bf16_f32(got[m][row * d + c]) / sqrt(squares[m]),
-				    want[m][c] / sqrt(squares[m]));
+				om_err_add(&e[m], om_bf16_f32(got[m][row * d + c]) / spread[m],
+				    want[m][c] / spread[m]);
 			}
 	}
 	for (int n = 0; n < 3; n++)

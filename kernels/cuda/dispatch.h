@@ -109,6 +109,8 @@ om_combine(const om_bf16 *y, const int32_t *row, om_bf16 *x)
 #include <stdlib.h>
 #include <string.h>
 
+#include "dispatch_ref.h"
+
 #define OM_DISPATCH(NAME, t, k, n)                                                       \
 	OM_DISPATCH_SIZES(t, k, n)                                                       \
 	OM_KERNEL(NAME##_x, OM_DISPATCH_THREADS, 0)                                      \
@@ -190,7 +192,7 @@ om_dispatch_check(om_dispatch_fn *run, int64_t t, int64_t k, int64_t n, uint64_t
 		om_check_read(got, xr + r * n, (size_t)n * sizeof *got);
 		for (int64_t j = 0; j < n; j++)
 			om_err_add(
-			    &e, om_bf16_f32(got[j]), om_unit_bf16(seed, 1, src[r] / k * n + j));
+			    &e, om_bf16_f32(got[j]), om_dispatch_ref(OM_BF16(1), src, k, n, r, j));
 	}
 	OM_TIME(run(x, drow, dsrc, xr));
 	om_check_end();
@@ -217,12 +219,9 @@ om_combine_check(om_dispatch_fn *run, int64_t t, int64_t k, int64_t n, uint64_t 
 	for (int64_t s = 0; s < t && s < OM_DISPATCH_SAMPLES; s++) {
 		const int64_t i = om_dispatch_sample(s, t, seed);
 		om_check_read(got, x + i * n, (size_t)n * sizeof *got);
-		for (int64_t j = 0; j < n; j++) {
-			double want = 0;
-			for (int64_t c = 0; c < k; c++)
-				want += om_unit_bf16(seed, 1, row[i * k + c] * n + j);
-			om_err_add(&e, om_bf16_f32(got[j]), want);
-		}
+		for (int64_t j = 0; j < n; j++)
+			om_err_add(
+			    &e, om_bf16_f32(got[j]), om_combine_ref(OM_BF16(1), row, k, n, i, j));
 	}
 	OM_TIME(run(y, drow, dsrc, x));
 	om_check_end();

@@ -234,6 +234,8 @@ om_embed_rest(const int32_t *tok, const int32_t *place, const float *part, float
 #include <stdlib.h>
 #include <string.h>
 
+#include "embed_ref.h"
+
 #define OM_EMBED(NAME, t, n, v)                                                                 \
 	OM_EMBED_SIZES(t, n, v)                                                                 \
 	OM_KERNEL(NAME##_x, OM_EMBED_THREADS, 0)                                                \
@@ -311,7 +313,8 @@ om_embed_check(void (*run)(const int32_t *, const om_bf16 *, om_bf16 *), int64_t
 						  : om_embed_pick(seed, 11, s, t);
 		om_check_read(row, x + i * n, (size_t)n * sizeof *row);
 		for (int64_t j = 0; j < n; j++)
-			om_err_add(&e, om_bf16_f32(row[j]), om_unit_bf16(seed, 1, host[i] * n + j));
+			om_err_add(
+			    &e, om_bf16_f32(row[j]), om_embed_ref(host, OM_BF16(1), n, i, j));
 	}
 	OM_TIME(run(tok, w, x));
 	om_check_end();
@@ -345,11 +348,9 @@ om_embed_bwd_check(void (*run)(const om_bf16 *, const int32_t *, float *, float 
 			at = host[s % 4 - 1][om_embed_pick(seed, 13, s, t)] * n + at % n;
 		if (all)
 			at = s;
-		double want = om_unit(seed, 2, at);
+		double want = om_in(OM_F32(2), at);
 		for (int p = 0; p < 3; p++)
-			for (int64_t i = 0; i < t; i++)
-				if (host[p][i] == at / n)
-					want += om_unit_bf16(seed, 1, i * n + at % n);
+			want += om_embed_ref_dw(OM_BF16(1), host[p], t, n, at);
 		for (int k = 0; k < 2; k++)
 			om_check_read(&got[k], dw[k] + at, sizeof *got);
 		om_err_add(&e, got[0], want);

@@ -194,6 +194,8 @@ om_gemm_tiles(int groups, int64_t g, int64_t m, int64_t n, int width)
 
 /* ---- checks ---- */
 
+#include "gemm_ref.h"
+
 /* A product as above, with off on the host; a_float: A is float. */
 struct om_gemm_case {
 	int groups;
@@ -294,26 +296,17 @@ om_gemm_pick(int64_t s, int64_t n, uint64_t seed, int stream)
 static inline double
 om_gemm_want(const struct om_gemm_case *x, int64_t row, int64_t col, uint64_t seed)
 {
-	int64_t group = 0, first = 0, k = x->k;
-	double sum = 0;
-	if (x->groups == OM_GEMM_ROWS)
-		while (x->off[group + 1] <= row)
-			group++;
-	const int64_t b = group * x->n * x->k;
-	if (x->groups == OM_GEMM_SUMS) {
-		group = row / x->m;
-		row %= x->m;
-		first = x->off[group];
-		k = x->off[group + 1];
-	}
-	for (int64_t p = first; p < k; p++) {
-		const int64_t i = x->at ? p * x->m + row : row * x->k + p;
-		const int64_t j = b + (x->bt ? p * x->n + col : col * x->k + p);
-		sum +=
-		    (x->a_float ? (float)om_unit(seed, 0, i) : (double)om_unit_bf16(seed, 0, i)) *
-		    om_unit_bf16(seed, 1, j);
-	}
-	return sum;
+	const int64_t group =
+	    x->groups == OM_GEMM_ROWS ? om_gemm_ref_group(x->off, row) : row / x->m;
+	const bool sums = x->groups == OM_GEMM_SUMS;
+	const int64_t first = sums ? x->off[group] : 0, n = sums ? x->off[group + 1] - first : x->k;
+	const int64_t i = sums ? row % x->m : row, down = x->at ? x->m : 1, over = x->bt ? x->n : 1;
+	const int64_t b = x->groups == OM_GEMM_ROWS ? group * x->n * x->k : 0;
+	const struct om_walk left = { x->a_float ? OM_F32(0) : OM_BF16(0),
+		(x->at ? i : i * x->k) + first * down, down };
+	const struct om_walk right = { OM_BF16(1), b + (x->bt ? col : col * x->k) + first * over,
+		over };
+	return om_gemm_ref(left, right, n);
 }
 
 static inline double

@@ -424,6 +424,8 @@ om_head_next(int64_t i, int64_t m, int64_t t)
 
 /* ---- check ---- */
 
+#include "head_ref.h"
+
 typedef void
 om_head_loss_fn(const om_bf16 *, const om_bf16 *, const int32_t *, float *, double *, void *);
 typedef void om_head_loss_bwd_fn(
@@ -431,51 +433,6 @@ typedef void om_head_loss_bwd_fn(
 typedef void om_head_loss_grad_fn(
     const om_bf16 *, const om_bf16 *, const int32_t *, double *, om_bf16 *, float *, void *);
 enum { OM_HEAD_SAMPLES = 128 };
-
-/* Of the sum over t and v: logits, probabilities and losses of some tokens, in double */
-struct om_head_want {
-	int64_t live, *token;
-	int32_t *label;
-	double *prob, *lse, loss[2]; /* [live, v], [live] */
-};
-
-static inline double
-om_head_w(int64_t i, double size, uint64_t seed)
-{
-	return (double)om_unit_bf16(seed, 1, i) * size;
-}
-
-static __attribute__((noinline, cold, unused)) void
-om_head_reference(struct om_head_want *o, int64_t n, int64_t v, double size, double scale, double z,
-    uint64_t seed)
-{
-	double *x = malloc((size_t)(o->live * n) * sizeof *x);
-	for (int64_t a = 0; a < o->live * n; a++)
-		x[a] = (double)om_unit_bf16(seed, 0, o->token[a / n] * n + a % n);
-#pragma omp parallel for
-	for (int64_t j = 0; j < v; j++) {
-		for (int64_t a = 0; a < o->live; a++)
-			o->prob[a * v + j] = 0;
-		for (int64_t b = 0; b < n; b++) {
-			const double y = om_head_w(j * n + b, size, seed);
-			for (int64_t a = 0; a < o->live; a++)
-				o->prob[a * v + j] += x[a * n + b] * y;
-		}
-	}
-	for (int64_t a = 0; a < o->live; a++) {
-		double *p = o->prob + a * v, sum = 0;
-		o->loss[0] -= scale * p[o->label[a]];
-		for (int64_t j = 0; j < v; j++)
-			sum += p[j] = exp(p[j]);
-		o->lse[a] = log(sum);
-		o->loss[0] += scale * o->lse[a];
-		o->loss[1] += scale * o->lse[a] * o->lse[a];
-		for (int64_t j = 0; j < v; j++) /* dlogit / scale */
-			p[j] = (1 + z * 2 * o->lse[a]) * p[j] / sum;
-		p[o->label[a]] -= 1;
-	}
-	free(x);
-}
 
 /*
  * All three, whichever is given. At first only some tokens have a label, spread over the chunks,
@@ -491,8 +448,15 @@ om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_
 	const int64_t m = t < c ? t : c, p = OM_HEAD_PITCH(v), room = 3 + 200000000 / (n * v);
 	const double size = exp2(floor(log2(2 / sqrt((double)n)))); /* logits of a few units */
 	const int64_t live = t < room && t < 200 ? t : room < 48 ? room : 48;
-	struct om_head_want o = { live, malloc((size_t)live * 8), malloc((size_t)live * 4),
-		malloc((size_t)(live * v) * 8), malloc((size_t)live * 8), { scale, 2 * scale } };
+	struct om_head_ref o = { .x = OM_BF16(0),
+		.w = OM_BF16(1),
+		.n = n,
+		.v = v,
+		.live = live,
+		.token = malloc((size_t)live * 8),
+		.label = malloc((size_t)live * 4),
+		.scale = scale,
+		.z = z };
 	struct om_err eloss = { .scale = scale }, esquare = { .scale = scale };
 	struct om_err elog = { .scale = 1 }, ex = { .scale = scale }, ew = { .scale = scale };
 	int32_t *few = malloc((size_t)t * 4), *all = malloc((size_t)t * 4);
@@ -501,6 +465,7 @@ om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_
 	double loss[2] = { scale, 2 * scale }, loss2[2] = { 0, 0 };
 	bool wrong = false;
 
+	o.w.scale = size;
 	for (int64_t i = 0; i < t; i++) {
 		all[i] = (int32_t)(i * 7919 % v);
 		few[i] = i % 2 ? -1 : (int32_t)v;
@@ -510,7 +475,7 @@ om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_
 		o.token[a] = live > 1 ? a * (t - 1) / (live - 1) : t - 1;
 		few[o.token[a]] = o.label[a] = all[o.token[a]];
 	}
-	om_head_reference(&o, n, v, size, scale, z, seed);
+	om_head_ref(&o);
 	for (int64_t i = 0; i < t; i++)
 		lse[i] = (float)o.lse[0];
 	for (int64_t a = 0; a < live; a++)
@@ -538,8 +503,9 @@ om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_
 		if (!fwd)
 			om_check_read(run == 1 ? dx2 : dx, d_dx, (size_t)(t * n) * 2);
 		if (run == 0) {
-			om_err_add(&eloss, bwd ? o.loss[0] : now[0], o.loss[0]);
-			om_err_add(&esquare, bwd ? o.loss[1] : now[1], o.loss[1]);
+			const double want[2] = { scale + o.loss, 2 * scale + o.square };
+			om_err_add(&eloss, bwd ? want[0] : now[0], want[0]);
+			om_err_add(&esquare, bwd ? want[1] : now[1], want[1]);
 			loss[0] = now[0];
 			loss[1] = now[1];
 		}
@@ -551,24 +517,17 @@ om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_
 		}
 		for (int64_t s = 0; !fwd && run == 0 && s < OM_HEAD_SAMPLES; s++) {
 			const int64_t a = s % live, b = s * 613 % n;
-			double want = 0;
-#pragma omp parallel for reduction(+ : want)
-			for (int64_t j = 0; j < v; j++)
-				want +=
-				    scale * o.prob[a * v + j] * om_head_w(j * n + b, size, seed);
-			om_err_add(&ex, (double)om_bf16_f32(dx[o.token[a] * n + b]), want);
+			om_err_add(&ex, (double)om_bf16_f32(dx[o.token[a] * n + b]),
+			    om_head_ref_dx(&o, a, b));
 		}
 		for (int64_t s = 0; !fwd && run == 0 && s < OM_HEAD_SAMPLES; s++) {
 			const int64_t j =
 			    s % 2 ? o.label[s % live] : s * (v - 1) / (OM_HEAD_SAMPLES - 2);
 			const int64_t b = s < 2 ? s * (n - 1) : s * 389 % n;
-			double want = om_unit(seed, 2, j * n + b) * scale;
 			float got;
 			om_check_read(&got, d_dw + j * n + b, sizeof got);
-			for (int64_t a = 0; a < live; a++)
-				want += scale * o.prob[a * v + j] *
-					(double)om_unit_bf16(seed, 0, o.token[a] * n + b);
-			om_err_add(&ew, (double)got, want);
+			om_err_add(&ew, (double)got,
+			    om_in(OM_F32(2), j * n + b) * scale + om_head_ref_dw(&o, j, b));
 		}
 		for (int64_t a = 0; !fwd && run == 1 && a < live; a++)
 			wrong |=

@@ -277,6 +277,8 @@ om_rmsnorm_bwd(
 #include <stdlib.h>
 #include <string.h>
 
+#include "rmsnorm_ref.h"
+
 #define OM_RMSNORM(NAME, m, h, n, eps)                                                           \
 	OM_RMSNORM_SIZES(m, h, n)                                                                \
 	OM_KERNEL(NAME##_x, OM_RMSNORM_THREADS, 0)                                               \
@@ -331,16 +333,13 @@ om_rmsnorm_check(void (*run)(const om_bf16 *, const om_bf16 *, om_bf16 *, float 
 	run(x, w, y, r);
 	for (int64_t s = 0; s < groups && s < OM_RMSNORM_SAMPLES; s++) {
 		const int64_t i = om_rmsnorm_sample(s, groups, seed);
-		double sum = 0, ri;
+		const double ri = om_rmsnorm_ref_r(OM_BF16(0), n, eps, i);
 		om_check_read(got, y + i * n, (size_t)n * sizeof *got);
 		om_check_read(&gr, r + i, sizeof gr);
-		for (int64_t j = 0; j < n; j++)
-			sum += pow(om_unit_bf16(seed, 0, i * n + j), 2);
-		ri = 1 / sqrt(sum / (double)n + eps);
 		om_err_add(&er, gr, ri);
 		for (int64_t j = 0; j < n; j++)
 			om_err_add(&ey, om_bf16_f32(got[j]),
-			    om_unit_bf16(seed, 0, i * n + j) * ri * om_unit_bf16(seed, 1, j));
+			    om_rmsnorm_ref_y(OM_BF16(0), OM_BF16(1), ri, n, i, j));
 	}
 	OM_TIME(run(x, w, y, r));
 	om_check_end();
@@ -372,20 +371,14 @@ om_rmsnorm_bwd_check(void (*run)(const om_bf16 *, const om_bf16 *, const om_bf16
 	run(dy, x, w, r, dy, again, ws);
 	for (int64_t s = 0; s < groups && s < OM_RMSNORM_SAMPLES; s++) {
 		const int64_t i = om_rmsnorm_sample(s, groups, seed);
-		double ri = rh[i], along = 0;
+		const double along = om_rmsnorm_ref_along(OM_BF16(0), OM_BF16(1), OM_BF16(2), n, i);
 		om_check_read(got, dx + i * n, (size_t)n * sizeof *got);
 		om_check_read(got + n, dy + i * n, (size_t)n * sizeof *got);
 		ex.wrong |= memcmp(got, got + n, (size_t)n * sizeof *got) != 0;
 		for (int64_t j = 0; j < n; j++)
-			along += (double)om_unit_bf16(seed, 0, i * n + j) *
-				 om_unit_bf16(seed, 2, j) * om_unit_bf16(seed, 1, i * n + j);
-		for (int64_t j = 0; j < n; j++) {
-			double direct =
-			    ri * om_unit_bf16(seed, 0, i * n + j) * om_unit_bf16(seed, 2, j);
-			double through =
-			    ri * ri * ri * om_unit_bf16(seed, 1, i * n + j) * along / (double)n;
-			om_err_add(&ex, om_bf16_f32(got[j]), direct - through);
-		}
+			om_err_add(&ex, om_bf16_f32(got[j]),
+			    om_rmsnorm_ref_dx(
+				OM_BF16(0), OM_BF16(1), OM_BF16(2), (double)rh[i], along, n, i, j));
 	}
 	om_check_read(gw, dw, (size_t)n * sizeof *gw);
 	om_check_read(gw + n, again, (size_t)n * sizeof *gw);
@@ -393,12 +386,9 @@ om_rmsnorm_bwd_check(void (*run)(const om_bf16 *, const om_bf16 *, const om_bf16
 	for (int64_t s = 0; s < n && s < OM_RMSNORM_COLUMNS; s++) {
 		const int64_t j =
 		    n <= OM_RMSNORM_COLUMNS ? s : s * (n - 1) / (OM_RMSNORM_COLUMNS - 1);
-		double want = om_unit(seed, 4, j);
-#pragma omp parallel for reduction(+ : want)
-		for (int64_t i = 0; i < groups; i++)
-			want += (double)om_unit_bf16(seed, 0, i * n + j) *
-				om_unit_bf16(seed, 1, i * n + j) * rh[i];
-		om_err_add(&ew, gw[j], want);
+		om_err_add(&ew, gw[j],
+		    om_in(OM_F32(4), j) + om_rmsnorm_ref_dw(OM_BF16(0), OM_BF16(1),
+					      (struct om_in){ .host = rh }, groups, n, j));
 	}
 	OM_TIME(run(dy, x, w, r, dx, dw, ws));
 	om_check_end();

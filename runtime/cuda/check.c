@@ -64,6 +64,16 @@ om_unit_bf16(uint64_t seed, int stream, int64_t i)
 	return om_bf16_f32(round_bf16((float)om_unit(seed, stream, i)));
 }
 
+double
+om_in(struct om_in a, int64_t i)
+{
+	double x = a.host  ? (double)a.host[i]
+		   : a.f32 ? om_unit(a.seed, a.stream, i)
+			   : (double)om_unit_bf16(a.seed, a.stream, i);
+
+	return a.scale > 0 ? a.scale * x : x;
+}
+
 static void *
 take(size_t bytes)
 {

@@ -63,6 +63,20 @@ void *om_check_nan(size_t bytes);
 /* Copies back after the stream is done. */
 void om_check_read(void *host, const void *device, size_t bytes);
 void om_check_end(void); /* frees what the check allocated */
+/*
+ * What a check gave its kernel, as references read it (kernels/FAMILY_ref.h): a stream times a
+ * power of two, in bf16 or in float, or the host's own.
+ */
+struct om_in {
+	const float *host;
+	uint64_t seed;
+	int stream;
+	bool f32;
+	double scale; /* 0: 1 */
+};
+double om_in(struct om_in a, int64_t i);
+#define OM_BF16(stream_) ((struct om_in){ .seed = seed, .stream = (stream_) })
+#define OM_F32(stream_) ((struct om_in){ .seed = seed, .stream = (stream_), .f32 = true })
 struct om_err {
 	double diff, scale;
 	bool wrong;
