@@ -1,17 +1,11 @@
 /*
  * Rotary angles by their definition, in double: what the checks of rope.h compare kernels of every
- * target with. It shares no code with them.
+ * target with. It shares no code with them but what a table is made of.
  */
 #ifndef OM_ROPE_REF_H
 #define OM_ROPE_REF_H
 
-#include <math.h>
-#include <stdint.h>
-
-/* A table's floats, in the order of op.def. */
-struct om_rope_table {
-	double theta, factor, p, q, length, attention;
-};
+#include "rope_frequency.h"
 
 /*
  * The frequency of pair i as transformers' modeling_rope_utils.py computes it, by its names; y: the

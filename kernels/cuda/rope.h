@@ -7,13 +7,7 @@
  *   rope        y [b * s, h * d] = x, each pair turned by its position's angle; y may be x
  *   rope_bwd    dx = dy turned back; dx may be dy
  *
- * The frequency is f = theta^(-2i/d), scaled by y as Hugging Face's transformers does it:
- *   0  f
- *   1  f / factor
- *   2  YaRN (Peng et al., 2023): f for pairs that turn more than about p times (beta_fast) in
- *      length positions, f / factor for those below q times (beta_slow), a ramp over i between them
- *   3  Llama 3: f where length holds more than q turns (high_freq_factor), f / factor where fewer
- *      than p (low_freq_factor), between them a ramp over the number of turns
+ * rope_frequency.h has the frequencies.
  *
  * d is a multiple of 16, so that half a head is whole vectors of 8. In rope a thread turns a vector
  * of pairs of up to four heads of a token: it reads their angles once.
@@ -123,36 +117,8 @@ om_rope(const om_bf16 *x, const float *tab, om_bf16 *y)
 #include <stdlib.h>
 #include <string.h>
 
+#include "rope_frequency.h"
 #include "rope_ref.h"
-
-/* The pair, of d / 2 and broken, that turns this often in length positions. */
-static inline double
-om_rope_pair(int64_t d, double turns, const struct om_rope_table *r)
-{
-	const double turn = 6.283185307179586;
-	return (double)d * log(r->length / (turns * turn)) / (2 * log(r->theta));
-}
-
-static inline double
-om_rope_frequency(int64_t d, int y, int64_t i, const struct om_rope_table *r)
-{
-	const double f = pow(r->theta, -2 * (double)i / (double)d);
-	double keep = 0; /* how much of f; the rest is of f / factor */
-	if (y == 0)
-		return f;
-	if (y == 2) {
-		double low = fmax(floor(om_rope_pair(d, r->p, r)), 0);
-		double high = fmin(ceil(om_rope_pair(d, r->q, r)), (double)(d - 1));
-		high += low == high ? 0.001 : 0;
-		keep = 1 - fmin(fmax(((double)i - low) / (high - low), 0), 1);
-	}
-	if (y == 3) {
-		/* tests in this order: p may be q */
-		double turns = r->length * f / 6.283185307179586;
-		keep = turns < r->p ? 0 : turns > r->q ? 1 : (turns - r->p) / (r->q - r->p);
-	}
-	return keep * f + (1 - keep) * f / r->factor;
-}
 
 #define OM_ROPE_TABLE(NAME, s, d, y, theta, factor, p, q, length, attention)                       \
 	OM_ROPE_TABLE_SIZES(s, d, y)                                                               \
