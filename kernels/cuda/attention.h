@@ -119,6 +119,56 @@ om_softmax(float *s, float c, float *max, float *sum, float *shrink)
 	}
 }
 
+/* The end of the online softmax: sums of a row's four threads, and lse of rows row and row + 8. */
+template <int S>
+OM_DEV void
+om_softmax_end(float *sum, const float *max, float c, float *lse, int head, int row, int lane)
+{
+#pragma unroll
+	for (int r = 0; r < 2; r++) {
+		sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 1);
+		sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 2);
+		if (lane % 4 == 0 && row + 8 * r < S)
+			lse[(int64_t)head * S + row + 8 * r] =
+			    0.693147180559945309f * (max[r] * c + __log2f(sum[r]));
+	}
+}
+
+/*
+ * Backward: scores become probabilities, by the lse of their query. Queries are columns with KEYS,
+ * whose statistics are at `column`, two of every 8; else rows, lse[0] and lse[1].
+ */
+template <int N, bool KEYS>
+OM_DEV void
+om_probabilities(float *s, float c, float *lse, const float2 *column)
+{
+#pragma unroll
+	for (int e = 0; e < N / 2; e += 4) {
+		if constexpr (KEYS)
+			lse[0] = column[e].x, lse[1] = column[e].y;
+		s[e] = om_exp2(s[e] * c - lse[0]);
+		s[e + 1] = om_exp2(s[e + 1] * c - lse[KEYS]);
+		s[e + 2] = om_exp2(s[e + 2] * c - lse[!KEYS]);
+		s[e + 3] = om_exp2(s[e + 3] * c - lse[1]);
+	}
+}
+
+/* ds holds do v^T, and becomes the gradient of the scores; delta as lse above. */
+template <int N, bool KEYS>
+OM_DEV void
+om_score_gradients(float *ds, const float *p, float *delta, const float2 *column)
+{
+#pragma unroll
+	for (int e = 0; e < N / 2; e += 4) {
+		if constexpr (KEYS)
+			delta[0] = column[N / 2 + e].x, delta[1] = column[N / 2 + e].y;
+		ds[e] = p[e] * (ds[e] - delta[0]);
+		ds[e + 1] = p[e + 1] * (ds[e + 1] - delta[KEYS]);
+		ds[e + 2] = p[e + 2] * (ds[e + 2] - delta[!KEYS]);
+		ds[e + 3] = p[e + 3] * (ds[e + 3] - delta[1]);
+	}
+}
+
 /*
  * stat [2, B, H, s rounded up]: lse for exp2, and delta. The rest of a last tile has an infinite
  * lse: no probabilities, hence no gradients. Then counters of the two passes, for Hopper.

@@ -165,14 +165,7 @@ om_attention(
 			out[i] *= shrink[i / 2 % 2];
 		om_product<D, N>(out, p, sk + SIZE);
 	}
-#pragma unroll
-	for (int r = 0; r < 2; r++) {
-		sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 1);
-		sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 2);
-		if (lane % 4 == 0 && mine + 8 * r < S)
-			lse[(int64_t)head * S + mine + 8 * r] =
-			    0.693147180559945309f * (top[r] * c + __log2f(sum[r]));
-	}
+	om_softmax_end<S>(sum, top, c, lse, head, mine, lane);
 	om_tile_store<D, S, H>(out, 1 / sum[0], 1 / sum[1], o + own * D, mine);
 }
 
@@ -261,15 +254,7 @@ om_attention_bwd(const om_bf16 *a0, const om_bf16 *a1, const om_bf16 *b0, const 
 		if (ahead < key || ahead + query >= W)
 			om_mask<N, W, KEYS>(
 			    s, KEYS ? at + lane % 4 * 2 - mine : mine - at - lane % 4 * 2);
-#pragma unroll
-		for (int e = 0; e < N / 2; e += 4) {
-			if constexpr (KEYS)
-				lse[0] = cl[e].x, lse[1] = cl[e].y;
-			s[e] = om_exp2(s[e] * c - lse[0]);
-			s[e + 1] = om_exp2(s[e + 1] * c - lse[KEYS]);
-			s[e + 2] = om_exp2(s[e + 2] * c - lse[!KEYS]);
-			s[e + 3] = om_exp2(s[e + 3] * c - lse[1]);
-		}
+		om_probabilities<N, KEYS>(s, c, lse, cl);
 		if constexpr (KEYS) {
 			om_cut<N>(p, s);
 			om_product<D, N>(acc1, p, b + SIZE);
@@ -279,15 +264,7 @@ om_attention_bwd(const om_bf16 *a0, const om_bf16 *a1, const om_bf16 *b0, const 
 			om_left<D>(a, sa1 + slab + 2 * i);
 			om_product_t<D, N>(ds, a, b + SIZE + 2 * i);
 		}
-#pragma unroll
-		for (int e = 0; e < N / 2; e += 4) {
-			if constexpr (KEYS)
-				delta[0] = cl[N / 2 + e].x, delta[1] = cl[N / 2 + e].y;
-			ds[e] = s[e] * (ds[e] - delta[0]);
-			ds[e + 1] = s[e + 1] * (ds[e + 1] - delta[KEYS]);
-			ds[e + 2] = s[e + 2] * (ds[e + 2] - delta[!KEYS]);
-			ds[e + 3] = s[e + 3] * (ds[e + 3] - delta[1]);
-		}
+		om_score_gradients<N, KEYS>(ds, s, delta, cl);
 		om_cut<N>(x, ds);
 		om_product<D, N>(acc0, x, b);
 	}
