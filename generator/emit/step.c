@@ -51,7 +51,7 @@ address(const struct plan *p, uint32_t s, const struct launch *st, tensor_id t)
 }
 
 static void
-comment(const struct plan *p, const struct launch *st, struct buf *b)
+comment(const struct plan *p, const struct launch *st, const struct origins *o, struct buf *b)
 {
 	const struct graph *g = p->graph;
 	const struct op_row *r = op_row(st->op.op);
@@ -74,7 +74,10 @@ comment(const struct plan *p, const struct launch *st, struct buf *b)
 		buf_printf(&line, "%s%s%s %s", line.n ? ", " : "", r->arg[i].accumulate ? "+" : "",
 		    name, emit_shape(t));
 	}
-	emit_wrapped(b, 1, xprintf("/* %s: %s, resolved.lua:%u */", r->name, line.s, st->op.rline));
+	const char *origin = st->op.rline < o->n ? o->a[st->op.rline] : NULL;
+	emit_wrapped(b, 1,
+	    xprintf("/* %s: %s, %s */", r->name, line.s,
+		origin ? origin : xprintf("resolved.lua:%u", st->op.rline)));
 }
 
 /* What ranks do together: the runtime's call, with what its words in braces stand for. */
@@ -147,7 +150,7 @@ streams(const struct plan *p, struct buf *b)
 
 /* The statements of a segment's function. */
 static void
-body(const struct plan *p, uint32_t s, int ph, struct buf *b)
+body(const struct plan *p, uint32_t s, int ph, const struct origins *o, struct buf *b)
 {
 	const struct program *prog = &p->prog[s][ph];
 	uint8_t on = 0;
@@ -163,7 +166,7 @@ body(const struct plan *p, uint32_t s, int ph, struct buf *b)
 			    xprintf("om_wait(%u, %s);", st->stream, event(p, st->wait.a[w], &by)));
 		if (st->stream != on)
 			buf_printf(b, "\tom_on(%u);\n", on = st->stream);
-		comment(p, st, b);
+		comment(p, st, o, b);
 		if (loop)
 			buf_printf(b, "\tfor (int i = 0; i < %u; i++)\n", (unsigned)st->layers);
 		if (runtime_call(st->op.op)) {
@@ -211,7 +214,7 @@ takes_slot(const struct plan *p, uint32_t s, int ph)
 }
 
 static void
-function(const struct plan *p, uint32_t s, int ph, struct buf *b)
+function(const struct plan *p, uint32_t s, int ph, const struct origins *o, struct buf *b)
 {
 	const struct segment *seg = &p->graph->seg.a[s];
 
@@ -220,7 +223,7 @@ function(const struct plan *p, uint32_t s, int ph, struct buf *b)
 	    !seg->nlayers       ? ""
 	    : several_chunks(p) ? ", int layer, int i, int j"
 				: ", int layer, int i");
-	body(p, s, ph, b);
+	body(p, s, ph, o, b);
 	buf_puts(b, "}\n");
 }
 
@@ -312,7 +315,7 @@ stage_passes(const struct plan *p, struct buf *b)
 
 /* Tables once, and the update: what is on this stage of them. */
 static void
-stage_ends(const struct plan *p, struct buf *b)
+stage_ends(const struct plan *p, const struct origins *o, struct buf *b)
 {
 	const struct graph *g = p->graph;
 
@@ -324,7 +327,7 @@ stage_ends(const struct plan *p, struct buf *b)
 		    emit_stage_name(p, i ? "update" : "init"));
 		if (p->n_stages > 1 && !i)
 			buf_printf(b, "\tom_at = &om_layouts[%u];\n", p->stage);
-		body(p, s, FORWARD, b);
+		body(p, s, FORWARD, o, b);
 		buf_puts(b, p->prog[s][FORWARD].n ? "}\n" : "\t(void)arena; /* none */\n}\n");
 	}
 }
@@ -335,6 +338,7 @@ emit_step(const struct plan *p, struct tree *t)
 	const struct graph *g = p->graph;
 	bool many = p->n_stages > 1;
 	struct buf *b = tree_file(t, "src/step.c"), *h;
+	const struct origins origins = spec_origins(g->trainer);
 
 	emit_banner(p, "the step: forward, backward and update, one op a line", "/*", "*/", b);
 	buf_puts(b, "#include \"launch.h\"\n#include \"layout.h\"\n#include "
@@ -351,9 +355,9 @@ emit_step(const struct plan *p, struct tree *t)
 		for (int ph = 0; ph < N_PHASES; ph++)
 			for (uint32_t i = 0; i < p->n_stages; i++)
 				if (s != g->init && s != g->update && emit_from(&p[i], s, ph))
-					function(&p[i], s, ph, b);
+					function(&p[i], s, ph, &origins, b);
 	for (uint32_t i = 0; i < p->n_stages; i++)
-		stage_ends(&p[i], b);
+		stage_ends(&p[i], &origins, b);
 	buf_printf(b,
 	    "\n/* gradients and statistics, before the first microbatch of a step */\n"
 	    "void\nom_zero(unsigned char *arena)\n{\n"

@@ -50,7 +50,9 @@ struct value {
 	bool given;     /* given in the file */
 	bool idle;      /* given in the file, but check took it back: it means nothing here */
 	struct pos pos; /* of the field's name; of the constructor when not given */
-	uint32_t rline; /* line in resolved.lua, set by spec_print */
+	/* set by spec_print: its line in resolved.lua, and in the description, "tiny.lua:14" */
+	uint32_t rline;
+	const char *origin;
 	enum field_type type;
 	int64_t i;            /* INT, BOOL */
 	double num, num2;     /* NUM, PAIR */
@@ -90,6 +92,13 @@ char *spec_choices(const char *choices, const char *before, const char *after);
  * round-trip.
  */
 void spec_print(struct object *trainer, bool complete, struct buf *out);
+
+/* By the lines of resolved.lua, where the description has what stands there; NULL: nowhere. */
+struct origins {
+	const char **a;
+	uint32_t n, cap;
+};
+struct origins spec_origins(const struct object *trainer);
 
 /* The first field whose value stands on that line of resolved.lua; *f is which. */
 const struct value *spec_line(const struct object *trainer, uint32_t rline, enum field_id *f);
@@ -175,6 +184,11 @@ bool from_hf(const char *dir, const char *target, const struct define *defs, uin
 
 const char *spec_type(enum field_id f);  /* "an integer" */
 const char *spec_range(enum field_id f); /* "an integer in 1 .. 8" */
+
+/* ---- origin.c: lines of the description behind those of resolved.lua ------------------------- */
+
+extern const char origin_title[];      /* ends the first line of a resolved.lua */
+const char *origin_of(struct pos pos); /* "tiny.lua:14"; NULL: not of a file, or not said there */
 
 /* ---- srcpos.c: the file as tokens; Lua gets one token a line, so that its lines are exact */
 

@@ -301,7 +301,10 @@ spec_range(enum field_id f)
 
 struct printer {
 	struct buf *out;
-	uint32_t line;                       /* of the text's end */
+	bool complete;
+	uint32_t line; /* of the text's end */
+	/* where the description has what is printed, or what stands around it; own: on this line */
+	const char *origin, *own;
 	const char *const *layers[N_FIELDS]; /* names of the kinds that a LAYERS field refers to */
 };
 
@@ -484,22 +487,44 @@ spec_facts(const struct object *model)
 }
 
 static void
-set_lines(struct value *v, uint32_t line)
+set_lines(struct value *v, uint32_t line, const char *origin)
 {
 	v->rline = line;
+	v->origin = origin;
 	for (uint32_t i = 0; i < v->n; i++) {
 		struct object *o = v->list[i];
 		uint32_t first = first_field(o->type);
 		for (uint32_t f = first; f < N_FIELDS && fields[f].object == o->type; f++)
-			set_lines(&o->v[f - first], line);
+			set_lines(&o->v[f - first], line, origin);
 	}
 }
 
 static void
 newline(struct printer *p, int indent)
 {
+	if (p->own)
+		buf_printf(p->out, " -- %s", p->own);
+	p->own = NULL;
 	buf_printf(p->out, "\n%*s", indent, "");
 	p->line++;
+}
+
+static void
+set_line(const struct printer *p, struct value *v)
+{
+	v->rline = p->line;
+	v->origin = p->origin;
+}
+
+/* What is printed now stands there in the description; gives what stands around it. */
+static const char *
+enter(struct printer *p, const char *own)
+{
+	const char *around = p->origin;
+
+	p->own = own;
+	p->origin = own ? own : around;
+	return around;
 }
 
 static void print_object(struct printer *p, struct object *o, int indent);
@@ -509,7 +534,7 @@ static void
 print_layers(struct printer *p, struct value *v, const char *const *name, int indent)
 {
 	size_t column = WIDTH;
-	v->rline = p->line;
+	set_line(p, v);
 	buf_puts(p->out, "{");
 	for (uint32_t i = 0; i < v->n; i++) {
 		size_t need = strlen(name[i]) + 2;
@@ -537,12 +562,13 @@ print_value(struct printer *p, struct value *v, uint32_t f, int indent, size_t c
 	}
 	struct buf b = { 0 };
 	inline_value(&b, v);
-	if (column + b.n + 1 <= WIDTH || !v->n) {
+	size_t behind = p->own ? strlen(" -- ") + strlen(p->own) : 0;
+	if (column + b.n + 1 + behind <= WIDTH || !v->n) {
 		buf_add(p->out, b.s, b.n);
-		set_lines(v, p->line);
+		set_lines(v, p->line, p->origin);
 		return;
 	}
-	v->rline = p->line;
+	set_line(p, v);
 	if (v->type != LIST) {
 		print_object(p, v->list[0], indent);
 		return;
@@ -565,13 +591,18 @@ print_object(struct printer *p, struct object *o, int indent)
 	buf_printf(p->out, "%s {", object_names[o->type]);
 	for (uint32_t f = first; f < N_FIELDS && fields[f].object == o->type; f++) {
 		struct value *v = &o->v[f - first];
-		v->rline = p->line;
+		bool object = v->n && v->type != LIST && !p->layers[f];
+		set_line(p, v);
 		if (!v->set)
 			continue;
 		newline(p, indent + 2);
+		const char *around = enter(p, !p->complete || !v->given
+						  ? NULL
+						  : origin_of(object ? v->list[0]->pos : v->pos));
 		buf_printf(p->out, "%s = ", fields[f].name);
 		print_value(p, v, f, indent + 2, (size_t)indent + 2 + strlen(fields[f].name) + 3);
 		buf_puts(p->out, ",");
+		p->origin = around;
 	}
 	newline(p, indent);
 	buf_puts(p->out, "}");
@@ -586,6 +617,7 @@ copy_lines(struct object *to, const struct object *from)
 		struct value *a = &to->v[f - first];
 		const struct value *b = &from->v[f - first];
 		a->rline = b->rline;
+		a->origin = b->origin;
 		for (uint32_t i = 0; i < a->n && i < b->n; i++)
 			copy_lines(a->list[i], b->list[i]);
 	}
@@ -611,6 +643,7 @@ print_kinds(struct printer *p, const struct value *v, uint32_t f, struct object 
 		const char *text = table ? xprintf("%s_kind[%u]", fields[f].name, k + 1)
 					 : xprintf("%s_%c", fields[f].name, 'a' + (int)k);
 		buf_printf(p->out, "%s%s = ", table ? "" : "local ", text);
+		enter(p, p->complete ? origin_of(kind[k]->pos) : NULL);
 		print_object(p, kind[k], 0);
 		newline(p, 0);
 		for (uint32_t i = 0; i < v->n; i++)
@@ -640,16 +673,14 @@ find_kinds(const struct value *v, struct object **kind)
 void
 spec_print(struct object *trainer, bool complete, struct buf *out)
 {
-	struct printer p = { .out = out, .line = 1 };
+	struct printer p = { .out = out, .line = 1, .complete = complete };
 	struct value *name = spec_value(trainer, F_trainer_name);
 	struct object *model = spec_obj(trainer, F_trainer_model);
 	struct object **kind[N_FIELDS] = { NULL };
 	uint32_t n[N_FIELDS] = { 0 };
-	buf_printf(out,
-	    complete
-		? "-- %s, every default filled in; olmogen regenerates this tree from this file."
-		: "-- %s, as it is given: defaults are not filled in, rules not checked.",
-	    name->set ? name->str : "trainer");
+	buf_printf(out, "-- %s, %s", name->set ? name->str : "trainer",
+	    complete ? origin_title
+		     : "as it is given: defaults are not filled in, rules not checked.");
 	newline(&p, 0);
 	for (uint32_t f = 0; model && f < N_FIELDS; f++) {
 		const struct value *v = fields[f].type == LAYERS && fields[f].object == model->type
@@ -663,6 +694,7 @@ spec_print(struct object *trainer, bool complete, struct buf *out)
 	}
 	newline(&p, 0);
 	buf_puts(out, "return ");
+	enter(&p, complete ? origin_of(trainer->pos) : NULL);
 	print_object(&p, trainer, 0);
 	buf_puts(out, "\n");
 	for (uint32_t f = 0; f < N_FIELDS; f++)
@@ -672,6 +704,31 @@ spec_print(struct object *trainer, bool complete, struct buf *out)
 				if (v->list[i] != kind[f][k] && spec_equal(v->list[i], kind[f][k]))
 					copy_lines(v->list[i], kind[f][k]);
 		}
+}
+
+static void
+collect_origins(const struct object *o, struct origins *to)
+{
+	uint32_t first = first_field(o->type);
+
+	for (uint32_t i = first; i < N_FIELDS && fields[i].object == o->type; i++) {
+		const struct value *v = &o->v[i - first];
+		while (v->set && to->n <= v->rline)
+			*PUSH(*to) = NULL;
+		if (v->set && !to->a[v->rline])
+			to->a[v->rline] = v->origin;
+		for (uint32_t k = 0; k < v->n; k++)
+			collect_origins(v->list[k], to);
+	}
+}
+
+struct origins
+spec_origins(const struct object *trainer)
+{
+	struct origins all = { 0 };
+
+	collect_origins(trainer, &all);
+	return all;
 }
 
 const struct value *

@@ -214,6 +214,10 @@ round_trip(const char *text)
 	if (diag_flush() || !spec_equal(a.trainer[0], b.trainer[0]))
 		return false;
 	spec_print(b.trainer[0], true, &second);
+	struct origins x = spec_origins(a.trainer[0]), y = spec_origins(b.trainer[0]);
+	for (uint32_t i = 0; i < x.n || i < y.n; i++)
+		if (x.n != y.n || !x.a[i] != !y.a[i] || (x.a[i] && strcmp(x.a[i], y.a[i])))
+			return false;
 	for (const char *s = first.s; *s; s += strcspn(s, "\n"), s += *s == '\n')
 		if (strcspn(s, "\n") > 100)
 			printf("  long line: %.60s...\n", s);
@@ -441,6 +445,44 @@ test_mutations(void)
 	CHECK(valid > MUTATIONS / 100);
 }
 
+/* A line of resolved.lua is of the description's line that gives its value, or what is around. */
+static void
+test_origins(void)
+{
+	struct spec s = load_text(path_a,
+	    "return trainer {\n"
+	    "  name = 'test',\n"
+	    "  model = transformer { vocab_size = 64, n_layers = 1, sequence_length = 8,\n"
+	    "    d_model = 16,\n"
+	    "    attention = attention {\n"
+	    "      n_heads = 2 }, feed_forward = mlp { hidden_size = 8 } },\n"
+	    "  batch = batch { micro = 1, global = 1 } }\n");
+	const struct object *model = spec_obj(s.trainer[0], F_trainer_model);
+	const struct object *attention;
+	const char *name = strrchr(path_a, '/') + 1;
+	struct buf b = { 0 };
+
+	check(s.trainer[0], targets, NULL);
+	CHECK(!diag_flush());
+	spec_print(s.trainer[0], true, &b);
+	attention = spec_value(model, F_transformer_attention)->list[0];
+	const struct {
+		const struct value *v;
+		unsigned line;
+	} want[] = {
+		{ spec_value(model, F_transformer_d_model), 4 },
+		{ spec_value(attention, F_attention_n_heads), 6 },
+		{ spec_value(attention, F_attention_head_dim), 5 },
+		{ spec_value(model, F_transformer_norm), 3 },
+		{ spec_value(s.trainer[0], F_trainer_fuse), 1 },
+	};
+	struct origins o = spec_origins(s.trainer[0]);
+	for (uint32_t i = 0; i < LEN(want); i++)
+		CHECK(!strcmp(o.a[want[i].v->rline], xprintf("%s:%u", name, want[i].line)));
+	CHECK(strstr(b.s, xprintf("d_model = 16, -- %s:4\n", name)));
+	CHECK(strstr(b.s, "head_dim = 8,\n"));
+}
+
 /* Bytes of any number of numbers, with their scales, and in what kernels know. */
 static void
 test_formats(void)
@@ -484,6 +526,7 @@ main(void)
 	test_choices();
 	test_values();
 	test_round_trips();
+	test_origins();
 	test_formats();
 	test_mutations();
 	unlink(path_a);

@@ -19,138 +19,138 @@
 static void
 embed_forward(unsigned char *arena, int slot)
 {
-	/* embed: x0 fp32[4,8], resolved.lua:8 */
+	/* embed: x0 fp32[4,8], dense.lua:5 */
 	launch_embed_4x8x32(ONE(embed_tokens), ONE(embed_tokens_w), STREAM(slot, 0));
 }
 
 static void
 embed_backward(unsigned char *arena)
 {
-	/* embed_bwd: +g_tokens_w fp32[32,8], resolved.lua:8 */
+	/* embed_bwd: +g_tokens_w fp32[32,8], dense.lua:5 */
 	launch_embed_bwd_4x8x32(DSTREAM, ONE(embed_tokens), ONE(embed_g_tokens_w));
 }
 
 static void
 dense_forward(unsigned char *arena, int slot, int layer, int i)
 {
-	/* rmsnorm: attn_in fp32[4,8], attn_in_rms fp32[4], resolved.lua:12 */
+	/* rmsnorm: attn_in fp32[4,8], attn_in_rms fp32[4], dense.lua:4 */
 	launch_rmsnorm_4x1x8(STREAM(slot, layer), LAYER(dense_attn_norm, i),
 	    SAVED(dense_attn_in, slot, i), SAVED(dense_attn_in_rms, slot, i));
-	/* linear: q fp32[4,8], resolved.lua:16 */
+	/* linear: q fp32[4,8], dense.lua:6 */
 	launch_linear_4x8x8(SAVED(dense_attn_in, slot, i), LAYER(dense_q_proj, i),
 	    SAVED(dense_q, slot, i));
-	/* linear: k fp32[4,8], resolved.lua:16 */
+	/* linear: k fp32[4,8], dense.lua:6 */
 	launch_linear_4x8x8(SAVED(dense_attn_in, slot, i), LAYER(dense_k_proj, i),
 	    SAVED(dense_k, slot, i));
-	/* linear: v fp32[4,8], resolved.lua:16 */
+	/* linear: v fp32[4,8], dense.lua:6 */
 	launch_linear_4x8x8(SAVED(dense_attn_in, slot, i), LAYER(dense_v_proj, i),
 	    SAVED(dense_v, slot, i));
-	/* rope: q_rot fp32[4,8], resolved.lua:22 */
+	/* rope: q_rot fp32[4,8], dense.lua:6 */
 	launch_rope_1x4x2x4(SAVED(dense_q, slot, i), ONE(init_rope_table),
 	    SAVED(dense_q_rot, slot, i));
-	/* rope: k_rot fp32[4,8], resolved.lua:22 */
+	/* rope: k_rot fp32[4,8], dense.lua:6 */
 	launch_rope_1x4x2x4(SAVED(dense_k, slot, i), ONE(init_rope_table),
 	    SAVED(dense_k_rot, slot, i));
-	/* attention: heads fp32[4,8], heads_lse fp32[8], resolved.lua:16 */
+	/* attention: heads fp32[4,8], heads_lse fp32[8], dense.lua:6 */
 	launch_attention_1x4x2x2x4x4(SAVED(dense_q_rot, slot, i), SAVED(dense_k_rot, slot, i),
 	    SAVED(dense_v, slot, i), SAVED(dense_heads, slot, i), SAVED(dense_heads_lse, slot, i));
-	/* linear: attn fp32[4,8], resolved.lua:16 */
+	/* linear: attn fp32[4,8], dense.lua:6 */
 	launch_linear_4x8x8(SAVED(dense_heads, slot, i), LAYER(dense_o_proj, i),
 	    SAVED(dense_attn, slot, i));
-	/* add: mid fp32[4,8], resolved.lua:15 */
+	/* add: mid fp32[4,8], dense.lua:6 */
 	launch_add_4x8(STREAM(slot, layer), SAVED(dense_attn, slot, i), SAVED(dense_mid, slot, i));
-	/* rmsnorm: ffn_in fp32[4,8], ffn_in_rms fp32[4], resolved.lua:12 */
+	/* rmsnorm: ffn_in fp32[4,8], ffn_in_rms fp32[4], dense.lua:4 */
 	launch_rmsnorm_4x1x8(SAVED(dense_mid, slot, i), LAYER(dense_ffn_norm, i),
 	    SAVED(dense_ffn_in, slot, i), SAVED(dense_ffn_in_rms, slot, i));
-	/* linear: gate fp32[4,12], resolved.lua:24 */
+	/* linear: gate fp32[4,12], dense.lua:7 */
 	launch_linear_4x12x8(SAVED(dense_ffn_in, slot, i), LAYER(dense_gate_proj, i),
 	    SAVED(dense_gate, slot, i));
-	/* linear: up fp32[4,12], resolved.lua:24 */
+	/* linear: up fp32[4,12], dense.lua:7 */
 	launch_linear_4x12x8(SAVED(dense_ffn_in, slot, i), LAYER(dense_up_proj, i),
 	    SAVED(dense_up, slot, i));
-	/* glu: hidden fp32[4,12], resolved.lua:24 */
+	/* glu: hidden fp32[4,12], dense.lua:7 */
 	launch_glu_4x12x0(SAVED(dense_gate, slot, i), SAVED(dense_up, slot, i),
 	    SAVED(dense_hidden, slot, i));
-	/* linear: out fp32[4,8], resolved.lua:24 */
+	/* linear: out fp32[4,8], dense.lua:7 */
 	launch_linear_4x8x12(SAVED(dense_hidden, slot, i), LAYER(dense_down_proj, i),
 	    STREAM(slot, layer + 1));
-	/* add: y fp32[4,8], resolved.lua:24 */
+	/* add: y fp32[4,8], dense.lua:7 */
 	launch_add_4x8(SAVED(dense_mid, slot, i), STREAM(slot, layer + 1), STREAM(slot, layer + 1));
 }
 
 static void
 dense_backward(unsigned char *arena, int slot, int layer, int i)
 {
-	/* linear_dx: d_hidden fp32[4,12], resolved.lua:24 */
+	/* linear_dx: d_hidden fp32[4,12], dense.lua:7 */
 	launch_linear_dx_4x8x12(DSTREAM, LAYER(dense_down_proj, i), ONE(dense_d_hidden));
-	/* linear_dw: +g_down_proj fp32[8,12], resolved.lua:24 */
+	/* linear_dw: +g_down_proj fp32[8,12], dense.lua:7 */
 	launch_linear_dw_4x8x12(DSTREAM, SAVED(dense_hidden, slot, i), LAYER(dense_g_down_proj, i));
-	/* glu_bwd: d_gate fp32[4,12], d_up fp32[4,12], resolved.lua:24 */
+	/* glu_bwd: d_gate fp32[4,12], d_up fp32[4,12], dense.lua:7 */
 	launch_glu_bwd_4x12x0(ONE(dense_d_hidden), SAVED(dense_gate, slot, i),
 	    SAVED(dense_up, slot, i), ONE(dense_d_gate), ONE(dense_d_up));
-	/* linear_dx: d_ffn_in fp32[4,8], resolved.lua:24 */
+	/* linear_dx: d_ffn_in fp32[4,8], dense.lua:7 */
 	launch_linear_dx_4x12x8(ONE(dense_d_up), LAYER(dense_up_proj, i), ONE(dense_d_ffn_in));
-	/* linear_dw: +g_up_proj fp32[12,8], resolved.lua:24 */
+	/* linear_dw: +g_up_proj fp32[12,8], dense.lua:7 */
 	launch_linear_dw_4x12x8(ONE(dense_d_up), SAVED(dense_ffn_in, slot, i),
 	    LAYER(dense_g_up_proj, i));
-	/* linear_dx: d_ffn_in_2 fp32[4,8], resolved.lua:24 */
+	/* linear_dx: d_ffn_in_2 fp32[4,8], dense.lua:7 */
 	launch_linear_dx_4x12x8(ONE(dense_d_gate), LAYER(dense_gate_proj, i),
 	    ONE(dense_d_ffn_in_2));
-	/* add: d_ffn_in_3 fp32[4,8], resolved.lua:24 */
+	/* add: d_ffn_in_3 fp32[4,8], dense.lua:7 */
 	launch_add_4x8(ONE(dense_d_ffn_in), ONE(dense_d_ffn_in_2), ONE(dense_d_ffn_in_3));
-	/* linear_dw: +g_gate_proj fp32[12,8], resolved.lua:24 */
+	/* linear_dw: +g_gate_proj fp32[12,8], dense.lua:7 */
 	launch_linear_dw_4x12x8(ONE(dense_d_gate), SAVED(dense_ffn_in, slot, i),
 	    LAYER(dense_g_gate_proj, i));
-	/* rmsnorm_bwd: d_mid fp32[4,8], +g_ffn_norm fp32[8], resolved.lua:12 */
+	/* rmsnorm_bwd: d_mid fp32[4,8], +g_ffn_norm fp32[8], dense.lua:4 */
 	launch_rmsnorm_bwd_4x1x8(ONE(dense_d_ffn_in_3), SAVED(dense_mid, slot, i),
 	    LAYER(dense_ffn_norm, i), SAVED(dense_ffn_in_rms, slot, i), ONE(dense_d_mid),
 	    LAYER(dense_g_ffn_norm, i), WORKSPACE(dense_backward_rmsnorm_bwd));
-	/* add: d_mid_2 fp32[4,8], resolved.lua:12 */
+	/* add: d_mid_2 fp32[4,8], dense.lua:4 */
 	launch_add_4x8(DSTREAM, ONE(dense_d_mid), DSTREAM);
-	/* linear_dx: d_heads fp32[4,8], resolved.lua:16 */
+	/* linear_dx: d_heads fp32[4,8], dense.lua:6 */
 	launch_linear_dx_4x8x8(DSTREAM, LAYER(dense_o_proj, i), ONE(dense_d_heads));
-	/* linear_dw: +g_o_proj fp32[8,8], resolved.lua:16 */
+	/* linear_dw: +g_o_proj fp32[8,8], dense.lua:6 */
 	launch_linear_dw_4x8x8(DSTREAM, SAVED(dense_heads, slot, i), LAYER(dense_g_o_proj, i));
-	/* attention_bwd: d_q_rot fp32[4,8], d_k_rot fp32[4,8], d_v fp32[4,8], resolved.lua:16 */
+	/* attention_bwd: d_q_rot fp32[4,8], d_k_rot fp32[4,8], d_v fp32[4,8], dense.lua:6 */
 	launch_attention_bwd_1x4x2x2x4x4(ONE(dense_d_heads), SAVED(dense_q_rot, slot, i),
 	    SAVED(dense_k_rot, slot, i), SAVED(dense_v, slot, i), SAVED(dense_heads, slot, i),
 	    SAVED(dense_heads_lse, slot, i), ONE(dense_d_q_rot), ONE(dense_d_k_rot), ONE(dense_d_v),
 	    WORKSPACE(dense_backward_attention_bwd));
-	/* rope_bwd: d_k fp32[4,8], resolved.lua:22 */
+	/* rope_bwd: d_k fp32[4,8], dense.lua:6 */
 	launch_rope_bwd_1x4x2x4(ONE(dense_d_k_rot), ONE(init_rope_table), ONE(dense_d_k));
-	/* rope_bwd: d_q fp32[4,8], resolved.lua:22 */
+	/* rope_bwd: d_q fp32[4,8], dense.lua:6 */
 	launch_rope_bwd_1x4x2x4(ONE(dense_d_q_rot), ONE(init_rope_table), ONE(dense_d_q));
-	/* linear_dx: d_attn_in fp32[4,8], resolved.lua:16 */
+	/* linear_dx: d_attn_in fp32[4,8], dense.lua:6 */
 	launch_linear_dx_4x8x8(ONE(dense_d_v), LAYER(dense_v_proj, i), ONE(dense_d_attn_in));
-	/* linear_dw: +g_v_proj fp32[8,8], resolved.lua:16 */
+	/* linear_dw: +g_v_proj fp32[8,8], dense.lua:6 */
 	launch_linear_dw_4x8x8(ONE(dense_d_v), SAVED(dense_attn_in, slot, i),
 	    LAYER(dense_g_v_proj, i));
-	/* linear_dx: d_attn_in_2 fp32[4,8], resolved.lua:16 */
+	/* linear_dx: d_attn_in_2 fp32[4,8], dense.lua:6 */
 	launch_linear_dx_4x8x8(ONE(dense_d_k), LAYER(dense_k_proj, i), ONE(dense_d_attn_in_2));
-	/* add: d_attn_in_3 fp32[4,8], resolved.lua:16 */
+	/* add: d_attn_in_3 fp32[4,8], dense.lua:6 */
 	launch_add_4x8(ONE(dense_d_attn_in), ONE(dense_d_attn_in_2), ONE(dense_d_attn_in_3));
-	/* linear_dw: +g_k_proj fp32[8,8], resolved.lua:16 */
+	/* linear_dw: +g_k_proj fp32[8,8], dense.lua:6 */
 	launch_linear_dw_4x8x8(ONE(dense_d_k), SAVED(dense_attn_in, slot, i),
 	    LAYER(dense_g_k_proj, i));
-	/* linear_dx: d_attn_in_4 fp32[4,8], resolved.lua:16 */
+	/* linear_dx: d_attn_in_4 fp32[4,8], dense.lua:6 */
 	launch_linear_dx_4x8x8(ONE(dense_d_q), LAYER(dense_q_proj, i), ONE(dense_d_attn_in_4));
-	/* add: d_attn_in_5 fp32[4,8], resolved.lua:16 */
+	/* add: d_attn_in_5 fp32[4,8], dense.lua:6 */
 	launch_add_4x8(ONE(dense_d_attn_in_3), ONE(dense_d_attn_in_4), ONE(dense_d_attn_in_5));
-	/* linear_dw: +g_q_proj fp32[8,8], resolved.lua:16 */
+	/* linear_dw: +g_q_proj fp32[8,8], dense.lua:6 */
 	launch_linear_dw_4x8x8(ONE(dense_d_q), SAVED(dense_attn_in, slot, i),
 	    LAYER(dense_g_q_proj, i));
-	/* rmsnorm_bwd: d_x fp32[4,8], +g_attn_norm fp32[8], resolved.lua:12 */
+	/* rmsnorm_bwd: d_x fp32[4,8], +g_attn_norm fp32[8], dense.lua:4 */
 	launch_rmsnorm_bwd_4x1x8(ONE(dense_d_attn_in_5), STREAM(slot, layer),
 	    LAYER(dense_attn_norm, i), SAVED(dense_attn_in_rms, slot, i), ONE(dense_d_x),
 	    LAYER(dense_g_attn_norm, i), WORKSPACE(dense_backward_rmsnorm_bwd_2));
-	/* add: d_x_2 fp32[4,8], resolved.lua:12 */
+	/* add: d_x_2 fp32[4,8], dense.lua:4 */
 	launch_add_4x8(DSTREAM, ONE(dense_d_x), DSTREAM);
 }
 
 static void
 head_forward(unsigned char *arena, int slot)
 {
-	/* rmsnorm: in fp32[4,8], in_rms fp32[4], resolved.lua:12 */
+	/* rmsnorm: in fp32[4,8], in_rms fp32[4], dense.lua:4 */
 	launch_rmsnorm_4x1x8(STREAM(slot, OM_N_LAYERS), ONE(head_norm), SAVED(head_in, slot, 0),
 	    SAVED(head_in_rms, slot, 0));
 }
@@ -158,10 +158,10 @@ head_forward(unsigned char *arena, int slot)
 static void
 head_backward(unsigned char *arena, int slot)
 {
-	/* head_loss_grad: +loss fp64[2], d_in fp32[4,8], +g_w fp32[32,8], resolved.lua:26 */
+	/* head_loss_grad: +loss fp64[2], d_in fp32[4,8], +g_w fp32[32,8], dense.lua:4 */
 	launch_head_loss_grad_4x8x32(SAVED(head_in, slot, 0), ONE(head_w), ONE(embed_labels),
 	    ONE(head_loss), DSTREAM, ONE(head_g_w), WORKSPACE(head_backward_head_loss_grad));
-	/* rmsnorm_bwd: d_x fp32[4,8], +g_norm fp32[8], resolved.lua:12 */
+	/* rmsnorm_bwd: d_x fp32[4,8], +g_norm fp32[8], dense.lua:4 */
 	launch_rmsnorm_bwd_4x1x8(DSTREAM, STREAM(slot, OM_N_LAYERS), ONE(head_norm),
 	    SAVED(head_in_rms, slot, 0), DSTREAM, ONE(head_g_norm),
 	    WORKSPACE(head_backward_rmsnorm_bwd));
@@ -170,10 +170,10 @@ head_backward(unsigned char *arena, int slot)
 static void
 eval_forward(unsigned char *arena, int slot)
 {
-	/* rmsnorm: in fp32[4,8], in_rms fp32[4], resolved.lua:12 */
+	/* rmsnorm: in fp32[4,8], in_rms fp32[4], dense.lua:4 */
 	launch_rmsnorm_4x1x8(STREAM(slot, OM_N_LAYERS), ONE(head_norm), ONE(eval_in),
 	    ONE(eval_in_rms));
-	/* head_loss: logits_lse fp32[4], +loss fp64[2], resolved.lua:26 */
+	/* head_loss: logits_lse fp32[4], +loss fp64[2], dense.lua:4 */
 	launch_head_loss_4x8x32(ONE(eval_in), ONE(head_w), ONE(embed_labels), ONE(eval_logits_lse),
 	    ONE(head_loss), WORKSPACE(eval_forward_head_loss));
 }
@@ -181,63 +181,63 @@ eval_forward(unsigned char *arena, int slot)
 static void
 decode_embed_forward(unsigned char *arena, int slot)
 {
-	/* embed: x0 fp32[1,8], resolved.lua:8 */
+	/* embed: x0 fp32[1,8], dense.lua:5 */
 	launch_embed_1x8x32(ONE(decode_embed_token), ONE(embed_tokens_w), STREAM(slot, 0));
 }
 
 static void
 decode_dense_forward(unsigned char *arena, int slot, int layer, int i)
 {
-	/* rmsnorm: attn_in fp32[1,8], attn_in_rms fp32[1], resolved.lua:12 */
+	/* rmsnorm: attn_in fp32[1,8], attn_in_rms fp32[1], dense.lua:4 */
 	launch_rmsnorm_1x1x8(STREAM(slot, layer), LAYER(dense_attn_norm, i),
 	    ONE(decode_dense_attn_in), ONE(decode_dense_attn_in_rms));
-	/* linear: q fp32[1,8], resolved.lua:16 */
+	/* linear: q fp32[1,8], dense.lua:6 */
 	launch_linear_1x8x8(ONE(decode_dense_attn_in), LAYER(dense_q_proj, i), ONE(decode_dense_q));
-	/* linear: k fp32[1,8], resolved.lua:16 */
+	/* linear: k fp32[1,8], dense.lua:6 */
 	launch_linear_1x8x8(ONE(decode_dense_attn_in), LAYER(dense_k_proj, i), ONE(decode_dense_k));
-	/* linear: v fp32[1,8], resolved.lua:16 */
+	/* linear: v fp32[1,8], dense.lua:6 */
 	launch_linear_1x8x8(ONE(decode_dense_attn_in), LAYER(dense_v_proj, i), ONE(decode_dense_v));
-	/* rope_at: q_rot fp32[1,8], resolved.lua:22 */
+	/* rope_at: q_rot fp32[1,8], dense.lua:6 */
 	launch_rope_at_4x2x4(ONE(decode_dense_q), ONE(init_rope_table), ONE(decode_embed_position),
 	    ONE(decode_dense_q_rot));
-	/* rope_at: k_rot fp32[1,8], resolved.lua:22 */
+	/* rope_at: k_rot fp32[1,8], dense.lua:6 */
 	launch_rope_at_4x2x4(ONE(decode_dense_k), ONE(init_rope_table), ONE(decode_embed_position),
 	    ONE(decode_dense_k_rot));
-	/* attention_at: heads fp32[1,8], +keys fp32[4,8], +values fp32[4,8], resolved.lua:16 */
+	/* attention_at: heads fp32[1,8], +keys fp32[4,8], +values fp32[4,8], dense.lua:6 */
 	launch_attention_at_4x2x2x4x4(ONE(decode_dense_q_rot), ONE(decode_dense_k_rot),
 	    ONE(decode_dense_v), ONE(decode_embed_position), ONE(decode_dense_heads),
 	    SAVED(decode_dense_keys, slot, i), SAVED(decode_dense_values, slot, i),
 	    WORKSPACE(decode_dense_forward_attention_at));
-	/* linear: attn fp32[1,8], resolved.lua:16 */
+	/* linear: attn fp32[1,8], dense.lua:6 */
 	launch_linear_1x8x8(ONE(decode_dense_heads), LAYER(dense_o_proj, i),
 	    STREAM(slot, layer + 1));
-	/* add: mid fp32[1,8], resolved.lua:15 */
+	/* add: mid fp32[1,8], dense.lua:6 */
 	launch_add_1x8(STREAM(slot, layer), STREAM(slot, layer + 1), STREAM(slot, layer + 1));
-	/* rmsnorm: ffn_in fp32[1,8], ffn_in_rms fp32[1], resolved.lua:12 */
+	/* rmsnorm: ffn_in fp32[1,8], ffn_in_rms fp32[1], dense.lua:4 */
 	launch_rmsnorm_1x1x8(STREAM(slot, layer + 1), LAYER(dense_ffn_norm, i),
 	    ONE(decode_dense_ffn_in), ONE(decode_dense_ffn_in_rms));
-	/* linear: gate fp32[1,12], resolved.lua:24 */
+	/* linear: gate fp32[1,12], dense.lua:7 */
 	launch_linear_1x12x8(ONE(decode_dense_ffn_in), LAYER(dense_gate_proj, i),
 	    ONE(decode_dense_gate));
-	/* linear: up fp32[1,12], resolved.lua:24 */
+	/* linear: up fp32[1,12], dense.lua:7 */
 	launch_linear_1x12x8(ONE(decode_dense_ffn_in), LAYER(dense_up_proj, i),
 	    ONE(decode_dense_up));
-	/* glu: hidden fp32[1,12], resolved.lua:24 */
+	/* glu: hidden fp32[1,12], dense.lua:7 */
 	launch_glu_1x12x0(ONE(decode_dense_gate), ONE(decode_dense_up), ONE(decode_dense_hidden));
-	/* linear: out fp32[1,8], resolved.lua:24 */
+	/* linear: out fp32[1,8], dense.lua:7 */
 	launch_linear_1x8x12(ONE(decode_dense_hidden), LAYER(dense_down_proj, i),
 	    ONE(decode_dense_out));
-	/* add: y fp32[1,8], resolved.lua:24 */
+	/* add: y fp32[1,8], dense.lua:7 */
 	launch_add_1x8(STREAM(slot, layer + 1), ONE(decode_dense_out), STREAM(slot, layer + 1));
 }
 
 static void
 decode_head_forward(unsigned char *arena, int slot)
 {
-	/* rmsnorm: in fp32[1,8], in_rms fp32[1], resolved.lua:12 */
+	/* rmsnorm: in fp32[1,8], in_rms fp32[1], dense.lua:4 */
 	launch_rmsnorm_1x1x8(STREAM(slot, OM_N_LAYERS), ONE(head_norm), ONE(decode_head_in),
 	    ONE(decode_head_in_rms));
-	/* logits: logits fp32[1,32], resolved.lua:26 */
+	/* logits: logits fp32[1,32], dense.lua:4 */
 	launch_logits_1x32x8(ONE(decode_head_in), ONE(head_w), ONE(decode_head_logits));
 }
 
@@ -245,7 +245,7 @@ decode_head_forward(unsigned char *arena, int slot)
 void
 om_init(unsigned char *arena)
 {
-	/* rope_table: rope_table fp32[4,4], resolved.lua:22 */
+	/* rope_table: rope_table fp32[4,4], dense.lua:6 */
 	launch_rope_table_4x4x0(ONE(init_rope_table));
 }
 
@@ -255,7 +255,7 @@ om_update(unsigned char *arena)
 {
 	/* sumsq over 12 tensors from embed_g_tokens_w, 1344 elements */
 	launch_sumsq_1344(ONE(embed_g_tokens_w), ONE(update_ctl));
-	/* clip: +ctl fp64[8], resolved.lua:36 */
+	/* clip: +ctl fp64[8], dense.lua:2 */
 	launch_clip(ONE(head_loss), ONE(update_ctl));
 	/* adamw over 9 tensors from embed_g_tokens_w, 1152 elements */
 	launch_adamw_1152(ONE(embed_g_tokens_w), ONE(update_ctl), ONE(embed_tokens_w),

@@ -19,663 +19,662 @@
 static void
 embed_forward(unsigned char *arena, int slot)
 {
-	/* embed: x0 fp64[4,8], resolved.lua:74 */
+	/* embed: x0 fp64[4,8], mixed.lua:7 */
 	launch_embed_4x8x32(ONE(embed_tokens), ONE(embed_tokens_w), STREAM(slot, 0));
 }
 
 static void
 embed_backward(unsigned char *arena)
 {
-	/* embed_bwd: +g_tokens_w fp64[32,8], resolved.lua:74 */
+	/* embed_bwd: +g_tokens_w fp64[32,8], mixed.lua:7 */
 	launch_embed_bwd_4x8x32(DSTREAM, ONE(embed_tokens), ONE(embed_g_tokens_w));
 }
 
 static void
 dense_forward(unsigned char *arena, int slot, int layer, int i)
 {
-	/* rmsnorm: attn_in fp64[4,8], attn_in_rms fp64[4], resolved.lua:78 */
+	/* rmsnorm: attn_in fp64[4,8], attn_in_rms fp64[4], mixed.lua:6 */
 	launch_rmsnorm_4x1x8(STREAM(slot, layer), LAYER(dense_attn_norm, i),
 	    SAVED(dense_attn_in, slot, i), SAVED(dense_attn_in_rms, slot, i));
-	/* linear: q_raw fp64[4,16], resolved.lua:3 */
+	/* linear: q_raw fp64[4,16], mixed.lua:11 */
 	launch_linear_4x16x8(SAVED(dense_attn_in, slot, i), LAYER(dense_q_proj, i),
 	    SAVED(dense_q_raw, slot, i));
-	/* rmsnorm: q_normed fp64[4,16], q_normed_rms fp64[16], resolved.lua:6 */
+	/* rmsnorm: q_normed fp64[4,16], q_normed_rms fp64[16], mixed.lua:11 */
 	launch_rmsnorm_4x4x4(SAVED(dense_q_raw, slot, i), LAYER(dense_q_norm, i),
 	    SAVED(dense_q_normed, slot, i), SAVED(dense_q_normed_rms, slot, i));
-	/* linear: k_raw fp64[4,8], resolved.lua:3 */
+	/* linear: k_raw fp64[4,8], mixed.lua:11 */
 	launch_linear_4x8x8(SAVED(dense_attn_in, slot, i), LAYER(dense_k_proj, i),
 	    SAVED(dense_k_raw, slot, i));
-	/* rmsnorm: k_normed fp64[4,8], k_normed_rms fp64[8], resolved.lua:6 */
+	/* rmsnorm: k_normed fp64[4,8], k_normed_rms fp64[8], mixed.lua:11 */
 	launch_rmsnorm_4x2x4(SAVED(dense_k_raw, slot, i), LAYER(dense_k_norm, i),
 	    SAVED(dense_k_normed, slot, i), SAVED(dense_k_normed_rms, slot, i));
-	/* linear: v fp64[4,8], resolved.lua:3 */
+	/* linear: v fp64[4,8], mixed.lua:11 */
 	launch_linear_4x8x8(SAVED(dense_attn_in, slot, i), LAYER(dense_v_proj, i),
 	    SAVED(dense_v, slot, i));
-	/* attention: heads fp64[4,16], heads_lse fp64[16], resolved.lua:3 */
+	/* attention: heads fp64[4,16], heads_lse fp64[16], mixed.lua:11 */
 	launch_attention_1x4x4x2x4x4(SAVED(dense_q_normed, slot, i), SAVED(dense_k_normed, slot, i),
 	    SAVED(dense_v, slot, i), SAVED(dense_heads, slot, i), SAVED(dense_heads_lse, slot, i));
-	/* linear: attn fp64[4,8], resolved.lua:3 */
+	/* linear: attn fp64[4,8], mixed.lua:11 */
 	launch_linear_4x8x16(SAVED(dense_heads, slot, i), LAYER(dense_o_proj, i),
 	    SAVED(dense_attn, slot, i));
-	/* rmsnorm: attn_normed fp64[4,8], attn_normed_rms fp64[4], resolved.lua:78 */
+	/* rmsnorm: attn_normed fp64[4,8], attn_normed_rms fp64[4], mixed.lua:6 */
 	launch_rmsnorm_4x1x8(SAVED(dense_attn, slot, i), LAYER(dense_attn_post_norm, i),
 	    SAVED(dense_attn_normed, slot, i), SAVED(dense_attn_normed_rms, slot, i));
-	/* add: mid fp64[4,8], resolved.lua:81 */
+	/* add: mid fp64[4,8], mixed.lua:9 */
 	launch_add_4x8(STREAM(slot, layer), SAVED(dense_attn_normed, slot, i),
 	    SAVED(dense_mid, slot, i));
-	/* rmsnorm: ffn_in fp64[4,8], ffn_in_rms fp64[4], resolved.lua:78 */
+	/* rmsnorm: ffn_in fp64[4,8], ffn_in_rms fp64[4], mixed.lua:6 */
 	launch_rmsnorm_4x1x8(SAVED(dense_mid, slot, i), LAYER(dense_ffn_norm, i),
 	    SAVED(dense_ffn_in, slot, i), SAVED(dense_ffn_in_rms, slot, i));
-	/* linear: gate fp64[4,12], resolved.lua:21 */
+	/* linear: gate fp64[4,12], mixed.lua:17 */
 	launch_linear_4x12x8(SAVED(dense_ffn_in, slot, i), LAYER(dense_gate_proj, i),
 	    SAVED(dense_gate, slot, i));
-	/* linear: up fp64[4,12], resolved.lua:21 */
+	/* linear: up fp64[4,12], mixed.lua:17 */
 	launch_linear_4x12x8(SAVED(dense_ffn_in, slot, i), LAYER(dense_up_proj, i),
 	    SAVED(dense_up, slot, i));
-	/* glu: hidden fp64[4,12], resolved.lua:21 */
+	/* glu: hidden fp64[4,12], mixed.lua:17 */
 	launch_glu_4x12x0(SAVED(dense_gate, slot, i), SAVED(dense_up, slot, i),
 	    SAVED(dense_hidden, slot, i));
-	/* linear: out fp64[4,8], resolved.lua:21 */
+	/* linear: out fp64[4,8], mixed.lua:17 */
 	launch_linear_4x8x12(SAVED(dense_hidden, slot, i), LAYER(dense_down_proj, i),
 	    SAVED(dense_out, slot, i));
-	/* rmsnorm: ffn_normed fp64[4,8], ffn_normed_rms fp64[4], resolved.lua:78 */
+	/* rmsnorm: ffn_normed fp64[4,8], ffn_normed_rms fp64[4], mixed.lua:6 */
 	launch_rmsnorm_4x1x8(SAVED(dense_out, slot, i), LAYER(dense_ffn_post_norm, i),
 	    STREAM(slot, layer + 1), SAVED(dense_ffn_normed_rms, slot, i));
-	/* add: y fp64[4,8], resolved.lua:84 */
+	/* add: y fp64[4,8], mixed.lua:16 */
 	launch_add_4x8(SAVED(dense_mid, slot, i), STREAM(slot, layer + 1), STREAM(slot, layer + 1));
 }
 
 static void
 dense_backward(unsigned char *arena, int slot, int layer, int i)
 {
-	/* rmsnorm_bwd: d_out fp64[4,8], +g_ffn_post_norm fp64[8], resolved.lua:78 */
+	/* rmsnorm_bwd: d_out fp64[4,8], +g_ffn_post_norm fp64[8], mixed.lua:6 */
 	launch_rmsnorm_bwd_4x1x8(DSTREAM, SAVED(dense_out, slot, i), LAYER(dense_ffn_post_norm, i),
 	    SAVED(dense_ffn_normed_rms, slot, i), ONE(dense_d_out), LAYER(dense_g_ffn_post_norm, i),
 	    WORKSPACE(dense_backward_rmsnorm_bwd));
-	/* linear_dx: d_hidden fp64[4,12], resolved.lua:21 */
+	/* linear_dx: d_hidden fp64[4,12], mixed.lua:17 */
 	launch_linear_dx_4x8x12(ONE(dense_d_out), LAYER(dense_down_proj, i), ONE(dense_d_hidden));
-	/* linear_dw: +g_down_proj fp64[8,12], resolved.lua:21 */
+	/* linear_dw: +g_down_proj fp64[8,12], mixed.lua:17 */
 	launch_linear_dw_4x8x12(ONE(dense_d_out), SAVED(dense_hidden, slot, i),
 	    LAYER(dense_g_down_proj, i));
-	/* glu_bwd: d_gate fp64[4,12], d_up fp64[4,12], resolved.lua:21 */
+	/* glu_bwd: d_gate fp64[4,12], d_up fp64[4,12], mixed.lua:17 */
 	launch_glu_bwd_4x12x0(ONE(dense_d_hidden), SAVED(dense_gate, slot, i),
 	    SAVED(dense_up, slot, i), ONE(dense_d_gate), ONE(dense_d_up));
-	/* linear_dx: d_ffn_in fp64[4,8], resolved.lua:21 */
+	/* linear_dx: d_ffn_in fp64[4,8], mixed.lua:17 */
 	launch_linear_dx_4x12x8(ONE(dense_d_up), LAYER(dense_up_proj, i), ONE(dense_d_ffn_in));
-	/* linear_dw: +g_up_proj fp64[12,8], resolved.lua:21 */
+	/* linear_dw: +g_up_proj fp64[12,8], mixed.lua:17 */
 	launch_linear_dw_4x12x8(ONE(dense_d_up), SAVED(dense_ffn_in, slot, i),
 	    LAYER(dense_g_up_proj, i));
-	/* linear_dx: d_ffn_in_2 fp64[4,8], resolved.lua:21 */
+	/* linear_dx: d_ffn_in_2 fp64[4,8], mixed.lua:17 */
 	launch_linear_dx_4x12x8(ONE(dense_d_gate), LAYER(dense_gate_proj, i),
 	    ONE(dense_d_ffn_in_2));
-	/* add: d_ffn_in_3 fp64[4,8], resolved.lua:21 */
+	/* add: d_ffn_in_3 fp64[4,8], mixed.lua:17 */
 	launch_add_4x8(ONE(dense_d_ffn_in), ONE(dense_d_ffn_in_2), ONE(dense_d_ffn_in_3));
-	/* linear_dw: +g_gate_proj fp64[12,8], resolved.lua:21 */
+	/* linear_dw: +g_gate_proj fp64[12,8], mixed.lua:17 */
 	launch_linear_dw_4x12x8(ONE(dense_d_gate), SAVED(dense_ffn_in, slot, i),
 	    LAYER(dense_g_gate_proj, i));
-	/* rmsnorm_bwd: d_mid fp64[4,8], +g_ffn_norm fp64[8], resolved.lua:78 */
+	/* rmsnorm_bwd: d_mid fp64[4,8], +g_ffn_norm fp64[8], mixed.lua:6 */
 	launch_rmsnorm_bwd_4x1x8(ONE(dense_d_ffn_in_3), SAVED(dense_mid, slot, i),
 	    LAYER(dense_ffn_norm, i), SAVED(dense_ffn_in_rms, slot, i), ONE(dense_d_mid),
 	    LAYER(dense_g_ffn_norm, i), WORKSPACE(dense_backward_rmsnorm_bwd_2));
-	/* add: d_mid_2 fp64[4,8], resolved.lua:78 */
+	/* add: d_mid_2 fp64[4,8], mixed.lua:6 */
 	launch_add_4x8(DSTREAM, ONE(dense_d_mid), DSTREAM);
-	/* rmsnorm_bwd: d_attn fp64[4,8], +g_attn_post_norm fp64[8], resolved.lua:78 */
+	/* rmsnorm_bwd: d_attn fp64[4,8], +g_attn_post_norm fp64[8], mixed.lua:6 */
 	launch_rmsnorm_bwd_4x1x8(DSTREAM, SAVED(dense_attn, slot, i),
 	    LAYER(dense_attn_post_norm, i), SAVED(dense_attn_normed_rms, slot, i),
 	    ONE(dense_d_attn), LAYER(dense_g_attn_post_norm, i),
 	    WORKSPACE(dense_backward_rmsnorm_bwd_3));
-	/* linear_dx: d_heads fp64[4,16], resolved.lua:3 */
+	/* linear_dx: d_heads fp64[4,16], mixed.lua:11 */
 	launch_linear_dx_4x8x16(ONE(dense_d_attn), LAYER(dense_o_proj, i), ONE(dense_d_heads));
-	/* linear_dw: +g_o_proj fp64[8,16], resolved.lua:3 */
+	/* linear_dw: +g_o_proj fp64[8,16], mixed.lua:11 */
 	launch_linear_dw_4x8x16(ONE(dense_d_attn), SAVED(dense_heads, slot, i),
 	    LAYER(dense_g_o_proj, i));
 	/* attention_bwd: d_q_normed fp64[4,16], d_k_normed fp64[4,8], d_v fp64[4,8],
-	 * resolved.lua:3 */
+	 * mixed.lua:11 */
 	launch_attention_bwd_1x4x4x2x4x4(ONE(dense_d_heads), SAVED(dense_q_normed, slot, i),
 	    SAVED(dense_k_normed, slot, i), SAVED(dense_v, slot, i), SAVED(dense_heads, slot, i),
 	    SAVED(dense_heads_lse, slot, i), ONE(dense_d_q_normed), ONE(dense_d_k_normed),
 	    ONE(dense_d_v), WORKSPACE(dense_backward_attention_bwd));
-	/* linear_dx: d_attn_in fp64[4,8], resolved.lua:3 */
+	/* linear_dx: d_attn_in fp64[4,8], mixed.lua:11 */
 	launch_linear_dx_4x8x8(ONE(dense_d_v), LAYER(dense_v_proj, i), ONE(dense_d_attn_in));
-	/* linear_dw: +g_v_proj fp64[8,8], resolved.lua:3 */
+	/* linear_dw: +g_v_proj fp64[8,8], mixed.lua:11 */
 	launch_linear_dw_4x8x8(ONE(dense_d_v), SAVED(dense_attn_in, slot, i),
 	    LAYER(dense_g_v_proj, i));
-	/* rmsnorm_bwd: d_k_raw fp64[4,8], +g_k_norm fp64[4], resolved.lua:6 */
+	/* rmsnorm_bwd: d_k_raw fp64[4,8], +g_k_norm fp64[4], mixed.lua:11 */
 	launch_rmsnorm_bwd_4x2x4(ONE(dense_d_k_normed), SAVED(dense_k_raw, slot, i),
 	    LAYER(dense_k_norm, i), SAVED(dense_k_normed_rms, slot, i), ONE(dense_d_k_raw),
 	    LAYER(dense_g_k_norm, i), WORKSPACE(dense_backward_rmsnorm_bwd_4));
-	/* linear_dx: d_attn_in_2 fp64[4,8], resolved.lua:3 */
+	/* linear_dx: d_attn_in_2 fp64[4,8], mixed.lua:11 */
 	launch_linear_dx_4x8x8(ONE(dense_d_k_raw), LAYER(dense_k_proj, i), ONE(dense_d_attn_in_2));
-	/* add: d_attn_in_3 fp64[4,8], resolved.lua:3 */
+	/* add: d_attn_in_3 fp64[4,8], mixed.lua:11 */
 	launch_add_4x8(ONE(dense_d_attn_in), ONE(dense_d_attn_in_2), ONE(dense_d_attn_in_3));
-	/* linear_dw: +g_k_proj fp64[8,8], resolved.lua:3 */
+	/* linear_dw: +g_k_proj fp64[8,8], mixed.lua:11 */
 	launch_linear_dw_4x8x8(ONE(dense_d_k_raw), SAVED(dense_attn_in, slot, i),
 	    LAYER(dense_g_k_proj, i));
-	/* rmsnorm_bwd: d_q_raw fp64[4,16], +g_q_norm fp64[4], resolved.lua:6 */
+	/* rmsnorm_bwd: d_q_raw fp64[4,16], +g_q_norm fp64[4], mixed.lua:11 */
 	launch_rmsnorm_bwd_4x4x4(ONE(dense_d_q_normed), SAVED(dense_q_raw, slot, i),
 	    LAYER(dense_q_norm, i), SAVED(dense_q_normed_rms, slot, i), ONE(dense_d_q_raw),
 	    LAYER(dense_g_q_norm, i), WORKSPACE(dense_backward_rmsnorm_bwd_5));
-	/* linear_dx: d_attn_in_4 fp64[4,8], resolved.lua:3 */
+	/* linear_dx: d_attn_in_4 fp64[4,8], mixed.lua:11 */
 	launch_linear_dx_4x16x8(ONE(dense_d_q_raw), LAYER(dense_q_proj, i), ONE(dense_d_attn_in_4));
-	/* add: d_attn_in_5 fp64[4,8], resolved.lua:3 */
+	/* add: d_attn_in_5 fp64[4,8], mixed.lua:11 */
 	launch_add_4x8(ONE(dense_d_attn_in_3), ONE(dense_d_attn_in_4), ONE(dense_d_attn_in_5));
-	/* linear_dw: +g_q_proj fp64[16,8], resolved.lua:3 */
+	/* linear_dw: +g_q_proj fp64[16,8], mixed.lua:11 */
 	launch_linear_dw_4x16x8(ONE(dense_d_q_raw), SAVED(dense_attn_in, slot, i),
 	    LAYER(dense_g_q_proj, i));
-	/* rmsnorm_bwd: d_x fp64[4,8], +g_attn_norm fp64[8], resolved.lua:78 */
+	/* rmsnorm_bwd: d_x fp64[4,8], +g_attn_norm fp64[8], mixed.lua:6 */
 	launch_rmsnorm_bwd_4x1x8(ONE(dense_d_attn_in_5), STREAM(slot, layer),
 	    LAYER(dense_attn_norm, i), SAVED(dense_attn_in_rms, slot, i), ONE(dense_d_x),
 	    LAYER(dense_g_attn_norm, i), WORKSPACE(dense_backward_rmsnorm_bwd_6));
-	/* add: d_x_2 fp64[4,8], resolved.lua:78 */
+	/* add: d_x_2 fp64[4,8], mixed.lua:6 */
 	launch_add_4x8(DSTREAM, ONE(dense_d_x), DSTREAM);
 }
 
 static void
 moe_forward(unsigned char *arena, int slot, int layer, int i)
 {
-	/* rmsnorm: attn_in fp64[4,8], attn_in_rms fp64[4], resolved.lua:78 */
+	/* rmsnorm: attn_in fp64[4,8], attn_in_rms fp64[4], mixed.lua:6 */
 	launch_rmsnorm_4x1x8(STREAM(slot, layer), LAYER(moe_attn_norm, i),
 	    SAVED(moe_attn_in, slot, i), SAVED(moe_attn_in_rms, slot, i));
-	/* linear: q_raw fp64[4,16], resolved.lua:12 */
+	/* linear: q_raw fp64[4,16], mixed.lua:11 */
 	launch_linear_4x16x8(SAVED(moe_attn_in, slot, i), LAYER(moe_q_proj, i),
 	    SAVED(moe_q_raw, slot, i));
-	/* rmsnorm: q_normed fp64[4,16], q_normed_rms fp64[16], resolved.lua:15 */
+	/* rmsnorm: q_normed fp64[4,16], q_normed_rms fp64[16], mixed.lua:11 */
 	launch_rmsnorm_4x4x4(SAVED(moe_q_raw, slot, i), LAYER(moe_q_norm, i),
 	    SAVED(moe_q_normed, slot, i), SAVED(moe_q_normed_rms, slot, i));
-	/* linear: k_raw fp64[4,8], resolved.lua:12 */
+	/* linear: k_raw fp64[4,8], mixed.lua:11 */
 	launch_linear_4x8x8(SAVED(moe_attn_in, slot, i), LAYER(moe_k_proj, i),
 	    SAVED(moe_k_raw, slot, i));
-	/* rmsnorm: k_normed fp64[4,8], k_normed_rms fp64[8], resolved.lua:15 */
+	/* rmsnorm: k_normed fp64[4,8], k_normed_rms fp64[8], mixed.lua:11 */
 	launch_rmsnorm_4x2x4(SAVED(moe_k_raw, slot, i), LAYER(moe_k_norm, i),
 	    SAVED(moe_k_normed, slot, i), SAVED(moe_k_normed_rms, slot, i));
-	/* linear: v fp64[4,8], resolved.lua:12 */
+	/* linear: v fp64[4,8], mixed.lua:11 */
 	launch_linear_4x8x8(SAVED(moe_attn_in, slot, i), LAYER(moe_v_proj, i),
 	    SAVED(moe_v, slot, i));
-	/* rope: q_rot fp64[4,16], resolved.lua:18 */
+	/* rope: q_rot fp64[4,16], mixed.lua:13 */
 	launch_rope_1x4x4x4(SAVED(moe_q_normed, slot, i), ONE(init_rope_table),
 	    SAVED(moe_q_rot, slot, i));
-	/* rope: k_rot fp64[4,8], resolved.lua:18 */
+	/* rope: k_rot fp64[4,8], mixed.lua:13 */
 	launch_rope_1x4x2x4(SAVED(moe_k_normed, slot, i), ONE(init_rope_table),
 	    SAVED(moe_k_rot, slot, i));
-	/* attention: heads fp64[4,16], heads_lse fp64[16], resolved.lua:12 */
+	/* attention: heads fp64[4,16], heads_lse fp64[16], mixed.lua:11 */
 	launch_attention_1x4x4x2x4x3(SAVED(moe_q_rot, slot, i), SAVED(moe_k_rot, slot, i),
 	    SAVED(moe_v, slot, i), SAVED(moe_heads, slot, i), SAVED(moe_heads_lse, slot, i));
-	/* linear: attn fp64[4,8], resolved.lua:12 */
+	/* linear: attn fp64[4,8], mixed.lua:11 */
 	launch_linear_4x8x16(SAVED(moe_heads, slot, i), LAYER(moe_o_proj, i),
 	    SAVED(moe_attn, slot, i));
-	/* rmsnorm: attn_normed fp64[4,8], attn_normed_rms fp64[4], resolved.lua:78 */
+	/* rmsnorm: attn_normed fp64[4,8], attn_normed_rms fp64[4], mixed.lua:6 */
 	launch_rmsnorm_4x1x8(SAVED(moe_attn, slot, i), LAYER(moe_attn_post_norm, i),
 	    SAVED(moe_attn_normed, slot, i), SAVED(moe_attn_normed_rms, slot, i));
-	/* add: mid fp64[4,8], resolved.lua:81 */
+	/* add: mid fp64[4,8], mixed.lua:9 */
 	launch_add_4x8(STREAM(slot, layer), SAVED(moe_attn_normed, slot, i),
 	    SAVED(moe_mid, slot, i));
-	/* rmsnorm: ffn_in fp64[4,8], ffn_in_rms fp64[4], resolved.lua:78 */
+	/* rmsnorm: ffn_in fp64[4,8], ffn_in_rms fp64[4], mixed.lua:6 */
 	launch_rmsnorm_4x1x8(SAVED(moe_mid, slot, i), LAYER(moe_ffn_norm, i),
 	    SAVED(moe_ffn_in, slot, i), SAVED(moe_ffn_in_rms, slot, i));
-	/* gate: scores fp64[4,4], resolved.lua:31 */
+	/* gate: scores fp64[4,4], mixed.lua:20 */
 	launch_gate_4x4x8(SAVED(moe_ffn_in, slot, i), LAYER(moe_router, i),
 	    SAVED(moe_scores, slot, i));
 	/* route_random: weights fp64[4,1], chosen int32[4,1], probs fp64[4,4], scores_lse fp64[4],
-	 * counts int32[1,4], +load int64[4], +aux fp64[2], resolved.lua:31 */
+	 * counts int32[1,4], +load int64[4], +aux fp64[2], mixed.lua:20 */
 	launch_route_random_4x4x1x0x0x1x1x1(SAVED(moe_scores, slot, i), LAYER(moe_draw, i),
 	    SAVED(moe_weights, slot, i), SAVED(moe_chosen, slot, i), SAVED(moe_probs, slot, i),
 	    SAVED(moe_scores_lse, slot, i), SAVED(moe_counts, slot, i), LAYER(moe_load, i),
 	    LAYER(moe_aux, i));
-	/* route_map: row int32[4,1], src int32[4], offsets int32[5], resolved.lua:25 */
+	/* route_map: row int32[4,1], src int32[4], offsets int32[5], mixed.lua:19 */
 	launch_route_map_4x4x1x1(SAVED(moe_chosen, slot, i), SAVED(moe_counts, slot, i),
 	    SAVED(moe_row, slot, i), SAVED(moe_src, slot, i), SAVED(moe_offsets, slot, i));
-	/* dispatch: routed fp64[4,8], resolved.lua:25 */
+	/* dispatch: routed fp64[4,8], mixed.lua:19 */
 	launch_dispatch_4x1x8(SAVED(moe_ffn_in, slot, i), SAVED(moe_row, slot, i),
 	    SAVED(moe_src, slot, i), SAVED(moe_routed, slot, i));
-	/* grouped: gate fp64[4,6], resolved.lua:27 */
+	/* grouped: gate fp64[4,6], mixed.lua:19 */
 	launch_grouped_4x4x6x8(SAVED(moe_routed, slot, i), LAYER(moe_gate_proj, i),
 	    SAVED(moe_offsets, slot, i), SAVED(moe_gate, slot, i));
-	/* grouped: up fp64[4,6], resolved.lua:27 */
+	/* grouped: up fp64[4,6], mixed.lua:19 */
 	launch_grouped_4x4x6x8(SAVED(moe_routed, slot, i), LAYER(moe_up_proj, i),
 	    SAVED(moe_offsets, slot, i), SAVED(moe_up, slot, i));
-	/* glu_routed: hidden fp64[4,6], resolved.lua:27 */
+	/* glu_routed: hidden fp64[4,6], mixed.lua:19 */
 	launch_glu_routed_4x1x6x0(SAVED(moe_gate, slot, i), SAVED(moe_up, slot, i),
 	    SAVED(moe_weights, slot, i), SAVED(moe_src, slot, i), SAVED(moe_hidden, slot, i));
-	/* grouped: rows fp64[4,8], resolved.lua:27 */
+	/* grouped: rows fp64[4,8], mixed.lua:19 */
 	launch_grouped_4x4x8x6(SAVED(moe_hidden, slot, i), LAYER(moe_down_proj, i),
 	    SAVED(moe_offsets, slot, i), ONE(moe_rows));
-	/* combine: out fp64[4,8], resolved.lua:27 */
+	/* combine: out fp64[4,8], mixed.lua:19 */
 	launch_combine_4x1x8(ONE(moe_rows), SAVED(moe_row, slot, i), SAVED(moe_src, slot, i),
 	    SAVED(moe_out, slot, i));
-	/* linear: shared_gate fp64[4,4], resolved.lua:28 */
+	/* linear: shared_gate fp64[4,4], mixed.lua:19 */
 	launch_linear_4x4x8(SAVED(moe_ffn_in, slot, i), LAYER(moe_shared_gate_proj, i),
 	    SAVED(moe_shared_gate, slot, i));
-	/* linear: shared_up fp64[4,4], resolved.lua:28 */
+	/* linear: shared_up fp64[4,4], mixed.lua:19 */
 	launch_linear_4x4x8(SAVED(moe_ffn_in, slot, i), LAYER(moe_shared_up_proj, i),
 	    SAVED(moe_shared_up, slot, i));
-	/* glu: shared_hidden fp64[4,4], resolved.lua:28 */
+	/* glu: shared_hidden fp64[4,4], mixed.lua:19 */
 	launch_glu_4x4x0(SAVED(moe_shared_gate, slot, i), SAVED(moe_shared_up, slot, i),
 	    SAVED(moe_shared_hidden, slot, i));
-	/* linear: shared_out fp64[4,8], resolved.lua:28 */
+	/* linear: shared_out fp64[4,8], mixed.lua:19 */
 	launch_linear_4x8x4(SAVED(moe_shared_hidden, slot, i), LAYER(moe_shared_down_proj, i),
 	    ONE(moe_shared_out));
-	/* add: mixed fp64[4,8], resolved.lua:28 */
+	/* add: mixed fp64[4,8], mixed.lua:19 */
 	launch_add_4x8(SAVED(moe_out, slot, i), ONE(moe_shared_out), SAVED(moe_mixed, slot, i));
-	/* rmsnorm: ffn_normed fp64[4,8], ffn_normed_rms fp64[4], resolved.lua:78 */
+	/* rmsnorm: ffn_normed fp64[4,8], ffn_normed_rms fp64[4], mixed.lua:6 */
 	launch_rmsnorm_4x1x8(SAVED(moe_mixed, slot, i), LAYER(moe_ffn_post_norm, i),
 	    STREAM(slot, layer + 1), SAVED(moe_ffn_normed_rms, slot, i));
-	/* add: y fp64[4,8], resolved.lua:84 */
+	/* add: y fp64[4,8], mixed.lua:16 */
 	launch_add_4x8(SAVED(moe_mid, slot, i), STREAM(slot, layer + 1), STREAM(slot, layer + 1));
 }
 
 static void
 moe_backward(unsigned char *arena, int slot, int layer, int i)
 {
-	/* rmsnorm_bwd: d_mixed fp64[4,8], +g_ffn_post_norm fp64[8], resolved.lua:78 */
+	/* rmsnorm_bwd: d_mixed fp64[4,8], +g_ffn_post_norm fp64[8], mixed.lua:6 */
 	launch_rmsnorm_bwd_4x1x8(DSTREAM, SAVED(moe_mixed, slot, i), LAYER(moe_ffn_post_norm, i),
 	    SAVED(moe_ffn_normed_rms, slot, i), ONE(moe_d_mixed), LAYER(moe_g_ffn_post_norm, i),
 	    WORKSPACE(moe_backward_rmsnorm_bwd));
-	/* linear_dx: d_shared_hidden fp64[4,4], resolved.lua:28 */
+	/* linear_dx: d_shared_hidden fp64[4,4], mixed.lua:19 */
 	launch_linear_dx_4x8x4(ONE(moe_d_mixed), LAYER(moe_shared_down_proj, i),
 	    ONE(moe_d_shared_hidden));
-	/* linear_dw: +g_shared_down_proj fp64[8,4], resolved.lua:28 */
+	/* linear_dw: +g_shared_down_proj fp64[8,4], mixed.lua:19 */
 	launch_linear_dw_4x8x4(ONE(moe_d_mixed), SAVED(moe_shared_hidden, slot, i),
 	    LAYER(moe_g_shared_down_proj, i));
-	/* glu_bwd: d_shared_gate fp64[4,4], d_shared_up fp64[4,4], resolved.lua:28 */
+	/* glu_bwd: d_shared_gate fp64[4,4], d_shared_up fp64[4,4], mixed.lua:19 */
 	launch_glu_bwd_4x4x0(ONE(moe_d_shared_hidden), SAVED(moe_shared_gate, slot, i),
 	    SAVED(moe_shared_up, slot, i), ONE(moe_d_shared_gate), ONE(moe_d_shared_up));
-	/* linear_dx: d_ffn_in fp64[4,8], resolved.lua:28 */
+	/* linear_dx: d_ffn_in fp64[4,8], mixed.lua:19 */
 	launch_linear_dx_4x4x8(ONE(moe_d_shared_up), LAYER(moe_shared_up_proj, i),
 	    ONE(moe_d_ffn_in));
-	/* linear_dw: +g_shared_up_proj fp64[4,8], resolved.lua:28 */
+	/* linear_dw: +g_shared_up_proj fp64[4,8], mixed.lua:19 */
 	launch_linear_dw_4x4x8(ONE(moe_d_shared_up), SAVED(moe_ffn_in, slot, i),
 	    LAYER(moe_g_shared_up_proj, i));
-	/* linear_dx: d_ffn_in_2 fp64[4,8], resolved.lua:28 */
+	/* linear_dx: d_ffn_in_2 fp64[4,8], mixed.lua:19 */
 	launch_linear_dx_4x4x8(ONE(moe_d_shared_gate), LAYER(moe_shared_gate_proj, i),
 	    ONE(moe_d_ffn_in_2));
-	/* add: d_ffn_in_3 fp64[4,8], resolved.lua:28 */
+	/* add: d_ffn_in_3 fp64[4,8], mixed.lua:19 */
 	launch_add_4x8(ONE(moe_d_ffn_in), ONE(moe_d_ffn_in_2), ONE(moe_d_ffn_in_3));
-	/* linear_dw: +g_shared_gate_proj fp64[4,8], resolved.lua:28 */
+	/* linear_dw: +g_shared_gate_proj fp64[4,8], mixed.lua:19 */
 	launch_linear_dw_4x4x8(ONE(moe_d_shared_gate), SAVED(moe_ffn_in, slot, i),
 	    LAYER(moe_g_shared_gate_proj, i));
-	/* dispatch: d_rows fp64[4,8], resolved.lua:27 */
+	/* dispatch: d_rows fp64[4,8], mixed.lua:19 */
 	launch_dispatch_4x1x8(ONE(moe_d_mixed), SAVED(moe_row, slot, i), SAVED(moe_src, slot, i),
 	    ONE(moe_d_rows));
-	/* grouped_dx: d_hidden fp64[4,6], resolved.lua:27 */
+	/* grouped_dx: d_hidden fp64[4,6], mixed.lua:19 */
 	launch_grouped_dx_4x4x8x6(ONE(moe_d_rows), LAYER(moe_down_proj, i),
 	    SAVED(moe_offsets, slot, i), ONE(moe_d_hidden));
-	/* grouped_dw: +g_down_proj fp64[4,8,6], resolved.lua:27 */
+	/* grouped_dw: +g_down_proj fp64[4,8,6], mixed.lua:19 */
 	launch_grouped_dw_4x4x8x6(ONE(moe_d_rows), SAVED(moe_hidden, slot, i),
 	    SAVED(moe_offsets, slot, i), LAYER(moe_g_down_proj, i));
-	/* glu_routed_bwd: d_gate fp64[4,6], d_up fp64[4,6], d_weights fp64[4,1], resolved.lua:27 */
+	/* glu_routed_bwd: d_gate fp64[4,6], d_up fp64[4,6], d_weights fp64[4,1], mixed.lua:19 */
 	launch_glu_routed_bwd_4x1x6x0(ONE(moe_d_hidden), SAVED(moe_gate, slot, i),
 	    SAVED(moe_up, slot, i), SAVED(moe_weights, slot, i), SAVED(moe_src, slot, i),
 	    ONE(moe_d_gate), ONE(moe_d_up), ONE(moe_d_weights));
-	/* grouped_dx: d_routed fp64[4,8], resolved.lua:27 */
+	/* grouped_dx: d_routed fp64[4,8], mixed.lua:19 */
 	launch_grouped_dx_4x4x6x8(ONE(moe_d_up), LAYER(moe_up_proj, i), SAVED(moe_offsets, slot, i),
 	    ONE(moe_d_routed));
-	/* grouped_dw: +g_up_proj fp64[4,6,8], resolved.lua:27 */
+	/* grouped_dw: +g_up_proj fp64[4,6,8], mixed.lua:19 */
 	launch_grouped_dw_4x4x6x8(ONE(moe_d_up), SAVED(moe_routed, slot, i),
 	    SAVED(moe_offsets, slot, i), LAYER(moe_g_up_proj, i));
-	/* grouped_dx: d_routed_2 fp64[4,8], resolved.lua:27 */
+	/* grouped_dx: d_routed_2 fp64[4,8], mixed.lua:19 */
 	launch_grouped_dx_4x4x6x8(ONE(moe_d_gate), LAYER(moe_gate_proj, i),
 	    SAVED(moe_offsets, slot, i), ONE(moe_d_routed_2));
-	/* add: d_routed_3 fp64[4,8], resolved.lua:27 */
+	/* add: d_routed_3 fp64[4,8], mixed.lua:19 */
 	launch_add_4x8(ONE(moe_d_routed), ONE(moe_d_routed_2), ONE(moe_d_routed_3));
-	/* grouped_dw: +g_gate_proj fp64[4,6,8], resolved.lua:27 */
+	/* grouped_dw: +g_gate_proj fp64[4,6,8], mixed.lua:19 */
 	launch_grouped_dw_4x4x6x8(ONE(moe_d_gate), SAVED(moe_routed, slot, i),
 	    SAVED(moe_offsets, slot, i), LAYER(moe_g_gate_proj, i));
-	/* combine: d_ffn_in_4 fp64[4,8], resolved.lua:25 */
+	/* combine: d_ffn_in_4 fp64[4,8], mixed.lua:19 */
 	launch_combine_4x1x8(ONE(moe_d_routed_3), SAVED(moe_row, slot, i), SAVED(moe_src, slot, i),
 	    ONE(moe_d_ffn_in_4));
-	/* add: d_ffn_in_5 fp64[4,8], resolved.lua:25 */
+	/* add: d_ffn_in_5 fp64[4,8], mixed.lua:19 */
 	launch_add_4x8(ONE(moe_d_ffn_in_3), ONE(moe_d_ffn_in_4), ONE(moe_d_ffn_in_5));
-	/* route_bwd: d_scores fp64[4,4], resolved.lua:31 */
+	/* route_bwd: d_scores fp64[4,4], mixed.lua:20 */
 	launch_route_bwd_4x4x1x0x0x1x1x1(ONE(moe_d_weights), SAVED(moe_scores, slot, i),
 	    SAVED(moe_chosen, slot, i), SAVED(moe_probs, slot, i), SAVED(moe_scores_lse, slot, i),
 	    SAVED(moe_counts, slot, i), ONE(moe_d_scores));
-	/* gate_dx: d_ffn_in_6 fp64[4,8], resolved.lua:31 */
+	/* gate_dx: d_ffn_in_6 fp64[4,8], mixed.lua:20 */
 	launch_gate_dx_4x4x8(ONE(moe_d_scores), LAYER(moe_router, i), ONE(moe_d_ffn_in_6));
-	/* add: d_ffn_in_7 fp64[4,8], resolved.lua:31 */
+	/* add: d_ffn_in_7 fp64[4,8], mixed.lua:20 */
 	launch_add_4x8(ONE(moe_d_ffn_in_5), ONE(moe_d_ffn_in_6), ONE(moe_d_ffn_in_7));
-	/* gate_dw: +g_router fp64[4,8], resolved.lua:31 */
+	/* gate_dw: +g_router fp64[4,8], mixed.lua:20 */
 	launch_gate_dw_4x4x8(ONE(moe_d_scores), SAVED(moe_ffn_in, slot, i), LAYER(moe_g_router, i));
-	/* rmsnorm_bwd: d_mid fp64[4,8], +g_ffn_norm fp64[8], resolved.lua:78 */
+	/* rmsnorm_bwd: d_mid fp64[4,8], +g_ffn_norm fp64[8], mixed.lua:6 */
 	launch_rmsnorm_bwd_4x1x8(ONE(moe_d_ffn_in_7), SAVED(moe_mid, slot, i),
 	    LAYER(moe_ffn_norm, i), SAVED(moe_ffn_in_rms, slot, i), ONE(moe_d_mid),
 	    LAYER(moe_g_ffn_norm, i), WORKSPACE(moe_backward_rmsnorm_bwd_2));
-	/* add: d_mid_2 fp64[4,8], resolved.lua:78 */
+	/* add: d_mid_2 fp64[4,8], mixed.lua:6 */
 	launch_add_4x8(DSTREAM, ONE(moe_d_mid), DSTREAM);
-	/* rmsnorm_bwd: d_attn fp64[4,8], +g_attn_post_norm fp64[8], resolved.lua:78 */
+	/* rmsnorm_bwd: d_attn fp64[4,8], +g_attn_post_norm fp64[8], mixed.lua:6 */
 	launch_rmsnorm_bwd_4x1x8(DSTREAM, SAVED(moe_attn, slot, i), LAYER(moe_attn_post_norm, i),
 	    SAVED(moe_attn_normed_rms, slot, i), ONE(moe_d_attn), LAYER(moe_g_attn_post_norm, i),
 	    WORKSPACE(moe_backward_rmsnorm_bwd_3));
-	/* linear_dx: d_heads fp64[4,16], resolved.lua:12 */
+	/* linear_dx: d_heads fp64[4,16], mixed.lua:11 */
 	launch_linear_dx_4x8x16(ONE(moe_d_attn), LAYER(moe_o_proj, i), ONE(moe_d_heads));
-	/* linear_dw: +g_o_proj fp64[8,16], resolved.lua:12 */
+	/* linear_dw: +g_o_proj fp64[8,16], mixed.lua:11 */
 	launch_linear_dw_4x8x16(ONE(moe_d_attn), SAVED(moe_heads, slot, i), LAYER(moe_g_o_proj, i));
-	/* attention_bwd: d_q_rot fp64[4,16], d_k_rot fp64[4,8], d_v fp64[4,8], resolved.lua:12 */
+	/* attention_bwd: d_q_rot fp64[4,16], d_k_rot fp64[4,8], d_v fp64[4,8], mixed.lua:11 */
 	launch_attention_bwd_1x4x4x2x4x3(ONE(moe_d_heads), SAVED(moe_q_rot, slot, i),
 	    SAVED(moe_k_rot, slot, i), SAVED(moe_v, slot, i), SAVED(moe_heads, slot, i),
 	    SAVED(moe_heads_lse, slot, i), ONE(moe_d_q_rot), ONE(moe_d_k_rot), ONE(moe_d_v),
 	    WORKSPACE(moe_backward_attention_bwd));
-	/* rope_bwd: d_k_normed fp64[4,8], resolved.lua:18 */
+	/* rope_bwd: d_k_normed fp64[4,8], mixed.lua:13 */
 	launch_rope_bwd_1x4x2x4(ONE(moe_d_k_rot), ONE(init_rope_table), ONE(moe_d_k_normed));
-	/* rope_bwd: d_q_normed fp64[4,16], resolved.lua:18 */
+	/* rope_bwd: d_q_normed fp64[4,16], mixed.lua:13 */
 	launch_rope_bwd_1x4x4x4(ONE(moe_d_q_rot), ONE(init_rope_table), ONE(moe_d_q_normed));
-	/* linear_dx: d_attn_in fp64[4,8], resolved.lua:12 */
+	/* linear_dx: d_attn_in fp64[4,8], mixed.lua:11 */
 	launch_linear_dx_4x8x8(ONE(moe_d_v), LAYER(moe_v_proj, i), ONE(moe_d_attn_in));
-	/* linear_dw: +g_v_proj fp64[8,8], resolved.lua:12 */
+	/* linear_dw: +g_v_proj fp64[8,8], mixed.lua:11 */
 	launch_linear_dw_4x8x8(ONE(moe_d_v), SAVED(moe_attn_in, slot, i), LAYER(moe_g_v_proj, i));
-	/* rmsnorm_bwd: d_k_raw fp64[4,8], +g_k_norm fp64[4], resolved.lua:15 */
+	/* rmsnorm_bwd: d_k_raw fp64[4,8], +g_k_norm fp64[4], mixed.lua:11 */
 	launch_rmsnorm_bwd_4x2x4(ONE(moe_d_k_normed), SAVED(moe_k_raw, slot, i),
 	    LAYER(moe_k_norm, i), SAVED(moe_k_normed_rms, slot, i), ONE(moe_d_k_raw),
 	    LAYER(moe_g_k_norm, i), WORKSPACE(moe_backward_rmsnorm_bwd_4));
-	/* linear_dx: d_attn_in_2 fp64[4,8], resolved.lua:12 */
+	/* linear_dx: d_attn_in_2 fp64[4,8], mixed.lua:11 */
 	launch_linear_dx_4x8x8(ONE(moe_d_k_raw), LAYER(moe_k_proj, i), ONE(moe_d_attn_in_2));
-	/* add: d_attn_in_3 fp64[4,8], resolved.lua:12 */
+	/* add: d_attn_in_3 fp64[4,8], mixed.lua:11 */
 	launch_add_4x8(ONE(moe_d_attn_in), ONE(moe_d_attn_in_2), ONE(moe_d_attn_in_3));
-	/* linear_dw: +g_k_proj fp64[8,8], resolved.lua:12 */
+	/* linear_dw: +g_k_proj fp64[8,8], mixed.lua:11 */
 	launch_linear_dw_4x8x8(ONE(moe_d_k_raw), SAVED(moe_attn_in, slot, i),
 	    LAYER(moe_g_k_proj, i));
-	/* rmsnorm_bwd: d_q_raw fp64[4,16], +g_q_norm fp64[4], resolved.lua:15 */
+	/* rmsnorm_bwd: d_q_raw fp64[4,16], +g_q_norm fp64[4], mixed.lua:11 */
 	launch_rmsnorm_bwd_4x4x4(ONE(moe_d_q_normed), SAVED(moe_q_raw, slot, i),
 	    LAYER(moe_q_norm, i), SAVED(moe_q_normed_rms, slot, i), ONE(moe_d_q_raw),
 	    LAYER(moe_g_q_norm, i), WORKSPACE(moe_backward_rmsnorm_bwd_5));
-	/* linear_dx: d_attn_in_4 fp64[4,8], resolved.lua:12 */
+	/* linear_dx: d_attn_in_4 fp64[4,8], mixed.lua:11 */
 	launch_linear_dx_4x16x8(ONE(moe_d_q_raw), LAYER(moe_q_proj, i), ONE(moe_d_attn_in_4));
-	/* add: d_attn_in_5 fp64[4,8], resolved.lua:12 */
+	/* add: d_attn_in_5 fp64[4,8], mixed.lua:11 */
 	launch_add_4x8(ONE(moe_d_attn_in_3), ONE(moe_d_attn_in_4), ONE(moe_d_attn_in_5));
-	/* linear_dw: +g_q_proj fp64[16,8], resolved.lua:12 */
+	/* linear_dw: +g_q_proj fp64[16,8], mixed.lua:11 */
 	launch_linear_dw_4x16x8(ONE(moe_d_q_raw), SAVED(moe_attn_in, slot, i),
 	    LAYER(moe_g_q_proj, i));
-	/* rmsnorm_bwd: d_x fp64[4,8], +g_attn_norm fp64[8], resolved.lua:78 */
+	/* rmsnorm_bwd: d_x fp64[4,8], +g_attn_norm fp64[8], mixed.lua:6 */
 	launch_rmsnorm_bwd_4x1x8(ONE(moe_d_attn_in_5), STREAM(slot, layer), LAYER(moe_attn_norm, i),
 	    SAVED(moe_attn_in_rms, slot, i), ONE(moe_d_x), LAYER(moe_g_attn_norm, i),
 	    WORKSPACE(moe_backward_rmsnorm_bwd_6));
-	/* add: d_x_2 fp64[4,8], resolved.lua:78 */
+	/* add: d_x_2 fp64[4,8], mixed.lua:6 */
 	launch_add_4x8(DSTREAM, ONE(moe_d_x), DSTREAM);
 }
 
 static void
 moe2_forward(unsigned char *arena, int slot, int layer, int i)
 {
-	/* rmsnorm: attn_in fp64[4,8], attn_in_rms fp64[4], resolved.lua:78 */
+	/* rmsnorm: attn_in fp64[4,8], attn_in_rms fp64[4], mixed.lua:6 */
 	launch_rmsnorm_4x1x8(STREAM(slot, layer), LAYER(moe2_attn_norm, i), ONE(moe2_attn_in),
 	    ONE(moe2_attn_in_rms));
-	/* linear: q_raw fp64[4,16], resolved.lua:12 */
+	/* linear: q_raw fp64[4,16], mixed.lua:11 */
 	launch_linear_4x16x8(ONE(moe2_attn_in), LAYER(moe2_q_proj, i), ONE(moe2_q_raw));
-	/* rmsnorm: q_normed fp64[4,16], q_normed_rms fp64[16], resolved.lua:15 */
+	/* rmsnorm: q_normed fp64[4,16], q_normed_rms fp64[16], mixed.lua:11 */
 	launch_rmsnorm_4x4x4(ONE(moe2_q_raw), LAYER(moe2_q_norm, i), ONE(moe2_q_normed),
 	    ONE(moe2_q_normed_rms));
-	/* linear: k_raw fp64[4,8], resolved.lua:12 */
+	/* linear: k_raw fp64[4,8], mixed.lua:11 */
 	launch_linear_4x8x8(ONE(moe2_attn_in), LAYER(moe2_k_proj, i), ONE(moe2_k_raw));
-	/* rmsnorm: k_normed fp64[4,8], k_normed_rms fp64[8], resolved.lua:15 */
+	/* rmsnorm: k_normed fp64[4,8], k_normed_rms fp64[8], mixed.lua:11 */
 	launch_rmsnorm_4x2x4(ONE(moe2_k_raw), LAYER(moe2_k_norm, i), ONE(moe2_k_normed),
 	    ONE(moe2_k_normed_rms));
-	/* linear: v fp64[4,8], resolved.lua:12 */
+	/* linear: v fp64[4,8], mixed.lua:11 */
 	launch_linear_4x8x8(ONE(moe2_attn_in), LAYER(moe2_v_proj, i), ONE(moe2_v));
-	/* rope: q_rot fp64[4,16], resolved.lua:18 */
+	/* rope: q_rot fp64[4,16], mixed.lua:13 */
 	launch_rope_1x4x4x4(ONE(moe2_q_normed), ONE(init_rope_table), ONE(moe2_q_rot));
-	/* rope: k_rot fp64[4,8], resolved.lua:18 */
+	/* rope: k_rot fp64[4,8], mixed.lua:13 */
 	launch_rope_1x4x2x4(ONE(moe2_k_normed), ONE(init_rope_table), ONE(moe2_k_rot));
-	/* attention: heads fp64[4,16], heads_lse fp64[16], resolved.lua:12 */
+	/* attention: heads fp64[4,16], heads_lse fp64[16], mixed.lua:11 */
 	launch_attention_1x4x4x2x4x3(ONE(moe2_q_rot), ONE(moe2_k_rot), ONE(moe2_v), ONE(moe2_heads),
 	    ONE(moe2_heads_lse));
-	/* linear: attn fp64[4,8], resolved.lua:12 */
+	/* linear: attn fp64[4,8], mixed.lua:11 */
 	launch_linear_4x8x16(ONE(moe2_heads), LAYER(moe2_o_proj, i), ONE(moe2_attn));
-	/* rmsnorm: attn_normed fp64[4,8], attn_normed_rms fp64[4], resolved.lua:78 */
+	/* rmsnorm: attn_normed fp64[4,8], attn_normed_rms fp64[4], mixed.lua:6 */
 	launch_rmsnorm_4x1x8(ONE(moe2_attn), LAYER(moe2_attn_post_norm, i), STREAM(slot, layer + 1),
 	    ONE(moe2_attn_normed_rms));
-	/* add: mid fp64[4,8], resolved.lua:81 */
+	/* add: mid fp64[4,8], mixed.lua:9 */
 	launch_add_4x8(STREAM(slot, layer), STREAM(slot, layer + 1), STREAM(slot, layer + 1));
-	/* rmsnorm: ffn_in fp64[4,8], ffn_in_rms fp64[4], resolved.lua:78 */
+	/* rmsnorm: ffn_in fp64[4,8], ffn_in_rms fp64[4], mixed.lua:6 */
 	launch_rmsnorm_4x1x8(STREAM(slot, layer + 1), LAYER(moe2_ffn_norm, i), ONE(moe2_ffn_in),
 	    ONE(moe2_ffn_in_rms));
-	/* gate: scores fp64[4,12], resolved.lua:50 */
+	/* gate: scores fp64[4,12], mixed.lua:20 */
 	launch_gate_4x12x8(ONE(moe2_ffn_in), LAYER(moe2_router, i), ONE(moe2_scores));
 	/* route_biased: weights fp64[4,3], chosen int32[4,3], probs fp64[4,12], scores_lse fp64[4],
-	 * counts int32[1,12], +load int64[12], +aux fp64[2], resolved.lua:50 */
+	 * counts int32[1,12], +load int64[12], +aux fp64[2], mixed.lua:20 */
 	launch_route_biased_4x12x3x1x0x1x1x1(ONE(moe2_scores), LAYER(moe2_choice_bias, i),
 	    SAVED(moe2_weights, slot, i), SAVED(moe2_chosen, slot, i), SAVED(moe2_probs, slot, i),
 	    SAVED(moe2_scores_lse, slot, i), SAVED(moe2_counts, slot, i), LAYER(moe2_load, i),
 	    LAYER(moe2_aux, i));
-	/* route_map: row int32[4,3], src int32[12], offsets int32[13], resolved.lua:44 */
+	/* route_map: row int32[4,3], src int32[12], offsets int32[13], mixed.lua:19 */
 	launch_route_map_4x12x3x1(SAVED(moe2_chosen, slot, i), SAVED(moe2_counts, slot, i),
 	    ONE(moe2_row), ONE(moe2_src), ONE(moe2_offsets));
-	/* dispatch: routed fp64[12,8], resolved.lua:44 */
+	/* dispatch: routed fp64[12,8], mixed.lua:19 */
 	launch_dispatch_4x3x8(ONE(moe2_ffn_in), ONE(moe2_row), ONE(moe2_src), ONE(moe2_routed));
-	/* grouped: gate fp64[12,6], resolved.lua:46 */
+	/* grouped: gate fp64[12,6], mixed.lua:19 */
 	launch_grouped_12x12x6x8(ONE(moe2_routed), LAYER(moe2_gate_proj, i), ONE(moe2_offsets),
 	    ONE(moe2_gate));
-	/* grouped: up fp64[12,6], resolved.lua:46 */
+	/* grouped: up fp64[12,6], mixed.lua:19 */
 	launch_grouped_12x12x6x8(ONE(moe2_routed), LAYER(moe2_up_proj, i), ONE(moe2_offsets),
 	    ONE(moe2_up));
-	/* glu_routed: hidden fp64[12,6], resolved.lua:46 */
+	/* glu_routed: hidden fp64[12,6], mixed.lua:19 */
 	launch_glu_routed_4x3x6x0(ONE(moe2_gate), ONE(moe2_up), SAVED(moe2_weights, slot, i),
 	    ONE(moe2_src), ONE(moe2_hidden));
-	/* grouped: rows fp64[12,8], resolved.lua:46 */
+	/* grouped: rows fp64[12,8], mixed.lua:19 */
 	launch_grouped_12x12x8x6(ONE(moe2_hidden), LAYER(moe2_down_proj, i), ONE(moe2_offsets),
 	    ONE(moe2_rows));
-	/* combine: out fp64[4,8], resolved.lua:46 */
+	/* combine: out fp64[4,8], mixed.lua:19 */
 	launch_combine_4x3x8(ONE(moe2_rows), ONE(moe2_row), ONE(moe2_src), ONE(moe2_out));
-	/* linear: shared_gate fp64[4,4], resolved.lua:47 */
+	/* linear: shared_gate fp64[4,4], mixed.lua:19 */
 	launch_linear_4x4x8(ONE(moe2_ffn_in), LAYER(moe2_shared_gate_proj, i),
 	    ONE(moe2_shared_gate));
-	/* linear: shared_up fp64[4,4], resolved.lua:47 */
+	/* linear: shared_up fp64[4,4], mixed.lua:19 */
 	launch_linear_4x4x8(ONE(moe2_ffn_in), LAYER(moe2_shared_up_proj, i), ONE(moe2_shared_up));
-	/* glu: shared_hidden fp64[4,4], resolved.lua:47 */
+	/* glu: shared_hidden fp64[4,4], mixed.lua:19 */
 	launch_glu_4x4x0(ONE(moe2_shared_gate), ONE(moe2_shared_up), ONE(moe2_shared_hidden));
-	/* linear: shared_out fp64[4,8], resolved.lua:47 */
+	/* linear: shared_out fp64[4,8], mixed.lua:19 */
 	launch_linear_4x8x4(ONE(moe2_shared_hidden), LAYER(moe2_shared_down_proj, i),
 	    ONE(moe2_shared_out));
-	/* add: mixed fp64[4,8], resolved.lua:47 */
+	/* add: mixed fp64[4,8], mixed.lua:19 */
 	launch_add_4x8(ONE(moe2_out), ONE(moe2_shared_out), ONE(moe2_mixed));
-	/* rmsnorm: ffn_normed fp64[4,8], ffn_normed_rms fp64[4], resolved.lua:78 */
+	/* rmsnorm: ffn_normed fp64[4,8], ffn_normed_rms fp64[4], mixed.lua:6 */
 	launch_rmsnorm_4x1x8(ONE(moe2_mixed), LAYER(moe2_ffn_post_norm, i), ONE(moe2_ffn_normed),
 	    ONE(moe2_ffn_normed_rms));
-	/* add: y fp64[4,8], resolved.lua:84 */
+	/* add: y fp64[4,8], mixed.lua:16 */
 	launch_add_4x8(STREAM(slot, layer + 1), ONE(moe2_ffn_normed), STREAM(slot, layer + 1));
 }
 
 static void
 moe2_backward(unsigned char *arena, int slot, int layer, int i)
 {
-	/* rmsnorm: re_attn_in fp64[4,8], re_attn_in_rms fp64[4], resolved.lua:78 */
+	/* rmsnorm: re_attn_in fp64[4,8], re_attn_in_rms fp64[4], mixed.lua:6 */
 	launch_rmsnorm_4x1x8(STREAM(slot, layer), LAYER(moe2_attn_norm, i), ONE(moe2_re_attn_in),
 	    ONE(moe2_re_attn_in_rms));
-	/* linear: re_q_raw fp64[4,16], resolved.lua:12 */
+	/* linear: re_q_raw fp64[4,16], mixed.lua:11 */
 	launch_linear_4x16x8(ONE(moe2_re_attn_in), LAYER(moe2_q_proj, i), ONE(moe2_re_q_raw));
-	/* rmsnorm: re_q_normed fp64[4,16], re_q_normed_rms fp64[16], resolved.lua:15 */
+	/* rmsnorm: re_q_normed fp64[4,16], re_q_normed_rms fp64[16], mixed.lua:11 */
 	launch_rmsnorm_4x4x4(ONE(moe2_re_q_raw), LAYER(moe2_q_norm, i), ONE(moe2_re_q_normed),
 	    ONE(moe2_re_q_normed_rms));
-	/* linear: re_k_raw fp64[4,8], resolved.lua:12 */
+	/* linear: re_k_raw fp64[4,8], mixed.lua:11 */
 	launch_linear_4x8x8(ONE(moe2_re_attn_in), LAYER(moe2_k_proj, i), ONE(moe2_re_k_raw));
-	/* rmsnorm: re_k_normed fp64[4,8], re_k_normed_rms fp64[8], resolved.lua:15 */
+	/* rmsnorm: re_k_normed fp64[4,8], re_k_normed_rms fp64[8], mixed.lua:11 */
 	launch_rmsnorm_4x2x4(ONE(moe2_re_k_raw), LAYER(moe2_k_norm, i), ONE(moe2_re_k_normed),
 	    ONE(moe2_re_k_normed_rms));
-	/* linear: re_v fp64[4,8], resolved.lua:12 */
+	/* linear: re_v fp64[4,8], mixed.lua:11 */
 	launch_linear_4x8x8(ONE(moe2_re_attn_in), LAYER(moe2_v_proj, i), ONE(moe2_re_v));
-	/* rope: re_q_rot fp64[4,16], resolved.lua:18 */
+	/* rope: re_q_rot fp64[4,16], mixed.lua:13 */
 	launch_rope_1x4x4x4(ONE(moe2_re_q_normed), ONE(init_rope_table), ONE(moe2_re_q_rot));
-	/* rope: re_k_rot fp64[4,8], resolved.lua:18 */
+	/* rope: re_k_rot fp64[4,8], mixed.lua:13 */
 	launch_rope_1x4x2x4(ONE(moe2_re_k_normed), ONE(init_rope_table), ONE(moe2_re_k_rot));
-	/* attention: re_heads fp64[4,16], re_heads_lse fp64[16], resolved.lua:12 */
+	/* attention: re_heads fp64[4,16], re_heads_lse fp64[16], mixed.lua:11 */
 	launch_attention_1x4x4x2x4x3(ONE(moe2_re_q_rot), ONE(moe2_re_k_rot), ONE(moe2_re_v),
 	    ONE(moe2_re_heads), ONE(moe2_re_heads_lse));
-	/* linear: re_attn fp64[4,8], resolved.lua:12 */
+	/* linear: re_attn fp64[4,8], mixed.lua:11 */
 	launch_linear_4x8x16(ONE(moe2_re_heads), LAYER(moe2_o_proj, i), ONE(moe2_re_attn));
-	/* rmsnorm: re_attn_normed fp64[4,8], re_attn_normed_rms fp64[4], resolved.lua:78 */
+	/* rmsnorm: re_attn_normed fp64[4,8], re_attn_normed_rms fp64[4], mixed.lua:6 */
 	launch_rmsnorm_4x1x8(ONE(moe2_re_attn), LAYER(moe2_attn_post_norm, i),
 	    ONE(moe2_re_attn_normed), ONE(moe2_re_attn_normed_rms));
-	/* add: re_mid fp64[4,8], resolved.lua:81 */
+	/* add: re_mid fp64[4,8], mixed.lua:9 */
 	launch_add_4x8(STREAM(slot, layer), ONE(moe2_re_attn_normed), ONE(moe2_re_mid));
-	/* rmsnorm: re_ffn_in fp64[4,8], re_ffn_in_rms fp64[4], resolved.lua:78 */
+	/* rmsnorm: re_ffn_in fp64[4,8], re_ffn_in_rms fp64[4], mixed.lua:6 */
 	launch_rmsnorm_4x1x8(ONE(moe2_re_mid), LAYER(moe2_ffn_norm, i), ONE(moe2_re_ffn_in),
 	    ONE(moe2_re_ffn_in_rms));
-	/* gate: re_scores fp64[4,12], resolved.lua:50 */
+	/* gate: re_scores fp64[4,12], mixed.lua:20 */
 	launch_gate_4x12x8(ONE(moe2_re_ffn_in), LAYER(moe2_router, i), ONE(moe2_re_scores));
-	/* route_map: re_row int32[4,3], re_src int32[12], re_offsets int32[13], resolved.lua:44 */
+	/* route_map: re_row int32[4,3], re_src int32[12], re_offsets int32[13], mixed.lua:19 */
 	launch_route_map_4x12x3x1(SAVED(moe2_chosen, slot, i), SAVED(moe2_counts, slot, i),
 	    ONE(moe2_re_row), ONE(moe2_re_src), ONE(moe2_re_offsets));
-	/* dispatch: re_routed fp64[12,8], resolved.lua:44 */
+	/* dispatch: re_routed fp64[12,8], mixed.lua:19 */
 	launch_dispatch_4x3x8(ONE(moe2_re_ffn_in), ONE(moe2_re_row), ONE(moe2_re_src),
 	    ONE(moe2_re_routed));
-	/* grouped: re_gate fp64[12,6], resolved.lua:46 */
+	/* grouped: re_gate fp64[12,6], mixed.lua:19 */
 	launch_grouped_12x12x6x8(ONE(moe2_re_routed), LAYER(moe2_gate_proj, i),
 	    ONE(moe2_re_offsets), ONE(moe2_re_gate));
-	/* grouped: re_up fp64[12,6], resolved.lua:46 */
+	/* grouped: re_up fp64[12,6], mixed.lua:19 */
 	launch_grouped_12x12x6x8(ONE(moe2_re_routed), LAYER(moe2_up_proj, i), ONE(moe2_re_offsets),
 	    ONE(moe2_re_up));
-	/* glu_routed: re_hidden fp64[12,6], resolved.lua:46 */
+	/* glu_routed: re_hidden fp64[12,6], mixed.lua:19 */
 	launch_glu_routed_4x3x6x0(ONE(moe2_re_gate), ONE(moe2_re_up), SAVED(moe2_weights, slot, i),
 	    ONE(moe2_re_src), ONE(moe2_re_hidden));
-	/* grouped: re_rows fp64[12,8], resolved.lua:46 */
+	/* grouped: re_rows fp64[12,8], mixed.lua:19 */
 	launch_grouped_12x12x8x6(ONE(moe2_re_hidden), LAYER(moe2_down_proj, i),
 	    ONE(moe2_re_offsets), ONE(moe2_re_rows));
-	/* combine: re_out fp64[4,8], resolved.lua:46 */
+	/* combine: re_out fp64[4,8], mixed.lua:19 */
 	launch_combine_4x3x8(ONE(moe2_re_rows), ONE(moe2_re_row), ONE(moe2_re_src),
 	    ONE(moe2_re_out));
-	/* linear: re_shared_gate fp64[4,4], resolved.lua:47 */
+	/* linear: re_shared_gate fp64[4,4], mixed.lua:19 */
 	launch_linear_4x4x8(ONE(moe2_re_ffn_in), LAYER(moe2_shared_gate_proj, i),
 	    ONE(moe2_re_shared_gate));
-	/* linear: re_shared_up fp64[4,4], resolved.lua:47 */
+	/* linear: re_shared_up fp64[4,4], mixed.lua:19 */
 	launch_linear_4x4x8(ONE(moe2_re_ffn_in), LAYER(moe2_shared_up_proj, i),
 	    ONE(moe2_re_shared_up));
-	/* glu: re_shared_hidden fp64[4,4], resolved.lua:47 */
+	/* glu: re_shared_hidden fp64[4,4], mixed.lua:19 */
 	launch_glu_4x4x0(ONE(moe2_re_shared_gate), ONE(moe2_re_shared_up),
 	    ONE(moe2_re_shared_hidden));
-	/* linear: re_shared_out fp64[4,8], resolved.lua:47 */
+	/* linear: re_shared_out fp64[4,8], mixed.lua:19 */
 	launch_linear_4x8x4(ONE(moe2_re_shared_hidden), LAYER(moe2_shared_down_proj, i),
 	    ONE(moe2_re_shared_out));
-	/* add: re_mixed fp64[4,8], resolved.lua:47 */
+	/* add: re_mixed fp64[4,8], mixed.lua:19 */
 	launch_add_4x8(ONE(moe2_re_out), ONE(moe2_re_shared_out), ONE(moe2_re_mixed));
-	/* rmsnorm: re_ffn_normed fp64[4,8], re_ffn_normed_rms fp64[4], resolved.lua:78 */
+	/* rmsnorm: re_ffn_normed fp64[4,8], re_ffn_normed_rms fp64[4], mixed.lua:6 */
 	launch_rmsnorm_4x1x8(ONE(moe2_re_mixed), LAYER(moe2_ffn_post_norm, i),
 	    ONE(moe2_re_ffn_normed), ONE(moe2_re_ffn_normed_rms));
-	/* rmsnorm_bwd: d_mixed fp64[4,8], +g_ffn_post_norm fp64[8], resolved.lua:78 */
+	/* rmsnorm_bwd: d_mixed fp64[4,8], +g_ffn_post_norm fp64[8], mixed.lua:6 */
 	launch_rmsnorm_bwd_4x1x8(DSTREAM, ONE(moe2_re_mixed), LAYER(moe2_ffn_post_norm, i),
 	    ONE(moe2_re_ffn_normed_rms), ONE(moe2_d_mixed), LAYER(moe2_g_ffn_post_norm, i),
 	    WORKSPACE(moe2_backward_rmsnorm_bwd));
-	/* linear_dx: d_shared_hidden fp64[4,4], resolved.lua:47 */
+	/* linear_dx: d_shared_hidden fp64[4,4], mixed.lua:19 */
 	launch_linear_dx_4x8x4(ONE(moe2_d_mixed), LAYER(moe2_shared_down_proj, i),
 	    ONE(moe2_d_shared_hidden));
-	/* linear_dw: +g_shared_down_proj fp64[8,4], resolved.lua:47 */
+	/* linear_dw: +g_shared_down_proj fp64[8,4], mixed.lua:19 */
 	launch_linear_dw_4x8x4(ONE(moe2_d_mixed), ONE(moe2_re_shared_hidden),
 	    LAYER(moe2_g_shared_down_proj, i));
-	/* glu_bwd: d_shared_gate fp64[4,4], d_shared_up fp64[4,4], resolved.lua:47 */
+	/* glu_bwd: d_shared_gate fp64[4,4], d_shared_up fp64[4,4], mixed.lua:19 */
 	launch_glu_bwd_4x4x0(ONE(moe2_d_shared_hidden), ONE(moe2_re_shared_gate),
 	    ONE(moe2_re_shared_up), ONE(moe2_d_shared_gate), ONE(moe2_d_shared_up));
-	/* linear_dx: d_ffn_in fp64[4,8], resolved.lua:47 */
+	/* linear_dx: d_ffn_in fp64[4,8], mixed.lua:19 */
 	launch_linear_dx_4x4x8(ONE(moe2_d_shared_up), LAYER(moe2_shared_up_proj, i),
 	    ONE(moe2_d_ffn_in));
-	/* linear_dw: +g_shared_up_proj fp64[4,8], resolved.lua:47 */
+	/* linear_dw: +g_shared_up_proj fp64[4,8], mixed.lua:19 */
 	launch_linear_dw_4x4x8(ONE(moe2_d_shared_up), ONE(moe2_re_ffn_in),
 	    LAYER(moe2_g_shared_up_proj, i));
-	/* linear_dx: d_ffn_in_2 fp64[4,8], resolved.lua:47 */
+	/* linear_dx: d_ffn_in_2 fp64[4,8], mixed.lua:19 */
 	launch_linear_dx_4x4x8(ONE(moe2_d_shared_gate), LAYER(moe2_shared_gate_proj, i),
 	    ONE(moe2_d_ffn_in_2));
-	/* add: d_ffn_in_3 fp64[4,8], resolved.lua:47 */
+	/* add: d_ffn_in_3 fp64[4,8], mixed.lua:19 */
 	launch_add_4x8(ONE(moe2_d_ffn_in), ONE(moe2_d_ffn_in_2), ONE(moe2_d_ffn_in_3));
-	/* linear_dw: +g_shared_gate_proj fp64[4,8], resolved.lua:47 */
+	/* linear_dw: +g_shared_gate_proj fp64[4,8], mixed.lua:19 */
 	launch_linear_dw_4x4x8(ONE(moe2_d_shared_gate), ONE(moe2_re_ffn_in),
 	    LAYER(moe2_g_shared_gate_proj, i));
-	/* dispatch: d_rows fp64[12,8], resolved.lua:46 */
+	/* dispatch: d_rows fp64[12,8], mixed.lua:19 */
 	launch_dispatch_4x3x8(ONE(moe2_d_mixed), ONE(moe2_re_row), ONE(moe2_re_src),
 	    ONE(moe2_d_rows));
-	/* grouped_dx: d_hidden fp64[12,6], resolved.lua:46 */
+	/* grouped_dx: d_hidden fp64[12,6], mixed.lua:19 */
 	launch_grouped_dx_12x12x8x6(ONE(moe2_d_rows), LAYER(moe2_down_proj, i),
 	    ONE(moe2_re_offsets), ONE(moe2_d_hidden));
-	/* grouped_dw: +g_down_proj fp64[12,8,6], resolved.lua:46 */
+	/* grouped_dw: +g_down_proj fp64[12,8,6], mixed.lua:19 */
 	launch_grouped_dw_12x12x8x6(ONE(moe2_d_rows), ONE(moe2_re_hidden), ONE(moe2_re_offsets),
 	    LAYER(moe2_g_down_proj, i));
-	/* glu_routed_bwd: d_gate fp64[12,6], d_up fp64[12,6], d_weights fp64[4,3],
-	 * resolved.lua:46 */
+	/* glu_routed_bwd: d_gate fp64[12,6], d_up fp64[12,6], d_weights fp64[4,3], mixed.lua:19 */
 	launch_glu_routed_bwd_4x3x6x0(ONE(moe2_d_hidden), ONE(moe2_re_gate), ONE(moe2_re_up),
 	    SAVED(moe2_weights, slot, i), ONE(moe2_re_src), ONE(moe2_d_gate), ONE(moe2_d_up),
 	    ONE(moe2_d_weights));
-	/* grouped_dx: d_routed fp64[12,8], resolved.lua:46 */
+	/* grouped_dx: d_routed fp64[12,8], mixed.lua:19 */
 	launch_grouped_dx_12x12x6x8(ONE(moe2_d_up), LAYER(moe2_up_proj, i), ONE(moe2_re_offsets),
 	    ONE(moe2_d_routed));
-	/* grouped_dw: +g_up_proj fp64[12,6,8], resolved.lua:46 */
+	/* grouped_dw: +g_up_proj fp64[12,6,8], mixed.lua:19 */
 	launch_grouped_dw_12x12x6x8(ONE(moe2_d_up), ONE(moe2_re_routed), ONE(moe2_re_offsets),
 	    LAYER(moe2_g_up_proj, i));
-	/* grouped_dx: d_routed_2 fp64[12,8], resolved.lua:46 */
+	/* grouped_dx: d_routed_2 fp64[12,8], mixed.lua:19 */
 	launch_grouped_dx_12x12x6x8(ONE(moe2_d_gate), LAYER(moe2_gate_proj, i),
 	    ONE(moe2_re_offsets), ONE(moe2_d_routed_2));
-	/* add: d_routed_3 fp64[12,8], resolved.lua:46 */
+	/* add: d_routed_3 fp64[12,8], mixed.lua:19 */
 	launch_add_12x8(ONE(moe2_d_routed), ONE(moe2_d_routed_2), ONE(moe2_d_routed_3));
-	/* grouped_dw: +g_gate_proj fp64[12,6,8], resolved.lua:46 */
+	/* grouped_dw: +g_gate_proj fp64[12,6,8], mixed.lua:19 */
 	launch_grouped_dw_12x12x6x8(ONE(moe2_d_gate), ONE(moe2_re_routed), ONE(moe2_re_offsets),
 	    LAYER(moe2_g_gate_proj, i));
-	/* combine: d_ffn_in_4 fp64[4,8], resolved.lua:44 */
+	/* combine: d_ffn_in_4 fp64[4,8], mixed.lua:19 */
 	launch_combine_4x3x8(ONE(moe2_d_routed_3), ONE(moe2_re_row), ONE(moe2_re_src),
 	    ONE(moe2_d_ffn_in_4));
-	/* add: d_ffn_in_5 fp64[4,8], resolved.lua:44 */
+	/* add: d_ffn_in_5 fp64[4,8], mixed.lua:19 */
 	launch_add_4x8(ONE(moe2_d_ffn_in_3), ONE(moe2_d_ffn_in_4), ONE(moe2_d_ffn_in_5));
-	/* route_bwd: d_scores fp64[4,12], resolved.lua:50 */
+	/* route_bwd: d_scores fp64[4,12], mixed.lua:20 */
 	launch_route_bwd_4x12x3x1x0x1x1x1(ONE(moe2_d_weights), ONE(moe2_re_scores),
 	    SAVED(moe2_chosen, slot, i), SAVED(moe2_probs, slot, i),
 	    SAVED(moe2_scores_lse, slot, i), SAVED(moe2_counts, slot, i), ONE(moe2_d_scores));
-	/* gate_dx: d_ffn_in_6 fp64[4,8], resolved.lua:50 */
+	/* gate_dx: d_ffn_in_6 fp64[4,8], mixed.lua:20 */
 	launch_gate_dx_4x12x8(ONE(moe2_d_scores), LAYER(moe2_router, i), ONE(moe2_d_ffn_in_6));
-	/* add: d_ffn_in_7 fp64[4,8], resolved.lua:50 */
+	/* add: d_ffn_in_7 fp64[4,8], mixed.lua:20 */
 	launch_add_4x8(ONE(moe2_d_ffn_in_5), ONE(moe2_d_ffn_in_6), ONE(moe2_d_ffn_in_7));
-	/* gate_dw: +g_router fp64[12,8], resolved.lua:50 */
+	/* gate_dw: +g_router fp64[12,8], mixed.lua:20 */
 	launch_gate_dw_4x12x8(ONE(moe2_d_scores), ONE(moe2_re_ffn_in), LAYER(moe2_g_router, i));
-	/* rmsnorm_bwd: d_mid fp64[4,8], +g_ffn_norm fp64[8], resolved.lua:78 */
+	/* rmsnorm_bwd: d_mid fp64[4,8], +g_ffn_norm fp64[8], mixed.lua:6 */
 	launch_rmsnorm_bwd_4x1x8(ONE(moe2_d_ffn_in_7), ONE(moe2_re_mid), LAYER(moe2_ffn_norm, i),
 	    ONE(moe2_re_ffn_in_rms), ONE(moe2_d_mid), LAYER(moe2_g_ffn_norm, i),
 	    WORKSPACE(moe2_backward_rmsnorm_bwd_2));
-	/* add: d_mid_2 fp64[4,8], resolved.lua:78 */
+	/* add: d_mid_2 fp64[4,8], mixed.lua:6 */
 	launch_add_4x8(DSTREAM, ONE(moe2_d_mid), DSTREAM);
-	/* rmsnorm_bwd: d_attn fp64[4,8], +g_attn_post_norm fp64[8], resolved.lua:78 */
+	/* rmsnorm_bwd: d_attn fp64[4,8], +g_attn_post_norm fp64[8], mixed.lua:6 */
 	launch_rmsnorm_bwd_4x1x8(DSTREAM, ONE(moe2_re_attn), LAYER(moe2_attn_post_norm, i),
 	    ONE(moe2_re_attn_normed_rms), ONE(moe2_d_attn), LAYER(moe2_g_attn_post_norm, i),
 	    WORKSPACE(moe2_backward_rmsnorm_bwd_3));
-	/* linear_dx: d_heads fp64[4,16], resolved.lua:12 */
+	/* linear_dx: d_heads fp64[4,16], mixed.lua:11 */
 	launch_linear_dx_4x8x16(ONE(moe2_d_attn), LAYER(moe2_o_proj, i), ONE(moe2_d_heads));
-	/* linear_dw: +g_o_proj fp64[8,16], resolved.lua:12 */
+	/* linear_dw: +g_o_proj fp64[8,16], mixed.lua:11 */
 	launch_linear_dw_4x8x16(ONE(moe2_d_attn), ONE(moe2_re_heads), LAYER(moe2_g_o_proj, i));
-	/* attention_bwd: d_q_rot fp64[4,16], d_k_rot fp64[4,8], d_v fp64[4,8], resolved.lua:12 */
+	/* attention_bwd: d_q_rot fp64[4,16], d_k_rot fp64[4,8], d_v fp64[4,8], mixed.lua:11 */
 	launch_attention_bwd_1x4x4x2x4x3(ONE(moe2_d_heads), ONE(moe2_re_q_rot), ONE(moe2_re_k_rot),
 	    ONE(moe2_re_v), ONE(moe2_re_heads), ONE(moe2_re_heads_lse), ONE(moe2_d_q_rot),
 	    ONE(moe2_d_k_rot), ONE(moe2_d_v), WORKSPACE(moe2_backward_attention_bwd));
-	/* rope_bwd: d_k_normed fp64[4,8], resolved.lua:18 */
+	/* rope_bwd: d_k_normed fp64[4,8], mixed.lua:13 */
 	launch_rope_bwd_1x4x2x4(ONE(moe2_d_k_rot), ONE(init_rope_table), ONE(moe2_d_k_normed));
-	/* rope_bwd: d_q_normed fp64[4,16], resolved.lua:18 */
+	/* rope_bwd: d_q_normed fp64[4,16], mixed.lua:13 */
 	launch_rope_bwd_1x4x4x4(ONE(moe2_d_q_rot), ONE(init_rope_table), ONE(moe2_d_q_normed));
-	/* linear_dx: d_attn_in fp64[4,8], resolved.lua:12 */
+	/* linear_dx: d_attn_in fp64[4,8], mixed.lua:11 */
 	launch_linear_dx_4x8x8(ONE(moe2_d_v), LAYER(moe2_v_proj, i), ONE(moe2_d_attn_in));
-	/* linear_dw: +g_v_proj fp64[8,8], resolved.lua:12 */
+	/* linear_dw: +g_v_proj fp64[8,8], mixed.lua:11 */
 	launch_linear_dw_4x8x8(ONE(moe2_d_v), ONE(moe2_re_attn_in), LAYER(moe2_g_v_proj, i));
-	/* rmsnorm_bwd: d_k_raw fp64[4,8], +g_k_norm fp64[4], resolved.lua:15 */
+	/* rmsnorm_bwd: d_k_raw fp64[4,8], +g_k_norm fp64[4], mixed.lua:11 */
 	launch_rmsnorm_bwd_4x2x4(ONE(moe2_d_k_normed), ONE(moe2_re_k_raw), LAYER(moe2_k_norm, i),
 	    ONE(moe2_re_k_normed_rms), ONE(moe2_d_k_raw), LAYER(moe2_g_k_norm, i),
 	    WORKSPACE(moe2_backward_rmsnorm_bwd_4));
-	/* linear_dx: d_attn_in_2 fp64[4,8], resolved.lua:12 */
+	/* linear_dx: d_attn_in_2 fp64[4,8], mixed.lua:11 */
 	launch_linear_dx_4x8x8(ONE(moe2_d_k_raw), LAYER(moe2_k_proj, i), ONE(moe2_d_attn_in_2));
-	/* add: d_attn_in_3 fp64[4,8], resolved.lua:12 */
+	/* add: d_attn_in_3 fp64[4,8], mixed.lua:11 */
 	launch_add_4x8(ONE(moe2_d_attn_in), ONE(moe2_d_attn_in_2), ONE(moe2_d_attn_in_3));
-	/* linear_dw: +g_k_proj fp64[8,8], resolved.lua:12 */
+	/* linear_dw: +g_k_proj fp64[8,8], mixed.lua:11 */
 	launch_linear_dw_4x8x8(ONE(moe2_d_k_raw), ONE(moe2_re_attn_in), LAYER(moe2_g_k_proj, i));
-	/* rmsnorm_bwd: d_q_raw fp64[4,16], +g_q_norm fp64[4], resolved.lua:15 */
+	/* rmsnorm_bwd: d_q_raw fp64[4,16], +g_q_norm fp64[4], mixed.lua:11 */
 	launch_rmsnorm_bwd_4x4x4(ONE(moe2_d_q_normed), ONE(moe2_re_q_raw), LAYER(moe2_q_norm, i),
 	    ONE(moe2_re_q_normed_rms), ONE(moe2_d_q_raw), LAYER(moe2_g_q_norm, i),
 	    WORKSPACE(moe2_backward_rmsnorm_bwd_5));
-	/* linear_dx: d_attn_in_4 fp64[4,8], resolved.lua:12 */
+	/* linear_dx: d_attn_in_4 fp64[4,8], mixed.lua:11 */
 	launch_linear_dx_4x16x8(ONE(moe2_d_q_raw), LAYER(moe2_q_proj, i), ONE(moe2_d_attn_in_4));
-	/* add: d_attn_in_5 fp64[4,8], resolved.lua:12 */
+	/* add: d_attn_in_5 fp64[4,8], mixed.lua:11 */
 	launch_add_4x8(ONE(moe2_d_attn_in_3), ONE(moe2_d_attn_in_4), ONE(moe2_d_attn_in_5));
-	/* linear_dw: +g_q_proj fp64[16,8], resolved.lua:12 */
+	/* linear_dw: +g_q_proj fp64[16,8], mixed.lua:11 */
 	launch_linear_dw_4x16x8(ONE(moe2_d_q_raw), ONE(moe2_re_attn_in), LAYER(moe2_g_q_proj, i));
-	/* rmsnorm_bwd: d_x fp64[4,8], +g_attn_norm fp64[8], resolved.lua:78 */
+	/* rmsnorm_bwd: d_x fp64[4,8], +g_attn_norm fp64[8], mixed.lua:6 */
 	launch_rmsnorm_bwd_4x1x8(ONE(moe2_d_attn_in_5), STREAM(slot, layer),
 	    LAYER(moe2_attn_norm, i), ONE(moe2_re_attn_in_rms), ONE(moe2_d_x),
 	    LAYER(moe2_g_attn_norm, i), WORKSPACE(moe2_backward_rmsnorm_bwd_6));
-	/* add: d_x_2 fp64[4,8], resolved.lua:78 */
+	/* add: d_x_2 fp64[4,8], mixed.lua:6 */
 	launch_add_4x8(DSTREAM, ONE(moe2_d_x), DSTREAM);
 }
 
 static void
 head_forward(unsigned char *arena, int slot)
 {
-	/* rmsnorm: in fp64[4,8], in_rms fp64[4], resolved.lua:78 */
+	/* rmsnorm: in fp64[4,8], in_rms fp64[4], mixed.lua:6 */
 	launch_rmsnorm_4x1x8(STREAM(slot, OM_N_LAYERS), ONE(head_norm), SAVED(head_in, slot, 0),
 	    SAVED(head_in_rms, slot, 0));
 }
@@ -683,11 +682,11 @@ head_forward(unsigned char *arena, int slot)
 static void
 head_backward(unsigned char *arena, int slot)
 {
-	/* head_loss_grad: +loss fp64[2], d_in fp64[4,8], +g_tokens_w fp64[32,8], resolved.lua:90 */
+	/* head_loss_grad: +loss fp64[2], d_in fp64[4,8], +g_tokens_w fp64[32,8], mixed.lua:24 */
 	launch_head_loss_grad_4x8x32(SAVED(head_in, slot, 0), ONE(embed_tokens_w),
 	    ONE(embed_labels), ONE(head_loss), DSTREAM, ONE(embed_g_tokens_w),
 	    WORKSPACE(head_backward_head_loss_grad));
-	/* rmsnorm_bwd: d_x fp64[4,8], +g_norm fp64[8], resolved.lua:78 */
+	/* rmsnorm_bwd: d_x fp64[4,8], +g_norm fp64[8], mixed.lua:6 */
 	launch_rmsnorm_bwd_4x1x8(DSTREAM, STREAM(slot, OM_N_LAYERS), ONE(head_norm),
 	    SAVED(head_in_rms, slot, 0), DSTREAM, ONE(head_g_norm),
 	    WORKSPACE(head_backward_rmsnorm_bwd));
@@ -696,10 +695,10 @@ head_backward(unsigned char *arena, int slot)
 static void
 eval_forward(unsigned char *arena, int slot)
 {
-	/* rmsnorm: in fp64[4,8], in_rms fp64[4], resolved.lua:78 */
+	/* rmsnorm: in fp64[4,8], in_rms fp64[4], mixed.lua:6 */
 	launch_rmsnorm_4x1x8(STREAM(slot, OM_N_LAYERS), ONE(head_norm), ONE(eval_in),
 	    ONE(eval_in_rms));
-	/* head_loss: logits_lse fp64[4], +loss fp64[2], resolved.lua:90 */
+	/* head_loss: logits_lse fp64[4], +loss fp64[2], mixed.lua:24 */
 	launch_head_loss_4x8x32(ONE(eval_in), ONE(embed_tokens_w), ONE(embed_labels),
 	    ONE(eval_logits_lse), ONE(head_loss), WORKSPACE(eval_forward_head_loss));
 }
@@ -707,61 +706,61 @@ eval_forward(unsigned char *arena, int slot)
 static void
 decode_embed_forward(unsigned char *arena, int slot)
 {
-	/* embed: x0 fp64[1,8], resolved.lua:74 */
+	/* embed: x0 fp64[1,8], mixed.lua:7 */
 	launch_embed_1x8x32(ONE(decode_embed_token), ONE(embed_tokens_w), STREAM(slot, 0));
 }
 
 static void
 decode_dense_forward(unsigned char *arena, int slot, int layer, int i)
 {
-	/* rmsnorm: attn_in fp64[1,8], attn_in_rms fp64[1], resolved.lua:78 */
+	/* rmsnorm: attn_in fp64[1,8], attn_in_rms fp64[1], mixed.lua:6 */
 	launch_rmsnorm_1x1x8(STREAM(slot, layer), LAYER(dense_attn_norm, i),
 	    ONE(decode_dense_attn_in), ONE(decode_dense_attn_in_rms));
-	/* linear: q_raw fp64[1,16], resolved.lua:3 */
+	/* linear: q_raw fp64[1,16], mixed.lua:11 */
 	launch_linear_1x16x8(ONE(decode_dense_attn_in), LAYER(dense_q_proj, i),
 	    ONE(decode_dense_q_raw));
-	/* rmsnorm: q_normed fp64[1,16], q_normed_rms fp64[4], resolved.lua:6 */
+	/* rmsnorm: q_normed fp64[1,16], q_normed_rms fp64[4], mixed.lua:11 */
 	launch_rmsnorm_1x4x4(ONE(decode_dense_q_raw), LAYER(dense_q_norm, i),
 	    ONE(decode_dense_q_normed), ONE(decode_dense_q_normed_rms));
-	/* linear: k_raw fp64[1,8], resolved.lua:3 */
+	/* linear: k_raw fp64[1,8], mixed.lua:11 */
 	launch_linear_1x8x8(ONE(decode_dense_attn_in), LAYER(dense_k_proj, i),
 	    ONE(decode_dense_k_raw));
-	/* rmsnorm: k_normed fp64[1,8], k_normed_rms fp64[2], resolved.lua:6 */
+	/* rmsnorm: k_normed fp64[1,8], k_normed_rms fp64[2], mixed.lua:11 */
 	launch_rmsnorm_1x2x4(ONE(decode_dense_k_raw), LAYER(dense_k_norm, i),
 	    ONE(decode_dense_k_normed), ONE(decode_dense_k_normed_rms));
-	/* linear: v fp64[1,8], resolved.lua:3 */
+	/* linear: v fp64[1,8], mixed.lua:11 */
 	launch_linear_1x8x8(ONE(decode_dense_attn_in), LAYER(dense_v_proj, i), ONE(decode_dense_v));
-	/* attention_at: heads fp64[1,16], +keys fp64[4,8], +values fp64[4,8], resolved.lua:3 */
+	/* attention_at: heads fp64[1,16], +keys fp64[4,8], +values fp64[4,8], mixed.lua:11 */
 	launch_attention_at_4x4x2x4x4(ONE(decode_dense_q_normed), ONE(decode_dense_k_normed),
 	    ONE(decode_dense_v), ONE(decode_embed_position), ONE(decode_dense_heads),
 	    SAVED(decode_dense_keys, slot, i), SAVED(decode_dense_values, slot, i),
 	    WORKSPACE(decode_dense_forward_attention_at));
-	/* linear: attn fp64[1,8], resolved.lua:3 */
+	/* linear: attn fp64[1,8], mixed.lua:11 */
 	launch_linear_1x8x16(ONE(decode_dense_heads), LAYER(dense_o_proj, i),
 	    ONE(decode_dense_attn));
-	/* rmsnorm: attn_normed fp64[1,8], attn_normed_rms fp64[1], resolved.lua:78 */
+	/* rmsnorm: attn_normed fp64[1,8], attn_normed_rms fp64[1], mixed.lua:6 */
 	launch_rmsnorm_1x1x8(ONE(decode_dense_attn), LAYER(dense_attn_post_norm, i),
 	    STREAM(slot, layer + 1), ONE(decode_dense_attn_normed_rms));
-	/* add: mid fp64[1,8], resolved.lua:81 */
+	/* add: mid fp64[1,8], mixed.lua:9 */
 	launch_add_1x8(STREAM(slot, layer), STREAM(slot, layer + 1), STREAM(slot, layer + 1));
-	/* rmsnorm: ffn_in fp64[1,8], ffn_in_rms fp64[1], resolved.lua:78 */
+	/* rmsnorm: ffn_in fp64[1,8], ffn_in_rms fp64[1], mixed.lua:6 */
 	launch_rmsnorm_1x1x8(STREAM(slot, layer + 1), LAYER(dense_ffn_norm, i),
 	    ONE(decode_dense_ffn_in), ONE(decode_dense_ffn_in_rms));
-	/* linear: gate fp64[1,12], resolved.lua:21 */
+	/* linear: gate fp64[1,12], mixed.lua:17 */
 	launch_linear_1x12x8(ONE(decode_dense_ffn_in), LAYER(dense_gate_proj, i),
 	    ONE(decode_dense_gate));
-	/* linear: up fp64[1,12], resolved.lua:21 */
+	/* linear: up fp64[1,12], mixed.lua:17 */
 	launch_linear_1x12x8(ONE(decode_dense_ffn_in), LAYER(dense_up_proj, i),
 	    ONE(decode_dense_up));
-	/* glu: hidden fp64[1,12], resolved.lua:21 */
+	/* glu: hidden fp64[1,12], mixed.lua:17 */
 	launch_glu_1x12x0(ONE(decode_dense_gate), ONE(decode_dense_up), ONE(decode_dense_hidden));
-	/* linear: out fp64[1,8], resolved.lua:21 */
+	/* linear: out fp64[1,8], mixed.lua:17 */
 	launch_linear_1x8x12(ONE(decode_dense_hidden), LAYER(dense_down_proj, i),
 	    ONE(decode_dense_out));
-	/* rmsnorm: ffn_normed fp64[1,8], ffn_normed_rms fp64[1], resolved.lua:78 */
+	/* rmsnorm: ffn_normed fp64[1,8], ffn_normed_rms fp64[1], mixed.lua:6 */
 	launch_rmsnorm_1x1x8(ONE(decode_dense_out), LAYER(dense_ffn_post_norm, i),
 	    ONE(decode_dense_ffn_normed), ONE(decode_dense_ffn_normed_rms));
-	/* add: y fp64[1,8], resolved.lua:84 */
+	/* add: y fp64[1,8], mixed.lua:16 */
 	launch_add_1x8(STREAM(slot, layer + 1), ONE(decode_dense_ffn_normed),
 	    STREAM(slot, layer + 1));
 }
@@ -769,88 +768,88 @@ decode_dense_forward(unsigned char *arena, int slot, int layer, int i)
 static void
 decode_moe_forward(unsigned char *arena, int slot, int layer, int i)
 {
-	/* rmsnorm: attn_in fp64[1,8], attn_in_rms fp64[1], resolved.lua:78 */
+	/* rmsnorm: attn_in fp64[1,8], attn_in_rms fp64[1], mixed.lua:6 */
 	launch_rmsnorm_1x1x8(STREAM(slot, layer), LAYER(moe_attn_norm, i), ONE(decode_moe_attn_in),
 	    ONE(decode_moe_attn_in_rms));
-	/* linear: q_raw fp64[1,16], resolved.lua:12 */
+	/* linear: q_raw fp64[1,16], mixed.lua:11 */
 	launch_linear_1x16x8(ONE(decode_moe_attn_in), LAYER(moe_q_proj, i), ONE(decode_moe_q_raw));
-	/* rmsnorm: q_normed fp64[1,16], q_normed_rms fp64[4], resolved.lua:15 */
+	/* rmsnorm: q_normed fp64[1,16], q_normed_rms fp64[4], mixed.lua:11 */
 	launch_rmsnorm_1x4x4(ONE(decode_moe_q_raw), LAYER(moe_q_norm, i), ONE(decode_moe_q_normed),
 	    ONE(decode_moe_q_normed_rms));
-	/* linear: k_raw fp64[1,8], resolved.lua:12 */
+	/* linear: k_raw fp64[1,8], mixed.lua:11 */
 	launch_linear_1x8x8(ONE(decode_moe_attn_in), LAYER(moe_k_proj, i), ONE(decode_moe_k_raw));
-	/* rmsnorm: k_normed fp64[1,8], k_normed_rms fp64[2], resolved.lua:15 */
+	/* rmsnorm: k_normed fp64[1,8], k_normed_rms fp64[2], mixed.lua:11 */
 	launch_rmsnorm_1x2x4(ONE(decode_moe_k_raw), LAYER(moe_k_norm, i), ONE(decode_moe_k_normed),
 	    ONE(decode_moe_k_normed_rms));
-	/* linear: v fp64[1,8], resolved.lua:12 */
+	/* linear: v fp64[1,8], mixed.lua:11 */
 	launch_linear_1x8x8(ONE(decode_moe_attn_in), LAYER(moe_v_proj, i), ONE(decode_moe_v));
-	/* rope_at: q_rot fp64[1,16], resolved.lua:18 */
+	/* rope_at: q_rot fp64[1,16], mixed.lua:13 */
 	launch_rope_at_4x4x4(ONE(decode_moe_q_normed), ONE(init_rope_table),
 	    ONE(decode_embed_position), ONE(decode_moe_q_rot));
-	/* rope_at: k_rot fp64[1,8], resolved.lua:18 */
+	/* rope_at: k_rot fp64[1,8], mixed.lua:13 */
 	launch_rope_at_4x2x4(ONE(decode_moe_k_normed), ONE(init_rope_table),
 	    ONE(decode_embed_position), ONE(decode_moe_k_rot));
-	/* attention_at: heads fp64[1,16], +keys fp64[4,8], +values fp64[4,8], resolved.lua:12 */
+	/* attention_at: heads fp64[1,16], +keys fp64[4,8], +values fp64[4,8], mixed.lua:11 */
 	launch_attention_at_4x4x2x4x3(ONE(decode_moe_q_rot), ONE(decode_moe_k_rot),
 	    ONE(decode_moe_v), ONE(decode_embed_position), ONE(decode_moe_heads),
 	    SAVED(decode_moe_keys, slot, i), SAVED(decode_moe_values, slot, i),
 	    WORKSPACE(decode_moe_forward_attention_at));
-	/* linear: attn fp64[1,8], resolved.lua:12 */
+	/* linear: attn fp64[1,8], mixed.lua:11 */
 	launch_linear_1x8x16(ONE(decode_moe_heads), LAYER(moe_o_proj, i), ONE(decode_moe_attn));
-	/* rmsnorm: attn_normed fp64[1,8], attn_normed_rms fp64[1], resolved.lua:78 */
+	/* rmsnorm: attn_normed fp64[1,8], attn_normed_rms fp64[1], mixed.lua:6 */
 	launch_rmsnorm_1x1x8(ONE(decode_moe_attn), LAYER(moe_attn_post_norm, i),
 	    STREAM(slot, layer + 1), ONE(decode_moe_attn_normed_rms));
-	/* add: mid fp64[1,8], resolved.lua:81 */
+	/* add: mid fp64[1,8], mixed.lua:9 */
 	launch_add_1x8(STREAM(slot, layer), STREAM(slot, layer + 1), STREAM(slot, layer + 1));
-	/* rmsnorm: ffn_in fp64[1,8], ffn_in_rms fp64[1], resolved.lua:78 */
+	/* rmsnorm: ffn_in fp64[1,8], ffn_in_rms fp64[1], mixed.lua:6 */
 	launch_rmsnorm_1x1x8(STREAM(slot, layer + 1), LAYER(moe_ffn_norm, i),
 	    ONE(decode_moe_ffn_in), ONE(decode_moe_ffn_in_rms));
-	/* gate: scores fp64[1,4], resolved.lua:31 */
+	/* gate: scores fp64[1,4], mixed.lua:20 */
 	launch_gate_1x4x8(ONE(decode_moe_ffn_in), LAYER(moe_router, i), ONE(decode_moe_scores));
 	/* route: weights fp64[1,1], chosen int32[1,1], probs fp64[1,4], scores_lse fp64[1],
-	 * counts int32[1,4], +load int64[4], +aux fp64[2], resolved.lua:31 */
+	 * counts int32[1,4], +load int64[4], +aux fp64[2], mixed.lua:20 */
 	launch_route_1x4x1x0x0x1x1x1(ONE(decode_moe_scores), ONE(decode_moe_weights),
 	    ONE(decode_moe_chosen), ONE(decode_moe_probs), ONE(decode_moe_scores_lse),
 	    ONE(decode_moe_counts), LAYER(moe_load, i), LAYER(moe_aux, i));
-	/* route_map: row int32[1,1], src int32[1], offsets int32[5], resolved.lua:25 */
+	/* route_map: row int32[1,1], src int32[1], offsets int32[5], mixed.lua:19 */
 	launch_route_map_1x4x1x1(ONE(decode_moe_chosen), ONE(decode_moe_counts),
 	    ONE(decode_moe_row), ONE(decode_moe_src), ONE(decode_moe_offsets));
-	/* dispatch: routed fp64[1,8], resolved.lua:25 */
+	/* dispatch: routed fp64[1,8], mixed.lua:19 */
 	launch_dispatch_1x1x8(ONE(decode_moe_ffn_in), ONE(decode_moe_row), ONE(decode_moe_src),
 	    ONE(decode_moe_routed));
-	/* grouped: gate fp64[1,6], resolved.lua:27 */
+	/* grouped: gate fp64[1,6], mixed.lua:19 */
 	launch_grouped_1x4x6x8(ONE(decode_moe_routed), LAYER(moe_gate_proj, i),
 	    ONE(decode_moe_offsets), ONE(decode_moe_gate));
-	/* grouped: up fp64[1,6], resolved.lua:27 */
+	/* grouped: up fp64[1,6], mixed.lua:19 */
 	launch_grouped_1x4x6x8(ONE(decode_moe_routed), LAYER(moe_up_proj, i),
 	    ONE(decode_moe_offsets), ONE(decode_moe_up));
-	/* glu_routed: hidden fp64[1,6], resolved.lua:27 */
+	/* glu_routed: hidden fp64[1,6], mixed.lua:19 */
 	launch_glu_routed_1x1x6x0(ONE(decode_moe_gate), ONE(decode_moe_up), ONE(decode_moe_weights),
 	    ONE(decode_moe_src), ONE(decode_moe_hidden));
-	/* grouped: rows fp64[1,8], resolved.lua:27 */
+	/* grouped: rows fp64[1,8], mixed.lua:19 */
 	launch_grouped_1x4x8x6(ONE(decode_moe_hidden), LAYER(moe_down_proj, i),
 	    ONE(decode_moe_offsets), ONE(decode_moe_rows));
-	/* combine: out fp64[1,8], resolved.lua:27 */
+	/* combine: out fp64[1,8], mixed.lua:19 */
 	launch_combine_1x1x8(ONE(decode_moe_rows), ONE(decode_moe_row), ONE(decode_moe_src),
 	    ONE(decode_moe_out));
-	/* linear: shared_gate fp64[1,4], resolved.lua:28 */
+	/* linear: shared_gate fp64[1,4], mixed.lua:19 */
 	launch_linear_1x4x8(ONE(decode_moe_ffn_in), LAYER(moe_shared_gate_proj, i),
 	    ONE(decode_moe_shared_gate));
-	/* linear: shared_up fp64[1,4], resolved.lua:28 */
+	/* linear: shared_up fp64[1,4], mixed.lua:19 */
 	launch_linear_1x4x8(ONE(decode_moe_ffn_in), LAYER(moe_shared_up_proj, i),
 	    ONE(decode_moe_shared_up));
-	/* glu: shared_hidden fp64[1,4], resolved.lua:28 */
+	/* glu: shared_hidden fp64[1,4], mixed.lua:19 */
 	launch_glu_1x4x0(ONE(decode_moe_shared_gate), ONE(decode_moe_shared_up),
 	    ONE(decode_moe_shared_hidden));
-	/* linear: shared_out fp64[1,8], resolved.lua:28 */
+	/* linear: shared_out fp64[1,8], mixed.lua:19 */
 	launch_linear_1x8x4(ONE(decode_moe_shared_hidden), LAYER(moe_shared_down_proj, i),
 	    ONE(decode_moe_shared_out));
-	/* add: mixed fp64[1,8], resolved.lua:28 */
+	/* add: mixed fp64[1,8], mixed.lua:19 */
 	launch_add_1x8(ONE(decode_moe_out), ONE(decode_moe_shared_out), ONE(decode_moe_mixed));
-	/* rmsnorm: ffn_normed fp64[1,8], ffn_normed_rms fp64[1], resolved.lua:78 */
+	/* rmsnorm: ffn_normed fp64[1,8], ffn_normed_rms fp64[1], mixed.lua:6 */
 	launch_rmsnorm_1x1x8(ONE(decode_moe_mixed), LAYER(moe_ffn_post_norm, i),
 	    ONE(decode_moe_ffn_normed), ONE(decode_moe_ffn_normed_rms));
-	/* add: y fp64[1,8], resolved.lua:84 */
+	/* add: y fp64[1,8], mixed.lua:16 */
 	launch_add_1x8(STREAM(slot, layer + 1), ONE(decode_moe_ffn_normed),
 	    STREAM(slot, layer + 1));
 }
@@ -858,91 +857,91 @@ decode_moe_forward(unsigned char *arena, int slot, int layer, int i)
 static void
 decode_moe2_forward(unsigned char *arena, int slot, int layer, int i)
 {
-	/* rmsnorm: attn_in fp64[1,8], attn_in_rms fp64[1], resolved.lua:78 */
+	/* rmsnorm: attn_in fp64[1,8], attn_in_rms fp64[1], mixed.lua:6 */
 	launch_rmsnorm_1x1x8(STREAM(slot, layer), LAYER(moe2_attn_norm, i),
 	    ONE(decode_moe2_attn_in), ONE(decode_moe2_attn_in_rms));
-	/* linear: q_raw fp64[1,16], resolved.lua:12 */
+	/* linear: q_raw fp64[1,16], mixed.lua:11 */
 	launch_linear_1x16x8(ONE(decode_moe2_attn_in), LAYER(moe2_q_proj, i),
 	    ONE(decode_moe2_q_raw));
-	/* rmsnorm: q_normed fp64[1,16], q_normed_rms fp64[4], resolved.lua:15 */
+	/* rmsnorm: q_normed fp64[1,16], q_normed_rms fp64[4], mixed.lua:11 */
 	launch_rmsnorm_1x4x4(ONE(decode_moe2_q_raw), LAYER(moe2_q_norm, i),
 	    ONE(decode_moe2_q_normed), ONE(decode_moe2_q_normed_rms));
-	/* linear: k_raw fp64[1,8], resolved.lua:12 */
+	/* linear: k_raw fp64[1,8], mixed.lua:11 */
 	launch_linear_1x8x8(ONE(decode_moe2_attn_in), LAYER(moe2_k_proj, i),
 	    ONE(decode_moe2_k_raw));
-	/* rmsnorm: k_normed fp64[1,8], k_normed_rms fp64[2], resolved.lua:15 */
+	/* rmsnorm: k_normed fp64[1,8], k_normed_rms fp64[2], mixed.lua:11 */
 	launch_rmsnorm_1x2x4(ONE(decode_moe2_k_raw), LAYER(moe2_k_norm, i),
 	    ONE(decode_moe2_k_normed), ONE(decode_moe2_k_normed_rms));
-	/* linear: v fp64[1,8], resolved.lua:12 */
+	/* linear: v fp64[1,8], mixed.lua:11 */
 	launch_linear_1x8x8(ONE(decode_moe2_attn_in), LAYER(moe2_v_proj, i), ONE(decode_moe2_v));
-	/* rope_at: q_rot fp64[1,16], resolved.lua:18 */
+	/* rope_at: q_rot fp64[1,16], mixed.lua:13 */
 	launch_rope_at_4x4x4(ONE(decode_moe2_q_normed), ONE(init_rope_table),
 	    ONE(decode_embed_position), ONE(decode_moe2_q_rot));
-	/* rope_at: k_rot fp64[1,8], resolved.lua:18 */
+	/* rope_at: k_rot fp64[1,8], mixed.lua:13 */
 	launch_rope_at_4x2x4(ONE(decode_moe2_k_normed), ONE(init_rope_table),
 	    ONE(decode_embed_position), ONE(decode_moe2_k_rot));
-	/* attention_at: heads fp64[1,16], +keys fp64[4,8], +values fp64[4,8], resolved.lua:12 */
+	/* attention_at: heads fp64[1,16], +keys fp64[4,8], +values fp64[4,8], mixed.lua:11 */
 	launch_attention_at_4x4x2x4x3(ONE(decode_moe2_q_rot), ONE(decode_moe2_k_rot),
 	    ONE(decode_moe2_v), ONE(decode_embed_position), ONE(decode_moe2_heads),
 	    SAVED(decode_moe2_keys, slot, i), SAVED(decode_moe2_values, slot, i),
 	    WORKSPACE(decode_moe2_forward_attention_at));
-	/* linear: attn fp64[1,8], resolved.lua:12 */
+	/* linear: attn fp64[1,8], mixed.lua:11 */
 	launch_linear_1x8x16(ONE(decode_moe2_heads), LAYER(moe2_o_proj, i), ONE(decode_moe2_attn));
-	/* rmsnorm: attn_normed fp64[1,8], attn_normed_rms fp64[1], resolved.lua:78 */
+	/* rmsnorm: attn_normed fp64[1,8], attn_normed_rms fp64[1], mixed.lua:6 */
 	launch_rmsnorm_1x1x8(ONE(decode_moe2_attn), LAYER(moe2_attn_post_norm, i),
 	    STREAM(slot, layer + 1), ONE(decode_moe2_attn_normed_rms));
-	/* add: mid fp64[1,8], resolved.lua:81 */
+	/* add: mid fp64[1,8], mixed.lua:9 */
 	launch_add_1x8(STREAM(slot, layer), STREAM(slot, layer + 1), STREAM(slot, layer + 1));
-	/* rmsnorm: ffn_in fp64[1,8], ffn_in_rms fp64[1], resolved.lua:78 */
+	/* rmsnorm: ffn_in fp64[1,8], ffn_in_rms fp64[1], mixed.lua:6 */
 	launch_rmsnorm_1x1x8(STREAM(slot, layer + 1), LAYER(moe2_ffn_norm, i),
 	    ONE(decode_moe2_ffn_in), ONE(decode_moe2_ffn_in_rms));
-	/* gate: scores fp64[1,12], resolved.lua:50 */
+	/* gate: scores fp64[1,12], mixed.lua:20 */
 	launch_gate_1x12x8(ONE(decode_moe2_ffn_in), LAYER(moe2_router, i), ONE(decode_moe2_scores));
 	/* route_biased: weights fp64[1,3], chosen int32[1,3], probs fp64[1,12], scores_lse fp64[1],
-	 * counts int32[1,12], +load int64[12], +aux fp64[2], resolved.lua:50 */
+	 * counts int32[1,12], +load int64[12], +aux fp64[2], mixed.lua:20 */
 	launch_route_biased_1x12x3x1x0x1x1x1(ONE(decode_moe2_scores), LAYER(moe2_choice_bias, i),
 	    ONE(decode_moe2_weights), ONE(decode_moe2_chosen), ONE(decode_moe2_probs),
 	    ONE(decode_moe2_scores_lse), ONE(decode_moe2_counts), LAYER(moe2_load, i),
 	    LAYER(moe2_aux, i));
-	/* route_map: row int32[1,3], src int32[3], offsets int32[13], resolved.lua:44 */
+	/* route_map: row int32[1,3], src int32[3], offsets int32[13], mixed.lua:19 */
 	launch_route_map_1x12x3x1(ONE(decode_moe2_chosen), ONE(decode_moe2_counts),
 	    ONE(decode_moe2_row), ONE(decode_moe2_src), ONE(decode_moe2_offsets));
-	/* dispatch: routed fp64[3,8], resolved.lua:44 */
+	/* dispatch: routed fp64[3,8], mixed.lua:19 */
 	launch_dispatch_1x3x8(ONE(decode_moe2_ffn_in), ONE(decode_moe2_row), ONE(decode_moe2_src),
 	    ONE(decode_moe2_routed));
-	/* grouped: gate fp64[3,6], resolved.lua:46 */
+	/* grouped: gate fp64[3,6], mixed.lua:19 */
 	launch_grouped_3x12x6x8(ONE(decode_moe2_routed), LAYER(moe2_gate_proj, i),
 	    ONE(decode_moe2_offsets), ONE(decode_moe2_gate));
-	/* grouped: up fp64[3,6], resolved.lua:46 */
+	/* grouped: up fp64[3,6], mixed.lua:19 */
 	launch_grouped_3x12x6x8(ONE(decode_moe2_routed), LAYER(moe2_up_proj, i),
 	    ONE(decode_moe2_offsets), ONE(decode_moe2_up));
-	/* glu_routed: hidden fp64[3,6], resolved.lua:46 */
+	/* glu_routed: hidden fp64[3,6], mixed.lua:19 */
 	launch_glu_routed_1x3x6x0(ONE(decode_moe2_gate), ONE(decode_moe2_up),
 	    ONE(decode_moe2_weights), ONE(decode_moe2_src), ONE(decode_moe2_hidden));
-	/* grouped: rows fp64[3,8], resolved.lua:46 */
+	/* grouped: rows fp64[3,8], mixed.lua:19 */
 	launch_grouped_3x12x8x6(ONE(decode_moe2_hidden), LAYER(moe2_down_proj, i),
 	    ONE(decode_moe2_offsets), ONE(decode_moe2_rows));
-	/* combine: out fp64[1,8], resolved.lua:46 */
+	/* combine: out fp64[1,8], mixed.lua:19 */
 	launch_combine_1x3x8(ONE(decode_moe2_rows), ONE(decode_moe2_row), ONE(decode_moe2_src),
 	    ONE(decode_moe2_out));
-	/* linear: shared_gate fp64[1,4], resolved.lua:47 */
+	/* linear: shared_gate fp64[1,4], mixed.lua:19 */
 	launch_linear_1x4x8(ONE(decode_moe2_ffn_in), LAYER(moe2_shared_gate_proj, i),
 	    ONE(decode_moe2_shared_gate));
-	/* linear: shared_up fp64[1,4], resolved.lua:47 */
+	/* linear: shared_up fp64[1,4], mixed.lua:19 */
 	launch_linear_1x4x8(ONE(decode_moe2_ffn_in), LAYER(moe2_shared_up_proj, i),
 	    ONE(decode_moe2_shared_up));
-	/* glu: shared_hidden fp64[1,4], resolved.lua:47 */
+	/* glu: shared_hidden fp64[1,4], mixed.lua:19 */
 	launch_glu_1x4x0(ONE(decode_moe2_shared_gate), ONE(decode_moe2_shared_up),
 	    ONE(decode_moe2_shared_hidden));
-	/* linear: shared_out fp64[1,8], resolved.lua:47 */
+	/* linear: shared_out fp64[1,8], mixed.lua:19 */
 	launch_linear_1x8x4(ONE(decode_moe2_shared_hidden), LAYER(moe2_shared_down_proj, i),
 	    ONE(decode_moe2_shared_out));
-	/* add: mixed fp64[1,8], resolved.lua:47 */
+	/* add: mixed fp64[1,8], mixed.lua:19 */
 	launch_add_1x8(ONE(decode_moe2_out), ONE(decode_moe2_shared_out), ONE(decode_moe2_mixed));
-	/* rmsnorm: ffn_normed fp64[1,8], ffn_normed_rms fp64[1], resolved.lua:78 */
+	/* rmsnorm: ffn_normed fp64[1,8], ffn_normed_rms fp64[1], mixed.lua:6 */
 	launch_rmsnorm_1x1x8(ONE(decode_moe2_mixed), LAYER(moe2_ffn_post_norm, i),
 	    ONE(decode_moe2_ffn_normed), ONE(decode_moe2_ffn_normed_rms));
-	/* add: y fp64[1,8], resolved.lua:84 */
+	/* add: y fp64[1,8], mixed.lua:16 */
 	launch_add_1x8(STREAM(slot, layer + 1), ONE(decode_moe2_ffn_normed),
 	    STREAM(slot, layer + 1));
 }
@@ -950,10 +949,10 @@ decode_moe2_forward(unsigned char *arena, int slot, int layer, int i)
 static void
 decode_head_forward(unsigned char *arena, int slot)
 {
-	/* rmsnorm: in fp64[1,8], in_rms fp64[1], resolved.lua:78 */
+	/* rmsnorm: in fp64[1,8], in_rms fp64[1], mixed.lua:6 */
 	launch_rmsnorm_1x1x8(STREAM(slot, OM_N_LAYERS), ONE(head_norm), ONE(decode_head_in),
 	    ONE(decode_head_in_rms));
-	/* logits: logits fp64[1,32], resolved.lua:90 */
+	/* logits: logits fp64[1,32], mixed.lua:24 */
 	launch_logits_1x32x8(ONE(decode_head_in), ONE(embed_tokens_w), ONE(decode_head_logits));
 }
 
@@ -961,7 +960,7 @@ decode_head_forward(unsigned char *arena, int slot)
 void
 om_init(unsigned char *arena)
 {
-	/* rope_table: rope_table fp64[4,4], resolved.lua:18 */
+	/* rope_table: rope_table fp64[4,4], mixed.lua:13 */
 	launch_rope_table_4x4x0(ONE(init_rope_table));
 }
 
@@ -971,7 +970,7 @@ om_update(unsigned char *arena)
 {
 	/* sumsq over 49 tensors from embed_g_tokens_w, 8192 elements */
 	launch_sumsq_8192(ONE(embed_g_tokens_w), ONE(update_ctl));
-	/* clip: +ctl fp64[8], resolved.lua:100 */
+	/* clip: +ctl fp64[8], mixed.lua:3 */
 	launch_clip(ONE(head_loss), ONE(update_ctl));
 	/* adamw over 30 tensors from embed_g_tokens_w, 6208 elements */
 	launch_adamw_6208(ONE(embed_g_tokens_w), ONE(update_ctl), ONE(embed_tokens_w),

@@ -19,189 +19,188 @@
 static void
 embed_forward(unsigned char *arena, int slot)
 {
-	/* embed: x0 fp32[8,8], resolved.lua:8 */
+	/* embed: x0 fp32[8,8], moe.lua:5 */
 	launch_embed_8x8x32(ONE(embed_tokens), ONE(embed_tokens_w), STREAM(slot, 0));
 }
 
 static void
 embed_backward(unsigned char *arena)
 {
-	/* embed_bwd: +g_tokens_w fp32[32,8], resolved.lua:8 */
+	/* embed_bwd: +g_tokens_w fp32[32,8], moe.lua:5 */
 	launch_embed_bwd_8x8x32(DSTREAM, ONE(embed_tokens), ONE(embed_g_tokens_w));
 }
 
 static void
 moe_forward(unsigned char *arena, int slot, int layer, int i)
 {
-	/* rmsnorm: attn_in fp32[8,8], attn_in_rms fp32[8], resolved.lua:12 */
+	/* rmsnorm: attn_in fp32[8,8], attn_in_rms fp32[8], moe.lua:4 */
 	launch_rmsnorm_8x1x8(STREAM(slot, layer), LAYER(moe_attn_norm, i),
 	    SAVED(moe_attn_in, slot, i), SAVED(moe_attn_in_rms, slot, i));
-	/* linear: q_raw fp32[8,8], resolved.lua:16 */
+	/* linear: q_raw fp32[8,8], moe.lua:6 */
 	launch_linear_8x8x8(SAVED(moe_attn_in, slot, i), LAYER(moe_q_proj, i),
 	    SAVED(moe_q_raw, slot, i));
-	/* rmsnorm: q_normed fp32[8,8], q_normed_rms fp32[8], resolved.lua:19 */
+	/* rmsnorm: q_normed fp32[8,8], q_normed_rms fp32[8], moe.lua:6 */
 	launch_rmsnorm_8x1x8(SAVED(moe_q_raw, slot, i), LAYER(moe_q_norm, i),
 	    SAVED(moe_q_normed, slot, i), SAVED(moe_q_normed_rms, slot, i));
-	/* linear: k_raw fp32[8,8], resolved.lua:16 */
+	/* linear: k_raw fp32[8,8], moe.lua:6 */
 	launch_linear_8x8x8(SAVED(moe_attn_in, slot, i), LAYER(moe_k_proj, i),
 	    SAVED(moe_k_raw, slot, i));
-	/* rmsnorm: k_normed fp32[8,8], k_normed_rms fp32[8], resolved.lua:19 */
+	/* rmsnorm: k_normed fp32[8,8], k_normed_rms fp32[8], moe.lua:6 */
 	launch_rmsnorm_8x1x8(SAVED(moe_k_raw, slot, i), LAYER(moe_k_norm, i),
 	    SAVED(moe_k_normed, slot, i), SAVED(moe_k_normed_rms, slot, i));
-	/* linear: v fp32[8,8], resolved.lua:16 */
+	/* linear: v fp32[8,8], moe.lua:6 */
 	launch_linear_8x8x8(SAVED(moe_attn_in, slot, i), LAYER(moe_v_proj, i),
 	    SAVED(moe_v, slot, i));
-	/* rope: q_rot fp32[8,8], resolved.lua:22 */
+	/* rope: q_rot fp32[8,8], moe.lua:6 */
 	launch_rope_2x4x2x4(SAVED(moe_q_normed, slot, i), ONE(init_rope_table),
 	    SAVED(moe_q_rot, slot, i));
-	/* rope: k_rot fp32[8,8], resolved.lua:22 */
+	/* rope: k_rot fp32[8,8], moe.lua:6 */
 	launch_rope_2x4x2x4(SAVED(moe_k_normed, slot, i), ONE(init_rope_table),
 	    SAVED(moe_k_rot, slot, i));
-	/* attention: heads fp32[8,8], heads_lse fp32[16], resolved.lua:16 */
+	/* attention: heads fp32[8,8], heads_lse fp32[16], moe.lua:6 */
 	launch_attention_2x4x2x2x4x4(SAVED(moe_q_rot, slot, i), SAVED(moe_k_rot, slot, i),
 	    SAVED(moe_v, slot, i), SAVED(moe_heads, slot, i), SAVED(moe_heads_lse, slot, i));
-	/* linear: attn fp32[8,8], resolved.lua:16 */
+	/* linear: attn fp32[8,8], moe.lua:6 */
 	launch_linear_8x8x8(SAVED(moe_heads, slot, i), LAYER(moe_o_proj, i),
 	    SAVED(moe_attn, slot, i));
-	/* add: mid fp32[8,8], resolved.lua:15 */
+	/* add: mid fp32[8,8], moe.lua:6 */
 	launch_add_8x8(STREAM(slot, layer), SAVED(moe_attn, slot, i), SAVED(moe_mid, slot, i));
-	/* rmsnorm: ffn_in fp32[8,8], ffn_in_rms fp32[8], resolved.lua:12 */
+	/* rmsnorm: ffn_in fp32[8,8], ffn_in_rms fp32[8], moe.lua:4 */
 	launch_rmsnorm_8x1x8(SAVED(moe_mid, slot, i), LAYER(moe_ffn_norm, i),
 	    SAVED(moe_ffn_in, slot, i), SAVED(moe_ffn_in_rms, slot, i));
-	/* gate: scores fp32[8,4], resolved.lua:31 */
+	/* gate: scores fp32[8,4], moe.lua:7 */
 	launch_gate_8x4x8(SAVED(moe_ffn_in, slot, i), LAYER(moe_router, i),
 	    SAVED(moe_scores, slot, i));
 	/* route: weights fp32[8,2], chosen int32[8,2], probs fp32[8,4], scores_lse fp32[8],
-	 * counts int32[1,4], +load int64[4], +aux fp64[2], resolved.lua:31 */
+	 * counts int32[1,4], +load int64[4], +aux fp64[2], moe.lua:7 */
 	launch_route_8x4x2x0x0x1x1x1(SAVED(moe_scores, slot, i), SAVED(moe_weights, slot, i),
 	    SAVED(moe_chosen, slot, i), SAVED(moe_probs, slot, i), SAVED(moe_scores_lse, slot, i),
 	    SAVED(moe_counts, slot, i), LAYER(moe_load, i), LAYER(moe_aux, i));
-	/* route_map: row int32[8,2], src int32[16], offsets int32[5], resolved.lua:25 */
+	/* route_map: row int32[8,2], src int32[16], offsets int32[5], moe.lua:7 */
 	launch_route_map_8x4x2x1(SAVED(moe_chosen, slot, i), SAVED(moe_counts, slot, i),
 	    SAVED(moe_row, slot, i), SAVED(moe_src, slot, i), SAVED(moe_offsets, slot, i));
-	/* dispatch: routed fp32[16,8], resolved.lua:25 */
+	/* dispatch: routed fp32[16,8], moe.lua:7 */
 	launch_dispatch_8x2x8(SAVED(moe_ffn_in, slot, i), SAVED(moe_row, slot, i),
 	    SAVED(moe_src, slot, i), SAVED(moe_routed, slot, i));
-	/* grouped: gate fp32[16,6], resolved.lua:27 */
+	/* grouped: gate fp32[16,6], moe.lua:7 */
 	launch_grouped_16x4x6x8(SAVED(moe_routed, slot, i), LAYER(moe_gate_proj, i),
 	    SAVED(moe_offsets, slot, i), SAVED(moe_gate, slot, i));
-	/* grouped: up fp32[16,6], resolved.lua:27 */
+	/* grouped: up fp32[16,6], moe.lua:7 */
 	launch_grouped_16x4x6x8(SAVED(moe_routed, slot, i), LAYER(moe_up_proj, i),
 	    SAVED(moe_offsets, slot, i), SAVED(moe_up, slot, i));
-	/* glu_routed: hidden fp32[16,6], resolved.lua:27 */
+	/* glu_routed: hidden fp32[16,6], moe.lua:7 */
 	launch_glu_routed_8x2x6x0(SAVED(moe_gate, slot, i), SAVED(moe_up, slot, i),
 	    SAVED(moe_weights, slot, i), SAVED(moe_src, slot, i), SAVED(moe_hidden, slot, i));
-	/* grouped: rows fp32[16,8], resolved.lua:27 */
+	/* grouped: rows fp32[16,8], moe.lua:7 */
 	launch_grouped_16x4x8x6(SAVED(moe_hidden, slot, i), LAYER(moe_down_proj, i),
 	    SAVED(moe_offsets, slot, i), ONE(moe_rows));
-	/* combine: out fp32[8,8], resolved.lua:27 */
+	/* combine: out fp32[8,8], moe.lua:7 */
 	launch_combine_8x2x8(ONE(moe_rows), SAVED(moe_row, slot, i), SAVED(moe_src, slot, i),
 	    STREAM(slot, layer + 1));
-	/* add: y fp32[8,8], resolved.lua:24 */
+	/* add: y fp32[8,8], moe.lua:7 */
 	launch_add_8x8(SAVED(moe_mid, slot, i), STREAM(slot, layer + 1), STREAM(slot, layer + 1));
 }
 
 static void
 moe_backward(unsigned char *arena, int slot, int layer, int i)
 {
-	/* dispatch: d_rows fp32[16,8], resolved.lua:27 */
+	/* dispatch: d_rows fp32[16,8], moe.lua:7 */
 	launch_dispatch_8x2x8(DSTREAM, SAVED(moe_row, slot, i), SAVED(moe_src, slot, i),
 	    ONE(moe_d_rows));
-	/* grouped_dx: d_hidden fp32[16,6], resolved.lua:27 */
+	/* grouped_dx: d_hidden fp32[16,6], moe.lua:7 */
 	launch_grouped_dx_16x4x8x6(ONE(moe_d_rows), LAYER(moe_down_proj, i),
 	    SAVED(moe_offsets, slot, i), ONE(moe_d_hidden));
-	/* grouped_dw: +g_down_proj fp32[4,8,6], resolved.lua:27 */
+	/* grouped_dw: +g_down_proj fp32[4,8,6], moe.lua:7 */
 	launch_grouped_dw_16x4x8x6(ONE(moe_d_rows), SAVED(moe_hidden, slot, i),
 	    SAVED(moe_offsets, slot, i), LAYER(moe_g_down_proj, i));
-	/* glu_routed_bwd: d_gate fp32[16,6], d_up fp32[16,6], d_weights fp32[8,2],
-	 * resolved.lua:27 */
+	/* glu_routed_bwd: d_gate fp32[16,6], d_up fp32[16,6], d_weights fp32[8,2], moe.lua:7 */
 	launch_glu_routed_bwd_8x2x6x0(ONE(moe_d_hidden), SAVED(moe_gate, slot, i),
 	    SAVED(moe_up, slot, i), SAVED(moe_weights, slot, i), SAVED(moe_src, slot, i),
 	    ONE(moe_d_gate), ONE(moe_d_up), ONE(moe_d_weights));
-	/* grouped_dx: d_routed fp32[16,8], resolved.lua:27 */
+	/* grouped_dx: d_routed fp32[16,8], moe.lua:7 */
 	launch_grouped_dx_16x4x6x8(ONE(moe_d_up), LAYER(moe_up_proj, i),
 	    SAVED(moe_offsets, slot, i), ONE(moe_d_routed));
-	/* grouped_dw: +g_up_proj fp32[4,6,8], resolved.lua:27 */
+	/* grouped_dw: +g_up_proj fp32[4,6,8], moe.lua:7 */
 	launch_grouped_dw_16x4x6x8(ONE(moe_d_up), SAVED(moe_routed, slot, i),
 	    SAVED(moe_offsets, slot, i), LAYER(moe_g_up_proj, i));
-	/* grouped_dx: d_routed_2 fp32[16,8], resolved.lua:27 */
+	/* grouped_dx: d_routed_2 fp32[16,8], moe.lua:7 */
 	launch_grouped_dx_16x4x6x8(ONE(moe_d_gate), LAYER(moe_gate_proj, i),
 	    SAVED(moe_offsets, slot, i), ONE(moe_d_routed_2));
-	/* add: d_routed_3 fp32[16,8], resolved.lua:27 */
+	/* add: d_routed_3 fp32[16,8], moe.lua:7 */
 	launch_add_16x8(ONE(moe_d_routed), ONE(moe_d_routed_2), ONE(moe_d_routed_3));
-	/* grouped_dw: +g_gate_proj fp32[4,6,8], resolved.lua:27 */
+	/* grouped_dw: +g_gate_proj fp32[4,6,8], moe.lua:7 */
 	launch_grouped_dw_16x4x6x8(ONE(moe_d_gate), SAVED(moe_routed, slot, i),
 	    SAVED(moe_offsets, slot, i), LAYER(moe_g_gate_proj, i));
-	/* combine: d_ffn_in fp32[8,8], resolved.lua:25 */
+	/* combine: d_ffn_in fp32[8,8], moe.lua:7 */
 	launch_combine_8x2x8(ONE(moe_d_routed_3), SAVED(moe_row, slot, i), SAVED(moe_src, slot, i),
 	    ONE(moe_d_ffn_in));
-	/* route_bwd: d_scores fp32[8,4], resolved.lua:31 */
+	/* route_bwd: d_scores fp32[8,4], moe.lua:7 */
 	launch_route_bwd_8x4x2x0x0x1x1x1(ONE(moe_d_weights), SAVED(moe_scores, slot, i),
 	    SAVED(moe_chosen, slot, i), SAVED(moe_probs, slot, i), SAVED(moe_scores_lse, slot, i),
 	    SAVED(moe_counts, slot, i), ONE(moe_d_scores));
-	/* gate_dx: d_ffn_in_2 fp32[8,8], resolved.lua:31 */
+	/* gate_dx: d_ffn_in_2 fp32[8,8], moe.lua:7 */
 	launch_gate_dx_8x4x8(ONE(moe_d_scores), LAYER(moe_router, i), ONE(moe_d_ffn_in_2));
-	/* add: d_ffn_in_3 fp32[8,8], resolved.lua:31 */
+	/* add: d_ffn_in_3 fp32[8,8], moe.lua:7 */
 	launch_add_8x8(ONE(moe_d_ffn_in), ONE(moe_d_ffn_in_2), ONE(moe_d_ffn_in_3));
-	/* gate_dw: +g_router fp32[4,8], resolved.lua:31 */
+	/* gate_dw: +g_router fp32[4,8], moe.lua:7 */
 	launch_gate_dw_8x4x8(ONE(moe_d_scores), SAVED(moe_ffn_in, slot, i), LAYER(moe_g_router, i));
-	/* rmsnorm_bwd: d_mid fp32[8,8], +g_ffn_norm fp32[8], resolved.lua:12 */
+	/* rmsnorm_bwd: d_mid fp32[8,8], +g_ffn_norm fp32[8], moe.lua:4 */
 	launch_rmsnorm_bwd_8x1x8(ONE(moe_d_ffn_in_3), SAVED(moe_mid, slot, i),
 	    LAYER(moe_ffn_norm, i), SAVED(moe_ffn_in_rms, slot, i), ONE(moe_d_mid),
 	    LAYER(moe_g_ffn_norm, i), WORKSPACE(moe_backward_rmsnorm_bwd));
-	/* add: d_mid_2 fp32[8,8], resolved.lua:12 */
+	/* add: d_mid_2 fp32[8,8], moe.lua:4 */
 	launch_add_8x8(DSTREAM, ONE(moe_d_mid), DSTREAM);
-	/* linear_dx: d_heads fp32[8,8], resolved.lua:16 */
+	/* linear_dx: d_heads fp32[8,8], moe.lua:6 */
 	launch_linear_dx_8x8x8(DSTREAM, LAYER(moe_o_proj, i), ONE(moe_d_heads));
-	/* linear_dw: +g_o_proj fp32[8,8], resolved.lua:16 */
+	/* linear_dw: +g_o_proj fp32[8,8], moe.lua:6 */
 	launch_linear_dw_8x8x8(DSTREAM, SAVED(moe_heads, slot, i), LAYER(moe_g_o_proj, i));
-	/* attention_bwd: d_q_rot fp32[8,8], d_k_rot fp32[8,8], d_v fp32[8,8], resolved.lua:16 */
+	/* attention_bwd: d_q_rot fp32[8,8], d_k_rot fp32[8,8], d_v fp32[8,8], moe.lua:6 */
 	launch_attention_bwd_2x4x2x2x4x4(ONE(moe_d_heads), SAVED(moe_q_rot, slot, i),
 	    SAVED(moe_k_rot, slot, i), SAVED(moe_v, slot, i), SAVED(moe_heads, slot, i),
 	    SAVED(moe_heads_lse, slot, i), ONE(moe_d_q_rot), ONE(moe_d_k_rot), ONE(moe_d_v),
 	    WORKSPACE(moe_backward_attention_bwd));
-	/* rope_bwd: d_k_normed fp32[8,8], resolved.lua:22 */
+	/* rope_bwd: d_k_normed fp32[8,8], moe.lua:6 */
 	launch_rope_bwd_2x4x2x4(ONE(moe_d_k_rot), ONE(init_rope_table), ONE(moe_d_k_normed));
-	/* rope_bwd: d_q_normed fp32[8,8], resolved.lua:22 */
+	/* rope_bwd: d_q_normed fp32[8,8], moe.lua:6 */
 	launch_rope_bwd_2x4x2x4(ONE(moe_d_q_rot), ONE(init_rope_table), ONE(moe_d_q_normed));
-	/* linear_dx: d_attn_in fp32[8,8], resolved.lua:16 */
+	/* linear_dx: d_attn_in fp32[8,8], moe.lua:6 */
 	launch_linear_dx_8x8x8(ONE(moe_d_v), LAYER(moe_v_proj, i), ONE(moe_d_attn_in));
-	/* linear_dw: +g_v_proj fp32[8,8], resolved.lua:16 */
+	/* linear_dw: +g_v_proj fp32[8,8], moe.lua:6 */
 	launch_linear_dw_8x8x8(ONE(moe_d_v), SAVED(moe_attn_in, slot, i), LAYER(moe_g_v_proj, i));
-	/* rmsnorm_bwd: d_k_raw fp32[8,8], +g_k_norm fp32[8], resolved.lua:19 */
+	/* rmsnorm_bwd: d_k_raw fp32[8,8], +g_k_norm fp32[8], moe.lua:6 */
 	launch_rmsnorm_bwd_8x1x8(ONE(moe_d_k_normed), SAVED(moe_k_raw, slot, i),
 	    LAYER(moe_k_norm, i), SAVED(moe_k_normed_rms, slot, i), ONE(moe_d_k_raw),
 	    LAYER(moe_g_k_norm, i), WORKSPACE(moe_backward_rmsnorm_bwd_2));
-	/* linear_dx: d_attn_in_2 fp32[8,8], resolved.lua:16 */
+	/* linear_dx: d_attn_in_2 fp32[8,8], moe.lua:6 */
 	launch_linear_dx_8x8x8(ONE(moe_d_k_raw), LAYER(moe_k_proj, i), ONE(moe_d_attn_in_2));
-	/* add: d_attn_in_3 fp32[8,8], resolved.lua:16 */
+	/* add: d_attn_in_3 fp32[8,8], moe.lua:6 */
 	launch_add_8x8(ONE(moe_d_attn_in), ONE(moe_d_attn_in_2), ONE(moe_d_attn_in_3));
-	/* linear_dw: +g_k_proj fp32[8,8], resolved.lua:16 */
+	/* linear_dw: +g_k_proj fp32[8,8], moe.lua:6 */
 	launch_linear_dw_8x8x8(ONE(moe_d_k_raw), SAVED(moe_attn_in, slot, i),
 	    LAYER(moe_g_k_proj, i));
-	/* rmsnorm_bwd: d_q_raw fp32[8,8], +g_q_norm fp32[8], resolved.lua:19 */
+	/* rmsnorm_bwd: d_q_raw fp32[8,8], +g_q_norm fp32[8], moe.lua:6 */
 	launch_rmsnorm_bwd_8x1x8(ONE(moe_d_q_normed), SAVED(moe_q_raw, slot, i),
 	    LAYER(moe_q_norm, i), SAVED(moe_q_normed_rms, slot, i), ONE(moe_d_q_raw),
 	    LAYER(moe_g_q_norm, i), WORKSPACE(moe_backward_rmsnorm_bwd_3));
-	/* linear_dx: d_attn_in_4 fp32[8,8], resolved.lua:16 */
+	/* linear_dx: d_attn_in_4 fp32[8,8], moe.lua:6 */
 	launch_linear_dx_8x8x8(ONE(moe_d_q_raw), LAYER(moe_q_proj, i), ONE(moe_d_attn_in_4));
-	/* add: d_attn_in_5 fp32[8,8], resolved.lua:16 */
+	/* add: d_attn_in_5 fp32[8,8], moe.lua:6 */
 	launch_add_8x8(ONE(moe_d_attn_in_3), ONE(moe_d_attn_in_4), ONE(moe_d_attn_in_5));
-	/* linear_dw: +g_q_proj fp32[8,8], resolved.lua:16 */
+	/* linear_dw: +g_q_proj fp32[8,8], moe.lua:6 */
 	launch_linear_dw_8x8x8(ONE(moe_d_q_raw), SAVED(moe_attn_in, slot, i),
 	    LAYER(moe_g_q_proj, i));
-	/* rmsnorm_bwd: d_x fp32[8,8], +g_attn_norm fp32[8], resolved.lua:12 */
+	/* rmsnorm_bwd: d_x fp32[8,8], +g_attn_norm fp32[8], moe.lua:4 */
 	launch_rmsnorm_bwd_8x1x8(ONE(moe_d_attn_in_5), STREAM(slot, layer), LAYER(moe_attn_norm, i),
 	    SAVED(moe_attn_in_rms, slot, i), ONE(moe_d_x), LAYER(moe_g_attn_norm, i),
 	    WORKSPACE(moe_backward_rmsnorm_bwd_4));
-	/* add: d_x_2 fp32[8,8], resolved.lua:12 */
+	/* add: d_x_2 fp32[8,8], moe.lua:4 */
 	launch_add_8x8(DSTREAM, ONE(moe_d_x), DSTREAM);
 }
 
 static void
 head_forward(unsigned char *arena, int slot)
 {
-	/* rmsnorm: in fp32[8,8], in_rms fp32[8], resolved.lua:12 */
+	/* rmsnorm: in fp32[8,8], in_rms fp32[8], moe.lua:4 */
 	launch_rmsnorm_8x1x8(STREAM(slot, OM_N_LAYERS), ONE(head_norm), SAVED(head_in, slot, 0),
 	    SAVED(head_in_rms, slot, 0));
 }
@@ -209,10 +208,10 @@ head_forward(unsigned char *arena, int slot)
 static void
 head_backward(unsigned char *arena, int slot)
 {
-	/* head_loss_grad: +loss fp64[2], d_in fp32[8,8], +g_w fp32[32,8], resolved.lua:44 */
+	/* head_loss_grad: +loss fp64[2], d_in fp32[8,8], +g_w fp32[32,8], moe.lua:4 */
 	launch_head_loss_grad_8x8x32(SAVED(head_in, slot, 0), ONE(head_w), ONE(embed_labels),
 	    ONE(head_loss), DSTREAM, ONE(head_g_w), WORKSPACE(head_backward_head_loss_grad));
-	/* rmsnorm_bwd: d_x fp32[8,8], +g_norm fp32[8], resolved.lua:12 */
+	/* rmsnorm_bwd: d_x fp32[8,8], +g_norm fp32[8], moe.lua:4 */
 	launch_rmsnorm_bwd_8x1x8(DSTREAM, STREAM(slot, OM_N_LAYERS), ONE(head_norm),
 	    SAVED(head_in_rms, slot, 0), DSTREAM, ONE(head_g_norm),
 	    WORKSPACE(head_backward_rmsnorm_bwd));
@@ -221,10 +220,10 @@ head_backward(unsigned char *arena, int slot)
 static void
 eval_forward(unsigned char *arena, int slot)
 {
-	/* rmsnorm: in fp32[8,8], in_rms fp32[8], resolved.lua:12 */
+	/* rmsnorm: in fp32[8,8], in_rms fp32[8], moe.lua:4 */
 	launch_rmsnorm_8x1x8(STREAM(slot, OM_N_LAYERS), ONE(head_norm), ONE(eval_in),
 	    ONE(eval_in_rms));
-	/* head_loss: logits_lse fp32[8], +loss fp64[2], resolved.lua:44 */
+	/* head_loss: logits_lse fp32[8], +loss fp64[2], moe.lua:4 */
 	launch_head_loss_8x8x32(ONE(eval_in), ONE(head_w), ONE(embed_labels), ONE(eval_logits_lse),
 	    ONE(head_loss), WORKSPACE(eval_forward_head_loss));
 }
@@ -232,85 +231,85 @@ eval_forward(unsigned char *arena, int slot)
 static void
 decode_embed_forward(unsigned char *arena, int slot)
 {
-	/* embed: x0 fp32[1,8], resolved.lua:8 */
+	/* embed: x0 fp32[1,8], moe.lua:5 */
 	launch_embed_1x8x32(ONE(decode_embed_token), ONE(embed_tokens_w), STREAM(slot, 0));
 }
 
 static void
 decode_moe_forward(unsigned char *arena, int slot, int layer, int i)
 {
-	/* rmsnorm: attn_in fp32[1,8], attn_in_rms fp32[1], resolved.lua:12 */
+	/* rmsnorm: attn_in fp32[1,8], attn_in_rms fp32[1], moe.lua:4 */
 	launch_rmsnorm_1x1x8(STREAM(slot, layer), LAYER(moe_attn_norm, i), ONE(decode_moe_attn_in),
 	    ONE(decode_moe_attn_in_rms));
-	/* linear: q_raw fp32[1,8], resolved.lua:16 */
+	/* linear: q_raw fp32[1,8], moe.lua:6 */
 	launch_linear_1x8x8(ONE(decode_moe_attn_in), LAYER(moe_q_proj, i), ONE(decode_moe_q_raw));
-	/* rmsnorm: q_normed fp32[1,8], q_normed_rms fp32[1], resolved.lua:19 */
+	/* rmsnorm: q_normed fp32[1,8], q_normed_rms fp32[1], moe.lua:6 */
 	launch_rmsnorm_1x1x8(ONE(decode_moe_q_raw), LAYER(moe_q_norm, i), ONE(decode_moe_q_normed),
 	    ONE(decode_moe_q_normed_rms));
-	/* linear: k_raw fp32[1,8], resolved.lua:16 */
+	/* linear: k_raw fp32[1,8], moe.lua:6 */
 	launch_linear_1x8x8(ONE(decode_moe_attn_in), LAYER(moe_k_proj, i), ONE(decode_moe_k_raw));
-	/* rmsnorm: k_normed fp32[1,8], k_normed_rms fp32[1], resolved.lua:19 */
+	/* rmsnorm: k_normed fp32[1,8], k_normed_rms fp32[1], moe.lua:6 */
 	launch_rmsnorm_1x1x8(ONE(decode_moe_k_raw), LAYER(moe_k_norm, i), ONE(decode_moe_k_normed),
 	    ONE(decode_moe_k_normed_rms));
-	/* linear: v fp32[1,8], resolved.lua:16 */
+	/* linear: v fp32[1,8], moe.lua:6 */
 	launch_linear_1x8x8(ONE(decode_moe_attn_in), LAYER(moe_v_proj, i), ONE(decode_moe_v));
-	/* rope_at: q_rot fp32[1,8], resolved.lua:22 */
+	/* rope_at: q_rot fp32[1,8], moe.lua:6 */
 	launch_rope_at_4x2x4(ONE(decode_moe_q_normed), ONE(init_rope_table),
 	    ONE(decode_embed_position), ONE(decode_moe_q_rot));
-	/* rope_at: k_rot fp32[1,8], resolved.lua:22 */
+	/* rope_at: k_rot fp32[1,8], moe.lua:6 */
 	launch_rope_at_4x2x4(ONE(decode_moe_k_normed), ONE(init_rope_table),
 	    ONE(decode_embed_position), ONE(decode_moe_k_rot));
-	/* attention_at: heads fp32[1,8], +keys fp32[4,8], +values fp32[4,8], resolved.lua:16 */
+	/* attention_at: heads fp32[1,8], +keys fp32[4,8], +values fp32[4,8], moe.lua:6 */
 	launch_attention_at_4x2x2x4x4(ONE(decode_moe_q_rot), ONE(decode_moe_k_rot),
 	    ONE(decode_moe_v), ONE(decode_embed_position), ONE(decode_moe_heads),
 	    SAVED(decode_moe_keys, slot, i), SAVED(decode_moe_values, slot, i),
 	    WORKSPACE(decode_moe_forward_attention_at));
-	/* linear: attn fp32[1,8], resolved.lua:16 */
+	/* linear: attn fp32[1,8], moe.lua:6 */
 	launch_linear_1x8x8(ONE(decode_moe_heads), LAYER(moe_o_proj, i), STREAM(slot, layer + 1));
-	/* add: mid fp32[1,8], resolved.lua:15 */
+	/* add: mid fp32[1,8], moe.lua:6 */
 	launch_add_1x8(STREAM(slot, layer), STREAM(slot, layer + 1), STREAM(slot, layer + 1));
-	/* rmsnorm: ffn_in fp32[1,8], ffn_in_rms fp32[1], resolved.lua:12 */
+	/* rmsnorm: ffn_in fp32[1,8], ffn_in_rms fp32[1], moe.lua:4 */
 	launch_rmsnorm_1x1x8(STREAM(slot, layer + 1), LAYER(moe_ffn_norm, i),
 	    ONE(decode_moe_ffn_in), ONE(decode_moe_ffn_in_rms));
-	/* gate: scores fp32[1,4], resolved.lua:31 */
+	/* gate: scores fp32[1,4], moe.lua:7 */
 	launch_gate_1x4x8(ONE(decode_moe_ffn_in), LAYER(moe_router, i), ONE(decode_moe_scores));
 	/* route: weights fp32[1,2], chosen int32[1,2], probs fp32[1,4], scores_lse fp32[1],
-	 * counts int32[1,4], +load int64[4], +aux fp64[2], resolved.lua:31 */
+	 * counts int32[1,4], +load int64[4], +aux fp64[2], moe.lua:7 */
 	launch_route_1x4x2x0x0x1x1x1(ONE(decode_moe_scores), ONE(decode_moe_weights),
 	    ONE(decode_moe_chosen), ONE(decode_moe_probs), ONE(decode_moe_scores_lse),
 	    ONE(decode_moe_counts), LAYER(moe_load, i), LAYER(moe_aux, i));
-	/* route_map: row int32[1,2], src int32[2], offsets int32[5], resolved.lua:25 */
+	/* route_map: row int32[1,2], src int32[2], offsets int32[5], moe.lua:7 */
 	launch_route_map_1x4x2x1(ONE(decode_moe_chosen), ONE(decode_moe_counts),
 	    ONE(decode_moe_row), ONE(decode_moe_src), ONE(decode_moe_offsets));
-	/* dispatch: routed fp32[2,8], resolved.lua:25 */
+	/* dispatch: routed fp32[2,8], moe.lua:7 */
 	launch_dispatch_1x2x8(ONE(decode_moe_ffn_in), ONE(decode_moe_row), ONE(decode_moe_src),
 	    ONE(decode_moe_routed));
-	/* grouped: gate fp32[2,6], resolved.lua:27 */
+	/* grouped: gate fp32[2,6], moe.lua:7 */
 	launch_grouped_2x4x6x8(ONE(decode_moe_routed), LAYER(moe_gate_proj, i),
 	    ONE(decode_moe_offsets), ONE(decode_moe_gate));
-	/* grouped: up fp32[2,6], resolved.lua:27 */
+	/* grouped: up fp32[2,6], moe.lua:7 */
 	launch_grouped_2x4x6x8(ONE(decode_moe_routed), LAYER(moe_up_proj, i),
 	    ONE(decode_moe_offsets), ONE(decode_moe_up));
-	/* glu_routed: hidden fp32[2,6], resolved.lua:27 */
+	/* glu_routed: hidden fp32[2,6], moe.lua:7 */
 	launch_glu_routed_1x2x6x0(ONE(decode_moe_gate), ONE(decode_moe_up), ONE(decode_moe_weights),
 	    ONE(decode_moe_src), ONE(decode_moe_hidden));
-	/* grouped: rows fp32[2,8], resolved.lua:27 */
+	/* grouped: rows fp32[2,8], moe.lua:7 */
 	launch_grouped_2x4x8x6(ONE(decode_moe_hidden), LAYER(moe_down_proj, i),
 	    ONE(decode_moe_offsets), ONE(decode_moe_rows));
-	/* combine: out fp32[1,8], resolved.lua:27 */
+	/* combine: out fp32[1,8], moe.lua:7 */
 	launch_combine_1x2x8(ONE(decode_moe_rows), ONE(decode_moe_row), ONE(decode_moe_src),
 	    ONE(decode_moe_out));
-	/* add: y fp32[1,8], resolved.lua:24 */
+	/* add: y fp32[1,8], moe.lua:7 */
 	launch_add_1x8(STREAM(slot, layer + 1), ONE(decode_moe_out), STREAM(slot, layer + 1));
 }
 
 static void
 decode_head_forward(unsigned char *arena, int slot)
 {
-	/* rmsnorm: in fp32[1,8], in_rms fp32[1], resolved.lua:12 */
+	/* rmsnorm: in fp32[1,8], in_rms fp32[1], moe.lua:4 */
 	launch_rmsnorm_1x1x8(STREAM(slot, OM_N_LAYERS), ONE(head_norm), ONE(decode_head_in),
 	    ONE(decode_head_in_rms));
-	/* logits: logits fp32[1,32], resolved.lua:44 */
+	/* logits: logits fp32[1,32], moe.lua:4 */
 	launch_logits_1x32x8(ONE(decode_head_in), ONE(head_w), ONE(decode_head_logits));
 }
 
@@ -318,7 +317,7 @@ decode_head_forward(unsigned char *arena, int slot)
 void
 om_init(unsigned char *arena)
 {
-	/* rope_table: rope_table fp32[4,4], resolved.lua:22 */
+	/* rope_table: rope_table fp32[4,4], moe.lua:6 */
 	launch_rope_table_4x4x0(ONE(init_rope_table));
 }
 
@@ -328,7 +327,7 @@ om_update(unsigned char *arena)
 {
 	/* sumsq over 15 tensors from embed_g_tokens_w, 4032 elements */
 	launch_sumsq_4032(ONE(embed_g_tokens_w), ONE(update_ctl));
-	/* clip: +ctl fp64[8], resolved.lua:54 */
+	/* clip: +ctl fp64[8], moe.lua:10 */
 	launch_clip(ONE(head_loss), ONE(update_ctl));
 	/* adamw over 9 tensors from embed_g_tokens_w, 3008 elements */
 	launch_adamw_3008(ONE(embed_g_tokens_w), ONE(update_ctl), ONE(embed_tokens_w),
