@@ -92,6 +92,21 @@ show(const struct buf *text)
 	return true;
 }
 
+/* The help that only trials can give, at each error that will be shown. */
+static void
+answer_questions(const struct options *o)
+{
+	const struct question *q;
+
+	while ((q = ask_take())) {
+		const char *text = diag_shown(q->error) ? remedy_answer(q, !o->plan) : NULL;
+		for (size_t n; text && *text; text += n + (text[n] == '\n')) {
+			n = strcspn(text, "\n");
+			diag_help_of(q->error, xprintf("%.*s", (int)n, text));
+		}
+	}
+}
+
 /*
  * The compiler: one checked trainer through all stages. False after a user's error, which was
  * collected.
@@ -140,9 +155,10 @@ compile(struct object *trainer, const char *dir, const struct options *o)
 	plancheck(p);
 	if (dump(o, "plan"))
 		return true;
-	remedy_fits(p, !o->plan);
+	plan_fits(p);
 	if (!o->plan)
 		plan_buildable(p);
+	answer_questions(o);
 	if (diag_count())
 		return false;
 	if (o->plan) {
@@ -152,6 +168,8 @@ compile(struct object *trainer, const char *dir, const struct options *o)
 			buf_puts(&text, "refused by a build: ");
 			diag_line(&text);
 			buf_puts(&text, "\n");
+			while (ask_take()) /* --plan has no room for answers */
+				;
 		}
 		return show(&text);
 	}
@@ -220,6 +238,7 @@ compile_files(char **path, int n, const struct options *o)
 			    "give each trainer a name of its own, for instance name = \"%s-\" .. i",
 			    b->str);
 		}
+	answer_questions(o);
 	if (diag_count())
 		return false;
 	for (uint32_t i = 0; i < all.n; i++) {

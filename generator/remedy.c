@@ -1,282 +1,279 @@
 /*
- * Whether a plan fits its device; where it does not, what takes the memory and which changes of the
- * description would need less. Each is tried as a user would: the changed description is checked
- * and planned again.
+ * Which changes of a description would do. Each is tried as a user would: made in a copy, which
+ * then goes through the very rules and plans that a description does. Nothing is reported here.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "remedy.h"
 
-/* The stage whose ranks need most. */
-static const struct plan *
-worst_stage(const struct plan *p)
-{
-	const struct plan *worst = p;
+enum { CHANGES_MAX = 4, PLANS_MAX = 24 /* values of a field that are planned */ };
 
-	for (uint32_t i = 1; i < p->n_stages; i++)
-		if (p[i].arena_bytes > worst->arena_bytes)
-			worst = &p[i];
-	return worst;
-}
-
-/* ---- does it fit ---- */
-
-/* Bytes that a tensor takes on a rank of the stage, all layers and slots; scratch counts once. */
-static uint64_t
-tensor_on_rank(const struct plan *p, tensor_id t)
-{
-	const struct place *pl = &p->place[t];
-	const struct tensor *x = &p->graph->tensor.a[t];
-	uint64_t n = pl->bytes;
-
-	if (pl->region == R_SCRATCH)
-		return n;
-	n = mul64(n, plan_layers(p, t));
-	if (x->class == T_STATE)
-		n /= p->shard->mesh.size[p->graph->tensor.a[x->param].copies];
-	return pl->region == R_SAVED ? mul64(n, p->slots) / p->shard->stage[p->stage].nchunks : n;
-}
-
-static void
-five_largest(const struct plan *p, struct buf *out)
-{
-	const struct graph *g = p->graph;
-	tensor_id top[5] = { 0 };
-	uint64_t size[5] = { 0 };
-
-	for (tensor_id t = 1; t < g->tensor.n; t++) {
-		uint64_t n = tensor_on_rank(p, t);
-		if (g->tensor.a[t].class == T_CACHE)
-			continue;
-		for (int i = 0; i < 5; i++)
-			if (n > size[i]) {
-				memmove(&top[i + 1], &top[i], (size_t)(4 - i) * sizeof *top);
-				memmove(&size[i + 1], &size[i], (size_t)(4 - i) * sizeof *size);
-				top[i] = t;
-				size[i] = n;
-				break;
-			}
-	}
-	for (int i = 0; i < 5 && top[i]; i++)
-		buf_printf(
-		    out, "%s%s %s", i ? ", " : "", g->tensor.a[top[i]].name, human_bytes(size[i]));
-}
-
-/* Other values of a description; 0 and NULL: as it is. */
-struct change {
-	uint64_t micro, data, expert, pipeline;
-	const char *recompute;
-	double capacity;
+/* How far a changed description comes. */
+enum verdict {
+	REFUSED, /* it breaks a rule that held */
+	LEGAL,   /* the rules hold, but it does not fit its device, or cannot be built */
+	FITS,    /* it would be planned, or built; or what else is wrong hides whether it would */
+};
+struct trial {
+	enum verdict verdict;
+	uint64_t need; /* bytes on the rank that needs most; UINT64_MAX: it cannot be planned */
 };
 
-/* An object of the trainer; one that it has by default gets a place in the description. */
+/* A copy with the changes, checked; NULL if they are not in it. */
 static struct object *
-part_of(struct object *o, enum field_id f, enum object_type type)
+changed(const struct checked *of, const struct change *c, uint32_t n)
 {
-	struct value *v = spec_value(o, f);
+	struct object *t = spec_copy(of->trainer);
+	const char *target = of->target;
+	bool any = false;
 
-	if (!v->set) {
-		v->list = xalloc(sizeof *v->list);
-		v->list[0] = spec_new(type, (struct pos){ 0 });
-		v->n = 1;
-		v->set = v->given = true;
+	for (uint32_t i = 0; i < n; i++) {
+		any |= spec_change(t, &c[i]);
+		target = c[i].f == F_trainer_target ? NULL : target;
 	}
-	return v->list[0];
+	if (any)
+		check(t, targets, target);
+	return any ? t : NULL;
 }
 
+static struct trial
+try_changes(const struct question *q, const struct change *c, uint32_t n, bool build)
+{
+	struct trial r = { REFUSED, UINT64_MAX };
+	struct buf resolved = { 0 };
+
+	diag_trial(q->error);
+	struct object *t = changed(&q->of, c, n);
+	/* what is written once may make several trainers */
+	for (uint32_t i = 0; ask_checked(i) && c->at.file; i++)
+		if (ask_checked(i)->trainer != q->of.trainer)
+			changed(ask_checked(i), c, n);
+	r.verdict = !t || diag_tried() > TRIAL_AGAIN ? REFUSED : FITS;
+	if (t && diag_tried() == TRIAL_CLEAN && spec_whole(t)) {
+		spec_print(t, true, &resolved);
+		struct graph *g = graph_build(t);
+		const struct plan *p = NULL;
+		if (diag_tried() == TRIAL_CLEAN) {
+			struct shard *s =
+			    shard(g, target_find(targets, spec_str(t, F_trainer_target)));
+			fuse(s);
+			p = plan(s);
+			if (build)
+				plan_buildable(p);
+		}
+		if (diag_tried() == TRIAL_CLEAN) {
+			r.need = plan_worst(p)->arena_bytes;
+			plan_fits(p);
+		}
+		r.verdict = diag_tried() == TRIAL_SAME  ? REFUSED
+			    : diag_tried() == TRIAL_NEW ? LEGAL
+							: FITS;
+	}
+	diag_trial_end();
+	return r;
+}
+
+/* ---- values that would do -------------------------------------------------------------------- */
+
+static bool
+same_field(const struct way *a, const struct way *b)
+{
+	return !a->words && !b->words && a->change[0].f == b->change[0].f;
+}
+
+/* Tries those ways of a field that come first, until as many fit as are to be named. */
 static void
-give(struct object *o, enum field_id f, uint64_t x)
+try_field(const struct question *q, uint32_t from, uint32_t to, bool build, enum verdict *v)
 {
-	struct value *v = spec_value(o, f);
+	uint32_t fit = 0, plans = 0;
 
-	if (!x)
-		return;
-	v->i = (int64_t)x;
-	v->set = v->given = true;
-	v->pos = (struct pos){ 0 }; /* nothing that is written there */
-}
-
-static void
-apply(struct object *t, const struct change *c, uint32_t n_layers)
-{
-	struct object *layout = part_of(t, F_trainer_parallel, OBJ_parallel);
-
-	give(spec_obj(t, F_trainer_batch), F_batch_micro, c->micro);
-	give(layout, F_parallel_data, c->data);
-	give(layout, F_parallel_expert, c->expert);
-	give(layout, F_parallel_pipeline, c->pipeline);
-	if (c->capacity > 0) {
-		struct value *v = spec_value(layout, F_parallel_capacity);
-		v->num = c->capacity;
-		v->str = NULL;
-		v->set = v->given = true;
-	}
-	if (c->recompute) {
-		struct value *v = spec_value(spec_obj(t, F_trainer_model), F_transformer_recompute);
-		struct object *o = spec_new(OBJ_recompute, (struct pos){ 0 });
-		spec_value(o, F_recompute_what)->str = c->recompute;
-		spec_value(o, F_recompute_what)->set = spec_value(o, F_recompute_what)->given =
-		    true;
-		v->list = xalloc(n_layers * sizeof *v->list);
-		for (v->n = 0; v->n < n_layers; v->n++)
-			v->list[v->n] = o;
-		v->set = v->given = true;
+	for (uint32_t i = from; i < to && plans < PLANS_MAX; i++) {
+		const struct way *w = &q->way.a[i];
+		if (w->n)
+			v[i] = try_changes(q, w->change, w->n, build).verdict;
+		plans += v[i] != REFUSED;
+		fit += v[i] == FITS;
+		if (w->most && fit == w->most)
+			return;
 	}
 }
 
-/* What the worst rank needs after a change; UINT64_MAX if it would be refused. */
-static uint64_t
-what_if(const struct plan *p, const struct change *c, bool build)
+static int
+by_value(const void *a, const void *b)
 {
-	struct object *t = spec_copy(p->graph->trainer);
-	int before = diag_count();
-	uint64_t need = UINT64_MAX;
+	const struct way *x = *(const struct way *const *)a, *y = *(const struct way *const *)b;
+	long long i = strtoll(x->change[0].lua, NULL, 10), j = strtoll(y->change[0].lua, NULL, 10);
 
-	apply(t, c, p->graph->n_layers);
-	check(t, targets, p->target->name);
-	struct graph *g = diag_count() == before ? graph_build(t) : NULL;
-	if (g && diag_count() == before) {
-		struct shard *s = shard(g, p->target);
-		fuse(s);
-		const struct plan *other = plan(s);
-		if (build)
-			plan_buildable(other);
-		if (diag_count() == before)
-			need = worst_stage(other)->arena_bytes;
-	}
-	diag_rewind(before);
-	return need;
+	return i < j ? -1 : i > j;
 }
 
-/* A change of the description that needs less memory: the degrees times these powers of two. */
-struct remedy {
-	bool micro, data, expert, pipeline;
+/* "use num_experts = 56 or 64, or expert = 1, 2 or 4": those that fit, if any does. */
+static char *
+which_do(const struct question *q, bool build)
+{
+	enum verdict *v = xalloc(q->way.n * sizeof *v), best = REFUSED;
+	const struct way **named = xalloc(q->way.n * sizeof *named);
+	const char *verb = "";
+	struct buf b = { 0 };
+
+	for (uint32_t i = 0, to; i < q->way.n; i = to) {
+		for (to = i + 1; to < q->way.n && same_field(&q->way.a[i], &q->way.a[to]);)
+			to++;
+		try_field(q, i, to, build, v);
+	}
+	for (uint32_t i = 0; i < q->way.n; i++)
+		best = v[i] > best ? v[i] : best;
+	for (uint32_t i = 0, to; i < q->way.n; i = to) {
+		const struct way *w = &q->way.a[i];
+		uint32_t n = 0;
+		for (to = i; to < q->way.n && (to == i || same_field(w, &q->way.a[to])); to++)
+			if (!q->way.a[to].n ||
+			    (v[to] && v[to] == best && (w->words || n < w->most)))
+				named[n++] = &q->way.a[to];
+		if (!n)
+			continue;
+		buf_puts(&b, b.n ? ", or " : "");
+		if (w->words) {
+			bool use = !strncmp(w->words, "use ", 4);
+			buf_puts(&b, w->words + (use && !strcmp(verb, "use ") ? 4 : 0));
+			verb = use ? "use " : "";
+			continue;
+		}
+		buf_printf(
+		    &b, "%s%s = ", strcmp(verb, "use ") ? "use " : "", fields[w->change[0].f].name);
+		verb = "use ";
+		if (fields[w->change[0].f].type == INT)
+			qsort(named, n, sizeof *named, by_value);
+		for (uint32_t k = 0; k < n; k++)
+			buf_printf(&b, "%s%s",
+			    !k          ? ""
+			    : k + 1 < n ? ", "
+					: " or ",
+			    named[k]->change[0].lua);
+	}
+	return b.s;
+}
+
+/* ---- less memory ----------------------------------------------------------------------------- */
+
+/* What has too little memory, and what is said of it. */
+struct search {
+	const struct question *q;
+	uint64_t device;
+	bool build, enough;
+	struct buf text;
 };
 
-/* Applies a remedy at growing strength until it fits; gives what is needed then. */
-static uint64_t
-try_remedy(
-    const struct plan *p, const struct remedy *r, uint64_t device, bool build, struct buf *out)
+/* Names a change by which so much would be needed. */
+static void
+add(struct search *s, const char *what, uint64_t need)
 {
-	const struct om_mesh *m = &p->shard->mesh;
+	buf_printf(&s->text, "%s%s: %s%s", s->text.n ? "; " : "use ", what, human_bytes(need),
+	    need <= s->device ? ", fits" : "");
+}
+
+/* Fields that are changed by factors of two, and by how much at once. */
+static const enum field_id grown[CHANGES_MAX] = { F_batch_micro, F_parallel_data, F_parallel_expert,
+	F_parallel_pipeline };
+enum { MICRO = 1, DATA = 2, EXPERT = 4, PIPELINE = 8 };
+
+/* Changes some fields by a growing power of two until it fits; gives what is needed then. */
+static uint64_t
+grow_fields(const struct search *s, uint32_t which, const char **what)
+{
+	const struct object *t = s->q->of.trainer;
 	uint64_t best = UINT64_MAX;
 
-	for (int power = 1; power < 8 && best > device; power++) {
-		const struct {
-			bool use;
-			const char *name;
-			uint64_t x;
-		} part[] = { { r->micro, "batch.micro", p->graph->B >> power },
-			{ r->data, "parallel.data", m->size[OM_DATA] << power },
-			{ r->expert, "parallel.expert", m->size[OM_EXPERT] << power },
-			{ r->pipeline, "parallel.pipeline", m->size[OM_PIPELINE] << power } };
-		if (r->micro && !part[0].x)
-			break;
-		uint64_t n = what_if(p,
-		    &(struct change){ r->micro ? part[0].x : 0, r->data ? part[1].x : 0,
-			r->expert ? part[2].x : 0, r->pipeline ? part[3].x : 0, NULL, 0 },
-		    build);
-		if (n == UINT64_MAX)
+	for (int power = 1; power < 8 && best > s->device; power++) {
+		struct change c[CHANGES_MAX];
+		struct buf text = { 0 };
+		uint32_t n = 0;
+		for (uint32_t i = 0; i < CHANGES_MAX; i++) {
+			int64_t x = spec_int(
+			    spec_obj(t, i ? F_trainer_parallel : F_trainer_batch), grown[i]);
+			x = i ? x << power : x >> power;
+			if (!(which >> i & 1))
+				continue;
+			if (!x)
+				return best;
+			c[n] =
+			    (struct change){ .f = grown[i], .lua = xprintf("%lld", (long long)x) };
+			buf_printf(
+			    &text, "%s%s = %s", n ? " with " : "", spec_name(grown[i]), c[n].lua);
+			n++;
+		}
+		uint64_t need = try_changes(s->q, c, n, s->build).need;
+		if (need == UINT64_MAX)
 			continue;
-		if (n >= best)
+		if (need >= best)
 			break;
-		best = n;
-		out->n = 0;
-		for (unsigned i = 0; i < LEN(part); i++)
-			if (part[i].use)
-				buf_printf(out, "%s%s = %llu", out->n ? " with " : "", part[i].name,
-				    (unsigned long long)part[i].x);
-		buf_printf(out, ": %s%s", human_bytes(n), n <= device ? ", fits" : "");
+		best = need;
+		*what = text.s;
 	}
 	return best;
 }
 
+/* Cheapest first: recomputation, fewer rows, fewer sequences at a time, more ranks, several. */
 static void
-remedies(const struct plan *p, uint64_t need, uint64_t device, bool build)
+less_memory(struct search *s)
 {
-	/*
-	 * cheapest first: fewer sequences at a time, then more ranks; both only where one is not
-	 * enough
-	 */
-	static const struct remedy single[] = {
-		{ .micro = true },
-		{ .data = true },
-		{ .data = true, .expert = true },
-		{ .pipeline = true },
-	};
-	static const struct remedy joint[] = {
-		{ .micro = true, .data = true, .expert = true },
-		{ .micro = true, .pipeline = true },
-		{ .data = true, .expert = true, .pipeline = true },
-		{ .micro = true, .data = true, .expert = true, .pipeline = true },
-	};
-	const struct object *pa = spec_obj(p->graph->trainer, F_trainer_parallel);
-	const struct om_mesh *m = &p->shard->mesh;
-	struct buf all = { 0 };
 	static const char *const again[] = { "cheap", "experts", "block" };
-	bool enough = false;
+	static const uint32_t single[] = { MICRO, DATA, DATA | EXPERT, PIPELINE };
+	static const uint32_t joint[] = { MICRO | DATA | EXPERT, MICRO | PIPELINE,
+		DATA | EXPERT | PIPELINE, MICRO | DATA | EXPERT | PIPELINE };
+	const struct object *layout = spec_obj(s->q->of.trainer, F_trainer_parallel);
+	uint64_t most = s->q->need - s->q->need / 50;
 
 	for (unsigned i = 0; i < LEN(again); i++) {
-		uint64_t n = what_if(p, &(struct change){ .recompute = again[i] }, build);
-		if (n < need - need / 50)
-			buf_printf(&all, "%srecompute { what = \"%s\" }: %s%s", all.n ? "; " : "",
-			    again[i], human_bytes(n), n <= device ? ", fits" : "");
+		struct change c[] = { { .f = F_transformer_recompute, .lua = "recompute {}" },
+			{ .f = F_recompute_what, .lua = xprintf("\"%s\"", again[i]) } };
+		uint64_t need = try_changes(s->q, c, LEN(c), s->build).need;
+		if (need < most)
+			add(s, xprintf("recompute { what = \"%s\" }", again[i]), need);
 	}
-	if (m->size[OM_EXPERT] > 1 && spec_value(pa, F_parallel_capacity)->str) {
-		uint64_t n = what_if(p, &(struct change){ .capacity = 1.25 }, build);
-		enough |= n <= device;
-		if (n < need - need / 50)
-			buf_printf(&all, "%sparallel.capacity = 1.25, which cuts rows: %s%s",
-			    all.n ? "; " : "", human_bytes(n), n <= device ? ", fits" : "");
+	if (spec_int(layout, F_parallel_expert) > 1 &&
+	    spec_value(layout, F_parallel_capacity)->str) {
+		struct change c = { .f = F_parallel_capacity, .lua = "1.25" };
+		uint64_t need = try_changes(s->q, &c, 1, s->build).need;
+		s->enough |= need <= s->device;
+		if (need < most)
+			add(s, "parallel.capacity = 1.25, which cuts rows", need);
 	}
+	most = s->q->need - s->q->need / 20;
 	for (unsigned i = 0; i < LEN(single) + LEN(joint); i++) {
-		const struct remedy *r = i < LEN(single) ? &single[i] : &joint[i - LEN(single)];
-		struct buf one = { 0 };
-		if (enough && i >= LEN(single))
+		bool one = i < LEN(single);
+		const char *what = NULL;
+		if (!one && s->enough)
 			break;
-		uint64_t n = try_remedy(p, r, device, build, &one);
-		enough |= n <= device;
-		if (n < need - need / 20 && (i < LEN(single) || n <= device))
-			buf_printf(&all, "%s%s", all.n ? "; " : "", one.s);
+		uint64_t need = grow_fields(s, one ? single[i] : joint[i - LEN(single)], &what);
+		s->enough |= need <= s->device;
+		if (need < most && (one || need <= s->device))
+			add(s, what, need);
 	}
-	if (all.n)
-		diag_help("use %s", all.s);
-	if (build && p->target->arch)
-		diag_help(
-		    "this version builds trainers of one rank for %s; --plan tries layouts of "
-		    "several too",
-		    p->target->name);
-	else if (!enough)
-		diag_help("no smaller microbatch and no layout near this one fits: take a smaller "
-			  "model or shorter "
-			  "sequences");
 }
 
-void
-remedy_fits(const struct plan *p, bool build)
+char *
+remedy_answer(const struct question *q, bool build)
 {
-	struct object *t = p->graph->trainer;
-	double gib = spec_num(t, F_trainer_device_memory);
-	uint64_t device = (uint64_t)(gib * 1073741824.0);
-	const struct plan *worst = worst_stage(p);
-	uint64_t need = worst->arena_bytes;
-	struct buf top = { 0 }, parts = { 0 };
+	const struct object *t = q->of.trainer;
 
-	if (gib <= 0 || need <= device)
-		return;
-	struct value *where = spec_value(t, F_trainer_device_memory);
-	diag_error(where->given ? where->pos : spec_value(t, F_trainer_target)->pos,
-	    "%s needs %s on a rank%s, %s more than %s", spec_str(t, F_trainer_name),
-	    human_bytes(need), p->n_stages > 1 ? xprintf(" of stage %u", worst->stage) : "",
-	    human_bytes(need - device),
-	    where->given ? xprintf("trainer.device_memory = %.6g GiB", gib)
-			 : xprintf("the %.6g GiB of %s", gib, p->target->card));
-	for (int r = 0; r < N_REGIONS; r++)
-		if (worst->region_bytes[r] > need / 1000)
-			buf_printf(&parts, "%s%s %s", parts.n ? ", " : "", plan_region_names[r],
-			    human_bytes(worst->region_bytes[r]));
-	diag_help("of that: %s", parts.s);
-	five_largest(worst, &top);
-	diag_help("the largest buffers: %s", top.s);
-	remedies(p, need, device, build);
+	if (!q->need)
+		return which_do(q, build);
+	struct search s = { .q = q,
+		.device = (uint64_t)(spec_num(t, F_trainer_device_memory) * 1073741824.0),
+		.build = build };
+	less_memory(&s);
+	if (build && target_find(targets, q->of.target)->arch)
+		buf_printf(&s.text,
+		    "%sthis version builds trainers of one rank for %s; --plan tries layouts of "
+		    "several too",
+		    s.text.n ? "\n" : "", q->of.target);
+	else if (!s.enough)
+		buf_printf(&s.text,
+		    "%sno smaller microbatch and no layout near this one fits: take a smaller "
+		    "model "
+		    "or shorter sequences",
+		    s.text.n ? "\n" : "");
+	return s.text.s;
 }

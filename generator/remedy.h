@@ -5,9 +5,9 @@
 #include "plan/plan.h"
 
 /*
- * A user's error where the plan does not fit the device: five largest buffers, and what would do.
- * Only what check, and a build where one is to follow, would take is proposed.
+ * The answer, a help a line; NULL: there is none. build: what is named should not only be planned,
+ * but built.
  */
-void remedy_fits(const struct plan *p, bool build);
+char *remedy_answer(const struct question *q, bool build);
 
 #endif

@@ -69,7 +69,7 @@ struct pos {
 	uint32_t file;           /* index of diag_file(); 0 = no file (command line) */
 	uint32_t line, col, len; /* from 1; line 0 = position unknown; col 0 = whole line */
 };
-enum { DIAG_MAX = 20 };
+enum { DIAG_MAX = 20, DIAG_NONE = -1 };
 
 uint32_t diag_file(const char *path, const char *text, size_t n);
 const char *diag_file_name(uint32_t file);
@@ -78,10 +78,23 @@ const char *diag_file_text(uint32_t file, size_t *n);
 void diag_error(struct pos p, const char *fmt, ...) PRINTF(2, 3);
 void diag_note(struct pos p, const char *fmt, ...) PRINTF(2, 3);
 void diag_help(const char *fmt, ...) PRINTF(1, 2);
+/* The last error, for a help that comes later; DIAG_NONE if it was a repetition, or a trial's. */
+int diag_last(void);
+void diag_help_of(int error, const char *help);
+bool diag_shown(int error); /* it is one of the first DIAG_MAX */
+/*
+ * A trial to be rid of an error, or DIAG_NONE: what is reported until its end is not kept. The
+ * worst so far: nothing, an error that stands there from before, another one, one where that error
+ * stands.
+ */
+enum diag_trial { TRIAL_CLEAN, TRIAL_AGAIN, TRIAL_NEW, TRIAL_SAME };
+void diag_trial(int error);
+enum diag_trial diag_tried(void);
+bool diag_trying(void);
+void diag_trial_end(void);
 /* Prints what was collected, sorted by position, at most DIAG_MAX; gives the number of errors. */
 int diag_flush(void);
 int diag_count(void);
-void diag_rewind(int count);   /* forgets those after the first so many */
 void diag_line(struct buf *b); /* moves what was collected into one line, without notes and help */
 /* The name closest to a word if it is close enough to be meant, else NULL. */
 const char *diag_closest(const char *word, const char *const *names, uint32_t n);

@@ -33,8 +33,11 @@ static struct {
 	struct entry *a;
 	uint32_t n, cap;
 } entries;
-static uint32_t dropped;  /* errors beyond KEPT_MAX */
-static bool drop_details; /* the last error was a repetition: so are its notes */
+static uint32_t dropped;   /* errors beyond KEPT_MAX */
+static bool drop_details;  /* the last error was a repetition: so are its notes */
+static bool trying;        /* what is reported is not kept */
+static uint32_t tried_for; /* the error that should be gone */
+static enum diag_trial tried;
 
 /*
  * Registers a source file, whose text must stay; gives its index. Unreadable files have the text
@@ -126,9 +129,19 @@ diag_error(struct pos p, const char *fmt, ...)
 	va_end(ap);
 
 	drop_details = true;
-	for (uint32_t i = 0; i < entries.n; i++)
-		if (same_pos(entries.a[i].pos, p) && strcmp(entries.a[i].text, text) == 0)
-			return;
+	uint32_t i = 0;
+	while (
+	    i < entries.n && !(same_pos(entries.a[i].pos, p) && !strcmp(entries.a[i].text, text)))
+		i++;
+	if (trying) {
+		bool there = tried_for < entries.n && same_pos(entries.a[tried_for].pos, p);
+		enum diag_trial t = i < entries.n && i != tried_for ? TRIAL_AGAIN
+				    : there                         ? TRIAL_SAME
+								    : TRIAL_NEW;
+		tried = t > tried ? t : tried;
+	}
+	if (trying || i < entries.n)
+		return;
 	if (entries.n == KEPT_MAX) {
 		dropped++;
 		return;
@@ -164,6 +177,44 @@ diag_help(const char *fmt, ...)
 	char *text = format(fmt, ap);
 	va_end(ap);
 	buf_printf(&entries.a[entries.n - 1].more, "  help: %s\n", text);
+}
+
+int
+diag_last(void)
+{
+	return drop_details || trying || !entries.n ? DIAG_NONE : (int)entries.n - 1;
+}
+
+void
+diag_help_of(int error, const char *help)
+{
+	buf_printf(&entries.a[error].more, "  help: %s\n", help);
+}
+
+void
+diag_trial(int error)
+{
+	tried_for = (uint32_t)error;
+	trying = true;
+	tried = TRIAL_CLEAN;
+}
+
+enum diag_trial
+diag_tried(void)
+{
+	return tried;
+}
+
+bool
+diag_trying(void)
+{
+	return trying;
+}
+
+void
+diag_trial_end(void)
+{
+	trying = false;
 }
 
 static bool
@@ -247,20 +298,21 @@ by_place(const void *a, const void *b)
 	return x->seq < y->seq ? -1 : 1;
 }
 
+bool
+diag_shown(int error)
+{
+	uint32_t before = 0;
+
+	for (uint32_t i = 0; i < entries.n; i++)
+		before += by_place(&entries.a[i], &entries.a[error]) < 0;
+	return before < DIAG_MAX;
+}
+
 /* Errors collected and not printed yet. */
 int
 diag_count(void)
 {
 	return (int)(entries.n + dropped);
-}
-
-void
-diag_rewind(int count)
-{
-	if (entries.n > (uint32_t)count)
-		entries.n = (uint32_t)count;
-	dropped = 0;
-	drop_details = false;
 }
 
 /*

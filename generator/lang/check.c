@@ -58,14 +58,14 @@ check_value(const struct object *o, struct value *v, uint32_t f)
 	case NUM:
 		if (outside(x, row)) {
 			out_of_range(o, v, f, x);
-			v->set = false;
+			default_refuse(v);
 		}
 		return;
 	case INTS:
 		for (uint32_t i = 0; i < v->nints && v->set; i++)
 			if (outside((double)v->ints[i], row)) {
 				out_of_range(o, v, f, (double)v->ints[i]);
-				v->set = false;
+				default_refuse(v);
 			}
 		return;
 	case ENUM:
@@ -74,9 +74,9 @@ check_value(const struct object *o, struct value *v, uint32_t f)
 		like = spec_closest_choice(f, v->str);
 		diag_error(v->pos, "%s = \"%s\" is not known%s", spec_name(f), v->str,
 		    like ? xprintf("; did you mean \"%s\"?", like) : "");
-		diag_help("use %s",
+		diag_help("it can be %s",
 		    row->type == NUM ? spec_range(f) : spec_choices(row->choices, "\"", "\""));
-		v->set = false;
+		default_refuse(v);
 		return;
 	case STR:
 	case BOOL:
@@ -190,8 +190,8 @@ check_formats(const struct object *trainer, const struct target_row *target)
 		    target->name);
 		if (machine->given)
 			diag_note(machine->pos, "%s is set here", spec_name(F_trainer_target));
-		diag_help("use weights = %s", spec_choices(target->choices, "\"", "\""));
-		weights->set = false;
+		ask_choices(ask(), F_precision_weights, weights->pos, target->choices);
+		default_refuse(weights);
 		return;
 	}
 	for (size_t i = 0; i < LEN(sums); i++) {
@@ -205,7 +205,7 @@ check_formats(const struct object *trainer, const struct target_row *target)
 		if (weights->given)
 			diag_note(weights->pos, "%s is set here", spec_name(F_precision_weights));
 		diag_help("fp64 is for weights, grads and optimizer together");
-		v->set = false;
+		default_refuse(v);
 	}
 }
 
@@ -230,7 +230,7 @@ check_name(struct value *v)
 		return;
 	diag_error(v->pos, "%s = \"%s\" %s", spec_name(F_trainer_name), v->str, why);
 	diag_help("it is the name of the emitted folder");
-	v->set = false;
+	default_refuse(v);
 }
 
 static void
@@ -244,7 +244,7 @@ check_groups(const struct object *trainer)
 		if (match->set && !*match->str) {
 			diag_error(match->pos, "%s is empty", spec_name(F_group_match));
 			diag_help("it is a pattern of tensor names; * matches anything");
-			match->set = false;
+			default_refuse(match);
 		}
 		if (!spec_value(g, F_group_weight_decay)->given &&
 		    !spec_value(g, F_group_lr_scale)->given) {
@@ -261,14 +261,18 @@ check_router(const struct object *router)
 	const struct value *gamma = spec_value(router, F_router_bias_gamma);
 	const struct value *score = spec_value(router, F_router_score);
 	const struct value *top = spec_value(router, F_router_top_groups);
+	const struct value *groups = spec_value(router, F_router_n_groups);
 	const struct value *routing = spec_value(router, F_router_routing);
+	struct question *q;
 	bool grouped = top->set && top->i < spec_int(router, F_router_n_groups);
 	if (routing->set && strcmp(routing->str, "uniform") == 0 && grouped) {
 		diag_error(routing->pos,
 		    "%s = \"uniform\" gives each expert its turn, in all groups",
 		    spec_name(F_router_routing));
 		diag_note(top->pos, "%s is set here", spec_name(F_router_top_groups));
-		diag_help("use routing = \"random\", or no groups");
+		q = ask();
+		ask_value(q, F_router_routing, routing->pos, 1, "\"random\"");
+		ask_without(q, F_router_n_groups, groups->pos, F_router_top_groups, top->pos);
 	}
 	if (!gamma->set || gamma->num <= 0)
 		return;
@@ -278,13 +282,17 @@ check_router(const struct object *router)
 		    "softmax scores",
 		    spec_name(F_router_bias_gamma), gamma->num);
 		diag_note(top->pos, "%s is set here", spec_name(F_router_top_groups));
-		diag_help("use score = \"softmax\" or \"sigmoid\", or no groups");
+		q = ask();
+		ask_choices(q, F_router_score, score->pos, "softmax|sigmoid");
+		ask_without(q, F_router_n_groups, groups->pos, F_router_top_groups, top->pos);
 	}
 	if (routing->set && strcmp(routing->str, "learned") != 0) {
 		diag_error(gamma->pos, "%s = %.9g, but no score chooses the experts",
 		    spec_name(F_router_bias_gamma), gamma->num);
 		diag_note(routing->pos, "%s is set here", spec_name(F_router_routing));
-		diag_help("use routing = \"learned\", or no bias");
+		q = ask();
+		ask_value(q, F_router_routing, routing->pos, 1, "\"learned\"");
+		ask_without(q, F_router_bias_gamma, gamma->pos, F_router_bias_gamma, gamma->pos);
 	}
 }
 
@@ -337,9 +345,11 @@ check_chunks(const struct object *p)
 	    schedule->str);
 	diag_note(schedule->pos, schedule->given ? "%s is set here" : "%s = \"1f1b\" by default",
 	    spec_name(F_parallel_schedule));
-	diag_help("use chunks = %lld%s, or schedule = \"%s\"", (long long)row->lo,
-	    row->hi > row->lo ? " or more" : "", chunks->i > 1 ? "interleaved" : "1f1b");
-	chunks->set = false;
+	struct question *q = ask();
+	for (int64_t n = row->lo; n <= row->hi; n++)
+		ask_value(q, F_parallel_chunks, chunks->pos, 2, xprintf("%lld", (long long)n));
+	ask_choices(q, F_parallel_schedule, schedule->pos, fields[F_parallel_schedule].choices);
+	default_refuse(chunks);
 }
 
 /* Layers of each chunk: as many numbers as chunks, which add up to the layers. */
@@ -366,19 +376,20 @@ check_split(const struct object *p, const struct object *model)
 		    split->nints, split->nints == 1 ? "" : "s", product);
 		if (pipeline->given)
 			diag_note(pipeline->pos, "%s is set here", spec_name(F_parallel_pipeline));
-		diag_help("give one number a chunk, in the order of the model, or leave split out");
+		diag_help("give one number a chunk, in the order of the model");
 	} else if (layers && layers->set && sum != layers->i) {
 		diag_error(split->pos, "%s adds up to %lld layers, but %s = %lld",
 		    spec_name(F_parallel_split), (long long)sum, spec_name(F_transformer_n_layers),
 		    (long long)layers->i);
 		diag_note(layers->pos, "%s is set here", spec_name(F_transformer_n_layers));
-		diag_help("%lld layer%s too %s; or leave split out: chunks then get equal work",
+		diag_help("%lld layer%s too %s; without a split, chunks get equal work",
 		    (long long)llabs(sum - layers->i), llabs(sum - layers->i) == 1 ? "" : "s",
 		    sum > layers->i ? "many" : "few");
 	} else {
 		return;
 	}
-	split->set = false;
+	ask_without(ask(), F_parallel_split, split->pos, F_parallel_split, split->pos);
+	default_refuse(split);
 }
 
 /* One weight on two stages, neither of which would have its whole gradient; a "v" joins them. */
@@ -395,8 +406,12 @@ check_tied(const struct object *p, const struct object *model)
 	    "%s = true, but with %s = %lld embedding and head are apart", spec_name(F_lm_head_tied),
 	    spec_name(F_parallel_pipeline), (long long)pipeline->i);
 	diag_note(pipeline->pos, "%s is set here", spec_name(F_parallel_pipeline));
-	diag_help("this version does not add up gradients of one weight on two stages: use tied = "
-		  "false, schedule = \"v\", which has both on one, or pipeline = 1");
+	diag_help("this version does not add up gradients of one weight on two stages; a \"v\" has "
+		  "both ends on one");
+	struct question *q = ask();
+	ask_value(q, F_lm_head_tied, spec_value(head, F_lm_head_tied)->pos, 1, "false");
+	ask_value(q, F_parallel_schedule, kind->pos, 1, "\"v\"");
+	ask_value(q, F_parallel_pipeline, pipeline->pos, 1, "1");
 }
 
 static void
@@ -429,6 +444,7 @@ check(struct object *trainer, const struct target_row *table, const char *target
 {
 	struct value *machine = spec_value(trainer, F_trainer_target);
 	struct value *memory = spec_value(trainer, F_trainer_device_memory);
+	ask_about(trainer, target);
 	if (target)
 		override_target(machine, target);
 	check_object(trainer);

@@ -1,4 +1,4 @@
-/* The defaults of field.def. */
+/* Values from Lua text: the defaults of field.def, and what is tried in place of others. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,12 +21,11 @@ set_object(struct value *v, struct object *o)
 	v->n = 1;
 }
 
-/* The Lua text is a value; field.def writes each type in one form only. */
+/* field.def writes each type in one form only. */
 void
-default_fill(const struct object *o, enum field_id f)
+spec_set(const struct object *o, enum field_id f, const char *s)
 {
 	struct value *v = spec_value(o, f);
-	const char *s = fields[f].dflt;
 	v->set = true;
 	switch (fields[f].type) {
 	case INT:
@@ -34,6 +33,7 @@ default_fill(const struct object *o, enum field_id f)
 		return;
 	case NUM:
 		v->num = strtod(s, NULL);
+		v->str = NULL;
 		return;
 	case BOOL:
 		v->i = strcmp(s, "true") == 0;
@@ -62,6 +62,19 @@ default_fill(const struct object *o, enum field_id f)
 			v->list[i] = v->list[0];
 		return;
 	}
+}
+
+void
+default_fill(const struct object *o, enum field_id f)
+{
+	spec_set(o, f, fields[f].dflt);
+}
+
+void
+default_refuse(struct value *v)
+{
+	v->set = false;
+	v->refused = true;
 }
 
 void

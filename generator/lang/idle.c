@@ -92,7 +92,9 @@ check_idle(const struct object *o)
 			diag_note(v->pos, "%s by default", assigned(by, rows[i].by));
 		else
 			diag_note(v->pos, "%s is n_groups by default", spec_name(rows[i].by));
-		diag_help("leave %s out, or use %s", fields[rows[i].f].name, rows[i].help);
-		v->set = false;
+		struct question *q = ask();
+		ask_without(q, rows[i].f, v->pos, rows[i].f, v->pos);
+		ask_words(q, xprintf("use %s", rows[i].help));
+		default_refuse(v);
 	}
 }

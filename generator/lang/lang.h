@@ -48,6 +48,7 @@ struct object;
 struct value {
 	bool set;       /* given in the file, or filled in by check */
 	bool given;     /* given in the file */
+	bool refused;   /* given in the file, but not set: check found it in error */
 	bool idle;      /* given in the file, but check took it back: it means nothing here */
 	struct pos pos; /* of the field's name; of the constructor when not given */
 	/* set by spec_print: its line in resolved.lua, and in the description, "tiny.lua:14" */
@@ -168,6 +169,50 @@ uint64_t target_bytes(const struct target_row *t, const struct format *f, uint64
  * target != NULL overrides the file's.
  */
 void check(struct object *trainer, const struct target_row *table, const char *target);
+/* ---- ask.c: what would do in place of an error; asked here, tried by who knows all stages ---- */
+
+/* A field gets another value, as Lua text; NULL: it is left out. */
+struct change {
+	enum field_id f;
+	struct pos
+	    at; /* of the value; it is changed in all that is made there; file 0: everywhere */
+	const char *lua;
+};
+/* One way out of an error, words without changes are advice that nobody tries. */
+struct way {
+	const char *words; /* NULL: "use NAME = VALUE", and values of one field stand together */
+	struct change change[2];
+	uint32_t n, most; /* values of the field to be named */
+};
+struct checked {
+	const struct object *trainer;
+	const char *target; /* in place of the trainer's, NULL: its own */
+};
+struct question {
+	int error; /* whose help the answer is: diag_last */
+	struct checked of;
+	ARRAY(struct way) way; /* those of one field in a row, the likeliest first */
+	uint64_t need;         /* bytes, more than the device has: what would need less? 0: no */
+};
+void ask_about(const struct object *trainer, const char *target); /* the questions that follow */
+const struct checked *ask_checked(uint32_t i); /* those that were checked; NULL after the last */
+/* Begins a question about the last error; NULL if that was a repetition, or a trial's. */
+struct question *ask(void);
+/* NULL has them go nowhere. */
+void ask_value(struct question *q, enum field_id f, struct pos at, uint32_t most, const char *lua);
+void ask_choices(struct question *q, enum field_id f, struct pos at, const char *choices);
+void ask_words(struct question *q, const char *words); /* advice: "use a pipeline" */
+/* Makes words, the last, a change that can be tried. */
+void ask_change(struct question *q, enum field_id f, struct pos at, const char *lua);
+/* Two fields are left out together; or one, given twice. */
+void
+ask_without(struct question *q, enum field_id f, struct pos at, enum field_id g, struct pos and_at);
+/* The first question that was not taken yet, NULL: there is none. */
+const struct question *ask_take(void);
+/* Changes a copy of a description as an edit of its text would; false if it is not there. */
+bool spec_change(struct object *trainer, const struct change *c);
+bool spec_whole(const struct object *o); /* all that the file gives has a value */
+
 /*
  * --explain: one field or object, or everything. False if the name is unknown (suggestion printed).
  */
@@ -221,8 +266,11 @@ const char *sandbox_closest(struct lua_State *L, int index, const char *word);
 
 void check_rules(const struct object *trainer); /* the rules between whole numbers */
 void check_idle(const struct object *o);        /* those of fields that would mean nothing */
+/* Gives the field a value that a Lua text says, in a form that field.def has. */
+void spec_set(const struct object *o, enum field_id f, const char *lua);
 /* Gives the field the value that field.def has for it. */
 void default_fill(const struct object *o, enum field_id f);
+void default_refuse(struct value *v); /* it is in error: rules pass over it */
 /* As if the file did not give the field. */
 void default_again(const struct object *o, enum field_id f);
 struct schedule_row { /* a choice of parallel.schedule */

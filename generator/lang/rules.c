@@ -1,6 +1,6 @@
 /*
  * The rules between whole numbers of a trainer: what divides what, what bounds what. A rule is a
- * row; its help is computed by trying values, so that what is proposed holds under all the rules.
+ * row; for its help, the nearest values by which it would hold come into question.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -20,27 +20,17 @@ schedule_find(const char *name)
 }
 
 enum {
-	LEGAL_MAX = 12,    /* values proposed for a divisor, the nearest ones */
+	DIVISORS_MAX = 12, /* values named for a divisor, the nearest ones */
 	MULTIPLES_MAX = 2, /* ... and for a multiple */
-	PROBES = 1 << 17,  /* values tried on each side */
+	NEAREST_MAX = 64,  /* values of a field that come into question */
+	PROBES = 1 << 17,  /* ... and how far they are looked for on each side */
 	MICROBATCHES_MAX = 4096,
-};
-
-/* What rules know beside whole numbers that the language has fields for. */
-enum {
-	FEWEST_CHUNKS = N_FIELDS, /* that the schedule takes */
-	MOST_CHUNKS,
-	SPLIT,      /* chunks that parallel.split lists, 0: it is not given */
-	SPLIT_SUM,  /* their layers */
-	MOE_LAYERS, /* layers with experts */
-	TIED,       /* head and embedding must be on one stage, and are only without a pipeline */
-	N_KNOWN
 };
 
 /* The values that rules speak about, of one trainer and one of its moe layers. */
 struct scope {
 	struct value *v[N_FIELDS]; /* NULL: not there */
-	int64_t x[N_KNOWN];
+	int64_t x[N_FIELDS];
 };
 
 static bool
@@ -113,37 +103,6 @@ enough_for_chunks(const int64_t *x)
 {
 	return !enough_layers(x) ||
 	       x[F_parallel_pipeline] * x[F_parallel_chunks] <= x[F_transformer_n_layers];
-}
-
-static bool
-chunks_go(const int64_t *x)
-{
-	return x[F_parallel_pipeline] == 1 || !x[FEWEST_CHUNKS] ||
-	       (x[F_parallel_chunks] >= x[FEWEST_CHUNKS] && x[F_parallel_chunks] <= x[MOST_CHUNKS]);
-}
-
-static bool
-split_counts(const int64_t *x)
-{
-	return !x[SPLIT] || x[SPLIT] == x[F_parallel_pipeline] * x[F_parallel_chunks];
-}
-
-static bool
-split_adds_up(const int64_t *x)
-{
-	return !x[SPLIT] || x[SPLIT_SUM] == x[F_transformer_n_layers];
-}
-
-static bool
-experts_are_there(const int64_t *x)
-{
-	return x[F_parallel_expert] == 1 || x[MOE_LAYERS];
-}
-
-static bool
-ends_meet(const int64_t *x)
-{
-	return x[F_parallel_pipeline] == 1 || !x[TIED];
 }
 
 static bool
@@ -287,12 +246,6 @@ static const struct rule {
 	{ few_microbatches, too_many_microbatches,
 	    { F_batch_global, F_batch_micro, F_parallel_data, F_parallel_pipeline }, RANGE,
 	    ALWAYS },
-	/* those without a text are reported elsewhere; they are here for what is proposed */
-	{ chunks_go, NULL, { F_parallel_chunks, F_parallel_pipeline, N_FIELDS }, RANGE, ALWAYS },
-	{ split_counts, NULL, { F_parallel_chunks, F_parallel_pipeline, N_FIELDS }, RANGE, ALWAYS },
-	{ split_adds_up, NULL, { F_transformer_n_layers, N_FIELDS }, RANGE, ALWAYS },
-	{ experts_are_there, NULL, { F_parallel_expert, N_FIELDS }, RANGE, ALWAYS },
-	{ ends_meet, NULL, { F_parallel_pipeline, N_FIELDS }, RANGE, ALWAYS },
 };
 
 /* All scopes of a trainer: one a distinct moe, or one without. */
@@ -316,70 +269,26 @@ applies(const struct rule *r, const struct scope *s)
 	return true;
 }
 
-static bool
-speaks_of(const struct rule *r, uint32_t f)
+/* Values of a field by which the rule would hold, the nearest first. */
+static void
+nearest(struct question *q, const struct rule *r, const struct scope *s, uint32_t f, uint32_t most)
 {
-	for (size_t i = 0; i < LEN(r->f) && r->f[i] != N_FIELDS; i++)
-		if (r->f[i] == f)
-			return true;
-	return false;
-}
-
-/* Whether a field could have the value x: every rule about it would hold where it is shared. */
-static bool
-legal(const struct scopes *all, const struct value *v, uint32_t f, int64_t x)
-{
-	for (uint32_t k = 0; k < all->n; k++) {
-		struct scope *s = &all->a[k];
-		if (s->v[f] != v)
-			continue;
-		int64_t old = s->x[f];
-		for (const struct rule *r = rules; r < rules + LEN(rules); r++) {
-			if (!speaks_of(r, f) || !applies(r, s))
-				continue;
-			s->x[f] = x;
-			bool then = r->holds(s->x);
-			s->x[f] = old;
-			if (!then)
-				return false;
-		}
-	}
-	return true;
-}
-
-static int
-by_size(const void *a, const void *b)
-{
-	int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-	return x < y ? -1 : x > y;
-}
-
-/* "56 or 64": the legal values nearest to the present one, rising; NULL if none was found. */
-static char *
-proposals(const struct scopes *all, const struct scope *s, uint32_t f, uint32_t max)
-{
-	int64_t found[LEGAL_MAX], now = s->x[f];
+	struct scope then = *s;
 	uint32_t n = 0;
-	for (int64_t d = 1; d < PROBES && n < max; d++)
-		for (int sign = -1; sign <= 1 && n < max; sign += 2) {
-			int64_t x = now + sign * d;
-			if (x >= fields[f].lo && x <= fields[f].hi && legal(all, s->v[f], f, x))
-				found[n++] = x;
+
+	for (int64_t d = 1; q && d < PROBES && n < NEAREST_MAX; d++)
+		for (int sign = -1; sign <= 1; sign += 2) {
+			int64_t x = then.x[f] = s->x[f] + sign * d;
+			if (x < fields[f].lo || x > fields[f].hi || !r->holds(then.x))
+				continue;
+			ask_value(q, f, s->v[f]->pos, most, xprintf("%lld", (long long)x));
+			n++;
 		}
-	if (!n)
-		return NULL;
-	qsort(found, n, sizeof(*found), by_size);
-	struct buf b = { 0 };
-	buf_printf(&b, "%s = ", fields[f].name);
-	for (uint32_t i = 0; i < n; i++)
-		buf_printf(&b, "%s%lld", !i ? "" : i + 1 < n ? ", " : " or ", (long long)found[i]);
-	return b.s;
 }
 
 static void
-broken(const struct rule *r, const struct scopes *all, const struct scope *s)
+broken(const struct rule *r, const struct scope *s)
 {
-	struct buf help = { 0 };
 	uint32_t main = r->f[0];
 	for (size_t i = 0; i < LEN(r->f) && r->f[i] != N_FIELDS; i++)
 		if (s->v[r->f[i]]->given && !s->v[main]->given)
@@ -388,17 +297,15 @@ broken(const struct rule *r, const struct scopes *all, const struct scope *s)
 	for (size_t i = 0; i < LEN(r->f) && r->f[i] != N_FIELDS; i++)
 		if (r->f[i] != main)
 			note_value(s->v[r->f[i]], r->f[i]);
-	for (size_t i = 0; i < LEN(r->f) && r->f[i] != N_FIELDS; i++) {
-		uint32_t most = r->kind == RANGE ? 1 : i ? LEGAL_MAX : MULTIPLES_MAX;
-		char *p = proposals(all, s, r->f[i], most);
-		if (p)
-			buf_printf(&help, "%s%s", help.n ? ", or " : "", p);
+	struct question *q = ask();
+	for (size_t i = 0; i < LEN(r->f) && r->f[i] != N_FIELDS; i++)
+		nearest(q, r, s, r->f[i], r->kind == RANGE ? 1 : i ? DIVISORS_MAX : MULTIPLES_MAX);
+	if (r->when == HEAD_DIM_DERIVED) {
+		int64_t even = s->x[F_transformer_d_model] / s->x[F_attention_n_heads] / 2 * 2;
+		for (int64_t x = even > 0 ? even : 2; x <= even + 2; x += 2)
+			ask_value(q, F_attention_head_dim, s->v[F_attention_head_dim]->pos,
+			    MULTIPLES_MAX, xprintf("%lld", (long long)x));
 	}
-	if (r->when == HEAD_DIM_DERIVED)
-		buf_printf(
-		    &help, "%sset %s", help.n ? ", or " : "", spec_name(F_attention_head_dim));
-	if (help.n)
-		diag_help("%s%s", strncmp(help.s, "set ", 4) == 0 ? "" : "use ", help.s);
 }
 
 static void
@@ -409,26 +316,6 @@ take(struct scope *s, const struct object *o)
 			s->v[f] = spec_value(o, f);
 			s->x[f] = s->v[f]->i;
 		}
-}
-
-/* What no whole number says. */
-static void
-take_layout(struct scope *s, const struct object *layout, const struct object *model)
-{
-	const struct object *head = model ? spec_obj(model, F_transformer_lm_head) : NULL;
-	const struct value *schedule = layout ? spec_value(layout, F_parallel_schedule) : NULL;
-	const struct value *split = layout ? spec_value(layout, F_parallel_split) : NULL;
-	bool scheduled = schedule && schedule->set;
-
-	if (scheduled) {
-		s->x[FEWEST_CHUNKS] = schedule_find(schedule->str)->lo;
-		s->x[MOST_CHUNKS] = schedule_find(schedule->str)->hi;
-	}
-	s->x[TIED] =
-	    head && spec_int(head, F_lm_head_tied) && !(scheduled && !strcmp(schedule->str, "v"));
-	for (uint32_t i = 0; split && split->set && i < split->nints; i++)
-		s->x[SPLIT_SUM] += split->ints[i];
-	s->x[SPLIT] = split && split->set ? split->nints : 0;
 }
 
 /*
@@ -484,9 +371,6 @@ check_rules(const struct object *trainer)
 	take(base, spec_obj(trainer, F_trainer_batch));
 	const struct object *layout = spec_obj(trainer, F_trainer_parallel);
 	take(base, layout);
-	take_layout(base, layout, model);
-	for (uint32_t i = 0; layers && i < layers->n; i++)
-		base->x[MOE_LAYERS] += layers->list[i]->type == OBJ_moe;
 	const struct value *expert = base->v[F_parallel_expert];
 	take_layers(&all, model ? spec_value(model, F_transformer_attention) : NULL);
 	uint32_t dense = all.n;
@@ -496,13 +380,15 @@ check_rules(const struct object *trainer)
 		for (uint32_t k = each; k < (each ? all.n : 1); k++)
 			if (rules[r].text && applies(&rules[r], &all.a[k]) &&
 			    !rules[r].holds(all.a[k].x))
-				broken(&rules[r], &all, &all.a[k]);
+				broken(&rules[r], &all.a[k]);
 	}
 	if (all.n == dense && layers && layers->set && expert && expert->set && expert->i > 1) {
 		diag_error(expert->pos,
 		    "parallel.expert = %lld, but no layer has experts to share out",
 		    (long long)expert->i);
 		diag_note(layers->pos, "transformer.feed_forward is set here");
-		diag_help("use expert = 1, or a moe layer");
+		struct question *q = ask();
+		ask_value(q, F_parallel_expert, expert->pos, 1, "1");
+		ask_words(q, "use a moe layer");
 	}
 }

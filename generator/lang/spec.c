@@ -190,9 +190,9 @@ copy(const struct object *from, struct copies *c)
 			continue;
 		struct value *v = spec_value(to, f);
 		*v = *old;
-		v->set |= v->idle;
+		v->set |= v->idle | v->refused;
 		v->given = true;
-		v->idle = false;
+		v->idle = v->refused = false;
 		v->list = xalloc((v->n + 1) * sizeof(*v->list));
 		for (uint32_t i = 0; i < v->n; i++)
 			v->list[i] = copy(old->list[i], c);

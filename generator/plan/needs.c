@@ -1,6 +1,7 @@
 /*
  * What a target cannot build of what can be planned: ops and sizes without a kernel for it, more
- * ranks than it has a way to join, tensors too large for the kernels' counters.
+ * ranks than it has a way to join, tensors too large for the kernels' counters; and what its device
+ * has no room for.
  */
 #include <string.h>
 
@@ -26,28 +27,53 @@ struct asked {
 	bool refused;
 };
 
-/* Sizes that would do: "32, 64, 96 or 128", the nearest, or "512 or less". */
-static const char *
-would_do(const struct asked *a)
+enum { SIZES_MAX = 8 };
+
+/* The sizes nearest to the one asked for that would do, rising; gives how many. */
+static uint32_t
+would_do(const struct asked *a, uint64_t *x)
 {
 	uint64_t low = (a->x < a->most ? a->x : a->most) / a->multiple * a->multiple;
+	uint32_t n = 0;
+
+	if (a->most / a->multiple <= SIZES_MAX)
+		for (uint64_t y = a->multiple; y <= a->most; y += a->multiple)
+			x[n++] = y;
+	else if (low)
+		x[n++] = low;
+	if (a->most / a->multiple > SIZES_MAX && low + a->multiple <= a->most && a->multiple > 1)
+		x[n++] = low + a->multiple;
+	return n;
+}
+
+static void
+refuse_size(const struct asked *a, const struct target_row *target)
+{
+	uint64_t x[SIZES_MAX];
+	uint32_t n = would_do(a, x);
 	struct buf b = { 0 };
 
-	if (a->most / a->multiple <= 8)
-		for (uint64_t x = a->multiple; x <= a->most; x += a->multiple)
-			buf_printf(&b, "%s%llu",
-			    x == a->multiple            ? ""
-			    : x + a->multiple > a->most ? " or "
-							: ", ",
-			    (unsigned long long)x);
-	else if (a->multiple == 1)
-		buf_printf(&b, "%llu or less", (unsigned long long)a->most);
-	else if (!low || low + a->multiple > a->most)
-		buf_printf(&b, "%llu", (unsigned long long)(low ? low : a->multiple));
-	else
-		buf_printf(&b, "%llu or %llu", (unsigned long long)low,
-		    (unsigned long long)(low + a->multiple));
-	return b.s;
+	diag_error(a->v->pos, "%s gives %s a size of %s, for which target %s has no kernel",
+	    spec_name(a->f), op_row(a->op)->name, commas(a->x), target->name);
+	if (spec_is(a->v, a->x)) {
+		struct question *q = ask();
+		for (uint32_t i = 0; i < n && a->multiple > 1; i++)
+			ask_value(q, a->f, a->v->pos, n, xprintf("%llu", (unsigned long long)x[i]));
+		if (a->multiple > 1)
+			return;
+		const char *most = xprintf("%llu", (unsigned long long)a->most);
+		ask_words(q, xprintf("use %s = %s or less", fields[a->f].name, most));
+		ask_change(q, a->f, a->v->pos, most);
+		return;
+	}
+	for (uint32_t i = 0; i < n; i++)
+		buf_printf(&b, "%s%llu",
+		    !i          ? ""
+		    : i + 1 < n ? ", "
+				: " or ",
+		    (unsigned long long)x[i]);
+	diag_help("it follows from %s; there are kernels for %s%s", fields[a->f].name, b.s,
+	    a->multiple == 1 ? " or less" : "");
 }
 
 /* What the target has no kernels for, an op or a size, once each, at the field behind it. */
@@ -102,16 +128,9 @@ check_needs(const struct plan *p)
 				}
 			}
 		}
-	for (uint32_t j = 0; j < all.n; j++) {
-		const struct asked *a = &all.a[j];
-		if (!a->refused)
-			continue;
-		diag_error(a->v->pos, "%s gives %s a size of %s, for which target %s has no kernel",
-		    spec_name(a->f), op_row(a->op)->name, commas(a->x), p->target->name);
-		diag_help(spec_is(a->v, a->x) ? "use %s = %s"
-					      : "it follows from %s; there are kernels for %s",
-		    fields[a->f].name, would_do(a));
-	}
+	for (uint32_t j = 0; j < all.n; j++)
+		if (all.a[j].refused)
+			refuse_size(&all.a[j], p->target);
 }
 
 void
@@ -122,16 +141,21 @@ plan_buildable(const struct plan *p)
 		const char *name;
 	} degree[] = { { F_parallel_data, "data" }, { F_parallel_pipeline, "pipeline" } };
 	struct object *par = spec_obj(p->graph->trainer, F_trainer_parallel);
+	struct pos target = spec_value(p->graph->trainer, F_trainer_target)->pos;
+	struct question *q;
 
+	ask_about(p->graph->trainer, p->target->name);
 	for (unsigned i = 0; i < LEN(degree) && p->target->arch; i++) {
 		if (spec_int(par, degree[i].field) == 1)
 			continue;
 		diag_error(spec_value(par, degree[i].field)->pos,
 		    "parallel.%s = %lld: this version builds trainers of one rank for %s",
 		    degree[i].name, (long long)spec_int(par, degree[i].field), p->target->name);
-		diag_help("--plan answers for any layout; to build, use %s = 1, or --target=cpu to "
-			  "rehearse the layout",
-		    degree[i].name);
+		diag_help("--plan answers for any layout");
+		q = ask();
+		ask_value(q, degree[i].field, spec_value(par, degree[i].field)->pos, 1, "1");
+		ask_words(q, "use --target=cpu to rehearse the layout");
+		ask_change(q, F_trainer_target, target, "\"cpu\"");
 	}
 	/*
 	 * kernels index rows by int32; those of a device vectors of 8 too, and single numbers of
@@ -168,6 +192,96 @@ plan_buildable(const struct plan *p)
 		diag_error(spec_value(p->graph->trainer, F_trainer_target)->pos,
 		    "target %s can be planned, but this version has no kernels for it",
 		    p->target->name);
-		diag_help("--plan shows the plan; to build, use --target=cpu");
+		diag_help("--plan shows the plan");
+		q = ask();
+		ask_words(q, "use --target=cpu to build");
+		ask_change(q, F_trainer_target, target, "\"cpu\"");
 	}
+}
+
+/* ---- does it fit ---- */
+
+/* The stage whose ranks need most. */
+const struct plan *
+plan_worst(const struct plan *p)
+{
+	const struct plan *worst = p;
+
+	for (uint32_t i = 1; i < p->n_stages; i++)
+		if (p[i].arena_bytes > worst->arena_bytes)
+			worst = &p[i];
+	return worst;
+}
+
+/* Bytes that a tensor takes on a rank of the stage, all layers and slots; scratch counts once. */
+static uint64_t
+tensor_on_rank(const struct plan *p, tensor_id t)
+{
+	const struct place *pl = &p->place[t];
+	const struct tensor *x = &p->graph->tensor.a[t];
+	uint64_t n = pl->bytes;
+
+	if (pl->region == R_SCRATCH)
+		return n;
+	n = mul64(n, plan_layers(p, t));
+	if (x->class == T_STATE)
+		n /= p->shard->mesh.size[p->graph->tensor.a[x->param].copies];
+	return pl->region == R_SAVED ? mul64(n, p->slots) / p->shard->stage[p->stage].nchunks : n;
+}
+
+static void
+five_largest(const struct plan *p, struct buf *out)
+{
+	const struct graph *g = p->graph;
+	tensor_id top[5] = { 0 };
+	uint64_t size[5] = { 0 };
+
+	for (tensor_id t = 1; t < g->tensor.n; t++) {
+		uint64_t n = tensor_on_rank(p, t);
+		if (g->tensor.a[t].class == T_CACHE)
+			continue;
+		for (int i = 0; i < 5; i++)
+			if (n > size[i]) {
+				memmove(&top[i + 1], &top[i], (size_t)(4 - i) * sizeof *top);
+				memmove(&size[i + 1], &size[i], (size_t)(4 - i) * sizeof *size);
+				top[i] = t;
+				size[i] = n;
+				break;
+			}
+	}
+	for (int i = 0; i < 5 && top[i]; i++)
+		buf_printf(
+		    out, "%s%s %s", i ? ", " : "", g->tensor.a[top[i]].name, human_bytes(size[i]));
+}
+
+void
+plan_fits(const struct plan *p)
+{
+	struct object *t = p->graph->trainer;
+	double gib = spec_num(t, F_trainer_device_memory);
+	uint64_t device = (uint64_t)(gib * 1073741824.0);
+	const struct plan *worst = plan_worst(p);
+	uint64_t need = worst->arena_bytes;
+	struct buf top = { 0 }, parts = { 0 };
+
+	if (gib <= 0 || need <= device)
+		return;
+	ask_about(t, p->target->name);
+	struct value *where = spec_value(t, F_trainer_device_memory);
+	diag_error(where->given ? where->pos : spec_value(t, F_trainer_target)->pos,
+	    "%s needs %s on a rank%s, %s more than %s", spec_str(t, F_trainer_name),
+	    human_bytes(need), p->n_stages > 1 ? xprintf(" of stage %u", worst->stage) : "",
+	    human_bytes(need - device),
+	    where->given ? xprintf("trainer.device_memory = %.6g GiB", gib)
+			 : xprintf("the %.6g GiB of %s", gib, p->target->card));
+	for (int r = 0; r < N_REGIONS; r++)
+		if (worst->region_bytes[r] > need / 1000)
+			buf_printf(&parts, "%s%s %s", parts.n ? ", " : "", plan_region_names[r],
+			    human_bytes(worst->region_bytes[r]));
+	diag_help("of that: %s", parts.s);
+	five_largest(worst, &top);
+	diag_help("the largest buffers: %s", top.s);
+	struct question *q = ask();
+	if (q)
+		q->need = need;
 }

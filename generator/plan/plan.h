@@ -184,6 +184,9 @@ const char *plancheck_fault(const struct plan *p);
  * kernels.
  */
 void plan_buildable(const struct plan *p);
+/* A user's error where the plan does not fit the device: what takes the room. */
+void plan_fits(const struct plan *p);
+const struct plan *plan_worst(const struct plan *p);     /* the stage whose ranks need most */
 void plan_print(const struct plan *p, struct buf *out);  /* --dump=plan: every buffer, every step */
 void plan_report(const struct plan *p, struct buf *out); /* --plan and PLAN.txt, for people */
 

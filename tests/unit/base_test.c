@@ -72,6 +72,37 @@ test_diag(void)
 	CHECK(diag_flush() == 3002 && diag_count() == 0);
 }
 
+/* What is tried leaves no trace but how it went. */
+static void
+test_trial(void)
+{
+	struct pos first = { 0, 1, 1, 1 }, second = { 0, 2, 1, 1 }, third = { 0, 3, 1, 1 };
+
+	diag_error(second, "b");
+	diag_error(first, "a");
+	CHECK(diag_last() == 1 && diag_shown(1));
+	diag_trial(1);
+	CHECK(diag_trying() && diag_tried() == TRIAL_CLEAN);
+	diag_error(second, "b");
+	CHECK(diag_tried() == TRIAL_AGAIN && diag_last() == DIAG_NONE);
+	diag_error(third, "c");
+	CHECK(diag_tried() == TRIAL_NEW);
+	diag_error(second, "b");
+	CHECK(diag_tried() == TRIAL_NEW);
+	diag_error(first, "a, with another value");
+	CHECK(diag_tried() == TRIAL_SAME);
+	diag_trial_end();
+	diag_trial(0);
+	diag_error(second, "b");
+	CHECK(diag_tried() == TRIAL_SAME);
+	diag_trial_end();
+	CHECK(!diag_trying() && diag_count() == 2);
+	for (uint32_t i = 0; i < DIAG_MAX; i++)
+		diag_error((struct pos){ 0, 1, 2 + i, 1 }, "more");
+	CHECK(!diag_shown(0) && diag_shown(1));
+	diag_flush();
+}
+
 static uint64_t
 product_too_large(void)
 {
@@ -120,6 +151,7 @@ main(void)
 	test_memory();
 	test_text();
 	test_diag();
+	test_trial();
 	test_sizes();
 	return check_end();
 }

@@ -483,6 +483,40 @@ test_origins(void)
 	CHECK(strstr(b.s, "head_dim = 8,\n"));
 }
 
+/* A copy is changed as an edit of the text would change it: all that is made at a place. */
+static void
+test_changes(void)
+{
+	struct spec s = load_text(path_a,
+	    description(3,
+		"function(l) return l < 2 and mlp { hidden_size = 8 }\n or mlp { hidden_size = 9 "
+		"} end",
+		"device_memory = 2000000"));
+	const struct object *model = spec_obj(s.trainer[0], F_trainer_model);
+	const struct value *layers = spec_value(model, F_transformer_feed_forward);
+	struct pos at = spec_value(layers->list[0], F_mlp_hidden_size)->pos;
+	struct pos memory = spec_value(s.trainer[0], F_trainer_device_memory)->pos;
+	struct object *t;
+
+	check(s.trainer[0], targets, NULL);
+	CHECK(diag_count() == 1 && !spec_whole(s.trainer[0])); /* so much memory is refused */
+	diag_flush();
+	t = spec_copy(s.trainer[0]);
+	CHECK(spec_whole(t) && spec_change(t, &(struct change){ F_mlp_hidden_size, at, "5" }));
+	layers = spec_value(spec_obj(t, F_trainer_model), F_transformer_feed_forward);
+	for (uint32_t l = 0; l < 3; l++)
+		CHECK(spec_int(layers->list[l], F_mlp_hidden_size) == (l < 2 ? 5 : 9));
+	CHECK(spec_change(t, &(struct change){ .f = F_transformer_n_layers, .lua = "5" }));
+	CHECK(layers->n == 5 && spec_int(layers->list[4], F_mlp_hidden_size) == 9);
+	CHECK(spec_change(t, &(struct change){ .f = F_parallel_data, .lua = "4" }));
+	CHECK(!spec_change(t, &(struct change){ F_moe_top_k, { 0 }, "4" }));
+	CHECK(spec_change(t, &(struct change){ F_trainer_device_memory, memory, NULL }));
+	check(t, targets, NULL);
+	CHECK(!diag_count() && spec_int(spec_obj(t, F_trainer_parallel), F_parallel_data) == 4);
+	CHECK(spec_num(t, F_trainer_device_memory) == 0 &&
+	      !spec_value(spec_obj(s.trainer[0], F_trainer_parallel), F_parallel_data)->given);
+}
+
 /* Bytes of any number of numbers, with their scales, and in what kernels know. */
 static void
 test_formats(void)
@@ -528,6 +562,7 @@ main(void)
 	test_round_trips();
 	test_origins();
 	test_formats();
+	test_changes();
 	test_mutations();
 	unlink(path_a);
 	unlink(path_b);
