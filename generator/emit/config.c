@@ -4,9 +4,6 @@
 
 #include "emit/emit.h"
 
-static const char *const region_macro[N_REGIONS] = { "INPUT", "STAT", "CONST", "WEIGHT", "GRAD",
-	"STATE", "BUFFER", "SAVED", "SCRATCH", "COMM" };
-
 static void
 define(struct buf *b, const char *name, uint64_t v, const char *comment)
 {
@@ -224,10 +221,10 @@ layout(const struct plan *p, struct tree *t)
 	for (int r = 0; r < N_REGIONS; r++) {
 		if (!p->region_bytes[r])
 			continue;
-		buf_printf(b, "#define OM_%-14s %llu /* %s, %s */\n", region_macro[r],
+		buf_printf(b, "#define OM_%-14s %llu /* %s, %s */\n", emit_regions[r],
 		    (unsigned long long)p->region_off[r], plan_region_names[r],
 		    human_bytes(p->region_bytes[r]));
-		buf_printf(b, "#define OM_%-14s %llu\n", xprintf("%s_BYTES", region_macro[r]),
+		buf_printf(b, "#define OM_%-14s %llu\n", xprintf("%s_BYTES", emit_regions[r]),
 		    (unsigned long long)p->region_bytes[r]);
 	}
 	buf_printf(b, "#define OM_%-14s %llu /* %s */\n\n", "ARENA_BYTES",
@@ -285,14 +282,14 @@ layout(const struct plan *p, struct tree *t)
 			emit_wrapped(b, 0,
 			    xprintf("_Static_assert(OM_%s + OM_%s_BYTES <= OM_%s, \"%s reach into "
 				    "%s\");",
-				region_macro[last], region_macro[last], region_macro[r],
+				emit_regions[last], emit_regions[last], emit_regions[r],
 				plan_region_names[last], plan_region_names[r]));
 		last = r;
 	}
 	emit_wrapped(b, 0,
 	    xprintf(
 		"_Static_assert(OM_%s + OM_%s_BYTES <= OM_ARENA_BYTES, \"%s leave the arena\");",
-		region_macro[last], region_macro[last], plan_region_names[last]));
+		emit_regions[last], emit_regions[last], plan_region_names[last]));
 	buf_puts(b, "\n#endif\n");
 }
 

@@ -61,6 +61,7 @@ void tree_template(
 const struct embedded *embedded_find(const char *path);
 
 /* Text that the parts of emit share. */
+extern const char *const emit_regions[N_REGIONS]; /* layout.h: OM_NAME and OM_NAME_BYTES */
 void emit_wrapped(struct buf *b, int tabs, const char *text);
 const char *emit_shape(const struct tensor *t);
 const char *emit_group(enum om_group g); /* "OM_DATA" */

@@ -107,9 +107,13 @@ define_instances(const struct plan *p, uint32_t first, struct buf *b)
 		for (uint8_t n = 0; n < op_row(in->kernel->op)->nconsts; n++)
 			buf_printf(&line, ", %s", exact_double(in->floats[n]));
 		buf_puts(&line, ")");
-		emit_wrapped(b, 0,
-		    xprintf("/* %s: %u call%s a pass */", in->used_by.s, in->calls,
-			in->calls > 1 ? "s" : ""));
+		const char *calls = xprintf("/* %s: %u call%s a pass */", in->used_by.s, in->calls,
+		    in->calls > 1 ? "s" : "");
+		bool behind = line.n + 1 + strlen(calls) <= 100;
+		if (behind)
+			buf_printf(&line, " %s", calls);
+		else
+			emit_wrapped(b, 0, calls);
 		emit_wrapped(b, 0, line.s);
 	}
 }
@@ -134,6 +138,60 @@ instances(const struct plan *p, struct tree *t)
 	}
 }
 
+/* src/launch.c: a function for each instance, and the table of them. */
+static void
+launch_functions(const struct plan *p, struct buf *c)
+{
+	struct buf ids = { 0 };
+	bool rounds = false;
+
+	for (uint32_t i = 1; i < p->inst->n; i++)
+		for (uint8_t k = 0; k < MAX_ARGS; k++)
+			rounds |= p->inst->a[i].round[k] != 0;
+	buf_printf(c, "#include \"launch.h\"\n%s\n", rounds ? "#include \"round.h\"\n" : "");
+	buf_puts(&ids, "enum {");
+	for (uint32_t i = 1; i < p->inst->n; i++)
+		buf_printf(&ids, " OP_%s,", p->inst->a[i].name);
+	buf_puts(&ids, " };");
+	emit_wrapped(c, 0, ids.s);
+	buf_puts(c,
+	    "\n/* the function that step.c calls: the kernel, of inst/, and what its results then "
+	    "need */\n"
+	    "#define LAUNCH(name, params, kernel) \\\n\tvoid om_k_##name params; \\\n"
+	    "\tdouble om_k_##name##_check(uint64_t seed); \\\n"
+	    "\tvoid launch_##name params \\\n\t{ \\\n\t\tif (om_profile) \\\n"
+	    "\t\t\tom_op_begin(&om_ops[OP_##name]); \\\n\t\tom_k_##name kernel; \\\n"
+	    "\t\tif (om_profile) \\\n\t\t\tom_op_end(&om_ops[OP_##name]); \\\n\t}\n\n");
+	for (uint32_t i = 1; i < p->inst->n; i++) {
+		const struct instance *in = &p->inst->a[i];
+		const struct op_row *r = op_row(in->kernel->op);
+		struct buf call = { 0 };
+		const char *params = args(p, in, true);
+		buf_printf(&call, "(%s)", args(p, in, false));
+		for (uint8_t k = 0; k < r->nin + r->nout; k++)
+			if (in->round[k])
+				buf_printf(&call, "; om_round(%llu, %s)",
+				    (unsigned long long)in->round[k], r->arg[k].name);
+		if (strlen("LAUNCH(, (), )") + strlen(in->name) + strlen(params) + call.n <= 100) {
+			buf_printf(c, "LAUNCH(%s, (%s), %s)\n", in->name, params, call.s);
+			continue;
+		}
+		buf_printf(c, "LAUNCH(%s,\n", in->name);
+		emit_wrapped(c, 0, xprintf("    (%s),", params));
+		emit_wrapped(c, 0, xprintf("    %s)", call.s));
+	}
+	buf_puts(c, "\nstruct om_op om_ops[OM_N_OPS] = {\n");
+	for (uint32_t i = 1; i < p->inst->n; i++) {
+		const struct instance *in = &p->inst->a[i];
+		emit_wrapped(c, 1,
+		    xprintf("[OP_%s] = { .name = \"%s\", .flops = %s, .bytes = %s, .check = "
+			    "om_k_%s_check, .tolerance = OM_TOLERANCE },",
+			in->name, in->name, exact_double(in->flops), exact_double(in->bytes),
+			in->name));
+	}
+	buf_puts(c, "};\n");
+}
+
 static void
 launchers(const struct plan *p, struct tree *t)
 {
@@ -152,7 +210,6 @@ launchers(const struct plan *p, struct tree *t)
 	for (uint32_t k = 1; k < p->inst->n; k++) {
 		if (!first_alike(p, k, false))
 			continue;
-		buf_puts(h, "\n");
 		explain_sizes(p->inst->a[k].kernel, h);
 		for (uint32_t i = k; i; i = next_alike(p, i, false))
 			emit_wrapped(h, 0,
@@ -163,44 +220,7 @@ launchers(const struct plan *p, struct tree *t)
 
 	c = tree_file(t, "src/launch.c");
 	emit_banner(p, "calls kernels, and measures them while bench asks for it", "/*", "*/", c);
-	bool rounds = false;
-	for (uint32_t i = 1; i < p->inst->n; i++)
-		for (uint8_t k = 0; k < MAX_ARGS; k++)
-			rounds |= p->inst->a[i].round[k] != 0;
-	buf_printf(c, "#include \"launch.h\"\n%s\n", rounds ? "#include \"round.h\"\n" : "");
-	for (uint32_t i = 1; i < p->inst->n; i++) {
-		const struct instance *in = &p->inst->a[i];
-		emit_wrapped(c, 0, xprintf("void om_k_%s(%s);", in->name, args(p, in, true)));
-		emit_wrapped(c, 0, xprintf("double om_k_%s_check(uint64_t seed);", in->name));
-	}
-	buf_puts(c, "\nstruct om_op om_ops[OM_N_OPS] = {\n");
-	for (uint32_t i = 1; i < p->inst->n; i++) {
-		const struct instance *in = &p->inst->a[i];
-		emit_wrapped(c, 1,
-		    xprintf("{ .name = \"%s\", .flops = %s, .bytes = %s, .check = om_k_%s_check, "
-			    ".tolerance = "
-			    "OM_TOLERANCE },",
-			in->name, exact_double(in->flops), exact_double(in->bytes), in->name));
-	}
-	buf_puts(c, "};\n\n#define LAUNCH(op, call) \\\n\tdo { \\\n"
-		    "\t\tif (om_profile) \\\n\t\t\tom_op_begin(&om_ops[op]); \\\n\t\tcall; \\\n"
-		    "\t\tif (om_profile) \\\n\t\t\tom_op_end(&om_ops[op]); \\\n\t} while (0)\n");
-	for (uint32_t i = 1; i < p->inst->n; i++) {
-		const struct instance *in = &p->inst->a[i];
-		buf_puts(c, "\nvoid\n");
-		emit_wrapped(c, 0, xprintf("launch_%s(%s)", in->name, args(p, in, true)));
-		buf_puts(c, "{\n");
-		struct buf call = { 0 };
-		buf_printf(&call, "LAUNCH(%u, om_k_%s(%s)", i - 1, in->name, args(p, in, false));
-		const struct op_row *r = op_row(in->kernel->op);
-		for (uint8_t k = 0; k < r->nin + r->nout; k++)
-			if (in->round[k])
-				buf_printf(&call, "; om_round(%llu, %s)",
-				    (unsigned long long)in->round[k], r->arg[k].name);
-		buf_puts(&call, ");");
-		emit_wrapped(c, 1, call.s);
-		buf_puts(c, "}\n");
-	}
+	launch_functions(p, c);
 }
 
 void

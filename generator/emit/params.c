@@ -3,22 +3,22 @@
 
 #include "emit/emit.h"
 
-static tensor_id
-state_of(const struct graph *g, tensor_id param, const char *which)
-{
-	for (tensor_id t = g->tensor.a[param].state; g->tensor.a[t].param == param; t++)
-		if (!strncmp(g->tensor.a[t].name + strlen(g->seg.a[g->tensor.a[t].seg].name) + 1,
-			which, strlen(which)))
-			return t;
-	internal("%s has no state %s", g->tensor.a[param].name, which);
-}
-
 /* A tensor's offset: by name, or where stages differ the number. */
 static const char *
 off(const struct plan *p, tensor_id t)
 {
 	return p->n_stages > 1 ? xprintf("%llu", (unsigned long long)p->place[t].off)
 			       : xprintf("OM_OFF_%s", p->graph->tensor.a[t].name);
+}
+
+/* A byte of a region, in the same way: "OM_WEIGHT + 131072". */
+static const char *
+in_region(const struct plan *p, enum region r, uint64_t at)
+{
+	if (p->n_stages > 1)
+		return xprintf("%llu", (unsigned long long)(p->region_off[r] + at));
+	return at ? xprintf("OM_%s + %llu", emit_regions[r], (unsigned long long)at)
+		  : xprintf("OM_%s", emit_regions[r]);
 }
 
 /* The layers of a kind that are on the stage. */
@@ -57,7 +57,6 @@ param_rows(const struct plan *p, enum tensor_class class, struct buf *b)
 	static const char *const inits[] = { "OM_NORMAL", "OM_ONE", "OM_ZERO" };
 	const struct graph *g = p->graph;
 	const struct om_hf_family *family = hf_family_of(g);
-	bool master = g->format[ROLE_WEIGHT] != g->format[ROLE_MASTER];
 	uint32_t n = 0;
 
 	for (tensor_id i = 1; i < g->tensor.n; i++) {
@@ -77,12 +76,12 @@ param_rows(const struct plan *p, enum tensor_class class, struct buf *b)
 			emit_wrapped(
 			    b, 2, xprintf(".weight = %s, .grad = %s,", off(p, i), off(p, t->grad)));
 			emit_wrapped(b, 2,
-			    xprintf(".m = %s, .v = %s,", off(p, state_of(g, i, "m_")),
-				off(p, state_of(g, i, "v_"))));
+			    xprintf(".m = %s, .v = %s,", off(p, t->state[STATE_M]),
+				off(p, t->state[STATE_V])));
 		}
-		if (master && class == T_PARAM)
+		if (t->state[STATE_MASTER])
 			emit_wrapped(
-			    b, 2, xprintf(".master = %s,", off(p, state_of(g, i, "master_"))));
+			    b, 2, xprintf(".master = %s,", off(p, t->state[STATE_MASTER])));
 		uint64_t at;
 		const struct bucket *bucket = plan_bucket(p, i, &at);
 		struct buf line = { 0 };
@@ -124,15 +123,13 @@ params(const struct plan *p, uint32_t *nparams, uint32_t *nbuffers, struct buf *
 	for (uint32_t i = 0; i < p->bucket.n; i++) {
 		const struct bucket *k = &p->bucket.a[i];
 		emit_wrapped(b, 1,
-		    xprintf("{ .group = %s, .weight = %llu, .grad = %llu, .elems "
-			    "= %llu, .nlayers = %llu },",
+		    xprintf("{ .group = %s, .weight = %s, .grad = %s, .elems = %llu, .nlayers "
+			    "= %llu },",
 			emit_group(k->group),
-			(unsigned long long)(p->region_off[R_WEIGHT] + target_bytes(p->target,
-									   g->format[ROLE_WEIGHT],
-									   k->first)),
-			(unsigned long long)(p->region_off[R_GRAD] + target_bytes(p->target,
-									 g->format[ROLE_GRAD],
-									 k->first)),
+			in_region(
+			    p, R_WEIGHT, target_bytes(p->target, g->format[ROLE_WEIGHT], k->first)),
+			in_region(
+			    p, R_GRAD, target_bytes(p->target, g->format[ROLE_GRAD], k->first)),
 			(unsigned long long)k->elems, (unsigned long long)k->layers));
 	}
 	buf_puts(b, "};\n");
@@ -384,8 +381,8 @@ model(const struct plan *p, const char *fingerprint, const char *refusal, const 
 	else
 		buf_puts(b, "\t\t.arena_bytes = OM_ARENA_BYTES,\n");
 	for (unsigned i = 0; i < LEN(regions); i++)
-		buf_printf(b, "\t\t.%s_off = %llu,\n\t\t.%s_bytes = %llu,\n", regions[i].name,
-		    (unsigned long long)p->region_off[regions[i].r], regions[i].name,
+		buf_printf(b, "\t\t.%s_off = %s,\n\t\t.%s_bytes = %llu,\n", regions[i].name,
+		    in_region(p, regions[i].r, 0), regions[i].name,
 		    (unsigned long long)p->region_bytes[regions[i].r]);
 	buf_printf(b,
 	    "\t\t.token_off = %s,\n\t\t.label_off = %s,\n\t\t.ctl_off = %s,\n"

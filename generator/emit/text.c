@@ -3,6 +3,9 @@
 
 #include "emit/emit.h"
 
+const char *const emit_regions[N_REGIONS] = { "INPUT", "STAT", "CONST", "WEIGHT", "GRAD", "STATE",
+	"BUFFER", "SAVED", "SCRATCH", "COMM" };
+
 void
 emit_banner(
     const struct plan *p, const char *what, const char *open, const char *close, struct buf *b)

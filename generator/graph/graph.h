@@ -103,6 +103,7 @@ enum tensor_class {
 };
 typedef uint32_t tensor_id; /* index into graph.tensor; 0 is none */
 
+enum { STATE_MASTER, STATE_M, STATE_V, N_STATES }; /* what an update keeps of a parameter */
 struct tensor {
 	const char *name; /* C identifier, unique in the graph */
 	enum tensor_class class;
@@ -123,7 +124,7 @@ struct tensor {
 	/* T_PARAM; T_ACT while its segment is walked backwards: the gradient so far, of parts */
 	tensor_id grad;
 	uint8_t parts;
-	tensor_id state; /* T_PARAM: the first of its states, which follow one another */
+	tensor_id state[N_STATES]; /* T_PARAM; 0: it has none such */
 	/* T_GRAD, T_STATE */
 	tensor_id param;
 };

@@ -519,7 +519,7 @@ update(struct builder *b)
 	struct object *opt = spec_obj(g->trainer, F_trainer_optimizer);
 	const struct value *betas = spec_value(opt, F_adamw_betas);
 	bool master = g->format[ROLE_WEIGHT] != g->format[ROLE_MASTER];
-	static const char *const state[] = { "master", "m", "v" };
+	static const char *const state[N_STATES] = { "master", "m", "v" };
 	uint32_t ntensors = g->tensor.n, seg = b->seg;
 
 	b->rline = spec_value(opt, F_adamw_clip_norm)->rline;
@@ -532,25 +532,24 @@ update(struct builder *b)
 		for (uint32_t i = 1; i < ntensors; i++) {
 			if (g->tensor.a[i].class != T_PARAM || g->tensor.a[i].param_group != k)
 				continue;
-			tensor_id s[3];
+			tensor_id s[N_STATES] = { 0 };
 			b->rline = g->tensor.a[i].rline;
-			for (int j = !master; j < 3; j++) {
+			for (int j = master ? STATE_MASTER : STATE_M; j < N_STATES; j++) {
 				b->seg = g->tensor.a[i].seg;
 				const char *name =
 				    g->tensor.a[i].name + strlen(g->seg.a[b->seg].name) + 1;
 				s[j] = tensor(b, xprintf("%s_%s", state[j], name), T_STATE,
-				    j ? ROLE_MOMENT : ROLE_MASTER, g->tensor.a[i].ndims,
-				    g->tensor.a[i].dim);
+				    j == STATE_MASTER ? ROLE_MASTER : ROLE_MOMENT,
+				    g->tensor.a[i].ndims, g->tensor.a[i].dim);
 				g->tensor.a[s[j]].param = i;
-				if (!g->tensor.a[i].state)
-					g->tensor.a[i].state = s[j];
+				g->tensor.a[i].state[j] = s[j];
 				b->seg = seg;
 			}
 			b->rline = spec_value(g->trainer, F_trainer_optimizer)->rline;
-			struct op *o =
-			    master ? OP_(b, OP_adamw_master, g->tensor.a[i].grad, ctl, i, s[0],
-					 s[1], s[2])
-				   : OP_(b, OP_adamw, g->tensor.a[i].grad, ctl, i, s[1], s[2]);
+			struct op *o = master ? OP_(b, OP_adamw_master, g->tensor.a[i].grad, ctl, i,
+						    s[STATE_MASTER], s[STATE_M], s[STATE_V])
+					      : OP_(b, OP_adamw, g->tensor.a[i].grad, ctl, i,
+						    s[STATE_M], s[STATE_V]);
 			o->floats[0] = betas->num;
 			o->floats[1] = betas->num2;
 			o->floats[2] = spec_num(opt, F_adamw_eps);

@@ -413,7 +413,8 @@ buckets(void)
 		    "a parameter in its layer's bucket");
 		expect(w->stride == plan_bytes(p, t, b->elems) &&
 			   d->stride == plan_bytes(p, x->grad, b->elems) &&
-			   p->place[x->state].stride == plan_bytes(p, x->state, b->elems / ranks),
+			   p->place[x->state[STATE_M]].stride ==
+			       plan_bytes(p, x->state[STATE_M], b->elems / ranks),
 		    "layers are as far apart as their buckets");
 		experts += tensor_by_expert(x);
 	}

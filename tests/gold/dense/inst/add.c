@@ -6,7 +6,5 @@
 #include "add.h"
 
 /* add_MxN: a[m,n] b[m,n], gives y[m,n] */
-/* dense: 7 calls a pass */
-OM_ADD(om_k_add_4x8, 4, 8)
-/* decode_dense: 2 calls a pass */
-OM_ADD(om_k_add_1x8, 1, 8)
+OM_ADD(om_k_add_4x8, 4, 8) /* dense: 7 calls a pass */
+OM_ADD(om_k_add_1x8, 1, 8) /* decode_dense: 2 calls a pass */

@@ -6,15 +6,12 @@
 #include "attention.h"
 
 /* attention_BxSxHxGxDxW: q[b*s,h*d] k[b*s,g*d] v[b*s,g*d], gives o[b*s,h*d] lse[b*h*s] */
-/* dense: 1 call a pass */
-OM_ATTENTION(om_k_attention_1x4x2x2x4x4, 1, 4, 2, 2, 4, 4, 0.5)
+OM_ATTENTION(om_k_attention_1x4x2x2x4x4, 1, 4, 2, 2, 4, 4, 0.5) /* dense: 1 call a pass */
 
 /* attention_bwd_BxSxHxGxDxW: do[b*s,h*d] q[b*s,h*d] k[b*s,g*d] v[b*s,g*d] o[b*s,h*d] lse[b*h*s],
  * gives dq[b*s,h*d] dk[b*s,g*d] dv[b*s,g*d] */
-/* dense: 1 call a pass */
-OM_ATTENTION_BWD(om_k_attention_bwd_1x4x2x2x4x4, 1, 4, 2, 2, 4, 4, 0.5)
+OM_ATTENTION_BWD(om_k_attention_bwd_1x4x2x2x4x4, 1, 4, 2, 2, 4, 4, 0.5) /* dense: 1 call a pass */
 
 /* attention_at_SxHxGxDxW: q[1,h*d] k[1,g*d] v[1,g*d] pos[1],
  * gives o[1,h*d] +kc[s,g*d] +vc[s,g*d] */
-/* decode_dense: 1 call a pass */
-OM_ATTENTION_AT(om_k_attention_at_4x2x2x4x4, 4, 2, 2, 4, 4, 0.5)
+OM_ATTENTION_AT(om_k_attention_at_4x2x2x4x4, 4, 2, 2, 4, 4, 0.5) /* decode_dense: 1 call a pass */

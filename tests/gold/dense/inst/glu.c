@@ -6,11 +6,8 @@
 #include "glu.h"
 
 /* glu_MxFxA: g[m,f] u[m,f], gives h[m,f] */
-/* dense: 1 call a pass */
-OM_GLU(om_k_glu_4x12x0, 4, 12, 0)
-/* decode_dense: 1 call a pass */
-OM_GLU(om_k_glu_1x12x0, 1, 12, 0)
+OM_GLU(om_k_glu_4x12x0, 4, 12, 0) /* dense: 1 call a pass */
+OM_GLU(om_k_glu_1x12x0, 1, 12, 0) /* decode_dense: 1 call a pass */
 
 /* glu_bwd_MxFxA: dh[m,f] g[m,f] u[m,f], gives dg[m,f] du[m,f] */
-/* dense: 1 call a pass */
-OM_GLU_BWD(om_k_glu_bwd_4x12x0, 4, 12, 0)
+OM_GLU_BWD(om_k_glu_bwd_4x12x0, 4, 12, 0) /* dense: 1 call a pass */

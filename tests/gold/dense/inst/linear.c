@@ -6,35 +6,22 @@
 #include "linear.h"
 
 /* linear_MxNxK: x[m,k] w[n,k], gives y[m,n] */
-/* dense: 4 calls a pass */
-OM_LINEAR(om_k_linear_4x8x8, 4, 8, 8)
-/* dense: 2 calls a pass */
-OM_LINEAR(om_k_linear_4x12x8, 4, 12, 8)
-/* dense: 1 call a pass */
-OM_LINEAR(om_k_linear_4x8x12, 4, 8, 12)
-/* decode_dense: 4 calls a pass */
-OM_LINEAR(om_k_linear_1x8x8, 1, 8, 8)
-/* decode_dense: 2 calls a pass */
-OM_LINEAR(om_k_linear_1x12x8, 1, 12, 8)
-/* decode_dense: 1 call a pass */
-OM_LINEAR(om_k_linear_1x8x12, 1, 8, 12)
+OM_LINEAR(om_k_linear_4x8x8, 4, 8, 8) /* dense: 4 calls a pass */
+OM_LINEAR(om_k_linear_4x12x8, 4, 12, 8) /* dense: 2 calls a pass */
+OM_LINEAR(om_k_linear_4x8x12, 4, 8, 12) /* dense: 1 call a pass */
+OM_LINEAR(om_k_linear_1x8x8, 1, 8, 8) /* decode_dense: 4 calls a pass */
+OM_LINEAR(om_k_linear_1x12x8, 1, 12, 8) /* decode_dense: 2 calls a pass */
+OM_LINEAR(om_k_linear_1x8x12, 1, 8, 12) /* decode_dense: 1 call a pass */
 
 /* linear_dx_MxNxK: dy[m,n] w[n,k], gives dx[m,k] */
-/* dense: 1 call a pass */
-OM_LINEAR_DX(om_k_linear_dx_4x8x12, 4, 8, 12)
-/* dense: 2 calls a pass */
-OM_LINEAR_DX(om_k_linear_dx_4x12x8, 4, 12, 8)
-/* dense: 4 calls a pass */
-OM_LINEAR_DX(om_k_linear_dx_4x8x8, 4, 8, 8)
+OM_LINEAR_DX(om_k_linear_dx_4x8x12, 4, 8, 12) /* dense: 1 call a pass */
+OM_LINEAR_DX(om_k_linear_dx_4x12x8, 4, 12, 8) /* dense: 2 calls a pass */
+OM_LINEAR_DX(om_k_linear_dx_4x8x8, 4, 8, 8) /* dense: 4 calls a pass */
 
 /* linear_dw_MxNxK: dy[m,n] x[m,k], gives +dw[n,k] */
-/* dense: 1 call a pass */
-OM_LINEAR_DW(om_k_linear_dw_4x8x12, 4, 8, 12)
-/* dense: 2 calls a pass */
-OM_LINEAR_DW(om_k_linear_dw_4x12x8, 4, 12, 8)
-/* dense: 4 calls a pass */
-OM_LINEAR_DW(om_k_linear_dw_4x8x8, 4, 8, 8)
+OM_LINEAR_DW(om_k_linear_dw_4x8x12, 4, 8, 12) /* dense: 1 call a pass */
+OM_LINEAR_DW(om_k_linear_dw_4x12x8, 4, 12, 8) /* dense: 2 calls a pass */
+OM_LINEAR_DW(om_k_linear_dw_4x8x8, 4, 8, 8) /* dense: 4 calls a pass */
 
 /* logits_MxVxN: x[m,n] w[v,n], gives z[m,v] */
-/* decode_head: 1 call a pass */
-OM_LINEAR(om_k_logits_1x32x8, 1, 32, 8)
+OM_LINEAR(om_k_logits_1x32x8, 1, 32, 8) /* decode_head: 1 call a pass */

@@ -4,396 +4,164 @@
  */
 #include "launch.h"
 
-void om_k_rope_table_4x4x0(float *tab);
-double om_k_rope_table_4x4x0_check(uint64_t seed);
-void om_k_embed_4x8x32(const int32_t *tok, const float *w, float *x);
-double om_k_embed_4x8x32_check(uint64_t seed);
-void om_k_embed_bwd_4x8x32(const float *dx, const int32_t *tok, float *dw);
-double om_k_embed_bwd_4x8x32_check(uint64_t seed);
-void om_k_rmsnorm_4x1x8(const float *x, const float *w, float *y, float *r);
-double om_k_rmsnorm_4x1x8_check(uint64_t seed);
-void om_k_linear_4x8x8(const float *x, const float *w, float *y);
-double om_k_linear_4x8x8_check(uint64_t seed);
-void om_k_rope_1x4x2x4(const float *x, const float *tab, float *y);
-double om_k_rope_1x4x2x4_check(uint64_t seed);
-void om_k_attention_1x4x2x2x4x4(const float *q, const float *k, const float *v, float *o,
-    float *lse);
-double om_k_attention_1x4x2x2x4x4_check(uint64_t seed);
-void om_k_add_4x8(const float *a, const float *b, float *y);
-double om_k_add_4x8_check(uint64_t seed);
-void om_k_linear_4x12x8(const float *x, const float *w, float *y);
-double om_k_linear_4x12x8_check(uint64_t seed);
-void om_k_glu_4x12x0(const float *g, const float *u, float *h);
-double om_k_glu_4x12x0_check(uint64_t seed);
-void om_k_linear_4x8x12(const float *x, const float *w, float *y);
-double om_k_linear_4x8x12_check(uint64_t seed);
-void om_k_linear_dx_4x8x12(const float *dy, const float *w, float *dx);
-double om_k_linear_dx_4x8x12_check(uint64_t seed);
-void om_k_linear_dw_4x8x12(const float *dy, const float *x, float *dw);
-double om_k_linear_dw_4x8x12_check(uint64_t seed);
-void om_k_glu_bwd_4x12x0(const float *dh, const float *g, const float *u, float *dg, float *du);
-double om_k_glu_bwd_4x12x0_check(uint64_t seed);
-void om_k_linear_dx_4x12x8(const float *dy, const float *w, float *dx);
-double om_k_linear_dx_4x12x8_check(uint64_t seed);
-void om_k_linear_dw_4x12x8(const float *dy, const float *x, float *dw);
-double om_k_linear_dw_4x12x8_check(uint64_t seed);
-void om_k_rmsnorm_bwd_4x1x8(const float *dy, const float *x, const float *w, const float *r,
-    float *dx, float *dw, float *ws);
-double om_k_rmsnorm_bwd_4x1x8_check(uint64_t seed);
-void om_k_linear_dx_4x8x8(const float *dy, const float *w, float *dx);
-double om_k_linear_dx_4x8x8_check(uint64_t seed);
-void om_k_linear_dw_4x8x8(const float *dy, const float *x, float *dw);
-double om_k_linear_dw_4x8x8_check(uint64_t seed);
-void om_k_attention_bwd_1x4x2x2x4x4(const float *do_, const float *q, const float *k,
-    const float *v, const float *o, const float *lse, float *dq, float *dk, float *dv, float *ws);
-double om_k_attention_bwd_1x4x2x2x4x4_check(uint64_t seed);
-void om_k_rope_bwd_1x4x2x4(const float *dy, const float *tab, float *dx);
-double om_k_rope_bwd_1x4x2x4_check(uint64_t seed);
-void om_k_head_loss_grad_4x8x32(const float *x, const float *w, const int32_t *label, double *loss,
-    float *dx, float *dw, float *ws);
-double om_k_head_loss_grad_4x8x32_check(uint64_t seed);
-void om_k_sumsq_1344(const float *g, double *ctl);
-double om_k_sumsq_1344_check(uint64_t seed);
-void om_k_clip(const double *loss, double *ctl);
-double om_k_clip_check(uint64_t seed);
-void om_k_adamw_1152(const float *g, const double *ctl, float *w, float *m, float *v);
-double om_k_adamw_1152_check(uint64_t seed);
-void om_k_adamw_192(const float *g, const double *ctl, float *w, float *m, float *v);
-double om_k_adamw_192_check(uint64_t seed);
-void om_k_head_loss_4x8x32(const float *x, const float *w, const int32_t *label, float *lse,
-    double *loss, float *ws);
-double om_k_head_loss_4x8x32_check(uint64_t seed);
-void om_k_embed_1x8x32(const int32_t *tok, const float *w, float *x);
-double om_k_embed_1x8x32_check(uint64_t seed);
-void om_k_rmsnorm_1x1x8(const float *x, const float *w, float *y, float *r);
-double om_k_rmsnorm_1x1x8_check(uint64_t seed);
-void om_k_linear_1x8x8(const float *x, const float *w, float *y);
-double om_k_linear_1x8x8_check(uint64_t seed);
-void om_k_rope_at_4x2x4(const float *x, const float *tab, const int32_t *pos, float *y);
-double om_k_rope_at_4x2x4_check(uint64_t seed);
-void om_k_attention_at_4x2x2x4x4(const float *q, const float *k, const float *v, const int32_t *pos,
-    float *o, float *kc, float *vc, float *ws);
-double om_k_attention_at_4x2x2x4x4_check(uint64_t seed);
-void om_k_add_1x8(const float *a, const float *b, float *y);
-double om_k_add_1x8_check(uint64_t seed);
-void om_k_linear_1x12x8(const float *x, const float *w, float *y);
-double om_k_linear_1x12x8_check(uint64_t seed);
-void om_k_glu_1x12x0(const float *g, const float *u, float *h);
-double om_k_glu_1x12x0_check(uint64_t seed);
-void om_k_linear_1x8x12(const float *x, const float *w, float *y);
-double om_k_linear_1x8x12_check(uint64_t seed);
-void om_k_logits_1x32x8(const float *x, const float *w, float *z);
-double om_k_logits_1x32x8_check(uint64_t seed);
+enum { OP_rope_table_4x4x0, OP_embed_4x8x32, OP_embed_bwd_4x8x32, OP_rmsnorm_4x1x8, OP_linear_4x8x8,
+    OP_rope_1x4x2x4, OP_attention_1x4x2x2x4x4, OP_add_4x8, OP_linear_4x12x8, OP_glu_4x12x0,
+    OP_linear_4x8x12, OP_linear_dx_4x8x12, OP_linear_dw_4x8x12, OP_glu_bwd_4x12x0,
+    OP_linear_dx_4x12x8, OP_linear_dw_4x12x8, OP_rmsnorm_bwd_4x1x8, OP_linear_dx_4x8x8,
+    OP_linear_dw_4x8x8, OP_attention_bwd_1x4x2x2x4x4, OP_rope_bwd_1x4x2x4, OP_head_loss_grad_4x8x32,
+    OP_sumsq_1344, OP_clip, OP_adamw_1152, OP_adamw_192, OP_head_loss_4x8x32, OP_embed_1x8x32,
+    OP_rmsnorm_1x1x8, OP_linear_1x8x8, OP_rope_at_4x2x4, OP_attention_at_4x2x2x4x4, OP_add_1x8,
+    OP_linear_1x12x8, OP_glu_1x12x0, OP_linear_1x8x12, OP_logits_1x32x8, };
+
+/* the function that step.c calls: the kernel, of inst/, and what its results then need */
+#define LAUNCH(name, params, kernel) \
+	void om_k_##name params; \
+	double om_k_##name##_check(uint64_t seed); \
+	void launch_##name params \
+	{ \
+		if (om_profile) \
+			om_op_begin(&om_ops[OP_##name]); \
+		om_k_##name kernel; \
+		if (om_profile) \
+			om_op_end(&om_ops[OP_##name]); \
+	}
+
+LAUNCH(rope_table_4x4x0, (float *tab), (tab))
+LAUNCH(embed_4x8x32, (const int32_t *tok, const float *w, float *x), (tok, w, x))
+LAUNCH(embed_bwd_4x8x32, (const float *dx, const int32_t *tok, float *dw), (dx, tok, dw))
+LAUNCH(rmsnorm_4x1x8, (const float *x, const float *w, float *y, float *r), (x, w, y, r))
+LAUNCH(linear_4x8x8, (const float *x, const float *w, float *y), (x, w, y))
+LAUNCH(rope_1x4x2x4, (const float *x, const float *tab, float *y), (x, tab, y))
+LAUNCH(attention_1x4x2x2x4x4,
+    (const float *q, const float *k, const float *v, float *o, float *lse),
+    (q, k, v, o, lse))
+LAUNCH(add_4x8, (const float *a, const float *b, float *y), (a, b, y))
+LAUNCH(linear_4x12x8, (const float *x, const float *w, float *y), (x, w, y))
+LAUNCH(glu_4x12x0, (const float *g, const float *u, float *h), (g, u, h))
+LAUNCH(linear_4x8x12, (const float *x, const float *w, float *y), (x, w, y))
+LAUNCH(linear_dx_4x8x12, (const float *dy, const float *w, float *dx), (dy, w, dx))
+LAUNCH(linear_dw_4x8x12, (const float *dy, const float *x, float *dw), (dy, x, dw))
+LAUNCH(glu_bwd_4x12x0,
+    (const float *dh, const float *g, const float *u, float *dg, float *du),
+    (dh, g, u, dg, du))
+LAUNCH(linear_dx_4x12x8, (const float *dy, const float *w, float *dx), (dy, w, dx))
+LAUNCH(linear_dw_4x12x8, (const float *dy, const float *x, float *dw), (dy, x, dw))
+LAUNCH(rmsnorm_bwd_4x1x8,
+    (const float *dy, const float *x, const float *w, const float *r, float *dx, float *dw,
+    float *ws),
+    (dy, x, w, r, dx, dw, ws))
+LAUNCH(linear_dx_4x8x8, (const float *dy, const float *w, float *dx), (dy, w, dx))
+LAUNCH(linear_dw_4x8x8, (const float *dy, const float *x, float *dw), (dy, x, dw))
+LAUNCH(attention_bwd_1x4x2x2x4x4,
+    (const float *do_, const float *q, const float *k, const float *v, const float *o,
+    const float *lse, float *dq, float *dk, float *dv, float *ws),
+    (do_, q, k, v, o, lse, dq, dk, dv, ws))
+LAUNCH(rope_bwd_1x4x2x4, (const float *dy, const float *tab, float *dx), (dy, tab, dx))
+LAUNCH(head_loss_grad_4x8x32,
+    (const float *x, const float *w, const int32_t *label, double *loss, float *dx, float *dw,
+    float *ws),
+    (x, w, label, loss, dx, dw, ws))
+LAUNCH(sumsq_1344, (const float *g, double *ctl), (g, ctl))
+LAUNCH(clip, (const double *loss, double *ctl), (loss, ctl))
+LAUNCH(adamw_1152,
+    (const float *g, const double *ctl, float *w, float *m, float *v),
+    (g, ctl, w, m, v))
+LAUNCH(adamw_192,
+    (const float *g, const double *ctl, float *w, float *m, float *v),
+    (g, ctl, w, m, v))
+LAUNCH(head_loss_4x8x32,
+    (const float *x, const float *w, const int32_t *label, float *lse, double *loss, float *ws),
+    (x, w, label, lse, loss, ws))
+LAUNCH(embed_1x8x32, (const int32_t *tok, const float *w, float *x), (tok, w, x))
+LAUNCH(rmsnorm_1x1x8, (const float *x, const float *w, float *y, float *r), (x, w, y, r))
+LAUNCH(linear_1x8x8, (const float *x, const float *w, float *y), (x, w, y))
+LAUNCH(rope_at_4x2x4,
+    (const float *x, const float *tab, const int32_t *pos, float *y),
+    (x, tab, pos, y))
+LAUNCH(attention_at_4x2x2x4x4,
+    (const float *q, const float *k, const float *v, const int32_t *pos, float *o, float *kc,
+    float *vc, float *ws),
+    (q, k, v, pos, o, kc, vc, ws))
+LAUNCH(add_1x8, (const float *a, const float *b, float *y), (a, b, y))
+LAUNCH(linear_1x12x8, (const float *x, const float *w, float *y), (x, w, y))
+LAUNCH(glu_1x12x0, (const float *g, const float *u, float *h), (g, u, h))
+LAUNCH(linear_1x8x12, (const float *x, const float *w, float *y), (x, w, y))
+LAUNCH(logits_1x32x8, (const float *x, const float *w, float *z), (x, w, z))
 
 struct om_op om_ops[OM_N_OPS] = {
-	{ .name = "rope_table_4x4x0", .flops = 0.0, .bytes = 64.0,
+	[OP_rope_table_4x4x0] = { .name = "rope_table_4x4x0", .flops = 0.0, .bytes = 64.0,
 	    .check = om_k_rope_table_4x4x0_check, .tolerance = OM_TOLERANCE },
-	{ .name = "embed_4x8x32", .flops = 0.0, .bytes = 1168.0, .check = om_k_embed_4x8x32_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "embed_bwd_4x8x32", .flops = 0.0, .bytes = 2192.0,
+	[OP_embed_4x8x32] = { .name = "embed_4x8x32", .flops = 0.0, .bytes = 1168.0,
+	    .check = om_k_embed_4x8x32_check, .tolerance = OM_TOLERANCE },
+	[OP_embed_bwd_4x8x32] = { .name = "embed_bwd_4x8x32", .flops = 0.0, .bytes = 2192.0,
 	    .check = om_k_embed_bwd_4x8x32_check, .tolerance = OM_TOLERANCE },
-	{ .name = "rmsnorm_4x1x8", .flops = 0.0, .bytes = 304.0, .check = om_k_rmsnorm_4x1x8_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "linear_4x8x8", .flops = 512.0, .bytes = 512.0, .check = om_k_linear_4x8x8_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "rope_1x4x2x4", .flops = 0.0, .bytes = 320.0, .check = om_k_rope_1x4x2x4_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "attention_1x4x2x2x4x4", .flops = 320.0, .bytes = 544.0,
-	    .check = om_k_attention_1x4x2x2x4x4_check, .tolerance = OM_TOLERANCE },
-	{ .name = "add_4x8", .flops = 0.0, .bytes = 384.0, .check = om_k_add_4x8_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "linear_4x12x8", .flops = 768.0, .bytes = 704.0,
+	[OP_rmsnorm_4x1x8] = { .name = "rmsnorm_4x1x8", .flops = 0.0, .bytes = 304.0,
+	    .check = om_k_rmsnorm_4x1x8_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_4x8x8] = { .name = "linear_4x8x8", .flops = 512.0, .bytes = 512.0,
+	    .check = om_k_linear_4x8x8_check, .tolerance = OM_TOLERANCE },
+	[OP_rope_1x4x2x4] = { .name = "rope_1x4x2x4", .flops = 0.0, .bytes = 320.0,
+	    .check = om_k_rope_1x4x2x4_check, .tolerance = OM_TOLERANCE },
+	[OP_attention_1x4x2x2x4x4] = { .name = "attention_1x4x2x2x4x4", .flops = 320.0,
+	    .bytes = 544.0, .check = om_k_attention_1x4x2x2x4x4_check, .tolerance = OM_TOLERANCE },
+	[OP_add_4x8] = { .name = "add_4x8", .flops = 0.0, .bytes = 384.0,
+	    .check = om_k_add_4x8_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_4x12x8] = { .name = "linear_4x12x8", .flops = 768.0, .bytes = 704.0,
 	    .check = om_k_linear_4x12x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "glu_4x12x0", .flops = 0.0, .bytes = 576.0, .check = om_k_glu_4x12x0_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "linear_4x8x12", .flops = 768.0, .bytes = 704.0,
+	[OP_glu_4x12x0] = { .name = "glu_4x12x0", .flops = 0.0, .bytes = 576.0,
+	    .check = om_k_glu_4x12x0_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_4x8x12] = { .name = "linear_4x8x12", .flops = 768.0, .bytes = 704.0,
 	    .check = om_k_linear_4x8x12_check, .tolerance = OM_TOLERANCE },
-	{ .name = "linear_dx_4x8x12", .flops = 768.0, .bytes = 704.0,
+	[OP_linear_dx_4x8x12] = { .name = "linear_dx_4x8x12", .flops = 768.0, .bytes = 704.0,
 	    .check = om_k_linear_dx_4x8x12_check, .tolerance = OM_TOLERANCE },
-	{ .name = "linear_dw_4x8x12", .flops = 768.0, .bytes = 1088.0,
+	[OP_linear_dw_4x8x12] = { .name = "linear_dw_4x8x12", .flops = 768.0, .bytes = 1088.0,
 	    .check = om_k_linear_dw_4x8x12_check, .tolerance = OM_TOLERANCE },
-	{ .name = "glu_bwd_4x12x0", .flops = 0.0, .bytes = 960.0,
+	[OP_glu_bwd_4x12x0] = { .name = "glu_bwd_4x12x0", .flops = 0.0, .bytes = 960.0,
 	    .check = om_k_glu_bwd_4x12x0_check, .tolerance = OM_TOLERANCE },
-	{ .name = "linear_dx_4x12x8", .flops = 768.0, .bytes = 704.0,
+	[OP_linear_dx_4x12x8] = { .name = "linear_dx_4x12x8", .flops = 768.0, .bytes = 704.0,
 	    .check = om_k_linear_dx_4x12x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "linear_dw_4x12x8", .flops = 768.0, .bytes = 1088.0,
+	[OP_linear_dw_4x12x8] = { .name = "linear_dw_4x12x8", .flops = 768.0, .bytes = 1088.0,
 	    .check = om_k_linear_dw_4x12x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "rmsnorm_bwd_4x1x8", .flops = 0.0, .bytes = 496.0,
+	[OP_rmsnorm_bwd_4x1x8] = { .name = "rmsnorm_bwd_4x1x8", .flops = 0.0, .bytes = 496.0,
 	    .check = om_k_rmsnorm_bwd_4x1x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "linear_dx_4x8x8", .flops = 512.0, .bytes = 512.0,
+	[OP_linear_dx_4x8x8] = { .name = "linear_dx_4x8x8", .flops = 512.0, .bytes = 512.0,
 	    .check = om_k_linear_dx_4x8x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "linear_dw_4x8x8", .flops = 512.0, .bytes = 768.0,
+	[OP_linear_dw_4x8x8] = { .name = "linear_dw_4x8x8", .flops = 512.0, .bytes = 768.0,
 	    .check = om_k_linear_dw_4x8x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "attention_bwd_1x4x2x2x4x4", .flops = 640.0, .bytes = 1056.0,
-	    .check = om_k_attention_bwd_1x4x2x2x4x4_check, .tolerance = OM_TOLERANCE },
-	{ .name = "rope_bwd_1x4x2x4", .flops = 0.0, .bytes = 320.0,
+	[OP_attention_bwd_1x4x2x2x4x4] = { .name = "attention_bwd_1x4x2x2x4x4", .flops = 640.0,
+	    .bytes = 1056.0, .check = om_k_attention_bwd_1x4x2x2x4x4_check,
+	    .tolerance = OM_TOLERANCE },
+	[OP_rope_bwd_1x4x2x4] = { .name = "rope_bwd_1x4x2x4", .flops = 0.0, .bytes = 320.0,
 	    .check = om_k_rope_bwd_1x4x2x4_check, .tolerance = OM_TOLERANCE },
-	{ .name = "head_loss_grad_4x8x32", .flops = 6144.0, .bytes = 3376.0,
-	    .check = om_k_head_loss_grad_4x8x32_check, .tolerance = OM_TOLERANCE },
-	{ .name = "sumsq_1344", .flops = 0.0, .bytes = 5504.0, .check = om_k_sumsq_1344_check,
+	[OP_head_loss_grad_4x8x32] = { .name = "head_loss_grad_4x8x32", .flops = 6144.0,
+	    .bytes = 3376.0, .check = om_k_head_loss_grad_4x8x32_check, .tolerance = OM_TOLERANCE },
+	[OP_sumsq_1344] = { .name = "sumsq_1344", .flops = 0.0, .bytes = 5504.0,
+	    .check = om_k_sumsq_1344_check, .tolerance = OM_TOLERANCE },
+	[OP_clip] = { .name = "clip", .flops = 0.0, .bytes = 144.0, .check = om_k_clip_check,
 	    .tolerance = OM_TOLERANCE },
-	{ .name = "clip", .flops = 0.0, .bytes = 144.0, .check = om_k_clip_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "adamw_1152", .flops = 0.0, .bytes = 32320.0, .check = om_k_adamw_1152_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "adamw_192", .flops = 0.0, .bytes = 5440.0, .check = om_k_adamw_192_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "head_loss_4x8x32", .flops = 2048.0, .bytes = 1216.0,
+	[OP_adamw_1152] = { .name = "adamw_1152", .flops = 0.0, .bytes = 32320.0,
+	    .check = om_k_adamw_1152_check, .tolerance = OM_TOLERANCE },
+	[OP_adamw_192] = { .name = "adamw_192", .flops = 0.0, .bytes = 5440.0,
+	    .check = om_k_adamw_192_check, .tolerance = OM_TOLERANCE },
+	[OP_head_loss_4x8x32] = { .name = "head_loss_4x8x32", .flops = 2048.0, .bytes = 1216.0,
 	    .check = om_k_head_loss_4x8x32_check, .tolerance = OM_TOLERANCE },
-	{ .name = "embed_1x8x32", .flops = 0.0, .bytes = 1060.0, .check = om_k_embed_1x8x32_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "rmsnorm_1x1x8", .flops = 0.0, .bytes = 100.0, .check = om_k_rmsnorm_1x1x8_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "linear_1x8x8", .flops = 128.0, .bytes = 320.0, .check = om_k_linear_1x8x8_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "rope_at_4x2x4", .flops = 0.0, .bytes = 132.0, .check = om_k_rope_at_4x2x4_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "attention_at_4x2x2x4x4", .flops = 128.0, .bytes = 644.0,
-	    .check = om_k_attention_at_4x2x2x4x4_check, .tolerance = OM_TOLERANCE },
-	{ .name = "add_1x8", .flops = 0.0, .bytes = 96.0, .check = om_k_add_1x8_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "linear_1x12x8", .flops = 192.0, .bytes = 464.0,
+	[OP_embed_1x8x32] = { .name = "embed_1x8x32", .flops = 0.0, .bytes = 1060.0,
+	    .check = om_k_embed_1x8x32_check, .tolerance = OM_TOLERANCE },
+	[OP_rmsnorm_1x1x8] = { .name = "rmsnorm_1x1x8", .flops = 0.0, .bytes = 100.0,
+	    .check = om_k_rmsnorm_1x1x8_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_1x8x8] = { .name = "linear_1x8x8", .flops = 128.0, .bytes = 320.0,
+	    .check = om_k_linear_1x8x8_check, .tolerance = OM_TOLERANCE },
+	[OP_rope_at_4x2x4] = { .name = "rope_at_4x2x4", .flops = 0.0, .bytes = 132.0,
+	    .check = om_k_rope_at_4x2x4_check, .tolerance = OM_TOLERANCE },
+	[OP_attention_at_4x2x2x4x4] = { .name = "attention_at_4x2x2x4x4", .flops = 128.0,
+	    .bytes = 644.0, .check = om_k_attention_at_4x2x2x4x4_check, .tolerance = OM_TOLERANCE },
+	[OP_add_1x8] = { .name = "add_1x8", .flops = 0.0, .bytes = 96.0,
+	    .check = om_k_add_1x8_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_1x12x8] = { .name = "linear_1x12x8", .flops = 192.0, .bytes = 464.0,
 	    .check = om_k_linear_1x12x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "glu_1x12x0", .flops = 0.0, .bytes = 144.0, .check = om_k_glu_1x12x0_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "linear_1x8x12", .flops = 192.0, .bytes = 464.0,
+	[OP_glu_1x12x0] = { .name = "glu_1x12x0", .flops = 0.0, .bytes = 144.0,
+	    .check = om_k_glu_1x12x0_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_1x8x12] = { .name = "linear_1x8x12", .flops = 192.0, .bytes = 464.0,
 	    .check = om_k_linear_1x8x12_check, .tolerance = OM_TOLERANCE },
-	{ .name = "logits_1x32x8", .flops = 512.0, .bytes = 1184.0,
+	[OP_logits_1x32x8] = { .name = "logits_1x32x8", .flops = 512.0, .bytes = 1184.0,
 	    .check = om_k_logits_1x32x8_check, .tolerance = OM_TOLERANCE },
 };
-
-#define LAUNCH(op, call) \
-	do { \
-		if (om_profile) \
-			om_op_begin(&om_ops[op]); \
-		call; \
-		if (om_profile) \
-			om_op_end(&om_ops[op]); \
-	} while (0)
-
-void
-launch_rope_table_4x4x0(float *tab)
-{
-	LAUNCH(0, om_k_rope_table_4x4x0(tab));
-}
-
-void
-launch_embed_4x8x32(const int32_t *tok, const float *w, float *x)
-{
-	LAUNCH(1, om_k_embed_4x8x32(tok, w, x));
-}
-
-void
-launch_embed_bwd_4x8x32(const float *dx, const int32_t *tok, float *dw)
-{
-	LAUNCH(2, om_k_embed_bwd_4x8x32(dx, tok, dw));
-}
-
-void
-launch_rmsnorm_4x1x8(const float *x, const float *w, float *y, float *r)
-{
-	LAUNCH(3, om_k_rmsnorm_4x1x8(x, w, y, r));
-}
-
-void
-launch_linear_4x8x8(const float *x, const float *w, float *y)
-{
-	LAUNCH(4, om_k_linear_4x8x8(x, w, y));
-}
-
-void
-launch_rope_1x4x2x4(const float *x, const float *tab, float *y)
-{
-	LAUNCH(5, om_k_rope_1x4x2x4(x, tab, y));
-}
-
-void
-launch_attention_1x4x2x2x4x4(const float *q, const float *k, const float *v, float *o, float *lse)
-{
-	LAUNCH(6, om_k_attention_1x4x2x2x4x4(q, k, v, o, lse));
-}
-
-void
-launch_add_4x8(const float *a, const float *b, float *y)
-{
-	LAUNCH(7, om_k_add_4x8(a, b, y));
-}
-
-void
-launch_linear_4x12x8(const float *x, const float *w, float *y)
-{
-	LAUNCH(8, om_k_linear_4x12x8(x, w, y));
-}
-
-void
-launch_glu_4x12x0(const float *g, const float *u, float *h)
-{
-	LAUNCH(9, om_k_glu_4x12x0(g, u, h));
-}
-
-void
-launch_linear_4x8x12(const float *x, const float *w, float *y)
-{
-	LAUNCH(10, om_k_linear_4x8x12(x, w, y));
-}
-
-void
-launch_linear_dx_4x8x12(const float *dy, const float *w, float *dx)
-{
-	LAUNCH(11, om_k_linear_dx_4x8x12(dy, w, dx));
-}
-
-void
-launch_linear_dw_4x8x12(const float *dy, const float *x, float *dw)
-{
-	LAUNCH(12, om_k_linear_dw_4x8x12(dy, x, dw));
-}
-
-void
-launch_glu_bwd_4x12x0(const float *dh, const float *g, const float *u, float *dg, float *du)
-{
-	LAUNCH(13, om_k_glu_bwd_4x12x0(dh, g, u, dg, du));
-}
-
-void
-launch_linear_dx_4x12x8(const float *dy, const float *w, float *dx)
-{
-	LAUNCH(14, om_k_linear_dx_4x12x8(dy, w, dx));
-}
-
-void
-launch_linear_dw_4x12x8(const float *dy, const float *x, float *dw)
-{
-	LAUNCH(15, om_k_linear_dw_4x12x8(dy, x, dw));
-}
-
-void
-launch_rmsnorm_bwd_4x1x8(const float *dy, const float *x, const float *w, const float *r, float *dx,
-    float *dw, float *ws)
-{
-	LAUNCH(16, om_k_rmsnorm_bwd_4x1x8(dy, x, w, r, dx, dw, ws));
-}
-
-void
-launch_linear_dx_4x8x8(const float *dy, const float *w, float *dx)
-{
-	LAUNCH(17, om_k_linear_dx_4x8x8(dy, w, dx));
-}
-
-void
-launch_linear_dw_4x8x8(const float *dy, const float *x, float *dw)
-{
-	LAUNCH(18, om_k_linear_dw_4x8x8(dy, x, dw));
-}
-
-void
-launch_attention_bwd_1x4x2x2x4x4(const float *do_, const float *q, const float *k, const float *v,
-    const float *o, const float *lse, float *dq, float *dk, float *dv, float *ws)
-{
-	LAUNCH(19, om_k_attention_bwd_1x4x2x2x4x4(do_, q, k, v, o, lse, dq, dk, dv, ws));
-}
-
-void
-launch_rope_bwd_1x4x2x4(const float *dy, const float *tab, float *dx)
-{
-	LAUNCH(20, om_k_rope_bwd_1x4x2x4(dy, tab, dx));
-}
-
-void
-launch_head_loss_grad_4x8x32(const float *x, const float *w, const int32_t *label, double *loss,
-    float *dx, float *dw, float *ws)
-{
-	LAUNCH(21, om_k_head_loss_grad_4x8x32(x, w, label, loss, dx, dw, ws));
-}
-
-void
-launch_sumsq_1344(const float *g, double *ctl)
-{
-	LAUNCH(22, om_k_sumsq_1344(g, ctl));
-}
-
-void
-launch_clip(const double *loss, double *ctl)
-{
-	LAUNCH(23, om_k_clip(loss, ctl));
-}
-
-void
-launch_adamw_1152(const float *g, const double *ctl, float *w, float *m, float *v)
-{
-	LAUNCH(24, om_k_adamw_1152(g, ctl, w, m, v));
-}
-
-void
-launch_adamw_192(const float *g, const double *ctl, float *w, float *m, float *v)
-{
-	LAUNCH(25, om_k_adamw_192(g, ctl, w, m, v));
-}
-
-void
-launch_head_loss_4x8x32(const float *x, const float *w, const int32_t *label, float *lse,
-    double *loss, float *ws)
-{
-	LAUNCH(26, om_k_head_loss_4x8x32(x, w, label, lse, loss, ws));
-}
-
-void
-launch_embed_1x8x32(const int32_t *tok, const float *w, float *x)
-{
-	LAUNCH(27, om_k_embed_1x8x32(tok, w, x));
-}
-
-void
-launch_rmsnorm_1x1x8(const float *x, const float *w, float *y, float *r)
-{
-	LAUNCH(28, om_k_rmsnorm_1x1x8(x, w, y, r));
-}
-
-void
-launch_linear_1x8x8(const float *x, const float *w, float *y)
-{
-	LAUNCH(29, om_k_linear_1x8x8(x, w, y));
-}
-
-void
-launch_rope_at_4x2x4(const float *x, const float *tab, const int32_t *pos, float *y)
-{
-	LAUNCH(30, om_k_rope_at_4x2x4(x, tab, pos, y));
-}
-
-void
-launch_attention_at_4x2x2x4x4(const float *q, const float *k, const float *v, const int32_t *pos,
-    float *o, float *kc, float *vc, float *ws)
-{
-	LAUNCH(31, om_k_attention_at_4x2x2x4x4(q, k, v, pos, o, kc, vc, ws));
-}
-
-void
-launch_add_1x8(const float *a, const float *b, float *y)
-{
-	LAUNCH(32, om_k_add_1x8(a, b, y));
-}
-
-void
-launch_linear_1x12x8(const float *x, const float *w, float *y)
-{
-	LAUNCH(33, om_k_linear_1x12x8(x, w, y));
-}
-
-void
-launch_glu_1x12x0(const float *g, const float *u, float *h)
-{
-	LAUNCH(34, om_k_glu_1x12x0(g, u, h));
-}
-
-void
-launch_linear_1x8x12(const float *x, const float *w, float *y)
-{
-	LAUNCH(35, om_k_linear_1x8x12(x, w, y));
-}
-
-void
-launch_logits_1x32x8(const float *x, const float *w, float *z)
-{
-	LAUNCH(36, om_k_logits_1x32x8(x, w, z));
-}

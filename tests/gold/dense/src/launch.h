@@ -12,21 +12,16 @@
 
 enum { OM_N_OPS = 37 };
 extern struct om_op om_ops[OM_N_OPS];
-
 /* rope_table_SxDxY: gives tab[s,d] */
 void launch_rope_table_4x4x0(float *tab);
-
 /* embed_TxNxV: tok[t] w[v,n], gives x[t,n] */
 void launch_embed_4x8x32(const int32_t *tok, const float *w, float *x);
 void launch_embed_1x8x32(const int32_t *tok, const float *w, float *x);
-
 /* embed_bwd_TxNxV: dx[t,n] tok[t], gives +dw[v,n] */
 void launch_embed_bwd_4x8x32(const float *dx, const int32_t *tok, float *dw);
-
 /* rmsnorm_MxHxN: x[m,h*n] w[n], gives y[m,h*n] r[m*h] */
 void launch_rmsnorm_4x1x8(const float *x, const float *w, float *y, float *r);
 void launch_rmsnorm_1x1x8(const float *x, const float *w, float *y, float *r);
-
 /* linear_MxNxK: x[m,k] w[n,k], gives y[m,n] */
 void launch_linear_4x8x8(const float *x, const float *w, float *y);
 void launch_linear_4x12x8(const float *x, const float *w, float *y);
@@ -34,73 +29,55 @@ void launch_linear_4x8x12(const float *x, const float *w, float *y);
 void launch_linear_1x8x8(const float *x, const float *w, float *y);
 void launch_linear_1x12x8(const float *x, const float *w, float *y);
 void launch_linear_1x8x12(const float *x, const float *w, float *y);
-
 /* rope_BxSxHxD: x[b*s,h*d] tab[s,d], gives y[b*s,h*d] */
 void launch_rope_1x4x2x4(const float *x, const float *tab, float *y);
-
 /* attention_BxSxHxGxDxW: q[b*s,h*d] k[b*s,g*d] v[b*s,g*d], gives o[b*s,h*d] lse[b*h*s] */
 void launch_attention_1x4x2x2x4x4(const float *q, const float *k, const float *v, float *o,
     float *lse);
-
 /* add_MxN: a[m,n] b[m,n], gives y[m,n] */
 void launch_add_4x8(const float *a, const float *b, float *y);
 void launch_add_1x8(const float *a, const float *b, float *y);
-
 /* glu_MxFxA: g[m,f] u[m,f], gives h[m,f] */
 void launch_glu_4x12x0(const float *g, const float *u, float *h);
 void launch_glu_1x12x0(const float *g, const float *u, float *h);
-
 /* linear_dx_MxNxK: dy[m,n] w[n,k], gives dx[m,k] */
 void launch_linear_dx_4x8x12(const float *dy, const float *w, float *dx);
 void launch_linear_dx_4x12x8(const float *dy, const float *w, float *dx);
 void launch_linear_dx_4x8x8(const float *dy, const float *w, float *dx);
-
 /* linear_dw_MxNxK: dy[m,n] x[m,k], gives +dw[n,k] */
 void launch_linear_dw_4x8x12(const float *dy, const float *x, float *dw);
 void launch_linear_dw_4x12x8(const float *dy, const float *x, float *dw);
 void launch_linear_dw_4x8x8(const float *dy, const float *x, float *dw);
-
 /* glu_bwd_MxFxA: dh[m,f] g[m,f] u[m,f], gives dg[m,f] du[m,f] */
 void launch_glu_bwd_4x12x0(const float *dh, const float *g, const float *u, float *dg, float *du);
-
 /* rmsnorm_bwd_MxHxN: dy[m,h*n] x[m,h*n] w[n] r[m*h], gives dx[m,h*n] +dw[n] */
 void launch_rmsnorm_bwd_4x1x8(const float *dy, const float *x, const float *w, const float *r,
     float *dx, float *dw, float *ws);
-
 /* attention_bwd_BxSxHxGxDxW: do[b*s,h*d] q[b*s,h*d] k[b*s,g*d] v[b*s,g*d] o[b*s,h*d] lse[b*h*s],
  * gives dq[b*s,h*d] dk[b*s,g*d] dv[b*s,g*d] */
 void launch_attention_bwd_1x4x2x2x4x4(const float *do_, const float *q, const float *k,
     const float *v, const float *o, const float *lse, float *dq, float *dk, float *dv, float *ws);
-
 /* rope_bwd_BxSxHxD: dy[b*s,h*d] tab[s,d], gives dx[b*s,h*d] */
 void launch_rope_bwd_1x4x2x4(const float *dy, const float *tab, float *dx);
-
 /* head_loss_grad_TxNxV: x[t,n] w[v,n] label[t], gives +loss[2] dx[t,n] +dw[v,n] */
 void launch_head_loss_grad_4x8x32(const float *x, const float *w, const int32_t *label,
     double *loss, float *dx, float *dw, float *ws);
-
 /* sumsq_N: g[n], gives +ctl[8] */
 void launch_sumsq_1344(const float *g, double *ctl);
-
 /* clip: loss[2], gives +ctl[8] */
 void launch_clip(const double *loss, double *ctl);
-
 /* adamw_N: g[n] ctl[8], gives +w[n] +m[n] +v[n] */
 void launch_adamw_1152(const float *g, const double *ctl, float *w, float *m, float *v);
 void launch_adamw_192(const float *g, const double *ctl, float *w, float *m, float *v);
-
 /* head_loss_TxNxV: x[t,n] w[v,n] label[t], gives lse[t] +loss[2] */
 void launch_head_loss_4x8x32(const float *x, const float *w, const int32_t *label, float *lse,
     double *loss, float *ws);
-
 /* rope_at_SxHxD: x[1,h*d] tab[s,d] pos[1], gives y[1,h*d] */
 void launch_rope_at_4x2x4(const float *x, const float *tab, const int32_t *pos, float *y);
-
 /* attention_at_SxHxGxDxW: q[1,h*d] k[1,g*d] v[1,g*d] pos[1],
  * gives o[1,h*d] +kc[s,g*d] +vc[s,g*d] */
 void launch_attention_at_4x2x2x4x4(const float *q, const float *k, const float *v,
     const int32_t *pos, float *o, float *kc, float *vc, float *ws);
-
 /* logits_MxVxN: x[m,n] w[v,n], gives z[m,v] */
 void launch_logits_1x32x8(const float *x, const float *w, float *z);
 

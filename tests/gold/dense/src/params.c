@@ -167,11 +167,15 @@ static const struct om_param params[] = {
 };
 
 static const struct om_bucket buckets[] = {
-	{ .group = OM_ALONE, .weight = 1792, .grad = 7168, .elems = 256, .nlayers = 1 },
-	{ .group = OM_ALONE, .weight = 2816, .grad = 8192, .elems = 640, .nlayers = 1 },
-	{ .group = OM_ALONE, .weight = 5376, .grad = 10752, .elems = 256, .nlayers = 1 },
-	{ .group = OM_ALONE, .weight = 6400, .grad = 11776, .elems = 128, .nlayers = 1 },
-	{ .group = OM_ALONE, .weight = 6912, .grad = 12288, .elems = 64, .nlayers = 1 },
+	{ .group = OM_ALONE, .weight = OM_WEIGHT, .grad = OM_GRAD, .elems = 256, .nlayers = 1 },
+	{ .group = OM_ALONE, .weight = OM_WEIGHT + 1024, .grad = OM_GRAD + 1024, .elems = 640,
+	    .nlayers = 1 },
+	{ .group = OM_ALONE, .weight = OM_WEIGHT + 3584, .grad = OM_GRAD + 3584, .elems = 256,
+	    .nlayers = 1 },
+	{ .group = OM_ALONE, .weight = OM_WEIGHT + 4608, .grad = OM_GRAD + 4608, .elems = 128,
+	    .nlayers = 1 },
+	{ .group = OM_ALONE, .weight = OM_WEIGHT + 5120, .grad = OM_GRAD + 5120, .elems = 64,
+	    .nlayers = 1 },
 };
 
 const struct om_model om_models[1] = {
@@ -206,13 +210,13 @@ const struct om_model om_models[1] = {
 		    [OM_EXPERT_DATA] = 1, [OM_PIPELINE] = 1 } },
 		.stage = 0,
 		.arena_bytes = OM_ARENA_BYTES,
-		.weight_off = 1792,
+		.weight_off = OM_WEIGHT,
 		.weight_bytes = 5376,
-		.grad_off = 7168,
+		.grad_off = OM_GRAD,
 		.grad_bytes = 5376,
-		.state_off = 12544,
+		.state_off = OM_STATE,
 		.state_bytes = 10752,
-		.stat_off = 1280,
+		.stat_off = OM_STAT,
 		.stat_bytes = 256,
 		.token_off = OM_OFF_embed_tokens,
 		.label_off = OM_OFF_embed_labels,

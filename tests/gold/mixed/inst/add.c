@@ -6,9 +6,6 @@
 #include "add.h"
 
 /* add_MxN: a[m,n] b[m,n], gives y[m,n] */
-/* dense, moe, moe2: 44 calls a pass */
-OM_ADD(om_k_add_4x8, 4, 8)
-/* moe2: 1 call a pass */
-OM_ADD(om_k_add_12x8, 12, 8)
-/* decode_dense, decode_moe, decode_moe2: 12 calls a pass */
-OM_ADD(om_k_add_1x8, 1, 8)
+OM_ADD(om_k_add_4x8, 4, 8) /* dense, moe, moe2: 44 calls a pass */
+OM_ADD(om_k_add_12x8, 12, 8) /* moe2: 1 call a pass */
+OM_ADD(om_k_add_1x8, 1, 8) /* decode_dense, decode_moe, decode_moe2: 12 calls a pass */

@@ -6,21 +6,17 @@
 #include "attention.h"
 
 /* attention_BxSxHxGxDxW: q[b*s,h*d] k[b*s,g*d] v[b*s,g*d], gives o[b*s,h*d] lse[b*h*s] */
-/* dense: 3 calls a pass */
-OM_ATTENTION(om_k_attention_1x4x4x2x4x4, 1, 4, 4, 2, 4, 4, 0.5)
-/* moe, moe2: 3 calls a pass */
-OM_ATTENTION(om_k_attention_1x4x4x2x4x3, 1, 4, 4, 2, 4, 3, 0.5)
+OM_ATTENTION(om_k_attention_1x4x4x2x4x4, 1, 4, 4, 2, 4, 4, 0.5) /* dense: 3 calls a pass */
+OM_ATTENTION(om_k_attention_1x4x4x2x4x3, 1, 4, 4, 2, 4, 3, 0.5) /* moe, moe2: 3 calls a pass */
 
 /* attention_bwd_BxSxHxGxDxW: do[b*s,h*d] q[b*s,h*d] k[b*s,g*d] v[b*s,g*d] o[b*s,h*d] lse[b*h*s],
  * gives dq[b*s,h*d] dk[b*s,g*d] dv[b*s,g*d] */
-/* dense: 3 calls a pass */
-OM_ATTENTION_BWD(om_k_attention_bwd_1x4x4x2x4x4, 1, 4, 4, 2, 4, 4, 0.5)
+OM_ATTENTION_BWD(om_k_attention_bwd_1x4x4x2x4x4, 1, 4, 4, 2, 4, 4, 0.5) /* dense: 3 calls a pass */
 /* moe, moe2: 2 calls a pass */
 OM_ATTENTION_BWD(om_k_attention_bwd_1x4x4x2x4x3, 1, 4, 4, 2, 4, 3, 0.5)
 
 /* attention_at_SxHxGxDxW: q[1,h*d] k[1,g*d] v[1,g*d] pos[1],
  * gives o[1,h*d] +kc[s,g*d] +vc[s,g*d] */
-/* decode_dense: 3 calls a pass */
-OM_ATTENTION_AT(om_k_attention_at_4x4x2x4x4, 4, 4, 2, 4, 4, 0.5)
+OM_ATTENTION_AT(om_k_attention_at_4x4x2x4x4, 4, 4, 2, 4, 4, 0.5) /* decode_dense: 3 calls a pass */
 /* decode_moe, decode_moe2: 2 calls a pass */
 OM_ATTENTION_AT(om_k_attention_at_4x4x2x4x3, 4, 4, 2, 4, 3, 0.5)

@@ -6,21 +6,13 @@
 #include "dispatch.h"
 
 /* dispatch_TxKxN: x[t,n] row[t,k] src[r], gives xr[r,n] */
-/* moe: 2 calls a pass */
-OM_DISPATCH(om_k_dispatch_4x1x8, 4, 1, 8)
-/* moe2: 3 calls a pass */
-OM_DISPATCH(om_k_dispatch_4x3x8, 4, 3, 8)
-/* decode_moe: 1 call a pass */
-OM_DISPATCH(om_k_dispatch_1x1x8, 1, 1, 8)
-/* decode_moe2: 1 call a pass */
-OM_DISPATCH(om_k_dispatch_1x3x8, 1, 3, 8)
+OM_DISPATCH(om_k_dispatch_4x1x8, 4, 1, 8) /* moe: 2 calls a pass */
+OM_DISPATCH(om_k_dispatch_4x3x8, 4, 3, 8) /* moe2: 3 calls a pass */
+OM_DISPATCH(om_k_dispatch_1x1x8, 1, 1, 8) /* decode_moe: 1 call a pass */
+OM_DISPATCH(om_k_dispatch_1x3x8, 1, 3, 8) /* decode_moe2: 1 call a pass */
 
 /* combine_TxKxN: y[r,n] row[t,k] src[r], gives x[t,n] */
-/* moe: 2 calls a pass */
-OM_COMBINE(om_k_combine_4x1x8, 4, 1, 8)
-/* moe2: 3 calls a pass */
-OM_COMBINE(om_k_combine_4x3x8, 4, 3, 8)
-/* decode_moe: 1 call a pass */
-OM_COMBINE(om_k_combine_1x1x8, 1, 1, 8)
-/* decode_moe2: 1 call a pass */
-OM_COMBINE(om_k_combine_1x3x8, 1, 3, 8)
+OM_COMBINE(om_k_combine_4x1x8, 4, 1, 8) /* moe: 2 calls a pass */
+OM_COMBINE(om_k_combine_4x3x8, 4, 3, 8) /* moe2: 3 calls a pass */
+OM_COMBINE(om_k_combine_1x1x8, 1, 1, 8) /* decode_moe: 1 call a pass */
+OM_COMBINE(om_k_combine_1x3x8, 1, 3, 8) /* decode_moe2: 1 call a pass */

@@ -6,11 +6,8 @@
 #include "embed.h"
 
 /* embed_TxNxV: tok[t] w[v,n], gives x[t,n] */
-/* embed: 1 call a pass */
-OM_EMBED(om_k_embed_4x8x32, 4, 8, 32)
-/* decode_embed: 1 call a pass */
-OM_EMBED(om_k_embed_1x8x32, 1, 8, 32)
+OM_EMBED(om_k_embed_4x8x32, 4, 8, 32) /* embed: 1 call a pass */
+OM_EMBED(om_k_embed_1x8x32, 1, 8, 32) /* decode_embed: 1 call a pass */
 
 /* embed_bwd_TxNxV: dx[t,n] tok[t], gives +dw[v,n] */
-/* embed: 1 call a pass */
-OM_EMBED_BWD(om_k_embed_bwd_4x8x32, 4, 8, 32)
+OM_EMBED_BWD(om_k_embed_bwd_4x8x32, 4, 8, 32) /* embed: 1 call a pass */

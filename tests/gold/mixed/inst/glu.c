@@ -6,33 +6,21 @@
 #include "glu.h"
 
 /* glu_MxFxA: g[m,f] u[m,f], gives h[m,f] */
-/* dense: 3 calls a pass */
-OM_GLU(om_k_glu_4x12x0, 4, 12, 0)
-/* moe, moe2: 3 calls a pass */
-OM_GLU(om_k_glu_4x4x0, 4, 4, 0)
-/* decode_dense: 3 calls a pass */
-OM_GLU(om_k_glu_1x12x0, 1, 12, 0)
-/* decode_moe, decode_moe2: 2 calls a pass */
-OM_GLU(om_k_glu_1x4x0, 1, 4, 0)
+OM_GLU(om_k_glu_4x12x0, 4, 12, 0) /* dense: 3 calls a pass */
+OM_GLU(om_k_glu_4x4x0, 4, 4, 0) /* moe, moe2: 3 calls a pass */
+OM_GLU(om_k_glu_1x12x0, 1, 12, 0) /* decode_dense: 3 calls a pass */
+OM_GLU(om_k_glu_1x4x0, 1, 4, 0) /* decode_moe, decode_moe2: 2 calls a pass */
 
 /* glu_bwd_MxFxA: dh[m,f] g[m,f] u[m,f], gives dg[m,f] du[m,f] */
-/* dense: 3 calls a pass */
-OM_GLU_BWD(om_k_glu_bwd_4x12x0, 4, 12, 0)
-/* moe, moe2: 2 calls a pass */
-OM_GLU_BWD(om_k_glu_bwd_4x4x0, 4, 4, 0)
+OM_GLU_BWD(om_k_glu_bwd_4x12x0, 4, 12, 0) /* dense: 3 calls a pass */
+OM_GLU_BWD(om_k_glu_bwd_4x4x0, 4, 4, 0) /* moe, moe2: 2 calls a pass */
 
 /* glu_routed_TxKxFxA: g[r,f] u[r,f] p[t,k] src[r], gives h[r,f] */
-/* moe: 1 call a pass */
-OM_GLU_ROUTED(om_k_glu_routed_4x1x6x0, 4, 1, 6, 0)
-/* moe2: 2 calls a pass */
-OM_GLU_ROUTED(om_k_glu_routed_4x3x6x0, 4, 3, 6, 0)
-/* decode_moe: 1 call a pass */
-OM_GLU_ROUTED(om_k_glu_routed_1x1x6x0, 1, 1, 6, 0)
-/* decode_moe2: 1 call a pass */
-OM_GLU_ROUTED(om_k_glu_routed_1x3x6x0, 1, 3, 6, 0)
+OM_GLU_ROUTED(om_k_glu_routed_4x1x6x0, 4, 1, 6, 0) /* moe: 1 call a pass */
+OM_GLU_ROUTED(om_k_glu_routed_4x3x6x0, 4, 3, 6, 0) /* moe2: 2 calls a pass */
+OM_GLU_ROUTED(om_k_glu_routed_1x1x6x0, 1, 1, 6, 0) /* decode_moe: 1 call a pass */
+OM_GLU_ROUTED(om_k_glu_routed_1x3x6x0, 1, 3, 6, 0) /* decode_moe2: 1 call a pass */
 
 /* glu_routed_bwd_TxKxFxA: dh[r,f] g[r,f] u[r,f] p[t,k] src[r], gives dg[r,f] du[r,f] dp[t,k] */
-/* moe: 1 call a pass */
-OM_GLU_ROUTED_BWD(om_k_glu_routed_bwd_4x1x6x0, 4, 1, 6, 0)
-/* moe2: 1 call a pass */
-OM_GLU_ROUTED_BWD(om_k_glu_routed_bwd_4x3x6x0, 4, 3, 6, 0)
+OM_GLU_ROUTED_BWD(om_k_glu_routed_bwd_4x1x6x0, 4, 1, 6, 0) /* moe: 1 call a pass */
+OM_GLU_ROUTED_BWD(om_k_glu_routed_bwd_4x3x6x0, 4, 3, 6, 0) /* moe2: 1 call a pass */

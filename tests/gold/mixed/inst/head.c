@@ -10,5 +10,4 @@
 OM_HEAD_LOSS_GRAD(om_k_head_loss_grad_4x8x32, 4, 8, 32, 128, 0.125, 0.0001)
 
 /* head_loss_TxNxV: x[t,n] w[v,n] label[t], gives lse[t] +loss[2] */
-/* eval: 1 call a pass */
-OM_HEAD_LOSS(om_k_head_loss_4x8x32, 4, 8, 32, 128, 0.125, 0.0001)
+OM_HEAD_LOSS(om_k_head_loss_4x8x32, 4, 8, 32, 128, 0.125, 0.0001) /* eval: 1 call a pass */

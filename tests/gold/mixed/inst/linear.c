@@ -6,89 +6,52 @@
 #include "linear.h"
 
 /* linear_MxNxK: x[m,k] w[n,k], gives y[m,n] */
-/* dense, moe, moe2: 6 calls a pass */
-OM_LINEAR(om_k_linear_4x16x8, 4, 16, 8)
-/* dense, moe, moe2: 12 calls a pass */
-OM_LINEAR(om_k_linear_4x8x8, 4, 8, 8)
-/* dense, moe, moe2: 6 calls a pass */
-OM_LINEAR(om_k_linear_4x8x16, 4, 8, 16)
-/* dense: 6 calls a pass */
-OM_LINEAR(om_k_linear_4x12x8, 4, 12, 8)
-/* dense: 3 calls a pass */
-OM_LINEAR(om_k_linear_4x8x12, 4, 8, 12)
-/* moe, moe2: 6 calls a pass */
-OM_LINEAR(om_k_linear_4x4x8, 4, 4, 8)
-/* moe, moe2: 3 calls a pass */
-OM_LINEAR(om_k_linear_4x8x4, 4, 8, 4)
-/* decode_dense, decode_moe, decode_moe2: 5 calls a pass */
-OM_LINEAR(om_k_linear_1x16x8, 1, 16, 8)
-/* decode_dense, decode_moe, decode_moe2: 10 calls a pass */
-OM_LINEAR(om_k_linear_1x8x8, 1, 8, 8)
-/* decode_dense, decode_moe, decode_moe2: 5 calls a pass */
-OM_LINEAR(om_k_linear_1x8x16, 1, 8, 16)
-/* decode_dense: 6 calls a pass */
-OM_LINEAR(om_k_linear_1x12x8, 1, 12, 8)
-/* decode_dense: 3 calls a pass */
-OM_LINEAR(om_k_linear_1x8x12, 1, 8, 12)
-/* decode_moe, decode_moe2: 4 calls a pass */
-OM_LINEAR(om_k_linear_1x4x8, 1, 4, 8)
-/* decode_moe, decode_moe2: 2 calls a pass */
-OM_LINEAR(om_k_linear_1x8x4, 1, 8, 4)
+OM_LINEAR(om_k_linear_4x16x8, 4, 16, 8) /* dense, moe, moe2: 6 calls a pass */
+OM_LINEAR(om_k_linear_4x8x8, 4, 8, 8) /* dense, moe, moe2: 12 calls a pass */
+OM_LINEAR(om_k_linear_4x8x16, 4, 8, 16) /* dense, moe, moe2: 6 calls a pass */
+OM_LINEAR(om_k_linear_4x12x8, 4, 12, 8) /* dense: 6 calls a pass */
+OM_LINEAR(om_k_linear_4x8x12, 4, 8, 12) /* dense: 3 calls a pass */
+OM_LINEAR(om_k_linear_4x4x8, 4, 4, 8) /* moe, moe2: 6 calls a pass */
+OM_LINEAR(om_k_linear_4x8x4, 4, 8, 4) /* moe, moe2: 3 calls a pass */
+OM_LINEAR(om_k_linear_1x16x8, 1, 16, 8) /* decode_dense, decode_moe, decode_moe2: 5 calls a pass */
+OM_LINEAR(om_k_linear_1x8x8, 1, 8, 8) /* decode_dense, decode_moe, decode_moe2: 10 calls a pass */
+OM_LINEAR(om_k_linear_1x8x16, 1, 8, 16) /* decode_dense, decode_moe, decode_moe2: 5 calls a pass */
+OM_LINEAR(om_k_linear_1x12x8, 1, 12, 8) /* decode_dense: 6 calls a pass */
+OM_LINEAR(om_k_linear_1x8x12, 1, 8, 12) /* decode_dense: 3 calls a pass */
+OM_LINEAR(om_k_linear_1x4x8, 1, 4, 8) /* decode_moe, decode_moe2: 4 calls a pass */
+OM_LINEAR(om_k_linear_1x8x4, 1, 8, 4) /* decode_moe, decode_moe2: 2 calls a pass */
 
 /* linear_dx_MxNxK: dy[m,n] w[n,k], gives dx[m,k] */
-/* dense: 3 calls a pass */
-OM_LINEAR_DX(om_k_linear_dx_4x8x12, 4, 8, 12)
-/* dense: 6 calls a pass */
-OM_LINEAR_DX(om_k_linear_dx_4x12x8, 4, 12, 8)
-/* dense, moe, moe2: 5 calls a pass */
-OM_LINEAR_DX(om_k_linear_dx_4x8x16, 4, 8, 16)
-/* dense, moe, moe2: 10 calls a pass */
-OM_LINEAR_DX(om_k_linear_dx_4x8x8, 4, 8, 8)
-/* dense, moe, moe2: 5 calls a pass */
-OM_LINEAR_DX(om_k_linear_dx_4x16x8, 4, 16, 8)
-/* moe, moe2: 2 calls a pass */
-OM_LINEAR_DX(om_k_linear_dx_4x8x4, 4, 8, 4)
-/* moe, moe2: 4 calls a pass */
-OM_LINEAR_DX(om_k_linear_dx_4x4x8, 4, 4, 8)
+OM_LINEAR_DX(om_k_linear_dx_4x8x12, 4, 8, 12) /* dense: 3 calls a pass */
+OM_LINEAR_DX(om_k_linear_dx_4x12x8, 4, 12, 8) /* dense: 6 calls a pass */
+OM_LINEAR_DX(om_k_linear_dx_4x8x16, 4, 8, 16) /* dense, moe, moe2: 5 calls a pass */
+OM_LINEAR_DX(om_k_linear_dx_4x8x8, 4, 8, 8) /* dense, moe, moe2: 10 calls a pass */
+OM_LINEAR_DX(om_k_linear_dx_4x16x8, 4, 16, 8) /* dense, moe, moe2: 5 calls a pass */
+OM_LINEAR_DX(om_k_linear_dx_4x8x4, 4, 8, 4) /* moe, moe2: 2 calls a pass */
+OM_LINEAR_DX(om_k_linear_dx_4x4x8, 4, 4, 8) /* moe, moe2: 4 calls a pass */
 
 /* linear_dw_MxNxK: dy[m,n] x[m,k], gives +dw[n,k] */
-/* dense: 3 calls a pass */
-OM_LINEAR_DW(om_k_linear_dw_4x8x12, 4, 8, 12)
-/* dense: 6 calls a pass */
-OM_LINEAR_DW(om_k_linear_dw_4x12x8, 4, 12, 8)
-/* dense, moe, moe2: 5 calls a pass */
-OM_LINEAR_DW(om_k_linear_dw_4x8x16, 4, 8, 16)
-/* dense, moe, moe2: 10 calls a pass */
-OM_LINEAR_DW(om_k_linear_dw_4x8x8, 4, 8, 8)
-/* dense, moe, moe2: 5 calls a pass */
-OM_LINEAR_DW(om_k_linear_dw_4x16x8, 4, 16, 8)
-/* moe, moe2: 2 calls a pass */
-OM_LINEAR_DW(om_k_linear_dw_4x8x4, 4, 8, 4)
-/* moe, moe2: 4 calls a pass */
-OM_LINEAR_DW(om_k_linear_dw_4x4x8, 4, 4, 8)
+OM_LINEAR_DW(om_k_linear_dw_4x8x12, 4, 8, 12) /* dense: 3 calls a pass */
+OM_LINEAR_DW(om_k_linear_dw_4x12x8, 4, 12, 8) /* dense: 6 calls a pass */
+OM_LINEAR_DW(om_k_linear_dw_4x8x16, 4, 8, 16) /* dense, moe, moe2: 5 calls a pass */
+OM_LINEAR_DW(om_k_linear_dw_4x8x8, 4, 8, 8) /* dense, moe, moe2: 10 calls a pass */
+OM_LINEAR_DW(om_k_linear_dw_4x16x8, 4, 16, 8) /* dense, moe, moe2: 5 calls a pass */
+OM_LINEAR_DW(om_k_linear_dw_4x8x4, 4, 8, 4) /* moe, moe2: 2 calls a pass */
+OM_LINEAR_DW(om_k_linear_dw_4x4x8, 4, 4, 8) /* moe, moe2: 4 calls a pass */
 
 /* gate_MxExK: x[m,k] w[e,k], gives z[m,e] */
-/* moe: 1 call a pass */
-OM_LINEAR(om_k_gate_4x4x8, 4, 4, 8)
-/* moe2: 2 calls a pass */
-OM_LINEAR(om_k_gate_4x12x8, 4, 12, 8)
-/* decode_moe: 1 call a pass */
-OM_LINEAR(om_k_gate_1x4x8, 1, 4, 8)
-/* decode_moe2: 1 call a pass */
-OM_LINEAR(om_k_gate_1x12x8, 1, 12, 8)
+OM_LINEAR(om_k_gate_4x4x8, 4, 4, 8) /* moe: 1 call a pass */
+OM_LINEAR(om_k_gate_4x12x8, 4, 12, 8) /* moe2: 2 calls a pass */
+OM_LINEAR(om_k_gate_1x4x8, 1, 4, 8) /* decode_moe: 1 call a pass */
+OM_LINEAR(om_k_gate_1x12x8, 1, 12, 8) /* decode_moe2: 1 call a pass */
 
 /* gate_dx_MxExK: dz[m,e] w[e,k], gives dx[m,k] */
-/* moe: 1 call a pass */
-OM_LINEAR_DX(om_k_gate_dx_4x4x8, 4, 4, 8)
-/* moe2: 1 call a pass */
-OM_LINEAR_DX(om_k_gate_dx_4x12x8, 4, 12, 8)
+OM_LINEAR_DX(om_k_gate_dx_4x4x8, 4, 4, 8) /* moe: 1 call a pass */
+OM_LINEAR_DX(om_k_gate_dx_4x12x8, 4, 12, 8) /* moe2: 1 call a pass */
 
 /* gate_dw_MxExK: dz[m,e] x[m,k], gives +dw[e,k] */
-/* moe: 1 call a pass */
-OM_LINEAR_DW(om_k_gate_dw_4x4x8, 4, 4, 8)
-/* moe2: 1 call a pass */
-OM_LINEAR_DW(om_k_gate_dw_4x12x8, 4, 12, 8)
+OM_LINEAR_DW(om_k_gate_dw_4x4x8, 4, 4, 8) /* moe: 1 call a pass */
+OM_LINEAR_DW(om_k_gate_dw_4x12x8, 4, 12, 8) /* moe2: 1 call a pass */
 
 /* logits_MxVxN: x[m,n] w[v,n], gives z[m,v] */
-/* decode_head: 1 call a pass */
-OM_LINEAR(om_k_logits_1x32x8, 1, 32, 8)
+OM_LINEAR(om_k_logits_1x32x8, 1, 32, 8) /* decode_head: 1 call a pass */

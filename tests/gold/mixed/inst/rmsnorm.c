@@ -6,12 +6,9 @@
 #include "rmsnorm.h"
 
 /* rmsnorm_MxHxN: x[m,h*n] w[n], gives y[m,h*n] r[m*h] */
-/* dense, moe, moe2, head, eval: 26 calls a pass */
-OM_RMSNORM(om_k_rmsnorm_4x1x8, 4, 1, 8, 1e-05)
-/* dense, moe, moe2: 6 calls a pass */
-OM_RMSNORM(om_k_rmsnorm_4x4x4, 4, 4, 4, 1e-05)
-/* dense, moe, moe2: 6 calls a pass */
-OM_RMSNORM(om_k_rmsnorm_4x2x4, 4, 2, 4, 1e-05)
+OM_RMSNORM(om_k_rmsnorm_4x1x8, 4, 1, 8, 1e-05) /* dense, moe, moe2, head, eval: 26 calls a pass */
+OM_RMSNORM(om_k_rmsnorm_4x4x4, 4, 4, 4, 1e-05) /* dense, moe, moe2: 6 calls a pass */
+OM_RMSNORM(om_k_rmsnorm_4x2x4, 4, 2, 4, 1e-05) /* dense, moe, moe2: 6 calls a pass */
 /* decode_dense, decode_moe, decode_moe2, decode_head: 21 calls a pass */
 OM_RMSNORM(om_k_rmsnorm_1x1x8, 1, 1, 8, 1e-05)
 /* decode_dense, decode_moe, decode_moe2: 5 calls a pass */
@@ -20,9 +17,6 @@ OM_RMSNORM(om_k_rmsnorm_1x4x4, 1, 4, 4, 1e-05)
 OM_RMSNORM(om_k_rmsnorm_1x2x4, 1, 2, 4, 1e-05)
 
 /* rmsnorm_bwd_MxHxN: dy[m,h*n] x[m,h*n] w[n] r[m*h], gives dx[m,h*n] +dw[n] */
-/* dense, moe, moe2, head: 21 calls a pass */
-OM_RMSNORM_BWD(om_k_rmsnorm_bwd_4x1x8, 4, 1, 8, 16)
-/* dense, moe, moe2: 5 calls a pass */
-OM_RMSNORM_BWD(om_k_rmsnorm_bwd_4x2x4, 4, 2, 4, 16)
-/* dense, moe, moe2: 5 calls a pass */
-OM_RMSNORM_BWD(om_k_rmsnorm_bwd_4x4x4, 4, 4, 4, 16)
+OM_RMSNORM_BWD(om_k_rmsnorm_bwd_4x1x8, 4, 1, 8, 16) /* dense, moe, moe2, head: 21 calls a pass */
+OM_RMSNORM_BWD(om_k_rmsnorm_bwd_4x2x4, 4, 2, 4, 16) /* dense, moe, moe2: 5 calls a pass */
+OM_RMSNORM_BWD(om_k_rmsnorm_bwd_4x4x4, 4, 4, 4, 16) /* dense, moe, moe2: 5 calls a pass */

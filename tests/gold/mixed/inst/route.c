@@ -11,14 +11,10 @@
 OM_ROUTE_RANDOM(om_k_route_random_4x4x1x0x0x1x1x1, 4, 4, 1, 0, 0, 1, 1, 1, 1.0)
 
 /* route_map_TxExKxN: idx[t,k] cnt[n,e], gives row[t,k] src[t*k] off[e+1] */
-/* moe: 1 call a pass */
-OM_ROUTE_MAP(om_k_route_map_4x4x1x1, 4, 4, 1, 1)
-/* moe2: 2 calls a pass */
-OM_ROUTE_MAP(om_k_route_map_4x12x3x1, 4, 12, 3, 1)
-/* decode_moe: 1 call a pass */
-OM_ROUTE_MAP(om_k_route_map_1x4x1x1, 1, 4, 1, 1)
-/* decode_moe2: 1 call a pass */
-OM_ROUTE_MAP(om_k_route_map_1x12x3x1, 1, 12, 3, 1)
+OM_ROUTE_MAP(om_k_route_map_4x4x1x1, 4, 4, 1, 1) /* moe: 1 call a pass */
+OM_ROUTE_MAP(om_k_route_map_4x12x3x1, 4, 12, 3, 1) /* moe2: 2 calls a pass */
+OM_ROUTE_MAP(om_k_route_map_1x4x1x1, 1, 4, 1, 1) /* decode_moe: 1 call a pass */
+OM_ROUTE_MAP(om_k_route_map_1x12x3x1, 1, 12, 3, 1) /* decode_moe2: 1 call a pass */
 
 /* route_bwd_TxExKxJxCxGxQxN: dp[t,k] z[t,e] idx[t,k] prob[t,e] lse[t] cnt[n,e], gives dz[t,e] */
 /* moe: 1 call a pass */
@@ -35,5 +31,4 @@ OM_ROUTE_BIASED(om_k_route_biased_1x12x3x1x0x1x1x1, 1, 12, 3, 1, 0, 1, 1, 1, 1.0
 
 /* route_TxExKxJxCxGxQxN: z[t,e],
  * gives p[t,k] idx[t,k] prob[t,e] lse[t] cnt[n,e] +load[e] +aux[2] */
-/* decode_moe: 1 call a pass */
-OM_ROUTE(om_k_route_1x4x1x0x0x1x1x1, 1, 4, 1, 0, 0, 1, 1, 1, 1.0)
+OM_ROUTE(om_k_route_1x4x1x0x0x1x1x1, 1, 4, 1, 0, 0, 1, 1, 1, 1.0) /* decode_moe: 1 call a pass */

@@ -4,1254 +4,543 @@
  */
 #include "launch.h"
 
-void om_k_rope_table_4x4x0(double *tab);
-double om_k_rope_table_4x4x0_check(uint64_t seed);
-void om_k_embed_4x8x32(const int32_t *tok, const double *w, double *x);
-double om_k_embed_4x8x32_check(uint64_t seed);
-void om_k_embed_bwd_4x8x32(const double *dx, const int32_t *tok, double *dw);
-double om_k_embed_bwd_4x8x32_check(uint64_t seed);
-void om_k_rmsnorm_4x1x8(const double *x, const double *w, double *y, double *r);
-double om_k_rmsnorm_4x1x8_check(uint64_t seed);
-void om_k_linear_4x16x8(const double *x, const double *w, double *y);
-double om_k_linear_4x16x8_check(uint64_t seed);
-void om_k_rmsnorm_4x4x4(const double *x, const double *w, double *y, double *r);
-double om_k_rmsnorm_4x4x4_check(uint64_t seed);
-void om_k_linear_4x8x8(const double *x, const double *w, double *y);
-double om_k_linear_4x8x8_check(uint64_t seed);
-void om_k_rmsnorm_4x2x4(const double *x, const double *w, double *y, double *r);
-double om_k_rmsnorm_4x2x4_check(uint64_t seed);
-void om_k_attention_1x4x4x2x4x4(const double *q, const double *k, const double *v, double *o,
-    double *lse);
-double om_k_attention_1x4x4x2x4x4_check(uint64_t seed);
-void om_k_linear_4x8x16(const double *x, const double *w, double *y);
-double om_k_linear_4x8x16_check(uint64_t seed);
-void om_k_add_4x8(const double *a, const double *b, double *y);
-double om_k_add_4x8_check(uint64_t seed);
-void om_k_linear_4x12x8(const double *x, const double *w, double *y);
-double om_k_linear_4x12x8_check(uint64_t seed);
-void om_k_glu_4x12x0(const double *g, const double *u, double *h);
-double om_k_glu_4x12x0_check(uint64_t seed);
-void om_k_linear_4x8x12(const double *x, const double *w, double *y);
-double om_k_linear_4x8x12_check(uint64_t seed);
-void om_k_rmsnorm_bwd_4x1x8(const double *dy, const double *x, const double *w, const double *r,
-    double *dx, double *dw, double *ws);
-double om_k_rmsnorm_bwd_4x1x8_check(uint64_t seed);
-void om_k_linear_dx_4x8x12(const double *dy, const double *w, double *dx);
-double om_k_linear_dx_4x8x12_check(uint64_t seed);
-void om_k_linear_dw_4x8x12(const double *dy, const double *x, double *dw);
-double om_k_linear_dw_4x8x12_check(uint64_t seed);
-void om_k_glu_bwd_4x12x0(const double *dh, const double *g, const double *u, double *dg,
-    double *du);
-double om_k_glu_bwd_4x12x0_check(uint64_t seed);
-void om_k_linear_dx_4x12x8(const double *dy, const double *w, double *dx);
-double om_k_linear_dx_4x12x8_check(uint64_t seed);
-void om_k_linear_dw_4x12x8(const double *dy, const double *x, double *dw);
-double om_k_linear_dw_4x12x8_check(uint64_t seed);
-void om_k_linear_dx_4x8x16(const double *dy, const double *w, double *dx);
-double om_k_linear_dx_4x8x16_check(uint64_t seed);
-void om_k_linear_dw_4x8x16(const double *dy, const double *x, double *dw);
-double om_k_linear_dw_4x8x16_check(uint64_t seed);
-void om_k_attention_bwd_1x4x4x2x4x4(const double *do_, const double *q, const double *k,
-    const double *v, const double *o, const double *lse, double *dq, double *dk, double *dv,
-    double *ws);
-double om_k_attention_bwd_1x4x4x2x4x4_check(uint64_t seed);
-void om_k_linear_dx_4x8x8(const double *dy, const double *w, double *dx);
-double om_k_linear_dx_4x8x8_check(uint64_t seed);
-void om_k_linear_dw_4x8x8(const double *dy, const double *x, double *dw);
-double om_k_linear_dw_4x8x8_check(uint64_t seed);
-void om_k_rmsnorm_bwd_4x2x4(const double *dy, const double *x, const double *w, const double *r,
-    double *dx, double *dw, double *ws);
-double om_k_rmsnorm_bwd_4x2x4_check(uint64_t seed);
-void om_k_rmsnorm_bwd_4x4x4(const double *dy, const double *x, const double *w, const double *r,
-    double *dx, double *dw, double *ws);
-double om_k_rmsnorm_bwd_4x4x4_check(uint64_t seed);
-void om_k_linear_dx_4x16x8(const double *dy, const double *w, double *dx);
-double om_k_linear_dx_4x16x8_check(uint64_t seed);
-void om_k_linear_dw_4x16x8(const double *dy, const double *x, double *dw);
-double om_k_linear_dw_4x16x8_check(uint64_t seed);
-void om_k_rope_1x4x4x4(const double *x, const double *tab, double *y);
-double om_k_rope_1x4x4x4_check(uint64_t seed);
-void om_k_rope_1x4x2x4(const double *x, const double *tab, double *y);
-double om_k_rope_1x4x2x4_check(uint64_t seed);
-void om_k_attention_1x4x4x2x4x3(const double *q, const double *k, const double *v, double *o,
-    double *lse);
-double om_k_attention_1x4x4x2x4x3_check(uint64_t seed);
-void om_k_gate_4x4x8(const double *x, const double *w, double *z);
-double om_k_gate_4x4x8_check(uint64_t seed);
-void om_k_route_random_4x4x1x0x0x1x1x1(const double *z, const int64_t *draw, double *p,
-    int32_t *idx, double *prob, double *lse, int32_t *cnt, int64_t *load, double *aux);
-double om_k_route_random_4x4x1x0x0x1x1x1_check(uint64_t seed);
-void om_k_route_map_4x4x1x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
-    int32_t *off);
-double om_k_route_map_4x4x1x1_check(uint64_t seed);
-void om_k_dispatch_4x1x8(const double *x, const int32_t *row, const int32_t *src, double *xr);
-double om_k_dispatch_4x1x8_check(uint64_t seed);
-void om_k_grouped_4x4x6x8(const double *x, const double *w, const int32_t *off, double *y);
-double om_k_grouped_4x4x6x8_check(uint64_t seed);
-void om_k_glu_routed_4x1x6x0(const double *g, const double *u, const double *p, const int32_t *src,
-    double *h);
-double om_k_glu_routed_4x1x6x0_check(uint64_t seed);
-void om_k_grouped_4x4x8x6(const double *x, const double *w, const int32_t *off, double *y);
-double om_k_grouped_4x4x8x6_check(uint64_t seed);
-void om_k_combine_4x1x8(const double *y, const int32_t *row, const int32_t *src, double *x);
-double om_k_combine_4x1x8_check(uint64_t seed);
-void om_k_linear_4x4x8(const double *x, const double *w, double *y);
-double om_k_linear_4x4x8_check(uint64_t seed);
-void om_k_glu_4x4x0(const double *g, const double *u, double *h);
-double om_k_glu_4x4x0_check(uint64_t seed);
-void om_k_linear_4x8x4(const double *x, const double *w, double *y);
-double om_k_linear_4x8x4_check(uint64_t seed);
-void om_k_linear_dx_4x8x4(const double *dy, const double *w, double *dx);
-double om_k_linear_dx_4x8x4_check(uint64_t seed);
-void om_k_linear_dw_4x8x4(const double *dy, const double *x, double *dw);
-double om_k_linear_dw_4x8x4_check(uint64_t seed);
-void om_k_glu_bwd_4x4x0(const double *dh, const double *g, const double *u, double *dg, double *du);
-double om_k_glu_bwd_4x4x0_check(uint64_t seed);
-void om_k_linear_dx_4x4x8(const double *dy, const double *w, double *dx);
-double om_k_linear_dx_4x4x8_check(uint64_t seed);
-void om_k_linear_dw_4x4x8(const double *dy, const double *x, double *dw);
-double om_k_linear_dw_4x4x8_check(uint64_t seed);
-void om_k_grouped_dx_4x4x8x6(const double *dy, const double *w, const int32_t *off, double *dx);
-double om_k_grouped_dx_4x4x8x6_check(uint64_t seed);
-void om_k_grouped_dw_4x4x8x6(const double *dy, const double *x, const int32_t *off, double *dw);
-double om_k_grouped_dw_4x4x8x6_check(uint64_t seed);
-void om_k_glu_routed_bwd_4x1x6x0(const double *dh, const double *g, const double *u,
-    const double *p, const int32_t *src, double *dg, double *du, double *dp);
-double om_k_glu_routed_bwd_4x1x6x0_check(uint64_t seed);
-void om_k_grouped_dx_4x4x6x8(const double *dy, const double *w, const int32_t *off, double *dx);
-double om_k_grouped_dx_4x4x6x8_check(uint64_t seed);
-void om_k_grouped_dw_4x4x6x8(const double *dy, const double *x, const int32_t *off, double *dw);
-double om_k_grouped_dw_4x4x6x8_check(uint64_t seed);
-void om_k_route_bwd_4x4x1x0x0x1x1x1(const double *dp, const double *z, const int32_t *idx,
-    const double *prob, const double *lse, const int32_t *cnt, double *dz);
-double om_k_route_bwd_4x4x1x0x0x1x1x1_check(uint64_t seed);
-void om_k_gate_dx_4x4x8(const double *dz, const double *w, double *dx);
-double om_k_gate_dx_4x4x8_check(uint64_t seed);
-void om_k_gate_dw_4x4x8(const double *dz, const double *x, double *dw);
-double om_k_gate_dw_4x4x8_check(uint64_t seed);
-void om_k_attention_bwd_1x4x4x2x4x3(const double *do_, const double *q, const double *k,
-    const double *v, const double *o, const double *lse, double *dq, double *dk, double *dv,
-    double *ws);
-double om_k_attention_bwd_1x4x4x2x4x3_check(uint64_t seed);
-void om_k_rope_bwd_1x4x2x4(const double *dy, const double *tab, double *dx);
-double om_k_rope_bwd_1x4x2x4_check(uint64_t seed);
-void om_k_rope_bwd_1x4x4x4(const double *dy, const double *tab, double *dx);
-double om_k_rope_bwd_1x4x4x4_check(uint64_t seed);
-void om_k_gate_4x12x8(const double *x, const double *w, double *z);
-double om_k_gate_4x12x8_check(uint64_t seed);
-void om_k_route_biased_4x12x3x1x0x1x1x1(const double *z, const double *b, double *p, int32_t *idx,
-    double *prob, double *lse, int32_t *cnt, int64_t *load, double *aux);
-double om_k_route_biased_4x12x3x1x0x1x1x1_check(uint64_t seed);
-void om_k_route_map_4x12x3x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
-    int32_t *off);
-double om_k_route_map_4x12x3x1_check(uint64_t seed);
-void om_k_dispatch_4x3x8(const double *x, const int32_t *row, const int32_t *src, double *xr);
-double om_k_dispatch_4x3x8_check(uint64_t seed);
-void om_k_grouped_12x12x6x8(const double *x, const double *w, const int32_t *off, double *y);
-double om_k_grouped_12x12x6x8_check(uint64_t seed);
-void om_k_glu_routed_4x3x6x0(const double *g, const double *u, const double *p, const int32_t *src,
-    double *h);
-double om_k_glu_routed_4x3x6x0_check(uint64_t seed);
-void om_k_grouped_12x12x8x6(const double *x, const double *w, const int32_t *off, double *y);
-double om_k_grouped_12x12x8x6_check(uint64_t seed);
-void om_k_combine_4x3x8(const double *y, const int32_t *row, const int32_t *src, double *x);
-double om_k_combine_4x3x8_check(uint64_t seed);
-void om_k_grouped_dx_12x12x8x6(const double *dy, const double *w, const int32_t *off, double *dx);
-double om_k_grouped_dx_12x12x8x6_check(uint64_t seed);
-void om_k_grouped_dw_12x12x8x6(const double *dy, const double *x, const int32_t *off, double *dw);
-double om_k_grouped_dw_12x12x8x6_check(uint64_t seed);
-void om_k_glu_routed_bwd_4x3x6x0(const double *dh, const double *g, const double *u,
-    const double *p, const int32_t *src, double *dg, double *du, double *dp);
-double om_k_glu_routed_bwd_4x3x6x0_check(uint64_t seed);
-void om_k_grouped_dx_12x12x6x8(const double *dy, const double *w, const int32_t *off, double *dx);
-double om_k_grouped_dx_12x12x6x8_check(uint64_t seed);
-void om_k_grouped_dw_12x12x6x8(const double *dy, const double *x, const int32_t *off, double *dw);
-double om_k_grouped_dw_12x12x6x8_check(uint64_t seed);
-void om_k_add_12x8(const double *a, const double *b, double *y);
-double om_k_add_12x8_check(uint64_t seed);
-void om_k_route_bwd_4x12x3x1x0x1x1x1(const double *dp, const double *z, const int32_t *idx,
-    const double *prob, const double *lse, const int32_t *cnt, double *dz);
-double om_k_route_bwd_4x12x3x1x0x1x1x1_check(uint64_t seed);
-void om_k_gate_dx_4x12x8(const double *dz, const double *w, double *dx);
-double om_k_gate_dx_4x12x8_check(uint64_t seed);
-void om_k_gate_dw_4x12x8(const double *dz, const double *x, double *dw);
-double om_k_gate_dw_4x12x8_check(uint64_t seed);
-void om_k_head_loss_grad_4x8x32(const double *x, const double *w, const int32_t *label,
-    double *loss, double *dx, double *dw, double *ws);
-double om_k_head_loss_grad_4x8x32_check(uint64_t seed);
-void om_k_sumsq_8192(const double *g, double *ctl);
-double om_k_sumsq_8192_check(uint64_t seed);
-void om_k_clip(const double *loss, double *ctl);
-double om_k_clip_check(uint64_t seed);
-void om_k_adamw_6208(const double *g, const double *ctl, double *w, double *m, double *v);
-double om_k_adamw_6208_check(uint64_t seed);
-void om_k_adamw_1984(const double *g, const double *ctl, double *w, double *m, double *v);
-double om_k_adamw_1984_check(uint64_t seed);
-void om_k_bias_update_12x12(const int64_t *load, const double *ctl, double *b);
-double om_k_bias_update_12x12_check(uint64_t seed);
-void om_k_head_loss_4x8x32(const double *x, const double *w, const int32_t *label, double *lse,
-    double *loss, double *ws);
-double om_k_head_loss_4x8x32_check(uint64_t seed);
-void om_k_embed_1x8x32(const int32_t *tok, const double *w, double *x);
-double om_k_embed_1x8x32_check(uint64_t seed);
-void om_k_rmsnorm_1x1x8(const double *x, const double *w, double *y, double *r);
-double om_k_rmsnorm_1x1x8_check(uint64_t seed);
-void om_k_linear_1x16x8(const double *x, const double *w, double *y);
-double om_k_linear_1x16x8_check(uint64_t seed);
-void om_k_rmsnorm_1x4x4(const double *x, const double *w, double *y, double *r);
-double om_k_rmsnorm_1x4x4_check(uint64_t seed);
-void om_k_linear_1x8x8(const double *x, const double *w, double *y);
-double om_k_linear_1x8x8_check(uint64_t seed);
-void om_k_rmsnorm_1x2x4(const double *x, const double *w, double *y, double *r);
-double om_k_rmsnorm_1x2x4_check(uint64_t seed);
-void om_k_attention_at_4x4x2x4x4(const double *q, const double *k, const double *v,
-    const int32_t *pos, double *o, double *kc, double *vc, double *ws);
-double om_k_attention_at_4x4x2x4x4_check(uint64_t seed);
-void om_k_linear_1x8x16(const double *x, const double *w, double *y);
-double om_k_linear_1x8x16_check(uint64_t seed);
-void om_k_add_1x8(const double *a, const double *b, double *y);
-double om_k_add_1x8_check(uint64_t seed);
-void om_k_linear_1x12x8(const double *x, const double *w, double *y);
-double om_k_linear_1x12x8_check(uint64_t seed);
-void om_k_glu_1x12x0(const double *g, const double *u, double *h);
-double om_k_glu_1x12x0_check(uint64_t seed);
-void om_k_linear_1x8x12(const double *x, const double *w, double *y);
-double om_k_linear_1x8x12_check(uint64_t seed);
-void om_k_rope_at_4x4x4(const double *x, const double *tab, const int32_t *pos, double *y);
-double om_k_rope_at_4x4x4_check(uint64_t seed);
-void om_k_rope_at_4x2x4(const double *x, const double *tab, const int32_t *pos, double *y);
-double om_k_rope_at_4x2x4_check(uint64_t seed);
-void om_k_attention_at_4x4x2x4x3(const double *q, const double *k, const double *v,
-    const int32_t *pos, double *o, double *kc, double *vc, double *ws);
-double om_k_attention_at_4x4x2x4x3_check(uint64_t seed);
-void om_k_gate_1x4x8(const double *x, const double *w, double *z);
-double om_k_gate_1x4x8_check(uint64_t seed);
-void om_k_route_1x4x1x0x0x1x1x1(const double *z, double *p, int32_t *idx, double *prob, double *lse,
-    int32_t *cnt, int64_t *load, double *aux);
-double om_k_route_1x4x1x0x0x1x1x1_check(uint64_t seed);
-void om_k_route_map_1x4x1x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
-    int32_t *off);
-double om_k_route_map_1x4x1x1_check(uint64_t seed);
-void om_k_dispatch_1x1x8(const double *x, const int32_t *row, const int32_t *src, double *xr);
-double om_k_dispatch_1x1x8_check(uint64_t seed);
-void om_k_grouped_1x4x6x8(const double *x, const double *w, const int32_t *off, double *y);
-double om_k_grouped_1x4x6x8_check(uint64_t seed);
-void om_k_glu_routed_1x1x6x0(const double *g, const double *u, const double *p, const int32_t *src,
-    double *h);
-double om_k_glu_routed_1x1x6x0_check(uint64_t seed);
-void om_k_grouped_1x4x8x6(const double *x, const double *w, const int32_t *off, double *y);
-double om_k_grouped_1x4x8x6_check(uint64_t seed);
-void om_k_combine_1x1x8(const double *y, const int32_t *row, const int32_t *src, double *x);
-double om_k_combine_1x1x8_check(uint64_t seed);
-void om_k_linear_1x4x8(const double *x, const double *w, double *y);
-double om_k_linear_1x4x8_check(uint64_t seed);
-void om_k_glu_1x4x0(const double *g, const double *u, double *h);
-double om_k_glu_1x4x0_check(uint64_t seed);
-void om_k_linear_1x8x4(const double *x, const double *w, double *y);
-double om_k_linear_1x8x4_check(uint64_t seed);
-void om_k_gate_1x12x8(const double *x, const double *w, double *z);
-double om_k_gate_1x12x8_check(uint64_t seed);
-void om_k_route_biased_1x12x3x1x0x1x1x1(const double *z, const double *b, double *p, int32_t *idx,
-    double *prob, double *lse, int32_t *cnt, int64_t *load, double *aux);
-double om_k_route_biased_1x12x3x1x0x1x1x1_check(uint64_t seed);
-void om_k_route_map_1x12x3x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
-    int32_t *off);
-double om_k_route_map_1x12x3x1_check(uint64_t seed);
-void om_k_dispatch_1x3x8(const double *x, const int32_t *row, const int32_t *src, double *xr);
-double om_k_dispatch_1x3x8_check(uint64_t seed);
-void om_k_grouped_3x12x6x8(const double *x, const double *w, const int32_t *off, double *y);
-double om_k_grouped_3x12x6x8_check(uint64_t seed);
-void om_k_glu_routed_1x3x6x0(const double *g, const double *u, const double *p, const int32_t *src,
-    double *h);
-double om_k_glu_routed_1x3x6x0_check(uint64_t seed);
-void om_k_grouped_3x12x8x6(const double *x, const double *w, const int32_t *off, double *y);
-double om_k_grouped_3x12x8x6_check(uint64_t seed);
-void om_k_combine_1x3x8(const double *y, const int32_t *row, const int32_t *src, double *x);
-double om_k_combine_1x3x8_check(uint64_t seed);
-void om_k_logits_1x32x8(const double *x, const double *w, double *z);
-double om_k_logits_1x32x8_check(uint64_t seed);
+enum { OP_rope_table_4x4x0, OP_embed_4x8x32, OP_embed_bwd_4x8x32, OP_rmsnorm_4x1x8,
+    OP_linear_4x16x8, OP_rmsnorm_4x4x4, OP_linear_4x8x8, OP_rmsnorm_4x2x4, OP_attention_1x4x4x2x4x4,
+    OP_linear_4x8x16, OP_add_4x8, OP_linear_4x12x8, OP_glu_4x12x0, OP_linear_4x8x12,
+    OP_rmsnorm_bwd_4x1x8, OP_linear_dx_4x8x12, OP_linear_dw_4x8x12, OP_glu_bwd_4x12x0,
+    OP_linear_dx_4x12x8, OP_linear_dw_4x12x8, OP_linear_dx_4x8x16, OP_linear_dw_4x8x16,
+    OP_attention_bwd_1x4x4x2x4x4, OP_linear_dx_4x8x8, OP_linear_dw_4x8x8, OP_rmsnorm_bwd_4x2x4,
+    OP_rmsnorm_bwd_4x4x4, OP_linear_dx_4x16x8, OP_linear_dw_4x16x8, OP_rope_1x4x4x4,
+    OP_rope_1x4x2x4, OP_attention_1x4x4x2x4x3, OP_gate_4x4x8, OP_route_random_4x4x1x0x0x1x1x1,
+    OP_route_map_4x4x1x1, OP_dispatch_4x1x8, OP_grouped_4x4x6x8, OP_glu_routed_4x1x6x0,
+    OP_grouped_4x4x8x6, OP_combine_4x1x8, OP_linear_4x4x8, OP_glu_4x4x0, OP_linear_4x8x4,
+    OP_linear_dx_4x8x4, OP_linear_dw_4x8x4, OP_glu_bwd_4x4x0, OP_linear_dx_4x4x8,
+    OP_linear_dw_4x4x8, OP_grouped_dx_4x4x8x6, OP_grouped_dw_4x4x8x6, OP_glu_routed_bwd_4x1x6x0,
+    OP_grouped_dx_4x4x6x8, OP_grouped_dw_4x4x6x8, OP_route_bwd_4x4x1x0x0x1x1x1, OP_gate_dx_4x4x8,
+    OP_gate_dw_4x4x8, OP_attention_bwd_1x4x4x2x4x3, OP_rope_bwd_1x4x2x4, OP_rope_bwd_1x4x4x4,
+    OP_gate_4x12x8, OP_route_biased_4x12x3x1x0x1x1x1, OP_route_map_4x12x3x1, OP_dispatch_4x3x8,
+    OP_grouped_12x12x6x8, OP_glu_routed_4x3x6x0, OP_grouped_12x12x8x6, OP_combine_4x3x8,
+    OP_grouped_dx_12x12x8x6, OP_grouped_dw_12x12x8x6, OP_glu_routed_bwd_4x3x6x0,
+    OP_grouped_dx_12x12x6x8, OP_grouped_dw_12x12x6x8, OP_add_12x8, OP_route_bwd_4x12x3x1x0x1x1x1,
+    OP_gate_dx_4x12x8, OP_gate_dw_4x12x8, OP_head_loss_grad_4x8x32, OP_sumsq_8192, OP_clip,
+    OP_adamw_6208, OP_adamw_1984, OP_bias_update_12x12, OP_head_loss_4x8x32, OP_embed_1x8x32,
+    OP_rmsnorm_1x1x8, OP_linear_1x16x8, OP_rmsnorm_1x4x4, OP_linear_1x8x8, OP_rmsnorm_1x2x4,
+    OP_attention_at_4x4x2x4x4, OP_linear_1x8x16, OP_add_1x8, OP_linear_1x12x8, OP_glu_1x12x0,
+    OP_linear_1x8x12, OP_rope_at_4x4x4, OP_rope_at_4x2x4, OP_attention_at_4x4x2x4x3, OP_gate_1x4x8,
+    OP_route_1x4x1x0x0x1x1x1, OP_route_map_1x4x1x1, OP_dispatch_1x1x8, OP_grouped_1x4x6x8,
+    OP_glu_routed_1x1x6x0, OP_grouped_1x4x8x6, OP_combine_1x1x8, OP_linear_1x4x8, OP_glu_1x4x0,
+    OP_linear_1x8x4, OP_gate_1x12x8, OP_route_biased_1x12x3x1x0x1x1x1, OP_route_map_1x12x3x1,
+    OP_dispatch_1x3x8, OP_grouped_3x12x6x8, OP_glu_routed_1x3x6x0, OP_grouped_3x12x8x6,
+    OP_combine_1x3x8, OP_logits_1x32x8, };
+
+/* the function that step.c calls: the kernel, of inst/, and what its results then need */
+#define LAUNCH(name, params, kernel) \
+	void om_k_##name params; \
+	double om_k_##name##_check(uint64_t seed); \
+	void launch_##name params \
+	{ \
+		if (om_profile) \
+			om_op_begin(&om_ops[OP_##name]); \
+		om_k_##name kernel; \
+		if (om_profile) \
+			om_op_end(&om_ops[OP_##name]); \
+	}
+
+LAUNCH(rope_table_4x4x0, (double *tab), (tab))
+LAUNCH(embed_4x8x32, (const int32_t *tok, const double *w, double *x), (tok, w, x))
+LAUNCH(embed_bwd_4x8x32, (const double *dx, const int32_t *tok, double *dw), (dx, tok, dw))
+LAUNCH(rmsnorm_4x1x8, (const double *x, const double *w, double *y, double *r), (x, w, y, r))
+LAUNCH(linear_4x16x8, (const double *x, const double *w, double *y), (x, w, y))
+LAUNCH(rmsnorm_4x4x4, (const double *x, const double *w, double *y, double *r), (x, w, y, r))
+LAUNCH(linear_4x8x8, (const double *x, const double *w, double *y), (x, w, y))
+LAUNCH(rmsnorm_4x2x4, (const double *x, const double *w, double *y, double *r), (x, w, y, r))
+LAUNCH(attention_1x4x4x2x4x4,
+    (const double *q, const double *k, const double *v, double *o, double *lse),
+    (q, k, v, o, lse))
+LAUNCH(linear_4x8x16, (const double *x, const double *w, double *y), (x, w, y))
+LAUNCH(add_4x8, (const double *a, const double *b, double *y), (a, b, y))
+LAUNCH(linear_4x12x8, (const double *x, const double *w, double *y), (x, w, y))
+LAUNCH(glu_4x12x0, (const double *g, const double *u, double *h), (g, u, h))
+LAUNCH(linear_4x8x12, (const double *x, const double *w, double *y), (x, w, y))
+LAUNCH(rmsnorm_bwd_4x1x8,
+    (const double *dy, const double *x, const double *w, const double *r, double *dx, double *dw,
+    double *ws),
+    (dy, x, w, r, dx, dw, ws))
+LAUNCH(linear_dx_4x8x12, (const double *dy, const double *w, double *dx), (dy, w, dx))
+LAUNCH(linear_dw_4x8x12, (const double *dy, const double *x, double *dw), (dy, x, dw))
+LAUNCH(glu_bwd_4x12x0,
+    (const double *dh, const double *g, const double *u, double *dg, double *du),
+    (dh, g, u, dg, du))
+LAUNCH(linear_dx_4x12x8, (const double *dy, const double *w, double *dx), (dy, w, dx))
+LAUNCH(linear_dw_4x12x8, (const double *dy, const double *x, double *dw), (dy, x, dw))
+LAUNCH(linear_dx_4x8x16, (const double *dy, const double *w, double *dx), (dy, w, dx))
+LAUNCH(linear_dw_4x8x16, (const double *dy, const double *x, double *dw), (dy, x, dw))
+LAUNCH(attention_bwd_1x4x4x2x4x4,
+    (const double *do_, const double *q, const double *k, const double *v, const double *o,
+    const double *lse, double *dq, double *dk, double *dv, double *ws),
+    (do_, q, k, v, o, lse, dq, dk, dv, ws))
+LAUNCH(linear_dx_4x8x8, (const double *dy, const double *w, double *dx), (dy, w, dx))
+LAUNCH(linear_dw_4x8x8, (const double *dy, const double *x, double *dw), (dy, x, dw))
+LAUNCH(rmsnorm_bwd_4x2x4,
+    (const double *dy, const double *x, const double *w, const double *r, double *dx, double *dw,
+    double *ws),
+    (dy, x, w, r, dx, dw, ws))
+LAUNCH(rmsnorm_bwd_4x4x4,
+    (const double *dy, const double *x, const double *w, const double *r, double *dx, double *dw,
+    double *ws),
+    (dy, x, w, r, dx, dw, ws))
+LAUNCH(linear_dx_4x16x8, (const double *dy, const double *w, double *dx), (dy, w, dx))
+LAUNCH(linear_dw_4x16x8, (const double *dy, const double *x, double *dw), (dy, x, dw))
+LAUNCH(rope_1x4x4x4, (const double *x, const double *tab, double *y), (x, tab, y))
+LAUNCH(rope_1x4x2x4, (const double *x, const double *tab, double *y), (x, tab, y))
+LAUNCH(attention_1x4x4x2x4x3,
+    (const double *q, const double *k, const double *v, double *o, double *lse),
+    (q, k, v, o, lse))
+LAUNCH(gate_4x4x8, (const double *x, const double *w, double *z), (x, w, z))
+LAUNCH(route_random_4x4x1x0x0x1x1x1,
+    (const double *z, const int64_t *draw, double *p, int32_t *idx, double *prob, double *lse,
+    int32_t *cnt, int64_t *load, double *aux),
+    (z, draw, p, idx, prob, lse, cnt, load, aux))
+LAUNCH(route_map_4x4x1x1,
+    (const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src, int32_t *off),
+    (idx, cnt, row, src, off))
+LAUNCH(dispatch_4x1x8,
+    (const double *x, const int32_t *row, const int32_t *src, double *xr),
+    (x, row, src, xr))
+LAUNCH(grouped_4x4x6x8,
+    (const double *x, const double *w, const int32_t *off, double *y),
+    (x, w, off, y))
+LAUNCH(glu_routed_4x1x6x0,
+    (const double *g, const double *u, const double *p, const int32_t *src, double *h),
+    (g, u, p, src, h))
+LAUNCH(grouped_4x4x8x6,
+    (const double *x, const double *w, const int32_t *off, double *y),
+    (x, w, off, y))
+LAUNCH(combine_4x1x8,
+    (const double *y, const int32_t *row, const int32_t *src, double *x),
+    (y, row, src, x))
+LAUNCH(linear_4x4x8, (const double *x, const double *w, double *y), (x, w, y))
+LAUNCH(glu_4x4x0, (const double *g, const double *u, double *h), (g, u, h))
+LAUNCH(linear_4x8x4, (const double *x, const double *w, double *y), (x, w, y))
+LAUNCH(linear_dx_4x8x4, (const double *dy, const double *w, double *dx), (dy, w, dx))
+LAUNCH(linear_dw_4x8x4, (const double *dy, const double *x, double *dw), (dy, x, dw))
+LAUNCH(glu_bwd_4x4x0,
+    (const double *dh, const double *g, const double *u, double *dg, double *du),
+    (dh, g, u, dg, du))
+LAUNCH(linear_dx_4x4x8, (const double *dy, const double *w, double *dx), (dy, w, dx))
+LAUNCH(linear_dw_4x4x8, (const double *dy, const double *x, double *dw), (dy, x, dw))
+LAUNCH(grouped_dx_4x4x8x6,
+    (const double *dy, const double *w, const int32_t *off, double *dx),
+    (dy, w, off, dx))
+LAUNCH(grouped_dw_4x4x8x6,
+    (const double *dy, const double *x, const int32_t *off, double *dw),
+    (dy, x, off, dw))
+LAUNCH(glu_routed_bwd_4x1x6x0,
+    (const double *dh, const double *g, const double *u, const double *p, const int32_t *src,
+    double *dg, double *du, double *dp),
+    (dh, g, u, p, src, dg, du, dp))
+LAUNCH(grouped_dx_4x4x6x8,
+    (const double *dy, const double *w, const int32_t *off, double *dx),
+    (dy, w, off, dx))
+LAUNCH(grouped_dw_4x4x6x8,
+    (const double *dy, const double *x, const int32_t *off, double *dw),
+    (dy, x, off, dw))
+LAUNCH(route_bwd_4x4x1x0x0x1x1x1,
+    (const double *dp, const double *z, const int32_t *idx, const double *prob, const double *lse,
+    const int32_t *cnt, double *dz),
+    (dp, z, idx, prob, lse, cnt, dz))
+LAUNCH(gate_dx_4x4x8, (const double *dz, const double *w, double *dx), (dz, w, dx))
+LAUNCH(gate_dw_4x4x8, (const double *dz, const double *x, double *dw), (dz, x, dw))
+LAUNCH(attention_bwd_1x4x4x2x4x3,
+    (const double *do_, const double *q, const double *k, const double *v, const double *o,
+    const double *lse, double *dq, double *dk, double *dv, double *ws),
+    (do_, q, k, v, o, lse, dq, dk, dv, ws))
+LAUNCH(rope_bwd_1x4x2x4, (const double *dy, const double *tab, double *dx), (dy, tab, dx))
+LAUNCH(rope_bwd_1x4x4x4, (const double *dy, const double *tab, double *dx), (dy, tab, dx))
+LAUNCH(gate_4x12x8, (const double *x, const double *w, double *z), (x, w, z))
+LAUNCH(route_biased_4x12x3x1x0x1x1x1,
+    (const double *z, const double *b, double *p, int32_t *idx, double *prob, double *lse,
+    int32_t *cnt, int64_t *load, double *aux),
+    (z, b, p, idx, prob, lse, cnt, load, aux))
+LAUNCH(route_map_4x12x3x1,
+    (const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src, int32_t *off),
+    (idx, cnt, row, src, off))
+LAUNCH(dispatch_4x3x8,
+    (const double *x, const int32_t *row, const int32_t *src, double *xr),
+    (x, row, src, xr))
+LAUNCH(grouped_12x12x6x8,
+    (const double *x, const double *w, const int32_t *off, double *y),
+    (x, w, off, y))
+LAUNCH(glu_routed_4x3x6x0,
+    (const double *g, const double *u, const double *p, const int32_t *src, double *h),
+    (g, u, p, src, h))
+LAUNCH(grouped_12x12x8x6,
+    (const double *x, const double *w, const int32_t *off, double *y),
+    (x, w, off, y))
+LAUNCH(combine_4x3x8,
+    (const double *y, const int32_t *row, const int32_t *src, double *x),
+    (y, row, src, x))
+LAUNCH(grouped_dx_12x12x8x6,
+    (const double *dy, const double *w, const int32_t *off, double *dx),
+    (dy, w, off, dx))
+LAUNCH(grouped_dw_12x12x8x6,
+    (const double *dy, const double *x, const int32_t *off, double *dw),
+    (dy, x, off, dw))
+LAUNCH(glu_routed_bwd_4x3x6x0,
+    (const double *dh, const double *g, const double *u, const double *p, const int32_t *src,
+    double *dg, double *du, double *dp),
+    (dh, g, u, p, src, dg, du, dp))
+LAUNCH(grouped_dx_12x12x6x8,
+    (const double *dy, const double *w, const int32_t *off, double *dx),
+    (dy, w, off, dx))
+LAUNCH(grouped_dw_12x12x6x8,
+    (const double *dy, const double *x, const int32_t *off, double *dw),
+    (dy, x, off, dw))
+LAUNCH(add_12x8, (const double *a, const double *b, double *y), (a, b, y))
+LAUNCH(route_bwd_4x12x3x1x0x1x1x1,
+    (const double *dp, const double *z, const int32_t *idx, const double *prob, const double *lse,
+    const int32_t *cnt, double *dz),
+    (dp, z, idx, prob, lse, cnt, dz))
+LAUNCH(gate_dx_4x12x8, (const double *dz, const double *w, double *dx), (dz, w, dx))
+LAUNCH(gate_dw_4x12x8, (const double *dz, const double *x, double *dw), (dz, x, dw))
+LAUNCH(head_loss_grad_4x8x32,
+    (const double *x, const double *w, const int32_t *label, double *loss, double *dx, double *dw,
+    double *ws),
+    (x, w, label, loss, dx, dw, ws))
+LAUNCH(sumsq_8192, (const double *g, double *ctl), (g, ctl))
+LAUNCH(clip, (const double *loss, double *ctl), (loss, ctl))
+LAUNCH(adamw_6208,
+    (const double *g, const double *ctl, double *w, double *m, double *v),
+    (g, ctl, w, m, v))
+LAUNCH(adamw_1984,
+    (const double *g, const double *ctl, double *w, double *m, double *v),
+    (g, ctl, w, m, v))
+LAUNCH(bias_update_12x12, (const int64_t *load, const double *ctl, double *b), (load, ctl, b))
+LAUNCH(head_loss_4x8x32,
+    (const double *x, const double *w, const int32_t *label, double *lse, double *loss, double *ws),
+    (x, w, label, lse, loss, ws))
+LAUNCH(embed_1x8x32, (const int32_t *tok, const double *w, double *x), (tok, w, x))
+LAUNCH(rmsnorm_1x1x8, (const double *x, const double *w, double *y, double *r), (x, w, y, r))
+LAUNCH(linear_1x16x8, (const double *x, const double *w, double *y), (x, w, y))
+LAUNCH(rmsnorm_1x4x4, (const double *x, const double *w, double *y, double *r), (x, w, y, r))
+LAUNCH(linear_1x8x8, (const double *x, const double *w, double *y), (x, w, y))
+LAUNCH(rmsnorm_1x2x4, (const double *x, const double *w, double *y, double *r), (x, w, y, r))
+LAUNCH(attention_at_4x4x2x4x4,
+    (const double *q, const double *k, const double *v, const int32_t *pos, double *o, double *kc,
+    double *vc, double *ws),
+    (q, k, v, pos, o, kc, vc, ws))
+LAUNCH(linear_1x8x16, (const double *x, const double *w, double *y), (x, w, y))
+LAUNCH(add_1x8, (const double *a, const double *b, double *y), (a, b, y))
+LAUNCH(linear_1x12x8, (const double *x, const double *w, double *y), (x, w, y))
+LAUNCH(glu_1x12x0, (const double *g, const double *u, double *h), (g, u, h))
+LAUNCH(linear_1x8x12, (const double *x, const double *w, double *y), (x, w, y))
+LAUNCH(rope_at_4x4x4,
+    (const double *x, const double *tab, const int32_t *pos, double *y),
+    (x, tab, pos, y))
+LAUNCH(rope_at_4x2x4,
+    (const double *x, const double *tab, const int32_t *pos, double *y),
+    (x, tab, pos, y))
+LAUNCH(attention_at_4x4x2x4x3,
+    (const double *q, const double *k, const double *v, const int32_t *pos, double *o, double *kc,
+    double *vc, double *ws),
+    (q, k, v, pos, o, kc, vc, ws))
+LAUNCH(gate_1x4x8, (const double *x, const double *w, double *z), (x, w, z))
+LAUNCH(route_1x4x1x0x0x1x1x1,
+    (const double *z, double *p, int32_t *idx, double *prob, double *lse, int32_t *cnt,
+    int64_t *load, double *aux),
+    (z, p, idx, prob, lse, cnt, load, aux))
+LAUNCH(route_map_1x4x1x1,
+    (const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src, int32_t *off),
+    (idx, cnt, row, src, off))
+LAUNCH(dispatch_1x1x8,
+    (const double *x, const int32_t *row, const int32_t *src, double *xr),
+    (x, row, src, xr))
+LAUNCH(grouped_1x4x6x8,
+    (const double *x, const double *w, const int32_t *off, double *y),
+    (x, w, off, y))
+LAUNCH(glu_routed_1x1x6x0,
+    (const double *g, const double *u, const double *p, const int32_t *src, double *h),
+    (g, u, p, src, h))
+LAUNCH(grouped_1x4x8x6,
+    (const double *x, const double *w, const int32_t *off, double *y),
+    (x, w, off, y))
+LAUNCH(combine_1x1x8,
+    (const double *y, const int32_t *row, const int32_t *src, double *x),
+    (y, row, src, x))
+LAUNCH(linear_1x4x8, (const double *x, const double *w, double *y), (x, w, y))
+LAUNCH(glu_1x4x0, (const double *g, const double *u, double *h), (g, u, h))
+LAUNCH(linear_1x8x4, (const double *x, const double *w, double *y), (x, w, y))
+LAUNCH(gate_1x12x8, (const double *x, const double *w, double *z), (x, w, z))
+LAUNCH(route_biased_1x12x3x1x0x1x1x1,
+    (const double *z, const double *b, double *p, int32_t *idx, double *prob, double *lse,
+    int32_t *cnt, int64_t *load, double *aux),
+    (z, b, p, idx, prob, lse, cnt, load, aux))
+LAUNCH(route_map_1x12x3x1,
+    (const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src, int32_t *off),
+    (idx, cnt, row, src, off))
+LAUNCH(dispatch_1x3x8,
+    (const double *x, const int32_t *row, const int32_t *src, double *xr),
+    (x, row, src, xr))
+LAUNCH(grouped_3x12x6x8,
+    (const double *x, const double *w, const int32_t *off, double *y),
+    (x, w, off, y))
+LAUNCH(glu_routed_1x3x6x0,
+    (const double *g, const double *u, const double *p, const int32_t *src, double *h),
+    (g, u, p, src, h))
+LAUNCH(grouped_3x12x8x6,
+    (const double *x, const double *w, const int32_t *off, double *y),
+    (x, w, off, y))
+LAUNCH(combine_1x3x8,
+    (const double *y, const int32_t *row, const int32_t *src, double *x),
+    (y, row, src, x))
+LAUNCH(logits_1x32x8, (const double *x, const double *w, double *z), (x, w, z))
 
 struct om_op om_ops[OM_N_OPS] = {
-	{ .name = "rope_table_4x4x0", .flops = 0.0, .bytes = 128.0,
+	[OP_rope_table_4x4x0] = { .name = "rope_table_4x4x0", .flops = 0.0, .bytes = 128.0,
 	    .check = om_k_rope_table_4x4x0_check, .tolerance = OM_TOLERANCE },
-	{ .name = "embed_4x8x32", .flops = 0.0, .bytes = 2320.0, .check = om_k_embed_4x8x32_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "embed_bwd_4x8x32", .flops = 0.0, .bytes = 4368.0,
+	[OP_embed_4x8x32] = { .name = "embed_4x8x32", .flops = 0.0, .bytes = 2320.0,
+	    .check = om_k_embed_4x8x32_check, .tolerance = OM_TOLERANCE },
+	[OP_embed_bwd_4x8x32] = { .name = "embed_bwd_4x8x32", .flops = 0.0, .bytes = 4368.0,
 	    .check = om_k_embed_bwd_4x8x32_check, .tolerance = OM_TOLERANCE },
-	{ .name = "rmsnorm_4x1x8", .flops = 0.0, .bytes = 608.0, .check = om_k_rmsnorm_4x1x8_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "linear_4x16x8", .flops = 1024.0, .bytes = 1792.0,
+	[OP_rmsnorm_4x1x8] = { .name = "rmsnorm_4x1x8", .flops = 0.0, .bytes = 608.0,
+	    .check = om_k_rmsnorm_4x1x8_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_4x16x8] = { .name = "linear_4x16x8", .flops = 1024.0, .bytes = 1792.0,
 	    .check = om_k_linear_4x16x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "rmsnorm_4x4x4", .flops = 0.0, .bytes = 1184.0, .check = om_k_rmsnorm_4x4x4_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "linear_4x8x8", .flops = 512.0, .bytes = 1024.0, .check = om_k_linear_4x8x8_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "rmsnorm_4x2x4", .flops = 0.0, .bytes = 608.0, .check = om_k_rmsnorm_4x2x4_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "attention_1x4x4x2x4x4", .flops = 640.0, .bytes = 1664.0,
-	    .check = om_k_attention_1x4x4x2x4x4_check, .tolerance = OM_TOLERANCE },
-	{ .name = "linear_4x8x16", .flops = 1024.0, .bytes = 1792.0,
+	[OP_rmsnorm_4x4x4] = { .name = "rmsnorm_4x4x4", .flops = 0.0, .bytes = 1184.0,
+	    .check = om_k_rmsnorm_4x4x4_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_4x8x8] = { .name = "linear_4x8x8", .flops = 512.0, .bytes = 1024.0,
+	    .check = om_k_linear_4x8x8_check, .tolerance = OM_TOLERANCE },
+	[OP_rmsnorm_4x2x4] = { .name = "rmsnorm_4x2x4", .flops = 0.0, .bytes = 608.0,
+	    .check = om_k_rmsnorm_4x2x4_check, .tolerance = OM_TOLERANCE },
+	[OP_attention_1x4x4x2x4x4] = { .name = "attention_1x4x4x2x4x4", .flops = 640.0,
+	    .bytes = 1664.0, .check = om_k_attention_1x4x4x2x4x4_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_4x8x16] = { .name = "linear_4x8x16", .flops = 1024.0, .bytes = 1792.0,
 	    .check = om_k_linear_4x8x16_check, .tolerance = OM_TOLERANCE },
-	{ .name = "add_4x8", .flops = 0.0, .bytes = 768.0, .check = om_k_add_4x8_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "linear_4x12x8", .flops = 768.0, .bytes = 1408.0,
+	[OP_add_4x8] = { .name = "add_4x8", .flops = 0.0, .bytes = 768.0,
+	    .check = om_k_add_4x8_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_4x12x8] = { .name = "linear_4x12x8", .flops = 768.0, .bytes = 1408.0,
 	    .check = om_k_linear_4x12x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "glu_4x12x0", .flops = 0.0, .bytes = 1152.0, .check = om_k_glu_4x12x0_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "linear_4x8x12", .flops = 768.0, .bytes = 1408.0,
+	[OP_glu_4x12x0] = { .name = "glu_4x12x0", .flops = 0.0, .bytes = 1152.0,
+	    .check = om_k_glu_4x12x0_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_4x8x12] = { .name = "linear_4x8x12", .flops = 768.0, .bytes = 1408.0,
 	    .check = om_k_linear_4x8x12_check, .tolerance = OM_TOLERANCE },
-	{ .name = "rmsnorm_bwd_4x1x8", .flops = 0.0, .bytes = 992.0,
+	[OP_rmsnorm_bwd_4x1x8] = { .name = "rmsnorm_bwd_4x1x8", .flops = 0.0, .bytes = 992.0,
 	    .check = om_k_rmsnorm_bwd_4x1x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "linear_dx_4x8x12", .flops = 768.0, .bytes = 1408.0,
+	[OP_linear_dx_4x8x12] = { .name = "linear_dx_4x8x12", .flops = 768.0, .bytes = 1408.0,
 	    .check = om_k_linear_dx_4x8x12_check, .tolerance = OM_TOLERANCE },
-	{ .name = "linear_dw_4x8x12", .flops = 768.0, .bytes = 2176.0,
+	[OP_linear_dw_4x8x12] = { .name = "linear_dw_4x8x12", .flops = 768.0, .bytes = 2176.0,
 	    .check = om_k_linear_dw_4x8x12_check, .tolerance = OM_TOLERANCE },
-	{ .name = "glu_bwd_4x12x0", .flops = 0.0, .bytes = 1920.0,
+	[OP_glu_bwd_4x12x0] = { .name = "glu_bwd_4x12x0", .flops = 0.0, .bytes = 1920.0,
 	    .check = om_k_glu_bwd_4x12x0_check, .tolerance = OM_TOLERANCE },
-	{ .name = "linear_dx_4x12x8", .flops = 768.0, .bytes = 1408.0,
+	[OP_linear_dx_4x12x8] = { .name = "linear_dx_4x12x8", .flops = 768.0, .bytes = 1408.0,
 	    .check = om_k_linear_dx_4x12x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "linear_dw_4x12x8", .flops = 768.0, .bytes = 2176.0,
+	[OP_linear_dw_4x12x8] = { .name = "linear_dw_4x12x8", .flops = 768.0, .bytes = 2176.0,
 	    .check = om_k_linear_dw_4x12x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "linear_dx_4x8x16", .flops = 1024.0, .bytes = 1792.0,
+	[OP_linear_dx_4x8x16] = { .name = "linear_dx_4x8x16", .flops = 1024.0, .bytes = 1792.0,
 	    .check = om_k_linear_dx_4x8x16_check, .tolerance = OM_TOLERANCE },
-	{ .name = "linear_dw_4x8x16", .flops = 1024.0, .bytes = 2816.0,
+	[OP_linear_dw_4x8x16] = { .name = "linear_dw_4x8x16", .flops = 1024.0, .bytes = 2816.0,
 	    .check = om_k_linear_dw_4x8x16_check, .tolerance = OM_TOLERANCE },
-	{ .name = "attention_bwd_1x4x4x2x4x4", .flops = 1280.0, .bytes = 3200.0,
-	    .check = om_k_attention_bwd_1x4x4x2x4x4_check, .tolerance = OM_TOLERANCE },
-	{ .name = "linear_dx_4x8x8", .flops = 512.0, .bytes = 1024.0,
+	[OP_attention_bwd_1x4x4x2x4x4] = { .name = "attention_bwd_1x4x4x2x4x4", .flops = 1280.0,
+	    .bytes = 3200.0, .check = om_k_attention_bwd_1x4x4x2x4x4_check,
+	    .tolerance = OM_TOLERANCE },
+	[OP_linear_dx_4x8x8] = { .name = "linear_dx_4x8x8", .flops = 512.0, .bytes = 1024.0,
 	    .check = om_k_linear_dx_4x8x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "linear_dw_4x8x8", .flops = 512.0, .bytes = 1536.0,
+	[OP_linear_dw_4x8x8] = { .name = "linear_dw_4x8x8", .flops = 512.0, .bytes = 1536.0,
 	    .check = om_k_linear_dw_4x8x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "rmsnorm_bwd_4x2x4", .flops = 0.0, .bytes = 928.0,
+	[OP_rmsnorm_bwd_4x2x4] = { .name = "rmsnorm_bwd_4x2x4", .flops = 0.0, .bytes = 928.0,
 	    .check = om_k_rmsnorm_bwd_4x2x4_check, .tolerance = OM_TOLERANCE },
-	{ .name = "rmsnorm_bwd_4x4x4", .flops = 0.0, .bytes = 1760.0,
+	[OP_rmsnorm_bwd_4x4x4] = { .name = "rmsnorm_bwd_4x4x4", .flops = 0.0, .bytes = 1760.0,
 	    .check = om_k_rmsnorm_bwd_4x4x4_check, .tolerance = OM_TOLERANCE },
-	{ .name = "linear_dx_4x16x8", .flops = 1024.0, .bytes = 1792.0,
+	[OP_linear_dx_4x16x8] = { .name = "linear_dx_4x16x8", .flops = 1024.0, .bytes = 1792.0,
 	    .check = om_k_linear_dx_4x16x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "linear_dw_4x16x8", .flops = 1024.0, .bytes = 2816.0,
+	[OP_linear_dw_4x16x8] = { .name = "linear_dw_4x16x8", .flops = 1024.0, .bytes = 2816.0,
 	    .check = om_k_linear_dw_4x16x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "rope_1x4x4x4", .flops = 0.0, .bytes = 1152.0, .check = om_k_rope_1x4x4x4_check,
+	[OP_rope_1x4x4x4] = { .name = "rope_1x4x4x4", .flops = 0.0, .bytes = 1152.0,
+	    .check = om_k_rope_1x4x4x4_check, .tolerance = OM_TOLERANCE },
+	[OP_rope_1x4x2x4] = { .name = "rope_1x4x2x4", .flops = 0.0, .bytes = 640.0,
+	    .check = om_k_rope_1x4x2x4_check, .tolerance = OM_TOLERANCE },
+	[OP_attention_1x4x4x2x4x3] = { .name = "attention_1x4x4x2x4x3", .flops = 576.0,
+	    .bytes = 1664.0, .check = om_k_attention_1x4x4x2x4x3_check, .tolerance = OM_TOLERANCE },
+	[OP_gate_4x4x8] = { .name = "gate_4x4x8", .flops = 256.0, .bytes = 640.0,
+	    .check = om_k_gate_4x4x8_check, .tolerance = OM_TOLERANCE },
+	[OP_route_random_4x4x1x0x0x1x1x1] = { .name = "route_random_4x4x1x0x0x1x1x1", .flops = 0.0,
+	    .bytes = 472.0, .check = om_k_route_random_4x4x1x0x0x1x1x1_check,
 	    .tolerance = OM_TOLERANCE },
-	{ .name = "rope_1x4x2x4", .flops = 0.0, .bytes = 640.0, .check = om_k_rope_1x4x2x4_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "attention_1x4x4x2x4x3", .flops = 576.0, .bytes = 1664.0,
-	    .check = om_k_attention_1x4x4x2x4x3_check, .tolerance = OM_TOLERANCE },
-	{ .name = "gate_4x4x8", .flops = 256.0, .bytes = 640.0, .check = om_k_gate_4x4x8_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "route_random_4x4x1x0x0x1x1x1", .flops = 0.0, .bytes = 472.0,
-	    .check = om_k_route_random_4x4x1x0x0x1x1x1_check, .tolerance = OM_TOLERANCE },
-	{ .name = "route_map_4x4x1x1", .flops = 0.0, .bytes = 84.0,
+	[OP_route_map_4x4x1x1] = { .name = "route_map_4x4x1x1", .flops = 0.0, .bytes = 84.0,
 	    .check = om_k_route_map_4x4x1x1_check, .tolerance = OM_TOLERANCE },
-	{ .name = "dispatch_4x1x8", .flops = 0.0, .bytes = 544.0,
+	[OP_dispatch_4x1x8] = { .name = "dispatch_4x1x8", .flops = 0.0, .bytes = 544.0,
 	    .check = om_k_dispatch_4x1x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "grouped_4x4x6x8", .flops = 384.0, .bytes = 2004.0,
+	[OP_grouped_4x4x6x8] = { .name = "grouped_4x4x6x8", .flops = 384.0, .bytes = 2004.0,
 	    .check = om_k_grouped_4x4x6x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "glu_routed_4x1x6x0", .flops = 0.0, .bytes = 624.0,
+	[OP_glu_routed_4x1x6x0] = { .name = "glu_routed_4x1x6x0", .flops = 0.0, .bytes = 624.0,
 	    .check = om_k_glu_routed_4x1x6x0_check, .tolerance = OM_TOLERANCE },
-	{ .name = "grouped_4x4x8x6", .flops = 384.0, .bytes = 2004.0,
+	[OP_grouped_4x4x8x6] = { .name = "grouped_4x4x8x6", .flops = 384.0, .bytes = 2004.0,
 	    .check = om_k_grouped_4x4x8x6_check, .tolerance = OM_TOLERANCE },
-	{ .name = "combine_4x1x8", .flops = 0.0, .bytes = 544.0, .check = om_k_combine_4x1x8_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "linear_4x4x8", .flops = 256.0, .bytes = 640.0, .check = om_k_linear_4x4x8_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "glu_4x4x0", .flops = 0.0, .bytes = 384.0, .check = om_k_glu_4x4x0_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "linear_4x8x4", .flops = 256.0, .bytes = 640.0, .check = om_k_linear_4x8x4_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "linear_dx_4x8x4", .flops = 256.0, .bytes = 640.0,
+	[OP_combine_4x1x8] = { .name = "combine_4x1x8", .flops = 0.0, .bytes = 544.0,
+	    .check = om_k_combine_4x1x8_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_4x4x8] = { .name = "linear_4x4x8", .flops = 256.0, .bytes = 640.0,
+	    .check = om_k_linear_4x4x8_check, .tolerance = OM_TOLERANCE },
+	[OP_glu_4x4x0] = { .name = "glu_4x4x0", .flops = 0.0, .bytes = 384.0,
+	    .check = om_k_glu_4x4x0_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_4x8x4] = { .name = "linear_4x8x4", .flops = 256.0, .bytes = 640.0,
+	    .check = om_k_linear_4x8x4_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_dx_4x8x4] = { .name = "linear_dx_4x8x4", .flops = 256.0, .bytes = 640.0,
 	    .check = om_k_linear_dx_4x8x4_check, .tolerance = OM_TOLERANCE },
-	{ .name = "linear_dw_4x8x4", .flops = 256.0, .bytes = 896.0,
+	[OP_linear_dw_4x8x4] = { .name = "linear_dw_4x8x4", .flops = 256.0, .bytes = 896.0,
 	    .check = om_k_linear_dw_4x8x4_check, .tolerance = OM_TOLERANCE },
-	{ .name = "glu_bwd_4x4x0", .flops = 0.0, .bytes = 640.0, .check = om_k_glu_bwd_4x4x0_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "linear_dx_4x4x8", .flops = 256.0, .bytes = 640.0,
+	[OP_glu_bwd_4x4x0] = { .name = "glu_bwd_4x4x0", .flops = 0.0, .bytes = 640.0,
+	    .check = om_k_glu_bwd_4x4x0_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_dx_4x4x8] = { .name = "linear_dx_4x4x8", .flops = 256.0, .bytes = 640.0,
 	    .check = om_k_linear_dx_4x4x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "linear_dw_4x4x8", .flops = 256.0, .bytes = 896.0,
+	[OP_linear_dw_4x4x8] = { .name = "linear_dw_4x4x8", .flops = 256.0, .bytes = 896.0,
 	    .check = om_k_linear_dw_4x4x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "grouped_dx_4x4x8x6", .flops = 384.0, .bytes = 2004.0,
+	[OP_grouped_dx_4x4x8x6] = { .name = "grouped_dx_4x4x8x6", .flops = 384.0, .bytes = 2004.0,
 	    .check = om_k_grouped_dx_4x4x8x6_check, .tolerance = OM_TOLERANCE },
-	{ .name = "grouped_dw_4x4x8x6", .flops = 384.0, .bytes = 3540.0,
+	[OP_grouped_dw_4x4x8x6] = { .name = "grouped_dw_4x4x8x6", .flops = 384.0, .bytes = 3540.0,
 	    .check = om_k_grouped_dw_4x4x8x6_check, .tolerance = OM_TOLERANCE },
-	{ .name = "glu_routed_bwd_4x1x6x0", .flops = 0.0, .bytes = 1040.0,
-	    .check = om_k_glu_routed_bwd_4x1x6x0_check, .tolerance = OM_TOLERANCE },
-	{ .name = "grouped_dx_4x4x6x8", .flops = 384.0, .bytes = 2004.0,
+	[OP_glu_routed_bwd_4x1x6x0] = { .name = "glu_routed_bwd_4x1x6x0", .flops = 0.0,
+	    .bytes = 1040.0, .check = om_k_glu_routed_bwd_4x1x6x0_check,
+	    .tolerance = OM_TOLERANCE },
+	[OP_grouped_dx_4x4x6x8] = { .name = "grouped_dx_4x4x6x8", .flops = 384.0, .bytes = 2004.0,
 	    .check = om_k_grouped_dx_4x4x6x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "grouped_dw_4x4x6x8", .flops = 384.0, .bytes = 3540.0,
+	[OP_grouped_dw_4x4x6x8] = { .name = "grouped_dw_4x4x6x8", .flops = 384.0, .bytes = 3540.0,
 	    .check = om_k_grouped_dw_4x4x6x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "route_bwd_4x4x1x0x0x1x1x1", .flops = 0.0, .bytes = 480.0,
-	    .check = om_k_route_bwd_4x4x1x0x0x1x1x1_check, .tolerance = OM_TOLERANCE },
-	{ .name = "gate_dx_4x4x8", .flops = 256.0, .bytes = 640.0,
+	[OP_route_bwd_4x4x1x0x0x1x1x1] = { .name = "route_bwd_4x4x1x0x0x1x1x1", .flops = 0.0,
+	    .bytes = 480.0, .check = om_k_route_bwd_4x4x1x0x0x1x1x1_check,
+	    .tolerance = OM_TOLERANCE },
+	[OP_gate_dx_4x4x8] = { .name = "gate_dx_4x4x8", .flops = 256.0, .bytes = 640.0,
 	    .check = om_k_gate_dx_4x4x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "gate_dw_4x4x8", .flops = 256.0, .bytes = 896.0,
+	[OP_gate_dw_4x4x8] = { .name = "gate_dw_4x4x8", .flops = 256.0, .bytes = 896.0,
 	    .check = om_k_gate_dw_4x4x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "attention_bwd_1x4x4x2x4x3", .flops = 1152.0, .bytes = 3200.0,
-	    .check = om_k_attention_bwd_1x4x4x2x4x3_check, .tolerance = OM_TOLERANCE },
-	{ .name = "rope_bwd_1x4x2x4", .flops = 0.0, .bytes = 640.0,
+	[OP_attention_bwd_1x4x4x2x4x3] = { .name = "attention_bwd_1x4x4x2x4x3", .flops = 1152.0,
+	    .bytes = 3200.0, .check = om_k_attention_bwd_1x4x4x2x4x3_check,
+	    .tolerance = OM_TOLERANCE },
+	[OP_rope_bwd_1x4x2x4] = { .name = "rope_bwd_1x4x2x4", .flops = 0.0, .bytes = 640.0,
 	    .check = om_k_rope_bwd_1x4x2x4_check, .tolerance = OM_TOLERANCE },
-	{ .name = "rope_bwd_1x4x4x4", .flops = 0.0, .bytes = 1152.0,
+	[OP_rope_bwd_1x4x4x4] = { .name = "rope_bwd_1x4x4x4", .flops = 0.0, .bytes = 1152.0,
 	    .check = om_k_rope_bwd_1x4x4x4_check, .tolerance = OM_TOLERANCE },
-	{ .name = "gate_4x12x8", .flops = 768.0, .bytes = 1408.0, .check = om_k_gate_4x12x8_check,
+	[OP_gate_4x12x8] = { .name = "gate_4x12x8", .flops = 768.0, .bytes = 1408.0,
+	    .check = om_k_gate_4x12x8_check, .tolerance = OM_TOLERANCE },
+	[OP_route_biased_4x12x3x1x0x1x1x1] = { .name = "route_biased_4x12x3x1x0x1x1x1",
+	    .flops = 0.0, .bytes = 1312.0, .check = om_k_route_biased_4x12x3x1x0x1x1x1_check,
 	    .tolerance = OM_TOLERANCE },
-	{ .name = "route_biased_4x12x3x1x0x1x1x1", .flops = 0.0, .bytes = 1312.0,
-	    .check = om_k_route_biased_4x12x3x1x0x1x1x1_check, .tolerance = OM_TOLERANCE },
-	{ .name = "route_map_4x12x3x1", .flops = 0.0, .bytes = 244.0,
+	[OP_route_map_4x12x3x1] = { .name = "route_map_4x12x3x1", .flops = 0.0, .bytes = 244.0,
 	    .check = om_k_route_map_4x12x3x1_check, .tolerance = OM_TOLERANCE },
-	{ .name = "dispatch_4x3x8", .flops = 0.0, .bytes = 1120.0,
+	[OP_dispatch_4x3x8] = { .name = "dispatch_4x3x8", .flops = 0.0, .bytes = 1120.0,
 	    .check = om_k_dispatch_4x3x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "grouped_12x12x6x8", .flops = 1152.0, .bytes = 6004.0,
+	[OP_grouped_12x12x6x8] = { .name = "grouped_12x12x6x8", .flops = 1152.0, .bytes = 6004.0,
 	    .check = om_k_grouped_12x12x6x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "glu_routed_4x3x6x0", .flops = 0.0, .bytes = 1872.0,
+	[OP_glu_routed_4x3x6x0] = { .name = "glu_routed_4x3x6x0", .flops = 0.0, .bytes = 1872.0,
 	    .check = om_k_glu_routed_4x3x6x0_check, .tolerance = OM_TOLERANCE },
-	{ .name = "grouped_12x12x8x6", .flops = 1152.0, .bytes = 6004.0,
+	[OP_grouped_12x12x8x6] = { .name = "grouped_12x12x8x6", .flops = 1152.0, .bytes = 6004.0,
 	    .check = om_k_grouped_12x12x8x6_check, .tolerance = OM_TOLERANCE },
-	{ .name = "combine_4x3x8", .flops = 0.0, .bytes = 1120.0, .check = om_k_combine_4x3x8_check,
+	[OP_combine_4x3x8] = { .name = "combine_4x3x8", .flops = 0.0, .bytes = 1120.0,
+	    .check = om_k_combine_4x3x8_check, .tolerance = OM_TOLERANCE },
+	[OP_grouped_dx_12x12x8x6] = { .name = "grouped_dx_12x12x8x6", .flops = 1152.0,
+	    .bytes = 6004.0, .check = om_k_grouped_dx_12x12x8x6_check, .tolerance = OM_TOLERANCE },
+	[OP_grouped_dw_12x12x8x6] = { .name = "grouped_dw_12x12x8x6", .flops = 1152.0,
+	    .bytes = 10612.0, .check = om_k_grouped_dw_12x12x8x6_check, .tolerance = OM_TOLERANCE },
+	[OP_glu_routed_bwd_4x3x6x0] = { .name = "glu_routed_bwd_4x3x6x0", .flops = 0.0,
+	    .bytes = 3120.0, .check = om_k_glu_routed_bwd_4x3x6x0_check,
 	    .tolerance = OM_TOLERANCE },
-	{ .name = "grouped_dx_12x12x8x6", .flops = 1152.0, .bytes = 6004.0,
-	    .check = om_k_grouped_dx_12x12x8x6_check, .tolerance = OM_TOLERANCE },
-	{ .name = "grouped_dw_12x12x8x6", .flops = 1152.0, .bytes = 10612.0,
-	    .check = om_k_grouped_dw_12x12x8x6_check, .tolerance = OM_TOLERANCE },
-	{ .name = "glu_routed_bwd_4x3x6x0", .flops = 0.0, .bytes = 3120.0,
-	    .check = om_k_glu_routed_bwd_4x3x6x0_check, .tolerance = OM_TOLERANCE },
-	{ .name = "grouped_dx_12x12x6x8", .flops = 1152.0, .bytes = 6004.0,
-	    .check = om_k_grouped_dx_12x12x6x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "grouped_dw_12x12x6x8", .flops = 1152.0, .bytes = 10612.0,
-	    .check = om_k_grouped_dw_12x12x6x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "add_12x8", .flops = 0.0, .bytes = 2304.0, .check = om_k_add_12x8_check,
+	[OP_grouped_dx_12x12x6x8] = { .name = "grouped_dx_12x12x6x8", .flops = 1152.0,
+	    .bytes = 6004.0, .check = om_k_grouped_dx_12x12x6x8_check, .tolerance = OM_TOLERANCE },
+	[OP_grouped_dw_12x12x6x8] = { .name = "grouped_dw_12x12x6x8", .flops = 1152.0,
+	    .bytes = 10612.0, .check = om_k_grouped_dw_12x12x6x8_check, .tolerance = OM_TOLERANCE },
+	[OP_add_12x8] = { .name = "add_12x8", .flops = 0.0, .bytes = 2304.0,
+	    .check = om_k_add_12x8_check, .tolerance = OM_TOLERANCE },
+	[OP_route_bwd_4x12x3x1x0x1x1x1] = { .name = "route_bwd_4x12x3x1x0x1x1x1", .flops = 0.0,
+	    .bytes = 1376.0, .check = om_k_route_bwd_4x12x3x1x0x1x1x1_check,
 	    .tolerance = OM_TOLERANCE },
-	{ .name = "route_bwd_4x12x3x1x0x1x1x1", .flops = 0.0, .bytes = 1376.0,
-	    .check = om_k_route_bwd_4x12x3x1x0x1x1x1_check, .tolerance = OM_TOLERANCE },
-	{ .name = "gate_dx_4x12x8", .flops = 768.0, .bytes = 1408.0,
+	[OP_gate_dx_4x12x8] = { .name = "gate_dx_4x12x8", .flops = 768.0, .bytes = 1408.0,
 	    .check = om_k_gate_dx_4x12x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "gate_dw_4x12x8", .flops = 768.0, .bytes = 2176.0,
+	[OP_gate_dw_4x12x8] = { .name = "gate_dw_4x12x8", .flops = 768.0, .bytes = 2176.0,
 	    .check = om_k_gate_dw_4x12x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "head_loss_grad_4x8x32", .flops = 6144.0, .bytes = 6704.0,
-	    .check = om_k_head_loss_grad_4x8x32_check, .tolerance = OM_TOLERANCE },
-	{ .name = "sumsq_8192", .flops = 0.0, .bytes = 65664.0, .check = om_k_sumsq_8192_check,
+	[OP_head_loss_grad_4x8x32] = { .name = "head_loss_grad_4x8x32", .flops = 6144.0,
+	    .bytes = 6704.0, .check = om_k_head_loss_grad_4x8x32_check, .tolerance = OM_TOLERANCE },
+	[OP_sumsq_8192] = { .name = "sumsq_8192", .flops = 0.0, .bytes = 65664.0,
+	    .check = om_k_sumsq_8192_check, .tolerance = OM_TOLERANCE },
+	[OP_clip] = { .name = "clip", .flops = 0.0, .bytes = 144.0, .check = om_k_clip_check,
 	    .tolerance = OM_TOLERANCE },
-	{ .name = "clip", .flops = 0.0, .bytes = 144.0, .check = om_k_clip_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "adamw_6208", .flops = 0.0, .bytes = 347712.0, .check = om_k_adamw_6208_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "adamw_1984", .flops = 0.0, .bytes = 111168.0, .check = om_k_adamw_1984_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "bias_update_12x12", .flops = 0.0, .bytes = 352.0,
+	[OP_adamw_6208] = { .name = "adamw_6208", .flops = 0.0, .bytes = 347712.0,
+	    .check = om_k_adamw_6208_check, .tolerance = OM_TOLERANCE },
+	[OP_adamw_1984] = { .name = "adamw_1984", .flops = 0.0, .bytes = 111168.0,
+	    .check = om_k_adamw_1984_check, .tolerance = OM_TOLERANCE },
+	[OP_bias_update_12x12] = { .name = "bias_update_12x12", .flops = 0.0, .bytes = 352.0,
 	    .check = om_k_bias_update_12x12_check, .tolerance = OM_TOLERANCE },
-	{ .name = "head_loss_4x8x32", .flops = 2048.0, .bytes = 2384.0,
+	[OP_head_loss_4x8x32] = { .name = "head_loss_4x8x32", .flops = 2048.0, .bytes = 2384.0,
 	    .check = om_k_head_loss_4x8x32_check, .tolerance = OM_TOLERANCE },
-	{ .name = "embed_1x8x32", .flops = 0.0, .bytes = 2116.0, .check = om_k_embed_1x8x32_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "rmsnorm_1x1x8", .flops = 0.0, .bytes = 200.0, .check = om_k_rmsnorm_1x1x8_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "linear_1x16x8", .flops = 256.0, .bytes = 1216.0,
+	[OP_embed_1x8x32] = { .name = "embed_1x8x32", .flops = 0.0, .bytes = 2116.0,
+	    .check = om_k_embed_1x8x32_check, .tolerance = OM_TOLERANCE },
+	[OP_rmsnorm_1x1x8] = { .name = "rmsnorm_1x1x8", .flops = 0.0, .bytes = 200.0,
+	    .check = om_k_rmsnorm_1x1x8_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_1x16x8] = { .name = "linear_1x16x8", .flops = 256.0, .bytes = 1216.0,
 	    .check = om_k_linear_1x16x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "rmsnorm_1x4x4", .flops = 0.0, .bytes = 320.0, .check = om_k_rmsnorm_1x4x4_check,
+	[OP_rmsnorm_1x4x4] = { .name = "rmsnorm_1x4x4", .flops = 0.0, .bytes = 320.0,
+	    .check = om_k_rmsnorm_1x4x4_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_1x8x8] = { .name = "linear_1x8x8", .flops = 128.0, .bytes = 640.0,
+	    .check = om_k_linear_1x8x8_check, .tolerance = OM_TOLERANCE },
+	[OP_rmsnorm_1x2x4] = { .name = "rmsnorm_1x2x4", .flops = 0.0, .bytes = 176.0,
+	    .check = om_k_rmsnorm_1x2x4_check, .tolerance = OM_TOLERANCE },
+	[OP_attention_at_4x4x2x4x4] = { .name = "attention_at_4x4x2x4x4", .flops = 256.0,
+	    .bytes = 1412.0, .check = om_k_attention_at_4x4x2x4x4_check,
 	    .tolerance = OM_TOLERANCE },
-	{ .name = "linear_1x8x8", .flops = 128.0, .bytes = 640.0, .check = om_k_linear_1x8x8_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "rmsnorm_1x2x4", .flops = 0.0, .bytes = 176.0, .check = om_k_rmsnorm_1x2x4_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "attention_at_4x4x2x4x4", .flops = 256.0, .bytes = 1412.0,
-	    .check = om_k_attention_at_4x4x2x4x4_check, .tolerance = OM_TOLERANCE },
-	{ .name = "linear_1x8x16", .flops = 256.0, .bytes = 1216.0,
+	[OP_linear_1x8x16] = { .name = "linear_1x8x16", .flops = 256.0, .bytes = 1216.0,
 	    .check = om_k_linear_1x8x16_check, .tolerance = OM_TOLERANCE },
-	{ .name = "add_1x8", .flops = 0.0, .bytes = 192.0, .check = om_k_add_1x8_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "linear_1x12x8", .flops = 192.0, .bytes = 928.0,
+	[OP_add_1x8] = { .name = "add_1x8", .flops = 0.0, .bytes = 192.0,
+	    .check = om_k_add_1x8_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_1x12x8] = { .name = "linear_1x12x8", .flops = 192.0, .bytes = 928.0,
 	    .check = om_k_linear_1x12x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "glu_1x12x0", .flops = 0.0, .bytes = 288.0, .check = om_k_glu_1x12x0_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "linear_1x8x12", .flops = 192.0, .bytes = 928.0,
+	[OP_glu_1x12x0] = { .name = "glu_1x12x0", .flops = 0.0, .bytes = 288.0,
+	    .check = om_k_glu_1x12x0_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_1x8x12] = { .name = "linear_1x8x12", .flops = 192.0, .bytes = 928.0,
 	    .check = om_k_linear_1x8x12_check, .tolerance = OM_TOLERANCE },
-	{ .name = "rope_at_4x4x4", .flops = 0.0, .bytes = 388.0, .check = om_k_rope_at_4x4x4_check,
+	[OP_rope_at_4x4x4] = { .name = "rope_at_4x4x4", .flops = 0.0, .bytes = 388.0,
+	    .check = om_k_rope_at_4x4x4_check, .tolerance = OM_TOLERANCE },
+	[OP_rope_at_4x2x4] = { .name = "rope_at_4x2x4", .flops = 0.0, .bytes = 260.0,
+	    .check = om_k_rope_at_4x2x4_check, .tolerance = OM_TOLERANCE },
+	[OP_attention_at_4x4x2x4x3] = { .name = "attention_at_4x4x2x4x3", .flops = 192.0,
+	    .bytes = 1412.0, .check = om_k_attention_at_4x4x2x4x3_check,
 	    .tolerance = OM_TOLERANCE },
-	{ .name = "rope_at_4x2x4", .flops = 0.0, .bytes = 260.0, .check = om_k_rope_at_4x2x4_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "attention_at_4x4x2x4x3", .flops = 192.0, .bytes = 1412.0,
-	    .check = om_k_attention_at_4x4x2x4x3_check, .tolerance = OM_TOLERANCE },
-	{ .name = "gate_1x4x8", .flops = 64.0, .bytes = 352.0, .check = om_k_gate_1x4x8_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "route_1x4x1x0x0x1x1x1", .flops = 0.0, .bytes = 196.0,
-	    .check = om_k_route_1x4x1x0x0x1x1x1_check, .tolerance = OM_TOLERANCE },
-	{ .name = "route_map_1x4x1x1", .flops = 0.0, .bytes = 48.0,
+	[OP_gate_1x4x8] = { .name = "gate_1x4x8", .flops = 64.0, .bytes = 352.0,
+	    .check = om_k_gate_1x4x8_check, .tolerance = OM_TOLERANCE },
+	[OP_route_1x4x1x0x0x1x1x1] = { .name = "route_1x4x1x0x0x1x1x1", .flops = 0.0,
+	    .bytes = 196.0, .check = om_k_route_1x4x1x0x0x1x1x1_check, .tolerance = OM_TOLERANCE },
+	[OP_route_map_1x4x1x1] = { .name = "route_map_1x4x1x1", .flops = 0.0, .bytes = 48.0,
 	    .check = om_k_route_map_1x4x1x1_check, .tolerance = OM_TOLERANCE },
-	{ .name = "dispatch_1x1x8", .flops = 0.0, .bytes = 136.0,
+	[OP_dispatch_1x1x8] = { .name = "dispatch_1x1x8", .flops = 0.0, .bytes = 136.0,
 	    .check = om_k_dispatch_1x1x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "grouped_1x4x6x8", .flops = 96.0, .bytes = 1668.0,
+	[OP_grouped_1x4x6x8] = { .name = "grouped_1x4x6x8", .flops = 96.0, .bytes = 1668.0,
 	    .check = om_k_grouped_1x4x6x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "glu_routed_1x1x6x0", .flops = 0.0, .bytes = 156.0,
+	[OP_glu_routed_1x1x6x0] = { .name = "glu_routed_1x1x6x0", .flops = 0.0, .bytes = 156.0,
 	    .check = om_k_glu_routed_1x1x6x0_check, .tolerance = OM_TOLERANCE },
-	{ .name = "grouped_1x4x8x6", .flops = 96.0, .bytes = 1668.0,
+	[OP_grouped_1x4x8x6] = { .name = "grouped_1x4x8x6", .flops = 96.0, .bytes = 1668.0,
 	    .check = om_k_grouped_1x4x8x6_check, .tolerance = OM_TOLERANCE },
-	{ .name = "combine_1x1x8", .flops = 0.0, .bytes = 136.0, .check = om_k_combine_1x1x8_check,
+	[OP_combine_1x1x8] = { .name = "combine_1x1x8", .flops = 0.0, .bytes = 136.0,
+	    .check = om_k_combine_1x1x8_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_1x4x8] = { .name = "linear_1x4x8", .flops = 64.0, .bytes = 352.0,
+	    .check = om_k_linear_1x4x8_check, .tolerance = OM_TOLERANCE },
+	[OP_glu_1x4x0] = { .name = "glu_1x4x0", .flops = 0.0, .bytes = 96.0,
+	    .check = om_k_glu_1x4x0_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_1x8x4] = { .name = "linear_1x8x4", .flops = 64.0, .bytes = 352.0,
+	    .check = om_k_linear_1x8x4_check, .tolerance = OM_TOLERANCE },
+	[OP_gate_1x12x8] = { .name = "gate_1x12x8", .flops = 192.0, .bytes = 928.0,
+	    .check = om_k_gate_1x12x8_check, .tolerance = OM_TOLERANCE },
+	[OP_route_biased_1x12x3x1x0x1x1x1] = { .name = "route_biased_1x12x3x1x0x1x1x1",
+	    .flops = 0.0, .bytes = 604.0, .check = om_k_route_biased_1x12x3x1x0x1x1x1_check,
 	    .tolerance = OM_TOLERANCE },
-	{ .name = "linear_1x4x8", .flops = 64.0, .bytes = 352.0, .check = om_k_linear_1x4x8_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "glu_1x4x0", .flops = 0.0, .bytes = 96.0, .check = om_k_glu_1x4x0_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "linear_1x8x4", .flops = 64.0, .bytes = 352.0, .check = om_k_linear_1x8x4_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "gate_1x12x8", .flops = 192.0, .bytes = 928.0, .check = om_k_gate_1x12x8_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "route_biased_1x12x3x1x0x1x1x1", .flops = 0.0, .bytes = 604.0,
-	    .check = om_k_route_biased_1x12x3x1x0x1x1x1_check, .tolerance = OM_TOLERANCE },
-	{ .name = "route_map_1x12x3x1", .flops = 0.0, .bytes = 136.0,
+	[OP_route_map_1x12x3x1] = { .name = "route_map_1x12x3x1", .flops = 0.0, .bytes = 136.0,
 	    .check = om_k_route_map_1x12x3x1_check, .tolerance = OM_TOLERANCE },
-	{ .name = "dispatch_1x3x8", .flops = 0.0, .bytes = 280.0,
+	[OP_dispatch_1x3x8] = { .name = "dispatch_1x3x8", .flops = 0.0, .bytes = 280.0,
 	    .check = om_k_dispatch_1x3x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "grouped_3x12x6x8", .flops = 288.0, .bytes = 4996.0,
+	[OP_grouped_3x12x6x8] = { .name = "grouped_3x12x6x8", .flops = 288.0, .bytes = 4996.0,
 	    .check = om_k_grouped_3x12x6x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "glu_routed_1x3x6x0", .flops = 0.0, .bytes = 468.0,
+	[OP_glu_routed_1x3x6x0] = { .name = "glu_routed_1x3x6x0", .flops = 0.0, .bytes = 468.0,
 	    .check = om_k_glu_routed_1x3x6x0_check, .tolerance = OM_TOLERANCE },
-	{ .name = "grouped_3x12x8x6", .flops = 288.0, .bytes = 4996.0,
+	[OP_grouped_3x12x8x6] = { .name = "grouped_3x12x8x6", .flops = 288.0, .bytes = 4996.0,
 	    .check = om_k_grouped_3x12x8x6_check, .tolerance = OM_TOLERANCE },
-	{ .name = "combine_1x3x8", .flops = 0.0, .bytes = 280.0, .check = om_k_combine_1x3x8_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "logits_1x32x8", .flops = 512.0, .bytes = 2368.0,
+	[OP_combine_1x3x8] = { .name = "combine_1x3x8", .flops = 0.0, .bytes = 280.0,
+	    .check = om_k_combine_1x3x8_check, .tolerance = OM_TOLERANCE },
+	[OP_logits_1x32x8] = { .name = "logits_1x32x8", .flops = 512.0, .bytes = 2368.0,
 	    .check = om_k_logits_1x32x8_check, .tolerance = OM_TOLERANCE },
 };
-
-#define LAUNCH(op, call) \
-	do { \
-		if (om_profile) \
-			om_op_begin(&om_ops[op]); \
-		call; \
-		if (om_profile) \
-			om_op_end(&om_ops[op]); \
-	} while (0)
-
-void
-launch_rope_table_4x4x0(double *tab)
-{
-	LAUNCH(0, om_k_rope_table_4x4x0(tab));
-}
-
-void
-launch_embed_4x8x32(const int32_t *tok, const double *w, double *x)
-{
-	LAUNCH(1, om_k_embed_4x8x32(tok, w, x));
-}
-
-void
-launch_embed_bwd_4x8x32(const double *dx, const int32_t *tok, double *dw)
-{
-	LAUNCH(2, om_k_embed_bwd_4x8x32(dx, tok, dw));
-}
-
-void
-launch_rmsnorm_4x1x8(const double *x, const double *w, double *y, double *r)
-{
-	LAUNCH(3, om_k_rmsnorm_4x1x8(x, w, y, r));
-}
-
-void
-launch_linear_4x16x8(const double *x, const double *w, double *y)
-{
-	LAUNCH(4, om_k_linear_4x16x8(x, w, y));
-}
-
-void
-launch_rmsnorm_4x4x4(const double *x, const double *w, double *y, double *r)
-{
-	LAUNCH(5, om_k_rmsnorm_4x4x4(x, w, y, r));
-}
-
-void
-launch_linear_4x8x8(const double *x, const double *w, double *y)
-{
-	LAUNCH(6, om_k_linear_4x8x8(x, w, y));
-}
-
-void
-launch_rmsnorm_4x2x4(const double *x, const double *w, double *y, double *r)
-{
-	LAUNCH(7, om_k_rmsnorm_4x2x4(x, w, y, r));
-}
-
-void
-launch_attention_1x4x4x2x4x4(const double *q, const double *k, const double *v, double *o,
-    double *lse)
-{
-	LAUNCH(8, om_k_attention_1x4x4x2x4x4(q, k, v, o, lse));
-}
-
-void
-launch_linear_4x8x16(const double *x, const double *w, double *y)
-{
-	LAUNCH(9, om_k_linear_4x8x16(x, w, y));
-}
-
-void
-launch_add_4x8(const double *a, const double *b, double *y)
-{
-	LAUNCH(10, om_k_add_4x8(a, b, y));
-}
-
-void
-launch_linear_4x12x8(const double *x, const double *w, double *y)
-{
-	LAUNCH(11, om_k_linear_4x12x8(x, w, y));
-}
-
-void
-launch_glu_4x12x0(const double *g, const double *u, double *h)
-{
-	LAUNCH(12, om_k_glu_4x12x0(g, u, h));
-}
-
-void
-launch_linear_4x8x12(const double *x, const double *w, double *y)
-{
-	LAUNCH(13, om_k_linear_4x8x12(x, w, y));
-}
-
-void
-launch_rmsnorm_bwd_4x1x8(const double *dy, const double *x, const double *w, const double *r,
-    double *dx, double *dw, double *ws)
-{
-	LAUNCH(14, om_k_rmsnorm_bwd_4x1x8(dy, x, w, r, dx, dw, ws));
-}
-
-void
-launch_linear_dx_4x8x12(const double *dy, const double *w, double *dx)
-{
-	LAUNCH(15, om_k_linear_dx_4x8x12(dy, w, dx));
-}
-
-void
-launch_linear_dw_4x8x12(const double *dy, const double *x, double *dw)
-{
-	LAUNCH(16, om_k_linear_dw_4x8x12(dy, x, dw));
-}
-
-void
-launch_glu_bwd_4x12x0(const double *dh, const double *g, const double *u, double *dg, double *du)
-{
-	LAUNCH(17, om_k_glu_bwd_4x12x0(dh, g, u, dg, du));
-}
-
-void
-launch_linear_dx_4x12x8(const double *dy, const double *w, double *dx)
-{
-	LAUNCH(18, om_k_linear_dx_4x12x8(dy, w, dx));
-}
-
-void
-launch_linear_dw_4x12x8(const double *dy, const double *x, double *dw)
-{
-	LAUNCH(19, om_k_linear_dw_4x12x8(dy, x, dw));
-}
-
-void
-launch_linear_dx_4x8x16(const double *dy, const double *w, double *dx)
-{
-	LAUNCH(20, om_k_linear_dx_4x8x16(dy, w, dx));
-}
-
-void
-launch_linear_dw_4x8x16(const double *dy, const double *x, double *dw)
-{
-	LAUNCH(21, om_k_linear_dw_4x8x16(dy, x, dw));
-}
-
-void
-launch_attention_bwd_1x4x4x2x4x4(const double *do_, const double *q, const double *k,
-    const double *v, const double *o, const double *lse, double *dq, double *dk, double *dv,
-    double *ws)
-{
-	LAUNCH(22, om_k_attention_bwd_1x4x4x2x4x4(do_, q, k, v, o, lse, dq, dk, dv, ws));
-}
-
-void
-launch_linear_dx_4x8x8(const double *dy, const double *w, double *dx)
-{
-	LAUNCH(23, om_k_linear_dx_4x8x8(dy, w, dx));
-}
-
-void
-launch_linear_dw_4x8x8(const double *dy, const double *x, double *dw)
-{
-	LAUNCH(24, om_k_linear_dw_4x8x8(dy, x, dw));
-}
-
-void
-launch_rmsnorm_bwd_4x2x4(const double *dy, const double *x, const double *w, const double *r,
-    double *dx, double *dw, double *ws)
-{
-	LAUNCH(25, om_k_rmsnorm_bwd_4x2x4(dy, x, w, r, dx, dw, ws));
-}
-
-void
-launch_rmsnorm_bwd_4x4x4(const double *dy, const double *x, const double *w, const double *r,
-    double *dx, double *dw, double *ws)
-{
-	LAUNCH(26, om_k_rmsnorm_bwd_4x4x4(dy, x, w, r, dx, dw, ws));
-}
-
-void
-launch_linear_dx_4x16x8(const double *dy, const double *w, double *dx)
-{
-	LAUNCH(27, om_k_linear_dx_4x16x8(dy, w, dx));
-}
-
-void
-launch_linear_dw_4x16x8(const double *dy, const double *x, double *dw)
-{
-	LAUNCH(28, om_k_linear_dw_4x16x8(dy, x, dw));
-}
-
-void
-launch_rope_1x4x4x4(const double *x, const double *tab, double *y)
-{
-	LAUNCH(29, om_k_rope_1x4x4x4(x, tab, y));
-}
-
-void
-launch_rope_1x4x2x4(const double *x, const double *tab, double *y)
-{
-	LAUNCH(30, om_k_rope_1x4x2x4(x, tab, y));
-}
-
-void
-launch_attention_1x4x4x2x4x3(const double *q, const double *k, const double *v, double *o,
-    double *lse)
-{
-	LAUNCH(31, om_k_attention_1x4x4x2x4x3(q, k, v, o, lse));
-}
-
-void
-launch_gate_4x4x8(const double *x, const double *w, double *z)
-{
-	LAUNCH(32, om_k_gate_4x4x8(x, w, z));
-}
-
-void
-launch_route_random_4x4x1x0x0x1x1x1(const double *z, const int64_t *draw, double *p, int32_t *idx,
-    double *prob, double *lse, int32_t *cnt, int64_t *load, double *aux)
-{
-	LAUNCH(33, om_k_route_random_4x4x1x0x0x1x1x1(z, draw, p, idx, prob, lse, cnt, load, aux));
-}
-
-void
-launch_route_map_4x4x1x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
-    int32_t *off)
-{
-	LAUNCH(34, om_k_route_map_4x4x1x1(idx, cnt, row, src, off));
-}
-
-void
-launch_dispatch_4x1x8(const double *x, const int32_t *row, const int32_t *src, double *xr)
-{
-	LAUNCH(35, om_k_dispatch_4x1x8(x, row, src, xr));
-}
-
-void
-launch_grouped_4x4x6x8(const double *x, const double *w, const int32_t *off, double *y)
-{
-	LAUNCH(36, om_k_grouped_4x4x6x8(x, w, off, y));
-}
-
-void
-launch_glu_routed_4x1x6x0(const double *g, const double *u, const double *p, const int32_t *src,
-    double *h)
-{
-	LAUNCH(37, om_k_glu_routed_4x1x6x0(g, u, p, src, h));
-}
-
-void
-launch_grouped_4x4x8x6(const double *x, const double *w, const int32_t *off, double *y)
-{
-	LAUNCH(38, om_k_grouped_4x4x8x6(x, w, off, y));
-}
-
-void
-launch_combine_4x1x8(const double *y, const int32_t *row, const int32_t *src, double *x)
-{
-	LAUNCH(39, om_k_combine_4x1x8(y, row, src, x));
-}
-
-void
-launch_linear_4x4x8(const double *x, const double *w, double *y)
-{
-	LAUNCH(40, om_k_linear_4x4x8(x, w, y));
-}
-
-void
-launch_glu_4x4x0(const double *g, const double *u, double *h)
-{
-	LAUNCH(41, om_k_glu_4x4x0(g, u, h));
-}
-
-void
-launch_linear_4x8x4(const double *x, const double *w, double *y)
-{
-	LAUNCH(42, om_k_linear_4x8x4(x, w, y));
-}
-
-void
-launch_linear_dx_4x8x4(const double *dy, const double *w, double *dx)
-{
-	LAUNCH(43, om_k_linear_dx_4x8x4(dy, w, dx));
-}
-
-void
-launch_linear_dw_4x8x4(const double *dy, const double *x, double *dw)
-{
-	LAUNCH(44, om_k_linear_dw_4x8x4(dy, x, dw));
-}
-
-void
-launch_glu_bwd_4x4x0(const double *dh, const double *g, const double *u, double *dg, double *du)
-{
-	LAUNCH(45, om_k_glu_bwd_4x4x0(dh, g, u, dg, du));
-}
-
-void
-launch_linear_dx_4x4x8(const double *dy, const double *w, double *dx)
-{
-	LAUNCH(46, om_k_linear_dx_4x4x8(dy, w, dx));
-}
-
-void
-launch_linear_dw_4x4x8(const double *dy, const double *x, double *dw)
-{
-	LAUNCH(47, om_k_linear_dw_4x4x8(dy, x, dw));
-}
-
-void
-launch_grouped_dx_4x4x8x6(const double *dy, const double *w, const int32_t *off, double *dx)
-{
-	LAUNCH(48, om_k_grouped_dx_4x4x8x6(dy, w, off, dx));
-}
-
-void
-launch_grouped_dw_4x4x8x6(const double *dy, const double *x, const int32_t *off, double *dw)
-{
-	LAUNCH(49, om_k_grouped_dw_4x4x8x6(dy, x, off, dw));
-}
-
-void
-launch_glu_routed_bwd_4x1x6x0(const double *dh, const double *g, const double *u, const double *p,
-    const int32_t *src, double *dg, double *du, double *dp)
-{
-	LAUNCH(50, om_k_glu_routed_bwd_4x1x6x0(dh, g, u, p, src, dg, du, dp));
-}
-
-void
-launch_grouped_dx_4x4x6x8(const double *dy, const double *w, const int32_t *off, double *dx)
-{
-	LAUNCH(51, om_k_grouped_dx_4x4x6x8(dy, w, off, dx));
-}
-
-void
-launch_grouped_dw_4x4x6x8(const double *dy, const double *x, const int32_t *off, double *dw)
-{
-	LAUNCH(52, om_k_grouped_dw_4x4x6x8(dy, x, off, dw));
-}
-
-void
-launch_route_bwd_4x4x1x0x0x1x1x1(const double *dp, const double *z, const int32_t *idx,
-    const double *prob, const double *lse, const int32_t *cnt, double *dz)
-{
-	LAUNCH(53, om_k_route_bwd_4x4x1x0x0x1x1x1(dp, z, idx, prob, lse, cnt, dz));
-}
-
-void
-launch_gate_dx_4x4x8(const double *dz, const double *w, double *dx)
-{
-	LAUNCH(54, om_k_gate_dx_4x4x8(dz, w, dx));
-}
-
-void
-launch_gate_dw_4x4x8(const double *dz, const double *x, double *dw)
-{
-	LAUNCH(55, om_k_gate_dw_4x4x8(dz, x, dw));
-}
-
-void
-launch_attention_bwd_1x4x4x2x4x3(const double *do_, const double *q, const double *k,
-    const double *v, const double *o, const double *lse, double *dq, double *dk, double *dv,
-    double *ws)
-{
-	LAUNCH(56, om_k_attention_bwd_1x4x4x2x4x3(do_, q, k, v, o, lse, dq, dk, dv, ws));
-}
-
-void
-launch_rope_bwd_1x4x2x4(const double *dy, const double *tab, double *dx)
-{
-	LAUNCH(57, om_k_rope_bwd_1x4x2x4(dy, tab, dx));
-}
-
-void
-launch_rope_bwd_1x4x4x4(const double *dy, const double *tab, double *dx)
-{
-	LAUNCH(58, om_k_rope_bwd_1x4x4x4(dy, tab, dx));
-}
-
-void
-launch_gate_4x12x8(const double *x, const double *w, double *z)
-{
-	LAUNCH(59, om_k_gate_4x12x8(x, w, z));
-}
-
-void
-launch_route_biased_4x12x3x1x0x1x1x1(const double *z, const double *b, double *p, int32_t *idx,
-    double *prob, double *lse, int32_t *cnt, int64_t *load, double *aux)
-{
-	LAUNCH(60, om_k_route_biased_4x12x3x1x0x1x1x1(z, b, p, idx, prob, lse, cnt, load, aux));
-}
-
-void
-launch_route_map_4x12x3x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
-    int32_t *off)
-{
-	LAUNCH(61, om_k_route_map_4x12x3x1(idx, cnt, row, src, off));
-}
-
-void
-launch_dispatch_4x3x8(const double *x, const int32_t *row, const int32_t *src, double *xr)
-{
-	LAUNCH(62, om_k_dispatch_4x3x8(x, row, src, xr));
-}
-
-void
-launch_grouped_12x12x6x8(const double *x, const double *w, const int32_t *off, double *y)
-{
-	LAUNCH(63, om_k_grouped_12x12x6x8(x, w, off, y));
-}
-
-void
-launch_glu_routed_4x3x6x0(const double *g, const double *u, const double *p, const int32_t *src,
-    double *h)
-{
-	LAUNCH(64, om_k_glu_routed_4x3x6x0(g, u, p, src, h));
-}
-
-void
-launch_grouped_12x12x8x6(const double *x, const double *w, const int32_t *off, double *y)
-{
-	LAUNCH(65, om_k_grouped_12x12x8x6(x, w, off, y));
-}
-
-void
-launch_combine_4x3x8(const double *y, const int32_t *row, const int32_t *src, double *x)
-{
-	LAUNCH(66, om_k_combine_4x3x8(y, row, src, x));
-}
-
-void
-launch_grouped_dx_12x12x8x6(const double *dy, const double *w, const int32_t *off, double *dx)
-{
-	LAUNCH(67, om_k_grouped_dx_12x12x8x6(dy, w, off, dx));
-}
-
-void
-launch_grouped_dw_12x12x8x6(const double *dy, const double *x, const int32_t *off, double *dw)
-{
-	LAUNCH(68, om_k_grouped_dw_12x12x8x6(dy, x, off, dw));
-}
-
-void
-launch_glu_routed_bwd_4x3x6x0(const double *dh, const double *g, const double *u, const double *p,
-    const int32_t *src, double *dg, double *du, double *dp)
-{
-	LAUNCH(69, om_k_glu_routed_bwd_4x3x6x0(dh, g, u, p, src, dg, du, dp));
-}
-
-void
-launch_grouped_dx_12x12x6x8(const double *dy, const double *w, const int32_t *off, double *dx)
-{
-	LAUNCH(70, om_k_grouped_dx_12x12x6x8(dy, w, off, dx));
-}
-
-void
-launch_grouped_dw_12x12x6x8(const double *dy, const double *x, const int32_t *off, double *dw)
-{
-	LAUNCH(71, om_k_grouped_dw_12x12x6x8(dy, x, off, dw));
-}
-
-void
-launch_add_12x8(const double *a, const double *b, double *y)
-{
-	LAUNCH(72, om_k_add_12x8(a, b, y));
-}
-
-void
-launch_route_bwd_4x12x3x1x0x1x1x1(const double *dp, const double *z, const int32_t *idx,
-    const double *prob, const double *lse, const int32_t *cnt, double *dz)
-{
-	LAUNCH(73, om_k_route_bwd_4x12x3x1x0x1x1x1(dp, z, idx, prob, lse, cnt, dz));
-}
-
-void
-launch_gate_dx_4x12x8(const double *dz, const double *w, double *dx)
-{
-	LAUNCH(74, om_k_gate_dx_4x12x8(dz, w, dx));
-}
-
-void
-launch_gate_dw_4x12x8(const double *dz, const double *x, double *dw)
-{
-	LAUNCH(75, om_k_gate_dw_4x12x8(dz, x, dw));
-}
-
-void
-launch_head_loss_grad_4x8x32(const double *x, const double *w, const int32_t *label, double *loss,
-    double *dx, double *dw, double *ws)
-{
-	LAUNCH(76, om_k_head_loss_grad_4x8x32(x, w, label, loss, dx, dw, ws));
-}
-
-void
-launch_sumsq_8192(const double *g, double *ctl)
-{
-	LAUNCH(77, om_k_sumsq_8192(g, ctl));
-}
-
-void
-launch_clip(const double *loss, double *ctl)
-{
-	LAUNCH(78, om_k_clip(loss, ctl));
-}
-
-void
-launch_adamw_6208(const double *g, const double *ctl, double *w, double *m, double *v)
-{
-	LAUNCH(79, om_k_adamw_6208(g, ctl, w, m, v));
-}
-
-void
-launch_adamw_1984(const double *g, const double *ctl, double *w, double *m, double *v)
-{
-	LAUNCH(80, om_k_adamw_1984(g, ctl, w, m, v));
-}
-
-void
-launch_bias_update_12x12(const int64_t *load, const double *ctl, double *b)
-{
-	LAUNCH(81, om_k_bias_update_12x12(load, ctl, b));
-}
-
-void
-launch_head_loss_4x8x32(const double *x, const double *w, const int32_t *label, double *lse,
-    double *loss, double *ws)
-{
-	LAUNCH(82, om_k_head_loss_4x8x32(x, w, label, lse, loss, ws));
-}
-
-void
-launch_embed_1x8x32(const int32_t *tok, const double *w, double *x)
-{
-	LAUNCH(83, om_k_embed_1x8x32(tok, w, x));
-}
-
-void
-launch_rmsnorm_1x1x8(const double *x, const double *w, double *y, double *r)
-{
-	LAUNCH(84, om_k_rmsnorm_1x1x8(x, w, y, r));
-}
-
-void
-launch_linear_1x16x8(const double *x, const double *w, double *y)
-{
-	LAUNCH(85, om_k_linear_1x16x8(x, w, y));
-}
-
-void
-launch_rmsnorm_1x4x4(const double *x, const double *w, double *y, double *r)
-{
-	LAUNCH(86, om_k_rmsnorm_1x4x4(x, w, y, r));
-}
-
-void
-launch_linear_1x8x8(const double *x, const double *w, double *y)
-{
-	LAUNCH(87, om_k_linear_1x8x8(x, w, y));
-}
-
-void
-launch_rmsnorm_1x2x4(const double *x, const double *w, double *y, double *r)
-{
-	LAUNCH(88, om_k_rmsnorm_1x2x4(x, w, y, r));
-}
-
-void
-launch_attention_at_4x4x2x4x4(const double *q, const double *k, const double *v, const int32_t *pos,
-    double *o, double *kc, double *vc, double *ws)
-{
-	LAUNCH(89, om_k_attention_at_4x4x2x4x4(q, k, v, pos, o, kc, vc, ws));
-}
-
-void
-launch_linear_1x8x16(const double *x, const double *w, double *y)
-{
-	LAUNCH(90, om_k_linear_1x8x16(x, w, y));
-}
-
-void
-launch_add_1x8(const double *a, const double *b, double *y)
-{
-	LAUNCH(91, om_k_add_1x8(a, b, y));
-}
-
-void
-launch_linear_1x12x8(const double *x, const double *w, double *y)
-{
-	LAUNCH(92, om_k_linear_1x12x8(x, w, y));
-}
-
-void
-launch_glu_1x12x0(const double *g, const double *u, double *h)
-{
-	LAUNCH(93, om_k_glu_1x12x0(g, u, h));
-}
-
-void
-launch_linear_1x8x12(const double *x, const double *w, double *y)
-{
-	LAUNCH(94, om_k_linear_1x8x12(x, w, y));
-}
-
-void
-launch_rope_at_4x4x4(const double *x, const double *tab, const int32_t *pos, double *y)
-{
-	LAUNCH(95, om_k_rope_at_4x4x4(x, tab, pos, y));
-}
-
-void
-launch_rope_at_4x2x4(const double *x, const double *tab, const int32_t *pos, double *y)
-{
-	LAUNCH(96, om_k_rope_at_4x2x4(x, tab, pos, y));
-}
-
-void
-launch_attention_at_4x4x2x4x3(const double *q, const double *k, const double *v, const int32_t *pos,
-    double *o, double *kc, double *vc, double *ws)
-{
-	LAUNCH(97, om_k_attention_at_4x4x2x4x3(q, k, v, pos, o, kc, vc, ws));
-}
-
-void
-launch_gate_1x4x8(const double *x, const double *w, double *z)
-{
-	LAUNCH(98, om_k_gate_1x4x8(x, w, z));
-}
-
-void
-launch_route_1x4x1x0x0x1x1x1(const double *z, double *p, int32_t *idx, double *prob, double *lse,
-    int32_t *cnt, int64_t *load, double *aux)
-{
-	LAUNCH(99, om_k_route_1x4x1x0x0x1x1x1(z, p, idx, prob, lse, cnt, load, aux));
-}
-
-void
-launch_route_map_1x4x1x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
-    int32_t *off)
-{
-	LAUNCH(100, om_k_route_map_1x4x1x1(idx, cnt, row, src, off));
-}
-
-void
-launch_dispatch_1x1x8(const double *x, const int32_t *row, const int32_t *src, double *xr)
-{
-	LAUNCH(101, om_k_dispatch_1x1x8(x, row, src, xr));
-}
-
-void
-launch_grouped_1x4x6x8(const double *x, const double *w, const int32_t *off, double *y)
-{
-	LAUNCH(102, om_k_grouped_1x4x6x8(x, w, off, y));
-}
-
-void
-launch_glu_routed_1x1x6x0(const double *g, const double *u, const double *p, const int32_t *src,
-    double *h)
-{
-	LAUNCH(103, om_k_glu_routed_1x1x6x0(g, u, p, src, h));
-}
-
-void
-launch_grouped_1x4x8x6(const double *x, const double *w, const int32_t *off, double *y)
-{
-	LAUNCH(104, om_k_grouped_1x4x8x6(x, w, off, y));
-}
-
-void
-launch_combine_1x1x8(const double *y, const int32_t *row, const int32_t *src, double *x)
-{
-	LAUNCH(105, om_k_combine_1x1x8(y, row, src, x));
-}
-
-void
-launch_linear_1x4x8(const double *x, const double *w, double *y)
-{
-	LAUNCH(106, om_k_linear_1x4x8(x, w, y));
-}
-
-void
-launch_glu_1x4x0(const double *g, const double *u, double *h)
-{
-	LAUNCH(107, om_k_glu_1x4x0(g, u, h));
-}
-
-void
-launch_linear_1x8x4(const double *x, const double *w, double *y)
-{
-	LAUNCH(108, om_k_linear_1x8x4(x, w, y));
-}
-
-void
-launch_gate_1x12x8(const double *x, const double *w, double *z)
-{
-	LAUNCH(109, om_k_gate_1x12x8(x, w, z));
-}
-
-void
-launch_route_biased_1x12x3x1x0x1x1x1(const double *z, const double *b, double *p, int32_t *idx,
-    double *prob, double *lse, int32_t *cnt, int64_t *load, double *aux)
-{
-	LAUNCH(110, om_k_route_biased_1x12x3x1x0x1x1x1(z, b, p, idx, prob, lse, cnt, load, aux));
-}
-
-void
-launch_route_map_1x12x3x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
-    int32_t *off)
-{
-	LAUNCH(111, om_k_route_map_1x12x3x1(idx, cnt, row, src, off));
-}
-
-void
-launch_dispatch_1x3x8(const double *x, const int32_t *row, const int32_t *src, double *xr)
-{
-	LAUNCH(112, om_k_dispatch_1x3x8(x, row, src, xr));
-}
-
-void
-launch_grouped_3x12x6x8(const double *x, const double *w, const int32_t *off, double *y)
-{
-	LAUNCH(113, om_k_grouped_3x12x6x8(x, w, off, y));
-}
-
-void
-launch_glu_routed_1x3x6x0(const double *g, const double *u, const double *p, const int32_t *src,
-    double *h)
-{
-	LAUNCH(114, om_k_glu_routed_1x3x6x0(g, u, p, src, h));
-}
-
-void
-launch_grouped_3x12x8x6(const double *x, const double *w, const int32_t *off, double *y)
-{
-	LAUNCH(115, om_k_grouped_3x12x8x6(x, w, off, y));
-}
-
-void
-launch_combine_1x3x8(const double *y, const int32_t *row, const int32_t *src, double *x)
-{
-	LAUNCH(116, om_k_combine_1x3x8(y, row, src, x));
-}
-
-void
-launch_logits_1x32x8(const double *x, const double *w, double *z)
-{
-	LAUNCH(117, om_k_logits_1x32x8(x, w, z));
-}

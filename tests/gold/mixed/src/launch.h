@@ -12,17 +12,13 @@
 
 enum { OM_N_OPS = 118 };
 extern struct om_op om_ops[OM_N_OPS];
-
 /* rope_table_SxDxY: gives tab[s,d] */
 void launch_rope_table_4x4x0(double *tab);
-
 /* embed_TxNxV: tok[t] w[v,n], gives x[t,n] */
 void launch_embed_4x8x32(const int32_t *tok, const double *w, double *x);
 void launch_embed_1x8x32(const int32_t *tok, const double *w, double *x);
-
 /* embed_bwd_TxNxV: dx[t,n] tok[t], gives +dw[v,n] */
 void launch_embed_bwd_4x8x32(const double *dx, const int32_t *tok, double *dw);
-
 /* rmsnorm_MxHxN: x[m,h*n] w[n], gives y[m,h*n] r[m*h] */
 void launch_rmsnorm_4x1x8(const double *x, const double *w, double *y, double *r);
 void launch_rmsnorm_4x4x4(const double *x, const double *w, double *y, double *r);
@@ -30,7 +26,6 @@ void launch_rmsnorm_4x2x4(const double *x, const double *w, double *y, double *r
 void launch_rmsnorm_1x1x8(const double *x, const double *w, double *y, double *r);
 void launch_rmsnorm_1x4x4(const double *x, const double *w, double *y, double *r);
 void launch_rmsnorm_1x2x4(const double *x, const double *w, double *y, double *r);
-
 /* linear_MxNxK: x[m,k] w[n,k], gives y[m,n] */
 void launch_linear_4x16x8(const double *x, const double *w, double *y);
 void launch_linear_4x8x8(const double *x, const double *w, double *y);
@@ -46,24 +41,20 @@ void launch_linear_1x12x8(const double *x, const double *w, double *y);
 void launch_linear_1x8x12(const double *x, const double *w, double *y);
 void launch_linear_1x4x8(const double *x, const double *w, double *y);
 void launch_linear_1x8x4(const double *x, const double *w, double *y);
-
 /* attention_BxSxHxGxDxW: q[b*s,h*d] k[b*s,g*d] v[b*s,g*d], gives o[b*s,h*d] lse[b*h*s] */
 void launch_attention_1x4x4x2x4x4(const double *q, const double *k, const double *v, double *o,
     double *lse);
 void launch_attention_1x4x4x2x4x3(const double *q, const double *k, const double *v, double *o,
     double *lse);
-
 /* add_MxN: a[m,n] b[m,n], gives y[m,n] */
 void launch_add_4x8(const double *a, const double *b, double *y);
 void launch_add_12x8(const double *a, const double *b, double *y);
 void launch_add_1x8(const double *a, const double *b, double *y);
-
 /* glu_MxFxA: g[m,f] u[m,f], gives h[m,f] */
 void launch_glu_4x12x0(const double *g, const double *u, double *h);
 void launch_glu_4x4x0(const double *g, const double *u, double *h);
 void launch_glu_1x12x0(const double *g, const double *u, double *h);
 void launch_glu_1x4x0(const double *g, const double *u, double *h);
-
 /* rmsnorm_bwd_MxHxN: dy[m,h*n] x[m,h*n] w[n] r[m*h], gives dx[m,h*n] +dw[n] */
 void launch_rmsnorm_bwd_4x1x8(const double *dy, const double *x, const double *w, const double *r,
     double *dx, double *dw, double *ws);
@@ -71,7 +62,6 @@ void launch_rmsnorm_bwd_4x2x4(const double *dy, const double *x, const double *w
     double *dx, double *dw, double *ws);
 void launch_rmsnorm_bwd_4x4x4(const double *dy, const double *x, const double *w, const double *r,
     double *dx, double *dw, double *ws);
-
 /* linear_dx_MxNxK: dy[m,n] w[n,k], gives dx[m,k] */
 void launch_linear_dx_4x8x12(const double *dy, const double *w, double *dx);
 void launch_linear_dx_4x12x8(const double *dy, const double *w, double *dx);
@@ -80,7 +70,6 @@ void launch_linear_dx_4x8x8(const double *dy, const double *w, double *dx);
 void launch_linear_dx_4x16x8(const double *dy, const double *w, double *dx);
 void launch_linear_dx_4x8x4(const double *dy, const double *w, double *dx);
 void launch_linear_dx_4x4x8(const double *dy, const double *w, double *dx);
-
 /* linear_dw_MxNxK: dy[m,n] x[m,k], gives +dw[n,k] */
 void launch_linear_dw_4x8x12(const double *dy, const double *x, double *dw);
 void launch_linear_dw_4x12x8(const double *dy, const double *x, double *dw);
@@ -89,13 +78,11 @@ void launch_linear_dw_4x8x8(const double *dy, const double *x, double *dw);
 void launch_linear_dw_4x16x8(const double *dy, const double *x, double *dw);
 void launch_linear_dw_4x8x4(const double *dy, const double *x, double *dw);
 void launch_linear_dw_4x4x8(const double *dy, const double *x, double *dw);
-
 /* glu_bwd_MxFxA: dh[m,f] g[m,f] u[m,f], gives dg[m,f] du[m,f] */
 void launch_glu_bwd_4x12x0(const double *dh, const double *g, const double *u, double *dg,
     double *du);
 void launch_glu_bwd_4x4x0(const double *dh, const double *g, const double *u, double *dg,
     double *du);
-
 /* attention_bwd_BxSxHxGxDxW: do[b*s,h*d] q[b*s,h*d] k[b*s,g*d] v[b*s,g*d] o[b*s,h*d] lse[b*h*s],
  * gives dq[b*s,h*d] dk[b*s,g*d] dv[b*s,g*d] */
 void launch_attention_bwd_1x4x4x2x4x4(const double *do_, const double *q, const double *k,
@@ -104,22 +91,18 @@ void launch_attention_bwd_1x4x4x2x4x4(const double *do_, const double *q, const 
 void launch_attention_bwd_1x4x4x2x4x3(const double *do_, const double *q, const double *k,
     const double *v, const double *o, const double *lse, double *dq, double *dk, double *dv,
     double *ws);
-
 /* rope_BxSxHxD: x[b*s,h*d] tab[s,d], gives y[b*s,h*d] */
 void launch_rope_1x4x4x4(const double *x, const double *tab, double *y);
 void launch_rope_1x4x2x4(const double *x, const double *tab, double *y);
-
 /* gate_MxExK: x[m,k] w[e,k], gives z[m,e] */
 void launch_gate_4x4x8(const double *x, const double *w, double *z);
 void launch_gate_4x12x8(const double *x, const double *w, double *z);
 void launch_gate_1x4x8(const double *x, const double *w, double *z);
 void launch_gate_1x12x8(const double *x, const double *w, double *z);
-
 /* route_random_TxExKxJxCxGxQxN: z[t,e] draw[3],
  * gives p[t,k] idx[t,k] prob[t,e] lse[t] cnt[n,e] +load[e] +aux[2] */
 void launch_route_random_4x4x1x0x0x1x1x1(const double *z, const int64_t *draw, double *p,
     int32_t *idx, double *prob, double *lse, int32_t *cnt, int64_t *load, double *aux);
-
 /* route_map_TxExKxN: idx[t,k] cnt[n,e], gives row[t,k] src[t*k] off[e+1] */
 void launch_route_map_4x4x1x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
     int32_t *off);
@@ -129,13 +112,11 @@ void launch_route_map_1x4x1x1(const int32_t *idx, const int32_t *cnt, int32_t *r
     int32_t *off);
 void launch_route_map_1x12x3x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
     int32_t *off);
-
 /* dispatch_TxKxN: x[t,n] row[t,k] src[r], gives xr[r,n] */
 void launch_dispatch_4x1x8(const double *x, const int32_t *row, const int32_t *src, double *xr);
 void launch_dispatch_4x3x8(const double *x, const int32_t *row, const int32_t *src, double *xr);
 void launch_dispatch_1x1x8(const double *x, const int32_t *row, const int32_t *src, double *xr);
 void launch_dispatch_1x3x8(const double *x, const int32_t *row, const int32_t *src, double *xr);
-
 /* grouped_RxExNxK: x[r,k] w[e,n,k] off[e+1], gives y[r,n] */
 void launch_grouped_4x4x6x8(const double *x, const double *w, const int32_t *off, double *y);
 void launch_grouped_4x4x8x6(const double *x, const double *w, const int32_t *off, double *y);
@@ -145,7 +126,6 @@ void launch_grouped_1x4x6x8(const double *x, const double *w, const int32_t *off
 void launch_grouped_1x4x8x6(const double *x, const double *w, const int32_t *off, double *y);
 void launch_grouped_3x12x6x8(const double *x, const double *w, const int32_t *off, double *y);
 void launch_grouped_3x12x8x6(const double *x, const double *w, const int32_t *off, double *y);
-
 /* glu_routed_TxKxFxA: g[r,f] u[r,f] p[t,k] src[r], gives h[r,f] */
 void launch_glu_routed_4x1x6x0(const double *g, const double *u, const double *p,
     const int32_t *src, double *h);
@@ -155,93 +135,74 @@ void launch_glu_routed_1x1x6x0(const double *g, const double *u, const double *p
     const int32_t *src, double *h);
 void launch_glu_routed_1x3x6x0(const double *g, const double *u, const double *p,
     const int32_t *src, double *h);
-
 /* combine_TxKxN: y[r,n] row[t,k] src[r], gives x[t,n] */
 void launch_combine_4x1x8(const double *y, const int32_t *row, const int32_t *src, double *x);
 void launch_combine_4x3x8(const double *y, const int32_t *row, const int32_t *src, double *x);
 void launch_combine_1x1x8(const double *y, const int32_t *row, const int32_t *src, double *x);
 void launch_combine_1x3x8(const double *y, const int32_t *row, const int32_t *src, double *x);
-
 /* grouped_dx_RxExNxK: dy[r,n] w[e,n,k] off[e+1], gives dx[r,k] */
 void launch_grouped_dx_4x4x8x6(const double *dy, const double *w, const int32_t *off, double *dx);
 void launch_grouped_dx_4x4x6x8(const double *dy, const double *w, const int32_t *off, double *dx);
 void launch_grouped_dx_12x12x8x6(const double *dy, const double *w, const int32_t *off, double *dx);
 void launch_grouped_dx_12x12x6x8(const double *dy, const double *w, const int32_t *off, double *dx);
-
 /* grouped_dw_RxExNxK: dy[r,n] x[r,k] off[e+1], gives +dw[e,n,k] */
 void launch_grouped_dw_4x4x8x6(const double *dy, const double *x, const int32_t *off, double *dw);
 void launch_grouped_dw_4x4x6x8(const double *dy, const double *x, const int32_t *off, double *dw);
 void launch_grouped_dw_12x12x8x6(const double *dy, const double *x, const int32_t *off, double *dw);
 void launch_grouped_dw_12x12x6x8(const double *dy, const double *x, const int32_t *off, double *dw);
-
 /* glu_routed_bwd_TxKxFxA: dh[r,f] g[r,f] u[r,f] p[t,k] src[r], gives dg[r,f] du[r,f] dp[t,k] */
 void launch_glu_routed_bwd_4x1x6x0(const double *dh, const double *g, const double *u,
     const double *p, const int32_t *src, double *dg, double *du, double *dp);
 void launch_glu_routed_bwd_4x3x6x0(const double *dh, const double *g, const double *u,
     const double *p, const int32_t *src, double *dg, double *du, double *dp);
-
 /* route_bwd_TxExKxJxCxGxQxN: dp[t,k] z[t,e] idx[t,k] prob[t,e] lse[t] cnt[n,e], gives dz[t,e] */
 void launch_route_bwd_4x4x1x0x0x1x1x1(const double *dp, const double *z, const int32_t *idx,
     const double *prob, const double *lse, const int32_t *cnt, double *dz);
 void launch_route_bwd_4x12x3x1x0x1x1x1(const double *dp, const double *z, const int32_t *idx,
     const double *prob, const double *lse, const int32_t *cnt, double *dz);
-
 /* gate_dx_MxExK: dz[m,e] w[e,k], gives dx[m,k] */
 void launch_gate_dx_4x4x8(const double *dz, const double *w, double *dx);
 void launch_gate_dx_4x12x8(const double *dz, const double *w, double *dx);
-
 /* gate_dw_MxExK: dz[m,e] x[m,k], gives +dw[e,k] */
 void launch_gate_dw_4x4x8(const double *dz, const double *x, double *dw);
 void launch_gate_dw_4x12x8(const double *dz, const double *x, double *dw);
-
 /* rope_bwd_BxSxHxD: dy[b*s,h*d] tab[s,d], gives dx[b*s,h*d] */
 void launch_rope_bwd_1x4x2x4(const double *dy, const double *tab, double *dx);
 void launch_rope_bwd_1x4x4x4(const double *dy, const double *tab, double *dx);
-
 /* route_biased_TxExKxJxCxGxQxN: z[t,e] b[e],
  * gives p[t,k] idx[t,k] prob[t,e] lse[t] cnt[n,e] +load[e] +aux[2] */
 void launch_route_biased_4x12x3x1x0x1x1x1(const double *z, const double *b, double *p, int32_t *idx,
     double *prob, double *lse, int32_t *cnt, int64_t *load, double *aux);
 void launch_route_biased_1x12x3x1x0x1x1x1(const double *z, const double *b, double *p, int32_t *idx,
     double *prob, double *lse, int32_t *cnt, int64_t *load, double *aux);
-
 /* head_loss_grad_TxNxV: x[t,n] w[v,n] label[t], gives +loss[2] dx[t,n] +dw[v,n] */
 void launch_head_loss_grad_4x8x32(const double *x, const double *w, const int32_t *label,
     double *loss, double *dx, double *dw, double *ws);
-
 /* sumsq_N: g[n], gives +ctl[8] */
 void launch_sumsq_8192(const double *g, double *ctl);
-
 /* clip: loss[2], gives +ctl[8] */
 void launch_clip(const double *loss, double *ctl);
-
 /* adamw_N: g[n] ctl[8], gives +w[n] +m[n] +v[n] */
 void launch_adamw_6208(const double *g, const double *ctl, double *w, double *m, double *v);
 void launch_adamw_1984(const double *g, const double *ctl, double *w, double *m, double *v);
-
 /* bias_update_NxE: load[n] ctl[8], gives +b[n] */
 void launch_bias_update_12x12(const int64_t *load, const double *ctl, double *b);
-
 /* head_loss_TxNxV: x[t,n] w[v,n] label[t], gives lse[t] +loss[2] */
 void launch_head_loss_4x8x32(const double *x, const double *w, const int32_t *label, double *lse,
     double *loss, double *ws);
-
 /* attention_at_SxHxGxDxW: q[1,h*d] k[1,g*d] v[1,g*d] pos[1],
  * gives o[1,h*d] +kc[s,g*d] +vc[s,g*d] */
 void launch_attention_at_4x4x2x4x4(const double *q, const double *k, const double *v,
     const int32_t *pos, double *o, double *kc, double *vc, double *ws);
 void launch_attention_at_4x4x2x4x3(const double *q, const double *k, const double *v,
     const int32_t *pos, double *o, double *kc, double *vc, double *ws);
-
 /* rope_at_SxHxD: x[1,h*d] tab[s,d] pos[1], gives y[1,h*d] */
 void launch_rope_at_4x4x4(const double *x, const double *tab, const int32_t *pos, double *y);
 void launch_rope_at_4x2x4(const double *x, const double *tab, const int32_t *pos, double *y);
-
 /* route_TxExKxJxCxGxQxN: z[t,e],
  * gives p[t,k] idx[t,k] prob[t,e] lse[t] cnt[n,e] +load[e] +aux[2] */
 void launch_route_1x4x1x0x0x1x1x1(const double *z, double *p, int32_t *idx, double *prob,
     double *lse, int32_t *cnt, int64_t *load, double *aux);
-
 /* logits_MxVxN: x[m,n] w[v,n], gives z[m,v] */
 void launch_logits_1x32x8(const double *x, const double *w, double *z);
 

@@ -6,9 +6,6 @@
 #include "add.h"
 
 /* add_MxN: a[m,n] b[m,n], gives y[m,n] */
-/* moe: 21 calls a pass */
-OM_ADD(om_k_add_8x8, 8, 8)
-/* moe: 3 calls a pass */
-OM_ADD(om_k_add_16x8, 16, 8)
-/* decode_moe: 6 calls a pass */
-OM_ADD(om_k_add_1x8, 1, 8)
+OM_ADD(om_k_add_8x8, 8, 8) /* moe: 21 calls a pass */
+OM_ADD(om_k_add_16x8, 16, 8) /* moe: 3 calls a pass */
+OM_ADD(om_k_add_1x8, 1, 8) /* decode_moe: 6 calls a pass */

@@ -6,13 +6,9 @@
 #include "dispatch.h"
 
 /* dispatch_TxKxN: x[t,n] row[t,k] src[r], gives xr[r,n] */
-/* moe: 6 calls a pass */
-OM_DISPATCH(om_k_dispatch_8x2x8, 8, 2, 8)
-/* decode_moe: 3 calls a pass */
-OM_DISPATCH(om_k_dispatch_1x2x8, 1, 2, 8)
+OM_DISPATCH(om_k_dispatch_8x2x8, 8, 2, 8) /* moe: 6 calls a pass */
+OM_DISPATCH(om_k_dispatch_1x2x8, 1, 2, 8) /* decode_moe: 3 calls a pass */
 
 /* combine_TxKxN: y[r,n] row[t,k] src[r], gives x[t,n] */
-/* moe: 6 calls a pass */
-OM_COMBINE(om_k_combine_8x2x8, 8, 2, 8)
-/* decode_moe: 3 calls a pass */
-OM_COMBINE(om_k_combine_1x2x8, 1, 2, 8)
+OM_COMBINE(om_k_combine_8x2x8, 8, 2, 8) /* moe: 6 calls a pass */
+OM_COMBINE(om_k_combine_1x2x8, 1, 2, 8) /* decode_moe: 3 calls a pass */

@@ -6,11 +6,8 @@
 #include "glu.h"
 
 /* glu_routed_TxKxFxA: g[r,f] u[r,f] p[t,k] src[r], gives h[r,f] */
-/* moe: 3 calls a pass */
-OM_GLU_ROUTED(om_k_glu_routed_8x2x6x0, 8, 2, 6, 0)
-/* decode_moe: 3 calls a pass */
-OM_GLU_ROUTED(om_k_glu_routed_1x2x6x0, 1, 2, 6, 0)
+OM_GLU_ROUTED(om_k_glu_routed_8x2x6x0, 8, 2, 6, 0) /* moe: 3 calls a pass */
+OM_GLU_ROUTED(om_k_glu_routed_1x2x6x0, 1, 2, 6, 0) /* decode_moe: 3 calls a pass */
 
 /* glu_routed_bwd_TxKxFxA: dh[r,f] g[r,f] u[r,f] p[t,k] src[r], gives dg[r,f] du[r,f] dp[t,k] */
-/* moe: 3 calls a pass */
-OM_GLU_ROUTED_BWD(om_k_glu_routed_bwd_8x2x6x0, 8, 2, 6, 0)
+OM_GLU_ROUTED_BWD(om_k_glu_routed_bwd_8x2x6x0, 8, 2, 6, 0) /* moe: 3 calls a pass */

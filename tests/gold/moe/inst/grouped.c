@@ -6,23 +6,15 @@
 #include "grouped.h"
 
 /* grouped_RxExNxK: x[r,k] w[e,n,k] off[e+1], gives y[r,n] */
-/* moe: 6 calls a pass */
-OM_GROUPED(om_k_grouped_16x4x6x8, 16, 4, 6, 8)
-/* moe: 3 calls a pass */
-OM_GROUPED(om_k_grouped_16x4x8x6, 16, 4, 8, 6)
-/* decode_moe: 6 calls a pass */
-OM_GROUPED(om_k_grouped_2x4x6x8, 2, 4, 6, 8)
-/* decode_moe: 3 calls a pass */
-OM_GROUPED(om_k_grouped_2x4x8x6, 2, 4, 8, 6)
+OM_GROUPED(om_k_grouped_16x4x6x8, 16, 4, 6, 8) /* moe: 6 calls a pass */
+OM_GROUPED(om_k_grouped_16x4x8x6, 16, 4, 8, 6) /* moe: 3 calls a pass */
+OM_GROUPED(om_k_grouped_2x4x6x8, 2, 4, 6, 8) /* decode_moe: 6 calls a pass */
+OM_GROUPED(om_k_grouped_2x4x8x6, 2, 4, 8, 6) /* decode_moe: 3 calls a pass */
 
 /* grouped_dx_RxExNxK: dy[r,n] w[e,n,k] off[e+1], gives dx[r,k] */
-/* moe: 3 calls a pass */
-OM_GROUPED_DX(om_k_grouped_dx_16x4x8x6, 16, 4, 8, 6)
-/* moe: 6 calls a pass */
-OM_GROUPED_DX(om_k_grouped_dx_16x4x6x8, 16, 4, 6, 8)
+OM_GROUPED_DX(om_k_grouped_dx_16x4x8x6, 16, 4, 8, 6) /* moe: 3 calls a pass */
+OM_GROUPED_DX(om_k_grouped_dx_16x4x6x8, 16, 4, 6, 8) /* moe: 6 calls a pass */
 
 /* grouped_dw_RxExNxK: dy[r,n] x[r,k] off[e+1], gives +dw[e,n,k] */
-/* moe: 3 calls a pass */
-OM_GROUPED_DW(om_k_grouped_dw_16x4x8x6, 16, 4, 8, 6)
-/* moe: 6 calls a pass */
-OM_GROUPED_DW(om_k_grouped_dw_16x4x6x8, 16, 4, 6, 8)
+OM_GROUPED_DW(om_k_grouped_dw_16x4x8x6, 16, 4, 8, 6) /* moe: 3 calls a pass */
+OM_GROUPED_DW(om_k_grouped_dw_16x4x6x8, 16, 4, 6, 8) /* moe: 6 calls a pass */

@@ -6,11 +6,8 @@
 #include "rmsnorm.h"
 
 /* rmsnorm_MxHxN: x[m,h*n] w[n], gives y[m,h*n] r[m*h] */
-/* moe, head, eval: 14 calls a pass */
-OM_RMSNORM(om_k_rmsnorm_8x1x8, 8, 1, 8, 1e-05)
-/* decode_moe, decode_head: 13 calls a pass */
-OM_RMSNORM(om_k_rmsnorm_1x1x8, 1, 1, 8, 1e-05)
+OM_RMSNORM(om_k_rmsnorm_8x1x8, 8, 1, 8, 1e-05) /* moe, head, eval: 14 calls a pass */
+OM_RMSNORM(om_k_rmsnorm_1x1x8, 1, 1, 8, 1e-05) /* decode_moe, decode_head: 13 calls a pass */
 
 /* rmsnorm_bwd_MxHxN: dy[m,h*n] x[m,h*n] w[n] r[m*h], gives dx[m,h*n] +dw[n] */
-/* moe, head: 13 calls a pass */
-OM_RMSNORM_BWD(om_k_rmsnorm_bwd_8x1x8, 8, 1, 8, 16)
+OM_RMSNORM_BWD(om_k_rmsnorm_bwd_8x1x8, 8, 1, 8, 16) /* moe, head: 13 calls a pass */

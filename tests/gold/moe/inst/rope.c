@@ -10,13 +10,10 @@
 OM_ROPE_TABLE(om_k_rope_table_4x4x0, 4, 4, 0, 10000.0, 1.0, 0.0, 0.0, 0.0, 1.0)
 
 /* rope_BxSxHxD: x[b*s,h*d] tab[s,d], gives y[b*s,h*d] */
-/* moe: 6 calls a pass */
-OM_ROPE(om_k_rope_2x4x2x4, 2, 4, 2, 4)
+OM_ROPE(om_k_rope_2x4x2x4, 2, 4, 2, 4) /* moe: 6 calls a pass */
 
 /* rope_bwd_BxSxHxD: dy[b*s,h*d] tab[s,d], gives dx[b*s,h*d] */
-/* moe: 6 calls a pass */
-OM_ROPE_BWD(om_k_rope_bwd_2x4x2x4, 2, 4, 2, 4)
+OM_ROPE_BWD(om_k_rope_bwd_2x4x2x4, 2, 4, 2, 4) /* moe: 6 calls a pass */
 
 /* rope_at_SxHxD: x[1,h*d] tab[s,d] pos[1], gives y[1,h*d] */
-/* decode_moe: 6 calls a pass */
-OM_ROPE_AT(om_k_rope_at_4x2x4, 4, 2, 4)
+OM_ROPE_AT(om_k_rope_at_4x2x4, 4, 2, 4) /* decode_moe: 6 calls a pass */

@@ -7,16 +7,12 @@
 
 /* route_TxExKxJxCxGxQxN: z[t,e],
  * gives p[t,k] idx[t,k] prob[t,e] lse[t] cnt[n,e] +load[e] +aux[2] */
-/* moe: 3 calls a pass */
-OM_ROUTE(om_k_route_8x4x2x0x0x1x1x1, 8, 4, 2, 0, 0, 1, 1, 1, 1.0)
-/* decode_moe: 3 calls a pass */
-OM_ROUTE(om_k_route_1x4x2x0x0x1x1x1, 1, 4, 2, 0, 0, 1, 1, 1, 1.0)
+OM_ROUTE(om_k_route_8x4x2x0x0x1x1x1, 8, 4, 2, 0, 0, 1, 1, 1, 1.0) /* moe: 3 calls a pass */
+OM_ROUTE(om_k_route_1x4x2x0x0x1x1x1, 1, 4, 2, 0, 0, 1, 1, 1, 1.0) /* decode_moe: 3 calls a pass */
 
 /* route_map_TxExKxN: idx[t,k] cnt[n,e], gives row[t,k] src[t*k] off[e+1] */
-/* moe: 3 calls a pass */
-OM_ROUTE_MAP(om_k_route_map_8x4x2x1, 8, 4, 2, 1)
-/* decode_moe: 3 calls a pass */
-OM_ROUTE_MAP(om_k_route_map_1x4x2x1, 1, 4, 2, 1)
+OM_ROUTE_MAP(om_k_route_map_8x4x2x1, 8, 4, 2, 1) /* moe: 3 calls a pass */
+OM_ROUTE_MAP(om_k_route_map_1x4x2x1, 1, 4, 2, 1) /* decode_moe: 3 calls a pass */
 
 /* route_bwd_TxExKxJxCxGxQxN: dp[t,k] z[t,e] idx[t,k] prob[t,e] lse[t] cnt[n,e], gives dz[t,e] */
 /* moe: 3 calls a pass */

@@ -4,562 +4,259 @@
  */
 #include "launch.h"
 
-void om_k_rope_table_4x4x0(float *tab);
-double om_k_rope_table_4x4x0_check(uint64_t seed);
-void om_k_embed_8x8x32(const int32_t *tok, const float *w, float *x);
-double om_k_embed_8x8x32_check(uint64_t seed);
-void om_k_embed_bwd_8x8x32(const float *dx, const int32_t *tok, float *dw);
-double om_k_embed_bwd_8x8x32_check(uint64_t seed);
-void om_k_rmsnorm_8x1x8(const float *x, const float *w, float *y, float *r);
-double om_k_rmsnorm_8x1x8_check(uint64_t seed);
-void om_k_linear_8x8x8(const float *x, const float *w, float *y);
-double om_k_linear_8x8x8_check(uint64_t seed);
-void om_k_rope_2x4x2x4(const float *x, const float *tab, float *y);
-double om_k_rope_2x4x2x4_check(uint64_t seed);
-void om_k_attention_2x4x2x2x4x4(const float *q, const float *k, const float *v, float *o,
-    float *lse);
-double om_k_attention_2x4x2x2x4x4_check(uint64_t seed);
-void om_k_add_8x8(const float *a, const float *b, float *y);
-double om_k_add_8x8_check(uint64_t seed);
-void om_k_gate_8x4x8(const float *x, const float *w, float *z);
-double om_k_gate_8x4x8_check(uint64_t seed);
-void om_k_route_8x4x2x0x0x1x1x1(const float *z, float *p, int32_t *idx, float *prob, float *lse,
-    int32_t *cnt, int64_t *load, double *aux);
-double om_k_route_8x4x2x0x0x1x1x1_check(uint64_t seed);
-void om_k_route_map_8x4x2x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
-    int32_t *off);
-double om_k_route_map_8x4x2x1_check(uint64_t seed);
-void om_k_dispatch_8x2x8(const float *x, const int32_t *row, const int32_t *src, float *xr);
-double om_k_dispatch_8x2x8_check(uint64_t seed);
-void om_k_grouped_16x4x6x8(const float *x, const float *w, const int32_t *off, float *y);
-double om_k_grouped_16x4x6x8_check(uint64_t seed);
-void om_k_glu_routed_8x2x6x0(const float *g, const float *u, const float *p, const int32_t *src,
-    float *h);
-double om_k_glu_routed_8x2x6x0_check(uint64_t seed);
-void om_k_grouped_16x4x8x6(const float *x, const float *w, const int32_t *off, float *y);
-double om_k_grouped_16x4x8x6_check(uint64_t seed);
-void om_k_combine_8x2x8(const float *y, const int32_t *row, const int32_t *src, float *x);
-double om_k_combine_8x2x8_check(uint64_t seed);
-void om_k_grouped_dx_16x4x8x6(const float *dy, const float *w, const int32_t *off, float *dx);
-double om_k_grouped_dx_16x4x8x6_check(uint64_t seed);
-void om_k_grouped_dw_16x4x8x6(const float *dy, const float *x, const int32_t *off, float *dw);
-double om_k_grouped_dw_16x4x8x6_check(uint64_t seed);
-void om_k_glu_routed_bwd_8x2x6x0(const float *dh, const float *g, const float *u, const float *p,
-    const int32_t *src, float *dg, float *du, float *dp);
-double om_k_glu_routed_bwd_8x2x6x0_check(uint64_t seed);
-void om_k_grouped_dx_16x4x6x8(const float *dy, const float *w, const int32_t *off, float *dx);
-double om_k_grouped_dx_16x4x6x8_check(uint64_t seed);
-void om_k_grouped_dw_16x4x6x8(const float *dy, const float *x, const int32_t *off, float *dw);
-double om_k_grouped_dw_16x4x6x8_check(uint64_t seed);
-void om_k_add_16x8(const float *a, const float *b, float *y);
-double om_k_add_16x8_check(uint64_t seed);
-void om_k_route_bwd_8x4x2x0x0x1x1x1(const float *dp, const float *z, const int32_t *idx,
-    const float *prob, const float *lse, const int32_t *cnt, float *dz);
-double om_k_route_bwd_8x4x2x0x0x1x1x1_check(uint64_t seed);
-void om_k_gate_dx_8x4x8(const float *dz, const float *w, float *dx);
-double om_k_gate_dx_8x4x8_check(uint64_t seed);
-void om_k_gate_dw_8x4x8(const float *dz, const float *x, float *dw);
-double om_k_gate_dw_8x4x8_check(uint64_t seed);
-void om_k_rmsnorm_bwd_8x1x8(const float *dy, const float *x, const float *w, const float *r,
-    float *dx, float *dw, float *ws);
-double om_k_rmsnorm_bwd_8x1x8_check(uint64_t seed);
-void om_k_linear_dx_8x8x8(const float *dy, const float *w, float *dx);
-double om_k_linear_dx_8x8x8_check(uint64_t seed);
-void om_k_linear_dw_8x8x8(const float *dy, const float *x, float *dw);
-double om_k_linear_dw_8x8x8_check(uint64_t seed);
-void om_k_attention_bwd_2x4x2x2x4x4(const float *do_, const float *q, const float *k,
-    const float *v, const float *o, const float *lse, float *dq, float *dk, float *dv, float *ws);
-double om_k_attention_bwd_2x4x2x2x4x4_check(uint64_t seed);
-void om_k_rope_bwd_2x4x2x4(const float *dy, const float *tab, float *dx);
-double om_k_rope_bwd_2x4x2x4_check(uint64_t seed);
-void om_k_head_loss_grad_8x8x32(const float *x, const float *w, const int32_t *label, double *loss,
-    float *dx, float *dw, float *ws);
-double om_k_head_loss_grad_8x8x32_check(uint64_t seed);
-void om_k_sumsq_4032(const float *g, double *ctl);
-double om_k_sumsq_4032_check(uint64_t seed);
-void om_k_clip(const double *loss, double *ctl);
-double om_k_clip_check(uint64_t seed);
-void om_k_adamw_3008(const float *g, const double *ctl, float *w, float *m, float *v);
-double om_k_adamw_3008_check(uint64_t seed);
-void om_k_adamw_832(const float *g, const double *ctl, float *w, float *m, float *v);
-double om_k_adamw_832_check(uint64_t seed);
-void om_k_adamw_192(const float *g, const double *ctl, float *w, float *m, float *v);
-double om_k_adamw_192_check(uint64_t seed);
-void om_k_head_loss_8x8x32(const float *x, const float *w, const int32_t *label, float *lse,
-    double *loss, float *ws);
-double om_k_head_loss_8x8x32_check(uint64_t seed);
-void om_k_embed_1x8x32(const int32_t *tok, const float *w, float *x);
-double om_k_embed_1x8x32_check(uint64_t seed);
-void om_k_rmsnorm_1x1x8(const float *x, const float *w, float *y, float *r);
-double om_k_rmsnorm_1x1x8_check(uint64_t seed);
-void om_k_linear_1x8x8(const float *x, const float *w, float *y);
-double om_k_linear_1x8x8_check(uint64_t seed);
-void om_k_rope_at_4x2x4(const float *x, const float *tab, const int32_t *pos, float *y);
-double om_k_rope_at_4x2x4_check(uint64_t seed);
-void om_k_attention_at_4x2x2x4x4(const float *q, const float *k, const float *v, const int32_t *pos,
-    float *o, float *kc, float *vc, float *ws);
-double om_k_attention_at_4x2x2x4x4_check(uint64_t seed);
-void om_k_add_1x8(const float *a, const float *b, float *y);
-double om_k_add_1x8_check(uint64_t seed);
-void om_k_gate_1x4x8(const float *x, const float *w, float *z);
-double om_k_gate_1x4x8_check(uint64_t seed);
-void om_k_route_1x4x2x0x0x1x1x1(const float *z, float *p, int32_t *idx, float *prob, float *lse,
-    int32_t *cnt, int64_t *load, double *aux);
-double om_k_route_1x4x2x0x0x1x1x1_check(uint64_t seed);
-void om_k_route_map_1x4x2x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
-    int32_t *off);
-double om_k_route_map_1x4x2x1_check(uint64_t seed);
-void om_k_dispatch_1x2x8(const float *x, const int32_t *row, const int32_t *src, float *xr);
-double om_k_dispatch_1x2x8_check(uint64_t seed);
-void om_k_grouped_2x4x6x8(const float *x, const float *w, const int32_t *off, float *y);
-double om_k_grouped_2x4x6x8_check(uint64_t seed);
-void om_k_glu_routed_1x2x6x0(const float *g, const float *u, const float *p, const int32_t *src,
-    float *h);
-double om_k_glu_routed_1x2x6x0_check(uint64_t seed);
-void om_k_grouped_2x4x8x6(const float *x, const float *w, const int32_t *off, float *y);
-double om_k_grouped_2x4x8x6_check(uint64_t seed);
-void om_k_combine_1x2x8(const float *y, const int32_t *row, const int32_t *src, float *x);
-double om_k_combine_1x2x8_check(uint64_t seed);
-void om_k_logits_1x32x8(const float *x, const float *w, float *z);
-double om_k_logits_1x32x8_check(uint64_t seed);
+enum { OP_rope_table_4x4x0, OP_embed_8x8x32, OP_embed_bwd_8x8x32, OP_rmsnorm_8x1x8, OP_linear_8x8x8,
+    OP_rope_2x4x2x4, OP_attention_2x4x2x2x4x4, OP_add_8x8, OP_gate_8x4x8, OP_route_8x4x2x0x0x1x1x1,
+    OP_route_map_8x4x2x1, OP_dispatch_8x2x8, OP_grouped_16x4x6x8, OP_glu_routed_8x2x6x0,
+    OP_grouped_16x4x8x6, OP_combine_8x2x8, OP_grouped_dx_16x4x8x6, OP_grouped_dw_16x4x8x6,
+    OP_glu_routed_bwd_8x2x6x0, OP_grouped_dx_16x4x6x8, OP_grouped_dw_16x4x6x8, OP_add_16x8,
+    OP_route_bwd_8x4x2x0x0x1x1x1, OP_gate_dx_8x4x8, OP_gate_dw_8x4x8, OP_rmsnorm_bwd_8x1x8,
+    OP_linear_dx_8x8x8, OP_linear_dw_8x8x8, OP_attention_bwd_2x4x2x2x4x4, OP_rope_bwd_2x4x2x4,
+    OP_head_loss_grad_8x8x32, OP_sumsq_4032, OP_clip, OP_adamw_3008, OP_adamw_832, OP_adamw_192,
+    OP_head_loss_8x8x32, OP_embed_1x8x32, OP_rmsnorm_1x1x8, OP_linear_1x8x8, OP_rope_at_4x2x4,
+    OP_attention_at_4x2x2x4x4, OP_add_1x8, OP_gate_1x4x8, OP_route_1x4x2x0x0x1x1x1,
+    OP_route_map_1x4x2x1, OP_dispatch_1x2x8, OP_grouped_2x4x6x8, OP_glu_routed_1x2x6x0,
+    OP_grouped_2x4x8x6, OP_combine_1x2x8, OP_logits_1x32x8, };
+
+/* the function that step.c calls: the kernel, of inst/, and what its results then need */
+#define LAUNCH(name, params, kernel) \
+	void om_k_##name params; \
+	double om_k_##name##_check(uint64_t seed); \
+	void launch_##name params \
+	{ \
+		if (om_profile) \
+			om_op_begin(&om_ops[OP_##name]); \
+		om_k_##name kernel; \
+		if (om_profile) \
+			om_op_end(&om_ops[OP_##name]); \
+	}
+
+LAUNCH(rope_table_4x4x0, (float *tab), (tab))
+LAUNCH(embed_8x8x32, (const int32_t *tok, const float *w, float *x), (tok, w, x))
+LAUNCH(embed_bwd_8x8x32, (const float *dx, const int32_t *tok, float *dw), (dx, tok, dw))
+LAUNCH(rmsnorm_8x1x8, (const float *x, const float *w, float *y, float *r), (x, w, y, r))
+LAUNCH(linear_8x8x8, (const float *x, const float *w, float *y), (x, w, y))
+LAUNCH(rope_2x4x2x4, (const float *x, const float *tab, float *y), (x, tab, y))
+LAUNCH(attention_2x4x2x2x4x4,
+    (const float *q, const float *k, const float *v, float *o, float *lse),
+    (q, k, v, o, lse))
+LAUNCH(add_8x8, (const float *a, const float *b, float *y), (a, b, y))
+LAUNCH(gate_8x4x8, (const float *x, const float *w, float *z), (x, w, z))
+LAUNCH(route_8x4x2x0x0x1x1x1,
+    (const float *z, float *p, int32_t *idx, float *prob, float *lse, int32_t *cnt, int64_t *load,
+    double *aux),
+    (z, p, idx, prob, lse, cnt, load, aux))
+LAUNCH(route_map_8x4x2x1,
+    (const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src, int32_t *off),
+    (idx, cnt, row, src, off))
+LAUNCH(dispatch_8x2x8,
+    (const float *x, const int32_t *row, const int32_t *src, float *xr),
+    (x, row, src, xr))
+LAUNCH(grouped_16x4x6x8,
+    (const float *x, const float *w, const int32_t *off, float *y),
+    (x, w, off, y))
+LAUNCH(glu_routed_8x2x6x0,
+    (const float *g, const float *u, const float *p, const int32_t *src, float *h),
+    (g, u, p, src, h))
+LAUNCH(grouped_16x4x8x6,
+    (const float *x, const float *w, const int32_t *off, float *y),
+    (x, w, off, y))
+LAUNCH(combine_8x2x8,
+    (const float *y, const int32_t *row, const int32_t *src, float *x),
+    (y, row, src, x))
+LAUNCH(grouped_dx_16x4x8x6,
+    (const float *dy, const float *w, const int32_t *off, float *dx),
+    (dy, w, off, dx))
+LAUNCH(grouped_dw_16x4x8x6,
+    (const float *dy, const float *x, const int32_t *off, float *dw),
+    (dy, x, off, dw))
+LAUNCH(glu_routed_bwd_8x2x6x0,
+    (const float *dh, const float *g, const float *u, const float *p, const int32_t *src, float *dg,
+    float *du, float *dp),
+    (dh, g, u, p, src, dg, du, dp))
+LAUNCH(grouped_dx_16x4x6x8,
+    (const float *dy, const float *w, const int32_t *off, float *dx),
+    (dy, w, off, dx))
+LAUNCH(grouped_dw_16x4x6x8,
+    (const float *dy, const float *x, const int32_t *off, float *dw),
+    (dy, x, off, dw))
+LAUNCH(add_16x8, (const float *a, const float *b, float *y), (a, b, y))
+LAUNCH(route_bwd_8x4x2x0x0x1x1x1,
+    (const float *dp, const float *z, const int32_t *idx, const float *prob, const float *lse,
+    const int32_t *cnt, float *dz),
+    (dp, z, idx, prob, lse, cnt, dz))
+LAUNCH(gate_dx_8x4x8, (const float *dz, const float *w, float *dx), (dz, w, dx))
+LAUNCH(gate_dw_8x4x8, (const float *dz, const float *x, float *dw), (dz, x, dw))
+LAUNCH(rmsnorm_bwd_8x1x8,
+    (const float *dy, const float *x, const float *w, const float *r, float *dx, float *dw,
+    float *ws),
+    (dy, x, w, r, dx, dw, ws))
+LAUNCH(linear_dx_8x8x8, (const float *dy, const float *w, float *dx), (dy, w, dx))
+LAUNCH(linear_dw_8x8x8, (const float *dy, const float *x, float *dw), (dy, x, dw))
+LAUNCH(attention_bwd_2x4x2x2x4x4,
+    (const float *do_, const float *q, const float *k, const float *v, const float *o,
+    const float *lse, float *dq, float *dk, float *dv, float *ws),
+    (do_, q, k, v, o, lse, dq, dk, dv, ws))
+LAUNCH(rope_bwd_2x4x2x4, (const float *dy, const float *tab, float *dx), (dy, tab, dx))
+LAUNCH(head_loss_grad_8x8x32,
+    (const float *x, const float *w, const int32_t *label, double *loss, float *dx, float *dw,
+    float *ws),
+    (x, w, label, loss, dx, dw, ws))
+LAUNCH(sumsq_4032, (const float *g, double *ctl), (g, ctl))
+LAUNCH(clip, (const double *loss, double *ctl), (loss, ctl))
+LAUNCH(adamw_3008,
+    (const float *g, const double *ctl, float *w, float *m, float *v),
+    (g, ctl, w, m, v))
+LAUNCH(adamw_832,
+    (const float *g, const double *ctl, float *w, float *m, float *v),
+    (g, ctl, w, m, v))
+LAUNCH(adamw_192,
+    (const float *g, const double *ctl, float *w, float *m, float *v),
+    (g, ctl, w, m, v))
+LAUNCH(head_loss_8x8x32,
+    (const float *x, const float *w, const int32_t *label, float *lse, double *loss, float *ws),
+    (x, w, label, lse, loss, ws))
+LAUNCH(embed_1x8x32, (const int32_t *tok, const float *w, float *x), (tok, w, x))
+LAUNCH(rmsnorm_1x1x8, (const float *x, const float *w, float *y, float *r), (x, w, y, r))
+LAUNCH(linear_1x8x8, (const float *x, const float *w, float *y), (x, w, y))
+LAUNCH(rope_at_4x2x4,
+    (const float *x, const float *tab, const int32_t *pos, float *y),
+    (x, tab, pos, y))
+LAUNCH(attention_at_4x2x2x4x4,
+    (const float *q, const float *k, const float *v, const int32_t *pos, float *o, float *kc,
+    float *vc, float *ws),
+    (q, k, v, pos, o, kc, vc, ws))
+LAUNCH(add_1x8, (const float *a, const float *b, float *y), (a, b, y))
+LAUNCH(gate_1x4x8, (const float *x, const float *w, float *z), (x, w, z))
+LAUNCH(route_1x4x2x0x0x1x1x1,
+    (const float *z, float *p, int32_t *idx, float *prob, float *lse, int32_t *cnt, int64_t *load,
+    double *aux),
+    (z, p, idx, prob, lse, cnt, load, aux))
+LAUNCH(route_map_1x4x2x1,
+    (const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src, int32_t *off),
+    (idx, cnt, row, src, off))
+LAUNCH(dispatch_1x2x8,
+    (const float *x, const int32_t *row, const int32_t *src, float *xr),
+    (x, row, src, xr))
+LAUNCH(grouped_2x4x6x8,
+    (const float *x, const float *w, const int32_t *off, float *y),
+    (x, w, off, y))
+LAUNCH(glu_routed_1x2x6x0,
+    (const float *g, const float *u, const float *p, const int32_t *src, float *h),
+    (g, u, p, src, h))
+LAUNCH(grouped_2x4x8x6,
+    (const float *x, const float *w, const int32_t *off, float *y),
+    (x, w, off, y))
+LAUNCH(combine_1x2x8,
+    (const float *y, const int32_t *row, const int32_t *src, float *x),
+    (y, row, src, x))
+LAUNCH(logits_1x32x8, (const float *x, const float *w, float *z), (x, w, z))
 
 struct om_op om_ops[OM_N_OPS] = {
-	{ .name = "rope_table_4x4x0", .flops = 0.0, .bytes = 64.0,
+	[OP_rope_table_4x4x0] = { .name = "rope_table_4x4x0", .flops = 0.0, .bytes = 64.0,
 	    .check = om_k_rope_table_4x4x0_check, .tolerance = OM_TOLERANCE },
-	{ .name = "embed_8x8x32", .flops = 0.0, .bytes = 1312.0, .check = om_k_embed_8x8x32_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "embed_bwd_8x8x32", .flops = 0.0, .bytes = 2336.0,
+	[OP_embed_8x8x32] = { .name = "embed_8x8x32", .flops = 0.0, .bytes = 1312.0,
+	    .check = om_k_embed_8x8x32_check, .tolerance = OM_TOLERANCE },
+	[OP_embed_bwd_8x8x32] = { .name = "embed_bwd_8x8x32", .flops = 0.0, .bytes = 2336.0,
 	    .check = om_k_embed_bwd_8x8x32_check, .tolerance = OM_TOLERANCE },
-	{ .name = "rmsnorm_8x1x8", .flops = 0.0, .bytes = 576.0, .check = om_k_rmsnorm_8x1x8_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "linear_8x8x8", .flops = 1024.0, .bytes = 768.0, .check = om_k_linear_8x8x8_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "rope_2x4x2x4", .flops = 0.0, .bytes = 576.0, .check = om_k_rope_2x4x2x4_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "attention_2x4x2x2x4x4", .flops = 640.0, .bytes = 1088.0,
-	    .check = om_k_attention_2x4x2x2x4x4_check, .tolerance = OM_TOLERANCE },
-	{ .name = "add_8x8", .flops = 0.0, .bytes = 768.0, .check = om_k_add_8x8_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "gate_8x4x8", .flops = 512.0, .bytes = 512.0, .check = om_k_gate_8x4x8_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "route_8x4x2x0x0x1x1x1", .flops = 0.0, .bytes = 528.0,
-	    .check = om_k_route_8x4x2x0x0x1x1x1_check, .tolerance = OM_TOLERANCE },
-	{ .name = "route_map_8x4x2x1", .flops = 0.0, .bytes = 228.0,
+	[OP_rmsnorm_8x1x8] = { .name = "rmsnorm_8x1x8", .flops = 0.0, .bytes = 576.0,
+	    .check = om_k_rmsnorm_8x1x8_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_8x8x8] = { .name = "linear_8x8x8", .flops = 1024.0, .bytes = 768.0,
+	    .check = om_k_linear_8x8x8_check, .tolerance = OM_TOLERANCE },
+	[OP_rope_2x4x2x4] = { .name = "rope_2x4x2x4", .flops = 0.0, .bytes = 576.0,
+	    .check = om_k_rope_2x4x2x4_check, .tolerance = OM_TOLERANCE },
+	[OP_attention_2x4x2x2x4x4] = { .name = "attention_2x4x2x2x4x4", .flops = 640.0,
+	    .bytes = 1088.0, .check = om_k_attention_2x4x2x2x4x4_check, .tolerance = OM_TOLERANCE },
+	[OP_add_8x8] = { .name = "add_8x8", .flops = 0.0, .bytes = 768.0,
+	    .check = om_k_add_8x8_check, .tolerance = OM_TOLERANCE },
+	[OP_gate_8x4x8] = { .name = "gate_8x4x8", .flops = 512.0, .bytes = 512.0,
+	    .check = om_k_gate_8x4x8_check, .tolerance = OM_TOLERANCE },
+	[OP_route_8x4x2x0x0x1x1x1] = { .name = "route_8x4x2x0x0x1x1x1", .flops = 0.0,
+	    .bytes = 528.0, .check = om_k_route_8x4x2x0x0x1x1x1_check, .tolerance = OM_TOLERANCE },
+	[OP_route_map_8x4x2x1] = { .name = "route_map_8x4x2x1", .flops = 0.0, .bytes = 228.0,
 	    .check = om_k_route_map_8x4x2x1_check, .tolerance = OM_TOLERANCE },
-	{ .name = "dispatch_8x2x8", .flops = 0.0, .bytes = 896.0,
+	[OP_dispatch_8x2x8] = { .name = "dispatch_8x2x8", .flops = 0.0, .bytes = 896.0,
 	    .check = om_k_dispatch_8x2x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "grouped_16x4x6x8", .flops = 1536.0, .bytes = 1684.0,
+	[OP_grouped_16x4x6x8] = { .name = "grouped_16x4x6x8", .flops = 1536.0, .bytes = 1684.0,
 	    .check = om_k_grouped_16x4x6x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "glu_routed_8x2x6x0", .flops = 0.0, .bytes = 1280.0,
+	[OP_glu_routed_8x2x6x0] = { .name = "glu_routed_8x2x6x0", .flops = 0.0, .bytes = 1280.0,
 	    .check = om_k_glu_routed_8x2x6x0_check, .tolerance = OM_TOLERANCE },
-	{ .name = "grouped_16x4x8x6", .flops = 1536.0, .bytes = 1684.0,
+	[OP_grouped_16x4x8x6] = { .name = "grouped_16x4x8x6", .flops = 1536.0, .bytes = 1684.0,
 	    .check = om_k_grouped_16x4x8x6_check, .tolerance = OM_TOLERANCE },
-	{ .name = "combine_8x2x8", .flops = 0.0, .bytes = 896.0, .check = om_k_combine_8x2x8_check,
+	[OP_combine_8x2x8] = { .name = "combine_8x2x8", .flops = 0.0, .bytes = 896.0,
+	    .check = om_k_combine_8x2x8_check, .tolerance = OM_TOLERANCE },
+	[OP_grouped_dx_16x4x8x6] = { .name = "grouped_dx_16x4x8x6", .flops = 1536.0,
+	    .bytes = 1684.0, .check = om_k_grouped_dx_16x4x8x6_check, .tolerance = OM_TOLERANCE },
+	[OP_grouped_dw_16x4x8x6] = { .name = "grouped_dw_16x4x8x6", .flops = 1536.0,
+	    .bytes = 2452.0, .check = om_k_grouped_dw_16x4x8x6_check, .tolerance = OM_TOLERANCE },
+	[OP_glu_routed_bwd_8x2x6x0] = { .name = "glu_routed_bwd_8x2x6x0", .flops = 0.0,
+	    .bytes = 2112.0, .check = om_k_glu_routed_bwd_8x2x6x0_check,
 	    .tolerance = OM_TOLERANCE },
-	{ .name = "grouped_dx_16x4x8x6", .flops = 1536.0, .bytes = 1684.0,
-	    .check = om_k_grouped_dx_16x4x8x6_check, .tolerance = OM_TOLERANCE },
-	{ .name = "grouped_dw_16x4x8x6", .flops = 1536.0, .bytes = 2452.0,
-	    .check = om_k_grouped_dw_16x4x8x6_check, .tolerance = OM_TOLERANCE },
-	{ .name = "glu_routed_bwd_8x2x6x0", .flops = 0.0, .bytes = 2112.0,
-	    .check = om_k_glu_routed_bwd_8x2x6x0_check, .tolerance = OM_TOLERANCE },
-	{ .name = "grouped_dx_16x4x6x8", .flops = 1536.0, .bytes = 1684.0,
-	    .check = om_k_grouped_dx_16x4x6x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "grouped_dw_16x4x6x8", .flops = 1536.0, .bytes = 2452.0,
-	    .check = om_k_grouped_dw_16x4x6x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "add_16x8", .flops = 0.0, .bytes = 1536.0, .check = om_k_add_16x8_check,
+	[OP_grouped_dx_16x4x6x8] = { .name = "grouped_dx_16x4x6x8", .flops = 1536.0,
+	    .bytes = 1684.0, .check = om_k_grouped_dx_16x4x6x8_check, .tolerance = OM_TOLERANCE },
+	[OP_grouped_dw_16x4x6x8] = { .name = "grouped_dw_16x4x6x8", .flops = 1536.0,
+	    .bytes = 2452.0, .check = om_k_grouped_dw_16x4x6x8_check, .tolerance = OM_TOLERANCE },
+	[OP_add_16x8] = { .name = "add_16x8", .flops = 0.0, .bytes = 1536.0,
+	    .check = om_k_add_16x8_check, .tolerance = OM_TOLERANCE },
+	[OP_route_bwd_8x4x2x0x0x1x1x1] = { .name = "route_bwd_8x4x2x0x0x1x1x1", .flops = 0.0,
+	    .bytes = 560.0, .check = om_k_route_bwd_8x4x2x0x0x1x1x1_check,
 	    .tolerance = OM_TOLERANCE },
-	{ .name = "route_bwd_8x4x2x0x0x1x1x1", .flops = 0.0, .bytes = 560.0,
-	    .check = om_k_route_bwd_8x4x2x0x0x1x1x1_check, .tolerance = OM_TOLERANCE },
-	{ .name = "gate_dx_8x4x8", .flops = 512.0, .bytes = 512.0,
+	[OP_gate_dx_8x4x8] = { .name = "gate_dx_8x4x8", .flops = 512.0, .bytes = 512.0,
 	    .check = om_k_gate_dx_8x4x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "gate_dw_8x4x8", .flops = 512.0, .bytes = 640.0,
+	[OP_gate_dw_8x4x8] = { .name = "gate_dw_8x4x8", .flops = 512.0, .bytes = 640.0,
 	    .check = om_k_gate_dw_8x4x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "rmsnorm_bwd_8x1x8", .flops = 0.0, .bytes = 896.0,
+	[OP_rmsnorm_bwd_8x1x8] = { .name = "rmsnorm_bwd_8x1x8", .flops = 0.0, .bytes = 896.0,
 	    .check = om_k_rmsnorm_bwd_8x1x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "linear_dx_8x8x8", .flops = 1024.0, .bytes = 768.0,
+	[OP_linear_dx_8x8x8] = { .name = "linear_dx_8x8x8", .flops = 1024.0, .bytes = 768.0,
 	    .check = om_k_linear_dx_8x8x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "linear_dw_8x8x8", .flops = 1024.0, .bytes = 1024.0,
+	[OP_linear_dw_8x8x8] = { .name = "linear_dw_8x8x8", .flops = 1024.0, .bytes = 1024.0,
 	    .check = om_k_linear_dw_8x8x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "attention_bwd_2x4x2x2x4x4", .flops = 1280.0, .bytes = 2112.0,
-	    .check = om_k_attention_bwd_2x4x2x2x4x4_check, .tolerance = OM_TOLERANCE },
-	{ .name = "rope_bwd_2x4x2x4", .flops = 0.0, .bytes = 576.0,
+	[OP_attention_bwd_2x4x2x2x4x4] = { .name = "attention_bwd_2x4x2x2x4x4", .flops = 1280.0,
+	    .bytes = 2112.0, .check = om_k_attention_bwd_2x4x2x2x4x4_check,
+	    .tolerance = OM_TOLERANCE },
+	[OP_rope_bwd_2x4x2x4] = { .name = "rope_bwd_2x4x2x4", .flops = 0.0, .bytes = 576.0,
 	    .check = om_k_rope_bwd_2x4x2x4_check, .tolerance = OM_TOLERANCE },
-	{ .name = "head_loss_grad_8x8x32", .flops = 12288.0, .bytes = 3648.0,
-	    .check = om_k_head_loss_grad_8x8x32_check, .tolerance = OM_TOLERANCE },
-	{ .name = "sumsq_4032", .flops = 0.0, .bytes = 16256.0, .check = om_k_sumsq_4032_check,
+	[OP_head_loss_grad_8x8x32] = { .name = "head_loss_grad_8x8x32", .flops = 12288.0,
+	    .bytes = 3648.0, .check = om_k_head_loss_grad_8x8x32_check, .tolerance = OM_TOLERANCE },
+	[OP_sumsq_4032] = { .name = "sumsq_4032", .flops = 0.0, .bytes = 16256.0,
+	    .check = om_k_sumsq_4032_check, .tolerance = OM_TOLERANCE },
+	[OP_clip] = { .name = "clip", .flops = 0.0, .bytes = 144.0, .check = om_k_clip_check,
 	    .tolerance = OM_TOLERANCE },
-	{ .name = "clip", .flops = 0.0, .bytes = 144.0, .check = om_k_clip_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "adamw_3008", .flops = 0.0, .bytes = 84288.0, .check = om_k_adamw_3008_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "adamw_832", .flops = 0.0, .bytes = 23360.0, .check = om_k_adamw_832_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "adamw_192", .flops = 0.0, .bytes = 5440.0, .check = om_k_adamw_192_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "head_loss_8x8x32", .flops = 4096.0, .bytes = 1376.0,
+	[OP_adamw_3008] = { .name = "adamw_3008", .flops = 0.0, .bytes = 84288.0,
+	    .check = om_k_adamw_3008_check, .tolerance = OM_TOLERANCE },
+	[OP_adamw_832] = { .name = "adamw_832", .flops = 0.0, .bytes = 23360.0,
+	    .check = om_k_adamw_832_check, .tolerance = OM_TOLERANCE },
+	[OP_adamw_192] = { .name = "adamw_192", .flops = 0.0, .bytes = 5440.0,
+	    .check = om_k_adamw_192_check, .tolerance = OM_TOLERANCE },
+	[OP_head_loss_8x8x32] = { .name = "head_loss_8x8x32", .flops = 4096.0, .bytes = 1376.0,
 	    .check = om_k_head_loss_8x8x32_check, .tolerance = OM_TOLERANCE },
-	{ .name = "embed_1x8x32", .flops = 0.0, .bytes = 1060.0, .check = om_k_embed_1x8x32_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "rmsnorm_1x1x8", .flops = 0.0, .bytes = 100.0, .check = om_k_rmsnorm_1x1x8_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "linear_1x8x8", .flops = 128.0, .bytes = 320.0, .check = om_k_linear_1x8x8_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "rope_at_4x2x4", .flops = 0.0, .bytes = 132.0, .check = om_k_rope_at_4x2x4_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "attention_at_4x2x2x4x4", .flops = 128.0, .bytes = 644.0,
-	    .check = om_k_attention_at_4x2x2x4x4_check, .tolerance = OM_TOLERANCE },
-	{ .name = "add_1x8", .flops = 0.0, .bytes = 96.0, .check = om_k_add_1x8_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "gate_1x4x8", .flops = 64.0, .bytes = 176.0, .check = om_k_gate_1x4x8_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "route_1x4x2x0x0x1x1x1", .flops = 0.0, .bytes = 164.0,
-	    .check = om_k_route_1x4x2x0x0x1x1x1_check, .tolerance = OM_TOLERANCE },
-	{ .name = "route_map_1x4x2x1", .flops = 0.0, .bytes = 60.0,
+	[OP_embed_1x8x32] = { .name = "embed_1x8x32", .flops = 0.0, .bytes = 1060.0,
+	    .check = om_k_embed_1x8x32_check, .tolerance = OM_TOLERANCE },
+	[OP_rmsnorm_1x1x8] = { .name = "rmsnorm_1x1x8", .flops = 0.0, .bytes = 100.0,
+	    .check = om_k_rmsnorm_1x1x8_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_1x8x8] = { .name = "linear_1x8x8", .flops = 128.0, .bytes = 320.0,
+	    .check = om_k_linear_1x8x8_check, .tolerance = OM_TOLERANCE },
+	[OP_rope_at_4x2x4] = { .name = "rope_at_4x2x4", .flops = 0.0, .bytes = 132.0,
+	    .check = om_k_rope_at_4x2x4_check, .tolerance = OM_TOLERANCE },
+	[OP_attention_at_4x2x2x4x4] = { .name = "attention_at_4x2x2x4x4", .flops = 128.0,
+	    .bytes = 644.0, .check = om_k_attention_at_4x2x2x4x4_check, .tolerance = OM_TOLERANCE },
+	[OP_add_1x8] = { .name = "add_1x8", .flops = 0.0, .bytes = 96.0,
+	    .check = om_k_add_1x8_check, .tolerance = OM_TOLERANCE },
+	[OP_gate_1x4x8] = { .name = "gate_1x4x8", .flops = 64.0, .bytes = 176.0,
+	    .check = om_k_gate_1x4x8_check, .tolerance = OM_TOLERANCE },
+	[OP_route_1x4x2x0x0x1x1x1] = { .name = "route_1x4x2x0x0x1x1x1", .flops = 0.0,
+	    .bytes = 164.0, .check = om_k_route_1x4x2x0x0x1x1x1_check, .tolerance = OM_TOLERANCE },
+	[OP_route_map_1x4x2x1] = { .name = "route_map_1x4x2x1", .flops = 0.0, .bytes = 60.0,
 	    .check = om_k_route_map_1x4x2x1_check, .tolerance = OM_TOLERANCE },
-	{ .name = "dispatch_1x2x8", .flops = 0.0, .bytes = 112.0,
+	[OP_dispatch_1x2x8] = { .name = "dispatch_1x2x8", .flops = 0.0, .bytes = 112.0,
 	    .check = om_k_dispatch_1x2x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "grouped_2x4x6x8", .flops = 192.0, .bytes = 900.0,
+	[OP_grouped_2x4x6x8] = { .name = "grouped_2x4x6x8", .flops = 192.0, .bytes = 900.0,
 	    .check = om_k_grouped_2x4x6x8_check, .tolerance = OM_TOLERANCE },
-	{ .name = "glu_routed_1x2x6x0", .flops = 0.0, .bytes = 160.0,
+	[OP_glu_routed_1x2x6x0] = { .name = "glu_routed_1x2x6x0", .flops = 0.0, .bytes = 160.0,
 	    .check = om_k_glu_routed_1x2x6x0_check, .tolerance = OM_TOLERANCE },
-	{ .name = "grouped_2x4x8x6", .flops = 192.0, .bytes = 900.0,
+	[OP_grouped_2x4x8x6] = { .name = "grouped_2x4x8x6", .flops = 192.0, .bytes = 900.0,
 	    .check = om_k_grouped_2x4x8x6_check, .tolerance = OM_TOLERANCE },
-	{ .name = "combine_1x2x8", .flops = 0.0, .bytes = 112.0, .check = om_k_combine_1x2x8_check,
-	    .tolerance = OM_TOLERANCE },
-	{ .name = "logits_1x32x8", .flops = 512.0, .bytes = 1184.0,
+	[OP_combine_1x2x8] = { .name = "combine_1x2x8", .flops = 0.0, .bytes = 112.0,
+	    .check = om_k_combine_1x2x8_check, .tolerance = OM_TOLERANCE },
+	[OP_logits_1x32x8] = { .name = "logits_1x32x8", .flops = 512.0, .bytes = 1184.0,
 	    .check = om_k_logits_1x32x8_check, .tolerance = OM_TOLERANCE },
 };
-
-#define LAUNCH(op, call) \
-	do { \
-		if (om_profile) \
-			om_op_begin(&om_ops[op]); \
-		call; \
-		if (om_profile) \
-			om_op_end(&om_ops[op]); \
-	} while (0)
-
-void
-launch_rope_table_4x4x0(float *tab)
-{
-	LAUNCH(0, om_k_rope_table_4x4x0(tab));
-}
-
-void
-launch_embed_8x8x32(const int32_t *tok, const float *w, float *x)
-{
-	LAUNCH(1, om_k_embed_8x8x32(tok, w, x));
-}
-
-void
-launch_embed_bwd_8x8x32(const float *dx, const int32_t *tok, float *dw)
-{
-	LAUNCH(2, om_k_embed_bwd_8x8x32(dx, tok, dw));
-}
-
-void
-launch_rmsnorm_8x1x8(const float *x, const float *w, float *y, float *r)
-{
-	LAUNCH(3, om_k_rmsnorm_8x1x8(x, w, y, r));
-}
-
-void
-launch_linear_8x8x8(const float *x, const float *w, float *y)
-{
-	LAUNCH(4, om_k_linear_8x8x8(x, w, y));
-}
-
-void
-launch_rope_2x4x2x4(const float *x, const float *tab, float *y)
-{
-	LAUNCH(5, om_k_rope_2x4x2x4(x, tab, y));
-}
-
-void
-launch_attention_2x4x2x2x4x4(const float *q, const float *k, const float *v, float *o, float *lse)
-{
-	LAUNCH(6, om_k_attention_2x4x2x2x4x4(q, k, v, o, lse));
-}
-
-void
-launch_add_8x8(const float *a, const float *b, float *y)
-{
-	LAUNCH(7, om_k_add_8x8(a, b, y));
-}
-
-void
-launch_gate_8x4x8(const float *x, const float *w, float *z)
-{
-	LAUNCH(8, om_k_gate_8x4x8(x, w, z));
-}
-
-void
-launch_route_8x4x2x0x0x1x1x1(const float *z, float *p, int32_t *idx, float *prob, float *lse,
-    int32_t *cnt, int64_t *load, double *aux)
-{
-	LAUNCH(9, om_k_route_8x4x2x0x0x1x1x1(z, p, idx, prob, lse, cnt, load, aux));
-}
-
-void
-launch_route_map_8x4x2x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
-    int32_t *off)
-{
-	LAUNCH(10, om_k_route_map_8x4x2x1(idx, cnt, row, src, off));
-}
-
-void
-launch_dispatch_8x2x8(const float *x, const int32_t *row, const int32_t *src, float *xr)
-{
-	LAUNCH(11, om_k_dispatch_8x2x8(x, row, src, xr));
-}
-
-void
-launch_grouped_16x4x6x8(const float *x, const float *w, const int32_t *off, float *y)
-{
-	LAUNCH(12, om_k_grouped_16x4x6x8(x, w, off, y));
-}
-
-void
-launch_glu_routed_8x2x6x0(const float *g, const float *u, const float *p, const int32_t *src,
-    float *h)
-{
-	LAUNCH(13, om_k_glu_routed_8x2x6x0(g, u, p, src, h));
-}
-
-void
-launch_grouped_16x4x8x6(const float *x, const float *w, const int32_t *off, float *y)
-{
-	LAUNCH(14, om_k_grouped_16x4x8x6(x, w, off, y));
-}
-
-void
-launch_combine_8x2x8(const float *y, const int32_t *row, const int32_t *src, float *x)
-{
-	LAUNCH(15, om_k_combine_8x2x8(y, row, src, x));
-}
-
-void
-launch_grouped_dx_16x4x8x6(const float *dy, const float *w, const int32_t *off, float *dx)
-{
-	LAUNCH(16, om_k_grouped_dx_16x4x8x6(dy, w, off, dx));
-}
-
-void
-launch_grouped_dw_16x4x8x6(const float *dy, const float *x, const int32_t *off, float *dw)
-{
-	LAUNCH(17, om_k_grouped_dw_16x4x8x6(dy, x, off, dw));
-}
-
-void
-launch_glu_routed_bwd_8x2x6x0(const float *dh, const float *g, const float *u, const float *p,
-    const int32_t *src, float *dg, float *du, float *dp)
-{
-	LAUNCH(18, om_k_glu_routed_bwd_8x2x6x0(dh, g, u, p, src, dg, du, dp));
-}
-
-void
-launch_grouped_dx_16x4x6x8(const float *dy, const float *w, const int32_t *off, float *dx)
-{
-	LAUNCH(19, om_k_grouped_dx_16x4x6x8(dy, w, off, dx));
-}
-
-void
-launch_grouped_dw_16x4x6x8(const float *dy, const float *x, const int32_t *off, float *dw)
-{
-	LAUNCH(20, om_k_grouped_dw_16x4x6x8(dy, x, off, dw));
-}
-
-void
-launch_add_16x8(const float *a, const float *b, float *y)
-{
-	LAUNCH(21, om_k_add_16x8(a, b, y));
-}
-
-void
-launch_route_bwd_8x4x2x0x0x1x1x1(const float *dp, const float *z, const int32_t *idx,
-    const float *prob, const float *lse, const int32_t *cnt, float *dz)
-{
-	LAUNCH(22, om_k_route_bwd_8x4x2x0x0x1x1x1(dp, z, idx, prob, lse, cnt, dz));
-}
-
-void
-launch_gate_dx_8x4x8(const float *dz, const float *w, float *dx)
-{
-	LAUNCH(23, om_k_gate_dx_8x4x8(dz, w, dx));
-}
-
-void
-launch_gate_dw_8x4x8(const float *dz, const float *x, float *dw)
-{
-	LAUNCH(24, om_k_gate_dw_8x4x8(dz, x, dw));
-}
-
-void
-launch_rmsnorm_bwd_8x1x8(const float *dy, const float *x, const float *w, const float *r, float *dx,
-    float *dw, float *ws)
-{
-	LAUNCH(25, om_k_rmsnorm_bwd_8x1x8(dy, x, w, r, dx, dw, ws));
-}
-
-void
-launch_linear_dx_8x8x8(const float *dy, const float *w, float *dx)
-{
-	LAUNCH(26, om_k_linear_dx_8x8x8(dy, w, dx));
-}
-
-void
-launch_linear_dw_8x8x8(const float *dy, const float *x, float *dw)
-{
-	LAUNCH(27, om_k_linear_dw_8x8x8(dy, x, dw));
-}
-
-void
-launch_attention_bwd_2x4x2x2x4x4(const float *do_, const float *q, const float *k, const float *v,
-    const float *o, const float *lse, float *dq, float *dk, float *dv, float *ws)
-{
-	LAUNCH(28, om_k_attention_bwd_2x4x2x2x4x4(do_, q, k, v, o, lse, dq, dk, dv, ws));
-}
-
-void
-launch_rope_bwd_2x4x2x4(const float *dy, const float *tab, float *dx)
-{
-	LAUNCH(29, om_k_rope_bwd_2x4x2x4(dy, tab, dx));
-}
-
-void
-launch_head_loss_grad_8x8x32(const float *x, const float *w, const int32_t *label, double *loss,
-    float *dx, float *dw, float *ws)
-{
-	LAUNCH(30, om_k_head_loss_grad_8x8x32(x, w, label, loss, dx, dw, ws));
-}
-
-void
-launch_sumsq_4032(const float *g, double *ctl)
-{
-	LAUNCH(31, om_k_sumsq_4032(g, ctl));
-}
-
-void
-launch_clip(const double *loss, double *ctl)
-{
-	LAUNCH(32, om_k_clip(loss, ctl));
-}
-
-void
-launch_adamw_3008(const float *g, const double *ctl, float *w, float *m, float *v)
-{
-	LAUNCH(33, om_k_adamw_3008(g, ctl, w, m, v));
-}
-
-void
-launch_adamw_832(const float *g, const double *ctl, float *w, float *m, float *v)
-{
-	LAUNCH(34, om_k_adamw_832(g, ctl, w, m, v));
-}
-
-void
-launch_adamw_192(const float *g, const double *ctl, float *w, float *m, float *v)
-{
-	LAUNCH(35, om_k_adamw_192(g, ctl, w, m, v));
-}
-
-void
-launch_head_loss_8x8x32(const float *x, const float *w, const int32_t *label, float *lse,
-    double *loss, float *ws)
-{
-	LAUNCH(36, om_k_head_loss_8x8x32(x, w, label, lse, loss, ws));
-}
-
-void
-launch_embed_1x8x32(const int32_t *tok, const float *w, float *x)
-{
-	LAUNCH(37, om_k_embed_1x8x32(tok, w, x));
-}
-
-void
-launch_rmsnorm_1x1x8(const float *x, const float *w, float *y, float *r)
-{
-	LAUNCH(38, om_k_rmsnorm_1x1x8(x, w, y, r));
-}
-
-void
-launch_linear_1x8x8(const float *x, const float *w, float *y)
-{
-	LAUNCH(39, om_k_linear_1x8x8(x, w, y));
-}
-
-void
-launch_rope_at_4x2x4(const float *x, const float *tab, const int32_t *pos, float *y)
-{
-	LAUNCH(40, om_k_rope_at_4x2x4(x, tab, pos, y));
-}
-
-void
-launch_attention_at_4x2x2x4x4(const float *q, const float *k, const float *v, const int32_t *pos,
-    float *o, float *kc, float *vc, float *ws)
-{
-	LAUNCH(41, om_k_attention_at_4x2x2x4x4(q, k, v, pos, o, kc, vc, ws));
-}
-
-void
-launch_add_1x8(const float *a, const float *b, float *y)
-{
-	LAUNCH(42, om_k_add_1x8(a, b, y));
-}
-
-void
-launch_gate_1x4x8(const float *x, const float *w, float *z)
-{
-	LAUNCH(43, om_k_gate_1x4x8(x, w, z));
-}
-
-void
-launch_route_1x4x2x0x0x1x1x1(const float *z, float *p, int32_t *idx, float *prob, float *lse,
-    int32_t *cnt, int64_t *load, double *aux)
-{
-	LAUNCH(44, om_k_route_1x4x2x0x0x1x1x1(z, p, idx, prob, lse, cnt, load, aux));
-}
-
-void
-launch_route_map_1x4x2x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
-    int32_t *off)
-{
-	LAUNCH(45, om_k_route_map_1x4x2x1(idx, cnt, row, src, off));
-}
-
-void
-launch_dispatch_1x2x8(const float *x, const int32_t *row, const int32_t *src, float *xr)
-{
-	LAUNCH(46, om_k_dispatch_1x2x8(x, row, src, xr));
-}
-
-void
-launch_grouped_2x4x6x8(const float *x, const float *w, const int32_t *off, float *y)
-{
-	LAUNCH(47, om_k_grouped_2x4x6x8(x, w, off, y));
-}
-
-void
-launch_glu_routed_1x2x6x0(const float *g, const float *u, const float *p, const int32_t *src,
-    float *h)
-{
-	LAUNCH(48, om_k_glu_routed_1x2x6x0(g, u, p, src, h));
-}
-
-void
-launch_grouped_2x4x8x6(const float *x, const float *w, const int32_t *off, float *y)
-{
-	LAUNCH(49, om_k_grouped_2x4x8x6(x, w, off, y));
-}
-
-void
-launch_combine_1x2x8(const float *y, const int32_t *row, const int32_t *src, float *x)
-{
-	LAUNCH(50, om_k_combine_1x2x8(y, row, src, x));
-}
-
-void
-launch_logits_1x32x8(const float *x, const float *w, float *z)
-{
-	LAUNCH(51, om_k_logits_1x32x8(x, w, z));
-}

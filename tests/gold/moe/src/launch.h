@@ -12,141 +12,107 @@
 
 enum { OM_N_OPS = 52 };
 extern struct om_op om_ops[OM_N_OPS];
-
 /* rope_table_SxDxY: gives tab[s,d] */
 void launch_rope_table_4x4x0(float *tab);
-
 /* embed_TxNxV: tok[t] w[v,n], gives x[t,n] */
 void launch_embed_8x8x32(const int32_t *tok, const float *w, float *x);
 void launch_embed_1x8x32(const int32_t *tok, const float *w, float *x);
-
 /* embed_bwd_TxNxV: dx[t,n] tok[t], gives +dw[v,n] */
 void launch_embed_bwd_8x8x32(const float *dx, const int32_t *tok, float *dw);
-
 /* rmsnorm_MxHxN: x[m,h*n] w[n], gives y[m,h*n] r[m*h] */
 void launch_rmsnorm_8x1x8(const float *x, const float *w, float *y, float *r);
 void launch_rmsnorm_1x1x8(const float *x, const float *w, float *y, float *r);
-
 /* linear_MxNxK: x[m,k] w[n,k], gives y[m,n] */
 void launch_linear_8x8x8(const float *x, const float *w, float *y);
 void launch_linear_1x8x8(const float *x, const float *w, float *y);
-
 /* rope_BxSxHxD: x[b*s,h*d] tab[s,d], gives y[b*s,h*d] */
 void launch_rope_2x4x2x4(const float *x, const float *tab, float *y);
-
 /* attention_BxSxHxGxDxW: q[b*s,h*d] k[b*s,g*d] v[b*s,g*d], gives o[b*s,h*d] lse[b*h*s] */
 void launch_attention_2x4x2x2x4x4(const float *q, const float *k, const float *v, float *o,
     float *lse);
-
 /* add_MxN: a[m,n] b[m,n], gives y[m,n] */
 void launch_add_8x8(const float *a, const float *b, float *y);
 void launch_add_16x8(const float *a, const float *b, float *y);
 void launch_add_1x8(const float *a, const float *b, float *y);
-
 /* gate_MxExK: x[m,k] w[e,k], gives z[m,e] */
 void launch_gate_8x4x8(const float *x, const float *w, float *z);
 void launch_gate_1x4x8(const float *x, const float *w, float *z);
-
 /* route_TxExKxJxCxGxQxN: z[t,e],
  * gives p[t,k] idx[t,k] prob[t,e] lse[t] cnt[n,e] +load[e] +aux[2] */
 void launch_route_8x4x2x0x0x1x1x1(const float *z, float *p, int32_t *idx, float *prob, float *lse,
     int32_t *cnt, int64_t *load, double *aux);
 void launch_route_1x4x2x0x0x1x1x1(const float *z, float *p, int32_t *idx, float *prob, float *lse,
     int32_t *cnt, int64_t *load, double *aux);
-
 /* route_map_TxExKxN: idx[t,k] cnt[n,e], gives row[t,k] src[t*k] off[e+1] */
 void launch_route_map_8x4x2x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
     int32_t *off);
 void launch_route_map_1x4x2x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
     int32_t *off);
-
 /* dispatch_TxKxN: x[t,n] row[t,k] src[r], gives xr[r,n] */
 void launch_dispatch_8x2x8(const float *x, const int32_t *row, const int32_t *src, float *xr);
 void launch_dispatch_1x2x8(const float *x, const int32_t *row, const int32_t *src, float *xr);
-
 /* grouped_RxExNxK: x[r,k] w[e,n,k] off[e+1], gives y[r,n] */
 void launch_grouped_16x4x6x8(const float *x, const float *w, const int32_t *off, float *y);
 void launch_grouped_16x4x8x6(const float *x, const float *w, const int32_t *off, float *y);
 void launch_grouped_2x4x6x8(const float *x, const float *w, const int32_t *off, float *y);
 void launch_grouped_2x4x8x6(const float *x, const float *w, const int32_t *off, float *y);
-
 /* glu_routed_TxKxFxA: g[r,f] u[r,f] p[t,k] src[r], gives h[r,f] */
 void launch_glu_routed_8x2x6x0(const float *g, const float *u, const float *p, const int32_t *src,
     float *h);
 void launch_glu_routed_1x2x6x0(const float *g, const float *u, const float *p, const int32_t *src,
     float *h);
-
 /* combine_TxKxN: y[r,n] row[t,k] src[r], gives x[t,n] */
 void launch_combine_8x2x8(const float *y, const int32_t *row, const int32_t *src, float *x);
 void launch_combine_1x2x8(const float *y, const int32_t *row, const int32_t *src, float *x);
-
 /* grouped_dx_RxExNxK: dy[r,n] w[e,n,k] off[e+1], gives dx[r,k] */
 void launch_grouped_dx_16x4x8x6(const float *dy, const float *w, const int32_t *off, float *dx);
 void launch_grouped_dx_16x4x6x8(const float *dy, const float *w, const int32_t *off, float *dx);
-
 /* grouped_dw_RxExNxK: dy[r,n] x[r,k] off[e+1], gives +dw[e,n,k] */
 void launch_grouped_dw_16x4x8x6(const float *dy, const float *x, const int32_t *off, float *dw);
 void launch_grouped_dw_16x4x6x8(const float *dy, const float *x, const int32_t *off, float *dw);
-
 /* glu_routed_bwd_TxKxFxA: dh[r,f] g[r,f] u[r,f] p[t,k] src[r], gives dg[r,f] du[r,f] dp[t,k] */
 void launch_glu_routed_bwd_8x2x6x0(const float *dh, const float *g, const float *u, const float *p,
     const int32_t *src, float *dg, float *du, float *dp);
-
 /* route_bwd_TxExKxJxCxGxQxN: dp[t,k] z[t,e] idx[t,k] prob[t,e] lse[t] cnt[n,e], gives dz[t,e] */
 void launch_route_bwd_8x4x2x0x0x1x1x1(const float *dp, const float *z, const int32_t *idx,
     const float *prob, const float *lse, const int32_t *cnt, float *dz);
-
 /* gate_dx_MxExK: dz[m,e] w[e,k], gives dx[m,k] */
 void launch_gate_dx_8x4x8(const float *dz, const float *w, float *dx);
-
 /* gate_dw_MxExK: dz[m,e] x[m,k], gives +dw[e,k] */
 void launch_gate_dw_8x4x8(const float *dz, const float *x, float *dw);
-
 /* rmsnorm_bwd_MxHxN: dy[m,h*n] x[m,h*n] w[n] r[m*h], gives dx[m,h*n] +dw[n] */
 void launch_rmsnorm_bwd_8x1x8(const float *dy, const float *x, const float *w, const float *r,
     float *dx, float *dw, float *ws);
-
 /* linear_dx_MxNxK: dy[m,n] w[n,k], gives dx[m,k] */
 void launch_linear_dx_8x8x8(const float *dy, const float *w, float *dx);
-
 /* linear_dw_MxNxK: dy[m,n] x[m,k], gives +dw[n,k] */
 void launch_linear_dw_8x8x8(const float *dy, const float *x, float *dw);
-
 /* attention_bwd_BxSxHxGxDxW: do[b*s,h*d] q[b*s,h*d] k[b*s,g*d] v[b*s,g*d] o[b*s,h*d] lse[b*h*s],
  * gives dq[b*s,h*d] dk[b*s,g*d] dv[b*s,g*d] */
 void launch_attention_bwd_2x4x2x2x4x4(const float *do_, const float *q, const float *k,
     const float *v, const float *o, const float *lse, float *dq, float *dk, float *dv, float *ws);
-
 /* rope_bwd_BxSxHxD: dy[b*s,h*d] tab[s,d], gives dx[b*s,h*d] */
 void launch_rope_bwd_2x4x2x4(const float *dy, const float *tab, float *dx);
-
 /* head_loss_grad_TxNxV: x[t,n] w[v,n] label[t], gives +loss[2] dx[t,n] +dw[v,n] */
 void launch_head_loss_grad_8x8x32(const float *x, const float *w, const int32_t *label,
     double *loss, float *dx, float *dw, float *ws);
-
 /* sumsq_N: g[n], gives +ctl[8] */
 void launch_sumsq_4032(const float *g, double *ctl);
-
 /* clip: loss[2], gives +ctl[8] */
 void launch_clip(const double *loss, double *ctl);
-
 /* adamw_N: g[n] ctl[8], gives +w[n] +m[n] +v[n] */
 void launch_adamw_3008(const float *g, const double *ctl, float *w, float *m, float *v);
 void launch_adamw_832(const float *g, const double *ctl, float *w, float *m, float *v);
 void launch_adamw_192(const float *g, const double *ctl, float *w, float *m, float *v);
-
 /* head_loss_TxNxV: x[t,n] w[v,n] label[t], gives lse[t] +loss[2] */
 void launch_head_loss_8x8x32(const float *x, const float *w, const int32_t *label, float *lse,
     double *loss, float *ws);
-
 /* rope_at_SxHxD: x[1,h*d] tab[s,d] pos[1], gives y[1,h*d] */
 void launch_rope_at_4x2x4(const float *x, const float *tab, const int32_t *pos, float *y);
-
 /* attention_at_SxHxGxDxW: q[1,h*d] k[1,g*d] v[1,g*d] pos[1],
  * gives o[1,h*d] +kc[s,g*d] +vc[s,g*d] */
 void launch_attention_at_4x2x2x4x4(const float *q, const float *k, const float *v,
     const int32_t *pos, float *o, float *kc, float *vc, float *ws);
-
 /* logits_MxVxN: x[m,n] w[v,n], gives z[m,v] */
 void launch_logits_1x32x8(const float *x, const float *w, float *z);
 

@@ -210,12 +210,17 @@ static const struct om_param params[] = {
 };
 
 static const struct om_bucket buckets[] = {
-	{ .group = OM_ALONE, .weight = 2304, .grad = 18432, .elems = 256, .nlayers = 1 },
-	{ .group = OM_ALONE, .weight = 3328, .grad = 19456, .elems = 832, .nlayers = 3 },
-	{ .group = OM_ALONE, .weight = 13312, .grad = 29440, .elems = 256, .nlayers = 1 },
-	{ .group = OM_ALONE, .weight = 14336, .grad = 30464, .elems = 256, .nlayers = 3 },
-	{ .group = OM_ALONE, .weight = 17408, .grad = 33536, .elems = 64, .nlayers = 1 },
-	{ .group = OM_ALONE, .weight = 17664, .grad = 33792, .elems = 64, .nlayers = 3 },
+	{ .group = OM_ALONE, .weight = OM_WEIGHT, .grad = OM_GRAD, .elems = 256, .nlayers = 1 },
+	{ .group = OM_ALONE, .weight = OM_WEIGHT + 1024, .grad = OM_GRAD + 1024, .elems = 832,
+	    .nlayers = 3 },
+	{ .group = OM_ALONE, .weight = OM_WEIGHT + 11008, .grad = OM_GRAD + 11008, .elems = 256,
+	    .nlayers = 1 },
+	{ .group = OM_ALONE, .weight = OM_WEIGHT + 12032, .grad = OM_GRAD + 12032, .elems = 256,
+	    .nlayers = 3 },
+	{ .group = OM_ALONE, .weight = OM_WEIGHT + 15104, .grad = OM_GRAD + 15104, .elems = 64,
+	    .nlayers = 1 },
+	{ .group = OM_ALONE, .weight = OM_WEIGHT + 15360, .grad = OM_GRAD + 15360, .elems = 64,
+	    .nlayers = 3 },
 };
 
 static const struct om_moe moes[] = {
@@ -259,13 +264,13 @@ const struct om_model om_models[1] = {
 		    [OM_EXPERT_DATA] = 1, [OM_PIPELINE] = 1 } },
 		.stage = 0,
 		.arena_bytes = OM_ARENA_BYTES,
-		.weight_off = 2304,
+		.weight_off = OM_WEIGHT,
 		.weight_bytes = 16128,
-		.grad_off = 18432,
+		.grad_off = OM_GRAD,
 		.grad_bytes = 16128,
-		.state_off = 34560,
+		.state_off = OM_STATE,
 		.state_bytes = 32256,
-		.stat_off = 1280,
+		.stat_off = OM_STAT,
 		.stat_bytes = 768,
 		.token_off = OM_OFF_embed_tokens,
 		.label_off = OM_OFF_embed_labels,
