@@ -370,6 +370,10 @@ main(int argc, char **argv)
 			/* "--explain FIELD" too */
 			if (!optarg && optind < argc && argv[optind][0] != '-')
 				optarg = argv[optind];
+			if (optarg && !*optarg)
+				bad_usage("--explain= names nothing: --explain=moe is an object, "
+					  "--explain=moe.top_k a field, --explain all of them%s",
+				    "");
 			return explain(optarg) ? printed() : EXIT_USAGE;
 		case TARGET:
 			if (!target_find(targets, optarg)) {

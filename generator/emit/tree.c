@@ -240,6 +240,15 @@ lock(const char *dir)
 	if (!make_dirs(xprintf("%s/", dir)))
 		return false;
 	fd = open(dir, O_RDONLY | O_DIRECTORY);
+	if (fd < 0 && errno == ENOENT) { /* mkdir found something all the same */
+		char to[4096];
+		ssize_t n = readlink(dir, to, sizeof to);
+		fprintf(stderr,
+		    "olmogen: error: %s is a link to %.*s, which is not there: make that folder, "
+		    "or remove the link\n",
+		    dir, n < 0 ? 0 : (int)n, to);
+		return false;
+	}
 	if (fd < 0)
 		return complain("cannot open folder", dir);
 	if (!flock(fd, LOCK_EX | LOCK_NB))

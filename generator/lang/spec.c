@@ -225,6 +225,9 @@ spec_closest_choice(enum field_id f, const char *text)
 		if (!strcasecmp(text, name[i]) || (colon && !strcasecmp(text, colon + 1)))
 			return name[i];
 	}
+	/* who asks for some GPU does not mean the processor, which is a letter away */
+	if (f == F_trainer_target && !strncasecmp(text, "gpu", 3))
+		return NULL;
 	return diag_closest(text, name, n);
 }
 

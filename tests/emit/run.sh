@@ -94,6 +94,8 @@ targets="cpu, cuda:sm_90a, cuda:sm_100a, cuda:h100, cuda:h100-nvl, cuda:h200 or 
 usage "--target=x is not known; use $targets" --target=x
 usage "--target=cuda:sm90a is not known (did you mean cuda:sm_90a?); use $targets" --target=cuda:sm90a
 usage "--target=H200 is not known (did you mean cuda:h200?); use $targets" --target=H200
+usage "--target=gpu is not known; use $targets" --target=gpu
+usage "--explain= names nothing: --explain=moe is an object, --explain=moe.top_k a field, --explain all of them" --explain=
 usage "--target=CPU is not known (did you mean cpu?); use $targets" --target=CPU
 usage "--dump=pln (did you mean plan?): the stages are load, check, graph, shard, fuse, plan, emit" --dump=pln
 usage "--plan and --check exclude each other" --check --plan
@@ -185,6 +187,11 @@ rm -rf "$work/ended" && mkdir "$work/ended" && touch "$work/ended/manifest.yaml.
 	"$olmogen" --emit-only -o "$work/ended" models/tiny.lua >/dev/null
 is "so is one that was ended before its first file" $?
 
+ln -s "$work/not/there" "$work/dangling"
+! "$olmogen" --emit-only -o "$work/dangling" models/tiny.lua >/dev/null 2>"$work/err" && grep -qxF "olmogen: error: $work/dangling is a link \
+to $work/not/there, which is not there: make that folder, or remove the link" "$work/err"
+is "a link to nothing is no folder" $?
+
 # the tree builds with nothing but a compiler, make, libyaml and jansson
 cp -r "$work/tiny-2" "$work/alone"
 (cd "$work/alone" && env -i "$(command -v make)" -s >"$work/log" 2>&1)
@@ -214,6 +221,14 @@ cp -r "$work/tiny-2" "$work/again"
 (cd "$work/again" && CCACHE_DISABLE=1 make -s)
 cmp -s "$work/alone/trainer" "$work/again/trainer"
 is "two builds give the same trainer, byte for byte" $?
+
+# a compiler that cannot build it is named before it has compiled anything
+printf '#!/bin/sh\necho "Debian clang version 14.0.6"\n' >"$work/clang-14"
+chmod +x "$work/clang-14"
+! make -C "$work/again" CC="$work/clang-14" >/dev/null 2>"$work/err" && grep -qxF \
+	"make: $work/clang-14 is clang, and trainers need the OpenMP of gcc: install gcc, and make CC=gcc" "$work/err"
+is "make CC=clang" $?
+(cd "$work/again" && make -s)
 
 # whatever was in the folder before, the next trainer builds there, and of nothing that was made for another
 sees() { # name, commands of make -n that must be there, variables of make
