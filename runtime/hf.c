@@ -66,6 +66,44 @@ place(const char *dir)
 	return to;
 }
 
+/* The first weight of a tensor that is no number; 0 if all of them are. */
+static double
+odd_weight(const struct om_model *m, const struct om_entry *e, const unsigned char *arena)
+{
+	size_t size = om_param_size(m, e->p);
+	double x = 0;
+	float y;
+
+	for (uint64_t i = 0; i < e->end - e->begin && isfinite(x); i++) {
+		memcpy(size == sizeof x ? (void *)&x : (void *)&y, arena + e->off + i * size, size);
+		x = size == sizeof x ? x : (double)y;
+	}
+	return isfinite(x) ? 0 : x;
+}
+
+/* Weights that are no numbers are exported as they are. */
+static void
+warn_odd(const struct om_model *m, const unsigned char *arena)
+{
+	uint32_t n, odd = 0;
+	struct om_entry *e = om_ckpt_entries(m, OM_TO_EXPORT, &n);
+	char *first = NULL, *more;
+	double x;
+
+	for (uint32_t i = 0; i < n; i++)
+		if ((x = odd_weight(m, &e[i], arena)) != 0 && !odd++)
+			first = om_text("%s has %g as a weight", e[i].t.name, x);
+	more = odd > 1 ? om_text(", %s too", om_count(odd - 1, "other tensor")) : NULL;
+	if (odd)
+		fprintf(stderr,
+		    "%s: export: warning: %s%s; no loss is a number with it, export an earlier "
+		    "checkpoint\n",
+		    m->name, first, more ? more : "");
+	free(more);
+	free(first);
+	om_ckpt_entries_free(e, n);
+}
+
 int
 om_export(const struct om_model *m, const char *dir, const char *from)
 {
@@ -79,6 +117,7 @@ om_export(const struct om_model *m, const char *dir, const char *from)
 	om_ckpt_weights_at(
 	    m, from, "name its folder: trainer export DIR CHECKPOINT", arena, stdout);
 	om_ckpt_export(m, arena, to);
+	warn_odd(m, arena);
 	free(to);
 	return 0;
 }

@@ -6,11 +6,12 @@
  *
  * The environment breaks it on purpose: OM_TEST_NAN=N and OM_TEST_NORM=N make the loss or gradient
  * of this process' Nth step NaN, OM_TEST_FROM=N the loss of it and all after it, OM_TEST_SPIKE=N
- * multiplies its gradient by 1000, OM_TEST_NAP=N sleeps N us a step, OM_TEST_PAUSE=N as long in
- * every microbatch from the second step on, OM_TEST_BAD=1 fails the self-test, OM_TEST_ARENA=N asks
- * for so large an arena, OM_TEST_ABI=1 is of another runtime, OM_TEST_TIED=1 says that the head is
- * the embedding, and has none, OM_TEST_NODECODE=1 that there is no decode program, OM_TEST_CUT=1
- * that routes are cut, as many as the first expert gets of those that the second one does.
+ * multiplies its gradient by 1000, OM_TEST_SPOIL=N leaves two of its weights NaN, OM_TEST_NAP=N
+ * sleeps N us a step, OM_TEST_PAUSE=N as long in every microbatch from the second step on,
+ * OM_TEST_BAD=1 fails the self-test, OM_TEST_ARENA=N asks for so large an arena, OM_TEST_ABI=1 is
+ * of another runtime, OM_TEST_TIED=1 says that the head is the embedding, and has none,
+ * OM_TEST_NODECODE=1 that there is no decode program, OM_TEST_CUT=1 that routes are cut, as many as
+ * the first expert gets of those that the second one does.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -341,6 +342,8 @@ update(unsigned char *arena)
 				       (by + param_group[param[k].param_group].weight_decay *
 						 (double)w[i]));
 		}
+	if (env("OM_TEST_SPOIL") == step - 1)
+		w[P_EMB + 3] = w[N - 1] = (real)NAN;
 	done(2, since);
 }
 
