@@ -578,7 +578,8 @@ relations(struct reader *r)
 			    *given(r, rule[i].key), "%s is set, but %s", rule[i].key, rule[i].why);
 			om_diag_help("set %s, or leave out %s", rule[i].help, rule[i].key);
 		}
-	relations_lr(r);
+	if (c->steps) /* eval needs none */
+		relations_lr(r);
 }
 
 /* All steps that are left, or of wsd a tenth of all, where the warm-up leaves so many. */
@@ -672,13 +673,16 @@ om_conf_load(struct om_conf *c, const char *command, const char *path, int nover
 		override(&r, &src[i + 1]);
 	}
 	if (om_diag_count() == before) {
+		/* evaluation trains no step: nothing of its schedule is looked at */
+		bool train = strcmp(command, "eval") != 0;
 		for (size_t i = 0; i < OM_NKEYS; i++)
-			if (!om_keys[i].initial && !r.given[i].line) {
+			if (!om_keys[i].initial && !r.given[i].line &&
+			    (train || strcmp(om_keys[i].name, "steps") != 0)) {
 				om_diag((struct om_at){ &src[0], 0, 0, 0 }, "%s is missing",
 				    om_keys[i].name);
 				om_diag_help("%s: %s", om_keys[i].name, om_keys[i].doc);
 			}
-		if (strcmp(command, "eval") == 0 && !c->eval.paths.n) {
+		if (!train && !c->eval.paths.n) {
 			om_diag((struct om_at){ &src[0], 0, 0, 0 }, "eval.paths is missing");
 			om_diag_help(
 			    "eval.paths: %s", om_keys[given(&r, "eval.paths") - r.given].doc);

@@ -833,6 +833,9 @@ check "eval while it is trained" sh -c "OM_TEST_NAP=50000 $T train run.yaml step
 	sleep 0.2; $S eval run.yaml checkpoint.dir=J eval.paths=held.txt; s=\$?; kill -9 \$!; exit \$s"
 check "only at the end" sh -c "$T train run.yaml eval.paths=held.txt >X.out && [ \$(grep -c ^eval: X.out) = 1 ]"
 grep -q '^eval: step 30, ' X.out && ok || fail "the end is not evaluated"
+sed '/^steps/d' run.yaml >no_steps.yaml # its schedule counts for nothing
+check "no steps" "$S" eval no_steps.yaml checkpoint.dir=J eval.paths=held.txt
+says "but to train" 1 "no_steps.yaml: error: steps is missing" "$S" train no_steps.yaml
 e() { says "eval: $1" 1 "$2" "$S" eval run.yaml "${@:3}"; }
 e "no data" "run.yaml: error: eval.paths is missing" checkpoint.dir=J
 e "an empty list" "eval.paths is missing" eval.paths=[]
