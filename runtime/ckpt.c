@@ -416,6 +416,22 @@ fail(struct out *o, const char *file)
 	return false;
 }
 
+/* What to do about the reason in a text. */
+static const char *
+way_out(const char *why)
+{
+	static const char space[] = "free some space, or keep fewer by checkpoint.keep";
+	static const struct {
+		int error;
+		const char *way;
+	} known[] = { { ENOSPC, space }, { EDQUOT, space }, { EFBIG, "raise ulimit -f" } };
+
+	for (size_t i = 0; i < OM_LEN(known); i++)
+		if (strstr(why, strerror(known[i].error)))
+			return known[i].way;
+	return "set that right";
+}
+
 /* Ends the process; the half-written directory goes, it may fill the disk. */
 _Noreturn static void
 give_up(struct out *o, const char *why)
@@ -425,9 +441,9 @@ give_up(struct out *o, const char *why)
 	remove_dir(o->tmp);
 	if (!o->k->dir)
 		om_die("export", "%s; give another directory, or free some space", why);
-	om_die("checkpoint", "%s; %s%s", why,
+	om_die("checkpoint", "%s; %s%s; %s, and train again", why,
 	    last ? "the last whole checkpoint is " : "there is no whole checkpoint",
-	    last ? last : "");
+	    last ? last : "", way_out(why));
 }
 
 _Noreturn static void

@@ -181,7 +181,8 @@ early() { # early WHAT CALL STEP TEXT: WHAT of CKPT_... at a call of a save of s
 	[ "$(ls K)" = step-000006 ] || [ "$3" = 7 ] && [ -d "K/step-00000$3" ] && ok || fail "after $1 $2: $(ls -A K)"
 }
 for call in "0 mkdir 1" "0 write 2" "1 write 2" "1 fsync 1" "1 fsync 2" "0 fsync 2" "0 fsync 3" "0 rename 1"; do
-	early FAIL "$call" 6 "No space left on device; the last whole checkpoint is K/step-000006"
+	early FAIL "$call" 6 "No space left on device; the last whole checkpoint is K/step-000006; \
+free some space, or keep fewer by checkpoint.keep, and train again"
 	[ "$(ls -A K)" = step-000006 ] && ok || fail "FAIL $call leaves $(ls -A K)"
 	early KILL "$call" 6 "signal 9"
 	check "after KILL $call" on 2.2.1 bf16 load 6 K

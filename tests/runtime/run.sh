@@ -628,7 +628,7 @@ check "which a resumed run has not" sh -c "! $S train run.yaml checkpoint.dir=ne
 check "deep directory" "$S" train run.yaml checkpoint.dir=x/y/z
 (
 	ulimit -f 4
-	says "no space" 1 "there is no whole checkpoint" "$T" train run.yaml checkpoint.dir=F
+	says "no space" 1 "there is no whole checkpoint; raise ulimit -f, and train again" "$T" train run.yaml checkpoint.dir=F
 	[ -z "$(ls -A F)" ] || fail "no space: left $(ls -A F)"
 	echo "$passed $failed" >counts
 )
