@@ -136,7 +136,7 @@ om_hf_number(char text[32], enum om_hf_type type, double x)
 		strcat(text, ".0");
 }
 
-enum { VALUE = 64 };
+enum { VALUE = 64, UNKNOWN_MOST = 20 }; /* bytes shown; unknown keys that are named */
 /* A value in the file's own words, cut where it is long. */
 static const char *
 shown(const json_t *v, char text[VALUE])
@@ -727,6 +727,7 @@ unknown_keys(struct reader *r)
 	bool named = !json_array_size(arch);
 	char value[VALUE];
 	const char *key;
+	size_t unknown = 0;
 	json_t *v;
 
 	for (size_t i = 0; i < json_array_size(arch); i++) {
@@ -739,10 +740,14 @@ unknown_keys(struct reader *r)
 		    r->m->family->architecture);
 	json_object_foreach((json_t *)(uintptr_t)r->config, key, v)
 	{
-		if (!is_off(v) && !is_known(r, key, v))
+		if (is_off(v) || is_known(r, key, v))
+			continue;
+		if (unknown++ < UNKNOWN_MOST)
 			warn(r, "key %s = %s is not known for %s; nothing was done with it", key,
 			    shown(v, value), r->m->family->model_type);
 	}
+	if (unknown > UNKNOWN_MOST)
+		warn(r, "and %zu more keys are not known", unknown - UNKNOWN_MOST);
 }
 
 bool

@@ -73,4 +73,14 @@ mkdir "$long" && echo '{"model_type": "llama", "num_hidden_layers": 1, '"$six"'}
 "$olmogen" --from-hf= >/dev/null 2>err
 [ $? = 2 ] && grep -q 'names no folder' err || bad "no name: $(cat err)"
 passed=$((passed + clean))
+# a file of nothing but unknown keys: some are named, the others counted
+name="many unknown keys" clean=1
+{
+	echo '{"model_type": "llama", "num_hidden_layers": 1, '"$six"
+	seq 60000 | sed 's/.*/, "x&": 1/'
+	echo '}'
+} >x/config.json
+"$olmogen" --from-hf=x >out.lua 2>err && [ "$(wc -l <err)" = 21 ] && grep -q 'warning: x/config.json: and 59980 more keys are not known' err ||
+	bad "$(wc -l <err) lines, the last: $(tail -n 1 err)"
+passed=$((passed + clean))
 suite_end
