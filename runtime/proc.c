@@ -14,7 +14,8 @@
 
 #include "om_rt.h"
 
-enum { THREADS_MOST = 4096, STACK_LEAST = 1 << 20 }; /* a GEMM keeps its tiles on the stack */
+/* THREADS_CORE: more on each core wait for one another; a GEMM keeps its tiles on the stack */
+enum { THREADS_MOST = 4096, THREADS_CORE = 16, STACK_LEAST = 1 << 20 };
 
 void
 om_proc_start(void)
@@ -191,7 +192,8 @@ check_stack(void)
 void
 om_threads(uint64_t n)
 {
-	int asked = n ? (int)n : omp_get_max_threads(), made;
+	int asked = n ? (int)n : omp_get_max_threads(), cores = omp_get_num_procs(), made;
+	int most = cores < THREADS_MOST / THREADS_CORE ? cores * THREADS_CORE : THREADS_MOST;
 	double limit = om_core_limit("/proc/self/cgroup", "/sys/fs/cgroup") / om_comm_members();
 
 	if (!n && !getenv("OMP_NUM_THREADS")) {
@@ -202,7 +204,14 @@ om_threads(uint64_t n)
 			asked = (int)ceil(limit);
 	}
 	check_stack();
-	made = threads_made(asked < THREADS_MOST ? asked : THREADS_MOST);
+	if (asked > most) {
+		printf(
+		    "threads: %d are asked for, %d are tried: %d for each of %d cores, more would "
+		    "wait for one another\n",
+		    asked, most, THREADS_CORE, cores);
+		asked = most;
+	}
+	made = threads_made(asked);
 	if (made < asked)
 		printf("threads: %d are asked for, %d can be made here\n", asked, made);
 	omp_set_num_threads(made);

@@ -221,7 +221,9 @@ says "stack of threads" 1 "stack: of threads is 256.00 KiB (OMP_STACKSIZE), oper
 	env OMP_STACKSIZE=256 "$T" selftest
 for s in 8M "2 g" 4096 junk; do check "OMP_STACKSIZE=$s" env OMP_STACKSIZE="$s" OMP_NUM_THREADS=2 "$T" selftest; done
 check "more threads than there can be" sh -c "OMP_NUM_THREADS=100000 $T bench steps=1 | tee X.out &&
-	grep -q '^threads: 100000 are asked for, [0-9]* can be made here' X.out"
+	grep -q '^threads: 100000 are asked for, $(($(nproc) * 16)) are tried: 16 for each of $(nproc) cores' X.out"
+check "more than a limit lets there be" sh -c "ulimit -v 90000; OMP_NUM_THREADS=16 $T bench steps=1 >X.out 2>&1
+	grep -q '^threads: 16 are asked for, [0-9]* can be made here' X.out"
 # a thread watches for load, and takes no signal; not where the environment says how to wait
 watched() { # watched NAME ENV...: the signals that the watching thread of a trainer of two threads blocks
 	env -u OMP_WAIT_POLICY "${@:2}" OMP_NUM_THREADS=2 OM_TEST_NAP=300000 "$T" bench steps=1 >/dev/null &
