@@ -155,6 +155,12 @@ void om_wait(int stream, int event);
 void om_clear(void *p, uint64_t bytes); /* zeroes a part of the arena, in order with the kernels */
 double om_now(void);                    /* monotonic seconds */
 
+/*
+ * Which of a step's microbatches a backward pass is of, but for those between: the first one stores
+ * gradients, the others add to them.
+ */
+enum om_of { OM_FIRST = 1, OM_LAST = 2 };
+
 struct om_model {
 	int abi;
 	const char *name, *target, *version; /* version of olmogen */
@@ -184,6 +190,7 @@ struct om_model {
 	uint64_t hop_bytes; /* of what stages send: [micro * seq, d_model] */
 	uint64_t arena_bytes;
 	uint64_t weight_off, weight_bytes; /* regions of the arena, whole */
+	/* between gradients lie zeros from the start on, over which their norm goes too */
 	uint64_t grad_off, grad_bytes;
 	uint64_t state_off, state_bytes;
 	uint64_t stat_off, stat_bytes; /* zeroed by zero() */
@@ -207,9 +214,9 @@ struct om_model {
 	uint32_t nops;
 	uint32_t streams, events;           /* of a part; 0: one stream, and none */
 	void (*init)(unsigned char *arena); /* constant tables; after allocation, once */
-	void (*zero)(unsigned char *arena); /* gradients and statistics, at the start of a step */
-	/* by phase, in order; NULL: there are no more */
-	void (*pass[OM_N_PHASES])(unsigned char *arena, int slot);
+	void (*zero)(unsigned char *arena); /* statistics, at the start of a step */
+	/* by phase, in order; NULL: there are no more. of: enum om_of, or'ed */
+	void (*pass[OM_N_PHASES])(unsigned char *arena, int slot, int of);
 	/* forward pass that only adds to the losses, as if the microbatch were one of a step's */
 	void (*eval)(unsigned char *arena, int slot);
 	void (*update)(unsigned char *arena); /* norm, clipping, AdamW; reads ctl */

@@ -22,8 +22,9 @@ uint32_t om_size(enum om_group g);
 
 /*
  * x[n] of every rank is summed; part `rank` of it, n / size elements, holds the sum afterwards and
- * the other parts anything. real: bytes of an element, 4 or 8 (float, double); sums of floats are
- * formed in double and rounded once. size divides n. what: the operation, for messages.
+ * the other parts anything, but 0 where all ranks had that. real: bytes of an element, 4 or 8
+ * (float, double); sums of floats are formed in double and rounded once. size divides n. what: the
+ * operation, for messages.
  */
 void om_reduce_scatter(enum om_group g, const char *what, void *x, uint64_t n, size_t real);
 /* Part `rank` of x, bytes / size of it, goes to that part on every rank. */

@@ -141,7 +141,9 @@ void om_copy(unsigned char *arena, uint64_t from, uint64_t to, size_t n); /* the
 enum om_part {
 	OM_RUN_INIT,
 	OM_RUN_ZERO,
-	OM_RUN_MICROBATCH,
+	OM_RUN_MICROBATCH, /* + enum om_of */
+	OM_RUN_FIRST = OM_RUN_MICROBATCH + OM_FIRST,
+	OM_RUN_ONLY = OM_RUN_FIRST + OM_LAST,
 	OM_RUN_UPDATE,
 	OM_RUN_EVALUATE,
 	OM_RUN_DECODE,
@@ -149,8 +151,9 @@ enum om_part {
 };
 void om_run(const struct om_model *m, enum om_part part, unsigned char *arena);
 void om_part(const struct om_model *m, enum om_part part, unsigned char *arena); /* its launches */
-/* A pass of the chunk whose slot it is: of a phase, or of an evaluation. */
-void om_run_pass(const struct om_model *m, enum om_phase phase, unsigned char *arena, int slot);
+/* A pass of the chunk whose slot it is: of a phase, of a microbatch (enum om_of); or evaluation. */
+void
+om_run_pass(const struct om_model *m, enum om_phase phase, unsigned char *arena, int slot, int of);
 void om_run_eval(const struct om_model *m, unsigned char *arena, int slot);
 /*
  * What a step gave, copied after its parts and before what is asked for later. A result stands
@@ -567,8 +570,8 @@ struct om_eval {
 };
 void om_eval_open(struct om_eval *e, const struct om_model *m, const struct om_conf *c);
 /*
- * Mean token loss of the set with the arena's weights; clears gradients and statistics, changes
- * nothing else that a step reads. false: *stop came to some rank, nothing is known.
+ * Mean token loss of the set with the arena's weights; clears statistics, changes nothing else that
+ * a step reads. false: *stop came to some rank, nothing is known.
  */
 bool om_eval_run(struct om_eval *e, const struct om_model *m, unsigned char *arena,
     const volatile sig_atomic_t *stop, double *loss, uint64_t *tokens);

@@ -62,26 +62,26 @@ om_part(const struct om_model *m, enum om_part part, unsigned char *arena)
 	case OM_RUN_ZERO:
 		m->zero(arena);
 		break;
-	case OM_RUN_MICROBATCH:
-		for (int ph = 0; ph < OM_N_PHASES && m->pass[ph]; ph++)
-			m->pass[ph](arena, 0);
-		break;
 	case OM_RUN_UPDATE:
 		m->update(arena);
 		break;
 	case OM_RUN_DECODE:
 		m->decode(arena, 0);
 		break;
-	default:
+	case OM_RUN_EVALUATE:
 		m->eval(arena, 0);
+		break;
+	default:
+		for (int ph = 0; ph < OM_N_PHASES && m->pass[ph]; ph++)
+			m->pass[ph](arena, 0, (int)part - OM_RUN_MICROBATCH);
 	}
 }
 
 /* Calls on every device for now: one that has graphs would record one a slot. */
 void
-om_run_pass(const struct om_model *m, enum om_phase phase, unsigned char *arena, int slot)
+om_run_pass(const struct om_model *m, enum om_phase phase, unsigned char *arena, int slot, int of)
 {
-	m->pass[phase](arena, slot);
+	m->pass[phase](arena, slot, of);
 	om_spin_work(phase == OM_BACKWARD && !m->pass[OM_WEIGHTS] ? 2 : 1);
 }
 

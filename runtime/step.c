@@ -1,6 +1,14 @@
 /* What a rank does in a step and in an evaluation: microbatches, through its layers. */
 #include "om_rt.h"
 
+/* What a step's microbatch i is to backward passes; one rank does nothing more in the last. */
+static int
+of_step(const struct om_model *m, uint64_t i)
+{
+	return (i ? 0 : OM_FIRST) |
+	       (i + 1 < m->microbatches || om_size(OM_WORLD) == 1 ? 0 : OM_LAST);
+}
+
 /* pass: whether layers are passed; messages go in any case, so that no rank waits in vain. */
 static void
 act(const struct om_model *m, unsigned char *arena, const struct om_action *a,
@@ -17,7 +25,7 @@ act(const struct om_model *m, unsigned char *arena, const struct om_action *a,
 		if (!pass)
 			break;
 		f->put(f->arg, a->microbatch);
-		om_run_pass(m, (enum om_phase)a->phase, arena, a->slot);
+		om_run_pass(m, (enum om_phase)a->phase, arena, a->slot, of_step(m, a->microbatch));
 		break;
 	case OM_SEND:
 		om_sent(a->tag, x ? "send of activations" : "send of gradients");
@@ -54,7 +62,7 @@ om_run_step(const struct om_model *m, unsigned char *arena, const struct om_feed
 		if (!(pass = pass && (!f->go || f->go(f->arg))))
 			break;
 		f->put(f->arg, i);
-		om_run(m, OM_RUN_MICROBATCH, arena);
+		om_run(m, OM_RUN_MICROBATCH + of_step(m, i), arena);
 	}
 	for (uint32_t i = 0; step && i < step->nactions; i++) {
 		const struct om_action *a = &step->action[i];

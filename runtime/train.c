@@ -399,6 +399,14 @@ poison(const struct om_model *m, unsigned char *arena)
 		om_put(arena, at, nan, m->arena_bytes - at < PIECE ? m->arena_bytes - at : PIECE);
 	om_clear(arena + m->weight_off, m->weight_bytes);
 	om_clear(arena + m->state_off, m->state_bytes);
+	om_clear(arena + m->grad_off, m->grad_bytes);
+	for (const struct om_param *p = m->param; p < m->param + m->nparams; p++)
+		for (uint64_t l = 0, at = 0, n; l < p->nlayers; l++, at = 0)
+			for (uint64_t all = (p->experts ? p->experts : 1) * p->numel * m->real;
+			     at < all; at += n) {
+				n = all - at < PIECE ? all - at : PIECE;
+				om_put(arena, p->grad + l * p->stride * m->real + at, nan, n);
+			}
 	free(nan);
 }
 

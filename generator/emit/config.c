@@ -151,7 +151,7 @@ layout_by_stage(const struct plan *p, struct buf *b)
 	buf_puts(b, "#ifndef OM_LAYOUT_H\n#define OM_LAYOUT_H\n\n#include <stdint.h>\n\n"
 		    "#include \"om_comm.h\"\n\n"
 		    "/* bytes from the arena's start; what a stage has nothing of is 0 */\n"
-		    "struct om_layout {\n\tuint64_t grad, grad_bytes, stat, stat_bytes, scratch;\n"
+		    "struct om_layout {\n\tuint64_t stat, stat_bytes, scratch;\n"
 		    "\tuint64_t slot_stride, stream, dstream;\n");
 	for (tensor_id i = 1; i < g->tensor.n; i++)
 		if (placed_somewhere(p, i))

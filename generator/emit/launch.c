@@ -34,7 +34,10 @@ args(const struct plan *p, const struct instance *in, bool types)
 	return b.s;
 }
 
-/* "linear_MxNxK: x[m,k] w[n,k], gives y[m,n]": what the sizes in the names of instances are. */
+/*
+ * "linear_MxNxK: x[m,k] w[n,k], gives y[m,n]": what the sizes in the names of instances are; and
+ * behind them, of a gradient's.
+ */
 static void
 explain_sizes(const struct kernel_row *kernel, struct buf *b)
 {
@@ -44,7 +47,9 @@ explain_sizes(const struct kernel_row *kernel, struct buf *b)
 
 	buf_printf(&line, "/* %s", r->name);
 	for (const char *s = kernel->params; *s; s += strcspn(s, " "), s += strspn(s, " "))
-		if (s[1] != '=') {
+		if (*s == '+') {
+			buf_puts(&line, "[_store: it is not added to]");
+		} else if (s[1] != '=') {
 			buf_printf(&line, "%s%c", between, toupper(*s));
 			between = "x";
 		}

@@ -249,8 +249,6 @@ layout_row(const struct plan *p, struct buf *b)
 		const char *name;
 		uint64_t v;
 	} fixed[] = {
-		{ "grad", p->region_off[R_GRAD] },
-		{ "grad_bytes", p->region_bytes[R_GRAD] },
 		{ "stat", p->region_off[R_STAT] },
 		{ "stat_bytes", p->region_bytes[R_STAT] },
 		{ "scratch", p->region_off[R_SCRATCH] },

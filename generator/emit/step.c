@@ -148,6 +148,44 @@ streams(const struct plan *p, struct buf *b)
 	buf_puts(b, "};\n");
 }
 
+/* Whether a launch is another one in the first of a step's microbatches. */
+static bool
+varies(const struct plan *p, const struct launch *st)
+{
+	return st->first && p->graph->microbatches > 1;
+}
+
+/* Whether a segment's function has to be told of the first microbatch. */
+static bool
+asks_first(const struct plan *p, uint32_t s, int ph)
+{
+	bool any = false;
+
+	for (uint32_t i = 0; i < p->prog[s][ph].n; i++)
+		any |= varies(p, &p->prog[s][ph].a[i]);
+	return any;
+}
+
+/* The function to call: in the first microbatch its gradient is stored, or cleared before. */
+static void
+launched(
+    const struct plan *p, uint32_t s, const struct launch *st, struct buf *body, struct buf *call)
+{
+	const char *name = p->inst->a[st->inst].name;
+
+	for (uint8_t k = 0; st->first && !st->stores && k < MAX_ARGS; k++)
+		if (p->graph->tensor.a[st->op.arg[k]].class == T_GRAD)
+			buf_printf(body, "%s\tom_clear(%s, %llu);\n",
+			    varies(p, st) ? "\tif (first)\n\t" : "",
+			    address(p, s, st, st->op.arg[k]),
+			    (unsigned long long)p->place[st->op.arg[k]].bytes);
+	if (varies(p, st) && st->stores)
+		buf_printf(
+		    call, "(first ? launch_%s : launch_%s)(", p->inst->a[st->stores].name, name);
+	else
+		buf_printf(call, "launch_%s(", name);
+}
+
 /* The statements of a segment's function. */
 static void
 body(const struct plan *p, uint32_t s, int ph, const struct origins *o, struct buf *b)
@@ -174,7 +212,7 @@ body(const struct plan *p, uint32_t s, int ph, const struct origins *o, struct b
 			emit_wrapped(b, 1 + loop, call.s);
 			continue;
 		}
-		buf_printf(&call, "launch_%s(", p->inst->a[st->inst].name);
+		launched(p, s, st, b, &call);
 		for (uint8_t k = 0; k < r->nin + r->nout; k++) {
 			const struct tensor *t = &p->graph->tensor.a[st->op.arg[k]];
 			bool part = st->span && (t->class == T_PARAM || t->class == T_GRAD) &&
@@ -218,11 +256,15 @@ function(const struct plan *p, uint32_t s, int ph, const struct origins *o, stru
 {
 	const struct segment *seg = &p->graph->seg.a[s];
 
-	buf_printf(b, "\nstatic void\n%s_%s(unsigned char *arena%s%s)\n{\n", seg->name,
-	    graph_phase_names[ph], takes_slot(p, s, ph) ? ", int slot" : "",
-	    !seg->nlayers       ? ""
-	    : several_chunks(p) ? ", int layer, int i, int j"
-				: ", int layer, int i");
+	buf_puts(b, "\nstatic void\n");
+	emit_wrapped(b, 0,
+	    xprintf("%s_%s(unsigned char *arena%s%s%s)", seg->name, graph_phase_names[ph],
+		takes_slot(p, s, ph) ? ", int slot" : "",
+		!seg->nlayers       ? ""
+		: several_chunks(p) ? ", int layer, int i, int j"
+				    : ", int layer, int i",
+		asks_first(p, s, ph) ? ", bool first" : ""));
+	buf_puts(b, "{\n");
 	body(p, s, ph, o, b);
 	buf_puts(b, "}\n");
 }
@@ -231,8 +273,9 @@ static void
 call_segment(const struct plan *p, uint32_t s, int ph, const char *tabs, struct buf *b)
 {
 	if (p->prog[s][ph].n)
-		buf_printf(b, "%sSEGMENT(%s_%s, -1, arena%s);\n", tabs, p->graph->seg.a[s].name,
-		    graph_phase_names[ph], takes_slot(p, s, ph) ? ", slot" : "");
+		buf_printf(b, "%sSEGMENT(%s_%s, -1, arena%s%s);\n", tabs, p->graph->seg.a[s].name,
+		    graph_phase_names[ph], takes_slot(p, s, ph) ? ", slot" : "",
+		    asks_first(p, s, ph) ? ", first" : "");
 }
 
 /* "layer - 3": a layer's number among others, while the loop counts it in the model. */
@@ -270,7 +313,7 @@ call_layers(const struct plan *p, const struct chunk *c, int ph, uint32_t own, c
 		    shifted(p->index[first], first));
 		if (several_chunks(p))
 			buf_printf(&call, ", %s", shifted(p->saved_index[first], first));
-		buf_puts(&call, ");");
+		buf_printf(&call, "%s);", asks_first(p, s + own, ph) ? ", first" : "");
 		emit_wrapped(b, (int)strlen(tabs) + 1, call.s);
 		k += n;
 	}
@@ -299,8 +342,13 @@ stage_passes(const struct plan *p, struct buf *b)
 
 	for (int i = 0; i < N_PASSES - !p->decode; i++) {
 		const struct pass pass = plan_pass(p->graph, (enum pass_id)i);
-		buf_printf(b, "\nvoid\nom_%s(unsigned char *arena, int slot)\n{\n",
-		    emit_stage_name(p, pass.name));
+		bool trains = i == PASS_FORWARD || i == PASS_BACKWARD;
+		buf_printf(b, "\nvoid\nom_%s(unsigned char *arena, int slot%s)\n{\n",
+		    emit_stage_name(p, pass.name), trains ? ", int of" : "");
+		if (trains)
+			buf_puts(b, i == PASS_BACKWARD && p->graph->microbatches > 1
+					? "\tconst bool first = of & OM_FIRST;\n\n"
+					: "\t(void)of; /* of each the same */\n");
 		for (uint32_t c = 0; c < st->nchunks; c++) {
 			const struct chunk *ch = &st->chunk[c];
 			if (st->nchunks > 1)
@@ -359,10 +407,8 @@ emit_step(const struct plan *p, struct tree *t)
 	for (uint32_t i = 0; i < p->n_stages; i++)
 		stage_ends(&p[i], &origins, b);
 	buf_printf(b,
-	    "\n/* gradients and statistics, before the first microbatch of a step */\n"
-	    "void\nom_zero(unsigned char *arena)\n{\n"
-	    "\tom_clear(arena + %s, %s);\n\tom_clear(arena + %s, %s);\n}\n",
-	    many ? "om_at->grad" : "OM_GRAD", many ? "om_at->grad_bytes" : "OM_GRAD_BYTES",
+	    "\n/* statistics, before the first microbatch of a step */\n"
+	    "void\nom_zero(unsigned char *arena)\n{\n\tom_clear(arena + %s, %s);\n}\n",
 	    many ? "om_at->stat" : "OM_STAT", many ? "om_at->stat_bytes" : "OM_STAT_BYTES");
 	for (uint32_t i = 0; i < p->n_stages; i++)
 		stage_passes(&p[i], b);
@@ -377,9 +423,9 @@ emit_step(const struct plan *p, struct tree *t)
 		    h, "void om_%s(unsigned char *arena);\n", emit_stage_name(&p[i], "init"));
 		if (!many)
 			buf_puts(h, "void om_zero(unsigned char *arena);\n");
-		buf_printf(h, "void om_%s(unsigned char *arena, int slot);\n",
+		buf_printf(h, "void om_%s(unsigned char *arena, int slot, int of);\n",
 		    emit_stage_name(&p[i], "forward"));
-		buf_printf(h, "void om_%s(unsigned char *arena, int slot);\n",
+		buf_printf(h, "void om_%s(unsigned char *arena, int slot, int of);\n",
 		    emit_stage_name(&p[i], "backward"));
 		buf_printf(h, "void om_%s(unsigned char *arena, int slot);\n",
 		    emit_stage_name(&p[i], "evaluate"));

@@ -25,12 +25,34 @@ plan_bytes(const struct plan *p, tensor_id t, uint64_t n)
 
 /* ---- instances ---- */
 
+/* An instance like that, or a new one; of one kernel and size, other constants have a number. */
+static uint32_t
+add_instance(struct plan *p, const struct instance *in, struct buf *name)
+{
+	uint32_t same = 0;
+
+	for (uint32_t i = 1; i < p->inst->n; i++) {
+		const struct instance *o = &p->inst->a[i];
+		if (o->kernel != in->kernel || memcmp(o->param, in->param, sizeof in->param) ||
+		    memcmp(o->format, in->format, sizeof in->format))
+			continue;
+		same++;
+		if (!memcmp(o->floats, in->floats, sizeof in->floats))
+			return i;
+	}
+	if (same)
+		buf_printf(name, "_%u", same + 1);
+	*PUSH(*p->inst) = *in;
+	p->inst->a[p->inst->n - 1].name = name->s;
+	return p->inst->n - 1;
+}
+
 /*
- * Fills in the step's instance and workspace; equal kernels at equal sizes and constants are one
- * instance.
+ * The launch's instance, of a gradient's kernel one that adds or one that stores, and its
+ * workspace; equal kernels at equal sizes and constants are one instance. 0: there is no kernel.
  */
-static void
-select_kernel(struct plan *p, struct launch *st)
+static uint32_t
+select_kernel(struct plan *p, struct launch *st, bool stores)
 {
 	const struct op_row *r = op_row(st->op.op);
 	const struct kernel_row *k = kernel_for(p->graph, p->target, &st->op);
@@ -42,7 +64,7 @@ select_kernel(struct plan *p, struct launch *st)
 	p->streams = p->streams > st->stream ? p->streams : st->stream + 1u;
 	if (!k) {
 		p->kernels &= runtime_call(st->op.op) && p->target->arch == NULL;
-		return;
+		return 0;
 	}
 	const char *fault = op_bind(p->graph, &st->op, &z);
 	if (fault)
@@ -53,6 +75,11 @@ select_kernel(struct plan *p, struct launch *st)
 	buf_puts(&name, r->name);
 	for (const char *s = k->params; *s; s += strspn(s, " ")) {
 		char c = *s++;
+		if (c == '+') {
+			buf_puts(&name, stores ? "_store" : "");
+			in.param[in.nparams++] = !stores;
+			continue;
+		}
 		if (*s == '=') {
 			size_t n = strcspn(++s, " ");
 			z.v[c - 'a'] = expr_eval(s, n, &z);
@@ -70,7 +97,8 @@ select_kernel(struct plan *p, struct launch *st)
 		const struct tensor *t = &p->graph->tensor.a[st->op.arg[i]];
 		uint64_t n = st->span && i != 1 ? span : tensor_elems(t);
 		in.format[i] = target_format(p->target, t->format);
-		in.bytes += (double)format_bytes(in.format[i], n) * (r->arg[i].accumulate ? 2 : 1);
+		in.bytes += (double)format_bytes(in.format[i], n) *
+			    (r->arg[i].accumulate && !stores ? 2 : 1);
 		/* weights are rounded by the update's own kernel, from their masters */
 		if (i >= r->nin && t->class == T_ACT && in.format[i] != t->format)
 			in.round[i] = n;
@@ -78,23 +106,30 @@ select_kernel(struct plan *p, struct launch *st)
 	if (*k->workspace)
 		st->workspace_bytes = target_bytes(p->target, p->graph->format[ROLE_STAT],
 		    expr_eval(k->workspace, strlen(k->workspace), &z));
-	uint32_t same = 0;
-	for (uint32_t i = 1; i < p->inst->n; i++) {
-		const struct instance *o = &p->inst->a[i];
-		if (o->kernel != k || memcmp(o->param, in.param, sizeof in.param) ||
-		    memcmp(o->format, in.format, sizeof in.format))
-			continue;
-		same++;
-		if (!memcmp(o->floats, in.floats, sizeof in.floats)) {
-			st->inst = i;
-			return;
-		}
-	}
-	if (same)
-		buf_printf(&name, "_%u", same + 1);
-	in.name = name.s;
-	*PUSH(*p->inst) = in;
-	st->inst = p->inst->n - 1;
+	return add_instance(p, &in, &name);
+}
+
+/* Whether the kernel can store its gradient, or only adds to it. */
+static bool
+can_store(const struct plan *p, const struct launch *st)
+{
+	const struct kernel_row *k = kernel_for(p->graph, p->target, &st->op);
+
+	return k && strchr(k->params, '+');
+}
+
+/* The launch's instances: one that adds, and for the first of its gradient one that stores. */
+static void
+select_kernels(struct plan *p, struct launch *st)
+{
+	bool stores = st->first && can_store(p, st);
+
+	if (!stores || p->graph->microbatches > 1)
+		st->inst = select_kernel(p, st, false);
+	if (stores)
+		st->stores = select_kernel(p, st, true);
+	if (!st->inst)
+		st->inst = st->stores;
 }
 
 /* Decode is part of a trainer if its target has a kernel for each op, and one rank has it all. */
@@ -660,6 +695,43 @@ update_launch(const struct plan *p, const struct op *o)
 }
 
 /*
+ * In a microbatch's phases after the first the head comes before the layers, and they before the
+ * embedding, whatever the stages: of a gradient that several write, the first launch in that order.
+ */
+static void
+mark_first(struct plan *p)
+{
+	struct graph *g = p->graph;
+	bool *written = xalloc(g->tensor.n * sizeof *written);
+
+	for (uint32_t n = g->head - g->embed + 1, k = 0; k < n * (N_PHASES - 1); k++) {
+		struct program *prog = &p->prog[g->head - k % n][BACKWARD + k / n];
+		for (uint32_t i = 0; i < prog->n; i++)
+			for (uint8_t a = 0; a < MAX_ARGS; a++) {
+				tensor_id t = prog->a[i].op.arg[a];
+				if (g->tensor.a[t].class != T_GRAD)
+					continue;
+				prog->a[i].first = !written[t];
+				written[t] = true;
+			}
+	}
+}
+
+/* An instance is called in a segment, for people. */
+static void
+count_call(struct plan *p, uint32_t inst, uint32_t s, const struct launch *st)
+{
+	struct instance *in = &p->inst->a[inst];
+	const struct segment *seg = &p->graph->seg.a[s];
+
+	if (!in->used_by.s || !strstr(in->used_by.s, seg->name))
+		buf_printf(&in->used_by, "%s%s", in->used_by.n ? ", " : "", seg->name);
+	in->calls += (uint32_t)(seg->nlayers ? stage_kind(&p->shard->stage[p->stage], seg)
+				: st->span   ? st->layers
+					     : 1);
+}
+
+/*
  * One step an op; updates of neighbouring buckets with the same constants are one step over their
  * run.
  */
@@ -680,22 +752,15 @@ make_programs(struct plan *p)
 					 !(prog->n && joins(p, &prog->a[prog->n - 1], o)))
 					*PUSH(*prog) = update_launch(p, o);
 			}
+	mark_first(p);
 	for (uint32_t s = 0; s < g->seg.n; s++)
 		for (int ph = 0; ph < N_PHASES; ph++)
 			for (uint32_t i = 0; i < p->prog[s][ph].n; i++) {
-				select_kernel(p, &p->prog[s][ph].a[i]);
-				struct instance *in = &p->inst->a[p->prog[s][ph].a[i].inst];
-				const char *seg = g->seg.a[s].name;
-				if (!in->used_by.s || !strstr(in->used_by.s, seg))
-					buf_printf(
-					    &in->used_by, "%s%s", in->used_by.n ? ", " : "", seg);
-				const struct segment *kind = &g->seg.a[s];
-				uint64_t once =
-				    p->prog[s][ph].a[i].span ? p->prog[s][ph].a[i].layers : 1;
-				in->calls +=
-				    (uint32_t)(kind->nlayers
-						   ? stage_kind(&p->shard->stage[p->stage], kind)
-						   : once);
+				struct launch *st = &p->prog[s][ph].a[i];
+				select_kernels(p, st);
+				count_call(p, st->inst, s, st);
+				if (st->stores && st->stores != st->inst)
+					count_call(p, st->stores, s, st);
 			}
 }
 

@@ -76,7 +76,14 @@ struct place {
 
 struct launch {
 	struct op op;
-	uint32_t inst;      /* index of plan.inst, 0: none (planning only) */
+	uint32_t inst; /* index of plan.inst, 0: none (planning only) */
+	/*
+	 * Of a microbatch's launches that write its gradient this is the first: in a step's first
+	 * microbatch the instance `stores` takes its place, or if there is none, 0, the gradient is
+	 * cleared before.
+	 */
+	bool first;
+	uint32_t stores;
 	uint64_t workspace; /* byte offset; bytes 0: none */
 	uint64_t workspace_bytes;
 	/*

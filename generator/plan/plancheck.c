@@ -2,9 +2,10 @@
  * Proof that the plan's buffers hold what each op expects: two microbatches, an update, an
  * evaluation and two tokens of decode are simulated over the arena. Every write makes its bytes the
  * property of one tensor of one layer; every read must find all of its bytes to be that tensor's.
- * So no two live buffers overlap, whatever the reason. Reads of what another stream writes must be
- * behind an event, and writes over what another stream reads or writes; and what lies in a wider
- * format than its own must have been rounded.
+ * So no two live buffers overlap, whatever the reason. Gradients are the step before's until the
+ * first microbatch stores them, once. Reads of what another stream writes must be behind an event,
+ * and writes over what another stream reads or writes; and what lies in a wider format than its own
+ * must have been rounded.
  */
 #include <string.h>
 
@@ -28,6 +29,7 @@ struct arena {
 	uint64_t known[MAX_STREAMS][MAX_STREAMS];
 	struct event *event; /* from 1 */
 	uint32_t slot;       /* of the chunk that runs */
+	bool first;          /* of a step's microbatches, this one is */
 };
 
 /*
@@ -122,6 +124,8 @@ describe(const struct plan *p, uint64_t owner)
 		return "the stream's gradient";
 	if (owner >> 60 & 1)
 		return "a workspace";
+	if (owner >> 59 & 1)
+		return "a gradient of the step before";
 	return xprintf(
 	    "%s of layer %u", p->graph->tensor.a[owner >> 24].name, (unsigned)(owner & 0xffffff));
 }
@@ -239,6 +243,12 @@ check_step(struct arena *m, const struct launch *st, uint32_t layer)
 			uint64_t number = (in->bits + 7) / 8;
 			plan_extent(p, st, t, layer, m->slot, &off, &end);
 			bool out = i >= r->nin, adds = r->arg[i].accumulate;
+			if (m->first && st->first && p->graph->tensor.a[t].class == T_GRAD) {
+				if (pass == 0 && m->own.a[find(m, off)].owner == owner)
+					return xprintf("%s stores %s, which was written before",
+					    r->name, p->graph->tensor.a[t].name);
+				adds = false;
+			}
 			if (end > p->arena_bytes || off % number)
 				return xprintf(
 				    "%s: %s at byte %llu is outside the arena or not aligned",
@@ -337,6 +347,34 @@ own(struct arena *m, tensor_id t)
 	return before;
 }
 
+/* All gradients are the step before's; or, written: whether each was written in this one. */
+static const char *
+gradients(struct arena *m, bool written)
+{
+	const struct graph *g = m->p->graph;
+	const char *fault = NULL;
+
+	for (tensor_id t = 1; t < g->tensor.n && !fault; t++) {
+		const struct segment *s = &g->seg.a[g->tensor.a[t].seg];
+		if (g->tensor.a[t].class != T_GRAD || !m->p->place[t].bytes)
+			continue;
+		for (uint32_t l = 0; l < (s->nlayers ? s->nlayers : 1) && !fault; l++) {
+			uint32_t layer = s->nlayers ? s->layer[l] : 0;
+			uint64_t off, end;
+			if (s->nlayers && !plan_on_stage(m->p, layer))
+				continue;
+			extent(m, t, layer, &off, &end);
+			if (written)
+				fault = read_bytes(m, &m->p->prog[g->update][FORWARD].a[0], t, off,
+				    end, owner_of(m->p, t, layer));
+			else
+				write_bytes(
+				    m, (struct owned){ off, end, 1ull << 59, m->clock, 0, { 0 } });
+		}
+	}
+	return fault;
+}
+
 /* A chunk's pass; what does not begin there has come from the chunk before, or after. */
 static const char *
 pass(struct arena *m, const struct chunk *c, enum pass_id id)
@@ -388,12 +426,17 @@ plancheck_fault(const struct plan *p)
 	begin_part(&m);
 	fault = run(&m, g->init, FORWARD, 0);
 	for (int twice = 0; twice < 2 && !fault; twice++) {
+		m.first = !twice || g->microbatches == 1;
+		if (m.first)
+			gradients(&m, false);
 		for (uint32_t c = 0; c < st->nchunks && !fault; c++)
 			fault = pass(&m, &st->chunk[c], PASS_FORWARD);
 		for (uint32_t c = st->nchunks; c-- > 0 && !fault;)
 			fault = pass(&m, &st->chunk[c], PASS_BACKWARD);
 	}
 	begin_part(&m);
+	if (!fault)
+		fault = gradients(&m, true);
 	if (!fault)
 		fault = run(&m, g->update, FORWARD, 0);
 	for (uint32_t c = 0; c < st->nchunks && !fault; c++)

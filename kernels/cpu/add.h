@@ -4,7 +4,7 @@
  *   add       y = a + b; y may be a or b
  *   add_rows  the same of rows up to off[j-1] of [c, n]; the others are neither read nor written
  *   bias      y = x + c, c [n] added to each row; y may be x
- *   bias_bwd  dc [n] += sum over rows of dy
+ *   bias_bwd  dc [n] += sum over rows of dy, or without add =
  *   scale     y = factor x; y may be x
  *
  * ws [c, n] holds dc summed over c fixed ranges of rows; their order of addition is fixed too.
@@ -61,15 +61,13 @@ om_bias_bwd_range(int64_t lo, int64_t hi, int64_t n, const om_real *dy, om_real 
 }
 
 static inline void
-om_bias_bwd(int64_t m, int64_t n, int64_t c, const om_real *dy, om_real *dbias, om_real *ws)
+om_bias_bwd(
+    int64_t m, int64_t n, int64_t c, bool add, const om_real *dy, om_real *dbias, om_real *ws)
 {
 #pragma omp parallel for schedule(static)
 	for (int64_t p = 0; p < c; p++)
 		om_bias_bwd_range(m * p / c, m * (p + 1) / c, n, dy, ws + p * n);
-	for (int64_t p = 0; p < c; p++) {
-		for (int64_t j = 0; j < n; j++)
-			dbias[j] += ws[p * n + j];
-	}
+	om_sum_rows(n, c, add, ws, dbias);
 }
 
 static OM_CLONES void
@@ -120,16 +118,16 @@ om_scale(int64_t m, int64_t n, double factor, const om_real *x, om_real *y)
 		return om_add_check(NULL, NAME, NULL, m, n, 0, seed);   \
 	}
 
-#define OM_BIAS_BWD(NAME, m, n, c)                                          \
+#define OM_BIAS_BWD(NAME, m, n, c, add)                                     \
 	_Static_assert((m) >= 1 && (n) >= 1, "bias_bwd: sizes start at 1"); \
 	_Static_assert((c) >= 1, "bias_bwd: at least one partial sum");     \
 	void NAME(const om_real *dy, om_real *dbias, om_real *ws)           \
 	{                                                                   \
-		om_bias_bwd(m, n, c, dy, dbias, ws);                        \
+		om_bias_bwd(m, n, c, add, dy, dbias, ws);                   \
 	}                                                                   \
 	double NAME##_check(uint64_t seed)                                  \
 	{                                                                   \
-		return om_bias_bwd_check(NAME, m, n, c, seed);              \
+		return om_bias_bwd_check(NAME, m, n, c, add, seed);         \
 	}
 
 #define OM_SCALE(NAME, m, n, factor)                                       \
@@ -200,16 +198,16 @@ om_add_rows_check(void (*run)(const om_real *, const om_real *, const int32_t *,
 
 OM_CHECK double
 om_bias_bwd_check(void (*run)(const om_real *, om_real *, om_real *), int64_t m, int64_t n,
-    int64_t c, uint64_t seed)
+    int64_t c, bool add, uint64_t seed)
 {
 	om_real *dy = om_check_random(m * n, seed, 0), *ws = om_check_nan(c * n);
-	om_real *dc = om_check_random(n, seed, 1), *old = om_check_copy(dc, n);
+	om_real *dc = om_check_sum(n, add, seed, 1), *old = om_check_copy(dc, n);
 	struct om_err e = { .scale = 1 };
 	run(dy, dc, ws);
 	for (int64_t s = 0; s < om_samples(n, OM_BIAS_SAMPLES); s++) {
 		int64_t j = om_sample(s, n, OM_BIAS_SAMPLES, seed);
-		om_err_add(
-		    &e, dc[j], (double)old[j] + om_bias_ref_dc((struct om_in){ dy }, m, n, j));
+		om_err_add(&e, dc[j],
+		    (add ? (double)old[j] : 0) + om_bias_ref_dc((struct om_in){ dy }, m, n, j));
 	}
 	free(dy);
 	free(ws);

@@ -63,6 +63,13 @@ om_check_nan(int64_t n)
 	return p;
 }
 
+/* What is added to; without add, what must be overwritten. */
+OM_CHECK om_real *
+om_check_sum(int64_t n, bool add, uint64_t seed, int stream)
+{
+	return add ? om_check_random(n, seed, stream) : om_check_nan(n);
+}
+
 /* A tail that must be neither read nor written: of inputs NaN, of outputs a number. */
 OM_CHECK void
 om_check_spoil(om_real *p, int64_t used, int64_t n)

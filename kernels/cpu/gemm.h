@@ -39,7 +39,7 @@ struct om_gemm {
 	struct om_mat a, b;
 	om_real *c;
 	int64_t ldc;
-	bool add; /* C += A B; without it C is not read, and k >= 1 */
+	bool add; /* C += A B; without it C is not read */
 };
 
 /* d[r, c] = s[r, c] */

@@ -66,6 +66,9 @@ OM_CAT(om_gemm_, OM_TILE)(const struct om_gemm *g, int64_t i0, int64_t i1, int64
 	_Alignas(64) om_real ap[OM_MT * OM_LDA];
 	_Alignas(64) om_real bp[OM_NT * OM_KC];
 	const int64_t mt = i1 - i0, nt = j1 - j0, rest = nt % OM_LANES, whole = nt - rest;
+	if (!g->add && g->k == 0) /* a sum of nothing */
+		for (int64_t i = i0; i < i1; i++)
+			memset(g->c + i * g->ldc + j0, 0, (size_t)nt * sizeof *g->c);
 	for (int64_t p = 0; p < g->k; p += OM_KC) {
 		const int64_t kc = om_min(OM_KC, g->k - p);
 		const om_real *b = g->b.p + (g->b.t ? j0 * g->b.ld + p : p * g->b.ld + j0);

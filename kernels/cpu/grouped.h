@@ -3,7 +3,8 @@
  *
  *   grouped     y  [r, n]     = x  [r, k] w [e, n, k]^T, each row with its expert's w
  *   grouped_dx  dx [r, k]     = dy [r, n] w [e, n, k]
- *   grouped_dw  dw [e, n, k] += dy [r, n]^T x [r, k], over each expert's rows
+ *   grouped_dw  dw [e, n, k] += dy [r, n]^T x [r, k], over each expert's rows; or without add =,
+ *               which is 0 where there are none
  *
  * r is the buffers' capacity. Rows from off[e] on are padding, neither read nor written. The tiles
  * of all experts are dealt out to the threads in turn, since one small expert can't occupy them
@@ -56,14 +57,14 @@ om_grouped_dx(int64_t e, int64_t n, int64_t k, const om_real *dy, const om_real 
 }
 
 static inline void
-om_grouped_dw(int64_t e, int64_t n, int64_t k, const om_real *dy, const om_real *x,
+om_grouped_dw(int64_t e, int64_t n, int64_t k, bool add, const om_real *dy, const om_real *x,
     const int32_t *off, om_real *dw)
 {
 #pragma omp parallel
 	for (int64_t i = 0, item = 0; i < e; i++) {
 		int64_t o = off[i], rows = off[i + 1] - o;
 		om_gemm_share(&(struct om_gemm){ n, k, rows, { dy + o * n, n, true },
-				  { x + o * k, k, false }, dw + i * n * k, k, true },
+				  { x + o * k, k, false }, dw + i * n * k, k, add },
 		    1, omp_get_thread_num(), omp_get_num_threads(), &item);
 	}
 }
@@ -97,15 +98,15 @@ om_grouped_dw(int64_t e, int64_t n, int64_t k, const om_real *dy, const om_real 
 		return om_grouped_dx_check(NAME, r, e, n, k, seed);                     \
 	}
 
-#define OM_GROUPED_DW(NAME, r, e, n, k)                                                 \
+#define OM_GROUPED_DW(NAME, r, e, n, k, add)                                            \
 	OM_GROUPED_SIZES(r, e, n, k)                                                    \
 	void NAME(const om_real *dy, const om_real *x, const int32_t *off, om_real *dw) \
 	{                                                                               \
-		om_grouped_dw(e, n, k, dy, x, off, dw);                                 \
+		om_grouped_dw(e, n, k, add, dy, x, off, dw);                            \
 	}                                                                               \
 	double NAME##_check(uint64_t seed)                                              \
 	{                                                                               \
-		return om_grouped_dw_check(NAME, r, e, n, k, seed);                     \
+		return om_grouped_dw_check(NAME, r, e, n, k, add, seed);                \
 	}
 
 typedef void om_grouped_fn(const om_real *, const om_real *, const int32_t *, om_real *);
@@ -205,21 +206,22 @@ om_grouped_dx_check(om_grouped_fn *run, int64_t r, int64_t e, int64_t n, int64_t
 }
 
 OM_CHECK double
-om_grouped_dw_check(om_grouped_fn *run, int64_t r, int64_t e, int64_t n, int64_t k, uint64_t seed)
+om_grouped_dw_check(
+    om_grouped_fn *run, int64_t r, int64_t e, int64_t n, int64_t k, bool add, uint64_t seed)
 {
 	int32_t *off = om_grouped_offsets(r, e, seed);
 	om_real *dy = om_grouped_rows(r, n, off[e], seed, 0);
 	om_real *x = om_grouped_rows(r, k, off[e], seed, 1);
-	om_real *dw = om_check_random(e * n * k, seed, 2), *old = om_check_copy(dw, e * n * k);
+	om_real *dw = om_check_sum(e * n * k, add, seed, 2), *old = om_check_copy(dw, e * n * k);
 	struct om_err err = { .scale = 1 };
 	run(dy, x, off, dw);
 	for (int64_t s = 0; s < om_samples(e * n * k, OM_GROUPED_SAMPLES); s++) {
 		int64_t at = om_sample(s, e * n * k, OM_GROUPED_SAMPLES, seed);
 		int64_t i = at / (n * k), a = at / k % n, b = at % k;
 		om_err_add(&err, dw[at],
-		    (double)old[at] + om_gemm_ref((struct om_walk){ { dy }, off[i] * n + a, n },
-					  (struct om_walk){ { x }, off[i] * k + b, k },
-					  off[i + 1] - off[i]));
+		    (add ? (double)old[at] : 0) +
+			om_gemm_ref((struct om_walk){ { dy }, off[i] * n + a, n },
+			    (struct om_walk){ { x }, off[i] * k + b, k }, off[i + 1] - off[i]));
 	}
 	free(off);
 	free(dy);

@@ -3,7 +3,7 @@
  *
  *   linear     y  [m, n]  = x  [m, k] w [n, k]^T
  *   linear_dx  dx [m, k]  = dy [m, n] w [n, k]
- *   linear_dw  dw [n, k] += dy [m, n]^T x [m, k]
+ *   linear_dw  dw [n, k] += dy [m, n]^T x [m, k], or without add = dy^T x
  */
 #ifndef OM_LINEAR_H
 #define OM_LINEAR_H
@@ -30,9 +30,10 @@ om_linear_dx(int64_t m, int64_t n, int64_t k, const om_real *dy, const om_real *
 }
 
 static inline void
-om_linear_dw(int64_t m, int64_t n, int64_t k, const om_real *dy, const om_real *x, om_real *dw)
+om_linear_dw(
+    int64_t m, int64_t n, int64_t k, bool add, const om_real *dy, const om_real *x, om_real *dw)
 {
-	om_gemm(&(struct om_gemm){ n, k, m, { dy, n, true }, { x, k, false }, dw, k, true });
+	om_gemm(&(struct om_gemm){ n, k, m, { dy, n, true }, { x, k, false }, dw, k, add });
 }
 
 #define OM_LINEAR_SIZES(m, n, k) \
@@ -60,15 +61,15 @@ om_linear_dw(int64_t m, int64_t n, int64_t k, const om_real *dy, const om_real *
 		return om_linear_dx_check(NAME, m, n, k, seed);     \
 	}
 
-#define OM_LINEAR_DW(NAME, m, n, k)                                 \
-	OM_LINEAR_SIZES(m, n, k)                                    \
-	void NAME(const om_real *dy, const om_real *x, om_real *dw) \
-	{                                                           \
-		om_linear_dw(m, n, k, dy, x, dw);                   \
-	}                                                           \
-	double NAME##_check(uint64_t seed)                          \
-	{                                                           \
-		return om_linear_dw_check(NAME, m, n, k, seed);     \
+#define OM_LINEAR_DW(NAME, m, n, k, add)                             \
+	OM_LINEAR_SIZES(m, n, k)                                     \
+	void NAME(const om_real *dy, const om_real *x, om_real *dw)  \
+	{                                                            \
+		om_linear_dw(m, n, k, add, dy, x, dw);               \
+	}                                                            \
+	double NAME##_check(uint64_t seed)                           \
+	{                                                            \
+		return om_linear_dw_check(NAME, m, n, k, add, seed); \
 	}
 
 typedef void om_linear_fn(const om_real *, const om_real *, om_real *);
@@ -113,17 +114,17 @@ om_linear_dx_check(om_linear_fn *run, int64_t m, int64_t n, int64_t k, uint64_t 
 }
 
 OM_CHECK double
-om_linear_dw_check(om_linear_fn *run, int64_t m, int64_t n, int64_t k, uint64_t seed)
+om_linear_dw_check(om_linear_fn *run, int64_t m, int64_t n, int64_t k, bool add, uint64_t seed)
 {
 	om_real *dy = om_check_random(m * n, seed, 0), *x = om_check_random(m * k, seed, 1);
-	om_real *dw = om_check_random(n * k, seed, 2), *old = om_check_copy(dw, n * k);
+	om_real *dw = om_check_sum(n * k, add, seed, 2), *old = om_check_copy(dw, n * k);
 	struct om_err e = { .scale = 1 };
 	run(dy, x, dw);
 	for (int64_t s = 0; s < om_samples(n * k, OM_LINEAR_SAMPLES); s++) {
 		int64_t at = om_sample(s, n * k, OM_LINEAR_SAMPLES, seed), i = at / k, j = at % k;
 		om_err_add(&e, dw[at],
-		    (double)old[at] + om_gemm_ref((struct om_walk){ { dy }, i, n },
-					  (struct om_walk){ { x }, j, k }, m));
+		    (add ? (double)old[at] : 0) + om_gemm_ref((struct om_walk){ { dy }, i, n },
+						      (struct om_walk){ { x }, j, k }, m));
 	}
 	free(dy);
 	free(x);

@@ -66,6 +66,18 @@ om_hi(int64_t total)
 	return total * (omp_get_thread_num() + 1) / omp_get_num_threads();
 }
 
+/* out [n] += the sum over the rows of part [c, n], in order; or without add = */
+static inline void
+om_sum_rows(int64_t n, int64_t c, bool add, const om_real *part, om_real *out)
+{
+	if (!add)
+		memset(out, 0, (size_t)n * sizeof *out);
+	for (int64_t p = 0; p < c; p++) {
+		for (int64_t j = 0; j < n; j++)
+			out[j] += part[p * n + j];
+	}
+}
+
 static inline int64_t
 om_min(int64_t a, int64_t b)
 {

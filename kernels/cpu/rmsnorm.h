@@ -4,7 +4,7 @@
  *
  *   rmsnorm      y [m, h * n] = x r w, r [m * h] = 1 / sqrt(mean(x^2) + eps)
  *   rmsnorm_bwd  dx = r (dy w - x r^2 mean(dy w x)); dx may be dy;
- *                dw [n] += sum over groups of dy x r
+ *                dw [n] += sum over groups of dy x r, or without add =
  *
  * ws [c, n] holds dw summed over c fixed ranges of groups; their order of addition is fixed too.
  */
@@ -73,18 +73,15 @@ om_rmsnorm_bwd_range(int64_t lo, int64_t hi, int64_t n, const om_real *dy, const
 }
 
 static inline void
-om_rmsnorm_bwd(int64_t m, int64_t h, int64_t n, int64_t c, const om_real *dy, const om_real *x,
-    const om_real *w, const om_real *r, om_real *dx, om_real *dw, om_real *ws)
+om_rmsnorm_bwd(int64_t m, int64_t h, int64_t n, int64_t c, bool add, const om_real *dy,
+    const om_real *x, const om_real *w, const om_real *r, om_real *dx, om_real *dw, om_real *ws)
 {
 	const int64_t groups = m * h;
 #pragma omp parallel for schedule(static)
 	for (int64_t p = 0; p < c; p++)
 		om_rmsnorm_bwd_range(
 		    groups * p / c, groups * (p + 1) / c, n, dy, x, w, r, dx, ws + p * n);
-	for (int64_t p = 0; p < c; p++) {
-		for (int64_t j = 0; j < n; j++)
-			dw[j] += ws[p * n + j];
-	}
+	om_sum_rows(n, c, add, ws, dw);
 }
 
 #define OM_RMSNORM_SIZES(m, h, n) \
@@ -101,17 +98,17 @@ om_rmsnorm_bwd(int64_t m, int64_t h, int64_t n, int64_t c, const om_real *dy, co
 		return om_rmsnorm_check(NAME, m, h, n, eps, seed);            \
 	}
 
-#define OM_RMSNORM_BWD(NAME, m, h, n, c)                                                   \
+#define OM_RMSNORM_BWD(NAME, m, h, n, c, add)                                              \
 	OM_RMSNORM_SIZES(m, h, n)                                                          \
 	_Static_assert((c) >= 1, "rmsnorm_bwd: at least one partial sum");                 \
 	void NAME(const om_real *dy, const om_real *x, const om_real *w, const om_real *r, \
 	    om_real *dx, om_real *dw, om_real *ws)                                         \
 	{                                                                                  \
-		om_rmsnorm_bwd(m, h, n, c, dy, x, w, r, dx, dw, ws);                       \
+		om_rmsnorm_bwd(m, h, n, c, add, dy, x, w, r, dx, dw, ws);                  \
 	}                                                                                  \
 	double NAME##_check(uint64_t seed)                                                 \
 	{                                                                                  \
-		return om_rmsnorm_bwd_check(NAME, m, h, n, c, seed);                       \
+		return om_rmsnorm_bwd_check(NAME, m, h, n, c, add, seed);                  \
 	}
 
 typedef void om_rmsnorm_fn(const om_real *, const om_real *, om_real *, om_real *);
@@ -144,14 +141,14 @@ om_rmsnorm_check(om_rmsnorm_fn *run, int64_t m, int64_t h, int64_t n, double eps
 
 OM_CHECK double
 om_rmsnorm_bwd_check(
-    om_rmsnorm_bwd_fn *run, int64_t m, int64_t h, int64_t n, int64_t c, uint64_t seed)
+    om_rmsnorm_bwd_fn *run, int64_t m, int64_t h, int64_t n, int64_t c, bool add, uint64_t seed)
 {
 	const int64_t groups = m * h;
 	om_real *dy = om_check_random(groups * n, seed, 0),
 		*x = om_check_random(groups * n, seed, 1);
 	om_real *w = om_check_random(n, seed, 2), *r = om_check_random(groups, seed, 3);
 	om_real *dx = om_check_nan(groups * n), *ws = om_check_nan(c * n);
-	om_real *dw = om_check_random(n, seed, 4), *old = om_check_copy(dw, n);
+	om_real *dw = om_check_sum(n, add, seed, 4), *old = om_check_copy(dw, n);
 	const struct om_in grad = { dy }, in = { x }, by = { w };
 	struct om_err ex = { .scale = 1 }, ew = { .scale = 1 };
 	for (int64_t i = 0; i < groups; i++)
@@ -167,7 +164,7 @@ om_rmsnorm_bwd_check(
 	for (int64_t s = 0; s < om_samples(n, OM_RMSNORM_SAMPLES); s++) {
 		int64_t j = om_sample(s, n, OM_RMSNORM_SAMPLES, seed);
 		om_err_add(&ew, dw[j],
-		    (double)old[j] +
+		    (add ? (double)old[j] : 0) +
 			om_rmsnorm_ref_dw(grad, in, (struct om_in){ r }, groups, n, j));
 	}
 	free(dy);

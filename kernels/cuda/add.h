@@ -3,7 +3,7 @@
  *
  *   add       y = a + b; y may be a or b
  *   bias      y = x + c, c [n] added to each row; y may be x
- *   bias_bwd  dc [n] += sum over rows of dy
+ *   bias_bwd  dc [n] += sum over rows of dy, or without add =
  *   scale     y = factor x; y may be x
  *
  * A thread takes OM_ADD_VECTORS vectors of 8 numbers, all loaded before the first is used.
@@ -120,7 +120,7 @@ om_bias_bwd(const om_bf16 *dy, float *ws)
 		om_add<m, n, OM_ADD_SCALED>((float)(factor), x, x, y); \
 	}
 
-#define OM_BIAS_BWD(NAME, m, n, c)                                                    \
+#define OM_BIAS_BWD(NAME, m, n, c, add)                                               \
 	OM_ADD_SIZES(m, n)                                                            \
 	static_assert((c) >= 1 && (c) <= 65535, "bias_bwd: 1 to 65535 partial sums"); \
 	OM_GLOBAL(OM_ADD_THREADS, 1) NAME##_x(const om_bf16 *dy, float *ws)           \
@@ -129,7 +129,7 @@ om_bias_bwd(const om_bf16 *dy, float *ws)
 	}                                                                             \
 	OM_GLOBAL(OM_FOLD_THREADS, 1) NAME##_fold(const float *ws, float *dbias)      \
 	{                                                                             \
-		om_fold<n, c>(ws, dbias);                                             \
+		om_fold<n, c, add>(ws, dbias);                                        \
 	}
 
 #else /* ---- host ---- */
@@ -176,7 +176,7 @@ om_bias_bwd(const om_bf16 *dy, float *ws)
 		return om_add_check((struct om_add_fn){ .scale = NAME }, m, n, factor, seed); \
 	}
 
-#define OM_BIAS_BWD(NAME, m, n, c)                                                    \
+#define OM_BIAS_BWD(NAME, m, n, c, add)                                               \
 	OM_ADD_SIZES(m, n)                                                            \
 	static_assert((c) >= 1 && (c) <= 65535, "bias_bwd: 1 to 65535 partial sums"); \
 	OM_KERNEL(NAME##_x, OM_ADD_THREADS, 0)                                        \
@@ -188,7 +188,7 @@ om_bias_bwd(const om_bf16 *dy, float *ws)
 	}                                                                             \
 	double NAME##_check(uint64_t seed)                                            \
 	{                                                                             \
-		return om_bias_bwd_check(NAME, m, n, c, seed);                        \
+		return om_bias_bwd_check(NAME, m, n, c, add, seed);                   \
 	}
 
 enum { OM_ADD_SAMPLES = 100, OM_ADD_SPAN = 256, OM_BIAS_SAMPLES = 64 };
@@ -249,11 +249,11 @@ om_add_check(struct om_add_fn f, int64_t m, int64_t n, double factor, uint64_t s
 }
 
 static inline double
-om_bias_bwd_check(
-    void (*run)(const om_bf16 *, float *, float *), int64_t m, int64_t n, int64_t c, uint64_t seed)
+om_bias_bwd_check(void (*run)(const om_bf16 *, float *, float *), int64_t m, int64_t n, int64_t c,
+    bool add, uint64_t seed)
 {
 	om_bf16 *dy = om_check_bf16(m * n, seed, 0, 1);
-	float *dc = om_check_f32(n, seed, 1, 1), *again = om_check_f32(n, seed, 1, 1);
+	float *dc = om_check_sum(n, add, seed, 1), *again = om_check_sum(n, add, seed, 1);
 	float *ws = om_check_nan((size_t)(c * n) * sizeof *ws);
 	float *got = malloc(2 * (size_t)n * sizeof *got);
 	struct om_err e = { .scale = 1 };
@@ -264,7 +264,8 @@ om_bias_bwd_check(
 	e.wrong = memcmp(got, got + n, (size_t)n * sizeof *got) != 0;
 	for (int64_t s = 0; s < n && s < OM_BIAS_SAMPLES; s++) {
 		int64_t j = n <= OM_BIAS_SAMPLES ? s : s * (n - 1) / (OM_BIAS_SAMPLES - 1);
-		om_err_add(&e, got[j], om_in(OM_F32(1), j) + om_bias_ref_dc(OM_BF16(0), m, n, j));
+		om_err_add(&e, got[j],
+		    (add ? om_in(OM_F32(1), j) : 0) + om_bias_ref_dc(OM_BF16(0), m, n, j));
 	}
 	OM_TIME(run(dy, dc, ws));
 	om_check_end();

@@ -146,21 +146,38 @@ om_gemm_order(const int32_t *off, int32_t *order)
 	__syncthreads();
 }
 
-/* c[i] += the sum of G parts, in order: what OM_GEMM_SPLIT leaves to do. SIZE: a multiple of 4. */
-template <int G, int64_t SIZE>
+/*
+ * c[i] += the sum of G parts, in order, or without ADD =: what OM_GEMM_SPLIT leaves to do. SIZE: a
+ * multiple of 4.
+ */
+template <int G, int64_t SIZE, bool ADD>
 OM_DEV void
 om_gemm_sum(const float *part, float *c)
 {
 	const int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * 4;
 	if (i >= SIZE)
 		return;
-	float4 x = *(float4 *)(c + i);
+	float4 x = ADD ? *(float4 *)(c + i) : make_float4(0, 0, 0, 0);
 #pragma unroll 8
 	for (int g = 0; g < G; g++) {
 		const float4 y = *(const float4 *)(part + g * SIZE + i);
 		x.x += y.x, x.y += y.y, x.z += y.z, x.w += y.w;
 	}
 	*(float4 *)(c + i) = x;
+}
+
+/*
+ * A sum over no rows is 0: such groups' C of SIZE elements, a multiple of 4. They have no slabs, so
+ * no tile of theirs is stored.
+ */
+template <int G, int64_t SIZE, int THREADS>
+OM_DEV void
+om_gemm_zero(const int32_t *off, float *c)
+{
+	for (int g = 0; g < G; g++)
+		for (int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * 4;
+		     i < SIZE && off[g] == off[g + 1]; i += (int64_t)gridDim.x * THREADS * 4)
+			*(float4 *)(c + g * SIZE + i) = make_float4(0, 0, 0, 0);
 }
 
 #else /* ---- host ---- */

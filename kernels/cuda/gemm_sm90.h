@@ -214,6 +214,8 @@ om_gemm(const om_tensor_map *map_a, const om_tensor_map *map_b, const om_tensor_
 	__syncthreads();
 	if (GROUPS == OM_GEMM_SUMS)
 		om_gemm_order<G, OM_GEMM_THREADS>(s_off, s_order);
+	if constexpr (GROUPS == OM_GEMM_SUMS && !ADD)
+		om_gemm_zero<G, (int64_t)M * N, OM_GEMM_THREADS>(s_off, c);
 
 	om_gemm_tile t = { 0 };
 	int stage = 0, phase = 0;

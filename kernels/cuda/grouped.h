@@ -3,7 +3,8 @@
  *
  *   grouped     y  [r, n]     = x  [r, k] w [e, n, k]^T, each row with its expert's w
  *   grouped_dx  dx [r, k]     = dy [r, n] w [e, n, k]
- *   grouped_dw  dw [e, n, k] += dy [r, n]^T x [r, k], over each expert's rows, float
+ *   grouped_dw  dw [e, n, k] += dy [r, n]^T x [r, k], over each expert's rows, float; or without
+ *               add =, which is 0 where there are none
  *
  * r is the buffers' capacity. Rows from off[e] on are padding: they are loaded along with the rows
  * before them, but what they hold, NaN too, goes nowhere. The products are gemm.h's; off is on the
@@ -25,15 +26,15 @@
 #define OM_GROUPED_X(NAME, r, e, n, k) \
 	OM_GROUPED_SIZES(r, e, n, k)   \
 	OM_GEMM(NAME, om_bf16, 0, OM_GEMM_ROWS, e, r, k, n, OM_GEMM_WIDTH(r, k), 0, 1, 1, 1)
-#define OM_GROUPED_W(NAME, r, e, n, k) \
-	OM_GROUPED_SIZES(r, e, n, k)   \
-	OM_GEMM(NAME, float, 1, OM_GEMM_SUMS, e, n, k, r, OM_GEMM_WIDE(k), 1, 1, 1, 1)
+#define OM_GROUPED_W(NAME, r, e, n, k, add) \
+	OM_GROUPED_SIZES(r, e, n, k)        \
+	OM_GEMM(NAME, float, add, OM_GEMM_SUMS, e, n, k, r, OM_GEMM_WIDE(k), 1, 1, 1, 1)
 
 #ifdef __CUDACC__ /* ---- device ---- */
 
 #define OM_GROUPED(NAME, r, e, n, k) OM_GROUPED_Y(NAME##_x, r, e, n, k)
 #define OM_GROUPED_DX(NAME, r, e, n, k) OM_GROUPED_X(NAME##_x, r, e, n, k)
-#define OM_GROUPED_DW(NAME, r, e, n, k) OM_GROUPED_W(NAME##_x, r, e, n, k)
+#define OM_GROUPED_DW(NAME, r, e, n, k, add) OM_GROUPED_W(NAME##_x, r, e, n, k, add)
 
 #else /* ---- host ---- */
 
@@ -56,13 +57,13 @@
 	}                                                                               \
 	OM_GROUPED_CHECKS(NAME, r, e, OM_GEMM_ROWS, e, r, k, n, 0, 1, false, false)
 
-#define OM_GROUPED_DW(NAME, r, e, n, k)                                               \
-	OM_GROUPED_W(NAME##_x, r, e, n, k)                                            \
+#define OM_GROUPED_DW(NAME, r, e, n, k, add)                                          \
+	OM_GROUPED_W(NAME##_x, r, e, n, k, add)                                       \
 	void NAME(const om_bf16 *dy, const om_bf16 *x, const int32_t *off, float *dw) \
 	{                                                                             \
 		NAME##_x_run(dy, x, dw, off);                                         \
 	}                                                                             \
-	OM_GROUPED_CHECKS(NAME, r, e, OM_GEMM_SUMS, e, n, k, r, 1, 1, true, true)
+	OM_GROUPED_CHECKS(NAME, r, e, OM_GEMM_SUMS, e, n, k, r, 1, 1, true, add)
 
 #define OM_GROUPED_CHECKS(NAME, r, e, groups, g, m, n, k, at, bt, c_float, add)                 \
 	double NAME##_check_as(uint64_t seed, int how)                                          \

@@ -4,13 +4,13 @@
  *   linear      y  [m, n]  = x  [m, k] w [n, k]^T
  *   linear_f32  z  [m, n]  = x  [m, k] w [n, k]^T, float
  *   linear_dx   dx [m, k]  = dy [m, n] w [n, k]
- *   linear_dw   dw [n, k] += dy [m, n]^T x [m, k], float
+ *   linear_dw   dw [n, k] += dy [m, n]^T x [m, k], float; or without add =
  *
  * and the router's, whose z and dz are float:
  *
  *   gate        z  [m, e]  = x  [m, k] w [e, k]^T
  *   gate_dx     dx [m, k]  = dz [m, e] w [e, k]
- *   gate_dw     dw [e, k] += dz [m, e]^T x [m, k]
+ *   gate_dw     dw [e, k] += dz [m, e]^T x [m, k], or without add =
  *
  * The products are gemm.h's; m and e are any number, n and k multiples of 8. As bf16 dz would lose
  * most of its digits; a first kernel splits it into halves, dz = hi + lo to 2^-16, and both are
@@ -35,9 +35,9 @@
 #define OM_LINEAR_X(NAME, m, n, k, planes)                                                   \
 	static_assert((m) >= 1 && (n) >= 1 && (k) >= 8 && (k) % 8 == 0, "linear_dx: k % 8"); \
 	OM_GEMM(NAME, om_bf16, 0, OM_GEMM_ONE, 1, m, k, n, OM_GEMM_WIDTH(m, k), 0, 1, planes, 8)
-#define OM_LINEAR_W(NAME, m, n, k, planes)                                                       \
+#define OM_LINEAR_W(NAME, m, n, k, planes, add)                                                  \
 	static_assert((m) >= 1 && (n) >= 1 && (k) >= 8 && (k) % 8 == 0, "linear_dw: k % 8");     \
-	OM_GEMM(NAME, float, OM_GEMM_PARTS(n, k, m) == 1,                                        \
+	OM_GEMM(NAME, float, OM_GEMM_PARTS(n, k, m) == 1 && (add),                               \
 	    (OM_GEMM_PARTS(n, k, m) == 1 ? OM_GEMM_ONE : OM_GEMM_SPLIT), OM_GEMM_PARTS(n, k, m), \
 	    n, k, m, OM_GEMM_WIDE(k), 1, 1, planes, 8)
 #define OM_LINEAR_N(n) static_assert((n) % 8 == 0, "linear: n % 8");
@@ -47,20 +47,21 @@
 #define OM_LINEAR(NAME, m, n, k) OM_LINEAR_N(n) OM_LINEAR_Y(NAME##_x, om_bf16, m, n, k)
 #define OM_LINEAR_F32(NAME, m, n, k) OM_LINEAR_Y(NAME##_x, float, m, n, k)
 #define OM_LINEAR_DX(NAME, m, n, k) OM_LINEAR_N(n) OM_LINEAR_X(NAME##_x, m, n, k, 1)
-#define OM_LINEAR_DW(NAME, m, n, k) \
-	OM_LINEAR_N(n) OM_LINEAR_W(NAME##_x, m, n, k, 1) OM_LINEAR_SUM(NAME##_sum, m, n, k)
+#define OM_LINEAR_DW(NAME, m, n, k, add) \
+	OM_LINEAR_N(n)                   \
+	OM_LINEAR_W(NAME##_x, m, n, k, 1, add) OM_LINEAR_SUM(NAME##_sum, m, n, k, add)
 
 #define OM_GATE(NAME, m, e, k) OM_LINEAR_F32(NAME, m, e, k)
 #define OM_GATE_DX(NAME, m, e, k) \
 	OM_GATE_HALVES(NAME##_halves, m, e) OM_LINEAR_X(NAME##_x, m, e, k, 2)
-#define OM_GATE_DW(NAME, m, e, k)           \
+#define OM_GATE_DW(NAME, m, e, k, add)      \
 	OM_GATE_HALVES(NAME##_halves, m, e) \
-	OM_LINEAR_W(NAME##_x, m, e, k, 2) OM_LINEAR_SUM(NAME##_sum, m, e, k)
+	OM_LINEAR_W(NAME##_x, m, e, k, 2, add) OM_LINEAR_SUM(NAME##_sum, m, e, k, add)
 
-#define OM_LINEAR_SUM(NAME, m, n, k)                                               \
-	OM_GLOBAL(256, 1) NAME(const float *part, float *dw)                       \
-	{                                                                          \
-		om_gemm_sum<OM_GEMM_PARTS(n, k, m), (int64_t)(n) * (k)>(part, dw); \
+#define OM_LINEAR_SUM(NAME, m, n, k, add)                                               \
+	OM_GLOBAL(256, 1) NAME(const float *part, float *dw)                            \
+	{                                                                               \
+		om_gemm_sum<OM_GEMM_PARTS(n, k, m), (int64_t)(n) * (k), add>(part, dw); \
 	}
 #define OM_GATE_HALVES(NAME, m, e)                               \
 	OM_GLOBAL(256, 1) NAME(const float *dz, om_bf16 *halves) \
@@ -126,9 +127,9 @@ om_gate_halves(const float *dz, om_bf16 *halves)
 	}
 
 /* ws: OM_LINEAR_DW_FLOATS(m, n, k), not used where that is 0 */
-#define OM_LINEAR_DW(NAME, m, n, k)                                                        \
+#define OM_LINEAR_DW(NAME, m, n, k, add)                                                   \
 	OM_LINEAR_N(n)                                                                     \
-	OM_LINEAR_W(NAME##_x, m, n, k, 1)                                                  \
+	OM_LINEAR_W(NAME##_x, m, n, k, 1, add)                                             \
 	OM_KERNEL(NAME##_sum, 256, 0)                                                      \
 	void NAME(const om_bf16 *dy, const om_bf16 *x, float *dw, void *ws)                \
 	{                                                                                  \
@@ -142,7 +143,7 @@ om_gate_halves(const float *dz, om_bf16 *halves)
 	double NAME##_check(uint64_t seed)                                                 \
 	{                                                                                  \
 		OM_GEMM_CHECK(seed, OM_LINEAR_DW_FLOATS(m, n, k), NAME(v.a, v.b, c, v.ws), \
-		    OM_GEMM_ONE, 1, n, k, m, 1, 1, .c_float = true, .add = true);          \
+		    OM_GEMM_ONE, 1, n, k, m, 1, 1, false, true, add, NULL);                \
 	}
 
 #define OM_GATE(NAME, m, e, k) OM_LINEAR_F32(NAME, m, e, k)
@@ -162,9 +163,9 @@ om_gate_halves(const float *dz, om_bf16 *halves)
 	}
 
 /* ws: OM_GATE_FLOATS(m, e) + OM_LINEAR_DW_FLOATS(m, e, k) */
-#define OM_GATE_DW(NAME, m, e, k)                                                            \
+#define OM_GATE_DW(NAME, m, e, k, add)                                                       \
 	OM_KERNEL(NAME##_halves, 256, 0)                                                     \
-	OM_LINEAR_W(NAME##_x, m, e, k, 2)                                                    \
+	OM_LINEAR_W(NAME##_x, m, e, k, 2, add)                                               \
 	OM_KERNEL(NAME##_sum, 256, 0)                                                        \
 	void NAME(const float *dz, const om_bf16 *x, float *dw, void *ws)                    \
 	{                                                                                    \
@@ -180,8 +181,8 @@ om_gate_halves(const float *dz, om_bf16 *halves)
 	double NAME##_check(uint64_t seed)                                                   \
 	{                                                                                    \
 		OM_GEMM_CHECK(seed, OM_GATE_FLOATS(m, e) + OM_LINEAR_DW_FLOATS(m, e, k),     \
-		    NAME(v.a, v.b, c, v.ws), OM_GEMM_ONE, 1, e, k, m, 1, 1, .a_float = true, \
-		    .c_float = true, .add = true);                                           \
+		    NAME(v.a, v.b, c, v.ws), OM_GEMM_ONE, 1, e, k, m, 1, 1, true, true, add, \
+		    NULL);                                                                   \
 	}
 
 #endif

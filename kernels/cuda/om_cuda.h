@@ -127,8 +127,11 @@ om_warp_max(float x)
 	return x;
 }
 
-/* out [n] += the sum over part [c, n]: a block 32 columns, its warps every eighth row. */
-template <int N, int C>
+/*
+ * out [n] += the sum over part [c, n], or without ADD =: a block 32 columns, its warps every eighth
+ * row.
+ */
+template <int N, int C, bool ADD>
 OM_DEV void
 om_fold(const float *part, float *out)
 {
@@ -148,7 +151,7 @@ om_fold(const float *part, float *out)
 	__syncthreads();
 	if (warp || col >= N)
 		return;
-	sum = out[col];
+	sum = ADD ? out[col] : 0;
 #pragma unroll
 	for (int w = 0; w < warps; w++)
 		sum += sums[w][lane];

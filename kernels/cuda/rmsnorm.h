@@ -256,7 +256,7 @@ om_rmsnorm_bwd(
 		om_rmsnorm<(int64_t)(m) * (h), n>((float)(eps), x, w, y, r); \
 	}
 
-#define OM_RMSNORM_BWD(NAME, m, h, n, c)                                                \
+#define OM_RMSNORM_BWD(NAME, m, h, n, c, add)                                           \
 	OM_RMSNORM_SIZES(m, h, n)                                                       \
 	static_assert((c) >= 1, "rmsnorm_bwd: at least one partial sum");               \
 	OM_GLOBAL(OM_RMSNORM_THREADS, 2)                                                \
@@ -267,7 +267,7 @@ om_rmsnorm_bwd(
 	}                                                                               \
 	OM_GLOBAL(OM_FOLD_THREADS, 1) NAME##_fold(const float *ws, float *dw)           \
 	{                                                                               \
-		om_fold<n, c>(ws, dw);                                                  \
+		om_fold<n, c, add>(ws, dw);                                             \
 	}
 
 #else /* ---- host ---- */
@@ -292,7 +292,7 @@ om_rmsnorm_bwd(
 		return om_rmsnorm_check(NAME, (int64_t)(m) * (h), n, eps, seed);                 \
 	}
 
-#define OM_RMSNORM_BWD(NAME, m, h, n, c)                                                 \
+#define OM_RMSNORM_BWD(NAME, m, h, n, c, add)                                            \
 	OM_RMSNORM_SIZES(m, h, n)                                                        \
 	static_assert((c) >= 1, "rmsnorm_bwd: at least one partial sum");                \
 	OM_KERNEL(NAME##_x, OM_RMSNORM_THREADS, 0)                                       \
@@ -305,7 +305,7 @@ om_rmsnorm_bwd(
 	}                                                                                \
 	double NAME##_check(uint64_t seed)                                               \
 	{                                                                                \
-		return om_rmsnorm_bwd_check(NAME, (int64_t)(m) * (h), n, c, seed);       \
+		return om_rmsnorm_bwd_check(NAME, (int64_t)(m) * (h), n, c, add, seed);  \
 	}
 
 enum { OM_RMSNORM_SAMPLES = 64, OM_RMSNORM_COLUMNS = 32 };
@@ -351,7 +351,7 @@ om_rmsnorm_check(void (*run)(const om_bf16 *, const om_bf16 *, om_bf16 *, float 
 static inline double
 om_rmsnorm_bwd_check(void (*run)(const om_bf16 *, const om_bf16 *, const om_bf16 *, const float *,
 			 om_bf16 *, float *, float *),
-    int64_t groups, int64_t n, int64_t c, uint64_t seed)
+    int64_t groups, int64_t n, int64_t c, bool add, uint64_t seed)
 {
 	om_bf16 *dy = om_check_bf16(groups * n, seed, 0, 1),
 		*x = om_check_bf16(groups * n, seed, 1, 1);
@@ -361,7 +361,7 @@ om_rmsnorm_bwd_check(void (*run)(const om_bf16 *, const om_bf16 *, const om_bf16
 	for (int64_t i = 0; i < groups; i++)
 		rh[i] = (float)(fabs(om_unit(seed, 3, i)) + 0.5);
 	float *r = om_check_copy(rh, (size_t)groups * sizeof *r);
-	float *dw = om_check_f32(n, seed, 4, 1), *again = om_check_f32(n, seed, 4, 1);
+	float *dw = om_check_sum(n, add, seed, 4), *again = om_check_sum(n, add, seed, 4);
 	float *ws = om_check_nan((size_t)(c * n) * sizeof *ws);
 	float *gw = malloc(2 * (size_t)n * sizeof *gw);
 	om_bf16 *got = malloc(2 * (size_t)n * sizeof *got);
@@ -387,8 +387,9 @@ om_rmsnorm_bwd_check(void (*run)(const om_bf16 *, const om_bf16 *, const om_bf16
 		const int64_t j =
 		    n <= OM_RMSNORM_COLUMNS ? s : s * (n - 1) / (OM_RMSNORM_COLUMNS - 1);
 		om_err_add(&ew, gw[j],
-		    om_in(OM_F32(4), j) + om_rmsnorm_ref_dw(OM_BF16(0), OM_BF16(1),
-					      (struct om_in){ .host = rh }, groups, n, j));
+		    (add ? om_in(OM_F32(4), j) : 0) + om_rmsnorm_ref_dw(OM_BF16(0), OM_BF16(1),
+							  (struct om_in){ .host = rh }, groups, n,
+							  j));
 	}
 	OM_TIME(run(dy, x, w, r, dx, dw, ws));
 	om_check_end();

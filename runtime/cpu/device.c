@@ -38,7 +38,7 @@ void
 om_run(const struct om_model *m, enum om_part part, unsigned char *arena)
 {
 	om_part(m, part, arena);
-	if (part == OM_RUN_MICROBATCH)
+	if (part >= OM_RUN_MICROBATCH && part <= OM_RUN_ONLY)
 		om_spin_work(3);
 	else if (part == OM_RUN_DECODE || part == OM_RUN_EVALUATE)
 		om_spin_work(1);

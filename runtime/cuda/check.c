@@ -140,6 +140,12 @@ om_check_f32(int64_t n, uint64_t seed, int stream, float scale)
 	return repeat(p, n, sizeof *p);
 }
 
+float *
+om_check_sum(int64_t n, bool add, uint64_t seed, int stream)
+{
+	return add ? om_check_f32(n, seed, stream, 1) : om_check_nan((size_t)n * sizeof(float));
+}
+
 void
 om_check_read(void *host, const void *device, size_t bytes)
 {

@@ -85,7 +85,7 @@ om_copy(unsigned char *arena, uint64_t from, uint64_t to, size_t n)
 void
 om_clear(void *p, uint64_t bytes)
 {
-	om_gpu_fill(p, 0, bytes);
+	om_set_zero(p, bytes); /* in order with the launches beside it */
 }
 
 struct part {
@@ -105,8 +105,9 @@ launch(void *arg)
 void
 om_run(const struct om_model *m, enum om_part part, unsigned char *arena)
 {
-	static const char *const name[] = { "constants", "start of a step", "microbatch", "update",
-		"evaluation", "token" };
+	static const char *const name[] = { "constants", "start of a step", "microbatch",
+		"first microbatch", "last microbatch", "only microbatch", "update", "evaluation",
+		"token" };
 	struct part p = { m, part, arena };
 
 	if (om_profile || part == OM_RUN_INIT) {

@@ -58,6 +58,8 @@ float om_bf16_f32(uint16_t x);
 /* Device arrays: random by the two above times scale, copied from the host, or all NaN (0xff). */
 uint16_t *om_check_bf16(int64_t n, uint64_t seed, int stream, float scale); /* rounded again */
 float *om_check_f32(int64_t n, uint64_t seed, int stream, float scale);
+/* What is added to, of unit scale; without add, NaN that must be overwritten. */
+float *om_check_sum(int64_t n, bool add, uint64_t seed, int stream);
 void *om_check_copy(const void *host, size_t bytes);
 void *om_check_nan(size_t bytes);
 /* Copies back after the stream is done. */

@@ -54,8 +54,8 @@ main(void)
 	om_init(arena);
 	om_zero(arena);
 	for (int i = 0; i < 2; i++) {
-		om_forward(arena, 0);
-		om_backward(arena, 0);
+		om_forward(arena, 0, i ? OM_LAST : OM_FIRST);
+		om_backward(arena, 0, i ? OM_LAST : OM_FIRST);
 	}
 	om_update(arena);
 	om_decode(arena, 0);

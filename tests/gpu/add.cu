@@ -7,7 +7,8 @@
 	CASE(OM_ADD, 4e-3, add_##m##_##n, m, n)             \
 	CASE(OM_BIAS, 4e-3, bias_##m##_##n, m, n)           \
 	CASE(OM_SCALE, 4e-3, scale_##m##_##n, m, n, factor) \
-	CASE(OM_BIAS_BWD, 1e-5, bias_bwd_##m##_##n##_##c, m, n, c)
+	CASE(OM_BIAS_BWD, 1e-5, bias_bwd_##m##_##n##_##c, m, n, c, 1) \
+	CASE(OM_BIAS_BWD, 1e-5, bias_bwd_store_##m##_##n##_##c, m, n, c, 0)
 ADD(1, 8, 1, 1.0)
 ADD(7, 24, 2, -0.3)
 ADD(67, 264, 128, 12.0)
@@ -16,6 +17,6 @@ ADD(1025, 1000, 128, 3.0)
 RATED(OM_ADD, 4e-3, 0, 3.0 * 2 * 16384 * 2048, add_16384_2048, 16384, 2048)
 RATED(OM_BIAS, 4e-3, 0, 2.0 * 2 * 16384 * 2048, bias_16384_2048, 16384, 2048)
 RATED(OM_SCALE, 4e-3, 0, 2.0 * 2 * 16384 * 2048, scale_16384_2048, 16384, 2048, 0.125)
-RATED(OM_BIAS_BWD, 1e-5, 0, 2.0 * 16384 * 2048, bias_bwd_16384_2048, 16384, 2048, 64)
+RATED(OM_BIAS_BWD, 1e-5, 0, 2.0 * 16384 * 2048, bias_bwd_16384_2048, 16384, 2048, 64, 1)
 /* beyond what the second-level cache could help */
 RATED(OM_ADD, 4e-3, 0, 3.0 * 2 * 131072 * 2048, add_131072_2048, 131072, 2048)

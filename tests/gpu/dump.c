@@ -53,7 +53,7 @@ gradients(void)
 {
 	om_run(m, OM_RUN_ZERO, arena);
 	tokens(0, 0);
-	om_run(m, OM_RUN_MICROBATCH, arena);
+	om_run(m, OM_RUN_FIRST, arena);
 	fprintf(out, "loss - %d\n", 2);
 	fwrite((float[]){ (float)om_get_f64(arena, m->loss_off),
 		   (float)om_get_f64(arena, m->loss_off + 8) },
@@ -88,7 +88,7 @@ main(int argc, char **argv)
 		om_run(m, OM_RUN_ZERO, arena);
 		for (uint64_t i = 0; i < m->microbatches; i++) {
 			tokens(s, i);
-			om_run(m, OM_RUN_MICROBATCH, arena);
+			om_run(m, i ? OM_RUN_MICROBATCH : OM_RUN_FIRST, arena);
 		}
 		om_run(m, OM_RUN_UPDATE, arena);
 		loss[s - 1] = (float)om_get_f64(arena, m->loss_off);

@@ -8,7 +8,8 @@
  */
 #define RMSNORM(m, h, n, c)                                            \
 	CASE(OM_RMSNORM, 4e-3, rmsnorm_##m##_##h##_##n, m, h, n, 1e-5) \
-	CASE(OM_RMSNORM_BWD, 4e-3, rmsnorm_bwd_##m##_##h##_##n, m, h, n, c)
+	CASE(OM_RMSNORM_BWD, 4e-3, rmsnorm_bwd_##m##_##h##_##n, m, h, n, c, 1) \
+	CASE(OM_RMSNORM_BWD, 4e-3, rmsnorm_bwd_store_##m##_##h##_##n, m, h, n, c, 0)
 RMSNORM(1, 1, 8, 264)
 RMSNORM(2, 1, 32, 1)
 RMSNORM(7, 3, 40, 16)
@@ -28,7 +29,7 @@ RMSNORM(19, 1, 7168, 5)
 RMSNORM(19, 1, 8192, 264)
 #define REAL(m, h, n, c)                                                                    \
 	RATED(OM_RMSNORM, 4e-3, 0, 4.0 * m * h * n, rmsnorm_##m##_##h##_##n, m, h, n, 1e-5) \
-	RATED(OM_RMSNORM_BWD, 4e-3, 0, 6.0 * m * h * n, rmsnorm_bwd_##m##_##h##_##n, m, h, n, c)
+	RATED(OM_RMSNORM_BWD, 4e-3, 0, 6.0 * m * h * n, rmsnorm_bwd_##m##_##h##_##n, m, h, n, c, 1)
 REAL(16384, 1, 2048, 264)
 REAL(65536, 1, 2048, 264)
 REAL(16384, 16, 128, 264)

@@ -44,7 +44,7 @@ run(int kind, bool blas, int m, int n, int k, float *x, float *w, float *y)
 	else if (kind == 1)
 		om_linear_dx(m, n, k, y, w, x);
 	else
-		om_linear_dw(m, n, k, y, x, w);
+		om_linear_dw(m, n, k, true, y, x, w);
 }
 
 /* One library at a time: waiting threads of the other would spin beside it. */

@@ -105,16 +105,16 @@ check_buffers(const char *when)
 		}
 }
 
-/* One microbatch, added to the step. */
+/* One microbatch, the first of a step or added to it. */
 static void
-microbatch(const int32_t *ids)
+microbatch(const int32_t *ids, bool first)
 {
 	uint64_t n = om_models[0].micro * om_models[0].seq;
 
 	memcpy(arena + om_models[0].token_off, ids, n * 4);
 	memcpy(arena + om_models[0].label_off, ids + n, n * 4);
-	om_models[0].pass[OM_FORWARD](arena, 0);
-	om_models[0].pass[OM_BACKWARD](arena, 0);
+	om_models[0].pass[OM_FORWARD](arena, 0, first ? OM_FIRST : 0);
+	om_models[0].pass[OM_BACKWARD](arena, 0, first ? OM_FIRST : 0);
 }
 
 static void
@@ -190,6 +190,7 @@ main(int argc, char **argv)
 	memset(arena, 0xff, om_models[0].arena_bytes); /* NaN, and no bf16 */
 	memset(arena + om_models[0].weight_off, 0, om_models[0].weight_bytes);
 	memset(arena + om_models[0].state_off, 0, om_models[0].state_bytes);
+	memset(arena + om_models[0].grad_off, 0, om_models[0].grad_bytes);
 	for (uint32_t i = 0; i < om_models[0].nparams; i++) {
 		const struct om_param *p = &om_models[0].param[i];
 		for (uint64_t k = 0; k < elements(p); k++) {
@@ -199,6 +200,7 @@ main(int argc, char **argv)
 			((float *)(arena + p->weight))[place(p, k)] = x;
 			if (bf16)
 				((float *)(arena + p->master))[place(p, k)] = x;
+			((float *)(arena + p->grad))[place(p, k)] = NAN;
 		}
 	}
 	for (uint64_t i = 0; i < PARTS * 2 * n; i++)
@@ -206,7 +208,7 @@ main(int argc, char **argv)
 	om_models[0].init(arena);
 	for (int k = 0; k < PARTS; k++) {
 		om_models[0].zero(arena);
-		microbatch(ids + (uint64_t)k * 2 * n);
+		microbatch(ids + (uint64_t)k * 2 * n, true);
 		loss[k] = *(double *)(arena + om_models[0].loss_off);
 		grad[k] = malloc(om_models[0].grad_bytes);
 		memcpy(grad[k], arena + om_models[0].grad_off, om_models[0].grad_bytes);
@@ -249,7 +251,7 @@ main(int argc, char **argv)
 	double any = 0, unrounded = 0;
 	om_models[0].zero(arena);
 	for (int k = 0; k < PARTS; k++)
-		microbatch(ids + (uint64_t)k * 2 * n);
+		microbatch(ids + (uint64_t)k * 2 * n, k == 0);
 	for (uint32_t i = 0; i < om_models[0].nparams; i++) {
 		const struct om_param *p = &om_models[0].param[i];
 		const float *sum = (float *)(arena + p->grad);
@@ -268,7 +270,7 @@ main(int argc, char **argv)
 	expect(unrounded > 0.9 * any, "gradients are not rounded", unrounded, any);
 	check_masters();
 	om_models[0].zero(arena);
-	microbatch(ids);
+	microbatch(ids, true);
 	check_buffers("after a hundred updates");
 	printf("%d passed, %d failed\n", passed, failed);
 	return failed != 0;

@@ -74,7 +74,7 @@ recompute(const int32_t *token, int n, double *logit)
 		((int32_t *)(arena + om_models[0].label_off))[t] = 0;
 	}
 	om_models[0].zero(arena);
-	om_models[0].pass[OM_FORWARD](arena, 0);
+	om_models[0].pass[OM_FORWARD](arena, 0, OM_FIRST);
 	for (uint32_t i = 0; i < om_models[0].nparams; i++)
 		if (!strcmp(om_models[0].param[i].name, "lm_head.weight") ||
 		    (!head && !strcmp(om_models[0].param[i].name, "model.embed_tokens.weight")))

@@ -36,17 +36,20 @@ static const double tolerance = OM_DOUBLE ? 1e-11 : 2e-5;
 	X(OM_HEAD_LOSS, head_loss_##t##_##n##_##v##_##c, t, n, v, c, 1.0 / (t), z)         \
 	X(OM_HEAD_LOSS_BWD, head_loss_bwd_##t##_##n##_##v##_##c, t, n, v, c, 1.0 / (t), z) \
 	X(OM_HEAD_LOSS_GRAD, head_loss_grad_##t##_##n##_##v##_##c, t, n, v, c, 1.0 / (t), z)
-#define RMSNORM(X, m, h, n, c)                                \
-	X(OM_RMSNORM, rmsnorm_##m##_##h##_##n, m, h, n, 1e-5) \
-	X(OM_RMSNORM_BWD, rmsnorm_bwd_##m##_##h##_##n, m, h, n, c)
-#define LINEAR(X, m, n, k)                                  \
-	X(OM_LINEAR, linear_##m##_##n##_##k, m, n, k)       \
-	X(OM_LINEAR_DX, linear_dx_##m##_##n##_##k, m, n, k) \
-	X(OM_LINEAR_DW, linear_dw_##m##_##n##_##k, m, n, k)
-#define ADD(X, m, n, c, factor)                     \
-	X(OM_ADD, add_##m##_##n, m, n)              \
-	X(OM_BIAS, bias_##m##_##n, m, n)            \
-	X(OM_BIAS_BWD, bias_bwd_##m##_##n, m, n, c) \
+#define RMSNORM(X, m, h, n, c)                                        \
+	X(OM_RMSNORM, rmsnorm_##m##_##h##_##n, m, h, n, 1e-5)         \
+	X(OM_RMSNORM_BWD, rmsnorm_bwd_##m##_##h##_##n, m, h, n, c, 1) \
+	X(OM_RMSNORM_BWD, rmsnorm_bwd_store_##m##_##h##_##n, m, h, n, c, 0)
+#define LINEAR(X, m, n, k)                                     \
+	X(OM_LINEAR, linear_##m##_##n##_##k, m, n, k)          \
+	X(OM_LINEAR_DX, linear_dx_##m##_##n##_##k, m, n, k)    \
+	X(OM_LINEAR_DW, linear_dw_##m##_##n##_##k, m, n, k, 1) \
+	X(OM_LINEAR_DW, linear_dw_store_##m##_##n##_##k, m, n, k, 0)
+#define ADD(X, m, n, c, factor)                              \
+	X(OM_ADD, add_##m##_##n, m, n)                       \
+	X(OM_BIAS, bias_##m##_##n, m, n)                     \
+	X(OM_BIAS_BWD, bias_bwd_##m##_##n, m, n, c, 1)       \
+	X(OM_BIAS_BWD, bias_bwd_store_##m##_##n, m, n, c, 0) \
 	X(OM_SCALE, scale_##m##_##n, m, n, factor)
 /*
  * Scalings and bounds of models, Qwen's YaRN and Llama 3.1; s: short enough for a ramp within 128
@@ -104,10 +107,11 @@ static const double tolerance = OM_DOUBLE ? 1e-11 : 2e-5;
 #define DISPATCH(X, t, k, n)                              \
 	X(OM_DISPATCH, dispatch_##t##_##k##_##n, t, k, n) \
 	X(OM_COMBINE, combine_##t##_##k##_##n, t, k, n)
-#define GROUPED(X, r, e, n, k)                                         \
-	X(OM_GROUPED, grouped_##r##_##e##_##n##_##k, r, e, n, k)       \
-	X(OM_GROUPED_DX, grouped_dx_##r##_##e##_##n##_##k, r, e, n, k) \
-	X(OM_GROUPED_DW, grouped_dw_##r##_##e##_##n##_##k, r, e, n, k)
+#define GROUPED(X, r, e, n, k)                                            \
+	X(OM_GROUPED, grouped_##r##_##e##_##n##_##k, r, e, n, k)          \
+	X(OM_GROUPED_DX, grouped_dx_##r##_##e##_##n##_##k, r, e, n, k)    \
+	X(OM_GROUPED_DW, grouped_dw_##r##_##e##_##n##_##k, r, e, n, k, 1) \
+	X(OM_GROUPED_DW, grouped_dw_store_##r##_##e##_##n##_##k, r, e, n, k, 0)
 #define UPDATE(X, n, decay, scale)                               \
 	X(OM_SUMSQ, sumsq_##n, n)                                \
 	X(OM_ADAMW, adamw_##n, n, 0.9, 0.95, 1e-8, decay, scale) \
@@ -246,9 +250,9 @@ test_in_place(uint64_t seed)
 
 	memset(out2, 0, 26 * sizeof *out2);
 	memset(two, 0, 26 * sizeof *two);
-	om_rmsnorm_bwd(7, 3, 26, 16, a, b, c, p, out, out2, ws);
+	om_rmsnorm_bwd(7, 3, 26, 16, true, a, b, c, p, out, out2, ws);
 	memcpy(x, a, size);
-	om_rmsnorm_bwd(7, 3, 26, 16, x, b, c, p, x, two, ws);
+	om_rmsnorm_bwd(7, 3, 26, 16, true, x, b, c, p, x, two, ws);
 	same("rmsnorm_bwd dx:dy", seed, x, out, N);
 	same("rmsnorm_bwd dx:dy, dw", seed, two, out2, 26);
 

@@ -97,7 +97,7 @@ compare(const char *name, double (*f)(void), double *x, const double *grad, int6
 
 OM_LINEAR(linear, 7, 5, 13)
 OM_LINEAR_DX(linear_dx, 7, 5, 13)
-OM_LINEAR_DW(linear_dw, 7, 5, 13)
+OM_LINEAR_DW(linear_dw, 7, 5, 13, 0)
 
 static double
 linear_f(void)
@@ -118,7 +118,7 @@ test_linear(void) /* and gate, whose kernels these are */
 
 OM_GROUPED(grouped, 19, 5, 3, 7)
 OM_GROUPED_DX(grouped_dx, 19, 5, 3, 7)
-OM_GROUPED_DW(grouped_dw, 19, 5, 3, 7)
+OM_GROUPED_DW(grouped_dw, 19, 5, 3, 7, 0)
 
 static double
 grouped_f(void)
@@ -189,7 +189,7 @@ test_head(void)
 }
 
 OM_RMSNORM(rmsnorm, 7, 3, 5, 1e-2)
-OM_RMSNORM_BWD(rmsnorm_bwd, 7, 3, 5, 4)
+OM_RMSNORM_BWD(rmsnorm_bwd, 7, 3, 5, 4, 0)
 
 static double
 rmsnorm_f(void)
@@ -226,7 +226,7 @@ test_add(void)
 }
 
 OM_BIAS(bias, 7, 5)
-OM_BIAS_BWD(bias_bwd, 7, 5, 3)
+OM_BIAS_BWD(bias_bwd, 7, 5, 3, 0)
 OM_SCALE(scale, 7, 5, -0.7)
 
 static double

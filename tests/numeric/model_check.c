@@ -609,8 +609,8 @@ check_biases(void)
 				om_models[0].eval(arena, 0);
 				continue;
 			}
-			om_models[0].pass[OM_FORWARD](arena, 0);
-			om_models[0].pass[OM_BACKWARD](arena, 0);
+			om_models[0].pass[OM_FORWARD](arena, 0, part ? 0 : OM_FIRST);
+			om_models[0].pass[OM_BACKWARD](arena, 0, part ? 0 : OM_FIRST);
 		}
 		ctl[OM_NORM2] = 0;
 		ctl[OM_COEF] = 1;
@@ -645,19 +645,23 @@ main(int argc, char **argv)
 		((double *)arena)[i] = NAN;
 	memset(arena + om_models[0].weight_off, 0, om_models[0].weight_bytes);
 	memset(arena + om_models[0].state_off, 0, om_models[0].state_bytes);
+	memset(arena + om_models[0].grad_off, 0, om_models[0].grad_bytes);
 	for (uint32_t i = 0; i < om_models[0].nparams + om_models[0].nbuffers; i++) {
 		const struct om_param *p = &om_models[0].param[i];
 		uint64_t n = p->numel * p->nlayers * (p->experts ? p->experts : 1);
-		for (uint64_t k = 0; k < n; k++)
+		for (uint64_t k = 0; k < n; k++) {
 			((double *)(arena + p->weight))[place(p, k)] =
 			    (p->init == OM_ONE) +
 			    (uniform() - 0.5) * (p->init == OM_ONE ? 0.5 : 1.2);
+			if (i < om_models[0].nparams) /* a first microbatch stores it */
+				((double *)(arena + p->grad))[place(p, k)] = NAN;
+		}
 	}
 	new_tokens();
 	om_models[0].init(arena);
 	om_models[0].zero(arena);
-	om_models[0].pass[OM_FORWARD](arena, 0);
-	om_models[0].pass[OM_BACKWARD](arena, 0);
+	om_models[0].pass[OM_FORWARD](arena, 0, OM_FIRST);
+	om_models[0].pass[OM_BACKWARD](arena, 0, OM_FIRST);
 	total = objective(&ce);
 	double loss = *(double *)(arena + om_models[0].loss_off);
 	expect(fabs(loss - ce) < 1e-11 * fabs(ce), "token loss", loss, ce);
@@ -667,8 +671,8 @@ main(int argc, char **argv)
 	/* a second microbatch adds the same gradient again, whatever the buffers hold by now */
 	double *first = malloc(om_models[0].grad_bytes), worst = 0;
 	memcpy(first, arena + om_models[0].grad_off, om_models[0].grad_bytes);
-	om_models[0].pass[OM_FORWARD](arena, 0);
-	om_models[0].pass[OM_BACKWARD](arena, 0);
+	om_models[0].pass[OM_FORWARD](arena, 0, 0);
+	om_models[0].pass[OM_BACKWARD](arena, 0, 0);
 	for (uint64_t i = 0; i < om_models[0].grad_bytes / 8; i++)
 		worst = fmax(
 		    worst, fabs(((double *)(arena + om_models[0].grad_off))[i] - 2 * first[i]));

@@ -74,7 +74,6 @@ nothing(unsigned char *arena)
 static void
 zero(unsigned char *arena)
 {
-	memset(arena + G, 0, N * 4);
 	memset(arena + STAT, 0, STATS * 8);
 }
 
@@ -142,8 +141,9 @@ pass(unsigned char *arena, int slot, bool train)
 }
 
 static void
-forward(unsigned char *arena, int slot)
+forward(unsigned char *arena, int slot, int of)
 {
+	(void)of;
 	pass(arena, slot, true);
 }
 
@@ -154,7 +154,7 @@ eval(unsigned char *arena, int slot)
 }
 
 static void
-backward(unsigned char *arena, int slot)
+backward(unsigned char *arena, int slot, int of)
 {
 	const float *w = (const float *)(arena + W);
 	float *g = (float *)(arena + G), *dx = (float *)(arena + DX);
@@ -163,6 +163,13 @@ backward(unsigned char *arena, int slot)
 	double p[V];
 	int c = chunk_of(slot);
 
+	/* what this chunk adds to */
+	if (of & OM_FIRST)
+		memset(g + P_W + c * EACH * D * D, 0, EACH * D * D * sizeof *g);
+	if ((of & OM_FIRST) && is_head(c))
+		memset(g + P_HEAD, 0, V * D * sizeof *g);
+	if ((of & OM_FIRST) && om_rank(OM_PIPELINE) == 0 && c == 0)
+		memset(g + P_EMB, 0, V * D * sizeof *g);
 	for (int t = 0; t < T; t++) {
 		double d[D] = { 0 };
 

@@ -23,10 +23,10 @@ enum { VALID = sizeof valid / sizeof *valid };
 
 OM_GROUPED(grouped, C, E, F, N)
 OM_GROUPED_DX(grouped_dx, C, E, F, N)
-OM_GROUPED_DW(grouped_dw, C, E, F, N)
+OM_GROUPED_DW(grouped_dw, C, E, F, N, 1)
 OM_GROUPED(grouped_few, FEW, E, F, N)
 OM_GROUPED_DX(grouped_dx_few, FEW, E, F, N)
-OM_GROUPED_DW(grouped_dw_few, FEW, E, F, N)
+OM_GROUPED_DW(grouped_dw_few, FEW, E, F, N, 1)
 OM_GLU_ROWS(silu_rows, C, F, 0, 2)
 OM_GLU_ROWS_BWD(silu_rows_bwd, C, F, 0, 2)
 OM_RELU2_ROWS(relu2_rows, C, F, 2)

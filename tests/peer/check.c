@@ -185,7 +185,7 @@ main(int argc, char **argv)
 	}
 	om_models[0].init(arena);
 	om_models[0].zero(arena);
-	om_models[0].pass[OM_FORWARD](arena, 0);
+	om_models[0].pass[OM_FORWARD](arena, 0, OM_FIRST | OM_LAST);
 
 	/* logits from what goes into the head */
 	const float *h = (const float *)(arena + OM_OFF_head_in), *head = NULL;
@@ -204,7 +204,7 @@ main(int argc, char **argv)
 		}
 	expect(worst <= 1e-4, "logits", worst, 0);
 
-	om_models[0].pass[OM_BACKWARD](arena, 0);
+	om_models[0].pass[OM_BACKWARD](arena, 0, OM_FIRST | OM_LAST);
 	double loss = *(double *)(arena + om_models[0].loss_off),
 	       want = *(const float *)tensor(&fixture, "loss", &n);
 	expect(fabs(loss - want) <= 1e-5 * want, "loss", loss, want);

@@ -427,6 +427,55 @@ buckets(void)
 	}
 }
 
+/*
+ * Of the launches that write a gradient, the first of a step's first microbatch stores it, and only
+ * that one: the embedding's adds to a tied head's.
+ */
+static void
+stores(void)
+{
+	struct define def[] = { { "tied", "true", false }, { "micro", "2", false } };
+	struct shard *s = shard_of(trainer_of("tests/parallel/model.lua", def, LEN(def), NULL));
+	fuse(s);
+	struct plan *p = plan(s);
+	struct graph *g = p->graph;
+	uint32_t first = 0, stored = 0, added = 0;
+
+	expect(g->microbatches > 1 && plancheck_fault(p) == NULL, "a plan with a tied head");
+	for (uint32_t k = g->embed; k <= g->head; k++)
+		for (uint32_t i = 0; i < p->prog[k][BACKWARD].n; i++) {
+			struct launch *l = &p->prog[k][BACKWARD].a[i];
+			const struct op_row *r = op_row(l->op.op);
+			bool writes = false;
+			for (uint8_t a = r->nin; a < r->nin + r->nout; a++)
+				writes |= g->tensor.a[l->op.arg[a]].class == T_GRAD;
+			first += l->first;
+			stored += l->stores != 0;
+			added += writes && !l->first;
+			expect(l->first <= writes && (l->stores != 0) <= l->first,
+			    "what writes no gradient stores none");
+			expect(!l->stores ||
+				   (l->stores != l->inst &&
+				       p->inst->a[l->stores].bytes < p->inst->a[l->inst].bytes),
+			    "storing reads less than adding");
+			if (!writes)
+				continue;
+			l->first = !l->first;
+			expect(plancheck_fault(p) != NULL, "a gradient not stored once");
+			l->first = !l->first;
+		}
+	expect(added == 1 && stored > 10 && first == stored + 1,
+	    "all but a table's and a head's gradients are stored");
+	expect(plancheck_fault(p) == NULL, "the plan as it was before faults of gradients");
+	g->microbatches = 1;
+	p = plan(s);
+	for (uint32_t i = 0; i < p->prog[g->head][BACKWARD].n; i++)
+		expect(!p->prog[g->head][BACKWARD].a[i].stores ||
+			   p->prog[g->head][BACKWARD].a[i].stores ==
+			       p->prog[g->head][BACKWARD].a[i].inst,
+		    "of one microbatch nothing is added to");
+}
+
 static void
 conditions(void)
 {
@@ -560,6 +609,7 @@ main(void)
 	buckets();
 	aligned_rows();
 	conditions();
+	stores();
 	timelines();
 	return check_end();
 }

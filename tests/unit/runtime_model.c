@@ -180,7 +180,6 @@ nap(uint64_t us)
 static void
 zero(unsigned char *arena)
 {
-	memset(arena + G_OFF, 0, N * R);
 	memset(arena + STAT_OFF, 0, STAT_BYTES);
 	nap(env("OM_TEST_NAP"));
 }
@@ -238,8 +237,9 @@ losses(unsigned char *arena, bool train)
 }
 
 static void
-forward(unsigned char *arena, int slot)
+forward(unsigned char *arena, int slot, int of)
 {
+	(void)of;
 	(void)slot;
 	nap(step > 1 ? env("OM_TEST_PAUSE") : 0);
 	losses(arena, true);
@@ -253,7 +253,7 @@ eval(unsigned char *arena, int slot)
 }
 
 static void
-backward(unsigned char *arena, int slot)
+backward(unsigned char *arena, int slot, int of)
 {
 	const real *w = (const real *)(arena + W_OFF), *x = (const real *)(arena + X_OFF);
 	real *g = (real *)(arena + G_OFF);
@@ -263,6 +263,8 @@ backward(unsigned char *arena, int slot)
 	double since = om_now();
 
 	(void)slot;
+	if (of & OM_FIRST)
+		memset(g, 0, N * R);
 	for (int t = 0; t < T; t++) {
 		const real *last = x + (L * T + t) * D;
 		double sum = 0, dx[D] = { 0 };

@@ -18,10 +18,13 @@ OM_LINEAR_DX(om_k_linear_dx_4x8x12, 4, 8, 12) /* dense: 1 call a pass */
 OM_LINEAR_DX(om_k_linear_dx_4x12x8, 4, 12, 8) /* dense: 2 calls a pass */
 OM_LINEAR_DX(om_k_linear_dx_4x8x8, 4, 8, 8) /* dense: 4 calls a pass */
 
-/* linear_dw_MxNxK: dy[m,n] x[m,k], gives +dw[n,k] */
-OM_LINEAR_DW(om_k_linear_dw_4x8x12, 4, 8, 12) /* dense: 1 call a pass */
-OM_LINEAR_DW(om_k_linear_dw_4x12x8, 4, 12, 8) /* dense: 2 calls a pass */
-OM_LINEAR_DW(om_k_linear_dw_4x8x8, 4, 8, 8) /* dense: 4 calls a pass */
+/* linear_dw_MxNxK[_store: it is not added to]: dy[m,n] x[m,k], gives +dw[n,k] */
+OM_LINEAR_DW(om_k_linear_dw_4x8x12, 4, 8, 12, 1) /* dense: 1 call a pass */
+OM_LINEAR_DW(om_k_linear_dw_4x8x12_store, 4, 8, 12, 0) /* dense: 1 call a pass */
+OM_LINEAR_DW(om_k_linear_dw_4x12x8, 4, 12, 8, 1) /* dense: 2 calls a pass */
+OM_LINEAR_DW(om_k_linear_dw_4x12x8_store, 4, 12, 8, 0) /* dense: 2 calls a pass */
+OM_LINEAR_DW(om_k_linear_dw_4x8x8, 4, 8, 8, 1) /* dense: 4 calls a pass */
+OM_LINEAR_DW(om_k_linear_dw_4x8x8_store, 4, 8, 8, 0) /* dense: 4 calls a pass */
 
 /* logits_MxVxN: x[m,n] w[v,n], gives z[m,v] */
 OM_LINEAR(om_k_logits_1x32x8, 1, 32, 8) /* decode_head: 1 call a pass */

@@ -9,5 +9,7 @@
 OM_RMSNORM(om_k_rmsnorm_4x1x8, 4, 1, 8, 1e-05) /* dense, head, eval: 4 calls a pass */
 OM_RMSNORM(om_k_rmsnorm_1x1x8, 1, 1, 8, 1e-05) /* decode_dense, decode_head: 3 calls a pass */
 
-/* rmsnorm_bwd_MxHxN: dy[m,h*n] x[m,h*n] w[n] r[m*h], gives dx[m,h*n] +dw[n] */
-OM_RMSNORM_BWD(om_k_rmsnorm_bwd_4x1x8, 4, 1, 8, 16) /* dense, head: 3 calls a pass */
+/* rmsnorm_bwd_MxHxN[_store: it is not added to]: dy[m,h*n] x[m,h*n] w[n] r[m*h],
+ * gives dx[m,h*n] +dw[n] */
+OM_RMSNORM_BWD(om_k_rmsnorm_bwd_4x1x8, 4, 1, 8, 16, 1) /* dense, head: 3 calls a pass */
+OM_RMSNORM_BWD(om_k_rmsnorm_bwd_4x1x8_store, 4, 1, 8, 16, 0) /* dense, head: 3 calls a pass */

@@ -6,12 +6,14 @@
 
 enum { OP_rope_table_4x4x0, OP_embed_4x8x32, OP_embed_bwd_4x8x32, OP_rmsnorm_4x1x8, OP_linear_4x8x8,
     OP_rope_1x4x2x4, OP_attention_1x4x2x2x4x4, OP_add_4x8, OP_linear_4x12x8, OP_glu_4x12x0,
-    OP_linear_4x8x12, OP_linear_dx_4x8x12, OP_linear_dw_4x8x12, OP_glu_bwd_4x12x0,
-    OP_linear_dx_4x12x8, OP_linear_dw_4x12x8, OP_rmsnorm_bwd_4x1x8, OP_linear_dx_4x8x8,
-    OP_linear_dw_4x8x8, OP_attention_bwd_1x4x2x2x4x4, OP_rope_bwd_1x4x2x4, OP_head_loss_grad_4x8x32,
-    OP_sumsq_1344, OP_clip, OP_adamw_1152, OP_adamw_192, OP_head_loss_4x8x32, OP_embed_1x8x32,
-    OP_rmsnorm_1x1x8, OP_linear_1x8x8, OP_rope_at_4x2x4, OP_attention_at_4x2x2x4x4, OP_add_1x8,
-    OP_linear_1x12x8, OP_glu_1x12x0, OP_linear_1x8x12, OP_logits_1x32x8, };
+    OP_linear_4x8x12, OP_linear_dx_4x8x12, OP_linear_dw_4x8x12, OP_linear_dw_4x8x12_store,
+    OP_glu_bwd_4x12x0, OP_linear_dx_4x12x8, OP_linear_dw_4x12x8, OP_linear_dw_4x12x8_store,
+    OP_rmsnorm_bwd_4x1x8, OP_rmsnorm_bwd_4x1x8_store, OP_linear_dx_4x8x8, OP_linear_dw_4x8x8,
+    OP_linear_dw_4x8x8_store, OP_attention_bwd_1x4x2x2x4x4, OP_rope_bwd_1x4x2x4,
+    OP_head_loss_grad_4x8x32, OP_sumsq_1344, OP_clip, OP_adamw_1152, OP_adamw_192,
+    OP_head_loss_4x8x32, OP_embed_1x8x32, OP_rmsnorm_1x1x8, OP_linear_1x8x8, OP_rope_at_4x2x4,
+    OP_attention_at_4x2x2x4x4, OP_add_1x8, OP_linear_1x12x8, OP_glu_1x12x0, OP_linear_1x8x12,
+    OP_logits_1x32x8, };
 
 /* the function that step.c calls: the kernel, of inst/, and what its results then need */
 #define LAUNCH(name, params, kernel) \
@@ -41,17 +43,24 @@ LAUNCH(glu_4x12x0, (const float *g, const float *u, float *h), (g, u, h))
 LAUNCH(linear_4x8x12, (const float *x, const float *w, float *y), (x, w, y))
 LAUNCH(linear_dx_4x8x12, (const float *dy, const float *w, float *dx), (dy, w, dx))
 LAUNCH(linear_dw_4x8x12, (const float *dy, const float *x, float *dw), (dy, x, dw))
+LAUNCH(linear_dw_4x8x12_store, (const float *dy, const float *x, float *dw), (dy, x, dw))
 LAUNCH(glu_bwd_4x12x0,
     (const float *dh, const float *g, const float *u, float *dg, float *du),
     (dh, g, u, dg, du))
 LAUNCH(linear_dx_4x12x8, (const float *dy, const float *w, float *dx), (dy, w, dx))
 LAUNCH(linear_dw_4x12x8, (const float *dy, const float *x, float *dw), (dy, x, dw))
+LAUNCH(linear_dw_4x12x8_store, (const float *dy, const float *x, float *dw), (dy, x, dw))
 LAUNCH(rmsnorm_bwd_4x1x8,
+    (const float *dy, const float *x, const float *w, const float *r, float *dx, float *dw,
+    float *ws),
+    (dy, x, w, r, dx, dw, ws))
+LAUNCH(rmsnorm_bwd_4x1x8_store,
     (const float *dy, const float *x, const float *w, const float *r, float *dx, float *dw,
     float *ws),
     (dy, x, w, r, dx, dw, ws))
 LAUNCH(linear_dx_4x8x8, (const float *dy, const float *w, float *dx), (dy, w, dx))
 LAUNCH(linear_dw_4x8x8, (const float *dy, const float *x, float *dw), (dy, x, dw))
+LAUNCH(linear_dw_4x8x8_store, (const float *dy, const float *x, float *dw), (dy, x, dw))
 LAUNCH(attention_bwd_1x4x2x2x4x4,
     (const float *do_, const float *q, const float *k, const float *v, const float *o,
     const float *lse, float *dq, float *dk, float *dv, float *ws),
@@ -115,18 +124,27 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .check = om_k_linear_dx_4x8x12_check, .tolerance = OM_TOLERANCE },
 	[OP_linear_dw_4x8x12] = { .name = "linear_dw_4x8x12", .flops = 768.0, .bytes = 1088.0,
 	    .check = om_k_linear_dw_4x8x12_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_dw_4x8x12_store] = { .name = "linear_dw_4x8x12_store", .flops = 768.0,
+	    .bytes = 704.0, .check = om_k_linear_dw_4x8x12_store_check, .tolerance = OM_TOLERANCE },
 	[OP_glu_bwd_4x12x0] = { .name = "glu_bwd_4x12x0", .flops = 0.0, .bytes = 960.0,
 	    .check = om_k_glu_bwd_4x12x0_check, .tolerance = OM_TOLERANCE },
 	[OP_linear_dx_4x12x8] = { .name = "linear_dx_4x12x8", .flops = 768.0, .bytes = 704.0,
 	    .check = om_k_linear_dx_4x12x8_check, .tolerance = OM_TOLERANCE },
 	[OP_linear_dw_4x12x8] = { .name = "linear_dw_4x12x8", .flops = 768.0, .bytes = 1088.0,
 	    .check = om_k_linear_dw_4x12x8_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_dw_4x12x8_store] = { .name = "linear_dw_4x12x8_store", .flops = 768.0,
+	    .bytes = 704.0, .check = om_k_linear_dw_4x12x8_store_check, .tolerance = OM_TOLERANCE },
 	[OP_rmsnorm_bwd_4x1x8] = { .name = "rmsnorm_bwd_4x1x8", .flops = 0.0, .bytes = 496.0,
 	    .check = om_k_rmsnorm_bwd_4x1x8_check, .tolerance = OM_TOLERANCE },
+	[OP_rmsnorm_bwd_4x1x8_store] = { .name = "rmsnorm_bwd_4x1x8_store", .flops = 0.0,
+	    .bytes = 464.0, .check = om_k_rmsnorm_bwd_4x1x8_store_check,
+	    .tolerance = OM_TOLERANCE },
 	[OP_linear_dx_4x8x8] = { .name = "linear_dx_4x8x8", .flops = 512.0, .bytes = 512.0,
 	    .check = om_k_linear_dx_4x8x8_check, .tolerance = OM_TOLERANCE },
 	[OP_linear_dw_4x8x8] = { .name = "linear_dw_4x8x8", .flops = 512.0, .bytes = 768.0,
 	    .check = om_k_linear_dw_4x8x8_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_dw_4x8x8_store] = { .name = "linear_dw_4x8x8_store", .flops = 512.0,
+	    .bytes = 512.0, .check = om_k_linear_dw_4x8x8_store_check, .tolerance = OM_TOLERANCE },
 	[OP_attention_bwd_1x4x2x2x4x4] = { .name = "attention_bwd_1x4x2x2x4x4", .flops = 640.0,
 	    .bytes = 1056.0, .check = om_k_attention_bwd_1x4x2x2x4x4_check,
 	    .tolerance = OM_TOLERANCE },

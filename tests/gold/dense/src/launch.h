@@ -10,7 +10,7 @@
 #include "config.h"
 #include "om.h"
 
-enum { OM_N_OPS = 37 };
+enum { OM_N_OPS = 41 };
 extern struct om_op om_ops[OM_N_OPS];
 /* rope_table_SxDxY: gives tab[s,d] */
 void launch_rope_table_4x4x0(float *tab);
@@ -44,14 +44,20 @@ void launch_glu_1x12x0(const float *g, const float *u, float *h);
 void launch_linear_dx_4x8x12(const float *dy, const float *w, float *dx);
 void launch_linear_dx_4x12x8(const float *dy, const float *w, float *dx);
 void launch_linear_dx_4x8x8(const float *dy, const float *w, float *dx);
-/* linear_dw_MxNxK: dy[m,n] x[m,k], gives +dw[n,k] */
+/* linear_dw_MxNxK[_store: it is not added to]: dy[m,n] x[m,k], gives +dw[n,k] */
 void launch_linear_dw_4x8x12(const float *dy, const float *x, float *dw);
+void launch_linear_dw_4x8x12_store(const float *dy, const float *x, float *dw);
 void launch_linear_dw_4x12x8(const float *dy, const float *x, float *dw);
+void launch_linear_dw_4x12x8_store(const float *dy, const float *x, float *dw);
 void launch_linear_dw_4x8x8(const float *dy, const float *x, float *dw);
+void launch_linear_dw_4x8x8_store(const float *dy, const float *x, float *dw);
 /* glu_bwd_MxFxA: dh[m,f] g[m,f] u[m,f], gives dg[m,f] du[m,f] */
 void launch_glu_bwd_4x12x0(const float *dh, const float *g, const float *u, float *dg, float *du);
-/* rmsnorm_bwd_MxHxN: dy[m,h*n] x[m,h*n] w[n] r[m*h], gives dx[m,h*n] +dw[n] */
+/* rmsnorm_bwd_MxHxN[_store: it is not added to]: dy[m,h*n] x[m,h*n] w[n] r[m*h],
+ * gives dx[m,h*n] +dw[n] */
 void launch_rmsnorm_bwd_4x1x8(const float *dy, const float *x, const float *w, const float *r,
+    float *dx, float *dw, float *ws);
+void launch_rmsnorm_bwd_4x1x8_store(const float *dy, const float *x, const float *w, const float *r,
     float *dx, float *dw, float *ws);
 /* attention_bwd_BxSxHxGxDxW: do[b*s,h*d] q[b*s,h*d] k[b*s,g*d] v[b*s,g*d] o[b*s,h*d] lse[b*h*s],
  * gives dq[b*s,h*d] dk[b*s,g*d] dv[b*s,g*d] */

@@ -24,9 +24,11 @@ embed_forward(unsigned char *arena, int slot)
 }
 
 static void
-embed_backward(unsigned char *arena)
+embed_backward(unsigned char *arena, bool first)
 {
 	/* embed_bwd: +g_tokens_w fp32[32,8], dense.lua:5 */
+	if (first)
+		om_clear(ONE(embed_g_tokens_w), 1024);
 	launch_embed_bwd_4x8x32(DSTREAM, ONE(embed_tokens), ONE(embed_g_tokens_w));
 }
 
@@ -79,38 +81,40 @@ dense_forward(unsigned char *arena, int slot, int layer, int i)
 }
 
 static void
-dense_backward(unsigned char *arena, int slot, int layer, int i)
+dense_backward(unsigned char *arena, int slot, int layer, int i, bool first)
 {
 	/* linear_dx: d_hidden fp32[4,12], dense.lua:7 */
 	launch_linear_dx_4x8x12(DSTREAM, LAYER(dense_down_proj, i), ONE(dense_d_hidden));
 	/* linear_dw: +g_down_proj fp32[8,12], dense.lua:7 */
-	launch_linear_dw_4x8x12(DSTREAM, SAVED(dense_hidden, slot, i), LAYER(dense_g_down_proj, i));
+	(first ? launch_linear_dw_4x8x12_store : launch_linear_dw_4x8x12)(DSTREAM,
+	    SAVED(dense_hidden, slot, i), LAYER(dense_g_down_proj, i));
 	/* glu_bwd: d_gate fp32[4,12], d_up fp32[4,12], dense.lua:7 */
 	launch_glu_bwd_4x12x0(ONE(dense_d_hidden), SAVED(dense_gate, slot, i),
 	    SAVED(dense_up, slot, i), ONE(dense_d_gate), ONE(dense_d_up));
 	/* linear_dx: d_ffn_in fp32[4,8], dense.lua:7 */
 	launch_linear_dx_4x12x8(ONE(dense_d_up), LAYER(dense_up_proj, i), ONE(dense_d_ffn_in));
 	/* linear_dw: +g_up_proj fp32[12,8], dense.lua:7 */
-	launch_linear_dw_4x12x8(ONE(dense_d_up), SAVED(dense_ffn_in, slot, i),
-	    LAYER(dense_g_up_proj, i));
+	(first ? launch_linear_dw_4x12x8_store : launch_linear_dw_4x12x8)(ONE(dense_d_up),
+	    SAVED(dense_ffn_in, slot, i), LAYER(dense_g_up_proj, i));
 	/* linear_dx: d_ffn_in_2 fp32[4,8], dense.lua:7 */
 	launch_linear_dx_4x12x8(ONE(dense_d_gate), LAYER(dense_gate_proj, i),
 	    ONE(dense_d_ffn_in_2));
 	/* add: d_ffn_in_3 fp32[4,8], dense.lua:7 */
 	launch_add_4x8(ONE(dense_d_ffn_in), ONE(dense_d_ffn_in_2), ONE(dense_d_ffn_in_3));
 	/* linear_dw: +g_gate_proj fp32[12,8], dense.lua:7 */
-	launch_linear_dw_4x12x8(ONE(dense_d_gate), SAVED(dense_ffn_in, slot, i),
-	    LAYER(dense_g_gate_proj, i));
+	(first ? launch_linear_dw_4x12x8_store : launch_linear_dw_4x12x8)(ONE(dense_d_gate),
+	    SAVED(dense_ffn_in, slot, i), LAYER(dense_g_gate_proj, i));
 	/* rmsnorm_bwd: d_mid fp32[4,8], +g_ffn_norm fp32[8], dense.lua:4 */
-	launch_rmsnorm_bwd_4x1x8(ONE(dense_d_ffn_in_3), SAVED(dense_mid, slot, i),
-	    LAYER(dense_ffn_norm, i), SAVED(dense_ffn_in_rms, slot, i), ONE(dense_d_mid),
-	    LAYER(dense_g_ffn_norm, i), WORKSPACE(dense_backward_rmsnorm_bwd));
+	(first ? launch_rmsnorm_bwd_4x1x8_store : launch_rmsnorm_bwd_4x1x8)(ONE(dense_d_ffn_in_3),
+	    SAVED(dense_mid, slot, i), LAYER(dense_ffn_norm, i), SAVED(dense_ffn_in_rms, slot, i),
+	    ONE(dense_d_mid), LAYER(dense_g_ffn_norm, i), WORKSPACE(dense_backward_rmsnorm_bwd));
 	/* add: d_mid_2 fp32[4,8], dense.lua:4 */
 	launch_add_4x8(DSTREAM, ONE(dense_d_mid), DSTREAM);
 	/* linear_dx: d_heads fp32[4,8], dense.lua:6 */
 	launch_linear_dx_4x8x8(DSTREAM, LAYER(dense_o_proj, i), ONE(dense_d_heads));
 	/* linear_dw: +g_o_proj fp32[8,8], dense.lua:6 */
-	launch_linear_dw_4x8x8(DSTREAM, SAVED(dense_heads, slot, i), LAYER(dense_g_o_proj, i));
+	(first ? launch_linear_dw_4x8x8_store : launch_linear_dw_4x8x8)(DSTREAM,
+	    SAVED(dense_heads, slot, i), LAYER(dense_g_o_proj, i));
 	/* attention_bwd: d_q_rot fp32[4,8], d_k_rot fp32[4,8], d_v fp32[4,8], dense.lua:6 */
 	launch_attention_bwd_1x4x2x2x4x4(ONE(dense_d_heads), SAVED(dense_q_rot, slot, i),
 	    SAVED(dense_k_rot, slot, i), SAVED(dense_v, slot, i), SAVED(dense_heads, slot, i),
@@ -123,26 +127,26 @@ dense_backward(unsigned char *arena, int slot, int layer, int i)
 	/* linear_dx: d_attn_in fp32[4,8], dense.lua:6 */
 	launch_linear_dx_4x8x8(ONE(dense_d_v), LAYER(dense_v_proj, i), ONE(dense_d_attn_in));
 	/* linear_dw: +g_v_proj fp32[8,8], dense.lua:6 */
-	launch_linear_dw_4x8x8(ONE(dense_d_v), SAVED(dense_attn_in, slot, i),
-	    LAYER(dense_g_v_proj, i));
+	(first ? launch_linear_dw_4x8x8_store : launch_linear_dw_4x8x8)(ONE(dense_d_v),
+	    SAVED(dense_attn_in, slot, i), LAYER(dense_g_v_proj, i));
 	/* linear_dx: d_attn_in_2 fp32[4,8], dense.lua:6 */
 	launch_linear_dx_4x8x8(ONE(dense_d_k), LAYER(dense_k_proj, i), ONE(dense_d_attn_in_2));
 	/* add: d_attn_in_3 fp32[4,8], dense.lua:6 */
 	launch_add_4x8(ONE(dense_d_attn_in), ONE(dense_d_attn_in_2), ONE(dense_d_attn_in_3));
 	/* linear_dw: +g_k_proj fp32[8,8], dense.lua:6 */
-	launch_linear_dw_4x8x8(ONE(dense_d_k), SAVED(dense_attn_in, slot, i),
-	    LAYER(dense_g_k_proj, i));
+	(first ? launch_linear_dw_4x8x8_store : launch_linear_dw_4x8x8)(ONE(dense_d_k),
+	    SAVED(dense_attn_in, slot, i), LAYER(dense_g_k_proj, i));
 	/* linear_dx: d_attn_in_4 fp32[4,8], dense.lua:6 */
 	launch_linear_dx_4x8x8(ONE(dense_d_q), LAYER(dense_q_proj, i), ONE(dense_d_attn_in_4));
 	/* add: d_attn_in_5 fp32[4,8], dense.lua:6 */
 	launch_add_4x8(ONE(dense_d_attn_in_3), ONE(dense_d_attn_in_4), ONE(dense_d_attn_in_5));
 	/* linear_dw: +g_q_proj fp32[8,8], dense.lua:6 */
-	launch_linear_dw_4x8x8(ONE(dense_d_q), SAVED(dense_attn_in, slot, i),
-	    LAYER(dense_g_q_proj, i));
+	(first ? launch_linear_dw_4x8x8_store : launch_linear_dw_4x8x8)(ONE(dense_d_q),
+	    SAVED(dense_attn_in, slot, i), LAYER(dense_g_q_proj, i));
 	/* rmsnorm_bwd: d_x fp32[4,8], +g_attn_norm fp32[8], dense.lua:4 */
-	launch_rmsnorm_bwd_4x1x8(ONE(dense_d_attn_in_5), STREAM(slot, layer),
-	    LAYER(dense_attn_norm, i), SAVED(dense_attn_in_rms, slot, i), ONE(dense_d_x),
-	    LAYER(dense_g_attn_norm, i), WORKSPACE(dense_backward_rmsnorm_bwd_2));
+	(first ? launch_rmsnorm_bwd_4x1x8_store : launch_rmsnorm_bwd_4x1x8)(ONE(dense_d_attn_in_5),
+	    STREAM(slot, layer), LAYER(dense_attn_norm, i), SAVED(dense_attn_in_rms, slot, i),
+	    ONE(dense_d_x), LAYER(dense_g_attn_norm, i), WORKSPACE(dense_backward_rmsnorm_bwd_2));
 	/* add: d_x_2 fp32[4,8], dense.lua:4 */
 	launch_add_4x8(DSTREAM, ONE(dense_d_x), DSTREAM);
 }
@@ -156,15 +160,17 @@ head_forward(unsigned char *arena, int slot)
 }
 
 static void
-head_backward(unsigned char *arena, int slot)
+head_backward(unsigned char *arena, int slot, bool first)
 {
 	/* head_loss_grad: +loss fp64[2], d_in fp32[4,8], +g_w fp32[32,8], dense.lua:4 */
+	if (first)
+		om_clear(ONE(head_g_w), 1024);
 	launch_head_loss_grad_4x8x32(SAVED(head_in, slot, 0), ONE(head_w), ONE(embed_labels),
 	    ONE(head_loss), DSTREAM, ONE(head_g_w), WORKSPACE(head_backward_head_loss_grad));
 	/* rmsnorm_bwd: d_x fp32[4,8], +g_norm fp32[8], dense.lua:4 */
-	launch_rmsnorm_bwd_4x1x8(DSTREAM, STREAM(slot, OM_N_LAYERS), ONE(head_norm),
-	    SAVED(head_in_rms, slot, 0), DSTREAM, ONE(head_g_norm),
-	    WORKSPACE(head_backward_rmsnorm_bwd));
+	(first ? launch_rmsnorm_bwd_4x1x8_store : launch_rmsnorm_bwd_4x1x8)(DSTREAM,
+	    STREAM(slot, OM_N_LAYERS), ONE(head_norm), SAVED(head_in_rms, slot, 0), DSTREAM,
+	    ONE(head_g_norm), WORKSPACE(head_backward_rmsnorm_bwd));
 }
 
 static void
@@ -265,17 +271,17 @@ om_update(unsigned char *arena)
 	    LAYER(dense_m_attn_norm, 0), LAYER(dense_v_attn_norm, 0));
 }
 
-/* gradients and statistics, before the first microbatch of a step */
+/* statistics, before the first microbatch of a step */
 void
 om_zero(unsigned char *arena)
 {
-	om_clear(arena + OM_GRAD, OM_GRAD_BYTES);
 	om_clear(arena + OM_STAT, OM_STAT_BYTES);
 }
 
 void
-om_forward(unsigned char *arena, int slot)
+om_forward(unsigned char *arena, int slot, int of)
 {
+	(void)of; /* of each the same */
 	SEGMENT(embed_forward, -1, arena, slot);
 	for (int layer = 0; layer < 1; layer++)
 		SEGMENT(dense_forward, layer, arena, slot, layer, layer);
@@ -283,12 +289,14 @@ om_forward(unsigned char *arena, int slot)
 }
 
 void
-om_backward(unsigned char *arena, int slot)
+om_backward(unsigned char *arena, int slot, int of)
 {
-	SEGMENT(head_backward, -1, arena, slot);
+	const bool first = of & OM_FIRST;
+
+	SEGMENT(head_backward, -1, arena, slot, first);
 	for (int layer = 0; layer >= 0; layer--)
-		SEGMENT(dense_backward, layer, arena, slot, layer, layer);
-	SEGMENT(embed_backward, -1, arena);
+		SEGMENT(dense_backward, layer, arena, slot, layer, layer, first);
+	SEGMENT(embed_backward, -1, arena, first);
 }
 
 void

@@ -21,8 +21,12 @@ OM_GROUPED_DX(om_k_grouped_dx_4x4x6x8, 4, 4, 6, 8) /* moe: 2 calls a pass */
 OM_GROUPED_DX(om_k_grouped_dx_12x12x8x6, 12, 12, 8, 6) /* moe2: 1 call a pass */
 OM_GROUPED_DX(om_k_grouped_dx_12x12x6x8, 12, 12, 6, 8) /* moe2: 2 calls a pass */
 
-/* grouped_dw_RxExNxK: dy[r,n] x[r,k] off[e+1], gives +dw[e,n,k] */
-OM_GROUPED_DW(om_k_grouped_dw_4x4x8x6, 4, 4, 8, 6) /* moe: 1 call a pass */
-OM_GROUPED_DW(om_k_grouped_dw_4x4x6x8, 4, 4, 6, 8) /* moe: 2 calls a pass */
-OM_GROUPED_DW(om_k_grouped_dw_12x12x8x6, 12, 12, 8, 6) /* moe2: 1 call a pass */
-OM_GROUPED_DW(om_k_grouped_dw_12x12x6x8, 12, 12, 6, 8) /* moe2: 2 calls a pass */
+/* grouped_dw_RxExNxK[_store: it is not added to]: dy[r,n] x[r,k] off[e+1], gives +dw[e,n,k] */
+OM_GROUPED_DW(om_k_grouped_dw_4x4x8x6, 4, 4, 8, 6, 1) /* moe: 1 call a pass */
+OM_GROUPED_DW(om_k_grouped_dw_4x4x8x6_store, 4, 4, 8, 6, 0) /* moe: 1 call a pass */
+OM_GROUPED_DW(om_k_grouped_dw_4x4x6x8, 4, 4, 6, 8, 1) /* moe: 2 calls a pass */
+OM_GROUPED_DW(om_k_grouped_dw_4x4x6x8_store, 4, 4, 6, 8, 0) /* moe: 2 calls a pass */
+OM_GROUPED_DW(om_k_grouped_dw_12x12x8x6, 12, 12, 8, 6, 1) /* moe2: 1 call a pass */
+OM_GROUPED_DW(om_k_grouped_dw_12x12x8x6_store, 12, 12, 8, 6, 0) /* moe2: 1 call a pass */
+OM_GROUPED_DW(om_k_grouped_dw_12x12x6x8, 12, 12, 6, 8, 1) /* moe2: 2 calls a pass */
+OM_GROUPED_DW(om_k_grouped_dw_12x12x6x8_store, 12, 12, 6, 8, 0) /* moe2: 2 calls a pass */

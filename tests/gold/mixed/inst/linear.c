@@ -30,14 +30,21 @@ OM_LINEAR_DX(om_k_linear_dx_4x16x8, 4, 16, 8) /* dense, moe, moe2: 5 calls a pas
 OM_LINEAR_DX(om_k_linear_dx_4x8x4, 4, 8, 4) /* moe, moe2: 2 calls a pass */
 OM_LINEAR_DX(om_k_linear_dx_4x4x8, 4, 4, 8) /* moe, moe2: 4 calls a pass */
 
-/* linear_dw_MxNxK: dy[m,n] x[m,k], gives +dw[n,k] */
-OM_LINEAR_DW(om_k_linear_dw_4x8x12, 4, 8, 12) /* dense: 3 calls a pass */
-OM_LINEAR_DW(om_k_linear_dw_4x12x8, 4, 12, 8) /* dense: 6 calls a pass */
-OM_LINEAR_DW(om_k_linear_dw_4x8x16, 4, 8, 16) /* dense, moe, moe2: 5 calls a pass */
-OM_LINEAR_DW(om_k_linear_dw_4x8x8, 4, 8, 8) /* dense, moe, moe2: 10 calls a pass */
-OM_LINEAR_DW(om_k_linear_dw_4x16x8, 4, 16, 8) /* dense, moe, moe2: 5 calls a pass */
-OM_LINEAR_DW(om_k_linear_dw_4x8x4, 4, 8, 4) /* moe, moe2: 2 calls a pass */
-OM_LINEAR_DW(om_k_linear_dw_4x4x8, 4, 4, 8) /* moe, moe2: 4 calls a pass */
+/* linear_dw_MxNxK[_store: it is not added to]: dy[m,n] x[m,k], gives +dw[n,k] */
+OM_LINEAR_DW(om_k_linear_dw_4x8x12, 4, 8, 12, 1) /* dense: 3 calls a pass */
+OM_LINEAR_DW(om_k_linear_dw_4x8x12_store, 4, 8, 12, 0) /* dense: 3 calls a pass */
+OM_LINEAR_DW(om_k_linear_dw_4x12x8, 4, 12, 8, 1) /* dense: 6 calls a pass */
+OM_LINEAR_DW(om_k_linear_dw_4x12x8_store, 4, 12, 8, 0) /* dense: 6 calls a pass */
+OM_LINEAR_DW(om_k_linear_dw_4x8x16, 4, 8, 16, 1) /* dense, moe, moe2: 5 calls a pass */
+OM_LINEAR_DW(om_k_linear_dw_4x8x16_store, 4, 8, 16, 0) /* dense, moe, moe2: 5 calls a pass */
+OM_LINEAR_DW(om_k_linear_dw_4x8x8, 4, 8, 8, 1) /* dense, moe, moe2: 10 calls a pass */
+OM_LINEAR_DW(om_k_linear_dw_4x8x8_store, 4, 8, 8, 0) /* dense, moe, moe2: 10 calls a pass */
+OM_LINEAR_DW(om_k_linear_dw_4x16x8, 4, 16, 8, 1) /* dense, moe, moe2: 5 calls a pass */
+OM_LINEAR_DW(om_k_linear_dw_4x16x8_store, 4, 16, 8, 0) /* dense, moe, moe2: 5 calls a pass */
+OM_LINEAR_DW(om_k_linear_dw_4x8x4, 4, 8, 4, 1) /* moe, moe2: 2 calls a pass */
+OM_LINEAR_DW(om_k_linear_dw_4x8x4_store, 4, 8, 4, 0) /* moe, moe2: 2 calls a pass */
+OM_LINEAR_DW(om_k_linear_dw_4x4x8, 4, 4, 8, 1) /* moe, moe2: 4 calls a pass */
+OM_LINEAR_DW(om_k_linear_dw_4x4x8_store, 4, 4, 8, 0) /* moe, moe2: 4 calls a pass */
 
 /* gate_MxExK: x[m,k] w[e,k], gives z[m,e] */
 OM_LINEAR(om_k_gate_4x4x8, 4, 4, 8) /* moe: 1 call a pass */
@@ -49,9 +56,11 @@ OM_LINEAR(om_k_gate_1x12x8, 1, 12, 8) /* decode_moe2: 1 call a pass */
 OM_LINEAR_DX(om_k_gate_dx_4x4x8, 4, 4, 8) /* moe: 1 call a pass */
 OM_LINEAR_DX(om_k_gate_dx_4x12x8, 4, 12, 8) /* moe2: 1 call a pass */
 
-/* gate_dw_MxExK: dz[m,e] x[m,k], gives +dw[e,k] */
-OM_LINEAR_DW(om_k_gate_dw_4x4x8, 4, 4, 8) /* moe: 1 call a pass */
-OM_LINEAR_DW(om_k_gate_dw_4x12x8, 4, 12, 8) /* moe2: 1 call a pass */
+/* gate_dw_MxExK[_store: it is not added to]: dz[m,e] x[m,k], gives +dw[e,k] */
+OM_LINEAR_DW(om_k_gate_dw_4x4x8, 4, 4, 8, 1) /* moe: 1 call a pass */
+OM_LINEAR_DW(om_k_gate_dw_4x4x8_store, 4, 4, 8, 0) /* moe: 1 call a pass */
+OM_LINEAR_DW(om_k_gate_dw_4x12x8, 4, 12, 8, 1) /* moe2: 1 call a pass */
+OM_LINEAR_DW(om_k_gate_dw_4x12x8_store, 4, 12, 8, 0) /* moe2: 1 call a pass */
 
 /* logits_MxVxN: x[m,n] w[v,n], gives z[m,v] */
 OM_LINEAR(om_k_logits_1x32x8, 1, 32, 8) /* decode_head: 1 call a pass */

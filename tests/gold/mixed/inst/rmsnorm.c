@@ -16,7 +16,12 @@ OM_RMSNORM(om_k_rmsnorm_1x4x4, 1, 4, 4, 1e-05)
 /* decode_dense, decode_moe, decode_moe2: 5 calls a pass */
 OM_RMSNORM(om_k_rmsnorm_1x2x4, 1, 2, 4, 1e-05)
 
-/* rmsnorm_bwd_MxHxN: dy[m,h*n] x[m,h*n] w[n] r[m*h], gives dx[m,h*n] +dw[n] */
-OM_RMSNORM_BWD(om_k_rmsnorm_bwd_4x1x8, 4, 1, 8, 16) /* dense, moe, moe2, head: 21 calls a pass */
-OM_RMSNORM_BWD(om_k_rmsnorm_bwd_4x2x4, 4, 2, 4, 16) /* dense, moe, moe2: 5 calls a pass */
-OM_RMSNORM_BWD(om_k_rmsnorm_bwd_4x4x4, 4, 4, 4, 16) /* dense, moe, moe2: 5 calls a pass */
+/* rmsnorm_bwd_MxHxN[_store: it is not added to]: dy[m,h*n] x[m,h*n] w[n] r[m*h],
+ * gives dx[m,h*n] +dw[n] */
+OM_RMSNORM_BWD(om_k_rmsnorm_bwd_4x1x8, 4, 1, 8, 16, 1) /* dense, moe, moe2, head: 21 calls a pass */
+/* dense, moe, moe2, head: 21 calls a pass */
+OM_RMSNORM_BWD(om_k_rmsnorm_bwd_4x1x8_store, 4, 1, 8, 16, 0)
+OM_RMSNORM_BWD(om_k_rmsnorm_bwd_4x2x4, 4, 2, 4, 16, 1) /* dense, moe, moe2: 5 calls a pass */
+OM_RMSNORM_BWD(om_k_rmsnorm_bwd_4x2x4_store, 4, 2, 4, 16, 0) /* dense, moe, moe2: 5 calls a pass */
+OM_RMSNORM_BWD(om_k_rmsnorm_bwd_4x4x4, 4, 4, 4, 16, 1) /* dense, moe, moe2: 5 calls a pass */
+OM_RMSNORM_BWD(om_k_rmsnorm_bwd_4x4x4_store, 4, 4, 4, 16, 0) /* dense, moe, moe2: 5 calls a pass */

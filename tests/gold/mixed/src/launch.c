@@ -7,22 +7,27 @@
 enum { OP_rope_table_4x4x0, OP_embed_4x8x32, OP_embed_bwd_4x8x32, OP_rmsnorm_4x1x8,
     OP_linear_4x16x8, OP_rmsnorm_4x4x4, OP_linear_4x8x8, OP_rmsnorm_4x2x4, OP_attention_1x4x4x2x4x4,
     OP_linear_4x8x16, OP_add_4x8, OP_linear_4x12x8, OP_glu_4x12x0, OP_linear_4x8x12,
-    OP_rmsnorm_bwd_4x1x8, OP_linear_dx_4x8x12, OP_linear_dw_4x8x12, OP_glu_bwd_4x12x0,
-    OP_linear_dx_4x12x8, OP_linear_dw_4x12x8, OP_linear_dx_4x8x16, OP_linear_dw_4x8x16,
-    OP_attention_bwd_1x4x4x2x4x4, OP_linear_dx_4x8x8, OP_linear_dw_4x8x8, OP_rmsnorm_bwd_4x2x4,
-    OP_rmsnorm_bwd_4x4x4, OP_linear_dx_4x16x8, OP_linear_dw_4x16x8, OP_rope_1x4x4x4,
-    OP_rope_1x4x2x4, OP_attention_1x4x4x2x4x3, OP_gate_4x4x8, OP_route_random_4x4x1x0x0x1x1x1,
-    OP_route_map_4x4x1x1, OP_dispatch_4x1x8, OP_grouped_4x4x6x8, OP_glu_routed_4x1x6x0,
-    OP_grouped_4x4x8x6, OP_combine_4x1x8, OP_linear_4x4x8, OP_glu_4x4x0, OP_linear_4x8x4,
-    OP_linear_dx_4x8x4, OP_linear_dw_4x8x4, OP_glu_bwd_4x4x0, OP_linear_dx_4x4x8,
-    OP_linear_dw_4x4x8, OP_grouped_dx_4x4x8x6, OP_grouped_dw_4x4x8x6, OP_glu_routed_bwd_4x1x6x0,
-    OP_grouped_dx_4x4x6x8, OP_grouped_dw_4x4x6x8, OP_route_bwd_4x4x1x0x0x1x1x1, OP_gate_dx_4x4x8,
-    OP_gate_dw_4x4x8, OP_attention_bwd_1x4x4x2x4x3, OP_rope_bwd_1x4x2x4, OP_rope_bwd_1x4x4x4,
+    OP_rmsnorm_bwd_4x1x8, OP_rmsnorm_bwd_4x1x8_store, OP_linear_dx_4x8x12, OP_linear_dw_4x8x12,
+    OP_linear_dw_4x8x12_store, OP_glu_bwd_4x12x0, OP_linear_dx_4x12x8, OP_linear_dw_4x12x8,
+    OP_linear_dw_4x12x8_store, OP_linear_dx_4x8x16, OP_linear_dw_4x8x16, OP_linear_dw_4x8x16_store,
+    OP_attention_bwd_1x4x4x2x4x4, OP_linear_dx_4x8x8, OP_linear_dw_4x8x8, OP_linear_dw_4x8x8_store,
+    OP_rmsnorm_bwd_4x2x4, OP_rmsnorm_bwd_4x2x4_store, OP_rmsnorm_bwd_4x4x4,
+    OP_rmsnorm_bwd_4x4x4_store, OP_linear_dx_4x16x8, OP_linear_dw_4x16x8, OP_linear_dw_4x16x8_store,
+    OP_rope_1x4x4x4, OP_rope_1x4x2x4, OP_attention_1x4x4x2x4x3, OP_gate_4x4x8,
+    OP_route_random_4x4x1x0x0x1x1x1, OP_route_map_4x4x1x1, OP_dispatch_4x1x8, OP_grouped_4x4x6x8,
+    OP_glu_routed_4x1x6x0, OP_grouped_4x4x8x6, OP_combine_4x1x8, OP_linear_4x4x8, OP_glu_4x4x0,
+    OP_linear_4x8x4, OP_linear_dx_4x8x4, OP_linear_dw_4x8x4, OP_linear_dw_4x8x4_store,
+    OP_glu_bwd_4x4x0, OP_linear_dx_4x4x8, OP_linear_dw_4x4x8, OP_linear_dw_4x4x8_store,
+    OP_grouped_dx_4x4x8x6, OP_grouped_dw_4x4x8x6, OP_grouped_dw_4x4x8x6_store,
+    OP_glu_routed_bwd_4x1x6x0, OP_grouped_dx_4x4x6x8, OP_grouped_dw_4x4x6x8,
+    OP_grouped_dw_4x4x6x8_store, OP_route_bwd_4x4x1x0x0x1x1x1, OP_gate_dx_4x4x8, OP_gate_dw_4x4x8,
+    OP_gate_dw_4x4x8_store, OP_attention_bwd_1x4x4x2x4x3, OP_rope_bwd_1x4x2x4, OP_rope_bwd_1x4x4x4,
     OP_gate_4x12x8, OP_route_biased_4x12x3x1x0x1x1x1, OP_route_map_4x12x3x1, OP_dispatch_4x3x8,
     OP_grouped_12x12x6x8, OP_glu_routed_4x3x6x0, OP_grouped_12x12x8x6, OP_combine_4x3x8,
-    OP_grouped_dx_12x12x8x6, OP_grouped_dw_12x12x8x6, OP_glu_routed_bwd_4x3x6x0,
-    OP_grouped_dx_12x12x6x8, OP_grouped_dw_12x12x6x8, OP_add_12x8, OP_route_bwd_4x12x3x1x0x1x1x1,
-    OP_gate_dx_4x12x8, OP_gate_dw_4x12x8, OP_head_loss_grad_4x8x32, OP_sumsq_8192, OP_clip,
+    OP_grouped_dx_12x12x8x6, OP_grouped_dw_12x12x8x6, OP_grouped_dw_12x12x8x6_store,
+    OP_glu_routed_bwd_4x3x6x0, OP_grouped_dx_12x12x6x8, OP_grouped_dw_12x12x6x8,
+    OP_grouped_dw_12x12x6x8_store, OP_add_12x8, OP_route_bwd_4x12x3x1x0x1x1x1, OP_gate_dx_4x12x8,
+    OP_gate_dw_4x12x8, OP_gate_dw_4x12x8_store, OP_head_loss_grad_4x8x32, OP_sumsq_8192, OP_clip,
     OP_adamw_6208, OP_adamw_1984, OP_bias_update_12x12, OP_head_loss_4x8x32, OP_embed_1x8x32,
     OP_rmsnorm_1x1x8, OP_linear_1x16x8, OP_rmsnorm_1x4x4, OP_linear_1x8x8, OP_rmsnorm_1x2x4,
     OP_attention_at_4x4x2x4x4, OP_linear_1x8x16, OP_add_1x8, OP_linear_1x12x8, OP_glu_1x12x0,
@@ -66,22 +71,34 @@ LAUNCH(rmsnorm_bwd_4x1x8,
     (const double *dy, const double *x, const double *w, const double *r, double *dx, double *dw,
     double *ws),
     (dy, x, w, r, dx, dw, ws))
+LAUNCH(rmsnorm_bwd_4x1x8_store,
+    (const double *dy, const double *x, const double *w, const double *r, double *dx, double *dw,
+    double *ws),
+    (dy, x, w, r, dx, dw, ws))
 LAUNCH(linear_dx_4x8x12, (const double *dy, const double *w, double *dx), (dy, w, dx))
 LAUNCH(linear_dw_4x8x12, (const double *dy, const double *x, double *dw), (dy, x, dw))
+LAUNCH(linear_dw_4x8x12_store, (const double *dy, const double *x, double *dw), (dy, x, dw))
 LAUNCH(glu_bwd_4x12x0,
     (const double *dh, const double *g, const double *u, double *dg, double *du),
     (dh, g, u, dg, du))
 LAUNCH(linear_dx_4x12x8, (const double *dy, const double *w, double *dx), (dy, w, dx))
 LAUNCH(linear_dw_4x12x8, (const double *dy, const double *x, double *dw), (dy, x, dw))
+LAUNCH(linear_dw_4x12x8_store, (const double *dy, const double *x, double *dw), (dy, x, dw))
 LAUNCH(linear_dx_4x8x16, (const double *dy, const double *w, double *dx), (dy, w, dx))
 LAUNCH(linear_dw_4x8x16, (const double *dy, const double *x, double *dw), (dy, x, dw))
+LAUNCH(linear_dw_4x8x16_store, (const double *dy, const double *x, double *dw), (dy, x, dw))
 LAUNCH(attention_bwd_1x4x4x2x4x4,
     (const double *do_, const double *q, const double *k, const double *v, const double *o,
     const double *lse, double *dq, double *dk, double *dv, double *ws),
     (do_, q, k, v, o, lse, dq, dk, dv, ws))
 LAUNCH(linear_dx_4x8x8, (const double *dy, const double *w, double *dx), (dy, w, dx))
 LAUNCH(linear_dw_4x8x8, (const double *dy, const double *x, double *dw), (dy, x, dw))
+LAUNCH(linear_dw_4x8x8_store, (const double *dy, const double *x, double *dw), (dy, x, dw))
 LAUNCH(rmsnorm_bwd_4x2x4,
+    (const double *dy, const double *x, const double *w, const double *r, double *dx, double *dw,
+    double *ws),
+    (dy, x, w, r, dx, dw, ws))
+LAUNCH(rmsnorm_bwd_4x2x4_store,
     (const double *dy, const double *x, const double *w, const double *r, double *dx, double *dw,
     double *ws),
     (dy, x, w, r, dx, dw, ws))
@@ -89,8 +106,13 @@ LAUNCH(rmsnorm_bwd_4x4x4,
     (const double *dy, const double *x, const double *w, const double *r, double *dx, double *dw,
     double *ws),
     (dy, x, w, r, dx, dw, ws))
+LAUNCH(rmsnorm_bwd_4x4x4_store,
+    (const double *dy, const double *x, const double *w, const double *r, double *dx, double *dw,
+    double *ws),
+    (dy, x, w, r, dx, dw, ws))
 LAUNCH(linear_dx_4x16x8, (const double *dy, const double *w, double *dx), (dy, w, dx))
 LAUNCH(linear_dw_4x16x8, (const double *dy, const double *x, double *dw), (dy, x, dw))
+LAUNCH(linear_dw_4x16x8_store, (const double *dy, const double *x, double *dw), (dy, x, dw))
 LAUNCH(rope_1x4x4x4, (const double *x, const double *tab, double *y), (x, tab, y))
 LAUNCH(rope_1x4x2x4, (const double *x, const double *tab, double *y), (x, tab, y))
 LAUNCH(attention_1x4x4x2x4x3,
@@ -124,15 +146,20 @@ LAUNCH(glu_4x4x0, (const double *g, const double *u, double *h), (g, u, h))
 LAUNCH(linear_4x8x4, (const double *x, const double *w, double *y), (x, w, y))
 LAUNCH(linear_dx_4x8x4, (const double *dy, const double *w, double *dx), (dy, w, dx))
 LAUNCH(linear_dw_4x8x4, (const double *dy, const double *x, double *dw), (dy, x, dw))
+LAUNCH(linear_dw_4x8x4_store, (const double *dy, const double *x, double *dw), (dy, x, dw))
 LAUNCH(glu_bwd_4x4x0,
     (const double *dh, const double *g, const double *u, double *dg, double *du),
     (dh, g, u, dg, du))
 LAUNCH(linear_dx_4x4x8, (const double *dy, const double *w, double *dx), (dy, w, dx))
 LAUNCH(linear_dw_4x4x8, (const double *dy, const double *x, double *dw), (dy, x, dw))
+LAUNCH(linear_dw_4x4x8_store, (const double *dy, const double *x, double *dw), (dy, x, dw))
 LAUNCH(grouped_dx_4x4x8x6,
     (const double *dy, const double *w, const int32_t *off, double *dx),
     (dy, w, off, dx))
 LAUNCH(grouped_dw_4x4x8x6,
+    (const double *dy, const double *x, const int32_t *off, double *dw),
+    (dy, x, off, dw))
+LAUNCH(grouped_dw_4x4x8x6_store,
     (const double *dy, const double *x, const int32_t *off, double *dw),
     (dy, x, off, dw))
 LAUNCH(glu_routed_bwd_4x1x6x0,
@@ -145,12 +172,16 @@ LAUNCH(grouped_dx_4x4x6x8,
 LAUNCH(grouped_dw_4x4x6x8,
     (const double *dy, const double *x, const int32_t *off, double *dw),
     (dy, x, off, dw))
+LAUNCH(grouped_dw_4x4x6x8_store,
+    (const double *dy, const double *x, const int32_t *off, double *dw),
+    (dy, x, off, dw))
 LAUNCH(route_bwd_4x4x1x0x0x1x1x1,
     (const double *dp, const double *z, const int32_t *idx, const double *prob, const double *lse,
     const int32_t *cnt, double *dz),
     (dp, z, idx, prob, lse, cnt, dz))
 LAUNCH(gate_dx_4x4x8, (const double *dz, const double *w, double *dx), (dz, w, dx))
 LAUNCH(gate_dw_4x4x8, (const double *dz, const double *x, double *dw), (dz, x, dw))
+LAUNCH(gate_dw_4x4x8_store, (const double *dz, const double *x, double *dw), (dz, x, dw))
 LAUNCH(attention_bwd_1x4x4x2x4x3,
     (const double *do_, const double *q, const double *k, const double *v, const double *o,
     const double *lse, double *dq, double *dk, double *dv, double *ws),
@@ -186,6 +217,9 @@ LAUNCH(grouped_dx_12x12x8x6,
 LAUNCH(grouped_dw_12x12x8x6,
     (const double *dy, const double *x, const int32_t *off, double *dw),
     (dy, x, off, dw))
+LAUNCH(grouped_dw_12x12x8x6_store,
+    (const double *dy, const double *x, const int32_t *off, double *dw),
+    (dy, x, off, dw))
 LAUNCH(glu_routed_bwd_4x3x6x0,
     (const double *dh, const double *g, const double *u, const double *p, const int32_t *src,
     double *dg, double *du, double *dp),
@@ -196,6 +230,9 @@ LAUNCH(grouped_dx_12x12x6x8,
 LAUNCH(grouped_dw_12x12x6x8,
     (const double *dy, const double *x, const int32_t *off, double *dw),
     (dy, x, off, dw))
+LAUNCH(grouped_dw_12x12x6x8_store,
+    (const double *dy, const double *x, const int32_t *off, double *dw),
+    (dy, x, off, dw))
 LAUNCH(add_12x8, (const double *a, const double *b, double *y), (a, b, y))
 LAUNCH(route_bwd_4x12x3x1x0x1x1x1,
     (const double *dp, const double *z, const int32_t *idx, const double *prob, const double *lse,
@@ -203,6 +240,7 @@ LAUNCH(route_bwd_4x12x3x1x0x1x1x1,
     (dp, z, idx, prob, lse, cnt, dz))
 LAUNCH(gate_dx_4x12x8, (const double *dz, const double *w, double *dx), (dz, w, dx))
 LAUNCH(gate_dw_4x12x8, (const double *dz, const double *x, double *dw), (dz, x, dw))
+LAUNCH(gate_dw_4x12x8_store, (const double *dz, const double *x, double *dw), (dz, x, dw))
 LAUNCH(head_loss_grad_4x8x32,
     (const double *x, const double *w, const int32_t *label, double *loss, double *dx, double *dw,
     double *ws),
@@ -326,20 +364,32 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .check = om_k_linear_4x8x12_check, .tolerance = OM_TOLERANCE },
 	[OP_rmsnorm_bwd_4x1x8] = { .name = "rmsnorm_bwd_4x1x8", .flops = 0.0, .bytes = 992.0,
 	    .check = om_k_rmsnorm_bwd_4x1x8_check, .tolerance = OM_TOLERANCE },
+	[OP_rmsnorm_bwd_4x1x8_store] = { .name = "rmsnorm_bwd_4x1x8_store", .flops = 0.0,
+	    .bytes = 928.0, .check = om_k_rmsnorm_bwd_4x1x8_store_check,
+	    .tolerance = OM_TOLERANCE },
 	[OP_linear_dx_4x8x12] = { .name = "linear_dx_4x8x12", .flops = 768.0, .bytes = 1408.0,
 	    .check = om_k_linear_dx_4x8x12_check, .tolerance = OM_TOLERANCE },
 	[OP_linear_dw_4x8x12] = { .name = "linear_dw_4x8x12", .flops = 768.0, .bytes = 2176.0,
 	    .check = om_k_linear_dw_4x8x12_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_dw_4x8x12_store] = { .name = "linear_dw_4x8x12_store", .flops = 768.0,
+	    .bytes = 1408.0, .check = om_k_linear_dw_4x8x12_store_check,
+	    .tolerance = OM_TOLERANCE },
 	[OP_glu_bwd_4x12x0] = { .name = "glu_bwd_4x12x0", .flops = 0.0, .bytes = 1920.0,
 	    .check = om_k_glu_bwd_4x12x0_check, .tolerance = OM_TOLERANCE },
 	[OP_linear_dx_4x12x8] = { .name = "linear_dx_4x12x8", .flops = 768.0, .bytes = 1408.0,
 	    .check = om_k_linear_dx_4x12x8_check, .tolerance = OM_TOLERANCE },
 	[OP_linear_dw_4x12x8] = { .name = "linear_dw_4x12x8", .flops = 768.0, .bytes = 2176.0,
 	    .check = om_k_linear_dw_4x12x8_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_dw_4x12x8_store] = { .name = "linear_dw_4x12x8_store", .flops = 768.0,
+	    .bytes = 1408.0, .check = om_k_linear_dw_4x12x8_store_check,
+	    .tolerance = OM_TOLERANCE },
 	[OP_linear_dx_4x8x16] = { .name = "linear_dx_4x8x16", .flops = 1024.0, .bytes = 1792.0,
 	    .check = om_k_linear_dx_4x8x16_check, .tolerance = OM_TOLERANCE },
 	[OP_linear_dw_4x8x16] = { .name = "linear_dw_4x8x16", .flops = 1024.0, .bytes = 2816.0,
 	    .check = om_k_linear_dw_4x8x16_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_dw_4x8x16_store] = { .name = "linear_dw_4x8x16_store", .flops = 1024.0,
+	    .bytes = 1792.0, .check = om_k_linear_dw_4x8x16_store_check,
+	    .tolerance = OM_TOLERANCE },
 	[OP_attention_bwd_1x4x4x2x4x4] = { .name = "attention_bwd_1x4x4x2x4x4", .flops = 1280.0,
 	    .bytes = 3200.0, .check = om_k_attention_bwd_1x4x4x2x4x4_check,
 	    .tolerance = OM_TOLERANCE },
@@ -347,14 +397,25 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .check = om_k_linear_dx_4x8x8_check, .tolerance = OM_TOLERANCE },
 	[OP_linear_dw_4x8x8] = { .name = "linear_dw_4x8x8", .flops = 512.0, .bytes = 1536.0,
 	    .check = om_k_linear_dw_4x8x8_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_dw_4x8x8_store] = { .name = "linear_dw_4x8x8_store", .flops = 512.0,
+	    .bytes = 1024.0, .check = om_k_linear_dw_4x8x8_store_check, .tolerance = OM_TOLERANCE },
 	[OP_rmsnorm_bwd_4x2x4] = { .name = "rmsnorm_bwd_4x2x4", .flops = 0.0, .bytes = 928.0,
 	    .check = om_k_rmsnorm_bwd_4x2x4_check, .tolerance = OM_TOLERANCE },
+	[OP_rmsnorm_bwd_4x2x4_store] = { .name = "rmsnorm_bwd_4x2x4_store", .flops = 0.0,
+	    .bytes = 896.0, .check = om_k_rmsnorm_bwd_4x2x4_store_check,
+	    .tolerance = OM_TOLERANCE },
 	[OP_rmsnorm_bwd_4x4x4] = { .name = "rmsnorm_bwd_4x4x4", .flops = 0.0, .bytes = 1760.0,
 	    .check = om_k_rmsnorm_bwd_4x4x4_check, .tolerance = OM_TOLERANCE },
+	[OP_rmsnorm_bwd_4x4x4_store] = { .name = "rmsnorm_bwd_4x4x4_store", .flops = 0.0,
+	    .bytes = 1728.0, .check = om_k_rmsnorm_bwd_4x4x4_store_check,
+	    .tolerance = OM_TOLERANCE },
 	[OP_linear_dx_4x16x8] = { .name = "linear_dx_4x16x8", .flops = 1024.0, .bytes = 1792.0,
 	    .check = om_k_linear_dx_4x16x8_check, .tolerance = OM_TOLERANCE },
 	[OP_linear_dw_4x16x8] = { .name = "linear_dw_4x16x8", .flops = 1024.0, .bytes = 2816.0,
 	    .check = om_k_linear_dw_4x16x8_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_dw_4x16x8_store] = { .name = "linear_dw_4x16x8_store", .flops = 1024.0,
+	    .bytes = 1792.0, .check = om_k_linear_dw_4x16x8_store_check,
+	    .tolerance = OM_TOLERANCE },
 	[OP_rope_1x4x4x4] = { .name = "rope_1x4x4x4", .flops = 0.0, .bytes = 1152.0,
 	    .check = om_k_rope_1x4x4x4_check, .tolerance = OM_TOLERANCE },
 	[OP_rope_1x4x2x4] = { .name = "rope_1x4x2x4", .flops = 0.0, .bytes = 640.0,
@@ -388,16 +449,23 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .check = om_k_linear_dx_4x8x4_check, .tolerance = OM_TOLERANCE },
 	[OP_linear_dw_4x8x4] = { .name = "linear_dw_4x8x4", .flops = 256.0, .bytes = 896.0,
 	    .check = om_k_linear_dw_4x8x4_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_dw_4x8x4_store] = { .name = "linear_dw_4x8x4_store", .flops = 256.0,
+	    .bytes = 640.0, .check = om_k_linear_dw_4x8x4_store_check, .tolerance = OM_TOLERANCE },
 	[OP_glu_bwd_4x4x0] = { .name = "glu_bwd_4x4x0", .flops = 0.0, .bytes = 640.0,
 	    .check = om_k_glu_bwd_4x4x0_check, .tolerance = OM_TOLERANCE },
 	[OP_linear_dx_4x4x8] = { .name = "linear_dx_4x4x8", .flops = 256.0, .bytes = 640.0,
 	    .check = om_k_linear_dx_4x4x8_check, .tolerance = OM_TOLERANCE },
 	[OP_linear_dw_4x4x8] = { .name = "linear_dw_4x4x8", .flops = 256.0, .bytes = 896.0,
 	    .check = om_k_linear_dw_4x4x8_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_dw_4x4x8_store] = { .name = "linear_dw_4x4x8_store", .flops = 256.0,
+	    .bytes = 640.0, .check = om_k_linear_dw_4x4x8_store_check, .tolerance = OM_TOLERANCE },
 	[OP_grouped_dx_4x4x8x6] = { .name = "grouped_dx_4x4x8x6", .flops = 384.0, .bytes = 2004.0,
 	    .check = om_k_grouped_dx_4x4x8x6_check, .tolerance = OM_TOLERANCE },
 	[OP_grouped_dw_4x4x8x6] = { .name = "grouped_dw_4x4x8x6", .flops = 384.0, .bytes = 3540.0,
 	    .check = om_k_grouped_dw_4x4x8x6_check, .tolerance = OM_TOLERANCE },
+	[OP_grouped_dw_4x4x8x6_store] = { .name = "grouped_dw_4x4x8x6_store", .flops = 384.0,
+	    .bytes = 2004.0, .check = om_k_grouped_dw_4x4x8x6_store_check,
+	    .tolerance = OM_TOLERANCE },
 	[OP_glu_routed_bwd_4x1x6x0] = { .name = "glu_routed_bwd_4x1x6x0", .flops = 0.0,
 	    .bytes = 1040.0, .check = om_k_glu_routed_bwd_4x1x6x0_check,
 	    .tolerance = OM_TOLERANCE },
@@ -405,6 +473,9 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .check = om_k_grouped_dx_4x4x6x8_check, .tolerance = OM_TOLERANCE },
 	[OP_grouped_dw_4x4x6x8] = { .name = "grouped_dw_4x4x6x8", .flops = 384.0, .bytes = 3540.0,
 	    .check = om_k_grouped_dw_4x4x6x8_check, .tolerance = OM_TOLERANCE },
+	[OP_grouped_dw_4x4x6x8_store] = { .name = "grouped_dw_4x4x6x8_store", .flops = 384.0,
+	    .bytes = 2004.0, .check = om_k_grouped_dw_4x4x6x8_store_check,
+	    .tolerance = OM_TOLERANCE },
 	[OP_route_bwd_4x4x1x0x0x1x1x1] = { .name = "route_bwd_4x4x1x0x0x1x1x1", .flops = 0.0,
 	    .bytes = 480.0, .check = om_k_route_bwd_4x4x1x0x0x1x1x1_check,
 	    .tolerance = OM_TOLERANCE },
@@ -412,6 +483,8 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .check = om_k_gate_dx_4x4x8_check, .tolerance = OM_TOLERANCE },
 	[OP_gate_dw_4x4x8] = { .name = "gate_dw_4x4x8", .flops = 256.0, .bytes = 896.0,
 	    .check = om_k_gate_dw_4x4x8_check, .tolerance = OM_TOLERANCE },
+	[OP_gate_dw_4x4x8_store] = { .name = "gate_dw_4x4x8_store", .flops = 256.0, .bytes = 640.0,
+	    .check = om_k_gate_dw_4x4x8_store_check, .tolerance = OM_TOLERANCE },
 	[OP_attention_bwd_1x4x4x2x4x3] = { .name = "attention_bwd_1x4x4x2x4x3", .flops = 1152.0,
 	    .bytes = 3200.0, .check = om_k_attention_bwd_1x4x4x2x4x3_check,
 	    .tolerance = OM_TOLERANCE },
@@ -440,6 +513,9 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .bytes = 6004.0, .check = om_k_grouped_dx_12x12x8x6_check, .tolerance = OM_TOLERANCE },
 	[OP_grouped_dw_12x12x8x6] = { .name = "grouped_dw_12x12x8x6", .flops = 1152.0,
 	    .bytes = 10612.0, .check = om_k_grouped_dw_12x12x8x6_check, .tolerance = OM_TOLERANCE },
+	[OP_grouped_dw_12x12x8x6_store] = { .name = "grouped_dw_12x12x8x6_store", .flops = 1152.0,
+	    .bytes = 6004.0, .check = om_k_grouped_dw_12x12x8x6_store_check,
+	    .tolerance = OM_TOLERANCE },
 	[OP_glu_routed_bwd_4x3x6x0] = { .name = "glu_routed_bwd_4x3x6x0", .flops = 0.0,
 	    .bytes = 3120.0, .check = om_k_glu_routed_bwd_4x3x6x0_check,
 	    .tolerance = OM_TOLERANCE },
@@ -447,6 +523,9 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .bytes = 6004.0, .check = om_k_grouped_dx_12x12x6x8_check, .tolerance = OM_TOLERANCE },
 	[OP_grouped_dw_12x12x6x8] = { .name = "grouped_dw_12x12x6x8", .flops = 1152.0,
 	    .bytes = 10612.0, .check = om_k_grouped_dw_12x12x6x8_check, .tolerance = OM_TOLERANCE },
+	[OP_grouped_dw_12x12x6x8_store] = { .name = "grouped_dw_12x12x6x8_store", .flops = 1152.0,
+	    .bytes = 6004.0, .check = om_k_grouped_dw_12x12x6x8_store_check,
+	    .tolerance = OM_TOLERANCE },
 	[OP_add_12x8] = { .name = "add_12x8", .flops = 0.0, .bytes = 2304.0,
 	    .check = om_k_add_12x8_check, .tolerance = OM_TOLERANCE },
 	[OP_route_bwd_4x12x3x1x0x1x1x1] = { .name = "route_bwd_4x12x3x1x0x1x1x1", .flops = 0.0,
@@ -456,6 +535,8 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .check = om_k_gate_dx_4x12x8_check, .tolerance = OM_TOLERANCE },
 	[OP_gate_dw_4x12x8] = { .name = "gate_dw_4x12x8", .flops = 768.0, .bytes = 2176.0,
 	    .check = om_k_gate_dw_4x12x8_check, .tolerance = OM_TOLERANCE },
+	[OP_gate_dw_4x12x8_store] = { .name = "gate_dw_4x12x8_store", .flops = 768.0,
+	    .bytes = 1408.0, .check = om_k_gate_dw_4x12x8_store_check, .tolerance = OM_TOLERANCE },
 	[OP_head_loss_grad_4x8x32] = { .name = "head_loss_grad_4x8x32", .flops = 6144.0,
 	    .bytes = 6704.0, .check = om_k_head_loss_grad_4x8x32_check, .tolerance = OM_TOLERANCE },
 	[OP_sumsq_8192] = { .name = "sumsq_8192", .flops = 0.0, .bytes = 65664.0,

@@ -10,7 +10,7 @@
 #include "config.h"
 #include "om.h"
 
-enum { OM_N_OPS = 118 };
+enum { OM_N_OPS = 134 };
 extern struct om_op om_ops[OM_N_OPS];
 /* rope_table_SxDxY: gives tab[s,d] */
 void launch_rope_table_4x4x0(double *tab);
@@ -55,13 +55,20 @@ void launch_glu_4x12x0(const double *g, const double *u, double *h);
 void launch_glu_4x4x0(const double *g, const double *u, double *h);
 void launch_glu_1x12x0(const double *g, const double *u, double *h);
 void launch_glu_1x4x0(const double *g, const double *u, double *h);
-/* rmsnorm_bwd_MxHxN: dy[m,h*n] x[m,h*n] w[n] r[m*h], gives dx[m,h*n] +dw[n] */
+/* rmsnorm_bwd_MxHxN[_store: it is not added to]: dy[m,h*n] x[m,h*n] w[n] r[m*h],
+ * gives dx[m,h*n] +dw[n] */
 void launch_rmsnorm_bwd_4x1x8(const double *dy, const double *x, const double *w, const double *r,
     double *dx, double *dw, double *ws);
+void launch_rmsnorm_bwd_4x1x8_store(const double *dy, const double *x, const double *w,
+    const double *r, double *dx, double *dw, double *ws);
 void launch_rmsnorm_bwd_4x2x4(const double *dy, const double *x, const double *w, const double *r,
     double *dx, double *dw, double *ws);
+void launch_rmsnorm_bwd_4x2x4_store(const double *dy, const double *x, const double *w,
+    const double *r, double *dx, double *dw, double *ws);
 void launch_rmsnorm_bwd_4x4x4(const double *dy, const double *x, const double *w, const double *r,
     double *dx, double *dw, double *ws);
+void launch_rmsnorm_bwd_4x4x4_store(const double *dy, const double *x, const double *w,
+    const double *r, double *dx, double *dw, double *ws);
 /* linear_dx_MxNxK: dy[m,n] w[n,k], gives dx[m,k] */
 void launch_linear_dx_4x8x12(const double *dy, const double *w, double *dx);
 void launch_linear_dx_4x12x8(const double *dy, const double *w, double *dx);
@@ -70,14 +77,21 @@ void launch_linear_dx_4x8x8(const double *dy, const double *w, double *dx);
 void launch_linear_dx_4x16x8(const double *dy, const double *w, double *dx);
 void launch_linear_dx_4x8x4(const double *dy, const double *w, double *dx);
 void launch_linear_dx_4x4x8(const double *dy, const double *w, double *dx);
-/* linear_dw_MxNxK: dy[m,n] x[m,k], gives +dw[n,k] */
+/* linear_dw_MxNxK[_store: it is not added to]: dy[m,n] x[m,k], gives +dw[n,k] */
 void launch_linear_dw_4x8x12(const double *dy, const double *x, double *dw);
+void launch_linear_dw_4x8x12_store(const double *dy, const double *x, double *dw);
 void launch_linear_dw_4x12x8(const double *dy, const double *x, double *dw);
+void launch_linear_dw_4x12x8_store(const double *dy, const double *x, double *dw);
 void launch_linear_dw_4x8x16(const double *dy, const double *x, double *dw);
+void launch_linear_dw_4x8x16_store(const double *dy, const double *x, double *dw);
 void launch_linear_dw_4x8x8(const double *dy, const double *x, double *dw);
+void launch_linear_dw_4x8x8_store(const double *dy, const double *x, double *dw);
 void launch_linear_dw_4x16x8(const double *dy, const double *x, double *dw);
+void launch_linear_dw_4x16x8_store(const double *dy, const double *x, double *dw);
 void launch_linear_dw_4x8x4(const double *dy, const double *x, double *dw);
+void launch_linear_dw_4x8x4_store(const double *dy, const double *x, double *dw);
 void launch_linear_dw_4x4x8(const double *dy, const double *x, double *dw);
+void launch_linear_dw_4x4x8_store(const double *dy, const double *x, double *dw);
 /* glu_bwd_MxFxA: dh[m,f] g[m,f] u[m,f], gives dg[m,f] du[m,f] */
 void launch_glu_bwd_4x12x0(const double *dh, const double *g, const double *u, double *dg,
     double *du);
@@ -145,11 +159,19 @@ void launch_grouped_dx_4x4x8x6(const double *dy, const double *w, const int32_t 
 void launch_grouped_dx_4x4x6x8(const double *dy, const double *w, const int32_t *off, double *dx);
 void launch_grouped_dx_12x12x8x6(const double *dy, const double *w, const int32_t *off, double *dx);
 void launch_grouped_dx_12x12x6x8(const double *dy, const double *w, const int32_t *off, double *dx);
-/* grouped_dw_RxExNxK: dy[r,n] x[r,k] off[e+1], gives +dw[e,n,k] */
+/* grouped_dw_RxExNxK[_store: it is not added to]: dy[r,n] x[r,k] off[e+1], gives +dw[e,n,k] */
 void launch_grouped_dw_4x4x8x6(const double *dy, const double *x, const int32_t *off, double *dw);
+void launch_grouped_dw_4x4x8x6_store(const double *dy, const double *x, const int32_t *off,
+    double *dw);
 void launch_grouped_dw_4x4x6x8(const double *dy, const double *x, const int32_t *off, double *dw);
+void launch_grouped_dw_4x4x6x8_store(const double *dy, const double *x, const int32_t *off,
+    double *dw);
 void launch_grouped_dw_12x12x8x6(const double *dy, const double *x, const int32_t *off, double *dw);
+void launch_grouped_dw_12x12x8x6_store(const double *dy, const double *x, const int32_t *off,
+    double *dw);
 void launch_grouped_dw_12x12x6x8(const double *dy, const double *x, const int32_t *off, double *dw);
+void launch_grouped_dw_12x12x6x8_store(const double *dy, const double *x, const int32_t *off,
+    double *dw);
 /* glu_routed_bwd_TxKxFxA: dh[r,f] g[r,f] u[r,f] p[t,k] src[r], gives dg[r,f] du[r,f] dp[t,k] */
 void launch_glu_routed_bwd_4x1x6x0(const double *dh, const double *g, const double *u,
     const double *p, const int32_t *src, double *dg, double *du, double *dp);
@@ -163,9 +185,11 @@ void launch_route_bwd_4x12x3x1x0x1x1x1(const double *dp, const double *z, const 
 /* gate_dx_MxExK: dz[m,e] w[e,k], gives dx[m,k] */
 void launch_gate_dx_4x4x8(const double *dz, const double *w, double *dx);
 void launch_gate_dx_4x12x8(const double *dz, const double *w, double *dx);
-/* gate_dw_MxExK: dz[m,e] x[m,k], gives +dw[e,k] */
+/* gate_dw_MxExK[_store: it is not added to]: dz[m,e] x[m,k], gives +dw[e,k] */
 void launch_gate_dw_4x4x8(const double *dz, const double *x, double *dw);
+void launch_gate_dw_4x4x8_store(const double *dz, const double *x, double *dw);
 void launch_gate_dw_4x12x8(const double *dz, const double *x, double *dw);
+void launch_gate_dw_4x12x8_store(const double *dz, const double *x, double *dw);
 /* rope_bwd_BxSxHxD: dy[b*s,h*d] tab[s,d], gives dx[b*s,h*d] */
 void launch_rope_bwd_1x4x2x4(const double *dy, const double *tab, double *dx);
 void launch_rope_bwd_1x4x4x4(const double *dy, const double *tab, double *dx);

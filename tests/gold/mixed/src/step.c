@@ -86,49 +86,50 @@ dense_forward(unsigned char *arena, int slot, int layer, int i)
 }
 
 static void
-dense_backward(unsigned char *arena, int slot, int layer, int i)
+dense_backward(unsigned char *arena, int slot, int layer, int i, bool first)
 {
 	/* rmsnorm_bwd: d_out fp64[4,8], +g_ffn_post_norm fp64[8], mixed.lua:6 */
-	launch_rmsnorm_bwd_4x1x8(DSTREAM, SAVED(dense_out, slot, i), LAYER(dense_ffn_post_norm, i),
+	(first ? launch_rmsnorm_bwd_4x1x8_store : launch_rmsnorm_bwd_4x1x8)(DSTREAM,
+	    SAVED(dense_out, slot, i), LAYER(dense_ffn_post_norm, i),
 	    SAVED(dense_ffn_normed_rms, slot, i), ONE(dense_d_out), LAYER(dense_g_ffn_post_norm, i),
 	    WORKSPACE(dense_backward_rmsnorm_bwd));
 	/* linear_dx: d_hidden fp64[4,12], mixed.lua:17 */
 	launch_linear_dx_4x8x12(ONE(dense_d_out), LAYER(dense_down_proj, i), ONE(dense_d_hidden));
 	/* linear_dw: +g_down_proj fp64[8,12], mixed.lua:17 */
-	launch_linear_dw_4x8x12(ONE(dense_d_out), SAVED(dense_hidden, slot, i),
-	    LAYER(dense_g_down_proj, i));
+	(first ? launch_linear_dw_4x8x12_store : launch_linear_dw_4x8x12)(ONE(dense_d_out),
+	    SAVED(dense_hidden, slot, i), LAYER(dense_g_down_proj, i));
 	/* glu_bwd: d_gate fp64[4,12], d_up fp64[4,12], mixed.lua:17 */
 	launch_glu_bwd_4x12x0(ONE(dense_d_hidden), SAVED(dense_gate, slot, i),
 	    SAVED(dense_up, slot, i), ONE(dense_d_gate), ONE(dense_d_up));
 	/* linear_dx: d_ffn_in fp64[4,8], mixed.lua:17 */
 	launch_linear_dx_4x12x8(ONE(dense_d_up), LAYER(dense_up_proj, i), ONE(dense_d_ffn_in));
 	/* linear_dw: +g_up_proj fp64[12,8], mixed.lua:17 */
-	launch_linear_dw_4x12x8(ONE(dense_d_up), SAVED(dense_ffn_in, slot, i),
-	    LAYER(dense_g_up_proj, i));
+	(first ? launch_linear_dw_4x12x8_store : launch_linear_dw_4x12x8)(ONE(dense_d_up),
+	    SAVED(dense_ffn_in, slot, i), LAYER(dense_g_up_proj, i));
 	/* linear_dx: d_ffn_in_2 fp64[4,8], mixed.lua:17 */
 	launch_linear_dx_4x12x8(ONE(dense_d_gate), LAYER(dense_gate_proj, i),
 	    ONE(dense_d_ffn_in_2));
 	/* add: d_ffn_in_3 fp64[4,8], mixed.lua:17 */
 	launch_add_4x8(ONE(dense_d_ffn_in), ONE(dense_d_ffn_in_2), ONE(dense_d_ffn_in_3));
 	/* linear_dw: +g_gate_proj fp64[12,8], mixed.lua:17 */
-	launch_linear_dw_4x12x8(ONE(dense_d_gate), SAVED(dense_ffn_in, slot, i),
-	    LAYER(dense_g_gate_proj, i));
+	(first ? launch_linear_dw_4x12x8_store : launch_linear_dw_4x12x8)(ONE(dense_d_gate),
+	    SAVED(dense_ffn_in, slot, i), LAYER(dense_g_gate_proj, i));
 	/* rmsnorm_bwd: d_mid fp64[4,8], +g_ffn_norm fp64[8], mixed.lua:6 */
-	launch_rmsnorm_bwd_4x1x8(ONE(dense_d_ffn_in_3), SAVED(dense_mid, slot, i),
-	    LAYER(dense_ffn_norm, i), SAVED(dense_ffn_in_rms, slot, i), ONE(dense_d_mid),
-	    LAYER(dense_g_ffn_norm, i), WORKSPACE(dense_backward_rmsnorm_bwd_2));
+	(first ? launch_rmsnorm_bwd_4x1x8_store : launch_rmsnorm_bwd_4x1x8)(ONE(dense_d_ffn_in_3),
+	    SAVED(dense_mid, slot, i), LAYER(dense_ffn_norm, i), SAVED(dense_ffn_in_rms, slot, i),
+	    ONE(dense_d_mid), LAYER(dense_g_ffn_norm, i), WORKSPACE(dense_backward_rmsnorm_bwd_2));
 	/* add: d_mid_2 fp64[4,8], mixed.lua:6 */
 	launch_add_4x8(DSTREAM, ONE(dense_d_mid), DSTREAM);
 	/* rmsnorm_bwd: d_attn fp64[4,8], +g_attn_post_norm fp64[8], mixed.lua:6 */
-	launch_rmsnorm_bwd_4x1x8(DSTREAM, SAVED(dense_attn, slot, i),
-	    LAYER(dense_attn_post_norm, i), SAVED(dense_attn_normed_rms, slot, i),
-	    ONE(dense_d_attn), LAYER(dense_g_attn_post_norm, i),
-	    WORKSPACE(dense_backward_rmsnorm_bwd_3));
+	(first ? launch_rmsnorm_bwd_4x1x8_store : launch_rmsnorm_bwd_4x1x8)(DSTREAM,
+	    SAVED(dense_attn, slot, i), LAYER(dense_attn_post_norm, i),
+	    SAVED(dense_attn_normed_rms, slot, i), ONE(dense_d_attn),
+	    LAYER(dense_g_attn_post_norm, i), WORKSPACE(dense_backward_rmsnorm_bwd_3));
 	/* linear_dx: d_heads fp64[4,16], mixed.lua:11 */
 	launch_linear_dx_4x8x16(ONE(dense_d_attn), LAYER(dense_o_proj, i), ONE(dense_d_heads));
 	/* linear_dw: +g_o_proj fp64[8,16], mixed.lua:11 */
-	launch_linear_dw_4x8x16(ONE(dense_d_attn), SAVED(dense_heads, slot, i),
-	    LAYER(dense_g_o_proj, i));
+	(first ? launch_linear_dw_4x8x16_store : launch_linear_dw_4x8x16)(ONE(dense_d_attn),
+	    SAVED(dense_heads, slot, i), LAYER(dense_g_o_proj, i));
 	/* attention_bwd: d_q_normed fp64[4,16], d_k_normed fp64[4,8], d_v fp64[4,8],
 	 * mixed.lua:11 */
 	launch_attention_bwd_1x4x4x2x4x4(ONE(dense_d_heads), SAVED(dense_q_normed, slot, i),
@@ -138,34 +139,34 @@ dense_backward(unsigned char *arena, int slot, int layer, int i)
 	/* linear_dx: d_attn_in fp64[4,8], mixed.lua:11 */
 	launch_linear_dx_4x8x8(ONE(dense_d_v), LAYER(dense_v_proj, i), ONE(dense_d_attn_in));
 	/* linear_dw: +g_v_proj fp64[8,8], mixed.lua:11 */
-	launch_linear_dw_4x8x8(ONE(dense_d_v), SAVED(dense_attn_in, slot, i),
-	    LAYER(dense_g_v_proj, i));
+	(first ? launch_linear_dw_4x8x8_store : launch_linear_dw_4x8x8)(ONE(dense_d_v),
+	    SAVED(dense_attn_in, slot, i), LAYER(dense_g_v_proj, i));
 	/* rmsnorm_bwd: d_k_raw fp64[4,8], +g_k_norm fp64[4], mixed.lua:11 */
-	launch_rmsnorm_bwd_4x2x4(ONE(dense_d_k_normed), SAVED(dense_k_raw, slot, i),
-	    LAYER(dense_k_norm, i), SAVED(dense_k_normed_rms, slot, i), ONE(dense_d_k_raw),
-	    LAYER(dense_g_k_norm, i), WORKSPACE(dense_backward_rmsnorm_bwd_4));
+	(first ? launch_rmsnorm_bwd_4x2x4_store : launch_rmsnorm_bwd_4x2x4)(ONE(dense_d_k_normed),
+	    SAVED(dense_k_raw, slot, i), LAYER(dense_k_norm, i), SAVED(dense_k_normed_rms, slot, i),
+	    ONE(dense_d_k_raw), LAYER(dense_g_k_norm, i), WORKSPACE(dense_backward_rmsnorm_bwd_4));
 	/* linear_dx: d_attn_in_2 fp64[4,8], mixed.lua:11 */
 	launch_linear_dx_4x8x8(ONE(dense_d_k_raw), LAYER(dense_k_proj, i), ONE(dense_d_attn_in_2));
 	/* add: d_attn_in_3 fp64[4,8], mixed.lua:11 */
 	launch_add_4x8(ONE(dense_d_attn_in), ONE(dense_d_attn_in_2), ONE(dense_d_attn_in_3));
 	/* linear_dw: +g_k_proj fp64[8,8], mixed.lua:11 */
-	launch_linear_dw_4x8x8(ONE(dense_d_k_raw), SAVED(dense_attn_in, slot, i),
-	    LAYER(dense_g_k_proj, i));
+	(first ? launch_linear_dw_4x8x8_store : launch_linear_dw_4x8x8)(ONE(dense_d_k_raw),
+	    SAVED(dense_attn_in, slot, i), LAYER(dense_g_k_proj, i));
 	/* rmsnorm_bwd: d_q_raw fp64[4,16], +g_q_norm fp64[4], mixed.lua:11 */
-	launch_rmsnorm_bwd_4x4x4(ONE(dense_d_q_normed), SAVED(dense_q_raw, slot, i),
-	    LAYER(dense_q_norm, i), SAVED(dense_q_normed_rms, slot, i), ONE(dense_d_q_raw),
-	    LAYER(dense_g_q_norm, i), WORKSPACE(dense_backward_rmsnorm_bwd_5));
+	(first ? launch_rmsnorm_bwd_4x4x4_store : launch_rmsnorm_bwd_4x4x4)(ONE(dense_d_q_normed),
+	    SAVED(dense_q_raw, slot, i), LAYER(dense_q_norm, i), SAVED(dense_q_normed_rms, slot, i),
+	    ONE(dense_d_q_raw), LAYER(dense_g_q_norm, i), WORKSPACE(dense_backward_rmsnorm_bwd_5));
 	/* linear_dx: d_attn_in_4 fp64[4,8], mixed.lua:11 */
 	launch_linear_dx_4x16x8(ONE(dense_d_q_raw), LAYER(dense_q_proj, i), ONE(dense_d_attn_in_4));
 	/* add: d_attn_in_5 fp64[4,8], mixed.lua:11 */
 	launch_add_4x8(ONE(dense_d_attn_in_3), ONE(dense_d_attn_in_4), ONE(dense_d_attn_in_5));
 	/* linear_dw: +g_q_proj fp64[16,8], mixed.lua:11 */
-	launch_linear_dw_4x16x8(ONE(dense_d_q_raw), SAVED(dense_attn_in, slot, i),
-	    LAYER(dense_g_q_proj, i));
+	(first ? launch_linear_dw_4x16x8_store : launch_linear_dw_4x16x8)(ONE(dense_d_q_raw),
+	    SAVED(dense_attn_in, slot, i), LAYER(dense_g_q_proj, i));
 	/* rmsnorm_bwd: d_x fp64[4,8], +g_attn_norm fp64[8], mixed.lua:6 */
-	launch_rmsnorm_bwd_4x1x8(ONE(dense_d_attn_in_5), STREAM(slot, layer),
-	    LAYER(dense_attn_norm, i), SAVED(dense_attn_in_rms, slot, i), ONE(dense_d_x),
-	    LAYER(dense_g_attn_norm, i), WORKSPACE(dense_backward_rmsnorm_bwd_6));
+	(first ? launch_rmsnorm_bwd_4x1x8_store : launch_rmsnorm_bwd_4x1x8)(ONE(dense_d_attn_in_5),
+	    STREAM(slot, layer), LAYER(dense_attn_norm, i), SAVED(dense_attn_in_rms, slot, i),
+	    ONE(dense_d_x), LAYER(dense_g_attn_norm, i), WORKSPACE(dense_backward_rmsnorm_bwd_6));
 	/* add: d_x_2 fp64[4,8], mixed.lua:6 */
 	launch_add_4x8(DSTREAM, ONE(dense_d_x), DSTREAM);
 }
@@ -264,18 +265,19 @@ moe_forward(unsigned char *arena, int slot, int layer, int i)
 }
 
 static void
-moe_backward(unsigned char *arena, int slot, int layer, int i)
+moe_backward(unsigned char *arena, int slot, int layer, int i, bool first)
 {
 	/* rmsnorm_bwd: d_mixed fp64[4,8], +g_ffn_post_norm fp64[8], mixed.lua:6 */
-	launch_rmsnorm_bwd_4x1x8(DSTREAM, SAVED(moe_mixed, slot, i), LAYER(moe_ffn_post_norm, i),
+	(first ? launch_rmsnorm_bwd_4x1x8_store : launch_rmsnorm_bwd_4x1x8)(DSTREAM,
+	    SAVED(moe_mixed, slot, i), LAYER(moe_ffn_post_norm, i),
 	    SAVED(moe_ffn_normed_rms, slot, i), ONE(moe_d_mixed), LAYER(moe_g_ffn_post_norm, i),
 	    WORKSPACE(moe_backward_rmsnorm_bwd));
 	/* linear_dx: d_shared_hidden fp64[4,4], mixed.lua:19 */
 	launch_linear_dx_4x8x4(ONE(moe_d_mixed), LAYER(moe_shared_down_proj, i),
 	    ONE(moe_d_shared_hidden));
 	/* linear_dw: +g_shared_down_proj fp64[8,4], mixed.lua:19 */
-	launch_linear_dw_4x8x4(ONE(moe_d_mixed), SAVED(moe_shared_hidden, slot, i),
-	    LAYER(moe_g_shared_down_proj, i));
+	(first ? launch_linear_dw_4x8x4_store : launch_linear_dw_4x8x4)(ONE(moe_d_mixed),
+	    SAVED(moe_shared_hidden, slot, i), LAYER(moe_g_shared_down_proj, i));
 	/* glu_bwd: d_shared_gate fp64[4,4], d_shared_up fp64[4,4], mixed.lua:19 */
 	launch_glu_bwd_4x4x0(ONE(moe_d_shared_hidden), SAVED(moe_shared_gate, slot, i),
 	    SAVED(moe_shared_up, slot, i), ONE(moe_d_shared_gate), ONE(moe_d_shared_up));
@@ -283,16 +285,16 @@ moe_backward(unsigned char *arena, int slot, int layer, int i)
 	launch_linear_dx_4x4x8(ONE(moe_d_shared_up), LAYER(moe_shared_up_proj, i),
 	    ONE(moe_d_ffn_in));
 	/* linear_dw: +g_shared_up_proj fp64[4,8], mixed.lua:19 */
-	launch_linear_dw_4x4x8(ONE(moe_d_shared_up), SAVED(moe_ffn_in, slot, i),
-	    LAYER(moe_g_shared_up_proj, i));
+	(first ? launch_linear_dw_4x4x8_store : launch_linear_dw_4x4x8)(ONE(moe_d_shared_up),
+	    SAVED(moe_ffn_in, slot, i), LAYER(moe_g_shared_up_proj, i));
 	/* linear_dx: d_ffn_in_2 fp64[4,8], mixed.lua:19 */
 	launch_linear_dx_4x4x8(ONE(moe_d_shared_gate), LAYER(moe_shared_gate_proj, i),
 	    ONE(moe_d_ffn_in_2));
 	/* add: d_ffn_in_3 fp64[4,8], mixed.lua:19 */
 	launch_add_4x8(ONE(moe_d_ffn_in), ONE(moe_d_ffn_in_2), ONE(moe_d_ffn_in_3));
 	/* linear_dw: +g_shared_gate_proj fp64[4,8], mixed.lua:19 */
-	launch_linear_dw_4x4x8(ONE(moe_d_shared_gate), SAVED(moe_ffn_in, slot, i),
-	    LAYER(moe_g_shared_gate_proj, i));
+	(first ? launch_linear_dw_4x4x8_store : launch_linear_dw_4x4x8)(ONE(moe_d_shared_gate),
+	    SAVED(moe_ffn_in, slot, i), LAYER(moe_g_shared_gate_proj, i));
 	/* dispatch: d_rows fp64[4,8], mixed.lua:19 */
 	launch_dispatch_4x1x8(ONE(moe_d_mixed), SAVED(moe_row, slot, i), SAVED(moe_src, slot, i),
 	    ONE(moe_d_rows));
@@ -300,8 +302,8 @@ moe_backward(unsigned char *arena, int slot, int layer, int i)
 	launch_grouped_dx_4x4x8x6(ONE(moe_d_rows), LAYER(moe_down_proj, i),
 	    SAVED(moe_offsets, slot, i), ONE(moe_d_hidden));
 	/* grouped_dw: +g_down_proj fp64[4,8,6], mixed.lua:19 */
-	launch_grouped_dw_4x4x8x6(ONE(moe_d_rows), SAVED(moe_hidden, slot, i),
-	    SAVED(moe_offsets, slot, i), LAYER(moe_g_down_proj, i));
+	(first ? launch_grouped_dw_4x4x8x6_store : launch_grouped_dw_4x4x8x6)(ONE(moe_d_rows),
+	    SAVED(moe_hidden, slot, i), SAVED(moe_offsets, slot, i), LAYER(moe_g_down_proj, i));
 	/* glu_routed_bwd: d_gate fp64[4,6], d_up fp64[4,6], d_weights fp64[4,1], mixed.lua:19 */
 	launch_glu_routed_bwd_4x1x6x0(ONE(moe_d_hidden), SAVED(moe_gate, slot, i),
 	    SAVED(moe_up, slot, i), SAVED(moe_weights, slot, i), SAVED(moe_src, slot, i),
@@ -310,16 +312,16 @@ moe_backward(unsigned char *arena, int slot, int layer, int i)
 	launch_grouped_dx_4x4x6x8(ONE(moe_d_up), LAYER(moe_up_proj, i), SAVED(moe_offsets, slot, i),
 	    ONE(moe_d_routed));
 	/* grouped_dw: +g_up_proj fp64[4,6,8], mixed.lua:19 */
-	launch_grouped_dw_4x4x6x8(ONE(moe_d_up), SAVED(moe_routed, slot, i),
-	    SAVED(moe_offsets, slot, i), LAYER(moe_g_up_proj, i));
+	(first ? launch_grouped_dw_4x4x6x8_store : launch_grouped_dw_4x4x6x8)(ONE(moe_d_up),
+	    SAVED(moe_routed, slot, i), SAVED(moe_offsets, slot, i), LAYER(moe_g_up_proj, i));
 	/* grouped_dx: d_routed_2 fp64[4,8], mixed.lua:19 */
 	launch_grouped_dx_4x4x6x8(ONE(moe_d_gate), LAYER(moe_gate_proj, i),
 	    SAVED(moe_offsets, slot, i), ONE(moe_d_routed_2));
 	/* add: d_routed_3 fp64[4,8], mixed.lua:19 */
 	launch_add_4x8(ONE(moe_d_routed), ONE(moe_d_routed_2), ONE(moe_d_routed_3));
 	/* grouped_dw: +g_gate_proj fp64[4,6,8], mixed.lua:19 */
-	launch_grouped_dw_4x4x6x8(ONE(moe_d_gate), SAVED(moe_routed, slot, i),
-	    SAVED(moe_offsets, slot, i), LAYER(moe_g_gate_proj, i));
+	(first ? launch_grouped_dw_4x4x6x8_store : launch_grouped_dw_4x4x6x8)(ONE(moe_d_gate),
+	    SAVED(moe_routed, slot, i), SAVED(moe_offsets, slot, i), LAYER(moe_g_gate_proj, i));
 	/* combine: d_ffn_in_4 fp64[4,8], mixed.lua:19 */
 	launch_combine_4x1x8(ONE(moe_d_routed_3), SAVED(moe_row, slot, i), SAVED(moe_src, slot, i),
 	    ONE(moe_d_ffn_in_4));
@@ -334,21 +336,24 @@ moe_backward(unsigned char *arena, int slot, int layer, int i)
 	/* add: d_ffn_in_7 fp64[4,8], mixed.lua:20 */
 	launch_add_4x8(ONE(moe_d_ffn_in_5), ONE(moe_d_ffn_in_6), ONE(moe_d_ffn_in_7));
 	/* gate_dw: +g_router fp64[4,8], mixed.lua:20 */
-	launch_gate_dw_4x4x8(ONE(moe_d_scores), SAVED(moe_ffn_in, slot, i), LAYER(moe_g_router, i));
+	(first ? launch_gate_dw_4x4x8_store : launch_gate_dw_4x4x8)(ONE(moe_d_scores),
+	    SAVED(moe_ffn_in, slot, i), LAYER(moe_g_router, i));
 	/* rmsnorm_bwd: d_mid fp64[4,8], +g_ffn_norm fp64[8], mixed.lua:6 */
-	launch_rmsnorm_bwd_4x1x8(ONE(moe_d_ffn_in_7), SAVED(moe_mid, slot, i),
-	    LAYER(moe_ffn_norm, i), SAVED(moe_ffn_in_rms, slot, i), ONE(moe_d_mid),
-	    LAYER(moe_g_ffn_norm, i), WORKSPACE(moe_backward_rmsnorm_bwd_2));
+	(first ? launch_rmsnorm_bwd_4x1x8_store : launch_rmsnorm_bwd_4x1x8)(ONE(moe_d_ffn_in_7),
+	    SAVED(moe_mid, slot, i), LAYER(moe_ffn_norm, i), SAVED(moe_ffn_in_rms, slot, i),
+	    ONE(moe_d_mid), LAYER(moe_g_ffn_norm, i), WORKSPACE(moe_backward_rmsnorm_bwd_2));
 	/* add: d_mid_2 fp64[4,8], mixed.lua:6 */
 	launch_add_4x8(DSTREAM, ONE(moe_d_mid), DSTREAM);
 	/* rmsnorm_bwd: d_attn fp64[4,8], +g_attn_post_norm fp64[8], mixed.lua:6 */
-	launch_rmsnorm_bwd_4x1x8(DSTREAM, SAVED(moe_attn, slot, i), LAYER(moe_attn_post_norm, i),
+	(first ? launch_rmsnorm_bwd_4x1x8_store : launch_rmsnorm_bwd_4x1x8)(DSTREAM,
+	    SAVED(moe_attn, slot, i), LAYER(moe_attn_post_norm, i),
 	    SAVED(moe_attn_normed_rms, slot, i), ONE(moe_d_attn), LAYER(moe_g_attn_post_norm, i),
 	    WORKSPACE(moe_backward_rmsnorm_bwd_3));
 	/* linear_dx: d_heads fp64[4,16], mixed.lua:11 */
 	launch_linear_dx_4x8x16(ONE(moe_d_attn), LAYER(moe_o_proj, i), ONE(moe_d_heads));
 	/* linear_dw: +g_o_proj fp64[8,16], mixed.lua:11 */
-	launch_linear_dw_4x8x16(ONE(moe_d_attn), SAVED(moe_heads, slot, i), LAYER(moe_g_o_proj, i));
+	(first ? launch_linear_dw_4x8x16_store : launch_linear_dw_4x8x16)(ONE(moe_d_attn),
+	    SAVED(moe_heads, slot, i), LAYER(moe_g_o_proj, i));
 	/* attention_bwd: d_q_rot fp64[4,16], d_k_rot fp64[4,8], d_v fp64[4,8], mixed.lua:11 */
 	launch_attention_bwd_1x4x4x2x4x3(ONE(moe_d_heads), SAVED(moe_q_rot, slot, i),
 	    SAVED(moe_k_rot, slot, i), SAVED(moe_v, slot, i), SAVED(moe_heads, slot, i),
@@ -361,33 +366,34 @@ moe_backward(unsigned char *arena, int slot, int layer, int i)
 	/* linear_dx: d_attn_in fp64[4,8], mixed.lua:11 */
 	launch_linear_dx_4x8x8(ONE(moe_d_v), LAYER(moe_v_proj, i), ONE(moe_d_attn_in));
 	/* linear_dw: +g_v_proj fp64[8,8], mixed.lua:11 */
-	launch_linear_dw_4x8x8(ONE(moe_d_v), SAVED(moe_attn_in, slot, i), LAYER(moe_g_v_proj, i));
+	(first ? launch_linear_dw_4x8x8_store : launch_linear_dw_4x8x8)(ONE(moe_d_v),
+	    SAVED(moe_attn_in, slot, i), LAYER(moe_g_v_proj, i));
 	/* rmsnorm_bwd: d_k_raw fp64[4,8], +g_k_norm fp64[4], mixed.lua:11 */
-	launch_rmsnorm_bwd_4x2x4(ONE(moe_d_k_normed), SAVED(moe_k_raw, slot, i),
-	    LAYER(moe_k_norm, i), SAVED(moe_k_normed_rms, slot, i), ONE(moe_d_k_raw),
-	    LAYER(moe_g_k_norm, i), WORKSPACE(moe_backward_rmsnorm_bwd_4));
+	(first ? launch_rmsnorm_bwd_4x2x4_store : launch_rmsnorm_bwd_4x2x4)(ONE(moe_d_k_normed),
+	    SAVED(moe_k_raw, slot, i), LAYER(moe_k_norm, i), SAVED(moe_k_normed_rms, slot, i),
+	    ONE(moe_d_k_raw), LAYER(moe_g_k_norm, i), WORKSPACE(moe_backward_rmsnorm_bwd_4));
 	/* linear_dx: d_attn_in_2 fp64[4,8], mixed.lua:11 */
 	launch_linear_dx_4x8x8(ONE(moe_d_k_raw), LAYER(moe_k_proj, i), ONE(moe_d_attn_in_2));
 	/* add: d_attn_in_3 fp64[4,8], mixed.lua:11 */
 	launch_add_4x8(ONE(moe_d_attn_in), ONE(moe_d_attn_in_2), ONE(moe_d_attn_in_3));
 	/* linear_dw: +g_k_proj fp64[8,8], mixed.lua:11 */
-	launch_linear_dw_4x8x8(ONE(moe_d_k_raw), SAVED(moe_attn_in, slot, i),
-	    LAYER(moe_g_k_proj, i));
+	(first ? launch_linear_dw_4x8x8_store : launch_linear_dw_4x8x8)(ONE(moe_d_k_raw),
+	    SAVED(moe_attn_in, slot, i), LAYER(moe_g_k_proj, i));
 	/* rmsnorm_bwd: d_q_raw fp64[4,16], +g_q_norm fp64[4], mixed.lua:11 */
-	launch_rmsnorm_bwd_4x4x4(ONE(moe_d_q_normed), SAVED(moe_q_raw, slot, i),
-	    LAYER(moe_q_norm, i), SAVED(moe_q_normed_rms, slot, i), ONE(moe_d_q_raw),
-	    LAYER(moe_g_q_norm, i), WORKSPACE(moe_backward_rmsnorm_bwd_5));
+	(first ? launch_rmsnorm_bwd_4x4x4_store : launch_rmsnorm_bwd_4x4x4)(ONE(moe_d_q_normed),
+	    SAVED(moe_q_raw, slot, i), LAYER(moe_q_norm, i), SAVED(moe_q_normed_rms, slot, i),
+	    ONE(moe_d_q_raw), LAYER(moe_g_q_norm, i), WORKSPACE(moe_backward_rmsnorm_bwd_5));
 	/* linear_dx: d_attn_in_4 fp64[4,8], mixed.lua:11 */
 	launch_linear_dx_4x16x8(ONE(moe_d_q_raw), LAYER(moe_q_proj, i), ONE(moe_d_attn_in_4));
 	/* add: d_attn_in_5 fp64[4,8], mixed.lua:11 */
 	launch_add_4x8(ONE(moe_d_attn_in_3), ONE(moe_d_attn_in_4), ONE(moe_d_attn_in_5));
 	/* linear_dw: +g_q_proj fp64[16,8], mixed.lua:11 */
-	launch_linear_dw_4x16x8(ONE(moe_d_q_raw), SAVED(moe_attn_in, slot, i),
-	    LAYER(moe_g_q_proj, i));
+	(first ? launch_linear_dw_4x16x8_store : launch_linear_dw_4x16x8)(ONE(moe_d_q_raw),
+	    SAVED(moe_attn_in, slot, i), LAYER(moe_g_q_proj, i));
 	/* rmsnorm_bwd: d_x fp64[4,8], +g_attn_norm fp64[8], mixed.lua:6 */
-	launch_rmsnorm_bwd_4x1x8(ONE(moe_d_attn_in_5), STREAM(slot, layer), LAYER(moe_attn_norm, i),
-	    SAVED(moe_attn_in_rms, slot, i), ONE(moe_d_x), LAYER(moe_g_attn_norm, i),
-	    WORKSPACE(moe_backward_rmsnorm_bwd_6));
+	(first ? launch_rmsnorm_bwd_4x1x8_store : launch_rmsnorm_bwd_4x1x8)(ONE(moe_d_attn_in_5),
+	    STREAM(slot, layer), LAYER(moe_attn_norm, i), SAVED(moe_attn_in_rms, slot, i),
+	    ONE(moe_d_x), LAYER(moe_g_attn_norm, i), WORKSPACE(moe_backward_rmsnorm_bwd_6));
 	/* add: d_x_2 fp64[4,8], mixed.lua:6 */
 	launch_add_4x8(DSTREAM, ONE(moe_d_x), DSTREAM);
 }
@@ -474,7 +480,7 @@ moe2_forward(unsigned char *arena, int slot, int layer, int i)
 }
 
 static void
-moe2_backward(unsigned char *arena, int slot, int layer, int i)
+moe2_backward(unsigned char *arena, int slot, int layer, int i, bool first)
 {
 	/* rmsnorm: re_attn_in fp64[4,8], re_attn_in_rms fp64[4], mixed.lua:6 */
 	launch_rmsnorm_4x1x8(STREAM(slot, layer), LAYER(moe2_attn_norm, i), ONE(moe2_re_attn_in),
@@ -549,15 +555,16 @@ moe2_backward(unsigned char *arena, int slot, int layer, int i)
 	launch_rmsnorm_4x1x8(ONE(moe2_re_mixed), LAYER(moe2_ffn_post_norm, i),
 	    ONE(moe2_re_ffn_normed), ONE(moe2_re_ffn_normed_rms));
 	/* rmsnorm_bwd: d_mixed fp64[4,8], +g_ffn_post_norm fp64[8], mixed.lua:6 */
-	launch_rmsnorm_bwd_4x1x8(DSTREAM, ONE(moe2_re_mixed), LAYER(moe2_ffn_post_norm, i),
-	    ONE(moe2_re_ffn_normed_rms), ONE(moe2_d_mixed), LAYER(moe2_g_ffn_post_norm, i),
+	(first ? launch_rmsnorm_bwd_4x1x8_store : launch_rmsnorm_bwd_4x1x8)(DSTREAM,
+	    ONE(moe2_re_mixed), LAYER(moe2_ffn_post_norm, i), ONE(moe2_re_ffn_normed_rms),
+	    ONE(moe2_d_mixed), LAYER(moe2_g_ffn_post_norm, i),
 	    WORKSPACE(moe2_backward_rmsnorm_bwd));
 	/* linear_dx: d_shared_hidden fp64[4,4], mixed.lua:19 */
 	launch_linear_dx_4x8x4(ONE(moe2_d_mixed), LAYER(moe2_shared_down_proj, i),
 	    ONE(moe2_d_shared_hidden));
 	/* linear_dw: +g_shared_down_proj fp64[8,4], mixed.lua:19 */
-	launch_linear_dw_4x8x4(ONE(moe2_d_mixed), ONE(moe2_re_shared_hidden),
-	    LAYER(moe2_g_shared_down_proj, i));
+	(first ? launch_linear_dw_4x8x4_store : launch_linear_dw_4x8x4)(ONE(moe2_d_mixed),
+	    ONE(moe2_re_shared_hidden), LAYER(moe2_g_shared_down_proj, i));
 	/* glu_bwd: d_shared_gate fp64[4,4], d_shared_up fp64[4,4], mixed.lua:19 */
 	launch_glu_bwd_4x4x0(ONE(moe2_d_shared_hidden), ONE(moe2_re_shared_gate),
 	    ONE(moe2_re_shared_up), ONE(moe2_d_shared_gate), ONE(moe2_d_shared_up));
@@ -565,16 +572,16 @@ moe2_backward(unsigned char *arena, int slot, int layer, int i)
 	launch_linear_dx_4x4x8(ONE(moe2_d_shared_up), LAYER(moe2_shared_up_proj, i),
 	    ONE(moe2_d_ffn_in));
 	/* linear_dw: +g_shared_up_proj fp64[4,8], mixed.lua:19 */
-	launch_linear_dw_4x4x8(ONE(moe2_d_shared_up), ONE(moe2_re_ffn_in),
-	    LAYER(moe2_g_shared_up_proj, i));
+	(first ? launch_linear_dw_4x4x8_store : launch_linear_dw_4x4x8)(ONE(moe2_d_shared_up),
+	    ONE(moe2_re_ffn_in), LAYER(moe2_g_shared_up_proj, i));
 	/* linear_dx: d_ffn_in_2 fp64[4,8], mixed.lua:19 */
 	launch_linear_dx_4x4x8(ONE(moe2_d_shared_gate), LAYER(moe2_shared_gate_proj, i),
 	    ONE(moe2_d_ffn_in_2));
 	/* add: d_ffn_in_3 fp64[4,8], mixed.lua:19 */
 	launch_add_4x8(ONE(moe2_d_ffn_in), ONE(moe2_d_ffn_in_2), ONE(moe2_d_ffn_in_3));
 	/* linear_dw: +g_shared_gate_proj fp64[4,8], mixed.lua:19 */
-	launch_linear_dw_4x4x8(ONE(moe2_d_shared_gate), ONE(moe2_re_ffn_in),
-	    LAYER(moe2_g_shared_gate_proj, i));
+	(first ? launch_linear_dw_4x4x8_store : launch_linear_dw_4x4x8)(ONE(moe2_d_shared_gate),
+	    ONE(moe2_re_ffn_in), LAYER(moe2_g_shared_gate_proj, i));
 	/* dispatch: d_rows fp64[12,8], mixed.lua:19 */
 	launch_dispatch_4x3x8(ONE(moe2_d_mixed), ONE(moe2_re_row), ONE(moe2_re_src),
 	    ONE(moe2_d_rows));
@@ -582,8 +589,8 @@ moe2_backward(unsigned char *arena, int slot, int layer, int i)
 	launch_grouped_dx_12x12x8x6(ONE(moe2_d_rows), LAYER(moe2_down_proj, i),
 	    ONE(moe2_re_offsets), ONE(moe2_d_hidden));
 	/* grouped_dw: +g_down_proj fp64[12,8,6], mixed.lua:19 */
-	launch_grouped_dw_12x12x8x6(ONE(moe2_d_rows), ONE(moe2_re_hidden), ONE(moe2_re_offsets),
-	    LAYER(moe2_g_down_proj, i));
+	(first ? launch_grouped_dw_12x12x8x6_store : launch_grouped_dw_12x12x8x6)(ONE(moe2_d_rows),
+	    ONE(moe2_re_hidden), ONE(moe2_re_offsets), LAYER(moe2_g_down_proj, i));
 	/* glu_routed_bwd: d_gate fp64[12,6], d_up fp64[12,6], d_weights fp64[4,3], mixed.lua:19 */
 	launch_glu_routed_bwd_4x3x6x0(ONE(moe2_d_hidden), ONE(moe2_re_gate), ONE(moe2_re_up),
 	    SAVED(moe2_weights, slot, i), ONE(moe2_re_src), ONE(moe2_d_gate), ONE(moe2_d_up),
@@ -592,16 +599,16 @@ moe2_backward(unsigned char *arena, int slot, int layer, int i)
 	launch_grouped_dx_12x12x6x8(ONE(moe2_d_up), LAYER(moe2_up_proj, i), ONE(moe2_re_offsets),
 	    ONE(moe2_d_routed));
 	/* grouped_dw: +g_up_proj fp64[12,6,8], mixed.lua:19 */
-	launch_grouped_dw_12x12x6x8(ONE(moe2_d_up), ONE(moe2_re_routed), ONE(moe2_re_offsets),
-	    LAYER(moe2_g_up_proj, i));
+	(first ? launch_grouped_dw_12x12x6x8_store : launch_grouped_dw_12x12x6x8)(ONE(moe2_d_up),
+	    ONE(moe2_re_routed), ONE(moe2_re_offsets), LAYER(moe2_g_up_proj, i));
 	/* grouped_dx: d_routed_2 fp64[12,8], mixed.lua:19 */
 	launch_grouped_dx_12x12x6x8(ONE(moe2_d_gate), LAYER(moe2_gate_proj, i),
 	    ONE(moe2_re_offsets), ONE(moe2_d_routed_2));
 	/* add: d_routed_3 fp64[12,8], mixed.lua:19 */
 	launch_add_12x8(ONE(moe2_d_routed), ONE(moe2_d_routed_2), ONE(moe2_d_routed_3));
 	/* grouped_dw: +g_gate_proj fp64[12,6,8], mixed.lua:19 */
-	launch_grouped_dw_12x12x6x8(ONE(moe2_d_gate), ONE(moe2_re_routed), ONE(moe2_re_offsets),
-	    LAYER(moe2_g_gate_proj, i));
+	(first ? launch_grouped_dw_12x12x6x8_store : launch_grouped_dw_12x12x6x8)(ONE(moe2_d_gate),
+	    ONE(moe2_re_routed), ONE(moe2_re_offsets), LAYER(moe2_g_gate_proj, i));
 	/* combine: d_ffn_in_4 fp64[4,8], mixed.lua:19 */
 	launch_combine_4x3x8(ONE(moe2_d_routed_3), ONE(moe2_re_row), ONE(moe2_re_src),
 	    ONE(moe2_d_ffn_in_4));
@@ -616,21 +623,24 @@ moe2_backward(unsigned char *arena, int slot, int layer, int i)
 	/* add: d_ffn_in_7 fp64[4,8], mixed.lua:20 */
 	launch_add_4x8(ONE(moe2_d_ffn_in_5), ONE(moe2_d_ffn_in_6), ONE(moe2_d_ffn_in_7));
 	/* gate_dw: +g_router fp64[12,8], mixed.lua:20 */
-	launch_gate_dw_4x12x8(ONE(moe2_d_scores), ONE(moe2_re_ffn_in), LAYER(moe2_g_router, i));
+	(first ? launch_gate_dw_4x12x8_store : launch_gate_dw_4x12x8)(ONE(moe2_d_scores),
+	    ONE(moe2_re_ffn_in), LAYER(moe2_g_router, i));
 	/* rmsnorm_bwd: d_mid fp64[4,8], +g_ffn_norm fp64[8], mixed.lua:6 */
-	launch_rmsnorm_bwd_4x1x8(ONE(moe2_d_ffn_in_7), ONE(moe2_re_mid), LAYER(moe2_ffn_norm, i),
-	    ONE(moe2_re_ffn_in_rms), ONE(moe2_d_mid), LAYER(moe2_g_ffn_norm, i),
-	    WORKSPACE(moe2_backward_rmsnorm_bwd_2));
+	(first ? launch_rmsnorm_bwd_4x1x8_store : launch_rmsnorm_bwd_4x1x8)(ONE(moe2_d_ffn_in_7),
+	    ONE(moe2_re_mid), LAYER(moe2_ffn_norm, i), ONE(moe2_re_ffn_in_rms), ONE(moe2_d_mid),
+	    LAYER(moe2_g_ffn_norm, i), WORKSPACE(moe2_backward_rmsnorm_bwd_2));
 	/* add: d_mid_2 fp64[4,8], mixed.lua:6 */
 	launch_add_4x8(DSTREAM, ONE(moe2_d_mid), DSTREAM);
 	/* rmsnorm_bwd: d_attn fp64[4,8], +g_attn_post_norm fp64[8], mixed.lua:6 */
-	launch_rmsnorm_bwd_4x1x8(DSTREAM, ONE(moe2_re_attn), LAYER(moe2_attn_post_norm, i),
-	    ONE(moe2_re_attn_normed_rms), ONE(moe2_d_attn), LAYER(moe2_g_attn_post_norm, i),
+	(first ? launch_rmsnorm_bwd_4x1x8_store : launch_rmsnorm_bwd_4x1x8)(DSTREAM,
+	    ONE(moe2_re_attn), LAYER(moe2_attn_post_norm, i), ONE(moe2_re_attn_normed_rms),
+	    ONE(moe2_d_attn), LAYER(moe2_g_attn_post_norm, i),
 	    WORKSPACE(moe2_backward_rmsnorm_bwd_3));
 	/* linear_dx: d_heads fp64[4,16], mixed.lua:11 */
 	launch_linear_dx_4x8x16(ONE(moe2_d_attn), LAYER(moe2_o_proj, i), ONE(moe2_d_heads));
 	/* linear_dw: +g_o_proj fp64[8,16], mixed.lua:11 */
-	launch_linear_dw_4x8x16(ONE(moe2_d_attn), ONE(moe2_re_heads), LAYER(moe2_g_o_proj, i));
+	(first ? launch_linear_dw_4x8x16_store : launch_linear_dw_4x8x16)(ONE(moe2_d_attn),
+	    ONE(moe2_re_heads), LAYER(moe2_g_o_proj, i));
 	/* attention_bwd: d_q_rot fp64[4,16], d_k_rot fp64[4,8], d_v fp64[4,8], mixed.lua:11 */
 	launch_attention_bwd_1x4x4x2x4x3(ONE(moe2_d_heads), ONE(moe2_re_q_rot), ONE(moe2_re_k_rot),
 	    ONE(moe2_re_v), ONE(moe2_re_heads), ONE(moe2_re_heads_lse), ONE(moe2_d_q_rot),
@@ -642,30 +652,33 @@ moe2_backward(unsigned char *arena, int slot, int layer, int i)
 	/* linear_dx: d_attn_in fp64[4,8], mixed.lua:11 */
 	launch_linear_dx_4x8x8(ONE(moe2_d_v), LAYER(moe2_v_proj, i), ONE(moe2_d_attn_in));
 	/* linear_dw: +g_v_proj fp64[8,8], mixed.lua:11 */
-	launch_linear_dw_4x8x8(ONE(moe2_d_v), ONE(moe2_re_attn_in), LAYER(moe2_g_v_proj, i));
+	(first ? launch_linear_dw_4x8x8_store : launch_linear_dw_4x8x8)(ONE(moe2_d_v),
+	    ONE(moe2_re_attn_in), LAYER(moe2_g_v_proj, i));
 	/* rmsnorm_bwd: d_k_raw fp64[4,8], +g_k_norm fp64[4], mixed.lua:11 */
-	launch_rmsnorm_bwd_4x2x4(ONE(moe2_d_k_normed), ONE(moe2_re_k_raw), LAYER(moe2_k_norm, i),
-	    ONE(moe2_re_k_normed_rms), ONE(moe2_d_k_raw), LAYER(moe2_g_k_norm, i),
-	    WORKSPACE(moe2_backward_rmsnorm_bwd_4));
+	(first ? launch_rmsnorm_bwd_4x2x4_store : launch_rmsnorm_bwd_4x2x4)(ONE(moe2_d_k_normed),
+	    ONE(moe2_re_k_raw), LAYER(moe2_k_norm, i), ONE(moe2_re_k_normed_rms), ONE(moe2_d_k_raw),
+	    LAYER(moe2_g_k_norm, i), WORKSPACE(moe2_backward_rmsnorm_bwd_4));
 	/* linear_dx: d_attn_in_2 fp64[4,8], mixed.lua:11 */
 	launch_linear_dx_4x8x8(ONE(moe2_d_k_raw), LAYER(moe2_k_proj, i), ONE(moe2_d_attn_in_2));
 	/* add: d_attn_in_3 fp64[4,8], mixed.lua:11 */
 	launch_add_4x8(ONE(moe2_d_attn_in), ONE(moe2_d_attn_in_2), ONE(moe2_d_attn_in_3));
 	/* linear_dw: +g_k_proj fp64[8,8], mixed.lua:11 */
-	launch_linear_dw_4x8x8(ONE(moe2_d_k_raw), ONE(moe2_re_attn_in), LAYER(moe2_g_k_proj, i));
+	(first ? launch_linear_dw_4x8x8_store : launch_linear_dw_4x8x8)(ONE(moe2_d_k_raw),
+	    ONE(moe2_re_attn_in), LAYER(moe2_g_k_proj, i));
 	/* rmsnorm_bwd: d_q_raw fp64[4,16], +g_q_norm fp64[4], mixed.lua:11 */
-	launch_rmsnorm_bwd_4x4x4(ONE(moe2_d_q_normed), ONE(moe2_re_q_raw), LAYER(moe2_q_norm, i),
-	    ONE(moe2_re_q_normed_rms), ONE(moe2_d_q_raw), LAYER(moe2_g_q_norm, i),
-	    WORKSPACE(moe2_backward_rmsnorm_bwd_5));
+	(first ? launch_rmsnorm_bwd_4x4x4_store : launch_rmsnorm_bwd_4x4x4)(ONE(moe2_d_q_normed),
+	    ONE(moe2_re_q_raw), LAYER(moe2_q_norm, i), ONE(moe2_re_q_normed_rms), ONE(moe2_d_q_raw),
+	    LAYER(moe2_g_q_norm, i), WORKSPACE(moe2_backward_rmsnorm_bwd_5));
 	/* linear_dx: d_attn_in_4 fp64[4,8], mixed.lua:11 */
 	launch_linear_dx_4x16x8(ONE(moe2_d_q_raw), LAYER(moe2_q_proj, i), ONE(moe2_d_attn_in_4));
 	/* add: d_attn_in_5 fp64[4,8], mixed.lua:11 */
 	launch_add_4x8(ONE(moe2_d_attn_in_3), ONE(moe2_d_attn_in_4), ONE(moe2_d_attn_in_5));
 	/* linear_dw: +g_q_proj fp64[16,8], mixed.lua:11 */
-	launch_linear_dw_4x16x8(ONE(moe2_d_q_raw), ONE(moe2_re_attn_in), LAYER(moe2_g_q_proj, i));
+	(first ? launch_linear_dw_4x16x8_store : launch_linear_dw_4x16x8)(ONE(moe2_d_q_raw),
+	    ONE(moe2_re_attn_in), LAYER(moe2_g_q_proj, i));
 	/* rmsnorm_bwd: d_x fp64[4,8], +g_attn_norm fp64[8], mixed.lua:6 */
-	launch_rmsnorm_bwd_4x1x8(ONE(moe2_d_attn_in_5), STREAM(slot, layer),
-	    LAYER(moe2_attn_norm, i), ONE(moe2_re_attn_in_rms), ONE(moe2_d_x),
+	(first ? launch_rmsnorm_bwd_4x1x8_store : launch_rmsnorm_bwd_4x1x8)(ONE(moe2_d_attn_in_5),
+	    STREAM(slot, layer), LAYER(moe2_attn_norm, i), ONE(moe2_re_attn_in_rms), ONE(moe2_d_x),
 	    LAYER(moe2_g_attn_norm, i), WORKSPACE(moe2_backward_rmsnorm_bwd_6));
 	/* add: d_x_2 fp64[4,8], mixed.lua:6 */
 	launch_add_4x8(DSTREAM, ONE(moe2_d_x), DSTREAM);
@@ -680,16 +693,18 @@ head_forward(unsigned char *arena, int slot)
 }
 
 static void
-head_backward(unsigned char *arena, int slot)
+head_backward(unsigned char *arena, int slot, bool first)
 {
 	/* head_loss_grad: +loss fp64[2], d_in fp64[4,8], +g_tokens_w fp64[32,8], mixed.lua:24 */
+	if (first)
+		om_clear(ONE(embed_g_tokens_w), 2048);
 	launch_head_loss_grad_4x8x32(SAVED(head_in, slot, 0), ONE(embed_tokens_w),
 	    ONE(embed_labels), ONE(head_loss), DSTREAM, ONE(embed_g_tokens_w),
 	    WORKSPACE(head_backward_head_loss_grad));
 	/* rmsnorm_bwd: d_x fp64[4,8], +g_norm fp64[8], mixed.lua:6 */
-	launch_rmsnorm_bwd_4x1x8(DSTREAM, STREAM(slot, OM_N_LAYERS), ONE(head_norm),
-	    SAVED(head_in_rms, slot, 0), DSTREAM, ONE(head_g_norm),
-	    WORKSPACE(head_backward_rmsnorm_bwd));
+	(first ? launch_rmsnorm_bwd_4x1x8_store : launch_rmsnorm_bwd_4x1x8)(DSTREAM,
+	    STREAM(slot, OM_N_LAYERS), ONE(head_norm), SAVED(head_in_rms, slot, 0), DSTREAM,
+	    ONE(head_g_norm), WORKSPACE(head_backward_rmsnorm_bwd));
 }
 
 static void
@@ -982,17 +997,17 @@ om_update(unsigned char *arena)
 	launch_bias_update_12x12(LAYER(moe2_load, 0), ONE(update_ctl), LAYER(moe2_choice_bias, 0));
 }
 
-/* gradients and statistics, before the first microbatch of a step */
+/* statistics, before the first microbatch of a step */
 void
 om_zero(unsigned char *arena)
 {
-	om_clear(arena + OM_GRAD, OM_GRAD_BYTES);
 	om_clear(arena + OM_STAT, OM_STAT_BYTES);
 }
 
 void
-om_forward(unsigned char *arena, int slot)
+om_forward(unsigned char *arena, int slot, int of)
 {
+	(void)of; /* of each the same */
 	SEGMENT(embed_forward, -1, arena, slot);
 	for (int layer = 0; layer < 1; layer++)
 		SEGMENT(dense_forward, layer, arena, slot, layer, layer);
@@ -1008,19 +1023,21 @@ om_forward(unsigned char *arena, int slot)
 }
 
 void
-om_backward(unsigned char *arena, int slot)
+om_backward(unsigned char *arena, int slot, int of)
 {
-	SEGMENT(head_backward, -1, arena, slot);
+	const bool first = of & OM_FIRST;
+
+	SEGMENT(head_backward, -1, arena, slot, first);
 	for (int layer = 4; layer >= 4; layer--)
-		SEGMENT(dense_backward, layer, arena, slot, layer, layer - 2);
+		SEGMENT(dense_backward, layer, arena, slot, layer, layer - 2, first);
 	for (int layer = 3; layer >= 3; layer--)
-		SEGMENT(moe2_backward, layer, arena, slot, layer, layer - 3);
+		SEGMENT(moe2_backward, layer, arena, slot, layer, layer - 3, first);
 	for (int layer = 2; layer >= 2; layer--)
-		SEGMENT(dense_backward, layer, arena, slot, layer, layer - 1);
+		SEGMENT(dense_backward, layer, arena, slot, layer, layer - 1, first);
 	for (int layer = 1; layer >= 1; layer--)
-		SEGMENT(moe_backward, layer, arena, slot, layer, layer - 1);
+		SEGMENT(moe_backward, layer, arena, slot, layer, layer - 1, first);
 	for (int layer = 0; layer >= 0; layer--)
-		SEGMENT(dense_backward, layer, arena, slot, layer, layer);
+		SEGMENT(dense_backward, layer, arena, slot, layer, layer, first);
 	SEGMENT(embed_backward, -1, arena);
 }
 

@@ -7,8 +7,8 @@
 
 void om_init(unsigned char *arena);
 void om_zero(unsigned char *arena);
-void om_forward(unsigned char *arena, int slot);
-void om_backward(unsigned char *arena, int slot);
+void om_forward(unsigned char *arena, int slot, int of);
+void om_backward(unsigned char *arena, int slot, int of);
 void om_evaluate(unsigned char *arena, int slot);
 void om_decode(unsigned char *arena, int slot);
 void om_update(unsigned char *arena);

@@ -15,6 +15,8 @@ OM_GROUPED(om_k_grouped_2x4x8x6, 2, 4, 8, 6) /* decode_moe: 3 calls a pass */
 OM_GROUPED_DX(om_k_grouped_dx_16x4x8x6, 16, 4, 8, 6) /* moe: 3 calls a pass */
 OM_GROUPED_DX(om_k_grouped_dx_16x4x6x8, 16, 4, 6, 8) /* moe: 6 calls a pass */
 
-/* grouped_dw_RxExNxK: dy[r,n] x[r,k] off[e+1], gives +dw[e,n,k] */
-OM_GROUPED_DW(om_k_grouped_dw_16x4x8x6, 16, 4, 8, 6) /* moe: 3 calls a pass */
-OM_GROUPED_DW(om_k_grouped_dw_16x4x6x8, 16, 4, 6, 8) /* moe: 6 calls a pass */
+/* grouped_dw_RxExNxK[_store: it is not added to]: dy[r,n] x[r,k] off[e+1], gives +dw[e,n,k] */
+OM_GROUPED_DW(om_k_grouped_dw_16x4x8x6, 16, 4, 8, 6, 1) /* moe: 3 calls a pass */
+OM_GROUPED_DW(om_k_grouped_dw_16x4x8x6_store, 16, 4, 8, 6, 0) /* moe: 3 calls a pass */
+OM_GROUPED_DW(om_k_grouped_dw_16x4x6x8, 16, 4, 6, 8, 1) /* moe: 6 calls a pass */
+OM_GROUPED_DW(om_k_grouped_dw_16x4x6x8_store, 16, 4, 6, 8, 0) /* moe: 6 calls a pass */

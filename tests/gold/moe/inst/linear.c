@@ -16,14 +16,16 @@ OM_LINEAR(om_k_gate_1x4x8, 1, 4, 8) /* decode_moe: 3 calls a pass */
 /* gate_dx_MxExK: dz[m,e] w[e,k], gives dx[m,k] */
 OM_LINEAR_DX(om_k_gate_dx_8x4x8, 8, 4, 8) /* moe: 3 calls a pass */
 
-/* gate_dw_MxExK: dz[m,e] x[m,k], gives +dw[e,k] */
-OM_LINEAR_DW(om_k_gate_dw_8x4x8, 8, 4, 8) /* moe: 3 calls a pass */
+/* gate_dw_MxExK[_store: it is not added to]: dz[m,e] x[m,k], gives +dw[e,k] */
+OM_LINEAR_DW(om_k_gate_dw_8x4x8, 8, 4, 8, 1) /* moe: 3 calls a pass */
+OM_LINEAR_DW(om_k_gate_dw_8x4x8_store, 8, 4, 8, 0) /* moe: 3 calls a pass */
 
 /* linear_dx_MxNxK: dy[m,n] w[n,k], gives dx[m,k] */
 OM_LINEAR_DX(om_k_linear_dx_8x8x8, 8, 8, 8) /* moe: 12 calls a pass */
 
-/* linear_dw_MxNxK: dy[m,n] x[m,k], gives +dw[n,k] */
-OM_LINEAR_DW(om_k_linear_dw_8x8x8, 8, 8, 8) /* moe: 12 calls a pass */
+/* linear_dw_MxNxK[_store: it is not added to]: dy[m,n] x[m,k], gives +dw[n,k] */
+OM_LINEAR_DW(om_k_linear_dw_8x8x8, 8, 8, 8, 1) /* moe: 12 calls a pass */
+OM_LINEAR_DW(om_k_linear_dw_8x8x8_store, 8, 8, 8, 0) /* moe: 12 calls a pass */
 
 /* logits_MxVxN: x[m,n] w[v,n], gives z[m,v] */
 OM_LINEAR(om_k_logits_1x32x8, 1, 32, 8) /* decode_head: 1 call a pass */

@@ -8,14 +8,16 @@ enum { OP_rope_table_4x4x0, OP_embed_8x8x32, OP_embed_bwd_8x8x32, OP_rmsnorm_8x1
     OP_rope_2x4x2x4, OP_attention_2x4x2x2x4x4, OP_add_8x8, OP_gate_8x4x8, OP_route_8x4x2x0x0x1x1x1,
     OP_route_map_8x4x2x1, OP_dispatch_8x2x8, OP_grouped_16x4x6x8, OP_glu_routed_8x2x6x0,
     OP_grouped_16x4x8x6, OP_combine_8x2x8, OP_grouped_dx_16x4x8x6, OP_grouped_dw_16x4x8x6,
-    OP_glu_routed_bwd_8x2x6x0, OP_grouped_dx_16x4x6x8, OP_grouped_dw_16x4x6x8, OP_add_16x8,
-    OP_route_bwd_8x4x2x0x0x1x1x1, OP_gate_dx_8x4x8, OP_gate_dw_8x4x8, OP_rmsnorm_bwd_8x1x8,
-    OP_linear_dx_8x8x8, OP_linear_dw_8x8x8, OP_attention_bwd_2x4x2x2x4x4, OP_rope_bwd_2x4x2x4,
-    OP_head_loss_grad_8x8x32, OP_sumsq_4032, OP_clip, OP_adamw_3008, OP_adamw_832, OP_adamw_192,
-    OP_head_loss_8x8x32, OP_embed_1x8x32, OP_rmsnorm_1x1x8, OP_linear_1x8x8, OP_rope_at_4x2x4,
-    OP_attention_at_4x2x2x4x4, OP_add_1x8, OP_gate_1x4x8, OP_route_1x4x2x0x0x1x1x1,
-    OP_route_map_1x4x2x1, OP_dispatch_1x2x8, OP_grouped_2x4x6x8, OP_glu_routed_1x2x6x0,
-    OP_grouped_2x4x8x6, OP_combine_1x2x8, OP_logits_1x32x8, };
+    OP_grouped_dw_16x4x8x6_store, OP_glu_routed_bwd_8x2x6x0, OP_grouped_dx_16x4x6x8,
+    OP_grouped_dw_16x4x6x8, OP_grouped_dw_16x4x6x8_store, OP_add_16x8, OP_route_bwd_8x4x2x0x0x1x1x1,
+    OP_gate_dx_8x4x8, OP_gate_dw_8x4x8, OP_gate_dw_8x4x8_store, OP_rmsnorm_bwd_8x1x8,
+    OP_rmsnorm_bwd_8x1x8_store, OP_linear_dx_8x8x8, OP_linear_dw_8x8x8, OP_linear_dw_8x8x8_store,
+    OP_attention_bwd_2x4x2x2x4x4, OP_rope_bwd_2x4x2x4, OP_head_loss_grad_8x8x32, OP_sumsq_4032,
+    OP_clip, OP_adamw_3008, OP_adamw_832, OP_adamw_192, OP_head_loss_8x8x32, OP_embed_1x8x32,
+    OP_rmsnorm_1x1x8, OP_linear_1x8x8, OP_rope_at_4x2x4, OP_attention_at_4x2x2x4x4, OP_add_1x8,
+    OP_gate_1x4x8, OP_route_1x4x2x0x0x1x1x1, OP_route_map_1x4x2x1, OP_dispatch_1x2x8,
+    OP_grouped_2x4x6x8, OP_glu_routed_1x2x6x0, OP_grouped_2x4x8x6, OP_combine_1x2x8,
+    OP_logits_1x32x8, };
 
 /* the function that step.c calls: the kernel, of inst/, and what its results then need */
 #define LAUNCH(name, params, kernel) \
@@ -69,6 +71,9 @@ LAUNCH(grouped_dx_16x4x8x6,
 LAUNCH(grouped_dw_16x4x8x6,
     (const float *dy, const float *x, const int32_t *off, float *dw),
     (dy, x, off, dw))
+LAUNCH(grouped_dw_16x4x8x6_store,
+    (const float *dy, const float *x, const int32_t *off, float *dw),
+    (dy, x, off, dw))
 LAUNCH(glu_routed_bwd_8x2x6x0,
     (const float *dh, const float *g, const float *u, const float *p, const int32_t *src, float *dg,
     float *du, float *dp),
@@ -79,6 +84,9 @@ LAUNCH(grouped_dx_16x4x6x8,
 LAUNCH(grouped_dw_16x4x6x8,
     (const float *dy, const float *x, const int32_t *off, float *dw),
     (dy, x, off, dw))
+LAUNCH(grouped_dw_16x4x6x8_store,
+    (const float *dy, const float *x, const int32_t *off, float *dw),
+    (dy, x, off, dw))
 LAUNCH(add_16x8, (const float *a, const float *b, float *y), (a, b, y))
 LAUNCH(route_bwd_8x4x2x0x0x1x1x1,
     (const float *dp, const float *z, const int32_t *idx, const float *prob, const float *lse,
@@ -86,12 +94,18 @@ LAUNCH(route_bwd_8x4x2x0x0x1x1x1,
     (dp, z, idx, prob, lse, cnt, dz))
 LAUNCH(gate_dx_8x4x8, (const float *dz, const float *w, float *dx), (dz, w, dx))
 LAUNCH(gate_dw_8x4x8, (const float *dz, const float *x, float *dw), (dz, x, dw))
+LAUNCH(gate_dw_8x4x8_store, (const float *dz, const float *x, float *dw), (dz, x, dw))
 LAUNCH(rmsnorm_bwd_8x1x8,
+    (const float *dy, const float *x, const float *w, const float *r, float *dx, float *dw,
+    float *ws),
+    (dy, x, w, r, dx, dw, ws))
+LAUNCH(rmsnorm_bwd_8x1x8_store,
     (const float *dy, const float *x, const float *w, const float *r, float *dx, float *dw,
     float *ws),
     (dy, x, w, r, dx, dw, ws))
 LAUNCH(linear_dx_8x8x8, (const float *dy, const float *w, float *dx), (dy, w, dx))
 LAUNCH(linear_dw_8x8x8, (const float *dy, const float *x, float *dw), (dy, x, dw))
+LAUNCH(linear_dw_8x8x8_store, (const float *dy, const float *x, float *dw), (dy, x, dw))
 LAUNCH(attention_bwd_2x4x2x2x4x4,
     (const float *do_, const float *q, const float *k, const float *v, const float *o,
     const float *lse, float *dq, float *dk, float *dv, float *ws),
@@ -188,6 +202,9 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .bytes = 1684.0, .check = om_k_grouped_dx_16x4x8x6_check, .tolerance = OM_TOLERANCE },
 	[OP_grouped_dw_16x4x8x6] = { .name = "grouped_dw_16x4x8x6", .flops = 1536.0,
 	    .bytes = 2452.0, .check = om_k_grouped_dw_16x4x8x6_check, .tolerance = OM_TOLERANCE },
+	[OP_grouped_dw_16x4x8x6_store] = { .name = "grouped_dw_16x4x8x6_store", .flops = 1536.0,
+	    .bytes = 1684.0, .check = om_k_grouped_dw_16x4x8x6_store_check,
+	    .tolerance = OM_TOLERANCE },
 	[OP_glu_routed_bwd_8x2x6x0] = { .name = "glu_routed_bwd_8x2x6x0", .flops = 0.0,
 	    .bytes = 2112.0, .check = om_k_glu_routed_bwd_8x2x6x0_check,
 	    .tolerance = OM_TOLERANCE },
@@ -195,6 +212,9 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .bytes = 1684.0, .check = om_k_grouped_dx_16x4x6x8_check, .tolerance = OM_TOLERANCE },
 	[OP_grouped_dw_16x4x6x8] = { .name = "grouped_dw_16x4x6x8", .flops = 1536.0,
 	    .bytes = 2452.0, .check = om_k_grouped_dw_16x4x6x8_check, .tolerance = OM_TOLERANCE },
+	[OP_grouped_dw_16x4x6x8_store] = { .name = "grouped_dw_16x4x6x8_store", .flops = 1536.0,
+	    .bytes = 1684.0, .check = om_k_grouped_dw_16x4x6x8_store_check,
+	    .tolerance = OM_TOLERANCE },
 	[OP_add_16x8] = { .name = "add_16x8", .flops = 0.0, .bytes = 1536.0,
 	    .check = om_k_add_16x8_check, .tolerance = OM_TOLERANCE },
 	[OP_route_bwd_8x4x2x0x0x1x1x1] = { .name = "route_bwd_8x4x2x0x0x1x1x1", .flops = 0.0,
@@ -204,12 +224,19 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .check = om_k_gate_dx_8x4x8_check, .tolerance = OM_TOLERANCE },
 	[OP_gate_dw_8x4x8] = { .name = "gate_dw_8x4x8", .flops = 512.0, .bytes = 640.0,
 	    .check = om_k_gate_dw_8x4x8_check, .tolerance = OM_TOLERANCE },
+	[OP_gate_dw_8x4x8_store] = { .name = "gate_dw_8x4x8_store", .flops = 512.0, .bytes = 512.0,
+	    .check = om_k_gate_dw_8x4x8_store_check, .tolerance = OM_TOLERANCE },
 	[OP_rmsnorm_bwd_8x1x8] = { .name = "rmsnorm_bwd_8x1x8", .flops = 0.0, .bytes = 896.0,
 	    .check = om_k_rmsnorm_bwd_8x1x8_check, .tolerance = OM_TOLERANCE },
+	[OP_rmsnorm_bwd_8x1x8_store] = { .name = "rmsnorm_bwd_8x1x8_store", .flops = 0.0,
+	    .bytes = 864.0, .check = om_k_rmsnorm_bwd_8x1x8_store_check,
+	    .tolerance = OM_TOLERANCE },
 	[OP_linear_dx_8x8x8] = { .name = "linear_dx_8x8x8", .flops = 1024.0, .bytes = 768.0,
 	    .check = om_k_linear_dx_8x8x8_check, .tolerance = OM_TOLERANCE },
 	[OP_linear_dw_8x8x8] = { .name = "linear_dw_8x8x8", .flops = 1024.0, .bytes = 1024.0,
 	    .check = om_k_linear_dw_8x8x8_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_dw_8x8x8_store] = { .name = "linear_dw_8x8x8_store", .flops = 1024.0,
+	    .bytes = 768.0, .check = om_k_linear_dw_8x8x8_store_check, .tolerance = OM_TOLERANCE },
 	[OP_attention_bwd_2x4x2x2x4x4] = { .name = "attention_bwd_2x4x2x2x4x4", .flops = 1280.0,
 	    .bytes = 2112.0, .check = om_k_attention_bwd_2x4x2x2x4x4_check,
 	    .tolerance = OM_TOLERANCE },

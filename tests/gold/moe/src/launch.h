@@ -10,7 +10,7 @@
 #include "config.h"
 #include "om.h"
 
-enum { OM_N_OPS = 52 };
+enum { OM_N_OPS = 57 };
 extern struct om_op om_ops[OM_N_OPS];
 /* rope_table_SxDxY: gives tab[s,d] */
 void launch_rope_table_4x4x0(float *tab);
@@ -67,9 +67,13 @@ void launch_combine_1x2x8(const float *y, const int32_t *row, const int32_t *src
 /* grouped_dx_RxExNxK: dy[r,n] w[e,n,k] off[e+1], gives dx[r,k] */
 void launch_grouped_dx_16x4x8x6(const float *dy, const float *w, const int32_t *off, float *dx);
 void launch_grouped_dx_16x4x6x8(const float *dy, const float *w, const int32_t *off, float *dx);
-/* grouped_dw_RxExNxK: dy[r,n] x[r,k] off[e+1], gives +dw[e,n,k] */
+/* grouped_dw_RxExNxK[_store: it is not added to]: dy[r,n] x[r,k] off[e+1], gives +dw[e,n,k] */
 void launch_grouped_dw_16x4x8x6(const float *dy, const float *x, const int32_t *off, float *dw);
+void launch_grouped_dw_16x4x8x6_store(const float *dy, const float *x, const int32_t *off,
+    float *dw);
 void launch_grouped_dw_16x4x6x8(const float *dy, const float *x, const int32_t *off, float *dw);
+void launch_grouped_dw_16x4x6x8_store(const float *dy, const float *x, const int32_t *off,
+    float *dw);
 /* glu_routed_bwd_TxKxFxA: dh[r,f] g[r,f] u[r,f] p[t,k] src[r], gives dg[r,f] du[r,f] dp[t,k] */
 void launch_glu_routed_bwd_8x2x6x0(const float *dh, const float *g, const float *u, const float *p,
     const int32_t *src, float *dg, float *du, float *dp);
@@ -78,15 +82,20 @@ void launch_route_bwd_8x4x2x0x0x1x1x1(const float *dp, const float *z, const int
     const float *prob, const float *lse, const int32_t *cnt, float *dz);
 /* gate_dx_MxExK: dz[m,e] w[e,k], gives dx[m,k] */
 void launch_gate_dx_8x4x8(const float *dz, const float *w, float *dx);
-/* gate_dw_MxExK: dz[m,e] x[m,k], gives +dw[e,k] */
+/* gate_dw_MxExK[_store: it is not added to]: dz[m,e] x[m,k], gives +dw[e,k] */
 void launch_gate_dw_8x4x8(const float *dz, const float *x, float *dw);
-/* rmsnorm_bwd_MxHxN: dy[m,h*n] x[m,h*n] w[n] r[m*h], gives dx[m,h*n] +dw[n] */
+void launch_gate_dw_8x4x8_store(const float *dz, const float *x, float *dw);
+/* rmsnorm_bwd_MxHxN[_store: it is not added to]: dy[m,h*n] x[m,h*n] w[n] r[m*h],
+ * gives dx[m,h*n] +dw[n] */
 void launch_rmsnorm_bwd_8x1x8(const float *dy, const float *x, const float *w, const float *r,
+    float *dx, float *dw, float *ws);
+void launch_rmsnorm_bwd_8x1x8_store(const float *dy, const float *x, const float *w, const float *r,
     float *dx, float *dw, float *ws);
 /* linear_dx_MxNxK: dy[m,n] w[n,k], gives dx[m,k] */
 void launch_linear_dx_8x8x8(const float *dy, const float *w, float *dx);
-/* linear_dw_MxNxK: dy[m,n] x[m,k], gives +dw[n,k] */
+/* linear_dw_MxNxK[_store: it is not added to]: dy[m,n] x[m,k], gives +dw[n,k] */
 void launch_linear_dw_8x8x8(const float *dy, const float *x, float *dw);
+void launch_linear_dw_8x8x8_store(const float *dy, const float *x, float *dw);
 /* attention_bwd_BxSxHxGxDxW: do[b*s,h*d] q[b*s,h*d] k[b*s,g*d] v[b*s,g*d] o[b*s,h*d] lse[b*h*s],
  * gives dq[b*s,h*d] dk[b*s,g*d] dv[b*s,g*d] */
 void launch_attention_bwd_2x4x2x2x4x4(const float *do_, const float *q, const float *k,

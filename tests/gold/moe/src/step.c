@@ -24,9 +24,11 @@ embed_forward(unsigned char *arena, int slot)
 }
 
 static void
-embed_backward(unsigned char *arena)
+embed_backward(unsigned char *arena, bool first)
 {
 	/* embed_bwd: +g_tokens_w fp32[32,8], moe.lua:5 */
+	if (first)
+		om_clear(ONE(embed_g_tokens_w), 1024);
 	launch_embed_bwd_8x8x32(DSTREAM, ONE(embed_tokens), ONE(embed_g_tokens_w));
 }
 
@@ -102,7 +104,7 @@ moe_forward(unsigned char *arena, int slot, int layer, int i)
 }
 
 static void
-moe_backward(unsigned char *arena, int slot, int layer, int i)
+moe_backward(unsigned char *arena, int slot, int layer, int i, bool first)
 {
 	/* dispatch: d_rows fp32[16,8], moe.lua:7 */
 	launch_dispatch_8x2x8(DSTREAM, SAVED(moe_row, slot, i), SAVED(moe_src, slot, i),
@@ -111,8 +113,8 @@ moe_backward(unsigned char *arena, int slot, int layer, int i)
 	launch_grouped_dx_16x4x8x6(ONE(moe_d_rows), LAYER(moe_down_proj, i),
 	    SAVED(moe_offsets, slot, i), ONE(moe_d_hidden));
 	/* grouped_dw: +g_down_proj fp32[4,8,6], moe.lua:7 */
-	launch_grouped_dw_16x4x8x6(ONE(moe_d_rows), SAVED(moe_hidden, slot, i),
-	    SAVED(moe_offsets, slot, i), LAYER(moe_g_down_proj, i));
+	(first ? launch_grouped_dw_16x4x8x6_store : launch_grouped_dw_16x4x8x6)(ONE(moe_d_rows),
+	    SAVED(moe_hidden, slot, i), SAVED(moe_offsets, slot, i), LAYER(moe_g_down_proj, i));
 	/* glu_routed_bwd: d_gate fp32[16,6], d_up fp32[16,6], d_weights fp32[8,2], moe.lua:7 */
 	launch_glu_routed_bwd_8x2x6x0(ONE(moe_d_hidden), SAVED(moe_gate, slot, i),
 	    SAVED(moe_up, slot, i), SAVED(moe_weights, slot, i), SAVED(moe_src, slot, i),
@@ -121,16 +123,16 @@ moe_backward(unsigned char *arena, int slot, int layer, int i)
 	launch_grouped_dx_16x4x6x8(ONE(moe_d_up), LAYER(moe_up_proj, i),
 	    SAVED(moe_offsets, slot, i), ONE(moe_d_routed));
 	/* grouped_dw: +g_up_proj fp32[4,6,8], moe.lua:7 */
-	launch_grouped_dw_16x4x6x8(ONE(moe_d_up), SAVED(moe_routed, slot, i),
-	    SAVED(moe_offsets, slot, i), LAYER(moe_g_up_proj, i));
+	(first ? launch_grouped_dw_16x4x6x8_store : launch_grouped_dw_16x4x6x8)(ONE(moe_d_up),
+	    SAVED(moe_routed, slot, i), SAVED(moe_offsets, slot, i), LAYER(moe_g_up_proj, i));
 	/* grouped_dx: d_routed_2 fp32[16,8], moe.lua:7 */
 	launch_grouped_dx_16x4x6x8(ONE(moe_d_gate), LAYER(moe_gate_proj, i),
 	    SAVED(moe_offsets, slot, i), ONE(moe_d_routed_2));
 	/* add: d_routed_3 fp32[16,8], moe.lua:7 */
 	launch_add_16x8(ONE(moe_d_routed), ONE(moe_d_routed_2), ONE(moe_d_routed_3));
 	/* grouped_dw: +g_gate_proj fp32[4,6,8], moe.lua:7 */
-	launch_grouped_dw_16x4x6x8(ONE(moe_d_gate), SAVED(moe_routed, slot, i),
-	    SAVED(moe_offsets, slot, i), LAYER(moe_g_gate_proj, i));
+	(first ? launch_grouped_dw_16x4x6x8_store : launch_grouped_dw_16x4x6x8)(ONE(moe_d_gate),
+	    SAVED(moe_routed, slot, i), SAVED(moe_offsets, slot, i), LAYER(moe_g_gate_proj, i));
 	/* combine: d_ffn_in fp32[8,8], moe.lua:7 */
 	launch_combine_8x2x8(ONE(moe_d_routed_3), SAVED(moe_row, slot, i), SAVED(moe_src, slot, i),
 	    ONE(moe_d_ffn_in));
@@ -143,17 +145,19 @@ moe_backward(unsigned char *arena, int slot, int layer, int i)
 	/* add: d_ffn_in_3 fp32[8,8], moe.lua:7 */
 	launch_add_8x8(ONE(moe_d_ffn_in), ONE(moe_d_ffn_in_2), ONE(moe_d_ffn_in_3));
 	/* gate_dw: +g_router fp32[4,8], moe.lua:7 */
-	launch_gate_dw_8x4x8(ONE(moe_d_scores), SAVED(moe_ffn_in, slot, i), LAYER(moe_g_router, i));
+	(first ? launch_gate_dw_8x4x8_store : launch_gate_dw_8x4x8)(ONE(moe_d_scores),
+	    SAVED(moe_ffn_in, slot, i), LAYER(moe_g_router, i));
 	/* rmsnorm_bwd: d_mid fp32[8,8], +g_ffn_norm fp32[8], moe.lua:4 */
-	launch_rmsnorm_bwd_8x1x8(ONE(moe_d_ffn_in_3), SAVED(moe_mid, slot, i),
-	    LAYER(moe_ffn_norm, i), SAVED(moe_ffn_in_rms, slot, i), ONE(moe_d_mid),
-	    LAYER(moe_g_ffn_norm, i), WORKSPACE(moe_backward_rmsnorm_bwd));
+	(first ? launch_rmsnorm_bwd_8x1x8_store : launch_rmsnorm_bwd_8x1x8)(ONE(moe_d_ffn_in_3),
+	    SAVED(moe_mid, slot, i), LAYER(moe_ffn_norm, i), SAVED(moe_ffn_in_rms, slot, i),
+	    ONE(moe_d_mid), LAYER(moe_g_ffn_norm, i), WORKSPACE(moe_backward_rmsnorm_bwd));
 	/* add: d_mid_2 fp32[8,8], moe.lua:4 */
 	launch_add_8x8(DSTREAM, ONE(moe_d_mid), DSTREAM);
 	/* linear_dx: d_heads fp32[8,8], moe.lua:6 */
 	launch_linear_dx_8x8x8(DSTREAM, LAYER(moe_o_proj, i), ONE(moe_d_heads));
 	/* linear_dw: +g_o_proj fp32[8,8], moe.lua:6 */
-	launch_linear_dw_8x8x8(DSTREAM, SAVED(moe_heads, slot, i), LAYER(moe_g_o_proj, i));
+	(first ? launch_linear_dw_8x8x8_store : launch_linear_dw_8x8x8)(DSTREAM,
+	    SAVED(moe_heads, slot, i), LAYER(moe_g_o_proj, i));
 	/* attention_bwd: d_q_rot fp32[8,8], d_k_rot fp32[8,8], d_v fp32[8,8], moe.lua:6 */
 	launch_attention_bwd_2x4x2x2x4x4(ONE(moe_d_heads), SAVED(moe_q_rot, slot, i),
 	    SAVED(moe_k_rot, slot, i), SAVED(moe_v, slot, i), SAVED(moe_heads, slot, i),
@@ -166,33 +170,34 @@ moe_backward(unsigned char *arena, int slot, int layer, int i)
 	/* linear_dx: d_attn_in fp32[8,8], moe.lua:6 */
 	launch_linear_dx_8x8x8(ONE(moe_d_v), LAYER(moe_v_proj, i), ONE(moe_d_attn_in));
 	/* linear_dw: +g_v_proj fp32[8,8], moe.lua:6 */
-	launch_linear_dw_8x8x8(ONE(moe_d_v), SAVED(moe_attn_in, slot, i), LAYER(moe_g_v_proj, i));
+	(first ? launch_linear_dw_8x8x8_store : launch_linear_dw_8x8x8)(ONE(moe_d_v),
+	    SAVED(moe_attn_in, slot, i), LAYER(moe_g_v_proj, i));
 	/* rmsnorm_bwd: d_k_raw fp32[8,8], +g_k_norm fp32[8], moe.lua:6 */
-	launch_rmsnorm_bwd_8x1x8(ONE(moe_d_k_normed), SAVED(moe_k_raw, slot, i),
-	    LAYER(moe_k_norm, i), SAVED(moe_k_normed_rms, slot, i), ONE(moe_d_k_raw),
-	    LAYER(moe_g_k_norm, i), WORKSPACE(moe_backward_rmsnorm_bwd_2));
+	(first ? launch_rmsnorm_bwd_8x1x8_store : launch_rmsnorm_bwd_8x1x8)(ONE(moe_d_k_normed),
+	    SAVED(moe_k_raw, slot, i), LAYER(moe_k_norm, i), SAVED(moe_k_normed_rms, slot, i),
+	    ONE(moe_d_k_raw), LAYER(moe_g_k_norm, i), WORKSPACE(moe_backward_rmsnorm_bwd_2));
 	/* linear_dx: d_attn_in_2 fp32[8,8], moe.lua:6 */
 	launch_linear_dx_8x8x8(ONE(moe_d_k_raw), LAYER(moe_k_proj, i), ONE(moe_d_attn_in_2));
 	/* add: d_attn_in_3 fp32[8,8], moe.lua:6 */
 	launch_add_8x8(ONE(moe_d_attn_in), ONE(moe_d_attn_in_2), ONE(moe_d_attn_in_3));
 	/* linear_dw: +g_k_proj fp32[8,8], moe.lua:6 */
-	launch_linear_dw_8x8x8(ONE(moe_d_k_raw), SAVED(moe_attn_in, slot, i),
-	    LAYER(moe_g_k_proj, i));
+	(first ? launch_linear_dw_8x8x8_store : launch_linear_dw_8x8x8)(ONE(moe_d_k_raw),
+	    SAVED(moe_attn_in, slot, i), LAYER(moe_g_k_proj, i));
 	/* rmsnorm_bwd: d_q_raw fp32[8,8], +g_q_norm fp32[8], moe.lua:6 */
-	launch_rmsnorm_bwd_8x1x8(ONE(moe_d_q_normed), SAVED(moe_q_raw, slot, i),
-	    LAYER(moe_q_norm, i), SAVED(moe_q_normed_rms, slot, i), ONE(moe_d_q_raw),
-	    LAYER(moe_g_q_norm, i), WORKSPACE(moe_backward_rmsnorm_bwd_3));
+	(first ? launch_rmsnorm_bwd_8x1x8_store : launch_rmsnorm_bwd_8x1x8)(ONE(moe_d_q_normed),
+	    SAVED(moe_q_raw, slot, i), LAYER(moe_q_norm, i), SAVED(moe_q_normed_rms, slot, i),
+	    ONE(moe_d_q_raw), LAYER(moe_g_q_norm, i), WORKSPACE(moe_backward_rmsnorm_bwd_3));
 	/* linear_dx: d_attn_in_4 fp32[8,8], moe.lua:6 */
 	launch_linear_dx_8x8x8(ONE(moe_d_q_raw), LAYER(moe_q_proj, i), ONE(moe_d_attn_in_4));
 	/* add: d_attn_in_5 fp32[8,8], moe.lua:6 */
 	launch_add_8x8(ONE(moe_d_attn_in_3), ONE(moe_d_attn_in_4), ONE(moe_d_attn_in_5));
 	/* linear_dw: +g_q_proj fp32[8,8], moe.lua:6 */
-	launch_linear_dw_8x8x8(ONE(moe_d_q_raw), SAVED(moe_attn_in, slot, i),
-	    LAYER(moe_g_q_proj, i));
+	(first ? launch_linear_dw_8x8x8_store : launch_linear_dw_8x8x8)(ONE(moe_d_q_raw),
+	    SAVED(moe_attn_in, slot, i), LAYER(moe_g_q_proj, i));
 	/* rmsnorm_bwd: d_x fp32[8,8], +g_attn_norm fp32[8], moe.lua:4 */
-	launch_rmsnorm_bwd_8x1x8(ONE(moe_d_attn_in_5), STREAM(slot, layer), LAYER(moe_attn_norm, i),
-	    SAVED(moe_attn_in_rms, slot, i), ONE(moe_d_x), LAYER(moe_g_attn_norm, i),
-	    WORKSPACE(moe_backward_rmsnorm_bwd_4));
+	(first ? launch_rmsnorm_bwd_8x1x8_store : launch_rmsnorm_bwd_8x1x8)(ONE(moe_d_attn_in_5),
+	    STREAM(slot, layer), LAYER(moe_attn_norm, i), SAVED(moe_attn_in_rms, slot, i),
+	    ONE(moe_d_x), LAYER(moe_g_attn_norm, i), WORKSPACE(moe_backward_rmsnorm_bwd_4));
 	/* add: d_x_2 fp32[8,8], moe.lua:4 */
 	launch_add_8x8(DSTREAM, ONE(moe_d_x), DSTREAM);
 }
@@ -206,15 +211,17 @@ head_forward(unsigned char *arena, int slot)
 }
 
 static void
-head_backward(unsigned char *arena, int slot)
+head_backward(unsigned char *arena, int slot, bool first)
 {
 	/* head_loss_grad: +loss fp64[2], d_in fp32[8,8], +g_w fp32[32,8], moe.lua:4 */
+	if (first)
+		om_clear(ONE(head_g_w), 1024);
 	launch_head_loss_grad_8x8x32(SAVED(head_in, slot, 0), ONE(head_w), ONE(embed_labels),
 	    ONE(head_loss), DSTREAM, ONE(head_g_w), WORKSPACE(head_backward_head_loss_grad));
 	/* rmsnorm_bwd: d_x fp32[8,8], +g_norm fp32[8], moe.lua:4 */
-	launch_rmsnorm_bwd_8x1x8(DSTREAM, STREAM(slot, OM_N_LAYERS), ONE(head_norm),
-	    SAVED(head_in_rms, slot, 0), DSTREAM, ONE(head_g_norm),
-	    WORKSPACE(head_backward_rmsnorm_bwd));
+	(first ? launch_rmsnorm_bwd_8x1x8_store : launch_rmsnorm_bwd_8x1x8)(DSTREAM,
+	    STREAM(slot, OM_N_LAYERS), ONE(head_norm), SAVED(head_in_rms, slot, 0), DSTREAM,
+	    ONE(head_g_norm), WORKSPACE(head_backward_rmsnorm_bwd));
 }
 
 static void
@@ -340,17 +347,17 @@ om_update(unsigned char *arena)
 	    LAYER(moe_m_router, 0), LAYER(moe_v_router, 0));
 }
 
-/* gradients and statistics, before the first microbatch of a step */
+/* statistics, before the first microbatch of a step */
 void
 om_zero(unsigned char *arena)
 {
-	om_clear(arena + OM_GRAD, OM_GRAD_BYTES);
 	om_clear(arena + OM_STAT, OM_STAT_BYTES);
 }
 
 void
-om_forward(unsigned char *arena, int slot)
+om_forward(unsigned char *arena, int slot, int of)
 {
+	(void)of; /* of each the same */
 	SEGMENT(embed_forward, -1, arena, slot);
 	for (int layer = 0; layer < 3; layer++)
 		SEGMENT(moe_forward, layer, arena, slot, layer, layer);
@@ -358,12 +365,14 @@ om_forward(unsigned char *arena, int slot)
 }
 
 void
-om_backward(unsigned char *arena, int slot)
+om_backward(unsigned char *arena, int slot, int of)
 {
-	SEGMENT(head_backward, -1, arena, slot);
+	const bool first = of & OM_FIRST;
+
+	SEGMENT(head_backward, -1, arena, slot, first);
 	for (int layer = 2; layer >= 0; layer--)
-		SEGMENT(moe_backward, layer, arena, slot, layer, layer);
-	SEGMENT(embed_backward, -1, arena);
+		SEGMENT(moe_backward, layer, arena, slot, layer, layer, first);
+	SEGMENT(embed_backward, -1, arena, first);
 }
 
 void
