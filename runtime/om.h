@@ -157,7 +157,7 @@ double om_now(void);                    /* monotonic seconds */
 
 /*
  * Which of a step's microbatches a backward pass is of, but for those between: the first one stores
- * gradients, the others add to them.
+ * gradients, the others add to them; in the last one ranks sum a layer's as soon as it is done.
  */
 enum om_of { OM_FIRST = 1, OM_LAST = 2 };
 

@@ -43,11 +43,11 @@ address_at(const struct plan *p, uint32_t s, tensor_id t, const char *i)
 	return xprintf("ONE(%s)", x->name);
 }
 
-/* The same of a launch's argument: the update goes through the layers of a bucket, or over all. */
+/* The same of a launch's argument: the update goes over all layers, if not through a bucket's. */
 static const char *
 address(const struct plan *p, uint32_t s, const struct launch *st, tensor_id t)
 {
-	return address_at(p, s, t, st->span && st->layers == 1 ? "0" : "i");
+	return address_at(p, s, t, s == p->graph->update && st->layers == 1 ? "0" : "i");
 }
 
 static void
@@ -155,15 +155,18 @@ varies(const struct plan *p, const struct launch *st)
 	return st->first && p->graph->microbatches > 1;
 }
 
-/* Whether a segment's function has to be told of the first microbatch. */
-static bool
-asks_first(const struct plan *p, uint32_t s, int ph)
+/* What a segment's function has to be told of the microbatch, behind a type or as an argument. */
+static const char *
+asks(const struct plan *p, uint32_t s, int ph, const char *type)
 {
-	bool any = false;
+	bool first = false, last = false;
 
-	for (uint32_t i = 0; i < p->prog[s][ph].n; i++)
-		any |= varies(p, &p->prog[s][ph].a[i]);
-	return any;
+	for (uint32_t i = 0; i < p->prog[s][ph].n; i++) {
+		first |= varies(p, &p->prog[s][ph].a[i]);
+		last |= op_row(p->prog[s][ph].a[i].op.op)->last;
+	}
+	return xprintf("%s%s%s%s", first ? ", " : "", first ? xprintf("%sfirst", type) : "",
+	    last ? ", " : "", last ? xprintf("%slast", type) : "");
 }
 
 /* The function to call: in the first microbatch its gradient is stored, or cleared before. */
@@ -197,7 +200,7 @@ body(const struct plan *p, uint32_t s, int ph, const struct origins *o, struct b
 		const struct launch *st = &prog->a[i];
 		const struct op_row *r = op_row(st->op.op);
 		struct buf call = { 0 };
-		bool loop = st->span && st->layers > 1;
+		bool loop = st->span && st->layers > 1, last = r->last;
 		const struct launch *by;
 		for (uint32_t w = 0; w < st->wait.n; w++)
 			emit_wrapped(b, 1,
@@ -205,11 +208,13 @@ body(const struct plan *p, uint32_t s, int ph, const struct origins *o, struct b
 		if (st->stream != on)
 			buf_printf(b, "\tom_on(%u);\n", on = st->stream);
 		comment(p, st, o, b);
+		if (last)
+			buf_puts(b, "\tif (last)\n");
 		if (loop)
 			buf_printf(b, "\tfor (int i = 0; i < %u; i++)\n", (unsigned)st->layers);
 		if (runtime_call(st->op.op)) {
 			collective(p, s, st, &call);
-			emit_wrapped(b, 1 + loop, call.s);
+			emit_wrapped(b, 1 + (loop || last), call.s);
 			continue;
 		}
 		launched(p, s, st, b, &call);
@@ -263,7 +268,7 @@ function(const struct plan *p, uint32_t s, int ph, const struct origins *o, stru
 		!seg->nlayers       ? ""
 		: several_chunks(p) ? ", int layer, int i, int j"
 				    : ", int layer, int i",
-		asks_first(p, s, ph) ? ", bool first" : ""));
+		asks(p, s, ph, "bool ")));
 	buf_puts(b, "{\n");
 	body(p, s, ph, o, b);
 	buf_puts(b, "}\n");
@@ -275,7 +280,7 @@ call_segment(const struct plan *p, uint32_t s, int ph, const char *tabs, struct 
 	if (p->prog[s][ph].n)
 		buf_printf(b, "%sSEGMENT(%s_%s, -1, arena%s%s);\n", tabs, p->graph->seg.a[s].name,
 		    graph_phase_names[ph], takes_slot(p, s, ph) ? ", slot" : "",
-		    asks_first(p, s, ph) ? ", first" : "");
+		    asks(p, s, ph, ""));
 }
 
 /* "layer - 3": a layer's number among others, while the loop counts it in the model. */
@@ -313,7 +318,7 @@ call_layers(const struct plan *p, const struct chunk *c, int ph, uint32_t own, c
 		    shifted(p->index[first], first));
 		if (several_chunks(p))
 			buf_printf(&call, ", %s", shifted(p->saved_index[first], first));
-		buf_printf(&call, "%s);", asks_first(p, s + own, ph) ? ", first" : "");
+		buf_printf(&call, "%s);", asks(p, s + own, ph, ""));
 		emit_wrapped(b, (int)strlen(tabs) + 1, call.s);
 		k += n;
 	}
@@ -334,6 +339,22 @@ call_chunk(const struct plan *p, const struct chunk *c, const struct pass *pass,
 		call_segment(p, pass->last, pass->phase, tabs, b);
 }
 
+/* What a pass knows of its microbatch. */
+static void
+microbatch(const struct plan *p, int ph, struct buf *b)
+{
+	const struct graph *g = p->graph;
+	const char *of = "";
+
+	for (uint32_t s = g->embed; s <= g->head; s++)
+		of = xprintf("%s%s", of, asks(p, s, ph, ""));
+	if (strstr(of, "first"))
+		buf_puts(b, "\tconst bool first = of & OM_FIRST;\n");
+	if (strstr(of, "last"))
+		buf_puts(b, "\tconst bool last = of & OM_LAST;\n");
+	buf_puts(b, *of ? "\n" : "\t(void)of; /* of each the same */\n");
+}
+
 /* The passes of a stage, over the chunk that the slot belongs to. */
 static void
 stage_passes(const struct plan *p, struct buf *b)
@@ -346,9 +367,7 @@ stage_passes(const struct plan *p, struct buf *b)
 		buf_printf(b, "\nvoid\nom_%s(unsigned char *arena, int slot%s)\n{\n",
 		    emit_stage_name(p, pass.name), trains ? ", int of" : "");
 		if (trains)
-			buf_puts(b, i == PASS_BACKWARD && p->graph->microbatches > 1
-					? "\tconst bool first = of & OM_FIRST;\n\n"
-					: "\t(void)of; /* of each the same */\n");
+			microbatch(p, pass.phase, b);
 		for (uint32_t c = 0; c < st->nchunks; c++) {
 			const struct chunk *ch = &st->chunk[c];
 			if (st->nchunks > 1)

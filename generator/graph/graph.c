@@ -55,6 +55,7 @@ parse_trait(struct op_row *r, const char *s, size_t n)
 		TRAIT(sends),
 		TRAIT(returns),
 		TRAIT(step),
+		TRAIT(last),
 		TRAIT(flat),
 		TRAIT(part),
 		TRAIT(collective),

@@ -64,7 +64,7 @@ struct op_row {
 	char ints[MAX_INTS];
 	char floats[MAX_FLOATS][16];
 	struct arg_row arg[MAX_ARGS]; /* inputs, then outputs */
-	bool root, route, balance, sends, returns, step, flat, part, collective;
+	bool root, route, balance, sends, returns, step, last, flat, part, collective;
 	enum om_group group; /* of a collective; OM_ALONE: its tensor says which */
 };
 const struct op_row *op_row(enum op_id op); /* parsed once from op.def */

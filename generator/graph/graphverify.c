@@ -35,6 +35,9 @@ graph_verify(const struct graph *g)
 				const char *fault = op_bind(g, o, &z);
 				if (fault)
 					internal("graphverify: %s: %s", seg->name, fault);
+				if (r->last && p != (int)g->last_phase)
+					internal("graphverify: %s: %s belongs to the last phase",
+					    seg->name, r->name);
 				if (r->step != (s == g->update))
 					internal("graphverify: %s: %s belongs to %s", seg->name,
 					    r->name, r->step ? "the update" : "a pass");

@@ -673,9 +673,12 @@ joins(const struct plan *p, struct launch *run, const struct op *next)
 	return true;
 }
 
-/* A launch of the update: of a whole bucket, all layers at once if no ranks share it. */
+/*
+ * A launch of the update: of a whole bucket, all layers at once if no ranks share it. In a layer,
+ * where its gradients are summed, it is of that one.
+ */
 static struct launch
-update_launch(const struct plan *p, const struct op *o)
+update_launch(const struct plan *p, uint32_t s, const struct op *o)
 {
 	uint64_t at, n = tensor_elems(&p->graph->tensor.a[o->arg[0]]);
 	const struct bucket *b = plan_bucket(p, o->arg[0], &at);
@@ -690,7 +693,7 @@ update_launch(const struct plan *p, const struct op *o)
 		    "%s of a bucket does not begin with its first tensor", op_row(o->op)->name);
 	bool shared = p->shard->mesh.size[o->group] > 1;
 	l.span = shared ? b->elems : b->elems * b->layers;
-	l.layers = shared ? b->layers : 1;
+	l.layers = shared && s == p->graph->update ? b->layers : 1;
 	return l;
 }
 
@@ -750,7 +753,7 @@ make_programs(struct plan *p)
 					*PUSH(*prog) = (struct launch){ .op = *o };
 				else if (plan_layers(p, o->arg[0]) && /* not on another stage */
 					 !(prog->n && joins(p, &prog->a[prog->n - 1], o)))
-					*PUSH(*prog) = update_launch(p, o);
+					*PUSH(*prog) = update_launch(p, s, o);
 			}
 	mark_first(p);
 	for (uint32_t s = 0; s < g->seg.n; s++)

@@ -1,8 +1,9 @@
 /*
  * Several ranks as rewrites of the graph. Expert parallelism: the rows of a layer's routed tokens
  * go to the ranks of their experts, each of which holds a part of the experts, and come back. The
- * sharded update: gradients are summed over the ranks that have the same weights, each steps its
- * part, and gathers the rest.
+ * sharded update: in the last microbatch a layer's gradients are summed over the ranks that have
+ * the same weights, as soon as its backward pass is over; each steps its part, and gathers the
+ * rest.
  */
 #include <string.h>
 
@@ -248,16 +249,19 @@ static void
 do_parts(
     const struct shard *s, const struct op *from, uint32_t n, bool *summed, struct oplist *list)
 {
-	const struct graph *g = s->graph;
+	struct graph *g = s->graph;
 	const struct op_row *r = op_row(from->op);
 	struct oplist parts = { 0 };
 
 	by_bucket(s, from, n, &parts);
 	for (uint32_t i = 0; i < parts.n; i++) {
 		tensor_id grad = parts.a[i].arg[0];
+		/* in the step's last microbatch, when its parameter's layer is done with it */
+		uint32_t seg = g->tensor.a[g->tensor.a[grad].param].seg;
 		if (!summed[grad])
-			together(s, list, op_collective(g->tensor.a[grad].role),
-			    g->tensor.a[grad].sum, &parts.a[i], grad);
+			together(s, &g->seg.a[seg].ops[g->last_phase],
+			    op_collective(g->tensor.a[grad].role), g->tensor.a[grad].sum,
+			    &parts.a[i], grad);
 		summed[grad] = true;
 	}
 	for (uint32_t i = 0; i < parts.n; i++)

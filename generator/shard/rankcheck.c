@@ -310,13 +310,35 @@ check_stage(const struct shard *s, uint32_t step, uint32_t stage)
 
 /* ---- gradients and weights: each parameter reduced once, by those who have it, then gathered */
 
-/* Ops of the update that use a tensor: its collective, the first before and the first after it. */
+/*
+ * Ops of the last microbatch's passes but forward, then of the update, that use a tensor: its
+ * collective; of others the last of those passes, the first and the last of the update. 1 + index,
+ * 0: none.
+ */
 struct use {
-	uint32_t times, at, before, after; /* 1 + index, 0: none */
+	uint32_t times, at, back, first, last;
 };
 
+/* Of each phase but forward, from the head to the embedding; from *update on the update. */
+static struct oplist
+last_ops(const struct graph *g, uint32_t *update)
+{
+	uint32_t segs = g->head - g->embed + 1, n = segs * (N_PHASES - 1);
+	struct oplist all = { 0 };
+
+	for (uint32_t k = 0; k <= n; k++) {
+		const struct oplist *l =
+		    k < n ? &g->seg.a[g->head - k % segs].ops[BACKWARD + k / segs]
+			  : &g->seg.a[g->update].ops[FORWARD];
+		*update = all.n;
+		for (uint32_t i = 0; i < l->n; i++)
+			*PUSH(all) = l->a[i];
+	}
+	return all;
+}
+
 static struct use *
-find_uses(const struct graph *g, const struct oplist *l)
+find_uses(const struct graph *g, const struct oplist *l, uint32_t update)
 {
 	struct use *use = xalloc(g->tensor.n * sizeof *use);
 
@@ -327,10 +349,11 @@ find_uses(const struct graph *g, const struct oplist *l)
 			if (o->op == op_collective(g->tensor.a[o->arg[k]].role)) {
 				u->times += u->at != i + 1;
 				u->at = i + 1;
-			} else if (!u->times && !u->before) {
-				u->before = i + 1;
-			} else if (u->times && !u->after) {
-				u->after = i + 1;
+			} else if (i < update) {
+				u->back = i + 1;
+			} else {
+				u->first = u->first ? u->first : i + 1;
+				u->last = i + 1;
 			}
 		}
 	}
@@ -341,8 +364,9 @@ static const char *
 check_buckets(const struct shard *s)
 {
 	const struct graph *g = s->graph;
-	const struct oplist *l = &g->seg.a[g->update].ops[FORWARD];
-	const struct use *use = find_uses(g, l);
+	uint32_t update;
+	struct oplist l = last_ops(g, &update);
+	const struct use *use = find_uses(g, &l, update);
 
 	for (tensor_id t = 1; t < g->tensor.n; t++) {
 		const struct tensor *x = &g->tensor.a[t];
@@ -364,16 +388,19 @@ check_buckets(const struct shard *s)
 			if (u->times != (size[want] > 1))
 				return xprintf("%s: %u of %s, whose copies are on %llu ranks", op,
 				    u->times, name, (unsigned long long)size[want]);
-			if (u->times && l->a[u->at - 1].group != want)
+			if (u->times && l.a[u->at - 1].group != want)
 				return xprintf(
 				    "%s of %s is among the wrong ranks: they do not hold "
 				    "the same %s",
 				    op, name, tensor_by_expert(x) ? "experts" : "layers");
 			/* sums are read when they are whole; weights gathered when they are new */
-			uint32_t wrong = k ? u->after : u->before;
-			if (u->times && wrong)
-				return xprintf("%s of %s comes %s %s", op, name,
-				    k ? "before" : "after", op_row(l->a[wrong - 1].op)->name);
+			uint32_t later = k ? u->last : u->back, sooner = k ? 0 : u->first;
+			if (u->times && u->at < later)
+				return xprintf("%s of %s comes before %s", op, name,
+				    op_row(l.a[later - 1].op)->name);
+			if (u->at > sooner && sooner)
+				return xprintf("%s of %s comes after %s", op, name,
+				    op_row(l.a[sooner - 1].op)->name);
 		}
 	}
 	return NULL;
@@ -394,9 +421,10 @@ struct events {
 /* A rank's step: its actions, messages or passes with their events, and the update's events. */
 struct stage_program {
 	const struct action *action;
-	uint32_t n;
+	uint32_t n, last; /* last: microbatch */
+	enum phase last_phase;
 	uint64_t events;     /* of the step, with messages */
-	struct events *pass; /* by chunk and phase */
+	struct events *pass; /* by chunk and phase, behind them that of the step's end */
 	struct events update;
 };
 struct at { /* where a rank is: in an action, beyond them in the update; in a pass' events */
@@ -428,7 +456,7 @@ struct run {
 
 static const char *
 add_ops(const struct shard *s, uint32_t stage, struct events *to, const struct oplist *l,
-    uint32_t layer)
+    uint32_t layer, bool last)
 {
 	const struct graph *g = s->graph;
 	bool update = l == &g->seg.a[g->update].ops[FORWARD];
@@ -440,7 +468,7 @@ add_ops(const struct shard *s, uint32_t stage, struct events *to, const struct o
 		if (r->group != OM_ALONE && o->group != r->group)
 			return xprintf("%s is not among the ranks of its group", r->name);
 		/* what each member of a group does alone on its part is no event */
-		if (!r->collective || o->group == OM_ALONE)
+		if (!r->collective || o->group == OM_ALONE || (r->last && !last))
 			continue;
 		if (update)
 			layers = stage_layers(s, stage, &g->tensor.a[o->arg[0]]);
@@ -456,18 +484,19 @@ add_ops(const struct shard *s, uint32_t stage, struct events *to, const struct o
 }
 
 static const char *
-add_pass(
-    const struct shard *s, uint32_t stage, struct events *to, const struct chunk *c, enum phase ph)
+add_pass(const struct shard *s, uint32_t stage, struct events *to, const struct chunk *c, int pass)
 {
 	const struct graph *g = s->graph;
 	const char *fault = NULL;
+	int ph = pass == N_PHASES ? (int)g->last_phase : pass;
 
 	for (uint32_t i = 0; i < c->n + 2 && !fault; i++) {
 		uint32_t k = ph == FORWARD ? i : c->n + 1 - i; /* 0: before the layers */
 		uint32_t layer = c->first + k - 1;
 		uint32_t seg = k == 0 ? g->embed : k > c->n ? g->head : g->kind_of[layer];
 		if (k == 0 ? c->embed : k > c->n ? c->head : true)
-			fault = add_ops(s, stage, to, &g->seg.a[seg].ops[ph], layer);
+			fault =
+			    add_ops(s, stage, to, &g->seg.a[seg].ops[ph], layer, pass == N_PHASES);
 	}
 	return fault;
 }
@@ -480,7 +509,11 @@ events_of(const struct stage_program *p, uint32_t action)
 
 	if (action == p->n)
 		return &p->update;
-	return a->kind == PASS ? &p->pass[a->chunk * N_PHASES + a->phase] : NULL;
+	if (a->kind != PASS)
+		return NULL;
+	return &p->pass[a->chunk * (N_PHASES + 1) +
+			(a->phase == p->last_phase && a->microbatch == p->last ? N_PHASES
+									       : a->phase)];
 }
 
 static const char *
@@ -493,20 +526,24 @@ expand(const struct shard *s, uint32_t step, uint32_t stage, struct stage_progra
 
 	p->action = of->action.a;
 	p->n = of->action.n;
+	p->last = (uint32_t)of->microbatches - 1;
+	p->last_phase = g->last_phase;
 	if (!p->n) { /* one stage: a pass after the other */
 		uint64_t alone = of->microbatches < ALIKE ? of->microbatches : ALIKE;
 		struct action *a = xalloc(alone * N_PHASES * sizeof *a);
 		for (uint64_t m = 0; m < alone; m++)
 			for (enum phase ph = FORWARD; ph <= g->last_phase; ph++)
-				a[p->n++] = (struct action){ .kind = PASS, .phase = ph };
+				a[p->n++] = (struct action){ .kind = PASS,
+					.phase = ph,
+					.microbatch = m + 1 < alone ? (uint32_t)m : p->last };
 		p->action = a;
 	}
-	p->pass = xalloc(st->nchunks * N_PHASES * sizeof *p->pass);
-	for (uint32_t i = 0; i < st->nchunks * N_PHASES && !fault; i++)
-		fault = add_pass(
-		    s, stage, &p->pass[i], &st->chunk[i / N_PHASES], (enum phase)(i % N_PHASES));
+	enum { PASSES = N_PHASES + 1 };
+	p->pass = xalloc(st->nchunks * PASSES * sizeof *p->pass);
+	for (uint32_t i = 0; i < st->nchunks * PASSES && !fault; i++)
+		fault = add_pass(s, stage, &p->pass[i], &st->chunk[i / PASSES], i % PASSES);
 	if (!fault)
-		fault = add_ops(s, stage, &p->update, &g->seg.a[g->update].ops[FORWARD], 0);
+		fault = add_ops(s, stage, &p->update, &g->seg.a[g->update].ops[FORWARD], 0, false);
 	p->events = p->update.n;
 	for (uint32_t i = 0; i < p->n; i++) {
 		const struct events *l = events_of(p, i);

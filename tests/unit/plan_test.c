@@ -425,6 +425,23 @@ buckets(void)
 		expect(!b || (l->span == b->elems && l->layers == b->layers && !at),
 		    "what ranks share is updated bucket by bucket");
 	}
+	/* a layer's gradients are summed where its last backward pass ends, all of each bucket */
+	uint32_t sums = 0, tensors = 0;
+	for (uint32_t k = g->embed; k <= g->head; k++)
+		for (uint32_t i = 0; i < p->prog[k][BACKWARD].n; i++) {
+			const struct launch *l = &p->prog[k][BACKWARD].a[i];
+			const struct bucket *b = plan_bucket(p, l->op.arg[0], &at);
+			if (l->op.op != OP_reduce_scatter)
+				continue;
+			expect(b && l->span == b->elems && l->layers == 1 && !at &&
+				   l->op.group == b->group,
+			    "a bucket's gradients are summed at once");
+			sums++;
+			tensors += l->tensors;
+		}
+	for (tensor_id t = 1; t < g->tensor.n; t++)
+		tensors -= g->tensor.a[t].class == T_GRAD;
+	expect(sums == p->bucket.n && !tensors, "every gradient is summed, by buckets");
 }
 
 /*

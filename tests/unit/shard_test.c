@@ -361,10 +361,9 @@ overlapping_chunks(struct shard *s)
 }
 
 static struct op *
-update_op(struct shard *s, enum op_id op, bool experts)
+op_in(struct shard *s, struct oplist *l, enum op_id op, bool experts)
 {
 	const struct graph *g = s->graph;
-	struct oplist *l = &s->graph->seg.a[g->update].ops[FORWARD];
 
 	for (uint32_t i = 0; i < l->n; i++) {
 		const struct tensor *t = &g->tensor.a[l->a[i].arg[0]];
@@ -375,16 +374,31 @@ update_op(struct shard *s, enum op_id op, bool experts)
 	abort();
 }
 
+static struct op *
+update_op(struct shard *s, enum op_id op, bool experts)
+{
+	return op_in(s, &s->graph->seg.a[s->graph->update].ops[FORWARD], op, experts);
+}
+
+/* The sum of a gradient of a layer with experts. */
+static struct op *
+sum_op(struct shard *s, bool experts)
+{
+	struct oplist *l = &s->graph->seg.a[s->graph->kind_of[1]].ops[BACKWARD];
+
+	return op_in(s, l, OP_reduce_scatter, experts);
+}
+
 static void
 wrong_bucket(struct shard *s)
 {
-	update_op(s, OP_reduce_scatter, true)->group = OM_DATA;
+	sum_op(s, true)->group = OM_DATA;
 }
 
 static void
 wrong_dense_bucket(struct shard *s)
 {
-	update_op(s, OP_reduce_scatter, false)->group = OM_EXPERT_DATA;
+	sum_op(s, false)->group = OM_EXPERT_DATA;
 }
 
 static void
@@ -396,14 +410,14 @@ other_copies(struct shard *s)
 static void
 other_sum(struct shard *s)
 {
-	s->graph->tensor.a[update_op(s, OP_reduce_scatter, false)->arg[0]].sum = OM_EXPERT_DATA;
+	s->graph->tensor.a[sum_op(s, false)->arg[0]].sum = OM_EXPERT_DATA;
 }
 
 static void
 reduced_twice(struct shard *s)
 {
-	struct op *o = update_op(s, OP_reduce_scatter, true);
-	*update_op(s, OP_reduce_scatter, false) = *o;
+	struct op *o = sum_op(s, true);
+	*sum_op(s, false) = *o;
 }
 
 static void
@@ -415,11 +429,27 @@ not_gathered(struct shard *s)
 static void
 read_before_reduced(struct shard *s)
 {
-	struct op *o = update_op(s, OP_sumsq, true), *r = update_op(s, OP_reduce_scatter, true);
-	struct op t = *o;
-	t.arg[0] = r->arg[0];
-	*o = *r;
-	*r = t;
+	struct oplist *l = &s->graph->seg.a[s->graph->kind_of[1]].ops[BACKWARD];
+	struct op *r = sum_op(s, true);
+	*PUSH(s->graph->seg.a[s->graph->update].ops[FORWARD]) = *r;
+	memmove(r, r + 1, (size_t)(l->a + --l->n - r) * sizeof *r);
+}
+
+/* A gradient's sum before the last that is added to it. */
+static void
+reduced_too_soon(struct shard *s)
+{
+	struct oplist *l = &s->graph->seg.a[s->graph->kind_of[1]].ops[BACKWARD];
+	struct op *r = sum_op(s, true), t = *r;
+	for (uint32_t i = 0; i < l->n; i++) {
+		struct op *o = &l->a[i];
+		if (o->op != OP_grouped_dw || o->arg[3] != t.arg[0])
+			continue;
+		*r = *o;
+		*o = t;
+		return;
+	}
+	abort();
 }
 
 static void
@@ -480,6 +510,7 @@ planted(void)
 		{ "reduced twice", reduced_twice, "reduce_scatter: " },
 		{ "not gathered", not_gathered, "all_gather: 0 of " },
 		{ "read before it is reduced", read_before_reduced, "comes after sumsq" },
+		{ "reduced too soon", reduced_too_soon, "comes before grouped_dw" },
 		{ "experts' rows alone", alone, "ep_dispatch is not among" },
 		{ "wrong mesh", wrong_mesh, "the mesh is no product" },
 		{ "streams of two widths", other_width, "bytes, which wants" },
@@ -592,7 +623,7 @@ static uint32_t
 own_program(struct run *r, uint64_t rank, struct event **event)
 {
 	const struct stage_program *of = r->program[rank];
-	uint32_t lists = r->s->stage[rank / r->mesh.size[OM_DATA]].nchunks * N_PHASES, n = 0;
+	uint32_t lists = r->s->stage[rank / r->mesh.size[OM_DATA]].nchunks * (N_PHASES + 1), n = 0;
 	struct stage_program *own = xalloc(sizeof *own);
 
 	*own = *of;
