@@ -117,7 +117,7 @@ compile(struct object *trainer, const char *dir, const struct options *o)
 	struct buf text = { 0 }, resolved = { 0 };
 	struct tree tree = { 0 };
 
-	set_size_pos(trainer->pos);
+	size_at(trainer->pos);
 	spec_print(trainer, true, &resolved);
 	if (dump(o, "check"))
 		return show(&resolved);

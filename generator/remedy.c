@@ -169,7 +169,7 @@ struct search {
 static void
 add(struct search *s, const char *what, uint64_t need)
 {
-	buf_printf(&s->text, "%s%s: %s%s", s->text.n ? "; " : "use ", what, human_bytes(need),
+	buf_printf(&s->text, "%s%s: %s%s", s->text.n ? "; " : "use ", what, text_bytes(need),
 	    need <= s->device ? ", fits" : "");
 }
 

@@ -41,9 +41,10 @@ char *xprintf(const char *fmt, ...) PRINTF(1, 2);
 		T *a;            \
 		uint32_t n, cap; \
 	}
-#define PUSH(arr) \
-	(grow((void **)&(arr).a, &(arr).n, &(arr).cap, sizeof(*(arr).a)), &(arr).a[(arr).n - 1])
-void grow(void **a, uint32_t *n, uint32_t *cap, size_t size);
+#define PUSH(arr)                                                               \
+	(array_grow((void **)&(arr).a, &(arr).n, &(arr).cap, sizeof(*(arr).a)), \
+	    &(arr).a[(arr).n - 1])
+void array_grow(void **a, uint32_t *n, uint32_t *cap, size_t size);
 
 /* A growable text. */
 struct buf {
@@ -57,10 +58,10 @@ void buf_printf(struct buf *b, const char *fmt, ...) PRINTF(2, 3);
 /* A regular file of at most 100 MB, terminated; *n: length. NULL: errno, and om_file_why(). */
 char *file_read(const char *path, size_t *n);
 
-const char *human_bytes(uint64_t n); /* "1.50 GiB" */
-const char *commas(uint64_t n);      /* "6,919,161,856" */
+const char *text_bytes(uint64_t n);  /* "1.50 GiB" */
+const char *text_commas(uint64_t n); /* "6,919,161,856" */
 /* A double that C and Lua read back exactly, as short as it can be. */
-const char *exact_double(double x);
+const char *text_double(double x);
 char *sha256_hex(const void *data, size_t n); /* FIPS 180-4 */
 
 /* ---- diag.c: what users read ----------------------------------------------------------------- */
@@ -103,11 +104,11 @@ _Noreturn void internal(const char *fmt, ...) PRINTF(1, 2);
 
 /* ---- size.c: checked arithmetic -------------------------------------------------------------- */
 
-/* Overflow ends the process, as a user's error at the trainer that set_size_pos named. */
-void set_size_pos(struct pos p);
-uint64_t mul64(uint64_t a, uint64_t b);
-uint64_t add64(uint64_t a, uint64_t b);
-uint64_t align64(uint64_t n, uint64_t to);
+/* Overflow ends the process, as a user's error at the trainer that size_at named. */
+void size_at(struct pos p);
+uint64_t size_mul(uint64_t a, uint64_t b);
+uint64_t size_add(uint64_t a, uint64_t b);
+uint64_t size_align(uint64_t n, uint64_t to);
 
 /* ---- private to this folder ------------------------------------------------------------------ */
 

@@ -6,7 +6,7 @@
 static struct pos size_pos;
 
 void
-set_size_pos(struct pos p)
+size_at(struct pos p)
 {
 	size_pos = p;
 }
@@ -22,7 +22,7 @@ overflow(void)
 }
 
 uint64_t
-mul64(uint64_t a, uint64_t b)
+size_mul(uint64_t a, uint64_t b)
 {
 	uint64_t r;
 	if (__builtin_mul_overflow(a, b, &r))
@@ -31,7 +31,7 @@ mul64(uint64_t a, uint64_t b)
 }
 
 uint64_t
-add64(uint64_t a, uint64_t b)
+size_add(uint64_t a, uint64_t b)
 {
 	uint64_t r;
 	if (__builtin_add_overflow(a, b, &r))
@@ -40,7 +40,7 @@ add64(uint64_t a, uint64_t b)
 }
 
 uint64_t
-align64(uint64_t n, uint64_t to)
+size_align(uint64_t n, uint64_t to)
 {
-	return add64(n, to - 1) / to * to;
+	return size_add(n, to - 1) / to * to;
 }

@@ -70,7 +70,7 @@ xprintf(const char *fmt, ...)
 }
 
 void
-grow(void **a, uint32_t *n, uint32_t *cap, size_t size)
+array_grow(void **a, uint32_t *n, uint32_t *cap, size_t size)
 {
 	if (*n == *cap) {
 		uint32_t more = *cap ? *cap * 2 : 16;
@@ -144,7 +144,7 @@ file_read(const char *path, size_t *n)
 }
 
 const char *
-human_bytes(uint64_t n)
+text_bytes(uint64_t n)
 {
 	static const char *const unit[] = { "B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB" };
 	double x = (double)n;
@@ -158,7 +158,7 @@ human_bytes(uint64_t n)
 }
 
 const char *
-commas(uint64_t n)
+text_commas(uint64_t n)
 {
 	char digits[32], *out = xalloc(40), *o = out;
 	int len = snprintf(digits, sizeof digits, "%llu", (unsigned long long)n);
@@ -172,7 +172,7 @@ commas(uint64_t n)
 }
 
 const char *
-exact_double(double x)
+text_double(double x)
 {
 	char s[40];
 

@@ -53,12 +53,12 @@ config(const struct plan *p, struct tree *t)
 	define(b, "OM_PARAMS_ACTIVE", g->params_active, "for one token");
 	define(b, "OM_FLOPS_TOKEN", g->flops_token, "forward and backward");
 	buf_printf(b, "\n#define OM_INIT_STD %s\n",
-	    exact_double(spec_num(spec_obj(m, F_transformer_init), F_normal_std)));
+	    text_double(spec_num(spec_obj(m, F_transformer_init), F_normal_std)));
 	buf_printf(b, "#define OM_HEAD_Z_LOSS %s\n",
-	    exact_double(spec_num(spec_obj(m, F_transformer_lm_head), F_lm_head_z_loss)));
-	buf_printf(b, "#define OM_BETA1 %s\n", exact_double(spec_value(opt, F_adamw_betas)->num));
-	buf_printf(b, "#define OM_BETA2 %s\n", exact_double(spec_value(opt, F_adamw_betas)->num2));
-	buf_printf(b, "#define OM_CLIP_NORM %s\n", exact_double(spec_num(opt, F_adamw_clip_norm)));
+	    text_double(spec_num(spec_obj(m, F_transformer_lm_head), F_lm_head_z_loss)));
+	buf_printf(b, "#define OM_BETA1 %s\n", text_double(spec_value(opt, F_adamw_betas)->num));
+	buf_printf(b, "#define OM_BETA2 %s\n", text_double(spec_value(opt, F_adamw_betas)->num2));
+	buf_printf(b, "#define OM_CLIP_NORM %s\n", text_double(spec_num(opt, F_adamw_clip_norm)));
 	buf_puts(b, "\n#endif\n");
 }
 
@@ -136,7 +136,7 @@ workspaces(const struct plan *p, struct buf *b)
 		commented(b, "",
 		    xprintf(
 			"#define OM_WS_%s %llu", list.a[i].name, (unsigned long long)list.a[i].off),
-		    human_bytes(list.a[i].bytes));
+		    text_bytes(list.a[i].bytes));
 	if (list.n)
 		buf_puts(b, "\n");
 }
@@ -223,12 +223,12 @@ layout(const struct plan *p, struct tree *t)
 			continue;
 		buf_printf(b, "#define OM_%-14s %llu /* %s, %s */\n", emit_regions[r],
 		    (unsigned long long)p->region_off[r], plan_region_names[r],
-		    human_bytes(p->region_bytes[r]));
+		    text_bytes(p->region_bytes[r]));
 		buf_printf(b, "#define OM_%-14s %llu\n", xprintf("%s_BYTES", emit_regions[r]),
 		    (unsigned long long)p->region_bytes[r]);
 	}
 	buf_printf(b, "#define OM_%-14s %llu /* %s */\n\n", "ARENA_BYTES",
-	    (unsigned long long)p->arena_bytes, human_bytes(p->arena_bytes));
+	    (unsigned long long)p->arena_bytes, text_bytes(p->arena_bytes));
 
 	buf_puts(b, "/*\n * Addresses of tensors, as the functions of step.c have arena, slot, "
 		    "layer and i (the layer's\n"
@@ -261,7 +261,7 @@ layout(const struct plan *p, struct tree *t)
 			any = true;
 			commented(b, "",
 			    xprintf("#define OM_OFF_%s %llu", x->name, (unsigned long long)pl->off),
-			    xprintf("%s %s%s", emit_shape(x), human_bytes(pl->bytes),
+			    xprintf("%s %s%s", emit_shape(x), text_bytes(pl->bytes),
 				repeated(p, i) && layers > 1 ? xprintf(" x%u", layers) : ""));
 			if (repeated(p, i))
 				buf_printf(b, "#define OM_STRIDE_%s %llu\n", x->name,

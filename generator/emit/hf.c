@@ -298,7 +298,7 @@ ropes_json(const struct om_hf_model *m, struct buf *b)
 	if (m->family->rope_by_type &&
 	    (sliding->type != OM_HF_DEFAULT || sliding->v[0] != full->v[0]))
 		return;
-	buf_printf(b, "  \"rope_theta\": %s,\n", exact_double(full->v[0]));
+	buf_printf(b, "  \"rope_theta\": %s,\n", text_double(full->v[0]));
 	if (full->type != OM_HF_DEFAULT) {
 		buf_puts(b, "  \"rope_scaling\": ");
 		rope_json(full, b);

@@ -110,7 +110,7 @@ define_instances(const struct plan *p, uint32_t first, struct buf *b)
 		for (uint8_t n = 0; n < in->nparams; n++)
 			buf_printf(&line, ", %llu", (unsigned long long)in->param[n]);
 		for (uint8_t n = 0; n < op_row(in->kernel->op)->nconsts; n++)
-			buf_printf(&line, ", %s", exact_double(in->floats[n]));
+			buf_printf(&line, ", %s", text_double(in->floats[n]));
 		buf_puts(&line, ")");
 		const char *calls = xprintf("/* %s: %u call%s a pass */", in->used_by.s, in->calls,
 		    in->calls > 1 ? "s" : "");
@@ -191,7 +191,7 @@ launch_functions(const struct plan *p, struct buf *c)
 		emit_wrapped(c, 1,
 		    xprintf("[OP_%s] = { .name = \"%s\", .flops = %s, .bytes = %s, .check = "
 			    "om_k_%s_check, .tolerance = OM_TOLERANCE },",
-			in->name, in->name, exact_double(in->flops), exact_double(in->bytes),
+			in->name, in->name, text_double(in->flops), text_double(in->bytes),
 			in->name));
 	}
 	buf_puts(c, "};\n");

@@ -143,8 +143,8 @@ groups(const struct plan *p, struct buf *b)
 	buf_puts(b, "\nstatic const struct om_param_group param_groups[] = {\n");
 	for (uint32_t i = 0; i < g->param_group.n; i++)
 		buf_printf(b, "\t{ .weight_decay = %s, .lr_scale = %s },\n",
-		    exact_double(g->param_group.a[i].weight_decay),
-		    exact_double(g->param_group.a[i].lr_scale));
+		    text_double(g->param_group.a[i].weight_decay),
+		    text_double(g->param_group.a[i].lr_scale));
 	buf_puts(b, "};\n");
 }
 
@@ -195,8 +195,8 @@ moes(const struct plan *p, struct buf *b)
 			layers_here(p, s), (long long)spec_int(m, F_moe_num_experts),
 			(long long)spec_int(m, F_moe_top_k)));
 		buf_printf(b, "\t\t.load_balance = %s, .z_loss = %s,\n\t},\n",
-		    exact_double(spec_num(r, F_router_load_balance)),
-		    exact_double(spec_num(r, F_router_z_loss)));
+		    text_double(spec_num(r, F_router_load_balance)),
+		    text_double(spec_num(r, F_router_z_loss)));
 	}
 	if (n)
 		buf_puts(b, "};\n");
@@ -257,7 +257,7 @@ layout_row(const struct plan *p, struct buf *b)
 		{ "dstream", p->dstream_off },
 	};
 
-	buf_printf(b, "\t{ /* stage %u: %s */\n", p->stage, human_bytes(p->arena_bytes));
+	buf_printf(b, "\t{ /* stage %u: %s */\n", p->stage, text_bytes(p->arena_bytes));
 	for (unsigned i = 0; i < LEN(fixed); i++)
 		buf_printf(b, "\t\t.%s = %llu,\n", fixed[i].name, (unsigned long long)fixed[i].v);
 	for (tensor_id i = 1; i < g->tensor.n; i++)
@@ -348,7 +348,7 @@ model(const struct plan *p, const char *fingerprint, const char *refusal, const 
 		    "\t\t.params_total = OM_PARAMS_TOTAL,\n\t\t.params_active = OM_PARAMS_ACTIVE,\n"
 		    "\t\t.flops_token = OM_FLOPS_TOKEN,\n");
 	if (p->target->tflops > 0)
-		buf_printf(b, "\t\t.peak = %s,\n", exact_double(p->target->tflops * 1e12));
+		buf_printf(b, "\t\t.peak = %s,\n", text_double(p->target->tflops * 1e12));
 	double gib = spec_num(g->trainer, F_trainer_device_memory);
 	if (gib > 0)
 		buf_printf(b, "\t\t.memory = %llu,\n", (unsigned long long)(gib * 1073741824.0));

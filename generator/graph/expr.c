@@ -17,7 +17,7 @@ atom(struct parser *p)
 	if (c >= '0' && c <= '9') {
 		uint64_t n = (uint64_t)(c - '0');
 		while (p->s < p->end && *p->s >= '0' && *p->s <= '9')
-			n = add64(mul64(n, 10), (uint64_t)(*p->s++ - '0'));
+			n = size_add(size_mul(n, 10), (uint64_t)(*p->s++ - '0'));
 		return n;
 	}
 	if (c == '(') {
@@ -40,7 +40,7 @@ product(struct parser *p)
 	while (p->s < p->end && (*p->s == '*' || *p->s == '/')) {
 		char c = *p->s++;
 		uint64_t m = atom(p);
-		n = c == '*' ? mul64(n, m) : n / m;
+		n = c == '*' ? size_mul(n, m) : n / m;
 	}
 	return n;
 }
@@ -52,7 +52,7 @@ sum(struct parser *p)
 	while (p->s < p->end && (*p->s == '+' || *p->s == '-')) {
 		char c = *p->s++;
 		uint64_t m = product(p);
-		n = c == '+' ? add64(n, m) : n - m;
+		n = c == '+' ? size_add(n, m) : n - m;
 	}
 	return n;
 }

@@ -155,7 +155,7 @@ tensor_elems(const struct tensor *t)
 	uint64_t n = 1;
 
 	for (uint8_t i = 0; i < t->ndims; i++)
-		n = mul64(n, t->dim[i]);
+		n = size_mul(n, t->dim[i]);
 	return n;
 }
 
@@ -294,7 +294,7 @@ op_bind(const struct graph *g, const struct op *o, struct sizes *z)
 			if (!o->arg[i] || o->arg[i] >= g->tensor.n)
 				return xprintf("%s: argument %s is missing", r->name, a->name);
 			const struct tensor *t = &g->tensor.a[o->arg[i]];
-			uint64_t all = mul64(tensor_elems(t), tensor_layers(g, t));
+			uint64_t all = size_mul(tensor_elems(t), tensor_layers(g, t));
 			const uint64_t *dim = r->flat ? &all : t->dim;
 			uint8_t ndims = r->flat ? 1 : t->ndims;
 			if (as_written(t->role) != a->role)

@@ -353,7 +353,7 @@ moe(struct builder *b, const struct object *m, tensor_id x)
 	uint64_t T = b->T, D = g->tensor.a[x].dim[1];
 	uint64_t E = (uint64_t)spec_int(m, F_moe_num_experts),
 		 K = (uint64_t)spec_int(m, F_moe_top_k);
-	uint64_t F = (uint64_t)spec_int(m, F_moe_hidden_size), R = mul64(T, K);
+	uint64_t F = (uint64_t)spec_int(m, F_moe_hidden_size), R = size_mul(T, K);
 	uint64_t FS = (uint64_t)spec_int(m, F_moe_shared_hidden_size);
 	tensor_id w, z, p, idx, prob, lse, cnt, load, aux, row, src, off, xr, gate, up, h, y;
 	tensor_id by = 0; /* what experts are chosen by, beside the scores or in their place */
@@ -581,22 +581,22 @@ count(struct graph *g)
 		const struct tensor *t = &g->tensor.a[i];
 		if (t->class != T_PARAM)
 			continue;
-		uint64_t all = mul64(tensor_elems(t), tensor_layers(g, t)), active = all;
+		uint64_t all = size_mul(tensor_elems(t), tensor_layers(g, t)), active = all;
 		if (tensor_by_expert(t)) {
 			struct object *m = spec_value(
 			    spec_obj(g->trainer, F_trainer_model), F_transformer_feed_forward)
 					       ->list[g->seg.a[t->seg].layer[0]];
 			active = all / t->dim[0] * (uint64_t)spec_int(m, F_moe_top_k);
 		}
-		g->params_total = add64(g->params_total, all);
-		g->params_active = add64(g->params_active, active);
+		g->params_total = size_add(g->params_total, all);
+		g->params_active = size_add(g->params_active, active);
 	}
 	for (uint32_t s = 0; s < g->update; s++)
 		for (int p = 0; p < N_PHASES; p++)
 			for (uint32_t i = 0; i < g->seg.a[s].ops[p].n; i++) {
 				uint64_t n = op_flops(g, &g->seg.a[s].ops[p].a[i]);
-				flops = add64(
-				    flops, mul64(n, g->seg.a[s].nlayers ? g->seg.a[s].nlayers : 1));
+				flops = size_add(flops,
+				    size_mul(n, g->seg.a[s].nlayers ? g->seg.a[s].nlayers : 1));
 			}
 	g->flops_token = flops / g->T;
 }
@@ -714,7 +714,7 @@ graph_build(struct object *trainer)
 	g->n_layers = (uint32_t)spec_int(tr, F_transformer_n_layers);
 	g->B = (uint64_t)spec_int(ba, F_batch_micro);
 	g->S = (uint64_t)spec_int(tr, F_transformer_sequence_length);
-	g->T = mul64(g->B, g->S);
+	g->T = size_mul(g->B, g->S);
 	g->microbatches =
 	    (uint64_t)spec_int(ba, F_batch_global) / g->B /
 	    (uint64_t)spec_int(spec_obj(trainer, F_trainer_parallel), F_parallel_data);

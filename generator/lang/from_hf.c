@@ -32,14 +32,14 @@ rope_text(const struct om_hf_rope *p, struct buf *b)
 	};
 	const char *sep = "";
 
-	buf_printf(b, "rope { theta = %s", exact_double(p->v[0]));
+	buf_printf(b, "rope { theta = %s", text_double(p->v[0]));
 	if (p->type != OM_HF_DEFAULT) {
 		buf_printf(b, ", scaling = %s { ", constructor[p->type]);
 		for (unsigned i = 1; i < OM_HF_ROPES; i++)
 			if (om_hf_ropes[i].types >> p->type & 1) {
 				buf_printf(b, "%s%s = %s", sep, om_hf_ropes[i].field,
 				    om_hf_ropes[i].type == OM_HF_INT ? integer(p->v[i])
-								     : exact_double(p->v[i]));
+								     : text_double(p->v[i]));
 				sep = ", ";
 			}
 		buf_puts(b, " }");
@@ -117,7 +117,7 @@ feed_forward_text(const struct om_hf_model *m, struct buf *b)
 		    m->v[OM_HF_num_experts], m->v[OM_HF_num_experts_per_tok],
 		    m->v[OM_HF_moe_intermediate_size], act,
 		    m->v[OM_HF_norm_topk_prob] != 0 ? "true" : "false",
-		    exact_double(m->v[OM_HF_router_aux_loss_coef])) },
+		    text_double(m->v[OM_HF_router_aux_loss_coef])) },
 	    b);
 }
 
@@ -145,14 +145,14 @@ describe(const struct om_hf_model *m, const char *name, const char *target,
 	    "max_position_embeddings is %.0f\n",
 	    m->v[OM_HF_vocab_size], m->v[OM_HF_hidden_size], m->layers, size[LENGTH], longest);
 	buf_printf(b, "    norm = rms_norm { eps = %s },\n    norm_placement = \"%s\",\n",
-	    exact_double(m->v[OM_HF_rms_norm_eps]), m->family->placement);
+	    text_double(m->v[OM_HF_rms_norm_eps]), m->family->placement);
 	attention_text(m, b);
 	feed_forward_text(m, b);
 	buf_printf(b,
 	    "    lm_head = lm_head { tied = %s },\n    init = normal { std = %s },\n  },\n"
 	    "  batch = batch { micro = arg.micro or %lu, global = arg.global or %lu },\n}\n",
 	    m->v[OM_HF_tie_word_embeddings] != 0 ? "true" : "false",
-	    exact_double(m->v[OM_HF_initializer_range]), size[MICRO], size[GLOBAL]);
+	    text_double(m->v[OM_HF_initializer_range]), size[MICRO], size[GLOBAL]);
 }
 
 /* The sizes that -D gives; false, said why, where it gives something else. */

@@ -510,7 +510,7 @@ read_text(const char *path)
 	else if (!S_ISREG(st.st_mode))
 		why = "it is no regular file";
 	else if (st.st_size > FILE_MAX)
-		why = xprintf("it is larger than %s", human_bytes(FILE_MAX));
+		why = xprintf("it is larger than %s", text_bytes(FILE_MAX));
 	else if (!(text = file_read(path, &n)))
 		why = om_file_why();
 	else if (n == 0)

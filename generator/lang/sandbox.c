@@ -84,7 +84,7 @@ too_much(lua_State *L)
 	lua_pushfstring(L,
 	    CHUNK ":%d: the description did the work of more than %s instructions: is there an "
 		  "endless loop?",
-	    (int)current_line(L, 0), commas(INSTRUCTIONS_MAX));
+	    (int)current_line(L, 0), text_commas(INSTRUCTIONS_MAX));
 	lua_error(L);
 }
 
@@ -371,8 +371,7 @@ report(lua_State *L, int status)
 	uint32_t line = box.n ? box.level[0] : 0, first = 0;
 	struct pos pos = { .file = box.file };
 	if (status == LUA_ERRMEM) {
-		s = xprintf(
-		    "the description needs more than %s of memory", human_bytes(MEMORY_MAX));
+		s = xprintf("the description needs more than %s of memory", text_bytes(MEMORY_MAX));
 	} else if (strncmp(s, CHUNK ":", 2) == 0) {
 		char *end;
 		line = (uint32_t)strtoul(s + 2, &end, 10);

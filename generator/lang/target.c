@@ -25,10 +25,10 @@ format_find(const char *name)
 uint64_t
 format_bytes(const struct format *f, uint64_t n)
 {
-	uint64_t bytes = align64(mul64(n, f->bits), 8) / 8;
+	uint64_t bytes = size_align(size_mul(n, f->bits), 8) / 8;
 
 	if (f->block > 1)
-		bytes = add64(
+		bytes = size_add(
 		    bytes, format_bytes(format_find(f->scale), (n + f->block - 1) / f->block));
 	return bytes;
 }

@@ -54,7 +54,7 @@ refuse_size(const struct asked *a, const struct target_row *target)
 	struct buf b = { 0 };
 
 	diag_error(a->v->pos, "%s gives %s a size of %s, for which target %s has no kernel",
-	    spec_name(a->f), op_row(a->op)->name, commas(a->x), target->name);
+	    spec_name(a->f), op_row(a->op)->name, text_commas(a->x), target->name);
 	if (spec_is(a->v, a->x)) {
 		struct question *q = ask();
 		for (uint32_t i = 0; i < n && a->multiple > 1; i++)
@@ -174,13 +174,13 @@ plan_buildable(const struct plan *p)
 			diag_error(v->pos,
 			    "batch.micro = %lld sequences give %s rows a microbatch (%s); kernels "
 			    "count to 2^31 - 1",
-			    (long long)v->i, commas(x->dim[0]), x->name);
+			    (long long)v->i, text_commas(x->dim[0]), x->name);
 		else if (p->target->arch && tensor_elems(x) > most)
 			diag_error(v->pos,
 			    "batch.micro = %lld sequences give %s numbers in one tensor (%s); "
 			    "kernels of target %s count to %s",
-			    (long long)v->i, commas(tensor_elems(x)), x->name, p->target->name,
-			    commas(most));
+			    (long long)v->i, text_commas(tensor_elems(x)), x->name, p->target->name,
+			    text_commas(most));
 		else
 			continue;
 		diag_help("use a smaller micro, sequence_length or top_k");
@@ -223,10 +223,11 @@ tensor_on_rank(const struct plan *p, tensor_id t)
 
 	if (pl->region == R_SCRATCH)
 		return n;
-	n = mul64(n, plan_layers(p, t));
+	n = size_mul(n, plan_layers(p, t));
 	if (x->class == T_STATE)
 		n /= p->shard->mesh.size[p->graph->tensor.a[x->param].copies];
-	return pl->region == R_SAVED ? mul64(n, p->slots) / p->shard->stage[p->stage].nchunks : n;
+	return pl->region == R_SAVED ? size_mul(n, p->slots) / p->shard->stage[p->stage].nchunks
+				     : n;
 }
 
 static void
@@ -251,7 +252,7 @@ five_largest(const struct plan *p, struct buf *out)
 	}
 	for (int i = 0; i < 5 && top[i]; i++)
 		buf_printf(
-		    out, "%s%s %s", i ? ", " : "", g->tensor.a[top[i]].name, human_bytes(size[i]));
+		    out, "%s%s %s", i ? ", " : "", g->tensor.a[top[i]].name, text_bytes(size[i]));
 }
 
 void
@@ -270,14 +271,14 @@ plan_fits(const struct plan *p)
 	struct value *where = spec_value(t, F_trainer_device_memory);
 	diag_error(where->given ? where->pos : spec_value(t, F_trainer_target)->pos,
 	    "%s needs %s on a rank%s, %s more than %s", spec_str(t, F_trainer_name),
-	    human_bytes(need), p->n_stages > 1 ? xprintf(" of stage %u", worst->stage) : "",
-	    human_bytes(need - device),
+	    text_bytes(need), p->n_stages > 1 ? xprintf(" of stage %u", worst->stage) : "",
+	    text_bytes(need - device),
 	    where->given ? xprintf("trainer.device_memory = %.6g GiB", gib)
 			 : xprintf("the %.6g GiB of %s", gib, p->target->card));
 	for (int r = 0; r < N_REGIONS; r++)
 		if (worst->region_bytes[r] > need / 1000)
 			buf_printf(&parts, "%s%s %s", parts.n ? ", " : "", plan_region_names[r],
-			    human_bytes(worst->region_bytes[r]));
+			    text_bytes(worst->region_bytes[r]));
 	diag_help("of that: %s", parts.s);
 	five_largest(worst, &top);
 	diag_help("the largest buffers: %s", top.s);

@@ -227,7 +227,7 @@ take(struct plan *p, enum region r, uint64_t bytes)
 {
 	uint64_t off = p->region_bytes[r];
 
-	p->region_bytes[r] = align64(add64(off, bytes), ALIGN);
+	p->region_bytes[r] = size_align(size_add(off, bytes), ALIGN);
 	return off;
 }
 
@@ -252,12 +252,12 @@ fill_bucket(struct plan *p, struct bucket *b, uint32_t s, uint32_t group, struct
 		if (t->class != T_PARAM || t->seg != s || t->param_group != group ||
 		    shard_group(p->shard, t->copies) != b->group || !plan_layers(p, i))
 			continue;
-		home[i] = (struct home){ add64(b->first, b->elems), add64(b->state, b->elems),
+		home[i] = (struct home){ size_add(b->first, b->elems), size_add(b->state, b->elems),
 			p->bucket.n + 1, 0 };
 		b->layers = plan_layers(p, i);
-		b->elems = align64(add64(b->elems, tensor_elems(t)), ALIGN_ELEMS);
+		b->elems = size_align(size_add(b->elems, tensor_elems(t)), ALIGN_ELEMS);
 	}
-	b->elems = align64(b->elems, mul64(p->shard->mesh.size[b->group], ALIGN_ELEMS));
+	b->elems = size_align(b->elems, size_mul(p->shard->mesh.size[b->group], ALIGN_ELEMS));
 	return b->elems;
 }
 
@@ -301,23 +301,23 @@ place_resident(struct plan *p)
 				struct bucket b = { r, 0, elems, 0, state };
 				if (!fill_bucket(p, &b, s, k, home))
 					continue;
-				uint64_t n = mul64(b.elems, b.layers);
-				elems = add64(elems, n);
-				state = add64(state, n / p->shard->mesh.size[r]);
+				uint64_t n = size_mul(b.elems, b.layers);
+				elems = size_add(elems, n);
+				state = size_add(state, n / p->shard->mesh.size[r]);
 				*PUSH(p->bucket) = b;
 			}
 	place_params(p, home, nth);
 	p->region_bytes[R_WEIGHT] =
-	    align64(target_bytes(p->target, g->format[ROLE_WEIGHT], elems), ALIGN);
+	    size_align(target_bytes(p->target, g->format[ROLE_WEIGHT], elems), ALIGN);
 	p->region_bytes[R_GRAD] =
-	    align64(target_bytes(p->target, g->format[ROLE_GRAD], elems), ALIGN);
+	    size_align(target_bytes(p->target, g->format[ROLE_GRAD], elems), ALIGN);
 	/* one after the other: first all masters, then all m, then all v */
 	uint64_t after[MAX_ARGS] = { 0 }; /* where those of the states after the nth begin */
 	for (tensor_id i = 1; i < g->tensor.n; i++)
 		if (g->tensor.a[i].class == T_STATE && plan_layers(p, i))
-			after[nth[i]] = align64(plan_bytes(p, i, state), ALIGN);
+			after[nth[i]] = size_align(plan_bytes(p, i, state), ALIGN);
 	for (unsigned k = 1; k < LEN(after); k++)
-		after[k] = add64(after[k], after[k - 1]);
+		after[k] = size_add(after[k], after[k - 1]);
 	for (tensor_id i = 1; i < g->tensor.n; i++) {
 		const struct tensor *t = &g->tensor.a[i];
 		struct place *pl = &p->place[i];
@@ -325,7 +325,7 @@ place_resident(struct plan *p)
 		if (!layers)
 			continue;
 		if (t->class == T_STATE) {
-			pl->off = add64(pl->off, nth[i] ? after[nth[i] - 1] : 0);
+			pl->off = size_add(pl->off, nth[i] ? after[nth[i] - 1] : 0);
 		} else if (t->class == T_INPUT || t->class == T_STAT || t->class == T_CONST ||
 			   t->class == T_BUFFER) {
 			uint64_t bytes = shard_bytes(p->shard, i);
@@ -333,7 +333,7 @@ place_resident(struct plan *p)
 					: t->class == T_STAT   ? R_STAT
 					: t->class == T_BUFFER ? R_BUFFER
 							       : R_CONST;
-			*pl = (struct place){ PLACE, r, take(p, r, mul64(bytes, layers)), bytes,
+			*pl = (struct place){ PLACE, r, take(p, r, size_mul(bytes, layers)), bytes,
 				bytes, false };
 		}
 	}
@@ -453,14 +453,14 @@ together(const struct buffer *a, const struct buffer *b)
 static uint64_t
 fit(const struct buffer *done, uint32_t ndone, const struct buffer *t, uint64_t base)
 {
-	uint64_t off = base, bytes = align64(t->bytes, ALIGN);
+	uint64_t off = base, bytes = size_align(t->bytes, ALIGN);
 	bool moved = true;
 
 	while (moved) {
 		moved = false;
 		for (uint32_t i = 0; i < ndone; i++) {
 			const struct buffer *o = &done[i];
-			uint64_t end = o->off + align64(o->bytes, ALIGN);
+			uint64_t end = o->off + size_align(o->bytes, ALIGN);
 			if (together(o, t) && off < end && o->off < off + bytes) {
 				off = end;
 				moved = true;
@@ -522,7 +522,7 @@ place_scratch(struct plan *p, uint32_t s, int ph, const tensor_id *sh, const uin
 	for (uint32_t i = 0; i < list.n; i++) {
 		struct buffer *b = &list.a[i];
 		b->off = fit(list.a, i, b, base);
-		uint64_t end = align64(b->off + b->bytes, ALIGN);
+		uint64_t end = size_align(b->off + b->bytes, ALIGN);
 		if (end > p->region_bytes[R_SCRATCH])
 			p->region_bytes[R_SCRATCH] = end;
 		if (b->id < g->tensor.n)
@@ -541,17 +541,18 @@ static void
 place_caches(struct plan *p)
 {
 	struct graph *g = p->graph;
-	uint64_t off = mul64(p->stream_stride, g->n_layers + 1);
+	uint64_t off = size_mul(p->stream_stride, g->n_layers + 1);
 
 	for (tensor_id t = 1; t < g->tensor.n; t++) {
 		const struct tensor *x = &g->tensor.a[t];
 		if (x->class != T_CACHE || !p->decode)
 			continue;
 		uint64_t bytes = shard_bytes(p->shard, t);
-		uint64_t stride = align64(bytes, ALIGN), all = mul64(stride, tensor_layers(g, x));
+		uint64_t stride = size_align(bytes, ALIGN),
+			 all = size_mul(stride, tensor_layers(g, x));
 		p->place[t] = (struct place){ PLACE, R_SAVED, off, bytes, stride, false };
-		off = add64(off, all);
-		p->cache_bytes = add64(p->cache_bytes, all);
+		off = size_add(off, all);
+		p->cache_bytes = size_add(p->cache_bytes, all);
 	}
 	if (p->cache_bytes && off > p->region_bytes[R_SAVED]) {
 		p->cache_more = off - p->region_bytes[R_SAVED];
@@ -571,9 +572,9 @@ place_activations(struct plan *p)
 	uint64_t stream = shard_bytes(p->shard, g->seg.a[g->head].x);
 	uint64_t saved = 0;
 
-	p->stream_stride = align64(stream, ALIGN);
+	p->stream_stride = size_align(stream, ALIGN);
 	for (uint32_t c = 0; c < st->nchunks; c++) {
-		uint64_t entries = mul64(p->stream_stride, st->chunk[c].n + 1u);
+		uint64_t entries = size_mul(p->stream_stride, st->chunk[c].n + 1u);
 		saved = entries > saved ? entries : saved;
 		if (st->chunk[c].place)
 			take(p, R_COMM, stream);
@@ -600,15 +601,15 @@ place_activations(struct plan *p)
 					continue;
 				where[ro] = 3;
 				uint64_t bytes = shard_bytes(p->shard, t);
-				uint64_t stride = align64(bytes, ALIGN);
+				uint64_t stride = size_align(bytes, ALIGN);
 				p->place[ro] =
 				    (struct place){ PLACE, R_SAVED, saved, bytes, stride, false };
-				saved = add64(saved, mul64(stride, slot_layers(p, seg)));
+				saved = size_add(saved, size_mul(stride, slot_layers(p, seg)));
 			}
 		}
 	}
 	p->slot_stride = saved;
-	p->region_bytes[R_SAVED] = mul64(saved, p->slots);
+	p->region_bytes[R_SAVED] = size_mul(saved, p->slots);
 	place_caches(p);
 	p->dstream_off = take(p, R_SCRATCH, stream);
 	uint64_t base = p->region_bytes[R_SCRATCH];
@@ -683,7 +684,7 @@ update_launch(const struct plan *p, uint32_t s, const struct op *o)
 	uint64_t at, n = tensor_elems(&p->graph->tensor.a[o->arg[0]]);
 	const struct bucket *b = plan_bucket(p, o->arg[0], &at);
 	struct launch l = {
-		.op = *o, .span = mul64(n, plan_layers(p, o->arg[0])), .layers = 1, .tensors = 1
+		.op = *o, .span = size_mul(n, plan_layers(p, o->arg[0])), .layers = 1, .tensors = 1
 	};
 
 	if (!b)
@@ -783,7 +784,7 @@ plan_stage(struct plan *p)
 	place_activations(p);
 	for (int r = 0; r < N_REGIONS; r++) {
 		p->region_off[r] = off;
-		off = add64(off, p->region_bytes[r]);
+		off = size_add(off, p->region_bytes[r]);
 	}
 	p->arena_bytes = off;
 	for (tensor_id t = 1; t < g->tensor.n; t++)

@@ -108,7 +108,7 @@ write_bytes(struct arena *m, struct owned w)
 	}
 	uint32_t n = m->own.n;
 	for (uint32_t k = j - i; k < add; k++)
-		grow((void **)&m->own.a, &m->own.n, &m->own.cap, sizeof *m->own.a);
+		array_grow((void **)&m->own.a, &m->own.n, &m->own.cap, sizeof *m->own.a);
 	m->own.n = n + add - (j - i);
 	memmove(&m->own.a[i + add], &m->own.a[j], (n - j) * sizeof *keep);
 	memcpy(&m->own.a[i], keep, add * sizeof *keep);
@@ -158,7 +158,7 @@ split(struct arena *m, uint64_t at)
 
 	if (i == m->own.n || m->own.a[i].off >= at)
 		return;
-	grow((void **)&m->own.a, &m->own.n, &m->own.cap, sizeof *m->own.a);
+	array_grow((void **)&m->own.a, &m->own.n, &m->own.cap, sizeof *m->own.a);
 	memmove(&m->own.a[i + 1], &m->own.a[i], (m->own.n - 1 - i) * sizeof *m->own.a);
 	m->own.a[i].end = m->own.a[i + 1].off = at;
 }

@@ -128,14 +128,14 @@ report_memory(const struct plan *p, struct buf *out)
 			buf_printf(out, " stage %u: %s\n", i, stage_text(st));
 		for (unsigned k = 0; k < LEN(order); k++)
 			if (bytes[order[k]])
-				row(out, plan_region_names[order[k]], human_bytes(bytes[order[k]]),
+				row(out, plan_region_names[order[k]], text_bytes(bytes[order[k]]),
 				    order[k] != R_SAVED ? ""
 				    : st->slots > 1
 					? xprintf("%s microbatches in flight", slots_text(st))
 				    : p->cache_more ? xprintf("%s of that for generate's cache",
-							  human_bytes(p->cache_more))
+							  text_bytes(p->cache_more))
 						    : "");
-		row(out, "total", human_bytes(p[i].arena_bytes),
+		row(out, "total", text_bytes(p[i].arena_bytes),
 		    gib > 0 ? xprintf("of %.6g GiB, %.1f %%", gib,
 				  (double)p[i].arena_bytes / (gib * 10737418.24))
 			    : "");
@@ -177,7 +177,7 @@ report_wire(const struct plan *p, struct buf *out)
 		if (p->shard->mesh.size[OM_PIPELINE] > 1)
 			buf_printf(out, " stage %u\n", i);
 		for (uint32_t c = 0; c < st->comm.n; c++)
-			row(out, names[st->comm.a[c].kind], human_bytes(st->comm.a[c].bytes),
+			row(out, names[st->comm.a[c].kind], text_bytes(st->comm.a[c].bytes),
 			    xprintf("%llu ranks%s", (unsigned long long)st->comm.a[c].ranks,
 				p->target->link_gbs > 0
 				    ? xprintf(", %.1f ms at %.0f GB/s",
@@ -288,7 +288,7 @@ plan_report(const struct plan *p, struct buf *out)
 	const struct om_mesh *m = &p->shard->mesh;
 	struct object *t = g->trainer, *ba = spec_obj(t, F_trainer_batch);
 	const struct format *weight = g->format[ROLE_WEIGHT];
-	uint64_t global = (uint64_t)spec_int(ba, F_batch_global), tokens = mul64(global, g->S);
+	uint64_t global = (uint64_t)spec_int(ba, F_batch_global), tokens = size_mul(global, g->S);
 	double step_flops = (double)g->flops_token * (double)tokens;
 	const struct timeline when = timeline(p->shard);
 	double bubble = when.bubble;
@@ -299,8 +299,8 @@ plan_report(const struct plan *p, struct buf *out)
 				   : xprintf("%llu ranks", (unsigned long long)m->size[OM_WORLD]),
 	    (unsigned long long)m->size[OM_PIPELINE], (unsigned long long)m->size[OM_DATA],
 	    (unsigned long long)m->size[OM_EXPERT]);
-	row(out, "parameters", commas(g->params_total), "total");
-	row(out, "", commas(g->params_active), "active for a token");
+	row(out, "parameters", text_commas(g->params_total), "total");
+	row(out, "", text_commas(g->params_active), "active for a token");
 	row(out, "precision", weight->name,
 	    xprintf("weights and activations%s; gradients %s, optimizer %s",
 		target_format(p->target, weight) != weight
@@ -308,15 +308,15 @@ plan_report(const struct plan *p, struct buf *out)
 			  (unsigned long long)target_bytes(p->target, weight, 1))
 		    : "",
 		g->format[ROLE_GRAD]->name, g->format[ROLE_MOMENT]->name));
-	row(out, "step", commas(tokens),
+	row(out, "step", text_commas(tokens),
 	    xprintf("tokens: %llu sequence%s of %llu", (unsigned long long)global,
 		global > 1 ? "s" : "", (unsigned long long)g->S));
-	row(out, "microbatches", commas(g->microbatches),
+	row(out, "microbatches", text_commas(g->microbatches),
 	    xprintf("a rank and step, %llu x %llu tokens", (unsigned long long)g->B,
 		(unsigned long long)g->S));
 	if (p->streams > 1)
-		row(out, "streams", commas(p->streams), xprintf("with %u events", p->events));
-	row(out, "FLOPs", commas(g->flops_token),
+		row(out, "streams", text_commas(p->streams), xprintf("with %u events", p->events));
+	row(out, "FLOPs", text_commas(g->flops_token),
 	    "a token, forward and backward, causal half, no recompute");
 	row(out, "", human_flops(step_flops), "a step");
 	if (m->size[OM_PIPELINE] > 1)

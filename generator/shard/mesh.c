@@ -66,7 +66,7 @@ shard_bytes(const struct shard *s, tensor_id t)
 	const struct tensor *x = &s->graph->tensor.a[t];
 	uint64_t row = t ? x->dim[x->ndims - 1] : 0; /* a scale is of one row */
 
-	return t ? mul64(tensor_elems(x) / row, target_bytes(s->target, x->format, row)) : 0;
+	return t ? size_mul(tensor_elems(x) / row, target_bytes(s->target, x->format, row)) : 0;
 }
 
 /*
@@ -80,9 +80,11 @@ shard_capacity(const struct shard *s, const struct object *moe)
 	    spec_value(spec_obj(s->graph->trainer, F_trainer_parallel), F_parallel_capacity);
 	uint64_t k = (uint64_t)spec_int(moe, F_moe_top_k), expert = s->mesh.size[OM_EXPERT];
 	uint64_t here = (uint64_t)spec_int(moe, F_moe_num_experts) / expert;
-	uint64_t between = mul64(here, s->expert_rows - 1);
-	uint64_t worst = add64(mul64(mul64(s->graph->T, expert), k < here ? k : here), between);
-	double rows = v->set && !v->str ? ceil(v->num * (double)mul64(s->graph->T, k)) : INFINITY;
+	uint64_t between = size_mul(here, s->expert_rows - 1);
+	uint64_t worst =
+	    size_add(size_mul(size_mul(s->graph->T, expert), k < here ? k : here), between);
+	double rows =
+	    v->set && !v->str ? ceil(v->num * (double)size_mul(s->graph->T, k)) : INFINITY;
 
-	return align64(rows < (double)worst ? (uint64_t)rows : worst, s->expert_rows);
+	return size_align(rows < (double)worst ? (uint64_t)rows : worst, s->expert_rows);
 }

@@ -473,7 +473,7 @@ add_ops(const struct shard *s, uint32_t stage, struct events *to, const struct o
 		if (update)
 			layers = stage_layers(s, stage, &g->tensor.a[o->arg[0]]);
 		for (uint8_t k = r->nin; k < r->nin + r->nout; k++)
-			bytes = add64(bytes, mul64(shard_bytes(s, o->arg[k]), layers));
+			bytes = size_add(bytes, size_mul(shard_bytes(s, o->arg[k]), layers));
 		/* parts of the model that other stages have are theirs to reduce */
 		if (layers || o->group == OM_WORLD || o->group == OM_PIPELINE)
 			*PUSH(*to) = (struct event){

@@ -42,9 +42,10 @@ rows_sent(const struct shard *s, uint32_t i, bool back)
 					continue;
 				/* balanced, as many as a rank has tokens for, or room */
 				uint64_t n = min64(shard_capacity(s, g->seg.a[k].ffn),
-				    mul64(g->T, (uint64_t)spec_int(g->seg.a[k].ffn, F_moe_top_k)));
-				rows =
-				    add64(rows, mul64(n, stage_kind(&s->stage[i], &g->seg.a[k])));
+				    size_mul(
+					g->T, (uint64_t)spec_int(g->seg.a[k].ffn, F_moe_top_k)));
+				rows = size_add(
+				    rows, size_mul(n, stage_kind(&s->stage[i], &g->seg.a[k])));
 			}
 	return rows;
 }
@@ -62,14 +63,14 @@ communication(struct shard *s, uint32_t i)
 	uint64_t elems[OM_N_GROUPS] = { 0 }, edges = 0; /* elems: of parameters, by their copies */
 	uint64_t D =
 	    (uint64_t)spec_int(spec_obj(g->trainer, F_trainer_model), F_transformer_d_model);
-	uint64_t row = mul64(target_bytes(s->target, g->format[ROLE_ROWS], D), g->microbatches);
+	uint64_t row = size_mul(target_bytes(s->target, g->format[ROLE_ROWS], D), g->microbatches);
 	uint64_t x = target_bytes(s->target, g->format[ROLE_ACT], D);
 	const struct format *weight = g->format[ROLE_WEIGHT], *grad = g->format[ROLE_GRAD];
 
 	for (uint32_t t = 1; t < g->tensor.n; t++) {
 		const struct tensor *p = &g->tensor.a[t];
 		if (p->class == T_PARAM) {
-			uint64_t n = mul64(tensor_elems(p), stage_layers(s, i, p));
+			uint64_t n = size_mul(tensor_elems(p), stage_layers(s, i, p));
 			elems[p->copies] += n / shard_parts(s, p);
 		}
 	}
@@ -79,13 +80,13 @@ communication(struct shard *s, uint32_t i)
 		all_but_own(st, ALL_GATHER, m->size[k], target_bytes(s->target, weight, elems[k]));
 	}
 	/* balanced rows */
-	all_but_own(st, ROW_DISPATCH, m->size[OM_EXPERT], mul64(rows_sent(s, i, false), row));
-	all_but_own(st, ROW_COMBINE, m->size[OM_EXPERT], mul64(rows_sent(s, i, true), row));
+	all_but_own(st, ROW_DISPATCH, m->size[OM_EXPERT], size_mul(rows_sent(s, i, false), row));
+	all_but_own(st, ROW_COMBINE, m->size[OM_EXPERT], size_mul(rows_sent(s, i, true), row));
 	/* what goes from one of its chunks to the next is only copied */
 	const struct step *step = &st->step[st->nsteps - 1];
 	for (uint32_t k = 0; k < step->action.n; k++)
 		edges += step->action.a[k].kind == SEND && step->action.a[k].stage != i;
-	collective(st, SEND_RECV, edges ? 2 : 1, mul64(edges, mul64(g->T, x)));
+	collective(st, SEND_RECV, edges ? 2 : 1, size_mul(edges, size_mul(g->T, x)));
 }
 
 /* Work of a microbatch: a layer's, or a segment's that exists once. */
@@ -96,7 +97,7 @@ work(const struct graph *g, uint32_t seg)
 
 	for (int ph = 0; ph < N_PHASES; ph++)
 		for (uint32_t i = 0; i < g->seg.a[seg].ops[ph].n; i++)
-			sum = add64(sum, op_flops(g, &g->seg.a[seg].ops[ph].a[i]));
+			sum = size_add(sum, op_flops(g, &g->seg.a[seg].ops[ph].a[i]));
 	return sum;
 }
 
@@ -168,7 +169,7 @@ split_layers(const struct graph *g, uint32_t chunks, uint32_t *n)
 		return;
 	}
 	for (uint32_t l = 0; l < g->n_layers; l++)
-		sum = add64(sum, work(g, g->kind_of[l]));
+		sum = size_add(sum, work(g, g->kind_of[l]));
 	/* squares of whole numbers, exact on every machine */
 	uint64_t unit = (sum >> 24) + 1;
 	b.embed /= unit;

@@ -38,12 +38,12 @@ test_text(void)
 		buf_printf(&b, "%d,", i % 10);
 	buf_puts(&b, "end");
 	CHECK(b.n == 2003 && strlen(b.s) == 2003 && !strcmp(b.s + 1996, "8,9,end"));
-	CHECK(!strcmp(human_bytes(0), "0 B") && !strcmp(human_bytes(1023), "1023 B"));
-	CHECK(!strcmp(human_bytes(1536), "1.50 KiB") && !strcmp(human_bytes(~0ull), "16.0 EiB"));
-	CHECK(!strcmp(commas(0), "0") && !strcmp(commas(999), "999"));
-	CHECK(!strcmp(commas(6919161856), "6,919,161,856"));
-	CHECK(!strcmp(exact_double(0.1), "0.1") && !strcmp(exact_double(3), "3.0"));
-	CHECK(atof(exact_double(1.0 / 3)) == 1.0 / 3 && !strcmp(exact_double(1e-300), "1e-300"));
+	CHECK(!strcmp(text_bytes(0), "0 B") && !strcmp(text_bytes(1023), "1023 B"));
+	CHECK(!strcmp(text_bytes(1536), "1.50 KiB") && !strcmp(text_bytes(~0ull), "16.0 EiB"));
+	CHECK(!strcmp(text_commas(0), "0") && !strcmp(text_commas(999), "999"));
+	CHECK(!strcmp(text_commas(6919161856), "6,919,161,856"));
+	CHECK(!strcmp(text_double(0.1), "0.1") && !strcmp(text_double(3), "3.0"));
+	CHECK(atof(text_double(1.0 / 3)) == 1.0 / 3 && !strcmp(text_double(1e-300), "1e-300"));
 	/* FIPS 180-4's own examples, of one block and of two */
 	CHECK(!strcmp(sha256_hex("abc", 3),
 	    "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"));
@@ -106,19 +106,19 @@ test_trial(void)
 static uint64_t
 product_too_large(void)
 {
-	return mul64(1ull << 32, 1ull << 32);
+	return size_mul(1ull << 32, 1ull << 32);
 }
 
 static uint64_t
 sum_too_large(void)
 {
-	return add64(~0ull, 1);
+	return size_add(~0ull, 1);
 }
 
 static uint64_t
 alignment_too_large(void)
 {
-	return align64(~0ull - 2, 256);
+	return size_align(~0ull - 2, 256);
 }
 
 /* Each in a child, which must end with a user's error. */
@@ -128,9 +128,9 @@ test_sizes(void)
 	static uint64_t (*const fault[])(
 	    void) = { product_too_large, sum_too_large, alignment_too_large };
 
-	CHECK(mul64(1ull << 32, (1ull << 32) - 1) == ~0ull << 32 && mul64(0, ~0ull) == 0);
-	CHECK(add64(~0ull, 0) == ~0ull);
-	CHECK(align64(0, 256) == 0 && align64(1, 256) == 256 && align64(256, 256) == 256);
+	CHECK(size_mul(1ull << 32, (1ull << 32) - 1) == ~0ull << 32 && size_mul(0, ~0ull) == 0);
+	CHECK(size_add(~0ull, 0) == ~0ull);
+	CHECK(size_align(0, 256) == 0 && size_align(1, 256) == 256 && size_align(256, 256) == 256);
 	for (unsigned i = 0; i < LEN(fault); i++) {
 		int status = 0;
 		fflush(stdout);
