@@ -616,6 +616,36 @@ aligned_rows(void)
 	}
 }
 
+/* Equal sizes in another format are another instance, and each role has a format of its own. */
+static void
+formats_apart(void)
+{
+	struct shard *s = shard_of(trainer_of(path, NULL, 0, NULL));
+	struct graph *g = s->graph;
+	uint32_t adds[2] = { 0 };
+
+	for (int k = 0; k < 2; k++) {
+		const struct plan *p = plan(s);
+		for (uint32_t i = 1; i < p->inst->n; i++)
+			adds[k] += p->inst->a[i].kernel->op == OP_add;
+		/* the residual connection's, of two layers with equal sizes */
+		for (uint32_t i = 0; i < g->seg.a[g->embed + 1].ops[FORWARD].n; i++) {
+			const struct op *o = &g->seg.a[g->embed + 1].ops[FORWARD].a[i];
+			if (o->op == OP_add)
+				g->tensor.a[o->arg[1]].format = format_find("fp64");
+		}
+	}
+	expect(adds[1] > adds[0], "a kernel in two formats is two instances");
+	g = graph_of(trainer_of(path, NULL, 0, NULL));
+	for (enum role r = 0; r < N_ROLES; r++)
+		g->format[r] = format_find(r == ROLE_MOMENT ? "bf16" : "fp32");
+	tensor_id x = graph_tensor(g, "x", T_ACT, ROLE_ACT, g->embed);
+	tensor_id m = graph_tensor(g, "m", T_ACT, ROLE_MOMENT, g->embed);
+	expect(g->tensor.a[x].format == format_find("fp32") &&
+		   g->tensor.a[m].format == format_find("bf16"),
+	    "a tensor has the format of its role");
+}
+
 int
 main(void)
 {
@@ -625,6 +655,7 @@ main(void)
 	no_decode();
 	buckets();
 	aligned_rows();
+	formats_apart();
 	conditions();
 	stores();
 	timelines();
