@@ -57,14 +57,12 @@ comment(const struct plan *p, const struct launch *st, const struct origins *o, 
 	const struct op_row *r = op_row(st->op.op);
 	struct buf line = { 0 };
 
-	if (st->span) {
-		emit_wrapped(b, 1,
-		    xprintf("/* %s over %u tensors from %s, %llu elements%s */", r->name,
-			st->tensors, g->tensor.a[st->op.arg[0]].name, (unsigned long long)st->span,
-			st->layers > 1 ? " of each layer" : ""));
-		return;
-	}
-	for (uint8_t i = r->nin; i < r->nin + r->nout; i++) {
+	if (st->span)
+		buf_printf(&line, "%s%s, %llu elements%s",
+		    st->tensors > 1 ? xprintf("%u tensors from ", st->tensors) : "",
+		    g->tensor.a[st->op.arg[0]].name, (unsigned long long)st->span,
+		    st->layers > 1 ? " of each layer" : "");
+	for (uint8_t i = r->nin; i < r->nin + r->nout && !st->span; i++) {
 		const struct tensor *t = &g->tensor.a[st->op.arg[i]];
 		const char *name = t->name;
 		/* inside its own function a tensor goes by its short name */

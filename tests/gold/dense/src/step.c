@@ -259,14 +259,14 @@ om_init(unsigned char *arena)
 void
 om_update(unsigned char *arena)
 {
-	/* sumsq over 12 tensors from embed_g_tokens_w, 1344 elements */
+	/* sumsq: 12 tensors from embed_g_tokens_w, 1344 elements, dense.lua:2 */
 	launch_sumsq_1344(ONE(embed_g_tokens_w), ONE(update_ctl));
 	/* clip: +ctl fp64[8], dense.lua:2 */
 	launch_clip(ONE(head_loss), ONE(update_ctl));
-	/* adamw over 9 tensors from embed_g_tokens_w, 1152 elements */
+	/* adamw: 9 tensors from embed_g_tokens_w, 1152 elements, dense.lua:2 */
 	launch_adamw_1152(ONE(embed_g_tokens_w), ONE(update_ctl), ONE(embed_tokens_w),
 	    ONE(embed_m_tokens_w), ONE(embed_v_tokens_w));
-	/* adamw over 3 tensors from dense_g_attn_norm, 192 elements */
+	/* adamw: 3 tensors from dense_g_attn_norm, 192 elements, dense.lua:2 */
 	launch_adamw_192(LAYER(dense_g_attn_norm, 0), ONE(update_ctl), LAYER(dense_attn_norm, 0),
 	    LAYER(dense_m_attn_norm, 0), LAYER(dense_v_attn_norm, 0));
 }

@@ -983,17 +983,17 @@ om_init(unsigned char *arena)
 void
 om_update(unsigned char *arena)
 {
-	/* sumsq over 49 tensors from embed_g_tokens_w, 8192 elements */
+	/* sumsq: 49 tensors from embed_g_tokens_w, 8192 elements, mixed.lua:3 */
 	launch_sumsq_8192(ONE(embed_g_tokens_w), ONE(update_ctl));
 	/* clip: +ctl fp64[8], mixed.lua:3 */
 	launch_clip(ONE(head_loss), ONE(update_ctl));
-	/* adamw over 30 tensors from embed_g_tokens_w, 6208 elements */
+	/* adamw: 30 tensors from embed_g_tokens_w, 6208 elements, mixed.lua:3 */
 	launch_adamw_6208(ONE(embed_g_tokens_w), ONE(update_ctl), ONE(embed_tokens_w),
 	    ONE(embed_m_tokens_w), ONE(embed_v_tokens_w));
-	/* adamw over 19 tensors from dense_g_attn_norm, 1984 elements */
+	/* adamw: 19 tensors from dense_g_attn_norm, 1984 elements, mixed.lua:3 */
 	launch_adamw_1984(LAYER(dense_g_attn_norm, 0), ONE(update_ctl), LAYER(dense_attn_norm, 0),
 	    LAYER(dense_m_attn_norm, 0), LAYER(dense_v_attn_norm, 0));
-	/* bias_update over 1 tensors from moe2_load, 12 elements */
+	/* bias_update: moe2_load, 12 elements, mixed.lua:20 */
 	launch_bias_update_12x12(LAYER(moe2_load, 0), ONE(update_ctl), LAYER(moe2_choice_bias, 0));
 }
 

@@ -332,17 +332,17 @@ om_init(unsigned char *arena)
 void
 om_update(unsigned char *arena)
 {
-	/* sumsq over 15 tensors from embed_g_tokens_w, 4032 elements */
+	/* sumsq: 15 tensors from embed_g_tokens_w, 4032 elements, moe.lua:10 */
 	launch_sumsq_4032(ONE(embed_g_tokens_w), ONE(update_ctl));
 	/* clip: +ctl fp64[8], moe.lua:10 */
 	launch_clip(ONE(head_loss), ONE(update_ctl));
-	/* adamw over 9 tensors from embed_g_tokens_w, 3008 elements */
+	/* adamw: 9 tensors from embed_g_tokens_w, 3008 elements, moe.lua:10 */
 	launch_adamw_3008(ONE(embed_g_tokens_w), ONE(update_ctl), ONE(embed_tokens_w),
 	    ONE(embed_m_tokens_w), ONE(embed_v_tokens_w));
-	/* adamw over 5 tensors from moe_g_attn_norm, 832 elements */
+	/* adamw: 5 tensors from moe_g_attn_norm, 832 elements, moe.lua:10 */
 	launch_adamw_832(LAYER(moe_g_attn_norm, 0), ONE(update_ctl), LAYER(moe_attn_norm, 0),
 	    LAYER(moe_m_attn_norm, 0), LAYER(moe_v_attn_norm, 0));
-	/* adamw over 1 tensors from moe_g_router, 192 elements */
+	/* adamw: moe_g_router, 192 elements, moe.lua:10 */
 	launch_adamw_192(LAYER(moe_g_router, 0), ONE(update_ctl), LAYER(moe_router, 0),
 	    LAYER(moe_m_router, 0), LAYER(moe_v_router, 0));
 }
