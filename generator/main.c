@@ -14,11 +14,10 @@ static const char usage[] =
     "  -o DIR            where to put the emitted tree (default out/NAME; with several trainers, "
     "DIR/NAME)\n"
     "  -D NAME=VALUE     sets arg.NAME in the description\n"
-    "  --target=T        overrides trainer.target: cpu, a card (cuda:h100, cuda:h100-nvl, "
-    "cuda:h200,\n"
-    "                    cuda:b200), or an architecture (cuda:sm_90a, cuda:sm_100a) with its "
-    "largest\n"
-    "                    card's memory\n"
+    "  --target=T        overrides trainer.target: cpu, a card, or an architecture with its "
+    "largest "
+    "card's\n"
+    "                    memory; --explain=target lists them\n"
     "  --plan            prints the plan and writes nothing\n"
     "  --emit-only       writes the sources, builds nothing\n"
     "  --check           writes nothing; fails if the tree on disk is not what would be emitted\n"
@@ -186,7 +185,8 @@ compile(struct object *trainer, const char *dir, const struct options *o)
 		return false;
 	if (o->emit_only)
 		return true;
-	if (p->target->arch && !nvrtc_build(&tree, dir, p->target->arch, o->jobs, o->verbose))
+	if (p->target->kind->nvrtc &&
+	    !nvrtc_build(&tree, dir, p->target->arch, o->jobs, o->verbose))
 		return false;
 	return build(dir, o->jobs, o->verbose);
 }
@@ -314,6 +314,7 @@ main(int argc, char **argv)
 	bool known = false;
 	int c;
 
+	spec_targets(targets);
 	o.defs = xalloc((size_t)argc * sizeof *o.defs);
 	opterr = 0;
 	while ((c = getopt_long(argc, argv, ":o:D:j:v", longs, NULL)) != -1)
@@ -405,7 +406,8 @@ main(int argc, char **argv)
 		    o.out ? "-o" : argv[optind]);
 	if (!o.from_hf && optind == argc)
 		bad_usage("no description given%s", "");
-	bool ok = o.from_hf ? from_hf(o.from_hf, o.target, o.defs, o.ndefs)
+	bool ok = o.from_hf ? from_hf(o.from_hf, o.target ? target_find(targets, o.target) : NULL,
+				  o.defs, o.ndefs)
 			    : compile_files(argv + optind, argc - optind, &o);
 	bool clean = diag_flush() == 0;
 	int status = printed();

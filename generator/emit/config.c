@@ -33,7 +33,7 @@ config(const struct plan *p, struct tree *t)
 
 	emit_banner(p, "the numbers of the model and of its step", "/*", "*/", b);
 	buf_puts(b, "#ifndef OM_CONFIG_H\n#define OM_CONFIG_H\n\n#include <stdint.h>\n\n");
-	if (!p->target->arch)
+	if (p->target->kind->one_number)
 		buf_printf(b, "#define OM_REAL %s\n", real->c);
 	/* of the largest value; products of bf16 are rounded to one part in 256 at their end */
 	buf_printf(b, "#define OM_TOLERANCE %s /* of selftest, relative */\n\n",

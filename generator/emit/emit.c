@@ -30,21 +30,21 @@ copy_kernels(const struct plan *p, struct tree *t)
 		const char *name = embedded[i].path + strlen("kernels/"), *own = strchr(name, '/');
 		bool used = false;
 		if (strncmp(embedded[i].path, "kernels/", 8) ||
-		    (own && !is_folder(name, own, p->target->kernels)))
+		    (own && !is_folder(name, own, p->target->kind->name)))
 			continue;
 		name = own ? own + 1 : name;
 		for (uint32_t k = 1; k < p->inst->n; k++)
 			used |= !strcmp(p->inst->a[k].kernel->file, name);
-		if (used || !kernel_file(p->target->kernels, name))
+		if (used || !kernel_file(p->target->kind->name, name))
 			copy(t, xprintf("kernels/%s", name), embedded[i].path);
 	}
 }
 
-/* Several ranks are of Open MPI, one is alone. */
+/* How the ranks join: as the target's kind has it, or one is alone. */
 static const char *
 comm_of(const struct plan *p)
 {
-	return p->shard->mesh.size[OM_WORLD] > 1 ? "mpi" : "one";
+	return p->shard->mesh.size[OM_WORLD] > 1 ? p->target->kind->comm : "one";
 }
 
 /* The common part, the target's own from a folder of its kernels' name, and one kind of ranks. */
@@ -54,7 +54,7 @@ copy_runtime(const struct plan *p, struct tree *t)
 	for (uint32_t i = 0; i < n_embedded; i++) {
 		const char *name = embedded[i].path + strlen("runtime/"), *own = strchr(name, '/');
 		if (strncmp(embedded[i].path, "runtime/", 8) ||
-		    (own && !is_folder(name, own, p->target->kernels) &&
+		    (own && !is_folder(name, own, p->target->kind->name) &&
 			!is_folder(name, own, comm_of(p))))
 			continue;
 		copy(t, xprintf("runtime/%s", own ? own + 1 : name), embedded[i].path);
@@ -82,11 +82,11 @@ emit_project(const struct plan *p, struct tree *t)
 		if (!strncmp(path, "runtime/", 8) && !strcmp(path + stem, ".c"))
 			buf_printf(&rt, " \\\n\t%.*s.o", stem, path);
 	}
-	bool mpi = !strcmp(comm_of(p), "mpi");
-	const struct embedded *mk =
-	    embedded_find(xprintf("templates/%s%s.mk", p->target->kernels, mpi ? "_mpi" : ""));
+	bool many = p->shard->mesh.size[OM_WORLD] > 1;
+	const struct embedded *mk = embedded_find(xprintf("templates/%s%s%s.mk",
+	    p->target->kind->name, many ? "_" : "", many ? p->target->kind->comm : ""));
 	const char *arch = "";
-	if (p->target->arch) /* "90a" and its number, which sources ask for */
+	if (p->target->kind->nvrtc) /* "90a" and its number, which sources ask for */
 		arch = xprintf("ARCH = %s\nOM_ARCH = %.*s\n", p->target->arch,
 		    (int)strspn(p->target->arch, "0123456789"), p->target->arch);
 	plan_report(p, &plan_text);
@@ -161,7 +161,7 @@ emit(const struct plan *p, const char *resolved, uint32_t input, struct tree *t)
 	emit_params(p, fingerprint, t);
 	copy_runtime(p, t);
 	copy_kernels(p, t);
-	if (p->target->arch)
+	if (p->target->kind->nvrtc)
 		emit_cubins(p, t);
 	copy(t, "LICENSE", "LICENSE");
 	emit_project(p, t);

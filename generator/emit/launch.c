@@ -132,9 +132,9 @@ instances(const struct plan *p, struct tree *t)
 			continue;
 		int stem = (int)strcspn(file, ".");
 		struct buf *b =
-		    tree_file(t, xprintf("inst/%.*s.%s", stem, file, p->target->arch ? "cu" : "c"));
+		    tree_file(t, xprintf("inst/%.*s.%s", stem, file, p->target->kind->source));
 		emit_banner(p, xprintf("instances of kernels/%s", file), "/*", "*/", b);
-		if (!p->target->arch)
+		if (p->target->kind->one_number)
 			buf_puts(b, "#include \"config.h\"\n");
 		buf_printf(b, "#include \"%s\"\n", file);
 		for (uint32_t k = i; k; k = next_alike(p, k, true))
@@ -208,7 +208,7 @@ launchers(const struct plan *p, struct tree *t)
 	buf_puts(h, "#ifndef OM_LAUNCH_H\n#define OM_LAUNCH_H\n\n#include <stdint.h>\n\n#include "
 		    "\"config.h\"\n"
 		    "#include \"om.h\"\n\n");
-	if (p->target->arch)
+	if (!p->target->kind->one_number)
 		buf_puts(h, "typedef uint16_t om_bf16; /* its bits */\n\n");
 	buf_printf(
 	    h, "enum { OM_N_OPS = %u };\nextern struct om_op om_ops[OM_N_OPS];\n", p->inst->n - 1);

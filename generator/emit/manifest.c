@@ -203,6 +203,16 @@ emit_manifest(const struct plan *p, const char *fingerprint, struct tree *t)
 		close_map();
 	}
 	close_list();
+	open_list("libraries", false);
+	for (const struct library *l = plan_libraries; l->name; l++)
+		if (plan_uses(p, l)) {
+			open_map(NULL, true);
+			text("name", l->name);
+			text("file", l->file);
+			text("licence", l->licence);
+			close_map();
+		}
+	close_list();
 	open_list("files", false);
 	for (uint32_t i = 0; i < t->n; i++) {
 		open_map(NULL, true);

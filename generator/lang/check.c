@@ -181,23 +181,25 @@ check_formats(const struct object *trainer, const struct target_row *target)
 	const struct value *machine = spec_value(trainer, F_trainer_target);
 	struct value *weights = spec_value(precision, F_precision_weights);
 	if (!weights->given)
-		set_text(weights, target->weights);
+		set_text(weights, target->kind->weights);
 	if (!weights->set)
 		return;
 	bool wide = strcmp(weights->str, "fp64") == 0;
-	if (!spec_choice(target->choices, weights->str)) {
+	if (!spec_choice(target->kind->choices, weights->str)) {
 		diag_error(weights->pos, "%s weights are not available on target %s", weights->str,
 		    target->name);
 		if (machine->given)
 			diag_note(machine->pos, "%s is set here", spec_name(F_trainer_target));
-		ask_choices(ask(), F_precision_weights, weights->pos, target->choices);
+		ask_choices(ask(), F_precision_weights, weights->pos, target->kind->choices);
 		default_refuse(weights);
 		return;
 	}
 	for (size_t i = 0; i < LEN(sums); i++) {
 		struct value *v = spec_value(precision, sums[i]);
 		if (!v->given)
-			set_text(v, wide ? "fp64" : i ? target->optimizer : target->grads);
+			set_text(v, wide ? "fp64"
+				    : i  ? target->kind->optimizer
+					 : target->kind->grads);
 		if (!v->set || (strcmp(v->str, "fp64") == 0) == wide)
 			continue;
 		diag_error(v->pos, "%s = \"%s\" does not go with %s = \"%s\"", spec_name(sums[i]),
@@ -444,6 +446,7 @@ check(struct object *trainer, const struct target_row *table, const char *target
 {
 	struct value *machine = spec_value(trainer, F_trainer_target);
 	struct value *memory = spec_value(trainer, F_trainer_device_memory);
+	spec_targets(table);
 	ask_about(trainer, target);
 	if (target)
 		override_target(machine, target);

@@ -219,7 +219,7 @@ closest_family(const json_t *config)
 }
 
 bool
-from_hf(const char *dir, const char *target, const struct define *defs, uint32_t n)
+from_hf(const char *dir, const struct target_row *target, const struct define *defs, uint32_t n)
 {
 	static struct om_hf_model m;
 	const char *path = xprintf("%s/config.json", dir), *closest;
@@ -253,7 +253,7 @@ from_hf(const char *dir, const char *target, const struct define *defs, uint32_t
 	if (!ok)
 		return false;
 	double longest = m.v[OM_HF_max_position_embeddings];
-	bool device = target && strcmp(target, "cpu");
+	bool device = target && target->tflops > 0;
 	if (size[LENGTH] > longest)
 		fprintf(stderr,
 		    "olmogen: warning: %s: sequence_length = %lu is more than "
@@ -263,7 +263,7 @@ from_hf(const char *dir, const char *target, const struct define *defs, uint32_t
 		size[LENGTH] = (unsigned long)(longest < (device ? 4096 : 1024) ? longest
 					       : device                         ? 4096
 										: 1024);
-	describe(&m, name_of(dir), target, size, &b);
+	describe(&m, name_of(dir), target ? target->name : NULL, size, &b);
 	fwrite(b.s, 1, b.n, stdout);
 	return true;
 }

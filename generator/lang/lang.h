@@ -139,18 +139,34 @@ void load(const char *path, struct define *defs, uint32_t ndefs, struct spec *ou
 
 /* ---- check.c, target.c, explain.c, from_hf.c: every rule; completes the spec ----------------- */
 
+/* What a trainer is linked with, or opens, beside libc's family. */
+struct library {
+	const char *name, *file, *licence;
+};
+/* How the kernels of several targets are written and built, and what their trainers consist of. */
+struct target_kind {
+	const char *name;    /* of folders in kernels/ and runtime/, and of templates/NAME.mk */
+	const char *source;  /* what files of instances end with, "c" */
+	bool one_number;     /* kernels know one type of number, of config.h; else each format's */
+	bool nvrtc;          /* compiles them, into cubins that the trainer carries */
+	uint64_t most, many; /* numbers of a tensor they count to; of an activation; 0: any */
+	const char *comm; /* the folder of runtime/ by which several ranks join; NULL: none can */
+	const struct library *library, *comm_library; /* NULL: none */
+	uint64_t least_bytes;                         /* that kernels' numbers have */
+	const char *weights, *grads, *optimizer;      /* the default formats */
+	const char *choices; /* the formats of weights that there are kernels for, "a|b" */
+};
 struct target_row {
-	const char *name, *kernels;
-	const char *arch; /* as the compiler of its kernels calls it, NULL: kernels are C */
+	const char *name;
+	const struct target_kind *kind;
+	const char *arch; /* as the compiler of its kernels calls it, "": any */
 	const char *card; /* whose memory and peak these are, "an H100 SXM (80 GB)" */
 	double memory_gib, tflops, share, link_gbs;
-	uint32_t streams;                        /* most that launches of a step are spread over */
-	uint64_t least_bytes;                    /* that kernels' numbers have */
-	const char *weights, *grads, *optimizer; /* the default formats */
-	const char *choices; /* the formats of weights it has kernels for, "a|b" */
+	uint32_t streams; /* most that launches of a step are spread over */
 };
 /* The row of a table that ends with one without a name; NULL if there is none. */
 const struct target_row *target_find(const struct target_row *table, const char *name);
+void spec_targets(const struct target_row *table); /* makes them trainer.target's choices */
 /* What a tensor's numbers are: a row of runtime/format.def. */
 struct format {
 	const char *name, *scale, *wider;
@@ -223,7 +239,8 @@ enum { NAME_LENGTH_MAX = 80 }; /* bytes of trainer.name */
  * from_hf.c: prints a description of the model of DIR/config.json, for a target (NULL: none is
  * named) and the sizes that -D gives. False, said why, if it cannot.
  */
-bool from_hf(const char *dir, const char *target, const struct define *defs, uint32_t n);
+bool
+from_hf(const char *dir, const struct target_row *target, const struct define *defs, uint32_t n);
 
 /* ---- private to this folder ------------------------------------------------------------------ */
 

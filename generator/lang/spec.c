@@ -7,6 +7,7 @@
 
 #include "lang/lang.h"
 
+static char spec_target_names[1024];
 const struct field_row fields[N_FIELDS] = {
 #define OBJECT(...)
 #define FIELD(o, f, type, lo, hi, dflt, choices, doc) \
@@ -153,6 +154,18 @@ spec_equal(const struct object *a, const struct object *b)
 		if (!value_equal(&a->v[f - first], &b->v[f - first]))
 			return false;
 	return true;
+}
+
+void
+spec_targets(const struct target_row *table)
+{
+	struct buf b = { 0 };
+
+	for (; table->name; table++)
+		buf_printf(&b, "%s%s", b.n ? "|" : "", table->name);
+	if (b.n >= sizeof spec_target_names)
+		internal("too many targets");
+	memcpy(spec_target_names, b.s, b.n + 1);
 }
 
 /* Whether a text is one of the choices "a|b|c". */

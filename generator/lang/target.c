@@ -45,7 +45,7 @@ target_find(const struct target_row *table, const char *name)
 const struct format *
 target_format(const struct target_row *t, const struct format *f)
 {
-	while (f->bits < 8 * t->least_bytes && *f->wider)
+	while (f->bits < 8 * t->kind->least_bytes && *f->wider)
 		f = format_find(f->wider);
 	return f;
 }

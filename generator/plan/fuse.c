@@ -405,7 +405,7 @@ fuse(struct shard *s)
 	uint32_t n = 0;
 
 	for (uint32_t i = 0; i < LEN(rows) && spec_int(s->graph->trainer, F_trainer_fuse); i++)
-		if (!strcmp(rows[i].kernels, s->target->kernels))
+		if (!strcmp(rows[i].kernels, s->target->kind->name))
 			here[n++] = rows[i].fusion;
 	fuse_graph(s->graph, here, n);
 }

@@ -101,7 +101,7 @@ check_needs(const struct plan *p)
 			for (uint32_t k = 0; k < LEN(needs); k++) {
 				const struct need *n = &needs[k];
 				struct asked *a = NULL;
-				if (n->op != o->op || strcmp(n->target, p->target->kernels) ||
+				if (n->op != o->op || strcmp(n->target, p->target->kind->name) ||
 				    op_bind(p->graph, o, &z))
 					continue;
 				uint64_t x = z.v[n->letter - 'a'];
@@ -145,7 +145,7 @@ plan_buildable(const struct plan *p)
 	struct question *q;
 
 	ask_about(p->graph->trainer, p->target->name);
-	for (unsigned i = 0; i < LEN(degree) && p->target->arch; i++) {
+	for (unsigned i = 0; i < LEN(degree) && !p->target->kind->comm; i++) {
 		if (spec_int(par, degree[i].field) == 1)
 			continue;
 		diag_error(spec_value(par, degree[i].field)->pos,
@@ -157,15 +157,11 @@ plan_buildable(const struct plan *p)
 		ask_words(q, "use --target=cpu to rehearse the layout");
 		ask_change(q, F_trainer_target, target, "\"cpu\"");
 	}
-	/*
-	 * kernels index rows by int32; those of a device vectors of 8 too, and single numbers of
-	 * what is not an activation
-	 */
+	/* every target's kernels count rows in an int32 */
 	for (tensor_id t = 1; t < p->graph->tensor.n; t++) {
 		const struct tensor *x = &p->graph->tensor.a[t];
-		uint64_t most = x->role == ROLE_ACT || x->role == ROLE_ROWS
-				    ? (uint64_t)INT32_MAX * 8
-				    : INT32_MAX / 2;
+		uint64_t most = x->role == ROLE_ACT || x->role == ROLE_ROWS ? p->target->kind->many
+									    : p->target->kind->most;
 		const struct value *v =
 		    spec_value(spec_obj(p->graph->trainer, F_trainer_batch), F_batch_micro);
 		if (x->class != T_ACT || (x->seg >= p->graph->decode))
@@ -175,7 +171,7 @@ plan_buildable(const struct plan *p)
 			    "batch.micro = %lld sequences give %s rows a microbatch (%s); kernels "
 			    "count to 2^31 - 1",
 			    (long long)v->i, text_commas(x->dim[0]), x->name);
-		else if (p->target->arch && tensor_elems(x) > most)
+		else if (most && tensor_elems(x) > most)
 			diag_error(v->pos,
 			    "batch.micro = %lld sequences give %s numbers in one tensor (%s); "
 			    "kernels of target %s count to %s",

@@ -63,7 +63,7 @@ select_kernel(struct plan *p, struct launch *st, bool stores)
 	st->stream = kernel_stream(st->op.op, p->target);
 	p->streams = p->streams > st->stream ? p->streams : st->stream + 1u;
 	if (!k) {
-		p->kernels &= runtime_call(st->op.op) && p->target->arch == NULL;
+		p->kernels &= runtime_call(st->op.op) && p->target->kind->comm;
 		return 0;
 	}
 	const char *fault = op_bind(p->graph, &st->op, &z);
@@ -130,6 +130,17 @@ select_kernels(struct plan *p, struct launch *st)
 		st->stores = select_kernel(p, st, true);
 	if (!st->inst)
 		st->inst = st->stores;
+}
+
+bool
+plan_uses(const struct plan *p, const struct library *l)
+{
+	const struct target_kind *k = p->target->kind;
+	bool uses = k->library == l || (k->comm_library == l && p->shard->mesh.size[OM_WORLD] > 1);
+
+	for (uint32_t i = 1; i < p->inst->n; i++)
+		uses |= p->inst->a[i].kernel->library == l;
+	return uses && *l->name;
 }
 
 /* Decode is part of a trainer if its target has a kernel for each op, and one rank has it all. */

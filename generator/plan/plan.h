@@ -15,7 +15,8 @@
 
 /* ---- tables.c: the machines and the kernels that there are ----------------------------------- */
 
-extern const struct target_row targets[]; /* the last has no name */
+extern const struct target_row targets[];     /* the last has no name */
+extern const struct library plan_libraries[]; /* neither has theirs; the first is none */
 
 /* ---- the other files of this folder: kernels, offsets, events, costs ------------------------- */
 
@@ -30,6 +31,7 @@ struct kernel_row {
 	enum op_id op;
 	const char *target, *file, *macro, *params, *workspace;
 	const char *where; /* condition, "": always */
+	const struct library *library;
 };
 struct instance { /* a kernel at one shape: one line of inst/ */
 	const struct kernel_row *kernel;
@@ -167,6 +169,8 @@ const char *runtime_call(enum op_id op);
 /* The first row of kernel.def for the op whose condition holds; NULL: none. */
 const struct kernel_row *
 kernel_for(const struct graph *g, const struct target_row *t, const struct op *o);
+/* Whether the plan's trainer, of all its stages, is linked with the library or opens it. */
+bool plan_uses(const struct plan *p, const struct library *l);
 bool kernel_file(const char *kernels, const char *file); /* a row of these kernels names it */
 /* An array, one a stage. */
 struct plan *plan(struct shard *s);

@@ -142,6 +142,20 @@ report_memory(const struct plan *p, struct buf *out)
 	}
 }
 
+/* What has to be where the trainer is built or runs. */
+static void
+report_libraries(const struct plan *p, struct buf *out)
+{
+	const char *title = "\nlibraries\n";
+
+	for (const struct library *l = plan_libraries; l->name; l++)
+		if (plan_uses(p, l)) {
+			buf_puts(out, title);
+			title = "";
+			row(out, l->name, l->file, xprintf("licence: %s", l->licence));
+		}
+}
+
 /* Of ops with several kernels, those that were chosen, by op and condition. */
 static void
 report_choices(const struct plan *p, struct buf *out)
@@ -351,5 +365,6 @@ plan_report(const struct plan *p, struct buf *out)
 	report_pipeline(p->shard, &when, out);
 	report_memory(p, out);
 	report_wire(p, out);
+	report_libraries(p, out);
 	report_choices(p, out);
 }

@@ -3,17 +3,36 @@
 
 #include "plan/plan.h"
 
-const struct target_row targets[] = {
-#define TARGET(id, ...) { __VA_ARGS__ },
+enum library_id {
+#define LIBRARY(id, ...) LIBRARY_##id,
 #include "target.def"
-#undef TARGET
+};
+const struct library plan_libraries[] = {
+#define LIBRARY(id, ...) { __VA_ARGS__ },
+#include "target.def"
+	{ .name = NULL },
+};
+#define LIB(id) &plan_libraries[LIBRARY_##id]
+
+enum kind_id {
+#define KIND(id, ...) KIND_##id,
+#include "target.def"
+};
+static const struct target_kind kinds[] = {
+#define KIND(id, ...) { .name = #id, __VA_ARGS__ },
+#include "target.def"
+};
+
+const struct target_row targets[] = {
+#define TARGET(name, kind, ...) { name, &kinds[KIND_##kind], __VA_ARGS__ },
+#include "target.def"
 	{ .name = NULL },
 };
 
 static const struct kernel_row kernel_rows[] = {
-#define KERNEL_WHERE(op, target, file, macro, params, ws, where) \
-	{ OP_##op, #target, file, #macro, params, ws, where },
-#define KERNEL(...) KERNEL_WHERE(__VA_ARGS__, "")
+#define KERNEL_WHERE(op, target, file, macro, params, ws, where, library) \
+	{ OP_##op, #target, file, #macro, params, ws, where, LIB(library) },
+#define KERNEL(...) KERNEL_WHERE(__VA_ARGS__, "", NONE)
 #include "kernel.def"
 };
 
@@ -83,12 +102,12 @@ kernel_for(const struct graph *g, const struct target_row *t, const struct op *o
 
 	for (uint32_t i = 0; i < LEN(kernel_rows); i++) {
 		const struct kernel_row *k = &kernel_rows[i];
-		if (k->op != o->op || strcmp(k->target, t->kernels))
+		if (k->op != o->op || strcmp(k->target, t->kind->name))
 			continue;
 		const char *fault = *k->where ? op_bind(g, o, &z) : NULL;
 		if (fault)
 			internal("%s", fault);
-		if (kernel_holds(k->where, t->arch ? t->arch : "", weights, &z))
+		if (kernel_holds(k->where, t->arch, weights, &z))
 			return k;
 	}
 	return NULL;
@@ -113,22 +132,20 @@ kernel_rivals(const struct kernel_row *k)
 	return n;
 }
 
-/* Kernels that are C run anywhere. */
 bool
 kernel_written_for(const struct target_row *t)
 {
 	for (uint32_t i = 0; i < LEN(archs); i++)
-		if (t->arch && !strcmp(archs[i].target, t->kernels) &&
-		    !strcmp(archs[i].arch, t->arch))
+		if (!strcmp(archs[i].target, t->kind->name) && !strcmp(archs[i].arch, t->arch))
 			return true;
-	return !t->arch;
+	return false;
 }
 
 uint8_t
 kernel_stream(enum op_id op, const struct target_row *t)
 {
 	for (uint32_t i = 0; i < LEN(stream_rows); i++)
-		if (stream_rows[i].op == op && !strcmp(stream_rows[i].target, t->kernels))
+		if (stream_rows[i].op == op && !strcmp(stream_rows[i].target, t->kind->name))
 			return (uint8_t)(stream_rows[i].stream < t->streams ? stream_rows[i].stream
 									    : t->streams - 1);
 	return 0;

@@ -90,7 +90,7 @@ usage() { # text, options
 	[ $? = 2 ] && [ ! -s "$work/out" ] && [ "$(cat "$work/err")" = "olmogen: error: $text; see olmogen --help" ]
 	is "$*: $text" $?
 }
-targets="cpu, cuda:sm_90a, cuda:sm_100a, cuda:h100, cuda:h100-nvl, cuda:h200 or cuda:b200"
+targets=$(sed -n 's/^TARGET("\([^"]*\)".*/\1/p' generator/plan/target.def | paste -sd, | sed 's/,/, /g; s/\(.*\), /\1 or /')
 usage "--target=x is not known; use $targets" --target=x
 usage "--target=cuda:sm90a is not known (did you mean cuda:sm_90a?); use $targets" --target=cuda:sm90a
 usage "--target=H200 is not known (did you mean cuda:h200?); use $targets" --target=H200

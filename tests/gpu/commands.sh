@@ -74,6 +74,7 @@ for c in train eval export import generate info selftest bench; do
 done
 says 0 "model.embed_tokens.weight" info
 says 0 "PLAN.txt" info --manifest
+says 0 '{name: "NVIDIA driver", file: "libcuda.so.1", licence: ' info --manifest
 says 0 "moved for cuda:sm_90a" info --plan
 says 0 "checkpoint.dir" info --keys
 says 2 "info has no --peak" info --peak

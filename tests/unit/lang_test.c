@@ -539,7 +539,8 @@ test_formats(void)
 
 	for (uint32_t i = 0; i < LEN(want); i++) {
 		const struct format *f = format_find(want[i].name);
-		const struct target_row two = { .least_bytes = 2 }, four = { .least_bytes = 4 };
+		const struct target_kind kind[] = { { .least_bytes = 2 }, { .least_bytes = 4 } };
+		const struct target_row two = { .kind = &kind[0] }, four = { .kind = &kind[1] };
 		CHECK(format_bytes(f, want[i].n) == want[i].bytes);
 		CHECK(target_bytes(&two, f, want[i].n) == want[i].least2);
 		CHECK(target_bytes(&four, f, want[i].n) == want[i].least4);

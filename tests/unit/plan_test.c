@@ -529,6 +529,30 @@ conditions(void)
 	}
 }
 
+/* A product by cuBLASLt would be a row of kernel.def; here one is made to call it. */
+static void
+libraries(void)
+{
+	struct plan *p = streams_plan(path, "cuda:h200", 1, NULL);
+	struct kernel_row lt = *p->inst->a[1].kernel;
+	struct buf before = { 0 }, after = { 0 }, cpu = { 0 };
+
+	plan_report(p, &before);
+	for (const struct library *l = plan_libraries; l->name; l++)
+		if (!strcmp(l->name, "cuBLASLt"))
+			lt.library = l;
+	p->inst->a[1].kernel = &lt;
+	plan_report(p, &after);
+	expect(strstr(before.s, "libcuda.so.1") && !strstr(before.s, "cublas"),
+	    "a GPU's trainer opens the driver alone");
+	expect(strstr(after.s, "libcuda.so.1") && strstr(after.s, "libcublasLt.so.13  licence: "),
+	    "what a kernel calls, with its licence");
+	plan_report(streams_plan(path, "cpu", 1, NULL), &cpu);
+	expect(!strstr(cpu.s, "libraries"), "one rank on a processor needs none");
+	plan_report(streams_plan(path, "cpu", 1, "2"), &cpu);
+	expect(strstr(cpu.s, "Open MPI") != NULL, "several ranks need what joins them");
+}
+
 static void
 timelines(void)
 {
@@ -581,8 +605,10 @@ aligned_rows(void)
 	};
 	struct target_row short_numbers = *target_find(targets, "cpu");
 	const struct format *blocks = format_find("fp8_block");
+	struct target_kind kind = *short_numbers.kind;
 
-	short_numbers.least_bytes = 1;
+	kind.least_bytes = 1;
+	short_numbers.kind = &kind;
 	for (uint32_t i = 0; i < 2 * LEN(all); i++) {
 		bool wide =
 		    i >= LEN(all); /* where kernels know nothing so short, any row will do */
@@ -658,6 +684,7 @@ main(void)
 	formats_apart();
 	conditions();
 	stores();
+	libraries();
 	timelines();
 	return check_end();
 }
