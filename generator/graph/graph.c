@@ -10,8 +10,8 @@ const char *const graph_phase_names[N_PHASES] = { "forward", "backward", "weight
 static const char *const role_letters = " sgoild"; /* in the order of enum role */
 static const char *const role_names[N_ROLES] = { "act", "stat", "grad", "moment", "int32", "int64",
 	"fp64", "weight", "rows", "master" };
-static const char *const class_names[] = { "param", "grad", "state", "buffer", "const", "input",
-	"stat", "cache", "act" };
+static const char *const class_names[] = { "param", "grad", "state", "merged", "buffer", "const",
+	"input", "stat", "cache", "act" };
 
 /* Reads "name[dims]:role ..." into args, which outlive the text. */
 static uint8_t
@@ -177,6 +177,16 @@ bool
 tensor_by_expert(const struct tensor *t)
 {
 	return strstr(t->hf, "%e") != NULL;
+}
+
+struct part_list
+tensor_parts(const struct graph *g, tensor_id t)
+{
+	struct part_list p = { { t } };
+
+	if (g->tensor.a[t].class == T_MERGED)
+		memcpy(p.a, g->tensor.a[t].part, sizeof g->tensor.a[t].part);
+	return p;
 }
 
 tensor_id

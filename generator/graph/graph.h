@@ -30,7 +30,7 @@ enum op_id {
 #undef OP
 	N_OPS,
 };
-enum { MAX_ARGS = 12, MAX_INTS = 6, MAX_FLOATS = 6, MAX_DIMS = 4 };
+enum { MAX_ARGS = 12, MAX_INTS = 6, MAX_FLOATS = 6, MAX_DIMS = 4, MAX_PARTS = 3 };
 /* What a tensor's numbers are for: each has a format of its own choice. */
 enum role {
 	ROLE_ACT,
@@ -94,6 +94,7 @@ enum tensor_class {
 	T_PARAM,  /* weights */
 	T_GRAD,   /* gradient sums, one a parameter */
 	T_STATE,  /* optimizer state */
+	T_MERGED, /* parameters that lie one after the other, as the argument of one op */
 	T_BUFFER, /* kept in checkpoints and changed by the update, but without a gradient */
 	T_CONST,  /* tables computed at start */
 	T_INPUT,  /* tokens, labels, ctl, what random routers draw by */
@@ -127,6 +128,8 @@ struct tensor {
 	tensor_id state[N_STATES]; /* T_PARAM; 0: it has none such */
 	/* T_GRAD, T_STATE */
 	tensor_id param;
+	tensor_id part[MAX_PARTS]; /* T_MERGED: in their order, 0 after the last */
+	tensor_id whole;           /* T_PARAM: the merged tensor that it is a part of */
 };
 
 struct op {
@@ -193,6 +196,11 @@ void graph_verify(const struct graph *g);          /* internal error on a malfor
 void graph_split(struct graph *g);
 void graph_print(const struct graph *g, struct buf *out);
 uint64_t tensor_elems(const struct tensor *t); /* one layer's elements */
+/* What lies where a tensor does: its parts, 0 after the last, or it alone. */
+struct part_list {
+	tensor_id a[MAX_PARTS + 1];
+};
+struct part_list tensor_parts(const struct graph *g, tensor_id t);
 uint64_t tensor_layers(const struct graph *g, const struct tensor *t);
 /* The leading dimension of a parameter counts experts: each is a tensor of the checkpoint. */
 bool tensor_by_expert(const struct tensor *t);

@@ -16,6 +16,26 @@ given(const struct graph *g, const struct segment *seg, tensor_id id)
 	return c != T_ACT || id == seg->x || id == seg->dy;
 }
 
+/* Parts of one tensor have its rows together, and know it. */
+static void
+merged(const struct graph *g, tensor_id id)
+{
+	const struct tensor *t = &g->tensor.a[id];
+	const struct part_list all = tensor_parts(g, id);
+	uint64_t rows = 0;
+
+	for (uint8_t i = 0; all.a[i]; i++) {
+		const struct tensor *x = &g->tensor.a[all.a[i]];
+		rows = size_add(rows, x->dim[0]);
+		if (x->whole != id || x->class != T_PARAM || x->seg != t->seg ||
+		    x->role != t->role || x->format != t->format || x->ndims != t->ndims ||
+		    memcmp(x->dim + 1, t->dim + 1, sizeof x->dim - sizeof *x->dim))
+			internal("graphverify: %s is no part of %s", x->name, t->name);
+	}
+	if (rows != t->dim[0])
+		internal("graphverify: %s has not the rows of its parts", t->name);
+}
+
 void
 graph_verify(const struct graph *g)
 {
@@ -80,6 +100,8 @@ graph_verify(const struct graph *g)
 			internal("graphverify: %s: which ranks hold copies of it?", t->name);
 		if ((t->class == T_GRAD || t->class == T_STAT) != (t->sum != OM_ALONE))
 			internal("graphverify: %s: which ranks' sums add up?", t->name);
+		if (t->class == T_MERGED)
+			merged(g, i);
 		if (t->class != T_PARAM)
 			continue;
 		if (!t->grad || g->tensor.a[t->grad].param != i)

@@ -18,6 +18,8 @@ struct pattern {
 	struct call call[MAX_CALLS], into;
 	uint32_t n, nvars;
 	const char *var[MAX_VARS];
+	/* of a merged variable, which `into` alone may have: those that it is made of */
+	uint8_t nparts[MAX_VARS], part[MAX_VARS][MAX_PARTS];
 	uint32_t written, kept; /* sets of variables: by the calls, by `into` */
 };
 
@@ -33,24 +35,59 @@ next_word(const char **s)
 	return w;
 }
 
-/* Reads "a, +b" up to one of `end`; gives the arguments' number. */
+static uint8_t
+variable(struct pattern *p, const char *name)
+{
+	uint8_t v = 0;
+
+	while (v < p->nvars && strcmp(p->var[v], name))
+		v++;
+	if (v == MAX_VARS || !*name)
+		internal("fuse.def: '%s' is no name, or one too many", name);
+	if (v == p->nvars)
+		p->var[p->nvars++] = name;
+	return v;
+}
+
+/* Reads "a", or "a|b|c". */
+static uint8_t
+read_var(struct pattern *p, const char **s)
+{
+	uint8_t v = variable(p, next_word(s)), part[MAX_PARTS] = { v }, n = 1;
+
+	for (; **s == '|' && n < MAX_PARTS; n++) {
+		++*s;
+		part[n] = variable(p, next_word(s));
+	}
+	if (n == 1)
+		return v;
+	v = variable(p, xprintf("merged %u", p->nvars));
+	memcpy(p->part[v], part, sizeof part);
+	p->nparts[v] = n;
+	return v;
+}
+
+/* A variable, or those that it is made of. */
+static uint32_t
+set_of(const struct pattern *p, uint8_t v)
+{
+	uint32_t set = p->nparts[v] ? 0 : 1u << v;
+
+	for (uint8_t i = 0; i < p->nparts[v]; i++)
+		set |= 1u << p->part[v][i];
+	return set;
+}
+
+/* Reads "a, +b|c" up to `end`; gives the arguments' number. */
 static uint8_t
 read_vars(struct pattern *p, const char **s, char end, uint8_t *var, bool *plus)
 {
 	uint8_t n = 0;
 
 	for (*s += strspn(*s, " ,"); **s && **s != end && n < MAX_ARGS; *s += strspn(*s, " ,")) {
-		uint8_t v = 0;
 		plus[n] = **s == '+';
 		*s += plus[n];
-		const char *name = next_word(s);
-		while (v < p->nvars && strcmp(p->var[v], name))
-			v++;
-		if (v == MAX_VARS || !*name)
-			internal("fuse.def: no name at '%s'", *s);
-		if (v == p->nvars)
-			p->var[p->nvars++] = name;
-		var[n++] = v;
+		var[n++] = read_var(p, s);
 	}
 	*s += **s == end;
 	return n;
@@ -74,7 +111,7 @@ read_call(struct pattern *p, const char **s, struct call *c)
 		internal("fuse.def: wrong number of arguments of %s", r->name);
 	memcpy(c->var + r->nin, out, nout);
 	for (uint8_t i = 0; i < r->nin + r->nout; i++) {
-		all |= 1u << c->var[i];
+		all |= set_of(p, c->var[i]);
 		if (r->arg[i].accumulate != (i >= r->nin && plus[i - r->nin]))
 			internal("fuse.def: %s is %sadded to by %s", p->var[c->var[i]],
 			    r->arg[i].accumulate ? "" : "not ", r->name);
@@ -84,13 +121,13 @@ read_call(struct pattern *p, const char **s, struct call *c)
 }
 
 static uint32_t
-outputs(const struct call *c)
+outputs(const struct pattern *p, const struct call *c)
 {
 	const struct op_row *r = op_row(c->op);
 	uint32_t set = 0;
 
 	for (uint8_t i = r->nin; i < r->nin + r->nout; i++)
-		set |= 1u << c->var[i];
+		set |= set_of(p, c->var[i]);
 	return set;
 }
 
@@ -115,15 +152,18 @@ read_pattern(const struct fusion *f)
 		struct call *c = &p.call[p.n++];
 		c->phase = phase;
 		uint32_t all = read_call(&p, &s, c);
+		for (uint32_t v = 0; v < p.nvars; v++)
+			if (p.nparts[v])
+				internal("fuse.def: '%s' has a merged argument", f->match);
 		if (p.n > 1 && !(all & seen))
 			internal("fuse.def: %s shares no name with the ops before it",
 			    op_row(c->op)->name);
 		seen |= all;
-		p.written |= outputs(c);
+		p.written |= outputs(&p, c);
 	}
 	s = f->into;
 	uint32_t all = read_call(&p, &s, &p.into);
-	p.kept = outputs(&p.into);
+	p.kept = outputs(&p, &p.into);
 	if (p.n < 2 || all & ~seen || p.kept & ~p.written || all & ~p.kept & p.written)
 		internal("fuse.def: '%s' cannot become '%s'", f->match, f->into);
 	return p;
@@ -143,7 +183,7 @@ struct fuser {
 	struct graph *g;
 	uint32_t seg;
 	const struct pattern *p;
-	uint32_t *uses; /* by tensor, in all ops that run between those of a segment */
+	ARRAY(uint32_t) uses; /* by tensor, in all ops that run between those of a segment */
 };
 
 static const struct op *
@@ -162,8 +202,7 @@ taken(const struct match *m, uint32_t n, int phase, uint32_t at)
 	return false;
 }
 
-/* Activations have readers in their segment alone; before and after a step's passes, all is done.
- */
+/* Activations have readers in their segment alone; what a step's passes do not do is done apart. */
 static void
 count_uses(struct fuser *f, const struct op *o, uint32_t change)
 {
@@ -172,7 +211,7 @@ count_uses(struct fuser *f, const struct op *o, uint32_t change)
 
 	for (uint8_t i = 0; i < r->nin + r->nout; i++)
 		if (pass || f->g->tensor.a[o->arg[i]].class == T_ACT)
-			f->uses[o->arg[i]] += change;
+			f->uses.a[o->arg[i]] += change;
 }
 
 /* True if no op but the match's own reads or writes the tensor. */
@@ -187,7 +226,7 @@ own(const struct fuser *f, const struct match *m, tensor_id t)
 		for (uint8_t i = 0; i < r->nin + r->nout; i++)
 			n += o->arg[i] == t;
 	}
-	return n == f->uses[t];
+	return n == f->uses.a[t];
 }
 
 /* True if what one of the two writes is read or written by the other. */
@@ -287,6 +326,66 @@ same_constants(const struct fuser *f, struct match *m)
 	return true;
 }
 
+/*
+ * True if parameters can be merged: those that are already are merged so, or they are of one
+ * segment, differ in their rows alone, in number and use, and stand in the order in which they were
+ * made.
+ */
+static bool
+may_merge(const struct fuser *f, const struct match *m, uint8_t v)
+{
+	const struct tensor *all = f->g->tensor.a, *first = &all[m->of[f->p->part[v][0]]];
+	tensor_id last = 0;
+
+	for (uint8_t i = 0; i < MAX_PARTS; i++) {
+		bool here = i < f->p->nparts[v];
+		tensor_id id = here ? m->of[f->p->part[v][i]] : 0;
+		const struct tensor *x = &all[id];
+		if (first->whole && all[first->whole].part[i] != id)
+			return false;
+		if (here && (x->class != T_PARAM || id <= last || x->whole != first->whole ||
+				x->seg != first->seg || x->param_group != first->param_group ||
+				x->copies != first->copies || x->ndims != first->ndims ||
+				memcmp(x->dim + 1, first->dim + 1, sizeof x->dim - sizeof *x->dim)))
+			return false;
+		last = id;
+	}
+	return true;
+}
+
+/* The merged tensor, which is made if it is not there yet. */
+static tensor_id
+merge(struct fuser *f, const struct match *m, uint8_t v)
+{
+	struct graph *g = f->g;
+	struct tensor whole = g->tensor.a[m->of[f->p->part[v][0]]];
+	struct buf name = { 0 };
+
+	if (whole.whole)
+		return whole.whole;
+	tensor_id id = g->tensor.n;
+	struct tensor t = { .class = T_MERGED,
+		.role = whole.role,
+		.format = whole.format,
+		.ndims = whole.ndims,
+		.seg = whole.seg,
+		.rline = whole.rline };
+	memcpy(t.dim, whole.dim, sizeof t.dim);
+	t.dim[0] = 0;
+	for (uint8_t i = 0; i < f->p->nparts[v]; i++) {
+		struct tensor *x = &g->tensor.a[m->of[f->p->part[v][i]]];
+		size_t own = i ? strlen(g->seg.a[t.seg].name) : 0;
+		buf_puts(&name, x->name + own);
+		t.part[i] = m->of[f->p->part[v][i]];
+		t.dim[0] += x->dim[0];
+		x->whole = id;
+	}
+	t.name = name.s;
+	*PUSH(g->tensor) = t;
+	(void)PUSH(f->uses);
+	return id;
+}
+
 /* True if the ops that were found can become one: what is lost is theirs alone, order holds. */
 static bool
 may_fuse(const struct fuser *f, struct match *m)
@@ -303,8 +402,12 @@ may_fuse(const struct fuser *f, struct match *m)
 			return false;
 	}
 	m->into = (struct op){ .op = f->p->into.op, .group = op_of(f, m, 0)->group };
-	for (uint8_t i = 0; i < r->nin + r->nout; i++)
-		m->into.arg[i] = m->of[f->p->into.var[i]];
+	for (uint8_t i = 0; i < r->nin + r->nout; i++) {
+		uint8_t v = f->p->into.var[i];
+		m->into.arg[i] = m->of[v]; /* 0: merged when all else is well */
+		if (f->p->nparts[v] && !may_merge(f, m, v))
+			return false;
+	}
 	/* two names may be one tensor */
 	for (uint8_t i = 0; i < r->nin; i++)
 		for (uint32_t v = 0; v < f->p->nvars; v++)
@@ -345,8 +448,13 @@ complete(const struct fuser *f, struct match *m, uint32_t k)
 }
 
 static void
-replace(struct fuser *f, const struct match *m)
+replace(struct fuser *f, struct match *m)
 {
+	const struct op_row *r = op_row(m->into.op);
+
+	for (uint8_t i = 0; i < r->nin + r->nout; i++)
+		if (f->p->nparts[f->p->into.var[i]])
+			m->into.arg[i] = merge(f, m, f->p->into.var[i]);
 	for (uint32_t k = 0; k < f->p->n; k++)
 		count_uses(f, op_of(f, m, k), -1u);
 	count_uses(f, &m->into, 1);
@@ -366,8 +474,10 @@ replace(struct fuser *f, const struct match *m)
 void
 fuse_graph(struct graph *g, const struct fusion *rows, uint32_t n)
 {
-	struct fuser f = { .g = g, .uses = xalloc(g->tensor.n * sizeof *f.uses) };
+	struct fuser f = { .g = g };
 
+	while (f.uses.n < g->tensor.n)
+		(void)PUSH(f.uses);
 	for (f.seg = 0; f.seg < g->seg.n; f.seg++)
 		for (int ph = 0; ph < N_PHASES; ph++)
 			for (uint32_t i = 0; i < g->seg.a[f.seg].ops[ph].n; i++)

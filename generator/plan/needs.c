@@ -235,7 +235,7 @@ five_largest(const struct plan *p, struct buf *out)
 
 	for (tensor_id t = 1; t < g->tensor.n; t++) {
 		uint64_t n = tensor_on_rank(p, t);
-		if (g->tensor.a[t].class == T_CACHE)
+		if (g->tensor.a[t].class == T_CACHE || g->tensor.a[t].class == T_MERGED)
 			continue;
 		for (int i = 0; i < 5; i++)
 			if (n > size[i]) {

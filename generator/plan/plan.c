@@ -251,7 +251,7 @@ struct home {
 
 /*
  * The parameters of a segment that this group has and ranks share become a bucket at b's place,
- * if there are any.
+ * if there are any. Parts of a merged tensor have no padding between them.
  */
 static bool
 fill_bucket(struct plan *p, struct bucket *b, uint32_t s, uint32_t group, struct home *home)
@@ -261,12 +261,17 @@ fill_bucket(struct plan *p, struct bucket *b, uint32_t s, uint32_t group, struct
 	for (tensor_id i = g->seg.a[s].first; i < g->tensor.n && g->tensor.a[i].seg <= s; i++) {
 		const struct tensor *t = &g->tensor.a[i];
 		if (t->class != T_PARAM || t->seg != s || t->param_group != group ||
-		    shard_group(p->shard, t->copies) != b->group || !plan_layers(p, i))
+		    shard_group(p->shard, t->copies) != b->group || !plan_layers(p, i) ||
+		    home[i].bucket)
 			continue;
-		home[i] = (struct home){ size_add(b->first, b->elems), size_add(b->state, b->elems),
-			p->bucket.n + 1, 0 };
+		const struct part_list all = tensor_parts(g, t->whole ? t->whole : i);
+		for (uint8_t k = 0; all.a[k]; k++) {
+			home[all.a[k]] = (struct home){ size_add(b->first, b->elems),
+				size_add(b->state, b->elems), p->bucket.n + 1, 0 };
+			b->elems = size_add(b->elems, tensor_elems(&g->tensor.a[all.a[k]]));
+		}
 		b->layers = plan_layers(p, i);
-		b->elems = size_align(size_add(b->elems, tensor_elems(t)), ALIGN_ELEMS);
+		b->elems = size_align(b->elems, ALIGN_ELEMS);
 	}
 	b->elems = size_align(b->elems, size_mul(p->shard->mesh.size[b->group], ALIGN_ELEMS));
 	return b->elems;
@@ -280,14 +285,15 @@ place_params(struct plan *p, struct home *home, uint8_t *nth)
 
 	for (tensor_id j = 1; j < g->tensor.n; j++) {
 		const struct tensor *u = &g->tensor.a[j];
-		tensor_id i = u->param ? u->param : j;
+		/* a merged tensor lies where its first part does */
+		tensor_id i = u->class == T_MERGED ? u->part[0] : u->param ? u->param : j;
 		if (!home[i].bucket)
 			continue;
 		const struct bucket *b = &p->bucket.a[home[i].bucket - 1];
 		uint64_t bytes = shard_bytes(p->shard, j);
-		enum region r = u->class == T_PARAM  ? R_WEIGHT
-				: u->class == T_GRAD ? R_GRAD
-						     : R_STATE;
+		enum region r = u->class == T_GRAD    ? R_GRAD
+				: u->class == T_STATE ? R_STATE
+						      : R_WEIGHT;
 		uint64_t first = r == R_STATE ? home[i].state : home[i].first;
 		uint64_t parts = r == R_STATE ? p->shard->mesh.size[b->group] : 1;
 		p->place[j] = (struct place){ PLACE, r, plan_bytes(p, j, first), bytes,

@@ -150,6 +150,31 @@ read_bytes(const struct arena *m, const struct launch *st, tensor_id t, uint64_t
 	return NULL;
 }
 
+/* The parts of a merged tensor follow one another; each is what it should be. */
+static const char *
+read_parts(const struct arena *m, const struct launch *st, tensor_id t, uint32_t layer)
+{
+	const struct graph *g = m->p->graph;
+	const struct part_list all = tensor_parts(g, t);
+	uint64_t at, last, off, end;
+	const char *fault;
+
+	extent(m, t, layer, &at, &last);
+	for (uint8_t i = 0; all.a[i]; i++, at = end) {
+		extent(m, all.a[i], layer, &off, &end);
+		if (off != at)
+			return xprintf("%s: %s does not lie in its place in %s",
+			    op_row(st->op.op)->name, g->tensor.a[all.a[i]].name,
+			    g->tensor.a[t].name);
+		if ((fault =
+			    read_bytes(m, st, all.a[i], off, end, owner_of(m->p, all.a[i], layer))))
+			return fault;
+	}
+	return at == last ? NULL
+			  : xprintf("%s: %s ends elsewhere than its parts", op_row(st->op.op)->name,
+				g->tensor.a[t].name);
+}
+
 /* Splits the interval that the byte is inside of. */
 static void
 split(struct arena *m, uint64_t at)
@@ -257,7 +282,7 @@ check_step(struct arena *m, const struct launch *st, uint32_t layer)
 			 * an update's run covers several resident tensors, checked below by region
 			 */
 			if (pass == 0 && (!out || adds) && !st->span &&
-			    (fault = read_bytes(m, st, t, off, end, owner)))
+			    (fault = read_parts(m, st, t, layer)))
 				return fault;
 			if (pass == out &&
 			    (fault = touch(m, st, p->graph->tensor.a[t].name, off, end, out)))
@@ -418,7 +443,7 @@ plancheck_fault(const struct plan *p)
 		bool part =
 		    x->class == T_STATE && shard_group(p->shard, g->tensor.a[x->param].copies);
 		if (x->class == T_ACT || x->class == T_CONST || x->class == T_CACHE || part ||
-		    !p->place[t].bytes)
+		    x->class == T_MERGED || !p->place[t].bytes)
 			continue;
 		if ((before = own(&m, t)))
 			return xprintf("%s overlaps %s", x->name, before);

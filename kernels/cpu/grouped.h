@@ -2,6 +2,7 @@
  * Linear maps of experts: rows sorted by expert, expert i has the rows [off[i], off[i + 1]).
  *
  *   grouped     y  [r, n]     = x  [r, k] w [e, n, k]^T, each row with its expert's w
+ *   grouped_2   ya, yb [r, n] = x times the first half of w [2 e, n, k], and times the second
  *   grouped_dx  dx [r, k]     = dy [r, n] w [e, n, k]
  *   grouped_dw  dw [e, n, k] += dy [r, n]^T x [r, k], over each expert's rows; or without add =,
  *               which is 0 where there are none
@@ -19,26 +20,32 @@
 
 #include "gemm_ref.h"
 
+/* Each of `parts` outputs has weights of its own, one behind the other. */
 static inline void
-om_grouped_few(int64_t e, int64_t n, int64_t k, const om_real *x, const om_real *w,
-    const int32_t *off, om_real *y)
+om_grouped_few(int parts, int64_t e, int64_t n, int64_t k, const om_real *x, const om_real *w,
+    const int32_t *off, om_real *const *y)
 {
-#pragma omp parallel if (off[e] * n * k > OM_SERIAL)
-	for (int64_t i = 0; i < e; i++) {
-		for (int64_t o = off[i]; o < off[i + 1]; o++)
-			om_gemv_range(om_lo(n), om_hi(n), k, x + o * k, w + i * n * k, y + o * n);
+#pragma omp parallel if (parts * off[e] * n * k > OM_SERIAL)
+	for (int64_t i = 0; i < parts * e; i++) {
+		for (int64_t o = off[i % e]; o < off[i % e + 1]; o++)
+			om_gemv_range(
+			    om_lo(n), om_hi(n), k, x + o * k, w + i * n * k, y[i / e] + o * n);
 	}
 }
 
 static inline void
-om_grouped(int64_t e, int64_t n, int64_t k, const om_real *x, const om_real *w, const int32_t *off,
-    om_real *y)
+om_grouped(int parts, int64_t r, int64_t e, int64_t n, int64_t k, const om_real *x,
+    const om_real *w, const int32_t *off, om_real *const *y)
 {
+	if (r <= OM_FEW) {
+		om_grouped_few(parts, e, n, k, x, w, off, y);
+		return;
+	}
 #pragma omp parallel
-	for (int64_t i = 0, item = 0; i < e; i++) {
-		int64_t o = off[i], rows = off[i + 1] - o;
+	for (int64_t i = 0, item = 0; i < parts * e; i++) {
+		int64_t o = off[i % e], rows = off[i % e + 1] - o;
 		om_gemm_share(&(struct om_gemm){ rows, n, k, { x + o * k, k, false },
-				  { w + i * n * k, k, true }, y + o * n, n, false },
+				  { w + i * n * k, k, true }, y[i / e] + o * n, n, false },
 		    1, omp_get_thread_num(), omp_get_num_threads(), &item);
 	}
 }
@@ -77,14 +84,23 @@ om_grouped_dw(int64_t e, int64_t n, int64_t k, bool add, const om_real *dy, cons
 	OM_GROUPED_SIZES(r, e, n, k)                                                  \
 	void NAME(const om_real *x, const om_real *w, const int32_t *off, om_real *y) \
 	{                                                                             \
-		if ((r) <= OM_FEW)                                                    \
-			om_grouped_few(e, n, k, x, w, off, y);                        \
-		else                                                                  \
-			om_grouped(e, n, k, x, w, off, y);                            \
+		om_grouped(1, r, e, n, k, x, w, off, (om_real *const[]){ y });        \
 	}                                                                             \
 	double NAME##_check(uint64_t seed)                                            \
 	{                                                                             \
-		return om_grouped_check(NAME, r, e, n, k, seed);                      \
+		return om_grouped_check(NAME, NULL, r, e, n, k, seed);                \
+	}
+
+#define OM_GROUPED_2(NAME, r, e, n, k)                                                        \
+	OM_GROUPED_SIZES(r, e, n, k)                                                          \
+	void NAME(                                                                            \
+	    const om_real *x, const om_real *w, const int32_t *off, om_real *ya, om_real *yb) \
+	{                                                                                     \
+		om_grouped(2, r, e, n, k, x, w, off, (om_real *const[]){ ya, yb });           \
+	}                                                                                     \
+	double NAME##_check(uint64_t seed)                                                    \
+	{                                                                                     \
+		return om_grouped_check(NULL, NAME, r, e, n, k, seed);                        \
 	}
 
 #define OM_GROUPED_DX(NAME, r, e, n, k)                                                 \
@@ -173,19 +189,26 @@ om_grouped_rows_check(const om_real *got, const om_real *a, const om_real *w, co
 	return om_err_value(&err);
 }
 
+/* One output, or two. */
 OM_CHECK double
-om_grouped_check(om_grouped_fn *run, int64_t r, int64_t e, int64_t n, int64_t k, uint64_t seed)
+om_grouped_check(om_grouped_fn *one,
+    void (*two)(const om_real *, const om_real *, const int32_t *, om_real *, om_real *), int64_t r,
+    int64_t e, int64_t n, int64_t k, uint64_t seed)
 {
 	int32_t *off = om_grouped_offsets(r, e, seed);
 	om_real *x = om_grouped_rows(r, k, off[e], seed, 0),
-		*w = om_check_random(e * n * k, seed, 1);
-	om_real *y = om_check_output(off[e] * n, r * n);
-	run(x, w, off, y);
-	double v = om_grouped_rows_check(y, x, w, off, r, e, n, k, k, 1, seed);
+		*w = om_check_random(2 * e * n * k, seed, 1);
+	om_real *y[] = { om_check_output(off[e] * n, r * n), om_check_output(off[e] * n, r * n) };
+	one ? one(x, w, off, y[0]) : two(x, w, off, y[0], y[1]);
+	double v = 0;
+	for (int i = 0; i < (one ? 1 : 2); i++)
+		v = om_worse(v,
+		    om_grouped_rows_check(y[i], x, w + i * e * n * k, off, r, e, n, k, k, 1, seed));
+	for (int i = 0; i < 2; i++)
+		free(y[i]);
 	free(off);
 	free(x);
 	free(w);
-	free(y);
 	return v;
 }
 

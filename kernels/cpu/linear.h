@@ -2,6 +2,8 @@
  * Linear maps without bias, weights stored [out, in].
  *
  *   linear     y  [m, n]  = x  [m, k] w [n, k]^T
+ *   linear_2   ya [m, a], yb [m, b] = x w [a + b, k]^T, w's first rows and the others
+ *   linear_3   the same of three
  *   linear_dx  dx [m, k]  = dy [m, n] w [n, k]
  *   linear_dw  dw [n, k] += dy [m, n]^T x [m, k], or without add = dy^T x
  */
@@ -21,6 +23,31 @@ om_linear(int64_t m, int64_t n, int64_t k, const om_real *x, const om_real *w, o
 		om_gemv(n, k, x, w, y);
 	else
 		om_gemm(&(struct om_gemm){ m, n, k, { x, k, false }, { w, k, true }, y, n, false });
+}
+
+/* By rows of w that lie one after the other: n[i] of them give y[i]. */
+static inline void
+om_linear_parts(int64_t m, int parts, const int64_t *n, int64_t k, const om_real *x,
+    const om_real *w, om_real *const *y)
+{
+	int64_t all = 0;
+
+	for (int i = 0; i < parts; i++)
+		all += n[i];
+#pragma omp parallel if (m > 1 || all * k > OM_SERIAL)
+	{
+		const int nth = omp_get_num_threads();
+		const om_real *wi = w;
+		int64_t item = 0;
+		for (int i = 0; i < parts; wi += n[i] * k, i++) {
+			if (m == 1)
+				om_gemv_range(om_lo(n[i]), om_hi(n[i]), k, x, wi, y[i]);
+			else
+				om_gemm_share(&(struct om_gemm){ m, n[i], k, { x, k, false },
+						  { wi, k, true }, y[i], n[i], false },
+				    nth, omp_get_thread_num(), nth, &item);
+		}
+	}
 }
 
 static inline void
@@ -48,6 +75,31 @@ om_linear_dw(
 	double NAME##_check(uint64_t seed)                        \
 	{                                                         \
 		return om_linear_check(NAME, m, n, k, seed);      \
+	}
+
+#define OM_LINEAR_2(NAME, m, a, b, k)                                                        \
+	OM_LINEAR_SIZES(m, (a) < (b) ? (a) : (b), k)                                         \
+	void NAME(const om_real *x, const om_real *w, om_real *ya, om_real *yb)              \
+	{                                                                                    \
+		om_linear_parts(                                                             \
+		    m, 2, (const int64_t[]){ a, b }, k, x, w, (om_real *const[]){ ya, yb }); \
+	}                                                                                    \
+	double NAME##_check(uint64_t seed)                                                   \
+	{                                                                                    \
+		return om_linear_parts_check(NAME, NULL, m, a, b, 0, k, seed);               \
+	}
+
+#define OM_LINEAR_3(NAME, m, a, b, c, k)                                                     \
+	OM_LINEAR_SIZES(m, (a) < (b) ? (a) : (b), k)                                         \
+	OM_LINEAR_SIZES(m, c, k)                                                             \
+	void NAME(const om_real *x, const om_real *w, om_real *ya, om_real *yb, om_real *yc) \
+	{                                                                                    \
+		om_linear_parts(m, 3, (const int64_t[]){ a, b, c }, k, x, w,                 \
+		    (om_real *const[]){ ya, yb, yc });                                       \
+	}                                                                                    \
+	double NAME##_check(uint64_t seed)                                                   \
+	{                                                                                    \
+		return om_linear_parts_check(NULL, NAME, m, a, b, c, k, seed);               \
 	}
 
 #define OM_LINEAR_DX(NAME, m, n, k)                                 \
@@ -91,6 +143,33 @@ om_linear_check(om_linear_fn *run, int64_t m, int64_t n, int64_t k, uint64_t see
 	free(x);
 	free(w);
 	free(y);
+	return om_err_value(&e);
+}
+
+/* Of two parts, or of three. */
+OM_CHECK double
+om_linear_parts_check(void (*two)(const om_real *, const om_real *, om_real *, om_real *),
+    void (*three)(const om_real *, const om_real *, om_real *, om_real *, om_real *), int64_t m,
+    int64_t a, int64_t b, int64_t c, int64_t k, uint64_t seed)
+{
+	const int64_t n = a + b + c;
+	om_real *x = om_check_random(m * k, seed, 0), *w = om_check_random(n * k, seed, 1);
+	om_real *y[] = { om_check_nan(m * a), om_check_nan(m * b), om_check_nan(m * c) };
+	struct om_err e = { .scale = 1 };
+	two ? two(x, w, y[0], y[1]) : three(x, w, y[0], y[1], y[2]);
+	for (int64_t s = 0; s < om_samples(m * n, OM_LINEAR_SAMPLES); s++) {
+		int64_t at = om_sample(s, m * n, OM_LINEAR_SAMPLES, seed), i = at / n, j = at % n;
+		om_err_add(&e,
+		    j < a       ? y[0][i * a + j]
+		    : j < a + b ? y[1][i * b + j - a]
+				: y[2][i * c + j - a - b],
+		    om_gemm_ref((struct om_walk){ { x }, i * k, 1 },
+			(struct om_walk){ { w }, j * k, 1 }, k));
+	}
+	for (int i = 0; i < 3; i++)
+		free(y[i]);
+	free(x);
+	free(w);
 	return om_err_value(&e);
 }
 

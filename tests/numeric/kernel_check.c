@@ -40,10 +40,12 @@ static const double tolerance = OM_DOUBLE ? 1e-11 : 2e-5;
 	X(OM_RMSNORM, rmsnorm_##m##_##h##_##n, m, h, n, 1e-5)         \
 	X(OM_RMSNORM_BWD, rmsnorm_bwd_##m##_##h##_##n, m, h, n, c, 1) \
 	X(OM_RMSNORM_BWD, rmsnorm_bwd_store_##m##_##h##_##n, m, h, n, c, 0)
-#define LINEAR(X, m, n, k)                                     \
-	X(OM_LINEAR, linear_##m##_##n##_##k, m, n, k)          \
-	X(OM_LINEAR_DX, linear_dx_##m##_##n##_##k, m, n, k)    \
-	X(OM_LINEAR_DW, linear_dw_##m##_##n##_##k, m, n, k, 1) \
+#define LINEAR(X, m, n, k)                                                          \
+	X(OM_LINEAR, linear_##m##_##n##_##k, m, n, k)                               \
+	X(OM_LINEAR_2, linear_2_##m##_##n##_##k, m, n, (n + 2) / 3, k)              \
+	X(OM_LINEAR_3, linear_3_##m##_##n##_##k, m, (n + 1) / 2, n, (n + 3) / 4, k) \
+	X(OM_LINEAR_DX, linear_dx_##m##_##n##_##k, m, n, k)                         \
+	X(OM_LINEAR_DW, linear_dw_##m##_##n##_##k, m, n, k, 1)                      \
 	X(OM_LINEAR_DW, linear_dw_store_##m##_##n##_##k, m, n, k, 0)
 #define ADD(X, m, n, c, factor)                              \
 	X(OM_ADD, add_##m##_##n, m, n)                       \
@@ -109,6 +111,7 @@ static const double tolerance = OM_DOUBLE ? 1e-11 : 2e-5;
 	X(OM_COMBINE, combine_##t##_##k##_##n, t, k, n)
 #define GROUPED(X, r, e, n, k)                                            \
 	X(OM_GROUPED, grouped_##r##_##e##_##n##_##k, r, e, n, k)          \
+	X(OM_GROUPED_2, grouped_2_##r##_##e##_##n##_##k, r, e, n, k)      \
 	X(OM_GROUPED_DX, grouped_dx_##r##_##e##_##n##_##k, r, e, n, k)    \
 	X(OM_GROUPED_DW, grouped_dw_##r##_##e##_##n##_##k, r, e, n, k, 1) \
 	X(OM_GROUPED_DW, grouped_dw_store_##r##_##e##_##n##_##k, r, e, n, k, 0)

@@ -137,6 +137,24 @@ for real in fp32 fp64; do
 	is "$real, nothing fused: the same weights and moments ($far)" $?
 done
 
+# weights that are one in storage keep their names, their first values and their place in what is exported and imported
+"$olmogen" -D real=bf16 -D hf=true --no-fuse -o "$work/hf-apart" tests/trainer/small.lua >/dev/null
+is "hf, nothing fused: builds" $?
+! grep -q q_proj_k_proj "$work/hf-apart/src/layout.h" && grep -q q_proj_k_proj "$work/hf/src/layout.h"
+is "hf: weights of queries and keys are one, and apart where nothing is fused" $?
+for which in hf hf-apart; do
+	trainer=$work/$which/trainer
+	train "$work/$which-first" steps=1 lr.peak=0 lr.warmup=0
+	"$trainer" export "$work/$which-given" "$work/hf-a" >"$work/log" 2>&1
+	"$trainer" import "$work/hf-out" "$work/$which-taken" >"$work/log" 2>&1
+done
+[ "$(masters "$work/hf-first")" = "$(masters "$work/hf-apart-first")" ]
+is "hf, merged or not: the same first values" $?
+cmp "$work/hf-given/model.safetensors" "$work/hf-apart-given/model.safetensors" >"$work/log"
+is "hf, merged or not: the same export of one checkpoint" $?
+[ "$(masters "$work/hf-taken")" = "$(masters "$work/hf-apart-taken")" ]
+is "hf, merged or not: the same import" $?
+
 # balancing by biases: they move, are kept, and stay where a step is skipped
 "$olmogen" -D gamma=0.01 -o "$work/bias" tests/trainer/small.lua >/dev/null
 trainer=$work/bias/trainer

@@ -121,6 +121,30 @@ swapped_order(struct graph *g)
 	o[1] = t;
 }
 
+/* The weights of a dense layer's gate and up as one tensor. */
+static struct tensor *
+merge(struct graph *g)
+{
+	static const struct fusion row = { "g = linear(x, w1) ; u = linear(x, w2)",
+		"g, u = linear_2(x, w1|w2)" };
+
+	fuse_graph(g, &row, 1);
+	graph_verify(g);
+	return &g->tensor.a[g->tensor.n - 1];
+}
+
+static void
+part_missing(struct graph *g)
+{
+	merge(g)->part[1] = 0;
+}
+
+static void
+part_of_another(struct graph *g)
+{
+	g->tensor.a[merge(g)->part[1]].whole = 0;
+}
+
 static void
 update_in_a_layer(struct graph *g)
 {
@@ -174,6 +198,8 @@ graph_faults(void)
 		{ "swapped ops", swapped_order },
 		{ "an op of the update in a layer", update_in_a_layer },
 		{ "an op in a phase that is none", no_such_phase },
+		{ "a merged tensor without its second part", part_missing },
+		{ "a part that is none", part_of_another },
 		{ "no stream gradient", no_stream_gradient },
 		{ "a buffer that no ranks hold", no_copies },
 		{ "counts that no ranks sum", no_sum },

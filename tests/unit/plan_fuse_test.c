@@ -318,6 +318,71 @@ several_patterns(void)
 	    "h = relu2(x) ; y = combine(h, w1, p)");
 }
 
+/* Parameters become one in storage where they may, in the order in which they were made. */
+static void
+merging(void)
+{
+#define TWO "a = linear(x, w1) ; b = linear(x, w2)"
+#define INTO "a, b = linear_2(x, w1|w2)"
+	static const struct fusion two = { TWO, INTO };
+	static const struct {
+		const char *what, *forward, *want;
+		uint64_t rows, width; /* of wb */
+		uint32_t group, seg;  /* of wb */
+		bool experts;         /* of wb */
+	} all[] = {
+		{ "two weights", "h = linear(x, wa) ; i = linear(x, wb)",
+		    "h, i = linear_2(x, wawb)", 3, 4, 0, KIND, false },
+		{ "the first made stands first", "h = linear(x, wb) ; i = linear(x, wa)",
+		    "i, h = linear_2(x, wawb)", 3, 4, 0, KIND, false },
+		{ "one weight twice", "h = linear(x, wa) ; i = linear(x, wa)", NULL, 3, 4, 0, KIND,
+		    false },
+		{ "a weight and what is none", "h = linear(x, wa) ; i = linear(x, y)", NULL, 3, 4,
+		    0, KIND, false },
+		{ "rows of another width", "h = linear(x, wa) ; i = linear(x, wb)", NULL, 3, 5, 0,
+		    KIND, false },
+		{ "another update", "h = linear(x, wa) ; i = linear(x, wb)", NULL, 3, 4, 1, KIND,
+		    false },
+		{ "of another segment", "h = linear(x, wa) ; i = linear(x, wb)", NULL, 3, 4, 0,
+		    HEAD, false },
+		{ "experts' and another", "h = linear(x, wa) ; i = linear(x, wb)", NULL, 3, 4, 0,
+		    KIND, true },
+		{ "those again that are merged",
+		    "h = linear(x, wa) ; i = linear(x, wb) ; j = linear(y, wa) ; k = linear(y, wb)",
+		    "h, i = linear_2(x, wawb) ; j, k = linear_2(y, wawb)", 3, 4, 0, KIND, false },
+		{ "one of those that are merged, and another",
+		    "h = linear(x, wa) ; i = linear(x, wb) ; j = linear(y, wb) ; k = linear(y, wc)",
+		    "h, i = linear_2(x, wawb) ; j = linear(y, wb) ; k = linear(y, wc)", 3, 4, 0,
+		    KIND, false },
+	};
+
+	for (unsigned i = 0; i < LEN(all); i++) {
+		struct graph *g = graph("", "");
+		tensor_id a = tensor(g, "wa"), b = tensor(g, "wb"), c = tensor(g, "wc");
+		g->seg.a[KIND].name = ""; /* names of tensors begin with it */
+		g->tensor.a[a].ndims = g->tensor.a[b].ndims = g->tensor.a[c].ndims = 2;
+		memcpy(g->tensor.a[a].dim, (uint64_t[]){ 2, 4 }, 2 * sizeof(uint64_t));
+		memcpy(g->tensor.a[c].dim, (uint64_t[]){ 2, 4 }, 2 * sizeof(uint64_t));
+		memcpy(g->tensor.a[b].dim, (uint64_t[]){ all[i].rows, all[i].width },
+		    2 * sizeof(uint64_t));
+		g->tensor.a[b].param_group = all[i].group;
+		g->tensor.a[b].seg = all[i].seg;
+		g->tensor.a[b].copies = all[i].experts ? OM_EXPERT_DATA : OM_ALONE;
+		add_ops(g, KIND, FORWARD, all[i].forward);
+		const char *before = text(g, KIND, FORWARD);
+		fuse_graph(g, &two, 1);
+		same(all[i].what, text(g, KIND, FORWARD), all[i].want ? all[i].want : before);
+		tensor_id whole = g->tensor.a[a].whole;
+		expect(!all[i].want == !whole && g->tensor.a[b].whole == whole, "parts know it");
+		if (whole)
+			expect(g->tensor.a[whole].dim[0] == 2 + all[i].rows &&
+				   g->tensor.a[whole].dim[1] == 4 &&
+				   tensor_parts(g, whole).a[0] == a &&
+				   tensor_parts(g, whole).a[1] == b && !tensor_parts(g, whole).a[2],
+			    "all rows, in order");
+	}
+}
+
 /* A row that means nothing is olmogen's own bug: each in a child, which must say so. */
 static void
 wrong_rows(void)
@@ -327,6 +392,10 @@ wrong_rows(void)
 		struct fusion row;
 	} rows[] = {
 		{ "one op alone", { "b = relu2(a)", "b = relu2(a)" } },
+		{ "a merged argument of what is looked for",
+		    { "t = relu2(a) ; b = linear(t, v|w)", "b = linear(a, v|w)" } },
+		{ "a part from nowhere",
+		    { "t = relu2(a) ; b = linear(t, w)", "b = linear(a, w|v)" } },
 		{ "no such op", { "t = relu3(a) ; b = linear(t, w)", "b = linear(a, w)" } },
 		{ "an argument too few", { "t = relu2(a) ; b = linear(t)", "b = relu2(a)" } },
 		{ "an output too many", { "t = relu2(a) ; b, c = linear(t, w)", "b = relu2(a)" } },
@@ -366,6 +435,7 @@ main(void)
 	one_pattern();
 	other_segments();
 	several_patterns();
+	merging();
 	wrong_rows();
 	return check_end();
 }

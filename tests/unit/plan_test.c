@@ -142,6 +142,37 @@ no_decode(void)
 			expect(!p->place[t].bytes, "no memory for what is not there");
 }
 
+/* What an op takes as one must be just its parts, in their order. */
+static void
+merged_faults(struct plan *p)
+{
+	uint32_t n = 0;
+
+	for (tensor_id t = 1; t < p->graph->tensor.n; t++) {
+		struct tensor *x = &p->graph->tensor.a[t], old = *x;
+		struct place *pl = &p->place[t], at = *pl;
+		if (x->class != T_MERGED)
+			continue;
+		n++;
+		pl->off += 256;
+		expect(plancheck_fault(p) != NULL, "a merged tensor elsewhere than its parts");
+		pl->off = at.off;
+		pl->bytes += 256;
+		expect(plancheck_fault(p) != NULL, "a merged tensor longer than its parts");
+		pl->bytes = at.bytes;
+		pl->stride += 256;
+		expect(plancheck_fault(p) != NULL || !p->graph->seg.a[x->seg].nlayers ||
+			   p->graph->seg.a[x->seg].nlayers == 1,
+		    "a merged tensor's layers elsewhere");
+		pl->stride = at.stride;
+		x->part[0] = old.part[1];
+		x->part[1] = old.part[0];
+		expect(plancheck_fault(p) != NULL, "parts in another order");
+		*x = old;
+	}
+	expect(n == 5, "merged weights of two kinds of layers");
+}
+
 static void
 plan_faults(void)
 {
@@ -167,6 +198,7 @@ plan_faults(void)
 			    plancheck_fault(p) != NULL, "layers of a weight on top of each other");
 			p->place[t].stride = stride;
 		}
+	merged_faults(p);
 	for (tensor_id t = 1; t < g->tensor.n; t++)
 		if (p->place[t].kind == STREAM && g->tensor.a[t].seg == moe) {
 			uint64_t stride = p->place[t].stride;

@@ -5,13 +5,19 @@
 #include "config.h"
 #include "linear.h"
 
+/* linear_3_MxAxBxCxK: x[m,k] w[a+b+c,k], gives ya[m,a] yb[m,b] yc[m,c] */
+OM_LINEAR_3(om_k_linear_3_4x8x8x8x8, 4, 8, 8, 8, 8) /* dense: 1 call a pass */
+OM_LINEAR_3(om_k_linear_3_1x8x8x8x8, 1, 8, 8, 8, 8) /* decode_dense: 1 call a pass */
+
 /* linear_MxNxK: x[m,k] w[n,k], gives y[m,n] */
-OM_LINEAR(om_k_linear_4x8x8, 4, 8, 8) /* dense: 4 calls a pass */
-OM_LINEAR(om_k_linear_4x12x8, 4, 12, 8) /* dense: 2 calls a pass */
+OM_LINEAR(om_k_linear_4x8x8, 4, 8, 8) /* dense: 1 call a pass */
 OM_LINEAR(om_k_linear_4x8x12, 4, 8, 12) /* dense: 1 call a pass */
-OM_LINEAR(om_k_linear_1x8x8, 1, 8, 8) /* decode_dense: 4 calls a pass */
-OM_LINEAR(om_k_linear_1x12x8, 1, 12, 8) /* decode_dense: 2 calls a pass */
+OM_LINEAR(om_k_linear_1x8x8, 1, 8, 8) /* decode_dense: 1 call a pass */
 OM_LINEAR(om_k_linear_1x8x12, 1, 8, 12) /* decode_dense: 1 call a pass */
+
+/* linear_2_MxAxBxK: x[m,k] w[a+b,k], gives ya[m,a] yb[m,b] */
+OM_LINEAR_2(om_k_linear_2_4x12x12x8, 4, 12, 12, 8) /* dense: 1 call a pass */
+OM_LINEAR_2(om_k_linear_2_1x12x12x8, 1, 12, 12, 8) /* decode_dense: 1 call a pass */
 
 /* linear_dx_MxNxK: dy[m,n] w[n,k], gives dx[m,k] */
 OM_LINEAR_DX(om_k_linear_dx_4x8x12, 4, 8, 12) /* dense: 1 call a pass */

@@ -4,16 +4,16 @@
  */
 #include "launch.h"
 
-enum { OP_rope_table_4x4x0, OP_embed_4x8x32, OP_embed_bwd_4x8x32, OP_rmsnorm_4x1x8, OP_linear_4x8x8,
-    OP_rope_1x4x2x4, OP_attention_1x4x2x2x4x4, OP_add_4x8, OP_linear_4x12x8, OP_glu_4x12x0,
-    OP_linear_4x8x12, OP_linear_dx_4x8x12, OP_linear_dw_4x8x12, OP_linear_dw_4x8x12_store,
-    OP_glu_bwd_4x12x0, OP_linear_dx_4x12x8, OP_linear_dw_4x12x8, OP_linear_dw_4x12x8_store,
-    OP_rmsnorm_bwd_4x1x8, OP_rmsnorm_bwd_4x1x8_store, OP_linear_dx_4x8x8, OP_linear_dw_4x8x8,
-    OP_linear_dw_4x8x8_store, OP_attention_bwd_1x4x2x2x4x4, OP_rope_bwd_1x4x2x4,
-    OP_head_loss_grad_4x8x32, OP_sumsq_1344, OP_clip, OP_adamw_1152, OP_adamw_192,
-    OP_head_loss_4x8x32, OP_embed_1x8x32, OP_rmsnorm_1x1x8, OP_linear_1x8x8, OP_rope_at_4x2x4,
-    OP_attention_at_4x2x2x4x4, OP_add_1x8, OP_linear_1x12x8, OP_glu_1x12x0, OP_linear_1x8x12,
-    OP_logits_1x32x8, };
+enum { OP_rope_table_4x4x0, OP_embed_4x8x32, OP_embed_bwd_4x8x32, OP_rmsnorm_4x1x8,
+    OP_linear_3_4x8x8x8x8, OP_rope_1x4x2x4, OP_attention_1x4x2x2x4x4, OP_linear_4x8x8, OP_add_4x8,
+    OP_linear_2_4x12x12x8, OP_glu_4x12x0, OP_linear_4x8x12, OP_linear_dx_4x8x12,
+    OP_linear_dw_4x8x12, OP_linear_dw_4x8x12_store, OP_glu_bwd_4x12x0, OP_linear_dx_4x12x8,
+    OP_linear_dw_4x12x8, OP_linear_dw_4x12x8_store, OP_rmsnorm_bwd_4x1x8,
+    OP_rmsnorm_bwd_4x1x8_store, OP_linear_dx_4x8x8, OP_linear_dw_4x8x8, OP_linear_dw_4x8x8_store,
+    OP_attention_bwd_1x4x2x2x4x4, OP_rope_bwd_1x4x2x4, OP_head_loss_grad_4x8x32, OP_sumsq_1280,
+    OP_clip, OP_adamw_1088, OP_adamw_192, OP_head_loss_4x8x32, OP_embed_1x8x32, OP_rmsnorm_1x1x8,
+    OP_linear_3_1x8x8x8x8, OP_rope_at_4x2x4, OP_attention_at_4x2x2x4x4, OP_linear_1x8x8, OP_add_1x8,
+    OP_linear_2_1x12x12x8, OP_glu_1x12x0, OP_linear_1x8x12, OP_logits_1x32x8, };
 
 /* the function that step.c calls: the kernel, of inst/, and what its results then need */
 #define LAUNCH(name, params, kernel) \
@@ -32,13 +32,16 @@ LAUNCH(rope_table_4x4x0, (float *tab), (tab))
 LAUNCH(embed_4x8x32, (const int32_t *tok, const float *w, float *x), (tok, w, x))
 LAUNCH(embed_bwd_4x8x32, (const float *dx, const int32_t *tok, float *dw), (dx, tok, dw))
 LAUNCH(rmsnorm_4x1x8, (const float *x, const float *w, float *y, float *r), (x, w, y, r))
-LAUNCH(linear_4x8x8, (const float *x, const float *w, float *y), (x, w, y))
+LAUNCH(linear_3_4x8x8x8x8,
+    (const float *x, const float *w, float *ya, float *yb, float *yc),
+    (x, w, ya, yb, yc))
 LAUNCH(rope_1x4x2x4, (const float *x, const float *tab, float *y), (x, tab, y))
 LAUNCH(attention_1x4x2x2x4x4,
     (const float *q, const float *k, const float *v, float *o, float *lse),
     (q, k, v, o, lse))
+LAUNCH(linear_4x8x8, (const float *x, const float *w, float *y), (x, w, y))
 LAUNCH(add_4x8, (const float *a, const float *b, float *y), (a, b, y))
-LAUNCH(linear_4x12x8, (const float *x, const float *w, float *y), (x, w, y))
+LAUNCH(linear_2_4x12x12x8, (const float *x, const float *w, float *ya, float *yb), (x, w, ya, yb))
 LAUNCH(glu_4x12x0, (const float *g, const float *u, float *h), (g, u, h))
 LAUNCH(linear_4x8x12, (const float *x, const float *w, float *y), (x, w, y))
 LAUNCH(linear_dx_4x8x12, (const float *dy, const float *w, float *dx), (dy, w, dx))
@@ -70,9 +73,9 @@ LAUNCH(head_loss_grad_4x8x32,
     (const float *x, const float *w, const int32_t *label, double *loss, float *dx, float *dw,
     float *ws),
     (x, w, label, loss, dx, dw, ws))
-LAUNCH(sumsq_1344, (const float *g, double *ctl), (g, ctl))
+LAUNCH(sumsq_1280, (const float *g, double *ctl), (g, ctl))
 LAUNCH(clip, (const double *loss, double *ctl), (loss, ctl))
-LAUNCH(adamw_1152,
+LAUNCH(adamw_1088,
     (const float *g, const double *ctl, float *w, float *m, float *v),
     (g, ctl, w, m, v))
 LAUNCH(adamw_192,
@@ -83,7 +86,9 @@ LAUNCH(head_loss_4x8x32,
     (x, w, label, lse, loss, ws))
 LAUNCH(embed_1x8x32, (const int32_t *tok, const float *w, float *x), (tok, w, x))
 LAUNCH(rmsnorm_1x1x8, (const float *x, const float *w, float *y, float *r), (x, w, y, r))
-LAUNCH(linear_1x8x8, (const float *x, const float *w, float *y), (x, w, y))
+LAUNCH(linear_3_1x8x8x8x8,
+    (const float *x, const float *w, float *ya, float *yb, float *yc),
+    (x, w, ya, yb, yc))
 LAUNCH(rope_at_4x2x4,
     (const float *x, const float *tab, const int32_t *pos, float *y),
     (x, tab, pos, y))
@@ -91,8 +96,9 @@ LAUNCH(attention_at_4x2x2x4x4,
     (const float *q, const float *k, const float *v, const int32_t *pos, float *o, float *kc,
     float *vc, float *ws),
     (q, k, v, pos, o, kc, vc, ws))
+LAUNCH(linear_1x8x8, (const float *x, const float *w, float *y), (x, w, y))
 LAUNCH(add_1x8, (const float *a, const float *b, float *y), (a, b, y))
-LAUNCH(linear_1x12x8, (const float *x, const float *w, float *y), (x, w, y))
+LAUNCH(linear_2_1x12x12x8, (const float *x, const float *w, float *ya, float *yb), (x, w, ya, yb))
 LAUNCH(glu_1x12x0, (const float *g, const float *u, float *h), (g, u, h))
 LAUNCH(linear_1x8x12, (const float *x, const float *w, float *y), (x, w, y))
 LAUNCH(logits_1x32x8, (const float *x, const float *w, float *z), (x, w, z))
@@ -106,16 +112,18 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .check = om_k_embed_bwd_4x8x32_check, .tolerance = OM_TOLERANCE },
 	[OP_rmsnorm_4x1x8] = { .name = "rmsnorm_4x1x8", .flops = 0.0, .bytes = 304.0,
 	    .check = om_k_rmsnorm_4x1x8_check, .tolerance = OM_TOLERANCE },
-	[OP_linear_4x8x8] = { .name = "linear_4x8x8", .flops = 512.0, .bytes = 512.0,
-	    .check = om_k_linear_4x8x8_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_3_4x8x8x8x8] = { .name = "linear_3_4x8x8x8x8", .flops = 1536.0, .bytes = 1280.0,
+	    .check = om_k_linear_3_4x8x8x8x8_check, .tolerance = OM_TOLERANCE },
 	[OP_rope_1x4x2x4] = { .name = "rope_1x4x2x4", .flops = 0.0, .bytes = 320.0,
 	    .check = om_k_rope_1x4x2x4_check, .tolerance = OM_TOLERANCE },
 	[OP_attention_1x4x2x2x4x4] = { .name = "attention_1x4x2x2x4x4", .flops = 320.0,
 	    .bytes = 544.0, .check = om_k_attention_1x4x2x2x4x4_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_4x8x8] = { .name = "linear_4x8x8", .flops = 512.0, .bytes = 512.0,
+	    .check = om_k_linear_4x8x8_check, .tolerance = OM_TOLERANCE },
 	[OP_add_4x8] = { .name = "add_4x8", .flops = 0.0, .bytes = 384.0,
 	    .check = om_k_add_4x8_check, .tolerance = OM_TOLERANCE },
-	[OP_linear_4x12x8] = { .name = "linear_4x12x8", .flops = 768.0, .bytes = 704.0,
-	    .check = om_k_linear_4x12x8_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_2_4x12x12x8] = { .name = "linear_2_4x12x12x8", .flops = 1536.0, .bytes = 1280.0,
+	    .check = om_k_linear_2_4x12x12x8_check, .tolerance = OM_TOLERANCE },
 	[OP_glu_4x12x0] = { .name = "glu_4x12x0", .flops = 0.0, .bytes = 576.0,
 	    .check = om_k_glu_4x12x0_check, .tolerance = OM_TOLERANCE },
 	[OP_linear_4x8x12] = { .name = "linear_4x8x12", .flops = 768.0, .bytes = 704.0,
@@ -152,12 +160,12 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .check = om_k_rope_bwd_1x4x2x4_check, .tolerance = OM_TOLERANCE },
 	[OP_head_loss_grad_4x8x32] = { .name = "head_loss_grad_4x8x32", .flops = 6144.0,
 	    .bytes = 3376.0, .check = om_k_head_loss_grad_4x8x32_check, .tolerance = OM_TOLERANCE },
-	[OP_sumsq_1344] = { .name = "sumsq_1344", .flops = 0.0, .bytes = 5504.0,
-	    .check = om_k_sumsq_1344_check, .tolerance = OM_TOLERANCE },
+	[OP_sumsq_1280] = { .name = "sumsq_1280", .flops = 0.0, .bytes = 5248.0,
+	    .check = om_k_sumsq_1280_check, .tolerance = OM_TOLERANCE },
 	[OP_clip] = { .name = "clip", .flops = 0.0, .bytes = 144.0, .check = om_k_clip_check,
 	    .tolerance = OM_TOLERANCE },
-	[OP_adamw_1152] = { .name = "adamw_1152", .flops = 0.0, .bytes = 32320.0,
-	    .check = om_k_adamw_1152_check, .tolerance = OM_TOLERANCE },
+	[OP_adamw_1088] = { .name = "adamw_1088", .flops = 0.0, .bytes = 30528.0,
+	    .check = om_k_adamw_1088_check, .tolerance = OM_TOLERANCE },
 	[OP_adamw_192] = { .name = "adamw_192", .flops = 0.0, .bytes = 5440.0,
 	    .check = om_k_adamw_192_check, .tolerance = OM_TOLERANCE },
 	[OP_head_loss_4x8x32] = { .name = "head_loss_4x8x32", .flops = 2048.0, .bytes = 1216.0,
@@ -166,16 +174,18 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .check = om_k_embed_1x8x32_check, .tolerance = OM_TOLERANCE },
 	[OP_rmsnorm_1x1x8] = { .name = "rmsnorm_1x1x8", .flops = 0.0, .bytes = 100.0,
 	    .check = om_k_rmsnorm_1x1x8_check, .tolerance = OM_TOLERANCE },
-	[OP_linear_1x8x8] = { .name = "linear_1x8x8", .flops = 128.0, .bytes = 320.0,
-	    .check = om_k_linear_1x8x8_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_3_1x8x8x8x8] = { .name = "linear_3_1x8x8x8x8", .flops = 384.0, .bytes = 896.0,
+	    .check = om_k_linear_3_1x8x8x8x8_check, .tolerance = OM_TOLERANCE },
 	[OP_rope_at_4x2x4] = { .name = "rope_at_4x2x4", .flops = 0.0, .bytes = 132.0,
 	    .check = om_k_rope_at_4x2x4_check, .tolerance = OM_TOLERANCE },
 	[OP_attention_at_4x2x2x4x4] = { .name = "attention_at_4x2x2x4x4", .flops = 128.0,
 	    .bytes = 644.0, .check = om_k_attention_at_4x2x2x4x4_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_1x8x8] = { .name = "linear_1x8x8", .flops = 128.0, .bytes = 320.0,
+	    .check = om_k_linear_1x8x8_check, .tolerance = OM_TOLERANCE },
 	[OP_add_1x8] = { .name = "add_1x8", .flops = 0.0, .bytes = 96.0,
 	    .check = om_k_add_1x8_check, .tolerance = OM_TOLERANCE },
-	[OP_linear_1x12x8] = { .name = "linear_1x12x8", .flops = 192.0, .bytes = 464.0,
-	    .check = om_k_linear_1x12x8_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_2_1x12x12x8] = { .name = "linear_2_1x12x12x8", .flops = 384.0, .bytes = 896.0,
+	    .check = om_k_linear_2_1x12x12x8_check, .tolerance = OM_TOLERANCE },
 	[OP_glu_1x12x0] = { .name = "glu_1x12x0", .flops = 0.0, .bytes = 144.0,
 	    .check = om_k_glu_1x12x0_check, .tolerance = OM_TOLERANCE },
 	[OP_linear_1x8x12] = { .name = "linear_1x8x12", .flops = 192.0, .bytes = 464.0,

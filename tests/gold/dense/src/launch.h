@@ -10,7 +10,7 @@
 #include "config.h"
 #include "om.h"
 
-enum { OM_N_OPS = 41 };
+enum { OM_N_OPS = 43 };
 extern struct om_op om_ops[OM_N_OPS];
 /* rope_table_SxDxY: gives tab[s,d] */
 void launch_rope_table_4x4x0(float *tab);
@@ -22,21 +22,25 @@ void launch_embed_bwd_4x8x32(const float *dx, const int32_t *tok, float *dw);
 /* rmsnorm_MxHxN: x[m,h*n] w[n], gives y[m,h*n] r[m*h] */
 void launch_rmsnorm_4x1x8(const float *x, const float *w, float *y, float *r);
 void launch_rmsnorm_1x1x8(const float *x, const float *w, float *y, float *r);
-/* linear_MxNxK: x[m,k] w[n,k], gives y[m,n] */
-void launch_linear_4x8x8(const float *x, const float *w, float *y);
-void launch_linear_4x12x8(const float *x, const float *w, float *y);
-void launch_linear_4x8x12(const float *x, const float *w, float *y);
-void launch_linear_1x8x8(const float *x, const float *w, float *y);
-void launch_linear_1x12x8(const float *x, const float *w, float *y);
-void launch_linear_1x8x12(const float *x, const float *w, float *y);
+/* linear_3_MxAxBxCxK: x[m,k] w[a+b+c,k], gives ya[m,a] yb[m,b] yc[m,c] */
+void launch_linear_3_4x8x8x8x8(const float *x, const float *w, float *ya, float *yb, float *yc);
+void launch_linear_3_1x8x8x8x8(const float *x, const float *w, float *ya, float *yb, float *yc);
 /* rope_BxSxHxD: x[b*s,h*d] tab[s,d], gives y[b*s,h*d] */
 void launch_rope_1x4x2x4(const float *x, const float *tab, float *y);
 /* attention_BxSxHxGxDxW: q[b*s,h*d] k[b*s,g*d] v[b*s,g*d], gives o[b*s,h*d] lse[b*h*s] */
 void launch_attention_1x4x2x2x4x4(const float *q, const float *k, const float *v, float *o,
     float *lse);
+/* linear_MxNxK: x[m,k] w[n,k], gives y[m,n] */
+void launch_linear_4x8x8(const float *x, const float *w, float *y);
+void launch_linear_4x8x12(const float *x, const float *w, float *y);
+void launch_linear_1x8x8(const float *x, const float *w, float *y);
+void launch_linear_1x8x12(const float *x, const float *w, float *y);
 /* add_MxN: a[m,n] b[m,n], gives y[m,n] */
 void launch_add_4x8(const float *a, const float *b, float *y);
 void launch_add_1x8(const float *a, const float *b, float *y);
+/* linear_2_MxAxBxK: x[m,k] w[a+b,k], gives ya[m,a] yb[m,b] */
+void launch_linear_2_4x12x12x8(const float *x, const float *w, float *ya, float *yb);
+void launch_linear_2_1x12x12x8(const float *x, const float *w, float *ya, float *yb);
 /* glu_MxFxA: g[m,f] u[m,f], gives h[m,f] */
 void launch_glu_4x12x0(const float *g, const float *u, float *h);
 void launch_glu_1x12x0(const float *g, const float *u, float *h);
@@ -69,11 +73,11 @@ void launch_rope_bwd_1x4x2x4(const float *dy, const float *tab, float *dx);
 void launch_head_loss_grad_4x8x32(const float *x, const float *w, const int32_t *label,
     double *loss, float *dx, float *dw, float *ws);
 /* sumsq_N: g[n], gives +ctl[8] */
-void launch_sumsq_1344(const float *g, double *ctl);
+void launch_sumsq_1280(const float *g, double *ctl);
 /* clip: loss[2], gives +ctl[8] */
 void launch_clip(const double *loss, double *ctl);
 /* adamw_N: g[n] ctl[8], gives +w[n] +m[n] +v[n] */
-void launch_adamw_1152(const float *g, const double *ctl, float *w, float *m, float *v);
+void launch_adamw_1088(const float *g, const double *ctl, float *w, float *m, float *v);
 void launch_adamw_192(const float *g, const double *ctl, float *w, float *m, float *v);
 /* head_loss_TxNxV: x[t,n] w[v,n] label[t], gives lse[t] +loss[2] */
 void launch_head_loss_4x8x32(const float *x, const float *w, const int32_t *label, float *lse,

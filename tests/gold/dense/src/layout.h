@@ -14,17 +14,17 @@
 #define OM_STAT_BYTES     256
 #define OM_CONST          1536 /* constants, 256 B */
 #define OM_CONST_BYTES    256
-#define OM_WEIGHT         1792 /* weights, 5.25 KiB */
-#define OM_WEIGHT_BYTES   5376
-#define OM_GRAD           7168 /* gradients, 5.25 KiB */
-#define OM_GRAD_BYTES     5376
-#define OM_STATE          12544 /* optimizer state, 10.5 KiB */
-#define OM_STATE_BYTES    10752
-#define OM_SAVED          23296 /* saved activations, 4.25 KiB */
+#define OM_WEIGHT         1792 /* weights, 5.00 KiB */
+#define OM_WEIGHT_BYTES   5120
+#define OM_GRAD           6912 /* gradients, 5.00 KiB */
+#define OM_GRAD_BYTES     5120
+#define OM_STATE          12032 /* optimizer state, 10.0 KiB */
+#define OM_STATE_BYTES    10240
+#define OM_SAVED          22272 /* saved activations, 4.25 KiB */
 #define OM_SAVED_BYTES    4352
-#define OM_SCRATCH        27648 /* scratch, 16.8 KiB */
+#define OM_SCRATCH        26624 /* scratch, 16.8 KiB */
 #define OM_SCRATCH_BYTES  17152
-#define OM_ARENA_BYTES    44800 /* 43.8 KiB */
+#define OM_ARENA_BYTES    43776 /* 42.8 KiB */
 
 /*
  * Addresses of tensors, as the functions of step.c have arena, slot, layer and i (the layer's
@@ -43,9 +43,9 @@
 
 #define OM_SLOT_STRIDE 4352 /* 1 microbatch in flight */
 /* residual stream: fp32[4,8] before each layer and after the last */
-#define OM_OFF_stream 23296
+#define OM_OFF_stream 22272
 #define OM_STRIDE_stream 256
-#define OM_OFF_dstream 27648 /* its gradient */
+#define OM_OFF_dstream 26624 /* its gradient */
 
 /* input */
 #define OM_OFF_embed_tokens 0 /* int32[4] 16 B */
@@ -63,175 +63,179 @@
 /* weights */
 #define OM_OFF_embed_tokens_w 1792 /* fp32[32,8] 1.00 KiB */
 #define OM_OFF_dense_q_proj 2816 /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_q_proj 2560
+#define OM_STRIDE_dense_q_proj 2304
+#define OM_OFF_dense_q_proj_k_proj_v_proj 2816 /* fp32[24,8] 768 B */
+#define OM_STRIDE_dense_q_proj_k_proj_v_proj 2304
 #define OM_OFF_dense_k_proj 3072 /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_k_proj 2560
+#define OM_STRIDE_dense_k_proj 2304
 #define OM_OFF_dense_v_proj 3328 /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_v_proj 2560
+#define OM_STRIDE_dense_v_proj 2304
 #define OM_OFF_dense_o_proj 3584 /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_o_proj 2560
+#define OM_STRIDE_dense_o_proj 2304
 #define OM_OFF_dense_gate_proj 3840 /* fp32[12,8] 384 B */
-#define OM_STRIDE_dense_gate_proj 2560
-#define OM_OFF_dense_up_proj 4352 /* fp32[12,8] 384 B */
-#define OM_STRIDE_dense_up_proj 2560
-#define OM_OFF_dense_down_proj 4864 /* fp32[8,12] 384 B */
-#define OM_STRIDE_dense_down_proj 2560
-#define OM_OFF_head_w 5376 /* fp32[32,8] 1.00 KiB */
-#define OM_OFF_dense_attn_norm 6400 /* fp32[8] 32 B */
+#define OM_STRIDE_dense_gate_proj 2304
+#define OM_OFF_dense_gate_proj_up_proj 3840 /* fp32[24,8] 768 B */
+#define OM_STRIDE_dense_gate_proj_up_proj 2304
+#define OM_OFF_dense_up_proj 4224 /* fp32[12,8] 384 B */
+#define OM_STRIDE_dense_up_proj 2304
+#define OM_OFF_dense_down_proj 4608 /* fp32[8,12] 384 B */
+#define OM_STRIDE_dense_down_proj 2304
+#define OM_OFF_head_w 5120 /* fp32[32,8] 1.00 KiB */
+#define OM_OFF_dense_attn_norm 6144 /* fp32[8] 32 B */
 #define OM_STRIDE_dense_attn_norm 512
-#define OM_OFF_dense_ffn_norm 6656 /* fp32[8] 32 B */
+#define OM_OFF_dense_ffn_norm 6400 /* fp32[8] 32 B */
 #define OM_STRIDE_dense_ffn_norm 512
-#define OM_OFF_head_norm 6912 /* fp32[8] 32 B */
+#define OM_OFF_head_norm 6656 /* fp32[8] 32 B */
 
 /* gradients */
-#define OM_OFF_embed_g_tokens_w 7168 /* fp32[32,8] 1.00 KiB */
-#define OM_OFF_dense_g_q_proj 8192 /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_g_q_proj 2560
-#define OM_OFF_dense_g_k_proj 8448 /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_g_k_proj 2560
-#define OM_OFF_dense_g_v_proj 8704 /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_g_v_proj 2560
-#define OM_OFF_dense_g_o_proj 8960 /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_g_o_proj 2560
-#define OM_OFF_dense_g_gate_proj 9216 /* fp32[12,8] 384 B */
-#define OM_STRIDE_dense_g_gate_proj 2560
-#define OM_OFF_dense_g_up_proj 9728 /* fp32[12,8] 384 B */
-#define OM_STRIDE_dense_g_up_proj 2560
-#define OM_OFF_dense_g_down_proj 10240 /* fp32[8,12] 384 B */
-#define OM_STRIDE_dense_g_down_proj 2560
-#define OM_OFF_head_g_w 10752 /* fp32[32,8] 1.00 KiB */
-#define OM_OFF_dense_g_attn_norm 11776 /* fp32[8] 32 B */
+#define OM_OFF_embed_g_tokens_w 6912 /* fp32[32,8] 1.00 KiB */
+#define OM_OFF_dense_g_q_proj 7936 /* fp32[8,8] 256 B */
+#define OM_STRIDE_dense_g_q_proj 2304
+#define OM_OFF_dense_g_k_proj 8192 /* fp32[8,8] 256 B */
+#define OM_STRIDE_dense_g_k_proj 2304
+#define OM_OFF_dense_g_v_proj 8448 /* fp32[8,8] 256 B */
+#define OM_STRIDE_dense_g_v_proj 2304
+#define OM_OFF_dense_g_o_proj 8704 /* fp32[8,8] 256 B */
+#define OM_STRIDE_dense_g_o_proj 2304
+#define OM_OFF_dense_g_gate_proj 8960 /* fp32[12,8] 384 B */
+#define OM_STRIDE_dense_g_gate_proj 2304
+#define OM_OFF_dense_g_up_proj 9344 /* fp32[12,8] 384 B */
+#define OM_STRIDE_dense_g_up_proj 2304
+#define OM_OFF_dense_g_down_proj 9728 /* fp32[8,12] 384 B */
+#define OM_STRIDE_dense_g_down_proj 2304
+#define OM_OFF_head_g_w 10240 /* fp32[32,8] 1.00 KiB */
+#define OM_OFF_dense_g_attn_norm 11264 /* fp32[8] 32 B */
 #define OM_STRIDE_dense_g_attn_norm 512
-#define OM_OFF_dense_g_ffn_norm 12032 /* fp32[8] 32 B */
+#define OM_OFF_dense_g_ffn_norm 11520 /* fp32[8] 32 B */
 #define OM_STRIDE_dense_g_ffn_norm 512
-#define OM_OFF_head_g_norm 12288 /* fp32[8] 32 B */
+#define OM_OFF_head_g_norm 11776 /* fp32[8] 32 B */
 
 /* optimizer state */
-#define OM_OFF_embed_m_tokens_w 12544 /* fp32[32,8] 1.00 KiB */
-#define OM_OFF_dense_m_q_proj 13568 /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_m_q_proj 2560
-#define OM_OFF_dense_m_k_proj 13824 /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_m_k_proj 2560
-#define OM_OFF_dense_m_v_proj 14080 /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_m_v_proj 2560
-#define OM_OFF_dense_m_o_proj 14336 /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_m_o_proj 2560
-#define OM_OFF_dense_m_gate_proj 14592 /* fp32[12,8] 384 B */
-#define OM_STRIDE_dense_m_gate_proj 2560
-#define OM_OFF_dense_m_up_proj 15104 /* fp32[12,8] 384 B */
-#define OM_STRIDE_dense_m_up_proj 2560
-#define OM_OFF_dense_m_down_proj 15616 /* fp32[8,12] 384 B */
-#define OM_STRIDE_dense_m_down_proj 2560
-#define OM_OFF_head_m_w 16128 /* fp32[32,8] 1.00 KiB */
-#define OM_OFF_dense_m_attn_norm 17152 /* fp32[8] 32 B */
+#define OM_OFF_embed_m_tokens_w 12032 /* fp32[32,8] 1.00 KiB */
+#define OM_OFF_dense_m_q_proj 13056 /* fp32[8,8] 256 B */
+#define OM_STRIDE_dense_m_q_proj 2304
+#define OM_OFF_dense_m_k_proj 13312 /* fp32[8,8] 256 B */
+#define OM_STRIDE_dense_m_k_proj 2304
+#define OM_OFF_dense_m_v_proj 13568 /* fp32[8,8] 256 B */
+#define OM_STRIDE_dense_m_v_proj 2304
+#define OM_OFF_dense_m_o_proj 13824 /* fp32[8,8] 256 B */
+#define OM_STRIDE_dense_m_o_proj 2304
+#define OM_OFF_dense_m_gate_proj 14080 /* fp32[12,8] 384 B */
+#define OM_STRIDE_dense_m_gate_proj 2304
+#define OM_OFF_dense_m_up_proj 14464 /* fp32[12,8] 384 B */
+#define OM_STRIDE_dense_m_up_proj 2304
+#define OM_OFF_dense_m_down_proj 14848 /* fp32[8,12] 384 B */
+#define OM_STRIDE_dense_m_down_proj 2304
+#define OM_OFF_head_m_w 15360 /* fp32[32,8] 1.00 KiB */
+#define OM_OFF_dense_m_attn_norm 16384 /* fp32[8] 32 B */
 #define OM_STRIDE_dense_m_attn_norm 512
-#define OM_OFF_dense_m_ffn_norm 17408 /* fp32[8] 32 B */
+#define OM_OFF_dense_m_ffn_norm 16640 /* fp32[8] 32 B */
 #define OM_STRIDE_dense_m_ffn_norm 512
-#define OM_OFF_head_m_norm 17664 /* fp32[8] 32 B */
-#define OM_OFF_embed_v_tokens_w 17920 /* fp32[32,8] 1.00 KiB */
-#define OM_OFF_dense_v_q_proj 18944 /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_v_q_proj 2560
-#define OM_OFF_dense_v_k_proj 19200 /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_v_k_proj 2560
-#define OM_OFF_dense_v_v_proj 19456 /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_v_v_proj 2560
-#define OM_OFF_dense_v_o_proj 19712 /* fp32[8,8] 256 B */
-#define OM_STRIDE_dense_v_o_proj 2560
-#define OM_OFF_dense_v_gate_proj 19968 /* fp32[12,8] 384 B */
-#define OM_STRIDE_dense_v_gate_proj 2560
-#define OM_OFF_dense_v_up_proj 20480 /* fp32[12,8] 384 B */
-#define OM_STRIDE_dense_v_up_proj 2560
-#define OM_OFF_dense_v_down_proj 20992 /* fp32[8,12] 384 B */
-#define OM_STRIDE_dense_v_down_proj 2560
-#define OM_OFF_head_v_w 21504 /* fp32[32,8] 1.00 KiB */
-#define OM_OFF_dense_v_attn_norm 22528 /* fp32[8] 32 B */
+#define OM_OFF_head_m_norm 16896 /* fp32[8] 32 B */
+#define OM_OFF_embed_v_tokens_w 17152 /* fp32[32,8] 1.00 KiB */
+#define OM_OFF_dense_v_q_proj 18176 /* fp32[8,8] 256 B */
+#define OM_STRIDE_dense_v_q_proj 2304
+#define OM_OFF_dense_v_k_proj 18432 /* fp32[8,8] 256 B */
+#define OM_STRIDE_dense_v_k_proj 2304
+#define OM_OFF_dense_v_v_proj 18688 /* fp32[8,8] 256 B */
+#define OM_STRIDE_dense_v_v_proj 2304
+#define OM_OFF_dense_v_o_proj 18944 /* fp32[8,8] 256 B */
+#define OM_STRIDE_dense_v_o_proj 2304
+#define OM_OFF_dense_v_gate_proj 19200 /* fp32[12,8] 384 B */
+#define OM_STRIDE_dense_v_gate_proj 2304
+#define OM_OFF_dense_v_up_proj 19584 /* fp32[12,8] 384 B */
+#define OM_STRIDE_dense_v_up_proj 2304
+#define OM_OFF_dense_v_down_proj 19968 /* fp32[8,12] 384 B */
+#define OM_STRIDE_dense_v_down_proj 2304
+#define OM_OFF_head_v_w 20480 /* fp32[32,8] 1.00 KiB */
+#define OM_OFF_dense_v_attn_norm 21504 /* fp32[8] 32 B */
 #define OM_STRIDE_dense_v_attn_norm 512
-#define OM_OFF_dense_v_ffn_norm 22784 /* fp32[8] 32 B */
+#define OM_OFF_dense_v_ffn_norm 21760 /* fp32[8] 32 B */
 #define OM_STRIDE_dense_v_ffn_norm 512
-#define OM_OFF_head_v_norm 23040 /* fp32[8] 32 B */
+#define OM_OFF_head_v_norm 22016 /* fp32[8] 32 B */
 
 /* saved activations */
-#define OM_OFF_dense_attn_in 23808 /* fp32[4,8] 128 B */
+#define OM_OFF_dense_attn_in 22784 /* fp32[4,8] 128 B */
 #define OM_STRIDE_dense_attn_in 256
-#define OM_OFF_decode_dense_keys 23808 /* fp32[4,8] 128 B */
+#define OM_OFF_decode_dense_keys 22784 /* fp32[4,8] 128 B */
 #define OM_STRIDE_decode_dense_keys 256
-#define OM_OFF_dense_attn_in_rms 24064 /* fp32[4] 16 B */
+#define OM_OFF_dense_attn_in_rms 23040 /* fp32[4] 16 B */
 #define OM_STRIDE_dense_attn_in_rms 256
-#define OM_OFF_decode_dense_values 24064 /* fp32[4,8] 128 B */
+#define OM_OFF_decode_dense_values 23040 /* fp32[4,8] 128 B */
 #define OM_STRIDE_decode_dense_values 256
-#define OM_OFF_dense_v 24320 /* fp32[4,8] 128 B */
+#define OM_OFF_dense_v 23296 /* fp32[4,8] 128 B */
 #define OM_STRIDE_dense_v 256
-#define OM_OFF_dense_q 24576 /* fp32[4,8] 128 B */
+#define OM_OFF_dense_q 23552 /* fp32[4,8] 128 B */
 #define OM_STRIDE_dense_q 256
-#define OM_OFF_dense_q_rot 24576 /* fp32[4,8] 128 B */
+#define OM_OFF_dense_q_rot 23552 /* fp32[4,8] 128 B */
 #define OM_STRIDE_dense_q_rot 256
-#define OM_OFF_dense_k 24832 /* fp32[4,8] 128 B */
+#define OM_OFF_dense_k 23808 /* fp32[4,8] 128 B */
 #define OM_STRIDE_dense_k 256
-#define OM_OFF_dense_k_rot 24832 /* fp32[4,8] 128 B */
+#define OM_OFF_dense_k_rot 23808 /* fp32[4,8] 128 B */
 #define OM_STRIDE_dense_k_rot 256
-#define OM_OFF_dense_heads 25088 /* fp32[4,8] 128 B */
+#define OM_OFF_dense_heads 24064 /* fp32[4,8] 128 B */
 #define OM_STRIDE_dense_heads 256
-#define OM_OFF_dense_heads_lse 25344 /* fp32[8] 32 B */
+#define OM_OFF_dense_heads_lse 24320 /* fp32[8] 32 B */
 #define OM_STRIDE_dense_heads_lse 256
-#define OM_OFF_dense_attn 25600 /* fp32[4,8] 128 B */
+#define OM_OFF_dense_attn 24576 /* fp32[4,8] 128 B */
 #define OM_STRIDE_dense_attn 256
-#define OM_OFF_dense_mid 25600 /* fp32[4,8] 128 B */
+#define OM_OFF_dense_mid 24576 /* fp32[4,8] 128 B */
 #define OM_STRIDE_dense_mid 256
-#define OM_OFF_dense_ffn_in 25856 /* fp32[4,8] 128 B */
+#define OM_OFF_dense_ffn_in 24832 /* fp32[4,8] 128 B */
 #define OM_STRIDE_dense_ffn_in 256
-#define OM_OFF_dense_ffn_in_rms 26112 /* fp32[4] 16 B */
+#define OM_OFF_dense_ffn_in_rms 25088 /* fp32[4] 16 B */
 #define OM_STRIDE_dense_ffn_in_rms 256
-#define OM_OFF_dense_gate 26368 /* fp32[4,12] 192 B */
+#define OM_OFF_dense_gate 25344 /* fp32[4,12] 192 B */
 #define OM_STRIDE_dense_gate 256
-#define OM_OFF_dense_up 26624 /* fp32[4,12] 192 B */
+#define OM_OFF_dense_up 25600 /* fp32[4,12] 192 B */
 #define OM_STRIDE_dense_up 256
-#define OM_OFF_dense_hidden 26880 /* fp32[4,12] 192 B */
+#define OM_OFF_dense_hidden 25856 /* fp32[4,12] 192 B */
 #define OM_STRIDE_dense_hidden 256
-#define OM_OFF_head_in 27136 /* fp32[4,8] 128 B */
+#define OM_OFF_head_in 26112 /* fp32[4,8] 128 B */
 #define OM_STRIDE_head_in 256
-#define OM_OFF_head_in_rms 27392 /* fp32[4] 16 B */
+#define OM_OFF_head_in_rms 26368 /* fp32[4] 16 B */
 #define OM_STRIDE_head_in_rms 256
 
 /* scratch */
-#define OM_OFF_dense_d_hidden 27904 /* fp32[4,12] 192 B */
-#define OM_OFF_dense_d_up 27904 /* fp32[4,12] 192 B */
-#define OM_OFF_dense_d_ffn_in_2 27904 /* fp32[4,8] 128 B */
-#define OM_OFF_dense_d_heads 27904 /* fp32[4,8] 128 B */
-#define OM_OFF_dense_d_attn_in_2 27904 /* fp32[4,8] 128 B */
-#define OM_OFF_dense_d_attn_in_4 27904 /* fp32[4,8] 128 B */
-#define OM_OFF_eval_in_rms 27904 /* fp32[4] 16 B */
-#define OM_OFF_decode_dense_attn_in 27904 /* fp32[1,8] 32 B */
-#define OM_OFF_decode_dense_heads 27904 /* fp32[1,8] 32 B */
-#define OM_OFF_decode_dense_ffn_in_rms 27904 /* fp32[1] 4 B */
-#define OM_OFF_decode_dense_gate 27904 /* fp32[1,12] 48 B */
-#define OM_OFF_decode_dense_out 27904 /* fp32[1,8] 32 B */
-#define OM_OFF_decode_head_in_rms 27904 /* fp32[1] 4 B */
-#define OM_OFF_decode_head_logits 27904 /* fp32[1,32] 128 B */
-#define OM_OFF_dense_d_gate 28160 /* fp32[4,12] 192 B */
-#define OM_OFF_dense_d_q_rot 28160 /* fp32[4,8] 128 B */
-#define OM_OFF_dense_d_q 28160 /* fp32[4,8] 128 B */
-#define OM_OFF_decode_dense_attn_in_rms 28160 /* fp32[1] 4 B */
-#define OM_OFF_decode_dense_q 28160 /* fp32[1,8] 32 B */
-#define OM_OFF_decode_dense_q_rot 28160 /* fp32[1,8] 32 B */
-#define OM_OFF_decode_dense_up 28160 /* fp32[1,12] 48 B */
-#define OM_OFF_decode_head_in 28160 /* fp32[1,8] 32 B */
-#define OM_OFF_dense_d_ffn_in 28416 /* fp32[4,8] 128 B */
-#define OM_OFF_dense_d_ffn_in_3 28416 /* fp32[4,8] 128 B */
-#define OM_OFF_dense_d_mid 28416 /* fp32[4,8] 128 B */
-#define OM_OFF_dense_d_k_rot 28416 /* fp32[4,8] 128 B */
-#define OM_OFF_dense_d_k 28416 /* fp32[4,8] 128 B */
-#define OM_OFF_decode_dense_k 28416 /* fp32[1,8] 32 B */
-#define OM_OFF_decode_dense_k_rot 28416 /* fp32[1,8] 32 B */
-#define OM_OFF_decode_dense_ffn_in 28416 /* fp32[1,8] 32 B */
-#define OM_OFF_decode_dense_hidden 28416 /* fp32[1,12] 48 B */
-#define OM_OFF_dense_d_v 28672 /* fp32[4,8] 128 B */
-#define OM_OFF_decode_dense_v 28672 /* fp32[1,8] 32 B */
-#define OM_OFF_dense_d_attn_in 28928 /* fp32[4,8] 128 B */
-#define OM_OFF_dense_d_attn_in_3 28928 /* fp32[4,8] 128 B */
-#define OM_OFF_dense_d_attn_in_5 28928 /* fp32[4,8] 128 B */
-#define OM_OFF_dense_d_x 28928 /* fp32[4,8] 128 B */
-#define OM_OFF_eval_in 44288 /* fp32[4,8] 128 B */
-#define OM_OFF_eval_logits_lse 44544 /* fp32[4] 16 B */
+#define OM_OFF_dense_d_hidden 26880 /* fp32[4,12] 192 B */
+#define OM_OFF_dense_d_up 26880 /* fp32[4,12] 192 B */
+#define OM_OFF_dense_d_ffn_in_2 26880 /* fp32[4,8] 128 B */
+#define OM_OFF_dense_d_heads 26880 /* fp32[4,8] 128 B */
+#define OM_OFF_dense_d_attn_in_2 26880 /* fp32[4,8] 128 B */
+#define OM_OFF_dense_d_attn_in_4 26880 /* fp32[4,8] 128 B */
+#define OM_OFF_eval_in_rms 26880 /* fp32[4] 16 B */
+#define OM_OFF_decode_dense_attn_in 26880 /* fp32[1,8] 32 B */
+#define OM_OFF_decode_dense_heads 26880 /* fp32[1,8] 32 B */
+#define OM_OFF_decode_dense_ffn_in_rms 26880 /* fp32[1] 4 B */
+#define OM_OFF_decode_dense_gate 26880 /* fp32[1,12] 48 B */
+#define OM_OFF_decode_dense_out 26880 /* fp32[1,8] 32 B */
+#define OM_OFF_decode_head_in_rms 26880 /* fp32[1] 4 B */
+#define OM_OFF_decode_head_logits 26880 /* fp32[1,32] 128 B */
+#define OM_OFF_dense_d_gate 27136 /* fp32[4,12] 192 B */
+#define OM_OFF_dense_d_q_rot 27136 /* fp32[4,8] 128 B */
+#define OM_OFF_dense_d_q 27136 /* fp32[4,8] 128 B */
+#define OM_OFF_decode_dense_attn_in_rms 27136 /* fp32[1] 4 B */
+#define OM_OFF_decode_dense_q 27136 /* fp32[1,8] 32 B */
+#define OM_OFF_decode_dense_q_rot 27136 /* fp32[1,8] 32 B */
+#define OM_OFF_decode_dense_up 27136 /* fp32[1,12] 48 B */
+#define OM_OFF_decode_head_in 27136 /* fp32[1,8] 32 B */
+#define OM_OFF_dense_d_ffn_in 27392 /* fp32[4,8] 128 B */
+#define OM_OFF_dense_d_ffn_in_3 27392 /* fp32[4,8] 128 B */
+#define OM_OFF_dense_d_mid 27392 /* fp32[4,8] 128 B */
+#define OM_OFF_dense_d_k_rot 27392 /* fp32[4,8] 128 B */
+#define OM_OFF_dense_d_k 27392 /* fp32[4,8] 128 B */
+#define OM_OFF_decode_dense_k 27392 /* fp32[1,8] 32 B */
+#define OM_OFF_decode_dense_k_rot 27392 /* fp32[1,8] 32 B */
+#define OM_OFF_decode_dense_ffn_in 27392 /* fp32[1,8] 32 B */
+#define OM_OFF_decode_dense_hidden 27392 /* fp32[1,12] 48 B */
+#define OM_OFF_dense_d_v 27648 /* fp32[4,8] 128 B */
+#define OM_OFF_decode_dense_v 27648 /* fp32[1,8] 32 B */
+#define OM_OFF_dense_d_attn_in 27904 /* fp32[4,8] 128 B */
+#define OM_OFF_dense_d_attn_in_3 27904 /* fp32[4,8] 128 B */
+#define OM_OFF_dense_d_attn_in_5 27904 /* fp32[4,8] 128 B */
+#define OM_OFF_dense_d_x 27904 /* fp32[4,8] 128 B */
+#define OM_OFF_eval_in 43264 /* fp32[4,8] 128 B */
+#define OM_OFF_eval_logits_lse 43520 /* fp32[4] 16 B */
 
 /* workspaces of kernels, in the scratch region */
 #define OM_WS_dense_backward_rmsnorm_bwd 256 /* 512 B */

@@ -38,14 +38,9 @@ dense_forward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm: attn_in fp32[4,8], attn_in_rms fp32[4], dense.lua:4 */
 	launch_rmsnorm_4x1x8(STREAM(slot, layer), LAYER(dense_attn_norm, i),
 	    SAVED(dense_attn_in, slot, i), SAVED(dense_attn_in_rms, slot, i));
-	/* linear: q fp32[4,8], dense.lua:6 */
-	launch_linear_4x8x8(SAVED(dense_attn_in, slot, i), LAYER(dense_q_proj, i),
-	    SAVED(dense_q, slot, i));
-	/* linear: k fp32[4,8], dense.lua:6 */
-	launch_linear_4x8x8(SAVED(dense_attn_in, slot, i), LAYER(dense_k_proj, i),
-	    SAVED(dense_k, slot, i));
-	/* linear: v fp32[4,8], dense.lua:6 */
-	launch_linear_4x8x8(SAVED(dense_attn_in, slot, i), LAYER(dense_v_proj, i),
+	/* linear_3: q fp32[4,8], k fp32[4,8], v fp32[4,8], dense.lua:6 */
+	launch_linear_3_4x8x8x8x8(SAVED(dense_attn_in, slot, i),
+	    LAYER(dense_q_proj_k_proj_v_proj, i), SAVED(dense_q, slot, i), SAVED(dense_k, slot, i),
 	    SAVED(dense_v, slot, i));
 	/* rope: q_rot fp32[4,8], dense.lua:6 */
 	launch_rope_1x4x2x4(SAVED(dense_q, slot, i), ONE(init_rope_table),
@@ -64,12 +59,9 @@ dense_forward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm: ffn_in fp32[4,8], ffn_in_rms fp32[4], dense.lua:4 */
 	launch_rmsnorm_4x1x8(SAVED(dense_mid, slot, i), LAYER(dense_ffn_norm, i),
 	    SAVED(dense_ffn_in, slot, i), SAVED(dense_ffn_in_rms, slot, i));
-	/* linear: gate fp32[4,12], dense.lua:7 */
-	launch_linear_4x12x8(SAVED(dense_ffn_in, slot, i), LAYER(dense_gate_proj, i),
-	    SAVED(dense_gate, slot, i));
-	/* linear: up fp32[4,12], dense.lua:7 */
-	launch_linear_4x12x8(SAVED(dense_ffn_in, slot, i), LAYER(dense_up_proj, i),
-	    SAVED(dense_up, slot, i));
+	/* linear_2: gate fp32[4,12], up fp32[4,12], dense.lua:7 */
+	launch_linear_2_4x12x12x8(SAVED(dense_ffn_in, slot, i), LAYER(dense_gate_proj_up_proj, i),
+	    SAVED(dense_gate, slot, i), SAVED(dense_up, slot, i));
 	/* glu: hidden fp32[4,12], dense.lua:7 */
 	launch_glu_4x12x0(SAVED(dense_gate, slot, i), SAVED(dense_up, slot, i),
 	    SAVED(dense_hidden, slot, i));
@@ -197,12 +189,9 @@ decode_dense_forward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm: attn_in fp32[1,8], attn_in_rms fp32[1], dense.lua:4 */
 	launch_rmsnorm_1x1x8(STREAM(slot, layer), LAYER(dense_attn_norm, i),
 	    ONE(decode_dense_attn_in), ONE(decode_dense_attn_in_rms));
-	/* linear: q fp32[1,8], dense.lua:6 */
-	launch_linear_1x8x8(ONE(decode_dense_attn_in), LAYER(dense_q_proj, i), ONE(decode_dense_q));
-	/* linear: k fp32[1,8], dense.lua:6 */
-	launch_linear_1x8x8(ONE(decode_dense_attn_in), LAYER(dense_k_proj, i), ONE(decode_dense_k));
-	/* linear: v fp32[1,8], dense.lua:6 */
-	launch_linear_1x8x8(ONE(decode_dense_attn_in), LAYER(dense_v_proj, i), ONE(decode_dense_v));
+	/* linear_3: q fp32[1,8], k fp32[1,8], v fp32[1,8], dense.lua:6 */
+	launch_linear_3_1x8x8x8x8(ONE(decode_dense_attn_in), LAYER(dense_q_proj_k_proj_v_proj, i),
+	    ONE(decode_dense_q), ONE(decode_dense_k), ONE(decode_dense_v));
 	/* rope_at: q_rot fp32[1,8], dense.lua:6 */
 	launch_rope_at_4x2x4(ONE(decode_dense_q), ONE(init_rope_table), ONE(decode_embed_position),
 	    ONE(decode_dense_q_rot));
@@ -222,12 +211,9 @@ decode_dense_forward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm: ffn_in fp32[1,8], ffn_in_rms fp32[1], dense.lua:4 */
 	launch_rmsnorm_1x1x8(STREAM(slot, layer + 1), LAYER(dense_ffn_norm, i),
 	    ONE(decode_dense_ffn_in), ONE(decode_dense_ffn_in_rms));
-	/* linear: gate fp32[1,12], dense.lua:7 */
-	launch_linear_1x12x8(ONE(decode_dense_ffn_in), LAYER(dense_gate_proj, i),
-	    ONE(decode_dense_gate));
-	/* linear: up fp32[1,12], dense.lua:7 */
-	launch_linear_1x12x8(ONE(decode_dense_ffn_in), LAYER(dense_up_proj, i),
-	    ONE(decode_dense_up));
+	/* linear_2: gate fp32[1,12], up fp32[1,12], dense.lua:7 */
+	launch_linear_2_1x12x12x8(ONE(decode_dense_ffn_in), LAYER(dense_gate_proj_up_proj, i),
+	    ONE(decode_dense_gate), ONE(decode_dense_up));
 	/* glu: hidden fp32[1,12], dense.lua:7 */
 	launch_glu_1x12x0(ONE(decode_dense_gate), ONE(decode_dense_up), ONE(decode_dense_hidden));
 	/* linear: out fp32[1,8], dense.lua:7 */
@@ -259,12 +245,12 @@ om_init(unsigned char *arena)
 void
 om_update(unsigned char *arena)
 {
-	/* sumsq: 12 tensors from embed_g_tokens_w, 1344 elements, dense.lua:2 */
-	launch_sumsq_1344(ONE(embed_g_tokens_w), ONE(update_ctl));
+	/* sumsq: 12 tensors from embed_g_tokens_w, 1280 elements, dense.lua:2 */
+	launch_sumsq_1280(ONE(embed_g_tokens_w), ONE(update_ctl));
 	/* clip: +ctl fp64[8], dense.lua:2 */
 	launch_clip(ONE(head_loss), ONE(update_ctl));
-	/* adamw: 9 tensors from embed_g_tokens_w, 1152 elements, dense.lua:2 */
-	launch_adamw_1152(ONE(embed_g_tokens_w), ONE(update_ctl), ONE(embed_tokens_w),
+	/* adamw: 9 tensors from embed_g_tokens_w, 1088 elements, dense.lua:2 */
+	launch_adamw_1088(ONE(embed_g_tokens_w), ONE(update_ctl), ONE(embed_tokens_w),
 	    ONE(embed_m_tokens_w), ONE(embed_v_tokens_w));
 	/* adamw: 3 tensors from dense_g_attn_norm, 192 elements, dense.lua:2 */
 	launch_adamw_192(LAYER(dense_g_attn_norm, 0), ONE(update_ctl), LAYER(dense_attn_norm, 0),

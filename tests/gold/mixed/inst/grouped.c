@@ -5,14 +5,16 @@
 #include "config.h"
 #include "grouped.h"
 
+/* grouped_2_RxExNxK: x[r,k] w[2*e,n,k] off[e+1], gives ya[r,n] yb[r,n] */
+OM_GROUPED_2(om_k_grouped_2_4x4x6x8, 4, 4, 6, 8) /* moe: 1 call a pass */
+OM_GROUPED_2(om_k_grouped_2_12x12x6x8, 12, 12, 6, 8) /* moe2: 2 calls a pass */
+OM_GROUPED_2(om_k_grouped_2_1x4x6x8, 1, 4, 6, 8) /* decode_moe: 1 call a pass */
+OM_GROUPED_2(om_k_grouped_2_3x12x6x8, 3, 12, 6, 8) /* decode_moe2: 1 call a pass */
+
 /* grouped_RxExNxK: x[r,k] w[e,n,k] off[e+1], gives y[r,n] */
-OM_GROUPED(om_k_grouped_4x4x6x8, 4, 4, 6, 8) /* moe: 2 calls a pass */
 OM_GROUPED(om_k_grouped_4x4x8x6, 4, 4, 8, 6) /* moe: 1 call a pass */
-OM_GROUPED(om_k_grouped_12x12x6x8, 12, 12, 6, 8) /* moe2: 4 calls a pass */
 OM_GROUPED(om_k_grouped_12x12x8x6, 12, 12, 8, 6) /* moe2: 2 calls a pass */
-OM_GROUPED(om_k_grouped_1x4x6x8, 1, 4, 6, 8) /* decode_moe: 2 calls a pass */
 OM_GROUPED(om_k_grouped_1x4x8x6, 1, 4, 8, 6) /* decode_moe: 1 call a pass */
-OM_GROUPED(om_k_grouped_3x12x6x8, 3, 12, 6, 8) /* decode_moe2: 2 calls a pass */
 OM_GROUPED(om_k_grouped_3x12x8x6, 3, 12, 8, 6) /* decode_moe2: 1 call a pass */
 
 /* grouped_dx_RxExNxK: dy[r,n] w[e,n,k] off[e+1], gives dx[r,k] */

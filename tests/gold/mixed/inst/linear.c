@@ -5,21 +5,24 @@
 #include "config.h"
 #include "linear.h"
 
+/* linear_3_MxAxBxCxK: x[m,k] w[a+b+c,k], gives ya[m,a] yb[m,b] yc[m,c] */
+OM_LINEAR_3(om_k_linear_3_4x16x8x8x8, 4, 16, 8, 8, 8) /* dense, moe, moe2: 6 calls a pass */
+/* decode_dense, decode_moe, decode_moe2: 5 calls a pass */
+OM_LINEAR_3(om_k_linear_3_1x16x8x8x8, 1, 16, 8, 8, 8)
+
 /* linear_MxNxK: x[m,k] w[n,k], gives y[m,n] */
-OM_LINEAR(om_k_linear_4x16x8, 4, 16, 8) /* dense, moe, moe2: 6 calls a pass */
-OM_LINEAR(om_k_linear_4x8x8, 4, 8, 8) /* dense, moe, moe2: 12 calls a pass */
 OM_LINEAR(om_k_linear_4x8x16, 4, 8, 16) /* dense, moe, moe2: 6 calls a pass */
-OM_LINEAR(om_k_linear_4x12x8, 4, 12, 8) /* dense: 6 calls a pass */
 OM_LINEAR(om_k_linear_4x8x12, 4, 8, 12) /* dense: 3 calls a pass */
-OM_LINEAR(om_k_linear_4x4x8, 4, 4, 8) /* moe, moe2: 6 calls a pass */
 OM_LINEAR(om_k_linear_4x8x4, 4, 8, 4) /* moe, moe2: 3 calls a pass */
-OM_LINEAR(om_k_linear_1x16x8, 1, 16, 8) /* decode_dense, decode_moe, decode_moe2: 5 calls a pass */
-OM_LINEAR(om_k_linear_1x8x8, 1, 8, 8) /* decode_dense, decode_moe, decode_moe2: 10 calls a pass */
 OM_LINEAR(om_k_linear_1x8x16, 1, 8, 16) /* decode_dense, decode_moe, decode_moe2: 5 calls a pass */
-OM_LINEAR(om_k_linear_1x12x8, 1, 12, 8) /* decode_dense: 6 calls a pass */
 OM_LINEAR(om_k_linear_1x8x12, 1, 8, 12) /* decode_dense: 3 calls a pass */
-OM_LINEAR(om_k_linear_1x4x8, 1, 4, 8) /* decode_moe, decode_moe2: 4 calls a pass */
 OM_LINEAR(om_k_linear_1x8x4, 1, 8, 4) /* decode_moe, decode_moe2: 2 calls a pass */
+
+/* linear_2_MxAxBxK: x[m,k] w[a+b,k], gives ya[m,a] yb[m,b] */
+OM_LINEAR_2(om_k_linear_2_4x12x12x8, 4, 12, 12, 8) /* dense: 3 calls a pass */
+OM_LINEAR_2(om_k_linear_2_4x4x4x8, 4, 4, 4, 8) /* moe, moe2: 3 calls a pass */
+OM_LINEAR_2(om_k_linear_2_1x12x12x8, 1, 12, 12, 8) /* decode_dense: 3 calls a pass */
+OM_LINEAR_2(om_k_linear_2_1x4x4x8, 1, 4, 4, 8) /* decode_moe, decode_moe2: 2 calls a pass */
 
 /* linear_dx_MxNxK: dy[m,n] w[n,k], gives dx[m,k] */
 OM_LINEAR_DX(om_k_linear_dx_4x8x12, 4, 8, 12) /* dense: 3 calls a pass */

@@ -5,8 +5,8 @@
 #include "launch.h"
 
 enum { OP_rope_table_4x4x0, OP_embed_4x8x32, OP_embed_bwd_4x8x32, OP_rmsnorm_4x1x8,
-    OP_linear_4x16x8, OP_rmsnorm_4x4x4, OP_linear_4x8x8, OP_rmsnorm_4x2x4, OP_attention_1x4x4x2x4x4,
-    OP_linear_4x8x16, OP_add_4x8, OP_linear_4x12x8, OP_glu_4x12x0, OP_linear_4x8x12,
+    OP_linear_3_4x16x8x8x8, OP_rmsnorm_4x4x4, OP_rmsnorm_4x2x4, OP_attention_1x4x4x2x4x4,
+    OP_linear_4x8x16, OP_add_4x8, OP_linear_2_4x12x12x8, OP_glu_4x12x0, OP_linear_4x8x12,
     OP_rmsnorm_bwd_4x1x8, OP_rmsnorm_bwd_4x1x8_store, OP_linear_dx_4x8x12, OP_linear_dw_4x8x12,
     OP_linear_dw_4x8x12_store, OP_glu_bwd_4x12x0, OP_linear_dx_4x12x8, OP_linear_dw_4x12x8,
     OP_linear_dw_4x12x8_store, OP_linear_dx_4x8x16, OP_linear_dw_4x8x16, OP_linear_dw_4x8x16_store,
@@ -14,8 +14,8 @@ enum { OP_rope_table_4x4x0, OP_embed_4x8x32, OP_embed_bwd_4x8x32, OP_rmsnorm_4x1
     OP_rmsnorm_bwd_4x2x4, OP_rmsnorm_bwd_4x2x4_store, OP_rmsnorm_bwd_4x4x4,
     OP_rmsnorm_bwd_4x4x4_store, OP_linear_dx_4x16x8, OP_linear_dw_4x16x8, OP_linear_dw_4x16x8_store,
     OP_rope_1x4x4x4, OP_rope_1x4x2x4, OP_attention_1x4x4x2x4x3, OP_gate_4x4x8,
-    OP_route_random_4x4x1x0x0x1x1x1, OP_route_map_4x4x1x1, OP_dispatch_4x1x8, OP_grouped_4x4x6x8,
-    OP_glu_routed_4x1x6x0, OP_grouped_4x4x8x6, OP_combine_4x1x8, OP_linear_4x4x8, OP_glu_4x4x0,
+    OP_route_random_4x4x1x0x0x1x1x1, OP_route_map_4x4x1x1, OP_dispatch_4x1x8, OP_grouped_2_4x4x6x8,
+    OP_glu_routed_4x1x6x0, OP_grouped_4x4x8x6, OP_combine_4x1x8, OP_linear_2_4x4x4x8, OP_glu_4x4x0,
     OP_linear_4x8x4, OP_linear_dx_4x8x4, OP_linear_dw_4x8x4, OP_linear_dw_4x8x4_store,
     OP_glu_bwd_4x4x0, OP_linear_dx_4x4x8, OP_linear_dw_4x4x8, OP_linear_dw_4x4x8_store,
     OP_grouped_dx_4x4x8x6, OP_grouped_dw_4x4x8x6, OP_grouped_dw_4x4x8x6_store,
@@ -23,19 +23,19 @@ enum { OP_rope_table_4x4x0, OP_embed_4x8x32, OP_embed_bwd_4x8x32, OP_rmsnorm_4x1
     OP_grouped_dw_4x4x6x8_store, OP_route_bwd_4x4x1x0x0x1x1x1, OP_gate_dx_4x4x8, OP_gate_dw_4x4x8,
     OP_gate_dw_4x4x8_store, OP_attention_bwd_1x4x4x2x4x3, OP_rope_bwd_1x4x2x4, OP_rope_bwd_1x4x4x4,
     OP_gate_4x12x8, OP_route_biased_4x12x3x1x0x1x1x1, OP_route_map_4x12x3x1, OP_dispatch_4x3x8,
-    OP_grouped_12x12x6x8, OP_glu_routed_4x3x6x0, OP_grouped_12x12x8x6, OP_combine_4x3x8,
+    OP_grouped_2_12x12x6x8, OP_glu_routed_4x3x6x0, OP_grouped_12x12x8x6, OP_combine_4x3x8,
     OP_grouped_dx_12x12x8x6, OP_grouped_dw_12x12x8x6, OP_grouped_dw_12x12x8x6_store,
     OP_glu_routed_bwd_4x3x6x0, OP_grouped_dx_12x12x6x8, OP_grouped_dw_12x12x6x8,
     OP_grouped_dw_12x12x6x8_store, OP_add_12x8, OP_route_bwd_4x12x3x1x0x1x1x1, OP_gate_dx_4x12x8,
-    OP_gate_dw_4x12x8, OP_gate_dw_4x12x8_store, OP_head_loss_grad_4x8x32, OP_sumsq_8192, OP_clip,
-    OP_adamw_6208, OP_adamw_1984, OP_bias_update_12x12, OP_head_loss_4x8x32, OP_embed_1x8x32,
-    OP_rmsnorm_1x1x8, OP_linear_1x16x8, OP_rmsnorm_1x4x4, OP_linear_1x8x8, OP_rmsnorm_1x2x4,
-    OP_attention_at_4x4x2x4x4, OP_linear_1x8x16, OP_add_1x8, OP_linear_1x12x8, OP_glu_1x12x0,
+    OP_gate_dw_4x12x8, OP_gate_dw_4x12x8_store, OP_head_loss_grad_4x8x32, OP_sumsq_7872, OP_clip,
+    OP_adamw_5888, OP_adamw_1984, OP_bias_update_12x12, OP_head_loss_4x8x32, OP_embed_1x8x32,
+    OP_rmsnorm_1x1x8, OP_linear_3_1x16x8x8x8, OP_rmsnorm_1x4x4, OP_rmsnorm_1x2x4,
+    OP_attention_at_4x4x2x4x4, OP_linear_1x8x16, OP_add_1x8, OP_linear_2_1x12x12x8, OP_glu_1x12x0,
     OP_linear_1x8x12, OP_rope_at_4x4x4, OP_rope_at_4x2x4, OP_attention_at_4x4x2x4x3, OP_gate_1x4x8,
-    OP_route_1x4x1x0x0x1x1x1, OP_route_map_1x4x1x1, OP_dispatch_1x1x8, OP_grouped_1x4x6x8,
-    OP_glu_routed_1x1x6x0, OP_grouped_1x4x8x6, OP_combine_1x1x8, OP_linear_1x4x8, OP_glu_1x4x0,
+    OP_route_1x4x1x0x0x1x1x1, OP_route_map_1x4x1x1, OP_dispatch_1x1x8, OP_grouped_2_1x4x6x8,
+    OP_glu_routed_1x1x6x0, OP_grouped_1x4x8x6, OP_combine_1x1x8, OP_linear_2_1x4x4x8, OP_glu_1x4x0,
     OP_linear_1x8x4, OP_gate_1x12x8, OP_route_biased_1x12x3x1x0x1x1x1, OP_route_map_1x12x3x1,
-    OP_dispatch_1x3x8, OP_grouped_3x12x6x8, OP_glu_routed_1x3x6x0, OP_grouped_3x12x8x6,
+    OP_dispatch_1x3x8, OP_grouped_2_3x12x6x8, OP_glu_routed_1x3x6x0, OP_grouped_3x12x8x6,
     OP_combine_1x3x8, OP_logits_1x32x8, };
 
 /* the function that step.c calls: the kernel, of inst/, and what its results then need */
@@ -55,16 +55,19 @@ LAUNCH(rope_table_4x4x0, (double *tab), (tab))
 LAUNCH(embed_4x8x32, (const int32_t *tok, const double *w, double *x), (tok, w, x))
 LAUNCH(embed_bwd_4x8x32, (const double *dx, const int32_t *tok, double *dw), (dx, tok, dw))
 LAUNCH(rmsnorm_4x1x8, (const double *x, const double *w, double *y, double *r), (x, w, y, r))
-LAUNCH(linear_4x16x8, (const double *x, const double *w, double *y), (x, w, y))
+LAUNCH(linear_3_4x16x8x8x8,
+    (const double *x, const double *w, double *ya, double *yb, double *yc),
+    (x, w, ya, yb, yc))
 LAUNCH(rmsnorm_4x4x4, (const double *x, const double *w, double *y, double *r), (x, w, y, r))
-LAUNCH(linear_4x8x8, (const double *x, const double *w, double *y), (x, w, y))
 LAUNCH(rmsnorm_4x2x4, (const double *x, const double *w, double *y, double *r), (x, w, y, r))
 LAUNCH(attention_1x4x4x2x4x4,
     (const double *q, const double *k, const double *v, double *o, double *lse),
     (q, k, v, o, lse))
 LAUNCH(linear_4x8x16, (const double *x, const double *w, double *y), (x, w, y))
 LAUNCH(add_4x8, (const double *a, const double *b, double *y), (a, b, y))
-LAUNCH(linear_4x12x8, (const double *x, const double *w, double *y), (x, w, y))
+LAUNCH(linear_2_4x12x12x8,
+    (const double *x, const double *w, double *ya, double *yb),
+    (x, w, ya, yb))
 LAUNCH(glu_4x12x0, (const double *g, const double *u, double *h), (g, u, h))
 LAUNCH(linear_4x8x12, (const double *x, const double *w, double *y), (x, w, y))
 LAUNCH(rmsnorm_bwd_4x1x8,
@@ -129,9 +132,9 @@ LAUNCH(route_map_4x4x1x1,
 LAUNCH(dispatch_4x1x8,
     (const double *x, const int32_t *row, const int32_t *src, double *xr),
     (x, row, src, xr))
-LAUNCH(grouped_4x4x6x8,
-    (const double *x, const double *w, const int32_t *off, double *y),
-    (x, w, off, y))
+LAUNCH(grouped_2_4x4x6x8,
+    (const double *x, const double *w, const int32_t *off, double *ya, double *yb),
+    (x, w, off, ya, yb))
 LAUNCH(glu_routed_4x1x6x0,
     (const double *g, const double *u, const double *p, const int32_t *src, double *h),
     (g, u, p, src, h))
@@ -141,7 +144,7 @@ LAUNCH(grouped_4x4x8x6,
 LAUNCH(combine_4x1x8,
     (const double *y, const int32_t *row, const int32_t *src, double *x),
     (y, row, src, x))
-LAUNCH(linear_4x4x8, (const double *x, const double *w, double *y), (x, w, y))
+LAUNCH(linear_2_4x4x4x8, (const double *x, const double *w, double *ya, double *yb), (x, w, ya, yb))
 LAUNCH(glu_4x4x0, (const double *g, const double *u, double *h), (g, u, h))
 LAUNCH(linear_4x8x4, (const double *x, const double *w, double *y), (x, w, y))
 LAUNCH(linear_dx_4x8x4, (const double *dy, const double *w, double *dx), (dy, w, dx))
@@ -199,9 +202,9 @@ LAUNCH(route_map_4x12x3x1,
 LAUNCH(dispatch_4x3x8,
     (const double *x, const int32_t *row, const int32_t *src, double *xr),
     (x, row, src, xr))
-LAUNCH(grouped_12x12x6x8,
-    (const double *x, const double *w, const int32_t *off, double *y),
-    (x, w, off, y))
+LAUNCH(grouped_2_12x12x6x8,
+    (const double *x, const double *w, const int32_t *off, double *ya, double *yb),
+    (x, w, off, ya, yb))
 LAUNCH(glu_routed_4x3x6x0,
     (const double *g, const double *u, const double *p, const int32_t *src, double *h),
     (g, u, p, src, h))
@@ -245,9 +248,9 @@ LAUNCH(head_loss_grad_4x8x32,
     (const double *x, const double *w, const int32_t *label, double *loss, double *dx, double *dw,
     double *ws),
     (x, w, label, loss, dx, dw, ws))
-LAUNCH(sumsq_8192, (const double *g, double *ctl), (g, ctl))
+LAUNCH(sumsq_7872, (const double *g, double *ctl), (g, ctl))
 LAUNCH(clip, (const double *loss, double *ctl), (loss, ctl))
-LAUNCH(adamw_6208,
+LAUNCH(adamw_5888,
     (const double *g, const double *ctl, double *w, double *m, double *v),
     (g, ctl, w, m, v))
 LAUNCH(adamw_1984,
@@ -259,9 +262,10 @@ LAUNCH(head_loss_4x8x32,
     (x, w, label, lse, loss, ws))
 LAUNCH(embed_1x8x32, (const int32_t *tok, const double *w, double *x), (tok, w, x))
 LAUNCH(rmsnorm_1x1x8, (const double *x, const double *w, double *y, double *r), (x, w, y, r))
-LAUNCH(linear_1x16x8, (const double *x, const double *w, double *y), (x, w, y))
+LAUNCH(linear_3_1x16x8x8x8,
+    (const double *x, const double *w, double *ya, double *yb, double *yc),
+    (x, w, ya, yb, yc))
 LAUNCH(rmsnorm_1x4x4, (const double *x, const double *w, double *y, double *r), (x, w, y, r))
-LAUNCH(linear_1x8x8, (const double *x, const double *w, double *y), (x, w, y))
 LAUNCH(rmsnorm_1x2x4, (const double *x, const double *w, double *y, double *r), (x, w, y, r))
 LAUNCH(attention_at_4x4x2x4x4,
     (const double *q, const double *k, const double *v, const int32_t *pos, double *o, double *kc,
@@ -269,7 +273,9 @@ LAUNCH(attention_at_4x4x2x4x4,
     (q, k, v, pos, o, kc, vc, ws))
 LAUNCH(linear_1x8x16, (const double *x, const double *w, double *y), (x, w, y))
 LAUNCH(add_1x8, (const double *a, const double *b, double *y), (a, b, y))
-LAUNCH(linear_1x12x8, (const double *x, const double *w, double *y), (x, w, y))
+LAUNCH(linear_2_1x12x12x8,
+    (const double *x, const double *w, double *ya, double *yb),
+    (x, w, ya, yb))
 LAUNCH(glu_1x12x0, (const double *g, const double *u, double *h), (g, u, h))
 LAUNCH(linear_1x8x12, (const double *x, const double *w, double *y), (x, w, y))
 LAUNCH(rope_at_4x4x4,
@@ -293,9 +299,9 @@ LAUNCH(route_map_1x4x1x1,
 LAUNCH(dispatch_1x1x8,
     (const double *x, const int32_t *row, const int32_t *src, double *xr),
     (x, row, src, xr))
-LAUNCH(grouped_1x4x6x8,
-    (const double *x, const double *w, const int32_t *off, double *y),
-    (x, w, off, y))
+LAUNCH(grouped_2_1x4x6x8,
+    (const double *x, const double *w, const int32_t *off, double *ya, double *yb),
+    (x, w, off, ya, yb))
 LAUNCH(glu_routed_1x1x6x0,
     (const double *g, const double *u, const double *p, const int32_t *src, double *h),
     (g, u, p, src, h))
@@ -305,7 +311,7 @@ LAUNCH(grouped_1x4x8x6,
 LAUNCH(combine_1x1x8,
     (const double *y, const int32_t *row, const int32_t *src, double *x),
     (y, row, src, x))
-LAUNCH(linear_1x4x8, (const double *x, const double *w, double *y), (x, w, y))
+LAUNCH(linear_2_1x4x4x8, (const double *x, const double *w, double *ya, double *yb), (x, w, ya, yb))
 LAUNCH(glu_1x4x0, (const double *g, const double *u, double *h), (g, u, h))
 LAUNCH(linear_1x8x4, (const double *x, const double *w, double *y), (x, w, y))
 LAUNCH(gate_1x12x8, (const double *x, const double *w, double *z), (x, w, z))
@@ -319,9 +325,9 @@ LAUNCH(route_map_1x12x3x1,
 LAUNCH(dispatch_1x3x8,
     (const double *x, const int32_t *row, const int32_t *src, double *xr),
     (x, row, src, xr))
-LAUNCH(grouped_3x12x6x8,
-    (const double *x, const double *w, const int32_t *off, double *y),
-    (x, w, off, y))
+LAUNCH(grouped_2_3x12x6x8,
+    (const double *x, const double *w, const int32_t *off, double *ya, double *yb),
+    (x, w, off, ya, yb))
 LAUNCH(glu_routed_1x3x6x0,
     (const double *g, const double *u, const double *p, const int32_t *src, double *h),
     (g, u, p, src, h))
@@ -342,12 +348,10 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .check = om_k_embed_bwd_4x8x32_check, .tolerance = OM_TOLERANCE },
 	[OP_rmsnorm_4x1x8] = { .name = "rmsnorm_4x1x8", .flops = 0.0, .bytes = 608.0,
 	    .check = om_k_rmsnorm_4x1x8_check, .tolerance = OM_TOLERANCE },
-	[OP_linear_4x16x8] = { .name = "linear_4x16x8", .flops = 1024.0, .bytes = 1792.0,
-	    .check = om_k_linear_4x16x8_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_3_4x16x8x8x8] = { .name = "linear_3_4x16x8x8x8", .flops = 2048.0,
+	    .bytes = 3328.0, .check = om_k_linear_3_4x16x8x8x8_check, .tolerance = OM_TOLERANCE },
 	[OP_rmsnorm_4x4x4] = { .name = "rmsnorm_4x4x4", .flops = 0.0, .bytes = 1184.0,
 	    .check = om_k_rmsnorm_4x4x4_check, .tolerance = OM_TOLERANCE },
-	[OP_linear_4x8x8] = { .name = "linear_4x8x8", .flops = 512.0, .bytes = 1024.0,
-	    .check = om_k_linear_4x8x8_check, .tolerance = OM_TOLERANCE },
 	[OP_rmsnorm_4x2x4] = { .name = "rmsnorm_4x2x4", .flops = 0.0, .bytes = 608.0,
 	    .check = om_k_rmsnorm_4x2x4_check, .tolerance = OM_TOLERANCE },
 	[OP_attention_1x4x4x2x4x4] = { .name = "attention_1x4x4x2x4x4", .flops = 640.0,
@@ -356,8 +360,8 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .check = om_k_linear_4x8x16_check, .tolerance = OM_TOLERANCE },
 	[OP_add_4x8] = { .name = "add_4x8", .flops = 0.0, .bytes = 768.0,
 	    .check = om_k_add_4x8_check, .tolerance = OM_TOLERANCE },
-	[OP_linear_4x12x8] = { .name = "linear_4x12x8", .flops = 768.0, .bytes = 1408.0,
-	    .check = om_k_linear_4x12x8_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_2_4x12x12x8] = { .name = "linear_2_4x12x12x8", .flops = 1536.0, .bytes = 2560.0,
+	    .check = om_k_linear_2_4x12x12x8_check, .tolerance = OM_TOLERANCE },
 	[OP_glu_4x12x0] = { .name = "glu_4x12x0", .flops = 0.0, .bytes = 1152.0,
 	    .check = om_k_glu_4x12x0_check, .tolerance = OM_TOLERANCE },
 	[OP_linear_4x8x12] = { .name = "linear_4x8x12", .flops = 768.0, .bytes = 1408.0,
@@ -431,16 +435,16 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .check = om_k_route_map_4x4x1x1_check, .tolerance = OM_TOLERANCE },
 	[OP_dispatch_4x1x8] = { .name = "dispatch_4x1x8", .flops = 0.0, .bytes = 544.0,
 	    .check = om_k_dispatch_4x1x8_check, .tolerance = OM_TOLERANCE },
-	[OP_grouped_4x4x6x8] = { .name = "grouped_4x4x6x8", .flops = 384.0, .bytes = 2004.0,
-	    .check = om_k_grouped_4x4x6x8_check, .tolerance = OM_TOLERANCE },
+	[OP_grouped_2_4x4x6x8] = { .name = "grouped_2_4x4x6x8", .flops = 768.0, .bytes = 3732.0,
+	    .check = om_k_grouped_2_4x4x6x8_check, .tolerance = OM_TOLERANCE },
 	[OP_glu_routed_4x1x6x0] = { .name = "glu_routed_4x1x6x0", .flops = 0.0, .bytes = 624.0,
 	    .check = om_k_glu_routed_4x1x6x0_check, .tolerance = OM_TOLERANCE },
 	[OP_grouped_4x4x8x6] = { .name = "grouped_4x4x8x6", .flops = 384.0, .bytes = 2004.0,
 	    .check = om_k_grouped_4x4x8x6_check, .tolerance = OM_TOLERANCE },
 	[OP_combine_4x1x8] = { .name = "combine_4x1x8", .flops = 0.0, .bytes = 544.0,
 	    .check = om_k_combine_4x1x8_check, .tolerance = OM_TOLERANCE },
-	[OP_linear_4x4x8] = { .name = "linear_4x4x8", .flops = 256.0, .bytes = 640.0,
-	    .check = om_k_linear_4x4x8_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_2_4x4x4x8] = { .name = "linear_2_4x4x4x8", .flops = 512.0, .bytes = 1024.0,
+	    .check = om_k_linear_2_4x4x4x8_check, .tolerance = OM_TOLERANCE },
 	[OP_glu_4x4x0] = { .name = "glu_4x4x0", .flops = 0.0, .bytes = 384.0,
 	    .check = om_k_glu_4x4x0_check, .tolerance = OM_TOLERANCE },
 	[OP_linear_4x8x4] = { .name = "linear_4x8x4", .flops = 256.0, .bytes = 640.0,
@@ -501,8 +505,8 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .check = om_k_route_map_4x12x3x1_check, .tolerance = OM_TOLERANCE },
 	[OP_dispatch_4x3x8] = { .name = "dispatch_4x3x8", .flops = 0.0, .bytes = 1120.0,
 	    .check = om_k_dispatch_4x3x8_check, .tolerance = OM_TOLERANCE },
-	[OP_grouped_12x12x6x8] = { .name = "grouped_12x12x6x8", .flops = 1152.0, .bytes = 6004.0,
-	    .check = om_k_grouped_12x12x6x8_check, .tolerance = OM_TOLERANCE },
+	[OP_grouped_2_12x12x6x8] = { .name = "grouped_2_12x12x6x8", .flops = 2304.0,
+	    .bytes = 11188.0, .check = om_k_grouped_2_12x12x6x8_check, .tolerance = OM_TOLERANCE },
 	[OP_glu_routed_4x3x6x0] = { .name = "glu_routed_4x3x6x0", .flops = 0.0, .bytes = 1872.0,
 	    .check = om_k_glu_routed_4x3x6x0_check, .tolerance = OM_TOLERANCE },
 	[OP_grouped_12x12x8x6] = { .name = "grouped_12x12x8x6", .flops = 1152.0, .bytes = 6004.0,
@@ -539,12 +543,12 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .bytes = 1408.0, .check = om_k_gate_dw_4x12x8_store_check, .tolerance = OM_TOLERANCE },
 	[OP_head_loss_grad_4x8x32] = { .name = "head_loss_grad_4x8x32", .flops = 6144.0,
 	    .bytes = 6704.0, .check = om_k_head_loss_grad_4x8x32_check, .tolerance = OM_TOLERANCE },
-	[OP_sumsq_8192] = { .name = "sumsq_8192", .flops = 0.0, .bytes = 65664.0,
-	    .check = om_k_sumsq_8192_check, .tolerance = OM_TOLERANCE },
+	[OP_sumsq_7872] = { .name = "sumsq_7872", .flops = 0.0, .bytes = 63104.0,
+	    .check = om_k_sumsq_7872_check, .tolerance = OM_TOLERANCE },
 	[OP_clip] = { .name = "clip", .flops = 0.0, .bytes = 144.0, .check = om_k_clip_check,
 	    .tolerance = OM_TOLERANCE },
-	[OP_adamw_6208] = { .name = "adamw_6208", .flops = 0.0, .bytes = 347712.0,
-	    .check = om_k_adamw_6208_check, .tolerance = OM_TOLERANCE },
+	[OP_adamw_5888] = { .name = "adamw_5888", .flops = 0.0, .bytes = 329792.0,
+	    .check = om_k_adamw_5888_check, .tolerance = OM_TOLERANCE },
 	[OP_adamw_1984] = { .name = "adamw_1984", .flops = 0.0, .bytes = 111168.0,
 	    .check = om_k_adamw_1984_check, .tolerance = OM_TOLERANCE },
 	[OP_bias_update_12x12] = { .name = "bias_update_12x12", .flops = 0.0, .bytes = 352.0,
@@ -555,12 +559,10 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .check = om_k_embed_1x8x32_check, .tolerance = OM_TOLERANCE },
 	[OP_rmsnorm_1x1x8] = { .name = "rmsnorm_1x1x8", .flops = 0.0, .bytes = 200.0,
 	    .check = om_k_rmsnorm_1x1x8_check, .tolerance = OM_TOLERANCE },
-	[OP_linear_1x16x8] = { .name = "linear_1x16x8", .flops = 256.0, .bytes = 1216.0,
-	    .check = om_k_linear_1x16x8_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_3_1x16x8x8x8] = { .name = "linear_3_1x16x8x8x8", .flops = 512.0, .bytes = 2368.0,
+	    .check = om_k_linear_3_1x16x8x8x8_check, .tolerance = OM_TOLERANCE },
 	[OP_rmsnorm_1x4x4] = { .name = "rmsnorm_1x4x4", .flops = 0.0, .bytes = 320.0,
 	    .check = om_k_rmsnorm_1x4x4_check, .tolerance = OM_TOLERANCE },
-	[OP_linear_1x8x8] = { .name = "linear_1x8x8", .flops = 128.0, .bytes = 640.0,
-	    .check = om_k_linear_1x8x8_check, .tolerance = OM_TOLERANCE },
 	[OP_rmsnorm_1x2x4] = { .name = "rmsnorm_1x2x4", .flops = 0.0, .bytes = 176.0,
 	    .check = om_k_rmsnorm_1x2x4_check, .tolerance = OM_TOLERANCE },
 	[OP_attention_at_4x4x2x4x4] = { .name = "attention_at_4x4x2x4x4", .flops = 256.0,
@@ -570,8 +572,8 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .check = om_k_linear_1x8x16_check, .tolerance = OM_TOLERANCE },
 	[OP_add_1x8] = { .name = "add_1x8", .flops = 0.0, .bytes = 192.0,
 	    .check = om_k_add_1x8_check, .tolerance = OM_TOLERANCE },
-	[OP_linear_1x12x8] = { .name = "linear_1x12x8", .flops = 192.0, .bytes = 928.0,
-	    .check = om_k_linear_1x12x8_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_2_1x12x12x8] = { .name = "linear_2_1x12x12x8", .flops = 384.0, .bytes = 1792.0,
+	    .check = om_k_linear_2_1x12x12x8_check, .tolerance = OM_TOLERANCE },
 	[OP_glu_1x12x0] = { .name = "glu_1x12x0", .flops = 0.0, .bytes = 288.0,
 	    .check = om_k_glu_1x12x0_check, .tolerance = OM_TOLERANCE },
 	[OP_linear_1x8x12] = { .name = "linear_1x8x12", .flops = 192.0, .bytes = 928.0,
@@ -591,16 +593,16 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .check = om_k_route_map_1x4x1x1_check, .tolerance = OM_TOLERANCE },
 	[OP_dispatch_1x1x8] = { .name = "dispatch_1x1x8", .flops = 0.0, .bytes = 136.0,
 	    .check = om_k_dispatch_1x1x8_check, .tolerance = OM_TOLERANCE },
-	[OP_grouped_1x4x6x8] = { .name = "grouped_1x4x6x8", .flops = 96.0, .bytes = 1668.0,
-	    .check = om_k_grouped_1x4x6x8_check, .tolerance = OM_TOLERANCE },
+	[OP_grouped_2_1x4x6x8] = { .name = "grouped_2_1x4x6x8", .flops = 192.0, .bytes = 3252.0,
+	    .check = om_k_grouped_2_1x4x6x8_check, .tolerance = OM_TOLERANCE },
 	[OP_glu_routed_1x1x6x0] = { .name = "glu_routed_1x1x6x0", .flops = 0.0, .bytes = 156.0,
 	    .check = om_k_glu_routed_1x1x6x0_check, .tolerance = OM_TOLERANCE },
 	[OP_grouped_1x4x8x6] = { .name = "grouped_1x4x8x6", .flops = 96.0, .bytes = 1668.0,
 	    .check = om_k_grouped_1x4x8x6_check, .tolerance = OM_TOLERANCE },
 	[OP_combine_1x1x8] = { .name = "combine_1x1x8", .flops = 0.0, .bytes = 136.0,
 	    .check = om_k_combine_1x1x8_check, .tolerance = OM_TOLERANCE },
-	[OP_linear_1x4x8] = { .name = "linear_1x4x8", .flops = 64.0, .bytes = 352.0,
-	    .check = om_k_linear_1x4x8_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_2_1x4x4x8] = { .name = "linear_2_1x4x4x8", .flops = 128.0, .bytes = 640.0,
+	    .check = om_k_linear_2_1x4x4x8_check, .tolerance = OM_TOLERANCE },
 	[OP_glu_1x4x0] = { .name = "glu_1x4x0", .flops = 0.0, .bytes = 96.0,
 	    .check = om_k_glu_1x4x0_check, .tolerance = OM_TOLERANCE },
 	[OP_linear_1x8x4] = { .name = "linear_1x8x4", .flops = 64.0, .bytes = 352.0,
@@ -614,8 +616,8 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .check = om_k_route_map_1x12x3x1_check, .tolerance = OM_TOLERANCE },
 	[OP_dispatch_1x3x8] = { .name = "dispatch_1x3x8", .flops = 0.0, .bytes = 280.0,
 	    .check = om_k_dispatch_1x3x8_check, .tolerance = OM_TOLERANCE },
-	[OP_grouped_3x12x6x8] = { .name = "grouped_3x12x6x8", .flops = 288.0, .bytes = 4996.0,
-	    .check = om_k_grouped_3x12x6x8_check, .tolerance = OM_TOLERANCE },
+	[OP_grouped_2_3x12x6x8] = { .name = "grouped_2_3x12x6x8", .flops = 576.0, .bytes = 9748.0,
+	    .check = om_k_grouped_2_3x12x6x8_check, .tolerance = OM_TOLERANCE },
 	[OP_glu_routed_1x3x6x0] = { .name = "glu_routed_1x3x6x0", .flops = 0.0, .bytes = 468.0,
 	    .check = om_k_glu_routed_1x3x6x0_check, .tolerance = OM_TOLERANCE },
 	[OP_grouped_3x12x8x6] = { .name = "grouped_3x12x8x6", .flops = 288.0, .bytes = 4996.0,

@@ -10,7 +10,7 @@
 #include "config.h"
 #include "om.h"
 
-enum { OM_N_OPS = 134 };
+enum { OM_N_OPS = 132 };
 extern struct om_op om_ops[OM_N_OPS];
 /* rope_table_SxDxY: gives tab[s,d] */
 void launch_rope_table_4x4x0(double *tab);
@@ -26,30 +26,32 @@ void launch_rmsnorm_4x2x4(const double *x, const double *w, double *y, double *r
 void launch_rmsnorm_1x1x8(const double *x, const double *w, double *y, double *r);
 void launch_rmsnorm_1x4x4(const double *x, const double *w, double *y, double *r);
 void launch_rmsnorm_1x2x4(const double *x, const double *w, double *y, double *r);
-/* linear_MxNxK: x[m,k] w[n,k], gives y[m,n] */
-void launch_linear_4x16x8(const double *x, const double *w, double *y);
-void launch_linear_4x8x8(const double *x, const double *w, double *y);
-void launch_linear_4x8x16(const double *x, const double *w, double *y);
-void launch_linear_4x12x8(const double *x, const double *w, double *y);
-void launch_linear_4x8x12(const double *x, const double *w, double *y);
-void launch_linear_4x4x8(const double *x, const double *w, double *y);
-void launch_linear_4x8x4(const double *x, const double *w, double *y);
-void launch_linear_1x16x8(const double *x, const double *w, double *y);
-void launch_linear_1x8x8(const double *x, const double *w, double *y);
-void launch_linear_1x8x16(const double *x, const double *w, double *y);
-void launch_linear_1x12x8(const double *x, const double *w, double *y);
-void launch_linear_1x8x12(const double *x, const double *w, double *y);
-void launch_linear_1x4x8(const double *x, const double *w, double *y);
-void launch_linear_1x8x4(const double *x, const double *w, double *y);
+/* linear_3_MxAxBxCxK: x[m,k] w[a+b+c,k], gives ya[m,a] yb[m,b] yc[m,c] */
+void launch_linear_3_4x16x8x8x8(const double *x, const double *w, double *ya, double *yb,
+    double *yc);
+void launch_linear_3_1x16x8x8x8(const double *x, const double *w, double *ya, double *yb,
+    double *yc);
 /* attention_BxSxHxGxDxW: q[b*s,h*d] k[b*s,g*d] v[b*s,g*d], gives o[b*s,h*d] lse[b*h*s] */
 void launch_attention_1x4x4x2x4x4(const double *q, const double *k, const double *v, double *o,
     double *lse);
 void launch_attention_1x4x4x2x4x3(const double *q, const double *k, const double *v, double *o,
     double *lse);
+/* linear_MxNxK: x[m,k] w[n,k], gives y[m,n] */
+void launch_linear_4x8x16(const double *x, const double *w, double *y);
+void launch_linear_4x8x12(const double *x, const double *w, double *y);
+void launch_linear_4x8x4(const double *x, const double *w, double *y);
+void launch_linear_1x8x16(const double *x, const double *w, double *y);
+void launch_linear_1x8x12(const double *x, const double *w, double *y);
+void launch_linear_1x8x4(const double *x, const double *w, double *y);
 /* add_MxN: a[m,n] b[m,n], gives y[m,n] */
 void launch_add_4x8(const double *a, const double *b, double *y);
 void launch_add_12x8(const double *a, const double *b, double *y);
 void launch_add_1x8(const double *a, const double *b, double *y);
+/* linear_2_MxAxBxK: x[m,k] w[a+b,k], gives ya[m,a] yb[m,b] */
+void launch_linear_2_4x12x12x8(const double *x, const double *w, double *ya, double *yb);
+void launch_linear_2_4x4x4x8(const double *x, const double *w, double *ya, double *yb);
+void launch_linear_2_1x12x12x8(const double *x, const double *w, double *ya, double *yb);
+void launch_linear_2_1x4x4x8(const double *x, const double *w, double *ya, double *yb);
 /* glu_MxFxA: g[m,f] u[m,f], gives h[m,f] */
 void launch_glu_4x12x0(const double *g, const double *u, double *h);
 void launch_glu_4x4x0(const double *g, const double *u, double *h);
@@ -131,15 +133,15 @@ void launch_dispatch_4x1x8(const double *x, const int32_t *row, const int32_t *s
 void launch_dispatch_4x3x8(const double *x, const int32_t *row, const int32_t *src, double *xr);
 void launch_dispatch_1x1x8(const double *x, const int32_t *row, const int32_t *src, double *xr);
 void launch_dispatch_1x3x8(const double *x, const int32_t *row, const int32_t *src, double *xr);
-/* grouped_RxExNxK: x[r,k] w[e,n,k] off[e+1], gives y[r,n] */
-void launch_grouped_4x4x6x8(const double *x, const double *w, const int32_t *off, double *y);
-void launch_grouped_4x4x8x6(const double *x, const double *w, const int32_t *off, double *y);
-void launch_grouped_12x12x6x8(const double *x, const double *w, const int32_t *off, double *y);
-void launch_grouped_12x12x8x6(const double *x, const double *w, const int32_t *off, double *y);
-void launch_grouped_1x4x6x8(const double *x, const double *w, const int32_t *off, double *y);
-void launch_grouped_1x4x8x6(const double *x, const double *w, const int32_t *off, double *y);
-void launch_grouped_3x12x6x8(const double *x, const double *w, const int32_t *off, double *y);
-void launch_grouped_3x12x8x6(const double *x, const double *w, const int32_t *off, double *y);
+/* grouped_2_RxExNxK: x[r,k] w[2*e,n,k] off[e+1], gives ya[r,n] yb[r,n] */
+void launch_grouped_2_4x4x6x8(const double *x, const double *w, const int32_t *off, double *ya,
+    double *yb);
+void launch_grouped_2_12x12x6x8(const double *x, const double *w, const int32_t *off, double *ya,
+    double *yb);
+void launch_grouped_2_1x4x6x8(const double *x, const double *w, const int32_t *off, double *ya,
+    double *yb);
+void launch_grouped_2_3x12x6x8(const double *x, const double *w, const int32_t *off, double *ya,
+    double *yb);
 /* glu_routed_TxKxFxA: g[r,f] u[r,f] p[t,k] src[r], gives h[r,f] */
 void launch_glu_routed_4x1x6x0(const double *g, const double *u, const double *p,
     const int32_t *src, double *h);
@@ -149,6 +151,11 @@ void launch_glu_routed_1x1x6x0(const double *g, const double *u, const double *p
     const int32_t *src, double *h);
 void launch_glu_routed_1x3x6x0(const double *g, const double *u, const double *p,
     const int32_t *src, double *h);
+/* grouped_RxExNxK: x[r,k] w[e,n,k] off[e+1], gives y[r,n] */
+void launch_grouped_4x4x8x6(const double *x, const double *w, const int32_t *off, double *y);
+void launch_grouped_12x12x8x6(const double *x, const double *w, const int32_t *off, double *y);
+void launch_grouped_1x4x8x6(const double *x, const double *w, const int32_t *off, double *y);
+void launch_grouped_3x12x8x6(const double *x, const double *w, const int32_t *off, double *y);
 /* combine_TxKxN: y[r,n] row[t,k] src[r], gives x[t,n] */
 void launch_combine_4x1x8(const double *y, const int32_t *row, const int32_t *src, double *x);
 void launch_combine_4x3x8(const double *y, const int32_t *row, const int32_t *src, double *x);
@@ -203,11 +210,11 @@ void launch_route_biased_1x12x3x1x0x1x1x1(const double *z, const double *b, doub
 void launch_head_loss_grad_4x8x32(const double *x, const double *w, const int32_t *label,
     double *loss, double *dx, double *dw, double *ws);
 /* sumsq_N: g[n], gives +ctl[8] */
-void launch_sumsq_8192(const double *g, double *ctl);
+void launch_sumsq_7872(const double *g, double *ctl);
 /* clip: loss[2], gives +ctl[8] */
 void launch_clip(const double *loss, double *ctl);
 /* adamw_N: g[n] ctl[8], gives +w[n] +m[n] +v[n] */
-void launch_adamw_6208(const double *g, const double *ctl, double *w, double *m, double *v);
+void launch_adamw_5888(const double *g, const double *ctl, double *w, double *m, double *v);
 void launch_adamw_1984(const double *g, const double *ctl, double *w, double *m, double *v);
 /* bias_update_NxE: load[n] ctl[8], gives +b[n] */
 void launch_bias_update_12x12(const int64_t *load, const double *ctl, double *b);

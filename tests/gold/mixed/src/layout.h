@@ -14,19 +14,19 @@
 #define OM_STAT_BYTES     1280
 #define OM_CONST          2816 /* constants, 256 B */
 #define OM_CONST_BYTES    256
-#define OM_WEIGHT         3072 /* weights, 64.0 KiB */
-#define OM_WEIGHT_BYTES   65536
-#define OM_GRAD           68608 /* gradients, 64.0 KiB */
-#define OM_GRAD_BYTES     65536
-#define OM_STATE          134144 /* optimizer state, 128 KiB */
-#define OM_STATE_BYTES    131072
-#define OM_BUFFER         265216 /* kept buffers, 256 B */
+#define OM_WEIGHT         3072 /* weights, 61.5 KiB */
+#define OM_WEIGHT_BYTES   62976
+#define OM_GRAD           66048 /* gradients, 61.5 KiB */
+#define OM_GRAD_BYTES     62976
+#define OM_STATE          129024 /* optimizer state, 123 KiB */
+#define OM_STATE_BYTES    125952
+#define OM_BUFFER         254976 /* kept buffers, 256 B */
 #define OM_BUFFER_BYTES   256
-#define OM_SAVED          265472 /* saved activations, 33.0 KiB */
+#define OM_SAVED          255232 /* saved activations, 33.0 KiB */
 #define OM_SAVED_BYTES    33792
-#define OM_SCRATCH        299264 /* scratch, 32.8 KiB */
+#define OM_SCRATCH        289024 /* scratch, 32.8 KiB */
 #define OM_SCRATCH_BYTES  33536
-#define OM_ARENA_BYTES    332800 /* 325 KiB */
+#define OM_ARENA_BYTES    322560 /* 315 KiB */
 
 /*
  * Addresses of tensors, as the functions of step.c have arena, slot, layer and i (the layer's
@@ -45,9 +45,9 @@
 
 #define OM_SLOT_STRIDE 33792 /* 1 microbatch in flight */
 /* residual stream: fp64[4,8] before each layer and after the last */
-#define OM_OFF_stream 265472
+#define OM_OFF_stream 255232
 #define OM_STRIDE_stream 256
-#define OM_OFF_dstream 299264 /* its gradient */
+#define OM_OFF_dstream 289024 /* its gradient */
 
 /* input */
 #define OM_OFF_embed_tokens 0 /* int32[4] 16 B */
@@ -75,813 +75,829 @@
 /* weights */
 #define OM_OFF_embed_tokens_w 3072 /* fp64[32,8] 2.00 KiB */
 #define OM_OFF_dense_q_proj 5120 /* fp64[16,8] 1.00 KiB x3 */
-#define OM_STRIDE_dense_q_proj 6144
+#define OM_STRIDE_dense_q_proj 5632
+#define OM_OFF_dense_q_proj_k_proj_v_proj 5120 /* fp64[32,8] 2.00 KiB x3 */
+#define OM_STRIDE_dense_q_proj_k_proj_v_proj 5632
 #define OM_OFF_dense_k_proj 6144 /* fp64[8,8] 512 B x3 */
-#define OM_STRIDE_dense_k_proj 6144
+#define OM_STRIDE_dense_k_proj 5632
 #define OM_OFF_dense_v_proj 6656 /* fp64[8,8] 512 B x3 */
-#define OM_STRIDE_dense_v_proj 6144
+#define OM_STRIDE_dense_v_proj 5632
 #define OM_OFF_dense_o_proj 7168 /* fp64[8,16] 1.00 KiB x3 */
-#define OM_STRIDE_dense_o_proj 6144
+#define OM_STRIDE_dense_o_proj 5632
 #define OM_OFF_dense_gate_proj 8192 /* fp64[12,8] 768 B x3 */
-#define OM_STRIDE_dense_gate_proj 6144
-#define OM_OFF_dense_up_proj 9216 /* fp64[12,8] 768 B x3 */
-#define OM_STRIDE_dense_up_proj 6144
-#define OM_OFF_dense_down_proj 10240 /* fp64[8,12] 768 B x3 */
-#define OM_STRIDE_dense_down_proj 6144
-#define OM_OFF_moe_q_proj 23552 /* fp64[16,8] 1.00 KiB */
-#define OM_STRIDE_moe_q_proj 9728
-#define OM_OFF_moe_k_proj 24576 /* fp64[8,8] 512 B */
-#define OM_STRIDE_moe_k_proj 9728
-#define OM_OFF_moe_v_proj 25088 /* fp64[8,8] 512 B */
-#define OM_STRIDE_moe_v_proj 9728
-#define OM_OFF_moe_o_proj 25600 /* fp64[8,16] 1.00 KiB */
-#define OM_STRIDE_moe_o_proj 9728
-#define OM_OFF_moe_router 26624 /* fp64[4,8] 256 B */
-#define OM_STRIDE_moe_router 9728
-#define OM_OFF_moe_gate_proj 27136 /* fp64[4,6,8] 1.50 KiB */
-#define OM_STRIDE_moe_gate_proj 9728
-#define OM_OFF_moe_up_proj 28672 /* fp64[4,6,8] 1.50 KiB */
-#define OM_STRIDE_moe_up_proj 9728
-#define OM_OFF_moe_down_proj 30208 /* fp64[4,8,6] 1.50 KiB */
-#define OM_STRIDE_moe_down_proj 9728
-#define OM_OFF_moe_shared_gate_proj 31744 /* fp64[4,8] 256 B */
-#define OM_STRIDE_moe_shared_gate_proj 9728
-#define OM_OFF_moe_shared_up_proj 32256 /* fp64[4,8] 256 B */
-#define OM_STRIDE_moe_shared_up_proj 9728
-#define OM_OFF_moe_shared_down_proj 32768 /* fp64[8,4] 256 B */
-#define OM_STRIDE_moe_shared_down_proj 9728
-#define OM_OFF_moe2_q_proj 33280 /* fp64[16,8] 1.00 KiB */
-#define OM_STRIDE_moe2_q_proj 19456
-#define OM_OFF_moe2_k_proj 34304 /* fp64[8,8] 512 B */
-#define OM_STRIDE_moe2_k_proj 19456
-#define OM_OFF_moe2_v_proj 34816 /* fp64[8,8] 512 B */
-#define OM_STRIDE_moe2_v_proj 19456
-#define OM_OFF_moe2_o_proj 35328 /* fp64[8,16] 1.00 KiB */
-#define OM_STRIDE_moe2_o_proj 19456
-#define OM_OFF_moe2_router 36352 /* fp64[12,8] 768 B */
-#define OM_STRIDE_moe2_router 19456
-#define OM_OFF_moe2_gate_proj 37376 /* fp64[12,6,8] 4.50 KiB */
-#define OM_STRIDE_moe2_gate_proj 19456
-#define OM_OFF_moe2_up_proj 41984 /* fp64[12,6,8] 4.50 KiB */
-#define OM_STRIDE_moe2_up_proj 19456
-#define OM_OFF_moe2_down_proj 46592 /* fp64[12,8,6] 4.50 KiB */
-#define OM_STRIDE_moe2_down_proj 19456
-#define OM_OFF_moe2_shared_gate_proj 51200 /* fp64[4,8] 256 B */
-#define OM_STRIDE_moe2_shared_gate_proj 19456
-#define OM_OFF_moe2_shared_up_proj 51712 /* fp64[4,8] 256 B */
-#define OM_STRIDE_moe2_shared_up_proj 19456
-#define OM_OFF_moe2_shared_down_proj 52224 /* fp64[8,4] 256 B */
-#define OM_STRIDE_moe2_shared_down_proj 19456
-#define OM_OFF_dense_attn_norm 52736 /* fp64[8] 64 B x3 */
+#define OM_STRIDE_dense_gate_proj 5632
+#define OM_OFF_dense_gate_proj_up_proj 8192 /* fp64[24,8] 1.50 KiB x3 */
+#define OM_STRIDE_dense_gate_proj_up_proj 5632
+#define OM_OFF_dense_up_proj 8960 /* fp64[12,8] 768 B x3 */
+#define OM_STRIDE_dense_up_proj 5632
+#define OM_OFF_dense_down_proj 9728 /* fp64[8,12] 768 B x3 */
+#define OM_STRIDE_dense_down_proj 5632
+#define OM_OFF_moe_q_proj 22016 /* fp64[16,8] 1.00 KiB */
+#define OM_STRIDE_moe_q_proj 9216
+#define OM_OFF_moe_q_proj_k_proj_v_proj 22016 /* fp64[32,8] 2.00 KiB */
+#define OM_STRIDE_moe_q_proj_k_proj_v_proj 9216
+#define OM_OFF_moe_k_proj 23040 /* fp64[8,8] 512 B */
+#define OM_STRIDE_moe_k_proj 9216
+#define OM_OFF_moe_v_proj 23552 /* fp64[8,8] 512 B */
+#define OM_STRIDE_moe_v_proj 9216
+#define OM_OFF_moe_o_proj 24064 /* fp64[8,16] 1.00 KiB */
+#define OM_STRIDE_moe_o_proj 9216
+#define OM_OFF_moe_router 25088 /* fp64[4,8] 256 B */
+#define OM_STRIDE_moe_router 9216
+#define OM_OFF_moe_gate_proj 25600 /* fp64[4,6,8] 1.50 KiB */
+#define OM_STRIDE_moe_gate_proj 9216
+#define OM_OFF_moe_gate_proj_up_proj 25600 /* fp64[8,6,8] 3.00 KiB */
+#define OM_STRIDE_moe_gate_proj_up_proj 9216
+#define OM_OFF_moe_up_proj 27136 /* fp64[4,6,8] 1.50 KiB */
+#define OM_STRIDE_moe_up_proj 9216
+#define OM_OFF_moe_down_proj 28672 /* fp64[4,8,6] 1.50 KiB */
+#define OM_STRIDE_moe_down_proj 9216
+#define OM_OFF_moe_shared_gate_proj 30208 /* fp64[4,8] 256 B */
+#define OM_STRIDE_moe_shared_gate_proj 9216
+#define OM_OFF_moe_shared_gate_proj_shared_up_proj 30208 /* fp64[8,8] 512 B */
+#define OM_STRIDE_moe_shared_gate_proj_shared_up_proj 9216
+#define OM_OFF_moe_shared_up_proj 30464 /* fp64[4,8] 256 B */
+#define OM_STRIDE_moe_shared_up_proj 9216
+#define OM_OFF_moe_shared_down_proj 30720 /* fp64[8,4] 256 B */
+#define OM_STRIDE_moe_shared_down_proj 9216
+#define OM_OFF_moe2_q_proj 31232 /* fp64[16,8] 1.00 KiB */
+#define OM_STRIDE_moe2_q_proj 18944
+#define OM_OFF_moe2_q_proj_k_proj_v_proj 31232 /* fp64[32,8] 2.00 KiB */
+#define OM_STRIDE_moe2_q_proj_k_proj_v_proj 18944
+#define OM_OFF_moe2_k_proj 32256 /* fp64[8,8] 512 B */
+#define OM_STRIDE_moe2_k_proj 18944
+#define OM_OFF_moe2_v_proj 32768 /* fp64[8,8] 512 B */
+#define OM_STRIDE_moe2_v_proj 18944
+#define OM_OFF_moe2_o_proj 33280 /* fp64[8,16] 1.00 KiB */
+#define OM_STRIDE_moe2_o_proj 18944
+#define OM_OFF_moe2_router 34304 /* fp64[12,8] 768 B */
+#define OM_STRIDE_moe2_router 18944
+#define OM_OFF_moe2_gate_proj 35328 /* fp64[12,6,8] 4.50 KiB */
+#define OM_STRIDE_moe2_gate_proj 18944
+#define OM_OFF_moe2_gate_proj_up_proj 35328 /* fp64[24,6,8] 9.00 KiB */
+#define OM_STRIDE_moe2_gate_proj_up_proj 18944
+#define OM_OFF_moe2_up_proj 39936 /* fp64[12,6,8] 4.50 KiB */
+#define OM_STRIDE_moe2_up_proj 18944
+#define OM_OFF_moe2_down_proj 44544 /* fp64[12,8,6] 4.50 KiB */
+#define OM_STRIDE_moe2_down_proj 18944
+#define OM_OFF_moe2_shared_gate_proj 49152 /* fp64[4,8] 256 B */
+#define OM_STRIDE_moe2_shared_gate_proj 18944
+#define OM_OFF_moe2_shared_gate_proj_shared_up_proj 49152 /* fp64[8,8] 512 B */
+#define OM_STRIDE_moe2_shared_gate_proj_shared_up_proj 18944
+#define OM_OFF_moe2_shared_up_proj 49408 /* fp64[4,8] 256 B */
+#define OM_STRIDE_moe2_shared_up_proj 18944
+#define OM_OFF_moe2_shared_down_proj 49664 /* fp64[8,4] 256 B */
+#define OM_STRIDE_moe2_shared_down_proj 18944
+#define OM_OFF_dense_attn_norm 50176 /* fp64[8] 64 B x3 */
 #define OM_STRIDE_dense_attn_norm 3072
-#define OM_OFF_dense_q_norm 53248 /* fp64[4] 32 B x3 */
+#define OM_OFF_dense_q_norm 50688 /* fp64[4] 32 B x3 */
 #define OM_STRIDE_dense_q_norm 3072
-#define OM_OFF_dense_k_norm 53760 /* fp64[4] 32 B x3 */
+#define OM_OFF_dense_k_norm 51200 /* fp64[4] 32 B x3 */
 #define OM_STRIDE_dense_k_norm 3072
-#define OM_OFF_dense_attn_post_norm 54272 /* fp64[8] 64 B x3 */
+#define OM_OFF_dense_attn_post_norm 51712 /* fp64[8] 64 B x3 */
 #define OM_STRIDE_dense_attn_post_norm 3072
-#define OM_OFF_dense_ffn_norm 54784 /* fp64[8] 64 B x3 */
+#define OM_OFF_dense_ffn_norm 52224 /* fp64[8] 64 B x3 */
 #define OM_STRIDE_dense_ffn_norm 3072
-#define OM_OFF_dense_ffn_post_norm 55296 /* fp64[8] 64 B x3 */
+#define OM_OFF_dense_ffn_post_norm 52736 /* fp64[8] 64 B x3 */
 #define OM_STRIDE_dense_ffn_post_norm 3072
-#define OM_OFF_moe_attn_norm 61952 /* fp64[8] 64 B */
+#define OM_OFF_moe_attn_norm 59392 /* fp64[8] 64 B */
 #define OM_STRIDE_moe_attn_norm 3072
-#define OM_OFF_moe_q_norm 62464 /* fp64[4] 32 B */
+#define OM_OFF_moe_q_norm 59904 /* fp64[4] 32 B */
 #define OM_STRIDE_moe_q_norm 3072
-#define OM_OFF_moe_k_norm 62976 /* fp64[4] 32 B */
+#define OM_OFF_moe_k_norm 60416 /* fp64[4] 32 B */
 #define OM_STRIDE_moe_k_norm 3072
-#define OM_OFF_moe_attn_post_norm 63488 /* fp64[8] 64 B */
+#define OM_OFF_moe_attn_post_norm 60928 /* fp64[8] 64 B */
 #define OM_STRIDE_moe_attn_post_norm 3072
-#define OM_OFF_moe_ffn_norm 64000 /* fp64[8] 64 B */
+#define OM_OFF_moe_ffn_norm 61440 /* fp64[8] 64 B */
 #define OM_STRIDE_moe_ffn_norm 3072
-#define OM_OFF_moe_ffn_post_norm 64512 /* fp64[8] 64 B */
+#define OM_OFF_moe_ffn_post_norm 61952 /* fp64[8] 64 B */
 #define OM_STRIDE_moe_ffn_post_norm 3072
-#define OM_OFF_moe2_attn_norm 65024 /* fp64[8] 64 B */
+#define OM_OFF_moe2_attn_norm 62464 /* fp64[8] 64 B */
 #define OM_STRIDE_moe2_attn_norm 3072
-#define OM_OFF_moe2_q_norm 65536 /* fp64[4] 32 B */
+#define OM_OFF_moe2_q_norm 62976 /* fp64[4] 32 B */
 #define OM_STRIDE_moe2_q_norm 3072
-#define OM_OFF_moe2_k_norm 66048 /* fp64[4] 32 B */
+#define OM_OFF_moe2_k_norm 63488 /* fp64[4] 32 B */
 #define OM_STRIDE_moe2_k_norm 3072
-#define OM_OFF_moe2_attn_post_norm 66560 /* fp64[8] 64 B */
+#define OM_OFF_moe2_attn_post_norm 64000 /* fp64[8] 64 B */
 #define OM_STRIDE_moe2_attn_post_norm 3072
-#define OM_OFF_moe2_ffn_norm 67072 /* fp64[8] 64 B */
+#define OM_OFF_moe2_ffn_norm 64512 /* fp64[8] 64 B */
 #define OM_STRIDE_moe2_ffn_norm 3072
-#define OM_OFF_moe2_ffn_post_norm 67584 /* fp64[8] 64 B */
+#define OM_OFF_moe2_ffn_post_norm 65024 /* fp64[8] 64 B */
 #define OM_STRIDE_moe2_ffn_post_norm 3072
-#define OM_OFF_head_norm 68096 /* fp64[8] 64 B */
+#define OM_OFF_head_norm 65536 /* fp64[8] 64 B */
 
 /* gradients */
-#define OM_OFF_embed_g_tokens_w 68608 /* fp64[32,8] 2.00 KiB */
-#define OM_OFF_dense_g_q_proj 70656 /* fp64[16,8] 1.00 KiB x3 */
-#define OM_STRIDE_dense_g_q_proj 6144
-#define OM_OFF_dense_g_k_proj 71680 /* fp64[8,8] 512 B x3 */
-#define OM_STRIDE_dense_g_k_proj 6144
-#define OM_OFF_dense_g_v_proj 72192 /* fp64[8,8] 512 B x3 */
-#define OM_STRIDE_dense_g_v_proj 6144
-#define OM_OFF_dense_g_o_proj 72704 /* fp64[8,16] 1.00 KiB x3 */
-#define OM_STRIDE_dense_g_o_proj 6144
-#define OM_OFF_dense_g_gate_proj 73728 /* fp64[12,8] 768 B x3 */
-#define OM_STRIDE_dense_g_gate_proj 6144
-#define OM_OFF_dense_g_up_proj 74752 /* fp64[12,8] 768 B x3 */
-#define OM_STRIDE_dense_g_up_proj 6144
-#define OM_OFF_dense_g_down_proj 75776 /* fp64[8,12] 768 B x3 */
-#define OM_STRIDE_dense_g_down_proj 6144
-#define OM_OFF_moe_g_q_proj 89088 /* fp64[16,8] 1.00 KiB */
-#define OM_STRIDE_moe_g_q_proj 9728
-#define OM_OFF_moe_g_k_proj 90112 /* fp64[8,8] 512 B */
-#define OM_STRIDE_moe_g_k_proj 9728
-#define OM_OFF_moe_g_v_proj 90624 /* fp64[8,8] 512 B */
-#define OM_STRIDE_moe_g_v_proj 9728
-#define OM_OFF_moe_g_o_proj 91136 /* fp64[8,16] 1.00 KiB */
-#define OM_STRIDE_moe_g_o_proj 9728
-#define OM_OFF_moe_g_router 92160 /* fp64[4,8] 256 B */
-#define OM_STRIDE_moe_g_router 9728
-#define OM_OFF_moe_g_gate_proj 92672 /* fp64[4,6,8] 1.50 KiB */
-#define OM_STRIDE_moe_g_gate_proj 9728
-#define OM_OFF_moe_g_up_proj 94208 /* fp64[4,6,8] 1.50 KiB */
-#define OM_STRIDE_moe_g_up_proj 9728
-#define OM_OFF_moe_g_down_proj 95744 /* fp64[4,8,6] 1.50 KiB */
-#define OM_STRIDE_moe_g_down_proj 9728
-#define OM_OFF_moe_g_shared_gate_proj 97280 /* fp64[4,8] 256 B */
-#define OM_STRIDE_moe_g_shared_gate_proj 9728
-#define OM_OFF_moe_g_shared_up_proj 97792 /* fp64[4,8] 256 B */
-#define OM_STRIDE_moe_g_shared_up_proj 9728
-#define OM_OFF_moe_g_shared_down_proj 98304 /* fp64[8,4] 256 B */
-#define OM_STRIDE_moe_g_shared_down_proj 9728
-#define OM_OFF_moe2_g_q_proj 98816 /* fp64[16,8] 1.00 KiB */
-#define OM_STRIDE_moe2_g_q_proj 19456
-#define OM_OFF_moe2_g_k_proj 99840 /* fp64[8,8] 512 B */
-#define OM_STRIDE_moe2_g_k_proj 19456
-#define OM_OFF_moe2_g_v_proj 100352 /* fp64[8,8] 512 B */
-#define OM_STRIDE_moe2_g_v_proj 19456
-#define OM_OFF_moe2_g_o_proj 100864 /* fp64[8,16] 1.00 KiB */
-#define OM_STRIDE_moe2_g_o_proj 19456
-#define OM_OFF_moe2_g_router 101888 /* fp64[12,8] 768 B */
-#define OM_STRIDE_moe2_g_router 19456
-#define OM_OFF_moe2_g_gate_proj 102912 /* fp64[12,6,8] 4.50 KiB */
-#define OM_STRIDE_moe2_g_gate_proj 19456
-#define OM_OFF_moe2_g_up_proj 107520 /* fp64[12,6,8] 4.50 KiB */
-#define OM_STRIDE_moe2_g_up_proj 19456
-#define OM_OFF_moe2_g_down_proj 112128 /* fp64[12,8,6] 4.50 KiB */
-#define OM_STRIDE_moe2_g_down_proj 19456
-#define OM_OFF_moe2_g_shared_gate_proj 116736 /* fp64[4,8] 256 B */
-#define OM_STRIDE_moe2_g_shared_gate_proj 19456
-#define OM_OFF_moe2_g_shared_up_proj 117248 /* fp64[4,8] 256 B */
-#define OM_STRIDE_moe2_g_shared_up_proj 19456
-#define OM_OFF_moe2_g_shared_down_proj 117760 /* fp64[8,4] 256 B */
-#define OM_STRIDE_moe2_g_shared_down_proj 19456
-#define OM_OFF_dense_g_attn_norm 118272 /* fp64[8] 64 B x3 */
+#define OM_OFF_embed_g_tokens_w 66048 /* fp64[32,8] 2.00 KiB */
+#define OM_OFF_dense_g_q_proj 68096 /* fp64[16,8] 1.00 KiB x3 */
+#define OM_STRIDE_dense_g_q_proj 5632
+#define OM_OFF_dense_g_k_proj 69120 /* fp64[8,8] 512 B x3 */
+#define OM_STRIDE_dense_g_k_proj 5632
+#define OM_OFF_dense_g_v_proj 69632 /* fp64[8,8] 512 B x3 */
+#define OM_STRIDE_dense_g_v_proj 5632
+#define OM_OFF_dense_g_o_proj 70144 /* fp64[8,16] 1.00 KiB x3 */
+#define OM_STRIDE_dense_g_o_proj 5632
+#define OM_OFF_dense_g_gate_proj 71168 /* fp64[12,8] 768 B x3 */
+#define OM_STRIDE_dense_g_gate_proj 5632
+#define OM_OFF_dense_g_up_proj 71936 /* fp64[12,8] 768 B x3 */
+#define OM_STRIDE_dense_g_up_proj 5632
+#define OM_OFF_dense_g_down_proj 72704 /* fp64[8,12] 768 B x3 */
+#define OM_STRIDE_dense_g_down_proj 5632
+#define OM_OFF_moe_g_q_proj 84992 /* fp64[16,8] 1.00 KiB */
+#define OM_STRIDE_moe_g_q_proj 9216
+#define OM_OFF_moe_g_k_proj 86016 /* fp64[8,8] 512 B */
+#define OM_STRIDE_moe_g_k_proj 9216
+#define OM_OFF_moe_g_v_proj 86528 /* fp64[8,8] 512 B */
+#define OM_STRIDE_moe_g_v_proj 9216
+#define OM_OFF_moe_g_o_proj 87040 /* fp64[8,16] 1.00 KiB */
+#define OM_STRIDE_moe_g_o_proj 9216
+#define OM_OFF_moe_g_router 88064 /* fp64[4,8] 256 B */
+#define OM_STRIDE_moe_g_router 9216
+#define OM_OFF_moe_g_gate_proj 88576 /* fp64[4,6,8] 1.50 KiB */
+#define OM_STRIDE_moe_g_gate_proj 9216
+#define OM_OFF_moe_g_up_proj 90112 /* fp64[4,6,8] 1.50 KiB */
+#define OM_STRIDE_moe_g_up_proj 9216
+#define OM_OFF_moe_g_down_proj 91648 /* fp64[4,8,6] 1.50 KiB */
+#define OM_STRIDE_moe_g_down_proj 9216
+#define OM_OFF_moe_g_shared_gate_proj 93184 /* fp64[4,8] 256 B */
+#define OM_STRIDE_moe_g_shared_gate_proj 9216
+#define OM_OFF_moe_g_shared_up_proj 93440 /* fp64[4,8] 256 B */
+#define OM_STRIDE_moe_g_shared_up_proj 9216
+#define OM_OFF_moe_g_shared_down_proj 93696 /* fp64[8,4] 256 B */
+#define OM_STRIDE_moe_g_shared_down_proj 9216
+#define OM_OFF_moe2_g_q_proj 94208 /* fp64[16,8] 1.00 KiB */
+#define OM_STRIDE_moe2_g_q_proj 18944
+#define OM_OFF_moe2_g_k_proj 95232 /* fp64[8,8] 512 B */
+#define OM_STRIDE_moe2_g_k_proj 18944
+#define OM_OFF_moe2_g_v_proj 95744 /* fp64[8,8] 512 B */
+#define OM_STRIDE_moe2_g_v_proj 18944
+#define OM_OFF_moe2_g_o_proj 96256 /* fp64[8,16] 1.00 KiB */
+#define OM_STRIDE_moe2_g_o_proj 18944
+#define OM_OFF_moe2_g_router 97280 /* fp64[12,8] 768 B */
+#define OM_STRIDE_moe2_g_router 18944
+#define OM_OFF_moe2_g_gate_proj 98304 /* fp64[12,6,8] 4.50 KiB */
+#define OM_STRIDE_moe2_g_gate_proj 18944
+#define OM_OFF_moe2_g_up_proj 102912 /* fp64[12,6,8] 4.50 KiB */
+#define OM_STRIDE_moe2_g_up_proj 18944
+#define OM_OFF_moe2_g_down_proj 107520 /* fp64[12,8,6] 4.50 KiB */
+#define OM_STRIDE_moe2_g_down_proj 18944
+#define OM_OFF_moe2_g_shared_gate_proj 112128 /* fp64[4,8] 256 B */
+#define OM_STRIDE_moe2_g_shared_gate_proj 18944
+#define OM_OFF_moe2_g_shared_up_proj 112384 /* fp64[4,8] 256 B */
+#define OM_STRIDE_moe2_g_shared_up_proj 18944
+#define OM_OFF_moe2_g_shared_down_proj 112640 /* fp64[8,4] 256 B */
+#define OM_STRIDE_moe2_g_shared_down_proj 18944
+#define OM_OFF_dense_g_attn_norm 113152 /* fp64[8] 64 B x3 */
 #define OM_STRIDE_dense_g_attn_norm 3072
-#define OM_OFF_dense_g_q_norm 118784 /* fp64[4] 32 B x3 */
+#define OM_OFF_dense_g_q_norm 113664 /* fp64[4] 32 B x3 */
 #define OM_STRIDE_dense_g_q_norm 3072
-#define OM_OFF_dense_g_k_norm 119296 /* fp64[4] 32 B x3 */
+#define OM_OFF_dense_g_k_norm 114176 /* fp64[4] 32 B x3 */
 #define OM_STRIDE_dense_g_k_norm 3072
-#define OM_OFF_dense_g_attn_post_norm 119808 /* fp64[8] 64 B x3 */
+#define OM_OFF_dense_g_attn_post_norm 114688 /* fp64[8] 64 B x3 */
 #define OM_STRIDE_dense_g_attn_post_norm 3072
-#define OM_OFF_dense_g_ffn_norm 120320 /* fp64[8] 64 B x3 */
+#define OM_OFF_dense_g_ffn_norm 115200 /* fp64[8] 64 B x3 */
 #define OM_STRIDE_dense_g_ffn_norm 3072
-#define OM_OFF_dense_g_ffn_post_norm 120832 /* fp64[8] 64 B x3 */
+#define OM_OFF_dense_g_ffn_post_norm 115712 /* fp64[8] 64 B x3 */
 #define OM_STRIDE_dense_g_ffn_post_norm 3072
-#define OM_OFF_moe_g_attn_norm 127488 /* fp64[8] 64 B */
+#define OM_OFF_moe_g_attn_norm 122368 /* fp64[8] 64 B */
 #define OM_STRIDE_moe_g_attn_norm 3072
-#define OM_OFF_moe_g_q_norm 128000 /* fp64[4] 32 B */
+#define OM_OFF_moe_g_q_norm 122880 /* fp64[4] 32 B */
 #define OM_STRIDE_moe_g_q_norm 3072
-#define OM_OFF_moe_g_k_norm 128512 /* fp64[4] 32 B */
+#define OM_OFF_moe_g_k_norm 123392 /* fp64[4] 32 B */
 #define OM_STRIDE_moe_g_k_norm 3072
-#define OM_OFF_moe_g_attn_post_norm 129024 /* fp64[8] 64 B */
+#define OM_OFF_moe_g_attn_post_norm 123904 /* fp64[8] 64 B */
 #define OM_STRIDE_moe_g_attn_post_norm 3072
-#define OM_OFF_moe_g_ffn_norm 129536 /* fp64[8] 64 B */
+#define OM_OFF_moe_g_ffn_norm 124416 /* fp64[8] 64 B */
 #define OM_STRIDE_moe_g_ffn_norm 3072
-#define OM_OFF_moe_g_ffn_post_norm 130048 /* fp64[8] 64 B */
+#define OM_OFF_moe_g_ffn_post_norm 124928 /* fp64[8] 64 B */
 #define OM_STRIDE_moe_g_ffn_post_norm 3072
-#define OM_OFF_moe2_g_attn_norm 130560 /* fp64[8] 64 B */
+#define OM_OFF_moe2_g_attn_norm 125440 /* fp64[8] 64 B */
 #define OM_STRIDE_moe2_g_attn_norm 3072
-#define OM_OFF_moe2_g_q_norm 131072 /* fp64[4] 32 B */
+#define OM_OFF_moe2_g_q_norm 125952 /* fp64[4] 32 B */
 #define OM_STRIDE_moe2_g_q_norm 3072
-#define OM_OFF_moe2_g_k_norm 131584 /* fp64[4] 32 B */
+#define OM_OFF_moe2_g_k_norm 126464 /* fp64[4] 32 B */
 #define OM_STRIDE_moe2_g_k_norm 3072
-#define OM_OFF_moe2_g_attn_post_norm 132096 /* fp64[8] 64 B */
+#define OM_OFF_moe2_g_attn_post_norm 126976 /* fp64[8] 64 B */
 #define OM_STRIDE_moe2_g_attn_post_norm 3072
-#define OM_OFF_moe2_g_ffn_norm 132608 /* fp64[8] 64 B */
+#define OM_OFF_moe2_g_ffn_norm 127488 /* fp64[8] 64 B */
 #define OM_STRIDE_moe2_g_ffn_norm 3072
-#define OM_OFF_moe2_g_ffn_post_norm 133120 /* fp64[8] 64 B */
+#define OM_OFF_moe2_g_ffn_post_norm 128000 /* fp64[8] 64 B */
 #define OM_STRIDE_moe2_g_ffn_post_norm 3072
-#define OM_OFF_head_g_norm 133632 /* fp64[8] 64 B */
+#define OM_OFF_head_g_norm 128512 /* fp64[8] 64 B */
 
 /* optimizer state */
-#define OM_OFF_embed_m_tokens_w 134144 /* fp64[32,8] 2.00 KiB */
-#define OM_OFF_dense_m_q_proj 136192 /* fp64[16,8] 1.00 KiB x3 */
-#define OM_STRIDE_dense_m_q_proj 6144
-#define OM_OFF_dense_m_k_proj 137216 /* fp64[8,8] 512 B x3 */
-#define OM_STRIDE_dense_m_k_proj 6144
-#define OM_OFF_dense_m_v_proj 137728 /* fp64[8,8] 512 B x3 */
-#define OM_STRIDE_dense_m_v_proj 6144
-#define OM_OFF_dense_m_o_proj 138240 /* fp64[8,16] 1.00 KiB x3 */
-#define OM_STRIDE_dense_m_o_proj 6144
-#define OM_OFF_dense_m_gate_proj 139264 /* fp64[12,8] 768 B x3 */
-#define OM_STRIDE_dense_m_gate_proj 6144
-#define OM_OFF_dense_m_up_proj 140288 /* fp64[12,8] 768 B x3 */
-#define OM_STRIDE_dense_m_up_proj 6144
-#define OM_OFF_dense_m_down_proj 141312 /* fp64[8,12] 768 B x3 */
-#define OM_STRIDE_dense_m_down_proj 6144
-#define OM_OFF_moe_m_q_proj 154624 /* fp64[16,8] 1.00 KiB */
-#define OM_STRIDE_moe_m_q_proj 9728
-#define OM_OFF_moe_m_k_proj 155648 /* fp64[8,8] 512 B */
-#define OM_STRIDE_moe_m_k_proj 9728
-#define OM_OFF_moe_m_v_proj 156160 /* fp64[8,8] 512 B */
-#define OM_STRIDE_moe_m_v_proj 9728
-#define OM_OFF_moe_m_o_proj 156672 /* fp64[8,16] 1.00 KiB */
-#define OM_STRIDE_moe_m_o_proj 9728
-#define OM_OFF_moe_m_router 157696 /* fp64[4,8] 256 B */
-#define OM_STRIDE_moe_m_router 9728
-#define OM_OFF_moe_m_gate_proj 158208 /* fp64[4,6,8] 1.50 KiB */
-#define OM_STRIDE_moe_m_gate_proj 9728
-#define OM_OFF_moe_m_up_proj 159744 /* fp64[4,6,8] 1.50 KiB */
-#define OM_STRIDE_moe_m_up_proj 9728
-#define OM_OFF_moe_m_down_proj 161280 /* fp64[4,8,6] 1.50 KiB */
-#define OM_STRIDE_moe_m_down_proj 9728
-#define OM_OFF_moe_m_shared_gate_proj 162816 /* fp64[4,8] 256 B */
-#define OM_STRIDE_moe_m_shared_gate_proj 9728
-#define OM_OFF_moe_m_shared_up_proj 163328 /* fp64[4,8] 256 B */
-#define OM_STRIDE_moe_m_shared_up_proj 9728
-#define OM_OFF_moe_m_shared_down_proj 163840 /* fp64[8,4] 256 B */
-#define OM_STRIDE_moe_m_shared_down_proj 9728
-#define OM_OFF_moe2_m_q_proj 164352 /* fp64[16,8] 1.00 KiB */
-#define OM_STRIDE_moe2_m_q_proj 19456
-#define OM_OFF_moe2_m_k_proj 165376 /* fp64[8,8] 512 B */
-#define OM_STRIDE_moe2_m_k_proj 19456
-#define OM_OFF_moe2_m_v_proj 165888 /* fp64[8,8] 512 B */
-#define OM_STRIDE_moe2_m_v_proj 19456
-#define OM_OFF_moe2_m_o_proj 166400 /* fp64[8,16] 1.00 KiB */
-#define OM_STRIDE_moe2_m_o_proj 19456
-#define OM_OFF_moe2_m_router 167424 /* fp64[12,8] 768 B */
-#define OM_STRIDE_moe2_m_router 19456
-#define OM_OFF_moe2_m_gate_proj 168448 /* fp64[12,6,8] 4.50 KiB */
-#define OM_STRIDE_moe2_m_gate_proj 19456
-#define OM_OFF_moe2_m_up_proj 173056 /* fp64[12,6,8] 4.50 KiB */
-#define OM_STRIDE_moe2_m_up_proj 19456
-#define OM_OFF_moe2_m_down_proj 177664 /* fp64[12,8,6] 4.50 KiB */
-#define OM_STRIDE_moe2_m_down_proj 19456
-#define OM_OFF_moe2_m_shared_gate_proj 182272 /* fp64[4,8] 256 B */
-#define OM_STRIDE_moe2_m_shared_gate_proj 19456
-#define OM_OFF_moe2_m_shared_up_proj 182784 /* fp64[4,8] 256 B */
-#define OM_STRIDE_moe2_m_shared_up_proj 19456
-#define OM_OFF_moe2_m_shared_down_proj 183296 /* fp64[8,4] 256 B */
-#define OM_STRIDE_moe2_m_shared_down_proj 19456
-#define OM_OFF_dense_m_attn_norm 183808 /* fp64[8] 64 B x3 */
+#define OM_OFF_embed_m_tokens_w 129024 /* fp64[32,8] 2.00 KiB */
+#define OM_OFF_dense_m_q_proj 131072 /* fp64[16,8] 1.00 KiB x3 */
+#define OM_STRIDE_dense_m_q_proj 5632
+#define OM_OFF_dense_m_k_proj 132096 /* fp64[8,8] 512 B x3 */
+#define OM_STRIDE_dense_m_k_proj 5632
+#define OM_OFF_dense_m_v_proj 132608 /* fp64[8,8] 512 B x3 */
+#define OM_STRIDE_dense_m_v_proj 5632
+#define OM_OFF_dense_m_o_proj 133120 /* fp64[8,16] 1.00 KiB x3 */
+#define OM_STRIDE_dense_m_o_proj 5632
+#define OM_OFF_dense_m_gate_proj 134144 /* fp64[12,8] 768 B x3 */
+#define OM_STRIDE_dense_m_gate_proj 5632
+#define OM_OFF_dense_m_up_proj 134912 /* fp64[12,8] 768 B x3 */
+#define OM_STRIDE_dense_m_up_proj 5632
+#define OM_OFF_dense_m_down_proj 135680 /* fp64[8,12] 768 B x3 */
+#define OM_STRIDE_dense_m_down_proj 5632
+#define OM_OFF_moe_m_q_proj 147968 /* fp64[16,8] 1.00 KiB */
+#define OM_STRIDE_moe_m_q_proj 9216
+#define OM_OFF_moe_m_k_proj 148992 /* fp64[8,8] 512 B */
+#define OM_STRIDE_moe_m_k_proj 9216
+#define OM_OFF_moe_m_v_proj 149504 /* fp64[8,8] 512 B */
+#define OM_STRIDE_moe_m_v_proj 9216
+#define OM_OFF_moe_m_o_proj 150016 /* fp64[8,16] 1.00 KiB */
+#define OM_STRIDE_moe_m_o_proj 9216
+#define OM_OFF_moe_m_router 151040 /* fp64[4,8] 256 B */
+#define OM_STRIDE_moe_m_router 9216
+#define OM_OFF_moe_m_gate_proj 151552 /* fp64[4,6,8] 1.50 KiB */
+#define OM_STRIDE_moe_m_gate_proj 9216
+#define OM_OFF_moe_m_up_proj 153088 /* fp64[4,6,8] 1.50 KiB */
+#define OM_STRIDE_moe_m_up_proj 9216
+#define OM_OFF_moe_m_down_proj 154624 /* fp64[4,8,6] 1.50 KiB */
+#define OM_STRIDE_moe_m_down_proj 9216
+#define OM_OFF_moe_m_shared_gate_proj 156160 /* fp64[4,8] 256 B */
+#define OM_STRIDE_moe_m_shared_gate_proj 9216
+#define OM_OFF_moe_m_shared_up_proj 156416 /* fp64[4,8] 256 B */
+#define OM_STRIDE_moe_m_shared_up_proj 9216
+#define OM_OFF_moe_m_shared_down_proj 156672 /* fp64[8,4] 256 B */
+#define OM_STRIDE_moe_m_shared_down_proj 9216
+#define OM_OFF_moe2_m_q_proj 157184 /* fp64[16,8] 1.00 KiB */
+#define OM_STRIDE_moe2_m_q_proj 18944
+#define OM_OFF_moe2_m_k_proj 158208 /* fp64[8,8] 512 B */
+#define OM_STRIDE_moe2_m_k_proj 18944
+#define OM_OFF_moe2_m_v_proj 158720 /* fp64[8,8] 512 B */
+#define OM_STRIDE_moe2_m_v_proj 18944
+#define OM_OFF_moe2_m_o_proj 159232 /* fp64[8,16] 1.00 KiB */
+#define OM_STRIDE_moe2_m_o_proj 18944
+#define OM_OFF_moe2_m_router 160256 /* fp64[12,8] 768 B */
+#define OM_STRIDE_moe2_m_router 18944
+#define OM_OFF_moe2_m_gate_proj 161280 /* fp64[12,6,8] 4.50 KiB */
+#define OM_STRIDE_moe2_m_gate_proj 18944
+#define OM_OFF_moe2_m_up_proj 165888 /* fp64[12,6,8] 4.50 KiB */
+#define OM_STRIDE_moe2_m_up_proj 18944
+#define OM_OFF_moe2_m_down_proj 170496 /* fp64[12,8,6] 4.50 KiB */
+#define OM_STRIDE_moe2_m_down_proj 18944
+#define OM_OFF_moe2_m_shared_gate_proj 175104 /* fp64[4,8] 256 B */
+#define OM_STRIDE_moe2_m_shared_gate_proj 18944
+#define OM_OFF_moe2_m_shared_up_proj 175360 /* fp64[4,8] 256 B */
+#define OM_STRIDE_moe2_m_shared_up_proj 18944
+#define OM_OFF_moe2_m_shared_down_proj 175616 /* fp64[8,4] 256 B */
+#define OM_STRIDE_moe2_m_shared_down_proj 18944
+#define OM_OFF_dense_m_attn_norm 176128 /* fp64[8] 64 B x3 */
 #define OM_STRIDE_dense_m_attn_norm 3072
-#define OM_OFF_dense_m_q_norm 184320 /* fp64[4] 32 B x3 */
+#define OM_OFF_dense_m_q_norm 176640 /* fp64[4] 32 B x3 */
 #define OM_STRIDE_dense_m_q_norm 3072
-#define OM_OFF_dense_m_k_norm 184832 /* fp64[4] 32 B x3 */
+#define OM_OFF_dense_m_k_norm 177152 /* fp64[4] 32 B x3 */
 #define OM_STRIDE_dense_m_k_norm 3072
-#define OM_OFF_dense_m_attn_post_norm 185344 /* fp64[8] 64 B x3 */
+#define OM_OFF_dense_m_attn_post_norm 177664 /* fp64[8] 64 B x3 */
 #define OM_STRIDE_dense_m_attn_post_norm 3072
-#define OM_OFF_dense_m_ffn_norm 185856 /* fp64[8] 64 B x3 */
+#define OM_OFF_dense_m_ffn_norm 178176 /* fp64[8] 64 B x3 */
 #define OM_STRIDE_dense_m_ffn_norm 3072
-#define OM_OFF_dense_m_ffn_post_norm 186368 /* fp64[8] 64 B x3 */
+#define OM_OFF_dense_m_ffn_post_norm 178688 /* fp64[8] 64 B x3 */
 #define OM_STRIDE_dense_m_ffn_post_norm 3072
-#define OM_OFF_moe_m_attn_norm 193024 /* fp64[8] 64 B */
+#define OM_OFF_moe_m_attn_norm 185344 /* fp64[8] 64 B */
 #define OM_STRIDE_moe_m_attn_norm 3072
-#define OM_OFF_moe_m_q_norm 193536 /* fp64[4] 32 B */
+#define OM_OFF_moe_m_q_norm 185856 /* fp64[4] 32 B */
 #define OM_STRIDE_moe_m_q_norm 3072
-#define OM_OFF_moe_m_k_norm 194048 /* fp64[4] 32 B */
+#define OM_OFF_moe_m_k_norm 186368 /* fp64[4] 32 B */
 #define OM_STRIDE_moe_m_k_norm 3072
-#define OM_OFF_moe_m_attn_post_norm 194560 /* fp64[8] 64 B */
+#define OM_OFF_moe_m_attn_post_norm 186880 /* fp64[8] 64 B */
 #define OM_STRIDE_moe_m_attn_post_norm 3072
-#define OM_OFF_moe_m_ffn_norm 195072 /* fp64[8] 64 B */
+#define OM_OFF_moe_m_ffn_norm 187392 /* fp64[8] 64 B */
 #define OM_STRIDE_moe_m_ffn_norm 3072
-#define OM_OFF_moe_m_ffn_post_norm 195584 /* fp64[8] 64 B */
+#define OM_OFF_moe_m_ffn_post_norm 187904 /* fp64[8] 64 B */
 #define OM_STRIDE_moe_m_ffn_post_norm 3072
-#define OM_OFF_moe2_m_attn_norm 196096 /* fp64[8] 64 B */
+#define OM_OFF_moe2_m_attn_norm 188416 /* fp64[8] 64 B */
 #define OM_STRIDE_moe2_m_attn_norm 3072
-#define OM_OFF_moe2_m_q_norm 196608 /* fp64[4] 32 B */
+#define OM_OFF_moe2_m_q_norm 188928 /* fp64[4] 32 B */
 #define OM_STRIDE_moe2_m_q_norm 3072
-#define OM_OFF_moe2_m_k_norm 197120 /* fp64[4] 32 B */
+#define OM_OFF_moe2_m_k_norm 189440 /* fp64[4] 32 B */
 #define OM_STRIDE_moe2_m_k_norm 3072
-#define OM_OFF_moe2_m_attn_post_norm 197632 /* fp64[8] 64 B */
+#define OM_OFF_moe2_m_attn_post_norm 189952 /* fp64[8] 64 B */
 #define OM_STRIDE_moe2_m_attn_post_norm 3072
-#define OM_OFF_moe2_m_ffn_norm 198144 /* fp64[8] 64 B */
+#define OM_OFF_moe2_m_ffn_norm 190464 /* fp64[8] 64 B */
 #define OM_STRIDE_moe2_m_ffn_norm 3072
-#define OM_OFF_moe2_m_ffn_post_norm 198656 /* fp64[8] 64 B */
+#define OM_OFF_moe2_m_ffn_post_norm 190976 /* fp64[8] 64 B */
 #define OM_STRIDE_moe2_m_ffn_post_norm 3072
-#define OM_OFF_head_m_norm 199168 /* fp64[8] 64 B */
-#define OM_OFF_embed_v_tokens_w 199680 /* fp64[32,8] 2.00 KiB */
-#define OM_OFF_dense_v_q_proj 201728 /* fp64[16,8] 1.00 KiB x3 */
-#define OM_STRIDE_dense_v_q_proj 6144
-#define OM_OFF_dense_v_k_proj 202752 /* fp64[8,8] 512 B x3 */
-#define OM_STRIDE_dense_v_k_proj 6144
-#define OM_OFF_dense_v_v_proj 203264 /* fp64[8,8] 512 B x3 */
-#define OM_STRIDE_dense_v_v_proj 6144
-#define OM_OFF_dense_v_o_proj 203776 /* fp64[8,16] 1.00 KiB x3 */
-#define OM_STRIDE_dense_v_o_proj 6144
-#define OM_OFF_dense_v_gate_proj 204800 /* fp64[12,8] 768 B x3 */
-#define OM_STRIDE_dense_v_gate_proj 6144
-#define OM_OFF_dense_v_up_proj 205824 /* fp64[12,8] 768 B x3 */
-#define OM_STRIDE_dense_v_up_proj 6144
-#define OM_OFF_dense_v_down_proj 206848 /* fp64[8,12] 768 B x3 */
-#define OM_STRIDE_dense_v_down_proj 6144
-#define OM_OFF_moe_v_q_proj 220160 /* fp64[16,8] 1.00 KiB */
-#define OM_STRIDE_moe_v_q_proj 9728
-#define OM_OFF_moe_v_k_proj 221184 /* fp64[8,8] 512 B */
-#define OM_STRIDE_moe_v_k_proj 9728
-#define OM_OFF_moe_v_v_proj 221696 /* fp64[8,8] 512 B */
-#define OM_STRIDE_moe_v_v_proj 9728
-#define OM_OFF_moe_v_o_proj 222208 /* fp64[8,16] 1.00 KiB */
-#define OM_STRIDE_moe_v_o_proj 9728
-#define OM_OFF_moe_v_router 223232 /* fp64[4,8] 256 B */
-#define OM_STRIDE_moe_v_router 9728
-#define OM_OFF_moe_v_gate_proj 223744 /* fp64[4,6,8] 1.50 KiB */
-#define OM_STRIDE_moe_v_gate_proj 9728
-#define OM_OFF_moe_v_up_proj 225280 /* fp64[4,6,8] 1.50 KiB */
-#define OM_STRIDE_moe_v_up_proj 9728
-#define OM_OFF_moe_v_down_proj 226816 /* fp64[4,8,6] 1.50 KiB */
-#define OM_STRIDE_moe_v_down_proj 9728
-#define OM_OFF_moe_v_shared_gate_proj 228352 /* fp64[4,8] 256 B */
-#define OM_STRIDE_moe_v_shared_gate_proj 9728
-#define OM_OFF_moe_v_shared_up_proj 228864 /* fp64[4,8] 256 B */
-#define OM_STRIDE_moe_v_shared_up_proj 9728
-#define OM_OFF_moe_v_shared_down_proj 229376 /* fp64[8,4] 256 B */
-#define OM_STRIDE_moe_v_shared_down_proj 9728
-#define OM_OFF_moe2_v_q_proj 229888 /* fp64[16,8] 1.00 KiB */
-#define OM_STRIDE_moe2_v_q_proj 19456
-#define OM_OFF_moe2_v_k_proj 230912 /* fp64[8,8] 512 B */
-#define OM_STRIDE_moe2_v_k_proj 19456
-#define OM_OFF_moe2_v_v_proj 231424 /* fp64[8,8] 512 B */
-#define OM_STRIDE_moe2_v_v_proj 19456
-#define OM_OFF_moe2_v_o_proj 231936 /* fp64[8,16] 1.00 KiB */
-#define OM_STRIDE_moe2_v_o_proj 19456
-#define OM_OFF_moe2_v_router 232960 /* fp64[12,8] 768 B */
-#define OM_STRIDE_moe2_v_router 19456
-#define OM_OFF_moe2_v_gate_proj 233984 /* fp64[12,6,8] 4.50 KiB */
-#define OM_STRIDE_moe2_v_gate_proj 19456
-#define OM_OFF_moe2_v_up_proj 238592 /* fp64[12,6,8] 4.50 KiB */
-#define OM_STRIDE_moe2_v_up_proj 19456
-#define OM_OFF_moe2_v_down_proj 243200 /* fp64[12,8,6] 4.50 KiB */
-#define OM_STRIDE_moe2_v_down_proj 19456
-#define OM_OFF_moe2_v_shared_gate_proj 247808 /* fp64[4,8] 256 B */
-#define OM_STRIDE_moe2_v_shared_gate_proj 19456
-#define OM_OFF_moe2_v_shared_up_proj 248320 /* fp64[4,8] 256 B */
-#define OM_STRIDE_moe2_v_shared_up_proj 19456
-#define OM_OFF_moe2_v_shared_down_proj 248832 /* fp64[8,4] 256 B */
-#define OM_STRIDE_moe2_v_shared_down_proj 19456
-#define OM_OFF_dense_v_attn_norm 249344 /* fp64[8] 64 B x3 */
+#define OM_OFF_head_m_norm 191488 /* fp64[8] 64 B */
+#define OM_OFF_embed_v_tokens_w 192000 /* fp64[32,8] 2.00 KiB */
+#define OM_OFF_dense_v_q_proj 194048 /* fp64[16,8] 1.00 KiB x3 */
+#define OM_STRIDE_dense_v_q_proj 5632
+#define OM_OFF_dense_v_k_proj 195072 /* fp64[8,8] 512 B x3 */
+#define OM_STRIDE_dense_v_k_proj 5632
+#define OM_OFF_dense_v_v_proj 195584 /* fp64[8,8] 512 B x3 */
+#define OM_STRIDE_dense_v_v_proj 5632
+#define OM_OFF_dense_v_o_proj 196096 /* fp64[8,16] 1.00 KiB x3 */
+#define OM_STRIDE_dense_v_o_proj 5632
+#define OM_OFF_dense_v_gate_proj 197120 /* fp64[12,8] 768 B x3 */
+#define OM_STRIDE_dense_v_gate_proj 5632
+#define OM_OFF_dense_v_up_proj 197888 /* fp64[12,8] 768 B x3 */
+#define OM_STRIDE_dense_v_up_proj 5632
+#define OM_OFF_dense_v_down_proj 198656 /* fp64[8,12] 768 B x3 */
+#define OM_STRIDE_dense_v_down_proj 5632
+#define OM_OFF_moe_v_q_proj 210944 /* fp64[16,8] 1.00 KiB */
+#define OM_STRIDE_moe_v_q_proj 9216
+#define OM_OFF_moe_v_k_proj 211968 /* fp64[8,8] 512 B */
+#define OM_STRIDE_moe_v_k_proj 9216
+#define OM_OFF_moe_v_v_proj 212480 /* fp64[8,8] 512 B */
+#define OM_STRIDE_moe_v_v_proj 9216
+#define OM_OFF_moe_v_o_proj 212992 /* fp64[8,16] 1.00 KiB */
+#define OM_STRIDE_moe_v_o_proj 9216
+#define OM_OFF_moe_v_router 214016 /* fp64[4,8] 256 B */
+#define OM_STRIDE_moe_v_router 9216
+#define OM_OFF_moe_v_gate_proj 214528 /* fp64[4,6,8] 1.50 KiB */
+#define OM_STRIDE_moe_v_gate_proj 9216
+#define OM_OFF_moe_v_up_proj 216064 /* fp64[4,6,8] 1.50 KiB */
+#define OM_STRIDE_moe_v_up_proj 9216
+#define OM_OFF_moe_v_down_proj 217600 /* fp64[4,8,6] 1.50 KiB */
+#define OM_STRIDE_moe_v_down_proj 9216
+#define OM_OFF_moe_v_shared_gate_proj 219136 /* fp64[4,8] 256 B */
+#define OM_STRIDE_moe_v_shared_gate_proj 9216
+#define OM_OFF_moe_v_shared_up_proj 219392 /* fp64[4,8] 256 B */
+#define OM_STRIDE_moe_v_shared_up_proj 9216
+#define OM_OFF_moe_v_shared_down_proj 219648 /* fp64[8,4] 256 B */
+#define OM_STRIDE_moe_v_shared_down_proj 9216
+#define OM_OFF_moe2_v_q_proj 220160 /* fp64[16,8] 1.00 KiB */
+#define OM_STRIDE_moe2_v_q_proj 18944
+#define OM_OFF_moe2_v_k_proj 221184 /* fp64[8,8] 512 B */
+#define OM_STRIDE_moe2_v_k_proj 18944
+#define OM_OFF_moe2_v_v_proj 221696 /* fp64[8,8] 512 B */
+#define OM_STRIDE_moe2_v_v_proj 18944
+#define OM_OFF_moe2_v_o_proj 222208 /* fp64[8,16] 1.00 KiB */
+#define OM_STRIDE_moe2_v_o_proj 18944
+#define OM_OFF_moe2_v_router 223232 /* fp64[12,8] 768 B */
+#define OM_STRIDE_moe2_v_router 18944
+#define OM_OFF_moe2_v_gate_proj 224256 /* fp64[12,6,8] 4.50 KiB */
+#define OM_STRIDE_moe2_v_gate_proj 18944
+#define OM_OFF_moe2_v_up_proj 228864 /* fp64[12,6,8] 4.50 KiB */
+#define OM_STRIDE_moe2_v_up_proj 18944
+#define OM_OFF_moe2_v_down_proj 233472 /* fp64[12,8,6] 4.50 KiB */
+#define OM_STRIDE_moe2_v_down_proj 18944
+#define OM_OFF_moe2_v_shared_gate_proj 238080 /* fp64[4,8] 256 B */
+#define OM_STRIDE_moe2_v_shared_gate_proj 18944
+#define OM_OFF_moe2_v_shared_up_proj 238336 /* fp64[4,8] 256 B */
+#define OM_STRIDE_moe2_v_shared_up_proj 18944
+#define OM_OFF_moe2_v_shared_down_proj 238592 /* fp64[8,4] 256 B */
+#define OM_STRIDE_moe2_v_shared_down_proj 18944
+#define OM_OFF_dense_v_attn_norm 239104 /* fp64[8] 64 B x3 */
 #define OM_STRIDE_dense_v_attn_norm 3072
-#define OM_OFF_dense_v_q_norm 249856 /* fp64[4] 32 B x3 */
+#define OM_OFF_dense_v_q_norm 239616 /* fp64[4] 32 B x3 */
 #define OM_STRIDE_dense_v_q_norm 3072
-#define OM_OFF_dense_v_k_norm 250368 /* fp64[4] 32 B x3 */
+#define OM_OFF_dense_v_k_norm 240128 /* fp64[4] 32 B x3 */
 #define OM_STRIDE_dense_v_k_norm 3072
-#define OM_OFF_dense_v_attn_post_norm 250880 /* fp64[8] 64 B x3 */
+#define OM_OFF_dense_v_attn_post_norm 240640 /* fp64[8] 64 B x3 */
 #define OM_STRIDE_dense_v_attn_post_norm 3072
-#define OM_OFF_dense_v_ffn_norm 251392 /* fp64[8] 64 B x3 */
+#define OM_OFF_dense_v_ffn_norm 241152 /* fp64[8] 64 B x3 */
 #define OM_STRIDE_dense_v_ffn_norm 3072
-#define OM_OFF_dense_v_ffn_post_norm 251904 /* fp64[8] 64 B x3 */
+#define OM_OFF_dense_v_ffn_post_norm 241664 /* fp64[8] 64 B x3 */
 #define OM_STRIDE_dense_v_ffn_post_norm 3072
-#define OM_OFF_moe_v_attn_norm 258560 /* fp64[8] 64 B */
+#define OM_OFF_moe_v_attn_norm 248320 /* fp64[8] 64 B */
 #define OM_STRIDE_moe_v_attn_norm 3072
-#define OM_OFF_moe_v_q_norm 259072 /* fp64[4] 32 B */
+#define OM_OFF_moe_v_q_norm 248832 /* fp64[4] 32 B */
 #define OM_STRIDE_moe_v_q_norm 3072
-#define OM_OFF_moe_v_k_norm 259584 /* fp64[4] 32 B */
+#define OM_OFF_moe_v_k_norm 249344 /* fp64[4] 32 B */
 #define OM_STRIDE_moe_v_k_norm 3072
-#define OM_OFF_moe_v_attn_post_norm 260096 /* fp64[8] 64 B */
+#define OM_OFF_moe_v_attn_post_norm 249856 /* fp64[8] 64 B */
 #define OM_STRIDE_moe_v_attn_post_norm 3072
-#define OM_OFF_moe_v_ffn_norm 260608 /* fp64[8] 64 B */
+#define OM_OFF_moe_v_ffn_norm 250368 /* fp64[8] 64 B */
 #define OM_STRIDE_moe_v_ffn_norm 3072
-#define OM_OFF_moe_v_ffn_post_norm 261120 /* fp64[8] 64 B */
+#define OM_OFF_moe_v_ffn_post_norm 250880 /* fp64[8] 64 B */
 #define OM_STRIDE_moe_v_ffn_post_norm 3072
-#define OM_OFF_moe2_v_attn_norm 261632 /* fp64[8] 64 B */
+#define OM_OFF_moe2_v_attn_norm 251392 /* fp64[8] 64 B */
 #define OM_STRIDE_moe2_v_attn_norm 3072
-#define OM_OFF_moe2_v_q_norm 262144 /* fp64[4] 32 B */
+#define OM_OFF_moe2_v_q_norm 251904 /* fp64[4] 32 B */
 #define OM_STRIDE_moe2_v_q_norm 3072
-#define OM_OFF_moe2_v_k_norm 262656 /* fp64[4] 32 B */
+#define OM_OFF_moe2_v_k_norm 252416 /* fp64[4] 32 B */
 #define OM_STRIDE_moe2_v_k_norm 3072
-#define OM_OFF_moe2_v_attn_post_norm 263168 /* fp64[8] 64 B */
+#define OM_OFF_moe2_v_attn_post_norm 252928 /* fp64[8] 64 B */
 #define OM_STRIDE_moe2_v_attn_post_norm 3072
-#define OM_OFF_moe2_v_ffn_norm 263680 /* fp64[8] 64 B */
+#define OM_OFF_moe2_v_ffn_norm 253440 /* fp64[8] 64 B */
 #define OM_STRIDE_moe2_v_ffn_norm 3072
-#define OM_OFF_moe2_v_ffn_post_norm 264192 /* fp64[8] 64 B */
+#define OM_OFF_moe2_v_ffn_post_norm 253952 /* fp64[8] 64 B */
 #define OM_STRIDE_moe2_v_ffn_post_norm 3072
-#define OM_OFF_head_v_norm 264704 /* fp64[8] 64 B */
+#define OM_OFF_head_v_norm 254464 /* fp64[8] 64 B */
 
 /* kept buffers */
-#define OM_OFF_moe2_choice_bias 265216 /* fp64[12] 96 B */
+#define OM_OFF_moe2_choice_bias 254976 /* fp64[12] 96 B */
 #define OM_STRIDE_moe2_choice_bias 96
 
 /* saved activations */
-#define OM_OFF_dense_attn_in 267008 /* fp64[4,8] 256 B x3 */
+#define OM_OFF_dense_attn_in 256768 /* fp64[4,8] 256 B x3 */
 #define OM_STRIDE_dense_attn_in 256
-#define OM_OFF_decode_dense_keys 267008 /* fp64[4,8] 256 B x3 */
+#define OM_OFF_decode_dense_keys 256768 /* fp64[4,8] 256 B x3 */
 #define OM_STRIDE_decode_dense_keys 256
-#define OM_OFF_dense_attn_in_rms 267776 /* fp64[4] 32 B x3 */
+#define OM_OFF_dense_attn_in_rms 257536 /* fp64[4] 32 B x3 */
 #define OM_STRIDE_dense_attn_in_rms 256
-#define OM_OFF_decode_dense_values 267776 /* fp64[4,8] 256 B x3 */
+#define OM_OFF_decode_dense_values 257536 /* fp64[4,8] 256 B x3 */
 #define OM_STRIDE_decode_dense_values 256
-#define OM_OFF_dense_q_raw 268544 /* fp64[4,16] 512 B x3 */
+#define OM_OFF_dense_q_raw 258304 /* fp64[4,16] 512 B x3 */
 #define OM_STRIDE_dense_q_raw 512
-#define OM_OFF_decode_moe_keys 268544 /* fp64[4,8] 256 B */
+#define OM_OFF_decode_moe_keys 258304 /* fp64[4,8] 256 B */
 #define OM_STRIDE_decode_moe_keys 256
-#define OM_OFF_decode_moe_values 268800 /* fp64[4,8] 256 B */
+#define OM_OFF_decode_moe_values 258560 /* fp64[4,8] 256 B */
 #define OM_STRIDE_decode_moe_values 256
-#define OM_OFF_decode_moe2_keys 269056 /* fp64[4,8] 256 B */
+#define OM_OFF_decode_moe2_keys 258816 /* fp64[4,8] 256 B */
 #define OM_STRIDE_decode_moe2_keys 256
-#define OM_OFF_decode_moe2_values 269312 /* fp64[4,8] 256 B */
+#define OM_OFF_decode_moe2_values 259072 /* fp64[4,8] 256 B */
 #define OM_STRIDE_decode_moe2_values 256
-#define OM_OFF_dense_q_normed 270080 /* fp64[4,16] 512 B x3 */
-#define OM_STRIDE_dense_q_normed 512
-#define OM_OFF_dense_q_normed_rms 271616 /* fp64[16] 128 B x3 */
-#define OM_STRIDE_dense_q_normed_rms 256
-#define OM_OFF_dense_k_raw 272384 /* fp64[4,8] 256 B x3 */
+#define OM_OFF_dense_k_raw 259840 /* fp64[4,8] 256 B x3 */
 #define OM_STRIDE_dense_k_raw 256
-#define OM_OFF_dense_k_normed 273152 /* fp64[4,8] 256 B x3 */
-#define OM_STRIDE_dense_k_normed 256
-#define OM_OFF_dense_k_normed_rms 273920 /* fp64[8] 64 B x3 */
-#define OM_STRIDE_dense_k_normed_rms 256
-#define OM_OFF_dense_v 274688 /* fp64[4,8] 256 B x3 */
+#define OM_OFF_dense_v 260608 /* fp64[4,8] 256 B x3 */
 #define OM_STRIDE_dense_v 256
-#define OM_OFF_dense_heads 275456 /* fp64[4,16] 512 B x3 */
+#define OM_OFF_dense_q_normed 261376 /* fp64[4,16] 512 B x3 */
+#define OM_STRIDE_dense_q_normed 512
+#define OM_OFF_dense_q_normed_rms 262912 /* fp64[16] 128 B x3 */
+#define OM_STRIDE_dense_q_normed_rms 256
+#define OM_OFF_dense_k_normed 263680 /* fp64[4,8] 256 B x3 */
+#define OM_STRIDE_dense_k_normed 256
+#define OM_OFF_dense_k_normed_rms 264448 /* fp64[8] 64 B x3 */
+#define OM_STRIDE_dense_k_normed_rms 256
+#define OM_OFF_dense_heads 265216 /* fp64[4,16] 512 B x3 */
 #define OM_STRIDE_dense_heads 512
-#define OM_OFF_dense_heads_lse 276992 /* fp64[16] 128 B x3 */
+#define OM_OFF_dense_heads_lse 266752 /* fp64[16] 128 B x3 */
 #define OM_STRIDE_dense_heads_lse 256
-#define OM_OFF_dense_attn 277760 /* fp64[4,8] 256 B x3 */
+#define OM_OFF_dense_attn 267520 /* fp64[4,8] 256 B x3 */
 #define OM_STRIDE_dense_attn 256
-#define OM_OFF_dense_attn_normed_rms 278528 /* fp64[4] 32 B x3 */
+#define OM_OFF_dense_attn_normed_rms 268288 /* fp64[4] 32 B x3 */
 #define OM_STRIDE_dense_attn_normed_rms 256
-#define OM_OFF_dense_attn_normed 279296 /* fp64[4,8] 256 B x3 */
+#define OM_OFF_dense_attn_normed 269056 /* fp64[4,8] 256 B x3 */
 #define OM_STRIDE_dense_attn_normed 256
-#define OM_OFF_dense_mid 279296 /* fp64[4,8] 256 B x3 */
+#define OM_OFF_dense_mid 269056 /* fp64[4,8] 256 B x3 */
 #define OM_STRIDE_dense_mid 256
-#define OM_OFF_dense_ffn_in 280064 /* fp64[4,8] 256 B x3 */
+#define OM_OFF_dense_ffn_in 269824 /* fp64[4,8] 256 B x3 */
 #define OM_STRIDE_dense_ffn_in 256
-#define OM_OFF_dense_ffn_in_rms 280832 /* fp64[4] 32 B x3 */
+#define OM_OFF_dense_ffn_in_rms 270592 /* fp64[4] 32 B x3 */
 #define OM_STRIDE_dense_ffn_in_rms 256
-#define OM_OFF_dense_gate 281600 /* fp64[4,12] 384 B x3 */
+#define OM_OFF_dense_gate 271360 /* fp64[4,12] 384 B x3 */
 #define OM_STRIDE_dense_gate 512
-#define OM_OFF_dense_up 283136 /* fp64[4,12] 384 B x3 */
+#define OM_OFF_dense_up 272896 /* fp64[4,12] 384 B x3 */
 #define OM_STRIDE_dense_up 512
-#define OM_OFF_dense_hidden 284672 /* fp64[4,12] 384 B x3 */
+#define OM_OFF_dense_hidden 274432 /* fp64[4,12] 384 B x3 */
 #define OM_STRIDE_dense_hidden 512
-#define OM_OFF_dense_out 286208 /* fp64[4,8] 256 B x3 */
+#define OM_OFF_dense_out 275968 /* fp64[4,8] 256 B x3 */
 #define OM_STRIDE_dense_out 256
-#define OM_OFF_dense_ffn_normed_rms 286976 /* fp64[4] 32 B x3 */
+#define OM_OFF_dense_ffn_normed_rms 276736 /* fp64[4] 32 B x3 */
 #define OM_STRIDE_dense_ffn_normed_rms 256
-#define OM_OFF_moe_attn_in 287744 /* fp64[4,8] 256 B */
+#define OM_OFF_moe_attn_in 277504 /* fp64[4,8] 256 B */
 #define OM_STRIDE_moe_attn_in 256
-#define OM_OFF_moe_attn_in_rms 288000 /* fp64[4] 32 B */
+#define OM_OFF_moe_attn_in_rms 277760 /* fp64[4] 32 B */
 #define OM_STRIDE_moe_attn_in_rms 256
-#define OM_OFF_moe_q_raw 288256 /* fp64[4,16] 512 B */
+#define OM_OFF_moe_q_raw 278016 /* fp64[4,16] 512 B */
 #define OM_STRIDE_moe_q_raw 512
-#define OM_OFF_moe_q_normed_rms 288768 /* fp64[16] 128 B */
-#define OM_STRIDE_moe_q_normed_rms 256
-#define OM_OFF_moe_k_raw 289024 /* fp64[4,8] 256 B */
+#define OM_OFF_moe_k_raw 278528 /* fp64[4,8] 256 B */
 #define OM_STRIDE_moe_k_raw 256
-#define OM_OFF_moe_k_normed_rms 289280 /* fp64[8] 64 B */
-#define OM_STRIDE_moe_k_normed_rms 256
-#define OM_OFF_moe_v 289536 /* fp64[4,8] 256 B */
+#define OM_OFF_moe_v 278784 /* fp64[4,8] 256 B */
 #define OM_STRIDE_moe_v 256
-#define OM_OFF_moe_q_normed 289792 /* fp64[4,16] 512 B */
+#define OM_OFF_moe_q_normed_rms 279040 /* fp64[16] 128 B */
+#define OM_STRIDE_moe_q_normed_rms 256
+#define OM_OFF_moe_k_normed_rms 279296 /* fp64[8] 64 B */
+#define OM_STRIDE_moe_k_normed_rms 256
+#define OM_OFF_moe_q_normed 279552 /* fp64[4,16] 512 B */
 #define OM_STRIDE_moe_q_normed 512
-#define OM_OFF_moe_q_rot 289792 /* fp64[4,16] 512 B */
+#define OM_OFF_moe_q_rot 279552 /* fp64[4,16] 512 B */
 #define OM_STRIDE_moe_q_rot 512
-#define OM_OFF_moe_k_normed 290304 /* fp64[4,8] 256 B */
+#define OM_OFF_moe_k_normed 280064 /* fp64[4,8] 256 B */
 #define OM_STRIDE_moe_k_normed 256
-#define OM_OFF_moe_k_rot 290304 /* fp64[4,8] 256 B */
+#define OM_OFF_moe_k_rot 280064 /* fp64[4,8] 256 B */
 #define OM_STRIDE_moe_k_rot 256
-#define OM_OFF_moe_heads 290560 /* fp64[4,16] 512 B */
+#define OM_OFF_moe_heads 280320 /* fp64[4,16] 512 B */
 #define OM_STRIDE_moe_heads 512
-#define OM_OFF_moe_heads_lse 291072 /* fp64[16] 128 B */
+#define OM_OFF_moe_heads_lse 280832 /* fp64[16] 128 B */
 #define OM_STRIDE_moe_heads_lse 256
-#define OM_OFF_moe_attn 291328 /* fp64[4,8] 256 B */
+#define OM_OFF_moe_attn 281088 /* fp64[4,8] 256 B */
 #define OM_STRIDE_moe_attn 256
-#define OM_OFF_moe_attn_normed_rms 291584 /* fp64[4] 32 B */
+#define OM_OFF_moe_attn_normed_rms 281344 /* fp64[4] 32 B */
 #define OM_STRIDE_moe_attn_normed_rms 256
-#define OM_OFF_moe_attn_normed 291840 /* fp64[4,8] 256 B */
+#define OM_OFF_moe_attn_normed 281600 /* fp64[4,8] 256 B */
 #define OM_STRIDE_moe_attn_normed 256
-#define OM_OFF_moe_mid 291840 /* fp64[4,8] 256 B */
+#define OM_OFF_moe_mid 281600 /* fp64[4,8] 256 B */
 #define OM_STRIDE_moe_mid 256
-#define OM_OFF_moe_ffn_in 292096 /* fp64[4,8] 256 B */
+#define OM_OFF_moe_ffn_in 281856 /* fp64[4,8] 256 B */
 #define OM_STRIDE_moe_ffn_in 256
-#define OM_OFF_moe_ffn_in_rms 292352 /* fp64[4] 32 B */
+#define OM_OFF_moe_ffn_in_rms 282112 /* fp64[4] 32 B */
 #define OM_STRIDE_moe_ffn_in_rms 256
-#define OM_OFF_moe_scores 292608 /* fp64[4,4] 128 B */
+#define OM_OFF_moe_scores 282368 /* fp64[4,4] 128 B */
 #define OM_STRIDE_moe_scores 256
-#define OM_OFF_moe_weights 292864 /* fp64[4,1] 32 B */
+#define OM_OFF_moe_weights 282624 /* fp64[4,1] 32 B */
 #define OM_STRIDE_moe_weights 256
-#define OM_OFF_moe_chosen 293120 /* int32[4,1] 16 B */
+#define OM_OFF_moe_chosen 282880 /* int32[4,1] 16 B */
 #define OM_STRIDE_moe_chosen 256
-#define OM_OFF_moe_probs 293376 /* fp64[4,4] 128 B */
+#define OM_OFF_moe_probs 283136 /* fp64[4,4] 128 B */
 #define OM_STRIDE_moe_probs 256
-#define OM_OFF_moe_scores_lse 293632 /* fp64[4] 32 B */
+#define OM_OFF_moe_scores_lse 283392 /* fp64[4] 32 B */
 #define OM_STRIDE_moe_scores_lse 256
-#define OM_OFF_moe_counts 293888 /* int32[1,4] 16 B */
+#define OM_OFF_moe_counts 283648 /* int32[1,4] 16 B */
 #define OM_STRIDE_moe_counts 256
-#define OM_OFF_moe_row 294144 /* int32[4,1] 16 B */
+#define OM_OFF_moe_row 283904 /* int32[4,1] 16 B */
 #define OM_STRIDE_moe_row 256
-#define OM_OFF_moe_src 294400 /* int32[4] 16 B */
+#define OM_OFF_moe_src 284160 /* int32[4] 16 B */
 #define OM_STRIDE_moe_src 256
-#define OM_OFF_moe_offsets 294656 /* int32[5] 20 B */
+#define OM_OFF_moe_offsets 284416 /* int32[5] 20 B */
 #define OM_STRIDE_moe_offsets 256
-#define OM_OFF_moe_routed 294912 /* fp64[4,8] 256 B */
+#define OM_OFF_moe_routed 284672 /* fp64[4,8] 256 B */
 #define OM_STRIDE_moe_routed 256
-#define OM_OFF_moe_gate 295168 /* fp64[4,6] 192 B */
+#define OM_OFF_moe_gate 284928 /* fp64[4,6] 192 B */
 #define OM_STRIDE_moe_gate 256
-#define OM_OFF_moe_up 295424 /* fp64[4,6] 192 B */
+#define OM_OFF_moe_up 285184 /* fp64[4,6] 192 B */
 #define OM_STRIDE_moe_up 256
-#define OM_OFF_moe_hidden 295680 /* fp64[4,6] 192 B */
+#define OM_OFF_moe_hidden 285440 /* fp64[4,6] 192 B */
 #define OM_STRIDE_moe_hidden 256
-#define OM_OFF_moe_shared_gate 295936 /* fp64[4,4] 128 B */
+#define OM_OFF_moe_shared_gate 285696 /* fp64[4,4] 128 B */
 #define OM_STRIDE_moe_shared_gate 256
-#define OM_OFF_moe_shared_up 296192 /* fp64[4,4] 128 B */
+#define OM_OFF_moe_shared_up 285952 /* fp64[4,4] 128 B */
 #define OM_STRIDE_moe_shared_up 256
-#define OM_OFF_moe_shared_hidden 296448 /* fp64[4,4] 128 B */
+#define OM_OFF_moe_shared_hidden 286208 /* fp64[4,4] 128 B */
 #define OM_STRIDE_moe_shared_hidden 256
-#define OM_OFF_moe_out 296704 /* fp64[4,8] 256 B */
+#define OM_OFF_moe_out 286464 /* fp64[4,8] 256 B */
 #define OM_STRIDE_moe_out 256
-#define OM_OFF_moe_mixed 296704 /* fp64[4,8] 256 B */
+#define OM_OFF_moe_mixed 286464 /* fp64[4,8] 256 B */
 #define OM_STRIDE_moe_mixed 256
-#define OM_OFF_moe_ffn_normed_rms 296960 /* fp64[4] 32 B */
+#define OM_OFF_moe_ffn_normed_rms 286720 /* fp64[4] 32 B */
 #define OM_STRIDE_moe_ffn_normed_rms 256
-#define OM_OFF_moe2_weights 297216 /* fp64[4,3] 96 B */
+#define OM_OFF_moe2_weights 286976 /* fp64[4,3] 96 B */
 #define OM_STRIDE_moe2_weights 256
-#define OM_OFF_moe2_chosen 297472 /* int32[4,3] 48 B */
+#define OM_OFF_moe2_chosen 287232 /* int32[4,3] 48 B */
 #define OM_STRIDE_moe2_chosen 256
-#define OM_OFF_moe2_probs 297728 /* fp64[4,12] 384 B */
+#define OM_OFF_moe2_probs 287488 /* fp64[4,12] 384 B */
 #define OM_STRIDE_moe2_probs 512
-#define OM_OFF_moe2_scores_lse 298240 /* fp64[4] 32 B */
+#define OM_OFF_moe2_scores_lse 288000 /* fp64[4] 32 B */
 #define OM_STRIDE_moe2_scores_lse 256
-#define OM_OFF_moe2_counts 298496 /* int32[1,12] 48 B */
+#define OM_OFF_moe2_counts 288256 /* int32[1,12] 48 B */
 #define OM_STRIDE_moe2_counts 256
-#define OM_OFF_head_in 298752 /* fp64[4,8] 256 B */
+#define OM_OFF_head_in 288512 /* fp64[4,8] 256 B */
 #define OM_STRIDE_head_in 256
-#define OM_OFF_head_in_rms 299008 /* fp64[4] 32 B */
+#define OM_OFF_head_in_rms 288768 /* fp64[4] 32 B */
 #define OM_STRIDE_head_in_rms 256
 
 /* scratch */
-#define OM_OFF_moe_rows 299520 /* fp64[4,8] 256 B */
-#define OM_OFF_moe_shared_out 299520 /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_attn_in_rms 299520 /* fp64[4] 32 B */
-#define OM_OFF_moe2_q_raw 299520 /* fp64[4,16] 512 B */
-#define OM_OFF_moe2_k_raw 299520 /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_heads 299520 /* fp64[4,16] 512 B */
-#define OM_OFF_moe2_attn_normed_rms 299520 /* fp64[4] 32 B */
-#define OM_OFF_moe2_ffn_in_rms 299520 /* fp64[4] 32 B */
-#define OM_OFF_moe2_scores 299520 /* fp64[4,12] 384 B */
-#define OM_OFF_moe2_routed 299520 /* fp64[12,8] 768 B */
-#define OM_OFF_moe2_rows 299520 /* fp64[12,8] 768 B */
-#define OM_OFF_moe2_shared_gate 299520 /* fp64[4,4] 128 B */
-#define OM_OFF_moe2_shared_out 299520 /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_ffn_normed 299520 /* fp64[4,8] 256 B */
-#define OM_OFF_dense_d_hidden 299520 /* fp64[4,12] 384 B */
-#define OM_OFF_dense_d_up 299520 /* fp64[4,12] 384 B */
-#define OM_OFF_dense_d_ffn_in_2 299520 /* fp64[4,8] 256 B */
-#define OM_OFF_dense_d_heads 299520 /* fp64[4,16] 512 B */
-#define OM_OFF_dense_d_attn_in_2 299520 /* fp64[4,8] 256 B */
-#define OM_OFF_dense_d_attn_in_4 299520 /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_shared_hidden 299520 /* fp64[4,4] 128 B */
-#define OM_OFF_moe_d_shared_up 299520 /* fp64[4,4] 128 B */
-#define OM_OFF_moe_d_ffn_in_2 299520 /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_rows 299520 /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_routed 299520 /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_routed_3 299520 /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_ffn_in_6 299520 /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_heads 299520 /* fp64[4,16] 512 B */
-#define OM_OFF_moe_d_attn_in_2 299520 /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_attn_in_4 299520 /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_d_shared_hidden 299520 /* fp64[4,4] 128 B */
-#define OM_OFF_moe2_d_shared_up 299520 /* fp64[4,4] 128 B */
-#define OM_OFF_moe2_d_ffn_in_2 299520 /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_d_rows 299520 /* fp64[12,8] 768 B */
-#define OM_OFF_moe2_d_routed 299520 /* fp64[12,8] 768 B */
-#define OM_OFF_moe2_d_routed_3 299520 /* fp64[12,8] 768 B */
-#define OM_OFF_moe2_d_scores 299520 /* fp64[4,12] 384 B */
-#define OM_OFF_moe2_d_heads 299520 /* fp64[4,16] 512 B */
-#define OM_OFF_moe2_d_attn_in_2 299520 /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_d_attn_in_4 299520 /* fp64[4,8] 256 B */
-#define OM_OFF_eval_in_rms 299520 /* fp64[4] 32 B */
-#define OM_OFF_decode_dense_attn_in_rms 299520 /* fp64[1] 8 B */
-#define OM_OFF_decode_dense_q_raw 299520 /* fp64[1,16] 128 B */
-#define OM_OFF_decode_dense_k_raw 299520 /* fp64[1,8] 64 B */
-#define OM_OFF_decode_dense_heads 299520 /* fp64[1,16] 128 B */
-#define OM_OFF_decode_dense_attn_normed_rms 299520 /* fp64[1] 8 B */
-#define OM_OFF_decode_dense_ffn_in_rms 299520 /* fp64[1] 8 B */
-#define OM_OFF_decode_dense_gate 299520 /* fp64[1,12] 96 B */
-#define OM_OFF_decode_dense_out 299520 /* fp64[1,8] 64 B */
-#define OM_OFF_decode_moe_attn_in_rms 299520 /* fp64[1] 8 B */
-#define OM_OFF_decode_moe_q_raw 299520 /* fp64[1,16] 128 B */
-#define OM_OFF_decode_moe_k_raw 299520 /* fp64[1,8] 64 B */
-#define OM_OFF_decode_moe_heads 299520 /* fp64[1,16] 128 B */
-#define OM_OFF_decode_moe_attn_normed_rms 299520 /* fp64[1] 8 B */
-#define OM_OFF_decode_moe_ffn_in 299520 /* fp64[1,8] 64 B */
-#define OM_OFF_decode_moe_shared_out 299520 /* fp64[1,8] 64 B */
-#define OM_OFF_decode_moe_ffn_normed 299520 /* fp64[1,8] 64 B */
-#define OM_OFF_decode_moe2_attn_in_rms 299520 /* fp64[1] 8 B */
-#define OM_OFF_decode_moe2_q_raw 299520 /* fp64[1,16] 128 B */
-#define OM_OFF_decode_moe2_k_raw 299520 /* fp64[1,8] 64 B */
-#define OM_OFF_decode_moe2_heads 299520 /* fp64[1,16] 128 B */
-#define OM_OFF_decode_moe2_attn_normed_rms 299520 /* fp64[1] 8 B */
-#define OM_OFF_decode_moe2_ffn_in_rms 299520 /* fp64[1] 8 B */
-#define OM_OFF_decode_moe2_scores 299520 /* fp64[1,12] 96 B */
-#define OM_OFF_decode_moe2_routed 299520 /* fp64[3,8] 192 B */
-#define OM_OFF_decode_moe2_rows 299520 /* fp64[3,8] 192 B */
-#define OM_OFF_decode_moe2_shared_gate 299520 /* fp64[1,4] 32 B */
-#define OM_OFF_decode_moe2_shared_out 299520 /* fp64[1,8] 64 B */
-#define OM_OFF_decode_moe2_ffn_normed 299520 /* fp64[1,8] 64 B */
-#define OM_OFF_decode_head_in_rms 299520 /* fp64[1] 8 B */
-#define OM_OFF_decode_head_logits 299520 /* fp64[1,32] 256 B */
-#define OM_OFF_moe2_re_rows 299520 /* fp64[12,8] 768 B */
-#define OM_OFF_moe2_re_shared_out 299520 /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_re_ffn_normed 299520 /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_k_normed_rms 299776 /* fp64[8] 64 B */
-#define OM_OFF_moe2_shared_up 299776 /* fp64[4,4] 128 B */
-#define OM_OFF_moe2_ffn_normed_rms 299776 /* fp64[4] 32 B */
-#define OM_OFF_moe_d_shared_gate 299776 /* fp64[4,4] 128 B */
-#define OM_OFF_moe_d_hidden 299776 /* fp64[4,6] 192 B */
-#define OM_OFF_moe_d_up 299776 /* fp64[4,6] 192 B */
-#define OM_OFF_moe_d_routed_2 299776 /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_ffn_in_4 299776 /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_scores 299776 /* fp64[4,4] 128 B */
-#define OM_OFF_moe2_d_shared_gate 299776 /* fp64[4,4] 128 B */
-#define OM_OFF_decode_dense_q_normed 299776 /* fp64[1,16] 128 B */
-#define OM_OFF_decode_dense_attn 299776 /* fp64[1,8] 64 B */
-#define OM_OFF_decode_dense_up 299776 /* fp64[1,12] 96 B */
-#define OM_OFF_decode_dense_ffn_normed 299776 /* fp64[1,8] 64 B */
-#define OM_OFF_decode_moe_q_normed 299776 /* fp64[1,16] 128 B */
-#define OM_OFF_decode_moe_q_rot 299776 /* fp64[1,16] 128 B */
-#define OM_OFF_decode_moe_attn 299776 /* fp64[1,8] 64 B */
-#define OM_OFF_decode_moe_ffn_in_rms 299776 /* fp64[1] 8 B */
-#define OM_OFF_decode_moe_scores 299776 /* fp64[1,4] 32 B */
-#define OM_OFF_decode_moe_routed 299776 /* fp64[1,8] 64 B */
-#define OM_OFF_decode_moe_rows 299776 /* fp64[1,8] 64 B */
-#define OM_OFF_decode_moe_shared_gate 299776 /* fp64[1,4] 32 B */
-#define OM_OFF_decode_moe_ffn_normed_rms 299776 /* fp64[1] 8 B */
-#define OM_OFF_decode_moe2_q_normed 299776 /* fp64[1,16] 128 B */
-#define OM_OFF_decode_moe2_q_rot 299776 /* fp64[1,16] 128 B */
-#define OM_OFF_decode_moe2_attn 299776 /* fp64[1,8] 64 B */
-#define OM_OFF_decode_moe2_probs 299776 /* fp64[1,12] 96 B */
-#define OM_OFF_decode_moe2_gate 299776 /* fp64[3,6] 144 B */
-#define OM_OFF_decode_moe2_out 299776 /* fp64[1,8] 64 B */
-#define OM_OFF_decode_moe2_mixed 299776 /* fp64[1,8] 64 B */
-#define OM_OFF_decode_head_in 299776 /* fp64[1,8] 64 B */
-#define OM_OFF_moe2_q_normed 300032 /* fp64[4,16] 512 B */
-#define OM_OFF_moe2_q_rot 300032 /* fp64[4,16] 512 B */
-#define OM_OFF_moe2_attn 300032 /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_shared_hidden 300032 /* fp64[4,4] 128 B */
-#define OM_OFF_dense_d_gate 300032 /* fp64[4,12] 384 B */
-#define OM_OFF_dense_d_q_normed 300032 /* fp64[4,16] 512 B */
-#define OM_OFF_dense_d_q_raw 300032 /* fp64[4,16] 512 B */
-#define OM_OFF_moe_d_gate 300032 /* fp64[4,6] 192 B */
-#define OM_OFF_moe_d_q_rot 300032 /* fp64[4,16] 512 B */
-#define OM_OFF_moe_d_q_normed 300032 /* fp64[4,16] 512 B */
-#define OM_OFF_moe_d_q_raw 300032 /* fp64[4,16] 512 B */
-#define OM_OFF_moe2_d_ffn_in_6 300032 /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_d_q_rot 300032 /* fp64[4,16] 512 B */
-#define OM_OFF_moe2_d_q_normed 300032 /* fp64[4,16] 512 B */
-#define OM_OFF_moe2_d_q_raw 300032 /* fp64[4,16] 512 B */
-#define OM_OFF_decode_dense_attn_in 300032 /* fp64[1,8] 64 B */
-#define OM_OFF_decode_dense_ffn_in 300032 /* fp64[1,8] 64 B */
-#define OM_OFF_decode_dense_hidden 300032 /* fp64[1,12] 96 B */
-#define OM_OFF_decode_dense_ffn_normed_rms 300032 /* fp64[1] 8 B */
-#define OM_OFF_decode_moe_attn_in 300032 /* fp64[1,8] 64 B */
-#define OM_OFF_decode_moe_probs 300032 /* fp64[1,4] 32 B */
-#define OM_OFF_decode_moe_gate 300032 /* fp64[1,6] 48 B */
-#define OM_OFF_decode_moe_out 300032 /* fp64[1,8] 64 B */
-#define OM_OFF_decode_moe_mixed 300032 /* fp64[1,8] 64 B */
-#define OM_OFF_decode_moe2_attn_in 300032 /* fp64[1,8] 64 B */
-#define OM_OFF_decode_moe2_counts 300032 /* int32[1,12] 48 B */
-#define OM_OFF_decode_moe2_up 300032 /* fp64[3,6] 144 B */
-#define OM_OFF_decode_moe2_shared_up 300032 /* fp64[1,4] 32 B */
-#define OM_OFF_decode_moe2_ffn_normed_rms 300032 /* fp64[1] 8 B */
-#define OM_OFF_moe2_gate 300288 /* fp64[12,6] 576 B */
-#define OM_OFF_moe2_out 300288 /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_mixed 300288 /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_weights 300288 /* fp64[4,1] 32 B */
-#define OM_OFF_moe2_d_ffn_in_4 300288 /* fp64[4,8] 256 B */
-#define OM_OFF_decode_dense_q_normed_rms 300288 /* fp64[4] 32 B */
-#define OM_OFF_decode_dense_k_normed 300288 /* fp64[1,8] 64 B */
-#define OM_OFF_decode_moe_q_normed_rms 300288 /* fp64[4] 32 B */
-#define OM_OFF_decode_moe_k_normed 300288 /* fp64[1,8] 64 B */
-#define OM_OFF_decode_moe_k_rot 300288 /* fp64[1,8] 64 B */
-#define OM_OFF_decode_moe_counts 300288 /* int32[1,4] 16 B */
-#define OM_OFF_decode_moe_up 300288 /* fp64[1,6] 48 B */
-#define OM_OFF_decode_moe_shared_up 300288 /* fp64[1,4] 32 B */
-#define OM_OFF_decode_moe2_q_normed_rms 300288 /* fp64[4] 32 B */
-#define OM_OFF_decode_moe2_k_normed 300288 /* fp64[1,8] 64 B */
-#define OM_OFF_decode_moe2_k_rot 300288 /* fp64[1,8] 64 B */
-#define OM_OFF_decode_moe2_chosen 300288 /* int32[1,3] 12 B */
-#define OM_OFF_decode_moe2_hidden 300288 /* fp64[3,6] 144 B */
-#define OM_OFF_decode_moe2_shared_hidden 300288 /* fp64[1,4] 32 B */
-#define OM_OFF_moe2_attn_in 300544 /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_heads_lse 300544 /* fp64[16] 128 B */
-#define OM_OFF_dense_d_out 300544 /* fp64[4,8] 256 B */
-#define OM_OFF_dense_d_ffn_in 300544 /* fp64[4,8] 256 B */
-#define OM_OFF_dense_d_ffn_in_3 300544 /* fp64[4,8] 256 B */
-#define OM_OFF_dense_d_mid 300544 /* fp64[4,8] 256 B */
-#define OM_OFF_dense_d_attn 300544 /* fp64[4,8] 256 B */
-#define OM_OFF_dense_d_k_normed 300544 /* fp64[4,8] 256 B */
-#define OM_OFF_dense_d_k_raw 300544 /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_mixed 300544 /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_attn 300544 /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_k_rot 300544 /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_k_normed 300544 /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_k_raw 300544 /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_d_attn 300544 /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_d_k_rot 300544 /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_d_k_normed 300544 /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_d_k_raw 300544 /* fp64[4,8] 256 B */
-#define OM_OFF_decode_dense_k_normed_rms 300544 /* fp64[2] 16 B */
-#define OM_OFF_decode_dense_v 300544 /* fp64[1,8] 64 B */
-#define OM_OFF_decode_moe_k_normed_rms 300544 /* fp64[2] 16 B */
-#define OM_OFF_decode_moe_v 300544 /* fp64[1,8] 64 B */
-#define OM_OFF_decode_moe_scores_lse 300544 /* fp64[1] 8 B */
-#define OM_OFF_decode_moe_hidden 300544 /* fp64[1,6] 48 B */
-#define OM_OFF_decode_moe_shared_hidden 300544 /* fp64[1,4] 32 B */
-#define OM_OFF_decode_moe2_k_normed_rms 300544 /* fp64[2] 16 B */
-#define OM_OFF_decode_moe2_v 300544 /* fp64[1,8] 64 B */
-#define OM_OFF_decode_moe2_ffn_in 300544 /* fp64[1,8] 64 B */
-#define OM_OFF_moe2_re_routed 300544 /* fp64[12,8] 768 B */
-#define OM_OFF_moe2_q_normed_rms 300800 /* fp64[16] 128 B */
-#define OM_OFF_moe2_k_normed 300800 /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_k_rot 300800 /* fp64[4,8] 256 B */
-#define OM_OFF_dense_d_v 300800 /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_ffn_in 300800 /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_ffn_in_3 300800 /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_ffn_in_5 300800 /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_ffn_in_7 300800 /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_mid 300800 /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_v 300800 /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_d_v 300800 /* fp64[4,8] 256 B */
-#define OM_OFF_decode_moe_offsets 300800 /* int32[5] 20 B */
-#define OM_OFF_decode_moe2_scores_lse 300800 /* fp64[1] 8 B */
-#define OM_OFF_decode_moe2_offsets 300800 /* int32[13] 52 B */
-#define OM_OFF_moe2_v 301056 /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_up 301056 /* fp64[12,6] 576 B */
-#define OM_OFF_dense_d_attn_in 301056 /* fp64[4,8] 256 B */
-#define OM_OFF_dense_d_attn_in_3 301056 /* fp64[4,8] 256 B */
-#define OM_OFF_dense_d_attn_in_5 301056 /* fp64[4,8] 256 B */
-#define OM_OFF_dense_d_x 301056 /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_attn_in 301056 /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_attn_in_3 301056 /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_attn_in_5 301056 /* fp64[4,8] 256 B */
-#define OM_OFF_moe_d_x 301056 /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_d_attn_in 301056 /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_d_attn_in_3 301056 /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_d_attn_in_5 301056 /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_d_x 301056 /* fp64[4,8] 256 B */
-#define OM_OFF_decode_moe_weights 301056 /* fp64[1,1] 8 B */
-#define OM_OFF_decode_moe2_weights 301056 /* fp64[1,3] 24 B */
-#define OM_OFF_moe2_d_routed_2 301312 /* fp64[12,8] 768 B */
-#define OM_OFF_decode_moe_chosen 301312 /* int32[1,1] 4 B */
-#define OM_OFF_decode_moe2_row 301312 /* int32[1,3] 12 B */
-#define OM_OFF_moe2_re_gate 301312 /* fp64[12,6] 576 B */
-#define OM_OFF_decode_moe_row 301568 /* int32[1,1] 4 B */
-#define OM_OFF_decode_moe2_src 301568 /* int32[3] 12 B */
-#define OM_OFF_moe2_hidden 301824 /* fp64[12,6] 576 B */
-#define OM_OFF_decode_moe_src 301824 /* int32[1] 4 B */
-#define OM_OFF_moe2_re_up 302080 /* fp64[12,6] 576 B */
-#define OM_OFF_moe2_ffn_in 302592 /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_offsets 302848 /* int32[13] 52 B */
-#define OM_OFF_moe2_d_gate 302848 /* fp64[12,6] 576 B */
-#define OM_OFF_moe2_re_hidden 302848 /* fp64[12,6] 576 B */
-#define OM_OFF_moe2_row 303104 /* int32[4,3] 48 B */
-#define OM_OFF_moe2_src 303360 /* int32[12] 48 B */
-#define OM_OFF_moe2_d_hidden 303616 /* fp64[12,6] 576 B */
-#define OM_OFF_moe2_d_up 303616 /* fp64[12,6] 576 B */
-#define OM_OFF_moe2_re_out 303616 /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_re_mixed 303616 /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_d_mixed 303872 /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_re_shared_gate 304128 /* fp64[4,4] 128 B */
-#define OM_OFF_moe2_re_q_raw 304384 /* fp64[4,16] 512 B */
-#define OM_OFF_moe2_re_q_normed 304896 /* fp64[4,16] 512 B */
-#define OM_OFF_moe2_re_q_rot 304896 /* fp64[4,16] 512 B */
-#define OM_OFF_moe2_re_heads 305408 /* fp64[4,16] 512 B */
-#define OM_OFF_moe2_re_scores 305920 /* fp64[4,12] 384 B */
-#define OM_OFF_moe2_re_attn_in 306432 /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_re_k_raw 306688 /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_re_k_normed 306944 /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_re_k_rot 306944 /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_re_v 307200 /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_re_attn 307456 /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_re_attn_normed 307712 /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_re_mid 307712 /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_re_ffn_in 307968 /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_d_ffn_in 308224 /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_d_ffn_in_3 308224 /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_d_ffn_in_5 308224 /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_d_ffn_in_7 308224 /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_d_mid 308224 /* fp64[4,8] 256 B */
-#define OM_OFF_moe2_re_shared_up 308224 /* fp64[4,4] 128 B */
-#define OM_OFF_moe2_re_q_normed_rms 308480 /* fp64[16] 128 B */
-#define OM_OFF_moe2_re_heads_lse 308736 /* fp64[16] 128 B */
-#define OM_OFF_moe2_d_weights 308992 /* fp64[4,3] 96 B */
-#define OM_OFF_moe2_re_shared_hidden 308992 /* fp64[4,4] 128 B */
-#define OM_OFF_moe2_re_k_normed_rms 309248 /* fp64[8] 64 B */
-#define OM_OFF_moe2_re_offsets 309504 /* int32[13] 52 B */
-#define OM_OFF_moe2_re_row 309760 /* int32[4,3] 48 B */
-#define OM_OFF_moe2_re_src 310016 /* int32[12] 48 B */
-#define OM_OFF_moe2_re_attn_in_rms 310272 /* fp64[4] 32 B */
-#define OM_OFF_moe2_re_attn_normed_rms 310528 /* fp64[4] 32 B */
-#define OM_OFF_moe2_re_ffn_in_rms 310784 /* fp64[4] 32 B */
-#define OM_OFF_moe2_re_ffn_normed_rms 311040 /* fp64[4] 32 B */
-#define OM_OFF_eval_in 332288 /* fp64[4,8] 256 B */
-#define OM_OFF_eval_logits_lse 332544 /* fp64[4] 32 B */
+#define OM_OFF_moe_rows 289280 /* fp64[4,8] 256 B */
+#define OM_OFF_moe_shared_out 289280 /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_attn_in_rms 289280 /* fp64[4] 32 B */
+#define OM_OFF_moe2_q_raw 289280 /* fp64[4,16] 512 B */
+#define OM_OFF_moe2_k_normed_rms 289280 /* fp64[8] 64 B */
+#define OM_OFF_moe2_heads 289280 /* fp64[4,16] 512 B */
+#define OM_OFF_moe2_attn_normed_rms 289280 /* fp64[4] 32 B */
+#define OM_OFF_moe2_ffn_in_rms 289280 /* fp64[4] 32 B */
+#define OM_OFF_moe2_scores 289280 /* fp64[4,12] 384 B */
+#define OM_OFF_moe2_routed 289280 /* fp64[12,8] 768 B */
+#define OM_OFF_moe2_rows 289280 /* fp64[12,8] 768 B */
+#define OM_OFF_moe2_shared_gate 289280 /* fp64[4,4] 128 B */
+#define OM_OFF_moe2_shared_out 289280 /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_ffn_normed 289280 /* fp64[4,8] 256 B */
+#define OM_OFF_dense_d_hidden 289280 /* fp64[4,12] 384 B */
+#define OM_OFF_dense_d_up 289280 /* fp64[4,12] 384 B */
+#define OM_OFF_dense_d_ffn_in_2 289280 /* fp64[4,8] 256 B */
+#define OM_OFF_dense_d_heads 289280 /* fp64[4,16] 512 B */
+#define OM_OFF_dense_d_attn_in_2 289280 /* fp64[4,8] 256 B */
+#define OM_OFF_dense_d_attn_in_4 289280 /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_shared_hidden 289280 /* fp64[4,4] 128 B */
+#define OM_OFF_moe_d_shared_up 289280 /* fp64[4,4] 128 B */
+#define OM_OFF_moe_d_ffn_in_2 289280 /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_rows 289280 /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_routed 289280 /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_routed_3 289280 /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_ffn_in_6 289280 /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_heads 289280 /* fp64[4,16] 512 B */
+#define OM_OFF_moe_d_attn_in_2 289280 /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_attn_in_4 289280 /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_d_shared_hidden 289280 /* fp64[4,4] 128 B */
+#define OM_OFF_moe2_d_shared_up 289280 /* fp64[4,4] 128 B */
+#define OM_OFF_moe2_d_ffn_in_2 289280 /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_d_rows 289280 /* fp64[12,8] 768 B */
+#define OM_OFF_moe2_d_routed 289280 /* fp64[12,8] 768 B */
+#define OM_OFF_moe2_d_routed_3 289280 /* fp64[12,8] 768 B */
+#define OM_OFF_moe2_d_scores 289280 /* fp64[4,12] 384 B */
+#define OM_OFF_moe2_d_heads 289280 /* fp64[4,16] 512 B */
+#define OM_OFF_moe2_d_attn_in_2 289280 /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_d_attn_in_4 289280 /* fp64[4,8] 256 B */
+#define OM_OFF_eval_in_rms 289280 /* fp64[4] 32 B */
+#define OM_OFF_decode_dense_attn_in_rms 289280 /* fp64[1] 8 B */
+#define OM_OFF_decode_dense_q_raw 289280 /* fp64[1,16] 128 B */
+#define OM_OFF_decode_dense_k_normed_rms 289280 /* fp64[2] 16 B */
+#define OM_OFF_decode_dense_heads 289280 /* fp64[1,16] 128 B */
+#define OM_OFF_decode_dense_attn_normed_rms 289280 /* fp64[1] 8 B */
+#define OM_OFF_decode_dense_ffn_in_rms 289280 /* fp64[1] 8 B */
+#define OM_OFF_decode_dense_gate 289280 /* fp64[1,12] 96 B */
+#define OM_OFF_decode_dense_out 289280 /* fp64[1,8] 64 B */
+#define OM_OFF_decode_moe_attn_in_rms 289280 /* fp64[1] 8 B */
+#define OM_OFF_decode_moe_q_raw 289280 /* fp64[1,16] 128 B */
+#define OM_OFF_decode_moe_k_normed_rms 289280 /* fp64[2] 16 B */
+#define OM_OFF_decode_moe_heads 289280 /* fp64[1,16] 128 B */
+#define OM_OFF_decode_moe_attn_normed_rms 289280 /* fp64[1] 8 B */
+#define OM_OFF_decode_moe_ffn_in 289280 /* fp64[1,8] 64 B */
+#define OM_OFF_decode_moe_shared_out 289280 /* fp64[1,8] 64 B */
+#define OM_OFF_decode_moe_ffn_normed 289280 /* fp64[1,8] 64 B */
+#define OM_OFF_decode_moe2_attn_in_rms 289280 /* fp64[1] 8 B */
+#define OM_OFF_decode_moe2_q_raw 289280 /* fp64[1,16] 128 B */
+#define OM_OFF_decode_moe2_k_normed_rms 289280 /* fp64[2] 16 B */
+#define OM_OFF_decode_moe2_heads 289280 /* fp64[1,16] 128 B */
+#define OM_OFF_decode_moe2_attn_normed_rms 289280 /* fp64[1] 8 B */
+#define OM_OFF_decode_moe2_ffn_in_rms 289280 /* fp64[1] 8 B */
+#define OM_OFF_decode_moe2_scores 289280 /* fp64[1,12] 96 B */
+#define OM_OFF_decode_moe2_routed 289280 /* fp64[3,8] 192 B */
+#define OM_OFF_decode_moe2_rows 289280 /* fp64[3,8] 192 B */
+#define OM_OFF_decode_moe2_shared_gate 289280 /* fp64[1,4] 32 B */
+#define OM_OFF_decode_moe2_shared_out 289280 /* fp64[1,8] 64 B */
+#define OM_OFF_decode_moe2_ffn_normed 289280 /* fp64[1,8] 64 B */
+#define OM_OFF_decode_head_in_rms 289280 /* fp64[1] 8 B */
+#define OM_OFF_decode_head_logits 289280 /* fp64[1,32] 256 B */
+#define OM_OFF_moe2_re_rows 289280 /* fp64[12,8] 768 B */
+#define OM_OFF_moe2_re_shared_out 289280 /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_re_ffn_normed 289280 /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_shared_up 289536 /* fp64[4,4] 128 B */
+#define OM_OFF_moe2_ffn_normed_rms 289536 /* fp64[4] 32 B */
+#define OM_OFF_moe_d_shared_gate 289536 /* fp64[4,4] 128 B */
+#define OM_OFF_moe_d_hidden 289536 /* fp64[4,6] 192 B */
+#define OM_OFF_moe_d_up 289536 /* fp64[4,6] 192 B */
+#define OM_OFF_moe_d_routed_2 289536 /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_ffn_in_4 289536 /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_scores 289536 /* fp64[4,4] 128 B */
+#define OM_OFF_moe2_d_shared_gate 289536 /* fp64[4,4] 128 B */
+#define OM_OFF_decode_dense_attn_in 289536 /* fp64[1,8] 64 B */
+#define OM_OFF_decode_dense_q_normed 289536 /* fp64[1,16] 128 B */
+#define OM_OFF_decode_dense_attn 289536 /* fp64[1,8] 64 B */
+#define OM_OFF_decode_dense_up 289536 /* fp64[1,12] 96 B */
+#define OM_OFF_decode_dense_ffn_normed 289536 /* fp64[1,8] 64 B */
+#define OM_OFF_decode_moe_attn_in 289536 /* fp64[1,8] 64 B */
+#define OM_OFF_decode_moe_q_normed 289536 /* fp64[1,16] 128 B */
+#define OM_OFF_decode_moe_q_rot 289536 /* fp64[1,16] 128 B */
+#define OM_OFF_decode_moe_attn 289536 /* fp64[1,8] 64 B */
+#define OM_OFF_decode_moe_ffn_in_rms 289536 /* fp64[1] 8 B */
+#define OM_OFF_decode_moe_scores 289536 /* fp64[1,4] 32 B */
+#define OM_OFF_decode_moe_routed 289536 /* fp64[1,8] 64 B */
+#define OM_OFF_decode_moe_rows 289536 /* fp64[1,8] 64 B */
+#define OM_OFF_decode_moe_shared_gate 289536 /* fp64[1,4] 32 B */
+#define OM_OFF_decode_moe_ffn_normed_rms 289536 /* fp64[1] 8 B */
+#define OM_OFF_decode_moe2_attn_in 289536 /* fp64[1,8] 64 B */
+#define OM_OFF_decode_moe2_q_normed 289536 /* fp64[1,16] 128 B */
+#define OM_OFF_decode_moe2_q_rot 289536 /* fp64[1,16] 128 B */
+#define OM_OFF_decode_moe2_attn 289536 /* fp64[1,8] 64 B */
+#define OM_OFF_decode_moe2_probs 289536 /* fp64[1,12] 96 B */
+#define OM_OFF_decode_moe2_gate 289536 /* fp64[3,6] 144 B */
+#define OM_OFF_decode_moe2_out 289536 /* fp64[1,8] 64 B */
+#define OM_OFF_decode_moe2_mixed 289536 /* fp64[1,8] 64 B */
+#define OM_OFF_decode_head_in 289536 /* fp64[1,8] 64 B */
+#define OM_OFF_moe2_attn_in 289792 /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_q_normed 289792 /* fp64[4,16] 512 B */
+#define OM_OFF_moe2_q_rot 289792 /* fp64[4,16] 512 B */
+#define OM_OFF_moe2_attn 289792 /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_shared_hidden 289792 /* fp64[4,4] 128 B */
+#define OM_OFF_dense_d_gate 289792 /* fp64[4,12] 384 B */
+#define OM_OFF_dense_d_q_normed 289792 /* fp64[4,16] 512 B */
+#define OM_OFF_dense_d_q_raw 289792 /* fp64[4,16] 512 B */
+#define OM_OFF_moe_d_gate 289792 /* fp64[4,6] 192 B */
+#define OM_OFF_moe_d_q_rot 289792 /* fp64[4,16] 512 B */
+#define OM_OFF_moe_d_q_normed 289792 /* fp64[4,16] 512 B */
+#define OM_OFF_moe_d_q_raw 289792 /* fp64[4,16] 512 B */
+#define OM_OFF_moe2_d_ffn_in_6 289792 /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_d_q_rot 289792 /* fp64[4,16] 512 B */
+#define OM_OFF_moe2_d_q_normed 289792 /* fp64[4,16] 512 B */
+#define OM_OFF_moe2_d_q_raw 289792 /* fp64[4,16] 512 B */
+#define OM_OFF_decode_dense_k_raw 289792 /* fp64[1,8] 64 B */
+#define OM_OFF_decode_dense_ffn_in 289792 /* fp64[1,8] 64 B */
+#define OM_OFF_decode_dense_hidden 289792 /* fp64[1,12] 96 B */
+#define OM_OFF_decode_dense_ffn_normed_rms 289792 /* fp64[1] 8 B */
+#define OM_OFF_decode_moe_k_raw 289792 /* fp64[1,8] 64 B */
+#define OM_OFF_decode_moe_probs 289792 /* fp64[1,4] 32 B */
+#define OM_OFF_decode_moe_gate 289792 /* fp64[1,6] 48 B */
+#define OM_OFF_decode_moe_out 289792 /* fp64[1,8] 64 B */
+#define OM_OFF_decode_moe_mixed 289792 /* fp64[1,8] 64 B */
+#define OM_OFF_decode_moe2_k_raw 289792 /* fp64[1,8] 64 B */
+#define OM_OFF_decode_moe2_counts 289792 /* int32[1,12] 48 B */
+#define OM_OFF_decode_moe2_up 289792 /* fp64[3,6] 144 B */
+#define OM_OFF_decode_moe2_shared_up 289792 /* fp64[1,4] 32 B */
+#define OM_OFF_decode_moe2_ffn_normed_rms 289792 /* fp64[1] 8 B */
+#define OM_OFF_moe2_gate 290048 /* fp64[12,6] 576 B */
+#define OM_OFF_moe2_out 290048 /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_mixed 290048 /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_weights 290048 /* fp64[4,1] 32 B */
+#define OM_OFF_moe2_d_ffn_in_4 290048 /* fp64[4,8] 256 B */
+#define OM_OFF_decode_dense_v 290048 /* fp64[1,8] 64 B */
+#define OM_OFF_decode_moe_v 290048 /* fp64[1,8] 64 B */
+#define OM_OFF_decode_moe_counts 290048 /* int32[1,4] 16 B */
+#define OM_OFF_decode_moe_up 290048 /* fp64[1,6] 48 B */
+#define OM_OFF_decode_moe_shared_up 290048 /* fp64[1,4] 32 B */
+#define OM_OFF_decode_moe2_v 290048 /* fp64[1,8] 64 B */
+#define OM_OFF_decode_moe2_chosen 290048 /* int32[1,3] 12 B */
+#define OM_OFF_decode_moe2_hidden 290048 /* fp64[3,6] 144 B */
+#define OM_OFF_decode_moe2_shared_hidden 290048 /* fp64[1,4] 32 B */
+#define OM_OFF_moe2_k_raw 290304 /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_heads_lse 290304 /* fp64[16] 128 B */
+#define OM_OFF_dense_d_out 290304 /* fp64[4,8] 256 B */
+#define OM_OFF_dense_d_ffn_in 290304 /* fp64[4,8] 256 B */
+#define OM_OFF_dense_d_ffn_in_3 290304 /* fp64[4,8] 256 B */
+#define OM_OFF_dense_d_mid 290304 /* fp64[4,8] 256 B */
+#define OM_OFF_dense_d_attn 290304 /* fp64[4,8] 256 B */
+#define OM_OFF_dense_d_k_normed 290304 /* fp64[4,8] 256 B */
+#define OM_OFF_dense_d_k_raw 290304 /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_mixed 290304 /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_attn 290304 /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_k_rot 290304 /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_k_normed 290304 /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_k_raw 290304 /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_d_attn 290304 /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_d_k_rot 290304 /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_d_k_normed 290304 /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_d_k_raw 290304 /* fp64[4,8] 256 B */
+#define OM_OFF_decode_dense_q_normed_rms 290304 /* fp64[4] 32 B */
+#define OM_OFF_decode_dense_k_normed 290304 /* fp64[1,8] 64 B */
+#define OM_OFF_decode_moe_q_normed_rms 290304 /* fp64[4] 32 B */
+#define OM_OFF_decode_moe_k_normed 290304 /* fp64[1,8] 64 B */
+#define OM_OFF_decode_moe_k_rot 290304 /* fp64[1,8] 64 B */
+#define OM_OFF_decode_moe_scores_lse 290304 /* fp64[1] 8 B */
+#define OM_OFF_decode_moe_hidden 290304 /* fp64[1,6] 48 B */
+#define OM_OFF_decode_moe_shared_hidden 290304 /* fp64[1,4] 32 B */
+#define OM_OFF_decode_moe2_q_normed_rms 290304 /* fp64[4] 32 B */
+#define OM_OFF_decode_moe2_k_normed 290304 /* fp64[1,8] 64 B */
+#define OM_OFF_decode_moe2_k_rot 290304 /* fp64[1,8] 64 B */
+#define OM_OFF_decode_moe2_ffn_in 290304 /* fp64[1,8] 64 B */
+#define OM_OFF_moe2_re_routed 290304 /* fp64[12,8] 768 B */
+#define OM_OFF_moe2_v 290560 /* fp64[4,8] 256 B */
+#define OM_OFF_dense_d_v 290560 /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_ffn_in 290560 /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_ffn_in_3 290560 /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_ffn_in_5 290560 /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_ffn_in_7 290560 /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_mid 290560 /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_v 290560 /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_d_v 290560 /* fp64[4,8] 256 B */
+#define OM_OFF_decode_moe_offsets 290560 /* int32[5] 20 B */
+#define OM_OFF_decode_moe2_scores_lse 290560 /* fp64[1] 8 B */
+#define OM_OFF_decode_moe2_offsets 290560 /* int32[13] 52 B */
+#define OM_OFF_moe2_q_normed_rms 290816 /* fp64[16] 128 B */
+#define OM_OFF_moe2_k_normed 290816 /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_k_rot 290816 /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_up 290816 /* fp64[12,6] 576 B */
+#define OM_OFF_dense_d_attn_in 290816 /* fp64[4,8] 256 B */
+#define OM_OFF_dense_d_attn_in_3 290816 /* fp64[4,8] 256 B */
+#define OM_OFF_dense_d_attn_in_5 290816 /* fp64[4,8] 256 B */
+#define OM_OFF_dense_d_x 290816 /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_attn_in 290816 /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_attn_in_3 290816 /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_attn_in_5 290816 /* fp64[4,8] 256 B */
+#define OM_OFF_moe_d_x 290816 /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_d_attn_in 290816 /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_d_attn_in_3 290816 /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_d_attn_in_5 290816 /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_d_x 290816 /* fp64[4,8] 256 B */
+#define OM_OFF_decode_moe_weights 290816 /* fp64[1,1] 8 B */
+#define OM_OFF_decode_moe2_weights 290816 /* fp64[1,3] 24 B */
+#define OM_OFF_moe2_d_routed_2 291072 /* fp64[12,8] 768 B */
+#define OM_OFF_decode_moe_chosen 291072 /* int32[1,1] 4 B */
+#define OM_OFF_decode_moe2_row 291072 /* int32[1,3] 12 B */
+#define OM_OFF_moe2_re_gate 291072 /* fp64[12,6] 576 B */
+#define OM_OFF_decode_moe_row 291328 /* int32[1,1] 4 B */
+#define OM_OFF_decode_moe2_src 291328 /* int32[3] 12 B */
+#define OM_OFF_moe2_hidden 291584 /* fp64[12,6] 576 B */
+#define OM_OFF_decode_moe_src 291584 /* int32[1] 4 B */
+#define OM_OFF_moe2_re_up 291840 /* fp64[12,6] 576 B */
+#define OM_OFF_moe2_ffn_in 292352 /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_offsets 292608 /* int32[13] 52 B */
+#define OM_OFF_moe2_d_gate 292608 /* fp64[12,6] 576 B */
+#define OM_OFF_moe2_re_hidden 292608 /* fp64[12,6] 576 B */
+#define OM_OFF_moe2_row 292864 /* int32[4,3] 48 B */
+#define OM_OFF_moe2_src 293120 /* int32[12] 48 B */
+#define OM_OFF_moe2_d_hidden 293376 /* fp64[12,6] 576 B */
+#define OM_OFF_moe2_d_up 293376 /* fp64[12,6] 576 B */
+#define OM_OFF_moe2_re_out 293376 /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_re_mixed 293376 /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_d_mixed 293632 /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_re_shared_gate 293888 /* fp64[4,4] 128 B */
+#define OM_OFF_moe2_re_q_raw 294144 /* fp64[4,16] 512 B */
+#define OM_OFF_moe2_re_q_normed 294656 /* fp64[4,16] 512 B */
+#define OM_OFF_moe2_re_q_rot 294656 /* fp64[4,16] 512 B */
+#define OM_OFF_moe2_re_heads 295168 /* fp64[4,16] 512 B */
+#define OM_OFF_moe2_re_scores 295680 /* fp64[4,12] 384 B */
+#define OM_OFF_moe2_re_attn_in 296192 /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_re_k_raw 296448 /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_re_v 296704 /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_re_k_normed 296960 /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_re_k_rot 296960 /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_re_attn 297216 /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_re_attn_normed 297472 /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_re_mid 297472 /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_re_ffn_in 297728 /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_d_ffn_in 297984 /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_d_ffn_in_3 297984 /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_d_ffn_in_5 297984 /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_d_ffn_in_7 297984 /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_d_mid 297984 /* fp64[4,8] 256 B */
+#define OM_OFF_moe2_re_shared_up 297984 /* fp64[4,4] 128 B */
+#define OM_OFF_moe2_re_q_normed_rms 298240 /* fp64[16] 128 B */
+#define OM_OFF_moe2_re_heads_lse 298496 /* fp64[16] 128 B */
+#define OM_OFF_moe2_d_weights 298752 /* fp64[4,3] 96 B */
+#define OM_OFF_moe2_re_shared_hidden 298752 /* fp64[4,4] 128 B */
+#define OM_OFF_moe2_re_k_normed_rms 299008 /* fp64[8] 64 B */
+#define OM_OFF_moe2_re_offsets 299264 /* int32[13] 52 B */
+#define OM_OFF_moe2_re_row 299520 /* int32[4,3] 48 B */
+#define OM_OFF_moe2_re_src 299776 /* int32[12] 48 B */
+#define OM_OFF_moe2_re_attn_in_rms 300032 /* fp64[4] 32 B */
+#define OM_OFF_moe2_re_attn_normed_rms 300288 /* fp64[4] 32 B */
+#define OM_OFF_moe2_re_ffn_in_rms 300544 /* fp64[4] 32 B */
+#define OM_OFF_moe2_re_ffn_normed_rms 300800 /* fp64[4] 32 B */
+#define OM_OFF_eval_in 322048 /* fp64[4,8] 256 B */
+#define OM_OFF_eval_logits_lse 322304 /* fp64[4] 32 B */
 
 /* workspaces of kernels, in the scratch region */
 #define OM_WS_dense_backward_rmsnorm_bwd 256 /* 1.00 KiB */

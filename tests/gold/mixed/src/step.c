@@ -36,21 +36,16 @@ dense_forward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm: attn_in fp64[4,8], attn_in_rms fp64[4], mixed.lua:6 */
 	launch_rmsnorm_4x1x8(STREAM(slot, layer), LAYER(dense_attn_norm, i),
 	    SAVED(dense_attn_in, slot, i), SAVED(dense_attn_in_rms, slot, i));
-	/* linear: q_raw fp64[4,16], mixed.lua:11 */
-	launch_linear_4x16x8(SAVED(dense_attn_in, slot, i), LAYER(dense_q_proj, i),
-	    SAVED(dense_q_raw, slot, i));
+	/* linear_3: q_raw fp64[4,16], k_raw fp64[4,8], v fp64[4,8], mixed.lua:11 */
+	launch_linear_3_4x16x8x8x8(SAVED(dense_attn_in, slot, i),
+	    LAYER(dense_q_proj_k_proj_v_proj, i), SAVED(dense_q_raw, slot, i),
+	    SAVED(dense_k_raw, slot, i), SAVED(dense_v, slot, i));
 	/* rmsnorm: q_normed fp64[4,16], q_normed_rms fp64[16], mixed.lua:11 */
 	launch_rmsnorm_4x4x4(SAVED(dense_q_raw, slot, i), LAYER(dense_q_norm, i),
 	    SAVED(dense_q_normed, slot, i), SAVED(dense_q_normed_rms, slot, i));
-	/* linear: k_raw fp64[4,8], mixed.lua:11 */
-	launch_linear_4x8x8(SAVED(dense_attn_in, slot, i), LAYER(dense_k_proj, i),
-	    SAVED(dense_k_raw, slot, i));
 	/* rmsnorm: k_normed fp64[4,8], k_normed_rms fp64[8], mixed.lua:11 */
 	launch_rmsnorm_4x2x4(SAVED(dense_k_raw, slot, i), LAYER(dense_k_norm, i),
 	    SAVED(dense_k_normed, slot, i), SAVED(dense_k_normed_rms, slot, i));
-	/* linear: v fp64[4,8], mixed.lua:11 */
-	launch_linear_4x8x8(SAVED(dense_attn_in, slot, i), LAYER(dense_v_proj, i),
-	    SAVED(dense_v, slot, i));
 	/* attention: heads fp64[4,16], heads_lse fp64[16], mixed.lua:11 */
 	launch_attention_1x4x4x2x4x4(SAVED(dense_q_normed, slot, i), SAVED(dense_k_normed, slot, i),
 	    SAVED(dense_v, slot, i), SAVED(dense_heads, slot, i), SAVED(dense_heads_lse, slot, i));
@@ -66,12 +61,9 @@ dense_forward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm: ffn_in fp64[4,8], ffn_in_rms fp64[4], mixed.lua:6 */
 	launch_rmsnorm_4x1x8(SAVED(dense_mid, slot, i), LAYER(dense_ffn_norm, i),
 	    SAVED(dense_ffn_in, slot, i), SAVED(dense_ffn_in_rms, slot, i));
-	/* linear: gate fp64[4,12], mixed.lua:17 */
-	launch_linear_4x12x8(SAVED(dense_ffn_in, slot, i), LAYER(dense_gate_proj, i),
-	    SAVED(dense_gate, slot, i));
-	/* linear: up fp64[4,12], mixed.lua:17 */
-	launch_linear_4x12x8(SAVED(dense_ffn_in, slot, i), LAYER(dense_up_proj, i),
-	    SAVED(dense_up, slot, i));
+	/* linear_2: gate fp64[4,12], up fp64[4,12], mixed.lua:17 */
+	launch_linear_2_4x12x12x8(SAVED(dense_ffn_in, slot, i), LAYER(dense_gate_proj_up_proj, i),
+	    SAVED(dense_gate, slot, i), SAVED(dense_up, slot, i));
 	/* glu: hidden fp64[4,12], mixed.lua:17 */
 	launch_glu_4x12x0(SAVED(dense_gate, slot, i), SAVED(dense_up, slot, i),
 	    SAVED(dense_hidden, slot, i));
@@ -177,21 +169,15 @@ moe_forward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm: attn_in fp64[4,8], attn_in_rms fp64[4], mixed.lua:6 */
 	launch_rmsnorm_4x1x8(STREAM(slot, layer), LAYER(moe_attn_norm, i),
 	    SAVED(moe_attn_in, slot, i), SAVED(moe_attn_in_rms, slot, i));
-	/* linear: q_raw fp64[4,16], mixed.lua:11 */
-	launch_linear_4x16x8(SAVED(moe_attn_in, slot, i), LAYER(moe_q_proj, i),
-	    SAVED(moe_q_raw, slot, i));
+	/* linear_3: q_raw fp64[4,16], k_raw fp64[4,8], v fp64[4,8], mixed.lua:11 */
+	launch_linear_3_4x16x8x8x8(SAVED(moe_attn_in, slot, i), LAYER(moe_q_proj_k_proj_v_proj, i),
+	    SAVED(moe_q_raw, slot, i), SAVED(moe_k_raw, slot, i), SAVED(moe_v, slot, i));
 	/* rmsnorm: q_normed fp64[4,16], q_normed_rms fp64[16], mixed.lua:11 */
 	launch_rmsnorm_4x4x4(SAVED(moe_q_raw, slot, i), LAYER(moe_q_norm, i),
 	    SAVED(moe_q_normed, slot, i), SAVED(moe_q_normed_rms, slot, i));
-	/* linear: k_raw fp64[4,8], mixed.lua:11 */
-	launch_linear_4x8x8(SAVED(moe_attn_in, slot, i), LAYER(moe_k_proj, i),
-	    SAVED(moe_k_raw, slot, i));
 	/* rmsnorm: k_normed fp64[4,8], k_normed_rms fp64[8], mixed.lua:11 */
 	launch_rmsnorm_4x2x4(SAVED(moe_k_raw, slot, i), LAYER(moe_k_norm, i),
 	    SAVED(moe_k_normed, slot, i), SAVED(moe_k_normed_rms, slot, i));
-	/* linear: v fp64[4,8], mixed.lua:11 */
-	launch_linear_4x8x8(SAVED(moe_attn_in, slot, i), LAYER(moe_v_proj, i),
-	    SAVED(moe_v, slot, i));
 	/* rope: q_rot fp64[4,16], mixed.lua:13 */
 	launch_rope_1x4x4x4(SAVED(moe_q_normed, slot, i), ONE(init_rope_table),
 	    SAVED(moe_q_rot, slot, i));
@@ -228,12 +214,9 @@ moe_forward(unsigned char *arena, int slot, int layer, int i)
 	/* dispatch: routed fp64[4,8], mixed.lua:19 */
 	launch_dispatch_4x1x8(SAVED(moe_ffn_in, slot, i), SAVED(moe_row, slot, i),
 	    SAVED(moe_src, slot, i), SAVED(moe_routed, slot, i));
-	/* grouped: gate fp64[4,6], mixed.lua:19 */
-	launch_grouped_4x4x6x8(SAVED(moe_routed, slot, i), LAYER(moe_gate_proj, i),
-	    SAVED(moe_offsets, slot, i), SAVED(moe_gate, slot, i));
-	/* grouped: up fp64[4,6], mixed.lua:19 */
-	launch_grouped_4x4x6x8(SAVED(moe_routed, slot, i), LAYER(moe_up_proj, i),
-	    SAVED(moe_offsets, slot, i), SAVED(moe_up, slot, i));
+	/* grouped_2: gate fp64[4,6], up fp64[4,6], mixed.lua:19 */
+	launch_grouped_2_4x4x6x8(SAVED(moe_routed, slot, i), LAYER(moe_gate_proj_up_proj, i),
+	    SAVED(moe_offsets, slot, i), SAVED(moe_gate, slot, i), SAVED(moe_up, slot, i));
 	/* glu_routed: hidden fp64[4,6], mixed.lua:19 */
 	launch_glu_routed_4x1x6x0(SAVED(moe_gate, slot, i), SAVED(moe_up, slot, i),
 	    SAVED(moe_weights, slot, i), SAVED(moe_src, slot, i), SAVED(moe_hidden, slot, i));
@@ -243,11 +226,9 @@ moe_forward(unsigned char *arena, int slot, int layer, int i)
 	/* combine: out fp64[4,8], mixed.lua:19 */
 	launch_combine_4x1x8(ONE(moe_rows), SAVED(moe_row, slot, i), SAVED(moe_src, slot, i),
 	    SAVED(moe_out, slot, i));
-	/* linear: shared_gate fp64[4,4], mixed.lua:19 */
-	launch_linear_4x4x8(SAVED(moe_ffn_in, slot, i), LAYER(moe_shared_gate_proj, i),
-	    SAVED(moe_shared_gate, slot, i));
-	/* linear: shared_up fp64[4,4], mixed.lua:19 */
-	launch_linear_4x4x8(SAVED(moe_ffn_in, slot, i), LAYER(moe_shared_up_proj, i),
+	/* linear_2: shared_gate fp64[4,4], shared_up fp64[4,4], mixed.lua:19 */
+	launch_linear_2_4x4x4x8(SAVED(moe_ffn_in, slot, i),
+	    LAYER(moe_shared_gate_proj_shared_up_proj, i), SAVED(moe_shared_gate, slot, i),
 	    SAVED(moe_shared_up, slot, i));
 	/* glu: shared_hidden fp64[4,4], mixed.lua:19 */
 	launch_glu_4x4x0(SAVED(moe_shared_gate, slot, i), SAVED(moe_shared_up, slot, i),
@@ -404,18 +385,15 @@ moe2_forward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm: attn_in fp64[4,8], attn_in_rms fp64[4], mixed.lua:6 */
 	launch_rmsnorm_4x1x8(STREAM(slot, layer), LAYER(moe2_attn_norm, i), ONE(moe2_attn_in),
 	    ONE(moe2_attn_in_rms));
-	/* linear: q_raw fp64[4,16], mixed.lua:11 */
-	launch_linear_4x16x8(ONE(moe2_attn_in), LAYER(moe2_q_proj, i), ONE(moe2_q_raw));
+	/* linear_3: q_raw fp64[4,16], k_raw fp64[4,8], v fp64[4,8], mixed.lua:11 */
+	launch_linear_3_4x16x8x8x8(ONE(moe2_attn_in), LAYER(moe2_q_proj_k_proj_v_proj, i),
+	    ONE(moe2_q_raw), ONE(moe2_k_raw), ONE(moe2_v));
 	/* rmsnorm: q_normed fp64[4,16], q_normed_rms fp64[16], mixed.lua:11 */
 	launch_rmsnorm_4x4x4(ONE(moe2_q_raw), LAYER(moe2_q_norm, i), ONE(moe2_q_normed),
 	    ONE(moe2_q_normed_rms));
-	/* linear: k_raw fp64[4,8], mixed.lua:11 */
-	launch_linear_4x8x8(ONE(moe2_attn_in), LAYER(moe2_k_proj, i), ONE(moe2_k_raw));
 	/* rmsnorm: k_normed fp64[4,8], k_normed_rms fp64[8], mixed.lua:11 */
 	launch_rmsnorm_4x2x4(ONE(moe2_k_raw), LAYER(moe2_k_norm, i), ONE(moe2_k_normed),
 	    ONE(moe2_k_normed_rms));
-	/* linear: v fp64[4,8], mixed.lua:11 */
-	launch_linear_4x8x8(ONE(moe2_attn_in), LAYER(moe2_v_proj, i), ONE(moe2_v));
 	/* rope: q_rot fp64[4,16], mixed.lua:13 */
 	launch_rope_1x4x4x4(ONE(moe2_q_normed), ONE(init_rope_table), ONE(moe2_q_rot));
 	/* rope: k_rot fp64[4,8], mixed.lua:13 */
@@ -446,12 +424,9 @@ moe2_forward(unsigned char *arena, int slot, int layer, int i)
 	    ONE(moe2_row), ONE(moe2_src), ONE(moe2_offsets));
 	/* dispatch: routed fp64[12,8], mixed.lua:19 */
 	launch_dispatch_4x3x8(ONE(moe2_ffn_in), ONE(moe2_row), ONE(moe2_src), ONE(moe2_routed));
-	/* grouped: gate fp64[12,6], mixed.lua:19 */
-	launch_grouped_12x12x6x8(ONE(moe2_routed), LAYER(moe2_gate_proj, i), ONE(moe2_offsets),
-	    ONE(moe2_gate));
-	/* grouped: up fp64[12,6], mixed.lua:19 */
-	launch_grouped_12x12x6x8(ONE(moe2_routed), LAYER(moe2_up_proj, i), ONE(moe2_offsets),
-	    ONE(moe2_up));
+	/* grouped_2: gate fp64[12,6], up fp64[12,6], mixed.lua:19 */
+	launch_grouped_2_12x12x6x8(ONE(moe2_routed), LAYER(moe2_gate_proj_up_proj, i),
+	    ONE(moe2_offsets), ONE(moe2_gate), ONE(moe2_up));
 	/* glu_routed: hidden fp64[12,6], mixed.lua:19 */
 	launch_glu_routed_4x3x6x0(ONE(moe2_gate), ONE(moe2_up), SAVED(moe2_weights, slot, i),
 	    ONE(moe2_src), ONE(moe2_hidden));
@@ -460,11 +435,9 @@ moe2_forward(unsigned char *arena, int slot, int layer, int i)
 	    ONE(moe2_rows));
 	/* combine: out fp64[4,8], mixed.lua:19 */
 	launch_combine_4x3x8(ONE(moe2_rows), ONE(moe2_row), ONE(moe2_src), ONE(moe2_out));
-	/* linear: shared_gate fp64[4,4], mixed.lua:19 */
-	launch_linear_4x4x8(ONE(moe2_ffn_in), LAYER(moe2_shared_gate_proj, i),
-	    ONE(moe2_shared_gate));
-	/* linear: shared_up fp64[4,4], mixed.lua:19 */
-	launch_linear_4x4x8(ONE(moe2_ffn_in), LAYER(moe2_shared_up_proj, i), ONE(moe2_shared_up));
+	/* linear_2: shared_gate fp64[4,4], shared_up fp64[4,4], mixed.lua:19 */
+	launch_linear_2_4x4x4x8(ONE(moe2_ffn_in), LAYER(moe2_shared_gate_proj_shared_up_proj, i),
+	    ONE(moe2_shared_gate), ONE(moe2_shared_up));
 	/* glu: shared_hidden fp64[4,4], mixed.lua:19 */
 	launch_glu_4x4x0(ONE(moe2_shared_gate), ONE(moe2_shared_up), ONE(moe2_shared_hidden));
 	/* linear: shared_out fp64[4,8], mixed.lua:19 */
@@ -485,18 +458,15 @@ moe2_backward(unsigned char *arena, int slot, int layer, int i, bool first)
 	/* rmsnorm: re_attn_in fp64[4,8], re_attn_in_rms fp64[4], mixed.lua:6 */
 	launch_rmsnorm_4x1x8(STREAM(slot, layer), LAYER(moe2_attn_norm, i), ONE(moe2_re_attn_in),
 	    ONE(moe2_re_attn_in_rms));
-	/* linear: re_q_raw fp64[4,16], mixed.lua:11 */
-	launch_linear_4x16x8(ONE(moe2_re_attn_in), LAYER(moe2_q_proj, i), ONE(moe2_re_q_raw));
+	/* linear_3: re_q_raw fp64[4,16], re_k_raw fp64[4,8], re_v fp64[4,8], mixed.lua:11 */
+	launch_linear_3_4x16x8x8x8(ONE(moe2_re_attn_in), LAYER(moe2_q_proj_k_proj_v_proj, i),
+	    ONE(moe2_re_q_raw), ONE(moe2_re_k_raw), ONE(moe2_re_v));
 	/* rmsnorm: re_q_normed fp64[4,16], re_q_normed_rms fp64[16], mixed.lua:11 */
 	launch_rmsnorm_4x4x4(ONE(moe2_re_q_raw), LAYER(moe2_q_norm, i), ONE(moe2_re_q_normed),
 	    ONE(moe2_re_q_normed_rms));
-	/* linear: re_k_raw fp64[4,8], mixed.lua:11 */
-	launch_linear_4x8x8(ONE(moe2_re_attn_in), LAYER(moe2_k_proj, i), ONE(moe2_re_k_raw));
 	/* rmsnorm: re_k_normed fp64[4,8], re_k_normed_rms fp64[8], mixed.lua:11 */
 	launch_rmsnorm_4x2x4(ONE(moe2_re_k_raw), LAYER(moe2_k_norm, i), ONE(moe2_re_k_normed),
 	    ONE(moe2_re_k_normed_rms));
-	/* linear: re_v fp64[4,8], mixed.lua:11 */
-	launch_linear_4x8x8(ONE(moe2_re_attn_in), LAYER(moe2_v_proj, i), ONE(moe2_re_v));
 	/* rope: re_q_rot fp64[4,16], mixed.lua:13 */
 	launch_rope_1x4x4x4(ONE(moe2_re_q_normed), ONE(init_rope_table), ONE(moe2_re_q_rot));
 	/* rope: re_k_rot fp64[4,8], mixed.lua:13 */
@@ -522,12 +492,9 @@ moe2_backward(unsigned char *arena, int slot, int layer, int i, bool first)
 	/* dispatch: re_routed fp64[12,8], mixed.lua:19 */
 	launch_dispatch_4x3x8(ONE(moe2_re_ffn_in), ONE(moe2_re_row), ONE(moe2_re_src),
 	    ONE(moe2_re_routed));
-	/* grouped: re_gate fp64[12,6], mixed.lua:19 */
-	launch_grouped_12x12x6x8(ONE(moe2_re_routed), LAYER(moe2_gate_proj, i),
-	    ONE(moe2_re_offsets), ONE(moe2_re_gate));
-	/* grouped: re_up fp64[12,6], mixed.lua:19 */
-	launch_grouped_12x12x6x8(ONE(moe2_re_routed), LAYER(moe2_up_proj, i), ONE(moe2_re_offsets),
-	    ONE(moe2_re_up));
+	/* grouped_2: re_gate fp64[12,6], re_up fp64[12,6], mixed.lua:19 */
+	launch_grouped_2_12x12x6x8(ONE(moe2_re_routed), LAYER(moe2_gate_proj_up_proj, i),
+	    ONE(moe2_re_offsets), ONE(moe2_re_gate), ONE(moe2_re_up));
 	/* glu_routed: re_hidden fp64[12,6], mixed.lua:19 */
 	launch_glu_routed_4x3x6x0(ONE(moe2_re_gate), ONE(moe2_re_up), SAVED(moe2_weights, slot, i),
 	    ONE(moe2_re_src), ONE(moe2_re_hidden));
@@ -537,12 +504,9 @@ moe2_backward(unsigned char *arena, int slot, int layer, int i, bool first)
 	/* combine: re_out fp64[4,8], mixed.lua:19 */
 	launch_combine_4x3x8(ONE(moe2_re_rows), ONE(moe2_re_row), ONE(moe2_re_src),
 	    ONE(moe2_re_out));
-	/* linear: re_shared_gate fp64[4,4], mixed.lua:19 */
-	launch_linear_4x4x8(ONE(moe2_re_ffn_in), LAYER(moe2_shared_gate_proj, i),
-	    ONE(moe2_re_shared_gate));
-	/* linear: re_shared_up fp64[4,4], mixed.lua:19 */
-	launch_linear_4x4x8(ONE(moe2_re_ffn_in), LAYER(moe2_shared_up_proj, i),
-	    ONE(moe2_re_shared_up));
+	/* linear_2: re_shared_gate fp64[4,4], re_shared_up fp64[4,4], mixed.lua:19 */
+	launch_linear_2_4x4x4x8(ONE(moe2_re_ffn_in), LAYER(moe2_shared_gate_proj_shared_up_proj, i),
+	    ONE(moe2_re_shared_gate), ONE(moe2_re_shared_up));
 	/* glu: re_shared_hidden fp64[4,4], mixed.lua:19 */
 	launch_glu_4x4x0(ONE(moe2_re_shared_gate), ONE(moe2_re_shared_up),
 	    ONE(moe2_re_shared_hidden));
@@ -731,20 +695,15 @@ decode_dense_forward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm: attn_in fp64[1,8], attn_in_rms fp64[1], mixed.lua:6 */
 	launch_rmsnorm_1x1x8(STREAM(slot, layer), LAYER(dense_attn_norm, i),
 	    ONE(decode_dense_attn_in), ONE(decode_dense_attn_in_rms));
-	/* linear: q_raw fp64[1,16], mixed.lua:11 */
-	launch_linear_1x16x8(ONE(decode_dense_attn_in), LAYER(dense_q_proj, i),
-	    ONE(decode_dense_q_raw));
+	/* linear_3: q_raw fp64[1,16], k_raw fp64[1,8], v fp64[1,8], mixed.lua:11 */
+	launch_linear_3_1x16x8x8x8(ONE(decode_dense_attn_in), LAYER(dense_q_proj_k_proj_v_proj, i),
+	    ONE(decode_dense_q_raw), ONE(decode_dense_k_raw), ONE(decode_dense_v));
 	/* rmsnorm: q_normed fp64[1,16], q_normed_rms fp64[4], mixed.lua:11 */
 	launch_rmsnorm_1x4x4(ONE(decode_dense_q_raw), LAYER(dense_q_norm, i),
 	    ONE(decode_dense_q_normed), ONE(decode_dense_q_normed_rms));
-	/* linear: k_raw fp64[1,8], mixed.lua:11 */
-	launch_linear_1x8x8(ONE(decode_dense_attn_in), LAYER(dense_k_proj, i),
-	    ONE(decode_dense_k_raw));
 	/* rmsnorm: k_normed fp64[1,8], k_normed_rms fp64[2], mixed.lua:11 */
 	launch_rmsnorm_1x2x4(ONE(decode_dense_k_raw), LAYER(dense_k_norm, i),
 	    ONE(decode_dense_k_normed), ONE(decode_dense_k_normed_rms));
-	/* linear: v fp64[1,8], mixed.lua:11 */
-	launch_linear_1x8x8(ONE(decode_dense_attn_in), LAYER(dense_v_proj, i), ONE(decode_dense_v));
 	/* attention_at: heads fp64[1,16], +keys fp64[4,8], +values fp64[4,8], mixed.lua:11 */
 	launch_attention_at_4x4x2x4x4(ONE(decode_dense_q_normed), ONE(decode_dense_k_normed),
 	    ONE(decode_dense_v), ONE(decode_embed_position), ONE(decode_dense_heads),
@@ -761,12 +720,9 @@ decode_dense_forward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm: ffn_in fp64[1,8], ffn_in_rms fp64[1], mixed.lua:6 */
 	launch_rmsnorm_1x1x8(STREAM(slot, layer + 1), LAYER(dense_ffn_norm, i),
 	    ONE(decode_dense_ffn_in), ONE(decode_dense_ffn_in_rms));
-	/* linear: gate fp64[1,12], mixed.lua:17 */
-	launch_linear_1x12x8(ONE(decode_dense_ffn_in), LAYER(dense_gate_proj, i),
-	    ONE(decode_dense_gate));
-	/* linear: up fp64[1,12], mixed.lua:17 */
-	launch_linear_1x12x8(ONE(decode_dense_ffn_in), LAYER(dense_up_proj, i),
-	    ONE(decode_dense_up));
+	/* linear_2: gate fp64[1,12], up fp64[1,12], mixed.lua:17 */
+	launch_linear_2_1x12x12x8(ONE(decode_dense_ffn_in), LAYER(dense_gate_proj_up_proj, i),
+	    ONE(decode_dense_gate), ONE(decode_dense_up));
 	/* glu: hidden fp64[1,12], mixed.lua:17 */
 	launch_glu_1x12x0(ONE(decode_dense_gate), ONE(decode_dense_up), ONE(decode_dense_hidden));
 	/* linear: out fp64[1,8], mixed.lua:17 */
@@ -786,18 +742,15 @@ decode_moe_forward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm: attn_in fp64[1,8], attn_in_rms fp64[1], mixed.lua:6 */
 	launch_rmsnorm_1x1x8(STREAM(slot, layer), LAYER(moe_attn_norm, i), ONE(decode_moe_attn_in),
 	    ONE(decode_moe_attn_in_rms));
-	/* linear: q_raw fp64[1,16], mixed.lua:11 */
-	launch_linear_1x16x8(ONE(decode_moe_attn_in), LAYER(moe_q_proj, i), ONE(decode_moe_q_raw));
+	/* linear_3: q_raw fp64[1,16], k_raw fp64[1,8], v fp64[1,8], mixed.lua:11 */
+	launch_linear_3_1x16x8x8x8(ONE(decode_moe_attn_in), LAYER(moe_q_proj_k_proj_v_proj, i),
+	    ONE(decode_moe_q_raw), ONE(decode_moe_k_raw), ONE(decode_moe_v));
 	/* rmsnorm: q_normed fp64[1,16], q_normed_rms fp64[4], mixed.lua:11 */
 	launch_rmsnorm_1x4x4(ONE(decode_moe_q_raw), LAYER(moe_q_norm, i), ONE(decode_moe_q_normed),
 	    ONE(decode_moe_q_normed_rms));
-	/* linear: k_raw fp64[1,8], mixed.lua:11 */
-	launch_linear_1x8x8(ONE(decode_moe_attn_in), LAYER(moe_k_proj, i), ONE(decode_moe_k_raw));
 	/* rmsnorm: k_normed fp64[1,8], k_normed_rms fp64[2], mixed.lua:11 */
 	launch_rmsnorm_1x2x4(ONE(decode_moe_k_raw), LAYER(moe_k_norm, i), ONE(decode_moe_k_normed),
 	    ONE(decode_moe_k_normed_rms));
-	/* linear: v fp64[1,8], mixed.lua:11 */
-	launch_linear_1x8x8(ONE(decode_moe_attn_in), LAYER(moe_v_proj, i), ONE(decode_moe_v));
 	/* rope_at: q_rot fp64[1,16], mixed.lua:13 */
 	launch_rope_at_4x4x4(ONE(decode_moe_q_normed), ONE(init_rope_table),
 	    ONE(decode_embed_position), ONE(decode_moe_q_rot));
@@ -832,12 +785,9 @@ decode_moe_forward(unsigned char *arena, int slot, int layer, int i)
 	/* dispatch: routed fp64[1,8], mixed.lua:19 */
 	launch_dispatch_1x1x8(ONE(decode_moe_ffn_in), ONE(decode_moe_row), ONE(decode_moe_src),
 	    ONE(decode_moe_routed));
-	/* grouped: gate fp64[1,6], mixed.lua:19 */
-	launch_grouped_1x4x6x8(ONE(decode_moe_routed), LAYER(moe_gate_proj, i),
-	    ONE(decode_moe_offsets), ONE(decode_moe_gate));
-	/* grouped: up fp64[1,6], mixed.lua:19 */
-	launch_grouped_1x4x6x8(ONE(decode_moe_routed), LAYER(moe_up_proj, i),
-	    ONE(decode_moe_offsets), ONE(decode_moe_up));
+	/* grouped_2: gate fp64[1,6], up fp64[1,6], mixed.lua:19 */
+	launch_grouped_2_1x4x6x8(ONE(decode_moe_routed), LAYER(moe_gate_proj_up_proj, i),
+	    ONE(decode_moe_offsets), ONE(decode_moe_gate), ONE(decode_moe_up));
 	/* glu_routed: hidden fp64[1,6], mixed.lua:19 */
 	launch_glu_routed_1x1x6x0(ONE(decode_moe_gate), ONE(decode_moe_up), ONE(decode_moe_weights),
 	    ONE(decode_moe_src), ONE(decode_moe_hidden));
@@ -847,11 +797,9 @@ decode_moe_forward(unsigned char *arena, int slot, int layer, int i)
 	/* combine: out fp64[1,8], mixed.lua:19 */
 	launch_combine_1x1x8(ONE(decode_moe_rows), ONE(decode_moe_row), ONE(decode_moe_src),
 	    ONE(decode_moe_out));
-	/* linear: shared_gate fp64[1,4], mixed.lua:19 */
-	launch_linear_1x4x8(ONE(decode_moe_ffn_in), LAYER(moe_shared_gate_proj, i),
-	    ONE(decode_moe_shared_gate));
-	/* linear: shared_up fp64[1,4], mixed.lua:19 */
-	launch_linear_1x4x8(ONE(decode_moe_ffn_in), LAYER(moe_shared_up_proj, i),
+	/* linear_2: shared_gate fp64[1,4], shared_up fp64[1,4], mixed.lua:19 */
+	launch_linear_2_1x4x4x8(ONE(decode_moe_ffn_in),
+	    LAYER(moe_shared_gate_proj_shared_up_proj, i), ONE(decode_moe_shared_gate),
 	    ONE(decode_moe_shared_up));
 	/* glu: shared_hidden fp64[1,4], mixed.lua:19 */
 	launch_glu_1x4x0(ONE(decode_moe_shared_gate), ONE(decode_moe_shared_up),
@@ -875,20 +823,15 @@ decode_moe2_forward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm: attn_in fp64[1,8], attn_in_rms fp64[1], mixed.lua:6 */
 	launch_rmsnorm_1x1x8(STREAM(slot, layer), LAYER(moe2_attn_norm, i),
 	    ONE(decode_moe2_attn_in), ONE(decode_moe2_attn_in_rms));
-	/* linear: q_raw fp64[1,16], mixed.lua:11 */
-	launch_linear_1x16x8(ONE(decode_moe2_attn_in), LAYER(moe2_q_proj, i),
-	    ONE(decode_moe2_q_raw));
+	/* linear_3: q_raw fp64[1,16], k_raw fp64[1,8], v fp64[1,8], mixed.lua:11 */
+	launch_linear_3_1x16x8x8x8(ONE(decode_moe2_attn_in), LAYER(moe2_q_proj_k_proj_v_proj, i),
+	    ONE(decode_moe2_q_raw), ONE(decode_moe2_k_raw), ONE(decode_moe2_v));
 	/* rmsnorm: q_normed fp64[1,16], q_normed_rms fp64[4], mixed.lua:11 */
 	launch_rmsnorm_1x4x4(ONE(decode_moe2_q_raw), LAYER(moe2_q_norm, i),
 	    ONE(decode_moe2_q_normed), ONE(decode_moe2_q_normed_rms));
-	/* linear: k_raw fp64[1,8], mixed.lua:11 */
-	launch_linear_1x8x8(ONE(decode_moe2_attn_in), LAYER(moe2_k_proj, i),
-	    ONE(decode_moe2_k_raw));
 	/* rmsnorm: k_normed fp64[1,8], k_normed_rms fp64[2], mixed.lua:11 */
 	launch_rmsnorm_1x2x4(ONE(decode_moe2_k_raw), LAYER(moe2_k_norm, i),
 	    ONE(decode_moe2_k_normed), ONE(decode_moe2_k_normed_rms));
-	/* linear: v fp64[1,8], mixed.lua:11 */
-	launch_linear_1x8x8(ONE(decode_moe2_attn_in), LAYER(moe2_v_proj, i), ONE(decode_moe2_v));
 	/* rope_at: q_rot fp64[1,16], mixed.lua:13 */
 	launch_rope_at_4x4x4(ONE(decode_moe2_q_normed), ONE(init_rope_table),
 	    ONE(decode_embed_position), ONE(decode_moe2_q_rot));
@@ -924,12 +867,9 @@ decode_moe2_forward(unsigned char *arena, int slot, int layer, int i)
 	/* dispatch: routed fp64[3,8], mixed.lua:19 */
 	launch_dispatch_1x3x8(ONE(decode_moe2_ffn_in), ONE(decode_moe2_row), ONE(decode_moe2_src),
 	    ONE(decode_moe2_routed));
-	/* grouped: gate fp64[3,6], mixed.lua:19 */
-	launch_grouped_3x12x6x8(ONE(decode_moe2_routed), LAYER(moe2_gate_proj, i),
-	    ONE(decode_moe2_offsets), ONE(decode_moe2_gate));
-	/* grouped: up fp64[3,6], mixed.lua:19 */
-	launch_grouped_3x12x6x8(ONE(decode_moe2_routed), LAYER(moe2_up_proj, i),
-	    ONE(decode_moe2_offsets), ONE(decode_moe2_up));
+	/* grouped_2: gate fp64[3,6], up fp64[3,6], mixed.lua:19 */
+	launch_grouped_2_3x12x6x8(ONE(decode_moe2_routed), LAYER(moe2_gate_proj_up_proj, i),
+	    ONE(decode_moe2_offsets), ONE(decode_moe2_gate), ONE(decode_moe2_up));
 	/* glu_routed: hidden fp64[3,6], mixed.lua:19 */
 	launch_glu_routed_1x3x6x0(ONE(decode_moe2_gate), ONE(decode_moe2_up),
 	    ONE(decode_moe2_weights), ONE(decode_moe2_src), ONE(decode_moe2_hidden));
@@ -939,11 +879,9 @@ decode_moe2_forward(unsigned char *arena, int slot, int layer, int i)
 	/* combine: out fp64[1,8], mixed.lua:19 */
 	launch_combine_1x3x8(ONE(decode_moe2_rows), ONE(decode_moe2_row), ONE(decode_moe2_src),
 	    ONE(decode_moe2_out));
-	/* linear: shared_gate fp64[1,4], mixed.lua:19 */
-	launch_linear_1x4x8(ONE(decode_moe2_ffn_in), LAYER(moe2_shared_gate_proj, i),
-	    ONE(decode_moe2_shared_gate));
-	/* linear: shared_up fp64[1,4], mixed.lua:19 */
-	launch_linear_1x4x8(ONE(decode_moe2_ffn_in), LAYER(moe2_shared_up_proj, i),
+	/* linear_2: shared_gate fp64[1,4], shared_up fp64[1,4], mixed.lua:19 */
+	launch_linear_2_1x4x4x8(ONE(decode_moe2_ffn_in),
+	    LAYER(moe2_shared_gate_proj_shared_up_proj, i), ONE(decode_moe2_shared_gate),
 	    ONE(decode_moe2_shared_up));
 	/* glu: shared_hidden fp64[1,4], mixed.lua:19 */
 	launch_glu_1x4x0(ONE(decode_moe2_shared_gate), ONE(decode_moe2_shared_up),
@@ -983,12 +921,12 @@ om_init(unsigned char *arena)
 void
 om_update(unsigned char *arena)
 {
-	/* sumsq: 49 tensors from embed_g_tokens_w, 8192 elements, mixed.lua:3 */
-	launch_sumsq_8192(ONE(embed_g_tokens_w), ONE(update_ctl));
+	/* sumsq: 49 tensors from embed_g_tokens_w, 7872 elements, mixed.lua:3 */
+	launch_sumsq_7872(ONE(embed_g_tokens_w), ONE(update_ctl));
 	/* clip: +ctl fp64[8], mixed.lua:3 */
 	launch_clip(ONE(head_loss), ONE(update_ctl));
-	/* adamw: 30 tensors from embed_g_tokens_w, 6208 elements, mixed.lua:3 */
-	launch_adamw_6208(ONE(embed_g_tokens_w), ONE(update_ctl), ONE(embed_tokens_w),
+	/* adamw: 30 tensors from embed_g_tokens_w, 5888 elements, mixed.lua:3 */
+	launch_adamw_5888(ONE(embed_g_tokens_w), ONE(update_ctl), ONE(embed_tokens_w),
 	    ONE(embed_m_tokens_w), ONE(embed_v_tokens_w));
 	/* adamw: 19 tensors from dense_g_attn_norm, 1984 elements, mixed.lua:3 */
 	launch_adamw_1984(LAYER(dense_g_attn_norm, 0), ONE(update_ctl), LAYER(dense_attn_norm, 0),

@@ -5,10 +5,12 @@
 #include "config.h"
 #include "grouped.h"
 
+/* grouped_2_RxExNxK: x[r,k] w[2*e,n,k] off[e+1], gives ya[r,n] yb[r,n] */
+OM_GROUPED_2(om_k_grouped_2_16x4x6x8, 16, 4, 6, 8) /* moe: 3 calls a pass */
+OM_GROUPED_2(om_k_grouped_2_2x4x6x8, 2, 4, 6, 8) /* decode_moe: 3 calls a pass */
+
 /* grouped_RxExNxK: x[r,k] w[e,n,k] off[e+1], gives y[r,n] */
-OM_GROUPED(om_k_grouped_16x4x6x8, 16, 4, 6, 8) /* moe: 6 calls a pass */
 OM_GROUPED(om_k_grouped_16x4x8x6, 16, 4, 8, 6) /* moe: 3 calls a pass */
-OM_GROUPED(om_k_grouped_2x4x6x8, 2, 4, 6, 8) /* decode_moe: 6 calls a pass */
 OM_GROUPED(om_k_grouped_2x4x8x6, 2, 4, 8, 6) /* decode_moe: 3 calls a pass */
 
 /* grouped_dx_RxExNxK: dy[r,n] w[e,n,k] off[e+1], gives dx[r,k] */

@@ -5,9 +5,13 @@
 #include "config.h"
 #include "linear.h"
 
+/* linear_3_MxAxBxCxK: x[m,k] w[a+b+c,k], gives ya[m,a] yb[m,b] yc[m,c] */
+OM_LINEAR_3(om_k_linear_3_8x8x8x8x8, 8, 8, 8, 8, 8) /* moe: 3 calls a pass */
+OM_LINEAR_3(om_k_linear_3_1x8x8x8x8, 1, 8, 8, 8, 8) /* decode_moe: 3 calls a pass */
+
 /* linear_MxNxK: x[m,k] w[n,k], gives y[m,n] */
-OM_LINEAR(om_k_linear_8x8x8, 8, 8, 8) /* moe: 12 calls a pass */
-OM_LINEAR(om_k_linear_1x8x8, 1, 8, 8) /* decode_moe: 12 calls a pass */
+OM_LINEAR(om_k_linear_8x8x8, 8, 8, 8) /* moe: 3 calls a pass */
+OM_LINEAR(om_k_linear_1x8x8, 1, 8, 8) /* decode_moe: 3 calls a pass */
 
 /* gate_MxExK: x[m,k] w[e,k], gives z[m,e] */
 OM_LINEAR(om_k_gate_8x4x8, 8, 4, 8) /* moe: 3 calls a pass */

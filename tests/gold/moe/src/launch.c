@@ -4,19 +4,20 @@
  */
 #include "launch.h"
 
-enum { OP_rope_table_4x4x0, OP_embed_8x8x32, OP_embed_bwd_8x8x32, OP_rmsnorm_8x1x8, OP_linear_8x8x8,
-    OP_rope_2x4x2x4, OP_attention_2x4x2x2x4x4, OP_add_8x8, OP_gate_8x4x8, OP_route_8x4x2x0x0x1x1x1,
-    OP_route_map_8x4x2x1, OP_dispatch_8x2x8, OP_grouped_16x4x6x8, OP_glu_routed_8x2x6x0,
-    OP_grouped_16x4x8x6, OP_combine_8x2x8, OP_grouped_dx_16x4x8x6, OP_grouped_dw_16x4x8x6,
-    OP_grouped_dw_16x4x8x6_store, OP_glu_routed_bwd_8x2x6x0, OP_grouped_dx_16x4x6x8,
-    OP_grouped_dw_16x4x6x8, OP_grouped_dw_16x4x6x8_store, OP_add_16x8, OP_route_bwd_8x4x2x0x0x1x1x1,
-    OP_gate_dx_8x4x8, OP_gate_dw_8x4x8, OP_gate_dw_8x4x8_store, OP_rmsnorm_bwd_8x1x8,
-    OP_rmsnorm_bwd_8x1x8_store, OP_linear_dx_8x8x8, OP_linear_dw_8x8x8, OP_linear_dw_8x8x8_store,
-    OP_attention_bwd_2x4x2x2x4x4, OP_rope_bwd_2x4x2x4, OP_head_loss_grad_8x8x32, OP_sumsq_4032,
-    OP_clip, OP_adamw_3008, OP_adamw_832, OP_adamw_192, OP_head_loss_8x8x32, OP_embed_1x8x32,
-    OP_rmsnorm_1x1x8, OP_linear_1x8x8, OP_rope_at_4x2x4, OP_attention_at_4x2x2x4x4, OP_add_1x8,
+enum { OP_rope_table_4x4x0, OP_embed_8x8x32, OP_embed_bwd_8x8x32, OP_rmsnorm_8x1x8,
+    OP_linear_3_8x8x8x8x8, OP_rope_2x4x2x4, OP_attention_2x4x2x2x4x4, OP_linear_8x8x8, OP_add_8x8,
+    OP_gate_8x4x8, OP_route_8x4x2x0x0x1x1x1, OP_route_map_8x4x2x1, OP_dispatch_8x2x8,
+    OP_grouped_2_16x4x6x8, OP_glu_routed_8x2x6x0, OP_grouped_16x4x8x6, OP_combine_8x2x8,
+    OP_grouped_dx_16x4x8x6, OP_grouped_dw_16x4x8x6, OP_grouped_dw_16x4x8x6_store,
+    OP_glu_routed_bwd_8x2x6x0, OP_grouped_dx_16x4x6x8, OP_grouped_dw_16x4x6x8,
+    OP_grouped_dw_16x4x6x8_store, OP_add_16x8, OP_route_bwd_8x4x2x0x0x1x1x1, OP_gate_dx_8x4x8,
+    OP_gate_dw_8x4x8, OP_gate_dw_8x4x8_store, OP_rmsnorm_bwd_8x1x8, OP_rmsnorm_bwd_8x1x8_store,
+    OP_linear_dx_8x8x8, OP_linear_dw_8x8x8, OP_linear_dw_8x8x8_store, OP_attention_bwd_2x4x2x2x4x4,
+    OP_rope_bwd_2x4x2x4, OP_head_loss_grad_8x8x32, OP_sumsq_4032, OP_clip, OP_adamw_3008,
+    OP_adamw_832, OP_adamw_192, OP_head_loss_8x8x32, OP_embed_1x8x32, OP_rmsnorm_1x1x8,
+    OP_linear_3_1x8x8x8x8, OP_rope_at_4x2x4, OP_attention_at_4x2x2x4x4, OP_linear_1x8x8, OP_add_1x8,
     OP_gate_1x4x8, OP_route_1x4x2x0x0x1x1x1, OP_route_map_1x4x2x1, OP_dispatch_1x2x8,
-    OP_grouped_2x4x6x8, OP_glu_routed_1x2x6x0, OP_grouped_2x4x8x6, OP_combine_1x2x8,
+    OP_grouped_2_2x4x6x8, OP_glu_routed_1x2x6x0, OP_grouped_2x4x8x6, OP_combine_1x2x8,
     OP_logits_1x32x8, };
 
 /* the function that step.c calls: the kernel, of inst/, and what its results then need */
@@ -36,11 +37,14 @@ LAUNCH(rope_table_4x4x0, (float *tab), (tab))
 LAUNCH(embed_8x8x32, (const int32_t *tok, const float *w, float *x), (tok, w, x))
 LAUNCH(embed_bwd_8x8x32, (const float *dx, const int32_t *tok, float *dw), (dx, tok, dw))
 LAUNCH(rmsnorm_8x1x8, (const float *x, const float *w, float *y, float *r), (x, w, y, r))
-LAUNCH(linear_8x8x8, (const float *x, const float *w, float *y), (x, w, y))
+LAUNCH(linear_3_8x8x8x8x8,
+    (const float *x, const float *w, float *ya, float *yb, float *yc),
+    (x, w, ya, yb, yc))
 LAUNCH(rope_2x4x2x4, (const float *x, const float *tab, float *y), (x, tab, y))
 LAUNCH(attention_2x4x2x2x4x4,
     (const float *q, const float *k, const float *v, float *o, float *lse),
     (q, k, v, o, lse))
+LAUNCH(linear_8x8x8, (const float *x, const float *w, float *y), (x, w, y))
 LAUNCH(add_8x8, (const float *a, const float *b, float *y), (a, b, y))
 LAUNCH(gate_8x4x8, (const float *x, const float *w, float *z), (x, w, z))
 LAUNCH(route_8x4x2x0x0x1x1x1,
@@ -53,9 +57,9 @@ LAUNCH(route_map_8x4x2x1,
 LAUNCH(dispatch_8x2x8,
     (const float *x, const int32_t *row, const int32_t *src, float *xr),
     (x, row, src, xr))
-LAUNCH(grouped_16x4x6x8,
-    (const float *x, const float *w, const int32_t *off, float *y),
-    (x, w, off, y))
+LAUNCH(grouped_2_16x4x6x8,
+    (const float *x, const float *w, const int32_t *off, float *ya, float *yb),
+    (x, w, off, ya, yb))
 LAUNCH(glu_routed_8x2x6x0,
     (const float *g, const float *u, const float *p, const int32_t *src, float *h),
     (g, u, p, src, h))
@@ -131,7 +135,9 @@ LAUNCH(head_loss_8x8x32,
     (x, w, label, lse, loss, ws))
 LAUNCH(embed_1x8x32, (const int32_t *tok, const float *w, float *x), (tok, w, x))
 LAUNCH(rmsnorm_1x1x8, (const float *x, const float *w, float *y, float *r), (x, w, y, r))
-LAUNCH(linear_1x8x8, (const float *x, const float *w, float *y), (x, w, y))
+LAUNCH(linear_3_1x8x8x8x8,
+    (const float *x, const float *w, float *ya, float *yb, float *yc),
+    (x, w, ya, yb, yc))
 LAUNCH(rope_at_4x2x4,
     (const float *x, const float *tab, const int32_t *pos, float *y),
     (x, tab, pos, y))
@@ -139,6 +145,7 @@ LAUNCH(attention_at_4x2x2x4x4,
     (const float *q, const float *k, const float *v, const int32_t *pos, float *o, float *kc,
     float *vc, float *ws),
     (q, k, v, pos, o, kc, vc, ws))
+LAUNCH(linear_1x8x8, (const float *x, const float *w, float *y), (x, w, y))
 LAUNCH(add_1x8, (const float *a, const float *b, float *y), (a, b, y))
 LAUNCH(gate_1x4x8, (const float *x, const float *w, float *z), (x, w, z))
 LAUNCH(route_1x4x2x0x0x1x1x1,
@@ -151,9 +158,9 @@ LAUNCH(route_map_1x4x2x1,
 LAUNCH(dispatch_1x2x8,
     (const float *x, const int32_t *row, const int32_t *src, float *xr),
     (x, row, src, xr))
-LAUNCH(grouped_2x4x6x8,
-    (const float *x, const float *w, const int32_t *off, float *y),
-    (x, w, off, y))
+LAUNCH(grouped_2_2x4x6x8,
+    (const float *x, const float *w, const int32_t *off, float *ya, float *yb),
+    (x, w, off, ya, yb))
 LAUNCH(glu_routed_1x2x6x0,
     (const float *g, const float *u, const float *p, const int32_t *src, float *h),
     (g, u, p, src, h))
@@ -174,12 +181,14 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .check = om_k_embed_bwd_8x8x32_check, .tolerance = OM_TOLERANCE },
 	[OP_rmsnorm_8x1x8] = { .name = "rmsnorm_8x1x8", .flops = 0.0, .bytes = 576.0,
 	    .check = om_k_rmsnorm_8x1x8_check, .tolerance = OM_TOLERANCE },
-	[OP_linear_8x8x8] = { .name = "linear_8x8x8", .flops = 1024.0, .bytes = 768.0,
-	    .check = om_k_linear_8x8x8_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_3_8x8x8x8x8] = { .name = "linear_3_8x8x8x8x8", .flops = 3072.0, .bytes = 1792.0,
+	    .check = om_k_linear_3_8x8x8x8x8_check, .tolerance = OM_TOLERANCE },
 	[OP_rope_2x4x2x4] = { .name = "rope_2x4x2x4", .flops = 0.0, .bytes = 576.0,
 	    .check = om_k_rope_2x4x2x4_check, .tolerance = OM_TOLERANCE },
 	[OP_attention_2x4x2x2x4x4] = { .name = "attention_2x4x2x2x4x4", .flops = 640.0,
 	    .bytes = 1088.0, .check = om_k_attention_2x4x2x2x4x4_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_8x8x8] = { .name = "linear_8x8x8", .flops = 1024.0, .bytes = 768.0,
+	    .check = om_k_linear_8x8x8_check, .tolerance = OM_TOLERANCE },
 	[OP_add_8x8] = { .name = "add_8x8", .flops = 0.0, .bytes = 768.0,
 	    .check = om_k_add_8x8_check, .tolerance = OM_TOLERANCE },
 	[OP_gate_8x4x8] = { .name = "gate_8x4x8", .flops = 512.0, .bytes = 512.0,
@@ -190,8 +199,8 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .check = om_k_route_map_8x4x2x1_check, .tolerance = OM_TOLERANCE },
 	[OP_dispatch_8x2x8] = { .name = "dispatch_8x2x8", .flops = 0.0, .bytes = 896.0,
 	    .check = om_k_dispatch_8x2x8_check, .tolerance = OM_TOLERANCE },
-	[OP_grouped_16x4x6x8] = { .name = "grouped_16x4x6x8", .flops = 1536.0, .bytes = 1684.0,
-	    .check = om_k_grouped_16x4x6x8_check, .tolerance = OM_TOLERANCE },
+	[OP_grouped_2_16x4x6x8] = { .name = "grouped_2_16x4x6x8", .flops = 3072.0, .bytes = 2836.0,
+	    .check = om_k_grouped_2_16x4x6x8_check, .tolerance = OM_TOLERANCE },
 	[OP_glu_routed_8x2x6x0] = { .name = "glu_routed_8x2x6x0", .flops = 0.0, .bytes = 1280.0,
 	    .check = om_k_glu_routed_8x2x6x0_check, .tolerance = OM_TOLERANCE },
 	[OP_grouped_16x4x8x6] = { .name = "grouped_16x4x8x6", .flops = 1536.0, .bytes = 1684.0,
@@ -260,12 +269,14 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .check = om_k_embed_1x8x32_check, .tolerance = OM_TOLERANCE },
 	[OP_rmsnorm_1x1x8] = { .name = "rmsnorm_1x1x8", .flops = 0.0, .bytes = 100.0,
 	    .check = om_k_rmsnorm_1x1x8_check, .tolerance = OM_TOLERANCE },
-	[OP_linear_1x8x8] = { .name = "linear_1x8x8", .flops = 128.0, .bytes = 320.0,
-	    .check = om_k_linear_1x8x8_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_3_1x8x8x8x8] = { .name = "linear_3_1x8x8x8x8", .flops = 384.0, .bytes = 896.0,
+	    .check = om_k_linear_3_1x8x8x8x8_check, .tolerance = OM_TOLERANCE },
 	[OP_rope_at_4x2x4] = { .name = "rope_at_4x2x4", .flops = 0.0, .bytes = 132.0,
 	    .check = om_k_rope_at_4x2x4_check, .tolerance = OM_TOLERANCE },
 	[OP_attention_at_4x2x2x4x4] = { .name = "attention_at_4x2x2x4x4", .flops = 128.0,
 	    .bytes = 644.0, .check = om_k_attention_at_4x2x2x4x4_check, .tolerance = OM_TOLERANCE },
+	[OP_linear_1x8x8] = { .name = "linear_1x8x8", .flops = 128.0, .bytes = 320.0,
+	    .check = om_k_linear_1x8x8_check, .tolerance = OM_TOLERANCE },
 	[OP_add_1x8] = { .name = "add_1x8", .flops = 0.0, .bytes = 96.0,
 	    .check = om_k_add_1x8_check, .tolerance = OM_TOLERANCE },
 	[OP_gate_1x4x8] = { .name = "gate_1x4x8", .flops = 64.0, .bytes = 176.0,
@@ -276,8 +287,8 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .check = om_k_route_map_1x4x2x1_check, .tolerance = OM_TOLERANCE },
 	[OP_dispatch_1x2x8] = { .name = "dispatch_1x2x8", .flops = 0.0, .bytes = 112.0,
 	    .check = om_k_dispatch_1x2x8_check, .tolerance = OM_TOLERANCE },
-	[OP_grouped_2x4x6x8] = { .name = "grouped_2x4x6x8", .flops = 192.0, .bytes = 900.0,
-	    .check = om_k_grouped_2x4x6x8_check, .tolerance = OM_TOLERANCE },
+	[OP_grouped_2_2x4x6x8] = { .name = "grouped_2_2x4x6x8", .flops = 384.0, .bytes = 1716.0,
+	    .check = om_k_grouped_2_2x4x6x8_check, .tolerance = OM_TOLERANCE },
 	[OP_glu_routed_1x2x6x0] = { .name = "glu_routed_1x2x6x0", .flops = 0.0, .bytes = 160.0,
 	    .check = om_k_glu_routed_1x2x6x0_check, .tolerance = OM_TOLERANCE },
 	[OP_grouped_2x4x8x6] = { .name = "grouped_2x4x8x6", .flops = 192.0, .bytes = 900.0,

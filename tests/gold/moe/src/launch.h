@@ -10,7 +10,7 @@
 #include "config.h"
 #include "om.h"
 
-enum { OM_N_OPS = 57 };
+enum { OM_N_OPS = 59 };
 extern struct om_op om_ops[OM_N_OPS];
 /* rope_table_SxDxY: gives tab[s,d] */
 void launch_rope_table_4x4x0(float *tab);
@@ -22,14 +22,17 @@ void launch_embed_bwd_8x8x32(const float *dx, const int32_t *tok, float *dw);
 /* rmsnorm_MxHxN: x[m,h*n] w[n], gives y[m,h*n] r[m*h] */
 void launch_rmsnorm_8x1x8(const float *x, const float *w, float *y, float *r);
 void launch_rmsnorm_1x1x8(const float *x, const float *w, float *y, float *r);
-/* linear_MxNxK: x[m,k] w[n,k], gives y[m,n] */
-void launch_linear_8x8x8(const float *x, const float *w, float *y);
-void launch_linear_1x8x8(const float *x, const float *w, float *y);
+/* linear_3_MxAxBxCxK: x[m,k] w[a+b+c,k], gives ya[m,a] yb[m,b] yc[m,c] */
+void launch_linear_3_8x8x8x8x8(const float *x, const float *w, float *ya, float *yb, float *yc);
+void launch_linear_3_1x8x8x8x8(const float *x, const float *w, float *ya, float *yb, float *yc);
 /* rope_BxSxHxD: x[b*s,h*d] tab[s,d], gives y[b*s,h*d] */
 void launch_rope_2x4x2x4(const float *x, const float *tab, float *y);
 /* attention_BxSxHxGxDxW: q[b*s,h*d] k[b*s,g*d] v[b*s,g*d], gives o[b*s,h*d] lse[b*h*s] */
 void launch_attention_2x4x2x2x4x4(const float *q, const float *k, const float *v, float *o,
     float *lse);
+/* linear_MxNxK: x[m,k] w[n,k], gives y[m,n] */
+void launch_linear_8x8x8(const float *x, const float *w, float *y);
+void launch_linear_1x8x8(const float *x, const float *w, float *y);
 /* add_MxN: a[m,n] b[m,n], gives y[m,n] */
 void launch_add_8x8(const float *a, const float *b, float *y);
 void launch_add_16x8(const float *a, const float *b, float *y);
@@ -51,16 +54,19 @@ void launch_route_map_1x4x2x1(const int32_t *idx, const int32_t *cnt, int32_t *r
 /* dispatch_TxKxN: x[t,n] row[t,k] src[r], gives xr[r,n] */
 void launch_dispatch_8x2x8(const float *x, const int32_t *row, const int32_t *src, float *xr);
 void launch_dispatch_1x2x8(const float *x, const int32_t *row, const int32_t *src, float *xr);
-/* grouped_RxExNxK: x[r,k] w[e,n,k] off[e+1], gives y[r,n] */
-void launch_grouped_16x4x6x8(const float *x, const float *w, const int32_t *off, float *y);
-void launch_grouped_16x4x8x6(const float *x, const float *w, const int32_t *off, float *y);
-void launch_grouped_2x4x6x8(const float *x, const float *w, const int32_t *off, float *y);
-void launch_grouped_2x4x8x6(const float *x, const float *w, const int32_t *off, float *y);
+/* grouped_2_RxExNxK: x[r,k] w[2*e,n,k] off[e+1], gives ya[r,n] yb[r,n] */
+void launch_grouped_2_16x4x6x8(const float *x, const float *w, const int32_t *off, float *ya,
+    float *yb);
+void launch_grouped_2_2x4x6x8(const float *x, const float *w, const int32_t *off, float *ya,
+    float *yb);
 /* glu_routed_TxKxFxA: g[r,f] u[r,f] p[t,k] src[r], gives h[r,f] */
 void launch_glu_routed_8x2x6x0(const float *g, const float *u, const float *p, const int32_t *src,
     float *h);
 void launch_glu_routed_1x2x6x0(const float *g, const float *u, const float *p, const int32_t *src,
     float *h);
+/* grouped_RxExNxK: x[r,k] w[e,n,k] off[e+1], gives y[r,n] */
+void launch_grouped_16x4x8x6(const float *x, const float *w, const int32_t *off, float *y);
+void launch_grouped_2x4x8x6(const float *x, const float *w, const int32_t *off, float *y);
 /* combine_TxKxN: y[r,n] row[t,k] src[r], gives x[t,n] */
 void launch_combine_8x2x8(const float *y, const int32_t *row, const int32_t *src, float *x);
 void launch_combine_1x2x8(const float *y, const int32_t *row, const int32_t *src, float *x);

@@ -68,6 +68,8 @@
 #define OM_OFF_embed_tokens_w 2304 /* fp32[32,8] 1.00 KiB */
 #define OM_OFF_moe_q_proj 3328 /* fp32[8,8] 256 B x3 */
 #define OM_STRIDE_moe_q_proj 3328
+#define OM_OFF_moe_q_proj_k_proj_v_proj 3328 /* fp32[24,8] 768 B x3 */
+#define OM_STRIDE_moe_q_proj_k_proj_v_proj 3328
 #define OM_OFF_moe_k_proj 3584 /* fp32[8,8] 256 B x3 */
 #define OM_STRIDE_moe_k_proj 3328
 #define OM_OFF_moe_v_proj 3840 /* fp32[8,8] 256 B x3 */
@@ -76,6 +78,8 @@
 #define OM_STRIDE_moe_o_proj 3328
 #define OM_OFF_moe_gate_proj 4352 /* fp32[4,6,8] 768 B x3 */
 #define OM_STRIDE_moe_gate_proj 3328
+#define OM_OFF_moe_gate_proj_up_proj 4352 /* fp32[8,6,8] 1.50 KiB x3 */
+#define OM_STRIDE_moe_gate_proj_up_proj 3328
 #define OM_OFF_moe_up_proj 5120 /* fp32[4,6,8] 768 B x3 */
 #define OM_STRIDE_moe_up_proj 3328
 #define OM_OFF_moe_down_proj 5888 /* fp32[4,8,6] 768 B x3 */
@@ -189,14 +193,14 @@
 #define OM_STRIDE_decode_moe_values 256
 #define OM_OFF_moe_q_raw 69376 /* fp32[8,8] 256 B x3 */
 #define OM_STRIDE_moe_q_raw 256
-#define OM_OFF_moe_q_normed_rms 70144 /* fp32[8] 32 B x3 */
-#define OM_STRIDE_moe_q_normed_rms 256
-#define OM_OFF_moe_k_raw 70912 /* fp32[8,8] 256 B x3 */
+#define OM_OFF_moe_k_raw 70144 /* fp32[8,8] 256 B x3 */
 #define OM_STRIDE_moe_k_raw 256
-#define OM_OFF_moe_k_normed_rms 71680 /* fp32[8] 32 B x3 */
-#define OM_STRIDE_moe_k_normed_rms 256
-#define OM_OFF_moe_v 72448 /* fp32[8,8] 256 B x3 */
+#define OM_OFF_moe_v 70912 /* fp32[8,8] 256 B x3 */
 #define OM_STRIDE_moe_v 256
+#define OM_OFF_moe_q_normed_rms 71680 /* fp32[8] 32 B x3 */
+#define OM_STRIDE_moe_q_normed_rms 256
+#define OM_OFF_moe_k_normed_rms 72448 /* fp32[8] 32 B x3 */
+#define OM_STRIDE_moe_k_normed_rms 256
 #define OM_OFF_moe_q_normed 73216 /* fp32[8,8] 256 B x3 */
 #define OM_STRIDE_moe_q_normed 256
 #define OM_OFF_moe_q_rot 73216 /* fp32[8,8] 256 B x3 */
@@ -259,7 +263,8 @@
 #define OM_OFF_moe_d_attn_in_4 92416 /* fp32[8,8] 256 B */
 #define OM_OFF_eval_in_rms 92416 /* fp32[8] 32 B */
 #define OM_OFF_decode_moe_attn_in 92416 /* fp32[1,8] 32 B */
-#define OM_OFF_decode_moe_heads 92416 /* fp32[1,8] 32 B */
+#define OM_OFF_decode_moe_q_normed 92416 /* fp32[1,8] 32 B */
+#define OM_OFF_decode_moe_q_rot 92416 /* fp32[1,8] 32 B */
 #define OM_OFF_decode_moe_ffn_in_rms 92416 /* fp32[1] 4 B */
 #define OM_OFF_decode_moe_scores 92416 /* fp32[1,4] 16 B */
 #define OM_OFF_decode_moe_routed 92416 /* fp32[2,8] 64 B */
@@ -270,8 +275,8 @@
 #define OM_OFF_moe_d_v 92672 /* fp32[8,8] 256 B */
 #define OM_OFF_decode_moe_attn_in_rms 92672 /* fp32[1] 4 B */
 #define OM_OFF_decode_moe_q_raw 92672 /* fp32[1,8] 32 B */
-#define OM_OFF_decode_moe_k_raw 92672 /* fp32[1,8] 32 B */
-#define OM_OFF_decode_moe_v 92672 /* fp32[1,8] 32 B */
+#define OM_OFF_decode_moe_k_normed 92672 /* fp32[1,8] 32 B */
+#define OM_OFF_decode_moe_k_rot 92672 /* fp32[1,8] 32 B */
 #define OM_OFF_decode_moe_ffn_in 92672 /* fp32[1,8] 32 B */
 #define OM_OFF_decode_moe_gate 92672 /* fp32[2,6] 48 B */
 #define OM_OFF_decode_moe_out 92672 /* fp32[1,8] 32 B */
@@ -285,16 +290,14 @@
 #define OM_OFF_moe_d_q_rot 92928 /* fp32[8,8] 256 B */
 #define OM_OFF_moe_d_q_normed 92928 /* fp32[8,8] 256 B */
 #define OM_OFF_moe_d_q_raw 92928 /* fp32[8,8] 256 B */
-#define OM_OFF_decode_moe_q_normed 92928 /* fp32[1,8] 32 B */
-#define OM_OFF_decode_moe_q_rot 92928 /* fp32[1,8] 32 B */
+#define OM_OFF_decode_moe_k_raw 92928 /* fp32[1,8] 32 B */
+#define OM_OFF_decode_moe_heads 92928 /* fp32[1,8] 32 B */
 #define OM_OFF_decode_moe_probs 92928 /* fp32[1,4] 16 B */
 #define OM_OFF_decode_moe_up 92928 /* fp32[2,6] 48 B */
 #define OM_OFF_moe_d_k_rot 93184 /* fp32[8,8] 256 B */
 #define OM_OFF_moe_d_k_normed 93184 /* fp32[8,8] 256 B */
 #define OM_OFF_moe_d_k_raw 93184 /* fp32[8,8] 256 B */
-#define OM_OFF_decode_moe_q_normed_rms 93184 /* fp32[1] 4 B */
-#define OM_OFF_decode_moe_k_normed 93184 /* fp32[1,8] 32 B */
-#define OM_OFF_decode_moe_k_rot 93184 /* fp32[1,8] 32 B */
+#define OM_OFF_decode_moe_v 93184 /* fp32[1,8] 32 B */
 #define OM_OFF_decode_moe_counts 93184 /* int32[1,4] 16 B */
 #define OM_OFF_decode_moe_hidden 93184 /* fp32[2,6] 48 B */
 #define OM_OFF_moe_d_gate 93440 /* fp32[16,6] 384 B */
@@ -302,6 +305,7 @@
 #define OM_OFF_moe_d_attn_in_3 93440 /* fp32[8,8] 256 B */
 #define OM_OFF_moe_d_attn_in_5 93440 /* fp32[8,8] 256 B */
 #define OM_OFF_moe_d_x 93440 /* fp32[8,8] 256 B */
+#define OM_OFF_decode_moe_q_normed_rms 93440 /* fp32[1] 4 B */
 #define OM_OFF_decode_moe_k_normed_rms 93440 /* fp32[1] 4 B */
 #define OM_OFF_decode_moe_scores_lse 93440 /* fp32[1] 4 B */
 #define OM_OFF_decode_moe_offsets 93440 /* int32[5] 20 B */

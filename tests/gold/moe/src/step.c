@@ -38,21 +38,15 @@ moe_forward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm: attn_in fp32[8,8], attn_in_rms fp32[8], moe.lua:4 */
 	launch_rmsnorm_8x1x8(STREAM(slot, layer), LAYER(moe_attn_norm, i),
 	    SAVED(moe_attn_in, slot, i), SAVED(moe_attn_in_rms, slot, i));
-	/* linear: q_raw fp32[8,8], moe.lua:6 */
-	launch_linear_8x8x8(SAVED(moe_attn_in, slot, i), LAYER(moe_q_proj, i),
-	    SAVED(moe_q_raw, slot, i));
+	/* linear_3: q_raw fp32[8,8], k_raw fp32[8,8], v fp32[8,8], moe.lua:6 */
+	launch_linear_3_8x8x8x8x8(SAVED(moe_attn_in, slot, i), LAYER(moe_q_proj_k_proj_v_proj, i),
+	    SAVED(moe_q_raw, slot, i), SAVED(moe_k_raw, slot, i), SAVED(moe_v, slot, i));
 	/* rmsnorm: q_normed fp32[8,8], q_normed_rms fp32[8], moe.lua:6 */
 	launch_rmsnorm_8x1x8(SAVED(moe_q_raw, slot, i), LAYER(moe_q_norm, i),
 	    SAVED(moe_q_normed, slot, i), SAVED(moe_q_normed_rms, slot, i));
-	/* linear: k_raw fp32[8,8], moe.lua:6 */
-	launch_linear_8x8x8(SAVED(moe_attn_in, slot, i), LAYER(moe_k_proj, i),
-	    SAVED(moe_k_raw, slot, i));
 	/* rmsnorm: k_normed fp32[8,8], k_normed_rms fp32[8], moe.lua:6 */
 	launch_rmsnorm_8x1x8(SAVED(moe_k_raw, slot, i), LAYER(moe_k_norm, i),
 	    SAVED(moe_k_normed, slot, i), SAVED(moe_k_normed_rms, slot, i));
-	/* linear: v fp32[8,8], moe.lua:6 */
-	launch_linear_8x8x8(SAVED(moe_attn_in, slot, i), LAYER(moe_v_proj, i),
-	    SAVED(moe_v, slot, i));
 	/* rope: q_rot fp32[8,8], moe.lua:6 */
 	launch_rope_2x4x2x4(SAVED(moe_q_normed, slot, i), ONE(init_rope_table),
 	    SAVED(moe_q_rot, slot, i));
@@ -84,12 +78,9 @@ moe_forward(unsigned char *arena, int slot, int layer, int i)
 	/* dispatch: routed fp32[16,8], moe.lua:7 */
 	launch_dispatch_8x2x8(SAVED(moe_ffn_in, slot, i), SAVED(moe_row, slot, i),
 	    SAVED(moe_src, slot, i), SAVED(moe_routed, slot, i));
-	/* grouped: gate fp32[16,6], moe.lua:7 */
-	launch_grouped_16x4x6x8(SAVED(moe_routed, slot, i), LAYER(moe_gate_proj, i),
-	    SAVED(moe_offsets, slot, i), SAVED(moe_gate, slot, i));
-	/* grouped: up fp32[16,6], moe.lua:7 */
-	launch_grouped_16x4x6x8(SAVED(moe_routed, slot, i), LAYER(moe_up_proj, i),
-	    SAVED(moe_offsets, slot, i), SAVED(moe_up, slot, i));
+	/* grouped_2: gate fp32[16,6], up fp32[16,6], moe.lua:7 */
+	launch_grouped_2_16x4x6x8(SAVED(moe_routed, slot, i), LAYER(moe_gate_proj_up_proj, i),
+	    SAVED(moe_offsets, slot, i), SAVED(moe_gate, slot, i), SAVED(moe_up, slot, i));
 	/* glu_routed: hidden fp32[16,6], moe.lua:7 */
 	launch_glu_routed_8x2x6x0(SAVED(moe_gate, slot, i), SAVED(moe_up, slot, i),
 	    SAVED(moe_weights, slot, i), SAVED(moe_src, slot, i), SAVED(moe_hidden, slot, i));
@@ -248,18 +239,15 @@ decode_moe_forward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm: attn_in fp32[1,8], attn_in_rms fp32[1], moe.lua:4 */
 	launch_rmsnorm_1x1x8(STREAM(slot, layer), LAYER(moe_attn_norm, i), ONE(decode_moe_attn_in),
 	    ONE(decode_moe_attn_in_rms));
-	/* linear: q_raw fp32[1,8], moe.lua:6 */
-	launch_linear_1x8x8(ONE(decode_moe_attn_in), LAYER(moe_q_proj, i), ONE(decode_moe_q_raw));
+	/* linear_3: q_raw fp32[1,8], k_raw fp32[1,8], v fp32[1,8], moe.lua:6 */
+	launch_linear_3_1x8x8x8x8(ONE(decode_moe_attn_in), LAYER(moe_q_proj_k_proj_v_proj, i),
+	    ONE(decode_moe_q_raw), ONE(decode_moe_k_raw), ONE(decode_moe_v));
 	/* rmsnorm: q_normed fp32[1,8], q_normed_rms fp32[1], moe.lua:6 */
 	launch_rmsnorm_1x1x8(ONE(decode_moe_q_raw), LAYER(moe_q_norm, i), ONE(decode_moe_q_normed),
 	    ONE(decode_moe_q_normed_rms));
-	/* linear: k_raw fp32[1,8], moe.lua:6 */
-	launch_linear_1x8x8(ONE(decode_moe_attn_in), LAYER(moe_k_proj, i), ONE(decode_moe_k_raw));
 	/* rmsnorm: k_normed fp32[1,8], k_normed_rms fp32[1], moe.lua:6 */
 	launch_rmsnorm_1x1x8(ONE(decode_moe_k_raw), LAYER(moe_k_norm, i), ONE(decode_moe_k_normed),
 	    ONE(decode_moe_k_normed_rms));
-	/* linear: v fp32[1,8], moe.lua:6 */
-	launch_linear_1x8x8(ONE(decode_moe_attn_in), LAYER(moe_v_proj, i), ONE(decode_moe_v));
 	/* rope_at: q_rot fp32[1,8], moe.lua:6 */
 	launch_rope_at_4x2x4(ONE(decode_moe_q_normed), ONE(init_rope_table),
 	    ONE(decode_embed_position), ONE(decode_moe_q_rot));
@@ -291,12 +279,9 @@ decode_moe_forward(unsigned char *arena, int slot, int layer, int i)
 	/* dispatch: routed fp32[2,8], moe.lua:7 */
 	launch_dispatch_1x2x8(ONE(decode_moe_ffn_in), ONE(decode_moe_row), ONE(decode_moe_src),
 	    ONE(decode_moe_routed));
-	/* grouped: gate fp32[2,6], moe.lua:7 */
-	launch_grouped_2x4x6x8(ONE(decode_moe_routed), LAYER(moe_gate_proj, i),
-	    ONE(decode_moe_offsets), ONE(decode_moe_gate));
-	/* grouped: up fp32[2,6], moe.lua:7 */
-	launch_grouped_2x4x6x8(ONE(decode_moe_routed), LAYER(moe_up_proj, i),
-	    ONE(decode_moe_offsets), ONE(decode_moe_up));
+	/* grouped_2: gate fp32[2,6], up fp32[2,6], moe.lua:7 */
+	launch_grouped_2_2x4x6x8(ONE(decode_moe_routed), LAYER(moe_gate_proj_up_proj, i),
+	    ONE(decode_moe_offsets), ONE(decode_moe_gate), ONE(decode_moe_up));
 	/* glu_routed: hidden fp32[2,6], moe.lua:7 */
 	launch_glu_routed_1x2x6x0(ONE(decode_moe_gate), ONE(decode_moe_up), ONE(decode_moe_weights),
 	    ONE(decode_moe_src), ONE(decode_moe_hidden));
