@@ -153,18 +153,31 @@ varies(const struct plan *p, const struct launch *st)
 	return st->first && p->graph->microbatches > 1;
 }
 
-/* What a segment's function has to be told of the microbatch, behind a type or as an argument. */
+/* What a segment's function has to be told of the microbatch. */
+struct asked {
+	bool first, last;
+};
+
+static struct asked
+asked(const struct plan *p, uint32_t s, int ph)
+{
+	struct asked of = { 0 };
+
+	for (uint32_t i = 0; i < p->prog[s][ph].n; i++) {
+		of.first |= varies(p, &p->prog[s][ph].a[i]);
+		of.last |= op_row(p->prog[s][ph].a[i].op.op)->last;
+	}
+	return of;
+}
+
+/* The same behind a type, or as arguments. */
 static const char *
 asks(const struct plan *p, uint32_t s, int ph, const char *type)
 {
-	bool first = false, last = false;
+	struct asked of = asked(p, s, ph);
 
-	for (uint32_t i = 0; i < p->prog[s][ph].n; i++) {
-		first |= varies(p, &p->prog[s][ph].a[i]);
-		last |= op_row(p->prog[s][ph].a[i].op.op)->last;
-	}
-	return xprintf("%s%s%s%s", first ? ", " : "", first ? xprintf("%sfirst", type) : "",
-	    last ? ", " : "", last ? xprintf("%slast", type) : "");
+	return xprintf("%s%s%s%s", of.first ? ", " : "", of.first ? xprintf("%sfirst", type) : "",
+	    of.last ? ", " : "", of.last ? xprintf("%slast", type) : "");
 }
 
 /* The function to call: in the first microbatch its gradient is stored, or cleared before. */
@@ -342,15 +355,17 @@ static void
 microbatch(const struct plan *p, int ph, struct buf *b)
 {
 	const struct graph *g = p->graph;
-	const char *of = "";
+	bool first = false, last = false;
 
-	for (uint32_t s = g->embed; s <= g->head; s++)
-		of = xprintf("%s%s", of, asks(p, s, ph, ""));
-	if (strstr(of, "first"))
+	for (uint32_t s = g->embed; s <= g->head; s++) {
+		first |= asked(p, s, ph).first;
+		last |= asked(p, s, ph).last;
+	}
+	if (first)
 		buf_puts(b, "\tconst bool first = of & OM_FIRST;\n");
-	if (strstr(of, "last"))
+	if (last)
 		buf_puts(b, "\tconst bool last = of & OM_LAST;\n");
-	buf_puts(b, *of ? "\n" : "\t(void)of; /* of each the same */\n");
+	buf_puts(b, first || last ? "\n" : "\t(void)of; /* of each the same */\n");
 }
 
 /* The passes of a stage, over the chunk that the slot belongs to. */
