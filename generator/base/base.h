@@ -3,8 +3,8 @@
  *
  * Takes and gives plain C values. Memory comes from one arena that lives as long as the process
  * works on one description: nothing is freed. Indices, not pointers, link things. The headers of
- * runtime/ that olmogen shares with trainers (file.h, json.h, hf_config.h, yaml_limits.h) count as
- * part of this folder.
+ * runtime/ that olmogen shares with trainers (file.h, group.h, json.h, hf_config.h, yaml_limits.h)
+ * count as part of this folder.
  *
  * Must never know anything of models.
  */
