@@ -152,6 +152,8 @@ which_do(const struct question *q, bool build)
 					: " or ",
 			    named[k]->change[0].lua);
 	}
+	if (best == LEGAL)
+		buf_puts(&b, "; more than that has to change");
 	return b.s;
 }
 

@@ -86,6 +86,8 @@ for stage in $folders; do
 	done
 done | say ''
 
+grep -nE 'diag_(error|note|help)' generator/remedy.c | say 'remedies are answers, who asks reports: generator/remedy.c:'
+
 # Files call down, too: no two of them need each other. What each has and needs is in its object file.
 for f in $(pick '^generator/.*\.c$' | grep -v '/embed\.c$'); do
 	o=build/${f%.c}.o

@@ -220,9 +220,9 @@ random_layouts(void)
 		struct layout l = { kinds[kind], p, chunks, m, data, expert,
 			.layers = p * chunks + 1 + RANDOM(4), .split = RANDOM(2) };
 		const char *fault = rankcheck_fault(layout_shard(l));
-		expect(!fault,
-		    xprintf("%s%s, %u ranks, %u chunks, %u microbatches, %u x %u: %s", l.schedule,
-			l.split ? " in three phases" : "", p, chunks, m, data, expert, fault));
+		expect(!fault, xprintf("%s%s, %u ranks, %u chunks, %u microbatches, %u x %u: %s",
+				   l.schedule, l.split ? " in three phases" : "", p, chunks, m,
+				   data, expert, fault ? fault : ""));
 	}
 }
 
@@ -520,7 +520,7 @@ planted(void)
 		struct shard *s = layout_shard(
 		    (struct layout){ "1f1b", 4, 1, 8, .data = 4, .expert = 2, .layers = 9 });
 		const char *said = rankcheck_fault(s);
-		expect(!said, xprintf("nothing planted: %s", said));
+		expect(!said, xprintf("nothing planted: %s", said ? said : ""));
 		fault[i].plant(s);
 		said = rankcheck_fault(s);
 		expect(said && strstr(said, fault[i].says),
@@ -600,7 +600,8 @@ several_steps(void)
 		struct shard *s = layout_shard(l), *once = layout_shard(l);
 		schedule(s, l.schedule, counts, LEN(counts));
 		const char *said = rankcheck_fault(s);
-		expect(!said, xprintf("%s in steps of 2, 3 and 8: %s", l.schedule, said));
+		expect(
+		    !said, xprintf("%s in steps of 2, 3 and 8: %s", l.schedule, said ? said : ""));
 		for (uint32_t k = 0; k < 4; k++) {
 			const struct stage *a = &s->stage[k], *b = &once->stage[k];
 			uint32_t n = 0;
