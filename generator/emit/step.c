@@ -200,6 +200,31 @@ launched(
 		buf_printf(call, "launch_%s(", name);
 }
 
+/* What a launch is given: its tensors, and its workspace. */
+static void
+arguments(const struct plan *p, uint32_t s, int ph, uint32_t i, struct buf *call)
+{
+	const struct launch *st = &p->prog[s][ph].a[i];
+	const struct op_row *r = op_row(st->op.op);
+
+	for (uint8_t k = 0; k < r->nin + r->nout; k++) {
+		const struct tensor *t = &p->graph->tensor.a[st->op.arg[k]];
+		bool part = st->span && (t->class == T_PARAM || t->class == T_GRAD) &&
+			    p->shard->mesh.size[st->op.group] > 1;
+		buf_puts(call, k ? ", " : "");
+		if (part)
+			buf_printf(call, "PART(%s, %s, %llu)", address(p, s, st, st->op.arg[k]),
+			    emit_group(st->op.group),
+			    (unsigned long long)plan_bytes(
+				p, st->op.arg[k], st->span / p->shard->mesh.size[st->op.group]));
+		else
+			buf_puts(call, address(p, s, st, st->op.arg[k]));
+	}
+	if (st->workspace_bytes)
+		buf_printf(call, ", WORKSPACE(%s)", emit_workspace(p, s, ph, i));
+	buf_puts(call, ");");
+}
+
 /* The statements of a segment's function. */
 static void
 body(const struct plan *p, uint32_t s, int ph, const struct origins *o, struct buf *b)
@@ -209,9 +234,8 @@ body(const struct plan *p, uint32_t s, int ph, const struct origins *o, struct b
 
 	for (uint32_t i = 0; i < prog->n; i++) {
 		const struct launch *st = &prog->a[i];
-		const struct op_row *r = op_row(st->op.op);
 		struct buf call = { 0 };
-		bool loop = st->span && st->layers > 1, last = r->last;
+		bool loop = st->span && st->layers > 1, last = op_row(st->op.op)->last;
 		const struct launch *by;
 		for (uint32_t w = 0; w < st->wait.n; w++)
 			emit_wrapped(b, 1,
@@ -225,27 +249,11 @@ body(const struct plan *p, uint32_t s, int ph, const struct origins *o, struct b
 			buf_printf(b, "\tfor (int i = 0; i < %u; i++)\n", (unsigned)st->layers);
 		if (runtime_call(st->op.op)) {
 			collective(p, s, st, &call);
-			emit_wrapped(b, 1 + (loop || last), call.s);
-			continue;
+		} else {
+			launched(p, s, st, b, &call);
+			arguments(p, s, ph, i, &call);
 		}
-		launched(p, s, st, b, &call);
-		for (uint8_t k = 0; k < r->nin + r->nout; k++) {
-			const struct tensor *t = &p->graph->tensor.a[st->op.arg[k]];
-			bool part = st->span && (t->class == T_PARAM || t->class == T_GRAD) &&
-				    p->shard->mesh.size[st->op.group] > 1;
-			buf_puts(&call, k ? ", " : "");
-			if (part)
-				buf_printf(&call, "PART(%s, %s, %llu)",
-				    address(p, s, st, st->op.arg[k]), emit_group(st->op.group),
-				    (unsigned long long)plan_bytes(p, st->op.arg[k],
-					st->span / p->shard->mesh.size[st->op.group]));
-			else
-				buf_puts(&call, address(p, s, st, st->op.arg[k]));
-		}
-		if (st->workspace_bytes)
-			buf_printf(&call, ", WORKSPACE(%s)", emit_workspace(p, s, ph, i));
-		buf_puts(&call, ");");
-		emit_wrapped(b, 1 + loop, call.s);
+		emit_wrapped(b, 1 + (loop || last), call.s);
 		if (st->event)
 			buf_printf(
 			    b, "\tom_record(%u, %s);\n", st->stream, event(p, st->event, &by));

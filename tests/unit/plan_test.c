@@ -246,17 +246,17 @@ plan_faults(void)
 
 /* ---- streams ---- */
 
-/* A plan for a target that has so many streams. */
+/* A plan for a target that has so many streams; with two ranks along the axis. */
 static struct plan *
-streams_plan(const char *description, const char *target, uint32_t streams, const char *pipeline)
+streams_plan(const char *description, const char *target, uint32_t streams, const char *axis)
 {
-	struct define stages = { "pipeline", pipeline, false };
+	struct define ranks[] = { { axis, "2", false }, { "micro", "4", false } };
 	struct target_row *t = xalloc(sizeof *t);
 
 	*t = *target_find(targets, target);
 	t->streams = streams;
 	struct shard *s =
-	    shard(graph_of(trainer_of(description, &stages, pipeline != NULL, target)), t);
+	    shard(graph_of(trainer_of(description, ranks, axis ? LEN(ranks) : 0, target)), t);
 	fuse(s);
 	return plan(s);
 }
@@ -368,17 +368,17 @@ move_launches(struct plan *p)
 static void
 stream_faults(void)
 {
-	static const char *const pipelines[] = { NULL, "2" };
+	static const char *const axes[] = { NULL, "pipeline", "data" };
 
 	move_launches(make_plan());
 	for (uint32_t streams = 2; streams <= 3; streams++)
-		for (unsigned i = 0; i < LEN(pipelines); i++)
-			drop_events(streams_plan(path, "cuda:sm_90a", streams, pipelines[i]));
+		for (unsigned i = 0; i < LEN(axes); i++)
+			drop_events(streams_plan(path, "cuda:sm_90a", streams, axes[i]));
 	drop_events(streams_plan("models/olmoe-1b-7b.lua", "cuda:h200", 2, NULL));
-	for (unsigned i = 0; i < LEN(pipelines); i++) {
-		struct plan *p = streams_plan(path, "cuda:sm_90a", 1, pipelines[i]);
+	for (unsigned i = 0; i < LEN(axes); i++) {
+		struct plan *p = streams_plan(path, "cuda:sm_90a", 1, axes[i]);
 		expect(p->streams == 1 && p->events == 0, "one stream, and no events");
-		p = streams_plan(path, "cpu", 2, pipelines[i]);
+		p = streams_plan(path, "cpu", 2, axes[i]);
 		expect(p->streams == 1 && p->events == 0, "a processor's kernels leave no stream");
 	}
 }
@@ -581,7 +581,7 @@ libraries(void)
 	    "what a kernel calls, with its licence");
 	plan_report(streams_plan(path, "cpu", 1, NULL), &cpu);
 	expect(!strstr(cpu.s, "libraries"), "one rank on a processor needs none");
-	plan_report(streams_plan(path, "cpu", 1, "2"), &cpu);
+	plan_report(streams_plan(path, "cpu", 1, "data"), &cpu);
 	expect(strstr(cpu.s, "Open MPI") != NULL, "several ranks need what joins them");
 }
 
