@@ -91,6 +91,7 @@ struct om_action {
 	uint16_t tag;        /* of the edge between two chunks: twice the lower one's place in the
 				whole pipeline, and 1 more for gradients */
 	uint32_t microbatch; /* of the step */
+	uint64_t at;         /* bytes: where what it sends or receives lies */
 };
 struct om_step { /* of so many microbatches */
 	uint64_t microbatches;
@@ -102,8 +103,6 @@ struct om_step { /* of so many microbatches */
 struct om_chunk {
 	bool embed, head;
 	uint32_t slot, slots; /* its own: the first, how many; a slot's number tells the chunk */
-	/* bytes: what enters and leaves it forward, were it slot 0; slots are slot_stride apart */
-	uint64_t x, y;
 	/* a buffer for the gradient on its way to the chunk before, 0: there is none */
 	uint64_t hop;
 };
@@ -184,9 +183,6 @@ struct om_model {
 	uint32_t nsteps;
 	const struct om_chunk *chunk;
 	uint32_t nchunks;
-	uint64_t slot_stride;
-	uint64_t
-	    dstream_off;    /* the gradient that enters a chunk, and then the one that leaves it */
 	uint64_t hop_bytes; /* of what stages send: [micro * seq, d_model] */
 	uint64_t arena_bytes;
 	uint64_t weight_off, weight_bytes; /* regions of the arena, whole */

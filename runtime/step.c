@@ -14,10 +14,7 @@ static void
 act(const struct om_model *m, unsigned char *arena, const struct om_action *a,
     const struct om_feed *f, bool pass)
 {
-	const struct om_chunk *c = &m->chunk[a->chunk];
-	const uint64_t at = a->slot * m->slot_stride, n = m->hop_bytes;
-	unsigned char *gradient = arena + m->dstream_off;
-
+	const uint64_t hop = m->chunk[a->chunk].hop, n = m->hop_bytes;
 	bool x = a->phase == OM_FORWARD;
 
 	switch ((enum om_action_kind)a->kind) {
@@ -30,13 +27,12 @@ act(const struct om_model *m, unsigned char *arena, const struct om_action *a,
 	case OM_SEND:
 		om_sent(a->tag, x ? "send of activations" : "send of gradients");
 		if (!x) /* from where the next chunk's will not come */
-			om_copy(arena, m->dstream_off, c->hop, n);
+			om_copy(arena, a->at, hop, n);
 		om_send(a->stage, a->tag, x ? "send of activations" : "send of gradients",
-		    arena + (x ? c->y + at : c->hop), n);
+		    arena + (x ? a->at : hop), n);
 		break;
 	case OM_RECEIVE:
-		om_recv(a->stage, a->tag, x ? "activations" : "gradients",
-		    x ? arena + c->x + at : gradient, n);
+		om_recv(a->stage, a->tag, x ? "activations" : "gradients", arena + a->at, n);
 		break;
 	}
 }
@@ -80,7 +76,7 @@ om_run_step(const struct om_model *m, unsigned char *arena, const struct om_feed
 	return true;
 }
 
-/* An action of the step that does this with the chunk's activations; NULL: the pipeline ends. */
+/* The first action that does this with a chunk's activations; NULL: the pipeline ends there. */
 static const struct om_action *
 hop_of(const struct om_model *m, uint32_t chunk, enum om_action_kind kind)
 {
@@ -112,26 +108,22 @@ om_run_forward(const struct om_model *m, unsigned char *arena)
 	}
 	for (uint32_t i = 0; i < m->nchunks; i++) {
 		const struct om_action *from, *to;
-		const struct om_chunk *c;
 		uint32_t next = UINT32_MAX, k = 0;
-		uint64_t at;
 
 		for (uint32_t j = 0; j < m->nchunks; j++)
 			if (place_of(m, j) >= done && place_of(m, j) < next)
 				next = place_of(m, k = j);
 		done = next + 1;
-		c = &m->chunk[k];
-		at = c->slot * m->slot_stride;
 		from = hop_of(m, k, OM_RECEIVE);
 		to = hop_of(m, k, OM_SEND);
 		if (from)
 			om_recv(from->stage, from->tag, "activations of an evaluation",
-			    arena + c->x + at, m->hop_bytes);
+			    arena + from->at, m->hop_bytes);
 		if (to) /* the microbatch before has left */
 			om_sent(to->tag, "send of activations");
-		om_run_eval(m, arena, (int)c->slot);
+		om_run_eval(m, arena, (int)m->chunk[k].slot);
 		if (to)
-			om_send(to->stage, to->tag, "send of activations", arena + c->y + at,
+			om_send(to->stage, to->tag, "send of activations", arena + to->at,
 			    m->hop_bytes);
 	}
 }

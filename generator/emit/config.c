@@ -82,6 +82,24 @@ repeated(const struct plan *p, tensor_id t)
 		   (p->graph->seg.a[x->seg].nlayers && p->place[t].region != R_SCRATCH));
 }
 
+/* Where lives are several, and a slot's rooms for them with it. */
+static void
+rooms(const struct plan *p, const char *t, const char *own, struct buf *b)
+{
+	buf_printf(b,
+	    "/* bytes to a slot's room of a life%s */\n#define ROOM(life, slot) %s\n"
+	    "#define SAVED(t, life, slot, i) \\\n\t((void *)(arena + %s + ROOM(life, slot) + "
+	    "\\\n\t    (uint64_t)(i) * OM_STRIDE_##t))\n",
+	    p->n_stages > 1 ? "" : ": there is one",
+	    p->n_stages > 1 ? "om_at->room[life][slot]" : "((uint64_t)(slot))", t);
+	buf_printf(b,
+	    "#define STREAM(slot, layer) \\\n\t((void *)(arena + %sstream + ROOM(%u, slot) + "
+	    "\\\n\t    (uint64_t)(layer) * OM_STRIDE_stream))\n"
+	    "#define DSTREAM(slot, layer) \\\n\t((void *)(arena + %sdstream + ROOM(%u, slot) + "
+	    "\\\n\t    (uint64_t)(layer) * OM_STRIDE_stream))\n",
+	    own, p->stream_life, own, p->dstream_life);
+}
+
 /* Macros for addresses; t: the text that gives the offset of t, own: what precedes plan's own. */
 static void
 addresses(const struct plan *p, const char *t, const char *own, const char *slot_stride,
@@ -90,15 +108,18 @@ addresses(const struct plan *p, const char *t, const char *own, const char *slot
 	buf_printf(b, "#define ONE(t) ((void *)(arena + %s))\n", t);
 	buf_printf(
 	    b, "#define LAYER(t, i) ((void *)(arena + %s + (uint64_t)(i) * OM_STRIDE_##t))\n", t);
-	buf_printf(b,
-	    "#define SAVED(t, slot, i) \\\n\t((void *)(arena + %s + (uint64_t)(slot) * %s + "
-	    "\\\n\t    (uint64_t)(i) * OM_STRIDE_##t))\n",
-	    t, slot_stride);
-	buf_printf(b,
-	    "#define STREAM(slot, layer) \\\n\t((void *)(arena + %sstream + (uint64_t)(slot) * %s "
-	    "+ \\\n\t    (uint64_t)(layer) * OM_STRIDE_stream))\n",
-	    own, slot_stride);
-	buf_printf(b, "#define DSTREAM ((void *)(arena + %sdstream))\n", own);
+	if (p->graph->last_phase > BACKWARD)
+		rooms(p, t, own, b);
+	else
+		buf_printf(b,
+		    "#define SAVED(t, slot, i) \\\n\t((void *)(arena + %s + (uint64_t)(slot) * %s "
+		    "+ "
+		    "\\\n\t    (uint64_t)(i) * OM_STRIDE_##t))\n"
+		    "#define STREAM(slot, layer) \\\n\t((void *)(arena + %sstream + "
+		    "(uint64_t)(slot) "
+		    "* %s + \\\n\t    (uint64_t)(layer) * OM_STRIDE_stream))\n"
+		    "#define DSTREAM ((void *)(arena + %sdstream))\n",
+		    t, slot_stride, own, slot_stride, own);
 	buf_printf(b, "#define WORKSPACE(w) ((void *)(arena + %s + OM_WS_##w))\n", scratch);
 	if (p->shard->mesh.size[OM_WORLD] > 1)
 		buf_puts(b, "/* the part of a bucket of parameters that is this rank's to step */\n"
@@ -153,6 +174,11 @@ layout_by_stage(const struct plan *p, struct buf *b)
 		    "/* bytes from the arena's start; what a stage has nothing of is 0 */\n"
 		    "struct om_layout {\n\tuint64_t stat, stat_bytes, scratch;\n"
 		    "\tuint64_t slot_stride, stream, dstream;\n");
+	uint64_t slots = 0;
+	for (uint32_t i = 0; i < p->n_stages; i++)
+		slots = p->shard->stage[i].slots > slots ? p->shard->stage[i].slots : slots;
+	if (g->last_phase > BACKWARD)
+		buf_printf(b, "\tuint64_t room[%u][%u];\n", N_LIVES, (unsigned)slots);
 	for (tensor_id i = 1; i < g->tensor.n; i++)
 		if (placed_somewhere(p, i))
 			commented(b, "\t", xprintf("uint64_t %s;", g->tensor.a[i].name),
@@ -235,8 +261,9 @@ layout(const struct plan *p, struct tree *t)
 		    " * index within its kind) at hand.\n */\n");
 	addresses(p, "OM_OFF_##t", "OM_OFF_", "OM_SLOT_STRIDE", "OM_SCRATCH", b);
 	buf_printf(b, "#define OM_SLOT_STRIDE %llu /* %llu microbatch%s in flight */\n",
-	    (unsigned long long)p->slot_stride, (unsigned long long)p->slots,
-	    p->slots > 1 ? "es" : "");
+	    (unsigned long long)p->kept[p->stream_life].stride,
+	    (unsigned long long)p->shard->stage[p->stage].slots,
+	    p->shard->stage[p->stage].slots > 1 ? "es" : "");
 	const struct tensor *sx = &g->tensor.a[g->seg.a[g->head].x];
 	buf_printf(
 	    b, "/* residual stream: %s before each layer and after the last */\n", emit_shape(sx));

@@ -252,7 +252,7 @@ layout_row(const struct plan *p, struct buf *b)
 		{ "stat", p->region_off[R_STAT] },
 		{ "stat_bytes", p->region_bytes[R_STAT] },
 		{ "scratch", p->region_off[R_SCRATCH] },
-		{ "slot_stride", p->slot_stride },
+		{ "slot_stride", p->kept[p->stream_life].stride },
 		{ "stream", p->stream_off },
 		{ "dstream", p->dstream_off },
 	};
@@ -260,11 +260,36 @@ layout_row(const struct plan *p, struct buf *b)
 	buf_printf(b, "\t{ /* stage %u: %s */\n", p->stage, text_bytes(p->arena_bytes));
 	for (unsigned i = 0; i < LEN(fixed); i++)
 		buf_printf(b, "\t\t.%s = %llu,\n", fixed[i].name, (unsigned long long)fixed[i].v);
+	for (uint32_t l = 0; l < N_LIVES && g->last_phase > BACKWARD; l++) {
+		struct buf line = { 0 };
+		for (uint32_t k = 0; k < p->shard->stage[p->stage].slots; k++)
+			buf_printf(&line, "%llu, ",
+			    (unsigned long long)(plan_room(p, l, k) * p->kept[l].stride));
+		emit_wrapped(b, 2, xprintf(".room[%u] = { %s},", l, line.s));
+	}
 	for (tensor_id i = 1; i < g->tensor.n; i++)
 		if (p->place[i].bytes && p->place[i].kind == PLACE)
 			buf_printf(b, "\t\t.%s = %llu,\n", g->tensor.a[i].name,
 			    (unsigned long long)p->place[i].off);
 	buf_puts(b, "\t},\n");
+}
+
+/* Where what goes or comes lies: at an end of the chunk, forward its x or y, backward dx or dy. */
+static uint64_t
+hop_at(const struct plan *p, const struct action *a)
+{
+	const struct graph *g = p->graph;
+	const struct chunk *c = &p->shard->stage[p->stage].chunk[a->chunk];
+	bool forward = a->phase == FORWARD, low = forward == (a->kind == RECEIVE);
+	uint32_t layer = low ? c->first : c->first + c->n - 1;
+	const struct segment *kind = &g->seg.a[g->kind_of[layer]];
+	uint64_t off = 0, end;
+
+	if (a->kind != PASS)
+		plan_extent(p, NULL,
+		    forward ? (low ? kind->x : kind->y) : (low ? kind->dx : kind->dy), layer,
+		    a->slot, &off, &end);
+	return off;
 }
 
 /* What a stage does in a step, and its chunks. */
@@ -280,24 +305,23 @@ schedule_tables(const struct plan *p, struct buf *b)
 	for (uint32_t i = 0; i < st->nchunks; i++) {
 		const struct chunk *c = &st->chunk[i];
 		emit_wrapped(b, 1,
-		    xprintf("{ .embed = %s, .head = %s, .slot = %u, .slots = %u, .x = "
-			    "%llu, .y = %llu, .hop = %llu },",
+		    xprintf("{ .embed = %s, .head = %s, .slot = %u, .slots = %u, .hop = %llu },",
 			c->embed ? "true" : "false", c->head ? "true" : "false", c->slot, c->slots,
-			(unsigned long long)p->stream_off,
-			(unsigned long long)(p->stream_off + c->n * p->stream_stride),
 			(unsigned long long)(c->place ? hop : 0)));
 		hop += c->place ? p->stream_stride : 0;
 	}
 	buf_puts(b, "};\n");
 	for (uint32_t k = 0; k < st->nsteps; k++) {
 		buf_printf(b,
-		    "\n/* { kind, phase, chunk, slot, stage, tag, microbatch } */\nstatic const "
+		    "\n/* { kind, phase, chunk, slot, stage, tag, microbatch, at } */\nstatic "
+		    "const "
 		    "struct om_action %s_%u[] = {\n",
 		    emit_stage_name(p, "actions"), (unsigned)st->step[k].microbatches);
 		for (uint32_t i = 0; i < st->step[k].action.n; i++) {
 			const struct action *a = &st->step[k].action.a[i];
-			buf_printf(b, "\t{ %s, %s, %u, %u, %u, %u, %u },\n", kinds[a->kind],
-			    phases[a->phase], a->chunk, a->slot, a->stage, a->tag, a->microbatch);
+			buf_printf(b, "\t{ %s, %s, %u, %u, %u, %u, %u, %llu },\n", kinds[a->kind],
+			    phases[a->phase], a->chunk, a->slot, a->stage, a->tag, a->microbatch,
+			    (unsigned long long)hop_at(p, a));
 		}
 		buf_puts(b, "};\n");
 	}
@@ -368,11 +392,9 @@ model(const struct plan *p, const char *fingerprint, const char *refusal, const 
 	if (p->n_stages > 1)
 		buf_printf(b,
 		    "\t\t.step = %s,\n\t\t.nsteps = %u,\n\t\t.chunk = %s,\n"
-		    "\t\t.nchunks = %u,\n\t\t.slot_stride = %llu,\n"
-		    "\t\t.dstream_off = %llu,\n\t\t.hop_bytes = %llu,\n",
+		    "\t\t.nchunks = %u,\n\t\t.hop_bytes = %llu,\n",
 		    emit_stage_name(p, "steps"), p->shard->stage[p->stage].nsteps,
 		    emit_stage_name(p, "chunks"), p->shard->stage[p->stage].nchunks,
-		    (unsigned long long)p->slot_stride, (unsigned long long)p->dstream_off,
 		    (unsigned long long)shard_bytes(p->shard, g->seg.a[g->head].x));
 	if (p->n_stages > 1)
 		buf_printf(b, "\t\t.arena_bytes = %llu,\n", (unsigned long long)p->arena_bytes);

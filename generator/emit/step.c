@@ -32,9 +32,10 @@ address_at(const struct plan *p, uint32_t s, tensor_id t, const char *i)
 	if (pl->kind == STREAM)
 		return xprintf("STREAM(slot, %s)", layer);
 	if (pl->kind == DSTREAM)
-		return "DSTREAM";
+		return pl->stride ? xprintf("DSTREAM(slot, %s)", layer) : "DSTREAM";
 	if (pl->region == R_SAVED)
-		return xprintf("SAVED(%s, slot, %s)", x->name,
+		return xprintf("SAVED(%s, %sslot, %s)", x->name,
+		    g->last_phase > BACKWARD ? xprintf("%u, ", pl->life) : "",
 		    !many               ? "0"
 		    : several_chunks(p) ? "j"
 					: "i");
@@ -382,9 +383,11 @@ stage_passes(const struct plan *p, struct buf *b)
 {
 	const struct stage *st = &p->shard->stage[p->stage];
 
-	for (int i = 0; i < N_PASSES - !p->decode; i++) {
-		const struct pass pass = plan_pass(p->graph, (enum pass_id)i);
-		bool trains = i == PASS_FORWARD || i == PASS_BACKWARD;
+	for (enum pass_id i = 0; i < N_PASSES; i++) {
+		const struct pass pass = plan_pass(p->graph, i);
+		bool trains = i <= PASS_WEIGHTS;
+		if (!plan_has_pass(p, i))
+			continue;
 		buf_printf(b, "\nvoid\nom_%s(unsigned char *arena, int slot%s)\n{\n",
 		    emit_stage_name(p, pass.name), trains ? ", int of" : "");
 		if (trains)
@@ -463,14 +466,11 @@ emit_step(const struct plan *p, struct tree *t)
 		    h, "void om_%s(unsigned char *arena);\n", emit_stage_name(&p[i], "init"));
 		if (!many)
 			buf_puts(h, "void om_zero(unsigned char *arena);\n");
-		buf_printf(h, "void om_%s(unsigned char *arena, int slot, int of);\n",
-		    emit_stage_name(&p[i], "forward"));
-		buf_printf(h, "void om_%s(unsigned char *arena, int slot, int of);\n",
-		    emit_stage_name(&p[i], "backward"));
-		buf_printf(h, "void om_%s(unsigned char *arena, int slot);\n",
-		    emit_stage_name(&p[i], "evaluate"));
-		if (p->decode)
-			buf_puts(h, "void om_decode(unsigned char *arena, int slot);\n");
+		for (enum pass_id k = 0; k < N_PASSES; k++)
+			if (plan_has_pass(p, k))
+				buf_printf(h, "void om_%s(unsigned char *arena, int slot%s);\n",
+				    emit_stage_name(&p[i], plan_pass(g, k).name),
+				    k <= PASS_WEIGHTS ? ", int of" : "");
 		buf_printf(
 		    h, "void om_%s(unsigned char *arena);\n", emit_stage_name(&p[i], "update"));
 	}

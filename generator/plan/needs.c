@@ -222,7 +222,8 @@ tensor_on_rank(const struct plan *p, tensor_id t)
 	n = size_mul(n, plan_layers(p, t));
 	if (x->class == T_STATE)
 		n /= p->shard->mesh.size[p->graph->tensor.a[x->param].copies];
-	return pl->region == R_SAVED ? size_mul(n, p->slots) / p->shard->stage[p->stage].nchunks
+	return pl->region == R_SAVED ? size_mul(n, p->shard->stage[p->stage].rooms[pl->life]) /
+					   p->shard->stage[p->stage].nchunks
 				     : n;
 }
 

@@ -4,8 +4,9 @@
  *
  * Weights, gradients and optimizer state lie bucket by bucket, layer after layer, at the same
  * element offsets in every region. Buckets with one update follow one another: on one rank that is
- * one call. What the backward pass reads is saved by layer and slot; everything else shares one
- * scratch region, packed by lifetime within each program (largest first, lowest free offset).
+ * one call. What a phase reads of one before it is saved by layer and microbatch; everything else
+ * shares one scratch region, packed by lifetime within each program (largest first, lowest free
+ * offset).
  */
 #include <string.h>
 
@@ -158,25 +159,6 @@ can_decode(const struct plan *p)
 
 /* ---- what of the model is on the stage ---- */
 
-uint64_t
-plan_layers(const struct plan *p, tensor_id t)
-{
-	const struct tensor *x = &p->graph->tensor.a[t];
-
-	return p->decode || x->seg < p->graph->decode ? stage_layers(p->shard, p->stage, x) : 0;
-}
-
-bool
-plan_on_stage(const struct plan *p, uint32_t layer)
-{
-	const struct stage *st = &p->shard->stage[p->stage];
-	bool here = false;
-
-	for (uint32_t c = 0; c < st->nchunks; c++)
-		here |= layer - st->chunk[c].first < st->chunk[c].n;
-	return here;
-}
-
 /* How many layers of a kind the chunk with the most has: so many does a slot have room for. */
 static uint64_t
 slot_layers(const struct plan *p, const struct segment *seg)
@@ -297,7 +279,7 @@ place_params(struct plan *p, struct home *home, uint8_t *nth)
 		uint64_t first = r == R_STATE ? home[i].state : home[i].first;
 		uint64_t parts = r == R_STATE ? p->shard->mesh.size[b->group] : 1;
 		p->place[j] = (struct place){ PLACE, r, plan_bytes(p, j, first), bytes,
-			plan_bytes(p, j, b->elems / parts), false };
+			plan_bytes(p, j, b->elems / parts), false, 0 };
 		if (r == R_STATE)
 			nth[j] = home[i].states++;
 	}
@@ -351,7 +333,7 @@ place_resident(struct plan *p)
 					: t->class == T_BUFFER ? R_BUFFER
 							       : R_CONST;
 			*pl = (struct place){ PLACE, r, take(p, r, size_mul(bytes, layers)), bytes,
-				bytes, false };
+				bytes, false, 0 };
 		}
 	}
 	p->region_bytes[R_STATE] = after[LEN(after) - 1];
@@ -431,6 +413,7 @@ join_in_place(const struct plan *p, const struct segment *seg, tensor_id *sh, ui
 					twice |= a != in && root(sh, o->arg[a]) == ri;
 				if (joined & 1u << out || ro == ri || twice ||
 				    g->tensor.a[ti].class != T_ACT || ti == seg->x ||
+				    (ti == seg->dy && g->last_phase > BACKWARD) ||
 				    read_after(seg, ph, i, ti) ||
 				    (!bound[ri] && elsewhere(p, seg, o, ti)) ||
 				    shard_bytes(p->shard, ti) != shard_bytes(p->shard, to) ||
@@ -544,7 +527,7 @@ place_scratch(struct plan *p, uint32_t s, int ph, const tensor_id *sh, const uin
 			p->region_bytes[R_SCRATCH] = end;
 		if (b->id < g->tensor.n)
 			p->place[b->id] =
-			    (struct place){ PLACE, R_SCRATCH, b->off, b->bytes, 0, false };
+			    (struct place){ PLACE, R_SCRATCH, b->off, b->bytes, 0, false, 0 };
 		else
 			prog->a[b->id - g->tensor.n].workspace = b->off;
 	}
@@ -558,7 +541,8 @@ static void
 place_caches(struct plan *p)
 {
 	struct graph *g = p->graph;
-	uint64_t off = size_mul(p->stream_stride, g->n_layers + 1);
+	uint64_t off =
+	    size_add(p->kept[p->stream_life].off, size_mul(p->stream_stride, g->n_layers + 1));
 
 	for (tensor_id t = 1; t < g->tensor.n; t++) {
 		const struct tensor *x = &g->tensor.a[t];
@@ -567,7 +551,7 @@ place_caches(struct plan *p)
 		uint64_t bytes = shard_bytes(p->shard, t);
 		uint64_t stride = size_align(bytes, ALIGN),
 			 all = size_mul(stride, tensor_layers(g, x));
-		p->place[t] = (struct place){ PLACE, R_SAVED, off, bytes, stride, false };
+		p->place[t] = (struct place){ PLACE, R_SAVED, off, bytes, stride, false, 0 };
 		off = size_add(off, all);
 		p->cache_bytes = size_add(p->cache_bytes, all);
 	}
@@ -575,6 +559,102 @@ place_caches(struct plan *p)
 		p->cache_more = off - p->region_bytes[R_SAVED];
 		p->region_bytes[R_SAVED] = off;
 	}
+}
+
+/* Of buffers: the first phase that writes and the last that reads. */
+struct uses {
+	uint8_t from, to;
+};
+
+static struct uses *
+find_uses(const struct plan *p, const tensor_id *sh)
+{
+	const struct graph *g = p->graph;
+	struct uses *u = xalloc(g->tensor.n * sizeof *u);
+
+	for (tensor_id t = 0; t < g->tensor.n; t++)
+		u[t].from = N_PHASES;
+	for (uint32_t s = 0; s < g->seg.n; s++)
+		for (uint8_t ph = 0; ph < N_PHASES; ph++)
+			for (uint32_t i = 0; i < p->prog[s][ph].n; i++) {
+				const struct op *o = &p->prog[s][ph].a[i].op;
+				for (uint8_t a = 0; a < op_row(o->op)->nin + op_row(o->op)->nout;
+				     a++) {
+					struct uses *x = &u[root(sh, o->arg[a])];
+					if (a < op_row(o->op)->nin)
+						x->to = x->to < ph ? ph : x->to;
+					else
+						x->from = x->from > ph ? ph : x->from;
+				}
+			}
+	return u;
+}
+
+static uint8_t
+life_of(struct uses u)
+{
+	uint8_t l = 0;
+
+	while (l < N_LIVES && (lives[l].from != u.from || lives[l].to != u.to))
+		l++;
+	return l;
+}
+
+/* How long the stream lives, and its gradient, which is saved where weights' come later. */
+static void
+find_stream_lives(struct plan *p, const struct uses *uses, const uint8_t *where)
+{
+	struct uses x = { FORWARD, BACKWARD };
+
+	for (tensor_id t = 1; t < p->graph->tensor.n; t++)
+		if (where[t] == 1 && uses[t].to > x.to)
+			x.to = uses[t].to;
+	p->stream_life = life_of(x);
+	p->dstream_life = life_of((struct uses){ BACKWARD, (uint8_t)p->graph->last_phase });
+}
+
+/* What a phase reads of one before it is saved, for every layer of its kind. */
+static void
+place_saved(struct plan *p, const tensor_id *sh, uint8_t *where, const struct uses *uses)
+{
+	const struct graph *g = p->graph;
+	const struct stage *st = &p->shard->stage[p->stage];
+	uint64_t entries = 0;
+
+	for (uint32_t c = 0; c < st->nchunks; c++)
+		entries = st->chunk[c].n + 1u > entries ? st->chunk[c].n + 1u : entries;
+	p->kept[p->stream_life].stride = size_mul(p->stream_stride, entries);
+	if (p->dstream_life < N_LIVES)
+		p->kept[p->dstream_life].stride = size_mul(p->stream_stride, entries);
+	for (uint32_t s = 0; s < g->seg.n; s++)
+		for (int ph = 0; ph < N_PHASES; ph++)
+			for (uint32_t i = 0; i < p->prog[s][ph].n; i++) {
+				const struct segment *seg = &g->seg.a[s];
+				const struct op *o = &p->prog[s][ph].a[i].op;
+				const struct op_row *r = op_row(o->op);
+				for (uint8_t a = r->nin; a < r->nin + r->nout; a++) {
+					tensor_id t = o->arg[a], ro = root(sh, t);
+					if (g->tensor.a[t].class != T_ACT || where[ro] ||
+					    !read_after(seg, ph, seg->ops[ph].n, t))
+						continue;
+					uint8_t l = life_of(uses[ro]);
+					uint64_t bytes = shard_bytes(p->shard, t);
+					uint64_t stride = size_align(bytes, ALIGN);
+					where[ro] = 3;
+					p->place[ro] = (struct place){ PLACE, R_SAVED,
+						p->kept[l].stride, bytes, stride, false, l };
+					p->kept[l].stride = size_add(p->kept[l].stride,
+					    size_mul(stride, slot_layers(p, seg)));
+				}
+			}
+	for (uint32_t l = 0; l < N_LIVES; l++) {
+		p->kept[l].off = p->region_bytes[R_SAVED];
+		p->region_bytes[R_SAVED] =
+		    size_add(p->kept[l].off, size_mul(p->kept[l].stride, st->rooms[l]));
+	}
+	for (tensor_id t = 1; t < g->tensor.n; t++)
+		if (where[t] == 3)
+			p->place[t].off = size_add(p->place[t].off, p->kept[p->place[t].life].off);
 }
 
 static void
@@ -587,15 +667,11 @@ place_activations(struct plan *p)
 	uint8_t *where =
 	    xalloc(g->tensor.n); /* of roots: 0 scratch, 1 stream, 2 its gradient, 3 saved */
 	uint64_t stream = shard_bytes(p->shard, g->seg.a[g->head].x);
-	uint64_t saved = 0;
 
 	p->stream_stride = size_align(stream, ALIGN);
-	for (uint32_t c = 0; c < st->nchunks; c++) {
-		uint64_t entries = size_mul(p->stream_stride, st->chunk[c].n + 1u);
-		saved = entries > saved ? entries : saved;
+	for (uint32_t c = 0; c < st->nchunks; c++)
 		if (st->chunk[c].place)
 			take(p, R_COMM, stream);
-	}
 	for (tensor_id t = 0; t < g->tensor.n; t++)
 		sh[t] = t;
 	for (uint32_t s = 0; s < g->seg.n; s++) {
@@ -606,29 +682,13 @@ place_activations(struct plan *p)
 				where[ends[i]] = (uint8_t)boundary(seg, ends[i]);
 		join_in_place(p, seg, sh, where);
 	}
-	/* what the backward pass reads of the forward pass is saved, for every layer of its kind */
-	for (uint32_t s = 0; s < g->seg.n; s++) {
-		const struct segment *seg = &g->seg.a[s];
-		for (uint32_t i = 0; i < seg->ops[FORWARD].n && present(p, s); i++) {
-			const struct op_row *r = op_row(seg->ops[FORWARD].a[i].op);
-			for (uint8_t a = r->nin; a < r->nin + r->nout; a++) {
-				tensor_id t = seg->ops[FORWARD].a[i].arg[a], ro = root(sh, t);
-				if (g->tensor.a[t].class != T_ACT || where[ro] ||
-				    !read_after(seg, FORWARD, seg->ops[FORWARD].n, t))
-					continue;
-				where[ro] = 3;
-				uint64_t bytes = shard_bytes(p->shard, t);
-				uint64_t stride = size_align(bytes, ALIGN);
-				p->place[ro] =
-				    (struct place){ PLACE, R_SAVED, saved, bytes, stride, false };
-				saved = size_add(saved, size_mul(stride, slot_layers(p, seg)));
-			}
-		}
-	}
-	p->slot_stride = saved;
-	p->region_bytes[R_SAVED] = size_mul(saved, p->slots);
+	const struct uses *uses = find_uses(p, sh);
+	find_stream_lives(p, uses, where);
+	place_saved(p, sh, where, uses);
 	place_caches(p);
-	p->dstream_off = take(p, R_SCRATCH, stream);
+	p->stream_off = p->kept[p->stream_life].off;
+	p->dstream_off =
+	    p->dstream_life < N_LIVES ? p->kept[p->dstream_life].off : take(p, R_SCRATCH, stream);
 	uint64_t base = p->region_bytes[R_SCRATCH];
 	for (uint32_t s = 0; s < g->seg.n; s++)
 		for (int ph = 0; ph < N_PHASES; ph++)
@@ -639,16 +699,19 @@ place_activations(struct plan *p)
 		tensor_id ro = root(sh, t);
 		const struct segment *seg = &g->seg.a[g->tensor.a[t].seg];
 		uint64_t bytes = shard_bytes(p->shard, t);
-		if (where[ro] == 1) {
-			bool next = root(sh, seg->y) == ro && seg->nlayers;
+		if (where[ro] == 1)
 			p->place[t] =
-			    (struct place){ STREAM, R_SAVED, 0, bytes, p->stream_stride, next };
-		} else if (where[ro] == 2) {
-			p->place[t] =
-			    (struct place){ DSTREAM, R_SCRATCH, p->dstream_off, bytes, 0, false };
-		} else {
+			    (struct place){ STREAM, R_SAVED, p->stream_off, bytes, p->stream_stride,
+				    root(sh, seg->y) == ro && seg->nlayers, p->stream_life };
+		else if (where[ro] == 2 && p->dstream_life < N_LIVES)
+			p->place[t] = (struct place){ DSTREAM, R_SAVED, p->dstream_off, bytes,
+				p->stream_stride, root(sh, seg->dy) == ro && seg->nlayers,
+				p->dstream_life };
+		else if (where[ro] == 2)
+			p->place[t] = (struct place){ DSTREAM, R_SCRATCH, p->dstream_off, bytes, 0,
+				false, 0 };
+		else
 			p->place[t] = p->place[ro];
-		}
 	}
 }
 
@@ -793,7 +856,6 @@ plan_stage(struct plan *p)
 
 	number_layers(p);
 	p->place = xalloc(g->tensor.n * sizeof *p->place);
-	p->slots = p->shard->stage[p->stage].slots;
 	p->kernels = kernel_written_for(p->target);
 	p->decode = can_decode(p);
 	place_resident(p);
@@ -810,8 +872,8 @@ plan_stage(struct plan *p)
 		for (int ph = 0; ph < N_PHASES; ph++)
 			for (uint32_t i = 0; i < p->prog[k][ph].n; i++)
 				p->prog[k][ph].a[i].workspace += p->region_off[R_SCRATCH];
-	p->stream_off = p->region_off[R_SAVED];
-	p->dstream_off += p->region_off[R_SCRATCH];
+	p->stream_off += p->region_off[R_SAVED];
+	p->dstream_off += p->region_off[p->dstream_life < N_LIVES ? R_SAVED : R_SCRATCH];
 	p->hop_off = p->region_off[R_COMM];
 }
 

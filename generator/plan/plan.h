@@ -63,9 +63,13 @@ enum region {
 extern const char *const plan_region_names[N_REGIONS];
 
 enum place_kind {
-	PLACE,   /* region + off + layer * stride; saved tensors repeat by slot */
-	STREAM,  /* entry layer (x) or layer + 1 (y) of the residual stream, saved by slot */
-	DSTREAM, /* the stream's gradient: one buffer that every layer rewrites */
+	PLACE,  /* region + off + layer * stride; saved tensors repeat by their life's rooms */
+	STREAM, /* entry layer (x) or layer + 1 (y) of the residual stream, saved */
+	/*
+	 * the stream's gradient: one buffer that every layer rewrites, or where a later phase reads
+	 * it entry layer (dx) or layer + 1 (dy), saved
+	 */
+	DSTREAM,
 };
 struct place {
 	enum place_kind kind;
@@ -73,7 +77,8 @@ struct place {
 	uint64_t off;    /* bytes from the arena's start */
 	uint64_t bytes;  /* of one layer */
 	uint64_t stride; /* between layers */
-	bool next;       /* STREAM: layer + 1 */
+	bool next;       /* STREAM, DSTREAM: layer + 1 */
+	uint8_t life;    /* of what is saved */
 };
 
 struct launch {
@@ -108,7 +113,7 @@ struct program {
  * A pass over a chunk: the segments at its ends, and how far the pass's own kinds of layers are
  * behind training's.
  */
-enum pass_id { PASS_FORWARD, PASS_BACKWARD, PASS_EVALUATE, PASS_DECODE, N_PASSES };
+enum pass_id { PASS_FORWARD, PASS_BACKWARD, PASS_WEIGHTS, PASS_EVALUATE, PASS_DECODE, N_PASSES };
 struct pass {
 	const char *name;
 	enum phase phase;
@@ -153,11 +158,14 @@ struct plan { /* of one stage of the pipeline; there is one a stage */
 	struct instances *inst;           /* of all stages */
 	uint32_t streams, events;         /* that launches use, of all stages; events from 1 */
 	uint64_t region_off[N_REGIONS], region_bytes[N_REGIONS];
-	uint64_t slots, slot_stride;        /* of R_SAVED */
+	struct {
+		uint64_t off, stride; /* of R_SAVED: its first room; between them */
+	} kept[N_LIVES];
 	uint64_t stream_off, stream_stride; /* an entry before each layer of a chunk, and a last */
 	uint64_t hop_off; /* chunks' gradients on their way, one after the other */
 	uint64_t dstream_off;
-	uint64_t cache_bytes, cache_more; /* of decode; those that the arena would not have else */
+	uint8_t stream_life, dstream_life; /* N_LIVES: one buffer, which is not saved */
+	uint64_t cache_bytes, cache_more;  /* of decode; those that the arena would not have else */
 	uint64_t arena_bytes;
 	bool kernels; /* every op of training has a kernel on this target */
 	bool decode;  /* decode is part of the trainer: every op of it has one too */
@@ -175,6 +183,12 @@ bool kernel_file(const char *kernels, const char *file); /* a row of these kerne
 /* An array, one a stage. */
 struct plan *plan(struct shard *s);
 struct pass plan_pass(const struct graph *g, enum pass_id pass);
+bool plan_has_pass(const struct plan *p, enum pass_id pass);
+/* Which room of a life a slot of the stage has. */
+uint32_t plan_room(const struct plan *p, uint32_t life, uint32_t slot);
+/* The bytes of a launch's argument, in a layer and slot. */
+void plan_extent(const struct plan *p, const struct launch *st, tensor_id t, uint32_t layer,
+    uint32_t slot, uint64_t *off, uint64_t *end);
 /* How many layers of a tensor there are on the stage; 0: none, and nothing of it is placed. */
 uint64_t plan_layers(const struct plan *p, tensor_id t);
 bool plan_on_stage(const struct plan *p, uint32_t layer);
@@ -210,9 +224,6 @@ bool kernel_holds(const char *where, const char *arch, const char *weights, cons
 uint32_t kernel_rivals(const struct kernel_row *k); /* rows that an op has to choose from */
 /* The stream that the target's launches of an op go to. */
 uint8_t kernel_stream(enum op_id op, const struct target_row *t);
-/* The bytes of a launch's argument, in a layer and slot. */
-void plan_extent(const struct plan *p, const struct launch *st, tensor_id t, uint32_t layer,
-    uint32_t slot, uint64_t *off, uint64_t *end);
 /* Adds a chunk's pass, in order. */
 void
 plan_visits(const struct plan *p, const struct chunk *c, enum pass_id pass, struct visits *out);

@@ -46,7 +46,7 @@ owner_of(const struct plan *p, tensor_id t, uint32_t layer)
 		       (uint64_t)(p->graph->tensor.a[t].seg >= p->graph->decode) << 24 |
 		       (layer + (t == seg->y && seg->nlayers));
 	if (t == seg->dx || t == seg->dy)
-		return 1ull << 61;
+		return 1ull << 61 | (layer + (t == seg->dy && seg->nlayers));
 	return (uint64_t)t << 24 | (seg->nlayers ? layer : 0);
 }
 
@@ -121,7 +121,9 @@ describe(const struct plan *p, uint64_t owner)
 		return xprintf("%sresidual stream %u", owner >> 24 & 1 ? "decode's " : "",
 		    (unsigned)(owner & 0xffffff));
 	if (owner >> 61 & 1)
-		return "the stream's gradient";
+		return xprintf("the stream's gradient %u", (unsigned)(owner & 0xffffff));
+	if (owner >> 58 & 1)
+		return "what is another microbatch's";
 	if (owner >> 60 & 1)
 		return "a workspace";
 	if (owner >> 59 & 1)
@@ -400,28 +402,57 @@ gradients(struct arena *m, bool written)
 	return fault;
 }
 
+/* Rooms of lives that begin or end with a phase are other microbatches' before, or after. */
+static void
+change_hands(struct arena *m, const struct chunk *c, enum phase ph, bool begin)
+{
+	const struct plan *p = m->p;
+
+	for (uint32_t l = 0; l < N_LIVES; l++) {
+		if ((begin ? lives[l].from : lives[l].to) != ph || !c->rooms[l].n)
+			continue;
+		uint64_t off = p->region_off[R_SAVED] + p->kept[l].off +
+			       plan_room(p, l, c->slot) * p->kept[l].stride;
+		if (p->kept[l].stride)
+			write_bytes(m, (struct owned){ off, off + p->kept[l].stride, 1ull << 58,
+					   m->clock, 0, { 0 } });
+	}
+}
+
 /* A chunk's pass; what does not begin there has come from the chunk before, or after. */
 static const char *
 pass(struct arena *m, const struct chunk *c, enum pass_id id)
 {
-	const struct graph *g = m->p->graph;
-	const struct segment *kind = &g->seg.a[g->kind_of[c->first]];
-	bool back = id == PASS_BACKWARD;
-	uint64_t off = back ? m->p->dstream_off : m->p->stream_off + c->slot * m->p->slot_stride;
+	const struct plan *p = m->p;
+	const struct graph *g = p->graph;
+	const struct segment *first = &g->seg.a[g->kind_of[c->first]];
+	const struct segment *last = &g->seg.a[g->kind_of[c->first + c->n - 1]];
+	const enum phase ph = plan_pass(g, id).phase;
+	const uint32_t end = c->first + c->n - 1;
 	struct visits v = { 0 };
 	const char *fault = NULL;
+	uint64_t off, to;
 
-	if (!(back ? c->head : c->embed))
+	if (id <= PASS_WEIGHTS)
+		change_hands(m, c, ph, true);
+	if (ph == FORWARD && !c->embed) {
+		plan_extent(p, NULL, first->x, c->first, c->slot, &off, &to);
 		write_bytes(m,
-		    (struct owned){ off, off + m->p->stream_stride,
-			owner_of(m->p, back ? kind->dx : kind->x, c->first), m->clock, 0, { 0 } });
-	if (!back || m->p->n_stages > 1) /* one stage's backward pass is of one part with forward */
+		    (struct owned){ off, to, owner_of(p, first->x, c->first), m->clock, 0, { 0 } });
+	} else if (ph == BACKWARD && !c->head) {
+		plan_extent(p, NULL, last->dy, end, c->slot, &off, &to);
+		write_bytes(
+		    m, (struct owned){ off, to, owner_of(p, last->dy, end), m->clock, 0, { 0 } });
+	}
+	if (ph == FORWARD || p->n_stages > 1) /* one stage's other passes are of one part with it */
 		begin_part(m);
-	plan_visits(m->p, c, id, &v);
+	plan_visits(p, c, id, &v);
 	for (uint32_t i = 0; i < v.n && !fault; i++) {
 		m->slot = v.a[i].slot;
 		fault = run(m, v.a[i].seg, v.a[i].phase, v.a[i].layer);
 	}
+	if (id <= PASS_WEIGHTS)
+		change_hands(m, c, ph, false);
 	return fault;
 }
 
@@ -435,8 +466,9 @@ plancheck_fault(const struct plan *p)
 
 	m.event = xalloc((p->events + 1) * sizeof *m.event);
 
-	if (p->slots * p->slot_stride > p->region_bytes[R_SAVED])
-		return "saved activations: slots leave their region";
+	for (uint32_t l = 0; l < N_LIVES; l++)
+		if (p->kept[l].off + p->kept[l].stride * st->rooms[l] > p->region_bytes[R_SAVED])
+			return "saved activations: rooms leave their region";
 	for (tensor_id t = 1; t < g->tensor.n; t++) {
 		const struct tensor *x = &g->tensor.a[t];
 		const char *before;
@@ -456,8 +488,9 @@ plancheck_fault(const struct plan *p)
 			gradients(&m, false);
 		for (uint32_t c = 0; c < st->nchunks && !fault; c++)
 			fault = pass(&m, &st->chunk[c], PASS_FORWARD);
-		for (uint32_t c = st->nchunks; c-- > 0 && !fault;)
-			fault = pass(&m, &st->chunk[c], PASS_BACKWARD);
+		for (enum pass_id id = PASS_BACKWARD; id <= PASS_WEIGHTS; id++)
+			for (uint32_t c = st->nchunks; c-- > 0 && !fault && plan_has_pass(p, id);)
+				fault = pass(&m, &st->chunk[c], id);
 	}
 	begin_part(&m);
 	if (!fault)

@@ -76,9 +76,10 @@ list_parts(const struct plan *p, struct parts *all)
 	for (uint32_t c = 0; c < st->nchunks; c++) {
 		struct visits v[N_PASSES] = { 0 };
 		bool whole = p->n_stages == 1;
-		for (int i = 0; i < N_PASSES - !p->decode; i++)
-			plan_visits(p, &st->chunk[c], (enum pass_id)i,
-			    &v[whole && i == PASS_BACKWARD ? PASS_FORWARD : i]);
+		for (enum pass_id i = 0; i < N_PASSES; i++)
+			if (plan_has_pass(p, i))
+				plan_visits(p, &st->chunk[c], i,
+				    &v[whole && i <= PASS_WEIGHTS ? PASS_FORWARD : i]);
 		for (unsigned i = 0; i < N_PASSES; i++)
 			issue(p, &v[i], all);
 	}

@@ -1,5 +1,27 @@
-/* What a pass does: which segments it visits, and which bytes their launches use. */
+/*
+ * What of the model a stage has, and what a pass does of it: which segments it visits, and which
+ * bytes their launches use.
+ */
 #include "plan/plan.h"
+
+uint64_t
+plan_layers(const struct plan *p, tensor_id t)
+{
+	const struct tensor *x = &p->graph->tensor.a[t];
+
+	return p->decode || x->seg < p->graph->decode ? stage_layers(p->shard, p->stage, x) : 0;
+}
+
+bool
+plan_on_stage(const struct plan *p, uint32_t layer)
+{
+	const struct stage *st = &p->shard->stage[p->stage];
+	bool here = false;
+
+	for (uint32_t c = 0; c < st->nchunks; c++)
+		here |= layer - st->chunk[c].first < st->chunk[c].n;
+	return here;
+}
 
 struct pass
 plan_pass(const struct graph *g, enum pass_id pass)
@@ -7,12 +29,30 @@ plan_pass(const struct graph *g, enum pass_id pass)
 	const struct pass all[N_PASSES] = {
 		[PASS_FORWARD] = { "forward", FORWARD, g->embed, g->head, 0 },
 		[PASS_BACKWARD] = { "backward", BACKWARD, g->head, g->embed, 0 },
+		[PASS_WEIGHTS] = { "weights", WEIGHTS, g->head, g->embed, 0 },
 		[PASS_EVALUATE] = { "evaluate", FORWARD, g->embed, g->eval, 0 },
 		[PASS_DECODE] = { "decode", FORWARD, g->decode, g->seg.n - 1,
 		    g->decode - g->embed },
 	};
 
 	return all[pass];
+}
+
+bool
+plan_has_pass(const struct plan *p, enum pass_id pass)
+{
+	return pass == PASS_WEIGHTS ? p->graph->last_phase == WEIGHTS
+				    : pass != PASS_DECODE || p->decode;
+}
+
+uint32_t
+plan_room(const struct plan *p, uint32_t life, uint32_t slot)
+{
+	const struct chunk *c = p->shard->stage[p->stage].chunk;
+
+	while (slot - c->slot >= c->slots)
+		c++;
+	return chunk_room(c, life, slot);
 }
 
 void
@@ -44,12 +84,9 @@ plan_extent(const struct plan *p, const struct launch *st, tensor_id t, uint32_t
 			 : pl->region == R_SAVED && x->class != T_CACHE ? p->saved_index[layer]
 									: p->index[layer];
 
-	*off = pl->off + (pl->kind == STREAM       ? p->entry[layer] + pl->next
-			     : pl->kind == DSTREAM ? 0
-						   : index) *
-			     pl->stride;
-	if (pl->region == R_SAVED)
-		*off += slot * p->slot_stride;
+	*off = pl->off + (pl->kind == PLACE ? index : p->entry[layer] + pl->next) * pl->stride;
+	if (pl->region == R_SAVED && x->class != T_CACHE)
+		*off += plan_room(p, pl->life, slot) * p->kept[pl->life].stride;
 	uint64_t bytes = pl->bytes;
 	if (st && st->span && x->class != T_INPUT) {
 		/* of states a rank has its part alone */

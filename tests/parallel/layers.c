@@ -259,6 +259,8 @@ schedule(uint32_t stage, struct om_action *a)
 
 				after.stage = (uint16_t)((stage + 1) % PIPELINE);
 				after.tag = (uint16_t)(2 * place + (uint32_t)back);
+				before.at = back ? DX : X + before.slot * STRIDE;
+				after.at = back ? DX : X + after.slot * STRIDE + EACH * T * D * 4;
 				before.kind = back ? OM_SEND : OM_RECEIVE;
 				after.kind = back ? OM_RECEIVE : OM_SEND;
 				if (back ? !last : !first)
@@ -305,11 +307,9 @@ main(int argc, char **argv)
 		for (uint32_t i = 0; i < OWN; i++)
 			layer[s][i] = (i / EACH * PIPELINE + s) * EACH + i % EACH;
 		for (uint32_t c = 0; c < CHUNKS; c++)
-			chunk[s][c] = (struct om_chunk){ .slot = c * M,
-				.slots = M,
-				.x = X,
-				.y = X + EACH * T * D * 4,
-				.hop = HOP + c * T * D * 4 };
+			chunk[s][c] = (struct om_chunk){
+				.slot = c * M, .slots = M, .hop = HOP + c * T * D * 4
+			};
 		step[s] = (struct om_step){ M, action[s], schedule(s, action[s]) };
 		moe[s] = (struct om_moe){ .load = STAT + 16,
 			.load_stride = 32,
@@ -352,8 +352,6 @@ main(int argc, char **argv)
 			.nsteps = ALONE ? 0 : 1,
 			.chunk = chunk[s],
 			.nchunks = CHUNKS,
-			.slot_stride = STRIDE,
-			.dstream_off = DX,
 			.hop_bytes = T * D * 4,
 			.arena_bytes = END,
 			.weight_off = W,

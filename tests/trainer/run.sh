@@ -51,6 +51,14 @@ for real in fp32 fp64 bf16; do
 	is "$real: resumed from step 5, the same bits" $?
 done
 
+# gradients of weights as a phase of their own, after all of backward: the same sums in the same order
+build/tests/streams tests/trainer/small.lua cpu 1,split "$work/split" real=fp32 >"$work/log" 2>&1
+is "split: builds" $?
+trainer=$work/split/trainer
+train "$work/split-a" threads=2
+[ "$(weights "$work/fp32-b")" = "$(weights "$work/split-a")" ] && grep -q om_weights "$work/split/src/step.c"
+is "split: the same bits in three phases" $?
+
 # a checkpoint of bf16 holds fp32 masters: fp32 goes on with it as its own, and the other way round
 masters() { # of the newest checkpoint, without the moments
 	(cd "$1" && cat "$(ls | grep step | tail -n 1)"/model-*.safetensors | sha256sum)

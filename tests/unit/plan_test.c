@@ -704,6 +704,111 @@ formats_apart(void)
 	    "a tensor has the format of its role");
 }
 
+/* ---- three phases ---- */
+
+/* Makes the rooms of a life longer by so many bytes that nobody has; all behind them moves. */
+static void
+lengthen(struct plan *p, uint32_t life, uint64_t bytes)
+{
+	uint64_t more = bytes * p->shard->stage[p->stage].rooms[life];
+	uint64_t end = p->region_off[R_SAVED] + p->kept[life].off +
+		       p->kept[life].stride * p->shard->stage[p->stage].rooms[life];
+
+	for (tensor_id t = 1; t < p->graph->tensor.n; t++)
+		if (p->place[t].bytes && p->place[t].off >= end)
+			p->place[t].off += more;
+	for (uint32_t s = 0; s < p->graph->seg.n; s++)
+		for (int ph = 0; ph < N_PHASES; ph++)
+			for (uint32_t i = 0; i < p->prog[s][ph].n; i++)
+				if (p->prog[s][ph].a[i].workspace_bytes)
+					p->prog[s][ph].a[i].workspace += more;
+	for (int r = R_SAVED + 1; r < N_REGIONS; r++)
+		p->region_off[r] += more;
+	for (uint32_t l = life + 1; l < N_LIVES; l++)
+		p->kept[l].off += more;
+	p->kept[life].stride += bytes;
+	p->region_bytes[R_SAVED] += more;
+	p->arena_bytes += more;
+}
+
+/* All tensors that share a buffer. */
+static void
+move(struct plan *p, const struct place *from, const struct place *to)
+{
+	const struct place old = *from;
+
+	for (tensor_id t = 1; t < p->graph->tensor.n; t++)
+		if (p->place[t].region == old.region && p->place[t].off == old.off &&
+		    p->place[t].kind == old.kind)
+			p->place[t] = *to;
+}
+
+/*
+ * What is kept moves, by itself, to where there is room for another life: at the wrong times it is
+ * another microbatch's.
+ */
+static void
+wrong_lives(struct plan *p, uint32_t from, uint32_t to, const char *what)
+{
+	uint32_t caught = 0, tried = 0;
+
+	for (tensor_id t = 1; t < p->graph->tensor.n; t++) {
+		struct place *pl = &p->place[t];
+		uint32_t layers = p->graph->seg.a[p->graph->tensor.a[t].seg].nlayers + 1;
+		if (pl->region != R_SAVED || pl->kind != PLACE || pl->life != from ||
+		    p->graph->tensor.a[t].class != T_ACT)
+			continue;
+		uint64_t bytes = (pl->bytes + 255) / 256 * 256;
+		lengthen(p, to, bytes * layers);
+		if (plancheck_fault(p))
+			expect(false, "longer rooms change nothing");
+		const struct place old = *pl;
+		const struct place new = { PLACE, R_SAVED,
+			p->region_off[R_SAVED] + p->kept[to].off + p->kept[to].stride -
+			    bytes * layers,
+			pl->bytes, bytes, false, (uint8_t)to };
+		move(p, &old, &new);
+		const char *said = plancheck_fault(p);
+		tried++;
+		caught += said && strstr(said, "another microbatch's");
+		move(p, &new, &old);
+	}
+	expect(tried && caught == tried, xprintf("%s: %u of %u are caught", what, caught, tried));
+}
+
+/* Gradients of weights as a phase of their own, which other microbatches' phases come before. */
+static void
+three_phases(void)
+{
+	static const struct layout all[] = {
+		{ "1f1b", 1, 1, 4, .layers = 3, .split = true },
+		{ "gpipe", 2, 1, 4, .layers = 4, .split = true },
+		{ "v", 2, 2, 4, .layers = 6, .split = true },
+		{ "1f1b", 2, 1, 4, .data = 2, .expert = 2, .layers = 4, .split = true },
+	};
+
+	for (uint32_t i = 0; i < LEN(all); i++) {
+		struct shard *s = layout_shard(all[i]);
+		struct layout two = all[i];
+		two.split = false;
+		struct plan *p, *once = plan(layout_shard(two));
+		fuse(s);
+		p = plan(s);
+		for (uint32_t k = 0; k < p->n_stages; k++) {
+			const char *said = plancheck_fault(&p[k]);
+			expect(!said, xprintf("three phases, layout %u: %s", i, said));
+			/* lives: to backward, from forward to weights, from backward to weights */
+			expect(p[k].kept[0].stride && p[k].kept[1].stride && p[k].kept[2].stride &&
+				   p[k].kept[0].stride < once[k].kept[0].stride &&
+				   !once[k].kept[1].stride && !once[k].kept[2].stride,
+			    "each life has rooms of its own");
+			wrong_lives(&p[k], 1, 0, "a life that ends a phase too soon");
+			wrong_lives(&p[k], 1, 2, "a life that begins a phase too late");
+			wrong_lives(&p[k], 2, 0, "a life of backward and weights");
+		}
+	}
+}
+
 int
 main(void)
 {
@@ -717,6 +822,7 @@ main(void)
 	conditions();
 	stores();
 	libraries();
+	three_phases();
 	timelines();
 	return check_end();
 }

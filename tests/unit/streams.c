@@ -1,7 +1,8 @@
 /*
  * Emits and builds a description's tree as if its target had several streams, which no target of
- * target.def has: for tests of what they take. Usage: streams DESCRIPTION.lua TARGET STREAMS FOLDER
- * [NAME=VALUE]...; with a folder that is "-", the plan is printed instead.
+ * target.def has, or its backward pass two phases: for tests of what they take. Usage: streams
+ * DESCRIPTION.lua TARGET STREAMS[,split] FOLDER [NAME=VALUE]...; with a folder that is "-", the
+ * plan is printed instead.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -37,6 +38,8 @@ main(int argc, char **argv)
 	struct graph *g = graph_build(s.trainer[0]);
 	if (diag_flush())
 		return 1;
+	if (strstr(argv[3], ",split"))
+		graph_split(g);
 	target = *target_find(targets, argv[2]);
 	target.streams = (uint32_t)strtoul(argv[3], NULL, 10);
 	struct shard *sh = shard(g, &target);
