@@ -116,7 +116,11 @@ can_store(const struct plan *p, const struct launch *st)
 {
 	const struct kernel_row *k = kernel_for(p->graph, p->target, &st->op);
 
-	return k && strchr(k->params, '+');
+	/* a word "+", not the sign in an expression of sizes */
+	for (const char *s = k ? k->params : ""; *s; s += strcspn(s, " "), s += strspn(s, " "))
+		if (*s == '+')
+			return true;
+	return false;
 }
 
 /* The launch's instances: one that adds, and for the first of its gradient one that stores. */
