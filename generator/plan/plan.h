@@ -224,6 +224,15 @@ bool kernel_holds(const char *where, const char *arch, const char *weights, cons
 uint32_t kernel_rivals(const struct kernel_row *k); /* rows that an op has to choose from */
 /* The stream that the target's launches of an op go to. */
 uint8_t kernel_stream(enum op_id op, const struct target_row *t);
+/* Takes so many bytes of a region; where they begin in it. */
+enum { PLAN_ALIGN = 256 };
+uint64_t plan_take(struct plan *p, enum region r, uint64_t bytes);
+/* How many layers of a kind the chunk with the most has: for so many a microbatch has room. */
+uint64_t plan_slot_layers(const struct plan *p, const struct segment *seg);
+/* Whether the stage runs the segment. */
+bool plan_runs(const struct plan *p, uint32_t seg);
+/* activation.c: gives activations and workspaces of the stage's programs their places. */
+void plan_activations(struct plan *p);
 /* Adds a chunk's pass, in order. */
 void
 plan_visits(const struct plan *p, const struct chunk *c, enum pass_id pass, struct visits *out);

@@ -23,6 +23,43 @@ plan_on_stage(const struct plan *p, uint32_t layer)
 	return here;
 }
 
+uint64_t
+plan_slot_layers(const struct plan *p, const struct segment *seg)
+{
+	const struct stage *st = &p->shard->stage[p->stage];
+	uint64_t most = 0;
+
+	for (uint32_t c = 0; c < st->nchunks; c++) {
+		uint64_t n = chunk_layers(&st->chunk[c], seg);
+		most = n > most ? n : most;
+	}
+	return seg->nlayers ? most : 1;
+}
+
+bool
+plan_runs(const struct plan *p, uint32_t seg)
+{
+	const struct graph *g = p->graph;
+	const struct stage *st = &p->shard->stage[p->stage];
+
+	if (seg >= g->decode)
+		return p->decode;
+	if (seg == g->embed)
+		return st->embed;
+	if (seg == g->head || seg == g->eval)
+		return st->head;
+	return plan_slot_layers(p, &g->seg.a[seg]) != 0;
+}
+
+uint64_t
+plan_take(struct plan *p, enum region r, uint64_t bytes)
+{
+	uint64_t off = p->region_bytes[r];
+
+	p->region_bytes[r] = size_align(size_add(off, bytes), PLAN_ALIGN);
+	return off;
+}
+
 struct pass
 plan_pass(const struct graph *g, enum pass_id pass)
 {
