@@ -18,6 +18,7 @@ layouts=3 models=20
 # Name and command of each suite. The longest ones start first, so that none is alone for long at the end.
 table() {
 	cat <<EOT
+parallel bash tests/parallel/run.sh $work/parallel
 trainer sh tests/trainer/run.sh build/olmogen $work/trainer $full
 layouts $quick sh tests/parallel/layouts.sh build/olmogen $work/layouts $full
 numeric $quick sh tests/numeric/run.sh build/olmogen $work/numeric $full
@@ -27,7 +28,6 @@ cuda sh tests/gpu/compile.sh build/olmogen $work/cuda $full
 commands sh tests/gpu/commands.sh build/olmogen $work/commands
 readme python3 tests/readme/run.py . $work/readme
 peer $quick sh tests/peer/run.sh build/olmogen $work/peer
-parallel bash tests/parallel/run.sh $work/parallel
 layrandom $quick sh tests/parallel/random.sh build/olmogen $work/layrandom $seed $layouts
 kernels sh tests/numeric/kernels.sh $work/kernels
 emit sh tests/emit/run.sh build/olmogen build/san/olmogen $work/emit

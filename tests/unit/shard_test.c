@@ -575,15 +575,17 @@ late_weights(void)
 	*b = t;
 	const char *said = rankcheck_fault(s);
 	expect(said && strstr(said, "its backward pass is not in the slot"),
-	    xprintf("weights before backward: %s", said));
+	    xprintf("weights before backward: %s", said ? said : "not caught"));
 	s = layout_shard(l);
 	drop(&s->stage[1], find(s, 1, PASS, WEIGHTS, 2));
 	said = rankcheck_fault(s);
-	expect(said && strstr(said, "microbatch 2"), xprintf("no weights pass: %s", said));
+	expect(said && strstr(said, "microbatch 2"),
+	    xprintf("no weights pass: %s", said ? said : "not caught"));
 	s = layout_shard(l);
 	find(s, 1, SEND, BACKWARD, 2)->phase = WEIGHTS;
 	said = rankcheck_fault(s);
-	expect(said && strstr(said, "nothing is sent there"), xprintf("a message: %s", said));
+	expect(said && strstr(said, "nothing is sent there"),
+	    xprintf("a message: %s", said ? said : "not caught"));
 }
 
 /* A list for each number of microbatches, in the same slots; each is proven. */
