@@ -1,4 +1,4 @@
-/* The rules of op.def, which say what ops follow from an op: "dx, +dw = op(dy, x)". */
+/* "dx, +dw = op(dy, x)": in op.def what follows from an op, in fuse.def what one stands for. */
 #include <string.h>
 
 #include "graph/graph.h"

@@ -25,16 +25,6 @@ struct pattern {
 
 /* ---- the text of a row ---- */
 
-static const char *
-next_word(const char **s)
-{
-	size_t n = strspn(*s, "abcdefghijklmnopqrstuvwxyz0123456789_");
-	const char *w = xprintf("%.*s", (int)n, *s);
-
-	*s += n;
-	return w;
-}
-
 static uint8_t
 variable(struct pattern *p, const char *name)
 {
@@ -49,20 +39,25 @@ variable(struct pattern *p, const char *name)
 	return v;
 }
 
-/* Reads "a", or "a|b|c". */
+/* The variable of "a", or of "a|b|c". */
 static uint8_t
-read_var(struct pattern *p, const char **s)
+var_of(struct pattern *p, struct word w)
 {
-	uint8_t v = variable(p, next_word(s)), part[MAX_PARTS] = { v }, n = 1;
+	const char *s = xprintf("%.*s", (int)w.n, w.s);
+	uint8_t part[MAX_PARTS], n = 0;
 
-	for (; **s == '|' && n < MAX_PARTS; n++) {
-		++*s;
-		part[n] = variable(p, next_word(s));
+	for (bool more = true; more; n++) {
+		size_t k = strcspn(s, "|");
+		if (n == MAX_PARTS)
+			internal("fuse.def: more than %d parts of a merged argument", MAX_PARTS);
+		part[n] = variable(p, xprintf("%.*s", (int)k, s));
+		more = s[k];
+		s += k + more;
 	}
 	if (n == 1)
-		return v;
-	v = variable(p, xprintf("merged %u", p->nvars));
-	memcpy(p->part[v], part, sizeof part);
+		return *part;
+	uint8_t v = variable(p, xprintf("merged %u", p->nvars));
+	memcpy(p->part[v], part, n);
 	p->nparts[v] = n;
 	return v;
 }
@@ -78,45 +73,27 @@ set_of(const struct pattern *p, uint8_t v)
 	return set;
 }
 
-/* Reads "a, +b|c" up to `end`; gives the arguments' number. */
-static uint8_t
-read_vars(struct pattern *p, const char **s, char end, uint8_t *var, bool *plus)
-{
-	uint8_t n = 0;
-
-	for (*s += strspn(*s, " ,"); **s && **s != end && n < MAX_ARGS; *s += strspn(*s, " ,")) {
-		plus[n] = **s == '+';
-		*s += plus[n];
-		var[n++] = read_var(p, s);
-	}
-	*s += **s == end;
-	return n;
-}
-
 /* Reads "outs = op(ins)"; gives the set of its variables. */
 static uint32_t
 read_call(struct pattern *p, const char **s, struct call *c)
 {
-	uint8_t out[MAX_ARGS];
-	bool plus[MAX_ARGS], none[MAX_ARGS];
-	uint8_t nout = read_vars(p, s, '=', out, plus);
+	struct rule rule;
 	uint32_t all = 0;
 
-	*s += strspn(*s, " ");
-	const char *name = next_word(s);
-	c->op = op_find(name, strlen(name));
+	if (!rule_next(s, &rule) || rule.op == N_OPS)
+		internal("fuse.def: no op where one should be");
+	c->op = rule.op;
 	const struct op_row *r = op_row(c->op);
-	*s += **s == '(';
-	if (read_vars(p, s, ')', c->var, none) != r->nin || nout != r->nout)
+	if (rule.nin != r->nin || rule.nout != r->nout)
 		internal("fuse.def: wrong number of arguments of %s", r->name);
-	memcpy(c->var + r->nin, out, nout);
 	for (uint8_t i = 0; i < r->nin + r->nout; i++) {
+		bool out = i >= r->nin;
+		c->var[i] = var_of(p, out ? rule.out[i - r->nin] : rule.in[i]);
 		all |= set_of(p, c->var[i]);
-		if (r->arg[i].accumulate != (i >= r->nin && plus[i - r->nin]))
+		if (r->arg[i].accumulate != (out && rule.adds[i - r->nin]))
 			internal("fuse.def: %s is %sadded to by %s", p->var[c->var[i]],
 			    r->arg[i].accumulate ? "" : "not ", r->name);
 	}
-	*s += strspn(*s, " ;");
 	return all;
 }
 
@@ -139,7 +116,7 @@ read_pattern(const struct fusion *f)
 	uint32_t seen = 0;
 	int phase = ANY_PHASE;
 
-	while (*s) {
+	for (; *s; s += strspn(s, " ;")) {
 		for (int ph = 0; ph < N_PHASES; ph++) {
 			size_t n = strlen(graph_phase_names[ph]);
 			if (!strncmp(s, graph_phase_names[ph], n) && s[n] == ':') {
