@@ -66,6 +66,44 @@ append(struct rewrite *w, struct op o)
 	return &w->bwd.a[w->bwd.n - 1];
 }
 
+static bool
+gives(const struct op *o, tensor_id t)
+{
+	const struct op_row *r = op_row(o->op);
+
+	for (uint8_t k = r->nin; k < r->nin + r->nout; k++)
+		if (o->arg[k] == t)
+			return true;
+	return false;
+}
+
+/*
+ * True if to repeat a forward op would keep as much as it frees: what it reads of ops that are not
+ * repeated, and nobody else reads after the forward pass. So a sum is kept, not one of its terms.
+ */
+static bool
+pointless(const struct graph *g, const struct segment *seg, uint32_t i, const bool *repeat)
+{
+	const struct oplist *fwd = &seg->ops[FORWARD], *bwd = &seg->ops[BACKWARD];
+	const struct op *o = &fwd->a[i];
+	const struct op_row *r = op_row(o->op);
+	uint64_t kept = 0, freed = 0;
+
+	for (uint8_t k = 0; k < r->nin; k++) {
+		bool more = false; /* the op alone wants it kept */
+		for (uint32_t j = 0; j < i; j++)
+			more |= gives(&fwd->a[j], o->arg[k]) && !repeatable(&fwd->a[j], "cheap");
+		for (uint32_t j = i + 1; j < fwd->n; j++)
+			more &= !(repeat[j] && reads(&fwd->a[j], o->arg[k]));
+		for (uint32_t j = 0; j < bwd->n; j++)
+			more &= !reads(&bwd->a[j], o->arg[k]);
+		kept += more ? tensor_elems(&g->tensor.a[o->arg[k]]) : 0;
+	}
+	for (uint8_t k = r->nin; k < r->nin + r->nout; k++)
+		freed += tensor_elems(&g->tensor.a[o->arg[k]]);
+	return kept >= freed;
+}
+
 void
 recompute_segment(struct graph *g, uint32_t s, const char *what)
 {
@@ -83,6 +121,8 @@ recompute_segment(struct graph *g, uint32_t s, const char *what)
 			for (uint32_t j = i + 1; j < fwd->n; j++)
 				repeat[i] |= repeat[j] && reads(&fwd->a[j], o->arg[k]);
 		}
+		if (repeat[i] && !strcmp(what, "cheap"))
+			repeat[i] = !pointless(g, &g->seg.a[s], i, repeat);
 	}
 	for (uint32_t i = 0; i < fwd->n; i++) {
 		const struct op_row *r = op_row(fwd->a[i].op);
