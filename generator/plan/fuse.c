@@ -158,6 +158,7 @@ struct match {
 };
 struct fuser {
 	struct graph *g;
+	const struct target_row *target; /* NULL: whatever can be, is fused */
 	uint32_t seg;
 	const struct pattern *p;
 	ARRAY(uint32_t) uses; /* by tensor, in all ops that run between those of a segment */
@@ -330,37 +331,69 @@ may_merge(const struct fuser *f, const struct match *m, uint8_t v)
 	return true;
 }
 
+/* What parameters that can be merged become, or are already. */
+static struct tensor
+merged(const struct fuser *f, const struct match *m, uint8_t v)
+{
+	const struct tensor *all = f->g->tensor.a, *first = &all[m->of[f->p->part[v][0]]];
+	struct buf name = { 0 };
+
+	if (first->whole)
+		return all[first->whole];
+	struct tensor t = { .class = T_MERGED,
+		.role = first->role,
+		.format = first->format,
+		.ndims = first->ndims,
+		.seg = first->seg,
+		.rline = first->rline };
+	memcpy(t.dim, first->dim, sizeof t.dim);
+	t.dim[0] = 0;
+	for (uint8_t i = 0; i < f->p->nparts[v]; i++) {
+		const struct tensor *x = &all[m->of[f->p->part[v][i]]];
+		size_t own = i ? strlen(f->g->seg.a[t.seg].name) : 0;
+		buf_puts(&name, x->name + own);
+		t.part[i] = m->of[f->p->part[v][i]];
+		t.dim[0] += x->dim[0];
+	}
+	t.name = name.s;
+	return t;
+}
+
 /* The merged tensor, which is made if it is not there yet. */
 static tensor_id
 merge(struct fuser *f, const struct match *m, uint8_t v)
 {
 	struct graph *g = f->g;
-	struct tensor whole = g->tensor.a[m->of[f->p->part[v][0]]];
-	struct buf name = { 0 };
+	const struct tensor t = merged(f, m, v);
+	tensor_id *whole = &g->tensor.a[t.part[0]].whole;
 
-	if (whole.whole)
-		return whole.whole;
-	tensor_id id = g->tensor.n;
-	struct tensor t = { .class = T_MERGED,
-		.role = whole.role,
-		.format = whole.format,
-		.ndims = whole.ndims,
-		.seg = whole.seg,
-		.rline = whole.rline };
-	memcpy(t.dim, whole.dim, sizeof t.dim);
-	t.dim[0] = 0;
-	for (uint8_t i = 0; i < f->p->nparts[v]; i++) {
-		struct tensor *x = &g->tensor.a[m->of[f->p->part[v][i]]];
-		size_t own = i ? strlen(g->seg.a[t.seg].name) : 0;
-		buf_puts(&name, x->name + own);
-		t.part[i] = m->of[f->p->part[v][i]];
-		t.dim[0] += x->dim[0];
-		x->whole = id;
-	}
-	t.name = name.s;
+	if (*whole)
+		return *whole;
+	for (uint8_t i = 0; i < f->p->nparts[v]; i++)
+		g->tensor.a[t.part[i]].whole = g->tensor.n;
 	*PUSH(g->tensor) = t;
 	(void)PUSH(f->uses);
-	return id;
+	return g->tensor.n - 1;
+}
+
+/* True if the target has a kernel for what the match becomes. */
+static bool
+has_kernel(const struct fuser *f, const struct match *m)
+{
+	const struct op_row *r = op_row(m->into.op);
+	uint32_t n = f->g->tensor.n;
+	struct op o = m->into;
+
+	/* sizes are asked of tensors: merged ones are there for so long */
+	for (uint8_t i = 0; i < r->nin; i++)
+		if (f->p->nparts[f->p->into.var[i]]) {
+			struct tensor t = merged(f, m, f->p->into.var[i]);
+			o.arg[i] = f->g->tensor.n;
+			*PUSH(f->g->tensor) = t;
+		}
+	bool has = !f->target || kernel_for(f->g, f->target, &o);
+	f->g->tensor.n = n;
+	return has;
 }
 
 /* True if the ops that were found can become one: what is lost is theirs alone, order holds. */
@@ -390,7 +423,7 @@ may_fuse(const struct fuser *f, struct match *m)
 		for (uint32_t v = 0; v < f->p->nvars; v++)
 			if (f->p->written >> v & 1 && m->of[v] == m->into.arg[i])
 				return false;
-	if (!same_constants(f, m) || !find_place(f, m))
+	if (!same_constants(f, m) || !has_kernel(f, m) || !find_place(f, m))
 		return false;
 	m->into.rline = op_of(f, m, m->place)->rline;
 	return true;
@@ -449,9 +482,9 @@ replace(struct fuser *f, struct match *m)
 }
 
 void
-fuse_graph(struct graph *g, const struct fusion *rows, uint32_t n)
+fuse_graph(struct graph *g, const struct target_row *t, const struct fusion *rows, uint32_t n)
 {
-	struct fuser f = { .g = g };
+	struct fuser f = { .g = g, .target = t };
 
 	while (f.uses.n < g->tensor.n)
 		(void)PUSH(f.uses);
@@ -494,5 +527,5 @@ fuse(struct shard *s)
 	for (uint32_t i = 0; i < LEN(rows) && spec_int(s->graph->trainer, F_trainer_fuse); i++)
 		if (!strcmp(rows[i].kernels, s->target->kind->name))
 			here[n++] = rows[i].fusion;
-	fuse_graph(s->graph, here, n);
+	fuse_graph(s->graph, s->target, here, n);
 }

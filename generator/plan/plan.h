@@ -23,9 +23,12 @@ extern const struct library plan_libraries[]; /* neither has theirs; the first i
 struct fusion { /* a row of fuse.def, which says what the texts mean */
 	const char *match, *into;
 };
-/* Rewrites the graph by the rows of fuse.def for the target, if the trainer wants it; or by any. */
+/*
+ * Rewrites the graph by the rows of fuse.def for the target, if the trainer wants it; or by any,
+ * where a target, if one is given, has a kernel for what comes of it.
+ */
 void fuse(struct shard *s);
-void fuse_graph(struct graph *g, const struct fusion *rows, uint32_t n);
+void fuse_graph(struct graph *g, const struct target_row *t, const struct fusion *rows, uint32_t n);
 
 struct kernel_row {
 	enum op_id op;

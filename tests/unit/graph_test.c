@@ -128,7 +128,7 @@ merge(struct graph *g)
 	static const struct fusion row = { "g = linear(x, w1) ; u = linear(x, w2)",
 		"g, u = linear_2(x, w1|w2)" };
 
-	fuse_graph(g, &row, 1);
+	fuse_graph(g, NULL, &row, 1);
 	graph_verify(g);
 	return &g->tensor.a[g->tensor.n - 1];
 }

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "plan/plan.h"
+#include "describe.h"
 
 /* ---- graphs as text: "y = linear(x, w) ; y, r = rmsnorm(x, w; h=2) ; @ +g = bias_bwd(y)" ---- */
 
@@ -255,7 +255,7 @@ one_pattern(void)
 		const char *forward = text(g, KIND, FORWARD), *backward = text(g, KIND, BACKWARD);
 		struct fusion f = { cases[i].match, cases[i].into };
 		const char *want = cases[i].fused_forward;
-		fuse_graph(g, &f, 1);
+		fuse_graph(g, NULL, &f, 1);
 		same(cases[i].what, text(g, KIND, FORWARD), want ? want : forward);
 		want = cases[i].fused_backward;
 		same(cases[i].what, text(g, KIND, BACKWARD), want ? want : backward);
@@ -286,16 +286,16 @@ other_segments(void)
 	for (unsigned i = 0; i < LEN(others); i++) {
 		struct graph *g = graph(HEAD_FORWARD, HEAD_BACKWARD);
 		add_ops(g, others[i].seg, others[i].phase, others[i].op);
-		fuse_graph(g, &across, 1);
+		fuse_graph(g, NULL, &across, 1);
 		same(others[i].what, g->seg.a[KIND].ops[FORWARD].n ? "apart" : "one",
 		    others[i].fused ? "one" : "apart");
 	}
 	struct graph *g = graph("h = relu2(x)", "");
 	add_ops(g, HEAD, FORWARD, "z = linear(h, w1)");
-	fuse_graph(g, &pair, 1);
+	fuse_graph(g, NULL, &pair, 1);
 	same("nothing is found across segments", text(g, HEAD, FORWARD), "z = linear(h, w1)");
 	add_ops(g, UPDATE, FORWARD, "m = relu2(n) ; o = linear(m, w1)");
-	fuse_graph(g, &pair, 1);
+	fuse_graph(g, NULL, &pair, 1);
 	same("the update is a segment, too", text(g, UPDATE, FORWARD), "o = linear(n, w1)");
 }
 
@@ -309,11 +309,11 @@ several_patterns(void)
 	const struct fusion second[] = { first[1], first[0] };
 	struct graph *g = graph(ops, ops + strlen(ops));
 
-	fuse_graph(g, first, 2);
+	fuse_graph(g, NULL, first, 2);
 	same("one row, then the next on what it made", text(g, KIND, FORWARD),
 	    "y = combine(x, w1, p)");
 	g = graph(ops, "");
-	fuse_graph(g, second, 2);
+	fuse_graph(g, NULL, second, 2);
 	same("the other way round the first takes what the second wants", text(g, KIND, FORWARD),
 	    "h = relu2(x) ; y = combine(h, w1, p)");
 }
@@ -370,7 +370,7 @@ merging(void)
 		g->tensor.a[b].copies = all[i].experts ? OM_EXPERT_DATA : OM_ALONE;
 		add_ops(g, KIND, FORWARD, all[i].forward);
 		const char *before = text(g, KIND, FORWARD);
-		fuse_graph(g, &two, 1);
+		fuse_graph(g, NULL, &two, 1);
 		same(all[i].what, text(g, KIND, FORWARD), all[i].want ? all[i].want : before);
 		tensor_id whole = g->tensor.a[a].whole;
 		expect(!all[i].want == !whole && g->tensor.a[b].whole == whole, "parts know it");
@@ -420,7 +420,7 @@ wrong_rows(void)
 			struct graph *g = graph("h = relu2(x) ; y = linear(h, w1)", "");
 			if (!freopen("/dev/null", "w", stderr))
 				_exit(1);
-			fuse_graph(g, &rows[i].row, 1);
+			fuse_graph(g, NULL, &rows[i].row, 1);
 			_exit(0);
 		}
 		expect(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) &&
@@ -429,10 +429,36 @@ wrong_rows(void)
 	}
 }
 
+/* Nothing becomes an op that the target has no kernel for. */
+static void
+without_kernel(void)
+{
+	static const struct fusion gate_up = { "g = grouped(x, w1, off) ; u = grouped(x, w2, off)",
+		"g, u = grouped_2(x, w1|w2, off)" };
+	struct target_row target = *target_find(targets, "cpu");
+	const struct target_kind none = { .name = "none" };
+
+	for (int has = 0; has < 2; has++) {
+		struct graph *g = graph_of(trainer_of("models/tiny.lua", NULL, 0, NULL));
+		uint32_t tensors = g->tensor.n, one = 0;
+		if (!has)
+			target.kind = &none;
+		fuse_graph(g, &target, &gate_up, 1);
+		for (uint32_t s = g->embed; s <= g->head; s++)
+			for (uint32_t i = 0; i < g->seg.a[s].ops[FORWARD].n; i++)
+				one += g->seg.a[s].ops[FORWARD].a[i].op == OP_grouped_2;
+		expect(one == (uint32_t)has && g->tensor.n == tensors + one,
+		    has ? "a kernel for merged weights"
+			: "no kernel, and no trace of the question");
+		target = *target_find(targets, "cpu");
+	}
+}
+
 int
 main(void)
 {
 	one_pattern();
+	without_kernel();
 	other_segments();
 	several_patterns();
 	merging();
