@@ -14,6 +14,8 @@ prototype(const struct plan *p, const struct instance *in, bool types, struct bu
 	const struct op_row *r = op_row(in->kernel->op);
 
 	for (uint8_t i = 0; i < r->nin + r->nout; i++) {
+		if (!in->format[i])
+			continue;
 		buf_puts(b, i ? ", " : "");
 		if (types)
 			buf_printf(b, "%s%s *", i < r->nin ? "const " : "", in->format[i]->c);
@@ -39,14 +41,17 @@ args(const struct plan *p, const struct instance *in, bool types)
  * behind them, of a gradient's.
  */
 static void
-explain_sizes(const struct kernel_row *kernel, struct buf *b)
+explain_sizes(const struct instance *in, struct buf *b)
 {
-	const struct op_row *r = op_row(kernel->op);
+	const struct op_row *r = op_row(in->kernel->op);
 	struct buf line = { 0 };
 	const char *between = "_";
 
 	buf_printf(&line, "/* %s", r->name);
-	for (const char *s = kernel->params; *s; s += strcspn(s, " "), s += strspn(s, " "))
+	for (uint8_t i = 0; i < r->nin + r->nout; i++)
+		if (r->arg[i].optional && in->format[i])
+			buf_printf(&line, "_%s", r->arg[i].name);
+	for (const char *s = in->kernel->params; *s; s += strcspn(s, " "), s += strspn(s, " "))
 		if (*s == '+') {
 			buf_puts(&line, "[_store: it is not added to]");
 		} else if (s[1] != '=') {
@@ -55,6 +60,8 @@ explain_sizes(const struct kernel_row *kernel, struct buf *b)
 		}
 	for (uint8_t i = 0; i < r->nin + r->nout; i++) {
 		const struct arg_row *a = &r->arg[i];
+		if (!in->format[i])
+			continue;
 		buf_printf(&line, "%s %s%s%s[",
 		    !i            ? ":"
 		    : i == r->nin ? ","
@@ -102,7 +109,7 @@ static void
 define_instances(const struct plan *p, uint32_t first, struct buf *b)
 {
 	buf_puts(b, "\n");
-	explain_sizes(p->inst->a[first].kernel, b);
+	explain_sizes(&p->inst->a[first], b);
 	for (uint32_t i = first; i; i = next_alike(p, i, false)) {
 		const struct instance *in = &p->inst->a[i];
 		struct buf line = { 0 };
@@ -215,7 +222,7 @@ launchers(const struct plan *p, struct tree *t)
 	for (uint32_t k = 1; k < p->inst->n; k++) {
 		if (!first_alike(p, k, false))
 			continue;
-		explain_sizes(p->inst->a[k].kernel, h);
+		explain_sizes(&p->inst->a[k], h);
 		for (uint32_t i = k; i; i = next_alike(p, i, false))
 			emit_wrapped(h, 0,
 			    xprintf("void launch_%s(%s);", p->inst->a[i].name,

@@ -210,6 +210,8 @@ arguments(const struct plan *p, uint32_t s, int ph, uint32_t i, struct buf *call
 
 	for (uint8_t k = 0; k < r->nin + r->nout; k++) {
 		const struct tensor *t = &p->graph->tensor.a[st->op.arg[k]];
+		if (!st->op.arg[k])
+			continue;
 		bool part = st->span && (t->class == T_PARAM || t->class == T_GRAD) &&
 			    p->shard->mesh.size[st->op.group] > 1;
 		buf_puts(call, k ? ", " : "");

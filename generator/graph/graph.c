@@ -10,8 +10,8 @@ const char *const graph_phase_names[N_PHASES] = { "forward", "backward", "weight
 static const char *const role_letters = " sgoild"; /* in the order of enum role */
 static const char *const role_names[N_ROLES] = { "act", "stat", "grad", "moment", "int32", "int64",
 	"fp64", "weight", "rows", "master" };
-static const char *const class_names[] = { "param", "grad", "state", "merged", "buffer", "const",
-	"input", "stat", "cache", "act" };
+static const char *const class_names[] = { "", "param", "grad", "state", "merged", "buffer",
+	"const", "input", "stat", "cache", "act" };
 
 /* Reads "name[dims]:role ..." into args, which outlive the text. */
 static uint8_t
@@ -36,7 +36,8 @@ parse_args(const char *s, struct arg_row *arg)
 			a->role = (enum role)(strchr(role_letters, s[1]) - role_letters);
 			s += 2;
 		}
-		s += strspn(s, " ");
+		a->optional = *s == '?';
+		s += a->optional + strspn(s + a->optional, " ");
 	}
 	return n;
 }
@@ -236,17 +237,6 @@ check_dim(const struct arg_row *a, uint8_t d, uint64_t size, struct sizes *z)
 	    a->dim[d].n, a->dim[d].s, (unsigned long long)want);
 }
 
-tensor_id
-op_arg(const struct op *o, const char *name)
-{
-	const struct op_row *r = op_row(o->op);
-
-	for (uint8_t i = 0; i < r->nin + r->nout; i++)
-		if (!strcmp(r->arg[i].name, name))
-			return o->arg[i];
-	return 0;
-}
-
 const struct op *
 graph_route(const struct segment *s)
 {
@@ -276,11 +266,11 @@ op_shape(struct graph *g, const struct op *o)
 
 	bind_ints(o, &z);
 	for (uint8_t i = 0; i < r->nin; i++)
-		for (uint8_t d = 0; d < r->arg[i].ndims; d++)
+		for (uint8_t d = 0; o->arg[i] && d < r->arg[i].ndims; d++)
 			bind_dim(&r->arg[i], d, g->tensor.a[o->arg[i]].dim[d], &z);
 	for (uint8_t i = r->nin; i < r->nin + r->nout; i++) {
 		struct tensor *t = &g->tensor.a[o->arg[i]];
-		if (t->class == T_GRAD) /* it has its parameter's */
+		if (!o->arg[i] || t->class == T_GRAD) /* it has its parameter's */
 			continue;
 		t->ndims = r->arg[i].ndims;
 		for (uint8_t d = 0; d < t->ndims; d++)
@@ -301,6 +291,8 @@ op_bind(const struct graph *g, const struct op *o, struct sizes *z)
 	for (int pass = 0; pass < 2; pass++)
 		for (uint8_t i = 0; i < r->nin + r->nout; i++) {
 			const struct arg_row *a = &r->arg[i];
+			if (!o->arg[i] && a->optional)
+				continue;
 			if (!o->arg[i] || o->arg[i] >= g->tensor.n)
 				return xprintf("%s: argument %s is missing", r->name, a->name);
 			const struct tensor *t = &g->tensor.a[o->arg[i]];
@@ -350,12 +342,14 @@ op_text(const struct graph *g, const struct op *o)
 	const struct op_row *r = op_row(o->op);
 	struct buf b = { 0 };
 
-	for (uint8_t i = 0; i < r->nout; i++)
-		buf_printf(&b, "%s%s%s", i ? ", " : "", r->arg[r->nin + i].accumulate ? "+" : "",
-		    g->tensor.a[o->arg[r->nin + i]].name);
+	for (uint8_t i = r->nin; i < r->nin + r->nout; i++)
+		if (o->arg[i])
+			buf_printf(&b, "%s%s%s", b.n ? ", " : "", r->arg[i].accumulate ? "+" : "",
+			    g->tensor.a[o->arg[i]].name);
 	buf_printf(&b, " = %s(", r->name);
 	for (uint8_t i = 0; i < r->nin; i++)
-		buf_printf(&b, "%s%s", i ? ", " : "", g->tensor.a[o->arg[i]].name);
+		if (o->arg[i])
+			buf_printf(&b, "%s%s", i ? ", " : "", g->tensor.a[o->arg[i]].name);
 	const char *sep = r->nin ? "; " : "";
 	for (uint8_t i = 0; i < r->nints; i++, sep = ", ")
 		buf_printf(&b, "%s%c=%llu", sep, r->ints[i], (unsigned long long)o->ints[i]);

@@ -49,7 +49,7 @@ enum role {
 
 struct arg_row {
 	char name[8];
-	bool accumulate;
+	bool accumulate, optional;
 	enum role role;
 	uint8_t ndims;
 	struct {
@@ -91,6 +91,7 @@ bool arg_routed(const struct arg_row *a);
 enum op_id op_collective(enum role role);
 
 enum tensor_class {
+	T_NONE,   /* tensor 0: what an op does without */
 	T_PARAM,  /* weights */
 	T_GRAD,   /* gradient sums, one a parameter */
 	T_STATE,  /* optimizer state */
@@ -214,7 +215,7 @@ void graph_role(struct graph *g, tensor_id t, enum role r); /* gives the tensor 
 const char *op_bind(const struct graph *g, const struct op *o, struct sizes *z);
 /* Gives an op's results the shapes that follow from those of its inputs. */
 void op_shape(struct graph *g, const struct op *o);
-/* The argument of that name in op.def; 0 if the op has none. */
+/* The argument of that name in op.def, which has one; 0: the op does without it. */
 tensor_id op_arg(const struct op *o, const char *name);
 /* The op of a kind of layer that chooses experts, NULL for a dense one. */
 const struct op *graph_route(const struct segment *s);

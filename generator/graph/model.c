@@ -356,10 +356,9 @@ moe(struct builder *b, const struct object *m, tensor_id x)
 	uint64_t F = (uint64_t)spec_int(m, F_moe_hidden_size), R = size_mul(T, K);
 	uint64_t FS = (uint64_t)spec_int(m, F_moe_shared_hidden_size);
 	tensor_id w, z, p, idx, prob, lse, cnt, load, aux, row, src, off, xr, gate, up, h, y;
-	tensor_id by = 0; /* what experts are chosen by, beside the scores or in their place */
+	tensor_id bias = 0, draw = 0;
 	/* what is generated is no stress run, and has no place in the data to draw by */
 	const char *routing = b->shift ? "learned" : spec_str(ro, F_router_routing);
-	enum op_id route = strcmp(routing, "uniform") ? OP_route : OP_route_uniform;
 
 	b->rline = spec_value(ro, F_router_score)->rline;
 	w = param(b, "router", "model.layers.%l.mlp.gate.weight", OM_DATA, DIMS(E, D));
@@ -373,18 +372,17 @@ moe(struct builder *b, const struct object *m, tensor_id x)
 	load = stat(b, "load", ROLE_INT64, OM_DATA, E);
 	aux = stat(b, "aux", ROLE_FP64, OM_DATA, 2);
 	if (spec_num(ro, F_router_bias_gamma) > 0) {
-		route = OP_route_biased;
-		by = tensor(b, "choice_bias", T_BUFFER, ROLE_STAT, DIMS(E));
-		g->tensor.a[by].hf = "model.layers.%l.mlp.gate.e_score_correction_bias";
-		g->tensor.a[by].init = INIT_ZERO;
-		g->tensor.a[by].copies = OM_DATA;
-		g->tensor.a[by].rline = spec_value(ro, F_router_bias_gamma)->rline;
+		bias = tensor(b, "choice_bias", T_BUFFER, ROLE_STAT, DIMS(E));
+		g->tensor.a[bias].hf = "model.layers.%l.mlp.gate.e_score_correction_bias";
+		g->tensor.a[bias].init = INIT_ZERO;
+		g->tensor.a[bias].copies = OM_DATA;
+		g->tensor.a[bias].rline = spec_value(ro, F_router_bias_gamma)->rline;
 	} else if (!strcmp(routing, "random")) {
-		route = OP_route_random;
-		by = tensor(b, "draw", T_INPUT, ROLE_INT64, DIMS(3));
+		draw = tensor(b, "draw", T_INPUT, ROLE_INT64, DIMS(3));
 	}
-	struct op *o = by ? OP_(b, route, z, by, p, idx, prob, lse, cnt, load, aux)
-			  : OP_(b, route, z, p, idx, prob, lse, cnt, load, aux);
+	struct op *o = strcmp(routing, "uniform")
+			   ? OP_(b, OP_route, z, bias, draw, p, idx, prob, lse, cnt, load, aux)
+			   : OP_(b, OP_route_uniform, z, p, idx, prob, lse, cnt, load, aux);
 	uint64_t score = 0;
 	while (strcmp(scores[score], spec_str(ro, F_router_score)))
 		score++;
@@ -546,25 +544,22 @@ update(struct builder *b)
 				b->seg = seg;
 			}
 			b->rline = spec_value(g->trainer, F_trainer_optimizer)->rline;
-			struct op *o = master ? OP_(b, OP_adamw_master, g->tensor.a[i].grad, ctl, i,
-						    s[STATE_MASTER], s[STATE_M], s[STATE_V])
-					      : OP_(b, OP_adamw, g->tensor.a[i].grad, ctl, i,
-						    s[STATE_M], s[STATE_V]);
+			struct op *o = OP_(b, OP_adamw, g->tensor.a[i].grad, ctl, i,
+			    s[STATE_MASTER], s[STATE_M], s[STATE_V]);
 			o->floats[0] = betas->num;
 			o->floats[1] = betas->num2;
 			o->floats[2] = spec_num(opt, F_adamw_eps);
 			o->floats[3] = g->param_group.a[k].weight_decay;
 			o->floats[4] = g->param_group.a[k].lr_scale;
 		}
-	for (uint32_t s = g->embed + 1; s < g->head; s++) {
-		const struct op *route = graph_route(&g->seg.a[s]);
-		tensor_id bias = route ? op_arg(route, "b") : 0;
-		if (!bias)
+	for (tensor_id i = 1; i < ntensors; i++) {
+		const struct segment *s = &g->seg.a[g->tensor.a[i].seg];
+		if (g->tensor.a[i].class != T_BUFFER)
 			continue;
-		const struct object *ro = spec_obj(g->seg.a[s].ffn, F_moe_router);
-		b->rline = g->tensor.a[bias].rline;
-		struct op *o = OP_(b, OP_bias_update, op_arg(route, "load"), ctl, bias);
-		o->ints[0] = g->tensor.a[bias].dim[0];
+		const struct object *ro = spec_obj(s->ffn, F_moe_router);
+		b->rline = g->tensor.a[i].rline;
+		struct op *o = OP_(b, OP_bias_update, op_arg(graph_route(s), "load"), ctl, i);
+		o->ints[0] = g->tensor.a[i].dim[0];
 		o->floats[0] = spec_num(ro, F_router_bias_gamma);
 	}
 }

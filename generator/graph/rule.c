@@ -23,6 +23,17 @@ op_find_arg(const struct op_row *r, struct word w)
 	return -1;
 }
 
+tensor_id
+op_arg(const struct op *o, const char *name)
+{
+	const struct op_row *r = op_row(o->op);
+	int a = op_find_arg(r, (struct word){ name, strlen(name) });
+
+	if (a < 0)
+		internal("op.def: %s has no argument %s", r->name, name);
+	return o->arg[a];
+}
+
 /* Splits the next word off a list that ends at one of stop; false at the end. */
 static bool
 next_word(const char **s, const char *stop, struct word *w)

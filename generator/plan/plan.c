@@ -72,6 +72,9 @@ select_kernel(struct plan *p, struct launch *st, bool stores)
 	if (st->span)
 		z.v['n' - 'a'] = span;
 	buf_puts(&name, r->name);
+	for (uint8_t i = 0; i < r->nin + r->nout; i++)
+		if (r->arg[i].optional && st->op.arg[i])
+			buf_printf(&name, "_%s", r->arg[i].name);
 	for (const char *s = k->params; *s; s += strspn(s, " ")) {
 		char c = *s++;
 		if (c == '+') {
@@ -95,6 +98,8 @@ select_kernel(struct plan *p, struct launch *st, bool stores)
 	for (uint8_t i = 0; i < r->nin + r->nout; i++) {
 		const struct tensor *t = &p->graph->tensor.a[st->op.arg[i]];
 		uint64_t n = st->span && i != 1 ? span : tensor_elems(t);
+		if (!st->op.arg[i])
+			continue;
 		in.format[i] = target_format(p->target, t->format);
 		in.bytes += (double)format_bytes(in.format[i], n) *
 			    (r->arg[i].accumulate && !stores ? 2 : 1);

@@ -41,7 +41,7 @@ struct instance { /* a kernel at one shape: one line of inst/ */
 	const char *name; /* "linear_512x384x128" */
 	uint64_t param[8];
 	uint8_t nparams;
-	const struct format *format[MAX_ARGS]; /* in which its arguments lie */
+	const struct format *format[MAX_ARGS]; /* in which its arguments lie; NULL: there is none */
 	double floats[MAX_FLOATS];
 	double flops, bytes; /* of one call */
 	/* elements of an output that are rounded to its format after the kernel; 0: it is right */

@@ -263,6 +263,8 @@ check_step(struct arena *m, const struct launch *st, uint32_t layer)
 	for (int pass = 0; pass < 2; pass++)
 		for (uint8_t i = 0; i < r->nin + r->nout; i++) {
 			tensor_id t = st->op.arg[i];
+			if (!t)
+				continue;
 			uint64_t off, end,
 			    owner = st->span ? (uint64_t)t << 24 : owner_of(p, t, layer);
 			const struct format *in =

@@ -49,6 +49,8 @@ issue(const struct plan *p, const struct visits *v, struct parts *all)
 			struct issued *x = PUSH(*part);
 			*x = (struct issued){ .st = st, .at = v->a[k], .i = i };
 			for (uint8_t a = 0; a < r->nin + r->nout; a++) {
+				if (!st->op.arg[a])
+					continue;
 				struct access *to = &x->access[x->n++];
 				plan_extent(p, st, st->op.arg[a], x->at.layer, x->at.slot, &to->off,
 				    &to->end);

@@ -63,6 +63,31 @@ runtime_call(enum op_id op)
 	return calls[op];
 }
 
+#define WITH "with="
+
+/* The argument that a condition names of those that the op can do without. */
+static struct word
+named(const char *where)
+{
+	const char *with = strstr(where, WITH);
+
+	with = with ? with + strlen(WITH) : "";
+	return (struct word){ with, strcspn(with, " ") };
+}
+
+/* Whether the op has that one, and no other. */
+static bool
+has_named(const struct op *o, const char *where)
+{
+	const struct op_row *r = op_row(o->op);
+	int a = op_find_arg(r, named(where));
+
+	for (int i = 0; i < r->nin + r->nout; i++)
+		if (r->arg[i].optional && (i == a) != (o->arg[i] != 0))
+			return false;
+	return true;
+}
+
 /* One part of a condition, of n characters. */
 static bool
 part_holds(const char *s, size_t n, const char *arch, const char *weights, const struct sizes *z)
@@ -76,6 +101,8 @@ part_holds(const char *s, size_t n, const char *arch, const char *weights, const
 
 	if (is)
 		return strlen(is) == left && !memcmp(is, value, left);
+	if (!strncmp(s, WITH, strlen(WITH))) /* has_named looks at it */
+		return true;
 	if (at >= n || s[at] == '=')
 		internal("kernel.def: condition '%s'", s);
 	uint64_t x = expr_eval(s, at, z), y = expr_eval(value, left, z);
@@ -107,7 +134,7 @@ kernel_for(const struct graph *g, const struct target_row *t, const struct op *o
 		const char *fault = *k->where ? op_bind(g, o, &z) : NULL;
 		if (fault)
 			internal("%s", fault);
-		if (kernel_holds(k->where, t->arch, weights, &z))
+		if (has_named(o, k->where) && kernel_holds(k->where, t->arch, weights, &z))
 			return k;
 	}
 	return NULL;
@@ -125,10 +152,15 @@ kernel_file(const char *target, const char *file)
 uint32_t
 kernel_rivals(const struct kernel_row *k)
 {
+	const struct word own = named(k->where);
 	uint32_t n = 0;
 
-	for (uint32_t i = 0; i < LEN(kernel_rows); i++)
-		n += kernel_rows[i].op == k->op && !strcmp(kernel_rows[i].target, k->target);
+	for (uint32_t i = 0; i < LEN(kernel_rows); i++) {
+		const struct kernel_row *x = &kernel_rows[i];
+		const struct word w = named(x->where);
+		n += x->op == k->op && !strcmp(x->target, k->target) && w.n == own.n &&
+		     !memcmp(w.s, own.s, w.n);
+	}
 	return n;
 }
 

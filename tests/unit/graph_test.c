@@ -89,7 +89,7 @@ wrong_shape(struct graph *g)
 static void
 wrong_role(struct graph *g)
 {
-	g->tensor.a[find(list(g, "moe", FORWARD), OP_route_biased)->arg[0]].role = ROLE_ACT;
+	g->tensor.a[find(list(g, "moe", FORWARD), OP_route)->arg[0]].role = ROLE_ACT;
 }
 
 static void
@@ -169,13 +169,13 @@ no_stream_gradient(struct graph *g)
 static void
 no_copies(struct graph *g)
 {
-	g->tensor.a[op_arg(find(list(g, "moe", FORWARD), OP_route_biased), "b")].copies = OM_ALONE;
+	g->tensor.a[op_arg(find(list(g, "moe", FORWARD), OP_route), "b")].copies = OM_ALONE;
 }
 
 static void
 no_sum(struct graph *g)
 {
-	g->tensor.a[op_arg(find(list(g, "moe", FORWARD), OP_route_biased), "load")].sum = OM_ALONE;
+	g->tensor.a[op_arg(find(list(g, "moe", FORWARD), OP_route), "load")].sum = OM_ALONE;
 }
 
 static void

@@ -69,7 +69,7 @@ overlap_inputs(struct plan *p)
 				for (uint8_t k = 1; k < op_row(o->op)->nin; k++) {
 					struct place *a = &p->place[o->arg[0]],
 						     *b = &p->place[o->arg[k]], old = *a;
-					if (a->kind != PLACE || b->kind != PLACE ||
+					if (!o->arg[k] || a->kind != PLACE || b->kind != PLACE ||
 					    a->off == b->off)
 						continue;
 					a->off = b->off;
@@ -626,6 +626,34 @@ timelines(void)
 	}
 }
 
+/* What an op may do without is another kernel's, or none's. */
+static void
+optional_arguments(void)
+{
+	static const struct {
+		const char *b, *draw, *macro;
+	} want[] = { { NULL, NULL, "OM_ROUTE" }, { "b", NULL, "OM_ROUTE_BIASED" },
+		{ NULL, "draw", "OM_ROUTE_RANDOM" }, { "b", "draw", NULL } };
+	struct graph *g = graph_of(trainer_of(path, NULL, 0, NULL));
+
+	for (uint32_t i = 0; i < LEN(want); i++) {
+		struct op o = *graph_route(&g->seg.a[g->kind_of[1]]);
+		struct sizes z;
+		o.arg[1] = want[i].b ? graph_tensor(g, "b", T_BUFFER, ROLE_STAT, g->embed) : 0;
+		o.arg[2] =
+		    want[i].draw ? graph_tensor(g, "draw", T_INPUT, ROLE_INT64, g->embed) : 0;
+		g->tensor.a[o.arg[1]].ndims = g->tensor.a[o.arg[2]].ndims = 1;
+		g->tensor.a[o.arg[2]].dim[0] = 3;
+		g->tensor.a[o.arg[1]].dim[0] = g->tensor.a[o.arg[0]].dim[1];
+		const struct kernel_row *k = kernel_for(g, target_find(targets, "cpu"), &o);
+		expect(k ? want[i].macro && !strcmp(k->macro, want[i].macro) : !want[i].macro,
+		    "a kernel that takes just these");
+		expect(!op_bind(g, &o, &z), "any of them may be missing");
+		o.arg[0] = 0;
+		expect(op_bind(g, &o, &z) != NULL, "others may not");
+	}
+}
+
 /* Rows in a format of blocks, which need experts to begin at multiples of 128, go through. */
 static void
 aligned_rows(void)
@@ -817,6 +845,7 @@ main(void)
 	rounding_faults();
 	no_decode();
 	buckets();
+	optional_arguments();
 	aligned_rows();
 	formats_apart();
 	conditions();

@@ -5,10 +5,10 @@
 #include "config.h"
 #include "route.h"
 
-/* route_random_TxExKxJxCxGxQxN: z[t,e] draw[3],
+/* route_draw_TxExKxJxCxGxQxN: z[t,e] draw[3],
  * gives p[t,k] idx[t,k] prob[t,e] lse[t] cnt[n,e] +load[e] +aux[2] */
 /* moe: 1 call a pass */
-OM_ROUTE_RANDOM(om_k_route_random_4x4x1x0x0x1x1x1, 4, 4, 1, 0, 0, 1, 1, 1, 1.0)
+OM_ROUTE_RANDOM(om_k_route_draw_4x4x1x0x0x1x1x1, 4, 4, 1, 0, 0, 1, 1, 1, 1.0)
 
 /* route_map_TxExKxN: idx[t,k] cnt[n,e], gives row[t,k] src[t*k] off[e+1] */
 OM_ROUTE_MAP(om_k_route_map_4x4x1x1, 4, 4, 1, 1) /* moe: 1 call a pass */
@@ -22,12 +22,12 @@ OM_ROUTE_BWD(om_k_route_bwd_4x4x1x0x0x1x1x1, 4, 4, 1, 0, 0, 1, 1, 1, 1.0, 0.005,
 /* moe2: 1 call a pass */
 OM_ROUTE_BWD(om_k_route_bwd_4x12x3x1x0x1x1x1, 4, 12, 3, 1, 0, 1, 1, 1, 1.0, 0.005, 0.0005)
 
-/* route_biased_TxExKxJxCxGxQxN: z[t,e] b[e],
+/* route_b_TxExKxJxCxGxQxN: z[t,e] b[e],
  * gives p[t,k] idx[t,k] prob[t,e] lse[t] cnt[n,e] +load[e] +aux[2] */
 /* moe2: 1 call a pass */
-OM_ROUTE_BIASED(om_k_route_biased_4x12x3x1x0x1x1x1, 4, 12, 3, 1, 0, 1, 1, 1, 1.0)
+OM_ROUTE_BIASED(om_k_route_b_4x12x3x1x0x1x1x1, 4, 12, 3, 1, 0, 1, 1, 1, 1.0)
 /* decode_moe2: 1 call a pass */
-OM_ROUTE_BIASED(om_k_route_biased_1x12x3x1x0x1x1x1, 1, 12, 3, 1, 0, 1, 1, 1, 1.0)
+OM_ROUTE_BIASED(om_k_route_b_1x12x3x1x0x1x1x1, 1, 12, 3, 1, 0, 1, 1, 1, 1.0)
 
 /* route_TxExKxJxCxGxQxN: z[t,e],
  * gives p[t,k] idx[t,k] prob[t,e] lse[t] cnt[n,e] +load[e] +aux[2] */

@@ -14,7 +14,7 @@ enum { OP_rope_table_4x4x0, OP_embed_4x8x32, OP_embed_bwd_4x8x32, OP_rmsnorm_4x1
     OP_rmsnorm_bwd_4x2x4, OP_rmsnorm_bwd_4x2x4_store, OP_rmsnorm_bwd_4x4x4,
     OP_rmsnorm_bwd_4x4x4_store, OP_linear_dx_4x16x8, OP_linear_dw_4x16x8, OP_linear_dw_4x16x8_store,
     OP_rope_1x4x4x4, OP_rope_1x4x2x4, OP_attention_1x4x4x2x4x3, OP_gate_4x4x8,
-    OP_route_random_4x4x1x0x0x1x1x1, OP_route_map_4x4x1x1, OP_dispatch_4x1x8, OP_grouped_2_4x4x6x8,
+    OP_route_draw_4x4x1x0x0x1x1x1, OP_route_map_4x4x1x1, OP_dispatch_4x1x8, OP_grouped_2_4x4x6x8,
     OP_glu_routed_4x1x6x0, OP_grouped_4x4x8x6, OP_combine_4x1x8, OP_linear_2_4x4x4x8, OP_glu_4x4x0,
     OP_linear_4x8x4, OP_linear_dx_4x8x4, OP_linear_dw_4x8x4, OP_linear_dw_4x8x4_store,
     OP_glu_bwd_4x4x0, OP_linear_dx_4x4x8, OP_linear_dw_4x4x8, OP_linear_dw_4x4x8_store,
@@ -22,7 +22,7 @@ enum { OP_rope_table_4x4x0, OP_embed_4x8x32, OP_embed_bwd_4x8x32, OP_rmsnorm_4x1
     OP_glu_routed_bwd_4x1x6x0, OP_grouped_dx_4x4x6x8, OP_grouped_dw_4x4x6x8,
     OP_grouped_dw_4x4x6x8_store, OP_route_bwd_4x4x1x0x0x1x1x1, OP_gate_dx_4x4x8, OP_gate_dw_4x4x8,
     OP_gate_dw_4x4x8_store, OP_attention_bwd_1x4x4x2x4x3, OP_rope_bwd_1x4x2x4, OP_rope_bwd_1x4x4x4,
-    OP_gate_4x12x8, OP_route_biased_4x12x3x1x0x1x1x1, OP_route_map_4x12x3x1, OP_dispatch_4x3x8,
+    OP_gate_4x12x8, OP_route_b_4x12x3x1x0x1x1x1, OP_route_map_4x12x3x1, OP_dispatch_4x3x8,
     OP_grouped_2_12x12x6x8, OP_glu_routed_4x3x6x0, OP_grouped_12x12x8x6, OP_combine_4x3x8,
     OP_grouped_dx_12x12x8x6, OP_grouped_dw_12x12x8x6, OP_grouped_dw_12x12x8x6_store,
     OP_glu_routed_bwd_4x3x6x0, OP_grouped_dx_12x12x6x8, OP_grouped_dw_12x12x6x8,
@@ -34,7 +34,7 @@ enum { OP_rope_table_4x4x0, OP_embed_4x8x32, OP_embed_bwd_4x8x32, OP_rmsnorm_4x1
     OP_linear_1x8x12, OP_rope_at_4x4x4, OP_rope_at_4x2x4, OP_attention_at_4x4x2x4x3, OP_gate_1x4x8,
     OP_route_1x4x1x0x0x1x1x1, OP_route_map_1x4x1x1, OP_dispatch_1x1x8, OP_grouped_2_1x4x6x8,
     OP_glu_routed_1x1x6x0, OP_grouped_1x4x8x6, OP_combine_1x1x8, OP_linear_2_1x4x4x8, OP_glu_1x4x0,
-    OP_linear_1x8x4, OP_gate_1x12x8, OP_route_biased_1x12x3x1x0x1x1x1, OP_route_map_1x12x3x1,
+    OP_linear_1x8x4, OP_gate_1x12x8, OP_route_b_1x12x3x1x0x1x1x1, OP_route_map_1x12x3x1,
     OP_dispatch_1x3x8, OP_grouped_2_3x12x6x8, OP_glu_routed_1x3x6x0, OP_grouped_3x12x8x6,
     OP_combine_1x3x8, OP_logits_1x32x8, };
 
@@ -122,7 +122,7 @@ LAUNCH(attention_1x4x4x2x4x3,
     (const double *q, const double *k, const double *v, double *o, double *lse),
     (q, k, v, o, lse))
 LAUNCH(gate_4x4x8, (const double *x, const double *w, double *z), (x, w, z))
-LAUNCH(route_random_4x4x1x0x0x1x1x1,
+LAUNCH(route_draw_4x4x1x0x0x1x1x1,
     (const double *z, const int64_t *draw, double *p, int32_t *idx, double *prob, double *lse,
     int32_t *cnt, int64_t *load, double *aux),
     (z, draw, p, idx, prob, lse, cnt, load, aux))
@@ -192,7 +192,7 @@ LAUNCH(attention_bwd_1x4x4x2x4x3,
 LAUNCH(rope_bwd_1x4x2x4, (const double *dy, const double *tab, double *dx), (dy, tab, dx))
 LAUNCH(rope_bwd_1x4x4x4, (const double *dy, const double *tab, double *dx), (dy, tab, dx))
 LAUNCH(gate_4x12x8, (const double *x, const double *w, double *z), (x, w, z))
-LAUNCH(route_biased_4x12x3x1x0x1x1x1,
+LAUNCH(route_b_4x12x3x1x0x1x1x1,
     (const double *z, const double *b, double *p, int32_t *idx, double *prob, double *lse,
     int32_t *cnt, int64_t *load, double *aux),
     (z, b, p, idx, prob, lse, cnt, load, aux))
@@ -315,7 +315,7 @@ LAUNCH(linear_2_1x4x4x8, (const double *x, const double *w, double *ya, double *
 LAUNCH(glu_1x4x0, (const double *g, const double *u, double *h), (g, u, h))
 LAUNCH(linear_1x8x4, (const double *x, const double *w, double *y), (x, w, y))
 LAUNCH(gate_1x12x8, (const double *x, const double *w, double *z), (x, w, z))
-LAUNCH(route_biased_1x12x3x1x0x1x1x1,
+LAUNCH(route_b_1x12x3x1x0x1x1x1,
     (const double *z, const double *b, double *p, int32_t *idx, double *prob, double *lse,
     int32_t *cnt, int64_t *load, double *aux),
     (z, b, p, idx, prob, lse, cnt, load, aux))
@@ -428,8 +428,8 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .bytes = 1664.0, .check = om_k_attention_1x4x4x2x4x3_check, .tolerance = OM_TOLERANCE },
 	[OP_gate_4x4x8] = { .name = "gate_4x4x8", .flops = 256.0, .bytes = 640.0,
 	    .check = om_k_gate_4x4x8_check, .tolerance = OM_TOLERANCE },
-	[OP_route_random_4x4x1x0x0x1x1x1] = { .name = "route_random_4x4x1x0x0x1x1x1", .flops = 0.0,
-	    .bytes = 472.0, .check = om_k_route_random_4x4x1x0x0x1x1x1_check,
+	[OP_route_draw_4x4x1x0x0x1x1x1] = { .name = "route_draw_4x4x1x0x0x1x1x1", .flops = 0.0,
+	    .bytes = 472.0, .check = om_k_route_draw_4x4x1x0x0x1x1x1_check,
 	    .tolerance = OM_TOLERANCE },
 	[OP_route_map_4x4x1x1] = { .name = "route_map_4x4x1x1", .flops = 0.0, .bytes = 84.0,
 	    .check = om_k_route_map_4x4x1x1_check, .tolerance = OM_TOLERANCE },
@@ -498,8 +498,8 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .check = om_k_rope_bwd_1x4x4x4_check, .tolerance = OM_TOLERANCE },
 	[OP_gate_4x12x8] = { .name = "gate_4x12x8", .flops = 768.0, .bytes = 1408.0,
 	    .check = om_k_gate_4x12x8_check, .tolerance = OM_TOLERANCE },
-	[OP_route_biased_4x12x3x1x0x1x1x1] = { .name = "route_biased_4x12x3x1x0x1x1x1",
-	    .flops = 0.0, .bytes = 1312.0, .check = om_k_route_biased_4x12x3x1x0x1x1x1_check,
+	[OP_route_b_4x12x3x1x0x1x1x1] = { .name = "route_b_4x12x3x1x0x1x1x1", .flops = 0.0,
+	    .bytes = 1312.0, .check = om_k_route_b_4x12x3x1x0x1x1x1_check,
 	    .tolerance = OM_TOLERANCE },
 	[OP_route_map_4x12x3x1] = { .name = "route_map_4x12x3x1", .flops = 0.0, .bytes = 244.0,
 	    .check = om_k_route_map_4x12x3x1_check, .tolerance = OM_TOLERANCE },
@@ -609,8 +609,8 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .check = om_k_linear_1x8x4_check, .tolerance = OM_TOLERANCE },
 	[OP_gate_1x12x8] = { .name = "gate_1x12x8", .flops = 192.0, .bytes = 928.0,
 	    .check = om_k_gate_1x12x8_check, .tolerance = OM_TOLERANCE },
-	[OP_route_biased_1x12x3x1x0x1x1x1] = { .name = "route_biased_1x12x3x1x0x1x1x1",
-	    .flops = 0.0, .bytes = 604.0, .check = om_k_route_biased_1x12x3x1x0x1x1x1_check,
+	[OP_route_b_1x12x3x1x0x1x1x1] = { .name = "route_b_1x12x3x1x0x1x1x1", .flops = 0.0,
+	    .bytes = 604.0, .check = om_k_route_b_1x12x3x1x0x1x1x1_check,
 	    .tolerance = OM_TOLERANCE },
 	[OP_route_map_1x12x3x1] = { .name = "route_map_1x12x3x1", .flops = 0.0, .bytes = 136.0,
 	    .check = om_k_route_map_1x12x3x1_check, .tolerance = OM_TOLERANCE },

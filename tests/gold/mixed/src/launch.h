@@ -115,9 +115,9 @@ void launch_gate_4x4x8(const double *x, const double *w, double *z);
 void launch_gate_4x12x8(const double *x, const double *w, double *z);
 void launch_gate_1x4x8(const double *x, const double *w, double *z);
 void launch_gate_1x12x8(const double *x, const double *w, double *z);
-/* route_random_TxExKxJxCxGxQxN: z[t,e] draw[3],
+/* route_draw_TxExKxJxCxGxQxN: z[t,e] draw[3],
  * gives p[t,k] idx[t,k] prob[t,e] lse[t] cnt[n,e] +load[e] +aux[2] */
-void launch_route_random_4x4x1x0x0x1x1x1(const double *z, const int64_t *draw, double *p,
+void launch_route_draw_4x4x1x0x0x1x1x1(const double *z, const int64_t *draw, double *p,
     int32_t *idx, double *prob, double *lse, int32_t *cnt, int64_t *load, double *aux);
 /* route_map_TxExKxN: idx[t,k] cnt[n,e], gives row[t,k] src[t*k] off[e+1] */
 void launch_route_map_4x4x1x1(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src,
@@ -200,11 +200,11 @@ void launch_gate_dw_4x12x8_store(const double *dz, const double *x, double *dw);
 /* rope_bwd_BxSxHxD: dy[b*s,h*d] tab[s,d], gives dx[b*s,h*d] */
 void launch_rope_bwd_1x4x2x4(const double *dy, const double *tab, double *dx);
 void launch_rope_bwd_1x4x4x4(const double *dy, const double *tab, double *dx);
-/* route_biased_TxExKxJxCxGxQxN: z[t,e] b[e],
+/* route_b_TxExKxJxCxGxQxN: z[t,e] b[e],
  * gives p[t,k] idx[t,k] prob[t,e] lse[t] cnt[n,e] +load[e] +aux[2] */
-void launch_route_biased_4x12x3x1x0x1x1x1(const double *z, const double *b, double *p, int32_t *idx,
+void launch_route_b_4x12x3x1x0x1x1x1(const double *z, const double *b, double *p, int32_t *idx,
     double *prob, double *lse, int32_t *cnt, int64_t *load, double *aux);
-void launch_route_biased_1x12x3x1x0x1x1x1(const double *z, const double *b, double *p, int32_t *idx,
+void launch_route_b_1x12x3x1x0x1x1x1(const double *z, const double *b, double *p, int32_t *idx,
     double *prob, double *lse, int32_t *cnt, int64_t *load, double *aux);
 /* head_loss_grad_TxNxV: x[t,n] w[v,n] label[t], gives +loss[2] dx[t,n] +dw[v,n] */
 void launch_head_loss_grad_4x8x32(const double *x, const double *w, const int32_t *label,

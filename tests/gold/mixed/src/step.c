@@ -202,9 +202,9 @@ moe_forward(unsigned char *arena, int slot, int layer, int i)
 	/* gate: scores fp64[4,4], mixed.lua:20 */
 	launch_gate_4x4x8(SAVED(moe_ffn_in, slot, i), LAYER(moe_router, i),
 	    SAVED(moe_scores, slot, i));
-	/* route_random: weights fp64[4,1], chosen int32[4,1], probs fp64[4,4], scores_lse fp64[4],
+	/* route: weights fp64[4,1], chosen int32[4,1], probs fp64[4,4], scores_lse fp64[4],
 	 * counts int32[1,4], +load int64[4], +aux fp64[2], mixed.lua:20 */
-	launch_route_random_4x4x1x0x0x1x1x1(SAVED(moe_scores, slot, i), LAYER(moe_draw, i),
+	launch_route_draw_4x4x1x0x0x1x1x1(SAVED(moe_scores, slot, i), LAYER(moe_draw, i),
 	    SAVED(moe_weights, slot, i), SAVED(moe_chosen, slot, i), SAVED(moe_probs, slot, i),
 	    SAVED(moe_scores_lse, slot, i), SAVED(moe_counts, slot, i), LAYER(moe_load, i),
 	    LAYER(moe_aux, i));
@@ -413,9 +413,9 @@ moe2_forward(unsigned char *arena, int slot, int layer, int i)
 	    ONE(moe2_ffn_in_rms));
 	/* gate: scores fp64[4,12], mixed.lua:20 */
 	launch_gate_4x12x8(ONE(moe2_ffn_in), LAYER(moe2_router, i), ONE(moe2_scores));
-	/* route_biased: weights fp64[4,3], chosen int32[4,3], probs fp64[4,12], scores_lse fp64[4],
+	/* route: weights fp64[4,3], chosen int32[4,3], probs fp64[4,12], scores_lse fp64[4],
 	 * counts int32[1,12], +load int64[12], +aux fp64[2], mixed.lua:20 */
-	launch_route_biased_4x12x3x1x0x1x1x1(ONE(moe2_scores), LAYER(moe2_choice_bias, i),
+	launch_route_b_4x12x3x1x0x1x1x1(ONE(moe2_scores), LAYER(moe2_choice_bias, i),
 	    SAVED(moe2_weights, slot, i), SAVED(moe2_chosen, slot, i), SAVED(moe2_probs, slot, i),
 	    SAVED(moe2_scores_lse, slot, i), SAVED(moe2_counts, slot, i), LAYER(moe2_load, i),
 	    LAYER(moe2_aux, i));
@@ -855,9 +855,9 @@ decode_moe2_forward(unsigned char *arena, int slot, int layer, int i)
 	    ONE(decode_moe2_ffn_in), ONE(decode_moe2_ffn_in_rms));
 	/* gate: scores fp64[1,12], mixed.lua:20 */
 	launch_gate_1x12x8(ONE(decode_moe2_ffn_in), LAYER(moe2_router, i), ONE(decode_moe2_scores));
-	/* route_biased: weights fp64[1,3], chosen int32[1,3], probs fp64[1,12], scores_lse fp64[1],
+	/* route: weights fp64[1,3], chosen int32[1,3], probs fp64[1,12], scores_lse fp64[1],
 	 * counts int32[1,12], +load int64[12], +aux fp64[2], mixed.lua:20 */
-	launch_route_biased_1x12x3x1x0x1x1x1(ONE(decode_moe2_scores), LAYER(moe2_choice_bias, i),
+	launch_route_b_1x12x3x1x0x1x1x1(ONE(decode_moe2_scores), LAYER(moe2_choice_bias, i),
 	    ONE(decode_moe2_weights), ONE(decode_moe2_chosen), ONE(decode_moe2_probs),
 	    ONE(decode_moe2_scores_lse), ONE(decode_moe2_counts), LAYER(moe2_load, i),
 	    LAYER(moe2_aux, i));
