@@ -4,7 +4,7 @@
  * emit takes the plans of all stages and gives a struct tree in memory, one file of this folder
  * for each emitted file or two. tree_write puts it on disk: only what changed is written, through
  * a temporary name; tree_check compares. Hugging Face's names and config.json of a model are
- * hf.c's, by hf.def. embed.c is a host tool: it makes the table of what olmogen carries.
+ * hf.c's. embed.c is a host tool: it makes the table of what olmogen carries.
  *
  * Must never decide anything: that belongs in plan.
  */

@@ -1,6 +1,6 @@
 /*
  * Hugging Face's side of a model: which of transformers' architectures it is, its config.json, and
- * the names that differ from ours. hf.def says how each field is exported.
+ * the names that differ from ours. field.def says how each field is exported.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -9,47 +9,14 @@
 
 /* ---- what can be exported -------------------------------------------------------------------- */
 
-enum how { SAID, LAYER, ASIDE, INSIDE, ONLY };
-static const struct export_row {
+enum how { SAID, LAYER, ASIDE, INSIDE, ONE_OF };
+#define ONLY(some, why) ONE_OF, some, why
+static const struct said {
 	enum how how;
-	const char *only, *why;
-} rows[] = {
-	{ .how = ASIDE },
-#define EXPORT(o, f, how, only, why) { how, only, why },
-#include "hf.def"
-#undef EXPORT
-};
-enum {
-	ROW_none,
-#define EXPORT(o, f, ...) ROW_##o##_##f,
-#include "hf.def"
-#undef EXPORT
-};
-
-/* Objects that are not of the model; every field of all others has a row of hf.def. */
-#define OF_trainer(f) ROW_none
-#define OF_recompute(f) ROW_none
-#define OF_normal(f) ROW_none
-#define OF_batch(f) ROW_none
-#define OF_parallel(f) ROW_none
-#define OF_precision(f) ROW_none
-#define OF_adamw(f) ROW_none
-#define OF_group(f) ROW_none
-#define OF_transformer(f) ROW_transformer_##f
-#define OF_embedding(f) ROW_embedding_##f
-#define OF_rms_norm(f) ROW_rms_norm_##f
-#define OF_attention(f) ROW_attention_##f
-#define OF_rope(f) ROW_rope_##f
-#define OF_linear_scaling(f) ROW_linear_scaling_##f
-#define OF_yarn(f) ROW_yarn_##f
-#define OF_llama3(f) ROW_llama3_##f
-#define OF_mlp(f) ROW_mlp_##f
-#define OF_moe(f) ROW_moe_##f
-#define OF_router(f) ROW_router_##f
-#define OF_lm_head(f) ROW_lm_head_##f
-static const uint8_t row_of[N_FIELDS] = {
+	const char *some, *why;
+} exported[N_FIELDS] = {
 #define OBJECT(...)
-#define FIELD(o, f, ...) [F_##o##_##f] = OF_##o(f),
+#define FIELD(o, f, type, lo, hi, dflt, choices, how_, doc) { .how = how_ },
 #include "lang/field.def"
 #undef OBJECT
 #undef FIELD
@@ -63,9 +30,9 @@ as_number(const struct value *v)
 
 /* Whether a value is one of those that can be said. */
 static bool
-sayable(const struct value *v, const char *only)
+sayable(const struct value *v, const char *some)
 {
-	return v->type == ENUM ? spec_choice(only, v->str) : as_number(v) == strtod(only, NULL);
+	return v->type == ENUM ? spec_choice(some, v->str) : as_number(v) == strtod(some, NULL);
 }
 
 /* The first field that no config.json can say, with its value and the reason; NULL: none. */
@@ -75,13 +42,13 @@ not_said(const struct object *o)
 	const char *odd = NULL;
 
 	for (uint32_t f = 0; f < N_FIELDS && !odd; f++) {
-		const struct export_row *row = &rows[row_of[f]];
+		const struct said *row = &exported[f];
 		if (fields[f].object != o->type)
 			continue;
 		const struct value *v = spec_value(o, (enum field_id)f);
 		for (uint32_t i = 0; i < v->n && row->how == INSIDE && !odd; i++)
 			odd = not_said(v->list[i]);
-		if (row->how == ONLY && !sayable(v, row->only))
+		if (row->how == ONE_OF && !sayable(v, row->some))
 			odd = xprintf("%s = %s: %s", spec_name((enum field_id)f),
 			    v->type == ENUM ? v->str : spec_text(v), row->why);
 	}
@@ -93,7 +60,7 @@ static enum field_id
 differs(const struct object *a, const struct object *b)
 {
 	for (uint32_t f = 0; f < N_FIELDS; f++) {
-		enum how how = rows[row_of[f]].how;
+		enum how how = exported[f].how;
 		if (fields[f].object != a->type || how == ASIDE || how == LAYER)
 			continue;
 		const struct value *x = spec_value(a, (enum field_id)f),

@@ -10,7 +10,7 @@
 static char spec_target_names[1024];
 const struct field_row fields[N_FIELDS] = {
 #define OBJECT(...)
-#define FIELD(o, f, type, lo, hi, dflt, choices, doc) \
+#define FIELD(o, f, type, lo, hi, dflt, choices, export, doc) \
 	{ OBJ_##o, #f, type, lo, hi, dflt, choices, doc },
 #include "field.def"
 #undef OBJECT

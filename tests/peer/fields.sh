@@ -1,5 +1,5 @@
 #!/bin/sh
-# What is exported: a new field of the language does not compile until hf.def says how, and what no config.json can say is
+# What is exported: a new field of the language does not compile until its row says how, and what no config.json can say is
 # refused by name. Usage: tests/peer/fields.sh OLMOGEN WORKDIR
 set -u
 . "$(dirname "$0")/../suite.sh"
@@ -7,7 +7,8 @@ olmogen=$(realpath "$1") src=$(realpath "$(dirname "$0")/../..") work=$2
 rm -rf "$work"
 mkdir -p "$work"
 cp -r "$src/generator" "$work/generator"
-sed -i 's/^FIELD(router, weight_scale/FIELD(router, probe, NUM, 0, 1, "0.0", "", "not in hf.def")\n&/' "$work/generator/lang/field.def"
+sed -i 's/^FIELD(router, weight_scale/FIELD(router, probe, NUM, 0, 1, "0.0", "", "is it exported?")\n&/' \
+	"$work/generator/lang/field.def"
 
 compiles() { # name, 0 or 1: what compiling has to give, and what it has to say
 	gcc -std=c11 -D_POSIX_C_SOURCE=200809L -fsyntax-only -I"$work/generator" -I"$src/runtime" "$work/generator/emit/hf.c" \
@@ -18,9 +19,9 @@ compiles() { # name, 0 or 1: what compiling has to give, and what it has to say
 		fail "$1: $(head -n 3 "$work/log")"
 	fi
 }
-compiles "a field without a row" 1 "ROW_router_probe.* undeclared"
-echo 'EXPORT(router, probe, ONLY, "0", "no architecture has it")' >>"$work/generator/emit/hf.def"
-compiles "a field with a row" 0 ""
+compiles "a field that does not say how it is exported" 1 'macro "FIELD" requires 9 arguments, but only 8 given'
+sed -i 's/"is it exported?"/ONLY("0", "no architecture has it"), &/' "$work/generator/lang/field.def"
+compiles "a field that does" 0 ""
 
 while IFS='|' read -r attention ffn model want; do
 	case $attention in '#'*) continue ;; esac
