@@ -112,6 +112,6 @@ uint64_t size_align(uint64_t n, uint64_t to);
 
 /* ---- private to this folder ------------------------------------------------------------------ */
 
-void buf_vprintf(struct buf *b, const char *fmt, va_list ap);
+char *xvprintf(const char *fmt, va_list ap);
 
 #endif

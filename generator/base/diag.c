@@ -25,14 +25,8 @@ struct entry {
 	struct buf more; /* its notes and help, printed already */
 };
 
-static struct {
-	struct source_file *a;
-	uint32_t n, cap;
-} files;
-static struct {
-	struct entry *a;
-	uint32_t n, cap;
-} entries;
+static ARRAY(struct source_file) files;
+static ARRAY(struct entry) entries;
 static uint32_t dropped;   /* errors beyond KEPT_MAX */
 static bool drop_details;  /* the last error was a repetition: so are its notes */
 static bool trying;        /* what is reported is not kept */
@@ -74,16 +68,14 @@ diag_file_text(uint32_t file, size_t *n)
 static char *
 format(const char *fmt, va_list ap)
 {
-	struct buf raw = { 0 }, b = { 0 };
-	buf_vprintf(&raw, fmt, ap);
+	char *raw = xvprintf(fmt, ap);
+	struct buf b = { 0 };
+	if (strlen(raw) > TEXT_MAX_SHOWN)
+		strcpy(raw + TEXT_MAX_SHOWN - 3, "...");
 	buf_puts(&b, "");
-	if (raw.n > TEXT_MAX_SHOWN) {
-		raw.n = TEXT_MAX_SHOWN;
-		memcpy(raw.s + raw.n - 3, "...", 3);
-	}
 	/* users' strings may hold anything: a terminal gets no control characters from here */
-	for (size_t i = 0; i < raw.n; i++) {
-		unsigned char c = raw.s[i];
+	for (; *raw; raw++) {
+		unsigned char c = *raw;
 		if (c == '\n')
 			buf_puts(&b, "\\n");
 		else if (c == '\t')
@@ -91,7 +83,7 @@ format(const char *fmt, va_list ap)
 		else if (c < 0x20 || c == 0x7f)
 			buf_printf(&b, "\\%d", c);
 		else
-			buf_add(&b, raw.s + i, 1);
+			buf_add(&b, raw, 1);
 	}
 	return b.s;
 }
@@ -155,28 +147,26 @@ diag_error(struct pos p, const char *fmt, ...)
 void
 diag_note(struct pos p, const char *fmt, ...)
 {
+	va_list ap;
 	if (drop_details || !entries.n)
 		return;
-	va_list ap;
-	va_start(ap, fmt);
-	char *text = format(fmt, ap);
-	va_end(ap);
 	struct buf *b = &entries.a[entries.n - 1].more;
+	va_start(ap, fmt);
 	place(b, p);
-	buf_printf(b, "note: %s\n", text);
+	buf_printf(b, "note: %s\n", format(fmt, ap));
+	va_end(ap);
 }
 
 /* Adds a line of advice to the last error. */
 void
 diag_help(const char *fmt, ...)
 {
+	va_list ap;
 	if (drop_details || !entries.n)
 		return;
-	va_list ap;
 	va_start(ap, fmt);
-	char *text = format(fmt, ap);
+	diag_help_of((int)entries.n - 1, format(fmt, ap));
 	va_end(ap);
-	buf_printf(&entries.a[entries.n - 1].more, "  help: %s\n", text);
 }
 
 int
@@ -315,6 +305,17 @@ diag_count(void)
 	return (int)(entries.n + dropped);
 }
 
+/* What was collected, by place, is now the caller's. */
+static uint32_t
+take_sorted(void)
+{
+	uint32_t n = entries.n;
+	if (n)
+		qsort(entries.a, n, sizeof(*entries.a), by_place);
+	entries.n = dropped = 0;
+	return n;
+}
+
 /*
  * Prints to stderr what was collected, by file, line and column, and forgets it. At most DIAG_MAX
  * errors are shown, the rest is counted. Gives the number of errors.
@@ -323,9 +324,8 @@ int
 diag_flush(void)
 {
 	int total = diag_count();
-	if (entries.n)
-		qsort(entries.a, entries.n, sizeof(*entries.a), by_place);
-	for (uint32_t i = 0; i < entries.n && i < DIAG_MAX; i++) {
+	uint32_t n = take_sorted();
+	for (uint32_t i = 0; i < n && i < DIAG_MAX; i++) {
 		struct entry *e = &entries.a[i];
 		struct buf b = { 0 };
 		place(&b, e->pos);
@@ -338,8 +338,6 @@ diag_flush(void)
 	if (total > DIAG_MAX)
 		fprintf(stderr, "... and %d more error%s\n", total - DIAG_MAX,
 		    total == DIAG_MAX + 1 ? "" : "s");
-	entries.n = 0;
-	dropped = 0;
 	return total;
 }
 
@@ -347,15 +345,12 @@ diag_flush(void)
 void
 diag_line(struct buf *b)
 {
-	if (entries.n)
-		qsort(entries.a, entries.n, sizeof(*entries.a), by_place);
-	for (uint32_t i = 0; i < entries.n; i++) {
+	uint32_t n = take_sorted();
+	for (uint32_t i = 0; i < n; i++) {
 		buf_puts(b, i ? "; " : "");
 		place(b, entries.a[i].pos);
 		buf_puts(b, entries.a[i].text);
 	}
-	entries.n = 0;
-	dropped = 0;
 }
 
 /* Letters added, left out, changed, or swapped with their neighbour. */

@@ -53,18 +53,25 @@ xstrdup(const char *s)
 
 /* As long as the text, not as a buffer that may grow: names are many. */
 char *
+xvprintf(const char *fmt, va_list ap)
+{
+	va_list again;
+
+	va_copy(again, ap);
+	size_t n = (size_t)vsnprintf(NULL, 0, fmt, again) + 1;
+	va_end(again);
+	char *s = xalloc(n);
+	vsnprintf(s, n, fmt, ap);
+	return s;
+}
+
+char *
 xprintf(const char *fmt, ...)
 {
-	char small[512], *s;
 	va_list ap;
-	int n;
 
 	va_start(ap, fmt);
-	n = vsnprintf(small, sizeof small, fmt, ap);
-	va_end(ap);
-	s = xalloc((size_t)n + 1);
-	va_start(ap, fmt);
-	vsnprintf(s, (size_t)n + 1, fmt, ap);
+	char *s = xvprintf(fmt, ap);
 	va_end(ap);
 	return s;
 }
@@ -84,8 +91,9 @@ array_grow(void **a, uint32_t *n, uint32_t *cap, size_t size)
 	++*n;
 }
 
-void
-buf_add(struct buf *b, const char *s, size_t n)
+/* Room for n bytes more and a terminator. */
+static char *
+buf_end(struct buf *b, size_t n)
 {
 	if (b->n + n + 1 > b->cap) {
 		size_t cap = b->cap ? b->cap : 256;
@@ -97,9 +105,17 @@ buf_add(struct buf *b, const char *s, size_t n)
 		b->s = p;
 		b->cap = cap;
 	}
-	memcpy(b->s + b->n, s, n);
+	return b->s + b->n;
+}
+
+void
+buf_add(struct buf *b, const char *s, size_t n)
+{
+	char *end = buf_end(b, n);
+
+	memcpy(end, s, n);
+	end[n] = 0;
 	b->n += n;
-	b->s[b->n] = 0;
 }
 
 void
@@ -109,30 +125,17 @@ buf_puts(struct buf *b, const char *s)
 }
 
 void
-buf_vprintf(struct buf *b, const char *fmt, va_list ap)
-{
-	char small[512], *s = small;
-	va_list again;
-	int n;
-
-	va_copy(again, ap);
-	n = vsnprintf(small, sizeof small, fmt, ap);
-	if (n >= (int)sizeof small) {
-		s = xalloc((size_t)n + 1);
-		vsnprintf(s, (size_t)n + 1, fmt, again);
-	}
-	va_end(again);
-	buf_add(b, s, (size_t)n);
-}
-
-void
 buf_printf(struct buf *b, const char *fmt, ...)
 {
 	va_list ap;
 
 	va_start(ap, fmt);
-	buf_vprintf(b, fmt, ap);
+	size_t n = (size_t)vsnprintf(NULL, 0, fmt, ap);
 	va_end(ap);
+	va_start(ap, fmt);
+	vsnprintf(buf_end(b, n), n + 1, fmt, ap);
+	va_end(ap);
+	b->n += n;
 }
 
 char *
@@ -195,72 +198,16 @@ rotr(uint32_t x, int n)
 static void
 sha256_block(uint32_t h[8], const unsigned char *p)
 {
-	static const uint32_t k[64] = {
-		0x428a2f98,
-		0x71374491,
-		0xb5c0fbcf,
-		0xe9b5dba5,
-		0x3956c25b,
-		0x59f111f1,
-		0x923f82a4,
-		0xab1c5ed5,
-		0xd807aa98,
-		0x12835b01,
-		0x243185be,
-		0x550c7dc3,
-		0x72be5d74,
-		0x80deb1fe,
-		0x9bdc06a7,
-		0xc19bf174,
-		0xe49b69c1,
-		0xefbe4786,
-		0x0fc19dc6,
-		0x240ca1cc,
-		0x2de92c6f,
-		0x4a7484aa,
-		0x5cb0a9dc,
-		0x76f988da,
-		0x983e5152,
-		0xa831c66d,
-		0xb00327c8,
-		0xbf597fc7,
-		0xc6e00bf3,
-		0xd5a79147,
-		0x06ca6351,
-		0x14292967,
-		0x27b70a85,
-		0x2e1b2138,
-		0x4d2c6dfc,
-		0x53380d13,
-		0x650a7354,
-		0x766a0abb,
-		0x81c2c92e,
-		0x92722c85,
-		0xa2bfe8a1,
-		0xa81a664b,
-		0xc24b8b70,
-		0xc76c51a3,
-		0xd192e819,
-		0xd6990624,
-		0xf40e3585,
-		0x106aa070,
-		0x19a4c116,
-		0x1e376c08,
-		0x2748774c,
-		0x34b0bcb5,
-		0x391c0cb3,
-		0x4ed8aa4a,
-		0x5b9cca4f,
-		0x682e6ff3,
-		0x748f82ee,
-		0x78a5636f,
-		0x84c87814,
-		0x8cc70208,
-		0x90befffa,
-		0xa4506ceb,
-		0xbef9a3f7,
-		0xc67178f2,
-	};
+	static const uint32_t k[64] = { 0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b,
+		0x59f111f1, 0x923f82a4, 0xab1c5ed5, 0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3,
+		0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174, 0xe49b69c1, 0xefbe4786, 0x0fc19dc6,
+		0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da, 0x983e5152, 0xa831c66d,
+		0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967, 0x27b70a85,
+		0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
+		0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585,
+		0x106aa070, 0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a,
+		0x5b9cca4f, 0x682e6ff3, 0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa,
+		0xa4506ceb, 0xbef9a3f7, 0xc67178f2 };
 	uint32_t w[64], s[8];
 
 	for (int i = 0; i < 16; i++)
