@@ -107,6 +107,7 @@ parse_row(struct op_row *r, const char *name, const char *const *c)
 		r->nconsts = r->nfloats;
 	r->nin = parse_args(c[C_IN], r->arg);
 	r->nout = parse_args(c[C_OUT], r->arg + r->nin);
+	r->nargs = r->nin + r->nout;
 	for (const char *s = c[C_TRAITS] ? c[C_TRAITS] : ""; *s; s += strspn(s, " ")) {
 		size_t len = strcspn(s, " ");
 		parse_trait(r, s, len);
@@ -235,6 +236,43 @@ check_dim(const struct arg_row *a, uint8_t d, uint64_t size, struct sizes *z)
 		return NULL;
 	return xprintf("%llu, where %s wants %.*s = %llu", (unsigned long long)size, a->name,
 	    a->dim[d].n, a->dim[d].s, (unsigned long long)want);
+}
+
+bool
+graph_next(const struct graph *g, struct op_at *at)
+{
+	at->i += at->op != NULL;
+	for (; at->seg < g->seg.n; at->seg++, at->phase = FORWARD)
+		for (; at->phase < N_PHASES; at->phase++, at->i = 0) {
+			const struct oplist *l = &g->seg.a[at->seg].ops[at->phase];
+			if (at->i == l->n)
+				continue;
+			at->op = &l->a[at->i];
+			return true;
+		}
+	return false;
+}
+
+/* Whether a tensor is one of the op's arguments from the first to before the end. */
+static bool
+has_arg(const struct op *o, tensor_id t, uint8_t first, uint8_t end)
+{
+	for (uint8_t i = first; i < end; i++)
+		if (o->arg[i] == t)
+			return true;
+	return false;
+}
+
+bool
+op_reads(const struct op *o, tensor_id t)
+{
+	return has_arg(o, t, 0, op_row(o->op)->nin);
+}
+
+bool
+op_writes(const struct op *o, tensor_id t)
+{
+	return has_arg(o, t, op_row(o->op)->nin, op_row(o->op)->nargs);
 }
 
 const struct op *

@@ -59,8 +59,8 @@ struct arg_row {
 };
 struct op_row {
 	const char *name, *flops, *inplace, *grad, *apart;
-	uint8_t nints, nfloats, nconsts, nin,
-	    nout; /* nconsts: floats that the kernel itself takes */
+	uint8_t nints, nfloats, nconsts; /* nconsts: floats that the kernel itself takes */
+	uint8_t nin, nout, nargs;        /* nargs: both */
 	char ints[MAX_INTS];
 	char floats[MAX_FLOATS][16];
 	struct arg_row arg[MAX_ARGS]; /* inputs, then outputs */
@@ -191,8 +191,17 @@ struct graph {
 	tensor_id tokens, labels, ctl, loss; /* what the host gives a step, and reads of it */
 };
 
+/* An op among all of a graph: segment by segment, in each phase after phase. */
+struct op_at {
+	uint32_t seg, i;
+	enum phase phase;
+	struct op *op;
+};
+
 struct graph *graph_build(struct object *trainer); /* forward, then gradients and update */
-void graph_verify(const struct graph *g);          /* internal error on a malformed graph */
+/* Goes on to the next op; from zeroes, or where only a segment is said, to the first. */
+bool graph_next(const struct graph *g, struct op_at *at);
+void graph_verify(const struct graph *g); /* internal error on a malformed graph */
 /* Moves what only gradients of parameters need from BACKWARD to WEIGHTS, which it was part of. */
 void graph_split(struct graph *g);
 void graph_print(const struct graph *g, struct buf *out);
@@ -215,6 +224,8 @@ void graph_role(struct graph *g, tensor_id t, enum role r); /* gives the tensor 
 const char *op_bind(const struct graph *g, const struct op *o, struct sizes *z);
 /* Gives an op's results the shapes that follow from those of its inputs. */
 void op_shape(struct graph *g, const struct op *o);
+bool op_reads(const struct op *o, tensor_id t);
+bool op_writes(const struct op *o, tensor_id t);
 /* The argument of that name in op.def, which has one; 0: the op does without it. */
 tensor_id op_arg(const struct op *o, const char *name);
 /* The op of a kind of layer that chooses experts, NULL for a dense one. */

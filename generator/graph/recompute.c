@@ -37,15 +37,6 @@ again(struct graph *g, uint32_t seg, tensor_id t)
 	return n;
 }
 
-static bool
-reads(const struct op *o, tensor_id t)
-{
-	for (uint8_t k = 0; k < op_row(o->op)->nin; k++)
-		if (o->arg[k] == t)
-			return true;
-	return false;
-}
-
 /* Ops of a segment's backward pass with the copies before them, and what these give. */
 struct rewrite {
 	struct oplist bwd;
@@ -94,9 +85,9 @@ pointless(const struct graph *g, const struct segment *seg, uint32_t i, const bo
 		for (uint32_t j = 0; j < i; j++)
 			more |= gives(&fwd->a[j], o->arg[k]) && !repeatable(&fwd->a[j], "cheap");
 		for (uint32_t j = i + 1; j < fwd->n; j++)
-			more &= !(repeat[j] && reads(&fwd->a[j], o->arg[k]));
+			more &= !(repeat[j] && op_reads(&fwd->a[j], o->arg[k]));
 		for (uint32_t j = 0; j < bwd->n; j++)
-			more &= !reads(&bwd->a[j], o->arg[k]);
+			more &= !op_reads(&bwd->a[j], o->arg[k]);
 		kept += more ? tensor_elems(&g->tensor.a[o->arg[k]]) : 0;
 	}
 	for (uint8_t k = r->nin; k < r->nin + r->nout; k++)
@@ -117,9 +108,9 @@ recompute_segment(struct graph *g, uint32_t s, const char *what)
 		const struct op_row *r = op_row(o->op);
 		for (uint8_t k = r->nin; k < r->nin + r->nout && repeatable(o, what); k++) {
 			for (uint32_t j = 0; j < bwd->n; j++)
-				repeat[i] |= reads(&bwd->a[j], o->arg[k]);
+				repeat[i] |= op_reads(&bwd->a[j], o->arg[k]);
 			for (uint32_t j = i + 1; j < fwd->n; j++)
-				repeat[i] |= repeat[j] && reads(&fwd->a[j], o->arg[k]);
+				repeat[i] |= repeat[j] && op_reads(&fwd->a[j], o->arg[k]);
 		}
 		if (repeat[i] && !strcmp(what, "cheap"))
 			repeat[i] = !pointless(g, &g->seg.a[s], i, repeat);

@@ -9,18 +9,20 @@
 
 enum { MAX_CALLS = 8, MAX_VARS = 32, ANY_PHASE = N_PHASES };
 
+struct variables { /* one, or those that are merged, which `into` alone may have */
+	uint8_t n, a[MAX_PARTS];
+};
 struct call {
 	enum op_id op;
 	int phase;
-	uint8_t var[MAX_ARGS];
+	struct variables arg[MAX_ARGS];
+	uint32_t named, written; /* sets of variables */
 };
 struct pattern {
 	struct call call[MAX_CALLS], into;
 	uint32_t n, nvars;
 	const char *var[MAX_VARS];
-	/* of a merged variable, which `into` alone may have: those that it is made of */
-	uint8_t nparts[MAX_VARS], part[MAX_VARS][MAX_PARTS];
-	uint32_t written, kept; /* sets of variables: by the calls, by `into` */
+	uint32_t written; /* by the calls */
 };
 
 /* ---- the text of a row ---- */
@@ -39,73 +41,47 @@ variable(struct pattern *p, const char *name)
 	return v;
 }
 
-/* The variable of "a", or of "a|b|c". */
-static uint8_t
-var_of(struct pattern *p, struct word w)
+/* "a", or "a|b|c". */
+static struct variables
+read_variables(struct pattern *p, struct word w)
 {
 	const char *s = xprintf("%.*s", (int)w.n, w.s);
-	uint8_t part[MAX_PARTS], n = 0;
+	struct variables all = { 0 };
 
-	for (bool more = true; more; n++) {
+	do {
 		size_t k = strcspn(s, "|");
-		if (n == MAX_PARTS)
+		if (all.n == MAX_PARTS)
 			internal("fuse.def: more than %d parts of a merged argument", MAX_PARTS);
-		part[n] = variable(p, xprintf("%.*s", (int)k, s));
-		more = s[k];
-		s += k + more;
-	}
-	if (n == 1)
-		return *part;
-	uint8_t v = variable(p, xprintf("merged %u", p->nvars));
-	memcpy(p->part[v], part, n);
-	p->nparts[v] = n;
-	return v;
-}
-
-/* A variable, or those that it is made of. */
-static uint32_t
-set_of(const struct pattern *p, uint8_t v)
-{
-	uint32_t set = p->nparts[v] ? 0 : 1u << v;
-
-	for (uint8_t i = 0; i < p->nparts[v]; i++)
-		set |= 1u << p->part[v][i];
-	return set;
-}
-
-/* Reads "outs = op(ins)"; gives the set of its variables. */
-static uint32_t
-read_call(struct pattern *p, const char **s, struct call *c)
-{
-	struct rule rule;
-	uint32_t all = 0;
-
-	if (!rule_next(s, &rule) || rule.op == N_OPS)
-		internal("fuse.def: no op where one should be");
-	c->op = rule.op;
-	const struct op_row *r = op_row(c->op);
-	if (rule.nin != r->nin || rule.nout != r->nout)
-		internal("fuse.def: wrong number of arguments of %s", r->name);
-	for (uint8_t i = 0; i < r->nin + r->nout; i++) {
-		bool out = i >= r->nin;
-		c->var[i] = var_of(p, out ? rule.out[i - r->nin] : rule.in[i]);
-		all |= set_of(p, c->var[i]);
-		if (r->arg[i].accumulate != (out && rule.adds[i - r->nin]))
-			internal("fuse.def: %s is %sadded to by %s", p->var[c->var[i]],
-			    r->arg[i].accumulate ? "" : "not ", r->name);
-	}
+		all.a[all.n++] = variable(p, xprintf("%.*s", (int)k, s));
+		s += k;
+	} while (*s++ == '|');
 	return all;
 }
 
-static uint32_t
-outputs(const struct pattern *p, const struct call *c)
+/* "outs = op(ins)" */
+static struct call
+read_call(struct pattern *p, const char **s)
 {
-	const struct op_row *r = op_row(c->op);
-	uint32_t set = 0;
+	struct rule rule;
 
-	for (uint8_t i = r->nin; i < r->nin + r->nout; i++)
-		set |= set_of(p, c->var[i]);
-	return set;
+	if (!rule_next(s, &rule) || rule.op == N_OPS)
+		internal("fuse.def: no op where one should be");
+	struct call c = { .op = rule.op };
+	const struct op_row *r = op_row(c.op);
+	if (rule.nin != r->nin || rule.nout != r->nout)
+		internal("fuse.def: wrong number of arguments of %s", r->name);
+	for (uint8_t i = 0; i < r->nargs; i++) {
+		bool out = i >= r->nin;
+		c.arg[i] = read_variables(p, out ? rule.out[i - r->nin] : rule.in[i]);
+		for (uint8_t k = 0; k < c.arg[i].n; k++) {
+			c.named |= 1u << c.arg[i].a[k];
+			c.written |= (uint32_t)out << c.arg[i].a[k];
+		}
+		if (r->arg[i].accumulate != (out && rule.adds[i - r->nin]))
+			internal("fuse.def: %s is %sadded to by %s", p->var[*c.arg[i].a],
+			    r->arg[i].accumulate ? "" : "not ", r->name);
+	}
+	return c;
 }
 
 static struct pattern
@@ -127,21 +103,21 @@ read_pattern(const struct fusion *f)
 		if (p.n == MAX_CALLS)
 			internal("fuse.def: more than %d ops in '%s'", MAX_CALLS, f->match);
 		struct call *c = &p.call[p.n++];
+		*c = read_call(&p, &s);
 		c->phase = phase;
-		uint32_t all = read_call(&p, &s, c);
-		for (uint32_t v = 0; v < p.nvars; v++)
-			if (p.nparts[v])
+		for (uint8_t i = 0; i < op_row(c->op)->nargs; i++)
+			if (c->arg[i].n > 1)
 				internal("fuse.def: '%s' has a merged argument", f->match);
-		if (p.n > 1 && !(all & seen))
+		if (p.n > 1 && !(c->named & seen))
 			internal("fuse.def: %s shares no name with the ops before it",
 			    op_row(c->op)->name);
-		seen |= all;
-		p.written |= outputs(&p, c);
+		seen |= c->named;
+		p.written |= c->written;
 	}
 	s = f->into;
-	uint32_t all = read_call(&p, &s, &p.into);
-	p.kept = outputs(&p, &p.into);
-	if (p.n < 2 || all & ~seen || p.kept & ~p.written || all & ~p.kept & p.written)
+	p.into = read_call(&p, &s);
+	if (p.n < 2 || p.into.named & ~seen || p.into.written & ~p.written ||
+	    p.into.named & ~p.into.written & p.written)
 		internal("fuse.def: '%s' cannot become '%s'", f->match, f->into);
 	return p;
 }
@@ -149,45 +125,38 @@ read_pattern(const struct fusion *f)
 /* ---- a place in a segment where it holds ---- */
 
 struct match {
-	uint32_t at[MAX_CALLS]; /* indices of ops in their phases */
-	int phase[MAX_CALLS];
+	const struct op_at *at[MAX_CALLS]; /* among fuser.op */
 	tensor_id of[MAX_VARS];
-	uint32_t bound; /* variables that have a tensor */
-	uint32_t place; /* call whose place the new op takes */
+	uint32_t bound;            /* variables that have a tensor */
+	const struct op_at *place; /* which the new op takes */
 	struct op into;
 };
 struct fuser {
 	struct graph *g;
 	const struct target_row *target; /* NULL: whatever can be, is fused */
 	uint32_t seg;
+	ARRAY(struct op_at) op; /* the segment's, phase after phase */
 	const struct pattern *p;
 	ARRAY(uint32_t) uses; /* by tensor, in all ops that run between those of a segment */
 };
 
-static const struct op *
-op_of(const struct fuser *f, const struct match *m, uint32_t k)
-{
-	return &f->g->seg.a[f->seg].ops[m->phase[k]].a[m->at[k]];
-}
-
-/* True if the op at that place is one of the match's first n. */
+/* True if the op is one of the match's first n. */
 static bool
-taken(const struct match *m, uint32_t n, int phase, uint32_t at)
+taken(const struct match *m, uint32_t n, const struct op_at *at)
 {
 	for (uint32_t k = 0; k < n; k++)
-		if (m->phase[k] == phase && m->at[k] == at)
+		if (m->at[k] == at)
 			return true;
 	return false;
 }
 
 /* Activations have readers in their segment alone; what a step's passes do not do is done apart. */
 static void
-count_uses(struct fuser *f, const struct op *o, uint32_t change)
+count_uses(struct fuser *f, uint32_t seg, const struct op *o, uint32_t change)
 {
-	const struct op_row *r = op_row(o->op);
-	bool pass = f->seg >= f->g->embed && f->seg <= f->g->head;
+	bool pass = seg >= f->g->embed && seg <= f->g->head;
 
-	for (uint8_t i = 0; i < r->nin + r->nout; i++)
+	for (uint8_t i = 0; i < op_row(o->op)->nargs; i++)
 		if (pass || f->g->tensor.a[o->arg[i]].class == T_ACT)
 			f->uses.a[o->arg[i]] += change;
 }
@@ -198,12 +167,9 @@ own(const struct fuser *f, const struct match *m, tensor_id t)
 {
 	uint32_t n = 0;
 
-	for (uint32_t k = 0; k < f->p->n; k++) {
-		const struct op *o = op_of(f, m, k);
-		const struct op_row *r = op_row(o->op);
-		for (uint8_t i = 0; i < r->nin + r->nout; i++)
-			n += o->arg[i] == t;
-	}
+	for (uint32_t k = 0; k < f->p->n; k++)
+		for (uint8_t i = 0; i < op_row(f->p->call[k].op)->nargs; i++)
+			n += m->at[k]->op->arg[i] == t;
 	return n == f->uses.a[t];
 }
 
@@ -211,12 +177,9 @@ own(const struct fuser *f, const struct match *m, tensor_id t)
 static bool
 ordered(const struct op *a, const struct op *b)
 {
-	const struct op_row *ra = op_row(a->op), *rb = op_row(b->op);
-
-	for (uint8_t i = 0; i < ra->nin + ra->nout; i++)
-		for (uint8_t k = 0; k < rb->nin + rb->nout; k++)
-			if (a->arg[i] == b->arg[k] && (i >= ra->nin || k >= rb->nin))
-				return true;
+	for (uint8_t i = 0; i < op_row(a->op)->nargs; i++)
+		if (op_writes(b, a->arg[i]) || (op_writes(a, a->arg[i]) && op_reads(b, a->arg[i])))
+			return true;
 	return false;
 }
 
@@ -225,24 +188,20 @@ ordered(const struct op *a, const struct op *b)
  * or after it. Between two phases other layers and microbatches are done, too.
  */
 static bool
-movable(const struct fuser *f, const struct match *m, uint32_t k, uint32_t place)
+movable(
+    const struct fuser *f, const struct match *m, const struct op_at *from, const struct op_at *to)
 {
-	const struct segment *seg = &f->g->seg.a[f->seg];
-	const struct op *o = op_of(f, m, k);
-	const struct op_row *r = op_row(o->op);
-	bool later = m->phase[k] < m->phase[place] ||
-		     (m->phase[k] == m->phase[place] && m->at[k] < m->at[place]);
-	uint32_t lo = later ? k : place, hi = later ? place : k;
+	const struct op_row *r = op_row(from->op->op);
+	const struct op_at *end = from < to ? to : from;
 
-	for (int ph = m->phase[lo]; ph <= m->phase[hi]; ph++) {
-		uint32_t end = ph == m->phase[hi] ? m->at[hi] : seg->ops[ph].n;
-		for (uint32_t i = ph == m->phase[lo] ? m->at[lo] + 1 : 0; i < end; i++)
-			if (!taken(m, f->p->n, ph, i) && ordered(o, &seg->ops[ph].a[i]))
-				return false;
-	}
-	for (uint8_t i = r->nin; i < r->nin + r->nout && m->phase[k] != m->phase[place]; i++)
-		if (f->g->tensor.a[o->arg[i]].class != T_ACT && !own(f, m, o->arg[i]))
+	for (const struct op_at *x = from < to ? from : to; x < end; x++)
+		if (!taken(m, f->p->n, x) && ordered(from->op, x->op))
 			return false;
+	for (uint8_t i = r->nin; i < r->nargs && from->phase != to->phase; i++) {
+		tensor_id t = from->op->arg[i];
+		if (f->g->tensor.a[t].class != T_ACT && !own(f, m, t))
+			return false;
+	}
 	return true;
 }
 
@@ -250,56 +209,54 @@ movable(const struct fuser *f, const struct match *m, uint32_t k, uint32_t place
 static bool
 find_place(const struct fuser *f, struct match *m)
 {
+	const struct op_at *last = m->at[0];
 	uint32_t n = f->p->n;
-	int last = 0;
 
-	for (uint32_t k = 0; k < n; k++)
-		last = m->phase[k] > last ? m->phase[k] : last;
-	for (uint32_t i = f->g->seg.a[f->seg].ops[last].n; i-- > 0;)
-		for (uint32_t c = 0; c < n; c++) {
-			bool good = m->phase[c] == last && m->at[c] == i;
-			for (uint32_t k = 0; k < n && good; k++)
-				good = k == c || movable(f, m, k, c);
-			m->place = c;
-			if (good)
-				return true;
-		}
-	return false;
+	for (uint32_t k = 1; k < n; k++)
+		last = m->at[k] > last ? m->at[k] : last;
+	for (uint32_t c = 0; c < n; c++) {
+		bool good = m->at[c]->phase == last->phase && (!m->place || m->at[c] > m->place);
+		for (uint32_t k = 0; k < n && good; k++)
+			good = movable(f, m, m->at[k], m->at[c]);
+		if (good)
+			m->place = m->at[c];
+	}
+	return m->place;
 }
 
-/* Takes over an int or float by its name; false if the ops disagree about it. */
+/* A constant becomes what an op has of it; false if that is another than ops before had. */
+static bool
+take(void *constant, const void *of_op, bool *known)
+{
+	bool same = !*known || !memcmp(constant, of_op, sizeof(uint64_t));
+
+	memcpy(constant, of_op, sizeof(uint64_t));
+	*known = true;
+	return same;
+}
+
+/* Takes over ints and floats by their names; false if the ops disagree about one. */
 static bool
 same_constants(const struct fuser *f, struct match *m)
 {
-	const struct op_row *r = op_row(f->p->into.op);
-	uint32_t ints = 0, floats = 0; /* found so far */
+	const struct op_row *r = op_row(m->into.op);
+	bool ints[MAX_INTS] = { 0 }, floats[MAX_FLOATS] = { 0 }; /* known */
 
 	for (uint32_t k = 0; k < f->p->n; k++) {
-		const struct op *o = op_of(f, m, k);
+		const struct op *o = m->at[k]->op;
 		const struct op_row *s = op_row(o->op);
-		if (o->group != op_of(f, m, 0)->group)
-			return false;
 		for (uint8_t i = 0; i < r->nints; i++)
-			for (uint8_t j = 0; j < s->nints; j++) {
-				if (r->ints[i] != s->ints[j])
-					continue;
-				if (ints >> i & 1 && m->into.ints[i] != o->ints[j])
+			for (uint8_t j = 0; j < s->nints; j++)
+				if (r->ints[i] == s->ints[j] &&
+				    !take(&m->into.ints[i], &o->ints[j], &ints[i]))
 					return false;
-				m->into.ints[i] = o->ints[j];
-				ints |= 1u << i;
-			}
 		for (uint8_t i = 0; i < r->nfloats; i++)
-			for (uint8_t j = 0; j < s->nfloats; j++) {
-				if (strcmp(r->floats[i], s->floats[j]))
-					continue;
-				if (floats >> i & 1 &&
-				    memcmp(&m->into.floats[i], &o->floats[j], sizeof(double)))
+			for (uint8_t j = 0; j < s->nfloats; j++)
+				if (!strcmp(r->floats[i], s->floats[j]) &&
+				    !take(&m->into.floats[i], &o->floats[j], &floats[i]))
 					return false;
-				m->into.floats[i] = o->floats[j];
-				floats |= 1u << i;
-			}
 	}
-	if (ints + 1 != 1u << r->nints || floats + 1 != 1u << r->nfloats)
+	if (memchr(ints, false, r->nints) || memchr(floats, false, r->nfloats))
 		internal("fuse.def: %s wants what no matched op has", r->name);
 	return true;
 }
@@ -310,21 +267,20 @@ same_constants(const struct fuser *f, struct match *m)
  * made.
  */
 static bool
-may_merge(const struct fuser *f, const struct match *m, uint8_t v)
+may_merge(const struct fuser *f, const struct match *m, const struct variables *v)
 {
-	const struct tensor *all = f->g->tensor.a, *first = &all[m->of[f->p->part[v][0]]];
+	const struct tensor *all = f->g->tensor.a, *first = &all[m->of[*v->a]];
 	tensor_id last = 0;
 
 	for (uint8_t i = 0; i < MAX_PARTS; i++) {
-		bool here = i < f->p->nparts[v];
-		tensor_id id = here ? m->of[f->p->part[v][i]] : 0;
+		tensor_id id = i < v->n ? m->of[v->a[i]] : 0;
 		const struct tensor *x = &all[id];
 		if (first->whole && all[first->whole].part[i] != id)
 			return false;
-		if (here && (x->class != T_PARAM || id <= last || x->whole != first->whole ||
-				x->seg != first->seg || x->param_group != first->param_group ||
-				x->copies != first->copies || x->ndims != first->ndims ||
-				memcmp(x->dim + 1, first->dim + 1, sizeof x->dim - sizeof *x->dim)))
+		if (id && (x->class != T_PARAM || id <= last || x->whole != first->whole ||
+			      x->seg != first->seg || x->param_group != first->param_group ||
+			      x->copies != first->copies || x->ndims != first->ndims ||
+			      memcmp(x->dim + 1, first->dim + 1, sizeof x->dim - sizeof *x->dim)))
 			return false;
 		last = id;
 	}
@@ -333,9 +289,9 @@ may_merge(const struct fuser *f, const struct match *m, uint8_t v)
 
 /* What parameters that can be merged become, or are already. */
 static struct tensor
-merged(const struct fuser *f, const struct match *m, uint8_t v)
+merged(const struct fuser *f, const struct match *m, const struct variables *v)
 {
-	const struct tensor *all = f->g->tensor.a, *first = &all[m->of[f->p->part[v][0]]];
+	const struct tensor *all = f->g->tensor.a, *first = &all[m->of[*v->a]];
 	struct buf name = { 0 };
 
 	if (first->whole)
@@ -348,11 +304,11 @@ merged(const struct fuser *f, const struct match *m, uint8_t v)
 		.rline = first->rline };
 	memcpy(t.dim, first->dim, sizeof t.dim);
 	t.dim[0] = 0;
-	for (uint8_t i = 0; i < f->p->nparts[v]; i++) {
-		const struct tensor *x = &all[m->of[f->p->part[v][i]]];
-		size_t own = i ? strlen(f->g->seg.a[t.seg].name) : 0;
-		buf_puts(&name, x->name + own);
-		t.part[i] = m->of[f->p->part[v][i]];
+	for (uint8_t i = 0; i < v->n; i++) {
+		const struct tensor *x = &all[m->of[v->a[i]]];
+		size_t own_name = i ? strlen(f->g->seg.a[t.seg].name) : 0;
+		buf_puts(&name, x->name + own_name);
+		t.part[i] = m->of[v->a[i]];
 		t.dim[0] += x->dim[0];
 	}
 	t.name = name.s;
@@ -361,7 +317,7 @@ merged(const struct fuser *f, const struct match *m, uint8_t v)
 
 /* The merged tensor, which is made if it is not there yet. */
 static tensor_id
-merge(struct fuser *f, const struct match *m, uint8_t v)
+merge(struct fuser *f, const struct match *m, const struct variables *v)
 {
 	struct graph *g = f->g;
 	const struct tensor t = merged(f, m, v);
@@ -369,7 +325,7 @@ merge(struct fuser *f, const struct match *m, uint8_t v)
 
 	if (*whole)
 		return *whole;
-	for (uint8_t i = 0; i < f->p->nparts[v]; i++)
+	for (uint8_t i = 0; i < v->n; i++)
 		g->tensor.a[t.part[i]].whole = g->tensor.n;
 	*PUSH(g->tensor) = t;
 	(void)PUSH(f->uses);
@@ -380,14 +336,13 @@ merge(struct fuser *f, const struct match *m, uint8_t v)
 static bool
 has_kernel(const struct fuser *f, const struct match *m)
 {
-	const struct op_row *r = op_row(m->into.op);
 	uint32_t n = f->g->tensor.n;
 	struct op o = m->into;
 
 	/* sizes are asked of tensors: merged ones are there for so long */
-	for (uint8_t i = 0; i < r->nin; i++)
-		if (f->p->nparts[f->p->into.var[i]]) {
-			struct tensor t = merged(f, m, f->p->into.var[i]);
+	for (uint8_t i = 0; i < op_row(o.op)->nargs; i++)
+		if (f->p->into.arg[i].n > 1) {
+			struct tensor t = merged(f, m, &f->p->into.arg[i]);
 			o.arg[i] = f->g->tensor.n;
 			*PUSH(f->g->tensor) = t;
 		}
@@ -401,31 +356,34 @@ static bool
 may_fuse(const struct fuser *f, struct match *m)
 {
 	const struct segment *seg = &f->g->seg.a[f->seg];
-	const struct op_row *r = op_row(f->p->into.op);
+	const struct call *into = &f->p->into;
+	const enum om_group group = m->at[0]->op->group;
 
+	for (uint32_t k = 0; k < f->p->n; k++)
+		if (m->at[k]->op->group != group)
+			return false;
 	for (uint32_t v = 0; v < f->p->nvars; v++) {
 		tensor_id t = m->of[v];
-		if (!((f->p->written & ~f->p->kept) >> v & 1))
+		if (!((f->p->written & ~into->written) >> v & 1))
 			continue;
 		if (f->g->tensor.a[t].class != T_ACT || t == seg->x || t == seg->y ||
 		    t == seg->dx || t == seg->dy || !own(f, m, t))
 			return false;
 	}
-	m->into = (struct op){ .op = f->p->into.op, .group = op_of(f, m, 0)->group };
-	for (uint8_t i = 0; i < r->nin + r->nout; i++) {
-		uint8_t v = f->p->into.var[i];
-		m->into.arg[i] = m->of[v]; /* 0: merged when all else is well */
-		if (f->p->nparts[v] && !may_merge(f, m, v))
+	m->into = (struct op){ .op = into->op, .group = group };
+	for (uint8_t i = 0; i < op_row(into->op)->nargs; i++) {
+		bool merged = into->arg[i].n > 1; /* when all else is well */
+		m->into.arg[i] = merged ? 0 : m->of[*into->arg[i].a];
+		if (merged && !may_merge(f, m, &into->arg[i]))
 			return false;
 	}
 	/* two names may be one tensor */
-	for (uint8_t i = 0; i < r->nin; i++)
-		for (uint32_t v = 0; v < f->p->nvars; v++)
-			if (f->p->written >> v & 1 && m->of[v] == m->into.arg[i])
-				return false;
+	for (uint32_t v = 0; v < f->p->nvars; v++)
+		if (f->p->written >> v & 1 && op_reads(&m->into, m->of[v]))
+			return false;
 	if (!same_constants(f, m) || !has_kernel(f, m) || !find_place(f, m))
 		return false;
-	m->into.rline = op_of(f, m, m->place)->rline;
+	m->into.rline = m->place->op->rline;
 	return true;
 }
 
@@ -434,22 +392,25 @@ static bool
 complete(const struct fuser *f, struct match *m, uint32_t k)
 {
 	const struct match before = *m;
+	const struct call *c = &f->p->call[k];
 
 	if (k == f->p->n)
 		return may_fuse(f, m);
-	const struct oplist *l = &f->g->seg.a[f->seg].ops[m->phase[k]];
-	for (uint32_t i = 0; i < l->n; i++) {
-		const struct op *o = &l->a[i];
-		bool good = o->op == f->p->call[k].op && !taken(&before, k, before.phase[k], i);
-		if (!good)
+	for (const struct op_at *x = f->op.a; x < f->op.a + f->op.n; x++) {
+		/* calls of any phase come first, and are all of one */
+		int phase = c->phase != ANY_PHASE ? c->phase
+			    : k                   ? (int)before.at[0]->phase
+						  : (int)x->phase;
+		if (x->op->op != c->op || (int)x->phase != phase || taken(&before, k, x))
 			continue;
+		bool good = true;
 		*m = before;
-		m->at[k] = i;
-		for (uint8_t a = 0; a < op_row(o->op)->nin + op_row(o->op)->nout; a++) {
-			uint8_t v = f->p->call[k].var[a];
-			good &= !(m->bound >> v & 1) || m->of[v] == o->arg[a];
+		m->at[k] = x;
+		for (uint8_t i = 0; good && i < op_row(c->op)->nargs; i++) {
+			uint8_t v = *c->arg[i].a;
+			good = !(m->bound >> v & 1) || m->of[v] == x->op->arg[i];
 			m->bound |= 1u << v;
-			m->of[v] = o->arg[a];
+			m->of[v] = x->op->arg[i];
 		}
 		if (good && complete(f, m, k + 1))
 			return true;
@@ -458,27 +419,32 @@ complete(const struct fuser *f, struct match *m, uint32_t k)
 }
 
 static void
+list_ops(struct fuser *f)
+{
+	f->op.n = 0;
+	for (struct op_at o = { .seg = f->seg }; graph_next(f->g, &o) && o.seg == f->seg;)
+		*PUSH(f->op) = o;
+}
+
+static void
 replace(struct fuser *f, struct match *m)
 {
-	const struct op_row *r = op_row(m->into.op);
+	struct oplist *ops = f->g->seg.a[f->seg].ops;
 
-	for (uint8_t i = 0; i < r->nin + r->nout; i++)
-		if (f->p->nparts[f->p->into.var[i]])
-			m->into.arg[i] = merge(f, m, f->p->into.var[i]);
+	for (uint8_t i = 0; i < op_row(m->into.op)->nargs; i++)
+		if (f->p->into.arg[i].n > 1)
+			m->into.arg[i] = merge(f, m, &f->p->into.arg[i]);
 	for (uint32_t k = 0; k < f->p->n; k++)
-		count_uses(f, op_of(f, m, k), -1u);
-	count_uses(f, &m->into, 1);
-	for (int ph = 0; ph < N_PHASES; ph++) {
-		struct oplist *l = &f->g->seg.a[f->seg].ops[ph];
-		uint32_t n = 0;
-		for (uint32_t i = 0; i < l->n; i++) {
-			if (m->phase[m->place] == ph && m->at[m->place] == i)
-				l->a[n++] = m->into;
-			else if (!taken(m, f->p->n, ph, i))
-				l->a[n++] = l->a[i];
-		}
-		l->n = n;
+		count_uses(f, f->seg, m->at[k]->op, -1u);
+	count_uses(f, f->seg, &m->into, 1);
+	for (int ph = 0; ph < N_PHASES; ph++)
+		ops[ph].n = 0;
+	for (const struct op_at *x = f->op.a; x < f->op.a + f->op.n; x++) {
+		struct oplist *l = &ops[x->phase];
+		if (x == m->place || !taken(m, f->p->n, x))
+			l->a[l->n++] = x == m->place ? m->into : *x->op;
 	}
+	list_ops(f);
 }
 
 void
@@ -488,25 +454,17 @@ fuse_graph(struct graph *g, const struct target_row *t, const struct fusion *row
 
 	while (f.uses.n < g->tensor.n)
 		(void)PUSH(f.uses);
-	for (f.seg = 0; f.seg < g->seg.n; f.seg++)
-		for (int ph = 0; ph < N_PHASES; ph++)
-			for (uint32_t i = 0; i < g->seg.a[f.seg].ops[ph].n; i++)
-				count_uses(&f, &g->seg.a[f.seg].ops[ph].a[i], 1);
+	for (struct op_at o = { 0 }; graph_next(g, &o);)
+		count_uses(&f, o.seg, o.op, 1);
 	for (uint32_t i = 0; i < n; i++) {
 		const struct pattern p = read_pattern(&rows[i]);
 		f.p = &p;
-		for (f.seg = 0; f.seg < g->seg.n; f.seg++)
-			for (int any = 0; any < N_PHASES; any++)
-				for (bool found = true; found;) {
-					struct match m = { 0 };
-					for (uint32_t k = 0; k < p.n; k++)
-						m.phase[k] = p.call[k].phase == ANY_PHASE
-								 ? any
-								 : p.call[k].phase;
-					found = complete(&f, &m, 0);
-					if (found)
-						replace(&f, &m);
-				}
+		for (f.seg = 0; f.seg < g->seg.n; f.seg++) {
+			struct match m = { 0 };
+			list_ops(&f);
+			for (; complete(&f, &m, 0); m = (struct match){ 0 })
+				replace(&f, &m);
+		}
 	}
 }
 
