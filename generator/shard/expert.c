@@ -15,7 +15,7 @@
 struct rows {
 	struct graph *g;
 	uint32_t seg;
-	struct sizes size; /* the letters t, k, w and c of op.def's rules */
+	struct sizes size; /* the letters t, k, w, c and u of op.def's rules */
 	/* by tensor: what stands for it, 0: itself; it has a row for each routed one */
 	tensor_id *same;
 	bool *routed;
@@ -161,7 +161,7 @@ shard_experts(struct shard *s)
 		w.size.v['k' - 'a'] = (uint64_t)spec_int(g->seg.a[k].ffn, F_moe_top_k);
 		w.size.v['w' - 'a'] = s->mesh.size[OM_EXPERT];
 		w.size.v['c' - 'a'] = shard_capacity(s, g->seg.a[k].ffn);
-		w.size.v['a' - 'a'] = s->expert_rows;
+		w.size.v['u' - 'a'] = s->expert_rows;
 		for (enum phase ph = FORWARD; ph <= g->last_phase; ph++)
 			rewrite(&w, ph);
 	}

@@ -3,6 +3,7 @@
  * before anything is sent, so rows arrive where the experts read them. The cut is OLMo-core's:
  * each of w ranks has c rows for the routes of all its e / w experts; cells (expert, source rank),
  * experts first, fill them in turn, and within a cell the first routes in token order are kept.
+ * Each expert's rows begin at a multiple of u; those before the next one's that no route has are 0.
  *
  *   ep_map          row [t, k], src [t * k], map [5, e], off [e / w + 1], cut [2] from idx [t, k]
  *                   and cnt [n, e], as op.def says
@@ -21,11 +22,17 @@
 #include "om_comm.h"
 
 struct om_ep {
-	int64_t t, e, k, n, w, c; /* n: of a row; of ep_map, how many parts cnt has */
+	int64_t t, e, k, n, w, c, u; /* n: of a row; of ep_map, how many parts cnt has */
 };
 
 /* The parts of map, e numbers each. */
 enum { OM_EP_START, OM_EP_KEEP, OM_EP_FIRST, OM_EP_COME, OM_EP_AT, OM_EP_PARTS };
+
+static inline int64_t
+om_ep_up(int64_t row, int64_t u)
+{
+	return (row + u - 1) / u * u;
+}
 
 /*
  * All of map but where routes start, and off, from count [w, e] of all ranks. Each rank's rows are
@@ -53,6 +60,7 @@ om_ep_rows(const struct om_ep *s, int64_t me, const int32_t *count, int32_t *map
 			}
 			row += kept;
 		}
+		row = (int32_t)om_ep_up(row, s->u);
 		if (owner == me)
 			off[own + 1] = row;
 	}
@@ -100,6 +108,10 @@ om_ep_exchange(const char *what, bool back, const struct om_ep *s, int64_t n, co
 			(uint64_t)map[OM_EP_KEEP * e + i] * size, (uint32_t)(i / here) };
 		theirs[i] = (struct om_piece){ rows + map[OM_EP_AT * e + i] * n,
 			(uint64_t)map[OM_EP_COME * e + i] * size, (uint32_t)(i / here) };
+	}
+	for (int64_t i = e - here; i < e && !back; i++) { /* behind an expert's last cell */
+		const int64_t end = map[OM_EP_AT * e + i] + map[OM_EP_COME * e + i];
+		memset(rows + end * n, 0, (size_t)(om_ep_up(end, s->u) - end) * size);
 	}
 	om_exchange(
 	    OM_EXPERT, what, back ? theirs : mine, (uint32_t)e, back ? mine : theirs, (uint32_t)e);
@@ -170,16 +182,17 @@ om_ep_weights_bwd(const struct om_ep *s, const om_real *dpr, const int32_t *src,
 	}
 }
 
-#define OM_EP_SHAPE(NAME, t, e, k, n, w, c)                                                 \
+#define OM_EP_SHAPE(NAME, t, e, k, n, w, c, u)                                              \
 	_Static_assert((t) >= 1 && (n) >= 1 && (w) >= 1, "ep: sizes start at 1");           \
 	_Static_assert((k) >= 1 && (k) <= (e), "ep: top-k chooses among the experts");      \
 	_Static_assert((e) % (w) == 0, "ep: ranks divide the experts");                     \
 	_Static_assert((int64_t)(t) * (k) <= INT32_MAX, "ep: routes are counted in int32"); \
 	_Static_assert((c) >= 1 && (c) <= INT32_MAX, "ep: rows are counted in int32");      \
-	static const struct om_ep NAME##_shape = { t, e, k, n, w, c };
+	_Static_assert((u) >= 1 && (c) % (u) == 0, "ep: c is a multiple of u");             \
+	static const struct om_ep NAME##_shape = { t, e, k, n, w, c, u };
 
-#define OM_EP_MAP(NAME, t, e, k, n, w, c)                                             \
-	OM_EP_SHAPE(NAME, t, e, k, n, w, c)                                           \
+#define OM_EP_MAP(NAME, t, e, k, n, w, c, u)                                          \
+	OM_EP_SHAPE(NAME, t, e, k, n, w, c, u)                                        \
 	_Static_assert((t) % (n) == 0, "ep: sequences divide the tokens");            \
 	void NAME(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src, \
 	    int32_t *map, int32_t *off, int64_t *cut, om_real *ws)                    \
@@ -192,12 +205,12 @@ om_ep_weights_bwd(const struct om_ep *s, const om_real *dpr, const int32_t *src,
 	}
 
 /* m: of map */
-#define OM_EP_MOVE_SHAPE(NAME, t, m, k, n, w, c)                                       \
+#define OM_EP_MOVE_SHAPE(NAME, t, m, k, n, w, c, u)                                    \
 	_Static_assert((m) % OM_EP_PARTS == 0, "ep: map has the same of each expert"); \
-	OM_EP_SHAPE(NAME, t, (m) / OM_EP_PARTS, k, n, w, c)
+	OM_EP_SHAPE(NAME, t, (m) / OM_EP_PARTS, k, n, w, c, u)
 
-#define OM_EP_DISPATCH(NAME, t, m, k, n, w, c)                                                  \
-	OM_EP_MOVE_SHAPE(NAME, t, m, k, n, w, c)                                                \
+#define OM_EP_DISPATCH(NAME, t, m, k, n, w, c, u)                                               \
+	OM_EP_MOVE_SHAPE(NAME, t, m, k, n, w, c, u)                                             \
 	void NAME(                                                                              \
 	    const om_real *x, const int32_t *src, const int32_t *map, om_real *xr, om_real *ws) \
 	{                                                                                       \
@@ -210,7 +223,7 @@ om_ep_weights_bwd(const struct om_ep *s, const om_real *dpr, const int32_t *src,
 	}
 
 #define OM_EP_COMBINE(NAME, t, m, k, n, w, c)                                                   \
-	OM_EP_MOVE_SHAPE(NAME, t, m, k, n, w, c)                                                \
+	OM_EP_MOVE_SHAPE(NAME, t, m, k, n, w, c, 1)                                             \
 	void NAME(const om_real *y, const int32_t *idx, const int32_t *row, const int32_t *map, \
 	    om_real *x, om_real *ws)                                                            \
 	{                                                                                       \
@@ -222,8 +235,8 @@ om_ep_weights_bwd(const struct om_ep *s, const om_real *dpr, const int32_t *src,
 		return om_ep_check((struct om_ep_fn){ .combine = NAME }, &NAME##_shape, seed);  \
 	}
 
-#define OM_EP_WEIGHTS(NAME, t, m, k, w, c)                                                      \
-	OM_EP_MOVE_SHAPE(NAME, t, m, k, 1, w, c)                                                \
+#define OM_EP_WEIGHTS(NAME, t, m, k, w, c, u)                                                   \
+	OM_EP_MOVE_SHAPE(NAME, t, m, k, 1, w, c, u)                                             \
 	void NAME(                                                                              \
 	    const om_real *p, const int32_t *src, const int32_t *map, om_real *pr, om_real *ws) \
 	{                                                                                       \
@@ -236,7 +249,7 @@ om_ep_weights_bwd(const struct om_ep *s, const om_real *dpr, const int32_t *src,
 	}
 
 #define OM_EP_WEIGHTS_BWD(NAME, t, m, k, w, c)                                                     \
-	OM_EP_MOVE_SHAPE(NAME, t, m, k, 1, w, c)                                                   \
+	OM_EP_MOVE_SHAPE(NAME, t, m, k, 1, w, c, 1)                                                \
 	void NAME(                                                                                 \
 	    const om_real *dpr, const int32_t *src, const int32_t *map, om_real *dp, om_real *ws)  \
 	{                                                                                          \
@@ -314,10 +327,15 @@ om_ep_check_case(const struct om_ep *shape, uint64_t seed)
 		om_ep_check_routes(&c.s, seed, r, c.idx + r * routes);
 	for (int64_t x = 0; x < e; x++) {
 		const int64_t own = x % here;
-		used = own ? used : 0;
+		used = own ? (int32_t)om_ep_up(used, c.s.u) : 0;
 		c.map[x] = next;
 		for (int64_t i = 0; i < w * routes; i++) {
 			const bool mine = i / routes == c.me, come = x / here == c.me;
+			int32_t *keep = c.map + e + x, *n = c.map + 3 * e + i / routes * here + own;
+			if (i % routes == 0 && mine) /* where the cell is */
+				keep[e] = used;
+			if (i % routes == 0 && come)
+				n[e] = used;
 			if (c.idx[i] != x)
 				continue;
 			c.row[i] = used < c.s.c ? used++ : -1;
@@ -325,17 +343,11 @@ om_ep_check_case(const struct om_ep *shape, uint64_t seed)
 				c.src[next++] = (int32_t)(i % routes);
 				c.cut += c.row[i] < 0;
 			}
-			if (c.row[i] < 0)
-				continue;
-			/* the first of a cell says where the cell is */
-			int32_t *keep = c.map + e + x, *n = c.map + 3 * e + i / routes * here + own;
-			if (mine && !(*keep)++)
-				keep[e] = c.row[i];
-			if (come && !(*n)++)
-				n[e] = c.row[i];
+			*keep += mine && c.row[i] >= 0;
+			*n += come && c.row[i] >= 0;
 		}
 		if (x / here == c.me)
-			c.off[own + 1] = used;
+			c.off[own + 1] = (int32_t)om_ep_up(used, c.s.u);
 	}
 	return c;
 }
@@ -373,12 +385,8 @@ om_ep_map_check(om_ep_map_fn *run, const struct om_ep *shape, uint64_t seed)
 		right &= row[i] == c.row[c.me * routes + i] && src[i] == c.src[i];
 	for (int64_t i = 0; i <= here; i++)
 		right &= off[i] == c.off[i];
-	for (int64_t i = 0; i < OM_EP_PARTS * e; i++) {
-		/* where an empty cell would begin is of no matter */
-		const int64_t part = i / e;
-		const bool place = part == OM_EP_FIRST || part == OM_EP_AT;
-		right &= map[i] == c.map[i] || (place && !map[i - e]);
-	}
+	for (int64_t i = 0; i < OM_EP_PARTS * e; i++)
+		right &= map[i] == c.map[i];
 	right &= cut[0] == 5 + c.cut && cut[1] == 7 + routes;
 	om_ep_check_free(&c);
 	free(cnt);
@@ -403,13 +411,20 @@ om_ep_check_rows(
     const struct om_ep_case *c, int64_t per, uint64_t seed, const om_real *got, struct om_err *err)
 {
 	const int64_t n = c->s.n, here = c->s.e / c->s.w;
+	bool *route = om_check_alloc(c->s.c, sizeof *route); /* rows that are one's */
+	for (int64_t i = 0; i < c->s.c; i++)
+		route[i] = false;
 	for (int64_t i = 0; i < c->s.w * c->routes; i++) {
 		if (c->idx[i] / here != c->me || c->row[i] < 0)
 			continue;
+		route[c->row[i]] = true;
 		for (int64_t j = 0; j < n; j++)
 			om_err_add(err, got[c->row[i] * n + j],
 			    om_ep_check_number(seed, i / c->routes, i % c->routes / per * n + j));
 	}
+	for (int64_t i = 0; i < c->off[here] * n; i++)
+		err->wrong |= !route[i / n] && got[i] != 0;
+	free(route);
 	err->wrong |= !om_check_kept(got, c->off[here] * n, c->s.c * n);
 }
 

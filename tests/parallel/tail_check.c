@@ -31,9 +31,9 @@ OM_GLU_ROWS(silu_rows, C, F, 0, 2)
 OM_GLU_ROWS_BWD(silu_rows_bwd, C, F, 0, 2)
 OM_RELU2_ROWS(relu2_rows, C, F, 2)
 OM_RELU2_ROWS_BWD(relu2_rows_bwd, C, F, 2)
-OM_EP_DISPATCH(dispatch, T, 5 * E, K, N, 1, C)
+OM_EP_DISPATCH(dispatch, T, 5 * E, K, N, 1, C, 1)
 OM_EP_COMBINE(combine, T, 5 * E, K, N, 1, C)
-OM_EP_WEIGHTS(weights, T, 5 * E, K, 1, C)
+OM_EP_WEIGHTS(weights, T, 5 * E, K, 1, C, 1)
 OM_EP_WEIGHTS_BWD(weights_bwd, T, 5 * E, K, 1, C)
 
 /* n numbers that end where the forbidden pages begin. */
@@ -80,7 +80,7 @@ main(void)
 		relu2_rows(h[0], pr, two, h[2]);
 		relu2_rows_bwd(h[2], h[0], pr, two, h[3], dpr);
 
-		struct om_ep_case c = om_ep_check_case(&(struct om_ep){ T, E, K, N, 1, v }, 1);
+		struct om_ep_case c = om_ep_check_case(&(struct om_ep){ T, E, K, N, 1, v, 1 }, 1);
 		dispatch(x, c.src, c.map, wide[2], ws);
 		combine(wide[2], c.idx, c.row, c.map, x, ws);
 		weights(p, c.src, c.map, pr, ws);

@@ -1,13 +1,29 @@
 /*
  * Emits and builds a description's tree as if its target had several streams, which no target of
- * target.def has, or its backward pass two phases: for tests of what they take. Usage: streams
- * DESCRIPTION.lua TARGET STREAMS[,split] FOLDER [NAME=VALUE]...; with a folder that is "-", the
- * plan is printed instead.
+ * target.def has, or its backward pass two phases, or its weights' format rows of experts that
+ * begin at multiples of a number: for tests of what these take. Usage: streams DESCRIPTION.lua
+ * TARGET STREAMS[,split][,rows=N] FOLDER [NAME=VALUE]...; with a folder that is "-", the plan is
+ * printed instead.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "build/build.h"
+
+/* The format of the rows of experts has another name for the same numbers. */
+static void
+align_rows(struct graph *g, const char *rows)
+{
+	const struct format *old = g->format[ROLE_ROWS];
+	struct format *new = xalloc(sizeof *new);
+
+	*new = *old;
+	new->rows = (uint32_t)strtoul(rows, NULL, 10);
+	for (uint32_t i = 0; i < N_ROLES; i++)
+		g->format[i] = g->format[i] == old ? new : g->format[i];
+	for (tensor_id t = 1; t < g->tensor.n; t++)
+		g->tensor.a[t].format = g->format[g->tensor.a[t].role];
+}
 
 int
 main(int argc, char **argv)
@@ -40,6 +56,8 @@ main(int argc, char **argv)
 		return 1;
 	if (strstr(argv[3], ",split"))
 		graph_split(g);
+	if (strstr(argv[3], ",rows="))
+		align_rows(g, strstr(argv[3], ",rows=") + strlen(",rows="));
 	target = *target_find(targets, argv[2]);
 	target.streams = (uint32_t)strtoul(argv[3], NULL, 10);
 	struct shard *sh = shard(g, &target);
