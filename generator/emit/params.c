@@ -283,13 +283,9 @@ hop_at(const struct plan *p, const struct action *a)
 	bool forward = a->phase == FORWARD, low = forward == (a->kind == RECEIVE);
 	uint32_t layer = low ? c->first : c->first + c->n - 1;
 	const struct segment *kind = &g->seg.a[g->kind_of[layer]];
-	uint64_t off = 0, end;
+	tensor_id t = forward ? (low ? kind->x : kind->y) : (low ? kind->dx : kind->dy);
 
-	if (a->kind != PASS)
-		plan_extent(p, NULL,
-		    forward ? (low ? kind->x : kind->y) : (low ? kind->dx : kind->dy), layer,
-		    a->slot, &off, &end);
-	return off;
+	return a->kind == PASS ? 0 : plan_extent(p, NULL, t, layer, a->slot).off;
 }
 
 /* What a stage does in a step, and its chunks. */

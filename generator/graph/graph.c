@@ -80,6 +80,15 @@ parse_trait(struct op_row *r, const char *s, size_t n)
 		internal("op.def: no trait '%.*s'", (int)n, s);
 }
 
+int
+op_find_arg(const struct op_row *r, struct word w)
+{
+	for (int i = 0; i < r->nargs; i++)
+		if (strlen(r->arg[i].name) == w.n && !memcmp(r->arg[i].name, w.s, w.n))
+			return i;
+	return -1;
+}
+
 /* The columns of a row; the last ones may be missing. */
 enum { C_INTS, C_FLOATS, C_IN, C_OUT, C_INPLACE, C_FLOPS, C_GRAD, C_TRAITS, C_APART, N_COLUMNS };
 
@@ -87,7 +96,6 @@ static void
 parse_row(struct op_row *r, const char *name, const char *const *c)
 {
 	*r = (struct op_row){ .name = name,
-		.inplace = c[C_INPLACE],
 		.flops = c[C_FLOPS],
 		.grad = c[C_GRAD],
 		.apart = c[C_APART] ? c[C_APART] : "" };
@@ -108,6 +116,15 @@ parse_row(struct op_row *r, const char *name, const char *const *c)
 	r->nin = parse_args(c[C_IN], r->arg);
 	r->nout = parse_args(c[C_OUT], r->arg + r->nin);
 	r->nargs = r->nin + r->nout;
+	for (const char *s = c[C_INPLACE]; *s; s += strspn(s, " ")) {
+		struct word out = { s, strcspn(s, ":") };
+		struct word in = { s + out.n + 1, strcspn(s + out.n + 1, " ") };
+		int to = op_find_arg(r, out), from = op_find_arg(r, in);
+		if (to < r->nin || from < 0)
+			internal("op.def: %s: bad buffers '%s'", name, s);
+		r->takes[to] |= (uint16_t)(1u << from);
+		s += out.n + 1 + in.n;
+	}
 	for (const char *s = c[C_TRAITS] ? c[C_TRAITS] : ""; *s; s += strspn(s, " ")) {
 		size_t len = strcspn(s, " ");
 		parse_trait(r, s, len);

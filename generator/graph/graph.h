@@ -58,12 +58,13 @@ struct arg_row {
 	} dim[MAX_DIMS];
 };
 struct op_row {
-	const char *name, *flops, *inplace, *grad, *apart;
+	const char *name, *flops, *grad, *apart;
 	uint8_t nints, nfloats, nconsts; /* nconsts: floats that the kernel itself takes */
 	uint8_t nin, nout, nargs;        /* nargs: both */
 	char ints[MAX_INTS];
 	char floats[MAX_FLOATS][16];
 	struct arg_row arg[MAX_ARGS]; /* inputs, then outputs */
+	uint16_t takes[MAX_ARGS]; /* of an output: inputs whose buffer it may take, a bit each */
 	bool root, route, balance, sends, returns, step, last, flat, part, collective;
 	enum om_group group; /* of a collective; OM_ALONE: its tensor says which */
 };

@@ -14,15 +14,6 @@ op_find(const char *name, size_t n)
 	internal("op.def: no op named '%.*s'", (int)n, name);
 }
 
-int
-op_find_arg(const struct op_row *r, struct word w)
-{
-	for (int i = 0; i < r->nin + r->nout; i++)
-		if (strlen(r->arg[i].name) == w.n && !memcmp(r->arg[i].name, w.s, w.n))
-			return i;
-	return -1;
-}
-
 tensor_id
 op_arg(const struct op *o, const char *name)
 {

@@ -122,6 +122,15 @@ struct pass {
 	enum phase phase;
 	uint32_t first, last, own;
 };
+/* A launch among all of a plan: segment by segment, in each phase after phase. */
+struct launch_at {
+	uint32_t seg, i;
+	enum phase phase;
+	struct launch *launch;
+};
+struct extent { /* bytes of the arena */
+	uint64_t off, end;
+};
 struct visit { /* what a pass does of a segment */
 	uint32_t seg;
 	enum phase phase;
@@ -189,9 +198,11 @@ struct pass plan_pass(const struct graph *g, enum pass_id pass);
 bool plan_has_pass(const struct plan *p, enum pass_id pass);
 /* Which room of a life a slot of the stage has. */
 uint32_t plan_room(const struct plan *p, uint32_t life, uint32_t slot);
-/* The bytes of a launch's argument, in a layer and slot. */
-void plan_extent(const struct plan *p, const struct launch *st, tensor_id t, uint32_t layer,
-    uint32_t slot, uint64_t *off, uint64_t *end);
+/* Goes on to the next launch; from zeroes to the first. */
+bool plan_next(const struct plan *p, struct launch_at *at);
+/* The bytes of a launch's argument, in a layer and slot; NULL: of the tensor in one layer. */
+struct extent plan_extent(
+    const struct plan *p, const struct launch *st, tensor_id t, uint32_t layer, uint32_t slot);
 /* How many layers of a tensor there are on the stage; 0: none, and nothing of it is placed. */
 uint64_t plan_layers(const struct plan *p, tensor_id t);
 bool plan_on_stage(const struct plan *p, uint32_t layer);
@@ -236,6 +247,8 @@ uint64_t plan_slot_layers(const struct plan *p, const struct segment *seg);
 bool plan_runs(const struct plan *p, uint32_t seg);
 /* activation.c: gives activations and workspaces of the stage's programs their places. */
 void plan_activations(struct plan *p);
+struct extent plan_workspace(const struct launch *st);
+bool extents_meet(struct extent a, struct extent b);
 /* Adds a chunk's pass, in order. */
 void
 plan_visits(const struct plan *p, const struct chunk *c, enum pass_id pass, struct visits *out);

@@ -11,9 +11,11 @@
 
 #include "plan/plan.h"
 
-struct owned { /* bytes [off, end) belong to owner since launch clock of stream */
-	uint64_t off, end, owner;
-	uint64_t clock;
+/* Whose bytes are: a tensor's of one layer, an entry's of the stream, or of its gradient, or ... */
+enum owner_kind { OF_TENSOR, OF_OTHERS, OF_STEP_BEFORE, OF_WORKSPACE, OF_DSTREAM, OF_STREAM };
+struct owned { /* bytes belong to owner since launch clock of stream */
+	struct extent at;
+	uint64_t owner, clock;
 	uint8_t stream;
 	uint64_t read[MAX_STREAMS]; /* the last launch of each stream that read them since */
 };
@@ -32,6 +34,12 @@ struct arena {
 	bool first;          /* of a step's microbatches, this one is */
 };
 
+static uint64_t
+owner(enum owner_kind kind, uint32_t number, uint32_t layer)
+{
+	return (uint64_t)kind << 56 | (uint64_t)number << 24 | layer;
+}
+
 /*
  * A tensor of one layer; entries of the residual stream have the same name in both layers that see
  * them.
@@ -39,21 +47,43 @@ struct arena {
 static uint64_t
 owner_of(const struct plan *p, tensor_id t, uint32_t layer)
 {
-	const struct segment *seg = &p->graph->seg.a[p->graph->tensor.a[t].seg];
+	uint32_t s = p->graph->tensor.a[t].seg;
+	const struct segment *seg = &p->graph->seg.a[s];
+	bool layered = seg->nlayers != 0;
 
 	if (t == seg->x || t == seg->y)
-		return 1ull << 62 |
-		       (uint64_t)(p->graph->tensor.a[t].seg >= p->graph->decode) << 24 |
-		       (layer + (t == seg->y && seg->nlayers));
+		return owner(OF_STREAM, s >= p->graph->decode, layer + (t == seg->y && layered));
 	if (t == seg->dx || t == seg->dy)
-		return 1ull << 61 | (layer + (t == seg->dy && seg->nlayers));
-	return (uint64_t)t << 24 | (seg->nlayers ? layer : 0);
+		return owner(OF_DSTREAM, 0, layer + (t == seg->dy && layered));
+	return owner(OF_TENSOR, t, layered ? layer : 0);
 }
 
-static void
-extent(const struct arena *m, tensor_id t, uint32_t layer, uint64_t *off, uint64_t *end)
+static const char *
+describe(const struct plan *p, uint64_t own)
 {
-	plan_extent(m->p, NULL, t, layer, m->slot, off, end);
+	unsigned number = (unsigned)(own >> 24), layer = (unsigned)(own & 0xffffff);
+
+	switch ((enum owner_kind)(own >> 56)) {
+	case OF_STREAM:
+		return xprintf("%sresidual stream %u", number ? "decode's " : "", layer);
+	case OF_DSTREAM:
+		return xprintf("the stream's gradient %u", layer);
+	case OF_OTHERS:
+		return "what is another microbatch's";
+	case OF_WORKSPACE:
+		return "a workspace";
+	case OF_STEP_BEFORE:
+		return "a gradient of the step before";
+	case OF_TENSOR:
+		break;
+	}
+	return xprintf("%s of layer %u", p->graph->tensor.a[number].name, layer);
+}
+
+static struct extent
+extent(const struct arena *m, tensor_id t, uint32_t layer)
+{
+	return plan_extent(m->p, NULL, t, layer, m->slot);
 }
 
 /* A bf16 in more bytes than its own is one because it was rounded; weights are by their update. */
@@ -62,7 +92,7 @@ check_rounding(const struct plan *p, const struct launch *st)
 {
 	const struct op_row *r = op_row(st->op.op);
 
-	for (uint8_t i = r->nin; st->inst && i < r->nin + r->nout; i++) {
+	for (uint8_t i = r->nin; st->inst && i < r->nargs; i++) {
 		const struct tensor *t = &p->graph->tensor.a[st->op.arg[i]];
 		bool must = t->class == T_ACT && target_format(p->target, t->format) != t->format;
 		if (p->inst->a[st->inst].round[i] != (must ? tensor_elems(t) : 0))
@@ -81,100 +111,12 @@ find(const struct arena *m, uint64_t off)
 
 	while (lo < hi) {
 		uint32_t mid = (lo + hi) / 2;
-		if (m->own.a[mid].end <= off)
+		if (m->own.a[mid].at.end <= off)
 			lo = mid + 1;
 		else
 			hi = mid;
 	}
 	return lo;
-}
-
-static void
-write_bytes(struct arena *m, struct owned w)
-{
-	uint32_t i = find(m, w.off), j = i, add = 0;
-	struct owned keep[3];
-
-	if (i < m->own.n && m->own.a[i].off < w.off) {
-		keep[add] = m->own.a[i];
-		keep[add++].end = w.off;
-	}
-	keep[add++] = w;
-	while (j < m->own.n && m->own.a[j].off < w.end)
-		j++;
-	if (j > i && m->own.a[j - 1].end > w.end) {
-		keep[add] = m->own.a[j - 1];
-		keep[add++].off = w.end;
-	}
-	uint32_t n = m->own.n;
-	for (uint32_t k = j - i; k < add; k++)
-		array_grow((void **)&m->own.a, &m->own.n, &m->own.cap, sizeof *m->own.a);
-	m->own.n = n + add - (j - i);
-	memmove(&m->own.a[i + add], &m->own.a[j], (n - j) * sizeof *keep);
-	memcpy(&m->own.a[i], keep, add * sizeof *keep);
-}
-
-static const char *
-describe(const struct plan *p, uint64_t owner)
-{
-	if (owner >> 62 & 1)
-		return xprintf("%sresidual stream %u", owner >> 24 & 1 ? "decode's " : "",
-		    (unsigned)(owner & 0xffffff));
-	if (owner >> 61 & 1)
-		return xprintf("the stream's gradient %u", (unsigned)(owner & 0xffffff));
-	if (owner >> 58 & 1)
-		return "what is another microbatch's";
-	if (owner >> 60 & 1)
-		return "a workspace";
-	if (owner >> 59 & 1)
-		return "a gradient of the step before";
-	return xprintf(
-	    "%s of layer %u", p->graph->tensor.a[owner >> 24].name, (unsigned)(owner & 0xffffff));
-}
-
-static const char *
-read_bytes(const struct arena *m, const struct launch *st, tensor_id t, uint64_t off, uint64_t end,
-    uint64_t owner)
-{
-	const char *what = m->p->graph->tensor.a[t].name, *op = op_row(st->op.op)->name;
-	uint64_t at = off;
-
-	for (uint32_t i = find(m, off); at < end; i++) {
-		if (i == m->own.n || m->own.a[i].off > at)
-			return xprintf("%s reads %s where nothing was written, byte %llu", op, what,
-			    (unsigned long long)at);
-		const struct owned *o = &m->own.a[i];
-		if (o->owner != owner)
-			return xprintf("%s reads %s, but byte %llu holds %s", op, what,
-			    (unsigned long long)at, describe(m->p, o->owner));
-		at = o->end;
-	}
-	return NULL;
-}
-
-/* The parts of a merged tensor follow one another; each is what it should be. */
-static const char *
-read_parts(const struct arena *m, const struct launch *st, tensor_id t, uint32_t layer)
-{
-	const struct graph *g = m->p->graph;
-	const struct part_list all = tensor_parts(g, t);
-	uint64_t at, last, off, end;
-	const char *fault;
-
-	extent(m, t, layer, &at, &last);
-	for (uint8_t i = 0; all.a[i]; i++, at = end) {
-		extent(m, all.a[i], layer, &off, &end);
-		if (off != at)
-			return xprintf("%s: %s does not lie in its place in %s",
-			    op_row(st->op.op)->name, g->tensor.a[all.a[i]].name,
-			    g->tensor.a[t].name);
-		if ((fault =
-			    read_bytes(m, st, all.a[i], off, end, owner_of(m->p, all.a[i], layer))))
-			return fault;
-	}
-	return at == last ? NULL
-			  : xprintf("%s: %s ends elsewhere than its parts", op_row(st->op.op)->name,
-				g->tensor.a[t].name);
 }
 
 /* Splits the interval that the byte is inside of. */
@@ -183,23 +125,81 @@ split(struct arena *m, uint64_t at)
 {
 	uint32_t i = find(m, at);
 
-	if (i == m->own.n || m->own.a[i].off >= at)
+	if (i == m->own.n || m->own.a[i].at.off >= at)
 		return;
-	array_grow((void **)&m->own.a, &m->own.n, &m->own.cap, sizeof *m->own.a);
+	(void)PUSH(m->own);
 	memmove(&m->own.a[i + 1], &m->own.a[i], (m->own.n - 1 - i) * sizeof *m->own.a);
-	m->own.a[i].end = m->own.a[i + 1].off = at;
+	m->own.a[i].at.end = m->own.a[i + 1].at.off = at;
+}
+
+static void
+write_bytes(struct arena *m, struct extent at, uint64_t owner_is, uint8_t stream)
+{
+	split(m, at.off);
+	split(m, at.end);
+	uint32_t i = find(m, at.off), j = i, n = m->own.n;
+	while (j < n && m->own.a[j].at.off < at.end)
+		j++;
+	if (j == i)
+		(void)PUSH(m->own);
+	memmove(&m->own.a[i + 1], &m->own.a[j], (n - j) * sizeof *m->own.a);
+	m->own.n = n + 1 - (j - i);
+	m->own.a[i] =
+	    (struct owned){ .at = at, .owner = owner_is, .clock = m->clock, .stream = stream };
+}
+
+static const char *
+read_bytes(const struct arena *m, const char *op, tensor_id t, uint32_t layer)
+{
+	const char *what = m->p->graph->tensor.a[t].name;
+	const struct extent e = extent(m, t, layer);
+	uint64_t at = e.off;
+
+	for (uint32_t i = find(m, at); at < e.end; i++) {
+		const struct owned *x = &m->own.a[i];
+		if (i == m->own.n || x->at.off > at)
+			return xprintf("%s reads %s where nothing was written, byte %llu", op, what,
+			    (unsigned long long)at);
+		if (x->owner != owner_of(m->p, t, layer))
+			return xprintf("%s reads %s, but byte %llu holds %s", op, what,
+			    (unsigned long long)at, describe(m->p, x->owner));
+		at = x->at.end;
+	}
+	return NULL;
+}
+
+/* The parts of a merged tensor follow one another; each is what it should be. */
+static const char *
+read_parts(const struct arena *m, const char *op, tensor_id t, uint32_t layer)
+{
+	const struct tensor *all = m->p->graph->tensor.a;
+	const struct part_list parts = tensor_parts(m->p->graph, t);
+	const struct extent whole = extent(m, t, layer);
+	uint64_t at = whole.off;
+
+	for (uint8_t i = 0; parts.a[i]; i++) {
+		const struct extent part = extent(m, parts.a[i], layer);
+		if (part.off != at)
+			return xprintf("%s: %s does not lie in its place in %s", op,
+			    all[parts.a[i]].name, all[t].name);
+		const char *fault = read_bytes(m, op, parts.a[i], layer);
+		if (fault)
+			return fault;
+		at = part.end;
+	}
+	return at == whole.end ? NULL
+			       : xprintf("%s: %s ends elsewhere than its parts", op, all[t].name);
 }
 
 /* A launch's reading or writing of bytes must come after what other streams do with them. */
 static const char *
-touch(struct arena *m, const struct launch *st, const char *what, uint64_t off, uint64_t end,
-    bool write)
+touch(struct arena *m, const struct launch *st, const char *what, struct extent at, bool write)
 {
 	const uint64_t *known = m->known[st->stream];
 
-	split(m, off);
-	split(m, end);
-	for (uint32_t i = find(m, off); i < m->own.n && m->own.a[i].off < end; i++) {
+	split(m, at.off);
+	split(m, at.end);
+	for (uint32_t i = find(m, at.off); i < m->own.n && m->own.a[i].at.off < at.end; i++) {
 		struct owned *o = &m->own.a[i];
 		for (uint8_t s = 0; s < MAX_STREAMS; s++) {
 			bool wrote = s == o->stream && o->clock > known[s];
@@ -247,93 +247,77 @@ await(struct arena *m, const struct launch *st)
 	return NULL;
 }
 
+/* An argument lies where it may; what is read of it, or added to, is there. */
+static const char *
+check_arg(struct arena *m, const struct launch *st, uint8_t i, uint32_t layer, struct extent at)
+{
+	const struct plan *p = m->p;
+	const struct op_row *r = op_row(st->op.op);
+	const struct tensor *x = &p->graph->tensor.a[st->op.arg[i]];
+	const uint64_t number = (target_format(p->target, x->format)->bits + 7) / 8;
+	const enum region g = p->place[st->op.arg[i]].region;
+	bool out = i >= r->nin, stores = m->first && st->first && x->class == T_GRAD;
+	const char *fault = NULL;
+
+	if (stores &&
+	    m->own.a[find(m, at.off)].owner == owner_of(p, st->op.arg[i], st->span ? 0 : layer))
+		return xprintf("%s stores %s, which was written before", r->name, x->name);
+	if (at.end > p->arena_bytes || at.off % number)
+		return xprintf("%s: %s at byte %llu is outside the arena or not aligned", r->name,
+		    x->name, (unsigned long long)at.off);
+	/* an update's run covers several resident tensors */
+	if (st->span &&
+	    (at.off < p->region_off[g] || at.end > p->region_off[g] + p->region_bytes[g]))
+		return xprintf("%s: the run of %u tensors at %s leaves its region", r->name,
+		    st->tensors, x->name);
+	if (!st->span && (!out || (r->arg[i].accumulate && !stores)))
+		fault = read_parts(m, r->name, st->op.arg[i], layer);
+	return fault || out ? fault : touch(m, st, x->name, at, false);
+}
+
 static const char *
 check_step(struct arena *m, const struct launch *st, uint32_t layer)
 {
 	const struct plan *p = m->p;
+	const struct tensor *all = p->graph->tensor.a;
+	const tensor_id *arg = st->op.arg;
 	const struct op_row *r = op_row(st->op.op);
+	struct extent at[MAX_ARGS] = { 0 }, ws = plan_workspace(st);
 	const char *fault = check_rounding(p, st);
 
-	if (fault)
-		return fault;
-	if (st->stream >= p->streams || st->event > p->events)
-		return xprintf("%s: stream %u, event %u", r->name, st->stream, st->event);
-	if ((fault = await(m, st)))
-		return fault;
-	for (int pass = 0; pass < 2; pass++)
-		for (uint8_t i = 0; i < r->nin + r->nout; i++) {
-			tensor_id t = st->op.arg[i];
-			if (!t)
-				continue;
-			uint64_t off, end,
-			    owner = st->span ? (uint64_t)t << 24 : owner_of(p, t, layer);
-			const struct format *in =
-			    target_format(p->target, p->graph->tensor.a[t].format);
-			uint64_t number = (in->bits + 7) / 8;
-			plan_extent(p, st, t, layer, m->slot, &off, &end);
-			bool out = i >= r->nin, adds = r->arg[i].accumulate;
-			if (m->first && st->first && p->graph->tensor.a[t].class == T_GRAD) {
-				if (pass == 0 && m->own.a[find(m, off)].owner == owner)
-					return xprintf("%s stores %s, which was written before",
-					    r->name, p->graph->tensor.a[t].name);
-				adds = false;
-			}
-			if (end > p->arena_bytes || off % number)
-				return xprintf(
-				    "%s: %s at byte %llu is outside the arena or not aligned",
-				    r->name, p->graph->tensor.a[t].name, (unsigned long long)off);
-			/*
-			 * an update's run covers several resident tensors, checked below by region
-			 */
-			if (pass == 0 && (!out || adds) && !st->span &&
-			    (fault = read_parts(m, st, t, layer)))
-				return fault;
-			if (pass == out &&
-			    (fault = touch(m, st, p->graph->tensor.a[t].name, off, end, out)))
-				return fault;
-			if (pass == 1 && out && !st->span)
-				write_bytes(m,
-				    (struct owned){ off, end, owner, m->clock, st->stream, { 0 } });
-			if (st->span) {
-				enum region g = p->place[t].region;
-				if (off < p->region_off[g] ||
-				    end > p->region_off[g] + p->region_bytes[g])
-					return xprintf(
-					    "%s: the run of %u tensors at %s leaves its region",
-					    r->name, st->tensors, p->graph->tensor.a[t].name);
-			}
+	if (!fault && (st->stream >= p->streams || st->event > p->events))
+		fault = xprintf("%s: stream %u, event %u", r->name, st->stream, st->event);
+	if (!fault)
+		fault = await(m, st);
+	for (uint8_t i = 0; i < r->nargs && !fault; i++)
+		if (arg[i]) {
+			at[i] = plan_extent(p, st, arg[i], layer, m->slot);
+			fault = check_arg(m, st, i, layer, at[i]);
 		}
-	if (st->workspace_bytes) {
-		if (st->workspace + st->workspace_bytes > p->arena_bytes)
-			return xprintf("%s: workspace outside the arena", r->name);
-		if ((fault = touch(m, st, "its workspace", st->workspace,
-			 st->workspace + st->workspace_bytes, true)))
-			return fault;
-		write_bytes(m, (struct owned){ st->workspace, st->workspace + st->workspace_bytes,
-				   1ull << 60, m->clock, st->stream, { 0 } });
-		/* the workspace must not have taken what this very step reads or writes */
-		for (uint8_t i = 0; i < r->nin + r->nout; i++) {
-			uint64_t off, end;
-			extent(m, st->op.arg[i], layer, &off, &end);
-			if (off < st->workspace + st->workspace_bytes && st->workspace < end)
-				return xprintf("%s: workspace overlaps %s", r->name,
-				    p->graph->tensor.a[st->op.arg[i]].name);
-		}
+	for (uint8_t i = r->nin; i < r->nargs && !fault; i++) {
+		if (!arg[i])
+			continue;
+		fault = touch(m, st, all[arg[i]].name, at[i], true);
+		if (!fault && !st->span)
+			write_bytes(m, at[i], owner_of(p, arg[i], layer), st->stream);
 	}
-	/* outputs that are not declared in place may not overlap the inputs */
-	for (uint8_t i = r->nin; i < r->nin + r->nout; i++)
-		for (uint8_t j = 0; j < i && !st->span; j++) {
-			uint64_t a, b, c, d;
-			extent(m, st->op.arg[i], layer, &a, &b);
-			extent(m, st->op.arg[j], layer, &c, &d);
-			if (a >= d || c >= b ||
-			    strstr(r->inplace, xprintf("%s:%s", r->arg[i].name, r->arg[j].name)))
-				continue;
-			return xprintf("%s: %s overlaps %s", r->name,
-			    p->graph->tensor.a[st->op.arg[i]].name,
-			    p->graph->tensor.a[st->op.arg[j]].name);
-		}
-	return NULL;
+	if (!fault && st->workspace_bytes) {
+		if (ws.end > p->arena_bytes)
+			return xprintf("%s: workspace outside the arena", r->name);
+		fault = touch(m, st, "its workspace", ws, true);
+		write_bytes(m, ws, owner(OF_WORKSPACE, 0, 0), st->stream);
+	}
+	for (uint8_t i = 0; i < r->nargs && !fault; i++) {
+		/* the workspace must not have taken what this very step reads or writes */
+		if (st->workspace_bytes && extents_meet(at[i], ws))
+			return xprintf("%s: workspace overlaps %s", r->name, all[arg[i]].name);
+		/* outputs that are not declared in place may not overlap the inputs */
+		for (uint8_t j = 0; j < i && i >= r->nin && !st->span; j++)
+			if (extents_meet(at[i], at[j]) && !(r->takes[i] >> j & 1))
+				return xprintf("%s: %s overlaps %s", r->name, all[arg[i]].name,
+				    all[arg[j]].name);
+	}
+	return fault;
 }
 
 static const char *
@@ -353,54 +337,46 @@ run(struct arena *m, uint32_t seg, int phase, uint32_t layer)
 	return NULL;
 }
 
-/* The bytes of a tensor, all its layers, become its own. NULL, or what they belonged to before. */
+/*
+ * The bytes of a tensor, all its layers on the stage, become its own, or the step before's; or each
+ * must be its own. NULL, or the fault, or what they belonged to before.
+ */
+enum deed { OWN, OUTDATE, READ };
 static const char *
-own(struct arena *m, tensor_id t)
+all_layers(struct arena *m, tensor_id t, enum deed deed)
 {
 	const struct plan *p = m->p;
-	const struct graph *g = p->graph;
-	const struct segment *s = &g->seg.a[g->tensor.a[t].seg];
-	const char *before = NULL;
+	const struct segment *s = &p->graph->seg.a[p->graph->tensor.a[t].seg];
+	const struct program *update = &p->prog[p->graph->update][FORWARD];
+	const char *said = NULL;
 
 	for (uint32_t l = 0; l < (s->nlayers ? s->nlayers : 1); l++) {
 		uint32_t layer = s->nlayers ? s->layer[l] : 0;
-		uint64_t off, end;
 		if (s->nlayers && !plan_on_stage(p, layer))
 			continue;
-		extent(m, t, layer, &off, &end);
-		uint32_t i = find(m, off);
-		if (i < m->own.n && m->own.a[i].off < end)
-			before = describe(p, m->own.a[i].owner);
-		write_bytes(m, (struct owned){ off, end, owner_of(p, t, layer), 0, 0, { 0 } });
+		struct extent at = extent(m, t, layer);
+		uint32_t i = find(m, at.off);
+		if (deed == READ &&
+		    (said = read_bytes(m, op_row(update->a->op.op)->name, t, layer)))
+			break;
+		if (deed == OWN && i < m->own.n && m->own.a[i].at.off < at.end)
+			said = describe(p, m->own.a[i].owner);
+		if (deed != READ)
+			write_bytes(m, at,
+			    deed == OWN ? owner_of(p, t, layer) : owner(OF_STEP_BEFORE, 0, 0), 0);
 	}
-	return before;
+	return said;
 }
 
-/* All gradients are the step before's; or, written: whether each was written in this one. */
 static const char *
-gradients(struct arena *m, bool written)
+all_gradients(struct arena *m, enum deed deed)
 {
 	const struct graph *g = m->p->graph;
 	const char *fault = NULL;
 
-	for (tensor_id t = 1; t < g->tensor.n && !fault; t++) {
-		const struct segment *s = &g->seg.a[g->tensor.a[t].seg];
-		if (g->tensor.a[t].class != T_GRAD || !m->p->place[t].bytes)
-			continue;
-		for (uint32_t l = 0; l < (s->nlayers ? s->nlayers : 1) && !fault; l++) {
-			uint32_t layer = s->nlayers ? s->layer[l] : 0;
-			uint64_t off, end;
-			if (s->nlayers && !plan_on_stage(m->p, layer))
-				continue;
-			extent(m, t, layer, &off, &end);
-			if (written)
-				fault = read_bytes(m, &m->p->prog[g->update][FORWARD].a[0], t, off,
-				    end, owner_of(m->p, t, layer));
-			else
-				write_bytes(
-				    m, (struct owned){ off, end, 1ull << 59, m->clock, 0, { 0 } });
-		}
-	}
+	for (tensor_id t = 1; t < g->tensor.n && !fault; t++)
+		if (g->tensor.a[t].class == T_GRAD && m->p->place[t].bytes)
+			fault = all_layers(m, t, deed);
 	return fault;
 }
 
@@ -416,8 +392,8 @@ change_hands(struct arena *m, const struct chunk *c, enum phase ph, bool begin)
 		uint64_t off = p->region_off[R_SAVED] + p->kept[l].off +
 			       plan_room(p, l, c->slot) * p->kept[l].stride;
 		if (p->kept[l].stride)
-			write_bytes(m, (struct owned){ off, off + p->kept[l].stride, 1ull << 58,
-					   m->clock, 0, { 0 } });
+			write_bytes(m, (struct extent){ off, off + p->kept[l].stride },
+			    owner(OF_OTHERS, 0, 0), 0);
 	}
 }
 
@@ -431,21 +407,18 @@ pass(struct arena *m, const struct chunk *c, enum pass_id id)
 	const struct segment *last = &g->seg.a[g->kind_of[c->first + c->n - 1]];
 	const enum phase ph = plan_pass(g, id).phase;
 	const uint32_t end = c->first + c->n - 1;
+	const tensor_id comes = ph == FORWARD && !c->embed   ? first->x
+				: ph == BACKWARD && !c->head ? last->dy
+							     : 0;
+	const uint32_t layer = ph == FORWARD ? c->first : end;
 	struct visits v = { 0 };
 	const char *fault = NULL;
-	uint64_t off, to;
 
+	m->slot = c->slot;
 	if (id <= PASS_WEIGHTS)
 		change_hands(m, c, ph, true);
-	if (ph == FORWARD && !c->embed) {
-		plan_extent(p, NULL, first->x, c->first, c->slot, &off, &to);
-		write_bytes(m,
-		    (struct owned){ off, to, owner_of(p, first->x, c->first), m->clock, 0, { 0 } });
-	} else if (ph == BACKWARD && !c->head) {
-		plan_extent(p, NULL, last->dy, end, c->slot, &off, &to);
-		write_bytes(
-		    m, (struct owned){ off, to, owner_of(p, last->dy, end), m->clock, 0, { 0 } });
-	}
+	if (comes)
+		write_bytes(m, extent(m, comes, layer), owner_of(p, comes, layer), 0);
 	if (ph == FORWARD || p->n_stages > 1) /* one stage's other passes are of one part with it */
 		begin_part(m);
 	plan_visits(p, c, id, &v);
@@ -479,7 +452,7 @@ plancheck_fault(const struct plan *p)
 		if (x->class == T_ACT || x->class == T_CONST || x->class == T_CACHE || part ||
 		    x->class == T_MERGED || !p->place[t].bytes)
 			continue;
-		if ((before = own(&m, t)))
+		if ((before = all_layers(&m, t, OWN)))
 			return xprintf("%s overlaps %s", x->name, before);
 	}
 	begin_part(&m);
@@ -487,7 +460,7 @@ plancheck_fault(const struct plan *p)
 	for (int twice = 0; twice < 2 && !fault; twice++) {
 		m.first = !twice || g->microbatches == 1;
 		if (m.first)
-			gradients(&m, false);
+			all_gradients(&m, OUTDATE);
 		for (uint32_t c = 0; c < st->nchunks && !fault; c++)
 			fault = pass(&m, &st->chunk[c], PASS_FORWARD);
 		for (enum pass_id id = PASS_BACKWARD; id <= PASS_WEIGHTS; id++)
@@ -496,7 +469,7 @@ plancheck_fault(const struct plan *p)
 	}
 	begin_part(&m);
 	if (!fault)
-		fault = gradients(&m, true);
+		fault = all_gradients(&m, READ);
 	if (!fault)
 		fault = run(&m, g->update, FORWARD, 0);
 	for (uint32_t c = 0; c < st->nchunks && !fault; c++)
@@ -511,7 +484,7 @@ plancheck_fault(const struct plan *p)
 		if (pl->off < p->region_off[R_SAVED] ||
 		    end > p->region_off[R_SAVED] + p->region_bytes[R_SAVED])
 			return xprintf("%s leaves its region", g->tensor.a[t].name);
-		own(&m, t);
+		all_layers(&m, t, OWN);
 	}
 	for (int twice = 0; twice < 2 && !fault && p->decode; twice++)
 		fault = pass(&m, &st->chunk[0], PASS_DECODE);

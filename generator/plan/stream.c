@@ -16,14 +16,12 @@
 #include "plan/plan.h"
 
 struct access {
-	uint64_t off, end;
+	struct extent bytes;
 	bool write;
 };
 struct issued { /* a launch of one layer, in the order of the part */
 	struct launch *st;
-	struct visit at;
-	uint32_t i; /* of its program */
-	struct access access[2 * MAX_ARGS];
+	struct access access[MAX_ARGS + 1]; /* arguments, workspace */
 	uint32_t n;
 	uint32_t done[MAX_STREAMS]; /* launches of each stream that have ended when it has */
 };
@@ -41,24 +39,20 @@ issue(const struct plan *p, const struct visits *v, struct parts *all)
 {
 	struct part *part = PUSH(*all);
 
-	for (uint32_t k = 0; k < v->n; k++) {
-		struct program *prog = &p->prog[v->a[k].seg][v->a[k].phase];
-		for (uint32_t i = 0; i < prog->n; i++) {
-			struct launch *st = &prog->a[i];
+	for (const struct visit *at = v->a; at < v->a + v->n; at++) {
+		struct program *prog = &p->prog[at->seg][at->phase];
+		for (struct launch *st = prog->a; st < prog->a + prog->n; st++) {
 			const struct op_row *r = op_row(st->op.op);
 			struct issued *x = PUSH(*part);
-			*x = (struct issued){ .st = st, .at = v->a[k], .i = i };
-			for (uint8_t a = 0; a < r->nin + r->nout; a++) {
-				if (!st->op.arg[a])
-					continue;
-				struct access *to = &x->access[x->n++];
-				plan_extent(p, st, st->op.arg[a], x->at.layer, x->at.slot, &to->off,
-				    &to->end);
-				to->write = a >= r->nin;
-			}
+			x->st = st;
+			for (uint8_t a = 0; a < r->nargs; a++)
+				if (st->op.arg[a])
+					x->access[x->n++] =
+					    (struct access){ plan_extent(p, st, st->op.arg[a],
+								 at->layer, at->slot),
+						    a >= r->nin };
 			if (st->workspace_bytes)
-				x->access[x->n++] = (struct access){ st->workspace,
-					st->workspace + st->workspace_bytes, true };
+				x->access[x->n++] = (struct access){ plan_workspace(st), true };
 		}
 	}
 }
@@ -95,8 +89,7 @@ conflict(const struct issued *a, const struct issued *b)
 	for (uint32_t i = 0; i < a->n; i++)
 		for (uint32_t j = 0; j < b->n; j++)
 			if ((a->access[i].write || b->access[j].write) &&
-			    a->access[i].off < b->access[j].end &&
-			    b->access[j].off < a->access[i].end)
+			    extents_meet(a->access[i].bytes, b->access[j].bytes))
 				return true;
 	return false;
 }
@@ -171,45 +164,27 @@ all_in_order(const struct parts *all)
 static void
 share(struct plan *all, uint32_t n, const struct plan *from)
 {
-	const struct graph *g = from->graph;
-
-	for (uint32_t k = 0; k < n; k++)
-		for (uint32_t s = 0; s < g->seg.n; s++)
-			for (int ph = 0; ph < N_PHASES; ph++) {
-				struct program *a = &from->prog[s][ph], *b = &all[k].prog[s][ph];
-				bool own = &all[k] == from || s == g->init || s == g->update;
-				for (uint32_t i = 0; i < a->n && i < b->n && !own; i++) {
-					b->a[i].event = a->a[i].event;
-					b->a[i].wait.n = 0;
-					for (uint32_t w = 0; w < a->a[i].wait.n; w++)
-						*PUSH(b->a[i].wait) = a->a[i].wait.a[w];
-				}
-			}
-}
-
-struct launches {
-	struct launch **a;
-	uint32_t n, cap;
-};
-
-static void
-launches_of(const struct plan *p, struct launches *out)
-{
-	for (uint32_t s = 0; s < p->graph->seg.n; s++)
-		for (int ph = 0; ph < N_PHASES; ph++)
-			for (uint32_t i = 0; i < p->prog[s][ph].n; i++)
-				*PUSH(*out) = &p->prog[s][ph].a[i];
+	for (struct launch_at at = { 0 }; plan_next(from, &at);) {
+		bool ends = at.seg == from->graph->init || at.seg == from->graph->update;
+		for (uint32_t k = 0; k < n && !ends; k++) {
+			struct program *prog = &all[k].prog[at.seg][at.phase];
+			if (&all[k] == from || at.i >= prog->n)
+				continue;
+			struct launch *to = &prog->a[at.i];
+			to->event = at.launch->event;
+			to->wait.n = 0;
+			for (uint32_t w = 0; w < at.launch->wait.n; w++)
+				*PUSH(to->wait) = at.launch->wait.a[w];
+		}
+	}
 }
 
 /* Drops the waits of a stage's launches that nothing needs. */
 static void
 drop_waits(struct plan *all, uint32_t n, struct plan *p, const struct parts *parts)
 {
-	struct launches list = { 0 };
-
-	launches_of(p, &list);
-	for (uint32_t i = 0; i < list.n; i++) {
-		struct launch *st = list.a[i];
+	for (struct launch_at i = { 0 }; plan_next(p, &i);) {
+		struct launch *st = i.launch;
 		for (uint32_t w = st->wait.n; w-- > 0;) {
 			uint32_t *at = &st->wait.a[w], event = *at, rest = st->wait.n - 1 - w;
 			memmove(at, at + 1, rest * sizeof *at);
@@ -229,26 +204,26 @@ drop_waits(struct plan *all, uint32_t n, struct plan *p, const struct parts *par
 static void
 number_events(struct plan *all, uint32_t n, uint32_t events)
 {
-	struct launches list = { 0 };
 	uint32_t *number = xalloc((events + 1) * sizeof *number), used = 0;
 	bool *waited = xalloc((events + 1) * sizeof *waited);
 
 	for (uint32_t k = 0; k < n; k++)
-		launches_of(&all[k], &list);
-	for (uint32_t i = 0; i < list.n; i++)
-		for (uint32_t w = 0; w < list.a[i]->wait.n; w++)
-			waited[list.a[i]->wait.a[w]] = true;
-	for (uint32_t i = 0; i < list.n; i++) {
-		uint32_t *e = &list.a[i]->event;
-		if (waited[*e] && !number[*e])
-			number[*e] = ++used;
-		*e = number[*e];
-	}
-	for (uint32_t i = 0; i < list.n; i++)
-		for (uint32_t w = 0; w < list.a[i]->wait.n; w++)
-			list.a[i]->wait.a[w] = number[list.a[i]->wait.a[w]];
+		for (struct launch_at i = { 0 }; plan_next(&all[k], &i);)
+			for (uint32_t w = 0; w < i.launch->wait.n; w++)
+				waited[i.launch->wait.a[w]] = true;
 	for (uint32_t k = 0; k < n; k++)
+		for (struct launch_at i = { 0 }; plan_next(&all[k], &i);) {
+			uint32_t *e = &i.launch->event;
+			if (waited[*e] && !number[*e])
+				number[*e] = ++used;
+			*e = number[*e];
+		}
+	for (uint32_t k = 0; k < n; k++) {
+		for (struct launch_at i = { 0 }; plan_next(&all[k], &i);)
+			for (uint32_t w = 0; w < i.launch->wait.n; w++)
+				i.launch->wait.a[w] = number[i.launch->wait.a[w]];
 		all[k].events = used;
+	}
 }
 
 void

@@ -110,9 +110,36 @@ plan_visits(const struct plan *p, const struct chunk *c, enum pass_id id, struct
 		*PUSH(*out) = (struct visit){ w.last, w.phase, forward ? g->n_layers : 0, slot };
 }
 
-void
-plan_extent(const struct plan *p, const struct launch *st, tensor_id t, uint32_t layer,
-    uint32_t slot, uint64_t *off, uint64_t *end)
+bool
+plan_next(const struct plan *p, struct launch_at *at)
+{
+	at->i += at->launch != NULL;
+	for (; at->seg < p->graph->seg.n; at->seg++, at->phase = FORWARD)
+		for (; at->phase < N_PHASES; at->phase++, at->i = 0) {
+			const struct program *prog = &p->prog[at->seg][at->phase];
+			if (at->i == prog->n)
+				continue;
+			at->launch = &prog->a[at->i];
+			return true;
+		}
+	return false;
+}
+
+struct extent
+plan_workspace(const struct launch *st)
+{
+	return (struct extent){ st->workspace, st->workspace + st->workspace_bytes };
+}
+
+bool
+extents_meet(struct extent a, struct extent b)
+{
+	return a.off < b.end && b.off < a.end;
+}
+
+struct extent
+plan_extent(
+    const struct plan *p, const struct launch *st, tensor_id t, uint32_t layer, uint32_t slot)
 {
 	const struct place *pl = &p->place[t];
 	const struct tensor *x = &p->graph->tensor.a[t];
@@ -121,14 +148,15 @@ plan_extent(const struct plan *p, const struct launch *st, tensor_id t, uint32_t
 			 : pl->region == R_SAVED && x->class != T_CACHE ? p->saved_index[layer]
 									: p->index[layer];
 
-	*off = pl->off + (pl->kind == PLACE ? index : p->entry[layer] + pl->next) * pl->stride;
+	uint64_t off =
+	    pl->off + (pl->kind == PLACE ? index : p->entry[layer] + pl->next) * pl->stride;
 	if (pl->region == R_SAVED && x->class != T_CACHE)
-		*off += plan_room(p, pl->life, slot) * p->kept[pl->life].stride;
+		off += plan_room(p, pl->life, slot) * p->kept[pl->life].stride;
 	uint64_t bytes = pl->bytes;
 	if (st && st->span && x->class != T_INPUT) {
 		/* of states a rank has its part alone */
 		uint64_t ranks = x->class == T_STATE ? p->shard->mesh.size[st->op.group] : 1;
 		bytes = target_bytes(p->target, x->format, st->span / ranks) * st->layers;
 	}
-	*end = *off + bytes;
+	return (struct extent){ off, off + bytes };
 }
