@@ -58,8 +58,9 @@ void buf_printf(struct buf *b, const char *fmt, ...) PRINTF(2, 3);
 /* A regular file of at most 100 MB, terminated; *n: length. NULL: errno, and om_file_why(). */
 char *file_read(const char *path, size_t *n);
 
-const char *text_bytes(uint64_t n);  /* "1.50 GiB" */
-const char *text_commas(uint64_t n); /* "6,919,161,856" */
+void text_sort(const char **a, uint32_t n); /* by their bytes */
+const char *text_bytes(uint64_t n);         /* "1.50 GiB" */
+const char *text_commas(uint64_t n);        /* "6,919,161,856" */
 /* A double that C and Lua read back exactly, as short as it can be. */
 const char *text_double(double x);
 char *sha256_hex(const void *data, size_t n); /* FIPS 180-4 */

@@ -146,6 +146,19 @@ file_read(const char *path, size_t *n)
 	return om_file_read(path, FILE_MOST, n ? n : &unused);
 }
 
+static int
+by_bytes(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+void
+text_sort(const char **a, uint32_t n)
+{
+	if (n)
+		qsort(a, n, sizeof *a, by_bytes);
+}
+
 const char *
 text_bytes(uint64_t n)
 {

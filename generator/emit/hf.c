@@ -25,14 +25,15 @@ static const struct said {
 static double
 as_number(const struct value *v)
 {
-	return v->type == NUM ? v->num : (double)v->i;
+	return fields[v->f].type == NUM ? v->num : (double)v->i;
 }
 
 /* Whether a value is one of those that can be said. */
 static bool
 sayable(const struct value *v, const char *some)
 {
-	return v->type == ENUM ? spec_choice(some, v->str) : as_number(v) == strtod(some, NULL);
+	return fields[v->f].type == ENUM ? spec_choice(some, v->str)
+					 : as_number(v) == strtod(some, NULL);
 }
 
 /* The first field that no config.json can say, with its value and the reason; NULL: none. */
@@ -50,7 +51,7 @@ not_said(const struct object *o)
 			odd = not_said(v->list[i]);
 		if (row->how == ONE_OF && !sayable(v, row->some))
 			odd = xprintf("%s = %s: %s", spec_name((enum field_id)f),
-			    v->type == ENUM ? v->str : spec_text(v), row->why);
+			    fields[v->f].type == ENUM ? v->str : spec_text(v), row->why);
 	}
 	return odd;
 }

@@ -52,7 +52,7 @@ address(const struct plan *p, uint32_t s, const struct launch *st, tensor_id t)
 }
 
 static void
-comment(const struct plan *p, const struct launch *st, const struct origins *o, struct buf *b)
+comment(const struct plan *p, const struct launch *st, struct buf *b)
 {
 	const struct graph *g = p->graph;
 	const struct op_row *r = op_row(st->op.op);
@@ -73,10 +73,10 @@ comment(const struct plan *p, const struct launch *st, const struct origins *o, 
 		buf_printf(&line, "%s%s%s %s", line.n ? ", " : "", r->arg[i].accumulate ? "+" : "",
 		    name, emit_shape(t));
 	}
-	const char *origin = st->op.rline < o->n ? o->a[st->op.rline] : NULL;
+	const struct line *from = st->op.line;
 	emit_wrapped(b, 1,
 	    xprintf("/* %s: %s, %s */", r->name, line.s,
-		origin ? origin : xprintf("resolved.lua:%u", st->op.rline)));
+		from->origin ? from->origin : xprintf("resolved.lua:%u", from->number)));
 }
 
 /* What ranks do together: the runtime's call, with what its words in braces stand for. */
@@ -230,7 +230,7 @@ arguments(const struct plan *p, uint32_t s, int ph, uint32_t i, struct buf *call
 
 /* The statements of a segment's function. */
 static void
-body(const struct plan *p, uint32_t s, int ph, const struct origins *o, struct buf *b)
+body(const struct plan *p, uint32_t s, int ph, struct buf *b)
 {
 	const struct program *prog = &p->prog[s][ph];
 	uint8_t on = 0;
@@ -245,7 +245,7 @@ body(const struct plan *p, uint32_t s, int ph, const struct origins *o, struct b
 			    xprintf("om_wait(%u, %s);", st->stream, event(p, st->wait.a[w], &by)));
 		if (st->stream != on)
 			buf_printf(b, "\tom_on(%u);\n", on = st->stream);
-		comment(p, st, o, b);
+		comment(p, st, b);
 		if (last)
 			buf_puts(b, "\tif (last)\n");
 		if (loop)
@@ -279,7 +279,7 @@ takes_slot(const struct plan *p, uint32_t s, int ph)
 }
 
 static void
-function(const struct plan *p, uint32_t s, int ph, const struct origins *o, struct buf *b)
+function(const struct plan *p, uint32_t s, int ph, struct buf *b)
 {
 	const struct segment *seg = &p->graph->seg.a[s];
 
@@ -292,7 +292,7 @@ function(const struct plan *p, uint32_t s, int ph, const struct origins *o, stru
 				    : ", int layer, int i",
 		asks(p, s, ph, "bool ")));
 	buf_puts(b, "{\n");
-	body(p, s, ph, o, b);
+	body(p, s, ph, b);
 	buf_puts(b, "}\n");
 }
 
@@ -408,7 +408,7 @@ stage_passes(const struct plan *p, struct buf *b)
 
 /* Tables once, and the update: what is on this stage of them. */
 static void
-stage_ends(const struct plan *p, const struct origins *o, struct buf *b)
+stage_ends(const struct plan *p, struct buf *b)
 {
 	const struct graph *g = p->graph;
 
@@ -420,7 +420,7 @@ stage_ends(const struct plan *p, const struct origins *o, struct buf *b)
 		    emit_stage_name(p, i ? "update" : "init"));
 		if (p->n_stages > 1 && !i)
 			buf_printf(b, "\tom_at = &om_layouts[%u];\n", p->stage);
-		body(p, s, FORWARD, o, b);
+		body(p, s, FORWARD, b);
 		buf_puts(b, p->prog[s][FORWARD].n ? "}\n" : "\t(void)arena; /* none */\n}\n");
 	}
 }
@@ -431,7 +431,6 @@ emit_step(const struct plan *p, struct tree *t)
 	const struct graph *g = p->graph;
 	bool many = p->n_stages > 1;
 	struct buf *b = tree_file(t, "src/step.c"), *h;
-	const struct origins origins = spec_origins(g->trainer);
 
 	emit_banner(p, "the step: forward, backward and update, one op a line", "/*", "*/", b);
 	buf_puts(b, "#include \"launch.h\"\n#include \"layout.h\"\n#include "
@@ -448,9 +447,9 @@ emit_step(const struct plan *p, struct tree *t)
 		for (int ph = 0; ph < N_PHASES; ph++)
 			for (uint32_t i = 0; i < p->n_stages; i++)
 				if (s != g->init && s != g->update && emit_from(&p[i], s, ph))
-					function(&p[i], s, ph, &origins, b);
+					function(&p[i], s, ph, b);
 	for (uint32_t i = 0; i < p->n_stages; i++)
-		stage_ends(&p[i], &origins, b);
+		stage_ends(&p[i], b);
 	buf_printf(b,
 	    "\n/* statistics, before the first microbatch of a step */\n"
 	    "void\nom_zero(unsigned char *arena)\n{\n\tom_clear(arena + %s, %s);\n}\n",

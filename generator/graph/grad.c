@@ -31,13 +31,13 @@ new_grad(struct walk *w, tensor_id of)
 
 	t->ndims = f->ndims;
 	memcpy(t->dim, f->dim, sizeof t->dim);
-	t->rline = f->rline;
+	t->line = f->line;
 	w->g->tensor.a[of].parts++;
 	return d;
 }
 
 static void
-accumulate(struct walk *w, tensor_id of, tensor_id part, uint32_t rline)
+accumulate(struct walk *w, tensor_id of, tensor_id part, const struct line *line)
 {
 	struct op *o;
 
@@ -48,7 +48,7 @@ accumulate(struct walk *w, tensor_id of, tensor_id part, uint32_t rline)
 	tensor_id sum = new_grad(w, of);
 	o = PUSH(w->g->seg.a[w->seg].ops[BACKWARD]);
 	o->op = OP_add;
-	o->rline = rline;
+	o->line = line;
 	o->arg[0] = *grad_of(w, of);
 	o->arg[1] = part;
 	o->arg[2] = sum;
@@ -68,12 +68,12 @@ apply_rule(struct walk *w, const struct op *f, const struct rule *rule)
 {
 	const struct op_row *r = op_row(f->op), *br;
 	struct sizes z;
-	struct op b = { .op = rule->op, .rline = f->rline };
+	struct op b = { .op = rule->op, .line = f->line };
 	tensor_id input[MAX_ARGS], result[MAX_ARGS];
 
 	if (rule->op == N_OPS) { /* "da = dy" */
 		accumulate(w, f->arg[op_find_arg(r, of(rule->out[0]))],
-		    *grad_of(w, f->arg[op_find_arg(r, of(rule->in[0]))]), f->rline);
+		    *grad_of(w, f->arg[op_find_arg(r, of(rule->in[0]))]), f->line);
 		return;
 	}
 	br = op_row(b.op);
@@ -115,7 +115,7 @@ apply_rule(struct walk *w, const struct op *f, const struct rule *rule)
 	*PUSH(w->g->seg.a[w->seg].ops[BACKWARD]) = b;
 	for (uint8_t i = 0; i < rule->nout; i++)
 		if (!rule->adds[i])
-			accumulate(w, input[i], result[i], f->rline);
+			accumulate(w, input[i], result[i], f->line);
 }
 
 void

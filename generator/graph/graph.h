@@ -114,8 +114,8 @@ struct tensor {
 	const struct format *format;
 	uint8_t ndims;
 	uint64_t dim[MAX_DIMS];
-	uint32_t seg;   /* segment that owns it; its layers repeat the tensor */
-	uint32_t rline; /* line of resolved.lua behind it */
+	uint32_t seg;            /* segment that owns it; its layers repeat the tensor */
+	const struct line *line; /* of the description, behind it */
 	/* T_PARAM, T_BUFFER */
 	const char *hf; /* name pattern: %l layer, %e expert (leading dimension) */
 	enum { INIT_NORMAL, INIT_ONE, INIT_ZERO } init;
@@ -140,7 +140,7 @@ struct op {
 	tensor_id arg[MAX_ARGS];
 	uint64_t ints[MAX_INTS];
 	double floats[MAX_FLOATS];
-	uint32_t rline;
+	const struct line *line;
 };
 
 /*

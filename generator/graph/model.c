@@ -10,7 +10,7 @@
 struct builder {
 	struct graph *g;
 	uint32_t seg;
-	uint32_t rline;
+	const struct line *line;
 	uint64_t B, T;      /* sequences and tokens: of a microbatch, or of decode, which are 1 */
 	uint32_t shift;     /* decode: from a segment of training to the one built; 0: training */
 	tensor_id position; /* decode: of its token */
@@ -76,7 +76,7 @@ tensor(struct builder *b, const char *name, enum tensor_class c, enum role r, in
 	struct tensor *t = &b->g->tensor.a[id];
 	t->ndims = (uint8_t)ndims;
 	memcpy(t->dim, dim, (size_t)ndims * sizeof *dim);
-	t->rline = b->rline;
+	t->line = b->line;
 	if (!b->g->seg.a[b->seg].first)
 		b->g->seg.a[b->seg].first = id;
 	return id;
@@ -122,7 +122,7 @@ op(struct builder *b, enum op_id id, const tensor_id *arg)
 	const struct op_row *r = op_row(id);
 
 	o->op = id;
-	o->rline = b->rline;
+	o->line = b->line;
 	memcpy(o->arg, arg, (r->nin + r->nout) * sizeof *arg);
 	return o;
 }
@@ -191,7 +191,7 @@ rope_table(struct builder *b, const struct object *rope, uint64_t HD)
 		if (m->head_dim == HD && spec_equal(m->rope, rope))
 			return m->table;
 	b->seg = g->init;
-	b->rline = spec_value(rope, F_rope_theta)->rline;
+	b->line = spec_value(rope, F_rope_theta)->line;
 	tensor_id t = tensor(b, n ? xprintf("rope_table_%u", n + 1) : "rope_table", T_CONST,
 	    ROLE_STAT, DIMS(g->S, HD));
 	struct op *o = OP_(b, OP_rope_table, t);
@@ -237,16 +237,16 @@ attention(struct builder *b, const struct object *at, tensor_id x)
 
 	for (int i = 0; i < 3; i++) {
 		uint64_t heads = i ? HK : H;
-		b->rline = spec_value(at, F_attention_n_heads)->rline;
+		b->line = spec_value(at, F_attention_n_heads)->line;
 		const char *out = normed && i < 2 ? xprintf("%s_raw", names[i]) : names[i];
 		qkv[i] = linear(b, xprintf("%s_proj", names[i]),
 		    xprintf("%s%s_proj.weight", ATTN, names[i]), x, heads * HD,
 		    biased ? xprintf("%s_plain", names[i]) : out);
-		b->rline = spec_value(at, F_attention_bias)->rline;
+		b->line = spec_value(at, F_attention_bias)->line;
 		if (biased)
 			qkv[i] = bias(b, xprintf("%s_bias", names[i]),
 			    xprintf("%s%s_proj.bias", ATTN, names[i]), qkv[i], out);
-		b->rline = spec_value(at, F_attention_qk_norm)->rline;
+		b->line = spec_value(at, F_attention_qk_norm)->line;
 		if (normed && i < 2)
 			qkv[i] = norm(b, xprintf("%s_norm", names[i]),
 			    xprintf("%s%s_norm.weight", ATTN, names[i]), qkv[i],
@@ -254,7 +254,7 @@ attention(struct builder *b, const struct object *at, tensor_id x)
 	}
 	for (int i = 0; i < 2 && rope->type == OBJ_rope; i++) {
 		tensor_id table = rope_table(b, rope, HD), y;
-		b->rline = spec_value(at, F_attention_rope)->rline;
+		b->line = spec_value(at, F_attention_rope)->line;
 		y = ACT(b, xprintf("%s_rot", names[i]), b->T, (i ? HK : H) * HD);
 		uint64_t ints[] = { b->B, g->S, i ? HK : H, HD };
 		if (b->position)
@@ -264,7 +264,7 @@ attention(struct builder *b, const struct object *at, tensor_id x)
 			memcpy(OP_(b, OP_rope, qkv[i], table, y)->ints, ints, sizeof ints);
 		qkv[i] = y;
 	}
-	b->rline = spec_value(at, F_attention_n_heads)->rline;
+	b->line = spec_value(at, F_attention_n_heads)->line;
 	o = ACT(b, "heads", b->T, H * HD);
 	if (!window || window > g->S)
 		window = g->S;
@@ -360,7 +360,7 @@ moe(struct builder *b, const struct object *m, tensor_id x)
 	/* what is generated is no stress run, and has no place in the data to draw by */
 	const char *routing = b->shift ? "learned" : spec_str(ro, F_router_routing);
 
-	b->rline = spec_value(ro, F_router_score)->rline;
+	b->line = spec_value(ro, F_router_score)->line;
 	w = param(b, "router", "model.layers.%l.mlp.gate.weight", OM_DATA, DIMS(E, D));
 	z = tensor(b, "scores", T_ACT, ROLE_STAT, DIMS(T, E));
 	OP_(b, OP_gate, x, w, z);
@@ -376,7 +376,7 @@ moe(struct builder *b, const struct object *m, tensor_id x)
 		g->tensor.a[bias].hf = "model.layers.%l.mlp.gate.e_score_correction_bias";
 		g->tensor.a[bias].init = INIT_ZERO;
 		g->tensor.a[bias].copies = OM_DATA;
-		g->tensor.a[bias].rline = spec_value(ro, F_router_bias_gamma)->rline;
+		g->tensor.a[bias].line = spec_value(ro, F_router_bias_gamma)->line;
 	} else if (!strcmp(routing, "random")) {
 		draw = tensor(b, "draw", T_INPUT, ROLE_INT64, DIMS(3));
 	}
@@ -398,14 +398,14 @@ moe(struct builder *b, const struct object *m, tensor_id x)
 	o->floats[1] = spec_num(ro, F_router_load_balance) / shares;
 	o->floats[2] = spec_num(ro, F_router_z_loss) / shares;
 
-	b->rline = spec_value(m, F_moe_num_experts)->rline;
+	b->line = spec_value(m, F_moe_num_experts)->line;
 	row = tensor(b, "row", T_ACT, ROLE_INT32, DIMS(T, K));
 	src = tensor(b, "src", T_ACT, ROLE_INT32, DIMS(R));
 	off = tensor(b, "offsets", T_ACT, ROLE_INT32, DIMS(E + 1));
 	OP_(b, OP_route_map, idx, cnt, row, src, off);
 	xr = ACT(b, "routed", R, D);
 	OP_(b, OP_dispatch, x, row, src, xr);
-	b->rline = spec_value(m, F_moe_hidden_size)->rline;
+	b->line = spec_value(m, F_moe_hidden_size)->line;
 	gate = activation(act)->gated ? grouped(b, "gate", xr, off, E, F, "gate") : 0;
 	up = grouped(b, "up", xr, off, E, F, "up");
 	h = ACT(b, "hidden", R, F);
@@ -418,7 +418,7 @@ moe(struct builder *b, const struct object *m, tensor_id x)
 	OP_(b, OP_combine, y, row, src, sum);
 	if (!FS)
 		return sum;
-	b->rline = spec_value(m, F_moe_shared_hidden_size)->rline;
+	b->line = spec_value(m, F_moe_shared_hidden_size)->line;
 	tensor_id s = mlp(b, x, FS, act, "shared_", "model.layers.%l.mlp.shared_expert.");
 	tensor_id both = ACT(b, "mixed", T, D);
 	OP_(b, OP_add, sum, s, both);
@@ -432,7 +432,7 @@ norm_if(
 {
 	const struct object *tr = spec_obj(b->g->trainer, F_trainer_model);
 
-	b->rline = spec_value(tr, F_transformer_norm)->rline;
+	b->line = spec_value(tr, F_transformer_norm)->line;
 	return here ? norm(b, name, xprintf("model.layers.%%l.%s.weight", hf), x, 1, out) : x;
 }
 
@@ -446,13 +446,13 @@ layer(struct builder *b, const struct object *at, const struct object *ffn)
 	bool before = strcmp(placement, "post") != 0, after = strcmp(placement, "pre") != 0;
 	tensor_id x, a, mid, f, y;
 
-	b->rline = spec_value(tr, F_transformer_d_model)->rline;
+	b->line = spec_value(tr, F_transformer_d_model)->line;
 	x = g->seg.a[b->seg].x = ACT(b, "x", b->T, D);
 	/* the names are those of OLMoE (pre), OLMo 2 (post) and Gemma 2 (peri) */
 	a = norm_if(b, before, "attn_norm", "input_layernorm", x, "attn_in");
 	a = attention(b, at, a);
 	a = norm_if(b, after, "attn_post_norm", "post_attention_layernorm", a, "attn_normed");
-	b->rline = spec_value(tr, F_transformer_attention)->rline;
+	b->line = spec_value(tr, F_transformer_attention)->line;
 	mid = ACT(b, "mid", b->T, D);
 	OP_(b, OP_add, x, a, mid);
 	f = norm_if(b, before, "ffn_norm",
@@ -460,12 +460,12 @@ layer(struct builder *b, const struct object *at, const struct object *ffn)
 	if (ffn->type == OBJ_moe) {
 		f = moe(b, ffn, f);
 	} else {
-		b->rline = spec_value(ffn, F_mlp_hidden_size)->rline;
+		b->line = spec_value(ffn, F_mlp_hidden_size)->line;
 		f = mlp(b, f, (uint64_t)spec_int(ffn, F_mlp_hidden_size),
 		    spec_str(ffn, F_mlp_activation), "", "model.layers.%l.mlp.");
 	}
 	f = norm_if(b, after, "ffn_post_norm", "post_feedforward_layernorm", f, "ffn_normed");
-	b->rline = spec_value(tr, F_transformer_feed_forward)->rline;
+	b->line = spec_value(tr, F_transformer_feed_forward)->line;
 	y = ACT(b, "y", b->T, D);
 	OP_(b, OP_add, mid, f, y);
 	g->seg.a[b->seg].y = y;
@@ -520,7 +520,7 @@ update(struct builder *b)
 	static const char *const state[N_STATES] = { "master", "m", "v" };
 	uint32_t ntensors = g->tensor.n, seg = b->seg;
 
-	b->rline = spec_value(opt, F_adamw_clip_norm)->rline;
+	b->line = spec_value(opt, F_adamw_clip_norm)->line;
 	for (uint32_t k = 0; k < g->param_group.n; k++)
 		for (uint32_t i = 1; i < ntensors; i++)
 			if (g->tensor.a[i].class == T_PARAM && g->tensor.a[i].param_group == k)
@@ -531,7 +531,7 @@ update(struct builder *b)
 			if (g->tensor.a[i].class != T_PARAM || g->tensor.a[i].param_group != k)
 				continue;
 			tensor_id s[N_STATES] = { 0 };
-			b->rline = g->tensor.a[i].rline;
+			b->line = g->tensor.a[i].line;
 			for (int j = master ? STATE_MASTER : STATE_M; j < N_STATES; j++) {
 				b->seg = g->tensor.a[i].seg;
 				const char *name =
@@ -543,7 +543,7 @@ update(struct builder *b)
 				g->tensor.a[i].state[j] = s[j];
 				b->seg = seg;
 			}
-			b->rline = spec_value(g->trainer, F_trainer_optimizer)->rline;
+			b->line = spec_value(g->trainer, F_trainer_optimizer)->line;
 			struct op *o = OP_(b, OP_adamw, g->tensor.a[i].grad, ctl, i,
 			    s[STATE_MASTER], s[STATE_M], s[STATE_V]);
 			o->floats[0] = betas->num;
@@ -557,7 +557,7 @@ update(struct builder *b)
 		if (g->tensor.a[i].class != T_BUFFER)
 			continue;
 		const struct object *ro = spec_obj(s->ffn, F_moe_router);
-		b->rline = g->tensor.a[i].rline;
+		b->line = g->tensor.a[i].line;
 		struct op *o = OP_(b, OP_bias_update, op_arg(graph_route(s), "load"), ctl, i);
 		o->ints[0] = g->tensor.a[i].dim[0];
 		o->floats[0] = spec_num(ro, F_router_bias_gamma);
@@ -608,7 +608,7 @@ embed(struct builder *b, tensor_id tokens, tensor_id w)
 	tensor_id x = ACT(b, "x0", b->T, D);
 
 	OP_(b, OP_embed, tokens, w, x);
-	b->rline = spec_value(tr, F_transformer_embedding)->rline;
+	b->line = spec_value(tr, F_transformer_embedding)->line;
 	if (factor != 1) {
 		tensor_id y = ACT(b, "scaled", b->T, D);
 		OP_(b, OP_scale, x, y)->floats[0] = factor;
@@ -627,14 +627,14 @@ head_norm(struct builder *b, tensor_id norm_w, uint64_t D)
 	const struct object *tr = spec_obj(g->trainer, F_trainer_model);
 	tensor_id x, h, r;
 
-	b->rline = spec_value(tr, F_transformer_norm)->rline;
+	b->line = spec_value(tr, F_transformer_norm)->line;
 	x = g->seg.a[b->seg].x = ACT(b, "x", b->T, D);
 	h = ACT(b, "in", b->T, D);
 	r = tensor(b, "in_rms", T_ACT, ROLE_STAT, DIMS(b->T));
 	struct op *o = OP_(b, OP_rmsnorm, x, norm_w, h, r);
 	o->ints[0] = 1;
 	o->floats[0] = spec_num(spec_obj(tr, F_transformer_norm), F_rms_norm_eps);
-	b->rline = spec_value(spec_obj(tr, F_transformer_lm_head), F_lm_head_tied)->rline;
+	b->line = spec_value(spec_obj(tr, F_transformer_lm_head), F_lm_head_tied)->line;
 	return h;
 }
 
@@ -679,7 +679,7 @@ decode(struct builder *b, tensor_id tokens_w, tensor_id norm_w, tensor_id w)
 		new->nlayers = old.nlayers;
 	}
 	b->seg = g->decode;
-	b->rline = spec_value(tr, F_transformer_vocab_size)->rline;
+	b->line = spec_value(tr, F_transformer_vocab_size)->line;
 	token = tensor(b, "token", T_INPUT, ROLE_INT32, DIMS(1));
 	b->position = tensor(b, "position", T_INPUT, ROLE_INT32, DIMS(1));
 	embed(b, token, tokens_w);
@@ -722,7 +722,7 @@ graph_build(struct object *trainer)
 	find_kinds(g);
 
 	b.seg = g->embed;
-	b.rline = spec_value(tr, F_transformer_vocab_size)->rline;
+	b.line = spec_value(tr, F_transformer_vocab_size)->line;
 	g->tokens = tensor(&b, "tokens", T_INPUT, ROLE_INT32, DIMS(g->T));
 	g->labels = tensor(&b, "labels", T_INPUT, ROLE_INT32, DIMS(g->T));
 	w = tokens_w = param(&b, "tokens_w", "model.embed_tokens.weight", OM_DATA, DIMS(V, D));
@@ -734,9 +734,9 @@ graph_build(struct object *trainer)
 	}
 
 	g->head = b.seg = segment(g, "head");
-	b.rline = spec_value(tr, F_transformer_norm)->rline;
+	b.line = spec_value(tr, F_transformer_norm)->line;
 	norm_w = param(&b, "norm", "model.norm.weight", OM_DATA, DIMS(D));
-	b.rline = spec_value(tr, F_transformer_lm_head)->rline;
+	b.line = spec_value(tr, F_transformer_lm_head)->line;
 	if (!spec_int(spec_obj(tr, F_transformer_lm_head), F_lm_head_tied))
 		w = param(&b, "w", "lm_head.weight", OM_DATA, DIMS(V, D));
 	g->loss = stat(&b, "loss", ROLE_FP64, OM_WORLD, 2);

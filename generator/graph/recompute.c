@@ -33,7 +33,7 @@ again(struct graph *g, uint32_t seg, tensor_id t)
 
 	g->tensor.a[n].ndims = old.ndims;
 	memcpy(g->tensor.a[n].dim, old.dim, sizeof old.dim);
-	g->tensor.a[n].rline = old.rline;
+	g->tensor.a[n].line = old.line;
 	return n;
 }
 

@@ -6,15 +6,9 @@
 
 #include "lang/lang.h"
 
-static struct {
-	struct question *a;
-	uint32_t n, cap;
-} questions;
+static ARRAY(struct question) questions;
 static uint32_t taken;
-static struct {
-	struct checked *a;
-	uint32_t n, cap;
-} trainers;
+static ARRAY(struct checked) trainers;
 static struct checked about;
 
 void
@@ -64,20 +58,26 @@ way(struct question *q)
 	return q ? PUSH(q->way) : (none = (struct way){ 0 }, &none);
 }
 
+static void
+add_change(struct way *w, const struct value *v, const char *lua)
+{
+	w->change[w->n++] = (struct change){ v->f, v->pos, lua };
+}
+
 void
-ask_value(struct question *q, enum field_id f, struct pos at, uint32_t most, const char *lua)
+ask_value(struct question *q, const struct value *v, uint32_t most, const char *lua)
 {
 	struct way *w = way(q);
 
 	w->most = most;
-	w->change[w->n++] = (struct change){ f, at, lua };
+	add_change(w, v, lua);
 }
 
 void
-ask_choices(struct question *q, enum field_id f, struct pos at, const char *choices)
+ask_choices(struct question *q, const struct value *v, const char *choices)
 {
 	for (const char *s = choices; *s; s += strcspn(s, "|"), s += *s == '|')
-		ask_value(q, f, at, UINT32_MAX, xprintf("\"%.*s\"", (int)strcspn(s, "|"), s));
+		ask_value(q, v, UINT32_MAX, xprintf("\"%.*s\"", (int)strcspn(s, "|"), s));
 }
 
 void
@@ -87,22 +87,22 @@ ask_words(struct question *q, const char *words)
 }
 
 void
-ask_change(struct question *q, enum field_id f, struct pos at, const char *lua)
+ask_change(struct question *q, const struct value *v, const char *lua)
 {
-	struct way *w = q ? &q->way.a[q->way.n - 1] : way(q);
-
-	w->change[w->n++] = (struct change){ f, at, lua };
+	add_change(q ? &q->way.a[q->way.n - 1] : way(q), v, lua);
 }
 
 void
-ask_without(struct question *q, enum field_id f, struct pos at, enum field_id g, struct pos and_at)
+ask_without(struct question *q, const struct value *v, const struct value *and)
 {
+	const char *name = fields[v->f].name;
 	struct way *w = way(q);
 
-	w->words = f == g ? xprintf("leave %s out", fields[f].name)
-			  : xprintf("leave %s and %s out", fields[f].name, fields[g].name);
-	w->change[w->n++] = (struct change){ f, at, NULL };
-	w->change[w->n++] = (struct change){ g, and_at, NULL };
+	w->words = and? xprintf("leave %s and %s out", name, fields[ and->f].name)
+		      : xprintf("leave %s out", name);
+	add_change(w, v, NULL);
+	if (and)
+		add_change(w, and, NULL);
 }
 
 /* ---- other values of a description ----------------------------------------------------------- */
@@ -118,59 +118,53 @@ stands_there(const struct value *v, struct pos at)
 static void
 resize_layers(const struct object *model, uint32_t n)
 {
-	for (uint32_t f = 0; f < N_FIELDS; f++) {
-		if (fields[f].object != model->type || fields[f].type != LAYERS)
+	for (struct value *v = model->v; v < model->v + model->n; v++) {
+		if (fields[v->f].type != LAYERS || !v->n)
 			continue;
-		struct value *v = spec_value(model, f);
 		struct object **list = xalloc((n + 1) * sizeof *list);
-		for (uint32_t i = 0; i < n && v->n; i++)
+		for (uint32_t i = 0; i < n; i++)
 			list[i] = v->list[i < v->n ? i : v->n - 1];
 		v->list = list;
-		v->n = v->n ? n : 0;
+		v->n = n;
 	}
 }
 
 static void
-change_value(struct object *o, struct value *v, const struct change *c)
+change_value(struct object *o, struct value *v, const char *lua)
 {
 	v->given = v->set = v->refused = v->idle = false;
-	if (!c->lua) {
+	if (!lua) {
 		v->n = v->nints = 0;
 		return;
 	}
-	spec_set(o, c->f, c->lua);
+	spec_set(o, v, lua);
 	v->given = true;
-	if (c->f == F_transformer_n_layers)
+	if (v->f == F_transformer_n_layers)
 		resize_layers(o, (uint32_t)v->i);
 }
 
 bool
 spec_change(struct object *o, const struct change *c)
 {
+	const char *object = object_names[fields[c->f].object];
 	bool changed = false;
 
-	for (uint32_t f = 0; f < N_FIELDS; f++) {
-		if (fields[f].object != o->type)
-			continue;
-		struct value *v = spec_value(o, f);
-		if (f == c->f && stands_there(v, c->at)) {
-			change_value(o, v, c);
+	for (struct value *v = o->v; v < o->v + o->n; v++) {
+		const char *dflt = fields[v->f].dflt;
+		if (v->f == c->f && stands_there(v, c->at)) {
+			change_value(o, v, c->lua);
 			changed = true;
 		}
 		/* what the change is in may be there by default */
-		const char *object = object_names[fields[c->f].object], *dflt = fields[f].dflt;
-		if (c->lua && fields[f].type == OBJ && !v->given && dflt &&
+		if (c->lua && fields[v->f].type == OBJ && !v->given && dflt &&
 		    strcspn(dflt, " ") == strlen(object) &&
 		    !strncmp(dflt, object, strlen(object))) {
-			spec_set(o, f, dflt);
+			spec_set(o, v, dflt);
 			v->given = true;
 		}
-		for (uint32_t i = 0, j; i < v->n; i++) {
-			for (j = 0; j < i && v->list[j] != v->list[i];)
-				j++;
-			if (j == i)
+		for (uint32_t i = 0; i < v->n; i++)
+			if (!spec_again(v, i))
 				changed |= spec_change(v->list[i], c);
-		}
 	}
 	return changed;
 }
@@ -178,14 +172,11 @@ spec_change(struct object *o, const struct change *c)
 bool
 spec_whole(const struct object *o)
 {
-	for (uint32_t f = 0; f < N_FIELDS; f++) {
-		if (fields[f].object != o->type)
-			continue;
-		const struct value *v = spec_value(o, f);
+	for (const struct value *v = o->v; v < o->v + o->n; v++) {
 		if (v->given && !v->set)
 			return false;
 		for (uint32_t i = 0; i < v->n; i++)
-			if ((!i || v->list[i] != v->list[i - 1]) && !spec_whole(v->list[i]))
+			if (!spec_again(v, i) && !spec_whole(v->list[i]))
 				return false;
 	}
 	return true;

@@ -26,27 +26,27 @@ static const struct {
 };
 
 static void
-out_of_range(const struct object *o, const struct value *v, uint32_t f, double x)
+out_of_range(const struct object *o, const struct value *v, double x)
 {
-	const struct field_row *row = &fields[f];
+	const struct field_row *row = &fields[v->f];
 	const struct value *bound = NULL;
 	for (size_t i = 0; i < LEN(bounds); i++)
-		if (bounds[i].f == f && spec_value(o, bounds[i].bound)->set)
+		if (bounds[i].f == v->f && spec_value(o, bounds[i].bound)->set)
 			bound = spec_value(o, bounds[i].bound);
 	if (row->type != INT)
 		diag_error(v->pos,
 		    row->type == NUM ? "%s = %.9g is not in %.9g .. %.9g"
 				     : "%s: %.9g is not in %.9g .. %.9g",
-		    spec_name(f), x, row->lo, row->hi);
+		    spec_name(v->f), x, row->lo, row->hi);
 	else
-		diag_error(v->pos, "%s = %lld is not in %.0f .. %.0f", spec_name(f),
+		diag_error(v->pos, "%s = %lld is not in %.0f .. %.0f", spec_name(v->f),
 		    (long long)v->i, row->lo, bound ? (double)bound->i : row->hi);
 }
 
 static void
-check_value(const struct object *o, struct value *v, uint32_t f)
+check_value(const struct object *o, struct value *v)
 {
-	const struct field_row *row = &fields[f];
+	const struct field_row *row = &fields[v->f];
 	const char *like;
 	double x = row->type == INT ? (double)v->i : v->num;
 	switch (row->type == NUM && v->str ? ENUM : row->type) {
@@ -57,25 +57,25 @@ check_value(const struct object *o, struct value *v, uint32_t f)
 	case INT:
 	case NUM:
 		if (outside(x, row)) {
-			out_of_range(o, v, f, x);
+			out_of_range(o, v, x);
 			default_refuse(v);
 		}
 		return;
 	case INTS:
 		for (uint32_t i = 0; i < v->nints && v->set; i++)
 			if (outside((double)v->ints[i], row)) {
-				out_of_range(o, v, f, (double)v->ints[i]);
+				out_of_range(o, v, (double)v->ints[i]);
 				default_refuse(v);
 			}
 		return;
 	case ENUM:
 		if (spec_choice(row->choices, v->str))
 			return;
-		like = spec_closest_choice(f, v->str);
-		diag_error(v->pos, "%s = \"%s\" is not known%s", spec_name(f), v->str,
+		like = spec_closest_choice(v->f, v->str);
+		diag_error(v->pos, "%s = \"%s\" is not known%s", spec_name(v->f), v->str,
 		    like ? xprintf("; did you mean \"%s\"?", like) : "");
 		diag_help("it can be %s",
-		    row->type == NUM ? spec_range(f) : spec_choices(row->choices, "\"", "\""));
+		    row->type == NUM ? spec_range(v->f) : spec_choices(row->choices, "\"", "\""));
 		default_refuse(v);
 		return;
 	case STR:
@@ -89,27 +89,21 @@ check_value(const struct object *o, struct value *v, uint32_t f)
 
 /* An object and those in it; each distinct one once. */
 static void
-check_object(struct object *o)
+check_object(const struct object *o)
 {
-	for (uint32_t f = 0; f < N_FIELDS; f++) {
-		const struct field_row *row = &fields[f];
-		if (row->object != o->type)
-			continue;
-		struct value *v = spec_value(o, f);
+	for (struct value *v = o->v; v < o->v + o->n; v++) {
+		const struct field_row *row = &fields[v->f];
 		if (v->set) {
-			check_value(o, v, f);
+			check_value(o, v);
 		} else if (!v->given && !row->dflt) {
-			diag_error(o->pos, "%s is required", spec_name(f));
-			diag_help("%s is %s: %s", row->name, spec_range(f), row->doc);
+			diag_error(o->pos, "%s is required", spec_name(v->f));
+			diag_help("%s is %s: %s", row->name, spec_range(v->f), row->doc);
 		} else if (!v->given && *row->dflt) {
-			default_fill(o, f);
+			spec_set(o, v, row->dflt);
 		}
-		for (uint32_t i = 0, j; i < v->n; i++) {
-			for (j = 0; j < i && v->list[j] != v->list[i];)
-				j++;
-			if (j == i)
+		for (uint32_t i = 0; i < v->n; i++)
+			if (!spec_again(v, i))
 				check_object(v->list[i]);
-		}
 	}
 	check_idle(o);
 }
@@ -128,9 +122,9 @@ derive(struct value *v, int64_t i)
 static void
 derive_heads(const struct object *model)
 {
-	const struct value *layers = model ? spec_value(model, F_transformer_attention) : NULL;
-	const struct value *width = model ? spec_value(model, F_transformer_d_model) : NULL;
-	for (uint32_t i = 0; layers && i < layers->n; i++) {
+	const struct value *layers = spec_value(model, F_transformer_attention);
+	const struct value *width = spec_value(model, F_transformer_d_model);
+	for (uint32_t i = 0; i < layers->n; i++) {
 		const struct object *attention = layers->list[i];
 		const struct value *heads = spec_value(attention, F_attention_n_heads);
 		if (heads->set)
@@ -153,14 +147,14 @@ derive_heads(const struct object *model)
 static void
 derive_groups(const struct object *model)
 {
-	const struct value *layers = model ? spec_value(model, F_transformer_feed_forward) : NULL;
-	for (uint32_t i = 0; layers && i < layers->n; i++) {
-		const struct object *router = layers->list[i]->type == OBJ_moe
-						  ? spec_obj(layers->list[i], F_moe_router)
-						  : NULL;
-		if (router && spec_value(router, F_router_n_groups)->set)
-			derive(spec_value(router, F_router_top_groups),
-			    spec_int(router, F_router_n_groups));
+	const struct value *layers = spec_value(model, F_transformer_feed_forward);
+	for (uint32_t i = 0; i < layers->n; i++) {
+		if (layers->list[i]->type != OBJ_moe)
+			continue;
+		const struct object *router = spec_obj(layers->list[i], F_moe_router);
+		const struct value *groups = spec_value(router, F_router_n_groups);
+		if (groups->set)
+			derive(spec_value(router, F_router_top_groups), groups->i);
 	}
 }
 
@@ -189,8 +183,8 @@ check_formats(const struct object *trainer, const struct target_row *target)
 		diag_error(weights->pos, "%s weights are not available on target %s", weights->str,
 		    target->name);
 		if (machine->given)
-			diag_note(machine->pos, "%s is set here", spec_name(F_trainer_target));
-		ask_choices(ask(), F_precision_weights, weights->pos, target->kind->choices);
+			spec_note(machine);
+		ask_choices(ask(), weights, target->kind->choices);
 		default_refuse(weights);
 		return;
 	}
@@ -202,10 +196,10 @@ check_formats(const struct object *trainer, const struct target_row *target)
 					 : target->kind->grads);
 		if (!v->set || (strcmp(v->str, "fp64") == 0) == wide)
 			continue;
-		diag_error(v->pos, "%s = \"%s\" does not go with %s = \"%s\"", spec_name(sums[i]),
-		    v->str, spec_name(F_precision_weights), weights->str);
+		diag_error(
+		    v->pos, "%s does not go with %s", spec_assigned(v), spec_assigned(weights));
 		if (weights->given)
-			diag_note(weights->pos, "%s is set here", spec_name(F_precision_weights));
+			spec_note(weights);
 		diag_help("fp64 is for weights, grads and optimizer together");
 		default_refuse(v);
 	}
@@ -238,9 +232,9 @@ check_name(struct value *v)
 static void
 check_groups(const struct object *trainer)
 {
-	const struct object *optimizer = spec_obj(trainer, F_trainer_optimizer);
-	const struct value *groups = optimizer ? spec_value(optimizer, F_adamw_groups) : NULL;
-	for (uint32_t i = 0; groups && i < groups->n; i++) {
+	const struct value *groups =
+	    spec_value(spec_obj(trainer, F_trainer_optimizer), F_adamw_groups);
+	for (uint32_t i = 0; i < groups->n; i++) {
 		const struct object *g = groups->list[i];
 		struct value *match = spec_value(g, F_group_match);
 		if (match->set && !*match->str) {
@@ -266,15 +260,15 @@ check_router(const struct object *router)
 	const struct value *groups = spec_value(router, F_router_n_groups);
 	const struct value *routing = spec_value(router, F_router_routing);
 	struct question *q;
-	bool grouped = top->set && top->i < spec_int(router, F_router_n_groups);
+	bool grouped = top->set && top->i < groups->i;
 	if (routing->set && strcmp(routing->str, "uniform") == 0 && grouped) {
 		diag_error(routing->pos,
 		    "%s = \"uniform\" gives each expert its turn, in all groups",
 		    spec_name(F_router_routing));
-		diag_note(top->pos, "%s is set here", spec_name(F_router_top_groups));
+		spec_note(top);
 		q = ask();
-		ask_value(q, F_router_routing, routing->pos, 1, "\"random\"");
-		ask_without(q, F_router_n_groups, groups->pos, F_router_top_groups, top->pos);
+		ask_value(q, routing, 1, "\"random\"");
+		ask_without(q, groups, top);
 	}
 	if (!gamma->set || gamma->num <= 0)
 		return;
@@ -283,32 +277,28 @@ check_router(const struct object *router)
 		    "%s = %.9g: with topk_softmax the bias is of logits, but groups compete by "
 		    "softmax scores",
 		    spec_name(F_router_bias_gamma), gamma->num);
-		diag_note(top->pos, "%s is set here", spec_name(F_router_top_groups));
+		spec_note(top);
 		q = ask();
-		ask_choices(q, F_router_score, score->pos, "softmax|sigmoid");
-		ask_without(q, F_router_n_groups, groups->pos, F_router_top_groups, top->pos);
+		ask_choices(q, score, "softmax|sigmoid");
+		ask_without(q, groups, top);
 	}
 	if (routing->set && strcmp(routing->str, "learned") != 0) {
 		diag_error(gamma->pos, "%s = %.9g, but no score chooses the experts",
 		    spec_name(F_router_bias_gamma), gamma->num);
-		diag_note(routing->pos, "%s is set here", spec_name(F_router_routing));
+		spec_note(routing);
 		q = ask();
-		ask_value(q, F_router_routing, routing->pos, 1, "\"learned\"");
-		ask_without(q, F_router_bias_gamma, gamma->pos, F_router_bias_gamma, gamma->pos);
+		ask_value(q, routing, 1, "\"learned\"");
+		ask_without(q, gamma, NULL);
 	}
 }
 
 static void
 check_routers(const struct object *model)
 {
-	const struct value *layers = model ? spec_value(model, F_transformer_feed_forward) : NULL;
-	for (uint32_t i = 0, j; layers && i < layers->n; i++) {
-		for (j = 0; j < i && layers->list[j] != layers->list[i];)
-			j++;
-		const struct object *o = layers->list[i];
-		if (j == i && o->type == OBJ_moe && spec_value(o, F_moe_router)->set)
-			check_router(spec_obj(o, F_moe_router));
-	}
+	const struct value *layers = spec_value(model, F_transformer_feed_forward);
+	for (uint32_t i = 0; i < layers->n; i++)
+		if (!spec_again(layers, i) && layers->list[i]->type == OBJ_moe)
+			check_router(spec_obj(layers->list[i], F_moe_router));
 }
 
 /* ---- the layout ---- */
@@ -342,15 +332,13 @@ check_chunks(const struct object *p)
 	const struct schedule_row *row = schedule_find(schedule->str);
 	if (chunks->i >= row->lo && chunks->i <= row->hi)
 		return;
-	diag_error(chunks->pos, "%s = %lld does not go with %s = \"%s\"",
-	    spec_name(F_parallel_chunks), (long long)chunks->i, spec_name(F_parallel_schedule),
-	    schedule->str);
-	diag_note(schedule->pos, schedule->given ? "%s is set here" : "%s = \"1f1b\" by default",
-	    spec_name(F_parallel_schedule));
+	diag_error(
+	    chunks->pos, "%s does not go with %s", spec_assigned(chunks), spec_assigned(schedule));
+	spec_note(schedule);
 	struct question *q = ask();
 	for (int64_t n = row->lo; n <= row->hi; n++)
-		ask_value(q, F_parallel_chunks, chunks->pos, 2, xprintf("%lld", (long long)n));
-	ask_choices(q, F_parallel_schedule, schedule->pos, fields[F_parallel_schedule].choices);
+		ask_value(q, chunks, 2, xprintf("%lld", (long long)n));
+	ask_choices(q, schedule, fields[F_parallel_schedule].choices);
 	default_refuse(chunks);
 }
 
@@ -359,38 +347,32 @@ static void
 check_split(const struct object *p, const struct object *model)
 {
 	struct value *split = spec_value(p, F_parallel_split);
-	const struct value *layers = model ? spec_value(model, F_transformer_n_layers) : NULL;
+	const struct value *layers = spec_value(model, F_transformer_n_layers);
 	const struct value *pipeline = spec_value(p, F_parallel_pipeline);
 	const struct value *chunks = spec_value(p, F_parallel_chunks);
 	if (!split->set || !pipeline->set || !chunks->set)
 		return;
 	int64_t want = pipeline->i * chunks->i, sum = 0;
-	const char *product =
-	    want == pipeline->i
-		? xprintf("%s = %lld", spec_name(F_parallel_pipeline), (long long)want)
-		: xprintf("%s * %s = %lld * %lld = %lld", spec_name(F_parallel_pipeline),
-		      spec_name(F_parallel_chunks), (long long)pipeline->i, (long long)chunks->i,
-		      (long long)want);
 	for (uint32_t i = 0; i < split->nints; i++)
 		sum += split->ints[i];
 	if (split->nints != want) {
 		diag_error(split->pos, "%s lists %u chunk%s, but %s", spec_name(F_parallel_split),
-		    split->nints, split->nints == 1 ? "" : "s", product);
+		    split->nints, split->nints == 1 ? "" : "s",
+		    chunks->i == 1 ? spec_assigned(pipeline) : spec_product(pipeline, chunks));
 		if (pipeline->given)
-			diag_note(pipeline->pos, "%s is set here", spec_name(F_parallel_pipeline));
+			spec_note(pipeline);
 		diag_help("give one number a chunk, in the order of the model");
-	} else if (layers && layers->set && sum != layers->i) {
-		diag_error(split->pos, "%s adds up to %lld layers, but %s = %lld",
-		    spec_name(F_parallel_split), (long long)sum, spec_name(F_transformer_n_layers),
-		    (long long)layers->i);
-		diag_note(layers->pos, "%s is set here", spec_name(F_transformer_n_layers));
+	} else if (layers->set && sum != layers->i) {
+		diag_error(split->pos, "%s adds up to %lld layers, but %s",
+		    spec_name(F_parallel_split), (long long)sum, spec_assigned(layers));
+		spec_note(layers);
 		diag_help("%lld layer%s too %s; without a split, chunks get equal work",
 		    (long long)llabs(sum - layers->i), llabs(sum - layers->i) == 1 ? "" : "s",
 		    sum > layers->i ? "many" : "few");
 	} else {
 		return;
 	}
-	ask_without(ask(), F_parallel_split, split->pos, F_parallel_split, split->pos);
+	ask_without(ask(), split, NULL);
 	default_refuse(split);
 }
 
@@ -398,33 +380,22 @@ check_split(const struct object *p, const struct object *model)
 static void
 check_tied(const struct object *p, const struct object *model)
 {
-	const struct object *head = model ? spec_obj(model, F_transformer_lm_head) : NULL;
+	const struct value *tied =
+	    spec_value(spec_obj(model, F_transformer_lm_head), F_lm_head_tied);
 	const struct value *pipeline = spec_value(p, F_parallel_pipeline);
 	const struct value *kind = spec_value(p, F_parallel_schedule);
-	if (!head || !spec_int(head, F_lm_head_tied) || !pipeline->set || pipeline->i == 1 ||
+	if (!tied->i || !pipeline->set || pipeline->i == 1 ||
 	    (kind->set && !strcmp(kind->str, "v")))
 		return;
-	diag_error(spec_value(head, F_lm_head_tied)->pos,
-	    "%s = true, but with %s = %lld embedding and head are apart", spec_name(F_lm_head_tied),
-	    spec_name(F_parallel_pipeline), (long long)pipeline->i);
-	diag_note(pipeline->pos, "%s is set here", spec_name(F_parallel_pipeline));
+	diag_error(tied->pos, "%s, but with %s embedding and head are apart", spec_assigned(tied),
+	    spec_assigned(pipeline));
+	spec_note(pipeline);
 	diag_help("this version does not add up gradients of one weight on two stages; a \"v\" has "
 		  "both ends on one");
 	struct question *q = ask();
-	ask_value(q, F_lm_head_tied, spec_value(head, F_lm_head_tied)->pos, 1, "false");
-	ask_value(q, F_parallel_schedule, kind->pos, 1, "\"v\"");
-	ask_value(q, F_parallel_pipeline, pipeline->pos, 1, "1");
-}
-
-static void
-check_parallel(const struct object *p, const struct object *model)
-{
-	if (!p)
-		return;
-	derive_parallel(p);
-	check_chunks(p);
-	check_split(p, model);
-	check_tied(p, model);
+	ask_value(q, tied, 1, "false");
+	ask_value(q, kind, 1, "\"v\"");
+	ask_value(q, pipeline, 1, "1");
 }
 
 /* The command line's target in place of the file's. */
@@ -453,8 +424,12 @@ check(struct object *trainer, const struct target_row *table, const char *target
 	check_object(trainer);
 	const struct target_row *row = machine->set ? target_find(table, machine->str) : NULL;
 	const struct object *model = spec_obj(trainer, F_trainer_model);
+	const struct object *layout = spec_obj(trainer, F_trainer_parallel);
 	check_name(spec_value(trainer, F_trainer_name));
-	check_parallel(spec_obj(trainer, F_trainer_parallel), model);
+	derive_parallel(layout);
+	check_chunks(layout);
+	check_split(layout, model);
+	check_tied(layout, model);
 	check_rules(trainer);
 	derive_heads(model);
 	derive_groups(model);

@@ -23,11 +23,10 @@ set_object(struct value *v, struct object *o)
 
 /* field.def writes each type in one form only. */
 void
-spec_set(const struct object *o, enum field_id f, const char *s)
+spec_set(const struct object *o, struct value *v, const char *s)
 {
-	struct value *v = spec_value(o, f);
 	v->set = true;
-	switch (fields[f].type) {
+	switch (fields[v->f].type) {
 	case INT:
 		v->i = strtoll(s, NULL, 10);
 		return;
@@ -65,12 +64,6 @@ spec_set(const struct object *o, enum field_id f, const char *s)
 }
 
 void
-default_fill(const struct object *o, enum field_id f)
-{
-	spec_set(o, f, fields[f].dflt);
-}
-
-void
 default_refuse(struct value *v)
 {
 	v->set = false;
@@ -78,11 +71,10 @@ default_refuse(struct value *v)
 }
 
 void
-default_again(const struct object *o, enum field_id f)
+default_again(const struct object *o, struct value *v)
 {
-	struct value *v = spec_value(o, f);
 	v->given = v->set = false;
-	v->idle = !*fields[f].dflt;
+	v->idle = !*fields[v->f].dflt;
 	if (!v->idle)
-		default_fill(o, f);
+		spec_set(o, v, fields[v->f].dflt);
 }

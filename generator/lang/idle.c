@@ -58,12 +58,6 @@ static const struct {
 	    "an lr_scale above 0" },
 };
 
-static const char *
-assigned(const struct value *v, enum field_id f)
-{
-	return xprintf("%s = %s", spec_name(f), spec_text(v));
-}
-
 /*
  * One object whose values are in range and whose defaults are filled in; those that derive from
  * others are not yet.
@@ -74,26 +68,25 @@ check_idle(const struct object *o)
 	for (size_t i = 0; i < LEN(rows); i++) {
 		if (fields[rows[i].f].object != o->type)
 			continue;
-		struct value *v = spec_value(o, rows[i].f);
-		const struct value *by = spec_value(o, rows[i].by);
+		struct value *v = spec_value(o, rows[i].f), *by = spec_value(o, rows[i].by);
 		if (!v->given || !v->set || (by->given && !by->set) || !rows[i].idle(o, rows[i].by))
 			continue;
 		if ((by->given && !srcpos_literal(by->pos)) ||
 		    (rows[i].dflt && !strcmp(spec_text(v), rows[i].dflt))) {
-			default_again(o, rows[i].f);
+			default_again(o, v);
 			if (rows[i].idle == all_groups) /* a share of what is no longer there */
-				default_again(o, rows[i].by);
+				default_again(o, by);
 			continue;
 		}
-		diag_error(v->pos, "%s means nothing: %s", assigned(v, rows[i].f), rows[i].why);
+		diag_error(v->pos, "%s means nothing: %s", spec_assigned(v), rows[i].why);
 		if (by->given)
-			diag_note(by->pos, "%s here", assigned(by, rows[i].by));
+			diag_note(by->pos, "%s here", spec_assigned(by));
 		else if (by->set)
-			diag_note(v->pos, "%s by default", assigned(by, rows[i].by));
+			diag_note(v->pos, "%s by default", spec_assigned(by));
 		else
-			diag_note(v->pos, "%s is n_groups by default", spec_name(rows[i].by));
+			diag_note(v->pos, "%s is n_groups by default", spec_name(by->f));
 		struct question *q = ask();
-		ask_without(q, rows[i].f, v->pos, rows[i].f, v->pos);
+		ask_without(q, v, NULL);
 		ask_words(q, xprintf("use %s", rows[i].help));
 		default_refuse(v);
 	}

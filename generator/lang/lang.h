@@ -45,20 +45,19 @@ extern const char *const object_names[N_OBJECTS];
 extern const char *const object_docs[N_OBJECTS];
 
 struct object;
+struct line;
 struct value {
+	enum field_id f;
 	bool set;       /* given in the file, or filled in by check */
 	bool given;     /* given in the file */
 	bool refused;   /* given in the file, but not set: check found it in error */
 	bool idle;      /* given in the file, but check took it back: it means nothing here */
 	struct pos pos; /* of the field's name; of the constructor when not given */
-	/* set by spec_print: its line in resolved.lua, and in the description, "tiny.lua:14" */
-	uint32_t rline;
-	const char *origin;
-	enum field_type type;
-	int64_t i;            /* INT, BOOL */
-	double num, num2;     /* NUM, PAIR */
-	const char *str;      /* STR, ENUM; a word in place of a NUM */
-	struct object **list; /* OBJ (one), LIST, LAYERS (n_layers after load) */
+	const struct line *line; /* of resolved.lua, set by spec_print */
+	int64_t i;               /* INT, BOOL */
+	double num, num2;        /* NUM, PAIR */
+	const char *str;         /* STR, ENUM; a word in place of a NUM */
+	struct object **list;    /* OBJ (one), LIST, LAYERS (n_layers after load) */
 	uint32_t n;
 	int64_t *ints; /* INTS */
 	uint32_t nints;
@@ -66,7 +65,16 @@ struct value {
 struct object {
 	enum object_type type;
 	struct pos pos;  /* of the constructor's name */
-	struct value *v; /* indexed by field id - first field id of the type */
+	struct value *v; /* one a field, in their order */
+	uint32_t n;
+};
+/* A line of resolved.lua. */
+struct line {
+	uint32_t number;
+	const struct value *v;     /* the first on it */
+	const struct object *of;   /* whose field that is */
+	const struct line *around; /* of the field that has this object; NULL: the trainer */
+	const char *origin; /* where the description has it, or what is around: "tiny.lua:14" */
 };
 
 struct value *spec_value(const struct object *o, enum field_id f);
@@ -76,6 +84,7 @@ const char *spec_str(const struct object *o, enum field_id f);
 struct object *spec_obj(const struct object *o, enum field_id f);
 bool
 spec_equal(const struct object *a, const struct object *b); /* same values; positions ignored */
+bool spec_again(const struct value *v, uint32_t i); /* an entry before i is the same object */
 struct object *spec_new(enum object_type type, struct pos pos);
 /*
  * A trainer's own copy of an object as the file gives it: check fills in what depends on the rest
@@ -89,26 +98,15 @@ const char *spec_name(enum field_id f); /* "moe.top_k" */
 char *spec_choices(const char *choices, const char *before, const char *after);
 
 /*
- * Prints a trainer as Lua (a complete one is resolved.lua) and sets every value's rline. Numbers
+ * Prints a trainer as Lua (a complete one is resolved.lua) and sets every value's line. Numbers
  * round-trip.
  */
 void spec_print(struct object *trainer, bool complete, struct buf *out);
-
-/* By the lines of resolved.lua, where the description has what stands there; NULL: nowhere. */
-struct origins {
-	const char **a;
-	uint32_t n, cap;
-};
-struct origins spec_origins(const struct object *trainer);
-
-/* The first field whose value stands on that line of resolved.lua; *f is which. */
-const struct value *spec_line(const struct object *trainer, uint32_t rline, enum field_id *f);
 /*
- * The same for a size x that comes from there: of that object and those around it the first whole
- * number that the file gives as x (spec_is), or else what stands at the line.
+ * Where a size x comes from that a line is behind: of the object there and those around it the
+ * first whole number that the file gives as x (spec_is), or else what stands on the line.
  */
-const struct value *
-spec_size(const struct object *trainer, uint32_t rline, uint64_t x, enum field_id *f);
+const struct value *spec_size(const struct line *line, uint64_t x);
 bool spec_is(const struct value *v, uint64_t x);
 
 /* A value as Lua on one line, for comparing; of LAYERS all entries. */
@@ -215,14 +213,13 @@ const struct checked *ask_checked(uint32_t i); /* those that were checked; NULL 
 /* Begins a question about the last error; NULL if that was a repetition, or a trial's. */
 struct question *ask(void);
 /* NULL has them go nowhere. */
-void ask_value(struct question *q, enum field_id f, struct pos at, uint32_t most, const char *lua);
-void ask_choices(struct question *q, enum field_id f, struct pos at, const char *choices);
+void ask_value(struct question *q, const struct value *v, uint32_t most, const char *lua);
+void ask_choices(struct question *q, const struct value *v, const char *choices);
 void ask_words(struct question *q, const char *words); /* advice: "use a pipeline" */
 /* Makes words, the last, a change that can be tried. */
-void ask_change(struct question *q, enum field_id f, struct pos at, const char *lua);
-/* Two fields are left out together; or one, given twice. */
-void
-ask_without(struct question *q, enum field_id f, struct pos at, enum field_id g, struct pos and_at);
+void ask_change(struct question *q, const struct value *v, const char *lua);
+/* A field is left out, or two together. */
+void ask_without(struct question *q, const struct value *v, const struct value *and);
 /* The first question that was not taken yet, NULL: there is none. */
 const struct question *ask_take(void);
 /* Changes a copy of a description as an edit of its text would; false if it is not there. */
@@ -244,8 +241,13 @@ from_hf(const char *dir, const struct target_row *target, const struct define *d
 
 /* ---- private to this folder ------------------------------------------------------------------ */
 
-const char *spec_type(enum field_id f);  /* "an integer" */
-const char *spec_range(enum field_id f); /* "an integer in 1 .. 8" */
+const char *spec_type(enum field_id f);           /* "an integer" */
+const char *spec_range(enum field_id f);          /* "an integer in 1 .. 8" */
+const char *spec_assigned(const struct value *v); /* "moe.top_k = 8" */
+/* Of two INT: "parallel.pipeline * parallel.chunks = 2 * 3 = 6" */
+const char *spec_product(const struct value *a, const struct value *b);
+/* Notes where a value stands that the last error speaks of, or its default. */
+void spec_note(const struct value *v);
 
 /* ---- origin.c: lines of the description behind those of resolved.lua ------------------------- */
 
@@ -283,13 +285,11 @@ const char *sandbox_closest(struct lua_State *L, int index, const char *word);
 
 void check_rules(const struct object *trainer); /* the rules between whole numbers */
 void check_idle(const struct object *o);        /* those of fields that would mean nothing */
-/* Gives the field a value that a Lua text says, in a form that field.def has. */
-void spec_set(const struct object *o, enum field_id f, const char *lua);
-/* Gives the field the value that field.def has for it. */
-void default_fill(const struct object *o, enum field_id f);
+/* Gives a field of the object a value that a Lua text says, in a form that field.def has. */
+void spec_set(const struct object *o, struct value *v, const char *lua);
 void default_refuse(struct value *v); /* it is in error: rules pass over it */
 /* As if the file did not give the field. */
-void default_again(const struct object *o, enum field_id f);
+void default_again(const struct object *o, struct value *v);
 struct schedule_row { /* a choice of parallel.schedule */
 	const char *name;
 	int64_t lo, hi; /* chunks of layers that a rank can have; lo by default */

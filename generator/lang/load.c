@@ -37,23 +37,40 @@ push_object(lua_State *L, struct object *o)
 	luaL_setmetatable(L, object_names[o->type]);
 }
 
+/* The object at index, if it is one that the field takes. */
+static struct object *
+fitting(lua_State *L, int index, const struct value *v)
+{
+	struct object *o = to_object(L, index);
+	return o && spec_choice(fields[v->f].choices, object_names[o->type]) ? o : NULL;
+}
+
 /* An error about the value at index; what names it, when it isn't the field's own value. */
-static void
-wrong(lua_State *L, int index, enum field_id f, struct pos pos, const char *what)
+static bool
+wrong(lua_State *L, int index, const struct value *v, const char *what)
 {
 	const struct object *o = to_object(L, index);
+	const char *made = spec_choices(fields[v->f].choices, "", " { ... }");
+	enum field_type type = fields[v->f].type;
 	if (what)
-		diag_error(
-		    pos, "%s, expected %s", what, spec_choices(fields[f].choices, "", " { ... }"));
+		diag_error(v->pos, "%s, expected %s", what, made);
 	else
-		diag_error(pos, "%s: expected %s, got %s", spec_name(f), spec_type(f),
+		diag_error(v->pos, "%s: expected %s, got %s", spec_name(v->f), spec_type(v->f),
 		    sandbox_describe(L, index));
 	if (o)
 		diag_note(o->pos, "this %s is made here", object_names[o->type]);
-	enum field_type type = fields[f].type;
 	if (lua_type(L, index) == LUA_TTABLE && (type == OBJ || type == LIST || type == LAYERS))
-		diag_help("write the constructor before the brace: %s",
-		    spec_choices(fields[f].choices, "", " { ... }"));
+		diag_help("write the constructor before the brace: %s", made);
+	return false;
+}
+
+static lua_Unsigned
+count_entries(lua_State *L, int index)
+{
+	lua_Unsigned n = 0;
+	for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1))
+		n++;
+	return n;
 }
 
 static bool
@@ -68,35 +85,28 @@ get_number(lua_State *L, int index, double *x)
 static bool
 get_pair(lua_State *L, int index, struct value *v)
 {
-	uint32_t n = 0;
-	if (lua_type(L, index) != LUA_TTABLE)
+	if (lua_type(L, index) != LUA_TTABLE || count_entries(L, index) != 2)
 		return false;
-	for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1))
-		n++;
 	lua_rawgeti(L, index, 1);
 	lua_rawgeti(L, index, 2);
-	bool ok = n == 2 && get_number(L, -2, &v->num) && get_number(L, -1, &v->num2);
+	bool ok = get_number(L, -2, &v->num) && get_number(L, -1, &v->num2);
 	lua_pop(L, 2);
 	return ok;
 }
 
 /* The numbers of a list; false after an error. */
 static bool
-get_ints(lua_State *L, int index, enum field_id f, struct value *v)
+get_ints(lua_State *L, int index, struct value *v)
 {
-	lua_Unsigned n = lua_rawlen(L, index), entries = 0;
-	for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1))
-		entries++;
-	if (!n || n > LIST_MAX || entries != n) {
-		wrong(L, index, f, v->pos, NULL);
-		return false;
-	}
+	lua_Unsigned n = lua_rawlen(L, index);
+	if (!n || n > LIST_MAX || count_entries(L, index) != n)
+		return wrong(L, index, v, NULL);
 	v->ints = xalloc(n * sizeof(*v->ints));
 	for (int isint = 1; v->nints < n; v->nints++) {
 		if (lua_rawgeti(L, index, v->nints + 1) == LUA_TNUMBER)
 			v->ints[v->nints] = lua_tointegerx(L, -1, &isint);
 		if (lua_type(L, -1) != LUA_TNUMBER || !isint) {
-			diag_error(v->pos, "%s[%u]: expected an integer, got %s", spec_name(f),
+			diag_error(v->pos, "%s[%u]: expected an integer, got %s", spec_name(v->f),
 			    v->nints + 1, sandbox_describe(L, -1));
 			return false;
 		}
@@ -115,32 +125,28 @@ append(struct value *v, struct object *o, uint32_t room)
 
 /* The objects of a list; false after an error. What is right in it stays, for check to look at. */
 static bool
-get_list(lua_State *L, int index, enum field_id f, struct value *v)
+get_list(lua_State *L, int index, struct value *v)
 {
 	lua_Unsigned n = lua_rawlen(L, index);
 	bool named = false;
 	for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1))
 		named = named || lua_type(L, -2) != LUA_TNUMBER;
-	if (named && n) {
-		diag_error(v->pos, "%s is a list, but has named entries too", spec_name(f));
-		return false;
-	}
+	if (named && !n)
+		return wrong(L, index, v, NULL);
 	if (named) {
-		wrong(L, index, f, v->pos, NULL);
+		diag_error(v->pos, "%s is a list, but has named entries too", spec_name(v->f));
 		return false;
 	}
 	if (n > LIST_MAX) {
-		diag_error(v->pos, "%s has more than %d entries", spec_name(f), LIST_MAX);
+		diag_error(v->pos, "%s has more than %d entries", spec_name(v->f), LIST_MAX);
 		return false;
 	}
 	for (uint32_t i = 1; i <= n; i++) {
 		lua_rawgeti(L, index, i);
-		struct object *o = to_object(L, -1);
-		if (!o || !spec_choice(fields[f].choices, object_names[o->type])) {
-			wrong(L, index + 1, f, v->pos,
-			    xprintf("%s[%u] is %s", spec_name(f), i, sandbox_describe(L, -1)));
-			return false;
-		}
+		struct object *o = fitting(L, -1, v);
+		if (!o)
+			return wrong(L, index + 1, v,
+			    xprintf("%s[%u] is %s", spec_name(v->f), i, sandbox_describe(L, -1)));
 		append(v, o, (uint32_t)n);
 		lua_settop(L, index);
 	}
@@ -149,12 +155,13 @@ get_list(lua_State *L, int index, enum field_id f, struct value *v)
 
 /* A field that holds no layers: the value at index is stored if it has the right type. */
 static bool
-get_value(lua_State *L, int index, enum field_id f, struct value *v)
+get_value(lua_State *L, int index, struct value *v)
 {
-	struct object *o = to_object(L, index);
+	const struct field_row *row = &fields[v->f];
+	struct object *o;
 	int isint, type = lua_type(L, index);
 	size_t n;
-	switch (fields[f].type) {
+	switch (row->type) {
 	case INT:
 		v->i = lua_tointegerx(L, index, &isint);
 		return type == LUA_TNUMBER && isint;
@@ -164,7 +171,7 @@ get_value(lua_State *L, int index, enum field_id f, struct value *v)
 	case PAIR:
 		return get_pair(L, index, v);
 	case NUM:
-		if (type != LUA_TSTRING || !*fields[f].choices)
+		if (type != LUA_TSTRING || !*row->choices)
 			return get_number(L, index, &v->num);
 		/* fall through */
 	case STR:
@@ -174,10 +181,9 @@ get_value(lua_State *L, int index, enum field_id f, struct value *v)
 		v->str = xstrdup(lua_tolstring(L, index, &n));
 		return strlen(v->str) == n;
 	case OBJ:
-		if (!o || !spec_choice(fields[f].choices, object_names[o->type]))
-			return false;
-		append(v, o, 1);
-		return true;
+		if ((o = fitting(L, index, v)))
+			append(v, o, 1);
+		return o != NULL;
 	case LIST:
 	case INTS:
 	case LAYERS:
@@ -188,24 +194,22 @@ get_value(lua_State *L, int index, enum field_id f, struct value *v)
 
 /* Calls the function at index for every layer; false after an error. */
 static bool
-call_layers(lua_State *L, int index, enum field_id f, struct value *v, uint32_t n)
+call_layers(lua_State *L, int index, struct value *v, uint32_t n)
 {
 	if (lua_iscfunction(L, index)) {
 		diag_error(v->pos, "%s: expected %s, got a function that the file doesn't define",
-		    spec_name(f), spec_type(f));
+		    spec_name(v->f), spec_type(v->f));
 		return false;
 	}
 	for (uint32_t layer = 0; layer < n; layer++) {
 		lua_pushvalue(L, index);
 		lua_pushinteger(L, layer);
 		lua_call(L, 1, 1);
-		struct object *o = to_object(L, -1);
-		if (!o || !spec_choice(fields[f].choices, object_names[o->type])) {
-			wrong(L, index + 1, f, v->pos,
-			    xprintf("%s(%u) returned %s", fields[f].name, layer,
+		struct object *o = fitting(L, -1, v);
+		if (!o)
+			return wrong(L, index + 1, v,
+			    xprintf("%s(%u) returned %s", fields[v->f].name, layer,
 				sandbox_describe(L, -1)));
-			return false;
-		}
 		append(v, o, n);
 		lua_settop(L, index);
 	}
@@ -214,121 +218,110 @@ call_layers(lua_State *L, int index, enum field_id f, struct value *v, uint32_t 
 
 /* One object a layer, if the number of layers is known; else what is there, not set. */
 static bool
-get_layers(lua_State *L, int index, enum field_id f, struct object *parent, struct value *v)
+get_layers(lua_State *L, int index, const struct object *parent, struct value *v)
 {
 	const struct value *layers = spec_value(parent, F_transformer_n_layers);
 	const struct field_row *row = &fields[F_transformer_n_layers];
 	bool known = layers->set && layers->i >= row->lo && layers->i <= row->hi;
 	uint32_t n = known ? (uint32_t)layers->i : 1;
-	struct object *o = to_object(L, index);
-	if (o && spec_choice(fields[f].choices, object_names[o->type])) {
+	struct object *o = fitting(L, index, v);
+	if (o) {
 		for (uint32_t i = 0; i < n; i++)
 			append(v, o, n);
 		return known;
 	}
 	switch (lua_type(L, index)) {
 	case LUA_TFUNCTION:
-		return known && call_layers(L, index, f, v, n);
+		return known && call_layers(L, index, v, n);
 	case LUA_TTABLE:
-		if (!get_list(L, index, f, v))
+		if (!get_list(L, index, v))
 			return false;
 		if (known && v->n != n) {
-			diag_error(v->pos, "%s lists %u layer%s, but %s = %u", spec_name(f), v->n,
-			    v->n == 1 ? "" : "s", spec_name(F_transformer_n_layers), n);
-			diag_note(layers->pos, "%s is set here", spec_name(F_transformer_n_layers));
+			diag_error(v->pos, "%s lists %u layer%s, but %s", spec_name(v->f), v->n,
+			    v->n == 1 ? "" : "s", spec_assigned(layers));
+			spec_note(layers);
 		}
 		return known && v->n == n;
 	}
-	wrong(L, index, f, v->pos, NULL);
-	return false;
+	return wrong(L, index, v, NULL);
 }
 
 static void
-get_field(lua_State *L, enum field_id f, struct object *o)
+get_field(lua_State *L, const struct object *o, struct value *v)
 {
-	struct value *v = spec_value(o, f);
+	const char *name = fields[v->f].name;
+	enum field_type type = fields[v->f].type;
 	struct pos first;
 	lua_settop(L, 1);
-	lua_pushstring(L, fields[f].name);
+	lua_pushstring(L, name);
 	if (lua_rawget(L, 1) == LUA_TNIL)
 		return;
 	v->given = true;
-	v->pos = srcpos_field(o->pos, fields[f].name, &first);
+	v->pos = srcpos_field(o->pos, name, &first);
 	if (first.line) {
-		diag_error(v->pos, "%s is set twice", spec_name(f));
+		diag_error(v->pos, "%s is set twice", spec_name(v->f));
 		diag_note(first, "it is set here first");
 	}
-	if (fields[f].type == LAYERS) {
-		v->set = get_layers(L, 2, f, o, v);
-	} else if (fields[f].type == LIST && lua_type(L, 2) == LUA_TTABLE) {
-		v->set = get_list(L, 2, f, v);
-	} else if (fields[f].type == INTS && lua_type(L, 2) == LUA_TTABLE) {
-		v->set = get_ints(L, 2, f, v);
-	} else {
-		v->set = get_value(L, 2, f, v);
-		if (!v->set)
-			wrong(L, 2, f, v->pos, NULL);
-	}
+	if (type == LAYERS)
+		v->set = get_layers(L, 2, o, v);
+	else if (type == LIST && lua_type(L, 2) == LUA_TTABLE)
+		v->set = get_list(L, 2, v);
+	else if (type == INTS && lua_type(L, 2) == LUA_TTABLE)
+		v->set = get_ints(L, 2, v);
+	else
+		v->set = get_value(L, 2, v) || wrong(L, 2, v, NULL);
 }
 
-static int
-by_bytes(const void *a, const void *b)
+/* The field of that name, NULL if there is none. */
+static struct value *
+find_field(const struct object *o, const char *name)
 {
-	return strcmp(*(char *const *)a, *(char *const *)b);
+	for (struct value *v = o->v; v < o->v + o->n; v++)
+		if (!strcmp(fields[v->f].name, name))
+			return v;
+	return NULL;
 }
 
 /* An error for a key that is no field. The field that was meant counts as given, not as missing. */
 static void
-unknown_field(struct object *o, const char *key)
+unknown_field(const struct object *o, const char *key)
 {
-	struct pos pos = srcpos_field(o->pos, key, NULL);
 	const char *name[N_FIELDS];
 	struct buf list = { 0 }, others = { 0 };
-	uint32_t n = 0;
+	for (uint32_t i = 0; i < o->n; i++) {
+		name[i] = fields[o->v[i].f].name;
+		buf_printf(&list, "%s%s", i ? ", " : "", name[i]);
+	}
+	const char *like = diag_closest(key, name, o->n);
+	diag_error(srcpos_field(o->pos, key, NULL), "%s has no field '%s'%s", object_names[o->type],
+	    key, like ? xprintf("; did you mean %s?", like) : "");
+	if (like) {
+		find_field(o, like)->given = true;
+		return;
+	}
 	for (uint32_t f = 0; f < N_FIELDS; f++)
-		if (fields[f].object == o->type) {
-			buf_printf(&list, "%s%s", n ? ", " : "", fields[f].name);
-			name[n++] = fields[f].name;
-		}
-	const char *like = diag_closest(key, name, n);
-	diag_error(pos, "%s has no field '%s'%s", object_names[o->type], key,
-	    like ? xprintf("; did you mean %s?", like) : "");
-	for (uint32_t f = 0; f < N_FIELDS && !like; f++)
 		if (!strcmp(fields[f].name, key))
 			buf_printf(
 			    &others, "%s%s", others.n ? ", " : "", object_names[fields[f].object]);
 	if (others.n)
 		diag_help("there is a field of that name in %s", others.s);
-	if (!like)
-		diag_help("its fields are %s", list.s);
-	for (uint32_t f = 0; f < N_FIELDS; f++)
-		if (fields[f].object == o->type && fields[f].name == like)
-			spec_value(o, f)->given = true;
+	diag_help("its fields are %s", list.s);
 }
 
 /* Keys of the table at index 1 that are no fields, in the order of their bytes. */
 static void
-check_keys(lua_State *L, struct object *o)
+check_keys(lua_State *L, const struct object *o)
 {
-	struct {
-		char **a;
-		uint32_t n, cap;
-	} unknown = { 0 };
+	ARRAY(const char *) unknown = { 0 };
 	bool positional = false, odd = false;
 	for (lua_pushnil(L); lua_next(L, 1); lua_pop(L, 1)) {
-		bool known = false;
-		positional = positional || lua_type(L, -2) == LUA_TNUMBER;
-		odd = odd || (lua_type(L, -2) != LUA_TNUMBER && lua_type(L, -2) != LUA_TSTRING);
-		if (lua_type(L, -2) != LUA_TSTRING)
-			continue;
-		for (uint32_t f = 0; f < N_FIELDS && !known; f++)
-			known = fields[f].object == o->type &&
-				!strcmp(fields[f].name, lua_tostring(L, -2));
-		if (!known)
+		int type = lua_type(L, -2);
+		positional |= type == LUA_TNUMBER;
+		odd |= type != LUA_TNUMBER && type != LUA_TSTRING;
+		if (type == LUA_TSTRING && !find_field(o, lua_tostring(L, -2)))
 			*PUSH(unknown) = xstrdup(lua_tostring(L, -2));
 	}
-	if (unknown.n)
-		qsort(unknown.a, unknown.n, sizeof(*unknown.a), by_bytes);
+	text_sort(unknown.a, unknown.n);
 	for (uint32_t i = 0; i < unknown.n; i++)
 		unknown_field(o, unknown.a[i]);
 	if (positional)
@@ -356,16 +349,14 @@ construct(lua_State *L)
 		else
 			diag_error(o->pos, "%s takes one table: %s { ... }, got %s", name, name,
 			    lua_gettop(L) ? sandbox_describe(L, 1) : "nothing");
-		for (uint32_t f = 0; f < N_FIELDS; f++) /* nothing of it is missing then */
-			if (fields[f].object == type)
-				spec_value(o, f)->given = true;
+		for (uint32_t i = 0; i < o->n; i++) /* nothing of it is missing then */
+			o->v[i].given = true;
 	} else {
 		check_keys(L, o);
 		for (int layers = 0; layers < 2; layers++) /* layers last: they need their number */
-			for (uint32_t f = 0; f < N_FIELDS; f++)
-				if (fields[f].object == type &&
-				    (fields[f].type == LAYERS) == layers)
-					get_field(L, f, o);
+			for (uint32_t i = 0; i < o->n; i++)
+				if ((fields[o->v[i].f].type == LAYERS) == layers)
+					get_field(L, o, &o->v[i]);
 	}
 	push_object(L, o);
 	return 1;
@@ -381,19 +372,17 @@ add_trainer(lua_State *L, int index, struct spec *out, struct object **from, uin
 	uint32_t k = 0;
 	while (k < out->n && from[k] != o)
 		k++;
-	if (o && o->type == OBJ_trainer && k == out->n) {
-		from[k] = o;
-		out->trainer[out->n++] = spec_copy(o);
-		return true;
-	}
 	if (k < out->n) {
 		diag_error(srcpos_return(out->file),
-		    "entry %u of the list of trainers is entry %u "
-		    "again",
-		    i, k + 1);
+		    "entry %u of the list of trainers is entry %u again", i, k + 1);
 		diag_note(o->pos, "the trainer is made here, once");
 		diag_help("make each with a trainer { ... } and a name of its own");
 		return false;
+	}
+	if (o && o->type == OBJ_trainer) {
+		from[k] = o;
+		out->trainer[out->n++] = spec_copy(o);
+		return true;
 	}
 	diag_error(srcpos_return(out->file), "entry %u of the list of trainers is %s", i,
 	    sandbox_describe(L, index));

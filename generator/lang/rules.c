@@ -25,90 +25,56 @@ enum {
 	NEAREST_MAX = 64,  /* values of a field that come into question */
 	PROBES = 1 << 17,  /* ... and how far they are looked for on each side */
 	MICROBATCHES_MAX = 4096,
+	RULE_FIELDS = 4,
 };
 
 /* The values that rules speak about, of one trainer and one of its moe layers. */
 struct scope {
-	struct value *v[N_FIELDS]; /* NULL: not there */
+	const struct value *v[N_FIELDS]; /* NULL: not there */
 	int64_t x[N_FIELDS];
 };
 
+/* ---- whether they hold ----------------------------------------------------------------------- */
+
+/* The first field is a multiple of the others. */
 static bool
-head_divides(const int64_t *x)
+divisible(const int64_t *x, const uint32_t *f)
 {
-	return x[F_transformer_d_model] % x[F_attention_n_heads] == 0;
+	return x[f[0]] % (x[f[1]] * (f[2] ? x[f[2]] : 1)) == 0;
+}
+
+/* The second field bounds the first. */
+static bool
+bounded(const int64_t *x, const uint32_t *f)
+{
+	return x[f[0]] <= x[f[1]];
 }
 
 static bool
-head_even(const int64_t *x)
+head_even(const int64_t *x, const uint32_t *f)
 {
+	(void)f;
 	if (x[F_attention_head_dim])
 		return x[F_attention_head_dim] % 2 == 0;
-	return !head_divides(x) || x[F_transformer_d_model] / x[F_attention_n_heads] % 2 == 0;
-}
-
-static bool
-kv_divides(const int64_t *x)
-{
-	return x[F_attention_n_heads] % x[F_attention_n_kv_heads] == 0;
-}
-
-static bool
-enough_experts(const int64_t *x)
-{
-	return x[F_moe_top_k] <= x[F_moe_num_experts];
-}
-
-static bool
-groups_divide(const int64_t *x)
-{
-	return x[F_moe_num_experts] % x[F_router_n_groups] == 0;
-}
-
-static bool
-enough_groups(const int64_t *x)
-{
-	return x[F_router_top_groups] <= x[F_router_n_groups];
+	return x[F_transformer_d_model] % x[F_attention_n_heads] != 0 ||
+	       x[F_transformer_d_model] / x[F_attention_n_heads] % 2 == 0;
 }
 
 /* Whatever groups a token gets, they must hold enough experts. */
 static bool
-enough_in_groups(const int64_t *x)
+enough_in_groups(const int64_t *x, const uint32_t *f)
 {
-	return !groups_divide(x) || !enough_groups(x) ||
+	(void)f;
+	return x[F_moe_num_experts] % x[F_router_n_groups] != 0 ||
+	       x[F_router_top_groups] > x[F_router_n_groups] ||
 	       x[F_moe_top_k] <=
 		   x[F_moe_num_experts] / x[F_router_n_groups] * x[F_router_top_groups];
 }
 
 static bool
-expert_divides_experts(const int64_t *x)
+enough_for_chunks(const int64_t *x, const uint32_t *f)
 {
-	return x[F_moe_num_experts] % x[F_parallel_expert] == 0;
-}
-
-static bool
-expert_divides_data(const int64_t *x)
-{
-	return x[F_parallel_data] % x[F_parallel_expert] == 0;
-}
-
-static bool
-enough_layers(const int64_t *x)
-{
-	return x[F_parallel_pipeline] <= x[F_transformer_n_layers];
-}
-
-static bool
-enough_for_chunks(const int64_t *x)
-{
-	return !enough_layers(x) ||
-	       x[F_parallel_pipeline] * x[F_parallel_chunks] <= x[F_transformer_n_layers];
-}
-
-static bool
-batch_divides(const int64_t *x)
-{
-	return x[F_batch_global] % (x[F_batch_micro] * x[F_parallel_data]) == 0;
+	return x[f[0]] > x[f[2]] || x[f[0]] * x[f[1]] <= x[f[2]];
 }
 
 static int64_t
@@ -119,49 +85,40 @@ microbatches(const int64_t *x)
 
 /* Each is some lines of a rank's program. */
 static bool
-few_microbatches(const int64_t *x)
+few_microbatches(const int64_t *x, const uint32_t *f)
 {
+	(void)f;
 	return x[F_parallel_pipeline] == 1 || microbatches(x) <= MICROBATCHES_MAX;
 }
 
-static void
-note_value(const struct value *v, uint32_t f)
-{
-	if (v->given)
-		diag_note(v->pos, "%s is set here", spec_name(f));
-	else
-		diag_note(v->pos, "%s = %lld by default", spec_name(f), (long long)v->i);
-}
+/* ---- what is said where they do not ---------------------------------------------------------- */
 
 static const char *
-not_a_divisor(const struct scope *s, const uint32_t *f)
+not_divisible(const struct scope *s, const uint32_t *f)
 {
-	return xprintf("%s = %lld is not divisible by %s = %lld", spec_name(f[0]),
-	    (long long)s->x[f[0]], spec_name(f[1]), (long long)s->x[f[1]]);
+	return xprintf("%s is not divisible by %s", spec_assigned(s->v[f[0]]),
+	    f[2] ? spec_product(s->v[f[1]], s->v[f[2]]) : spec_assigned(s->v[f[1]]));
 }
 
 static const char *
 not_in_range(const struct scope *s, const uint32_t *f)
 {
-	return xprintf("%s = %lld is not in %.0f .. %lld", spec_name(f[0]), (long long)s->x[f[0]],
-	    fields[f[0]].lo, (long long)s->x[f[1]]);
+	return xprintf("%s is not in %.0f .. %lld", spec_assigned(s->v[f[0]]), fields[f[0]].lo,
+	    (long long)s->x[f[1]]);
 }
 
 static const char *
 too_few_in_groups(const struct scope *s, const uint32_t *f)
 {
 	int64_t each = s->x[F_moe_num_experts] / s->x[F_router_n_groups];
-	return xprintf("%s = %lld is more than the %lld experts of %s = %lld group%s",
-	    spec_name(f[0]), (long long)s->x[f[0]], (long long)(each * s->x[f[1]]), spec_name(f[1]),
-	    (long long)s->x[f[1]], s->x[f[1]] == 1 ? "" : "s");
+	return xprintf("%s is more than the %lld experts of %s group%s", spec_assigned(s->v[f[0]]),
+	    (long long)(each * s->x[f[1]]), spec_assigned(s->v[f[1]]), s->x[f[1]] == 1 ? "" : "s");
 }
 
 static const char *
 odd_head(const struct scope *s, const uint32_t *f)
 {
-	(void)f;
-	return xprintf("%s = %lld is odd: rotary embedding turns pairs",
-	    spec_name(F_attention_head_dim), (long long)s->x[F_attention_head_dim]);
+	return xprintf("%s is odd: rotary embedding turns pairs", spec_assigned(s->v[f[0]]));
 }
 
 static const char *
@@ -174,30 +131,20 @@ odd_quotient(const struct scope *s, const uint32_t *f)
 }
 
 static const char *
-uneven_batch(const struct scope *s, const uint32_t *f)
-{
-	long long micro = s->x[f[1]], data = s->x[f[2]];
-	return xprintf("%s = %lld is not divisible by %s * %s = %lld * %lld = %lld",
-	    spec_name(f[0]), (long long)s->x[f[0]], spec_name(f[1]), spec_name(f[2]), micro, data,
-	    micro * data);
-}
-
-static const char *
 too_many_chunks(const struct scope *s, const uint32_t *f)
 {
-	long long pipeline = s->x[f[0]], chunks = s->x[f[1]];
-	return xprintf("%s * %s = %lld * %lld = %lld chunks, but %s = %lld", spec_name(f[0]),
-	    spec_name(f[1]), pipeline, chunks, pipeline * chunks, spec_name(f[2]),
-	    (long long)s->x[f[2]]);
+	return xprintf(
+	    "%s chunks, but %s", spec_product(s->v[f[0]], s->v[f[1]]), spec_assigned(s->v[f[2]]));
 }
 
 static const char *
 too_many_microbatches(const struct scope *s, const uint32_t *f)
 {
-	return xprintf("%s = %lld is %lld microbatches a rank; a pipeline takes at most %d",
-	    spec_name(f[0]), (long long)s->x[f[0]], (long long)microbatches(s->x),
-	    MICROBATCHES_MAX);
+	return xprintf("%s is %lld microbatches a rank; a pipeline takes at most %d",
+	    spec_assigned(s->v[f[0]]), (long long)microbatches(s->x), MICROBATCHES_MAX);
 }
+
+/* ---- the table ------------------------------------------------------------------------------- */
 
 enum when { ALWAYS, HEAD_DIM_GIVEN, HEAD_DIM_DERIVED, GROUPS_GIVEN };
 
@@ -206,52 +153,38 @@ enum when { ALWAYS, HEAD_DIM_GIVEN, HEAD_DIM_DERIVED, GROUPS_GIVEN };
 enum { RANGE, DIVISORS };
 
 /*
- * The message speaks of the fields in this order, N_FIELDS ends them. The first one that is given
- * carries the error.
+ * The message speaks of the fields in this order; 0, trainer.name, ends them. The first one that is
+ * given carries the error.
  */
 static const struct rule {
-	bool (*holds)(const int64_t *x);
+	bool (*holds)(const int64_t *x, const uint32_t *f);
 	const char *(*text)(const struct scope *s, const uint32_t *f);
-	uint32_t f[4], kind;
+	uint32_t f[RULE_FIELDS + 1], kind;
 	enum when when;
 } rules[] = {
-	{ head_divides, not_a_divisor, { F_transformer_d_model, F_attention_n_heads, N_FIELDS },
-	    DIVISORS, HEAD_DIM_DERIVED },
-	{ head_even, odd_quotient, { F_transformer_d_model, F_attention_n_heads, N_FIELDS },
-	    DIVISORS, HEAD_DIM_DERIVED },
-	{ head_even, odd_head, { F_attention_head_dim, N_FIELDS, N_FIELDS }, DIVISORS,
-	    HEAD_DIM_GIVEN },
-	{ kv_divides, not_a_divisor, { F_attention_n_heads, F_attention_n_kv_heads, N_FIELDS },
-	    DIVISORS, ALWAYS },
-	{ enough_experts, not_in_range, { F_moe_top_k, F_moe_num_experts, N_FIELDS }, RANGE,
+	{ divisible, not_divisible, { F_transformer_d_model, F_attention_n_heads }, DIVISORS,
+	    HEAD_DIM_DERIVED },
+	{ head_even, odd_quotient, { F_transformer_d_model, F_attention_n_heads }, DIVISORS,
+	    HEAD_DIM_DERIVED },
+	{ head_even, odd_head, { F_attention_head_dim }, DIVISORS, HEAD_DIM_GIVEN },
+	{ divisible, not_divisible, { F_attention_n_heads, F_attention_n_kv_heads }, DIVISORS,
 	    ALWAYS },
-	{ groups_divide, not_a_divisor, { F_moe_num_experts, F_router_n_groups, N_FIELDS },
-	    DIVISORS, ALWAYS },
-	{ enough_groups, not_in_range, { F_router_top_groups, F_router_n_groups, N_FIELDS }, RANGE,
-	    GROUPS_GIVEN },
+	{ bounded, not_in_range, { F_moe_top_k, F_moe_num_experts }, RANGE, ALWAYS },
+	{ divisible, not_divisible, { F_moe_num_experts, F_router_n_groups }, DIVISORS, ALWAYS },
+	{ bounded, not_in_range, { F_router_top_groups, F_router_n_groups }, RANGE, GROUPS_GIVEN },
 	{ enough_in_groups, too_few_in_groups,
 	    { F_moe_top_k, F_router_top_groups, F_router_n_groups, F_moe_num_experts }, RANGE,
 	    GROUPS_GIVEN },
-	{ expert_divides_experts, not_a_divisor, { F_moe_num_experts, F_parallel_expert, N_FIELDS },
-	    DIVISORS, ALWAYS },
-	{ expert_divides_data, not_a_divisor, { F_parallel_data, F_parallel_expert, N_FIELDS },
-	    DIVISORS, ALWAYS },
-	{ enough_layers, not_in_range, { F_parallel_pipeline, F_transformer_n_layers, N_FIELDS },
-	    RANGE, ALWAYS },
+	{ divisible, not_divisible, { F_moe_num_experts, F_parallel_expert }, DIVISORS, ALWAYS },
+	{ divisible, not_divisible, { F_parallel_data, F_parallel_expert }, DIVISORS, ALWAYS },
+	{ bounded, not_in_range, { F_parallel_pipeline, F_transformer_n_layers }, RANGE, ALWAYS },
 	{ enough_for_chunks, too_many_chunks,
-	    { F_parallel_pipeline, F_parallel_chunks, F_transformer_n_layers, N_FIELDS }, RANGE,
+	    { F_parallel_pipeline, F_parallel_chunks, F_transformer_n_layers }, RANGE, ALWAYS },
+	{ divisible, not_divisible, { F_batch_global, F_batch_micro, F_parallel_data }, DIVISORS,
 	    ALWAYS },
-	{ batch_divides, uneven_batch, { F_batch_global, F_batch_micro, F_parallel_data, N_FIELDS },
-	    DIVISORS, ALWAYS },
 	{ few_microbatches, too_many_microbatches,
 	    { F_batch_global, F_batch_micro, F_parallel_data, F_parallel_pipeline }, RANGE,
 	    ALWAYS },
-};
-
-/* All scopes of a trainer: one a distinct moe, or one without. */
-struct scopes {
-	struct scope *a;
-	uint32_t n, cap;
 };
 
 static bool
@@ -263,8 +196,8 @@ applies(const struct rule *r, const struct scope *s)
 	if ((r->when == HEAD_DIM_GIVEN || r->when == HEAD_DIM_DERIVED) &&
 	    (!head || head->given != (r->when == HEAD_DIM_GIVEN)))
 		return false;
-	for (size_t i = 0; i < LEN(r->f) && r->f[i] != N_FIELDS; i++)
-		if (!s->v[r->f[i]] || !s->v[r->f[i]]->set)
+	for (const uint32_t *f = r->f; *f; f++)
+		if (!s->v[*f] || !s->v[*f]->set)
 			return false;
 	return true;
 }
@@ -279,9 +212,9 @@ nearest(struct question *q, const struct rule *r, const struct scope *s, uint32_
 	for (int64_t d = 1; q && d < PROBES && n < NEAREST_MAX; d++)
 		for (int sign = -1; sign <= 1; sign += 2) {
 			int64_t x = then.x[f] = s->x[f] + sign * d;
-			if (x < fields[f].lo || x > fields[f].hi || !r->holds(then.x))
+			if (x < fields[f].lo || x > fields[f].hi || !r->holds(then.x, r->f))
 				continue;
-			ask_value(q, f, s->v[f]->pos, most, xprintf("%lld", (long long)x));
+			ask_value(q, s->v[f], most, xprintf("%lld", (long long)x));
 			n++;
 		}
 }
@@ -289,34 +222,42 @@ nearest(struct question *q, const struct rule *r, const struct scope *s, uint32_
 static void
 broken(const struct rule *r, const struct scope *s)
 {
-	uint32_t main = r->f[0];
-	for (size_t i = 0; i < LEN(r->f) && r->f[i] != N_FIELDS; i++)
-		if (s->v[r->f[i]]->given && !s->v[main]->given)
-			main = r->f[i];
-	diag_error(s->v[main]->pos, "%s", r->text(s, r->f));
-	for (size_t i = 0; i < LEN(r->f) && r->f[i] != N_FIELDS; i++)
-		if (r->f[i] != main)
-			note_value(s->v[r->f[i]], r->f[i]);
+	const struct value *main = s->v[r->f[0]];
+	for (const uint32_t *f = r->f; *f; f++)
+		if (s->v[*f]->given && !main->given)
+			main = s->v[*f];
+	diag_error(main->pos, "%s", r->text(s, r->f));
+	for (const uint32_t *f = r->f; *f; f++)
+		if (s->v[*f] != main)
+			spec_note(s->v[*f]);
 	struct question *q = ask();
-	for (size_t i = 0; i < LEN(r->f) && r->f[i] != N_FIELDS; i++)
-		nearest(q, r, s, r->f[i], r->kind == RANGE ? 1 : i ? DIVISORS_MAX : MULTIPLES_MAX);
+	for (const uint32_t *f = r->f; *f; f++)
+		nearest(q, r, s, *f,
+		    r->kind == RANGE ? 1
+		    : f > r->f       ? DIVISORS_MAX
+				     : MULTIPLES_MAX);
 	if (r->when == HEAD_DIM_DERIVED) {
 		int64_t even = s->x[F_transformer_d_model] / s->x[F_attention_n_heads] / 2 * 2;
 		for (int64_t x = even > 0 ? even : 2; x <= even + 2; x += 2)
-			ask_value(q, F_attention_head_dim, s->v[F_attention_head_dim]->pos,
-			    MULTIPLES_MAX, xprintf("%lld", (long long)x));
+			ask_value(q, s->v[F_attention_head_dim], MULTIPLES_MAX,
+			    xprintf("%lld", (long long)x));
 	}
 }
 
 static void
 take(struct scope *s, const struct object *o)
 {
-	for (uint32_t f = 0; o && f < N_FIELDS; f++)
-		if (fields[f].object == o->type && fields[f].type == INT) {
-			s->v[f] = spec_value(o, f);
-			s->x[f] = s->v[f]->i;
+	for (uint32_t i = 0; o && i < o->n; i++)
+		if (fields[o->v[i].f].type == INT) {
+			s->v[o->v[i].f] = &o->v[i];
+			s->x[o->v[i].f] = o->v[i].i;
 		}
 }
+
+/* All scopes of a trainer: one without layers, and one for each distinct object of them. */
+struct scopes {
+	ARRAY(struct scope) scope;
+};
 
 /*
  * One scope more for each distinct object of the layers; those made again by a function are equal.
@@ -324,71 +265,55 @@ take(struct scope *s, const struct object *o)
 static void
 take_layers(struct scopes *all, const struct value *layers)
 {
-	uint32_t before = all->n;
-	for (uint32_t i = 0, j; layers && i < layers->n; i++) {
+	uint32_t before = all->scope.n;
+	for (uint32_t i = 0; i < layers->n; i++) {
 		const struct object *o = layers->list[i];
-		for (j = 0; j < i && layers->list[j] != o;)
-			j++;
-		if (j < i || o->type == OBJ_mlp)
+		if (spec_again(layers, i) || o->type == OBJ_mlp)
 			continue;
-		struct scope *s = PUSH(*all);
-		*s = all->a[0];
+		struct scope *s = PUSH(all->scope);
+		*s = all->scope.a[0];
 		take(s, o);
 		if (o->type == OBJ_moe)
 			take(s, spec_obj(o, F_moe_router));
-		for (uint32_t k = before; k + 1 < all->n; k++)
-			if (memcmp(all->a[k].x, s->x, sizeof(s->x)) == 0) {
-				all->n--;
+		for (uint32_t k = before; k + 1 < all->scope.n; k++)
+			if (memcmp(all->scope.a[k].x, s->x, sizeof(s->x)) == 0) {
+				all->scope.n--;
 				break;
 			}
 	}
 }
 
-/* Whether a rule is about layers, and not about the trainer as a whole. */
-static bool
-of_layers(const struct rule *r)
-{
-	for (size_t i = 0; i < LEN(r->f) && r->f[i] != N_FIELDS; i++)
-		if (fields[r->f[i]].object == OBJ_moe || fields[r->f[i]].object == OBJ_router ||
-		    fields[r->f[i]].object == OBJ_attention)
-			return true;
-	return false;
-}
-
 /*
  * Checks the rules of a trainer whose objects are checked one by one and whose derived values are
- * not filled in yet. A rule is passed over if one of its fields is in error.
+ * not filled in yet. A rule is passed over if one of its fields is in error. One that is not about
+ * layers is the same in each scope, and reported once.
  */
 void
 check_rules(const struct object *trainer)
 {
 	const struct object *model = spec_obj(trainer, F_trainer_model);
-	const struct value *layers = model ? spec_value(model, F_transformer_feed_forward) : NULL;
+	const struct object *layout = spec_obj(trainer, F_trainer_parallel);
+	const struct value *expert = spec_value(layout, F_parallel_expert);
+	const struct value *layers = spec_value(model, F_transformer_feed_forward);
 	struct scopes all = { 0 };
-	struct scope *base = PUSH(all);
+	struct scope *base = PUSH(all.scope);
 	take(base, trainer);
 	take(base, model);
 	take(base, spec_obj(trainer, F_trainer_batch));
-	const struct object *layout = spec_obj(trainer, F_trainer_parallel);
 	take(base, layout);
-	const struct value *expert = base->v[F_parallel_expert];
-	take_layers(&all, model ? spec_value(model, F_transformer_attention) : NULL);
-	uint32_t dense = all.n;
+	take_layers(&all, spec_value(model, F_transformer_attention));
+	uint32_t dense = all.scope.n;
 	take_layers(&all, layers);
-	for (size_t r = 0; r < LEN(rules); r++) {
-		bool each = of_layers(&rules[r]);
-		for (uint32_t k = each; k < (each ? all.n : 1); k++)
-			if (rules[r].text && applies(&rules[r], &all.a[k]) &&
-			    !rules[r].holds(all.a[k].x))
-				broken(&rules[r], &all.a[k]);
-	}
-	if (all.n == dense && layers && layers->set && expert && expert->set && expert->i > 1) {
-		diag_error(expert->pos,
-		    "parallel.expert = %lld, but no layer has experts to share out",
-		    (long long)expert->i);
-		diag_note(layers->pos, "transformer.feed_forward is set here");
+	for (const struct rule *r = rules; r < rules + LEN(rules); r++)
+		for (const struct scope *s = all.scope.a; s < all.scope.a + all.scope.n; s++)
+			if (applies(r, s) && !r->holds(s->x, r->f))
+				broken(r, s);
+	if (all.scope.n == dense && layers->set && expert->set && expert->i > 1) {
+		diag_error(expert->pos, "%s, but no layer has experts to share out",
+		    spec_assigned(expert));
+		spec_note(layers);
 		struct question *q = ask();
-		ask_value(q, F_parallel_expert, expert->pos, 1, "1");
+		ask_value(q, expert, 1, "1");
 		ask_words(q, "use a moe layer");
 	}
 }

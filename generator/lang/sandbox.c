@@ -39,10 +39,7 @@ static struct {
 	bool running;
 	uint32_t level[LEVELS_MAX + 1]; /* lines of the call levels at an error, innermost first */
 	uint32_t n;
-	struct {
-		char **a;
-		uint32_t n, cap;
-	} reads; /* fields of arg that the file looked for */
+	ARRAY(const char *) reads; /* fields of arg that the file looked for */
 } box;
 
 /* Line being executed by the innermost Lua function from a call level on, 0 if there is none. */
@@ -220,26 +217,16 @@ sandbox_describe(lua_State *L, int index)
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-static int
-by_bytes(const void *a, const void *b)
-{
-	return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 /* The key of the table at index that a word is close to, as "; did you mean X?", or "". */
 const char *
 sandbox_closest(lua_State *L, int index, const char *word)
 {
-	struct {
-		char **a;
-		uint32_t n, cap;
-	} key = { 0 };
+	ARRAY(const char *) key = { 0 };
 	for (lua_pushnil(L); lua_next(L, index) && key.n < 4096; lua_pop(L, 1))
 		if (lua_type(L, -2) == LUA_TSTRING)
 			*PUSH(key) = xstrdup(lua_tostring(L, -2));
-	if (key.n)
-		qsort(key.a, key.n, sizeof *key.a, by_bytes);
-	const char *like = diag_closest(word, (const char *const *)key.a, key.n);
+	text_sort(key.a, key.n);
+	const char *like = diag_closest(word, key.a, key.n);
 	return like ? xprintf("; did you mean %s?", like) : "";
 }
 
@@ -320,7 +307,7 @@ void
 sandbox_unused(const struct define *d)
 {
 	struct buf b = { 0 };
-	const char *like = diag_closest(d->name, (const char *const *)box.reads.a, box.reads.n);
+	const char *like = diag_closest(d->name, box.reads.a, box.reads.n);
 	diag_error((struct pos){ 0 }, "-D %s%s%s is never used by %s%s", d->name,
 	    d->value ? "=" : "", d->value ? d->value : "", diag_file_name(box.file),
 	    like ? xprintf("; did you mean %s?", like) : "");

@@ -36,48 +36,42 @@ const char *const object_docs[N_OBJECTS] = {
 /* Width of resolved.lua, and the locals that hold layer kinds: Lua takes 200 a function. */
 enum { WIDTH = 100, LOCALS_MAX = 26 };
 
-static uint32_t
-first_field(enum object_type type)
-{
-	static uint32_t first[N_OBJECTS]; /* 0: not known yet, or cheap to find */
-	uint32_t f = first[type];
-	while (f < N_FIELDS && fields[f].object != type)
-		f++;
-	return first[type] = f;
-}
-
 /* An object of a type whose fields are all unset and stand at pos. */
 struct object *
 spec_new(enum object_type type, struct pos pos)
 {
 	struct object *o = xalloc(sizeof(*o));
-	uint32_t first = first_field(type), n = 0;
+	uint32_t first = 0, n = 0;
+	while (first < N_FIELDS && fields[first].object != type)
+		first++;
 	while (first + n < N_FIELDS && fields[first + n].object == type)
 		n++;
-	*o = (struct object){ type, pos, xalloc(n * sizeof(*o->v)) };
-	for (uint32_t i = 0; i < n; i++) {
-		o->v[i].pos = pos;
-		o->v[i].type = fields[first + i].type;
-	}
+	*o = (struct object){ type, pos, xalloc(n * sizeof(*o->v)), n };
+	for (uint32_t i = 0; i < n; i++)
+		o->v[i] = (struct value){ .f = (enum field_id)(first + i), .pos = pos };
 	return o;
 }
 
-/* A field's value, set or not; an internal error if the object has no such field. */
+/*
+ * A field's value, set or not; an internal error if the object has no such field. Of an object that
+ * is missing, which is an error that was reported, none is set.
+ */
 struct value *
 spec_value(const struct object *o, enum field_id f)
 {
+	if (!o)
+		return xalloc(sizeof(struct value));
 	if (fields[f].object != o->type)
 		internal("%s has no field %s", object_names[o->type], fields[f].name);
-	return &o->v[f - first_field(o->type)];
+	return &o->v[f - o->v->f];
 }
 
 static struct value *
 typed_value(const struct object *o, enum field_id f, enum field_type a, enum field_type b)
 {
-	struct value *v = spec_value(o, f);
-	if (v->type != a && v->type != b)
-		internal("%s.%s read as another type", object_names[o->type], fields[f].name);
-	return v;
+	if (fields[f].type != a && fields[f].type != b)
+		internal("%s read as another type", spec_name(f));
+	return spec_value(o, f);
 }
 
 /* The value of an INT or BOOL field. */
@@ -112,32 +106,15 @@ spec_obj(const struct object *o, enum field_id f)
 static bool
 value_equal(const struct value *a, const struct value *b)
 {
-	if (a->set != b->set || a->n != b->n)
+	if (!a->set || !b->set)
+		return a->set == b->set;
+	if (a->i != b->i || a->num != b->num || a->num2 != b->num2 || a->n != b->n ||
+	    a->nints != b->nints || !a->str != !b->str || (a->str && strcmp(a->str, b->str)) ||
+	    (a->nints && memcmp(a->ints, b->ints, a->nints * sizeof(*a->ints))))
 		return false;
 	for (uint32_t i = 0; i < a->n; i++)
 		if (!spec_equal(a->list[i], b->list[i]))
 			return false;
-	if (!a->set)
-		return true;
-	switch (a->type) {
-	case INT:
-	case BOOL:
-		return a->i == b->i;
-	case NUM:
-	case PAIR:
-		return a->num == b->num && a->num2 == b->num2 && !a->str == !b->str &&
-		       (!a->str || strcmp(a->str, b->str) == 0);
-	case INTS:
-		return a->nints == b->nints &&
-		       memcmp(a->ints, b->ints, a->nints * sizeof(*a->ints)) == 0;
-	case STR:
-	case ENUM:
-		return strcmp(a->str, b->str) == 0;
-	case OBJ:
-	case LIST:
-	case LAYERS:
-		break;
-	}
 	return true;
 }
 
@@ -149,11 +126,19 @@ spec_equal(const struct object *a, const struct object *b)
 		return true;
 	if (a->type != b->type)
 		return false;
-	uint32_t first = first_field(a->type);
-	for (uint32_t f = first; f < N_FIELDS && fields[f].object == a->type; f++)
-		if (!value_equal(&a->v[f - first], &b->v[f - first]))
+	for (uint32_t i = 0; i < a->n; i++)
+		if (!value_equal(&a->v[i], &b->v[i]))
 			return false;
 	return true;
+}
+
+bool
+spec_again(const struct value *v, uint32_t i)
+{
+	for (uint32_t j = 0; j < i; j++)
+		if (v->list[j] == v->list[i])
+			return true;
+	return false;
 }
 
 void
@@ -180,28 +165,26 @@ spec_choice(const char *choices, const char *text)
 }
 
 /* Pairs of an object and its copy. */
+struct pair {
+	const struct object *from;
+	struct object *to;
+};
 struct copies {
-	struct {
-		const struct object *from;
-		struct object *to;
-	} * a;
-	uint32_t n, cap;
+	ARRAY(struct pair) pair;
 };
 
 static struct object *
 copy(const struct object *from, struct copies *c)
 {
-	for (uint32_t i = c->n; i--;)
-		if (c->a[i].from == from)
-			return c->a[i].to;
+	for (uint32_t i = c->pair.n; i--;)
+		if (c->pair.a[i].from == from)
+			return c->pair.a[i].to;
 	struct object *to = spec_new(from->type, from->pos);
-	for (uint32_t f = 0; f < N_FIELDS; f++) {
-		if (fields[f].object != from->type)
-			continue;
-		const struct value *old = spec_value(from, f);
+	for (uint32_t k = 0; k < from->n; k++) {
+		const struct value *old = &from->v[k];
+		struct value *v = &to->v[k];
 		if (!old->given && !old->idle)
 			continue;
-		struct value *v = spec_value(to, f);
 		*v = *old;
 		v->set |= v->idle | v->refused;
 		v->given = true;
@@ -210,9 +193,7 @@ copy(const struct object *from, struct copies *c)
 		for (uint32_t i = 0; i < v->n; i++)
 			v->list[i] = copy(old->list[i], c);
 	}
-	(void)PUSH(*c);
-	c->a[c->n - 1].from = from;
-	c->a[c->n - 1].to = to;
+	*PUSH(c->pair) = (struct pair){ from, to };
 	return to;
 }
 
@@ -264,6 +245,28 @@ const char *
 spec_name(enum field_id f)
 {
 	return xprintf("%s.%s", object_names[fields[f].object], fields[f].name);
+}
+
+const char *
+spec_assigned(const struct value *v)
+{
+	return xprintf("%s = %s", spec_name(v->f), spec_text(v));
+}
+
+const char *
+spec_product(const struct value *a, const struct value *b)
+{
+	return xprintf("%s * %s = %lld * %lld = %lld", spec_name(a->f), spec_name(b->f),
+	    (long long)a->i, (long long)b->i, (long long)(a->i * b->i));
+}
+
+void
+spec_note(const struct value *v)
+{
+	if (v->given)
+		diag_note(v->pos, "%s is set here", spec_name(v->f));
+	else
+		diag_note(v->pos, "%s by default", spec_assigned(v));
 }
 
 /* What a field takes, in words: "an integer". */
@@ -318,9 +321,10 @@ spec_range(enum field_id f)
 struct printer {
 	struct buf *out;
 	bool complete;
-	uint32_t line; /* of the text's end */
-	/* where the description has what is printed, or what stands around it; own: on this line */
-	const char *origin, *own;
+	size_t begin;                        /* of the line that is printed, in out */
+	uint32_t number;                     /* of it */
+	const char *own;                     /* where the description has what stands on it */
+	const struct line *line;             /* of the field whose value is printed */
 	const char *const *layers[N_FIELDS]; /* names of the kinds that a LAYERS field refers to */
 };
 
@@ -352,11 +356,27 @@ quoted(struct buf *b, const char *s)
 	buf_puts(b, "\"");
 }
 
+static void inline_value(struct buf *b, const struct value *v);
+
+static void
+inline_object(struct buf *b, const struct object *o)
+{
+	const char *sep = " ";
+	buf_printf(b, "%s {", object_names[o->type]);
+	for (const struct value *v = o->v; v < o->v + o->n; v++)
+		if (v->set) {
+			buf_printf(b, "%s%s = ", sep, fields[v->f].name);
+			inline_value(b, v);
+			sep = ", ";
+		}
+	buf_puts(b, *sep == ',' ? " }" : "}");
+}
+
 /* A value on one line; objects too, and those of a list in braces. */
 static void
 inline_value(struct buf *b, const struct value *v)
 {
-	switch (v->type) {
+	switch (fields[v->f].type) {
 	case INT:
 		buf_printf(b, "%lld", (long long)v->i);
 		return;
@@ -386,42 +406,30 @@ inline_value(struct buf *b, const struct value *v)
 		quoted(b, v->str);
 		return;
 	case OBJ:
+	case LAYERS: /* the first of them */
+		if (v->n)
+			inline_object(b, v->list[0]);
+		return;
 	case LIST:
-	case LAYERS:
-		break;
-	}
-	if (v->type == LIST)
-		buf_puts(b, v->n ? "{ " : "{");
-	for (uint32_t i = 0; i < v->n; i++) {
-		const struct object *o = v->list[i];
-		uint32_t first = first_field(o->type);
-		const char *sep = " ";
-		buf_printf(b, "%s%s {", i ? ", " : "", object_names[o->type]);
-		for (uint32_t f = first; f < N_FIELDS && fields[f].object == o->type; f++) {
-			if (!o->v[f - first].set)
-				continue;
-			buf_printf(b, "%s%s = ", sep, fields[f].name);
-			inline_value(b, &o->v[f - first]);
-			sep = ", ";
+		for (uint32_t i = 0; i < v->n; i++) {
+			buf_puts(b, i ? ", " : "{ ");
+			inline_object(b, v->list[i]);
 		}
-		buf_puts(b, *sep == ',' ? " }" : "}");
-		if (v->type == LAYERS)
-			break;
+		buf_puts(b, v->n ? " }" : "{}");
+		return;
 	}
-	if (v->type == LIST)
-		buf_puts(b, v->n ? " }" : "}");
 }
 
 const char *
 spec_text(const struct value *v)
 {
+	bool layers = fields[v->f].type == LAYERS;
 	struct buf b = { 0 };
-	for (uint32_t i = 0; i < v->n && v->type == LAYERS; i++) {
-		struct value one = { .type = OBJ, .list = &v->list[i], .n = 1 };
-		inline_value(&b, &one);
+	for (uint32_t i = 0; i < v->n && layers; i++) {
+		inline_object(&b, v->list[i]);
 		buf_puts(&b, "; ");
 	}
-	if (v->type != LAYERS)
+	if (!layers)
 		inline_value(&b, v);
 	return b.s;
 }
@@ -432,8 +440,8 @@ struct fact {
 	const char **value;
 };
 struct facts {
-	struct fact *a;
-	uint32_t n, cap, layers;
+	ARRAY(struct fact) fact;
+	uint32_t layers;
 };
 
 /* layer UINT32_MAX: all of them */
@@ -442,36 +450,31 @@ add_fact(struct facts *t, const char *name, const char *value, uint32_t layer)
 {
 	uint32_t i = 0;
 
-	while (i < t->n && strcmp(t->a[i].name, name))
+	while (i < t->fact.n && strcmp(t->fact.a[i].name, name))
 		i++;
-	if (i == t->n)
-		*PUSH(*t) = (struct fact){ name, xalloc(t->layers * sizeof(*t->a->value)) };
+	if (i == t->fact.n)
+		*PUSH(t->fact) = (struct fact){ name, xalloc(t->layers * sizeof(char *)) };
 	for (uint32_t l = 0; l < t->layers; l++)
 		if (layer == UINT32_MAX || layer == l)
-			t->a[i].value[l] = value;
+			t->fact.a[i].value[l] = value;
 }
 
 static void
 facts_of(struct facts *t, const char *path, const struct object *o, uint32_t layer)
 {
-	uint32_t first = first_field(o->type);
-
-	for (uint32_t f = first; f < N_FIELDS && fields[f].object == o->type; f++) {
-		const struct value *v = &o->v[f - first];
-		const char *name = *path ? xprintf("%s.%s", path, fields[f].name) : fields[f].name;
-		struct buf b = { 0 };
-		if (!v->set || (o->type == OBJ_transformer && f == F_transformer_recompute))
+	for (const struct value *v = o->v; v < o->v + o->n; v++) {
+		const struct field_row *row = &fields[v->f];
+		const char *name = *path ? xprintf("%s.%s", path, row->name) : row->name;
+		if (!v->set || v->f == F_transformer_recompute)
 			continue;
 		for (uint32_t i = 0; i < v->n; i++) {
-			uint32_t l = v->type == LAYERS ? i : layer;
-			if (strchr(fields[f].choices, '|'))
+			uint32_t l = row->type == LAYERS ? i : layer;
+			if (strchr(row->choices, '|'))
 				add_fact(t, name, object_names[v->list[i]->type], l);
 			facts_of(t, name, v->list[i], l);
 		}
-		if (v->type != OBJ && v->type != LAYERS) {
-			inline_value(&b, v);
-			add_fact(t, name, b.s, layer);
-		}
+		if (row->type != OBJ && row->type != LAYERS)
+			add_fact(t, name, spec_text(v), layer);
 	}
 }
 
@@ -482,7 +485,7 @@ spec_facts(const struct object *model)
 	struct buf b = { 0 };
 
 	facts_of(&t, "", model, UINT32_MAX);
-	for (const struct fact *x = t.a; x < t.a + t.n; x++) {
+	for (const struct fact *x = t.fact.a; x < t.fact.a + t.fact.n; x++) {
 		uint32_t n = 0;
 		for (uint32_t l = 0; l < t.layers; l++)
 			if (x->value[l])
@@ -502,17 +505,15 @@ spec_facts(const struct object *model)
 	return b.s;
 }
 
+/* ---- resolved.lua over several lines --------------------------------------------------------- */
+
 static void
-set_lines(struct value *v, uint32_t line, const char *origin)
+set_line(struct value *v, const struct line *line)
 {
-	v->rline = line;
-	v->origin = origin;
-	for (uint32_t i = 0; i < v->n; i++) {
-		struct object *o = v->list[i];
-		uint32_t first = first_field(o->type);
-		for (uint32_t f = first; f < N_FIELDS && fields[f].object == o->type; f++)
-			set_lines(&o->v[f - first], line, origin);
-	}
+	v->line = line;
+	for (uint32_t i = 0; i < v->n; i++)
+		for (uint32_t k = 0; k < v->list[i]->n; k++)
+			set_line(&v->list[i]->v[k], line);
 }
 
 static void
@@ -521,36 +522,30 @@ newline(struct printer *p, int indent)
 	if (p->own)
 		buf_printf(p->out, " -- %s", p->own);
 	p->own = NULL;
-	buf_printf(p->out, "\n%*s", indent, "");
-	p->line++;
+	buf_puts(p->out, "\n");
+	p->begin = p->out->n;
+	p->number++;
+	buf_printf(p->out, "%*s", indent, "");
 }
 
+/* On this line stands an object's field, which the description has at pos. */
 static void
-set_line(const struct printer *p, struct value *v)
+enter(struct printer *p, const struct object *of, const struct value *v, struct pos pos)
 {
-	v->rline = p->line;
-	v->origin = p->origin;
+	struct line *l = xalloc(sizeof(*l));
+	p->own = p->complete && v->given ? origin_of(pos) : NULL;
+	*l = (struct line){ p->number, v, of, p->line, p->own ? p->own : p->line->origin };
+	p->line = l;
 }
 
-/* What is printed now stands there in the description; gives what stands around it. */
-static const char *
-enter(struct printer *p, const char *own)
-{
-	const char *around = p->origin;
-
-	p->own = own;
-	p->origin = own ? own : around;
-	return around;
-}
-
-static void print_object(struct printer *p, struct object *o, int indent);
+static void print_object(struct printer *p, const struct object *o, int indent);
 
 /* The layers' kinds by name, filled up to the line's width. */
 static void
-print_layers(struct printer *p, struct value *v, const char *const *name, int indent)
+print_layers(struct printer *p, const struct value *v, int indent)
 {
+	const char *const *name = p->layers[v->f];
 	size_t column = WIDTH;
-	set_line(p, v);
 	buf_puts(p->out, "{");
 	for (uint32_t i = 0; i < v->n; i++) {
 		size_t need = strlen(name[i]) + 2;
@@ -568,24 +563,24 @@ print_layers(struct printer *p, struct value *v, const char *const *name, int in
 	buf_puts(p->out, "}");
 }
 
-/* One field's value at the end of "name = "; column is where it starts. */
+/* One field's value at the end of "name = ". */
 static void
-print_value(struct printer *p, struct value *v, uint32_t f, int indent, size_t column)
+print_value(struct printer *p, struct value *v, int indent)
 {
-	if (p->layers[f]) {
-		print_layers(p, v, p->layers[f], indent);
+	struct buf b = { 0 };
+	v->line = p->line;
+	if (p->layers[v->f]) {
+		print_layers(p, v, indent);
 		return;
 	}
-	struct buf b = { 0 };
 	inline_value(&b, v);
 	size_t behind = p->own ? strlen(" -- ") + strlen(p->own) : 0;
-	if (column + b.n + 1 + behind <= WIDTH || !v->n) {
+	if (p->out->n - p->begin + b.n + 1 + behind <= WIDTH || !v->n) {
 		buf_add(p->out, b.s, b.n);
-		set_lines(v, p->line, p->origin);
+		set_line(v, p->line);
 		return;
 	}
-	set_line(p, v);
-	if (v->type != LIST) {
+	if (fields[v->f].type != LIST) {
 		print_object(p, v->list[0], indent);
 		return;
 	}
@@ -601,24 +596,20 @@ print_value(struct printer *p, struct value *v, uint32_t f, int indent, size_t c
 
 /* An object over several lines, a field a line. */
 static void
-print_object(struct printer *p, struct object *o, int indent)
+print_object(struct printer *p, const struct object *o, int indent)
 {
-	uint32_t first = first_field(o->type);
+	const struct line *around = p->line;
 	buf_printf(p->out, "%s {", object_names[o->type]);
-	for (uint32_t f = first; f < N_FIELDS && fields[f].object == o->type; f++) {
-		struct value *v = &o->v[f - first];
-		bool object = v->n && v->type != LIST && !p->layers[f];
-		set_line(p, v);
+	for (struct value *v = o->v; v < o->v + o->n; v++) {
+		bool object = v->n && fields[v->f].type != LIST && !p->layers[v->f];
 		if (!v->set)
 			continue;
 		newline(p, indent + 2);
-		const char *around = enter(p, !p->complete || !v->given
-						  ? NULL
-						  : origin_of(object ? v->list[0]->pos : v->pos));
-		buf_printf(p->out, "%s = ", fields[f].name);
-		print_value(p, v, f, indent + 2, (size_t)indent + 2 + strlen(fields[f].name) + 3);
+		enter(p, o, v, object ? v->list[0]->pos : v->pos);
+		buf_printf(p->out, "%s = ", fields[v->f].name);
+		print_value(p, v, indent + 2);
 		buf_puts(p->out, ",");
-		p->origin = around;
+		p->line = around;
 	}
 	newline(p, indent);
 	buf_puts(p->out, "}");
@@ -628,45 +619,41 @@ print_object(struct printer *p, struct object *o, int indent)
 static void
 copy_lines(struct object *to, const struct object *from)
 {
-	uint32_t first = first_field(to->type);
-	for (uint32_t f = first; f < N_FIELDS && fields[f].object == to->type; f++) {
-		struct value *a = &to->v[f - first];
-		const struct value *b = &from->v[f - first];
-		a->rline = b->rline;
-		a->origin = b->origin;
-		for (uint32_t i = 0; i < a->n && i < b->n; i++)
-			copy_lines(a->list[i], b->list[i]);
+	for (uint32_t k = 0; k < to->n; k++) {
+		to->v[k].line = from->v[k].line;
+		for (uint32_t i = 0; i < to->v[k].n && i < from->v[k].n; i++)
+			copy_lines(to->v[k].list[i], from->v[k].list[i]);
 	}
 }
 
 /*
- * Prints the kinds of a LAYERS field as locals (a table when there are many), if there is more than
- * one; names them layer by layer. Equal layers that are not printed get the lines of their kind
- * later, by copy_kinds.
+ * Prints the kinds of a model's LAYERS field as locals (a table when there are many), and names
+ * them layer by layer.
  */
 static void
-print_kinds(struct printer *p, const struct value *v, uint32_t f, struct object **kind, uint32_t n)
+print_kinds(struct printer *p, const struct object *model, const struct value *v,
+    struct object **kind, uint32_t n)
 {
-	const char **name = xalloc((v->n + 1) * sizeof(*name));
+	const struct line *around = p->line;
+	const char **name = xalloc((v->n + 1) * sizeof(*name)), *field = fields[v->f].name;
 	bool table = n > LOCALS_MAX;
-	if (n <= 1)
-		return;
 	if (table) {
-		buf_printf(p->out, "local %s_kind = {}", fields[f].name);
+		buf_printf(p->out, "local %s_kind = {}", field);
 		newline(p, 0);
 	}
 	for (uint32_t k = 0; k < n; k++) {
-		const char *text = table ? xprintf("%s_kind[%u]", fields[f].name, k + 1)
-					 : xprintf("%s_%c", fields[f].name, 'a' + (int)k);
+		const char *text = table ? xprintf("%s_kind[%u]", field, k + 1)
+					 : xprintf("%s_%c", field, 'a' + (int)k);
 		buf_printf(p->out, "%s%s = ", table ? "" : "local ", text);
-		enter(p, p->complete ? origin_of(kind[k]->pos) : NULL);
+		enter(p, model, v, kind[k]->pos);
 		print_object(p, kind[k], 0);
 		newline(p, 0);
+		p->line = around;
 		for (uint32_t i = 0; i < v->n; i++)
 			if (spec_equal(v->list[i], kind[k]))
 				name[i] = text;
 	}
-	p->layers[f] = name;
+	p->layers[v->f] = name;
 }
 
 static uint32_t
@@ -684,116 +671,58 @@ find_kinds(const struct value *v, struct object **kind)
 
 /*
  * Prints a trainer as Lua that loads to an equal one and prints to the same bytes; what isn't set
- * is left out. Sets the line of every value in it.
+ * is left out. Sets the line of every value that is printed, or equals one that is.
  */
 void
 spec_print(struct object *trainer, bool complete, struct buf *out)
 {
-	struct printer p = { .out = out, .line = 1, .complete = complete };
+	struct line *around = xalloc(sizeof(*around));
+	struct printer p = { .out = out, .number = 1, .complete = complete, .line = around };
 	struct value *name = spec_value(trainer, F_trainer_name);
-	struct object *model = spec_obj(trainer, F_trainer_model);
-	struct object **kind[N_FIELDS] = { NULL };
-	uint32_t n[N_FIELDS] = { 0 };
+	const struct object *model = spec_obj(trainer, F_trainer_model);
 	buf_printf(out, "-- %s, %s", name->set ? name->str : "trainer",
 	    complete ? origin_title
 		     : "as it is given: defaults are not filled in, rules not checked.");
 	newline(&p, 0);
-	for (uint32_t f = 0; model && f < N_FIELDS; f++) {
-		const struct value *v = fields[f].type == LAYERS && fields[f].object == model->type
-					    ? spec_value(model, f)
-					    : NULL;
-		if (!v || !v->set)
+	around->of = trainer;
+	struct object **kind[N_FIELDS] = { NULL };
+	uint32_t n[N_FIELDS] = { 0 };
+	for (uint32_t k = 0; model && k < model->n; k++) {
+		const struct value *v = &model->v[k];
+		if (fields[v->f].type != LAYERS || !v->set)
 			continue;
-		kind[f] = xalloc((v->n + 1) * sizeof(**kind));
-		n[f] = find_kinds(v, kind[f]);
-		print_kinds(&p, v, f, kind[f], n[f]);
+		kind[k] = xalloc((v->n + 1) * sizeof(**kind));
+		n[k] = find_kinds(v, kind[k]);
+		if (n[k] > 1)
+			print_kinds(&p, model, v, kind[k], n[k]);
 	}
 	newline(&p, 0);
 	buf_puts(out, "return ");
-	enter(&p, complete ? origin_of(trainer->pos) : NULL);
+	p.own = around->origin = complete ? origin_of(trainer->pos) : NULL;
 	print_object(&p, trainer, 0);
 	buf_puts(out, "\n");
-	for (uint32_t f = 0; f < N_FIELDS; f++)
-		for (uint32_t k = 0; k < n[f]; k++) {
-			const struct value *v = spec_value(model, f);
-			for (uint32_t i = 0; i < v->n; i++)
-				if (v->list[i] != kind[f][k] && spec_equal(v->list[i], kind[f][k]))
-					copy_lines(v->list[i], kind[f][k]);
-		}
-}
-
-static void
-collect_origins(const struct object *o, struct origins *to)
-{
-	uint32_t first = first_field(o->type);
-
-	for (uint32_t i = first; i < N_FIELDS && fields[i].object == o->type; i++) {
-		const struct value *v = &o->v[i - first];
-		while (v->set && to->n <= v->rline)
-			*PUSH(*to) = NULL;
-		if (v->set && !to->a[v->rline])
-			to->a[v->rline] = v->origin;
-		for (uint32_t k = 0; k < v->n; k++)
-			collect_origins(v->list[k], to);
-	}
-}
-
-struct origins
-spec_origins(const struct object *trainer)
-{
-	struct origins all = { 0 };
-
-	collect_origins(trainer, &all);
-	return all;
-}
-
-const struct value *
-spec_line(const struct object *o, uint32_t rline, enum field_id *f)
-{
-	uint32_t first = first_field(o->type);
-
-	for (uint32_t i = first; i < N_FIELDS && fields[i].object == o->type; i++) {
-		const struct value *v = &o->v[i - first];
-		if (v->set && v->rline == rline) {
-			*f = (enum field_id)i;
-			return v;
-		}
-		for (uint32_t k = 0; k < v->n; k++) {
-			const struct value *inner = spec_line(v->list[k], rline, f);
-			if (inner)
-				return inner;
-		}
-	}
-	return NULL;
+	for (uint32_t k = 0; model && k < model->n; k++)
+		for (uint32_t i = 0; i < model->v[k].n; i++)
+			for (uint32_t j = 0; j < n[k]; j++)
+				if (model->v[k].list[i] != kind[k][j] &&
+				    spec_equal(model->v[k].list[i], kind[k][j]))
+					copy_lines(model->v[k].list[i], kind[k][j]);
 }
 
 bool
 spec_is(const struct value *v, uint64_t x)
 {
-	return v->given && v->type == INT && v->i >= 0 && (uint64_t)v->i == x;
+	return v->given && fields[v->f].type == INT && v->i >= 0 && (uint64_t)v->i == x;
 }
 
 const struct value *
-spec_size(const struct object *o, uint32_t rline, uint64_t x, enum field_id *f)
+spec_size(const struct line *line, uint64_t x)
 {
-	uint32_t first = first_field(o->type);
-	const struct value *at = NULL;
-
-	for (uint32_t i = first; i < N_FIELDS && fields[i].object == o->type && !at; i++) {
-		const struct value *v = &o->v[i - first];
-		if (v->set && v->rline == rline) {
-			*f = (enum field_id)i;
-			at = v;
-		}
-		for (uint32_t k = 0; k < v->n && !at; k++)
-			at = spec_size(v->list[k], rline, x, f);
-	}
-	if (!at || spec_is(at, x))
-		return at;
-	for (uint32_t i = first; i < N_FIELDS && fields[i].object == o->type; i++)
-		if (spec_is(&o->v[i - first], x)) {
-			*f = (enum field_id)i;
-			return &o->v[i - first];
-		}
-	return at;
+	if (spec_is(line->v, x))
+		return line->v;
+	for (const struct line *l = line; l; l = l->around)
+		for (const struct value *v = l->of->v; v < l->of->v + l->of->n; v++)
+			if (spec_is(v, x))
+				return v;
+	return line->v;
 }

@@ -301,7 +301,7 @@ merged(const struct fuser *f, const struct match *m, const struct variables *v)
 		.format = first->format,
 		.ndims = first->ndims,
 		.seg = first->seg,
-		.rline = first->rline };
+		.line = first->line };
 	memcpy(t.dim, first->dim, sizeof t.dim);
 	t.dim[0] = 0;
 	for (uint8_t i = 0; i < v->n; i++) {
@@ -383,7 +383,7 @@ may_fuse(const struct fuser *f, struct match *m)
 			return false;
 	if (!same_constants(f, m) || !has_kernel(f, m) || !find_place(f, m))
 		return false;
-	m->into.rline = m->place->op->rline;
+	m->into.line = m->place->op->line;
 	return true;
 }
 

@@ -21,7 +21,6 @@ static const struct need {
 /* A size that kernels ask something of: where it comes from, and all that they ask. */
 struct asked {
 	const struct value *v;
-	enum field_id f;
 	uint64_t x, multiple, most;
 	enum op_id op; /* one that cannot do it */
 	bool refused;
@@ -54,16 +53,16 @@ refuse_size(const struct asked *a, const struct target_row *target)
 	struct buf b = { 0 };
 
 	diag_error(a->v->pos, "%s gives %s a size of %s, for which target %s has no kernel",
-	    spec_name(a->f), op_row(a->op)->name, text_commas(a->x), target->name);
+	    spec_name(a->v->f), op_row(a->op)->name, text_commas(a->x), target->name);
 	if (spec_is(a->v, a->x)) {
 		struct question *q = ask();
 		for (uint32_t i = 0; i < n && a->multiple > 1; i++)
-			ask_value(q, a->f, a->v->pos, n, xprintf("%llu", (unsigned long long)x[i]));
+			ask_value(q, a->v, n, xprintf("%llu", (unsigned long long)x[i]));
 		if (a->multiple > 1)
 			return;
 		const char *most = xprintf("%llu", (unsigned long long)a->most);
-		ask_words(q, xprintf("use %s = %s or less", fields[a->f].name, most));
-		ask_change(q, a->f, a->v->pos, most);
+		ask_words(q, xprintf("use %s = %s or less", fields[a->v->f].name, most));
+		ask_change(q, a->v, most);
 		return;
 	}
 	for (uint32_t i = 0; i < n; i++)
@@ -72,7 +71,7 @@ refuse_size(const struct asked *a, const struct target_row *target)
 		    : i + 1 < n ? ", "
 				: " or ",
 		    (unsigned long long)x[i]);
-	diag_help("it follows from %s; there are kernels for %s%s", fields[a->f].name, b.s,
+	diag_help("it follows from %s; there are kernels for %s%s", fields[a->v->f].name, b.s,
 	    a->multiple == 1 ? " or less" : "");
 }
 
@@ -86,17 +85,16 @@ check_needs(const struct plan *p)
 	for (uint32_t s = 0; s < p->graph->decode; s++)
 		for (uint32_t i = 0; i < p->prog[s][FORWARD].n; i++) {
 			const struct op *o = &p->prog[s][FORWARD].a[i].op;
-			enum field_id f;
 			const struct value *v;
 			struct sizes z;
 			/* what several ranks add is refused as a whole, or is the runtime's */
 			if (!kernel_for(p->graph, p->target, o) && !absent[o->op] &&
 			    p->shard->mesh.size[OM_WORLD] == 1) {
 				absent[o->op] = true;
-				v = spec_line(p->graph->trainer, o->rline, &f);
+				v = o->line->v;
 				diag_error(v->pos,
 				    "%s asks for %s, for which target %s has no kernel",
-				    spec_name(f), op_row(o->op)->name, p->target->name);
+				    spec_name(v->f), op_row(o->op)->name, p->target->name);
 			}
 			for (uint32_t k = 0; k < LEN(needs); k++) {
 				const struct need *n = &needs[k];
@@ -105,13 +103,13 @@ check_needs(const struct plan *p)
 				    op_bind(p->graph, o, &z))
 					continue;
 				uint64_t x = z.v[n->letter - 'a'];
-				v = spec_size(p->graph->trainer, o->rline, x, &f);
+				v = spec_size(o->line, x);
 				for (uint32_t j = 0; j < all.n; j++)
 					if (all.a[j].v == v && all.a[j].x == x)
 						a = &all.a[j];
 				if (!a) {
 					a = PUSH(all);
-					*a = (struct asked){ v, f, x, 1, UINT64_MAX, o->op, false };
+					*a = (struct asked){ v, x, 1, UINT64_MAX, o->op, false };
 				}
 				if (n->rule == AT_MOST && n->value < a->most)
 					a->most = n->value;
@@ -141,7 +139,7 @@ plan_buildable(const struct plan *p)
 		const char *name;
 	} degree[] = { { F_parallel_data, "data" }, { F_parallel_pipeline, "pipeline" } };
 	struct object *par = spec_obj(p->graph->trainer, F_trainer_parallel);
-	struct pos target = spec_value(p->graph->trainer, F_trainer_target)->pos;
+	const struct value *target = spec_value(p->graph->trainer, F_trainer_target);
 	struct question *q;
 
 	ask_about(p->graph->trainer, p->target->name);
@@ -153,9 +151,9 @@ plan_buildable(const struct plan *p)
 		    degree[i].name, (long long)spec_int(par, degree[i].field), p->target->name);
 		diag_help("--plan answers for any layout");
 		q = ask();
-		ask_value(q, degree[i].field, spec_value(par, degree[i].field)->pos, 1, "1");
+		ask_value(q, spec_value(par, degree[i].field), 1, "1");
 		ask_words(q, "use --target=cpu to rehearse the layout");
-		ask_change(q, F_trainer_target, target, "\"cpu\"");
+		ask_change(q, target, "\"cpu\"");
 	}
 	/* every target's kernels count rows in an int32 */
 	for (tensor_id t = 1; t < p->graph->tensor.n; t++) {
@@ -185,13 +183,13 @@ plan_buildable(const struct plan *p)
 	if (kernel_written_for(p->target)) {
 		check_needs(p);
 	} else {
-		diag_error(spec_value(p->graph->trainer, F_trainer_target)->pos,
+		diag_error(target->pos,
 		    "target %s can be planned, but this version has no kernels for it",
 		    p->target->name);
 		diag_help("--plan shows the plan");
 		q = ask();
 		ask_words(q, "use --target=cpu to build");
-		ask_change(q, F_trainer_target, target, "\"cpu\"");
+		ask_change(q, target, "\"cpu\"");
 	}
 }
 

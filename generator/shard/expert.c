@@ -31,7 +31,7 @@ add_op(struct oplist *list, enum op_id op, const struct op *like)
 {
 	struct op *o = PUSH(*list);
 
-	*o = (struct op){ .op = op, .group = op_row(op)->group, .rline = like->rline };
+	*o = (struct op){ .op = op, .group = op_row(op)->group, .line = like->line };
 	return o;
 }
 
@@ -77,7 +77,7 @@ apply_rule(struct rows *w, const struct op *o, const struct rule *rule, struct o
 			n->arg[i] = graph_tensor(w->g,
 			    xprintf("%s%.*s", again ? "re_" : "", (int)name.n, name.s),
 			    r->arg[i].accumulate ? T_STAT : T_ACT, r->arg[i].role, w->seg);
-			w->g->tensor.a[n->arg[i]].rline = o->rline;
+			w->g->tensor.a[n->arg[i]].line = o->line;
 			if (r->arg[i].accumulate)
 				w->g->tensor.a[n->arg[i]].sum = OM_DATA;
 		}
@@ -184,7 +184,7 @@ shard_balance(struct shard *s)
 			continue;
 		struct oplist old = seg->ops[FORWARD], list = { 0 };
 		tensor_id all = graph_tensor(g, "counts_of_all", T_ACT, ROLE_INT32, k);
-		g->tensor.a[all].rline = route->rline;
+		g->tensor.a[all].line = route->line;
 		for (uint32_t i = 0; i < old.n; i++) {
 			*PUSH(list) = old.a[i];
 			if (&old.a[i] != route)
