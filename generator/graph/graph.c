@@ -59,6 +59,7 @@ parse_trait(struct op_row *r, const char *s, size_t n)
 		TRAIT(last),
 		TRAIT(flat),
 		TRAIT(part),
+		TRAIT(whole),
 		TRAIT(collective),
 #undef TRAIT
 	};

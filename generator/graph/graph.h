@@ -65,7 +65,7 @@ struct op_row {
 	char floats[MAX_FLOATS][16];
 	struct arg_row arg[MAX_ARGS]; /* inputs, then outputs */
 	uint16_t takes[MAX_ARGS]; /* of an output: inputs whose buffer it may take, a bit each */
-	bool root, route, balance, sends, returns, step, last, flat, part, collective;
+	bool root, route, balance, sends, returns, step, last, flat, part, whole, collective;
 	enum om_group group; /* of a collective; OM_ALONE: its tensor says which */
 };
 const struct op_row *op_row(enum op_id op); /* parsed once from op.def */
@@ -172,6 +172,7 @@ struct segment {
 
 struct param_group { /* parameters with the same update */
 	double weight_decay, lr_scale;
+	bool whole; /* which takes whole matrices */
 };
 
 struct graph {

@@ -82,7 +82,7 @@ graph_groups(struct graph *g)
 
 	for (uint32_t i = 1; i < g->tensor.n; i++) {
 		struct tensor *t = &g->tensor.a[i];
-		struct param_group grp = { t->ndims == 1 ? 0 : decay, 1 };
+		struct param_group grp = { t->ndims == 1 ? 0 : decay, 1, false };
 		bool taken = false;
 		uint32_t k;
 		if (t->class != T_PARAM)

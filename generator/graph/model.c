@@ -551,6 +551,7 @@ update(struct builder *b)
 			o->floats[2] = spec_num(opt, F_adamw_eps);
 			o->floats[3] = g->param_group.a[k].weight_decay;
 			o->floats[4] = g->param_group.a[k].lr_scale;
+			g->param_group.a[k].whole = op_row(o->op)->whole;
 		}
 	for (tensor_id i = 1; i < ntensors; i++) {
 		const struct segment *s = &g->seg.a[g->tensor.a[i].seg];

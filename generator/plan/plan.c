@@ -199,32 +199,76 @@ struct home {
 	uint8_t states;  /* of it that have a place */
 };
 
+/* Of a matrix: an expert's alone, or all of a parameter. */
+static uint64_t
+matrix_elems(const struct tensor *t)
+{
+	return tensor_elems(t) / (tensor_by_expert(t) ? t->dim[0] : 1);
+}
+
+#define NOWHERE (1ull << 60)
+
+/*
+ * Where in its bucket, from at on, a parameter may begin, with those of which it is merged and
+ * which lie behind it, if ranks have so many elements each and no matrix is cut between two.
+ */
+static uint64_t
+between_cuts(const struct graph *g, const tensor_id *all, uint64_t at, uint64_t each)
+{
+	uint64_t x = at;
+	bool cut = false;
+
+	for (uint8_t k = 0; all[k]; k++) {
+		const struct tensor *t = &g->tensor.a[all[k]];
+		uint64_t n = matrix_elems(t), end = size_add(x, tensor_elems(t));
+		for (; x < end; x += n)
+			cut |= x / each != (x + n - 1) / each;
+	}
+	if (cut && at % each)
+		return between_cuts(g, all, size_align(at, each), each);
+	return cut ? NOWHERE : at;
+}
+
 /*
  * The parameters of a segment that this group has and ranks share become a bucket at b's place,
- * if there are any. Parts of a merged tensor have no padding between them.
+ * if there are any. Parts of a merged tensor have no padding between them. whole: each rank's part
+ * is the least multiple of the largest matrix with which none is cut.
  */
 static bool
 fill_bucket(struct plan *p, struct bucket *b, uint32_t s, uint32_t group, struct home *home)
 {
 	const struct graph *g = p->graph;
+	uint64_t ranks = p->shard->mesh.size[b->group], largest = 0, each = 0;
+	bool whole = g->param_group.a[group].whole;
+	ARRAY(struct part_list) list = { 0 };
 
 	for (tensor_id i = g->seg.a[s].first; i < g->tensor.n && g->tensor.a[i].seg <= s; i++) {
 		const struct tensor *t = &g->tensor.a[i];
 		if (t->class != T_PARAM || t->seg != s || t->param_group != group ||
-		    shard_group(p->shard, t->copies) != b->group || !plan_layers(p, i) ||
-		    home[i].bucket)
+		    shard_group(p->shard, t->copies) != b->group || !plan_layers(p, i))
 			continue;
-		const struct part_list all = tensor_parts(g, t->whole ? t->whole : i);
-		for (uint8_t k = 0; all.a[k]; k++) {
-			home[all.a[k]] = (struct home){ size_add(b->first, b->elems),
-				size_add(b->state, b->elems), p->bucket.n + 1, 0 };
-			b->elems = size_add(b->elems, tensor_elems(&g->tensor.a[all.a[k]]));
-		}
+		if (!t->whole || g->tensor.a[t->whole].part[0] == i)
+			*PUSH(list) = tensor_parts(g, t->whole ? t->whole : i);
+		largest = matrix_elems(t) > largest ? matrix_elems(t) : largest;
 		b->layers = plan_layers(p, i);
-		b->elems = size_align(b->elems, ALIGN_ELEMS);
 	}
-	b->elems = size_align(b->elems, size_mul(p->shard->mesh.size[b->group], ALIGN_ELEMS));
-	return b->elems;
+	if (!list.n)
+		return false;
+	do {
+		each = whole ? each + size_align(largest, ALIGN_ELEMS) : NOWHERE;
+		b->elems = 0;
+		for (uint32_t i = 0; i < list.n; i++) {
+			b->elems = between_cuts(g, list.a[i].a, b->elems, each);
+			for (const tensor_id *t = list.a[i].a; *t; t++) {
+				home[*t] = (struct home){ size_add(b->first, b->elems),
+					size_add(b->state, b->elems), p->bucket.n + 1, 0 };
+				b->elems = size_add(b->elems, tensor_elems(&g->tensor.a[*t]));
+			}
+			b->elems = size_align(b->elems, ALIGN_ELEMS);
+		}
+	} while (whole && b->elems > size_mul(each, ranks));
+	b->elems = size_align(b->elems, size_mul(ranks, whole ? each : ALIGN_ELEMS));
+	return true;
 }
 
 /* Parameters, their gradients and states. */

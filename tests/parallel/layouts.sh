@@ -128,16 +128,22 @@ tr ',{}' '\n\n\n' <"$work/ep2sparse.jsonl" | awk '/"dead"/ { n += $2 } END { exi
 is "some experts have no token in a step" $?
 tolerance=1e-5
 
-# experts' rows begin at multiples of 16: what lies between them adds nothing
-for layout in "rows16" "ep2rows16 data=2 expert=2" "pp2rows16 data=4 expert=4 pipeline=2 capacity=3"; do
-	set -- $layout
-	name=$1
-	shift
-	build/tests/streams tests/parallel/model.lua cpu 1,rows=16 "$work/$name" "$@" >"$work/$name.log" 2>&1
+# what no description asks for: experts' rows that begin at multiples of 16, what lies between them adds nothing;
+# matrices that are owned and updated whole, by two ranks and by four
+variant() { # NAME WORDS NAME=VALUE...
+	name=$1 words=$2
+	shift 2
+	build/tests/streams tests/parallel/model.lua cpu 1,"$words" "$work/$name" "$@" >"$work/$name.log" 2>&1
 	is "$name builds" $?
 	OM_POISON=1 train "$name"
 	near "$name" one
-done
+}
+variant rows16 rows=16
+variant ep2rows16 rows=16 data=2 expert=2
+variant pp2rows16 rows=16 data=4 expert=4 pipeline=2 capacity=3
+variant dp2whole whole data=2
+same dp2whole dp2
+variant dp4whole whole data=4 expert=2
 
 if [ "$which" = all ]; then
 	layout ep2 -D data=2 -D expert=2

@@ -411,15 +411,16 @@ rounding_faults(void)
  * layer, and of each state the part of one rank.
  */
 static void
-buckets(void)
+buckets(bool whole)
 {
+	((struct op_row *)(uintptr_t)op_row(OP_adamw))->whole = whole;
 	struct shard *s =
 	    layout_shard((struct layout){ "1f1b", 1, 1, 1, .data = 4, .expert = 2, .layers = 4 });
 	fuse(s);
 	struct plan *p = plan(s);
 	struct graph *g = p->graph;
 	uint64_t end = 0, state = 0, at, at_grad;
-	uint32_t experts = 0;
+	uint32_t experts = 0, cut = 0;
 
 	expect(plancheck_fault(p) == NULL, "the plan of four ranks");
 	for (uint32_t i = 0; i < p->bucket.n; i++) {
@@ -449,7 +450,12 @@ buckets(void)
 			       plan_bytes(p, x->state[STATE_M], b->elems / ranks),
 		    "layers are as far apart as their buckets");
 		experts += tensor_by_expert(x);
+		uint64_t each = tensor_by_expert(x) ? x->dim[0] : 1, n = tensor_elems(x) / each;
+		for (uint64_t i = 0; i < each; i++)
+			cut += (at + i * n) * ranks / b->elems !=
+			       (at + i * n + n - 1) * ranks / b->elems;
 	}
+	expect(whole ? !cut : cut > 3, "matrices are cut where their update takes any elements");
 	expect(experts == 3 && p->bucket.n == 8, "buckets of ends, two kinds and experts");
 	for (uint32_t i = 0; i < p->prog[g->update][FORWARD].n; i++) {
 		const struct launch *l = &p->prog[g->update][FORWARD].a[i];
@@ -843,7 +849,8 @@ main(void)
 	stream_faults();
 	rounding_faults();
 	no_decode();
-	buckets();
+	buckets(true);
+	buckets(false);
 	optional_arguments();
 	aligned_rows();
 	formats_apart();
