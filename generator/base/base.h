@@ -58,6 +58,12 @@ void buf_printf(struct buf *b, const char *fmt, ...) PRINTF(2, 3);
 /* A regular file of at most 100 MB, terminated; *n: length. NULL: errno, and om_file_why(). */
 char *file_read(const char *path, size_t *n);
 
+/* For "%llu": a uint64_t is of another type on some machines. */
+static inline unsigned long long
+llu(uint64_t n)
+{
+	return n;
+}
 void text_sort(const char **a, uint32_t n); /* by their bytes */
 const char *text_bytes(uint64_t n);         /* "1.50 GiB" */
 const char *text_commas(uint64_t n);        /* "6,919,161,856" */

@@ -57,20 +57,16 @@ refuse_size(const struct asked *a, const struct target_row *target)
 	if (spec_is(a->v, a->x)) {
 		struct question *q = ask();
 		for (uint32_t i = 0; i < n && a->multiple > 1; i++)
-			ask_value(q, a->v, n, xprintf("%llu", (unsigned long long)x[i]));
+			ask_value(q, a->v, n, xprintf("%llu", llu(x[i])));
 		if (a->multiple > 1)
 			return;
-		const char *most = xprintf("%llu", (unsigned long long)a->most);
+		const char *most = xprintf("%llu", llu(a->most));
 		ask_words(q, xprintf("use %s = %s or less", fields[a->v->f].name, most));
 		ask_change(q, a->v, most);
 		return;
 	}
 	for (uint32_t i = 0; i < n; i++)
-		buf_printf(&b, "%s%llu",
-		    !i          ? ""
-		    : i + 1 < n ? ", "
-				: " or ",
-		    (unsigned long long)x[i]);
+		buf_printf(&b, "%s%llu", !i ? "" : i + 1 < n ? ", " : " or ", llu(x[i]));
 	diag_help("it follows from %s; there are kernels for %s%s", fields[a->v->f].name, b.s,
 	    a->multiple == 1 ? " or less" : "");
 }
@@ -116,8 +112,7 @@ check_needs(const struct plan *p)
 				if (n->rule == MULTIPLE_OF && a->multiple % n->value) {
 					if (n->value % a->multiple)
 						internal("NEEDS: %llu of multiples of %llu",
-						    (unsigned long long)n->value,
-						    (unsigned long long)a->multiple);
+						    llu(n->value), llu(a->multiple));
 					a->multiple = n->value;
 				}
 				if (!a->refused && (x % a->multiple || x > a->most)) {

@@ -88,8 +88,7 @@ select_kernel(struct plan *p, struct launch *st, bool stores)
 			z.bound[c - 'a'] = true;
 			s += n;
 		} else {
-			buf_printf(&name, "%s%llu", in.nparams ? "x" : "_",
-			    (unsigned long long)z.v[c - 'a']);
+			buf_printf(&name, "%s%llu", in.nparams ? "x" : "_", llu(z.v[c - 'a']));
 		}
 		in.param[in.nparams++] = z.v[c - 'a'];
 	}
@@ -516,7 +515,7 @@ plan_stage(struct plan *p)
 struct plan *
 plan(struct shard *s)
 {
-	uint32_t n = (uint32_t)s->mesh.size[OM_PIPELINE], streams = 1;
+	uint32_t n = s->nstages, streams = 1;
 	struct plan *all = xalloc(n * sizeof *all);
 	struct instances *inst = xalloc(sizeof *inst);
 

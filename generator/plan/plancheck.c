@@ -97,8 +97,7 @@ check_rounding(const struct plan *p, const struct launch *st)
 		bool must = t->class == T_ACT && target_format(p->target, t->format) != t->format;
 		if (p->inst->a[st->inst].round[i] != (must ? tensor_elems(t) : 0))
 			return xprintf("%s: %s is %s, %llu elements of it are rounded", r->name,
-			    t->name, t->format->name,
-			    (unsigned long long)p->inst->a[st->inst].round[i]);
+			    t->name, t->format->name, llu(p->inst->a[st->inst].round[i]));
 	}
 	return NULL;
 }
@@ -158,11 +157,11 @@ read_bytes(const struct arena *m, const char *op, tensor_id t, uint32_t layer)
 	for (uint32_t i = find(m, at); at < e.end; i++) {
 		const struct owned *x = &m->own.a[i];
 		if (i == m->own.n || x->at.off > at)
-			return xprintf("%s reads %s where nothing was written, byte %llu", op, what,
-			    (unsigned long long)at);
+			return xprintf(
+			    "%s reads %s where nothing was written, byte %llu", op, what, llu(at));
 		if (x->owner != owner_of(m->p, t, layer))
-			return xprintf("%s reads %s, but byte %llu holds %s", op, what,
-			    (unsigned long long)at, describe(m->p, x->owner));
+			return xprintf("%s reads %s, but byte %llu holds %s", op, what, llu(at),
+			    describe(m->p, x->owner));
 		at = x->at.end;
 	}
 	return NULL;
@@ -264,7 +263,7 @@ check_arg(struct arena *m, const struct launch *st, uint8_t i, uint32_t layer, s
 		return xprintf("%s stores %s, which was written before", r->name, x->name);
 	if (at.end > p->arena_bytes || at.off % number)
 		return xprintf("%s: %s at byte %llu is outside the arena or not aligned", r->name,
-		    x->name, (unsigned long long)at.off);
+		    x->name, llu(at.off));
 	/* an update's run covers several resident tensors */
 	if (st->span &&
 	    (at.off < p->region_off[g] || at.end > p->region_off[g] + p->region_bytes[g]))

@@ -10,10 +10,10 @@ place_text(const struct plan *p, tensor_id t, struct buf *out)
 	const struct place *pl = &p->place[t];
 
 	buf_printf(out, "  %-28s %-17s %14llu %14llu", x->name, plan_region_names[pl->region],
-	    (unsigned long long)pl->off, (unsigned long long)pl->bytes);
+	    llu(pl->off), llu(pl->bytes));
 	if (p->graph->seg.a[x->seg].nlayers && pl->kind != DSTREAM)
-		buf_printf(out, " x%u stride %llu", p->graph->seg.a[x->seg].nlayers,
-		    (unsigned long long)pl->stride);
+		buf_printf(
+		    out, " x%u stride %llu", p->graph->seg.a[x->seg].nlayers, llu(pl->stride));
 	buf_puts(out, "\n");
 }
 
@@ -24,10 +24,10 @@ print_stage(const struct plan *p, struct buf *out)
 
 	if (p->n_stages > 1)
 		buf_printf(out, "stage %u\n", p->stage);
-	buf_printf(out, "arena %llu bytes\n", (unsigned long long)p->arena_bytes);
+	buf_printf(out, "arena %llu bytes\n", llu(p->arena_bytes));
 	for (int r = 0; r < N_REGIONS; r++)
 		buf_printf(out, "  region %-17s %14llu %14llu\n", plan_region_names[r],
-		    (unsigned long long)p->region_off[r], (unsigned long long)p->region_bytes[r]);
+		    llu(p->region_off[r]), llu(p->region_bytes[r]));
 	buf_puts(out, "buffers\n");
 	for (tensor_id t = 1; t < g->tensor.n; t++)
 		if (p->place[t].bytes)
@@ -186,13 +186,13 @@ report_wire(const struct plan *p, struct buf *out)
 	if (p->shard->mesh.size[OM_WORLD] == 1)
 		return;
 	buf_puts(out, "\nsent by a rank in a step\n");
-	for (uint32_t i = 0; i < p->shard->mesh.size[OM_PIPELINE]; i++) {
+	for (uint32_t i = 0; i < p->shard->nstages; i++) {
 		const struct stage *st = &p->shard->stage[i];
-		if (p->shard->mesh.size[OM_PIPELINE] > 1)
+		if (p->shard->nstages > 1)
 			buf_printf(out, " stage %u\n", i);
 		for (uint32_t c = 0; c < st->comm.n; c++)
 			row(out, names[st->comm.a[c].kind], text_bytes(st->comm.a[c].bytes),
-			    xprintf("%llu ranks%s", (unsigned long long)st->comm.a[c].ranks,
+			    xprintf("%llu ranks%s", llu(st->comm.a[c].ranks),
 				p->target->link_gbs > 0
 				    ? xprintf(", %.1f ms at %.0f GB/s",
 					  (double)st->comm.a[c].bytes / p->target->link_gbs / 1e6,
@@ -218,12 +218,12 @@ struct timeline {
 static struct timeline
 timeline(const struct shard *s)
 {
-	struct timeline t = { xalloc(s->mesh.size[OM_PIPELINE] * sizeof *t.start), 0, 0 };
+	struct timeline t = { xalloc(s->nstages * sizeof *t.start), 0, 0 };
 	double chunks = s->stage[0].nchunks, n = (double)s->graph->microbatches;
 
-	if (s->mesh.size[OM_PIPELINE] == 1)
+	if (s->nstages == 1)
 		return t;
-	for (uint32_t i = 0; i < s->mesh.size[OM_PIPELINE] && i < TIMELINE_ROWS; i++)
+	for (uint32_t i = 0; i < s->nstages && i < TIMELINE_ROWS; i++)
 		t.start[i] = xalloc(full_step(&s->stage[i])->action.n * sizeof **t.start);
 	t.end = schedule_run(s, s->stage[0].nsteps - 1, t.start);
 	t.bubble = 1 - SCHEDULE_COST * n * chunks / (double)t.end;
@@ -233,8 +233,8 @@ timeline(const struct shard *s)
 static void
 report_pipeline(const struct shard *s, const struct timeline *t, struct buf *out)
 {
-	uint32_t chunks = s->stage[0].nchunks, stages = (uint32_t)s->mesh.size[OM_PIPELINE];
-	int digits = (int)strlen(xprintf("%llu", (unsigned long long)s->graph->microbatches - 1));
+	uint32_t chunks = s->stage[0].nchunks, stages = s->nstages;
+	int digits = (int)strlen(xprintf("%llu", llu(s->graph->microbatches) - 1));
 	int cell = 1 + digits + (chunks > 1);
 	uint64_t columns = TIMELINE_WIDTH / (uint64_t)cell;
 	bool cut = t->end > columns || stages > TIMELINE_ROWS;
@@ -265,9 +265,8 @@ report_pipeline(const struct shard *s, const struct timeline *t, struct buf *out
 		buf_printf(out, "  stage %-3u %.*s\n", i, (int)n, line);
 	}
 	if (cut)
-		buf_printf(out, "  (%llu of %llu columns, %u of %u stages)\n",
-		    (unsigned long long)columns, (unsigned long long)t->end,
-		    stages < TIMELINE_ROWS ? stages : TIMELINE_ROWS, stages);
+		buf_printf(out, "  (%llu of %llu columns, %u of %u stages)\n", llu(columns),
+		    llu(t->end), stages < TIMELINE_ROWS ? stages : TIMELINE_ROWS, stages);
 }
 
 static const char *
@@ -309,25 +308,21 @@ plan_report(const struct plan *p, struct buf *out)
 
 	buf_printf(out, "%s for %s, %s: pipeline %llu x data %llu, experts over %llu\n\n",
 	    spec_str(t, F_trainer_name), p->target->name,
-	    m->size[OM_WORLD] == 1 ? "1 rank"
-				   : xprintf("%llu ranks", (unsigned long long)m->size[OM_WORLD]),
-	    (unsigned long long)m->size[OM_PIPELINE], (unsigned long long)m->size[OM_DATA],
-	    (unsigned long long)m->size[OM_EXPERT]);
+	    m->size[OM_WORLD] == 1 ? "1 rank" : xprintf("%llu ranks", llu(m->size[OM_WORLD])),
+	    llu(m->size[OM_PIPELINE]), llu(m->size[OM_DATA]), llu(m->size[OM_EXPERT]));
 	row(out, "parameters", text_commas(g->params_total), "total");
 	row(out, "", text_commas(g->params_active), "active for a token");
 	row(out, "precision", weight->name,
 	    xprintf("weights and activations%s; gradients %s, optimizer %s",
 		target_format(p->target, weight) != weight
-		    ? xprintf(", in %llu bytes here",
-			  (unsigned long long)target_bytes(p->target, weight, 1))
+		    ? xprintf(", in %llu bytes here", llu(target_bytes(p->target, weight, 1)))
 		    : "",
 		g->format[ROLE_GRAD]->name, g->format[ROLE_MOMENT]->name));
 	row(out, "step", text_commas(tokens),
-	    xprintf("tokens: %llu sequence%s of %llu", (unsigned long long)global,
-		global > 1 ? "s" : "", (unsigned long long)g->S));
+	    xprintf(
+		"tokens: %llu sequence%s of %llu", llu(global), global > 1 ? "s" : "", llu(g->S)));
 	row(out, "microbatches", text_commas(g->microbatches),
-	    xprintf("a rank and step, %llu x %llu tokens", (unsigned long long)g->B,
-		(unsigned long long)g->S));
+	    xprintf("a rank and step, %llu x %llu tokens", llu(g->B), llu(g->S)));
 	if (p->streams > 1)
 		row(out, "streams", text_commas(p->streams), xprintf("with %u events", p->events));
 	row(out, "FLOPs", text_commas(g->flops_token),

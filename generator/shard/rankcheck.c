@@ -30,15 +30,14 @@ check_groups(const struct om_mesh *m)
 		for (enum om_group g = 0; g < OM_N_GROUPS; g++) {
 			uint64_t first = om_mesh_member(m, g, rank, 0);
 			if (om_mesh_member(m, g, rank, om_mesh_place(m, g, rank)) != rank)
-				return xprintf(
-				    "rank %llu is not in its own group", (unsigned long long)rank);
+				return xprintf("rank %llu is not in its own group", llu(rank));
 			for (uint64_t i = 0; i < m->size[g] && rank == first; i++) {
 				uint64_t k = om_mesh_member(m, g, rank, i);
 				if (k >= m->size[OM_WORLD] || om_mesh_place(m, g, k) != i ||
 				    om_mesh_member(m, g, k, 0) != first)
 					return xprintf(
 					    "ranks %llu and %llu do not agree on a group",
-					    (unsigned long long)rank, (unsigned long long)k);
+					    llu(rank), llu(k));
 			}
 		}
 	return NULL;
@@ -93,8 +92,7 @@ check_edge(const struct shard *s, const struct chunk *a, const struct chunk *b)
 		return NULL;
 	return xprintf("place %u sends place %u %llu bytes, which wants %llu; it gets %llu back "
 		       "and wants %llu",
-	    a->place, b->place, (unsigned long long)x, (unsigned long long)to_x,
-	    (unsigned long long)dx, (unsigned long long)to_dx);
+	    a->place, b->place, llu(x), llu(to_x), llu(dx), llu(to_dx));
 }
 
 /* A chunk's slots, and its rooms of each life, are its own, and among the stage's. */
@@ -115,13 +113,13 @@ check_slots(const struct shard *s, uint32_t stage, uint32_t k)
 	}
 	if (c->slot + c->slots > st->slots)
 		return xprintf("stage %u: chunk %u has slot %u of %llu", stage, k,
-		    c->slot + c->slots - 1, (unsigned long long)st->slots);
+		    c->slot + c->slots - 1, llu(st->slots));
 	for (uint32_t l = 0; l < N_LIVES; l++)
 		if (c->rooms[l].first + c->rooms[l].n > st->rooms[l] ||
 		    (lives[l].to <= s->graph->last_phase) != (c->rooms[l].n > 0))
 			return xprintf("stage %u: chunk %u has %u rooms from %s to %s, of %llu",
 			    stage, k, c->rooms[l].n, graph_phase_names[lives[l].from],
-			    graph_phase_names[lives[l].to], (unsigned long long)st->rooms[l]);
+			    graph_phase_names[lives[l].to], llu(st->rooms[l]));
 	return NULL;
 }
 
@@ -132,10 +130,10 @@ check_chunks(const struct shard *s)
 	const struct chunk *before = NULL;
 	uint32_t places = 0, found = 0, layer = 0;
 
-	for (uint32_t i = 0; i < s->mesh.size[OM_PIPELINE]; i++)
+	for (uint32_t i = 0; i < s->nstages; i++)
 		places += s->stage[i].nchunks;
 	for (uint32_t p = 0; p < places; p++)
-		for (uint32_t i = 0; i < s->mesh.size[OM_PIPELINE]; i++)
+		for (uint32_t i = 0; i < s->nstages; i++)
 			for (uint32_t k = 0; k < s->stage[i].nchunks; k++) {
 				const struct chunk *c = &s->stage[i].chunk[k];
 				if (c->place != p)
@@ -287,7 +285,7 @@ check_stage(const struct shard *s, uint32_t step, uint32_t stage)
 	struct hands h = { .s = s,
 		.st = st,
 		.microbatches = n,
-		.places = (uint32_t)s->mesh.size[OM_PIPELINE] * st->nchunks,
+		.places = s->nstages * st->nchunks,
 		.did = xalloc(st->nchunks * n * N_PHASES) };
 	const char *fault = NULL;
 
@@ -299,9 +297,8 @@ check_stage(const struct shard *s, uint32_t step, uint32_t stage)
 	for (uint64_t i = 0; i < st->nchunks * n * N_PHASES && !fault; i++)
 		if (!h.did[i] && i % N_PHASES <= s->graph->last_phase)
 			fault = xprintf("stage %u: microbatch %llu has no %s pass on chunk %llu",
-			    stage, (unsigned long long)(i / N_PHASES % n),
-			    graph_phase_names[i % N_PHASES],
-			    (unsigned long long)(i / N_PHASES / n));
+			    stage, llu(i / N_PHASES % n), graph_phase_names[i % N_PHASES],
+			    llu(i / N_PHASES / n));
 	if (!fault && h.out.state != EMPTY)
 		fault = xprintf("stage %u: the gradient of %s was not sent", stage,
 		    held_text(&h.out, BACKWARD));
@@ -383,11 +380,10 @@ check_buckets(const struct shard *s)
 			if (size[want] * parts != size[OM_WORLD] / size[OM_PIPELINE])
 				return xprintf("%s: %s is cut into %llu, and %llu ranks of a stage "
 					       "have the same part",
-				    op, name, (unsigned long long)parts,
-				    (unsigned long long)size[want]);
+				    op, name, llu(parts), llu(size[want]));
 			if (u->times != (size[want] > 1))
 				return xprintf("%s: %u of %s, whose copies are on %llu ranks", op,
-				    u->times, name, (unsigned long long)size[want]);
+				    u->times, name, llu(size[want]));
 			if (u->times && l.a[u->at - 1].group != want)
 				return xprintf(
 				    "%s of %s is among the wrong ranks: they do not hold "
@@ -408,27 +404,24 @@ check_buckets(const struct shard *s)
 
 /* ---- all ranks ---- */
 
-struct event { /* something that a group does together */
+struct meeting { /* something that a group does together */
+	const struct op *op;
 	enum om_group group;
 	uint64_t bytes;
-	const struct op *op;
 	uint32_t layer;
+};
+struct meetings {
+	struct meeting *a;
+	uint32_t n, cap;
+};
+/* What a rank does next in a step. */
+struct event {
+	const struct meeting *meeting; /* NULL: a message */
+	const struct action *action;   /* NULL: the update, or all if there is one stage */
 };
 struct events {
 	struct event *a;
 	uint32_t n, cap;
-};
-/* A rank's step: its actions, messages or passes with their events, and the update's events. */
-struct stage_program {
-	const struct action *action;
-	uint32_t n, last; /* last: microbatch */
-	enum phase last_phase;
-	uint64_t events;     /* of the step, with messages */
-	struct events *pass; /* by chunk and phase, behind them that of the step's end */
-	struct events update;
-};
-struct at { /* where a rank is: in an action, beyond them in the update; in a pass' events */
-	uint32_t action, event;
 };
 
 struct message { /* from a sender that waits before it sends the next with this tag */
@@ -436,26 +429,26 @@ struct message { /* from a sender that waits before it sends the next with this 
 	uint32_t from, to, microbatch;
 	uint64_t waiting; /* 1 + the rank that can go on when full changes */
 };
-struct gathering {               /* of a group for one thing that it does */
-	uint64_t came, first;    /* members; the first of them, whose event others must equal */
-	const struct event *its; /* that one's */
+struct gathering {                 /* of a group for one thing that it does */
+	uint64_t came, first;      /* members; the first of them, whose event others must equal */
+	const struct meeting *its; /* that one's */
 };
 
 struct run {
 	const struct shard *s;
-	uint32_t step;                        /* of its stages' */
-	struct om_mesh mesh;                  /* with as many replicas as are run */
-	const struct stage_program **program; /* by rank; those of a stage share one */
-	struct at *at;                        /* by rank */
-	bool *came;                           /* by rank: it waits for the others of its group */
-	uint64_t *ready, nready;              /* ranks that can go on */
+	uint32_t step;                 /* of its stages' */
+	struct om_mesh mesh;           /* with as many replicas as are run */
+	const struct events **program; /* of a step, by rank; those of a stage share one */
+	uint32_t *at;                  /* by rank: events that are done */
+	bool *came;                    /* by rank: it waits for the others of its group */
+	uint64_t *ready, nready;       /* ranks that can go on */
 	uint32_t tags;
 	struct message *message;              /* by rank of the first stage, and tag */
 	struct gathering *group[OM_N_GROUPS]; /* by first rank */
 };
 
 static const char *
-add_ops(const struct shard *s, uint32_t stage, struct events *to, const struct oplist *l,
+add_ops(const struct shard *s, uint32_t stage, struct meetings *to, const struct oplist *l,
     uint32_t layer, bool last)
 {
 	const struct graph *g = s->graph;
@@ -476,15 +469,14 @@ add_ops(const struct shard *s, uint32_t stage, struct events *to, const struct o
 			bytes = size_add(bytes, size_mul(shard_bytes(s, o->arg[k]), layers));
 		/* parts of the model that other stages have are theirs to reduce */
 		if (layers || o->group == OM_WORLD || o->group == OM_PIPELINE)
-			*PUSH(*to) = (struct event){
-				.group = o->group, .bytes = bytes, .op = o, .layer = layer
-			};
+			*PUSH(*to) = (struct meeting){ o, o->group, bytes, layer };
 	}
 	return NULL;
 }
 
 static const char *
-add_pass(const struct shard *s, uint32_t stage, struct events *to, const struct chunk *c, int pass)
+add_pass(
+    const struct shard *s, uint32_t stage, struct meetings *to, const struct chunk *c, int pass)
 {
 	const struct graph *g = s->graph;
 	const char *fault = NULL;
@@ -501,113 +493,83 @@ add_pass(const struct shard *s, uint32_t stage, struct events *to, const struct 
 	return fault;
 }
 
-/* The events of an action, of the update beyond them; NULL: it is a message. */
-static const struct events *
-events_of(const struct stage_program *p, uint32_t action)
+/* Passes of one kind are the same for all microbatches but the last one. */
+static void
+append(struct events *to, const struct meetings *pass, const struct action *a)
 {
-	const struct action *a = &p->action[action];
-
-	if (action == p->n)
-		return &p->update;
-	if (a->kind != PASS)
-		return NULL;
-	return &p->pass[a->chunk * (N_PHASES + 1) +
-			(a->phase == p->last_phase && a->microbatch == p->last ? N_PHASES
-									       : a->phase)];
+	for (uint32_t i = 0; i < pass->n; i++)
+		*PUSH(*to) = (struct event){ &pass->a[i], a };
 }
 
+/* All that a stage does in a step. */
 static const char *
-expand(const struct shard *s, uint32_t step, uint32_t stage, struct stage_program *p)
+expand(const struct shard *s, uint32_t step, uint32_t stage, struct events *all)
 {
+	enum { PASSES = N_PHASES + 1 }; /* of a chunk: the last is that of the step's end */
 	const struct graph *g = s->graph;
 	const struct stage *st = &s->stage[stage];
 	const struct step *of = &st->step[step];
-	const char *fault = NULL;
+	struct meetings *pass = xalloc(st->nchunks * PASSES * sizeof *pass), update = { 0 };
+	uint64_t alone = of->action.n ? 0 : of->microbatches < ALIKE ? of->microbatches : ALIKE;
 
-	p->action = of->action.a;
-	p->n = of->action.n;
-	p->last = (uint32_t)of->microbatches - 1;
-	p->last_phase = g->last_phase;
-	if (!p->n) { /* one stage: a pass after the other */
-		uint64_t alone = of->microbatches < ALIKE ? of->microbatches : ALIKE;
-		struct action *a = xalloc(alone * N_PHASES * sizeof *a);
-		for (uint64_t m = 0; m < alone; m++)
-			for (enum phase ph = FORWARD; ph <= g->last_phase; ph++)
-				a[p->n++] = (struct action){ .kind = PASS,
-					.phase = ph,
-					.microbatch = m + 1 < alone ? (uint32_t)m : p->last };
-		p->action = a;
+	for (uint32_t i = 0; i < st->nchunks * PASSES; i++) {
+		const char *fault =
+		    add_pass(s, stage, &pass[i], &st->chunk[i / PASSES], i % PASSES);
+		if (fault)
+			return fault;
 	}
-	enum { PASSES = N_PHASES + 1 };
-	p->pass = xalloc(st->nchunks * PASSES * sizeof *p->pass);
-	for (uint32_t i = 0; i < st->nchunks * PASSES && !fault; i++)
-		fault = add_pass(s, stage, &p->pass[i], &st->chunk[i / PASSES], i % PASSES);
-	if (!fault)
-		fault = add_ops(s, stage, &p->update, &g->seg.a[g->update].ops[FORWARD], 0, false);
-	p->events = p->update.n;
-	for (uint32_t i = 0; i < p->n; i++) {
-		const struct events *l = events_of(p, i);
-		p->events += l ? l->n : 1;
+	/* one stage: a pass after the other */
+	for (uint64_t m = 0; m < alone; m++)
+		for (enum phase ph = FORWARD; ph <= g->last_phase; ph++) {
+			bool end = ph == g->last_phase && m + 1 == alone;
+			append(all, &pass[end ? N_PHASES : ph], NULL);
+		}
+	for (const struct action *a = of->action.a; a < of->action.a + of->action.n; a++) {
+		bool end = a->phase == g->last_phase && a->microbatch + 1 == of->microbatches;
+		if (a->kind == PASS)
+			append(all, &pass[a->chunk * PASSES + (end ? N_PHASES : a->phase)], a);
+		else
+			*PUSH(*all) = (struct event){ NULL, a };
 	}
+	const char *fault = add_ops(s, stage, &update, &g->seg.a[g->update].ops[FORWARD], 0, false);
+	append(all, &update, NULL);
 	return fault;
 }
 
-/* The event that a rank is at; NULL: a message, or its end. */
+/* What a rank does next; NULL: it has ended. */
 static const struct event *
 event_at(const struct run *r, uint64_t rank)
 {
-	const struct events *l = events_of(r->program[rank], r->at[rank].action);
+	const struct events *l = r->program[rank];
 
-	return l && r->at[rank].event < l->n ? &l->a[r->at[rank].event] : NULL;
-}
-
-static bool
-at_end(const struct run *r, uint64_t rank)
-{
-	return r->at[rank].action == r->program[rank]->n && !event_at(r, rank);
-}
-
-/* Past what is done: by 1 to what is next, by 0 from the start of a program to its first. */
-static void
-go_on(struct run *r, uint64_t rank, uint32_t by)
-{
-	const struct stage_program *p = r->program[rank];
-	struct at *at = &r->at[rank];
-	const struct events *l = events_of(p, at->action);
-
-	if (l)
-		at->event += by;
-	else
-		at->action += by;
-	while (at->action < p->n && (l = events_of(p, at->action)) && at->event == l->n)
-		*at = (struct at){ at->action + 1, 0 };
+	return r->at[rank] < l->n ? &l->a[r->at[rank]] : NULL;
 }
 
 static const char *
 at_text(const struct run *r, uint64_t rank)
 {
-	uint32_t stage = (uint32_t)om_mesh_place(&r->mesh, OM_PIPELINE, rank),
-		 i = r->at[rank].action;
+	uint32_t stage = (uint32_t)om_mesh_place(&r->mesh, OM_PIPELINE, rank);
 	const struct event *e = event_at(r, rank);
-	uint32_t n = r->s->stage[stage].step[r->step].action.n;
-	const char *where = i < n ? action_text(r->s, r->step, stage, i)
-			    : n   ? xprintf("stage %u, update", stage)
-				  : "";
+	const struct meeting *m = e->meeting;
+	const struct step *of = &r->s->stage[stage].step[r->step];
+	const char *where =
+	    e->action      ? action_text(r->s, r->step, stage, (uint32_t)(e->action - of->action.a))
+	    : of->action.n ? xprintf("stage %u, update", stage)
+			   : "";
 
-	if (!e)
-		return xprintf("rank %llu: %s", (unsigned long long)rank, where);
-	return xprintf("rank %llu: %s%s%s of %s, layer %u, %llu bytes", (unsigned long long)rank,
-	    where, *where ? ": " : "", op_row(e->op->op)->name,
-	    r->s->graph->tensor.a[e->op->arg[op_row(e->op->op)->nin]].name, e->layer,
-	    (unsigned long long)e->bytes);
+	if (!m)
+		return xprintf("rank %llu: %s", llu(rank), where);
+	return xprintf("rank %llu: %s%s%s of %s, layer %u, %llu bytes", llu(rank), where,
+	    *where ? ": " : "", op_row(m->op->op)->name,
+	    r->s->graph->tensor.a[m->op->arg[op_row(m->op->op)->nin]].name, m->layer,
+	    llu(m->bytes));
 }
 
 /* A message goes or comes, or the rank waits for it; *moved: it is further. */
 static const char *
-pass_message(struct run *r, uint64_t rank, bool *moved)
+pass_message(struct run *r, uint64_t rank, const struct action *a, bool *moved)
 {
 	uint32_t stage = (uint32_t)om_mesh_place(&r->mesh, OM_PIPELINE, rank);
-	const struct action *a = &r->program[rank]->action[r->at[rank].action];
 	struct message *m =
 	    &r->message[om_mesh_member(&r->mesh, OM_PIPELINE, rank, 0) * r->tags + a->tag];
 	bool sends = a->kind == SEND;
@@ -628,33 +590,33 @@ pass_message(struct run *r, uint64_t rank, bool *moved)
 	if (m->waiting)
 		r->ready[r->nready++] = m->waiting - 1;
 	*m = (struct message){ sends, stage, a->stage, a->microbatch, 0 };
-	go_on(r, rank, 1);
+	r->at[rank]++;
 	return NULL;
 }
 
 /* A rank comes to what its group does together; they go on when all are there. */
 static const char *
-gather(struct run *r, uint64_t rank, const struct event *e, bool *moved)
+gather(struct run *r, uint64_t rank, const struct meeting *m, bool *moved)
 {
-	struct gathering *group = &r->group[e->group][om_mesh_member(&r->mesh, e->group, rank, 0)];
+	struct gathering *group = &r->group[m->group][om_mesh_member(&r->mesh, m->group, rank, 0)];
 
 	if (!group->came) {
 		group->first = rank;
-		group->its = e;
+		group->its = m;
 	}
-	const struct event *o = group->its;
-	if (o != e && (o->op->op != e->op->op || o->bytes != e->bytes || o->layer != e->layer ||
-			  o->op->arg[op_row(o->op->op)->nin] != e->op->arg[op_row(e->op->op)->nin]))
+	const struct meeting *o = group->its;
+	if (o != m && (o->op->op != m->op->op || o->bytes != m->bytes || o->layer != m->layer ||
+			  o->op->arg[op_row(o->op->op)->nin] != m->op->arg[op_row(m->op->op)->nin]))
 		return xprintf("%s, where %s", at_text(r, rank), at_text(r, group->first));
-	*moved = ++group->came == r->mesh.size[e->group];
+	*moved = ++group->came == r->mesh.size[m->group];
 	r->came[rank] = !*moved;
 	if (!*moved)
 		return NULL;
 	group->came = 0;
-	for (uint64_t i = 0; i < r->mesh.size[e->group]; i++) {
-		uint64_t k = om_mesh_member(&r->mesh, e->group, rank, i);
+	for (uint64_t i = 0; i < r->mesh.size[m->group]; i++) {
+		uint64_t k = om_mesh_member(&r->mesh, m->group, rank, i);
 		r->came[k] = false;
-		go_on(r, k, 1);
+		r->at[k]++;
 		if (k != rank)
 			r->ready[r->nready++] = k;
 	}
@@ -667,12 +629,11 @@ waits_for(const struct run *r, uint64_t rank)
 {
 	const struct event *e = event_at(r, rank);
 
-	if (!e)
-		return om_mesh_member(&r->mesh, OM_PIPELINE, rank,
-		    r->program[rank]->action[r->at[rank].action].stage);
-	for (uint64_t i = 0; i < r->mesh.size[e->group]; i++) {
-		uint64_t k = om_mesh_member(&r->mesh, e->group, rank, i);
-		if (!r->came[k] || event_at(r, k)->group != e->group)
+	if (!e->meeting)
+		return om_mesh_member(&r->mesh, OM_PIPELINE, rank, e->action->stage);
+	for (uint64_t i = 0; i < r->mesh.size[e->meeting->group]; i++) {
+		uint64_t k = om_mesh_member(&r->mesh, e->meeting->group, rank, i);
+		if (!r->came[k] || event_at(r, k)->meeting->group != e->meeting->group)
 			return k;
 	}
 	return rank;
@@ -686,13 +647,12 @@ deadlock(const struct run *r, uint64_t rank)
 
 	buf_puts(&b, "deadlock: ");
 	for (int i = 0; i < 8; i++) {
-		if (at_end(r, rank)) {
-			buf_printf(&b, "rank %llu, which has ended", (unsigned long long)rank);
+		if (!event_at(r, rank)) {
+			buf_printf(&b, "rank %llu, which has ended", llu(rank));
 			break;
 		}
 		uint64_t other = waits_for(r, rank);
-		buf_printf(
-		    &b, "%s waits for rank %llu; ", at_text(r, rank), (unsigned long long)other);
+		buf_printf(&b, "%s waits for rank %llu; ", at_text(r, rank), llu(other));
 		rank = other;
 		if (rank == start)
 			break;
@@ -706,22 +666,20 @@ run_all(struct run *r)
 {
 	uint64_t world = r->mesh.size[OM_WORLD];
 
-	for (uint64_t i = world; i-- > 0;) {
+	for (uint64_t i = world; i-- > 0;)
 		r->ready[r->nready++] = i;
-		go_on(r, i, 0);
-	}
 	while (r->nready) {
 		uint64_t rank = r->ready[--r->nready];
-		for (bool moved = true; moved && !at_end(r, rank);) {
-			const struct event *e = event_at(r, rank);
-			const char *fault =
-			    e ? gather(r, rank, e, &moved) : pass_message(r, rank, &moved);
+		const struct event *e;
+		for (bool moved = true; moved && (e = event_at(r, rank));) {
+			const char *fault = e->meeting ? gather(r, rank, e->meeting, &moved)
+						       : pass_message(r, rank, e->action, &moved);
 			if (fault)
 				return fault;
 		}
 	}
 	for (uint64_t rank = 0; rank < world; rank++)
-		if (!at_end(r, rank))
+		if (event_at(r, rank))
 			return deadlock(r, rank);
 	for (uint64_t i = 0; i < world / r->mesh.size[OM_PIPELINE] * r->tags; i++)
 		if (r->message[i].full)
@@ -736,7 +694,7 @@ run_all(struct run *r)
 static const char *
 prepare(const struct shard *s, uint32_t step, struct run *r)
 {
-	struct stage_program *program = xalloc(s->mesh.size[OM_PIPELINE] * sizeof *program);
+	struct events *program = xalloc(s->nstages * sizeof *program);
 	uint64_t events = 0;
 	const char *fault = check_groups(&s->mesh);
 
@@ -745,19 +703,19 @@ prepare(const struct shard *s, uint32_t step, struct run *r)
 		fault = check_chunks(s);
 	if (!fault)
 		fault = check_buckets(s);
-	for (uint32_t i = 0; i < s->mesh.size[OM_PIPELINE] && !fault; i++) {
+	for (uint32_t i = 0; i < s->nstages && !fault; i++) {
 		const struct stage *st = &s->stage[i];
-		if (s->mesh.size[OM_PIPELINE] > 1)
+		if (s->nstages > 1)
 			fault = check_stage(s, step, i);
 		const struct step *of = &st->step[step];
 		for (uint32_t k = 0; k < of->action.n && !fault; k++)
-			if (of->action.a[k].stage >= s->mesh.size[OM_PIPELINE])
+			if (of->action.a[k].stage >= s->nstages)
 				fault = xprintf("%s: no stage %u", action_text(s, step, i, k),
 				    of->action.a[k].stage);
 		if (!fault)
 			fault = expand(s, step, i, &program[i]);
-		events += program[i].events;
-		r->tags = 2 * (uint32_t)s->mesh.size[OM_PIPELINE] * st->nchunks;
+		events += program[i].n;
+		r->tags = 2 * s->nstages * st->nchunks;
 	}
 	/* replicas run the same program side by side: some stand for very many */
 	uint64_t replicas = BUDGET / (s->mesh.size[OM_EXPERT] * (events + 1));

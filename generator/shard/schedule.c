@@ -31,14 +31,16 @@ schedule_stage(const char *kind, uint32_t pipeline, uint32_t place)
 struct timing {
 	uint64_t *first[N_PHASES]; /* by place: when the first microbatch is there */
 	uint32_t chunks, group;    /* so many microbatches pass a chunk before the next chunk's */
+	bool apart;                /* a phase begins when the one before is over */
 };
 
+/* When a pass is, in a step of so many microbatches. */
 static uint64_t
-time_of(const struct timing *t, enum phase phase, uint32_t place, uint64_t microbatch)
+time_of(const struct timing *t, enum phase phase, uint32_t place, uint64_t microbatch, uint64_t of)
 {
 	uint64_t group = t->group;
 
-	return t->first[phase][place] +
+	return t->first[phase][place] + (t->apart ? phase * COST * of : 0) +
 	       COST * (microbatch / group * group * t->chunks + microbatch % group);
 }
 
@@ -125,6 +127,10 @@ struct pass {
 	enum phase phase;
 	uint32_t chunk, microbatch;
 };
+struct passes {
+	struct pass *a;
+	uint32_t n;
+};
 
 static int
 by_time(const void *a, const void *b)
@@ -138,58 +144,51 @@ by_time(const void *a, const void *b)
 	return x->chunk < y->chunk ? -1 : x->chunk > y->chunk;
 }
 
-/* When passes of a step are. */
 static struct timing
-make_timing(const struct shard *s, const char *kind, uint64_t microbatches)
+make_timing(const struct shard *s, const char *kind)
 {
 	const struct graph *g = s->graph;
-	uint32_t pipeline = (uint32_t)s->mesh.size[OM_PIPELINE];
-	struct timing t = { .chunks = s->stage[0].nchunks, .group = 1 };
-	uint32_t places = pipeline * t.chunks;
+	struct timing t = { .chunks = s->stage[0].nchunks,
+		.group = !strcmp(kind, "interleaved") ? s->nstages : 1,
+		.apart = !strcmp(kind, "gpipe") };
 
 	for (enum phase ph = FORWARD; ph <= g->last_phase; ph++)
-		t.first[ph] = xalloc(places * sizeof *t.first[ph]);
-	if (!strcmp(kind, "interleaved")) {
-		t.group = pipeline;
-		by_groups(&t, g, pipeline);
-	} else {
-		one_by_one(&t, g, kind, pipeline);
-	}
-	for (enum phase ph = BACKWARD; ph <= g->last_phase && !strcmp(kind, "gpipe"); ph++)
-		for (uint32_t p = 0; p < places; p++)
-			t.first[ph][p] += ph * COST * microbatches;
+		t.first[ph] = xalloc(s->nstages * t.chunks * sizeof *t.first[ph]);
+	if (!strcmp(kind, "interleaved"))
+		by_groups(&t, g, s->nstages);
+	else
+		one_by_one(&t, g, kind, s->nstages);
 	return t;
 }
 
-/* All passes of a stage in a step, in the order of their times; gives their number. */
-static uint32_t
-stage_passes(const struct shard *s, const struct stage *st, const struct timing *t,
-    uint64_t microbatches, struct pass *pass)
+/* All passes of a stage in a step, in the order of their times. */
+static struct passes
+stage_passes(const struct shard *s, const struct stage *st, const struct timing *t, uint64_t step)
 {
-	uint32_t n = 0;
+	struct passes all = { xalloc(step * st->nchunks * N_PHASES * sizeof *all.a), 0 };
 
 	for (uint32_t c = 0; c < st->nchunks; c++)
 		for (enum phase ph = FORWARD; ph <= s->graph->last_phase; ph++)
-			for (uint32_t m = 0; m < microbatches; m++)
-				pass[n++] = (struct pass){ time_of(t, ph, st->chunk[c].place, m),
-					ph, c, m };
-	qsort(pass, n, sizeof *pass, by_time);
-	return n;
+			for (uint32_t m = 0; m < step; m++)
+				all.a[all.n++] =
+				    (struct pass){ time_of(t, ph, st->chunk[c].place, m, step), ph,
+					    c, m };
+	qsort(all.a, all.n, sizeof *all.a, by_time);
+	return all;
 }
 
 /* A chunk has room for each microbatch that is between a life's two phases. */
 static void
-count_rooms(struct stage *st, const struct pass *pass, uint32_t npasses)
+count_rooms(struct stage *st, const struct passes *all)
 {
 	uint32_t(*live)[N_LIVES] = xalloc(st->nchunks * sizeof *live);
 
-	for (uint32_t i = 0; i < npasses; i++)
+	for (const struct pass *x = all->a; x < all->a + all->n; x++)
 		for (uint32_t l = 0; l < N_LIVES; l++) {
-			uint32_t *now = &live[pass[i].chunk][l];
-			uint32_t *n = &st->chunk[pass[i].chunk].rooms[l].n;
-			*now += lives[l].from == pass[i].phase;
+			uint32_t *now = &live[x->chunk][l], *n = &st->chunk[x->chunk].rooms[l].n;
+			*now += lives[l].from == x->phase;
 			*n = *n < *now ? *now : *n;
-			*now -= lives[l].to == pass[i].phase;
+			*now -= lives[l].to == x->phase;
 		}
 }
 
@@ -243,16 +242,16 @@ act(const struct stage *st, struct step *step, enum action_kind kind, const stru
 
 static void
 add_actions(const struct shard *s, const struct stage *st, const char *kind, struct step *step,
-    const struct pass *pass, uint32_t n)
+    const struct passes *all)
 {
-	uint32_t pipeline = (uint32_t)s->mesh.size[OM_PIPELINE], places = pipeline * st->nchunks;
+	uint32_t places = s->nstages * st->nchunks;
 
-	step->action.cap = 3 * n; /* each receives and sends at most */
+	step->action.cap = 3 * all->n; /* each receives and sends at most */
 	step->action.a = xalloc(step->action.cap * sizeof *step->action.a);
-	for (const struct pass *x = pass; x < pass + n; x++) {
+	for (const struct pass *x = all->a; x < all->a + all->n; x++) {
 		uint32_t p = st->chunk[x->chunk].place;
-		uint32_t before = p ? schedule_stage(kind, pipeline, p - 1) : 0;
-		uint32_t after = schedule_stage(kind, pipeline, p + 1);
+		uint32_t before = p ? schedule_stage(kind, s->nstages, p - 1) : 0;
+		uint32_t after = schedule_stage(kind, s->nstages, p + 1);
 		if (x->phase == FORWARD && p)
 			act(st, step, RECEIVE, x, before, 2 * (p - 1));
 		if (x->phase == BACKWARD && p + 1 < places)
@@ -268,30 +267,27 @@ add_actions(const struct shard *s, const struct stage *st, const char *kind, str
 void
 schedule(struct shard *s, const char *kind, const uint64_t *microbatches, uint32_t nsteps)
 {
-	struct pass **pass = xalloc(nsteps * sizeof *pass);
-	struct timing *t = xalloc(nsteps * sizeof *t);
-	uint32_t *n = xalloc(nsteps * sizeof *n);
-	bool alone = s->mesh.size[OM_PIPELINE] == 1; /* one microbatch after the other */
+	struct passes *pass = xalloc(nsteps * sizeof *pass);
+	bool alone = s->nstages == 1; /* one microbatch after the other */
+	struct timing t = { 0 };
 
-	for (uint32_t k = 0; k < nsteps && !alone; k++) {
-		t[k] = make_timing(s, kind, microbatches[k]);
-		pass[k] = xalloc(microbatches[k] * t[k].chunks * N_PHASES * sizeof **pass);
-	}
-	for (struct stage *st = s->stage; st < s->stage + s->mesh.size[OM_PIPELINE]; st++) {
+	if (!alone)
+		t = make_timing(s, kind);
+	for (struct stage *st = s->stage; st < s->stage + s->nstages; st++) {
 		st->step = xalloc(nsteps * sizeof *st->step);
 		st->nsteps = nsteps;
 		for (uint32_t c = 0; c < st->nchunks; c++)
 			for (uint32_t l = 0; l < N_LIVES; l++)
 				st->chunk[c].rooms[l].n = alone;
 		for (uint32_t k = 0; k < nsteps && !alone; k++) {
-			n[k] = stage_passes(s, st, &t[k], microbatches[k], pass[k]);
-			count_rooms(st, pass[k], n[k]);
+			pass[k] = stage_passes(s, st, &t, microbatches[k]);
+			count_rooms(st, &pass[k]);
 		}
 		give_slots(s->graph, st);
 		for (uint32_t k = 0; k < nsteps; k++) {
 			st->step[k].microbatches = microbatches[k];
 			if (!alone)
-				add_actions(s, st, kind, &st->step[k], pass[k], n[k]);
+				add_actions(s, st, kind, &st->step[k], &pass[k]);
 		}
 	}
 }
@@ -304,11 +300,10 @@ schedule(struct shard *s, const char *kind, const uint64_t *microbatches, uint32
 uint64_t
 schedule_run(const struct shard *s, uint32_t step, uint64_t **start)
 {
-	uint32_t pipeline = (uint32_t)s->mesh.size[OM_PIPELINE];
-	uint32_t edges = 2 * pipeline * s->stage[0].nchunks;
+	uint32_t edges = 2 * s->nstages * s->stage[0].nchunks;
 	uint64_t n = s->stage[0].step[step].microbatches, end = 0;
-	uint64_t *now = xalloc(pipeline * sizeof *now);
-	uint32_t *next = xalloc(pipeline * sizeof *next);
+	uint64_t *now = xalloc(s->nstages * sizeof *now);
+	uint32_t *next = xalloc(s->nstages * sizeof *next);
 	uint64_t **sent = xalloc(edges * sizeof *sent); /* when, + 1 */
 	bool moved = true, done = true;
 
@@ -316,7 +311,7 @@ schedule_run(const struct shard *s, uint32_t step, uint64_t **start)
 		sent[e] = xalloc(n * sizeof **sent);
 	while (moved) {
 		moved = false;
-		for (uint32_t i = 0; i < pipeline; i++) {
+		for (uint32_t i = 0; i < s->nstages; i++) {
 			const struct step *of = &s->stage[i].step[step];
 			for (; next[i] < of->action.n; next[i]++, moved = true) {
 				const struct action *a = &of->action.a[next[i]];
@@ -333,7 +328,7 @@ schedule_run(const struct shard *s, uint32_t step, uint64_t **start)
 			}
 		}
 	}
-	for (uint32_t i = 0; i < pipeline; i++) {
+	for (uint32_t i = 0; i < s->nstages; i++) {
 		done &= next[i] == s->stage[i].step[step].action.n;
 		end = end < now[i] ? now[i] : end;
 	}

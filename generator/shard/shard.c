@@ -34,19 +34,16 @@ rows_sent(const struct shard *s, uint32_t i, bool back)
 	const struct graph *g = s->graph;
 	uint64_t rows = 0;
 
-	for (uint32_t k = g->embed + 1; k < g->head; k++)
-		for (int ph = 0; ph < N_PHASES; ph++)
-			for (uint32_t o = 0; o < g->seg.a[k].ops[ph].n; o++) {
-				const struct op_row *r = op_row(g->seg.a[k].ops[ph].a[o].op);
-				if (!(back ? r->returns : r->sends))
-					continue;
-				/* balanced, as many as a rank has tokens for, or room */
-				uint64_t n = min64(shard_capacity(s, g->seg.a[k].ffn),
-				    size_mul(
-					g->T, (uint64_t)spec_int(g->seg.a[k].ffn, F_moe_top_k)));
-				rows = size_add(
-				    rows, size_mul(n, stage_kind(&s->stage[i], &g->seg.a[k])));
-			}
+	for (struct op_at at = { .seg = g->embed + 1 }; graph_next(g, &at) && at.seg < g->head;) {
+		const struct op_row *r = op_row(at.op->op);
+		const struct segment *kind = &g->seg.a[at.seg];
+		if (!(back ? r->returns : r->sends))
+			continue;
+		/* balanced, as many as a rank has tokens for, or room */
+		uint64_t n = min64(shard_capacity(s, kind->ffn),
+		    size_mul(g->T, (uint64_t)spec_int(kind->ffn, F_moe_top_k)));
+		rows = size_add(rows, size_mul(n, stage_kind(&s->stage[i], kind)));
+	}
 	return rows;
 }
 
@@ -95,9 +92,8 @@ work(const struct graph *g, uint32_t seg)
 {
 	uint64_t sum = 0;
 
-	for (int ph = 0; ph < N_PHASES; ph++)
-		for (uint32_t i = 0; i < g->seg.a[seg].ops[ph].n; i++)
-			sum = size_add(sum, op_flops(g, &g->seg.a[seg].ops[ph].a[i]));
+	for (struct op_at at = { .seg = seg }; graph_next(g, &at) && at.seg == seg;)
+		sum = size_add(sum, op_flops(g, at.op));
 	return sum;
 }
 
@@ -181,30 +177,30 @@ split_layers(const struct graph *g, uint32_t chunks, uint32_t *n)
 
 /* The arithmetic of a layout. */
 static struct shard *
-lay_out(struct graph *g, const struct target_row *target, uint64_t data, uint64_t expert,
-    uint64_t pipeline)
+lay_out(struct graph *g, const struct target_row *target)
 {
 	struct shard *s = xalloc(sizeof *s);
 	const struct object *pa = spec_obj(g->trainer, F_trainer_parallel);
 	const struct value *kind = spec_value(pa, F_parallel_schedule);
 	const struct value *per = spec_value(pa, F_parallel_chunks);
 	const char *schedule_kind = kind->set ? kind->str : "1f1b";
-	uint32_t chunks = pipeline > 1 && per->set ? (uint32_t)per->i : 1;
-	uint32_t places = (uint32_t)pipeline * chunks, first = 0;
-	uint32_t *n = xalloc(places * sizeof *n);
+	uint64_t expert = (uint64_t)spec_int(pa, F_parallel_expert);
 
 	s->graph = g;
 	s->target = target;
 	s->expert_rows = target_format(target, g->format[ROLE_ROWS])->rows;
+	s->nstages = (uint32_t)spec_int(pa, F_parallel_pipeline);
 	s->mesh = om_mesh((uint64_t[OM_N_AXES]){ [OM_AXIS_EXPERT] = expert,
-	    [OM_AXIS_EXPERT_DATA] = data / expert,
-	    [OM_AXIS_PIPELINE] = pipeline });
-	s->stage = xalloc(pipeline * sizeof *s->stage);
-	for (uint32_t i = 0; i < pipeline; i++)
+	    [OM_AXIS_EXPERT_DATA] = (uint64_t)spec_int(pa, F_parallel_data) / expert,
+	    [OM_AXIS_PIPELINE] = s->nstages });
+	s->stage = xalloc(s->nstages * sizeof *s->stage);
+	uint32_t chunks = s->nstages > 1 && per->set ? (uint32_t)per->i : 1;
+	for (uint32_t i = 0; i < s->nstages; i++)
 		s->stage[i].chunk = xalloc(chunks * sizeof *s->stage[i].chunk);
+	uint32_t places = s->nstages * chunks, first = 0, *n = xalloc(places * sizeof *n);
 	split_layers(g, places, n);
 	for (uint32_t p = 0; p < places; first += n[p++]) {
-		struct stage *st = &s->stage[schedule_stage(schedule_kind, (uint32_t)pipeline, p)];
+		struct stage *st = &s->stage[schedule_stage(schedule_kind, s->nstages, p)];
 		bool head = p + 1 == places;
 		st->chunk[st->nchunks++] = (struct chunk){
 			.first = first, .n = n[p], .place = p, .embed = p == 0, .head = head
@@ -214,7 +210,7 @@ lay_out(struct graph *g, const struct target_row *target, uint64_t data, uint64_
 		st->head |= head;
 	}
 	schedule(s, schedule_kind, &g->microbatches, 1);
-	for (uint32_t i = 0; i < pipeline; i++)
+	for (uint32_t i = 0; i < s->nstages; i++)
 		communication(s, i);
 	return s;
 }
@@ -222,9 +218,7 @@ lay_out(struct graph *g, const struct target_row *target, uint64_t data, uint64_
 struct shard *
 shard(struct graph *g, const struct target_row *target)
 {
-	const struct object *p = spec_obj(g->trainer, F_trainer_parallel);
-	struct shard *s = lay_out(g, target, (uint64_t)spec_int(p, F_parallel_data),
-	    (uint64_t)spec_int(p, F_parallel_expert), (uint64_t)spec_int(p, F_parallel_pipeline));
+	struct shard *s = lay_out(g, target);
 
 	if (s->mesh.size[OM_EXPERT] > 1 || s->expert_rows > 1)
 		shard_experts(s);
@@ -267,9 +261,9 @@ shard_print(const struct shard *s, struct buf *out)
 
 	buf_puts(out, "mesh:");
 	for (enum om_group g = OM_WORLD; g < OM_N_GROUPS; g++)
-		buf_printf(out, " %s %llu", om_group_name[g], (unsigned long long)s->mesh.size[g]);
+		buf_printf(out, " %s %llu", om_group_name[g], llu(s->mesh.size[g]));
 	buf_puts(out, "\n");
-	for (uint32_t i = 0; i < s->mesh.size[OM_PIPELINE]; i++) {
+	for (uint32_t i = 0; i < s->nstages; i++) {
 		const struct stage *st = &s->stage[i];
 		buf_printf(out, "stage %u: ", i);
 		for (uint32_t c = 0; c < st->nchunks; c++)
@@ -283,8 +277,8 @@ shard_print(const struct shard *s, struct buf *out)
 			print_actions(&st->step[k], out);
 		for (uint32_t c = 0; c < st->comm.n; c++)
 			buf_printf(out, "  %-14s among %llu ranks: %llu bytes a step\n",
-			    names[st->comm.a[c].kind], (unsigned long long)st->comm.a[c].ranks,
-			    (unsigned long long)st->comm.a[c].bytes);
+			    names[st->comm.a[c].kind], llu(st->comm.a[c].ranks),
+			    llu(st->comm.a[c].bytes));
 	}
 	buf_puts(out, "\n");
 	graph_print(s->graph, out);

@@ -81,7 +81,8 @@ struct shard {
 	const struct target_row *target;
 	struct om_mesh mesh;  /* world = pipeline * data, expert divides data */
 	uint64_t expert_rows; /* each expert's rows begin at a multiple of it */
-	struct stage *stage;  /* mesh.size[OM_PIPELINE] of them */
+	struct stage *stage;
+	uint32_t nstages; /* of the pipeline */
 };
 /* The graph is rewritten for what several ranks do together: expert.c. */
 struct shard *shard(struct graph *g, const struct target_row *target);

@@ -621,27 +621,17 @@ several_steps(void)
 	}
 }
 
-/* A stage's program that one rank has for its own: pointers to all events of it, in order. */
-static uint32_t
-own_program(struct run *r, uint64_t rank, struct event **event)
+/* A stage's program that one rank has for its own. */
+static struct events *
+own_program(struct run *r, uint64_t rank)
 {
-	const struct stage_program *of = r->program[rank];
-	uint32_t lists = r->s->stage[rank / r->mesh.size[OM_DATA]].nchunks * (N_PHASES + 1), n = 0;
-	struct stage_program *own = xalloc(sizeof *own);
+	struct events *own = xalloc(sizeof *own);
 
-	*own = *of;
-	own->pass = xalloc(lists * sizeof *own->pass);
-	for (uint32_t i = 0; i <= lists; i++) {
-		const struct events *from = i < lists ? &of->pass[i] : &of->update;
-		struct events *to = i < lists ? &own->pass[i] : &own->update;
-		*to = (struct events){ xalloc(from->n * sizeof *to->a), from->n, from->n };
-		if (from->n)
-			memcpy(to->a, from->a, from->n * sizeof *to->a);
-		for (uint32_t k = 0; k < to->n; k++)
-			event[n++] = &to->a[k];
-	}
+	*own = (struct events){ xalloc(r->program[rank]->n * sizeof *own->a), r->program[rank]->n,
+		r->program[rank]->n };
+	memcpy(own->a, r->program[rank]->a, own->n * sizeof *own->a);
 	r->program[rank] = own;
-	return n;
+	return own;
 }
 
 /* One rank does two things of its group in the other order than the others. */
@@ -651,19 +641,19 @@ swapped_collectives(void)
 	struct shard *s =
 	    layout_shard((struct layout){ "v", 2, 2, 4, .data = 4, .expert = 2, .layers = 12 });
 	uint32_t caught = 0, tried = 0, n = 2;
-	struct event *own[1000];
 	struct run r;
 
 	expect(!prepare(s, 0, &r) && !run_all(&r), "every rank in one order");
 	for (uint32_t i = 0; i + 1 < n; i++) {
 		expect(!prepare(s, 0, &r), "a fresh run");
-		n = own_program(&r, 5, own);
-		struct event t = *own[i];
-		*own[i] = *own[i + 1];
-		*own[i + 1] = t;
+		struct events *own = own_program(&r, 5);
+		struct event *e = &own->a[i], t = *e;
+		n = own->n;
 		/* of two groups others may still meet it */
-		if (own[i]->group != own[i + 1]->group)
+		if (!e[0].meeting || !e[1].meeting || e[0].meeting->group != e[1].meeting->group)
 			continue;
+		e[0] = e[1];
+		e[1] = t;
 		tried++;
 		const char *said = run_all(&r);
 		caught += said && strstr(said, "rank 5: ") && strstr(said, ", where ");
@@ -673,8 +663,7 @@ swapped_collectives(void)
 
 	/* one that is left out: the others wait, and it is said for whom */
 	expect(!prepare(s, 0, &r), "a fresh run");
-	own_program(&r, 5, own);
-	((struct stage_program *)(uintptr_t)r.program[5])->update.n--;
+	own_program(&r, 5)->n--;
 	const char *said = run_all(&r);
 	expect(said && strstr(said, "rank 5, which has ended"),
 	    xprintf("a collective left out: %s", said));
