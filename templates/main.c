@@ -1,4 +1,4 @@
-/*@slot banner*/
+/*@banner the trainer's main function and what is embedded in it*/
 #include "model.h"
 
 /* Files of this tree that the trainer carries. */

@@ -34,6 +34,7 @@ enum { EXIT_USER = 1, EXIT_USAGE = 2, EXIT_INTERNAL = 70 };
 void *xalloc(size_t size);
 char *xstrdup(const char *s);
 char *xprintf(const char *fmt, ...) PRINTF(1, 2);
+char *xvprintf(const char *fmt, va_list ap);
 
 /* A growable array. PUSH appends one zeroed element and gives its address. */
 #define ARRAY(T)                 \
@@ -116,9 +117,5 @@ void size_at(struct pos p);
 uint64_t size_mul(uint64_t a, uint64_t b);
 uint64_t size_add(uint64_t a, uint64_t b);
 uint64_t size_align(uint64_t n, uint64_t to);
-
-/* ---- private to this folder ------------------------------------------------------------------ */
-
-char *xvprintf(const char *fmt, va_list ap);
 
 #endif

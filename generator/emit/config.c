@@ -1,24 +1,22 @@
 /* src/config.h and src/layout.h: every constant of the trainer, every buffer's place. */
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "emit/emit.h"
 
 static void
-define(struct buf *b, const char *name, uint64_t v, const char *comment)
+size(struct buf *b, const char *name, uint64_t v, const char *comment)
 {
-	buf_printf(b, "#define %-20s %llu%s%s%s\n", name, (unsigned long long)v,
-	    *comment ? " /* " : "", comment, *comment ? " */" : "");
+	buf_printf(b,
+	    *comment ? "#define %-20s %" PRIu64 " /* %s */\n" : "#define %-20s %" PRIu64 "\n", name,
+	    v, comment);
 }
 
-/* A line and what it is: behind it, or before it where that would be too wide. */
 static void
-commented(struct buf *b, const char *tab, const char *line, const char *what)
+number(struct buf *b, const char *name, double v)
 {
-	if (strlen(line) + strlen(what) + 7 + 8 * strlen(tab) <= 100)
-		buf_printf(b, "%s%s /* %s */\n", tab, line, what);
-	else
-		buf_printf(b, "%s/* %s */\n%s%s\n", tab, what, tab, line);
+	buf_printf(b, "#define %s %s\n", name, text_double(v));
 }
 
 static void
@@ -29,37 +27,45 @@ config(const struct plan *p, struct tree *t)
 	struct object *ba = spec_obj(tr, F_trainer_batch);
 	struct object *opt = spec_obj(tr, F_trainer_optimizer);
 	const struct format *real = target_format(p->target, g->format[ROLE_ACT]);
-	struct buf *b = tree_file(t, "src/config.h");
+	struct buf b = { 0 };
 
-	emit_banner(p, "the numbers of the model and of its step", "/*", "*/", b);
-	buf_puts(b, "#ifndef OM_CONFIG_H\n#define OM_CONFIG_H\n\n#include <stdint.h>\n\n");
 	if (p->target->kind->one_number)
-		buf_printf(b, "#define OM_REAL %s\n", real->c);
+		buf_printf(&b, "#define OM_REAL %s\n", real->c);
 	/* of the largest value; products of bf16 are rounded to one part in 256 at their end */
-	buf_printf(b, "#define OM_TOLERANCE %s /* of selftest, relative */\n\n",
+	buf_printf(&b, "#define OM_TOLERANCE %s /* of selftest, relative */\n\n",
 	    real->bits == 16   ? "1.5e-2"
 	    : real->bits == 64 ? "1e-11"
 			       : "2e-5");
-	buf_printf(b, "#define OM_NAME \"%s\"\n", spec_str(tr, F_trainer_name));
-	define(b, "OM_VOCAB", (uint64_t)spec_int(m, F_transformer_vocab_size), "vocabulary");
-	define(b, "OM_D_MODEL", (uint64_t)spec_int(m, F_transformer_d_model),
+	buf_printf(&b, "#define OM_NAME \"%s\"\n", spec_str(tr, F_trainer_name));
+	size(&b, "OM_VOCAB", (uint64_t)spec_int(m, F_transformer_vocab_size), "vocabulary");
+	size(&b, "OM_D_MODEL", (uint64_t)spec_int(m, F_transformer_d_model),
 	    "width of the residual stream");
-	define(b, "OM_N_LAYERS", g->n_layers, "");
-	define(b, "OM_SEQ", g->S, "tokens in a sequence");
-	define(b, "OM_MICRO", g->B, "sequences in a microbatch");
-	define(b, "OM_GLOBAL", (uint64_t)spec_int(ba, F_batch_global), "sequences in a step");
-	define(b, "OM_MICROBATCHES", g->microbatches, "in a step");
-	define(b, "OM_PARAMS_TOTAL", g->params_total, "");
-	define(b, "OM_PARAMS_ACTIVE", g->params_active, "for one token");
-	define(b, "OM_FLOPS_TOKEN", g->flops_token, "forward and backward");
-	buf_printf(b, "\n#define OM_INIT_STD %s\n",
-	    text_double(spec_num(spec_obj(m, F_transformer_init), F_normal_std)));
-	buf_printf(b, "#define OM_HEAD_Z_LOSS %s\n",
-	    text_double(spec_num(spec_obj(m, F_transformer_lm_head), F_lm_head_z_loss)));
-	buf_printf(b, "#define OM_BETA1 %s\n", text_double(spec_value(opt, F_adamw_betas)->num));
-	buf_printf(b, "#define OM_BETA2 %s\n", text_double(spec_value(opt, F_adamw_betas)->num2));
-	buf_printf(b, "#define OM_CLIP_NORM %s\n", text_double(spec_num(opt, F_adamw_clip_norm)));
-	buf_puts(b, "\n#endif\n");
+	size(&b, "OM_N_LAYERS", g->n_layers, "");
+	size(&b, "OM_SEQ", g->S, "tokens in a sequence");
+	size(&b, "OM_MICRO", g->B, "sequences in a microbatch");
+	size(&b, "OM_GLOBAL", (uint64_t)spec_int(ba, F_batch_global), "sequences in a step");
+	size(&b, "OM_MICROBATCHES", g->microbatches, "in a step");
+	size(&b, "OM_PARAMS_TOTAL", g->params_total, "");
+	size(&b, "OM_PARAMS_ACTIVE", g->params_active, "for one token");
+	size(&b, "OM_FLOPS_TOKEN", g->flops_token, "forward and backward");
+	buf_puts(&b, "\n");
+	number(&b, "OM_INIT_STD", spec_num(spec_obj(m, F_transformer_init), F_normal_std));
+	number(
+	    &b, "OM_HEAD_Z_LOSS", spec_num(spec_obj(m, F_transformer_lm_head), F_lm_head_z_loss));
+	number(&b, "OM_BETA1", spec_value(opt, F_adamw_betas)->num);
+	number(&b, "OM_BETA2", spec_value(opt, F_adamw_betas)->num2);
+	number(&b, "OM_CLIP_NORM", spec_num(opt, F_adamw_clip_norm));
+	emit_source(p, t, "config.h", (struct slot[]){ { "numbers", b.s } }, 1);
+}
+
+/* A line and what it is: behind it, or before it where that would be too wide. */
+static void
+commented(struct buf *b, const char *tab, const char *line, const char *what)
+{
+	if (strlen(line) + strlen(what) + 7 + 8 * strlen(tab) <= 100)
+		buf_printf(b, "%s%s /* %s */\n", tab, line, what);
+	else
+		buf_printf(b, "%s/* %s */\n%s%s\n", tab, what, tab, line);
 }
 
 /* The first stage that has the tensor at a place of its own; NULL: none. */
@@ -82,247 +88,210 @@ repeated(const struct plan *p, tensor_id t)
 		   (p->graph->seg.a[x->seg].nlayers && p->place[t].region != R_SCRATCH));
 }
 
-/* Where lives are several, and a slot's rooms for them with it. */
+/* The stride of a tensor that layers repeat. */
 static void
-rooms(const struct plan *p, const char *t, const char *own, struct buf *b)
+stride(const struct plan *p, tensor_id t, struct buf *b)
 {
-	buf_printf(b,
-	    "/* bytes to a slot's room of a life%s */\n#define ROOM(life, slot) %s\n"
-	    "#define SAVED(t, life, slot, i) \\\n\t((void *)(arena + %s + ROOM(life, slot) + "
-	    "\\\n\t    (uint64_t)(i) * OM_STRIDE_##t))\n",
-	    p->n_stages > 1 ? "" : ": there is one",
-	    p->n_stages > 1 ? "om_at->room[life][slot]" : "((uint64_t)(slot))", t);
-	buf_printf(b,
-	    "#define STREAM(slot, layer) \\\n\t((void *)(arena + %sstream + ROOM(%u, slot) + "
-	    "\\\n\t    (uint64_t)(layer) * OM_STRIDE_stream))\n"
-	    "#define DSTREAM(slot, layer) \\\n\t((void *)(arena + %sdstream + ROOM(%u, slot) + "
-	    "\\\n\t    (uint64_t)(layer) * OM_STRIDE_stream))\n",
-	    own, p->stream_life, own, p->dstream_life);
+	if (repeated(p, t))
+		buf_printf(b, "#define OM_STRIDE_%s %" PRIu64 "\n", p->graph->tensor.a[t].name,
+		    p->place[t].stride);
 }
 
-/* Macros for addresses; t: the text that gives the offset of t, own: what precedes plan's own. */
+/* A macro for an address: behind the arena's start so far, with a slot's bytes and a layer's. */
 static void
-addresses(const struct plan *p, const char *t, const char *own, const char *slot_stride,
-    const char *scratch, struct buf *b)
+macro(struct buf *b, const char *name, const char *off, const char *slot, const char *layer)
 {
-	buf_printf(b, "#define ONE(t) ((void *)(arena + %s))\n", t);
-	buf_printf(
-	    b, "#define LAYER(t, i) ((void *)(arena + %s + (uint64_t)(i) * OM_STRIDE_##t))\n", t);
-	if (p->graph->last_phase > BACKWARD)
-		rooms(p, t, own, b);
+	buf_printf(b, "#define %s \\\n\t((void *)(arena + %s + %s + \\\n\t    %s))\n", name, off,
+	    slot, layer);
+}
+
+/* Macros for what is saved of microbatches: in a slot, or where lives are several in its rooms. */
+static const char *
+saved(const struct plan *p)
+{
+	bool many = p->n_stages > 1, rooms = p->graph->last_phase > BACKWARD;
+	const char *off = many ? "om_at->t" : "OM_OFF_##t", *own = many ? "om_at->" : "OM_OFF_";
+	const char *in_slot =
+	    xprintf("(uint64_t)(slot) * %s", many ? "om_at->slot_stride" : "OM_SLOT_STRIDE");
+	const char *layer = "(uint64_t)(layer) * OM_STRIDE_stream";
+	const char *x = xprintf("%sstream", own), *dx = xprintf("%sdstream", own);
+	struct buf b = { 0 };
+
+	if (rooms)
+		buf_printf(&b,
+		    "/* bytes to a slot's room of a life%s */\n#define ROOM(life, slot) %s\n",
+		    many ? "" : ": there is one",
+		    many ? "om_at->room[life][slot]" : "((uint64_t)(slot))");
+	macro(&b, rooms ? "SAVED(t, life, slot, i)" : "SAVED(t, slot, i)", off,
+	    rooms ? "ROOM(life, slot)" : in_slot, "(uint64_t)(i) * OM_STRIDE_##t");
+	macro(&b, "STREAM(slot, layer)", x,
+	    rooms ? xprintf("ROOM(%u, slot)", p->stream_life) : in_slot, layer);
+	if (rooms)
+		macro(&b, "DSTREAM(slot, layer)", dx, xprintf("ROOM(%u, slot)", p->dstream_life),
+		    layer);
 	else
-		buf_printf(b,
-		    "#define SAVED(t, slot, i) \\\n\t((void *)(arena + %s + (uint64_t)(slot) * %s "
-		    "+ "
-		    "\\\n\t    (uint64_t)(i) * OM_STRIDE_##t))\n"
-		    "#define STREAM(slot, layer) \\\n\t((void *)(arena + %sstream + "
-		    "(uint64_t)(slot) "
-		    "* %s + \\\n\t    (uint64_t)(layer) * OM_STRIDE_stream))\n"
-		    "#define DSTREAM ((void *)(arena + %sdstream))\n",
-		    t, slot_stride, own, slot_stride, own);
-	buf_printf(b, "#define WORKSPACE(w) ((void *)(arena + %s + OM_WS_##w))\n", scratch);
-	if (p->shard->mesh.size[OM_WORLD] > 1)
-		buf_puts(b, "/* the part of a bucket of parameters that is this rank's to step */\n"
-			    "#define PART(at, group, bytes) \\\n\t((void *)((unsigned char *)at + "
-			    "om_rank(group) * (uint64_t)(bytes)))\n");
-	buf_puts(b, "\n");
+		buf_printf(&b, "#define DSTREAM ((void *)(arena + %s))\n", dx);
+	return b.s;
+}
+
+static void
+segment_workspaces(const struct plan *p, uint32_t s, int ph, struct buf *b)
+{
+	for (uint32_t i = 0; i < p->prog[s][ph].n; i++) {
+		const struct launch *st = &p->prog[s][ph].a[i];
+		if (st->workspace_bytes)
+			commented(b, "",
+			    xprintf("#define OM_WS_%s %" PRIu64, emit_workspace(p, s, ph, i),
+				st->workspace - p->region_off[R_SCRATCH]),
+			    text_bytes(st->workspace_bytes));
+	}
 }
 
 /* What kernels need beside their tensors: bytes from the start of the scratch region. */
-static void
-workspaces(const struct plan *p, struct buf *b)
+static const char *
+workspaces(const struct plan *p)
 {
-	ARRAY(struct {
-		const char *name;
-		uint64_t off;
-		uint64_t bytes;
-	})
-	list = { 0 };
+	struct buf b = { 0 };
 
 	for (uint32_t k = 0; k < p->n_stages; k++)
 		for (uint32_t s = 0; s < p->graph->seg.n; s++)
 			for (int ph = 0; ph < N_PHASES; ph++)
-				for (uint32_t i = 0; i < p[k].prog[s][ph].n; i++) {
-					const struct launch *st = &p[k].prog[s][ph].a[i];
-					if (!st->workspace_bytes || !emit_from(&p[k], s, ph))
-						continue;
-					PUSH(list)->name = emit_workspace(&p[k], s, ph, i);
-					list.a[list.n - 1].off =
-					    st->workspace - p[k].region_off[R_SCRATCH];
-					list.a[list.n - 1].bytes = st->workspace_bytes;
-				}
-	if (list.n)
-		buf_puts(b, "/* workspaces of kernels, in the scratch region */\n");
-	for (uint32_t i = 0; i < list.n; i++)
-		commented(b, "",
-		    xprintf(
-			"#define OM_WS_%s %llu", list.a[i].name, (unsigned long long)list.a[i].off),
-		    text_bytes(list.a[i].bytes));
-	if (list.n)
-		buf_puts(b, "\n");
+				if (emit_from(&p[k], s, ph))
+					segment_workspaces(&p[k], s, ph, &b);
+	return b.n ? xprintf("/* workspaces of kernels, in the scratch region */\n%s\n", b.s) : "";
 }
 
-/* The same addresses where they depend on the stage: the table is in params.c. */
+/* src/layout.h where offsets depend on the stage: the table of them is in params.c. */
 static void
-layout_by_stage(const struct plan *p, struct buf *b)
+layout_by_stage(const struct plan *p, struct tree *t)
 {
 	const struct graph *g = p->graph;
-
-	emit_banner(p, "where everything lies in a rank's arena, by its stage", "/*", "*/", b);
-	buf_puts(b, "#ifndef OM_LAYOUT_H\n#define OM_LAYOUT_H\n\n#include <stdint.h>\n\n"
-		    "#include \"om_comm.h\"\n\n"
-		    "/* bytes from the arena's start; what a stage has nothing of is 0 */\n"
-		    "struct om_layout {\n\tuint64_t stat, stat_bytes, scratch;\n"
-		    "\tuint64_t slot_stride, stream, dstream;\n");
+	struct buf offsets = { 0 }, strides = { 0 };
 	uint64_t slots = 0;
+
 	for (uint32_t i = 0; i < p->n_stages; i++)
 		slots = p->shard->stage[i].slots > slots ? p->shard->stage[i].slots : slots;
 	if (g->last_phase > BACKWARD)
-		buf_printf(b, "\tuint64_t room[%u][%u];\n", N_LIVES, (unsigned)slots);
-	for (tensor_id i = 1; i < g->tensor.n; i++)
-		if (placed_somewhere(p, i))
-			commented(b, "\t", xprintf("uint64_t %s;", g->tensor.a[i].name),
-			    emit_shape(&g->tensor.a[i]));
-	buf_printf(b,
-	    "};\nextern const struct om_layout om_layouts[%u], *om_at; /* om_at: this rank's "
-	    "*/\n\n",
-	    p->n_stages);
-	buf_puts(b,
-	    "/*\n * Addresses of tensors, as the functions of step.c have arena, slot, layer (its "
-	    "place in\n * the chunk), i (among its kind on this rank) and j (in its chunk) at "
-	    "hand.\n */\n");
-	addresses(p, "om_at->t", "om_at->", "om_at->slot_stride", "om_at->scratch", b);
-	buf_printf(b, "#define OM_STRIDE_stream %llu\n", (unsigned long long)p->stream_stride);
+		buf_printf(&offsets, "\tuint64_t room[%u][%" PRIu64 "];\n", N_LIVES, slots);
+	buf_printf(&strides, "#define OM_STRIDE_stream %" PRIu64 "\n", p->stream_stride);
 	for (tensor_id i = 1; i < g->tensor.n; i++) {
 		const struct plan *at = placed_somewhere(p, i);
-		if (at && repeated(at, i))
-			buf_printf(b, "#define OM_STRIDE_%s %llu\n", g->tensor.a[i].name,
-			    (unsigned long long)at->place[i].stride);
+		if (!at)
+			continue;
+		commented(&offsets, "\t", xprintf("uint64_t %s;", g->tensor.a[i].name),
+		    emit_shape(&g->tensor.a[i]));
+		stride(at, i, &strides);
 	}
-	buf_puts(b, "\n");
-	workspaces(p, b);
-	buf_puts(b, "#endif\n");
+	const struct slot slot[] = {
+		{ "offsets", offsets.s },
+		{ "layouts", xprintf("extern const struct om_layout om_layouts[%u], *om_at; /* "
+				     "om_at: this rank's */\n",
+				 p->n_stages) },
+		{ "saved", saved(p) },
+		{ "part", (const char *)embedded_find("templates/part.h")->data },
+		{ "strides", strides.s },
+		{ "workspaces", workspaces(p) },
+	};
+	emit_template(p, t, "src/layout.h", "templates/layout_stages.h", slot, LEN(slot));
 }
 
 struct placed {
+	enum region region;
 	uint64_t off;
 	tensor_id t;
 };
 
 static int
-by_off(const void *a, const void *b)
+by_place(const void *a, const void *b)
 {
 	const struct placed *x = a, *y = b;
 
+	if (x->region != y->region)
+		return x->region < y->region ? -1 : 1;
 	return x->off != y->off ? (x->off < y->off ? -1 : 1) : (x->t > y->t) - (x->t < y->t);
 }
 
-/* Tensors with a place of their own, as they lie in the arena. */
-static const struct placed *
-by_place(const struct plan *p, uint32_t *n)
+/* Each tensor's place, region by region. */
+static const char *
+places(const struct plan *p)
 {
-	struct placed *all = xalloc(p->graph->tensor.n * sizeof *all);
+	const struct graph *g = p->graph;
+	uint64_t slots = p->shard->stage[p->stage].slots;
+	struct buf b = { 0 };
+	ARRAY(struct placed) all = { 0 };
 
-	*n = 0;
-	for (tensor_id t = 1; t < p->graph->tensor.n; t++)
+	for (tensor_id t = 1; t < g->tensor.n; t++)
 		if (p->place[t].kind == PLACE && p->place[t].bytes)
-			all[(*n)++] = (struct placed){ p->place[t].off, t };
-	qsort(all, *n, sizeof *all, by_off);
-	return all;
+			*PUSH(all) = (struct placed){ p->place[t].region, p->place[t].off, t };
+	qsort(all.a, all.n, sizeof *all.a, by_place);
+	buf_printf(&b,
+	    "#define OM_SLOT_STRIDE %" PRIu64 " /* %" PRIu64 " microbatch%s in flight */\n",
+	    p->kept[p->stream_life].stride, slots, slots > 1 ? "es" : "");
+	buf_printf(&b, "/* residual stream: %s before each layer and after the last */\n",
+	    emit_shape(&g->tensor.a[g->seg.a[g->head].x]));
+	buf_printf(&b, "#define OM_OFF_stream %" PRIu64 "\n", p->stream_off);
+	buf_printf(&b, "#define OM_STRIDE_stream %" PRIu64 "\n", p->stream_stride);
+	buf_printf(&b, "#define OM_OFF_dstream %" PRIu64 " /* its gradient */\n", p->dstream_off);
+	for (uint32_t k = 0; k < all.n; k++) {
+		tensor_id i = all.a[k].t;
+		const struct tensor *x = &g->tensor.a[i];
+		const struct place *pl = &p->place[i];
+		uint32_t layers = g->seg.a[x->seg].nlayers;
+		if (!k || all.a[k - 1].region != pl->region)
+			buf_printf(&b, "\n/* %s */\n", plan_region_names[pl->region]);
+		commented(&b, "", xprintf("#define OM_OFF_%s %" PRIu64, x->name, pl->off),
+		    xprintf("%s %s%s", emit_shape(x), text_bytes(pl->bytes),
+			repeated(p, i) && layers > 1 ? xprintf(" x%u", layers) : ""));
+		stride(p, i, &b);
+	}
+	return b.s;
 }
 
 static void
 layout(const struct plan *p, struct tree *t)
 {
-	const struct graph *g = p->graph;
-	struct buf *b = tree_file(t, "src/layout.h");
-
-	if (p->n_stages > 1) {
-		layout_by_stage(p, b);
-		return;
-	}
-	emit_banner(p, "where everything lies in the rank's arena, in bytes", "/*", "*/", b);
-	buf_puts(b, "#ifndef OM_LAYOUT_H\n#define OM_LAYOUT_H\n\n#include <stdint.h>\n\n"
-		    "/* regions, in this order */\n");
-	for (int r = 0; r < N_REGIONS; r++) {
-		if (!p->region_bytes[r])
-			continue;
-		buf_printf(b, "#define OM_%-14s %llu /* %s, %s */\n", emit_regions[r],
-		    (unsigned long long)p->region_off[r], plan_region_names[r],
-		    text_bytes(p->region_bytes[r]));
-		buf_printf(b, "#define OM_%-14s %llu\n", xprintf("%s_BYTES", emit_regions[r]),
-		    (unsigned long long)p->region_bytes[r]);
-	}
-	buf_printf(b, "#define OM_%-14s %llu /* %s */\n\n", "ARENA_BYTES",
-	    (unsigned long long)p->arena_bytes, text_bytes(p->arena_bytes));
-
-	buf_puts(b, "/*\n * Addresses of tensors, as the functions of step.c have arena, slot, "
-		    "layer and i (the layer's\n"
-		    " * index within its kind) at hand.\n */\n");
-	addresses(p, "OM_OFF_##t", "OM_OFF_", "OM_SLOT_STRIDE", "OM_SCRATCH", b);
-	buf_printf(b, "#define OM_SLOT_STRIDE %llu /* %llu microbatch%s in flight */\n",
-	    (unsigned long long)p->kept[p->stream_life].stride,
-	    (unsigned long long)p->shard->stage[p->stage].slots,
-	    p->shard->stage[p->stage].slots > 1 ? "es" : "");
-	const struct tensor *sx = &g->tensor.a[g->seg.a[g->head].x];
-	buf_printf(
-	    b, "/* residual stream: %s before each layer and after the last */\n", emit_shape(sx));
-	buf_printf(b, "#define OM_OFF_stream %llu\n", (unsigned long long)p->stream_off);
-	buf_printf(b, "#define OM_STRIDE_stream %llu\n", (unsigned long long)p->stream_stride);
-	buf_printf(b, "#define OM_OFF_dstream %llu /* its gradient */\n\n",
-	    (unsigned long long)p->dstream_off);
-
-	uint32_t n;
-	const struct placed *in_order = by_place(p, &n);
-	for (int r = 0; r < N_REGIONS; r++) {
-		bool any = false;
-		for (uint32_t k = 0; k < n; k++) {
-			tensor_id i = in_order[k].t;
-			const struct tensor *x = &g->tensor.a[i];
-			const struct place *pl = &p->place[i];
-			uint32_t layers = g->seg.a[x->seg].nlayers;
-			if ((int)pl->region != r)
-				continue;
-			if (!any)
-				buf_printf(b, "/* %s */\n", plan_region_names[r]);
-			any = true;
-			commented(b, "",
-			    xprintf("#define OM_OFF_%s %llu", x->name, (unsigned long long)pl->off),
-			    xprintf("%s %s%s", emit_shape(x), text_bytes(pl->bytes),
-				repeated(p, i) && layers > 1 ? xprintf(" x%u", layers) : ""));
-			if (repeated(p, i))
-				buf_printf(b, "#define OM_STRIDE_%s %llu\n", x->name,
-				    (unsigned long long)pl->stride);
-		}
-		if (any)
-			buf_puts(b, "\n");
-	}
-
-	workspaces(p, b);
-
-	/* a hand that edits this file cannot make regions overlap unnoticed */
+	struct buf regions = { 0 }, asserts = { 0 };
+	bool many = p->shard->mesh.size[OM_WORLD] > 1;
 	int last = -1;
+
 	for (int r = 0; r < N_REGIONS; r++) {
+		const char *name = emit_regions[r];
 		if (!p->region_bytes[r])
 			continue;
+		buf_printf(&regions, "#define OM_%-14s %" PRIu64 " /* %s, %s */\n", name,
+		    p->region_off[r], plan_region_names[r], text_bytes(p->region_bytes[r]));
+		buf_printf(&regions, "#define OM_%-14s %" PRIu64 "\n", xprintf("%s_BYTES", name),
+		    p->region_bytes[r]);
+		/* a hand that edits this file cannot make regions overlap unnoticed */
 		if (last >= 0)
-			emit_wrapped(b, 0,
-			    xprintf("_Static_assert(OM_%s + OM_%s_BYTES <= OM_%s, \"%s reach into "
-				    "%s\");",
-				emit_regions[last], emit_regions[last], emit_regions[r],
-				plan_region_names[last], plan_region_names[r]));
+			emit_line(&asserts, 0,
+			    "_Static_assert(OM_%s + OM_%s_BYTES <= OM_%s, \"%s reach into %s\");",
+			    emit_regions[last], emit_regions[last], name, plan_region_names[last],
+			    plan_region_names[r]);
 		last = r;
 	}
-	emit_wrapped(b, 0,
-	    xprintf(
-		"_Static_assert(OM_%s + OM_%s_BYTES <= OM_ARENA_BYTES, \"%s leave the arena\");",
-		emit_regions[last], emit_regions[last], plan_region_names[last]));
-	buf_puts(b, "\n#endif\n");
+	buf_printf(&regions, "#define OM_%-14s %" PRIu64 " /* %s */\n", "ARENA_BYTES",
+	    p->arena_bytes, text_bytes(p->arena_bytes));
+	emit_line(&asserts, 0,
+	    "_Static_assert(OM_%s + OM_%s_BYTES <= OM_ARENA_BYTES, \"%s leave the arena\");",
+	    emit_regions[last], emit_regions[last], plan_region_names[last]);
+	const struct slot slot[] = {
+		{ "regions", regions.s },
+		{ "saved", saved(p) },
+		{ "part", many ? (const char *)embedded_find("templates/part.h")->data : "" },
+		{ "places", places(p) },
+		{ "workspaces", workspaces(p) },
+		{ "asserts", asserts.s },
+	};
+	emit_source(p, t, "layout.h", slot, LEN(slot));
 }
 
 void
 emit_config(const struct plan *p, struct tree *t)
 {
 	config(p, t);
-	layout(p, t);
+	if (p->n_stages > 1)
+		layout_by_stage(p, t);
+	else
+		layout(p, t);
 }

@@ -64,16 +64,9 @@ copy_runtime(const struct plan *p, struct tree *t)
 static void
 emit_project(const struct plan *p, struct tree *t)
 {
-	struct buf banner_c = { 0 }, banner_make = { 0 }, inst = { 0 }, rt = { 0 },
-		   plan_text = { 0 };
+	struct buf inst = { 0 }, rt = { 0 }, plan_text = { 0 };
 	const char *name = spec_str(p->graph->trainer, F_trainer_name);
 
-	emit_banner(
-	    p, "the trainer's main function and what is embedded in it", "/*", "*/", &banner_c);
-	emit_banner(p,
-	    "builds the trainer with a C compiler, OpenMP, libyaml and jansson; olmogen is not "
-	    "needed",
-	    "#", "", &banner_make);
 	for (uint32_t i = 0; i < t->n; i++) {
 		const char *path = t->a[i].path;
 		int stem = (int)strcspn(path, ".");
@@ -91,17 +84,17 @@ emit_project(const struct plan *p, struct tree *t)
 		    (int)strspn(p->target->arch, "0123456789"), p->target->arch);
 	plan_report(p, &plan_text);
 	*tree_file(t, "PLAN.txt") = plan_text;
-	tree_template(
-	    t, "src/main.c", "templates/main.c", (struct slot[]){ { "banner", banner_c.s } }, 1);
-	tree_template(t, "Makefile", "templates/Makefile",
-	    (struct slot[]){ { "banner", banner_make.s },
+	const struct slot make[] = {
 		{ "objects", xprintf("%sINST =%s\nRUNTIME =%s\n", arch, inst.s, rt.s) },
-		{ "target", (const char *)mk->data } },
-	    3);
-	tree_template(t, "README.md", "templates/README.md",
-	    (struct slot[]){ { "title", xprintf("# %s\n", name) },
-		{ "plan", xprintf("```\n%s```\n", plan_text.s) } },
-	    2);
+		{ "target", (const char *)mk->data },
+	};
+	const struct slot readme[] = {
+		{ "title", xprintf("# %s\n", name) },
+		{ "plan", xprintf("```\n%s```\n", plan_text.s) },
+	};
+	emit_source(p, t, "main.c", NULL, 0);
+	emit_template(p, t, "Makefile", "templates/Makefile", make, LEN(make));
+	emit_template(p, t, "README.md", "templates/README.md", readme, LEN(readme));
 }
 
 /*

@@ -49,20 +49,28 @@ extern const uint32_t n_embedded;
 
 /* A new file of the tree. */
 struct buf *tree_file(struct tree *t, const char *path);
+const struct embedded *embedded_find(const char *path);
+
+/* ---- text.c: text that the parts of emit share ----------------------------------------------- */
+
 /*
- * A template with its slots filled: lines that hold only a comment "@slot NAME" become that slot's
- * text.
+ * A file of the tree from a template, which is text but for lines that hold nothing but a comment:
+ * "@slot NAME" becomes that slot's text, "@banner TEXT" says what the file is.
  */
 struct slot {
 	const char *name, *text;
 };
-void tree_template(
-    struct tree *t, const char *path, const char *from, const struct slot *slot, uint32_t n);
-const struct embedded *embedded_find(const char *path);
-
-/* Text that the parts of emit share. */
+void emit_template(const struct plan *p, struct tree *t, const char *path, const char *from,
+    const struct slot *slot, uint32_t n);
+/* src/NAME from templates/NAME. */
+void emit_source(
+    const struct plan *p, struct tree *t, const char *name, const struct slot *slot, uint32_t n);
+/* Whose it is and what, as a comment that begins so. */
+void emit_banner(const struct plan *p, const char *comment, const char *what, struct buf *b);
+/* One statement, declaration or comment, broken where it passes column 100. */
+void emit_line(struct buf *b, int tabs, const char *fmt, ...) PRINTF(3, 4);
 extern const char *const emit_regions[N_REGIONS]; /* layout.h: OM_NAME and OM_NAME_BYTES */
-void emit_wrapped(struct buf *b, int tabs, const char *text);
+const char *emit_number(uint64_t n);
 const char *emit_shape(const struct tensor *t);
 const char *emit_group(enum om_group g); /* "OM_DATA" */
 /* Whether the function of the segment is made from this stage: the first that has it, or each. */
@@ -70,8 +78,6 @@ bool emit_from(const struct plan *p, uint32_t seg, int phase);
 /* What the workspace of a launch is called: "dense_backward_rmsnorm_bwd". */
 const char *emit_workspace(const struct plan *p, uint32_t seg, int phase, uint32_t launch);
 const char *emit_stage_name(const struct plan *p, const char *name); /* "forward_2" */
-void emit_banner(
-    const struct plan *p, const char *what, const char *open, const char *close, struct buf *b);
 
 /* The parts of emit, one a file or two of the tree. */
 void emit_config(const struct plan *p, struct tree *t); /* src/config.h, src/layout.h */

@@ -3,6 +3,7 @@
  * calls.
  */
 #include <ctype.h>
+#include <inttypes.h>
 #include <string.h>
 
 #include "emit/emit.h"
@@ -72,7 +73,7 @@ explain_sizes(const struct instance *in, struct buf *b)
 		buf_puts(&line, "]");
 	}
 	buf_puts(&line, " */");
-	emit_wrapped(b, 0, line.s);
+	emit_line(b, 0, "%s", line.s);
 }
 
 /* Whether two instances are of one kernel, or of one file of kernels. */
@@ -115,7 +116,7 @@ define_instances(const struct plan *p, uint32_t first, struct buf *b)
 		struct buf line = { 0 };
 		buf_printf(&line, "%s(om_k_%s", in->kernel->macro, in->name);
 		for (uint8_t n = 0; n < in->nparams; n++)
-			buf_printf(&line, ", %llu", (unsigned long long)in->param[n]);
+			buf_printf(&line, ", %" PRIu64, in->param[n]);
 		for (uint8_t n = 0; n < op_row(in->kernel->op)->nconsts; n++)
 			buf_printf(&line, ", %s", text_double(in->floats[n]));
 		buf_puts(&line, ")");
@@ -125,8 +126,8 @@ define_instances(const struct plan *p, uint32_t first, struct buf *b)
 		if (behind)
 			buf_printf(&line, " %s", calls);
 		else
-			emit_wrapped(b, 0, calls);
-		emit_wrapped(b, 0, line.s);
+			emit_line(b, 0, "%s", calls);
+		emit_line(b, 0, "%s", line.s);
 	}
 }
 
@@ -140,7 +141,7 @@ instances(const struct plan *p, struct tree *t)
 		int stem = (int)strcspn(file, ".");
 		struct buf *b =
 		    tree_file(t, xprintf("inst/%.*s.%s", stem, file, p->target->kind->source));
-		emit_banner(p, xprintf("instances of kernels/%s", file), "/*", "*/", b);
+		emit_banner(p, "/*", xprintf("instances of kernels/%s", file), b);
 		if (p->target->kind->one_number)
 			buf_puts(b, "#include \"config.h\"\n");
 		buf_printf(b, "#include \"%s\"\n", file);
@@ -150,122 +151,103 @@ instances(const struct plan *p, struct tree *t)
 	}
 }
 
-/* src/launch.c: a function for each instance, and the table of them. */
+/* One instance's function: the call of its kernel, and of what its results then need. */
 static void
-launch_functions(const struct plan *p, struct buf *c)
+launch_function(const struct plan *p, const struct instance *in, struct buf *b)
 {
-	struct buf ids = { 0 };
-	bool rounds = false;
+	const struct op_row *r = op_row(in->kernel->op);
+	const char *params = args(p, in, true);
+	struct buf call = { 0 };
 
-	for (uint32_t i = 1; i < p->inst->n; i++)
-		for (uint8_t k = 0; k < MAX_ARGS; k++)
-			rounds |= p->inst->a[i].round[k] != 0;
-	buf_printf(c, "#include \"launch.h\"\n%s\n", rounds ? "#include \"round.h\"\n" : "");
-	buf_puts(&ids, "enum {");
-	for (uint32_t i = 1; i < p->inst->n; i++)
-		buf_printf(&ids, " OP_%s,", p->inst->a[i].name);
-	buf_puts(&ids, " };");
-	emit_wrapped(c, 0, ids.s);
-	buf_puts(c,
-	    "\n/* the function that step.c calls: the kernel, of inst/, and what its results then "
-	    "need */\n"
-	    "#define LAUNCH(name, params, kernel) \\\n\tvoid om_k_##name params; \\\n"
-	    "\tdouble om_k_##name##_check(uint64_t seed); \\\n"
-	    "\tvoid launch_##name params \\\n\t{ \\\n\t\tif (om_profile) \\\n"
-	    "\t\t\tom_op_begin(&om_ops[OP_##name]); \\\n\t\tom_k_##name kernel; \\\n"
-	    "\t\tif (om_profile) \\\n\t\t\tom_op_end(&om_ops[OP_##name]); \\\n\t}\n\n");
-	for (uint32_t i = 1; i < p->inst->n; i++) {
-		const struct instance *in = &p->inst->a[i];
-		const struct op_row *r = op_row(in->kernel->op);
-		struct buf call = { 0 };
-		const char *params = args(p, in, true);
-		buf_printf(&call, "(%s)", args(p, in, false));
-		for (uint8_t k = 0; k < r->nin + r->nout; k++)
-			if (in->round[k])
-				buf_printf(&call, "; om_round(%llu, %s)",
-				    (unsigned long long)in->round[k], r->arg[k].name);
-		if (strlen("LAUNCH(, (), )") + strlen(in->name) + strlen(params) + call.n <= 100) {
-			buf_printf(c, "LAUNCH(%s, (%s), %s)\n", in->name, params, call.s);
-			continue;
-		}
-		buf_printf(c, "LAUNCH(%s,\n", in->name);
-		emit_wrapped(c, 0, xprintf("    (%s),", params));
-		emit_wrapped(c, 0, xprintf("    %s)", call.s));
+	buf_printf(&call, "(%s)", args(p, in, false));
+	for (uint8_t k = 0; k < r->nin + r->nout; k++)
+		if (in->round[k])
+			buf_printf(
+			    &call, "; om_round(%" PRIu64 ", %s)", in->round[k], r->arg[k].name);
+	if (strlen("LAUNCH(, (), )") + strlen(in->name) + strlen(params) + call.n <= 100) {
+		buf_printf(b, "LAUNCH(%s, (%s), %s)\n", in->name, params, call.s);
+	} else {
+		buf_printf(b, "LAUNCH(%s,\n", in->name);
+		emit_line(b, 0, "    (%s),", params);
+		emit_line(b, 0, "    %s)", call.s);
 	}
-	buf_puts(c, "\nstruct om_op om_ops[OM_N_OPS] = {\n");
-	for (uint32_t i = 1; i < p->inst->n; i++) {
-		const struct instance *in = &p->inst->a[i];
-		emit_wrapped(c, 1,
-		    xprintf("[OP_%s] = { .name = \"%s\", .flops = %s, .bytes = %s, .check = "
-			    "om_k_%s_check, .tolerance = OM_TOLERANCE },",
-			in->name, in->name, text_double(in->flops), text_double(in->bytes),
-			in->name));
-	}
-	buf_puts(c, "};\n");
 }
 
+/* src/launch.c: a function for each instance, and the table of them. */
 static void
-launchers(const struct plan *p, struct tree *t)
+launch_functions(const struct plan *p, struct tree *t)
 {
-	struct buf *h = tree_file(t, "src/launch.h"), *c;
+	struct buf names = { 0 }, functions = { 0 }, ops = { 0 }, numbers = { 0 };
+	bool rounds = false;
 
-	emit_banner(p,
-	    "one launch function a kernel instance; a last _2 or _3 means other constants", "/*",
-	    "*/", h);
-	buf_puts(h, "#ifndef OM_LAUNCH_H\n#define OM_LAUNCH_H\n\n#include <stdint.h>\n\n#include "
-		    "\"config.h\"\n"
-		    "#include \"om.h\"\n\n");
+	buf_puts(&names, "enum {");
+	buf_puts(&ops, "struct om_op om_ops[OM_N_OPS] = {\n");
+	for (uint32_t i = 1; i < p->inst->n; i++) {
+		const struct instance *in = &p->inst->a[i];
+		for (uint8_t k = 0; k < MAX_ARGS; k++)
+			rounds |= in->round[k] != 0;
+		buf_printf(&names, " OP_%s,", in->name);
+		launch_function(p, in, &functions);
+		emit_line(&ops, 1,
+		    "[OP_%s] = { .name = \"%s\", .flops = %s, .bytes = %s, .check = "
+		    "om_k_%s_check, .tolerance = OM_TOLERANCE },",
+		    in->name, in->name, text_double(in->flops), text_double(in->bytes), in->name);
+	}
+	buf_puts(&ops, "};\n");
+	emit_line(&numbers, 0, "%s };", names.s);
+	const struct slot slot[] = {
+		{ "round", rounds ? "#include \"round.h\"\n" : "" },
+		{ "numbers", numbers.s },
+		{ "functions", functions.s },
+		{ "ops", ops.s },
+	};
+	emit_source(p, t, "launch.c", slot, LEN(slot));
+}
+
+/* src/launch.h: what they are called and given. */
+static void
+launch_prototypes(const struct plan *p, struct tree *t)
+{
+	struct buf b = { 0 };
+
 	if (!p->target->kind->one_number)
-		buf_puts(h, "typedef uint16_t om_bf16; /* its bits */\n\n");
+		buf_puts(&b, "typedef uint16_t om_bf16; /* its bits */\n\n");
 	buf_printf(
-	    h, "enum { OM_N_OPS = %u };\nextern struct om_op om_ops[OM_N_OPS];\n", p->inst->n - 1);
+	    &b, "enum { OM_N_OPS = %u };\nextern struct om_op om_ops[OM_N_OPS];\n", p->inst->n - 1);
 	for (uint32_t k = 1; k < p->inst->n; k++) {
 		if (!first_alike(p, k, false))
 			continue;
-		explain_sizes(&p->inst->a[k], h);
+		explain_sizes(&p->inst->a[k], &b);
 		for (uint32_t i = k; i; i = next_alike(p, i, false))
-			emit_wrapped(h, 0,
-			    xprintf("void launch_%s(%s);", p->inst->a[i].name,
-				args(p, &p->inst->a[i], true)));
+			emit_line(&b, 0, "void launch_%s(%s);", p->inst->a[i].name,
+			    args(p, &p->inst->a[i], true));
 	}
-	buf_puts(h, "\n#endif\n");
-
-	c = tree_file(t, "src/launch.c");
-	emit_banner(p, "calls kernels, and measures them while bench asks for it", "/*", "*/", c);
-	launch_functions(p, c);
+	emit_source(p, t, "launch.h", (struct slot[]){ { "launches", b.s } }, 1);
 }
 
 void
 emit_cubins(const struct plan *p, struct tree *t)
 {
-	struct buf names = { 0 }, list = { 0 };
-	uint32_t n = t->n;
+	struct buf cubins = { 0 }, list = { 0 };
 
-	for (uint32_t i = 0; i < n; i++) {
+	for (uint32_t i = 0; i < t->n; i++) {
 		const char *path = t->a[i].path;
 		int folder = (int)strcspn(path, "/"), stem = (int)strcspn(path, ".");
 		if (strcmp(path + stem, ".cu"))
 			continue;
 		const char *name = xprintf("%.*s", stem - folder - 1, path + folder + 1);
-		buf_printf(&names, "CUBIN(%.*s, %s)\n", folder, path, name);
+		buf_printf(&cubins, "CUBIN(%.*s, %s)\n", folder, path, name);
 		buf_printf(&list, "cubin_%.*s_%s, ", folder, path, name);
 	}
-	struct buf *b = tree_file(t, "src/cubins.c");
-	emit_banner(p, "the compiled kernels, embedded", "/*", "*/", b);
-	buf_puts(b,
-	    "#include <stddef.h>\n\n#include \"gpu.h\"\n\n#define CUBIN(folder, name) \\\n"
-	    "\t__asm__(\".section .rodata\\n\\t.balign 64\\n\" \\\n"
-	    "\t\t\"cubin_\" #folder \"_\" #name \":\\n\" \\\n"
-	    "\t\t\"\\t.incbin \\\"\" #folder \"/\" #name \".cubin\\\"\\n\\t.previous\\n\"); \\\n"
-	    "\textern const unsigned char cubin_##folder##_##name[];\n");
-	buf_puts(b, names.s);
-	buf_puts(b, "\n");
-	emit_wrapped(b, 0, xprintf("const void *const om_cubins[] = { %sNULL };", list.s));
+	buf_puts(&cubins, "\n");
+	emit_line(&cubins, 0, "const void *const om_cubins[] = { %sNULL };", list.s);
+	emit_source(p, t, "cubins.c", (struct slot[]){ { "cubins", cubins.s } }, 1);
 }
 
 void
 emit_launch(const struct plan *p, struct tree *t)
 {
 	instances(p, t);
-	launchers(p, t);
+	launch_prototypes(p, t);
+	launch_functions(p, t);
 }

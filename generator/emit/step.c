@@ -2,6 +2,7 @@
  * src/step.c: the step, one function a layer kind and phase, one op a line in the order of the
  * plan.
  */
+#include <inttypes.h>
 #include <string.h>
 
 #include "emit/emit.h"
@@ -13,42 +14,41 @@ several_chunks(const struct plan *p)
 	return p->shard->stage[0].nchunks > 1;
 }
 
-/* The C expression of a tensor's address inside a function of segment s; i: the layer of a kind. */
+/* The layer of the residual stream, before or behind it, that a tensor of a segment is. */
 static const char *
-address_at(const struct plan *p, uint32_t s, tensor_id t, const char *i)
+stream_layer(const struct plan *p, const struct segment *seg, const struct place *pl)
+{
+	if (seg->nlayers)
+		return pl->next ? "layer + 1" : "layer";
+	if (seg->y)
+		return "0";
+	return p->n_stages == 1 ? "OM_N_LAYERS" : xprintf("%u", p->entry[p->graph->n_layers]);
+}
+
+/* The C expression of the address of a launch's argument, inside a function of segment s. */
+static const char *
+address(const struct plan *p, uint32_t s, const struct launch *st, tensor_id t)
 {
 	const struct graph *g = p->graph;
 	const struct tensor *x = &g->tensor.a[t];
 	const struct place *pl = &p->place[t];
-	const struct segment *seg = &g->seg.a[s];
-	const char *layer = !seg->nlayers
-				? (seg->y                ? "0"
-				      : p->n_stages == 1 ? "OM_N_LAYERS"
-							 : xprintf("%u", p->entry[g->n_layers]))
-			    : pl->next ? "layer + 1"
-				       : "layer";
 	bool many = g->seg.a[x->seg].nlayers != 0;
 
-	if (pl->kind == STREAM)
-		return xprintf("STREAM(slot, %s)", layer);
-	if (pl->kind == DSTREAM)
-		return pl->stride ? xprintf("DSTREAM(slot, %s)", layer) : "DSTREAM";
+	if (pl->kind == DSTREAM && !pl->stride)
+		return "DSTREAM";
+	if (pl->kind != PLACE)
+		return xprintf("%s(slot, %s)", pl->kind == STREAM ? "STREAM" : "DSTREAM",
+		    stream_layer(p, &g->seg.a[s], pl));
 	if (pl->region == R_SAVED)
 		return xprintf("SAVED(%s, %sslot, %s)", x->name,
 		    g->last_phase > BACKWARD ? xprintf("%u, ", pl->life) : "",
 		    !many               ? "0"
 		    : several_chunks(p) ? "j"
 					: "i");
-	if (many && pl->region != R_SCRATCH)
-		return xprintf("LAYER(%s, %s)", x->name, i);
-	return xprintf("ONE(%s)", x->name);
-}
-
-/* The same of a launch's argument: the update goes over all layers, if not through a bucket's. */
-static const char *
-address(const struct plan *p, uint32_t s, const struct launch *st, tensor_id t)
-{
-	return address_at(p, s, t, s == p->graph->update && st->layers == 1 ? "0" : "i");
+	if (!many || pl->region == R_SCRATCH)
+		return xprintf("ONE(%s)", x->name);
+	/* the update goes over all layers, if not through a bucket's */
+	return xprintf("LAYER(%s, %s)", x->name, s == g->update && st->layers == 1 ? "0" : "i");
 }
 
 static void
@@ -59,9 +59,9 @@ comment(const struct plan *p, const struct launch *st, struct buf *b)
 	struct buf line = { 0 };
 
 	if (st->span)
-		buf_printf(&line, "%s%s, %llu elements%s",
+		buf_printf(&line, "%s%s, %" PRIu64 " elements%s",
 		    st->tensors > 1 ? xprintf("%u tensors from ", st->tensors) : "",
-		    g->tensor.a[st->op.arg[0]].name, (unsigned long long)st->span,
+		    g->tensor.a[st->op.arg[0]].name, st->span,
 		    st->layers > 1 ? " of each layer" : "");
 	for (uint8_t i = r->nin; i < r->nin + r->nout && !st->span; i++) {
 		const struct tensor *t = &g->tensor.a[st->op.arg[i]];
@@ -74,9 +74,8 @@ comment(const struct plan *p, const struct launch *st, struct buf *b)
 		    name, emit_shape(t));
 	}
 	const struct line *from = st->op.line;
-	emit_wrapped(b, 1,
-	    xprintf("/* %s: %s, %s */", r->name, line.s,
-		from->origin ? from->origin : xprintf("resolved.lua:%u", from->number)));
+	emit_line(b, 1, "/* %s: %s, %s */", r->name, line.s,
+	    from->origin ? from->origin : xprintf("resolved.lua:%u", from->number));
 }
 
 /* What ranks do together: the runtime's call, with what its words in braces stand for. */
@@ -91,9 +90,9 @@ collective(const struct plan *p, uint32_t s, const struct launch *st, struct buf
 		{ "{group}", emit_group(st->op.group) },
 		{ "{at}", address(p, s, st, st->op.arg[0]) },
 		{ "{name}", t->name },
-		{ "{n}", xprintf("%llu", (unsigned long long)n) },
-		{ "{size}", xprintf("%llu", (unsigned long long)plan_bytes(p, st->op.arg[0], 1)) },
-		{ "{bytes}", xprintf("%llu", (unsigned long long)plan_bytes(p, st->op.arg[0], n)) },
+		{ "{n}", emit_number(n) },
+		{ "{size}", emit_number(plan_bytes(p, st->op.arg[0], 1)) },
+		{ "{bytes}", emit_number(plan_bytes(p, st->op.arg[0], n)) },
 	};
 
 	for (const char *c = runtime_call(st->op.op); *c;) {
@@ -140,9 +139,8 @@ streams(const struct plan *p, struct buf *b)
 	for (uint32_t e = 1; e <= p->events; e++) {
 		const struct launch *st;
 		const char *name = event(p, e, &st);
-		emit_wrapped(b, 1,
-		    xprintf("%s, /* %s: %s */", name, op_row(st->op.op)->name,
-			p->graph->tensor.a[st->op.arg[op_row(st->op.op)->nin]].name));
+		emit_line(b, 1, "%s, /* %s: %s */", name, op_row(st->op.op)->name,
+		    p->graph->tensor.a[st->op.arg[op_row(st->op.op)->nin]].name);
 	}
 	buf_puts(b, "};\n");
 }
@@ -154,29 +152,32 @@ varies(const struct plan *p, const struct launch *st)
 	return st->first && p->graph->microbatches > 1;
 }
 
-/* What a segment's function has to be told of the microbatch. */
+/* What a segment's function is told: the slot, if it works on what is saved of a microbatch. */
 struct asked {
-	bool first, last;
+	bool slot, first, last;
 };
 
 static struct asked
 asked(const struct plan *p, uint32_t s, int ph)
 {
+	const struct program *prog = &p->prog[s][ph];
 	struct asked of = { 0 };
 
-	for (uint32_t i = 0; i < p->prog[s][ph].n; i++) {
-		of.first |= varies(p, &p->prog[s][ph].a[i]);
-		of.last |= op_row(p->prog[s][ph].a[i].op.op)->last;
+	for (uint32_t i = 0; i < prog->n; i++) {
+		of.first |= varies(p, &prog->a[i]);
+		of.last |= op_row(prog->a[i].op.op)->last;
+		for (uint8_t k = 0; k < MAX_ARGS; k++) {
+			const struct place *pl = &p->place[prog->a[i].op.arg[k]];
+			of.slot |= pl->kind == STREAM || pl->region == R_SAVED;
+		}
 	}
 	return of;
 }
 
-/* The same behind a type, or as arguments. */
+/* What it is told of the microbatch, behind a type, or as arguments. */
 static const char *
-asks(const struct plan *p, uint32_t s, int ph, const char *type)
+told(struct asked of, const char *type)
 {
-	struct asked of = asked(p, s, ph);
-
 	return xprintf("%s%s%s%s", of.first ? ", " : "", of.first ? xprintf("%sfirst", type) : "",
 	    of.last ? ", " : "", of.last ? xprintf("%slast", type) : "");
 }
@@ -190,10 +191,9 @@ launched(
 
 	for (uint8_t k = 0; st->first && !st->stores && k < MAX_ARGS; k++)
 		if (p->graph->tensor.a[st->op.arg[k]].class == T_GRAD)
-			buf_printf(body, "%s\tom_clear(%s, %llu);\n",
+			buf_printf(body, "%s\tom_clear(%s, %" PRIu64 ");\n",
 			    varies(p, st) ? "\tif (first)\n\t" : "",
-			    address(p, s, st, st->op.arg[k]),
-			    (unsigned long long)p->place[st->op.arg[k]].bytes);
+			    address(p, s, st, st->op.arg[k]), p->place[st->op.arg[k]].bytes);
 	if (varies(p, st) && st->stores)
 		buf_printf(
 		    call, "(first ? launch_%s : launch_%s)(", p->inst->a[st->stores].name, name);
@@ -216,9 +216,9 @@ arguments(const struct plan *p, uint32_t s, int ph, uint32_t i, struct buf *call
 			    p->shard->mesh.size[st->op.group] > 1;
 		buf_puts(call, k ? ", " : "");
 		if (part)
-			buf_printf(call, "PART(%s, %s, %llu)", address(p, s, st, st->op.arg[k]),
-			    emit_group(st->op.group),
-			    (unsigned long long)plan_bytes(
+			buf_printf(call, "PART(%s, %s, %" PRIu64 ")",
+			    address(p, s, st, st->op.arg[k]), emit_group(st->op.group),
+			    plan_bytes(
 				p, st->op.arg[k], st->span / p->shard->mesh.size[st->op.group]));
 		else
 			buf_puts(call, address(p, s, st, st->op.arg[k]));
@@ -241,8 +241,8 @@ body(const struct plan *p, uint32_t s, int ph, struct buf *b)
 		bool loop = st->span && st->layers > 1, last = op_row(st->op.op)->last;
 		const struct launch *by;
 		for (uint32_t w = 0; w < st->wait.n; w++)
-			emit_wrapped(b, 1,
-			    xprintf("om_wait(%u, %s);", st->stream, event(p, st->wait.a[w], &by)));
+			emit_line(
+			    b, 1, "om_wait(%u, %s);", st->stream, event(p, st->wait.a[w], &by));
 		if (st->stream != on)
 			buf_printf(b, "\tom_on(%u);\n", on = st->stream);
 		comment(p, st, b);
@@ -256,7 +256,7 @@ body(const struct plan *p, uint32_t s, int ph, struct buf *b)
 			launched(p, s, st, b, &call);
 			arguments(p, s, ph, i, &call);
 		}
-		emit_wrapped(b, 1 + (loop || last), call.s);
+		emit_line(b, 1 + (loop || last), "%s", call.s);
 		if (st->event)
 			buf_printf(
 			    b, "\tom_record(%u, %s);\n", st->stream, event(p, st->event, &by));
@@ -265,32 +265,18 @@ body(const struct plan *p, uint32_t s, int ph, struct buf *b)
 		buf_puts(b, "\tom_on(0);\n");
 }
 
-/* Whether a segment works on what is saved of a microbatch, so that its function takes the slot. */
-static bool
-takes_slot(const struct plan *p, uint32_t s, int ph)
-{
-	for (uint32_t i = 0; i < p->prog[s][ph].n; i++)
-		for (uint8_t k = 0; k < MAX_ARGS; k++) {
-			const struct place *pl = &p->place[p->prog[s][ph].a[i].op.arg[k]];
-			if (pl->kind == STREAM || pl->region == R_SAVED)
-				return true;
-		}
-	return false;
-}
-
 static void
 function(const struct plan *p, uint32_t s, int ph, struct buf *b)
 {
 	const struct segment *seg = &p->graph->seg.a[s];
 
 	buf_puts(b, "\nstatic void\n");
-	emit_wrapped(b, 0,
-	    xprintf("%s_%s(unsigned char *arena%s%s%s)", seg->name, graph_phase_names[ph],
-		takes_slot(p, s, ph) ? ", int slot" : "",
-		!seg->nlayers       ? ""
-		: several_chunks(p) ? ", int layer, int i, int j"
-				    : ", int layer, int i",
-		asks(p, s, ph, "bool ")));
+	emit_line(b, 0, "%s_%s(unsigned char *arena%s%s%s)", seg->name, graph_phase_names[ph],
+	    asked(p, s, ph).slot ? ", int slot" : "",
+	    !seg->nlayers       ? ""
+	    : several_chunks(p) ? ", int layer, int i, int j"
+				: ", int layer, int i",
+	    told(asked(p, s, ph), "bool "));
 	buf_puts(b, "{\n");
 	body(p, s, ph, b);
 	buf_puts(b, "}\n");
@@ -301,8 +287,8 @@ call_segment(const struct plan *p, uint32_t s, int ph, const char *tabs, struct 
 {
 	if (p->prog[s][ph].n)
 		buf_printf(b, "%sSEGMENT(%s_%s, -1, arena%s%s);\n", tabs, p->graph->seg.a[s].name,
-		    graph_phase_names[ph], takes_slot(p, s, ph) ? ", slot" : "",
-		    asks(p, s, ph, ""));
+		    graph_phase_names[ph], asked(p, s, ph).slot ? ", slot" : "",
+		    told(asked(p, s, ph), ""));
 }
 
 /* "layer - 3": a layer's number among others, while the loop counts it in the model. */
@@ -340,8 +326,8 @@ call_layers(const struct plan *p, const struct chunk *c, int ph, uint32_t own, c
 		    shifted(p->index[first], first));
 		if (several_chunks(p))
 			buf_printf(&call, ", %s", shifted(p->saved_index[first], first));
-		buf_printf(&call, "%s);", asks(p, s + own, ph, ""));
-		emit_wrapped(b, (int)strlen(tabs) + 1, call.s);
+		buf_printf(&call, "%s);", told(asked(p, s + own, ph), ""));
+		emit_line(b, (int)strlen(tabs) + 1, "%s", call.s);
 		k += n;
 	}
 }
@@ -425,55 +411,53 @@ stage_ends(const struct plan *p, struct buf *b)
 	}
 }
 
+/* What step.c gives. */
+static const char *
+prototypes(const struct plan *p)
+{
+	bool many = p->n_stages > 1;
+	struct buf b = { 0 };
+
+	if (many)
+		buf_puts(&b, "void om_zero(unsigned char *arena);\n");
+	for (uint32_t i = 0; i < p->n_stages; i++) {
+		buf_printf(&b, "void om_%s(unsigned char *arena);\n%s",
+		    emit_stage_name(&p[i], "init"),
+		    many ? "" : "void om_zero(unsigned char *arena);\n");
+		for (enum pass_id k = 0; k < N_PASSES; k++)
+			if (plan_has_pass(p, k))
+				buf_printf(&b, "void om_%s(unsigned char *arena, int slot%s);\n",
+				    emit_stage_name(&p[i], plan_pass(p->graph, k).name),
+				    k <= PASS_WEIGHTS ? ", int of" : "");
+		buf_printf(
+		    &b, "void om_%s(unsigned char *arena);\n", emit_stage_name(&p[i], "update"));
+	}
+	return b.s;
+}
+
 void
 emit_step(const struct plan *p, struct tree *t)
 {
 	const struct graph *g = p->graph;
-	bool many = p->n_stages > 1;
-	struct buf *b = tree_file(t, "src/step.c"), *h;
+	const char *stat = p->n_stages > 1 ? "om_at->stat" : "OM_STAT";
+	struct buf b = { 0 };
 
-	emit_banner(p, "the step: forward, backward and update, one op a line", "/*", "*/", b);
-	buf_puts(b, "#include \"launch.h\"\n#include \"layout.h\"\n#include "
-		    "\"step.h\"\n\n"
-		    "/* a segment's ops; profilers see them in a range with its name and layer */\n"
-		    "#define SEGMENT(function, layer, ...) \\\n\tdo { \\\n"
-		    "\t\tif (om_profile) \\\n\t\t\tom_range_begin(#function, layer); \\\n"
-		    "\t\tfunction(__VA_ARGS__); \\\n"
-		    "\t\tif (om_profile) \\\n\t\t\tom_range_end(); \\\n\t} while (0)\n");
-	streams(p, b);
-	if (many)
-		buf_puts(b, "\nconst struct om_layout *om_at = &om_layouts[0];\n");
+	streams(p, &b);
+	if (p->n_stages > 1)
+		buf_puts(&b, "\nconst struct om_layout *om_at = &om_layouts[0];\n");
 	for (uint32_t s = 0; s < g->seg.n; s++)
 		for (int ph = 0; ph < N_PHASES; ph++)
 			for (uint32_t i = 0; i < p->n_stages; i++)
 				if (s != g->init && s != g->update && emit_from(&p[i], s, ph))
-					function(&p[i], s, ph, b);
+					function(&p[i], s, ph, &b);
 	for (uint32_t i = 0; i < p->n_stages; i++)
-		stage_ends(&p[i], b);
-	buf_printf(b,
+		stage_ends(&p[i], &b);
+	buf_printf(&b,
 	    "\n/* statistics, before the first microbatch of a step */\n"
-	    "void\nom_zero(unsigned char *arena)\n{\n\tom_clear(arena + %s, %s);\n}\n",
-	    many ? "om_at->stat" : "OM_STAT", many ? "om_at->stat_bytes" : "OM_STAT_BYTES");
+	    "void\nom_zero(unsigned char *arena)\n{\n\tom_clear(arena + %s, %s%s);\n}\n",
+	    stat, stat, p->n_stages > 1 ? "_bytes" : "_BYTES");
 	for (uint32_t i = 0; i < p->n_stages; i++)
-		stage_passes(&p[i], b);
-
-	h = tree_file(t, "src/step.h");
-	emit_banner(p, "what step.c gives", "/*", "*/", h);
-	buf_puts(h, "#ifndef OM_STEP_H\n#define OM_STEP_H\n\n");
-	if (many)
-		buf_puts(h, "void om_zero(unsigned char *arena);\n");
-	for (uint32_t i = 0; i < p->n_stages; i++) {
-		buf_printf(
-		    h, "void om_%s(unsigned char *arena);\n", emit_stage_name(&p[i], "init"));
-		if (!many)
-			buf_puts(h, "void om_zero(unsigned char *arena);\n");
-		for (enum pass_id k = 0; k < N_PASSES; k++)
-			if (plan_has_pass(p, k))
-				buf_printf(h, "void om_%s(unsigned char *arena, int slot%s);\n",
-				    emit_stage_name(&p[i], plan_pass(g, k).name),
-				    k <= PASS_WEIGHTS ? ", int of" : "");
-		buf_printf(
-		    h, "void om_%s(unsigned char *arena);\n", emit_stage_name(&p[i], "update"));
-	}
-	buf_puts(h, "\n#endif\n");
+		stage_passes(&p[i], &b);
+	emit_source(p, t, "step.c", (struct slot[]){ { "functions", b.s } }, 1);
+	emit_source(p, t, "step.h", (struct slot[]){ { "prototypes", prototypes(p) } }, 1);
 }

@@ -15,15 +15,6 @@
 
 #define MANIFEST "manifest.yaml"
 
-const struct embedded *
-embedded_find(const char *path)
-{
-	for (uint32_t i = 0; i < n_embedded; i++)
-		if (!strcmp(embedded[i].path, path))
-			return &embedded[i];
-	internal("%s is not embedded", path);
-}
-
 struct buf *
 tree_file(struct tree *t, const char *path)
 {
@@ -32,49 +23,6 @@ tree_file(struct tree *t, const char *path)
 	f->path = path;
 	buf_puts(&f->text, "");
 	return &f->text;
-}
-
-/* The name in a line that holds nothing but a comment with "@slot NAME". */
-static const char *
-slot_name(const char *line, size_t n)
-{
-	const char *at = NULL;
-
-	for (size_t i = 0; i + 6 < n && !at; i++)
-		if (!memcmp(line + i, "@slot ", 6))
-			at = line + i + 6;
-	if (!at || strspn(line, " \t/*#<!-") != (size_t)(at - 6 - line))
-		return NULL;
-	return xprintf("%.*s", (int)strspn(at, "abcdefghijklmnopqrstuvwxyz_"), at);
-}
-
-void
-tree_template(
-    struct tree *t, const char *path, const char *from, const struct slot *slot, uint32_t n)
-{
-	const struct embedded *e = embedded_find(from);
-	struct buf *out = tree_file(t, path);
-	uint32_t used = 0;
-
-	for (const char *s = (const char *)e->data, *end = s + e->n; s < end;) {
-		const char *nl = memchr(s, '\n', (size_t)(end - s));
-		size_t len = nl ? (size_t)(nl - s) + 1 : (size_t)(end - s);
-		const char *name = slot_name(s, len);
-		uint32_t k = 0;
-		if (!name) {
-			buf_add(out, s, len);
-		} else {
-			while (k < n && strcmp(slot[k].name, name))
-				k++;
-			if (k == n || used & 1u << k)
-				internal("%s: slot '%s' is unknown or comes twice", from, name);
-			used |= 1u << k;
-			buf_puts(out, slot[k].text);
-		}
-		s += len;
-	}
-	if (used != (1u << n) - 1)
-		internal("%s: a slot is missing", from);
 }
 
 /* ---- disk ---- */

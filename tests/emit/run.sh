@@ -268,9 +268,9 @@ is "and in the end the first trainer again, byte for byte" $?
 	done
 ) 2>"$work/log"
 is "src/ is clean C11 under -Wpedantic" $?
-for t in main.c; do
-	gcc -std=c11 -Wall -Wextra -Iruntime -I"$work/alone/src" -fsyntax-only "$root/templates/$t"
-	is "templates/$t compiles as it stands" $?
+for t in "$root"/templates/*.[ch]; do
+	gcc -std=c11 -Wall -Wextra -Iruntime -Iruntime/cuda -I"$work/alone/src" -fsyntax-only -x c "$t"
+	is "templates/${t##*/} compiles as it stands" $?
 done
 
 # a description that needs more than there is: nothing is written
