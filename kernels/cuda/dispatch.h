@@ -2,8 +2,9 @@
  * Rows between token order and expert order; every token has k rows, src[row] = token * k + choice,
  * and row [t, k] is its inverse.
  *
- *   dispatch  xr [t * k, n], row r, = x [t, n], row src[r] / k
- *   combine   x [t, n] = sum over k, in order, of y [t * k, n] at row[t, k]
+ *   dispatch      xr [t * k, n], row r, = x [t, n], row src[r] / k
+ *   combine       x [t, n] = sum over k, in order, of y [t * k, n] at row[t, k]
+ *   combine_add   the same, rounded, and other [t, n] added; sum may be other
  *
  * Both go by token: dispatch reads a row of x once and writes it to its k places, combine reads k
  * rows and writes one. n is a multiple of 8; a thread has one vector of 8 numbers, its k rows
@@ -51,9 +52,9 @@ om_dispatch(const om_bf16 *x, const int32_t *row, om_bf16 *xr)
 	}
 }
 
-template <int T, int K, int N>
+template <int T, int K, int N, bool ADD>
 OM_DEV void
-om_combine(const om_bf16 *y, const int32_t *row, om_bf16 *x)
+om_combine(const om_bf16 *y, const int32_t *row, const om_bf16 *other, om_bf16 *x)
 {
 	constexpr uint32_t wide = N / 8, total = (uint64_t)T * wide;
 	constexpr int batch = K < OM_DISPATCH_BATCH ? K : OM_DISPATCH_BATCH;
@@ -61,7 +62,9 @@ om_combine(const om_bf16 *y, const int32_t *row, om_bf16 *x)
 	if (total % OM_DISPATCH_THREADS && i >= total)
 		return;
 	const uint32_t token = i / wide, col = i % wide;
-	float sum[8] = {};
+	float sum[8] = {}, rest[8];
+	if (ADD)
+		om_load8(other + (int64_t)i * 8, rest);
 #pragma unroll 1
 	for (int j = 0; j + batch <= K; j += batch) {
 		float v[batch][8];
@@ -84,6 +87,11 @@ om_combine(const om_bf16 *y, const int32_t *row, om_bf16 *x)
 		for (int c = 0; c < 8; c++)
 			sum[c] += v[c];
 	}
+	if (ADD) {
+#pragma unroll
+		for (int c = 0; c < 8; c++)
+			sum[c] = om_f32(om_round(sum[c])) + rest[c];
+	}
 	om_store8(x + (int64_t)i * 8, sum);
 }
 
@@ -100,7 +108,15 @@ om_combine(const om_bf16 *y, const int32_t *row, om_bf16 *x)
 	OM_GLOBAL(OM_DISPATCH_THREADS, 1)                          \
 	NAME##_x(const om_bf16 *y, const int32_t *row, om_bf16 *x) \
 	{                                                          \
-		om_combine<t, k, n>(y, row, x);                    \
+		om_combine<t, k, n, false>(y, row, nullptr, x);    \
+	}
+
+#define OM_COMBINE_ADD(NAME, t, k, n)                                                      \
+	OM_DISPATCH_SIZES(t, k, n)                                                         \
+	OM_GLOBAL(OM_DISPATCH_THREADS, 1)                                                  \
+	NAME##_x(const om_bf16 *y, const int32_t *row, const om_bf16 *other, om_bf16 *sum) \
+	{                                                                                  \
+		om_combine<t, k, n, true>(y, row, other, sum);                             \
 	}
 
 #else /* ---- host ---- */
@@ -134,10 +150,26 @@ om_combine(const om_bf16 *y, const int32_t *row, om_bf16 *x)
 	}                                                                               \
 	double NAME##_check(uint64_t seed)                                              \
 	{                                                                               \
-		return om_combine_check(NAME, t, k, n, seed);                           \
+		return om_combine_check(NAME, NULL, t, k, n, seed);                     \
+	}
+
+#define OM_COMBINE_ADD(NAME, t, k, n)                                                             \
+	OM_DISPATCH_SIZES(t, k, n)                                                                \
+	OM_KERNEL(NAME##_x, OM_DISPATCH_THREADS, 0)                                               \
+	void NAME(const om_bf16 *y, const int32_t *row, const int32_t *src, const om_bf16 *other, \
+	    om_bf16 *sum)                                                                         \
+	{                                                                                         \
+		(void)src;                                                                        \
+		OM_LAUNCH(NAME##_x, OM_DISPATCH_BLOCKS(t, n), 1, 1, &y, &row, &other, &sum);      \
+	}                                                                                         \
+	double NAME##_check(uint64_t seed)                                                        \
+	{                                                                                         \
+		return om_combine_check(NULL, NAME, t, k, n, seed);                               \
 	}
 
 typedef void om_dispatch_fn(const om_bf16 *, const int32_t *, const int32_t *, om_bf16 *);
+typedef void
+om_combine_add_fn(const om_bf16 *, const int32_t *, const int32_t *, const om_bf16 *, om_bf16 *);
 enum { OM_DISPATCH_EXPERTS = 64, OM_DISPATCH_SAMPLES = 128 };
 
 /* Uniform in [0, below). */
@@ -202,8 +234,10 @@ om_dispatch_check(om_dispatch_fn *run, int64_t t, int64_t k, int64_t n, uint64_t
 	return om_err_value(&e);
 }
 
+/* One of the two runs; the second one's sum lies once more in place of what is added. */
 static inline double
-om_combine_check(om_dispatch_fn *run, int64_t t, int64_t k, int64_t n, uint64_t seed)
+om_combine_check(
+    om_dispatch_fn *run, om_combine_add_fn *run_add, int64_t t, int64_t k, int64_t n, uint64_t seed)
 {
 	const int64_t rows = t * k;
 	int32_t *row = malloc((size_t)rows * sizeof *row),
@@ -213,17 +247,29 @@ om_combine_check(om_dispatch_fn *run, int64_t t, int64_t k, int64_t n, uint64_t 
 	int32_t *dsrc = om_check_copy(src, (size_t)rows * sizeof *src);
 	om_bf16 *y = om_check_bf16(rows * n, seed, 1, 1);
 	om_bf16 *x = om_check_nan((size_t)(t * n) * sizeof *x);
-	om_bf16 *got = malloc((size_t)n * sizeof *got);
+	om_bf16 *other = run_add ? om_check_bf16(t * n, seed, 2, 1) : x;
+	om_bf16 *got = malloc(2 * (size_t)n * sizeof *got);
 	struct om_err e = { .scale = 1 };
-	run(y, drow, dsrc, x);
+	if (run)
+		run(y, drow, dsrc, x);
+	if (run_add)
+		run_add(y, drow, dsrc, other, x);
+	if (run_add)
+		run_add(y, drow, dsrc, other, other);
 	for (int64_t s = 0; s < t && s < OM_DISPATCH_SAMPLES; s++) {
 		const int64_t i = om_dispatch_sample(s, t, seed);
 		om_check_read(got, x + i * n, (size_t)n * sizeof *got);
+		om_check_read(got + n, other + i * n, (size_t)n * sizeof *got);
+		e.wrong |= memcmp(got, got + n, (size_t)n * sizeof *got) != 0;
 		for (int64_t j = 0; j < n; j++)
-			om_err_add(
-			    &e, om_bf16_f32(got[j]), om_combine_ref(OM_BF16(1), row, k, n, i, j));
+			om_err_add(&e, om_bf16_f32(got[j]),
+			    om_combine_ref(OM_BF16(1), row, k, n, i, j) +
+				(run_add ? om_in(OM_BF16(2), i * n + j) : 0));
 	}
-	OM_TIME(run(y, drow, dsrc, x));
+	if (run)
+		OM_TIME(run(y, drow, dsrc, x));
+	if (run_add)
+		OM_TIME(run_add(y, drow, dsrc, other, x));
 	om_check_end();
 	free(row);
 	free(src);

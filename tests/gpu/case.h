@@ -8,6 +8,7 @@
 #ifdef __CUDACC__
 #define CASE(M, tolerance, NAME, ...) M(NAME, __VA_ARGS__)
 #else
+#include <stddef.h>
 #include <stdint.h>
 struct test_case {
 	const char *name;
@@ -17,6 +18,7 @@ struct test_case {
 	struct test_case *next;
 };
 void case_add(struct test_case *c);
+double case_same(const void *a, const void *b, size_t bytes); /* of the device: 0, or wrong */
 #define CASE(M, TOLERANCE, NAME, ...) RATED(M, TOLERANCE, 0, 0, NAME, __VA_ARGS__)
 #define RATED(M, TOLERANCE, FLOPS, BYTES, NAME, ...)                                             \
 	M(NAME, __VA_ARGS__)                                                                     \

@@ -26,6 +26,19 @@ case_add(struct test_case *c)
 	last = &c->next;
 }
 
+double
+case_same(const void *a, const void *b, size_t bytes)
+{
+	void *p = malloc(bytes), *q = malloc(bytes);
+
+	om_check_read(p, a, bytes);
+	om_check_read(q, b, bytes);
+	int differ = memcmp(p, q, bytes);
+	free(p);
+	free(q);
+	return differ ? OM_WRONG : 0;
+}
+
 static int
 chosen(const char *name, int argc, char **argv)
 {
