@@ -51,4 +51,21 @@ om_rope_ref_table(int64_t d, int y, int64_t at, const struct om_rope_table *r)
 	return r->attention * (at % d < d / 2 ? cos(angle) : sin(angle));
 }
 
+/* The other of element j's pair, in heads of d. */
+static inline int64_t
+om_rope_ref_pair(int64_t d, int64_t j)
+{
+	return j % d < d / 2 ? j + d / 2 : j - d / 2;
+}
+
+/* Element j, whose pair is `pair`, turned by the table's angle of that position: sign -1 back. */
+static inline double
+om_rope_ref_turn(
+    struct om_in tab, int64_t d, int64_t position, int sign, int64_t j, double self, double pair)
+{
+	const int64_t at = position * d + j % (d / 2);
+	return self * om_in(tab, at) +
+	       (j % d < d / 2 ? -sign : sign) * om_in(tab, at + d / 2) * pair;
+}
+
 #endif

@@ -127,19 +127,17 @@ om_rope_table_check(void (*run)(om_real *), int64_t s, int64_t d, int y,
 
 OM_CHECK double
 om_rope_check(void (*run)(const om_real *, const om_real *, om_real *), int64_t b, int64_t s,
-    int64_t h, int64_t d, double sign, uint64_t seed)
+    int64_t h, int64_t d, int sign, uint64_t seed)
 {
 	om_real *x = om_check_random(b * s * h * d, seed, 0),
 		*tab = om_check_random(s * d, seed, 1);
 	om_real *y = om_check_nan(b * s * h * d);
+	const struct om_in in = { x }, by = { tab };
 	struct om_err e = { .scale = 1 };
 	run(x, tab, y);
 	for (int64_t i = 0; i < b * s * h * d; i++) {
-		int64_t token = i / (h * d), at = i % d, pair = at % (d / 2);
-		const om_real *turn = tab + token % s * d;
-		double cosine = turn[pair], sine = sign * (double)turn[pair + d / 2];
-		double want = at < d / 2 ? (double)x[i] * cosine - (double)x[i + d / 2] * sine
-					 : (double)x[i] * cosine + (double)x[i - d / 2] * sine;
+		double want = om_rope_ref_turn(by, d, i / (h * d) % s, sign, i, om_in(in, i),
+		    om_in(in, om_rope_ref_pair(d, i)));
 		om_err_add(&e, y[i], want);
 	}
 	free(x);
@@ -153,17 +151,15 @@ om_rope_at_check(void (*run)(const om_real *, const om_real *, const int32_t *, 
     int64_t s, int64_t h, int64_t d, uint64_t seed)
 {
 	om_real *x = om_check_random(h * d, seed, 0), *tab = om_check_random(s * d, seed, 1);
+	const struct om_in in = { x }, by = { tab };
 	struct om_err e = { .scale = 1 };
 	for (int try = 0; try < 3; try++) {
 		om_real *y = om_check_nan(h * d);
 		int32_t pos = om_check_position(s, try, seed);
 		run(x, tab, &pos, y);
 		for (int64_t i = 0; i < h * d; i++) {
-			const om_real *turn = tab + pos * d + i % (d / 2);
-			double cosine = turn[0], sine = turn[d / 2];
-			double want = i % d < d / 2
-					  ? (double)x[i] * cosine - (double)x[i + d / 2] * sine
-					  : (double)x[i] * cosine + (double)x[i - d / 2] * sine;
+			double want = om_rope_ref_turn(
+			    by, d, pos, 1, i, om_in(in, i), om_in(in, om_rope_ref_pair(d, i)));
 			om_err_add(&e, y[i], want);
 		}
 		free(y);

@@ -54,6 +54,33 @@ om_rope_table(const om_rope_turns<HALF> &turns, double attention, float *tab)
 	tab[(int64_t)p * (2 * HALF) + HALF + at] = (float)(attention * sinpi(half_turns));
 }
 
+/* One of a pair, turned: s is the sine for the second of the two, minus the sine for the first. */
+OM_DEV float
+om_rope_turn(float own, float other, float c, float s)
+{
+	return fmaf(own, c, other * s);
+}
+
+/*
+ * The angles of eight numbers of a head, its vector at, as om_rope_turn takes them. SIGN 1 turns,
+ * -1 turns back.
+ */
+template <int D, int SIGN>
+OM_DEV void
+om_rope_angles(const float *tab, uint32_t position, int at, float c[8], float s[8])
+{
+	constexpr int wide = D / 16; /* vectors of half a head */
+	const float4 *turn = (const float4 *)(tab + (int64_t)position * D + at % wide * 8);
+	const float sign = at < wide ? -SIGN : SIGN;
+#pragma unroll
+	for (int v = 0; v < 2; v++) {
+		const float4 p = __ldg(turn + v), q = __ldg(turn + wide * 2 + v);
+		c[v * 4] = p.x, c[v * 4 + 1] = p.y, c[v * 4 + 2] = p.z, c[v * 4 + 3] = p.w;
+		s[v * 4] = sign * q.x, s[v * 4 + 1] = sign * q.y;
+		s[v * 4 + 2] = sign * q.z, s[v * 4 + 3] = sign * q.w;
+	}
+}
+
 /* SIGN 1 turns, -1 turns back. */
 template <int B, int S, int H, int D, int SIGN>
 OM_DEV void
@@ -84,8 +111,8 @@ om_rope(const om_bf16 *x, const float *tab, om_bf16 *y)
 #pragma unroll
 		for (int j = 0; j < 8; j++) {
 			const float a = p[u][j], b = q[u][j];
-			p[u][j] = a * c[j] - b * (SIGN * s[j]);
-			q[u][j] = b * c[j] + a * (SIGN * s[j]);
+			p[u][j] = om_rope_turn(a, b, c[j], -(SIGN * s[j]));
+			q[u][j] = om_rope_turn(b, a, c[j], SIGN * s[j]);
 		}
 		om_store8(y + at + u * rest * D, p[u]);
 		om_store8(y + at + u * rest * D + half, q[u]);
@@ -182,7 +209,7 @@ om_rope_table_check(
 /* Whole tokens, out of place and in place. */
 static inline double
 om_rope_check(void (*run)(const om_bf16 *, const float *, om_bf16 *), int64_t tokens, int64_t s,
-    int64_t h, int64_t d, double sign, uint64_t seed)
+    int64_t h, int64_t d, int sign, uint64_t seed)
 {
 	const int64_t n = h * d;
 	om_bf16 *x = om_check_bf16(tokens * n, seed, 0, 1);
@@ -202,14 +229,10 @@ om_rope_check(void (*run)(const om_bf16 *, const float *, om_bf16 *), int64_t to
 		om_check_read(got + n, x + t * n, (size_t)n * sizeof *got);
 		e.wrong |= memcmp(got, got + n, (size_t)n * sizeof *got) != 0;
 		for (int64_t j = 0; j < n; j++) {
-			const int64_t at = j % d, pair = at % (d / 2), i = t * n + j;
-			double cosine = om_unit(seed, 1, t % s * d + pair);
-			double sine = sign * om_unit(seed, 1, t % s * d + pair + d / 2);
-			double self = om_unit_bf16(seed, 0, i);
-			double want = at < d / 2
-					  ? self * cosine - om_unit_bf16(seed, 0, i + d / 2) * sine
-					  : self * cosine + om_unit_bf16(seed, 0, i - d / 2) * sine;
-			om_err_add(&e, om_bf16_f32(got[j]), want);
+			const double self = om_in(OM_BF16(0), t * n + j);
+			const double pair = om_in(OM_BF16(0), t * n + om_rope_ref_pair(d, j));
+			om_err_add(&e, om_bf16_f32(got[j]),
+			    om_rope_ref_turn(OM_F32(1), d, t % s, sign, j, self, pair));
 		}
 	}
 	OM_TIME(run(x, tab, y));

@@ -11,7 +11,7 @@
 #include "check.h"
 #include "describe.h"
 
-/* ---- graphs as text: "y = linear(x, w) ; y, r = rmsnorm(x, w; h=2) ; @ +g = bias_bwd(y)" ---- */
+/* ---- graphs as text: "y = linear(x, w) ; y, r = rmsnorm(x, w; p=2) ; @ +g = bias_bwd(y)" ---- */
 
 enum { EMBED, KIND, HEAD, UPDATE };
 
@@ -237,9 +237,9 @@ static const struct {
 	    "h = add(x, p) ; i = add(h, q) ; j = add(i, h)", "", CHAIN,
 	    "h = add(x, p) ; j = combine(h, q, h)", NULL },
 	/* constants and ranks */
-	{ "equal ints are kept", "h, i = rmsnorm(x, w1; h=2) ; y, j = rmsnorm(h, w2; h=2)", "",
-	    NORMS, "y, j = rmsnorm(x, w2; h=2, eps=0)", NULL },
-	{ "ints that differ", "h, i = rmsnorm(x, w1; h=2) ; y, j = rmsnorm(h, w2; h=4)", "", NORMS,
+	{ "equal ints are kept", "h, i = rmsnorm(x, w1; p=2) ; y, j = rmsnorm(h, w2; p=2)", "",
+	    NORMS, "y, j = rmsnorm(x, w2; p=2, eps=0)", NULL },
+	{ "ints that differ", "h, i = rmsnorm(x, w1; p=2) ; y, j = rmsnorm(h, w2; p=4)", "", NORMS,
 	    NULL, NULL },
 	{ "what ranks do together", "@h = relu2(x) ; @y = linear(h, w1)", "", PAIR,
 	    "@y = linear(x, w1)", NULL },

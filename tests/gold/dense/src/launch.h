@@ -19,7 +19,7 @@ void launch_embed_4x8x32(const int32_t *tok, const float *w, float *x);
 void launch_embed_1x8x32(const int32_t *tok, const float *w, float *x);
 /* embed_bwd_TxNxV: dx[t,n] tok[t], gives +dw[v,n] */
 void launch_embed_bwd_4x8x32(const float *dx, const int32_t *tok, float *dw);
-/* rmsnorm_MxHxN: x[m,h*n] w[n], gives y[m,h*n] r[m*h] */
+/* rmsnorm_MxPxN: x[m,p*n] w[n], gives y[m,p*n] r[m*p] */
 void launch_rmsnorm_4x1x8(const float *x, const float *w, float *y, float *r);
 void launch_rmsnorm_1x1x8(const float *x, const float *w, float *y, float *r);
 /* linear_3_MxAxBxCxK: x[m,k] w[a+b+c,k], gives ya[m,a] yb[m,b] yc[m,c] */
@@ -57,8 +57,8 @@ void launch_linear_dw_4x8x8(const float *dy, const float *x, float *dw);
 void launch_linear_dw_4x8x8_store(const float *dy, const float *x, float *dw);
 /* glu_bwd_MxFxA: dh[m,f] g[m,f] u[m,f], gives dg[m,f] du[m,f] */
 void launch_glu_bwd_4x12x0(const float *dh, const float *g, const float *u, float *dg, float *du);
-/* rmsnorm_bwd_MxHxN[_store: it is not added to]: dy[m,h*n] x[m,h*n] w[n] r[m*h],
- * gives dx[m,h*n] +dw[n] */
+/* rmsnorm_bwd_MxPxN[_store: it is not added to]: dy[m,p*n] x[m,p*n] w[n] r[m*p],
+ * gives dx[m,p*n] +dw[n] */
 void launch_rmsnorm_bwd_4x1x8(const float *dy, const float *x, const float *w, const float *r,
     float *dx, float *dw, float *ws);
 void launch_rmsnorm_bwd_4x1x8_store(const float *dy, const float *x, const float *w, const float *r,

@@ -5,7 +5,7 @@
 #include "config.h"
 #include "rmsnorm.h"
 
-/* rmsnorm_MxHxN: x[m,h*n] w[n], gives y[m,h*n] r[m*h] */
+/* rmsnorm_MxPxN: x[m,p*n] w[n], gives y[m,p*n] r[m*p] */
 OM_RMSNORM(om_k_rmsnorm_4x1x8, 4, 1, 8, 1e-05) /* dense, moe, moe2, head, eval: 26 calls a pass */
 OM_RMSNORM(om_k_rmsnorm_4x4x4, 4, 4, 4, 1e-05) /* dense, moe, moe2: 6 calls a pass */
 OM_RMSNORM(om_k_rmsnorm_4x2x4, 4, 2, 4, 1e-05) /* dense, moe, moe2: 6 calls a pass */
@@ -16,8 +16,8 @@ OM_RMSNORM(om_k_rmsnorm_1x4x4, 1, 4, 4, 1e-05)
 /* decode_dense, decode_moe, decode_moe2: 5 calls a pass */
 OM_RMSNORM(om_k_rmsnorm_1x2x4, 1, 2, 4, 1e-05)
 
-/* rmsnorm_bwd_MxHxN[_store: it is not added to]: dy[m,h*n] x[m,h*n] w[n] r[m*h],
- * gives dx[m,h*n] +dw[n] */
+/* rmsnorm_bwd_MxPxN[_store: it is not added to]: dy[m,p*n] x[m,p*n] w[n] r[m*p],
+ * gives dx[m,p*n] +dw[n] */
 OM_RMSNORM_BWD(om_k_rmsnorm_bwd_4x1x8, 4, 1, 8, 16, 1) /* dense, moe, moe2, head: 21 calls a pass */
 /* dense, moe, moe2, head: 21 calls a pass */
 OM_RMSNORM_BWD(om_k_rmsnorm_bwd_4x1x8_store, 4, 1, 8, 16, 0)

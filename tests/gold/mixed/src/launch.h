@@ -19,7 +19,7 @@ void launch_embed_4x8x32(const int32_t *tok, const double *w, double *x);
 void launch_embed_1x8x32(const int32_t *tok, const double *w, double *x);
 /* embed_bwd_TxNxV: dx[t,n] tok[t], gives +dw[v,n] */
 void launch_embed_bwd_4x8x32(const double *dx, const int32_t *tok, double *dw);
-/* rmsnorm_MxHxN: x[m,h*n] w[n], gives y[m,h*n] r[m*h] */
+/* rmsnorm_MxPxN: x[m,p*n] w[n], gives y[m,p*n] r[m*p] */
 void launch_rmsnorm_4x1x8(const double *x, const double *w, double *y, double *r);
 void launch_rmsnorm_4x4x4(const double *x, const double *w, double *y, double *r);
 void launch_rmsnorm_4x2x4(const double *x, const double *w, double *y, double *r);
@@ -57,8 +57,8 @@ void launch_glu_4x12x0(const double *g, const double *u, double *h);
 void launch_glu_4x4x0(const double *g, const double *u, double *h);
 void launch_glu_1x12x0(const double *g, const double *u, double *h);
 void launch_glu_1x4x0(const double *g, const double *u, double *h);
-/* rmsnorm_bwd_MxHxN[_store: it is not added to]: dy[m,h*n] x[m,h*n] w[n] r[m*h],
- * gives dx[m,h*n] +dw[n] */
+/* rmsnorm_bwd_MxPxN[_store: it is not added to]: dy[m,p*n] x[m,p*n] w[n] r[m*p],
+ * gives dx[m,p*n] +dw[n] */
 void launch_rmsnorm_bwd_4x1x8(const double *dy, const double *x, const double *w, const double *r,
     double *dx, double *dw, double *ws);
 void launch_rmsnorm_bwd_4x1x8_store(const double *dy, const double *x, const double *w,

@@ -5,11 +5,11 @@
 #include "config.h"
 #include "rmsnorm.h"
 
-/* rmsnorm_MxHxN: x[m,h*n] w[n], gives y[m,h*n] r[m*h] */
+/* rmsnorm_MxPxN: x[m,p*n] w[n], gives y[m,p*n] r[m*p] */
 OM_RMSNORM(om_k_rmsnorm_8x1x8, 8, 1, 8, 1e-05) /* moe, head, eval: 14 calls a pass */
 OM_RMSNORM(om_k_rmsnorm_1x1x8, 1, 1, 8, 1e-05) /* decode_moe, decode_head: 13 calls a pass */
 
-/* rmsnorm_bwd_MxHxN[_store: it is not added to]: dy[m,h*n] x[m,h*n] w[n] r[m*h],
- * gives dx[m,h*n] +dw[n] */
+/* rmsnorm_bwd_MxPxN[_store: it is not added to]: dy[m,p*n] x[m,p*n] w[n] r[m*p],
+ * gives dx[m,p*n] +dw[n] */
 OM_RMSNORM_BWD(om_k_rmsnorm_bwd_8x1x8, 8, 1, 8, 16, 1) /* moe, head: 13 calls a pass */
 OM_RMSNORM_BWD(om_k_rmsnorm_bwd_8x1x8_store, 8, 1, 8, 16, 0) /* moe, head: 13 calls a pass */

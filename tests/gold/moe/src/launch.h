@@ -19,7 +19,7 @@ void launch_embed_8x8x32(const int32_t *tok, const float *w, float *x);
 void launch_embed_1x8x32(const int32_t *tok, const float *w, float *x);
 /* embed_bwd_TxNxV: dx[t,n] tok[t], gives +dw[v,n] */
 void launch_embed_bwd_8x8x32(const float *dx, const int32_t *tok, float *dw);
-/* rmsnorm_MxHxN: x[m,h*n] w[n], gives y[m,h*n] r[m*h] */
+/* rmsnorm_MxPxN: x[m,p*n] w[n], gives y[m,p*n] r[m*p] */
 void launch_rmsnorm_8x1x8(const float *x, const float *w, float *y, float *r);
 void launch_rmsnorm_1x1x8(const float *x, const float *w, float *y, float *r);
 /* linear_3_MxAxBxCxK: x[m,k] w[a+b+c,k], gives ya[m,a] yb[m,b] yc[m,c] */
@@ -91,8 +91,8 @@ void launch_gate_dx_8x4x8(const float *dz, const float *w, float *dx);
 /* gate_dw_MxExK[_store: it is not added to]: dz[m,e] x[m,k], gives +dw[e,k] */
 void launch_gate_dw_8x4x8(const float *dz, const float *x, float *dw);
 void launch_gate_dw_8x4x8_store(const float *dz, const float *x, float *dw);
-/* rmsnorm_bwd_MxHxN[_store: it is not added to]: dy[m,h*n] x[m,h*n] w[n] r[m*h],
- * gives dx[m,h*n] +dw[n] */
+/* rmsnorm_bwd_MxPxN[_store: it is not added to]: dy[m,p*n] x[m,p*n] w[n] r[m*p],
+ * gives dx[m,p*n] +dw[n] */
 void launch_rmsnorm_bwd_8x1x8(const float *dy, const float *x, const float *w, const float *r,
     float *dx, float *dw, float *ws);
 void launch_rmsnorm_bwd_8x1x8_store(const float *dy, const float *x, const float *w, const float *r,
