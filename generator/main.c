@@ -36,18 +36,19 @@ static const char usage[] =
 
 struct options {
 	const char *out, *target, *dump, *from_hf;
-	bool plan, emit_only, check, no_fuse, verbose;
+	int plan, emit_only, check, no_fuse, verbose; /* 1: given */
 	int jobs;
 	struct define *defs;
 	uint32_t ndefs;
 };
 
-static _Noreturn void
-bad_usage(const char *fmt, const char *what)
+static _Noreturn void PRINTF(1, 2) bad_usage(const char *fmt, ...)
 {
-	fputs("olmogen: error: ", stderr);
-	fprintf(stderr, fmt, what);
-	fputs("; see olmogen --help\n", stderr);
+	va_list ap;
+
+	va_start(ap, fmt);
+	diag_failed("%s; see olmogen --help", xvprintf(fmt, ap));
+	va_end(ap);
 	exit(EXIT_USAGE);
 }
 
@@ -62,7 +63,7 @@ check_exclusive(const struct options *o)
 
 	for (unsigned i = 0; i < LEN(given); i++) {
 		if (first && given[i])
-			bad_usage("%s exclude each other", xprintf("%s and %s", first, given[i]));
+			bad_usage("%s and %s exclude each other", first, given[i]);
 		first = given[i] ? given[i] : first;
 	}
 }
@@ -261,11 +262,34 @@ compile_files(char **path, int n, const struct options *o)
 
 /* " (did you mean X?)", or nothing. */
 static const char *
-suggest(const char *word, const char *const *names, uint32_t n)
+suggest(const char *like)
 {
-	const char *like = diag_closest(word, names, n);
-
 	return like ? xprintf(" (did you mean %s?)", like) : "";
+}
+
+/* The argument of --dump. */
+static const char *
+stage_named(const char *word)
+{
+	static const char *const stages[] = { "load", "check", "graph", "shard", "fuse", "plan",
+		"emit" };
+
+	for (unsigned i = 0; i < LEN(stages); i++)
+		if (!strcmp(word, stages[i]))
+			return word;
+	bad_usage("--dump=%s%s: the stages are load, check, graph, shard, fuse, plan, emit", word,
+	    suggest(diag_closest(word, stages, LEN(stages))));
+}
+
+/* The argument of --target. */
+static const char *
+target_named(const char *word)
+{
+	if (!target_find(targets, word))
+		bad_usage("--target=%s is not known%s; use %s", word,
+		    suggest(spec_closest_choice(F_trainer_target, word)),
+		    spec_choices(fields[F_trainer_target].choices, "", ""));
+	return word;
 }
 
 /* The option, and the one that was meant. */
@@ -277,41 +301,28 @@ unknown_option(const char *given, const struct option *o)
 	for (; o->name; o++)
 		*PUSH(names) = xprintf("--%s", o->name);
 	return xprintf("%s%s", given,
-	    suggest(xprintf("%.*s", (int)strcspn(given, "="), given), names.a, names.n));
+	    suggest(
+		diag_closest(xprintf("%.*s", (int)strcspn(given, "="), given), names.a, names.n)));
 }
 
 int
 main(int argc, char **argv)
 {
-	enum {
-		PLAN = 256,
-		EMIT_ONLY,
-		CHECK,
-		DUMP,
-		EXPLAIN,
-		FROM_HF,
-		TARGET,
-		NO_FUSE,
-		HELP,
-		VERSION
-	};
+	enum { DUMP = 256, EXPLAIN, FROM_HF, TARGET, HELP, VERSION };
+	static struct options o = { .jobs = 2 };
 	static const struct option longs[] = {
-		{ "plan", no_argument, NULL, PLAN },
-		{ "emit-only", no_argument, NULL, EMIT_ONLY },
-		{ "check", no_argument, NULL, CHECK },
+		{ "plan", no_argument, &o.plan, 1 },
+		{ "emit-only", no_argument, &o.emit_only, 1 },
+		{ "check", no_argument, &o.check, 1 },
 		{ "dump", required_argument, NULL, DUMP },
 		{ "explain", optional_argument, NULL, EXPLAIN },
 		{ "from-hf", required_argument, NULL, FROM_HF },
 		{ "target", required_argument, NULL, TARGET },
-		{ "no-fuse", no_argument, NULL, NO_FUSE },
+		{ "no-fuse", no_argument, &o.no_fuse, 1 },
 		{ "help", no_argument, NULL, HELP },
 		{ "version", no_argument, NULL, VERSION },
 		{ 0 },
 	};
-	static const char *const stages[] = { "load", "check", "graph", "shard", "fuse", "plan",
-		"emit" };
-	struct options o = { .jobs = 2 };
-	bool known = false;
 	int c;
 
 	spec_targets(targets);
@@ -319,9 +330,11 @@ main(int argc, char **argv)
 	opterr = 0;
 	while ((c = getopt_long(argc, argv, ":o:D:j:v", longs, NULL)) != -1)
 		switch (c) {
+		case 0: /* a flag */
+			break;
 		case 'o':
 			if (!*optarg)
-				bad_usage("-o wants the name of a folder%s", "");
+				bad_usage("-o wants the name of a folder");
 			o.out = optarg;
 			break;
 		case 'D': {
@@ -341,30 +354,14 @@ main(int argc, char **argv)
 			break;
 		}
 		case 'v':
-			o.verbose = true;
-			break;
-		case PLAN:
-			o.plan = true;
-			break;
-		case EMIT_ONLY:
-			o.emit_only = true;
-			break;
-		case CHECK:
-			o.check = true;
+			o.verbose = 1;
 			break;
 		case DUMP:
-			o.dump = optarg;
-			for (unsigned i = 0; i < LEN(stages); i++)
-				known |= !strcmp(optarg, stages[i]);
-			if (!known)
-				bad_usage("--dump=%s",
-				    xprintf("%s%s: the stages are load, check, graph, shard, fuse, "
-					    "plan, emit",
-					optarg, suggest(optarg, stages, LEN(stages))));
+			o.dump = stage_named(optarg);
 			break;
 		case FROM_HF:
 			if (!*optarg)
-				bad_usage("--from-hf= names no folder%s", "");
+				bad_usage("--from-hf= names no folder");
 			o.from_hf = optarg;
 			break;
 		case EXPLAIN:
@@ -373,21 +370,10 @@ main(int argc, char **argv)
 				optarg = argv[optind];
 			if (optarg && !*optarg)
 				bad_usage("--explain= names nothing: --explain=moe is an object, "
-					  "--explain=moe.top_k a field, --explain all of them%s",
-				    "");
+					  "--explain=moe.top_k a field, --explain all of them");
 			return explain(optarg) ? printed() : EXIT_USAGE;
 		case TARGET:
-			if (!target_find(targets, optarg)) {
-				const char *like = spec_closest_choice(F_trainer_target, optarg);
-				bad_usage("--target=%s",
-				    xprintf("%s is not known%s; use %s", optarg,
-					like ? xprintf(" (did you mean %s?)", like) : "",
-					spec_choices(fields[F_trainer_target].choices, "", "")));
-			}
-			o.target = optarg;
-			break;
-		case NO_FUSE:
-			o.no_fuse = true;
+			o.target = target_named(optarg);
 			break;
 		case HELP:
 			fputs(usage, stdout);
@@ -405,7 +391,7 @@ main(int argc, char **argv)
 		bad_usage("--from-hf prints a description on standard output, and takes no %s",
 		    o.out ? "-o" : argv[optind]);
 	if (!o.from_hf && optind == argc)
-		bad_usage("no description given%s", "");
+		bad_usage("no description given");
 	bool ok = o.from_hf ? from_hf(o.from_hf, o.target ? target_find(targets, o.target) : NULL,
 				  o.defs, o.ndefs)
 			    : compile_files(argv + optind, argc - optind, &o);

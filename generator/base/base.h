@@ -107,6 +107,8 @@ int diag_count(void);
 void diag_line(struct buf *b); /* moves what was collected into one line, without notes and help */
 /* The name closest to a word if it is close enough to be meant, else NULL. */
 const char *diag_closest(const char *word, const char *const *names, uint32_t n);
+/* An error that has no place in a description: a line "olmogen: error: ...". Gives false. */
+bool diag_failed(const char *fmt, ...) PRINTF(1, 2);
 /* A bug in olmogen: "olmogen: internal error: ...", exit 70. */
 _Noreturn void internal(const char *fmt, ...) PRINTF(1, 2);
 

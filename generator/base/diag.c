@@ -407,6 +407,17 @@ diag_closest(const char *word, const char *const *names, uint32_t n)
 	return best;
 }
 
+bool
+diag_failed(const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	fprintf(stderr, "olmogen: error: %s\n", xvprintf(fmt, ap));
+	va_end(ap);
+	return false;
+}
+
 /* Ends the process: a mistake in olmogen itself, not in the description. */
 _Noreturn void
 internal(const char *fmt, ...)

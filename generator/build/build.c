@@ -39,21 +39,15 @@ build(const char *dir, int jobs, bool verbose)
 		for (unsigned i = 0; i < LEN(theirs); i++)
 			unsetenv(theirs[i]);
 		execvp(argv[0], argv);
-		fprintf(stderr,
-		    "olmogen: error: cannot run make: %s; install make, or use --emit-only\n",
-		    strerror(errno));
+		diag_failed(
+		    "cannot run make: %s; install make, or use --emit-only", strerror(errno));
 		_exit(127);
 	}
-	if (child < 0 || waitpid(child, &status, 0) < 0) {
-		fprintf(stderr, "olmogen: error: cannot start make: %s\n", strerror(errno));
-		return false;
-	}
-	if (WIFEXITED(status) && WEXITSTATUS(status) == 0 &&
-	    !access(xprintf("%s/trainer", dir), X_OK))
+	if (child < 0 || waitpid(child, &status, 0) < 0)
+		return diag_failed("cannot start make: %s", strerror(errno));
+	if (status == 0 && !access(xprintf("%s/trainer", dir), X_OK))
 		return true;
-	fprintf(stderr,
-	    "olmogen: error: the build in %s failed; the sources are there, 'make -C %s V=1' shows "
-	    "the commands\n",
+	return diag_failed(
+	    "the build in %s failed; the sources are there, 'make -C %s V=1' shows the commands",
 	    dir, dir);
-	return false;
 }

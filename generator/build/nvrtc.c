@@ -53,32 +53,23 @@ open_nvrtc(void)
 		    xprintf("%s/lib64/%s", home ? home : "/usr/local/cuda", names[i]), RTLD_NOW);
 	for (unsigned i = 0; i < LEN(names) && !lib && !home; i++)
 		lib = dlopen(names[i], RTLD_NOW);
-	if (!lib) {
-		fprintf(stderr,
-		    "olmogen: error: cannot compile CUDA kernels: there is no libnvrtc.so%s%s; "
-		    "install the CUDA Toolkit (13.0 or later) or set CUDA_HOME to it. The sources "
-		    "are emitted: make builds them where nvcc is\n",
+	if (!lib)
+		return diag_failed(
+		    "cannot compile CUDA kernels: there is no libnvrtc.so%s%s; install the CUDA "
+		    "Toolkit (13.0 or later) or set CUDA_HOME to it. The sources are emitted: make "
+		    "builds them where nvcc is",
 		    home ? " in the lib64 of CUDA_HOME = " : "", home ? home : "");
-		return false;
-	}
 	for (unsigned i = 0; i < LEN(symbols); i++) {
 		void *f = dlsym(lib, symbols[i].name);
-		if (!f) {
-			fprintf(stderr, "olmogen: error: libnvrtc.so lacks %s; it is too old\n",
-			    symbols[i].name);
-			return false;
-		}
+		if (!f)
+			return diag_failed("libnvrtc.so lacks %s; it is too old", symbols[i].name);
 		memcpy(symbols[i].at, &f, sizeof f);
 	}
 	rtc.Version(&major, &minor);
-	if (major < 13) {
-		fprintf(stderr,
-		    "olmogen: error: cannot compile CUDA kernels: NVRTC is of CUDA %d.%d; install "
-		    "the CUDA Toolkit (13.0 or later) or set CUDA_HOME to it\n",
-		    major, minor);
-		return false;
-	}
-	return true;
+	return major >= 13 ||
+	       diag_failed("cannot compile CUDA kernels: NVRTC is of CUDA %d.%d; install the CUDA "
+			   "Toolkit (13.0 or later) or set CUDA_HOME to it",
+		   major, minor);
 }
 
 /* The folder of cached cubins, made if need be; NULL: keep none. */
@@ -96,19 +87,11 @@ cache_folder(void)
 	return mkdir(dir, 0777) == 0 || errno == EEXIST ? dir : NULL;
 }
 
+/* A name of this process's own: others may be writing the same cubin. */
 static bool
-file_write(const char *path, const char *data, size_t n)
+write_cubin(const char *path, const struct buf *cubin)
 {
-	const char *temporary = xprintf("%s.%ld.tmp", path, (long)getpid());
-	FILE *f = fopen(temporary, "wb");
-	bool ok = f && fwrite(data, 1, n, f) == n;
-
-	if (f)
-		ok = fclose(f) == 0 && ok;
-	ok = ok && rename(temporary, path) == 0;
-	if (!ok)
-		unlink(temporary);
-	return ok;
+	return tree_replace(path, xprintf("%s.%ld.tmp", path, (long)getpid()), cubin);
 }
 
 /*
@@ -172,47 +155,51 @@ compile(const struct tree *t, const struct file *f, const char *arch, const char
 	char *log = xalloc(size + 1);
 	rtc.GetProgramLog(p, log);
 	if (r) {
-		fprintf(
-		    stderr, "%s\nolmogen: error: %s: %s\n", log, f->path, rtc.GetErrorString(r));
-		return false;
+		fprintf(stderr, "%s\n", log);
+		return diag_failed("%s: %s", f->path, rtc.GetErrorString(r));
 	}
 	const char *fault = spilled(log);
-	if (fault) {
-		fprintf(
-		    stderr, "olmogen: error: %s: a kernel uses local memory: %s\n", f->path, fault);
-		return false;
-	}
+	if (fault)
+		return diag_failed("%s: a kernel uses local memory: %s", f->path, fault);
 	rtc.GetCUBINSize(p, &size);
-	char *cubin = xalloc(size);
-	rtc.GetCUBIN(p, cubin);
-	if (!file_write(to, cubin, size)) {
-		fprintf(stderr, "olmogen: error: cannot write %s: %s\n", to, strerror(errno));
-		return false;
-	}
+	struct buf cubin = { .s = xalloc(size), .n = size, .cap = size };
+	rtc.GetCUBIN(p, cubin.s);
+	if (!write_cubin(to, &cubin))
+		return diag_failed("cannot write %s: %s", to, strerror(errno));
 	if (cached) {
 		struct buf b = { 0 };
-		buf_add(&b, cubin, size);
-		buf_puts(&b, sha256_hex(cubin, size));
-		file_write(cached, b.s, b.n);
+		buf_add(&b, cubin.s, size);
+		buf_puts(&b, sha256_hex(cubin.s, size));
+		write_cubin(cached, &b);
 	}
 	return true;
 }
 
 /*
- * A cubin of the cache, which has its SHA-256 behind it; NULL: there is none that is whole. The
+ * A cubin of the cache, which has its SHA-256 behind it; false: there is none that is whole. The
  * file's time becomes that of this use.
  */
-static char *
-cache_read(const char *path, size_t *n)
+static bool
+cache_read(const char *path, struct buf *cubin)
 {
 	enum { DIGITS = 64 };
-	char *s = file_read(path, n);
+	size_t n;
+	char *s = file_read(path, &n);
 
-	if (!s || *n <= DIGITS)
-		return NULL;
+	if (!s || n <= DIGITS)
+		return false;
 	utimensat(AT_FDCWD, path, NULL, 0);
-	*n -= DIGITS;
-	return memcmp(s + *n, sha256_hex(s, *n), DIGITS) ? NULL : s;
+	*cubin = (struct buf){ .s = s, .n = n - DIGITS, .cap = n };
+	return !memcmp(s + cubin->n, sha256_hex(s, cubin->n), DIGITS);
+}
+
+/* Orders times. */
+static int
+compare_times(const struct timespec *a, const struct timespec *b)
+{
+	if (a->tv_sec != b->tv_sec)
+		return a->tv_sec < b->tv_sec ? -1 : 1;
+	return (a->tv_nsec > b->tv_nsec) - (a->tv_nsec < b->tv_nsec);
 }
 
 struct cached {
@@ -224,12 +211,9 @@ struct cached {
 static int
 by_use(const void *a, const void *b)
 {
-	const struct timespec *x = &((const struct cached *)a)->used,
-			      *y = &((const struct cached *)b)->used;
+	const struct cached *x = a, *y = b;
 
-	if (x->tv_sec != y->tv_sec)
-		return x->tv_sec < y->tv_sec ? -1 : 1;
-	return (x->tv_nsec > y->tv_nsec) - (x->tv_nsec < y->tv_nsec);
+	return compare_times(&x->used, &y->used);
 }
 
 /*
@@ -293,10 +277,7 @@ older(const char *path, const char *than)
 {
 	struct stat a, b;
 
-	if (stat(path, &a) || stat(than, &b))
-		return true;
-	return a.st_mtim.tv_sec < b.st_mtim.tv_sec ||
-	       (a.st_mtim.tv_sec == b.st_mtim.tv_sec && a.st_mtim.tv_nsec < b.st_mtim.tv_nsec);
+	return stat(path, &a) || stat(than, &b) || compare_times(&a.st_mtim, &b.st_mtim) < 0;
 }
 
 /* Whether make would compile the cubin again: something that it is made of is younger. */
@@ -319,11 +300,38 @@ ended_well(void)
 	if (wait(&status) < 0)
 		return false;
 	if (WIFSIGNALED(status))
-		fprintf(stderr,
-		    "olmogen: error: a compiler of CUDA kernels was ended by signal %d (%s); where "
-		    "memory is short, -j1 takes the least\n",
+		diag_failed("a compiler of CUDA kernels was ended by signal %d (%s); where memory "
+			    "is short, -j1 takes the least",
 		    WTERMSIG(status), strsignal(WTERMSIG(status)));
 	return status == 0;
+}
+
+/*
+ * Makes one file's cubin: gives it that of the cache, or starts a compiler and counts it. False:
+ * said why.
+ */
+static bool
+make_cubin(const struct tree *t, const struct file *f, const char *dir, const char *arch,
+    const char *cache, bool verbose, int *running)
+{
+	const char *to = xprintf("%s/%.*s.cubin", dir, (int)strcspn(f->path, "."), f->path);
+	const char *cached = cache ? xprintf("%s/%s.cubin", cache, key_of(t, f, arch)) : NULL;
+	struct buf have;
+
+	if (cached && cache_read(cached, &have))
+		return (tree_same(to, &have) && !stale(to, t, f, dir)) || write_cubin(to, &have);
+	if (verbose)
+		printf("NVRTC %s\n", f->path);
+	fflush(NULL);
+	pid_t child = fork();
+	if (child == 0) {
+		build_end_with_parent();
+		_exit(!compile(t, f, arch, to, cached));
+	}
+	if (child < 0)
+		return diag_failed("cannot start a compiler of CUDA kernels: %s", strerror(errno));
+	++*running;
+	return true;
 }
 
 bool
@@ -335,43 +343,18 @@ nvrtc_build(const struct tree *t, const char *dir, const char *arch, int jobs, b
 
 	if (!open_nvrtc())
 		return false;
-	fflush(NULL);
-	for (uint32_t i = 0; i < t->n || running; i++) {
-		const struct file *f = i < t->n ? &t->a[i] : NULL;
-		size_t n;
-		if (running == jobs || (!f && running)) {
+	for (uint32_t i = 0; i < t->n && ok; i++) {
+		const struct file *f = &t->a[i];
+		if (strcmp(f->path + strcspn(f->path, "."), ".cu"))
+			continue;
+		if (running == jobs) {
 			ok &= ended_well();
 			running--;
 		}
-		if (!ok || !f || strcmp(f->path + strcspn(f->path, "."), ".cu"))
-			continue;
-		int stem = (int)strcspn(f->path, ".");
-		const char *to = xprintf("%s/%.*s.cubin", dir, stem, f->path);
-		const char *cached =
-		    cache ? xprintf("%s/%s.cubin", cache, key_of(t, f, arch)) : NULL;
-		char *have = cached ? cache_read(cached, &n) : NULL;
-		if (have) {
-			size_t m;
-			char *old = file_read(to, &m);
-			if (!old || m != n || memcmp(old, have, n) || stale(to, t, f, dir))
-				ok &= file_write(to, have, n);
-			continue;
-		}
-		if (verbose)
-			printf("NVRTC %s\n", f->path);
-		fflush(NULL);
-		pid_t child = fork();
-		if (child == 0) {
-			build_end_with_parent();
-			_exit(!compile(t, f, arch, to, cached));
-		}
-		if (child < 0)
-			fprintf(stderr,
-			    "olmogen: error: cannot start a compiler of CUDA kernels: %s\n",
-			    strerror(errno));
-		ok &= child > 0;
-		running += child > 0;
+		ok = ok && make_cubin(t, f, dir, arch, cache, verbose, &running);
 	}
+	for (; running; running--)
+		ok &= ended_well();
 	if (cache)
 		cache_prune(cache);
 	return ok;

@@ -33,6 +33,9 @@ void emit(const struct plan *p, const char *resolved, uint32_t input, struct tre
  * tree lacks.
  */
 bool tree_write(const struct tree *t, const char *dir, bool verbose);
+/* Whether a file has that text; gives it the text, through a temporary name, or false and errno. */
+bool tree_same(const char *path, const struct buf *text);
+bool tree_replace(const char *path, const char *through, const struct buf *text);
 /* --check: false, and the first differences on stderr, if dir is not exactly this tree. */
 bool tree_check(const struct tree *t, const char *dir);
 

@@ -8,6 +8,7 @@
 #include "emit/emit.h"
 
 static yaml_emitter_t emitter;
+static yaml_event_t e; /* the next one */
 
 static int
 append(void *b, unsigned char *s, size_t n)
@@ -17,9 +18,9 @@ append(void *b, unsigned char *s, size_t n)
 }
 
 static void
-event(int made, yaml_event_t *e)
+event(int made)
 {
-	if (!made || !yaml_emitter_emit(&emitter, e))
+	if (!made || !yaml_emitter_emit(&emitter, &e))
 		internal(
 		    "manifest: libyaml: %s", emitter.problem ? emitter.problem : "out of memory");
 }
@@ -27,45 +28,38 @@ event(int made, yaml_event_t *e)
 static void
 scalar(const char *s, bool quoted)
 {
-	yaml_event_t e;
 	event(yaml_scalar_event_initialize(&e, NULL, NULL, (const yaml_char_t *)s, (int)strlen(s),
-		  1, 1, quoted ? YAML_DOUBLE_QUOTED_SCALAR_STYLE : YAML_PLAIN_SCALAR_STYLE),
-	    &e);
+	    1, 1, quoted ? YAML_DOUBLE_QUOTED_SCALAR_STYLE : YAML_PLAIN_SCALAR_STYLE));
 }
 
+/* A map, under a key of the one around it or in a list: on one line, or on one for each key. */
 static void
 open_map(const char *key, bool flow)
 {
-	yaml_event_t e;
 	if (key)
 		scalar(key, false);
 	event(yaml_mapping_start_event_initialize(
-		  &e, NULL, NULL, 1, flow ? YAML_FLOW_MAPPING_STYLE : YAML_BLOCK_MAPPING_STYLE),
-	    &e);
+	    &e, NULL, NULL, 1, flow ? YAML_FLOW_MAPPING_STYLE : YAML_BLOCK_MAPPING_STYLE));
 }
 
 static void
 close_map(void)
 {
-	yaml_event_t e;
-	event(yaml_mapping_end_event_initialize(&e), &e);
+	event(yaml_mapping_end_event_initialize(&e));
 }
 
 static void
 open_list(const char *key, bool flow)
 {
-	yaml_event_t e;
 	scalar(key, false);
 	event(yaml_sequence_start_event_initialize(
-		  &e, NULL, NULL, 1, flow ? YAML_FLOW_SEQUENCE_STYLE : YAML_BLOCK_SEQUENCE_STYLE),
-	    &e);
+	    &e, NULL, NULL, 1, flow ? YAML_FLOW_SEQUENCE_STYLE : YAML_BLOCK_SEQUENCE_STYLE));
 }
 
 static void
 close_list(void)
 {
-	yaml_event_t e;
-	event(yaml_sequence_end_event_initialize(&e), &e);
+	event(yaml_sequence_end_event_initialize(&e));
 }
 
 static void
@@ -79,16 +73,7 @@ static void
 number(const char *key, uint64_t value)
 {
 	scalar(key, false);
-	scalar(xprintf("%llu", (unsigned long long)value), false);
-}
-
-static void
-dims(const struct tensor *t)
-{
-	open_list("shape", true);
-	for (uint8_t d = 0; d < t->ndims; d++)
-		scalar(xprintf("%llu", (unsigned long long)t->dim[d]), false);
-	close_list();
+	scalar(emit_number(value), false);
 }
 
 static void
@@ -105,7 +90,10 @@ tensors(const struct plan *p)
 		open_map(NULL, true);
 		text("name", t->hf);
 		text("tensor", t->name);
-		dims(t);
+		open_list("shape", true);
+		for (uint8_t d = 0; d < t->ndims; d++)
+			scalar(emit_number(t->dim[d]), false);
+		close_list();
 		number("layers", plan_layers(p, i));
 		number("group", t->param_group);
 		close_map();
@@ -154,15 +142,14 @@ emit_manifest(const struct plan *p, const char *fingerprint, struct tree *t)
 {
 	const struct graph *g = p->graph;
 	const struct om_mesh *m = &p->shard->mesh;
-	yaml_event_t e;
 	struct buf out = { 0 };
 
 	if (!yaml_emitter_initialize(&emitter))
 		internal("manifest: libyaml: out of memory");
 	yaml_emitter_set_output(&emitter, append, &out);
 	yaml_emitter_set_width(&emitter, -1);
-	event(yaml_stream_start_event_initialize(&e, YAML_UTF8_ENCODING), &e);
-	event(yaml_document_start_event_initialize(&e, NULL, NULL, NULL, 1), &e);
+	event(yaml_stream_start_event_initialize(&e, YAML_UTF8_ENCODING));
+	event(yaml_document_start_event_initialize(&e, NULL, NULL, NULL, 1));
 	open_map(NULL, false);
 	number("schema", 1);
 	text("olmogen", OLMOGEN_VERSION);
@@ -224,8 +211,8 @@ emit_manifest(const struct plan *p, const char *fingerprint, struct tree *t)
 	}
 	close_list();
 	close_map();
-	event(yaml_document_end_event_initialize(&e, 1), &e);
-	event(yaml_stream_end_event_initialize(&e), &e);
+	event(yaml_document_end_event_initialize(&e, 1));
+	event(yaml_stream_end_event_initialize(&e));
 	yaml_emitter_delete(&emitter);
 	*tree_file(t, "manifest.yaml") = out;
 }

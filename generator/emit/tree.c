@@ -30,8 +30,7 @@ tree_file(struct tree *t, const char *path)
 static bool
 complain(const char *what, const char *path)
 {
-	fprintf(stderr, "olmogen: error: %s %s: %s\n", what, path, strerror(errno));
-	return false;
+	return diag_failed("%s %s: %s", what, path, strerror(errno));
 }
 
 static bool
@@ -49,29 +48,25 @@ make_dirs(const char *path)
 	return true;
 }
 
-static bool
-write_file(const char *path, const struct buf *text)
+bool
+tree_replace(const char *path, const char *through, const struct buf *text)
 {
-	const char *tmp = xprintf("%s.tmp", path);
-	FILE *f;
+	FILE *f = fopen(through, "wb");
+	bool ok = f && fwrite(text->s, 1, text->n, f) == text->n;
 
-	if (!make_dirs(path))
-		return false;
-	f = fopen(tmp, "wb");
-	if (!f)
-		return complain("cannot write", tmp);
-	bool ok = fwrite(text->s, 1, text->n, f) == text->n;
-	ok &= !fclose(f);
-	if (!ok || rename(tmp, path)) {
-		complain("cannot write", path);
-		remove(tmp);
-		return false;
+	if (f)
+		ok &= !fclose(f);
+	ok = ok && !rename(through, path);
+	if (!ok) {
+		int why = errno;
+		unlink(through);
+		errno = why;
 	}
-	return true;
+	return ok;
 }
 
-static bool
-same(const char *path, const struct buf *text)
+bool
+tree_same(const char *path, const struct buf *text)
 {
 	size_t n;
 	char *old = file_read(path, &n);
@@ -88,14 +83,18 @@ in_tree(const struct tree *t, const char *path)
 	return false;
 }
 
+/* What a map has under a key; NULL: nothing of that type, or it is no map. */
 static yaml_node_t *
-member(yaml_document_t *doc, yaml_node_t *map, const char *key)
+member(yaml_document_t *doc, yaml_node_t *map, const char *key, yaml_node_type_t type)
 {
-	for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top;
-	     p++) {
+	bool is_map = map && map->type == YAML_MAPPING_NODE;
+
+	for (yaml_node_pair_t *p = is_map ? map->data.mapping.pairs.start : NULL;
+	     is_map && p < map->data.mapping.pairs.top; p++) {
 		yaml_node_t *k = yaml_document_get_node(doc, p->key);
+		yaml_node_t *v = yaml_document_get_node(doc, p->value);
 		if (k->type == YAML_SCALAR_NODE && !strcmp((char *)k->data.scalar.value, key))
-			return yaml_document_get_node(doc, p->value);
+			return v->type == type ? v : NULL;
 	}
 	return NULL;
 }
@@ -103,8 +102,9 @@ member(yaml_document_t *doc, yaml_node_t *map, const char *key)
 static const char *
 text_of(yaml_document_t *doc, yaml_node_t *map, const char *key)
 {
-	yaml_node_t *n = map->type == YAML_MAPPING_NODE ? member(doc, map, key) : NULL;
-	const char *s = n && n->type == YAML_SCALAR_NODE ? (char *)n->data.scalar.value : NULL;
+	yaml_node_t *n = member(doc, map, key, YAML_SCALAR_NODE);
+	const char *s = n ? (char *)n->data.scalar.value : NULL;
+
 	return s && strlen(s) == n->data.scalar.length ? s : NULL;
 }
 
@@ -159,11 +159,9 @@ take_over(const struct tree *t, const char *dir)
 		yaml_parser_set_input_string(&parser, (unsigned char *)text, n);
 		if (yaml_parser_load(&parser, &doc)) {
 			yaml_node_t *root = yaml_document_get_root_node(&doc);
-			yaml_node_t *files =
-			    root && text_of(&doc, root, "olmogen") && text_of(&doc, root, "schema")
-				? member(&doc, root, "files")
-				: NULL;
-			ours = files && files->type == YAML_SEQUENCE_NODE;
+			yaml_node_t *files = member(&doc, root, "files", YAML_SEQUENCE_NODE);
+			ours = files && text_of(&doc, root, "olmogen") &&
+			       text_of(&doc, root, "schema");
 			if (ours)
 				remove_stale(t, dir, &doc, files);
 			yaml_document_delete(&doc);
@@ -172,11 +170,9 @@ take_over(const struct tree *t, const char *dir)
 	}
 	if (ours || is_empty(dir))
 		return true;
-	fprintf(stderr,
-	    "olmogen: error: %s holds files, but no " MANIFEST
-	    " of olmogen's; give -o a new or an empty folder\n",
+	return diag_failed("%s holds files, but no " MANIFEST
+			   " of olmogen's; give -o a new or an empty folder",
 	    dir);
-	return false;
 }
 
 /* One olmogen at a time in a folder; the lock ends with the process. */
@@ -191,18 +187,14 @@ lock(const char *dir)
 	if (fd < 0 && errno == ENOENT) { /* mkdir found something all the same */
 		char to[4096];
 		ssize_t n = readlink(dir, to, sizeof to);
-		fprintf(stderr,
-		    "olmogen: error: %s is a link to %.*s, which is not there: make that folder, "
-		    "or remove the link\n",
+		return diag_failed("%s is a link to %.*s, which is not there: make that folder, or "
+				   "remove the link",
 		    dir, n < 0 ? 0 : (int)n, to);
-		return false;
 	}
 	if (fd < 0)
 		return complain("cannot open folder", dir);
-	if (!flock(fd, LOCK_EX | LOCK_NB))
-		return true;
-	fprintf(stderr, "olmogen: error: another olmogen is writing to %s\n", dir);
-	return false;
+	return !flock(fd, LOCK_EX | LOCK_NB) ||
+	       diag_failed("another olmogen is writing to %s", dir);
 }
 
 /*
@@ -219,10 +211,12 @@ tree_write(const struct tree *t, const char *dir, bool verbose)
 	for (uint32_t k = 0; k < 2 * t->n; k++) {
 		const struct file *f = &t->a[k % t->n];
 		const char *path = xprintf("%s/%s", dir, f->path);
-		if ((k < t->n) != !strcmp(f->path, MANIFEST) || same(path, &f->text))
+		if ((k < t->n) != !strcmp(f->path, MANIFEST) || tree_same(path, &f->text))
 			continue;
-		if (!write_file(path, &f->text))
+		if (!make_dirs(path))
 			return false;
+		if (!tree_replace(path, xprintf("%s.tmp", path), &f->text))
+			return complain("cannot write", path);
 		if (verbose)
 			fprintf(stderr, "wrote %s\n", path);
 		wrote++;
@@ -240,12 +234,10 @@ tree_check(const struct tree *t, const char *dir)
 
 	for (uint32_t i = 0; i < t->n; i++) {
 		const char *path = xprintf("%s/%s", dir, t->a[i].path);
-		if (same(path, &t->a[i].text))
+		if (tree_same(path, &t->a[i].text))
 			continue;
 		fprintf(stderr, "%s: %s\n", path, access(path, F_OK) ? "missing" : "differs");
 		ok = false;
 	}
-	if (!ok)
-		fprintf(stderr, "olmogen: error: %s is stale: generate it again\n", dir);
-	return ok;
+	return ok || diag_failed("%s is stale: generate it again", dir);
 }
