@@ -36,9 +36,10 @@ char *xstrdup(const char *s);
 char *xprintf(const char *fmt, ...) PRINTF(1, 2);
 char *xvprintf(const char *fmt, va_list ap);
 
-/* A growable array. PUSH appends one zeroed element and gives its address. */
-#define ARRAY(T)                 \
-	struct {                 \
+/* A growable array, or a type of one. PUSH appends one zeroed element and gives its address. */
+#define ARRAY(T) ARRAY_TYPE(, T)
+#define ARRAY_TYPE(name, T)      \
+	struct name {            \
 		T *a;            \
 		uint32_t n, cap; \
 	}

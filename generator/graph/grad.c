@@ -67,7 +67,6 @@ static void
 apply_rule(struct walk *w, const struct op *f, const struct rule *rule)
 {
 	const struct op_row *r = op_row(f->op), *br;
-	struct sizes z;
 	struct op b = { .op = rule->op, .line = f->line };
 	tensor_id input[MAX_ARGS], result[MAX_ARGS];
 
@@ -77,9 +76,7 @@ apply_rule(struct walk *w, const struct op *f, const struct rule *rule)
 		return;
 	}
 	br = op_row(b.op);
-	const char *fault = op_bind(w->g, f, &z);
-	if (fault)
-		internal("%s", fault);
+	const struct sizes z = op_sizes(w->g, f);
 	for (uint8_t i = 0; i < br->nints; i++)
 		b.ints[i] = z.v[br->ints[i] - 'a'];
 	for (uint8_t i = 0; i < br->nfloats; i++) {

@@ -372,14 +372,22 @@ op_bind(const struct graph *g, const struct op *o, struct sizes *z)
 	return NULL;
 }
 
-uint64_t
-op_flops(const struct graph *g, const struct op *o)
+struct sizes
+op_sizes(const struct graph *g, const struct op *o)
 {
 	struct sizes z;
 	const char *fault = op_bind(g, o, &z);
 
 	if (fault)
 		internal("%s", fault);
+	return z;
+}
+
+uint64_t
+op_flops(const struct graph *g, const struct op *o)
+{
+	const struct sizes z = op_sizes(g, o);
+
 	return expr_eval(op_row(o->op)->flops, strlen(op_row(o->op)->flops), &z);
 }
 

@@ -150,10 +150,7 @@ struct op {
  */
 enum phase { FORWARD, BACKWARD, WEIGHTS, N_PHASES };
 extern const char *const graph_phase_names[N_PHASES];
-struct oplist {
-	struct op *a;
-	uint32_t n, cap;
-};
+ARRAY_TYPE(oplist, struct op);
 
 /*
  * A piece of program that runs once or for several layers: init, embed, a kind of layer, head,
@@ -224,6 +221,8 @@ void graph_role(struct graph *g, tensor_id t, enum role r); /* gives the tensor 
  * fault.
  */
 const char *op_bind(const struct graph *g, const struct op *o, struct sizes *z);
+/* The letters of an op that is right; internal error on a fault. */
+struct sizes op_sizes(const struct graph *g, const struct op *o);
 /* Gives an op's results the shapes that follow from those of its inputs. */
 void op_shape(struct graph *g, const struct op *o);
 bool op_reads(const struct op *o, tensor_id t);

@@ -25,6 +25,7 @@ struct asked {
 	enum op_id op; /* one that cannot do it */
 	bool refused;
 };
+ARRAY_TYPE(all_asked, struct asked);
 
 enum { SIZES_MAX = 8 };
 
@@ -35,12 +36,14 @@ would_do(const struct asked *a, uint64_t *x)
 	uint64_t low = (a->x < a->most ? a->x : a->most) / a->multiple * a->multiple;
 	uint32_t n = 0;
 
-	if (a->most / a->multiple <= SIZES_MAX)
+	if (a->most / a->multiple <= SIZES_MAX) {
 		for (uint64_t y = a->multiple; y <= a->most; y += a->multiple)
 			x[n++] = y;
-	else if (low)
+		return n;
+	}
+	if (low)
 		x[n++] = low;
-	if (a->most / a->multiple > SIZES_MAX && low + a->multiple <= a->most && a->multiple > 1)
+	if (low + a->multiple <= a->most && a->multiple > 1)
 		x[n++] = low + a->multiple;
 	return n;
 }
@@ -71,59 +74,68 @@ refuse_size(const struct asked *a, const struct target_row *target)
 	    a->multiple == 1 ? " or less" : "");
 }
 
+/* The one of a size that an op has. */
+static struct asked *
+asked_of(struct all_asked *all, const struct op *o, uint64_t x)
+{
+	const struct value *v = spec_size(o->line, x);
+
+	for (uint32_t i = 0; i < all->n; i++)
+		if (all->a[i].v == v && all->a[i].x == x)
+			return &all->a[i];
+	*PUSH(*all) = (struct asked){ v, x, 1, UINT64_MAX, o->op, false };
+	return &all->a[all->n - 1];
+}
+
 /* What the target has no kernels for, an op or a size, once each, at the field behind it. */
 static void
 check_needs(const struct plan *p)
 {
-	ARRAY(struct asked) all = { 0 };
+	struct all_asked all = { 0 };
 	bool absent[N_OPS] = { 0 };
 
-	for (uint32_t s = 0; s < p->graph->decode; s++)
-		for (uint32_t i = 0; i < p->prog[s][FORWARD].n; i++) {
-			const struct op *o = &p->prog[s][FORWARD].a[i].op;
-			const struct value *v;
-			struct sizes z;
-			/* what several ranks add is refused as a whole, or is the runtime's */
-			if (!kernel_for(p->graph, p->target, o) && !absent[o->op] &&
-			    p->shard->mesh.size[OM_WORLD] == 1) {
-				absent[o->op] = true;
-				v = o->line->v;
-				diag_error(v->pos,
-				    "%s asks for %s, for which target %s has no kernel",
-				    spec_name(v->f), op_row(o->op)->name, p->target->name);
+	for (struct launch_at at = { 0 }; plan_next(p, &at) && at.seg < p->graph->decode;) {
+		const struct op *o = &at.launch->op;
+		struct sizes z;
+		if (at.phase != FORWARD)
+			continue;
+		/* what several ranks add is refused as a whole, or is the runtime's */
+		if (!kernel_for(p->graph, p->target, o) && !absent[o->op] &&
+		    p->shard->mesh.size[OM_WORLD] == 1) {
+			absent[o->op] = true;
+			diag_error(o->line->v->pos,
+			    "%s asks for %s, for which target %s has no kernel",
+			    spec_name(o->line->v->f), op_row(o->op)->name, p->target->name);
+		}
+		for (const struct need *n = needs; n < needs + LEN(needs); n++) {
+			if (n->op != o->op || strcmp(n->target, p->target->kind->name) ||
+			    op_bind(p->graph, o, &z))
+				continue;
+			struct asked *a = asked_of(&all, o, z.v[n->letter - 'a']);
+			if (n->rule == AT_MOST && n->value < a->most)
+				a->most = n->value;
+			if (n->rule == MULTIPLE_OF && a->multiple % n->value) {
+				if (n->value % a->multiple)
+					internal("NEEDS: %llu of multiples of %llu", llu(n->value),
+					    llu(a->multiple));
+				a->multiple = n->value;
 			}
-			for (uint32_t k = 0; k < LEN(needs); k++) {
-				const struct need *n = &needs[k];
-				struct asked *a = NULL;
-				if (n->op != o->op || strcmp(n->target, p->target->kind->name) ||
-				    op_bind(p->graph, o, &z))
-					continue;
-				uint64_t x = z.v[n->letter - 'a'];
-				v = spec_size(o->line, x);
-				for (uint32_t j = 0; j < all.n; j++)
-					if (all.a[j].v == v && all.a[j].x == x)
-						a = &all.a[j];
-				if (!a) {
-					a = PUSH(all);
-					*a = (struct asked){ v, x, 1, UINT64_MAX, o->op, false };
-				}
-				if (n->rule == AT_MOST && n->value < a->most)
-					a->most = n->value;
-				if (n->rule == MULTIPLE_OF && a->multiple % n->value) {
-					if (n->value % a->multiple)
-						internal("NEEDS: %llu of multiples of %llu",
-						    llu(n->value), llu(a->multiple));
-					a->multiple = n->value;
-				}
-				if (!a->refused && (x % a->multiple || x > a->most)) {
-					a->refused = true;
-					a->op = o->op;
-				}
+			if (!a->refused && (a->x % a->multiple || a->x > a->most)) {
+				a->refused = true;
+				a->op = o->op;
 			}
 		}
+	}
 	for (uint32_t j = 0; j < all.n; j++)
 		if (all.a[j].refused)
 			refuse_size(&all.a[j], p->target);
+}
+
+static void
+offer_cpu(const struct plan *p, struct question *q, const char *why)
+{
+	ask_words(q, xprintf("use --target=cpu to %s", why));
+	ask_change(q, spec_value(p->graph->trainer, F_trainer_target), "\"cpu\"");
 }
 
 void
@@ -134,8 +146,6 @@ plan_buildable(const struct plan *p)
 		const char *name;
 	} degree[] = { { F_parallel_data, "data" }, { F_parallel_pipeline, "pipeline" } };
 	struct object *par = spec_obj(p->graph->trainer, F_trainer_parallel);
-	const struct value *target = spec_value(p->graph->trainer, F_trainer_target);
-	struct question *q;
 
 	ask_about(p->graph->trainer, p->target->name);
 	for (unsigned i = 0; i < LEN(degree) && !p->target->kind->comm; i++) {
@@ -145,10 +155,9 @@ plan_buildable(const struct plan *p)
 		    "parallel.%s = %lld: this version builds trainers of one rank for %s",
 		    degree[i].name, (long long)spec_int(par, degree[i].field), p->target->name);
 		diag_help("--plan answers for any layout");
-		q = ask();
+		struct question *q = ask();
 		ask_value(q, spec_value(par, degree[i].field), 1, "1");
-		ask_words(q, "use --target=cpu to rehearse the layout");
-		ask_change(q, target, "\"cpu\"");
+		offer_cpu(p, q, "rehearse the layout");
 	}
 	/* every target's kernels count rows in an int32 */
 	for (tensor_id t = 1; t < p->graph->tensor.n; t++) {
@@ -178,13 +187,11 @@ plan_buildable(const struct plan *p)
 	if (kernel_written_for(p->target)) {
 		check_needs(p);
 	} else {
-		diag_error(target->pos,
+		diag_error(spec_value(p->graph->trainer, F_trainer_target)->pos,
 		    "target %s can be planned, but this version has no kernels for it",
 		    p->target->name);
 		diag_help("--plan shows the plan");
-		q = ask();
-		ask_words(q, "use --target=cpu to build");
-		ask_change(q, target, "\"cpu\"");
+		offer_cpu(p, ask(), "build");
 	}
 }
 
@@ -225,24 +232,20 @@ five_largest(const struct plan *p, struct buf *out)
 {
 	const struct graph *g = p->graph;
 	tensor_id top[5] = { 0 };
-	uint64_t size[5] = { 0 };
 
 	for (tensor_id t = 1; t < g->tensor.n; t++) {
 		uint64_t n = tensor_on_rank(p, t);
-		if (g->tensor.a[t].class == T_CACHE || g->tensor.a[t].class == T_MERGED)
+		int i = 0;
+		while (i < 5 && n <= tensor_on_rank(p, top[i]))
+			i++;
+		if (i == 5 || g->tensor.a[t].class == T_CACHE || g->tensor.a[t].class == T_MERGED)
 			continue;
-		for (int i = 0; i < 5; i++)
-			if (n > size[i]) {
-				memmove(&top[i + 1], &top[i], (size_t)(4 - i) * sizeof *top);
-				memmove(&size[i + 1], &size[i], (size_t)(4 - i) * sizeof *size);
-				top[i] = t;
-				size[i] = n;
-				break;
-			}
+		memmove(&top[i + 1], &top[i], (size_t)(4 - i) * sizeof *top);
+		top[i] = t;
 	}
 	for (int i = 0; i < 5 && top[i]; i++)
-		buf_printf(
-		    out, "%s%s %s", i ? ", " : "", g->tensor.a[top[i]].name, text_bytes(size[i]));
+		buf_printf(out, "%s%s %s", i ? ", " : "", g->tensor.a[top[i]].name,
+		    text_bytes(tensor_on_rank(p, top[i])));
 }
 
 void

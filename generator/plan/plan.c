@@ -57,7 +57,6 @@ select_kernel(struct plan *p, struct launch *st, bool stores)
 	const struct kernel_row *k = kernel_for(p->graph, p->target, &st->op);
 	struct instance in = { .kernel = k };
 	struct buf name = { 0 };
-	struct sizes z;
 
 	st->stream = kernel_stream(st->op.op, p->target);
 	p->streams = p->streams > st->stream ? p->streams : st->stream + 1u;
@@ -65,14 +64,12 @@ select_kernel(struct plan *p, struct launch *st, bool stores)
 		p->kernels &= runtime_call(st->op.op) && p->target->kind->comm;
 		return 0;
 	}
-	const char *fault = op_bind(p->graph, &st->op, &z);
-	if (fault)
-		internal("%s", fault);
+	struct sizes z = op_sizes(p->graph, &st->op);
 	uint64_t span = st->span / p->shard->mesh.size[st->op.group];
 	if (st->span)
 		z.v['n' - 'a'] = span;
 	buf_puts(&name, r->name);
-	for (uint8_t i = 0; i < r->nin + r->nout; i++)
+	for (uint8_t i = 0; i < r->nargs; i++)
 		if (r->arg[i].optional && st->op.arg[i])
 			buf_printf(&name, "_%s", r->arg[i].name);
 	for (const char *s = k->params; *s; s += strspn(s, " ")) {
@@ -94,7 +91,7 @@ select_kernel(struct plan *p, struct launch *st, bool stores)
 	}
 	memcpy(in.floats, st->op.floats, r->nconsts * sizeof *in.floats);
 	in.flops = (double)expr_eval(r->flops, strlen(r->flops), &z);
-	for (uint8_t i = 0; i < r->nin + r->nout; i++) {
+	for (uint8_t i = 0; i < r->nargs; i++) {
 		const struct tensor *t = &p->graph->tensor.a[st->op.arg[i]];
 		uint64_t n = st->span && i != 1 ? span : tensor_elems(t);
 		if (!st->op.arg[i])
@@ -156,10 +153,9 @@ can_decode(const struct plan *p)
 {
 	const struct graph *g = p->graph;
 
-	for (uint32_t s = g->decode; s < g->seg.n; s++)
-		for (uint32_t i = 0; i < g->seg.a[s].ops[FORWARD].n; i++)
-			if (!kernel_for(g, p->target, &g->seg.a[s].ops[FORWARD].a[i]))
-				return false;
+	for (struct op_at at = { .seg = g->decode }; graph_next(g, &at);)
+		if (!kernel_for(g, p->target, at.op))
+			return false;
 	return p->shard->mesh.size[OM_WORLD] == 1;
 }
 
@@ -195,7 +191,6 @@ number_layers(struct plan *p)
 struct home {
 	uint64_t first, state;
 	uint32_t bucket; /* + 1; 0: it is not here */
-	uint8_t states;  /* of it that have a place */
 };
 
 /* Of a matrix: an expert's alone, or all of a parameter. */
@@ -260,7 +255,7 @@ fill_bucket(struct plan *p, struct bucket *b, uint32_t s, uint32_t group, struct
 			b->elems = between_cuts(g, list.a[i].a, b->elems, each);
 			for (const tensor_id *t = list.a[i].a; *t; t++) {
 				home[*t] = (struct home){ size_add(b->first, b->elems),
-					size_add(b->state, b->elems), p->bucket.n + 1, 0 };
+					size_add(b->state, b->elems), p->bucket.n + 1 };
 				b->elems = size_add(b->elems, tensor_elems(&g->tensor.a[*t]));
 			}
 			b->elems = size_align(b->elems, ALIGN_ELEMS);
@@ -270,40 +265,55 @@ fill_bucket(struct plan *p, struct bucket *b, uint32_t s, uint32_t group, struct
 	return true;
 }
 
-/* Parameters, their gradients and states. */
 static void
-place_params(struct plan *p, struct home *home, uint8_t *nth)
+place_in_bucket(struct plan *p, const struct home *h, tensor_id t, enum region r, uint64_t begins)
+{
+	const struct bucket *b = &p->bucket.a[h->bucket - 1];
+	uint64_t first = r == R_STATE ? h->state : h->first;
+	uint64_t parts = r == R_STATE ? p->shard->mesh.size[b->group] : 1;
+
+	p->place[t] = (struct place){ PLACE, r, size_add(begins, plan_bytes(p, t, first)),
+		shard_bytes(p->shard, t), plan_bytes(p, t, b->elems / parts), false, 0 };
+}
+
+/*
+ * Offsets inside regions, made absolute at the end: of parameters, their gradients and states by
+ * their buckets, of others one after the other. begins: where each kind of state does.
+ */
+static void
+place_tensors(struct plan *p, const struct home *home, const uint64_t *begins)
 {
 	const struct graph *g = p->graph;
 
-	for (tensor_id j = 1; j < g->tensor.n; j++) {
-		const struct tensor *u = &g->tensor.a[j];
+	for (tensor_id i = 1; i < g->tensor.n; i++) {
+		const struct tensor *t = &g->tensor.a[i];
 		/* a merged tensor lies where its first part does */
-		tensor_id i = u->class == T_MERGED ? u->part[0] : u->param ? u->param : j;
-		if (!home[i].bucket)
-			continue;
-		const struct bucket *b = &p->bucket.a[home[i].bucket - 1];
-		uint64_t bytes = shard_bytes(p->shard, j);
-		enum region r = u->class == T_GRAD    ? R_GRAD
-				: u->class == T_STATE ? R_STATE
-						      : R_WEIGHT;
-		uint64_t first = r == R_STATE ? home[i].state : home[i].first;
-		uint64_t parts = r == R_STATE ? p->shard->mesh.size[b->group] : 1;
-		p->place[j] = (struct place){ PLACE, r, plan_bytes(p, j, first), bytes,
-			plan_bytes(p, j, b->elems / parts), false, 0 };
-		if (r == R_STATE)
-			nth[j] = home[i].states++;
+		const struct home *h = &home[t->class == T_MERGED ? t->part[0] : i];
+		uint64_t bytes = shard_bytes(p->shard, i), layers = plan_layers(p, i);
+		enum region r = t->class == T_INPUT    ? R_INPUT
+				: t->class == T_STAT   ? R_STAT
+				: t->class == T_CONST  ? R_CONST
+				: t->class == T_BUFFER ? R_BUFFER
+						       : N_REGIONS;
+		if (h->bucket)
+			place_in_bucket(p, h, i, R_WEIGHT, 0);
+		if (h->bucket && t->grad)
+			place_in_bucket(p, h, t->grad, R_GRAD, 0);
+		for (uint32_t k = 0; k < N_STATES && h->bucket; k++)
+			if (t->state[k])
+				place_in_bucket(p, h, t->state[k], R_STATE, begins[k]);
+		if (r < N_REGIONS && layers)
+			p->place[i] = (struct place){ PLACE, r,
+				plan_take(p, r, size_mul(bytes, layers)), bytes, bytes, false, 0 };
 	}
 }
 
-/* Offsets inside regions, made absolute at the end. */
 static void
 place_resident(struct plan *p)
 {
 	struct graph *g = p->graph;
-	uint64_t elems = 0, state = 0;
+	uint64_t elems = 0, state = 0, begins[N_STATES + 1] = { 0 };
 	struct home *home = xalloc(g->tensor.n * sizeof *home);
-	uint8_t *nth = xalloc(g->tensor.n); /* of a parameter's states */
 
 	for (uint32_t k = 0; k < g->param_group.n; k++)
 		for (enum om_group r = 0; r < OM_N_GROUPS; r++)
@@ -316,38 +326,20 @@ place_resident(struct plan *p)
 				state = size_add(state, n / p->shard->mesh.size[r]);
 				*PUSH(p->bucket) = b;
 			}
-	place_params(p, home, nth);
+	/* one after the other: first all masters, then all m, then all v */
+	for (tensor_id i = 1; i < g->tensor.n; i++)
+		for (uint32_t k = 0; k < N_STATES; k++)
+			if (home[i].bucket && g->tensor.a[i].state[k])
+				begins[k + 1] = size_align(
+				    plan_bytes(p, g->tensor.a[i].state[k], state), PLAN_ALIGN);
+	for (uint32_t k = 0; k < N_STATES; k++)
+		begins[k + 1] = size_add(begins[k], begins[k + 1]);
+	place_tensors(p, home, begins);
 	p->region_bytes[R_WEIGHT] =
 	    size_align(target_bytes(p->target, g->format[ROLE_WEIGHT], elems), PLAN_ALIGN);
 	p->region_bytes[R_GRAD] =
 	    size_align(target_bytes(p->target, g->format[ROLE_GRAD], elems), PLAN_ALIGN);
-	/* one after the other: first all masters, then all m, then all v */
-	uint64_t after[MAX_ARGS] = { 0 }; /* where those of the states after the nth begin */
-	for (tensor_id i = 1; i < g->tensor.n; i++)
-		if (g->tensor.a[i].class == T_STATE && plan_layers(p, i))
-			after[nth[i]] = size_align(plan_bytes(p, i, state), PLAN_ALIGN);
-	for (unsigned k = 1; k < LEN(after); k++)
-		after[k] = size_add(after[k], after[k - 1]);
-	for (tensor_id i = 1; i < g->tensor.n; i++) {
-		const struct tensor *t = &g->tensor.a[i];
-		struct place *pl = &p->place[i];
-		uint64_t layers = plan_layers(p, i);
-		if (!layers)
-			continue;
-		if (t->class == T_STATE) {
-			pl->off = size_add(pl->off, nth[i] ? after[nth[i] - 1] : 0);
-		} else if (t->class == T_INPUT || t->class == T_STAT || t->class == T_CONST ||
-			   t->class == T_BUFFER) {
-			uint64_t bytes = shard_bytes(p->shard, i);
-			enum region r = t->class == T_INPUT    ? R_INPUT
-					: t->class == T_STAT   ? R_STAT
-					: t->class == T_BUFFER ? R_BUFFER
-							       : R_CONST;
-			*pl = (struct place){ PLACE, r, plan_take(p, r, size_mul(bytes, layers)),
-				bytes, bytes, false, 0 };
-		}
-	}
-	p->region_bytes[R_STATE] = after[LEN(after) - 1];
+	p->region_bytes[R_STATE] = begins[N_STATES];
 }
 
 /* ---- programs ---- */
@@ -460,27 +452,24 @@ make_programs(struct plan *p)
 	struct graph *g = p->graph;
 
 	p->prog = xalloc(g->seg.n * sizeof *p->prog);
-	for (uint32_t s = 0; s < g->seg.n; s++)
-		for (int ph = 0; ph < N_PHASES; ph++)
-			for (uint32_t i = 0; i < g->seg.a[s].ops[ph].n && plan_runs(p, s); i++) {
-				const struct op *o = &g->seg.a[s].ops[ph].a[i];
-				struct program *prog = &p->prog[s][ph];
-				if (!op_row(o->op)->flat)
-					*PUSH(*prog) = (struct launch){ .op = *o };
-				else if (plan_layers(p, o->arg[0]) && /* not on another stage */
-					 !(prog->n && joins(p, &prog->a[prog->n - 1], o)))
-					*PUSH(*prog) = update_launch(p, s, o);
-			}
+	for (struct op_at at = { 0 }; graph_next(g, &at);) {
+		struct program *prog = &p->prog[at.seg][at.phase];
+		if (!plan_runs(p, at.seg))
+			continue;
+		if (!op_row(at.op->op)->flat)
+			*PUSH(*prog) = (struct launch){ .op = *at.op };
+		else if (plan_layers(p, at.op->arg[0]) && /* not on another stage */
+			 !(prog->n && joins(p, &prog->a[prog->n - 1], at.op)))
+			*PUSH(*prog) = update_launch(p, at.seg, at.op);
+	}
 	mark_first(p);
-	for (uint32_t s = 0; s < g->seg.n; s++)
-		for (int ph = 0; ph < N_PHASES; ph++)
-			for (uint32_t i = 0; i < p->prog[s][ph].n; i++) {
-				struct launch *st = &p->prog[s][ph].a[i];
-				select_kernels(p, st);
-				count_call(p, st->inst, s, st);
-				if (st->stores && st->stores != st->inst)
-					count_call(p, st->stores, s, st);
-			}
+	for (struct launch_at at = { 0 }; plan_next(p, &at);) {
+		struct launch *st = at.launch;
+		select_kernels(p, st);
+		count_call(p, st->inst, at.seg, st);
+		if (st->stores && st->stores != st->inst)
+			count_call(p, st->stores, at.seg, st);
+	}
 }
 
 static void
@@ -503,10 +492,8 @@ plan_stage(struct plan *p)
 	p->arena_bytes = off;
 	for (tensor_id t = 1; t < g->tensor.n; t++)
 		p->place[t].off += p->region_off[p->place[t].region];
-	for (uint32_t k = 0; k < g->seg.n; k++)
-		for (int ph = 0; ph < N_PHASES; ph++)
-			for (uint32_t i = 0; i < p->prog[k][ph].n; i++)
-				p->prog[k][ph].a[i].workspace += p->region_off[R_SCRATCH];
+	for (struct launch_at at = { 0 }; plan_next(p, &at);)
+		at.launch->workspace += p->region_off[R_SCRATCH];
 	p->stream_off += p->region_off[R_SAVED];
 	p->dstream_off += p->region_off[p->dstream_life < N_LIVES ? R_SAVED : R_SCRATCH];
 	p->hop_off = p->region_off[R_COMM];
@@ -521,13 +508,13 @@ plan(struct shard *s)
 
 	PUSH(*inst)->name = "none";
 	for (uint32_t i = 0; i < n; i++) {
-		all[i].shard = s;
-		all[i].graph = s->graph;
-		all[i].target = s->target;
-		all[i].stage = i;
-		all[i].n_stages = n;
-		all[i].inst = inst;
-		all[i].streams = 1;
+		all[i] = (struct plan){ .shard = s,
+			.graph = s->graph,
+			.target = s->target,
+			.stage = i,
+			.n_stages = n,
+			.inst = inst,
+			.streams = 1 };
 		plan_stage(&all[i]);
 		streams = all[i].streams > streams ? all[i].streams : streams;
 	}

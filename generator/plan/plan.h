@@ -107,10 +107,7 @@ struct launch {
 	ARRAY(uint32_t) wait; /* events of other streams, which its own waits for before it */
 };
 enum { MAX_STREAMS = 4 };
-struct program {
-	struct launch *a;
-	uint32_t n, cap;
-};
+ARRAY_TYPE(program, struct launch);
 
 /*
  * A pass over a chunk: the segments at its ends, and how far the pass's own kinds of layers are
@@ -136,15 +133,9 @@ struct visit { /* what a pass does of a segment */
 	enum phase phase;
 	uint32_t layer, slot;
 };
-struct visits {
-	struct visit *a;
-	uint32_t n, cap;
-};
+ARRAY_TYPE(visits, struct visit);
 
-struct instances {
-	struct instance *a; /* 0 unused */
-	uint32_t n, cap;
-};
+ARRAY_TYPE(instances, struct instance); /* 0 unused */
 /*
  * The parameters of a layer, or of an end of the model, that the same ranks have and one update
  * steps: contiguous in weights, in gradients, and, the rank's part of them, in each state. The

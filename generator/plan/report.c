@@ -32,23 +32,20 @@ print_stage(const struct plan *p, struct buf *out)
 	for (tensor_id t = 1; t < g->tensor.n; t++)
 		if (p->place[t].bytes)
 			place_text(p, t, out);
-	for (uint32_t s = 0; s < g->seg.n; s++)
-		for (int ph = 0; ph < N_PHASES; ph++)
-			for (uint32_t i = 0; i < p->prog[s][ph].n; i++) {
-				const struct launch *st = &p->prog[s][ph].a[i];
-				if (!i)
-					buf_printf(out, "%s %s\n", g->seg.a[s].name,
-					    graph_phase_names[ph]);
-				buf_printf(out, "  %3u stream %u  %-30s %s", i, st->stream,
-				    runtime_call(st->op.op) ? op_row(st->op.op)->name
-							    : p->inst->a[st->inst].name,
-				    op_text(g, &st->op));
-				for (uint32_t w = 0; w < st->wait.n; w++)
-					buf_printf(out, ", after event %u", st->wait.a[w]);
-				if (st->event)
-					buf_printf(out, ", then event %u", st->event);
-				buf_puts(out, "\n");
-			}
+	for (struct launch_at at = { 0 }; plan_next(p, &at);) {
+		const struct launch *st = at.launch;
+		if (!at.i)
+			buf_printf(
+			    out, "%s %s\n", g->seg.a[at.seg].name, graph_phase_names[at.phase]);
+		buf_printf(out, "  %3u stream %u  %-30s %s", at.i, st->stream,
+		    runtime_call(st->op.op) ? op_row(st->op.op)->name : p->inst->a[st->inst].name,
+		    op_text(g, &st->op));
+		for (uint32_t w = 0; w < st->wait.n; w++)
+			buf_printf(out, ", after event %u", st->wait.a[w]);
+		if (st->event)
+			buf_printf(out, ", then event %u", st->event);
+		buf_puts(out, "\n");
+	}
 }
 
 void

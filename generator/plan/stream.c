@@ -25,14 +25,8 @@ struct issued { /* a launch of one layer, in the order of the part */
 	uint32_t n;
 	uint32_t done[MAX_STREAMS]; /* launches of each stream that have ended when it has */
 };
-struct part {
-	struct issued *a;
-	uint32_t n, cap;
-};
-struct parts {
-	struct part *a;
-	uint32_t n, cap;
-};
+ARRAY_TYPE(part, struct issued);
+ARRAY_TYPE(parts, struct part);
 
 static void
 issue(const struct plan *p, const struct visits *v, struct parts *all)

@@ -82,7 +82,7 @@ has_named(const struct op *o, const char *where)
 	const struct op_row *r = op_row(o->op);
 	int a = op_find_arg(r, named(where));
 
-	for (int i = 0; i < r->nin + r->nout; i++)
+	for (int i = 0; i < r->nargs; i++)
 		if (r->arg[i].optional && (i == a) != (o->arg[i] != 0))
 			return false;
 	return true;
@@ -125,15 +125,12 @@ kernel_for(const struct graph *g, const struct target_row *t, const struct op *o
 {
 	const char *weights =
 	    spec_str(spec_obj(g->trainer, F_trainer_precision), F_precision_weights);
-	struct sizes z;
 
 	for (uint32_t i = 0; i < LEN(kernel_rows); i++) {
 		const struct kernel_row *k = &kernel_rows[i];
 		if (k->op != o->op || strcmp(k->target, t->kind->name))
 			continue;
-		const char *fault = *k->where ? op_bind(g, o, &z) : NULL;
-		if (fault)
-			internal("%s", fault);
+		const struct sizes z = *k->where ? op_sizes(g, o) : (struct sizes){ 0 };
 		if (has_named(o, k->where) && kernel_holds(k->where, t->arch, weights, &z))
 			return k;
 	}

@@ -66,7 +66,7 @@ apply_rule(struct rows *w, const struct op *o, const struct rule *rule, struct o
 		const char *own = memchr(old->ints, r->ints[i], old->nints);
 		n->ints[i] = own ? o->ints[own - old->ints] : w->size.v[r->ints[i] - 'a'];
 	}
-	for (uint8_t i = 0; i < r->nin + r->nout; i++) {
+	for (uint8_t i = 0; i < r->nargs; i++) {
 		struct word name = i < r->nin ? rule->in[i] : rule->out[i - r->nin];
 		bool again = i >= r->nin && op_find_arg(old, name) < 0 && find_named(w, name);
 		n->arg[i] = again ? 0 : meant(w, o, name);
@@ -82,7 +82,7 @@ apply_rule(struct rows *w, const struct op *o, const struct rule *rule, struct o
 				w->g->tensor.a[n->arg[i]].sum = OM_DATA;
 		}
 	}
-	for (uint8_t i = 0; i < r->nin + r->nout; i++) {
+	for (uint8_t i = 0; i < r->nargs; i++) {
 		PUSH(w->named)->t = n->arg[i];
 		w->named.a[w->named.n - 1].name = i < r->nin ? rule->in[i] : rule->out[i - r->nin];
 	}
@@ -99,13 +99,13 @@ rewrite_op(struct rows *w, enum phase ph, struct op *o, struct oplist *list)
 	for (uint8_t k = 0; k < r->nin; k++)
 		if (w->same[o->arg[k]])
 			o->arg[k] = w->same[o->arg[k]];
-	for (uint8_t k = 0; k < r->nin + r->nout; k++)
+	for (uint8_t k = 0; k < r->nargs; k++)
 		if ((k < r->nin ? r->returns : r->sends) && arg_routed(&r->arg[k]) &&
 		    r->arg[k].role == ROLE_ACT)
 			graph_role(w->g, o->arg[k], ROLE_ROWS);
 	bool any = rule_next(&rules, &rule);
 	bool routed = any && rule.when.n && w->routed[meant(w, o, rule.when)];
-	for (uint8_t k = r->nin; k < r->nin + r->nout; k++)
+	for (uint8_t k = r->nin; k < r->nargs; k++)
 		w->routed[o->arg[k]] = routed || arg_routed(&r->arg[k]);
 	if (!any || (rule.when.n && !routed)) {
 		*PUSH(*list) = *o;
@@ -113,7 +113,7 @@ rewrite_op(struct rows *w, enum phase ph, struct op *o, struct oplist *list)
 	}
 	for (uint8_t i = 0; i < rule.nout && ph > FORWARD; i++)
 		if (rule.adds[i]) { /* what the forward pass gave stands for its results */
-			for (uint8_t k = r->nin; k < r->nin + r->nout; k++)
+			for (uint8_t k = r->nin; k < r->nargs; k++)
 				w->same[o->arg[k]] = find_named(
 				    w, (struct word){ r->arg[k].name, strlen(r->arg[k].name) });
 			return;
@@ -182,23 +182,20 @@ shard_balance(struct shard *s)
 		    strcmp(spec_str(spec_obj(seg->ffn, F_moe_router), F_router_balance_over),
 			"global"))
 			continue;
-		struct oplist old = seg->ops[FORWARD], list = { 0 };
 		tensor_id all = graph_tensor(g, "counts_of_all", T_ACT, ROLE_INT32, k);
 		g->tensor.a[all].line = route->line;
-		for (uint32_t i = 0; i < old.n; i++) {
-			*PUSH(list) = old.a[i];
-			if (&old.a[i] != route)
-				continue;
-			struct op *n = add_op(&list, OP_balance_all, route);
-			memcpy(n->arg,
-			    (tensor_id[]){ op_arg(route, "prob"), op_arg(route, "cnt"), all,
-				op_arg(route, "aux") },
-			    4 * sizeof *n->arg);
-			n->ints[0] = route->ints[0];
-			n->ints[1] = s->mesh.size[OM_DATA];
-			op_shape(g, n);
-		}
-		seg->ops[FORWARD] = list;
+		const struct op n = { .op = OP_balance_all,
+			.group = op_row(OP_balance_all)->group,
+			.line = route->line,
+			.arg = { op_arg(route, "prob"), op_arg(route, "cnt"), all,
+			    op_arg(route, "aux") },
+			.ints = { route->ints[0], s->mesh.size[OM_DATA] } };
+		op_shape(g, &n);
+		struct oplist *l = &seg->ops[FORWARD];
+		uint32_t at = (uint32_t)(route - l->a) + 1;
+		(void)PUSH(*l);
+		memmove(&l->a[at + 1], &l->a[at], (l->n - 1 - at) * sizeof n);
+		l->a[at] = n;
 		for (uint32_t i = 0; i < seg->ops[BACKWARD].n; i++) {
 			struct op *b = &seg->ops[BACKWARD].a[i];
 			if (!op_row(b->op)->balance)
@@ -266,7 +263,7 @@ do_parts(
 	}
 	for (uint32_t i = 0; i < parts.n; i++)
 		*PUSH(*list) = parts.a[i];
-	for (uint8_t a = r->nin; a < r->nin + r->nout; a++) {
+	for (uint8_t a = r->nin; a < r->nargs; a++) {
 		if (g->tensor.a[from->arg[a]].class == T_INPUT)
 			together(s, list, OP_sum_norm, OM_WORLD, from, from->arg[a]);
 		for (uint32_t i = 0; i < parts.n; i++) {

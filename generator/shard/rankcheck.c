@@ -258,6 +258,8 @@ do_action(struct hands *h, const struct action *a)
 		return xprintf("the chunk's slots are %u .. %u", c->slot, c->slot + c->slots - 1);
 	if (a->kind == PASS)
 		return pass(h, a, first, last);
+	if (a->stage >= h->s->nstages)
+		return xprintf("no stage %u", a->stage);
 	if (a->phase > BACKWARD)
 		return "nothing is sent there";
 	if (up ? last : first)
@@ -341,7 +343,7 @@ find_uses(const struct graph *g, const struct oplist *l, uint32_t update)
 
 	for (uint32_t i = 0; i < l->n; i++) {
 		const struct op *o = &l->a[i];
-		for (uint8_t k = 0; k < op_row(o->op)->nin + op_row(o->op)->nout; k++) {
+		for (uint8_t k = 0; k < op_row(o->op)->nargs; k++) {
 			struct use *u = &use[o->arg[k]];
 			if (o->op == op_collective(g->tensor.a[o->arg[k]].role)) {
 				u->times += u->at != i + 1;
@@ -410,28 +412,21 @@ struct meeting { /* something that a group does together */
 	uint64_t bytes;
 	uint32_t layer;
 };
-struct meetings {
-	struct meeting *a;
-	uint32_t n, cap;
-};
+ARRAY_TYPE(meetings, struct meeting);
 /* What a rank does next in a step. */
 struct event {
 	const struct meeting *meeting; /* NULL: a message */
 	const struct action *action;   /* NULL: the update, or all if there is one stage */
 };
-struct events {
-	struct event *a;
-	uint32_t n, cap;
-};
+ARRAY_TYPE(events, struct event);
 
 struct message { /* from a sender that waits before it sends the next with this tag */
 	bool full;
 	uint32_t from, to, microbatch;
 	uint64_t waiting; /* 1 + the rank that can go on when full changes */
 };
-struct gathering {                 /* of a group for one thing that it does */
-	uint64_t came, first;      /* members; the first of them, whose event others must equal */
-	const struct meeting *its; /* that one's */
+struct gathering {            /* of a group for one thing that it does */
+	uint64_t came, first; /* members; the first of them, whose event others must equal */
 };
 
 struct run {
@@ -440,7 +435,6 @@ struct run {
 	struct om_mesh mesh;           /* with as many replicas as are run */
 	const struct events **program; /* of a step, by rank; those of a stage share one */
 	uint32_t *at;                  /* by rank: events that are done */
-	bool *came;                    /* by rank: it waits for the others of its group */
 	uint64_t *ready, nready;       /* ranks that can go on */
 	uint32_t tags;
 	struct message *message;              /* by rank of the first stage, and tag */
@@ -465,7 +459,7 @@ add_ops(const struct shard *s, uint32_t stage, struct meetings *to, const struct
 			continue;
 		if (update)
 			layers = stage_layers(s, stage, &g->tensor.a[o->arg[0]]);
-		for (uint8_t k = r->nin; k < r->nin + r->nout; k++)
+		for (uint8_t k = r->nin; k < r->nargs; k++)
 			bytes = size_add(bytes, size_mul(shard_bytes(s, o->arg[k]), layers));
 		/* parts of the model that other stages have are theirs to reduce */
 		if (layers || o->group == OM_WORLD || o->group == OM_PIPELINE)
@@ -600,22 +594,18 @@ gather(struct run *r, uint64_t rank, const struct meeting *m, bool *moved)
 {
 	struct gathering *group = &r->group[m->group][om_mesh_member(&r->mesh, m->group, rank, 0)];
 
-	if (!group->came) {
+	if (!group->came)
 		group->first = rank;
-		group->its = m;
-	}
-	const struct meeting *o = group->its;
+	const struct meeting *o = event_at(r, group->first)->meeting;
 	if (o != m && (o->op->op != m->op->op || o->bytes != m->bytes || o->layer != m->layer ||
 			  o->op->arg[op_row(o->op->op)->nin] != m->op->arg[op_row(m->op->op)->nin]))
 		return xprintf("%s, where %s", at_text(r, rank), at_text(r, group->first));
 	*moved = ++group->came == r->mesh.size[m->group];
-	r->came[rank] = !*moved;
 	if (!*moved)
 		return NULL;
 	group->came = 0;
 	for (uint64_t i = 0; i < r->mesh.size[m->group]; i++) {
 		uint64_t k = om_mesh_member(&r->mesh, m->group, rank, i);
-		r->came[k] = false;
 		r->at[k]++;
 		if (k != rank)
 			r->ready[r->nready++] = k;
@@ -631,9 +621,11 @@ waits_for(const struct run *r, uint64_t rank)
 
 	if (!e->meeting)
 		return om_mesh_member(&r->mesh, OM_PIPELINE, rank, e->action->stage);
+	/* who can go no further and is at something of the group has come */
 	for (uint64_t i = 0; i < r->mesh.size[e->meeting->group]; i++) {
 		uint64_t k = om_mesh_member(&r->mesh, e->meeting->group, rank, i);
-		if (!r->came[k] || event_at(r, k)->meeting->group != e->meeting->group)
+		const struct event *o = event_at(r, k);
+		if (!o || !o->meeting || o->meeting->group != e->meeting->group)
 			return k;
 	}
 	return rank;
@@ -704,18 +696,12 @@ prepare(const struct shard *s, uint32_t step, struct run *r)
 	if (!fault)
 		fault = check_buckets(s);
 	for (uint32_t i = 0; i < s->nstages && !fault; i++) {
-		const struct stage *st = &s->stage[i];
 		if (s->nstages > 1)
 			fault = check_stage(s, step, i);
-		const struct step *of = &st->step[step];
-		for (uint32_t k = 0; k < of->action.n && !fault; k++)
-			if (of->action.a[k].stage >= s->nstages)
-				fault = xprintf("%s: no stage %u", action_text(s, step, i, k),
-				    of->action.a[k].stage);
 		if (!fault)
 			fault = expand(s, step, i, &program[i]);
 		events += program[i].n;
-		r->tags = 2 * s->nstages * st->nchunks;
+		r->tags = 2 * s->nstages * s->stage[i].nchunks;
 	}
 	/* replicas run the same program side by side: some stand for very many */
 	uint64_t replicas = BUDGET / (s->mesh.size[OM_EXPERT] * (events + 1));
@@ -724,17 +710,16 @@ prepare(const struct shard *s, uint32_t step, struct run *r)
 		r->mesh.size[OM_EXPERT_DATA] = replicas;
 		r->mesh = om_mesh(om_degrees(&r->mesh));
 	}
-	r->program = xalloc(r->mesh.size[OM_WORLD] * sizeof *r->program);
-	for (uint64_t i = 0; i < r->mesh.size[OM_WORLD]; i++)
+	uint64_t world = r->mesh.size[OM_WORLD];
+	r->program = xalloc(world * sizeof *r->program);
+	for (uint64_t i = 0; i < world; i++)
 		r->program[i] = &program[om_mesh_place(&r->mesh, OM_PIPELINE, i)];
-	r->at = xalloc(r->mesh.size[OM_WORLD] * sizeof *r->at);
-	r->came = xalloc(r->mesh.size[OM_WORLD] * sizeof *r->came);
-	r->ready = xalloc(r->mesh.size[OM_WORLD] * sizeof *r->ready);
+	r->at = xalloc(world * sizeof *r->at);
+	r->ready = xalloc(world * sizeof *r->ready);
 	_Static_assert(OM_AXIS_PIPELINE == OM_N_AXES - 1, "the first stage has the first ranks");
-	r->message = xalloc(
-	    r->mesh.size[OM_WORLD] / r->mesh.size[OM_PIPELINE] * r->tags * sizeof *r->message);
+	r->message = xalloc(world / s->nstages * r->tags * sizeof *r->message);
 	for (int k = 0; k < OM_N_GROUPS; k++)
-		r->group[k] = xalloc(r->mesh.size[OM_WORLD] * sizeof *r->group[k]);
+		r->group[k] = xalloc(world * sizeof *r->group[k]);
 	return fault;
 }
 
