@@ -661,6 +661,22 @@ swapped_collectives(void)
 	expect(
 	    tried > 20 && caught == tried, xprintf("%u of %u swapped collectives", caught, tried));
 
+	/* the same sum of two layers: nothing but the layer tells them apart */
+	expect(!prepare(s, 0, &r), "a fresh run");
+	struct events *sums = own_program(&r, 5);
+	for (uint32_t i = tried = 0; i < sums->n; i++)
+		for (uint32_t k = i + 1; k < sums->n && !tried; k++) {
+			const struct meeting *a = sums->a[i].meeting, *b = sums->a[k].meeting;
+			if (!a || !b || a->op != b->op || a->op->op != OP_reduce_scatter)
+				continue;
+			sums->a[i].meeting = b;
+			sums->a[k].meeting = a;
+			tried++;
+		}
+	const char *other = run_all(&r);
+	expect(tried && other && strstr(other, "rank 5: ") && strstr(other, ", where "),
+	    xprintf("two layers' sums swapped: %s", other));
+
 	/* one that is left out: the others wait, and it is said for whom */
 	expect(!prepare(s, 0, &r), "a fresh run");
 	own_program(&r, 5)->n--;
