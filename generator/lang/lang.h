@@ -151,7 +151,8 @@ struct target_kind {
 	const char *comm; /* the folder of runtime/ by which several ranks join; NULL: none can */
 	const struct library *library, *comm_library; /* NULL: none */
 	uint64_t least_bytes;                         /* that kernels' numbers have */
-	const char *weights, *grads, *optimizer;      /* the default formats */
+	const char *rounds; /* of formats shorter than that, the one that kernels round to */
+	const char *weights, *grads, *optimizer; /* the default formats */
 	const char *choices; /* the formats of weights that there are kernels for, "a|b" */
 };
 struct target_row {

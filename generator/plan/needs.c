@@ -159,6 +159,19 @@ plan_buildable(const struct plan *p)
 		ask_value(q, spec_value(par, degree[i].field), 1, "1");
 		offer_cpu(p, q, "rehearse the layout");
 	}
+	for (tensor_id t = 1; t < p->graph->tensor.n; t++) {
+		const struct tensor *x = &p->graph->tensor.a[t];
+		const char *to = p->target->kind->rounds;
+		const struct value *v = spec_value(
+		    spec_obj(p->graph->trainer, F_trainer_precision), F_precision_weights);
+		if (x->class != T_ACT || target_format(p->target, x->format) == x->format ||
+		    !strcmp(x->format->name, to))
+			continue;
+		diag_error(v->pos, "%s is in %s, and kernels of target %s round to %s alone",
+		    x->name, x->format->name, p->target->name, to);
+		ask_value(ask(), v, 1, xprintf("\"%s\"", to));
+		break;
+	}
 	/* every target's kernels count rows in an int32 */
 	for (tensor_id t = 1; t < p->graph->tensor.n; t++) {
 		const struct tensor *x = &p->graph->tensor.a[t];
