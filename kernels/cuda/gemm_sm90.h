@@ -224,10 +224,11 @@ om_gemm(const om_tensor_map *map_a, const om_tensor_map *map_b, const om_tensor_
 		if (threadIdx.x != 256)
 			return;
 		while (om_gemm_next<GROUPS, G, M, N, K, WIDTH, PLANES>(t, s_off, s_order)) {
+#pragma unroll 1
 			for (int i = 0; i < t.slabs; i++) {
 				const uint32_t to = smem + stage * STAGE, bar = full + stage * 8;
 				const int k = t.k + i / PLANES * OM_GEMM_K;
-				om_bar_poll(empty + stage * 8, phase ^ 1);
+				om_bar_wait(empty + stage * 8, phase ^ 1);
 				om_bar_expect(bar, STAGE);
 				om_gemm_load<OM_GEMM_M, AT>(
 				    to, map_a, bar, t.first + t.row, k, i % PLANES);
@@ -248,8 +249,9 @@ om_gemm(const om_tensor_map *map_a, const om_tensor_map *map_b, const om_tensor_
 		if (GROUPS == OM_GEMM_SUMS && t.slabs == 0)
 			continue;
 		if (GROUPS != OM_GEMM_SUMS && t.rows <= half) { /* nothing to do in this half */
+#pragma unroll 1
 			for (int i = 0; i < t.slabs; i++) {
-				om_bar_poll(full + stage * 8, phase);
+				om_bar_wait(full + stage * 8, phase);
 				if (leader)
 					om_bar_arrive(empty + stage * 8);
 				if (++stage == STAGES)
@@ -257,9 +259,10 @@ om_gemm(const om_tensor_map *map_a, const om_tensor_map *map_b, const om_tensor_
 			}
 			continue;
 		}
+#pragma unroll 1
 		for (int i = 0; i < t.slabs; i++) {
 			const uint32_t at = smem + stage * STAGE;
-			om_bar_poll(full + stage * 8, phase);
+			om_bar_wait(full + stage * 8, phase);
 			/* the rows after the group's last are another's, or padding */
 			if (GROUPS == OM_GEMM_SUMS && t.tail && i == t.slabs - 1)
 				om_gemm_clear<STAGE>(at, t.tail);

@@ -72,29 +72,6 @@ om_bar_wait(uint32_t bar, uint32_t parity)
 		     : "memory");
 }
 
-/*
- * The same with the loop in C++. It takes more registers, and is for gemm_sm90.h: the compiler
- * unrolls loops in which it sees none, and those over slabs are better not unrolled.
- */
-OM_DEV void
-om_bar_poll(uint32_t bar, uint32_t parity)
-{
-	uint32_t done;
-	int polls = 0;
-	do {
-		asm volatile("{\n"
-			     ".reg .pred p;\n"
-			     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-			     "selp.u32 %0, 1, 0, p;\n"
-			     "}"
-			     : "=r"(done)
-			     : "r"(bar), "r"(parity)
-			     : "memory");
-		if (++polls == 1 << 22) /* as above */
-			__trap();
-	} while (!done);
-}
-
 /* bar.sync: threads of the block, a multiple of 32, meet at one of its 16 named barriers. */
 OM_DEV void
 om_meet(int name, int threads)
