@@ -134,19 +134,6 @@ saved(const struct plan *p)
 	return b.s;
 }
 
-static void
-segment_workspaces(const struct plan *p, uint32_t s, int ph, struct buf *b)
-{
-	for (uint32_t i = 0; i < p->prog[s][ph].n; i++) {
-		const struct launch *st = &p->prog[s][ph].a[i];
-		if (st->workspace_bytes)
-			commented(b, "",
-			    xprintf("#define OM_WS_%s %" PRIu64, emit_workspace(p, s, ph, i),
-				st->workspace - p->region_off[R_SCRATCH]),
-			    text_bytes(st->workspace_bytes));
-	}
-}
-
 /* What kernels need beside their tensors: bytes from the start of the scratch region. */
 static const char *
 workspaces(const struct plan *p)
@@ -154,10 +141,13 @@ workspaces(const struct plan *p)
 	struct buf b = { 0 };
 
 	for (uint32_t k = 0; k < p->n_stages; k++)
-		for (uint32_t s = 0; s < p->graph->seg.n; s++)
-			for (int ph = 0; ph < N_PHASES; ph++)
-				if (emit_from(&p[k], s, ph))
-					segment_workspaces(&p[k], s, ph, &b);
+		for (struct launch_at at = { 0 }; plan_next(&p[k], &at);)
+			if (at.launch->workspace_bytes && emit_from(&p[k], at.seg, at.phase))
+				commented(&b, "",
+				    xprintf("#define OM_WS_%s %" PRIu64,
+					emit_workspace(&p[k], at.seg, at.phase, at.i),
+					at.launch->workspace - p[k].region_off[R_SCRATCH]),
+				    text_bytes(at.launch->workspace_bytes));
 	return b.n ? xprintf("/* workspaces of kernels, in the scratch region */\n%s\n", b.s) : "";
 }
 

@@ -13,51 +13,35 @@ copy(struct tree *t, const char *to, const char *from)
 	t->a[t->n - 1].verbatim = true;
 }
 
+/* A file of kernels that no instance is of; headers that every kernel may include are none. */
 static bool
-is_folder(const char *name, const char *end, const char *folder)
+unused(const struct plan *p, const char *name)
 {
-	return strlen(folder) == (size_t)(end - name) && !memcmp(name, folder, strlen(folder));
+	for (uint32_t k = 1; k < p->inst->n; k++)
+		if (!strcmp(p->inst->a[k].kernel->file, name))
+			return false;
+	return kernel_file(p->target->kind->name, name);
 }
 
 /*
- * Kernel files that instances name, and the headers that every kernel may include, the target's
- * and those of all targets.
+ * What all targets have, and the folders of the target's kind and of how its ranks join, flat; of
+ * kernels what is used.
  */
 static void
-copy_kernels(const struct plan *p, struct tree *t)
+copy_folder(const struct plan *p, const char *top, struct tree *t)
 {
-	for (uint32_t i = 0; i < n_embedded; i++) {
-		const char *name = embedded[i].path + strlen("kernels/"), *own = strchr(name, '/');
-		bool used = false;
-		if (strncmp(embedded[i].path, "kernels/", 8) ||
-		    (own && !is_folder(name, own, p->target->kind->name)))
-			continue;
-		name = own ? own + 1 : name;
-		for (uint32_t k = 1; k < p->inst->n; k++)
-			used |= !strcmp(p->inst->a[k].kernel->file, name);
-		if (used || !kernel_file(p->target->kind->name, name))
-			copy(t, xprintf("kernels/%s", name), embedded[i].path);
-	}
-}
+	const char *kind = p->target->kind->name;
+	const char *comm = p->shard->mesh.size[OM_WORLD] > 1 ? p->target->kind->comm : "one";
 
-/* How the ranks join: as the target's kind has it, or one is alone. */
-static const char *
-comm_of(const struct plan *p)
-{
-	return p->shard->mesh.size[OM_WORLD] > 1 ? p->target->kind->comm : "one";
-}
-
-/* The common part, the target's own from a folder of its kernels' name, and one kind of ranks. */
-static void
-copy_runtime(const struct plan *p, struct tree *t)
-{
 	for (uint32_t i = 0; i < n_embedded; i++) {
-		const char *name = embedded[i].path + strlen("runtime/"), *own = strchr(name, '/');
-		if (strncmp(embedded[i].path, "runtime/", 8) ||
-		    (own && !is_folder(name, own, p->target->kind->name) &&
-			!is_folder(name, own, comm_of(p))))
+		const char *path = embedded[i].path, *name = path + strlen(top) + 1;
+		if (strncmp(path, top, strlen(top)) || name[-1] != '/')
 			continue;
-		copy(t, xprintf("runtime/%s", own ? own + 1 : name), embedded[i].path);
+		const char *slash = strchr(name, '/');
+		const char *folder = slash ? xprintf("%.*s", (int)(slash - name), name) : kind;
+		name = slash ? slash + 1 : name;
+		if ((!strcmp(folder, kind) || !strcmp(folder, comm)) && !unused(p, name))
+			copy(t, xprintf("%s/%s", top, name), path);
 	}
 }
 
@@ -152,8 +136,8 @@ emit(const struct plan *p, const char *resolved, uint32_t input, struct tree *t)
 	emit_launch(p, t);
 	emit_step(p, t);
 	emit_params(p, fingerprint, t);
-	copy_runtime(p, t);
-	copy_kernels(p, t);
+	copy_folder(p, "runtime", t);
+	copy_folder(p, "kernels", t);
 	if (p->target->kind->nvrtc)
 		emit_cubins(p, t);
 	copy(t, "LICENSE", "LICENSE");

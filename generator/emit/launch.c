@@ -76,33 +76,16 @@ explain_sizes(const struct instance *in, struct buf *b)
 	emit_line(b, 0, "%s", line.s);
 }
 
-/* Whether two instances are of one kernel, or of one file of kernels. */
-static bool
-alike(const struct plan *p, uint32_t i, uint32_t k, bool file)
-{
-	const struct kernel_row *a = p->inst->a[i].kernel, *b = p->inst->a[k].kernel;
-
-	return file ? !strcmp(a->file, b->file) : a == b;
-}
-
-/* The next such instance; 0: there is none. */
+/* The next instance from a number on of another's kernel, or file of kernels; 0: there is none. */
 static uint32_t
-next_alike(const struct plan *p, uint32_t i, bool file)
+alike(const struct plan *p, uint32_t from, uint32_t other, bool file)
 {
-	for (uint32_t k = i + 1; k < p->inst->n; k++)
-		if (alike(p, i, k, file))
-			return k;
+	const struct kernel_row *k = p->inst->a[other].kernel;
+
+	for (uint32_t i = from; i < p->inst->n; i++)
+		if (file ? !strcmp(p->inst->a[i].kernel->file, k->file) : p->inst->a[i].kernel == k)
+			return i;
 	return 0;
-}
-
-static bool
-first_alike(const struct plan *p, uint32_t i, bool file)
-{
-	uint32_t k = 1;
-
-	while (!alike(p, i, k, file))
-		k++;
-	return k == i;
 }
 
 /* One kernel's instances, under what their sizes are. */
@@ -111,7 +94,7 @@ define_instances(const struct plan *p, uint32_t first, struct buf *b)
 {
 	buf_puts(b, "\n");
 	explain_sizes(&p->inst->a[first], b);
-	for (uint32_t i = first; i; i = next_alike(p, i, false)) {
+	for (uint32_t i = first; i; i = alike(p, i + 1, i, false)) {
 		const struct instance *in = &p->inst->a[i];
 		struct buf line = { 0 };
 		buf_printf(&line, "%s(om_k_%s", in->kernel->macro, in->name);
@@ -136,7 +119,7 @@ instances(const struct plan *p, struct tree *t)
 {
 	for (uint32_t i = 1; i < p->inst->n; i++) {
 		const char *file = p->inst->a[i].kernel->file;
-		if (!first_alike(p, i, true))
+		if (alike(p, 1, i, true) != i)
 			continue;
 		int stem = (int)strcspn(file, ".");
 		struct buf *b =
@@ -145,8 +128,8 @@ instances(const struct plan *p, struct tree *t)
 		if (p->target->kind->one_number)
 			buf_puts(b, "#include \"config.h\"\n");
 		buf_printf(b, "#include \"%s\"\n", file);
-		for (uint32_t k = i; k; k = next_alike(p, k, true))
-			if (first_alike(p, k, false))
+		for (uint32_t k = i; k; k = alike(p, k + 1, k, true))
+			if (alike(p, 1, k, false) == k)
 				define_instances(p, k, b);
 	}
 }
@@ -215,10 +198,10 @@ launch_prototypes(const struct plan *p, struct tree *t)
 	buf_printf(
 	    &b, "enum { OM_N_OPS = %u };\nextern struct om_op om_ops[OM_N_OPS];\n", p->inst->n - 1);
 	for (uint32_t k = 1; k < p->inst->n; k++) {
-		if (!first_alike(p, k, false))
+		if (alike(p, 1, k, false) != k)
 			continue;
 		explain_sizes(&p->inst->a[k], &b);
-		for (uint32_t i = k; i; i = next_alike(p, i, false))
+		for (uint32_t i = k; i; i = alike(p, i + 1, i, false))
 			emit_line(&b, 0, "void launch_%s(%s);", p->inst->a[i].name,
 			    args(p, &p->inst->a[i], true));
 	}

@@ -29,23 +29,28 @@ layers_here(const struct plan *p, uint32_t s)
 	return (uint32_t)stage_kind(&p->shard->stage[p->stage], &p->graph->seg.a[s]);
 }
 
+static const char *
+layers_name(const struct plan *p, uint32_t s)
+{
+	return emit_stage_name(p, xprintf("%s_layers", p->graph->seg.a[s].name));
+}
+
 static void
 layer_lists(const struct plan *p, struct buf *b)
 {
 	const struct graph *g = p->graph;
+	const struct stage *st = &p->shard->stage[p->stage];
 
 	for (uint32_t s = g->embed + 1; s < g->head; s++) {
-		const struct segment *seg = &g->seg.a[s];
-		uint32_t n = layers_here(p, s);
 		struct buf line = { 0 };
-		if (!n)
+		if (!layers_here(p, s))
 			continue;
-		buf_printf(&line, "static const uint32_t %s[] = { ",
-		    emit_stage_name(p, xprintf("%s_layers", seg->name)));
-		for (uint32_t k = 0; k < n; k++)
-			for (uint32_t i = 0; i < seg->nlayers; i++)
-				if (plan_on_stage(p, seg->layer[i]) && p->index[seg->layer[i]] == k)
-					buf_printf(&line, "%u, ", seg->layer[i]);
+		buf_printf(&line, "static const uint32_t %s[] = { ", layers_name(p, s));
+		for (uint32_t c = 0; c < st->nchunks; c++)
+			for (uint32_t l = st->chunk[c].first;
+			     l < st->chunk[c].first + st->chunk[c].n; l++)
+				if (g->kind_of[l] == s)
+					buf_printf(&line, "%u, ", l);
 		buf_puts(&line, "};");
 		emit_line(b, 0, "%s", line.s);
 	}
@@ -101,7 +106,7 @@ param_rows(const struct plan *p, enum tensor_class class, struct buf *b)
 		emit_line(b, 2, "%s", line.s);
 		buf_printf(b,
 		    "\t\t.layer = %s, .nlayers = %u, .init = %s, .param_group = %u,\n\t},\n",
-		    s->nlayers ? emit_stage_name(p, xprintf("%s_layers", s->name)) : "NULL",
+		    s->nlayers ? layers_name(p, t->seg) : "NULL",
 		    s->nlayers ? layers_here(p, t->seg) : 1, inits[t->init], t->param_group);
 	}
 	return n;
@@ -186,8 +191,8 @@ moes(const struct plan *p, struct buf *b)
 		buf_puts(b, "\t{\n");
 		host_tensors(p, &g->seg.a[s], b);
 		emit_line(b, 2, ".layer = %s, .nlayers = %u, .experts = %lld, .top_k = %lld,",
-		    emit_stage_name(p, xprintf("%s_layers", g->seg.a[s].name)), layers_here(p, s),
-		    (long long)spec_int(m, F_moe_num_experts), (long long)spec_int(m, F_moe_top_k));
+		    layers_name(p, s), layers_here(p, s), (long long)spec_int(m, F_moe_num_experts),
+		    (long long)spec_int(m, F_moe_top_k));
 		buf_printf(b, "\t\t.load_balance = %s, .z_loss = %s,\n\t},\n",
 		    text_double(spec_num(r, F_router_load_balance)),
 		    text_double(spec_num(r, F_router_z_loss)));
@@ -197,43 +202,33 @@ moes(const struct plan *p, struct buf *b)
 	return n;
 }
 
-/* A line of text as a C string of its own, newline included; long ones are broken after commas. */
+/* The inside of a C string, which ends and goes on after each `behind` where it is long. */
 static void
-quoted_line(const char *s, size_t n, struct buf *b)
+quoted(const char *s, size_t n, char behind, size_t width, const char *gap, struct buf *b)
 {
-	enum { WIDTH = 40 }; /* what follows a break is at most a name and a number */
 	size_t col = 0;
 
-	buf_puts(b, "\n\t    \"");
 	for (size_t i = 0; i < n; i++) {
 		buf_printf(b, s[i] == '"' || s[i] == '\\' ? "\\%c" : "%c", s[i]);
 		col += s[i] == '"' ? 2 : 1;
-		if (s[i] == ',' && col > WIDTH && i + 1 < n) {
-			buf_puts(b, "\"\n\t    \"");
+		if (s[i] == behind && col >= width && i + 1 < n) {
+			buf_printf(b, "\"%s\"", gap);
 			col = 0;
 		}
 	}
-	buf_puts(b, "\\n\"");
 }
 
-/* A sentence as a C string, broken after blanks. */
-static const char *
-quoted_text(const char *s)
+/* A text, line by line: what follows a break is at most a name and a number. */
+static void
+text_of(const char *name, const char *s, struct buf *b)
 {
-	enum { WIDTH = 50 };
-	struct buf b = { 0 };
-	size_t col = 0;
-
-	buf_puts(&b, "\"");
-	for (; *s; s++, col++) {
-		if (col >= WIDTH && s[-1] == ' ') {
-			buf_puts(&b, "\"\n\t\t    \"");
-			col = 0;
-		}
-		buf_printf(&b, *s == '"' || *s == '\\' ? "\\%c" : "%c", *s);
+	buf_printf(b, "\nstatic const char %s[] =", name);
+	for (; *s; s += strcspn(s, "\n") + 1) {
+		buf_puts(b, "\n\t    \"");
+		quoted(s, strcspn(s, "\n"), ',', 41, "\n\t    ", b);
+		buf_puts(b, "\\n\"");
 	}
-	buf_puts(&b, "\"");
-	return b.s;
+	buf_puts(b, ";\n");
 }
 
 /* What one stage has where: a row of om_layouts. */
@@ -325,21 +320,6 @@ schedule_tables(const struct plan *p, struct buf *b)
 	buf_puts(b, "};\n");
 }
 
-/* What the fingerprint is of, so that a checkpoint of another model can be told what differs. */
-static void
-facts(const struct plan *p, struct buf *b)
-{
-	const struct object *trainer = p->graph->trainer;
-	const char *s =
-	    xprintf("%sbatch.global = %lld\n", spec_facts(spec_obj(trainer, F_trainer_model)),
-		(long long)spec_int(spec_obj(trainer, F_trainer_batch), F_batch_global));
-
-	buf_puts(b, "\nstatic const char facts[] =");
-	for (; *s; s += strcspn(s, "\n") + 1)
-		quoted_line(s, strcspn(s, "\n"), b);
-	buf_puts(b, ";\n");
-}
-
 /* Fields of an initializer, ".a = 1, .b = 2,", one a line. */
 static void
 fields_of(struct buf *b, const char *fmt, ...)
@@ -416,10 +396,13 @@ model(const struct plan *p, const char *fingerprint, const char *refusal, const 
 		fields_of(b, ".nbuffers = %u,", n[1]);
 	if (p->streams > 1)
 		fields_of(b, ".streams = %u, .events = %u,", p->streams, p->events);
-	if (refusal)
-		buf_printf(b, "\t\t.hf_refusal = %s,\n", quoted_text(refusal));
-	else
+	if (refusal) {
+		buf_puts(b, "\t\t.hf_refusal = \"");
+		quoted(refusal, strlen(refusal), ' ', 50, "\n\t\t    ", b);
+		buf_puts(b, "\",\n");
+	} else {
 		fields_of(b, ".hf_config = hf_config,");
+	}
 	if (n[2])
 		fields_of(b, ".moe = %s, .nmoe = %u,", emit_stage_name(p, "moes"), n[2]);
 	fields_of(b, ".head_z_loss = OM_HEAD_Z_LOSS, .op = om_ops, .nops = OM_N_OPS,");
@@ -447,14 +430,14 @@ emit_params(const struct plan *p, const char *fingerprint, struct tree *t)
 		buf_puts(&b, "};\n");
 	}
 	groups(p, &b);
-	facts(p, &b);
+	/* what the fingerprint is of, so that a checkpoint of another model is told what differs */
+	text_of("facts",
+	    xprintf("%sbatch.global = %lld\n", spec_facts(spec_obj(g->trainer, F_trainer_model)),
+		(long long)spec_int(spec_obj(g->trainer, F_trainer_batch), F_batch_global)),
+	    &b);
 	const char *reason = NULL, *json = hf_config(g, &reason);
-	if (json) {
-		buf_puts(&b, "\nstatic const char hf_config[] =");
-		for (; *json; json += strcspn(json, "\n") + 1)
-			quoted_line(json, strcspn(json, "\n"), &b);
-		buf_puts(&b, ";\n");
-	}
+	if (json)
+		text_of("hf_config", json, &b);
 	for (uint32_t i = 0; i < p->n_stages; i++) {
 		uint32_t n[3];
 		buf_puts(&b, "\n");

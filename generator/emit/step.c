@@ -107,22 +107,14 @@ collective(const struct plan *p, uint32_t s, const struct launch *st, struct buf
 	}
 }
 
-/* The first launch of any stage that records the event, by segment, phase and number. */
+/* What an event is called: after the first launch that records it. */
 static const char *
-event(const struct plan *p, uint32_t number, const struct launch **by)
+event(const struct plan *p, uint32_t number)
 {
-	p -= p->stage;
-	for (uint32_t k = 0; k < p->n_stages; k++)
-		for (uint32_t s = 0; s < p->graph->seg.n; s++)
-			for (int ph = 0; ph < N_PHASES; ph++)
-				for (uint32_t i = 0; i < p[k].prog[s][ph].n; i++)
-					if (p[k].prog[s][ph].a[i].event == number) {
-						*by = &p[k].prog[s][ph].a[i];
-						return xprintf("DONE_%s_%s_%u",
-						    p->graph->seg.a[s].name, graph_phase_names[ph],
-						    i);
-					}
-	internal("emit: no launch records event %u", number);
+	const struct launch_at *by = &p->event[number];
+
+	return xprintf(
+	    "DONE_%s_%s_%u", p->graph->seg.a[by->seg].name, graph_phase_names[by->phase], by->i);
 }
 
 static void
@@ -137,10 +129,10 @@ streams(const struct plan *p, struct buf *b)
 	    "enum {\n",
 	    p->streams);
 	for (uint32_t e = 1; e <= p->events; e++) {
-		const struct launch *st;
-		const char *name = event(p, e, &st);
-		emit_line(b, 1, "%s, /* %s: %s */", name, op_row(st->op.op)->name,
-		    p->graph->tensor.a[st->op.arg[op_row(st->op.op)->nin]].name);
+		const struct op *o = &p->event[e].launch->op;
+		const struct op_row *r = op_row(o->op);
+		emit_line(b, 1, "%s, /* %s: %s */", event(p, e), r->name,
+		    p->graph->tensor.a[o->arg[r->nin]].name);
 	}
 	buf_puts(b, "};\n");
 }
@@ -239,10 +231,8 @@ body(const struct plan *p, uint32_t s, int ph, struct buf *b)
 		const struct launch *st = &prog->a[i];
 		struct buf call = { 0 };
 		bool loop = st->span && st->layers > 1, last = op_row(st->op.op)->last;
-		const struct launch *by;
 		for (uint32_t w = 0; w < st->wait.n; w++)
-			emit_line(
-			    b, 1, "om_wait(%u, %s);", st->stream, event(p, st->wait.a[w], &by));
+			emit_line(b, 1, "om_wait(%u, %s);", st->stream, event(p, st->wait.a[w]));
 		if (st->stream != on)
 			buf_printf(b, "\tom_on(%u);\n", on = st->stream);
 		comment(p, st, b);
@@ -258,8 +248,7 @@ body(const struct plan *p, uint32_t s, int ph, struct buf *b)
 		}
 		emit_line(b, 1 + (loop || last), "%s", call.s);
 		if (st->event)
-			buf_printf(
-			    b, "\tom_record(%u, %s);\n", st->stream, event(p, st->event, &by));
+			buf_printf(b, "\tom_record(%u, %s);\n", st->stream, event(p, st->event));
 	}
 	if (on)
 		buf_puts(b, "\tom_on(0);\n");

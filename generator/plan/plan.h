@@ -160,6 +160,7 @@ struct plan { /* of one stage of the pipeline; there is one a stage */
 	struct program (*prog)[N_PHASES]; /* by segment */
 	struct instances *inst;           /* of all stages */
 	uint32_t streams, events;         /* that launches use, of all stages; events from 1 */
+	struct launch_at *event;          /* the first launch of any stage that records it */
 	uint64_t region_off[N_REGIONS], region_bytes[N_REGIONS];
 	struct {
 		uint64_t off, stride; /* of R_SAVED: its first room; between them */

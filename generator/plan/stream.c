@@ -200,6 +200,7 @@ number_events(struct plan *all, uint32_t n, uint32_t events)
 {
 	uint32_t *number = xalloc((events + 1) * sizeof *number), used = 0;
 	bool *waited = xalloc((events + 1) * sizeof *waited);
+	struct launch_at *by = xalloc((events + 1) * sizeof *by);
 
 	for (uint32_t k = 0; k < n; k++)
 		for (struct launch_at i = { 0 }; plan_next(&all[k], &i);)
@@ -208,8 +209,10 @@ number_events(struct plan *all, uint32_t n, uint32_t events)
 	for (uint32_t k = 0; k < n; k++)
 		for (struct launch_at i = { 0 }; plan_next(&all[k], &i);) {
 			uint32_t *e = &i.launch->event;
-			if (waited[*e] && !number[*e])
+			if (waited[*e] && !number[*e]) {
 				number[*e] = ++used;
+				by[used] = i;
+			}
 			*e = number[*e];
 		}
 	for (uint32_t k = 0; k < n; k++) {
@@ -217,6 +220,7 @@ number_events(struct plan *all, uint32_t n, uint32_t events)
 			for (uint32_t w = 0; w < i.launch->wait.n; w++)
 				i.launch->wait.a[w] = number[i.launch->wait.a[w]];
 		all[k].events = used;
+		all[k].event = by;
 	}
 }
 
