@@ -196,41 +196,35 @@ compile(struct object *trainer, const char *dir, const struct options *o)
 static bool
 compile_files(char **path, int n, const struct options *o)
 {
-	struct spec all = { 0 };
-	uint32_t cap = 0;
+	ARRAY(struct object *) all = { 0 };
 	bool ok = true;
 
 	for (int i = 0; i < n; i++) {
-		struct spec one = { 0 };
+		struct spec one;
 		load(path[i], o->defs, o->ndefs, &one);
-		for (uint32_t k = 0; k < one.n; k++) {
-			ARRAY(struct object *) list = { all.trainer, all.n, cap };
-			*PUSH(list) = one.trainer[k];
-			all.trainer = list.a;
-			all.n = list.n;
-			cap = list.cap;
-		}
+		for (uint32_t k = 0; k < one.n; k++)
+			*PUSH(all) = one.trainer[k];
 	}
 	for (uint32_t i = 0; i < all.n && dump(o, "load"); i++) {
 		struct buf text = { 0 };
-		spec_print(all.trainer[i], false, &text);
+		spec_print(all.a[i], false, &text);
 		show(&text);
 	}
 	if (dump(o, "load"))
 		return diag_count() == 0;
 	/* all of them, also after errors in load: so that all errors show at once */
 	for (uint32_t i = 0; i < all.n; i++) {
-		struct value *v = spec_value(all.trainer[i], F_trainer_fuse);
+		struct value *v = spec_value(all.a[i], F_trainer_fuse);
 		if (o->no_fuse) {
 			v->set = v->given = true;
 			v->i = 0;
 		}
-		check(all.trainer[i], targets, o->target);
+		check(all.a[i], targets, o->target);
 	}
 	for (uint32_t i = 0; i < all.n; i++)
 		for (uint32_t k = 0; k < i && !diag_count(); k++) {
-			const struct value *a = spec_value(all.trainer[k], F_trainer_name),
-					   *b = spec_value(all.trainer[i], F_trainer_name);
+			const struct value *a = spec_value(all.a[k], F_trainer_name),
+					   *b = spec_value(all.a[i], F_trainer_name);
 			if (!a->set || !b->set || strcmp(a->str, b->str))
 				continue;
 			diag_error(b->pos, "trainer.name = \"%s\" is taken", b->str);
@@ -243,18 +237,18 @@ compile_files(char **path, int n, const struct options *o)
 	if (diag_count())
 		return false;
 	for (uint32_t i = 0; i < all.n; i++) {
-		const struct value *name = spec_value(all.trainer[i], F_trainer_name);
-		const char *dir =
-		    xprintf("%s/%s", o->out ? o->out : "out", name->set ? name->str : "");
+		const struct value *name = spec_value(all.a[i], F_trainer_name);
+		const char *dir = o->out && all.n == 1 ? o->out
+						       : xprintf("%s/%s", o->out ? o->out : "out",
+							     name->set ? name->str : "");
 		if (o->plan && i)
 			putchar('\n');
-		if (!compile(all.trainer[i], o->out && all.n == 1 ? o->out : dir, o)) {
+		if (!compile(all.a[i], dir, o)) {
 			ok = false;
 			if (diag_count())
 				break;
 		} else if (!o->plan && !o->dump && !o->check) {
-			printf("%s%s\n", o->out && all.n == 1 ? o->out : dir,
-			    o->emit_only ? "" : "/trainer");
+			printf("%s%s\n", dir, o->emit_only ? "" : "/trainer");
 		}
 	}
 	return ok;

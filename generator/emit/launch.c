@@ -8,32 +8,25 @@
 
 #include "emit/emit.h"
 
-/* The kernel's or launch function's parameters, from the op's row: "const float *x, ...". */
-static void
-prototype(const struct plan *p, const struct instance *in, bool types, struct buf *b)
+/* The kernel's or launch function's parameters, of the op's row: "const float *x, ...". */
+static const char *
+args(const struct plan *p, const struct instance *in, bool types)
 {
 	const struct op_row *r = op_row(in->kernel->op);
+	struct buf b = { 0 };
 
 	for (uint8_t i = 0; i < r->nin + r->nout; i++) {
 		if (!in->format[i])
 			continue;
-		buf_puts(b, i ? ", " : "");
+		buf_puts(&b, i ? ", " : "");
 		if (types)
-			buf_printf(b, "%s%s *", i < r->nin ? "const " : "", in->format[i]->c);
+			buf_printf(&b, "%s%s *", i < r->nin ? "const " : "", in->format[i]->c);
 		/* "do" is a C word */
-		buf_printf(b, "%s%s", r->arg[i].name, strcmp(r->arg[i].name, "do") ? "" : "_");
+		buf_printf(&b, "%s%s", r->arg[i].name, strcmp(r->arg[i].name, "do") ? "" : "_");
 	}
 	if (*in->kernel->workspace)
-		buf_printf(b, types ? ", %s *ws" : ", ws",
+		buf_printf(&b, types ? ", %s *ws" : ", ws",
 		    target_format(p->target, p->graph->format[ROLE_STAT])->c);
-}
-
-static const char *
-args(const struct plan *p, const struct instance *in, bool types)
-{
-	struct buf b = { 0 };
-
-	prototype(p, in, types, &b);
 	return b.s;
 }
 

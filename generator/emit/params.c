@@ -71,9 +71,12 @@ param_rows(const struct plan *p, enum tensor_class class, struct buf *b)
 		if (t->class != class || !plan_layers(p, i))
 			continue;
 		uint8_t lead = tensor_by_expert(t);
+		uint64_t experts = lead ? t->dim[0] : 0, at;
+		const struct bucket *bucket = plan_bucket(p, i, &at);
+		const char *exported = hf_name(family, t->hf);
+		struct buf line = { 0 }, dims = { 0 };
 		n++;
 		buf_printf(b, "\t{\n\t\t.name = \"%s\",\n", t->hf);
-		const char *exported = hf_name(family, t->hf);
 		if (strcmp(exported, t->hf))
 			buf_printf(b, "\t\t.hf_name = \"%s\",\n", exported);
 		if (class == T_BUFFER) {
@@ -85,25 +88,19 @@ param_rows(const struct plan *p, enum tensor_class class, struct buf *b)
 		}
 		if (t->state[STATE_MASTER])
 			emit_line(b, 2, ".master = %s,", off(p, t->state[STATE_MASTER]));
-		uint64_t at;
-		const struct bucket *bucket = plan_bucket(p, i, &at);
-		struct buf line = { 0 };
 		buf_printf(&line, ".copies = %s,", emit_group(t->copies));
 		if (bucket)
 			buf_printf(&line, " .bucket = %u, .at = %" PRIu64 ",",
 			    (unsigned)(bucket - p->bucket.a), at);
 		if (s->nlayers)
 			buf_printf(&line, " .stride = %" PRIu64 ",",
-			    (p->place[i].stride / plan_bytes(p, i, 1)));
+			    p->place[i].stride / plan_bytes(p, i, 1));
 		emit_line(b, 2, "%s", line.s);
-		line.n = 0;
-		buf_printf(&line, ".numel = %" PRIu64 ", .dim = { ",
-		    (tensor_elems(t) / (lead ? t->dim[0] : 1)));
 		for (uint8_t d = lead; d < t->ndims; d++)
-			buf_printf(&line, "%" PRIu64 "%s", t->dim[d], d + 1 < t->ndims ? ", " : "");
-		buf_printf(&line, " }, .ndims = %u, .experts = %" PRIu64 ",", t->ndims - lead,
-		    (lead ? t->dim[0] : 0));
-		emit_line(b, 2, "%s", line.s);
+			buf_printf(&dims, "%s%" PRIu64, d > lead ? ", " : "", t->dim[d]);
+		emit_line(b, 2,
+		    ".numel = %" PRIu64 ", .dim = { %s }, .ndims = %u, .experts = %" PRIu64 ",",
+		    tensor_elems(t) / (lead ? experts : 1), dims.s, t->ndims - lead, experts);
 		buf_printf(b,
 		    "\t\t.layer = %s, .nlayers = %u, .init = %s, .param_group = %u,\n\t},\n",
 		    s->nlayers ? layers_name(p, t->seg) : "NULL",

@@ -271,15 +271,6 @@ function(const struct plan *p, uint32_t s, int ph, struct buf *b)
 	buf_puts(b, "}\n");
 }
 
-static void
-call_segment(const struct plan *p, uint32_t s, int ph, const char *tabs, struct buf *b)
-{
-	if (p->prog[s][ph].n)
-		buf_printf(b, "%sSEGMENT(%s_%s, -1, arena%s%s);\n", tabs, p->graph->seg.a[s].name,
-		    graph_phase_names[ph], asked(p, s, ph).slot ? ", slot" : "",
-		    told(asked(p, s, ph), ""));
-}
-
 /* "layer - 3": a layer's number among others, while the loop counts it in the model. */
 static const char *
 shifted(uint32_t number, uint32_t layer)
@@ -290,50 +281,39 @@ shifted(uint32_t number, uint32_t layer)
 		     : "layer";
 }
 
-/* Loops over runs of layers of one kind; own: from its segment to the pass's own. */
+/* A pass over one chunk: its ends, if it has them, and loops over runs of layers of one kind. */
 static void
-call_layers(const struct plan *p, const struct chunk *c, int ph, uint32_t own, const char *tabs,
-    struct buf *b)
+call_chunk(const struct plan *p, const struct chunk *c, enum pass_id pass, int tabs, struct buf *b)
 {
 	const struct graph *g = p->graph;
+	struct visits v = { 0 };
 
-	for (uint32_t k = 0; k < c->n;) {
-		uint32_t l = c->first + (ph == FORWARD ? k : c->n - 1 - k), n = 1;
-		uint32_t s = g->kind_of[l];
-		while (k + n < c->n && g->kind_of[ph == FORWARD ? l + n : l - n] == s)
+	plan_visits(p, c, pass, &v);
+	for (uint32_t k = 0, n; k < v.n; k += n) {
+		uint32_t s = v.a[k].seg, first = v.a[k].layer;
+		enum phase ph = v.a[k].phase;
+		const struct asked of = asked(p, s, ph);
+		const char *name = xprintf("%s_%s", g->seg.a[s].name, graph_phase_names[ph]);
+		for (n = 1; k + n < v.n && v.a[k + n].seg == s;)
 			n++;
-		uint32_t first = ph == FORWARD ? l : l - n + 1;
+		if (!g->seg.a[s].nlayers) {
+			if (p->prog[s][ph].n)
+				emit_line(b, tabs, "SEGMENT(%s, -1, arena%s%s);", name,
+				    of.slot ? ", slot" : "", told(of, ""));
+			continue;
+		}
+		uint32_t last = v.a[k + n - 1].layer, low = first < last ? first : last;
 		if (ph == FORWARD)
-			buf_printf(b, "%sfor (int layer = %u; layer < %u; layer++)\n", tabs, first,
-			    first + n);
+			emit_line(
+			    b, tabs, "for (int layer = %u; layer < %u; layer++)", first, last + 1);
 		else
-			buf_printf(b, "%sfor (int layer = %u; layer >= %u; layer--)\n", tabs,
-			    first + n - 1, first);
-		struct buf call = { 0 };
-		buf_printf(&call, "SEGMENT(%s_%s, layer, arena, slot, %s, %s",
-		    g->seg.a[s + own].name, graph_phase_names[ph], shifted(p->entry[first], first),
-		    shifted(p->index[first], first));
-		if (several_chunks(p))
-			buf_printf(&call, ", %s", shifted(p->saved_index[first], first));
-		buf_printf(&call, "%s);", told(asked(p, s + own, ph), ""));
-		emit_line(b, (int)strlen(tabs) + 1, "%s", call.s);
-		k += n;
+			emit_line(
+			    b, tabs, "for (int layer = %u; layer >= %u; layer--)", first, last);
+		emit_line(b, tabs + 1, "SEGMENT(%s, layer, arena, slot, %s, %s%s%s);", name,
+		    shifted(p->entry[low], low), shifted(p->index[low], low),
+		    several_chunks(p) ? xprintf(", %s", shifted(p->saved_index[low], low)) : "",
+		    told(of, ""));
 	}
-}
-
-/* A pass over one chunk, its ends if it has them. */
-static void
-call_chunk(const struct plan *p, const struct chunk *c, const struct pass *pass, const char *tabs,
-    struct buf *b)
-{
-	bool head = pass->phase == FORWARD ? c->head : c->embed;
-	bool begin = pass->phase == FORWARD ? c->embed : c->head;
-
-	if (begin)
-		call_segment(p, pass->first, pass->phase, tabs, b);
-	call_layers(p, c, pass->phase, pass->own, tabs, b);
-	if (head)
-		call_segment(p, pass->last, pass->phase, tabs, b);
 }
 
 /* What a pass knows of its microbatch. */
@@ -375,7 +355,7 @@ stage_passes(const struct plan *p, struct buf *b)
 				buf_printf(b, "\t%sif (slot < %u) { /* layers %u .. %u */\n",
 				    c ? "} else " : "", ch->slot + ch->slots, ch->first,
 				    ch->first + ch->n - 1);
-			call_chunk(p, ch, &pass, st->nchunks > 1 ? "\t\t" : "\t", b);
+			call_chunk(p, ch, i, st->nchunks > 1 ? 2 : 1, b);
 		}
 		buf_puts(b, st->nchunks > 1 ? "\t}\n}\n" : "}\n");
 	}

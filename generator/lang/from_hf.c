@@ -164,20 +164,15 @@ take_sizes(const struct define *defs, uint32_t n, unsigned long size[N_SIZES])
 		char *end;
 		while (k < N_SIZES && strcmp(size_names[k], defs[i].name))
 			k++;
-		if (k == N_SIZES) {
-			fprintf(stderr,
-			    "olmogen: error: --from-hf reads no -D %s; it takes -D "
-			    "sequence_length=N, -D micro=N and -D global=N\n",
+		if (k == N_SIZES)
+			return diag_failed(
+			    "--from-hf reads no -D %s; it takes -D sequence_length=N, -D "
+			    "micro=N and -D global=N",
 			    defs[i].name);
-			return false;
-		}
 		size[k] = strtoul(defs[i].value, &end, 10);
-		if (!strchr("123456789", *defs[i].value) || *end || size[k] > 1u << 30) {
-			fprintf(stderr,
-			    "olmogen: error: -D %s=%s: must be a whole number in 1 .. %u\n",
+		if (!strchr("123456789", *defs[i].value) || *end || size[k] > 1u << 30)
+			return diag_failed("-D %s=%s: must be a whole number in 1 .. %u",
 			    defs[i].name, defs[i].value, 1u << 30);
-			return false;
-		}
 	}
 	if (!size[MICRO])
 		size[MICRO] = 1;
@@ -231,13 +226,11 @@ from_hf(const char *dir, const struct target_row *target, const struct define *d
 	if (!take_sizes(defs, n, size))
 		return false;
 	json_t *config = om_json_file(path, why);
-	if (!config) {
-		fprintf(stderr, "olmogen: error: %s: %s%s\n", path, why,
+	if (!config)
+		return diag_failed("%s: %s%s", path, why,
 		    errno == ENOENT || errno == ENOTDIR
 			? "; give the folder of a Hugging Face model"
 			: "");
-		return false;
-	}
 	FILE *errors = open_memstream(&lines[0], &len[0]),
 	     *warnings = open_memstream(&lines[1], &len[1]);
 	if (!errors || !warnings)

@@ -188,6 +188,9 @@ bool kernel_file(const char *kernels, const char *file); /* a row of these kerne
 struct plan *plan(struct shard *s);
 struct pass plan_pass(const struct graph *g, enum pass_id pass);
 bool plan_has_pass(const struct plan *p, enum pass_id pass);
+/* Adds a chunk's pass, in order. */
+void
+plan_visits(const struct plan *p, const struct chunk *c, enum pass_id pass, struct visits *out);
 /* Which room of a life a slot of the stage has. */
 uint32_t plan_room(const struct plan *p, uint32_t life, uint32_t slot);
 /* Goes on to the next launch; from zeroes to the first. */
@@ -241,9 +244,6 @@ bool plan_runs(const struct plan *p, uint32_t seg);
 void plan_activations(struct plan *p);
 struct extent plan_workspace(const struct launch *st);
 bool extents_meet(struct extent a, struct extent b);
-/* Adds a chunk's pass, in order. */
-void
-plan_visits(const struct plan *p, const struct chunk *c, enum pass_id pass, struct visits *out);
 /*
  * stream.c: gives launches of all stages events to record and to wait for, so that none overtakes,
  * on another stream, what it must not.
