@@ -1,5 +1,4 @@
 /* The emitted tree: which files it has and what they share. Every decision was made before. */
-#include <math.h>
 #include <string.h>
 
 #include "emit/emit.h"
