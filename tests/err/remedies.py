@@ -1,5 +1,6 @@
 """Whatever a "help: use ..." proposes is applied to the description, and olmogen must take it: the error is gone and no
-other one is there, and what is said to fit, or to need so much memory, does.
+other one is there, and what is said to fit, or to need so much memory, does. No other line of help may give a field a
+value: who reads it would take it for such a proposal.
 Usage: remedies.py OLMOGEN WORKDIR [RANDOM_SEEDS]"""
 import glob, re, subprocess, sys
 
@@ -35,12 +36,24 @@ def put(text, name, value):
     return new if new != text else re.sub(r"\b%s \{" % obj, f"{obj} {{ {field} = {value},", text, count=1)
 
 
+FIELDS = re.findall(r"FIELD\((\w+), (\w+),", open("generator/lang/field.def").read())
+
+
+def unproposed(path, text):
+    """Lines of help that are not tried give no field a value, and propose no target."""
+    for line in re.findall(r"^  help: (.*)$", text, re.M):
+        value = re.search(r"\b(?:%s)(?: \{[^}]*)? = |--target" % "|".join(f for _, f in FIELDS), line)
+        check(f"{path}: '{line}' names what is not tried", not value, text)
+
+
 def memory(flags, path, err):
     need = re.search(r"error: \S+ needs (.*?) on a rank", err)
     source = open(path).read()
     text = subprocess.run([olmogen, "--dump=check", *flags, path], capture_output=True, text=True).stdout
     one = r'(?:recompute \{ what = "\w+" \}|[a-z.]+ = [\d.]+(?: with [a-z.]+ = \d+)*)'
-    for change, much, fits in re.findall(r"(%s)(?:, which cuts rows)?: ([\d.]+ \w+)(, fits)?" % one, err[need.end():]):
+    tried = r"(%s)(?:, which cuts rows)?: ([\d.]+ \w+)(, fits)?" % one
+    unproposed(path, re.sub(tried, "", err[need.end():]))
+    for change, much, fits in re.findall(tried, err[need.end():]):
         new, defines = text, []
         for part in change.split(" with "):
             name, value = re.match(r"(\S+)(?: \{ what)? = (\S+)", part).groups()
@@ -60,7 +73,6 @@ def memory(flags, path, err):
         check(f"{path} {flags}: {change}: {much}{fits}", good, saw)
 
 
-FIELDS = re.findall(r"FIELD\((\w+), (\w+),", open("generator/lang/field.def").read())
 VALUE = r"""(?:"[^"\n]*"|\{[^{}]*\}|(?:[^,{}()"\n]|\([^()]*\))+)"""
 
 
@@ -108,7 +120,9 @@ def rule(flags, path, block, err, mode):
     before, headline = errors(err), errors(block)[0]
     source = open(path, errors="surrogateescape").read().split("\n")
     places = {(int(l), int(c)) for l, c in re.findall(r"^%s:(\d+):(\d+): " % re.escape(path), block, re.M)}
-    for line in re.findall(r"^  help: ((?:use|leave) .*)$", block, re.M):
+    tried = r"^  help: ((?:use|leave) .*)$"
+    unproposed(path, re.sub(tried, "", block, flags=re.M))
+    for line in re.findall(tried, block, re.M):
         line, *rest = line.split("; more than that has to change")
         for way in line.split(", or "):
             way = re.sub("^use | or less$", "", way)
