@@ -7,52 +7,30 @@
 
 #include "graph/graph.h"
 
-/* A segment walked backwards; its activations keep their gradient so far in `grad`, `parts`. */
-struct walk {
-	struct graph *g;
-	uint32_t seg;
-};
-
-static tensor_id *
-grad_of(const struct walk *w, tensor_id t)
-{
-	return &w->g->tensor.a[t].grad;
-}
-
+/*
+ * A segment walked backwards; its activations keep their gradient so far in `grad`, of `parts`.
+ */
 static tensor_id
-new_grad(struct walk *w, tensor_id of)
+new_grad(struct graph *g, tensor_id of)
 {
-	const char *name = w->g->tensor.a[of].name + strlen(w->g->seg.a[w->seg].name) + 1;
-	const char *nth =
-	    w->g->tensor.a[of].parts ? xprintf("_%u", w->g->tensor.a[of].parts + 1u) : "";
-	tensor_id d = graph_tensor(
-	    w->g, xprintf("d_%s%s", name, nth), T_ACT, w->g->tensor.a[of].role, w->seg);
-	struct tensor *t = &w->g->tensor.a[d], *f = &w->g->tensor.a[of];
+	uint8_t before = g->tensor.a[of].parts++;
+	const char *nth = before ? xprintf("_%u", before + 1u) : "";
 
-	t->ndims = f->ndims;
-	memcpy(t->dim, f->dim, sizeof t->dim);
-	t->line = f->line;
-	w->g->tensor.a[of].parts++;
-	return d;
+	return graph_like(
+	    g, of, T_ACT, g->tensor.a[of].role, xprintf("d_%s%s", tensor_short_name(g, of), nth));
 }
 
 static void
-accumulate(struct walk *w, tensor_id of, tensor_id part, const struct line *line)
+accumulate(
+    struct graph *g, struct oplist *ops, tensor_id of, tensor_id part, const struct line *line)
 {
-	struct op *o;
+	tensor_id before = g->tensor.a[of].grad, sum = part;
 
-	if (!*grad_of(w, of)) {
-		*grad_of(w, of) = part;
-		return;
+	if (before) {
+		sum = new_grad(g, of);
+		*PUSH(*ops) = (struct op){ OP_add, .arg = { before, part, sum }, .line = line };
 	}
-	tensor_id sum = new_grad(w, of);
-	o = PUSH(w->g->seg.a[w->seg].ops[BACKWARD]);
-	o->op = OP_add;
-	o->line = line;
-	o->arg[0] = *grad_of(w, of);
-	o->arg[1] = part;
-	o->arg[2] = sum;
-	*grad_of(w, of) = sum;
+	g->tensor.a[of].grad = sum;
 }
 
 /* "dx" is the gradient of x: the name without its "d". */
@@ -64,19 +42,19 @@ of(struct word w)
 
 /* Tensors for what is left of "=", the op with its arguments, ints and floats by name. */
 static void
-apply_rule(struct walk *w, const struct op *f, const struct rule *rule)
+apply_rule(struct graph *g, struct oplist *ops, const struct op *f, const struct rule *rule)
 {
 	const struct op_row *r = op_row(f->op), *br;
 	struct op b = { .op = rule->op, .line = f->line };
 	tensor_id input[MAX_ARGS], result[MAX_ARGS];
 
 	if (rule->op == N_OPS) { /* "da = dy" */
-		accumulate(w, f->arg[op_find_arg(r, of(rule->out[0]))],
-		    *grad_of(w, f->arg[op_find_arg(r, of(rule->in[0]))]), f->line);
+		accumulate(g, ops, f->arg[op_find_arg(r, of(rule->out[0]))],
+		    g->tensor.a[f->arg[op_find_arg(r, of(rule->in[0]))]].grad, f->line);
 		return;
 	}
 	br = op_row(b.op);
-	const struct sizes z = op_sizes(w->g, f);
+	const struct sizes z = op_sizes(g, f);
 	for (uint8_t i = 0; i < br->nints; i++)
 		b.ints[i] = z.v[br->ints[i] - 'a'];
 	for (uint8_t i = 0; i < br->nfloats; i++) {
@@ -97,7 +75,7 @@ apply_rule(struct walk *w, const struct op *f, const struct rule *rule)
 			if (*name.s != 'd' || a < r->nin)
 				internal("op.def: gradient of %s: no tensor '%.*s'", r->name,
 				    (int)name.n, name.s);
-			b.arg[i] = *grad_of(w, f->arg[a]);
+			b.arg[i] = g->tensor.a[f->arg[a]].grad;
 		}
 	}
 	for (uint8_t i = 0; i < rule->nout; i++) {
@@ -106,24 +84,24 @@ apply_rule(struct walk *w, const struct op *f, const struct rule *rule)
 			internal("op.def: gradient of %s: bad result '%.*s'", r->name,
 			    (int)rule->out[i].n, rule->out[i].s);
 		input[i] = f->arg[a];
-		result[i] = rule->adds[i] ? *grad_of(w, input[i]) : new_grad(w, input[i]);
+		result[i] = rule->adds[i] ? g->tensor.a[input[i]].grad : new_grad(g, input[i]);
 		b.arg[br->nin + i] = result[i];
 	}
-	*PUSH(w->g->seg.a[w->seg].ops[BACKWARD]) = b;
+	*PUSH(*ops) = b;
 	for (uint8_t i = 0; i < rule->nout; i++)
 		if (!rule->adds[i])
-			accumulate(w, input[i], result[i], f->line);
+			accumulate(g, ops, input[i], result[i], f->line);
 }
 
 void
 grad_segment(struct graph *g, uint32_t s)
 {
 	struct segment *seg = &g->seg.a[s];
-	struct walk w = { g, s };
+	struct oplist *bwd = &seg->ops[BACKWARD];
 
 	if (seg->y) {
-		seg->dy = new_grad(&w, seg->y);
-		*grad_of(&w, seg->y) = seg->dy;
+		seg->dy = new_grad(g, seg->y);
+		g->tensor.a[seg->y].grad = seg->dy;
 	}
 	for (uint32_t i = seg->ops[FORWARD].n; i-- > 0;) {
 		const struct op *f = &seg->ops[FORWARD].a[i];
@@ -132,10 +110,10 @@ grad_segment(struct graph *g, uint32_t s)
 		bool reached = r->root;
 		struct rule rule;
 		for (uint8_t a = r->nin; a < r->nin + r->nout; a++)
-			reached |= *grad_of(&w, f->arg[a]) != 0;
+			reached |= g->tensor.a[f->arg[a]].grad != 0;
 		while (reached && rule_next(&rules, &rule))
-			apply_rule(&w, f, &rule);
+			apply_rule(g, bwd, f, &rule);
 	}
 	if (seg->x)
-		seg->dx = *grad_of(&w, seg->x);
+		seg->dx = g->tensor.a[seg->x].grad;
 }

@@ -221,6 +221,24 @@ graph_tensor(struct graph *g, const char *name, enum tensor_class c, enum role r
 	return g->tensor.n - 1;
 }
 
+const char *
+tensor_short_name(const struct graph *g, tensor_id t)
+{
+	return g->tensor.a[t].name + strlen(g->seg.a[g->tensor.a[t].seg].name) + 1;
+}
+
+tensor_id
+graph_like(struct graph *g, tensor_id of, enum tensor_class c, enum role r, const char *name)
+{
+	tensor_id id = graph_tensor(g, name, c, r, g->tensor.a[of].seg);
+	struct tensor *t = &g->tensor.a[id];
+
+	t->ndims = g->tensor.a[of].ndims;
+	memcpy(t->dim, g->tensor.a[of].dim, sizeof t->dim);
+	t->line = g->tensor.a[of].line;
+	return id;
+}
+
 /* "n" or, where h is known, "h*n": gives n its value if it has none. */
 static const char *
 bind_dim(const struct arg_row *a, uint8_t d, uint64_t size, struct sizes *z)
@@ -315,15 +333,23 @@ bind_ints(const struct op *o, struct sizes *z)
 }
 
 void
+op_bind_inputs(const struct graph *g, const struct op *o, struct sizes *z)
+{
+	const struct op_row *r = op_row(o->op);
+
+	bind_ints(o, z);
+	for (uint8_t i = 0; i < r->nin; i++)
+		for (uint8_t d = 0; o->arg[i] && d < r->arg[i].ndims; d++)
+			bind_dim(&r->arg[i], d, g->tensor.a[o->arg[i]].dim[d], z);
+}
+
+void
 op_shape(struct graph *g, const struct op *o)
 {
 	const struct op_row *r = op_row(o->op);
 	struct sizes z;
 
-	bind_ints(o, &z);
-	for (uint8_t i = 0; i < r->nin; i++)
-		for (uint8_t d = 0; o->arg[i] && d < r->arg[i].ndims; d++)
-			bind_dim(&r->arg[i], d, g->tensor.a[o->arg[i]].dim[d], &z);
+	op_bind_inputs(g, o, &z);
 	for (uint8_t i = r->nin; i < r->nin + r->nout; i++) {
 		struct tensor *t = &g->tensor.a[o->arg[i]];
 		if (!o->arg[i] || t->class == T_GRAD) /* it has its parameter's */

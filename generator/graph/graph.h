@@ -215,6 +215,10 @@ uint64_t tensor_layers(const struct graph *g, const struct tensor *t);
 bool tensor_by_expert(const struct tensor *t);
 tensor_id
 graph_tensor(struct graph *g, const char *name, enum tensor_class c, enum role r, uint32_t seg);
+/* Another tensor of that shape, for the same segment and lines. */
+tensor_id
+graph_like(struct graph *g, tensor_id of, enum tensor_class c, enum role r, const char *name);
+const char *tensor_short_name(const struct graph *g, tensor_id t); /* without its segment's */
 void graph_role(struct graph *g, tensor_id t, enum role r); /* gives the tensor its format, too */
 /*
  * Binds an op's letters from its attributes and tensors; checks every dimension. NULL, or the
@@ -223,6 +227,8 @@ void graph_role(struct graph *g, tensor_id t, enum role r); /* gives the tensor 
 const char *op_bind(const struct graph *g, const struct op *o, struct sizes *z);
 /* The letters of an op that is right; internal error on a fault. */
 struct sizes op_sizes(const struct graph *g, const struct op *o);
+/* The letters that an op's attributes and inputs bind. */
+void op_bind_inputs(const struct graph *g, const struct op *o, struct sizes *z);
 /* Gives an op's results the shapes that follow from those of its inputs. */
 void op_shape(struct graph *g, const struct op *o);
 bool op_reads(const struct op *o, tensor_id t);

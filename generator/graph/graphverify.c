@@ -36,65 +36,69 @@ merged(const struct graph *g, tensor_id id)
 		internal("graphverify: %s has not the rows of its parts", t->name);
 }
 
+/* By tensor: an op has written it, a parameter was updated, a gradient added to. */
+struct seen {
+	uint8_t *defined, *updated, *summed;
+};
+
+/* What an op may read, define and add to, after those before it. */
+static void
+check_op(const struct graph *g, const struct op_at *at, struct seen *seen)
+{
+	const struct segment *seg = &g->seg.a[at->seg];
+	const struct op *o = at->op;
+	const struct op_row *r = op_row(o->op);
+	struct sizes z;
+
+	if (at->phase > g->last_phase)
+		internal("graphverify: %s: there is no phase for %s", seg->name, r->name);
+	const char *fault = op_bind(g, o, &z);
+	if (fault)
+		internal("graphverify: %s: %s", seg->name, fault);
+	if (r->last && at->phase != g->last_phase)
+		internal("graphverify: %s: %s belongs to the last phase", seg->name, r->name);
+	if (r->step != (at->seg == g->update))
+		internal("graphverify: %s: %s belongs to %s", seg->name, r->name,
+		    r->step ? "the update" : "a pass");
+	for (uint8_t a = 0; a < r->nin; a++) {
+		const struct tensor *t = &g->tensor.a[o->arg[a]];
+		if (!given(g, seg, o->arg[a]) && (!seen->defined[o->arg[a]] || t->seg != at->seg))
+			internal("graphverify: %s: %s reads %s before it is written", seg->name,
+			    r->name, t->name);
+	}
+	for (uint8_t a = r->nin; a < r->nargs; a++) {
+		tensor_id id = o->arg[a];
+		const struct tensor *t = &g->tensor.a[id];
+		bool acc = r->arg[a].accumulate;
+		if (acc == (t->class == T_ACT || t->class == T_CONST))
+			internal("graphverify: %s: %s %s %s", seg->name, r->name,
+			    acc ? "adds to" : "overwrites", t->name);
+		if (!acc && seen->defined[id]++)
+			internal("graphverify: %s: %s is defined twice", seg->name, t->name);
+		if (t->class == T_GRAD)
+			seen->summed[id] = 1;
+		if ((t->class == T_PARAM || t->class == T_BUFFER) && !r->collective &&
+		    seen->updated[id]++)
+			internal("graphverify: %s is updated twice", t->name);
+	}
+}
+
 void
 graph_verify(const struct graph *g)
 {
-	uint8_t *defined = xalloc(g->tensor.n), *updated = xalloc(g->tensor.n),
-		*summed = xalloc(g->tensor.n);
+	struct seen seen = { xalloc(g->tensor.n), xalloc(g->tensor.n), xalloc(g->tensor.n) };
 
-	for (uint32_t s = 0; s < g->seg.n; s++) {
+	for (struct op_at at = { 0 }; graph_next(g, &at);)
+		check_op(g, &at, &seen);
+	for (uint32_t s = 0; s < g->update; s++) {
 		const struct segment *seg = &g->seg.a[s];
-		for (int p = 0; p < N_PHASES; p++)
-			for (uint32_t i = 0; i < seg->ops[p].n; i++) {
-				const struct op *o = &seg->ops[p].a[i];
-				const struct op_row *r = op_row(o->op);
-				struct sizes z;
-				if (p > (int)g->last_phase)
-					internal("graphverify: %s: there is no phase for %s",
-					    seg->name, r->name);
-				const char *fault = op_bind(g, o, &z);
-				if (fault)
-					internal("graphverify: %s: %s", seg->name, fault);
-				if (r->last && p != (int)g->last_phase)
-					internal("graphverify: %s: %s belongs to the last phase",
-					    seg->name, r->name);
-				if (r->step != (s == g->update))
-					internal("graphverify: %s: %s belongs to %s", seg->name,
-					    r->name, r->step ? "the update" : "a pass");
-				for (uint8_t a = 0; a < r->nin; a++) {
-					const struct tensor *t = &g->tensor.a[o->arg[a]];
-					if (!given(g, seg, o->arg[a]) &&
-					    (!defined[o->arg[a]] || t->seg != s))
-						internal("graphverify: %s: %s reads %s before it "
-							 "is written",
-						    seg->name, r->name, t->name);
-				}
-				for (uint8_t a = r->nin; a < r->nin + r->nout; a++) {
-					tensor_id id = o->arg[a];
-					const struct tensor *t = &g->tensor.a[id];
-					bool acc = r->arg[a].accumulate;
-					if (acc == (t->class == T_ACT || t->class == T_CONST))
-						internal("graphverify: %s: %s %s %s", seg->name,
-						    r->name, acc ? "adds to" : "overwrites",
-						    t->name);
-					if (!acc && defined[id]++)
-						internal("graphverify: %s: %s is defined twice",
-						    seg->name, t->name);
-					if (t->class == T_GRAD)
-						summed[id] = 1;
-					if ((t->class == T_PARAM || t->class == T_BUFFER) &&
-					    !r->collective && updated[id]++)
-						internal(
-						    "graphverify: %s is updated twice", t->name);
-				}
-			}
-		if (seg->nlayers && s < g->update && (!seg->dx || !seg->dy))
+		if (seg->nlayers && (!seg->dx || !seg->dy))
 			internal("graphverify: %s: the residual stream has no gradient", seg->name);
 	}
 	for (uint32_t i = 1; i < g->tensor.n; i++) {
 		const struct tensor *t = &g->tensor.a[i];
 		bool kept = t->class == T_PARAM || t->class == T_BUFFER;
-		if (kept && !updated[i])
+		if (kept && !seen.updated[i])
 			internal("graphverify: %s is never updated", t->name);
 		if (kept != (t->copies != OM_ALONE))
 			internal("graphverify: %s: which ranks hold copies of it?", t->name);
@@ -106,7 +110,7 @@ graph_verify(const struct graph *g)
 			continue;
 		if (!t->grad || g->tensor.a[t->grad].param != i)
 			internal("graphverify: %s has no gradient tensor", t->name);
-		if (!summed[t->grad])
+		if (!seen.summed[t->grad])
 			internal("graphverify: nothing adds to the gradient of %s", t->name);
 	}
 }

@@ -6,20 +6,23 @@
 
 #include "graph/graph.h"
 
+/* A table of cosines and sines, made once for all layers that have the same. */
+struct rope_made {
+	const struct object *rope;
+	uint64_t head_dim;
+	tensor_id table;
+};
+
 /* The segment being built and the line of resolved.lua that its next ops and tensors stand for. */
 struct builder {
 	struct graph *g;
+	const struct object *model;
 	uint32_t seg;
 	const struct line *line;
 	uint64_t B, T;      /* sequences and tokens: of a microbatch, or of decode, which are 1 */
 	uint32_t shift;     /* decode: from a segment of training to the one built; 0: training */
 	tensor_id position; /* decode: of its token */
-	struct rope_made {
-		const struct object *rope;
-		uint64_t head_dim;
-		tensor_id table;
-		struct rope_made *next;
-	} * ropes;
+	ARRAY(struct rope_made) ropes;
 };
 
 #define ATTN "model.layers.%l.self_attn."
@@ -35,7 +38,7 @@ of_training(const struct builder *b, const char *name, enum tensor_class c)
 		return 0;
 	for (tensor_id t = g->seg.a[seg].first; g->tensor.a[t].seg <= seg; t++)
 		if (g->tensor.a[t].seg == seg && g->tensor.a[t].class == c &&
-		    !strcmp(g->tensor.a[t].name + strlen(g->seg.a[seg].name) + 1, name))
+		    !strcmp(tensor_short_name(g, t), name))
 			return t;
 	return 0;
 }
@@ -115,18 +118,45 @@ stat(struct builder *b, const char *name, enum role r, enum om_group sum, uint64
 	return id;
 }
 
-static struct op *
-op(struct builder *b, enum op_id id, const tensor_id *arg)
+/*
+ * Adds an op. Each tensor that it gives, where none is said, is an activation of the next name with
+ * the shape and role of op.def.
+ */
+static struct op
+op(struct builder *b, const char *const *name, struct op o)
 {
-	struct op *o = PUSH(b->g->seg.a[b->seg].ops[FORWARD]);
-	const struct op_row *r = op_row(id);
+	const struct op_row *r = op_row(o.op);
+	uint64_t dim[MAX_DIMS];
+	struct sizes z;
 
-	o->op = id;
-	o->line = b->line;
-	memcpy(o->arg, arg, (r->nin + r->nout) * sizeof *arg);
+	o.line = b->line;
+	op_bind_inputs(b->g, &o, &z);
+	for (uint8_t i = r->nin; i < r->nargs; i++) {
+		const struct arg_row *a = &r->arg[i];
+		if (o.arg[i] || a->optional)
+			continue;
+		for (uint8_t d = 0; d < a->ndims; d++)
+			dim[d] = expr_eval(a->dim[d].s, a->dim[d].n, &z);
+		o.arg[i] = tensor(b, *name++, T_ACT, a->role, a->ndims, dim);
+	}
+	*PUSH(b->g->seg.a[b->seg].ops[FORWARD]) = o;
 	return o;
 }
-#define OP_(b, id, ...) op(b, id, (tensor_id[]){ __VA_ARGS__ })
+
+/* The same; what it gives, of several the first. */
+static tensor_id
+result(struct builder *b, const char *const *name, struct op o)
+{
+	return op(b, name, o).arg[op_row(o.op)->nin];
+}
+#define NAMES(...) ((const char *const[]){ __VA_ARGS__ })
+#define OP_(...) ((struct op){ __VA_ARGS__ })
+
+static uint64_t
+size_of(const struct object *o, enum field_id f)
+{
+	return (uint64_t)spec_int(o, f);
+}
 
 static uint32_t
 segment(struct graph *g, const char *name)
@@ -137,46 +167,48 @@ segment(struct graph *g, const char *name)
 	return g->seg.n - 1;
 }
 
+/* A product with n results; pre tells the shared expert's tensors from a dense layer's. */
 static tensor_id
-linear(
-    struct builder *b, const char *name, const char *hf, tensor_id x, uint64_t n, const char *out)
+linear(struct builder *b, const char *pre, const char *hf, const char *name, tensor_id x,
+    uint64_t n, const char *out)
 {
-	uint64_t m = b->g->tensor.a[x].dim[0], k = b->g->tensor.a[x].dim[1];
-	tensor_id w = param(b, name, hf, OM_DATA, DIMS(n, k)), y = ACT(b, out, m, n);
+	tensor_id w = param(b, xprintf("%s%s_proj", pre, name),
+	    xprintf("%s%s_proj.weight", hf, name), OM_DATA, DIMS(n, b->g->tensor.a[x].dim[1]));
 
-	OP_(b, OP_linear, x, w, y);
-	return y;
+	return result(b, NAMES(xprintf("%s%s", pre, out)), OP_(OP_linear, .arg = { x, w }));
 }
 
+/* Of attention's product of that name. */
 static tensor_id
-bias(struct builder *b, const char *name, const char *hf, tensor_id x, const char *out)
+bias(struct builder *b, const char *name, tensor_id x, const char *out)
 {
-	uint64_t m = b->g->tensor.a[x].dim[0], n = b->g->tensor.a[x].dim[1];
-	tensor_id c = param(b, name, hf, OM_DATA, DIMS(n)), y = ACT(b, out, m, n);
+	tensor_id c = param(b, xprintf("%s_bias", name), xprintf("%s%s_proj.bias", ATTN, name),
+	    OM_DATA, DIMS(b->g->tensor.a[x].dim[1]));
 
 	b->g->tensor.a[c].init = INIT_ZERO;
-	OP_(b, OP_bias, x, c, y);
-	return y;
+	return result(b, NAMES(out), OP_(OP_bias, .arg = { x, c }));
 }
 
-/* RMS norm over heads groups of each row; heads = 1 is the whole row. */
+/* RMS norm over heads groups of each row with a weight; heads = 1 is the whole row. */
+static tensor_id
+norm_by(struct builder *b, tensor_id w, tensor_id x, uint64_t heads, const char *out)
+{
+	double eps = spec_num(spec_obj(b->model, F_transformer_norm), F_rms_norm_eps);
+
+	return result(b, NAMES(out, xprintf("%s_rms", out)),
+	    OP_(OP_rmsnorm, .arg = { x, w }, .ints = { heads }, .floats = { eps }));
+}
+
 static tensor_id
 norm(struct builder *b, const char *name, const char *hf, tensor_id x, uint64_t heads,
     const char *out)
 {
-	struct object *tr = spec_obj(b->g->trainer, F_trainer_model);
-	uint64_t m = b->g->tensor.a[x].dim[0], n = b->g->tensor.a[x].dim[1];
-	tensor_id w = param(b, name, hf, OM_DATA, DIMS(n / heads));
-	tensor_id y = ACT(b, out, m, n);
-	tensor_id r = tensor(b, xprintf("%s_rms", out), T_ACT, ROLE_STAT, DIMS(m * heads));
-	struct op *o = OP_(b, OP_rmsnorm, x, w, y, r);
+	tensor_id w = param(b, name, hf, OM_DATA, DIMS(b->g->tensor.a[x].dim[1] / heads));
 
-	o->ints[0] = heads;
-	o->floats[0] = spec_num(spec_obj(tr, F_transformer_norm), F_rms_norm_eps);
-	return y;
+	return norm_by(b, w, x, heads, out);
 }
 
-/* The table of a rope and head size, made once for all layers that have the same. */
+/* The table of a rope and head size. */
 static tensor_id
 rope_table(struct builder *b, const struct object *rope, uint64_t HD)
 {
@@ -185,38 +217,36 @@ rope_table(struct builder *b, const struct object *rope, uint64_t HD)
 	/* in the order of op.def's scalings */
 	static const enum object_type kinds[] = { OBJ_unscaled, OBJ_linear_scaling, OBJ_yarn,
 		OBJ_llama3 };
-	uint32_t seg = b->seg, n = 0;
+	uint32_t seg = b->seg, n = b->ropes.n;
 
-	for (struct rope_made *m = b->ropes; m; m = m->next, n++)
-		if (m->head_dim == HD && spec_equal(m->rope, rope))
-			return m->table;
+	for (uint32_t i = 0; i < n; i++)
+		if (b->ropes.a[i].head_dim == HD && spec_equal(b->ropes.a[i].rope, rope))
+			return b->ropes.a[i].table;
 	b->seg = g->init;
 	b->line = spec_value(rope, F_rope_theta)->line;
 	tensor_id t = tensor(b, n ? xprintf("rope_table_%u", n + 1) : "rope_table", T_CONST,
 	    ROLE_STAT, DIMS(g->S, HD));
-	struct op *o = OP_(b, OP_rope_table, t);
-	while (kinds[o->ints[0]] != sc->type)
-		o->ints[0]++;
-	o->floats[0] = spec_num(rope, F_rope_theta);
-	o->floats[1] = o->floats[5] = 1;
+	struct op o = OP_(OP_rope_table, .arg = { t },
+	    .floats = { [0] = spec_num(rope, F_rope_theta), [1] = 1, [5] = 1 });
+	while (kinds[o.ints[0]] != sc->type)
+		o.ints[0]++;
 	if (sc->type == OBJ_linear_scaling) {
-		o->floats[1] = spec_num(sc, F_linear_scaling_factor);
+		o.floats[1] = spec_num(sc, F_linear_scaling_factor);
 	} else if (sc->type == OBJ_yarn) {
-		o->floats[1] = spec_num(sc, F_yarn_factor);
-		o->floats[2] = spec_num(sc, F_yarn_beta_fast);
-		o->floats[3] = spec_num(sc, F_yarn_beta_slow);
-		o->floats[4] = (double)spec_int(sc, F_yarn_original_length);
-		o->floats[5] = spec_num(sc, F_yarn_attention_factor);
+		o.floats[1] = spec_num(sc, F_yarn_factor);
+		o.floats[2] = spec_num(sc, F_yarn_beta_fast);
+		o.floats[3] = spec_num(sc, F_yarn_beta_slow);
+		o.floats[4] = (double)spec_int(sc, F_yarn_original_length);
+		o.floats[5] = spec_num(sc, F_yarn_attention_factor);
 	} else if (sc->type == OBJ_llama3) {
-		o->floats[1] = spec_num(sc, F_llama3_factor);
-		o->floats[2] = spec_num(sc, F_llama3_low_freq_factor);
-		o->floats[3] = spec_num(sc, F_llama3_high_freq_factor);
-		o->floats[4] = (double)spec_int(sc, F_llama3_original_length);
+		o.floats[1] = spec_num(sc, F_llama3_factor);
+		o.floats[2] = spec_num(sc, F_llama3_low_freq_factor);
+		o.floats[3] = spec_num(sc, F_llama3_high_freq_factor);
+		o.floats[4] = (double)spec_int(sc, F_llama3_original_length);
 	}
+	op(b, NULL, o);
 	b->seg = seg;
-	struct rope_made *m = xalloc(sizeof *m);
-	*m = (struct rope_made){ rope, HD, t, b->ropes };
-	b->ropes = m;
+	*PUSH(b->ropes) = (struct rope_made){ rope, HD, t };
 	return t;
 }
 
@@ -224,28 +254,26 @@ static tensor_id
 attention(struct builder *b, const struct object *at, tensor_id x)
 {
 	struct graph *g = b->g;
-	uint64_t H = (uint64_t)spec_int(at, F_attention_n_heads), D = g->tensor.a[x].dim[1];
-	uint64_t HK = (uint64_t)spec_int(at, F_attention_n_kv_heads);
-	uint64_t HD = (uint64_t)spec_int(at, F_attention_head_dim);
-	uint64_t window = (uint64_t)spec_int(at, F_attention_window);
+	uint64_t H = size_of(at, F_attention_n_heads), HK = size_of(at, F_attention_n_kv_heads);
+	uint64_t HD = size_of(at, F_attention_head_dim), D = g->tensor.a[x].dim[1];
+	uint64_t window = size_of(at, F_attention_window);
 	const char *qk_norm = spec_str(at, F_attention_qk_norm);
 	bool normed = strcmp(qk_norm, "none") != 0,
 	     biased = strcmp(spec_str(at, F_attention_bias), "none");
 	const struct object *rope = spec_obj(at, F_attention_rope);
-	tensor_id qkv[3], o, lse;
+	double scale = 1 / __builtin_sqrt((double)HD);
+	tensor_id qkv[3], o;
 	static const char *const names[] = { "q", "k", "v" };
 
 	for (int i = 0; i < 3; i++) {
 		uint64_t heads = i ? HK : H;
 		b->line = spec_value(at, F_attention_n_heads)->line;
 		const char *out = normed && i < 2 ? xprintf("%s_raw", names[i]) : names[i];
-		qkv[i] = linear(b, xprintf("%s_proj", names[i]),
-		    xprintf("%s%s_proj.weight", ATTN, names[i]), x, heads * HD,
+		qkv[i] = linear(b, "", ATTN, names[i], x, heads * HD,
 		    biased ? xprintf("%s_plain", names[i]) : out);
 		b->line = spec_value(at, F_attention_bias)->line;
 		if (biased)
-			qkv[i] = bias(b, xprintf("%s_bias", names[i]),
-			    xprintf("%s%s_proj.bias", ATTN, names[i]), qkv[i], out);
+			qkv[i] = bias(b, names[i], qkv[i], out);
 		b->line = spec_value(at, F_attention_qk_norm)->line;
 		if (normed && i < 2)
 			qkv[i] = norm(b, xprintf("%s_norm", names[i]),
@@ -253,40 +281,38 @@ attention(struct builder *b, const struct object *at, tensor_id x)
 			    strcmp(qk_norm, "head") ? 1 : heads, xprintf("%s_normed", names[i]));
 	}
 	for (int i = 0; i < 2 && rope->type == OBJ_rope; i++) {
-		tensor_id table = rope_table(b, rope, HD), y;
+		uint64_t heads = i ? HK : H;
+		tensor_id table = rope_table(b, rope, HD);
 		b->line = spec_value(at, F_attention_rope)->line;
-		y = ACT(b, xprintf("%s_rot", names[i]), b->T, (i ? HK : H) * HD);
-		uint64_t ints[] = { b->B, g->S, i ? HK : H, HD };
-		if (b->position)
-			memcpy(OP_(b, OP_rope_at, qkv[i], table, b->position, y)->ints, ints + 2,
-			    2 * sizeof *ints);
-		else
-			memcpy(OP_(b, OP_rope, qkv[i], table, y)->ints, ints, sizeof ints);
-		qkv[i] = y;
+		struct op rotate =
+		    b->position
+			? OP_(OP_rope_at, .arg = { qkv[i], table, b->position },
+			      .ints = { heads, HD })
+			: OP_(OP_rope, .arg = { qkv[i], table }, .ints = { b->B, g->S, heads, HD });
+		qkv[i] = result(b, NAMES(xprintf("%s_rot", names[i])), rotate);
 	}
 	b->line = spec_value(at, F_attention_n_heads)->line;
-	o = ACT(b, "heads", b->T, H * HD);
 	if (!window || window > g->S)
 		window = g->S;
-	uint64_t ints[] = { b->B, g->S, H, HK, HD, window };
-	struct op *p;
 	if (b->position) {
+		o = ACT(b, "heads", b->T, H * HD);
 		tensor_id keys = tensor(b, "keys", T_CACHE, ROLE_ACT, DIMS(g->S, HK * HD));
 		tensor_id values = tensor(b, "values", T_CACHE, ROLE_ACT, DIMS(g->S, HK * HD));
-		p = OP_(b, OP_attention_at, qkv[0], qkv[1], qkv[2], b->position, o, keys, values);
-		memcpy(p->ints, ints + 2, 4 * sizeof *ints);
+		op(b, NULL,
+		    OP_(OP_attention_at,
+			.arg = { qkv[0], qkv[1], qkv[2], b->position, o, keys, values },
+			.ints = { H, HK, HD, window }, .floats = { scale }));
 	} else {
-		lse = tensor(b, "heads_lse", T_ACT, ROLE_STAT, DIMS(b->B * H * g->S));
-		p = OP_(b, OP_attention, qkv[0], qkv[1], qkv[2], o, lse);
-		memcpy(p->ints, ints, sizeof ints);
+		o = result(b, NAMES("heads", "heads_lse"),
+		    OP_(OP_attention, .arg = { qkv[0], qkv[1], qkv[2] },
+			.ints = { b->B, g->S, H, HK, HD, window }, .floats = { scale }));
 	}
-	p->floats[0] = 1 / __builtin_sqrt((double)HD);
 	bool out_bias = !strcmp(spec_str(at, F_attention_bias), "all");
-	o = linear(b, "o_proj", ATTN "o_proj.weight", o, D, out_bias ? "attn_plain" : "attn");
-	return out_bias ? bias(b, "o_bias", ATTN "o_proj.bias", o, "attn") : o;
+	o = linear(b, "", ATTN, "o", o, D, out_bias ? "attn_plain" : "attn");
+	return out_bias ? bias(b, "o", o, "attn") : o;
 }
 
-/* Of the hidden activations; routed: as weighted rows of experts. */
+/* Of the hidden activations. */
 struct activation {
 	const char *name;
 	bool gated;
@@ -305,124 +331,108 @@ activation(const char *name)
 	return &all[i];
 }
 
-/* prefix tells the shared expert's tensors from a dense layer's. */
 static tensor_id
-mlp(struct builder *b, tensor_id x, uint64_t F, const char *act, const char *prefix, const char *hf)
+mlp(struct builder *b, tensor_id x, uint64_t F, const char *act, const char *pre, const char *hf)
 {
-	uint64_t T = b->T, D = b->g->tensor.a[x].dim[1];
 	const struct activation *ac = activation(act);
-	tensor_id g = 0, u, h;
+	tensor_id g = ac->gated ? linear(b, pre, hf, "gate", x, F, "gate") : 0;
+	tensor_id u = linear(b, pre, hf, "up", x, F, "up");
+	tensor_id h = result(b, NAMES(xprintf("%shidden", pre)),
+	    g ? OP_(OP_glu, .arg = { g, u }, .ints = { ac->a }) : OP_(OP_relu2, .arg = { u }));
 
-	if (ac->gated)
-		g = linear(b, xprintf("%sgate_proj", prefix), xprintf("%sgate_proj.weight", hf), x,
-		    F, xprintf("%sgate", prefix));
-	u = linear(b, xprintf("%sup_proj", prefix), xprintf("%sup_proj.weight", hf), x, F,
-	    xprintf("%sup", prefix));
-	h = ACT(b, xprintf("%shidden", prefix), T, F);
-	if (ac->gated)
-		OP_(b, OP_glu, g, u, h)->ints[0] = ac->a;
-	else
-		OP_(b, OP_relu2, u, h);
-	return linear(b, xprintf("%sdown_proj", prefix), xprintf("%sdown_proj.weight", hf), h, D,
-	    xprintf("%sout", prefix));
+	return linear(b, pre, hf, "down", h, b->g->tensor.a[x].dim[1], "out");
 }
 
 static tensor_id
 grouped(struct builder *b, const char *name, tensor_id x, tensor_id off, uint64_t E, uint64_t n,
     const char *out)
 {
-	uint64_t R = b->g->tensor.a[x].dim[0], k = b->g->tensor.a[x].dim[1];
 	tensor_id w = param(b, xprintf("%s_proj", name),
 	    xprintf("model.layers.%%l.mlp.experts.%%e.%s_proj.weight", name), OM_EXPERT_DATA,
-	    DIMS(E, n, k));
-	tensor_id y = ACT(b, out, R, n);
+	    DIMS(E, n, b->g->tensor.a[x].dim[1]));
 
-	OP_(b, OP_grouped, x, w, off, y);
-	return y;
+	return result(b, NAMES(out), OP_(OP_grouped, .arg = { x, w, off }));
+}
+
+/* Each token's experts, and the weights of these. */
+static struct op
+route(struct builder *b, const struct object *m, tensor_id x)
+{
+	struct graph *g = b->g;
+	const struct object *ro = spec_obj(m, F_moe_router);
+	/* in the order of op.def's scores */
+	static const char *const scores[] = { "softmax", "sigmoid", "topk_softmax" };
+	uint64_t E = size_of(m, F_moe_num_experts), K = size_of(m, F_moe_top_k), score = 0;
+	uint64_t parts = strcmp(spec_str(ro, F_router_balance_over), "sequence") ? 1 : b->B;
+	/* what is generated is no stress run, and has no place in the data to draw by */
+	const char *routing = b->shift ? "learned" : spec_str(ro, F_router_routing);
+	/* the losses are means over microbatches and data-parallel ranks */
+	double shares = (double)g->microbatches *
+			(double)spec_int(spec_obj(g->trainer, F_trainer_parallel), F_parallel_data);
+
+	while (strcmp(scores[score], spec_str(ro, F_router_score)))
+		score++;
+	b->line = spec_value(ro, F_router_score)->line;
+	tensor_id w = param(b, "router", "model.layers.%l.mlp.gate.weight", OM_DATA,
+	    DIMS(E, g->tensor.a[x].dim[1]));
+	struct op o = { strcmp(routing, "uniform") ? OP_route : OP_route_uniform,
+		.arg = { result(b, NAMES("scores"), OP_(OP_gate, .arg = { x, w })) },
+		.ints = { K, size_of(ro, F_router_normalize), score, size_of(ro, F_router_n_groups),
+		    size_of(ro, F_router_top_groups), parts },
+		.floats = { spec_num(ro, F_router_weight_scale),
+		    spec_num(ro, F_router_load_balance) / shares,
+		    spec_num(ro, F_router_z_loss) / shares } };
+	tensor_id *out = o.arg + op_row(o.op)->nin;
+	out[0] = tensor(b, "weights", T_ACT, ROLE_STAT, DIMS(b->T, K));
+	out[1] = tensor(b, "chosen", T_ACT, ROLE_INT32, DIMS(b->T, K));
+	out[2] = tensor(b, "probs", T_ACT, ROLE_STAT, DIMS(b->T, E));
+	out[3] = tensor(b, "scores_lse", T_ACT, ROLE_STAT, DIMS(b->T));
+	out[4] = tensor(b, "counts", T_ACT, ROLE_INT32, DIMS(parts, E));
+	out[5] = stat(b, "load", ROLE_INT64, OM_DATA, E);
+	out[6] = stat(b, "aux", ROLE_FP64, OM_DATA, 2);
+	if (spec_num(ro, F_router_bias_gamma) > 0) {
+		tensor_id bias = tensor(b, "choice_bias", T_BUFFER, ROLE_STAT, DIMS(E));
+		struct tensor *t = &g->tensor.a[bias];
+		t->hf = "model.layers.%l.mlp.gate.e_score_correction_bias";
+		t->init = INIT_ZERO;
+		t->copies = OM_DATA;
+		t->line = spec_value(ro, F_router_bias_gamma)->line;
+		o.arg[1] = bias;
+	} else if (!strcmp(routing, "random")) {
+		o.arg[2] = tensor(b, "draw", T_INPUT, ROLE_INT64, DIMS(3));
+	}
+	return op(b, NULL, o);
 }
 
 static tensor_id
 moe(struct builder *b, const struct object *m, tensor_id x)
 {
-	struct graph *g = b->g;
-	const struct object *ro = spec_obj(m, F_moe_router);
 	const char *act = spec_str(m, F_moe_activation);
-	/* in the order of op.def's scores */
-	static const char *const scores[] = { "softmax", "sigmoid", "topk_softmax" };
-	uint64_t parts = strcmp(spec_str(ro, F_router_balance_over), "sequence") ? 1 : b->B;
-	uint64_t T = b->T, D = g->tensor.a[x].dim[1];
-	uint64_t E = (uint64_t)spec_int(m, F_moe_num_experts),
-		 K = (uint64_t)spec_int(m, F_moe_top_k);
-	uint64_t F = (uint64_t)spec_int(m, F_moe_hidden_size), R = size_mul(T, K);
-	uint64_t FS = (uint64_t)spec_int(m, F_moe_shared_hidden_size);
-	tensor_id w, z, p, idx, prob, lse, cnt, load, aux, row, src, off, xr, gate, up, h, y;
-	tensor_id bias = 0, draw = 0;
-	/* what is generated is no stress run, and has no place in the data to draw by */
-	const char *routing = b->shift ? "learned" : spec_str(ro, F_router_routing);
+	const struct activation *ac = activation(act);
+	uint64_t D = b->g->tensor.a[x].dim[1], E = size_of(m, F_moe_num_experts);
+	uint64_t F = size_of(m, F_moe_hidden_size), FS = size_of(m, F_moe_shared_hidden_size);
+	tensor_id xr, gate, up, h, y, sum;
 
-	b->line = spec_value(ro, F_router_score)->line;
-	w = param(b, "router", "model.layers.%l.mlp.gate.weight", OM_DATA, DIMS(E, D));
-	z = tensor(b, "scores", T_ACT, ROLE_STAT, DIMS(T, E));
-	OP_(b, OP_gate, x, w, z);
-	p = tensor(b, "weights", T_ACT, ROLE_STAT, DIMS(T, K));
-	idx = tensor(b, "chosen", T_ACT, ROLE_INT32, DIMS(T, K));
-	prob = tensor(b, "probs", T_ACT, ROLE_STAT, DIMS(T, E));
-	lse = tensor(b, "scores_lse", T_ACT, ROLE_STAT, DIMS(T));
-	cnt = tensor(b, "counts", T_ACT, ROLE_INT32, DIMS(parts, E));
-	load = stat(b, "load", ROLE_INT64, OM_DATA, E);
-	aux = stat(b, "aux", ROLE_FP64, OM_DATA, 2);
-	if (spec_num(ro, F_router_bias_gamma) > 0) {
-		bias = tensor(b, "choice_bias", T_BUFFER, ROLE_STAT, DIMS(E));
-		g->tensor.a[bias].hf = "model.layers.%l.mlp.gate.e_score_correction_bias";
-		g->tensor.a[bias].init = INIT_ZERO;
-		g->tensor.a[bias].copies = OM_DATA;
-		g->tensor.a[bias].line = spec_value(ro, F_router_bias_gamma)->line;
-	} else if (!strcmp(routing, "random")) {
-		draw = tensor(b, "draw", T_INPUT, ROLE_INT64, DIMS(3));
-	}
-	struct op *o = strcmp(routing, "uniform")
-			   ? OP_(b, OP_route, z, bias, draw, p, idx, prob, lse, cnt, load, aux)
-			   : OP_(b, OP_route_uniform, z, p, idx, prob, lse, cnt, load, aux);
-	uint64_t score = 0;
-	while (strcmp(scores[score], spec_str(ro, F_router_score)))
-		score++;
-	memcpy(o->ints,
-	    (uint64_t[]){ K, (uint64_t)spec_int(ro, F_router_normalize), score,
-		(uint64_t)spec_int(ro, F_router_n_groups),
-		(uint64_t)spec_int(ro, F_router_top_groups), parts },
-	    6 * sizeof(uint64_t));
-	/* the losses are means over microbatches and data-parallel ranks */
-	double shares = (double)g->microbatches *
-			(double)spec_int(spec_obj(g->trainer, F_trainer_parallel), F_parallel_data);
-	o->floats[0] = spec_num(ro, F_router_weight_scale);
-	o->floats[1] = spec_num(ro, F_router_load_balance) / shares;
-	o->floats[2] = spec_num(ro, F_router_z_loss) / shares;
-
+	struct op chosen = route(b, m, x);
+	tensor_id p = op_arg(&chosen, "p");
 	b->line = spec_value(m, F_moe_num_experts)->line;
-	row = tensor(b, "row", T_ACT, ROLE_INT32, DIMS(T, K));
-	src = tensor(b, "src", T_ACT, ROLE_INT32, DIMS(R));
-	off = tensor(b, "offsets", T_ACT, ROLE_INT32, DIMS(E + 1));
-	OP_(b, OP_route_map, idx, cnt, row, src, off);
-	xr = ACT(b, "routed", R, D);
-	OP_(b, OP_dispatch, x, row, src, xr);
+	struct op map = op(b, NAMES("row", "src", "offsets"),
+	    OP_(OP_route_map, .arg = { op_arg(&chosen, "idx"), op_arg(&chosen, "cnt") }));
+	tensor_id row = op_arg(&map, "row"), src = op_arg(&map, "src"), off = op_arg(&map, "off");
+	xr = result(b, NAMES("routed"), OP_(OP_dispatch, .arg = { x, row, src }));
 	b->line = spec_value(m, F_moe_hidden_size)->line;
-	gate = activation(act)->gated ? grouped(b, "gate", xr, off, E, F, "gate") : 0;
+	gate = ac->gated ? grouped(b, "gate", xr, off, E, F, "gate") : 0;
 	up = grouped(b, "up", xr, off, E, F, "up");
-	h = ACT(b, "hidden", R, F);
-	if (gate)
-		OP_(b, OP_glu_routed, gate, up, p, src, h)->ints[0] = activation(act)->a;
-	else
-		OP_(b, OP_relu2_routed, up, p, src, h);
+	h = result(b, NAMES("hidden"),
+	    gate ? OP_(OP_glu_routed, .arg = { gate, up, p, src }, .ints = { ac->a })
+		 : OP_(OP_relu2_routed, .arg = { up, p, src }));
 	y = grouped(b, "down", h, off, E, D, "rows");
-	tensor_id sum = ACT(b, "out", T, D);
-	OP_(b, OP_combine, y, row, src, sum);
+	sum = result(b, NAMES("out"), OP_(OP_combine, .arg = { y, row, src }));
 	if (!FS)
 		return sum;
 	b->line = spec_value(m, F_moe_shared_hidden_size)->line;
 	tensor_id s = mlp(b, x, FS, act, "shared_", "model.layers.%l.mlp.shared_expert.");
-	tensor_id both = ACT(b, "mixed", T, D);
-	OP_(b, OP_add, sum, s, both);
-	return both;
+	return result(b, NAMES("mixed"), OP_(OP_add, .arg = { sum, s }));
 }
 
 /* Norm of a branch's end, if norms are placed there; name is that of its parameter. */
@@ -430,9 +440,7 @@ static tensor_id
 norm_if(
     struct builder *b, bool here, const char *name, const char *hf, tensor_id x, const char *out)
 {
-	const struct object *tr = spec_obj(b->g->trainer, F_trainer_model);
-
-	b->line = spec_value(tr, F_transformer_norm)->line;
+	b->line = spec_value(b->model, F_transformer_norm)->line;
 	return here ? norm(b, name, xprintf("model.layers.%%l.%s.weight", hf), x, 1, out) : x;
 }
 
@@ -440,35 +448,31 @@ static void
 layer(struct builder *b, const struct object *at, const struct object *ffn)
 {
 	struct graph *g = b->g;
-	struct object *tr = spec_obj(g->trainer, F_trainer_model);
-	uint64_t D = (uint64_t)spec_int(tr, F_transformer_d_model);
+	const struct object *tr = b->model;
 	const char *placement = spec_str(tr, F_transformer_norm_placement);
 	bool before = strcmp(placement, "post") != 0, after = strcmp(placement, "pre") != 0;
-	tensor_id x, a, mid, f, y;
+	tensor_id x, a, mid, f;
 
 	b->line = spec_value(tr, F_transformer_d_model)->line;
-	x = g->seg.a[b->seg].x = ACT(b, "x", b->T, D);
+	x = g->seg.a[b->seg].x = ACT(b, "x", b->T, size_of(tr, F_transformer_d_model));
 	/* the names are those of OLMoE (pre), OLMo 2 (post) and Gemma 2 (peri) */
 	a = norm_if(b, before, "attn_norm", "input_layernorm", x, "attn_in");
 	a = attention(b, at, a);
 	a = norm_if(b, after, "attn_post_norm", "post_attention_layernorm", a, "attn_normed");
 	b->line = spec_value(tr, F_transformer_attention)->line;
-	mid = ACT(b, "mid", b->T, D);
-	OP_(b, OP_add, x, a, mid);
+	mid = result(b, NAMES("mid"), OP_(OP_add, .arg = { x, a }));
 	f = norm_if(b, before, "ffn_norm",
 	    after ? "pre_feedforward_layernorm" : "post_attention_layernorm", mid, "ffn_in");
 	if (ffn->type == OBJ_moe) {
 		f = moe(b, ffn, f);
 	} else {
 		b->line = spec_value(ffn, F_mlp_hidden_size)->line;
-		f = mlp(b, f, (uint64_t)spec_int(ffn, F_mlp_hidden_size),
-		    spec_str(ffn, F_mlp_activation), "", "model.layers.%l.mlp.");
+		f = mlp(b, f, size_of(ffn, F_mlp_hidden_size), spec_str(ffn, F_mlp_activation), "",
+		    "model.layers.%l.mlp.");
 	}
 	f = norm_if(b, after, "ffn_post_norm", "post_feedforward_layernorm", f, "ffn_normed");
 	b->line = spec_value(tr, F_transformer_feed_forward)->line;
-	y = ACT(b, "y", b->T, D);
-	OP_(b, OP_add, mid, f, y);
-	g->seg.a[b->seg].y = y;
+	g->seg.a[b->seg].y = result(b, NAMES("y"), OP_(OP_add, .arg = { mid, f }));
 }
 
 /*
@@ -508,6 +512,23 @@ find_kinds(struct graph *g)
 	}
 }
 
+/* What the optimizer keeps of a parameter. */
+static void
+keep_states(struct builder *b, tensor_id param)
+{
+	static const char *const name[N_STATES] = { "master", "m", "v" };
+	struct graph *g = b->g;
+	bool master = g->format[ROLE_WEIGHT] != g->format[ROLE_MASTER];
+
+	for (int j = master ? STATE_MASTER : STATE_M; j < N_STATES; j++) {
+		tensor_id s =
+		    graph_like(g, param, T_STATE, j == STATE_MASTER ? ROLE_MASTER : ROLE_MOMENT,
+			xprintf("%s_%s", name[j], tensor_short_name(g, param)));
+		g->tensor.a[s].param = param;
+		g->tensor.a[param].state[j] = s;
+	}
+}
+
 /* Squared norm over all gradients, clipping, then the step of every parameter and router bias. */
 static void
 update(struct builder *b)
@@ -516,52 +537,41 @@ update(struct builder *b)
 	tensor_id ctl = g->ctl;
 	struct object *opt = spec_obj(g->trainer, F_trainer_optimizer);
 	const struct value *betas = spec_value(opt, F_adamw_betas);
-	bool master = g->format[ROLE_WEIGHT] != g->format[ROLE_MASTER];
-	static const char *const state[N_STATES] = { "master", "m", "v" };
-	uint32_t ntensors = g->tensor.n, seg = b->seg;
+	ARRAY(tensor_id) params = { 0 }; /* by group */
+	uint32_t ntensors = g->tensor.n;
 
-	b->line = spec_value(opt, F_adamw_clip_norm)->line;
 	for (uint32_t k = 0; k < g->param_group.n; k++)
-		for (uint32_t i = 1; i < ntensors; i++)
+		for (tensor_id i = 1; i < ntensors; i++)
 			if (g->tensor.a[i].class == T_PARAM && g->tensor.a[i].param_group == k)
-				OP_(b, OP_sumsq, g->tensor.a[i].grad, ctl);
-	OP_(b, OP_clip, g->loss, ctl)->floats[0] = spec_num(opt, F_adamw_clip_norm);
-	for (uint32_t k = 0; k < g->param_group.n; k++)
-		for (uint32_t i = 1; i < ntensors; i++) {
-			if (g->tensor.a[i].class != T_PARAM || g->tensor.a[i].param_group != k)
-				continue;
-			tensor_id s[N_STATES] = { 0 };
-			b->line = g->tensor.a[i].line;
-			for (int j = master ? STATE_MASTER : STATE_M; j < N_STATES; j++) {
-				b->seg = g->tensor.a[i].seg;
-				const char *name =
-				    g->tensor.a[i].name + strlen(g->seg.a[b->seg].name) + 1;
-				s[j] = tensor(b, xprintf("%s_%s", state[j], name), T_STATE,
-				    j == STATE_MASTER ? ROLE_MASTER : ROLE_MOMENT,
-				    g->tensor.a[i].ndims, g->tensor.a[i].dim);
-				g->tensor.a[s[j]].param = i;
-				g->tensor.a[i].state[j] = s[j];
-				b->seg = seg;
-			}
-			b->line = spec_value(g->trainer, F_trainer_optimizer)->line;
-			struct op *o = OP_(b, OP_adamw, g->tensor.a[i].grad, ctl, i,
-			    s[STATE_MASTER], s[STATE_M], s[STATE_V]);
-			o->floats[0] = betas->num;
-			o->floats[1] = betas->num2;
-			o->floats[2] = spec_num(opt, F_adamw_eps);
-			o->floats[3] = g->param_group.a[k].weight_decay;
-			o->floats[4] = g->param_group.a[k].lr_scale;
-			g->param_group.a[k].whole = op_row(o->op)->whole;
-		}
+				*PUSH(params) = i;
+	b->line = spec_value(opt, F_adamw_clip_norm)->line;
+	for (uint32_t i = 0; i < params.n; i++)
+		op(b, NULL, OP_(OP_sumsq, .arg = { g->tensor.a[params.a[i]].grad, ctl }));
+	op(b, NULL,
+	    OP_(OP_clip, .arg = { g->loss, ctl }, .floats = { spec_num(opt, F_adamw_clip_norm) }));
+	b->line = spec_value(g->trainer, F_trainer_optimizer)->line;
+	for (uint32_t i = 0; i < params.n; i++) {
+		keep_states(b, params.a[i]);
+		const struct tensor *t = &g->tensor.a[params.a[i]];
+		struct param_group *group = &g->param_group.a[t->param_group];
+		struct op step = op(b, NULL,
+		    OP_(OP_adamw,
+			.arg = { t->grad, ctl, params.a[i], t->state[STATE_MASTER],
+			    t->state[STATE_M], t->state[STATE_V] },
+			.floats = { betas->num, betas->num2, spec_num(opt, F_adamw_eps),
+			    group->weight_decay, group->lr_scale }));
+		group->whole = op_row(step.op)->whole;
+	}
 	for (tensor_id i = 1; i < ntensors; i++) {
-		const struct segment *s = &g->seg.a[g->tensor.a[i].seg];
-		if (g->tensor.a[i].class != T_BUFFER)
+		const struct tensor *t = &g->tensor.a[i];
+		if (t->class != T_BUFFER)
 			continue;
+		const struct segment *s = &g->seg.a[t->seg];
 		const struct object *ro = spec_obj(s->ffn, F_moe_router);
-		b->line = g->tensor.a[i].line;
-		struct op *o = OP_(b, OP_bias_update, op_arg(graph_route(s), "load"), ctl, i);
-		o->ints[0] = g->tensor.a[i].dim[0];
-		o->floats[0] = spec_num(ro, F_router_bias_gamma);
+		b->line = t->line;
+		op(b, NULL,
+		    OP_(OP_bias_update, .arg = { op_arg(graph_route(s), "load"), ctl, i },
+			.ints = { t->dim[0] }, .floats = { spec_num(ro, F_router_bias_gamma) }));
 	}
 }
 
@@ -578,22 +588,15 @@ count(struct graph *g)
 		if (t->class != T_PARAM)
 			continue;
 		uint64_t all = size_mul(tensor_elems(t), tensor_layers(g, t)), active = all;
-		if (tensor_by_expert(t)) {
-			struct object *m = spec_value(
-			    spec_obj(g->trainer, F_trainer_model), F_transformer_feed_forward)
-					       ->list[g->seg.a[t->seg].layer[0]];
-			active = all / t->dim[0] * (uint64_t)spec_int(m, F_moe_top_k);
-		}
+		if (tensor_by_expert(t))
+			active = all / t->dim[0] * size_of(g->seg.a[t->seg].ffn, F_moe_top_k);
 		g->params_total = size_add(g->params_total, all);
 		g->params_active = size_add(g->params_active, active);
 	}
-	for (uint32_t s = 0; s < g->update; s++)
-		for (int p = 0; p < N_PHASES; p++)
-			for (uint32_t i = 0; i < g->seg.a[s].ops[p].n; i++) {
-				uint64_t n = op_flops(g, &g->seg.a[s].ops[p].a[i]);
-				flops = size_add(flops,
-				    size_mul(n, g->seg.a[s].nlayers ? g->seg.a[s].nlayers : 1));
-			}
+	for (struct op_at at = { 0 }; graph_next(g, &at) && at.seg < g->update;) {
+		uint64_t n = g->seg.a[at.seg].nlayers;
+		flops = size_add(flops, size_mul(op_flops(g, at.op), n ? n : 1));
+	}
 	g->flops_token = flops / g->T;
 }
 
@@ -601,41 +604,29 @@ count(struct graph *g)
 static void
 embed(struct builder *b, tensor_id tokens, tensor_id w)
 {
-	struct graph *g = b->g;
-	const struct object *tr = spec_obj(g->trainer, F_trainer_model);
-	const struct object *em = spec_obj(tr, F_transformer_embedding);
-	uint64_t D = g->tensor.a[w].dim[1];
+	const struct object *em = spec_obj(b->model, F_transformer_embedding);
 	double factor = spec_num(em, F_embedding_scale);
-	tensor_id x = ACT(b, "x0", b->T, D);
+	tensor_id x = result(b, NAMES("x0"), OP_(OP_embed, .arg = { tokens, w }));
 
-	OP_(b, OP_embed, tokens, w, x);
-	b->line = spec_value(tr, F_transformer_embedding)->line;
-	if (factor != 1) {
-		tensor_id y = ACT(b, "scaled", b->T, D);
-		OP_(b, OP_scale, x, y)->floats[0] = factor;
-		x = y;
-	}
+	b->line = spec_value(b->model, F_transformer_embedding)->line;
+	if (factor != 1)
+		x = result(b, NAMES("scaled"), OP_(OP_scale, .arg = { x }, .floats = { factor }));
 	if (spec_int(em, F_embedding_norm))
 		x = norm(b, "norm", "model.embed_norm.weight", x, 1, "normed");
-	g->seg.a[b->seg].y = x;
+	b->g->seg.a[b->seg].y = x;
 }
 
 /* The final norm; gives what the output weights are multiplied by. */
 static tensor_id
-head_norm(struct builder *b, tensor_id norm_w, uint64_t D)
+head_norm(struct builder *b, tensor_id norm_w)
 {
-	struct graph *g = b->g;
-	const struct object *tr = spec_obj(g->trainer, F_trainer_model);
-	tensor_id x, h, r;
+	const struct object *lm = spec_obj(b->model, F_transformer_lm_head);
+	tensor_id x, h;
 
-	b->line = spec_value(tr, F_transformer_norm)->line;
-	x = g->seg.a[b->seg].x = ACT(b, "x", b->T, D);
-	h = ACT(b, "in", b->T, D);
-	r = tensor(b, "in_rms", T_ACT, ROLE_STAT, DIMS(b->T));
-	struct op *o = OP_(b, OP_rmsnorm, x, norm_w, h, r);
-	o->ints[0] = 1;
-	o->floats[0] = spec_num(spec_obj(tr, F_transformer_norm), F_rms_norm_eps);
-	b->line = spec_value(spec_obj(tr, F_transformer_lm_head), F_lm_head_tied)->line;
+	b->line = spec_value(b->model, F_transformer_norm)->line;
+	x = b->g->seg.a[b->seg].x = ACT(b, "x", b->T, b->g->tensor.a[norm_w].dim[0]);
+	h = norm_by(b, norm_w, x, 1, "in");
+	b->line = spec_value(lm, F_lm_head_tied)->line;
 	return h;
 }
 
@@ -644,15 +635,14 @@ static void
 head(struct builder *b, tensor_id norm_w, tensor_id w)
 {
 	struct graph *g = b->g;
-	const struct object *tr = spec_obj(g->trainer, F_trainer_model);
 	const struct object *ba = spec_obj(g->trainer, F_trainer_batch);
-	const struct object *lm = spec_obj(tr, F_transformer_lm_head);
-	tensor_id h = head_norm(b, norm_w, g->tensor.a[w].dim[1]), lse;
+	const struct object *lm = spec_obj(b->model, F_transformer_lm_head);
+	double labels = (double)spec_int(ba, F_batch_global) * (double)g->S;
+	tensor_id h = head_norm(b, norm_w);
 
-	lse = tensor(b, "logits_lse", T_ACT, ROLE_STAT, DIMS(b->T));
-	struct op *o = OP_(b, OP_head_loss, h, w, g->labels, lse, g->loss);
-	o->floats[0] = 1 / ((double)spec_int(ba, F_batch_global) * (double)g->S);
-	o->floats[1] = spec_num(lm, F_lm_head_z_loss);
+	op(b, NAMES("logits_lse"),
+	    OP_(OP_head_loss, .arg = { h, w, g->labels, 0, g->loss },
+		.floats = { 1 / labels, spec_num(lm, F_lm_head_z_loss) }));
 }
 
 /*
@@ -663,24 +653,21 @@ static void
 decode(struct builder *b, tensor_id tokens_w, tensor_id norm_w, tensor_id w)
 {
 	struct graph *g = b->g;
-	const struct object *tr = spec_obj(g->trainer, F_trainer_model);
-	uint64_t V = g->tensor.a[w].dim[0], D = g->tensor.a[w].dim[1];
-	tensor_id token, h, logits;
+	tensor_id token;
 
 	b->B = b->T = 1;
 	b->shift = g->seg.n - g->embed;
 	g->decode = g->seg.n;
 	for (uint32_t s = g->embed; s <= g->head; s++) {
 		struct segment old = g->seg.a[s];
-		segment(g, xprintf("decode_%s", old.name));
-		struct segment *new = &g->seg.a[s + b->shift];
-		new->attention = old.attention;
-		new->ffn = old.ffn;
-		new->layer = old.layer;
-		new->nlayers = old.nlayers;
+		*PUSH(g->seg) = (struct segment){ .name = xprintf("decode_%s", old.name),
+			.attention = old.attention,
+			.ffn = old.ffn,
+			.layer = old.layer,
+			.nlayers = old.nlayers };
 	}
 	b->seg = g->decode;
-	b->line = spec_value(tr, F_transformer_vocab_size)->line;
+	b->line = spec_value(b->model, F_transformer_vocab_size)->line;
 	token = tensor(b, "token", T_INPUT, ROLE_INT32, DIMS(1));
 	b->position = tensor(b, "position", T_INPUT, ROLE_INT32, DIMS(1));
 	embed(b, token, tokens_w);
@@ -689,9 +676,7 @@ decode(struct builder *b, tensor_id tokens_w, tensor_id norm_w, tensor_id w)
 		layer(b, g->seg.a[k].attention, g->seg.a[k].ffn);
 	}
 	b->seg = g->head + b->shift;
-	h = head_norm(b, norm_w, D);
-	logits = tensor(b, "logits", T_ACT, ROLE_STAT, DIMS(1, V));
-	OP_(b, OP_logits, h, w, logits);
+	op(b, NAMES("logits"), OP_(OP_logits, .arg = { head_norm(b, norm_w), w }));
 }
 
 struct graph *
@@ -700,22 +685,18 @@ graph_build(struct object *trainer)
 	struct graph *g = xalloc(sizeof *g);
 	struct object *tr = spec_obj(trainer, F_trainer_model);
 	struct object *ba = spec_obj(trainer, F_trainer_batch);
-	uint64_t V = (uint64_t)spec_int(tr, F_transformer_vocab_size);
-	uint64_t D = (uint64_t)spec_int(tr, F_transformer_d_model);
-	struct builder b = { .g = g };
+	uint64_t V = size_of(tr, F_transformer_vocab_size), D = size_of(tr, F_transformer_d_model);
+	struct builder b = { .g = g, .model = tr };
 	tensor_id tokens_w, w, norm_w;
 
 	g->trainer = trainer;
 	g->last_phase = BACKWARD;
 	g->n_layers = (uint32_t)spec_int(tr, F_transformer_n_layers);
-	g->B = (uint64_t)spec_int(ba, F_batch_micro);
-	g->S = (uint64_t)spec_int(tr, F_transformer_sequence_length);
-	g->T = size_mul(g->B, g->S);
-	g->microbatches =
-	    (uint64_t)spec_int(ba, F_batch_global) / g->B /
-	    (uint64_t)spec_int(spec_obj(trainer, F_trainer_parallel), F_parallel_data);
-	b.B = g->B;
-	b.T = g->T;
+	b.B = g->B = size_of(ba, F_batch_micro);
+	g->S = size_of(tr, F_transformer_sequence_length);
+	b.T = g->T = size_mul(g->B, g->S);
+	g->microbatches = size_of(ba, F_batch_global) / g->B /
+			  size_of(spec_obj(trainer, F_trainer_parallel), F_parallel_data);
 	choose_formats(g);
 	*PUSH(g->tensor) = (struct tensor){ .name = "none" };
 	g->init = segment(g, "init");

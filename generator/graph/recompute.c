@@ -23,20 +23,6 @@ repeatable(const struct op *o, const char *what)
 	return !strcmp(what, "block");
 }
 
-/* A tensor for what an op gives the second time. */
-static tensor_id
-again(struct graph *g, uint32_t seg, tensor_id t)
-{
-	const char *name = g->tensor.a[t].name + strlen(g->seg.a[seg].name) + 1;
-	struct tensor old = g->tensor.a[t];
-	tensor_id n = graph_tensor(g, xprintf("re_%s", name), T_ACT, old.role, seg);
-
-	g->tensor.a[n].ndims = old.ndims;
-	memcpy(g->tensor.a[n].dim, old.dim, sizeof old.dim);
-	g->tensor.a[n].line = old.line;
-	return n;
-}
-
 /* Ops of a segment's backward pass with the copies before them, and what these give. */
 struct rewrite {
 	struct oplist bwd;
@@ -57,17 +43,6 @@ append(struct rewrite *w, struct op o)
 	return &w->bwd.a[w->bwd.n - 1];
 }
 
-static bool
-gives(const struct op *o, tensor_id t)
-{
-	const struct op_row *r = op_row(o->op);
-
-	for (uint8_t k = r->nin; k < r->nin + r->nout; k++)
-		if (o->arg[k] == t)
-			return true;
-	return false;
-}
-
 /*
  * True if to repeat a forward op would keep as much as it frees: what it reads of ops that are not
  * repeated, and nobody else reads after the forward pass. So a sum is kept, not one of its terms.
@@ -83,7 +58,8 @@ pointless(const struct graph *g, const struct segment *seg, uint32_t i, const bo
 	for (uint8_t k = 0; k < r->nin; k++) {
 		bool more = false; /* the op alone wants it kept */
 		for (uint32_t j = 0; j < i; j++)
-			more |= gives(&fwd->a[j], o->arg[k]) && !repeatable(&fwd->a[j], "cheap");
+			more |=
+			    op_writes(&fwd->a[j], o->arg[k]) && !repeatable(&fwd->a[j], "cheap");
 		for (uint32_t j = i + 1; j < fwd->n; j++)
 			more &= !(repeat[j] && op_reads(&fwd->a[j], o->arg[k]));
 		for (uint32_t j = 0; j < bwd->n; j++)
@@ -121,8 +97,10 @@ recompute_segment(struct graph *g, uint32_t s, const char *what)
 			continue;
 		struct op *o = append(&w, fwd->a[i]);
 		for (uint8_t k = r->nin; k < r->nin + r->nout; k++) {
-			*PUSH(w.old) = o->arg[k];
-			*PUSH(w.new) = o->arg[k] = again(g, s, o->arg[k]);
+			tensor_id old = o->arg[k];
+			*PUSH(w.old) = old;
+			*PUSH(w.new) = o->arg[k] = graph_like(g, old, T_ACT, g->tensor.a[old].role,
+			    xprintf("re_%s", tensor_short_name(g, old)));
 		}
 	}
 	for (uint32_t i = 0; i < bwd->n; i++)
