@@ -69,8 +69,9 @@ llu(uint64_t n)
 void text_sort(const char **a, uint32_t n); /* by their bytes */
 const char *text_bytes(uint64_t n);         /* "1.50 GiB" */
 const char *text_commas(uint64_t n);        /* "6,919,161,856" */
-/* A double that C and Lua read back exactly, as short as it can be. */
-const char *text_double(double x);
+/* A double that C and Lua read back exactly: in no more digits than it needs, or so many. */
+const char *text_digits(double x, int least);
+const char *text_double(double x);            /* as short as it can be, and no integer: "1.0" */
 char *sha256_hex(const void *data, size_t n); /* FIPS 180-4 */
 
 /* ---- diag.c: what users read ----------------------------------------------------------------- */
@@ -84,6 +85,8 @@ enum { DIAG_MAX = 20, DIAG_NONE = -1 };
 uint32_t diag_file(const char *path, const char *text, size_t n);
 const char *diag_file_name(uint32_t file);
 const char *diag_file_text(uint32_t file, size_t *n);
+/* A line of it without its end; false: it has no such. */
+bool diag_source_line(uint32_t file, uint32_t line, const char **s, size_t *n);
 /* One error with its source line and caret; note and help belong to the error before them. */
 void diag_error(struct pos p, const char *fmt, ...) PRINTF(2, 3);
 void diag_note(struct pos p, const char *fmt, ...) PRINTF(2, 3);

@@ -17,6 +17,7 @@ enum { TEXT_MAX_SHOWN = 1000 };
 struct source_file {
 	const char *path, *text;
 	size_t n;
+	ARRAY(const char *) line; /* where each ends; none before they are asked for */
 };
 struct entry {
 	struct pos pos;
@@ -213,23 +214,23 @@ is_continuation(char c)
 	return ((unsigned char)c & 0xc0) == 0x80; /* inside a UTF-8 character */
 }
 
-static bool
-source_line(struct pos p, const char **s, size_t *n)
+bool
+diag_source_line(uint32_t file, uint32_t line, const char **s, size_t *n)
 {
 	size_t size;
-	const char *text = diag_file_text(p.file, &size), *end = text + size;
-	if (!text)
+	const char *text = diag_file_text(file, &size), *end = text + size;
+	if (!text || !line)
 		return false;
-	for (uint32_t line = 1; line < p.line; line++) {
-		text = memchr(text, '\n', (size_t)(end - text));
-		if (!text)
-			return false;
-		text++;
+	struct source_file *f = &files.a[file - 1];
+	for (const char *p = f->line.n ? NULL : text; p && p <= end; p++) {
+		const char *eol = memchr(p, '\n', (size_t)(end - p));
+		*PUSH(f->line) = p = eol ? eol : end;
 	}
-	const char *eol = memchr(text, '\n', (size_t)(end - text));
-	*s = text;
-	*n = (size_t)((eol ? eol : end) - text);
-	if (*n && text[*n - 1] == '\r')
+	if (line > f->line.n)
+		return false;
+	*s = line > 1 ? f->line.a[line - 2] + 1 : text;
+	*n = (size_t)(f->line.a[line - 1] - *s);
+	if (*n && (*s)[*n - 1] == '\r')
 		(*n)--;
 	return true;
 }
@@ -240,7 +241,7 @@ excerpt(struct buf *b, struct pos p)
 {
 	const char *s;
 	size_t n;
-	if (!p.line || !source_line(p, &s, &n))
+	if (!diag_source_line(p.file, p.line, &s, &n))
 		return;
 	size_t from = 0, to = n, at = p.col ? p.col - 1 : 0;
 	if (at > n)
@@ -353,37 +354,33 @@ diag_line(struct buf *b)
 	}
 }
 
+static uint32_t
+least(uint32_t a, uint32_t b)
+{
+	return a < b ? a : b;
+}
+
 /* Letters added, left out, changed, or swapped with their neighbour. */
 static uint32_t
 edit_distance(const char *a, const char *b)
 {
-	size_t na = strlen(a), nb = strlen(b);
 	enum { LONGEST = 64 };
-	uint32_t rows[3][LONGEST + 1], *above2 = rows[0], *above = rows[1], *row = rows[2];
+	size_t na = strlen(a), nb = strlen(b);
+	uint32_t d[LONGEST + 1][LONGEST + 1]; /* between the first i and j letters */
 
 	if (na > LONGEST || nb > LONGEST)
 		return UINT32_MAX;
-	for (size_t j = 0; j <= nb; j++)
-		row[j] = (uint32_t)j;
-	for (size_t i = 1; i <= na; i++) {
-		uint32_t *spare = above2;
-		above2 = above;
-		above = row;
-		row = spare;
-		row[0] = (uint32_t)i;
-		for (size_t j = 1; j <= nb; j++) {
-			uint32_t best = above[j - 1] + (a[i - 1] != b[j - 1]);
-			if (above[j] + 1 < best)
-				best = above[j] + 1;
-			if (row[j - 1] + 1 < best)
-				best = row[j - 1] + 1;
-			if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
-			    above2[j - 2] + 1 < best)
-				best = above2[j - 2] + 1;
-			row[j] = best;
+	for (size_t i = 0; i <= na; i++)
+		for (size_t j = 0; j <= nb; j++) {
+			d[i][j] = (uint32_t)(i + j);
+			if (!i || !j)
+				continue;
+			d[i][j] = least(least(d[i - 1][j], d[i][j - 1]) + 1,
+			    d[i - 1][j - 1] + (a[i - 1] != b[j - 1]));
+			if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+				d[i][j] = least(d[i][j], d[i - 2][j - 2] + 1);
 		}
-	}
-	return row[nb];
+	return d[na][nb];
 }
 
 /*
@@ -393,14 +390,12 @@ edit_distance(const char *a, const char *b)
 const char *
 diag_closest(const char *word, const char *const *names, uint32_t n)
 {
-	size_t size = strlen(word), least = size / 3 > 1 ? size / 3 : 1;
+	size_t size = strlen(word), most = size / 3 > 1 ? size / 3 : 1;
 	const char *best = NULL;
-	if (size > 64)
-		return NULL;
 	for (uint32_t i = 0; i < n; i++) {
 		uint32_t d = edit_distance(word, names[i]);
-		if (d < least || (d == least && !best)) {
-			least = d;
+		if (d < most || (d == most && !best)) {
+			most = d;
 			best = names[i];
 		}
 	}

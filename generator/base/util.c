@@ -188,17 +188,24 @@ text_commas(uint64_t n)
 }
 
 const char *
-text_double(double x)
+text_digits(double x, int least)
 {
 	char s[40];
 
-	for (int digits = 6; digits <= 17; digits++) {
+	for (int digits = least; digits <= 17; digits++) {
 		snprintf(s, sizeof s, "%.*g", digits, x);
-		double back;
-		if (sscanf(s, "%lf", &back) == 1 && back == x)
+		if (strtod(s, NULL) == x)
 			break;
 	}
-	return xprintf(strpbrk(s, ".en") ? "%s" : "%s.0", s);
+	return xstrdup(s);
+}
+
+const char *
+text_double(double x)
+{
+	const char *s = text_digits(x, 6);
+
+	return strpbrk(s, ".en") ? s : xprintf("%s.0", s);
 }
 
 /* SHA-256, FIPS 180-4. The round constants are the cube roots of the first 64 primes. */

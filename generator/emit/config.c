@@ -52,8 +52,8 @@ config(const struct plan *p, struct tree *t)
 	number(&b, "OM_INIT_STD", spec_num(spec_obj(m, F_transformer_init), F_normal_std));
 	number(
 	    &b, "OM_HEAD_Z_LOSS", spec_num(spec_obj(m, F_transformer_lm_head), F_lm_head_z_loss));
-	number(&b, "OM_BETA1", spec_value(opt, F_adamw_betas)->num);
-	number(&b, "OM_BETA2", spec_value(opt, F_adamw_betas)->num2);
+	number(&b, "OM_BETA1", spec_value(opt, F_adamw_betas)->nums[0]);
+	number(&b, "OM_BETA2", spec_value(opt, F_adamw_betas)->nums[1]);
 	number(&b, "OM_CLIP_NORM", spec_num(opt, F_adamw_clip_norm));
 	emit_source(p, t, "config.h", (struct slot[]){ { "numbers", b.s } }, 1);
 }

@@ -558,7 +558,7 @@ update(struct builder *b)
 		    OP_(OP_adamw,
 			.arg = { t->grad, ctl, params.a[i], t->state[STATE_MASTER],
 			    t->state[STATE_M], t->state[STATE_V] },
-			.floats = { betas->num, betas->num2, spec_num(opt, F_adamw_eps),
+			.floats = { betas->nums[0], betas->nums[1], spec_num(opt, F_adamw_eps),
 			    group->weight_decay, group->lr_scale }));
 		group->whole = op_row(step.op)->whole;
 	}

@@ -134,7 +134,7 @@ change_value(struct object *o, struct value *v, const char *lua)
 {
 	v->given = v->set = v->refused = v->idle = false;
 	if (!lua) {
-		v->n = v->nints = 0;
+		v->n = v->nnums = 0;
 		return;
 	}
 	spec_set(o, v, lua);

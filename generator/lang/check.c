@@ -50,10 +50,6 @@ check_value(const struct object *o, struct value *v)
 	const char *like;
 	double x = row->type == INT ? (double)v->i : v->num;
 	switch (row->type == NUM && v->str ? ENUM : row->type) {
-	case PAIR:
-		if (!outside(v->num, row) && outside(v->num2, row))
-			x = v->num2;
-		/* fall through */
 	case INT:
 	case NUM:
 		if (outside(x, row)) {
@@ -62,9 +58,10 @@ check_value(const struct object *o, struct value *v)
 		}
 		return;
 	case INTS:
-		for (uint32_t i = 0; i < v->nints && v->set; i++)
-			if (outside((double)v->ints[i], row)) {
-				out_of_range(o, v, (double)v->ints[i]);
+	case PAIR:
+		for (uint32_t i = 0; i < v->nnums && v->set; i++)
+			if (outside(v->nums[i], row)) {
+				out_of_range(o, v, v->nums[i]);
 				default_refuse(v);
 			}
 		return;
@@ -353,11 +350,11 @@ check_split(const struct object *p, const struct object *model)
 	if (!split->set || !pipeline->set || !chunks->set)
 		return;
 	int64_t want = pipeline->i * chunks->i, sum = 0;
-	for (uint32_t i = 0; i < split->nints; i++)
-		sum += split->ints[i];
-	if (split->nints != want) {
+	for (uint32_t i = 0; i < split->nnums; i++)
+		sum += (int64_t)split->nums[i];
+	if (split->nnums != want) {
 		diag_error(split->pos, "%s lists %u chunk%s, but %s", spec_name(F_parallel_split),
-		    split->nints, split->nints == 1 ? "" : "s",
+		    split->nnums, split->nnums == 1 ? "" : "s",
 		    chunks->i == 1 ? spec_assigned(pipeline) : spec_product(pipeline, chunks));
 		if (pipeline->given)
 			spec_note(pipeline);

@@ -42,7 +42,9 @@ spec_set(const struct object *o, struct value *v, const char *s)
 		v->str = xprintf("%.*s", (int)strlen(s) - 2, s + 1);
 		return;
 	case PAIR:
-		if (sscanf(s, "{ %lf, %lf }", &v->num, &v->num2) != 2)
+		v->nums = xalloc(2 * sizeof(*v->nums));
+		v->nnums = 2;
+		if (sscanf(s, "{ %lf, %lf }", &v->nums[0], &v->nums[1]) != 2)
 			internal("field.def: default %s", s);
 		return;
 	case OBJ:

@@ -55,12 +55,12 @@ struct value {
 	struct pos pos; /* of the field's name; of the constructor when not given */
 	const struct line *line; /* of resolved.lua, set by spec_print */
 	int64_t i;               /* INT, BOOL */
-	double num, num2;        /* NUM, PAIR */
+	double num;              /* NUM */
 	const char *str;         /* STR, ENUM; a word in place of a NUM */
 	struct object **list;    /* OBJ (one), LIST, LAYERS (n_layers after load) */
 	uint32_t n;
-	int64_t *ints; /* INTS */
-	uint32_t nints;
+	double *nums; /* INTS, PAIR */
+	uint32_t nnums;
 };
 struct object {
 	enum object_type type;

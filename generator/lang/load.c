@@ -64,15 +64,6 @@ wrong(lua_State *L, int index, const struct value *v, const char *what)
 	return false;
 }
 
-static lua_Unsigned
-count_entries(lua_State *L, int index)
-{
-	lua_Unsigned n = 0;
-	for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1))
-		n++;
-	return n;
-}
-
 static bool
 get_number(lua_State *L, int index, double *x)
 {
@@ -82,32 +73,27 @@ get_number(lua_State *L, int index, double *x)
 	return isfinite(*x);
 }
 
+/* The numbers of a list, of a pair two; false after an error. */
 static bool
-get_pair(lua_State *L, int index, struct value *v)
+get_numbers(lua_State *L, int index, struct value *v)
 {
-	if (lua_type(L, index) != LUA_TTABLE || count_entries(L, index) != 2)
-		return false;
-	lua_rawgeti(L, index, 1);
-	lua_rawgeti(L, index, 2);
-	bool ok = get_number(L, -2, &v->num) && get_number(L, -1, &v->num2);
-	lua_pop(L, 2);
-	return ok;
-}
-
-/* The numbers of a list; false after an error. */
-static bool
-get_ints(lua_State *L, int index, struct value *v)
-{
-	lua_Unsigned n = lua_rawlen(L, index);
-	if (!n || n > LIST_MAX || count_entries(L, index) != n)
+	bool pair = fields[v->f].type == PAIR;
+	lua_Unsigned n = lua_rawlen(L, index), entries = 0;
+	for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1))
+		entries++;
+	if (!n || n > LIST_MAX || entries != n || (pair && n != 2))
 		return wrong(L, index, v, NULL);
-	v->ints = xalloc(n * sizeof(*v->ints));
-	for (int isint = 1; v->nints < n; v->nints++) {
-		if (lua_rawgeti(L, index, v->nints + 1) == LUA_TNUMBER)
-			v->ints[v->nints] = lua_tointegerx(L, -1, &isint);
-		if (lua_type(L, -1) != LUA_TNUMBER || !isint) {
+	v->nums = xalloc(n * sizeof(*v->nums));
+	for (; v->nnums < n; v->nnums++) {
+		lua_rawgeti(L, index, v->nnums + 1);
+		int whole;
+		lua_tointegerx(L, -1, &whole);
+		bool ok = get_number(L, -1, &v->nums[v->nnums]) && (pair || whole);
+		if (pair && !ok)
+			return wrong(L, index, v, NULL);
+		if (!ok) {
 			diag_error(v->pos, "%s[%u]: expected an integer, got %s", spec_name(v->f),
-			    v->nints + 1, sandbox_describe(L, -1));
+			    v->nnums + 1, sandbox_describe(L, -1));
 			return false;
 		}
 		lua_pop(L, 1);
@@ -168,8 +154,6 @@ get_value(lua_State *L, int index, struct value *v)
 	case BOOL:
 		v->i = lua_toboolean(L, index);
 		return type == LUA_TBOOLEAN;
-	case PAIR:
-		return get_pair(L, index, v);
 	case NUM:
 		if (type != LUA_TSTRING || !*row->choices)
 			return get_number(L, index, &v->num);
@@ -186,6 +170,7 @@ get_value(lua_State *L, int index, struct value *v)
 		return o != NULL;
 	case LIST:
 	case INTS:
+	case PAIR:
 	case LAYERS:
 		break;
 	}
@@ -266,8 +251,8 @@ get_field(lua_State *L, const struct object *o, struct value *v)
 		v->set = get_layers(L, 2, o, v);
 	else if (type == LIST && lua_type(L, 2) == LUA_TTABLE)
 		v->set = get_list(L, 2, v);
-	else if (type == INTS && lua_type(L, 2) == LUA_TTABLE)
-		v->set = get_ints(L, 2, v);
+	else if ((type == INTS || type == PAIR) && lua_type(L, 2) == LUA_TTABLE)
+		v->set = get_numbers(L, 2, v);
 	else
 		v->set = get_value(L, 2, v) || wrong(L, 2, v, NULL);
 }
@@ -445,17 +430,11 @@ get_result(lua_State *L, int n, struct spec *out)
 	}
 }
 
-static int
-is_description(const struct dirent *e)
+static bool
+is_description(const char *name)
 {
-	const char *end = strrchr(e->d_name, '.');
+	const char *end = strrchr(name, '.');
 	return end && !strcmp(end, ".lua");
-}
-
-static int
-is_any(const struct dirent *e)
-{
-	return *e->d_name != '.';
 }
 
 /* The path that is there and close to one that is not, folder by folder; NULL: none is. */
@@ -470,12 +449,12 @@ closest_path(const char *path, bool folder)
 
 	if (slash && slash > path && stat(dir, &st) != 0)
 		dir = closest_path(dir, true);
-	int n = dir ? scandir(*dir ? dir : "/", &entry, folder ? is_any : is_description, alphasort)
-		    : -1;
+	int n = dir ? scandir(*dir ? dir : "/", &entry, NULL, alphasort) : -1;
 	uint32_t have = 0;
 	for (int i = 0; i < n && have < LIST_MAX; i++)
-		name[have++] = entry[i]->d_name;
-	if (!folder && (strlen(word) < 4 || strcmp(word + strlen(word) - 4, ".lua") != 0))
+		if (folder ? *entry[i]->d_name != '.' : is_description(entry[i]->d_name))
+			name[have++] = entry[i]->d_name;
+	if (!folder && !is_description(word))
 		word = xprintf("%s.lua", word);
 	const char *like = diag_closest(word, name, have);
 	return !like ? NULL : slash ? xprintf("%s/%s", dir, like) : xstrdup(like);

@@ -42,12 +42,12 @@ static struct {
 	ARRAY(const char *) reads; /* fields of arg that the file looked for */
 } box;
 
-/* Line being executed by the innermost Lua function from a call level on, 0 if there is none. */
+/* Line being executed by the innermost Lua function, 0 if there is none. */
 static uint32_t
-current_line(lua_State *L, int level)
+current_line(lua_State *L)
 {
 	lua_Debug ar;
-	for (; lua_getstack(L, level, &ar); level++) {
+	for (int level = 0; lua_getstack(L, level, &ar); level++) {
 		lua_getinfo(L, "l", &ar);
 		if (ar.currentline > 0)
 			return (uint32_t)ar.currentline;
@@ -75,13 +75,11 @@ spent(uint64_t work)
 	return box.instructions >= INSTRUCTIONS_MAX;
 }
 
+/* Ends the run with a message at the line being executed. */
 static void
-too_much(lua_State *L)
+stop(lua_State *L, const char *message)
 {
-	lua_pushfstring(L,
-	    CHUNK ":%d: the description did the work of more than %s instructions: is there an "
-		  "endless loop?",
-	    (int)current_line(L, 0), text_commas(INSTRUCTIONS_MAX));
+	lua_pushfstring(L, CHUNK ":%d: %s", (int)current_line(L), message);
 	lua_error(L);
 }
 
@@ -90,7 +88,11 @@ void
 sandbox_work(lua_State *L, uint64_t work)
 {
 	if (spent(work))
-		too_much(L);
+		stop(
+		    L, xprintf(
+			   "the description did the work of more than %s instructions: is there an "
+			   "endless loop?",
+			   text_commas(INSTRUCTIONS_MAX)));
 }
 
 static void on_count(lua_State *L, lua_Debug *ar);
@@ -131,18 +133,15 @@ on_count(lua_State *L, lua_Debug *ar)
 	(void)ar;
 	/* any of them may have joined or compared the longest string */
 	sandbox_work(L, HOOK_EVERY * (1 + box.longest / COMPARED));
-	if ((clock() - box.start) / CLOCKS_PER_SEC < SECONDS_MAX)
-		return;
-	lua_pushfstring(L, CHUNK ":%d: the description ran for more than %d seconds",
-	    (int)current_line(L, 0), SECONDS_MAX);
-	lua_error(L);
+	if ((clock() - box.start) / CLOCKS_PER_SEC >= SECONDS_MAX)
+		stop(L, xprintf("the description ran for more than %d seconds", SECONDS_MAX));
 }
 
 /* Where the innermost Lua function calls what is running now: the name of the function called. */
 struct pos
 sandbox_where(lua_State *L)
 {
-	return srcpos_call(box.file, current_line(L, 0));
+	return srcpos_call(box.file, current_line(L));
 }
 
 static char *

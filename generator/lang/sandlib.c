@@ -185,37 +185,13 @@ check_listable(lua_State *L)
 		luaL_error(L, "this table can't be listed: read its fields by name");
 }
 
-static bool
-key_before(lua_State *L, int a, int b)
+/* Numbers before strings. */
+static int
+key_before(lua_State *L)
 {
-	int x = lua_type(L, a), y = lua_type(L, b);
-	return x != y ? x < y : lua_compare(L, a, b, LUA_OPLT);
-}
-
-/* Sinks the element at root of the heap of n keys in the table at index 2. */
-static void
-sift(lua_State *L, lua_Integer root, lua_Integer n)
-{
-	for (lua_Integer child; (child = root * 2) <= n; root = child) {
-		sandbox_work(L, STEP);
-		lua_rawgeti(L, 2, root);
-		lua_rawgeti(L, 2, child);
-		if (child < n) {
-			lua_rawgeti(L, 2, child + 1);
-			if (key_before(L, -2, -1)) {
-				lua_remove(L, -2);
-				child++;
-			} else {
-				lua_pop(L, 1);
-			}
-		}
-		if (!key_before(L, -2, -1)) {
-			lua_pop(L, 2);
-			return;
-		}
-		lua_rawseti(L, 2, root);
-		lua_rawseti(L, 2, child);
-	}
+	int a = lua_type(L, 1), b = lua_type(L, 2);
+	lua_pushboolean(L, a != b ? a < b : lua_compare(L, 1, 2, LUA_OPLT));
+	return 1;
 }
 
 static int
@@ -231,33 +207,36 @@ pairs_next(lua_State *L)
 	return 2;
 }
 
-/* pairs in the keys' order, numbers first: Lua's own order changes from run to run. */
+/*
+ * pairs in the keys' order, numbers first: Lua's own order changes from run to run. Keys differ, so
+ * that its sort gives one order whatever it picks as pivots.
+ */
 static int
 pairs(lua_State *L)
 {
+	int depth = 0; /* of a tree of so many keys */
+	lua_Integer n = 0;
 	check_listable(L);
 	lua_settop(L, 1);
 	lua_newtable(L);
-	lua_Integer n = 0;
 	for (lua_pushnil(L); lua_next(L, 1);) {
 		int type = lua_type(L, -2);
 		if (type != LUA_TNUMBER && type != LUA_TSTRING)
 			return luaL_error(
 			    L, "pairs takes keys that are numbers or strings in a description");
-		sandbox_work(L, STEP);
+		depth += (++n >> depth) != 0;
+		sandbox_work(L, (uint64_t)(STEP * (1 + depth)));
 		lua_pop(L, 1);
 		lua_pushvalue(L, -1);
-		lua_rawseti(L, 2, ++n);
+		lua_rawseti(L, 2, n);
 	}
-	for (lua_Integer i = n / 2; i >= 1; i--)
-		sift(L, i, n);
-	for (lua_Integer i = n; i > 1; i--) {
-		lua_rawgeti(L, 2, 1);
-		lua_rawgeti(L, 2, i);
-		lua_rawseti(L, 2, 1);
-		lua_rawseti(L, 2, i);
-		sift(L, 1, i - 1);
-	}
+	lua_getfield(L, LUA_REGISTRYINDEX, LUA_LOADED_TABLE);
+	lua_getfield(L, 3, LUA_TABLIBNAME);
+	lua_getfield(L, 4, "sort");
+	lua_pushvalue(L, 2);
+	lua_pushcfunction(L, key_before);
+	lua_call(L, 2, 0);
+	lua_settop(L, 2);
 	lua_pushinteger(L, 0);
 	lua_pushcclosure(L, pairs_next, 3);
 	return 1;

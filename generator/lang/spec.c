@@ -108,9 +108,9 @@ value_equal(const struct value *a, const struct value *b)
 {
 	if (!a->set || !b->set)
 		return a->set == b->set;
-	if (a->i != b->i || a->num != b->num || a->num2 != b->num2 || a->n != b->n ||
-	    a->nints != b->nints || !a->str != !b->str || (a->str && strcmp(a->str, b->str)) ||
-	    (a->nints && memcmp(a->ints, b->ints, a->nints * sizeof(*a->ints))))
+	if (a->i != b->i || a->num != b->num || a->n != b->n || a->nnums != b->nnums ||
+	    !a->str != !b->str || (a->str && strcmp(a->str, b->str)) ||
+	    (a->nnums && memcmp(a->nums, b->nums, a->nnums * sizeof(*a->nums))))
 		return false;
 	for (uint32_t i = 0; i < a->n; i++)
 		if (!spec_equal(a->list[i], b->list[i]))
@@ -329,18 +329,6 @@ struct printer {
 };
 
 static void
-number(struct buf *b, double x)
-{
-	char s[40];
-	for (int digits = 9; digits <= 17; digits++) {
-		snprintf(s, sizeof(s), "%.*g", digits, x);
-		if (strtod(s, NULL) == x)
-			break;
-	}
-	buf_puts(b, s);
-}
-
-static void
 quoted(struct buf *b, const char *s)
 {
 	buf_puts(b, "\"");
@@ -387,18 +375,12 @@ inline_value(struct buf *b, const struct value *v)
 		if (v->str)
 			quoted(b, v->str);
 		else
-			number(b, v->num);
+			buf_puts(b, text_digits(v->num, 9));
 		return;
 	case INTS:
-		for (uint32_t i = 0; i < v->nints; i++)
-			buf_printf(b, "%s%lld", i ? ", " : "{ ", (long long)v->ints[i]);
-		buf_puts(b, " }");
-		return;
 	case PAIR:
-		buf_puts(b, "{ ");
-		number(b, v->num);
-		buf_puts(b, ", ");
-		number(b, v->num2);
+		for (uint32_t i = 0; i < v->nnums; i++)
+			buf_printf(b, "%s%s", i ? ", " : "{ ", text_digits(v->nums[i], 9));
 		buf_puts(b, " }");
 		return;
 	case STR:

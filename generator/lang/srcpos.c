@@ -3,6 +3,7 @@
  * a line and no comments: every line it reports is then one token, and its line and column in the
  * file are exact, for errors, call levels and constructors alike.
  */
+#include <ctype.h>
 #include <string.h>
 
 #include "lang/lang.h"
@@ -16,31 +17,22 @@ struct token {
 };
 struct source {
 	uint32_t file;
-	struct {
-		struct token *a;
-		uint32_t n, cap;
-	} token;
-	struct {
-		uint32_t *a; /* line of the split text - 1 -> token */
-		uint32_t n, cap;
-	} lines;
+	ARRAY(struct token) token;
+	ARRAY(uint32_t) lines; /* line of the split text - 1 -> token */
 };
 
-static struct {
-	struct source *a;
-	uint32_t n, cap;
-} sources;
+static ARRAY(struct source) sources;
 
 static bool
 is_digit(char c)
 {
-	return c >= '0' && c <= '9';
+	return isdigit((unsigned char)c);
 }
 
 static bool
 is_alpha(char c)
 {
-	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+	return isalpha((unsigned char)c) || c == '_';
 }
 
 static bool
@@ -52,7 +44,7 @@ is_newline(char c)
 static bool
 is_space(char c)
 {
-	return c == ' ' || c == '\t' || c == '\v' || c == '\f' || is_newline(c);
+	return isspace((unsigned char)c);
 }
 
 /* End of the line break at p: Lua counts \r\n and \n\r once. */
@@ -217,18 +209,21 @@ source_of(uint32_t file)
 	return s;
 }
 
+/* The whole file if it has no such token. */
 static struct pos
 pos_of(const struct source *src, uint32_t token)
 {
+	if (token >= src->token.n)
+		return (struct pos){ .file = src->file };
 	const struct token *t = &src->token.a[token];
 	return (struct pos){ src->file, t->line, t->col, t->len };
 }
 
-/* The token on a line of the split text; the last one beyond the end. Needs one token at least. */
+/* The token on a line of the split text; the last one beyond the end. */
 static uint32_t
 token_on(const struct source *src, uint32_t line)
 {
-	if (!line)
+	if (!line || !src->token.n)
 		return 0;
 	return line <= src->lines.n ? src->lines.a[line - 1] : src->token.n - 1;
 }
@@ -266,7 +261,7 @@ struct pos
 srcpos_token(uint32_t file, uint32_t line)
 {
 	const struct source *src = source_of(file);
-	return src->token.n ? pos_of(src, token_on(src, line)) : (struct pos){ .file = file };
+	return pos_of(src, token_on(src, line));
 }
 
 /*
@@ -277,8 +272,6 @@ struct pos
 srcpos_call(uint32_t file, uint32_t line)
 {
 	const struct source *src = source_of(file);
-	if (!src->token.n)
-		return (struct pos){ .file = file };
 	uint32_t t = token_on(src, line);
 	if (t && src->token.a[t].kind != K_NAME && src->token.a[t - 1].kind == K_NAME)
 		t--;
@@ -291,8 +284,6 @@ srcpos_name(uint32_t file, uint32_t line, const char *name)
 {
 	static const int around[] = { 0, -1, 1, -2, 2 };
 	const struct source *src = source_of(file);
-	if (!src->token.n)
-		return (struct pos){ .file = file };
 	uint32_t t = token_on(src, line);
 	for (size_t i = 0; i < LEN(around); i++)
 		if (is(src, t + (uint32_t)around[i], name))

@@ -159,9 +159,9 @@ split_layers(const struct graph *g, uint32_t chunks, uint32_t *n)
 	struct balance b = { cost, g->n_layers, chunks, work(g, g->embed), work(g, g->head) };
 	uint64_t sum = b.embed + b.head;
 
-	if (split->set && split->nints == chunks) {
+	if (split->set && split->nnums == chunks) {
 		for (uint32_t c = 0; c < chunks; c++)
-			n[c] = (uint32_t)split->ints[c];
+			n[c] = (uint32_t)split->nums[c];
 		return;
 	}
 	for (uint32_t l = 0; l < g->n_layers; l++)
