@@ -42,8 +42,26 @@ parse_args(const char *s, struct arg_row *arg)
 	return n;
 }
 
+bool
+word_is(struct word w, const char *s)
+{
+	return strlen(s) == w.n && !memcmp(s, w.s, w.n);
+}
+
+bool
+word_next(const char **s, const char *stop, struct word *w)
+{
+	*s += strspn(*s, " ,");
+	if (!**s || strchr(stop, **s))
+		return false;
+	w->s = *s;
+	w->n = strcspn(*s, " ,=();");
+	*s += w->n;
+	return true;
+}
+
 static void
-parse_trait(struct op_row *r, const char *s, size_t n)
+parse_trait(struct op_row *r, struct word w)
 {
 	static const struct {
 		const char *name;
@@ -63,29 +81,26 @@ parse_trait(struct op_row *r, const char *s, size_t n)
 		TRAIT(collective),
 #undef TRAIT
 	};
-	const char *group = memchr(s, ':', n);
-	size_t word = group ? (size_t)(group - s) : n;
-	bool found = false;
+	const char *colon = memchr(w.s, ':', w.n);
+	struct word trait = { w.s, colon ? (size_t)(colon - w.s) : w.n };
+	struct word group = { trait.s + trait.n + 1, w.n - trait.n - 1 };
+	bool found = false, known = !colon;
 
 	for (unsigned i = 0; i < LEN(flag); i++)
-		if (strlen(flag[i].name) == word && !memcmp(flag[i].name, s, word))
+		if (word_is(trait, flag[i].name))
 			found = *(bool *)((char *)r + flag[i].at) = true;
-	for (unsigned i = 0; group && i < OM_N_GROUPS; i++) {
-		const char *name = i == OM_ALONE ? "tensor" : om_group_name[i];
-		if (strlen(name) == n - word - 1 && !memcmp(name, group + 1, n - word - 1)) {
+	for (unsigned i = 0; !known && i < OM_N_GROUPS; i++)
+		if ((known = word_is(group, i == OM_ALONE ? "tensor" : om_group_name[i])))
 			r->group = (enum om_group)i;
-			group = NULL;
-		}
-	}
-	if (!found || group)
-		internal("op.def: no trait '%.*s'", (int)n, s);
+	if (!found || !known)
+		internal("op.def: no trait '%.*s'", (int)w.n, w.s);
 }
 
 int
 op_find_arg(const struct op_row *r, struct word w)
 {
 	for (int i = 0; i < r->nargs; i++)
-		if (strlen(r->arg[i].name) == w.n && !memcmp(r->arg[i].name, w.s, w.n))
+		if (word_is(w, r->arg[i].name))
 			return i;
 	return -1;
 }
@@ -96,6 +111,8 @@ enum { C_INTS, C_FLOATS, C_IN, C_OUT, C_INPLACE, C_FLOPS, C_GRAD, C_TRAITS, C_AP
 static void
 parse_row(struct op_row *r, const char *name, const char *const *c)
 {
+	struct word w;
+
 	*r = (struct op_row){ .name = name,
 		.flops = c[C_FLOPS],
 		.grad = c[C_GRAD],
@@ -126,11 +143,8 @@ parse_row(struct op_row *r, const char *name, const char *const *c)
 		r->takes[to] |= (uint16_t)(1u << from);
 		s += out.n + 1 + in.n;
 	}
-	for (const char *s = c[C_TRAITS] ? c[C_TRAITS] : ""; *s; s += strspn(s, " ")) {
-		size_t len = strcspn(s, " ");
-		parse_trait(r, s, len);
-		s += len;
-	}
+	for (const char *s = c[C_TRAITS] ? c[C_TRAITS] : ""; word_next(&s, "", &w);)
+		parse_trait(r, w);
 }
 
 const struct op_row *
@@ -417,15 +431,6 @@ op_flops(const struct graph *g, const struct op *o)
 	return expr_eval(op_row(o->op)->flops, strlen(op_row(o->op)->flops), &z);
 }
 
-static void
-shape_text(const struct tensor *t, struct buf *b)
-{
-	buf_printf(b, "%s[", role_names[t->role]);
-	for (uint8_t i = 0; i < t->ndims; i++)
-		buf_printf(b, "%s%llu", i ? "," : "", (unsigned long long)t->dim[i]);
-	buf_puts(b, "]");
-}
-
 char *
 op_text(const struct graph *g, const struct op *o)
 {
@@ -455,25 +460,25 @@ graph_print(const struct graph *g, struct buf *out)
 	for (uint32_t i = 1; i < g->tensor.n; i++) {
 		const struct tensor *t = &g->tensor.a[i];
 		buf_printf(out, "tensor %-28s %-5s ", t->name, class_names[t->class]);
-		shape_text(t, out);
+		buf_printf(out, "%s[", role_names[t->role]);
+		for (uint8_t d = 0; d < t->ndims; d++)
+			buf_printf(out, "%s%llu", d ? "," : "", (unsigned long long)t->dim[d]);
+		buf_puts(out, "]");
 		if (g->seg.a[t->seg].nlayers)
 			buf_printf(out, " x%u", g->seg.a[t->seg].nlayers);
 		if (t->hf)
 			buf_printf(out, "  %s", t->hf);
 		buf_puts(out, "\n");
 	}
-	for (uint32_t s = 0; s < g->seg.n; s++) {
-		const struct segment *seg = &g->seg.a[s];
-		for (int p = 0; p < N_PHASES; p++) {
-			if (!seg->ops[p].n)
-				continue;
-			buf_printf(out, "\n%s %s", seg->name, graph_phase_names[p]);
+	for (struct op_at at = { 0 }; graph_next(g, &at);) {
+		const struct segment *seg = &g->seg.a[at.seg];
+		if (!at.i) {
+			buf_printf(out, "\n%s %s", seg->name, graph_phase_names[at.phase]);
 			if (seg->nlayers)
 				buf_printf(out, " (%u layer%s)", seg->nlayers,
 				    seg->nlayers > 1 ? "s" : "");
 			buf_puts(out, "\n");
-			for (uint32_t i = 0; i < seg->ops[p].n; i++)
-				buf_printf(out, "  %s\n", op_text(g, &seg->ops[p].a[i]));
 		}
+		buf_printf(out, "  %s\n", op_text(g, at.op));
 	}
 }

@@ -69,12 +69,14 @@ struct op_row {
 	enum om_group group; /* of a collective; OM_ALONE: its tensor says which */
 };
 const struct op_row *op_row(enum op_id op); /* parsed once from op.def */
-enum op_id op_find(const char *name, size_t n);
 
 struct word {
 	const char *s;
 	size_t n;
 };
+bool word_is(struct word w, const char *s);
+/* Splits the next word off a list that ends at one of stop; false at the end. */
+bool word_next(const char **s, const char *stop, struct word *w);
 /* "dx, +dw = op(dy, x)", or without an op "da = dy"; "... if x". */
 struct rule {
 	enum op_id op; /* N_OPS: none */
@@ -82,6 +84,7 @@ struct rule {
 	struct word out[MAX_ARGS], in[MAX_ARGS], when; /* without "+" */
 	bool adds[MAX_ARGS];
 };
+enum op_id op_find(struct word name);
 /* Reads the next of a column's rules, which ";" is between; false at their end. */
 bool rule_next(const char **s, struct rule *r);
 /* The number of an op's argument; -1: it has none of that name. */

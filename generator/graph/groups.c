@@ -38,15 +38,6 @@ name_into(struct buf *b, const char *hf, const char *layer, const char *expert)
 			buf_add(b, hf, 1);
 }
 
-static const char *
-param_name(const char *hf, const char *layer, const char *expert)
-{
-	struct buf b = { 0 };
-
-	name_into(&b, hf, layer, expert);
-	return b.s;
-}
-
 /* Names of the parameter's tensors that a pattern takes and leaves; NULL: none. */
 static void
 match(const struct graph *g, const struct tensor *t, const char *pattern, const char **hit,
@@ -78,7 +69,7 @@ graph_groups(struct graph *g)
 	enum { SEEN = 1, HELD = 2, SPLIT = 4 };
 	uint8_t *state = xalloc(list->n + 1);
 	double decay = spec_num(opt, F_adamw_weight_decay);
-	struct buf names = { 0 };
+	struct buf names = { 0 }, name = { 0 };
 
 	for (uint32_t i = 1; i < g->tensor.n; i++) {
 		struct tensor *t = &g->tensor.a[i];
@@ -87,7 +78,8 @@ graph_groups(struct graph *g)
 		uint32_t k;
 		if (t->class != T_PARAM)
 			continue;
-		buf_printf(&names, "%s%s", names.n ? ", " : "", param_name(t->hf, "*", "*"));
+		name_into(&name, t->hf, "*", "*");
+		buf_printf(&names, "%s%s", names.n ? ", " : "", name.s);
 		for (k = 0; k < list->n; k++) {
 			const struct object *o = list->list[k];
 			const char *hit, *miss;
@@ -100,8 +92,7 @@ graph_groups(struct graph *g)
 				    "group.match = \"%s\" matches %s but not %s",
 				    spec_str(o, F_group_match), hit, miss);
 				diag_help("a group holds all layers and experts of a parameter: "
-					  "use * for the "
-					  "layer and the expert");
+					  "use * for the layer and the expert");
 				state[k] |= SPLIT;
 			}
 			if (miss || taken)

@@ -117,42 +117,41 @@ derive(struct value *v, int64_t i)
 }
 
 static void
-derive_heads(const struct object *model)
+derive_num(struct value *v, double x)
 {
-	const struct value *layers = spec_value(model, F_transformer_attention);
-	const struct value *width = spec_value(model, F_transformer_d_model);
-	for (uint32_t i = 0; i < layers->n; i++) {
-		const struct object *attention = layers->list[i];
-		const struct value *heads = spec_value(attention, F_attention_n_heads);
-		if (heads->set)
-			derive(spec_value(attention, F_attention_n_kv_heads), heads->i);
-		if (heads->set && width->set && width->i % heads->i == 0)
-			derive(spec_value(attention, F_attention_head_dim), width->i / heads->i);
-		const struct object *rope = spec_obj(attention, F_attention_rope);
-		const struct object *yarn =
-		    rope && rope->type == OBJ_rope ? spec_obj(rope, F_rope_scaling) : NULL;
-		if (!yarn || yarn->type != OBJ_yarn || !spec_value(yarn, F_yarn_factor)->set)
-			continue;
-		struct value *v = spec_value(yarn, F_yarn_attention_factor);
-		if (!v->given) {
-			v->num = 0.1 * log(spec_num(yarn, F_yarn_factor)) + 1;
-			v->set = true;
-		}
+	if (!v->given) {
+		v->num = x;
+		v->set = true;
 	}
 }
 
+/* Fields that are as another one of their object by default. */
+static const struct {
+	enum field_id f, as;
+} same[] = {
+	{ F_attention_n_kv_heads, F_attention_n_heads },
+	{ F_router_top_groups, F_router_n_groups },
+};
+
+/* What follows from others in an object and those in it. */
 static void
-derive_groups(const struct object *model)
+derive_in(const struct object *o, const struct value *width)
 {
-	const struct value *layers = spec_value(model, F_transformer_feed_forward);
-	for (uint32_t i = 0; i < layers->n; i++) {
-		if (layers->list[i]->type != OBJ_moe)
-			continue;
-		const struct object *router = spec_obj(layers->list[i], F_moe_router);
-		const struct value *groups = spec_value(router, F_router_n_groups);
-		if (groups->set)
-			derive(spec_value(router, F_router_top_groups), groups->i);
+	for (size_t i = 0; i < LEN(same); i++)
+		if (fields[same[i].f].object == o->type && spec_value(o, same[i].as)->set)
+			derive(spec_value(o, same[i].f), spec_int(o, same[i].as));
+	if (o->type == OBJ_attention) {
+		const struct value *heads = spec_value(o, F_attention_n_heads);
+		if (heads->set && width->set && width->i % heads->i == 0)
+			derive(spec_value(o, F_attention_head_dim), width->i / heads->i);
 	}
+	if (o->type == OBJ_yarn && spec_value(o, F_yarn_factor)->set)
+		derive_num(spec_value(o, F_yarn_attention_factor),
+		    0.1 * log(spec_num(o, F_yarn_factor)) + 1);
+	for (const struct value *v = o->v; v < o->v + o->n; v++)
+		for (uint32_t i = 0; i < v->n; i++)
+			if (!spec_again(v, i))
+				derive_in(v->list[i], width);
 }
 
 static void
@@ -205,11 +204,9 @@ check_formats(const struct object *trainer, const struct target_row *target)
 static void
 check_name(struct value *v)
 {
-	static const char legal_bytes[] =
-	    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
 	if (!v->set)
 		return;
-	size_t n = strlen(v->str), good = strspn(v->str, legal_bytes);
+	size_t n = strlen(v->str), good = strspn(v->str, spec_name_letters);
 	const char *why = NULL;
 	if (n == 0)
 		why = "is empty";
@@ -413,7 +410,6 @@ void
 check(struct object *trainer, const struct target_row *table, const char *target)
 {
 	struct value *machine = spec_value(trainer, F_trainer_target);
-	struct value *memory = spec_value(trainer, F_trainer_device_memory);
 	spec_targets(table);
 	ask_about(trainer, target);
 	if (target)
@@ -428,13 +424,11 @@ check(struct object *trainer, const struct target_row *table, const char *target
 	check_split(layout, model);
 	check_tied(layout, model);
 	check_rules(trainer);
-	derive_heads(model);
-	derive_groups(model);
+	if (model)
+		derive_in(model, spec_value(model, F_transformer_d_model));
 	check_routers(model);
-	if (row && !memory->given) {
-		memory->num = row->memory_gib;
-		memory->set = true;
-	}
+	if (row)
+		derive_num(spec_value(trainer, F_trainer_device_memory), row->memory_gib);
 	check_formats(trainer, row);
 	check_groups(trainer);
 }

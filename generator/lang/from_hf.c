@@ -185,8 +185,6 @@ take_sizes(const struct define *defs, uint32_t n, unsigned long size[N_SIZES])
 static const char *
 name_of(const char *dir)
 {
-	static const char letters[] =
-	    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
 	const char *end = dir + strlen(dir);
 	struct buf name = { 0 };
 
@@ -196,7 +194,7 @@ name_of(const char *dir)
 	while (base > dir && base[-1] != '/')
 		base--;
 	for (; base < end; base++)
-		if (strchr(letters, *base) && name.n < NAME_LENGTH_MAX)
+		if (strchr(spec_name_letters, *base) && name.n < NAME_LENGTH_MAX)
 			buf_add(&name, base, 1);
 	return name.n && *name.s != '.' && *name.s != '-' ? name.s : "from-hf";
 }

@@ -242,6 +242,7 @@ from_hf(const char *dir, const struct target_row *target, const struct define *d
 
 /* ---- private to this folder ------------------------------------------------------------------ */
 
+extern const char spec_name_letters[];            /* of trainer.name */
 const char *spec_type(enum field_id f);           /* "an integer" */
 const char *spec_range(enum field_id f);          /* "an integer in 1 .. 8" */
 const char *spec_assigned(const struct value *v); /* "moe.top_k = 8" */

@@ -33,6 +33,9 @@ const char *const object_docs[N_OBJECTS] = {
 #undef FIELD
 };
 
+const char spec_name_letters[] =
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+
 /* Width of resolved.lua, and the locals that hold layer kinds: Lua takes 200 a function. */
 enum { WIDTH = 100, LOCALS_MAX = 26 };
 
@@ -325,6 +328,7 @@ struct printer {
 	uint32_t number;                     /* of it */
 	const char *own;                     /* where the description has what stands on it */
 	const struct line *line;             /* of the field whose value is printed */
+	const uint32_t *first[N_FIELDS];     /* of a LAYERS field, the layers that are printed */
 	const char *const *layers[N_FIELDS]; /* names of the kinds that a LAYERS field refers to */
 };
 
@@ -608,47 +612,53 @@ copy_lines(struct object *to, const struct object *from)
 	}
 }
 
+/* For each layer the first one that it equals. */
+static uint32_t *
+first_equal(const struct value *v)
+{
+	uint32_t *first = xalloc((v->n + 1) * sizeof(*first));
+	for (uint32_t i = 0, k; i < v->n; i++) {
+		for (k = 0; k < i && !(first[k] == k && spec_equal(v->list[k], v->list[i]));)
+			k++;
+		first[i] = k;
+	}
+	return first;
+}
+
 /*
- * Prints the kinds of a model's LAYERS field as locals (a table when there are many), and names
- * them layer by layer.
+ * Prints the kinds of a model's LAYERS field as locals (a table when there are many) if there are
+ * several, and names them layer by layer.
  */
 static void
-print_kinds(struct printer *p, const struct object *model, const struct value *v,
-    struct object **kind, uint32_t n)
+print_kinds(struct printer *p, const struct object *model, const struct value *v)
 {
 	const struct line *around = p->line;
 	const char **name = xalloc((v->n + 1) * sizeof(*name)), *field = fields[v->f].name;
+	const uint32_t *first = p->first[v->f];
+	uint32_t n = 0, nth = 0;
+	for (uint32_t i = 0; i < v->n; i++)
+		n += first[i] == i;
+	if (n <= 1)
+		return;
 	bool table = n > LOCALS_MAX;
 	if (table) {
 		buf_printf(p->out, "local %s_kind = {}", field);
 		newline(p, 0);
 	}
-	for (uint32_t k = 0; k < n; k++) {
-		const char *text = table ? xprintf("%s_kind[%u]", field, k + 1)
-					 : xprintf("%s_%c", field, 'a' + (int)k);
-		buf_printf(p->out, "%s%s = ", table ? "" : "local ", text);
-		enter(p, model, v, kind[k]->pos);
-		print_object(p, kind[k], 0);
+	for (uint32_t i = 0; i < v->n; i++) {
+		name[i] = name[first[i]];
+		if (first[i] != i)
+			continue;
+		name[i] = table ? xprintf("%s_kind[%u]", field, nth + 1)
+				: xprintf("%s_%c", field, 'a' + (int)nth);
+		nth++;
+		buf_printf(p->out, "%s%s = ", table ? "" : "local ", name[i]);
+		enter(p, model, v, v->list[i]->pos);
+		print_object(p, v->list[i], 0);
 		newline(p, 0);
 		p->line = around;
-		for (uint32_t i = 0; i < v->n; i++)
-			if (spec_equal(v->list[i], kind[k]))
-				name[i] = text;
 	}
 	p->layers[v->f] = name;
-}
-
-static uint32_t
-find_kinds(const struct value *v, struct object **kind)
-{
-	uint32_t n = 0;
-	for (uint32_t i = 0, k; i < v->n; i++) {
-		for (k = 0; k < n && !spec_equal(v->list[i], kind[k]);)
-			k++;
-		if (k == n)
-			kind[n++] = v->list[i];
-	}
-	return n;
 }
 
 /*
@@ -667,28 +677,20 @@ spec_print(struct object *trainer, bool complete, struct buf *out)
 		     : "as it is given: defaults are not filled in, rules not checked.");
 	newline(&p, 0);
 	around->of = trainer;
-	struct object **kind[N_FIELDS] = { NULL };
-	uint32_t n[N_FIELDS] = { 0 };
-	for (uint32_t k = 0; model && k < model->n; k++) {
-		const struct value *v = &model->v[k];
-		if (fields[v->f].type != LAYERS || !v->set)
-			continue;
-		kind[k] = xalloc((v->n + 1) * sizeof(**kind));
-		n[k] = find_kinds(v, kind[k]);
-		if (n[k] > 1)
-			print_kinds(&p, model, v, kind[k], n[k]);
-	}
+	for (uint32_t k = 0; model && k < model->n; k++)
+		if (fields[model->v[k].f].type == LAYERS && model->v[k].set) {
+			p.first[model->v[k].f] = first_equal(&model->v[k]);
+			print_kinds(&p, model, &model->v[k]);
+		}
 	newline(&p, 0);
 	buf_puts(out, "return ");
 	p.own = around->origin = complete ? origin_of(trainer->pos) : NULL;
 	print_object(&p, trainer, 0);
 	buf_puts(out, "\n");
 	for (uint32_t k = 0; model && k < model->n; k++)
-		for (uint32_t i = 0; i < model->v[k].n; i++)
-			for (uint32_t j = 0; j < n[k]; j++)
-				if (model->v[k].list[i] != kind[k][j] &&
-				    spec_equal(model->v[k].list[i], kind[k][j]))
-					copy_lines(model->v[k].list[i], kind[k][j]);
+		for (uint32_t i = 0; p.first[model->v[k].f] && i < model->v[k].n; i++)
+			copy_lines(
+			    model->v[k].list[i], model->v[k].list[p.first[model->v[k].f][i]]);
 }
 
 bool

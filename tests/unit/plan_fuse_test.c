@@ -57,7 +57,7 @@ add_ops(struct graph *g, uint32_t seg, int phase, const char *s)
 		for (; s[strspn(s, "@+, ")] != '='; nout++)
 			out[nout] = tensor(g, next(&s));
 		const char *name = next(&s);
-		o.op = op_find(name, strlen(name));
+		o.op = op_find((struct word){ name, strlen(name) });
 		const struct op_row *r = op_row(o.op);
 		for (; *s != ')' && *s != ';'; nin++)
 			o.arg[nin] = tensor(g, next(&s));
