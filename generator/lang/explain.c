@@ -14,19 +14,13 @@ default_text(const struct field_row *row)
 }
 
 static void
-explain_field(uint32_t f, const char *name)
-{
-	printf("  %-*s%s; %s\n", COLUMN, name, spec_range(f), default_text(&fields[f]));
-	printf("  %-*s%s\n", COLUMN, "", fields[f].doc);
-}
-
-static void
-explain_object(uint32_t type)
+explain_object(enum object_type type)
 {
 	printf("%s { ... }: %s\n", object_names[type], object_docs[type]);
 	for (uint32_t f = 0; f < N_FIELDS; f++)
 		if (fields[f].object == type)
-			explain_field(f, fields[f].name);
+			printf("  %-*s%s; %s\n  %-*s%s\n", COLUMN, fields[f].name, spec_range(f),
+			    default_text(&fields[f]), COLUMN, "", fields[f].doc);
 }
 
 /* The name that was meant: an object, a field, or an object's field. */

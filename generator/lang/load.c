@@ -349,13 +349,13 @@ construct(lua_State *L)
 
 /* ---- the file and its result ----------------------------------------------------------------- */
 
-/* Adds entry i of the list, whose trainers so far are those of from; false: it cannot be one. */
+/* Adds entry i of the list to those before it; false: it cannot be one. */
 static bool
-add_trainer(lua_State *L, int index, struct spec *out, struct object **from, uint32_t i)
+add_trainer(lua_State *L, int index, struct spec *out, uint32_t i)
 {
 	struct object *o = to_object(L, index);
 	uint32_t k = 0;
-	while (k < out->n && from[k] != o)
+	while (k < out->n && out->trainer[k] != o)
 		k++;
 	if (k < out->n) {
 		diag_error(srcpos_return(out->file),
@@ -365,8 +365,7 @@ add_trainer(lua_State *L, int index, struct spec *out, struct object **from, uin
 		return false;
 	}
 	if (o && o->type == OBJ_trainer) {
-		from[k] = o;
-		out->trainer[out->n++] = spec_copy(o);
+		out->trainer[out->n++] = o;
 		return true;
 	}
 	diag_error(srcpos_return(out->file), "entry %u of the list of trainers is %s", i,
@@ -407,17 +406,15 @@ get_result(lua_State *L, int n, struct spec *out)
 	int index = lua_gettop(L);
 	const struct object *o = n == 1 ? to_object(L, index) : NULL;
 	lua_Unsigned len = n == 1 && lua_type(L, index) == LUA_TTABLE ? lua_rawlen(L, index) : 0;
+	out->trainer = xalloc(LIST_MAX * sizeof(*out->trainer));
 	if (o && o->type == OBJ_trainer) {
-		out->trainer = xalloc(sizeof(*out->trainer));
-		add_trainer(L, index, out, xalloc(sizeof(*out->trainer)), 1);
+		add_trainer(L, index, out, 1);
 	} else if (len && len <= LIST_MAX) {
-		struct object **from = xalloc(len * sizeof(*from));
 		bool more = true;
-		out->trainer = xalloc(len * sizeof(*out->trainer));
 		check_list(L, index, len, out->file);
 		for (uint32_t i = 1; i <= len && more; i++) {
 			lua_rawgeti(L, index, i);
-			more = add_trainer(L, index + 1, out, from, i);
+			more = add_trainer(L, index + 1, out, i);
 			lua_settop(L, index);
 		}
 	} else {
@@ -428,6 +425,8 @@ get_result(lua_State *L, int n, struct spec *out)
 			     : xprintf("%d values", n));
 		diag_help("end it with: return trainer { ... }");
 	}
+	for (uint32_t i = 0; i < out->n; i++)
+		out->trainer[i] = spec_copy(out->trainer[i]);
 }
 
 static bool

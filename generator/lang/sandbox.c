@@ -42,19 +42,6 @@ static struct {
 	ARRAY(const char *) reads; /* fields of arg that the file looked for */
 } box;
 
-/* Line being executed by the innermost Lua function, 0 if there is none. */
-static uint32_t
-current_line(lua_State *L)
-{
-	lua_Debug ar;
-	for (int level = 0; lua_getstack(L, level, &ar); level++) {
-		lua_getinfo(L, "l", &ar);
-		if (ar.currentline > 0)
-			return (uint32_t)ar.currentline;
-	}
-	return 0;
-}
-
 /* Notes the call levels, while they still exist. */
 static void
 note_levels(lua_State *L)
@@ -66,6 +53,14 @@ note_levels(lua_State *L)
 		if (ar.currentline > 0)
 			box.level[box.n++] = (uint32_t)ar.currentline;
 	}
+}
+
+/* Line being executed by the innermost Lua function, 0 if there is none. */
+static uint32_t
+current_line(lua_State *L)
+{
+	note_levels(L);
+	return box.n ? box.level[0] : 0;
 }
 
 static bool
