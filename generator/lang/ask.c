@@ -146,7 +146,7 @@ change_value(struct object *o, struct value *v, const char *lua)
 bool
 spec_change(struct object *o, const struct change *c)
 {
-	const char *object = object_names[fields[c->f].object];
+	const char *object = objects[fields[c->f].object].name;
 	bool changed = false;
 
 	for (struct value *v = o->v; v < o->v + o->n; v++) {

@@ -8,7 +8,7 @@ static enum object_type
 type_named(const char *name, size_t n)
 {
 	for (uint32_t t = OBJ_none + 1; t < N_OBJECTS; t++)
-		if (strlen(object_names[t]) == n && memcmp(object_names[t], name, n) == 0)
+		if (strlen(objects[t].name) == n && memcmp(objects[t].name, name, n) == 0)
 			return t;
 	internal("field.def: no object %.*s", (int)n, name);
 }

@@ -16,7 +16,7 @@ default_text(const struct field_row *row)
 static void
 explain_object(enum object_type type)
 {
-	printf("%s { ... }: %s\n", object_names[type], object_docs[type]);
+	printf("%s { ... }: %s\n", objects[type].name, objects[type].doc);
 	for (uint32_t f = 0; f < N_FIELDS; f++)
 		if (fields[f].object == type)
 			printf("  %-*s%s; %s\n  %-*s%s\n", COLUMN, fields[f].name, spec_range(f),
@@ -30,7 +30,7 @@ suggestion(const char *what)
 	const char *name[N_OBJECTS + 2 * N_FIELDS];
 	uint32_t n = 0;
 	for (uint32_t t = OBJ_none + 1; t < N_OBJECTS; t++)
-		name[n++] = object_names[t];
+		name[n++] = objects[t].name;
 	for (uint32_t f = 0; f < N_FIELDS; f++)
 		name[n++] = fields[f].name;
 	for (uint32_t f = 0; f < N_FIELDS; f++)
@@ -48,7 +48,7 @@ explain(const char *what)
 {
 	bool found = false;
 	for (uint32_t t = OBJ_none + 1; t < N_OBJECTS; t++) {
-		if (what && strcmp(what, object_names[t]) != 0)
+		if (what && strcmp(what, objects[t].name) != 0)
 			continue;
 		printf("%s", found ? "\n" : "");
 		explain_object(t);
@@ -69,7 +69,7 @@ explain(const char *what)
 	if (!like) {
 		struct buf b = { 0 };
 		for (uint32_t t = OBJ_none + 1; t < N_OBJECTS; t++)
-			buf_printf(&b, "%s%s", b.n ? ", " : "", object_names[t]);
+			buf_printf(&b, "%s%s", b.n ? ", " : "", objects[t].name);
 		diag_help("there are %s", b.s);
 	}
 	diag_flush();

@@ -41,8 +41,10 @@ struct field_row {
 	const char *dflt, *choices, *doc;
 };
 extern const struct field_row fields[N_FIELDS];
-extern const char *const object_names[N_OBJECTS];
-extern const char *const object_docs[N_OBJECTS];
+struct object_row {
+	const char *name, *doc;
+};
+extern const struct object_row objects[N_OBJECTS];
 
 struct object;
 struct line;

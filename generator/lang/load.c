@@ -20,7 +20,7 @@ enum {
 	LIST_MAX = 1024,
 };
 
-static uint32_t objects;
+static uint32_t constructed; /* objects of a file */
 
 static struct object *
 to_object(lua_State *L, int index)
@@ -34,7 +34,7 @@ push_object(lua_State *L, struct object *o)
 {
 	struct object **p = lua_newuserdatauv(L, sizeof(*p), 0);
 	*p = o;
-	luaL_setmetatable(L, object_names[o->type]);
+	luaL_setmetatable(L, objects[o->type].name);
 }
 
 /* The object at index, if it is one that the field takes. */
@@ -42,7 +42,7 @@ static struct object *
 fitting(lua_State *L, int index, const struct value *v)
 {
 	struct object *o = to_object(L, index);
-	return o && spec_choice(fields[v->f].choices, object_names[o->type]) ? o : NULL;
+	return o && spec_choice(fields[v->f].choices, objects[o->type].name) ? o : NULL;
 }
 
 /* An error about the value at index; what names it, when it isn't the field's own value. */
@@ -58,7 +58,7 @@ wrong(lua_State *L, int index, const struct value *v, const char *what)
 		diag_error(v->pos, "%s: expected %s, got %s", spec_name(v->f), spec_type(v->f),
 		    sandbox_describe(L, index));
 	if (o)
-		diag_note(o->pos, "this %s is made here", object_names[o->type]);
+		diag_note(o->pos, "this %s is made here", objects[o->type].name);
 	if (lua_type(L, index) == LUA_TTABLE && (type == OBJ || type == LIST || type == LAYERS))
 		diag_help("write the constructor before the brace: %s", made);
 	return false;
@@ -278,7 +278,7 @@ unknown_field(const struct object *o, const char *key)
 		buf_printf(&list, "%s%s", i ? ", " : "", name[i]);
 	}
 	const char *like = diag_closest(key, name, o->n);
-	diag_error(srcpos_field(o->pos, key, NULL), "%s has no field '%s'%s", object_names[o->type],
+	diag_error(srcpos_field(o->pos, key, NULL), "%s has no field '%s'%s", objects[o->type].name,
 	    key, like ? xprintf("; did you mean %s?", like) : "");
 	if (like) {
 		find_field(o, like)->given = true;
@@ -287,7 +287,7 @@ unknown_field(const struct object *o, const char *key)
 	for (uint32_t f = 0; f < N_FIELDS; f++)
 		if (!strcmp(fields[f].name, key))
 			buf_printf(
-			    &others, "%s%s", others.n ? ", " : "", object_names[fields[f].object]);
+			    &others, "%s%s", others.n ? ", " : "", objects[fields[f].object].name);
 	if (others.n)
 		diag_help("there is a field of that name in %s", others.s);
 	diag_help("its fields are %s", list.s);
@@ -311,10 +311,10 @@ check_keys(lua_State *L, const struct object *o)
 		unknown_field(o, unknown.a[i]);
 	if (positional)
 		diag_error(o->pos, "%s takes no values without a name: write name = value",
-		    object_names[o->type]);
+		    objects[o->type].name);
 	if (odd)
 		diag_error(o->pos, "%s has a key that is neither a name nor a number",
-		    object_names[o->type]);
+		    objects[o->type].name);
 }
 
 /* A constructor: takes one table, gives an object, whatever is wrong with it. */
@@ -322,11 +322,11 @@ static int
 construct(lua_State *L)
 {
 	enum object_type type = (enum object_type)lua_tointeger(L, lua_upvalueindex(1));
-	if (objects++ == OBJECTS_MAX)
+	if (constructed++ == OBJECTS_MAX)
 		return luaL_error(
 		    L, "more than %d objects are made: is there an endless loop?", OBJECTS_MAX);
 	struct object *o = spec_new(type, sandbox_where(L));
-	const char *name = object_names[type];
+	const char *name = objects[type].name;
 	if (lua_gettop(L) != 1 || lua_type(L, 1) != LUA_TTABLE) {
 		if (lua_gettop(L) > 1)
 			diag_error(o->pos, "%s takes one table: %s { ... }, got %d values", name,
@@ -505,13 +505,13 @@ load(const char *path, struct define *defs, uint32_t ndefs, struct spec *out)
 	out->file = read_text(path);
 	if (!out->file)
 		return;
-	objects = 0;
+	constructed = 0;
 	lua_State *L = sandbox_open(out->file, defs, ndefs, sandbox_library);
 	for (uint32_t t = OBJ_none + 1; t < N_OBJECTS; t++) {
-		luaL_newmetatable(L, object_names[t]);
+		luaL_newmetatable(L, objects[t].name);
 		lua_pushinteger(L, t);
 		lua_pushcclosure(L, construct, 1);
-		lua_setglobal(L, object_names[t]);
+		lua_setglobal(L, objects[t].name);
 	}
 	lua_settop(L, 0);
 	int n = sandbox_run(L);

@@ -16,17 +16,9 @@ const struct field_row fields[N_FIELDS] = {
 #undef OBJECT
 #undef FIELD
 };
-const char *const object_names[N_OBJECTS] = {
-	"",
-#define OBJECT(o, doc) #o,
-#define FIELD(...)
-#include "field.def"
-#undef OBJECT
-#undef FIELD
-};
-const char *const object_docs[N_OBJECTS] = {
-	"",
-#define OBJECT(o, doc) doc,
+const struct object_row objects[N_OBJECTS] = {
+	{ "", "" },
+#define OBJECT(o, doc) { #o, doc },
 #define FIELD(...)
 #include "field.def"
 #undef OBJECT
@@ -65,7 +57,7 @@ spec_value(const struct object *o, enum field_id f)
 	if (!o)
 		return xalloc(sizeof(struct value));
 	if (fields[f].object != o->type)
-		internal("%s has no field %s", object_names[o->type], fields[f].name);
+		internal("%s has no field %s", objects[o->type].name, fields[f].name);
 	return &o->v[f - o->v->f];
 }
 
@@ -247,7 +239,7 @@ spec_choices(const char *choices, const char *before, const char *after)
 const char *
 spec_name(enum field_id f)
 {
-	return xprintf("%s.%s", object_names[fields[f].object], fields[f].name);
+	return xprintf("%s.%s", objects[fields[f].object].name, fields[f].name);
 }
 
 const char *
@@ -354,7 +346,7 @@ static void
 inline_object(struct buf *b, const struct object *o)
 {
 	const char *sep = " ";
-	buf_printf(b, "%s {", object_names[o->type]);
+	buf_printf(b, "%s {", objects[o->type].name);
 	for (const struct value *v = o->v; v < o->v + o->n; v++)
 		if (v->set) {
 			buf_printf(b, "%s%s = ", sep, fields[v->f].name);
@@ -456,7 +448,7 @@ facts_of(struct facts *t, const char *path, const struct object *o, uint32_t lay
 		for (uint32_t i = 0; i < v->n; i++) {
 			uint32_t l = row->type == LAYERS ? i : layer;
 			if (strchr(row->choices, '|'))
-				add_fact(t, name, object_names[v->list[i]->type], l);
+				add_fact(t, name, objects[v->list[i]->type].name, l);
 			facts_of(t, name, v->list[i], l);
 		}
 		if (row->type != OBJ && row->type != LAYERS)
@@ -585,7 +577,7 @@ static void
 print_object(struct printer *p, const struct object *o, int indent)
 {
 	const struct line *around = p->line;
-	buf_printf(p->out, "%s {", object_names[o->type]);
+	buf_printf(p->out, "%s {", objects[o->type].name);
 	for (struct value *v = o->v; v < o->v + o->n; v++) {
 		bool object = v->n && fields[v->f].type != LIST && !p->layers[v->f];
 		if (!v->set)
