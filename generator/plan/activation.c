@@ -12,11 +12,12 @@
 struct uses {
 	uint8_t from, to;
 };
+enum where { IN_SCRATCH, ON_STREAM, ON_DSTREAM, IN_SAVED };
 /* By tensor. Those that share one buffer because ops work in place have one that stands for all. */
 struct buffers {
 	tensor_id *same; /* a step to that one, which has itself */
 	/* of that one: */
-	enum where { IN_SCRATCH, ON_STREAM, ON_DSTREAM, IN_SAVED } * where;
+	enum where *where;
 	struct uses *uses;
 	uint32_t *nth; /* 1 + its number in a program's scratch; zero before and after */
 };

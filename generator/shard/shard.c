@@ -13,18 +13,12 @@ min64(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
-static void
-collective(struct stage *st, enum collective_kind kind, uint64_t ranks, uint64_t bytes)
-{
-	if (ranks > 1 && bytes)
-		*PUSH(st->comm) = (struct collective){ kind, ranks, bytes };
-}
-
 /* Of so many bytes in equal parts, one a rank, a rank sends all but its own. */
 static void
 all_but_own(struct stage *st, enum collective_kind kind, uint64_t ranks, uint64_t bytes)
 {
-	collective(st, kind, ranks, bytes / ranks * (ranks - 1));
+	if (ranks > 1 && bytes >= ranks)
+		*PUSH(st->comm) = (struct collective){ kind, ranks, bytes / ranks * (ranks - 1) };
 }
 
 /* Routed rows that go to their experts' ranks, or come back, in one microbatch of the stage. */
@@ -83,7 +77,9 @@ communication(struct shard *s, uint32_t i)
 	const struct step *step = &st->step[st->nsteps - 1];
 	for (uint32_t k = 0; k < step->action.n; k++)
 		edges += step->action.a[k].kind == SEND && step->action.a[k].stage != i;
-	collective(st, SEND_RECV, edges ? 2 : 1, size_mul(edges, size_mul(g->T, x)));
+	if (edges)
+		*PUSH(st->comm) =
+		    (struct collective){ SEND_RECV, 2, size_mul(edges, size_mul(g->T, x)) };
 }
 
 /* Work of a microbatch: a layer's, or a segment's that exists once. */
