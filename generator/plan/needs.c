@@ -240,6 +240,19 @@ tensor_on_rank(const struct plan *p, tensor_id t)
 				     : n;
 }
 
+/* True if it was saved in the place of another tensor, which it overwrites. */
+static bool
+in_place(const struct plan *p, tensor_id t)
+{
+	const struct place *to = &p->place[t];
+
+	for (tensor_id u = 1; u < t && to->kind == PLACE && to->region == R_SAVED; u++)
+		if (p->place[u].kind == PLACE && p->place[u].region == R_SAVED &&
+		    p->place[u].off == to->off)
+			return true;
+	return false;
+}
+
 static void
 five_largest(const struct plan *p, struct buf *out)
 {
@@ -251,7 +264,8 @@ five_largest(const struct plan *p, struct buf *out)
 		int i = 0;
 		while (i < 5 && n <= tensor_on_rank(p, top[i]))
 			i++;
-		if (i == 5 || g->tensor.a[t].class == T_CACHE || g->tensor.a[t].class == T_MERGED)
+		if (i == 5 || g->tensor.a[t].class == T_CACHE || g->tensor.a[t].class == T_MERGED ||
+		    in_place(p, t))
 			continue;
 		memmove(&top[i + 1], &top[i], (size_t)(4 - i) * sizeof *top);
 		top[i] = t;

@@ -69,7 +69,7 @@ om_product_t(float *c, uint32_t a, uint32_t b)
 		if (k == 0)
 			om_wgmma_first<N, 0, 0>(c, ka, kb);
 		else
-			om_wgmma<N, 0, 0>(c, ka, kb, 1);
+			om_wgmma<N, 0, 0>(c, ka, kb);
 	}
 }
 

@@ -40,10 +40,21 @@ enum { OM_GEMM_ONE, OM_GEMM_ROWS, OM_GEMM_SUMS, OM_GEMM_SPLIT };
 /* The tile's width: 256 is fastest, 128 where it leaves fewer multiprocessors idle. */
 #define OM_GEMM_WAVES(m, n, width) OM_CEIL(OM_CEIL(m, OM_GEMM_M) * OM_CEIL(n, width), OM_GEMM_SMS)
 #define OM_GEMM_WIDE(n) ((n) <= 64 ? 64 : (n) <= 128 ? 128 : 256)
-#define OM_GEMM_WIDTH(m, n)                                                                      \
-	(OM_GEMM_WIDE(n) == 256 && OM_GEMM_WAVES(m, n, 128) * 11 < OM_GEMM_WAVES(m, n, 256) * 20 \
-		? 128                                                                            \
+#define OM_GEMM_WIDTH(m, n) OM_GEMM_WIDTH_OF(m, n, n, n)
+/* of n columns, so many if they are counted in whole tiles of 128 and of 256 */
+#define OM_GEMM_WIDTH_OF(m, n, n128, n256)                                              \
+	(OM_GEMM_WIDE(n) == 256 &&                                                      \
+		    OM_GEMM_WAVES(m, n128, 128) * 11 < OM_GEMM_WAVES(m, n256, 256) * 20 \
+		? 128                                                                   \
 		: OM_GEMM_WIDE(n))
+
+/* Widths of matrices side by side, each rounded up to a multiple of step; their tiles' width. */
+#define OM_GEMM_TILED(step, a, b, c) \
+	((OM_CEIL(a, step) + OM_CEIL(b, step) + OM_CEIL(c, step)) * (step))
+#define OM_GEMM_MORE(a, b) ((a) > (b) ? (a) : (b))
+#define OM_GEMM_WIDTH_3(m, a, b, c)                                                           \
+	OM_GEMM_WIDTH_OF(m, OM_GEMM_MORE(a, OM_GEMM_MORE(b, c)), OM_GEMM_TILED(128, a, b, c), \
+	    OM_GEMM_TILED(256, a, b, c))
 
 /*
  * Parts of a sum over k where C has few tiles: about one tile a multiprocessor, each at least 8
@@ -243,6 +254,39 @@ struct om_gemm_arrays {
 		return om_error;                                                   \
 	} while (0)
 
+/*
+ * Ways to share rows among groups: the same to each; at random with a load of 3.4 times the mean
+ * and some groups empty; the same with rows left over; all to one.
+ */
+enum { OM_SHARE_EVEN, OM_SHARE_SKEWED, OM_SHARE_PADDED, OM_SHARE_SINGLE, OM_SHARE_WAYS };
+
+static inline double
+om_gemm_weight(int64_t i, int64_t e, int how, uint64_t seed)
+{
+	const double x = om_unit(seed, 80, i); /* within 1.73 of 0 */
+	if (how == OM_SHARE_EVEN)
+		return 1;
+	if (how == OM_SHARE_SINGLE)
+		return i == e / 2;
+	return x < -1.4 ? 0 : exp(x);
+}
+
+static inline void
+om_gemm_share(int32_t *off, int64_t r, int64_t e, int how, uint64_t seed)
+{
+	const int64_t used = how == OM_SHARE_PADDED ? r - r / 5 : r;
+	double sum = 0, before = 0;
+
+	for (int64_t i = 0; i < e; i++)
+		sum += om_gemm_weight(i, e, how, seed);
+	off[0] = 0;
+	for (int64_t i = 0; i < e; i++) {
+		before += om_gemm_weight(i, e, how, seed);
+		off[i + 1] = sum > 0 ? (int32_t)(before / sum * used) : 0;
+	}
+	off[e] = used;
+}
+
 /* Beyond that many elements sums start from 0, and a check reads only its samples. */
 enum { OM_GEMM_WHOLE = 1 << 20, OM_GEMM_SAMPLES = 512 };
 
@@ -308,6 +352,107 @@ om_gemm_pick(int64_t s, int64_t n, uint64_t seed, int stream)
 	const int64_t at =
 	    s % 3 ? (om_unit(seed, stream, s) / 3.4641016151377544 + 0.5) * n : edge[s / 3 % 8];
 	return at < n ? at : n - 1;
+}
+
+/*
+ * Products of matrices side by side: x [m, k] times w's rows, of which n[i] give y[i], and the
+ * other way round dx [m, k], to which each dy[i] [m, n[i]] adds its part. In groups, off, w is
+ * planes: those of all g groups for n[0], then those for n[1]. x, w, dy[i]: streams 0, 1, 2 + i.
+ */
+struct om_beside_case {
+	int64_t g, m, n[3], k;
+	const int32_t *off;
+};
+struct om_beside_arrays {
+	void *a[3], *w, *off, *out[2][3];
+};
+
+/* The first of w's rows for n[i] in a row's group. */
+static inline int64_t
+om_beside_w(const struct om_beside_case *x, int i, int64_t row)
+{
+	if (x->off)
+		return (i * x->g + om_gemm_ref_group(x->off, row)) * x->n[0];
+	return (i > 0 ? x->n[0] : 0) + (i > 1 ? x->n[1] : 0);
+}
+
+static inline double
+om_beside_y(const struct om_beside_case *x, int i, int64_t row, int64_t col, uint64_t seed)
+{
+	return om_gemm_ref((struct om_walk){ OM_BF16(0), row * x->k, 1 },
+	    (struct om_walk){ OM_BF16(1), (om_beside_w(x, i, row) + col) * x->k, 1 }, x->k);
+}
+
+static inline double
+om_beside_dx(const struct om_beside_case *x, int64_t row, int64_t col, uint64_t seed)
+{
+	double sum = 0;
+	for (int i = 0; i < 3; i++)
+		sum += om_gemm_ref((struct om_walk){ OM_BF16(2 + i), row * x->n[i], 1 },
+		    (struct om_walk){ OM_BF16(1), om_beside_w(x, i, row) * x->k + col, x->k },
+		    x->n[i]);
+	return sum;
+}
+
+/* Runs a product, dx or not, on each of two outputs, by a call that names v and c; compares. */
+#define OM_BESIDE_CHECK(seed, dx, CALL, ...)                                       \
+	do {                                                                       \
+		const struct om_beside_case om_x = { __VA_ARGS__ };                \
+		const struct om_beside_arrays v = om_beside_fill(&om_x, dx, seed); \
+		void *const *c = NULL;                                             \
+		for (int om_run = 0; om_run < 2; om_run++) {                       \
+			c = v.out[om_run];                                         \
+			CALL;                                                      \
+		}                                                                  \
+		const double om_error = om_beside_compare(&om_x, &v, dx, seed);    \
+		OM_TIME(CALL);                                                     \
+		om_check_end();                                                    \
+		return om_error;                                                   \
+	} while (0)
+
+static inline struct om_beside_arrays
+om_beside_fill(const struct om_beside_case *x, bool dx, uint64_t seed)
+{
+	struct om_beside_arrays v = { .w = NULL };
+	const int64_t used = x->off ? x->off[x->g] : x->m, n = x->n[0] + x->n[1] + x->n[2];
+	for (int i = 0; i < 3; i++) {
+		const int64_t wide = dx ? x->n[i] : i ? 0 : x->k, out = dx ? i ? 0 : x->k : x->n[i];
+		if (wide)
+			v.a[i] = om_gemm_padded(x->m * wide, used * wide, seed, dx ? 2 + i : 0);
+		for (int k = 0; k < 2 && out; k++)
+			v.out[k][i] = om_check_nan(x->m * out * 2);
+	}
+	v.w = om_check_bf16((x->off ? x->g : 1) * n * x->k, seed, 1, 1);
+	if (x->off)
+		v.off = om_check_copy(x->off, (x->g + 1) * sizeof *x->off);
+	return v;
+}
+
+static inline double
+om_beside_compare(
+    const struct om_beside_case *x, const struct om_beside_arrays *v, bool dx, uint64_t seed)
+{
+	const int64_t used = x->off ? x->off[x->g] : x->m;
+	struct om_err e = { .scale = 1 };
+	for (int i = 0; i < 3 && (!dx || i == 0) && (dx || x->n[i]); i++) {
+		const int64_t wide = dx ? x->k : x->n[i], size = x->m * wide;
+		om_bf16 *got[2] = { malloc(size * 2), malloc(size * 2) };
+		for (int k = 0; k < 2; k++)
+			om_check_read(got[k], v->out[k][i], size * 2);
+		e.wrong |= memcmp(got[0], got[1], used * wide * 2) != 0;
+		for (int64_t at = used * wide; at < size; at++) /* padding is not written */
+			e.wrong |= got[0][at] != 0xffff || got[1][at] != 0xffff;
+		for (int64_t s = 0; s < OM_GEMM_SAMPLES && used > 0; s++) {
+			const int64_t row = om_gemm_pick(s, used, seed, 90);
+			const int64_t col = om_gemm_pick(s + s / 8, wide, seed, 91);
+			om_err_add(&e, om_bf16_f32(got[0][row * wide + col]),
+			    dx ? om_beside_dx(x, row, col, seed)
+			       : om_beside_y(x, i, row, col, seed));
+		}
+		free(got[0]);
+		free(got[1]);
+	}
+	return om_err_value(&e);
 }
 
 static inline double

@@ -40,17 +40,124 @@
 #define OM_GEMM_SMEM(type, width, g) \
 	(OM_GEMM_STAGES(type, width, g) * OM_GEMM_STAGE(width) + OM_GEMM_REST(type, width, g))
 
+/*
+ * A kernel's one argument. Products of several A, whose k follow each other, have a map of each;
+ * those of several C, whose n do, too.
+ */
+struct om_gemm_args {
+	struct om_tensor_map map_a[3], map_b, map_c[3];
+	void *c[3];
+	const int32_t *off;
+	const float *p; /* the last three are for the epilogues of ffn.h */
+	const int32_t *src;
+	float *part;
+};
+
 #ifdef __CUDACC__
 
-#define OM_GEMM(NAME, type, add, groups, G, M, N, K, width, at, bt, planes, pad)      \
-	OM_GLOBAL(OM_GEMM_THREADS, 1)                                                 \
-	NAME(const __grid_constant__ om_tensor_map map_a,                             \
-	    const __grid_constant__ om_tensor_map map_b,                              \
-	    const __grid_constant__ om_tensor_map map_c, type *c, const int32_t *off) \
-	{                                                                             \
-		om_gemm<type, add, groups, G, M, N, K, width, at, bt, planes, pad>(   \
-		    &map_a, &map_b, &map_c, c, off);                                  \
+#define OM_GEMM(NAME, type, add, groups, G, M, N, K, width, at, bt, planes, pad)                 \
+	OM_GEMM_KERNEL(NAME, om_gemm_plain, type, add, groups, G, M, om_beside<N>, om_beside<K>, \
+	    width, at, bt, planes, pad)
+#define OM_GEMM_OUTS(NAME, groups, G, M, A, B, C, K, width)                               \
+	OM_GEMM_KERNEL(NAME, om_gemm_plain, om_bf16, 0, groups, G, M, OM_BESIDE(A, B, C), \
+	    om_beside<K>, width, 0, 0, 1, 1)
+#define OM_GEMM_INS(NAME, groups, G, M, N, A, B, C, width)                          \
+	OM_GEMM_KERNEL(NAME, om_gemm_plain, om_bf16, 0, groups, G, M, om_beside<N>, \
+	    OM_BESIDE(A, B, C), width, 0, 1, 1, 1)
+
+#define OM_BESIDE(A, B, C) om_beside<A, B, C> /* in a macro's argument */
+#define OM_GEMM_KERNEL(NAME, epilogue, ...)                                        \
+	OM_GLOBAL(OM_GEMM_THREADS, 1) NAME(const __grid_constant__ om_gemm_args x) \
+	{                                                                          \
+		om_gemm<om_gemm_shape<__VA_ARGS__>, epilogue>(x);                  \
 	}
+
+/*
+ * Widths of up to three matrices side by side. Tiles of n, and slabs of k, begin anew with each, so
+ * that they lie as if each width were a multiple of them.
+ */
+template <int A, int B = 0, int C = 0> struct om_beside {
+	static constexpr int width[3] = { A, B, C };
+	static constexpr int most = B ? C ? 3 : 2 : 1;
+};
+
+/* Of rounded widths column `at` is in matrix i, whose first column, not rounded, is `first`. */
+struct om_gemm_place {
+	int i, at, first, width;
+};
+
+template <class P, int STEP>
+OM_DEV om_gemm_place
+om_gemm_find(int at)
+{
+	constexpr int a = P::width[0], b = P::width[1], c = P::width[2];
+	constexpr int second = OM_GEMM_TILED(STEP, a, 0, 0), third = OM_GEMM_TILED(STEP, a, b, 0);
+	if (c && at >= third)
+		return { 2, at - third, a + b, c };
+	if (b && at >= second)
+		return { 1, at - second, a, b };
+	return { 0, at, 0, a };
+}
+
+template <typename T_, int ADD_, int GROUPS_, int G_, int M_, class N_, class K_, int WIDTH_,
+    int AT_, int BT_, int PLANES_, int PAD_>
+struct om_gemm_shape {
+	using T = T_;
+	using N = N_;
+	using K = K_;
+	static constexpr int ADD = ADD_, GROUPS = GROUPS_, G = G_, M = M_, WIDTH = WIDTH_;
+	static constexpr int AT = AT_, BT = BT_, PLANES = PLANES_, PAD = PAD_;
+	static constexpr bool ROWS = GROUPS == OM_GEMM_ROWS, SUMS = GROUPS == OM_GEMM_SUMS;
+	static constexpr int KEPT = ROWS || SUMS ? G : 0;
+	static constexpr int STAGES = OM_GEMM_STAGES(T, WIDTH, KEPT), STAGE = OM_GEMM_STAGE(WIDTH);
+	static constexpr int B_AT = OM_GEMM_M * OM_GEMM_K * 2;
+	static constexpr int BOXES = OM_GEMM_BOXES(T, WIDTH) * OM_GEMM_BOX;
+	static constexpr int PITCH = OM_GEMM_PITCH(N::width[0], PAD);
+	static constexpr bool ROUND = PITCH * sizeof(T) % 16 == 0;
+	static_assert(STAGES >= 2, "the offsets leave no room for stages");
+	static_assert(!SUMS || (AT && BT && PLANES == 1), "sums over rows");
+	static_assert(ADD ? ROUND && sizeof(T) == 4 : ROUND || sizeof(T) == 4, "rows of C");
+	static_assert(N::most == 1 || K::most == 1, "several A and several C");
+	static_assert(N::most * K::most == 1 || (ROUND && PAD == 1 && PLANES == 1 && !SUMS),
+	    "matrices side by side");
+};
+
+/* The ring of stages, and where in it a thread is. */
+template <class S> struct om_gemm_ring {
+	uint32_t smem, full, empty;
+	int stage, phase;
+	__device__ __forceinline__ uint32_t
+	at() const
+	{
+		return smem + stage * S::STAGE;
+	}
+	__device__ __forceinline__ void
+	next()
+	{
+		if (++stage == S::STAGES)
+			stage = 0, phase ^= 1;
+	}
+	/* the producer's turn: this many bytes will come; gives their barrier */
+	__device__ __forceinline__ uint32_t
+	fill(int bytes) const
+	{
+		om_bar_wait(empty + stage * 8, phase ^ 1);
+		om_bar_expect(full + stage * 8, bytes);
+		return full + stage * 8;
+	}
+	/* a consumer's: they have come; this warp has read them */
+	__device__ __forceinline__ void
+	wait() const
+	{
+		om_bar_wait(full + stage * 8, phase);
+	}
+	__device__ __forceinline__ void
+	free(int of) const
+	{
+		if (threadIdx.x % 32 == 0)
+			om_bar_arrive(empty + of * 8);
+	}
+};
 
 /* ---- the producer ---- */
 
@@ -97,16 +204,16 @@ om_gemm_put(om_bf16 *c, float x)
  * A warp's 16 rows of the tile into c, of which rows and cols exist, where boxes won't do. Of each
  * 8 columns lane l holds the two from l % 4 * 2 on, in rows l / 4 and l / 4 + 8.
  */
-template <typename T, int PITCH, int WIDTH>
+template <typename T, int WIDTH>
 OM_DEV void
-om_gemm_store_odd(const float (&d)[WIDTH / 2], T *c, int rows, int cols)
+om_gemm_store_odd(const float (&d)[WIDTH / 2], T *c, int pitch, int rows, int cols)
 {
 	const int lane = threadIdx.x % 32;
 #pragma unroll
 	for (int i = 0; i < WIDTH / 2; i++) {
 		const int row = lane / 4 + i % 4 / 2 * 8, col = i / 4 * 8 + lane % 4 * 2 + i % 2;
 		if (row < rows && col < cols)
-			om_gemm_put(c + (int64_t)row * PITCH + col, d[i]);
+			om_gemm_put(c + (int64_t)row * pitch + col, d[i]);
 	}
 }
 
@@ -176,139 +283,238 @@ om_gemm_clear(uint32_t stage, int tail)
 	om_meet(1, 256);
 }
 
+/*
+ * What becomes of a tile. HALVES: its columns are half a tile of one matrix in B and half a tile of
+ * the next. Behind a tile's slabs come `more` stages, which `load` fills and `store` frees.
+ */
+struct om_gemm_plain {
+	static constexpr bool HALVES = false;
+
+	/* before the products: what a thread keeps in w until they are there */
+	template <class S>
+	OM_DEV void
+	begin(float (&w)[2], const om_gemm_args &, const om_gemm_tile &)
+	{
+		w[0] = w[1] = 0;
+	}
+
+	template <class S>
+	OM_DEV int
+	more(const om_gemm_tile &)
+	{
+		return 0;
+	}
+
+	template <class S>
+	OM_DEV void
+	load(om_gemm_ring<S> &, const om_gemm_args &, const om_gemm_tile &)
+	{
+	}
+
+	template <class S>
+	OM_DEV void
+	store(float (&d)[S::WIDTH / 2], const float (&)[2], const om_gemm_args &x,
+	    const om_gemm_tile &t, om_gemm_ring<S> &, uint32_t boxes)
+	{
+		const int warp = threadIdx.x / 32, rows = t.rows - warp * 16;
+		const int row = (S::ROWS ? t.first : 0) + t.row + warp * 16;
+		const om_gemm_place n = om_gemm_find<typename S::N, S::WIDTH>(t.col);
+		const int cols = n.width - n.at, pitch = S::N::most == 1 ? S::PITCH : n.width;
+		typename S::T *c = (typename S::T *)x.c[n.i];
+		if (rows <= 0)
+			return;
+		if (!S::ROUND || (S::ROWS && rows < 16))
+			om_gemm_store_odd<typename S::T, S::WIDTH>(
+			    d, c + (int64_t)row * pitch + n.at, pitch, rows, cols);
+		else
+			om_gemm_store<typename S::T, S::ADD, S::WIDTH>(
+			    d, &x.map_c[n.i], n.at, row, S::ROWS ? 0 : t.group, cols, boxes);
+	}
+};
+
 /* ---- the kernel ---- */
 
-template <typename T, int ADD, int GROUPS, int G, int M, int N, int K, int WIDTH, int AT, int BT,
-    int PLANES, int PAD>
-OM_DEV void
-om_gemm(const om_tensor_map *map_a, const om_tensor_map *map_b, const om_tensor_map *map_c, T *c,
-    const int32_t *off)
+/* This block's next tile. */
+template <class S, class E>
+OM_DEV bool
+om_gemm_step(om_gemm_tile &t, const int32_t *off, const int32_t *order)
 {
-	constexpr bool offsets = GROUPS == OM_GEMM_ROWS || GROUPS == OM_GEMM_SUMS;
-	constexpr int kept = offsets ? G : 0;
-	constexpr int STAGES = OM_GEMM_STAGES(T, WIDTH, kept), STAGE = OM_GEMM_STAGE(WIDTH);
-	constexpr int B_AT = OM_GEMM_M * OM_GEMM_K * 2;
-	constexpr int BOXES = OM_GEMM_BOXES(T, WIDTH) * OM_GEMM_BOX;
-	static_assert(STAGES >= 2, "the offsets leave no room for stages");
-	static_assert(GROUPS != OM_GEMM_SUMS || (AT && BT && PLANES == 1), "sums over rows");
-	constexpr int PITCH = OM_GEMM_PITCH(N, PAD);
-	constexpr bool ROUND = PITCH * sizeof(T) % 16 == 0;
-	static_assert(ADD ? ROUND && sizeof(T) == 4 : ROUND || sizeof(T) == 4, "rows of C");
+	using N = typename S::N;
+	using K = typename S::K;
+	constexpr int STEP = E::HALVES ? S::WIDTH / 2 : S::WIDTH;
+	constexpr int n = OM_GEMM_TILED(STEP, N::width[0], N::width[1], N::width[2]);
+	constexpr int k = OM_GEMM_TILED(OM_GEMM_K, K::width[0], K::width[1], K::width[2]);
+	return om_gemm_next < S::GROUPS, S::G, S::M, N::most == 1 ? N::width[0] : n,
+	       K::most == 1 ? K::width[0] : k, STEP, S::PLANES > (t, off, order);
+}
 
+/* A tile's slabs into the ring. */
+template <class S, class E>
+OM_DEV void
+om_gemm_fill(om_gemm_ring<S> &r, const om_gemm_args &x, const om_gemm_tile &t)
+{
+	constexpr int BOX = E::HALVES ? S::WIDTH / 2 : S::WIDTH;
+	const om_gemm_place n = om_gemm_find<typename S::N, BOX>(t.col);
+#pragma unroll 1
+	for (int i = 0; i < t.slabs; i++, r.next()) {
+		const om_gemm_place k =
+		    om_gemm_find<typename S::K, OM_GEMM_K>(i / S::PLANES * OM_GEMM_K);
+		/* matrices side by side are planes of B in groups, else rows one after the other */
+		const int b = S::ROWS ? t.group + (n.i + k.i) * S::G : 0;
+		const int bn = (S::ROWS ? 0 : n.first) + n.at, bk = (S::ROWS ? 0 : k.first) + k.at;
+		const uint32_t to = r.at(), bar = r.fill(S::STAGE);
+		om_gemm_load<OM_GEMM_M, S::AT>(
+		    to, &x.map_a[k.i], bar, t.first + t.row, t.k + k.at, i % S::PLANES);
+		om_gemm_load<BOX, S::BT>(to + S::B_AT, &x.map_b, bar, bn, t.k + bk, b);
+		if constexpr (E::HALVES)
+			om_gemm_load<BOX, S::BT>(to + S::B_AT + BOX * OM_GEMM_K * 2, &x.map_b, bar,
+			    S::ROWS ? bn : S::N::width[0] + bn, bk, S::ROWS ? b + S::G : b);
+	}
+}
+
+/* A consumer's products of a slab. The first one overwrites d, the others add to it. */
+template <class S, bool FIRST>
+OM_DEV void
+om_gemm_slab(float (&d)[S::WIDTH / 2], om_gemm_ring<S> &r, int half, int tail)
+{
+	const uint32_t at = r.at();
+	r.wait();
+	/* the rows after the group's last are another's, or padding */
+	if (S::SUMS && tail)
+		om_gemm_clear<S::STAGE>(at, tail);
+	const uint64_t da = om_wgmma_desc<128>(at + half * 128, S::AT ? 8192 : 16);
+	const uint64_t db = om_wgmma_desc<128>(at + S::B_AT, S::BT ? 8192 : 16);
+	om_wgmma_fence();
+#pragma unroll
+	for (int j = 0; j < 4; j++) { /* 16 k: 32 bytes along a row, or 16 rows */
+		const uint64_t a = da + j * (S::AT ? 128 : 2), b = db + j * (S::BT ? 128 : 2);
+		if (FIRST && j == 0)
+			om_wgmma_first<S::WIDTH, S::AT, S::BT>(d, a, b);
+		else
+			om_wgmma<S::WIDTH, S::AT, S::BT>(d, a, b);
+	}
+	om_wgmma_commit();
+	om_wgmma_wait<0>();
+	r.free(r.stage);
+	r.next();
+}
+
+template <class S, class E>
+OM_DEV void
+om_gemm(const om_gemm_args &x)
+{
 	extern __shared__ __align__(1024) char om_gemm_smem[];
-	const uint32_t smem = om_smem(om_gemm_smem), boxes_at = smem + STAGES * STAGE;
-	const uint32_t full = boxes_at + 8 * BOXES, empty = full + 64;
-	int32_t *s_off = (int32_t *)(om_gemm_smem + STAGES * STAGE + 8 * BOXES + 128);
-	int32_t *s_order = s_off + G + 1;
+	const uint32_t smem = om_smem(om_gemm_smem), boxes_at = smem + S::STAGES * S::STAGE;
+	const uint32_t full = boxes_at + 8 * S::BOXES;
+	int32_t *s_off = (int32_t *)(om_gemm_smem + S::STAGES * S::STAGE + 8 * S::BOXES + 128);
+	int32_t *s_order = s_off + S::G + 1;
+	om_gemm_ring<S> r = { smem, full, full + 64, 0, 0 };
 	const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
 
 	if (threadIdx.x == 0) {
-		for (int i = 0; i < STAGES; i++) {
-			om_bar_init(full + i * 8, 1);
-			om_bar_init(empty + i * 8, 8);
+		for (int i = 0; i < S::STAGES; i++) {
+			om_bar_init(r.full + i * 8, 1);
+			om_bar_init(r.empty + i * 8, 8);
 		}
 		om_bar_ready();
 	}
-	for (int i = threadIdx.x; offsets && i <= G; i += OM_GEMM_THREADS)
-		s_off[i] = off[i];
+	for (int i = threadIdx.x; S::KEPT && i <= S::G; i += OM_GEMM_THREADS)
+		s_off[i] = x.off[i];
 	__syncthreads();
-	if (GROUPS == OM_GEMM_SUMS)
-		om_gemm_order<G, OM_GEMM_THREADS>(s_off, s_order);
-	if constexpr (GROUPS == OM_GEMM_SUMS && !ADD)
-		om_gemm_zero<G, (int64_t)M * N, OM_GEMM_THREADS>(s_off, c);
+	if (S::SUMS)
+		om_gemm_order<S::G, OM_GEMM_THREADS>(s_off, s_order);
+	if constexpr (S::SUMS && !S::ADD)
+		om_gemm_zero<S::G, (int64_t)S::M * S::N::width[0], OM_GEMM_THREADS>(
+		    s_off, (float *)x.c[0]);
 
 	om_gemm_tile t = { 0 };
-	int stage = 0, phase = 0;
 	if (warp >= 8) {
 		om_registers<40, false>();
 		if (threadIdx.x != 256)
 			return;
-		while (om_gemm_next<GROUPS, G, M, N, K, WIDTH, PLANES>(t, s_off, s_order)) {
-#pragma unroll 1
-			for (int i = 0; i < t.slabs; i++) {
-				const uint32_t to = smem + stage * STAGE, bar = full + stage * 8;
-				const int k = t.k + i / PLANES * OM_GEMM_K;
-				om_bar_wait(empty + stage * 8, phase ^ 1);
-				om_bar_expect(bar, STAGE);
-				om_gemm_load<OM_GEMM_M, AT>(
-				    to, map_a, bar, t.first + t.row, k, i % PLANES);
-				om_gemm_load<WIDTH, BT>(to + B_AT, map_b, bar, t.col, k,
-				    GROUPS == OM_GEMM_ROWS ? t.group : 0);
-				if (++stage == STAGES)
-					stage = 0, phase ^= 1;
-			}
+		while (om_gemm_step<S, E>(t, s_off, s_order)) {
+			om_gemm_fill<S, E>(r, x, t);
+			E::template load<S>(r, x, t);
 		}
 		return;
 	}
 
 	om_registers<232, true>();
-	const bool leader = threadIdx.x % 32 == 0;
 	const int half = warp / 4 * 64; /* the group's rows of the tile */
-	while (om_gemm_next<GROUPS, G, M, N, K, WIDTH, PLANES>(t, s_off, s_order)) {
-		float d[WIDTH / 2];
-		if (GROUPS == OM_GEMM_SUMS && t.slabs == 0)
+	while (om_gemm_step<S, E>(t, s_off, s_order)) {
+		float d[S::WIDTH / 2], w[2];
+		if (S::SUMS && t.slabs == 0)
 			continue;
-		if (GROUPS != OM_GEMM_SUMS && t.rows <= half) { /* nothing to do in this half */
+		if (!S::SUMS && t.rows <= half) { /* nothing to do in this half */
 #pragma unroll 1
-			for (int i = 0; i < t.slabs; i++) {
-				om_bar_wait(full + stage * 8, phase);
-				if (leader)
-					om_bar_arrive(empty + stage * 8);
-				if (++stage == STAGES)
-					stage = 0, phase ^= 1;
+			for (int i = 0; i < t.slabs + E::template more<S>(t); i++, r.next()) {
+				r.wait();
+				r.free(r.stage);
 			}
 			continue;
 		}
+		E::template begin<S>(w, x, t);
+		om_gemm_slab<S, true>(d, r, half, t.slabs == 1 ? t.tail : 0);
 #pragma unroll 1
-		for (int i = 0; i < t.slabs; i++) {
-			const uint32_t at = smem + stage * STAGE;
-			om_bar_wait(full + stage * 8, phase);
-			/* the rows after the group's last are another's, or padding */
-			if (GROUPS == OM_GEMM_SUMS && t.tail && i == t.slabs - 1)
-				om_gemm_clear<STAGE>(at, t.tail);
-			const uint64_t da = om_wgmma_desc<128>(at + half * 128, AT ? 8192 : 16);
-			const uint64_t db = om_wgmma_desc<128>(at + B_AT, BT ? 8192 : 16);
-			om_wgmma_fence();
-#pragma unroll
-			for (int j = 0; j < 4; j++) /* 16 k: 32 bytes along a row, or 16 rows */
-				om_wgmma<WIDTH, AT, BT>(d, da + j * (AT ? 128 : 2),
-				    db + j * (BT ? 128 : 2), i > 0 || j > 0);
-			om_wgmma_commit();
-			om_wgmma_wait<0>();
-			if (leader)
-				om_bar_arrive(empty + stage * 8);
-			if (++stage == STAGES)
-				stage = 0, phase ^= 1;
-		}
+		for (int i = 1; i < t.slabs; i++)
+			om_gemm_slab<S, false>(d, r, half, i == t.slabs - 1 ? t.tail : 0);
 		om_wgmma_keep(d);
-		const int rows = t.rows - warp * 16, cols = N - t.col;
-		const int row = (GROUPS == OM_GEMM_ROWS ? t.first : 0) + t.row + warp * 16;
-		if (rows <= 0)
-			continue;
-		if (!ROUND || (GROUPS == OM_GEMM_ROWS && rows < 16))
-			om_gemm_store_odd<T, PITCH, WIDTH>(
-			    d, c + (int64_t)row * PITCH + t.col, rows, cols);
-		else
-			om_gemm_store<T, ADD, WIDTH>(d, map_c, t.col, row,
-			    GROUPS == OM_GEMM_ROWS ? 0 : t.group, cols, boxes_at + warp * BOXES);
+		E::template store<S>(d, w, x, t, r, boxes_at + warp * S::BOXES);
 	}
 	om_bulk_wait();
 }
 
 #else /* ---- host ---- */
 
-#define OM_GEMM(NAME, type, add, groups, G, M, N, K, width, at, bt, planes, pad)              \
-	OM_KERNEL(NAME, OM_GEMM_THREADS,                                                      \
-	    OM_GEMM_SMEM(                                                                     \
-		type, width, (groups) == OM_GEMM_ROWS || (groups) == OM_GEMM_SUMS ? (G) : 0)) \
-	static inline void NAME##_run(                                                        \
-	    const om_bf16 *a, const om_bf16 *b, type *c, const int32_t *off)                  \
-	{                                                                                     \
-		om_gemm_run(&NAME, groups, G, M, N, K, width, at, bt, planes, pad, a, b, c,   \
-		    sizeof(type), off);                                                       \
+/* A product: struct om_gemm_args, and what it takes to make one. */
+struct om_gemm_call {
+	int groups;
+	int64_t g, m, n[3], k[3];
+	int step; /* columns of a tile, or of each of its halves */
+	bool halves, at, bt;
+	int planes, pad, size; /* size: of an element of C */
+	const om_bf16 *a[3], *b;
+	void *c[3];
+	const int32_t *off;
+	const float *p;
+	const int32_t *src;
+	float *part;
+};
+
+#define OM_GEMM_SMEM_OF(type, width, groups, G) \
+	OM_GEMM_SMEM(type, width, (groups) == OM_GEMM_ROWS || (groups) == OM_GEMM_SUMS ? (G) : 0)
+
+#define OM_GEMM(NAME, type, add, groups, G, M, N, K, width, at, bt, planes, pad)                 \
+	OM_KERNEL(NAME, OM_GEMM_THREADS, OM_GEMM_SMEM_OF(type, width, groups, G))                \
+	static inline void NAME##_run(                                                           \
+	    const om_bf16 *a, const om_bf16 *b, type *c, const int32_t *off)                     \
+	{                                                                                        \
+		om_gemm_run(                                                                     \
+		    &NAME, &(struct om_gemm_call){ groups, G, M, { N }, { K }, width, false, at, \
+			       bt, planes, pad, sizeof(type), { a }, b, { c }, .off = off });    \
+	}
+#define OM_GEMM_OUTS(NAME, groups, G, M, A, B, C, K, width)                                        \
+	OM_KERNEL(NAME, OM_GEMM_THREADS, OM_GEMM_SMEM_OF(om_bf16, width, groups, G))               \
+	static inline void NAME##_run(const om_bf16 *x, const om_bf16 *w, om_bf16 *ya,             \
+	    om_bf16 *yb, om_bf16 *yc, const int32_t *off)                                          \
+	{                                                                                          \
+		om_gemm_run(                                                                       \
+		    &NAME, &(struct om_gemm_call){ groups, G, M, { A, B, C }, { K }, width, false, \
+			       0, 0, 1, 1, 2, { x }, w, { ya, yb, yc }, .off = off });             \
+	}
+#define OM_GEMM_INS(NAME, groups, G, M, N, A, B, C, width)                                         \
+	OM_KERNEL(NAME, OM_GEMM_THREADS, OM_GEMM_SMEM_OF(om_bf16, width, groups, G))               \
+	static inline void NAME##_run(const om_bf16 *da, const om_bf16 *db, const om_bf16 *dc,     \
+	    const om_bf16 *w, om_bf16 *dx, const int32_t *off)                                     \
+	{                                                                                          \
+		om_gemm_run(                                                                       \
+		    &NAME, &(struct om_gemm_call){ groups, G, M, { N }, { A, B, C }, width, false, \
+			       0, 1, 1, 1, 2, { da, db, dc }, w, { dx }, .off = off });            \
 	}
 
-/* The tensor map of an operand, planes of [mn, k] or, transposed, [k, mn], in boxes of mn x 64. */
+/*
+ * The tensor map of an operand, planes of [mn, k] or, transposed, [k, mn], in boxes of mn x 64.
+ */
 static inline void
 om_gemm_map(struct om_tensor_map *map, const om_bf16 *p, bool transposed, int64_t mn, int64_t k,
     int64_t planes, int pad, int box)
@@ -321,22 +527,37 @@ om_gemm_map(struct om_tensor_map *map, const om_bf16 *p, bool transposed, int64_
 }
 
 static inline void
-om_gemm_run(const struct om_kernel *kernel, int groups, int64_t g, int64_t m, int64_t n, int64_t k,
-    int width, bool at, bool bt, int planes, int pad, const om_bf16 *a, const om_bf16 *b, void *c,
-    int size, const int32_t *off)
+om_gemm_run(const struct om_kernel *kernel, const struct om_gemm_call *x)
 {
-	struct om_tensor_map map_a, map_b, map_c = { { 0 } };
-	const bool rows = groups == OM_GEMM_ROWS;
-	const int64_t tiles = om_gemm_tiles(groups, g, m, n, width), sms = om_sms();
-	const int64_t outs = rows ? 1 : g, pitch = OM_GEMM_PITCH(n, pad) * size;
-	om_gemm_map(&map_a, a, at, m, k, planes, pad, OM_GEMM_M);
-	om_gemm_map(&map_b, b, bt, n, k, rows ? g : 1, 1, width);
-	if (pitch % 16 == 0)
-		om_map(&map_c, size == 4 ? OM_MAP_F32 : OM_MAP_BF16, c, 3,
-		    (uint64_t[]){ n, m, outs }, (uint64_t[]){ pitch, m * pitch },
-		    (uint32_t[]){ 128 / size, 16, 1 }, 128);
-	om_launch(kernel, tiles < sms ? tiles : sms, 1, 1,
-	    (void *[]){ &map_a, &map_b, &map_c, &c, &off });
+	struct om_gemm_args args = { .c = { x->c[0], x->c[1], x->c[2] },
+		.off = x->off,
+		.p = x->p,
+		.src = x->src,
+		.part = x->part };
+	const bool rows = x->groups == OM_GEMM_ROWS;
+	int64_t n = 0, k = 0, wide = 0, beside = x->halves ? 2 : 1;
+	for (int i = 0; i < 3; i++) {
+		n += x->n[i];
+		k += x->k[i];
+		wide += OM_CEIL(x->n[i], x->step) * x->step;
+		beside += i && (x->n[i] || x->k[i]);
+	}
+	const int64_t outs = rows ? 1 : x->g, high = x->halves ? 2 * n : n;
+	om_gemm_map(&args.map_b, x->b, x->bt, rows ? x->n[0] : high, rows ? x->k[0] : k,
+	    rows ? x->g * beside : 1, 1, x->step);
+	for (int i = 0; i < 3; i++) {
+		const int64_t ak = x->k[i] ? x->k[i] : x->n[0], cn = x->n[i] ? x->n[i] : x->n[0];
+		const int64_t pitch = OM_GEMM_PITCH(cn, x->pad) * x->size;
+		if (x->a[i])
+			om_gemm_map(
+			    &args.map_a[i], x->a[i], x->at, x->m, ak, x->planes, x->pad, OM_GEMM_M);
+		if (x->c[i] && pitch % 16 == 0)
+			om_map(&args.map_c[i], x->size == 4 ? OM_MAP_F32 : OM_MAP_BF16, x->c[i], 3,
+			    (uint64_t[]){ cn, x->m, outs }, (uint64_t[]){ pitch, x->m * pitch },
+			    (uint32_t[]){ 128 / x->size, 16, 1 }, 128);
+	}
+	const int64_t tiles = om_gemm_tiles(x->groups, x->g, x->m, wide, x->step), sms = om_sms();
+	om_launch(kernel, tiles < sms ? tiles : sms, 1, 1, (void *[]){ &args });
 }
 
 #endif

@@ -24,7 +24,7 @@
 #ifndef OM_GLU_H
 #define OM_GLU_H
 
-#include "om_cuda.h"
+#include "activation.h"
 
 #define OM_GLU_THREADS 256
 #define OM_GLU_VECTORS 2
@@ -42,29 +42,6 @@
 	static_assert((int64_t)(t) * (k) <= 0x7fffffff, "glu: rows are counted in int32");
 
 #ifdef __CUDACC__
-
-enum { OM_SILU, OM_GELU, OM_RELU2 };
-
-/* The activation of x, and its derivative. NaN stays NaN. */
-template <int A>
-OM_DEV float
-om_activation(float x, float &slope)
-{
-	if (A == OM_RELU2) {
-		const float y = x < 0 ? 0 : x;
-		slope = 2 * y;
-		return y * y;
-	}
-	float inner = x, grown = 1; /* sigmoid's argument and its derivative */
-	if (A == OM_GELU) {
-		const float twice = 1.5957691216057308f, cube = 0.044715f;
-		inner = twice * x * (1 + cube * x * x);
-		grown = twice * (1 + 3 * cube * x * x);
-	}
-	const float s = __fdividef(1, 1 + __expf(-inner));
-	slope = s * (1 + x * grown * (1 - s));
-	return x * s;
-}
 
 /* p and src only if ROUTED */
 template <int64_t M, int F, int A, bool ROUTED>
@@ -262,8 +239,6 @@ om_glu_routed_bwd(const om_bf16 *dh, const om_bf16 *g, const om_bf16 *u, const f
 #include <stdlib.h>
 #include <string.h>
 
-#include "glu_ref.h"
-
 #define OM_GLU(NAME, m, f, a)                                                            \
 	OM_GLU_SIZES(m, f, a)                                                            \
 	OM_KERNEL(NAME##_x, OM_GLU_THREADS, 0)                                           \
@@ -386,9 +361,6 @@ struct om_glu_bwd_fn {
 	void (*relu2_routed)(
 	    const om_bf16 *, const om_bf16 *, const float *, const int32_t *, om_bf16 *, float *);
 };
-/* what is activated is stretched over a range where all activations bend */
-enum { OM_GLU_SAMPLES = 64, OM_GLU_STRETCH = 4 };
-
 static inline void
 om_glu_run(struct om_glu_fn f, const om_bf16 *g, const om_bf16 *u, const float *p,
     const int32_t *src, om_bf16 *h)
@@ -415,14 +387,6 @@ om_glu_bwd_run(struct om_glu_bwd_fn f, const om_bf16 *dh, const om_bf16 *g, cons
 		f.relu2(dh, g, dg);
 	if (f.relu2_routed)
 		f.relu2_routed(dh, g, p, src, dg, dp);
-}
-
-static inline int32_t *
-om_glu_src(int64_t rows, uint64_t seed)
-{
-	int32_t *src = malloc((size_t)rows * sizeof *src);
-	om_glu_ref_src(src, rows, seed * 6364136223846793005u >> 33);
-	return src;
 }
 
 /* The sth of at most OM_GLU_SAMPLES rows that are looked at; the last ones are among them. */

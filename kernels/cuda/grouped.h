@@ -2,7 +2,10 @@
  * Linear maps of experts: rows sorted by expert, expert i has the rows [off[i], off[i + 1]).
  *
  *   grouped     y  [r, n]     = x  [r, k] w [e, n, k]^T, each row with its expert's w
+ *   grouped_2   ya, yb [r, n] = x times the first half of w [2 e, n, k], and times the second
  *   grouped_dx  dx [r, k]     = dy [r, n] w [e, n, k]
+ *   grouped_dx_2  dx [r, k]   = da [r, n] times the first half of w [2 e, n, k] + db times the
+ *                               second
  *   grouped_dw  dw [e, n, k] += dy [r, n]^T x [r, k], over each expert's rows, float; or without
  *               add =, which is 0 where there are none
  *
@@ -23,6 +26,12 @@
 #define OM_GROUPED_Y(NAME, r, e, n, k) \
 	OM_GROUPED_SIZES(r, e, n, k)   \
 	OM_GEMM(NAME, om_bf16, 0, OM_GEMM_ROWS, e, r, n, k, OM_GEMM_WIDTH(r, n), 0, 0, 1, 1)
+#define OM_GROUPED_YS(NAME, r, e, n, k) \
+	OM_GROUPED_SIZES(r, e, n, k)    \
+	OM_GEMM_OUTS(NAME, OM_GEMM_ROWS, e, r, n, n, 0, k, OM_GEMM_WIDTH_3(r, n, n, 0))
+#define OM_GROUPED_XS(NAME, r, e, n, k) \
+	OM_GROUPED_SIZES(r, e, n, k)    \
+	OM_GEMM_INS(NAME, OM_GEMM_ROWS, e, r, k, n, n, 0, OM_GEMM_WIDTH(r, k))
 #define OM_GROUPED_X(NAME, r, e, n, k) \
 	OM_GROUPED_SIZES(r, e, n, k)   \
 	OM_GEMM(NAME, om_bf16, 0, OM_GEMM_ROWS, e, r, k, n, OM_GEMM_WIDTH(r, k), 0, 1, 1, 1)
@@ -35,6 +44,8 @@
 #define OM_GROUPED(NAME, r, e, n, k) OM_GROUPED_Y(NAME##_x, r, e, n, k)
 #define OM_GROUPED_DX(NAME, r, e, n, k) OM_GROUPED_X(NAME##_x, r, e, n, k)
 #define OM_GROUPED_DW(NAME, r, e, n, k, add) OM_GROUPED_W(NAME##_x, r, e, n, k, add)
+#define OM_GROUPED_2(NAME, r, e, n, k) OM_GROUPED_YS(NAME##_x, r, e, n, k)
+#define OM_GROUPED_DX_2(NAME, r, e, n, k) OM_GROUPED_XS(NAME##_x, r, e, n, k)
 
 #else /* ---- host ---- */
 
@@ -65,51 +76,48 @@
 	}                                                                             \
 	OM_GROUPED_CHECKS(NAME, r, e, OM_GEMM_SUMS, e, n, k, r, 1, 1, true, add)
 
+#define OM_GROUPED_2(NAME, r, e, n, k)                                                        \
+	OM_GROUPED_YS(NAME##_x, r, e, n, k)                                                   \
+	void NAME(                                                                            \
+	    const om_bf16 *x, const om_bf16 *w, const int32_t *off, om_bf16 *ya, om_bf16 *yb) \
+	{                                                                                     \
+		NAME##_x_run(x, w, ya, yb, NULL, off);                                        \
+	}                                                                                     \
+	OM_GROUPED_SIDES(NAME, r, e, n, k, false, NAME(v.a[0], v.w, v.off, c[0], c[1]))
+
+#define OM_GROUPED_DX_2(NAME, r, e, n, k)                                                     \
+	OM_GROUPED_XS(NAME##_x, r, e, n, k)                                                   \
+	void NAME(const om_bf16 *da, const om_bf16 *db, const om_bf16 *w, const int32_t *off, \
+	    om_bf16 *dx)                                                                      \
+	{                                                                                     \
+		NAME##_x_run(da, db, NULL, w, dx, off);                                       \
+	}                                                                                     \
+	OM_GROUPED_SIDES(NAME, r, e, n, k, true, NAME(v.a[0], v.a[1], v.w, v.off, c[0]))
+
+#define OM_GROUPED_SIDES(NAME, r, e, n, k, dx, CALL)                     \
+	double NAME##_check_as(uint64_t seed, int how)                   \
+	{                                                                \
+		int32_t off[(e) + 1];                                    \
+		om_gemm_share(off, r, e, how, seed);                     \
+		OM_BESIDE_CHECK(seed, dx, CALL, e, r, { n, n }, k, off); \
+	}                                                                \
+	double NAME##_check(uint64_t seed)                               \
+	{                                                                \
+		return NAME##_check_as(seed, seed % OM_SHARE_WAYS);      \
+	}
+
 #define OM_GROUPED_CHECKS(NAME, r, e, groups, g, m, n, k, at, bt, c_float, add)                 \
 	double NAME##_check_as(uint64_t seed, int how)                                          \
 	{                                                                                       \
 		int32_t off[(e) + 1];                                                           \
-		om_grouped_share(off, r, e, how, seed);                                         \
+		om_gemm_share(off, r, e, how, seed);                                            \
 		OM_GEMM_CHECK(seed, 0, NAME(v.a, v.b, v.off, c), groups, g, m, n, k, at, bt, 0, \
 		    c_float, add, off);                                                         \
 	}                                                                                       \
 	double NAME##_check(uint64_t seed)                                                      \
 	{                                                                                       \
-		return NAME##_check_as(seed, seed % OM_GROUPED_WAYS);                           \
+		return NAME##_check_as(seed, seed % OM_SHARE_WAYS);                             \
 	}
-
-/*
- * Ways to share rows: the same to each expert; at random with a load of 3.4 times the mean and some
- * experts empty; the same with rows left over; all to one expert.
- */
-enum { OM_GROUPED_EVEN, OM_GROUPED_SKEWED, OM_GROUPED_PADDED, OM_GROUPED_SINGLE, OM_GROUPED_WAYS };
-
-static inline double
-om_grouped_weight(int64_t i, int64_t e, int how, uint64_t seed)
-{
-	const double x = om_unit(seed, 80, i); /* within 1.73 of 0 */
-	if (how == OM_GROUPED_EVEN)
-		return 1;
-	if (how == OM_GROUPED_SINGLE)
-		return i == e / 2;
-	return x < -1.4 ? 0 : exp(x);
-}
-
-static inline void
-om_grouped_share(int32_t *off, int64_t r, int64_t e, int how, uint64_t seed)
-{
-	const int64_t used = how == OM_GROUPED_PADDED ? r - r / 5 : r;
-	double sum = 0, before = 0;
-
-	for (int64_t i = 0; i < e; i++)
-		sum += om_grouped_weight(i, e, how, seed);
-	off[0] = 0;
-	for (int64_t i = 0; i < e; i++) {
-		before += om_grouped_weight(i, e, how, seed);
-		off[i + 1] = sum > 0 ? (int32_t)(before / sum * used) : 0;
-	}
-	off[e] = used;
-}
 
 #endif
 #endif

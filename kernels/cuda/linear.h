@@ -3,7 +3,11 @@
  *
  *   linear      y  [m, n]  = x  [m, k] w [n, k]^T
  *   linear_f32  z  [m, n]  = x  [m, k] w [n, k]^T, float
+ *   linear_2, linear_3  w [a + b, k] or [a + b + c, k]: its first rows give ya [m, a], the next
+ *               yb, and so on
  *   linear_dx   dx [m, k]  = dy [m, n] w [n, k]
+ *   linear_dx_2, linear_dx_3  dx [m, k] = da [m, a] times w's first rows + db [m, b] times the
+ *               next, and so on
  *   linear_dw   dw [n, k] += dy [m, n]^T x [m, k], float; or without add =
  *
  * and the router's, whose z and dz are float:
@@ -40,6 +44,16 @@
 	OM_GEMM(NAME, float, OM_GEMM_PARTS(n, k, m) == 1 && (add),                               \
 	    (OM_GEMM_PARTS(n, k, m) == 1 ? OM_GEMM_ONE : OM_GEMM_SPLIT), OM_GEMM_PARTS(n, k, m), \
 	    n, k, m, OM_GEMM_WIDE(k), 1, 1, planes, 8)
+/* by matrices side by side */
+#define OM_LINEAR_SIDES(m, a, b, c, k)                                                           \
+	static_assert((m) >= 1 && (a) >= 8 && (b) >= 8 && (c) >= 0, "linear: sizes start at 8"); \
+	static_assert(((a) | (b) | (c) | (k)) % 8 == 0, "linear: widths are multiples of 8");
+#define OM_LINEAR_YS(NAME, m, a, b, c, k) \
+	OM_LINEAR_SIDES(m, a, b, c, k)    \
+	OM_GEMM_OUTS(NAME, OM_GEMM_ONE, 1, m, a, b, c, k, OM_GEMM_WIDTH_3(m, a, b, c))
+#define OM_LINEAR_XS(NAME, m, a, b, c, k) \
+	OM_LINEAR_SIDES(m, a, b, c, k)    \
+	OM_GEMM_INS(NAME, OM_GEMM_ONE, 1, m, k, a, b, c, OM_GEMM_WIDTH(m, k))
 #define OM_LINEAR_N(n) static_assert((n) % 8 == 0, "linear: n % 8");
 
 #ifdef __CUDACC__ /* ---- device ---- */
@@ -50,6 +64,11 @@
 #define OM_LINEAR_DW(NAME, m, n, k, add) \
 	OM_LINEAR_N(n)                   \
 	OM_LINEAR_W(NAME##_x, m, n, k, 1, add) OM_LINEAR_SUM(NAME##_sum, m, n, k, add)
+
+#define OM_LINEAR_2(NAME, m, a, b, k) OM_LINEAR_YS(NAME##_x, m, a, b, 0, k)
+#define OM_LINEAR_3(NAME, m, a, b, c, k) OM_LINEAR_YS(NAME##_x, m, a, b, c, k)
+#define OM_LINEAR_DX_2(NAME, m, a, b, k) OM_LINEAR_XS(NAME##_x, m, a, b, 0, k)
+#define OM_LINEAR_DX_3(NAME, m, a, b, c, k) OM_LINEAR_XS(NAME##_x, m, a, b, c, k)
 
 #define OM_GATE(NAME, m, e, k) OM_LINEAR_F32(NAME, m, e, k)
 #define OM_GATE_DX(NAME, m, e, k) \
@@ -144,6 +163,52 @@ om_gate_halves(const float *dz, om_bf16 *halves)
 	{                                                                                  \
 		OM_GEMM_CHECK(seed, OM_LINEAR_DW_FLOATS(m, n, k), NAME(v.a, v.b, c, v.ws), \
 		    OM_GEMM_ONE, 1, n, k, m, 1, 1, false, true, add, NULL);                \
+	}
+
+#define OM_LINEAR_2(NAME, m, a_, b, k)                                                     \
+	OM_LINEAR_YS(NAME##_x, m, a_, b, 0, k)                                             \
+	void NAME(const om_bf16 *x, const om_bf16 *w, om_bf16 *ya, om_bf16 *yb)            \
+	{                                                                                  \
+		NAME##_x_run(x, w, ya, yb, NULL, NULL);                                    \
+	}                                                                                  \
+	double NAME##_check(uint64_t seed)                                                 \
+	{                                                                                  \
+		OM_BESIDE_CHECK(                                                           \
+		    seed, false, NAME(v.a[0], v.w, c[0], c[1]), 1, m, { a_, b }, k, NULL); \
+	}
+#define OM_LINEAR_3(NAME, m, a_, b, c_, k)                                                   \
+	OM_LINEAR_YS(NAME##_x, m, a_, b, c_, k)                                              \
+	void NAME(const om_bf16 *x, const om_bf16 *w, om_bf16 *ya, om_bf16 *yb, om_bf16 *yc) \
+	{                                                                                    \
+		NAME##_x_run(x, w, ya, yb, yc, NULL);                                        \
+	}                                                                                    \
+	double NAME##_check(uint64_t seed)                                                   \
+	{                                                                                    \
+		OM_BESIDE_CHECK(seed, false, NAME(v.a[0], v.w, c[0], c[1], c[2]), 1, m,      \
+		    { a_, b, c_ }, k, NULL);                                                 \
+	}
+#define OM_LINEAR_DX_2(NAME, m, a_, b, k)                                                   \
+	OM_LINEAR_XS(NAME##_x, m, a_, b, 0, k)                                              \
+	void NAME(const om_bf16 *da, const om_bf16 *db, const om_bf16 *w, om_bf16 *dx)      \
+	{                                                                                   \
+		NAME##_x_run(da, db, NULL, w, dx, NULL);                                    \
+	}                                                                                   \
+	double NAME##_check(uint64_t seed)                                                  \
+	{                                                                                   \
+		OM_BESIDE_CHECK(                                                            \
+		    seed, true, NAME(v.a[0], v.a[1], v.w, c[0]), 1, m, { a_, b }, k, NULL); \
+	}
+#define OM_LINEAR_DX_3(NAME, m, a_, b, c_, k)                                                \
+	OM_LINEAR_XS(NAME##_x, m, a_, b, c_, k)                                              \
+	void NAME(const om_bf16 *da, const om_bf16 *db, const om_bf16 *dc, const om_bf16 *w, \
+	    om_bf16 *dx)                                                                     \
+	{                                                                                    \
+		NAME##_x_run(da, db, dc, w, dx, NULL);                                       \
+	}                                                                                    \
+	double NAME##_check(uint64_t seed)                                                   \
+	{                                                                                    \
+		OM_BESIDE_CHECK(seed, true, NAME(v.a[0], v.a[1], v.a[2], v.w, c[0]), 1, m,   \
+		    { a_, b, c_ }, k, NULL);                                                 \
 	}
 
 #define OM_GATE(NAME, m, e, k) OM_LINEAR_F32(NAME, m, e, k)

@@ -150,11 +150,12 @@ om_bulk_commit(void)
 	asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-/* cp.async.bulk.wait_group.read: all groups of this thread have read shared memory. */
+/* cp.async.bulk.wait_group.read: all but the last LEFT groups of this thread have read. */
+template <int LEFT = 0>
 OM_DEV void
 om_bulk_wait_read(void)
 {
-	asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+	asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(LEFT) : "memory");
 }
 
 /* cp.async.bulk.wait_group: all groups of this thread are written. */
@@ -302,13 +303,14 @@ om_wgmma_desc(uint32_t at, int leading = 16)
 		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
 
 /*
- * wgmma.mma_async: c [64, N] = a [64, 16] b [16, N], added to c unless add is 0. By descriptors; TA
+ * wgmma.mma_async: c [64, N] = a [64, 16] b [16, N], added to c. By descriptors; TA
  * and TB: the operand is transposed, its rows are along m (n).
  */
 template <int N, int TA, int TB>
 OM_DEV void
-om_wgmma(float *c, uint64_t a, uint64_t b, int add)
+om_wgmma(float *c, uint64_t a, uint64_t b)
 {
+	const int add = 1;
 	static_assert(N == 64 || N == 128 || N == 256, "widths of a tile");
 	if constexpr (N == 64)
 		OM_WGMMA("64", OM_R0 "," OM_R1, "32", "33", "34", "35", "36", OM_C16("+f", 0),
@@ -327,7 +329,7 @@ template <int N, int TA, int TB>
 OM_DEV void
 om_wgmma_first(float *c, uint64_t a, uint64_t b)
 {
-	static_assert(N == 64 || N == 128, "widths of a step");
+	static_assert(N == 64 || N == 128 || N == 256, "widths of a tile, or of a step");
 	const int add = 0;
 	if constexpr (N == 64)
 		OM_WGMMA("64", OM_R0 "," OM_R1, "32", "33", "34", "35", "36", OM_C16("=f", 0),
@@ -335,6 +337,10 @@ om_wgmma_first(float *c, uint64_t a, uint64_t b)
 	if constexpr (N == 128)
 		OM_WGMMA("128", OM_R0 "," OM_R1 "," OM_R2 "," OM_R3, "64", "65", "66", "67", "68",
 		    OM_C64("=f", 0));
+	if constexpr (N == 256)
+		OM_WGMMA("256",
+		    OM_R0 "," OM_R1 "," OM_R2 "," OM_R3 "," OM_R4 "," OM_R5 "," OM_R6 "," OM_R7,
+		    "128", "129", "130", "131", "132", OM_C64("=f", 0), OM_C64("=f", 64));
 }
 
 /* wgmma.mma_async: c [64, N] += a [64, 16] b [16, N], a in registers, b transposed. */

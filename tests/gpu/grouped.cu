@@ -1,40 +1,20 @@
-#include "grouped.h"
-#include "case.h"
+#include "ways.h"
 
 #define BF16 4e-3 /* the rounding, 2^-8 of the largest value */
 #define F32 1e-4  /* sums in fp32, which wgmma truncates at each step of 16 */
-
-/* A case once for each way to share the rows among the experts. */
-#ifdef __CUDACC__
-#define WAYS(M, tolerance, NAME, ...) M(NAME, __VA_ARGS__)
-#define REAL(M, tolerance, flops, NAME, ...) M(NAME, __VA_ARGS__)
-#else
-#define WAYS(M, tolerance, NAME, ...)                             \
-	M(NAME, __VA_ARGS__)                                      \
-	WAY(NAME##_even, NAME, OM_GROUPED_EVEN, tolerance, 0)     \
-	WAY(NAME##_skewed, NAME, OM_GROUPED_SKEWED, tolerance, 0) \
-	WAY(NAME##_padded, NAME, OM_GROUPED_PADDED, tolerance, 0) \
-	WAY(NAME##_single, NAME, OM_GROUPED_SINGLE, tolerance, 0)
-#define REAL(M, tolerance, flops, NAME, ...)                      \
-	M(NAME, __VA_ARGS__)                                      \
-	WAY(NAME##_even, NAME, OM_GROUPED_EVEN, tolerance, flops) \
-	WAY(NAME##_skewed, NAME, OM_GROUPED_SKEWED, tolerance, flops)
-#define WAY(WAYNAME, NAME, how, tolerance, flops)                                                \
-	static double WAYNAME##_run(uint64_t seed)                                               \
-	{                                                                                        \
-		return NAME##_check_as(seed, how);                                               \
-	}                                                                                        \
-	__attribute__((constructor)) static void WAYNAME##_case(void)                            \
-	{                                                                                        \
-		static struct test_case c = { #WAYNAME, WAYNAME##_run, tolerance, flops, 0, 0 }; \
-		case_add(&c);                                                                    \
-	}
-#endif
 
 WAYS(OM_GROUPED, BF16, t_grouped_one, 1, 1, 8, 8)
 WAYS(OM_GROUPED, BF16, t_grouped_few, 50, 70, 48, 56)
 WAYS(OM_GROUPED, BF16, t_grouped_odd, 1501, 7, 136, 72)
 WAYS(OM_GROUPED, BF16, t_grouped_mid, 3000, 16, 328, 264)
+WAYS(OM_GROUPED_2, BF16, t_grouped_2_one, 1, 1, 8, 8)
+WAYS(OM_GROUPED_2, BF16, t_grouped_2_few, 50, 70, 48, 56)
+WAYS(OM_GROUPED_2, BF16, t_grouped_2_odd, 1501, 7, 136, 72)
+WAYS(OM_GROUPED_2, BF16, t_grouped_2_mid, 3000, 16, 328, 264)
+WAYS(OM_GROUPED_DX_2, BF16, t_grouped_dx_2_one, 1, 1, 8, 8)
+WAYS(OM_GROUPED_DX_2, BF16, t_grouped_dx_2_few, 50, 70, 48, 56)
+WAYS(OM_GROUPED_DX_2, BF16, t_grouped_dx_2_odd, 1501, 7, 72, 136)
+WAYS(OM_GROUPED_DX_2, BF16, t_grouped_dx_2_mid, 3000, 16, 328, 264)
 WAYS(OM_GROUPED_DX, BF16, t_grouped_dx_one, 1, 1, 8, 8)
 WAYS(OM_GROUPED_DX, BF16, t_grouped_dx_few, 50, 70, 48, 56)
 WAYS(OM_GROUPED_DX, BF16, t_grouped_dx_odd, 1501, 7, 72, 136)
@@ -52,6 +32,8 @@ WAYS(OM_GROUPED_DW, F32, t_grouped_dw_mid_store, 3000, 16, 328, 264, 0)
 #define FLOPS 2.0 * 131072 * 1024 * 2048
 REAL(OM_GROUPED, BF16, FLOPS, t_grouped_up, 131072, 64, 1024, 2048)
 REAL(OM_GROUPED, BF16, FLOPS, t_grouped_down, 131072, 64, 2048, 1024)
+REAL(OM_GROUPED_2, BF16, 2 * FLOPS, t_grouped_2_up, 131072, 64, 1024, 2048)
+REAL(OM_GROUPED_DX_2, BF16, 2 * FLOPS, t_grouped_dx_2_up, 131072, 64, 1024, 2048)
 REAL(OM_GROUPED_DX, BF16, FLOPS, t_grouped_dx_up, 131072, 64, 1024, 2048)
 REAL(OM_GROUPED_DX, BF16, FLOPS, t_grouped_dx_down, 131072, 64, 2048, 1024)
 REAL(OM_GROUPED_DW, 2 * F32, FLOPS, t_grouped_dw_up, 131072, 64, 1024, 2048, 1)
