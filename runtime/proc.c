@@ -136,27 +136,9 @@ wait_for(void *gate)
 	return NULL;
 }
 
-/* How many of n threads this machine makes; libgomp would end the process without a word of why. */
-static int
-threads_made(int n)
-{
-	pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
-	pthread_t *thread = om_alloc((size_t)n, sizeof *thread);
-	int made = 1; /* this one */
-
-	pthread_mutex_lock(&gate);
-	while (made < n && pthread_create(&thread[made], NULL, wait_for, &gate) == 0)
-		made++;
-	pthread_mutex_unlock(&gate);
-	for (int i = 1; i < made; i++)
-		pthread_join(thread[i], NULL);
-	free(thread);
-	return made;
-}
-
 /* Bytes that OMP_STACKSIZE's text asks for, kibibytes where it names no unit; 0: none. */
 static uint64_t
-stack_asked(const char *s)
+stack_bytes(const char *s)
 {
 	static const char unit[] = "BKMG";
 	char *end = NULL;
@@ -170,23 +152,57 @@ stack_asked(const char *s)
 	return u && n <= UINT64_MAX >> 30 ? n << 10 * (u - unit) : 0;
 }
 
+/* What the environment wants threads' stacks to have, and its variable; 0: nothing. */
+static uint64_t
+stack_asked(const char **name)
+{
+	uint64_t n = stack_bytes(getenv(*name = "OMP_STACKSIZE"));
+
+	return n ? n : stack_bytes(getenv(*name = "GOMP_STACKSIZE"));
+}
+
+/*
+ * How many of n threads this machine makes, with the stacks that libgomp would give them; it would
+ * end the process without a word of why.
+ */
+static int
+threads_made(int n)
+{
+	pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+	pthread_t *thread = om_alloc((size_t)n, sizeof *thread);
+	pthread_attr_t attr;
+	const char *name;
+	uint64_t stack = stack_asked(&name);
+	int made = 1; /* this one */
+
+	pthread_attr_init(&attr);
+	if (stack)
+		pthread_attr_setstacksize(&attr, stack);
+	pthread_mutex_lock(&gate);
+	while (made < n && pthread_create(&thread[made], &attr, wait_for, &gate) == 0)
+		made++;
+	pthread_mutex_unlock(&gate);
+	for (int i = 1; i < made; i++)
+		pthread_join(thread[i], NULL);
+	pthread_attr_destroy(&attr);
+	free(thread);
+	return made;
+}
+
 /* Too small a stack is a segmentation fault in the first large operator. */
 static void
 check_stack(void)
 {
-	static const char *const name[] = { "OMP_STACKSIZE", "GOMP_STACKSIZE" };
 	struct rlimit limit;
+	const char *name;
+	uint64_t n = stack_asked(&name);
 
 	if (getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur < STACK_LEAST)
 		om_die("stack", "is %s (ulimit -s), operators need %s; raise it by ulimit -s 8192",
 		    om_bytes(limit.rlim_cur), om_bytes(STACK_LEAST));
-	for (size_t i = 0; i < OM_LEN(name); i++) {
-		uint64_t n = stack_asked(getenv(name[i]));
-
-		if (n && n < STACK_LEAST)
-			om_die("stack", "of threads is %s (%s), operators need %s; unset it",
-			    om_bytes(n), name[i], om_bytes(STACK_LEAST));
-	}
+	if (n && n < STACK_LEAST)
+		om_die("stack", "of threads is %s (%s), operators need %s; unset it", om_bytes(n),
+		    name, om_bytes(STACK_LEAST));
 }
 
 void
@@ -211,7 +227,7 @@ om_threads(uint64_t n)
 		    asked, most, THREADS_CORE, cores);
 		asked = most;
 	}
-	made = threads_made(asked);
+	made = threads_made(asked < omp_get_thread_limit() ? asked : omp_get_thread_limit());
 	if (made < asked)
 		printf("threads: %d are asked for, %d can be made here\n", asked, made);
 	omp_set_num_threads(made);

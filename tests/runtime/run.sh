@@ -224,6 +224,10 @@ check "more threads than there can be" sh -c "OMP_NUM_THREADS=100000 $T bench st
 	grep -q '^threads: 100000 are asked for, $(($(nproc) * 16)) are tried: 16 for each of $(nproc) cores' X.out"
 check "more than a limit lets there be" sh -c "ulimit -v 90000; OMP_NUM_THREADS=16 $T bench steps=1 >X.out 2>&1
 	grep -q '^threads: 16 are asked for, [0-9]* can be made here' X.out"
+check "stacks of a size of which few fit" sh -c "ulimit -v 3000000; OMP_STACKSIZE=1G OMP_NUM_THREADS=8 $T bench steps=1 >X.out 2>&1 &&
+	grep -q '^threads: 8 are asked for, [23] can be made here' X.out"
+check "a limit of OpenMP" sh -c "OMP_THREAD_LIMIT=1 OMP_NUM_THREADS=4 $T bench steps=1 >X.out 2>&1 &&
+	grep -q '^threads: 4 are asked for, 1 can be made here' X.out"
 # a thread watches for load, and takes no signal; not where the environment says how to wait
 watched() { # watched NAME ENV...: the signals that the watching thread of a trainer of two threads blocks
 	env -u OMP_WAIT_POLICY "${@:2}" OMP_NUM_THREADS=2 OM_TEST_NAP=300000 "$T" bench steps=1 >/dev/null &
