@@ -17,11 +17,4 @@ om_gemv_range(int64_t lo, int64_t hi, int64_t k, const om_real *x, const om_real
 		y[j] = om_dot(x, w + j * k, k);
 }
 
-static inline void
-om_gemv(int64_t n, int64_t k, const om_real *x, const om_real *w, om_real *y)
-{
-#pragma omp parallel if (n * k > OM_SERIAL)
-	om_gemv_range(om_lo(n), om_hi(n), k, x, w, y);
-}
-
 #endif

@@ -16,19 +16,10 @@
 
 #include "gemm_ref.h"
 
-static inline void
-om_linear(int64_t m, int64_t n, int64_t k, const om_real *x, const om_real *w, om_real *y)
-{
-	if (m == 1)
-		om_gemv(n, k, x, w, y);
-	else
-		om_gemm(&(struct om_gemm){ m, n, k, { x, k, false }, { w, k, true }, y, n, false });
-}
-
 /* By rows of w that lie one after the other: n[i] of them give y[i]. */
 static inline void
-om_linear_parts(int64_t m, int parts, const int64_t *n, int64_t k, const om_real *x,
-    const om_real *w, om_real *const *y)
+om_linear(int64_t m, int parts, const int64_t *n, int64_t k, const om_real *x, const om_real *w,
+    om_real *const *y)
 {
 	int64_t all = 0;
 
@@ -66,27 +57,26 @@ om_linear_dw(
 #define OM_LINEAR_SIZES(m, n, k) \
 	_Static_assert((m) >= 1 && (n) >= 1 && (k) >= 1, "linear: sizes start at 1");
 
-#define OM_LINEAR(NAME, m, n, k)                                  \
-	OM_LINEAR_SIZES(m, n, k)                                  \
-	void NAME(const om_real *x, const om_real *w, om_real *y) \
-	{                                                         \
-		om_linear(m, n, k, x, w, y);                      \
-	}                                                         \
-	double NAME##_check(uint64_t seed)                        \
-	{                                                         \
-		return om_linear_check(NAME, m, n, k, seed);      \
+#define OM_LINEAR(NAME, m, n, k)                                                           \
+	OM_LINEAR_SIZES(m, n, k)                                                           \
+	void NAME(const om_real *x, const om_real *w, om_real *y)                          \
+	{                                                                                  \
+		om_linear(m, 1, (const int64_t[]){ n }, k, x, w, (om_real *const[]){ y }); \
+	}                                                                                  \
+	double NAME##_check(uint64_t seed)                                                 \
+	{                                                                                  \
+		return om_linear_check(NAME, m, n, k, seed);                               \
 	}
 
-#define OM_LINEAR_2(NAME, m, a, b, k)                                                        \
-	OM_LINEAR_SIZES(m, (a) < (b) ? (a) : (b), k)                                         \
-	void NAME(const om_real *x, const om_real *w, om_real *ya, om_real *yb)              \
-	{                                                                                    \
-		om_linear_parts(                                                             \
-		    m, 2, (const int64_t[]){ a, b }, k, x, w, (om_real *const[]){ ya, yb }); \
-	}                                                                                    \
-	double NAME##_check(uint64_t seed)                                                   \
-	{                                                                                    \
-		return om_linear_parts_check(NAME, NULL, m, a, b, 0, k, seed);               \
+#define OM_LINEAR_2(NAME, m, a, b, k)                                                              \
+	OM_LINEAR_SIZES(m, (a) < (b) ? (a) : (b), k)                                               \
+	void NAME(const om_real *x, const om_real *w, om_real *ya, om_real *yb)                    \
+	{                                                                                          \
+		om_linear(m, 2, (const int64_t[]){ a, b }, k, x, w, (om_real *const[]){ ya, yb }); \
+	}                                                                                          \
+	double NAME##_check(uint64_t seed)                                                         \
+	{                                                                                          \
+		return om_linear_parts_check(NAME, NULL, m, a, b, 0, k, seed);                     \
 	}
 
 #define OM_LINEAR_3(NAME, m, a, b, c, k)                                                     \
@@ -94,7 +84,7 @@ om_linear_dw(
 	OM_LINEAR_SIZES(m, c, k)                                                             \
 	void NAME(const om_real *x, const om_real *w, om_real *ya, om_real *yb, om_real *yc) \
 	{                                                                                    \
-		om_linear_parts(m, 3, (const int64_t[]){ a, b, c }, k, x, w,                 \
+		om_linear(m, 3, (const int64_t[]){ a, b, c }, k, x, w,                       \
 		    (om_real *const[]){ ya, yb, yc });                                       \
 	}                                                                                    \
 	double NAME##_check(uint64_t seed)                                                   \

@@ -40,7 +40,7 @@ run(int kind, bool blas, int m, int n, int k, float *x, float *w, float *y)
 		cblas_sgemm(
 		    CblasRowMajor, CblasTrans, CblasNoTrans, n, k, m, 1, y, n, x, k, 1, w, k);
 	else if (kind == 0)
-		om_linear(m, n, k, x, w, y);
+		om_linear(m, 1, (const int64_t[]){ n }, k, x, w, (float *const[]){ y });
 	else if (kind == 1)
 		om_linear_dx(m, n, k, y, w, x);
 	else
