@@ -27,9 +27,10 @@ om_activation(float x, float &slope)
 		inner = twice * x * (1 + cube * x * x);
 		grown = twice * (1 + 3 * cube * x * x);
 	}
-	const float s = __fdividef(1, 1 + __expf(-inner));
-	slope = s * (1 + x * grown * (1 - s));
-	return x * s;
+	const float s = __fdividef(1, 1 + om_exp2(inner * -1.4426950408889634f));
+	const float y = x * s;
+	slope = s + y * grown * (1 - s);
+	return y;
 }
 
 #else /* ---- host ---- */

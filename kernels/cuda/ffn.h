@@ -111,8 +111,8 @@ template <int A, bool ROUTED> struct om_ffn_glu : om_gemm_plain {
 	hidden(float p, uint32_t g, uint32_t u)
 	{
 		float slope;
-		return om_pack(p * om_activation<A>(om_lo(g), slope) * om_lo(u),
-		    p * om_activation<A>(om_hi(g), slope) * om_hi(u));
+		return om_pack(p * (om_activation<A>(om_lo(g), slope) * om_lo(u)),
+		    p * (om_activation<A>(om_hi(g), slope) * om_hi(u)));
 	}
 
 	/* g, u and h of 64 columns, then of the others, each to one of two boxes in turn */
@@ -194,27 +194,32 @@ template <int A, bool ROUTED, bool H> struct om_ffn_slope : om_gemm_plain {
 	OM_DEV void
 	slope(const float *c, const float (&w)[2], uint32_t box, float (&sum)[2])
 	{
+		uint32_t g[2][4], u[2][4]; /* of 16 columns, and of the next */
+		om_ldmatrix<0>(g[0], om_ffn_place(box, 0));
+		om_ldmatrix<0>(u[0], om_ffn_place(box + PART, 0));
 #pragma unroll
 		for (int j = 0; j < 8; j += 2) {
-			uint32_t g[4], u[4];
-			om_ldmatrix<0>(g, om_ffn_place(box, j));
-			om_ldmatrix<0>(u, om_ffn_place(box + PART, j));
 			uint32_t dg[4], du[4], h[4];
+			const int now = j / 2 % 2;
+			if (j < 6) {
+				om_ldmatrix<0>(g[!now], om_ffn_place(box, j + 2));
+				om_ldmatrix<0>(u[!now], om_ffn_place(box + PART, j + 2));
+			}
 #pragma unroll
 			for (int k = 0; k < 4; k++) {
 				const uint32_t d = om_pack(c[j * 4 + k * 2], c[j * 4 + k * 2 + 1]);
-				float gs[2] = { om_lo(g[k]), om_hi(g[k]) };
-				float us[2] = { om_lo(u[k]), om_hi(u[k]) };
 				const float ds[2] = { om_lo(d), om_hi(d) };
-				float hs[2];
+				float gs[2] = { om_lo(g[now][k]), om_hi(g[now][k]) };
+				float us[2] = { om_lo(u[now][k]), om_hi(u[now][k]) }, hs[2];
 #pragma unroll
 				for (int i = 0; i < 2; i++) {
-					const float p = w[k % 2], up = us[i];
+					const float p = w[k % 2], pd = p * ds[i];
 					float s, act = om_activation<A>(gs[i], s);
-					sum[k % 2] += ds[i] * act * up;
-					hs[i] = p * act * up;
-					gs[i] = p * ds[i] * up * s;
-					us[i] = p * ds[i] * act;
+					hs[i] = act * us[i];
+					sum[k % 2] += ds[i] * hs[i];
+					hs[i] = p * hs[i];
+					gs[i] = pd * (us[i] * s);
+					us[i] = pd * act;
 				}
 				dg[k] = om_pack(gs[0], gs[1]);
 				du[k] = om_pack(us[0], us[1]);

@@ -67,7 +67,7 @@ om_glu(const om_bf16 *g, const om_bf16 *u, const float *p, const int32_t *src, o
 #pragma unroll
 		for (int j = 0; j < 8; j++) {
 			float slope, act = om_activation<A>(x[v][j], slope);
-			x[v][j] = weight[v] * act * (A == OM_RELU2 ? 1 : y[v][j]);
+			x[v][j] = weight[v] * (act * (A == OM_RELU2 ? 1 : y[v][j]));
 		}
 		if (even || i < total)
 			om_store8(h + (int64_t)i * 8, x[v]);
@@ -85,10 +85,10 @@ om_glu_slope(float p, const float dh[8], float g[8], float u[8])
 #pragma unroll
 	for (int j = 0; j < 8; j++) {
 		float slope, act = om_activation<A>(g[j], slope);
-		const float up = A == OM_RELU2 ? 1 : u[j];
-		sum += dh[j] * act * up;
-		g[j] = p * dh[j] * up * slope;
-		u[j] = p * dh[j] * act;
+		const float up = A == OM_RELU2 ? 1 : u[j], d = p * dh[j];
+		sum += dh[j] * (act * up);
+		g[j] = d * (up * slope);
+		u[j] = d * act;
 	}
 	return sum;
 }

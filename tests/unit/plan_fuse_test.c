@@ -454,9 +454,34 @@ without_kernel(void)
 	}
 }
 
+/* The products of a layer of OLMoE become one each way where the GPU has a kernel for that. */
+static void
+products_on_gpus(void)
+{
+	static const char *const target[] = { "cuda:sm_90a", "cuda:sm_100a" };
+	static const enum op_id fused[] = { OP_linear_3, OP_linear_dx_3, OP_grouped_glu,
+		OP_grouped_dx_glu_h, OP_grouped_dx_2 };
+
+	for (unsigned k = 0; k < LEN(target); k++) {
+		struct shard *s =
+		    shard_of(trainer_of("models/olmoe-1b-7b.lua", NULL, 0, target[k]));
+		const struct graph *g = s->graph;
+		uint32_t n[N_OPS] = { 0 };
+		fuse(s);
+		for (uint32_t seg = g->embed; seg <= g->head; seg++)
+			for (int ph = 0; ph < N_PHASES; ph++)
+				for (uint32_t i = 0; i < g->seg.a[seg].ops[ph].n; i++)
+					n[g->seg.a[seg].ops[ph].a[i].op]++;
+		for (unsigned i = 0; i < LEN(fused); i++)
+			expect(n[fused[i]] == (k == 0), op_row(fused[i])->name);
+		expect(n[OP_add] == 0 || k == 1, "no add is left beside a product");
+	}
+}
+
 int
 main(void)
 {
+	products_on_gpus();
 	one_pattern();
 	without_kernel();
 	other_segments();
