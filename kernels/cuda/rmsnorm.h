@@ -33,14 +33,24 @@
 #include "rope.h"
 
 #define OM_RMSNORM_THREADS 256
-/* vectors of a thread: of a group, and of all its groups at once; least blocks a multiprocessor */
+/*
+ * Vectors of a thread: of a group, and of all its groups at once; least blocks a multiprocessor. By
+ * what an H200 is fastest with; compiled for others, some sizes would need too many registers.
+ */
+#if OM_ARCH > 90
+#define OM_RMSNORM_MOST 4
+#define OM_RMSNORM_BWD_MOST 2
+#define OM_RMSNORM_BWD_AT_ONCE 2
+#else
 #define OM_RMSNORM_MOST 8
-#define OM_RMSNORM_AT_ONCE 4
-#define OM_RMSNORM_BLOCKS 3
 #define OM_RMSNORM_BWD_MOST 4
 #define OM_RMSNORM_BWD_AT_ONCE 4
+#endif
+#define OM_RMSNORM_AT_ONCE 4
+#define OM_RMSNORM_BLOCKS 3
 #define OM_RMSNORM_BWD_BLOCKS 2
 
+/* threads of a group of n, each with at most `most` vectors */
 #define OM_RMSNORM_TEAM(n, most)       \
 	((n) > 1024 * (most)     ? 256 \
 	    : (n) > 512 * (most) ? 128 \
