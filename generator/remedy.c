@@ -220,7 +220,7 @@ grow_fields(const struct search *s, uint32_t which, const char **what)
 static void
 less_memory(struct search *s)
 {
-	static const char *const again[] = { "cheap", "experts", "block" };
+	static const char *const again[] = { "rows", "cheap", "experts", "block" };
 	static const uint32_t single[] = { MICRO, DATA, DATA | EXPERT, PIPELINE };
 	static const uint32_t joint[] = { MICRO | DATA | EXPERT, MICRO | PIPELINE,
 		DATA | EXPERT | PIPELINE, MICRO | DATA | EXPERT | PIPELINE };

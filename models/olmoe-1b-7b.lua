@@ -19,7 +19,7 @@ return trainer {
       activation = "swiglu",
       router = router { score = "softmax", normalize = false, load_balance = 0.01, z_loss = 0.001 },
     },
-    recompute = recompute { what = arg.recompute or "cheap" },
+    recompute = recompute { what = arg.recompute or "rows" },
     lm_head = lm_head { tied = false },
     init = normal { std = 0.02 },
   },

@@ -251,7 +251,8 @@ char *op_text(const struct graph *g, const struct op *o);
 void graph_groups(struct graph *g);
 void grad_segment(struct graph *g, uint32_t seg); /* writes ops[BACKWARD] by op.def's rules */
 /*
- * Rewrites a kind of layer to recompute "cheap" ops, "experts" or the "block" in its backward pass.
+ * Rewrites a kind of layer to recompute routed "rows", "cheap" ops, "experts" or the "block" in its
+ * backward pass.
  */
 void recompute_segment(struct graph *g, uint32_t seg, const char *what);
 

@@ -16,11 +16,9 @@ repeatable(const struct op *o, const char *what)
 	for (uint8_t i = r->nin; i < r->nin + r->nout; i++)
 		if (r->arg[i].accumulate)
 			return false;
-	if (!strcmp(what, "experts"))
-		return arg_routed(&r->arg[r->nin]);
-	if (!strcmp(what, "cheap"))
-		return !strcmp(r->flops, "0");
-	return !strcmp(what, "block");
+	bool cheap = !strcmp(r->flops, "0"), routed = arg_routed(&r->arg[r->nin]);
+	return (cheap && !strcmp(what, "cheap")) || (cheap && routed && !strcmp(what, "rows")) ||
+	       (routed && !strcmp(what, "experts")) || !strcmp(what, "block");
 }
 
 /* Ops of a segment's backward pass with the copies before them, and what these give. */
@@ -48,7 +46,8 @@ append(struct rewrite *w, struct op o)
  * repeated, and nobody else reads after the forward pass. So a sum is kept, not one of its terms.
  */
 static bool
-pointless(const struct graph *g, const struct segment *seg, uint32_t i, const bool *repeat)
+pointless(const struct graph *g, const struct segment *seg, uint32_t i, const bool *repeat,
+    const char *what)
 {
 	const struct oplist *fwd = &seg->ops[FORWARD], *bwd = &seg->ops[BACKWARD];
 	const struct op *o = &fwd->a[i];
@@ -58,8 +57,7 @@ pointless(const struct graph *g, const struct segment *seg, uint32_t i, const bo
 	for (uint8_t k = 0; k < r->nin; k++) {
 		bool more = false; /* the op alone wants it kept */
 		for (uint32_t j = 0; j < i; j++)
-			more |=
-			    op_writes(&fwd->a[j], o->arg[k]) && !repeatable(&fwd->a[j], "cheap");
+			more |= op_writes(&fwd->a[j], o->arg[k]) && !repeatable(&fwd->a[j], what);
 		for (uint32_t j = i + 1; j < fwd->n; j++)
 			more &= !(repeat[j] && op_reads(&fwd->a[j], o->arg[k]));
 		for (uint32_t j = 0; j < bwd->n; j++)
@@ -88,8 +86,7 @@ recompute_segment(struct graph *g, uint32_t s, const char *what)
 			for (uint32_t j = i + 1; j < fwd->n; j++)
 				repeat[i] |= repeat[j] && op_reads(&fwd->a[j], o->arg[k]);
 		}
-		if (repeat[i] && !strcmp(what, "cheap"))
-			repeat[i] = !pointless(g, &g->seg.a[s], i, repeat);
+		repeat[i] = repeat[i] && !pointless(g, &g->seg.a[s], i, repeat, what);
 	}
 	for (uint32_t i = 0; i < fwd->n; i++) {
 		const struct op_row *r = op_row(fwd->a[i].op);

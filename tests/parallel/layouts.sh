@@ -174,7 +174,7 @@ if [ "$which" = all ]; then
 	layout dp2global two -D data=2 -D balance=global
 	layout ep4micro two -D data=2 -D expert=2 -D micro=1 -D balance=global
 	tolerance=1e-5
-	for what in experts block cheap; do
+	for what in rows experts block cheap; do
 		layout ep2$what one -D data=2 -D expert=2 -D recompute=$what
 	done
 	base bf16 -D weights=bf16

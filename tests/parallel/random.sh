@@ -25,7 +25,7 @@ awk -v seed="$seed" -v n="$n" 'function any(list, a, m) { m = split(list, a, " "
 		for (i = 0; i < n; i++) {
 			printf "layers=%s experts=%s k=%s micro=%s shared=%s balance=%s recompute=%s gamma=%s |", any("2 3 4 5 6"),
 				any("4 6 8 12"), any("1 2 3 4"), any("1 2"), any("0 40"), any("batch sequence"),
-				any("none none experts block cheap"), any("0 0.01")
+				any("none none rows experts block cheap"), any("0 0.01")
 			p = any("1 1 2 2 3 4"); d = any(p > 2 ? "1 2" : p > 1 ? "1 2 3 4" : "2 3 4 8")
 			printf " data=%s expert=%s", d, any(d % 2 ? "1 " d : d % 4 ? "1 2" : "1 2 4")
 			if (p > 1)

@@ -113,7 +113,7 @@ is "bench, three microbatches: parts add up, none is negative" $?
 is "info says the precision" $?
 
 # recomputation changes no bit, and keeps less
-for what in cheap experts block; do
+for what in rows cheap experts block; do
 	"$olmogen" -D recompute=$what -o "$work/$what" tests/trainer/small.lua >/dev/null
 	trainer=$work/$what/trainer
 	train "$work/$what-a"
