@@ -512,6 +512,11 @@ expand(const struct shard *s, uint32_t step, uint32_t stage, struct events *all)
 		if (fault)
 			return fault;
 	}
+	/* room for all messages at once: what an array has outgrown is not freed */
+	all->cap = 16;
+	for (uint32_t i = 0; i < of->action.n; i++)
+		all->cap += of->action.a[i].kind != PASS;
+	all->a = xalloc(all->cap * sizeof *all->a);
 	/* one stage: a pass after the other */
 	for (uint64_t m = 0; m < alone; m++)
 		for (enum phase ph = FORWARD; ph <= g->last_phase; ph++) {
