@@ -17,6 +17,10 @@
  * The epilogue lays out a warp's 16 rows in shared memory and has the copy engine store them, or
  * add them to C, while the warp continues. An element of C gets no other addition in the launch, so
  * that the result does not depend on timing. Nor does it on which block computes a tile.
+ *
+ * Two things more than gemm.h asks for: A may be several matrices whose k follow each other, or C
+ * several whose n do, as rows of one B, or in groups as planes of it; and what becomes of a tile is
+ * a type, om_gemm_plain or one of ffn.h's.
  */
 #ifndef OM_GEMM_SM90_H
 #define OM_GEMM_SM90_H
@@ -80,6 +84,13 @@ template <int A, int B = 0, int C = 0> struct om_beside {
 	static constexpr int width[3] = { A, B, C };
 	static constexpr int most = B ? C ? 3 : 2 : 1;
 };
+
+template <class P, int STEP>
+OM_DEV constexpr int
+om_beside_tiled(void)
+{
+	return OM_GEMM_TILED(STEP, P::width[0], P::width[1], P::width[2]);
+}
 
 /* Of rounded widths column `at` is in matrix i, whose first column, not rounded, is `first`. */
 struct om_gemm_place {
@@ -342,10 +353,9 @@ om_gemm_step(om_gemm_tile &t, const int32_t *off, const int32_t *order)
 	using N = typename S::N;
 	using K = typename S::K;
 	constexpr int STEP = E::HALVES ? S::WIDTH / 2 : S::WIDTH;
-	constexpr int n = OM_GEMM_TILED(STEP, N::width[0], N::width[1], N::width[2]);
-	constexpr int k = OM_GEMM_TILED(OM_GEMM_K, K::width[0], K::width[1], K::width[2]);
-	return om_gemm_next < S::GROUPS, S::G, S::M, N::most == 1 ? N::width[0] : n,
-	       K::most == 1 ? K::width[0] : k, STEP, S::PLANES > (t, off, order);
+	constexpr int n = N::most == 1 ? N::width[0] : om_beside_tiled<N, STEP>();
+	constexpr int k = K::most == 1 ? K::width[0] : om_beside_tiled<K, OM_GEMM_K>();
+	return om_gemm_next<S::GROUPS, S::G, S::M, n, k, STEP, S::PLANES>(t, off, order);
 }
 
 /* A tile's slabs into the ring. */
