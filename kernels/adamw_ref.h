@@ -25,6 +25,8 @@ enum {
 #include <stdint.h>
 #include <string.h>
 
+#include "rng.h"
+
 /* AdamW's constants, in the order of op.def. */
 struct om_adamw_ref {
 	double beta1, beta2, eps, decay, lr_scale;
@@ -40,6 +42,52 @@ om_adamw_ref(
 	*v = a->beta2 * *v + (1 - a->beta2) * g * g;
 	const double step = *m / ctl[OM_CTL_BIAS1] / (sqrt(*v / ctl[OM_CTL_BIAS2]) + a->eps);
 	*w -= ctl[OM_CTL_LR] * a->lr_scale * (step + a->decay * *w);
+}
+
+/*
+ * A table of draws (rng.h) for n moments of so many bytes each that begin `away` bytes from it:
+ * three pieces, of which the first began before them. What they begin at is a multiple.
+ */
+enum { OM_LOTS_REF = OM_LOTS_FIRST + 3 * OM_PIECE_WORDS };
+static inline void
+om_lots_ref(int64_t *t, int64_t away, int64_t size, int64_t n, int64_t multiple, uint64_t seed)
+{
+	const int64_t first[] = { -2 * multiple, n / 3 / multiple * multiple,
+		n / 5 * 3 / multiple * multiple };
+	const int64_t index[] = { 0, 5 * multiple, (int64_t)7 << 34 };
+	t[OM_LOTS_KEY] = (int64_t)(seed * 0x9e3779b97f4a7c15);
+	t[OM_LOTS_PIECES] = 3;
+	for (int k = 0; k < 3; k++) {
+		int64_t *piece = t + OM_LOTS_FIRST + k * OM_PIECE_WORDS;
+		piece[OM_PIECE_AT] = away + first[k] * size;
+		piece[OM_PIECE_INDEX] = index[k];
+		piece[OM_PIECE_TENSOR] = (int64_t)((seed + (uint64_t)k) * 0xd1342543de82ef95);
+	}
+}
+
+/* The word that moment i of them is drawn by. */
+static inline uint32_t
+om_lots_ref_word(const int64_t *t, int64_t away, int64_t size, int64_t i)
+{
+	const int64_t *piece = t + OM_LOTS_FIRST;
+	while (piece + OM_PIECE_WORDS < t + OM_LOTS_REF &&
+	       piece[OM_PIECE_WORDS + OM_PIECE_AT] <= away + i * size)
+		piece += OM_PIECE_WORDS;
+	i += (away - piece[OM_PIECE_AT]) / size + piece[OM_PIECE_INDEX];
+	return om_moment_draw(t[OM_LOTS_KEY], piece[OM_PIECE_TENSOR], i / 4).v[i % 4];
+}
+
+/*
+ * x as bf16: of its two neighbours the one away from zero with the probability by which x is nearer
+ * to it, which 16 bits decide. It rises with x.
+ */
+static inline double
+om_drawn_ref(double x, uint32_t bits)
+{
+	int e;
+	frexp(x, &e);
+	const double unit = ldexp(1, e < -125 ? -133 : e - 8);
+	return copysign(floor(fabs(x) / unit + bits * 0x1p-16) * unit, x);
 }
 
 /* What bias_update adds to bias i, by the loads of its e neighbours. */

@@ -25,5 +25,6 @@ return trainer {
   },
 
   batch = batch { micro = arg.micro or 4, global = arg.global or 1024 },
+  precision = precision { moments = arg.moments }, -- "bf16": 26 GiB less
   optimizer = adamw { betas = { 0.9, 0.95 }, eps = 1e-8, weight_decay = 0.1, clip_norm = 1.0 },
 }

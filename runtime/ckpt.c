@@ -48,7 +48,7 @@ om_ckpt_entries(const struct om_model *m, enum om_entries which, uint32_t *n)
 	for (size_t i = 0; i < parts; i++)
 		for (struct om_tensor t = { NULL, 0, 0, 0 }; om_tensor_next(m, &t);) {
 			const struct om_format *is =
-			    om_format(!hf                           ? m->optimizer
+			    om_format(!hf ? (i ? m->moments : m->optimizer)
 				      : t.p->master != OM_NO_MASTER ? m->weights
 								    : "fp32");
 			bool buffer = t.p >= m->param + m->nparams;
@@ -78,6 +78,7 @@ om_ckpt_entries(const struct om_model *m, enum om_entries which, uint32_t *n)
 			e->off = hf  ? om_weight_at(m, t.p, t.rep, first)
 				 : i ? om_state_at(m, t.p, state, t.rep, first)
 				     : om_home_at(m, t.p, t.rep, first);
+			e->size = hf ? om_param_size(m, t.p) : i ? m->moment_size : m->real;
 			e->file = part[i].file;
 			e++;
 			free(name);
@@ -565,9 +566,8 @@ write_shard(struct out *o, const unsigned char *arena, const char *name, struct 
 
 	for (uint32_t i = 0; i < n && ok; i++) {
 		uint64_t left = e[i].t.end - e[i].t.begin, off = e[i].off;
-		/* bytes in the arena for one of an export */
-		size_t size = om_param_size(o->k->m, e[i].p),
-		       ratio = o->k->dir ? 1 : size * e[i].p->numel / left;
+		/* bytes in the arena for one of the file */
+		size_t ratio = e[i].size * (e[i].end - e[i].begin) / left;
 
 		if (e[i].file != file || e[i].shard != shard)
 			continue;
@@ -575,7 +575,7 @@ write_shard(struct out *o, const unsigned char *arena, const char *name, struct 
 			some = left < CHUNK ? (size_t)left : CHUNK;
 			om_get(arena, off, buf, ratio * some);
 			if (ratio == 2)
-				narrow(buf, ratio * some / size, size);
+				narrow(buf, ratio * some / e[i].size, e[i].size);
 			e[i].crc = om_crc32c(e[i].crc, buf, some);
 			ok = om_write_all(fd, buf, some) || fail(o, name);
 		}

@@ -194,6 +194,15 @@ next(const struct loader *l, const struct row *row)
 	return row < l->row + l->n && strcmp(row->tensor, tensor) == 0 ? row : NULL;
 }
 
+/* A checkpoint may have moments of the other format: they are converted. */
+static bool
+may_be(const struct om_entry *e, const char *dtype)
+{
+	return strcmp(e->t.dtype, dtype) == 0 ||
+	       (e->file && strcmp(e->t.dtype, "F64") != 0 &&
+		   (strcmp(dtype, "F32") == 0 || strcmp(dtype, "BF16") == 0));
+}
+
 /* Says how the index's tensor differs from ours; false: it doesn't. */
 static bool
 differs(struct loader *l, const struct om_entry *e, char *what, size_t size)
@@ -214,7 +223,7 @@ differs(struct loader *l, const struct om_entry *e, char *what, size_t size)
 
 		read_shape(row->map, &other);
 		shape_text(theirs, &other);
-		if (strcmp(mine, theirs) != 0 || strcmp(t->dtype, dtype) != 0) {
+		if (strcmp(mine, theirs) != 0 || !may_be(e, dtype)) {
 			snprintf(what, size, "tensor %s is %s %s, the trainer's is %s %s", t->name,
 			    dtype, theirs, t->dtype, mine);
 			return true;
@@ -384,21 +393,39 @@ by_file(const void *a, const void *b)
 			      : (x->row < y->row ? -1 : x->row > y->row);
 }
 
-/* Puts elements [begin, end) of a tensor, as far as they are the entry's. */
+/* Bytes of a number in a checkpoint. */
+static size_t
+size_of(const char *dtype)
+{
+	return strcmp(dtype, "BF16") == 0 ? 2 : strcmp(dtype, "F64") == 0 ? 8 : 4;
+}
+
+/* Puts elements [begin, end) of a tensor, of the file's dtype, as far as they are the entry's. */
 static void
 put(const struct om_model *m, unsigned char *arena, const struct om_entry *e, uint64_t begin,
-    uint64_t end, const unsigned char *x)
+    uint64_t end, const unsigned char *x, const char *dtype)
 {
 	uint64_t first = begin > e->begin ? begin : e->begin, beyond = end < e->end ? end : e->end;
+	uint64_t n = beyond - first, off = e->off + (first - e->begin) * e->size;
+	size_t size = size_of(dtype);
+	float *wide;
 
 	if (first >= beyond)
 		return;
-	x += (first - begin) * m->real;
-	if (e->file == 0)
-		om_put_weights(
-		    m, arena, e->p, e->rep, e->first + (first - e->begin), x, beyond - first);
-	else
-		om_put(arena, e->off + (first - e->begin) * m->real, x, (beyond - first) * m->real);
+	x += (first - begin) * size;
+	if (e->file == 0) {
+		om_put_weights(m, arena, e->p, e->rep, e->first + (first - e->begin), x, n);
+	} else if (strcmp(dtype, e->t.dtype) == 0 && size == e->size) {
+		om_put(arena, off, x, n * size);
+	} else {
+		wide = om_alloc(n, sizeof *wide);
+		om_st_floats(dtype, x, n, wide);
+		if (strcmp(e->t.dtype, "BF16") == 0)
+			om_put_bf16(arena, off, wide, n, e->size);
+		else
+			om_put(arena, off, wide, n * sizeof *wide);
+		free(wide);
+	}
 }
 
 /* Reads all of a row, for its checksum's sake, and puts what the entry has of it. */
@@ -408,8 +435,9 @@ take_row(struct loader *l, unsigned char *arena, const struct take *take, const 
 {
 	const struct om_entry *e = take->e;
 	const struct row *row = take->row;
-	const struct om_model *m = l->k->m;
 	const struct om_st_tensor *t = om_st_find(st, row->name);
+	const char *dtype = text(l, row->map, "dtype");
+	size_t size = size_of(dtype);
 	const char *crc_text = text(l, row->map, "crc32c");
 	uint64_t at = row->begin, offset, numel = row->end - row->begin;
 	bool whole = numel == e->p->numel;
@@ -417,17 +445,17 @@ take_row(struct loader *l, unsigned char *arena, const struct take *take, const 
 
 	if (!t)
 		bad(l, take->file, "tensor %s is missing", row->name);
-	if (strcmp(t->dtype, e->t.dtype) != 0 || t->end - t->begin != numel * m->real ||
+	if (strcmp(t->dtype, dtype) != 0 || t->end - t->begin != numel * size ||
 	    (whole && (t->ndims != e->t.ndims || memcmp(t->dim, e->t.dim, sizeof t->dim) != 0)))
 		bad(l, take->file, "tensor %s has another shape than in index.json", row->name);
 	offset = st->data + t->begin;
-	for (size_t some; at < row->end; at += some, offset += some * m->real) {
-		some = row->end - at < CHUNK / m->real ? (size_t)(row->end - at) : CHUNK / m->real;
-		if (!om_pread_all(st->fd, buf, some * m->real, offset))
+	for (size_t some; at < row->end; at += some, offset += some * size) {
+		some = row->end - at < CHUNK / size ? (size_t)(row->end - at) : CHUNK / size;
+		if (!om_pread_all(st->fd, buf, some * size, offset))
 			bad(l, take->file, "tensor %s: %s", row->name,
 			    errno ? strerror(errno) : "truncated");
-		crc = om_crc32c(crc, buf, some * m->real);
-		put(m, arena, e, at, at + some, buf);
+		crc = om_crc32c(crc, buf, some * size);
+		put(l->k->m, arena, e, at, at + some, buf, dtype);
 	}
 	if (strtoul(crc_text, NULL, 16) != crc)
 		bad(l, take->file,
@@ -466,6 +494,21 @@ load_tensors(struct loader *l, unsigned char *arena, const struct om_entry *e, u
 	om_st_close(&st);
 	free(buf);
 	free(take);
+}
+
+/* Says so where moments are converted. */
+static void
+tell_moments(struct loader *l, const struct om_entry *e, uint32_t n)
+{
+	const char *dtype;
+
+	while (n && !e->file)
+		e++, n--;
+	dtype = n ? text(l, find(l, e->t.name)->map, "dtype") : NULL;
+	if (dtype && strcmp(dtype, e->t.dtype) != 0)
+		printf("checkpoint: %s has moments in %s, this trainer in %s: each becomes the "
+		       "nearest\n",
+		    l->path, dtype, e->t.dtype);
 }
 
 /* What is read are the masters of this rank's part: the other ranks have the others' weights. */
@@ -597,6 +640,8 @@ load(struct loader *l, const struct om_conf *c, unsigned char *arena)
 	index = share(index, &size);
 	if (om_rank(OM_WORLD))
 		step = check(l, c, index, size, e, n, all);
+	if (k->data)
+		tell_moments(l, e, n);
 	load_tensors(l, arena, e, n);
 	gather_weights(k->m, arena);
 	om_barrier("checkpoint"); /* no rank has found damage */

@@ -92,7 +92,8 @@ om_state_at(
 	const struct om_bucket *b = &m->bucket[p->bucket];
 	uint64_t part = b->elems / om_size(b->group);
 
-	return state + (rep * part + i - om_rank(b->group) * part) * m->real;
+	return state + (rep * part + i - om_rank(b->group) * part) *
+			   (state == p->master ? m->real : m->moment_size);
 }
 
 uint64_t
@@ -126,12 +127,27 @@ om_to_bf16(float x)
 }
 
 void
-om_put_weights(const struct om_model *m, unsigned char *arena, const struct om_param *p,
-    uint32_t rep, uint64_t i, const void *x, size_t n)
+om_put_bf16(unsigned char *arena, uint64_t off, const float *x, uint64_t n, size_t size)
 {
 	enum { CHUNK = 1 << 14 };
 	uint16_t narrow[CHUNK];
 	uint32_t wide[CHUNK];
+
+	for (size_t some; n; n -= some, x += some, off += some * size) {
+		some = n < CHUNK ? n : CHUNK;
+		for (size_t j = 0; j < some; j++) {
+			narrow[j] = om_to_bf16(x[j]);
+			wide[j] = (uint32_t)narrow[j] << 16;
+		}
+		om_put(arena, off, size == sizeof *narrow ? (void *)narrow : (void *)wide,
+		    some * size);
+	}
+}
+
+void
+om_put_weights(const struct om_model *m, unsigned char *arena, const struct om_param *p,
+    uint32_t rep, uint64_t i, const void *x, size_t n)
+{
 	const float *from = x;
 	uint64_t first, end;
 
@@ -145,16 +161,7 @@ om_put_weights(const struct om_model *m, unsigned char *arena, const struct om_p
 	if (first < end)
 		om_put(arena, om_state_at(m, p, p->master, rep, first), from + (first - i),
 		    (end - first) * m->real);
-	for (size_t some; n; n -= some, from += some, i += some) {
-		some = n < CHUNK ? n : CHUNK;
-		for (size_t j = 0; j < some; j++) {
-			narrow[j] = om_to_bf16(from[j]);
-			wide[j] = (uint32_t)narrow[j] << 16;
-		}
-		om_put(arena, om_weight_at(m, p, rep, i),
-		    m->weight_size == sizeof *narrow ? (void *)narrow : (void *)wide,
-		    some * m->weight_size);
-	}
+	om_put_bf16(arena, om_weight_at(m, p, rep, i), from, n, m->weight_size);
 }
 
 /* FNV-1a, 64 bits. */
@@ -243,4 +250,47 @@ om_draw_write(const struct om_model *m, unsigned char *arena, uint64_t seed, uin
 		om_put(arena, moe->draw, draw, moe->nlayers * sizeof *draw);
 		free(draw);
 	}
+}
+
+static int
+by_place(const void *a, const void *b)
+{
+	const int64_t *x = a, *y = b;
+
+	return (x[OM_PIECE_AT] > y[OM_PIECE_AT]) - (x[OM_PIECE_AT] < y[OM_PIECE_AT]);
+}
+
+void
+om_lots_write(const struct om_model *m, unsigned char *arena, uint64_t seed, uint64_t step)
+{
+	const uint64_t odd =
+	    0x9e3779b97f4a7c15; /* apart from init's draws, whose key is the seed */
+	uint64_t n = 0, first, end;
+	int64_t *lots;
+
+	if (!m->lots_off)
+		return;
+	for (uint32_t i = 0; i < m->nparams; i++)
+		n += m->param[i].nlayers;
+	lots = om_alloc(OM_LOTS_FIRST + n * OM_PIECE_WORDS, sizeof *lots);
+	n = 0;
+	for (const struct om_param *p = m->param; p < m->param + m->nparams; p++) {
+		uint64_t before = p->experts * p->numel * om_rank(OM_EXPERT), name = hash(p->name);
+
+		om_param_part(m, p, &first, &end);
+		for (uint32_t rep = 0; rep < p->nlayers && first < end; rep++) {
+			int64_t *piece = lots + OM_LOTS_FIRST + OM_PIECE_WORDS * n++;
+			uint64_t layer = p->layer ? p->layer[rep] : 0;
+
+			piece[OM_PIECE_AT] =
+			    (int64_t)(om_state_at(m, p, p->m, rep, first) - m->lots_off);
+			piece[OM_PIECE_INDEX] = (int64_t)(before + first);
+			piece[OM_PIECE_TENSOR] = (int64_t)(name + odd * layer);
+		}
+	}
+	qsort(lots + OM_LOTS_FIRST, n, OM_PIECE_WORDS * sizeof *lots, by_place);
+	lots[OM_LOTS_KEY] = (int64_t)(seed + odd * step);
+	lots[OM_LOTS_PIECES] = (int64_t)n;
+	om_put(arena, m->lots_off, lots, (OM_LOTS_FIRST + n * OM_PIECE_WORDS) * sizeof *lots);
+	free(lots);
 }

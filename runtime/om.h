@@ -43,8 +43,8 @@ struct om_param {
 	/*
 	 * Moments and masters are kept by the ranks of the parameter's bucket in equal parts: rank
 	 * r has elements [r * part, (r + 1) * part) of a layer's bucket, of which this parameter is
-	 * those from `at` on. So element i of layer l lies at m + (l * part + i - r * part) * real,
-	 * if at + i is in the part.
+	 * those from `at` on. So element i of layer l lies at m + (l * part + i - r * part) *
+	 * moment_size, if at + i is in the part; of a master, times real.
 	 */
 	uint32_t bucket;
 	uint64_t at;
@@ -166,15 +166,17 @@ struct om_model {
 	const char
 	    *fingerprint; /* sha256 of model and global batch: a checkpoint of another is foreign */
 	const char *facts; /* what that is of, for messages: "NAME = VALUE" a line; NULL: none */
-	const char *weights, *grads, *optimizer; /* formats: "bf16", "fp32" or "fp64" */
-	const char *manifest;                    /* manifest.yaml, whole */
-	const char *plan;                        /* PLAN.txt, whole */
+	const char *weights, *grads; /* formats: "bf16", "fp32" or "fp64" */
+	const char *optimizer, *moments;
+	const char *manifest; /* manifest.yaml, whole */
+	const char *plan;     /* PLAN.txt, whole */
 	uint64_t vocab, seq, micro, global, layers, microbatches;
 	uint64_t params_total, params_active, flops_token;
 	uint64_t memory; /* bytes that the plan takes the device to have, 0: it was not checked */
 	double peak; /* floating point operations a second by the device's data sheet, 0: unknown */
-	size_t real; /* bytes of om_real, which gradients, moments and masters are: 4 or 8 */
+	size_t real; /* bytes of om_real, which gradients and masters are: 4 or 8 */
 	size_t weight_size; /* of a weight with a master: 2, or a float's 4 that hold a bf16 */
+	size_t moment_size; /* of a moment: as om_real, or as weight_size */
 	double init_std;
 	double beta1, beta2, clip_norm;
 	struct om_mesh mesh;        /* of all ranks; microbatches are a rank's own */
@@ -192,6 +194,8 @@ struct om_model {
 	uint64_t stat_off, stat_bytes; /* zeroed by zero() */
 	uint64_t token_off, label_off; /* int32[micro * seq]; one microbatch */
 	uint64_t ctl_off;              /* fp64[OM_N_CTL] */
+	uint64_t
+	    lots_off; /* int64[]: what roundings of moments are drawn by (rng.h); 0: none are */
 	uint64_t loss_off;  /* fp64[2]: mean token loss, mean squared log-sum-exp, of the step */
 	double head_z_loss; /* weight of the second in the objective */
 	const char

@@ -393,11 +393,15 @@ void om_put_weights(const struct om_model *m, unsigned char *arena, const struct
     uint32_t rep, uint64_t i, const void *x, size_t n);
 /* The nearest bf16, ties to even: the upper half of a float's bits. */
 uint16_t om_to_bf16(float x);
+/* Puts n floats, each rounded to that, in so many bytes: 2, or a float's 4. */
+void om_put_bf16(unsigned char *arena, uint64_t off, const float *x, uint64_t n, size_t size);
 /* Normal (cut at 3 sigma) or one, by seed, name and index alone. */
 void om_init_params(const struct om_model *m, unsigned char *arena, uint64_t seed);
 /* What random routers draw by in the next microbatch; sequence: the number of its first one. */
 void
 om_draw_write(const struct om_model *m, unsigned char *arena, uint64_t seed, uint64_t sequence);
+/* What roundings of moments are drawn by in a step. */
+void om_lots_write(const struct om_model *m, unsigned char *arena, uint64_t seed, uint64_t step);
 /* Elements [i, i+n) of the tensor with that name, standard deviation 1. */
 void om_normal(uint64_t seed, const char *name, uint64_t i, uint64_t n, double *z);
 
@@ -513,6 +517,7 @@ struct om_entry {
 	uint32_t rep;        /* of the stored parameter */
 	uint64_t first;      /* the slice's first element within that */
 	uint64_t off;        /* in the arena */
+	size_t size;         /* of a number there */
 	int file;            /* 0 model, 1 optimizer */
 	uint32_t shard, crc;
 };

@@ -34,4 +34,28 @@ om_philox(struct om_philox c, uint64_t key)
 	return c;
 }
 
+/*
+ * What a step's roundings of moments are drawn by, a table of int64: the step's key of Philox; how
+ * many pieces there are; of each piece, a parameter's part of a layer that lies here, in the order
+ * in which they lie, and each up to where the next one begins:
+ *
+ *   OM_PIECE_AT      bytes from the table to its first m
+ *   OM_PIECE_INDEX   that element's number in its tensor, of which a layer's experts are one
+ *   OM_PIECE_TENSOR  which tensor that is
+ *
+ * So the draws of an element are the same wherever it lies, and on every target.
+ */
+enum { OM_LOTS_KEY, OM_LOTS_PIECES, OM_LOTS_FIRST };
+enum { OM_PIECE_AT, OM_PIECE_INDEX, OM_PIECE_TENSOR, OM_PIECE_WORDS };
+
+/* A word for each of elements 4 four to 4 four + 3: its lower half is m's, the upper one v's. */
+OM_ANY struct om_philox
+om_moment_draw(int64_t key, int64_t tensor, int64_t four)
+{
+	struct om_philox c = { { (uint32_t)four, (uint32_t)(four >> 32), (uint32_t)tensor,
+	    (uint32_t)(tensor >> 32) } };
+
+	return om_philox(c, (uint64_t)key);
+}
+
 #endif

@@ -166,6 +166,7 @@ step_send(struct run *r)
 	om_skip_limits(&r->skip, limit);
 	/* Adam's correction is of moments, which a skipped step leaves alone */
 	om_ctl_write(m, r->arena, rate_of(r, step), step - r->skip.total, limit);
+	om_lots_write(m, r->arena, r->c->seed, step);
 	if (om_run_step(m, r->arena, &f)) {
 		om_result_send(m, r->arena, step);
 		r->whole = step;

@@ -159,7 +159,8 @@ emit_manifest(const struct plan *p, const char *fingerprint, struct tree *t)
 	open_map("precision", true);
 	text("weights", g->format[ROLE_WEIGHT]->name);
 	text("gradients", g->format[ROLE_GRAD]->name);
-	text("optimizer", g->format[ROLE_MOMENT]->name);
+	text("optimizer", g->format[ROLE_MASTER]->name);
+	text("moments", g->format[ROLE_MOMENT]->name);
 	close_map();
 	open_map("ranks", true);
 	for (enum om_group i = OM_WORLD; i < OM_N_GROUPS; i++)

@@ -357,8 +357,9 @@ model(const struct plan *p, const char *fingerprint, const char *refusal, const 
 	fields_of(b, ".abi = 1, .name = OM_NAME, .target = \"%s\", .version = \"%s\",",
 	    p->target->name, OLMOGEN_VERSION);
 	fields_of(b, ".fingerprint = \"%s\", .facts = facts,", fingerprint);
-	fields_of(b, ".weights = \"%s\", .grads = \"%s\", .optimizer = \"%s\",",
-	    g->format[ROLE_WEIGHT]->name, g->format[ROLE_GRAD]->name, g->format[ROLE_MOMENT]->name);
+	fields_of(b, ".weights = \"%s\", .grads = \"%s\", .optimizer = \"%s\", .moments = \"%s\",",
+	    g->format[ROLE_WEIGHT]->name, g->format[ROLE_GRAD]->name, g->format[ROLE_MASTER]->name,
+	    g->format[ROLE_MOMENT]->name);
 	fields_of(b, ".manifest = om_manifest, .plan = om_plan, .vocab = OM_VOCAB, .seq = OM_SEQ, "
 		     ".micro = OM_MICRO, .global = OM_GLOBAL, .layers = OM_N_LAYERS, "
 		     ".microbatches = OM_MICROBATCHES, .params_total = OM_PARAMS_TOTAL, "
@@ -367,9 +368,10 @@ model(const struct plan *p, const char *fingerprint, const char *refusal, const 
 		fields_of(b, ".peak = %s,", text_double(p->target->tflops * 1e12));
 	if (gib > 0)
 		fields_of(b, ".memory = %" PRIu64 ",", (uint64_t)(gib * 1073741824.0));
-	fields_of(b, ".real = %" PRIu64 ", .weight_size = %" PRIu64 ",",
+	fields_of(b, ".real = %" PRIu64 ", .weight_size = %" PRIu64 ", .moment_size = %" PRIu64 ",",
 	    target_bytes(p->target, g->format[ROLE_MASTER], 1),
-	    target_bytes(p->target, g->format[ROLE_WEIGHT], 1));
+	    target_bytes(p->target, g->format[ROLE_WEIGHT], 1),
+	    target_bytes(p->target, g->format[ROLE_MOMENT], 1));
 	fields_of(b,
 	    ".init_std = OM_INIT_STD, .beta1 = OM_BETA1, .beta2 = OM_BETA2, "
 	    ".clip_norm = OM_CLIP_NORM, .mesh = { { %s } }, .stage = %u,",
@@ -391,6 +393,8 @@ model(const struct plan *p, const char *fingerprint, const char *refusal, const 
 	fields_of(b, ".param_group = param_groups, .nparam_groups = %u,", g->param_group.n);
 	if (n[1])
 		fields_of(b, ".nbuffers = %u,", n[1]);
+	if (g->lots)
+		fields_of(b, ".lots_off = %s,", off(p, g->lots));
 	if (p->streams > 1)
 		fields_of(b, ".streams = %u, .events = %u,", p->streams, p->events);
 	if (refusal) {

@@ -69,20 +69,22 @@ emit_source(
 
 /*
  * Length of the next piece that stays together: up to a comma outside of brackets, or of code's
- * inner parentheses; up to a blank there if that is more than room.
+ * inner parentheses; if that is more than room up to a blank there, or behind a call's name.
  */
 static size_t
 piece(const char *text, bool comment, size_t room, int *depth)
 {
 	int most = comment ? 0 : 1, inside = *depth;
 	bool quoted = false;
-	size_t n = 0, blank = 0;
+	size_t n = 0, blank = 0, call = 0;
 
 	for (; text[n]; n++) {
 		char c = text[n];
 		quoted ^= c == '"';
 		if (!quoted)
 			inside += (c == '(' || c == '[') - (c == ')' || c == ']');
+		if (c == '(' && !call && inside == most)
+			call = n + 1;
 		if (c == ' ' && n && !quoted && inside <= most && (!blank || n <= room)) {
 			blank = n;
 			*depth = inside;
@@ -94,6 +96,10 @@ piece(const char *text, bool comment, size_t room, int *depth)
 	}
 	if (n > room && blank)
 		return blank;
+	if (n > room && call) {
+		*depth = most;
+		return call;
+	}
 	*depth = inside;
 	return n;
 }

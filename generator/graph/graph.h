@@ -102,7 +102,7 @@ enum tensor_class {
 	T_MERGED, /* parameters that lie one after the other, as the argument of one op */
 	T_BUFFER, /* kept in checkpoints and changed by the update, but without a gradient */
 	T_CONST,  /* tables computed at start */
-	T_INPUT,  /* tokens, labels, ctl, what random routers draw by */
+	T_INPUT,  /* tokens, labels, ctl, what random routers and moments draw by */
 	T_STAT,   /* sums over the step that the host reads after it */
 	T_CACHE,  /* keys and values of the tokens so far; from one decode to the next */
 	T_ACT,    /* everything between; plan finds out what must be saved */
@@ -191,6 +191,7 @@ struct graph {
 	uint64_t params_total, params_active;
 	uint64_t flops_token;                /* forward + backward, a token */
 	tensor_id tokens, labels, ctl, loss; /* what the host gives a step, and reads of it */
+	tensor_id lots; /* the same, of how moments are drawn; 0: they are not */
 };
 
 /* An op among all of a graph: segment by segment, in each phase after phase. */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "graph/graph.h"
+#include "rng.h"
 
 /* A table of cosines and sines, made once for all layers that have the same. */
 struct rope_made {
@@ -49,20 +50,19 @@ choose_formats(struct graph *g)
 {
 	const struct object *pr = spec_obj(g->trainer, F_trainer_precision);
 	const struct format *weight = format_find(spec_str(pr, F_precision_weights));
-	const struct format *state = format_find(spec_str(pr, F_precision_optimizer));
 
 	memcpy(g->format,
 	    (const struct format *[N_ROLES]){
 		[ROLE_ACT] = weight,
 		[ROLE_STAT] = weight->bits < 32 ? format_find("fp32") : weight,
 		[ROLE_GRAD] = format_find(spec_str(pr, F_precision_grads)),
-		[ROLE_MOMENT] = state,
+		[ROLE_MOMENT] = format_find(spec_str(pr, F_precision_moments)),
 		[ROLE_INT32] = format_find("int32"),
 		[ROLE_INT64] = format_find("int64"),
 		[ROLE_FP64] = format_find("fp64"),
 		[ROLE_WEIGHT] = weight,
 		[ROLE_ROWS] = weight,
-		[ROLE_MASTER] = state,
+		[ROLE_MASTER] = format_find(spec_str(pr, F_precision_optimizer)),
 	    },
 	    sizeof g->format);
 }
@@ -539,11 +539,18 @@ update(struct builder *b)
 	const struct value *betas = spec_value(opt, F_adamw_betas);
 	ARRAY(tensor_id) params = { 0 }; /* by group */
 	uint32_t ntensors = g->tensor.n;
+	uint64_t pieces = 0;
 
 	for (uint32_t k = 0; k < g->param_group.n; k++)
 		for (tensor_id i = 1; i < ntensors; i++)
 			if (g->tensor.a[i].class == T_PARAM && g->tensor.a[i].param_group == k)
 				*PUSH(params) = i;
+	/* what the host says of how moments are drawn: a piece for each layer of a parameter */
+	for (uint32_t i = 0; i < params.n; i++)
+		pieces = size_add(pieces, tensor_layers(g, &g->tensor.a[params.a[i]]));
+	if (g->format[ROLE_MOMENT] != g->format[ROLE_MASTER])
+		g->lots = tensor(b, "lots", T_INPUT, ROLE_INT64,
+		    DIMS(size_add(OM_LOTS_FIRST, size_mul(pieces, OM_PIECE_WORDS))));
 	b->line = spec_value(opt, F_adamw_clip_norm)->line;
 	for (uint32_t i = 0; i < params.n; i++)
 		op(b, NULL, OP_(OP_sumsq, .arg = { g->tensor.a[params.a[i]].grad, ctl }));
@@ -556,7 +563,7 @@ update(struct builder *b)
 		struct param_group *group = &g->param_group.a[t->param_group];
 		struct op step = op(b, NULL,
 		    OP_(OP_adamw,
-			.arg = { t->grad, ctl, params.a[i], t->state[STATE_MASTER],
+			.arg = { t->grad, ctl, g->lots, params.a[i], t->state[STATE_MASTER],
 			    t->state[STATE_M], t->state[STATE_V] },
 			.floats = { betas->nums[0], betas->nums[1], spec_num(opt, F_adamw_eps),
 			    group->weight_decay, group->lr_scale }));

@@ -167,14 +167,15 @@ check_formats(const struct object *trainer, const struct target_row *target)
 	const struct object *precision = spec_obj(trainer, F_trainer_precision);
 	if (!precision || !target)
 		return;
-	static const enum field_id sums[] = { F_precision_grads, F_precision_optimizer };
+	static const enum field_id sums[] = { F_precision_grads, F_precision_optimizer,
+		F_precision_moments };
 	const struct value *machine = spec_value(trainer, F_trainer_target);
 	struct value *weights = spec_value(precision, F_precision_weights);
 	if (!weights->given)
 		set_text(weights, target->kind->weights);
 	if (!weights->set)
 		return;
-	bool wide = strcmp(weights->str, "fp64") == 0;
+	bool wide = strcmp(weights->str, "fp64") == 0, drawn = false;
 	if (!spec_choice(target->kind->choices, weights->str)) {
 		diag_error(weights->pos, "%s weights are not available on target %s", weights->str,
 		    target->name);
@@ -190,13 +191,16 @@ check_formats(const struct object *trainer, const struct target_row *target)
 			set_text(v, wide ? "fp64"
 				    : i  ? target->kind->optimizer
 					 : target->kind->grads);
-		if (!v->set || (strcmp(v->str, "fp64") == 0) == wide)
+		drawn = v->set && strcmp(v->str, "bf16") == 0; /* moments, of what has masters */
+		if (!v->set || (drawn ? strcmp(weights->str, "bf16") == 0
+				      : (strcmp(v->str, "fp64") == 0) == wide))
 			continue;
 		diag_error(
 		    v->pos, "%s does not go with %s", spec_assigned(v), spec_assigned(weights));
 		if (weights->given)
 			spec_note(weights);
-		diag_help("fp64 is for weights, grads and optimizer together");
+		diag_help(drawn ? "bf16 moments are for bf16 weights"
+				: "fp64 is for weights, grads, optimizer and moments together");
 		default_refuse(v);
 	}
 }

@@ -93,7 +93,7 @@ select_kernel(struct plan *p, struct launch *st, bool stores)
 	in.flops = (double)expr_eval(r->flops, strlen(r->flops), &z);
 	for (uint8_t i = 0; i < r->nargs; i++) {
 		const struct tensor *t = &p->graph->tensor.a[st->op.arg[i]];
-		uint64_t n = st->span && i != 1 ? span : tensor_elems(t);
+		uint64_t n = st->span && t->class != T_INPUT ? span : tensor_elems(t);
 		if (!st->op.arg[i])
 			continue;
 		in.format[i] = target_format(p->target, t->format);

@@ -310,11 +310,12 @@ plan_report(const struct plan *p, struct buf *out)
 	row(out, "parameters", text_commas(g->params_total), "total");
 	row(out, "", text_commas(g->params_active), "active for a token");
 	row(out, "precision", weight->name,
-	    xprintf("weights and activations%s; gradients %s, optimizer %s",
+	    xprintf("weights and activations%s; gradients %s, optimizer %s, moments %s",
 		target_format(p->target, weight) != weight
 		    ? xprintf(", in %llu bytes here", llu(target_bytes(p->target, weight, 1)))
 		    : "",
-		g->format[ROLE_GRAD]->name, g->format[ROLE_MOMENT]->name));
+		g->format[ROLE_GRAD]->name, g->format[ROLE_MASTER]->name,
+		g->format[ROLE_MOMENT]->name));
 	row(out, "step", text_commas(tokens),
 	    xprintf(
 		"tokens: %llu sequence%s of %llu", llu(global), global > 1 ? "s" : "", llu(g->S)));

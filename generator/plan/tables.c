@@ -65,7 +65,7 @@ runtime_call(enum op_id op)
 
 #define WITH "with="
 
-/* The argument that a condition names of those that the op can do without. */
+/* The arguments that a condition names of those that the op can do without, "a,b". */
 static struct word
 named(const char *where)
 {
@@ -75,16 +75,20 @@ named(const char *where)
 	return (struct word){ with, strcspn(with, " ") };
 }
 
-/* Whether the op has that one, and no other. */
+/* Whether the op has these, and no other. */
 static bool
 has_named(const struct op *o, const char *where)
 {
 	const struct op_row *r = op_row(o->op);
-	int a = op_find_arg(r, named(where));
+	const struct word list = named(where);
 
-	for (int i = 0; i < r->nargs; i++)
-		if (r->arg[i].optional && (i == a) != (o->arg[i] != 0))
+	for (int i = 0; i < r->nargs; i++) {
+		bool is = false;
+		for (const char *s = list.s; s < list.s + list.n; s += strcspn(s, ", ") + 1)
+			is |= op_find_arg(r, (struct word){ s, strcspn(s, ", ") }) == i;
+		if (r->arg[i].optional && is != (o->arg[i] != 0))
 			return false;
+	}
 	return true;
 }
 

@@ -9,6 +9,8 @@
  *           mhat = m / BIAS1, vhat = v / BIAS2, lr = LR lr_scale (Loshchilov and Hutter, 2019).
  *           A skipped step leaves w, m and v as they are.
  *   adamw_master  the same of a master in w's place; w is its rounding to bf16
+ *   adamw_drawn   the same with m and v in bf16: each becomes one of the two neighbours of what it
+ *           is, the nearer the likelier, by 16 bits that lots say (rng.h)
  *   bias_update  b [n] += gamma sign(mean - load), the mean being of each e neighbours' load [n]:
  *           the routers' biases of balancing without a loss (Wang et al., 2024). A skipped step
  *           leaves b as it is.
@@ -19,6 +21,7 @@
 #define OM_ADAMW_H
 
 #include "adamw_ref.h"
+#include "rng.h"
 #include "round.h"
 
 enum { OM_SUMSQ_PARTS = 256, OM_SUMSQ_LANES = 16 };
@@ -65,6 +68,17 @@ struct om_adamw {
 	om_real coef, unbias1, unbias2, eps, decay, lr;
 };
 
+/* One weight; gives the new one. */
+static OM_INLINE om_real
+om_adamw_one(const struct om_adamw *c, om_real g, om_real w, om_real *m, om_real *v)
+{
+	g *= c->coef;
+	*m = c->beta1 * *m + c->beta1c * g;
+	*v = c->beta2 * *v + c->beta2c * g * g;
+	om_real step = *m * c->unbias1 / ((om_real)sqrt(*v * c->unbias2) + c->eps);
+	return w - c->lr * (step + c->decay * w);
+}
+
 static OM_CLONES void
 om_adamw_range(int64_t lo, int64_t hi, const struct om_adamw *a, const om_real *g, om_real *w,
     om_real *m, om_real *v)
@@ -72,20 +86,76 @@ om_adamw_range(int64_t lo, int64_t hi, const struct om_adamw *a, const om_real *
 	const struct om_adamw c = *a;
 #pragma omp simd
 	for (int64_t i = lo; i < hi; i++) {
-		om_real gi = g[i] * c.coef;
-		om_real mi = c.beta1 * m[i] + c.beta1c * gi;
-		om_real vi = c.beta2 * v[i] + c.beta2c * gi * gi;
+		om_real mi = m[i], vi = v[i];
+		w[i] = om_adamw_one(&c, g[i], w[i], &mi, &vi);
 		m[i] = mi;
 		v[i] = vi;
-		om_real step = mi * c.unbias1 / ((om_real)sqrt(vi * c.unbias2) + c.eps);
-		w[i] -= c.lr * (step + c.decay * w[i]);
 	}
 }
 
-/* rounded: NULL, or where w is a master, the weights. */
+/* x's neighbour in bf16 towards zero, or by 16 bits drawn the other one; a NaN stays one. */
+static OM_INLINE float
+om_drawn(float x, uint32_t draw)
+{
+	uint32_t bits;
+	memcpy(&bits, &x, sizeof bits);
+	bits = (bits + (isnan(x) ? 0 : draw)) & 0xffff0000;
+	memcpy(&x, &bits, sizeof x);
+	return x;
+}
+
+/* Of a piece, of which element lo has that index. */
+static OM_CLONES void
+om_adamw_drawn_range(int64_t lo, int64_t hi, const struct om_adamw *a, const om_real *g, om_real *w,
+    om_real *m, om_real *v, int64_t key, int64_t tensor, int64_t index)
+{
+	enum { MANY = 256 };
+	const struct om_adamw c = *a;
+	uint32_t draw[MANY + 4];
+	for (int64_t n; lo < hi; lo += n, index += n) {
+		const int64_t skip = index & 3;
+		n = om_min(hi - lo, MANY);
+		for (int64_t i = 0; i < skip + n; i += 4) {
+			const struct om_philox four =
+			    om_moment_draw(key, tensor, (index - skip + i) / 4);
+			memcpy(draw + i, four.v, sizeof four.v);
+		}
+#pragma omp simd
+		for (int64_t i = lo; i < lo + n; i++) {
+			const uint32_t bits = draw[skip + i - lo];
+			om_real mi = m[i], vi = v[i];
+			w[i] = om_adamw_one(&c, g[i], w[i], &mi, &vi);
+			m[i] = (om_real)om_drawn((float)mi, bits & 0xffff);
+			v[i] = (om_real)om_drawn((float)vi, bits >> 16);
+		}
+	}
+}
+
+/* The pieces that the elements are in, one after the other. */
+static inline void
+om_adamw_pieces(int64_t lo, int64_t hi, const struct om_adamw *a, const int64_t *lots,
+    const om_real *g, om_real *w, om_real *m, om_real *v)
+{
+	const int64_t size = sizeof *m, away = (const char *)m - (const char *)lots;
+	const int64_t *p = lots + OM_LOTS_FIRST, *end = p + lots[OM_LOTS_PIECES] * OM_PIECE_WORDS;
+	for (const int64_t *next; p < end && lo < hi; p = next) {
+		next = p + OM_PIECE_WORDS;
+		const int64_t first = (p[OM_PIECE_AT] - away) / size;
+		const int64_t beyond =
+		    next < end ? om_min(hi, (next[OM_PIECE_AT] - away) / size) : hi;
+		if (beyond <= lo)
+			continue;
+		om_adamw_drawn_range(lo, beyond, a, g, w, m, v, lots[OM_LOTS_KEY],
+		    p[OM_PIECE_TENSOR], p[OM_PIECE_INDEX] + lo - first);
+		lo = beyond;
+	}
+}
+
+/* rounded: NULL, or where w is a master, the weights; lots: NULL, or how moments are drawn. */
 static inline void
 om_adamw(int64_t n, double beta1, double beta2, double eps, double decay, double lr_scale,
-    const om_real *g, const double *ctl, om_real *rounded, om_real *w, om_real *m, om_real *v)
+    const om_real *g, const double *ctl, const int64_t *lots, om_real *rounded, om_real *w,
+    om_real *m, om_real *v)
 {
 	if (ctl[OM_CTL_SKIPPED] != 0)
 		return;
@@ -103,7 +173,10 @@ om_adamw(int64_t n, double beta1, double beta2, double eps, double decay, double
 	};
 #pragma omp parallel
 	{
-		om_adamw_range(om_lo(n), om_hi(n), &a, g, w, m, v);
+		if (lots)
+			om_adamw_pieces(om_lo(n), om_hi(n), &a, lots, g, w, m, v);
+		else
+			om_adamw_range(om_lo(n), om_hi(n), &a, g, w, m, v);
 		if (rounded)
 			om_round_range(om_lo(n), om_hi(n), w, rounded);
 	}
@@ -151,7 +224,7 @@ om_bias_update(
 	_Static_assert((n) >= 1, "adamw: sizes start at 1");                                    \
 	void NAME(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v)      \
 	{                                                                                       \
-		om_adamw(n, beta1, beta2, eps, decay, lr_scale, g, ctl, NULL, w, m, v);         \
+		om_adamw(n, beta1, beta2, eps, decay, lr_scale, g, ctl, NULL, NULL, w, m, v);   \
 	}                                                                                       \
 	double NAME##_check(uint64_t seed)                                                      \
 	{                                                                                       \
@@ -163,11 +236,23 @@ om_bias_update(
 	void NAME(const om_real *g, const double *ctl, om_real *w, om_real *master, om_real *m, \
 	    om_real *v)                                                                         \
 	{                                                                                       \
-		om_adamw(n, beta1, beta2, eps, decay, lr_scale, g, ctl, w, master, m, v);       \
+		om_adamw(n, beta1, beta2, eps, decay, lr_scale, g, ctl, NULL, w, master, m, v); \
 	}                                                                                       \
 	double NAME##_check(uint64_t seed)                                                      \
 	{                                                                                       \
 		return om_adamw_check(NULL, NAME, n, beta1, beta2, eps, decay, lr_scale, seed); \
+	}
+
+#define OM_ADAMW_DRAWN(NAME, n, beta1, beta2, eps, decay, lr_scale)                             \
+	_Static_assert((n) >= 1, "adamw_drawn: sizes start at 1");                              \
+	void NAME(const om_real *g, const double *ctl, const int64_t *lots, om_real *w,         \
+	    om_real *master, om_real *m, om_real *v)                                            \
+	{                                                                                       \
+		om_adamw(n, beta1, beta2, eps, decay, lr_scale, g, ctl, lots, w, master, m, v); \
+	}                                                                                       \
+	double NAME##_check(uint64_t seed)                                                      \
+	{                                                                                       \
+		return om_adamw_drawn_check(NAME, n, beta1, beta2, eps, decay, lr_scale, seed); \
 	}
 
 #define OM_BIAS_UPDATE(NAME, n, e, gamma)                                                         \
@@ -257,6 +342,59 @@ om_adamw_check(void (*plain)(const om_real *, const double *, om_real *, om_real
 	free(m0);
 	free(v0);
 	return om_worse(om_err_value(&ew), om_worse(om_err_value(&em), om_err_value(&ev)));
+}
+
+/* Whether a moment is what it may be drawn to, where float has put it up to `far` beside x. */
+OM_CHECK bool
+om_drawn_right(double got, double x, double far, uint32_t bits)
+{
+	return om_drawn_ref(x - far, bits) <= got && got <= om_drawn_ref(x + far, bits);
+}
+
+OM_CHECK double
+om_adamw_drawn_check(void (*run)(const om_real *, const double *, const int64_t *, om_real *,
+			 om_real *, om_real *, om_real *),
+    int64_t n, double beta1, double beta2, double eps, double decay, double lr_scale, uint64_t seed)
+{
+	const struct om_adamw_ref ref = { beta1, beta2, eps, decay, lr_scale };
+	om_real *g = om_check_random(n, seed, 0), *w = om_check_random(n, seed, 1);
+	om_real *m = om_check_random(n, seed, 2), *v = om_check_random(n, seed, 3);
+	om_real *rounded = om_check_nan(n);
+	int64_t lots[OM_LOTS_REF];
+	const int64_t size = sizeof *m, away = (const char *)m - (const char *)lots;
+	double ctl[OM_CTL_N] = { 0.125, 0.1, 0.05, NAN, 0.7, NAN, NAN, 1 };
+	struct om_err e = { .scale = 1 };
+
+	om_lots_ref(lots, away, size, n, 1, seed);
+	for (int64_t i = 0; i < n; i++) {
+		m[i] = (om_real)om_check_bf16((float)m[i]);
+		v[i] = (om_real)om_check_bf16((float)(v[i] * v[i] + (om_real)0.25));
+	}
+	om_real *w0 = om_check_copy(w, n), *m0 = om_check_copy(m, n), *v0 = om_check_copy(v, n);
+	run(g, ctl, lots, rounded, w, m, v);
+	for (int64_t i = 0; i < n; i++)
+		e.wrong |= !isnan(rounded[i]) || w[i] != w0[i] || m[i] != m0[i] || v[i] != v0[i];
+	ctl[OM_CTL_SKIPPED] = 0;
+	run(g, ctl, lots, rounded, w, m, v);
+	for (int64_t i = 0; i < n; i++) {
+		const uint32_t bits = om_lots_ref_word(lots, away, size, i);
+		double wi = w0[i], mi = m0[i], vi = v0[i];
+		om_adamw_ref(&ref, ctl, g[i], &wi, &mi, &vi);
+		om_err_add(&e, w[i], wi);
+		e.wrong |= rounded[i] != (om_real)om_check_bf16((float)w[i]);
+		e.wrong |= !om_drawn_right(
+		    m[i], mi, 0x1p-21 * (fabs((double)m0[i]) + fabs((double)g[i])), bits & 0xffff);
+		e.wrong |= !om_drawn_right(v[i], vi, 0x1p-21 * vi, bits >> 16);
+	}
+	free(rounded);
+	free(g);
+	free(w);
+	free(m);
+	free(v);
+	free(w0);
+	free(m0);
+	free(v0);
+	return om_err_value(&e);
 }
 
 OM_CHECK double

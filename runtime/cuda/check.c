@@ -100,6 +100,12 @@ om_check_copy(const void *host, size_t bytes)
 	return p;
 }
 
+void
+om_check_write(void *device, const void *host, size_t bytes)
+{
+	om_gpu_put(device, host, bytes);
+}
+
 /* n elements of that size on the device, from the first period of them; frees that. */
 static void *
 repeat(void *host, int64_t n, size_t size)

@@ -62,6 +62,7 @@ float *om_check_f32(int64_t n, uint64_t seed, int stream, float scale);
 float *om_check_sum(int64_t n, bool add, uint64_t seed, int stream);
 void *om_check_copy(const void *host, size_t bytes);
 void *om_check_nan(size_t bytes);
+void om_check_write(void *device, const void *host, size_t bytes);
 /* Copies back after the stream is done. */
 void om_check_read(void *host, const void *device, size_t bytes);
 void om_check_end(void); /* frees what the check allocated */

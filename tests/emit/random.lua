@@ -68,6 +68,8 @@ end
 local kept = { recompute {}, recompute { what = "cheap" }, recompute { what = "experts" },
   recompute { what = "block" } }
 
+local weights = pick { "fp32", "bf16", "fp64" }
+
 return trainer {
   name = "random-" .. arg.seed,
   target = wrong[5] and "tpu" or "cpu",
@@ -84,7 +86,10 @@ return trainer {
     lm_head = lm_head { tied = random(2) == 1, z_loss = pick { 0, 1e-4 } },
   },
   batch = batch { micro = micro, global = wrong[11] and micro * 2 + (micro > 1 and 1 or 1 / 2) or micro * random(3) },
-  precision = precision { weights = wrong[12] and "fp16" or pick { "fp32", "bf16", "fp64" } },
+  precision = precision {
+    weights = wrong[12] and "fp16" or weights,
+    moments = weights == "bf16" and pick { "fp32", "bf16" } or nil,
+  },
   parallel = wrong[13] and { data = 1 } or nil,
   optimizer = adamw {
     betas = wrong[14] and { 0.9 } or { 0.9, 0.95 },

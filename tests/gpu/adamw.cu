@@ -18,6 +18,14 @@ UPDATE(67, 0.0, 0.5)
 UPDATE(2048, 0.1, 2.0)
 UPDATE(100003, 0.1, 1.0)
 UPDATE(5000008, 0.1, 1.0)
+/* moments to the bit, masters as those of the others */
+#define DRAWN(n, decay, scale) \
+	CASE(OM_ADAMW_DRAWN, 1.2e-2, adamw_drawn_##n, n, 0.9, 0.95, 1e-8, decay, scale)
+DRAWN(4, 0.1, 1.0)
+DRAWN(64, 0.1, 1.0)
+DRAWN(2048, 0.0, 0.5)
+DRAWN(100004, 0.1, 2.0)
+DRAWN(5000008, 0.1, 1.0)
 CASE(OM_SUMSQ, 1e-12, sumsq_5000010_3, 5000010, 3)
 CASE(OM_CLIP, 1e-15, clip_1, 1.0)
 CASE(OM_CLIP, 1e-15, clip_0, 0.0)
@@ -31,4 +39,6 @@ CASE(OM_BIAS_UPDATE, 3e-7, bias_update_deepseek, 58 * 256, 256, 0.001)
 RATED(OM_SUMSQ, 1e-12, 0, 4 * 134217728.0, sumsq_134217728, 134217728, 264)
 RATED(OM_ADAMW, 1.2e-2, 0, 24 * 134217728.0, adamw_134217728, 134217728, 0.9, 0.95, 1e-8, 0.1, 1.0)
 RATED(OM_ADAMW_MASTER, 1.2e-2, 0, 30 * 134217728.0, adamw_master_134217728, 134217728, 0.9, 0.95,
+    1e-8, 0.1, 1.0)
+RATED(OM_ADAMW_DRAWN, 1.2e-2, 0, 22 * 134217728.0, adamw_drawn_134217728, 134217728, 0.9, 0.95,
     1e-8, 0.1, 1.0)

@@ -5,6 +5,8 @@ local function option(name, default)
   return value
 end
 
+local weights, moments = option("weights", "bf16"), option("moments", nil)
+
 return trainer {
   name = "small",
   target = option("target", "cpu"),
@@ -40,6 +42,6 @@ return trainer {
     recompute = recompute { what = option("recompute", "none") },
   },
   batch = batch { micro = 3, global = 6 },
-  precision = precision { weights = option("weights", "bf16") },
+  precision = precision { weights = weights, moments = weights == "bf16" and moments or nil },
   optimizer = adamw { weight_decay = 0.1, clip_norm = 1.0 },
 }

@@ -115,10 +115,11 @@ static const double tolerance = OM_DOUBLE ? 1e-11 : 2e-5;
 	X(OM_GROUPED_DX, grouped_dx_##r##_##e##_##n##_##k, r, e, n, k)    \
 	X(OM_GROUPED_DW, grouped_dw_##r##_##e##_##n##_##k, r, e, n, k, 1) \
 	X(OM_GROUPED_DW, grouped_dw_store_##r##_##e##_##n##_##k, r, e, n, k, 0)
-#define UPDATE(X, n, decay, scale)                               \
-	X(OM_SUMSQ, sumsq_##n, n)                                \
-	X(OM_ADAMW, adamw_##n, n, 0.9, 0.95, 1e-8, decay, scale) \
-	X(OM_ADAMW_MASTER, adamw_master_##n, n, 0.9, 0.95, 1e-8, decay, scale)
+#define UPDATE(X, n, decay, scale)                                             \
+	X(OM_SUMSQ, sumsq_##n, n)                                              \
+	X(OM_ADAMW, adamw_##n, n, 0.9, 0.95, 1e-8, decay, scale)               \
+	X(OM_ADAMW_MASTER, adamw_master_##n, n, 0.9, 0.95, 1e-8, decay, scale) \
+	X(OM_ADAMW_DRAWN, adamw_drawn_##n, n, 0.9, 0.95, 1e-8, decay, scale)
 
 /* clang-format off */
 #define GLU(X, t, k, f)                                                                            \
@@ -380,6 +381,118 @@ test_random(void)
 	}
 }
 
+/* A table of one piece for moments that lie behind it. */
+static void
+lots_of(int64_t *lots, int64_t key, const om_real *m, int64_t index, int64_t tensor)
+{
+	const int64_t table[] = { key, 1, (const char *)m - (const char *)lots, index, tensor };
+	memcpy(lots, table, sizeof table);
+}
+
+/*
+ * Drawn moments: over many keys their mean is what they would be in float, and each is one of its
+ * two neighbours. How m, v, the next element and the next key fall have nothing to do with each
+ * other.
+ */
+static void
+test_drawn_mean(uint64_t seed)
+{
+	enum { N = 64, KEYS = 4096, KINDS = 2 };
+	const double ctl[OM_CTL_N] = { 0.125, 0.1, 0.05, NAN, 0.7, NAN, NAN, 0 };
+	static om_real m[KINDS][N], g[N], w[N], s[N], at[KINDS][N];
+	static double sum[KINDS][N], off[KINDS][N], last[KINDS][N];
+	double together = 0, beside = 0, after = 0;
+	int64_t lots[OM_LOTS_REF];
+	bool right = true;
+
+	memset(sum, 0, sizeof sum);
+	for (int k = -1; k < KEYS; k++) {
+		for (int i = 0; i < N; i++) {
+			m[0][i] = (om_real)om_check_bf16((float)om_unit(seed, (uint64_t)i));
+			m[1][i] =
+			    (om_real)om_check_bf16((float)fabs(om_unit(seed + 1, (uint64_t)i)));
+			g[i] = (om_real)om_unit(seed + 2, (uint64_t)i);
+		}
+		lots_of(lots, (int64_t)(seed + (uint64_t)k), m[0], 5, 7);
+		om_adamw(N, 0.9, 0.999, 1e-8, 0, 1, g, ctl, k < 0 ? NULL : lots, w, s, m[0], m[1]);
+		for (int j = 0; j < KINDS; j++)
+			for (int i = 0; i < N; i++) {
+				if (k < 0) { /* not drawn */
+					at[j][i] = (om_real)(float)m[j][i];
+					continue;
+				}
+				int e;
+				frexp((double)at[j][i], &e);
+				off[j][i] = ldexp((double)m[j][i] - (double)at[j][i], 8 - e);
+				right &= fabs(off[j][i]) < 1;
+				sum[j][i] += off[j][i];
+				if (k)
+					after += off[j][i] * last[j][i];
+				if (i)
+					beside += off[j][i] * off[j][i - 1];
+				last[j][i] = off[j][i];
+			}
+		for (int i = 0; i < N && k >= 0; i++)
+			together += off[0][i] * off[1][i];
+	}
+	report(right, "drawn moments are neighbours", seed, OM_WRONG);
+	double worst = 0;
+	for (int j = 0; j < KINDS; j++)
+		for (int i = 0; i < N; i++)
+			worst = fmax(worst, fabs(sum[j][i]) / KEYS);
+	/* a mean's deviation is at most 1/2 / 64, that of products 1/4 / 512: six of them */
+	report(worst < 6 * 0.5 / 64, "drawn moments are right in the mean", seed, worst);
+	worst = fmax(fabs(together), fmax(fabs(beside) / 2, fabs(after) / 2)) / (N * KEYS);
+	report(worst < 6 * 0.25 / 512, "drawn moments fall apart from each other", seed, worst);
+}
+
+/*
+ * A long run at beta2 = 0.999: a thousandth is less than half of bf16's last place, so that v to
+ * the nearest cannot fall, where drawn it follows what float has. Weights on their way to a target,
+ * by gradients whose noise is large for 1000 steps, then small for 2000; to the nearest is float's
+ * kernel, its moments rounded after it.
+ */
+static void
+test_drawn_long(uint64_t seed)
+{
+	enum { N = 512, STEPS = 3000 };
+	enum { FLOAT, DRAWN, NEAREST };
+	static om_real g[N], w[3][N], s[3][N], m[3][N], v[3][N];
+	int64_t lots[OM_LOTS_REF];
+	double sum[3] = { 0 }, off[3] = { 0 };
+
+	memset(s, 0, sizeof s);
+	memset(m, 0, sizeof m);
+	memset(v, 0, sizeof v);
+	for (int t = 1; t <= STEPS; t++)
+		for (int j = FLOAT; j <= NEAREST; j++) {
+			const double noise = t <= 1000 ? 4 : 0.25;
+			const double ctl[OM_CTL_N] = { 1e-3, 1 - pow(0.9, t), 1 - pow(0.999, t),
+				NAN, 1, NAN, NAN, 0 };
+			for (int i = 0; i < N; i++)
+				g[i] = (om_real)((double)s[j][i] - 1 +
+						 noise * om_unit(seed + (uint64_t)t, (uint64_t)i));
+			lots_of(lots, (int64_t)(seed * STEPS) + t, m[j], 0, 1);
+			om_adamw(N, 0.9, 0.999, 1e-8, 0, 1, g, ctl, j == DRAWN ? lots : NULL, w[j],
+			    s[j], m[j], v[j]);
+			if (j == NEAREST) {
+				om_round(N, m[j]);
+				om_round(N, v[j]);
+			}
+		}
+	for (int j = FLOAT; j <= NEAREST; j++)
+		for (int i = 0; i < N; i++) {
+			sum[j] += (double)v[j][i];
+			off[j] += fabs((double)s[j][i] - 1) / N;
+		}
+	report(fabs(sum[DRAWN] / sum[FLOAT] - 1) < 0.02, "a long run: drawn v", seed,
+	    sum[DRAWN] / sum[FLOAT]);
+	report(off[DRAWN] < 1.02 * off[FLOAT], "a long run: drawn weights", seed,
+	    off[DRAWN] / off[FLOAT]);
+	report(sum[NEAREST] > 3 * sum[FLOAT] && off[NEAREST] > 1.2 * off[FLOAT],
+	    "a long run: to the nearest it stalls", seed, sum[NEAREST] / sum[FLOAT]);
+}
+
 /*
  * Random routing: what a token gets depends on its number, not on its microbatch, nor on the
  * scores; another seed, layer and number give another choice; every expert is as likely.
@@ -504,6 +617,9 @@ main(int argc, char **argv)
 		}
 		test_random();
 		test_route_random(seed);
+		test_drawn_mean(seed);
+		if (seed == first)
+			test_drawn_long(seed);
 		test_exp(seed);
 		test_activation(seed);
 		test_round(seed);

@@ -61,7 +61,7 @@ def read(d, cut):
     assert h["dtype"] == t["dtype"]
     data = data[h["data_offsets"][0]:h["data_offsets"][1]]
     assert t["crc32c"] == "%08x" % crc32c(data)
-    size, numel = {"F32": 4, "F64": 8}[t["dtype"]], 1
+    size, numel = {"BF16": 2, "F32": 4, "F64": 8}[t["dtype"]], 1
     for x in t["shape"]: numel *= x
     first, end = t.get("slice", [0, numel])
     if "slice" in t:
@@ -90,7 +90,7 @@ PY
 some() { # some FORMAT: the layouts that it is tried under
 	case $1 in fp32 | bf16) echo "$layouts" ;; fp64) echo 1.1.1 2.1.1 ;; *) echo 1.1.1 4.2.2 ;; esac
 }
-for f in fp32 bf16 fp64 bf16x4; do
+for f in fp32 bf16 fp64 bf16x4 bf16m bf16x4m; do
 	for l in $(some $f); do
 		check "$f: first values of $l, and a checkpoint" on "$l" $f save 6 "$f/$l"
 		check "$f: $l: files" python3 same.py $f/1.1.1/step-000006 "$f/$l/step-000006"
@@ -106,6 +106,21 @@ for f in fp32 bf16 fp64 bf16x4; do
 	done
 done
 check "weights alone" on 4.2.1 bf16 weights 6 fp32/* bf16/*
+# moments in bf16, and those in fp32 as the nearest; the other way round as they are, where a trainer says so
+for l in 1.1.1 4.2.2; do
+	for f in bf16m bf16x4m; do
+		check "$f: $l loads them all" on $l $f load 6 bf16m/* bf16x4m/* fp32/4.2.1
+	done
+	CKPT_SHORT=1 check "bf16: $l loads moments in bf16" on $l bf16 load 6 bf16m/* bf16x4m/*
+done
+says "it says so" 0 "bf16m/4.2.2/step-000006 has moments in BF16, this trainer in F32: each becomes the nearest" \
+	env CKPT_SHORT=1 ./check 1 1 1 fp32 load 6 bf16m/4.2.2
+# what they are rounded by in a step
+for l in $layouts; do
+	on "$l" bf16m draws 6 x
+done >draws
+[ "$(wc -l <draws)" = 8 ] && [ "$(sort -u draws | wc -l)" = 1 ] && ok || fail "draws of all layouts: $(sort draws | uniq -c)"
+[ "$(on 2.2.1 bf16m draws 7 x)" != "$(head -n 1 draws)" ] && ok || fail "draws of two steps are the same"
 # tensors larger than what is read at once, and several shards of a rank
 export CKPT_VOCAB=450000 CKPT_SHARD=100000
 check "large tensors are saved" on 2.1.1 fp32 save 6 large

@@ -4,8 +4,10 @@
  * compared with what it must be, byte for byte over the whole arena: paddings, too.
  *
  *   ckpt_check DATA EXPERT PIPELINE FORMAT save|load|weights STEP DIR...
+ *   ckpt_check DATA EXPERT PIPELINE FORMAT draws STEP DIR: a checksum of all moments' draws
  *
- * FORMAT is fp32, fp64, bf16 (two bytes a weight) or bf16x4 (four, as the CPU has them). The
+ * FORMAT is fp32, fp64, bf16 (two bytes a weight) or bf16x4 (four, as the CPU has them), and with m
+ * behind these two moments are of as many. CKPT_SHORT: what is loaded has moments in bf16. The
  * environment breaks a save: CKPT_KILL="RANK CALL N" kills that rank as it makes its Nth call of
  * the system (mkdir, write, fsync, rename), CKPT_FAIL lets that call fail. CKPT_VOCAB=N makes the
  * embedding larger, CKPT_SHARD=N is how large a shard may be, CKPT_RESUME=PATH what to load.
@@ -18,6 +20,7 @@
 #include <unistd.h>
 
 #include "../../runtime/om_rt.h"
+#include "../../runtime/rng.h"
 
 enum { LAYERS = 4, EXPERTS = 8, DIM = 5, SEED = 11, ALIGN = 4 };
 enum state { HOME, M, V, NSTATES };
@@ -84,6 +87,8 @@ static struct om_param param[16];
 static struct om_bucket bucket[5];
 static uint32_t layers[2][LAYERS]; /* this stage's: all, those with experts */
 static uint64_t vocab = 37, first_state;
+static int64_t *lots; /* this rank's, as far as draws are to be summed */
+static uint64_t draws;
 
 /* buckets: matrices and norm of the ends; of a layer its matrix, its norm, its experts */
 enum { ENDS, LAST, DENSE, SMALL, OWN };
@@ -125,7 +130,9 @@ make_model(const char *format)
 	m.weights = bf16 ? "bf16" : format;
 	m.optimizer = bf16 ? "fp32" : format;
 	m.real = strcmp(format, "fp64") == 0 ? 8 : 4;
-	m.weight_size = strcmp(format, "bf16") == 0 ? 2 : m.real;
+	m.weight_size = bf16 && !strstr(format, "x4") ? 2 : m.real;
+	m.moments = strchr(format, 'm') ? "bf16" : m.optimizer;
+	m.moment_size = strchr(format, 'm') ? m.weight_size : m.real;
 	m.init_std = 0.02;
 	m.global = 8;
 	m.param = param;
@@ -175,7 +182,7 @@ make_model(const char *format)
 
 		for (uint32_t i = 0; i < m.nparams; i++) {
 			struct om_param *p = &param[i];
-			uint64_t at = off + p->at * m.real, one = n * m.real;
+			uint64_t at = off + p->at * m.moment_size, one = n * m.moment_size;
 
 			if (p->bucket != b)
 				continue;
@@ -183,11 +190,15 @@ make_model(const char *format)
 			p->stride = bucket[b].elems;
 			p->m = at;
 			p->v = at + one;
-			p->master = bf16 ? at + 2 * one : OM_NO_MASTER;
+			p->master = bf16 ? off + 2 * one + p->at * m.real : OM_NO_MASTER;
 		}
-		off += 3 * n * m.real;
+		off += n * (2 * m.moment_size + m.real);
 	}
-	m.arena_bytes = off;
+	if (strchr(format, 'm'))
+		m.lots_off = off = (off + 7) / 8 * 8;
+	for (uint32_t i = 0; i < m.nparams && m.lots_off; i++)
+		off += 8 * OM_PIECE_WORDS * param[i].nlayers;
+	m.arena_bytes = off + 8 * OM_LOTS_FIRST;
 }
 
 /* ---- what must be where ------------------------------------ */
@@ -232,6 +243,34 @@ store(unsigned char *arena, uint64_t off, size_t size, double x)
 		memcpy(arena + off, &half, 2);
 }
 
+/* A moment's bytes, in bf16 where they, or those that were saved, are. */
+static void
+store_moment(unsigned char *arena, uint64_t off, double x)
+{
+	float y = (float)x;
+	uint32_t up = (uint32_t)om_to_bf16(y) << 16;
+
+	if (strcmp(m.moments, "bf16") == 0 || getenv("CKPT_SHORT"))
+		memcpy(&y, &up, 4);
+	store(arena, off, m.moment_size, m.moment_size == 8 ? x : (double)y);
+}
+
+/* Adds what the moment that lies there is drawn by: its word, and whose it is. */
+static void
+add_draw(uint64_t at, const char *name, uint64_t i)
+{
+	const int64_t *piece = lots + OM_LOTS_FIRST, *end;
+	int64_t away = (int64_t)(at - m.lots_off);
+	struct om_philox four;
+
+	end = piece + lots[OM_LOTS_PIECES] * OM_PIECE_WORDS;
+	while (piece + OM_PIECE_WORDS < end && piece[OM_PIECE_WORDS + OM_PIECE_AT] <= away)
+		piece += OM_PIECE_WORDS;
+	away = (away - piece[OM_PIECE_AT]) / (int64_t)m.moment_size + piece[OM_PIECE_INDEX];
+	four = om_moment_draw(lots[OM_LOTS_KEY], piece[OM_PIECE_TENSOR], away / 4);
+	draws += mixed(name, i, M, four.v[away % 4]) >> 20; /* a sum of them has room */
+}
+
 /* The arena of this rank: step's values, or where z is given first ones and no moments. */
 static void
 fill(unsigned char *arena, uint64_t step, bool moments, bool initial)
@@ -263,7 +302,8 @@ fill(unsigned char *arena, uint64_t step, bool moments, bool initial)
 				uint64_t to_weight = t / each * p->stride + i;
 				bool mine = k < m.nparams && at >= from && at < from + part;
 				double x = value(name, j, HOME, step);
-				uint64_t state = (t / each * part + i - from) * m.real;
+				uint64_t state = t / each * part + i - from;
+				uint64_t moment = state * m.moment_size;
 
 				if (initial) {
 					om_normal(SEED, name, j, 1, &z);
@@ -282,15 +322,33 @@ fill(unsigned char *arena, uint64_t step, bool moments, bool initial)
 				if (!mine)
 					continue;
 				if (master)
-					store(arena, p->master + state, m.real, x);
+					store(arena, p->master + state * m.real, m.real, x);
+				if (lots)
+					add_draw(p->m + moment, name, j);
 				if (!moments)
 					continue;
 				sprintf(with, "exp_avg.%s", name);
-				store(arena, p->m + state, m.real, value(with, j, M, step));
-				store(arena, p->v + state, m.real, value(with, j, V, step));
+				store_moment(arena, p->m + moment, value(with, j, M, step));
+				store_moment(arena, p->v + moment, value(with, j, V, step));
 			}
 		}
 	}
+}
+
+/* The same number for every layout, if all draws are those of one rank. */
+static int
+sum_draws(uint64_t step)
+{
+	unsigned char *arena = om_alloc(m.arena_bytes, 1);
+	int64_t sum;
+
+	om_lots_write(&m, arena, SEED, step);
+	lots = (int64_t *)(void *)(arena + m.lots_off);
+	fill(om_alloc(m.arena_bytes, 1), step, false, false);
+	sum = (int64_t)draws;
+	om_all_sum_i64(OM_WORLD, "draws", &sum, 1);
+	printf("%016llx\n", (unsigned long long)sum);
+	return 0;
 }
 
 /* Says where two arenas differ. */
@@ -381,7 +439,9 @@ main(int argc, char **argv)
 	m.stage = om_rank(OM_PIPELINE);
 	make_model(argv[4]);
 	for (int i = 7; i < argc; i++)
-		status |= run(argv[5], strtoull(argv[6], NULL, 10), argv[i]);
+		status |= strcmp(argv[5], "draws") == 0
+			      ? sum_draws(strtoull(argv[6], NULL, 10))
+			      : run(argv[5], strtoull(argv[6], NULL, 10), argv[i]);
 	om_comm_end();
 	return status;
 }

@@ -1,8 +1,9 @@
 /*
  * Two checkpoints of one model, of any layouts: every tensor and moment of the first must be whole
- * in both, and as near in the second as asked. Usage: compare TOLERANCE DIR DIR [PREFIX]; 0: the
- * same bits. Prints how far the worst tensor is, of its largest element. PREFIX: only tensors whose
- * name begins so.
+ * in both, and as near in the second as asked. Usage: compare TOLERANCE DIR DIR [PREFIX [SHARE]];
+ * 0: the same bits. Prints how far the worst tensor is, of its largest element. PREFIX: only
+ * tensors whose name begins so. SHARE: of all elements so many may be farther, or with "sum" it is
+ * the sums of their absolute values that have to be near.
  */
 #include <dirent.h>
 #include <math.h>
@@ -65,8 +66,10 @@ load(int side, const char *dir)
 			const struct om_st_tensor *t = &st.tensor[i];
 			const char *cut = strchr(t->name, '[');
 			bool wide = !strcmp(t->dtype, "F64");
-			uint64_t first = 0, bytes = t->end - t->begin, n = bytes / (wide ? 8 : 4);
+			size_t size = wide ? 8 : !strcmp(t->dtype, "BF16") ? 2 : 4;
+			uint64_t first = 0, bytes = t->end - t->begin, n = bytes / size;
 			void *data = malloc(bytes);
+			float *narrow = malloc(n * sizeof *narrow);
 			struct whole *w;
 
 			if (cut)
@@ -74,9 +77,10 @@ load(int side, const char *dir)
 			w = find(side, t->name, cut ? (size_t)(cut - t->name) : strlen(t->name),
 			    first + n);
 			om_pread_all(st.fd, data, bytes, st.data + t->begin);
+			om_st_floats(t->dtype, data, n, narrow);
 			for (uint64_t k = first; k < first + n; k++) {
-				w->x[k] = wide ? ((double *)data)[k - first]
-					       : (double)((float *)data)[k - first];
+				w->x[k] =
+				    wide ? ((double *)data)[k - first] : (double)narrow[k - first];
 				if (w->seen[k]++) {
 					printf("FAIL %s: element %llu twice\n", w->name,
 					    (unsigned long long)k);
@@ -84,6 +88,7 @@ load(int side, const char *dir)
 				}
 			}
 			free(data);
+			free(narrow);
 		}
 		om_st_close(&st);
 		free(path);
@@ -95,8 +100,9 @@ load(int side, const char *dir)
 int
 main(int argc, char **argv)
 {
-	double tolerance = atof(argv[1]), worst = 0;
-	const char *prefix = argc > 4 ? argv[4] : "", *where = "nothing";
+	double tolerance = atof(argv[1]), worst = 0, sums[2] = { 0 }, beyond = 0, all = 0;
+	const char *prefix = argc > 4 ? argv[4] : "", *share = argc > 5 ? argv[5] : "";
+	const char *where = "nothing";
 
 	for (int i = 0; i < 2; i++)
 		load(i, argv[2 + i]);
@@ -118,13 +124,26 @@ main(int argc, char **argv)
 			far = fmax(far, fabs(a->x[k] - b->x[k]));
 			far = isfinite(b->x[k]) ? far : INFINITY;
 			top = fmax(top, fabs(a->x[k]));
+			sums[0] += fabs(a->x[k]);
+			sums[1] += fabs(b->x[k]);
 		}
+		for (uint64_t k = 0; k < a->n; k++)
+			beyond += !(fabs(a->x[k] - b->x[k]) <= tolerance * top);
+		all += (double)a->n;
 		if (!tolerance && memcmp(a->x, b->x, a->n * sizeof *a->x))
 			far = fmax(far, 1e-30);
 		if (far / top >= worst) {
 			worst = far / top;
 			where = a->name;
 		}
+	}
+	if (!strcmp(share, "sum")) {
+		printf("%.4f of the sum\n", sums[1] / sums[0]);
+		return !(fabs(sums[1] / sums[0] - 1) <= tolerance);
+	}
+	if (*share) {
+		printf("%.1e of them, %.2e at %s\n", beyond / all, worst, where);
+		return !(beyond <= atof(share) * all);
 	}
 	printf("%.2e at %s\n", worst, where);
 	return !(worst <= tolerance);

@@ -145,6 +145,24 @@ variant dp2whole whole data=2
 same dp2whole dp2
 variant dp4whole whole data=4 expert=2
 
+# moments in bf16: an element's draws are its own wherever it lies, so only what a sum's last bit turns differs, which is an
+# element in some thousands; were the draws others, it would be every second
+drawn() { # NAME -D...: against one rank
+	name=$1
+	shift
+	build "$name" -D weights=bf16 -D moments=bf16 -D global=2 "$@"
+	OM_POISON=1 train "$name"
+	far=$("$work/compare" 1e-5 "$work/drawn.ckpt/step-000004" "$work/$name.ckpt/step-000004" exp_avg 1e-3)
+	is "$name: moments after 4 steps: $far" $?
+}
+base drawn -D weights=bf16 -D moments=bf16 -D global=2
+drawn ep2drawn -D data=2 -D expert=2
+if [ "$which" = all ]; then
+	drawn dp2drawn -D data=2
+	drawn pp2drawn -D pipeline=2
+	same pp2drawn drawn
+fi
+
 if [ "$which" = all ]; then
 	layout ep2 -D data=2 -D expert=2
 	layout ep4 -D data=4 -D expert=4

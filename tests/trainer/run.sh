@@ -27,8 +27,10 @@ train() { # folder of checkpoints, more arguments
 	"$trainer" train "$work/run.yaml" checkpoint.dir="$dir" "$@" >"$work/log" 2>&1
 }
 
-for real in fp32 fp64 bf16; do
-	"$olmogen" -D real=$real -o "$work/$real" tests/trainer/small.lua >/dev/null
+for real in fp32 fp64 bf16 drawn; do # drawn: with moments in bf16, at a beta2 that needs their roundings drawn
+	case $real in drawn) options="real=bf16 -D moments=bf16 -D beta2=0.999" ;; *) options=real=$real ;; esac
+	# shellcheck disable=SC2086 # several
+	"$olmogen" -D $options -o "$work/$real" tests/trainer/small.lua >/dev/null
 	is "$real: builds" $?
 	trainer=$work/$real/trainer
 	"$trainer" selftest >"$work/log"
@@ -75,6 +77,21 @@ for pair in bf16/fp32 fp32/bf16; do
 	grep -q '"step": *7,' "$work/metrics" && ! grep -q '"step": *6,' "$work/metrics"
 	is "$to goes on from step 6 of $from" $?
 done
+# moments in bf16 are half of the file, and a trainer of others converts them
+moments() { # bytes of them in the newest checkpoint
+	(cd "$1" && cat "$(ls | grep step | tail -n 1)"/optimizer-*.safetensors | wc -c)
+}
+[ $((10 * $(moments "$work/drawn-a"))) -lt $((6 * $(moments "$work/bf16-a"))) ]
+is "moments in bf16 take half the bytes" $?
+for pair in drawn/bf16 bf16/drawn; do
+	from=${pair%/*} to=${pair#*/}
+	trainer=$work/$from/trainer
+	train "$work/$from-to-$to" steps=6
+	trainer=$work/$to/trainer
+	train "$work/$from-to-$to" steps=12
+	grep -q "step-000006 has moments in .*: each becomes the nearest" "$work/log" && grep -q "done: step 12" "$work/log"
+	is "$to goes on from $from, and says what becomes of the moments" $?
+done
 trainer=$work/fp64/trainer
 train "$work/fp32-a" steps=20
 grep -q "step-000012 holds F32, this trainer has F64, by its precision { optimizer = \"fp64\" }; resume with the trainer that" \
@@ -109,7 +126,7 @@ loss() { # of the newest checkpoint
 is "hf: imported weights have the loss of those exported" $?
 "$trainer" bench steps=3 >"$work/bench" && awk -f tests/shares.awk "$work/bench" >"$work/log"
 is "bench, three microbatches: parts add up, none is negative" $?
-"$trainer" info | grep -q 'weights and activations bf16, gradients fp32, optimizer fp32'
+"$trainer" info | grep -q 'weights and activations bf16, gradients fp32, optimizer fp32, moments fp32'
 is "info says the precision" $?
 
 # recomputation changes no bit, and keeps less
@@ -150,11 +167,11 @@ done
 is "hf, nothing fused: builds" $?
 ! grep -q q_proj_k_proj "$work/hf-apart/src/layout.h" && grep -q q_proj_k_proj "$work/hf/src/layout.h"
 is "hf: weights of queries and keys are one, and apart where nothing is fused" $?
-for which in hf hf-apart; do
-	trainer=$work/$which/trainer
-	train "$work/$which-first" steps=1 lr.peak=0 lr.warmup=0
-	"$trainer" export "$work/$which-given" "$work/hf-a" >"$work/log" 2>&1
-	"$trainer" import "$work/hf-out" "$work/$which-taken" >"$work/log" 2>&1
+for tree in hf hf-apart; do
+	trainer=$work/$tree/trainer
+	train "$work/$tree-first" steps=1 lr.peak=0 lr.warmup=0
+	"$trainer" export "$work/$tree-given" "$work/hf-a" >"$work/log" 2>&1
+	"$trainer" import "$work/hf-out" "$work/$tree-taken" >"$work/log" 2>&1
 done
 [ "$(masters "$work/hf-first")" = "$(masters "$work/hf-apart-first")" ]
 is "hf, merged or not: the same first values" $?
@@ -286,6 +303,34 @@ for key in loss grad_norm lr tokens_per_s load_balance z total moe max_load dead
 	tail -n 1 "$work/killed.jsonl" | grep -q "\"$key\""
 	is "metrics have $key" $?
 done
+
+# a long run with moments in bf16 beside one with moments in fp32: the second moments' sum, which to the nearest drifts
+"$olmogen" -D real=bf16 -D beta2=0.999 -o "$work/wide" tests/trainer/small.lua >/dev/null
+is "moments in fp32, beta2 = 0.999: builds" $?
+[ "$which" = all ] && steps=1000 || steps=400
+runs="wide drawn"
+if [ "$which" = all ]; then # the drawn kernel with half of the last place in place of the draws rounds to the nearest
+	"$olmogen" --emit-only -D real=bf16 -D moments=bf16 -D beta2=0.999 -o "$work/nearest" tests/trainer/small.lua >/dev/null
+	sed -i 's/bits = draw\[.*\];/bits = 0x80008000 | (draw[0] \& 0);/' "$work/nearest/kernels/adamw.h"
+	make -s -j2 -C "$work/nearest" >"$work/log" 2>&1 && grep -q 0x80008000 "$work/nearest/kernels/adamw.h"
+	is "moments to the nearest: builds" $?
+	runs="$runs nearest"
+fi
+for run in $runs; do
+	trainer=$work/$run/trainer
+	train "$work/$run-long" steps=$steps lr.schedule=constant log.metrics="$work/$run-long.jsonl" log.every=1
+	tail -n 100 "$work/$run-long.jsonl" | sed 's/.*"loss": *\([0-9.]*\).*/\1/' |
+		awk '{ s += $1 } END { print s / NR }' >"$work/$run-long.loss"
+done
+far=$("$work/compare" 0.01 "$work"/wide-long/step-* "$work"/drawn-long/step-* exp_avg_sq sum)
+is "$steps steps with drawn moments: v is $far of fp32's" $?
+paste "$work/wide-long.loss" "$work/drawn-long.loss" | awk '{ exit !($1 - $2 < 0.05 && $2 - $1 < 0.05) }'
+is "and the loss is that of fp32's: $(cat "$work/drawn-long.loss"), $(cat "$work/wide-long.loss")" $?
+if [ "$which" = all ]; then
+	far=$("$work/compare" 0.05 "$work"/wide-long/step-* "$work"/nearest-long/step-* exp_avg_sq sum)
+	[ $? = 1 ]
+	is "to the nearest it is not: $far" $?
+fi
 
 # it learns more of the bytes than how frequent each is: the mean of 40 steps, since one batch may be hard
 entropy=$(find "$work/text/generator" "$work/text/kernels" -type f -exec cat {} + | od -An -v -tu1 -w1 | sort -n | uniq -c |

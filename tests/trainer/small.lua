@@ -15,5 +15,6 @@ return trainer {
     recompute = recompute { what = arg.recompute or "none" },
   },
   batch = batch { micro = 2, global = 6 },
-  precision = precision { weights = arg.real or "fp32" },
+  precision = precision { weights = arg.real or "fp32", moments = arg.moments },
+  optimizer = adamw { betas = { 0.9, arg.beta2 or 0.95 } },
 }

@@ -658,6 +658,26 @@ optional_arguments(void)
 		o.arg[0] = 0;
 		expect(op_bind(g, &o, &z) != NULL, "others may not");
 	}
+	static const struct {
+		bool lots, master;
+		const char *macro;
+	} update[] = { { false, false, "OM_ADAMW" }, { false, true, "OM_ADAMW_MASTER" },
+		{ true, true, "OM_ADAMW_DRAWN" }, { true, false, NULL } };
+	const struct oplist *l = &g->seg.a[g->update].ops[FORWARD];
+	for (uint32_t i = 0; i < LEN(update); i++) {
+		struct op o = l->a[l->n - 1];
+		expect(o.op == OP_adamw, "the last op steps a parameter");
+		int lots = op_find_arg(op_row(o.op), (struct word){ "lots", 4 });
+		int master = op_find_arg(op_row(o.op), (struct word){ "master", 6 });
+		o.arg[lots] =
+		    update[i].lots ? graph_tensor(g, "lots", T_INPUT, ROLE_INT64, g->embed) : 0;
+		g->tensor.a[o.arg[lots]].ndims = 1;
+		g->tensor.a[o.arg[lots]].dim[0] = 5;
+		o.arg[master] = update[i].master ? o.arg[master + 1] : 0;
+		const struct kernel_row *k = kernel_for(g, target_find(targets, "cpu"), &o);
+		expect(k ? update[i].macro && !strcmp(k->macro, update[i].macro) : !update[i].macro,
+		    "a kernel that takes just those two");
+	}
 }
 
 /* Rows in a format of blocks, which need experts to begin at multiples of 128, go through. */

@@ -375,7 +375,9 @@ test_tensors(void)
 		.bucket = &bucket,
 		.nbuckets = 1,
 		.optimizer = "fp32",
-		.real = 4 };
+		.moments = "fp32",
+		.real = 4,
+		.moment_size = 4 };
 	struct om_tensor t = { NULL, 0, 0, 0 };
 	static const char *const want[] = { "a.weight", "l.3.e.0.w%%", "l.3.e.1.w%%", "l.3.e.2.w%%",
 		"l.11.e.0.w%%", "l.11.e.1.w%%", "l.11.e.2.w%%" };
@@ -608,8 +610,10 @@ test_masters(size_t size)
 		.fingerprint = "f",
 		.weights = "bf16",
 		.optimizer = "fp32",
+		.moments = "fp32",
 		.real = 4,
 		.weight_size = size,
+		.moment_size = 4,
 		.init_std = 0.02,
 		.arena_bytes = v0 + 4 * N + 4 * 3,
 		.param = at,

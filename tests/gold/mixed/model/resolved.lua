@@ -92,7 +92,12 @@ return trainer { -- mixed.lua:3
   },
   batch = batch { micro = 1, global = 2 }, -- mixed.lua:26
   parallel = parallel { data = 1, expert = 1, pipeline = 1 },
-  precision = precision { weights = "fp64", grads = "fp64", optimizer = "fp64" }, -- mixed.lua:5
+  precision = precision { -- mixed.lua:5
+    weights = "fp64", -- mixed.lua:5
+    grads = "fp64",
+    optimizer = "fp64",
+    moments = "fp64",
+  },
   optimizer = adamw {
     betas = { 0.9, 0.95 },
     eps = 1e-08,
