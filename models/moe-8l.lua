@@ -37,7 +37,7 @@ return trainer {
     init = normal { std = 0.01 },
   },
 
-  batch = batch { micro = 2, global = 512 }, -- 4 Mi tokens a step
+  batch = batch { micro = 2, global = arg.global or 512 }, -- 4 Mi tokens a step
   parallel = parallel { data = arg.data or 8, expert = arg.expert or 8, capacity = arg.capacity or 1.1875 },
   optimizer = adamw {
     betas = { 0.9, 0.95 },

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Speed on one GPU, ours and the peers' in one run: kernels, then OLMoE-1B-7B's whole step, with the optimizer after every
 # microbatch of 16,384 tokens and after eight. Usage: tests/gpu/bench.sh OUT, where make bench-gpu built kernels, olmoe4,
-# olmoe32 and streams32, the same on two streams; peers where PyTorch and transformers are.
+# olmoe32 and streams32, the same on two streams, and the shapes of shapes.lua; peers where PyTorch and transformers are.
 set -u
 out=$(realpath "$1")
 cd "$(dirname "$0")" || exit 1
@@ -13,3 +13,6 @@ done
 "$out/olmoe4/trainer" bench steps=20
 "$out/olmoe32/trainer" bench steps=6
 "$out/streams32/trainer" bench steps=6
+for shape in dense fine windows coarse; do
+	"$out/$shape/trainer" bench steps=3 | tail -n 3
+done
