@@ -122,7 +122,7 @@ template <int A, bool ROUTED> struct om_ffn_glu : om_gemm_plain {
 	    const om_gemm_tile &t, om_gemm_ring<S> &, uint32_t boxes)
 	{
 		constexpr int HALF = S::WIDTH / 2;
-		const int warp = threadIdx.x / 32, rows = t.rows - warp * 16;
+		const int warp = om_warp(), rows = t.rows - warp * 16;
 		const int row = t.first + t.row + warp * 16;
 		uint32_t y[S::WIDTH / 4];
 		if (rows <= 0)
@@ -238,7 +238,7 @@ template <int A, bool ROUTED, bool H> struct om_ffn_slope : om_gemm_plain {
 	store(float (&d)[S::WIDTH / 2], const float (&w)[2], const om_gemm_args &x,
 	    const om_gemm_tile &t, om_gemm_ring<S> &r, uint32_t)
 	{
-		const int warp = threadIdx.x / 32, rows = t.rows - warp * 16, chunks = more<S>(t);
+		const int warp = om_warp(), rows = t.rows - warp * 16, chunks = more<S>(t);
 		const int row = t.first + t.row + warp * 16, lane = threadIdx.x % 32;
 		float sum[2] = { 0, 0 };
 		int held = -1; /* the stage before, from which stores may still read */

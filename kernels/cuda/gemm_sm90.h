@@ -327,7 +327,7 @@ struct om_gemm_plain {
 	store(float (&d)[S::WIDTH / 2], const float (&)[2], const om_gemm_args &x,
 	    const om_gemm_tile &t, om_gemm_ring<S> &, uint32_t boxes)
 	{
-		const int warp = threadIdx.x / 32, rows = t.rows - warp * 16;
+		const int warp = om_warp(), rows = t.rows - warp * 16;
 		const int row = (S::ROWS ? t.first : 0) + t.row + warp * 16;
 		const om_gemm_place n = om_gemm_find<typename S::N, S::WIDTH>(t.col);
 		const int cols = n.width - n.at, pitch = S::N::most == 1 ? S::PITCH : n.width;
@@ -419,7 +419,7 @@ om_gemm(const om_gemm_args &x)
 	int32_t *s_off = (int32_t *)(om_gemm_smem + S::STAGES * S::STAGE + 8 * S::BOXES + 128);
 	int32_t *s_order = s_off + S::G + 1;
 	om_gemm_ring<S> r = { smem, full, full + 64, 0, 0 };
-	const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
+	const int warp = om_warp();
 
 	if (threadIdx.x == 0) {
 		for (int i = 0; i < S::STAGES; i++) {
@@ -470,6 +470,7 @@ om_gemm(const om_gemm_args &x)
 			om_gemm_slab<S, false>(d, r, half, i == t.slabs - 1 ? t.tail : 0);
 		om_wgmma_keep(d);
 		E::template store<S>(d, w, x, t, r, boxes_at + warp * S::BOXES);
+		__syncwarp(); /* or the compiler takes a warp for parted: see om_warp */
 	}
 	om_bulk_wait();
 }

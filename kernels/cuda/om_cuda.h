@@ -51,6 +51,18 @@ om_f32(om_bf16 x)
 	return __uint_as_float((uint32_t)x << 16);
 }
 
+/*
+ * This thread's warp, as a number that the compiler knows to be the same in all lanes. What follows
+ * from such numbers alone is computed once a warp, in uniform registers, as long as the compiler is
+ * sure that the warp's lanes are together: no branch before may have parted them, or a __syncwarp
+ * has to follow it.
+ */
+OM_DEV int
+om_warp(void)
+{
+	return __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
+}
+
 /* Round to nearest even. */
 OM_DEV om_bf16
 om_round(float x)
