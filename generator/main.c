@@ -6,6 +6,7 @@
 
 #include "build/build.h"
 #include "remedy.h"
+#include "search.h"
 
 static const char usage[] =
     "usage: olmogen [OPTION]... MODEL.lua...\n"
@@ -118,6 +119,7 @@ compile(struct object *trainer, const char *dir, const struct options *o)
 	struct tree tree = { 0 };
 
 	size_at(trainer->pos);
+	search_recompute(trainer);
 	spec_print(trainer, true, &resolved);
 	if (dump(o, "check"))
 		return show(&resolved);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "remedy.h"
+#include "search.h"
 
 enum { CHANGES_MAX = 4, PLANS_MAX = 24 /* values of a field that are planned */ };
 
@@ -41,7 +42,6 @@ static struct trial
 try_changes(const struct question *q, const struct change *c, uint32_t n, bool build)
 {
 	struct trial r = { REFUSED, UINT64_MAX };
-	struct buf resolved = { 0 };
 
 	diag_trial(q->error);
 	struct object *t = changed(&q->of, c, n);
@@ -51,17 +51,10 @@ try_changes(const struct question *q, const struct change *c, uint32_t n, bool b
 			changed(ask_checked(i), c, n);
 	r.verdict = !t || diag_tried() > TRIAL_AGAIN ? REFUSED : FITS;
 	if (t && diag_tried() == TRIAL_CLEAN && spec_whole(t)) {
-		spec_print(t, true, &resolved);
-		struct graph *g = graph_build(t);
-		const struct plan *p = NULL;
-		if (diag_tried() == TRIAL_CLEAN) {
-			struct shard *s =
-			    shard(g, target_find(targets, spec_str(t, F_trainer_target)));
-			fuse(s);
-			p = plan(s);
-			if (build)
-				plan_buildable(p);
-		}
+		search_least(t);
+		const struct plan *p = search_plan(t);
+		if (p && build)
+			plan_buildable(p);
 		if (diag_tried() == TRIAL_CLEAN) {
 			r.need = plan_worst(p)->arena_bytes;
 			plan_fits(p);

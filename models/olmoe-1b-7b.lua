@@ -1,5 +1,6 @@
 -- OLMoE-1B-7B (Muennighoff et al. 2024): 6.9 billion parameters, 1.3 billion active for a token.
--- The published model's shape; the batch is that of its pre-training, 4 Mi tokens a step.
+-- The published model's shape; the batch is that of its pre-training, 4 Mi tokens a step. A B200 has room for all that
+-- is kept of 4 sequences, on an H200 rows of routed experts are computed again.
 
 return trainer {
   name = "olmoe-1b-7b",
@@ -19,7 +20,7 @@ return trainer {
       activation = "swiglu",
       router = router { score = "softmax", normalize = false, load_balance = 0.01, z_loss = 0.001 },
     },
-    recompute = recompute { what = arg.recompute or "rows" },
+    recompute = recompute { what = arg.recompute or "auto" },
     lm_head = lm_head { tied = false },
     init = normal { std = 0.02 },
   },

@@ -41,6 +41,7 @@ models sh tests/emit/models.sh build/olmogen
 fuzz sh tests/fuzz/run.sh check $work/fuzz
 plan build/san/tests/plan_test
 plan_fuse build/san/tests/plan_fuse_test
+search build/san/tests/search_test
 graph build/san/tests/graph_test
 base build/san/tests/base_test
 gold sh tests/gold/run.sh build/olmogen $work/gold

@@ -104,6 +104,44 @@ slots_text(const struct stage *st)
 	return b.s;
 }
 
+/* "0..3, 8" */
+static const char *
+layers_text(const uint32_t *layer, uint32_t n)
+{
+	struct buf b = { 0 };
+
+	for (uint32_t i = 0, j; i < n; i = j + 1) {
+		for (j = i; j + 1 < n && layer[j + 1] == layer[j] + 1;)
+			j++;
+		buf_printf(&b, j > i ? "%s%u..%u" : "%s%u", i ? ", " : "", layer[i], layer[j]);
+	}
+	return b.s;
+}
+
+/* "rows in layers 0..11; none in 12..15" */
+static const char *
+recompute_text(const struct graph *g)
+{
+	const struct value *v =
+	    spec_value(spec_obj(g->trainer, F_trainer_model), F_transformer_recompute);
+	uint32_t *layer = xalloc(v->n * sizeof *layer);
+	struct buf b = { 0 };
+
+	for (uint32_t i = 0; i < v->n; i++) {
+		const char *what = spec_str(v->list[i], F_recompute_what);
+		uint32_t n = 0, before = 0;
+		for (uint32_t k = 0; k < v->n; k++)
+			if (!strcmp(spec_str(v->list[k], F_recompute_what), what)) {
+				before += k < i;
+				layer[n++] = k;
+			}
+		if (!before)
+			buf_printf(&b, "%s%s in %s%s", i ? "; " : "", what, i ? "" : "layers ",
+			    layers_text(layer, n));
+	}
+	return b.s;
+}
+
 static void
 report_memory(const struct plan *p, struct buf *out)
 {
@@ -115,9 +153,10 @@ report_memory(const struct plan *p, struct buf *out)
 	buf_puts(out, "\nmemory a rank\n");
 	if (gib > 0)
 		row(out, "device", xprintf("%.6g GiB", gib),
-		    spec_value(p->graph->trainer, F_trainer_device_memory)->given
-			? "by trainer.device_memory"
-			: xprintf("of %s", p->target->card));
+		    gib != p->target->memory_gib ? "by trainer.device_memory"
+						 : xprintf("of %s", p->target->card));
+	buf_printf(out, "  %-22s  %s: %s%s\n", "recompute", recompute_text(p->graph),
+	    text_bytes(plan_worst(p)->arena_bytes), gib > 0 ? xprintf(" of %.6g GiB", gib) : "");
 	for (uint32_t i = 0; i < m->size[OM_PIPELINE]; i++) {
 		const struct stage *st = &p->shard->stage[i];
 		const uint64_t *bytes = p[i].region_bytes;
@@ -343,16 +382,7 @@ plan_report(const struct plan *p, struct buf *out)
 	buf_puts(out, "\nlayers\n");
 	for (uint32_t s = g->embed + 1; s < g->head; s++) {
 		const struct segment *seg = &g->seg.a[s];
-		struct buf list = { 0 };
-		for (uint32_t i = 0; i < seg->nlayers; i++) {
-			uint32_t j = i;
-			while (j + 1 < seg->nlayers && seg->layer[j + 1] == seg->layer[j] + 1)
-				j++;
-			buf_printf(&list, j > i ? "%s%u..%u" : "%s%u", i ? ", " : "", seg->layer[i],
-			    seg->layer[j]);
-			i = j;
-		}
-		row(out, seg->name, list.s,
+		row(out, seg->name, layers_text(seg->layer, seg->nlayers),
 		    xprintf("%s; %s", attention_text(seg->attention), ffn_text(seg->ffn)));
 	}
 	report_pipeline(p->shard, &when, out);

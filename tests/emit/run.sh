@@ -36,6 +36,11 @@ for path in models/tiny models/olmoe-1b-7b tests/gold/mixed; do
 	cp $path.lua "$work/$model-4/model/"
 	same "$model: resolved.lua gives the tree again" "$work/$model" "$work/$model-4"
 done
+"$olmogen" --emit-only -D micro=8 -o "$work/auto" models/olmoe-1b-7b.lua >/dev/null &&
+	"$olmogen" --emit-only -o "$work/auto-2" "$work/auto/model/resolved.lua" >/dev/null &&
+	rm "$work/auto/model/olmoe-1b-7b.lua" && grep -q recompute_b "$work/auto-2/model/resolved.lua"
+is "olmoe-1b-7b for a GPU is emitted, with two kinds of layers" $?
+same "olmoe-1b-7b for a GPU: resolved.lua gives the tree again" "$work/auto" "$work/auto-2"
 lines=$(cat "$work"/olmoe-1b-7b/src/* "$work"/olmoe-1b-7b/inst/* | wc -l)
 [ "$lines" -lt 2000 ]
 is "olmoe-1b-7b: $lines lines in src/ and inst/, under 2,000" $?

@@ -139,6 +139,20 @@ for what in rows cheap experts block; do
 	[ "$(saved "$work/$what")" -lt "$(saved "$work/fp32")" ]
 	is "recompute $what: saves less" $?
 done
+"$olmogen" -D recompute=auto -D memory=0.0019 -o "$work/auto" tests/trainer/small.lua >/dev/null
+grep -q ' recompute  .*; ' "$work/auto/PLAN.txt"
+is "recompute auto: layers differ" $?
+trainer=$work/auto/trainer
+train "$work/auto-a"
+tensors() { # their checksums by name: files have them kind by kind of layer
+	grep dtype "$1"/*/index.json | sed 's/,$//' | sort
+}
+tensors "$work/fp32-a" >"$work/fp32.sums"
+[ -s "$work/fp32.sums" ] && tensors "$work/auto-a" | cmp -s - "$work/fp32.sums"
+is "recompute auto: the same bits" $?
+"$olmogen" --emit-only -o "$work/auto-2" "$work/auto/model/resolved.lua" >/dev/null &&
+	diff -r -x trainer -x obj -x small.lua "$work/auto" "$work/auto-2" >"$work/log"
+is "recompute auto: resolved.lua gives the tree again" $?
 
 # the unfused graph is the oracle of the fused one: gradients of a step, and in fp64 weights and moments of twelve
 gcc -std=c11 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -O1 -Wall -Wextra -Werror -fopenmp -Iruntime -o "$work/compare" \

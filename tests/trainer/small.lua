@@ -2,6 +2,7 @@
 local hf = arg.hf
 return trainer {
   name = "small",
+  device_memory = arg.memory, -- GiB
   model = transformer {
     vocab_size = 256, d_model = 48, n_layers = 3, sequence_length = 33,
     attention = attention { n_heads = 4, n_kv_heads = 2, head_dim = 10, qk_norm = hf and "head" or "full" },
