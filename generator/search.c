@@ -10,7 +10,11 @@
 
 /* As they keep less. */
 static const char *const levels[] = { "none", "rows", "cheap", "experts", "block" };
-enum { LEVELS = LEN(levels), KINDS_MORE = 2 /* than with one choice for all */ };
+enum {
+	LEVELS = LEN(levels),
+	KINDS_MORE = 2,  /* than with one choice for all */
+	KINDS_MOST = 32, /* with more there is one choice for all: a plan takes time by the kind */
+};
 
 #define ENOUGH 0.005 /* of the backward passes' time */
 /* FLOPs in the time that memory takes for a byte: 989 TFLOP/s beside 4.8 TB/s. */
@@ -146,7 +150,8 @@ search_recompute(struct object *trainer)
 	for (uint32_t k = 0; k < LEVELS && device && !(k && all[0].fits); k++) {
 		all[k] = (struct choice){ .less = k };
 		try(&s, &all[k], UINT32_MAX);
-		for (uint32_t more = 0; more < k && all[k].fits; more++)
+		bool mix = all[k].fits && all[k].kinds <= KINDS_MOST;
+		for (uint32_t more = 0; more < k && mix; more++)
 			for (int last = 0; last < 2 && !all[more].fits; last++)
 				try_mixed(&s, more, &all[k], last);
 	}
