@@ -69,7 +69,7 @@ $(B)/embedded.o: $(B)/embedded.c
 # ---- tests ----
 
 # a stage's unit tests: tests/unit/STAGE_test.c, suite STAGE; those of a part of it alone: STAGE_PART; search.c's
-STAGES = base lang graph shard plan plan_fuse search
+STAGES = base lang graph shard plan plan_expect plan_fuse search
 
 $(B)/tests/%: tests/unit/%.c $(wildcard tests/unit/*.h) $(GEN_OBJ)
 	$(quiet)mkdir -p $(@D)

@@ -40,6 +40,7 @@ shard build/san/tests/shard_test
 models sh tests/emit/models.sh build/olmogen
 fuzz sh tests/fuzz/run.sh check $work/fuzz
 plan build/san/tests/plan_test
+plan_expect build/san/tests/plan_expect_test
 plan_fuse build/san/tests/plan_fuse_test
 search build/san/tests/search_test
 graph build/san/tests/graph_test

@@ -162,7 +162,7 @@ struct target_row {
 	const struct target_kind *kind;
 	const char *arch; /* as the compiler of its kernels calls it, "": any */
 	const char *card; /* whose memory and peak these are, "an H100 SXM (80 GB)" */
-	double memory_gib, tflops, share, link_gbs;
+	double memory_gib, tflops, memory_gbs, link_gbs;
 	uint32_t streams; /* most that launches of a step are spread over */
 };
 /* The row of a table that ends with one without a name; NULL if there is none. */

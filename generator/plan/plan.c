@@ -46,6 +46,29 @@ add_instance(struct plan *p, const struct instance *in, struct buf *name)
 	return p->inst->n - 1;
 }
 
+/* Elements of a launch's argument: of the update's, this rank's part of the run, but of scalars. */
+static uint64_t
+arg_elems(const struct plan *p, const struct launch *st, uint8_t i)
+{
+	const struct tensor *t = &p->graph->tensor.a[st->op.arg[i]];
+
+	return st->span && t->class != T_INPUT ? st->span / p->shard->mesh.size[st->op.group]
+					       : tensor_elems(t);
+}
+
+struct cost
+plan_cost(const struct plan *p, const struct launch *st, bool stores)
+{
+	const struct op_row *r = op_row(st->op.op);
+	struct cost c = { .flops = (double)op_flops(p->graph, &st->op) };
+
+	for (uint8_t i = 0; i < r->nargs; i++)
+		if (st->op.arg[i])
+			c.bytes += (double)plan_bytes(p, st->op.arg[i], arg_elems(p, st, i)) *
+				   (r->arg[i].accumulate && !stores ? 2 : 1);
+	return c;
+}
+
 /*
  * The launch's instance, of a gradient's kernel one that adds or one that stores, and its
  * workspace; equal kernels at equal sizes and constants are one instance. 0: there is no kernel.
@@ -65,9 +88,9 @@ select_kernel(struct plan *p, struct launch *st, bool stores)
 		return 0;
 	}
 	struct sizes z = op_sizes(p->graph, &st->op);
-	uint64_t span = st->span / p->shard->mesh.size[st->op.group];
+	struct cost cost = plan_cost(p, st, stores);
 	if (st->span)
-		z.v['n' - 'a'] = span;
+		z.v['n' - 'a'] = arg_elems(p, st, 0);
 	buf_puts(&name, r->name);
 	for (uint8_t i = 0; i < r->nargs; i++)
 		if (r->arg[i].optional && st->op.arg[i])
@@ -90,18 +113,16 @@ select_kernel(struct plan *p, struct launch *st, bool stores)
 		in.param[in.nparams++] = z.v[c - 'a'];
 	}
 	memcpy(in.floats, st->op.floats, r->nconsts * sizeof *in.floats);
-	in.flops = (double)expr_eval(r->flops, strlen(r->flops), &z);
+	in.flops = cost.flops;
+	in.bytes = cost.bytes;
 	for (uint8_t i = 0; i < r->nargs; i++) {
 		const struct tensor *t = &p->graph->tensor.a[st->op.arg[i]];
-		uint64_t n = st->span && t->class != T_INPUT ? span : tensor_elems(t);
 		if (!st->op.arg[i])
 			continue;
 		in.format[i] = target_format(p->target, t->format);
-		in.bytes += (double)format_bytes(in.format[i], n) *
-			    (r->arg[i].accumulate && !stores ? 2 : 1);
 		/* weights are rounded by the update's own kernel, from their masters */
 		if (i >= r->nin && t->class == T_ACT && in.format[i] != t->format)
-			in.round[i] = n;
+			in.round[i] = arg_elems(p, st, i);
 	}
 	if (*k->workspace)
 		st->workspace_bytes = target_bytes(p->target, p->graph->format[ROLE_STAT],

@@ -3,8 +3,8 @@
  *
  * fuse rewrites the graph by fuse.def for the target; plan takes the shard and gives an array of
  * struct plan, one a pipeline stage: a kernel instance for each op (kernel.def), streams and
- * events, the offset of every buffer in the rank's arena, costs (target.def). plancheck proves
- * each. plan_buildable says what can be planned but not built.
+ * events, the offset of every buffer in the rank's arena, costs (target.def, rate.def). plancheck
+ * proves each. plan_buildable says what can be planned but not built.
  *
  * Must never print C or look at the host.
  */
@@ -176,6 +176,14 @@ struct plan { /* of one stage of the pipeline; there is one a stage */
 };
 /* Of n numbers of the tensor, as they lie in the arena. */
 uint64_t plan_bytes(const struct plan *p, tensor_id t, uint64_t n);
+/*
+ * What a call of a launch is worth, and the bytes of its arguments; of one that stores its
+ * gradient, or adds to it.
+ */
+struct cost {
+	double flops, bytes;
+};
+struct cost plan_cost(const struct plan *p, const struct launch *st, bool stores);
 /* How the runtime is called for an op that ranks do together without a kernel; NULL: it is none. */
 const char *runtime_call(enum op_id op);
 /* The first row of kernel.def for the op whose condition holds; NULL: none. */
@@ -220,12 +228,34 @@ const char *plancheck_fault(const struct plan *p);
 void plan_buildable(const struct plan *p);
 /* A user's error where the plan does not fit the device: what takes the room. */
 void plan_fits(const struct plan *p);
-const struct plan *plan_worst(const struct plan *p);     /* the stage whose ranks need most */
+const struct plan *plan_worst(const struct plan *p); /* the stage whose ranks need most */
+/*
+ * How long a step should take, of the stage that takes longest, by measured rates (rate.def). What
+ * is sent takes its time alone on the link.
+ */
+enum expected_part {
+	PRODUCTS,
+	ATTENTION,
+	ROWS,
+	OPTIMIZER,
+	COMMUNICATION,
+	BUBBLE,
+	N_EXPECTED_PARTS
+};
+struct expected {
+	bool known; /* the target has a peak, and kernels like its own were measured */
+	double seconds[N_EXPECTED_PARTS], step;
+	double bubble; /* share of the passes' time in which the average stage waits */
+	const struct target_row *scaled_from; /* NULL: rates are the target's own */
+};
+struct expected plan_expected(const struct plan *p);
 void plan_print(const struct plan *p, struct buf *out);  /* --dump=plan: every buffer, every step */
 void plan_report(const struct plan *p, struct buf *out); /* --plan and PLAN.txt, for people */
 
 /* ---- private to this folder ------------------------------------------------------------------ */
 
+/* Of one launch at such rates: what a row of rate.def says. */
+double expected_seconds(double flops, double bytes, double tflops, double gbs, double us);
 /* Whether kernel.def has kernels of the target's architecture. */
 bool kernel_written_for(const struct target_row *t);
 /* Whether a row's condition holds for an architecture, a format of weights, and sizes. */

@@ -239,36 +239,34 @@ report_wire(const struct plan *p, struct buf *out)
 
 enum { TIMELINE_WIDTH = 88, TIMELINE_ROWS = 32 };
 
-/* When each stage that is shown does what; share of the time in which the average one waits. */
 static const struct step *
 full_step(const struct stage *st)
 {
 	return &st->step[st->nsteps - 1];
 }
 
+/* When each stage that is shown does what. */
 struct timeline {
 	uint64_t **start, end;
-	double bubble;
 };
 
 static struct timeline
 timeline(const struct shard *s)
 {
-	struct timeline t = { xalloc(s->nstages * sizeof *t.start), 0, 0 };
-	double chunks = s->stage[0].nchunks, n = (double)s->graph->microbatches;
+	struct timeline t = { xalloc(s->nstages * sizeof *t.start), 0 };
 
 	if (s->nstages == 1)
 		return t;
 	for (uint32_t i = 0; i < s->nstages && i < TIMELINE_ROWS; i++)
 		t.start[i] = xalloc(full_step(&s->stage[i])->action.n * sizeof **t.start);
 	t.end = schedule_run(s, s->stage[0].nsteps - 1, t.start);
-	t.bubble = 1 - SCHEDULE_COST * n * chunks / (double)t.end;
 	return t;
 }
 
 static void
-report_pipeline(const struct shard *s, const struct timeline *t, struct buf *out)
+report_pipeline(const struct shard *s, struct buf *out)
 {
+	const struct timeline when = timeline(s), *t = &when;
 	uint32_t chunks = s->stage[0].nchunks, stages = s->nstages;
 	int digits = (int)strlen(xprintf("%llu", llu(s->graph->microbatches) - 1));
 	int cell = 1 + digits + (chunks > 1);
@@ -330,6 +328,25 @@ ffn_text(const struct object *o)
 	    shared ? xprintf(", shared %lld", (long long)shared) : "");
 }
 
+/* Where the step's time goes. */
+static void
+report_expected(const struct expected *e, struct buf *out)
+{
+	static const char *const names[N_EXPECTED_PARTS] = { "products", "attention", "row kernels",
+		"optimizer", "communication", "bubble" };
+
+	if (!e->known)
+		return;
+	buf_printf(out, "\nexpected step%s\n",
+	    e->scaled_from
+		? xprintf(", scaled by peak and bandwidth from rates of %s", e->scaled_from->card)
+		: "");
+	for (int i = 0; i < N_EXPECTED_PARTS; i++)
+		if (e->seconds[i] > 0)
+			row(out, names[i], xprintf("%.1f ms", 1e3 * e->seconds[i]),
+			    xprintf("%.1f %%", 100 * e->seconds[i] / e->step));
+}
+
 void
 plan_report(const struct plan *p, struct buf *out)
 {
@@ -339,8 +356,7 @@ plan_report(const struct plan *p, struct buf *out)
 	const struct format *weight = g->format[ROLE_WEIGHT];
 	uint64_t global = (uint64_t)spec_int(ba, F_batch_global), tokens = size_mul(global, g->S);
 	double step_flops = (double)g->flops_token * (double)tokens;
-	const struct timeline when = timeline(p->shard);
-	double bubble = when.bubble;
+	const struct expected e = plan_expected(p);
 
 	buf_printf(out, "%s for %s, %s: pipeline %llu x data %llu, experts over %llu\n\n",
 	    spec_str(t, F_trainer_name), p->target->name,
@@ -366,26 +382,26 @@ plan_report(const struct plan *p, struct buf *out)
 	    "a token, forward and backward, causal half, no recompute");
 	row(out, "", human_flops(step_flops), "a step");
 	if (m->size[OM_PIPELINE] > 1)
-		row(out, "pipeline bubble", xprintf("%.1f %%", 100 * bubble),
+		row(out, "pipeline bubble", xprintf("%.1f %%", 100 * e.bubble),
 		    xprintf("%s, chunks balanced",
 			spec_str(spec_obj(t, F_trainer_parallel), F_parallel_schedule)));
-	if (p->target->tflops > 0) {
-		double rate = p->target->tflops * 1e12 * p->target->share *
-			      (double)m->size[OM_WORLD] * (1 - bubble);
-		row(out, "expected step", xprintf("%.3g s", step_flops / rate),
-		    xprintf("%.0f tokens/s a rank, at %.0f %% of %.0f TFLOP/s",
-			(double)tokens * rate / step_flops / (double)m->size[OM_WORLD],
-			100 * p->target->share, p->target->tflops));
-	} else {
+	if (e.known)
+		row(out, "expected step", xprintf("%.4g s", e.step),
+		    xprintf("%.0f tokens/s a rank, %.1f %% of %.0f TFLOP/s",
+			(double)tokens / e.step / (double)m->size[OM_WORLD],
+			100 * step_flops / e.step / (double)m->size[OM_WORLD] /
+			    (p->target->tflops * 1e12),
+			p->target->tflops));
+	else
 		row(out, "expected step", "unknown", "depends on the machine: ask 'trainer bench'");
-	}
+	report_expected(&e, out);
 	buf_puts(out, "\nlayers\n");
 	for (uint32_t s = g->embed + 1; s < g->head; s++) {
 		const struct segment *seg = &g->seg.a[s];
 		row(out, seg->name, layers_text(seg->layer, seg->nlayers),
 		    xprintf("%s; %s", attention_text(seg->attention), ffn_text(seg->ffn)));
 	}
-	report_pipeline(p->shard, &when, out);
+	report_pipeline(p->shard, out);
 	report_memory(p, out);
 	report_wire(p, out);
 	report_libraries(p, out);
