@@ -2,7 +2,6 @@
  * Linear maps of experts: rows sorted by expert, expert i has the rows [off[i], off[i + 1]).
  *
  *   grouped     y  [r, n]     = x  [r, k] w [e, n, k]^T, each row with its expert's w
- *   grouped_2   ya, yb [r, n] = x times the first half of w [2 e, n, k], and times the second
  *   grouped_dx  dx [r, k]     = dy [r, n] w [e, n, k]
  *   grouped_dx_2  dx [r, k]   = da [r, n] times the first half of w [2 e, n, k] + db times the
  *                               second
@@ -26,9 +25,6 @@
 #define OM_GROUPED_Y(NAME, r, e, n, k) \
 	OM_GROUPED_SIZES(r, e, n, k)   \
 	OM_GEMM(NAME, om_bf16, 0, OM_GEMM_ROWS, e, r, n, k, OM_GEMM_WIDTH(r, n), 0, 0, 1, 1)
-#define OM_GROUPED_YS(NAME, r, e, n, k) \
-	OM_GROUPED_SIZES(r, e, n, k)    \
-	OM_GEMM_OUTS(NAME, OM_GEMM_ROWS, e, r, n, n, 0, k, OM_GEMM_WIDTH_3(r, n, n, 0))
 #define OM_GROUPED_XS(NAME, r, e, n, k) \
 	OM_GROUPED_SIZES(r, e, n, k)    \
 	OM_GEMM_INS(NAME, OM_GEMM_ROWS, e, r, k, n, n, 0, OM_GEMM_WIDTH(r, k))
@@ -44,7 +40,6 @@
 #define OM_GROUPED(NAME, r, e, n, k) OM_GROUPED_Y(NAME##_x, r, e, n, k)
 #define OM_GROUPED_DX(NAME, r, e, n, k) OM_GROUPED_X(NAME##_x, r, e, n, k)
 #define OM_GROUPED_DW(NAME, r, e, n, k, add) OM_GROUPED_W(NAME##_x, r, e, n, k, add)
-#define OM_GROUPED_2(NAME, r, e, n, k) OM_GROUPED_YS(NAME##_x, r, e, n, k)
 #define OM_GROUPED_DX_2(NAME, r, e, n, k) OM_GROUPED_XS(NAME##_x, r, e, n, k)
 
 #else /* ---- host ---- */
@@ -76,34 +71,23 @@
 	}                                                                             \
 	OM_GROUPED_CHECKS(NAME, r, e, OM_GEMM_SUMS, e, n, k, r, 1, 1, true, add)
 
-#define OM_GROUPED_2(NAME, r, e, n, k)                                                        \
-	OM_GROUPED_YS(NAME##_x, r, e, n, k)                                                   \
-	void NAME(                                                                            \
-	    const om_bf16 *x, const om_bf16 *w, const int32_t *off, om_bf16 *ya, om_bf16 *yb) \
-	{                                                                                     \
-		NAME##_x_run(x, w, ya, yb, NULL, off);                                        \
-	}                                                                                     \
-	OM_GROUPED_SIDES(NAME, r, e, n, k, false, NAME(v.a[0], v.w, v.off, c[0], c[1]))
-
-#define OM_GROUPED_DX_2(NAME, r, e, n, k)                                                     \
-	OM_GROUPED_XS(NAME##_x, r, e, n, k)                                                   \
-	void NAME(const om_bf16 *da, const om_bf16 *db, const om_bf16 *w, const int32_t *off, \
-	    om_bf16 *dx)                                                                      \
-	{                                                                                     \
-		NAME##_x_run(da, db, NULL, w, dx, off);                                       \
-	}                                                                                     \
-	OM_GROUPED_SIDES(NAME, r, e, n, k, true, NAME(v.a[0], v.a[1], v.w, v.off, c[0]))
-
-#define OM_GROUPED_SIDES(NAME, r, e, n, k, dx, CALL)                     \
-	double NAME##_check_as(uint64_t seed, int how)                   \
-	{                                                                \
-		int32_t off[(e) + 1];                                    \
-		om_gemm_share(off, r, e, how, seed);                     \
-		OM_BESIDE_CHECK(seed, dx, CALL, e, r, { n, n }, k, off); \
-	}                                                                \
-	double NAME##_check(uint64_t seed)                               \
-	{                                                                \
-		return NAME##_check_as(seed, seed % OM_SHARE_WAYS);      \
+#define OM_GROUPED_DX_2(NAME, r, e, n, k)                                                        \
+	OM_GROUPED_XS(NAME##_x, r, e, n, k)                                                      \
+	void NAME(const om_bf16 *da, const om_bf16 *db, const om_bf16 *w, const int32_t *off,    \
+	    om_bf16 *dx)                                                                         \
+	{                                                                                        \
+		NAME##_x_run(da, db, NULL, w, dx, off);                                          \
+	}                                                                                        \
+	double NAME##_check_as(uint64_t seed, int how)                                           \
+	{                                                                                        \
+		int32_t off[(e) + 1];                                                            \
+		om_gemm_share(off, r, e, how, seed);                                             \
+		OM_BESIDE_CHECK(                                                                 \
+		    seed, true, NAME(v.a[0], v.a[1], v.w, v.off, c[0]), e, r, { n, n }, k, off); \
+	}                                                                                        \
+	double NAME##_check(uint64_t seed)                                                       \
+	{                                                                                        \
+		return NAME##_check_as(seed, seed % OM_SHARE_WAYS);                              \
 	}
 
 #define OM_GROUPED_CHECKS(NAME, r, e, groups, g, m, n, k, at, bt, c_float, add)                 \

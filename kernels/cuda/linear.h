@@ -3,8 +3,7 @@
  *
  *   linear      y  [m, n]  = x  [m, k] w [n, k]^T
  *   linear_f32  z  [m, n]  = x  [m, k] w [n, k]^T, float
- *   linear_2, linear_3  w [a + b, k] or [a + b + c, k]: its first rows give ya [m, a], the next
- *               yb, and so on
+ *   linear_3    w [a + b + c, k]: its first rows give ya [m, a], the next yb, the last yc
  *   linear_dx   dx [m, k]  = dy [m, n] w [n, k]
  *   linear_dx_2, linear_dx_3  dx [m, k] = da [m, a] times w's first rows + db [m, b] times the
  *               next, and so on
@@ -65,7 +64,6 @@
 	OM_LINEAR_N(n)                   \
 	OM_LINEAR_W(NAME##_x, m, n, k, 1, add) OM_LINEAR_SUM(NAME##_sum, m, n, k, add)
 
-#define OM_LINEAR_2(NAME, m, a, b, k) OM_LINEAR_YS(NAME##_x, m, a, b, 0, k)
 #define OM_LINEAR_3(NAME, m, a, b, c, k) OM_LINEAR_YS(NAME##_x, m, a, b, c, k)
 #define OM_LINEAR_DX_2(NAME, m, a, b, k) OM_LINEAR_XS(NAME##_x, m, a, b, 0, k)
 #define OM_LINEAR_DX_3(NAME, m, a, b, c, k) OM_LINEAR_XS(NAME##_x, m, a, b, c, k)
@@ -165,17 +163,6 @@ om_gate_halves(const float *dz, om_bf16 *halves)
 		    OM_GEMM_ONE, 1, n, k, m, 1, 1, false, true, add, NULL);                \
 	}
 
-#define OM_LINEAR_2(NAME, m, a_, b, k)                                                     \
-	OM_LINEAR_YS(NAME##_x, m, a_, b, 0, k)                                             \
-	void NAME(const om_bf16 *x, const om_bf16 *w, om_bf16 *ya, om_bf16 *yb)            \
-	{                                                                                  \
-		NAME##_x_run(x, w, ya, yb, NULL, NULL);                                    \
-	}                                                                                  \
-	double NAME##_check(uint64_t seed)                                                 \
-	{                                                                                  \
-		OM_BESIDE_CHECK(                                                           \
-		    seed, false, NAME(v.a[0], v.w, c[0], c[1]), 1, m, { a_, b }, k, NULL); \
-	}
 #define OM_LINEAR_3(NAME, m, a_, b, c_, k)                                                   \
 	OM_LINEAR_YS(NAME##_x, m, a_, b, c_, k)                                              \
 	void NAME(const om_bf16 *x, const om_bf16 *w, om_bf16 *ya, om_bf16 *yb, om_bf16 *yc) \
