@@ -463,8 +463,9 @@ products_on_gpus(void)
 		OP_grouped_dx_glu_h, OP_grouped_dx_2 };
 
 	for (unsigned k = 0; k < LEN(target); k++) {
+		struct define rows = { "recompute", "rows", false };
 		struct shard *s =
-		    shard_of(trainer_of("models/olmoe-1b-7b.lua", NULL, 0, target[k]));
+		    shard_of(trainer_of("models/olmoe-1b-7b.lua", &rows, 1, target[k]));
 		const struct graph *g = s->graph;
 		uint32_t n[N_OPS] = { 0 };
 		fuse(s);
