@@ -110,7 +110,7 @@ bench-gpu: all build/tests/streams
 	build/olmogen -o build/gpu/olmoe4 models/olmoe-1b-7b.lua -D global=4
 	build/olmogen -o build/gpu/olmoe32 models/olmoe-1b-7b.lua -D global=32
 	build/tests/streams models/olmoe-1b-7b.lua cuda:h200 2 build/gpu/streams32 global=32
-	for s in dense fine windows; do build/olmogen -o build/gpu/$$s tests/gpu/shapes.lua -D shape=$$s || exit 1; done
+	for s in dense fine windows series; do build/olmogen -o build/gpu/$$s tests/gpu/shapes.lua -D shape=$$s || exit 1; done
 	build/olmogen -o build/gpu/coarse models/moe-8l.lua -D experts=8 -D data=1 -D expert=1 -D global=16
 	sh tests/gpu/bench.sh build/gpu
 

@@ -13,6 +13,6 @@ done
 "$out/olmoe4/trainer" bench steps=20
 "$out/olmoe32/trainer" bench steps=6
 "$out/streams32/trainer" bench steps=6
-for shape in dense fine windows coarse; do
+for shape in dense fine windows series coarse; do
 	"$out/$shape/trainer" bench steps=3 | tail -n 3
 done

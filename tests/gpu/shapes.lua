@@ -1,5 +1,5 @@
 -- Other shapes than OLMoE for make bench-gpu, so that kernels are not tuned for one model alone. Eight microbatches of
--- 16,384 tokens a step: olmogen -D shape=dense|fine|windows tests/gpu/shapes.lua
+-- 16,384 tokens a step: olmogen -D shape=dense|fine|windows|series [-D experts=8] tests/gpu/shapes.lua
 
 local function plain(theta)
   return function(heads, kv, window)
@@ -31,6 +31,21 @@ local shapes = {
       hidden_size = 512,
       shared_hidden_size = 512,
       router = router { load_balance = 0.01, z_loss = 0.001 },
+    },
+    lm_head = lm_head { tied = false },
+  },
+  -- experts of OLMoE's size, any number of them, and always the same work
+  series = {
+    vocab_size = 50304,
+    d_model = 2048,
+    n_layers = 8,
+    sequence_length = 4096,
+    attention = attention { n_heads = 16, qk_norm = "full", rope = rope { theta = 10000 } },
+    feed_forward = moe {
+      num_experts = arg.experts or 64,
+      top_k = 8,
+      hidden_size = 1024,
+      router = router { normalize = false, load_balance = 0.01, z_loss = 0.001 },
     },
     lm_head = lm_head { tied = false },
   },
