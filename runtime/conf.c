@@ -143,6 +143,9 @@ set(struct reader *r, const struct om_key *k, yaml_node_t *node)
 		return false;
 	switch (k->kind) {
 	case OM_WHOLE:
+		*(uint64_t *)at = OM_NONE;
+		if (om_key_may_be_none(k) && strcmp(s, "none") == 0)
+			return true;
 		errno = 0;
 		if (!*s || s[strspn(s, "0123456789")])
 			return false;
@@ -673,8 +676,8 @@ om_conf_load(struct om_conf *c, const char *command, const char *path, int nover
 		override(&r, &src[i + 1]);
 	}
 	if (om_diag_count() == before) {
-		/* evaluation trains no step: nothing of its schedule is looked at */
-		bool train = strcmp(command, "eval") != 0;
+		/* other commands train no step: nothing of its schedule is looked at */
+		bool train = strcmp(command, "train") == 0;
 		for (size_t i = 0; i < OM_NKEYS; i++)
 			if (!om_keys[i].initial && !r.given[i].line &&
 			    (train || strcmp(om_keys[i].name, "steps") != 0)) {
@@ -682,7 +685,7 @@ om_conf_load(struct om_conf *c, const char *command, const char *path, int nover
 				    om_keys[i].name);
 				om_diag_help("%s: %s", om_keys[i].name, om_keys[i].doc);
 			}
-		if (!train && !c->eval.paths.n) {
+		if (strcmp(command, "eval") == 0 && !c->eval.paths.n) {
 			om_diag((struct om_at){ &src[0], 0, 0, 0 }, "eval.paths is missing");
 			om_diag_help(
 			    "eval.paths: %s", om_keys[given(&r, "eval.paths") - r.given].doc);
@@ -694,6 +697,7 @@ om_conf_load(struct om_conf *c, const char *command, const char *path, int nover
 		c->lr.decay = decay_default(c);
 	if (!given(&r, "eval.format")->line)
 		c->eval.format = c->data.format;
+	c->eval.eos = c->data.eos;
 	if (om_diag_count() > OM_DIAG_MAX)
 		fprintf(stderr, "%s: %d more errors\n", path, om_diag_count() - OM_DIAG_MAX);
 	free(text);

@@ -72,15 +72,16 @@ om_npy_parse(const unsigned char *p, size_t n, struct om_npy *npy)
 		return "has a damaged .npy header";
 	if (*descr != '\'' || !strchr("<>|=", descr[1]) || !strchr("iu", descr[2])) {
 		snprintf(why, sizeof why,
-		    "holds dtype %.*s; tokens are whole numbers, uint16 or uint32",
+		    "holds dtype %.*s; tokens are whole numbers, as uint16 and uint32 are",
 		    (int)strcspn(descr, ",}"), descr);
 		return why;
 	}
 	npy->whole = true;
-	npy->width = strncmp(descr, "'<u2'", 5) == 0 ? 2 : strncmp(descr, "'<u4'", 5) == 0 ? 4 : 0;
-	if (!npy->width) {
+	npy->sign = descr[2] == 'i';
+	npy->width = descr[3] && strchr("1248", descr[3]) ? (uint32_t)(descr[3] - '0') : 0;
+	if (!npy->width || descr[4] != '\'' || (npy->width > 1 && descr[1] != '<')) {
 		snprintf(why, sizeof why,
-		    "holds dtype %.*s, only '<u2' (uint16) and '<u4' (uint32) are read",
+		    "holds dtype %.*s; read are little-endian numbers of 1, 2, 4 or 8 bytes",
 		    (int)strcspn(descr, ",}"), descr);
 		return why;
 	}
@@ -98,8 +99,8 @@ om_npy_parse(const unsigned char *p, size_t n, struct om_npy *npy)
 }
 
 /*
- * Formats that begin with bytes of their own, and what to do about them. llm.c's magics are
- * 20240520 and 20240801, and Megatron's is of its index, which lies beside the tokens.
+ * Formats that begin with bytes of their own and are not read, and what to do about them. llm.c's
+ * magic is 20240522, and Megatron's is of its index, which lies beside the tokens.
  */
 #define MAGIC(text) text, sizeof(text) - 1
 #define UNPACK "unpack it, and give what is in it"
@@ -110,18 +111,11 @@ static const struct {
 	size_t n;
 	const char *what;
 } known[] = {
-	{ 0, MAGIC("\x88\xd8\x34\x01\x01\0\0\0"),
-	    "is a data file of llm.c: a header of 1,024 bytes, then uint16 tokens; take the header "
-	    "off by tail -c +1025, and write the rest to a .u16" },
-	{ 0, MAGIC("\xa1\xd9\x34\x01\x07\0\0\0"),
-	    "is a data file of llm.c: a header of 1,024 bytes, then uint32 tokens; take the header "
-	    "off by tail -c +1025, and write the rest to a .u32" },
-	{ 0, MAGIC("\x88\xd8\x34\x01"),
-	    "is a data file of llm.c, of a version that is not known; write its tokens alone" },
-	{ 0, MAGIC("\xa1\xd9\x34\x01"),
-	    "is a data file of llm.c, of a version that is not known; write its tokens alone" },
+	{ 0, MAGIC("\x8a\xd8\x34\x01\x01\0\0\0"),
+	    "is a file of llm.c of questions and answers, not of tokens alone; leave it out" },
 	{ 0, MAGIC("MMIDIDX\0\0"),
-	    "is the index of a Megatron data set, not tokens; leave it out" },
+	    "is the index of a Megatron data set; name the .bin beside it, which it says how to "
+	    "read" },
 	{ 0, MAGIC("TNTIDX\0\0"), "is the index of a fairseq data set, not tokens; leave it out" },
 	{ 0, MAGIC("LITPKDS"), "is a packed data set of lit-gpt; write its tokens alone" },
 	{ 0, MAGIC("\x1f\x8b\x08\0"), "is compressed by gzip; " UNPACK },
@@ -173,15 +167,13 @@ om_is_text(const unsigned char *p, size_t n)
 	return n >= 32; /* of fewer bytes, chance may be the reason */
 }
 
-uint32_t
-om_token_at(const unsigned char *p, uint32_t width)
+uint64_t
+om_number_at(const unsigned char *p, uint32_t width)
 {
-	uint32_t x = p[0];
+	uint64_t x = 0;
 
-	if (width > 1)
-		x |= (uint32_t)p[1] << 8;
-	if (width > 2)
-		x |= (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+	for (uint32_t i = width; i-- > 0;)
+		x = x << 8 | p[i];
 	return x;
 }
 
@@ -191,9 +183,9 @@ om_is_wider(const unsigned char *p, size_t n, uint32_t width)
 	bool some = false;
 
 	for (size_t i = 0; i + 2 * width <= n; i += 2 * width) {
-		if (om_token_at(p + i + width, width))
+		if (om_number_at(p + i + width, width))
 			return false;
-		some = some || om_token_at(p + i, width);
+		some = some || om_number_at(p + i, width);
 	}
 	return some && n >= 64 * width; /* of fewer numbers, chance may be the reason */
 }
@@ -202,7 +194,7 @@ bool
 om_tokens_fit(const unsigned char *p, size_t n, uint32_t width, uint64_t vocab)
 {
 	for (size_t i = 0; i + width <= n; i += width)
-		if (om_token_at(p + i, width) >= vocab)
+		if (om_number_at(p + i, width) >= vocab)
 			return false;
 	return !om_is_wider(p, n, width);
 }

@@ -81,6 +81,12 @@ om_key_closest(const char *name, bool section)
 	return least < UINT32_MAX ? text : NULL;
 }
 
+bool
+om_key_may_be_none(const struct om_key *k)
+{
+	return k->kind == OM_WHOLE && k->initial && strcmp(k->initial, "none") == 0;
+}
+
 void
 om_key_rule(const struct om_key *k, char text[128])
 {
@@ -88,7 +94,8 @@ om_key_rule(const struct om_key *k, char text[128])
 
 	switch (k->kind) {
 	case OM_WHOLE:
-		snprintf(text, 128, "a whole number from %.0f to %.0f", k->min, k->max);
+		snprintf(text, 128, "a whole number from %.0f to %.0f%s", k->min, k->max,
+		    om_key_may_be_none(k) ? ", or none" : "");
 		break;
 	case OM_NUMBER:
 		snprintf(text, 128, "a number from %g to %g", k->min, k->max);
@@ -128,6 +135,17 @@ om_key_choice(const char *choices, const char *s)
 			return -1;
 		choices += len + 1;
 	}
+}
+
+const char *
+om_key_word(const char *choices, int i)
+{
+	static char word[32];
+
+	for (; i; i--)
+		choices += strcspn(choices, " ") + 1;
+	snprintf(word, sizeof word, "%.*s", (int)strcspn(choices, " "), choices);
+	return word;
 }
 
 void

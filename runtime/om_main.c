@@ -69,6 +69,19 @@ eval(const struct om_model *m, int argc, char **argv)
 	return run(m, "eval", argc, argv);
 }
 
+/* As run, but one process alone looks at the data. */
+static int
+survey(const struct om_model *m, int argc, char **argv)
+{
+	struct om_conf conf;
+	int status = OM_EXIT_USER;
+
+	if (!om_conf_load(&conf, "data", argv[0], argc - 1, argv + 1))
+		status = om_survey(m, &conf);
+	om_conf_free(&conf);
+	return status;
+}
+
 static void
 run_help(void)
 {
@@ -207,6 +220,8 @@ static const struct command {
 	    NULL, run_help },
 	{ "eval", eval, 1, MANY, ON_ALL, "run.yaml [key=value ...]",
 	    "loss of a checkpoint on eval.paths", NULL, run_help },
+	{ "data", survey, 1, MANY, ON_FIRST, "run.yaml [key=value ...]",
+	    "read all data: sizes, documents", NULL, run_help },
 	{ "export", export, 1, 2, ALONE, "DIR [CHECKPOINT]", "weights for Hugging Face",
 	    "DIR is new or empty. CHECKPOINT is a step's directory, or one of several steps, "
 	    "whose\n"

@@ -245,7 +245,10 @@ double om_lr_at(const struct om_lr *lr, uint64_t step, uint64_t steps);
 
 /* ---- key.c, conf.c: run.yaml ----------------------------------------------------------------- */
 
-enum om_filetype { OM_AUTO, OM_RAW, OM_U16, OM_U32, OM_NPY };
+/* What data.format may be, in this order. */
+#define OM_FORMATS "auto bytes uint8 uint16 uint32 uint64 npy llmc megatron"
+enum om_filetype { OM_AUTO, OM_RAW, OM_U8, OM_U16, OM_U32, OM_U64, OM_NPY, OM_LLMC, OM_MEGATRON };
+#define OM_NONE UINT64_MAX /* of a whole number that may be none */
 enum om_order { OM_SHUFFLE, OM_SEQUENTIAL };
 struct om_list {
 	char **a;
@@ -255,6 +258,7 @@ struct om_set {              /* a set of token files */
 	const char *section; /* of run.yaml, for messages */
 	struct om_list paths;
 	int format, order;
+	uint64_t eos; /* the token that ends a document, OM_NONE: there is none */
 };
 struct om_conf {
 	struct om_set data, eval;
@@ -297,9 +301,11 @@ const char *om_key_closest(const char *name, bool section);
 /* The keys of a section (its name has n bytes), or with n = 0 the first parts of all: "a, b, c". */
 void om_keys_of(const char *section, size_t n, char *text, size_t size);
 void om_key_rule(const struct om_key *k, char text[128]); /* "a number from 0 to 1" */
-int om_key_choice(const char *choices, const char *s);    /* index of s in "a b c", -1: not there */
+bool om_key_may_be_none(const struct om_key *k);
+int om_key_choice(const char *choices, const char *s); /* index of s in "a b c", -1: not there */
+const char *om_key_word(const char *choices, int i);   /* the i-th of them, a static text */
 /*
- * Reads path and then "key=value" overrides for a command, "train" or "eval"; prints every error,
+ * Reads path and then "key=value" overrides for "train", "eval" or "data"; prints every error,
  * gives their number.
  */
 int om_conf_load(struct om_conf *c, const char *command, const char *path, int nover, char **over);
@@ -310,10 +316,11 @@ void om_conf_help(FILE *f); /* the table of keys */
 void om_conf_numbers(const struct om_conf *c, uint64_t value[OM_NKEYS]);
 void om_conf_free(struct om_conf *c);
 
-/* ---- rng.h, filetype.c, data.c: the token stream --------------------------------------------- */
+/* ---- filetype.c: what a file is by its first bytes ------------------------------------------- */
 
 struct om_npy {
-	uint32_t width; /* bytes a token: 2 or 4 */
+	uint32_t width; /* bytes a token: 1, 2, 4 or 8 */
+	bool sign;      /* they may be negative */
 	uint64_t tokens;
 	size_t head; /* bytes before the first token */
 	bool whole;  /* of what is not read: they are whole numbers, which can be converted */
@@ -324,16 +331,20 @@ const char *om_npy_parse(const unsigned char *p, size_t n, struct om_npy *npy);
 /* What a file with these first n bytes is, if it holds no plain tokens, and what to do; or NULL. */
 const char *om_filetype_known(const unsigned char *p, size_t n, uint64_t size);
 bool om_is_text(const unsigned char *p, size_t n); /* printable ASCII, too much for chance */
-uint32_t om_token_at(const unsigned char *p, uint32_t width);
+uint64_t om_number_at(const unsigned char *p, uint32_t width); /* little-endian */
 /* Whether numbers of this width are halves of wider ones: every second is 0, all along. */
 bool om_is_wider(const unsigned char *p, size_t n, uint32_t width);
 /* Whether all of them may be tokens of the vocabulary, and are not halves of wider ones. */
 bool om_tokens_fit(const unsigned char *p, size_t n, uint32_t width, uint64_t vocab);
 
+/* ---- rng.h, tokens.c, data.c, survey.c: the token stream ------------------------------------- */
+
 struct om_file {
 	char *path;
-	int fd; /* -1: not open now */
-	uint32_t width;
+	int fd;         /* -1: not open now */
+	int format;     /* enum om_filetype, but not OM_AUTO */
+	uint32_t width; /* bytes a token */
+	bool sign;
 	uint64_t head, size, tokens, first; /* first: index of its first token in the stream */
 };
 struct om_data {
@@ -343,12 +354,22 @@ struct om_data {
 	uint64_t seq, vocab, seed;
 	const char *section;
 	int format, order;
-	unsigned char *raw; /* one sequence as stored */
-	int32_t *ids;       /* one sequence and the token after it */
+	uint64_t eos;
+	int32_t *ids; /* one sequence and the token after it */
 	/* before data that cannot be read end the run: saves what is there, and says so */
 	char *(*rescue)(void *arg);
 	void *arg;
 };
+bool om_ends(const char *s, const char *with); /* and does not only consist of it */
+/* Format, size and token count of a file; what is no tokens ends the run before it has begun. */
+void om_file_inspect(struct om_data *d, struct om_file *f);
+/* Whether an index of Megatron's lies beside that .bin. */
+bool om_is_megatron(struct om_data *d, const char *path);
+/* n tokens of f from its token i, checked against the vocabulary. */
+void om_tokens_read(struct om_data *d, struct om_file *f, uint64_t i, size_t n, int32_t *id);
+/* Gives the tokens of each of a file's documents, in order; false: it does not know them. */
+bool om_file_documents(
+    struct om_data *d, struct om_file *f, void (*each)(void *arg, uint64_t tokens), void *arg);
 void
 om_data_open(struct om_data *d, const struct om_model *m, const struct om_set *set, uint64_t seed);
 void om_data_close(struct om_data *d);
@@ -617,10 +638,11 @@ void om_run_forward(const struct om_model *m, unsigned char *arena);
 /* The loss of all ranks' passes together, once there are no more; the same on all. */
 double om_run_forward_end(const struct om_model *m, unsigned char *arena);
 
-/* ---- train.c, eval.c, bench.c, hf.c, generate.c: commands ------------------------------------ */
+/* ---- train.c, eval.c, survey.c, bench.c, hf.c, generate.c: commands -------------------------- */
 
 int om_train(const struct om_model *m, struct om_conf *c, double start);
 int om_eval(const struct om_model *m, struct om_conf *c);
+int om_survey(const struct om_model *m, const struct om_conf *c);
 int om_generate(const struct om_model *m, int argc, char **argv);
 void om_generate_help(void);
 int om_bench(const struct om_model *m, uint64_t steps);

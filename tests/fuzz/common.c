@@ -14,7 +14,7 @@ static void
 remove_folder(void)
 {
 	static const char *const names[] = { "config.json", "model.safetensors.index.json",
-		"a.safetensors", "model.safetensors", "run.yaml", "a.lua" };
+		"a.safetensors", "model.safetensors", "run.yaml", "a.lua", "a.bin", "a.idx" };
 
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
 		snprintf(path, sizeof path, "%s/%s", folder, names[i]);

@@ -159,6 +159,17 @@ done
 says "the same bits again" 0 "^ranks: 4: pipeline 2 x data 2, of these expert 1$" \
 	./l221 train run.yaml log.metrics=again checkpoint.dir=again.d
 same "the same bits again" m221 again 0
+# a Megatron data set of the same tokens is dealt to ranks in the same way
+python3 - <<'P'
+import struct
+t = open("corpus.txt", "rb").read()
+open("corpus.bin", "wb").write(struct.pack("<%di" % len(t), *t))
+open("corpus.idx", "wb").write(b"MMIDIDX\0\0" + struct.pack("<QBQQiiqqqqq", 1, 4, 2, 3, 999, len(t) - 999, 0, 4 * 999, 0, 1, 2))
+P
+for l in 221 141; do
+	says "Megatron's data in layout $l" 0 "^done: step 20 of 20" ./l$l train run.yaml log.metrics=mega$l data.paths=[corpus.bin]
+	same "Megatron's data in layout $l" m$l mega$l 0
+done
 for l in 1 211 141 222; do
 	rm -rf "t$l" && mkdir "t$l" && cp -r c221/step-000010 "t$l"
 	says "go on in layout $l" 0 "^done: step 20 of 20" ./l$l train run.yaml log.metrics=g$l checkpoint.dir=t$l

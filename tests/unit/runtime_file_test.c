@@ -1,4 +1,4 @@
-/* Tests of what reads files from outside: regular files, JSON within its limits, safetensors. */
+/* Tests of what reads files from outside: regular files, JSON, safetensors, tokens. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -264,6 +264,200 @@ test_file(void)
 	free(path);
 }
 
+static const char *
+npy(const char *dict, int version, struct om_npy *h)
+{
+	unsigned char p[2048] = "\x93NUMPY";
+	size_t n = strlen(dict), skip = version == 1 ? 10 : 12;
+
+	p[6] = (unsigned char)version;
+	p[8] = (unsigned char)n;
+	p[9] = (unsigned char)(n >> 8);
+	memcpy(p + skip, dict, n);
+	return om_npy_parse(p, skip + n, h);
+}
+
+static void
+test_npy(void)
+{
+	struct om_npy h;
+	const char *why;
+
+	CHECK(!npy("{'descr': '<u2', 'fortran_order': False, 'shape': (1000,), }     \n", 1, &h));
+	CHECK(h.width == 2 && h.tokens == 1000 && h.head == 10 + 66);
+	CHECK(!npy("{'descr': '<i8', 'fortran_order': False, 'shape': (10,), }\n", 1, &h));
+	CHECK(h.width == 8 && h.sign && h.tokens == 10);
+	CHECK(!npy("{'descr': '|u1', 'fortran_order': False, 'shape': (10,), }\n", 1, &h));
+	CHECK(h.width == 1 && !h.sign);
+	CHECK(!npy("{'shape': (7,), 'descr':'<u4','fortran_order' : False}\n", 2, &h));
+	CHECK(h.width == 4 && h.tokens == 7 && h.head == 12 + 55);
+	why = npy("{'descr': '<u16', 'fortran_order': False, 'shape': (10,), }\n", 1, &h);
+	CHECK(why && strncmp(why, "holds dtype '<u16'; read are", 28) == 0);
+	why = npy("{'descr': '<f8', 'fortran_order': False, 'shape': (10,), }\n", 1, &h);
+	CHECK(why && strncmp(why, "holds dtype '<f8'; tokens are whole", 35) == 0 && !h.whole);
+	why = npy("{'descr': '>u2', 'fortran_order': False, 'shape': (10,), }\n", 1, &h);
+	CHECK(why && strncmp(why, "holds dtype '>u2'; read", 23) == 0);
+	why = npy("{'descr': '<u2', 'fortran_order': True, 'shape': (10,), }\n", 1, &h);
+	CHECK(why && strncmp(why, "is in Fortran order", 19) == 0 && h.whole);
+	why = npy("{'descr': '<u2', 'fortran_order': False, 'shape': (10, 20), }\n", 1, &h);
+	CHECK(why && strncmp(why, "has shape (10, 20), only one dimension", 38) == 0);
+	why = npy("{'descr': '<u2', 'fortran_order': False, 'shape': (), }\n", 1, &h);
+	CHECK(why && strncmp(why, "has shape (), only", 18) == 0);
+	CHECK(npy("{'descr': '<u2', 'fortran_order': False, 'shape': (-3,), }\n", 1, &h));
+	why = npy("{'descr': '<u2', 'fortran_order': False, 'shape': (99999999999999999999,), }\n",
+	    1, &h);
+	CHECK(why && strcmp(why, "has a damaged .npy header") == 0);
+	why = npy("{'descr': '<u2'", 1, &h);
+	CHECK(why && strcmp(why, "has a damaged .npy header") == 0);
+	why = npy("", 3, &h);
+	CHECK(why && strncmp(why, "is .npy version 3", 17) == 0);
+	CHECK(om_npy_parse((const unsigned char *)"\x93NUMPY\1\0\x76\0{}", 12, &h));
+	CHECK(om_npy_parse((const unsigned char *)"\x93NUMPY\2\0\x76\0", 10, &h));
+	CHECK(om_npy_parse((const unsigned char *)"0123456789", 10, &h));
+	CHECK(om_npy_parse((const unsigned char *)"", 0, &h));
+}
+
+/* Whether a file of 600 bytes that has these at `at` is known to hold no tokens, as `what` says. */
+static bool
+known(size_t at, const char *bytes, size_t n, const char *what)
+{
+	unsigned char p[600];
+	const char *is;
+
+	for (size_t i = 0; i < sizeof p; i++)
+		p[i] = (unsigned char)(i * i + 3 * i + 129);
+	CHECK(!om_filetype_known(p, sizeof p, sizeof p));
+	memcpy(p + at, bytes, n);
+	is = om_filetype_known(p, sizeof p, sizeof p);
+	return is && strstr(is, what);
+}
+
+static void
+test_format(void)
+{
+	unsigned char p[512];
+
+	CHECK(known(257, "ustar", 5, "tar archive"));
+	CHECK(known(0, "BZh91AY&SY", 10, "bzip2"));
+	CHECK(known(0, "\x04\x22\x4d\x18", 4, "lz4"));
+	CHECK(known(0,
+	    "\xfd"
+	    "7zXZ\0",
+	    6, "xz"));
+	CHECK(known(0, "7z\xbc\xaf\x27\x1c", 6, "7z"));
+	CHECK(known(0, "ARROW1\0\0", 8, "Arrow"));
+	CHECK(known(0, "\x89HDF\r\n\x1a\n", 8, "HDF5"));
+	CHECK(known(0, "TNTIDX\0\0", 8, "fairseq"));
+	CHECK(known(0, "LITPKDS", 7, "lit-gpt"));
+	CHECK(known(0, "\x8a\xd8\x34\x01\1\0\0\0", 8, "questions"));
+	CHECK(known(0, "MMIDIDX\0\0", 9, "name the .bin"));
+	CHECK(!om_filetype_known((const unsigned char *)"PK", 2, 2));
+	CHECK(!om_filetype_known((const unsigned char *)"", 0, 0));
+
+	for (size_t i = 0; i < sizeof p; i++)
+		p[i] = (unsigned char)(i % 4 < 2 ? i + 1 : 0); /* uint32 below 65,536 */
+	CHECK(om_is_wider(p, sizeof p, 2) && !om_is_wider(p, sizeof p, 4));
+	CHECK(!om_is_wider(p, 64, 2)); /* too few to tell */
+	CHECK(om_tokens_fit(p, sizeof p, 4, 65536) && !om_tokens_fit(p, sizeof p, 4, 60000));
+	CHECK(!om_tokens_fit(p, sizeof p, 2, 65536));
+	memset(p, 0, sizeof p);
+	CHECK(!om_is_wider(p, sizeof p, 2)); /* zeros are no halves */
+	memset(p, 'a', sizeof p);
+	CHECK(om_is_text(p, sizeof p) && !om_is_text(p, 31));
+	p[40] = 0;
+	CHECK(!om_is_text(p, sizeof p));
+	CHECK(om_distance("setps", "steps") == 1 && om_distance("ab", "ba") == 1);
+	CHECK(om_distance("abc", "ca") == 3 && om_distance("", "abc") == 3);
+}
+
+/* What stands before 17 tokens of a format: a header; of a Megatron data set, in its index. */
+static void
+write_head(FILE *f, int format, int width)
+{
+	const int32_t llmc[256] = { 20240801, 7, 17 };
+	const int32_t sizes[] = { 4, 0, 13 };
+	const int64_t at[] = { 0, 4 * width, 4 * width }, ends[] = { 0, 2, 3 };
+
+	if (format == OM_NPY)
+		fprintf(f, "\x93NUMPY%c%c%c%c%-63s\n", 1, 0, 64, 0,
+		    "{'descr': '<i8', 'fortran_order': False, 'shape': (17,), }");
+	if (format == OM_LLMC)
+		fwrite(llmc, 1, sizeof llmc, f);
+	if (format != OM_MEGATRON)
+		return;
+	fwrite("MMIDIDX\0\0\1\0\0\0\0\0\0\0\4\3\0\0\0\0\0\0\0\3\0\0\0\0\0\0", 1, 34, f);
+	fwrite(sizes, 1, sizeof sizes, f);
+	fwrite(at, 1, sizeof at, f);
+	fwrite(ends, 1, sizeof ends, f);
+}
+
+/* Every sequence once an epoch, labels one ahead, across files of all formats with tokens. */
+static void
+test_data(void)
+{
+	static const struct {
+		const char *name;
+		int format, width;
+	} kind[] = { { "a.u16", OM_U16, 2 }, { "b.u32", OM_U32, 4 }, { "c.bin", OM_U16, 2 },
+		{ "d.u64", OM_U64, 8 }, { "e.u8", OM_U8, 1 }, { "f.npy", OM_NPY, 8 },
+		{ "g.bin", OM_LLMC, 4 }, { "h.bin", OM_MEGATRON, 4 } };
+	enum { FILES = OM_LEN(kind), N = 17 * FILES, S = 5, NSEQ = (N - 1) / S };
+	char dir[] = "/tmp/om-test-XXXXXX", *path[FILES], *index;
+	struct om_model m = { .seq = S, .vocab = N };
+	struct om_set set = { "data", { path, FILES }, OM_AUTO, OM_SEQUENTIAL, OM_NONE };
+	struct om_data d;
+	int32_t token[S], label[S];
+	int first = 0;
+
+	if (!mkdtemp(dir))
+		abort();
+	index = om_text("%s/h.idx", dir);
+	for (int i = 0; i < FILES; i++) {
+		FILE *f = fopen(path[i] = om_text("%s/%s", dir, kind[i].name), "wb");
+		FILE *x = fopen(index, "wb");
+
+		write_head(kind[i].format == OM_MEGATRON ? x : f, kind[i].format, kind[i].width);
+		for (int end = first + 17; first < end; first++)
+			fwrite(&(int64_t){ first }, (size_t)kind[i].width, 1, f);
+		fclose(f);
+		fclose(x);
+	}
+	for (int order = OM_SHUFFLE; order <= OM_SEQUENTIAL; order++) {
+		int moved = 0;
+
+		set.order = order;
+		om_data_open(&d, &m, &set, 0);
+		CHECK(d.tokens == N && d.nseq == NSEQ && d.n == FILES);
+		for (int i = 0; i < FILES; i++)
+			CHECK(d.file[i].format == kind[i].format &&
+			      d.file[i].width == (uint32_t)kind[i].width);
+		for (int epoch = 0; epoch < 2; epoch++) {
+			bool seen[NSEQ] = { false }, ok = true;
+
+			for (int g = 0; g < NSEQ; g++) {
+				om_data_read(&d, (uint64_t)(epoch * NSEQ + g), token, label);
+				for (int i = 0; i < S; i++)
+					ok = ok && token[i] == token[0] + i &&
+					     label[i] == token[i] + 1;
+				ok = ok && token[0] % S == 0 && token[0] / S < NSEQ &&
+				     !seen[token[0] / S];
+				seen[token[0] / S] = true;
+				moved += token[0] / S != g;
+			}
+			CHECK(ok);
+		}
+		CHECK(order == OM_SHUFFLE ? moved > NSEQ : moved == 0);
+		om_data_close(&d);
+	}
+	unlink(index);
+	free(index);
+	for (int i = 0; i < FILES; i++) {
+		unlink(path[i]);
+		free(path[i]);
+	}
+	rmdir(dir);
+}
+
 int
 main(void)
 {
@@ -271,5 +465,8 @@ main(void)
 	test_many();
 	test_json();
 	test_file();
+	test_npy();
+	test_format();
+	test_data();
 	return check_end();
 }

@@ -228,105 +228,6 @@ test_crc(void)
 	CHECK(same && split);
 }
 
-static const char *
-npy(const char *dict, int version, struct om_npy *h)
-{
-	unsigned char p[2048] = "\x93NUMPY";
-	size_t n = strlen(dict), skip = version == 1 ? 10 : 12;
-
-	p[6] = (unsigned char)version;
-	p[8] = (unsigned char)n;
-	p[9] = (unsigned char)(n >> 8);
-	memcpy(p + skip, dict, n);
-	return om_npy_parse(p, skip + n, h);
-}
-
-static void
-test_npy(void)
-{
-	struct om_npy h;
-	const char *why;
-
-	CHECK(!npy("{'descr': '<u2', 'fortran_order': False, 'shape': (1000,), }     \n", 1, &h));
-	CHECK(h.width == 2 && h.tokens == 1000 && h.head == 10 + 66);
-	CHECK(!npy("{'shape': (7,), 'descr':'<u4','fortran_order' : False}\n", 2, &h));
-	CHECK(h.width == 4 && h.tokens == 7 && h.head == 12 + 55);
-	why = npy("{'descr': '<i8', 'fortran_order': False, 'shape': (10,), }\n", 1, &h);
-	CHECK(why && strncmp(why, "holds dtype '<i8', only '<u2' (uint16)", 38) == 0);
-	why = npy("{'descr': '>u2', 'fortran_order': False, 'shape': (10,), }\n", 1, &h);
-	CHECK(why && strncmp(why, "holds dtype '>u2', only", 23) == 0);
-	why = npy("{'descr': '<u2', 'fortran_order': True, 'shape': (10,), }\n", 1, &h);
-	CHECK(why && strncmp(why, "is in Fortran order", 19) == 0 && h.whole);
-	why = npy("{'descr': '<u2', 'fortran_order': False, 'shape': (10, 20), }\n", 1, &h);
-	CHECK(why && strncmp(why, "has shape (10, 20), only one dimension", 38) == 0);
-	why = npy("{'descr': '<u2', 'fortran_order': False, 'shape': (), }\n", 1, &h);
-	CHECK(why && strncmp(why, "has shape (), only", 18) == 0);
-	CHECK(npy("{'descr': '<u2', 'fortran_order': False, 'shape': (-3,), }\n", 1, &h));
-	why = npy("{'descr': '<u2', 'fortran_order': False, 'shape': (99999999999999999999,), }\n",
-	    1, &h);
-	CHECK(why && strcmp(why, "has a damaged .npy header") == 0);
-	why = npy("{'descr': '<u2'", 1, &h);
-	CHECK(why && strcmp(why, "has a damaged .npy header") == 0);
-	why = npy("", 3, &h);
-	CHECK(why && strncmp(why, "is .npy version 3", 17) == 0);
-	CHECK(om_npy_parse((const unsigned char *)"\x93NUMPY\1\0\x76\0{}", 12, &h));
-	CHECK(om_npy_parse((const unsigned char *)"\x93NUMPY\2\0\x76\0", 10, &h));
-	CHECK(om_npy_parse((const unsigned char *)"0123456789", 10, &h));
-	CHECK(om_npy_parse((const unsigned char *)"", 0, &h));
-}
-
-/* Whether a file of 600 bytes that has these at `at` is known to hold no tokens, as `what` says. */
-static bool
-known(size_t at, const char *bytes, size_t n, const char *what)
-{
-	unsigned char p[600];
-	const char *is;
-
-	for (size_t i = 0; i < sizeof p; i++)
-		p[i] = (unsigned char)(i * i + 3 * i + 129);
-	CHECK(!om_filetype_known(p, sizeof p, sizeof p));
-	memcpy(p + at, bytes, n);
-	is = om_filetype_known(p, sizeof p, sizeof p);
-	return is && strstr(is, what);
-}
-
-static void
-test_format(void)
-{
-	unsigned char p[512];
-
-	CHECK(known(257, "ustar", 5, "tar archive"));
-	CHECK(known(0, "BZh91AY&SY", 10, "bzip2"));
-	CHECK(known(0, "\x04\x22\x4d\x18", 4, "lz4"));
-	CHECK(known(0,
-	    "\xfd"
-	    "7zXZ\0",
-	    6, "xz"));
-	CHECK(known(0, "7z\xbc\xaf\x27\x1c", 6, "7z"));
-	CHECK(known(0, "ARROW1\0\0", 8, "Arrow"));
-	CHECK(known(0, "\x89HDF\r\n\x1a\n", 8, "HDF5"));
-	CHECK(known(0, "TNTIDX\0\0", 8, "fairseq"));
-	CHECK(known(0, "LITPKDS", 7, "lit-gpt"));
-	CHECK(known(0, "\x88\xd8\x34\x01\x02", 5, "llm.c"));
-	CHECK(!om_filetype_known((const unsigned char *)"PK", 2, 2));
-	CHECK(!om_filetype_known((const unsigned char *)"", 0, 0));
-
-	for (size_t i = 0; i < sizeof p; i++)
-		p[i] = (unsigned char)(i % 4 < 2 ? i + 1 : 0); /* uint32 below 65,536 */
-	CHECK(om_is_wider(p, sizeof p, 2) && !om_is_wider(p, sizeof p, 4));
-	CHECK(!om_is_wider(p, 64, 2)); /* too few to tell */
-	CHECK(om_tokens_fit(p, sizeof p, 4, 65536) && !om_tokens_fit(p, sizeof p, 4, 60000));
-	CHECK(!om_tokens_fit(p, sizeof p, 2, 65536));
-	memset(p, 0, sizeof p);
-	CHECK(!om_is_wider(p, sizeof p, 2)); /* zeros are no halves */
-	memset(p, 'a', sizeof p);
-	CHECK(om_is_text(p, sizeof p) && !om_is_text(p, 31));
-	p[40] = 0;
-	CHECK(!om_is_text(p, sizeof p));
-	CHECK(om_distance("setps", "steps") == 1 && om_distance("ab", "ba") == 1);
-	CHECK(om_distance("abc", "ca") == 3 && om_distance("", "abc") == 3);
-}
-
 static void
 test_init(void)
 {
@@ -417,60 +318,6 @@ test_texts(void)
 	      om_distance("a", "a") == 0);
 	CHECK(om_distance("0123456789012345678901234567890123456789012345678901234567890123",
 		  "a") == UINT32_MAX);
-}
-
-/* Every sequence once an epoch, labels one ahead, across files of three widths. */
-static void
-test_data(void)
-{
-	enum { N = 103, S = 5, NSEQ = (N - 1) / S };
-	char dir[] = "/tmp/om-test-XXXXXX", *path[3];
-	static const char *const name[] = { "a.u16", "b.u32", "c.bin" };
-	struct om_model m = { .seq = S, .vocab = N };
-	struct om_set set = { "data", { path, 3 }, OM_AUTO, OM_SEQUENTIAL };
-	struct om_data d;
-	int32_t token[S], label[S];
-	int first = 0;
-
-	if (!mkdtemp(dir))
-		abort();
-	for (int i = 0; i < 3; i++) {
-		FILE *f = fopen(path[i] = om_text("%s/%s", dir, name[i]), "wb");
-		int end = i == 2 ? N : first + 31;
-
-		for (; first < end; first++)
-			fwrite(&(int32_t){ first }, i == 1 ? 4 : 2, 1, f);
-		fclose(f);
-	}
-	for (int order = OM_SHUFFLE; order <= OM_SEQUENTIAL; order++) {
-		int moved = 0;
-
-		set.order = order;
-		om_data_open(&d, &m, &set, 0);
-		CHECK(d.tokens == N && d.nseq == NSEQ && d.n == 3);
-		for (int epoch = 0; epoch < 2; epoch++) {
-			bool seen[NSEQ] = { false }, ok = true;
-
-			for (int g = 0; g < NSEQ; g++) {
-				om_data_read(&d, (uint64_t)(epoch * NSEQ + g), token, label);
-				for (int i = 0; i < S; i++)
-					ok = ok && token[i] == token[0] + i &&
-					     label[i] == token[i] + 1;
-				ok = ok && token[0] % S == 0 && token[0] / S < NSEQ &&
-				     !seen[token[0] / S];
-				seen[token[0] / S] = true;
-				moved += token[0] / S != g;
-			}
-			CHECK(ok);
-		}
-		CHECK(order == OM_SHUFFLE ? moved > NSEQ : moved == 0);
-		om_data_close(&d);
-	}
-	for (int i = 0; i < 3; i++) {
-		unlink(path[i]);
-		free(path[i]);
-	}
-	rmdir(dir);
 }
 
 /* Every half and every bfloat16, against what their bits mean. */
@@ -862,9 +709,6 @@ main(void)
 	test_decay_from();
 	test_skip();
 	test_crc();
-	test_npy();
-	test_format();
-	test_data();
 	test_init();
 	test_tensors();
 	test_texts();

@@ -1,0 +1,143 @@
+/*
+ * The command data: reads all of the data, as training will, and says what there is. Every token
+ * is checked against the vocabulary, of which training looks at both ends of a file first.
+ */
+#include <stdlib.h>
+
+#include "om_rt.h"
+
+enum { SPANS = 64, PIECE = 1 << 16 };
+
+/* Documents by their length in tokens. */
+struct lengths {
+	bool known; /* for all files that are counted */
+	uint64_t n, tokens, least, most;
+	uint64_t span[SPANS], in[SPANS]; /* of at most 2^i tokens: documents, and tokens in them */
+};
+
+static void
+count(void *arg, uint64_t tokens)
+{
+	struct lengths *l = arg;
+	int i = 0;
+
+	while (i < SPANS - 1 && tokens > (uint64_t)1 << i)
+		i++;
+	l->least = l->n && l->least < tokens ? l->least : tokens;
+	l->most = l->most > tokens ? l->most : tokens;
+	l->n++;
+	l->tokens += tokens;
+	l->span[i]++;
+	l->in[i] += tokens;
+}
+
+static void
+add(struct lengths *to, const struct lengths *l)
+{
+	to->known = to->known && l->known;
+	if (l->n)
+		to->least = to->n && to->least < l->least ? to->least : l->least;
+	to->most = to->most > l->most ? to->most : l->most;
+	to->n += l->n;
+	to->tokens += l->tokens;
+	for (int i = 0; i < SPANS; i++) {
+		to->span[i] += l->span[i];
+		to->in[i] += l->in[i];
+	}
+}
+
+/* Reads a file to its end; its documents end where its index says, or else with data.eos. */
+static void
+read_all(struct om_data *d, struct om_file *f, struct lengths *l)
+{
+	bool index = om_file_documents(d, f, count, l), eos = !index && d->eos != OM_NONE;
+	int32_t *id = om_alloc(PIECE, sizeof *id);
+	uint64_t since = 0;
+
+	for (uint64_t i = 0, n; i < f->tokens; i += n) {
+		n = f->tokens - i < PIECE ? f->tokens - i : PIECE;
+		om_tokens_read(d, f, i, (size_t)n, id);
+		for (uint64_t j = 0; eos && j < n; j++)
+			if ((uint64_t)id[j] == d->eos) {
+				count(l, i + j + 1 - since);
+				since = i + j + 1;
+			}
+	}
+	if (eos && since < f->tokens) /* a file's end is a document's */
+		count(l, f->tokens - since);
+	l->known = index || eos;
+	free(id);
+}
+
+static void
+row(uint64_t tokens, const struct lengths *l, const char *format, const char *path)
+{
+	printf("%18s", om_commas(tokens));
+	if (l->known && l->n)
+		printf(" %13s %9s %9s %11s", om_commas(l->n), om_commas(l->least),
+		    om_number((double)l->tokens / (double)l->n, ".1f"), om_commas(l->most));
+	else
+		printf(" %13s %9s %9s %11s", "-", "-", "-", "-");
+	printf("  %-16s %s\n", format, path);
+	fflush(stdout); /* the next file may take long */
+}
+
+static void
+one_set(const struct om_model *m, const struct om_conf *c, const struct om_set *set)
+{
+	struct lengths all = { .known = true };
+	uint64_t bytes = 0, passed = 0;
+	struct om_data d;
+	double began;
+
+	om_data_open(&d, m, set, c->seed);
+	printf("%s: %s in %s, %s of %s\n", set->section, om_count(d.tokens, "token"),
+	    om_count(d.n, "file"), om_count(d.nseq, "sequence"), om_count(d.seq, "token"));
+	if (set == &c->data) {
+		printf("an epoch is %.2f steps of %s", (double)d.nseq / (double)m->global,
+		    om_count(m->global, "sequence"));
+		if (c->steps)
+			printf(", %s are %.2f epochs", om_count(c->steps, "step"),
+			    (double)c->steps * (double)m->global / (double)d.nseq);
+		printf("\n");
+	}
+	printf("\n%18s %13s %9s %9s %11s  %-16s %s\n", "tokens", "documents", "shortest", "mean",
+	    "longest", "format", "file");
+	began = om_now();
+	for (struct om_file *f = d.file; f < d.file + d.n; f++) {
+		struct lengths l = { 0 };
+		char format[32];
+
+		read_all(&d, f, &l);
+		snprintf(format, sizeof format, "%s", om_key_word(OM_FORMATS, f->format));
+		if (f->format >= OM_NPY)
+			snprintf(format, sizeof format, "%s %sint%u",
+			    om_key_word(OM_FORMATS, f->format), f->sign ? "" : "u", 8 * f->width);
+		row(f->tokens, &l, format, f->path);
+		add(&all, &l);
+		bytes += f->size;
+	}
+	if (d.n > 1)
+		row(d.tokens, &all, "", "in all");
+	printf("read and checked in %s, %s a second\n", om_took(om_now() - began),
+	    om_bytes((uint64_t)((double)bytes / (om_now() - began))));
+	if (all.n)
+		printf("\n%18s %13s %9s %9s\n", "documents of", "documents", "share", "of tokens");
+	for (int i = 0; i < SPANS && passed < all.n; passed += all.span[i++])
+		if (passed + all.span[i])
+			printf("up to %12s %13s %8.1f%% %8.1f%%\n", om_commas((uint64_t)1 << i),
+			    om_commas(all.span[i]), 100 * (double)all.span[i] / (double)all.n,
+			    100 * (double)all.in[i] / (double)(all.tokens ? all.tokens : 1));
+	om_data_close(&d);
+}
+
+int
+om_survey(const struct om_model *m, const struct om_conf *c)
+{
+	one_set(m, c, &c->data);
+	if (c->eval.paths.n) {
+		printf("\n");
+		one_set(m, c, &c->eval);
+	}
+	return 0;
+}
