@@ -82,8 +82,17 @@ walk(struct om_data *d, const char *path, const struct place *above, bool named)
 	struct stat st;
 	DIR *dir;
 
-	if (stat(path, &st) != 0)
-		om_die(d->section, "%s: %s; correct %s.paths", path, strerror(errno), d->section);
+	if (stat(path, &st) != 0) {
+		int error = errno;
+		char *bin = om_text("%s.bin", path);
+
+		if (!om_is_megatron(d, bin))
+			om_die(d->section, "%s: %s; correct %s.paths", path, strerror(error),
+			    d->section);
+		add(d, bin); /* what Megatron calls a data set is both names without their ends */
+		free(bin);
+		return;
+	}
 	if (!S_ISDIR(st.st_mode)) {
 		if (S_ISREG(st.st_mode))
 			add(d, path);

@@ -282,7 +282,7 @@ says "abi" 1 "generated for runtime 999" env OM_TEST_ABI=1 "$S" info
 loss() { "$1" train run.yaml "${@:2}" 2>&1 | grep -o 'loss [0-9.]*, ' | tail -1; }
 want=$(loss "$S")
 [ -n "$want" ] && ok || fail "trains on bytes"
-for p in t.bin t.u32 t.npy t4.npy t.u8 t.u64 n{1,2,3,4,5,8}.npy mega{1,2,3,4,5,8}.bin 'mega8.*' llm16.bin llm32.bin \
+for p in t.bin t.u32 t.npy t4.npy t.u8 t.u64 n{1,2,3,4,5,8}.npy mega{1,2,3,4,5,8}.bin mega4 'mega8.*' llm16.bin llm32.bin \
 	dir 'dir/**/../*.txt' 'd?r' '[d]ir/' loop/a; do
 	[ "$p" = 'dir/**/../*.txt' ] && p='[dir/a.txt, "dir/[b]/c*", dir/c.txt]' || p="[\"$p\"]"
 	[ "$(loss "$S" "data.paths=$p")" = "$want" ] && ok || fail "data.paths=$p gives another loss"
@@ -346,6 +346,9 @@ d m.version.bin 'm.version.idx: is a Megatron index of version 2 (byte 9), 1 is 
 d m.dtype.bin 'm.dtype.idx: says that tokens are of type 6 (byte 17); read are whole numbers, types 1 to 5 and 8'
 d m.dtype99.bin 'm.dtype99.idx: says that tokens are of type 99 (byte 17); read'
 d m.head.bin 'm.head.idx: ends within its header of 34 bytes, at byte 25; copy it again'
+# more files than descriptors, and an index beside each
+mkdir sets && for i in 1 2 3 4 5 6 7 8 9; do cp mega4.bin sets/$i.bin && cp mega4.idx sets/$i.idx; done
+says "data: few descriptors" 0 "data: 81,000 tokens in 9 files" sh -c "ulimit -n 9; $T train run.yaml steps=6 data.paths=[sets]"
 counts() {
 	d "m.$1.bin" "m.$1.idx: its header says $2 sequences and $3 ends of documents (bytes 18 and 26), which do not make its $4 bytes"
 }
