@@ -16,9 +16,7 @@ enum {
 	KINDS_MOST = 32, /* with more there is one choice for all: a plan takes time by the kind */
 };
 
-#define ENOUGH 0.005 /* of the backward passes' time */
-/* FLOPs in the time that memory takes for a byte: 989 TFLOP/s beside 4.8 TB/s. */
-#define FLOPS_A_BYTE 200
+#define ENOUGH 0.005 /* of a step's time */
 
 /* Of the layers n at one end keep what `more` does, the others what `less` does. */
 struct choice {
@@ -26,7 +24,7 @@ struct choice {
 	bool last; /* it is the model's end */
 	bool fits;
 	uint32_t kinds;
-	double cost; /* of a microbatch's backward passes, all stages: in FLOPs */
+	double seconds; /* that a step should take */
 };
 struct search {
 	struct object *trainer;
@@ -82,28 +80,6 @@ take(const struct search *s, const struct choice *c)
 	}
 }
 
-/* What differs between choices: kernels of the layers' backward passes, and rows that are sent. */
-static double
-cost(const struct plan *p)
-{
-	const struct target_row *t = p->target;
-	double sum = 0, wire = t->link_gbs > 0 ? 1e3 * t->tflops / t->link_gbs : 0;
-
-	for (uint32_t i = 0; i < p->n_stages; i++) {
-		const struct stage *st = &p->shard->stage[i];
-		for (struct launch_at at = { 0 }; plan_next(&p[i], &at);) {
-			const struct instance *in = &p->inst->a[at.launch->inst];
-			const struct segment *seg = &p->graph->seg.a[at.seg];
-			if (at.phase == BACKWARD && seg->nlayers && at.seg < p->graph->head)
-				sum += (in->flops + FLOPS_A_BYTE * in->bytes) *
-				       (double)stage_kind(st, seg);
-		}
-		for (uint32_t k = 0; k < st->comm.n; k++)
-			sum += wire * (double)st->comm.a[k].bytes / (double)p->graph->microbatches;
-	}
-	return sum;
-}
-
 /* Plans a choice, and remembers it if it is the best of its form that fits. */
 static bool
 try(struct search *s, struct choice *c, uint32_t kinds_most)
@@ -115,11 +91,11 @@ try(struct search *s, struct choice *c, uint32_t kinds_most)
 	const struct plan *p = search_plan(s->trainer);
 	if (p && diag_tried() == TRIAL_CLEAN) {
 		c->kinds = p->graph->head - p->graph->embed - 1;
-		c->cost = cost(p);
+		c->seconds = plan_expected(p).step;
 		c->fits = plan_worst(p)->arena_bytes <= s->room && c->kinds <= kinds_most;
 	}
 	diag_trial_end();
-	if (c->fits && (!best->fits || c->cost < best->cost))
+	if (c->fits && (!best->fits || c->seconds < best->seconds))
 		*best = *c;
 	return c->fits;
 }
@@ -155,7 +131,7 @@ search_recompute(struct object *trainer)
 			for (int last = 0; last < 2 && !all[more].fits; last++)
 				try_mixed(&s, more, &all[k], last);
 	}
-	bool worth = s.mixed.fits && s.mixed.cost < (1 - ENOUGH) * s.same.cost;
+	bool worth = s.mixed.fits && s.mixed.seconds < (1 - ENOUGH) * s.same.seconds;
 	take(&s, worth ? &s.mixed : &s.same);
 }
 

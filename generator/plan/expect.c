@@ -56,8 +56,8 @@ add_calls(
 		e->known = false;
 		return;
 	}
-	double flops = p->target->tflops / from->tflops;
-	double bytes = p->target->memory_gbs / from->memory_gbs;
+	double flops = from->tflops > 0 ? p->target->tflops / from->tflops : 1;
+	double bytes = from->memory_gbs > 0 ? p->target->memory_gbs / from->memory_gbs : 1;
 	e->seconds[at->seg == p->graph->update ? OPTIMIZER : r->part] +=
 	    calls * expected_seconds(c.flops, c.bytes, r->tflops * flops, r->gbs * bytes, r->us);
 	if (flops < 1 || flops > 1 || bytes < 1 || bytes > 1)
@@ -70,7 +70,7 @@ stage_expected(const struct plan *p)
 {
 	const struct graph *g = p->graph;
 	const struct stage *stage = &p->shard->stage[p->stage];
-	struct expected e = { .known = p->target->tflops > 0 };
+	struct expected e = { .known = true };
 
 	for (struct launch_at at = { 0 }; e.known && plan_next(p, &at);) {
 		const struct segment *seg = &g->seg.a[at.seg];
@@ -116,6 +116,7 @@ plan_expected(const struct plan *p)
 		if (x.step > e.step)
 			e = x;
 	}
+	e.known &= p->target->tflops > 0;
 	e.bubble = bubble(p->shard);
 	e.seconds[BUBBLE] = (e.seconds[PRODUCTS] + e.seconds[ATTENTION] + e.seconds[ROWS]) *
 			    e.bubble / (1 - e.bubble);

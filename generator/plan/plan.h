@@ -243,7 +243,8 @@ enum expected_part {
 	N_EXPECTED_PARTS
 };
 struct expected {
-	bool known; /* the target has a peak, and kernels like its own were measured */
+	/* kernels like the target's were measured; if not, only plans of one target compare */
+	bool known;
 	double seconds[N_EXPECTED_PARTS], step;
 	double bubble; /* share of the passes' time in which the average stage waits */
 	const struct target_row *scaled_from; /* NULL: rates are the target's own */

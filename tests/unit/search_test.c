@@ -68,10 +68,12 @@ int
 main(void)
 {
 	fills_memory(layout_trainer((struct layout){ "1f1b", 1, 1, 1, .layers = 3 }), "auto",
-	    "nnn nnr cnn rrr nnc rrc ccn ncc ccc bcc ccb bbr bbc cbb bbb");
+	    "nnn rrr nnc rrc ccn ncc ccc bcc ccb bbr bbc cbb bbb");
 	fills_memory(layout_trainer((struct layout){ "1f1b", 1, 1, 1, .layers = 3 }), "block",
-	    "bnn bnr brr bnc brc bcc brb bcb bbb");
+	    "bnn brr bnc bcc brb bcb bbb");
 	fills_memory(layout_trainer((struct layout){ "1f1b", 3, 1, 4, .layers = 7 }), "auto",
-	    "nnnnnnn rrnnnnn cnnnnnn rrrnnnn ccnnnnn cccnnnn ccbbbbb bbbbbee");
+	    "nnnnnnn nnrrrrr cnnnnnn rrrrrrr nnccccc rrccccc ccnnnnn ncccccc ccccccc ccbbbbb "
+	    "nbbbbbb "
+	    "cbbbbbb bbbbbbb");
 	return check_end();
 }
