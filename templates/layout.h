@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-/* regions, in this order */
+/* regions, in this order; of 64 bits, so that what is added to them cannot overflow */
 /*@slot regions*/
 
 /*

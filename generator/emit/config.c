@@ -248,7 +248,7 @@ layout(const struct plan *p, struct tree *t)
 		const char *name = emit_regions[r];
 		if (!p->region_bytes[r])
 			continue;
-		buf_printf(&regions, "#define OM_%-14s %" PRIu64 " /* %s, %s */\n", name,
+		buf_printf(&regions, "#define OM_%-14s %" PRIu64 "ull /* %s, %s */\n", name,
 		    p->region_off[r], plan_region_names[r], text_bytes(p->region_bytes[r]));
 		buf_printf(&regions, "#define OM_%-14s %" PRIu64 "\n", xprintf("%s_BYTES", name),
 		    p->region_bytes[r]);

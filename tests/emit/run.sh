@@ -318,6 +318,17 @@ is "a memory of its own" $?
 grep -q '\.target = "cuda:h100"' "$work/forty/src/params.c" && grep -q '\.memory = 42949672960,' "$work/forty/src/params.c" &&
 	grep -q '^ARCH = 90a$' "$work/forty/Makefile"
 is "the trainer knows the card, its memory, and is built for its architecture" $?
+# 390 million parameters on a GPU: places of regions, and what is added to them, are under 2^31, their sums beyond
+cat >"$work/sums.lua" <<'EOF'
+return trainer { name = "sums", target = "cuda:h200",
+  model = transformer { vocab_size = 195000, d_model = 1024, n_layers = 1, sequence_length = 512,
+    attention = attention { n_heads = 8 }, feed_forward = mlp { hidden_size = 256 }, lm_head = lm_head { tied = false } },
+  batch = batch { micro = 1, global = 1 } }
+EOF
+"$olmogen" --emit-only -o "$work/sums" "$work/sums.lua" >/dev/null &&
+	(cd "$work/sums" && gcc -std=c11 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -Wall -Wextra -Werror -fsyntax-only \
+		-Isrc -Iruntime -Ikernels src/params.c src/step.c src/launch.c) >"$work/err" 2>&1
+is "sums of places do not overflow" $?
 mkdir "$work/theirs"
 echo mine >"$work/theirs/Makefile"
 ! "$olmogen" --emit-only -o "$work/theirs" models/tiny.lua >/dev/null 2>&1 && [ "$(cat "$work/theirs/Makefile")" = mine ]

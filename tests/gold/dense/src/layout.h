@@ -7,22 +7,22 @@
 
 #include <stdint.h>
 
-/* regions, in this order */
-#define OM_INPUT          0 /* input, 1.25 KiB */
+/* regions, in this order; of 64 bits, so that what is added to them cannot overflow */
+#define OM_INPUT          0ull /* input, 1.25 KiB */
 #define OM_INPUT_BYTES    1280
-#define OM_STAT           1280 /* statistics, 256 B */
+#define OM_STAT           1280ull /* statistics, 256 B */
 #define OM_STAT_BYTES     256
-#define OM_CONST          1536 /* constants, 256 B */
+#define OM_CONST          1536ull /* constants, 256 B */
 #define OM_CONST_BYTES    256
-#define OM_WEIGHT         1792 /* weights, 5.00 KiB */
+#define OM_WEIGHT         1792ull /* weights, 5.00 KiB */
 #define OM_WEIGHT_BYTES   5120
-#define OM_GRAD           6912 /* gradients, 5.00 KiB */
+#define OM_GRAD           6912ull /* gradients, 5.00 KiB */
 #define OM_GRAD_BYTES     5120
-#define OM_STATE          12032 /* optimizer state, 10.0 KiB */
+#define OM_STATE          12032ull /* optimizer state, 10.0 KiB */
 #define OM_STATE_BYTES    10240
-#define OM_SAVED          22272 /* saved activations, 4.25 KiB */
+#define OM_SAVED          22272ull /* saved activations, 4.25 KiB */
 #define OM_SAVED_BYTES    4352
-#define OM_SCRATCH        26624 /* scratch, 16.8 KiB */
+#define OM_SCRATCH        26624ull /* scratch, 16.8 KiB */
 #define OM_SCRATCH_BYTES  17152
 #define OM_ARENA_BYTES    43776 /* 42.8 KiB */
 

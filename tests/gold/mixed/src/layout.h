@@ -7,24 +7,24 @@
 
 #include <stdint.h>
 
-/* regions, in this order */
-#define OM_INPUT          0 /* input, 1.50 KiB */
+/* regions, in this order; of 64 bits, so that what is added to them cannot overflow */
+#define OM_INPUT          0ull /* input, 1.50 KiB */
 #define OM_INPUT_BYTES    1536
-#define OM_STAT           1536 /* statistics, 1.25 KiB */
+#define OM_STAT           1536ull /* statistics, 1.25 KiB */
 #define OM_STAT_BYTES     1280
-#define OM_CONST          2816 /* constants, 256 B */
+#define OM_CONST          2816ull /* constants, 256 B */
 #define OM_CONST_BYTES    256
-#define OM_WEIGHT         3072 /* weights, 61.5 KiB */
+#define OM_WEIGHT         3072ull /* weights, 61.5 KiB */
 #define OM_WEIGHT_BYTES   62976
-#define OM_GRAD           66048 /* gradients, 61.5 KiB */
+#define OM_GRAD           66048ull /* gradients, 61.5 KiB */
 #define OM_GRAD_BYTES     62976
-#define OM_STATE          129024 /* optimizer state, 123 KiB */
+#define OM_STATE          129024ull /* optimizer state, 123 KiB */
 #define OM_STATE_BYTES    125952
-#define OM_BUFFER         254976 /* kept buffers, 256 B */
+#define OM_BUFFER         254976ull /* kept buffers, 256 B */
 #define OM_BUFFER_BYTES   256
-#define OM_SAVED          255232 /* saved activations, 33.0 KiB */
+#define OM_SAVED          255232ull /* saved activations, 33.0 KiB */
 #define OM_SAVED_BYTES    33792
-#define OM_SCRATCH        289024 /* scratch, 32.8 KiB */
+#define OM_SCRATCH        289024ull /* scratch, 32.8 KiB */
 #define OM_SCRATCH_BYTES  33536
 #define OM_ARENA_BYTES    322560 /* 315 KiB */
 

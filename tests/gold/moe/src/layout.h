@@ -7,22 +7,22 @@
 
 #include <stdint.h>
 
-/* regions, in this order */
-#define OM_INPUT          0 /* input, 1.25 KiB */
+/* regions, in this order; of 64 bits, so that what is added to them cannot overflow */
+#define OM_INPUT          0ull /* input, 1.25 KiB */
 #define OM_INPUT_BYTES    1280
-#define OM_STAT           1280 /* statistics, 768 B */
+#define OM_STAT           1280ull /* statistics, 768 B */
 #define OM_STAT_BYTES     768
-#define OM_CONST          2048 /* constants, 256 B */
+#define OM_CONST          2048ull /* constants, 256 B */
 #define OM_CONST_BYTES    256
-#define OM_WEIGHT         2304 /* weights, 15.8 KiB */
+#define OM_WEIGHT         2304ull /* weights, 15.8 KiB */
 #define OM_WEIGHT_BYTES   16128
-#define OM_GRAD           18432 /* gradients, 15.8 KiB */
+#define OM_GRAD           18432ull /* gradients, 15.8 KiB */
 #define OM_GRAD_BYTES     16128
-#define OM_STATE          34560 /* optimizer state, 31.5 KiB */
+#define OM_STATE          34560ull /* optimizer state, 31.5 KiB */
 #define OM_STATE_BYTES    32256
-#define OM_SAVED          66816 /* saved activations, 24.8 KiB */
+#define OM_SAVED          66816ull /* saved activations, 24.8 KiB */
 #define OM_SAVED_BYTES    25344
-#define OM_SCRATCH        92160 /* scratch, 16.8 KiB */
+#define OM_SCRATCH        92160ull /* scratch, 16.8 KiB */
 #define OM_SCRATCH_BYTES  17152
 #define OM_ARENA_BYTES    109312 /* 107 KiB */
 
