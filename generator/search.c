@@ -104,12 +104,12 @@ try(struct search *s, struct choice *c, uint32_t kinds_most)
 static void
 try_mixed(struct search *s, uint32_t more, const struct choice *less, bool last)
 {
-	uint32_t fit = 0, not = s->layer.n;
+	uint32_t fit = 0, unfit = s->layer.n;
 
-	while (not -fit > 1) {
-		uint32_t n = (fit + not ) / 2;
+	while (unfit - fit > 1) {
+		uint32_t n = (fit + unfit) / 2;
 		struct choice c = { .more = more, .less = less->less, .n = n, .last = last };
-		*(try(s, &c, less->kinds + KINDS_MORE) ? &fit : &not ) = n;
+		*(try(s, &c, less->kinds + KINDS_MORE) ? &fit : &unfit) = n;
 	}
 }
 

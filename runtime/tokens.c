@@ -159,19 +159,30 @@ static const struct {
 	uint32_t magic, version, width;
 } llmc[] = { { 20240520, 1, 2 }, { 20240801, 7, 4 } };
 
+/* The row of a file's magic number; OM_LEN(llmc): it has none of them. */
+static size_t
+llmc_row(const unsigned char *head, size_t n)
+{
+	size_t i = 0;
+
+	if (n < 4)
+		return OM_LEN(llmc);
+	while (i < OM_LEN(llmc) && om_number_at(head, 4) != llmc[i].magic)
+		i++;
+	return i;
+}
+
 static bool
 llmc_is(struct om_data *d, struct om_file *f, const unsigned char *head, size_t n)
 {
-	uint64_t magic = n >= 4 ? om_number_at(head, 4) : 0;
-
 	(void)d, (void)f;
-	return magic == llmc[0].magic || magic == llmc[1].magic;
+	return llmc_row(head, n) < OM_LEN(llmc);
 }
 
 static void
 llmc_read(struct om_data *d, struct om_file *f, const unsigned char *head, size_t n)
 {
-	size_t i = om_number_at(head, 4) == llmc[1].magic;
+	size_t i = llmc_row(head, n);
 
 	if (n < LLMC_HEAD)
 		lost(d, f, "ends within its header of 1,024 bytes, at byte %zu; copy it again", n);

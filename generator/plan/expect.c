@@ -97,11 +97,11 @@ stage_expected(const struct plan *p)
 static double
 bubble(const struct shard *s)
 {
-	uint64_t **none = xalloc(s->nstages * sizeof *none);
 	double chunks = s->stage[0].nchunks, n = (double)s->graph->microbatches;
 
 	if (s->nstages == 1)
 		return 0;
+	uint64_t **none = xalloc(s->nstages * sizeof *none);
 	return 1 -
 	       SCHEDULE_COST * n * chunks / (double)schedule_run(s, s->stage[0].nsteps - 1, none);
 }
