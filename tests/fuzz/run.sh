@@ -34,6 +34,7 @@ for f in malloc calloc realloc free om_comm_abort om_ckpt_open om_arena_host; do
 heap=-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=free
 
 # ---- build ----
+rm -f "$work"/*.o # also of sources that are no longer there
 {
 	for f in runtime/*.c runtime/cpu/*.c runtime/one/*.c; do
 		[ "$f" = runtime/om_main.c ] || echo "$cc $flags -c $f -o $work/r_$(basename "$f" .c).o"
