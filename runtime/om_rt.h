@@ -483,7 +483,7 @@ void om_skip_limits(const struct om_skip *s, double limit[2]);
 /* A step has been done: x is its loss and norm. */
 void om_skip_step(struct om_skip *s, const double x[2], bool skipped);
 
-/* ---- ckpt.c, ckpt_load.c: a checkpoint of many shards ---------------------------------------- */
+/* ---- ckpt.c, ckpt_save.c, ckpt_load.c: a checkpoint of many shards --------------------------- */
 
 extern uint64_t
     om_shard_bytes; /* a shard grows no larger than this, unless one tensor does: 4 GiB */
@@ -557,6 +557,9 @@ uint64_t om_ckpt_step_of(const char *name);
  */
 uint64_t om_ckpt_newest_below(const char *dir, uint64_t below, uint64_t *count);
 char *om_ckpt_step_path(const char *dir, const char *prefix, uint64_t step);
+bool om_ckpt_remove(const char *path); /* a directory of plain files; false: errno */
+/* The directories that a path lies in; whoever makes it says where they could not be. */
+void om_ckpt_make_parents(const char *path);
 
 /* ---- log.c: console and metrics -------------------------------------------------------------- */
 

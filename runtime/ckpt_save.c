@@ -1,0 +1,532 @@
+/*
+ * Saving: each rank's shards, index.json, and the directory's name once all is on the disk.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "json.h"
+#include "om_rt.h"
+
+enum { CHUNK = 1 << 22 };
+
+uint64_t om_shard_bytes = (uint64_t)4 << 30;
+
+static const char *const stem[] = { "model", "optimizer" };
+
+/* How this rank's shards of a kind are numbered: from first + 1 on, of all. */
+struct numbers {
+	uint32_t mine, first, all;
+};
+
+/* Deals the entries of one kind of file into shards; sets their offsets and gives the number of
+ * shards. */
+static uint32_t
+deal(struct om_entry *e, uint32_t n, int file)
+{
+	uint32_t shard = 0;
+	uint64_t at = 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		uint64_t bytes = e[i].t.end - e[i].t.begin;
+
+		if (e[i].file != file)
+			continue;
+		if (!shard || at + bytes > om_shard_bytes) {
+			shard++;
+			at = 0;
+		}
+		e[i].shard = shard;
+		e[i].t.begin = at;
+		e[i].t.end = at += bytes;
+	}
+	return shard;
+}
+
+static char *
+slice_name(const struct om_entry *e)
+{
+	return om_ckpt_slice_name(e->t.name, e->begin, e->end, e->p->numel);
+}
+
+/* A directory that is being written; what fails is said when all ranks have come so far. */
+struct out {
+	struct om_ckpt *k;
+	char *tmp;
+	char *failed; /* "FILE: why", the first; NULL: nothing has */
+};
+
+static bool
+fail(struct out *o, const char *file)
+{
+	if (!o->failed)
+		o->failed = om_text("%s/%s: %s", o->tmp, file, strerror(errno));
+	return false;
+}
+
+/* What to do about the reason in a text. */
+static const char *
+way_out(const char *why)
+{
+	static const char space[] = "free some space, or keep fewer by checkpoint.keep";
+	static const struct {
+		int error;
+		const char *way;
+	} known[] = { { ENOSPC, space }, { EDQUOT, space }, { EFBIG, "raise ulimit -f" } };
+
+	for (size_t i = 0; i < OM_LEN(known); i++)
+		if (strstr(why, strerror(known[i].error)))
+			return known[i].way;
+	return "set that right";
+}
+
+/* Ends the process; the half-written directory goes, it may fill the disk. */
+_Noreturn static void
+give_up(struct out *o, const char *why)
+{
+	char *last = om_ckpt_newest(o->k);
+
+	om_ckpt_remove(o->tmp);
+	if (!o->k->dir)
+		om_die("export", "%s; give another directory, or free some space", why);
+	om_die("checkpoint", "%s; %s%s; %s, and train again", why,
+	    last ? "the last whole checkpoint is " : "there is no whole checkpoint",
+	    last ? last : "", way_out(why));
+}
+
+_Noreturn static void
+lost(struct out *o, const char *file)
+{
+	fail(o, file);
+	give_up(o, o->failed);
+}
+
+/* The texts of all ranks one after the other, on the first; NULL on the others. */
+static char *
+gather(const char *text)
+{
+	uint64_t n;
+
+	return om_gather("checkpoint", text, strlen(text), &n);
+}
+
+/*
+ * Goes on when no rank has failed: the first one ends the job, and removes the directory once
+ * nobody writes to it. x[n] are summed over the ranks on the way.
+ */
+static void
+settle(struct out *o, int64_t *x, uint64_t n)
+{
+	char *mine, *why;
+
+	x[0] = o->failed != NULL;
+	om_all_sum_i64(OM_WORLD, "checkpoint", x, n);
+	if (!x[0])
+		return;
+	if (om_size(OM_WORLD) == 1)
+		give_up(o, o->failed);
+	mine = o->failed ? om_text("rank %u, %s\n", om_rank(OM_WORLD), o->failed) : NULL;
+	if ((why = gather(mine ? mine : ""))) {
+		*strchr(why, '\n') = 0; /* one will do */
+		give_up(o, why);
+	}
+	free(mine);
+	om_barrier("checkpoint"); /* waits for the end */
+	abort();
+}
+
+static int
+create(struct out *o, const char *file)
+{
+	char *path = om_text("%s/%s", o->tmp, file);
+	int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+
+	free(path);
+	if (fd < 0)
+		fail(o, file);
+	return fd;
+}
+
+static bool
+finish(struct out *o, const char *file, int fd)
+{
+	return (fsync(fd) == 0 && close(fd) == 0) || fail(o, file);
+}
+
+/* The only shard of an export has no number. */
+static char *
+shard_name(const struct om_ckpt *k, int file, uint32_t shard, uint32_t shards)
+{
+	if (!k->dir && shards == 1)
+		return om_text("%s.safetensors", stem[file]);
+	return om_text("%s-%05u-of-%05u.safetensors", stem[file], shard, shards);
+}
+
+/* Halves n numbers in place: doubles are rounded to floats, floats that hold bf16 lose nothing. */
+static void
+narrow(unsigned char *p, size_t n, size_t size)
+{
+	double x;
+	float y;
+
+	for (size_t i = 0; i < n; i++)
+		if (size == sizeof x) {
+			memcpy(&x, p + i * sizeof x, sizeof x);
+			memcpy(p + i * sizeof y, &(float){ (float)x }, sizeof y);
+		} else {
+			memcpy(&y, p + i * sizeof y, sizeof y);
+			memcpy(p + i * 2, &(uint16_t){ om_to_bf16(y) }, 2);
+		}
+}
+
+static bool
+write_head(int fd, const struct om_entry *e, uint32_t n, int file, uint32_t shard)
+{
+	struct om_st_tensor *head = om_alloc(n, sizeof *head);
+	uint32_t used = 0;
+	bool ok;
+
+	for (uint32_t i = 0; i < n; i++)
+		if (e[i].file == file && e[i].shard == shard) {
+			head[used] = e[i].t;
+			head[used].name = slice_name(&e[i]);
+			if (e[i].end - e[i].begin != e[i].p->numel) {
+				head[used].ndims = 1;
+				head[used].dim[0] = e[i].end - e[i].begin;
+			}
+			used++;
+		}
+	ok = om_st_write_header(fd, head, used);
+	while (used)
+		free(head[--used].name);
+	free(head);
+	return ok;
+}
+
+static bool
+write_shard(struct out *o, const unsigned char *arena, const char *name, struct om_entry *e,
+    uint32_t n, int file, uint32_t shard)
+{
+	unsigned char *buf = om_alloc(CHUNK, 2);
+	int fd = create(o, name);
+	bool ok = fd >= 0 && (write_head(fd, e, n, file, shard) || fail(o, name));
+
+	for (uint32_t i = 0; i < n && ok; i++) {
+		uint64_t left = e[i].t.end - e[i].t.begin, off = e[i].off;
+		/* bytes in the arena for one of the file */
+		size_t ratio = e[i].size * (e[i].end - e[i].begin) / left;
+
+		if (e[i].file != file || e[i].shard != shard)
+			continue;
+		for (size_t some; left && ok; left -= some, off += ratio * some) {
+			some = left < CHUNK ? (size_t)left : CHUNK;
+			om_get(arena, off, buf, ratio * some);
+			if (ratio == 2)
+				narrow(buf, ratio * some / e[i].size, e[i].size);
+			e[i].crc = om_crc32c(e[i].crc, buf, some);
+			ok = om_write_all(fd, buf, some) || fail(o, name);
+		}
+	}
+	free(buf);
+	return ok && finish(o, name, fd);
+}
+
+/* This rank's shards of a kind. */
+static void
+write_shards(struct out *o, const unsigned char *arena, struct om_entry *e, uint32_t n, int file,
+    const struct numbers *of)
+{
+	for (uint32_t s = 1; s <= of->mine && !o->failed; s++) {
+		char *name = shard_name(o->k, file, of->first + s, of->all);
+
+		write_shard(o, arena, name, e, n, file, s);
+		free(name);
+	}
+}
+
+static void
+write_text(struct out *o, const char *name, const char *text, size_t n)
+{
+	int fd = create(o, name);
+
+	if (fd < 0 || !om_write_all(fd, text, n) || !finish(o, name, fd))
+		lost(o, name);
+}
+
+static FILE *
+text_open(char **text, size_t *size)
+{
+	FILE *f = open_memstream(text, size);
+
+	if (!f)
+		om_die("memory", "cannot list tensors");
+	return f;
+}
+
+static void
+text_close(FILE *f)
+{
+	if (fclose(f) != 0)
+		om_die("memory", "cannot list tensors");
+}
+
+/* A comma after each line but the last. */
+static void
+cut_comma(char *lines)
+{
+	size_t n = strlen(lines);
+
+	if (n > 1)
+		strcpy(lines + n - 2, "\n");
+}
+
+/* Hugging Face's index: which file holds which weight. */
+static void
+write_hf_index(
+    struct out *o, const struct om_entry *e, uint32_t n, const struct numbers *of, uint64_t total)
+{
+	static const char name[] = "model.safetensors.index.json";
+	char *text, *lines;
+	size_t size;
+	FILE *f = text_open(&text, &size);
+
+	for (uint32_t i = 0; i < n && e[i].file == 0; i++) {
+		char *file = shard_name(o->k, 0, of->first + e[i].shard, of->all);
+
+		om_json_string(f, e[i].t.name);
+		fprintf(f, ": \"%s\",\n", file);
+		free(file);
+	}
+	text_close(f);
+	lines = gather(text);
+	free(text);
+	if (!lines)
+		return;
+	cut_comma(lines);
+	f = text_open(&text, &size);
+	fprintf(f, "{\n\"metadata\": {\"total_size\": %llu},\n\"weight_map\": {\n%s}}\n",
+	    (unsigned long long)total, lines);
+	text_close(f);
+	write_text(o, name, text, size);
+	free(text);
+	free(lines);
+}
+
+/* The windows, in digits enough for every bit. */
+static void
+write_skip(FILE *f, const struct om_skip *s)
+{
+	static const char *const name[] = { "loss", "norm" };
+
+	fprintf(f, ",\n\"skip_step\": {\"skipped\": %llu, \"in_a_row\": %llu",
+	    (unsigned long long)s->total, (unsigned long long)s->row);
+	for (int i = 0; i < 2; i++) {
+		fprintf(f, ",\n\"%s\": [", name[i]);
+		for (uint32_t j = 0; j < s->n; j++)
+			fprintf(f, "%s%.17g", j ? ", " : "", s->last[i][j]);
+		fputc(']', f);
+	}
+	fputc('}', f);
+}
+
+/* This rank's lines of index.json. */
+static char *
+index_lines(
+    const struct om_ckpt *k, const struct om_entry *e, uint32_t n, const struct numbers of[2])
+{
+	char *text;
+	size_t size;
+	FILE *f = text_open(&text, &size);
+
+	for (uint32_t i = 0; i < n; i++) {
+		const struct numbers *shards = &of[e[i].file];
+		char *file = shard_name(k, e[i].file, shards->first + e[i].shard, shards->all);
+		char *name = slice_name(&e[i]);
+
+		om_json_string(f, name);
+		fprintf(
+		    f, ": {\"file\": \"%s\", \"dtype\": \"%s\", \"shape\": ", file, e[i].t.dtype);
+		om_ckpt_shape(f, &e[i].t);
+		if (e[i].end - e[i].begin != e[i].p->numel)
+			fprintf(f, ", \"slice\": [%llu, %llu]", (unsigned long long)e[i].begin,
+			    (unsigned long long)e[i].end);
+		fprintf(f, ", \"crc32c\": \"%08x\"},\n", e[i].crc);
+		free(file);
+		free(name);
+	}
+	text_close(f);
+	return text;
+}
+
+/* What the fingerprint is of, so that another trainer can say what differs. */
+static void
+write_facts(FILE *f, const char *fact)
+{
+	const char *comma = "";
+
+	fprintf(f, ",\n\"description\": {");
+	for (size_t n; *fact; fact += n + 1, comma = ",") {
+		const char *is = strstr(fact, " = ");
+		char *name, *value;
+
+		n = strcspn(fact, "\n");
+		name = om_text("%.*s", (int)(is - fact), fact);
+		value = om_text("%.*s", (int)(fact + n - is - 3), is + 3);
+		fprintf(f, "%s\n", comma);
+		om_json_string(f, name);
+		fprintf(f, ": ");
+		om_json_string(f, value);
+		free(name);
+		free(value);
+	}
+	fprintf(f, "}");
+}
+
+static void
+write_index(struct out *o, char *lines, uint64_t step)
+{
+	const struct om_ckpt *k = o->k;
+	const struct om_data *d = k->data;
+	char *text;
+	size_t size;
+	FILE *f = text_open(&text, &size);
+
+	fprintf(f, "{\n\"format\": %d,\n\"step\": %llu,\n\"model\": ", OM_CKPT_FORMAT,
+	    (unsigned long long)step);
+	om_json_string(f, k->m->name);
+	fprintf(f, ",\n\"fingerprint\": ");
+	om_json_string(f, k->m->fingerprint);
+	fprintf(f, ",\n\"olmogen\": ");
+	om_json_string(f, k->m->version);
+	if (k->m->facts)
+		write_facts(f, k->m->facts);
+	if (d)
+		fprintf(f,
+		    ",\n\"data\": {\"tokens\": %llu, \"files\": %u, \"crc32c\": \"%08x\", "
+		    "\"order\": "
+		    "\"%s\", "
+		    "\"seed\": %llu, \"next_sequence\": %llu}",
+		    (unsigned long long)d->tokens, d->n, d->crc,
+		    d->order == OM_SHUFFLE ? "shuffle" : "sequential", (unsigned long long)d->seed,
+		    (unsigned long long)(step * k->m->global));
+	if (k->skip)
+		write_skip(f, k->skip);
+	cut_comma(lines);
+	fprintf(f, ",\n\"tensors\": {\n%s},\n", lines);
+	if (fflush(f) == 0)
+		fprintf(f, "\"crc32c\": \"%08x\"}\n", om_crc32c(0, text, size));
+	text_close(f);
+	write_text(o, "index.json", text, size);
+	free(text);
+}
+
+/* What is whole and on the disk gets its name. */
+static void
+publish(struct out *o, const char *path)
+{
+	int fd = open(o->tmp, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	if (fd < 0 || fsync(fd) != 0 || close(fd) != 0 || rename(o->tmp, path) != 0 ||
+	    (o->k->lock >= 0 && fsync(o->k->lock) != 0))
+		lost(o, "");
+}
+
+static void
+make_tmp(struct out *o)
+{
+	if (mkdir(o->tmp, 0777) != 0)
+		lost(o, "");
+}
+
+/* Deals this rank's entries into shards, which are numbered through all ranks. */
+static void
+number(struct om_entry *e, uint32_t n, struct numbers of[2])
+{
+	uint32_t rank = om_rank(OM_WORLD), world = om_size(OM_WORLD);
+	int64_t *count = om_alloc(2 * (size_t)world, sizeof *count);
+
+	for (int file = 0; file < 2; file++)
+		count[2 * rank + (uint32_t)file] = deal(e, n, file);
+	om_all_sum_i64(OM_WORLD, "checkpoint", count, 2 * (uint64_t)world);
+	for (int file = 0; file < 2; file++) {
+		of[file] = (struct numbers){ 0 };
+		for (uint32_t r = 0; r < world; r++) {
+			uint32_t shards = (uint32_t)count[2 * r + (uint32_t)file];
+
+			of[file].all += shards;
+			of[file].first += r < rank ? shards : 0;
+			of[file].mine = r == rank ? shards : of[file].mine;
+		}
+	}
+	free(count);
+}
+
+void
+om_ckpt_save(struct om_ckpt *k, const unsigned char *arena, uint64_t step)
+{
+	struct out o = { .k = k, .tmp = om_ckpt_step_path(k->dir, ".tmp-", step) };
+	char *path = om_ckpt_step_path(k->dir, "", step), *text, *lines;
+	enum { FAILED, CUT, BYTES, SUMS };
+	int64_t sum[SUMS] = { 0 };
+	struct numbers of[2];
+	uint32_t n;
+	struct om_entry *e = om_ckpt_entries(k->m, OM_TO_SAVE, &n);
+
+	if (!om_rank(OM_WORLD))
+		make_tmp(&o);
+	number(e, n, of); /* no rank has all the numbers before the first made the directory */
+	for (int file = 0; file < 2; file++)
+		write_shards(&o, arena, e, n, file, &of[file]);
+	for (uint32_t i = 0; i < n && e[i].file == 0; i++) {
+		sum[CUT] += e[i].end - e[i].begin != e[i].p->numel;
+		sum[BYTES] += (int64_t)(e[i].t.end - e[i].t.begin);
+	}
+	settle(&o, sum, SUMS);
+	if (!sum[CUT]) /* it knows whole tensors only */
+		write_hf_index(&o, e, n, &of[0], (uint64_t)sum[BYTES]);
+	text = index_lines(k, e, n, of);
+	lines = gather(text);
+	if (lines) {
+		write_index(&o, lines, step);
+		publish(&o, path);
+	}
+	om_barrier("checkpoint");
+	free(text);
+	free(lines);
+	free(o.tmp);
+	free(path);
+	om_ckpt_entries_free(e, n);
+	k->due = true;
+}
+
+void
+om_ckpt_export(const struct om_model *m, const unsigned char *arena, const char *dir)
+{
+	static const char generation[] = "{\n  \"_from_model_config\": true\n}\n";
+	struct om_ckpt k = { .lock = -1, .m = m };
+	struct out o = { .k = &k, .tmp = om_free_name(dir, ".tmp") };
+	struct numbers of[2];
+	uint32_t n;
+	uint64_t bytes = 0;
+	struct om_entry *e = om_ckpt_entries(m, OM_TO_EXPORT, &n);
+
+	om_ckpt_make_parents(dir);
+	make_tmp(&o);
+	number(e, n, of);
+	write_shards(&o, arena, e, n, 0, &of[0]);
+	if (o.failed)
+		give_up(&o, o.failed);
+	for (uint32_t i = 0; i < n; i++)
+		bytes += e[i].t.end - e[i].t.begin;
+	if (of[0].all > 1)
+		write_hf_index(&o, e, n, &of[0], bytes);
+	write_text(&o, "config.json", m->hf_config, strlen(m->hf_config));
+	write_text(&o, "generation_config.json", generation, sizeof generation - 1);
+	publish(&o, dir);
+	printf("export: %s in %s, %s\n", om_count(n, "tensor"), om_count(of[0].all, "file"), dir);
+	free(o.tmp);
+	om_ckpt_entries_free(e, n);
+}
