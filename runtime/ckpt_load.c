@@ -356,7 +356,7 @@ check_data(struct loader *l)
 		return;
 	snprintf(seed, sizeof seed, "%llu", (unsigned long long)d->seed);
 	snprintf(tokens, sizeof tokens, "%llu", (unsigned long long)d->tokens);
-	snprintf(files, sizeof files, "%u", d->n);
+	snprintf(files, sizeof files, "%u", d->files);
 	snprintf(crc, sizeof crc, "%08x", d->crc);
 	for (size_t i = 0; i < OM_LEN(fact); i++) {
 		const char *then = json_string_value(json_object_get(data, fact[i].key));

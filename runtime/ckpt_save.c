@@ -409,7 +409,7 @@ write_index(struct out *o, char *lines, uint64_t step)
 		    "\"order\": "
 		    "\"%s\", "
 		    "\"seed\": %llu, \"next_sequence\": %llu}",
-		    (unsigned long long)d->tokens, d->n, d->crc,
+		    (unsigned long long)d->tokens, d->files, d->crc,
 		    d->order == OM_SHUFFLE ? "shuffle" : "sequential", (unsigned long long)d->seed,
 		    (unsigned long long)(step * k->m->global));
 	if (k->skip)

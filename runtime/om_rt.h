@@ -337,7 +337,7 @@ bool om_is_wider(const unsigned char *p, size_t n, uint32_t width);
 /* Whether all of them may be tokens of the vocabulary, and are not halves of wider ones. */
 bool om_tokens_fit(const unsigned char *p, size_t n, uint32_t width, uint64_t vocab);
 
-/* ---- rng.h, tokens.c, data.c, survey.c: the token stream ------------------------------------- */
+/* ---- tokens.c, source.c, rng.h, data.c: what is read ----------------------------------------- */
 
 struct om_file {
 	char *path;
@@ -347,34 +347,53 @@ struct om_file {
 	bool sign;
 	uint64_t head, size, tokens, first; /* first: index of its first token in the stream */
 };
-struct om_data {
+struct om_source {            /* files that are one stream of tokens */
+	struct om_data *data; /* that it is of */
+	const char *section;  /* of run.yaml, for messages */
+	int format;
+	uint64_t eos, vocab;
 	struct om_file *file;
 	uint32_t n, cap, crc; /* crc: of all sizes, first and last bytes, to tell data sets apart */
 	uint64_t tokens, nseq;
+};
+struct om_data { /* sources, and the order in which a run reads their sequences */
+	struct om_source *source;
+	uint32_t nsources, files, crc;
+	uint64_t tokens, nseq; /* of all; sequences of an epoch */
 	uint64_t seq, vocab, seed;
 	const char *section;
-	int format, order;
-	uint64_t eos;
+	int order;
 	int32_t *ids; /* one sequence and the token after it */
 	/* before data that cannot be read end the run: saves what is there, and says so */
 	char *(*rescue)(void *arg);
 	void *arg;
 };
+struct om_place {
+	uint32_t source;
+	uint64_t sequence; /* of that source's stream: tokens from sequence * seq on */
+};
 bool om_ends(const char *s, const char *with); /* and does not only consist of it */
 /* Format, size and token count of a file; what is no tokens ends the run before it has begun. */
-void om_file_inspect(struct om_data *d, struct om_file *f);
+void om_file_inspect(struct om_source *s, struct om_file *f);
 /* Whether an index of Megatron's lies beside that .bin. */
-bool om_is_megatron(struct om_data *d, const char *path);
+bool om_is_megatron(struct om_source *s, const char *path);
 /* n tokens of f from its token i, checked against the vocabulary. */
-void om_tokens_read(struct om_data *d, struct om_file *f, uint64_t i, size_t n, int32_t *id);
+void om_tokens_read(struct om_source *s, struct om_file *f, uint64_t i, size_t n, int32_t *id);
 /* Gives the tokens of each of a file's documents, in order; false: it does not know them. */
 bool om_file_documents(
-    struct om_data *d, struct om_file *f, void (*each)(void *arg, uint64_t tokens), void *arg);
+    struct om_source *s, struct om_file *f, void (*each)(void *arg, uint64_t tokens), void *arg);
+/* Finds the files of a set, and looks at each. */
+void om_source_open(struct om_source *s, struct om_data *d, const struct om_set *set);
+void om_source_close(struct om_source *s);
+/* n tokens of its stream from token `at` on. */
+void om_source_read(struct om_source *s, uint64_t at, size_t n, int32_t *id);
 void
 om_data_open(struct om_data *d, const struct om_model *m, const struct om_set *set, uint64_t seed);
 void om_data_close(struct om_data *d);
-/* The sequence at place g of the run, epoch after epoch: token[S] and label[S], label[i] =
- * token[i+1]. */
+void om_data_rest(struct om_data *d); /* closes files until they are read again */
+/* What is read at place g of the run, epoch after epoch. */
+struct om_place om_data_place(const struct om_data *d, uint64_t g);
+/* Its sequence: token[S] and label[S], label[i] = token[i+1]. */
 void om_data_read(struct om_data *d, uint64_t g, int32_t *token, int32_t *label);
 /* Where index i < n goes in the order of (seed, epoch): a bijection of [0, n). */
 uint64_t om_permute(uint64_t seed, uint64_t epoch, uint64_t n, uint64_t i);

@@ -48,17 +48,17 @@ add(struct lengths *to, const struct lengths *l)
 
 /* Reads a file to its end; its documents end where its index says, or else with data.eos. */
 static void
-read_all(struct om_data *d, struct om_file *f, struct lengths *l)
+read_all(struct om_source *s, struct om_file *f, struct lengths *l)
 {
-	bool index = om_file_documents(d, f, count, l), eos = !index && d->eos != OM_NONE;
+	bool index = om_file_documents(s, f, count, l), eos = !index && s->eos != OM_NONE;
 	int32_t *id = om_alloc(PIECE, sizeof *id);
 	uint64_t since = 0;
 
 	for (uint64_t i = 0, n; i < f->tokens; i += n) {
 		n = f->tokens - i < PIECE ? f->tokens - i : PIECE;
-		om_tokens_read(d, f, i, (size_t)n, id);
+		om_tokens_read(s, f, i, (size_t)n, id);
 		for (uint64_t j = 0; eos && j < n; j++)
-			if ((uint64_t)id[j] == d->eos) {
+			if ((uint64_t)id[j] == s->eos) {
 				count(l, i + j + 1 - since);
 				since = i + j + 1;
 			}
@@ -87,12 +87,14 @@ one_set(const struct om_model *m, const struct om_conf *c, const struct om_set *
 {
 	struct lengths all = { .known = true };
 	uint64_t bytes = 0, passed = 0;
+	struct om_source *s;
 	struct om_data d;
 	double began;
 
 	om_data_open(&d, m, set, c->seed);
+	s = d.source;
 	printf("%s: %s in %s, %s of %s\n", set->section, om_count(d.tokens, "token"),
-	    om_count(d.n, "file"), om_count(d.nseq, "sequence"), om_count(d.seq, "token"));
+	    om_count(d.files, "file"), om_count(d.nseq, "sequence"), om_count(d.seq, "token"));
 	if (set == &c->data) {
 		printf("an epoch is %.2f steps of %s", (double)d.nseq / (double)m->global,
 		    om_count(m->global, "sequence"));
@@ -104,11 +106,11 @@ one_set(const struct om_model *m, const struct om_conf *c, const struct om_set *
 	printf("\n%18s %13s %9s %9s %11s  %-16s %s\n", "tokens", "documents", "shortest", "mean",
 	    "longest", "format", "file");
 	began = om_now();
-	for (struct om_file *f = d.file; f < d.file + d.n; f++) {
+	for (struct om_file *f = s->file; f < s->file + s->n; f++) {
 		struct lengths l = { 0 };
 		char format[32];
 
-		read_all(&d, f, &l);
+		read_all(s, f, &l);
 		snprintf(format, sizeof format, "%s", om_key_word(OM_FORMATS, f->format));
 		if (f->format >= OM_NPY)
 			snprintf(format, sizeof format, "%s %sint%u",
@@ -117,7 +119,7 @@ one_set(const struct om_model *m, const struct om_conf *c, const struct om_set *
 		add(&all, &l);
 		bytes += f->size;
 	}
-	if (d.n > 1)
+	if (d.files > 1)
 		row(d.tokens, &all, "", "in all");
 	printf("read and checked in %s, %s a second\n", om_took(om_now() - began),
 	    om_bytes((uint64_t)((double)bytes / (om_now() - began))));

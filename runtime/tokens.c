@@ -30,7 +30,7 @@ om_ends(const char *s, const char *with)
 
 /* An error in a file ends the run, but not what it has done. */
 _Noreturn OM_PRINTF(3, 4) static void lost(
-    const struct om_data *d, const struct om_file *f, const char *fmt, ...)
+    const struct om_source *s, const struct om_file *f, const char *fmt, ...)
 {
 	char what[1024], *kept;
 	va_list ap;
@@ -38,13 +38,13 @@ _Noreturn OM_PRINTF(3, 4) static void lost(
 	va_start(ap, fmt);
 	vsnprintf(what, sizeof what, fmt, ap);
 	va_end(ap);
-	kept = d->rescue ? d->rescue(d->arg) : NULL;
-	om_die(d->section, "%s: %s%s%s", f->path, what, kept ? "; " : "", kept ? kept : "");
+	kept = s->data->rescue ? s->data->rescue(s->data->arg) : NULL;
+	om_die(s->section, "%s: %s%s%s", f->path, what, kept ? "; " : "", kept ? kept : "");
 }
 
-/* Opens d->file[i] if it isn't open; when descriptors run out, the other files give theirs back. */
+/* Opens a file if it isn't open; when descriptors run out, all others give theirs back. */
 static void
-file_open(struct om_data *d, struct om_file *f)
+file_open(struct om_source *s, struct om_file *f)
 {
 	uint64_t size;
 
@@ -53,24 +53,20 @@ file_open(struct om_data *d, struct om_file *f)
 		if (f->fd >= 0)
 			break;
 		if (try || (errno != EMFILE && errno != ENFILE))
-			lost(d, f, "%s; make it readable again", om_file_why());
-		for (uint32_t j = 0; j < d->n; j++)
-			if (d->file[j].fd >= 0) {
-				close(d->file[j].fd);
-				d->file[j].fd = -1;
-			}
+			lost(s, f, "%s; make it readable again", om_file_why());
+		om_data_rest(s->data);
 	}
 }
 
 static void
-file_read(struct om_data *d, struct om_file *f, uint64_t off, void *p, size_t n)
+file_read(struct om_source *s, struct om_file *f, uint64_t off, void *p, size_t n)
 {
-	file_open(d, f);
+	file_open(s, f);
 	if (!om_pread_all(f->fd, p, n, off)) {
 		if (errno)
-			lost(d, f, "%s at byte %llu; check the disk", strerror(errno),
+			lost(s, f, "%s at byte %llu; check the disk", strerror(errno),
 			    (unsigned long long)off);
-		lost(d, f,
+		lost(s, f,
 		    "ends before byte %llu, it had %s when training began; restore it and resume",
 		    (unsigned long long)(off + n), om_commas(f->size));
 	}
@@ -80,71 +76,71 @@ file_read(struct om_data *d, struct om_file *f, uint64_t off, void *p, size_t n)
 
 /* Python that writes an array of whole numbers as tokens, or fails where one is none; free() it. */
 static char *
-conversion(const struct om_data *d, const struct om_file *f)
+conversion(const struct om_source *s, const struct om_file *f)
 {
 	bool plain = !f->path[strcspn(f->path, "'\"\\\n$`%")]; /* needs no quoting */
 
 	return om_text("convert it, which keeps every value: python3 -c \"import numpy as np; a = "
 		       "np.load('%s', mmap_mode='r').ravel(); assert 0 <= a.min() and a.max() < "
 		       "%llu; np.save('tokens.npy', a.astype('<u%d'))\"",
-	    plain ? f->path : "FILE", (unsigned long long)d->vocab, d->vocab <= U16_MOST ? 2 : 4);
+	    plain ? f->path : "FILE", (unsigned long long)s->vocab, s->vocab <= U16_MOST ? 2 : 4);
 }
 
 /* Whether the file has the bytes that its header says, and any tokens. */
 static void
-check_size(const struct om_data *d, const struct om_file *f)
+check_size(const struct om_source *s, const struct om_file *f)
 {
 	if (f->tokens > (UINT64_MAX - f->head) / f->width ||
 	    f->size != f->head + f->tokens * f->width)
-		lost(d, f,
+		lost(s, f,
 		    "its header says %s tokens, %s bytes in all, but it has %s; copy it again",
 		    om_commas(f->tokens), om_commas(f->head + f->tokens * f->width),
 		    om_commas(f->size));
 	if (!f->tokens)
-		lost(d, f, "holds no tokens; leave it out of %s.paths", d->section);
+		lost(s, f, "holds no tokens; leave it out of %s.paths", s->section);
 }
 
 static bool
-npy_is(struct om_data *d, struct om_file *f, const unsigned char *head, size_t n)
+npy_is(struct om_source *s, struct om_file *f, const unsigned char *head, size_t n)
 {
-	(void)d, (void)f;
+	(void)s, (void)f;
 	return om_is_npy(head, n);
 }
 
 static void
-npy_read(struct om_data *d, struct om_file *f, const unsigned char *head, size_t n)
+npy_read(struct om_source *s, struct om_file *f, const unsigned char *head, size_t n)
 {
 	struct om_npy h;
 	const char *why = om_npy_parse(head, n, &h);
 
 	if (why)
-		lost(d, f, "%s%s%s", why, h.whole ? "; " : "", h.whole ? conversion(d, f) : "");
+		lost(s, f, "%s%s%s", why, h.whole ? "; " : "", h.whole ? conversion(s, f) : "");
 	f->width = h.width;
 	f->sign = h.sign;
 	f->head = h.head;
 	f->tokens = h.tokens;
-	check_size(d, f);
+	check_size(s, f);
 }
 
 /* Says what a file may be that is to be a NumPy array and has no header. */
 _Noreturn static void
-npy_lacks(const struct om_data *d, const struct om_file *f, const unsigned char *head, size_t n)
+npy_lacks(const struct om_source *s, const struct om_file *f, const unsigned char *head, size_t n)
 {
 	bool named = om_ends(f->path, ".npy");
 	char fit[64] = "";
 	int some = 0;
 
 	if (om_is_text(head, n))
-		lost(d, f, "has no .npy header, it is text; %s",
+		lost(s, f, "has no .npy header, it is text; %s",
 		    named ? "give it another name" : "leave out the format npy");
 	for (uint32_t width = 2; width <= 8; width *= 2)
-		if (f->size % width == 0 && (width > 2 || d->vocab <= U16_MOST) &&
-		    om_tokens_fit(head, n, width, d->vocab))
+		if (f->size % width == 0 && (width > 2 || s->vocab <= U16_MOST) &&
+		    om_tokens_fit(head, n, width, s->vocab))
 			sprintf(strchr(fit, 0), "%suint%u", some++ ? " or " : "", 8 * width);
-	lost(d, f, "has no .npy header%s; set %s.format=%s%s",
+	lost(s, f, "has no .npy header%s; set %s.format=%s%s",
 	    named ? ", so it is tokens alone, as Dolma and OLMo-core write them under that name"
 		  : "",
-	    d->section, some ? fit : "uint16, uint32 or uint64",
+	    s->section, some ? fit : "uint16, uint32 or uint64",
 	    some == 1 ? "" : ", as it was written");
 }
 
@@ -173,28 +169,28 @@ llmc_row(const unsigned char *head, size_t n)
 }
 
 static bool
-llmc_is(struct om_data *d, struct om_file *f, const unsigned char *head, size_t n)
+llmc_is(struct om_source *s, struct om_file *f, const unsigned char *head, size_t n)
 {
-	(void)d, (void)f;
+	(void)s, (void)f;
 	return llmc_row(head, n) < OM_LEN(llmc);
 }
 
 static void
-llmc_read(struct om_data *d, struct om_file *f, const unsigned char *head, size_t n)
+llmc_read(struct om_source *s, struct om_file *f, const unsigned char *head, size_t n)
 {
 	size_t i = llmc_row(head, n);
 
 	if (n < LLMC_HEAD)
-		lost(d, f, "ends within its header of 1,024 bytes, at byte %zu; copy it again", n);
+		lost(s, f, "ends within its header of 1,024 bytes, at byte %zu; copy it again", n);
 	if (om_number_at(head + 4, 4) != llmc[i].version)
-		lost(d, f,
+		lost(s, f,
 		    "is a data file of llm.c, of version %llu (byte 4); with magic number %u, %u "
 		    "is read",
 		    (unsigned long long)om_number_at(head + 4, 4), llmc[i].magic, llmc[i].version);
 	f->head = LLMC_HEAD;
 	f->width = llmc[i].width;
 	f->tokens = om_number_at(head + 8, 4);
-	check_size(d, f);
+	check_size(s, f);
 }
 
 /* ---- Megatron's data sets -------------------------------------------------------------------- */
@@ -215,7 +211,7 @@ static const struct {
 
 /* The index of that .bin, which has to be closed; its path is NULL where there is none. */
 static struct om_file
-index_open(struct om_data *d, const char *bin)
+index_open(struct om_source *s, const char *bin)
 {
 	struct om_file x = { .fd = -1 };
 	unsigned char magic[MAGIC_BYTES];
@@ -228,7 +224,7 @@ index_open(struct om_data *d, const char *bin)
 	if (stat(path, &st) == 0 && S_ISREG(st.st_mode) && st.st_size >= MAGIC_BYTES) {
 		x.path = path;
 		x.size = (uint64_t)st.st_size;
-		file_read(d, &x, 0, magic, sizeof magic);
+		file_read(s, &x, 0, magic, sizeof magic);
 		if (memcmp(magic, MEGATRON_MAGIC, sizeof magic) == 0)
 			return x;
 		close(x.fd);
@@ -247,9 +243,9 @@ index_close(struct om_file *x)
 }
 
 bool
-om_is_megatron(struct om_data *d, const char *path)
+om_is_megatron(struct om_source *s, const char *path)
 {
-	struct om_file x = index_open(d, path);
+	struct om_file x = index_open(s, path);
 	bool is = x.path != NULL;
 
 	index_close(&x);
@@ -257,10 +253,10 @@ om_is_megatron(struct om_data *d, const char *path)
 }
 
 static bool
-megatron_is(struct om_data *d, struct om_file *f, const unsigned char *head, size_t n)
+megatron_is(struct om_source *s, struct om_file *f, const unsigned char *head, size_t n)
 {
 	(void)head, (void)n;
-	return om_is_megatron(d, f->path);
+	return om_is_megatron(s, f->path);
 }
 
 /* A number of two's complement. */
@@ -281,14 +277,14 @@ struct cursor {
 };
 
 static int64_t
-next(struct om_data *d, struct om_file *x, struct cursor *c)
+next(struct om_source *s, struct om_file *x, struct cursor *c)
 {
 	int64_t number;
 
 	if (c->at == c->until) {
 		c->from = c->at;
 		c->until = c->end - c->at < sizeof c->p ? c->end : c->at + sizeof c->p;
-		file_read(d, x, c->from, c->p, (size_t)(c->until - c->from));
+		file_read(s, x, c->from, c->p, (size_t)(c->until - c->from));
 	}
 	number = signed_at(c->p + (c->at - c->from), c->width);
 	c->at += c->width;
@@ -297,21 +293,21 @@ next(struct om_data *d, struct om_file *x, struct cursor *c)
 
 /* Reads the head of the index x: of f its type of tokens, and how long the arrays are. */
 static void
-index_head(struct om_data *d, struct om_file *f, struct om_file *x, uint64_t *sequences,
+index_head(struct om_source *s, struct om_file *f, struct om_file *x, uint64_t *sequences,
     uint64_t *documents)
 {
 	unsigned char p[MEGATRON_HEAD];
 	uint64_t size;
 
 	if (x->size < sizeof p)
-		lost(d, x, "ends within its header of %zu bytes, at byte %s; copy it again",
+		lost(s, x, "ends within its header of %zu bytes, at byte %s; copy it again",
 		    sizeof p, om_commas(x->size));
-	file_read(d, x, 0, p, sizeof p);
+	file_read(s, x, 0, p, sizeof p);
 	if (om_number_at(p + 9, 8) != 1)
-		lost(d, x, "is a Megatron index of version %llu (byte 9), 1 is read",
+		lost(s, x, "is a Megatron index of version %llu (byte 9), 1 is read",
 		    (unsigned long long)om_number_at(p + 9, 8));
 	if (p[17] >= OM_LEN(megatron) || !megatron[p[17]].width)
-		lost(d, x,
+		lost(s, x,
 		    "says that tokens are of type %u (byte 17); read are whole numbers, types 1 to "
 		    "5 and 8",
 		    p[17]);
@@ -323,94 +319,94 @@ index_head(struct om_data *d, struct om_file *f, struct om_file *x, uint64_t *se
 		   ? UINT64_MAX
 		   : sizeof p + 12 * *sequences + 8 * *documents;
 	if (size == x->size - *sequences && *sequences)
-		lost(d, x, "is of a data set that is not of text alone, which is not read");
+		lost(s, x, "is of a data set that is not of text alone, which is not read");
 	if (size != x->size || !*documents)
-		lost(d, x,
+		lost(s, x,
 		    "its header says %llu sequences and %llu ends of documents (bytes 18 and 26), "
 		    "which do not make its %s bytes; copy it again",
 		    (unsigned long long)*sequences, (unsigned long long)*documents,
 		    om_commas(x->size));
 }
 
-/* Sequence s of f, of which the index x says this; the one before it ends at byte `end`. */
+/* Sequence i of f, of which the index x says this; the one before it ends at byte `end`. */
 static void
-index_check(const struct om_data *d, const struct om_file *f, const struct om_file *x, uint64_t s,
+index_check(const struct om_source *s, const struct om_file *f, const struct om_file *x, uint64_t i,
     int64_t tokens, int64_t begin, uint64_t end, uint64_t at)
 {
 	if (tokens < 0 || begin < 0 || (uint64_t)begin > f->size ||
 	    (uint64_t)tokens > (f->size - (uint64_t)begin) / f->width)
-		lost(d, x,
+		lost(s, x,
 		    "sequence %llu, %lld tokens from byte %lld on (byte %llu), is not within %s, "
 		    "which has %s bytes; copy both again",
-		    (unsigned long long)s, (long long)tokens, (long long)begin,
+		    (unsigned long long)i, (long long)tokens, (long long)begin,
 		    (unsigned long long)at, f->path, om_commas(f->size));
 	if ((uint64_t)begin != end)
-		lost(d, x,
+		lost(s, x,
 		    "sequence %llu begins at byte %lld of %s (byte %llu), the one before it ends "
 		    "at %llu; write the data set anew",
-		    (unsigned long long)s, (long long)begin, f->path, (unsigned long long)at,
+		    (unsigned long long)i, (long long)begin, f->path, (unsigned long long)at,
 		    (unsigned long long)end);
 }
 
 static bool
 megatron_documents(
-    struct om_data *d, struct om_file *f, void (*each)(void *arg, uint64_t tokens), void *arg)
+    struct om_source *s, struct om_file *f, void (*each)(void *arg, uint64_t tokens), void *arg)
 {
-	struct om_file x = index_open(d, f->path);
+	struct om_file x = index_open(s, f->path);
 	struct cursor length = { .at = MEGATRON_HEAD, .width = 4 }, begin = { .width = 8 },
 		      document = { .width = 8 };
 	uint64_t sequences, documents, end = 0, first = 0, n = 0;
 	int64_t of = 0, before = 0;
 
 	if (!x.path)
-		lost(d, f, "its .idx is gone since training began; restore it and resume");
-	index_head(d, f, &x, &sequences, &documents);
+		lost(s, f, "its .idx is gone since training began; restore it and resume");
+	index_head(s, f, &x, &sequences, &documents);
 	length.end = begin.at = length.at + 4 * sequences;
 	begin.end = document.at = begin.at + 8 * sequences;
 	document.end = x.size;
 	length.until = length.at;
 	begin.until = begin.at;
 	document.until = document.at;
-	for (uint64_t s = 0; s <= sequences; s++) {
+	for (uint64_t i = 0; i <= sequences; i++) {
 		/* documents that begin with it, or end with the last */
 		for (; n < documents; n++, before = of) {
 			if (document.at < begin.end + 8 * (n + 1))
-				of = next(d, &x, &document);
+				of = next(s, &x, &document);
 			if (of < before || (!n && of))
-				lost(d, &x,
+				lost(s, &x,
 				    "document %llu begins with sequence %lld (byte %llu), after "
 				    "%lld",
 				    (unsigned long long)n, (long long)of,
 				    (unsigned long long)(document.at - 8), (long long)before);
-			if ((uint64_t)of != s)
+			if ((uint64_t)of != i)
 				break;
 			if (n && each)
 				each(arg, (end - first) / f->width);
 			first = end;
 		}
-		if (s < sequences) {
-			int64_t tokens = next(d, &x, &length), from = next(d, &x, &begin);
+		if (i < sequences) {
+			int64_t tokens = next(s, &x, &length), from = next(s, &x, &begin);
 
-			index_check(d, f, &x, s, tokens, from, end, begin.at - 8);
+			index_check(s, f, &x, i, tokens, from, end, begin.at - 8);
 			end += (uint64_t)tokens * f->width;
 		}
 	}
 	if (n < documents || (uint64_t)before != sequences)
-		lost(d, &x, "its documents end with sequence %lld (byte %llu), but it has %llu",
+		lost(s, &x, "its documents end with sequence %lld (byte %llu), but it has %llu",
 		    (long long)of, (unsigned long long)(document.at - 8),
 		    (unsigned long long)sequences);
 	if (end != f->size)
-		lost(d, f, "has %s bytes, but by %s it has %s; copy both again", om_commas(f->size),
+		lost(s, f, "has %s bytes, but by %s it has %s; copy both again", om_commas(f->size),
 		    x.path, om_commas(end));
 	index_close(&x);
 	return true;
 }
 
 static void
-megatron_read(struct om_data *d, struct om_file *f, const unsigned char *head, size_t n)
+megatron_read(struct om_source *s, struct om_file *f, const unsigned char *head, size_t n)
 {
 	(void)head, (void)n;
-	megatron_documents(d, f, NULL, NULL);
+	megatron_documents(s, f, NULL, NULL);
 	f->tokens = f->size / f->width;
 }
 
@@ -420,10 +416,10 @@ static const struct {
 	const char *what;   /* it is, where the file says so itself; NULL: it has no header */
 	const char *suffix; /* of names that auto takes for it */
 	uint32_t width;     /* of one without a header */
-	bool (*is)(struct om_data *d, struct om_file *f, const unsigned char *head, size_t n);
+	bool (*is)(struct om_source *s, struct om_file *f, const unsigned char *head, size_t n);
 	/* sets width, sign, head and tokens; ends the run where something is wrong */
-	void (*read)(struct om_data *d, struct om_file *f, const unsigned char *head, size_t n);
-	bool (*documents)(struct om_data *d, struct om_file *f,
+	void (*read)(struct om_source *s, struct om_file *f, const unsigned char *head, size_t n);
+	bool (*documents)(struct om_source *s, struct om_file *f,
 	    void (*each)(void *arg, uint64_t tokens), void *arg); /* NULL: it does not know */
 	const char *lacks; /* of one that is asked for and is none */
 } form[] = {
@@ -441,12 +437,12 @@ static const struct {
 
 /* The format of a file that has no header, by its name alone. */
 static int
-format_of(const struct om_data *d, const struct om_file *f)
+format_of(const struct om_source *s, const struct om_file *f)
 {
-	if (d->format != OM_AUTO)
-		return d->format;
+	if (s->format != OM_AUTO)
+		return s->format;
 	if (om_ends(f->path, ".bin")) /* the narrower one that holds the vocabulary */
-		return d->vocab <= U16_MOST ? OM_U16 : OM_U32;
+		return s->vocab <= U16_MOST ? OM_U16 : OM_U32;
 	for (int i = OM_AUTO + 1; i < (int)OM_LEN(form); i++)
 		if (form[i].suffix && om_ends(f->path, form[i].suffix))
 			return i;
@@ -455,39 +451,39 @@ format_of(const struct om_data *d, const struct om_file *f)
 
 bool
 om_file_documents(
-    struct om_data *d, struct om_file *f, void (*each)(void *arg, uint64_t tokens), void *arg)
+    struct om_source *s, struct om_file *f, void (*each)(void *arg, uint64_t tokens), void *arg)
 {
-	return form[f->format].documents && form[f->format].documents(d, f, each, arg);
+	return form[f->format].documents && form[f->format].documents(s, f, each, arg);
 }
 
 /* ---- looking at a file before training ------------------------------------------------------- */
 
 /* What is taken for numbers of that width and has no header to say so must look like it. */
 static void
-check_width(const struct om_data *d, const struct om_file *f, const unsigned char *head, size_t n)
+check_width(const struct om_source *s, const struct om_file *f, const unsigned char *head, size_t n)
 {
 	uint32_t bits = 8 * f->width;
 
 	if (f->size % f->width)
-		lost(d, f,
+		lost(s, f,
 		    "has %s bytes, not a multiple of %u; it is truncated, or its format is not "
 		    "uint%u: set %s.format",
-		    om_commas(f->size), f->width, bits, d->section);
+		    om_commas(f->size), f->width, bits, s->section);
 	if (om_is_text(head, n) && f->width > 1)
-		lost(d, f, "is text, not uint%u tokens; set %s.format=bytes to train on its bytes",
-		    bits, d->section);
+		lost(s, f, "is text, not uint%u tokens; set %s.format=bytes to train on its bytes",
+		    bits, s->section);
 	for (uint32_t width = 4; width >= f->width; width /= 2)
 		if (om_is_wider(head, n, width))
-			lost(d, f,
+			lost(s, f,
 			    "every second uint%u is 0, so its tokens are uint%u; set "
 			    "%s.format=uint%u",
-			    8 * width, 16 * width, d->section, 16 * width);
-	if (f->width < 4 && d->vocab > (uint64_t)1 << bits)
-		lost(d, f,
+			    8 * width, 16 * width, s->section, 16 * width);
+	if (f->width < 4 && s->vocab > (uint64_t)1 << bits)
+		lost(s, f,
 		    "uint%u holds tokens up to %s, the model's vocab_size is %s; set "
 		    "%s.format=uint32 if they are that, or save them as a NumPy array of uint%u, "
 		    "whose header says so",
-		    bits, om_commas(((uint64_t)1 << bits) - 1), om_commas(d->vocab), d->section,
+		    bits, om_commas(((uint64_t)1 << bits) - 1), om_commas(s->vocab), s->section,
 		    bits);
 }
 
@@ -499,19 +495,20 @@ token_at(const struct om_file *f, const unsigned char *p)
 
 /* Token i of f is x, which the model does not have. */
 _Noreturn static void
-beyond(const struct om_data *d, const struct om_file *f, uint64_t i, uint64_t x, const char *remedy)
+beyond(
+    const struct om_source *s, const struct om_file *f, uint64_t i, uint64_t x, const char *remedy)
 {
 	bool negative = f->sign && x > INT64_MAX;
 
-	lost(d, f, "token %llu is %s%llu, the model's vocab_size is %llu; %s",
+	lost(s, f, "token %llu is %s%llu, the model's vocab_size is %llu; %s",
 	    (unsigned long long)i, negative ? "-" : "", (unsigned long long)(negative ? -x : x),
-	    (unsigned long long)d->vocab, remedy);
+	    (unsigned long long)s->vocab, remedy);
 }
 
 /* A token beyond the vocabulary among n bytes p at `at` of the file is found before training. */
 static void
-check_tokens(
-    const struct om_data *d, const struct om_file *f, const unsigned char *p, size_t n, uint64_t at)
+check_tokens(const struct om_source *s, const struct om_file *f, const unsigned char *p, size_t n,
+    uint64_t at)
 {
 	size_t i = at < f->head ? f->head - at : (f->width - (at - f->head) % f->width) % f->width;
 	char hint[160] = "use data of the model's tokenizer";
@@ -519,110 +516,110 @@ check_tokens(
 	for (; f->format != OM_RAW && i + f->width <= n; i += f->width) {
 		uint64_t x = token_at(f, p + i);
 
-		if (x < d->vocab)
+		if (x < s->vocab)
 			continue;
-		if (!form[f->format].what && f->width == 4 && d->vocab > U16_MOST)
+		if (!form[f->format].what && f->width == 4 && s->vocab > U16_MOST)
 			strcat(hint, "; tokens that are uint16 can be a NumPy array, or be written "
 				     "as uint32");
 		for (uint32_t width = 2; !form[f->format].what && !at && width <= 8; width *= 2)
-			if (width != f->width && (width > 2 || d->vocab <= U16_MOST) &&
-			    om_tokens_fit(p, n, width, d->vocab))
+			if (width != f->width && (width > 2 || s->vocab <= U16_MOST) &&
+			    om_tokens_fit(p, n, width, s->vocab))
 				snprintf(hint, sizeof hint,
 				    "as uint%u they would fit: set %s.format=uint%u", 8 * width,
-				    d->section, 8 * width);
-		beyond(d, f, (at + i - f->head) / f->width, x, hint);
+				    s->section, 8 * width);
+		beyond(s, f, (at + i - f->head) / f->width, x, hint);
 	}
 }
 
 /* Raw bytes are for models that can take all of them, and that were meant for little else. */
 static void
-check_bytes(const struct om_data *d, const struct om_file *f)
+check_bytes(const struct om_source *s, const struct om_file *f)
 {
-	if (d->vocab < BYTES)
-		lost(d, f,
+	if (s->vocab < BYTES)
+		lost(s, f,
 		    "raw bytes need a vocab_size of 256, the model's is %s; set %s.format, or name "
 		    "the files one by one",
-		    om_commas(d->vocab), d->section);
-	if (d->vocab >= 2 * BYTES && d->format == OM_AUTO)
-		lost(d, f,
+		    om_commas(s->vocab), s->section);
+	if (s->vocab >= 2 * BYTES && s->format == OM_AUTO)
+		lost(s, f,
 		    "would be read as raw bytes, 256 of the model's vocab_size of %s; give token "
 		    "files, or set %s.format=bytes to train on its bytes",
-		    om_commas(d->vocab), d->section);
+		    om_commas(s->vocab), s->section);
 }
 
 /* What the file is, by what it begins with or what lies beside it, or by its name. */
 static void
-recognise(struct om_data *d, struct om_file *f, const unsigned char *head, size_t n)
+recognise(struct om_source *s, struct om_file *f, const unsigned char *head, size_t n)
 {
 	const char *other = om_filetype_known(head, n, f->size);
 
 	if (other)
-		lost(d, f, "%s", other);
-	f->format = format_of(d, f);
+		lost(s, f, "%s", other);
+	f->format = format_of(s, f);
 	for (int i = OM_AUTO + 1; i < (int)OM_LEN(form); i++)
-		if (form[i].is && form[i].is(d, f, head, n)) {
+		if (form[i].is && form[i].is(s, f, head, n)) {
 			f->format = i;
-			form[i].read(d, f, head, n);
+			form[i].read(s, f, head, n);
 			/* the width that it has may be asked for, too */
-			if (d->format != OM_AUTO && d->format != i &&
-			    (d->format == OM_RAW || form[d->format].width != f->width))
-				lost(d, f, "is %s of %sint%u; leave out %s.format, or set it to %s",
-				    form[i].what, f->sign ? "" : "u", 8 * f->width, d->section,
+			if (s->format != OM_AUTO && s->format != i &&
+			    (s->format == OM_RAW || form[s->format].width != f->width))
+				lost(s, f, "is %s of %sint%u; leave out %s.format, or set it to %s",
+				    form[i].what, f->sign ? "" : "u", 8 * f->width, s->section,
 				    om_key_word(OM_FORMATS, i));
 			return;
 		}
 	if (f->format == OM_NPY)
-		npy_lacks(d, f, head, n);
+		npy_lacks(s, f, head, n);
 	if (form[f->format].lacks)
-		lost(d, f, "%s; correct %s.format", form[f->format].lacks, d->section);
+		lost(s, f, "%s; correct %s.format", form[f->format].lacks, s->section);
 	f->width = form[f->format].width;
 	f->tokens = f->size / f->width;
 	if (f->format != OM_RAW)
-		check_width(d, f, head, n);
+		check_width(s, f, head, n);
 }
 
 void
-om_file_inspect(struct om_data *d, struct om_file *f)
+om_file_inspect(struct om_source *s, struct om_file *f)
 {
 	unsigned char head[EDGE], tail[EDGE];
 	struct stat st;
 	size_t n;
 
-	file_open(d, f);
+	file_open(s, f);
 	if (fstat(f->fd, &st) != 0)
-		lost(d, f, "%s", strerror(errno));
+		lost(s, f, "%s", strerror(errno));
 	f->size = (uint64_t)st.st_size;
 	if (!f->size)
-		lost(d, f, "is empty; remove it or leave it out of %s.paths", d->section);
+		lost(s, f, "is empty; remove it or leave it out of %s.paths", s->section);
 	n = f->size < sizeof head ? (size_t)f->size : sizeof head;
-	file_read(d, f, 0, head, n);
-	file_read(d, f, f->size - n, tail, n);
-	recognise(d, f, head, n);
+	file_read(s, f, 0, head, n);
+	file_read(s, f, f->size - n, tail, n);
+	recognise(s, f, head, n);
 	if (f->format == OM_RAW)
-		check_bytes(d, f);
-	check_tokens(d, f, head, n, 0);
-	check_tokens(d, f, tail, n, f->size - n);
+		check_bytes(s, f);
+	check_tokens(s, f, head, n, 0);
+	check_tokens(s, f, tail, n, f->size - n);
 	/* identity: the size and both ends, since reading all of a large data set takes hours */
-	d->crc = om_crc32c(d->crc, &(uint64_t[]){ f->size, f->width }, 16);
-	d->crc = om_crc32c(d->crc, head, n);
-	d->crc = om_crc32c(d->crc, tail, n);
+	s->crc = om_crc32c(s->crc, &(uint64_t[]){ f->size, f->width }, 16);
+	s->crc = om_crc32c(s->crc, head, n);
+	s->crc = om_crc32c(s->crc, tail, n);
 }
 
 /* ---- its tokens ------------------------------------------------------------------------------ */
 
 void
-om_tokens_read(struct om_data *d, struct om_file *f, uint64_t i, size_t n, int32_t *id)
+om_tokens_read(struct om_source *s, struct om_file *f, uint64_t i, size_t n, int32_t *id)
 {
 	unsigned char p[1 << 16];
 
 	for (size_t piece; n; i += piece, n -= piece, id += piece) {
 		piece = n < sizeof p / f->width ? n : sizeof p / f->width;
-		file_read(d, f, f->head + i * f->width, p, piece * f->width);
+		file_read(s, f, f->head + i * f->width, p, piece * f->width);
 		for (size_t j = 0; j < piece; j++) {
 			uint64_t x = token_at(f, p + j * f->width);
 
-			if (x >= d->vocab)
-				beyond(d, f, i + j, x, "use data of the model's tokenizer");
+			if (x >= s->vocab)
+				beyond(s, f, i + j, x, "use data of the model's tokenizer");
 			id[j] = (int32_t)x;
 		}
 	}

@@ -427,10 +427,10 @@ test_data(void)
 
 		set.order = order;
 		om_data_open(&d, &m, &set, 0);
-		CHECK(d.tokens == N && d.nseq == NSEQ && d.n == FILES);
+		CHECK(d.tokens == N && d.nseq == NSEQ && d.files == FILES);
 		for (int i = 0; i < FILES; i++)
-			CHECK(d.file[i].format == kind[i].format &&
-			      d.file[i].width == (uint32_t)kind[i].width);
+			CHECK(d.source[0].file[i].format == kind[i].format &&
+			      d.source[0].file[i].width == (uint32_t)kind[i].width);
 		for (int epoch = 0; epoch < 2; epoch++) {
 			bool seen[NSEQ] = { false }, ok = true;
 

@@ -1,0 +1,227 @@
+/* A source of tokens: files that are one stream, found by names, directories and globs. */
+#include <dirent.h>
+#include <errno.h>
+#include <fnmatch.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "om_rt.h"
+
+/* ---- finding files --------------------------------------------------------------------------- */
+
+static void
+add(struct om_source *s, const char *path)
+{
+	if (s->n == s->cap) {
+		s->cap = s->cap ? 2 * s->cap : 16;
+		if (!(s->file = realloc(s->file, s->cap * sizeof *s->file)))
+			om_die("memory", "cannot list %u data files", s->cap);
+	}
+	s->file[s->n++] = (struct om_file){ .path = om_text("%s", path), .fd = -1 };
+}
+
+static int
+by_path(const void *a, const void *b)
+{
+	return strcmp(((const struct om_file *)a)->path, ((const struct om_file *)b)->path);
+}
+
+struct place {
+	const struct place *above;
+	dev_t dev;
+	ino_t ino;
+};
+
+/* Adds a file, or all files below a directory except dot-files. */
+static void
+walk(struct om_source *s, const char *path, const struct place *above, bool named)
+{
+	struct place here = { above, 0, 0 };
+	struct dirent *entry;
+	struct stat st;
+	DIR *dir;
+
+	if (stat(path, &st) != 0) {
+		int error = errno;
+		char *bin = om_text("%s.bin", path);
+
+		if (!om_is_megatron(s, bin))
+			om_die(s->section, "%s: %s; correct %s.paths", path, strerror(error),
+			    s->section);
+		add(s, bin); /* what Megatron calls a data set is both names without their ends */
+		free(bin);
+		return;
+	}
+	if (!S_ISDIR(st.st_mode)) {
+		if (S_ISREG(st.st_mode))
+			add(s, path);
+		else if (named)
+			om_die(s->section,
+			    "%s: is neither a file nor a directory; correct %s.paths", path,
+			    s->section);
+		return;
+	}
+	here.dev = st.st_dev;
+	here.ino = st.st_ino;
+	for (const struct place *p = above; p; p = p->above)
+		if (p->dev == here.dev && p->ino == here.ino)
+			om_die(s->section,
+			    "%s: this link leads back to a directory above it; remove it", path);
+	if (!(dir = opendir(path)))
+		om_die(s->section, "%s: %s; make it readable", path, strerror(errno));
+	while ((entry = readdir(dir))) {
+		size_t n = strlen(path);
+		char *name;
+
+		if (entry->d_name[0] == '.')
+			continue;
+		name = om_text("%s%s%s", path, n && path[n - 1] == '/' ? "" : "/", entry->d_name);
+		walk(s, name, &here, false);
+		free(name);
+	}
+	closedir(dir);
+}
+
+/*
+ * Expands the first part of pattern that has a wildcard and goes on with the rest. Not glob(3): it
+ * drags the user database into a static program.
+ */
+static void
+expand(struct om_source *s, const char *pattern)
+{
+	size_t wild = strcspn(pattern, "*?["), from = wild,
+	       to = wild + strcspn(pattern + wild, "/");
+	struct dirent *entry;
+	struct stat st;
+	char *where, *part;
+	DIR *dir;
+
+	if (stat(pattern, &st) == 0) { /* a name, even one with brackets in it */
+		walk(s, pattern, NULL, true);
+		return;
+	}
+	if (!pattern[wild])
+		return;
+	while (from && pattern[from - 1] != '/')
+		from--;
+	where = om_text("%.*s", (int)from, pattern);
+	part = om_text("%.*s", (int)(to - from), pattern + from);
+	if ((dir = opendir(from ? where : "."))) {
+		while ((entry = readdir(dir)))
+			if (fnmatch(part, entry->d_name, FNM_PERIOD) == 0) {
+				char *next = om_text("%s%s%s", where, entry->d_name, pattern + to);
+
+				expand(s, next);
+				free(next);
+			}
+		closedir(dir);
+	}
+	free(where);
+	free(part);
+}
+
+/* Of files from `first` on, which are sorted, Megatron's indices whose .bin is there too. */
+static void
+leave_out_indices(struct om_source *s, uint32_t first)
+{
+	uint32_t kept = first;
+
+	for (uint32_t i = first; i < s->n; i++) {
+		struct om_file f = s->file[i], bin = { .path = om_text("%s", f.path) };
+		size_t n = strlen(f.path);
+		bool out = false;
+
+		if (om_ends(f.path, ".idx")) {
+			memcpy(bin.path + n - 4, ".bin", 4);
+			out = bsearch(&bin, s->file + first, kept - first, sizeof bin, by_path) &&
+			      om_is_megatron(s, bin.path);
+		}
+		free(bin.path);
+		if (out)
+			free(f.path);
+		else
+			s->file[kept++] = f;
+	}
+	s->n = kept;
+}
+
+/* ---- the stream ------------------------------------------------------------------------------ */
+
+void
+om_source_open(struct om_source *s, struct om_data *d, const struct om_set *set)
+{
+	*s = (struct om_source){ .data = d,
+		.vocab = d->vocab,
+		.section = set->section,
+		.format = set->format,
+		.eos = set->eos };
+	if (s->eos != OM_NONE && s->eos >= s->vocab)
+		om_die(s->section,
+		    "data.eos = %llu is not a token, the model's vocab_size is %s; correct it",
+		    (unsigned long long)s->eos, om_commas(s->vocab));
+	for (uint32_t i = 0; i < set->paths.n; i++) {
+		const char *path = set->paths.a[i];
+		uint32_t first = s->n;
+
+		if (strpbrk(path, "*?["))
+			expand(s, path);
+		else
+			walk(s, path, NULL, true);
+		if (s->n == first)
+			om_die(
+			    s->section, "%s: no file matches; correct %s.paths", path, s->section);
+		qsort(s->file + first, s->n - first, sizeof *s->file, by_path);
+		leave_out_indices(s, first);
+	}
+	for (uint32_t i = 0; i < s->n; i++) {
+		struct om_file *f = &s->file[i], *f0 = &s->file[0];
+
+		om_file_inspect(s, f);
+		if ((f->format == OM_RAW) != (f0->format == OM_RAW))
+			om_die(s->section,
+			    "%s is raw bytes, %s is tokens; set %s.format, or name the files one "
+			    "by one",
+			    f->format == OM_RAW ? f->path : f0->path,
+			    f->format == OM_RAW ? f0->path : f->path, s->section);
+		f->first = s->tokens;
+		s->tokens += f->tokens;
+	}
+	/* successive sequences share a token: the last label of one is the first input of the next
+	 */
+	s->nseq = (s->tokens - 1) / d->seq;
+	if (!s->nseq)
+		om_die(s->section,
+		    "%s in %s, but a sequence takes %s and its last label one more; add data",
+		    om_count(s->tokens, "token"), om_count(s->n, "file"), om_commas(d->seq));
+}
+
+void
+om_source_close(struct om_source *s)
+{
+	for (uint32_t i = 0; i < s->n; i++)
+		free(s->file[i].path);
+	free(s->file);
+}
+
+void
+om_source_read(struct om_source *s, uint64_t at, size_t n, int32_t *id)
+{
+	uint64_t lo = 0, hi = s->n - 1;
+
+	while (lo < hi) { /* the last file that begins at or before it */
+		uint64_t mid = (lo + hi + 1) / 2;
+
+		if (s->file[mid].first <= at)
+			lo = mid;
+		else
+			hi = mid - 1;
+	}
+	for (size_t piece; n; lo++, at += piece, n -= piece, id += piece) {
+		struct om_file *f = &s->file[lo];
+		uint64_t from = at - f->first;
+
+		piece = n < f->tokens - from ? n : (size_t)(f->tokens - from);
+		om_tokens_read(s, f, from, piece, id);
+	}
+}
