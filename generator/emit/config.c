@@ -23,9 +23,7 @@ static void
 config(const struct plan *p, struct tree *t)
 {
 	const struct graph *g = p->graph;
-	struct object *tr = g->trainer, *m = spec_obj(tr, F_trainer_model);
-	struct object *ba = spec_obj(tr, F_trainer_batch);
-	struct object *opt = spec_obj(tr, F_trainer_optimizer);
+	const struct object *tr = g->trainer;
 	const struct format *real = target_format(p->target, g->format[ROLE_ACT]);
 	struct buf b = { 0 };
 
@@ -37,24 +35,23 @@ config(const struct plan *p, struct tree *t)
 	    : real->bits == 64 ? "1e-11"
 			       : "2e-5");
 	buf_printf(&b, "#define OM_NAME \"%s\"\n", spec_str(tr, F_trainer_name));
-	size(&b, "OM_VOCAB", (uint64_t)spec_int(m, F_transformer_vocab_size), "vocabulary");
-	size(&b, "OM_D_MODEL", (uint64_t)spec_int(m, F_transformer_d_model),
+	size(&b, "OM_VOCAB", (uint64_t)spec_int(tr, F_transformer_vocab_size), "vocabulary");
+	size(&b, "OM_D_MODEL", (uint64_t)spec_int(tr, F_transformer_d_model),
 	    "width of the residual stream");
 	size(&b, "OM_N_LAYERS", g->n_layers, "");
 	size(&b, "OM_SEQ", g->S, "tokens in a sequence");
 	size(&b, "OM_MICRO", g->B, "sequences in a microbatch");
-	size(&b, "OM_GLOBAL", (uint64_t)spec_int(ba, F_batch_global), "sequences in a step");
+	size(&b, "OM_GLOBAL", (uint64_t)spec_int(tr, F_batch_global), "sequences in a step");
 	size(&b, "OM_MICROBATCHES", g->microbatches, "in a step");
 	size(&b, "OM_PARAMS_TOTAL", g->params_total, "");
 	size(&b, "OM_PARAMS_ACTIVE", g->params_active, "for one token");
 	size(&b, "OM_FLOPS_TOKEN", g->flops_token, "forward and backward");
 	buf_puts(&b, "\n");
-	number(&b, "OM_INIT_STD", spec_num(spec_obj(m, F_transformer_init), F_normal_std));
-	number(
-	    &b, "OM_HEAD_Z_LOSS", spec_num(spec_obj(m, F_transformer_lm_head), F_lm_head_z_loss));
-	number(&b, "OM_BETA1", spec_value(opt, F_adamw_betas)->nums[0]);
-	number(&b, "OM_BETA2", spec_value(opt, F_adamw_betas)->nums[1]);
-	number(&b, "OM_CLIP_NORM", spec_num(opt, F_adamw_clip_norm));
+	number(&b, "OM_INIT_STD", spec_num(tr, F_normal_std));
+	number(&b, "OM_HEAD_Z_LOSS", spec_num(tr, F_lm_head_z_loss));
+	number(&b, "OM_BETA1", spec_value(tr, F_adamw_betas)->nums[0]);
+	number(&b, "OM_BETA2", spec_value(tr, F_adamw_betas)->nums[1]);
+	number(&b, "OM_CLIP_NORM", spec_num(tr, F_adamw_clip_norm));
 	emit_source(p, t, "config.h", (struct slot[]){ { "numbers", b.s } }, 1);
 }
 
@@ -206,7 +203,7 @@ static const char *
 places(const struct plan *p)
 {
 	const struct graph *g = p->graph;
-	uint64_t slots = p->shard->stage[p->stage].slots;
+	uint64_t slots = p->here->slots;
 	struct buf b = { 0 };
 	ARRAY(struct placed) all = { 0 };
 

@@ -118,8 +118,7 @@ fingerprint_of(const struct object *trainer)
 	for (uint32_t f = 0; f < N_FIELDS; f++)
 		if (fields[f].object == OBJ_transformer && f != F_transformer_recompute)
 			buf_printf(&b, "%s = %s\n", fields[f].name, spec_text(spec_value(m, f)));
-	buf_printf(&b, "global = %lld\n",
-	    (long long)spec_int(spec_obj(trainer, F_trainer_batch), F_batch_global));
+	buf_printf(&b, "global = %lld\n", (long long)spec_int(trainer, F_batch_global));
 	return sha256_hex(b.s, b.n);
 }
 

@@ -26,7 +26,7 @@ in_region(const struct plan *p, enum region r, uint64_t at)
 static uint32_t
 layers_here(const struct plan *p, uint32_t s)
 {
-	return (uint32_t)stage_kind(&p->shard->stage[p->stage], &p->graph->seg.a[s]);
+	return (uint32_t)stage_kind(p->here, &p->graph->seg.a[s]);
 }
 
 static const char *
@@ -39,16 +39,15 @@ static void
 layer_lists(const struct plan *p, struct buf *b)
 {
 	const struct graph *g = p->graph;
-	const struct stage *st = &p->shard->stage[p->stage];
 
 	for (uint32_t s = g->embed + 1; s < g->head; s++) {
 		struct buf line = { 0 };
 		if (!layers_here(p, s))
 			continue;
 		buf_printf(&line, "static const uint32_t %s[] = { ", layers_name(p, s));
-		for (uint32_t c = 0; c < st->nchunks; c++)
-			for (uint32_t l = st->chunk[c].first;
-			     l < st->chunk[c].first + st->chunk[c].n; l++)
+		for (uint32_t c = 0; c < p->here->nchunks; c++)
+			for (uint32_t l = p->here->chunk[c].first;
+			     l < p->here->chunk[c].first + p->here->chunk[c].n; l++)
 				if (g->kind_of[l] == s)
 					buf_printf(&line, "%u, ", l);
 		buf_puts(&line, "};");
@@ -181,7 +180,6 @@ moes(const struct plan *p, struct buf *b)
 		if (!o || !layers_here(p, s))
 			continue;
 		const struct object *m = g->seg.a[s].ffn;
-		const struct object *r = spec_obj(m, F_moe_router);
 		if (!n++)
 			buf_printf(b, "\nstatic const struct om_moe %s[] = {\n",
 			    emit_stage_name(p, "moes"));
@@ -191,8 +189,8 @@ moes(const struct plan *p, struct buf *b)
 		    layers_name(p, s), layers_here(p, s), (long long)spec_int(m, F_moe_num_experts),
 		    (long long)spec_int(m, F_moe_top_k));
 		buf_printf(b, "\t\t.load_balance = %s, .z_loss = %s,\n\t},\n",
-		    text_double(spec_num(r, F_router_load_balance)),
-		    text_double(spec_num(r, F_router_z_loss)));
+		    text_double(spec_num(m, F_router_load_balance)),
+		    text_double(spec_num(m, F_router_z_loss)));
 	}
 	if (n)
 		buf_puts(b, "};\n");
@@ -250,7 +248,7 @@ layout_row(const struct plan *p, struct buf *b)
 		buf_printf(b, "\t\t.%s = %" PRIu64 ",\n", fixed[i].name, fixed[i].v);
 	for (uint32_t l = 0; l < N_LIVES && g->last_phase > BACKWARD; l++) {
 		struct buf line = { 0 };
-		for (uint32_t k = 0; k < p->shard->stage[p->stage].slots; k++)
+		for (uint32_t k = 0; k < p->here->slots; k++)
 			buf_printf(
 			    &line, "%" PRIu64 ", ", (plan_room(p, l, k) * p->kept[l].stride));
 		emit_line(b, 2, ".room[%u] = { %s},", l, line.s);
@@ -267,7 +265,7 @@ static uint64_t
 hop_at(const struct plan *p, const struct action *a)
 {
 	const struct graph *g = p->graph;
-	const struct chunk *c = &p->shard->stage[p->stage].chunk[a->chunk];
+	const struct chunk *c = &p->here->chunk[a->chunk];
 	bool forward = a->phase == FORWARD, low = forward == (a->kind == RECEIVE);
 	uint32_t layer = low ? c->first : c->first + c->n - 1;
 	const struct segment *kind = &g->seg.a[g->kind_of[layer]];
@@ -282,12 +280,11 @@ schedule_tables(const struct plan *p, struct buf *b)
 {
 	static const char *const kinds[] = { "OM_PASS", "OM_SEND", "OM_RECEIVE" };
 	static const char *const phases[] = { "OM_FORWARD", "OM_BACKWARD", "OM_WEIGHTS" };
-	const struct stage *st = &p->shard->stage[p->stage];
 	uint64_t hop = p->hop_off;
 
 	buf_printf(b, "\nstatic const struct om_chunk %s[] = {\n", emit_stage_name(p, "chunks"));
-	for (uint32_t i = 0; i < st->nchunks; i++) {
-		const struct chunk *c = &st->chunk[i];
+	for (uint32_t i = 0; i < p->here->nchunks; i++) {
+		const struct chunk *c = &p->here->chunk[i];
 		emit_line(b, 1,
 		    "{ .embed = %s, .head = %s, .slot = %u, .slots = %u, .hop = %" PRIu64 " },",
 		    c->embed ? "true" : "false", c->head ? "true" : "false", c->slot, c->slots,
@@ -295,14 +292,14 @@ schedule_tables(const struct plan *p, struct buf *b)
 		hop += c->place ? p->stream_stride : 0;
 	}
 	buf_puts(b, "};\n");
-	for (uint32_t k = 0; k < st->nsteps; k++) {
+	for (uint32_t k = 0; k < p->here->nsteps; k++) {
 		buf_printf(b,
 		    "\n/* { kind, phase, chunk, slot, stage, tag, microbatch, at } */\nstatic "
 		    "const "
 		    "struct om_action %s_%u[] = {\n",
-		    emit_stage_name(p, "actions"), (unsigned)st->step[k].microbatches);
-		for (uint32_t i = 0; i < st->step[k].action.n; i++) {
-			const struct action *a = &st->step[k].action.a[i];
+		    emit_stage_name(p, "actions"), (unsigned)p->here->step[k].microbatches);
+		for (uint32_t i = 0; i < p->here->step[k].action.n; i++) {
+			const struct action *a = &p->here->step[k].action.a[i];
 			buf_printf(b, "\t{ %s, %s, %u, %u, %u, %u, %u, %" PRIu64 " },\n",
 			    kinds[a->kind], phases[a->phase], a->chunk, a->slot, a->stage, a->tag,
 			    a->microbatch, hop_at(p, a));
@@ -310,10 +307,10 @@ schedule_tables(const struct plan *p, struct buf *b)
 		buf_puts(b, "};\n");
 	}
 	buf_printf(b, "\nstatic const struct om_step %s[] = {\n", emit_stage_name(p, "steps"));
-	for (uint32_t k = 0; k < st->nsteps; k++)
-		buf_printf(b, "\t{ %u, %s_%u, %u },\n", (unsigned)st->step[k].microbatches,
-		    emit_stage_name(p, "actions"), (unsigned)st->step[k].microbatches,
-		    st->step[k].action.n);
+	for (uint32_t k = 0; k < p->here->nsteps; k++)
+		buf_printf(b, "\t{ %u, %s_%u, %u },\n", (unsigned)p->here->step[k].microbatches,
+		    emit_stage_name(p, "actions"), (unsigned)p->here->step[k].microbatches,
+		    p->here->step[k].action.n);
 	buf_puts(b, "};\n");
 }
 
@@ -338,7 +335,6 @@ model(const struct plan *p, const char *fingerprint, const char *refusal, const 
     struct buf *b)
 {
 	const struct graph *g = p->graph;
-	const struct stage *st = &p->shard->stage[p->stage];
 	bool many = p->n_stages > 1;
 	double gib = spec_num(g->trainer, F_trainer_device_memory);
 	struct buf mesh = { 0 }, passes = { 0 };
@@ -380,8 +376,8 @@ model(const struct plan *p, const char *fingerprint, const char *refusal, const 
 		fields_of(b,
 		    ".step = %s, .nsteps = %u, .chunk = %s, .nchunks = %u, .hop_bytes = %" PRIu64
 		    ",",
-		    emit_stage_name(p, "steps"), st->nsteps, emit_stage_name(p, "chunks"),
-		    st->nchunks, shard_bytes(p->shard, g->seg.a[g->head].x));
+		    emit_stage_name(p, "steps"), p->here->nsteps, emit_stage_name(p, "chunks"),
+		    p->here->nchunks, shard_bytes(p->shard, g->seg.a[g->head].x));
 	fields_of(b, ".arena_bytes = %s,", many ? emit_number(p->arena_bytes) : "OM_ARENA_BYTES");
 	for (unsigned i = 0; i < LEN(regions); i++)
 		fields_of(b, ".%s_off = %s, .%s_bytes = %" PRIu64 ",", regions[i].name,
@@ -434,7 +430,7 @@ emit_params(const struct plan *p, const char *fingerprint, struct tree *t)
 	/* what the fingerprint is of, so that a checkpoint of another model is told what differs */
 	text_of("facts",
 	    xprintf("%sbatch.global = %lld\n", spec_facts(spec_obj(g->trainer, F_trainer_model)),
-		(long long)spec_int(spec_obj(g->trainer, F_trainer_batch), F_batch_global)),
+		(long long)spec_int(g->trainer, F_batch_global)),
 	    &b);
 	const char *reason = NULL, *json = hf_config(g, &reason);
 	if (json)

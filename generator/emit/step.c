@@ -338,7 +338,6 @@ microbatch(const struct plan *p, int ph, struct buf *b)
 static void
 stage_passes(const struct plan *p, struct buf *b)
 {
-	const struct stage *st = &p->shard->stage[p->stage];
 
 	for (enum pass_id i = 0; i < N_PASSES; i++) {
 		const struct pass pass = plan_pass(p->graph, i);
@@ -349,15 +348,15 @@ stage_passes(const struct plan *p, struct buf *b)
 		    emit_stage_name(p, pass.name), trains ? ", int of" : "");
 		if (trains)
 			microbatch(p, pass.phase, b);
-		for (uint32_t c = 0; c < st->nchunks; c++) {
-			const struct chunk *ch = &st->chunk[c];
-			if (st->nchunks > 1)
+		for (uint32_t c = 0; c < p->here->nchunks; c++) {
+			const struct chunk *ch = &p->here->chunk[c];
+			if (p->here->nchunks > 1)
 				buf_printf(b, "\t%sif (slot < %u) { /* layers %u .. %u */\n",
 				    c ? "} else " : "", ch->slot + ch->slots, ch->first,
 				    ch->first + ch->n - 1);
-			call_chunk(p, ch, i, st->nchunks > 1 ? 2 : 1, b);
+			call_chunk(p, ch, i, p->here->nchunks > 1 ? 2 : 1, b);
 		}
-		buf_puts(b, st->nchunks > 1 ? "\t}\n}\n" : "}\n");
+		buf_puts(b, p->here->nchunks > 1 ? "\t}\n}\n" : "}\n");
 	}
 }
 

@@ -200,6 +200,15 @@ tensor_layers(const struct graph *g, const struct tensor *t)
 	return n ? n : 1;
 }
 
+tensor_id
+tensor_next(const struct graph *g, enum tensor_class c, tensor_id t)
+{
+	while (++t < g->tensor.n)
+		if (g->tensor.a[t].class == c)
+			return t;
+	return 0;
+}
+
 void
 graph_role(struct graph *g, tensor_id t, enum role r)
 {

@@ -215,6 +215,8 @@ struct part_list {
 };
 struct part_list tensor_parts(const struct graph *g, tensor_id t);
 uint64_t tensor_layers(const struct graph *g, const struct tensor *t);
+/* The next one of a class behind t, from 0 on; 0: there is none. */
+tensor_id tensor_next(const struct graph *g, enum tensor_class c, tensor_id t);
 /* The leading dimension of a parameter counts experts: each is a tensor of the checkpoint. */
 bool tensor_by_expert(const struct tensor *t);
 tensor_id

@@ -64,11 +64,10 @@ match(const struct graph *g, const struct tensor *t, const char *pattern, const 
 void
 graph_groups(struct graph *g)
 {
-	struct object *opt = spec_obj(g->trainer, F_trainer_optimizer);
-	struct value *list = spec_value(opt, F_adamw_groups);
+	struct value *list = spec_value(g->trainer, F_adamw_groups);
 	enum { SEEN = 1, HELD = 2, SPLIT = 4 };
 	uint8_t *state = xalloc(list->n + 1);
-	double decay = spec_num(opt, F_adamw_weight_decay);
+	double decay = spec_num(g->trainer, F_adamw_weight_decay);
 	struct buf names = { 0 }, name = { 0 };
 
 	for (uint32_t i = 1; i < g->tensor.n; i++) {

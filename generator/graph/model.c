@@ -17,7 +17,6 @@ struct rope_made {
 /* The segment being built and the line of resolved.lua that its next ops and tensors stand for. */
 struct builder {
 	struct graph *g;
-	const struct object *model;
 	uint32_t seg;
 	const struct line *line;
 	uint64_t B, T;      /* sequences and tokens: of a microbatch, or of decode, which are 1 */
@@ -48,7 +47,7 @@ of_training(const struct builder *b, const char *name, enum tensor_class c)
 static void
 choose_formats(struct graph *g)
 {
-	const struct object *pr = spec_obj(g->trainer, F_trainer_precision);
+	const struct object *pr = g->trainer;
 	const struct format *weight = format_find(spec_str(pr, F_precision_weights));
 
 	memcpy(g->format,
@@ -193,7 +192,7 @@ bias(struct builder *b, const char *name, tensor_id x, const char *out)
 static tensor_id
 norm_by(struct builder *b, tensor_id w, tensor_id x, uint64_t heads, const char *out)
 {
-	double eps = spec_num(spec_obj(b->model, F_transformer_norm), F_rms_norm_eps);
+	double eps = spec_num(b->g->trainer, F_rms_norm_eps);
 
 	return result(b, NAMES(out, xprintf("%s_rms", out)),
 	    OP_(OP_rmsnorm, .arg = { x, w }, .ints = { heads }, .floats = { eps }));
@@ -367,8 +366,7 @@ route(struct builder *b, const struct object *m, tensor_id x)
 	/* what is generated is no stress run, and has no place in the data to draw by */
 	const char *routing = b->shift ? "learned" : spec_str(ro, F_router_routing);
 	/* the losses are means over microbatches and data-parallel ranks */
-	double shares = (double)g->microbatches *
-			(double)spec_int(spec_obj(g->trainer, F_trainer_parallel), F_parallel_data);
+	double shares = (double)g->microbatches * (double)spec_int(g->trainer, F_parallel_data);
 
 	while (strcmp(scores[score], spec_str(ro, F_router_score)))
 		score++;
@@ -440,7 +438,7 @@ static tensor_id
 norm_if(
     struct builder *b, bool here, const char *name, const char *hf, tensor_id x, const char *out)
 {
-	b->line = spec_value(b->model, F_transformer_norm)->line;
+	b->line = spec_value(b->g->trainer, F_transformer_norm)->line;
 	return here ? norm(b, name, xprintf("model.layers.%%l.%s.weight", hf), x, 1, out) : x;
 }
 
@@ -448,7 +446,7 @@ static void
 layer(struct builder *b, const struct object *at, const struct object *ffn)
 {
 	struct graph *g = b->g;
-	const struct object *tr = b->model;
+	const struct object *tr = g->trainer;
 	const char *placement = spec_str(tr, F_transformer_norm_placement);
 	bool before = strcmp(placement, "post") != 0, after = strcmp(placement, "pre") != 0;
 	tensor_id x, a, mid, f;
@@ -482,7 +480,7 @@ layer(struct builder *b, const struct object *at, const struct object *ffn)
 static void
 find_kinds(struct graph *g)
 {
-	const struct object *tr = spec_obj(g->trainer, F_trainer_model);
+	const struct object *tr = g->trainer;
 	const struct value *at = spec_value(tr, F_transformer_attention);
 	const struct value *ff = spec_value(tr, F_transformer_feed_forward);
 	const struct value *re = spec_value(tr, F_transformer_recompute);
@@ -535,7 +533,7 @@ update(struct builder *b)
 {
 	struct graph *g = b->g;
 	tensor_id ctl = g->ctl;
-	struct object *opt = spec_obj(g->trainer, F_trainer_optimizer);
+	const struct object *opt = g->trainer;
 	const struct value *betas = spec_value(opt, F_adamw_betas);
 	ARRAY(tensor_id) params = { 0 }; /* by group */
 	uint32_t ntensors = g->tensor.n;
@@ -574,11 +572,11 @@ update(struct builder *b)
 		if (t->class != T_BUFFER)
 			continue;
 		const struct segment *s = &g->seg.a[t->seg];
-		const struct object *ro = spec_obj(s->ffn, F_moe_router);
 		b->line = t->line;
 		op(b, NULL,
 		    OP_(OP_bias_update, .arg = { op_arg(graph_route(s), "load"), ctl, i },
-			.ints = { t->dim[0] }, .floats = { spec_num(ro, F_router_bias_gamma) }));
+			.ints = { t->dim[0] },
+			.floats = { spec_num(s->ffn, F_router_bias_gamma) }));
 	}
 }
 
@@ -611,14 +609,13 @@ count(struct graph *g)
 static void
 embed(struct builder *b, tensor_id tokens, tensor_id w)
 {
-	const struct object *em = spec_obj(b->model, F_transformer_embedding);
-	double factor = spec_num(em, F_embedding_scale);
+	double factor = spec_num(b->g->trainer, F_embedding_scale);
 	tensor_id x = result(b, NAMES("x0"), OP_(OP_embed, .arg = { tokens, w }));
 
-	b->line = spec_value(b->model, F_transformer_embedding)->line;
+	b->line = spec_value(b->g->trainer, F_transformer_embedding)->line;
 	if (factor != 1)
 		x = result(b, NAMES("scaled"), OP_(OP_scale, .arg = { x }, .floats = { factor }));
-	if (spec_int(em, F_embedding_norm))
+	if (spec_int(b->g->trainer, F_embedding_norm))
 		x = norm(b, "norm", "model.embed_norm.weight", x, 1, "normed");
 	b->g->seg.a[b->seg].y = x;
 }
@@ -627,13 +624,12 @@ embed(struct builder *b, tensor_id tokens, tensor_id w)
 static tensor_id
 head_norm(struct builder *b, tensor_id norm_w)
 {
-	const struct object *lm = spec_obj(b->model, F_transformer_lm_head);
 	tensor_id x, h;
 
-	b->line = spec_value(b->model, F_transformer_norm)->line;
+	b->line = spec_value(b->g->trainer, F_transformer_norm)->line;
 	x = b->g->seg.a[b->seg].x = ACT(b, "x", b->T, b->g->tensor.a[norm_w].dim[0]);
 	h = norm_by(b, norm_w, x, 1, "in");
-	b->line = spec_value(lm, F_lm_head_tied)->line;
+	b->line = spec_value(b->g->trainer, F_lm_head_tied)->line;
 	return h;
 }
 
@@ -642,14 +638,12 @@ static void
 head(struct builder *b, tensor_id norm_w, tensor_id w)
 {
 	struct graph *g = b->g;
-	const struct object *ba = spec_obj(g->trainer, F_trainer_batch);
-	const struct object *lm = spec_obj(b->model, F_transformer_lm_head);
-	double labels = (double)spec_int(ba, F_batch_global) * (double)g->S;
+	double labels = (double)spec_int(g->trainer, F_batch_global) * (double)g->S;
 	tensor_id h = head_norm(b, norm_w);
 
 	op(b, NAMES("logits_lse"),
 	    OP_(OP_head_loss, .arg = { h, w, g->labels, 0, g->loss },
-		.floats = { 1 / labels, spec_num(lm, F_lm_head_z_loss) }));
+		.floats = { 1 / labels, spec_num(b->g->trainer, F_lm_head_z_loss) }));
 }
 
 /*
@@ -674,7 +668,7 @@ decode(struct builder *b, tensor_id tokens_w, tensor_id norm_w, tensor_id w)
 			.nlayers = old.nlayers };
 	}
 	b->seg = g->decode;
-	b->line = spec_value(b->model, F_transformer_vocab_size)->line;
+	b->line = spec_value(b->g->trainer, F_transformer_vocab_size)->line;
 	token = tensor(b, "token", T_INPUT, ROLE_INT32, DIMS(1));
 	b->position = tensor(b, "position", T_INPUT, ROLE_INT32, DIMS(1));
 	embed(b, token, tokens_w);
@@ -690,20 +684,19 @@ struct graph *
 graph_build(struct object *trainer)
 {
 	struct graph *g = xalloc(sizeof *g);
-	struct object *tr = spec_obj(trainer, F_trainer_model);
-	struct object *ba = spec_obj(trainer, F_trainer_batch);
-	uint64_t V = size_of(tr, F_transformer_vocab_size), D = size_of(tr, F_transformer_d_model);
-	struct builder b = { .g = g, .model = tr };
+	uint64_t V = size_of(trainer, F_transformer_vocab_size);
+	uint64_t D = size_of(trainer, F_transformer_d_model);
+	struct builder b = { .g = g };
 	tensor_id tokens_w, w, norm_w;
 
 	g->trainer = trainer;
 	g->last_phase = BACKWARD;
-	g->n_layers = (uint32_t)spec_int(tr, F_transformer_n_layers);
-	b.B = g->B = size_of(ba, F_batch_micro);
-	g->S = size_of(tr, F_transformer_sequence_length);
+	g->n_layers = (uint32_t)spec_int(trainer, F_transformer_n_layers);
+	b.B = g->B = size_of(trainer, F_batch_micro);
+	g->S = size_of(trainer, F_transformer_sequence_length);
 	b.T = g->T = size_mul(g->B, g->S);
-	g->microbatches = size_of(ba, F_batch_global) / g->B /
-			  size_of(spec_obj(trainer, F_trainer_parallel), F_parallel_data);
+	g->microbatches =
+	    size_of(trainer, F_batch_global) / g->B / size_of(trainer, F_parallel_data);
 	choose_formats(g);
 	*PUSH(g->tensor) = (struct tensor){ .name = "none" };
 	g->init = segment(g, "init");
@@ -711,7 +704,7 @@ graph_build(struct object *trainer)
 	find_kinds(g);
 
 	b.seg = g->embed;
-	b.line = spec_value(tr, F_transformer_vocab_size)->line;
+	b.line = spec_value(trainer, F_transformer_vocab_size)->line;
 	g->tokens = tensor(&b, "tokens", T_INPUT, ROLE_INT32, DIMS(g->T));
 	g->labels = tensor(&b, "labels", T_INPUT, ROLE_INT32, DIMS(g->T));
 	w = tokens_w = param(&b, "tokens_w", "model.embed_tokens.weight", OM_DATA, DIMS(V, D));
@@ -723,10 +716,10 @@ graph_build(struct object *trainer)
 	}
 
 	g->head = b.seg = segment(g, "head");
-	b.line = spec_value(tr, F_transformer_norm)->line;
+	b.line = spec_value(trainer, F_transformer_norm)->line;
 	norm_w = param(&b, "norm", "model.norm.weight", OM_DATA, DIMS(D));
-	b.line = spec_value(tr, F_transformer_lm_head)->line;
-	if (!spec_int(spec_obj(tr, F_transformer_lm_head), F_lm_head_tied))
+	b.line = spec_value(trainer, F_transformer_lm_head)->line;
+	if (!spec_int(trainer, F_lm_head_tied))
 		w = param(&b, "w", "lm_head.weight", OM_DATA, DIMS(V, D));
 	g->loss = stat(&b, "loss", ROLE_FP64, OM_WORLD, 2);
 	head(&b, norm_w, w);

@@ -79,6 +79,10 @@ struct line {
 	const char *origin; /* where the description has it, or what is around: "tiny.lua:14" */
 };
 
+/*
+ * A field of an object, or of one inside it of which there is one alone: a trainer has all but its
+ * layers' (F_batch_micro, F_lm_head_tied). It may be unset.
+ */
 struct value *spec_value(const struct object *o, enum field_id f);
 int64_t spec_int(const struct object *o, enum field_id f);
 double spec_num(const struct object *o, enum field_id f);

@@ -47,18 +47,29 @@ spec_new(enum object_type type, struct pos pos)
 	return o;
 }
 
-/*
- * A field's value, set or not; an internal error if the object has no such field. Of an object that
- * is missing, which is an error that was reported, none is set.
- */
+/* Of the object, or of one that it has, or that one has; NULL: none of them has the field. */
+static struct value *
+find_value(const struct object *o, enum field_id f)
+{
+	struct value *v = NULL;
+
+	if (o->type == fields[f].object)
+		return &o->v[f - o->v->f];
+	for (uint32_t i = 0; i < o->n && !v; i++)
+		if (fields[o->v[i].f].type == OBJ && o->v[i].n)
+			v = find_value(o->v[i].list[0], f);
+	return v;
+}
+
 struct value *
 spec_value(const struct object *o, enum field_id f)
 {
-	if (!o)
-		return xalloc(sizeof(struct value));
-	if (fields[f].object != o->type)
+	/* of an object that is missing, which is an error that was reported, none is set */
+	struct value *v = o ? find_value(o, f) : xalloc(sizeof *v);
+
+	if (!v)
 		internal("%s has no field %s", objects[o->type].name, fields[f].name);
-	return &o->v[f - o->v->f];
+	return v;
 }
 
 static struct value *

@@ -266,11 +266,10 @@ static void
 place_saved(struct plan *p, struct buffers *b)
 {
 	const struct graph *g = p->graph;
-	const struct stage *st = &p->shard->stage[p->stage];
 	uint64_t entries = 0;
 
-	for (uint32_t c = 0; c < st->nchunks; c++)
-		entries = st->chunk[c].n + 1u > entries ? st->chunk[c].n + 1u : entries;
+	for (uint32_t c = 0; c < p->here->nchunks; c++)
+		entries = p->here->chunk[c].n + 1u > entries ? p->here->chunk[c].n + 1u : entries;
 	p->kept[p->stream_life].stride = size_mul(p->stream_stride, entries);
 	if (p->dstream_life < N_LIVES)
 		p->kept[p->dstream_life].stride = size_mul(p->stream_stride, entries);
@@ -296,7 +295,7 @@ place_saved(struct plan *p, struct buffers *b)
 	for (uint32_t l = 0; l < N_LIVES; l++) {
 		p->kept[l].off = p->region_bytes[R_SAVED];
 		p->region_bytes[R_SAVED] =
-		    size_add(p->kept[l].off, size_mul(p->kept[l].stride, st->rooms[l]));
+		    size_add(p->kept[l].off, size_mul(p->kept[l].stride, p->here->rooms[l]));
 	}
 	for (tensor_id t = 1; t < g->tensor.n; t++)
 		if (b->where[t] == IN_SAVED)
@@ -326,7 +325,6 @@ void
 plan_activations(struct plan *p)
 {
 	struct graph *g = p->graph;
-	const struct stage *st = &p->shard->stage[p->stage];
 	struct buffers b = { .same = xalloc(g->tensor.n * sizeof *b.same),
 		.where = xalloc(g->tensor.n * sizeof *b.where),
 		.uses = xalloc(g->tensor.n * sizeof *b.uses),
@@ -334,8 +332,8 @@ plan_activations(struct plan *p)
 	uint64_t stream = shard_bytes(p->shard, g->seg.a[g->head].x);
 
 	p->stream_stride = size_align(stream, PLAN_ALIGN);
-	for (uint32_t c = 0; c < st->nchunks; c++)
-		if (st->chunk[c].place)
+	for (uint32_t c = 0; c < p->here->nchunks; c++)
+		if (p->here->chunk[c].place)
 			plan_take(p, R_COMM, stream);
 	for (tensor_id t = 0; t < g->tensor.n; t++)
 		b.same[t] = t;

@@ -69,12 +69,11 @@ static struct expected
 stage_expected(const struct plan *p)
 {
 	const struct graph *g = p->graph;
-	const struct stage *stage = &p->shard->stage[p->stage];
 	struct expected e = { .known = true };
 
 	for (struct launch_at at = { 0 }; e.known && plan_next(p, &at);) {
 		const struct segment *seg = &g->seg.a[at.seg];
-		double layers = seg->nlayers ? (double)stage_kind(stage, seg) : 1;
+		double layers = seg->nlayers ? (double)stage_kind(p->here, seg) : 1;
 		bool stores = at.launch->stores != 0;
 		if (runtime_call(at.launch->op.op)) /* among what is sent */
 			continue;
@@ -85,9 +84,9 @@ stage_expected(const struct plan *p)
 			add_calls(p, &at, true, stores * layers, &e);
 		}
 	}
-	for (uint32_t c = 0; c < stage->comm.n && p->target->link_gbs > 0; c++)
+	for (uint32_t c = 0; c < p->here->comm.n && p->target->link_gbs > 0; c++)
 		e.seconds[COMMUNICATION] +=
-		    (double)stage->comm.a[c].bytes / (p->target->link_gbs * 1e9);
+		    (double)p->here->comm.a[c].bytes / (p->target->link_gbs * 1e9);
 	for (int i = 0; i < N_EXPECTED_PARTS; i++)
 		e.step += e.seconds[i];
 	return e;

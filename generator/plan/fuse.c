@@ -1,5 +1,5 @@
 /*
- * Ops that one op does better: the rows of fuse.def that hold for the target, in their order. A row
+ * Ops that one op does better: the rows of fuse.def in their order. A row
  * is tried on a segment until it matches nowhere; of several matches the one whose ops come first
  * holds. Nothing is looked for beyond a segment, so work grows with their number and no faster.
  */
@@ -287,73 +287,51 @@ may_merge(const struct fuser *f, const struct match *m, const struct variables *
 	return true;
 }
 
-/* What parameters that can be merged become, or are already. */
-static struct tensor
-merged(const struct fuser *f, const struct match *m, const struct variables *v)
-{
-	const struct tensor *all = f->g->tensor.a, *first = &all[m->of[*v->a]];
-	struct buf name = { 0 };
-
-	if (first->whole)
-		return all[first->whole];
-	struct tensor t = { .class = T_MERGED,
-		.role = first->role,
-		.format = first->format,
-		.ndims = first->ndims,
-		.seg = first->seg,
-		.line = first->line };
-	memcpy(t.dim, first->dim, sizeof t.dim);
-	t.dim[0] = 0;
-	for (uint8_t i = 0; i < v->n; i++) {
-		const struct tensor *x = &all[m->of[v->a[i]]];
-		size_t own_name = i ? strlen(f->g->seg.a[t.seg].name) : 0;
-		buf_puts(&name, x->name + own_name);
-		t.part[i] = m->of[v->a[i]];
-		t.dim[0] += x->dim[0];
-	}
-	t.name = name.s;
-	return t;
-}
-
-/* The merged tensor, which is made if it is not there yet. */
+/* What parameters that can be merged are, or become. */
 static tensor_id
 merge(struct fuser *f, const struct match *m, const struct variables *v)
 {
 	struct graph *g = f->g;
-	const struct tensor t = merged(f, m, v);
-	tensor_id *whole = &g->tensor.a[t.part[0]].whole;
+	const struct tensor first = g->tensor.a[m->of[*v->a]];
+	struct buf name = { 0 };
 
-	if (*whole)
-		return *whole;
+	if (first.whole)
+		return first.whole;
 	for (uint8_t i = 0; i < v->n; i++)
-		g->tensor.a[t.part[i]].whole = g->tensor.n;
-	*PUSH(g->tensor) = t;
+		buf_printf(&name, "%s%s", i ? "_" : "", tensor_short_name(g, m->of[v->a[i]]));
+	tensor_id id = graph_like(g, m->of[*v->a], T_MERGED, first.role, name.s);
+	struct tensor *whole = &g->tensor.a[id];
+	whole->dim[0] = 0;
+	for (uint8_t i = 0; i < v->n; i++) {
+		whole->part[i] = m->of[v->a[i]];
+		whole->dim[0] += g->tensor.a[whole->part[i]].dim[0];
+		g->tensor.a[whole->part[i]].whole = id;
+	}
 	(void)PUSH(f->uses);
-	return g->tensor.n - 1;
+	return id;
 }
 
-/* True if the target has a kernel for what the match becomes. */
+/* Merges arguments; true if the target has a kernel for them, else nothing was merged. */
 static bool
-has_kernel(const struct fuser *f, const struct match *m)
+has_kernel(struct fuser *f, struct match *m)
 {
 	uint32_t n = f->g->tensor.n;
-	struct op o = m->into;
 
-	/* sizes are asked of tensors: merged ones are there for so long */
-	for (uint8_t i = 0; i < op_row(o.op)->nargs; i++)
-		if (f->p->into.arg[i].n > 1) {
-			struct tensor t = merged(f, m, &f->p->into.arg[i]);
-			o.arg[i] = f->g->tensor.n;
-			*PUSH(f->g->tensor) = t;
-		}
-	bool has = !f->target || kernel_for(f->g, f->target, &o);
-	f->g->tensor.n = n;
-	return has;
+	for (uint8_t i = 0; i < op_row(m->into.op)->nargs; i++)
+		if (f->p->into.arg[i].n > 1)
+			m->into.arg[i] = merge(f, m, &f->p->into.arg[i]);
+	if (!f->target || kernel_for(f->g, f->target, &m->into))
+		return true;
+	for (tensor_id t = n; t < f->g->tensor.n; t++)
+		for (uint8_t i = 0; i < MAX_PARTS; i++)
+			f->g->tensor.a[f->g->tensor.a[t].part[i]].whole = 0;
+	f->g->tensor.n = f->uses.n = n;
+	return false;
 }
 
 /* True if the ops that were found can become one: what is lost is theirs alone, order holds. */
 static bool
-may_fuse(const struct fuser *f, struct match *m)
+may_fuse(struct fuser *f, struct match *m)
 {
 	const struct segment *seg = &f->g->seg.a[f->seg];
 	const struct call *into = &f->p->into;
@@ -372,24 +350,23 @@ may_fuse(const struct fuser *f, struct match *m)
 	}
 	m->into = (struct op){ .op = into->op, .group = group };
 	for (uint8_t i = 0; i < op_row(into->op)->nargs; i++) {
-		bool merged = into->arg[i].n > 1; /* when all else is well */
-		m->into.arg[i] = merged ? 0 : m->of[*into->arg[i].a];
-		if (merged && !may_merge(f, m, &into->arg[i]))
+		m->into.arg[i] = m->of[*into->arg[i].a]; /* until all else is well */
+		if (into->arg[i].n > 1 && !may_merge(f, m, &into->arg[i]))
 			return false;
 	}
 	/* two names may be one tensor */
 	for (uint32_t v = 0; v < f->p->nvars; v++)
 		if (f->p->written >> v & 1 && op_reads(&m->into, m->of[v]))
 			return false;
-	if (!same_constants(f, m) || !has_kernel(f, m) || !find_place(f, m))
+	if (!same_constants(f, m) || !find_place(f, m))
 		return false;
 	m->into.line = m->place->op->line;
-	return true;
+	return has_kernel(f, m);
 }
 
 /* Finds ops for the calls from k on. */
 static bool
-complete(const struct fuser *f, struct match *m, uint32_t k)
+complete(struct fuser *f, struct match *m, uint32_t k)
 {
 	const struct match before = *m;
 	const struct call *c = &f->p->call[k];
@@ -431,9 +408,6 @@ replace(struct fuser *f, struct match *m)
 {
 	struct oplist *ops = f->g->seg.a[f->seg].ops;
 
-	for (uint8_t i = 0; i < op_row(m->into.op)->nargs; i++)
-		if (f->p->into.arg[i].n > 1)
-			m->into.arg[i] = merge(f, m, &f->p->into.arg[i]);
 	for (uint32_t k = 0; k < f->p->n; k++)
 		count_uses(f, f->seg, m->at[k]->op, -1u);
 	count_uses(f, f->seg, &m->into, 1);
@@ -471,19 +445,12 @@ fuse_graph(struct graph *g, const struct target_row *t, const struct fusion *row
 void
 fuse(struct shard *s)
 {
-	static const struct {
-		const char *kernels;
-		struct fusion fusion;
-	} rows[] = {
-#define FUSE(kernels, match, into) { #kernels, { match, into } },
+	static const struct fusion rows[] = {
+#define FUSE(match, into) { match, into },
 #include "fuse.def"
 #undef FUSE
 	};
-	struct fusion here[LEN(rows)];
-	uint32_t n = 0;
 
-	for (uint32_t i = 0; i < LEN(rows) && spec_int(s->graph->trainer, F_trainer_fuse); i++)
-		if (!strcmp(rows[i].kernels, s->target->kind->name))
-			here[n++] = rows[i].fusion;
-	fuse_graph(s->graph, s->target, here, n);
+	if (spec_int(s->graph->trainer, F_trainer_fuse))
+		fuse_graph(s->graph, s->target, rows, LEN(rows));
 }

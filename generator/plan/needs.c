@@ -141,57 +141,51 @@ offer_cpu(const struct plan *p, struct question *q, const char *why)
 void
 plan_buildable(const struct plan *p)
 {
-	static const struct {
-		enum field_id field;
-		const char *name;
-	} degree[] = { { F_parallel_data, "data" }, { F_parallel_pipeline, "pipeline" } };
-	struct object *par = spec_obj(p->graph->trainer, F_trainer_parallel);
+	static const enum field_id degree[] = { F_parallel_data, F_parallel_pipeline };
+	const struct graph *g = p->graph;
+	const struct target_kind *kind = p->target->kind;
+	const struct value *weights = spec_value(g->trainer, F_precision_weights);
+	const struct value *micro = spec_value(g->trainer, F_batch_micro);
 
-	ask_about(p->graph->trainer, p->target->name);
-	for (unsigned i = 0; i < LEN(degree) && !p->target->kind->comm; i++) {
-		if (spec_int(par, degree[i].field) == 1)
+	ask_about(g->trainer, p->target->name);
+	for (unsigned i = 0; i < LEN(degree) && !kind->comm; i++) {
+		const struct value *v = spec_value(g->trainer, degree[i]);
+		if (v->i == 1)
 			continue;
-		diag_error(spec_value(par, degree[i].field)->pos,
-		    "parallel.%s = %lld: this version builds trainers of one rank for %s",
-		    degree[i].name, (long long)spec_int(par, degree[i].field), p->target->name);
+		diag_error(v->pos, "%s = %lld: this version builds trainers of one rank for %s",
+		    spec_name(v->f), (long long)v->i, p->target->name);
 		diag_help("--plan answers for any layout");
 		struct question *q = ask();
-		ask_value(q, spec_value(par, degree[i].field), 1, "1");
+		ask_value(q, v, 1, "1");
 		offer_cpu(p, q, "rehearse the layout");
 	}
-	for (tensor_id t = 1; t < p->graph->tensor.n; t++) {
-		const struct tensor *x = &p->graph->tensor.a[t];
-		const char *to = p->target->kind->rounds;
-		const struct value *v = spec_value(
-		    spec_obj(p->graph->trainer, F_trainer_precision), F_precision_weights);
-		if (x->class != T_ACT || target_format(p->target, x->format) == x->format ||
-		    !strcmp(x->format->name, to))
+	for (tensor_id t = 0; (t = tensor_next(g, T_ACT, t));) {
+		const struct format *is = g->tensor.a[t].format;
+		if (target_format(p->target, is) == is || !strcmp(is->name, kind->rounds))
 			continue;
-		diag_error(v->pos, "%s is in %s, and kernels of target %s round to %s alone",
-		    x->name, x->format->name, p->target->name, to);
-		ask_value(ask(), v, 1, xprintf("\"%s\"", to));
+		diag_error(weights->pos, "%s is in %s, and kernels of target %s round to %s alone",
+		    g->tensor.a[t].name, is->name, p->target->name, kind->rounds);
+		ask_value(ask(), weights, 1, xprintf("\"%s\"", kind->rounds));
 		break;
 	}
 	/* every target's kernels count rows in an int32 */
-	for (tensor_id t = 1; t < p->graph->tensor.n; t++) {
-		const struct tensor *x = &p->graph->tensor.a[t];
-		uint64_t most = x->role == ROLE_ACT || x->role == ROLE_ROWS ? p->target->kind->many
-									    : p->target->kind->most;
-		const struct value *v =
-		    spec_value(spec_obj(p->graph->trainer, F_trainer_batch), F_batch_micro);
-		if (x->class != T_ACT || (x->seg >= p->graph->decode))
+	for (tensor_id t = 0; (t = tensor_next(g, T_ACT, t));) {
+		const struct tensor *x = &g->tensor.a[t];
+		uint64_t most =
+		    x->role == ROLE_ACT || x->role == ROLE_ROWS ? kind->many : kind->most;
+		if (x->seg >= g->decode)
 			continue;
 		if (x->dim[0] > INT32_MAX)
-			diag_error(v->pos,
+			diag_error(micro->pos,
 			    "batch.micro = %lld sequences give %s rows a microbatch (%s); kernels "
 			    "count to 2^31 - 1",
-			    (long long)v->i, text_commas(x->dim[0]), x->name);
+			    (long long)micro->i, text_commas(x->dim[0]), x->name);
 		else if (most && tensor_elems(x) > most)
-			diag_error(v->pos,
+			diag_error(micro->pos,
 			    "batch.micro = %lld sequences give %s numbers in one tensor (%s); "
 			    "kernels of target %s count to %s",
-			    (long long)v->i, text_commas(tensor_elems(x)), x->name, p->target->name,
-			    text_commas(most));
+			    (long long)micro->i, text_commas(tensor_elems(x)), x->name,
+			    p->target->name, text_commas(most));
 		else
 			continue;
 		diag_help("use a smaller micro, sequence_length or top_k");
@@ -200,7 +194,7 @@ plan_buildable(const struct plan *p)
 	if (kernel_written_for(p->target)) {
 		check_needs(p);
 	} else {
-		diag_error(spec_value(p->graph->trainer, F_trainer_target)->pos,
+		diag_error(spec_value(g->trainer, F_trainer_target)->pos,
 		    "target %s can be planned, but this version has no kernels for it",
 		    p->target->name);
 		diag_help("--plan shows the plan");
@@ -235,9 +229,7 @@ tensor_on_rank(const struct plan *p, tensor_id t)
 	n = size_mul(n, plan_layers(p, t));
 	if (x->class == T_STATE)
 		n /= p->shard->mesh.size[p->graph->tensor.a[x->param].copies];
-	return pl->region == R_SAVED ? size_mul(n, p->shard->stage[p->stage].rooms[pl->life]) /
-					   p->shard->stage[p->stage].nchunks
-				     : n;
+	return pl->region == R_SAVED ? size_mul(n, p->here->rooms[pl->life]) / p->here->nchunks : n;
 }
 
 /* True if it was saved in the place of another tensor, which it overwrites. */

@@ -187,22 +187,21 @@ static void
 number_layers(struct plan *p)
 {
 	const struct graph *g = p->graph;
-	const struct stage *st = &p->shard->stage[p->stage];
 	uint32_t *here = xalloc(g->seg.n * sizeof *here);
 
 	p->index = xalloc(g->n_layers * sizeof *p->index);
 	p->saved_index = xalloc(g->n_layers * sizeof *p->saved_index);
 	p->entry = xalloc((g->n_layers + 1u) * sizeof *p->entry);
-	for (uint32_t c = 0; c < st->nchunks; c++) {
+	for (uint32_t c = 0; c < p->here->nchunks; c++) {
 		uint32_t *saved = xalloc(g->seg.n * sizeof *saved);
-		for (uint32_t i = 0; i < st->chunk[c].n; i++) {
-			uint32_t l = st->chunk[c].first + i, k = g->kind_of[l];
+		for (uint32_t i = 0; i < p->here->chunk[c].n; i++) {
+			uint32_t l = p->here->chunk[c].first + i, k = g->kind_of[l];
 			p->index[l] = here[k]++;
 			p->saved_index[l] = saved[k]++;
 			p->entry[l] = i;
 		}
-		if (st->chunk[c].head) /* what it reads is the last layer's y */
-			p->entry[g->n_layers] = st->chunk[c].n;
+		if (p->here->chunk[c].head) /* what it reads is the last layer's y */
+			p->entry[g->n_layers] = p->here->chunk[c].n;
 	}
 }
 
@@ -458,7 +457,7 @@ count_call(struct plan *p, uint32_t inst, uint32_t s, const struct launch *st)
 
 	if (!in->used_by.s || !strstr(in->used_by.s, seg->name))
 		buf_printf(&in->used_by, "%s%s", in->used_by.n ? ", " : "", seg->name);
-	in->calls += (uint32_t)(seg->nlayers ? stage_kind(&p->shard->stage[p->stage], seg)
+	in->calls += (uint32_t)(seg->nlayers ? stage_kind(p->here, seg)
 				: st->span   ? st->layers
 					     : 1);
 }
@@ -533,6 +532,7 @@ plan(struct shard *s)
 			.graph = s->graph,
 			.target = s->target,
 			.stage = i,
+			.here = &s->stage[i],
 			.n_stages = n,
 			.inst = inst,
 			.streams = 1 };

@@ -152,6 +152,7 @@ struct plan { /* of one stage of the pipeline; there is one a stage */
 	struct graph *graph;
 	const struct target_row *target;
 	uint32_t stage, n_stages;
+	const struct stage *here; /* what the stage has of the model, and does */
 	/* of each layer, if it is here: among its kind on this rank, and in its chunk */
 	uint32_t *index, *saved_index;
 	uint32_t *entry; /* and the entry of the residual stream that it reads */

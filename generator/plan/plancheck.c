@@ -434,14 +434,14 @@ const char *
 plancheck_fault(const struct plan *p)
 {
 	const struct graph *g = p->graph;
-	const struct stage *st = &p->shard->stage[p->stage];
 	struct arena m = { .p = p };
 	const char *fault = NULL;
 
 	m.event = xalloc((p->events + 1) * sizeof *m.event);
 
 	for (uint32_t l = 0; l < N_LIVES; l++)
-		if (p->kept[l].off + p->kept[l].stride * st->rooms[l] > p->region_bytes[R_SAVED])
+		if (p->kept[l].off + p->kept[l].stride * p->here->rooms[l] >
+		    p->region_bytes[R_SAVED])
 			return "saved activations: rooms leave their region";
 	for (tensor_id t = 1; t < g->tensor.n; t++) {
 		const struct tensor *x = &g->tensor.a[t];
@@ -460,19 +460,20 @@ plancheck_fault(const struct plan *p)
 		m.first = !twice || g->microbatches == 1;
 		if (m.first)
 			all_gradients(&m, OUTDATE);
-		for (uint32_t c = 0; c < st->nchunks && !fault; c++)
-			fault = pass(&m, &st->chunk[c], PASS_FORWARD);
+		for (uint32_t c = 0; c < p->here->nchunks && !fault; c++)
+			fault = pass(&m, &p->here->chunk[c], PASS_FORWARD);
 		for (enum pass_id id = PASS_BACKWARD; id <= PASS_WEIGHTS; id++)
-			for (uint32_t c = st->nchunks; c-- > 0 && !fault && plan_has_pass(p, id);)
-				fault = pass(&m, &st->chunk[c], id);
+			for (uint32_t c = p->here->nchunks;
+			     c-- > 0 && !fault && plan_has_pass(p, id);)
+				fault = pass(&m, &p->here->chunk[c], id);
 	}
 	begin_part(&m);
 	if (!fault)
 		fault = all_gradients(&m, READ);
 	if (!fault)
 		fault = run(&m, g->update, FORWARD, 0);
-	for (uint32_t c = 0; c < st->nchunks && !fault; c++)
-		fault = pass(&m, &st->chunk[c], PASS_EVALUATE);
+	for (uint32_t c = 0; c < p->here->nchunks && !fault; c++)
+		fault = pass(&m, &p->here->chunk[c], PASS_EVALUATE);
 	m.slot = 0;
 	/* rows to come hold anything; the second token reads what the first one left */
 	for (tensor_id t = 1; t < g->tensor.n && p->decode && !fault; t++) {
@@ -486,7 +487,7 @@ plancheck_fault(const struct plan *p)
 		all_layers(&m, t, OWN);
 	}
 	for (int twice = 0; twice < 2 && !fault && p->decode; twice++)
-		fault = pass(&m, &st->chunk[0], PASS_DECODE);
+		fault = pass(&m, &p->here->chunk[0], PASS_DECODE);
 	return fault;
 }
 

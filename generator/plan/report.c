@@ -122,8 +122,7 @@ layers_text(const uint32_t *layer, uint32_t n)
 static const char *
 recompute_text(const struct graph *g)
 {
-	const struct value *v =
-	    spec_value(spec_obj(g->trainer, F_trainer_model), F_transformer_recompute);
+	const struct value *v = spec_value(g->trainer, F_transformer_recompute);
 	uint32_t *layer = xalloc(v->n * sizeof *layer);
 	struct buf b = { 0 };
 
@@ -352,9 +351,9 @@ plan_report(const struct plan *p, struct buf *out)
 {
 	const struct graph *g = p->graph;
 	const struct om_mesh *m = &p->shard->mesh;
-	struct object *t = g->trainer, *ba = spec_obj(t, F_trainer_batch);
+	const struct object *t = g->trainer;
 	const struct format *weight = g->format[ROLE_WEIGHT];
-	uint64_t global = (uint64_t)spec_int(ba, F_batch_global), tokens = size_mul(global, g->S);
+	uint64_t global = (uint64_t)spec_int(t, F_batch_global), tokens = size_mul(global, g->S);
 	double step_flops = (double)g->flops_token * (double)tokens;
 	const struct expected e = plan_expected(p);
 
@@ -383,8 +382,7 @@ plan_report(const struct plan *p, struct buf *out)
 	row(out, "", human_flops(step_flops), "a step");
 	if (m->size[OM_PIPELINE] > 1)
 		row(out, "pipeline bubble", xprintf("%.1f %%", 100 * e.bubble),
-		    xprintf("%s, chunks balanced",
-			spec_str(spec_obj(t, F_trainer_parallel), F_parallel_schedule)));
+		    xprintf("%s, chunks balanced", spec_str(t, F_parallel_schedule)));
 	if (e.known)
 		row(out, "expected step", xprintf("%.4g s", e.step),
 		    xprintf("%.0f tokens/s a rank, %.1f %% of %.0f TFLOP/s",

@@ -55,7 +55,6 @@ issue(const struct plan *p, const struct visits *v, struct parts *all)
 static void
 list_parts(const struct plan *p, struct parts *all)
 {
-	const struct stage *st = &p->shard->stage[p->stage];
 	const uint32_t ends[] = { p->graph->init, p->graph->update };
 
 	for (unsigned i = 0; i < LEN(ends); i++) {
@@ -63,12 +62,12 @@ list_parts(const struct plan *p, struct parts *all)
 		*PUSH(one) = (struct visit){ ends[i], FORWARD, 0, 0 };
 		issue(p, &one, all);
 	}
-	for (uint32_t c = 0; c < st->nchunks; c++) {
+	for (uint32_t c = 0; c < p->here->nchunks; c++) {
 		struct visits v[N_PASSES] = { 0 };
 		bool whole = p->n_stages == 1;
 		for (enum pass_id i = 0; i < N_PASSES; i++)
 			if (plan_has_pass(p, i))
-				plan_visits(p, &st->chunk[c], i,
+				plan_visits(p, &p->here->chunk[c], i,
 				    &v[whole && i <= PASS_WEIGHTS ? PASS_FORWARD : i]);
 		for (unsigned i = 0; i < N_PASSES; i++)
 			issue(p, &v[i], all);

@@ -127,8 +127,7 @@ kernel_holds(const char *where, const char *arch, const char *weights, const str
 const struct kernel_row *
 kernel_for(const struct graph *g, const struct target_row *t, const struct op *o)
 {
-	const char *weights =
-	    spec_str(spec_obj(g->trainer, F_trainer_precision), F_precision_weights);
+	const char *weights = spec_str(g->trainer, F_precision_weights);
 
 	for (uint32_t i = 0; i < LEN(kernel_rows); i++) {
 		const struct kernel_row *k = &kernel_rows[i];

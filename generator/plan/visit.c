@@ -15,22 +15,20 @@ plan_layers(const struct plan *p, tensor_id t)
 bool
 plan_on_stage(const struct plan *p, uint32_t layer)
 {
-	const struct stage *st = &p->shard->stage[p->stage];
 	bool here = false;
 
-	for (uint32_t c = 0; c < st->nchunks; c++)
-		here |= layer - st->chunk[c].first < st->chunk[c].n;
+	for (uint32_t c = 0; c < p->here->nchunks; c++)
+		here |= layer - p->here->chunk[c].first < p->here->chunk[c].n;
 	return here;
 }
 
 uint64_t
 plan_slot_layers(const struct plan *p, const struct segment *seg)
 {
-	const struct stage *st = &p->shard->stage[p->stage];
 	uint64_t most = 0;
 
-	for (uint32_t c = 0; c < st->nchunks; c++) {
-		uint64_t n = chunk_layers(&st->chunk[c], seg);
+	for (uint32_t c = 0; c < p->here->nchunks; c++) {
+		uint64_t n = chunk_layers(&p->here->chunk[c], seg);
 		most = n > most ? n : most;
 	}
 	return seg->nlayers ? most : 1;
@@ -40,14 +38,13 @@ bool
 plan_runs(const struct plan *p, uint32_t seg)
 {
 	const struct graph *g = p->graph;
-	const struct stage *st = &p->shard->stage[p->stage];
 
 	if (seg >= g->decode)
 		return p->decode;
 	if (seg == g->embed)
-		return st->embed;
+		return p->here->embed;
 	if (seg == g->head || seg == g->eval)
-		return st->head;
+		return p->here->head;
 	return plan_slot_layers(p, &g->seg.a[seg]) != 0;
 }
 
@@ -85,7 +82,7 @@ plan_has_pass(const struct plan *p, enum pass_id pass)
 uint32_t
 plan_room(const struct plan *p, uint32_t life, uint32_t slot)
 {
-	const struct chunk *c = p->shard->stage[p->stage].chunk;
+	const struct chunk *c = p->here->chunk;
 
 	while (slot - c->slot >= c->slots)
 		c++;

@@ -178,9 +178,7 @@ shard_balance(struct shard *s)
 	for (uint32_t k = g->embed + 1; k < g->head && s->mesh.size[OM_DATA] > 1; k++) {
 		struct segment *seg = &g->seg.a[k];
 		const struct op *route = graph_route(seg);
-		if (!route ||
-		    strcmp(spec_str(spec_obj(seg->ffn, F_moe_router), F_router_balance_over),
-			"global"))
+		if (!route || strcmp(spec_str(seg->ffn, F_router_balance_over), "global"))
 			continue;
 		tensor_id all = graph_tensor(g, "counts_of_all", T_ACT, ROLE_INT32, k);
 		g->tensor.a[all].line = route->line;

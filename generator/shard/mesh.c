@@ -49,10 +49,7 @@ stage_layers(const struct shard *s, uint32_t stage, const struct tensor *t)
 		return 1;
 	if (t->seg == g->embed) {
 		/* a tied head needs the embedding's weights on the last stage too */
-		bool tied =
-		    t->class != T_ACT &&
-		    spec_int(spec_obj(spec_obj(g->trainer, F_trainer_model), F_transformer_lm_head),
-			F_lm_head_tied);
+		bool tied = t->class != T_ACT && spec_int(g->trainer, F_lm_head_tied);
 		return st->embed || (st->head && tied);
 	}
 	if (t->seg == g->head || t->seg == g->eval)
@@ -76,8 +73,7 @@ shard_bytes(const struct shard *s, tensor_id t)
 uint64_t
 shard_capacity(const struct shard *s, const struct object *moe)
 {
-	const struct value *v =
-	    spec_value(spec_obj(s->graph->trainer, F_trainer_parallel), F_parallel_capacity);
+	const struct value *v = spec_value(s->graph->trainer, F_parallel_capacity);
 	uint64_t k = (uint64_t)spec_int(moe, F_moe_top_k), expert = s->mesh.size[OM_EXPERT];
 	uint64_t here = (uint64_t)spec_int(moe, F_moe_num_experts) / expert;
 	uint64_t between = size_mul(here, s->expert_rows - 1);

@@ -52,8 +52,7 @@ communication(struct shard *s, uint32_t i)
 	const struct om_mesh *m = &s->mesh;
 	struct stage *st = &s->stage[i];
 	uint64_t elems[OM_N_GROUPS] = { 0 }, edges = 0; /* elems: of parameters, by their copies */
-	uint64_t D =
-	    (uint64_t)spec_int(spec_obj(g->trainer, F_trainer_model), F_transformer_d_model);
+	uint64_t D = (uint64_t)spec_int(g->trainer, F_transformer_d_model);
 	uint64_t row = size_mul(target_bytes(s->target, g->format[ROLE_ROWS], D), g->microbatches);
 	uint64_t x = target_bytes(s->target, g->format[ROLE_ACT], D);
 	const struct format *weight = g->format[ROLE_WEIGHT], *grad = g->format[ROLE_GRAD];
@@ -149,8 +148,7 @@ best_split(const struct balance *b, uint64_t most, bool squares, uint32_t *n)
 static void
 split_layers(const struct graph *g, uint32_t chunks, uint32_t *n)
 {
-	const struct value *split =
-	    spec_value(spec_obj(g->trainer, F_trainer_parallel), F_parallel_split);
+	const struct value *split = spec_value(g->trainer, F_parallel_split);
 	uint64_t *cost = xalloc((g->n_layers + 1) * sizeof *cost);
 	struct balance b = { cost, g->n_layers, chunks, work(g, g->embed), work(g, g->head) };
 	uint64_t sum = b.embed + b.head;
@@ -176,7 +174,7 @@ static struct shard *
 lay_out(struct graph *g, const struct target_row *target)
 {
 	struct shard *s = xalloc(sizeof *s);
-	const struct object *pa = spec_obj(g->trainer, F_trainer_parallel);
+	const struct object *pa = g->trainer;
 	const struct value *kind = spec_value(pa, F_parallel_schedule);
 	const struct value *per = spec_value(pa, F_parallel_chunks);
 	const char *schedule_kind = kind->set ? kind->str : "1f1b";

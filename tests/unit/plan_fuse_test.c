@@ -327,39 +327,41 @@ merging(void)
 	static const struct fusion two = { TWO, INTO };
 	static const struct {
 		const char *what, *forward, *want;
-		uint64_t rows, width; /* of wb */
-		uint32_t group, seg;  /* of wb */
-		bool experts;         /* of wb */
+		uint64_t rows, width; /* of w_b */
+		uint32_t group, seg;  /* of w_b */
+		bool experts;         /* of w_b */
 	} all[] = {
-		{ "two weights", "h = linear(x, wa) ; i = linear(x, wb)",
-		    "h, i = linear_2(x, wawb)", 3, 4, 0, KIND, false },
-		{ "the first made stands first", "h = linear(x, wb) ; i = linear(x, wa)",
-		    "i, h = linear_2(x, wawb)", 3, 4, 0, KIND, false },
-		{ "one weight twice", "h = linear(x, wa) ; i = linear(x, wa)", NULL, 3, 4, 0, KIND,
-		    false },
-		{ "a weight and what is none", "h = linear(x, wa) ; i = linear(x, y)", NULL, 3, 4,
-		    0, KIND, false },
-		{ "rows of another width", "h = linear(x, wa) ; i = linear(x, wb)", NULL, 3, 5, 0,
+		{ "two weights", "h = linear(x, w_a) ; i = linear(x, w_b)",
+		    "h, i = linear_2(x, w_a_b)", 3, 4, 0, KIND, false },
+		{ "the first made stands first", "h = linear(x, w_b) ; i = linear(x, w_a)",
+		    "i, h = linear_2(x, w_a_b)", 3, 4, 0, KIND, false },
+		{ "one weight twice", "h = linear(x, w_a) ; i = linear(x, w_a)", NULL, 3, 4, 0,
 		    KIND, false },
-		{ "another update", "h = linear(x, wa) ; i = linear(x, wb)", NULL, 3, 4, 1, KIND,
+		{ "a weight and what is none", "h = linear(x, w_a) ; i = linear(x, y)", NULL, 3, 4,
+		    0, KIND, false },
+		{ "rows of another width", "h = linear(x, w_a) ; i = linear(x, w_b)", NULL, 3, 5, 0,
+		    KIND, false },
+		{ "another update", "h = linear(x, w_a) ; i = linear(x, w_b)", NULL, 3, 4, 1, KIND,
 		    false },
-		{ "of another segment", "h = linear(x, wa) ; i = linear(x, wb)", NULL, 3, 4, 0,
+		{ "of another segment", "h = linear(x, w_a) ; i = linear(x, w_b)", NULL, 3, 4, 0,
 		    HEAD, false },
-		{ "experts' and another", "h = linear(x, wa) ; i = linear(x, wb)", NULL, 3, 4, 0,
+		{ "experts' and another", "h = linear(x, w_a) ; i = linear(x, w_b)", NULL, 3, 4, 0,
 		    KIND, true },
 		{ "those again that are merged",
-		    "h = linear(x, wa) ; i = linear(x, wb) ; j = linear(y, wa) ; k = linear(y, wb)",
-		    "h, i = linear_2(x, wawb) ; j, k = linear_2(y, wawb)", 3, 4, 0, KIND, false },
+		    "h = linear(x, w_a) ; i = linear(x, w_b) ; j = linear(y, w_a) ; k = linear(y, "
+		    "w_b)",
+		    "h, i = linear_2(x, w_a_b) ; j, k = linear_2(y, w_a_b)", 3, 4, 0, KIND, false },
 		{ "one of those that are merged, and another",
-		    "h = linear(x, wa) ; i = linear(x, wb) ; j = linear(y, wb) ; k = linear(y, wc)",
-		    "h, i = linear_2(x, wawb) ; j = linear(y, wb) ; k = linear(y, wc)", 3, 4, 0,
+		    "h = linear(x, w_a) ; i = linear(x, w_b) ; j = linear(y, w_b) ; k = linear(y, "
+		    "w_c)",
+		    "h, i = linear_2(x, w_a_b) ; j = linear(y, w_b) ; k = linear(y, w_c)", 3, 4, 0,
 		    KIND, false },
 	};
 
 	for (unsigned i = 0; i < LEN(all); i++) {
 		struct graph *g = graph("", "");
-		tensor_id a = tensor(g, "wa"), b = tensor(g, "wb"), c = tensor(g, "wc");
-		g->seg.a[KIND].name = ""; /* names of tensors begin with it */
+		tensor_id a = tensor(g, "w_a"), b = tensor(g, "w_b"), c = tensor(g, "w_c");
+		g->seg.a[KIND].name = "w"; /* names of tensors begin with it */
 		g->tensor.a[a].ndims = g->tensor.a[b].ndims = g->tensor.a[c].ndims = 2;
 		memcpy(g->tensor.a[a].dim, (uint64_t[]){ 2, 4 }, 2 * sizeof(uint64_t));
 		memcpy(g->tensor.a[c].dim, (uint64_t[]){ 2, 4 }, 2 * sizeof(uint64_t));
