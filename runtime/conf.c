@@ -713,6 +713,7 @@ om_conf_free(struct om_conf *c)
 	free(c->dir);
 	free(c->resume);
 	free(c->metrics);
+	free(c->tensorboard);
 }
 
 void

@@ -1,6 +1,6 @@
 /*
  * The console (lines, and on a terminal a bar below them, redrawn in place) and the metrics: JSON
- * lines, one write a line, so that a kill leaves whole ones.
+ * lines, one write a line, so that a kill leaves whole ones, and the same numbers for TensorBoard.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -90,14 +90,33 @@ metrics_open(const char *path, uint64_t step, bool add)
 	return f;
 }
 
-/* JSON has no NaN and no infinity. */
+/* A number of the line that is being written, and of TensorBoard's step, there under l->of. */
 static void
-number(FILE *f, const char *key, double x)
+event(struct om_log *l, const char *key, double x)
+{
+	char tag[64];
+
+	if (!l->events.file)
+		return;
+	snprintf(tag, sizeof tag, "%s%s", l->of, key);
+	om_events_number(&l->events, tag, x);
+}
+
+static void
+number(struct om_log *l, const char *key, double x)
 {
 	if (isfinite(x))
-		fprintf(f, ", \"%s\": %.10g", key, x);
-	else
-		fprintf(f, ", \"%s\": null", key);
+		fprintf(l->metrics, ", \"%s\": %.10g", key, x);
+	else /* JSON has no NaN and no infinity */
+		fprintf(l->metrics, ", \"%s\": null", key);
+	event(l, key, x);
+}
+
+static void
+whole(struct om_log *l, const char *key, uint64_t x)
+{
+	fprintf(l->metrics, ", \"%s\": %llu", key, (unsigned long long)x);
+	event(l, key, (double)x);
 }
 
 /* A kind of MoE layer of a stage. */
@@ -234,22 +253,32 @@ metrics_moe(struct om_log *l)
 			dead += load[e] == 0;
 		}
 		fprintf(l->metrics, "%s{\"layer\": %u", r > row ? ", " : "", r->layer);
-		number(l->metrics, "max_load", (double)most * moe->experts / (double)sum);
-		fprintf(l->metrics, ", \"dead\": %u", dead);
+		snprintf(l->of, sizeof l->of, "layer %02u/", r->layer);
+		number(l, "max_load", (double)most * moe->experts / (double)sum);
+		whole(l, "dead", dead);
 		if (cut)
-			number(l->metrics, "cut", (double)cut[0] / (double)cut[1]);
+			number(l, "cut", (double)cut[0] / (double)cut[1]);
 		fprintf(l->metrics, "}");
 	}
 	fprintf(l->metrics, "]");
+	*l->of = 0;
 	free(row);
 }
 
 static void
-metrics_end(struct om_log *l)
+metrics_begin(struct om_log *l, uint64_t step)
+{
+	fprintf(l->metrics, "{\"step\": %llu", (unsigned long long)step);
+}
+
+static void
+metrics_end(struct om_log *l, uint64_t step)
 {
 	fprintf(l->metrics, "}\n");
 	if (fflush(l->metrics) != 0)
 		om_die("metrics", "%s: %s; free some space", l->path, strerror(errno));
+	if (l->events.file)
+		om_events_step(&l->events, step);
 }
 
 static void
@@ -259,32 +288,37 @@ metrics_step(struct om_log *l, const struct om_result *x, uint64_t step, double 
 	double mean[2], total = auxiliary(l, x, mean);
 	const bool moe = next_kind(l, &(struct kind){ 0 });
 
-	fprintf(l->metrics, "{\"step\": %llu, \"tokens\": %llu", (unsigned long long)step,
-	    (unsigned long long)(step * tokens));
-	number(l->metrics, "loss", l->ce);
-	number(l->metrics, "head_z", om_stat_f64(l->m, x, l->m->loss_off + 8));
+	metrics_begin(l, step);
+	whole(l, "tokens", step * tokens);
+	number(l, "loss", l->ce);
+	number(l, "head_z", om_stat_f64(l->m, x, l->m->loss_off + 8));
 	if (moe) {
-		number(l->metrics, "load_balance", mean[0]);
-		number(l->metrics, "z", mean[1]);
+		number(l, "load_balance", mean[0]);
+		number(l, "z", mean[1]);
 	}
-	number(l->metrics, "total", total);
-	number(l->metrics, "grad_norm", sqrt(x->ctl[OM_NORM2]));
-	number(l->metrics, "lr", lr);
-	number(l->metrics, "tokens_per_s", (double)tokens / seconds);
-	if (l->skip->sigma > 0)
-		fprintf(l->metrics, ", \"skipped\": %d, \"skipped_total\": %llu", l->skip->row > 0,
-		    (unsigned long long)l->skip->total);
+	number(l, "total", total);
+	number(l, "grad_norm", sqrt(x->ctl[OM_NORM2]));
+	number(l, "lr", lr);
+	number(l, "tokens_per_s", (double)tokens / seconds);
+	if (l->skip->sigma > 0) {
+		whole(l, "skipped", l->skip->row > 0);
+		whole(l, "skipped_total", l->skip->total);
+	}
 	if (moe)
 		metrics_moe(l);
-	metrics_end(l);
+	metrics_end(l, step);
 }
 
 void
 om_log_sync(struct om_log *l)
 {
-	if (l->metrics && fsync(fileno(l->metrics)) != 0 && errno != EINVAL &&
-	    errno != EROFS) /* a pipe has no disk */
-		om_die("metrics", "%s: %s; free some space", l->path, strerror(errno));
+	FILE *const file[] = { l->metrics, l->events.file };
+
+	for (size_t i = 0; i < OM_LEN(file); i++)
+		if (file[i] && fsync(fileno(file[i])) != 0 && errno != EINVAL &&
+		    errno != EROFS) /* a pipe has no disk */
+			om_die("metrics", "%s: %s; free some space", i ? l->events.path : l->path,
+			    strerror(errno));
 }
 
 /* ---- console --------------------------------------------------------------------------------- */
@@ -378,8 +412,11 @@ om_log_open(struct om_log *l, const struct om_model *m, const struct om_skip *sk
 	l->stage = om_alloc(om_size(OM_PIPELINE), sizeof *l->stage);
 	for (uint32_t s = 0; s < om_size(OM_PIPELINE); s++)
 		l->stage[s] = om_alloc(1, sizeof **l->stage + model_of(l, s)->stat_bytes);
-	if (*c->metrics && !om_rank(OM_WORLD))
-		l->metrics = metrics_open(c->metrics, step, !skip);
+	l->wanted = *c->metrics || *c->tensorboard;
+	if (l->wanted && !om_rank(OM_WORLD))
+		l->metrics = metrics_open(*c->metrics ? c->metrics : "/dev/null", step, !skip);
+	if (*c->tensorboard && !om_rank(OM_WORLD))
+		om_events_open(&l->events, c->tensorboard, skip ? step : OM_NO_STEP);
 	om_err_before(bar_clear);
 }
 
@@ -412,7 +449,7 @@ om_log_step(struct om_log *l, const struct om_result *x, uint64_t step, double l
 	l->pace += (seconds - l->pace) / (step - l->first < 10 ? (double)(step - l->first) : 10.0);
 	left = l->pace * (double)(l->steps - step);
 	l->ce = om_stat_f64(l->m, x, l->m->loss_off);
-	if (*l->path || l->cuts)
+	if (l->wanted || l->cuts)
 		gather_statistics(l, x);
 	if (l->cuts && !om_rank(OM_WORLD))
 		count_cut(l);
@@ -439,11 +476,11 @@ om_log_eval(struct om_log *l, uint64_t step, double loss, uint64_t tokens, doubl
 	fflush(stdout);
 	if (!l->metrics)
 		return;
-	fprintf(l->metrics, "{\"step\": %llu", (unsigned long long)step);
-	number(l->metrics, "eval_loss", loss);
-	number(l->metrics, "eval_perplexity", exp(loss));
-	fprintf(l->metrics, ", \"eval_tokens\": %llu", (unsigned long long)tokens);
-	metrics_end(l);
+	metrics_begin(l, step);
+	number(l, "eval_loss", loss);
+	number(l, "eval_perplexity", exp(loss));
+	whole(l, "eval_tokens", tokens);
+	metrics_end(l, step);
 }
 
 void
@@ -453,6 +490,8 @@ om_log_close(struct om_log *l)
 	om_err_before(NULL);
 	if (l->metrics)
 		fclose(l->metrics);
+	if (l->events.file)
+		om_events_close(&l->events);
 	for (uint32_t s = 0; s < om_size(OM_PIPELINE); s++)
 		free(l->stage[s]);
 	free(l->stage);

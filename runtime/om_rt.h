@@ -271,7 +271,7 @@ struct om_conf {
 	uint64_t every, keep;
 	bool ignore_data;
 	uint64_t log_every;
-	char *metrics;
+	char *metrics, *tensorboard;
 	uint64_t threads;
 	uint64_t timeout; /* seconds */
 };
@@ -580,6 +580,27 @@ bool om_ckpt_remove(const char *path); /* a directory of plain files; false: err
 /* The directories that a path lies in; whoever makes it says where they could not be. */
 void om_ckpt_make_parents(const char *path);
 
+/* ---- events.c: TensorBoard's event files ---------------------------------------------------- */
+
+struct om_message { /* of protocol buffers, in memory */
+	FILE *f;
+	char *p;
+	size_t n; /* of both right after fflush(f) */
+};
+struct om_events {
+	FILE *file;
+	char *path;
+	struct om_message summary; /* the numbers of the step, f NULL: none yet */
+};
+/*
+ * A new file in the directory, which is made, for a run that has done `step` steps: what files
+ * there have of later ones counts no more. OM_NO_STEP: it only adds to them.
+ */
+void om_events_open(struct om_events *e, const char *dir, uint64_t step);
+void om_events_number(struct om_events *e, const char *tag, double x);
+void om_events_step(struct om_events *e, uint64_t step); /* writes the numbers since the last one */
+void om_events_close(struct om_events *e);
+
 /* ---- log.c: console and metrics -------------------------------------------------------------- */
 
 struct om_log {
@@ -587,6 +608,9 @@ struct om_log {
 	const struct om_skip *skip; /* NULL: nothing is trained */
 	FILE *metrics;              /* NULL: none */
 	const char *path;
+	struct om_events events;      /* file NULL: none */
+	char of[32];                  /* before a tag there: of which layer it is */
+	bool wanted;                  /* numbers go to some file; as all ranks know */
 	uint64_t every, steps, first; /* first: steps done before this run */
 	bool live;                    /* a bar below the lines, on a terminal */
 	int width;                 /* of a terminal that is seen through a pipe, 0: there is none */

@@ -799,6 +799,12 @@ rm -rf H
 printf '{"step": 31, "tok' >>H.jsonl
 check "a torn line goes" sh -c "$S train run.yaml steps=35 checkpoint.dir=H log.metrics=H.jsonl &&
 	[ \$(wc -l <H.jsonl) = 35 ] && python3 -c 'import json; [json.loads(l) for l in open(\"H.jsonl\")]'"
+tb="train run.yaml eval.paths=corpus.txt eval.every=10 eval.sequences=4 checkpoint.dir=TBC log.metrics=TB.jsonl log.tensorboard=TB"
+check "tensorboard" sh -c "$S $tb steps=25 checkpoint.every=10 && sleep 1 && $S $tb steps=30 checkpoint.resume=TBC/step-000020 &&
+	[ \$(ls TB | wc -l) = 2 ] && python3 $root/tests/runtime/events.py TB TB.jsonl"
+check "tensorboard alone" sh -c "$S train run.yaml steps=5 log.tensorboard=TB2 && grep -aq grad_norm TB2/events.*"
+says "tensorboard nowhere" 1 "tensorboard: no/where: No such file or directory; correct log.tensorboard" \
+	"$S" train run.yaml log.tensorboard=no/where
 check "terminal: a bar" python3 -c 'import pty, sys, os
 out = b""
 def read(fd):
