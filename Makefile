@@ -28,7 +28,7 @@ ALL_CFLAGS = $(STD) $(WARN) -Igenerator -Iruntime $(LUA_CFLAGS) $(CFLAGS) $(san_
 GEN_SRC = $(filter-out generator/emit/embed.c,$(sort $(wildcard generator/*.c generator/*/*.c))) \
 	runtime/file.c runtime/group.c runtime/json.c runtime/yaml_limits.c runtime/hf_config.c
 GEN_OBJ = $(GEN_SRC:%.c=$(B)/%.o) $(B)/embedded.o
-EMBEDDED = LICENSE $(sort $(wildcard templates/* runtime/*.[ch] runtime/*/*.c* runtime/*/*.h runtime/*.def \
+EMBEDDED = LICENSE generator/lang/library.lua $(sort $(wildcard templates/* runtime/*.[ch] runtime/*/*.c* runtime/*/*.h runtime/*.def \
 	kernels/*.h kernels/*/*.h))
 FORMATTED = $(wildcard generator/*.[ch] generator/*/*.[ch] runtime/*.[ch] runtime/*/*.[ch] kernels/*.h kernels/*/*.h tests/*/*.[ch])
 

@@ -28,6 +28,8 @@ enum { EXIT_USER = 1, EXIT_USAGE = 2, EXIT_INTERNAL = 70 };
 
 /* ---- util.c: memory, text, files ------------------------------------------------------------- */
 
+/* Ends the process at a bug in olmogen: "olmogen: internal error: ...", exit 70. */
+_Noreturn void internal(const char *fmt, ...) PRINTF(1, 2);
 /*
  * Zeroed memory from the process arena; never freed, never NULL (the process ends when it is out).
  */
@@ -59,6 +61,16 @@ void buf_printf(struct buf *b, const char *fmt, ...) PRINTF(2, 3);
 
 /* A regular file of at most 100 MB, terminated; *n: length. NULL: errno, and om_file_why(). */
 char *file_read(const char *path, size_t *n);
+
+/* Files that are in olmogen itself, by their path in the repository; embed.c puts them there. */
+struct embedded {
+	const char *path;
+	const unsigned char *data;
+	size_t n;
+};
+extern const struct embedded embedded[];
+extern const uint32_t n_embedded;
+const struct embedded *embedded_find(const char *path); /* internal error: there is none */
 
 /* For "%llu": a uint64_t is of another type on some machines. */
 static inline unsigned long long
@@ -113,8 +125,6 @@ void diag_line(struct buf *b); /* moves what was collected into one line, withou
 const char *diag_closest(const char *word, const char *const *names, uint32_t n);
 /* An error that has no place in a description: a line "olmogen: error: ...". Gives false. */
 bool diag_failed(const char *fmt, ...) PRINTF(1, 2);
-/* A bug in olmogen: "olmogen: internal error: ...", exit 70. */
-_Noreturn void internal(const char *fmt, ...) PRINTF(1, 2);
 
 /* ---- size.c: checked arithmetic -------------------------------------------------------------- */
 

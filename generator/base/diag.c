@@ -412,16 +412,3 @@ diag_failed(const char *fmt, ...)
 	va_end(ap);
 	return false;
 }
-
-/* Ends the process: a mistake in olmogen itself, not in the description. */
-_Noreturn void
-internal(const char *fmt, ...)
-{
-	va_list ap;
-	va_start(ap, fmt);
-	fputs("olmogen: internal error: ", stderr);
-	vfprintf(stderr, fmt, ap);
-	va_end(ap);
-	fputs("; please report it with the description\n", stderr);
-	exit(EXIT_INTERNAL);
-}

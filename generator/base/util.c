@@ -16,6 +16,18 @@ __asan_default_options(void)
 }
 #endif
 
+_Noreturn void
+internal(const char *fmt, ...)
+{
+	va_list ap;
+	va_start(ap, fmt);
+	fputs("olmogen: internal error: ", stderr);
+	vfprintf(stderr, fmt, ap);
+	va_end(ap);
+	fputs("; please report it with the description\n", stderr);
+	exit(EXIT_INTERNAL);
+}
+
 void *
 xalloc(size_t size)
 {
@@ -144,6 +156,15 @@ file_read(const char *path, size_t *n)
 	size_t unused;
 
 	return om_file_read(path, FILE_MOST, n ? n : &unused);
+}
+
+const struct embedded *
+embedded_find(const char *path)
+{
+	for (uint32_t i = 0; i < n_embedded; i++)
+		if (!strcmp(embedded[i].path, path))
+			return &embedded[i];
+	internal("%s is not embedded", path);
 }
 
 static int

@@ -8,7 +8,7 @@
 int
 main(int argc, char **argv)
 {
-	puts("#include \"emit/emit.h\"\n");
+	puts("#include \"base/base.h\"\n");
 	for (int i = 1; i < argc; i++) {
 		FILE *f = fopen(argv[i], "rb");
 		int c, n = 0;

@@ -39,20 +39,10 @@ bool tree_replace(const char *path, const char *through, const struct buf *text)
 /* --check: false, and the first differences on stderr, if dir is not exactly this tree. */
 bool tree_check(const struct tree *t, const char *dir);
 
-/* ---- embedded by embed.c: templates, kernels, runtime, licence ------------------------------- */
-struct embedded {
-	const char *path;
-	const unsigned char *data;
-	size_t n;
-};
-extern const struct embedded embedded[];
-extern const uint32_t n_embedded;
-
 /* ---- private to this folder ------------------------------------------------------------------ */
 
 /* A new file of the tree. */
 struct buf *tree_file(struct tree *t, const char *path);
-const struct embedded *embedded_find(const char *path);
 
 /* ---- text.c: text that the parts of emit share ----------------------------------------------- */
 

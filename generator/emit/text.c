@@ -6,15 +6,6 @@
 const char *const emit_regions[N_REGIONS] = { "INPUT", "STAT", "CONST", "WEIGHT", "GRAD", "STATE",
 	"BUFFER", "SAVED", "SCRATCH", "COMM" };
 
-const struct embedded *
-embedded_find(const char *path)
-{
-	for (uint32_t i = 0; i < n_embedded; i++)
-		if (!strcmp(embedded[i].path, path))
-			return &embedded[i];
-	internal("%s is not embedded", path);
-}
-
 void
 emit_banner(const struct plan *p, const char *comment, const char *what, struct buf *b)
 {

@@ -274,20 +274,14 @@ struct pos srcpos_field(struct pos call, const char *field, struct pos *first);
 /* Whether the field that is given there has a number, a string or a truth value, and no more. */
 bool srcpos_literal(struct pos field);
 
-/* ---- sandbox.c, sandlib.c: Lua without files, clocks and unbounded work ---------------------- */
+/* ---- sandbox.c: Lua without files, clocks and unbounded work --------------------------------- */
 
 struct lua_State;
-/* The library, sandlib.c's, fills the table on the stack's top with what a description may use. */
-struct lua_State *sandbox_open(
-    uint32_t file, struct define *defs, uint32_t ndefs, void (*library)(struct lua_State *L));
+struct lua_State *sandbox_open(uint32_t file, struct define *defs, uint32_t ndefs);
 int sandbox_run(struct lua_State *L);                   /* number of results, -1 after an error */
 struct pos sandbox_where(struct lua_State *L);          /* of the call being executed */
 char *sandbox_describe(struct lua_State *L, int index); /* a value in words: 'string "64"' */
 void sandbox_unused(const struct define *d);            /* an error: the file doesn't read it */
-void sandbox_library(struct lua_State *L);              /* into the table of globals */
-void sandbox_work(struct lua_State *L, uint64_t work);  /* an error where it is too much */
-void sandbox_reader(struct lua_State *L, int (*reader)(struct lua_State *), const char *name);
-const char *sandbox_closest(struct lua_State *L, int index, const char *word);
 
 /* ---- rules.c, idle.c, default.c: parts of check ---------------------------------------------- */
 

@@ -506,7 +506,7 @@ load(const char *path, struct define *defs, uint32_t ndefs, struct spec *out)
 	if (!out->file)
 		return;
 	constructed = 0;
-	lua_State *L = sandbox_open(out->file, defs, ndefs, sandbox_library);
+	lua_State *L = sandbox_open(out->file, defs, ndefs);
 	for (uint32_t t = OBJ_none + 1; t < N_OBJECTS; t++) {
 		luaL_newmetatable(L, objects[t].name);
 		lua_pushinteger(L, t);

@@ -1,14 +1,16 @@
 /*
  * Lua without files, clocks and unbounded work, for running descriptions. What happens depends on
  * the text and the defines alone. Work and memory are bounded, errors are reprinted in olmogen's
- * shape. sandlib.c is the library.
+ * shape. library.lua says what remains of Lua's library.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include <lauxlib.h>
 #include <lua.h>
+#include <lualib.h>
 
 #include "lang/lang.h"
 
@@ -18,20 +20,21 @@ enum {
 	SECONDS_MAX = 5, /* of CPU time: stops what is not counted, as long lists of arguments */
 	BYTES = 16,      /* allocated for the price of an instruction */
 	COMPARED = 1024, /* bytes of a string that an instruction may compare for its own price */
+	CALL = 30,       /* the price of a function of Lua's library */
 	MEMORY_MAX = 64 << 20,
 	LEVELS_MAX = 5,  /* call levels shown */
 	TEXT_SHOWN = 40, /* bytes of a string shown in messages */
 	READS_MAX = 20,  /* fields of arg told to the user */
 };
-/* The chunk's name: it marks the positions that Lua puts before its messages. */
+/* The chunks' names: they mark the positions that Lua puts before its messages. */
 #define CHUNK "\001"
+#define LIBRARY "\002"
 
 static struct {
 	lua_State *L;
 	uint32_t file;
 	struct define *defs;
 	uint32_t ndefs;
-	void (*library)(lua_State *L);
 	size_t used, limit;    /* bytes */
 	uint64_t instructions; /* and other work, in their number */
 	uint64_t longest;      /* string */
@@ -42,20 +45,20 @@ static struct {
 	ARRAY(const char *) reads; /* fields of arg that the file looked for */
 } box;
 
-/* Notes the call levels, while they still exist. */
+/* Notes the call levels of the description, while they still exist. */
 static void
 note_levels(lua_State *L)
 {
 	lua_Debug ar;
 	box.n = 0;
 	for (int level = 0; lua_getstack(L, level, &ar) && box.n < LEN(box.level); level++) {
-		lua_getinfo(L, "l", &ar);
-		if (ar.currentline > 0)
+		lua_getinfo(L, "Sl", &ar);
+		if (ar.currentline > 0 && !strcmp(ar.source, "=" CHUNK))
 			box.level[box.n++] = (uint32_t)ar.currentline;
 	}
 }
 
-/* Line being executed by the innermost Lua function, 0 if there is none. */
+/* Line being executed by the description's innermost function, 0 if there is none. */
 static uint32_t
 current_line(lua_State *L)
 {
@@ -79,8 +82,8 @@ stop(lua_State *L, const char *message)
 }
 
 /* Work done inside C, in instructions. */
-void
-sandbox_work(lua_State *L, uint64_t work)
+static void
+count(lua_State *L, uint64_t work)
 {
 	if (spent(work))
 		stop(
@@ -127,12 +130,12 @@ on_count(lua_State *L, lua_Debug *ar)
 {
 	(void)ar;
 	/* any of them may have joined or compared the longest string */
-	sandbox_work(L, HOOK_EVERY * (1 + box.longest / COMPARED));
+	count(L, HOOK_EVERY * (1 + box.longest / COMPARED));
 	if ((clock() - box.start) / CLOCKS_PER_SEC >= SECONDS_MAX)
 		stop(L, xprintf("the description ran for more than %d seconds", SECONDS_MAX));
 }
 
-/* Where the innermost Lua function calls what is running now: the name of the function called. */
+/* Where the description calls what is running now: the name of the function called. */
 struct pos
 sandbox_where(lua_State *L)
 {
@@ -209,33 +212,79 @@ sandbox_describe(lua_State *L, int index)
 	return name;
 }
 
-/* ---- names ----------------------------------------------------------------------------------- */
+/* ---- what library.lua is given --------------------------------------------------------------- */
 
-/* The key of the table at index that a word is close to, as "; did you mean X?", or "". */
-const char *
-sandbox_closest(lua_State *L, int index, const char *word)
+/* Work on the values on the stack. */
+static uint64_t
+amount(lua_State *L)
+{
+	int n = lua_gettop(L);
+	uint64_t work = (uint64_t)n;
+
+	for (int i = 1; i <= n; i++)
+		if (lua_type(L, i) == LUA_TSTRING)
+			work += lua_rawlen(L, i) / 4;
+	return work;
+}
+
+/* Calls the function that is its upvalue, and counts the work. */
+static int
+forward(lua_State *L)
+{
+	count(L, CALL + amount(L));
+	lua_pushvalue(L, lua_upvalueindex(1));
+	lua_insert(L, 1);
+	lua_call(L, lua_gettop(L) - 1, LUA_MULTRET);
+	count(L, amount(L));
+	return lua_gettop(L);
+}
+
+/* A function whose work is counted; what is none stays as it is. */
+static int
+counted(lua_State *L)
+{
+	if (lua_isfunction(L, 1))
+		lua_pushcclosure(L, forward, 1);
+	return 1;
+}
+
+static int
+work(lua_State *L)
+{
+	count(L, (uint64_t)lua_tonumber(L, 1));
+	return 0;
+}
+
+/* Prints a line. */
+static int
+write_line(lua_State *L)
+{
+	count(L, CALL * amount(L));
+	fprintf(stderr, "%s\n", lua_tostring(L, 1));
+	return 0;
+}
+
+/* Numbers before strings. */
+static int
+before(lua_State *L)
+{
+	int a = lua_type(L, 1), b = lua_type(L, 2);
+	lua_pushboolean(L, a != b ? a < b : lua_compare(L, 1, 2, LUA_OPLT));
+	return 1;
+}
+
+/* The key of a table that a word is close to, as "; did you mean X?", or "". */
+static int
+closest(lua_State *L)
 {
 	ARRAY(const char *) key = { 0 };
-	for (lua_pushnil(L); lua_next(L, index) && key.n < 4096; lua_pop(L, 1))
+	for (lua_pushnil(L); lua_next(L, 1) && key.n < 4096; lua_pop(L, 1))
 		if (lua_type(L, -2) == LUA_TSTRING)
 			*PUSH(key) = xstrdup(lua_tostring(L, -2));
 	text_sort(key.a, key.n);
-	const char *like = diag_closest(word, key.a, key.n);
-	return like ? xprintf("; did you mean %s?", like) : "";
-}
-
-/*
- * Gives the table on the stack's top a function that is asked for the fields it hasn't got; name is
- * the function's upvalue.
- */
-void
-sandbox_reader(lua_State *L, lua_CFunction reader, const char *name)
-{
-	lua_newtable(L);
-	lua_pushstring(L, name);
-	lua_pushcclosure(L, reader, 1);
-	lua_setfield(L, -2, "__index");
-	lua_setmetatable(L, -2);
+	const char *like = diag_closest(lua_tostring(L, 2), key.a, key.n);
+	lua_pushstring(L, like ? xprintf("; did you mean %s?", like) : "");
+	return 1;
 }
 
 static int
@@ -263,33 +312,24 @@ arg_read(lua_State *L)
 	return 1; /* the last define of a name holds */
 }
 
-/* What Lua has and a description hasn't. */
-static const char *const absent[] = { "io", "os", "debug", "package", "coroutine", "utf8", "load",
-	"loadfile", "loadstring", "dofile", "require", "pcall", "xpcall", "setmetatable",
-	"getmetatable", "rawget", "rawset", "rawequal", "rawlen", "collectgarbage", "warn", "_G",
-	"_VERSION" };
-
-static int
-no_name(lua_State *L)
-{
-	if (lua_type(L, 2) != LUA_TSTRING)
-		return 0;
-	const char *name = lua_tostring(L, 2);
-	for (size_t i = 0; i < LEN(absent); i++)
-		if (strcmp(absent[i], name) == 0)
-			return luaL_error(L, "%s doesn't exist in a description", name);
-	return luaL_error(L, "unknown name '%s'%s", name, sandbox_closest(L, 1, name));
-}
-
+/* Makes what library.lua gives the table of globals. */
 static int
 set_up(lua_State *L)
 {
-	lua_newtable(L);
-	box.library(L);
-	lua_newtable(L);
-	sandbox_reader(L, arg_read, "arg");
-	lua_setfield(L, -2, "arg");
-	sandbox_reader(L, no_name, "");
+	static const luaL_Reg lua[] = { { LUA_GNAME, luaopen_base },
+		{ LUA_MATHLIBNAME, luaopen_math }, { LUA_STRLIBNAME, luaopen_string },
+		{ LUA_TABLIBNAME, luaopen_table } };
+	static const luaL_Reg sandbox[] = { { "arg", arg_read }, { "before", before },
+		{ "closest", closest }, { "counted", counted }, { "work", work },
+		{ "write", write_line }, { NULL, NULL } };
+	const struct embedded *library = embedded_find("generator/lang/library.lua");
+
+	for (size_t i = 0; i < LEN(lua); i++)
+		luaL_requiref(L, lua[i].name, lua[i].func, 1);
+	if (luaL_loadbufferx(L, (const char *)library->data, library->n, "=" LIBRARY, "t"))
+		return lua_error(L);
+	luaL_newlib(L, sandbox);
+	lua_call(L, 1, 1);
 	lua_rawseti(L, LUA_REGISTRYINDEX, LUA_RIDX_GLOBALS);
 	return 0;
 }
@@ -353,9 +393,10 @@ report(lua_State *L, int status)
 	struct pos pos = { .file = box.file };
 	if (status == LUA_ERRMEM) {
 		s = xprintf("the description needs more than %s of memory", text_bytes(MEMORY_MAX));
-	} else if (strncmp(s, CHUNK ":", 2) == 0) {
+	} else if (strncmp(s, CHUNK ":", 2) == 0 || strncmp(s, LIBRARY ":", 2) == 0) {
 		char *end;
-		line = (uint32_t)strtoul(s + 2, &end, 10);
+		unsigned long there = strtoul(s + 2, &end, 10);
+		line = *s == *CHUNK ? (uint32_t)there : line;
 		s = strncmp(end, ": ", 2) == 0 ? end + 2 : end;
 	}
 	if (strstr(s, "stack overflow"))
@@ -375,18 +416,16 @@ report(lua_State *L, int status)
 }
 
 /*
- * A Lua state for one file, whose defines are the fields of arg. The library fills the table of
- * globals, on the stack's top; the caller adds its constructors to it. Then sandbox_run. Close it
- * with lua_close.
+ * A Lua state for one file, whose defines are the fields of arg. The caller adds its constructors
+ * to the globals. Then sandbox_run. Close it with lua_close.
  */
 lua_State *
-sandbox_open(uint32_t file, struct define *defs, uint32_t ndefs, void (*library)(lua_State *L))
+sandbox_open(uint32_t file, struct define *defs, uint32_t ndefs)
 {
 	memset(&box, 0, sizeof(box));
 	box.file = file;
 	box.defs = defs;
 	box.ndefs = ndefs;
-	box.library = library;
 	box.limit = MEMORY_MAX;
 	lua_State *L = lua_newstate(allocate, NULL);
 	if (!L)
