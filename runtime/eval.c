@@ -1,7 +1,4 @@
 /* Loss on held-out data: in a run between steps, and as a command of its own. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "om_rt.h"
 
 void
@@ -11,48 +8,39 @@ om_eval_open(struct om_eval *e, const struct om_model *m, const struct om_conf *
 	om_data_open(&e->data, m, &c->eval, c->seed);
 	if (!e->sequences || e->sequences > e->data.nseq)
 		e->sequences = e->data.nseq;
-	e->token = om_alloc(m->micro * m->seq, sizeof *e->token);
-	e->label = om_alloc(m->micro * m->seq, sizeof *e->label);
 }
 
 void
 om_eval_close(struct om_eval *e)
 {
 	om_data_close(&e->data);
-	free(e->token);
-	free(e->label);
 }
 
 bool
 om_eval_run(struct om_eval *e, const struct om_model *m, unsigned char *arena,
     const volatile sig_atomic_t *stop, double *loss, uint64_t *tokens)
 {
-	const size_t bytes = m->micro * m->seq * sizeof *e->token;
+	const size_t bytes = m->micro * m->seq * sizeof(int32_t);
 	const uint64_t round = m->micro * om_size(OM_DATA); /* each data rank a microbatch */
 	/* all stop at the same place; to agree empties a pipeline */
 	const uint64_t often = om_size(OM_PIPELINE) > 1 ? 8 : 1;
+	const uint64_t rounds = (e->sequences + round - 1) / round;
+	struct om_ahead *ahead = om_ahead_start(&e->data, m, 1, 0, rounds, e->sequences);
 	bool stopped = false;
 
 	om_run(m, OM_RUN_ZERO, arena); /* a step begins with it too, so it disturbs none */
-	for (uint64_t i = om_rank(OM_DATA) * m->micro, n = 0; n * round < e->sequences;
-	     i += round, n++) {
+	for (uint64_t n = 0; n < rounds; n++) {
+		const struct om_batch *b;
+
 		if (n % often == 0 && (stopped = om_any("evaluation", *stop)))
 			break;
-		for (uint64_t j = 0; j < m->micro; j++) {
-			int32_t *token = e->token + j * m->seq, *label = e->label + j * m->seq;
-
-			if (i + j < e->sequences) {
-				om_data_read(&e->data, i + j, token, label);
-			} else { /* fills the last microbatch, and counts nothing */
-				memset(token, 0, m->seq * sizeof *token);
-				memset(label, -1, m->seq * sizeof *label);
-			}
-		}
-		om_draw_write(m, arena, e->data.seed, i);
-		om_put(arena, m->token_off, e->token, bytes);
-		om_put(arena, m->label_off, e->label, bytes);
+		b = om_ahead_next(ahead);
+		om_draw_write(m, arena, e->data.seed, om_ahead_sequence(m, 1, n, 0));
+		om_put(arena, m->token_off, b->token, bytes);
+		om_put(arena, m->label_off, b->label, bytes);
 		om_run_forward(m, arena);
 	}
+	om_ahead_stop(ahead);
 	*tokens = e->sequences * m->seq;
 	/* the model divides by a step's tokens */
 	*loss = om_run_forward_end(m, arena) * (double)(m->global * m->seq) / (double)*tokens;

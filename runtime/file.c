@@ -12,7 +12,7 @@
 
 enum { PATIENCE = 10000 }; /* milliseconds that a pipe may be silent */
 
-static char why[128];
+static _Thread_local char why[128];
 
 const char *
 om_file_why(void)

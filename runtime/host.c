@@ -67,8 +67,8 @@ om_free_name(const char *path, const char *suffix)
 static char *
 scratch(void)
 {
-	static char text[16][48];
-	static unsigned i;
+	static _Thread_local char text[16][48];
+	static _Thread_local unsigned i;
 
 	return text[i++ % 16];
 }

@@ -282,7 +282,7 @@ metrics_end(struct om_log *l, uint64_t step)
 }
 
 static void
-metrics_step(struct om_log *l, const struct om_result *x, uint64_t step, double lr, double seconds)
+metrics_step(struct om_log *l, const struct om_result *x, uint64_t step, const struct om_told *told)
 {
 	uint64_t tokens = l->m->global * l->m->seq;
 	double mean[2], total = auxiliary(l, x, mean);
@@ -298,8 +298,9 @@ metrics_step(struct om_log *l, const struct om_result *x, uint64_t step, double 
 	}
 	number(l, "total", total);
 	number(l, "grad_norm", sqrt(x->ctl[OM_NORM2]));
-	number(l, "lr", lr);
-	number(l, "tokens_per_s", (double)tokens / seconds);
+	number(l, "lr", told->lr);
+	number(l, "tokens_per_s", (double)tokens / told->took);
+	number(l, "data_wait", told->waited);
 	if (l->skip->sigma > 0) {
 		whole(l, "skipped", l->skip->row > 0);
 		whole(l, "skipped_total", l->skip->total);
@@ -440,13 +441,14 @@ line(struct om_log *l, const struct om_result *x, uint64_t step, double lr, doub
 }
 
 void
-om_log_step(struct om_log *l, const struct om_result *x, uint64_t step, double lr, double seconds)
+om_log_step(struct om_log *l, const struct om_result *x, uint64_t step, const struct om_told *told)
 {
 	const bool ends = step == l->steps || step == l->first + 1 || l->skip->row;
 	double now = om_now(), left;
 
 	/* the mean of the first steps, then a moving one */
-	l->pace += (seconds - l->pace) / (step - l->first < 10 ? (double)(step - l->first) : 10.0);
+	l->pace +=
+	    (told->took - l->pace) / (step - l->first < 10 ? (double)(step - l->first) : 10.0);
 	left = l->pace * (double)(l->steps - step);
 	l->ce = om_stat_f64(l->m, x, l->m->loss_off);
 	if (l->wanted || l->cuts)
@@ -454,10 +456,10 @@ om_log_step(struct om_log *l, const struct om_result *x, uint64_t step, double l
 	if (l->cuts && !om_rank(OM_WORLD))
 		count_cut(l);
 	if (l->metrics)
-		metrics_step(l, x, step, lr, seconds);
+		metrics_step(l, x, step, told);
 	/* a terminal is for people, who read a line a second at most */
 	if (ends || (step % l->every == 0 && (!l->live || now - l->last >= 1))) {
-		line(l, x, step, lr, left);
+		line(l, x, step, told->lr, left);
 		l->last = now;
 	}
 	if (l->live && (now - l->drawn >= 0.1 || ends) && step < l->steps) {

@@ -205,6 +205,11 @@ void om_threads(uint64_t n);
 
 /* From here on a thread watches for how long they had better spin, unless the environment says. */
 void om_spin_start(void);
+/*
+ * Called by a thread that computes nothing, when it begins and before it ends: it may run on any
+ * core, and that it waits for one does not count.
+ */
+void om_spin_apart(bool begins);
 /* What the main thread tells it: so many passes are done, a backward one counts as two. */
 void om_spin_work(uint32_t done);
 /*
@@ -367,11 +372,16 @@ struct om_data { /* sources, and the order in which a run reads their sequences 
 	/* before data that cannot be read end the run: saves what is there, and says so */
 	char *(*rescue)(void *arg);
 	void *arg;
+	/* where another thread than that reads them: tells it what is wrong, and does not return */
+	void (*tell)(void *told, const char *section, const char *what);
+	void *told;
 };
 struct om_place {
 	uint32_t source;
 	uint64_t sequence; /* of that source's stream: tokens from sequence * seq on */
 };
+/* Ends the run, after a rescue; section: of run.yaml. */
+_Noreturn void om_data_lost(const struct om_data *d, const char *section, const char *what);
 bool om_ends(const char *s, const char *with); /* and does not only consist of it */
 /* Format, size and token count of a file; what is no tokens ends the run before it has begun. */
 void om_file_inspect(struct om_source *s, struct om_file *f);
@@ -397,6 +407,30 @@ struct om_place om_data_place(const struct om_data *d, uint64_t g);
 void om_data_read(struct om_data *d, uint64_t g, int32_t *token, int32_t *label);
 /* Where index i < n goes in the order of (seed, epoch): a bijection of [0, n). */
 uint64_t om_permute(uint64_t seed, uint64_t epoch, uint64_t n, uint64_t i);
+
+/* ---- ahead.c: microbatches, read before they are asked for ----------------------------------- */
+
+/* This rank's microbatches of a step, or of a round of an evaluation. */
+struct om_batch {
+	int32_t *token, *label; /* [microbatches][micro][seq] */
+	double waited;          /* seconds, until it was there */
+};
+struct om_ahead;
+/*
+ * Begins to read batches [first, end) of so many microbatches. Sequences from `sequences` on are
+ * not there: they fill the last batch, have no labels and count nothing.
+ */
+struct om_ahead *om_ahead_start(struct om_data *d, const struct om_model *m, uint64_t microbatches,
+    uint64_t first, uint64_t end, uint64_t sequences);
+/* The next batch, which stands until the one after it is asked for. */
+const struct om_batch *om_ahead_next(struct om_ahead *a);
+void om_ahead_stop(struct om_ahead *a);
+/*
+ * The place in the run, or in the evaluation, of the first sequence of this rank's microbatch i of
+ * a batch: microbatches are dealt to data ranks in turn, so all layouts have the same.
+ */
+uint64_t
+om_ahead_sequence(const struct om_model *m, uint64_t microbatches, uint64_t batch, uint64_t i);
 
 /* ---- init.c: checkpoint tensors and their first values --------------------------------------- */
 
@@ -627,8 +661,12 @@ struct om_log {
  */
 void om_log_open(struct om_log *l, const struct om_model *m, const struct om_skip *skip,
     const struct om_conf *c, uint64_t step);
+/* What of a step is the host's to tell: its learning rate, and seconds. */
+struct om_told {
+	double lr, took, waited; /* waited: for data */
+};
 void
-om_log_step(struct om_log *l, const struct om_result *x, uint64_t step, double lr, double seconds);
+om_log_step(struct om_log *l, const struct om_result *x, uint64_t step, const struct om_told *told);
 void om_log_eval(struct om_log *l, uint64_t step, double loss, uint64_t tokens, double seconds);
 void om_log_sync(struct om_log *l); /* metrics reach the disk */
 void om_log_close(struct om_log *l);
@@ -638,7 +676,6 @@ void om_log_close(struct om_log *l);
 struct om_eval {
 	struct om_data data;
 	uint64_t sequences;
-	int32_t *token, *label; /* one microbatch */
 };
 void om_eval_open(struct om_eval *e, const struct om_model *m, const struct om_conf *c);
 /*

@@ -60,6 +60,23 @@ waited_of(int dir, const char *id, uint64_t *waited)
 	return sscanf(text, "%" SCNu64 " %" SCNu64, &ran, waited) == 2 && ran;
 }
 
+/* Threads that compute nothing; 0: none. */
+static long apart[8];
+
+/* Puts `to` where `from` is; false: it is nowhere. */
+static bool
+apart_swap(long from, long to)
+{
+	for (size_t i = 0; i < OM_LEN(apart); i++) {
+		long was = from;
+
+		if (__atomic_compare_exchange_n(
+			&apart[i], &was, to, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+			return true;
+	}
+	return false;
+}
+
 bool
 om_spin_loaded(const char *tasks, double now)
 {
@@ -78,7 +95,8 @@ om_spin_loaded(const char *tasks, double now)
 	while (d && n < TASKS_MOST && (e = readdir(d))) {
 		long id = atol(e->d_name);
 
-		if (id <= 0 || id == self || !waited_of(dirfd(d), e->d_name, &waited))
+		if (id <= 0 || id == self || apart_swap(id, id) ||
+		    !waited_of(dirfd(d), e->d_name, &waited))
 			continue;
 		/* the kernel lists them by age: one that is not in its place is new there */
 		if (seen[n].id == id && waited - seen[n].waited > most)
@@ -230,6 +248,16 @@ team_bind(bool bound)
 	}
 	free(taken);
 	free(one);
+}
+
+void
+om_spin_apart(bool begins)
+{
+	const long self = syscall(SYS_gettid);
+
+	apart_swap(begins ? 0 : self, begins ? self : 0);
+	if (begins && team.n) /* who made it may keep to a core */
+		(void)sched_setaffinity(0, team.bytes, team.set);
 }
 
 static struct om_work work;

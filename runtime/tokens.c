@@ -28,18 +28,28 @@ om_ends(const char *s, const char *with)
 	return n > w && strcmp(s + n - w, with) == 0;
 }
 
+_Noreturn void
+om_data_lost(const struct om_data *d, const char *section, const char *what)
+{
+	char *kept = d->rescue ? d->rescue(d->arg) : NULL;
+
+	om_die(section, "%s%s%s", what, kept ? "; " : "", kept ? kept : "");
+}
+
 /* An error in a file ends the run, but not what it has done. */
 _Noreturn OM_PRINTF(3, 4) static void lost(
     const struct om_source *s, const struct om_file *f, const char *fmt, ...)
 {
-	char what[1024], *kept;
+	char what[1024], *all;
 	va_list ap;
 
 	va_start(ap, fmt);
 	vsnprintf(what, sizeof what, fmt, ap);
 	va_end(ap);
-	kept = s->data->rescue ? s->data->rescue(s->data->arg) : NULL;
-	om_die(s->section, "%s: %s%s%s", f->path, what, kept ? "; " : "", kept ? kept : "");
+	all = om_text("%s: %s", f->path, what);
+	if (s->data->tell)
+		s->data->tell(s->data->told, s->section, all);
+	om_data_lost(s->data, s->section, all);
 }
 
 /* Opens a file if it isn't open; when descriptors run out, all others give theirs back. */

@@ -64,8 +64,10 @@ struct run {
 	struct om_eval eval;
 	struct om_ckpt ckpt;
 	struct om_log log;
-	int32_t *token, *label; /* [micro * seq] */
-	uint64_t sent;          /* steps that were begun */
+	struct om_ahead *ahead;
+	const struct om_batch *batch;       /* of the step under way */
+	struct om_told told[OM_STEPS_MOST]; /* of the steps under way */
+	uint64_t sent;                      /* steps that were begun */
 	uint64_t pass,
 	    often;      /* passes of the step under way; after how many ranks ask each other */
 	double began;   /* when the step under way began */
@@ -87,21 +89,17 @@ check_finite(struct run *r, double x, const char *what)
 	    isnan(x) ? "nan" : "infinite", om_ckpt_advice(&r->ckpt));
 }
 
-/* The microbatches of a step are dealt to data ranks in turn, so all layouts have the same. */
 static void
 feed(void *arg, uint64_t i)
 {
 	struct run *r = arg;
 	const struct om_model *m = r->m;
-	size_t bytes = m->micro * m->seq * sizeof(int32_t);
-	uint64_t g =
-	    (r->sent - 1) * m->global + (i * om_size(OM_DATA) + om_rank(OM_DATA)) * m->micro;
+	const uint64_t n = m->micro * m->seq;
 
-	om_draw_write(m, r->arena, r->data.seed, g);
-	for (uint64_t j = 0; j < m->micro; j++)
-		om_data_read(&r->data, g + j, r->token + j * m->seq, r->label + j * m->seq);
-	om_put(r->arena, m->token_off, r->token, bytes);
-	om_put(r->arena, m->label_off, r->label, bytes);
+	om_draw_write(
+	    m, r->arena, r->data.seed, om_ahead_sequence(m, m->microbatches, r->sent - 1, i));
+	om_put(r->arena, m->token_off, r->batch->token + i * n, n * sizeof(int32_t));
+	om_put(r->arena, m->label_off, r->batch->label + i * n, n * sizeof(int32_t));
 }
 
 /*
@@ -143,12 +141,6 @@ settle(void *arg)
 	return !sum[LEFT];
 }
 
-static double
-rate_of(const struct run *r, uint64_t step)
-{
-	return om_lr_at(&r->c->lr, step, r->c->steps);
-}
-
 /* Begins the next step; the device may still be at the one before. */
 static void
 step_send(struct run *r)
@@ -156,6 +148,7 @@ step_send(struct run *r)
 	const struct om_model *m = r->m;
 	uint64_t step = ++r->sent;
 	const struct om_feed f = { feed, go, settle, r };
+	struct om_told *told = &r->told[step % OM_STEPS_MOST];
 	double limit[2];
 
 	now_step = (sig_atomic_t)step;
@@ -163,9 +156,12 @@ step_send(struct run *r)
 	r->left = false;
 	r->began = om_now();
 	om_err_step(step);
+	r->batch = om_ahead_next(r->ahead);
+	told->waited = r->batch->waited;
+	told->lr = om_lr_at(&r->c->lr, step, r->c->steps);
 	om_skip_limits(&r->skip, limit);
 	/* Adam's correction is of moments, which a skipped step leaves alone */
-	om_ctl_write(m, r->arena, rate_of(r, step), step - r->skip.total, limit);
+	om_ctl_write(m, r->arena, told->lr, step - r->skip.total, limit);
 	om_lots_write(m, r->arena, r->c->seed, step);
 	if (om_run_step(m, r->arena, &f)) {
 		om_result_send(m, r->arena, step);
@@ -182,6 +178,7 @@ step_send(struct run *r)
 static void
 step_end(struct run *r, uint64_t step)
 {
+	struct om_told *told = &r->told[step % OM_STEPS_MOST];
 	const struct om_result *x;
 	double loss, norm2, now;
 	bool skipped;
@@ -199,7 +196,8 @@ step_end(struct run *r, uint64_t step)
 		om_ckpt_good(&r->ckpt, step - 1);
 	om_skip_step(&r->skip, (double[]){ loss, sqrt(norm2) }, skipped);
 	now = om_now();
-	om_log_step(&r->log, x, step, rate_of(r, step), now - r->since);
+	told->took = now - r->since;
+	om_log_step(&r->log, x, step, told);
 	r->since = now;
 }
 
@@ -429,8 +427,6 @@ om_train(const struct om_model *m, struct om_conf *c, double start)
 	if (getenv("OM_POISON"))
 		poison(m, r.arena);
 	om_run(m, OM_RUN_INIT, r.arena);
-	r.token = om_alloc(m->micro * m->seq, sizeof *r.token);
-	r.label = om_alloc(m->micro * m->seq, sizeof *r.label);
 	if (!om_ckpt_resume(&r.ckpt, c, r.arena, &r.done))
 		om_init_params(m, r.arena, c->seed);
 	r.saved = r.whole = first = r.done;
@@ -445,6 +441,7 @@ om_train(const struct om_model *m, struct om_conf *c, double start)
 		header(&r, r.done, start);
 		r.data.rescue = r.eval.data.rescue = rescue;
 		r.data.arg = r.eval.data.arg = &r;
+		r.ahead = om_ahead_start(&r.data, m, m->microbatches, r.done, c->steps, UINT64_MAX);
 		for (r.sent = r.done;;) {
 			if (r.sent == r.done)
 				r.since = om_now();
@@ -461,6 +458,7 @@ om_train(const struct om_model *m, struct om_conf *c, double start)
 			if (eval_due(&r, r.done) && !r.ending)
 				evaluate(&r);
 		}
+		om_ahead_stop(r.ahead);
 		if (r.saved != r.done) /* stopped, maybe within an evaluation */
 			save(&r);
 		om_log_close(&r.log);
@@ -473,7 +471,5 @@ om_train(const struct om_model *m, struct om_conf *c, double start)
 	if (c->eval.paths.n)
 		om_eval_close(&r.eval);
 	om_data_close(&r.data);
-	free(r.token);
-	free(r.label);
 	return r.done < c->steps ? OM_EXIT_STOPPED : 0;
 }

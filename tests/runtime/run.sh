@@ -482,7 +482,7 @@ for p in mega4.bin llm16.bin '[mega.a.bin, llm.b.bin, n.c.npy]'; do
 done
 # a step begins before the last one's results are read, as on a GPU: nothing else differs
 B=$work/ahead
-numbers() { sed 's/, "tokens_per_s": [^,]*//; s/ [0-9.,]* tok.s.*//; s/ in [0-9.]* s$//' "$1"; }
+numbers() { sed 's/, "tokens_per_s": [^,]*, "data_wait": [^,]*//; s/ [0-9.,]* tok.s.*//; s/ in [0-9.]* s$//' "$1"; }
 for v in float ahead; do
 	rm -rf "A$v"
 	"$work/$v" train run.yaml steps=60 checkpoint.dir=A$v checkpoint.every=25 eval.paths=[half.txt] eval.every=10 \
@@ -549,7 +549,7 @@ def bad(x): raise ValueError(x)
 a, b = ([json.loads(l, parse_constant=bad) for l in open(f)] for f in sys.argv[1:3])
 assert [x["step"] for x in b] == list(range(1, 301)), "steps"
 for x, y in zip(a, b):
-  x.pop("tokens_per_s"), y.pop("tokens_per_s")
+  for took in "tokens_per_s", "data_wait": assert x.pop(took) >= 0 and y.pop(took) >= 0
   assert x == y, (x, y)
 assert x["tokens"] == 300 * 64 and x["moe"][1]["dead"] == 0 and x["load_balance"] == 1
 assert abs(x["total"] - x["loss"] - 2 * (0.01 + 0.0005) - 1e-3 * x["head_z"]) < 1e-9 and abs(x["z"] - 0.5) < 1e-9
@@ -597,13 +597,15 @@ for v in deep deep-ahead; do
 	check "$v: and gets where a run gets that was not stopped" same L/step-000008 C/step-000008
 	check "$v: with the same metrics" python3 -c 'import json, sys
 a, b = ([json.loads(l) for l in open(f)] for f in ("L.jsonl", "C.jsonl"))
-for x in a + b: x.pop("tokens_per_s")
+for x in a + b: x.pop("tokens_per_s"), x.pop("data_wait")
 assert a == b and [x["step"] for x in a] == list(range(1, 9)), (a, b)'
 done
 rm -rf C C.out
 OM_TEST_NAP=400000 "$work/deep" train run.yaml steps=8 checkpoint.dir=C >C.out 2>&1 &
 pid=$!
 await C.out "^start: "
+check "a thread reads data, which no signal disturbs" sh -c "cd /proc/$pid/task && cd \$(grep -lx om-data */comm | cut -d/ -f1) &&
+	grep -q '^SigBlk:.*fffffffe7ffbfeff$' status"
 kill -TERM $pid
 wait $pid
 [ $? = 3 ] && grep -q '^stopped: step 1 of 8, .*, checkpoint C/step-000001$' C.out && ok ||

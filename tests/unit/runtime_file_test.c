@@ -458,6 +458,55 @@ test_data(void)
 	rmdir(dir);
 }
 
+/* Batches are what is read one by one, and an error shows when its batch is asked for. */
+static void
+test_ahead(void)
+{
+	enum { S = 4, MICRO = 2, MICROBATCHES = 3, BATCH = S * MICRO * MICROBATCHES, BATCHES = 5 };
+	static const uint64_t starts[] = { 0, 3, BATCHES };
+	char path[] = "/tmp/om-test-XXXXXX", *paths[] = { path };
+	struct om_model m = { .seq = S, .micro = MICRO, .vocab = BATCHES * BATCH + 1 };
+	struct om_set set = { "data", { paths, 1 }, OM_U16, OM_SHUFFLE, OM_NONE };
+	int32_t token[S], label[S];
+	struct om_data d, one;
+	FILE *f = fdopen(mkstemp(path), "wb");
+
+	for (int i = 0; i <= BATCHES * BATCH; i++)
+		fwrite(&(uint16_t){ (uint16_t)i }, 2, 1, f);
+	fclose(f);
+	om_data_open(&d, &m, &set, 7);
+	om_data_open(&one, &m, &set, 7);
+	for (size_t k = 0; k < OM_LEN(starts); k++) {
+		/* the last sequence is left out */
+		const uint64_t last = BATCHES * MICRO * MICROBATCHES - 1;
+		struct om_ahead *a = om_ahead_start(&d, &m, MICROBATCHES, starts[k], BATCHES, last);
+		bool ok = true;
+
+		for (uint64_t b = starts[k]; b < BATCHES; b++) {
+			const struct om_batch *batch = om_ahead_next(a);
+
+			for (uint64_t i = 0; i < MICRO * MICROBATCHES; i++) {
+				uint64_t g = b * MICRO * MICROBATCHES + i;
+
+				om_data_read(&one, g, token, label);
+				if (g >= last)
+					memset(label, -1, sizeof label);
+				ok = ok && om_ahead_sequence(&m, MICROBATCHES, b, i / MICRO) ==
+					       g / MICRO * MICRO;
+				ok = ok && (g >= last || memcmp(batch->token + i * S, token,
+							     sizeof token) == 0);
+				ok = ok && memcmp(batch->label + i * S, label, sizeof label) == 0;
+			}
+		}
+		CHECK(ok);
+		om_ahead_stop(a);
+	}
+	om_ahead_stop(om_ahead_start(&d, &m, MICROBATCHES, 0, BATCHES, UINT64_MAX));
+	om_data_close(&d);
+	om_data_close(&one);
+	unlink(path);
+}
+
 int
 main(void)
 {
@@ -468,5 +517,6 @@ main(void)
 	test_npy();
 	test_format();
 	test_data();
+	test_ahead();
 	return check_end();
 }
