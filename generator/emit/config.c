@@ -139,7 +139,7 @@ workspaces(const struct plan *p)
 
 	for (uint32_t k = 0; k < p->n_stages; k++)
 		for (struct launch_at at = { 0 }; plan_next(&p[k], &at);)
-			if (at.launch->workspace_bytes && emit_from(&p[k], at.seg, at.phase))
+			if (at.launch->workspace_bytes && plan_function(&p[k], at.seg, at.phase))
 				commented(&b, "",
 				    xprintf("#define OM_WS_%s %" PRIu64,
 					emit_workspace(&p[k], at.seg, at.phase, at.i),

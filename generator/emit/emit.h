@@ -66,8 +66,6 @@ extern const char *const emit_regions[N_REGIONS]; /* layout.h: OM_NAME and OM_NA
 const char *emit_number(uint64_t n);
 const char *emit_shape(const struct tensor *t);
 const char *emit_group(enum om_group g); /* "OM_DATA" */
-/* Whether the function of the segment is made from this stage: the first that has it, or each. */
-bool emit_from(const struct plan *p, uint32_t seg, int phase);
 /* What the workspace of a launch is called: "dense_backward_rmsnorm_bwd". */
 const char *emit_workspace(const struct plan *p, uint32_t seg, int phase, uint32_t launch);
 const char *emit_stage_name(const struct plan *p, const char *name); /* "forward_2" */

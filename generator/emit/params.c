@@ -260,20 +260,6 @@ layout_row(const struct plan *p, struct buf *b)
 	buf_puts(b, "\t},\n");
 }
 
-/* Where what goes or comes lies: at an end of the chunk, forward its x or y, backward dx or dy. */
-static uint64_t
-hop_at(const struct plan *p, const struct action *a)
-{
-	const struct graph *g = p->graph;
-	const struct chunk *c = &p->here->chunk[a->chunk];
-	bool forward = a->phase == FORWARD, low = forward == (a->kind == RECEIVE);
-	uint32_t layer = low ? c->first : c->first + c->n - 1;
-	const struct segment *kind = &g->seg.a[g->kind_of[layer]];
-	tensor_id t = forward ? (low ? kind->x : kind->y) : (low ? kind->dx : kind->dy);
-
-	return a->kind == PASS ? 0 : plan_extent(p, NULL, t, layer, a->slot).off;
-}
-
 /* What a stage does in a step, and its chunks. */
 static void
 schedule_tables(const struct plan *p, struct buf *b)
@@ -302,7 +288,7 @@ schedule_tables(const struct plan *p, struct buf *b)
 			const struct action *a = &p->here->step[k].action.a[i];
 			buf_printf(b, "\t{ %s, %s, %u, %u, %u, %u, %u, %" PRIu64 " },\n",
 			    kinds[a->kind], phases[a->phase], a->chunk, a->slot, a->stage, a->tag,
-			    a->microbatch, hop_at(p, a));
+			    a->microbatch, plan_hop(p, a));
 		}
 		buf_puts(b, "};\n");
 	}

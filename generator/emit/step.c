@@ -137,56 +137,29 @@ streams(const struct plan *p, struct buf *b)
 	buf_puts(b, "};\n");
 }
 
-/* Whether a launch is another one in the first of a step's microbatches. */
-static bool
-varies(const struct plan *p, const struct launch *st)
-{
-	return st->first && p->graph->microbatches > 1;
-}
-
-/* What a segment's function is told: the slot, if it works on what is saved of a microbatch. */
-struct asked {
-	bool slot, first, last;
-};
-
-static struct asked
-asked(const struct plan *p, uint32_t s, int ph)
-{
-	const struct program *prog = &p->prog[s][ph];
-	struct asked of = { 0 };
-
-	for (uint32_t i = 0; i < prog->n; i++) {
-		of.first |= varies(p, &prog->a[i]);
-		of.last |= op_row(prog->a[i].op.op)->last;
-		for (uint8_t k = 0; k < MAX_ARGS; k++) {
-			const struct place *pl = &p->place[prog->a[i].op.arg[k]];
-			of.slot |= pl->kind == STREAM || pl->region == R_SAVED;
-		}
-	}
-	return of;
-}
-
-/* What it is told of the microbatch, behind a type, or as arguments. */
+/* What a segment's function is told of the microbatch, behind a type, or as arguments. */
 static const char *
-told(struct asked of, const char *type)
+told(const struct program *prog, const char *type)
 {
-	return xprintf("%s%s%s%s", of.first ? ", " : "", of.first ? xprintf("%sfirst", type) : "",
-	    of.last ? ", " : "", of.last ? xprintf("%slast", type) : "");
+	return xprintf("%s%s%s%s", prog->first ? ", " : "",
+	    prog->first ? xprintf("%sfirst", type) : "", prog->last ? ", " : "",
+	    prog->last ? xprintf("%slast", type) : "");
 }
 
 /* The function to call: in the first microbatch its gradient is stored, or cleared before. */
 static void
-launched(
-    const struct plan *p, uint32_t s, const struct launch *st, struct buf *body, struct buf *call)
+launched(const struct plan *p, uint32_t s, int ph, const struct launch *st, struct buf *body,
+    struct buf *call)
 {
 	const char *name = p->inst->a[st->inst].name;
+	bool varies = p->prog[s][ph].first && st->first;
 
 	for (uint8_t k = 0; st->first && !st->stores && k < MAX_ARGS; k++)
 		if (p->graph->tensor.a[st->op.arg[k]].class == T_GRAD)
 			buf_printf(body, "%s\tom_clear(%s, %" PRIu64 ");\n",
-			    varies(p, st) ? "\tif (first)\n\t" : "",
-			    address(p, s, st, st->op.arg[k]), p->place[st->op.arg[k]].bytes);
-	if (varies(p, st) && st->stores)
+			    varies ? "\tif (first)\n\t" : "", address(p, s, st, st->op.arg[k]),
+			    p->place[st->op.arg[k]].bytes);
+	if (varies && st->stores)
 		buf_printf(
 		    call, "(first ? launch_%s : launch_%s)(", p->inst->a[st->stores].name, name);
 	else
@@ -243,7 +216,7 @@ body(const struct plan *p, uint32_t s, int ph, struct buf *b)
 		if (runtime_call(st->op.op)) {
 			collective(p, s, st, &call);
 		} else {
-			launched(p, s, st, b, &call);
+			launched(p, s, ph, st, b, &call);
 			arguments(p, s, ph, i, &call);
 		}
 		emit_line(b, 1 + (loop || last), "%s", call.s);
@@ -261,11 +234,11 @@ function(const struct plan *p, uint32_t s, int ph, struct buf *b)
 
 	buf_puts(b, "\nstatic void\n");
 	emit_line(b, 0, "%s_%s(unsigned char *arena%s%s%s)", seg->name, graph_phase_names[ph],
-	    asked(p, s, ph).slot ? ", int slot" : "",
+	    p->prog[s][ph].slot ? ", int slot" : "",
 	    !seg->nlayers       ? ""
 	    : several_chunks(p) ? ", int layer, int i, int j"
 				: ", int layer, int i",
-	    told(asked(p, s, ph), "bool "));
+	    told(&p->prog[s][ph], "bool "));
 	buf_puts(b, "{\n");
 	body(p, s, ph, b);
 	buf_puts(b, "}\n");
@@ -288,18 +261,18 @@ call_chunk(const struct plan *p, const struct chunk *c, enum pass_id pass, int t
 	const struct graph *g = p->graph;
 	struct visits v = { 0 };
 
-	plan_visits(p, c, pass, &v);
+	shard_visits(p->graph, c, pass, &v);
 	for (uint32_t k = 0, n; k < v.n; k += n) {
 		uint32_t s = v.a[k].seg, first = v.a[k].layer;
 		enum phase ph = v.a[k].phase;
-		const struct asked of = asked(p, s, ph);
+		const struct program *prog = &p->prog[s][ph];
 		const char *name = xprintf("%s_%s", g->seg.a[s].name, graph_phase_names[ph]);
 		for (n = 1; k + n < v.n && v.a[k + n].seg == s;)
 			n++;
 		if (!g->seg.a[s].nlayers) {
-			if (p->prog[s][ph].n)
+			if (prog->n)
 				emit_line(b, tabs, "SEGMENT(%s, -1, arena%s%s);", name,
-				    of.slot ? ", slot" : "", told(of, ""));
+				    prog->slot ? ", slot" : "", told(prog, ""));
 			continue;
 		}
 		uint32_t last = v.a[k + n - 1].layer, low = first < last ? first : last;
@@ -312,7 +285,7 @@ call_chunk(const struct plan *p, const struct chunk *c, enum pass_id pass, int t
 		emit_line(b, tabs + 1, "SEGMENT(%s, layer, arena, slot, %s, %s%s%s);", name,
 		    shifted(p->entry[low], low), shifted(p->index[low], low),
 		    several_chunks(p) ? xprintf(", %s", shifted(p->saved_index[low], low)) : "",
-		    told(of, ""));
+		    told(prog, ""));
 	}
 }
 
@@ -324,8 +297,8 @@ microbatch(const struct plan *p, int ph, struct buf *b)
 	bool first = false, last = false;
 
 	for (uint32_t s = g->embed; s <= g->head; s++) {
-		first |= asked(p, s, ph).first;
-		last |= asked(p, s, ph).last;
+		first |= p->prog[s][ph].first;
+		last |= p->prog[s][ph].last;
 	}
 	if (first)
 		buf_puts(b, "\tconst bool first = of & OM_FIRST;\n");
@@ -340,7 +313,7 @@ stage_passes(const struct plan *p, struct buf *b)
 {
 
 	for (enum pass_id i = 0; i < N_PASSES; i++) {
-		const struct pass pass = plan_pass(p->graph, i);
+		const struct pass pass = shard_pass(p->graph, i);
 		bool trains = i <= PASS_WEIGHTS;
 		if (!plan_has_pass(p, i))
 			continue;
@@ -395,7 +368,7 @@ prototypes(const struct plan *p)
 		for (enum pass_id k = 0; k < N_PASSES; k++)
 			if (plan_has_pass(p, k))
 				buf_printf(&b, "void om_%s(unsigned char *arena, int slot%s);\n",
-				    emit_stage_name(&p[i], plan_pass(p->graph, k).name),
+				    emit_stage_name(&p[i], shard_pass(p->graph, k).name),
 				    k <= PASS_WEIGHTS ? ", int of" : "");
 		buf_printf(
 		    &b, "void om_%s(unsigned char *arena);\n", emit_stage_name(&p[i], "update"));
@@ -416,7 +389,7 @@ emit_step(const struct plan *p, struct tree *t)
 	for (uint32_t s = 0; s < g->seg.n; s++)
 		for (int ph = 0; ph < N_PHASES; ph++)
 			for (uint32_t i = 0; i < p->n_stages; i++)
-				if (s != g->init && s != g->update && emit_from(&p[i], s, ph))
+				if (s != g->init && s != g->update && plan_function(&p[i], s, ph))
 					function(&p[i], s, ph, &b);
 	for (uint32_t i = 0; i < p->n_stages; i++)
 		stage_ends(&p[i], &b);

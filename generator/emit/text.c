@@ -148,22 +148,6 @@ emit_shape(const struct tensor *t)
 	return b.s;
 }
 
-/* Each stage has functions for these of its own; all other segments have one for all stages. */
-static bool
-of_stage(const struct plan *p, uint32_t seg)
-{
-	return seg == p->graph->init || seg == p->graph->update;
-}
-
-bool
-emit_from(const struct plan *p, uint32_t seg, int phase)
-{
-	for (uint32_t i = 0; i < p->stage && !of_stage(p, seg); i++)
-		if ((p - p->stage + i)->prog[seg][phase].n)
-			return false;
-	return p->prog[seg][phase].n != 0;
-}
-
 const char *
 emit_workspace(const struct plan *p, uint32_t seg, int phase, uint32_t launch)
 {
@@ -175,7 +159,8 @@ emit_workspace(const struct plan *p, uint32_t seg, int phase, uint32_t launch)
 	for (uint32_t i = 0; i < launch; i++)
 		before += a[i].op.op == a[launch].op.op && a[i].workspace_bytes;
 	name = before ? xprintf("%s_%u", name, before + 1) : name;
-	return of_stage(p, seg) ? emit_stage_name(p, name) : name;
+	bool ends = seg == p->graph->init || seg == p->graph->update; /* each stage has its own */
+	return ends ? emit_stage_name(p, name) : name;
 }
 
 /* What a function of one stage is called: "forward", or "forward_2". */

@@ -512,11 +512,35 @@ plan_stage(struct plan *p)
 	p->arena_bytes = off;
 	for (tensor_id t = 1; t < g->tensor.n; t++)
 		p->place[t].off += p->region_off[p->place[t].region];
-	for (struct launch_at at = { 0 }; plan_next(p, &at);)
+	for (struct launch_at at = { 0 }; plan_next(p, &at);) {
+		struct program *prog = &p->prog[at.seg][at.phase];
 		at.launch->workspace += p->region_off[R_SCRATCH];
+		prog->first |= at.launch->first && g->microbatches > 1;
+		prog->last |= op_row(at.launch->op.op)->last;
+		for (uint8_t k = 0; k < MAX_ARGS; k++) {
+			const struct place *pl = &p->place[at.launch->op.arg[k]];
+			prog->slot |= pl->kind == STREAM || pl->region == R_SAVED;
+		}
+	}
 	p->stream_off += p->region_off[R_SAVED];
 	p->dstream_off += p->region_off[p->dstream_life < N_LIVES ? R_SAVED : R_SCRATCH];
 	p->hop_off = p->region_off[R_COMM];
+}
+
+/* Of each program of a stage, after those of the stages before it. */
+static void
+find_functions(struct plan *p)
+{
+	const struct graph *g = p->graph;
+
+	for (uint32_t s = 0; s < g->seg.n; s++)
+		for (int ph = 0; ph < N_PHASES; ph++) {
+			struct program *own = &p->prog[s][ph];
+			own->of = own;
+			for (const struct plan *o = p; o->stage && s != g->init && s != g->update;)
+				if ((--o)->prog[s][ph].n)
+					own->of = &o->prog[s][ph];
+		}
 }
 
 struct plan *
@@ -537,6 +561,7 @@ plan(struct shard *s)
 			.inst = inst,
 			.streams = 1 };
 		plan_stage(&all[i]);
+		find_functions(&all[i]);
 		streams = all[i].streams > streams ? all[i].streams : streams;
 	}
 	for (uint32_t i = 0; i < n; i++)

@@ -107,18 +107,18 @@ struct launch {
 	ARRAY(uint32_t) wait; /* events of other streams, which its own waits for before it */
 };
 enum { MAX_STREAMS = 4 };
-ARRAY_TYPE(program, struct launch);
-
-/*
- * A pass over a chunk: the segments at its ends, and how far the pass's own kinds of layers are
- * behind training's.
- */
-enum pass_id { PASS_FORWARD, PASS_BACKWARD, PASS_WEIGHTS, PASS_EVALUATE, PASS_DECODE, N_PASSES };
-struct pass {
-	const char *name;
-	enum phase phase;
-	uint32_t first, last, own;
+/* The launches of a segment in a phase: a function of step.c. */
+struct program {
+	struct launch *a;
+	uint32_t n, cap;
+	/*
+	 * Whose function it is, and events: stages share those of the first that has the segment,
+	 * but each has the ends of a step for itself.
+	 */
+	struct program *of;
+	bool slot, first, last; /* it depends on the slot, or on the microbatch being the step's */
 };
+
 /* A launch among all of a plan: segment by segment, in each phase after phase. */
 struct launch_at {
 	uint32_t seg, i;
@@ -128,13 +128,6 @@ struct launch_at {
 struct extent { /* bytes of the arena */
 	uint64_t off, end;
 };
-struct visit { /* what a pass does of a segment */
-	uint32_t seg;
-	enum phase phase;
-	uint32_t layer, slot;
-};
-ARRAY_TYPE(visits, struct visit);
-
 ARRAY_TYPE(instances, struct instance); /* 0 unused */
 /*
  * The parameters of a layer, or of an end of the model, that the same ranks have and one update
@@ -195,18 +188,18 @@ bool plan_uses(const struct plan *p, const struct library *l);
 bool kernel_file(const char *kernels, const char *file); /* a row of these kernels names it */
 /* An array, one a stage. */
 struct plan *plan(struct shard *s);
-struct pass plan_pass(const struct graph *g, enum pass_id pass);
 bool plan_has_pass(const struct plan *p, enum pass_id pass);
-/* Adds a chunk's pass, in order. */
-void
-plan_visits(const struct plan *p, const struct chunk *c, enum pass_id pass, struct visits *out);
 /* Which room of a life a slot of the stage has. */
 uint32_t plan_room(const struct plan *p, uint32_t life, uint32_t slot);
+/* Whether the stage's program of a segment is a function, which others may share. */
+bool plan_function(const struct plan *p, uint32_t seg, enum phase phase);
 /* Goes on to the next launch; from zeroes to the first. */
 bool plan_next(const struct plan *p, struct launch_at *at);
 /* The bytes of a launch's argument, in a layer and slot; NULL: of the tensor in one layer. */
 struct extent plan_extent(
     const struct plan *p, const struct launch *st, tensor_id t, uint32_t layer, uint32_t slot);
+/* Where what an action sends or receives lies, at an end of its chunk; 0: it is a pass. */
+uint64_t plan_hop(const struct plan *p, const struct action *a);
 /* How many layers of a tensor there are on the stage; 0: none, and nothing of it is placed. */
 uint64_t plan_layers(const struct plan *p, tensor_id t);
 bool plan_on_stage(const struct plan *p, uint32_t layer);

@@ -230,7 +230,7 @@ begin_part(struct arena *m)
 		m->event[e].recorded = false;
 }
 
-/* What the launch waits for; a fault. */
+/* What the launch waits for, which its function says; a fault. */
 static const char *
 await(struct arena *m, const struct launch *st)
 {
@@ -275,7 +275,7 @@ check_arg(struct arena *m, const struct launch *st, uint8_t i, uint32_t layer, s
 }
 
 static const char *
-check_step(struct arena *m, const struct launch *st, uint32_t layer)
+check_step(struct arena *m, const struct launch *st, const struct launch *events, uint32_t layer)
 {
 	const struct plan *p = m->p;
 	const struct tensor *all = p->graph->tensor.a;
@@ -284,10 +284,10 @@ check_step(struct arena *m, const struct launch *st, uint32_t layer)
 	struct extent at[MAX_ARGS] = { 0 }, ws = plan_workspace(st);
 	const char *fault = check_rounding(p, st);
 
-	if (!fault && (st->stream >= p->streams || st->event > p->events))
-		fault = xprintf("%s: stream %u, event %u", r->name, st->stream, st->event);
+	if (!fault && (st->stream >= p->streams || events->event > p->events))
+		fault = xprintf("%s: stream %u, event %u", r->name, st->stream, events->event);
 	if (!fault)
-		fault = await(m, st);
+		fault = await(m, events);
 	for (uint8_t i = 0; i < r->nargs && !fault; i++)
 		if (arg[i]) {
 			at[i] = plan_extent(p, st, arg[i], layer, m->slot);
@@ -326,8 +326,9 @@ run(struct arena *m, uint32_t seg, int phase, uint32_t layer)
 	const char *fault;
 
 	for (uint32_t i = 0; i < prog->n; i++) {
-		struct event *e = &m->event[prog->a[i].event];
-		if ((fault = check_step(m, &prog->a[i], layer)))
+		const struct launch *events = &prog->of->a[i];
+		struct event *e = &m->event[events->event];
+		if ((fault = check_step(m, &prog->a[i], events, layer)))
 			return xprintf("%s %s, layer %u, step %u: %s", m->p->graph->seg.a[seg].name,
 			    graph_phase_names[phase], layer, i, fault);
 		e->recorded = true;
@@ -402,25 +403,19 @@ pass(struct arena *m, const struct chunk *c, enum pass_id id)
 {
 	const struct plan *p = m->p;
 	const struct graph *g = p->graph;
-	const struct segment *first = &g->seg.a[g->kind_of[c->first]];
-	const struct segment *last = &g->seg.a[g->kind_of[c->first + c->n - 1]];
-	const enum phase ph = plan_pass(g, id).phase;
-	const uint32_t end = c->first + c->n - 1;
-	const tensor_id comes = ph == FORWARD && !c->embed   ? first->x
-				: ph == BACKWARD && !c->head ? last->dy
-							     : 0;
-	const uint32_t layer = ph == FORWARD ? c->first : end;
+	const enum phase ph = shard_pass(g, id).phase;
+	const struct chunk_end in = chunk_end(g, c, ph, ph == FORWARD);
 	struct visits v = { 0 };
 	const char *fault = NULL;
 
 	m->slot = c->slot;
 	if (id <= PASS_WEIGHTS)
 		change_hands(m, c, ph, true);
-	if (comes)
-		write_bytes(m, extent(m, comes, layer), owner_of(p, comes, layer), 0);
+	if (ph == FORWARD ? !c->embed : ph == BACKWARD && !c->head)
+		write_bytes(m, extent(m, in.t, in.layer), owner_of(p, in.t, in.layer), 0);
 	if (ph == FORWARD || p->n_stages > 1) /* one stage's other passes are of one part with it */
 		begin_part(m);
-	plan_visits(p, c, id, &v);
+	shard_visits(p->graph, c, id, &v);
 	for (uint32_t i = 0; i < v.n && !fault; i++) {
 		m->slot = v.a[i].slot;
 		fault = run(m, v.a[i].seg, v.a[i].phase, v.a[i].layer);

@@ -34,16 +34,17 @@ print_stage(const struct plan *p, struct buf *out)
 			place_text(p, t, out);
 	for (struct launch_at at = { 0 }; plan_next(p, &at);) {
 		const struct launch *st = at.launch;
+		const struct launch *events = &p->prog[at.seg][at.phase].of->a[at.i];
 		if (!at.i)
 			buf_printf(
 			    out, "%s %s\n", g->seg.a[at.seg].name, graph_phase_names[at.phase]);
 		buf_printf(out, "  %3u stream %u  %-30s %s", at.i, st->stream,
 		    runtime_call(st->op.op) ? op_row(st->op.op)->name : p->inst->a[st->inst].name,
 		    op_text(g, &st->op));
-		for (uint32_t w = 0; w < st->wait.n; w++)
-			buf_printf(out, ", after event %u", st->wait.a[w]);
-		if (st->event)
-			buf_printf(out, ", then event %u", st->event);
+		for (uint32_t w = 0; w < events->wait.n; w++)
+			buf_printf(out, ", after event %u", events->wait.a[w]);
+		if (events->event)
+			buf_printf(out, ", then event %u", events->event);
 		buf_puts(out, "\n");
 	}
 }

@@ -19,8 +19,8 @@ struct access {
 	struct extent bytes;
 	bool write;
 };
-struct issued { /* a launch of one layer, in the order of the part */
-	struct launch *st;
+struct issued {                             /* a launch of one layer, in the order of the part */
+	struct launch *st;                  /* that has its events */
 	struct access access[MAX_ARGS + 1]; /* arguments, workspace */
 	uint32_t n;
 	uint32_t done[MAX_STREAMS]; /* launches of each stream that have ended when it has */
@@ -38,7 +38,7 @@ issue(const struct plan *p, const struct visits *v, struct parts *all)
 		for (struct launch *st = prog->a; st < prog->a + prog->n; st++) {
 			const struct op_row *r = op_row(st->op.op);
 			struct issued *x = PUSH(*part);
-			x->st = st;
+			x->st = &prog->of->a[st - prog->a];
 			for (uint8_t a = 0; a < r->nargs; a++)
 				if (st->op.arg[a])
 					x->access[x->n++] =
@@ -67,7 +67,7 @@ list_parts(const struct plan *p, struct parts *all)
 		bool whole = p->n_stages == 1;
 		for (enum pass_id i = 0; i < N_PASSES; i++)
 			if (plan_has_pass(p, i))
-				plan_visits(p, &p->here->chunk[c], i,
+				shard_visits(p->graph, &p->here->chunk[c], i,
 				    &v[whole && i <= PASS_WEIGHTS ? PASS_FORWARD : i]);
 		for (unsigned i = 0; i < N_PASSES; i++)
 			issue(p, &v[i], all);
@@ -150,31 +150,9 @@ all_in_order(const struct parts *all)
 	return true;
 }
 
-/*
- * Stages share the functions of step.c but for the ends of a step: what one of them waits for
- * there, all do.
- */
+/* Drops the waits of a stage's own launches that nothing needs. */
 static void
-share(struct plan *all, uint32_t n, const struct plan *from)
-{
-	for (struct launch_at at = { 0 }; plan_next(from, &at);) {
-		bool ends = at.seg == from->graph->init || at.seg == from->graph->update;
-		for (uint32_t k = 0; k < n && !ends; k++) {
-			struct program *prog = &all[k].prog[at.seg][at.phase];
-			if (&all[k] == from || at.i >= prog->n)
-				continue;
-			struct launch *to = &prog->a[at.i];
-			to->event = at.launch->event;
-			to->wait.n = 0;
-			for (uint32_t w = 0; w < at.launch->wait.n; w++)
-				*PUSH(to->wait) = at.launch->wait.a[w];
-		}
-	}
-}
-
-/* Drops the waits of a stage's launches that nothing needs. */
-static void
-drop_waits(struct plan *all, uint32_t n, struct plan *p, const struct parts *parts)
+drop_waits(const struct plan *p, const struct parts *parts)
 {
 	for (struct launch_at i = { 0 }; plan_next(p, &i);) {
 		struct launch *st = i.launch;
@@ -182,13 +160,11 @@ drop_waits(struct plan *all, uint32_t n, struct plan *p, const struct parts *par
 			uint32_t *at = &st->wait.a[w], event = *at, rest = st->wait.n - 1 - w;
 			memmove(at, at + 1, rest * sizeof *at);
 			st->wait.n--;
-			share(all, n, p);
 			if (all_in_order(parts))
 				continue;
 			memmove(at + 1, at, rest * sizeof *at);
 			*at = event;
 			st->wait.n++;
-			share(all, n, p);
 		}
 	}
 }
@@ -236,9 +212,8 @@ plan_events(struct plan *all, uint32_t n)
 		list_parts(&all[k], &parts);
 		for (uint32_t i = first; i < parts.n; i++)
 			in_order(&parts.a[i], &events);
-		share(all, n, &all[k]);
 	}
 	for (uint32_t k = 0; k < n; k++)
-		drop_waits(all, n, &all[k], &parts);
+		drop_waits(&all[k], &parts);
 	number_events(all, n, events);
 }

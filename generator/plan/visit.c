@@ -57,21 +57,6 @@ plan_take(struct plan *p, enum region r, uint64_t bytes)
 	return off;
 }
 
-struct pass
-plan_pass(const struct graph *g, enum pass_id pass)
-{
-	const struct pass all[N_PASSES] = {
-		[PASS_FORWARD] = { "forward", FORWARD, g->embed, g->head, 0 },
-		[PASS_BACKWARD] = { "backward", BACKWARD, g->head, g->embed, 0 },
-		[PASS_WEIGHTS] = { "weights", WEIGHTS, g->head, g->embed, 0 },
-		[PASS_EVALUATE] = { "evaluate", FORWARD, g->embed, g->eval, 0 },
-		[PASS_DECODE] = { "decode", FORWARD, g->decode, g->seg.n - 1,
-		    g->decode - g->embed },
-	};
-
-	return all[pass];
-}
-
 bool
 plan_has_pass(const struct plan *p, enum pass_id pass)
 {
@@ -89,22 +74,12 @@ plan_room(const struct plan *p, uint32_t life, uint32_t slot)
 	return chunk_room(c, life, slot);
 }
 
-void
-plan_visits(const struct plan *p, const struct chunk *c, enum pass_id id, struct visits *out)
+bool
+plan_function(const struct plan *p, uint32_t seg, enum phase phase)
 {
-	const struct graph *g = p->graph;
-	const struct pass w = plan_pass(g, id);
-	uint32_t slot = id == PASS_DECODE ? 0 : c->slot;
-	bool forward = w.phase == FORWARD;
+	const struct program *prog = &p->prog[seg][phase];
 
-	if (forward ? c->embed : c->head)
-		*PUSH(*out) = (struct visit){ w.first, w.phase, forward ? 0 : g->n_layers, slot };
-	for (uint32_t k = 0; k < c->n; k++) {
-		uint32_t l = c->first + (forward ? k : c->n - 1 - k);
-		*PUSH(*out) = (struct visit){ g->kind_of[l] + w.own, w.phase, l, slot };
-	}
-	if (forward ? c->head : c->embed)
-		*PUSH(*out) = (struct visit){ w.last, w.phase, forward ? g->n_layers : 0, slot };
+	return prog->n && prog->of == prog;
 }
 
 bool
@@ -156,4 +131,14 @@ plan_extent(
 		bytes = target_bytes(p->target, x->format, st->span / ranks) * st->layers;
 	}
 	return (struct extent){ off, off + bytes };
+}
+
+uint64_t
+plan_hop(const struct plan *p, const struct action *a)
+{
+	bool first = (a->phase == FORWARD) == (a->kind == RECEIVE);
+	const struct chunk_end end =
+	    chunk_end(p->graph, &p->here->chunk[a->chunk], a->phase, first);
+
+	return a->kind == PASS ? 0 : plan_extent(p, NULL, end.t, end.layer, a->slot).off;
 }

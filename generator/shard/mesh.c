@@ -1,4 +1,7 @@
-/* The arithmetic of a layout: how many ranks, layers and rows there are of what. */
+/*
+ * The arithmetic of a layout: how many ranks, layers and rows there are of what, and what a pass
+ * goes through.
+ */
 #include <math.h>
 
 #include "shard/shard.h"
@@ -83,4 +86,46 @@ shard_capacity(const struct shard *s, const struct object *moe)
 	    v->set && !v->str ? ceil(v->num * (double)size_mul(s->graph->T, k)) : INFINITY;
 
 	return size_align(rows < (double)worst ? (uint64_t)rows : worst, s->expert_rows);
+}
+
+struct pass
+shard_pass(const struct graph *g, enum pass_id pass)
+{
+	const struct pass all[N_PASSES] = {
+		[PASS_FORWARD] = { "forward", FORWARD, g->embed, g->head, 0 },
+		[PASS_BACKWARD] = { "backward", BACKWARD, g->head, g->embed, 0 },
+		[PASS_WEIGHTS] = { "weights", WEIGHTS, g->head, g->embed, 0 },
+		[PASS_EVALUATE] = { "evaluate", FORWARD, g->embed, g->eval, 0 },
+		[PASS_DECODE] = { "decode", FORWARD, g->decode, g->seg.n - 1,
+		    g->decode - g->embed },
+	};
+
+	return all[pass];
+}
+
+void
+shard_visits(const struct graph *g, const struct chunk *c, enum pass_id id, struct visits *out)
+{
+	const struct pass w = shard_pass(g, id);
+	uint32_t slot = id == PASS_DECODE ? 0 : c->slot;
+	bool forward = w.phase == FORWARD;
+
+	if (forward ? c->embed : c->head)
+		*PUSH(*out) = (struct visit){ w.first, w.phase, forward ? 0 : g->n_layers, slot };
+	for (uint32_t k = 0; k < c->n; k++) {
+		uint32_t l = c->first + (forward ? k : c->n - 1 - k);
+		*PUSH(*out) = (struct visit){ g->kind_of[l] + w.own, w.phase, l, slot };
+	}
+	if (forward ? c->head : c->embed)
+		*PUSH(*out) = (struct visit){ w.last, w.phase, forward ? g->n_layers : 0, slot };
+}
+
+struct chunk_end
+chunk_end(const struct graph *g, const struct chunk *c, enum phase phase, bool first)
+{
+	uint32_t layer = first ? c->first : c->first + c->n - 1;
+	const struct segment *kind = &g->seg.a[g->kind_of[layer]];
+	tensor_id forward = first ? kind->x : kind->y, backward = first ? kind->dx : kind->dy;
+
+	return (struct chunk_end){ phase == FORWARD ? forward : backward, layer };
 }

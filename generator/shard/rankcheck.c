@@ -54,45 +54,19 @@ action_text(const struct shard *s, uint32_t step, uint32_t stage, uint32_t i)
 	    shard_action_text(a), a->microbatch, a->chunk, a->slot);
 }
 
-/* What is in a slot, or in a buffer of gradients: a microbatch, how far it is. */
-enum state { EMPTY, RECEIVED, DONE };
-struct held {
-	enum state state;
-	uint32_t chunk, microbatch;
-};
-
-static const char *
-held_text(const struct held *h, enum phase until)
-{
-	return h->state == EMPTY
-		   ? "nothing"
-		   : xprintf("microbatch %u of chunk %u%s", h->microbatch, h->chunk,
-			 h->state == DONE
-			     ? xprintf(", whose %s pass has not run", graph_phase_names[until])
-			     : "");
-}
-
-static bool
-holds(const struct held *h, enum state state, const struct action *a)
-{
-	return h->state == state && h->chunk == a->chunk && h->microbatch == a->microbatch;
-}
-
 /* What crosses the edge between two chunks is as large to one as to the other. */
 static const char *
 check_edge(const struct shard *s, const struct chunk *a, const struct chunk *b)
 {
-	const struct graph *g = s->graph;
-	const struct segment *from = &g->seg.a[g->kind_of[a->first + a->n - 1]];
-	const struct segment *to = &g->seg.a[g->kind_of[b->first]];
-	uint64_t x = shard_bytes(s, from->y), to_x = shard_bytes(s, to->x);
-	uint64_t dx = shard_bytes(s, to->dx), to_dx = shard_bytes(s, from->dy);
-
-	if (x == to_x && dx == to_dx)
-		return NULL;
-	return xprintf("place %u sends place %u %llu bytes, which wants %llu; it gets %llu back "
-		       "and wants %llu",
-	    a->place, b->place, llu(x), llu(to_x), llu(dx), llu(to_dx));
+	for (enum phase ph = FORWARD; ph <= BACKWARD; ph++) {
+		const struct chunk *from = ph == FORWARD ? a : b, *to = ph == FORWARD ? b : a;
+		uint64_t sent = shard_bytes(s, chunk_end(s->graph, from, ph, from == b).t);
+		uint64_t wanted = shard_bytes(s, chunk_end(s->graph, to, ph, to == b).t);
+		if (sent != wanted)
+			return xprintf("place %u sends place %u %llu bytes, which wants %llu",
+			    from->place, to->place, llu(sent), llu(wanted));
+	}
+	return NULL;
 }
 
 /* A chunk's slots, and its rooms of each life, are its own, and among the stage's. */
@@ -127,39 +101,46 @@ check_slots(const struct shard *s, uint32_t stage, uint32_t k)
 static const char *
 check_chunks(const struct shard *s)
 {
-	const struct chunk *before = NULL;
-	uint32_t places = 0, found = 0, layer = 0;
+	uint32_t places = s->nstages * s->stage[0].nchunks, layer = 0;
+	const struct chunk **at = xalloc((places + 1) * sizeof *at);
 
 	for (uint32_t i = 0; i < s->nstages; i++)
-		places += s->stage[i].nchunks;
-	for (uint32_t p = 0; p < places; p++)
-		for (uint32_t i = 0; i < s->nstages; i++)
-			for (uint32_t k = 0; k < s->stage[i].nchunks; k++) {
-				const struct chunk *c = &s->stage[i].chunk[k];
-				if (c->place != p)
-					continue;
-				found++;
-				if (c->first != layer || !c->n)
-					return xprintf("the chunk at place %u has layers %u .. %u "
-						       "where layer %u comes next",
-					    p, c->first, c->first + c->n - 1, layer);
-				if (c->embed != (p == 0) || c->head != (p + 1 == places))
-					return xprintf("the chunk at place %u of %u has the wrong "
-						       "end of the model",
-					    p, places);
-				const char *fault = before ? check_edge(s, before, c) : NULL;
-				fault = fault ? fault : check_slots(s, i, k);
-				if (fault)
-					return fault;
-				before = c;
-				layer += c->n;
-			}
-	if (found != places || layer != s->graph->n_layers)
-		return xprintf("%u chunks with %u layers stand at %u places, the model has %u",
-		    found, layer, places, s->graph->n_layers);
-	return NULL;
+		for (uint32_t k = 0; k < s->stage[i].nchunks; k++) {
+			const struct chunk *c = &s->stage[i].chunk[k];
+			if (c->place >= places || at[c->place])
+				return xprintf("stage %u: chunk %u has the place %u of %u", i, k,
+				    c->place, places);
+			at[c->place] = c;
+			const char *fault = check_slots(s, i, k);
+			if (fault)
+				return fault;
+		}
+	for (uint32_t p = 0; p < places; layer += at[p++]->n) {
+		const struct chunk *c = at[p];
+		if (!c)
+			return xprintf("no chunk is at place %u of %u", p, places);
+		if (c->first != layer || !c->n)
+			return xprintf("the chunk at place %u has layers %u .. %u where layer %u "
+				       "comes next",
+			    p, c->first, c->first + c->n - 1, layer);
+		if (c->embed != (p == 0) || c->head != (p + 1 == places))
+			return xprintf("the chunk at place %u of %u has the wrong end of the model",
+			    p, places);
+		const char *fault = p ? check_edge(s, at[p - 1], c) : NULL;
+		if (fault)
+			return fault;
+	}
+	return layer == s->graph->n_layers
+		   ? NULL
+		   : xprintf("the chunks have %u layers, the model %u", layer, s->graph->n_layers);
 }
 
+/* What is in a slot, or in a buffer of gradients: a microbatch, how far it is. */
+enum state { EMPTY, RECEIVED, DONE };
+struct held {
+	enum state state;
+	uint32_t chunk, microbatch;
+};
 /* A stage's slots and gradients, while it does one thing after the other. */
 struct hands {
 	const struct shard *s;
@@ -171,75 +152,72 @@ struct hands {
 	uint8_t *did;        /* by chunk, microbatch and phase */
 };
 
-/* A life's room of the action's slot; NULL: the graph does not have that life. */
-static struct held *
-room_of(const struct hands *h, const struct action *a, uint32_t life)
-{
-	return lives[life].to > h->s->graph->last_phase
-		   ? NULL
-		   : &h->room[life][chunk_room(&h->st->chunk[a->chunk], life, a->slot)];
-}
-
+/*
+ * An action finds a place empty, or with its own microbatch, in a state, and leaves that in
+ * another. What it finds instead, which waits for a phase, or N_PHASES; or NULL.
+ */
 static const char *
-receive(struct hands *h, const struct action *a)
+turn(struct held *h, const struct action *a, enum state from, enum state to, enum phase until)
 {
-	for (uint32_t l = 0; l < N_LIVES; l++) {
-		struct held *slot = room_of(h, a, l);
-		if (!slot || lives[l].from != a->phase)
-			continue;
-		if (slot->state != EMPTY)
-			return xprintf("the slot holds %s", held_text(slot, lives[l].to));
-		*slot = (struct held){ RECEIVED, a->chunk, a->microbatch };
-	}
-	if (a->phase == FORWARD)
+	const struct held is = *h;
+	bool own = is.chunk == a->chunk && is.microbatch == a->microbatch;
+
+	*h = (struct held){ to, a->chunk, a->microbatch };
+	if (is.state == from && (own || from == EMPTY))
 		return NULL;
-	if (h->dx.state != EMPTY)
-		return xprintf("the buffer holds the gradient of microbatch %u", h->dx.microbatch);
-	if (h->out.state != EMPTY)
-		return xprintf("the gradient of microbatch %u was not sent", h->out.microbatch);
-	h->dx = (struct held){ RECEIVED, a->chunk, a->microbatch };
-	return NULL;
+	if (is.state == EMPTY)
+		return "nothing";
+	return xprintf("microbatch %u of chunk %u%s", is.microbatch, is.chunk,
+	    is.state == DONE && until < N_PHASES
+		? xprintf(", whose %s pass has not run", graph_phase_names[until])
+		: "");
 }
 
-/* The rooms that a pass takes, reads and leaves. begins: nothing is received for it. */
+/* The rooms of its slot that an action takes, reads and leaves. begins: nothing comes for it. */
 static const char *
-pass_rooms(struct hands *h, const struct action *a, bool begins)
+turn_rooms(struct hands *h, const struct action *a, bool begins)
 {
-	for (uint32_t l = 0; l < N_LIVES; l++) {
-		struct held *slot = room_of(h, a, l);
-		if (!slot || a->phase < lives[l].from || a->phase > lives[l].to)
+	const char *said = NULL;
+
+	for (uint32_t l = 0; l < N_LIVES && !said; l++) {
+		const struct life *life = &lives[l];
+		bool first = a->phase == life->from;
+		if (life->to > h->s->graph->last_phase || a->phase < life->from ||
+		    a->phase > life->to || (a->kind != PASS && !first))
 			continue;
-		if (a->phase > lives[l].from && !holds(slot, DONE, a))
-			return xprintf("its %s pass is not in the slot, which holds %s",
-			    graph_phase_names[lives[l].from], held_text(slot, lives[l].to));
-		if (a->phase == lives[l].from &&
-		    (begins ? slot->state != EMPTY : !holds(slot, RECEIVED, a)))
-			return xprintf("%sthe slot holds %s",
-			    begins ? "" : "its input was not received; ",
-			    held_text(slot, lives[l].to));
-		*slot = (struct held){ a->phase == lives[l].to ? EMPTY : DONE, a->chunk,
-			a->microbatch };
+		enum state from = !first || a->kind == SEND      ? DONE
+				  : begins || a->kind == RECEIVE ? EMPTY
+								 : RECEIVED;
+		enum state to = a->kind == RECEIVE ? RECEIVED : a->phase == life->to ? EMPTY : DONE;
+		uint32_t room = chunk_room(&h->st->chunk[a->chunk], l, a->slot);
+		said = turn(&h->room[l][room], a, from, to, life->to);
+		if (said && from == DONE)
+			said = xprintf("its %s pass is not in the slot, which holds %s",
+			    graph_phase_names[life->from], said);
+		else if (said)
+			said = xprintf("%sthe slot holds %s",
+			    from == RECEIVED ? "its input was not received; " : "", said);
 	}
-	return NULL;
+	return said;
 }
 
+/* The buffers of gradients, at the last chunk of the pipeline, or the first, or between. */
 static const char *
-pass(struct hands *h, const struct action *a, bool first, bool last)
+turn_gradients(struct hands *h, const struct action *a, bool first, bool last)
 {
-	uint8_t *did = &h->did[(a->chunk * h->microbatches + a->microbatch) * N_PHASES];
+	bool comes = a->kind == RECEIVE, sends = a->kind == SEND;
+	const char *said = NULL;
 
-	if (did[a->phase]++)
-		return "a second time";
-	if (a->phase == BACKWARD && (last ? h->dx.state != EMPTY : !holds(&h->dx, RECEIVED, a)))
-		return last ? "no gradient comes to the head" : "its gradient was not received";
-	if (a->phase == BACKWARD && h->out.state != EMPTY)
-		return xprintf("the gradient of microbatch %u was not sent", h->out.microbatch);
-	if (a->phase == BACKWARD) {
-		h->dx.state = EMPTY;
-		if (!first)
-			h->out = (struct held){ DONE, a->chunk, a->microbatch };
-	}
-	return pass_rooms(h, a, a->phase == FORWARD ? first : a->phase == BACKWARD ? last : true);
+	if (!sends && (said = turn(&h->dx, a, comes || last ? EMPTY : RECEIVED,
+			   comes ? RECEIVED : EMPTY, N_PHASES)))
+		return comes  ? xprintf("the buffer holds the gradient of %s", said)
+		       : last ? "no gradient comes to the head"
+			      : "its gradient was not received";
+	said = turn(
+	    &h->out, a, sends ? DONE : EMPTY, first || a->kind != PASS ? EMPTY : DONE, N_PHASES);
+	return !said   ? NULL
+	       : sends ? "its gradient is not there to send"
+		       : xprintf("the gradient of %s was not sent", said);
 }
 
 /* Does an action; what is wrong with it, or NULL. */
@@ -252,30 +230,26 @@ do_action(struct hands *h, const struct action *a)
 	const struct chunk *c = &h->st->chunk[a->chunk];
 	bool first = c->place == 0, last = c->place + 1 == h->places;
 	bool forward = a->phase == FORWARD, up = forward == (a->kind == SEND);
-	uint32_t edge = up ? c->place : c->place - 1;
+	uint64_t number = a->chunk * h->microbatches + a->microbatch;
+	const char *fault = NULL;
 
 	if (a->slot - c->slot >= c->slots)
 		return xprintf("the chunk's slots are %u .. %u", c->slot, c->slot + c->slots - 1);
-	if (a->kind == PASS)
-		return pass(h, a, first, last);
-	if (a->stage >= h->s->nstages)
+	if (a->kind == PASS && h->did[number * N_PHASES + a->phase]++)
+		return "a second time";
+	if (a->kind != PASS && a->stage >= h->s->nstages)
 		return xprintf("no stage %u", a->stage);
-	if (a->phase > BACKWARD)
+	if (a->kind != PASS && a->phase > BACKWARD)
 		return "nothing is sent there";
-	if (up ? last : first)
+	if (a->kind != PASS && (up ? last : first))
 		return "the pipeline ends there";
-	if (a->tag != 2 * edge + !forward)
+	if (a->kind != PASS && a->tag != 2 * (c->place - !up) + !forward)
 		return xprintf("tag %u is of another edge", a->tag);
-	if (a->kind == RECEIVE)
-		return receive(h, a);
-	if (forward)
-		return holds(room_of(h, a, 0), DONE, a)
-			   ? NULL
-			   : xprintf("the slot holds %s", held_text(room_of(h, a, 0), lives[0].to));
-	if (!holds(&h->out, DONE, a))
-		return "its gradient is not there to send";
-	h->out.state = EMPTY;
-	return NULL;
+	if (a->phase == BACKWARD)
+		fault = turn_gradients(h, a, first, last);
+	if (fault || (a->kind == SEND && !forward))
+		return fault;
+	return turn_rooms(h, a, forward ? first : a->phase > BACKWARD || last);
 }
 
 static const char *
@@ -302,8 +276,8 @@ check_stage(const struct shard *s, uint32_t step, uint32_t stage)
 			    stage, llu(i / N_PHASES % n), graph_phase_names[i % N_PHASES],
 			    llu(i / N_PHASES / n));
 	if (!fault && h.out.state != EMPTY)
-		fault = xprintf("stage %u: the gradient of %s was not sent", stage,
-		    held_text(&h.out, BACKWARD));
+		fault = xprintf("stage %u: the gradient of microbatch %u was not sent", stage,
+		    h.out.microbatch);
 	return fault;
 }
 
@@ -367,10 +341,8 @@ check_buckets(const struct shard *s)
 	struct oplist l = last_ops(g, &update);
 	const struct use *use = find_uses(g, &l, update);
 
-	for (tensor_id t = 1; t < g->tensor.n; t++) {
+	for (tensor_id t = 0; (t = tensor_next(g, T_PARAM, t));) {
 		const struct tensor *x = &g->tensor.a[t];
-		if (x->class != T_PARAM)
-			continue;
 		const uint64_t *size = s->mesh.size;
 		uint64_t parts = tensor_by_expert(x) ? size[OM_EXPERT] : 1;
 		for (unsigned k = 0; k < 2; k++) {
@@ -468,25 +440,6 @@ add_ops(const struct shard *s, uint32_t stage, struct meetings *to, const struct
 	return NULL;
 }
 
-static const char *
-add_pass(
-    const struct shard *s, uint32_t stage, struct meetings *to, const struct chunk *c, int pass)
-{
-	const struct graph *g = s->graph;
-	const char *fault = NULL;
-	int ph = pass == N_PHASES ? (int)g->last_phase : pass;
-
-	for (uint32_t i = 0; i < c->n + 2 && !fault; i++) {
-		uint32_t k = ph == FORWARD ? i : c->n + 1 - i; /* 0: before the layers */
-		uint32_t layer = c->first + k - 1;
-		uint32_t seg = k == 0 ? g->embed : k > c->n ? g->head : g->kind_of[layer];
-		if (k == 0 ? c->embed : k > c->n ? c->head : true)
-			fault =
-			    add_ops(s, stage, to, &g->seg.a[seg].ops[ph], layer, pass == N_PHASES);
-	}
-	return fault;
-}
-
 /* Passes of one kind are the same for all microbatches but the last one. */
 static void
 append(struct events *to, const struct meetings *pass, const struct action *a)
@@ -505,12 +458,16 @@ expand(const struct shard *s, uint32_t step, uint32_t stage, struct events *all)
 	const struct step *of = &st->step[step];
 	struct meetings *pass = xalloc(st->nchunks * PASSES * sizeof *pass), update = { 0 };
 	uint64_t alone = of->action.n ? 0 : of->microbatches < ALIKE ? of->microbatches : ALIKE;
+	const char *fault = NULL;
 
-	for (uint32_t i = 0; i < st->nchunks * PASSES; i++) {
-		const char *fault =
-		    add_pass(s, stage, &pass[i], &st->chunk[i / PASSES], i % PASSES);
-		if (fault)
-			return fault;
+	for (uint32_t i = 0; i < st->nchunks * PASSES && !fault; i++) {
+		bool last = i % PASSES == N_PHASES;
+		struct visits v = { 0 };
+		shard_visits(
+		    g, &st->chunk[i / PASSES], last ? (enum pass_id)g->last_phase : i % PASSES, &v);
+		for (const struct visit *at = v.a; at < v.a + v.n && !fault; at++)
+			fault = add_ops(
+			    s, stage, &pass[i], &g->seg.a[at->seg].ops[at->phase], at->layer, last);
 	}
 	/* room for all messages at once: what an array has outgrown is not freed */
 	all->cap = 16;
@@ -530,7 +487,8 @@ expand(const struct shard *s, uint32_t step, uint32_t stage, struct events *all)
 		else
 			*PUSH(*all) = (struct event){ NULL, a };
 	}
-	const char *fault = add_ops(s, stage, &update, &g->seg.a[g->update].ops[FORWARD], 0, false);
+	if (!fault)
+		fault = add_ops(s, stage, &update, &g->seg.a[g->update].ops[FORWARD], 0, false);
 	append(all, &update, NULL);
 	return fault;
 }

@@ -122,20 +122,20 @@ by_groups(struct timing *t, const struct graph *g, uint32_t pipeline)
 	}
 }
 
-struct pass {
+struct timed {
 	uint64_t time;
 	enum phase phase;
 	uint32_t chunk, microbatch;
 };
 struct passes {
-	struct pass *a;
+	struct timed *a;
 	uint32_t n;
 };
 
 static int
 by_time(const void *a, const void *b)
 {
-	const struct pass *x = a, *y = b;
+	const struct timed *x = a, *y = b;
 
 	if (x->time != y->time)
 		return x->time < y->time ? -1 : 1;
@@ -171,7 +171,7 @@ stage_passes(const struct shard *s, const struct stage *st, const struct timing 
 		for (enum phase ph = FORWARD; ph <= s->graph->last_phase; ph++)
 			for (uint32_t m = 0; m < step; m++)
 				all.a[all.n++] =
-				    (struct pass){ time_of(t, ph, st->chunk[c].place, m, step), ph,
+				    (struct timed){ time_of(t, ph, st->chunk[c].place, m, step), ph,
 					    c, m };
 	qsort(all.a, all.n, sizeof *all.a, by_time);
 	return all;
@@ -183,7 +183,7 @@ count_rooms(struct stage *st, const struct passes *all)
 {
 	uint32_t(*live)[N_LIVES] = xalloc(st->nchunks * sizeof *live);
 
-	for (const struct pass *x = all->a; x < all->a + all->n; x++)
+	for (const struct timed *x = all->a; x < all->a + all->n; x++)
 		for (uint32_t l = 0; l < N_LIVES; l++) {
 			uint32_t *now = &live[x->chunk][l], *n = &st->chunk[x->chunk].rooms[l].n;
 			*now += lives[l].from == x->phase;
@@ -230,7 +230,7 @@ chunk_room(const struct chunk *c, uint32_t life, uint32_t slot)
 }
 
 static void
-act(const struct stage *st, struct step *step, enum action_kind kind, const struct pass *pass,
+act(const struct stage *st, struct step *step, enum action_kind kind, const struct timed *pass,
     uint32_t peer, uint32_t tag)
 {
 	const struct chunk *c = &st->chunk[pass->chunk];
@@ -248,7 +248,7 @@ add_actions(const struct shard *s, const struct stage *st, const char *kind, str
 
 	step->action.cap = 3 * all->n; /* each receives and sends at most */
 	step->action.a = xalloc(step->action.cap * sizeof *step->action.a);
-	for (const struct pass *x = all->a; x < all->a + all->n; x++) {
+	for (const struct timed *x = all->a; x < all->a + all->n; x++) {
 		uint32_t p = st->chunk[x->chunk].place;
 		uint32_t before = p ? schedule_stage(kind, s->nstages, p - 1) : 0;
 		uint32_t after = schedule_stage(kind, s->nstages, p + 1);

@@ -103,6 +103,37 @@ uint64_t stage_kind(const struct stage *st, const struct segment *kind);
 /* How many layers of a tensor's segment a stage holds (1 for what exists once and is there). */
 uint64_t stage_layers(const struct shard *s, uint32_t stage, const struct tensor *t);
 
+/*
+ * A pass over a chunk: the segments at its ends, and how far the pass's own kinds of layers are
+ * behind training's.
+ */
+enum pass_id { PASS_FORWARD, PASS_BACKWARD, PASS_WEIGHTS, PASS_EVALUATE, PASS_DECODE, N_PASSES };
+struct pass {
+	const char *name;
+	enum phase phase;
+	uint32_t first, last, own;
+};
+struct visit { /* what a pass does of a segment */
+	uint32_t seg;
+	enum phase phase;
+	uint32_t layer, slot;
+};
+ARRAY_TYPE(visits, struct visit);
+struct pass shard_pass(const struct graph *g, enum pass_id pass);
+/* Adds a chunk's pass, in order. */
+void
+shard_visits(const struct graph *g, const struct chunk *c, enum pass_id pass, struct visits *out);
+/*
+ * What of the residual stream, or backward of its gradient, is before a chunk's first layer, or
+ * behind its last one.
+ */
+struct chunk_end {
+	tensor_id t;
+	uint32_t layer;
+};
+struct chunk_end
+chunk_end(const struct graph *g, const struct chunk *c, enum phase phase, bool first);
+
 /* ---- schedule.c: what each stage does when --------------------------------------------------- */
 
 enum { SCHEDULE_COST = 3 }; /* of all phases */

@@ -278,7 +278,7 @@ same_launch(struct plan *p, uint32_t s, int ph, uint32_t i, struct launch **out)
 	uint32_t n = 0;
 
 	for (uint32_t k = 0; k < p->n_stages; k++)
-		if (i < p[k].prog[s][ph].n)
+		if (plan_function(&p[k], s, ph) && i < p[k].prog[s][ph].n)
 			out[n++] = &p[k].prog[s][ph].a[i];
 	return n;
 }
