@@ -45,6 +45,7 @@ fill(struct om_ahead *a, uint64_t batch)
 	const struct om_model *m = a->m;
 	struct om_batch *b = &a->batch[batch % BATCHES];
 
+	b->repeated = 0;
 	for (uint64_t i = 0; i < a->microbatches; i++)
 		for (uint64_t j = 0; j < m->micro; j++) {
 			uint64_t g = om_ahead_sequence(m, a->microbatches, batch, i) + j;
@@ -52,7 +53,7 @@ fill(struct om_ahead *a, uint64_t batch)
 				*label = b->label + (i * m->micro + j) * m->seq;
 
 			if (g < a->sequences) {
-				om_data_read(a->data, g, token, label);
+				b->repeated += om_data_read(a->data, g, token, label);
 				continue;
 			}
 			memset(token, 0, m->seq * sizeof *token);

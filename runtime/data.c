@@ -65,6 +65,7 @@ om_data_open(struct om_data *d, const struct om_model *m, const struct om_set *s
 		.seed = seed,
 		.section = set->section,
 		.order = set->order,
+		.filter = set->filter,
 		.nsources = 1 };
 	d->source = om_alloc(d->nsources, sizeof *d->source);
 	for (uint32_t i = 0; i < d->nsources; i++) {
@@ -100,12 +101,17 @@ om_data_close(struct om_data *d)
 	free(d->ids);
 }
 
-void
+bool
 om_data_read(struct om_data *d, uint64_t g, int32_t *token, int32_t *label)
 {
 	struct om_place p = om_data_place(d, g);
 
 	om_source_read(&d->source[p.source], p.sequence * d->seq, d->seq + 1, d->ids);
 	memcpy(token, d->ids, d->seq * sizeof *token);
+	if (d->filter && om_repeats(token, d->seq)) {
+		memset(label, -1, d->seq * sizeof *label);
+		return true;
+	}
 	memcpy(label, d->ids + 1, d->seq * sizeof *label);
+	return false;
 }

@@ -301,6 +301,8 @@ metrics_step(struct om_log *l, const struct om_result *x, uint64_t step, const s
 	number(l, "lr", told->lr);
 	number(l, "tokens_per_s", (double)tokens / told->took);
 	number(l, "data_wait", told->waited);
+	if (told->repeated >= 0)
+		number(l, "repeated", told->repeated);
 	if (l->skip->sigma > 0) {
 		whole(l, "skipped", l->skip->row > 0);
 		whole(l, "skipped_total", l->skip->total);

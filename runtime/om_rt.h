@@ -264,6 +264,7 @@ struct om_set {              /* a set of token files */
 	struct om_list paths;
 	int format, order;
 	uint64_t eos; /* the token that ends a document, OM_NONE: there is none */
+	bool filter;  /* sequences that repeat themselves have no labels */
 };
 struct om_conf {
 	struct om_set data, eval;
@@ -368,6 +369,7 @@ struct om_data { /* sources, and the order in which a run reads their sequences 
 	uint64_t seq, vocab, seed;
 	const char *section;
 	int order;
+	bool filter;
 	int32_t *ids; /* one sequence and the token after it */
 	/* before data that cannot be read end the run: saves what is there, and says so */
 	char *(*rescue)(void *arg);
@@ -403,16 +405,25 @@ void om_data_close(struct om_data *d);
 void om_data_rest(struct om_data *d); /* closes files until they are read again */
 /* What is read at place g of the run, epoch after epoch. */
 struct om_place om_data_place(const struct om_data *d, uint64_t g);
-/* Its sequence: token[S] and label[S], label[i] = token[i+1]. */
-void om_data_read(struct om_data *d, uint64_t g, int32_t *token, int32_t *label);
+/*
+ * Its sequence: token[S] and label[S], label[i] = token[i+1]; or all -1, and true, where it repeats
+ * itself and such are filtered.
+ */
+bool om_data_read(struct om_data *d, uint64_t g, int32_t *token, int32_t *label);
 /* Where index i < n goes in the order of (seed, epoch): a bijection of [0, n). */
 uint64_t om_permute(uint64_t seed, uint64_t epoch, uint64_t n, uint64_t i);
+
+/* ---- labels.c: which tokens of a sequence have a label --------------------------------------- */
+
+/* Whether some 1 to 13 of its n tokens stand 32 times behind one another. */
+bool om_repeats(const int32_t *id, uint64_t n);
 
 /* ---- ahead.c: microbatches, read before they are asked for ----------------------------------- */
 
 /* This rank's microbatches of a step, or of a round of an evaluation. */
 struct om_batch {
 	int32_t *token, *label; /* [microbatches][micro][seq] */
+	uint64_t repeated;      /* its sequences that repeat themselves and have no labels */
 	double waited;          /* seconds, until it was there */
 };
 struct om_ahead;
@@ -661,9 +672,10 @@ struct om_log {
  */
 void om_log_open(struct om_log *l, const struct om_model *m, const struct om_skip *skip,
     const struct om_conf *c, uint64_t step);
-/* What of a step is the host's to tell: its learning rate, and seconds. */
+/* What of a step is the host's to tell. */
 struct om_told {
-	double lr, took, waited; /* waited: for data */
+	double lr, took, waited; /* took, waited: seconds, of the step and of that for data */
+	double repeated; /* share of sequences that repeat themselves, < 0: none is looked at */
 };
 void
 om_log_step(struct om_log *l, const struct om_result *x, uint64_t step, const struct om_told *told);

@@ -141,6 +141,22 @@ settle(void *arg)
 	return !sum[LEFT];
 }
 
+/* Takes the step's microbatches, which are in memory unless the disk is slower than training. */
+static void
+take_batch(struct run *r, struct om_told *told)
+{
+	int64_t repeated;
+
+	r->batch = om_ahead_next(r->ahead);
+	told->waited = r->batch->waited;
+	told->repeated = -1;
+	if (r->data.filter) {
+		repeated = (int64_t)r->batch->repeated;
+		om_all_sum_i64(OM_DATA, "sequences of a step", &repeated, 1);
+		told->repeated = (double)repeated / (double)r->m->global;
+	}
+}
+
 /* Begins the next step; the device may still be at the one before. */
 static void
 step_send(struct run *r)
@@ -156,8 +172,7 @@ step_send(struct run *r)
 	r->left = false;
 	r->began = om_now();
 	om_err_step(step);
-	r->batch = om_ahead_next(r->ahead);
-	told->waited = r->batch->waited;
+	take_batch(r, told);
 	told->lr = om_lr_at(&r->c->lr, step, r->c->steps);
 	om_skip_limits(&r->skip, limit);
 	/* Adam's correction is of moments, which a skipped step leaves alone */

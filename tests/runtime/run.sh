@@ -32,13 +32,14 @@ mkdir "$work/o" "$work/s"
 	echo "$cc -I$root/runtime -O2 -DOM_CPU_STEPS=2 -c $root/runtime/cpu/device.c -o $work/ahead.o"
 	echo "$cc -O2 -c $m -o $work/float.o"
 	echo "$cc -O2 -DTEST_GLOBAL=64 -c $m -o $work/deep.o"
+	echo "$cc -O2 -DTEST_S=64 -c $m -o $work/long.o"
 	echo "$cc -O2 -DTEST_REAL=double -DTEST_SHARD=1000000 -c $m -o $work/double.o"
 	echo "$cc -O2 -DTEST_D=4 -DTEST_V=64 -DTEST_NAME='\"other\"' -c $m -o $work/other.o"
 	echo "$cc -O2 -DTEST_D=4 -DTEST_V=100352 -DTEST_NAME='\"wide\"' -c $m -o $work/wide.o"
 	echo "$cc $san -c $m -o $work/san.o"
 	for t in runtime runtime_file runtime_proc; do echo "$cc $san -c $root/tests/unit/${t}_test.c -o $work/${t}_test.o"; done
 } | xargs -P 2 -d '\n' -n 1 sh -c || suite_stop "does not compile"
-for v in float double other wide deep; do
+for v in float double other wide deep long; do
 	$cc "$work/$v.o" "$work"/o/*.o -static -lyaml -ljansson -lm -o "$work/$v" 2>"$work/ld" || { cat "$work/ld"; fail "link $v"; }
 done
 for v in float deep; do
@@ -462,6 +463,22 @@ wait
 mkdir many
 split -b 150 -a 3 corpus.txt many/p
 [ "$(ulimit -n 20; loss "$T" data.paths=many)" = "$want" ] && ok || fail "60 files with 20 descriptors"
+
+# ---- labels ----------------------------------------------------------------------------------------------------
+# of 12 sequences of 64 tokens the 3rd, 8th and 9th repeat themselves; two more only with the token after them
+python3 - <<'PY'
+text = open("corpus.txt", "rb").read()
+part = [text[64 * i:64 * i + 64] for i in range(12)] + [b"."]
+part[2] = part[2][:20] + 32 * b"x" + part[2][52:]
+part[7], part[8] = 32 * b"ab", part[8][:32] + 32 * b"y"
+part[4], part[5] = part[4][:33] + 31 * b"z", b"z" + part[5][1:]
+open("repeats.txt", "wb").write(b"".join(part))
+PY
+long() { "$work/long" train run.yaml steps=3 lr.warmup=0 data.paths=repeats.txt data.order=sequential log.metrics=F.jsonl "$@" >/dev/null; }
+share() { rm -f F.jsonl; long "$@" && python3 -c 'import json
+print([json.loads(l).get("repeated") for l in open("F.jsonl")])'; }
+[ "$(share data.repetition_filter=true)" = "[0.25, 0.25, 0.25]" ] && [ "$(share)" = "[None, None, None]" ] && ok ||
+	fail "repetition filter: $(cat F.jsonl)"
 
 # ---- checkpoints: formats, kill and resume ---------------------------------------------------------------------
 same() { for f in "$1"/*.safetensors; do cmp "$f" "$2/$(basename "$f")" || return 1; done; }

@@ -404,7 +404,7 @@ test_data(void)
 	enum { FILES = OM_LEN(kind), N = 17 * FILES, S = 5, NSEQ = (N - 1) / S };
 	char dir[] = "/tmp/om-test-XXXXXX", *path[FILES], *index;
 	struct om_model m = { .seq = S, .vocab = N };
-	struct om_set set = { "data", { path, FILES }, OM_AUTO, OM_SEQUENTIAL, OM_NONE };
+	struct om_set set = { .section = "data", .paths = { path, FILES }, .eos = OM_NONE };
 	struct om_data d;
 	int32_t token[S], label[S];
 	int first = 0;
@@ -458,6 +458,57 @@ test_data(void)
 	rmdir(dir);
 }
 
+/* By the words of it: some p tokens 32 times, all of them compared. */
+static bool
+repeats_naively(const int32_t *id, int n)
+{
+	for (int p = 1; p <= 13; p++)
+		for (int at = 0; at + 32 * p <= n; at++) {
+			int times = 1;
+
+			while (times < 32 &&
+			       memcmp(id + at, id + at + times * p, (size_t)p * sizeof *id) == 0)
+				times++;
+			if (times == 32)
+				return true;
+		}
+	return false;
+}
+
+static void
+test_repeats(void)
+{
+	enum { N = 600 };
+	int32_t id[N];
+	uint64_t x = 1;
+	int found = 0;
+	bool ok = true;
+
+	for (int k = 0; k < 6000; k++) {
+		/* few kinds of tokens, and a stretch that repeats itself about 32 times */
+		uint64_t draw[5];
+		int n, p, at, end;
+
+		for (size_t i = 0; i < OM_LEN(draw); i++)
+			draw[i] = (x = x * 6364136223846793005 + 1442695040888963407) >> 33;
+		n = 1 + (int)(draw[0] % N);
+		p = 1 + (int)(draw[1] % 14);
+		at = (int)(draw[2] % (uint64_t)n);
+		end = at + 32 * p - 2 + (int)(draw[3] % 4);
+		for (int i = 0; i < n; i++) {
+			id[i] =
+			    (int32_t)((x = x * 6364136223846793005 + 1442695040888963407) >> 33) %
+			    (2 + (int)(draw[4] % 3));
+			if (i >= at + p && i < end)
+				id[i] = id[i - p];
+		}
+		ok = ok && om_repeats(id, (uint64_t)n) == repeats_naively(id, n);
+		found += om_repeats(id, (uint64_t)n);
+	}
+	CHECK(ok);
+	CHECK(found > 500 && found < 3000);
+}
+
 /* Batches are what is read one by one, and an error shows when its batch is asked for. */
 static void
 test_ahead(void)
@@ -466,7 +517,9 @@ test_ahead(void)
 	static const uint64_t starts[] = { 0, 3, BATCHES };
 	char path[] = "/tmp/om-test-XXXXXX", *paths[] = { path };
 	struct om_model m = { .seq = S, .micro = MICRO, .vocab = BATCHES * BATCH + 1 };
-	struct om_set set = { "data", { paths, 1 }, OM_U16, OM_SHUFFLE, OM_NONE };
+	struct om_set set = {
+		.section = "data", .paths = { paths, 1 }, .format = OM_U16, .eos = OM_NONE
+	};
 	int32_t token[S], label[S];
 	struct om_data d, one;
 	FILE *f = fdopen(mkstemp(path), "wb");
@@ -517,6 +570,7 @@ main(void)
 	test_npy();
 	test_format();
 	test_data();
+	test_repeats();
 	test_ahead();
 	return check_end();
 }

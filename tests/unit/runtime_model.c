@@ -26,6 +26,9 @@
 #ifndef TEST_V
 #define TEST_V 256
 #endif
+#ifndef TEST_S
+#define TEST_S 16
+#endif
 #ifndef TEST_D
 #define TEST_D 8
 #endif
@@ -47,7 +50,7 @@ typedef TEST_REAL real;
 enum {
 	V = TEST_V,
 	D = TEST_D,
-	S = 16,
+	S = TEST_S,
 	MICRO = 2,
 	GLOBAL = TEST_GLOBAL,
 	L = 2,
