@@ -22,6 +22,15 @@ struct reader {
 	struct om_at given[OM_NKEYS]; /* where it was given last, by any source */
 };
 
+/* One at a time; errors point into it. */
+static struct reader reader;
+
+struct om_at
+om_conf_given(const char *name)
+{
+	return reader.given[om_key_find(name) - om_keys];
+}
+
 static struct om_at
 mark(const struct reader *r, yaml_mark_t m)
 {
@@ -475,127 +484,6 @@ override(struct reader *r, struct om_src *src)
 	free(name);
 }
 
-static struct om_at *
-given(struct reader *r, const char *name)
-{
-	for (size_t i = 0; i < OM_NKEYS; i++)
-		if (strcmp(om_keys[i].name, name) == 0)
-			return &r->given[i];
-	abort();
-}
-
-/* The rules between the steps of warm-up and decay, whose keys are those that schedule has. */
-static void
-relations_lr(struct reader *r)
-{
-	const struct om_lr *lr = &r->conf->lr;
-	struct om_at *decay = given(r, "lr.decay"), *from = given(r, "lr.decay_from");
-	struct om_at *warmup = given(r, "lr.warmup"), *schedule = given(r, "lr.schedule");
-	unsigned long long w = lr->warmup, d = lr->decay, f = lr->decay_from, n = r->conf->steps;
-	struct om_lr unit = *lr;
-	double rate;
-
-	unit.peak = 1;
-	if (lr->schedule == OM_INVERSE_SQRT && !w) {
-		om_diag(
-		    *schedule, "lr.schedule = inverse_sqrt falls from lr.warmup on, which is 0");
-		om_diag_help("set lr.warmup to the step up to which the rate rises");
-	}
-	if (lr->schedule == OM_POWER && !w && !lr->reference) {
-		om_diag(*schedule, "lr.schedule = power falls from lr.reference on, which is 0");
-		om_diag_help("set lr.reference to the step up to which the rate stays at the peak");
-	}
-	if (lr->reference && w > lr->reference) {
-		om_diag(*warmup, "lr.warmup = %llu is more than lr.reference = %llu", w,
-		    (unsigned long long)lr->reference);
-		om_diag_help("use lr.warmup from 0 to %llu", (unsigned long long)lr->reference);
-	}
-	if (w > n) {
-		om_diag(*warmup, "lr.warmup = %llu is more than steps = %llu", w, n);
-		om_diag_help("use lr.warmup from 0 to %llu", n);
-	} else if (f && f < w) {
-		om_diag(
-		    *from, "lr.decay_from = %llu is within the warm-up, lr.warmup = %llu", f, w);
-		om_diag_help("use lr.decay_from from %llu on, or a shorter warm-up", w);
-	} else if (f >= n) {
-		om_diag(
-		    *from, "lr.decay_from = %llu is not before the last step, steps = %llu", f, n);
-		om_diag_help("raise steps, by the steps of decay");
-	} else if (f && d > n - f) {
-		om_diag(*decay,
-		    "lr.decay_from = %llu and lr.decay = %llu are more than steps = %llu", f, d, n);
-		om_diag_help("use lr.decay from 0 to %llu", n - f);
-	} else if (f && (rate = om_lr_at(&unit, f, n)) < lr->final) {
-		om_diag(*from,
-		    "lr.decay_from = %llu has a rate of %.3g of the peak, lr.final = %g is "
-		    "more",
-		    f, rate, lr->final);
-		om_diag_help("use lr.final from 0 to %.3g", rate);
-	} else if (!f && lr->schedule == OM_WSD && d > n - w) {
-		om_diag(*decay, "lr.warmup = %llu and lr.decay = %llu are more than steps = %llu",
-		    w, d, n);
-		om_diag_help("use lr.decay from 0 to %llu", n - w);
-	}
-}
-
-/* The rules between keys. */
-static void
-relations(struct reader *r)
-{
-	struct om_conf *c = r->conf;
-	struct om_at *every = given(r, "checkpoint.every"), *keep = given(r, "checkpoint.keep");
-	bool endless = c->lr.schedule == OM_INVERSE_SQRT || c->lr.schedule == OM_POWER;
-	const struct {
-		const char *key;
-		bool used;
-		const char *why, *help; /* why it has no effect, what gives it one */
-	} rule[] = {
-		{ "lr.decay", c->lr.schedule == OM_WSD || c->lr.decay_from,
-		    "lr.schedule is not wsd and lr.decay_from is not set",
-		    "lr.schedule: wsd or lr.decay_from" },
-		{ "lr.final", !endless || c->lr.decay_from,
-		    "lr.schedule has no end and lr.decay_from is not set", "lr.decay_from" },
-		{ "lr.reference", c->lr.schedule == OM_POWER, "lr.schedule is not power",
-		    "lr.schedule: power" },
-		{ "lr.exponent", c->lr.schedule == OM_POWER, "lr.schedule is not power",
-		    "lr.schedule: power" },
-		{ "skip_step.window", given(r, "skip_step.sigma")->line,
-		    "skip_step.sigma is not set", "skip_step.sigma, to 6 for example" },
-		{ "eval.format", c->eval.paths.n, "eval.paths is not set", "eval.paths" },
-		{ "eval.every", c->eval.paths.n, "eval.paths is not set", "eval.paths" },
-		{ "eval.sequences", c->eval.paths.n, "eval.paths is not set", "eval.paths" },
-	};
-
-	if (!*c->dir && (c->every || c->keep)) {
-		om_diag(c->every ? *every : *keep, "%s is set, checkpoint.dir is not",
-		    c->every ? "checkpoint.every" : "checkpoint.keep");
-		om_diag_help("set checkpoint.dir to the directory they go to");
-	}
-	if (!*c->resume) {
-		om_diag(*given(r, "checkpoint.resume"), "checkpoint.resume is empty");
-		om_diag_help("it is auto, none or the path of a checkpoint");
-	}
-	for (size_t i = 0; i < OM_LEN(rule); i++)
-		if (given(r, rule[i].key)->line && !rule[i].used) {
-			om_diag(
-			    *given(r, rule[i].key), "%s is set, but %s", rule[i].key, rule[i].why);
-			om_diag_help("set %s, or leave out %s", rule[i].help, rule[i].key);
-		}
-	if (c->steps) /* eval needs none */
-		relations_lr(r);
-}
-
-/* All steps that are left, or of wsd a tenth of all, where the warm-up leaves so many. */
-static uint64_t
-decay_default(const struct om_conf *c)
-{
-	uint64_t tenth = c->steps < 20 ? 1 : c->steps / 10, left = c->steps - c->lr.warmup;
-
-	if (c->lr.decay_from)
-		return c->steps - c->lr.decay_from;
-	return tenth < left ? tenth : left;
-}
-
 static struct {
 	char *text;
 	size_t n;
@@ -632,26 +520,27 @@ read_text(const char *path, size_t *n)
 }
 
 int
-om_conf_load(struct om_conf *c, const char *command, const char *path, int nover, char **over)
+om_conf_load(struct om_conf *c, uint64_t step_tokens, const char *command, const char *path,
+    int nover, char **over)
 {
 	static const char bom[] = "\xEF\xBB\xBF";
-	static struct reader r; /* errors point into it, it lives on */
+	struct reader *const r = &reader;
 	struct om_src *src = om_alloc((size_t)nover + 1, sizeof *src);
 	int before = om_diag_count();
 	yaml_node_t *root;
 	char *text;
 
-	memset(&r, 0, sizeof r);
+	memset(r, 0, sizeof *r);
 	memset(c, 0, sizeof *c);
-	r.conf = c;
+	r->conf = c;
 	c->data.section = "data";
 	c->eval.section = "eval";
 	c->eval.order = OM_SEQUENTIAL;
-	defaults(&r);
+	defaults(r);
 	src[0].name = path;
-	r.src = &src[0];
+	r->src = &src[0];
 	if (!(text = read_text(path, &src[0].n))) {
-		om_diag((struct om_at){ r.src, 0, 0, 0 }, "cannot be read: %s", om_file_why());
+		om_diag((struct om_at){ r->src, 0, 0, 0 }, "cannot be read: %s", om_file_why());
 		om_diag_help("usage: trainer %s run.yaml [key=value ...]", command);
 		free(src);
 		return om_diag_count() - before;
@@ -661,25 +550,25 @@ om_conf_load(struct om_conf *c, const char *command, const char *path, int nover
 		src[0].text += sizeof bom - 1;
 		src[0].n -= sizeof bom - 1;
 	}
-	if (parse(&r, src[0].text, src[0].n)) {
-		root = yaml_document_get_root_node(&r.doc);
+	if (parse(r, src[0].text, src[0].n)) {
+		root = yaml_document_get_root_node(&r->doc);
 		if (root && root->type == YAML_MAPPING_NODE)
-			mapping(&r, "", root);
+			mapping(r, "", root);
 		else if (root)
-			om_diag(place(&r, root),
+			om_diag(place(r, root),
 			    "the file must be a mapping, \"key: value\" on each line");
-		yaml_document_delete(&r.doc);
+		yaml_document_delete(&r->doc);
 	}
-	memset(r.seen, 0, sizeof r.seen); /* the command line may repeat the file's keys */
+	memset(r->seen, 0, sizeof r->seen); /* the command line may repeat the file's keys */
 	for (int i = 0; i < nover; i++) {
 		src[i + 1] = (struct om_src){ "command line", over[i], strlen(over[i]), true };
-		override(&r, &src[i + 1]);
+		override(r, &src[i + 1]);
 	}
 	if (om_diag_count() == before) {
 		/* other commands train no step: nothing of its schedule is looked at */
 		bool train = strcmp(command, "train") == 0;
 		for (size_t i = 0; i < OM_NKEYS; i++)
-			if (!om_keys[i].initial && !r.given[i].line &&
+			if (!om_keys[i].initial && !r->given[i].line &&
 			    (train || strcmp(om_keys[i].name, "steps") != 0)) {
 				om_diag((struct om_at){ &src[0], 0, 0, 0 }, "%s is missing",
 				    om_keys[i].name);
@@ -687,15 +576,12 @@ om_conf_load(struct om_conf *c, const char *command, const char *path, int nover
 			}
 		if (strcmp(command, "eval") == 0 && !c->eval.paths.n) {
 			om_diag((struct om_at){ &src[0], 0, 0, 0 }, "eval.paths is missing");
-			om_diag_help(
-			    "eval.paths: %s", om_keys[given(&r, "eval.paths") - r.given].doc);
+			om_diag_help("eval.paths: %s", om_key_find("eval.paths")->doc);
 		}
 		if (om_diag_count() == before)
-			relations(&r);
+			om_conf_rules(c, step_tokens);
 	}
-	if (!c->lr.decay)
-		c->lr.decay = decay_default(c);
-	if (!given(&r, "eval.format")->line)
+	if (!om_conf_given("eval.format").line)
 		c->eval.format = c->data.format;
 	c->eval.eos = c->data.eos;
 	if (om_diag_count() > OM_DIAG_MAX)
@@ -710,6 +596,10 @@ om_conf_free(struct om_conf *c)
 {
 	list_free(&c->data.paths);
 	list_free(&c->eval.paths);
+	list_free(&c->periods);
+	list_free(&c->peaks);
+	list_free(&c->stages);
+	free(c->lr.stage);
 	free(c->dir);
 	free(c->resume);
 	free(c->metrics);

@@ -1,5 +1,6 @@
 /* The table of run.yaml's keys: what each may hold, what is close to a wrong one, and how help
  * prints it. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "om_rt.h"
@@ -20,6 +21,15 @@ static const struct {
 #define FIXED(name, lua) { name, lua },
 #include "key.def"
 };
+
+const struct om_key *
+om_key_find(const char *name)
+{
+	for (const struct om_key *k = om_keys; k < om_keys + OM_NKEYS; k++)
+		if (strcmp(k->name, name) == 0)
+			return k;
+	abort();
+}
 
 const char *
 om_key_fixed(const char *name)

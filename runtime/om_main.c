@@ -43,7 +43,7 @@ run(const struct om_model *models, const char *command, int argc, char **argv)
 	/* the others wait for it to join them, and end where it does not */
 	if (!first)
 		m = join(models, argv);
-	if (om_conf_load(&conf, command, argv[0], argc - 1, argv + 1)) {
+	if (om_conf_load(&conf, m->global * m->seq, command, argv[0], argc - 1, argv + 1)) {
 		om_conf_free(&conf);
 		return OM_EXIT_USER;
 	}
@@ -76,7 +76,7 @@ survey(const struct om_model *m, int argc, char **argv)
 	struct om_conf conf;
 	int status = OM_EXIT_USER;
 
-	if (!om_conf_load(&conf, "data", argv[0], argc - 1, argv + 1))
+	if (!om_conf_load(&conf, m->global * m->seq, "data", argv[0], argc - 1, argv + 1))
 		status = om_survey(m, &conf);
 	om_conf_free(&conf);
 	return status;

@@ -236,17 +236,47 @@ uint64_t om_spin_choose(struct om_spin *s, bool loaded, double now, const struct
 
 /* ---- sched.c: learning rate ------------------------------------------------------------------ */
 
-enum om_schedule { OM_COSINE, OM_LINEAR, OM_CONSTANT, OM_WSD, OM_INVERSE_SQRT, OM_POWER };
-struct om_lr {
-	int schedule; /* enum om_schedule */
-	double peak, final;
-	uint64_t warmup, decay; /* steps */
-	uint64_t decay_from;    /* step whose rate is the last of the schedule, 0: none */
-	uint64_t reference;     /* of a power law: step up to which it stays at the peak */
-	double exponent;
+enum om_schedule {
+	OM_COSINE,
+	OM_LINEAR,
+	OM_CONSTANT,
+	OM_WSD,
+	OM_INVERSE_SQRT,
+	OM_POWER,
+	OM_WSDS,
+	OM_STAGES
 };
-/* The rate of step 1 .. steps; beyond, that of the last. */
-double om_lr_at(const struct om_lr *lr, uint64_t step, uint64_t steps);
+#define OM_DECAYS "linear cosine minus_sqrt exponential"
+#define OM_PLACES 9007199254740992 /* the most that lengths and places may be */
+enum om_decay { OM_DECAY_LINEAR, OM_DECAY_COSINE, OM_DECAY_MINUS_SQRT, OM_DECAY_EXPONENTIAL };
+struct om_lr_stage {
+	uint64_t length;
+	int shape;       /* enum om_decay */
+	double from, to; /* parts of the peak; `to` is reached in its last step */
+};
+enum om_unit { OM_STEPS, OM_TOKENS };
+struct om_lr {
+	int schedule;       /* enum om_schedule */
+	int unit;           /* enum om_unit, of all lengths and places */
+	uint64_t in_step;   /* so many of these a step has */
+	uint64_t length;    /* of the schedule */
+	bool ends_with_run; /* that is the run's */
+	double peak, final;
+	uint64_t warmup, decay;
+	int decay_shape;     /* enum om_decay */
+	uint64_t decay_from; /* place whose rate is the last of the schedule, 0: none */
+	uint64_t reference;  /* of a power law: place up to which it stays at the peak */
+	double exponent;
+	struct om_lr_stage *stage; /* of OM_WSDS and OM_STAGES */
+	uint32_t nstages;
+};
+/* The rate at a place from 1 to the schedule's length; beyond, that of the last. */
+double om_lr_at(const struct om_lr *lr, uint64_t at, uint64_t length);
+/*
+ * The stages of WSD-S (arXiv 2410.05192): n periods, each of which stays at its part of the peak
+ * (NULL: 1) and decays to lr->final in its last lr->decay, the first one after the warm-up.
+ */
+void om_lr_periods(struct om_lr *lr, const uint64_t *length, const double *peak, uint32_t n);
 
 /* ---- key.c, conf.c: run.yaml ----------------------------------------------------------------- */
 
@@ -270,6 +300,7 @@ struct om_conf {
 	struct om_set data, eval;
 	uint64_t steps, seed;
 	struct om_lr lr;
+	struct om_list periods, peaks, stages; /* of lr, as they are given */
 	double skip_sigma;
 	uint64_t skip_window;
 	uint64_t eval_every, eval_sequences;
@@ -306,15 +337,20 @@ const char *om_key_fixed(const char *name);
 const char *om_key_closest(const char *name, bool section);
 /* The keys of a section (its name has n bytes), or with n = 0 the first parts of all: "a, b, c". */
 void om_keys_of(const char *section, size_t n, char *text, size_t size);
+const struct om_key *om_key_find(const char *name);       /* name is one */
 void om_key_rule(const struct om_key *k, char text[128]); /* "a number from 0 to 1" */
 bool om_key_may_be_none(const struct om_key *k);
 int om_key_choice(const char *choices, const char *s); /* index of s in "a b c", -1: not there */
 const char *om_key_word(const char *choices, int i);   /* the i-th of them, a static text */
 /*
- * Reads path and then "key=value" overrides for "train", "eval" or "data"; prints every error,
- * gives their number.
+ * Reads path and then "key=value" overrides for "train", "eval" or "data"; step_tokens: that a step
+ * has. Prints every error, gives their number.
  */
-int om_conf_load(struct om_conf *c, const char *command, const char *path, int nover, char **over);
+int om_conf_load(struct om_conf *c, uint64_t step_tokens, const char *command, const char *path,
+    int nover, char **over);
+struct om_at om_conf_given(const char *key); /* where it was given last; line 0: nowhere */
+/* conf_rules.c: rules between keys, and values that follow from others; tokens of a step. */
+void om_conf_rules(struct om_conf *c, uint64_t step_tokens);
 /* What om_conf_load has read from its path goes to a file; false: errno. */
 bool om_conf_copy(const char *path);
 void om_conf_help(FILE *f); /* the table of keys */

@@ -173,7 +173,7 @@ step_send(struct run *r)
 	r->began = om_now();
 	om_err_step(step);
 	take_batch(r, told);
-	told->lr = om_lr_at(&r->c->lr, step, r->c->steps);
+	told->lr = om_lr_at(&r->c->lr, step * r->c->lr.in_step, r->c->lr.length);
 	om_skip_limits(&r->skip, limit);
 	/* Adam's correction is of moments, which a skipped step leaves alone */
 	om_ctl_write(m, r->arena, told->lr, step - r->skip.total, limit);

@@ -818,6 +818,25 @@ rm -rf H
 printf '{"step": 31, "tok' >>H.jsonl
 check "a torn line goes" sh -c "$S train run.yaml steps=35 checkpoint.dir=H log.metrics=H.jsonl &&
 	[ \$(wc -l <H.jsonl) = 35 ] && python3 -c 'import json; [json.loads(l) for l in open(\"H.jsonl\")]'"
+lr() { # METRICS KEY=VALUE...: the rates of a run, by its metrics
+	"$S" train lr.yaml log.metrics="$1" lr.peak=1e-2 lr.decay_shape=minus_sqrt "${@:2}" >/dev/null &&
+		sed -i 's/.*\("lr": [^,]*\).*/\1/' "$1"
+}
+printf 'data: {paths: [corpus.txt]}\nsteps: 30\n' >lr.yaml
+lr LR1 lr.schedule=wsd lr.warmup=5 lr.decay=10
+lr LR2 lr.schedule=wsd lr.unit=tokens lr.warmup=320 lr.decay=640
+lr LR3 lr.schedule=wsds lr.periods=30 lr.warmup=5 lr.decay=10
+lr LR4 lr.schedule=wsd steps=20 lr.length=30 lr.warmup=5 lr.decay=10
+cat >>lr.yaml <<EOF
+lr:
+  peak: 1e-2
+  schedule: stages
+  stages: ["1 over 5 from 0", "1 over 15", "0.1 over 10 minus_sqrt"]
+EOF
+"$S" train lr.yaml log.metrics=LR5 >/dev/null
+sed -i 's/.*\("lr": [^,]*\).*/\1/' LR5
+check "a schedule in tokens, as a period, as stages, and one that a run leaves early" sh -c "[ \$(wc -l <LR1) = 30 ] &&
+	cmp LR1 LR2 && cmp LR1 LR3 && head -n 20 LR1 | cmp - LR4 && cmp LR1 LR5"
 tb="train run.yaml eval.paths=corpus.txt eval.every=10 eval.sequences=4 checkpoint.dir=TBC log.metrics=TB.jsonl log.tensorboard=TB"
 check "tensorboard" sh -c "$S $tb steps=25 checkpoint.every=10 && sleep 1 && $S $tb steps=30 checkpoint.resume=TBC/step-000020 &&
 	[ \$(ls TB | wc -l) = 2 ] && python3 $root/tests/runtime/events.py TB TB.jsonl"

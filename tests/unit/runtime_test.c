@@ -156,6 +156,62 @@ test_decay_from(void)
 	CHECK(om_lr_at(&lr, 9, 10) == 1 && om_lr_at(&lr, 10, 10) == 0);
 }
 
+/* The ways that a decay may take, at places where their values are known. */
+static void
+test_decay_shapes(void)
+{
+	static const double half[] = { 0.5, 0.5 };
+	struct om_lr lr = { .schedule = OM_WSD, .peak = 2, .final = 0.25, .decay = 64 };
+
+	for (int s = OM_DECAY_LINEAR; s <= OM_DECAY_EXPONENTIAL; s++) {
+		double want = s == OM_DECAY_MINUS_SQRT    ? 1 - sqrt(0.5)
+			      : s == OM_DECAY_EXPONENTIAL ? 2 * sqrt(0.5) - 1
+							  : half[s],
+		       before = 2;
+
+		lr.decay_shape = s;
+		CHECK(om_lr_at(&lr, 36, 100) == 2 && om_lr_at(&lr, 100, 100) == 0.5);
+		CHECK(fabs(om_lr_at(&lr, 68, 100) - (0.5 + 1.5 * want)) < 1e-15);
+		for (uint64_t step = 37; step <= 100; step++) {
+			CHECK(om_lr_at(&lr, step, 100) < before);
+			before = om_lr_at(&lr, step, 100);
+		}
+		lr.decay_from = 10; /* the same way, from another place */
+		CHECK(fabs(om_lr_at(&lr, 42, 100) - (0.5 + 1.5 * want)) < 1e-15);
+		CHECK(om_lr_at(&lr, 74, 100) == 0.5);
+		lr.decay_from = 0;
+	}
+}
+
+/* Stages meet where they should, and the periods of WSD-S are stages. */
+static void
+test_stages(void)
+{
+	struct om_lr_stage stage[] = { { 10, OM_DECAY_LINEAR, 0, 1 },
+		{ 20, OM_DECAY_COSINE, 1, 0.5 }, { 5, OM_DECAY_LINEAR, 0.25, 0.25 },
+		{ 4, OM_DECAY_MINUS_SQRT, 0.25, 0 } };
+	const uint64_t length[] = { 20, 10 };
+	const double peak[] = { 1, 0.5 };
+	struct om_lr lr = { .schedule = OM_STAGES, .peak = 2, .stage = stage, .nstages = 4 };
+
+	CHECK(fabs(om_lr_at(&lr, 1, 100) - 0.2) < 1e-15 && om_lr_at(&lr, 10, 100) == 2);
+	CHECK(om_lr_at(&lr, 20, 100) == 1.5 && om_lr_at(&lr, 30, 100) == 1);
+	CHECK(om_lr_at(&lr, 31, 100) == 0.5 && om_lr_at(&lr, 35, 100) == 0.5);
+	CHECK(om_lr_at(&lr, 36, 100) == 0.25 && om_lr_at(&lr, 39, 100) == 0);
+	CHECK(om_lr_at(&lr, 40, 100) == 0 && om_lr_at(&lr, 100, 100) == 0);
+	lr =
+	    (struct om_lr){ .schedule = OM_WSDS, .peak = 2, .warmup = 4, .decay = 5, .final = 0.1 };
+	om_lr_periods(&lr, length, peak, 2);
+	CHECK(lr.nstages == 5);
+	CHECK(
+	    om_lr_at(&lr, 1, 30) == 0.5 && om_lr_at(&lr, 4, 30) == 2 && om_lr_at(&lr, 15, 30) == 2);
+	CHECK(om_lr_at(&lr, 20, 30) == 0.2 && fabs(om_lr_at(&lr, 18, 30) - 0.92) < 1e-15);
+	CHECK(om_lr_at(&lr, 21, 30) == 1 && om_lr_at(&lr, 25, 30) == 1);
+	CHECK(fabs(om_lr_at(&lr, 26, 30) - 0.84) < 1e-15 && om_lr_at(&lr, 30, 30) == 0.2);
+	CHECK(om_lr_at(&lr, 31, 50) == 0.2);
+	free(lr.stage);
+}
+
 static void
 test_skip(void)
 {
@@ -706,6 +762,8 @@ main(void)
 	test_schedules();
 	test_schedules_endless();
 	test_decay_from();
+	test_decay_shapes();
+	test_stages();
 	test_skip();
 	test_crc();
 	test_init();

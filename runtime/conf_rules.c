@@ -1,0 +1,255 @@
+/* The rules between keys of run.yaml, and what follows from them for keys that are not given. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "om_rt.h"
+
+/* "TO over LENGTH", then a shape and "from FROM", which is else where the last stage ended. */
+static bool
+read_stage(const char *s, double before, struct om_lr_stage *stage)
+{
+	unsigned long long length;
+	char word[16];
+	int n, shape;
+
+	if (sscanf(s, "%lf over %llu%n", &stage->to, &length, &n) != 2)
+		return false;
+	*stage = (struct om_lr_stage){ length, OM_DECAY_LINEAR, before, stage->to };
+	for (s += n; sscanf(s, " %15s%n", word, &n) == 1; s += n)
+		if ((shape = om_key_choice(OM_DECAYS, word)) >= 0)
+			stage->shape = shape;
+		else if (strcmp(word, "from") != 0 ||
+			 sscanf(s, " from %lf%n", &stage->from, &n) != 1)
+			return false;
+	return !s[strspn(s, " ")] && length && stage->from >= 0 && stage->from <= 1000 &&
+	       stage->to >= 0 && stage->to <= 1000 && length <= OM_PLACES;
+}
+
+static void
+read_stages(struct om_conf *c)
+{
+	struct om_lr *lr = &c->lr;
+	const struct om_list *list = &c->stages;
+
+	lr->stage = om_alloc(list->n, sizeof *lr->stage);
+	for (uint32_t i = 0; i < list->n; i++) {
+		double before = i ? lr->stage[i - 1].to : 1;
+
+		if (!read_stage(list->a[i], before, &lr->stage[i])) {
+			om_diag(om_conf_given("lr.stages"), "lr.stages: \"%s\" is not a stage",
+			    om_clip(list->a[i]));
+			om_diag_help("a stage is \"TO over LENGTH\", parts of the peak, and may "
+				     "have one of %s, and \"from FROM\"",
+			    OM_DECAYS);
+			return;
+		}
+	}
+	lr->nstages = list->n;
+}
+
+/* The periods of WSD-S, which become stages. */
+static void
+read_periods(struct om_conf *c)
+{
+	struct om_lr *lr = &c->lr;
+	const struct om_list *periods = &c->periods, *peaks = &c->peaks;
+	uint64_t *length = om_alloc(periods->n, sizeof *length);
+	double *peak = om_alloc(periods->n, sizeof *peak);
+	bool good = !peaks->n || peaks->n == periods->n;
+	char *end;
+
+	if (!good) {
+		om_diag(om_conf_given("lr.peaks"), "lr.peaks is of %s, lr.periods of %u",
+		    om_count(peaks->n, "number"), periods->n);
+		om_diag_help("give one a period");
+	}
+	for (uint32_t i = 0; i < periods->n && good; i++) {
+		uint64_t least = lr->decay + (i ? 0 : lr->warmup);
+		const char *s = periods->a[i];
+
+		length[i] = s[strspn(s, "0123456789")] ? 0 : strtoull(s, NULL, 10);
+		if (length[i] < least || !length[i] || length[i] > OM_PLACES) {
+			om_diag(om_conf_given("lr.periods"),
+			    "lr.periods: %s must be a whole number from %llu on, %s", om_clip(s),
+			    (unsigned long long)least,
+			    i ? "lr.decay" : "lr.warmup and lr.decay together");
+			om_diag_help("lengthen the period, or shorten these");
+			good = false;
+		}
+		peak[i] = peaks->n ? strtod(peaks->a[i], &end) : 1;
+		if (peaks->n && (*end || !(peak[i] >= 0 && peak[i] <= 1000))) {
+			om_diag(om_conf_given("lr.peaks"),
+			    "lr.peaks: %s must be a number from 0 to 1000", om_clip(peaks->a[i]));
+			om_diag_help("it is a part of lr.peak");
+			good = false;
+		}
+	}
+	if (good)
+		om_lr_periods(lr, length, peak, periods->n);
+	free(length);
+	free(peak);
+}
+
+/* The schedule's length as messages say it. */
+static const char *
+end_text(const struct om_conf *c, char text[64])
+{
+	unsigned long long end = c->lr.length, steps = c->steps;
+
+	if (!c->lr.ends_with_run)
+		snprintf(text, 64, "lr.length = %llu", end);
+	else if (c->lr.unit == OM_TOKENS)
+		snprintf(text, 64, "the %llu tokens of steps = %llu", end, steps);
+	else
+		snprintf(text, 64, "steps = %llu", steps);
+	return text;
+}
+
+/* All that is left, or of wsd a tenth of all, where the warm-up leaves so much. */
+static uint64_t
+decay_default(const struct om_lr *lr)
+{
+	uint64_t tenth = lr->length < 20 ? 1 : lr->length / 10, left = lr->length - lr->warmup;
+
+	if (lr->decay_from)
+		return lr->length - lr->decay_from;
+	return tenth < left ? tenth : left;
+}
+
+/* The rules between the places of warm-up and decay, whose keys are those that schedule has. */
+static void
+relations_lr(struct om_conf *c)
+{
+	const struct om_lr *lr = &c->lr;
+	struct om_at decay = om_conf_given("lr.decay"), from = om_conf_given("lr.decay_from");
+	struct om_at warmup = om_conf_given("lr.warmup"), schedule = om_conf_given("lr.schedule");
+	unsigned long long w = lr->warmup, d = lr->decay, f = lr->decay_from, n = lr->length;
+	const char *unit = lr->unit == OM_TOKENS ? "token" : "step";
+	struct om_lr of_one = *lr;
+	char end[64];
+	double rate;
+
+	if (lr->schedule == OM_STAGES || lr->schedule == OM_WSDS) {
+		if (lr->schedule == OM_STAGES)
+			read_stages(c);
+		else
+			read_periods(c);
+		return;
+	}
+	of_one.peak = 1;
+	end_text(c, end);
+	if (lr->schedule == OM_INVERSE_SQRT && !w) {
+		om_diag(schedule, "lr.schedule = inverse_sqrt falls from lr.warmup on, which is 0");
+		om_diag_help("set lr.warmup to the %s up to which the rate rises", unit);
+	}
+	if (lr->schedule == OM_POWER && !w && !lr->reference) {
+		om_diag(schedule, "lr.schedule = power falls from lr.reference on, which is 0");
+		om_diag_help(
+		    "set lr.reference to the %s up to which the rate stays at the peak", unit);
+	}
+	if (lr->reference && w > lr->reference) {
+		om_diag(warmup, "lr.warmup = %llu is more than lr.reference = %llu", w,
+		    (unsigned long long)lr->reference);
+		om_diag_help("use lr.warmup from 0 to %llu", (unsigned long long)lr->reference);
+	}
+	if (w > n) {
+		om_diag(warmup, "lr.warmup = %llu is more than %s", w, end);
+		om_diag_help("use lr.warmup from 0 to %llu", n);
+	} else if (f && f < w) {
+		om_diag(from, "lr.decay_from = %llu is within the warm-up, lr.warmup = %llu", f, w);
+		om_diag_help("use lr.decay_from from %llu on, or a shorter warm-up", w);
+	} else if (f >= n) {
+		om_diag(from, "lr.decay_from = %llu is not before the last %s, %s", f, unit, end);
+		om_diag_help("raise %s, by the %ss of decay",
+		    lr->ends_with_run ? "steps" : "lr.length", unit);
+	} else if (f && d > n - f) {
+		om_diag(
+		    decay, "lr.decay_from = %llu and lr.decay = %llu are more than %s", f, d, end);
+		om_diag_help("use lr.decay from 0 to %llu", n - f);
+	} else if (f && (rate = om_lr_at(&of_one, f, n)) < lr->final) {
+		om_diag(from,
+		    "lr.decay_from = %llu has a rate of %.3g of the peak, lr.final = %g is "
+		    "more",
+		    f, rate, lr->final);
+		om_diag_help("use lr.final from 0 to %.3g", rate);
+	} else if (!f && lr->schedule == OM_WSD && d > n - w) {
+		om_diag(decay, "lr.warmup = %llu and lr.decay = %llu are more than %s", w, d, end);
+		om_diag_help("use lr.decay from 0 to %llu", n - w);
+	}
+}
+
+void
+om_conf_rules(struct om_conf *c, uint64_t step_tokens)
+{
+	bool staged = c->lr.schedule == OM_WSDS || c->lr.schedule == OM_STAGES;
+	bool endless = c->lr.schedule == OM_INVERSE_SQRT || c->lr.schedule == OM_POWER ||
+		       c->lr.schedule == OM_STAGES;
+	const char *needs = c->lr.schedule == OM_STAGES && !c->stages.n ? "lr.stages"
+			    : c->lr.schedule != OM_WSDS                 ? NULL
+			    : !c->periods.n                             ? "lr.periods"
+			    : !c->lr.decay                              ? "lr.decay"
+									: NULL;
+	bool decays = c->lr.schedule == OM_WSD || c->lr.schedule == OM_WSDS || c->lr.decay_from;
+	const struct {
+		const char *key;
+		bool used;
+		const char *why, *help; /* why it has no effect, what gives it one */
+	} rule[] = {
+		{ "lr.decay", decays, "lr.schedule is not wsd or wsds and lr.decay_from is not set",
+		    "lr.schedule: wsd or lr.decay_from" },
+		{ "lr.decay_shape", decays,
+		    "lr.schedule is not wsd or wsds and lr.decay_from is not set",
+		    "lr.schedule: wsd or lr.decay_from" },
+		{ "lr.periods", c->lr.schedule == OM_WSDS, "lr.schedule is not wsds",
+		    "lr.schedule: wsds" },
+		{ "lr.peaks", c->lr.schedule == OM_WSDS, "lr.schedule is not wsds",
+		    "lr.schedule: wsds" },
+		{ "lr.stages", c->lr.schedule == OM_STAGES, "lr.schedule is not stages",
+		    "lr.schedule: stages" },
+		{ "lr.warmup", c->lr.schedule != OM_STAGES, "lr.schedule is stages",
+		    "a first stage \"1 over LENGTH from 0\"" },
+		{ "lr.length", !staged, "the schedule is as long as its parts",
+		    "another lr.schedule" },
+		{ "lr.final", !endless || c->lr.decay_from,
+		    "lr.schedule has no end and lr.decay_from is not set", "lr.decay_from" },
+		{ "lr.reference", c->lr.schedule == OM_POWER, "lr.schedule is not power",
+		    "lr.schedule: power" },
+		{ "lr.exponent", c->lr.schedule == OM_POWER, "lr.schedule is not power",
+		    "lr.schedule: power" },
+		{ "skip_step.window", om_conf_given("skip_step.sigma").line,
+		    "skip_step.sigma is not set", "skip_step.sigma, to 6 for example" },
+		{ "eval.format", c->eval.paths.n, "eval.paths is not set", "eval.paths" },
+		{ "eval.every", c->eval.paths.n, "eval.paths is not set", "eval.paths" },
+		{ "eval.sequences", c->eval.paths.n, "eval.paths is not set", "eval.paths" },
+	};
+
+	if (!*c->dir && (c->every || c->keep)) {
+		const char *key = c->every ? "checkpoint.every" : "checkpoint.keep";
+
+		om_diag(om_conf_given(key), "%s is set, checkpoint.dir is not", key);
+		om_diag_help("set checkpoint.dir to the directory they go to");
+	}
+	if (needs) {
+		om_diag(om_conf_given("lr.schedule"), "this schedule needs %s", needs);
+		om_diag_help("%s: %s", needs, om_key_find(needs)->doc);
+		return;
+	}
+	if (!*c->resume) {
+		om_diag(om_conf_given("checkpoint.resume"), "checkpoint.resume is empty");
+		om_diag_help("it is auto, none or the path of a checkpoint");
+	}
+	for (size_t i = 0; i < OM_LEN(rule); i++)
+		if (om_conf_given(rule[i].key).line && !rule[i].used) {
+			om_diag(om_conf_given(rule[i].key), "%s is set, but %s", rule[i].key,
+			    rule[i].why);
+			om_diag_help("set %s, or leave out %s", rule[i].help, rule[i].key);
+		}
+	c->lr.in_step = c->lr.unit == OM_TOKENS ? step_tokens : 1;
+	c->lr.ends_with_run = !c->lr.length;
+	if (c->lr.ends_with_run)
+		c->lr.length = c->steps * c->lr.in_step;
+	if (c->steps) /* eval needs none */
+		relations_lr(c);
+	if (!c->lr.decay)
+		c->lr.decay = decay_default(&c->lr);
+}
