@@ -600,6 +600,7 @@ om_conf_free(struct om_conf *c)
 	list_free(&c->peaks);
 	list_free(&c->stages);
 	free(c->lr.stage);
+	free(c->tokenizer);
 	free(c->dir);
 	free(c->resume);
 	free(c->metrics);

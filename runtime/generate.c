@@ -9,6 +9,7 @@
 
 #include "om_rt.h"
 #include "rng.h"
+#include "tokenizer.h"
 
 #define OPERATION "generate"
 /* A vocabulary of bytes, and of so few more that they are marks beside them. */
@@ -91,7 +92,7 @@ om_choose(const struct om_sampling *s, uint64_t position, const double *logit, u
 /* ---- the command ----------------------------------------------------------------------------- */
 
 struct options {
-	const char *prompt, *tokens, *checkpoint;
+	const char *prompt, *tokens, *tokenizer, *checkpoint;
 	uint64_t max_tokens, top_k, stop, threads;
 	struct om_sampling sampling;
 };
@@ -105,9 +106,11 @@ static const struct option {
 } options[] = {
 #define AT(member) offsetof(struct options, member)
 	{ "--prompt", "TEXT", TEXT, AT(prompt), 0, 0,
-	    "goes on with this text, and prints text: of models of bytes" },
+	    "goes on with this text, and prints text: of models of bytes, or by a tokenizer" },
 	{ "--tokens", "1,2,3", TEXT, AT(tokens), 0, 0,
-	    "goes on with these tokens, and prints tokens: of any model" },
+	    "goes on with these tokens, and prints tokens, or text if there is a tokenizer" },
+	{ "--tokenizer", "PATH", TEXT, AT(tokenizer), 0, 0,
+	    "a tokenizer.json of Hugging Face's, byte-level BPE, of the model's tokens" },
 	{ "--checkpoint", "DIR", TEXT, AT(checkpoint), 0, 0,
 	    "a step directory, or that of all, whose newest it takes; default ." },
 	{ "--max-tokens", "N", WHOLE, AT(max_tokens), 1, 1e9,
@@ -203,41 +206,52 @@ read_options(struct options *o, int argc, char **argv)
 	return 0;
 }
 
+/* The next of "1,2,3", and where it ends. */
+static int32_t
+read_token(const struct om_model *m, const struct options *o, uint64_t n, const char **s)
+{
+	char *end;
+	unsigned long long id = strtoull(*s, &end, 10);
+
+	if (**s < '0' || **s > '9' || (*end && (*end != ',' || !end[1])))
+		om_die(OPERATION, "--tokens %s: must be whole numbers and commas, 1,2,3",
+		    om_clip(o->tokens));
+	if (id >= m->vocab)
+		om_die(OPERATION, "--tokens: token %s is %.*s, the model's vocab_size is %s",
+		    om_commas(n), (int)strspn(*s, "0123456789"), *s, om_commas(m->vocab));
+	*s = *end ? end + 1 : end;
+	return (int32_t)id;
+}
+
 /* The prompt's tokens, in room for a whole sequence; gives their number. */
 static uint64_t
-read_prompt(const struct om_model *m, const struct options *o, int32_t *token)
+read_prompt(
+    const struct om_model *m, const struct options *o, const struct om_tokenizer *t, int32_t *token)
 {
 	const char *s = o->prompt ? o->prompt : o->tokens;
+	char why[OM_TOKENIZER_WHY];
+	int32_t *encoded = NULL, id;
 	uint64_t n = 0;
-	unsigned long long id;
-	char *end;
+	size_t end;
 
 	if (!o->prompt == !o->tokens)
 		om_die(OPERATION, "needs a prompt: either --prompt TEXT or --tokens 1,2,3");
-	if (o->prompt && (m->vocab < BYTES || m->vocab >= BYTES_END))
+	if (o->prompt && !t && (m->vocab < BYTES || m->vocab >= BYTES_END))
 		om_die(OPERATION,
-		    "this model's %s tokens are not bytes, and a trainer has no tokenizer; give "
-		    "--tokens 1,2,3",
+		    "this model's %s tokens are not bytes; give --tokenizer PATH or --tokens "
+		    "1,2,3",
 		    om_commas(m->vocab));
-	for (; *s; n++) {
-		if (o->prompt) {
-			id = (unsigned char)*s++;
-		} else {
-			id = strtoull(s, &end, 10);
-			if (*s < '0' || *s > '9' || (*end && (*end != ',' || !end[1])))
-				om_die(OPERATION,
-				    "--tokens %s: must be whole numbers and commas, 1,2,3",
-				    om_clip(o->tokens));
-			if (id >= m->vocab)
-				om_die(OPERATION,
-				    "--tokens: token %s is %.*s, the model's vocab_size is %s",
-				    om_commas(n), (int)strspn(s, "0123456789"), s,
-				    om_commas(m->vocab));
-			s = *end ? end + 1 : end;
-		}
+	end = o->prompt ? strlen(o->prompt) : 0;
+	if (o->prompt && t && !(encoded = om_tokenizer_encode(t, s, end, &end, why)))
+		om_die(OPERATION, "--prompt: %s", why);
+	for (; o->prompt ? n < end : *s; n++) {
+		id = encoded     ? encoded[n]
+		     : o->prompt ? (unsigned char)s[n]
+				 : read_token(m, o, n, &s);
 		if (n < m->seq)
-			token[n] = (int32_t)id;
+			token[n] = id;
 	}
+	free(encoded);
 	if (!n)
 		om_die(OPERATION, "the prompt is empty; it needs one token at least");
 	if (n >= m->seq)
@@ -247,16 +261,24 @@ read_prompt(const struct om_model *m, const struct options *o, int32_t *token)
 	return n;
 }
 
-/* A byte as it is; what is none, and all tokens of a model that has other ones, by its number. */
+/*
+ * A token's text, whole characters only; what has none by its number, and so all tokens where
+ * tokens are asked for.
+ */
 static void
-print(const struct options *o, int32_t id, bool first)
+print(const struct options *o, struct om_tokenizer *t, struct om_held *held, int32_t id, bool first)
 {
-	if (!o->prompt)
+	char byte = (char)id;
+	size_t n = 1;
+	const char *s = t ? om_tokenizer_bytes(t, id, &n) : id < BYTES ? &byte : NULL;
+
+	if (!t && !o->prompt) {
 		printf(first ? "%d" : ",%d", (int)id);
-	else if (id < BYTES)
-		putchar(id);
-	else
-		printf("<%d>", (int)id);
+	} else {
+		om_utf8_print(stdout, held, s ? s : "", s ? n : 0, !s);
+		if (!s)
+			printf("<%d>", (int)id);
+	}
 	fflush(stdout);
 }
 
@@ -266,6 +288,8 @@ om_generate(const struct om_model *m, int argc, char **argv)
 	struct options o = {
 		.checkpoint = ".", .stop = OM_NO_STEP, .sampling = { .temperature = 1, .top_p = 1 }
 	};
+	struct om_tokenizer *t = NULL;
+	struct om_held held = { .n = 0 };
 	int32_t *token;
 	double *logit, before;
 	unsigned char *arena;
@@ -282,7 +306,9 @@ om_generate(const struct om_model *m, int argc, char **argv)
 		    m->target);
 	token = om_alloc(m->seq, sizeof *token);
 	logit = om_alloc(m->vocab, sizeof *logit);
-	n = prompt = read_prompt(m, &o, token);
+	if (o.tokenizer)
+		t = om_tokenizer_need(OPERATION, o.tokenizer, m->vocab);
+	n = prompt = read_prompt(m, &o, t, token);
 	if (o.stop != OM_NO_STEP && o.stop >= m->vocab)
 		om_die(OPERATION, "--stop %s: the model's vocab_size is %s", om_commas(o.stop),
 		    om_commas(m->vocab));
@@ -304,13 +330,15 @@ om_generate(const struct om_model *m, int argc, char **argv)
 				    "spoilt; use an older checkpoint",
 				    om_commas(i));
 		token[n] = om_choose(&o.sampling, n, logit, m->vocab);
-		print(&o, token[n], n == prompt);
+		print(&o, t, &held, token[n], n == prompt);
 		if ((uint64_t)token[n++] == o.stop)
 			break;
 	}
+	om_utf8_print(stdout, &held, "", 0, true);
 	putchar('\n');
 	fprintf(stderr, "generate: %s after %s, %s tokens/s\n", om_count(n - prompt, "token"),
 	    om_commas(prompt), om_commas((uint64_t)((double)(n - 1) / (om_now() - before))));
+	om_tokenizer_close(t);
 	free(token);
 	free(logit);
 	return 0;

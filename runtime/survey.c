@@ -3,10 +3,12 @@
  * is checked against the vocabulary, of which training looks at both ends of a file first.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "om_rt.h"
+#include "tokenizer.h"
 
-enum { SPANS = 64, PIECE = 1 << 16 };
+enum { SPANS = 64, PIECE = 1 << 16, SHOWN = 3, SHOWN_POINTS = 300 };
 
 /* Documents by their length in tokens. */
 struct lengths {
@@ -82,8 +84,65 @@ row(uint64_t tokens, const struct lengths *l, const char *format, const char *pa
 	fflush(stdout); /* the next file may take long */
 }
 
+/* As much of a text as is shown, in quotes; what a terminal would obey by its number. */
 static void
-one_set(const struct om_model *m, const struct om_conf *c, const struct om_set *set)
+quote(const char *s, size_t n)
+{
+	static const char named[] = "\n\r\t\"\\", letters[] = "nrt\"\\";
+	size_t count;
+	uint32_t *c = om_utf8_all(s, n, &count);
+
+	putchar('"');
+	for (size_t i = 0; i < count && i < SHOWN_POINTS; i++) {
+		const char *name = c[i] && c[i] < 128 ? strchr(named, (int)c[i]) : NULL;
+		char text[OM_UTF8_MOST];
+
+		if (name)
+			printf("\\%c", letters[name - named]);
+		else if (c[i] < ' ' || (c[i] >= 127 && c[i] < 0xA0))
+			printf("\\u%04X", (unsigned)c[i]);
+		else
+			fwrite(text, 1, om_utf8_put(text, c[i]), stdout);
+	}
+	printf("\"%s\n", count > SHOWN_POINTS ? "..." : "");
+	free(c);
+}
+
+/* What training begins with, as text. */
+static void
+first_sequences(struct om_data *d, struct om_tokenizer *t)
+{
+	int32_t *token = om_alloc(d->seq, sizeof *token), *label = om_alloc(d->seq, sizeof *label);
+
+	printf("\nthe first sequences begin with\n");
+	for (uint64_t g = 0; g < SHOWN && g < d->nseq; g++) {
+		char *text;
+		size_t size;
+		FILE *f = open_memstream(&text, &size);
+
+		om_data_read(d, g, token, label);
+		for (uint64_t i = 0; i < d->seq && f; i++) {
+			size_t n;
+			const char *s = om_tokenizer_bytes(t, token[i], &n);
+
+			if (s)
+				fwrite(s, 1, n, f);
+			else
+				fprintf(f, "<%d>", (int)token[i]);
+		}
+		if (!f || fclose(f) != 0)
+			om_die("memory", "cannot hold the text of a sequence");
+		printf("%2llu  ", (unsigned long long)g + 1);
+		quote(text, size);
+		free(text);
+	}
+	free(token);
+	free(label);
+}
+
+static void
+one_set(const struct om_model *m, const struct om_conf *c, const struct om_set *set,
+    struct om_tokenizer *t)
 {
 	struct lengths all = { .known = true };
 	uint64_t bytes = 0, passed = 0;
@@ -130,16 +189,23 @@ one_set(const struct om_model *m, const struct om_conf *c, const struct om_set *
 			printf("up to %12s %13s %8.1f%% %8.1f%%\n", om_commas((uint64_t)1 << i),
 			    om_commas(all.span[i]), 100 * (double)all.span[i] / (double)all.n,
 			    100 * (double)all.in[i] / (double)(all.tokens ? all.tokens : 1));
+	if (t)
+		first_sequences(&d, t);
 	om_data_close(&d);
 }
 
 int
 om_survey(const struct om_model *m, const struct om_conf *c)
 {
-	one_set(m, c, &c->data);
+	struct om_tokenizer *t = NULL;
+
+	if (*c->tokenizer)
+		t = om_tokenizer_need(c->data.section, c->tokenizer, m->vocab);
+	one_set(m, c, &c->data, t);
 	if (c->eval.paths.n) {
 		printf("\n");
-		one_set(m, c, &c->eval);
+		one_set(m, c, &c->eval, t);
 	}
+	om_tokenizer_close(t);
 	return 0;
 }

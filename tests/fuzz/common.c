@@ -14,7 +14,8 @@ static void
 remove_folder(void)
 {
 	static const char *const names[] = { "config.json", "model.safetensors.index.json",
-		"a.safetensors", "model.safetensors", "run.yaml", "a.lua", "a.bin", "a.idx" };
+		"a.safetensors", "model.safetensors", "run.yaml", "a.lua", "a.bin", "a.idx",
+		"tokenizer.json" };
 
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
 		snprintf(path, sizeof path, "%s/%s", folder, names[i]);

@@ -28,6 +28,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 	static const struct om_model model = { .seq = 16, .vocab = 256, .global = 4 };
 	char *path[1], index[300];
 	struct om_conf conf = { .steps = 3,
+		.tokenizer = (char *)"",
 		.data = { .section = "data", .paths = { path, 1 }, .eos = 7 } };
 	const uint8_t *line = NULL;
 

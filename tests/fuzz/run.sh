@@ -1,12 +1,12 @@
 #!/bin/sh
-# The harnesses of what reads files from outside: import (safetensors with an index), config (--from-hf), run_yaml, data, lua.
+# The harnesses of what reads files from outside: import (safetensors with an index), config (--from-hf), run_yaml, data, lua, tokenizer.
 # Usage: run.sh check WORK             each seed and 2,000 changes of them, by gcc and its sanitizers; prints "N passed, ..."
 #        run.sh fuzz WORK SECONDS      libFuzzer, so long a harness; SEEDS/NAME begin, WORK/NAME.corpus grows
 set -u
 . "$(dirname "$0")/../suite.sh"
 cd "$(dirname "$0")/../.." || exit 2
 what=$1 work=$2 seconds=${3:-60}
-names='import config run_yaml data lua'
+names='import config run_yaml data lua tokenizer'
 mkdir -p "$work"
 work=$(realpath "$work")
 FUZZ_DIR=$(mktemp -d -p "$([ -w /dev/shm ] && echo /dev/shm || echo /tmp)")
@@ -49,7 +49,7 @@ trainer="$work/r_*.o -lyaml -ljansson -lm -lgomp"
 for h in $names; do
 	case $h in
 	import) with="$work/model.o $trainer $wrap" ;;
-	run_yaml) with="$trainer $heap" ;;
+	run_yaml | tokenizer) with="$trainer $heap" ;;
 	data) with="$trainer $heap -Wl,--wrap=om_comm_abort" ;;
 	*) with="$generator $heap" ;;
 	esac

@@ -37,7 +37,7 @@ mkdir "$work/o" "$work/s"
 	echo "$cc -O2 -DTEST_D=4 -DTEST_V=64 -DTEST_NAME='\"other\"' -c $m -o $work/other.o"
 	echo "$cc -O2 -DTEST_D=4 -DTEST_V=100352 -DTEST_NAME='\"wide\"' -c $m -o $work/wide.o"
 	echo "$cc $san -c $m -o $work/san.o"
-	for t in runtime runtime_file runtime_proc; do echo "$cc $san -c $root/tests/unit/${t}_test.c -o $work/${t}_test.o"; done
+	for t in runtime runtime_file runtime_proc runtime_tokenizer; do echo "$cc $san -c $root/tests/unit/${t}_test.c -o $work/${t}_test.o"; done
 } | xargs -P 2 -d '\n' -n 1 sh -c || suite_stop "does not compile"
 for v in float double other wide deep long; do
 	$cc "$work/$v.o" "$work"/o/*.o -static -lyaml -ljansson -lm -o "$work/$v" 2>"$work/ld" || { cat "$work/ld"; fail "link $v"; }
@@ -47,10 +47,12 @@ for v in float deep; do
 		-o "$work/$v-ahead" 2>"$work/ld" || { cat "$work/ld"; fail "link $v-ahead"; }
 done
 mv "$work/float-ahead" "$work/ahead"
-for v in san runtime_test runtime_file_test runtime_proc_test; do
+for v in san runtime_test runtime_file_test runtime_proc_test runtime_tokenizer_test; do
 	$cc $san "$work/$v.o" "$work"/s/*.o -lyaml -ljansson -lm -o "$work/$v" || fail "link $v"
 done
 for t in runtime runtime_file runtime_proc; do check "unit tests of $t" sh -c "cd $work && ./${t}_test"; done
+fixtures=$root/tests/peer/tokenizers
+check "unit tests of tokenizers" "$work/runtime_tokenizer_test" "$fixtures"
 [ "$failed" = 0 ] || suite_stop "what follows needs these"
 T=$work/float S=$work/san
 
@@ -1074,6 +1076,8 @@ def whole(d):
   for f in sorted(set(index["weight_map"].values())): tensors.update(read(d + "/" + f))
   assert sorted(tensors) == sorted(index["weight_map"])
   return index, tensors
+def hf(name):
+  return name.replace(".mlp.experts.", ".moe.").replace(".weight", ".w1.weight") if "experts" in name else name
 what, d = sys.argv[1:3]
 if what == "check": # against the checkpoint it is of
   _, mine = whole(sys.argv[3])
@@ -1082,11 +1086,11 @@ if what == "check": # against the checkpoint it is of
   assert json.load(open(d + "/config.json"))["rope_theta"] == 1e4
   assert json.load(open(d + "/generation_config.json")) is not None
   assert index["metadata"]["total_size"] == sum(len(x[2]) for x in theirs.values())
-  assert sorted(theirs) == sorted(mine)
+  assert sorted(theirs) == sorted(map(hf, mine)) and "model.layers.1.moe.0.w1.weight" in theirs
   for name, (dtype, shape, b) in mine.items():
     if dtype == "F64":
       b = struct.pack("<%df" % (len(b) // 8), *struct.unpack("<%dd" % (len(b) // 8), b))
-    assert theirs[name] == ("F32", shape, b), name
+    assert theirs[hf(name)] == ("F32", shape, b), name
 if what == "single": # one file, in half precision if asked; lm_head in the other one
   _, t = whole(d)
   os.makedirs(sys.argv[3])
@@ -1108,7 +1112,7 @@ if what == "halves": # the checkpoint's weights are those of the file, widened
   n = struct.unpack("<Q", b[:8])[0]
   head = json.loads(b[8:8 + n])
   for name, (dtype, shape, w) in whole(d)[1].items():
-    v = head[name]
+    v = head[hf(name)]
     raw = b[8 + n:][slice(*v["data_offsets"])]
     if v["dtype"] == "F16": want = struct.pack("<%df" % (len(raw) // 2), *struct.unpack("<%de" % (len(raw) // 2), raw))
     else: want = b"".join(b"\0\0" + raw[i:i + 2] for i in range(0, len(raw), 2))
@@ -1150,7 +1154,7 @@ check "export of an import" sh -c "$S export Z2 I2/step-000000 && python3 hf.py 
 check "export of the newest here" sh -c "cd I2 && $S export ../Z3 && cmp ../Z2/config.json ../Z3/config.json"
 says "eval of an import" 0 "eval: step 0, loss" "$S" eval run.yaml checkpoint.dir=I2 eval.paths=held.txt
 check "weights that are spoilt" env OM_TEST_SPOIL=3 "$S" train run.yaml checkpoint.dir=YN steps=3 lr.warmup=0
-says "their export" 0 "bigram: export: warning: lm_head.weight has nan as a weight, 1 other tensor too; no \
+says "their export" 0 "bigram: export: warning: model.embed_tokens.weight has nan as a weight, 1 other tensor too; no \
 loss is a number with it, export an earlier checkpoint" "$S" export ZS YN
 says "export into a full directory" 1 "export: many is not empty; give a new directory" "$S" export many YF
 says "export into a file" 1 "export: file: Not a directory" "$S" export file YF
@@ -1274,10 +1278,9 @@ same "max-tokens" "${greedy%%,*}" gen --tokens 116,104 --temperature 0 --max-tok
 same "stop" "${greedy%%,*}" gen --tokens 116,104 --temperature 0 --stop "${greedy%%,*}"
 same "a long prompt" "1" sh -c "$S generate --checkpoint YF --tokens 1,1,1,1,1,1,1,1,1,1,1,1,1,1,1 --max-tokens 99 |
 	grep -c '^[0-9]*$'"
-same "text is its bytes" "$(gen --tokens 116,104 | python3 -c '
+same "text is its bytes, whole characters" "$(gen --tokens 116,104 | python3 -c '
 import sys
-sys.stdout.buffer.write(bytes(map(int, sys.stdin.read().split(","))))' | od -c)" \
-	sh -c "$S generate --checkpoint YF --prompt th | head -c -1 | od -c"
+print(bytes(map(int, sys.stdin.read().split(","))).decode("utf-8", "replace"))')" gen --prompt th
 check "fp64: generate" "$work/double" generate --checkpoint Y --tokens 1,2
 check "generate --help" sh -c "$S generate --help | grep -q -- '--top-p *P '"
 g() { says "generate: $1" 1 "bigram: rank 0, generate: $2" "$S" generate --checkpoint YF "${@:3}"; }
@@ -1312,8 +1315,32 @@ mkdir -p step-000009
 says "generate from a damaged one" 1 "checkpoint: ./step-000009/index.json: No such file or directory; restore it" \
 	"$S" generate --checkpoint step-000009 --prompt a
 rmdir step-000009
-says "no tokenizer" 1 "other: rank 0, generate: this model's 64 tokens are not bytes, and a trainer has no tokenizer; \
-give --tokens 1,2,3" "$work/other" generate --prompt a
+says "no tokenizer" 1 "other: rank 0, generate: this model's 64 tokens are not bytes; give --tokenizer PATH or --tokens \
+1,2,3" "$work/other" generate --prompt a
+# by a tokenizer: the prompt becomes tokens, and what comes is text in whole characters
+python3 - "$fixtures" <<'PY'
+import struct, sys
+ids = [int(x) for line in open(sys.argv[1] + "/llama3.txt") for x in line.split("|")[0].split()]
+open("wide.u32", "wb").write(struct.pack("<%dI" % (len(ids) + 40), 100000, *ids, *[7] * 39))
+PY
+printf 'data: { paths: [wide.u32], order: sequential, tokenizer: %s/llama3.json }\nsteps: 1\ncheckpoint: { dir: WD }\n' \
+	"$fixtures" >wide.yaml
+says "data: first sequences as text" 0 ' 1  "<100000><|begin_of_text|><|begin_of_text|> <|begin_of_text|>\n<|begin_of_text|>\r\n<|begin_of_text|>' \
+	"$work/wide" data wide.yaml
+sed -n '/^the first sequences begin with$/,$p' out | tail -n +4 | grep -q '^ 3  "' && ok || fail "data: three sequences: $(tail -3 out)"
+says "data: a tokenizer of more tokens" 1 "data: $fixtures/llama3.json: model.vocab has token \"" "$work/other" data wide.yaml
+says "data: no tokenizer there" 1 "wide: rank 0, data: none.json: No such file" "$work/wide" data wide.yaml data.tokenizer=none.json
+check "train for generation by a tokenizer" "$work/wide" train wide.yaml
+wide() { "$work/wide" generate --checkpoint WD --seed 3 --max-tokens 4 "$@" 2>/dev/null; }
+ids=$(wide --tokens "641,71,72,643")
+same "a prompt by a tokenizer" "$(wide --tokens 641,71,72,643 --tokenizer "$fixtures/llama3.json")" \
+	wide --prompt 'hi<|eot_id|>' --tokenizer "$fixtures/llama3.json"
+[ "$(wide --tokens "641,71,72,643" --tokenizer "$fixtures/llama3.json" | grep -o '<[0-9]*>' | wc -l)" = \
+	"$(echo "$ids" | tr ',' '\n' | awk '$1 > 643' | wc -l)" ] && ok || fail "tokens without a text: $ids"
+says "generate: no such tokenizer" 1 "wide: rank 0, generate: none.json: No such file or directory" \
+	"$work/wide" generate --checkpoint WD --prompt a --tokenizer none.json
+says "generate: a full prompt by a tokenizer" 1 "the prompt has 16 tokens, the model's sequence_length is 16" \
+	"$work/wide" generate --checkpoint WD --prompt "0 0 0 0 0 0 0 0" --tokenizer "$fixtures/llama3.json"
 says "no decode program" 1 "bigram: rank 0, generate: this trainer has no decode program: there are no kernels of it \
 for target cpu;" env OM_TEST_NODECODE=1 "$S" generate --prompt a
 says "generate to a full disk" 1 "output: cannot be written" sh -c "$S generate --checkpoint YF --prompt a >/dev/full"

@@ -554,7 +554,8 @@ const struct om_model om_models[1] = {
 		.param_group = param_groups,
 		.nparam_groups = 2,
 		.nbuffers = 1,
-		.hf_refusal = "router.routing = random: no architecture has it",
+		.hf_refusal = "moe.shared_hidden_size = 4: no architecture has a "
+		    "shared expert",
 		.moe = moes,
 		.nmoe = 2,
 		.head_z_loss = OM_HEAD_Z_LOSS,
