@@ -93,6 +93,7 @@ struct pos {
 	uint32_t line, col, len; /* from 1; line 0 = position unknown; col 0 = whole line */
 };
 enum { DIAG_MAX = 20, DIAG_NONE = -1 };
+int pos_order(struct pos a, struct pos b); /* by where they begin: below, above or 0 */
 
 uint32_t diag_file(const char *path, const char *text, size_t n);
 const char *diag_file_name(uint32_t file);

@@ -103,10 +103,14 @@ place(struct buf *b, struct pos p)
 		buf_printf(b, "%s:%u:%u: ", path, p.line, p.col);
 }
 
-static bool
-same_pos(struct pos a, struct pos b)
+int
+pos_order(struct pos a, struct pos b)
 {
-	return a.file == b.file && a.line == b.line && a.col == b.col;
+	if (a.file != b.file)
+		return a.file < b.file ? -1 : 1;
+	if (a.line != b.line)
+		return a.line < b.line ? -1 : 1;
+	return (a.col > b.col) - (a.col < b.col);
 }
 
 /*
@@ -123,11 +127,11 @@ diag_error(struct pos p, const char *fmt, ...)
 
 	drop_details = true;
 	uint32_t i = 0;
-	while (
-	    i < entries.n && !(same_pos(entries.a[i].pos, p) && !strcmp(entries.a[i].text, text)))
+	while (i < entries.n &&
+	       (pos_order(entries.a[i].pos, p) || strcmp(entries.a[i].text, text) != 0))
 		i++;
 	if (trying) {
-		bool there = tried_for < entries.n && same_pos(entries.a[tried_for].pos, p);
+		bool there = tried_for < entries.n && !pos_order(entries.a[tried_for].pos, p);
 		enum diag_trial t = i < entries.n && i != tried_for ? TRIAL_AGAIN
 				    : there                         ? TRIAL_SAME
 								    : TRIAL_NEW;
@@ -280,13 +284,8 @@ static int
 by_place(const void *a, const void *b)
 {
 	const struct entry *x = a, *y = b;
-	if (x->pos.file != y->pos.file)
-		return x->pos.file < y->pos.file ? -1 : 1;
-	if (x->pos.line != y->pos.line)
-		return x->pos.line < y->pos.line ? -1 : 1;
-	if (x->pos.col != y->pos.col)
-		return x->pos.col < y->pos.col ? -1 : 1;
-	return x->seq < y->seq ? -1 : 1;
+	int order = pos_order(x->pos, y->pos);
+	return order ? order : x->seq < y->seq ? -1 : 1;
 }
 
 bool

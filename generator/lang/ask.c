@@ -107,13 +107,6 @@ ask_without(struct question *q, const struct value *v, const struct value *and)
 
 /* ---- other values of a description ----------------------------------------------------------- */
 
-static bool
-stands_there(const struct value *v, struct pos at)
-{
-	return !at.file ||
-	       (v->pos.file == at.file && v->pos.line == at.line && v->pos.col == at.col);
-}
-
 /* Lists with an entry a layer get as many as there are: more of the last. */
 static void
 resize_layers(const struct object *model, uint32_t n)
@@ -151,7 +144,7 @@ spec_change(struct object *o, const struct change *c)
 
 	for (struct value *v = o->v; v < o->v + o->n; v++) {
 		const char *dflt = fields[v->f].dflt;
-		if (v->f == c->f && stands_there(v, c->at)) {
+		if (v->f == c->f && (!c->at.file || !pos_order(v->pos, c->at))) {
 			change_value(o, v, c->lua);
 			changed = true;
 		}

@@ -3,17 +3,22 @@
  * a line and no comments: every line it reports is then one token, and its line and column in the
  * file are exact, for errors, call levels and constructors alike.
  */
-#include <ctype.h>
+#define _GNU_SOURCE /* memmem */
+#include <stdlib.h>
 #include <string.h>
 
 #include "lang/lang.h"
 
-enum kind { K_NAME, K_STRING, K_OTHER };
+#define DIGITS "0123456789"
+#define LETTERS "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_"
+#define SPACE " \t\n\v\f\r"
+
+enum kind { K_OTHER, K_NAME, K_STRING, K_NUMBER };
 
 struct token {
 	const char *s;
-	uint32_t len, line, col;
 	enum kind kind;
+	struct pos pos;
 };
 struct source {
 	uint32_t file;
@@ -23,17 +28,7 @@ struct source {
 
 static ARRAY(struct source) sources;
 
-static bool
-is_digit(char c)
-{
-	return isdigit((unsigned char)c);
-}
-
-static bool
-is_alpha(char c)
-{
-	return isalpha((unsigned char)c) || c == '_';
-}
+/* What follows looks ahead without asking for the end: a text has a 0 behind it. */
 
 static bool
 is_newline(char c)
@@ -41,42 +36,27 @@ is_newline(char c)
 	return c == '\n' || c == '\r';
 }
 
-static bool
-is_space(char c)
-{
-	return isspace((unsigned char)c);
-}
-
 /* End of the line break at p: Lua counts \r\n and \n\r once. */
 static const char *
-skip_newline(const char *p, const char *end)
+skip_newline(const char *p)
 {
-	char c = *p++;
-	return p < end && is_newline(*p) && *p != c ? p + 1 : p;
+	return is_newline(p[1]) && p[1] != *p ? p + 2 : p + 1;
 }
 
-/* End of a long bracket that opens at p ("[[", "[=["), NULL if none opens; the end if it isn't
- * closed. */
+/*
+ * End of a long bracket that opens at p ("[[", "[=["), NULL if none opens; the end of the text if
+ * it isn't closed.
+ */
 static const char *
 skip_long(const char *p, const char *end, bool *closed)
 {
-	size_t level = 0;
-	*closed = false;
-	for (p++; p < end && *p == '='; p++)
-		level++;
-	if (p == end || *p != '[')
+	size_t level = strspn(++p, "=");
+	if (p[level] != '[')
 		return NULL;
-	for (p++; p < end; p++) {
-		if (*p != ']')
-			continue;
-		size_t n = 0;
-		while (n < level && p + 1 + n < end && p[1 + n] == '=')
-			n++;
-		*closed = n == level && p + 1 + n < end && p[1 + n] == ']';
-		if (*closed)
-			return p + n + 2;
-	}
-	return end;
+	const char *close = xprintf("]%.*s]", (int)level, p);
+	const char *at = memmem(p + level, (size_t)(end - p) - level, close, level + 2);
+	*closed = at != NULL;
+	return at ? at + level + 2 : end;
 }
 
 /* End of a quoted string; before the line break that leaves it unfinished. */
@@ -89,39 +69,32 @@ skip_string(const char *p, const char *end)
 			return p + 1;
 		if (*p++ != '\\' || p == end)
 			continue;
-		if (*p == 'z') {
-			for (p++; p < end && is_space(*p);)
-				p++;
-		} else {
-			p = is_newline(*p) ? skip_newline(p, end) : p + 1;
-		}
+		if (*p == 'z')
+			p += 1 + strspn(p + 1, SPACE);
+		else
+			p = is_newline(*p) ? skip_newline(p) : p + 1;
 	}
 	return p;
 }
 
 static const char *
-skip_number(const char *p, const char *end)
+skip_number(const char *p)
 {
-	bool hex = p[0] == '0' && p + 1 < end && (p[1] | 0x20) == 'x';
-	while (p < end && (is_digit(*p) || is_alpha(*p) || *p == '.')) {
-		bool exponent = (*p | 0x20) == (hex ? 'p' : 'e');
-		p++;
-		if (exponent && p < end && (*p == '+' || *p == '-'))
-			p++;
-	}
+	const char *exponent = *p == '0' && (p[1] | 0x20) == 'x' ? "pP" : "eE";
+	while (*p && strchr(DIGITS LETTERS ".", *p))
+		if (strchr(exponent, *p++))
+			p += strspn(p, "+-") > 0;
 	return p;
 }
 
 static const char *
-skip_operator(const char *p, const char *end)
+skip_operator(const char *p)
 {
 	static const char *const longer[] = { "...", "..", "==", "~=", "<=", ">=", "//", "::", "<<",
 		">>" };
-	for (size_t i = 0; i < LEN(longer); i++) {
-		size_t n = strlen(longer[i]);
-		if ((size_t)(end - p) >= n && memcmp(p, longer[i], n) == 0)
-			return p + n;
-	}
+	for (size_t i = 0; i < LEN(longer); i++)
+		if (!strncmp(p, longer[i], strlen(longer[i])))
+			return p + strlen(longer[i]);
 	return p + 1;
 }
 
@@ -131,34 +104,26 @@ skip_token(const char *p, const char *end, enum kind *kind, const char **after)
 {
 	const char *e;
 	bool closed;
-	*kind = K_OTHER;
-	if (is_alpha(*p)) {
-		*kind = K_NAME;
-		for (e = p; e < end && (is_alpha(*e) || is_digit(*e));)
-			e++;
-		return e;
-	}
-	if (is_digit(*p) || (*p == '.' && p + 1 < end && is_digit(p[1])))
-		return skip_number(p, end);
-	if (*p == '"' || *p == '\'') {
-		*kind = K_STRING;
+	*kind = K_NAME;
+	if (strspn(p, LETTERS))
+		return p + strspn(p, LETTERS DIGITS);
+	*kind = K_NUMBER;
+	if (strspn(p + (*p == '.'), DIGITS))
+		return skip_number(p);
+	*kind = K_STRING;
+	if (*p == '"' || *p == '\'')
 		return skip_string(p, end);
-	}
-	if (*p == '[' && (e = skip_long(p, end, &closed))) {
-		*kind = K_STRING;
+	if (*p == '[' && (e = skip_long(p, end, &closed)))
 		return e;
-	}
-	if (*p != '-' || p + 1 == end || p[1] != '-')
-		return skip_operator(p, end);
-	if (p + 2 < end && p[2] == '[' && (e = skip_long(p + 2, end, &closed))) {
-		if (!closed)
-			return e; /* stays, for Lua to complain about */
+	*kind = K_OTHER;
+	if (*p != '-' || p[1] != '-')
+		return skip_operator(p);
+	if (p[2] == '[' && (e = skip_long(p + 2, end, &closed))) {
 		*after = e;
-		return NULL;
+		return closed ? NULL : e; /* stays, for Lua to complain about */
 	}
-	for (e = p; e < end && !is_newline(*e);)
-		e++;
-	*after = e;
+	for (*after = p; *after < end && !is_newline(**after);)
+		++*after;
 	return NULL;
 }
 
@@ -170,22 +135,21 @@ tokenize(struct source *src)
 	uint32_t line = 1;
 	if (n >= 3 && memcmp(p, "\xef\xbb\xbf", 3) == 0)
 		p += 3;
-	if (p < end && *p == '#')
+	if (*p == '#')
 		while (p < end && *p != '\n')
 			p++;
 	while (p < end) {
 		enum kind kind;
 		const char *e, *after = end;
-		if (is_space(*p)) {
-			after = p + 1;
+		if (strspn(p, SPACE)) {
+			after = p + strspn(p, SPACE);
 		} else if ((e = skip_token(p, end, &kind, &after))) {
 			struct token *t = PUSH(src->token);
-			*t = (struct token){ p, (uint32_t)(e - p), line, (uint32_t)(p - bol) + 1,
-				kind };
+			*t = (struct token){ p, kind,
+				{ src->file, line, (uint32_t)(p - bol) + 1, (uint32_t)(e - p) } };
 			after = e;
 			*PUSH(src->lines) = src->token.n - 1;
-			for (const char *q = p; q < e;
-			     q = is_newline(*q) ? skip_newline(q, e) : q + 1)
+			for (const char *q = p; q < e; q = is_newline(*q) ? skip_newline(q) : q + 1)
 				if (is_newline(*q))
 					*PUSH(src->lines) = src->token.n - 1;
 		}
@@ -213,10 +177,7 @@ source_of(uint32_t file)
 static struct pos
 pos_of(const struct source *src, uint32_t token)
 {
-	if (token >= src->token.n)
-		return (struct pos){ .file = src->file };
-	const struct token *t = &src->token.a[token];
-	return (struct pos){ src->file, t->line, t->col, t->len };
+	return token < src->token.n ? src->token.a[token].pos : (struct pos){ .file = src->file };
 }
 
 /* The token on a line of the split text; the last one beyond the end. */
@@ -234,7 +195,7 @@ is(const struct source *src, uint32_t token, const char *text)
 	if (token >= src->token.n)
 		return false;
 	const struct token *t = &src->token.a[token];
-	return t->len == strlen(text) && memcmp(t->s, text, t->len) == 0;
+	return t->pos.len == strlen(text) && memcmp(t->s, text, t->pos.len) == 0;
 }
 
 /*
@@ -250,7 +211,7 @@ srcpos_split(uint32_t file, size_t *n)
 	for (uint32_t i = 0; i < src->token.n; i++) {
 		if (i)
 			buf_puts(&b, "\n");
-		buf_add(&b, src->token.a[i].s, src->token.a[i].len);
+		buf_add(&b, src->token.a[i].s, src->token.a[i].pos.len);
 	}
 	*n = b.n;
 	return b.s;
@@ -302,32 +263,19 @@ srcpos_return(uint32_t file)
 	return srcpos_token(file, UINT32_MAX);
 }
 
-static bool
-at_or_after(const struct token *t, struct pos p)
+static int
+by_place(const void *a, const void *b)
 {
-	return t->line != p.line ? t->line > p.line : t->col >= p.col;
+	return pos_order(((const struct token *)a)->pos, ((const struct token *)b)->pos);
 }
 
-/* The token at a position, by halving. */
+/* The token at a position; the number of tokens if none is there. */
 static uint32_t
 token_at(const struct source *src, struct pos p)
 {
-	uint32_t lo = 0, hi = src->token.n;
-	while (lo < hi) {
-		uint32_t mid = lo + (hi - lo) / 2;
-		if (at_or_after(&src->token.a[mid], p))
-			hi = mid;
-		else
-			lo = mid + 1;
-	}
-	return lo;
-}
-
-static bool
-is_quoted(const struct token *t, const char *field)
-{
-	return t->kind == K_STRING && t->len == strlen(field) + 2 &&
-	       !memcmp(t->s + 1, field, t->len - 2);
+	const struct token at = { .pos = p },
+			   *t = bsearch(&at, src->token.a, src->token.n, sizeof at, by_place);
+	return t ? (uint32_t)(t - src->token.a) : src->token.n;
 }
 
 /* Tokens of the key 'field =' or '["field"] =' at t, 0 if there is none. */
@@ -336,10 +284,9 @@ key_at(const struct source *src, uint32_t t, const char *field)
 {
 	if (is(src, t, field) && is(src, t + 1, "="))
 		return 1;
-	if (is(src, t, "[") && t + 1 < src->token.n && is_quoted(&src->token.a[t + 1], field) &&
-	    is(src, t + 2, "]") && is(src, t + 3, "="))
-		return 3;
-	return 0;
+	bool quoted = is(src, t, "[") && (is(src, t + 1, xprintf("\"%s\"", field)) ||
+					     is(src, t + 1, xprintf("'%s'", field)));
+	return quoted && is(src, t + 2, "]") && is(src, t + 3, "=") ? 3 : 0;
 }
 
 /*
@@ -381,9 +328,9 @@ srcpos_field(struct pos call, const char *field, struct pos *first)
 		if (seen++ && first && !first->line)
 			*first = found;
 		found = pos_of(src, t + 1);
-		const struct token *last = &src->token.a[t + n];
-		if (last->line == found.line)
-			found.len = last->col + last->len - found.col;
+		struct pos last = pos_of(src, t + n);
+		if (last.line == found.line)
+			found.len = last.col + last.len - found.col;
 	}
 	return found;
 }
@@ -391,21 +338,16 @@ srcpos_field(struct pos call, const char *field, struct pos *first)
 bool
 srcpos_literal(struct pos field)
 {
-	const struct source *src = source_of(field.file);
-	uint32_t t = field.line ? token_at(src, field) : 0;
 	if (!field.line)
 		return false;
-	if (is(src, t, "["))
-		t += 2;
-	t++;
-	if (!is(src, t++, "=") || t >= src->token.n)
+	const struct source *src = source_of(field.file);
+	uint32_t t = token_at(src, field);
+	t += is(src, t, "[") ? 3 : 1;
+	if (!is(src, t++, "="))
 		return false;
-	if (is(src, t, "-"))
-		t++;
+	t += is(src, t, "-");
 	bool constant = is(src, t, "true") || is(src, t, "false") ||
-			(t < src->token.n && src->token.a[t].kind != K_NAME &&
-			    (src->token.a[t].kind == K_STRING || is_digit(*src->token.a[t].s) ||
-				*src->token.a[t].s == '.'));
+			(t < src->token.n && src->token.a[t].kind >= K_STRING);
 	t++;
 	return constant && (is(src, t, ",") || is(src, t, ";") || is(src, t, "}"));
 }
