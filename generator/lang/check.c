@@ -11,12 +11,6 @@
 
 /* ---- one object: defaults, ranges, choices --------------------------------------------------- */
 
-static bool
-outside(double x, const struct field_row *row)
-{
-	return !(x >= row->lo && x <= row->hi);
-}
-
 /* Fields that another field of the object bounds. */
 static const struct {
 	enum field_id f, bound;
@@ -25,11 +19,14 @@ static const struct {
 	{ F_attention_n_kv_heads, F_attention_n_heads },
 };
 
+/* A number of a value. */
 static void
-out_of_range(const struct object *o, const struct value *v, double x)
+check_range(const struct object *o, struct value *v, double x)
 {
 	const struct field_row *row = &fields[v->f];
 	const struct value *bound = NULL;
+	if (x >= row->lo && x <= row->hi)
+		return;
 	for (size_t i = 0; i < LEN(bounds); i++)
 		if (bounds[i].f == v->f && spec_value(o, bounds[i].bound)->set)
 			bound = spec_value(o, bounds[i].bound);
@@ -41,47 +38,27 @@ out_of_range(const struct object *o, const struct value *v, double x)
 	else
 		diag_error(v->pos, "%s = %lld is not in %.0f .. %.0f", spec_name(v->f),
 		    (long long)v->i, row->lo, bound ? (double)bound->i : row->hi);
+	spec_refuse(v);
 }
 
 static void
 check_value(const struct object *o, struct value *v)
 {
 	const struct field_row *row = &fields[v->f];
-	const char *like;
-	double x = row->type == INT ? (double)v->i : v->num;
-	switch (row->type == NUM && v->str ? ENUM : row->type) {
-	case INT:
-	case NUM:
-		if (outside(x, row)) {
-			out_of_range(o, v, x);
-			default_refuse(v);
-		}
-		return;
-	case INTS:
-	case PAIR:
-		for (uint32_t i = 0; i < v->nnums && v->set; i++)
-			if (outside(v->nums[i], row)) {
-				out_of_range(o, v, v->nums[i]);
-				default_refuse(v);
-			}
-		return;
-	case ENUM:
+	if (row->type == ENUM || (row->type == NUM && v->str)) {
 		if (spec_choice(row->choices, v->str))
 			return;
-		like = spec_closest_choice(v->f, v->str);
+		const char *like = spec_closest_choice(v->f, v->str);
 		diag_error(v->pos, "%s = \"%s\" is not known%s", spec_name(v->f), v->str,
 		    like ? xprintf("; did you mean \"%s\"?", like) : "");
 		diag_help("it can be %s",
 		    row->type == NUM ? spec_range(v->f) : spec_choices(row->choices, "\"", "\""));
-		default_refuse(v);
-		return;
-	case STR:
-	case BOOL:
-	case OBJ:
-	case LIST:
-	case LAYERS:
-		return;
+		spec_refuse(v);
+	} else if (row->type == INT || row->type == NUM) {
+		check_range(o, v, row->type == INT ? (double)v->i : v->num);
 	}
+	for (uint32_t i = 0; i < v->nnums && v->set; i++) /* INTS, PAIR */
+		check_range(o, v, v->nums[i]);
 }
 
 /* An object and those in it; each distinct one once. */
@@ -107,22 +84,26 @@ check_object(const struct object *o)
 
 /* ---- derived values, formats, names ---------------------------------------------------------- */
 
+/* What a field is unless the file gives it. */
 static void
-derive(struct value *v, int64_t i)
+derive(struct value *v, double x)
 {
-	if (!v->given) {
-		v->i = i;
-		v->set = true;
-	}
+	if (v->given)
+		return;
+	v->set = true;
+	if (fields[v->f].type == INT)
+		v->i = (int64_t)x;
+	else
+		v->num = x;
 }
 
 static void
-derive_num(struct value *v, double x)
+derive_text(struct value *v, const char *s)
 {
-	if (!v->given) {
-		v->num = x;
-		v->set = true;
-	}
+	if (v->given)
+		return;
+	v->set = true;
+	v->str = s;
 }
 
 /* Fields that are as another one of their object by default. */
@@ -139,26 +120,19 @@ derive_in(const struct object *o, const struct value *width)
 {
 	for (size_t i = 0; i < LEN(same); i++)
 		if (fields[same[i].f].object == o->type && spec_value(o, same[i].as)->set)
-			derive(spec_value(o, same[i].f), spec_int(o, same[i].as));
+			derive(spec_value(o, same[i].f), (double)spec_int(o, same[i].as));
 	if (o->type == OBJ_attention) {
 		const struct value *heads = spec_value(o, F_attention_n_heads);
 		if (heads->set && width->set && width->i % heads->i == 0)
-			derive(spec_value(o, F_attention_head_dim), width->i / heads->i);
+			derive(spec_value(o, F_attention_head_dim), (double)(width->i / heads->i));
 	}
 	if (o->type == OBJ_yarn && spec_value(o, F_yarn_factor)->set)
-		derive_num(spec_value(o, F_yarn_attention_factor),
+		derive(spec_value(o, F_yarn_attention_factor),
 		    0.1 * log(spec_num(o, F_yarn_factor)) + 1);
 	for (const struct value *v = o->v; v < o->v + o->n; v++)
 		for (uint32_t i = 0; i < v->n; i++)
 			if (!spec_again(v, i))
 				derive_in(v->list[i], width);
-}
-
-static void
-set_text(struct value *v, const char *s)
-{
-	v->str = s;
-	v->set = true;
 }
 
 static void
@@ -171,8 +145,7 @@ check_formats(const struct object *trainer, const struct target_row *target)
 		F_precision_moments };
 	const struct value *machine = spec_value(trainer, F_trainer_target);
 	struct value *weights = spec_value(precision, F_precision_weights);
-	if (!weights->given)
-		set_text(weights, target->kind->weights);
+	derive_text(weights, target->kind->weights);
 	if (!weights->set)
 		return;
 	bool wide = strcmp(weights->str, "fp64") == 0, drawn = false;
@@ -182,15 +155,12 @@ check_formats(const struct object *trainer, const struct target_row *target)
 		if (machine->given)
 			spec_note(machine);
 		ask_choices(ask(), weights, target->kind->choices);
-		default_refuse(weights);
+		spec_refuse(weights);
 		return;
 	}
 	for (size_t i = 0; i < LEN(sums); i++) {
 		struct value *v = spec_value(precision, sums[i]);
-		if (!v->given)
-			set_text(v, wide ? "fp64"
-				    : i  ? target->kind->optimizer
-					 : target->kind->grads);
+		derive_text(v, wide ? "fp64" : i ? target->kind->optimizer : target->kind->grads);
 		drawn = v->set && strcmp(v->str, "bf16") == 0; /* moments, of what has masters */
 		if (!v->set || (drawn ? strcmp(weights->str, "bf16") == 0
 				      : (strcmp(v->str, "fp64") == 0) == wide))
@@ -201,7 +171,7 @@ check_formats(const struct object *trainer, const struct target_row *target)
 			spec_note(weights);
 		diag_help(drawn ? "bf16 moments are for bf16 weights"
 				: "fp64 is for weights, grads, optimizer and moments together");
-		default_refuse(v);
+		spec_refuse(v);
 	}
 }
 
@@ -224,7 +194,7 @@ check_name(struct value *v)
 		return;
 	diag_error(v->pos, "%s = \"%s\" %s", spec_name(F_trainer_name), v->str, why);
 	diag_help("it is the name of the emitted folder");
-	default_refuse(v);
+	spec_refuse(v);
 }
 
 static void
@@ -238,7 +208,7 @@ check_groups(const struct object *trainer)
 		if (match->set && !*match->str) {
 			diag_error(match->pos, "%s is empty", spec_name(F_group_match));
 			diag_help("it is a pattern of tensor names; * matches anything");
-			default_refuse(match);
+			spec_refuse(match);
 		}
 		if (!spec_value(g, F_group_weight_decay)->given &&
 		    !spec_value(g, F_group_lr_scale)->given) {
@@ -310,14 +280,13 @@ derive_parallel(const struct object *p)
 	struct value *capacity = spec_value(p, F_parallel_capacity);
 	const struct value *expert = spec_value(p, F_parallel_expert);
 	const struct value *pipeline = spec_value(p, F_parallel_pipeline);
-	if (!capacity->given && expert->set && expert->i > 1)
-		set_text(capacity, fields[F_parallel_capacity].choices);
+	if (expert->set && expert->i > 1)
+		derive_text(capacity, fields[F_parallel_capacity].choices);
 	if (!pipeline->set || pipeline->i == 1)
 		return;
-	if (!schedule->given)
-		set_text(schedule, "1f1b");
+	derive_text(schedule, "1f1b");
 	if (schedule->set)
-		derive(chunks, schedule_find(schedule->str)->lo);
+		derive(chunks, (double)schedule_find(schedule->str)->lo);
 }
 
 static void
@@ -337,7 +306,7 @@ check_chunks(const struct object *p)
 	for (int64_t n = row->lo; n <= row->hi; n++)
 		ask_value(q, chunks, 2, xprintf("%lld", (long long)n));
 	ask_choices(q, schedule, fields[F_parallel_schedule].choices);
-	default_refuse(chunks);
+	spec_refuse(chunks);
 }
 
 /* Layers of each chunk: as many numbers as chunks, which add up to the layers. */
@@ -371,7 +340,7 @@ check_split(const struct object *p, const struct object *model)
 		return;
 	}
 	ask_without(ask(), split, NULL);
-	default_refuse(split);
+	spec_refuse(split);
 }
 
 /* One weight on two stages, neither of which would have its whole gradient; a "v" joins them. */
@@ -396,15 +365,6 @@ check_tied(const struct object *p, const struct object *model)
 	ask_value(q, pipeline, 1, "1");
 }
 
-/* The command line's target in place of the file's. */
-static void
-override_target(struct value *v, const char *name)
-{
-	set_text(v, name);
-	v->given = false; /* not by the file: it has no place to point at */
-	v->pos = (struct pos){ 0 };
-}
-
 /*
  * Completes a trainer: defaults, derived values, and every rule but those about sizes of the whole.
  * A target other than NULL takes the place of the file's. Errors go to diag; the trainer is
@@ -416,8 +376,11 @@ check(struct object *trainer, const struct target_row *table, const char *target
 	struct value *machine = spec_value(trainer, F_trainer_target);
 	spec_targets(table);
 	ask_about(trainer, target);
-	if (target)
-		override_target(machine, target);
+	if (target) {
+		machine->given = false; /* not by the file: it has no place to point at */
+		machine->pos = (struct pos){ 0 };
+		derive_text(machine, target);
+	}
 	check_object(trainer);
 	const struct target_row *row = machine->set ? target_find(table, machine->str) : NULL;
 	const struct object *model = spec_obj(trainer, F_trainer_model);
@@ -432,7 +395,7 @@ check(struct object *trainer, const struct target_row *table, const char *target
 		derive_in(model, spec_value(model, F_transformer_d_model));
 	check_routers(model);
 	if (row)
-		derive_num(spec_value(trainer, F_trainer_device_memory), row->memory_gib);
+		derive(spec_value(trainer, F_trainer_device_memory), row->memory_gib);
 	check_formats(trainer, row);
 	check_groups(trainer);
 }

@@ -254,6 +254,9 @@ const char *spec_range(enum field_id f);          /* "an integer in 1 .. 8" */
 const char *spec_assigned(const struct value *v); /* "moe.top_k = 8" */
 /* Of two INT: "parallel.pipeline * parallel.chunks = 2 * 3 = 6" */
 const char *spec_product(const struct value *a, const struct value *b);
+/* Gives a field of the object a value that a Lua text says, in a form that field.def has. */
+void spec_set(const struct object *o, struct value *v, const char *lua);
+void spec_refuse(struct value *v); /* it is in error: rules pass over it */
 /* Notes where a value stands that the last error speaks of, or its default. */
 void spec_note(const struct value *v);
 
@@ -283,16 +286,11 @@ struct pos sandbox_where(struct lua_State *L);          /* of the call being exe
 char *sandbox_describe(struct lua_State *L, int index); /* a value in words: 'string "64"' */
 void sandbox_unused(const struct define *d);            /* an error: the file doesn't read it */
 
-/* ---- rules.c, idle.c, default.c: parts of check ---------------------------------------------- */
+/* ---- rules.c, idle.c: parts of check --------------------------------------------------------- */
 
 void check_rules(const struct object *trainer); /* the rules between whole numbers */
 void check_idle(const struct object *o);        /* those of fields that would mean nothing */
-/* Gives a field of the object a value that a Lua text says, in a form that field.def has. */
-void spec_set(const struct object *o, struct value *v, const char *lua);
-void default_refuse(struct value *v); /* it is in error: rules pass over it */
-/* As if the file did not give the field. */
-void default_again(const struct object *o, struct value *v);
-struct schedule_row { /* a choice of parallel.schedule */
+struct schedule_row {                           /* a choice of parallel.schedule */
 	const char *name;
 	int64_t lo, hi; /* chunks of layers that a rank can have; lo by default */
 };

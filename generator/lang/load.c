@@ -109,6 +109,30 @@ append(struct value *v, struct object *o, uint32_t room)
 	v->list[v->n++] = o;
 }
 
+/* The n objects of the list at index, or those that the function there gives; false: an error. */
+static bool
+get_objects(lua_State *L, int index, struct value *v, uint32_t n)
+{
+	bool list = lua_type(L, index) == LUA_TTABLE;
+	for (uint32_t i = 0; i < n; i++) {
+		lua_pushvalue(L, index);
+		lua_pushinteger(L, i + list);
+		if (list)
+			lua_rawget(L, index);
+		else
+			lua_call(L, 1, 1);
+		struct object *o = fitting(L, -1, v);
+		const char *got = o ? NULL : sandbox_describe(L, -1);
+		if (!o)
+			return wrong(L, -1, v,
+			    list ? xprintf("%s[%u] is %s", spec_name(v->f), i + 1, got)
+				 : xprintf("%s(%u) returned %s", fields[v->f].name, i, got));
+		append(v, o, n);
+		lua_settop(L, index);
+	}
+	return true;
+}
+
 /* The objects of a list; false after an error. What is right in it stays, for check to look at. */
 static bool
 get_list(lua_State *L, int index, struct value *v)
@@ -119,24 +143,12 @@ get_list(lua_State *L, int index, struct value *v)
 		named = named || lua_type(L, -2) != LUA_TNUMBER;
 	if (named && !n)
 		return wrong(L, index, v, NULL);
-	if (named) {
-		diag_error(v->pos, "%s is a list, but has named entries too", spec_name(v->f));
-		return false;
-	}
-	if (n > LIST_MAX) {
-		diag_error(v->pos, "%s has more than %d entries", spec_name(v->f), LIST_MAX);
-		return false;
-	}
-	for (uint32_t i = 1; i <= n; i++) {
-		lua_rawgeti(L, index, i);
-		struct object *o = fitting(L, -1, v);
-		if (!o)
-			return wrong(L, index + 1, v,
-			    xprintf("%s[%u] is %s", spec_name(v->f), i, sandbox_describe(L, -1)));
-		append(v, o, (uint32_t)n);
-		lua_settop(L, index);
-	}
-	return true;
+	if (!named && n <= LIST_MAX)
+		return get_objects(L, index, v, (uint32_t)n);
+	diag_error(v->pos, "%s %s", spec_name(v->f),
+	    named ? "is a list, but has named entries too"
+		  : xprintf("has more than %d entries", LIST_MAX));
+	return false;
 }
 
 /* A field that holds no layers: the value at index is stored if it has the right type. */
@@ -177,30 +189,6 @@ get_value(lua_State *L, int index, struct value *v)
 	return false;
 }
 
-/* Calls the function at index for every layer; false after an error. */
-static bool
-call_layers(lua_State *L, int index, struct value *v, uint32_t n)
-{
-	if (lua_iscfunction(L, index)) {
-		diag_error(v->pos, "%s: expected %s, got a function that the file doesn't define",
-		    spec_name(v->f), spec_type(v->f));
-		return false;
-	}
-	for (uint32_t layer = 0; layer < n; layer++) {
-		lua_pushvalue(L, index);
-		lua_pushinteger(L, layer);
-		lua_call(L, 1, 1);
-		struct object *o = fitting(L, -1, v);
-		if (!o)
-			return wrong(L, index + 1, v,
-			    xprintf("%s(%u) returned %s", fields[v->f].name, layer,
-				sandbox_describe(L, -1)));
-		append(v, o, n);
-		lua_settop(L, index);
-	}
-	return true;
-}
-
 /* One object a layer, if the number of layers is known; else what is there, not set. */
 static bool
 get_layers(lua_State *L, int index, const struct object *parent, struct value *v)
@@ -217,7 +205,11 @@ get_layers(lua_State *L, int index, const struct object *parent, struct value *v
 	}
 	switch (lua_type(L, index)) {
 	case LUA_TFUNCTION:
-		return known && call_layers(L, index, v, n);
+		if (known && lua_iscfunction(L, index))
+			diag_error(v->pos,
+			    "%s: expected %s, got a function that the file doesn't define",
+			    spec_name(v->f), spec_type(v->f));
+		return known && !lua_iscfunction(L, index) && get_objects(L, index, v, n);
 	case LUA_TTABLE:
 		if (!get_list(L, index, v))
 			return false;
@@ -326,14 +318,13 @@ construct(lua_State *L)
 		return luaL_error(
 		    L, "more than %d objects are made: is there an endless loop?", OBJECTS_MAX);
 	struct object *o = spec_new(type, sandbox_where(L));
-	const char *name = objects[type].name;
-	if (lua_gettop(L) != 1 || lua_type(L, 1) != LUA_TTABLE) {
-		if (lua_gettop(L) > 1)
-			diag_error(o->pos, "%s takes one table: %s { ... }, got %d values", name,
-			    name, lua_gettop(L));
-		else
-			diag_error(o->pos, "%s takes one table: %s { ... }, got %s", name, name,
-			    lua_gettop(L) ? sandbox_describe(L, 1) : "nothing");
+	int n = lua_gettop(L);
+	if (n != 1 || lua_type(L, 1) != LUA_TTABLE) {
+		diag_error(o->pos, "%s takes one table: %s { ... }, got %s", objects[type].name,
+		    objects[type].name,
+		    n > 1   ? xprintf("%d values", n)
+		    : n < 1 ? "nothing"
+			    : sandbox_describe(L, 1));
 		for (uint32_t i = 0; i < o->n; i++) /* nothing of it is missing then */
 			o->v[i].given = true;
 	} else {

@@ -147,6 +147,69 @@ spec_again(const struct value *v, uint32_t i)
 	return false;
 }
 
+/* The object that a text makes, "rope {}", and for a field of LAYERS one a layer, the same. */
+static void
+set_objects(const struct object *o, struct value *v, const char *lua)
+{
+	bool layers = fields[v->f].type == LAYERS;
+	size_t n = strcspn(lua, " ");
+	uint32_t t = OBJ_none + 1;
+
+	while (t < N_OBJECTS && (strlen(objects[t].name) != n || memcmp(objects[t].name, lua, n)))
+		t++;
+	if (t == N_OBJECTS)
+		internal("field.def: no object %s", lua);
+	/* without a number of layers there is no list, and an error already */
+	v->set = !layers || spec_value(o, F_transformer_n_layers)->set;
+	v->n = !layers ? 1 : v->set ? (uint32_t)spec_int(o, F_transformer_n_layers) : 0;
+	v->list = xalloc((v->n + 1) * sizeof(*v->list));
+	v->list[0] = spec_new(t, v->pos);
+	for (uint32_t i = 1; i < v->n; i++)
+		v->list[i] = v->list[0];
+}
+
+void
+spec_set(const struct object *o, struct value *v, const char *s)
+{
+	v->set = true;
+	switch (fields[v->f].type) {
+	case INT:
+		v->i = strtoll(s, NULL, 10);
+		return;
+	case NUM:
+		v->num = strtod(s, NULL);
+		v->str = NULL;
+		return;
+	case BOOL:
+		v->i = strcmp(s, "true") == 0;
+		return;
+	case STR:
+	case ENUM:
+		v->str = xprintf("%.*s", (int)strlen(s) - 2, s + 1);
+		return;
+	case PAIR:
+		v->nums = xalloc(2 * sizeof(*v->nums));
+		v->nnums = 2;
+		if (sscanf(s, "{ %lf, %lf }", &v->nums[0], &v->nums[1]) != 2)
+			internal("field.def: default %s", s);
+		return;
+	case OBJ:
+	case LAYERS:
+		set_objects(o, v, s);
+		return;
+	case LIST:
+	case INTS:
+		return;
+	}
+}
+
+void
+spec_refuse(struct value *v)
+{
+	v->set = false;
+	v->refused = true;
+}
+
 void
 spec_targets(const struct target_row *table)
 {
@@ -331,7 +394,6 @@ struct printer {
 	uint32_t number;                     /* of it */
 	const char *own;                     /* where the description has what stands on it */
 	const struct line *line;             /* of the field whose value is printed */
-	const uint32_t *first[N_FIELDS];     /* of a LAYERS field, the layers that are printed */
 	const char *const *layers[N_FIELDS]; /* names of the kinds that a LAYERS field refers to */
 };
 
@@ -604,28 +666,15 @@ print_object(struct printer *p, const struct object *o, int indent)
 	buf_puts(p->out, "}");
 }
 
-/* Lines of an object, taken over from an equal one that was printed. */
+/* Layers that are equal become one object: what is said of one line is so of each. */
 static void
-copy_lines(struct object *to, const struct object *from)
+join_equal(const struct value *v)
 {
-	for (uint32_t k = 0; k < to->n; k++) {
-		to->v[k].line = from->v[k].line;
-		for (uint32_t i = 0; i < to->v[k].n && i < from->v[k].n; i++)
-			copy_lines(to->v[k].list[i], from->v[k].list[i]);
-	}
-}
-
-/* For each layer the first one that it equals. */
-static uint32_t *
-first_equal(const struct value *v)
-{
-	uint32_t *first = xalloc((v->n + 1) * sizeof(*first));
 	for (uint32_t i = 0, k; i < v->n; i++) {
-		for (k = 0; k < i && !(first[k] == k && spec_equal(v->list[k], v->list[i]));)
+		for (k = 0; !spec_equal(v->list[k], v->list[i]);)
 			k++;
-		first[i] = k;
+		v->list[i] = v->list[k];
 	}
-	return first;
 }
 
 /*
@@ -637,10 +686,9 @@ print_kinds(struct printer *p, const struct object *model, const struct value *v
 {
 	const struct line *around = p->line;
 	const char **name = xalloc((v->n + 1) * sizeof(*name)), *field = fields[v->f].name;
-	const uint32_t *first = p->first[v->f];
 	uint32_t n = 0, nth = 0;
 	for (uint32_t i = 0; i < v->n; i++)
-		n += first[i] == i;
+		n += !spec_again(v, i);
 	if (n <= 1)
 		return;
 	bool table = n > LOCALS_MAX;
@@ -648,9 +696,11 @@ print_kinds(struct printer *p, const struct object *model, const struct value *v
 		buf_printf(p->out, "local %s_kind = {}", field);
 		newline(p, 0);
 	}
-	for (uint32_t i = 0; i < v->n; i++) {
-		name[i] = name[first[i]];
-		if (first[i] != i)
+	for (uint32_t i = 0, first; i < v->n; i++) {
+		for (first = 0; v->list[first] != v->list[i];)
+			first++;
+		name[i] = name[first];
+		if (first < i)
 			continue;
 		name[i] = table ? xprintf("%s_kind[%u]", field, nth + 1)
 				: xprintf("%s_%c", field, 'a' + (int)nth);
@@ -666,7 +716,7 @@ print_kinds(struct printer *p, const struct object *model, const struct value *v
 
 /*
  * Prints a trainer as Lua that loads to an equal one and prints to the same bytes; what isn't set
- * is left out. Sets the line of every value that is printed, or equals one that is.
+ * is left out. Sets the line of every value that is printed.
  */
 void
 spec_print(struct object *trainer, bool complete, struct buf *out)
@@ -682,7 +732,7 @@ spec_print(struct object *trainer, bool complete, struct buf *out)
 	around->of = trainer;
 	for (uint32_t k = 0; model && k < model->n; k++)
 		if (fields[model->v[k].f].type == LAYERS && model->v[k].set) {
-			p.first[model->v[k].f] = first_equal(&model->v[k]);
+			join_equal(&model->v[k]);
 			print_kinds(&p, model, &model->v[k]);
 		}
 	newline(&p, 0);
@@ -690,10 +740,6 @@ spec_print(struct object *trainer, bool complete, struct buf *out)
 	p.own = around->origin = complete ? origin_of(trainer->pos) : NULL;
 	print_object(&p, trainer, 0);
 	buf_puts(out, "\n");
-	for (uint32_t k = 0; model && k < model->n; k++)
-		for (uint32_t i = 0; p.first[model->v[k].f] && i < model->v[k].n; i++)
-			copy_lines(
-			    model->v[k].list[i], model->v[k].list[p.first[model->v[k].f][i]]);
 }
 
 bool
