@@ -180,27 +180,3 @@ om_diag_count(void)
 {
 	return errors;
 }
-
-uint32_t
-om_distance(const char *a, const char *b)
-{
-	size_t na = strlen(a), nb = strlen(b);
-	uint32_t d[64][64]; /* of the first bytes of both */
-
-	if (na > 63 || nb > 63)
-		return UINT32_MAX;
-	for (uint32_t i = 0; i <= na; i++)
-		for (uint32_t j = 0; j <= nb; j++) {
-			uint32_t best = i ? j ? d[i - 1][j - 1] + (a[i - 1] != b[j - 1]) : i : j;
-
-			if (i && j && d[i - 1][j] + 1 < best)
-				best = d[i - 1][j] + 1;
-			if (i && j && d[i][j - 1] + 1 < best)
-				best = d[i][j - 1] + 1;
-			if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
-			    d[i - 2][j - 2] + 1 < best)
-				best = d[i - 2][j - 2] + 1;
-			d[i][j] = best;
-		}
-	return d[na][nb];
-}

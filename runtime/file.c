@@ -1,4 +1,4 @@
-/* Reading what others wrote: regular files, under a limit. */
+/* Reading what others wrote: regular files, under a limit; and wrong names. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -146,4 +146,32 @@ om_file_or_pipe_read(const char *path, size_t max, size_t *n)
 	bool pipe;
 
 	return read_file(path, max, n, &pipe);
+}
+
+static uint32_t
+least(uint32_t a, uint32_t b)
+{
+	return a < b ? a : b;
+}
+
+uint32_t
+om_distance(const char *a, const char *b)
+{
+	enum { LONGEST = 63 };
+	size_t na = strlen(a), nb = strlen(b);
+	uint32_t d[LONGEST + 1][LONGEST + 1]; /* between the first i and j letters */
+
+	if (na > LONGEST || nb > LONGEST)
+		return UINT32_MAX;
+	for (size_t i = 0; i <= na; i++)
+		for (size_t j = 0; j <= nb; j++) {
+			d[i][j] = (uint32_t)(i + j);
+			if (!i || !j)
+				continue;
+			d[i][j] = least(least(d[i - 1][j], d[i][j - 1]) + 1,
+			    d[i - 1][j - 1] + (a[i - 1] != b[j - 1]));
+			if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+				d[i][j] = least(d[i][j], d[i - 2][j - 2] + 1);
+		}
+	return d[na][nb];
 }

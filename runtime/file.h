@@ -1,6 +1,6 @@
 /*
  * Reading what others wrote, in trainers and in olmogen: only regular files, since a pipe may block
- * for ever and a device may never end, and never more than a limit.
+ * for ever and a device may never end, and never more than a limit. What name a wrong one is near.
  */
 #ifndef OM_FILE_H
 #define OM_FILE_H
@@ -23,6 +23,12 @@ char *om_file_read(const char *path, size_t max, size_t *n);
 char *om_file_or_pipe_read(const char *path, size_t max, size_t *n);
 /* What the last call that failed had against its file: a static text. */
 const char *om_file_why(void);
+
+/*
+ * How many bytes are put in, left out, changed or swapped with their neighbours; texts over 63
+ * bytes are far from everything.
+ */
+uint32_t om_distance(const char *a, const char *b);
 
 /* Control characters, which a terminal would obey, become '?'. */
 static inline void

@@ -47,11 +47,6 @@ enum { OM_DIAG_MAX = 20 }; /* further errors are counted, not printed */
 int om_diag_count(void);
 /* A text of the user's for a message, cut after 100 bytes; one of four, reused in turn. */
 const char *om_clip(const char *s);
-/*
- * How many bytes are put in, left out, changed or swapped with their neighbours; texts over 63
- * bytes are far from everything.
- */
-uint32_t om_distance(const char *a, const char *b);
 
 /* ---- host.c: memory, time, small texts ------------------------------------------------------- */
 

@@ -93,14 +93,12 @@ static void
 place(struct buf *b, struct pos p)
 {
 	const char *path = diag_file_name(p.file);
-	if (!path)
-		buf_puts(b, "olmogen: ");
-	else if (!p.line)
-		buf_printf(b, "%s: ", path);
-	else if (!p.col)
-		buf_printf(b, "%s:%u: ", path, p.line);
-	else
-		buf_printf(b, "%s:%u:%u: ", path, p.line, p.col);
+	buf_puts(b, path ? path : "olmogen");
+	if (p.line)
+		buf_printf(b, ":%u", p.line);
+	if (p.col)
+		buf_printf(b, ":%u", p.col);
+	buf_puts(b, ": ");
 }
 
 int
@@ -353,35 +351,6 @@ diag_line(struct buf *b)
 	}
 }
 
-static uint32_t
-least(uint32_t a, uint32_t b)
-{
-	return a < b ? a : b;
-}
-
-/* Letters added, left out, changed, or swapped with their neighbour. */
-static uint32_t
-edit_distance(const char *a, const char *b)
-{
-	enum { LONGEST = 64 };
-	size_t na = strlen(a), nb = strlen(b);
-	uint32_t d[LONGEST + 1][LONGEST + 1]; /* between the first i and j letters */
-
-	if (na > LONGEST || nb > LONGEST)
-		return UINT32_MAX;
-	for (size_t i = 0; i <= na; i++)
-		for (size_t j = 0; j <= nb; j++) {
-			d[i][j] = (uint32_t)(i + j);
-			if (!i || !j)
-				continue;
-			d[i][j] = least(least(d[i - 1][j], d[i][j - 1]) + 1,
-			    d[i - 1][j - 1] + (a[i - 1] != b[j - 1]));
-			if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-				d[i][j] = least(d[i][j], d[i - 2][j - 2] + 1);
-		}
-	return d[na][nb];
-}
-
 /*
  * The name closest to a word, if it is close enough to be what was meant: a third of its letters
  * differ, or one. Else NULL.
@@ -392,7 +361,7 @@ diag_closest(const char *word, const char *const *names, uint32_t n)
 	size_t size = strlen(word), most = size / 3 > 1 ? size / 3 : 1;
 	const char *best = NULL;
 	for (uint32_t i = 0; i < n; i++) {
-		uint32_t d = edit_distance(word, names[i]);
+		uint32_t d = om_distance(word, names[i]);
 		if (d < most || (d == most && !best)) {
 			most = d;
 			best = names[i];

@@ -3,6 +3,8 @@
  * cannot say is refused by name; what could mean something and is not known is warned about.
  */
 #include <errno.h>
+#include <libgen.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,12 +18,6 @@ say(const char *what, const char *path, char *lines)
 	for (char *s = lines, *end; s && (end = strchr(s, '\n')); s = end + 1)
 		fprintf(stderr, "olmogen: %s: %s: %.*s\n", what, path, (int)(end - s), s);
 	free(lines);
-}
-
-static const char *
-integer(double x)
-{
-	return xprintf("%.0f", x);
 }
 
 static void
@@ -38,7 +34,7 @@ rope_text(const struct om_hf_rope *p, struct buf *b)
 		for (unsigned i = 1; i < OM_HF_ROPES; i++)
 			if (om_hf_ropes[i].types >> p->type & 1) {
 				buf_printf(b, "%s%s = %s", sep, om_hf_ropes[i].field,
-				    om_hf_ropes[i].type == OM_HF_INT ? integer(p->v[i])
+				    om_hf_ropes[i].type == OM_HF_INT ? xprintf("%.0f", p->v[i])
 								     : text_double(p->v[i]));
 				sep = ", ";
 			}
@@ -185,15 +181,9 @@ take_sizes(const struct define *defs, uint32_t n, unsigned long size[N_SIZES])
 static const char *
 name_of(const char *dir)
 {
-	const char *end = dir + strlen(dir);
 	struct buf name = { 0 };
 
-	while (end > dir && end[-1] == '/')
-		end--;
-	const char *base = end;
-	while (base > dir && base[-1] != '/')
-		base--;
-	for (; base < end; base++)
+	for (const char *base = basename(xstrdup(dir)); *base; base++)
 		if (strchr(spec_name_letters, *base) && name.n < NAME_LENGTH_MAX)
 			buf_add(&name, base, 1);
 	return name.n && *name.s != '.' && *name.s != '-' ? name.s : "from-hf";
@@ -251,9 +241,7 @@ from_hf(const char *dir, const struct target_row *target, const struct define *d
 		    "max_position_embeddings = %.0f\n",
 		    path, size[LENGTH], longest);
 	if (!size[LENGTH]) /* what a first run of the target does in seconds */
-		size[LENGTH] = (unsigned long)(longest < (device ? 4096 : 1024) ? longest
-					       : device                         ? 4096
-										: 1024);
+		size[LENGTH] = (unsigned long)fmin(longest, device ? 4096 : 1024);
 	describe(&m, name_of(dir), target ? target->name : NULL, size, &b);
 	fwrite(b.s, 1, b.n, stdout);
 	return true;

@@ -260,11 +260,6 @@ void spec_refuse(struct value *v); /* it is in error: rules pass over it */
 /* Notes where a value stands that the last error speaks of, or its default. */
 void spec_note(const struct value *v);
 
-/* ---- origin.c: lines of the description behind those of resolved.lua ------------------------- */
-
-extern const char origin_title[];      /* ends the first line of a resolved.lua */
-const char *origin_of(struct pos pos); /* "tiny.lua:14"; NULL: not of a file, or not said there */
-
 /* ---- srcpos.c: the file as tokens; Lua gets one token a line, so that its lines are exact */
 
 char *srcpos_split(uint32_t file, size_t *n);          /* the text for Lua */

@@ -1,6 +1,7 @@
 /*
  * A description as a tree of typed values, and its complete form in Lua: resolved.lua.
  */
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -342,32 +343,15 @@ spec_note(const struct value *v)
 const char *
 spec_type(enum field_id f)
 {
+	/* in the order of enum field_type; of the others there are choices alone */
+	static const char *const words[] = { "an integer", "a number", "a string", "true or false",
+		"", "", "a list of ", "a list of integers", "two numbers { a, b }", "" };
 	const char *choices = fields[f].choices;
-	switch (fields[f].type) {
-	case INT:
-		return "an integer";
-	case NUM:
-		return *choices ? xprintf("a number or %s", spec_choices(choices, "\"", "\""))
-				: "a number";
-	case STR:
-		return "a string";
-	case BOOL:
-		return "true or false";
-	case INTS:
-		return "a list of integers";
-	case PAIR:
-		return "two numbers { a, b }";
-	case ENUM:
-		return spec_choices(choices, "\"", "\"");
-	case OBJ:
-		return spec_choices(choices, "", " { ... }");
-	case LIST:
-		return xprintf("a list of %s", spec_choices(choices, "", " { ... }"));
-	case LAYERS:
-		break;
-	}
-	return xprintf("%s, a list of them, or a function of the layer's index",
-	    spec_choices(choices, "", " { ... }"));
+	enum field_type type = fields[f].type;
+	bool quotes = type == NUM || type == ENUM;
+	return xprintf("%s%s%s%s", words[type], type == NUM && *choices ? " or " : "",
+	    spec_choices(choices, quotes ? "\"" : "", quotes ? "\"" : " { ... }"),
+	    type == LAYERS ? ", a list of them, or a function of the layer's index" : "");
 }
 
 /* The same with its range: "an integer in 1 .. 8". */
@@ -557,6 +541,51 @@ spec_facts(const struct object *model)
 }
 
 /* ---- resolved.lua over several lines --------------------------------------------------------- */
+
+/*
+ * Where the description has what a line says stands in a comment behind it, "-- tiny.lua:14", so
+ * that resolved.lua gives the same tree again. The title ends its first line.
+ */
+static const char origin_title[] =
+    "every default filled in; olmogen regenerates this tree from this file.";
+
+/* The comment of that form behind a line; NULL: there is none. */
+static const char *
+comment_behind(const char *begin, const char *end)
+{
+	const char *p = end;
+
+	while (p > begin && isdigit((unsigned char)p[-1]))
+		p--;
+	if (p == end || p == begin || p[-1] != ':')
+		return NULL;
+	for (; p - begin >= 4; p--)
+		if (!memcmp(p - 4, " -- ", 4))
+			return xprintf("%.*s", (int)(end - p), p);
+	return NULL;
+}
+
+/* "tiny.lua:14"; NULL: not of a file, or not said there. */
+static const char *
+origin_of(struct pos pos)
+{
+	const size_t title = sizeof origin_title - 1;
+	const char *s;
+	size_t n;
+
+	if (!pos.line || !diag_source_line(pos.file, 1, &s, &n))
+		return NULL;
+	if (n >= title && !memcmp(s + n - title, origin_title, title))
+		return pos.line > 1 && diag_source_line(pos.file, pos.line, &s, &n)
+			   ? comment_behind(s, s + n)
+			   : NULL;
+	const char *path = diag_file_name(pos.file), *slash = strrchr(path, '/');
+	char *name = xprintf("%s:%u", slash ? slash + 1 : path, pos.line);
+	for (char *c = name; *c; c++)
+		if (iscntrl((unsigned char)*c))
+			*c = '?';
+	return name;
+}
 
 static void
 set_line(struct value *v, const struct line *line)
