@@ -185,8 +185,7 @@ grow_fields(const struct search *s, uint32_t which, const char **what)
 		struct buf text = { 0 };
 		uint32_t n = 0;
 		for (uint32_t i = 0; i < CHANGES_MAX; i++) {
-			int64_t x = spec_int(
-			    spec_obj(t, i ? F_trainer_parallel : F_trainer_batch), grown[i]);
+			int64_t x = spec_int(t, grown[i]);
 			x = i ? x << power : x >> power;
 			if (!(which >> i & 1))
 				continue;
@@ -217,7 +216,7 @@ less_memory(struct search *s)
 	static const uint32_t single[] = { MICRO, DATA, DATA | EXPERT, PIPELINE };
 	static const uint32_t joint[] = { MICRO | DATA | EXPERT, MICRO | PIPELINE,
 		DATA | EXPERT | PIPELINE, MICRO | DATA | EXPERT | PIPELINE };
-	const struct object *layout = spec_obj(s->q->of.trainer, F_trainer_parallel);
+	const struct object *t = s->q->of.trainer;
 	uint64_t most = s->q->need - s->q->need / 50;
 
 	for (unsigned i = 0; i < LEN(again); i++) {
@@ -227,8 +226,7 @@ less_memory(struct search *s)
 		if (need < most)
 			add(s, xprintf("recompute { what = \"%s\" }", again[i]), need);
 	}
-	if (spec_int(layout, F_parallel_expert) > 1 &&
-	    spec_value(layout, F_parallel_capacity)->str) {
+	if (spec_int(t, F_parallel_expert) > 1 && spec_value(t, F_parallel_capacity)->str) {
 		struct change c = { .f = F_parallel_capacity, .lua = "1.25" };
 		uint64_t need = try_changes(s->q, &c, 1, s->build).need;
 		s->enough |= need <= s->device;

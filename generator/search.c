@@ -52,8 +52,7 @@ search_plan(struct object *trainer)
 static bool
 find_layers(struct search *s, struct object *trainer)
 {
-	const struct value *v =
-	    spec_value(spec_obj(trainer, F_trainer_model), F_transformer_recompute);
+	const struct value *v = spec_value(trainer, F_transformer_recompute);
 
 	s->trainer = trainer;
 	for (uint32_t i = 0; i < v->n; i++)

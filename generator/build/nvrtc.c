@@ -166,12 +166,9 @@ compile(const struct tree *t, const struct file *f, const char *arch, const char
 	rtc.GetCUBIN(p, cubin.s);
 	if (!write_cubin(to, &cubin))
 		return diag_failed("cannot write %s: %s", to, strerror(errno));
-	if (cached) {
-		struct buf b = { 0 };
-		buf_add(&b, cubin.s, size);
-		buf_puts(&b, sha256_hex(cubin.s, size));
-		write_cubin(cached, &b);
-	}
+	buf_puts(&cubin, sha256_hex(cubin.s, size));
+	if (cached)
+		write_cubin(cached, &cubin);
 	return true;
 }
 
@@ -193,18 +190,16 @@ cache_read(const char *path, struct buf *cubin)
 	return !memcmp(s + cubin->n, sha256_hex(s, cubin->n), DIGITS);
 }
 
-/* Orders times. */
-static int
-compare_times(const struct timespec *a, const struct timespec *b)
+/* When a file was written, in nanoseconds. */
+static int64_t
+time_of(const struct stat *st)
 {
-	if (a->tv_sec != b->tv_sec)
-		return a->tv_sec < b->tv_sec ? -1 : 1;
-	return (a->tv_nsec > b->tv_nsec) - (a->tv_nsec < b->tv_nsec);
+	return (int64_t)st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec;
 }
 
 struct cached {
 	const char *path;
-	struct timespec used;
+	int64_t used;
 	uint64_t size;
 };
 
@@ -213,7 +208,7 @@ by_use(const void *a, const void *b)
 {
 	const struct cached *x = a, *y = b;
 
-	return compare_times(&x->used, &y->used);
+	return (x->used > y->used) - (x->used < y->used);
 }
 
 /*
@@ -241,7 +236,7 @@ cache_prune(const char *folder)
 		struct stat st;
 		if (lstat(c.path, &st) != 0 || !S_ISREG(st.st_mode))
 			continue;
-		c.used = st.st_mtim;
+		c.used = time_of(&st);
 		c.size = (uint64_t)st.st_size;
 		total += c.size;
 		*PUSH(all) = c;
@@ -277,7 +272,7 @@ older(const char *path, const char *than)
 {
 	struct stat a, b;
 
-	return stat(path, &a) || stat(than, &b) || compare_times(&a.st_mtim, &b.st_mtim) < 0;
+	return stat(path, &a) || stat(than, &b) || time_of(&a) < time_of(&b);
 }
 
 /* Whether make would compile the cubin again: something that it is made of is younger. */

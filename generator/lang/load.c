@@ -29,14 +29,6 @@ to_object(lua_State *L, int index)
 	return p ? *p : NULL; /* constructors make all the userdata there is */
 }
 
-static void
-push_object(lua_State *L, struct object *o)
-{
-	struct object **p = lua_newuserdatauv(L, sizeof(*p), 0);
-	*p = o;
-	luaL_setmetatable(L, objects[o->type].name);
-}
-
 /* The object at index, if it is one that the field takes. */
 static struct object *
 fitting(lua_State *L, int index, const struct value *v)
@@ -334,7 +326,8 @@ construct(lua_State *L)
 				if ((fields[o->v[i].f].type == LAYERS) == layers)
 					get_field(L, o, &o->v[i]);
 	}
-	push_object(L, o);
+	*(struct object **)lua_newuserdatauv(L, sizeof(o), 0) = o;
+	luaL_setmetatable(L, objects[type].name);
 	return 1;
 }
 

@@ -244,13 +244,16 @@ broken(const struct rule *r, const struct scope *s)
 	}
 }
 
+/* An object and those that it has one of. */
 static void
 take(struct scope *s, const struct object *o)
 {
-	for (uint32_t i = 0; o && i < o->n; i++)
-		if (fields[o->v[i].f].type == INT) {
-			s->v[o->v[i].f] = &o->v[i];
-			s->x[o->v[i].f] = o->v[i].i;
+	for (const struct value *v = o->v; v < o->v + o->n; v++)
+		if (fields[v->f].type == INT) {
+			s->v[v->f] = v;
+			s->x[v->f] = v->i;
+		} else if (fields[v->f].type == OBJ && v->n) {
+			take(s, v->list[0]);
 		}
 }
 
@@ -273,8 +276,6 @@ take_layers(struct scopes *all, const struct value *layers)
 		struct scope *s = PUSH(all->scope);
 		*s = all->scope.a[0];
 		take(s, o);
-		if (o->type == OBJ_moe)
-			take(s, spec_obj(o, F_moe_router));
 		for (uint32_t k = before; k + 1 < all->scope.n; k++)
 			if (memcmp(all->scope.a[k].x, s->x, sizeof(s->x)) == 0) {
 				all->scope.n--;
@@ -292,15 +293,11 @@ void
 check_rules(const struct object *trainer)
 {
 	const struct object *model = spec_obj(trainer, F_trainer_model);
-	const struct object *layout = spec_obj(trainer, F_trainer_parallel);
-	const struct value *expert = spec_value(layout, F_parallel_expert);
+	const struct value *expert =
+	    spec_value(spec_obj(trainer, F_trainer_parallel), F_parallel_expert);
 	const struct value *layers = spec_value(model, F_transformer_feed_forward);
 	struct scopes all = { 0 };
-	struct scope *base = PUSH(all.scope);
-	take(base, trainer);
-	take(base, model);
-	take(base, spec_obj(trainer, F_trainer_batch));
-	take(base, layout);
+	take(PUSH(all.scope), trainer);
 	take_layers(&all, spec_value(model, F_transformer_attention));
 	uint32_t dense = all.scope.n;
 	take_layers(&all, layers);
