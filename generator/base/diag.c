@@ -146,7 +146,6 @@ diag_error(struct pos p, const char *fmt, ...)
 	*e = (struct entry){ .pos = p, .seq = entries.n, .text = text };
 }
 
-/* Adds a second position to the last error. */
 void
 diag_note(struct pos p, const char *fmt, ...)
 {
@@ -160,7 +159,6 @@ diag_note(struct pos p, const char *fmt, ...)
 	va_end(ap);
 }
 
-/* Adds a line of advice to the last error. */
 void
 diag_help(const char *fmt, ...)
 {
@@ -314,10 +312,6 @@ take_sorted(void)
 	return n;
 }
 
-/*
- * Prints to stderr what was collected, by file, line and column, and forgets it. At most DIAG_MAX
- * errors are shown, the rest is counted. Gives the number of errors.
- */
 int
 diag_flush(void)
 {

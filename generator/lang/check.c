@@ -365,11 +365,6 @@ check_tied(const struct object *p, const struct object *model)
 	ask_value(q, pipeline, 1, "1");
 }
 
-/*
- * Completes a trainer: defaults, derived values, and every rule but those about sizes of the whole.
- * A target other than NULL takes the place of the file's. Errors go to diag; the trainer is
- * complete if there are none.
- */
 void
 check(struct object *trainer, const struct target_row *table, const char *target)
 {

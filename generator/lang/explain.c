@@ -38,11 +38,6 @@ suggestion(const char *what)
 	return diag_closest(what, name, n);
 }
 
-/*
- * Explains on stdout an object ("moe"), a field of one ("moe.top_k"), all fields of a name
- * ("top_k"), or everything (NULL). False, with an error and a suggestion on stderr, if nothing has
- * that name.
- */
 bool
 explain(const char *what)
 {

@@ -88,8 +88,8 @@ int64_t spec_int(const struct object *o, enum field_id f);
 double spec_num(const struct object *o, enum field_id f);
 const char *spec_str(const struct object *o, enum field_id f);
 struct object *spec_obj(const struct object *o, enum field_id f);
-bool
-spec_equal(const struct object *a, const struct object *b); /* same values; positions ignored */
+/* The same values; positions are ignored. */
+bool spec_equal(const struct object *a, const struct object *b);
 bool spec_again(const struct value *v, uint32_t i); /* an entry before i is the same object */
 struct object *spec_new(enum object_type type, struct pos pos);
 /*
@@ -104,8 +104,8 @@ const char *spec_name(enum field_id f); /* "moe.top_k" */
 char *spec_choices(const char *choices, const char *before, const char *after);
 
 /*
- * Prints a trainer as Lua (a complete one is resolved.lua) and sets every value's line. Numbers
- * round-trip.
+ * Prints a trainer as Lua that loads to an equal one and prints to the same bytes (a complete one
+ * is resolved.lua), and sets the line of every value. What isn't set is left out.
  */
 void spec_print(struct object *trainer, bool complete, struct buf *out);
 /*
@@ -186,8 +186,8 @@ const struct format *target_format(const struct target_row *t, const struct form
 uint64_t target_bytes(const struct target_row *t, const struct format *f, uint64_t n);
 
 /*
- * Fills in defaults and derived values and checks every rule. The table has the targets there are;
- * target != NULL overrides the file's.
+ * Fills in defaults and derived values and checks every rule but those about sizes of the whole.
+ * The table has the targets there are; target != NULL overrides the file's.
  */
 void check(struct object *trainer, const struct target_row *table, const char *target);
 /* ---- ask.c: what would do in place of an error; asked here, tried by who knows all stages ---- */
@@ -234,7 +234,8 @@ bool spec_change(struct object *trainer, const struct change *c);
 bool spec_whole(const struct object *o); /* all that the file gives has a value */
 
 /*
- * --explain: one field or object, or everything. False if the name is unknown (suggestion printed).
+ * --explain: an object ("moe"), a field of one ("moe.top_k"), all fields of a name ("top_k"), or
+ * everything (NULL). False, said why, if nothing has that name.
  */
 bool explain(const char *what);
 

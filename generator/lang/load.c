@@ -172,13 +172,9 @@ get_value(lua_State *L, int index, struct value *v)
 		if ((o = fitting(L, index, v)))
 			append(v, o, 1);
 		return o != NULL;
-	case LIST:
-	case INTS:
-	case PAIR:
-	case LAYERS:
-		break;
+	default:
+		return false;
 	}
-	return false;
 }
 
 /* One object a layer, if the number of layers is known; else what is there, not set. */
@@ -475,11 +471,6 @@ read_text(const char *path)
 	return 0;
 }
 
-/*
- * Runs the file at path with the defines as fields of arg and gives its trainers. Errors go to
- * diag: those of Lua, of types and names, of a result that is no trainer, and defines that the file
- * never reads.
- */
 void
 load(const char *path, struct define *defs, uint32_t ndefs, struct spec *out)
 {

@@ -125,7 +125,6 @@ value_equal(const struct value *a, const struct value *b)
 	return true;
 }
 
-/* Whether two objects have the same type and the same values; where they stand doesn't matter. */
 bool
 spec_equal(const struct object *a, const struct object *b)
 {
@@ -223,7 +222,6 @@ spec_targets(const struct target_row *table)
 	memcpy(spec_target_names, b.s, b.n + 1);
 }
 
-/* Whether a text is one of the choices "a|b|c". */
 bool
 spec_choice(const char *choices, const char *text)
 {
@@ -234,21 +232,18 @@ spec_choice(const char *choices, const char *text)
 	return false;
 }
 
-/* Pairs of an object and its copy. */
-struct pair {
+struct copied {
 	const struct object *from;
 	struct object *to;
 };
-struct copies {
-	ARRAY(struct pair) pair;
-};
+typedef ARRAY(struct copied) copies;
 
 static struct object *
-copy(const struct object *from, struct copies *c)
+copy(const struct object *from, copies *c)
 {
-	for (uint32_t i = c->pair.n; i--;)
-		if (c->pair.a[i].from == from)
-			return c->pair.a[i].to;
+	for (uint32_t i = c->n; i--;)
+		if (c->a[i].from == from)
+			return c->a[i].to;
 	struct object *to = spec_new(from->type, from->pos);
 	for (uint32_t k = 0; k < from->n; k++) {
 		const struct value *old = &from->v[k];
@@ -263,15 +258,14 @@ copy(const struct object *from, struct copies *c)
 		for (uint32_t i = 0; i < v->n; i++)
 			v->list[i] = copy(old->list[i], c);
 	}
-	*PUSH(c->pair) = (struct pair){ from, to };
+	*PUSH(*c) = (struct copied){ from, to };
 	return to;
 }
 
 struct object *
 spec_copy(const struct object *from)
 {
-	struct copies c = { 0 };
-	return copy(from, &c);
+	return copy(from, &(copies){ 0 });
 }
 
 /* The choice of a field that a wrong text is close to, or NULL. */
@@ -295,7 +289,6 @@ spec_closest_choice(enum field_id f, const char *text)
 	return diag_closest(text, name, n);
 }
 
-/* Choices "a|b|c" in words: "a, b or c", each between before and after. */
 char *
 spec_choices(const char *choices, const char *before, const char *after)
 {
@@ -310,7 +303,6 @@ spec_choices(const char *choices, const char *before, const char *after)
 	return b.s;
 }
 
-/* "moe.top_k" */
 const char *
 spec_name(enum field_id f)
 {
@@ -339,7 +331,6 @@ spec_note(const struct value *v)
 		diag_note(v->pos, "%s by default", spec_assigned(v));
 }
 
-/* What a field takes, in words: "an integer". */
 const char *
 spec_type(enum field_id f)
 {
@@ -354,7 +345,6 @@ spec_type(enum field_id f)
 	    type == LAYERS ? ", a list of them, or a function of the layer's index" : "");
 }
 
-/* The same with its range: "an integer in 1 .. 8". */
 const char *
 spec_range(enum field_id f)
 {
@@ -413,45 +403,32 @@ inline_object(struct buf *b, const struct object *o)
 	buf_puts(b, *sep == ',' ? " }" : "}");
 }
 
-/* A value on one line; objects too, and those of a list in braces. */
+/* A value on one line; objects too, those of a list in braces, and the first of the layers. */
 static void
 inline_value(struct buf *b, const struct value *v)
 {
-	switch (fields[v->f].type) {
-	case INT:
-		buf_printf(b, "%lld", (long long)v->i);
-		return;
-	case BOOL:
-		buf_puts(b, v->i ? "true" : "false");
-		return;
-	case NUM:
-		if (v->str)
-			quoted(b, v->str);
-		else
-			buf_puts(b, text_digits(v->num, 9));
-		return;
-	case INTS:
-	case PAIR:
-		for (uint32_t i = 0; i < v->nnums; i++)
-			buf_printf(b, "%s%s", i ? ", " : "{ ", text_digits(v->nums[i], 9));
-		buf_puts(b, " }");
-		return;
-	case STR:
-	case ENUM:
+	enum field_type type = fields[v->f].type;
+	if (v->str) {
 		quoted(b, v->str);
-		return;
-	case OBJ:
-	case LAYERS: /* the first of them */
+	} else if (type == INT) {
+		buf_printf(b, "%lld", (long long)v->i);
+	} else if (type == BOOL) {
+		buf_puts(b, v->i ? "true" : "false");
+	} else if (type == NUM) {
+		buf_puts(b, text_digits(v->num, 9));
+	} else if (type == OBJ || type == LAYERS) {
 		if (v->n)
 			inline_object(b, v->list[0]);
-		return;
-	case LIST:
-		for (uint32_t i = 0; i < v->n; i++) {
+	} else {
+		uint32_t n = v->n + v->nnums;
+		for (uint32_t i = 0; i < n; i++) {
 			buf_puts(b, i ? ", " : "{ ");
-			inline_object(b, v->list[i]);
+			if (v->n)
+				inline_object(b, v->list[i]);
+			else
+				buf_puts(b, text_digits(v->nums[i], 9));
 		}
-		buf_puts(b, v->n ? " }" : "{}");
-		return;
+		buf_puts(b, n ? " }" : "{}");
 	}
 }
 
@@ -743,10 +720,6 @@ print_kinds(struct printer *p, const struct object *model, const struct value *v
 	p->layers[v->f] = name;
 }
 
-/*
- * Prints a trainer as Lua that loads to an equal one and prints to the same bytes; what isn't set
- * is left out. Sets the line of every value that is printed.
- */
 void
 spec_print(struct object *trainer, bool complete, struct buf *out)
 {
