@@ -277,10 +277,11 @@ bool srcpos_literal(struct pos field);
 
 struct lua_State;
 struct lua_State *sandbox_open(uint32_t file, struct define *defs, uint32_t ndefs);
-int sandbox_run(struct lua_State *L);                   /* number of results, -1 after an error */
-struct pos sandbox_where(struct lua_State *L);          /* of the call being executed */
-char *sandbox_describe(struct lua_State *L, int index); /* a value in words: 'string "64"' */
-void sandbox_unused(const struct define *d);            /* an error: the file doesn't read it */
+int sandbox_run(struct lua_State *L);          /* number of results, -1 after an error */
+struct pos sandbox_where(struct lua_State *L); /* of the call being executed */
+/* A value in words: 'string "64"'. */
+const char *sandbox_describe(struct lua_State *L, int index);
+void sandbox_unused(const struct define *d); /* an error: the file doesn't read it */
 
 /* ---- rules.c, idle.c: parts of check --------------------------------------------------------- */
 

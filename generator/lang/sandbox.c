@@ -142,9 +142,11 @@ sandbox_where(lua_State *L)
 	return srcpos_call(box.file, current_line(L));
 }
 
-static char *
-describe_string(const char *s, size_t n)
+static const char *
+describe_string(lua_State *L, int index)
 {
+	size_t n;
+	const char *s = lua_tolstring(L, index, &n);
 	struct buf b = { 0 };
 	size_t shown = n > TEXT_SHOWN ? TEXT_SHOWN : n;
 	while (shown < n && shown && ((unsigned char)s[shown] & 0xc0) == 0x80)
@@ -159,57 +161,44 @@ describe_string(const char *s, size_t n)
 	return b.s;
 }
 
-static char *
-describe_number(lua_State *L, int index)
-{
-	double x = lua_tonumber(L, index);
-	if (x != x)
-		return xstrdup("nan");
-	lua_pushvalue(L, index); /* tolstring changes what it is given */
-	char *s = xprintf("number %s", lua_tostring(L, -1));
-	lua_pop(L, 1);
-	return s;
-}
-
-static char *
+static const char *
 describe_table(lua_State *L, int index)
 {
 	lua_Unsigned n = lua_rawlen(L, index);
 	if (n)
-		return xprintf("a list of %llu value%s", (unsigned long long)n, n > 1 ? "s" : "");
-	lua_pushvalue(L, index);
+		return xprintf("a list of %llu value%s", llu(n), n > 1 ? "s" : "");
 	lua_pushnil(L);
-	bool empty = !lua_next(L, -2);
-	lua_pop(L, empty ? 1 : 3);
-	return xstrdup(empty ? "an empty table" : "a plain table");
+	if (!lua_next(L, index))
+		return "an empty table";
+	lua_pop(L, 2);
+	return "a plain table";
 }
 
 /* A value in words, for "got ...". */
-char *
+const char *
 sandbox_describe(lua_State *L, int index)
 {
-	size_t n;
 	const char *s;
 	switch (lua_type(L, index)) {
 	case LUA_TSTRING:
-		s = lua_tolstring(L, index, &n);
-		return describe_string(s, n);
+		return describe_string(L, index);
 	case LUA_TNUMBER:
-		return describe_number(L, index);
+		s = xprintf("number %s", luaL_tolstring(L, index, NULL));
+		lua_pop(L, 1);
+		return strstr(s, "nan") ? "nan" : s;
 	case LUA_TBOOLEAN:
-		return xstrdup(lua_toboolean(L, index) ? "true" : "false");
+		return lua_toboolean(L, index) ? "true" : "false";
 	case LUA_TTABLE:
-		return describe_table(L, index);
+		return describe_table(L, lua_absindex(L, index));
 	case LUA_TFUNCTION:
-		return xstrdup("a function");
-	case LUA_TNIL:
-	case LUA_TNONE:
-		return xstrdup("nil");
+		return "a function";
+	case LUA_TUSERDATA:
+		luaL_getmetafield(L, index, "__name");
+		s = xprintf("%s { ... }", lua_tostring(L, -1));
+		lua_pop(L, 1);
+		return s;
 	}
-	luaL_getmetafield(L, index, "__name");
-	char *name = xprintf("%s { ... }", lua_tostring(L, -1));
-	lua_pop(L, 1);
-	return name;
+	return "nil";
 }
 
 /* ---- what library.lua is given --------------------------------------------------------------- */
