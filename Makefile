@@ -26,7 +26,7 @@ ALL_CFLAGS = $(STD) $(WARN) -Igenerator -Iruntime $(LUA_CFLAGS) $(CFLAGS) $(san_
 
 # how files from outside are read is the same in olmogen and in trainers
 GEN_SRC = $(filter-out generator/emit/embed.c,$(sort $(wildcard generator/*.c generator/*/*.c))) \
-	runtime/file.c runtime/group.c runtime/json.c runtime/yaml_limits.c runtime/hf_config.c
+	runtime/file.c runtime/group.c runtime/json.c runtime/yaml_limits.c runtime/hf_config.c runtime/hf_family.c
 GEN_OBJ = $(GEN_SRC:%.c=$(B)/%.o) $(B)/embedded.o
 EMBEDDED = LICENSE generator/lang/library.lua $(sort $(wildcard templates/* runtime/*.[ch] runtime/*/*.c* runtime/*/*.h runtime/*.def \
 	kernels/*.h kernels/*/*.h))

@@ -6,6 +6,7 @@
  *
  * Every rank writes shards of what is its own; the first one does all else with the directory.
  */
+#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -17,9 +18,7 @@
 
 #include "om_rt.h"
 
-/*
- * What a stored tensor has in three places; weights are shards of their own, moments share theirs.
- * A checkpoint's weights are the masters, an export's the weights.
+/* What a stored tensor has in three places; weights are shards of their own, moments share theirs.
  */
 static const struct {
 	const char *prefix;
@@ -31,53 +30,109 @@ static const struct {
 	{ "exp_avg_sq.", offsetof(struct om_param, v), 1 },
 };
 
+/* A tensor's i-th part, or its elements [first, end) of the stored parameter. */
+static struct om_entry
+entry_of(
+    const struct om_model *m, const struct om_tensor *t, size_t i, uint64_t first, uint64_t end)
+{
+	const struct om_format *is = om_format(i ? m->moments : m->optimizer);
+	char *name = om_tensor_name(t);
+	uint64_t state;
+	struct om_entry e = {
+		.t = { om_text("%s%s", part[i].prefix, name), is->dtype,
+		    { t->p->dim[0], t->p->dim[1] }, t->p->ndims, 0,
+		    (end - first) * (is->bits / 8) },
+		.p = t->p,
+		.begin = first - t->first,
+		.end = end - t->first,
+		.rep = t->rep,
+		.first = first,
+		.size = i ? m->moment_size : m->real,
+		.file = part[i].file,
+	};
+
+	memcpy(&state, (const char *)t->p + part[i].at, sizeof state);
+	e.off = i ? om_state_at(m, t->p, state, t->rep, first) : om_home_at(m, t->p, t->rep, first);
+	free(name);
+	return e;
+}
+
 struct om_entry *
 om_ckpt_entries(const struct om_model *m, enum om_entries which, uint32_t *n)
 {
-	bool hf = which == OM_TO_EXPORT;
-	size_t parts = hf ? 1 : OM_LEN(part);
-	uint64_t count = parts * om_tensor_count(m);
-	struct om_entry *all = om_alloc(count, sizeof *all), *e = all;
+	struct om_entry *all = om_alloc(OM_LEN(part) * om_tensor_count(m), sizeof *all), *e = all;
 
-	for (size_t i = 0; i < parts; i++)
+	for (size_t i = 0; i < OM_LEN(part); i++)
 		for (struct om_tensor t = { NULL, 0, 0, 0 }; om_tensor_next(m, &t);) {
-			const struct om_format *is =
-			    om_format(!hf ? (i ? m->moments : m->optimizer)
-				      : t.p->master != OM_NO_MASTER ? m->weights
-								    : "fp32");
 			bool buffer = t.p >= m->param + m->nparams;
-			uint64_t state, size = is->bits / 8;
 			uint64_t first = t.first, end = first + t.p->numel, mine, beyond;
-			char *name;
 
 			if (i && buffer) /* they have no moments */
 				break;
 			om_param_part(m, t.p, &mine, &beyond);
-			if (which == OM_TO_SAVE || (which == OM_TO_LOAD && !buffer)) {
+			if (which == OM_TO_SAVE || !buffer) {
 				first = mine > first ? mine : first;
 				end = beyond < end ? beyond : end;
 			}
-			if (first >= end)
-				continue;
-			name = om_tensor_name(&t, hf);
-			memcpy(&state, (const char *)t.p + part[i].at, sizeof state);
-			e->t = (struct om_st_tensor){ om_text("%s%s", part[i].prefix, name),
-				is->dtype, { t.p->dim[0], t.p->dim[1] }, t.p->ndims, 0,
-				(end - first) * size };
-			e->p = t.p;
-			e->begin = first - t.first;
-			e->end = end - t.first;
-			e->rep = t.rep;
-			e->first = first;
-			e->off = hf  ? om_weight_at(m, t.p, t.rep, first)
-				 : i ? om_state_at(m, t.p, state, t.rep, first)
-				     : om_home_at(m, t.p, t.rep, first);
-			e->size = hf ? om_param_size(m, t.p) : i ? m->moment_size : m->real;
-			e->file = part[i].file;
-			e++;
-			free(name);
+			if (first < end)
+				*e++ = entry_of(m, &t, i, first, end);
 		}
 	*n = (uint32_t)(e - all);
+	return all;
+}
+
+/* Numbers in names count as numbers: layer 2 comes before layer 10. */
+static int
+by_name(const void *a, const void *b)
+{
+	const struct om_entry *x = a, *y = b;
+	const char *s = x->t.name, *t = y->t.name;
+
+	if (x->file != y->file)
+		return x->file < y->file ? -1 : 1;
+	for (; *s && *s == *t; s++, t++)
+		;
+	if (isdigit((unsigned char)*s) && isdigit((unsigned char)*t)) {
+		size_t m = strspn(s, "0123456789"), n = strspn(t, "0123456789");
+
+		if (m != n)
+			return m < n ? -1 : 1;
+	}
+	return (*s > *t) - (*s < *t);
+}
+
+struct om_entry *
+om_ckpt_whole(const struct om_model *models, uint32_t *n)
+{
+	uint64_t stages = models->mesh.size[OM_PIPELINE], ranks = models->mesh.size[OM_EXPERT];
+	uint64_t most = 0, count = 0, used = 0;
+	struct om_entry *all;
+
+	stages = stages ? stages : 1;
+	ranks = ranks ? ranks : 1;
+	for (uint64_t s = 0; s < stages; s++)
+		most += OM_LEN(part) * ranks * om_tensor_count(&models[s]);
+	all = om_alloc(most, sizeof *all);
+	for (uint64_t s = 0; s < stages; s++)
+		for (struct om_tensor t = { NULL, 0, 0, 0 }; om_tensor_next(&models[s], &t);) {
+			bool buffer = t.p >= models[s].param + models[s].nparams;
+
+			for (uint64_t r = 0; r < (t.p->experts ? ranks : 1); r++)
+				for (size_t i = 0; i < (buffer ? 1 : OM_LEN(part)); i++) {
+					struct om_tensor at = t;
+
+					at.expert += (uint32_t)r * t.p->experts;
+					all[count++] = entry_of(
+					    &models[s], &at, i, t.first, t.first + t.p->numel);
+				}
+		}
+	qsort(all, count, sizeof *all, by_name);
+	for (uint64_t i = 0; i < count; i++) /* a tied head's stage has the embedding too */
+		if (used && by_name(&all[used - 1], &all[i]) == 0)
+			free(all[i].t.name);
+		else
+			all[used++] = all[i];
+	*n = (uint32_t)used;
 	return all;
 }
 

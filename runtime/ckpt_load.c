@@ -7,236 +7,13 @@
  * its index. Each then reads what is its own, from whichever slices there are.
  */
 #include <errno.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "json.h"
-#include "om_rt.h"
+#include "ckpt.h"
 
-/* bytes; an index has 200 a tensor, and its own checksum, so it may be larger than foreign ones */
-enum { CHUNK = 1 << 22, INDEX_MOST = 1 << 30 };
-
-static void
-shape_text(char text[64], const struct om_st_tensor *t)
-{
-	FILE *f = fmemopen(text, 64, "w");
-
-	text[0] = 0;
-	if (f) {
-		om_ckpt_shape(f, t);
-		fclose(f);
-	}
-}
-
-struct loader {
-	const struct om_ckpt *k;
-	char *path, *remedy;
-	json_t *doc;
-	struct row {              /* index.json's tensors and slices of them, by tensor and place */
-		const char *name; /* in its shard */
-		char *tensor;
-		uint64_t begin, end;
-		const json_t *map;
-	} * row;
-	uint32_t n;
-};
-
-_Noreturn OM_PRINTF(3, 4) static void bad(
-    const struct loader *l, const char *file, const char *fmt, ...)
-{
-	char what[1024];
-	va_list ap;
-
-	va_start(ap, fmt);
-	vsnprintf(what, sizeof what, fmt, ap);
-	va_end(ap);
-	om_die("checkpoint", "%s/%s: %s; %s", l->path, file, what, l->remedy);
-}
-
-static const char *
-text(struct loader *l, const json_t *map, const char *key)
-{
-	const json_t *v = json_object_get(map, key);
-
-	if (!json_is_string(v))
-		bad(l, "index.json", "has no text \"%s\"", key);
-	return json_string_value(v);
-}
-
-static uint64_t
-whole(struct loader *l, const json_t *map, const char *key)
-{
-	uint64_t n = om_json_whole(json_object_get(map, key));
-
-	if (n == UINT64_MAX)
-		bad(l, "index.json", "has no whole number \"%s\"", key);
-	return n;
-}
-
-static int
-by_tensor(const void *a, const void *b)
-{
-	const struct row *x = a, *y = b;
-	int name = strcmp(x->tensor, y->tensor);
-
-	return name ? name : x->begin < y->begin ? -1 : x->begin > y->begin;
-}
-
-static void
-read_shape(const json_t *map, struct om_st_tensor *t)
-{
-	const json_t *dims = json_object_get(map, "shape");
-
-	while (t->ndims < 2 && (t->dim[t->ndims] = om_json_whole(
-				    json_array_get(dims, (size_t)t->ndims))) != UINT64_MAX)
-		t->ndims++;
-}
-
-static void
-read_row(struct loader *l, struct row *row)
-{
-	const json_t *slice = json_object_get(row->map, "slice");
-	const char *bracket = strrchr(row->name, '[');
-	struct om_st_tensor t = { 0 };
-	uint64_t numel = 1;
-	char *name;
-
-	read_shape(row->map, &t);
-	for (int i = 0; i < t.ndims; i++)
-		if (__builtin_mul_overflow(numel, t.dim[i], &numel))
-			bad(l, "index.json", "the shape of %s is beyond all memory", row->name);
-	row->tensor = om_text("%s", row->name);
-	row->end = numel;
-	if (slice && bracket) {
-		row->begin = om_json_whole(json_array_get(slice, 0));
-		row->end = om_json_whole(json_array_get(slice, 1));
-		row->tensor[strlen(row->tensor) - strlen(bracket)] = 0;
-	}
-	name = om_ckpt_slice_name(row->tensor, row->begin, row->end, numel);
-	if (strcmp(name, row->name) != 0)
-		bad(l, "index.json", "the slice of %s is wrong", row->name);
-	free(name);
-}
-
-/* The whole of index.json, after its own checksum. */
-static char *
-read_index(struct loader *l, size_t *n)
-{
-	static const char last[] = "\"crc32c\": \"", format[] = "\"crc32c\": \"12345678\"}\n";
-	char *name = om_text("%s/index.json", l->path);
-	size_t tail = sizeof format - 1;
-	char *s = om_file_read(name, INDEX_MOST, n);
-
-	free(name);
-	if (!s)
-		bad(l, "index.json", "%s", om_file_why());
-	if (*n < tail || strncmp(s + *n - tail, last, sizeof last - 1) != 0 ||
-	    strtoul(s + *n - tail + sizeof last - 1, NULL, 16) != om_crc32c(0, s, *n - tail))
-		bad(l, "index.json", "is damaged");
-	return s;
-}
-
-/* Takes it apart, and sorts its tensors. */
-static void
-parse_index(struct loader *l, const char *s, size_t n)
-{
-	char why[OM_JSON_WHY];
-	json_t *tensors;
-	const char *name;
-	uint64_t format;
-	json_t *map;
-
-	if (!(l->doc = om_json_parse(s, n, why)))
-		bad(l, "index.json", "is damaged: %s", why);
-	if ((format = whole(l, l->doc, "format")) != OM_CKPT_FORMAT)
-		bad(l, "index.json", "is format %llu, this trainer reads %d",
-		    (unsigned long long)format, OM_CKPT_FORMAT);
-	tensors = json_object_get(l->doc, "tensors");
-	if (!json_is_object(tensors))
-		bad(l, "index.json", "has no \"tensors\"");
-	l->row = om_alloc(json_object_size(tensors), sizeof *l->row);
-	json_object_foreach(tensors, name, map)
-	{
-		struct row *row = &l->row[l->n++];
-
-		row->name = name;
-		row->map = map;
-		read_row(l, row);
-	}
-	qsort(l->row, l->n, sizeof *l->row, by_tensor);
-}
-
-/* The first row of a tensor, NULL: there is none. The next ones follow. */
-static const struct row *
-find(const struct loader *l, const char *tensor)
-{
-	uint32_t low = 0, high = l->n;
-
-	while (low < high) {
-		uint32_t mid = low + (high - low) / 2;
-
-		if (strcmp(l->row[mid].tensor, tensor) < 0)
-			low = mid + 1;
-		else
-			high = mid;
-	}
-	return low < l->n && strcmp(l->row[low].tensor, tensor) == 0 ? &l->row[low] : NULL;
-}
-
-static const struct row *
-next(const struct loader *l, const struct row *row)
-{
-	const char *tensor = row->tensor;
-
-	row++;
-	return row < l->row + l->n && strcmp(row->tensor, tensor) == 0 ? row : NULL;
-}
-
-/* A checkpoint may have moments of the other format: they are converted. */
-static bool
-may_be(const struct om_entry *e, const char *dtype)
-{
-	return strcmp(e->t.dtype, dtype) == 0 ||
-	       (e->file && strcmp(e->t.dtype, "F64") != 0 &&
-		   (strcmp(dtype, "F32") == 0 || strcmp(dtype, "BF16") == 0));
-}
-
-/* Says how the index's tensor differs from ours; false: it doesn't. */
-static bool
-differs(struct loader *l, const struct om_entry *e, char *what, size_t size)
-{
-	char mine[64], theirs[64];
-	const struct om_st_tensor *t = &e->t;
-	const struct row *row = find(l, t->name);
-	uint64_t at = 0;
-
-	shape_text(mine, t);
-	if (!row) {
-		snprintf(what, size, "tensor %s %s is missing", t->name, mine);
-		return true;
-	}
-	for (; row; at = row->end, row = next(l, row)) {
-		struct om_st_tensor other = { 0 };
-		const char *dtype = text(l, row->map, "dtype");
-
-		read_shape(row->map, &other);
-		shape_text(theirs, &other);
-		if (strcmp(mine, theirs) != 0 || !may_be(e, dtype)) {
-			snprintf(what, size, "tensor %s is %s %s, the trainer's is %s %s", t->name,
-			    dtype, theirs, t->dtype, mine);
-			return true;
-		}
-		if (row->begin != at || row->end <= at)
-			break;
-	}
-	if (!row && at == e->p->numel)
-		return false;
-	snprintf(what, size, "tensor %s %s is %s element %llu", t->name, mine,
-	    row && row->begin < at ? "there twice at" : "missing from", (unsigned long long)at);
-	return true;
-}
+enum { CHUNK = 1 << 22 };
 
 /* The number of tensors, each counted by the rank that has its beginning. */
 static uint32_t
@@ -250,94 +27,8 @@ count(const struct om_model *m, const struct om_entry *e, uint32_t n)
 	return (uint32_t)all;
 }
 
-/* Of the same model in other numbers, no older checkpoint is any better. */
 static void
-check_precision(struct loader *l, const struct om_entry *e, uint32_t n)
-{
-	const struct row *row = n ? find(l, e[0].t.name) : NULL;
-	const char *dtype = row ? text(l, row->map, "dtype") : NULL;
-
-	if (dtype && strcmp(dtype, e[0].t.dtype) != 0)
-		om_die("checkpoint",
-		    "%s holds %s, this trainer has %s, by its precision { optimizer = \"%s\" }; "
-		    "resume with the trainer that wrote it, or %s",
-		    l->path, dtype, e[0].t.dtype, l->k->m->optimizer,
-		    l->k->m->hf_config ? "take its weights over by export and import"
-				       : "give another checkpoint.dir");
-}
-
-/* "batch.global is 1 there, 2 here; ...": how the checkpoint's model differs; "": not known. */
-static void
-facts_differ(const struct loader *l, char *what, size_t size)
-{
-	enum { MOST = 4 }; /* that are named */
-	const json_t *theirs = json_object_get(l->doc, "description"), *value;
-	const char *mine = l->k->m->facts, *key, *fact;
-	size_t used = 0, n = 0;
-	char *name;
-
-	*what = 0;
-	if (!mine || !json_is_object(theirs))
-		return;
-	for (fact = mine; *fact; fact += strcspn(fact, "\n") + 1) {
-		const char *is = strstr(fact, " = ") + 3, *other;
-		int len = (int)strcspn(is, "\n");
-
-		name = om_text("%.*s", (int)(is - 3 - fact), fact);
-		other = json_string_value(json_object_get(theirs, name));
-		if ((!other || strncmp(other, is, (size_t)len) != 0 || other[len]) && n++ < MOST)
-			used += (size_t)snprintf(what + used, size - used,
-			    "%s%s is %.50s there, %.*s here", used ? "; " : "", name,
-			    other ? other : "not", len < 50 ? len : 50, is);
-		free(name);
-	}
-	json_object_foreach((json_t *)(uintptr_t)theirs, key, value)
-	{
-		bool ours = false;
-
-		name = om_text("%s = ", key);
-		for (fact = mine; *fact && !ours; fact += strcspn(fact, "\n") + 1)
-			ours = strncmp(fact, name, strlen(name)) == 0;
-		if (!ours && n++ < MOST)
-			used += (size_t)snprintf(what + used, size - used,
-			    "%s%.60s is %.50s there, not here", used ? "; " : "", key,
-			    json_is_string(value) ? json_string_value(value) : "?");
-		free(name);
-	}
-	if (n > MOST)
-		snprintf(what + used, size - used, "; and %zu more", n - MOST);
-}
-
-static void
-check_model(struct loader *l, const struct om_entry *e, uint32_t n, uint32_t all)
-{
-	const struct om_model *m = l->k->m;
-	const char *print = text(l, l->doc, "fingerprint");
-	char what[1024] = "", facts[1024];
-	uint32_t theirs = 0;
-
-	for (uint32_t i = 0; i < n; i++)
-		if (differs(l, &e[i], what, sizeof what))
-			break;
-	facts_differ(l, facts, sizeof facts);
-	if (strcmp(print, m->fingerprint) != 0)
-		om_die("checkpoint",
-		    "%s is of model %s (%.12s), this trainer is %s (%.12s)%s%s; resume with the "
-		    "trainer "
-		    "that wrote it, or give another checkpoint.dir",
-		    l->path, text(l, l->doc, "model"), print, m->name, m->fingerprint,
-		    *facts || *what ? ": " : "", *facts ? facts : what);
-	check_precision(l, e, n);
-	if (*what)
-		bad(l, "index.json", "%s", what);
-	for (uint32_t i = 0; i < l->n; i++)
-		theirs += !l->row[i].begin;
-	if (theirs != all)
-		bad(l, "index.json", "has %u tensors, the trainer %u", theirs, all);
-}
-
-static void
-check_data(struct loader *l)
+check_data(struct om_index *l)
 {
 	const struct om_data *d = l->k->data;
 	const json_t *data = json_object_get(l->doc, "data");
@@ -363,7 +54,7 @@ check_data(struct loader *l)
 
 		if (!then) {
 			snprintf(number, sizeof number, "%llu",
-			    (unsigned long long)whole(l, data, fact[i].key));
+			    (unsigned long long)om_index_whole(l, data, fact[i].key));
 			then = number;
 		}
 		if (strcmp(fact[i].now, then) != 0)
@@ -379,7 +70,7 @@ check_data(struct loader *l)
 struct take {
 	const char *file;
 	const struct om_entry *e;
-	const struct row *row;
+	const struct om_index_row *row;
 };
 
 static int
@@ -393,13 +84,6 @@ by_file(const void *a, const void *b)
 			      : (x->row < y->row ? -1 : x->row > y->row);
 }
 
-/* Bytes of a number in a checkpoint. */
-static size_t
-size_of(const char *dtype)
-{
-	return strcmp(dtype, "BF16") == 0 ? 2 : strcmp(dtype, "F64") == 0 ? 8 : 4;
-}
-
 /* Puts elements [begin, end) of a tensor, of the file's dtype, as far as they are the entry's. */
 static void
 put(const struct om_model *m, unsigned char *arena, const struct om_entry *e, uint64_t begin,
@@ -407,7 +91,7 @@ put(const struct om_model *m, unsigned char *arena, const struct om_entry *e, ui
 {
 	uint64_t first = begin > e->begin ? begin : e->begin, beyond = end < e->end ? end : e->end;
 	uint64_t n = beyond - first, off = e->off + (first - e->begin) * e->size;
-	size_t size = size_of(dtype);
+	size_t size = om_index_size(dtype);
 	float *wide;
 
 	if (first >= beyond)
@@ -430,41 +114,30 @@ put(const struct om_model *m, unsigned char *arena, const struct om_entry *e, ui
 
 /* Reads all of a row, for its checksum's sake, and puts what the entry has of it. */
 static void
-take_row(struct loader *l, unsigned char *arena, const struct take *take, const struct om_st *st,
+take_row(struct om_index *l, unsigned char *arena, const struct take *take, const struct om_st *st,
     unsigned char *buf)
 {
 	const struct om_entry *e = take->e;
-	const struct row *row = take->row;
-	const struct om_st_tensor *t = om_st_find(st, row->name);
-	const char *dtype = text(l, row->map, "dtype");
-	size_t size = size_of(dtype);
-	const char *crc_text = text(l, row->map, "crc32c");
-	uint64_t at = row->begin, offset, numel = row->end - row->begin;
-	bool whole = numel == e->p->numel;
+	const struct om_index_row *row = take->row;
+	const struct om_st_tensor *t = om_index_tensor(l, row, e, st);
+	const char *dtype = om_index_text(l, row->map, "dtype");
+	size_t size = om_index_size(dtype);
+	uint64_t at = row->begin, offset = st->data + t->begin;
 	uint32_t crc = 0;
 
-	if (!t)
-		bad(l, take->file, "tensor %s is missing", row->name);
-	if (strcmp(t->dtype, dtype) != 0 || t->end - t->begin != numel * size ||
-	    (whole && (t->ndims != e->t.ndims || memcmp(t->dim, e->t.dim, sizeof t->dim) != 0)))
-		bad(l, take->file, "tensor %s has another shape than in index.json", row->name);
-	offset = st->data + t->begin;
 	for (size_t some; at < row->end; at += some, offset += some * size) {
 		some = row->end - at < CHUNK / size ? (size_t)(row->end - at) : CHUNK / size;
 		if (!om_pread_all(st->fd, buf, some * size, offset))
-			bad(l, take->file, "tensor %s: %s", row->name,
+			om_index_bad(l, take->file, "tensor %s: %s", row->name,
 			    errno ? strerror(errno) : "truncated");
 		crc = om_crc32c(crc, buf, some * size);
 		put(l->k->m, arena, e, at, at + some, buf, dtype);
 	}
-	if (strtoul(crc_text, NULL, 16) != crc)
-		bad(l, take->file,
-		    "tensor %s: its checksum is %08x, index.json says %s: the file is damaged",
-		    row->name, crc, crc_text);
+	om_index_sum(l, row, crc);
 }
 
 static void
-load_tensors(struct loader *l, unsigned char *arena, const struct om_entry *e, uint32_t n)
+load_tensors(struct om_index *l, unsigned char *arena, const struct om_entry *e, uint32_t n)
 {
 	struct take *take = om_alloc((size_t)n + l->n, sizeof *take);
 	unsigned char *buf = om_alloc(CHUNK, 1);
@@ -472,10 +145,11 @@ load_tensors(struct loader *l, unsigned char *arena, const struct om_entry *e, u
 	uint32_t used = 0;
 
 	for (uint32_t i = 0; i < n && (l->k->data || e[i].file == 0); i++)
-		for (const struct row *row = find(l, e[i].t.name); row; row = next(l, row))
+		for (const struct om_index_row *row = om_index_find(l, e[i].t.name); row;
+		     row = om_index_next(l, row))
 			if (row->begin < e[i].end && e[i].begin < row->end)
 				take[used++] =
-				    (struct take){ text(l, row->map, "file"), &e[i], row };
+				    (struct take){ om_index_text(l, row->map, "file"), &e[i], row };
 	qsort(take, used, sizeof *take, by_file);
 	for (uint32_t i = 0; i < used; i++) {
 		const char *file = take[i].file, *why;
@@ -485,7 +159,7 @@ load_tensors(struct loader *l, unsigned char *arena, const struct om_entry *e, u
 
 			om_st_close(&st);
 			if (strchr(file, '/') || (why = om_st_open(&st, name)))
-				bad(l, file, "%s",
+				om_index_bad(l, file, "%s",
 				    strchr(file, '/') ? "is outside of the checkpoint" : why);
 			free(name);
 		}
@@ -498,13 +172,13 @@ load_tensors(struct loader *l, unsigned char *arena, const struct om_entry *e, u
 
 /* Says so where moments are converted. */
 static void
-tell_moments(struct loader *l, const struct om_entry *e, uint32_t n)
+tell_moments(struct om_index *l, const struct om_entry *e, uint32_t n)
 {
 	const char *dtype;
 
 	while (n && !e->file)
 		e++, n--;
-	dtype = n ? text(l, find(l, e->t.name)->map, "dtype") : NULL;
+	dtype = n ? om_index_text(l, om_index_find(l, e->t.name)->map, "dtype") : NULL;
 	if (dtype && strcmp(dtype, e->t.dtype) != 0)
 		printf("checkpoint: %s has moments in %s, this trainer in %s: each becomes the "
 		       "nearest\n",
@@ -549,7 +223,7 @@ set_aside(struct om_ckpt *k, uint64_t step)
 
 /* What SkipStep had seen. Checkpoints of before it, and of runs with it off, have no windows. */
 static void
-load_skip(struct loader *l)
+load_skip(struct om_index *l)
 {
 	static const char *const name[] = { "loss", "norm" };
 	struct om_skip *s = l->k->skip;
@@ -558,21 +232,22 @@ load_skip(struct loader *l)
 
 	if (!map)
 		return;
-	s->total = whole(l, map, "skipped");
-	s->row = whole(l, map, "in_a_row");
+	s->total = om_index_whole(l, map, "skipped");
+	s->row = om_index_whole(l, map, "in_a_row");
 	for (int i = 0; i < 2; i++) {
 		const json_t *list = json_object_get(map, name[i]), *x;
 
 		if (!json_is_array(list))
-			bad(l, "index.json", "has no \"%s\"", name[i]);
+			om_index_bad(l, "index.json", "has no \"%s\"", name[i]);
 		n[i] = json_array_size(list);
 		if (n[i] != n[0])
-			bad(l, "index.json", "has %zu losses and %zu norms", n[0], n[i]);
+			om_index_bad(l, "index.json", "has %zu losses and %zu norms", n[0], n[i]);
 		s->n = s->sigma > 0 ? (uint32_t)(n[i] < s->window ? n[i] : s->window) : 0;
 		for (uint32_t j = 0; j < s->n; j++) { /* the newest, if the window is shorter now */
 			x = json_array_get(list, n[i] - s->n + j);
 			if (!json_is_number(x))
-				bad(l, "index.json", "has what is no number in \"%s\"", name[i]);
+				om_index_bad(
+				    l, "index.json", "has what is no number in \"%s\"", name[i]);
 			s->last[i][j] = json_number_value(x);
 		}
 	}
@@ -580,21 +255,21 @@ load_skip(struct loader *l)
 
 /* Everything that the index must say; gives the step. */
 static uint64_t
-check(struct loader *l, const struct om_conf *c, const char *index, size_t size,
+check(struct om_index *l, const struct om_conf *c, const char *index, size_t size,
     const struct om_entry *e, uint32_t n, uint32_t all)
 {
 	const struct om_ckpt *k = l->k;
 	const char *base;
 	uint64_t step;
 
-	parse_index(l, index, size);
-	check_model(l, e, n, all);
+	om_index_parse(l, index, size);
+	om_index_check(l, e, n, all);
 	if (k->data && !c->ignore_data)
 		check_data(l);
-	step = whole(l, l->doc, "step");
+	step = om_index_whole(l, l->doc, "step");
 	base = strrchr(l->path, '/') ? strrchr(l->path, '/') + 1 : l->path;
 	if (om_ckpt_step_of(base) != OM_NO_STEP && om_ckpt_step_of(base) != step)
-		bad(l, "index.json", "is of step %llu, its directory is not",
+		om_index_bad(l, "index.json", "is of step %llu, its directory is not",
 		    (unsigned long long)step);
 	if (k->data && step > c->steps)
 		om_die("checkpoint",
@@ -623,7 +298,7 @@ share(char *s, size_t *n)
 
 /* Loads all of the checkpoint, or of one that is not trained on the weights; gives its step. */
 static uint64_t
-load(struct loader *l, const struct om_conf *c, unsigned char *arena)
+load(struct om_index *l, const struct om_conf *c, unsigned char *arena)
 {
 	const struct om_ckpt *k = l->k;
 	char *index = NULL;
@@ -634,7 +309,7 @@ load(struct loader *l, const struct om_conf *c, unsigned char *arena)
 
 	all = count(k->m, e, n);
 	if (!om_rank(OM_WORLD)) {
-		index = read_index(l, &size);
+		index = om_index_read(l, &size);
 		step = check(l, c, index, size, e, n, all);
 	}
 	index = share(index, &size);
@@ -645,10 +320,7 @@ load(struct loader *l, const struct om_conf *c, unsigned char *arena)
 	load_tensors(l, arena, e, n);
 	gather_weights(k->m, arena);
 	om_barrier("checkpoint"); /* no rank has found damage */
-	json_decref(l->doc);
-	for (uint32_t i = 0; i < l->n; i++)
-		free(l->row[i].tensor);
-	free(l->row);
+	om_index_free(l);
 	free(index);
 	om_ckpt_entries_free(e, n);
 	return step;
@@ -697,7 +369,7 @@ check_path(const char *path, const char *how)
 
 /* The first rank's choice by checkpoint.resume, its path, and what to do if it is damaged. */
 static void
-choose(struct loader *l, const struct om_conf *c)
+choose(struct om_index *l, const struct om_conf *c)
 {
 	bool automatic = strcmp(c->resume, "auto") == 0;
 	size_t n = 0;
@@ -717,7 +389,7 @@ choose(struct loader *l, const struct om_conf *c)
 bool
 om_ckpt_resume(struct om_ckpt *k, const struct om_conf *c, unsigned char *arena, uint64_t *step)
 {
-	struct loader l = { .k = k };
+	struct om_index l = { .k = k };
 	char *newest;
 
 	*step = 0;
@@ -743,25 +415,34 @@ om_ckpt_resume(struct om_ckpt *k, const struct om_conf *c, unsigned char *arena,
 	return l.path;
 }
 
+/* The checkpoint that checkpoint.resume names; there has to be one. */
+static void
+choose_weights(struct om_index *l, const struct om_conf *c)
+{
+	const char *dir = l->k->dir;
+	bool automatic = strcmp(c->resume, "auto") == 0;
+
+	if (automatic && dir)
+		om_ckpt_check_dir(dir);
+	if (strcmp(c->resume, "none") != 0)
+		choose(l, c);
+	if (!l->path)
+		om_die("checkpoint",
+		    "there is none to evaluate, %s%s; set checkpoint.resume to the path of one",
+		    automatic && dir ? dir : "",
+		    !automatic ? "checkpoint.resume is none"
+		    : dir      ? " has none"
+			       : "checkpoint.dir is not set");
+}
+
 uint64_t
 om_ckpt_weights(const struct om_model *m, const struct om_conf *c, unsigned char *arena, FILE *f)
 {
 	struct om_ckpt k = { .dir = *c->dir ? c->dir : NULL, .lock = -1, .m = m };
-	bool automatic = strcmp(c->resume, "auto") == 0;
-	struct loader l = { .k = &k };
+	struct om_index l = { .k = &k };
 	uint64_t step;
 
-	if (automatic && k.dir)
-		om_ckpt_check_dir(k.dir);
-	if (strcmp(c->resume, "none") != 0)
-		choose(&l, c);
-	if (!l.path)
-		om_die("checkpoint",
-		    "there is none to evaluate, %s%s; set checkpoint.resume to the path of one",
-		    automatic && k.dir ? k.dir : "",
-		    !automatic ? "checkpoint.resume is none"
-		    : k.dir    ? " has none"
-			       : "checkpoint.dir is not set");
+	choose_weights(&l, c);
 	step = load(&l, c, arena);
 	fprintf(f, "checkpoint: %s\n", l.path);
 	free(l.remedy);
@@ -769,19 +450,143 @@ om_ckpt_weights(const struct om_model *m, const struct om_conf *c, unsigned char
 	return step;
 }
 
+/* A step's directory, or the newest of a directory of them, as run.yaml would name it. */
+static struct om_conf
+named(const char *path, const char *how)
+{
+	bool many = om_ckpt_newest_below(path, OM_NO_STEP, NULL) != OM_NO_STEP;
+
+	if (!many)
+		check_path(path, how);
+	return (struct om_conf){ .dir = om_text("%s", many ? path : ""),
+		.resume =
+		    many ? om_text("auto") : om_text("%s%s", strchr(path, '/') ? "" : "./", path) };
+}
+
 uint64_t
 om_ckpt_weights_at(
     const struct om_model *m, const char *path, const char *how, unsigned char *arena, FILE *f)
 {
-	bool many = om_ckpt_newest_below(path, OM_NO_STEP, NULL) != OM_NO_STEP;
-	struct om_conf c = { .dir = om_text("%s", many ? path : ""),
-		.resume =
-		    many ? om_text("auto") : om_text("%s%s", strchr(path, '/') ? "" : "./", path) };
-	uint64_t step;
+	struct om_conf c = named(path, how);
+	uint64_t step = om_ckpt_weights(m, &c, arena, f);
 
-	if (!many)
-		check_path(path, how);
-	step = om_ckpt_weights(m, &c, arena, f);
 	om_conf_free(&c);
 	return step;
+}
+
+/* ---- without an arena ------------------------------------------------------------------------ */
+
+struct om_reader {
+	struct om_index l;
+	struct om_ckpt k;
+	char *index;
+	struct om_entry *e;
+	uint32_t n;
+	struct om_st *st; /* each file is opened once, and one descriptor is held */
+	const char **file;
+	uint32_t files, open;
+	const struct om_index_row *row; /* which is read, and what of it was */
+	const struct om_st_tensor *t;
+	uint64_t at;
+	uint32_t crc;
+};
+
+/* The shard of a row, open. */
+static struct om_st *
+shard_of(struct om_reader *r, const struct om_index_row *row)
+{
+	const char *file = om_index_text(&r->l, row->map, "file"), *why;
+	char *path = om_text("%s/%s", r->l.path, file);
+	struct om_st *st;
+	uint32_t i = 0;
+
+	while (i < r->files && strcmp(r->file[i], file) != 0)
+		i++;
+	st = &r->st[i];
+	if (r->files && i != r->open)
+		om_st_rest(&r->st[r->open]);
+	if (strchr(file, '/'))
+		om_index_bad(&r->l, file, "is outside of the checkpoint");
+	if ((why = i < r->files ? om_st_again(st, path) : om_st_open(st, path)))
+		om_index_bad(&r->l, file, "%s", why);
+	if (i == r->files)
+		r->file[r->files++] = file;
+	r->open = i;
+	free(path);
+	return st;
+}
+
+size_t
+om_reader_read(struct om_reader *r, const struct om_entry *e, uint64_t at, void *to, size_t n)
+{
+	size_t size = om_format(r->k.m->optimizer)->bits / 8;
+	unsigned char *x = to;
+
+	if (!at)
+		r->row = om_index_find(&r->l, e->t.name), r->t = NULL;
+	for (size_t some; n; n -= some, at += some, x += some * size) {
+		const char *file = om_index_text(&r->l, r->row->map, "file");
+		struct om_st *st = shard_of(r, r->row);
+
+		if (!r->t) {
+			r->t = om_index_tensor(&r->l, r->row, e, st);
+			r->at = r->row->begin;
+			r->crc = 0;
+		}
+		some = r->row->end - at < n ? (size_t)(r->row->end - at) : n;
+		if (!om_pread_all(st->fd, x, some * size,
+			st->data + r->t->begin + (at - r->row->begin) * size))
+			om_index_bad(&r->l, file, "tensor %s: %s", r->row->name,
+			    errno ? strerror(errno) : "truncated");
+		r->crc = om_crc32c(r->crc, x, some * size);
+		if (at + some < r->row->end)
+			continue;
+		om_index_sum(&r->l, r->row, r->crc);
+		r->row = om_index_next(&r->l, r->row);
+		r->t = NULL;
+	}
+	return size;
+}
+
+struct om_reader *
+om_reader_open(const struct om_model *models, const char *path, const char *how, FILE *f)
+{
+	struct om_reader *r = om_alloc(1, sizeof *r);
+	struct om_conf c = named(path, how);
+	size_t size;
+
+	r->k = (struct om_ckpt){ .dir = *c.dir ? c.dir : NULL, .lock = -1, .m = models };
+	r->l.k = &r->k;
+	r->e = om_ckpt_whole(models, &r->n);
+	choose_weights(&r->l, &c);
+	r->index = om_index_read(&r->l, &size);
+	check(&r->l, &c, r->index, size, r->e, r->n, r->n);
+	r->st = om_alloc(r->l.n, sizeof *r->st);
+	r->file = om_alloc(r->l.n, sizeof *r->file);
+	fprintf(f, "checkpoint: %s\n", r->l.path);
+	r->k.dir = NULL;
+	om_conf_free(&c);
+	return r;
+}
+
+const struct om_entry *
+om_reader_entries(const struct om_reader *r, uint32_t *n)
+{
+	*n = r->n;
+	return r->e;
+}
+
+void
+om_reader_close(struct om_reader *r)
+{
+	for (uint32_t i = 0; i < r->files; i++)
+		om_st_close(&r->st[i]);
+	om_index_free(&r->l);
+	om_ckpt_entries_free(r->e, r->n);
+	free(r->index);
+	free(r->l.remedy);
+	free(r->l.path);
+	free(r->st);
+	free(r->file);
+	free(r);
 }

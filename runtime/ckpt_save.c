@@ -501,32 +501,3 @@ om_ckpt_save(struct om_ckpt *k, const unsigned char *arena, uint64_t step)
 	om_ckpt_entries_free(e, n);
 	k->due = true;
 }
-
-void
-om_ckpt_export(const struct om_model *m, const unsigned char *arena, const char *dir)
-{
-	static const char generation[] = "{\n  \"_from_model_config\": true\n}\n";
-	struct om_ckpt k = { .lock = -1, .m = m };
-	struct out o = { .k = &k, .tmp = om_free_name(dir, ".tmp") };
-	struct numbers of[2];
-	uint32_t n;
-	uint64_t bytes = 0;
-	struct om_entry *e = om_ckpt_entries(m, OM_TO_EXPORT, &n);
-
-	om_ckpt_make_parents(dir);
-	make_tmp(&o);
-	number(e, n, of);
-	write_shards(&o, arena, e, n, 0, &of[0]);
-	if (o.failed)
-		give_up(&o, o.failed);
-	for (uint32_t i = 0; i < n; i++)
-		bytes += e[i].t.end - e[i].t.begin;
-	if (of[0].all > 1)
-		write_hf_index(&o, e, n, &of[0], bytes);
-	write_text(&o, "config.json", m->hf_config, strlen(m->hf_config));
-	write_text(&o, "generation_config.json", generation, sizeof generation - 1);
-	publish(&o, dir);
-	printf("export: %s in %s, %s\n", om_count(n, "tensor"), om_count(of[0].all, "file"), dir);
-	free(o.tmp);
-	om_ckpt_entries_free(e, n);
-}

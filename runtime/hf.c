@@ -1,135 +1,23 @@
 /*
- * Weights to and from Hugging Face's layout: config.json, model*.safetensors, and an index where
- * there are several. The architecture, its names and its config.json are the generator's to know.
+ * Weights from Hugging Face's layout: config.json, model*.safetensors, and an index where there are
+ * several. Any family will do whose config.json says the same model.
  */
-#include <dirent.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include "hf_config.h"
-#include "om_rt.h"
+#include "hf.h"
 
-enum { CHUNK = 1 << 20, LISTED = 10 };
-
-static void
-check_architecture(const struct om_model *m, const char *operation)
-{
-	if (!m->hf_config)
-		om_die(operation, "this model has no Hugging Face architecture: %s",
-		    m->hf_refusal ? m->hf_refusal : "it is not known why");
-}
-
-/* ---- export ---------------------------------------------------------------------------------- */
-
-static void
-check_empty(const char *path)
-{
-	DIR *d = opendir(path);
-	struct dirent *entry;
-
-	if (!d && errno != ENOENT)
-		om_die("export", "%s: %s; give a new directory", path, strerror(errno));
-	while (d && (entry = readdir(d)))
-		if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-			om_die("export", "%s is not empty; give a new directory", path);
-	if (d)
-		closedir(d);
-}
-
-/* The place to build beside and to rename to: where a link leads. */
-static char *
-place(const char *dir)
-{
-	size_t n = strlen(dir);
-	struct stat st;
-	char *to, *end;
-
-	while (n > 1 && dir[n - 1] == '/')
-		n--;
-	to = om_text("%.*s", (int)n, dir);
-	end = strrchr(to, '/');
-	end = end ? end + 1 : to;
-	if (strcmp(end, ".") == 0 || strcmp(end, "..") == 0)
-		om_die("export", "%s: give a new directory by its name", dir);
-	if (lstat(to, &st) == 0 && S_ISLNK(st.st_mode)) {
-		end = realpath(to, NULL);
-		if (!end)
-			om_die("export", "%s is a link: %s; give a new directory", to,
-			    strerror(errno));
-		free(to);
-		to = end;
-	}
-	return to;
-}
-
-/* The first weight of a tensor that is no number; 0 if all of them are. */
-static double
-odd_weight(const struct om_model *m, const struct om_entry *e, const unsigned char *arena)
-{
-	size_t size = om_param_size(m, e->p);
-	double x = 0;
-	float y;
-
-	for (uint64_t i = 0; i < e->end - e->begin && isfinite(x); i++) {
-		memcpy(size == sizeof x ? (void *)&x : (void *)&y, arena + e->off + i * size, size);
-		x = size == sizeof x ? x : (double)y;
-	}
-	return isfinite(x) ? 0 : x;
-}
-
-/* Weights that are no numbers are exported as they are. */
-static void
-warn_odd(const struct om_model *m, const unsigned char *arena)
-{
-	uint32_t n, odd = 0;
-	struct om_entry *e = om_ckpt_entries(m, OM_TO_EXPORT, &n);
-	char *first = NULL, *more;
-	double x;
-
-	for (uint32_t i = 0; i < n; i++)
-		if ((x = odd_weight(m, &e[i], arena)) != 0 && !odd++)
-			first = om_text("%s has %g as a weight", e[i].t.name, x);
-	more = odd > 1 ? om_text(", %s too", om_count(odd - 1, "other tensor")) : NULL;
-	if (odd)
-		fprintf(stderr,
-		    "%s: export: warning: %s%s; no loss is a number with it, export an earlier "
-		    "checkpoint\n",
-		    m->name, first, more ? more : "");
-	free(more);
-	free(first);
-	om_ckpt_entries_free(e, n);
-}
-
-int
-om_export(const struct om_model *m, const char *dir, const char *from)
-{
-	char *to;
-	unsigned char *arena;
-
-	check_architecture(m, "export");
-	to = place(dir);
-	check_empty(to);
-	arena = om_arena_host(m);
-	om_ckpt_weights_at(
-	    m, from, "name its folder: trainer export DIR CHECKPOINT", arena, stdout);
-	om_ckpt_export(m, arena, to);
-	warn_odd(m, arena);
-	free(to);
-	return 0;
-}
-
-/* ---- import ---------------------------------------------------------------------------------- */
+enum { CHUNK = 1 << 20, LISTED = 10 }; /* bytes that are compared at a time */
 
 struct source {
 	const struct om_model *m;
 	const char *dir;
-	bool tied;     /* the head is the embedding */
-	json_t *index; /* of the files, NULL: there is one file */
-	json_t *where; /* tensor: number of its file */
+	struct om_hf_model config; /* theirs */
+	json_t *index;             /* of the files, NULL: there is one file */
+	json_t *where;             /* tensor: number of its file */
 	struct om_st *st;
 	char **file;      /* their names */
 	uint32_t n, open; /* the one whose descriptor is held */
@@ -187,25 +75,21 @@ read_config(const struct source *s, json_t *config, struct om_hf_model *m)
 static void
 check_config(struct source *s)
 {
+	static struct om_hf_model own;
 	struct om_hf_difference d;
-	char why[OM_JSON_WHY];
-	json_t *theirs = read_json(s, "config.json"), *ours;
-	struct om_hf_model a, b;
+	json_t *theirs;
 
+	om_hf_own(s->m, "import", &own);
+	theirs = read_json(s, "config.json");
 	if (!theirs)
 		om_die("import", "%s/config.json: %s; give the directory of a model", s->dir,
 		    strerror(ENOENT));
-	if (!(ours = om_json_parse(s->m->hf_config, strlen(s->m->hf_config), why)))
-		om_die(
-		    "import", "the trainer's own config.json is damaged: %s; generate again", why);
-	read_config(s, theirs, &a);
-	read_config(s, ours, &b);
-	if (om_hf_differ(&a, &b, &d))
+	read_config(s, theirs, &s->config);
+	if (om_hf_differ(&s->config, &own, &d))
 		om_die("import",
 		    "%s/config.json has %s = %s, the trainer's model %s; generate a trainer for "
 		    "this model: olmogen --from-hf=%s",
 		    s->dir, d.what, d.a, d.b, s->dir);
-	s->tied = b.v[OM_HF_tie_word_embeddings] != 0;
 }
 
 /* Opens a file, and notes where its tensors are; of many files, not all can stay open. */
@@ -285,15 +169,26 @@ by_name(const void *a, const void *b)
 	return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Not a weight: older files keep the frequencies of rotary embeddings, tied heads are copies. */
+static bool
+tied(const struct source *s)
+{
+	return s->config.v[OM_HF_tie_word_embeddings] != 0;
+}
+
+/*
+ * Not a weight of this model: older files keep the frequencies of rotary embeddings, tied heads are
+ * copies, and layers behind the last one predict further tokens, which transformers leaves out too.
+ */
 static bool
 needless(const struct source *s, const char *name)
 {
-	static const char frequency[] = "rotary_emb.inv_freq";
+	static const char frequency[] = "rotary_emb.inv_freq", layers[] = "model.layers.";
 	size_t n = strlen(name), m = sizeof frequency - 1;
 
 	return (n >= m && strcmp(name + n - m, frequency) == 0) ||
-	       (strcmp(name, "lm_head.weight") == 0 && s->tied);
+	       (strcmp(name, "lm_head.weight") == 0 && tied(s)) ||
+	       (s->config.family->more_layers && strncmp(name, layers, sizeof layers - 1) == 0 &&
+		   strtoull(name + sizeof layers - 1, NULL, 10) >= s->config.layers);
 }
 
 static void
@@ -305,7 +200,7 @@ listed(FILE *f, uint32_t *count, const char *name)
 
 /* Every tensor of the model is in the files, and every one of the files in the model. */
 static void
-check_names(struct source *s, const struct om_entry *e, uint32_t n)
+check_names(struct source *s, const struct om_hf_item *item, uint32_t n)
 {
 	char **name = om_alloc(n, sizeof *name), *text[2] = { NULL, NULL };
 	size_t size[2];
@@ -315,7 +210,7 @@ check_names(struct source *s, const struct om_entry *e, uint32_t n)
 	if (!f[0] || !f[1])
 		om_die("memory", "cannot list tensors");
 	for (uint32_t i = 0; i < n; i++) {
-		name[i] = e[i].t.name;
+		name[i] = item[i].t.name;
 		if (!find(s, name[i], &file))
 			listed(f[0], &count[0], name[i]);
 	}
@@ -371,7 +266,7 @@ check_copy(struct source *s, unsigned char *buf)
 	uint64_t size;
 	bool same;
 
-	if (!s->tied || !t[0] || !t[1])
+	if (!tied(s) || !t[0] || !t[1])
 		return;
 	size = t[0]->end - t[0]->begin;
 	same = t[0]->dtype == t[1]->dtype && size == t[1]->end - t[1]->begin;
@@ -388,45 +283,81 @@ check_copy(struct source *s, unsigned char *buf)
 		    s->dir, head, embedding);
 }
 
-/* Puts one tensor into the arena, after its shape and type have been checked. */
-static void
-load(struct source *s, unsigned char *arena, const struct om_entry *e, unsigned char *buf, float *x,
-    double *wide)
+/* Where a tensor is, its shape and type having been checked; *file is the number of its file. */
+static const struct om_st_tensor *
+check_tensor(struct source *s, const struct om_hf_item *item, uint32_t *file)
 {
-	uint32_t file = 0;
-	const struct om_st_tensor *t = find(s, e->t.name, &file);
-	uint64_t numel = e->p->numel, width, at = 0, first = e->first;
+	const struct om_st_tensor *t = find(s, item->t.name, file);
 	char shape[2][128] = { "", "" };
+	float none;
 
 	for (int i = 0; i < 2; i++) {
 		FILE *f = fmemopen(shape[i], sizeof shape[i], "w");
 
 		if (f) {
-			om_ckpt_shape(f, i ? &e->t : t);
+			om_ckpt_shape(f, i ? &item->t : t);
 			fclose(f);
 		}
 	}
 	if (strcmp(shape[0], shape[1]) != 0)
-		om_die("import", "%s/%s: %s is %s, the model's is %s", s->dir, s->file[file],
-		    e->t.name, shape[0], shape[1]);
-	if (!om_st_floats(t->dtype, buf, 0, x))
+		om_die("import", "%s/%s: %s is %s, the model's is %s", s->dir, s->file[*file],
+		    item->t.name, shape[0], shape[1]);
+	if (!om_st_floats(t->dtype, &none, 0, &none))
 		om_die("import", "%s/%s: %s is %s, only F32, BF16 and F16 are read", s->dir,
-		    s->file[file], e->t.name, t->dtype);
-	width = numel ? (t->end - t->begin) / numel : 1;
-	for (size_t n; numel; numel -= n, at += n * width, first += n) {
-		n = numel < CHUNK ? (size_t)numel : CHUNK;
-		fetch(s, file, t, at, buf, n * width);
+		    s->file[*file], item->t.name, t->dtype);
+	return t;
+}
+
+/* What is a number, and zero where the model has nothing of the kind. */
+static void
+check_numbers(struct source *s, const struct om_hf_item *item, uint32_t file, uint64_t at,
+    const float *x, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		if (!isfinite(x[i]))
+			om_die("import",
+			    "%s/%s: %s has %g as element %llu, with which no loss is a number; the "
+			    "weights are spoilt, download them again",
+			    s->dir, s->file[file], item->t.name, (double)x[i],
+			    (unsigned long long)(at + i));
+		if (!item->e && x[i] != 0)
+			om_die("import",
+			    "%s/%s: %s has %g as element %llu, and this trainer's model has no "
+			    "such tensor, as if it were zero; %s",
+			    s->dir, s->file[file], item->t.name, (double)x[i],
+			    (unsigned long long)(at + i),
+			    item->t.ndims == 1 || item->form == OM_HF_ROW
+				? "generate one whose router { } has bias_gamma over 0"
+				: "a gated shared expert cannot be described");
+	}
+}
+
+/* Puts one tensor into the arena. */
+static void
+load(struct source *s, unsigned char *arena, const struct om_hf_item *item, unsigned char *buf,
+    float *x, double *wide)
+{
+	uint32_t file = 0;
+	const struct om_st_tensor *t = check_tensor(s, item, &file);
+	const struct om_entry *e = item->e;
+	uint64_t left = 1, at = 0, width;
+
+	for (int i = 0; i < t->ndims; i++)
+		left *= t->dim[i];
+	width = left ? (t->end - t->begin) / left : 1;
+	for (size_t n; left; left -= n, at += n) {
+		n = om_hf_some(item, left);
+		fetch(s, file, t, at * width, buf, n * width);
 		om_st_floats(t->dtype, buf, n, x);
-		for (size_t i = 0; i < n; i++) {
-			if (!isfinite(x[i]))
-				om_die("import",
-				    "%s/%s: %s has %g as element %llu, with which no loss is a "
-				    "number; the weights are spoilt, download them again",
-				    s->dir, s->file[file], e->t.name, (double)x[i],
-				    (unsigned long long)(first - e->first + i));
+		check_numbers(s, item, file, at, x, n);
+		if (!e)
+			continue;
+		for (size_t i = 0; i < n; i++)
 			wide[i] = (double)x[i];
-		}
-		om_put_weights(s->m, arena, e->p, e->rep, first,
+		om_hf_form(item, wide, n, true);
+		for (size_t i = 0; i < n; i++)
+			x[i] = (float)wide[i];
+		om_put_weights(s->m, arena, e->p, e->rep, e->first + at,
 		    s->m->real == 4 ? (void *)x : (void *)wide, n);
 	}
 }
@@ -434,35 +365,40 @@ load(struct source *s, unsigned char *arena, const struct om_entry *e, unsigned 
 int
 om_import(const struct om_model *m, const char *from, const char *dir)
 {
-	struct source s = { .m = m, .dir = from };
+	static struct source s;
 	struct om_conf c = { .dir = om_text("%s", dir) };
 	struct om_ckpt k;
 	unsigned char *arena, *buf;
 	double *wide;
 	float *x;
 	struct om_entry *e;
-	uint32_t n;
+	struct om_hf_item *item;
+	uint32_t n, items;
+	size_t most;
 	char *there;
 
-	check_architecture(m, "import");
+	s = (struct source){ .m = m, .dir = from };
 	check_config(&s);
 	open_files(&s);
-	e = om_ckpt_entries(m, OM_TO_EXPORT, &n);
-	check_names(&s, e, n);
-	buf = om_alloc(CHUNK, sizeof(float));
-	x = om_alloc(CHUNK, sizeof *x);
-	wide = om_alloc(CHUNK, sizeof *wide);
+	e = om_ckpt_whole(m, &n);
+	item = om_hf_items(m, &s.config, e, n, &items);
+	check_names(&s, item, items);
+	most = om_hf_most(item, items);
+	buf = om_alloc(most > CHUNK ? most : CHUNK, sizeof(float));
+	x = om_alloc(most, sizeof *x);
+	wide = om_alloc(most, sizeof *wide);
 	check_copy(&s, buf);
 	arena = om_arena_host(m);
-	for (uint32_t i = 0; i < n; i++)
-		load(&s, arena, &e[i], buf, x, wide);
+	for (uint32_t i = 0; i < items; i++)
+		load(&s, arena, &item[i], buf, x, wide);
 	om_ckpt_open(&k, m, NULL, NULL, &c);
 	if ((there = om_ckpt_newest(&k)))
 		om_die("import", "%s is here already; give another directory", there);
 	om_ckpt_save(&k, arena, 0);
-	printf("import: %s, %s/step-000000; train on by checkpoint.dir=%s\n", om_count(n, "tensor"),
-	    dir, dir);
+	printf("import: %s, %s/step-000000; train on by checkpoint.dir=%s\n",
+	    om_count(items, "tensor"), dir, dir);
 	om_ckpt_close(&k);
+	om_hf_items_free(item, items);
 	om_ckpt_entries_free(e, n);
 	for (uint32_t i = 0; i < s.n; i++) {
 		om_st_close(&s.st[i]);

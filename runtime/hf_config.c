@@ -9,34 +9,7 @@
 #include "hf_config.h"
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
-#define NONE NAN
-/* Defaults that are no numbers; every range begins at 0 or above. */
-enum { UNSET = -1, HEADS = -2, WIDTH = -3 };
-
-const struct om_hf_row om_hf_keys[OM_HF_KEYS] = {
-#define HF_KEY(key, use, type, lo, hi, ...) \
-	{ #key, OM_HF_##use, OM_HF_##type, lo, hi, { __VA_ARGS__ } },
-#include "hf_key.def"
-#undef HF_KEY
-};
-
-#define NO OM_HF_NO
-#define YES OM_HF_YES
-#define EITHER OM_HF_EITHER
-/* A model is exported as the first family whose conditions hold. */
-const struct om_hf_family om_hf_families[OM_HF_FAMILIES] = {
-	{ "LlamaForCausalLM", "llama", "pre", "none", NO, NO, EITHER, OM_HF_NEVER,
-	    .heads_divide = true, .theta = 1e4 },
-	{ "Qwen3ForCausalLM", "qwen3", "pre", "head", NO, NO, EITHER, OM_HF_TYPES, .theta = 1e4 },
-	{ "Olmo2ForCausalLM", "olmo2", "post", "full", NO, NO, EITHER, OM_HF_NEVER, .theta = 1e4 },
-	{ "Olmo3ForCausalLM", "olmo3", "post", "full", NO, NO, EITHER, OM_HF_TYPES, .slides = true,
-	    .rope_by_type = true, .theta = 5e5 },
-	{ "OlmoeForCausalLM", "olmoe", "pre", "full", YES, EITHER, EITHER, OM_HF_NEVER,
-	    .square = true, .theta = 1e4 },
-	{ "Qwen3MoeForCausalLM", "qwen3_moe", "pre", "head", EITHER, EITHER, EITHER, OM_HF_ALL,
-	    .theta = 1e4 },
-	{ "MixtralForCausalLM", "mixtral", "pre", "none", YES, YES, NO, OM_HF_ALL, .theta = 1e6 },
-};
+#define UNSET OM_HF_UNSET
 
 #define SCALED (1u << OM_HF_LINEAR | 1u << OM_HF_YARN | 1u << OM_HF_LLAMA3)
 #define BY_LENGTH (1u << OM_HF_YARN | 1u << OM_HF_LLAMA3)
@@ -44,14 +17,14 @@ const char *const om_hf_rope_types[OM_HF_ROPE_TYPES] = { "default", "linear", "y
 enum { THETA, FACTOR, ORIGINAL, FAST, SLOW, ATTENTION };
 const struct om_hf_rope_row om_hf_ropes[OM_HF_ROPES] = {
 	{ "rope_theta", "theta", ~0u, OM_HF_NUM, 1, 1e12, UNSET },
-	{ "factor", "factor", SCALED, OM_HF_NUM, 1, 1e6, NONE },
+	{ "factor", "factor", SCALED, OM_HF_NUM, 1, 1e6, NAN },
 	{ "original_max_position_embeddings", "original_length", BY_LENGTH, OM_HF_INT, 1, 16777216,
 	    UNSET },
 	{ "beta_fast", "beta_fast", 1u << OM_HF_YARN, OM_HF_NUM, 1e-3, 1e6, 32 },
 	{ "beta_slow", "beta_slow", 1u << OM_HF_YARN, OM_HF_NUM, 1e-3, 1e6, 1 },
 	{ "attention_factor", "attention_factor", 1u << OM_HF_YARN, OM_HF_NUM, 0, 1e6, UNSET },
-	{ "low_freq_factor", "low_freq_factor", 1u << OM_HF_LLAMA3, OM_HF_NUM, 1e-3, 1e6, NONE },
-	{ "high_freq_factor", "high_freq_factor", 1u << OM_HF_LLAMA3, OM_HF_NUM, 1e-3, 1e6, NONE },
+	{ "low_freq_factor", "low_freq_factor", 1u << OM_HF_LLAMA3, OM_HF_NUM, 1e-3, 1e6, NAN },
+	{ "high_freq_factor", "high_freq_factor", 1u << OM_HF_LLAMA3, OM_HF_NUM, 1e-3, 1e6, NAN },
 };
 
 /* The gated activations of both sides. */
@@ -60,7 +33,8 @@ static const char *const activations[][2] = { { "silu", "swiglu" }, { "swish", "
 
 /*
  * Keys that mean nothing for what the model computes: of files, of saving, of generation, of
- * classification. Those that begin with _ or end with _token_id are among them.
+ * classification, of rounding, of layers behind the model's. Those that begin with _ or end with
+ * _token_id are among them.
  */
 static const char *const passed_over[] = { "transformers_version", "transformers.js_config",
 	"architectures", "dtype", "torch_dtype", "name_or_path", "use_cache", "return_dict",
@@ -73,7 +47,7 @@ static const char *const passed_over[] = { "transformers_version", "transformers
 	"num_beam_groups", "num_return_sequences", "diversity_penalty", "repetition_penalty",
 	"length_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "early_stopping",
 	"bad_words_ids", "remove_invalid_values", "exponential_decay_length_penalty",
-	"suppress_tokens", "begin_suppress_tokens" };
+	"suppress_tokens", "begin_suppress_tokens", "num_mtp_layers", "enable_moe_fp32_combine" };
 
 /* Keys of every family that change what weights or layers are. */
 static const char *const refused[][2] = {
@@ -162,7 +136,7 @@ with_value(const struct reader *r, enum om_hf_key k, char text[128])
 	char number[32];
 
 	om_hf_number(number, om_hf_keys[k].type, r->m->v[k]);
-	snprintf(text, 128, "%s = %s%s%s%s", om_hf_keys[k].key, number,
+	snprintf(text, 128, "%s = %s%s%s%s", om_hf_key_name(r->m->family, k), number,
 	    r->m->given[k] ? "" : " (the default of ",
 	    r->m->given[k] ? "" : r->m->family->model_type, r->m->given[k] ? "" : ")");
 	return text;
@@ -214,19 +188,10 @@ is_off(const json_t *v)
 	       (json_is_object(v) && !json_object_size(v));
 }
 
-const struct om_hf_family *
-om_hf_family(const char *model_type)
-{
-	for (unsigned i = 0; i < OM_HF_FAMILIES && model_type; i++)
-		if (strcmp(om_hf_families[i].model_type, model_type) == 0)
-			return &om_hf_families[i];
-	return NULL;
-}
-
 static const char *
 known_families(void)
 {
-	static char list[128];
+	static char list[256];
 
 	for (unsigned i = 0; i < OM_HF_FAMILIES && (i || !*list); i++)
 		snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? ", " : "",
@@ -237,26 +202,39 @@ known_families(void)
 static double
 missing(const struct reader *r, enum om_hf_key k)
 {
-	return om_hf_keys[k].missing[r->m->family - om_hf_families];
+	return om_hf_missing(r->m->family, k);
+}
+
+static const char *
+name_of(const struct reader *r, enum om_hf_key k)
+{
+	return om_hf_key_name(r->m->family, k);
 }
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
-/* Some families say num_local_experts, some num_experts; both are read, as transformers does. */
+/* What some say in place of a key, as transformers reads both; NULL: nothing. */
+static const char *
+other_name(const struct reader *r, enum om_hf_key k)
+{
+	return k != OM_HF_num_experts                                  ? NULL
+	       : strcmp(r->m->family->model_type, "ernie4_5_moe") == 0 ? "num_experts"
+								       : "num_local_experts";
+}
+
 static const json_t *
 value_of(struct reader *r, enum om_hf_key k)
 {
-	const json_t *v = json_object_get(r->config, om_hf_keys[k].key), *other;
+	const char *name = other_name(r, k);
+	const json_t *v = json_object_get(r->config, name_of(r, k)),
+		     *other = name ? json_object_get(r->config, name) : NULL;
 	char a[VALUE], b[VALUE];
 
-	if (k != OM_HF_num_experts ||
-	    is_off(other = json_object_get(r->config, "num_local_experts")))
+	if (is_off(other))
 		return v;
 	if (!is_off(v) && !json_equal(v, other))
-		fail(r,
-		    "num_experts = %s, and num_local_experts = %s: they are the same thing; remove "
-		    "the wrong one",
-		    shown(v, a), shown(other, b));
+		fail(r, "%s = %s, and %s = %s: they are the same thing; remove the wrong one",
+		    name_of(r, k), shown(v, a), name, shown(other, b));
 	return other;
 }
 
@@ -268,16 +246,19 @@ read_keys(struct reader *r)
 
 	for (int k = 0; k < OM_HF_KEYS; k++) {
 		const struct om_hf_row *row = &om_hf_keys[k];
-		const json_t *given = value_of(r, (enum om_hf_key)k);
+		const json_t *given;
 
 		v[k] = missing(r, (enum om_hf_key)k);
-		if (isnan(v[k]) || !given)
+		if (isnan(v[k]) || !(given = value_of(r, (enum om_hf_key)k)))
 			continue;
-		if (!json_is_null(given))
-			r->m->given[k] =
-			    number(r, row->key, given, row->type, row->lo, row->hi, &v[k]);
+		if (k == OM_HF_sliding_window && is_off(given) &&
+		    !isnan(missing(r, OM_HF_use_sliding_window)))
+			v[k] = UNSET; /* 0 is what such a family writes for none */
+		else if (!json_is_null(given))
+			r->m->given[k] = number(r, name_of(r, (enum om_hf_key)k), given, row->type,
+			    row->lo, row->hi, &v[k]);
 		else if (k == OM_HF_num_key_value_heads)
-			v[k] = HEADS;
+			v[k] = OM_HF_HEADS;
 		else if (k == OM_HF_sliding_window)
 			v[k] = UNSET;
 	}
@@ -292,10 +273,13 @@ read_keys(struct reader *r)
 			    "%s cannot be described; %s, the default, is the only value that can",
 			    with_value(r, (enum om_hf_key)k, value), text);
 		}
+		if (k == OM_HF_moe_layer_end_index) /* of which -1 is the last layer */
+			continue;
 		v[k] = isnan(v[k]) || v[k] == UNSET ? 0
-		       : v[k] == HEADS              ? v[OM_HF_num_attention_heads]
-		       : v[k] == WIDTH ? floor(v[OM_HF_hidden_size] / v[OM_HF_num_attention_heads])
-				       : v[k];
+		       : v[k] == OM_HF_HEADS        ? v[OM_HF_num_attention_heads]
+		       : v[k] == OM_HF_WIDTH
+			   ? floor(v[OM_HF_hidden_size] / v[OM_HF_num_attention_heads])
+			   : v[k];
 	}
 }
 
@@ -360,10 +344,11 @@ read_windows(struct reader *r)
 		    "in %s and some do not; only null can be described",
 		    window, f->model_type);
 	for (uint32_t l = 0; l < m->layers && f->windows != OM_HF_NEVER; l++)
-		slides[l] = f->slides ? l % 4 != 3
-			    : f->windows == OM_HF_TYPES
-				? window && l >= m->v[OM_HF_max_window_layers]
-				: window != 0;
+		slides[l] = f->windows == OM_HF_ALL    ? window != 0
+			    : f->slides == OM_HF_THREE ? l % 4 != 3
+			    : f->slides == OM_HF_EVEN
+				? window && l % 2 == 0 && l < m->v[OM_HF_max_window_layers]
+				: window && l >= m->v[OM_HF_max_window_layers];
 	if (types && f->windows == OM_HF_TYPES)
 		read_types(r, types, slides);
 	for (uint32_t l = 0; l < m->layers; l++) {
@@ -379,24 +364,17 @@ read_windows(struct reader *r)
 			  "the window");
 }
 
+/* mlp_only_layers: those that have none after all. */
 static void
-read_experts(struct reader *r)
+read_only_layers(struct reader *r)
 {
 	struct om_hf_model *m = r->m;
 	const json_t *only = member(r->config, "mlp_only_layers");
 	char where[40], value[VALUE];
 	double x;
 
-	for (uint32_t l = 0; l < m->layers; l++)
-		m->moe[l] = m->family->moe == OM_HF_YES ||
-			    (m->family->moe == OM_HF_EITHER &&
-				(l + 1) % (uint32_t)m->v[OM_HF_decoder_sparse_step] == 0);
-	if (!only || m->family->moe != OM_HF_EITHER)
-		return;
-	if (!json_is_array(only)) {
+	if (only && !json_is_array(only))
 		fail(r, "mlp_only_layers = %s: must be a list of layers", shown(only, value));
-		return;
-	}
 	for (size_t i = 0; i < json_array_size(only); i++) {
 		snprintf(where, sizeof where, "mlp_only_layers[%zu]", i);
 		if (number(r, where, json_array_get(only, i), OM_HF_INT, 0, m->layers - 1, &x))
@@ -404,25 +382,104 @@ read_experts(struct reader *r)
 	}
 }
 
+/* mlp_layer_types: whether each layer has them. */
+static void
+read_mlp_types(struct reader *r)
+{
+	struct om_hf_model *m = r->m;
+	const json_t *types = member(r->config, "mlp_layer_types");
+	char value[VALUE];
+
+	if (!types)
+		return;
+	if (!json_is_array(types) || json_array_size(types) != m->layers) {
+		fail(r, "mlp_layer_types = %s: must be a list of num_hidden_layers = %u entries",
+		    shown(types, value), m->layers);
+		return;
+	}
+	for (uint32_t l = 0; l < m->layers; l++) {
+		const json_t *t = json_array_get(types, l);
+		const char *s = json_is_string(t) ? json_string_value(t) : "";
+
+		m->moe[l] = strcmp(s, "sparse") == 0;
+		if (!m->moe[l] && strcmp(s, "dense") != 0)
+			fail(r, "mlp_layer_types[%u] = %s: must be \"dense\" or \"sparse\"", l,
+			    shown(t, value));
+	}
+}
+
 /* Facts that the model does not have become 0; those that its family implies become themselves. */
 static void
 settle(struct om_hf_model *m)
 {
+	const struct om_hf_family *f = m->family;
 	bool dense = false, moe = false;
+	double *v = m->v;
 
 	for (uint32_t l = 0; l < m->layers; l++) {
 		dense |= !m->moe[l];
 		moe |= m->moe[l];
 	}
-	if (moe && !m->v[OM_HF_moe_intermediate_size])
-		m->v[OM_HF_moe_intermediate_size] = m->v[OM_HF_intermediate_size];
-	if (m->family->normalize == OM_HF_YES)
-		m->v[OM_HF_norm_topk_prob] = 1;
+	m->qk_norm = isnan(om_hf_missing(f, OM_HF_use_qk_norm)) || v[OM_HF_use_qk_norm] != 0
+			 ? f->qk_norm
+			 : "none";
+	m->bias = !v[OM_HF_attention_bias] ? "none" : f->open_output ? "qkv" : "all";
+	m->score = !moe ? NULL : f->sigmoid ? "sigmoid" : "softmax";
+	if (moe && !v[OM_HF_moe_intermediate_size])
+		v[OM_HF_moe_intermediate_size] = v[OM_HF_intermediate_size];
+	if (f->normalize == OM_HF_YES)
+		v[OM_HF_norm_topk_prob] = 1;
+	if (!isnan(om_hf_missing(f, OM_HF_n_shared_experts)))
+		v[OM_HF_shared_expert_intermediate_size] =
+		    v[OM_HF_n_shared_experts] * v[OM_HF_moe_intermediate_size];
+	if (isnan(om_hf_missing(f, OM_HF_routed_scaling_factor)))
+		v[OM_HF_routed_scaling_factor] = 1;
+	if (isnan(om_hf_missing(f, OM_HF_n_group)))
+		v[OM_HF_n_group] = v[OM_HF_topk_group] = 1;
 	if (!dense)
-		m->v[OM_HF_intermediate_size] = 0;
+		v[OM_HF_intermediate_size] = 0;
 	if (!moe)
-		m->v[OM_HF_num_experts] = m->v[OM_HF_num_experts_per_tok] =
-		    m->v[OM_HF_moe_intermediate_size] = m->v[OM_HF_norm_topk_prob] = 0;
+		v[OM_HF_num_experts] = v[OM_HF_num_experts_per_tok] =
+		    v[OM_HF_moe_intermediate_size] = v[OM_HF_norm_topk_prob] =
+			v[OM_HF_shared_expert_intermediate_size] = v[OM_HF_routed_scaling_factor] =
+			    v[OM_HF_n_group] = v[OM_HF_topk_group] = 0;
+}
+
+static void
+check_experts(struct reader *r)
+{
+	const double *v = r->m->v;
+	double e = v[OM_HF_num_experts], groups = v[OM_HF_n_group], most = v[OM_HF_topk_group];
+	char a[128], b[128];
+
+	if (!r->m->score)
+		return;
+	if (!e || !v[OM_HF_num_experts_per_tok]) {
+		fail(r, "%s is missing",
+		    name_of(r, e ? OM_HF_num_experts_per_tok : OM_HF_num_experts));
+		return;
+	}
+	if (v[OM_HF_moe_intermediate_size] > om_hf_keys[OM_HF_moe_intermediate_size].hi)
+		fail(r, "intermediate_size = %.0f: must be at most %.0f, as the width of an expert",
+		    v[OM_HF_moe_intermediate_size], om_hf_keys[OM_HF_moe_intermediate_size].hi);
+	if (v[OM_HF_shared_expert_intermediate_size] >
+	    om_hf_keys[OM_HF_shared_expert_intermediate_size].hi)
+		fail(r, "%s, of %.0f each: the shared expert must be at most %.0f wide",
+		    with_value(r, OM_HF_n_shared_experts, a), v[OM_HF_moe_intermediate_size],
+		    om_hf_keys[OM_HF_shared_expert_intermediate_size].hi);
+	if (v[OM_HF_num_experts_per_tok] > e)
+		fail(r, "%s is more than %s", with_value(r, OM_HF_num_experts_per_tok, a),
+		    with_value(r, OM_HF_num_experts, b));
+	else if (fmod(e, groups) != 0 || (!isnan(missing(r, OM_HF_n_group)) && e / groups < 2))
+		fail(r, "%s: each of %s has to have two or more of them, and as many as the others",
+		    with_value(r, OM_HF_num_experts, a), with_value(r, OM_HF_n_group, b));
+	else if (most > groups)
+		fail(r, "%s is more than %s", with_value(r, OM_HF_topk_group, a),
+		    with_value(r, OM_HF_n_group, b));
+	else if (v[OM_HF_num_experts_per_tok] > e / groups * most)
+		fail(r, "%s is more than the experts of %s",
+		    with_value(r, OM_HF_num_experts_per_tok, a),
+		    with_value(r, OM_HF_topk_group, b));
 }
 
 static void
@@ -447,12 +504,7 @@ check_sizes(struct reader *r)
 	else if (r->m->family->square && h * hd != d)
 		fail(r, "%s times %s is not %s, which %s has to be", a,
 		    with_value(r, OM_HF_head_dim, b), with_value(r, OM_HF_hidden_size, c), type);
-	if (v[OM_HF_moe_intermediate_size] > om_hf_keys[OM_HF_moe_intermediate_size].hi)
-		fail(r, "intermediate_size = %.0f: must be at most %.0f, as the width of an expert",
-		    v[OM_HF_moe_intermediate_size], om_hf_keys[OM_HF_moe_intermediate_size].hi);
-	if (v[OM_HF_num_experts_per_tok] > v[OM_HF_num_experts])
-		fail(r, "%s is more than %s", with_value(r, OM_HF_num_experts_per_tok, a),
-		    with_value(r, OM_HF_num_experts, b));
+	check_experts(r);
 }
 
 /* ---- rotary embeddings ----------------------------------------------------------------------- */
@@ -531,7 +583,7 @@ read_rope(
 {
 	const json_t *kind = member(map, "rope_type"), *v;
 	double length = r->m->v[OM_HF_max_position_embeddings], outer = 0;
-	char value[VALUE];
+	char value[VALUE], text[128];
 	unsigned type = 0;
 
 	kind = kind ? kind : member(map, "type");
@@ -576,10 +628,12 @@ read_rope(
 		    where);
 	if ((v = member(map, "partial_rotary_factor")) && json_number_value(v) != 1)
 		fail(r,
-		    "%s.partial_rotary_factor = %s cannot be described; 1, the default, is the "
-		    "only "
-		    "value that can",
+		    "%s.partial_rotary_factor = %s cannot be described; 1 is the only value that "
+		    "can",
 		    where, shown(v, value));
+	else if (!v && r->m->v[OM_HF_partial_rotary_factor] != 1)
+		fail(r, "%s cannot be described; 1.0 is the only value that can",
+		    with_value(r, OM_HF_partial_rotary_factor, text));
 	unknown_parameters(r, map, where, p->type);
 }
 
@@ -690,8 +744,8 @@ is_known(const struct reader *r, const char *key, const json_t *v)
 	bool known = *key == '_' || ends(key, "_token_id") || ends(key, "_token_ids");
 
 	for (int k = 0; k < OM_HF_KEYS; k++)
-		known |=
-		    strcmp(key, om_hf_keys[k].key) == 0 && !isnan(missing(r, (enum om_hf_key)k));
+		known |= strcmp(key, name_of(r, (enum om_hf_key)k)) == 0 &&
+			 !isnan(missing(r, (enum om_hf_key)k));
 	for (unsigned i = 0; i < COUNT(always); i++)
 		known |= strcmp(key, always[i]) == 0;
 	for (unsigned i = 0; i < COUNT(passed_over); i++)
@@ -699,9 +753,11 @@ is_known(const struct reader *r, const char *key, const json_t *v)
 	if (strcmp(key, "layer_types") == 0)
 		known |= f->windows == OM_HF_TYPES || all_full(v);
 	if (strcmp(key, "mlp_only_layers") == 0)
-		known |= f->moe == OM_HF_EITHER;
-	if (strcmp(key, "num_local_experts") == 0)
-		known |= f->moe != OM_HF_NO;
+		known |= f->moe == OM_HF_STEP;
+	if (strcmp(key, "mlp_layer_types") == 0)
+		known |= f->moe == OM_HF_LISTED;
+	if (f->moe != OM_HF_DENSE && strcmp(key, other_name(r, OM_HF_num_experts)) == 0)
+		known = true;
 	if (strcmp(key, "max_window_layers") == 0) /* Qwen's own files have it; nothing reads it */
 		known |= f->windows == OM_HF_ALL;
 	if (strcmp(key, om_hf_ropes[ORIGINAL].key) == 0)
@@ -771,7 +827,12 @@ om_hf_read(struct om_hf_model *m, const json_t *config, FILE *errors, FILE *warn
 		return false;
 	m->layers = (uint32_t)m->v[OM_HF_num_hidden_layers];
 	read_windows(&r);
-	read_experts(&r);
+	for (uint32_t l = 0; l < m->layers; l++)
+		m->moe[l] = om_hf_has_experts(m->family, m->v, l);
+	if (m->family->moe == OM_HF_STEP)
+		read_only_layers(&r);
+	if (m->family->moe == OM_HF_LISTED)
+		read_mlp_types(&r);
 	settle(m);
 	check_sizes(&r);
 	if (m->family->rope_by_type)
@@ -781,82 +842,4 @@ om_hf_read(struct om_hf_model *m, const json_t *config, FILE *errors, FILE *warn
 	if (!r.failed)
 		unknown_keys(&r);
 	return !r.failed;
-}
-
-/* ---- comparing ------------------------------------------------------------------------------- */
-
-static bool
-numbers_differ(
-    const char *what, enum om_hf_type type, double a, double b, struct om_hf_difference *d)
-{
-	char text[2][32];
-
-	/* a default that one side computes and the other has in writing may be rounded */
-	if (fabs(a - b) <= 1e-12 * fmax(fabs(a), fabs(b)))
-		return false;
-	om_hf_number(text[0], type, a);
-	om_hf_number(text[1], type, b);
-	snprintf(d->what, sizeof d->what, "%s", what);
-	snprintf(d->a, sizeof d->a, "%s", type == OM_HF_INT && a == 0 ? "none" : text[0]);
-	snprintf(d->b, sizeof d->b, "%s", type == OM_HF_INT && b == 0 ? "none" : text[1]);
-	return true;
-}
-
-static bool
-texts_differ(const char *what, const char *a, const char *b, struct om_hf_difference *d)
-{
-	snprintf(d->what, sizeof d->what, "%s", what);
-	snprintf(d->a, sizeof d->a, "%s", a);
-	snprintf(d->b, sizeof d->b, "%s", b);
-	return strcmp(a, b) != 0;
-}
-
-/* The rotary embeddings of full attention, or of sliding windows, where layers of both are. */
-static bool
-ropes_differ(const struct om_hf_rope *a, const struct om_hf_rope *b, const char *of,
-    struct om_hf_difference *d)
-{
-	char what[80];
-
-	snprintf(what, sizeof what, "rope_type%s", of);
-	if (texts_differ(what, om_hf_rope_types[a->type], om_hf_rope_types[b->type], d))
-		return true;
-	for (unsigned i = 0; i < OM_HF_ROPES; i++) {
-		snprintf(what, sizeof what, "%s%s", om_hf_ropes[i].key, of);
-		if (om_hf_ropes[i].types >> a->type & 1 &&
-		    numbers_differ(what, om_hf_ropes[i].type, a->v[i], b->v[i], d))
-			return true;
-	}
-	return false;
-}
-
-bool
-om_hf_differ(const struct om_hf_model *a, const struct om_hf_model *b, struct om_hf_difference *d)
-{
-	bool any[2] = { false };
-	char what[80];
-
-	if (strcmp(a->family->placement, b->family->placement) != 0 ||
-	    strcmp(a->family->qk_norm, b->family->qk_norm) != 0)
-		return texts_differ("model_type", a->family->model_type, b->family->model_type, d);
-	for (int k = 0; k < OM_HF_KEYS; k++)
-		if (om_hf_keys[k].use == OM_HF_FACT &&
-		    numbers_differ(om_hf_keys[k].key, om_hf_keys[k].type, a->v[k], b->v[k], d))
-			return true;
-	if (strcmp(a->activation, b->activation) != 0)
-		return texts_differ("hidden_act", a->hidden_act, b->hidden_act, d);
-	for (uint32_t l = 0; l < a->layers; l++) {
-		any[a->window[l] != 0] = true;
-		snprintf(what, sizeof what, "sliding_window of layer %u", l);
-		if (numbers_differ(what, OM_HF_INT, a->window[l], b->window[l], d))
-			return true;
-		snprintf(what, sizeof what, "feed-forward of layer %u", l);
-		if (texts_differ(
-			what, a->moe[l] ? "experts" : "dense", b->moe[l] ? "experts" : "dense", d))
-			return true;
-	}
-	return (any[0] &&
-		   ropes_differ(&a->rope[0], &b->rope[0], any[1] ? " of full_attention" : "", d)) ||
-	       (any[1] && ropes_differ(
-			      &a->rope[1], &b->rope[1], any[0] ? " of sliding_attention" : "", d));
 }

@@ -42,9 +42,9 @@ om_tensor_count(const struct om_model *m)
 }
 
 char *
-om_tensor_name(const struct om_tensor *t, bool hf)
+om_tensor_name(const struct om_tensor *t)
 {
-	const char *pattern = hf && t->p->hf_name ? t->p->hf_name : t->p->name;
+	const char *pattern = t->p->name;
 	size_t n = strlen(pattern) + 1, used = 0;
 	char *name;
 
@@ -207,7 +207,7 @@ om_init_params(const struct om_model *m, unsigned char *arena, uint64_t seed)
 	float *z4 = om_alloc(CHUNK, sizeof *z4);
 
 	for (struct om_tensor t = { NULL, 0, 0, 0 }; om_tensor_next(m, &t);) {
-		char *name = om_tensor_name(&t, false);
+		char *name = om_tensor_name(&t);
 		size_t n;
 
 		if (t.p->init == OM_NORMAL && om_device_normal(m, arena, &t, seed, hash(name))) {

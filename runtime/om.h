@@ -34,9 +34,7 @@ enum om_ctl {
 
 /* One stored parameter tensor; it stands for layers x experts tensors of the checkpoint. */
 struct om_param {
-	const char *name; /* Hugging Face name; %l layer, %e expert */
-	const char
-	    *hf_name; /* where the exported architecture calls it otherwise; NULL: the same */
+	const char *name;      /* in checkpoints; %l layer, %e expert */
 	uint64_t weight, grad; /* byte offsets */
 	uint64_t m, v;         /* optimizer moments, byte offsets */
 	uint64_t master;       /* weights in fp32, of which weight is the rounding to bf16 */

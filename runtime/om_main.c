@@ -222,7 +222,7 @@ static const struct command {
 	    "loss of a checkpoint on eval.paths", NULL, run_help },
 	{ "data", survey, 1, MANY, ON_FIRST, "run.yaml [key=value ...]",
 	    "read all data: sizes, documents", NULL, run_help },
-	{ "export", export, 1, 2, ALONE, "DIR [CHECKPOINT]", "weights for Hugging Face",
+	{ "export", export, 1, 2, ON_FIRST, "DIR [CHECKPOINT]", "weights for Hugging Face",
 	    "DIR is new or empty. CHECKPOINT is a step's directory, or one of several steps, "
 	    "whose\n"
 	    "newest is taken; without it, the current directory. No GPU is needed.\n",

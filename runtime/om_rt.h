@@ -486,8 +486,7 @@ struct om_tensor {
 /* Steps through all of them in a fixed order; start with { NULL }. */
 bool om_tensor_next(const struct om_model *m, struct om_tensor *t);
 uint64_t om_tensor_count(const struct om_model *m);
-/* Its name, or hf: the one it is exported under, %l and %e filled in; free() it. */
-char *om_tensor_name(const struct om_tensor *t, bool hf);
+char *om_tensor_name(const struct om_tensor *t); /* %l and %e filled in; free() it */
 /*
  * Elements [*first, *end) of each repetition of a stored parameter that are this rank's: it keeps
  * their master and moments, and writes them to checkpoints. A buffer is the first data rank's.
@@ -618,8 +617,6 @@ void om_ckpt_save(struct om_ckpt *k, const unsigned char *arena, uint64_t step);
 void om_ckpt_good(struct om_ckpt *k, uint64_t step);
 /* What to do after numbers that were not: "resume from ...", which one is suspect; free() it. */
 char *om_ckpt_advice(const struct om_ckpt *k);
-/* Writes the weights for Hugging Face into dir, which is new or empty. */
-void om_ckpt_export(const struct om_model *m, const unsigned char *arena, const char *dir);
 /* Path of the newest checkpoint in the directory, NULL: none; free() it. */
 char *om_ckpt_newest(const struct om_ckpt *k);
 void om_ckpt_close(struct om_ckpt *k);
@@ -638,9 +635,14 @@ struct om_entry {
 	int file;            /* 0 model, 1 optimizer */
 	uint32_t shard, crc;
 };
-/* What of a checkpoint this rank writes, or reads, or an export's, in file order; *n: how many. */
-enum om_entries { OM_TO_SAVE, OM_TO_LOAD, OM_TO_EXPORT };
+/* What of a checkpoint this rank writes, or reads, in file order; *n: how many. */
+enum om_entries { OM_TO_SAVE, OM_TO_LOAD };
 struct om_entry *om_ckpt_entries(const struct om_model *m, enum om_entries which, uint32_t *n);
+/*
+ * All that a checkpoint holds, of all ranks and stages, in an order that is the same under every
+ * layout. `off` is of this rank, and means nothing where there are several.
+ */
+struct om_entry *om_ckpt_whole(const struct om_model *models, uint32_t *n);
 void om_ckpt_entries_free(struct om_entry *e, uint32_t n);
 void om_ckpt_shape(FILE *f, const struct om_st_tensor *t);
 /* Its name in a shard: the tensor's, or of a slice NAME[first:end]; free() it. */
@@ -656,6 +658,23 @@ char *om_ckpt_step_path(const char *dir, const char *prefix, uint64_t step);
 bool om_ckpt_remove(const char *path); /* a directory of plain files; false: errno */
 /* The directories that a path lies in; whoever makes it says where they could not be. */
 void om_ckpt_make_parents(const char *path);
+
+/*
+ * A checkpoint of any layout, tensor by tensor and without an arena, in one process. path is a
+ * step's directory, or one of several, whose newest is taken; how: what names another; which it is
+ * goes to f.
+ */
+struct om_reader;
+struct om_reader *
+om_reader_open(const struct om_model *models, const char *path, const char *how, FILE *f);
+const struct om_entry *om_reader_entries(const struct om_reader *r, uint32_t *n);
+/*
+ * n elements of a weight, of as many bytes as are given back; from the first on in order, and all
+ * of them, for its checksum's sake.
+ */
+size_t
+om_reader_read(struct om_reader *r, const struct om_entry *e, uint64_t at, void *to, size_t n);
+void om_reader_close(struct om_reader *r);
 
 /* ---- events.c: TensorBoard's event files ---------------------------------------------------- */
 

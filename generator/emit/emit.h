@@ -84,7 +84,5 @@ emit_manifest(const struct plan *p, const char *fingerprint, struct tree *t); /*
  * hf.c: the config.json of the model; NULL and the reason if transformers has no such architecture.
  */
 const char *hf_config(const struct graph *g, const char **reason);
-const struct om_hf_family *hf_family_of(const struct graph *g); /* NULL: none is this model */
-const char *hf_name(const struct om_hf_family *m, const char *name);
 
 #endif

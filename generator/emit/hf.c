@@ -1,6 +1,6 @@
 /*
- * Hugging Face's side of a model: which of transformers' architectures it is, its config.json, and
- * the names that differ from ours. field.def says how each field is exported.
+ * Hugging Face's side of a model: which of transformers' architectures it is, and its config.json.
+ * field.def says how each field is exported.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -96,9 +96,56 @@ rope_facts(const struct object *rope, struct om_hf_rope *p)
 				p->v[i] = as_number(spec_value(scaling, (enum field_id)f));
 }
 
+/* Which layers have experts, as the keys of every family would say it. */
+static void
+place_facts(struct om_hf_model *m)
+{
+	double *v = m->v;
+	uint32_t first = m->layers, last = 0, second = 0;
+
+	for (uint32_t l = 0; l < m->layers; l++) {
+		if (!m->moe[l])
+			continue;
+		second = first < l && !second ? l : second;
+		first = first < l ? first : l;
+		last = l;
+	}
+	v[OM_HF_decoder_sparse_step] = 1;
+	v[OM_HF_first_k_dense_replace] = v[OM_HF_moe_layer_start_index] = first;
+	v[OM_HF_moe_layer_end_index] = last;
+	v[OM_HF_moe_layer_interval] = second ? second - first : 1;
+}
+
+/* What a layer with experts says; NULL, or why no configuration can say it. */
+static const char *
+expert_facts(const struct object *moe, struct om_hf_model *m, bool biased)
+{
+	const struct object *router = spec_obj(moe, F_moe_router);
+	const char *score = spec_str(router, F_router_score);
+	double hidden = (double)spec_int(moe, F_moe_hidden_size), *v = m->v,
+	       shared = (double)spec_int(moe, F_moe_shared_hidden_size);
+	bool chosen = !strcmp(score, "topk_softmax");
+
+	/* a softmax over the chosen ones is one over all, divided by the sum of the chosen */
+	m->score = chosen ? "softmax" : score;
+	v[OM_HF_norm_topk_prob] = spec_int(router, F_router_normalize) || chosen;
+	v[OM_HF_num_experts] = (double)spec_int(moe, F_moe_num_experts);
+	v[OM_HF_num_experts_per_tok] = (double)spec_int(moe, F_moe_top_k);
+	v[OM_HF_moe_intermediate_size] = hidden;
+	v[OM_HF_shared_expert_intermediate_size] = shared;
+	v[OM_HF_n_shared_experts] = shared / hidden;
+	v[OM_HF_routed_scaling_factor] = spec_num(router, F_router_weight_scale);
+	v[OM_HF_n_group] = (double)spec_int(router, F_router_n_groups);
+	v[OM_HF_topk_group] = (double)spec_int(router, F_router_top_groups);
+	v[OM_HF_router_aux_loss_coef] = spec_num(router, F_router_load_balance);
+	return biased && chosen
+		   ? "router.bias_gamma: no architecture has a bias of what topk_softmax chooses by"
+		   : NULL;
+}
+
 /* What the layers say; NULL, or why no configuration can say it. */
 static const char *
-layer_facts(const struct graph *g, struct om_hf_model *m)
+layer_facts(const struct graph *g, struct om_hf_model *m, bool *biased)
 {
 	const struct object *at = NULL, *ffn[2] = { NULL }, *rope[2] = { NULL };
 	double window = 0, *v = m->v;
@@ -124,13 +171,18 @@ layer_facts(const struct graph *g, struct om_hf_model *m)
 		window = w ? w : window;
 		m->window[l] = w;
 		m->moe[l] = moe;
+		*biased |=
+		    moe && spec_num(spec_obj(seg->ffn, F_moe_router), F_router_bias_gamma) > 0;
 	}
 	for (int k = 0; k < 2; k++)
 		rope_facts(rope[k] ? rope[k] : rope[!k], &m->rope[k]);
+	m->qk_norm = spec_str(at, F_attention_qk_norm);
+	m->bias = spec_str(at, F_attention_bias);
+	v[OM_HF_use_qk_norm] = strcmp(m->qk_norm, "none") != 0;
+	v[OM_HF_attention_bias] = strcmp(m->bias, "none") != 0;
 	v[OM_HF_num_attention_heads] = (double)spec_int(at, F_attention_n_heads);
 	v[OM_HF_num_key_value_heads] = (double)spec_int(at, F_attention_n_kv_heads);
 	v[OM_HF_head_dim] = (double)spec_int(at, F_attention_head_dim);
-	v[OM_HF_attention_bias] = strcmp(spec_str(at, F_attention_bias), "none") != 0;
 	v[OM_HF_sliding_window] = window;
 	const char *act[2] = { ffn[0] ? spec_str(ffn[0], F_mlp_activation) : NULL,
 		ffn[1] ? spec_str(ffn[1], F_moe_activation) : NULL };
@@ -140,51 +192,81 @@ layer_facts(const struct graph *g, struct om_hf_model *m)
 		return "mlp.activation and moe.activation differ";
 	if (ffn[0])
 		v[OM_HF_intermediate_size] = (double)spec_int(ffn[0], F_mlp_hidden_size);
-	if (!ffn[1])
-		return NULL;
-	const struct object *router = spec_obj(ffn[1], F_moe_router);
-	v[OM_HF_num_experts] = (double)spec_int(ffn[1], F_moe_num_experts);
-	v[OM_HF_num_experts_per_tok] = (double)spec_int(ffn[1], F_moe_top_k);
-	v[OM_HF_moe_intermediate_size] = (double)spec_int(ffn[1], F_moe_hidden_size);
-	/* a softmax over the chosen ones is one over all, divided by the sum of the chosen */
-	v[OM_HF_norm_topk_prob] = spec_int(router, F_router_normalize) ||
-				  !strcmp(spec_str(router, F_router_score), "topk_softmax");
-	v[OM_HF_router_aux_loss_coef] = spec_num(router, F_router_load_balance);
-	return NULL;
+	place_facts(m);
+	return ffn[1] ? expert_facts(ffn[1], m, *biased) : NULL;
 }
 
 /* What a family has of a model, in this order, and what is said of the first that it has not. */
 static const char *const unlike[] = { "places its norms otherwise", "has another qk_norm",
-	"has experts in other layers", "has no such windows",
-	"has the same rotary embeddings in all layers", "has no biases in its attention",
-	"divides the chosen weights by their sum", "has heads that make up the width",
+	"scores experts otherwise", "has experts in other layers", "has no such windows",
+	"has the same rotary embeddings in all layers", "has no such biases in its attention",
+	"divides the chosen weights by their sum", "has no such shared expert",
+	"has no bias of the choice of experts", "does not scale the chosen weights",
+	"does not choose among groups of two experts and more", "has heads that make up the width",
 	"has a width that its heads divide" };
+
+static bool
+has_key(const struct om_hf_family *f, enum om_hf_key k)
+{
+	double usual = om_hf_missing(f, k);
+
+	return usual == usual;
+}
+
+/* Whether the family's keys can say which layers have experts. */
+static bool
+same_places(const struct om_hf_family *f, const struct om_hf_model *m)
+{
+	bool any = false, same = true;
+
+	for (uint32_t l = 0; l < m->layers; l++) {
+		any |= m->moe[l];
+		same &= m->moe[l] == om_hf_has_experts(f, m->v, l);
+	}
+	return any == (f->moe != OM_HF_DENSE) &&
+	       (same || f->moe == OM_HF_STEP || f->moe == OM_HF_LISTED);
+}
+
+static bool
+same_shared(const struct om_hf_family *f, const double *v)
+{
+	double shared = v[OM_HF_shared_expert_intermediate_size], n = v[OM_HF_n_shared_experts];
+
+	return has_key(f, OM_HF_n_shared_experts)
+		   ? n == (double)(uint64_t)n
+		   : shared == 0 || has_key(f, OM_HF_shared_expert_intermediate_size);
+}
 
 /* How many of these a family has; all of them: the model is of the family. */
 static unsigned
-likeness(const struct om_hf_family *f, const struct om_hf_model *m, const char *placement,
-    const char *qk_norm)
+likeness(
+    const struct om_hf_family *f, const struct om_hf_model *m, const char *placement, bool biased)
 {
-	uint32_t windows = 0, moes = 0;
+	uint32_t windows = 0;
 	const double *v = m->v;
-	double heads = v[OM_HF_num_attention_heads], width = v[OM_HF_hidden_size];
+	double heads = v[OM_HF_num_attention_heads], width = v[OM_HF_hidden_size],
+	       groups = v[OM_HF_n_group];
 	unsigned n = 0;
 
-	for (uint32_t l = 0; l < m->layers; l++) {
+	for (uint32_t l = 0; l < m->layers; l++)
 		windows += m->window[l] != 0;
-		moes += m->moe[l];
-	}
 	const bool has[LEN(unlike)] = {
 		!strcmp(f->placement, placement),
-		!strcmp(f->qk_norm, qk_norm),
-		f->moe == OM_HF_NO    ? !moes
-		: f->moe == OM_HF_YES ? moes == m->layers
-				      : moes > 0,
+		!strcmp(f->qk_norm, m->qk_norm) ||
+		    (has_key(f, OM_HF_use_qk_norm) && !v[OM_HF_use_qk_norm]),
+		!m->score || f->sigmoid == !strcmp(m->score, "sigmoid"),
+		same_places(f, m),
 		!windows || f->windows == OM_HF_TYPES ||
 		    (f->windows == OM_HF_ALL && windows == m->layers),
 		f->rope_by_type || !memcmp(&m->rope[0], &m->rope[1], sizeof m->rope[0]),
-		f->bias != OM_HF_NO || !v[OM_HF_attention_bias],
+		!v[OM_HF_attention_bias] ||
+		    (f->bias != OM_HF_NO && f->open_output == !strcmp(m->bias, "qkv")),
 		f->normalize != OM_HF_YES || v[OM_HF_norm_topk_prob],
+		same_shared(f, v),
+		f->choice_bias || !biased,
+		has_key(f, OM_HF_routed_scaling_factor) || v[OM_HF_routed_scaling_factor] == 1 ||
+		    !m->score,
+		has_key(f, OM_HF_n_group) ? v[OM_HF_num_experts] >= 2 * groups : groups <= 1,
 		!f->square || heads * v[OM_HF_head_dim] == width,
 		!f->heads_divide || (uint64_t)width % (uint64_t)heads == 0,
 	};
@@ -198,7 +280,8 @@ static void
 find_model(const struct graph *g, struct om_hf_model *m, const char **reason)
 {
 	const struct object *tr = spec_obj(g->trainer, F_trainer_model);
-	const char *placement = spec_str(tr, F_transformer_norm_placement), *qk_norm;
+	const char *placement = spec_str(tr, F_transformer_norm_placement);
+	bool biased = false;
 
 	memset(m, 0, sizeof *m);
 	m->layers = g->n_layers;
@@ -210,13 +293,11 @@ find_model(const struct graph *g, struct om_hf_model *m, const char **reason)
 	m->v[OM_HF_tie_word_embeddings] =
 	    (double)spec_int(spec_obj(tr, F_transformer_lm_head), F_lm_head_tied);
 	m->v[OM_HF_initializer_range] = spec_num(spec_obj(tr, F_transformer_init), F_normal_std);
-	m->v[OM_HF_decoder_sparse_step] = 1;
-	if ((*reason = not_said(tr)) || (*reason = layer_facts(g, m)))
+	if ((*reason = not_said(tr)) || (*reason = layer_facts(g, m, &biased)))
 		return;
-	qk_norm = spec_str(g->seg.a[g->kind_of[0]].attention, F_attention_qk_norm);
 	unsigned best = 0, most = 0;
 	for (unsigned i = 0; i < OM_HF_FAMILIES && most < LEN(unlike); i++) {
-		unsigned n = likeness(&om_hf_families[i], m, placement, qk_norm);
+		unsigned n = likeness(&om_hf_families[i], m, placement, biased);
 		best = n > most ? i : best;
 		most = n > most ? n : most;
 	}
@@ -278,15 +359,27 @@ ropes_json(const struct om_hf_model *m, struct buf *b)
 static bool
 written(const struct om_hf_model *m, enum om_hf_key k, bool slides, double *x)
 {
-	const struct om_hf_row *row = &om_hf_keys[k];
-	double usual = row->missing[m->family - om_hf_families];
-
-	*x = k == OM_HF_use_sliding_window ? slides : m->v[k];
+	*x = k == OM_HF_use_sliding_window      ? slides
+	     : k == OM_HF_partial_rotary_factor ? 1
+						: m->v[k];
 	if (k == OM_HF_intermediate_size && !*x) /* of experts, or of layers that are not there */
 		*x = m->v[OM_HF_moe_intermediate_size];
-	if (usual != usual || row->use == OM_HF_ONLY || k == OM_HF_output_router_logits)
+	if (!has_key(m->family, k) || om_hf_keys[k].use == OM_HF_ONLY ||
+	    k == OM_HF_output_router_logits ||
+	    (k == OM_HF_partial_rotary_factor && om_hf_missing(m->family, k) == 1))
 		return false;
 	return k == OM_HF_sliding_window ? slides : k != OM_HF_max_window_layers;
+}
+
+/* A list of a text for each layer. */
+static void
+types_json(const char *key, const struct om_hf_model *m, const char *texts[2], struct buf *b)
+{
+	buf_printf(b, "  \"%s\": [", key);
+	for (uint32_t l = 0; l < m->layers; l++)
+		buf_printf(b, "%s\"%s\"", l ? ", " : "",
+		    texts[*key == 'm' ? m->moe[l] : m->window[l] > 0]);
+	buf_puts(b, "],\n");
 }
 
 static const char *
@@ -304,20 +397,20 @@ config_json(const struct om_hf_model *m, const char *dtype)
 		if (!written(m, (enum om_hf_key)k, slides, &x))
 			continue;
 		om_hf_number(text, om_hf_keys[k].type, x);
-		buf_printf(&b, "  \"%s\": %s,\n", om_hf_keys[k].key, text);
-		if (k == OM_HF_num_experts) /* some versions read the one, some the other */
+		const char *name = om_hf_key_name(m->family, (enum om_hf_key)k);
+		buf_printf(&b, "  \"%s\": %s,\n", name, text);
+		if (!strcmp(name, "num_experts")) /* some versions read the one, some the other */
 			buf_printf(&b, "  \"num_local_experts\": %s,\n", text);
 	}
 	buf_printf(&b, "  \"hidden_act\": \"%s\",\n", m->hidden_act);
 	ropes_json(m, &b);
-	if (slides && m->family->windows == OM_HF_TYPES) {
-		buf_puts(&b, "  \"layer_types\": [");
-		for (uint32_t l = 0; l < m->layers; l++)
-			buf_printf(&b, "%s\"%s_attention\"", l ? ", " : "",
-			    m->window[l] > 0 ? "sliding" : "full");
-		buf_puts(&b, "],\n");
-	}
-	if (m->family->moe == OM_HF_EITHER) {
+	if (m->family->windows == OM_HF_TYPES &&
+	    (slides || !has_key(m->family, OM_HF_use_sliding_window)))
+		types_json("layer_types", m,
+		    (const char *[]){ "full_attention", "sliding_attention" }, &b);
+	if (m->family->moe == OM_HF_LISTED)
+		types_json("mlp_layer_types", m, (const char *[]){ "dense", "sparse" }, &b);
+	if (m->family->moe == OM_HF_STEP) {
 		buf_puts(&b, "  \"mlp_only_layers\": [");
 		for (uint32_t l = 0; l < m->layers; l++)
 			if (!m->moe[l]) {
@@ -369,35 +462,4 @@ hf_config(const struct graph *g, const char **reason)
 	    &m, strcmp(spec_str(pr, F_precision_weights), "bf16") ? "float32" : "bfloat16");
 	check_config(json, &m);
 	return json;
-}
-
-const struct om_hf_family *
-hf_family_of(const struct graph *g)
-{
-	static struct om_hf_model m;
-	const char *reason;
-
-	find_model(g, &m, &reason);
-	return m.family;
-}
-
-/*
- * The name under which transformers stores a parameter of this model; ours where that is the same.
- */
-const char *
-hf_name(const struct om_hf_family *m, const char *name)
-{
-	static const char *const mixtral[][2] = {
-		{ "mlp.gate.weight", "block_sparse_moe.gate.weight" },
-		{ "mlp.experts.%e.gate_proj.weight", "block_sparse_moe.experts.%e.w1.weight" },
-		{ "mlp.experts.%e.up_proj.weight", "block_sparse_moe.experts.%e.w3.weight" },
-		{ "mlp.experts.%e.down_proj.weight", "block_sparse_moe.experts.%e.w2.weight" },
-	};
-	const char *tail = strstr(name, "mlp.");
-
-	for (unsigned i = 0; m && !strcmp(m->model_type, "mixtral") && tail && i < LEN(mixtral);
-	     i++)
-		if (!strcmp(tail, mixtral[i][0]))
-			return xprintf("%.*s%s", (int)(tail - name), name, mixtral[i][1]);
-	return name;
 }

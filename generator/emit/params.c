@@ -61,7 +61,6 @@ param_rows(const struct plan *p, enum tensor_class class, struct buf *b)
 {
 	static const char *const inits[] = { "OM_NORMAL", "OM_ONE", "OM_ZERO" };
 	const struct graph *g = p->graph;
-	const struct om_hf_family *family = hf_family_of(g);
 	uint32_t n = 0;
 
 	for (tensor_id i = 1; i < g->tensor.n; i++) {
@@ -72,12 +71,9 @@ param_rows(const struct plan *p, enum tensor_class class, struct buf *b)
 		uint8_t lead = tensor_by_expert(t);
 		uint64_t experts = lead ? t->dim[0] : 0, at;
 		const struct bucket *bucket = plan_bucket(p, i, &at);
-		const char *exported = hf_name(family, t->hf);
 		struct buf line = { 0 }, dims = { 0 };
 		n++;
 		buf_printf(b, "\t{\n\t\t.name = \"%s\",\n", t->hf);
-		if (strcmp(exported, t->hf))
-			buf_printf(b, "\t\t.hf_name = \"%s\",\n", exported);
 		if (class == T_BUFFER) {
 			emit_line(b, 2, ".weight = %s,", off(p, i));
 		} else {

@@ -83,13 +83,34 @@ attention_text(const struct om_hf_model *m, struct buf *b)
 		    "attention {\n        n_heads = %.0f, n_kv_heads = %.0f, head_dim = %.0f,\n"
 		    "        qk_norm = \"%s\", bias = \"%s\", window = %.0f,\n        rope = ",
 		    m->v[OM_HF_num_attention_heads], m->v[OM_HF_num_key_value_heads],
-		    m->v[OM_HF_head_dim], m->family->qk_norm,
-		    m->v[OM_HF_attention_bias] != 0 ? "all" : "none",
-		    k ? m->v[OM_HF_sliding_window] : 0);
+		    m->v[OM_HF_head_dim], m->qk_norm, m->bias, k ? m->v[OM_HF_sliding_window] : 0);
 		rope_text(&m->rope[k], &at[k]);
 		buf_puts(&at[k], ",\n      }");
 	}
 	by_layer("attention", "full", full, m->layers, (const char *[]){ at[0].s, at[1].s }, b);
+}
+
+/* A router, in as few fields as say what it is. */
+static const char *
+router_text(const struct om_hf_model *m)
+{
+	const double *v = m->v;
+	struct buf b = { 0 };
+
+	buf_puts(&b, "router { ");
+	if (m->family->sigmoid)
+		buf_puts(&b, "score = \"sigmoid\", ");
+	buf_printf(&b, "normalize = %s, ", v[OM_HF_norm_topk_prob] != 0 ? "true" : "false");
+	if (v[OM_HF_routed_scaling_factor] != 1)
+		buf_printf(&b, "weight_scale = %s, ", text_double(v[OM_HF_routed_scaling_factor]));
+	if (v[OM_HF_n_group] != 1)
+		buf_printf(&b, "n_groups = %.0f, top_groups = %.0f, ", v[OM_HF_n_group],
+		    v[OM_HF_topk_group]);
+	if (m->family->choice_bias)
+		buf_puts(&b, "bias_gamma = 0.001, ");
+	buf_printf(
+	    &b, "load_balance = %s, z_loss = 0 }", text_double(v[OM_HF_router_aux_loss_coef]));
+	return b.s;
 }
 
 static void
@@ -97,6 +118,13 @@ feed_forward_text(const struct om_hf_model *m, struct buf *b)
 {
 	const char *act =
 	    strcmp(m->activation, "swiglu") ? xprintf(", activation = \"%s\"", m->activation) : "";
+	double shared_size = m->v[OM_HF_shared_expert_intermediate_size];
+	const char *shared = shared_size ? xprintf(", shared_hidden_size = %.0f", shared_size) : "";
+	const char *said =
+	    m->family->choice_bias
+		? "        -- transformers does not say how the bias of the choice was moved\n"
+		: "        -- transformers adds this loss only where output_router_logits is "
+		  "true\n";
 	bool dense[OM_HF_LAYERS];
 
 	for (uint32_t l = 0; l < m->layers; l++)
@@ -104,16 +132,10 @@ feed_forward_text(const struct om_hf_model *m, struct buf *b)
 	by_layer("feed_forward", "dense", dense, m->layers,
 	    (const char *[]){
 		xprintf("mlp { hidden_size = %.0f%s }", m->v[OM_HF_intermediate_size], act),
-		xprintf(
-		    "moe {\n        num_experts = %.0f, top_k = %.0f, hidden_size = %.0f%s,\n"
-		    "        -- transformers adds this loss only where output_router_logits is "
-		    "true\n"
-		    "        router = router { normalize = %s, load_balance = %s, z_loss = 0 },\n"
-		    "      }",
+		xprintf("moe {\n        num_experts = %.0f, top_k = %.0f, hidden_size = %.0f%s%s,\n"
+			"%s        router = %s,\n      }",
 		    m->v[OM_HF_num_experts], m->v[OM_HF_num_experts_per_tok],
-		    m->v[OM_HF_moe_intermediate_size], act,
-		    m->v[OM_HF_norm_topk_prob] != 0 ? "true" : "false",
-		    text_double(m->v[OM_HF_router_aux_loss_coef])) },
+		    m->v[OM_HF_moe_intermediate_size], shared, act, said, router_text(m)) },
 	    b);
 }
 

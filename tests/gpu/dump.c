@@ -41,7 +41,7 @@ tokens(uint64_t step, uint64_t micro)
 static void
 tensor(const char *kind, const struct om_tensor *t, const float *x)
 {
-	char *name = om_tensor_name(t, false);
+	char *name = om_tensor_name(t);
 
 	fprintf(out, "%s %s %llu\n", kind, name, (unsigned long long)t->p->numel);
 	fwrite(x, sizeof *x, t->p->numel, out);

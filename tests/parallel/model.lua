@@ -21,7 +21,7 @@ return trainer {
         top_k = number("k", 3),
         hidden_size = 24,
         shared_hidden_size = number("shared", 40),
-        router = router { normalize = true, load_balance = 0.02, z_loss = 0.002,
+        router = router { score = arg.score, normalize = true, load_balance = 0.02, z_loss = 0.002,
           bias_gamma = number("gamma", 0), balance_over = arg.balance },
       }
     end,

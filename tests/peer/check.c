@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "config.h"
+#include "hf.h"
 #include "layout.h"
 #include "model.h"
 
@@ -84,12 +85,35 @@ largest(const float *x, uint64_t n)
 static void
 full_name(char *out, const struct om_param *p, uint32_t layer, uint32_t expert)
 {
-	for (const char *s = p->hf_name ? p->hf_name : p->name; *s; s++)
+	for (const char *s = p->name; *s; s++)
 		if (*s == '%')
 			out += sprintf(out, "%u", *++s == 'l' ? layer : expert);
 		else
 			*out++ = *s;
 	*out = 0;
+}
+
+/* Whose names and forms the fixture has. */
+static struct om_hf_model config;
+
+/* What the fixture has under a key, in our form; NULL: nothing. scale: of the numbers. */
+static const float *
+ours(const struct store *st, const char *key, const struct om_hf_item *item, double scale,
+    uint64_t *n)
+{
+	const float *x = tensor(st, key, n);
+	double *y = x ? malloc((*n + 1) * sizeof *y) : NULL;
+	float *z = x ? malloc((*n + 1) * sizeof *z) : NULL;
+
+	if (!x || *n % item->block)
+		return NULL;
+	for (uint64_t i = 0; i < *n; i++)
+		y[i] = scale * (double)x[i];
+	om_hf_form(item, y, *n, true);
+	for (uint64_t i = 0; i < *n; i++)
+		z[i] = (float)y[i];
+	free(y);
+	return z;
 }
 
 enum what { LOAD, GRADIENT, STEP };
@@ -101,7 +125,9 @@ enum what { LOAD, GRADIENT, STEP };
 static void
 each_tensor(enum what what)
 {
-	for (uint32_t i = 0; i < om_models[0].nparams; i++) {
+	uint32_t count = om_models[0].nparams + (what == LOAD ? om_models[0].nbuffers : 0);
+
+	for (uint32_t i = 0; i < count; i++) {
 		const struct om_param *p = &om_models[0].param[i];
 		uint32_t experts = p->experts ? p->experts : 1;
 		for (uint32_t l = 0; l < p->nlayers; l++)
@@ -109,8 +135,18 @@ each_tensor(enum what what)
 				uint64_t at = l * p->stride + e * p->numel, n = 0, ng;
 				float *w = (float *)(arena + p->weight) + at,
 				      *g = (float *)(arena + p->grad) + at;
-				char name[150], key[170];
-				full_name(name, p, p->layer ? p->layer[l] : 0, e);
+				char own[150], *name, key[170];
+				struct om_hf_item item = { .rows = 1, .columns = 1, .block = 1 };
+				full_name(own, p, p->layer ? p->layer[l] : 0, e);
+				name = om_hf_name(config.family, own, &item.form);
+				if (item.form == OM_HF_PAIRS) {
+					item.rows = (uint64_t)config.v[OM_HF_head_dim];
+					item.block = item.rows * (item.columns = p->dim[1]);
+				}
+				/* Adam's first step knows no size of a gradient */
+				bool twice = item.form == OM_HF_DOUBLE;
+				if (what == STEP && twice)
+					continue;
 				if (what == LOAD) {
 					/*
 					 * exported again, the weights are those that were imported,
@@ -122,17 +158,20 @@ each_tensor(enum what what)
 						    !memcmp(in, out, n * sizeof *in);
 					expect(same, name, 0, 0);
 					if (same)
-						memcpy(w, out, n * sizeof *w);
+						memcpy(w, ours(&exported, name, &item, 1, &n),
+						    n * sizeof *w);
 					continue;
 				}
 				snprintf(key, sizeof key, "%s.%s",
 				    what == GRADIENT ? "grad" : "step", name);
-				const float *want = tensor(&fixture, key, &n);
+				/* theirs is half of ours where their weights are twice ours */
+				double half = twice ? 4 : 1;
+				const float *want = ours(&fixture, key, &item, half, &n);
 				expect(want && n == p->numel, key, (double)n, (double)p->numel);
 				if (!want || n != p->numel)
 					continue;
 				snprintf(key, sizeof key, "grad.%s", name);
-				const float *grad = tensor(&fixture, key, &ng);
+				const float *grad = ours(&fixture, key, &item, half, &ng);
 				/* a gradient that cancels out is noise of the others' size */
 				double worst = 0;
 				double scale = fmax(largest(grad, n), 1e-3 * gradient_scale);
@@ -167,6 +206,7 @@ main(int argc, char **argv)
 	fixture = read_store(argv[1]);
 	given = read_store(argv[2]);
 	exported = read_store(argv[3]);
+	om_hf_own(&om_models[0], "check", &config);
 	arena = calloc(1, om_models[0].arena_bytes);
 	each_tensor(LOAD);
 	for (const char *g = fixture.header; (g = strstr(g, "\"grad.")) != NULL; g++) {
@@ -208,7 +248,8 @@ main(int argc, char **argv)
 	double loss = *(double *)(arena + om_models[0].loss_off),
 	       want = *(const float *)tensor(&fixture, "loss", &n);
 	expect(fabs(loss - want) <= 1e-5 * want, "loss", loss, want);
-	for (uint32_t m = 0, k = 0; m < om_models[0].nmoe; m++)
+	bool balanced = tensor(&fixture, "balance", &n) != NULL; /* where it was computed */
+	for (uint32_t m = 0, k = 0; balanced && m < om_models[0].nmoe; m++)
 		for (uint32_t l = 0; l < om_models[0].moe[m].nlayers; l++, k++) {
 			double b = *(double *)(arena + om_models[0].moe[m].aux +
 					       l * om_models[0].moe[m].aux_stride);

@@ -2,7 +2,7 @@
 """Writes fixtures from Hugging Face's own implementations: small random models of each family with their weights,
 tokens, logits, losses, every gradient, and the weights after one AdamW step, in fp32 on the CPU.
 
-Usage: make.py OUT [SEED]. Needs PyTorch and transformers; what it writes is committed, so that the tests need neither.
+Usage: make.py OUT [SEED [FAMILY...]]. Needs PyTorch and transformers; what it writes is committed, so that the tests need neither.
 """
 import json
 import os
@@ -23,6 +23,46 @@ BALANCE = 0.05  # weight of each layer's load-balance loss
 NOT_THE_MODEL = """transformers_version dtype torch_dtype _name_or_path architectures attention_dropout bos_token_id
     chunk_size_feed_forward eos_token_id id2label label2id is_encoder_decoder output_attentions output_hidden_states
     pad_token_id problem_type return_dict use_cache pretraining_tp output_router_logits""".split()
+
+
+OLD = ("llama", "qwen3", "olmo2", "olmo3", "olmoe", "qwen3_moe", "mixtral")
+SHARED = ("dots1", "glm4_moe", "solar_open", "hy_v3", "ernie4_5_moe", "qwen2_moe")  # families with shared experts
+
+
+def draw_shared(family, rng, c):
+    """What a family with shared experts has beside the sizes."""
+    experts = rng.choice([4, 6])
+    k = 2  # one whose weight is divided by itself has a gradient of nothing but noise
+    c.update(moe_intermediate_size=rng.choice([11, 16]), num_experts_per_tok=k)
+    shared = rng.choice([1, 2])
+    if family in ("dots1", "glm4_moe", "solar_open"):
+        groups = rng.choice([1, 2])
+        c.update(n_routed_experts=experts, n_shared_experts=shared, n_group=groups, topk_group=1,
+                 norm_topk_prob=rng.random() < 0.7, routed_scaling_factor=rng.choice([1.0, 2.5]),
+                 attention_bias=rng.random() < 0.5)
+    if family in ("dots1", "glm4_moe"):
+        c["first_k_dense_replace"] = rng.choice([0, 1])
+    if family == "dots1":
+        c.update(sliding_window=4, max_window_layers=rng.choice([1, 9]))
+        c["n_shared_experts"] = rng.choice([0, 1, 2])
+    if family == "glm4_moe":
+        c["rope_parameters"]["partial_rotary_factor"] = 1.0
+        c["use_qk_norm"] = rng.random() < 0.5
+    if family == "hy_v3":
+        # as no other family has them
+        c["num_hidden_layers"], types = 3, ["sparse", "dense", rng.choice(["dense", "sparse"])]
+        c.update(num_experts=experts, num_shared_experts=shared, router_scaling_factor=2.0, mlp_layer_types=types)
+    if family == "ernie4_5_moe":
+        del c["num_experts_per_tok"], c["attention_bias"]
+        c.update(moe_k=k, moe_num_experts=experts, moe_num_shared_experts=rng.choice([0, 2]), use_bias=False,
+                 moe_layer_start_index=rng.choice([0, 1]), router_aux_loss_coef=0.0)
+    if family == "qwen2_moe":
+        del c["attention_bias"]
+        c.update(num_experts=experts, shared_expert_intermediate_size=13, norm_topk_prob=rng.random() < 0.5,
+                 qkv_bias=rng.random() < 0.5, mlp_only_layers=rng.choice([[], [0]]), router_aux_loss_coef=0.0)
+        if rng.random() < 0.5:
+            c.update(use_sliding_window=True, sliding_window=4, max_window_layers=2)
+    return c
 
 
 def draw(family, rng):
@@ -51,6 +91,8 @@ def draw(family, rng):
         if kind == "yarn":
             rope.update(original_max_position_embeddings=16, beta_fast=4.0, beta_slow=1.0)
     c["rope_parameters"] = rope
+    if family in SHARED:
+        return draw_shared(family, rng, c)
     if family == "olmo3":
         c["rope_parameters"] = {"sliding_attention": dict(rope), "full_attention": dict(rope)}
         c["sliding_window"] = rng.choice([1, 3, 5])
@@ -91,8 +133,15 @@ def disk_names(model, family):
     inner = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
     if family == "mixtral":
         inner = {"gate": "w1", "up": "w3", "down": "w2"}
-    for name, p in model.named_parameters():
-        where = name.replace(".mlp.", ".block_sparse_moe.") if family == "mixtral" else name
+    other = {"mixtral": [(".mlp.", ".block_sparse_moe.")],
+             "hy_v3": [(".mlp.gate.", ".mlp.router.gate."), (".mlp.e_score_correction_bias", ".mlp.expert_bias"),
+                       (".mlp.shared_experts.", ".mlp.shared_mlp.")],
+             "ernie4_5_moe": [(".mlp.gate.moe_statics.", ".mlp.moe_statics.")]}
+    biases = [(n, b) for n, b in model.named_buffers() if n.endswith("e_score_correction_bias")]
+    for name, p in list(model.named_parameters()) + biases:
+        where = name
+        for a, b in other.get(family, []):
+            where = where.replace(a, b)
         if name.endswith("experts.gate_up_proj"):
             for e in range(p.shape[0]):
                 half = p.shape[1] // 2
@@ -139,8 +188,13 @@ def write(out, family, index, seed):
     with torch.no_grad():
         for name, p in model.named_parameters():
             p.copy_(torch.randn_like(p) * (0.1 if p.dim() == 1 else 0.3) + (1 if p.dim() == 1 else 0))
+            if "shared_expert_gate" in name:  # the only one that can be described: a half of everything
+                p.zero_()
+        for name, b in list(model.named_buffers()) + list(model.named_parameters()):
+            if name.endswith("e_score_correction_bias"):
+                b.copy_(torch.randn_like(b) * 0.1)
     tokens = torch.randint(0, VOCAB, (BATCH, SEQ + 1))
-    moe = family in ("olmoe", "qwen3_moe", "mixtral")
+    moe = family in ("olmoe", "qwen3_moe", "mixtral")  # and its balance is compared
     run = model(input_ids=tokens[:, :-1], **({"output_router_logits": True} if moe else {}))
     loss = torch.nn.functional.cross_entropy(run.logits.float().reshape(-1, VOCAB), tokens[:, 1:].reshape(-1))
     balance = balance_losses(run, config) if moe else []
@@ -152,17 +206,20 @@ def write(out, family, index, seed):
     weights, data = {}, {}
     for name, p, index_ in names:
         weights[name] = part(p, index_)
-        data["grad." + name] = part(p.grad, index_)
+        if p.grad is not None:
+            data["grad." + name] = part(p.grad, index_)
     data["tokens"] = tokens.to(torch.int32)
     data["logits"] = run.logits.detach().float().contiguous()
     data["loss"] = loss.detach().reshape(1)
-    data["balance"] = torch.stack([b.detach() for b in balance]) if moe else torch.zeros(1)
-    matrices = [p for p in model.parameters() if p.dim() > 1]
+    if moe:
+        data["balance"] = torch.stack([b.detach() for b in balance])
+    matrices = [p for p in model.parameters() if p.dim() > 1 and p.requires_grad]
     vectors = [p for p in model.parameters() if p.dim() == 1]
     torch.optim.AdamW([{"params": matrices, "weight_decay": DECAY}, {"params": vectors, "weight_decay": 0.0}],
                       lr=LR, betas=BETAS, eps=EPS).step()
     for name, p, index_ in names:
-        data["step." + name] = part(p, index_)
+        if p.grad is not None:
+            data["step." + name] = part(p, index_)
     save_file(weights, os.path.join(folder, "model.safetensors"))
     save_file(data, os.path.join(folder, "fixture.safetensors"))
     text = config.to_dict()
@@ -186,7 +243,7 @@ def write(out, family, index, seed):
 def main():
     out, seed = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 0
     print("torch", torch.__version__, "transformers", transformers.__version__)
-    for family in ("llama", "qwen3", "olmo2", "olmo3", "olmoe", "qwen3_moe", "mixtral"):
+    for family in sys.argv[3:] or OLD + SHARED:
         for index in range(2):
             try:
                 write(out, family, index, seed)

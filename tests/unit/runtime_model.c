@@ -81,22 +81,22 @@ enum {
 #define ONE_OFF (X_OFF + (L + 1) * T * D * R)    /* decode: token, position, logits [V] */
 #define END (ONE_OFF + 8 + V * R)
 
-#define PARAM(str, hf, p, n, d0, d1, nd, lay, nl, ex, one, grp, b)                               \
+#define PARAM(str, p, n, d0, d1, nd, lay, nl, ex, one, grp, b)                                   \
 	{                                                                                        \
 		.name = str, .weight = W_OFF + (p)*R, .grad = G_OFF + (p)*R, .m = M_OFF + (p)*R, \
 		.v = V_OFF + (p)*R, .bucket = b, .stride = (ex ? ex : 1) * (n), .numel = n,      \
 		.dim = { d0, d1 }, .ndims = nd, .layer = lay, .nlayers = nl, .experts = ex,      \
-		.init = one ? OM_ONE : OM_NORMAL, .param_group = grp, .hf_name = hf              \
+		.init = one ? OM_ONE : OM_NORMAL, .param_group = grp                             \
 	}
 
 static const uint32_t layer[] = { 0, 1 };
 static const struct om_param_group param_group[] = { { 0.1, 1.0 }, { 0.0, 1.0 } };
 static const struct om_param param[] = {
-	PARAM("model.embed_tokens.weight", NULL, P_EMB, N_EMB, V, D, 2, NULL, 1, 0, false, 0, 0),
-	PARAM("model.layers.%l.norm.weight", NULL, P_NORM, D, D, 0, 1, layer, L, 0, true, 1, 1),
-	PARAM("model.layers.%l.mlp.experts.%e.weight", "model.layers.%l.moe.%e.w1.weight", P_EXP,
-	    D *D, D, D, 2, layer, L, E, false, 0, 2),
-	PARAM("lm_head.weight", NULL, P_HEAD, N_HEAD, V, D, 2, NULL, 1, 0, false, 0, 3),
+	PARAM("model.embed_tokens.weight", P_EMB, N_EMB, V, D, 2, NULL, 1, 0, false, 0, 0),
+	PARAM("model.layers.%l.norm.weight", P_NORM, D, D, 0, 1, layer, L, 0, true, 1, 1),
+	PARAM("model.layers.%l.mlp.experts.%e.weight", P_EXP, D *D, D, D, 2, layer, L, E, false, 0,
+	    2),
+	PARAM("lm_head.weight", P_HEAD, N_HEAD, V, D, 2, NULL, 1, 0, false, 0, 3),
 };
 static const struct om_bucket bucket[] = {
 	{ .group = OM_DATA, .weight = W_OFF, .grad = G_OFF, .elems = N_EMB, .nlayers = 1 },

@@ -318,12 +318,7 @@ test_tensors(void)
 	static const uint32_t layer[] = { 3, 11 };
 	static const struct om_param param[] = {
 		{ .name = "a.weight", .numel = 5, .nlayers = 1 },
-		{ .name = "l.%l.e.%e.w%%",
-		    .hf_name = "%e/%l",
-		    .numel = 6,
-		    .layer = layer,
-		    .nlayers = 2,
-		    .experts = 3 },
+		{ .name = "l.%l.e.%e.w%%", .numel = 6, .layer = layer, .nlayers = 2, .experts = 3 },
 	};
 	static const struct om_bucket bucket = { .elems = 5, .nlayers = 1 };
 	struct om_model m = { .param = param,
@@ -341,19 +336,23 @@ test_tensors(void)
 
 	CHECK(om_tensor_count(&m) == 7);
 	for (size_t i = 0; om_tensor_next(&m, &t); i++) {
-		char *name = om_tensor_name(&t, false);
+		char *name = om_tensor_name(&t);
 
 		CHECK(i < OM_LEN(want) && strcmp(name, want[i]) == 0);
 		CHECK(t.first == (i ? (i - 1) % 3 * 6 : 0) && t.rep == (i > 3));
-		free(name);
-		name = om_tensor_name(&t, true);
-		CHECK(strcmp(name, i == 0 ? "a.weight" : i == 6 ? "2/11" : name) == 0);
 		free(name);
 	}
 	/* a buffer is kept, but it has no moments */
 	uint32_t n;
 	struct om_entry *e = om_ckpt_entries(&m, OM_TO_SAVE, &n);
 	CHECK(n == 9 && strcmp(e[8].t.name, "exp_avg_sq.a.weight") == 0);
+	om_ckpt_entries_free(e, n);
+	/* of all ranks, in the order of layers and experts */
+	m.mesh.size[OM_EXPERT] = 4;
+	e = om_ckpt_whole(&m, &n);
+	CHECK(n == 27 && strcmp(e[0].t.name, "a.weight") == 0);
+	CHECK(strcmp(e[1].t.name, "l.3.e.0.w%%") == 0 && strcmp(e[12].t.name, "l.3.e.11.w%%") == 0);
+	CHECK(strcmp(e[24].t.name, "l.11.e.11.w%%") == 0 && e[24].file == 0 && e[25].file == 1);
 	om_ckpt_entries_free(e, n);
 }
 
@@ -568,7 +567,7 @@ test_masters(size_t size)
 	CHECK(memcmp(arena, again, m0) == 0 && memcmp(arena + m0, again + m0, 4 * N) != 0);
 
 	path = om_text("%s/out", dir);
-	om_ckpt_export(&m, arena, path);
+	om_export(&m, path, c.dir);
 	name = om_text("%s/model.safetensors", path);
 	CHECK(!om_st_open(&st, name));
 	CHECK(st.n == 5 && strcmp(st.tensor[0].dtype, "BF16") == 0);

@@ -554,8 +554,7 @@ const struct om_model om_models[1] = {
 		.param_group = param_groups,
 		.nparam_groups = 2,
 		.nbuffers = 1,
-		.hf_refusal = "moe.shared_hidden_size = 4: no architecture has a "
-		    "shared expert",
+		.hf_refusal = "router.routing = random: no architecture has it",
 		.moe = moes,
 		.nmoe = 2,
 		.head_z_loss = OM_HEAD_Z_LOSS,
