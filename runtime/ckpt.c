@@ -300,6 +300,18 @@ take_dir(struct om_ckpt *k)
 	closedir(dir);
 }
 
+/* What a save is of: this rank's bytes in the arena. */
+static void
+measure(struct om_ckpt *k)
+{
+	uint32_t n;
+	struct om_entry *e = om_ckpt_entries(k->m, OM_TO_SAVE, &n);
+
+	for (uint32_t i = 0; i < n; i++)
+		k->part += (e[i].end - e[i].begin) * e[i].size;
+	om_ckpt_entries_free(e, n);
+}
+
 void
 om_ckpt_open(struct om_ckpt *k, const struct om_model *m, const struct om_data *d,
     struct om_skip *skip, const struct om_conf *c)
@@ -307,11 +319,13 @@ om_ckpt_open(struct om_ckpt *k, const struct om_model *m, const struct om_data *
 	*k = (struct om_ckpt){
 		.dir = *c->dir ? c->dir : NULL,
 		.keep = c->keep,
+		.async = c->async,
 		.lock = -1,
 		.m = m,
 		.data = d,
 		.skip = skip,
 	};
+	measure(k);
 	if (k->dir && !om_rank(OM_WORLD))
 		take_dir(k);
 	om_barrier("checkpoint");
@@ -320,6 +334,9 @@ om_ckpt_open(struct om_ckpt *k, const struct om_model *m, const struct om_data *
 void
 om_ckpt_close(struct om_ckpt *k)
 {
+	om_ckpt_end(k);
+	om_beside_end(&k->beside);
+	om_slots_free(&k->slots);
 	if (k->lock >= 0)
 		close(k->lock);
 	k->lock = -1;
@@ -344,10 +361,13 @@ newest_good(const struct om_ckpt *k, const char *dir)
 }
 
 char *
-om_ckpt_advice(const struct om_ckpt *k)
+om_ckpt_advice(struct om_ckpt *k)
 {
-	char *newest = om_ckpt_newest(k), *good = k->dir ? newest_good(k, k->dir) : NULL, *text;
+	char *newest, *good, *text;
 
+	om_ckpt_end(k);
+	newest = om_ckpt_newest(k);
+	good = k->dir ? newest_good(k, k->dir) : NULL;
 	if (k->resumed && k->good == k->first) { /* it was the first step: what was loaded is bad */
 		char *dir = om_text("%s", k->resumed), *end = strrchr(dir, '/');
 

@@ -1,5 +1,9 @@
 /*
  * Saving: each rank's shards, index.json, and the directory's name once all is on the disk.
+ *
+ * The state of a step is copied and written beside the next steps, by a thread that asks nothing of
+ * other ranks. What all ranks do together is done by their main threads: a save begins with the
+ * directory and the numbers of shards, and ends, steps later, with index.json and the name.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -11,16 +15,11 @@
 #include "json.h"
 #include "om_rt.h"
 
-enum { CHUNK = 1 << 22 };
+enum { CHUNK = 1 << 20 }; /* bytes between two writes: a cache holds them */
 
 uint64_t om_shard_bytes = (uint64_t)4 << 30;
 
 static const char *const stem[] = { "model", "optimizer" };
-
-/* How this rank's shards of a kind are numbered: from first + 1 on, of all. */
-struct numbers {
-	uint32_t mine, first, all;
-};
 
 /* Deals the entries of one kind of file into shards; sets their offsets and gives the number of
  * shards. */
@@ -57,6 +56,24 @@ struct out {
 	struct om_ckpt *k;
 	char *tmp;
 	char *failed; /* "FILE: why", the first; NULL: nothing has */
+};
+
+/* How this rank's shards of a kind are numbered: from first + 1 on, of all. */
+struct numbers {
+	uint32_t mine, first, all;
+};
+
+/* A save that is under way: the thread beside has it until it is done, but for flow's end. */
+struct om_save {
+	struct out o;
+	uint64_t step;
+	struct om_entry *e;
+	uint32_t n;
+	struct numbers of[2];
+	struct om_flow flow;
+	bool copied;         /* the arena may change */
+	char *skip;          /* SkipStep's windows as they were, "": none */
+	double began, wrote; /* when; and when this rank's files were on the disk */
 };
 
 static bool
@@ -207,42 +224,43 @@ write_head(int fd, const struct om_entry *e, uint32_t n, int file, uint32_t shar
 }
 
 static bool
-write_shard(struct out *o, const unsigned char *arena, const char *name, struct om_entry *e,
-    uint32_t n, int file, uint32_t shard)
+write_shard(struct om_save *w, const char *name, int file, uint32_t shard)
 {
-	unsigned char *buf = om_alloc(CHUNK, 2);
-	int fd = create(o, name);
-	bool ok = fd >= 0 && (write_head(fd, e, n, file, shard) || fail(o, name));
+	int fd = create(&w->o, name);
+	bool ok = fd >= 0 && (write_head(fd, w->e, w->n, file, shard) || fail(&w->o, name));
 
-	for (uint32_t i = 0; i < n && ok; i++) {
-		uint64_t left = e[i].t.end - e[i].t.begin, off = e[i].off;
+	for (uint32_t i = 0; i < w->n && ok; i++) {
+		struct om_entry *e = &w->e[i];
+		uint64_t left = (e->end - e->begin) * e->size, at = 0;
 		/* bytes in the arena for one of the file */
-		size_t ratio = e[i].size * (e[i].end - e[i].begin) / left;
+		size_t ratio = left / (e->t.end - e->t.begin);
 
-		if (e[i].file != file || e[i].shard != shard)
+		if (e->file != file || e->shard != shard)
 			continue;
-		for (size_t some; left && ok; left -= some, off += ratio * some) {
+		for (size_t some; left && ok; left -= some, at += some) {
+			unsigned char *p;
+
 			some = left < CHUNK ? (size_t)left : CHUNK;
-			om_get(arena, off, buf, ratio * some);
+			p = om_flow_take(&w->flow, i, at, &some);
 			if (ratio == 2)
-				narrow(buf, ratio * some / e[i].size, e[i].size);
-			e[i].crc = om_crc32c(e[i].crc, buf, some);
-			ok = om_write_all(fd, buf, some) || fail(o, name);
+				narrow(p, some / e->size, e->size);
+			e->crc = om_crc32c(e->crc, p, some / ratio);
+			ok = om_write_all(fd, p, some / ratio) || fail(&w->o, name);
 		}
 	}
-	free(buf);
-	return ok && finish(o, name, fd);
+	return ok && finish(&w->o, name, fd);
 }
 
 /* This rank's shards of a kind. */
 static void
-write_shards(struct out *o, const unsigned char *arena, struct om_entry *e, uint32_t n, int file,
-    const struct numbers *of)
+write_shards(struct om_save *w, int file)
 {
-	for (uint32_t s = 1; s <= of->mine && !o->failed; s++) {
-		char *name = shard_name(o->k, file, of->first + s, of->all);
+	const struct numbers *of = &w->of[file];
 
-		write_shard(o, arena, name, e, n, file, s);
+	for (uint32_t s = 1; s <= of->mine && !w->o.failed; s++) {
+		char *name = shard_name(w->o.k, file, of->first + s, of->all);
+
+		write_shard(w, name, file, s);
 		free(name);
 	}
 }
@@ -315,11 +333,18 @@ write_hf_index(
 	free(lines);
 }
 
-/* The windows, in digits enough for every bit. */
-static void
-write_skip(FILE *f, const struct om_skip *s)
+/* The windows, in digits enough for every bit; "" where there are none. */
+static char *
+skip_text(const struct om_skip *s)
 {
 	static const char *const name[] = { "loss", "norm" };
+	char *text;
+	size_t size;
+	FILE *f;
+
+	if (!s)
+		return om_alloc(1, 1);
+	f = text_open(&text, &size);
 
 	fprintf(f, ",\n\"skip_step\": {\"skipped\": %llu, \"in_a_row\": %llu",
 	    (unsigned long long)s->total, (unsigned long long)s->row);
@@ -330,6 +355,8 @@ write_skip(FILE *f, const struct om_skip *s)
 		fputc(']', f);
 	}
 	fputc('}', f);
+	text_close(f);
+	return text;
 }
 
 /* This rank's lines of index.json. */
@@ -386,9 +413,10 @@ write_facts(FILE *f, const char *fact)
 }
 
 static void
-write_index(struct out *o, char *lines, uint64_t step)
+write_index(struct om_save *w, char *lines)
 {
-	const struct om_ckpt *k = o->k;
+	const struct om_ckpt *k = w->o.k;
+	const uint64_t step = w->step;
 	const struct om_data *d = k->data;
 	char *text;
 	size_t size;
@@ -412,14 +440,13 @@ write_index(struct out *o, char *lines, uint64_t step)
 		    (unsigned long long)d->tokens, d->files, d->crc,
 		    d->order == OM_SHUFFLE ? "shuffle" : "sequential", (unsigned long long)d->seed,
 		    (unsigned long long)(step * k->m->global));
-	if (k->skip)
-		write_skip(f, k->skip);
+	fputs(w->skip, f);
 	cut_comma(lines);
 	fprintf(f, ",\n\"tensors\": {\n%s},\n", lines);
 	if (fflush(f) == 0)
 		fprintf(f, "\"crc32c\": \"%08x\"}\n", om_crc32c(0, text, size));
 	text_close(f);
-	write_text(o, "index.json", text, size);
+	write_text(&w->o, "index.json", text, size);
 	free(text);
 }
 
@@ -464,40 +491,151 @@ number(struct om_entry *e, uint32_t n, struct numbers of[2])
 	free(count);
 }
 
+static void
+grow(void *arg)
+{
+	struct om_ckpt *k = arg;
+
+	om_slots_grow(&k->slots, k->part, k->async);
+}
+
+void
+om_ckpt_prepare(struct om_ckpt *k)
+{
+	if (k->dir && k->async && !k->save)
+		om_beside(&k->beside, grow, k);
+}
+
+/* This rank's files, whoever the thread is. */
+static void
+write_files(void *arg)
+{
+	struct om_save *w = arg;
+	struct om_ckpt *k = w->o.k;
+
+	grow(k);
+	for (int file = 0; file < 2; file++)
+		write_shards(w, file);
+	om_flow_end(&w->flow); /* where a write has failed, too */
+	w->wrote = om_now();
+}
+
+static struct om_save *
+begin(struct om_ckpt *k, const unsigned char *arena, enum om_entries which, char *tmp)
+{
+	struct om_save *w = om_alloc(1, sizeof *w);
+
+	*w = (struct om_save){ .o = { .k = k, .tmp = tmp }, .began = om_now() };
+	w->e = om_ckpt_entries(k->m, which, &w->n);
+	if (!om_rank(OM_WORLD))
+		make_tmp(&w->o);
+	number(w->e, w->n, w->of); /* before the directory is there no rank has all the numbers */
+	om_flow_open(&w->flow, &k->slots, arena, w->e, w->n);
+	om_aside_begin();
+	return w;
+}
+
+static void
+end(struct om_save *w)
+{
+	om_flow_close(&w->flow);
+	om_ckpt_entries_free(w->e, w->n);
+	free(w->skip);
+	free(w->o.tmp);
+	free(w);
+}
+
 void
 om_ckpt_save(struct om_ckpt *k, const unsigned char *arena, uint64_t step)
 {
-	struct out o = { .k = k, .tmp = om_ckpt_step_path(k->dir, ".tmp-", step) };
-	char *path = om_ckpt_step_path(k->dir, "", step), *text, *lines;
-	enum { FAILED, CUT, BYTES, SUMS };
-	int64_t sum[SUMS] = { 0 };
-	struct numbers of[2];
-	uint32_t n;
-	struct om_entry *e = om_ckpt_entries(k->m, OM_TO_SAVE, &n);
+	double before = om_now();
+	struct om_save *w;
 
-	if (!om_rank(OM_WORLD))
-		make_tmp(&o);
-	number(e, n, of); /* no rank has all the numbers before the first made the directory */
-	for (int file = 0; file < 2; file++)
-		write_shards(&o, arena, e, n, file, &of[file]);
-	for (uint32_t i = 0; i < n && e[i].file == 0; i++) {
-		sum[CUT] += e[i].end - e[i].begin != e[i].p->numel;
-		sum[BYTES] += (int64_t)(e[i].t.end - e[i].t.begin);
+	om_ckpt_end(k);
+	k->held = 0;
+	k->save = w = begin(k, arena, OM_TO_SAVE, om_ckpt_step_path(k->dir, ".tmp-", step));
+	w->step = step;
+	w->skip = skip_text(k->skip);
+	if (k->async)
+		om_beside(&k->beside, write_files, w);
+	else
+		write_files(w);
+	k->held += om_now() - before;
+	if (!k->async)
+		om_ckpt_end(k);
+}
+
+void
+om_ckpt_copied(struct om_ckpt *k)
+{
+	double before = om_now();
+
+	if (!k->save || k->save->copied)
+		return;
+	om_flow_wait(&k->save->flow);
+	om_aside_end();
+	k->save->copied = true;
+	k->held += om_now() - before;
+}
+
+bool
+om_ckpt_writes(const struct om_ckpt *k)
+{
+	return k->save && om_beside_busy(&k->beside);
+}
+
+/* Says what a save took; of an import there is nothing to tell. */
+static void
+tell(const struct om_save *w, uint64_t bytes)
+{
+	const struct om_ckpt *k = w->o.k;
+
+	if (om_rank(OM_WORLD) || !k->data)
+		return;
+	om_log_clear();
+	printf("checkpoint: step %s, %s in %s, the run waited %s\n", om_commas(w->step),
+	    om_bytes(bytes), om_took(om_now() - w->began), om_took(k->held));
+	fflush(stdout);
+}
+
+void
+om_ckpt_end(struct om_ckpt *k)
+{
+	enum { FAILED, CUT, WEIGHTS, BYTES, SUMS };
+	int64_t sum[SUMS] = { 0 };
+	struct om_save *w = k->save;
+	double before = om_now();
+	char *path, *text, *lines;
+
+	if (!w)
+		return;
+	om_beside_end(&k->beside);
+	om_ckpt_copied(k);
+	for (uint32_t i = 0; i < w->n; i++) {
+		const struct om_entry *e = &w->e[i];
+		int64_t bytes = (int64_t)(e->t.end - e->t.begin);
+
+		sum[CUT] += !e->file && e->end - e->begin != e->p->numel;
+		sum[WEIGHTS] += e->file ? 0 : bytes;
+		sum[BYTES] += bytes;
 	}
-	settle(&o, sum, SUMS);
+	settle(&w->o, sum, SUMS);
 	if (!sum[CUT]) /* it knows whole tensors only */
-		write_hf_index(&o, e, n, &of[0], (uint64_t)sum[BYTES]);
-	text = index_lines(k, e, n, of);
+		write_hf_index(&w->o, w->e, w->n, &w->of[0], (uint64_t)sum[WEIGHTS]);
+	text = index_lines(k, w->e, w->n, w->of);
 	lines = gather(text);
 	if (lines) {
-		write_index(&o, lines, step);
-		publish(&o, path);
+		write_index(w, lines);
+		path = om_ckpt_step_path(k->dir, "", w->step);
+		publish(&w->o, path);
+		free(path);
 	}
 	om_barrier("checkpoint");
 	free(text);
 	free(lines);
-	free(o.tmp);
-	free(path);
-	om_ckpt_entries_free(e, n);
+	k->save = NULL;
 	k->due = true;
+	k->held += om_now() - before;
+	tell(w, (uint64_t)sum[BYTES]);
+	end(w);
 }

@@ -162,9 +162,8 @@ number_in(const char *path, const char *key)
 	return x;
 }
 
-/* Bytes that this process may still take, by the kernel's own account. */
-static uint64_t
-available_here(void)
+uint64_t
+om_memory_available(void)
 {
 	uint64_t host = 1024 * (number_in("/proc/meminfo", "MemAvailable:") +
 				   number_in("/proc/meminfo", "SwapFree:"));
@@ -182,7 +181,7 @@ unsigned char *
 om_arena_map(uint64_t bytes, uint64_t written)
 {
 	const uint64_t huge = 2 << 20; /* aligned, so that huge pages can back all of it */
-	uint64_t available = available_here();
+	uint64_t available = om_memory_available();
 	unsigned char *p = MAP_FAILED;
 	struct rlimit limit;
 

@@ -328,8 +328,8 @@ om_log_sync(struct om_log *l)
 
 static bool bar_shown;
 
-static void
-bar_clear(void)
+void
+om_log_clear(void)
 {
 	if (bar_shown) {
 		printf("\r\033[K");
@@ -420,7 +420,7 @@ om_log_open(struct om_log *l, const struct om_model *m, const struct om_skip *sk
 		l->metrics = metrics_open(*c->metrics ? c->metrics : "/dev/null", step, !skip);
 	if (*c->tensorboard && !om_rank(OM_WORLD))
 		om_events_open(&l->events, c->tensorboard, skip ? step : OM_NO_STEP);
-	om_err_before(bar_clear);
+	om_err_before(om_log_clear);
 }
 
 /* A line that stays. */
@@ -433,7 +433,7 @@ line(struct om_log *l, const struct om_result *x, uint64_t step, double lr, doub
 	if (l->cut[0] > 0)
 		snprintf(cut, sizeof cut, "  %.3g%% of routes cut", 100 * l->cut[0] / l->cut[1]);
 	l->cut[0] = l->cut[1] = 0;
-	bar_clear();
+	om_log_clear();
 	printf("step %*llu/%llu  loss %s  lr %.2e  norm %s%s%s  %s tok/s  %s left%s\n", digits,
 	    (unsigned long long)step, (unsigned long long)l->steps, om_number(l->ce, ".4f"), lr,
 	    om_number(sqrt(x->ctl[OM_NORM2]), ".3g"), cut, skipped_text(l, skipped),
@@ -473,7 +473,7 @@ om_log_step(struct om_log *l, const struct om_result *x, uint64_t step, const st
 void
 om_log_eval(struct om_log *l, uint64_t step, double loss, uint64_t tokens, double seconds)
 {
-	bar_clear();
+	om_log_clear();
 	printf("eval: step %s, loss %s, perplexity %s, %s in %s\n", om_commas(step),
 	    om_number(loss, ".4f"), om_number(exp(loss), ".4g"), om_count(tokens, "token"),
 	    om_took(seconds));
@@ -490,7 +490,7 @@ om_log_eval(struct om_log *l, uint64_t step, double loss, uint64_t tokens, doubl
 void
 om_log_close(struct om_log *l)
 {
-	bar_clear();
+	om_log_clear();
 	om_err_before(NULL);
 	if (l->metrics)
 		fclose(l->metrics);

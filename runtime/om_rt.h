@@ -7,6 +7,7 @@
 #ifndef OM_RT_H
 #define OM_RT_H
 
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 
@@ -69,6 +70,7 @@ double om_get_f64(const unsigned char *arena, uint64_t off);
  * rest, which takes none. Not enough: ends the process, saying how much there is.
  */
 unsigned char *om_arena_map(uint64_t bytes, uint64_t written);
+uint64_t om_memory_available(void); /* that this process may still take, by the kernel's account */
 
 /* ---- RANKS/comm.c: what the runtime asks of the other ranks; the rest is in om_comm.h -------- */
 
@@ -132,6 +134,17 @@ unsigned char *om_arena_host(const struct om_model *m);
 void om_put(unsigned char *arena, uint64_t off, const void *src, size_t n);
 void om_get(const unsigned char *arena, uint64_t off, void *dst, size_t n);
 void om_copy(unsigned char *arena, uint64_t from, uint64_t to, size_t n); /* they don't overlap */
+/*
+ * Copies of the arena for one thread beside the one that runs steps: that asks for gets and waits
+ * for them, into slots that it was given here; begin and end are the other's. What is got is as it
+ * was at begin; it must not change before end, and what is asked for after that waits for the gets.
+ */
+void *om_aside_new(size_t bytes, uint32_t slot); /* slots come in order; NULL: no memory */
+void om_aside_free(void *p);
+void om_aside_begin(void);
+void om_aside_get(const unsigned char *arena, uint64_t off, void *to, size_t n, uint32_t slot);
+void om_aside_wait(uint32_t slot); /* until the slot has all that it was to get */
+void om_aside_end(void);           /* all gets are asked for */
 /* The parts that steps consist of; each is one graph of a device that has them. */
 enum om_part {
 	OM_RUN_INIT,
@@ -195,6 +208,18 @@ double om_core_limit(const char *groups, const char *root);
  * makes; ends the process where stacks are too small.
  */
 void om_threads(uint64_t n);
+
+/* A thread beside the main one, for one thing at a time; start with { .on = false }. */
+struct om_beside {
+	pthread_t thread;
+	bool on; /* it was started, and nobody has waited for its end */
+	_Atomic bool done;
+	void (*run)(void *arg);
+	void *arg;
+};
+void om_beside(struct om_beside *b, void (*run)(void *arg), void *arg);
+bool om_beside_busy(const struct om_beside *b);
+void om_beside_end(struct om_beside *b); /* waits for it, if it was started */
 
 /* ---- spin.c: how idle threads wait ----------------------------------------------------------- */
 
@@ -302,7 +327,7 @@ struct om_conf {
 	char *tokenizer;
 	char *dir, *resume;
 	uint64_t every, keep;
-	bool ignore_data;
+	bool async, ignore_data;
 	uint64_t log_every;
 	char *metrics, *tensorboard;
 	uint64_t threads;
@@ -583,10 +608,22 @@ void om_skip_step(struct om_skip *s, const double x[2], bool skipped);
 extern uint64_t
     om_shard_bytes; /* a shard grows no larger than this, unless one tensor does: 4 GiB */
 
+/* Memory of the host that what is copied out of an arena passes through, in pieces. */
+struct om_slots {
+	unsigned char **slot;
+	uint32_t n;
+};
+extern uint64_t om_slots_most; /* for tests: there are no more */
 struct om_ckpt {
 	const char *dir; /* NULL or "": keep none */
 	uint64_t keep;
-	int lock; /* the directory, held against a second trainer */
+	bool async;           /* saves are written beside the steps that follow */
+	struct om_save *save; /* under way; NULL: none is */
+	struct om_beside beside;
+	struct om_slots slots;
+	uint64_t part; /* bytes of this rank's in an arena */
+	double held;   /* seconds that the main thread was at the last save */
+	int lock;      /* the directory, held against a second trainer */
 	const struct om_model *m;
 	const struct om_data *data; /* NULL: only weights are loaded */
 	struct om_skip *skip;       /* saved and loaded with the rest; NULL: nothing to save */
@@ -612,11 +649,23 @@ uint64_t om_ckpt_weights_at(
     const struct om_model *m, const char *path, const char *how, unsigned char *arena, FILE *f);
 bool om_ckpt_is_one(const char *path);   /* a step's directory, and not one of several */
 void om_ckpt_check_dir(const char *dir); /* ends the process where it is a step's */
+/*
+ * Saves the state of a step; where that is async, it is only begun: the next update has to come
+ * after om_ckpt_copied, and the checkpoint is there after om_ckpt_end. Both do nothing where no
+ * save is under way; end and save are called by all ranks.
+ */
 void om_ckpt_save(struct om_ckpt *k, const unsigned char *arena, uint64_t step);
+void om_ckpt_prepare(struct om_ckpt *k); /* gets memory for that, beside the steps */
+void om_ckpt_copied(struct om_ckpt *k);
+bool om_ckpt_writes(const struct om_ckpt *k); /* whether this rank's part is still being written */
+void om_ckpt_end(struct om_ckpt *k);
 /* The weights after `step` have given finite numbers: the oldest ones beyond keep may go. */
 void om_ckpt_good(struct om_ckpt *k, uint64_t step);
-/* What to do after numbers that were not: "resume from ...", which one is suspect; free() it. */
-char *om_ckpt_advice(const struct om_ckpt *k);
+/*
+ * What to do after numbers that were not: "resume from ...", which one is suspect; free() it. By
+ * all ranks: a save is ended first.
+ */
+char *om_ckpt_advice(struct om_ckpt *k);
 /* Path of the newest checkpoint in the directory, NULL: none; free() it. */
 char *om_ckpt_newest(const struct om_ckpt *k);
 void om_ckpt_close(struct om_ckpt *k);
@@ -697,6 +746,31 @@ void om_events_number(struct om_events *e, const char *tag, double x);
 void om_events_step(struct om_events *e, uint64_t step); /* writes the numbers since the last one */
 void om_events_close(struct om_events *e);
 
+/* ---- ckpt_copy.c: a rank's part of a checkpoint on its way out of the arena ------------------ */
+
+/* Gets slots for so many bytes: all of them, as far as there is memory, or a few. */
+void om_slots_grow(struct om_slots *s, uint64_t bytes, bool all);
+void om_slots_free(struct om_slots *s);
+/* The bytes of entries in the arena, which one thread takes in their order. */
+struct om_flow {
+	struct om_slots *slots;
+	const unsigned char *arena;
+	const struct om_entry *e;
+	uint32_t n, first;     /* first: the entry with which the next slot begins */
+	uint64_t *place;       /* [n + 1]: where each entry's bytes begin among all */
+	uint64_t asked, there; /* slots that were asked for, and that are known to be there */
+	pthread_mutex_t lock;
+	pthread_cond_t change;
+	bool copied; /* the arena is not read any more */
+};
+void om_flow_open(struct om_flow *f, struct om_slots *slots, const unsigned char *arena,
+    const struct om_entry *e, uint32_t n);
+/* Bytes of entry i from `byte` on, at most *n; *n: how many there are in one piece. */
+unsigned char *om_flow_take(struct om_flow *f, uint32_t i, uint64_t byte, size_t *n);
+void om_flow_end(struct om_flow *f);  /* takes no more */
+void om_flow_wait(struct om_flow *f); /* another thread: until all is copied, or that */
+void om_flow_close(struct om_flow *f);
+
 /* ---- log.c: console and metrics -------------------------------------------------------------- */
 
 struct om_log {
@@ -731,6 +805,7 @@ struct om_told {
 void
 om_log_step(struct om_log *l, const struct om_result *x, uint64_t step, const struct om_told *told);
 void om_log_eval(struct om_log *l, uint64_t step, double loss, uint64_t tokens, double seconds);
+void om_log_clear(void);            /* takes the bar off the screen, before a line */
 void om_log_sync(struct om_log *l); /* metrics reach the disk */
 void om_log_close(struct om_log *l);
 

@@ -234,3 +234,46 @@ om_threads(uint64_t n)
 	if (made > 1)
 		om_spin_start();
 }
+
+static void *
+beside(void *arg)
+{
+	struct om_beside *b = arg;
+
+	om_spin_apart(true);
+	b->run(b->arg);
+	om_spin_apart(false);
+	b->done = true;
+	return NULL;
+}
+
+void
+om_beside(struct om_beside *b, void (*run)(void *arg), void *arg)
+{
+	sigset_t all, old;
+
+	om_beside_end(b);
+	b->run = run;
+	b->arg = arg;
+	b->done = false;
+	sigfillset(&all); /* signals are for the main thread */
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	b->on = pthread_create(&b->thread, NULL, beside, b) == 0;
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	if (!b->on) /* no thread is to be had: the main one does it */
+		run(arg);
+}
+
+bool
+om_beside_busy(const struct om_beside *b)
+{
+	return b->on && !b->done;
+}
+
+void
+om_beside_end(struct om_beside *b)
+{
+	if (b->on)
+		pthread_join(b->thread, NULL);
+	b->on = false;
+}

@@ -72,6 +72,7 @@ struct run {
 	    often;      /* passes of the step under way; after how many ranks ask each other */
 	double began;   /* when the step under way began */
 	double asked;   /* when a signal was seen first, 0: none was */
+	bool written;   /* all ranks' parts of a save, which may be ended */
 	bool left;      /* of the step under way, this rank leaves out the rest */
 	bool ending;    /* some rank had a signal, as all know: no step begins */
 	uint64_t whole; /* and all of them enqueued, their update too */
@@ -129,15 +130,19 @@ go(void *arg)
 static bool
 settle(void *arg)
 {
-	enum { LEFT, STOP, TIME, SUMS };
+	enum { LEFT, STOP, WRITES, TIME, SUMS };
 	struct run *r = arg;
-	int64_t sum[SUMS] = { r->left, stop != 0, (int64_t)(1e6 * (om_now() - r->began)) };
+	int64_t sum[SUMS] = { r->left, stop != 0, om_ckpt_writes(&r->ckpt),
+		(int64_t)(1e6 * (om_now() - r->began)) };
 	double passes;
 
 	om_all_sum_i64(OM_WORLD, "end of a step", sum, SUMS);
 	r->ending = r->ending || sum[STOP];
+	r->written = !sum[WRITES];
 	passes = 1e6 * (double)r->pass * om_size(OM_WORLD) / (double)(sum[TIME] + 1);
 	r->often = passes < 1 ? 1 : passes < 1e9 ? (uint64_t)passes : 1000000000;
+	if (!sum[LEFT])
+		om_ckpt_copied(&r->ckpt);
 	return !sum[LEFT];
 }
 
@@ -260,9 +265,12 @@ static void
 save(struct run *r)
 {
 	if (r->ckpt.dir) {
+		om_ckpt_end(&r->ckpt);
 		om_log_sync(&r->log); /* metrics reach as far as the checkpoint */
+		r->ckpt.async = r->c->async && r->done < r->c->steps && !r->ending;
 		om_ckpt_save(&r->ckpt, r->arena, r->done);
 	}
+	r->written = false;
 	r->saved = r->done;
 }
 
@@ -282,8 +290,10 @@ rescue(void *arg)
 		return NULL;
 	while (r->done < r->whole)
 		step_end(r, ++r->done);
+	r->ending = true;
 	if (r->saved != r->done)
 		save(r);
+	om_ckpt_end(&r->ckpt);
 	om_err_step(at);
 	if ((path = om_ckpt_newest(&r->ckpt)))
 		text = om_text("steps up to %llu are in %s", (unsigned long long)r->done, path);
@@ -464,7 +474,11 @@ om_train(const struct om_model *m, struct om_conf *c, double start)
 				step_send(&r);
 			if (r.sent == r.done)
 				break;
+			if (r.written)
+				om_ckpt_end(&r.ckpt);
 			step_end(&r, ++r.done);
+			if (r.done == first + 1 && c->every)
+				om_ckpt_prepare(&r.ckpt); /* now all other memory is in use */
 			check_skipped(&r);
 			if (save_due(&r, r.done)) {
 				save(&r);
@@ -476,6 +490,7 @@ om_train(const struct om_model *m, struct om_conf *c, double start)
 		om_ahead_stop(r.ahead);
 		if (r.saved != r.done) /* stopped, maybe within an evaluation */
 			save(&r);
+		om_ckpt_end(&r.ckpt);
 		om_log_close(&r.log);
 		if (r.done > first)
 			check_last(&r, r.done);

@@ -22,8 +22,8 @@ parallel bash tests/parallel/run.sh $work/parallel
 trainer sh tests/trainer/run.sh build/olmogen $work/trainer $full
 layouts $quick sh tests/parallel/layouts.sh build/olmogen $work/layouts $full
 numeric $quick sh tests/numeric/run.sh build/olmogen $work/numeric $full
-ckpt bash tests/parallel/ckpt.sh $work/ckpt
-runtime bash tests/runtime/run.sh
+ckpt bash tests/parallel/ckpt.sh $work/ckpt $full
+runtime bash tests/runtime/run.sh $full
 cuda sh tests/gpu/compile.sh build/olmogen $work/cuda $full
 commands sh tests/gpu/commands.sh build/olmogen $work/commands
 readme python3 tests/readme/run.py . $work/readme

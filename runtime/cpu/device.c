@@ -1,5 +1,6 @@
 /* The device that is this machine's processor: the arena is ordinary memory, a part is a call. */
 #include <omp.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "om_rt.h"
@@ -32,6 +33,42 @@ void
 om_copy(unsigned char *arena, uint64_t from, uint64_t to, size_t n)
 {
 	memcpy(arena + to, arena + from, n);
+}
+
+void *
+om_aside_new(size_t bytes, uint32_t slot)
+{
+	(void)slot;
+	return malloc(bytes);
+}
+
+void
+om_aside_free(void *p)
+{
+	free(p);
+}
+
+void
+om_aside_begin(void)
+{
+}
+
+void
+om_aside_get(const unsigned char *arena, uint64_t off, void *to, size_t n, uint32_t slot)
+{
+	(void)slot;
+	memcpy(to, arena + off, n);
+}
+
+void
+om_aside_wait(uint32_t slot)
+{
+	(void)slot;
+}
+
+void
+om_aside_end(void)
+{
 }
 
 void

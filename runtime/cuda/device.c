@@ -88,6 +88,51 @@ om_clear(void *p, uint64_t bytes)
 	om_set_zero(p, bytes); /* in order with the launches beside it */
 }
 
+void *
+om_aside_new(size_t bytes, uint32_t slot)
+{
+	return started ? om_gpu_aside_new(bytes, slot) : malloc(bytes);
+}
+
+void
+om_aside_free(void *p)
+{
+	if (started)
+		om_gpu_locked_free(p);
+	else
+		free(p);
+}
+
+void
+om_aside_begin(void)
+{
+	if (started)
+		om_gpu_aside_begin();
+}
+
+void
+om_aside_get(const unsigned char *arena, uint64_t off, void *to, size_t n, uint32_t slot)
+{
+	if (started)
+		om_gpu_aside_get(to, arena + off, n, slot);
+	else
+		memcpy(to, arena + off, n);
+}
+
+void
+om_aside_wait(uint32_t slot)
+{
+	if (started)
+		om_gpu_aside_wait(slot);
+}
+
+void
+om_aside_end(void)
+{
+	if (started)
+		om_gpu_aside_end();
+}
+
 struct part {
 	const struct om_model *m;
 	enum om_part part;

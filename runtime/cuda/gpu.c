@@ -16,7 +16,8 @@
 	F(cuInit) F(cuDriverGetVersion) F(cuGetErrorName) F(cuGetErrorString)                 \
 	F(cuDeviceGetCount) F(cuDeviceGet) F(cuDeviceGetName) F(cuDeviceGetAttribute)         \
 	F(cuDevicePrimaryCtxRetain) F(cuDevicePrimaryCtxSetFlags) F(cuCtxSetCurrent)          \
-	F(cuMemGetInfo) F(cuMemAlloc) F(cuMemFree) F(cuMemAllocHost) F(cuMemsetD8Async)       \
+	F(cuMemGetInfo) F(cuMemAlloc) F(cuMemFree) F(cuMemAllocHost) F(cuMemFreeHost)         \
+	F(cuMemsetD8Async)                                                                    \
 	F(cuMemcpyHtoDAsync) F(cuMemcpyDtoHAsync) F(cuMemcpyDtoDAsync)            \
 	F(cuModuleLoadData) F(cuModuleGetFunctionCount) F(cuModuleEnumerateFunctions)         \
 	F(cuFuncGetName) F(cuFuncSetAttribute)                                                \
@@ -43,7 +44,14 @@ static struct {
 } stage[STAGES];
 static unsigned turn;
 
+static struct {
+	CUstream stream;
+	CUevent begun, ended, *there; /* there: of each slot, its last copy */
+	uint32_t n;                   /* slots */
+} aside;
+
 static CUdevice device;
+static CUcontext context;
 static int driver_version; /* 13000: of CUDA 13.0 */
 static CUstream stream;    /* the first; all but launches are in it */
 static CUstream on;        /* launches are in */
@@ -233,8 +241,6 @@ take_device(void)
 void
 om_gpu_start(void)
 {
-	CUcontext context;
-
 	open_driver();
 	take_device();
 	multiprocessors = (uint32_t)attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
@@ -359,6 +365,68 @@ void
 om_gpu_fetch(void *locked, const void *from, size_t bytes)
 {
 	check(cu.cuMemcpyDtoHAsync(locked, (CUdeviceptr)(uintptr_t)from, bytes, stream), "copy");
+}
+
+void
+om_gpu_locked_free(void *p)
+{
+	check(cu.cuMemFreeHost(p), "pinned memory");
+}
+
+void *
+om_gpu_aside_new(size_t bytes, uint32_t slot)
+{
+	void *p;
+
+	check(cu.cuCtxSetCurrent(context), "context"); /* of the thread that asks */
+	if (cu.cuMemAllocHost(&p, bytes) != CUDA_SUCCESS)
+		return NULL;
+	if (slot == aside.n) {
+		CUevent *more = om_alloc(++aside.n, sizeof *more);
+
+		if (slot)
+			memcpy(more, aside.there, slot * sizeof *more);
+		free(aside.there);
+		aside.there = more;
+		check(
+		    cu.cuEventCreate(&more[slot], CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC),
+		    "event");
+	}
+	return p;
+}
+
+void
+om_gpu_aside_begin(void)
+{
+	if (!aside.stream) {
+		check(cu.cuStreamCreate(&aside.stream, CU_STREAM_NON_BLOCKING), "stream");
+		check(cu.cuEventCreate(&aside.begun, CU_EVENT_DISABLE_TIMING), "event");
+		check(cu.cuEventCreate(&aside.ended, CU_EVENT_DISABLE_TIMING), "event");
+	}
+	check(cu.cuEventRecord(aside.begun, stream), "event");
+	check(cu.cuStreamWaitEvent(aside.stream, aside.begun, 0), "event");
+}
+
+void
+om_gpu_aside_get(void *locked, const void *from, size_t bytes, uint32_t slot)
+{
+	check(cu.cuCtxSetCurrent(context), "context");
+	check(cu.cuMemcpyDtoHAsync(locked, (CUdeviceptr)(uintptr_t)from, bytes, aside.stream),
+	    "copy");
+	check(cu.cuEventRecord(aside.there[slot], aside.stream), "copy");
+}
+
+void
+om_gpu_aside_wait(uint32_t slot)
+{
+	check(cu.cuEventSynchronize(aside.there[slot]), "device");
+}
+
+void
+om_gpu_aside_end(void)
+{
+	check(cu.cuEventRecord(aside.ended, aside.stream), "event");
+	check(cu.cuStreamWaitEvent(stream, aside.ended, 0), "event");
 }
 
 void

@@ -145,6 +145,13 @@ fake FAKE_NAME=Busy FAKE_FREE=3 -- 1 "of the 128.00 GiB of Busy 3.00 MiB are fre
 fake FAKE_LAUNCH=700 -- 1 "OM_SYNC=1 in the environment names the operator. The last checkpoint is whole" bench
 fake FAKE_COUNT=3 -- 0 "Fake GPU (GPU 0 of 3)" train run.yaml checkpoint.dir=fake
 says 0 "done: step 4 of 4" train run.yaml checkpoint.dir=fake steps=4
+# saves beside the steps: copies on a stream of their own, after one update and before the next, or the driver refuses
+says 0 "checkpoint: step 3, " train run.yaml checkpoint.dir=beside checkpoint.every=1 steps=4
+for f in beside/step-000004 fake/step-000004; do
+	(cd "$work/$f" && cat *.safetensors | cksum) >"$work/$(dirname $f).sum"
+done
+cmp -s "$work/beside.sum" "$work/fake.sum"
+is "saves beside the steps, the same bytes" $?
 for steps in 1 4; do # three microbatches a step
 	says 0 "the median of $steps step" bench steps=$steps
 	awk -f tests/shares.awk "$work/out" >"$work/err"
@@ -155,6 +162,14 @@ done
 trainer=$work/streams/trainer
 says 0 "done: step 2 of 2" train run.yaml checkpoint.dir=streams
 says 0 "the median of 2 steps" bench steps=2
+trainer=$work/gpu/trainer
+
+trainer=$work/demo/trainer
+says 0 "checkpoint: step 1, " train run.yaml checkpoint.dir=whole checkpoint.every=1
+fake FAKE_PINNED=50 -- 0 "checkpoint: step 1, " train run.yaml checkpoint.dir=short checkpoint.every=1
+diff -r "$work/whole/step-000001" "$work/short/step-000001" >"$work/out" 2>"$work/err"
+is "a checkpoint through one slot of pinned memory" $?
+fake FAKE_PINNED=33 -- 1 "checkpoint: there is no memory for a copy of 16777216 bytes" train run.yaml checkpoint.dir=none
 trainer=$work/gpu/trainer
 
 # make demo: the GPU where there is all that it needs, else the processor, and why

@@ -3,12 +3,16 @@
  * where there is no GPU: libcuda.so.1 of a device that computes nothing. A kernel takes 60 us of
  * its stream, within a graph 30; memory is the host's. A recording has streams that join it by
  * waiting for events, and is refused as a driver does where one of them is not joined at its end,
- * or where an event is of another recording. The environment makes it another device:
- * FAKE_NAME, FAKE_COUNT (devices), FAKE_ARCH (90), FAKE_VERSION (13000), FAKE_TOTAL and FAKE_FREE
- * (MiB); and errors: FAKE_INIT, FAKE_CONTEXT, FAKE_LOAD, FAKE_LAUNCH (numbers of CUresult).
+ * or where an event is of another recording. A thread needs the context; and what adamw changes may
+ * be copied by another stream only after the update before and before the next one, as events say.
+ * The environment makes it another device: FAKE_NAME, FAKE_COUNT (devices), FAKE_ARCH (90),
+ * FAKE_VERSION (13000), FAKE_TOTAL and FAKE_FREE (MiB), FAKE_PINNED (MiB of page-locked memory);
+ * and errors: FAKE_INIT, FAKE_CONTEXT, FAKE_LOAD, FAKE_LAUNCH (numbers of CUresult).
  */
 #include <cuda.h>
 #include <elf.h>
+#include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +27,10 @@ static struct CUstream_st {
 	int recording, done[STREAMS]; /* what was given to each stream that is before its next */
 } streams[STREAMS];
 static int nstreams, recordings;
+static int copied[STREAMS], updated[STREAMS]; /* what each was given up to its last copy, update */
+static bool updates;                          /* there is one in what is recorded */
+static _Thread_local bool current;            /* the thread has the context */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 struct CUevent_st {
 	double at;
@@ -30,6 +38,7 @@ struct CUevent_st {
 };
 struct CUgraphExec_st {
 	double seconds;
+	bool updates;
 };
 struct CUmod_st {
 	const char *image;
@@ -65,6 +74,18 @@ work(double seconds)
 	if (until < now())
 		until = now();
 	until += seconds;
+}
+
+/* The stream is given something more; whether all of the other streams' `what` comes before it. */
+static bool
+after(CUstream s, const int *what)
+{
+	bool all = true;
+
+	s->done[s - streams]++;
+	for (int i = 0; i < nstreams; i++)
+		all = all && s->done[i] >= what[i];
+	return all;
 }
 
 /* The names of an image's kernels, which is an ELF file, as functions; gives how many it has. */
@@ -160,6 +181,7 @@ CUresult
 cuCtxSetCurrent(CUcontext c)
 {
 	(void)c;
+	current = true;
 	return CUDA_SUCCESS;
 }
 CUresult
@@ -184,8 +206,21 @@ cuMemFree(CUdeviceptr p)
 CUresult
 cuMemAllocHost(void **p, size_t n)
 {
-	*p = calloc(1, n);
+	static size_t all;
+
+	if (!current)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	pthread_mutex_lock(&lock);
+	*p = (all + n) >> 20 < (size_t)given("FAKE_PINNED", 1 << 17) ? calloc(1, n) : NULL;
+	all += *p ? n : 0;
+	pthread_mutex_unlock(&lock);
 	return *p ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+CUresult
+cuMemFreeHost(void *p)
+{
+	free(p);
+	return CUDA_SUCCESS;
 }
 CUresult
 cuMemsetD8Async(CUdeviceptr p, unsigned char x, size_t n, CUstream s)
@@ -204,9 +239,14 @@ cuMemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t n, CUstream s)
 CUresult
 cuMemcpyDtoHAsync(void *to, CUdeviceptr from, size_t n, CUstream s)
 {
-	(void)s;
+	bool ok;
+
+	pthread_mutex_lock(&lock);
+	ok = after(s, updated) && current;
+	copied[s - streams] = s->done[s - streams];
+	pthread_mutex_unlock(&lock);
 	memcpy(to, (void *)from, n);
-	return CUDA_SUCCESS;
+	return ok ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_STATE;
 }
 CUresult
 cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t n, CUstream s)
@@ -262,14 +302,24 @@ cuStreamSynchronize(CUstream s)
 CUresult
 cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **args, void **extra)
 {
-	(void)f, (void)args, (void)extra;
-	c->hStream->done[c->hStream - streams]++;
-	if (c->hStream->recording != recording)
-		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	const bool update = strstr((const char *)f, "adamw");
+	bool ok;
+
+	(void)args, (void)extra;
+	pthread_mutex_lock(&lock);
+	ok = after(c->hStream, copied) || !update || recording;
+	updates = updates || update;
+	if (update && !recording)
+		updated[c->hStream - streams] = c->hStream->done[c->hStream - streams];
 	if (recording)
 		recorded += 30e-6;
 	else
 		work(60e-6);
+	pthread_mutex_unlock(&lock);
+	if (c->hStream->recording != recording)
+		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	if (!ok)
+		return CUDA_ERROR_ILLEGAL_STATE;
 	return (CUresult)given("FAKE_LAUNCH", 0);
 }
 CUresult
@@ -282,10 +332,12 @@ cuEventCreate(CUevent *e, unsigned flags)
 CUresult
 cuEventRecord(CUevent e, CUstream s)
 {
+	pthread_mutex_lock(&lock);
 	work(0);
 	e->at = until;
 	e->recording = s->recording;
 	memcpy(e->done, s->done, sizeof e->done);
+	pthread_mutex_unlock(&lock);
 	return CUDA_SUCCESS;
 }
 CUresult
@@ -294,9 +346,11 @@ cuStreamWaitEvent(CUstream s, CUevent e, unsigned flags)
 	(void)flags;
 	if (e->recording != recording)
 		return CUDA_ERROR_CAPTURED_EVENT;
+	pthread_mutex_lock(&lock);
 	s->recording = e->recording;
 	for (int i = 0; i < STREAMS; i++)
 		s->done[i] = e->done[i] > s->done[i] ? e->done[i] : s->done[i];
+	pthread_mutex_unlock(&lock);
 	return CUDA_SUCCESS;
 }
 CUresult
@@ -316,6 +370,7 @@ cuStreamBeginCapture(CUstream s, CUstreamCaptureMode mode)
 	(void)mode;
 	s->recording = recording = ++recordings;
 	recorded = 0;
+	updates = false;
 	return CUDA_SUCCESS;
 }
 CUresult
@@ -338,14 +393,21 @@ cuGraphInstantiate(CUgraphExec *x, CUgraph g, unsigned long long flags)
 	(void)g, (void)flags;
 	*x = malloc(sizeof **x);
 	(*x)->seconds = recorded;
+	(*x)->updates = updates;
 	return CUDA_SUCCESS;
 }
 CUresult
 cuGraphLaunch(CUgraphExec x, CUstream s)
 {
-	(void)s;
+	bool ok;
+
+	pthread_mutex_lock(&lock);
+	ok = after(s, copied) || !x->updates;
+	if (x->updates)
+		updated[s - streams] = s->done[s - streams];
 	work(x->seconds);
-	return (CUresult)given("FAKE_LAUNCH", 0);
+	pthread_mutex_unlock(&lock);
+	return ok ? (CUresult)given("FAKE_LAUNCH", 0) : CUDA_ERROR_ILLEGAL_STATE;
 }
 CUresult
 cuGraphDestroy(CUgraph g)

@@ -59,6 +59,16 @@ for v in plain routed; do
 	is "$v: resumed from step 5, the same weights" $?
 done
 
+# saves that are written beside the steps hold what those hold that are waited for
+for how in true false; do
+	timeout 100 "$out/plain.trainer" train "$work/run.yaml" checkpoint.dir="$work/beside-$how" checkpoint.every=1 \
+		checkpoint.async=$how >"$work/log" 2>&1
+	is "plain trains with checkpoint.async=$how" $?
+	grep '^checkpoint: step' "$work/log"
+done
+diff -r "$work/beside-true" "$work/beside-false" >"$work/log" 2>&1
+is "each step's checkpoint is the same" $?
+
 timeout 100 "$out/streams.trainer" train "$work/run.yaml" checkpoint.dir="$work/streams" >"$work/log" 2>&1
 is "plain trains with two streams" $?
 [ "$(weights "$work/plain-a")" = "$(weights "$work/streams")" ]

@@ -1,13 +1,14 @@
 #!/bin/bash
 # Checkpoints and first weights under layouts of several ranks: ckpt_check.c is the trainer. What each layout wrote
 # loads into every other, bit for bit; damage is noticed; a save that is killed or fails leaves the last good checkpoint.
-# usage: tests/parallel/ckpt.sh WORKDIR
+# usage: tests/parallel/ckpt.sh WORKDIR [all]
 set -u
 . "$(dirname "$0")/../suite.sh"
 export LC_ALL=C OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl_vader_single_copy_mechanism=none
 root=$(cd "$(dirname "$0")/../.." && pwd)
+full=${2:-}
 rm -rf "$1" && mkdir -p "$1/o" && work=$(cd "$1" && pwd)
 # where another mpirun ends, it removes the folder that this one is about to use
 OMPI_MCA_orte_tmpdir_base=$(mktemp -d) && export OMPI_MCA_orte_tmpdir_base
@@ -125,6 +126,8 @@ done >draws
 export CKPT_VOCAB=450000 CKPT_SHARD=100000
 check "large tensors are saved" on 2.1.1 fp32 save 6 large
 check "large tensors" on 4.2.1 bf16 load 6 large
+CKPT_SLOTS=1 check "through one slot" on 2.1.1 fp32 save 6 slot
+check "through one slot, the same" diff -r large slot
 unset CKPT_VOCAB CKPT_SHARD
 
 # ---- damage: what one rank wrote ---------------------------------------------------------------------------------------
@@ -206,6 +209,23 @@ done
 early KILL "0 fsync 4" 6 "signal 9" # of the directory
 early KILL "0 fsync 5" 7 "signal 9" # of the one above: it has its name
 check "with its name it is whole" on 2.2.1 bf16 load 7 K
+
+# one rank, the calls of a save in turn, of writes some: what is there afterwards is whole, and nothing else is
+[ "$full" = all ] && writes=1 || writes=40
+for call in mkdir write fsync rename; do
+	by=1
+	[ $call != write ] || by=$writes
+	for what in FAIL KILL; do
+		for n in $(seq 1 $by 1000); do
+			rm -rf K && cp -r A K
+			env CKPT_$what="0 $call $n" ./check 1 1 1 bf16 save 7 K >out 2>&1 && break # it has no more of them
+			[ -d K/step-000007 ] && step=7 || step=6
+			./check 1 1 1 bf16 load $step K >out 2>&1 && ! ls -A K | grep -q tmp && ok ||
+				fail "$what $call $n: $(ls -A K)"
+		done 2>/dev/null # the shell tells of kills
+		[ "$n" -gt 1 ] && [ "$n" -lt 1000 ] && ok || fail "$what $call: $n of them"
+	done
+done
 
 # ---- what only the first rank does -------------------------------------------------------------------------------------
 check "a third checkpoint" on 2.1.1 bf16 save 8 K

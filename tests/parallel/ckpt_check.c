@@ -10,7 +10,9 @@
  * behind these two moments are of as many. CKPT_SHORT: what is loaded has moments in bf16. The
  * environment breaks a save: CKPT_KILL="RANK CALL N" kills that rank as it makes its Nth call of
  * the system (mkdir, write, fsync, rename), CKPT_FAIL lets that call fail. CKPT_VOCAB=N makes the
- * embedding larger, CKPT_SHARD=N is how large a shard may be, CKPT_RESUME=PATH what to load.
+ * embedding larger, CKPT_SHARD=N is how large a shard may be, CKPT_RESUME=PATH what to load. Saves
+ * are written beside, and the arena is spoilt once it is copied; CKPT_SLOTS=N is how many slots
+ * there are for that, CKPT_WAIT lets the save be waited for.
  */
 #include <errno.h>
 #include <signal.h>
@@ -374,6 +376,7 @@ run(const char *command, uint64_t step, char *dir)
 		.resume = om_text("%s", getenv("CKPT_RESUME") ? getenv("CKPT_RESUME") : "auto"),
 		.steps = 1000,
 		.keep = 2,
+		.async = !getenv("CKPT_WAIT"),
 		.skip_sigma = 6,
 		.skip_window = 4 };
 	struct om_data data = { .tokens = 3 };
@@ -398,6 +401,10 @@ run(const char *command, uint64_t step, char *dir)
 		saving = *command == 's';
 		if (saving) {
 			om_ckpt_save(&k, want, step);
+			om_skip_step(&skip, (double[]){ 9, 9 }, true); /* of the next step */
+			om_ckpt_copied(&k);
+			memset(want, 0xff, m.arena_bytes);
+			om_ckpt_end(&k);
 			om_ckpt_good(&k, step);
 		} else if (!om_ckpt_resume(&k, &c, got, &found))
 			found = 0;
@@ -435,6 +442,8 @@ main(int argc, char **argv)
 		vocab = strtoull(getenv("CKPT_VOCAB"), NULL, 10);
 	if (getenv("CKPT_SHARD"))
 		om_shard_bytes = strtoull(getenv("CKPT_SHARD"), NULL, 10);
+	if (getenv("CKPT_SLOTS"))
+		om_slots_most = strtoull(getenv("CKPT_SLOTS"), NULL, 10);
 	om_comm_start(&m, argv);
 	m.stage = om_rank(OM_PIPELINE);
 	make_model(argv[4]);

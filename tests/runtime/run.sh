@@ -1,11 +1,11 @@
 #!/bin/bash
 # End-to-end tests of the runtime, with the hand-written trainer of tests/unit/runtime_model.c.
-# usage: tests/runtime/run.sh [--bless]   (--bless rewrites the expected messages)
+# usage: tests/runtime/run.sh [--bless | all]   (--bless rewrites the expected messages; all: more kills)
 set -u
 . "$(dirname "$0")/../suite.sh"
 export LC_ALL=C
 cd "$(dirname "$0")" || exit 1
-bless=${1:-}
+bless=${1:-} which=${1:-}
 root=$PWD/../..
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -548,18 +548,30 @@ rm -rf A
 "$T" train run.yaml steps=300 checkpoint.dir=A checkpoint.every=290 log.metrics=A.jsonl >/dev/null
 check "checkpoint's JSON and shards" python3 check.py A/step-000300
 
-# kill -9 at random moments until the run is done
+# kill -9 at random moments, mostly while the last save is written beside the steps; a run that comes to its end begins anew
 rm -rf K K.jsonl
-kills=0
-for i in $(seq 40); do
+kills=0 ends=0
+killed() { # DELAY: a run that is killed after it, or ends
 	OM_TEST_NAP=2000 "$T" train run.yaml steps=300 checkpoint.dir=K checkpoint.every=7 checkpoint.keep=3 \
 		log.metrics=K.jsonl >>K.out 2>&1 &
 	pid=$!
-	sleep "$((i / 15)).$((RANDOM % 3))$((RANDOM % 10))" # longer in the end, on a machine that is slow
+	sleep "$1"
 	if kill -9 $pid 2>/dev/null; then kills=$((kills + 1)); fi
-	wait $pid 2>/dev/null && break
+	wait $pid 2>/dev/null
+}
+[ "$which" = all ] && most=100 || most=12
+for i in $(seq 1000); do
+	[ $kills -lt $most ] || break
+	if killed "0.$((RANDOM % 3))$((RANDOM % 10))"; then
+		ends=$((ends + 1))
+		same A/step-000300 K/step-000300 || fail "another run after $kills kills"
+		rm -rf K K.jsonl
+	fi
 done
-[ $kills -ge 2 ] && [ -d K/step-000300 ] && ok || fail "killed only $kills times, or never done"
+for i in 1 2 4 8 16 30; do # longer in the end, on a machine that is slow
+	killed $i && break
+done
+[ $kills -ge $most ] && [ -d K/step-000300 ] && ok || fail "killed only $kills times, or never done"
 check "bitwise the same after $kills kills" same A/step-000300 K/step-000300
 [ "$(ls -A K | tr '\n' ' ')" = "step-000287 step-000294 step-000300 " ] && ok || fail "keep=3 left $(ls -A K)"
 cat >metrics.py <<'PY'
@@ -785,7 +797,8 @@ says "norm is NaN" 1 "bigram: rank 0, step 11, gradient norm: is nan" \
 [ "$(ls G | tail -1)" = step-000010 ] && ok || fail "a bad step was saved"
 rm -rf G
 g() { # g NAME TEXT N: where the loss is NaN from step N of the process on
-	says "$1" 1 "$2" env OM_TEST_FROM="$3" "$S" train run.yaml checkpoint.dir=G checkpoint.every=1 checkpoint.keep=1
+	says "$1" 1 "$2" env OM_TEST_FROM="$3" "$S" train run.yaml checkpoint.dir=G checkpoint.every=1 checkpoint.keep=1 \
+		checkpoint.async=false
 }
 g "a checkpoint that no good step followed" "bigram: rank 0, step 6, loss: is nan, the step was not applied; lower \
 lr.peak or raise lr.warmup, and resume by checkpoint.resume=G/step-000004: G/step-000005 is suspect" 6
