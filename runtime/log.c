@@ -15,6 +15,9 @@
 
 /* ---- metrics --------------------------------------------------------------------------------- */
 
+#define LOSS ", \"loss\": "
+#define NORM ", \"grad_norm\": "
+
 /* Step of a metrics line, OM_NO_STEP: it isn't one. */
 static uint64_t
 step_of(const char *line)
@@ -26,20 +29,37 @@ step_of(const char *line)
 		   : OM_NO_STEP;
 }
 
-/* Copies the lines up to step, and drops the rest and one that a kill cut short; gives whether any
- * went. */
+/* The number of a key in a line of metrics; NaN: null, or none. */
+static double
+read_number(const char *line, const char *key)
+{
+	const char *at = strstr(line, key);
+	char *end;
+	double x = at ? strtod(at + strlen(key), &end) : NAN;
+
+	return at && end > at + strlen(key) ? x : NAN;
+}
+
+/*
+ * Copies the lines up to step, whose spikes count, and drops the rest and one that a kill cut
+ * short; gives whether any went.
+ */
 static bool
-metrics_keep(FILE *f, FILE *out, uint64_t step)
+metrics_keep(FILE *f, FILE *out, uint64_t step, struct om_spike *spike)
 {
 	char *line = NULL;
 	size_t cap = 0;
 	bool cut = false;
 
 	for (ssize_t n; (n = getline(&line, &cap, f)) > 0;)
-		if (line[n - 1] != '\n' || (step_of(line) > step && step_of(line) != OM_NO_STEP))
+		if (line[n - 1] != '\n' || (step_of(line) > step && step_of(line) != OM_NO_STEP)) {
 			cut = true;
-		else
+		} else {
 			fwrite(line, 1, (size_t)n, out);
+			if (strstr(line, LOSS))
+				om_spike_step(spike,
+				    (double[]){ read_number(line, LOSS), read_number(line, NORM) });
+		}
 	free(line);
 	return cut;
 }
@@ -49,7 +69,7 @@ metrics_keep(FILE *f, FILE *out, uint64_t step)
  * a new run moves an older one's file aside. add: it stays as it is, another trainer may write it.
  */
 static FILE *
-metrics_open(const char *path, uint64_t step, bool add)
+metrics_open(struct om_log *l, const char *path, uint64_t step, bool add)
 {
 	char first[64] = "", *other;
 	struct stat st;
@@ -66,7 +86,7 @@ metrics_open(const char *path, uint64_t step, bool add)
 		other = add ? NULL : om_free_name(path, step ? ".tmp" : ".old");
 		if (step && !add) {
 			FILE *out = fopen(other, "wx");
-			bool cut = out && metrics_keep(f, out, step), ok;
+			bool cut = out && metrics_keep(f, out, step, &l->spike), ok;
 
 			ok = out && !ferror(out) && fflush(out) == 0 && fsync(fileno(out)) == 0;
 			if (!ok || fclose(out) != 0 ||
@@ -100,6 +120,16 @@ event(struct om_log *l, const char *key, double x)
 		return;
 	snprintf(tag, sizeof tag, "%s%s", l->of, key);
 	om_events_number(&l->events, tag, x);
+}
+
+/* What a reader of the line gets, as a resumed run does. */
+static double
+printed(double x)
+{
+	char text[32];
+
+	snprintf(text, sizeof text, "%.10g", x);
+	return strtod(text, NULL);
 }
 
 static void
@@ -244,17 +274,28 @@ metrics_moe(struct om_log *l)
 		const struct om_moe *moe = r->k.moe;
 		const int64_t *load = statistics(l, &r->k, moe->load + r->j * moe->load_stride);
 		const int64_t *cut = cut_of(l, r);
-		int64_t sum = 0, most = 0;
+		const uint32_t ranks = om_size(OM_EXPERT), each = moe->experts / ranks;
+		int64_t sum = 0, most = 0, rank = 0, busiest = 0;
+		double entropy = 0;
 		uint32_t dead = 0;
 
 		for (uint32_t e = 0; e < moe->experts; e++) {
 			sum += load[e];
 			most = load[e] > most ? load[e] : most;
 			dead += load[e] == 0;
+			rank = e % each ? rank + load[e] : load[e];
+			busiest = rank > busiest ? rank : busiest;
 		}
+		for (uint32_t e = 0; e < moe->experts; e++)
+			if (load[e])
+				entropy -= (double)load[e] / (double)sum *
+					   log((double)load[e] / (double)sum);
 		fprintf(l->metrics, "%s{\"layer\": %u", r > row ? ", " : "", r->layer);
 		snprintf(l->of, sizeof l->of, "layer %02u/", r->layer);
 		number(l, "max_load", (double)most * moe->experts / (double)sum);
+		if (ranks > 1)
+			number(l, "max_rank", (double)busiest * ranks / (double)sum);
+		number(l, "entropy", entropy / log(moe->experts > 1 ? moe->experts : 2));
 		whole(l, "dead", dead);
 		if (cut)
 			number(l, "cut", (double)cut[0] / (double)cut[1]);
@@ -285,7 +326,9 @@ static void
 metrics_step(struct om_log *l, const struct om_result *x, uint64_t step, const struct om_told *told)
 {
 	uint64_t tokens = l->m->global * l->m->seq;
-	double mean[2], total = auxiliary(l, x, mean);
+	double mean[2], total = auxiliary(l, x, mean), norm = sqrt(x->ctl[OM_NORM2]);
+	double flops =
+	    (double)(tokens * l->m->flops_token) / told->took / (double)om_size(OM_WORLD);
 	const bool moe = next_kind(l, &(struct kind){ 0 });
 
 	metrics_begin(l, step);
@@ -297,10 +340,16 @@ metrics_step(struct om_log *l, const struct om_result *x, uint64_t step, const s
 		number(l, "z", mean[1]);
 	}
 	number(l, "total", total);
-	number(l, "grad_norm", sqrt(x->ctl[OM_NORM2]));
+	number(l, "grad_norm", norm);
 	number(l, "lr", told->lr);
 	number(l, "tokens_per_s", (double)tokens / told->took);
 	number(l, "data_wait", told->waited);
+	number(l, "tflops", 1e-12 * flops); /* of a device */
+	if (l->m->peak > 0)
+		number(l, "mfu", flops / l->m->peak);
+	number(l, "spikes", om_spike_step(&l->spike, (double[]){ printed(l->ce), printed(norm) }));
+	if (told->not_finite)
+		fprintf(l->metrics, ", \"not_finite\": \"%s\"", told->not_finite);
 	if (told->repeated >= 0)
 		number(l, "repeated", told->repeated);
 	if (l->skip->sigma > 0) {
@@ -417,7 +466,7 @@ om_log_open(struct om_log *l, const struct om_model *m, const struct om_skip *sk
 		l->stage[s] = om_alloc(1, sizeof **l->stage + model_of(l, s)->stat_bytes);
 	l->wanted = *c->metrics || *c->tensorboard;
 	if (l->wanted && !om_rank(OM_WORLD))
-		l->metrics = metrics_open(*c->metrics ? c->metrics : "/dev/null", step, !skip);
+		l->metrics = metrics_open(l, *c->metrics ? c->metrics : "/dev/null", step, !skip);
 	if (*c->tensorboard && !om_rank(OM_WORLD))
 		om_events_open(&l->events, c->tensorboard, skip ? step : OM_NO_STEP);
 	om_err_before(om_log_clear);

@@ -725,6 +725,26 @@ size_t
 om_reader_read(struct om_reader *r, const struct om_entry *e, uint64_t at, void *to, size_t n);
 void om_reader_close(struct om_reader *r);
 
+/* ---- watch.c: what a run's numbers say of its health ----------------------------------------- */
+
+/*
+ * SpikeScore, as OLMo-core's: of the last OM_SPIKE_STEPS steps, the share in which loss or gradient
+ * norm is 6 standard deviations over the mean of the OM_SPIKE_WINDOW before it, or is not finite.
+ */
+enum { OM_SPIKE_WINDOW = 128, OM_SPIKE_STEPS = 10000 };
+struct om_spike {
+	double window[2][OM_SPIKE_WINDOW]; /* losses, norms */
+	uint64_t finite, steps, spikes;    /* seen; spikes: among the last ones */
+	unsigned char was[OM_SPIKE_STEPS]; /* whether it was one */
+};
+double om_spike_step(struct om_spike *s, const double x[2]); /* loss and norm; gives the score */
+enum { OM_TENSOR_NAME = 128 };
+/*
+ * The first tensor, by ranks, whose gradient has an element that is not finite, after a step; NULL:
+ * none has. By all ranks; free() it.
+ */
+char *om_not_finite(const struct om_model *m, unsigned char *arena);
+
 /* ---- events.c: TensorBoard's event files ---------------------------------------------------- */
 
 struct om_message { /* of protocol buffers, in memory */
@@ -778,7 +798,8 @@ struct om_log {
 	const struct om_skip *skip; /* NULL: nothing is trained */
 	FILE *metrics;              /* NULL: none */
 	const char *path;
-	struct om_events events;      /* file NULL: none */
+	struct om_events events; /* file NULL: none */
+	struct om_spike spike;
 	char of[32];                  /* before a tag there: of which layer it is */
 	bool wanted;                  /* numbers go to some file; as all ranks know */
 	uint64_t every, steps, first; /* first: steps done before this run */
@@ -800,6 +821,7 @@ void om_log_open(struct om_log *l, const struct om_model *m, const struct om_ski
 /* What of a step is the host's to tell. */
 struct om_told {
 	double lr, took, waited; /* took, waited: seconds, of the step and of that for data */
+	const char *not_finite;  /* whose gradient was no number, NULL: none's */
 	double repeated; /* share of sequences that repeat themselves, < 0: none is looked at */
 };
 void

@@ -82,12 +82,14 @@ struct run {
 
 /* Ends the run before anything is lost: this step's weights are those of the step before. */
 static void
-check_finite(struct run *r, double x, const char *what)
+check_finite(struct run *r, double x, const char *what, const char *tensor)
 {
 	if (isfinite(x))
 		return;
-	om_die(what, "is %s, the step was not applied; lower lr.peak or raise lr.warmup, and %s",
-	    isnan(x) ? "nan" : "infinite", om_ckpt_advice(&r->ckpt));
+	om_die(what,
+	    "is %s%s%s, the step was not applied; lower lr.peak or raise lr.warmup, and %s",
+	    isnan(x) ? "nan" : "infinite", tensor ? " by that of " : "", tensor ? tensor : "",
+	    om_ckpt_advice(&r->ckpt));
 }
 
 static void
@@ -201,23 +203,28 @@ step_end(struct run *r, uint64_t step)
 	struct om_told *told = &r->told[step % OM_STEPS_MOST];
 	const struct om_result *x;
 	double loss, norm2, now;
+	char *not_finite = NULL;
 	bool skipped;
 
 	om_err_step(step);
 	x = om_result_wait(step);
 	loss = om_stat_f64(r->m, x, r->m->loss_off);
 	norm2 = x->ctl[OM_NORM2];
+	if (!isfinite(norm2))
+		not_finite = om_not_finite(r->m, r->arena);
 	skipped = r->skip.sigma > 0 && x->ctl[OM_SKIPPED] != 0;
 	if (!skipped) { /* the update left weights alone where these are not finite */
-		check_finite(r, loss, "loss");
-		check_finite(r, norm2, "gradient norm");
+		check_finite(r, loss, "loss", NULL);
+		check_finite(r, norm2, "gradient norm", not_finite);
 	}
 	if (isfinite(loss) && isfinite(norm2)) /* so are the weights it began with */
 		om_ckpt_good(&r->ckpt, step - 1);
 	om_skip_step(&r->skip, (double[]){ loss, sqrt(norm2) }, skipped);
 	now = om_now();
 	told->took = now - r->since;
+	told->not_finite = not_finite;
 	om_log_step(&r->log, x, step, told);
+	free(not_finite);
 	r->since = now;
 }
 

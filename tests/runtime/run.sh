@@ -501,7 +501,7 @@ for p in mega4.bin llm16.bin '[mega.a.bin, llm.b.bin, n.c.npy]'; do
 done
 # a step begins before the last one's results are read, as on a GPU: nothing else differs
 B=$work/ahead
-numbers() { sed 's/, "tokens_per_s": [^,]*, "data_wait": [^,]*//; s/ [0-9.,]* tok.s.*//; s/ in [0-9.]* s$//' "$1"; }
+numbers() { sed 's/, "tokens_per_s": [^,]*, "data_wait": [^,]*, "tflops": [^,]*//; s/ [0-9.,]* tok.s.*//; s/ in [0-9.]* s$//' "$1"; }
 for v in float ahead; do
 	rm -rf "A$v"
 	"$work/$v" train run.yaml steps=60 checkpoint.dir=A$v checkpoint.every=25 eval.paths=[half.txt] eval.every=10 \
@@ -580,7 +580,7 @@ def bad(x): raise ValueError(x)
 a, b = ([json.loads(l, parse_constant=bad) for l in open(f)] for f in sys.argv[1:3])
 assert [x["step"] for x in b] == list(range(1, 301)), "steps"
 for x, y in zip(a, b):
-  for took in "tokens_per_s", "data_wait": assert x.pop(took) >= 0 and y.pop(took) >= 0
+  for took in "tokens_per_s", "data_wait", "tflops": assert x.pop(took) >= 0 and y.pop(took) >= 0
   assert x == y, (x, y)
 assert x["tokens"] == 300 * 64 and x["moe"][1]["dead"] == 0 and x["load_balance"] == 1
 assert abs(x["total"] - x["loss"] - 2 * (0.01 + 0.0005) - 1e-3 * x["head_z"]) < 1e-9 and abs(x["z"] - 0.5) < 1e-9
@@ -628,7 +628,7 @@ for v in deep deep-ahead; do
 	check "$v: and gets where a run gets that was not stopped" same L/step-000008 C/step-000008
 	check "$v: with the same metrics" python3 -c 'import json, sys
 a, b = ([json.loads(l) for l in open(f)] for f in ("L.jsonl", "C.jsonl"))
-for x in a + b: x.pop("tokens_per_s"), x.pop("data_wait")
+for x in a + b: x.pop("tokens_per_s"), x.pop("data_wait"), x.pop("tflops")
 assert a == b and [x["step"] for x in a] == list(range(1, 9)), (a, b)'
 done
 rm -rf C C.out
@@ -812,6 +812,10 @@ rm -r G/step-000030
 g "the first one is bad" "step 2, loss: is nan, the step was not applied; lower lr.peak or raise lr.warmup, and start \
 anew with another checkpoint.dir: G/step-000001 is suspect, no finite step came after it" 2
 g "and resumed from" "start anew with another checkpoint.dir: G/step-000001, which this run began with, is at fault" 1
+says "whose gradient" 1 "gradient norm: is nan by that of model.layers.1.mlp.experts.1.weight, the step was not applied" \
+	env OM_TEST_NORM=2 OM_TEST_AT=2256 "$S" train run.yaml
+check "and of a skipped step" sh -c "OM_TEST_NORM=2 OM_TEST_AT=2256 $S train run.yaml skip_step.sigma=6 log.metrics=NF &&
+	grep -c not_finite NF | grep -qx 1 && grep '^{.step.: 2,' NF | grep -q '.not_finite.: .model.layers.1.mlp.experts.1.weight.'"
 check "a new run moves old metrics" sh -c "$S train run.yaml log.metrics=A.jsonl && [ \$(wc -l <A.jsonl) = 30 ] &&
 	[ \$(wc -l <A.jsonl.old) = 300 ] && $S train run.yaml log.metrics=A.jsonl && [ -e A.jsonl.old.2 ]"
 touch A.jsonl.tmp

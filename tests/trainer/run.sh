@@ -313,7 +313,7 @@ is "killed $hits times, the same bits as the run that was not" $?
 is "a kill hit" $?
 awk -F'[:,]' '{ n++; if ($2 + 0 != n) exit 1 } END { exit n != 150 }' "$work/killed.jsonl"
 is "its metrics have each step once" $?
-for key in loss grad_norm lr tokens_per_s data_wait load_balance z total moe max_load dead; do
+for key in loss grad_norm lr tokens_per_s data_wait tflops spikes load_balance z total moe max_load entropy dead; do
 	tail -n 1 "$work/killed.jsonl" | grep -q "\"$key\""
 	is "metrics have $key" $?
 done

@@ -5,13 +5,14 @@
  * formats by -DTEST_....
  *
  * The environment breaks it on purpose: OM_TEST_NAN=N and OM_TEST_NORM=N make the loss or gradient
- * of this process' Nth step NaN, OM_TEST_FROM=N the loss of it and all after it, OM_TEST_SPIKE=N
- * multiplies its gradient by 1000, OM_TEST_SPOIL=N leaves two of its weights NaN, OM_TEST_NAP=N
- * sleeps N us a step, OM_TEST_PAUSE=N as long in every microbatch from the second step on,
- * OM_TEST_BAD=1 fails the self-test, OM_TEST_ARENA=N asks for so large an arena, OM_TEST_ABI=1 is
- * of another runtime, OM_TEST_TIED=1 says that the head is the embedding, and has none,
- * OM_TEST_NODECODE=1 that there is no decode program, OM_TEST_CUT=1 that routes are cut, as many as
- * the first expert gets of those that the second one does.
+ * of this process' Nth step NaN, the norm by the gradient's element OM_TEST_AT; OM_TEST_FROM=N the
+ * loss of it and all after it, OM_TEST_SPIKE=N multiplies its gradient by 1000, OM_TEST_SPOIL=N
+ * leaves two of its weights NaN, OM_TEST_NAP=N sleeps N us a step, OM_TEST_PAUSE=N as long in
+ * every microbatch from the second step on, OM_TEST_BAD=1 fails the self-test, OM_TEST_ARENA=N
+ * asks for so large an arena, OM_TEST_ABI=1 is of another runtime, OM_TEST_TIED=1 says that the
+ * head is the embedding, and has none, OM_TEST_NODECODE=1 that there is no decode program,
+ * OM_TEST_CUT=1 that routes are cut, as many as the first expert gets of those that the second one
+ * does.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -309,7 +310,7 @@ backward(unsigned char *arena, int slot, int of)
 			g[P_EMB + tok[t] * D + i] += (real)dx[i];
 	}
 	if (env("OM_TEST_NORM") == step)
-		g[3] = (real)NAN;
+		g[env("OM_TEST_AT") ? env("OM_TEST_AT") : 3] = (real)NAN;
 	if (env("OM_TEST_SPIKE") == step)
 		for (int i = 0; i < N; i++)
 			g[i] *= 1000;

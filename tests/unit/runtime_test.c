@@ -212,6 +212,45 @@ test_stages(void)
 	free(lr.stage);
 }
 
+/* SpikeScore beside one that looks at all numbers anew for each step. */
+static void
+test_spikes(void)
+{
+	enum { N = 3 * OM_SPIKE_STEPS / 2 };
+	static struct om_spike s;
+	static double x[2][N], window[OM_SPIKE_WINDOW];
+	static bool spike[N];
+	uint64_t bad = 0, sum = 0;
+
+	for (uint64_t i = 0; i < N; i++) {
+		struct om_philox r = om_philox((struct om_philox){ { (uint32_t)i, 0, 0, 0 } }, 5);
+
+		for (int k = 0; k < 2; k++)
+			x[k][i] = 2 + r.v[k] * 0x1p-32 + (r.v[2] % 300 == (uint32_t)k ? 9 : 0);
+		if (r.v[3] % 500 == 0)
+			x[r.v[3] / 500 % 2][i] = NAN;
+		for (int k = 0; k < 2; k++) {
+			double mean = 0, square = 0;
+			int n = 0;
+
+			for (uint64_t j = i; j-- && n < OM_SPIKE_WINDOW;)
+				if (isfinite(x[0][j]) && isfinite(x[1][j]))
+					window[n++] = x[k][j];
+			for (int j = 0; j < n; j++)
+				mean += window[j] / n;
+			for (int j = 0; j < n; j++)
+				square += pow(window[j] - mean, 2) / (n - 1);
+			spike[i] |= !isfinite(x[k][i]) ||
+				    (n == OM_SPIKE_WINDOW && x[k][i] > mean + 6 * sqrt(square));
+		}
+		sum += spike[i];
+		sum -= i >= OM_SPIKE_STEPS && spike[i - OM_SPIKE_STEPS];
+		bad += om_spike_step(&s, (double[]){ x[0][i], x[1][i] }) !=
+		       (double)sum / (double)(i < OM_SPIKE_STEPS ? i + 1 : OM_SPIKE_STEPS);
+	}
+	CHECK(bad == 0 && sum > 50);
+}
+
 static void
 test_skip(void)
 {
@@ -764,6 +803,7 @@ main(void)
 	test_decay_from();
 	test_decay_shapes();
 	test_stages();
+	test_spikes();
 	test_skip();
 	test_crc();
 	test_init();
