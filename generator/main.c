@@ -198,6 +198,7 @@ static bool
 compile_files(char **path, int n, const struct options *o)
 {
 	ARRAY(struct object *) all = { 0 };
+	struct buf text = { 0 };
 	bool ok = true;
 
 	for (int i = 0; i < n; i++) {
@@ -206,13 +207,11 @@ compile_files(char **path, int n, const struct options *o)
 		for (uint32_t k = 0; k < one.n; k++)
 			*PUSH(all) = one.trainer[k];
 	}
-	for (uint32_t i = 0; i < all.n && dump(o, "load"); i++) {
-		struct buf text = { 0 };
-		spec_print(all.a[i], false, &text);
-		show(&text);
+	if (dump(o, "load")) {
+		for (uint32_t i = 0; i < all.n; i++)
+			spec_print(all.a[i], false, &text);
+		return show(&text) && diag_count() == 0;
 	}
-	if (dump(o, "load"))
-		return diag_count() == 0;
 	/* all of them, also after errors in load: so that all errors show at once */
 	for (uint32_t i = 0; i < all.n; i++) {
 		struct value *v = spec_value(all.a[i], F_trainer_fuse);

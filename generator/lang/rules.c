@@ -50,14 +50,12 @@ bounded(const int64_t *x, const uint32_t *f)
 	return x[f[0]] <= x[f[1]];
 }
 
+/* The first field, or what comes out where it is divided by the second. */
 static bool
-head_even(const int64_t *x, const uint32_t *f)
+even(const int64_t *x, const uint32_t *f)
 {
-	(void)f;
-	if (x[F_attention_head_dim])
-		return x[F_attention_head_dim] % 2 == 0;
-	return x[F_transformer_d_model] % x[F_attention_n_heads] != 0 ||
-	       x[F_transformer_d_model] / x[F_attention_n_heads] % 2 == 0;
+	int64_t by = f[1] ? x[f[1]] : 1;
+	return x[f[0]] % by != 0 || x[f[0]] / by % 2 == 0;
 }
 
 /* Whatever groups a token gets, they must hold enough experts. */
@@ -164,9 +162,9 @@ static const struct rule {
 } rules[] = {
 	{ divisible, not_divisible, { F_transformer_d_model, F_attention_n_heads }, DIVISORS,
 	    HEAD_DIM_DERIVED },
-	{ head_even, odd_quotient, { F_transformer_d_model, F_attention_n_heads }, DIVISORS,
+	{ even, odd_quotient, { F_transformer_d_model, F_attention_n_heads }, DIVISORS,
 	    HEAD_DIM_DERIVED },
-	{ head_even, odd_head, { F_attention_head_dim }, DIVISORS, HEAD_DIM_GIVEN },
+	{ even, odd_head, { F_attention_head_dim }, DIVISORS, HEAD_DIM_GIVEN },
 	{ divisible, not_divisible, { F_attention_n_heads, F_attention_n_kv_heads }, DIVISORS,
 	    ALWAYS },
 	{ bounded, not_in_range, { F_moe_top_k, F_moe_num_experts }, RANGE, ALWAYS },
