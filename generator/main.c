@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "build/build.h"
-#include "remedy.h"
 #include "search.h"
 
 static const char usage[] =

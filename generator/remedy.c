@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "remedy.h"
 #include "search.h"
 
 enum { CHANGES_MAX = 4, PLANS_MAX = 24 /* values of a field that are planned */ };

@@ -1,4 +1,7 @@
-/* Questions to the whole pipeline: which of many descriptions is the fastest that fits. */
+/*
+ * Questions to the whole pipeline: which of many descriptions is the fastest that fits, and which
+ * change of one would do.
+ */
 #ifndef OLMOGEN_SEARCH_H
 #define OLMOGEN_SEARCH_H
 
@@ -16,5 +19,13 @@ struct plan *search_plan(struct object *trainer);
 void search_recompute(struct object *trainer);
 /* The same for who asks only whether a description could fit: what needs the least memory. */
 void search_least(struct object *trainer);
+
+/* ---- remedy.c -------------------------------------------------------------------------------- */
+
+/*
+ * The answer, a help a line; NULL: there is none. build: what is named should not only be planned,
+ * but built.
+ */
+char *remedy_answer(const struct question *q, bool build);
 
 #endif

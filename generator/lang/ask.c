@@ -81,15 +81,13 @@ ask_choices(struct question *q, const struct value *v, const char *choices)
 }
 
 void
-ask_words(struct question *q, const char *words)
+ask_words(struct question *q, const char *words, const struct value *v, const char *lua)
 {
-	way(q)->words = words;
-}
+	struct way *w = way(q);
 
-void
-ask_change(struct question *q, const struct value *v, const char *lua)
-{
-	add_change(q ? &q->way.a[q->way.n - 1] : way(q), v, lua);
+	w->words = words;
+	if (v)
+		add_change(w, v, lua);
 }
 
 void

@@ -67,7 +67,7 @@ check_row(const struct object *o, const struct row *row)
 		diag_note(v->pos, "%s is n_groups by default", spec_name(by->f));
 	struct question *q = ask();
 	ask_without(q, v, NULL);
-	ask_words(q, xprintf("use %s", row->help));
+	ask_words(q, xprintf("use %s", row->help), NULL, NULL);
 	spec_refuse(v);
 }
 

@@ -222,9 +222,8 @@ struct question *ask(void);
 /* NULL has them go nowhere. */
 void ask_value(struct question *q, const struct value *v, uint32_t most, const char *lua);
 void ask_choices(struct question *q, const struct value *v, const char *choices);
-void ask_words(struct question *q, const char *words); /* advice: "use a pipeline" */
-/* Makes words, the last, a change that can be tried. */
-void ask_change(struct question *q, const struct value *v, const char *lua);
+/* Advice, "use a pipeline"; with a value a change that can be tried. */
+void ask_words(struct question *q, const char *words, const struct value *v, const char *lua);
 /* A field is left out, or two together. */
 void ask_without(struct question *q, const struct value *v, const struct value *and);
 /* The first question that was not taken yet, NULL: there is none. */

@@ -309,6 +309,6 @@ check_rules(const struct object *trainer)
 		spec_note(layers);
 		struct question *q = ask();
 		ask_value(q, expert, 1, "1");
-		ask_words(q, "use a moe layer");
+		ask_words(q, "use a moe layer", NULL, NULL);
 	}
 }

@@ -64,8 +64,8 @@ refuse_size(const struct asked *a, const struct target_row *target)
 		if (a->multiple > 1)
 			return;
 		const char *most = xprintf("%llu", llu(a->most));
-		ask_words(q, xprintf("use %s = %s or less", fields[a->v->f].name, most));
-		ask_change(q, a->v, most);
+		ask_words(
+		    q, xprintf("use %s = %s or less", fields[a->v->f].name, most), a->v, most);
 		return;
 	}
 	for (uint32_t i = 0; i < n; i++)
@@ -134,8 +134,8 @@ check_needs(const struct plan *p)
 static void
 offer_cpu(const struct plan *p, struct question *q, const char *why)
 {
-	ask_words(q, xprintf("use --target=cpu to %s", why));
-	ask_change(q, spec_value(p->graph->trainer, F_trainer_target), "\"cpu\"");
+	ask_words(q, xprintf("use --target=cpu to %s", why),
+	    spec_value(p->graph->trainer, F_trainer_target), "\"cpu\"");
 }
 
 void
