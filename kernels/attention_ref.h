@@ -2,8 +2,10 @@
  * Attention by its definition, in double: what the checks of attention.h compare kernels of every
  * target with. It shares no code with them.
  *
- * Query heads h share g key heads; a position sees itself and the w - 1 before it. q, o and their
- * gradients are [b, s, h, d], k and v [b, s, g, d], lse [b, h, s].
+ * Query heads h share g key heads; a position sees itself and the w - 1 before it, of these, where
+ * documents are said, those of its own. q, o and their gradients are [b, s, h, d], k and v
+ * [b, s, g, d], lse [b, h, s]; doc [2, b, s], of each token the place in its sequence of the first
+ * and of the last token of its document.
  */
 #ifndef OM_ATTENTION_REF_H
 #define OM_ATTENTION_REF_H
@@ -17,7 +19,40 @@ struct om_attention_ref {
 	int64_t s, h, g, d, w;
 	double scale;
 	struct om_in grad, q, k, v, o, lse;
+	const int32_t *doc; /* NULL: a sequence is one document */
 };
+
+/*
+ * Documents to try it with, b sequences' [2, b, s]; free() them. Some are of a few tokens, some
+ * longer than a tile, and the last sequence of several is one.
+ */
+static inline int32_t *
+om_attention_documents(int64_t b, int64_t s, uint64_t seed)
+{
+	int32_t *first = malloc(2 * (size_t)(b * s) * sizeof *first), *last = first + b * s;
+	if (!first)
+		abort();
+	for (int64_t row = 0; row < b; row++)
+		for (int64_t at = 0, n; at < s; at += n) {
+			seed = seed * 6364136223846793005u + 1442695040888963407u;
+			const int64_t most = seed >> 62 ? s / 2 : 5;
+			n = 1 + (int64_t)(seed >> 33) % (most + 1);
+			n = n > s - at || (b > 1 && row == b - 1) ? s - at : n;
+			for (int64_t i = at; i < at + n; i++) {
+				first[row * s + i] = (int32_t)at;
+				last[row * s + i] = (int32_t)(at + n - 1);
+			}
+		}
+	return first;
+}
+
+static inline bool
+om_attention_ref_sees(const struct om_attention_ref *a, int64_t row, int64_t i, int64_t j)
+{
+	if (j > i || i - j >= a->w)
+		return false;
+	return !a->doc || a->doc[row * a->s + i] == a->doc[row * a->s + j];
+}
 
 /* Room for n rows of d elements. */
 static inline double *
@@ -61,6 +96,8 @@ om_attention_ref(const struct om_attention_ref *a, int64_t query, int64_t row, i
 		o[c] = 0;
 	for (int64_t j = i < a->w ? 0 : i - a->w + 1; j <= i; j++) {
 		const int64_t key = ((row * a->s + j) * a->g + head) * a->d;
+		if (!om_attention_ref_sees(a, row, i, j))
+			continue;
 		om_attention_ref_row(x, a->k, key, a->d);
 		const double p = exp(a->scale * om_attention_ref_dot(q, x, a->d));
 		om_attention_ref_row(x, a->v, key, a->d);
@@ -97,7 +134,7 @@ om_attention_ref_bwd(const struct om_attention_ref *a, int64_t row, int64_t head
 		const int64_t by = query ? head : shared * share + pair / a->s - 1;
 		const int64_t qa = ((row * a->s + i) * a->h + by) * d;
 		const int64_t ka = ((row * a->s + j) * a->g + shared) * d;
-		if (j > i || i - j >= a->w)
+		if (!om_attention_ref_sees(a, row, i, j))
 			continue;
 		om_attention_ref_row(grad, a->grad, qa, d);
 		om_attention_ref_row(q, a->q, qa, d);

@@ -51,13 +51,16 @@ fill(struct om_ahead *a, uint64_t batch)
 			uint64_t g = om_ahead_sequence(m, a->microbatches, batch, i) + j;
 			int32_t *token = b->token + (i * m->micro + j) * m->seq,
 				*label = b->label + (i * m->micro + j) * m->seq;
+			int32_t *first = b->first ? b->first + (i * m->micro + j) * m->seq : NULL;
 
 			if (g < a->sequences) {
-				b->repeated += om_data_read(a->data, g, token, label);
+				b->repeated += om_data_read(a->data, g, token, label, first);
 				continue;
 			}
 			memset(token, 0, m->seq * sizeof *token);
 			memset(label, -1, m->seq * sizeof *label);
+			if (first)
+				memset(first, 0, m->seq * sizeof *first);
 		}
 }
 
@@ -122,6 +125,8 @@ om_ahead_start(struct om_data *d, const struct om_model *m, uint64_t microbatche
 	for (int i = 0; i < BATCHES; i++) {
 		a->batch[i].token = om_alloc(tokens, sizeof(int32_t));
 		a->batch[i].label = om_alloc(tokens, sizeof(int32_t));
+		if (m->document_off)
+			a->batch[i].first = om_alloc(tokens, sizeof(int32_t));
 	}
 	pthread_mutex_init(&a->lock, NULL);
 	pthread_cond_init(&a->moved, NULL);
@@ -171,6 +176,7 @@ om_ahead_stop(struct om_ahead *a)
 	for (int i = 0; i < BATCHES; i++) {
 		free(a->batch[i].token);
 		free(a->batch[i].label);
+		free(a->batch[i].first);
 	}
 	pthread_mutex_destroy(&a->lock);
 	pthread_cond_destroy(&a->moved);

@@ -107,6 +107,7 @@ feed(void *arg, uint64_t i)
 	om_draw_write(m, r->arena, 0, r->step * m->global + i * m->micro);
 	om_put(r->arena, m->token_off, r->token, n * sizeof *r->token);
 	om_put(r->arena, m->label_off, r->token, n * sizeof *r->token);
+	om_documents_put(m, r->arena, NULL);
 }
 
 /* The seconds of a step that is over when this returns. */

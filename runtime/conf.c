@@ -584,6 +584,8 @@ om_conf_load(struct om_conf *c, uint64_t step_tokens, const char *command, const
 	if (!om_conf_given("eval.format").line)
 		c->eval.format = c->data.format;
 	c->eval.eos = c->data.eos;
+	c->eval.bos = c->data.bos;
+	c->eval.cut = c->data.cut;
 	if (om_diag_count() > OM_DIAG_MAX)
 		fprintf(stderr, "%s: %d more errors\n", path, om_diag_count() - OM_DIAG_MAX);
 	free(text);

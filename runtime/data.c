@@ -66,6 +66,8 @@ om_data_open(struct om_data *d, const struct om_model *m, const struct om_set *s
 		.section = set->section,
 		.order = set->order,
 		.filter = set->filter,
+		.cut = set->cut,
+		.masks = m->document_off != 0,
 		.nsources = 1 };
 	d->source = om_alloc(d->nsources, sizeof *d->source);
 	for (uint32_t i = 0; i < d->nsources; i++) {
@@ -78,6 +80,7 @@ om_data_open(struct om_data *d, const struct om_model *m, const struct om_set *s
 		d->crc = s->crc;
 	}
 	d->ids = om_alloc(d->seq + 1, sizeof *d->ids);
+	d->begins = om_alloc(d->seq + 1, sizeof *d->begins);
 }
 
 void
@@ -99,19 +102,23 @@ om_data_close(struct om_data *d)
 		om_source_close(&d->source[i]);
 	free(d->source);
 	free(d->ids);
+	free(d->begins);
 }
 
 bool
-om_data_read(struct om_data *d, uint64_t g, int32_t *token, int32_t *label)
+om_data_read(struct om_data *d, uint64_t g, int32_t *token, int32_t *label, int32_t *first)
 {
-	struct om_place p = om_data_place(d, g);
+	const struct om_place p = om_data_place(d, g);
+	const bool documents = (d->masks && first) || d->cut;
 
-	om_source_read(&d->source[p.source], p.sequence * d->seq, d->seq + 1, d->ids);
+	om_source_read(&d->source[p.source], p.sequence * d->seq, d->seq + 1, d->ids,
+	    documents ? d->begins : NULL);
 	memcpy(token, d->ids, d->seq * sizeof *token);
-	if (d->filter && om_repeats(token, d->seq)) {
-		memset(label, -1, d->seq * sizeof *label);
-		return true;
-	}
 	memcpy(label, d->ids + 1, d->seq * sizeof *label);
-	return false;
+	if (documents)
+		om_documents_of(d, d->begins, label, first);
+	if (!d->filter || !om_repeats(token, d->seq))
+		return false;
+	memset(label, -1, d->seq * sizeof *label);
+	return true;
 }

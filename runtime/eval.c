@@ -38,6 +38,7 @@ om_eval_run(struct om_eval *e, const struct om_model *m, unsigned char *arena,
 		om_draw_write(m, arena, e->data.seed, om_ahead_sequence(m, 1, n, 0));
 		om_put(arena, m->token_off, b->token, bytes);
 		om_put(arena, m->label_off, b->label, bytes);
+		om_documents_put(m, arena, b->first);
 		om_run_forward(m, arena);
 	}
 	om_ahead_stop(ahead);

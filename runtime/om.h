@@ -191,7 +191,12 @@ struct om_model {
 	uint64_t state_off, state_bytes;
 	uint64_t stat_off, stat_bytes; /* zeroed by zero() */
 	uint64_t token_off, label_off; /* int32[micro * seq]; one microbatch */
-	uint64_t ctl_off;              /* fp64[OM_N_CTL] */
+	/*
+	 * int32[2][micro * seq]: of each token the first and the last one of its document, by their
+	 * place in the sequence; 0: attention knows no documents
+	 */
+	uint64_t document_off;
+	uint64_t ctl_off; /* fp64[OM_N_CTL] */
 	uint64_t
 	    lots_off; /* int64[]: what roundings of moments are drawn by (rng.h); 0: none are */
 	uint64_t loss_off;  /* fp64[2]: mean token loss, mean squared log-sum-exp, of the step */

@@ -195,6 +195,8 @@ struct om_set {              /* a set of token files */
 	struct om_list paths;
 	int format, order;
 	uint64_t eos; /* the token that ends a document, OM_NONE: there is none */
+	uint64_t bos; /* the one that begins each, OM_NONE: there is none */
+	bool cut;     /* the last token of a document has no label */
 	bool filter;  /* sequences that repeat themselves have no labels */
 };
 struct om_conf {
@@ -295,7 +297,7 @@ struct om_source {            /* files that are one stream of tokens */
 	struct om_data *data; /* that it is of */
 	const char *section;  /* of run.yaml, for messages */
 	int format;
-	uint64_t eos, vocab;
+	uint64_t eos, bos, vocab;
 	struct om_file *file;
 	uint32_t n, cap, crc; /* crc: of all sizes, first and last bytes, to tell data sets apart */
 	uint64_t tokens, nseq;
@@ -307,8 +309,9 @@ struct om_data { /* sources, and the order in which a run reads their sequences 
 	uint64_t seq, vocab, seed;
 	const char *section;
 	int order;
-	bool filter;
-	int32_t *ids; /* one sequence and the token after it */
+	bool filter, cut, masks; /* masks: the model wants to know documents */
+	int32_t *ids;            /* one sequence and the token after it */
+	bool *begins;            /* of these: it is the first of a document */
 	/* before data that cannot be read end the run: saves what is there, and says so */
 	char *(*rescue)(void *arg);
 	void *arg;
@@ -332,11 +335,16 @@ void om_tokens_read(struct om_source *s, struct om_file *f, uint64_t i, size_t n
 /* Gives the tokens of each of a file's documents, in order; false: it does not know them. */
 bool om_file_documents(
     struct om_source *s, struct om_file *f, void (*each)(void *arg, uint64_t tokens), void *arg);
+/*
+ * Where its index says that documents begin among its n tokens from `from` on, NULL: nowhere is
+ * asked for; false: it does not know.
+ */
+bool om_file_begins(struct om_source *s, struct om_file *f, uint64_t from, size_t n, bool *begins);
 /* Finds the files of a set, and looks at each. */
 void om_source_open(struct om_source *s, struct om_data *d, const struct om_set *set);
 void om_source_close(struct om_source *s);
-/* n tokens of its stream from token `at` on. */
-void om_source_read(struct om_source *s, uint64_t at, size_t n, int32_t *id);
+/* n tokens of its stream from token `at` on, and which begin a document, NULL: it is not asked. */
+void om_source_read(struct om_source *s, uint64_t at, size_t n, int32_t *id, bool *begins);
 void
 om_data_open(struct om_data *d, const struct om_model *m, const struct om_set *set, uint64_t seed);
 void om_data_close(struct om_data *d);
@@ -344,10 +352,11 @@ void om_data_rest(struct om_data *d); /* closes files until they are read again 
 /* What is read at place g of the run, epoch after epoch. */
 struct om_place om_data_place(const struct om_data *d, uint64_t g);
 /*
- * Its sequence: token[S] and label[S], label[i] = token[i+1]; or all -1, and true, where it repeats
- * itself and such are filtered.
+ * Its sequence: token[S]; label[S], where label[i] = token[i+1] or -1, all -1, and true, where it
+ * repeats itself and such are filtered; and where the model masks documents first[S], which may be
+ * NULL: of each token the place in the sequence of the first one of its document.
  */
-bool om_data_read(struct om_data *d, uint64_t g, int32_t *token, int32_t *label);
+bool om_data_read(struct om_data *d, uint64_t g, int32_t *token, int32_t *label, int32_t *first);
 /* Where index i < n goes in the order of (seed, epoch): a bijection of [0, n). */
 uint64_t om_permute(uint64_t seed, uint64_t epoch, uint64_t n, uint64_t i);
 
@@ -361,6 +370,7 @@ bool om_repeats(const int32_t *id, uint64_t n);
 /* This rank's microbatches of a step, or of a round of an evaluation. */
 struct om_batch {
 	int32_t *token, *label; /* [microbatches][micro][seq] */
+	int32_t *first;         /* the same, as om_data_read; NULL: the model masks no documents */
 	uint64_t repeated;      /* its sequences that repeat themselves and have no labels */
 	double waited;          /* seconds, until it was there */
 };
@@ -426,6 +436,20 @@ om_draw_write(const struct om_model *m, unsigned char *arena, uint64_t seed, uin
 void om_lots_write(const struct om_model *m, unsigned char *arena, uint64_t seed, uint64_t step);
 /* Elements [i, i+n) of the tensor with that name, standard deviation 1. */
 void om_normal(uint64_t seed, const char *name, uint64_t i, uint64_t n, double *z);
+
+/* ---- document.c: documents within sequences -------------------------------------------------- */
+
+/* Ends the process where documents of f have to be known, and are not. */
+void om_documents_check(struct om_source *s, struct om_file *f);
+/* Whether a document ends between two tokens that follow each other, by data.eos and data.bos. */
+bool om_document_ends(const struct om_source *s, int32_t id, int32_t next);
+/* Which of n tokens of f, from its token `from` on, begin a document, by its index or by these. */
+void om_documents_find(struct om_source *s, struct om_file *f, uint64_t from, size_t n,
+    const int32_t *id, bool *begins);
+/* By begins [S+1], what om_data_read gives: labels that are cut, and first. */
+void om_documents_of(const struct om_data *d, const bool *begins, int32_t *label, int32_t *first);
+/* Tells a model that masks documents those of a microbatch, by first; NULL: of whole sequences. */
+void om_documents_put(const struct om_model *m, unsigned char *arena, const int32_t *first);
 
 /* ---- crc.c ----------------------------------------------------------------------------------- */
 

@@ -148,6 +148,15 @@ leave_out_indices(struct om_source *s, uint32_t first)
 
 /* ---- the stream ------------------------------------------------------------------------------ */
 
+static void
+check_token(const struct om_source *s, const char *key, uint64_t id)
+{
+	if (id != OM_NONE && id >= s->vocab)
+		om_die(s->section,
+		    "%s = %llu is not a token, the model's vocab_size is %s; correct it", key,
+		    (unsigned long long)id, om_commas(s->vocab));
+}
+
 void
 om_source_open(struct om_source *s, struct om_data *d, const struct om_set *set)
 {
@@ -155,11 +164,10 @@ om_source_open(struct om_source *s, struct om_data *d, const struct om_set *set)
 		.vocab = d->vocab,
 		.section = set->section,
 		.format = set->format,
-		.eos = set->eos };
-	if (s->eos != OM_NONE && s->eos >= s->vocab)
-		om_die(s->section,
-		    "data.eos = %llu is not a token, the model's vocab_size is %s; correct it",
-		    (unsigned long long)s->eos, om_commas(s->vocab));
+		.eos = set->eos,
+		.bos = set->bos };
+	check_token(s, "data.eos", s->eos);
+	check_token(s, "data.bos", s->bos);
 	for (uint32_t i = 0; i < set->paths.n; i++) {
 		const char *path = set->paths.a[i];
 		uint32_t first = s->n;
@@ -184,6 +192,7 @@ om_source_open(struct om_source *s, struct om_data *d, const struct om_set *set)
 			    "by one",
 			    f->format == OM_RAW ? f->path : f0->path,
 			    f->format == OM_RAW ? f0->path : f->path, s->section);
+		om_documents_check(s, f);
 		f->first = s->tokens;
 		s->tokens += f->tokens;
 	}
@@ -205,7 +214,7 @@ om_source_close(struct om_source *s)
 }
 
 void
-om_source_read(struct om_source *s, uint64_t at, size_t n, int32_t *id)
+om_source_read(struct om_source *s, uint64_t at, size_t n, int32_t *id, bool *begins)
 {
 	uint64_t lo = 0, hi = s->n - 1;
 
@@ -223,5 +232,9 @@ om_source_read(struct om_source *s, uint64_t at, size_t n, int32_t *id)
 
 		piece = n < f->tokens - from ? n : (size_t)(f->tokens - from);
 		om_tokens_read(s, f, from, piece, id);
+		if (begins) {
+			om_documents_find(s, f, from, piece, id, begins);
+			begins += piece;
+		}
 	}
 }

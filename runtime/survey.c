@@ -53,19 +53,19 @@ static void
 read_all(struct om_source *s, struct om_file *f, struct lengths *l)
 {
 	bool index = om_file_documents(s, f, count, l), eos = !index && s->eos != OM_NONE;
-	int32_t *id = om_alloc(PIECE, sizeof *id);
+	int32_t *id = om_alloc(PIECE, sizeof *id), before = 0;
 	uint64_t since = 0;
 
 	for (uint64_t i = 0, n; i < f->tokens; i += n) {
 		n = f->tokens - i < PIECE ? f->tokens - i : PIECE;
 		om_tokens_read(s, f, i, (size_t)n, id);
-		for (uint64_t j = 0; eos && j < n; j++)
-			if ((uint64_t)id[j] == s->eos) {
-				count(l, i + j + 1 - since);
-				since = i + j + 1;
+		for (uint64_t j = 0; eos && j < n; before = id[j++])
+			if (i + j && om_document_ends(s, before, id[j])) {
+				count(l, i + j - since);
+				since = i + j;
 			}
 	}
-	if (eos && since < f->tokens) /* a file's end is a document's */
+	if (eos) /* a file's end is a document's */
 		count(l, f->tokens - since);
 	l->known = index || eos;
 	free(id);
@@ -120,7 +120,7 @@ first_sequences(struct om_data *d, struct om_tokenizer *t)
 		size_t size;
 		FILE *f = open_memstream(&text, &size);
 
-		om_data_read(d, g, token, label);
+		om_data_read(d, g, token, label, NULL);
 		for (uint64_t i = 0; i < d->seq && f; i++) {
 			size_t n;
 			const char *s = om_tokenizer_bytes(t, token[i], &n);

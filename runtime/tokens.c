@@ -412,6 +412,53 @@ megatron_documents(
 	return true;
 }
 
+/* The first token of document k by the index x of f, whose arrays begin at bytes at[0], at[1]. */
+static uint64_t
+megatron_begin(
+    struct om_source *s, struct om_file *f, struct om_file *x, const uint64_t at[2], uint64_t k)
+{
+	const uint64_t sequences = (at[1] - at[0]) / 8;
+	unsigned char p[8];
+	uint64_t first, byte = f->size;
+
+	file_read(s, x, at[1] + 8 * k, p, sizeof p);
+	if ((first = om_number_at(p, 8)) < sequences) {
+		file_read(s, x, at[0] + 8 * first, p, sizeof p);
+		byte = om_number_at(p, 8);
+	}
+	if (first > sequences || byte > f->size)
+		lost(s, x,
+		    "document %llu (byte %llu) is not where it was when training began; restore it "
+		    "and resume",
+		    (unsigned long long)k, (unsigned long long)(at[1] + 8 * k));
+	return byte / f->width;
+}
+
+static void
+megatron_begins(struct om_source *s, struct om_file *f, uint64_t from, size_t n, bool *begins)
+{
+	struct om_file x = index_open(s, f->path);
+	uint64_t sequences, lo = 0, hi, begin;
+
+	if (!x.path)
+		lost(s, f, "its .idx is gone since training began; restore it and resume");
+	index_head(s, f, &x, &sequences, &hi);
+	const uint64_t at[2] = { MEGATRON_HEAD + 4 * sequences, MEGATRON_HEAD + 12 * sequences };
+	const uint64_t documents = hi;
+
+	while (lo < hi) { /* the first document that begins at or behind `from` */
+		uint64_t mid = (lo + hi) / 2;
+
+		if (megatron_begin(s, f, &x, at, mid) < from)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	for (; lo < documents && (begin = megatron_begin(s, f, &x, at, lo)) < from + n; lo++)
+		begins[begin - from] = true;
+	index_close(&x);
+}
+
 static void
 megatron_read(struct om_source *s, struct om_file *f, const unsigned char *head, size_t n)
 {
@@ -431,6 +478,9 @@ static const struct {
 	void (*read)(struct om_source *s, struct om_file *f, const unsigned char *head, size_t n);
 	bool (*documents)(struct om_source *s, struct om_file *f,
 	    void (*each)(void *arg, uint64_t tokens), void *arg); /* NULL: it does not know */
+	/* of these tokens; sets begins, which is all false, where one is a document's first */
+	void (*begins)(
+	    struct om_source *s, struct om_file *f, uint64_t from, size_t n, bool *begins);
 	const char *lacks; /* of one that is asked for and is none */
 } form[] = {
 	[OM_RAW] = { .width = 1 },
@@ -438,11 +488,12 @@ static const struct {
 	[OM_U16] = { .suffix = ".u16", .width = 2 },
 	[OM_U32] = { .suffix = ".u32", .width = 4 },
 	[OM_U64] = { .suffix = ".u64", .width = 8 },
-	[OM_NPY] = { "a NumPy array", ".npy", 0, npy_is, npy_read, NULL, NULL },
-	[OM_LLMC] = { "a data file of llm.c", NULL, 0, llmc_is, llmc_read, NULL,
+	[OM_NPY] = { "a NumPy array", ".npy", 0, npy_is, npy_read, NULL, NULL, NULL },
+	[OM_LLMC] = { "a data file of llm.c", NULL, 0, llmc_is, llmc_read, NULL, NULL,
 	    "does not begin with a magic number of llm.c's data files" },
 	[OM_MEGATRON] = { "a Megatron data set", NULL, 0, megatron_is, megatron_read,
-	    megatron_documents, "is no .bin with an index of Megatron's beside it, a .idx" },
+	    megatron_documents, megatron_begins,
+	    "is no .bin with an index of Megatron's beside it, a .idx" },
 };
 
 /* The format of a file that has no header, by its name alone. */
@@ -464,6 +515,18 @@ om_file_documents(
     struct om_source *s, struct om_file *f, void (*each)(void *arg, uint64_t tokens), void *arg)
 {
 	return form[f->format].documents && form[f->format].documents(s, f, each, arg);
+}
+
+bool
+om_file_begins(struct om_source *s, struct om_file *f, uint64_t from, size_t n, bool *begins)
+{
+	if (!form[f->format].begins)
+		return false;
+	if (begins) {
+		memset(begins, 0, n * sizeof *begins);
+		form[f->format].begins(s, f, from, n, begins);
+	}
+	return true;
 }
 
 /* ---- looking at a file before training ------------------------------------------------------- */

@@ -103,6 +103,7 @@ feed(void *arg, uint64_t i)
 	    m, r->arena, r->data.seed, om_ahead_sequence(m, m->microbatches, r->sent - 1, i));
 	om_put(r->arena, m->token_off, r->batch->token + i * n, n * sizeof(int32_t));
 	om_put(r->arena, m->label_off, r->batch->label + i * n, n * sizeof(int32_t));
+	om_documents_put(m, r->arena, r->batch->first ? r->batch->first + i * n : NULL);
 }
 
 /*

@@ -154,7 +154,8 @@ host_tensors(const struct plan *p, const struct segment *seg, struct buf *b)
 		for (uint8_t k = 0; k < r->nin + r->nout; k++) {
 			const struct tensor *t = &g->tensor.a[o->arg[k]];
 			const char *name = r->arg[k].name;
-			if (done[o->arg[k]] || (t->class != T_STAT && t->class != T_INPUT))
+			if (done[o->arg[k]] || !g->seg.a[t->seg].nlayers ||
+			    (t->class != T_STAT && t->class != T_INPUT))
 				continue;
 			done[o->arg[k]] = true;
 			emit_line(b, 2, "%s",
@@ -371,6 +372,8 @@ model(const struct plan *p, const char *fingerprint, const char *refusal, const 
 	fields_of(b, ".param_group = param_groups, .nparam_groups = %u,", g->param_group.n);
 	if (n[1])
 		fields_of(b, ".nbuffers = %u,", n[1]);
+	if (g->documents)
+		fields_of(b, ".document_off = %s,", off(p, g->documents));
 	if (g->lots)
 		fields_of(b, ".lots_off = %s,", off(p, g->lots));
 	if (p->streams > 1)

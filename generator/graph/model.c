@@ -303,7 +303,7 @@ attention(struct builder *b, const struct object *at, tensor_id x)
 			.ints = { H, HK, HD, window }, .floats = { scale }));
 	} else {
 		o = result(b, NAMES("heads", "heads_lse"),
-		    OP_(OP_attention, .arg = { qkv[0], qkv[1], qkv[2] },
+		    OP_(OP_attention, .arg = { qkv[0], qkv[1], qkv[2], g->documents },
 			.ints = { b->B, g->S, H, HK, HD, window }, .floats = { scale }));
 	}
 	bool out_bias = !strcmp(spec_str(at, F_attention_bias), "all");
@@ -707,6 +707,10 @@ graph_build(struct object *trainer)
 	b.line = spec_value(trainer, F_transformer_vocab_size)->line;
 	g->tokens = tensor(&b, "tokens", T_INPUT, ROLE_INT32, DIMS(g->T));
 	g->labels = tensor(&b, "labels", T_INPUT, ROLE_INT32, DIMS(g->T));
+	/* behind others, since to the runtime offset 0 says that there is none */
+	if (strcmp(spec_str(trainer, F_batch_documents), "ignore"))
+		g->documents =
+		    tensor(&b, "documents", T_INPUT, ROLE_INT32, DIMS(size_mul(2, g->T)));
 	w = tokens_w = param(&b, "tokens_w", "model.embed_tokens.weight", OM_DATA, DIMS(V, D));
 	embed(&b, g->tokens, w);
 

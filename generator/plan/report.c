@@ -372,8 +372,8 @@ plan_report(const struct plan *p, struct buf *out)
 		g->format[ROLE_GRAD]->name, g->format[ROLE_MASTER]->name,
 		g->format[ROLE_MOMENT]->name));
 	row(out, "step", text_commas(tokens),
-	    xprintf(
-		"tokens: %llu sequence%s of %llu", llu(global), global > 1 ? "s" : "", llu(g->S)));
+	    xprintf("tokens: %llu sequence%s of %llu%s", llu(global), global > 1 ? "s" : "",
+		llu(g->S), g->documents ? ", documents masked" : ""));
 	row(out, "microbatches", text_commas(g->microbatches),
 	    xprintf("a rank and step, %llu x %llu tokens", llu(g->B), llu(g->S)));
 	if (p->streams > 1)

@@ -9,8 +9,10 @@
  *   attention_at   o [h * d] of one token, at position pos [1], after those whose keys and values
  *                  kc, vc [s, g * d] hold; k and v become row pos of them; ws [h, s]
  *
- * Query i sees keys max(0, i - w + 1) to i; w = s is all of them. Tiles in which no query sees a
- * key are left out.
+ * Query i sees keys max(0, i - w + 1) to i; w = s is all of them. The masked ones, of sequences of
+ * several documents, are given doc [2, b, s], of each token the place in its sequence of the first
+ * and of the last token of its document, and a query sees keys of its own document alone. Tiles in
+ * which no query sees a key are left out.
  *
  * Forward, a thread computes one tile of queries of one head. Backward, it computes all of a key
  * head: the tiles of dq, dk and dv add up in a fixed order, and scores are recomputed once.
@@ -24,11 +26,18 @@
 #include "attention_ref.h"
 
 enum { OM_BQ = 56, OM_BK = 128 }; /* queries: whole micro-tiles of the widest machine */
-_Static_assert((int)OM_BQ <= (int)OM_BK, "attention: every query of a tile sees keys of the first");
+
+/* The first key that query i sees; begin: of a sequence, first tokens of documents, or NULL. */
+static OM_INLINE int64_t
+om_key_from(int64_t i, int64_t w, const int32_t *begin)
+{
+	const int64_t from = i < w ? 0 : i - w + 1;
+	return begin && begin[i] > from ? begin[i] : from;
+}
 
 /*
  * How many of the keys from j on are up to i, at most cols? Of a tile, query i sees those from
- * om_keys_to(i - w) on and before om_keys_to(i).
+ * om_keys_to(om_key_from(i) - 1) on and before om_keys_to(i).
  */
 static OM_INLINE int64_t
 om_keys_to(int64_t i, int64_t j, int64_t cols)
@@ -43,11 +52,12 @@ om_keys_to(int64_t i, int64_t j, int64_t cols)
  */
 static OM_CLONES void
 om_attention_softmax(om_real *s, int64_t rows, int64_t cols, int64_t i, int64_t j, int64_t w,
-    bool first, om_real scale, om_real *max, om_real *sum, om_real *o, int64_t ldo, int64_t d)
+    const int32_t *begin, bool first, om_real scale, om_real *max, om_real *sum, om_real *o,
+    int64_t ldo, int64_t d)
 {
 	for (int64_t r = 0; r < rows; r++) {
 		om_real *sr = s + r * OM_BK, *out = o + r * ldo;
-		const int64_t from = om_keys_to(i + r - w, j, cols);
+		const int64_t from = om_keys_to(om_key_from(i + r, w, begin) - 1, j, cols);
 		const int64_t to = om_keys_to(i + r, j, cols);
 		om_real m = first ? -INFINITY : max[r];
 		if (to > from) {
@@ -64,7 +74,7 @@ om_attention_softmax(om_real *s, int64_t rows, int64_t cols, int64_t i, int64_t 
 		if (first) {
 			sum[r] = om_sum(sr, to);
 		} else {
-			om_real shrink = om_exp(max[r] - m);
+			om_real shrink = max[r] < m ? om_exp(max[r] - m) : 1;
 			sum[r] = sum[r] * shrink + om_sum(sr, to);
 #pragma omp simd
 			for (int64_t c = 0; c < d; c++)
@@ -89,7 +99,8 @@ om_attention_finish(int64_t rows, const om_real *max, const om_real *sum, om_rea
 
 static inline void
 om_attention(int64_t b, int64_t s, int64_t h, int64_t g, int64_t d, int64_t w, double scale,
-    const om_real *q, const om_real *k, const om_real *v, om_real *o, om_real *lse)
+    const om_real *q, const om_real *k, const om_real *v, const int32_t *doc, om_real *o,
+    om_real *lse)
 {
 	const int64_t tiles = (s + OM_BQ - 1) / OM_BQ, ldq = h * d, ldk = g * d;
 	/* the longest tiles first, all heads of a tile in turn: even shares, though fixed */
@@ -97,7 +108,9 @@ om_attention(int64_t b, int64_t s, int64_t h, int64_t g, int64_t d, int64_t w, d
 	for (int64_t item = 0; item < tiles * b * h; item++) {
 		const int64_t i = (tiles - 1 - item / (b * h)) * OM_BQ, rows = om_min(OM_BQ, s - i);
 		const int64_t bb = item % (b * h) / h, hh = item % h;
-		const int64_t at = bb * s * ldk + hh / (h / g) * d, start = i < w ? 0 : i - w + 1;
+		const int32_t *begin = doc ? doc + bb * s : NULL;
+		const int64_t at = bb * s * ldk + hh / (h / g) * d;
+		const int64_t start = om_key_from(i, w, begin);
 		const om_real *qi = q + (bb * s + i) * ldq + hh * d;
 		om_real *oi = o + (bb * s + i) * ldq + hh * d;
 		om_real p[OM_BQ * OM_BK], max[OM_BQ], sum[OM_BQ];
@@ -107,8 +120,8 @@ om_attention(int64_t b, int64_t s, int64_t h, int64_t g, int64_t d, int64_t w, d
 			const om_real *kj = k + at + j * ldk, *vj = v + at + j * ldk;
 			om_gemm_serial(&(struct om_gemm){ rows, cols, d, { qi, ldq, false },
 			    { kj, ldk, true }, p, OM_BK, false });
-			om_attention_softmax(p, rows, cols, i, j, w, j == start, (om_real)scale,
-			    max, sum, oi, ldq, d);
+			om_attention_softmax(p, rows, cols, i, j, w, begin, j == start,
+			    (om_real)scale, max, sum, oi, ldq, d);
 			om_gemm_serial(&(struct om_gemm){ rows, d, cols, { p, OM_BK, false },
 			    { vj, ldk, false }, oi, ldq, j > start });
 		}
@@ -127,11 +140,11 @@ om_attention_delta(
 /* Scores p become probabilities, and dp the gradient of the scores. */
 static OM_CLONES void
 om_attention_dscore(om_real *p, om_real *dp, int64_t rows, int64_t cols, int64_t i, int64_t j,
-    int64_t w, om_real scale, const om_real *lse, const om_real *delta)
+    int64_t w, const int32_t *begin, om_real scale, const om_real *lse, const om_real *delta)
 {
 	for (int64_t r = 0; r < rows; r++) {
 		om_real *pr = p + r * OM_BK, *dr = dp + r * OM_BK;
-		const int64_t from = om_keys_to(i + r - w, j, cols);
+		const int64_t from = om_keys_to(om_key_from(i + r, w, begin) - 1, j, cols);
 		const int64_t to = om_keys_to(i + r, j, cols);
 		for (int64_t c = 0; c < from; c++)
 			pr[c] = dr[c] = 0;
@@ -145,22 +158,27 @@ om_attention_dscore(om_real *p, om_real *dp, int64_t rows, int64_t cols, int64_t
 	}
 }
 
-/* One query head, pointers at the head. With more, dk and dv hold other heads' parts already. */
+/*
+ * One query head, pointers at the head; begin and last: of documents, or NULL. With more, dk and dv
+ * hold other heads' parts already.
+ */
 static void
-om_attention_bwd_head(int64_t s, int64_t d, int64_t w, int64_t ldq, int64_t ldk, om_real scale,
-    const om_real *grad, const om_real *q, const om_real *k, const om_real *v, const om_real *lse,
-    const om_real *delta, om_real *dq, om_real *dk, om_real *dv, bool more)
+om_attention_bwd_head(int64_t s, int64_t d, int64_t w, const int32_t *begin, const int32_t *last,
+    int64_t ldq, int64_t ldk, om_real scale, const om_real *grad, const om_real *q,
+    const om_real *k, const om_real *v, const om_real *lse, const om_real *delta, om_real *dq,
+    om_real *dk, om_real *dv, bool more)
 {
 	om_real p[OM_BQ * OM_BK], dp[OM_BQ * OM_BK];
 	for (int64_t j = 0; j < s; j += OM_BK) {
 		const int64_t cols = om_min(OM_BK, s - j), first = j / OM_BQ * OM_BQ;
+		/* up to the last query that sees the last key */
+		const int64_t to = om_min(last ? last[j + cols - 1] + 1 : s, j + cols + w - 1);
 		const struct om_mat kj = { k + j * ldk, ldk, false };
 		const struct om_mat kt = { k + j * ldk, ldk, true };
 		const struct om_mat vt = { v + j * ldk, ldk, true };
-		/* up to the last query that sees the last key */
-		for (int64_t i = first; i < om_min(s, j + cols + w - 1); i += OM_BQ) {
+		for (int64_t i = first; i < om_min(s, to); i += OM_BQ) {
 			const int64_t rows = om_min(OM_BQ, s - i);
-			const int64_t start = i < w ? 0 : (i - w + 1) / OM_BK * OM_BK;
+			const int64_t start = om_key_from(i, w, begin) / OM_BK * OM_BK;
 			const struct om_mat qi = { q + i * ldq, ldq, false };
 			const struct om_mat gi = { grad + i * ldq, ldq, false };
 			const struct om_mat ds = { dp, OM_BK, false };
@@ -170,7 +188,8 @@ om_attention_bwd_head(int64_t s, int64_t d, int64_t w, int64_t ldq, int64_t ldk,
 			om_gemm_serial(&(struct om_gemm){ rows, cols, d, qi, kt, p, OM_BK, false });
 			om_gemm_serial(
 			    &(struct om_gemm){ rows, cols, d, gi, vt, dp, OM_BK, false });
-			om_attention_dscore(p, dp, rows, cols, i, j, w, scale, lse + i, delta + i);
+			om_attention_dscore(
+			    p, dp, rows, cols, i, j, w, begin, scale, lse + i, delta + i);
 			om_gemm_serial(
 			    &(struct om_gemm){ rows, d, cols, ds, kj, dqi, ldq, j > start });
 			om_gemm_serial(&(struct om_gemm){ cols, d, rows, dst, qi, dkj, ldk, add });
@@ -182,19 +201,20 @@ om_attention_bwd_head(int64_t s, int64_t d, int64_t w, int64_t ldq, int64_t ldk,
 static inline void
 om_attention_bwd(int64_t b, int64_t s, int64_t h, int64_t g, int64_t d, int64_t w, double scale,
     const om_real *grad, const om_real *q, const om_real *k, const om_real *v, const om_real *o,
-    const om_real *lse, om_real *dq, om_real *dk, om_real *dv, om_real *ws)
+    const om_real *lse, const int32_t *doc, om_real *dq, om_real *dk, om_real *dv, om_real *ws)
 {
 	const int64_t ldq = h * d, ldk = g * d, share = h / g;
 #pragma omp parallel for schedule(static, 1)
 	for (int64_t item = 0; item < b * g; item++) {
 		const int64_t row = item / g * s, key = row * ldk + item % g * d;
+		const int32_t *begin = doc ? doc + row : NULL, *last = doc ? begin + b * s : NULL;
 		for (int64_t c = 0; c < share; c++) {
 			const int64_t hh = item % g * share + c, at = row * ldq + hh * d;
 			const int64_t stat = row * h + hh * s;
 			om_attention_delta(s, grad + at, o + at, ldq, d, ws + stat);
-			om_attention_bwd_head(s, d, w, ldq, ldk, (om_real)scale, grad + at, q + at,
-			    k + key, v + key, lse + stat, ws + stat, dq + at, dk + key, dv + key,
-			    c > 0);
+			om_attention_bwd_head(s, d, w, begin, last, ldq, ldk, (om_real)scale,
+			    grad + at, q + at, k + key, v + key, lse + stat, ws + stat, dq + at,
+			    dk + key, dv + key, c > 0);
 		}
 	}
 }
@@ -247,24 +267,51 @@ om_attention_at(int64_t s, int64_t h, int64_t g, int64_t d, int64_t w, double sc
 	OM_ATTENTION_SIZES(b, s, h, g, d, w)                                                      \
 	void NAME(const om_real *q, const om_real *k, const om_real *v, om_real *o, om_real *lse) \
 	{                                                                                         \
-		om_attention(b, s, h, g, d, w, scale, q, k, v, o, lse);                           \
+		om_attention(b, s, h, g, d, w, scale, q, k, v, NULL, o, lse);                     \
 	}                                                                                         \
 	double NAME##_check(uint64_t seed)                                                        \
 	{                                                                                         \
-		return om_attention_check(NAME, b, s, h, g, d, w, scale, seed);                   \
+		return om_attention_check(NAME, NULL, b, s, h, g, d, w, scale, seed);             \
 	}
 
-#define OM_ATTENTION_BWD(NAME, b, s, h, g, d, w, scale)                                           \
-	OM_ATTENTION_SIZES(b, s, h, g, d, w)                                                      \
-	void NAME(const om_real *grad, const om_real *q, const om_real *k, const om_real *v,      \
-	    const om_real *o, const om_real *lse, om_real *dq, om_real *dk, om_real *dv,          \
-	    om_real *ws)                                                                          \
-	{                                                                                         \
-		om_attention_bwd(b, s, h, g, d, w, scale, grad, q, k, v, o, lse, dq, dk, dv, ws); \
-	}                                                                                         \
-	double NAME##_check(uint64_t seed)                                                        \
-	{                                                                                         \
-		return om_attention_bwd_check(NAME, b, s, h, g, d, w, scale, seed);               \
+#define OM_ATTENTION_MASKED(NAME, b, s, h, g, d, w, scale)                                  \
+	OM_ATTENTION_SIZES(b, s, h, g, d, w)                                                \
+	void NAME(const om_real *q, const om_real *k, const om_real *v, const int32_t *doc, \
+	    om_real *o, om_real *lse)                                                       \
+	{                                                                                   \
+		om_attention(b, s, h, g, d, w, scale, q, k, v, doc, o, lse);                \
+	}                                                                                   \
+	double NAME##_check(uint64_t seed)                                                  \
+	{                                                                                   \
+		return om_attention_check(NULL, NAME, b, s, h, g, d, w, scale, seed);       \
+	}
+
+#define OM_ATTENTION_BWD(NAME, b, s, h, g, d, w, scale)                                      \
+	OM_ATTENTION_SIZES(b, s, h, g, d, w)                                                 \
+	void NAME(const om_real *grad, const om_real *q, const om_real *k, const om_real *v, \
+	    const om_real *o, const om_real *lse, om_real *dq, om_real *dk, om_real *dv,     \
+	    om_real *ws)                                                                     \
+	{                                                                                    \
+		om_attention_bwd(                                                            \
+		    b, s, h, g, d, w, scale, grad, q, k, v, o, lse, NULL, dq, dk, dv, ws);   \
+	}                                                                                    \
+	double NAME##_check(uint64_t seed)                                                   \
+	{                                                                                    \
+		return om_attention_bwd_check(NAME, NULL, b, s, h, g, d, w, scale, seed);    \
+	}
+
+#define OM_ATTENTION_BWD_MASKED(NAME, b, s, h, g, d, w, scale)                                  \
+	OM_ATTENTION_SIZES(b, s, h, g, d, w)                                                    \
+	void NAME(const om_real *grad, const om_real *q, const om_real *k, const om_real *v,    \
+	    const om_real *o, const om_real *lse, const int32_t *doc, om_real *dq, om_real *dk, \
+	    om_real *dv, om_real *ws)                                                           \
+	{                                                                                       \
+		om_attention_bwd(                                                               \
+		    b, s, h, g, d, w, scale, grad, q, k, v, o, lse, doc, dq, dk, dv, ws);       \
+	}                                                                                       \
+	double NAME##_check(uint64_t seed)                                                      \
+	{                                                                                       \
+		return om_attention_bwd_check(NULL, NAME, b, s, h, g, d, w, scale, seed);       \
 	}
 
 #define OM_ATTENTION_AT(NAME, s, h, g, d, w, scale)                                         \
@@ -283,23 +330,33 @@ typedef void
 om_attention_fn(const om_real *, const om_real *, const om_real *, om_real *, om_real *);
 typedef void om_attention_bwd_fn(const om_real *, const om_real *, const om_real *, const om_real *,
     const om_real *, const om_real *, om_real *, om_real *, om_real *, om_real *);
+typedef void om_attention_masked_fn(
+    const om_real *, const om_real *, const om_real *, const int32_t *, om_real *, om_real *);
+typedef void
+om_attention_bwd_masked_fn(const om_real *, const om_real *, const om_real *, const om_real *,
+    const om_real *, const om_real *, const int32_t *, om_real *, om_real *, om_real *, om_real *);
 typedef void om_attention_at_fn(const om_real *, const om_real *, const om_real *, const int32_t *,
     om_real *, om_real *, om_real *, om_real *);
 enum { OM_ATTENTION_SAMPLES = 96 }; /* rows: (sequence, head, position) */
 
+/* One of the two, which is not NULL, is looked at. */
 OM_CHECK double
-om_attention_check(om_attention_fn *run, int64_t b, int64_t s, int64_t h, int64_t g, int64_t d,
-    int64_t w, double scale, uint64_t seed)
+om_attention_check(om_attention_fn *run, om_attention_masked_fn *masked, int64_t b, int64_t s,
+    int64_t h, int64_t g, int64_t d, int64_t w, double scale, uint64_t seed)
 {
 	om_real *q = om_check_random(b * s * h * d, seed, 0),
 		*k = om_check_random(b * s * g * d, seed, 1);
 	om_real *v = om_check_random(b * s * g * d, seed, 2);
 	om_real *o = om_check_nan(b * s * h * d), *lse = om_check_nan(b * h * s);
+	int32_t *doc = masked ? om_attention_documents(b, s, seed) : NULL;
 	const struct om_attention_ref a = { s, h, g, d, w, scale, .q = { q }, .k = { k },
-		.v = { v } };
+		.v = { v }, .doc = doc };
 	double *want = om_check_alloc(d, sizeof *want), spread;
 	struct om_err eo = { .scale = 1 }, el = { .scale = 1 };
-	run(q, k, v, o, lse);
+	if (masked)
+		masked(q, k, v, doc, o, lse);
+	else
+		run(q, k, v, o, lse);
 	for (int64_t n = 0; n < om_samples(b * h * s, OM_ATTENTION_SAMPLES); n++) {
 		int64_t at = om_sample(n, b * h * s, OM_ATTENTION_SAMPLES, seed);
 		int64_t bb = at / (h * s), hh = at / s % h, i = at % s, gg = hh / (h / g);
@@ -313,17 +370,18 @@ om_attention_check(om_attention_fn *run, int64_t b, int64_t s, int64_t h, int64_
 	free(v);
 	free(o);
 	free(lse);
+	free(doc);
 	free(want);
 	return om_worse(om_err_value(&eo), om_err_value(&el));
 }
 
 /*
- * o and lse come from the forward body and count as given. dq is looked at by rows of query heads,
- * dk and dv by rows of key heads.
+ * The same; o and lse come from the forward body and count as given. dq is looked at by rows of
+ * query heads, dk and dv by rows of key heads.
  */
 OM_CHECK double
-om_attention_bwd_check(om_attention_bwd_fn *run, int64_t b, int64_t s, int64_t h, int64_t g,
-    int64_t d, int64_t w, double scale, uint64_t seed)
+om_attention_bwd_check(om_attention_bwd_fn *run, om_attention_bwd_masked_fn *masked, int64_t b,
+    int64_t s, int64_t h, int64_t g, int64_t d, int64_t w, double scale, uint64_t seed)
 {
 	om_real *grad = om_check_random(b * s * h * d, seed, 0);
 	om_real *q = om_check_random(b * s * h * d, seed, 1);
@@ -333,11 +391,15 @@ om_attention_bwd_check(om_attention_bwd_fn *run, int64_t b, int64_t s, int64_t h
 	om_real *dq = om_check_nan(b * s * h * d), *dk = om_check_nan(b * s * g * d);
 	om_real *dv = om_check_nan(b * s * g * d), *ws = om_check_nan(b * h * s);
 	double *wq = om_check_alloc(3 * d, sizeof *wq), *wk = wq + d, *wv = wk + d, spread[3];
+	int32_t *doc = masked ? om_attention_documents(b, s, seed) : NULL;
 	const struct om_attention_ref a = { s, h, g, d, w, scale, { grad }, { q }, { k }, { v },
-		{ o }, { lse } };
+		{ o }, { lse }, doc };
 	struct om_err eq = { .scale = 1 }, ek = { .scale = 1 }, ev = { .scale = 1 };
-	om_attention(b, s, h, g, d, w, scale, q, k, v, o, lse);
-	run(grad, q, k, v, o, lse, dq, dk, dv, ws);
+	om_attention(b, s, h, g, d, w, scale, q, k, v, doc, o, lse);
+	if (masked)
+		masked(grad, q, k, v, o, lse, doc, dq, dk, dv, ws);
+	else
+		run(grad, q, k, v, o, lse, dq, dk, dv, ws);
 	for (int64_t n = 0; n < om_samples(b * h * s, OM_ATTENTION_SAMPLES); n++) {
 		int64_t at = om_sample(n, b * h * s, OM_ATTENTION_SAMPLES, seed);
 		int64_t bb = at / (h * s), hh = at / s % h, own = at % s, gg = hh / (h / g);
@@ -358,6 +420,7 @@ om_attention_bwd_check(om_attention_bwd_fn *run, int64_t b, int64_t s, int64_t h
 	free(dk);
 	free(dv);
 	free(ws);
+	free(doc);
 	free(wq);
 	return om_worse(om_err_value(&eq), om_worse(om_err_value(&ek), om_err_value(&ev)));
 }

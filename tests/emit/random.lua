@@ -85,7 +85,10 @@ return trainer {
     recompute = function() return pick(kept) end,
     lm_head = lm_head { tied = random(2) == 1, z_loss = pick { 0, 1e-4 } },
   },
-  batch = batch { micro = micro, global = wrong[11] and micro * 2 + (micro > 1 and 1 or 1 / 2) or micro * random(3) },
+  batch = batch {
+    micro = micro, documents = pick { "ignore", "mask" },
+    global = wrong[11] and micro * 2 + (micro > 1 and 1 or 1 / 2) or micro * random(3),
+  },
   precision = precision {
     weights = wrong[12] and "fp16" or weights,
     moments = weights == "bf16" and pick { "fp32", "bf16" } or nil,

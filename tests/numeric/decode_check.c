@@ -73,6 +73,7 @@ recompute(const int32_t *token, int n, double *logit)
 		((int32_t *)(arena + om_models[0].token_off))[t] = t < n ? token[t] : 0;
 		((int32_t *)(arena + om_models[0].label_off))[t] = 0;
 	}
+	om_documents_put(om_models, arena, NULL);
 	om_models[0].zero(arena);
 	om_models[0].pass[OM_FORWARD](arena, 0, OM_FIRST);
 	for (uint32_t i = 0; i < om_models[0].nparams; i++)

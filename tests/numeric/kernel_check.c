@@ -71,10 +71,14 @@ static const double tolerance = OM_DOUBLE ? 1e-11 : 2e-5;
 	X(OM_ROPE, rope_##b##_##s##_##h##_##d, b, s, h, d)         \
 	X(OM_ROPE_BWD, rope_bwd_##b##_##s##_##h##_##d, b, s, h, d) \
 	X(OM_ROPE_AT, rope_at_##s##_##h##_##d, s, h, d)
-#define ATTENTION(X, b, s, h, g, d, w, scale)                                                  \
-	X(OM_ATTENTION, attention_##b##_##s##_##h##_##g##_##d##_##w, b, s, h, g, d, w, scale)  \
-	X(OM_ATTENTION_BWD, attention_bwd_##b##_##s##_##h##_##g##_##d##_##w, b, s, h, g, d, w, \
-	    scale)                                                                             \
+#define ATTENTION(X, b, s, h, g, d, w, scale)                                                     \
+	X(OM_ATTENTION, attention_##b##_##s##_##h##_##g##_##d##_##w, b, s, h, g, d, w, scale)     \
+	X(OM_ATTENTION_BWD, attention_bwd_##b##_##s##_##h##_##g##_##d##_##w, b, s, h, g, d, w,    \
+	    scale)                                                                                \
+	X(OM_ATTENTION_MASKED, attention_doc_##b##_##s##_##h##_##g##_##d##_##w, b, s, h, g, d, w, \
+	    scale)                                                                                \
+	X(OM_ATTENTION_BWD_MASKED, attention_bwd_doc_##b##_##s##_##h##_##g##_##d##_##w, b, s, h,  \
+	    g, d, w, scale)                                                                       \
 	X(OM_ATTENTION_AT, attention_at_##s##_##h##_##g##_##d##_##w, s, h, g, d, w, scale)
 #define GLU_(X, t, k, f, a)                                                    \
 	X(OM_GLU, glu_##t##_##k##_##f##_##a, t, f, a)                          \

@@ -288,14 +288,28 @@ OM_ATTENTION(attention_tiles, 1, 200, 2, 1, 2, 35, 0.6)
 OM_ATTENTION_BWD(attention_tiles_bwd, 1, 200, 2, 1, 2, 35, 0.6)
 OM_ATTENTION(attention_own, 1, 9, 1, 1, 5, 1, 0.4)
 OM_ATTENTION_BWD(attention_own_bwd, 1, 9, 1, 1, 5, 1, 0.4)
+/* of several documents; the last sequence is one */
+OM_ATTENTION_MASKED(attention_doc, 2, 200, 2, 1, 2, 200, 0.6)
+OM_ATTENTION_BWD_MASKED(attention_doc_bwd, 2, 200, 2, 1, 2, 200, 0.6)
+OM_ATTENTION_MASKED(attention_doc_window, 2, 200, 2, 1, 2, 35, 0.6)
+OM_ATTENTION_BWD_MASKED(attention_doc_window_bwd, 2, 200, 2, 1, 2, 35, 0.6)
 
 static om_attention_fn *attention;
+static om_attention_masked_fn *attention_masked;
+static int32_t *attention_doc_of;
 static int64_t attention_outputs;
 
 static double
 attention_f(void)
 {
 	attention(in0, in1, in2, out0, stat);
+	return functional(attention_outputs);
+}
+
+static double
+attention_masked_f(void)
+{
+	attention_masked(in0, in1, in2, attention_doc_of, out0, stat);
 	return functional(attention_outputs);
 }
 
@@ -313,6 +327,21 @@ test_attention(om_attention_fn *fwd, om_attention_bwd_fn *bwd, int queries, int 
 		compare("attention k", attention_f, in1, g1, keys);
 	}
 	compare("attention v", attention_f, in2, g2, keys);
+}
+
+static void
+test_attention_masked(om_attention_masked_fn *fwd, om_attention_bwd_masked_fn *bwd)
+{
+	begin();
+	attention_masked = fwd;
+	attention_doc_of = om_attention_documents(2, 200, seed);
+	attention_outputs = 2 * 200 * 2 * 2;
+	attention_masked_f();
+	bwd(co0, in0, in1, in2, out0, stat, attention_doc_of, g0, g1, g2, ws);
+	compare("attention_doc q", attention_masked_f, in0, g0, 2 * 200 * 2 * 2);
+	compare("attention_doc k", attention_masked_f, in1, g1, 2 * 200 * 2);
+	compare("attention_doc v", attention_masked_f, in2, g2, 2 * 200 * 2);
+	free(attention_doc_of);
 }
 
 OM_GLU(silu, 7, 13, 0)
@@ -558,6 +587,8 @@ main(int argc, char **argv)
 		    attention_window, attention_window_bwd, 2 * 9 * 2 * 5, 2 * 9 * 2 * 5);
 		test_attention(attention_tiles, attention_tiles_bwd, 200 * 2 * 2, 200 * 2);
 		test_attention(attention_own, attention_own_bwd, 9 * 5, 9 * 5);
+		test_attention_masked(attention_doc, attention_doc_bwd);
+		test_attention_masked(attention_doc_window, attention_doc_window_bwd);
 		test_activations();
 		test_dispatch();
 		test_routes();

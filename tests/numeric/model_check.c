@@ -90,6 +90,10 @@ const char om_manifest[] = "", om_plan[] = "";
 #define EMB_NORM 0
 #endif
 
+#ifndef DOCUMENTS
+#define DOCUMENTS 0 /* 1: masked */
+#endif
+
 #define SEED 12345 /* of random routing */
 enum { V = 37, D = 12, L = 2, S = 9, H = 6, HD = 4, E = 6, F = 7, FD = 14, MICRO = 2, PARTS = 3 };
 enum { HK = KV, K = TOP_K, T = MICRO * S };
@@ -100,6 +104,7 @@ static int passed, failed;
 static uint64_t rng;
 static uint64_t sequence = 1000; /* number of the microbatch's first one */
 static int64_t load[L][E];       /* what the naive pass has sent to the experts */
+static int32_t begin[T]; /* of each token the first one of its document, where they are masked */
 
 static double
 uniform(void)
@@ -217,7 +222,8 @@ rotate(double *x, int heads)
 		for (int h = 0; h < heads; h++)
 			for (int i = 0; i < HD / 2; i++) {
 				double *a = x + (t * heads + h) * HD + i, *b = a + HD / 2, factor;
-				double angle = (t % S) * frequency(i, &factor);
+				/* positions begin anew with each document */
+				double angle = (t % S - begin[t]) * frequency(i, &factor);
 				double x0 = *a, x1 = *b;
 				*a = factor * (x0 * cos(angle) - x1 * sin(angle));
 				*b = factor * (x1 * cos(angle) + x0 * sin(angle));
@@ -262,7 +268,7 @@ attention(const double *x, int l, double *y)
 	}
 	for (int t = 0; t < T; t++)
 		for (int h = 0; h < H; h++) {
-			int g = h / (H / HK), first = t / S * S;
+			int g = h / (H / HK), first = t / S * S + begin[t];
 			if (WINDOW && l == 1 && t - first >= WINDOW)
 				first = t - WINDOW + 1;
 			double p[S], sum = 0;
@@ -574,7 +580,7 @@ check_update(void)
 	free(before);
 }
 
-/* Another microbatch: its tokens and what random routers draw by. */
+/* Another microbatch: its tokens, documents, and what random routers draw by. */
 static void
 new_tokens(void)
 {
@@ -583,7 +589,10 @@ new_tokens(void)
 	for (int t = 0; t < T; t++) {
 		((int32_t *)(arena + om_models[0].token_off))[t] = (int32_t)(uniform() * V);
 		((int32_t *)(arena + om_models[0].label_off))[t] = (int32_t)(uniform() * V);
+		if (DOCUMENTS)
+			begin[t] = !(t % S) ? 0 : uniform() < 0.3 ? t % S : begin[t - 1];
 	}
+	om_documents_put(om_models, arena, begin);
 }
 
 /*
@@ -684,6 +693,8 @@ main(int argc, char **argv)
 	objective(&ce);
 	loss = *(double *)(arena + om_models[0].loss_off);
 	expect(fabs(loss - ce) < 1e-11 * fabs(ce), "evaluated loss", loss, ce);
+	expect((om_models[0].document_off != 0) == DOCUMENTS, "masks documents",
+	    (double)om_models[0].document_off, DOCUMENTS);
 	expect(om_models[0].nbuffers == (GAMMA > 0 ? om_models[0].nmoe : 0), "buffers",
 	    om_models[0].nbuffers, om_models[0].nmoe);
 	if (GAMMA > 0)

@@ -56,18 +56,19 @@ big() { # at full length alone
 }
 
 big variant plain "" ""
-variant full "-D qk=full -D normalize=true -D shared=6 -D tied=true -D rope=linear" \
-	"-DQK=1 -DNORMALIZE=1 -DSHARED=6 -DTIED=1 -DROPE=1"
+variant full "-D qk=full -D normalize=true -D shared=6 -D tied=true -D rope=linear -D documents=mask" \
+	"-DQK=1 -DNORMALIZE=1 -DSHARED=6 -DTIED=1 -DROPE=1 -DDOCUMENTS=1"
 variant head "-D qk=head -D shared=3 -D k=6 -D dense=-1 -D kv=1 -D normalize=true -D window=4" \
 	"-DQK=2 -DNORMALIZE=1 -DSHARED=3 -DTOP_K=6 -DDENSE=-1 -DKV=1 -DWINDOW=4"
 variant top1 "-D qk=head -D k=1 -D dense=1 -D kv=6 -D tied=true -D clip=0 -D placement=post -D act=geglu" \
 	"-DQK=2 -DTOP_K=1 -DDENSE=1 -DKV=6 -DTIED=1 -DPLACEMENT=1 -DACT=1"
 variant peri "-D placement=peri -D bias=all -D act=relu2 -D shared=5 -D emb_scale=3.5 -D emb_norm=true -D window=1" \
 	"-DPLACEMENT=2 -DBIAS=2 -DACT=2 -DSHARED=5 -DEMB_SCALE=3.5 -DEMB_NORM=1 -DWINDOW=1"
-variant sigmoid "-D score=sigmoid -D normalize=true -D weight_scale=2.5 -D groups=3 -D top_groups=2 -D k=3 -D bias=qkv -D rope=yarn -D balance=sequence" \
-	"-DSCORE=1 -DNORMALIZE=1 -DWEIGHT_SCALE=2.5 -DGROUPS=3 -DTOP_GROUPS=2 -DTOP_K=3 -DBIAS=1 -DROPE=2 -DBALANCE=2"
-variant topk "-D score=topk_softmax -D k=3 -D weight_scale=0.5 -D rope=llama3 -D rope2=nope -D head_z=0.3" \
-	"-DSCORE=2 -DTOP_K=3 -DWEIGHT_SCALE=0.5 -DROPE=3 -DNOPE=1 -DHEAD_Z=0.3"
+variant sigmoid "-D score=sigmoid -D normalize=true -D weight_scale=2.5 -D groups=3 -D top_groups=2 -D k=3 -D bias=qkv -D rope=yarn \
+	-D balance=sequence -D documents=mask" \
+	"-DSCORE=1 -DNORMALIZE=1 -DWEIGHT_SCALE=2.5 -DGROUPS=3 -DTOP_GROUPS=2 -DTOP_K=3 -DBIAS=1 -DROPE=2 -DBALANCE=2 -DDOCUMENTS=1"
+variant topk "-D score=topk_softmax -D k=3 -D weight_scale=0.5 -D rope=llama3 -D rope2=nope -D head_z=0.3 -D documents=mask" \
+	"-DSCORE=2 -DTOP_K=3 -DWEIGHT_SCALE=0.5 -DROPE=3 -DNOPE=1 -DHEAD_Z=0.3 -DDOCUMENTS=1"
 big variant groups "-D score=sigmoid -D groups=6 -D top_groups=3 -D rope=linear -D act=geglu -D shared=4 -D head_z=0.1 -D emb_scale=0.5" \
 	"-DSCORE=1 -DGROUPS=6 -DTOP_GROUPS=3 -DROPE=1 -DACT=1 -DSHARED=4 -DHEAD_Z=0.1 -DEMB_SCALE=0.5"
 big rounded bf16 "-D k=6 -D qk=head -D shared=5 -D normalize=true"
@@ -86,6 +87,7 @@ variant random "-D routing=random -D score=sigmoid -D groups=3 -D top_groups=2 -
 	"-DROUTING=1 -DSCORE=1 -DGROUPS=3 -DTOP_GROUPS=2 -DTOP_K=3" model_check
 big variant random_topk "-D routing=random -D score=topk_softmax -D dense=-1 -D window=4" \
 	"-DROUTING=1 -DSCORE=2 -DDENSE=-1 -DWINDOW=4" model_check
-variant uniform "-D routing=uniform -D k=4 -D normalize=true -D shared=5 -D balance=sequence" \
-	"-DROUTING=2 -DTOP_K=4 -DNORMALIZE=1 -DSHARED=5 -DBALANCE=2" model_check
+variant uniform "-D routing=uniform -D k=4 -D normalize=true -D shared=5 -D balance=sequence -D window=4 \
+	-D documents=mask" "-DROUTING=2 -DTOP_K=4 -DNORMALIZE=1 -DSHARED=5 -DBALANCE=2 -DWINDOW=4 \
+	-DDOCUMENTS=1" model_check
 suite_end

@@ -11,7 +11,7 @@ gcc -std=c11 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -O1 -Wall -Wextra -Werr
 is "compare builds" $?
 awk -f tests/parallel/text.awk >"$work/data"
 cat >"$work/run.yaml" <<EOF2
-data: { paths: [$work/data], format: bytes }
+data: { paths: [$work/data], format: bytes, eos: 32 }
 steps: 20
 lr: { schedule: constant, peak: 1e-3, warmup: 3 }
 checkpoint: { every: 1, keep: 0 }
@@ -91,10 +91,10 @@ is "the same export" $?
 	far=$("$work/compare" 0 "$work/first.ckpt/step-000020" "$work/back/step-000000" model)
 is "and it is the weights: $far" $?
 
-# rows that no rank has room for: the same ones are cut wherever the layers are
-build cut -D data=2 -D expert=2 -D capacity=0.75
+# rows that no rank has room for: the same ones are cut wherever the layers are; of masked documents, too
+build cut -D data=2 -D expert=2 -D capacity=0.75 -D documents=mask
 OM_POISON=1 train cut
-build pp2cut -D pipeline=2 -D data=2 -D expert=2 -D capacity=0.75
+build pp2cut -D pipeline=2 -D data=2 -D expert=2 -D capacity=0.75 -D documents=mask
 OM_POISON=1 train pp2cut
 near pp2cut cut
 cuts() {
@@ -135,9 +135,9 @@ is "the same steps are skipped, some are" $?
 
 # more experts than a microbatch has rows for: those without tokens get nothing, and keep what they had
 known=
-base sparse -D experts=64 -D k=1
+base sparse -D experts=64 -D k=1 -D documents=mask
 tolerance=1e-4 # Adam makes much of the gradient of a token or two
-layout ep2sparse sparse -D data=2 -D expert=2 -D experts=64 -D k=1
+layout ep2sparse sparse -D data=2 -D expert=2 -D experts=64 -D k=1 -D documents=mask
 tr ',{}' '\n\n\n' <"$work/ep2sparse.jsonl" | awk '/"dead"/ { n += $2 } END { exit n == 0 }'
 is "some experts have no token in a step" $?
 known="-D score=sigmoid -D shared=48"

@@ -28,7 +28,7 @@ return trainer {
     recompute = recompute { what = arg.recompute },
     lm_head = lm_head { tied = arg.tied or false },
   },
-  batch = batch { micro = number("micro", 1), global = number("global", 8) },
+  batch = batch { micro = number("micro", 1), global = number("global", 8), documents = arg.documents },
   parallel = parallel {
     data = number("data", 1),
     expert = number("expert", 1),

@@ -12,7 +12,7 @@ gcc -std=c11 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -O1 -Wall -Wextra -Werr
 	tests/parallel/compare.c runtime/*.c runtime/one/*.c runtime/cpu/*.c -lyaml -ljansson -lm || exit 1
 awk -f tests/parallel/text.awk >"$work/data"
 cat >"$work/run.yaml" <<EOF2
-data: { paths: [$work/data], format: bytes }
+data: { paths: [$work/data], format: bytes, eos: 32 }
 steps: 2
 lr: { schedule: constant, peak: 1e-3, warmup: 2 }
 checkpoint: { every: 1, keep: 0 }
@@ -23,7 +23,8 @@ awk -v seed="$seed" -v n="$n" 'function any(list, a, m) { m = split(list, a, " "
 	BEGIN {
 		srand(seed)
 		for (i = 0; i < n; i++) {
-			printf "layers=%s experts=%s k=%s micro=%s shared=%s balance=%s recompute=%s gamma=%s |", any("2 3 4 5 6"),
+			printf "documents=%s layers=%s experts=%s k=%s micro=%s shared=%s balance=%s recompute=%s gamma=%s |",
+				any("ignore mask"), any("2 3 4 5 6"),
 				any("4 6 8 12"), any("1 2 3 4"), any("1 2"), any("0 40"), any("batch sequence"),
 				any("none none rows experts block cheap"), any("0 0.01")
 			p = any("1 1 2 2 3 4"); d = any(p > 2 ? "1 2" : p > 1 ? "1 2 3 4" : "2 3 4 8")

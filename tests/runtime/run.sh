@@ -379,7 +379,11 @@ d odd.u64 'odd.u64: has 27 bytes, not a multiple of 8; it is truncated, or its f
 says "data: bad token" 1 "data: m.late.bin: token 5000 is 300, the model's vocab_size is 256" "$S" data run.yaml data.paths=m.late.bin
 says "data: eos" 1 "data: data.eos = 256 is not a token, the model's vocab_size is 256; correct it" "$S" data run.yaml data.eos=256
 says "data: what it is" 1 "data.eos = x must be a whole number from 0 to 4294967295, or none" "$S" data run.yaml data.eos=x
-check "data: documents" sh -c "$S data run.yaml 'data.paths=[mega4.bin, llm16.bin, n5.npy]' data.eos=46 >data.out"
+says "data: bos" 1 "data: data.bos = 256 is not a token, the model's vocab_size is 256; correct it" "$S" data run.yaml data.bos=256
+says "data: labels of what is not known" 1 "data.cut_labels is about documents, and the file has no index that says where they end; \
+set data.eos to the token that ends one" "$S" data run.yaml data.cut_labels=true
+check "data: documents" sh -c "$S data run.yaml 'data.paths=[mega4.bin, llm16.bin, n5.npy]' data.eos=46 >data.out &&
+	$S data run.yaml data.paths=n5.npy data.eos=46 data.bos=32 >bos.out"
 cat >documents.py <<'PY'
 text = open("corpus.txt", "rb").read()
 sizes, ends = [150] * 59 + [0, 100, 50], [0, 1, 3, 3, 30, 62]
@@ -387,6 +391,8 @@ by_index = [sum(sizes[a:b]) for a, b in zip(ends, ends[1:])]
 by_eos = [len(s) + 1 for s in text.split(b".")]
 by_eos[-1] -= 1
 by_eos = [n for n in by_eos if n]
+by_bos = next(l for l in open("bos.out").read().split("\n") if l.endswith(" n5.npy")).split()
+assert by_bos[1] == f"{1 + text.count(b'. '):,}" != f"{len(by_eos):,}", by_bos
 out = open("data.out").read()
 every, below = by_index + 2 * by_eos, -1
 for name, n in (("mega4.bin", by_index), ("llm16.bin", by_eos), ("n5.npy", by_eos), ("in all", every)):

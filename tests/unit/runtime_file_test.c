@@ -7,6 +7,7 @@
 
 #include "../../runtime/json.h"
 #include "../../runtime/om_rt.h"
+#include "../../runtime/rng.h"
 #include "check.h"
 
 /* Writes head (with its length before it) and data bytes; gives what om_st_open says of it. */
@@ -391,7 +392,11 @@ write_head(FILE *f, int format, int width)
 	fwrite(ends, 1, sizeof ends, f);
 }
 
-/* Every sequence once an epoch, labels one ahead, across files of all formats with tokens. */
+/*
+ * Every sequence once an epoch, labels one ahead, across files of all formats with tokens.
+ * Documents begin with each file, in the last one by its index, and behind EOS, where it is not to
+ * be followed by another token.
+ */
 static void
 test_data(void)
 {
@@ -401,12 +406,12 @@ test_data(void)
 	} kind[] = { { "a.u16", OM_U16, 2 }, { "b.u32", OM_U32, 4 }, { "c.bin", OM_U16, 2 },
 		{ "d.u64", OM_U64, 8 }, { "e.u8", OM_U8, 1 }, { "f.npy", OM_NPY, 8 },
 		{ "g.bin", OM_LLMC, 4 }, { "h.bin", OM_MEGATRON, 4 } };
-	enum { FILES = OM_LEN(kind), N = 17 * FILES, S = 5, NSEQ = (N - 1) / S };
+	enum { FILES = OM_LEN(kind), N = 17 * FILES, S = 5, NSEQ = (N - 1) / S, EOS = 20 };
 	char dir[] = "/tmp/om-test-XXXXXX", *path[FILES], *index;
-	struct om_model m = { .seq = S, .vocab = N };
-	struct om_set set = { .section = "data", .paths = { path, FILES }, .eos = OM_NONE };
+	struct om_model m = { .seq = S, .vocab = N, .document_off = 1 };
+	struct om_set set = { .section = "data", .paths = { path, FILES }, .eos = EOS };
 	struct om_data d;
-	int32_t token[S], label[S];
+	int32_t token[S], label[S], begin[S];
 	int first = 0;
 
 	if (!mkdtemp(dir))
@@ -426,6 +431,8 @@ test_data(void)
 		int moved = 0;
 
 		set.order = order;
+		set.cut = order == OM_SHUFFLE;
+		set.bos = order == OM_SHUFFLE ? OM_NONE : EOS + 2;
 		om_data_open(&d, &m, &set, 0);
 		CHECK(d.tokens == N && d.nseq == NSEQ && d.files == FILES);
 		for (int i = 0; i < FILES; i++)
@@ -435,10 +442,16 @@ test_data(void)
 			bool seen[NSEQ] = { false }, ok = true;
 
 			for (int g = 0; g < NSEQ; g++) {
-				om_data_read(&d, (uint64_t)(epoch * NSEQ + g), token, label);
-				for (int i = 0; i < S; i++)
-					ok = ok && token[i] == token[0] + i &&
-					     label[i] == token[i] + 1;
+				om_data_read(&d, (uint64_t)(epoch * NSEQ + g), token, label, begin);
+				for (int i = 0, want = 0; i < S; i++) {
+					bool ends = (token[i] + 1) % 17 == 0 ||
+						    token[i] + 1 == 17 * (FILES - 1) + 4 ||
+						    (token[i] == EOS && set.bos == OM_NONE);
+
+					ok = ok && token[i] == token[0] + i && begin[i] == want &&
+					     label[i] == (ends && set.cut ? -1 : token[i] + 1);
+					want = ends ? i + 1 : want;
+				}
 				ok = ok && token[0] % S == 0 && token[0] / S < NSEQ &&
 				     !seen[token[0] / S];
 				seen[token[0] / S] = true;
@@ -516,11 +529,11 @@ test_ahead(void)
 	enum { S = 4, MICRO = 2, MICROBATCHES = 3, BATCH = S * MICRO * MICROBATCHES, BATCHES = 5 };
 	static const uint64_t starts[] = { 0, 3, BATCHES };
 	char path[] = "/tmp/om-test-XXXXXX", *paths[] = { path };
-	struct om_model m = { .seq = S, .micro = MICRO, .vocab = BATCHES * BATCH + 1 };
-	struct om_set set = {
-		.section = "data", .paths = { paths, 1 }, .format = OM_U16, .eos = OM_NONE
+	struct om_model m = {
+		.seq = S, .micro = MICRO, .vocab = BATCHES * BATCH + 1, .document_off = 1
 	};
-	int32_t token[S], label[S];
+	struct om_set set = { "data", { paths, 1 }, OM_U16, OM_SHUFFLE, 17, OM_NONE, true, false };
+	int32_t token[S], label[S], begin[S];
 	struct om_data d, one;
 	FILE *f = fdopen(mkstemp(path), "wb");
 
@@ -541,14 +554,17 @@ test_ahead(void)
 			for (uint64_t i = 0; i < MICRO * MICROBATCHES; i++) {
 				uint64_t g = b * MICRO * MICROBATCHES + i;
 
-				om_data_read(&one, g, token, label);
-				if (g >= last)
+				om_data_read(&one, g, token, label, begin);
+				if (g >= last) {
 					memset(label, -1, sizeof label);
+					memset(begin, 0, sizeof begin);
+				}
 				ok = ok && om_ahead_sequence(&m, MICROBATCHES, b, i / MICRO) ==
 					       g / MICRO * MICRO;
 				ok = ok && (g >= last || memcmp(batch->token + i * S, token,
 							     sizeof token) == 0);
 				ok = ok && memcmp(batch->label + i * S, label, sizeof label) == 0;
+				ok = ok && memcmp(batch->first + i * S, begin, sizeof begin) == 0;
 			}
 		}
 		CHECK(ok);
@@ -558,6 +574,86 @@ test_ahead(void)
 	om_data_close(&d);
 	om_data_close(&one);
 	unlink(path);
+}
+
+/* Where documents begin, by an index of empty and other sequences, some of them in one document. */
+static void
+test_index(void)
+{
+	enum { N = 40, MOST = 8 * N };
+	char dir[] = "/tmp/om-test-XXXXXX", *bin, *idx;
+	struct om_data d = { 0 };
+	struct om_source s = {
+		.data = &d, .vocab = 65536, .section = "data", .format = OM_MEGATRON
+	};
+	struct om_file file = { .fd = -1 };
+	int32_t sizes[N];
+	int64_t at[N], of[N + 1];
+	bool begins[MOST + 1] = { false }, got[MOST], ok = true;
+	uint64_t documents = 0, tokens = 0;
+	uint8_t head[34] = "MMIDIDX\0\0\1\0\0\0\0\0\0\0\10";
+	FILE *f;
+
+	if (!mkdtemp(dir))
+		abort();
+	bin = om_text("%s/a.bin", dir);
+	idx = om_text("%s/a.idx", dir);
+	for (int i = 0; i < N; i++) {
+		uint32_t draw = om_philox((struct om_philox){ { (uint32_t)i } }, 1).v[0];
+
+		sizes[i] = draw % 3 ? (int32_t)(draw / 3 % 8) : 0;
+		at[i] = 2 * (int64_t)tokens;
+		if (!i || draw / 24 % 3) {
+			of[documents++] = i;
+			begins[tokens] = true;
+		}
+		tokens += (uint64_t)sizes[i];
+	}
+	begins[tokens] = false; /* empty ones at the end hold none */
+	of[documents++] = N;
+	head[18] = N;
+	head[26] = (uint8_t)documents;
+	f = fopen(idx, "wb");
+	fwrite(head, 1, sizeof head, f);
+	fwrite(sizes, 1, sizeof sizes, f);
+	fwrite(at, 1, sizeof at, f);
+	fwrite(of, 8, documents, f);
+	fclose(f);
+	f = fopen(file.path = bin, "wb");
+	fwrite((uint16_t[MOST]){ 0 }, 2, (size_t)tokens, f);
+	fclose(f);
+	om_file_inspect(&s, &file);
+	CHECK(file.format == OM_MEGATRON && file.tokens == tokens && tokens > N);
+	for (uint64_t from = 0; from < tokens; from++)
+		for (uint64_t n = 0; from + n <= tokens; n++)
+			ok = ok && om_file_begins(&s, &file, from, (size_t)n, got) &&
+			     memcmp(got, begins + from, (size_t)n) == 0;
+	CHECK(ok);
+	close(file.fd);
+	unlink(bin);
+	unlink(idx);
+	rmdir(dir);
+	free(bin);
+	free(idx);
+}
+
+/* First and last tokens of documents, a microbatch of two sequences; NULL: these are all. */
+static void
+test_put(void)
+{
+	enum { S = 5 };
+	const struct om_model m = { .micro = 2, .seq = S, .document_off = 4 };
+	const int32_t first[] = { 0, 0, 2, 3, 3, 0, 1, 1, 1, 1 };
+	const int32_t last[] = { 1, 1, 2, 4, 4, 0, 4, 4, 4, 4 };
+	int32_t arena[1 + 4 * S] = { 7 };
+
+	om_documents_put(&m, (unsigned char *)arena, first);
+	CHECK(memcmp(arena + 1, first, sizeof first) == 0);
+	CHECK(memcmp(arena + 1 + 2 * S, last, sizeof last) == 0);
+	om_documents_put(&m, (unsigned char *)arena, NULL);
+	for (int i = 0; i < 2 * S; i++)
+		CHECK(arena[1 + i] == 0 && arena[1 + 2 * S + i] == S - 1);
+	CHECK(arena[0] == 7);
 }
 
 int
@@ -572,5 +668,7 @@ main(void)
 	test_data();
 	test_repeats();
 	test_ahead();
+	test_index();
+	test_put();
 	return check_end();
 }

@@ -26,7 +26,7 @@ return trainer { -- dense.lua:2
     lm_head = lm_head { tied = false, z_loss = 0 },
     init = normal { std = 0.02 },
   },
-  batch = batch { micro = 1, global = 2 }, -- dense.lua:9
+  batch = batch { micro = 1, global = 2, documents = "ignore" }, -- dense.lua:9
   parallel = parallel { data = 1, expert = 1, pipeline = 1 },
   precision = precision { weights = "fp32", grads = "fp32", optimizer = "fp32", moments = "fp32" },
   optimizer = adamw {

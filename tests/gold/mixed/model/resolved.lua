@@ -90,7 +90,7 @@ return trainer { -- mixed.lua:3
     lm_head = lm_head { tied = true, z_loss = 0.0001 }, -- mixed.lua:24
     init = normal { std = 0.02 },
   },
-  batch = batch { micro = 1, global = 2 }, -- mixed.lua:26
+  batch = batch { micro = 1, global = 2, documents = "ignore" }, -- mixed.lua:26
   parallel = parallel { data = 1, expert = 1, pipeline = 1 },
   precision = precision { -- mixed.lua:5
     weights = "fp64", -- mixed.lua:5

@@ -44,7 +44,7 @@ return trainer { -- moe.lua:2
     lm_head = lm_head { tied = false, z_loss = 0 },
     init = normal { std = 0.02 },
   },
-  batch = batch { micro = 2, global = 4 }, -- moe.lua:9
+  batch = batch { micro = 2, global = 4, documents = "ignore" }, -- moe.lua:9
   parallel = parallel { data = 1, expert = 1, pipeline = 1 },
   precision = precision { weights = "fp32", grads = "fp32", optimizer = "fp32", moments = "fp32" },
   optimizer = adamw { -- moe.lua:10
