@@ -14,9 +14,10 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "om_rt.h"
+#include "ckpt.h"
 
 /* What a stored tensor has in three places; weights are shards of their own, moments share theirs.
  */
@@ -269,17 +270,36 @@ om_ckpt_check_dir(const char *dir)
 	free(above);
 }
 
+/* Removes what is half-written or pruned; gives the path of what cannot be, and errno; or NULL. */
+static char *
+clear(const char *where)
+{
+	DIR *dir = opendir(where);
+	struct dirent *entry;
+	char *path = NULL;
+
+	while (dir && !path && (entry = readdir(dir)))
+		if (strncmp(entry->d_name, ".tmp-step-", 10) == 0) {
+			path = om_text("%s/%s", where, entry->d_name);
+			if (om_ckpt_remove(path)) {
+				free(path);
+				path = NULL;
+			}
+		}
+	if (dir)
+		closedir(dir);
+	return path;
+}
+
 /* Makes and locks the directory, and clears what a killed run left. */
 static void
 take_dir(struct om_ckpt *k)
 {
-	struct dirent *entry;
-	DIR *dir;
+	char *left;
 
 	om_ckpt_check_dir(k->dir);
 	make_dirs(k->dir);
-	if ((k->lock = open(k->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0 ||
-	    !(dir = opendir(k->dir)))
+	if ((k->lock = open(k->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
 		om_die("checkpoint", "%s: %s; correct checkpoint.dir", k->dir, strerror(errno));
 	if (flock(k->lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
 		om_die("checkpoint",
@@ -287,29 +307,28 @@ take_dir(struct om_ckpt *k)
 		    k->dir);
 	if (faccessat(k->lock, ".", W_OK, 0) != 0)
 		om_die("checkpoint", "%s: %s; make it writable", k->dir, strerror(errno));
-	while ((entry = readdir(dir)))
-		if (strncmp(entry->d_name, ".tmp-step-", 10) == 0) {
-			char *path = om_text("%s/%s", k->dir, entry->d_name);
-
-			if (!om_ckpt_remove(path)) /* the first save would fail of it */
-				om_die("checkpoint",
-				    "%s, which a killed run left, cannot be removed: %s; remove it",
-				    path, strerror(errno));
-			free(path);
-		}
-	closedir(dir);
+	if ((left = clear(k->dir))) /* the first save would fail of it */
+		om_die("checkpoint",
+		    "%s, which a killed run left, cannot be removed: %s; remove it", left,
+		    strerror(errno));
 }
 
-/* What a save is of: this rank's bytes in the arena. */
+/* What a save is of: this rank's bytes in the arena, and all ranks' on the disk. */
 static void
 measure(struct om_ckpt *k)
 {
+	enum { LINES = 512 }; /* a tensor's in the index and in its shard */
 	uint32_t n;
 	struct om_entry *e = om_ckpt_entries(k->m, OM_TO_SAVE, &n);
+	int64_t bytes = 0;
 
-	for (uint32_t i = 0; i < n; i++)
+	for (uint32_t i = 0; i < n; i++) {
 		k->part += (e[i].end - e[i].begin) * e[i].size;
+		bytes += (int64_t)(e[i].t.end - e[i].t.begin + LINES);
+	}
 	om_ckpt_entries_free(e, n);
+	om_all_sum_i64(OM_WORLD, "checkpoint", &bytes, 1);
+	k->bytes = (uint64_t)bytes;
 }
 
 void
@@ -319,6 +338,9 @@ om_ckpt_open(struct om_ckpt *k, const struct om_model *m, const struct om_data *
 	*k = (struct om_ckpt){
 		.dir = *c->dir ? c->dir : NULL,
 		.keep = c->keep,
+		.keep_every = c->keep_every,
+		.given = c->given,
+		.ngiven = c->saves.n,
 		.async = c->async,
 		.lock = -1,
 		.m = m,
@@ -401,33 +423,115 @@ om_ckpt_advice(struct om_ckpt *k)
 	return text;
 }
 
-/* Removes the oldest ones beyond keep. */
-static void
-prune(const struct om_ckpt *k)
+bool
+om_ckpt_given(const struct om_ckpt *k, uint64_t step)
 {
-	uint64_t count, oldest = 0, s;
+	for (uint32_t i = 0; i < k->ngiven; i++)
+		if (k->given[i] == step)
+			return true;
+	return false;
+}
 
-	for (om_ckpt_newest_below(k->dir, OM_NO_STEP, &count); k->keep && count > k->keep;
-	     count--) {
+static bool
+for_ever(const struct om_ckpt *k, uint64_t step)
+{
+	return om_ckpt_given(k, step) || (k->keep_every && step % k->keep_every == 0);
+}
+
+static void
+remove_pruned(void *arg)
+{
+	const struct om_ckpt *k = arg;
+
+	free(clear(k->dir));
+}
+
+/* Takes away those beyond the newest ones that keep says, but those that are kept for ever. */
+static void
+prune(struct om_ckpt *k)
+{
+	uint64_t s = OM_NO_STEP, n = 0;
+
+	while (k->keep && (s = om_ckpt_newest_below(k->dir, s, NULL)) != OM_NO_STEP) {
 		char *path, *tmp;
 
-		for (s = OM_NO_STEP; (s = om_ckpt_newest_below(k->dir, s, NULL)) != OM_NO_STEP;)
-			oldest = s;
-		path = om_ckpt_step_path(k->dir, "", oldest);
+		if (++n <= k->keep || for_ever(k, s))
+			continue;
+		path = om_ckpt_step_path(k->dir, "", s);
 		/* half removed, it must not look whole */
-		tmp = om_ckpt_step_path(k->dir, ".tmp-", oldest);
-		if (rename(path, tmp) == 0)
-			om_ckpt_remove(tmp);
+		tmp = om_ckpt_step_path(k->dir, ".tmp-", s);
+		(void)!rename(path, tmp);
 		free(path);
 		free(tmp);
 	}
+	if (k->async) /* of gigabytes that takes a while */
+		om_beside(&k->beside, remove_pruned, k);
+	else
+		remove_pruned(k);
 }
 
 void
 om_ckpt_good(struct om_ckpt *k, uint64_t step)
 {
+	uint64_t newest;
+
 	k->good = step + 1;
-	if (k->due && !om_rank(OM_WORLD))
+	if (!k->due || k->save || om_beside_busy(&k->beside))
+		return;
+	newest = om_ckpt_newest_below(k->dir, OM_NO_STEP, NULL);
+	if (newest != OM_NO_STEP && newest >= k->good)
+		return;
+	if (!om_rank(OM_WORLD))
 		prune(k);
 	k->due = false;
+}
+
+/* ---- room on the disk ------------------------------------------------------------------------ */
+
+/* Bytes that are free where checkpoints go; UINT64_MAX: the file system does not say. */
+static uint64_t
+room_of(const struct om_ckpt *k)
+{
+	struct statvfs v;
+
+	if (fstatvfs(k->lock, &v) != 0 || !v.f_blocks)
+		return UINT64_MAX;
+	return (uint64_t)v.f_bavail * v.f_frsize;
+}
+
+void
+om_ckpt_room(const struct om_ckpt *k)
+{
+	uint64_t room = k->lock >= 0 ? room_of(k) : UINT64_MAX;
+	char *last;
+
+	if (room >= k->bytes)
+		return;
+	last = om_ckpt_newest(k);
+	om_die("checkpoint",
+	    "%s: one takes %s, %s are free there, %s are missing; %s%s; free some space, or keep "
+	    "fewer by checkpoint.keep, and train again",
+	    k->dir, om_bytes(k->bytes), om_bytes(room), om_bytes(k->bytes - room),
+	    last ? "the last whole checkpoint is " : "there is no whole checkpoint",
+	    last ? last : "");
+}
+
+void
+om_ckpt_plan(const struct om_ckpt *k, uint64_t done, uint64_t steps, uint64_t every)
+{
+	uint64_t come, stay, room;
+
+	if (k->lock < 0)
+		return;
+	om_ckpt_room(k);
+	come = every ? (steps - 1) / every - done / every + 1 : 1;
+	stay = k->keep + 1 + (k->keep_every ? steps / k->keep_every - done / k->keep_every : 0);
+	stay = k->keep && stay < come ? stay : come;
+	for (uint32_t i = 0; i < k->ngiven; i++)
+		stay += k->given[i] > done && !(every && k->given[i] % every == 0);
+	room = room_of(k);
+	if (room / k->bytes < stay)
+		printf("checkpoint: there is room for %s of the %s, of %s each, that are to be "
+		       "there at once; keep fewer by checkpoint.keep\n",
+		    om_commas(room / k->bytes), om_commas(stay), om_bytes(k->bytes));
 }

@@ -1,9 +1,36 @@
-/* What reading a checkpoint consists of: its index. */
+/* What the files of checkpoints offer one another alone. */
 #ifndef OM_CKPT_H
 #define OM_CKPT_H
 
 #include "json.h"
 #include "om_rt.h"
+
+/* ---- ckpt_copy.c: a rank's part of a checkpoint on its way out of the arena ------------------ */
+
+/* Gets slots for so many bytes: all of them, as far as there is memory, or a few. */
+void om_slots_grow(struct om_slots *s, uint64_t bytes, bool all);
+void om_slots_free(struct om_slots *s);
+/* The bytes of entries in the arena, which one thread takes in their order. */
+struct om_flow {
+	struct om_slots *slots;
+	const unsigned char *arena;
+	const struct om_entry *e;
+	uint32_t n, first;     /* first: the entry with which the next slot begins */
+	uint64_t *place;       /* [n + 1]: where each entry's bytes begin among all */
+	uint64_t asked, there; /* slots that were asked for, and that are known to be there */
+	pthread_mutex_t lock;
+	pthread_cond_t change;
+	bool copied; /* the arena is not read any more */
+};
+void om_flow_open(struct om_flow *f, struct om_slots *slots, const unsigned char *arena,
+    const struct om_entry *e, uint32_t n);
+/* Bytes of entry i from `byte` on, at most *n; *n: how many there are in one piece. */
+unsigned char *om_flow_take(struct om_flow *f, uint32_t i, uint64_t byte, size_t *n);
+void om_flow_end(struct om_flow *f);  /* takes no more */
+void om_flow_wait(struct om_flow *f); /* another thread: until all is copied, or that */
+void om_flow_close(struct om_flow *f);
+
+/* ---- ckpt_index.c: what is where in a checkpoint --------------------------------------------- */
 
 struct om_index {
 	const struct om_ckpt *k;
@@ -24,6 +51,11 @@ char *om_index_read(struct om_index *l, size_t *n);
 void om_index_parse(struct om_index *l, const char *s, size_t n);
 /* It is of this model and has these tensors, all of them; or the process ends. */
 void om_index_check(struct om_index *l, const struct om_entry *e, uint32_t n, uint32_t all);
+/* The same of the weights that are wanted: there and here, and alike. */
+void om_index_check_some(struct om_index *l, const struct om_entry *e, uint32_t n,
+    bool (*wanted)(const void *arg, const char *name), const void *arg);
+/* "batch.global is 1 there, 2 here; ...": how the checkpoint's model differs; "": not known. */
+void om_index_facts(const struct om_index *l, char *what, size_t size);
 void om_index_free(struct om_index *l);
 const char *om_index_text(struct om_index *l, const json_t *map, const char *key);
 uint64_t om_index_whole(struct om_index *l, const json_t *map, const char *key);

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "om_rt.h"
+#include "ckpt.h"
 
 enum { SLOT = 16 << 20, SLOTS_LEAST = 4, ALIGN = 8 };
 

@@ -235,9 +235,8 @@ check_precision(struct om_index *l, const struct om_entry *e, uint32_t n)
 				       : "give another checkpoint.dir");
 }
 
-/* "batch.global is 1 there, 2 here; ...": how the checkpoint's model differs; "": not known. */
-static void
-facts_differ(const struct om_index *l, char *what, size_t size)
+void
+om_index_facts(const struct om_index *l, char *what, size_t size)
 {
 	enum { MOST = 4 }; /* that are named */
 	const json_t *theirs = json_object_get(l->doc, "description"), *value;
@@ -288,7 +287,7 @@ om_index_check(struct om_index *l, const struct om_entry *e, uint32_t n, uint32_
 	for (uint32_t i = 0; i < n; i++)
 		if (differs(l, &e[i], what, sizeof what))
 			break;
-	facts_differ(l, facts, sizeof facts);
+	om_index_facts(l, facts, sizeof facts);
 	if (strcmp(print, m->fingerprint) != 0)
 		om_die("checkpoint",
 		    "%s is of model %s (%.12s), this trainer is %s (%.12s)%s%s; resume with the "
@@ -303,6 +302,43 @@ om_index_check(struct om_index *l, const struct om_entry *e, uint32_t n, uint32_
 		theirs += !l->row[i].begin;
 	if (theirs != all)
 		om_index_bad(l, "index.json", "has %u tensors, the trainer %u", theirs, all);
+}
+
+static int
+by_string(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+void
+om_index_check_some(struct om_index *l, const struct om_entry *e, uint32_t n,
+    bool (*wanted)(const void *arg, const char *name), const void *arg)
+{
+	static const char *const moment[] = { "exp_avg.", "exp_avg_sq." };
+	const char **own = om_alloc(n, sizeof *own), *name;
+	char what[1024];
+
+	check_precision(l, e, n);
+	for (uint32_t i = 0; i < n; i++) {
+		own[i] = e[i].t.name;
+		if (!e[i].file && wanted(arg, own[i]) && differs(l, &e[i], what, sizeof what))
+			om_die("checkpoint",
+			    "%s: %s; leave it out by checkpoint.leave, and it begins as in a new "
+			    "run",
+			    l->path, what);
+	}
+	qsort(own, n, sizeof *own, by_string);
+	for (uint32_t i = 0; i < l->n; i++) {
+		name = l->row[i].tensor;
+		if (strncmp(name, moment[0], strlen(moment[0])) != 0 &&
+		    strncmp(name, moment[1], strlen(moment[1])) != 0 && wanted(arg, name) &&
+		    !bsearch(&name, own, n, sizeof *own, by_string))
+			om_die("checkpoint",
+			    "%s: tensor %s is none of this trainer's; leave it out by "
+			    "checkpoint.leave",
+			    l->path, name);
+	}
+	free(own);
 }
 
 /* Bytes of a number in a checkpoint. */

@@ -7,6 +7,7 @@
  * its index. Each then reads what is its own, from whichever slices there are.
  */
 #include <errno.h>
+#include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -349,7 +350,7 @@ remedy_new(const struct om_ckpt *k, bool automatic)
 
 /* A path must be that of one checkpoint, if maybe a damaged one; how: how another is named. */
 static void
-check_path(const char *path, const char *how)
+check_path(const char *path, const char *key, const char *how)
 {
 	const char *base = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
 	uint64_t newest = om_ckpt_newest_below(path, OM_NO_STEP, NULL);
@@ -358,9 +359,8 @@ check_path(const char *path, const char *how)
 		return;
 	if (newest != OM_NO_STEP)
 		om_die("checkpoint",
-		    "%s is a folder of checkpoints, not one; the newest in it is "
-		    "checkpoint.resume=%s",
-		    path, om_ckpt_step_path(path, "", newest));
+		    "%s is a folder of checkpoints, not one; the newest in it is %s=%s", path, key,
+		    om_ckpt_step_path(path, "", newest));
 	if (access(path, F_OK) != 0 || om_ckpt_step_of(base) == OM_NO_STEP)
 		om_die("checkpoint",
 		    "there is none in %s: it has no folder step-... and no index.json; %s",
@@ -377,7 +377,7 @@ choose(struct om_index *l, const struct om_conf *c)
 	if (!om_rank(OM_WORLD)) {
 		l->path = automatic ? om_ckpt_newest(l->k) : om_text("%s", c->resume);
 		if (!automatic)
-			check_path(l->path, "correct checkpoint.resume");
+			check_path(l->path, "checkpoint.resume", "correct checkpoint.resume");
 		l->remedy = l->path ? remedy_new(l->k, automatic) : NULL;
 		n = l->path ? strlen(l->path) : 0;
 	}
@@ -414,6 +414,127 @@ om_ckpt_resume(struct om_ckpt *k, const struct om_conf *c, unsigned char *arena,
 	free(l.remedy);
 	return l.path;
 }
+
+/* ---- a new run from the weights of another one ----------------------------------------------- */
+
+static bool
+listed(const struct om_list *list, const char *name)
+{
+	for (uint32_t i = 0; i < list->n; i++)
+		if (fnmatch(list->a[i], name, 0) == 0)
+			return true;
+	return false;
+}
+
+static bool
+taken(const void *arg, const char *name)
+{
+	const struct om_conf *c = arg;
+
+	return listed(&c->take, name) && !listed(&c->leave, name);
+}
+
+/* A pattern that has no effect was meant for something. */
+static void
+check_patterns(const struct om_index *l, const char *key, const struct om_list *list,
+    const struct om_entry *e, uint32_t n)
+{
+	for (uint32_t i = 0; i < list->n; i++) {
+		const char *near = e->t.name;
+		uint32_t least = UINT32_MAX, d;
+		bool found = false;
+
+		for (uint32_t j = 0; j < n + l->n && !found; j++) {
+			const char *name = j < n ? e[j].t.name : l->row[j - n].tensor;
+
+			found = fnmatch(list->a[i], name, 0) == 0;
+			if ((d = om_distance(list->a[i], name)) < least) {
+				least = d;
+				near = name;
+			}
+		}
+		if (!found)
+			om_die("checkpoint",
+			    "%s: %s: no tensor is called so, here or in %s; the closest is %s", key,
+			    om_clip(list->a[i]), l->path, near);
+	}
+}
+
+/* What a new run takes is there and fits, of all ranks; says how much that is. By the first one. */
+static void
+check_start(struct om_index *l, const struct om_conf *c)
+{
+	uint32_t n, weights = 0, some = 0;
+	struct om_entry *all = om_ckpt_whole(l->k->m - l->k->m->stage, &n);
+	char facts[1024];
+
+	check_patterns(l, "checkpoint.take", &c->take, all, n);
+	check_patterns(l, "checkpoint.leave", &c->leave, all, n);
+	om_index_check_some(l, all, n, taken, c);
+	for (uint32_t i = 0; i < n; i++) {
+		weights += !all[i].file;
+		some += !all[i].file && taken(c, all[i].t.name);
+	}
+	om_index_facts(l, facts, sizeof facts);
+	printf("checkpoint: begins with %s of %s from %s, all else is a new run's%s%s\n",
+	    om_commas(some), om_count(weights, "weight tensor"), l->path,
+	    *facts ? "; not alike: " : "", facts);
+	om_ckpt_entries_free(all, n);
+}
+
+/* Ranks that were given other patterns would mix what they load. */
+static void
+agree_patterns(const struct om_conf *c)
+{
+	const struct om_list *list[] = { &c->take, &c->leave };
+	char *all = om_text("%s", c->start), *more;
+
+	for (size_t i = 0; i < OM_LEN(list); i++)
+		for (uint32_t j = 0; j < list[i]->n; j++, all = more) {
+			more = om_text("%s\n%zu %s", all, i, list[i]->a[j]);
+			free(all);
+		}
+	om_agree("run.yaml", all, strlen(all));
+	free(all);
+}
+
+void
+om_ckpt_start(struct om_ckpt *k, const struct om_conf *c, unsigned char *arena)
+{
+	struct om_index l = { .k = k,
+		.path = om_text("%s", c->start),
+		.remedy = om_text("restore it, or give another checkpoint.start") };
+	uint32_t n, used = 0;
+	struct om_entry *e = om_ckpt_entries(k->m, OM_TO_LOAD, &n);
+	char *index = NULL;
+	size_t size = 0;
+
+	agree_patterns(c);
+	if (!om_rank(OM_WORLD)) {
+		check_path(l.path, "checkpoint.start", "correct checkpoint.start");
+		index = om_index_read(&l, &size);
+		om_index_parse(&l, index, size);
+		check_start(&l, c);
+	}
+	index = share(index, &size);
+	if (om_rank(OM_WORLD))
+		om_index_parse(&l, index, size);
+	for (uint32_t i = 0; i < n; i++)
+		if (!e[i].file && taken(c, e[i].t.name))
+			e[used++] = e[i];
+		else
+			free(e[i].t.name);
+	load_tensors(&l, arena, e, used);
+	gather_weights(k->m, arena);
+	om_barrier("checkpoint"); /* no rank has found damage */
+	om_index_free(&l);
+	om_ckpt_entries_free(e, used);
+	free(index);
+	free(l.path);
+	free(l.remedy);
+}
+
+/* ---- weights alone --------------------------------------------------------------------------- */
 
 /* The checkpoint that checkpoint.resume names; there has to be one. */
 static void
@@ -457,7 +578,7 @@ named(const char *path, const char *how)
 	bool many = om_ckpt_newest_below(path, OM_NO_STEP, NULL) != OM_NO_STEP;
 
 	if (!many)
-		check_path(path, how);
+		check_path(path, "checkpoint.resume", how);
 	return (struct om_conf){ .dir = om_text("%s", many ? path : ""),
 		.resume =
 		    many ? om_text("auto") : om_text("%s%s", strchr(path, '/') ? "" : "./", path) };

@@ -5,6 +5,7 @@
  * other ranks. What all ranks do together is done by their main threads: a save begins with the
  * directory and the numbers of shards, and ends, steps later, with index.json and the name.
  */
+#define _GNU_SOURCE /* sync_file_range */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -12,10 +13,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "json.h"
-#include "om_rt.h"
+#include "ckpt.h"
 
-enum { CHUNK = 1 << 20 }; /* bytes between two writes: a cache holds them */
+/* Bytes of a write, which a cache holds, and after which the disk begins with them. */
+enum { CHUNK = 1 << 20, BEGIN = 16 << 20 };
 
 uint64_t om_shard_bytes = (uint64_t)4 << 30;
 
@@ -71,9 +72,9 @@ struct om_save {
 	uint32_t n;
 	struct numbers of[2];
 	struct om_flow flow;
-	bool copied;         /* the arena may change */
-	char *skip;          /* SkipStep's windows as they were, "": none */
-	double began, wrote; /* when; and when this rank's files were on the disk */
+	bool copied; /* the arena may change */
+	char *skip;  /* SkipStep's windows as they were, "": none */
+	double began;
 };
 
 static bool
@@ -107,8 +108,6 @@ give_up(struct out *o, const char *why)
 	char *last = om_ckpt_newest(o->k);
 
 	om_ckpt_remove(o->tmp);
-	if (!o->k->dir)
-		om_die("export", "%s; give another directory, or free some space", why);
 	om_die("checkpoint", "%s; %s%s; %s, and train again", why,
 	    last ? "the last whole checkpoint is " : "there is no whole checkpoint",
 	    last ? last : "", way_out(why));
@@ -173,12 +172,9 @@ finish(struct out *o, const char *file, int fd)
 	return (fsync(fd) == 0 && close(fd) == 0) || fail(o, file);
 }
 
-/* The only shard of an export has no number. */
 static char *
-shard_name(const struct om_ckpt *k, int file, uint32_t shard, uint32_t shards)
+shard_name(int file, uint32_t shard, uint32_t shards)
 {
-	if (!k->dir && shards == 1)
-		return om_text("%s.safetensors", stem[file]);
 	return om_text("%s-%05u-of-%05u.safetensors", stem[file], shard, shards);
 }
 
@@ -228,6 +224,7 @@ write_shard(struct om_save *w, const char *name, int file, uint32_t shard)
 {
 	int fd = create(&w->o, name);
 	bool ok = fd >= 0 && (write_head(fd, w->e, w->n, file, shard) || fail(&w->o, name));
+	off_t wrote = 0, begun = 0; /* of the tensors; the rest is fsync's */
 
 	for (uint32_t i = 0; i < w->n && ok; i++) {
 		struct om_entry *e = &w->e[i];
@@ -246,6 +243,11 @@ write_shard(struct om_save *w, const char *name, int file, uint32_t shard)
 				narrow(p, some / e->size, e->size);
 			e->crc = om_crc32c(e->crc, p, some / ratio);
 			ok = om_write_all(fd, p, some / ratio) || fail(&w->o, name);
+			wrote += (off_t)(some / ratio);
+			if (wrote - begun >= BEGIN) {
+				sync_file_range(fd, begun, wrote - begun, SYNC_FILE_RANGE_WRITE);
+				begun = wrote;
+			}
 		}
 	}
 	return ok && finish(&w->o, name, fd);
@@ -258,7 +260,7 @@ write_shards(struct om_save *w, int file)
 	const struct numbers *of = &w->of[file];
 
 	for (uint32_t s = 1; s <= of->mine && !w->o.failed; s++) {
-		char *name = shard_name(w->o.k, file, of->first + s, of->all);
+		char *name = shard_name(file, of->first + s, of->all);
 
 		write_shard(w, name, file, s);
 		free(name);
@@ -312,7 +314,7 @@ write_hf_index(
 	FILE *f = text_open(&text, &size);
 
 	for (uint32_t i = 0; i < n && e[i].file == 0; i++) {
-		char *file = shard_name(o->k, 0, of->first + e[i].shard, of->all);
+		char *file = shard_name(0, of->first + e[i].shard, of->all);
 
 		om_json_string(f, e[i].t.name);
 		fprintf(f, ": \"%s\",\n", file);
@@ -361,8 +363,7 @@ skip_text(const struct om_skip *s)
 
 /* This rank's lines of index.json. */
 static char *
-index_lines(
-    const struct om_ckpt *k, const struct om_entry *e, uint32_t n, const struct numbers of[2])
+index_lines(const struct om_entry *e, uint32_t n, const struct numbers of[2])
 {
 	char *text;
 	size_t size;
@@ -370,7 +371,7 @@ index_lines(
 
 	for (uint32_t i = 0; i < n; i++) {
 		const struct numbers *shards = &of[e[i].file];
-		char *file = shard_name(k, e[i].file, shards->first + e[i].shard, shards->all);
+		char *file = shard_name(e[i].file, shards->first + e[i].shard, shards->all);
 		char *name = slice_name(&e[i]);
 
 		om_json_string(f, name);
@@ -517,50 +518,35 @@ write_files(void *arg)
 	for (int file = 0; file < 2; file++)
 		write_shards(w, file);
 	om_flow_end(&w->flow); /* where a write has failed, too */
-	w->wrote = om_now();
-}
-
-static struct om_save *
-begin(struct om_ckpt *k, const unsigned char *arena, enum om_entries which, char *tmp)
-{
-	struct om_save *w = om_alloc(1, sizeof *w);
-
-	*w = (struct om_save){ .o = { .k = k, .tmp = tmp }, .began = om_now() };
-	w->e = om_ckpt_entries(k->m, which, &w->n);
-	if (!om_rank(OM_WORLD))
-		make_tmp(&w->o);
-	number(w->e, w->n, w->of); /* before the directory is there no rank has all the numbers */
-	om_flow_open(&w->flow, &k->slots, arena, w->e, w->n);
-	om_aside_begin();
-	return w;
-}
-
-static void
-end(struct om_save *w)
-{
-	om_flow_close(&w->flow);
-	om_ckpt_entries_free(w->e, w->n);
-	free(w->skip);
-	free(w->o.tmp);
-	free(w);
 }
 
 void
 om_ckpt_save(struct om_ckpt *k, const unsigned char *arena, uint64_t step)
 {
 	double before = om_now();
-	struct om_save *w;
+	struct om_save *w = om_alloc(1, sizeof *w);
 
 	om_ckpt_end(k);
-	k->held = 0;
-	k->save = w = begin(k, arena, OM_TO_SAVE, om_ckpt_step_path(k->dir, ".tmp-", step));
-	w->step = step;
-	w->skip = skip_text(k->skip);
+	om_beside_end(&k->beside);
+	om_ckpt_room(k);
+	*w = (struct om_save){
+		.o = { .k = k, .tmp = om_ckpt_step_path(k->dir, ".tmp-", step) },
+		.step = step,
+		.skip = skip_text(k->skip),
+		.began = before,
+	};
+	w->e = om_ckpt_entries(k->m, OM_TO_SAVE, &w->n);
+	if (!om_rank(OM_WORLD))
+		make_tmp(&w->o);
+	number(w->e, w->n, w->of); /* before the directory is there no rank has all the numbers */
+	om_flow_open(&w->flow, &k->slots, arena, w->e, w->n);
+	om_aside_begin();
+	k->save = w;
 	if (k->async)
 		om_beside(&k->beside, write_files, w);
 	else
 		write_files(w);
-	k->held += om_now() - before;
+	k->held = om_now() - before;
 	if (!k->async)
 		om_ckpt_end(k);
 }
@@ -622,7 +608,7 @@ om_ckpt_end(struct om_ckpt *k)
 	settle(&w->o, sum, SUMS);
 	if (!sum[CUT]) /* it knows whole tensors only */
 		write_hf_index(&w->o, w->e, w->n, &w->of[0], (uint64_t)sum[WEIGHTS]);
-	text = index_lines(k, w->e, w->n, w->of);
+	text = index_lines(w->e, w->n, w->of);
 	lines = gather(text);
 	if (lines) {
 		write_index(w, lines);
@@ -637,5 +623,9 @@ om_ckpt_end(struct om_ckpt *k)
 	k->due = true;
 	k->held += om_now() - before;
 	tell(w, (uint64_t)sum[BYTES]);
-	end(w);
+	om_flow_close(&w->flow);
+	om_ckpt_entries_free(w->e, w->n);
+	free(w->skip);
+	free(w->o.tmp);
+	free(w);
 }

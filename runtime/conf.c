@@ -603,6 +603,11 @@ om_conf_free(struct om_conf *c)
 	list_free(&c->stages);
 	free(c->lr.stage);
 	free(c->tokenizer);
+	list_free(&c->saves);
+	free(c->given);
+	list_free(&c->take);
+	list_free(&c->leave);
+	free(c->start);
 	free(c->dir);
 	free(c->resume);
 	free(c->metrics);

@@ -178,6 +178,50 @@ relations_lr(struct om_conf *c)
 	}
 }
 
+static void
+rules_checkpoint(struct om_conf *c)
+{
+	static const char *const key[] = { "checkpoint.every", "checkpoint.keep",
+		"checkpoint.steps" };
+	const bool set[] = { c->every, c->keep, c->saves.n };
+
+	for (size_t i = 0; i < OM_LEN(key) && !*c->dir; i++)
+		if (set[i]) {
+			om_diag(om_conf_given(key[i]), "%s is set, checkpoint.dir is not", key[i]);
+			om_diag_help("set checkpoint.dir to the directory they go to");
+			break;
+		}
+	if (!*c->resume) {
+		om_diag(om_conf_given("checkpoint.resume"), "checkpoint.resume is empty");
+		om_diag_help("it is auto, none or the path of a checkpoint");
+	}
+	if (*c->start && strcmp(c->resume, "auto") != 0 && strcmp(c->resume, "none") != 0) {
+		om_diag(om_conf_given("checkpoint.start"),
+		    "checkpoint.start begins a new run, and checkpoint.resume goes on with one");
+		om_diag_help("give one of them");
+	}
+	if (c->every && c->keep_every % c->every) {
+		om_diag(om_conf_given("checkpoint.keep_every"),
+		    "checkpoint.keep_every = %llu is not a multiple of checkpoint.every = %llu",
+		    (unsigned long long)c->keep_every, (unsigned long long)c->every);
+		om_diag_help("use checkpoint.keep_every = %llu",
+		    (unsigned long long)((c->keep_every / c->every + 1) * c->every));
+	}
+	c->given = om_alloc(c->saves.n, sizeof *c->given);
+	for (uint32_t i = 0; i < c->saves.n; i++) {
+		const char *s = c->saves.a[i];
+
+		c->given[i] = strtoull(s, NULL, 10);
+		if (s[strspn(s, "0123456789")] || strlen(s) > 10 ||
+		    (c->steps && c->given[i] > c->steps)) {
+			om_diag(om_conf_given("checkpoint.steps"),
+			    "checkpoint.steps: %s is not a whole number from 0 to steps = %llu",
+			    om_clip(s), (unsigned long long)c->steps);
+			om_diag_help("leave it out, or raise steps");
+		}
+	}
+}
+
 void
 om_conf_rules(struct om_conf *c, uint64_t step_tokens)
 {
@@ -218,26 +262,22 @@ om_conf_rules(struct om_conf *c, uint64_t step_tokens)
 		    "lr.schedule: power" },
 		{ "skip_step.window", om_conf_given("skip_step.sigma").line,
 		    "skip_step.sigma is not set", "skip_step.sigma, to 6 for example" },
+		{ "checkpoint.take", *c->start, "checkpoint.start is not set", "checkpoint.start" },
+		{ "checkpoint.leave", *c->start, "checkpoint.start is not set",
+		    "checkpoint.start" },
+		{ "checkpoint.keep_every", c->keep, "checkpoint.keep is not: all are kept",
+		    "checkpoint.keep" },
 		{ "eval.format", c->eval.paths.n, "eval.paths is not set", "eval.paths" },
 		{ "eval.every", c->eval.paths.n, "eval.paths is not set", "eval.paths" },
 		{ "eval.sequences", c->eval.paths.n, "eval.paths is not set", "eval.paths" },
 	};
 
-	if (!*c->dir && (c->every || c->keep)) {
-		const char *key = c->every ? "checkpoint.every" : "checkpoint.keep";
-
-		om_diag(om_conf_given(key), "%s is set, checkpoint.dir is not", key);
-		om_diag_help("set checkpoint.dir to the directory they go to");
-	}
 	if (needs) {
 		om_diag(om_conf_given("lr.schedule"), "this schedule needs %s", needs);
 		om_diag_help("%s: %s", needs, om_key_find(needs)->doc);
 		return;
 	}
-	if (!*c->resume) {
-		om_diag(om_conf_given("checkpoint.resume"), "checkpoint.resume is empty");
-		om_diag_help("it is auto, none or the path of a checkpoint");
-	}
+	rules_checkpoint(c);
 	for (size_t i = 0; i < OM_LEN(rule); i++)
 		if (om_conf_given(rule[i].key).line && !rule[i].used) {
 			om_diag(om_conf_given(rule[i].key), "%s is set, but %s", rule[i].key,

@@ -117,7 +117,7 @@ om_key_rule(const struct om_key *k, char text[128])
 		snprintf(text, 128, "a text");
 		break;
 	case OM_LIST:
-		snprintf(text, 128, "a list of file names");
+		snprintf(text, 128, "a list of texts");
 		break;
 	case OM_CHOICE:
 		n = (size_t)snprintf(text, 128, "one of ");

@@ -208,8 +208,11 @@ struct om_conf {
 	uint64_t skip_window;
 	uint64_t eval_every, eval_sequences;
 	char *tokenizer;
-	char *dir, *resume;
-	uint64_t every, keep;
+	char *dir, *resume, *start;
+	struct om_list take, leave; /* patterns of tensors' names */
+	uint64_t every, keep, keep_every;
+	struct om_list saves; /* steps, as they are given */
+	uint64_t *given;      /* [saves.n] */
 	bool async, ignore_data;
 	uint64_t log_every;
 	char *metrics, *tensorboard;
@@ -526,9 +529,12 @@ struct om_ckpt {
 	struct om_save *save; /* under way; NULL: none is */
 	struct om_beside beside;
 	struct om_slots slots;
-	uint64_t part; /* bytes of this rank's in an arena */
-	double held;   /* seconds that the main thread was at the last save */
-	int lock;      /* the directory, held against a second trainer */
+	uint64_t part, bytes;  /* this rank's in an arena, all ranks' on the disk */
+	uint64_t keep_every;   /* those of every so many steps are kept for ever, 0: none */
+	const uint64_t *given; /* so are those of these steps */
+	uint32_t ngiven;
+	double held; /* seconds that the main thread was at the last save */
+	int lock;    /* the directory, held against a second trainer */
 	const struct om_model *m;
 	const struct om_data *data; /* NULL: only weights are loaded */
 	struct om_skip *skip;       /* saved and loaded with the rest; NULL: nothing to save */
@@ -543,6 +549,8 @@ void om_ckpt_open(struct om_ckpt *k, const struct om_model *m, const struct om_d
 /* Loads by checkpoint.resume into the arena; false: there is nothing to resume, *step is 0. */
 bool
 om_ckpt_resume(struct om_ckpt *k, const struct om_conf *c, unsigned char *arena, uint64_t *step);
+/* A new run, whose first values are drawn, begins with the weights of checkpoint.start. */
+void om_ckpt_start(struct om_ckpt *k, const struct om_conf *c, unsigned char *arena);
 /*
  * Loads the weights alone, touches nothing on disk, says which to f; gives the step. None is an
  * error.
@@ -564,6 +572,11 @@ void om_ckpt_prepare(struct om_ckpt *k); /* gets memory for that, beside the ste
 void om_ckpt_copied(struct om_ckpt *k);
 bool om_ckpt_writes(const struct om_ckpt *k); /* whether this rank's part is still being written */
 void om_ckpt_end(struct om_ckpt *k);
+bool om_ckpt_given(const struct om_ckpt *k, uint64_t step); /* whether one is asked for there */
+/* Ends the process where there is no room for another one. */
+void om_ckpt_room(const struct om_ckpt *k);
+/* The same, before the first step, and says how many of those to come have none. */
+void om_ckpt_plan(const struct om_ckpt *k, uint64_t done, uint64_t steps, uint64_t every);
 /* The weights after `step` have given finite numbers: the oldest ones beyond keep may go. */
 void om_ckpt_good(struct om_ckpt *k, uint64_t step);
 /*
@@ -670,31 +683,6 @@ void om_events_open(struct om_events *e, const char *dir, uint64_t step);
 void om_events_number(struct om_events *e, const char *tag, double x);
 void om_events_step(struct om_events *e, uint64_t step); /* writes the numbers since the last one */
 void om_events_close(struct om_events *e);
-
-/* ---- ckpt_copy.c: a rank's part of a checkpoint on its way out of the arena ------------------ */
-
-/* Gets slots for so many bytes: all of them, as far as there is memory, or a few. */
-void om_slots_grow(struct om_slots *s, uint64_t bytes, bool all);
-void om_slots_free(struct om_slots *s);
-/* The bytes of entries in the arena, which one thread takes in their order. */
-struct om_flow {
-	struct om_slots *slots;
-	const unsigned char *arena;
-	const struct om_entry *e;
-	uint32_t n, first;     /* first: the entry with which the next slot begins */
-	uint64_t *place;       /* [n + 1]: where each entry's bytes begin among all */
-	uint64_t asked, there; /* slots that were asked for, and that are known to be there */
-	pthread_mutex_t lock;
-	pthread_cond_t change;
-	bool copied; /* the arena is not read any more */
-};
-void om_flow_open(struct om_flow *f, struct om_slots *slots, const unsigned char *arena,
-    const struct om_entry *e, uint32_t n);
-/* Bytes of entry i from `byte` on, at most *n; *n: how many there are in one piece. */
-unsigned char *om_flow_take(struct om_flow *f, uint32_t i, uint64_t byte, size_t *n);
-void om_flow_end(struct om_flow *f);  /* takes no more */
-void om_flow_wait(struct om_flow *f); /* another thread: until all is copied, or that */
-void om_flow_close(struct om_flow *f);
 
 /* ---- log.c: console and metrics -------------------------------------------------------------- */
 

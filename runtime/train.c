@@ -243,7 +243,8 @@ check_skipped(struct run *r)
 static bool
 save_due(const struct run *r, uint64_t done)
 {
-	return done == r->c->steps || (r->c->every && done % r->c->every == 0);
+	return done == r->c->steps || (r->c->every && done % r->c->every == 0) ||
+	       om_ckpt_given(&r->ckpt, done);
 }
 
 static bool
@@ -413,6 +414,7 @@ agree(const struct run *r)
 	om_agree("trainer", r->m->manifest, strlen(r->m->manifest));
 	om_conf_numbers(r->c, keys);
 	om_agree("run.yaml", keys, sizeof keys);
+	om_agree("run.yaml", r->c->given, r->c->saves.n * sizeof *r->c->given);
 	om_agree("data", data, sizeof data);
 }
 
@@ -460,20 +462,26 @@ om_train(const struct om_model *m, struct om_conf *c, double start)
 	if (getenv("OM_POISON"))
 		poison(m, r.arena);
 	om_run(m, OM_RUN_INIT, r.arena);
-	if (!om_ckpt_resume(&r.ckpt, c, r.arena, &r.done))
+	if (!om_ckpt_resume(&r.ckpt, c, r.arena, &r.done)) {
 		om_init_params(m, r.arena, c->seed);
+		if (*c->start)
+			om_ckpt_start(&r.ckpt, c, r.arena);
+	}
 	r.saved = r.whole = first = r.done;
 	if (r.done == c->steps) {
 		check_last(&r, r.done);
 		printf(
 		    "done: all %s are done; raise steps to train on\n", om_count(r.done, "step"));
 	} else {
+		om_ckpt_plan(&r.ckpt, r.done, c->steps, c->every);
 		om_log_open(&r.log, m, &r.skip, c, r.done);
 		catch_signals();
 		om_comm_ready();
 		header(&r, r.done, start);
 		r.data.rescue = r.eval.data.rescue = rescue;
 		r.data.arg = r.eval.data.arg = &r;
+		if (!r.ckpt.resumed && om_ckpt_given(&r.ckpt, 0))
+			save(&r);
 		r.ahead = om_ahead_start(&r.data, m, m->microbatches, r.done, c->steps, UINT64_MAX);
 		for (r.sent = r.done;;) {
 			if (r.sent == r.done)
@@ -485,7 +493,7 @@ om_train(const struct om_model *m, struct om_conf *c, double start)
 			if (r.written)
 				om_ckpt_end(&r.ckpt);
 			step_end(&r, ++r.done);
-			if (r.done == first + 1 && c->every)
+			if (r.done == first + 1 && (c->every || c->saves.n))
 				om_ckpt_prepare(&r.ckpt); /* now all other memory is in use */
 			check_skipped(&r);
 			if (save_due(&r, r.done)) {

@@ -19,7 +19,7 @@ for f in "$root"/runtime/*.c "$root"/runtime/cpu/*.c "$root"/runtime/mpi/*.c "$r
 	echo "mpicc $flags -c $f -o $work/o/$(basename "$f" .c).o"
 done | xargs -P 2 -d '\n' -n 1 sh -c &&
 	# shellcheck disable=SC2086 # several flags
-	mpicc $flags -Wl,--wrap=mkdir,--wrap=fsync,--wrap=rename,--wrap=om_write_all "$work"/o/*.o -lyaml -ljansson -lm \
+	mpicc $flags -Wl,--wrap=mkdir,--wrap=fsync,--wrap=rename,--wrap=om_write_all,--wrap=fstatvfs "$work"/o/*.o -lyaml -ljansson -lm \
 		-o "$work/check" || suite_stop "does not compile"
 cd "$work" || exit 1
 
@@ -107,6 +107,9 @@ for f in fp32 bf16 fp64 bf16x4; do
 	done
 done
 check "weights alone" on 4.2.1 bf16 weights 6 fp32/* bf16/*
+for l in 1.1.1 4.2.1; do
+	check "$l: a new run's first weights" on $l bf16 start 6 fp32/* bf16/*
+done
 # moments in bf16, and those in fp32 as the nearest; the other way round as they are, where a trainer says so
 for l in 1.1.1 4.2.2; do
 	for f in bf16m bf16x4m; do
@@ -226,6 +229,16 @@ for call in mkdir write fsync rename; do
 		[ "$n" -gt 1 ] && [ "$n" -lt 1000 ] && ok || fail "$what $call: $n of them"
 	done
 done
+
+# room on the disk, of all ranks' parts
+rm -rf K && cp -r A K
+export CKPT_FREE=20000
+match=E says "no room" 1 "K: one takes [0-9.]* KiB, 19.53 KiB are free there, [0-9.]* KiB are missing; the last whole checkpoint is \
+K/step-000006; free some space, or keep fewer by checkpoint.keep, and train again" on 2.1.1 bf16 save 7 K
+[ "$(ls -A K)" = step-000006 ] && ok || fail "no room: $(ls -A K)"
+export CKPT_FREE=260000
+match=E says "room for some" 0 "there is room for 2 of the 3, of [0-9.]* KiB each, that are to be there at once" on 2.1.1 bf16 save 7 K
+unset CKPT_FREE
 
 # ---- what only the first rank does -------------------------------------------------------------------------------------
 check "a third checkpoint" on 2.1.1 bf16 save 8 K

@@ -3,7 +3,7 @@
  * om_model of any layout, whose values are functions of tensor, element and step. What is loaded is
  * compared with what it must be, byte for byte over the whole arena: paddings, too.
  *
- *   ckpt_check DATA EXPERT PIPELINE FORMAT save|load|weights STEP DIR...
+ *   ckpt_check DATA EXPERT PIPELINE FORMAT save|load|weights|start STEP DIR...
  *   ckpt_check DATA EXPERT PIPELINE FORMAT draws STEP DIR: a checksum of all moments' draws
  *
  * FORMAT is fp32, fp64, bf16 (two bytes a weight) or bf16x4 (four, as the CPU has them), and with m
@@ -12,13 +12,15 @@
  * the system (mkdir, write, fsync, rename), CKPT_FAIL lets that call fail. CKPT_VOCAB=N makes the
  * embedding larger, CKPT_SHARD=N is how large a shard may be, CKPT_RESUME=PATH what to load. Saves
  * are written beside, and the arena is spoilt once it is copied; CKPT_SLOTS=N is how many slots
- * there are for that, CKPT_WAIT lets the save be waited for.
+ * there are for that, CKPT_WAIT lets the save be waited for, CKPT_FREE=N is how many bytes the disk
+ * has free.
  */
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "../../runtime/om_rt.h"
@@ -80,6 +82,20 @@ bool
 __wrap_om_write_all(int fd, const void *p, size_t n)
 {
 	return !broken(WRITE) && __real_om_write_all(fd, p, n);
+}
+
+int __real_fstatvfs(int fd, struct statvfs *v), __wrap_fstatvfs(int fd, struct statvfs *v);
+int
+__wrap_fstatvfs(int fd, struct statvfs *v)
+{
+	const char *room = getenv("CKPT_FREE");
+	int status = __real_fstatvfs(fd, v);
+
+	if (room) {
+		v->f_frsize = 1;
+		v->f_bavail = strtoull(room, NULL, 10);
+	}
+	return status;
 }
 
 /* ---- the model of this rank ------------------------------------ */
@@ -390,9 +406,21 @@ run(const char *command, uint64_t step, char *dir)
 	status = compare(got, want, "first values");
 	memset(want, 0, m.arena_bytes);
 	memset(got, 0, m.arena_bytes);
-	fill(want, step, strcmp(command, "weights") != 0, false);
+	fill(want, step, *command == 's' || *command == 'l', false);
 	om_skip_open(&skip, &c);
-	if (strcmp(command, "weights") == 0) {
+	if (strcmp(command, "start") == 0) { /* a new run: other weights, and no moments */
+		char *all = om_text("*");
+
+		memset(want, 0, m.arena_bytes);
+		fill(want, step, false, false);
+		om_init_params(&m, got, SEED);
+		c.start = om_ckpt_step_path(dir, "", step);
+		c.take = (struct om_list){ &all, 1 };
+		k = (struct om_ckpt){ .m = &m, .data = &data };
+		om_ckpt_start(&k, &c, got);
+		free(c.start);
+		free(all);
+	} else if (strcmp(command, "weights") == 0) {
 		found = om_ckpt_weights(&m, &c, got, stdout);
 	} else {
 		om_ckpt_open(&k, &m, &data, &skip, &c);
@@ -400,6 +428,7 @@ run(const char *command, uint64_t step, char *dir)
 			om_skip_step(&skip, (double[]){ 1.0 / (double)(i + 3), 2 }, i == 1);
 		saving = *command == 's';
 		if (saving) {
+			om_ckpt_plan(&k, step - 1, step + 9, 2);
 			om_ckpt_save(&k, want, step);
 			om_skip_step(&skip, (double[]){ 9, 9 }, true); /* of the next step */
 			om_ckpt_copied(&k);
@@ -416,7 +445,7 @@ run(const char *command, uint64_t step, char *dir)
 		    (unsigned long long)found, skip.n);
 		status = 1;
 	}
-	if (*command != 's')
+	if (strcmp(command, "save") != 0)
 		status |= compare(got, want, dir);
 	om_skip_close(&skip);
 	free(c.resume);

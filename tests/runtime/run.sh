@@ -201,14 +201,14 @@ mkfifo pipe.yaml
 limit() { says "limit: $1" 1 "$2" timeout 5 "$S" train "$1"; } # milliseconds each
 limit flow.yaml "flow.yaml:1:101: error: there are more than 100 levels here"
 limit block.yaml "block.yaml:1:201: error: there are more than 100 levels here"
-limit level.yaml "level.yaml:1:15: error: data.paths = [...] must be a list of file names"
+limit level.yaml "level.yaml:1:15: error: data.paths = [...] must be a list of texts"
 limit keys.yaml "keys.yaml: 59980 more errors"
 limit twice.yaml "twice.yaml: 59979 more errors"
 limit anchors.yaml "anchors.yaml:101:3: error: there are more than 100 anchors or %TAG lines"
 limit tags.yaml "tags.yaml:101:1: error: there are more than 100 anchors or %TAG lines"
 limit large.yaml "large.yaml: error: cannot be read: is larger than 1048576 bytes, the most that is read"
 limit zero.yaml "zero.yaml:1:16: error: this text has a zero byte in it"
-limit loop.yaml "data.paths = {...} must be a list of file names"
+limit loop.yaml "data.paths = {...} must be a list of texts"
 limit /dev/zero "/dev/zero: error: cannot be read: is a device, not a regular file"
 ("$S" train pipe.yaml >silent.out 2>&1; echo $? >silent.status) & # it takes 10 seconds, and is looked at in the end
 mkfifo pipe.txt pipe.json
@@ -594,6 +594,17 @@ assert x["head_z"] > 1 and "skipped" not in x
 PY
 check "metrics after kills" python3 metrics.py A.jsonl K.jsonl
 
+# what stays: the newest two, those of every ninth step, and those that are named, the one before training among them
+rm -rf N
+named="checkpoint.every=3 checkpoint.keep=2 checkpoint.keep_every=9 checkpoint.steps=[0,4,5]"
+"$S" train run.yaml steps=30 checkpoint.dir=N $named >/dev/null
+[ "$(ls -A N | tr '\n' ' ')" = "step-000000 step-000004 step-000005 step-000009 step-000018 step-000027 step-000030 " ] &&
+	ok || fail "kept: $(ls -A N)"
+cp -r N/step-000030 N30 && rm -r N/step-00000[1-9] N/step-0000[1-3]*
+check "from the one before training" "$S" train run.yaml steps=30 checkpoint.dir=N $named
+check "from the one before training, the same" same N30 N/step-000030
+check "resumed, there is no other one before training" sh -c "! ls N | grep -v 'step-0000\(00\|04\|05\|09\|18\|27\|30\)$'"
+
 # ---- signals ---------------------------------------------------------------------------------------------------
 for sig in TERM INT HUP; do
 	rm -rf C C.out
@@ -684,6 +695,67 @@ def crc32c(b):
 open(sys.argv[1], "w").write(s + '"crc32c": "%08x"}\n' % crc32c(s.encode()))
 PY
 edit_index() { python3 edit_index.py "$@"; }
+
+# ---- a new run from the weights of a checkpoint ----------------------------------------------------------------------
+cat >started.py <<'PY'
+# started.py NEW FROM FRESH PATTERN: the weights of NEW are those of FRESH where the pattern matches, else FROM's; no moments
+import json, re, struct, sys
+def read(d):
+  index, out = json.load(open(d + "/index.json")), {}
+  for name, t in index["tensors"].items():
+    b = open(d + "/" + t["file"], "rb").read()
+    n = struct.unpack("<Q", b[:8])[0]
+    first, end = json.loads(b[8:8 + n])[name]["data_offsets"]
+    out[name] = b[8 + n + first:8 + n + end]
+  return out
+new, old, fresh = map(read, sys.argv[1:4])
+assert new.keys() == old.keys()
+for name, b in new.items():
+  if name.startswith("exp_avg"): assert not any(b), name
+  else: assert b == (fresh if re.search(sys.argv[4], name) else old)[name], name
+PY
+rm -rf N N2
+begin="steps=5 checkpoint.every=1 checkpoint.steps=[0]"
+"$S" train run.yaml $begin checkpoint.dir=N2 >/dev/null
+says "start" 0 "checkpoint: begins with 8 of 8 weight tensors from A/step-000300, all else is a new run's" \
+	"$S" train run.yaml $begin checkpoint.dir=N checkpoint.start=A/step-000300
+check "start: weights" python3 started.py N/step-000000 A/step-000300 N2/step-000000 '^$'
+says "start: goes on with its own" 0 "checkpoint: resumed from N/step-000005" \
+	"$S" train run.yaml steps=6 checkpoint.dir=N checkpoint.start=A/step-000300
+rm -rf N
+says "start: some" 0 "checkpoint: begins with 6 of 8 weight tensors from A/step-000300" "$S" train run.yaml $begin \
+	checkpoint.dir=N checkpoint.start=A/step-000300 "checkpoint.leave=['model.layers.1.*experts.?.weight']"
+check "start: weights of some" python3 started.py N/step-000000 A/step-000300 N2/step-000000 'layers.1.*experts'
+rm -rf N
+says "start: one" 0 "checkpoint: begins with 1 of 8 weight tensors" "$S" train run.yaml $begin \
+	checkpoint.dir=N checkpoint.start=A/step-000300 checkpoint.take=lm_head.weight
+check "start: weights of one" python3 started.py N/step-000000 A/step-000300 N2/step-000000 '^(?!lm_head)'
+s() { # s NAME TEXT ARGUMENTS...: refused
+	says "start: $1" 1 "$2" "$S" train run.yaml checkpoint.start="$3" "${@:4}"
+}
+s "no such name" "checkpoint.leave: lm_haed.weight: no tensor is called so, here or in A/step-000300; the closest is lm_head.weight" \
+	A/step-000300 checkpoint.leave=lm_haed.weight
+s "a folder" "A is a folder of checkpoints, not one; the newest in it is checkpoint.start=A/step-000300" A
+s "none there" "there is none in nowhere: it has no folder step-... and no index.json; correct checkpoint.start" \
+	nowhere
+says "start: another shape" 1 "A/step-000300: tensor lm_head.weight is F32 [256, 8], the trainer's is F32 [64, 4]; \
+leave it out by checkpoint.leave, and it begins as in a new run" "$work/other" train run.yaml data.paths=low.bin \
+	checkpoint.start=A/step-000300
+says "start: another batch" 0 "from A/step-000300, all else is a new run's; not alike: batch.global is 4 there, 64 here" \
+	"$work/deep" train run.yaml steps=2 lr.warmup=0 checkpoint.start=A/step-000300
+says "start: other numbers" 1 "A/step-000300 holds F32, this trainer has F64" "$work/double" train run.yaml \
+	checkpoint.start=A/step-000300
+rm -rf D && cp -r A D
+python3 - <<'PY'
+import re
+s = open("D/step-000300/index.json").read()
+open("D/step-000300/index.json", "w").write(s.replace('"lm_head.weight"', '"lm_had.weight"', 1))
+PY
+edit_index D/step-000300/index.json '^$'
+says "start: missing there" 1 "D/step-000300: tensor lm_head.weight [256, 8] is missing; leave it out by checkpoint.leave" \
+	"$S" train run.yaml checkpoint.start=D/step-000300
+says "start: missing here" 1 "D/step-000300: tensor lm_had.weight is none of this trainer's; leave it out by checkpoint.leave" \
+	"$S" train run.yaml checkpoint.start=D/step-000300 checkpoint.leave=lm_head.weight
 
 # ---- what a checkpoint must not survive --------------------------------------------------------------------------
 fresh() { rm -rf D; cp -r A D; }

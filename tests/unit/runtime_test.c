@@ -723,6 +723,8 @@ test_advice(void)
 	om_ckpt_good(&k, 5); /* nothing is due */
 	CHECK(om_ckpt_newest_below(dir, 5, NULL) == 0);
 	k.due = true;
+	om_ckpt_good(&k, 4); /* the newest one is not known to be good */
+	CHECK(om_ckpt_newest_below(dir, 5, NULL) == 0 && k.due);
 	om_ckpt_good(&k, 5);
 	CHECK(om_ckpt_newest_below(dir, 5, NULL) == OM_NO_STEP);
 	CHECK(om_ckpt_newest_below(dir, OM_NO_STEP, NULL) == 5 && k.good == 6 && !k.due);
