@@ -31,16 +31,13 @@ om_err_before(void (*hook)(void))
 	before = hook;
 }
 
-void
-om_die(const char *operation, const char *fmt, ...)
+static _Noreturn void
+end(int status, const char *operation, const char *fmt, va_list ap)
 {
 	char what[4096], step[40] = "";
 	bool speaks;
-	va_list ap;
 
-	va_start(ap, fmt);
 	vsnprintf(what, sizeof what, fmt, ap);
-	va_end(ap);
 	if (now_step)
 		snprintf(step, sizeof step, "step %llu, ", (unsigned long long)now_step);
 	speaks = om_comm_speaks(); /* what ends one rank often ends all at once */
@@ -51,7 +48,25 @@ om_die(const char *operation, const char *fmt, ...)
 		fprintf(stderr, "%s: rank %u, %s%s: %s\n", who, om_rank(OM_WORLD), step, operation,
 		    what);
 	}
-	om_comm_abort(OM_EXIT_USER, speaks);
+	om_comm_abort(status, speaks);
+}
+
+void
+om_die(const char *operation, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	end(OM_EXIT_USER, operation, fmt, ap);
+}
+
+void
+om_lost(const char *operation, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	end(OM_EXIT_LOST, operation, fmt, ap);
 }
 
 /* A byte within a character of UTF-8, not its first one. */

@@ -22,6 +22,8 @@ void om_err_step(uint64_t step);
 void om_err_before(void (*hook)(void));
 /* Ends all ranks, status 1, with one line "NAME: rank 0, step 12, OPERATION: what; remedy". */
 _Noreturn void om_die(const char *operation, const char *fmt, ...) OM_PRINTF(2, 3);
+/* The same of what is no fault of the user's, and may be gone in another run: status 4. */
+_Noreturn void om_lost(const char *operation, const char *fmt, ...) OM_PRINTF(2, 3);
 
 /* A text that errors point into: a file, or one key=value of the command line. */
 struct om_src {

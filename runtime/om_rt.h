@@ -16,7 +16,11 @@
 #include "om.h"
 #include "om_host.h"
 
-enum { OM_EXIT_USER = 1, OM_EXIT_USAGE = 2, OM_EXIT_STOPPED = 3 };
+/*
+ * How a trainer ends, for who started it: an error that stays one, a wrong command line; what may
+ * go on from its checkpoint: it was asked to end and saved, a rank or the device was lost.
+ */
+enum { OM_EXIT_USER = 1, OM_EXIT_USAGE = 2, OM_EXIT_STOPPED = 3, OM_EXIT_LOST = 4 };
 #define OM_NO_STEP UINT64_MAX /* of what has no step; a bound of all steps */
 
 /* ---- RANKS/comm.c: what the runtime asks of the other ranks; the rest is in om_comm.h -------- */
@@ -205,7 +209,7 @@ struct om_conf {
 	struct om_lr lr;
 	struct om_list periods, peaks, stages; /* of lr, as they are given */
 	double skip_sigma;
-	uint64_t skip_window;
+	uint64_t skip_window, skip_most;
 	uint64_t eval_every, eval_sequences;
 	char *tokenizer;
 	char *dir, *resume, *start;
@@ -497,7 +501,6 @@ bool om_pread_all(
 
 /* ---- skip.c: steps that are left out --------------------------------------------------------- */
 
-enum { OM_SKIP_MOST = 50 }; /* so many in a row end the run */
 struct om_skip {
 	double sigma; /* 0: off, every step must be finite */
 	uint32_t window, n;

@@ -233,11 +233,11 @@ step_end(struct run *r, uint64_t step)
 static void
 check_skipped(struct run *r)
 {
-	if (r->skip.row < OM_SKIP_MOST)
+	if (r->skip.row < r->c->skip_most)
 		return;
 	om_die("skip_step",
-	    "%d steps in a row were skipped; lower lr.peak or raise skip_step.sigma, and %s",
-	    OM_SKIP_MOST, om_ckpt_advice(&r->ckpt));
+	    "%s in a row were skipped; lower lr.peak or raise skip_step.sigma, and %s",
+	    om_count(r->skip.row, "step"), om_ckpt_advice(&r->ckpt));
 }
 
 static bool

@@ -78,6 +78,7 @@ emit_project(const struct plan *p, struct tree *t)
 	emit_source(p, t, "main.c", NULL, 0);
 	emit_template(p, t, "Makefile", "templates/Makefile", make, LEN(make));
 	emit_template(p, t, "README.md", "templates/README.md", readme, LEN(readme));
+	emit_template(p, t, "launch/slurm.sh", "templates/slurm.sh", NULL, 0);
 }
 
 /*

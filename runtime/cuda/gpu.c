@@ -110,8 +110,8 @@ check(CUresult r, const char *operation)
 		       "whole";
 	cu.cuGetErrorName(r, &name);
 	cu.cuGetErrorString(r, &text);
-	om_die(current ? current : operation, "%s (%s)%s%s", text, name, more ? "; " : "",
-	    more ? more : "");
+	(running ? om_lost : om_die)(current ? current : operation, "%s (%s)%s%s", text, name,
+	    more ? "; " : "", more ? more : "");
 }
 
 void

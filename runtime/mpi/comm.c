@@ -82,7 +82,7 @@ check(int error, const char *what)
 	if (error == MPI_SUCCESS)
 		return;
 	MPI_Error_string(error, text, &n);
-	om_die(what, "Open MPI says: %s", text);
+	om_lost(what, "Open MPI says: %s", text);
 }
 
 static void
@@ -171,7 +171,7 @@ give_up(const struct flight *f, const char *what)
 	if ((r = find_rank(true, &pid)) >= 0)
 		snprintf(
 		    stopped, sizeof stopped, "; rank %d (process %d) is stopped (SIGSTOP)", r, pid);
-	om_die(what, "no answer from %s within %.0f s%s; comm.timeout in run.yaml is the limit",
+	om_lost(what, "no answer from %s within %.0f s%s; comm.timeout in run.yaml is the limit",
 	    whom, timeout, stopped);
 }
 
@@ -189,12 +189,12 @@ finish(struct flight *f, const char *what)
 		if (landed)
 			break;
 		if (gone >= 0)
-			om_die(what,
+			om_lost(what,
 			    "rank %d (process %d) is gone: it was killed, or crashed; train again, "
 			    "from the last checkpoint",
 			    gone, pid);
 		if (board && board->told)
-			om_die(what, "another rank has ended");
+			om_lost(what, "another rank has ended");
 		if (i < 50) {
 			sched_yield();
 			continue;

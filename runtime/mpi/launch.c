@@ -109,7 +109,7 @@ on_alarm(int sig)
 	ssize_t n = write(STDERR_FILENO, text, sizeof text - 1);
 
 	(void)sig, (void)n;
-	_exit(OM_EXIT_USER);
+	_exit(OM_EXIT_LOST);
 }
 
 void
@@ -167,6 +167,7 @@ struct launch {
 	char words[1 << 13];
 	size_t nwords;
 	int gone, pid; /* the rank that was the first to be gone, -1: none */
+	bool late;     /* some did not come out of MPI_Init */
 };
 
 /*
@@ -317,6 +318,7 @@ attend(struct launch *l)
 		}
 		if (!told && !since && om_now() - began > l->timeout && tell_late(l)) {
 			roll->spoke = 1;
+			l->late = true;
 			decide(ENDED); /* mpirun wakes who is stopped before it ends them */
 			since = om_now();
 			kill(child, SIGTERM);
@@ -464,7 +466,9 @@ om_comm_launch(uint32_t world, double timeout, char **argv)
 	}
 	status = attend(&l);
 	remove_folder();
-	status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+	status = l.late                ? OM_EXIT_LOST
+		 : WIFSIGNALED(status) ? 128 + WTERMSIG(status)
+				       : WEXITSTATUS(status);
 	if (!status && !all_ended(&l))
 		status = OM_EXIT_USER; /* what is no mpirun may end well */
 	/* nobody has to read the console of training; other commands are for what they print */

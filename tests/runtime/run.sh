@@ -1033,6 +1033,8 @@ for from in 2 1; do # the second time resumes with 29 skipped in a row
 lr.peak or raise skip_step.sigma, and start anew with another checkpoint.dir: $why" env OM_TEST_FROM=$from \
 		"$S" train run.yaml steps=200 skip_step.sigma=6 checkpoint.dir=R checkpoint.every=30
 done
+says "3 skipped in a row" 1 "step 4, skip_step: 3 steps in a row were skipped" env OM_TEST_FROM=2 \
+	"$S" train run.yaml steps=200 skip_step.sigma=6 skip_step.most=3 checkpoint.dir=
 says "the bar of skipped steps" 0 "1 skipped" python3 -c 'import os, pty, sys
 os.environ["OM_TEST_SPIKE"] = "25"
 sys.exit(pty.spawn(sys.argv[1:]))' "$S" train run.yaml skip_step.sigma=6 skip_step.window=16
@@ -1343,6 +1345,54 @@ done
 echo '{' >M2/model.safetensors.index.json
 says "import: damaged index" 1 "M2/model.safetensors.index.json: line 1, column 2: string or '}' expected near end of file; download it again" "$S" import M2 I4
 [ ! -e I4 ] && [ -z "$(ls -d Z*.tmp* 2>/dev/null)" ] && ok || fail "a refused import or export leaves something"
+
+# ---- launch/slurm.sh, with a Slurm that only writes down what it is asked --------------------------------------------
+mkdir -p slurm/bin
+cat >slurm/bin/srun <<'SH'
+#!/bin/sh
+echo "srun $*" >>slurm/calls
+while case $1 in --*) ;; *) false ;; esac; do shift; done
+exec "$@"
+SH
+sed 's/srun/mpirun/; s/^while.*/shift 2/' slurm/bin/srun >slurm/bin/mpirun
+printf '#!/bin/sh\necho "scontrol $*" >>slurm/calls\n' >slurm/bin/scontrol
+printf '#!/bin/sh\nexit $2\n' >slurm/ends
+printf '#!/bin/sh\nkill -$2 $$\nsleep 9\n' >slurm/dies
+chmod +x slurm/bin/* slurm/ends slurm/dies
+job=(env "PATH=$work/slurm/bin:$PATH" SLURM_JOB_ID=42)
+slurm() { # NAME STATUS requeue|"" VARIABLE=VALUE... -- ARGUMENTS: how it ends, and whether it queues the job anew
+	local name=$1 status=$2 queued=${3:+scontrol requeue 42} set=()
+	shift 3
+	while [ "$1" != -- ]; do set+=("$1"); shift; done
+	shift
+	rm -f slurm/calls
+	"${job[@]}" ${set[@]+"${set[@]}"} bash "$root/templates/slurm.sh" "$@" >out 2>&1
+	want "slurm: $name" "$? $(grep scontrol slurm/calls)" "$status $queued"
+}
+slurm "done" 0 "" "TRAINER=$T" -- run.yaml steps=2 checkpoint.dir=
+slurm "cores" 0 "" "TRAINER=$T" SLURM_CPUS_ON_NODE=3 -- run.yaml steps=2 checkpoint.dir=
+grep -q "^srun --nodes=1 --ntasks=1 --cpus-per-task=3 --cpu-bind=none $T train run.yaml steps=2 checkpoint.dir=$" slurm/calls && ok ||
+	fail "slurm: $(cat slurm/calls)"
+slurm "a wrong key" 1 "" "TRAINER=$T" LEAST=0 -- run.yaml stepz=2
+slurm "a rank is lost" 0 requeue TRAINER=slurm/ends LEAST=0 -- 4
+slurm "a rank is lost at once" 4 "" TRAINER=slurm/ends -- 4
+slurm "killed" 0 requeue TRAINER=slurm/dies LEAST=0 -- 9
+slurm "usage" 2 "" TRAINER=slurm/ends LEAST=0 -- 2
+slurm "saved" 0 requeue TRAINER=slurm/ends -- 3
+slurm "saved, on several nodes" 0 requeue TRAINER=slurm/ends SLURM_JOB_NUM_NODES=2 -- 3
+grep -q "^mpirun --bind-to none slurm/ends train 3$" slurm/calls && ok || fail "slurm: $(cat slurm/calls)"
+slurm "restarted often" 3 "" TRAINER=slurm/ends SLURM_RESTART_COUNT=7 REQUEUES=7 -- 3
+for s in USR1 TERM; do # before the time limit; or by scancel
+	rm -rf SL slurm/calls
+	"${job[@]}" "TRAINER=$T" OM_TEST_NAP=5 bash "$root/templates/slurm.sh" run.yaml steps=100000 checkpoint.dir=SL log.metrics=SL.jsonl >sl.out 2>&1 &
+	await SL.jsonl '"step": 3,'
+	kill -$s $!
+	[ $s = USR1 ] || kill -TERM $(pgrep -P $!)
+	wait $!
+	want "slurm: $s" "$? $(grep -c scontrol slurm/calls) $(ls SL | wc -l)" "$([ $s = USR1 ] && echo 0 1 1 || echo 3 0 1)"
+	rm -f SL.jsonl
+done
+! command -v shellcheck >/dev/null || check "slurm.sh: shellcheck" shellcheck "$root/templates/slurm.sh"
 
 # ---- generate ----------------------------------------------------------------------------------------------
 gen() { "$S" generate --checkpoint YF "$@" 2>gen.err; }
