@@ -383,6 +383,19 @@ newest_good(const struct om_ckpt *k, const char *dir)
 }
 
 char *
+om_ckpt_back(struct om_ckpt *k, uint64_t most, uint64_t *step)
+{
+	uint64_t below = k->good < most + 1 ? k->good : most + 1;
+
+	*step = OM_NO_STEP;
+	om_ckpt_end(k);
+	if (k->dir && !om_rank(OM_WORLD))
+		*step = om_ckpt_newest_below(k->dir, below, NULL);
+	om_bcast("checkpoint", step, sizeof *step);
+	return *step != OM_NO_STEP ? om_ckpt_step_path(k->dir, "", *step) : NULL;
+}
+
+char *
 om_ckpt_advice(struct om_ckpt *k)
 {
 	char *newest, *good, *text;

@@ -235,6 +235,10 @@ load_skip(struct om_index *l)
 		return;
 	s->total = om_index_whole(l, map, "skipped");
 	s->row = om_index_whole(l, map, "in_a_row");
+	if (json_object_get(map, "rollbacks")) {
+		s->back = om_index_whole(l, map, "rollbacks");
+		s->left = om_index_whole(l, map, "left_out");
+	}
 	for (int i = 0; i < 2; i++) {
 		const json_t *list = json_object_get(map, name[i]), *x;
 

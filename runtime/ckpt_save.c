@@ -350,6 +350,9 @@ skip_text(const struct om_skip *s)
 
 	fprintf(f, ",\n\"skip_step\": {\"skipped\": %llu, \"in_a_row\": %llu",
 	    (unsigned long long)s->total, (unsigned long long)s->row);
+	if (s->back)
+		fprintf(f, ", \"rollbacks\": %llu, \"left_out\": %llu", (unsigned long long)s->back,
+		    (unsigned long long)s->left);
 	for (int i = 0; i < 2; i++) {
 		fprintf(f, ",\n\"%s\": [", name[i]);
 		for (uint32_t j = 0; j < s->n; j++)

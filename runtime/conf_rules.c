@@ -267,6 +267,8 @@ om_conf_rules(struct om_conf *c, uint64_t step_tokens)
 		    "checkpoint.start" },
 		{ "checkpoint.keep_every", c->keep, "checkpoint.keep is not: all are kept",
 		    "checkpoint.keep" },
+		{ "skip_step.rollbacks", *c->dir && (c->every || c->saves.n),
+		    "checkpoint.every is not set", "checkpoint.every and checkpoint.dir" },
 		{ "skip_step.most", om_conf_given("skip_step.sigma").line,
 		    "skip_step.sigma is not set", "skip_step.sigma, to 6 for example" },
 		{ "eval.format", c->eval.paths.n, "eval.paths is not set", "eval.paths" },

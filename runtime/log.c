@@ -356,6 +356,10 @@ metrics_step(struct om_log *l, const struct om_result *x, uint64_t step, const s
 		whole(l, "skipped", l->skip->row > 0);
 		whole(l, "skipped_total", l->skip->total);
 	}
+	if (l->skip->back) {
+		whole(l, "rollbacks", l->skip->back);
+		whole(l, "left_out", l->skip->left);
+	}
 	if (moe)
 		metrics_moe(l);
 	metrics_end(l, step);

@@ -209,7 +209,7 @@ struct om_conf {
 	struct om_lr lr;
 	struct om_list periods, peaks, stages; /* of lr, as they are given */
 	double skip_sigma;
-	uint64_t skip_window, skip_most;
+	uint64_t skip_window, skip_most, rollbacks;
 	uint64_t eval_every, eval_sequences;
 	char *tokenizer;
 	char *dir, *resume, *start;
@@ -506,6 +506,7 @@ struct om_skip {
 	uint32_t window, n;
 	double *last[2]; /* losses and gradient norms of the last n accepted steps, oldest first */
 	uint64_t total, row; /* skipped since the run began, and in a row up to now */
+	uint64_t back, left; /* how often it went back, and the steps whose data it left out then */
 };
 void om_skip_open(struct om_skip *s, const struct om_conf *c);
 void om_skip_close(struct om_skip *s);
@@ -582,6 +583,11 @@ void om_ckpt_room(const struct om_ckpt *k);
 void om_ckpt_plan(const struct om_ckpt *k, uint64_t done, uint64_t steps, uint64_t every);
 /* The weights after `step` have given finite numbers: the oldest ones beyond keep may go. */
 void om_ckpt_good(struct om_ckpt *k, uint64_t step);
+/*
+ * The newest one of at most that step, on which finite numbers followed, and its step; NULL: none.
+ * By all ranks, which hear the same; a save is ended first. free() it.
+ */
+char *om_ckpt_back(struct om_ckpt *k, uint64_t most, uint64_t *step);
 /*
  * What to do after numbers that were not: "resume from ...", which one is suspect; free() it. By
  * all ranks: a save is ended first.

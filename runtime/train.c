@@ -78,18 +78,47 @@ struct run {
 	uint64_t whole; /* and all of them enqueued, their update too */
 	uint64_t done, saved; /* ended; in a checkpoint */
 	double since;         /* of the time that the next step to end is charged with */
+	char *to;             /* the checkpoint to go back to, NULL: none */
+	uint64_t to_step;
 };
 
-/* Ends the run before anything is lost: this step's weights are those of the step before. */
-static void
-check_finite(struct run *r, double x, const char *what, const char *tensor)
+/*
+ * Whether the run goes back to a checkpoint, as all ranks decide alike: the newest good one from
+ * before the first step that was bad.
+ */
+static bool
+goes_back(struct run *r, uint64_t first_bad)
 {
-	if (isfinite(x))
+	if (r->skip.back < r->c->rollbacks && r->data.rescue) /* not while it ends */
+		r->to = om_ckpt_back(&r->ckpt, first_bad - 1, &r->to_step);
+	return r->to;
+}
+
+/*
+ * Numbers that are none end the run before anything is lost, or take it back: this step's weights
+ * are those of the step before.
+ */
+static void
+check_finite(struct run *r, uint64_t step, double x, const char *what, const char *tensor)
+{
+	if (isfinite(x) || r->to)
 		return;
-	om_die(what,
-	    "is %s%s%s, the step was not applied; lower lr.peak or raise lr.warmup, and %s",
-	    isnan(x) ? "nan" : "infinite", tensor ? " by that of " : "", tensor ? tensor : "",
-	    om_ckpt_advice(&r->ckpt));
+	if (goes_back(r, step))
+		printf("step %s: %s is %s%s%s\n", om_commas(step), what,
+		    isnan(x) ? "nan" : "infinite", tensor ? " by that of " : "",
+		    tensor ? tensor : "");
+	else
+		om_die(what,
+		    "is %s%s%s, the step was not applied; lower lr.peak or raise lr.warmup, and %s",
+		    isnan(x) ? "nan" : "infinite", tensor ? " by that of " : "",
+		    tensor ? tensor : "", om_ckpt_advice(&r->ckpt));
+}
+
+/* The place of a step's data among those of the run without rollbacks, from 0. */
+static uint64_t
+batch_of(const struct run *r, uint64_t step)
+{
+	return step - 1 + r->skip.left;
 }
 
 static void
@@ -99,8 +128,8 @@ feed(void *arg, uint64_t i)
 	const struct om_model *m = r->m;
 	const uint64_t n = m->micro * m->seq;
 
-	om_draw_write(
-	    m, r->arena, r->data.seed, om_ahead_sequence(m, m->microbatches, r->sent - 1, i));
+	om_draw_write(m, r->arena, r->data.seed,
+	    om_ahead_sequence(m, m->microbatches, batch_of(r, r->sent), i));
 	om_put(r->arena, m->token_off, r->batch->token + i * n, n * sizeof(int32_t));
 	om_put(r->arena, m->label_off, r->batch->label + i * n, n * sizeof(int32_t));
 	om_documents_put(m, r->arena, r->batch->first ? r->batch->first + i * n : NULL);
@@ -215,8 +244,8 @@ step_end(struct run *r, uint64_t step)
 		not_finite = om_not_finite(r->m, r->arena);
 	skipped = r->skip.sigma > 0 && x->ctl[OM_SKIPPED] != 0;
 	if (!skipped) { /* the update left weights alone where these are not finite */
-		check_finite(r, loss, "loss", NULL);
-		check_finite(r, norm2, "gradient norm", not_finite);
+		check_finite(r, step, loss, "loss", NULL);
+		check_finite(r, step, norm2, "gradient norm", not_finite);
 	}
 	if (isfinite(loss) && isfinite(norm2)) /* so are the weights it began with */
 		om_ckpt_good(&r->ckpt, step - 1);
@@ -233,8 +262,13 @@ step_end(struct run *r, uint64_t step)
 static void
 check_skipped(struct run *r)
 {
-	if (r->skip.row < r->c->skip_most)
+	if (r->skip.row < r->c->skip_most || r->to)
 		return;
+	if (goes_back(r, r->done + 1 - r->skip.row)) {
+		printf("step %s: %s in a row were skipped\n", om_commas(r->done),
+		    om_count(r->skip.row, "step"));
+		return;
+	}
 	om_die("skip_step",
 	    "%s in a row were skipped; lower lr.peak or raise skip_step.sigma, and %s",
 	    om_count(r->skip.row, "step"), om_ckpt_advice(&r->ckpt));
@@ -444,11 +478,98 @@ poison(const struct om_model *m, unsigned char *arena)
 	free(nan);
 }
 
+/* Loads what there is to go on from, or makes the first weights. */
+static void
+begin(struct run *r)
+{
+	if (!om_ckpt_resume(&r->ckpt, r->c, r->arena, &r->done)) {
+		om_init_params(r->m, r->arena, r->c->seed);
+		if (*r->c->start)
+			om_ckpt_start(&r->ckpt, r->c, r->arena);
+	}
+	r->saved = r->whole = r->sent = r->done;
+}
+
+/*
+ * From here on the run goes on from another checkpoint than the one that run.yaml names. Steps are
+ * numbered as before, and their data are those behind all that was read.
+ */
+static void
+go_back(struct run *r, struct om_conf *c)
+{
+	const uint64_t again = r->done - r->to_step, back = r->skip.back + 1,
+		       left = r->skip.left + again;
+
+	printf("rollback %s of at most %s: back to %s, the data of %s are left out\n",
+	    om_commas(back), om_commas(c->rollbacks), r->to, om_count(again, "step"));
+	while (r->done < r->sent) /* what is under way is lost */
+		om_result_wait(++r->done);
+	free(c->resume);
+	c->resume = r->to;
+	r->to = NULL;
+	om_ckpt_close(&r->ckpt);
+	om_skip_close(&r->skip);
+	om_skip_open(&r->skip, c);
+	om_ckpt_open(&r->ckpt, r->m, &r->data, &r->skip, c);
+	begin(r);
+	r->skip.back = back; /* of the run; the checkpoint may be from before the last rollback */
+	r->skip.left = left;
+	r->skip.row = 0;
+	om_ckpt_good(&r->ckpt, r->done);
+}
+
+/* Steps until the last one, a signal, or numbers that take the run back. */
+static void
+train(struct run *r, double start)
+{
+	const uint64_t first = r->done;
+
+	om_ckpt_plan(&r->ckpt, r->done, r->c->steps, r->c->every);
+	om_log_open(&r->log, r->m, &r->skip, r->c, r->done);
+	header(r, r->done, start);
+	r->data.rescue = r->eval.data.rescue = rescue;
+	r->data.arg = r->eval.data.arg = r;
+	if (!r->ckpt.resumed && om_ckpt_given(&r->ckpt, 0))
+		save(r);
+	r->ahead = om_ahead_start(&r->data, r->m, r->m->microbatches, batch_of(r, r->done + 1),
+	    batch_of(r, r->c->steps + 1), UINT64_MAX);
+	while (!r->to) {
+		if (r->sent == r->done)
+			r->since = om_now();
+		while (may_begin(r, r->sent - r->done))
+			step_send(r);
+		if (r->sent == r->done)
+			break;
+		if (r->written)
+			om_ckpt_end(&r->ckpt);
+		step_end(r, ++r->done);
+		if (r->done == first + 1 && (r->c->every || r->c->saves.n))
+			om_ckpt_prepare(&r->ckpt); /* now all other memory is in use */
+		check_skipped(r);
+		if (!r->to && save_due(r, r->done)) {
+			save(r);
+			r->ending = r->ending || om_any("checkpoint", stop);
+		}
+		if (!r->to && eval_due(r, r->done) && !r->ending)
+			evaluate(r);
+	}
+	om_ahead_stop(r->ahead);
+	r->data.rescue = r->eval.data.rescue = NULL;
+	if (r->saved != r->done && !r->to) /* stopped, maybe within an evaluation */
+		save(r);
+	om_ckpt_end(&r->ckpt);
+	om_log_close(&r->log);
+	if (r->to)
+		return;
+	if (r->done > first)
+		check_last(r, r->done);
+	footer(r, first);
+}
+
 int
 om_train(const struct om_model *m, struct om_conf *c, double start)
 {
 	struct run r = { .m = m, .c = c, .often = 1 };
-	uint64_t first;
 
 	signal(SIGPIPE, SIG_IGN); /* who reads the console may leave */
 	om_data_open(&r.data, m, &c->data, c->seed);
@@ -462,55 +583,16 @@ om_train(const struct om_model *m, struct om_conf *c, double start)
 	if (getenv("OM_POISON"))
 		poison(m, r.arena);
 	om_run(m, OM_RUN_INIT, r.arena);
-	if (!om_ckpt_resume(&r.ckpt, c, r.arena, &r.done)) {
-		om_init_params(m, r.arena, c->seed);
-		if (*c->start)
-			om_ckpt_start(&r.ckpt, c, r.arena);
-	}
-	r.saved = r.whole = first = r.done;
+	begin(&r);
 	if (r.done == c->steps) {
 		check_last(&r, r.done);
 		printf(
 		    "done: all %s are done; raise steps to train on\n", om_count(r.done, "step"));
 	} else {
-		om_ckpt_plan(&r.ckpt, r.done, c->steps, c->every);
-		om_log_open(&r.log, m, &r.skip, c, r.done);
 		catch_signals();
 		om_comm_ready();
-		header(&r, r.done, start);
-		r.data.rescue = r.eval.data.rescue = rescue;
-		r.data.arg = r.eval.data.arg = &r;
-		if (!r.ckpt.resumed && om_ckpt_given(&r.ckpt, 0))
-			save(&r);
-		r.ahead = om_ahead_start(&r.data, m, m->microbatches, r.done, c->steps, UINT64_MAX);
-		for (r.sent = r.done;;) {
-			if (r.sent == r.done)
-				r.since = om_now();
-			while (may_begin(&r, r.sent - r.done))
-				step_send(&r);
-			if (r.sent == r.done)
-				break;
-			if (r.written)
-				om_ckpt_end(&r.ckpt);
-			step_end(&r, ++r.done);
-			if (r.done == first + 1 && (c->every || c->saves.n))
-				om_ckpt_prepare(&r.ckpt); /* now all other memory is in use */
-			check_skipped(&r);
-			if (save_due(&r, r.done)) {
-				save(&r);
-				r.ending = r.ending || om_any("checkpoint", stop);
-			}
-			if (eval_due(&r, r.done) && !r.ending)
-				evaluate(&r);
-		}
-		om_ahead_stop(r.ahead);
-		if (r.saved != r.done) /* stopped, maybe within an evaluation */
-			save(&r);
-		om_ckpt_end(&r.ckpt);
-		om_log_close(&r.log);
-		if (r.done > first)
-			check_last(&r, r.done);
-		footer(&r, first);
+		for (train(&r, start); r.to; train(&r, om_now()))
+			go_back(&r, c);
 	}
 	om_ckpt_close(&r.ckpt);
 	om_skip_close(&r.skip);

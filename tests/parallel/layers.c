@@ -2,7 +2,8 @@
  * A tiny trainer written by hand, in any layout: x = emb[token]; x += W[l] x for each of 4 layers;
  * logits = head x. -DDATA=, -DPIPELINE= ranks, -DCHUNKS= of each. Layers have the loads and losses
  * of routers that they do not have, for the metrics. OM_TEST_NAP=N sleeps N us a microbatch,
- * OM_TEST_MEET=1 has the data ranks of a stage meet in it, as expert ranks do.
+ * OM_TEST_MEET=1 has the data ranks of a stage meet in it, as expert ranks do, OM_TEST_NAN=N makes
+ * the loss of this process' Nth step NaN.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -143,8 +144,13 @@ pass(unsigned char *arena, int slot, bool train)
 static void
 forward(unsigned char *arena, int slot, int of)
 {
-	(void)of;
+	const char *nan = getenv("OM_TEST_NAN");
+	static int step;
+
+	step += chunk_of(slot) == 0 && (of & OM_FIRST);
 	pass(arena, slot, true);
+	if (nan && atoi(nan) == step && is_head(chunk_of(slot)))
+		*(double *)(arena + STAT) = NAN;
 }
 
 static void

@@ -159,6 +159,13 @@ done
 says "the same bits again" 0 "^ranks: 4: pipeline 2 x data 2, of these expert 1$" \
 	./l221 train run.yaml log.metrics=again checkpoint.dir=again.d
 same "the same bits again" m221 again 0
+# a step that is not finite takes all ranks back to the same checkpoint, and to the same data
+for l in 1 222; do
+	says "back in layout $l" 0 "^rollback 1 of at most 1: back to b$l/step-000005, the data of 3 steps are left out$" env OM_TEST_NAN=8 \
+		./l$l train run.yaml log.metrics=mb$l checkpoint.dir=b$l checkpoint.every=5 skip_step.rollbacks=1
+done
+once "only rank 0 tells of a rollback" "^rollback"
+same "metrics of layout 222 that went back" mb1 mb222 1e-5
 # a Megatron data set of the same tokens is dealt to ranks in the same way
 python3 - <<'P'
 import struct
