@@ -2,6 +2,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "file.h"
 #include "om_rt.h"
@@ -32,7 +33,7 @@ om_err_before(void (*hook)(void))
 }
 
 static _Noreturn void
-end(int status, const char *operation, const char *fmt, va_list ap)
+end(int status, bool here, const char *operation, const char *fmt, va_list ap)
 {
 	char what[4096], step[40] = "";
 	bool speaks;
@@ -42,12 +43,15 @@ end(int status, const char *operation, const char *fmt, va_list ap)
 		snprintf(step, sizeof step, "step %llu, ", (unsigned long long)now_step);
 	speaks = om_comm_speaks(); /* what ends one rank often ends all at once */
 	if (speaks) {
-		fflush(stdout);
-		if (before)
+		if (!here)
+			fflush(stdout);
+		if (!here && before)
 			before();
 		fprintf(stderr, "%s: rank %u, %s%s: %s\n", who, om_rank(OM_WORLD), step, operation,
 		    what);
 	}
+	if (here)
+		_exit(status);
 	om_comm_abort(status, speaks);
 }
 
@@ -57,7 +61,7 @@ om_die(const char *operation, const char *fmt, ...)
 	va_list ap;
 
 	va_start(ap, fmt);
-	end(OM_EXIT_USER, operation, fmt, ap);
+	end(OM_EXIT_USER, false, operation, fmt, ap);
 }
 
 void
@@ -66,7 +70,16 @@ om_lost(const char *operation, const char *fmt, ...)
 	va_list ap;
 
 	va_start(ap, fmt);
-	end(OM_EXIT_LOST, operation, fmt, ap);
+	end(OM_EXIT_LOST, false, operation, fmt, ap);
+}
+
+void
+om_lost_here(const char *operation, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	end(OM_EXIT_LOST, true, operation, fmt, ap);
 }
 
 /* A byte within a character of UTF-8, not its first one. */

@@ -24,6 +24,8 @@ void om_err_before(void (*hook)(void));
 _Noreturn void om_die(const char *operation, const char *fmt, ...) OM_PRINTF(2, 3);
 /* The same of what is no fault of the user's, and may be gone in another run: status 4. */
 _Noreturn void om_lost(const char *operation, const char *fmt, ...) OM_PRINTF(2, 3);
+/* The same from a thread beside, whatever the others wait for or hold: ends this process alone. */
+_Noreturn void om_lost_here(const char *operation, const char *fmt, ...) OM_PRINTF(2, 3);
 
 /* A text that errors point into: a file, or one key=value of the command line. */
 struct om_src {

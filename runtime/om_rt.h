@@ -210,6 +210,7 @@ struct om_conf {
 	struct om_list periods, peaks, stages; /* of lr, as they are given */
 	double skip_sigma;
 	uint64_t skip_window, skip_most, rollbacks;
+	uint64_t watchdog; /* seconds */
 	uint64_t eval_every, eval_sequences;
 	char *tokenizer;
 	char *dir, *resume, *start;
@@ -671,6 +672,12 @@ enum { OM_TENSOR_NAME = 128 };
  * none has. By all ranks; free() it.
  */
 char *om_not_finite(const struct om_model *m, unsigned char *arena);
+
+/* ---- watchdog.c: ends what does not move ----------------------------------------------------- */
+
+void om_watchdog_start(double seconds); /* that a run may be at one place; 0: for ever */
+/* Where it is from here on, a static text, or NULL where it waits for ranks; gives where it was. */
+const char *om_watchdog_at(const char *what);
 
 /* ---- events.c: TensorBoard's event files ---------------------------------------------------- */
 

@@ -209,7 +209,9 @@ step_send(struct run *r)
 	r->left = false;
 	r->began = om_now();
 	om_err_step(step);
+	om_watchdog_at("reading data");
 	take_batch(r, told);
+	om_watchdog_at("computing a step");
 	told->lr = om_lr_at(&r->c->lr, step * r->c->lr.in_step, r->c->lr.length);
 	om_skip_limits(&r->skip, limit);
 	/* Adam's correction is of moments, which a skipped step leaves alone */
@@ -237,6 +239,7 @@ step_end(struct run *r, uint64_t step)
 	bool skipped;
 
 	om_err_step(step);
+	om_watchdog_at("computing a step");
 	x = om_result_wait(step);
 	loss = om_stat_f64(r->m, x, r->m->loss_off);
 	norm2 = x->ctl[OM_NORM2];
@@ -307,6 +310,7 @@ may_begin(const struct run *r, uint64_t under_way)
 static void
 save(struct run *r)
 {
+	om_watchdog_at("writing a checkpoint");
 	if (r->ckpt.dir) {
 		om_ckpt_end(&r->ckpt);
 		om_log_sync(&r->log); /* metrics reach as far as the checkpoint */
@@ -351,6 +355,7 @@ evaluate(struct run *r)
 	uint64_t tokens;
 	double before = om_now(), loss;
 
+	om_watchdog_at("an evaluation");
 	if (om_eval_run(&r->eval, r->m, r->arena, &stop, &loss, &tokens))
 		om_log_eval(&r->log, r->done, loss, tokens, om_now() - before);
 	else
@@ -540,6 +545,7 @@ train(struct run *r, double start)
 			step_send(r);
 		if (r->sent == r->done)
 			break;
+		om_watchdog_at("writing a checkpoint");
 		if (r->written)
 			om_ckpt_end(&r->ckpt);
 		step_end(r, ++r->done);
@@ -558,6 +564,7 @@ train(struct run *r, double start)
 	if (r->saved != r->done && !r->to) /* stopped, maybe within an evaluation */
 		save(r);
 	om_ckpt_end(&r->ckpt);
+	om_watchdog_at(NULL);
 	om_log_close(&r->log);
 	if (r->to)
 		return;
@@ -591,6 +598,7 @@ om_train(const struct om_model *m, struct om_conf *c, double start)
 	} else {
 		catch_signals();
 		om_comm_ready();
+		om_watchdog_start((double)c->watchdog);
 		for (train(&r, start); r.to; train(&r, om_now()))
 			go_back(&r, c);
 	}

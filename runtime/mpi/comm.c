@@ -181,7 +181,8 @@ static void
 finish(struct flight *f, const char *what)
 {
 	double began = om_now(), last = began, looked = began, t;
-	long nap = 20000; /* ns */
+	const char *was = om_watchdog_at(NULL); /* this has a limit of its own */
+	long nap = 20000;                       /* ns */
 	int landed, gone = -1, pid = 0;
 
 	for (int i = 0; f->n; i++) {
@@ -213,6 +214,7 @@ finish(struct flight *f, const char *what)
 			give_up(f, what);
 	}
 	f->n = 0;
+	om_watchdog_at(was);
 }
 
 /* ---- what generated code asks for ------------------------------------------------------------ */

@@ -159,6 +159,9 @@ done
 says "the same bits again" 0 "^ranks: 4: pipeline 2 x data 2, of these expert 1$" \
 	./l221 train run.yaml log.metrics=again checkpoint.dir=again.d
 same "the same bits again" m221 again 0
+# a rank that waits for others is not blamed by the watchdog
+says "the watchdog of ranks" 4 "^layers: rank [01], step 1, watchdog: computing a step has not ended for 1 s" env OM_TEST_NAP=9000000 \
+	./l211 train short.yaml watchdog=1
 # a step that is not finite takes all ranks back to the same checkpoint, and to the same data
 for l in 1 222; do
 	says "back in layout $l" 0 "^rollback 1 of at most 1: back to b$l/step-000005, the data of 3 steps are left out$" env OM_TEST_NAN=8 \

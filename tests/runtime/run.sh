@@ -1386,6 +1386,11 @@ echo '{' >M2/model.safetensors.index.json
 says "import: damaged index" 1 "M2/model.safetensors.index.json: line 1, column 2: string or '}' expected near end of file; download it again" "$S" import M2 I4
 [ ! -e I4 ] && [ -z "$(ls -d Z*.tmp* 2>/dev/null)" ] && ok || fail "a refused import or export leaves something"
 
+# ---- the watchdog --------------------------------------------------------------------------------------------------
+says "a step that does not end" 4 "bigram: rank 0, step 1, watchdog: computing a step has not ended for 1 s, and watchdog in" \
+	env OM_TEST_NAP=20000000 "$S" train run.yaml watchdog=1 checkpoint.dir=
+says "steps that end" 0 "done: step 30 of 30" env OM_TEST_NAP=50000 "$S" train run.yaml watchdog=1 checkpoint.dir=
+
 # ---- launch/slurm.sh, with a Slurm that only writes down what it is asked --------------------------------------------
 mkdir -p slurm/bin
 cat >slurm/bin/srun <<'SH'
@@ -1409,9 +1414,9 @@ slurm() { # NAME STATUS requeue|"" VARIABLE=VALUE... -- ARGUMENTS: how it ends, 
 	"${job[@]}" ${set[@]+"${set[@]}"} bash "$root/templates/slurm.sh" "$@" >out 2>&1
 	want "slurm: $name" "$? $(grep scontrol slurm/calls)" "$status $queued"
 }
-slurm "done" 0 "" "TRAINER=$T" -- run.yaml steps=2 checkpoint.dir=
-slurm "cores" 0 "" "TRAINER=$T" SLURM_CPUS_ON_NODE=3 -- run.yaml steps=2 checkpoint.dir=
-grep -q "^srun --nodes=1 --ntasks=1 --cpus-per-task=3 --cpu-bind=none $T train run.yaml steps=2 checkpoint.dir=$" slurm/calls && ok ||
+slurm "done" 0 "" "TRAINER=$T" -- run.yaml steps=9 checkpoint.dir=
+slurm "cores" 0 "" "TRAINER=$T" SLURM_CPUS_ON_NODE=3 -- run.yaml steps=9 checkpoint.dir=
+grep -q "^srun --nodes=1 --ntasks=1 --cpus-per-task=3 --cpu-bind=none $T train run.yaml steps=9 checkpoint.dir=$" slurm/calls && ok ||
 	fail "slurm: $(cat slurm/calls)"
 slurm "a wrong key" 1 "" "TRAINER=$T" LEAST=0 -- run.yaml stepz=2
 slurm "a rank is lost" 0 requeue TRAINER=slurm/ends LEAST=0 -- 4
