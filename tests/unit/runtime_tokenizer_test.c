@@ -1,5 +1,5 @@
 /*
- * Tokenizers against what Python's tokenizers made of texts (tests/peer/tokenizers.py says what its
+ * Tokenizers against what Python's tokenizers made of texts (tests/peer/texts.py says what its
  * files hold), UTF-8 that comes in pieces, and regular expressions.
  *
  * Usage: runtime_tokenizer_test FOLDER

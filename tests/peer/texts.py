@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes fixtures of tokenizers: small ones of each kind, trained by Python's tokenizers, and what it makes of texts.
 
-Usage: tokenizers.py OUT. Needs tokenizers; what it writes is committed, so that the tests don't need it.
+Usage: texts.py OUT. Needs tokenizers; what it writes is committed, so that the tests don't need it.
 
 texts.txt has a text a line, bytes in hexadecimal. NAME.json is a tokenizer, NAME.txt has what it gives for each text: its
 tokens, and after a | what these decode to, in hexadecimal, or = where that is the text (with U+FFFD for what is not UTF-8).
@@ -12,10 +12,9 @@ import os
 import random
 import sys
 
-here = os.path.dirname(os.path.abspath(__file__))
-sys.path = [p for p in sys.path if os.path.abspath(p or ".") != here]  # this file has the library's name
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers  # noqa: E402
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+here = os.path.dirname(os.path.abspath(__file__))
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
           r"|\s*[\r\n]+|\s+(?!\S)|\s+")
 QWEN = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
