@@ -1,4 +1,6 @@
 /* Sizes as text: sums, products and quotients of one-letter names and integers. */
+#include <string.h>
+
 #include "graph/graph.h"
 
 struct parser {
@@ -6,7 +8,7 @@ struct parser {
 	const struct sizes *z;
 };
 
-static uint64_t sum(struct parser *p);
+static uint64_t chain(struct parser *p, bool sum);
 
 static uint64_t
 atom(struct parser *p)
@@ -21,7 +23,7 @@ atom(struct parser *p)
 		return n;
 	}
 	if (c == '(') {
-		uint64_t n = sum(p);
+		uint64_t n = chain(p, true);
 		if (p->s == p->end || *p->s++ != ')')
 			internal("expression: ) expected");
 		return n;
@@ -33,26 +35,19 @@ atom(struct parser *p)
 	return p->z->v[c - 'a'];
 }
 
+/* A sum of products, or a product of atoms. */
 static uint64_t
-product(struct parser *p)
+chain(struct parser *p, bool sum)
 {
-	uint64_t n = atom(p);
-	while (p->s < p->end && (*p->s == '*' || *p->s == '/')) {
-		char c = *p->s++;
-		uint64_t m = atom(p);
-		n = c == '*' ? size_mul(n, m) : n / m;
-	}
-	return n;
-}
+	uint64_t n = sum ? chain(p, false) : atom(p);
 
-static uint64_t
-sum(struct parser *p)
-{
-	uint64_t n = product(p);
-	while (p->s < p->end && (*p->s == '+' || *p->s == '-')) {
+	while (p->s < p->end && *p->s && strchr(sum ? "+-" : "*/", *p->s)) {
 		char c = *p->s++;
-		uint64_t m = product(p);
-		n = c == '+' ? size_add(n, m) : n - m;
+		uint64_t m = sum ? chain(p, false) : atom(p);
+		n = c == '+'   ? size_add(n, m)
+		    : c == '-' ? n - m
+		    : c == '*' ? size_mul(n, m)
+			       : n / m;
 	}
 	return n;
 }
@@ -61,7 +56,7 @@ uint64_t
 expr_eval(const char *e, size_t n, const struct sizes *z)
 {
 	struct parser p = { e, e + n, z };
-	uint64_t v = sum(&p);
+	uint64_t v = chain(&p, true);
 	if (p.s != p.end)
 		internal("expression '%.*s': unexpected '%c'", (int)n, e, *p.s);
 	return v;

@@ -67,18 +67,8 @@ parse_trait(struct op_row *r, struct word w)
 		const char *name;
 		size_t at;
 	} flag[] = {
-#define TRAIT(name) { #name, offsetof(struct op_row, name) }
-		TRAIT(root),
-		TRAIT(route),
-		TRAIT(balance),
-		TRAIT(sends),
-		TRAIT(returns),
-		TRAIT(step),
-		TRAIT(last),
-		TRAIT(flat),
-		TRAIT(part),
-		TRAIT(whole),
-		TRAIT(collective),
+#define TRAIT(name) { #name, offsetof(struct op_row, name) },
+		TRAITS
 #undef TRAIT
 	};
 	const char *colon = memchr(w.s, ':', w.n);
@@ -279,8 +269,7 @@ bind_dim(const struct arg_row *a, uint8_t d, uint64_t size, struct sizes *z)
 	if (n > 1)
 		first = expr_eval(e, n - 2u, z);
 	if (!first || size % first)
-		return xprintf("%llu is not a multiple of %llu", (unsigned long long)size,
-		    (unsigned long long)first);
+		return xprintf("%llu is not a multiple of %llu", llu(size), llu(first));
 	z->v[last - 'a'] = size / first;
 	z->bound[last - 'a'] = true;
 	return NULL;
@@ -293,8 +282,8 @@ check_dim(const struct arg_row *a, uint8_t d, uint64_t size, struct sizes *z)
 
 	if (want == size)
 		return NULL;
-	return xprintf("%llu, where %s wants %.*s = %llu", (unsigned long long)size, a->name,
-	    a->dim[d].n, a->dim[d].s, (unsigned long long)want);
+	return xprintf("%llu, where %s wants %.*s = %llu", llu(size), a->name, a->dim[d].n,
+	    a->dim[d].s, llu(want));
 }
 
 bool
@@ -343,6 +332,7 @@ graph_route(const struct segment *s)
 	return NULL;
 }
 
+/* The letters that an op's attributes bind. */
 static void
 bind_ints(const struct op *o, struct sizes *z)
 {
@@ -356,30 +346,24 @@ bind_ints(const struct op *o, struct sizes *z)
 }
 
 void
-op_bind_inputs(const struct graph *g, const struct op *o, struct sizes *z)
-{
-	const struct op_row *r = op_row(o->op);
-
-	bind_ints(o, z);
-	for (uint8_t i = 0; i < r->nin; i++)
-		for (uint8_t d = 0; o->arg[i] && d < r->arg[i].ndims; d++)
-			bind_dim(&r->arg[i], d, g->tensor.a[o->arg[i]].dim[d], z);
-}
-
-void
 op_shape(struct graph *g, const struct op *o)
 {
 	const struct op_row *r = op_row(o->op);
 	struct sizes z;
 
-	op_bind_inputs(g, o, &z);
-	for (uint8_t i = r->nin; i < r->nin + r->nout; i++) {
+	bind_ints(o, &z);
+	for (uint8_t i = 0; i < r->nargs; i++) {
+		const struct arg_row *a = &r->arg[i];
 		struct tensor *t = &g->tensor.a[o->arg[i]];
-		if (!o->arg[i] || t->class == T_GRAD) /* it has its parameter's */
+		bool out = i >= r->nin;
+		if (!o->arg[i] || (out && t->class != T_ACT && t->class != T_STAT))
 			continue;
-		t->ndims = r->arg[i].ndims;
-		for (uint8_t d = 0; d < t->ndims; d++)
-			t->dim[d] = expr_eval(r->arg[i].dim[d].s, r->arg[i].dim[d].n, &z);
+		t->ndims = out ? a->ndims : t->ndims;
+		for (uint8_t d = 0; d < a->ndims; d++)
+			if (out)
+				t->dim[d] = expr_eval(a->dim[d].s, a->dim[d].n, &z);
+			else
+				bind_dim(a, d, t->dim[d], &z);
 	}
 }
 
@@ -456,7 +440,7 @@ op_text(const struct graph *g, const struct op *o)
 			buf_printf(&b, "%s%s", i ? ", " : "", g->tensor.a[o->arg[i]].name);
 	const char *sep = r->nin ? "; " : "";
 	for (uint8_t i = 0; i < r->nints; i++, sep = ", ")
-		buf_printf(&b, "%s%c=%llu", sep, r->ints[i], (unsigned long long)o->ints[i]);
+		buf_printf(&b, "%s%c=%llu", sep, r->ints[i], llu(o->ints[i]));
 	for (uint8_t i = 0; i < r->nfloats; i++, sep = ", ")
 		buf_printf(&b, "%s%s=%.9g", sep, r->floats[i], o->floats[i]);
 	buf_puts(&b, ")");
@@ -471,7 +455,7 @@ graph_print(const struct graph *g, struct buf *out)
 		buf_printf(out, "tensor %-28s %-5s ", t->name, class_names[t->class]);
 		buf_printf(out, "%s[", role_names[t->role]);
 		for (uint8_t d = 0; d < t->ndims; d++)
-			buf_printf(out, "%s%llu", d ? "," : "", (unsigned long long)t->dim[d]);
+			buf_printf(out, "%s%llu", d ? "," : "", llu(t->dim[d]));
 		buf_puts(out, "]");
 		if (g->seg.a[t->seg].nlayers)
 			buf_printf(out, " x%u", g->seg.a[t->seg].nlayers);

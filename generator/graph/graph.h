@@ -57,6 +57,14 @@ struct arg_row {
 		uint8_t n;
 	} dim[MAX_DIMS];
 };
+/* What op.def says of some ops in words. */
+#define TRAITS         \
+	TRAIT(root)    \
+	TRAIT(route)   \
+	TRAIT(balance) \
+	TRAIT(sends)   \
+	TRAIT(returns) \
+	TRAIT(step) TRAIT(last) TRAIT(flat) TRAIT(part) TRAIT(whole) TRAIT(collective)
 struct op_row {
 	const char *name, *flops, *grad, *apart;
 	uint8_t nints, nfloats, nconsts; /* nconsts: floats that the kernel itself takes */
@@ -65,7 +73,9 @@ struct op_row {
 	char floats[MAX_FLOATS][16];
 	struct arg_row arg[MAX_ARGS]; /* inputs, then outputs */
 	uint16_t takes[MAX_ARGS]; /* of an output: inputs whose buffer it may take, a bit each */
-	bool root, route, balance, sends, returns, step, last, flat, part, whole, collective;
+#define TRAIT(name) bool name;
+	TRAITS
+#undef TRAIT
 	enum om_group group; /* of a collective; OM_ALONE: its tensor says which */
 };
 const struct op_row *op_row(enum op_id op); /* parsed once from op.def */
@@ -234,9 +244,7 @@ void graph_role(struct graph *g, tensor_id t, enum role r); /* gives the tensor 
 const char *op_bind(const struct graph *g, const struct op *o, struct sizes *z);
 /* The letters of an op that is right; internal error on a fault. */
 struct sizes op_sizes(const struct graph *g, const struct op *o);
-/* The letters that an op's attributes and inputs bind. */
-void op_bind_inputs(const struct graph *g, const struct op *o, struct sizes *z);
-/* Gives an op's results the shapes that follow from those of its inputs. */
+/* Gives activations and statistics of an op the shapes that follow from those of its inputs. */
 void op_shape(struct graph *g, const struct op *o);
 bool op_reads(const struct op *o, tensor_id t);
 bool op_writes(const struct op *o, tensor_id t);

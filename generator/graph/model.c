@@ -77,7 +77,8 @@ tensor(struct builder *b, const char *name, enum tensor_class c, enum role r, in
 	id = graph_tensor(b->g, name, c, r, b->seg);
 	struct tensor *t = &b->g->tensor.a[id];
 	t->ndims = (uint8_t)ndims;
-	memcpy(t->dim, dim, (size_t)ndims * sizeof *dim);
+	if (ndims)
+		memcpy(t->dim, dim, (size_t)ndims * sizeof *dim);
 	t->line = b->line;
 	if (!b->g->seg.a[b->seg].first)
 		b->g->seg.a[b->seg].first = id;
@@ -125,19 +126,12 @@ static struct op
 op(struct builder *b, const char *const *name, struct op o)
 {
 	const struct op_row *r = op_row(o.op);
-	uint64_t dim[MAX_DIMS];
-	struct sizes z;
 
 	o.line = b->line;
-	op_bind_inputs(b->g, &o, &z);
-	for (uint8_t i = r->nin; i < r->nargs; i++) {
-		const struct arg_row *a = &r->arg[i];
-		if (o.arg[i] || a->optional)
-			continue;
-		for (uint8_t d = 0; d < a->ndims; d++)
-			dim[d] = expr_eval(a->dim[d].s, a->dim[d].n, &z);
-		o.arg[i] = tensor(b, *name++, T_ACT, a->role, a->ndims, dim);
-	}
+	for (uint8_t i = r->nin; i < r->nargs; i++)
+		if (!o.arg[i] && !r->arg[i].optional)
+			o.arg[i] = tensor(b, *name++, T_ACT, r->arg[i].role, 0, NULL);
+	op_shape(b->g, &o);
 	*PUSH(b->g->seg.a[b->seg].ops[FORWARD]) = o;
 	return o;
 }
@@ -213,9 +207,15 @@ rope_table(struct builder *b, const struct object *rope, uint64_t HD)
 {
 	struct graph *g = b->g;
 	const struct object *sc = spec_obj(rope, F_rope_scaling);
-	/* in the order of op.def's scalings */
-	static const enum object_type kinds[] = { OBJ_unscaled, OBJ_linear_scaling, OBJ_yarn,
-		OBJ_llama3 };
+	/* in the order of op.def's scalings: what each has for factor p q length attention; 0: none */
+	static const struct {
+		enum object_type type;
+		enum field_id of[5];
+	} kinds[] = { { OBJ_unscaled, { 0 } }, { OBJ_linear_scaling, { F_linear_scaling_factor } },
+		{ OBJ_yarn, { F_yarn_factor, F_yarn_beta_fast, F_yarn_beta_slow,
+				F_yarn_original_length, F_yarn_attention_factor } },
+		{ OBJ_llama3, { F_llama3_factor, F_llama3_low_freq_factor,
+				  F_llama3_high_freq_factor, F_llama3_original_length } } };
 	uint32_t seg = b->seg, n = b->ropes.n;
 
 	for (uint32_t i = 0; i < n; i++)
@@ -227,21 +227,13 @@ rope_table(struct builder *b, const struct object *rope, uint64_t HD)
 	    ROLE_STAT, DIMS(g->S, HD));
 	struct op o = OP_(OP_rope_table, .arg = { t },
 	    .floats = { [0] = spec_num(rope, F_rope_theta), [1] = 1, [5] = 1 });
-	while (kinds[o.ints[0]] != sc->type)
+	while (kinds[o.ints[0]].type != sc->type)
 		o.ints[0]++;
-	if (sc->type == OBJ_linear_scaling) {
-		o.floats[1] = spec_num(sc, F_linear_scaling_factor);
-	} else if (sc->type == OBJ_yarn) {
-		o.floats[1] = spec_num(sc, F_yarn_factor);
-		o.floats[2] = spec_num(sc, F_yarn_beta_fast);
-		o.floats[3] = spec_num(sc, F_yarn_beta_slow);
-		o.floats[4] = (double)spec_int(sc, F_yarn_original_length);
-		o.floats[5] = spec_num(sc, F_yarn_attention_factor);
-	} else if (sc->type == OBJ_llama3) {
-		o.floats[1] = spec_num(sc, F_llama3_factor);
-		o.floats[2] = spec_num(sc, F_llama3_low_freq_factor);
-		o.floats[3] = spec_num(sc, F_llama3_high_freq_factor);
-		o.floats[4] = (double)spec_int(sc, F_llama3_original_length);
+	for (unsigned i = 0; i < LEN(kinds->of); i++) {
+		enum field_id f = kinds[o.ints[0]].of[i];
+		if (f)
+			o.floats[1 + i] =
+			    fields[f].type == INT ? (double)spec_int(sc, f) : spec_num(sc, f);
 	}
 	op(b, NULL, o);
 	b->seg = seg;

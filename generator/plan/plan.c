@@ -71,22 +71,15 @@ plan_cost(const struct plan *p, const struct launch *st, bool stores)
 
 /*
  * The launch's instance, of a gradient's kernel one that adds or one that stores, and its
- * workspace; equal kernels at equal sizes and constants are one instance. 0: there is no kernel.
+ * workspace; equal kernels at equal sizes and constants are one instance.
  */
 static uint32_t
-select_kernel(struct plan *p, struct launch *st, bool stores)
+select_kernel(struct plan *p, const struct kernel_row *k, struct launch *st, bool stores)
 {
 	const struct op_row *r = op_row(st->op.op);
-	const struct kernel_row *k = kernel_for(p->graph, p->target, &st->op);
 	struct instance in = { .kernel = k };
 	struct buf name = { 0 };
 
-	st->stream = kernel_stream(st->op.op, p->target);
-	p->streams = p->streams > st->stream ? p->streams : st->stream + 1u;
-	if (!k) {
-		p->kernels &= runtime_call(st->op.op) && p->target->kind->comm;
-		return 0;
-	}
 	struct sizes z = op_sizes(p->graph, &st->op);
 	struct cost cost = plan_cost(p, st, stores);
 	if (st->span)
@@ -130,29 +123,21 @@ select_kernel(struct plan *p, struct launch *st, bool stores)
 	return add_instance(p, &in, &name);
 }
 
-/* Whether the kernel can store its gradient, or only adds to it. */
-static bool
-can_store(const struct plan *p, const struct launch *st)
-{
-	const struct kernel_row *k = kernel_for(p->graph, p->target, &st->op);
-
-	/* a word "+", not the sign in an expression of sizes */
-	for (const char *s = k ? k->params : ""; *s; s += strcspn(s, " "), s += strspn(s, " "))
-		if (*s == '+')
-			return true;
-	return false;
-}
-
 /* The launch's instances: one that adds, and for the first of its gradient one that stores. */
 static void
 select_kernels(struct plan *p, struct launch *st)
 {
-	bool stores = st->first && can_store(p, st);
+	const struct kernel_row *k = kernel_for(p->graph, p->target, &st->op);
+	bool stores = st->first && k && strstr(k->params, " +"); /* a word, none of an expression */
 
-	if (!stores || p->graph->microbatches > 1)
-		st->inst = select_kernel(p, st, false);
+	st->stream = kernel_stream(st->op.op, p->target);
+	p->streams = p->streams > st->stream ? p->streams : st->stream + 1u;
+	if (!k)
+		p->kernels &= runtime_call(st->op.op) && p->target->kind->comm;
+	else if (!stores || p->graph->microbatches > 1)
+		st->inst = select_kernel(p, k, st, false);
 	if (stores)
-		st->stores = select_kernel(p, st, true);
+		st->stores = select_kernel(p, k, st, true);
 	if (!st->inst)
 		st->inst = st->stores;
 }
@@ -207,12 +192,6 @@ number_layers(struct plan *p)
 
 /* ---- weights, gradients, state, inputs: whole regions ---- */
 
-/* Where a parameter's elements begin in the regions of weights and gradients, and of a state. */
-struct home {
-	uint64_t first, state;
-	uint32_t bucket; /* + 1; 0: it is not here */
-};
-
 /* Of a matrix: an expert's alone, or all of a parameter. */
 static uint64_t
 matrix_elems(const struct tensor *t)
@@ -249,7 +228,7 @@ between_cuts(const struct graph *g, const tensor_id *all, uint64_t at, uint64_t 
  * is the least multiple of the largest matrix with which none is cut.
  */
 static bool
-fill_bucket(struct plan *p, struct bucket *b, uint32_t s, uint32_t group, struct home *home)
+fill_bucket(struct plan *p, struct bucket *b, uint32_t s, uint32_t group)
 {
 	const struct graph *g = p->graph;
 	uint64_t ranks = p->shard->mesh.size[b->group], largest = 0, each = 0;
@@ -274,8 +253,7 @@ fill_bucket(struct plan *p, struct bucket *b, uint32_t s, uint32_t group, struct
 		for (uint32_t i = 0; i < list.n; i++) {
 			b->elems = between_cuts(g, list.a[i].a, b->elems, each);
 			for (const tensor_id *t = list.a[i].a; *t; t++) {
-				home[*t] = (struct home){ size_add(b->first, b->elems),
-					size_add(b->state, b->elems), p->bucket.n + 1 };
+				p->home[*t] = (struct home){ p->bucket.n + 1, b->elems };
 				b->elems = size_add(b->elems, tensor_elems(&g->tensor.a[*t]));
 			}
 			b->elems = size_align(b->elems, ALIGN_ELEMS);
@@ -285,46 +263,47 @@ fill_bucket(struct plan *p, struct bucket *b, uint32_t s, uint32_t group, struct
 	return true;
 }
 
-static void
-place_in_bucket(struct plan *p, const struct home *h, tensor_id t, enum region r, uint64_t begins)
-{
-	const struct bucket *b = &p->bucket.a[h->bucket - 1];
-	uint64_t first = r == R_STATE ? h->state : h->first;
-	uint64_t parts = r == R_STATE ? p->shard->mesh.size[b->group] : 1;
-
-	p->place[t] = (struct place){ PLACE, r, size_add(begins, plan_bytes(p, t, first)),
-		shard_bytes(p->shard, t), plan_bytes(p, t, b->elems / parts), false, 0 };
-}
-
 /*
  * Offsets inside regions, made absolute at the end: of parameters, their gradients and states by
  * their buckets, of others one after the other. begins: where each kind of state does.
  */
 static void
-place_tensors(struct plan *p, const struct home *home, const uint64_t *begins)
+place_tensors(struct plan *p, const uint64_t *begins)
 {
+	static const enum region regions[] = { [T_NONE] = N_REGIONS,
+		[T_PARAM] = R_WEIGHT,
+		[T_GRAD] = R_GRAD,
+		[T_STATE] = R_STATE,
+		[T_MERGED] = R_WEIGHT,
+		[T_BUFFER] = R_BUFFER,
+		[T_CONST] = R_CONST,
+		[T_INPUT] = R_INPUT,
+		[T_STAT] = R_STAT,
+		[T_CACHE] = N_REGIONS,
+		[T_ACT] = N_REGIONS };
 	const struct graph *g = p->graph;
+	uint64_t at;
 
 	for (tensor_id i = 1; i < g->tensor.n; i++) {
-		const struct tensor *t = &g->tensor.a[i];
-		/* a merged tensor lies where its first part does */
-		const struct home *h = &home[t->class == T_MERGED ? t->part[0] : i];
-		uint64_t bytes = shard_bytes(p->shard, i), layers = plan_layers(p, i);
-		enum region r = t->class == T_INPUT    ? R_INPUT
-				: t->class == T_STAT   ? R_STAT
-				: t->class == T_CONST  ? R_CONST
-				: t->class == T_BUFFER ? R_BUFFER
-						       : N_REGIONS;
-		if (h->bucket)
-			place_in_bucket(p, h, i, R_WEIGHT, 0);
-		if (h->bucket && t->grad)
-			place_in_bucket(p, h, t->grad, R_GRAD, 0);
-		for (uint32_t k = 0; k < N_STATES && h->bucket; k++)
-			if (t->state[k])
-				place_in_bucket(p, h, t->state[k], R_STATE, begins[k]);
-		if (r < N_REGIONS && layers)
-			p->place[i] = (struct place){ PLACE, r,
-				plan_take(p, r, size_mul(bytes, layers)), bytes, bytes, false, 0 };
+		const struct tensor *t = &g->tensor.a[i], *param = &g->tensor.a[t->param];
+		const struct bucket *b = plan_bucket(p, i, &at);
+		enum region r = regions[t->class];
+		struct place *pl = &p->place[i];
+		uint64_t layers = plan_layers(p, i), bytes = shard_bytes(p->shard, i);
+		if (r == N_REGIONS || !layers)
+			continue;
+		*pl = (struct place){ .kind = PLACE, .region = r, .bytes = bytes, .stride = bytes };
+		if (!b) {
+			pl->off = plan_take(p, r, size_mul(bytes, layers));
+			continue;
+		}
+		uint32_t k = 0;
+		while (r == R_STATE && param->state[k] != i)
+			k++;
+		uint64_t parts = r == R_STATE ? p->shard->mesh.size[b->group] : 1;
+		pl->off = plan_bytes(p, i, size_add(r == R_STATE ? b->state : b->first, at)) +
+			  (r == R_STATE ? begins[k] : 0);
+		pl->stride = plan_bytes(p, i, b->elems / parts);
 	}
 }
 
@@ -332,14 +311,15 @@ static void
 place_resident(struct plan *p)
 {
 	struct graph *g = p->graph;
+	const struct tensor *any = &g->tensor.a[tensor_next(g, T_PARAM, 0)];
 	uint64_t elems = 0, state = 0, begins[N_STATES + 1] = { 0 };
-	struct home *home = xalloc(g->tensor.n * sizeof *home);
 
+	p->home = xalloc(g->tensor.n * sizeof *p->home);
 	for (uint32_t k = 0; k < g->param_group.n; k++)
 		for (enum om_group r = 0; r < OM_N_GROUPS; r++)
 			for (uint32_t s = g->embed; s <= g->head; s++) {
 				struct bucket b = { r, 0, elems, 0, state };
-				if (!fill_bucket(p, &b, s, k, home))
+				if (!fill_bucket(p, &b, s, k))
 					continue;
 				uint64_t n = size_mul(b.elems, b.layers);
 				elems = size_add(elems, n);
@@ -347,14 +327,11 @@ place_resident(struct plan *p)
 				*PUSH(p->bucket) = b;
 			}
 	/* one after the other: first all masters, then all m, then all v */
-	for (tensor_id i = 1; i < g->tensor.n; i++)
-		for (uint32_t k = 0; k < N_STATES; k++)
-			if (home[i].bucket && g->tensor.a[i].state[k])
-				begins[k + 1] = size_align(
-				    plan_bytes(p, g->tensor.a[i].state[k], state), PLAN_ALIGN);
-	for (uint32_t k = 0; k < N_STATES; k++)
-		begins[k + 1] = size_add(begins[k], begins[k + 1]);
-	place_tensors(p, home, begins);
+	for (uint32_t k = 0; k < N_STATES; k++) {
+		uint64_t bytes = any->state[k] ? plan_bytes(p, any->state[k], state) : 0;
+		begins[k + 1] = size_add(begins[k], size_align(bytes, PLAN_ALIGN));
+	}
+	place_tensors(p, begins);
 	p->region_bytes[R_WEIGHT] =
 	    size_align(target_bytes(p->target, g->format[ROLE_WEIGHT], elems), PLAN_ALIGN);
 	p->region_bytes[R_GRAD] =
@@ -367,17 +344,13 @@ place_resident(struct plan *p)
 const struct bucket *
 plan_bucket(const struct plan *p, tensor_id t, uint64_t *at)
 {
-	const struct place *pl = &p->place[t];
-	/* regions begin at 0 until all are placed */
-	uint64_t first = (pl->off - p->region_off[pl->region]) / plan_bytes(p, t, 1);
+	const struct tensor *x = &p->graph->tensor.a[t];
+	const struct home *h = &p->home[x->class == T_MERGED ? x->part[0]
+					: x->param           ? x->param
+							     : t];
 
-	for (uint32_t i = 0; i < p->bucket.n; i++) {
-		const struct bucket *b = &p->bucket.a[i];
-		*at = first - b->first;
-		if ((pl->region == R_WEIGHT || pl->region == R_GRAD) && *at < b->elems)
-			return b;
-	}
-	return NULL;
+	*at = h->at;
+	return h->bucket ? &p->bucket.a[h->bucket - 1] : NULL;
 }
 
 /* Whether a launch of the update covers the op's bucket too, or goes on with it. */

@@ -140,6 +140,11 @@ struct bucket {
 	uint64_t first, elems; /* of the regions of weights and gradients; of a layer, padded */
 	uint64_t state;        /* first element of this rank's parts in each state's array */
 };
+struct
+    home { /* of a parameter: its bucket, from 1, and the first element there; 0: it is in none */
+	uint32_t bucket;
+	uint64_t at;
+};
 struct plan { /* of one stage of the pipeline; there is one a stage */
 	struct shard *shard;
 	struct graph *graph;
@@ -150,6 +155,7 @@ struct plan { /* of one stage of the pipeline; there is one a stage */
 	uint32_t *index, *saved_index;
 	uint32_t *entry; /* and the entry of the residual stream that it reads */
 	ARRAY(struct bucket) bucket;
+	struct home *home;                /* by tensor */
 	struct place *place;              /* by tensor */
 	struct program (*prog)[N_PHASES]; /* by segment */
 	struct instances *inst;           /* of all stages */
@@ -204,7 +210,7 @@ uint64_t plan_hop(const struct plan *p, const struct action *a);
 uint64_t plan_layers(const struct plan *p, tensor_id t);
 bool plan_on_stage(const struct plan *p, uint32_t layer);
 /*
- * The bucket of a parameter, or of a parameter's gradient, and its first element there; NULL: the
+ * The bucket of a parameter, or of what belongs to one, and its first element there; NULL: the
  * tensor belongs to none.
  */
 const struct bucket *plan_bucket(const struct plan *p, tensor_id t, uint64_t *at);

@@ -438,7 +438,9 @@ buckets(bool whole)
 		const struct bucket *b = plan_bucket(p, t, &at);
 		const struct place *w = &p->place[t], *d = &p->place[x->grad];
 		uint64_t ranks = s->mesh.size[b->group];
-		expect(b == plan_bucket(p, x->grad, &at_grad) && at == at_grad,
+		expect(b == plan_bucket(p, x->grad, &at_grad) && at == at_grad &&
+			   w->off - p->region_off[R_WEIGHT] == plan_bytes(p, t, b->first + at) &&
+			   d->off - p->region_off[R_GRAD] == plan_bytes(p, x->grad, b->first + at),
 		    "a parameter and its gradient at one place");
 		expect(b->group == (tensor_by_expert(x) ? OM_EXPERT_DATA : OM_DATA),
 		    "the ranks of a bucket");
