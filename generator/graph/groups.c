@@ -1,32 +1,8 @@
 /* Parameter groups: which update settings a parameter has, by patterns of its checkpoint names. */
+#include <fnmatch.h>
 #include <string.h>
 
 #include "graph/graph.h"
-
-/* Shell-style match of * only. */
-static bool
-glob(const char *pat, const char *s)
-{
-	const char *star = NULL, *from = NULL;
-
-	while (*s) {
-		if (*pat == '*') {
-			star = pat++;
-			from = s;
-		} else if (*pat == *s) {
-			pat++;
-			s++;
-		} else if (star) {
-			pat = star + 1;
-			s = ++from;
-		} else {
-			return false;
-		}
-	}
-	while (*pat == '*')
-		pat++;
-	return !*pat;
-}
 
 static void
 name_into(struct buf *b, const char *hf, const char *layer, const char *expert)
@@ -54,7 +30,7 @@ match(const struct graph *g, const struct tensor *t, const char *pattern, const 
 			snprintf(layer, sizeof layer, "%u", s->nlayers ? s->layer[l] : 0);
 			snprintf(expert, sizeof expert, "%llu", (unsigned long long)e);
 			name_into(&name, t->hf, layer, expert);
-			const char **which = glob(pattern, name.s) ? hit : miss;
+			const char **which = fnmatch(pattern, name.s, FNM_NOESCAPE) ? miss : hit;
 			if (!*which)
 				*which = xstrdup(name.s);
 		}

@@ -207,7 +207,7 @@ rope_table(struct builder *b, const struct object *rope, uint64_t HD)
 {
 	struct graph *g = b->g;
 	const struct object *sc = spec_obj(rope, F_rope_scaling);
-	/* in the order of op.def's scalings: what each has for factor p q length attention; 0: none */
+	/* in the order of op.def's scalings: fields for factor p q length attention; 0: none */
 	static const struct {
 		enum object_type type;
 		enum field_id of[5];

@@ -159,7 +159,8 @@ struct target_kind {
 	uint64_t least_bytes;                         /* that kernels' numbers have */
 	const char *rounds; /* of formats shorter than that, the one that kernels round to */
 	const char *weights, *grads, *optimizer; /* the default formats */
-	const char *choices; /* the formats of weights that there are kernels for, "a|b" */
+	const char *choices;  /* the formats of weights that there are kernels for, "a|b" */
+	const char *measured; /* the target that rate.def has rates of; NULL: it has none */
 };
 struct target_row {
 	const char *name;

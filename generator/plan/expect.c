@@ -7,15 +7,15 @@
 static const struct rate {
 	enum op_id op; /* N_OPS: those of no other row */
 	enum expected_part part;
-	const char *target, *where;
+	const char *kernels, *where;
 	double tflops, gbs, us;
 } rates[] = {
-#define RATE(op, part, ...) { OP_##op, part, __VA_ARGS__ },
-#define RATE_OTHER(part, target, ...) { N_OPS, part, target, "", __VA_ARGS__ },
+#define RATE(op, part, kernels, ...) { OP_##op, part, #kernels, __VA_ARGS__ },
+#define RATE_OTHER(part, kernels, ...) { N_OPS, part, #kernels, "", __VA_ARGS__ },
 #include "rate.def"
 };
 
-/* The first row of the op, or of others, for the target's kind of kernels; NULL: there is none. */
+/* The first row of the op, or else of others, for the target's kind of kernels. */
 static const struct rate *
 rate_of(const struct plan *p, const struct op *o, bool multiplies)
 {
@@ -23,15 +23,16 @@ rate_of(const struct plan *p, const struct op *o, bool multiplies)
 	const char *weights = p->graph->format[ROLE_WEIGHT]->name;
 	const struct rate *other = NULL;
 
-	for (uint32_t i = 0; i < LEN(rates); i++) {
-		const struct rate *r = &rates[i];
-		if (target_find(targets, r->target)->kind != p->target->kind)
+	for (const struct rate *r = rates; r < rates + LEN(rates); r++) {
+		if (strcmp(r->kernels, p->target->kind->name))
 			continue;
 		if (r->op == o->op && kernel_holds(r->where, p->target->arch, weights, &z))
 			return r;
 		if (r->op == N_OPS && (r->tflops > 0) == multiplies)
 			other = r;
 	}
+	if (!other)
+		internal("rate.def: no rate of %s", op_row(o->op)->name);
 	return other;
 }
 
@@ -43,50 +44,41 @@ expected_seconds(double flops, double bytes, double tflops, double gbs, double u
 	return hypot(multiply, bytes / (gbs * 1e9)) + us * 1e-6;
 }
 
-/* Adds so many calls of a launch to what a stage does in a step. */
-static void
-add_calls(
-    const struct plan *p, const struct launch_at *at, bool stores, double calls, struct expected *e)
+static double
+ratio(double a, double b)
 {
-	const struct cost c = plan_cost(p, at->launch, stores);
-	const struct rate *r = rate_of(p, &at->launch->op, c.flops > 0);
-	const struct target_row *from = r ? target_find(targets, r->target) : NULL;
-
-	if (!r) {
-		e->known = false;
-		return;
-	}
-	double flops = from->tflops > 0 ? p->target->tflops / from->tflops : 1;
-	double bytes = from->memory_gbs > 0 ? p->target->memory_gbs / from->memory_gbs : 1;
-	e->seconds[at->seg == p->graph->update ? OPTIMIZER : r->part] +=
-	    calls * expected_seconds(c.flops, c.bytes, r->tflops * flops, r->gbs * bytes, r->us);
-	if (flops < 1 || flops > 1 || bytes < 1 || bytes > 1)
-		e->scaled_from = from;
+	return b > 0 ? a / b : 1;
 }
 
-/* Of one stage, without the bubble. */
+/* Of one stage, without the bubble; rates are those of a machine. */
 static struct expected
-stage_expected(const struct plan *p)
+stage_expected(const struct plan *p, const struct target_row *from)
 {
 	const struct graph *g = p->graph;
-	struct expected e = { .known = true };
+	const struct target_row *t = p->target;
+	struct expected e = { .known = from != NULL };
 
-	for (struct launch_at at = { 0 }; e.known && plan_next(p, &at);) {
+	for (struct launch_at at = { 0 }; from && plan_next(p, &at);) {
 		const struct segment *seg = &g->seg.a[at.seg];
+		bool update = at.seg == g->update, stores = !update && at.launch->stores;
+		/* calls that add to a gradient, or have none; and that store it */
 		double layers = seg->nlayers ? (double)stage_kind(p->here, seg) : 1;
-		bool stores = at.launch->stores != 0;
-		if (runtime_call(at.launch->op.op)) /* among what is sent */
+		double calls[2] = { ((double)g->microbatches - stores) * layers, stores * layers };
+		if (update)
+			calls[0] = (double)at.launch->layers;
+		else if (at.seg < g->embed || at.seg > g->head)
 			continue;
-		if (at.seg == g->update) {
-			add_calls(p, &at, false, (double)at.launch->layers, &e);
-		} else if (at.seg >= g->embed && at.seg <= g->head) {
-			add_calls(p, &at, false, ((double)g->microbatches - stores) * layers, &e);
-			add_calls(p, &at, true, stores * layers, &e);
+		for (int k = 0; k < 2 && !runtime_call(at.launch->op.op); k++) { /* that is sent */
+			const struct cost c = plan_cost(p, at.launch, k);
+			const struct rate *r = rate_of(p, &at.launch->op, c.flops > 0);
+			e.seconds[update ? OPTIMIZER : r->part] +=
+			    calls[k] * expected_seconds(c.flops, c.bytes,
+					   r->tflops * ratio(t->tflops, from->tflops),
+					   r->gbs * ratio(t->memory_gbs, from->memory_gbs), r->us);
 		}
 	}
-	for (uint32_t c = 0; c < p->here->comm.n && p->target->link_gbs > 0; c++)
-		e.seconds[COMMUNICATION] +=
-		    (double)p->here->comm.a[c].bytes / (p->target->link_gbs * 1e9);
+	for (uint32_t c = 0; c < p->here->comm.n && t->link_gbs > 0; c++)
+		e.seconds[COMMUNICATION] += (double)p->here->comm.a[c].bytes / (t->link_gbs * 1e9);
 	for (int i = 0; i < N_EXPECTED_PARTS; i++)
 		e.step += e.seconds[i];
 	return e;
@@ -108,14 +100,19 @@ bubble(const struct shard *s)
 struct expected
 plan_expected(const struct plan *p)
 {
-	struct expected e = stage_expected(p);
+	const struct target_row *t = p->target;
+	const struct target_row *from =
+	    t->kind->measured ? target_find(targets, t->kind->measured) : NULL;
+	struct expected e = stage_expected(p, from);
 
 	for (uint32_t i = 1; i < p->n_stages; i++) {
-		struct expected x = stage_expected(&p[i]);
+		struct expected x = stage_expected(&p[i], from);
 		if (x.step > e.step)
 			e = x;
 	}
-	e.known &= p->target->tflops > 0;
+	e.known &= t->tflops > 0;
+	if (from && (from->tflops != t->tflops || from->memory_gbs != t->memory_gbs))
+		e.scaled_from = from;
 	e.bubble = bubble(p->shard);
 	e.seconds[BUBBLE] = (e.seconds[PRODUCTS] + e.seconds[ATTENTION] + e.seconds[ROWS]) *
 			    e.bubble / (1 - e.bubble);

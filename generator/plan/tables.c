@@ -30,9 +30,11 @@ const struct target_row targets[] = {
 };
 
 static const struct kernel_row kernel_rows[] = {
-#define KERNEL_WHERE(op, target, file, macro, params, ws, where, library) \
+/* what a row leaves out stands behind all that it has */
+#define ROW(op, target, file, macro, params, ws, where, library, ...) \
 	{ OP_##op, #target, file, #macro, params, ws, where, LIB(library) },
-#define KERNEL(...) KERNEL_WHERE(__VA_ARGS__, "", NONE)
+#define KERNEL(...) ROW(__VA_ARGS__, "", NONE, )
+#define KERNEL_WHERE(...) ROW(__VA_ARGS__, NONE, )
 #include "kernel.def"
 };
 
@@ -75,21 +77,17 @@ named(const char *where)
 	return (struct word){ with, strcspn(with, " ") };
 }
 
-/* Whether the op has these, and no other. */
-static bool
-has_named(const struct op *o, const char *where)
+/* Those that the op has, in the same way. */
+static const char *
+present(const struct op *o)
 {
 	const struct op_row *r = op_row(o->op);
-	const struct word list = named(where);
+	struct buf b = { 0 };
 
-	for (int i = 0; i < r->nargs; i++) {
-		bool is = false;
-		for (const char *s = list.s; s < list.s + list.n; s += strcspn(s, ", ") + 1)
-			is |= op_find_arg(r, (struct word){ s, strcspn(s, ", ") }) == i;
-		if (r->arg[i].optional && is != (o->arg[i] != 0))
-			return false;
-	}
-	return true;
+	for (uint8_t i = 0; i < r->nargs; i++)
+		if (r->arg[i].optional && o->arg[i])
+			buf_printf(&b, "%s%s", b.n ? "," : "", r->arg[i].name);
+	return b.n ? b.s : "";
 }
 
 /* One part of a condition, of n characters. */
@@ -105,7 +103,7 @@ part_holds(const char *s, size_t n, const char *arch, const char *weights, const
 
 	if (is)
 		return strlen(is) == left && !memcmp(is, value, left);
-	if (!strncmp(s, WITH, strlen(WITH))) /* has_named looks at it */
+	if (!strncmp(s, WITH, strlen(WITH))) /* word by word, elsewhere */
 		return true;
 	if (at >= n || s[at] == '=')
 		internal("kernel.def: condition '%s'", s);
@@ -127,14 +125,13 @@ kernel_holds(const char *where, const char *arch, const char *weights, const str
 const struct kernel_row *
 kernel_for(const struct graph *g, const struct target_row *t, const struct op *o)
 {
-	const char *weights = spec_str(g->trainer, F_precision_weights);
+	const char *weights = spec_str(g->trainer, F_precision_weights), *with = present(o);
 
-	for (uint32_t i = 0; i < LEN(kernel_rows); i++) {
-		const struct kernel_row *k = &kernel_rows[i];
-		if (k->op != o->op || strcmp(k->target, t->kind->name))
+	for (const struct kernel_row *k = kernel_rows; k < kernel_rows + LEN(kernel_rows); k++) {
+		if (k->op != o->op || !spec_choice(k->target, t->kind->name))
 			continue;
 		const struct sizes z = *k->where ? op_sizes(g, o) : (struct sizes){ 0 };
-		if (has_named(o, k->where) && kernel_holds(k->where, t->arch, weights, &z))
+		if (word_is(named(k->where), with) && kernel_holds(k->where, t->arch, weights, &z))
 			return k;
 	}
 	return NULL;
@@ -144,7 +141,8 @@ bool
 kernel_file(const char *target, const char *file)
 {
 	for (uint32_t i = 0; i < LEN(kernel_rows); i++)
-		if (!strcmp(kernel_rows[i].target, target) && !strcmp(kernel_rows[i].file, file))
+		if (spec_choice(kernel_rows[i].target, target) &&
+		    !strcmp(kernel_rows[i].file, file))
 			return true;
 	return false;
 }

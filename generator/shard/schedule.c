@@ -230,17 +230,6 @@ chunk_room(const struct chunk *c, uint32_t life, uint32_t slot)
 }
 
 static void
-act(const struct stage *st, struct step *step, enum action_kind kind, const struct timed *pass,
-    uint32_t peer, uint32_t tag)
-{
-	const struct chunk *c = &st->chunk[pass->chunk];
-	struct action *a = &step->action.a[step->action.n++];
-
-	*a = (struct action){ kind, pass->phase, pass->chunk, c->slot + pass->microbatch % c->slots,
-		pass->microbatch, peer, tag };
-}
-
-static void
 add_actions(const struct shard *s, const struct stage *st, const char *kind, struct step *step,
     const struct passes *all)
 {
@@ -249,18 +238,23 @@ add_actions(const struct shard *s, const struct stage *st, const char *kind, str
 	step->action.cap = 3 * all->n; /* each receives and sends at most */
 	step->action.a = xalloc(step->action.cap * sizeof *step->action.a);
 	for (const struct timed *x = all->a; x < all->a + all->n; x++) {
-		uint32_t p = st->chunk[x->chunk].place;
-		uint32_t before = p ? schedule_stage(kind, s->nstages, p - 1) : 0;
-		uint32_t after = schedule_stage(kind, s->nstages, p + 1);
-		if (x->phase == FORWARD && p)
-			act(st, step, RECEIVE, x, before, 2 * (p - 1));
-		if (x->phase == BACKWARD && p + 1 < places)
-			act(st, step, RECEIVE, x, after, 2 * p + 1);
-		act(st, step, PASS, x, 0, 0);
-		if (x->phase == FORWARD && p + 1 < places)
-			act(st, step, SEND, x, after, 2 * p);
-		if (x->phase == BACKWARD && p)
-			act(st, step, SEND, x, before, 2 * (p - 1) + 1);
+		const struct chunk *c = &st->chunk[x->chunk];
+		/* by kind: the place of the other chunk, its own of a pass; beyond all: there is none */
+		uint32_t p = c->place, one = x->phase == FORWARD ? 1 : -1u;
+		const uint32_t other[] = { [RECEIVE] = p - one, [PASS] = p, [SEND] = p + one };
+		static const enum action_kind order[] = { RECEIVE, PASS, SEND };
+		for (unsigned i = 0; i < LEN(order); i++) {
+			uint32_t q = other[order[i]];
+			if (q >= places || (order[i] != PASS && x->phase > BACKWARD))
+				continue;
+			struct action *a = PUSH(step->action);
+			*a = (struct action){ order[i], x->phase, x->chunk,
+				c->slot + x->microbatch % c->slots, x->microbatch, 0, 0 };
+			if (q != p) {
+				a->stage = schedule_stage(kind, s->nstages, q);
+				a->tag = 2 * (p < q ? p : q) + (x->phase == BACKWARD);
+			}
+		}
 	}
 }
 
