@@ -83,9 +83,9 @@ tensors(const struct plan *p)
 	const struct graph *g = p->graph;
 
 	open_list("parameters", false);
-	for (tensor_id i = 1; i < g->tensor.n; i++) {
+	for (tensor_id i = 0; (i = tensor_next(g, T_PARAM, i));) {
 		const struct tensor *t = &g->tensor.a[i];
-		if (t->class != T_PARAM || !plan_layers(p, i))
+		if (!plan_layers(p, i))
 			continue;
 		open_map(NULL, true);
 		text("name", t->hf);

@@ -45,11 +45,9 @@ layer_lists(const struct plan *p, struct buf *b)
 		if (!layers_here(p, s))
 			continue;
 		buf_printf(&line, "static const uint32_t %s[] = { ", layers_name(p, s));
-		for (uint32_t c = 0; c < p->here->nchunks; c++)
-			for (uint32_t l = p->here->chunk[c].first;
-			     l < p->here->chunk[c].first + p->here->chunk[c].n; l++)
-				if (g->kind_of[l] == s)
-					buf_printf(&line, "%u, ", l);
+		for (uint32_t i = 0; i < g->seg.a[s].nlayers; i++)
+			if (plan_on_stage(p, g->seg.a[s].layer[i]))
+				buf_printf(&line, "%u, ", g->seg.a[s].layer[i]);
 		buf_puts(&line, "};");
 		emit_line(b, 0, "%s", line.s);
 	}
@@ -63,10 +61,10 @@ param_rows(const struct plan *p, enum tensor_class class, struct buf *b)
 	const struct graph *g = p->graph;
 	uint32_t n = 0;
 
-	for (tensor_id i = 1; i < g->tensor.n; i++) {
+	for (tensor_id i = 0; (i = tensor_next(g, class, i));) {
 		const struct tensor *t = &g->tensor.a[i];
 		const struct segment *s = &g->seg.a[t->seg];
-		if (t->class != class || !plan_layers(p, i))
+		if (!plan_layers(p, i))
 			continue;
 		uint8_t lead = tensor_by_expert(t);
 		uint64_t experts = lead ? t->dim[0] : 0, at;

@@ -64,14 +64,9 @@ comment(const struct plan *p, const struct launch *st, struct buf *b)
 		    g->tensor.a[st->op.arg[0]].name, st->span,
 		    st->layers > 1 ? " of each layer" : "");
 	for (uint8_t i = r->nin; i < r->nin + r->nout && !st->span; i++) {
-		const struct tensor *t = &g->tensor.a[st->op.arg[i]];
-		const char *name = t->name;
-		/* inside its own function a tensor goes by its short name */
-		const char *seg = g->seg.a[t->seg].name;
-		if (!strncmp(name, seg, strlen(seg)) && name[strlen(seg)] == '_')
-			name += strlen(seg) + 1;
+		tensor_id t = st->op.arg[i];
 		buf_printf(&line, "%s%s%s %s", line.n ? ", " : "", r->arg[i].accumulate ? "+" : "",
-		    name, emit_shape(t));
+		    tensor_short_name(g, t), emit_shape(&g->tensor.a[t]));
 	}
 	const struct line *from = st->op.line;
 	emit_line(b, 1, "/* %s: %s, %s */", r->name, line.s,

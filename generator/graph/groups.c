@@ -46,13 +46,11 @@ graph_groups(struct graph *g)
 	double decay = spec_num(g->trainer, F_adamw_weight_decay);
 	struct buf names = { 0 }, name = { 0 };
 
-	for (uint32_t i = 1; i < g->tensor.n; i++) {
+	for (tensor_id i = 0; (i = tensor_next(g, T_PARAM, i));) {
 		struct tensor *t = &g->tensor.a[i];
 		struct param_group grp = { t->ndims == 1 ? 0 : decay, 1, false };
 		bool taken = false;
 		uint32_t k;
-		if (t->class != T_PARAM)
-			continue;
 		name_into(&name, t->hf, "*", "*");
 		buf_printf(&names, "%s%s", names.n ? ", " : "", name.s);
 		for (k = 0; k < list->n; k++) {

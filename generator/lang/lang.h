@@ -153,6 +153,7 @@ struct target_kind {
 	const char *source;  /* what files of instances end with, "c" */
 	bool one_number;     /* kernels know one type of number, of config.h; else each format's */
 	bool nvrtc;          /* compiles them, into cubins that the trainer carries */
+	const char *archs;   /* that they are written for, "90a|100a"; NULL: any */
 	uint64_t most, many; /* numbers of a tensor they count to; of an activation; 0: any */
 	const char *comm; /* the folder of runtime/ by which several ranks join; NULL: none can */
 	const struct library *library, *comm_library; /* NULL: none */

@@ -204,18 +204,12 @@ place_caches(struct plan *p)
 	uint64_t off =
 	    size_add(p->kept[p->stream_life].off, size_mul(p->stream_stride, g->n_layers + 1));
 
-	for (tensor_id t = 1; t < g->tensor.n; t++) {
-		const struct tensor *x = &g->tensor.a[t];
-		if (x->class != T_CACHE || !p->decode)
-			continue;
-		uint64_t bytes = shard_bytes(p->shard, t);
-		uint64_t stride = size_align(bytes, PLAN_ALIGN),
-			 all = size_mul(stride, tensor_layers(g, x));
+	for (tensor_id t = 0; p->decode && (t = tensor_next(g, T_CACHE, t));) {
+		uint64_t bytes = shard_bytes(p->shard, t), stride = size_align(bytes, PLAN_ALIGN);
 		p->place[t] = (struct place){ PLACE, R_SAVED, off, bytes, stride, false, 0 };
-		off = size_add(off, all);
-		p->cache_bytes = size_add(p->cache_bytes, all);
+		off = size_add(off, size_mul(stride, tensor_layers(g, &g->tensor.a[t])));
 	}
-	if (p->cache_bytes && off > p->region_bytes[R_SAVED]) {
+	if (p->decode && off > p->region_bytes[R_SAVED]) {
 		p->cache_more = off - p->region_bytes[R_SAVED];
 		p->region_bytes[R_SAVED] = off;
 	}
@@ -354,9 +348,9 @@ plan_activations(struct plan *p)
 	for (uint32_t s = 0; s < g->seg.n; s++)
 		for (int ph = 0; ph < N_PHASES; ph++)
 			place_scratch(p, &p->prog[s][ph], &b, base);
-	for (tensor_id t = 1; t < g->tensor.n; t++) {
+	for (tensor_id t = 0; (t = tensor_next(g, T_ACT, t));) {
 		enum where where = b.where[root(&b, t)];
-		if (g->tensor.a[t].class != T_ACT || !plan_runs(p, g->tensor.a[t].seg))
+		if (!plan_runs(p, g->tensor.a[t].seg))
 			continue;
 		p->place[t] = where == ON_STREAM || where == ON_DSTREAM
 				  ? stream_place(p, &b, t, where == ON_DSTREAM)

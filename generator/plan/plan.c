@@ -132,9 +132,7 @@ select_kernels(struct plan *p, struct launch *st)
 
 	st->stream = kernel_stream(st->op.op, p->target);
 	p->streams = p->streams > st->stream ? p->streams : st->stream + 1u;
-	if (!k)
-		p->kernels &= runtime_call(st->op.op) && p->target->kind->comm;
-	else if (!stores || p->graph->microbatches > 1)
+	if (k && (!stores || p->graph->microbatches > 1))
 		st->inst = select_kernel(p, k, st, false);
 	if (stores)
 		st->stores = select_kernel(p, k, st, true);
@@ -473,7 +471,6 @@ plan_stage(struct plan *p)
 
 	number_layers(p);
 	p->place = xalloc(g->tensor.n * sizeof *p->place);
-	p->kernels = kernel_written_for(p->target);
 	p->decode = can_decode(p);
 	place_resident(p);
 	make_programs(p);

@@ -169,10 +169,9 @@ struct plan { /* of one stage of the pipeline; there is one a stage */
 	uint64_t hop_off; /* chunks' gradients on their way, one after the other */
 	uint64_t dstream_off;
 	uint8_t stream_life, dstream_life; /* N_LIVES: one buffer, which is not saved */
-	uint64_t cache_bytes, cache_more;  /* of decode; those that the arena would not have else */
+	uint64_t cache_more;               /* of decode's, what the arena would not have else */
 	uint64_t arena_bytes;
-	bool kernels; /* every op of training has a kernel on this target */
-	bool decode;  /* decode is part of the trainer: every op of it has one too */
+	bool decode; /* decode is part of the trainer: every op of it has one too */
 };
 /* Of n numbers of the tensor, as they lie in the arena. */
 uint64_t plan_bytes(const struct plan *p, tensor_id t, uint64_t n);
@@ -257,7 +256,7 @@ void plan_report(const struct plan *p, struct buf *out); /* --plan and PLAN.txt,
 
 /* Of one launch at such rates: what a row of rate.def says. */
 double expected_seconds(double flops, double bytes, double tflops, double gbs, double us);
-/* Whether kernel.def has kernels of the target's architecture. */
+/* Whether there are kernels for the target's architecture. */
 bool kernel_written_for(const struct target_row *t);
 /* Whether a row's condition holds for an architecture, a format of weights, and sizes. */
 bool kernel_holds(const char *where, const char *arch, const char *weights, const struct sizes *z);

@@ -288,11 +288,20 @@ check_step(struct arena *m, const struct launch *st, const struct launch *events
 		fault = xprintf("%s: stream %u, event %u", r->name, st->stream, events->event);
 	if (!fault)
 		fault = await(m, events);
-	for (uint8_t i = 0; i < r->nargs && !fault; i++)
-		if (arg[i]) {
-			at[i] = plan_extent(p, st, arg[i], layer, m->slot);
-			fault = check_arg(m, st, i, layer, at[i]);
-		}
+	for (uint8_t i = 0; i < r->nargs && !fault; i++) {
+		if (!arg[i])
+			continue;
+		at[i] = plan_extent(p, st, arg[i], layer, m->slot);
+		fault = check_arg(m, st, i, layer, at[i]);
+		/* the workspace must not take what this very step reads or writes */
+		if (!fault && st->workspace_bytes && extents_meet(at[i], ws))
+			fault = xprintf("%s: workspace overlaps %s", r->name, all[arg[i]].name);
+		/* outputs that are not declared in place may not overlap the inputs */
+		for (uint8_t j = 0; j < i && i >= r->nin && !st->span && !fault; j++)
+			if (extents_meet(at[i], at[j]) && !(r->takes[i] >> j & 1))
+				fault = xprintf("%s: %s overlaps %s", r->name, all[arg[i]].name,
+				    all[arg[j]].name);
+	}
 	for (uint8_t i = r->nin; i < r->nargs && !fault; i++) {
 		if (!arg[i])
 			continue;
@@ -305,16 +314,6 @@ check_step(struct arena *m, const struct launch *st, const struct launch *events
 			return xprintf("%s: workspace outside the arena", r->name);
 		fault = touch(m, st, "its workspace", ws, true);
 		write_bytes(m, ws, owner(OF_WORKSPACE, 0, 0), st->stream);
-	}
-	for (uint8_t i = 0; i < r->nargs && !fault; i++) {
-		/* the workspace must not have taken what this very step reads or writes */
-		if (st->workspace_bytes && extents_meet(at[i], ws))
-			return xprintf("%s: workspace overlaps %s", r->name, all[arg[i]].name);
-		/* outputs that are not declared in place may not overlap the inputs */
-		for (uint8_t j = 0; j < i && i >= r->nin && !st->span; j++)
-			if (extents_meet(at[i], at[j]) && !(r->takes[i] >> j & 1))
-				return xprintf("%s: %s overlaps %s", r->name, all[arg[i]].name,
-				    all[arg[j]].name);
 	}
 	return fault;
 }
@@ -338,46 +337,40 @@ run(struct arena *m, uint32_t seg, int phase, uint32_t layer)
 }
 
 /*
- * The bytes of a tensor, all its layers on the stage, become its own, or the step before's; or each
- * must be its own. NULL, or the fault, or what they belonged to before.
+ * The bytes of all tensors of a class, of all their layers on the stage, become their own, or the
+ * step before's; or each must be its own. NULL, or a fault: what they belonged to before.
  */
 enum deed { OWN, OUTDATE, READ };
 static const char *
-all_layers(struct arena *m, tensor_id t, enum deed deed)
+all_of(struct arena *m, enum tensor_class class, enum deed deed)
 {
 	const struct plan *p = m->p;
-	const struct segment *s = &p->graph->seg.a[p->graph->tensor.a[t].seg];
-	const struct program *update = &p->prog[p->graph->update][FORWARD];
-	const char *said = NULL;
+	const struct graph *g = p->graph;
+	const char *reader = op_row(p->prog[g->update][FORWARD].a->op.op)->name, *said = NULL;
 
-	for (uint32_t l = 0; l < (s->nlayers ? s->nlayers : 1); l++) {
-		uint32_t layer = s->nlayers ? s->layer[l] : 0;
-		if (s->nlayers && !plan_on_stage(p, layer))
-			continue;
-		struct extent at = extent(m, t, layer);
-		uint32_t i = find(m, at.off);
-		if (deed == READ &&
-		    (said = read_bytes(m, op_row(update->a->op.op)->name, t, layer)))
-			break;
-		if (deed == OWN && i < m->own.n && m->own.a[i].at.off < at.end)
-			said = describe(p, m->own.a[i].owner);
-		if (deed != READ)
-			write_bytes(m, at,
-			    deed == OWN ? owner_of(p, t, layer) : owner(OF_STEP_BEFORE, 0, 0), 0);
+	for (tensor_id t = 0; (t = tensor_next(g, class, t));) {
+		const struct tensor *x = &g->tensor.a[t];
+		const struct segment *s = &g->seg.a[x->seg];
+		bool part = class == T_STATE && shard_group(p->shard, g->tensor.a[x->param].copies);
+		for (uint32_t l = 0; l < (s->nlayers ? s->nlayers : 1) && !part; l++) {
+			uint32_t layer = s->nlayers ? s->layer[l] : 0;
+			if (!p->place[t].bytes || (s->nlayers && !plan_on_stage(p, layer)))
+				continue;
+			struct extent at = extent(m, t, layer);
+			uint32_t i = find(m, at.off);
+			if (deed == READ && (said = read_bytes(m, reader, t, layer)))
+				return said;
+			if (deed == OWN && i < m->own.n && m->own.a[i].at.off < at.end)
+				said = xprintf(
+				    "%s overlaps %s", x->name, describe(p, m->own.a[i].owner));
+			if (deed != READ)
+				write_bytes(m, at,
+				    deed == OWN ? owner_of(p, t, layer)
+						: owner(OF_STEP_BEFORE, 0, 0),
+				    0);
+		}
 	}
 	return said;
-}
-
-static const char *
-all_gradients(struct arena *m, enum deed deed)
-{
-	const struct graph *g = m->p->graph;
-	const char *fault = NULL;
-
-	for (tensor_id t = 1; t < g->tensor.n && !fault; t++)
-		if (g->tensor.a[t].class == T_GRAD && m->p->place[t].bytes)
-			fault = all_layers(m, t, deed);
-	return fault;
 }
 
 /* Rooms of lives that begin or end with a phase are other microbatches' before, or after. */
@@ -429,58 +422,47 @@ const char *
 plancheck_fault(const struct plan *p)
 {
 	const struct graph *g = p->graph;
-	struct arena m = { .p = p };
+	static const enum tensor_class resident[] = { T_PARAM, T_GRAD, T_STATE, T_BUFFER, T_INPUT,
+		T_STAT };
+	struct arena m = { .p = p, .event = xalloc((p->events + 1) * sizeof *m.event) };
 	const char *fault = NULL;
-
-	m.event = xalloc((p->events + 1) * sizeof *m.event);
 
 	for (uint32_t l = 0; l < N_LIVES; l++)
 		if (p->kept[l].off + p->kept[l].stride * p->here->rooms[l] >
 		    p->region_bytes[R_SAVED])
 			return "saved activations: rooms leave their region";
-	for (tensor_id t = 1; t < g->tensor.n; t++) {
-		const struct tensor *x = &g->tensor.a[t];
-		const char *before;
-		bool part =
-		    x->class == T_STATE && shard_group(p->shard, g->tensor.a[x->param].copies);
-		if (x->class == T_ACT || x->class == T_CONST || x->class == T_CACHE || part ||
-		    x->class == T_MERGED || !p->place[t].bytes)
-			continue;
-		if ((before = all_layers(&m, t, OWN)))
-			return xprintf("%s overlaps %s", x->name, before);
-	}
+	for (unsigned i = 0; i < LEN(resident) && !fault; i++)
+		fault = all_of(&m, resident[i], OWN);
+	if (fault)
+		return fault;
 	begin_part(&m);
 	fault = run(&m, g->init, FORWARD, 0);
 	for (int twice = 0; twice < 2 && !fault; twice++) {
 		m.first = !twice || g->microbatches == 1;
 		if (m.first)
-			all_gradients(&m, OUTDATE);
-		for (uint32_t c = 0; c < p->here->nchunks && !fault; c++)
-			fault = pass(&m, &p->here->chunk[c], PASS_FORWARD);
-		for (enum pass_id id = PASS_BACKWARD; id <= PASS_WEIGHTS; id++)
-			for (uint32_t c = p->here->nchunks;
-			     c-- > 0 && !fault && plan_has_pass(p, id);)
-				fault = pass(&m, &p->here->chunk[c], id);
+			all_of(&m, T_GRAD, OUTDATE);
+		for (enum pass_id id = PASS_FORWARD; id <= PASS_WEIGHTS; id++)
+			for (uint32_t n = p->here->nchunks, c = 0; c < n && !fault; c++)
+				if (plan_has_pass(p, id))
+					fault = pass(&m, &p->here->chunk[id ? n - 1 - c : c], id);
 	}
 	begin_part(&m);
 	if (!fault)
-		fault = all_gradients(&m, READ);
+		fault = all_of(&m, T_GRAD, READ);
 	if (!fault)
 		fault = run(&m, g->update, FORWARD, 0);
 	for (uint32_t c = 0; c < p->here->nchunks && !fault; c++)
 		fault = pass(&m, &p->here->chunk[c], PASS_EVALUATE);
 	m.slot = 0;
 	/* rows to come hold anything; the second token reads what the first one left */
-	for (tensor_id t = 1; t < g->tensor.n && p->decode && !fault; t++) {
+	for (tensor_id t = 0; p->decode && !fault && (t = tensor_next(g, T_CACHE, t));) {
 		const struct place *pl = &p->place[t];
 		uint64_t end = pl->off + pl->stride * tensor_layers(g, &g->tensor.a[t]);
-		if (g->tensor.a[t].class != T_CACHE)
-			continue;
 		if (pl->off < p->region_off[R_SAVED] ||
 		    end > p->region_off[R_SAVED] + p->region_bytes[R_SAVED])
 			return xprintf("%s leaves its region", g->tensor.a[t].name);
-		all_layers(&m, t, OWN);
 	}
+	all_of(&m, T_CACHE, OWN);
 	for (int twice = 0; twice < 2 && !fault && p->decode; twice++)
 		fault = pass(&m, &p->here->chunk[0], PASS_DECODE);
 	return fault;

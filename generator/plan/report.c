@@ -79,32 +79,6 @@ row(struct buf *out, const char *name, const char *value, const char *more)
 	buf_printf(out, "  %-22s %18s%s%s\n", name, value, *more ? "  " : "", more);
 }
 
-/* "embedding, layers 0 .. 3; layers 16 .. 19" */
-static const char *
-stage_text(const struct stage *st)
-{
-	struct buf b = { 0 };
-
-	for (uint32_t i = 0; i < st->nchunks; i++) {
-		const struct chunk *c = &st->chunk[i];
-		buf_printf(&b, "%s%slayers %u .. %u%s", i ? "; " : "",
-		    c->embed ? "embedding, " : "", c->first, c->first + c->n - 1,
-		    c->head ? ", head" : "");
-	}
-	return b.s;
-}
-
-/* "8 + 4", of each chunk. */
-static const char *
-slots_text(const struct stage *st)
-{
-	struct buf b = { 0 };
-
-	for (uint32_t i = 0; i < st->nchunks; i++)
-		buf_printf(&b, "%s%u", i ? " + " : "", st->chunk[i].slots);
-	return b.s;
-}
-
 /* "0..3, 8" */
 static const char *
 layers_text(const uint32_t *layer, uint32_t n)
@@ -161,13 +135,13 @@ report_memory(const struct plan *p, struct buf *out)
 		const struct stage *st = &p->shard->stage[i];
 		const uint64_t *bytes = p[i].region_bytes;
 		if (m->size[OM_PIPELINE] > 1)
-			buf_printf(out, " stage %u: %s\n", i, stage_text(st));
+			buf_printf(out, " stage %u: %s\n", i, shard_layers_text(st));
 		for (unsigned k = 0; k < LEN(order); k++)
 			if (bytes[order[k]])
 				row(out, plan_region_names[order[k]], text_bytes(bytes[order[k]]),
 				    order[k] != R_SAVED ? ""
 				    : st->slots > 1
-					? xprintf("%s microbatches in flight", slots_text(st))
+					? xprintf("%s microbatches in flight", shard_slots_text(st))
 				    : p->cache_more ? xprintf("%s of that for generate's cache",
 							  text_bytes(p->cache_more))
 						    : "");
@@ -216,9 +190,6 @@ report_choices(const struct plan *p, struct buf *out)
 static void
 report_wire(const struct plan *p, struct buf *out)
 {
-	static const char *const names[] = { "activations", "gradients reduced", "weights gathered",
-		"expert rows sent", "expert rows returned" };
-
 	if (p->shard->mesh.size[OM_WORLD] == 1)
 		return;
 	buf_puts(out, "\nsent by a rank in a step\n");
@@ -227,7 +198,8 @@ report_wire(const struct plan *p, struct buf *out)
 		if (p->shard->nstages > 1)
 			buf_printf(out, " stage %u\n", i);
 		for (uint32_t c = 0; c < st->comm.n; c++)
-			row(out, names[st->comm.a[c].kind], text_bytes(st->comm.a[c].bytes),
+			row(out, shard_sent_names[st->comm.a[c].kind],
+			    text_bytes(st->comm.a[c].bytes),
 			    xprintf("%llu ranks%s", llu(st->comm.a[c].ranks),
 				p->target->link_gbs > 0
 				    ? xprintf(", %.1f ms at %.0f GB/s",
@@ -245,39 +217,22 @@ full_step(const struct stage *st)
 	return &st->step[st->nsteps - 1];
 }
 
-/* When each stage that is shown does what. */
-struct timeline {
-	uint64_t **start, end;
-};
-
-static struct timeline
-timeline(const struct shard *s)
-{
-	struct timeline t = { xalloc(s->nstages * sizeof *t.start), 0 };
-
-	if (s->nstages == 1)
-		return t;
-	for (uint32_t i = 0; i < s->nstages && i < TIMELINE_ROWS; i++)
-		t.start[i] = xalloc(full_step(&s->stage[i])->action.n * sizeof **t.start);
-	t.end = schedule_run(s, s->stage[0].nsteps - 1, t.start);
-	return t;
-}
-
 static void
 report_pipeline(const struct shard *s, struct buf *out)
 {
-	const struct timeline when = timeline(s), *t = &when;
 	uint32_t chunks = s->stage[0].nchunks, stages = s->nstages;
 	int digits = (int)strlen(xprintf("%llu", llu(s->graph->microbatches) - 1));
 	int cell = 1 + digits + (chunks > 1);
 	uint64_t columns = TIMELINE_WIDTH / (uint64_t)cell;
-	bool cut = t->end > columns || stages > TIMELINE_ROWS;
+	uint64_t **start = xalloc(stages * sizeof *start);
 
 	if (stages == 1)
 		return;
+	uint64_t end = schedule_run(s, s->stage[0].nsteps - 1, start);
+	bool cut = end > columns || stages > TIMELINE_ROWS;
 	buf_printf(out, "\npipeline: forward and backward of each microbatch%s; columns are time\n",
 	    chunks > 1 ? ", in chunks a, b .." : "");
-	columns = t->end < columns ? t->end : columns;
+	columns = end < columns ? end : columns;
 	for (uint32_t i = 0; i < stages && i < TIMELINE_ROWS; i++) {
 		const struct stage *st = &s->stage[i];
 		size_t n = (size_t)columns * (size_t)cell;
@@ -285,7 +240,7 @@ report_pipeline(const struct shard *s, struct buf *out)
 		memset(line, '.', n);
 		for (uint32_t k = 0; k < full_step(st)->action.n; k++) {
 			const struct action *a = &full_step(st)->action.a[k];
-			uint64_t at = t->start[i][k];
+			uint64_t at = start[i][k];
 			if (at >= columns || a->kind != PASS)
 				continue;
 			const char *text = xprintf("%c%u%s", "FBW" [a->phase], a -> microbatch,
@@ -300,7 +255,7 @@ report_pipeline(const struct shard *s, struct buf *out)
 	}
 	if (cut)
 		buf_printf(out, "  (%llu of %llu columns, %u of %u stages)\n", llu(columns),
-		    llu(t->end), stages < TIMELINE_ROWS ? stages : TIMELINE_ROWS, stages);
+		    llu(end), stages < TIMELINE_ROWS ? stages : TIMELINE_ROWS, stages);
 }
 
 static const char *

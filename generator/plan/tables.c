@@ -38,13 +38,6 @@ static const struct kernel_row kernel_rows[] = {
 #include "kernel.def"
 };
 
-static const struct {
-	const char *target, *arch;
-} archs[] = {
-#define ARCH(target, arch) { #target, arch },
-#include "kernel.def"
-};
-
 static const char *const calls[N_OPS] = {
 #define CALL(op, call) [OP_##op] = call,
 #include "kernel.def"
@@ -165,10 +158,7 @@ kernel_rivals(const struct kernel_row *k)
 bool
 kernel_written_for(const struct target_row *t)
 {
-	for (uint32_t i = 0; i < LEN(archs); i++)
-		if (!strcmp(archs[i].target, t->kind->name) && !strcmp(archs[i].arch, t->arch))
-			return true;
-	return false;
+	return !t->kind->archs || spec_choice(t->kind->archs, t->arch);
 }
 
 uint8_t

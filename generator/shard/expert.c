@@ -280,10 +280,9 @@ shard_update(struct shard *s)
 	struct oplist old = g->seg.a[g->update].ops[FORWARD], list = { 0 };
 	bool *summed = xalloc(g->tensor.n * sizeof *summed);
 
-	for (tensor_id t = 1; t < g->tensor.n; t++)
-		if (g->tensor.a[t].class == T_STAT)
-			together(s, &list, op_collective(g->tensor.a[t].role), g->tensor.a[t].sum,
-			    &old.a[0], t);
+	for (tensor_id t = 0; (t = tensor_next(g, T_STAT, t));)
+		together(
+		    s, &list, op_collective(g->tensor.a[t].role), g->tensor.a[t].sum, &old.a[0], t);
 	for (uint32_t i = 0, n; i < old.n; i += n) {
 		n = 1;
 		if (!op_row(old.a[i].op)->part) {

@@ -239,7 +239,7 @@ add_actions(const struct shard *s, const struct stage *st, const char *kind, str
 	step->action.a = xalloc(step->action.cap * sizeof *step->action.a);
 	for (const struct timed *x = all->a; x < all->a + all->n; x++) {
 		const struct chunk *c = &st->chunk[x->chunk];
-		/* by kind: the place of the other chunk, its own of a pass; beyond all: there is none */
+		/* by kind the other chunk's place, or its own; beyond all: there is none */
 		uint32_t p = c->place, one = x->phase == FORWARD ? 1 : -1u;
 		const uint32_t other[] = { [RECEIVE] = p - one, [PASS] = p, [SEND] = p + one };
 		static const enum action_kind order[] = { RECEIVE, PASS, SEND };
@@ -286,11 +286,6 @@ schedule(struct shard *s, const char *kind, const uint64_t *microbatches, uint32
 	}
 }
 
-/*
- * When each action of each stage whose start is asked for would start if messages took no time;
- * gives the end of the last. What only moves data takes none. 0: some wait for one another for
- * ever.
- */
 uint64_t
 schedule_run(const struct shard *s, uint32_t step, uint64_t **start)
 {
@@ -303,6 +298,8 @@ schedule_run(const struct shard *s, uint32_t step, uint64_t **start)
 
 	for (uint32_t e = 0; e < edges; e++)
 		sent[e] = xalloc(n * sizeof **sent);
+	for (uint32_t i = 0; start && i < s->nstages; i++)
+		start[i] = xalloc(s->stage[i].step[step].action.n * sizeof **start);
 	while (moved) {
 		moved = false;
 		for (uint32_t i = 0; i < s->nstages; i++) {
@@ -316,7 +313,7 @@ schedule_run(const struct shard *s, uint32_t step, uint64_t **start)
 					now[i] = *message - 1;
 				if (a->kind == SEND)
 					*message = now[i] + 1;
-				if (start[i])
+				if (start)
 					start[i][next[i]] = now[i];
 				now[i] += a->kind == PASS ? schedule_cost(s->graph, a->phase) : 0;
 			}

@@ -57,12 +57,10 @@ communication(struct shard *s, uint32_t i)
 	uint64_t x = target_bytes(s->target, g->format[ROLE_ACT], D);
 	const struct format *weight = g->format[ROLE_WEIGHT], *grad = g->format[ROLE_GRAD];
 
-	for (uint32_t t = 1; t < g->tensor.n; t++) {
+	for (tensor_id t = 0; (t = tensor_next(g, T_PARAM, t));) {
 		const struct tensor *p = &g->tensor.a[t];
-		if (p->class == T_PARAM) {
-			uint64_t n = size_mul(tensor_elems(p), stage_layers(s, i, p));
-			elems[p->copies] += n / shard_parts(s, p);
-		}
+		elems[p->copies] +=
+		    size_mul(tensor_elems(p), stage_layers(s, i, p)) / shard_parts(s, p);
 	}
 	for (enum om_group k = 0; k < OM_N_GROUPS; k++) {
 		all_but_own(
@@ -247,31 +245,49 @@ print_actions(const struct step *step, struct buf *out)
 	}
 }
 
+const char *const shard_sent_names[N_COLLECTIVES] = { "activations", "gradients reduced",
+	"weights gathered", "expert rows sent", "expert rows returned" };
+
+const char *
+shard_layers_text(const struct stage *st)
+{
+	struct buf b = { 0 };
+
+	for (uint32_t i = 0; i < st->nchunks; i++) {
+		const struct chunk *c = &st->chunk[i];
+		buf_printf(&b, "%s%slayers %u .. %u%s", i ? "; " : "",
+		    c->embed ? "embedding, " : "", c->first, c->first + c->n - 1,
+		    c->head ? ", head" : "");
+	}
+	return b.s;
+}
+
+const char *
+shard_slots_text(const struct stage *st)
+{
+	struct buf b = { 0 };
+
+	for (uint32_t i = 0; i < st->nchunks; i++)
+		buf_printf(&b, "%s%u", i ? " + " : "", st->chunk[i].slots);
+	return b.s;
+}
+
 void
 shard_print(const struct shard *s, struct buf *out)
 {
-	static const char *const names[] = { "send/recv", "reduce-scatter", "all-gather",
-		"row dispatch", "row combine" };
-
 	buf_puts(out, "mesh:");
 	for (enum om_group g = OM_WORLD; g < OM_N_GROUPS; g++)
 		buf_printf(out, " %s %llu", om_group_name[g], llu(s->mesh.size[g]));
 	buf_puts(out, "\n");
 	for (uint32_t i = 0; i < s->nstages; i++) {
 		const struct stage *st = &s->stage[i];
-		buf_printf(out, "stage %u: ", i);
-		for (uint32_t c = 0; c < st->nchunks; c++)
-			buf_printf(out, "%s%slayers %u .. %u%s, %u slot%s", c ? "; " : "",
-			    st->chunk[c].embed ? "embed, " : "", st->chunk[c].first,
-			    st->chunk[c].first + st->chunk[c].n - 1,
-			    st->chunk[c].head ? ", head" : "", st->chunk[c].slots,
-			    st->chunk[c].slots > 1 ? "s" : "");
-		buf_puts(out, "\n");
+		buf_printf(out, "stage %u: %s; slots %s\n", i, shard_layers_text(st),
+		    shard_slots_text(st));
 		for (uint32_t k = 0; k < st->nsteps; k++)
 			print_actions(&st->step[k], out);
 		for (uint32_t c = 0; c < st->comm.n; c++)
-			buf_printf(out, "  %-14s among %llu ranks: %llu bytes a step\n",
-			    names[st->comm.a[c].kind], llu(st->comm.a[c].ranks),
+			buf_printf(out, "  %s among %llu ranks: %llu bytes a step\n",
+			    shard_sent_names[st->comm.a[c].kind], llu(st->comm.a[c].ranks),
 			    llu(st->comm.a[c].bytes));
 	}
 	buf_puts(out, "\n");

@@ -87,6 +87,10 @@ struct shard {
 /* The graph is rewritten for what several ranks do together: expert.c. */
 struct shard *shard(struct graph *g, const struct target_row *target);
 void shard_print(const struct shard *s, struct buf *out);
+extern const char *const shard_sent_names[N_COLLECTIVES];
+const char *
+shard_layers_text(const struct stage *st); /* "embedding, layers 0 .. 3; layers 8 .. 9" */
+const char *shard_slots_text(const struct stage *st); /* "8 + 4", of each chunk */
 /* Of one layer's tensor in the target's memory. */
 uint64_t shard_bytes(const struct shard *s, tensor_id t);
 /* Rows that a rank has for the tokens which others, and it itself, send to its experts. */
@@ -140,8 +144,8 @@ enum { SCHEDULE_COST = 3 }; /* of all phases */
 /* How long a pass takes. */
 uint32_t schedule_cost(const struct graph *g, enum phase phase);
 /*
- * When each action of a step starts, by stage (NULL: not asked for) and action, where passes take
- * those times and messages none; gives the end of the last, 0 if some wait for ever.
+ * When each action of a step starts, by stage and action, if that is asked for, where passes take
+ * those times and what moves data none; gives the end of the last, 0 if some wait for ever.
  */
 uint64_t schedule_run(const struct shard *s, uint32_t step, uint64_t **start);
 

@@ -81,6 +81,43 @@ overlap_inputs(struct plan *p)
 	expect(tried > 50 && caught == tried, "inputs on top of each other");
 }
 
+/* No step of a program may be missing: nor one whose gradient the update alone reads. */
+static void
+leave_out(struct plan *p, struct program *prog)
+{
+	for (uint32_t i = 0; i < prog->n; i++) {
+		struct launch a = prog->a[i];
+		memmove(&prog->a[i], &prog->a[i + 1], (prog->n - i - 1) * sizeof a);
+		prog->n--;
+		expect(plancheck_fault(p) != NULL, "a step left out");
+		memmove(&prog->a[i + 1], &prog->a[i], (prog->n - i) * sizeof a);
+		prog->n++;
+		prog->a[i] = a;
+	}
+}
+
+/* A workspace on an input, or on what another op reads later, of this layer or of the first one. */
+static void
+workspace_faults(struct plan *p, struct program *prog, uint32_t seg)
+{
+	uint32_t tried = 0;
+
+	for (uint32_t i = 0; i < prog->n; i++)
+		for (tensor_id t = 1; t < p->graph->tensor.n; t++) {
+			struct launch *st = &prog->a[i];
+			uint64_t old = st->workspace;
+			if (!st->workspace_bytes || p->graph->tensor.a[t].seg != seg ||
+			    (!saved(p, t) && t != st->op.arg[0]))
+				continue;
+			st->workspace = p->place[t].off;
+			const char *said = plancheck_fault(p);
+			tried++;
+			expect(said && strstr(said, "workspace"), "a workspace on what is read");
+			st->workspace = old;
+		}
+	expect(tried > 10, "workspaces in a backward pass");
+}
+
 /* Nothing of decode may take what one token leaves for the next, and no step may be missing. */
 static void
 decode_faults(struct plan *p)
@@ -95,9 +132,9 @@ decode_faults(struct plan *p)
 	for (uint32_t i = 0; i < prog->n; i++)
 		if (prog->a[i].op.op == OP_attention_at)
 			elsewhere[1] = p->place[prog->a[i].op.arg[4]].off;
-	for (tensor_id t = 1; t < g->tensor.n; t++) {
+	for (tensor_id t = 0; (t = tensor_next(g, T_CACHE, t));) {
 		struct place old = p->place[t];
-		if (g->tensor.a[t].class != T_CACHE || g->tensor.a[t].seg != moe)
+		if (g->tensor.a[t].seg != moe)
 			continue;
 		expect(elsewhere[1] && old.off + old.bytes <= p->arena_bytes, "a cache's place");
 		p->place[t].stride = 0;
@@ -109,15 +146,7 @@ decode_faults(struct plan *p)
 			p->place[t] = old;
 		}
 	}
-	for (uint32_t i = 0; i < prog->n; i++) {
-		struct launch a = prog->a[i];
-		memmove(&prog->a[i], &prog->a[i + 1], (prog->n - i - 1) * sizeof a);
-		prog->n--;
-		expect(plancheck_fault(p) != NULL, "a step of decode left out");
-		memmove(&prog->a[i + 1], &prog->a[i], (prog->n - i) * sizeof a);
-		prog->n++;
-		prog->a[i] = a;
-	}
+	leave_out(p, prog);
 	expect(plancheck_fault(p) == NULL, "the plan as it was before faults of decode");
 }
 
@@ -148,11 +177,9 @@ merged_faults(struct plan *p)
 {
 	uint32_t n = 0;
 
-	for (tensor_id t = 1; t < p->graph->tensor.n; t++) {
+	for (tensor_id t = 0; (t = tensor_next(p->graph, T_MERGED, t));) {
 		struct tensor *x = &p->graph->tensor.a[t], old = *x;
 		struct place *pl = &p->place[t], at = *pl;
-		if (x->class != T_MERGED)
-			continue;
 		n++;
 		pl->off += 256;
 		expect(plancheck_fault(p) != NULL, "a merged tensor elsewhere than its parts");
@@ -190,8 +217,8 @@ plan_faults(void)
 	expect(plancheck_fault(p) != NULL, "scratch beyond the arena");
 	p->arena_bytes = bytes;
 
-	for (tensor_id t = 1; t < g->tensor.n; t++)
-		if (g->tensor.a[t].class == T_PARAM && g->tensor.a[t].seg == moe) {
+	for (tensor_id t = 0; (t = tensor_next(g, T_PARAM, t));)
+		if (g->tensor.a[t].seg == moe) {
 			uint64_t stride = p->place[t].stride;
 			p->place[t].stride = 0;
 			expect(
@@ -209,13 +236,7 @@ plan_faults(void)
 			break;
 		}
 
-	for (uint32_t i = 0; i < bwd->n; i++)
-		if (bwd->a[i].workspace_bytes) {
-			uint64_t old = bwd->a[i].workspace;
-			bwd->a[i].workspace = p->place[bwd->a[i].op.arg[0]].off;
-			expect(plancheck_fault(p) != NULL, "workspace on top of an input");
-			bwd->a[i].workspace = old;
-		}
+	workspace_faults(p, bwd, moe);
 	for (uint32_t i = 0; i + 1 < fwd->n; i++) {
 		struct launch a = fwd->a[i], b = fwd->a[i + 1];
 		const struct op_row *r = op_row(a.op.op);
@@ -231,15 +252,8 @@ plan_faults(void)
 		fwd->a[i] = a;
 		fwd->a[i + 1] = b;
 	}
-	for (uint32_t i = 0; i < fwd->n; i++) {
-		struct launch a = fwd->a[i];
-		memmove(&fwd->a[i], &fwd->a[i + 1], (fwd->n - i - 1) * sizeof a);
-		fwd->n--;
-		expect(plancheck_fault(p) != NULL, "a step left out");
-		memmove(&fwd->a[i + 1], &fwd->a[i], (fwd->n - i) * sizeof a);
-		fwd->n++;
-		fwd->a[i] = a;
-	}
+	leave_out(p, fwd);
+	leave_out(p, bwd);
 
 	expect(plancheck_fault(p) == NULL, "the plan as it was");
 }
@@ -431,10 +445,8 @@ buckets(bool whole)
 		end += b->elems * b->layers;
 		state += b->elems / ranks * b->layers;
 	}
-	for (tensor_id t = 1; t < g->tensor.n; t++) {
+	for (tensor_id t = 0; (t = tensor_next(g, T_PARAM, t));) {
 		const struct tensor *x = &g->tensor.a[t];
-		if (x->class != T_PARAM)
-			continue;
 		const struct bucket *b = plan_bucket(p, t, &at);
 		const struct place *w = &p->place[t], *d = &p->place[x->grad];
 		uint64_t ranks = s->mesh.size[b->group];
@@ -479,8 +491,8 @@ buckets(bool whole)
 			sums++;
 			tensors += l->tensors;
 		}
-	for (tensor_id t = 1; t < g->tensor.n; t++)
-		tensors -= g->tensor.a[t].class == T_GRAD;
+	for (tensor_id t = 0; (t = tensor_next(g, T_GRAD, t));)
+		tensors--;
 	expect(sums == p->bucket.n && !tensors, "every gradient is summed, by buckets");
 }
 
