@@ -1,5 +1,4 @@
 /* src/config.h and src/layout.h: every constant of the trainer, every buffer's place. */
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,9 +7,8 @@
 static void
 size(struct buf *b, const char *name, uint64_t v, const char *comment)
 {
-	buf_printf(b,
-	    *comment ? "#define %-20s %" PRIu64 " /* %s */\n" : "#define %-20s %" PRIu64 "\n", name,
-	    v, comment);
+	buf_printf(b, *comment ? "#define %-20s %llu /* %s */\n" : "#define %-20s %llu\n", name,
+	    llu(v), comment);
 }
 
 static void
@@ -65,16 +63,6 @@ commented(struct buf *b, const char *tab, const char *line, const char *what)
 		buf_printf(b, "%s/* %s */\n%s%s\n", tab, what, tab, line);
 }
 
-/* The first stage that has the tensor at a place of its own; NULL: none. */
-static const struct plan *
-placed_somewhere(const struct plan *p, tensor_id t)
-{
-	for (uint32_t i = 0; i < p->n_stages; i++)
-		if (p[i].place[t].bytes && p[i].place[t].kind == PLACE)
-			return &p[i];
-	return NULL;
-}
-
 /* Whether layers repeat the tensor, so that its place has a stride. */
 static bool
 repeated(const struct plan *p, tensor_id t)
@@ -90,8 +78,8 @@ static void
 stride(const struct plan *p, tensor_id t, struct buf *b)
 {
 	if (repeated(p, t))
-		buf_printf(b, "#define OM_STRIDE_%s %" PRIu64 "\n", p->graph->tensor.a[t].name,
-		    p->place[t].stride);
+		buf_printf(b, "#define OM_STRIDE_%s %llu\n", p->graph->tensor.a[t].name,
+		    llu(p->place[t].stride));
 }
 
 /* A macro for an address: behind the arena's start so far, with a slot's bytes and a layer's. */
@@ -141,9 +129,9 @@ workspaces(const struct plan *p)
 		for (struct launch_at at = { 0 }; plan_next(&p[k], &at);)
 			if (at.launch->workspace_bytes && plan_function(&p[k], at.seg, at.phase))
 				commented(&b, "",
-				    xprintf("#define OM_WS_%s %" PRIu64,
+				    xprintf("#define OM_WS_%s %llu",
 					emit_workspace(&p[k], at.seg, at.phase, at.i),
-					at.launch->workspace - p[k].region_off[R_SCRATCH]),
+					llu(at.launch->workspace - p[k].region_off[R_SCRATCH])),
 				    text_bytes(at.launch->workspace_bytes));
 	return b.n ? xprintf("/* workspaces of kernels, in the scratch region */\n%s\n", b.s) : "";
 }
@@ -159,11 +147,13 @@ layout_by_stage(const struct plan *p, struct tree *t)
 	for (uint32_t i = 0; i < p->n_stages; i++)
 		slots = p->shard->stage[i].slots > slots ? p->shard->stage[i].slots : slots;
 	if (g->last_phase > BACKWARD)
-		buf_printf(&offsets, "\tuint64_t room[%u][%" PRIu64 "];\n", N_LIVES, slots);
-	buf_printf(&strides, "#define OM_STRIDE_stream %" PRIu64 "\n", p->stream_stride);
+		buf_printf(&offsets, "\tuint64_t room[%u][%llu];\n", N_LIVES, llu(slots));
+	buf_printf(&strides, "#define OM_STRIDE_stream %llu\n", llu(p->stream_stride));
 	for (tensor_id i = 1; i < g->tensor.n; i++) {
-		const struct plan *at = placed_somewhere(p, i);
-		if (!at)
+		const struct plan *at = p; /* the first stage that has it at a place of its own */
+		while (at < p + p->n_stages && !(at->place[i].bytes && at->place[i].kind == PLACE))
+			at++;
+		if (at == p + p->n_stages)
 			continue;
 		commented(&offsets, "\t", xprintf("uint64_t %s;", g->tensor.a[i].name),
 		    emit_shape(&g->tensor.a[i]));
@@ -211,14 +201,13 @@ places(const struct plan *p)
 		if (p->place[t].kind == PLACE && p->place[t].bytes)
 			*PUSH(all) = (struct placed){ p->place[t].region, p->place[t].off, t };
 	qsort(all.a, all.n, sizeof *all.a, by_place);
-	buf_printf(&b,
-	    "#define OM_SLOT_STRIDE %" PRIu64 " /* %" PRIu64 " microbatch%s in flight */\n",
-	    p->kept[p->stream_life].stride, slots, slots > 1 ? "es" : "");
+	buf_printf(&b, "#define OM_SLOT_STRIDE %llu /* %llu microbatch%s in flight */\n",
+	    llu(p->kept[p->stream_life].stride), llu(slots), slots > 1 ? "es" : "");
 	buf_printf(&b, "/* residual stream: %s before each layer and after the last */\n",
 	    emit_shape(&g->tensor.a[g->seg.a[g->head].x]));
-	buf_printf(&b, "#define OM_OFF_stream %" PRIu64 "\n", p->stream_off);
-	buf_printf(&b, "#define OM_STRIDE_stream %" PRIu64 "\n", p->stream_stride);
-	buf_printf(&b, "#define OM_OFF_dstream %" PRIu64 " /* its gradient */\n", p->dstream_off);
+	buf_printf(&b, "#define OM_OFF_stream %llu\n", llu(p->stream_off));
+	buf_printf(&b, "#define OM_STRIDE_stream %llu\n", llu(p->stream_stride));
+	buf_printf(&b, "#define OM_OFF_dstream %llu /* its gradient */\n", llu(p->dstream_off));
 	for (uint32_t k = 0; k < all.n; k++) {
 		tensor_id i = all.a[k].t;
 		const struct tensor *x = &g->tensor.a[i];
@@ -226,7 +215,7 @@ places(const struct plan *p)
 		uint32_t layers = g->seg.a[x->seg].nlayers;
 		if (!k || all.a[k - 1].region != pl->region)
 			buf_printf(&b, "\n/* %s */\n", plan_region_names[pl->region]);
-		commented(&b, "", xprintf("#define OM_OFF_%s %" PRIu64, x->name, pl->off),
+		commented(&b, "", xprintf("#define OM_OFF_%s %llu", x->name, llu(pl->off)),
 		    xprintf("%s %s%s", emit_shape(x), text_bytes(pl->bytes),
 			repeated(p, i) && layers > 1 ? xprintf(" x%u", layers) : ""));
 		stride(p, i, &b);
@@ -245,10 +234,10 @@ layout(const struct plan *p, struct tree *t)
 		const char *name = emit_regions[r];
 		if (!p->region_bytes[r])
 			continue;
-		buf_printf(&regions, "#define OM_%-14s %" PRIu64 "ull /* %s, %s */\n", name,
-		    p->region_off[r], plan_region_names[r], text_bytes(p->region_bytes[r]));
-		buf_printf(&regions, "#define OM_%-14s %" PRIu64 "\n", xprintf("%s_BYTES", name),
-		    p->region_bytes[r]);
+		buf_printf(&regions, "#define OM_%-14s %lluull /* %s, %s */\n", name,
+		    llu(p->region_off[r]), plan_region_names[r], text_bytes(p->region_bytes[r]));
+		buf_printf(&regions, "#define OM_%-14s %llu\n", xprintf("%s_BYTES", name),
+		    llu(p->region_bytes[r]));
 		/* a hand that edits this file cannot make regions overlap unnoticed */
 		if (last >= 0)
 			emit_line(&asserts, 0,
@@ -257,8 +246,8 @@ layout(const struct plan *p, struct tree *t)
 			    plan_region_names[r]);
 		last = r;
 	}
-	buf_printf(&regions, "#define OM_%-14s %" PRIu64 " /* %s */\n", "ARENA_BYTES",
-	    p->arena_bytes, text_bytes(p->arena_bytes));
+	buf_printf(&regions, "#define OM_%-14s %llu /* %s */\n", "ARENA_BYTES", llu(p->arena_bytes),
+	    text_bytes(p->arena_bytes));
 	emit_line(&asserts, 0,
 	    "_Static_assert(OM_%s + OM_%s_BYTES <= OM_ARENA_BYTES, \"%s leave the arena\");",
 	    emit_regions[last], emit_regions[last], plan_region_names[last]);

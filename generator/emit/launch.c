@@ -3,7 +3,6 @@
  * calls.
  */
 #include <ctype.h>
-#include <inttypes.h>
 #include <string.h>
 
 #include "emit/emit.h"
@@ -15,7 +14,7 @@ args(const struct plan *p, const struct instance *in, bool types)
 	const struct op_row *r = op_row(in->kernel->op);
 	struct buf b = { 0 };
 
-	for (uint8_t i = 0; i < r->nin + r->nout; i++) {
+	for (uint8_t i = 0; i < r->nargs; i++) {
 		if (!in->format[i])
 			continue;
 		buf_puts(&b, i ? ", " : "");
@@ -42,7 +41,7 @@ explain_sizes(const struct instance *in, struct buf *b)
 	const char *between = "_";
 
 	buf_printf(&line, "/* %s", r->name);
-	for (uint8_t i = 0; i < r->nin + r->nout; i++)
+	for (uint8_t i = 0; i < r->nargs; i++)
 		if (r->arg[i].optional && in->format[i])
 			buf_printf(&line, "_%s", r->arg[i].name);
 	for (const char *s = in->kernel->params; *s; s += strcspn(s, " "), s += strspn(s, " "))
@@ -52,7 +51,7 @@ explain_sizes(const struct instance *in, struct buf *b)
 			buf_printf(&line, "%s%c", between, toupper(*s));
 			between = "x";
 		}
-	for (uint8_t i = 0; i < r->nin + r->nout; i++) {
+	for (uint8_t i = 0; i < r->nargs; i++) {
 		const struct arg_row *a = &r->arg[i];
 		if (!in->format[i])
 			continue;
@@ -92,7 +91,7 @@ define_instances(const struct plan *p, uint32_t first, struct buf *b)
 		struct buf line = { 0 };
 		buf_printf(&line, "%s(om_k_%s", in->kernel->macro, in->name);
 		for (uint8_t n = 0; n < in->nparams; n++)
-			buf_printf(&line, ", %" PRIu64, in->param[n]);
+			buf_printf(&line, ", %llu", llu(in->param[n]));
 		for (uint8_t n = 0; n < op_row(in->kernel->op)->nconsts; n++)
 			buf_printf(&line, ", %s", text_double(in->floats[n]));
 		buf_puts(&line, ")");
@@ -136,10 +135,10 @@ launch_function(const struct plan *p, const struct instance *in, struct buf *b)
 	struct buf call = { 0 };
 
 	buf_printf(&call, "(%s)", args(p, in, false));
-	for (uint8_t k = 0; k < r->nin + r->nout; k++)
+	for (uint8_t k = 0; k < r->nargs; k++)
 		if (in->round[k])
 			buf_printf(
-			    &call, "; om_round(%" PRIu64 ", %s)", in->round[k], r->arg[k].name);
+			    &call, "; om_round(%llu, %s)", llu(in->round[k]), r->arg[k].name);
 	if (strlen("LAUNCH(, (), )") + strlen(in->name) + strlen(params) + call.n <= 100) {
 		buf_printf(b, "LAUNCH(%s, (%s), %s)\n", in->name, params, call.s);
 	} else {

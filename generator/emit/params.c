@@ -1,5 +1,4 @@
 /* src/params.c: the tables by which the runtime knows the parameters, the experts and the step. */
-#include <inttypes.h>
 #include <string.h>
 
 #include "emit/emit.h"
@@ -18,15 +17,8 @@ in_region(const struct plan *p, enum region r, uint64_t at)
 {
 	if (p->n_stages > 1)
 		return emit_number(p->region_off[r] + at);
-	return at ? xprintf("OM_%s + %" PRIu64, emit_regions[r], at)
+	return at ? xprintf("OM_%s + %llu", emit_regions[r], llu(at))
 		  : xprintf("OM_%s", emit_regions[r]);
-}
-
-/* The layers of a kind that are on the stage. */
-static uint32_t
-layers_here(const struct plan *p, uint32_t s)
-{
-	return (uint32_t)stage_kind(p->here, &p->graph->seg.a[s]);
 }
 
 static const char *
@@ -42,7 +34,7 @@ layer_lists(const struct plan *p, struct buf *b)
 
 	for (uint32_t s = g->embed + 1; s < g->head; s++) {
 		struct buf line = { 0 };
-		if (!layers_here(p, s))
+		if (!stage_kind(p->here, &g->seg.a[s]))
 			continue;
 		buf_printf(&line, "static const uint32_t %s[] = { ", layers_name(p, s));
 		for (uint32_t i = 0; i < g->seg.a[s].nlayers; i++)
@@ -83,21 +75,21 @@ param_rows(const struct plan *p, enum tensor_class class, struct buf *b)
 			emit_line(b, 2, ".master = %s,", off(p, t->state[STATE_MASTER]));
 		buf_printf(&line, ".copies = %s,", emit_group(t->copies));
 		if (bucket)
-			buf_printf(&line, " .bucket = %u, .at = %" PRIu64 ",",
-			    (unsigned)(bucket - p->bucket.a), at);
+			buf_printf(&line, " .bucket = %u, .at = %llu,",
+			    (unsigned)(bucket - p->bucket.a), llu(at));
 		if (s->nlayers)
-			buf_printf(&line, " .stride = %" PRIu64 ",",
-			    p->place[i].stride / plan_bytes(p, i, 1));
+			buf_printf(&line, " .stride = %llu,",
+			    llu(p->place[i].stride / plan_bytes(p, i, 1)));
 		emit_line(b, 2, "%s", line.s);
 		for (uint8_t d = lead; d < t->ndims; d++)
-			buf_printf(&dims, "%s%" PRIu64, d > lead ? ", " : "", t->dim[d]);
-		emit_line(b, 2,
-		    ".numel = %" PRIu64 ", .dim = { %s }, .ndims = %u, .experts = %" PRIu64 ",",
-		    tensor_elems(t) / (lead ? experts : 1), dims.s, t->ndims - lead, experts);
+			buf_printf(&dims, "%s%llu", d > lead ? ", " : "", llu(t->dim[d]));
+		emit_line(b, 2, ".numel = %llu, .dim = { %s }, .ndims = %u, .experts = %llu,",
+		    llu(tensor_elems(t) / (lead ? experts : 1)), dims.s, t->ndims - lead,
+		    llu(experts));
 		buf_printf(b,
-		    "\t\t.layer = %s, .nlayers = %u, .init = %s, .param_group = %u,\n\t},\n",
-		    s->nlayers ? layers_name(p, t->seg) : "NULL",
-		    s->nlayers ? layers_here(p, t->seg) : 1, inits[t->init], t->param_group);
+		    "\t\t.layer = %s, .nlayers = %llu, .init = %s, .param_group = %u,\n\t},\n",
+		    s->nlayers ? layers_name(p, t->seg) : "NULL", llu(plan_layers(p, i)),
+		    inits[t->init], t->param_group);
 	}
 	return n;
 }
@@ -115,13 +107,12 @@ params(const struct plan *p, uint32_t *nparams, uint32_t *nbuffers, struct buf *
 	for (uint32_t i = 0; i < p->bucket.n; i++) {
 		const struct bucket *k = &p->bucket.a[i];
 		emit_line(b, 1,
-		    "{ .group = %s, .weight = %s, .grad = %s, .elems = %" PRIu64 ", .nlayers "
-		    "= %" PRIu64 " },",
+		    "{ .group = %s, .weight = %s, .grad = %s, .elems = %llu, .nlayers = %llu },",
 		    emit_group(k->group),
 		    in_region(
 			p, R_WEIGHT, target_bytes(p->target, g->format[ROLE_WEIGHT], k->first)),
 		    in_region(p, R_GRAD, target_bytes(p->target, g->format[ROLE_GRAD], k->first)),
-		    k->elems, k->layers);
+		    llu(k->elems), llu(k->layers));
 	}
 	buf_puts(b, "};\n");
 }
@@ -149,7 +140,7 @@ host_tensors(const struct plan *p, const struct segment *seg, struct buf *b)
 	for (uint32_t i = 0; i < seg->ops[FORWARD].n; i++) {
 		const struct op *o = &seg->ops[FORWARD].a[i];
 		const struct op_row *r = op_row(o->op);
-		for (uint8_t k = 0; k < r->nin + r->nout; k++) {
+		for (uint8_t k = 0; k < r->nargs; k++) {
 			const struct tensor *t = &g->tensor.a[o->arg[k]];
 			const char *name = r->arg[k].name;
 			if (done[o->arg[k]] || !g->seg.a[t->seg].nlayers ||
@@ -172,16 +163,17 @@ moes(const struct plan *p, struct buf *b)
 
 	for (uint32_t s = g->embed + 1; s < g->head; s++) {
 		const struct op *o = graph_route(&g->seg.a[s]);
-		if (!o || !layers_here(p, s))
-			continue;
 		const struct object *m = g->seg.a[s].ffn;
+		uint64_t layers = stage_kind(p->here, &g->seg.a[s]);
+		if (!o || !layers)
+			continue;
 		if (!n++)
 			buf_printf(b, "\nstatic const struct om_moe %s[] = {\n",
 			    emit_stage_name(p, "moes"));
 		buf_puts(b, "\t{\n");
 		host_tensors(p, &g->seg.a[s], b);
-		emit_line(b, 2, ".layer = %s, .nlayers = %u, .experts = %lld, .top_k = %lld,",
-		    layers_name(p, s), layers_here(p, s), (long long)spec_int(m, F_moe_num_experts),
+		emit_line(b, 2, ".layer = %s, .nlayers = %llu, .experts = %lld, .top_k = %lld,",
+		    layers_name(p, s), llu(layers), (long long)spec_int(m, F_moe_num_experts),
 		    (long long)spec_int(m, F_moe_top_k));
 		buf_printf(b, "\t\t.load_balance = %s, .z_loss = %s,\n\t},\n",
 		    text_double(spec_num(m, F_router_load_balance)),
@@ -240,18 +232,17 @@ layout_row(const struct plan *p, struct buf *b)
 
 	buf_printf(b, "\t{ /* stage %u: %s */\n", p->stage, text_bytes(p->arena_bytes));
 	for (unsigned i = 0; i < LEN(fixed); i++)
-		buf_printf(b, "\t\t.%s = %" PRIu64 ",\n", fixed[i].name, fixed[i].v);
+		buf_printf(b, "\t\t.%s = %llu,\n", fixed[i].name, llu(fixed[i].v));
 	for (uint32_t l = 0; l < N_LIVES && g->last_phase > BACKWARD; l++) {
 		struct buf line = { 0 };
 		for (uint32_t k = 0; k < p->here->slots; k++)
-			buf_printf(
-			    &line, "%" PRIu64 ", ", (plan_room(p, l, k) * p->kept[l].stride));
+			buf_printf(&line, "%llu, ", llu(plan_room(p, l, k) * p->kept[l].stride));
 		emit_line(b, 2, ".room[%u] = { %s},", l, line.s);
 	}
 	for (tensor_id i = 1; i < g->tensor.n; i++)
 		if (p->place[i].bytes && p->place[i].kind == PLACE)
 			buf_printf(
-			    b, "\t\t.%s = %" PRIu64 ",\n", g->tensor.a[i].name, p->place[i].off);
+			    b, "\t\t.%s = %llu,\n", g->tensor.a[i].name, llu(p->place[i].off));
 	buf_puts(b, "\t},\n");
 }
 
@@ -267,9 +258,9 @@ schedule_tables(const struct plan *p, struct buf *b)
 	for (uint32_t i = 0; i < p->here->nchunks; i++) {
 		const struct chunk *c = &p->here->chunk[i];
 		emit_line(b, 1,
-		    "{ .embed = %s, .head = %s, .slot = %u, .slots = %u, .hop = %" PRIu64 " },",
+		    "{ .embed = %s, .head = %s, .slot = %u, .slots = %u, .hop = %llu },",
 		    c->embed ? "true" : "false", c->head ? "true" : "false", c->slot, c->slots,
-		    (c->place ? hop : 0));
+		    llu(c->place ? hop : 0));
 		hop += c->place ? p->stream_stride : 0;
 	}
 	buf_puts(b, "};\n");
@@ -281,9 +272,9 @@ schedule_tables(const struct plan *p, struct buf *b)
 		    emit_stage_name(p, "actions"), (unsigned)p->here->step[k].microbatches);
 		for (uint32_t i = 0; i < p->here->step[k].action.n; i++) {
 			const struct action *a = &p->here->step[k].action.a[i];
-			buf_printf(b, "\t{ %s, %s, %u, %u, %u, %u, %u, %" PRIu64 " },\n",
-			    kinds[a->kind], phases[a->phase], a->chunk, a->slot, a->stage, a->tag,
-			    a->microbatch, plan_hop(p, a));
+			buf_printf(b, "\t{ %s, %s, %u, %u, %u, %u, %u, %llu },\n", kinds[a->kind],
+			    phases[a->phase], a->chunk, a->slot, a->stage, a->tag, a->microbatch,
+			    llu(plan_hop(p, a)));
 		}
 		buf_puts(b, "};\n");
 	}
@@ -326,8 +317,8 @@ model(const struct plan *p, const char *fingerprint, const char *refusal, const 
 		{ "stat", R_STAT } };
 
 	for (enum om_group i = 0; i < OM_N_GROUPS; i++)
-		buf_printf(&mesh, "%s[%s] = %" PRIu64, i ? ", " : "", emit_group(i),
-		    p->shard->mesh.size[i]);
+		buf_printf(&mesh, "%s[%s] = %llu", i ? ", " : "", emit_group(i),
+		    llu(p->shard->mesh.size[i]));
 	for (enum phase ph = FORWARD; ph <= g->last_phase; ph++)
 		buf_printf(&passes, "om_%s, ", emit_stage_name(p, graph_phase_names[ph]));
 	buf_puts(b, "\t{\n");
@@ -344,25 +335,25 @@ model(const struct plan *p, const char *fingerprint, const char *refusal, const 
 	if (p->target->tflops > 0)
 		fields_of(b, ".peak = %s,", text_double(p->target->tflops * 1e12));
 	if (gib > 0)
-		fields_of(b, ".memory = %" PRIu64 ",", (uint64_t)(gib * 1073741824.0));
-	fields_of(b, ".real = %" PRIu64 ", .weight_size = %" PRIu64 ", .moment_size = %" PRIu64 ",",
-	    target_bytes(p->target, g->format[ROLE_MASTER], 1),
-	    target_bytes(p->target, g->format[ROLE_WEIGHT], 1),
-	    target_bytes(p->target, g->format[ROLE_MOMENT], 1));
+		fields_of(b, ".memory = %llu,", llu((uint64_t)(gib * 1073741824.0)));
+	fields_of(b, ".real = %llu, .weight_size = %llu, .moment_size = %llu,",
+	    llu(target_bytes(p->target, g->format[ROLE_MASTER], 1)),
+	    llu(target_bytes(p->target, g->format[ROLE_WEIGHT], 1)),
+	    llu(target_bytes(p->target, g->format[ROLE_MOMENT], 1)));
 	fields_of(b,
 	    ".init_std = OM_INIT_STD, .beta1 = OM_BETA1, .beta2 = OM_BETA2, "
 	    ".clip_norm = OM_CLIP_NORM, .mesh = { { %s } }, .stage = %u,",
 	    mesh.s, p->stage);
 	if (many)
 		fields_of(b,
-		    ".step = %s, .nsteps = %u, .chunk = %s, .nchunks = %u, .hop_bytes = %" PRIu64
-		    ",",
+		    ".step = %s, .nsteps = %u, .chunk = %s, .nchunks = %u, .hop_bytes = %llu,",
 		    emit_stage_name(p, "steps"), p->here->nsteps, emit_stage_name(p, "chunks"),
-		    p->here->nchunks, shard_bytes(p->shard, g->seg.a[g->head].x));
+		    p->here->nchunks, llu(shard_bytes(p->shard, g->seg.a[g->head].x)));
 	fields_of(b, ".arena_bytes = %s,", many ? emit_number(p->arena_bytes) : "OM_ARENA_BYTES");
 	for (unsigned i = 0; i < LEN(regions); i++)
-		fields_of(b, ".%s_off = %s, .%s_bytes = %" PRIu64 ",", regions[i].name,
-		    in_region(p, regions[i].r, 0), regions[i].name, p->region_bytes[regions[i].r]);
+		fields_of(b, ".%s_off = %s, .%s_bytes = %llu,", regions[i].name,
+		    in_region(p, regions[i].r, 0), regions[i].name,
+		    llu(p->region_bytes[regions[i].r]));
 	fields_of(b, ".token_off = %s, .label_off = %s, .ctl_off = %s, .loss_off = %s,",
 	    off(p, g->tokens), off(p, g->labels), off(p, g->ctl), off(p, g->loss));
 	fields_of(b, ".param = %s, .nparams = %u, .bucket = %s, .nbuckets = %u,",

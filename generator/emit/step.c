@@ -2,7 +2,6 @@
  * src/step.c: the step, one function a layer kind and phase, one op a line in the order of the
  * plan.
  */
-#include <inttypes.h>
 #include <string.h>
 
 #include "emit/emit.h"
@@ -59,11 +58,11 @@ comment(const struct plan *p, const struct launch *st, struct buf *b)
 	struct buf line = { 0 };
 
 	if (st->span)
-		buf_printf(&line, "%s%s, %" PRIu64 " elements%s",
+		buf_printf(&line, "%s%s, %llu elements%s",
 		    st->tensors > 1 ? xprintf("%u tensors from ", st->tensors) : "",
-		    g->tensor.a[st->op.arg[0]].name, st->span,
+		    g->tensor.a[st->op.arg[0]].name, llu(st->span),
 		    st->layers > 1 ? " of each layer" : "");
-	for (uint8_t i = r->nin; i < r->nin + r->nout && !st->span; i++) {
+	for (uint8_t i = r->nin; i < r->nargs && !st->span; i++) {
 		tensor_id t = st->op.arg[i];
 		buf_printf(&line, "%s%s%s %s", line.n ? ", " : "", r->arg[i].accumulate ? "+" : "",
 		    tensor_short_name(g, t), emit_shape(&g->tensor.a[t]));
@@ -151,9 +150,9 @@ launched(const struct plan *p, uint32_t s, int ph, const struct launch *st, stru
 
 	for (uint8_t k = 0; st->first && !st->stores && k < MAX_ARGS; k++)
 		if (p->graph->tensor.a[st->op.arg[k]].class == T_GRAD)
-			buf_printf(body, "%s\tom_clear(%s, %" PRIu64 ");\n",
+			buf_printf(body, "%s\tom_clear(%s, %llu);\n",
 			    varies ? "\tif (first)\n\t" : "", address(p, s, st, st->op.arg[k]),
-			    p->place[st->op.arg[k]].bytes);
+			    llu(p->place[st->op.arg[k]].bytes));
 	if (varies && st->stores)
 		buf_printf(
 		    call, "(first ? launch_%s : launch_%s)(", p->inst->a[st->stores].name, name);
@@ -167,21 +166,18 @@ arguments(const struct plan *p, uint32_t s, int ph, uint32_t i, struct buf *call
 {
 	const struct launch *st = &p->prog[s][ph].a[i];
 	const struct op_row *r = op_row(st->op.op);
+	uint64_t ranks = p->shard->mesh.size[st->op.group];
 
-	for (uint8_t k = 0; k < r->nin + r->nout; k++) {
-		const struct tensor *t = &p->graph->tensor.a[st->op.arg[k]];
-		if (!st->op.arg[k])
+	for (uint8_t k = 0; k < r->nargs; k++) {
+		tensor_id t = st->op.arg[k];
+		const char *at = t ? address(p, s, st, t) : NULL;
+		enum tensor_class class = p->graph->tensor.a[t].class;
+		if (!t)
 			continue;
-		bool part = st->span && (t->class == T_PARAM || t->class == T_GRAD) &&
-			    p->shard->mesh.size[st->op.group] > 1;
-		buf_puts(call, k ? ", " : "");
-		if (part)
-			buf_printf(call, "PART(%s, %s, %" PRIu64 ")",
-			    address(p, s, st, st->op.arg[k]), emit_group(st->op.group),
-			    plan_bytes(
-				p, st->op.arg[k], st->span / p->shard->mesh.size[st->op.group]));
-		else
-			buf_puts(call, address(p, s, st, st->op.arg[k]));
+		if (st->span && (class == T_PARAM || class == T_GRAD) && ranks > 1)
+			at = xprintf("PART(%s, %s, %llu)", at, emit_group(st->op.group),
+			    llu(plan_bytes(p, t, st->span / ranks)));
+		buf_printf(call, "%s%s", k ? ", " : "", at);
 	}
 	if (st->workspace_bytes)
 		buf_printf(call, ", WORKSPACE(%s)", emit_workspace(p, s, ph, i));
@@ -306,7 +302,6 @@ microbatch(const struct plan *p, int ph, struct buf *b)
 static void
 stage_passes(const struct plan *p, struct buf *b)
 {
-
 	for (enum pass_id i = 0; i < N_PASSES; i++) {
 		const struct pass pass = shard_pass(p->graph, i);
 		bool trains = i <= PASS_WEIGHTS;

@@ -109,7 +109,7 @@ grad_segment(struct graph *g, uint32_t s)
 		const char *rules = r->grad;
 		bool reached = r->root;
 		struct rule rule;
-		for (uint8_t a = r->nin; a < r->nin + r->nout; a++)
+		for (uint8_t a = r->nin; a < r->nargs; a++)
 			reached |= g->tensor.a[f->arg[a]].grad != 0;
 		while (reached && rule_next(&rules, &rule))
 			apply_rule(g, bwd, f, &rule);

@@ -110,17 +110,15 @@ parse_row(struct op_row *r, const char *name, const char *const *c)
 	for (const char *s = c[C_INTS]; *s; s++)
 		if (*s != ' ')
 			r->ints[r->nints++] = *s;
-	r->nconsts = UINT8_MAX;
+	bool kept = false;
 	for (const char *s = c[C_FLOATS] + strspn(c[C_FLOATS], " "); *s; s += strspn(s, " ")) {
 		size_t len = strcspn(s, " ");
-		if (*s == ';')
-			r->nconsts = r->nfloats;
-		else
+		kept |= *s == ';';
+		if (*s != ';')
 			memcpy(r->floats[r->nfloats++], s, len);
+		r->nconsts = kept ? r->nconsts : r->nfloats;
 		s += len;
 	}
-	if (r->nconsts == UINT8_MAX)
-		r->nconsts = r->nfloats;
 	r->nin = parse_args(c[C_IN], r->arg);
 	r->nout = parse_args(c[C_OUT], r->arg + r->nin);
 	r->nargs = r->nin + r->nout;
@@ -378,7 +376,7 @@ op_bind(const struct graph *g, const struct op *o, struct sizes *z)
 	 * the checks
 	 */
 	for (int pass = 0; pass < 2; pass++)
-		for (uint8_t i = 0; i < r->nin + r->nout; i++) {
+		for (uint8_t i = 0; i < r->nargs; i++) {
 			const struct arg_row *a = &r->arg[i];
 			if (!o->arg[i] && a->optional)
 				continue;
@@ -430,7 +428,7 @@ op_text(const struct graph *g, const struct op *o)
 	const struct op_row *r = op_row(o->op);
 	struct buf b = { 0 };
 
-	for (uint8_t i = r->nin; i < r->nin + r->nout; i++)
+	for (uint8_t i = r->nin; i < r->nargs; i++)
 		if (o->arg[i])
 			buf_printf(&b, "%s%s%s", b.n ? ", " : "", r->arg[i].accumulate ? "+" : "",
 			    g->tensor.a[o->arg[i]].name);

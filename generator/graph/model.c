@@ -108,19 +108,9 @@ param(struct builder *b, const char *name, const char *hf, enum om_group copies,
 	return id;
 }
 
-/* What is counted over the microbatches of a step, and then over the ranks of a group. */
-static tensor_id
-stat(struct builder *b, const char *name, enum role r, enum om_group sum, uint64_t n)
-{
-	tensor_id id = tensor(b, name, T_STAT, r, DIMS(n));
-
-	b->g->tensor.a[id].sum = sum;
-	return id;
-}
-
 /*
- * Adds an op. Each tensor that it gives, where none is said, is an activation of the next name with
- * the shape and role of op.def.
+ * Adds an op. Each tensor that it gives, where none is said, has the next name, and the shape and
+ * role of op.def. It is an activation, or what an op adds to: a statistic of all data ranks.
  */
 static struct op
 op(struct builder *b, const char *const *name, struct op o)
@@ -129,8 +119,12 @@ op(struct builder *b, const char *const *name, struct op o)
 
 	o.line = b->line;
 	for (uint8_t i = r->nin; i < r->nargs; i++)
-		if (!o.arg[i] && !r->arg[i].optional)
-			o.arg[i] = tensor(b, *name++, T_ACT, r->arg[i].role, 0, NULL);
+		if (!o.arg[i] && !r->arg[i].optional) {
+			bool sum = r->arg[i].accumulate;
+			o.arg[i] =
+			    tensor(b, *name++, sum ? T_STAT : T_ACT, r->arg[i].role, 0, NULL);
+			b->g->tensor.a[o.arg[i]].sum = sum ? OM_DATA : OM_ALONE;
+		}
 	op_shape(b->g, &o);
 	*PUSH(b->g->seg.a[b->seg].ops[FORWARD]) = o;
 	return o;
@@ -365,21 +359,16 @@ route(struct builder *b, const struct object *m, tensor_id x)
 	b->line = spec_value(ro, F_router_score)->line;
 	tensor_id w = param(b, "router", "model.layers.%l.mlp.gate.weight", OM_DATA,
 	    DIMS(E, g->tensor.a[x].dim[1]));
-	struct op o = { strcmp(routing, "uniform") ? OP_route : OP_route_uniform,
+	op(b, NAMES("weights", "chosen", "probs", "scores_lse", "counts", "load", "aux"),
+	    OP_(strcmp(routing, "uniform") ? OP_route : OP_route_uniform,
 		.arg = { result(b, NAMES("scores"), OP_(OP_gate, .arg = { x, w })) },
 		.ints = { K, size_of(ro, F_router_normalize), score, size_of(ro, F_router_n_groups),
 		    size_of(ro, F_router_top_groups), parts },
 		.floats = { spec_num(ro, F_router_weight_scale),
 		    spec_num(ro, F_router_load_balance) / shares,
-		    spec_num(ro, F_router_z_loss) / shares } };
-	tensor_id *out = o.arg + op_row(o.op)->nin;
-	out[0] = tensor(b, "weights", T_ACT, ROLE_STAT, DIMS(b->T, K));
-	out[1] = tensor(b, "chosen", T_ACT, ROLE_INT32, DIMS(b->T, K));
-	out[2] = tensor(b, "probs", T_ACT, ROLE_STAT, DIMS(b->T, E));
-	out[3] = tensor(b, "scores_lse", T_ACT, ROLE_STAT, DIMS(b->T));
-	out[4] = tensor(b, "counts", T_ACT, ROLE_INT32, DIMS(parts, E));
-	out[5] = stat(b, "load", ROLE_INT64, OM_DATA, E);
-	out[6] = stat(b, "aux", ROLE_FP64, OM_DATA, 2);
+		    spec_num(ro, F_router_z_loss) / shares }));
+	const struct oplist *l = &g->seg.a[b->seg].ops[FORWARD];
+	struct op *o = &l->a[l->n - 1];
 	if (spec_num(ro, F_router_bias_gamma) > 0) {
 		tensor_id bias = tensor(b, "choice_bias", T_BUFFER, ROLE_STAT, DIMS(E));
 		struct tensor *t = &g->tensor.a[bias];
@@ -387,11 +376,11 @@ route(struct builder *b, const struct object *m, tensor_id x)
 		t->init = INIT_ZERO;
 		t->copies = OM_DATA;
 		t->line = spec_value(ro, F_router_bias_gamma)->line;
-		o.arg[1] = bias;
+		o->arg[1] = bias;
 	} else if (!strcmp(routing, "random")) {
-		o.arg[2] = tensor(b, "draw", T_INPUT, ROLE_INT64, DIMS(3));
+		o->arg[2] = tensor(b, "draw", T_INPUT, ROLE_INT64, DIMS(3));
 	}
-	return op(b, NULL, o);
+	return *o;
 }
 
 static tensor_id
@@ -717,7 +706,8 @@ graph_build(struct object *trainer)
 	b.line = spec_value(trainer, F_transformer_lm_head)->line;
 	if (!spec_int(trainer, F_lm_head_tied))
 		w = param(&b, "w", "lm_head.weight", OM_DATA, DIMS(V, D));
-	g->loss = stat(&b, "loss", ROLE_FP64, OM_WORLD, 2);
+	g->loss = tensor(&b, "loss", T_STAT, ROLE_FP64, DIMS(2));
+	g->tensor.a[g->loss].sum = OM_WORLD;
 	head(&b, norm_w, w);
 
 	for (uint32_t s = g->embed; s <= g->head; s++)

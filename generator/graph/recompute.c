@@ -13,7 +13,7 @@ repeatable(const struct op *o, const char *what)
 {
 	const struct op_row *r = op_row(o->op);
 
-	for (uint8_t i = r->nin; i < r->nin + r->nout; i++)
+	for (uint8_t i = r->nin; i < r->nargs; i++)
 		if (r->arg[i].accumulate)
 			return false;
 	bool cheap = !strcmp(r->flops, "0"), routed = arg_routed(&r->arg[r->nin]);
@@ -64,7 +64,7 @@ pointless(const struct graph *g, const struct segment *seg, uint32_t i, const bo
 			more &= !op_reads(&bwd->a[j], o->arg[k]);
 		kept += more ? tensor_elems(&g->tensor.a[o->arg[k]]) : 0;
 	}
-	for (uint8_t k = r->nin; k < r->nin + r->nout; k++)
+	for (uint8_t k = r->nin; k < r->nargs; k++)
 		freed += tensor_elems(&g->tensor.a[o->arg[k]]);
 	return kept >= freed;
 }
@@ -80,7 +80,7 @@ recompute_segment(struct graph *g, uint32_t s, const char *what)
 	for (uint32_t i = fwd->n; i-- > 0;) {
 		const struct op *o = &fwd->a[i];
 		const struct op_row *r = op_row(o->op);
-		for (uint8_t k = r->nin; k < r->nin + r->nout && repeatable(o, what); k++) {
+		for (uint8_t k = r->nin; k < r->nargs && repeatable(o, what); k++) {
 			for (uint32_t j = 0; j < bwd->n; j++)
 				repeat[i] |= op_reads(&bwd->a[j], o->arg[k]);
 			for (uint32_t j = i + 1; j < fwd->n; j++)
@@ -93,7 +93,7 @@ recompute_segment(struct graph *g, uint32_t s, const char *what)
 		if (!repeat[i])
 			continue;
 		struct op *o = append(&w, fwd->a[i]);
-		for (uint8_t k = r->nin; k < r->nin + r->nout; k++) {
+		for (uint8_t k = r->nin; k < r->nargs; k++) {
 			tensor_id old = o->arg[k];
 			*PUSH(w.old) = old;
 			*PUSH(w.new) = o->arg[k] = graph_like(g, old, T_ACT, g->tensor.a[old].role,

@@ -10,7 +10,7 @@ moves(const struct graph *g, const struct segment *seg, const struct op *o, cons
 {
 	const struct op_row *r = op_row(o->op);
 
-	for (uint8_t i = r->nin; i < r->nin + r->nout; i++) {
+	for (uint8_t i = r->nin; i < r->nargs; i++) {
 		const struct tensor *t = &g->tensor.a[o->arg[i]];
 		if (t->class != T_GRAD &&
 		    (t->class != T_ACT || needed[o->arg[i]] || o->arg[i] == seg->dx))

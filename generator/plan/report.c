@@ -4,20 +4,6 @@
 #include "plan/plan.h"
 
 static void
-place_text(const struct plan *p, tensor_id t, struct buf *out)
-{
-	const struct tensor *x = &p->graph->tensor.a[t];
-	const struct place *pl = &p->place[t];
-
-	buf_printf(out, "  %-28s %-17s %14llu %14llu", x->name, plan_region_names[pl->region],
-	    llu(pl->off), llu(pl->bytes));
-	if (p->graph->seg.a[x->seg].nlayers && pl->kind != DSTREAM)
-		buf_printf(
-		    out, " x%u stride %llu", p->graph->seg.a[x->seg].nlayers, llu(pl->stride));
-	buf_puts(out, "\n");
-}
-
-static void
 print_stage(const struct plan *p, struct buf *out)
 {
 	const struct graph *g = p->graph;
@@ -29,9 +15,17 @@ print_stage(const struct plan *p, struct buf *out)
 		buf_printf(out, "  region %-17s %14llu %14llu\n", plan_region_names[r],
 		    llu(p->region_off[r]), llu(p->region_bytes[r]));
 	buf_puts(out, "buffers\n");
-	for (tensor_id t = 1; t < g->tensor.n; t++)
-		if (p->place[t].bytes)
-			place_text(p, t, out);
+	for (tensor_id t = 1; t < g->tensor.n; t++) {
+		const struct place *pl = &p->place[t];
+		uint32_t layers = g->seg.a[g->tensor.a[t].seg].nlayers;
+		if (!pl->bytes)
+			continue;
+		buf_printf(out, "  %-28s %-17s %14llu %14llu", g->tensor.a[t].name,
+		    plan_region_names[pl->region], llu(pl->off), llu(pl->bytes));
+		if (layers && pl->kind != DSTREAM)
+			buf_printf(out, " x%u stride %llu", layers, llu(pl->stride));
+		buf_puts(out, "\n");
+	}
 	for (struct launch_at at = { 0 }; plan_next(p, &at);) {
 		const struct launch *st = at.launch;
 		const struct launch *events = &p->prog[at.seg][at.phase].of->a[at.i];

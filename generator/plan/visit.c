@@ -37,15 +37,7 @@ plan_slot_layers(const struct plan *p, const struct segment *seg)
 bool
 plan_runs(const struct plan *p, uint32_t seg)
 {
-	const struct graph *g = p->graph;
-
-	if (seg >= g->decode)
-		return p->decode;
-	if (seg == g->embed)
-		return p->here->embed;
-	if (seg == g->head || seg == g->eval)
-		return p->here->head;
-	return plan_slot_layers(p, &g->seg.a[seg]) != 0;
+	return seg >= p->graph->decode ? p->decode : stage_runs(p->shard, p->stage, seg) != 0;
 }
 
 uint64_t

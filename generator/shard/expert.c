@@ -11,6 +11,10 @@
 
 /* ---- expert parallelism ---- */
 
+struct named {
+	struct word name;
+	tensor_id t;
+};
 /* The layer being rewritten. */
 struct rows {
 	struct graph *g;
@@ -19,11 +23,7 @@ struct rows {
 	/* by tensor: what stands for it, 0: itself; it has a row for each routed one */
 	tensor_id *same;
 	bool *routed;
-	ARRAY(struct {
-		struct word name;
-		tensor_id t;
-	})
-	named; /* by rules, the last one holds */
+	ARRAY(struct named) named; /* by rules, the last one holds */
 };
 
 static struct op *
@@ -81,10 +81,7 @@ apply_rule(struct rows *w, const struct op *o, const struct rule *rule, struct o
 			if (r->arg[i].accumulate)
 				w->g->tensor.a[n->arg[i]].sum = OM_DATA;
 		}
-	}
-	for (uint8_t i = 0; i < r->nargs; i++) {
-		PUSH(w->named)->t = n->arg[i];
-		w->named.a[w->named.n - 1].name = i < r->nin ? rule->in[i] : rule->out[i - r->nin];
+		*PUSH(w->named) = (struct named){ name, n->arg[i] };
 	}
 }
 

@@ -41,23 +41,30 @@ stage_kind(const struct stage *st, const struct segment *kind)
 }
 
 uint64_t
+stage_runs(const struct shard *s, uint32_t stage, uint32_t seg)
+{
+	const struct graph *g = s->graph;
+	const struct stage *st = &s->stage[stage];
+
+	if (seg == g->embed)
+		return st->embed;
+	if (seg == g->head || seg == g->eval)
+		return st->head;
+	return g->seg.a[seg].nlayers ? stage_kind(st, &g->seg.a[seg]) : 1;
+}
+
+uint64_t
 stage_layers(const struct shard *s, uint32_t stage, const struct tensor *t)
 {
 	const struct graph *g = s->graph;
 	const struct stage *st = &s->stage[stage];
-	const struct segment *seg = &g->seg.a[t->seg];
 
 	/* every stage counts the loss, and is given the tokens */
-	if ((t->class == T_INPUT || t->class == T_STAT) && !seg->nlayers)
+	if ((t->class == T_INPUT || t->class == T_STAT) && !g->seg.a[t->seg].nlayers)
 		return 1;
-	if (t->seg == g->embed) {
-		/* a tied head needs the embedding's weights on the last stage too */
-		bool tied = t->class != T_ACT && spec_int(g->trainer, F_lm_head_tied);
-		return st->embed || (st->head && tied);
-	}
-	if (t->seg == g->head || t->seg == g->eval)
-		return st->head;
-	return seg->nlayers ? stage_kind(st, seg) : 1;
+	/* a tied head needs the embedding's weights on the last stage too */
+	bool tied = t->class != T_ACT && spec_int(g->trainer, F_lm_head_tied);
+	return t->seg == g->embed && tied ? st->embed || st->head : stage_runs(s, stage, t->seg);
 }
 
 uint64_t

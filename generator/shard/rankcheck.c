@@ -284,12 +284,12 @@ check_stage(const struct shard *s, uint32_t step, uint32_t stage)
 /* ---- gradients and weights: each parameter reduced once, by those who have it, then gathered */
 
 /*
- * Ops of the last microbatch's passes but forward, then of the update, that use a tensor: its
- * collective; of others the last of those passes, the first and the last of the update. 1 + index,
- * 0: none.
+ * How often and where ops of the last microbatch's passes but forward, then of the update, sum or
+ * gather a tensor: behind the last that adds to a sum, or changes weights; before the first that
+ * reads the sum. 1 + index, 0: none.
  */
 struct use {
-	uint32_t times, at, back, first, last;
+	uint32_t times, at, behind, before;
 };
 
 /* Of each phase but forward, from the head to the embedding; from *update on the update. */
@@ -319,14 +319,14 @@ find_uses(const struct graph *g, const struct oplist *l, uint32_t update)
 		const struct op *o = &l->a[i];
 		for (uint8_t k = 0; k < op_row(o->op)->nargs; k++) {
 			struct use *u = &use[o->arg[k]];
+			bool sum = g->tensor.a[o->arg[k]].class == T_GRAD;
 			if (o->op == op_collective(g->tensor.a[o->arg[k]].role)) {
 				u->times += u->at != i + 1;
 				u->at = i + 1;
-			} else if (i < update) {
-				u->back = i + 1;
-			} else {
-				u->first = u->first ? u->first : i + 1;
-				u->last = i + 1;
+			} else if (sum == (i < update)) {
+				u->behind = i + 1;
+			} else if (sum && !u->before) {
+				u->before = i + 1;
 			}
 		}
 	}
@@ -363,14 +363,12 @@ check_buckets(const struct shard *s)
 				    "%s of %s is among the wrong ranks: they do not hold "
 				    "the same %s",
 				    op, name, tensor_by_expert(x) ? "experts" : "layers");
-			/* sums are read when they are whole; weights gathered when they are new */
-			uint32_t later = k ? u->last : u->back, sooner = k ? 0 : u->first;
-			if (u->times && u->at < later)
+			if (u->times && u->at < u->behind)
 				return xprintf("%s of %s comes before %s", op, name,
-				    op_row(l.a[later - 1].op)->name);
-			if (u->at > sooner && sooner)
+				    op_row(l.a[u->behind - 1].op)->name);
+			if (u->before && u->at > u->before)
 				return xprintf("%s of %s comes after %s", op, name,
-				    op_row(l.a[sooner - 1].op)->name);
+				    op_row(l.a[u->before - 1].op)->name);
 		}
 	}
 	return NULL;
@@ -380,7 +378,6 @@ check_buckets(const struct shard *s)
 
 struct meeting { /* something that a group does together */
 	const struct op *op;
-	enum om_group group;
 	uint64_t bytes;
 	uint32_t layer;
 };
@@ -435,7 +432,7 @@ add_ops(const struct shard *s, uint32_t stage, struct meetings *to, const struct
 			bytes = size_add(bytes, size_mul(shard_bytes(s, o->arg[k]), layers));
 		/* parts of the model that other stages have are theirs to reduce */
 		if (layers || o->group == OM_WORLD || o->group == OM_PIPELINE)
-			*PUSH(*to) = (struct meeting){ o, o->group, bytes, layer };
+			*PUSH(*to) = (struct meeting){ o, bytes, layer };
 	}
 	return NULL;
 }
@@ -555,7 +552,8 @@ pass_message(struct run *r, uint64_t rank, const struct action *a, bool *moved)
 static const char *
 gather(struct run *r, uint64_t rank, const struct meeting *m, bool *moved)
 {
-	struct gathering *group = &r->group[m->group][om_mesh_member(&r->mesh, m->group, rank, 0)];
+	struct gathering *group =
+	    &r->group[m->op->group][om_mesh_member(&r->mesh, m->op->group, rank, 0)];
 
 	if (!group->came)
 		group->first = rank;
@@ -563,12 +561,12 @@ gather(struct run *r, uint64_t rank, const struct meeting *m, bool *moved)
 	if (o != m && (o->op->op != m->op->op || o->bytes != m->bytes || o->layer != m->layer ||
 			  o->op->arg[op_row(o->op->op)->nin] != m->op->arg[op_row(m->op->op)->nin]))
 		return xprintf("%s, where %s", at_text(r, rank), at_text(r, group->first));
-	*moved = ++group->came == r->mesh.size[m->group];
+	*moved = ++group->came == r->mesh.size[m->op->group];
 	if (!*moved)
 		return NULL;
 	group->came = 0;
-	for (uint64_t i = 0; i < r->mesh.size[m->group]; i++) {
-		uint64_t k = om_mesh_member(&r->mesh, m->group, rank, i);
+	for (uint64_t i = 0; i < r->mesh.size[m->op->group]; i++) {
+		uint64_t k = om_mesh_member(&r->mesh, m->op->group, rank, i);
 		r->at[k]++;
 		if (k != rank)
 			r->ready[r->nready++] = k;
@@ -585,10 +583,10 @@ waits_for(const struct run *r, uint64_t rank)
 	if (!e->meeting)
 		return om_mesh_member(&r->mesh, OM_PIPELINE, rank, e->action->stage);
 	/* who can go no further and is at something of the group has come */
-	for (uint64_t i = 0; i < r->mesh.size[e->meeting->group]; i++) {
-		uint64_t k = om_mesh_member(&r->mesh, e->meeting->group, rank, i);
+	for (uint64_t i = 0; i < r->mesh.size[e->meeting->op->group]; i++) {
+		uint64_t k = om_mesh_member(&r->mesh, e->meeting->op->group, rank, i);
 		const struct event *o = event_at(r, k);
-		if (!o || !o->meeting || o->meeting->group != e->meeting->group)
+		if (!o || !o->meeting || o->meeting->op->group != e->meeting->op->group)
 			return k;
 	}
 	return rank;

@@ -7,12 +7,6 @@
 
 #include "shard/shard.h"
 
-static uint64_t
-min64(uint64_t a, uint64_t b)
-{
-	return a < b ? a : b;
-}
-
 /* Of so many bytes in equal parts, one a rank, a rank sends all but its own. */
 static void
 all_but_own(struct stage *st, enum collective_kind kind, uint64_t ranks, uint64_t bytes)
@@ -34,9 +28,10 @@ rows_sent(const struct shard *s, uint32_t i, bool back)
 		if (!(back ? r->returns : r->sends))
 			continue;
 		/* balanced, as many as a rank has tokens for, or room */
-		uint64_t n = min64(shard_capacity(s, kind->ffn),
-		    size_mul(g->T, (uint64_t)spec_int(kind->ffn, F_moe_top_k)));
-		rows = size_add(rows, size_mul(n, stage_kind(&s->stage[i], kind)));
+		uint64_t n = size_mul(g->T, (uint64_t)spec_int(kind->ffn, F_moe_top_k));
+		uint64_t room = shard_capacity(s, kind->ffn),
+			 layers = stage_kind(&s->stage[i], kind);
+		rows = size_add(rows, size_mul(n < room ? n : room, layers));
 	}
 	return rows;
 }

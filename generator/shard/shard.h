@@ -104,7 +104,8 @@ uint32_t chunk_room(const struct chunk *c, uint32_t life, uint32_t slot);
 /* How many layers of a kind a chunk has, and a stage. */
 uint64_t chunk_layers(const struct chunk *c, const struct segment *kind);
 uint64_t stage_kind(const struct stage *st, const struct segment *kind);
-/* How many layers of a tensor's segment a stage holds (1 for what exists once and is there). */
+/* How many layers of a segment a stage runs (1 of what exists once), and of a tensor it holds. */
+uint64_t stage_runs(const struct shard *s, uint32_t stage, uint32_t seg);
 uint64_t stage_layers(const struct shard *s, uint32_t stage, const struct tensor *t);
 
 /*
