@@ -252,7 +252,6 @@ schedule_tables(const struct plan *p, struct buf *b)
 {
 	static const char *const kinds[] = { "OM_PASS", "OM_SEND", "OM_RECEIVE" };
 	static const char *const phases[] = { "OM_FORWARD", "OM_BACKWARD", "OM_WEIGHTS" };
-	uint64_t hop = p->hop_off;
 
 	buf_printf(b, "\nstatic const struct om_chunk %s[] = {\n", emit_stage_name(p, "chunks"));
 	for (uint32_t i = 0; i < p->here->nchunks; i++) {
@@ -260,8 +259,7 @@ schedule_tables(const struct plan *p, struct buf *b)
 		emit_line(b, 1,
 		    "{ .embed = %s, .head = %s, .slot = %u, .slots = %u, .hop = %llu },",
 		    c->embed ? "true" : "false", c->head ? "true" : "false", c->slot, c->slots,
-		    llu(c->place ? hop : 0));
-		hop += c->place ? p->stream_stride : 0;
+		    llu(p->hop[i]));
 	}
 	buf_puts(b, "};\n");
 	for (uint32_t k = 0; k < p->here->nsteps; k++) {

@@ -368,7 +368,7 @@ route(struct builder *b, const struct object *m, tensor_id x)
 		    spec_num(ro, F_router_load_balance) / shares,
 		    spec_num(ro, F_router_z_loss) / shares }));
 	const struct oplist *l = &g->seg.a[b->seg].ops[FORWARD];
-	struct op *o = &l->a[l->n - 1];
+	struct op *o = &l->a[l->n - 1]; /* what it may do without is made last */
 	if (spec_num(ro, F_router_bias_gamma) > 0) {
 		tensor_id bias = tensor(b, "choice_bias", T_BUFFER, ROLE_STAT, DIMS(E));
 		struct tensor *t = &g->tensor.a[bias];

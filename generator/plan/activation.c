@@ -8,18 +8,14 @@
 
 #include "plan/plan.h"
 
-/* Of buffers: the first phase that writes and the last that reads. */
-struct uses {
-	uint8_t from, to;
-};
 enum where { IN_SCRATCH, ON_STREAM, ON_DSTREAM, IN_SAVED };
 /* By tensor. Those that share one buffer because ops work in place have one that stands for all. */
 struct buffers {
 	tensor_id *same; /* a step to that one, which has itself */
 	/* of that one: */
 	enum where *where;
-	struct uses *uses;
-	uint32_t *nth; /* 1 + its number in a program's scratch; zero before and after */
+	struct life *life; /* from the first phase that writes to the last that reads */
+	uint32_t *nth;     /* 1 + its number in a program's scratch; zero before and after */
 };
 
 static tensor_id
@@ -216,43 +212,30 @@ place_caches(struct plan *p)
 }
 
 static void
-find_uses(const struct plan *p, struct buffers *b)
+find_lives(const struct plan *p, struct buffers *b)
 {
 	for (tensor_id t = 0; t < p->graph->tensor.n; t++)
-		b->uses[t].from = N_PHASES;
+		b->life[t].from = N_PHASES;
 	for (struct launch_at at = { 0 }; plan_next(p, &at);) {
 		const struct op_row *r = op_row(at.launch->op.op);
 		for (uint8_t a = 0; a < r->nargs; a++) {
-			struct uses *x = &b->uses[root(b, at.launch->op.arg[a])];
+			struct life *x = &b->life[root(b, at.launch->op.arg[a])];
 			if (a < r->nin && x->to < at.phase)
-				x->to = (uint8_t)at.phase;
+				x->to = at.phase;
 			if (a >= r->nin && x->from > at.phase)
-				x->from = (uint8_t)at.phase;
+				x->from = at.phase;
 		}
 	}
 }
 
 static uint8_t
-life_of(struct uses u)
+life_number(enum phase from, enum phase to)
 {
 	uint8_t l = 0;
 
-	while (l < N_LIVES && (lives[l].from != u.from || lives[l].to != u.to))
+	while (l < N_LIVES && (lives[l].from != from || lives[l].to != to))
 		l++;
 	return l;
-}
-
-/* How long the stream lives, and its gradient, which is saved where weights' come later. */
-static void
-find_stream_lives(struct plan *p, const struct buffers *b)
-{
-	struct uses x = { FORWARD, BACKWARD };
-
-	for (tensor_id t = 1; t < p->graph->tensor.n; t++)
-		if (b->where[t] == ON_STREAM && b->uses[t].to > x.to)
-			x.to = b->uses[t].to;
-	p->stream_life = life_of(x);
-	p->dstream_life = life_of((struct uses){ BACKWARD, (uint8_t)p->graph->last_phase });
 }
 
 /* What a phase reads of one before it is saved, for every layer of its kind. */
@@ -276,7 +259,7 @@ place_saved(struct plan *p, struct buffers *b)
 			if (g->tensor.a[t].class != T_ACT || b->where[ro] ||
 			    !read_after(g, next, t))
 				continue;
-			uint8_t l = life_of(b->uses[ro]);
+			uint8_t l = life_number(b->life[ro].from, b->life[ro].to);
 			uint64_t bytes = shard_bytes(p->shard, t);
 			uint64_t stride = size_align(bytes, PLAN_ALIGN);
 			b->where[ro] = IN_SAVED;
@@ -321,14 +304,15 @@ plan_activations(struct plan *p)
 	struct graph *g = p->graph;
 	struct buffers b = { .same = xalloc(g->tensor.n * sizeof *b.same),
 		.where = xalloc(g->tensor.n * sizeof *b.where),
-		.uses = xalloc(g->tensor.n * sizeof *b.uses),
+		.life = xalloc(g->tensor.n * sizeof *b.life),
 		.nth = xalloc(g->tensor.n * sizeof *b.nth) };
 	uint64_t stream = shard_bytes(p->shard, g->seg.a[g->head].x);
+	enum phase last = BACKWARD; /* that reads the stream */
 
 	p->stream_stride = size_align(stream, PLAN_ALIGN);
+	p->hop = xalloc(p->here->nchunks * sizeof *p->hop);
 	for (uint32_t c = 0; c < p->here->nchunks; c++)
-		if (p->here->chunk[c].place)
-			plan_take(p, R_COMM, stream);
+		p->hop[c] = p->here->chunk[c].place ? plan_take(p, R_COMM, stream) : 0;
 	for (tensor_id t = 0; t < g->tensor.n; t++)
 		b.same[t] = t;
 	for (const struct segment *seg = g->seg.a; seg < g->seg.a + g->seg.n; seg++) {
@@ -337,8 +321,13 @@ plan_activations(struct plan *p)
 	}
 	b.where[0] = IN_SCRATCH; /* that of segments without one */
 	join_in_place(p, &b);
-	find_uses(p, &b);
-	find_stream_lives(p, &b);
+	find_lives(p, &b);
+	for (tensor_id t = 1; t < g->tensor.n; t++)
+		if (b.where[t] == ON_STREAM && b.life[t].to > last)
+			last = b.life[t].to;
+	p->stream_life = life_number(FORWARD, last);
+	p->dstream_life =
+	    life_number(BACKWARD, g->last_phase); /* N_LIVES: no later phase reads it */
 	place_saved(p, &b);
 	place_caches(p);
 	p->stream_off = p->kept[p->stream_life].off;

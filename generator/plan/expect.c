@@ -50,7 +50,7 @@ ratio(double a, double b)
 	return b > 0 ? a / b : 1;
 }
 
-/* Of one stage, without the bubble; rates are those of a machine. */
+/* Of one stage, without the bubble, by the rates of a machine. */
 static struct expected
 stage_expected(const struct plan *p, const struct target_row *from)
 {

@@ -494,7 +494,8 @@ plan_stage(struct plan *p)
 	}
 	p->stream_off += p->region_off[R_SAVED];
 	p->dstream_off += p->region_off[p->dstream_life < N_LIVES ? R_SAVED : R_SCRATCH];
-	p->hop_off = p->region_off[R_COMM];
+	for (uint32_t c = 0; c < p->here->nchunks; c++)
+		p->hop[c] += p->here->chunk[c].place ? p->region_off[R_COMM] : 0;
 }
 
 /* Of each program of a stage, after those of the stages before it. */

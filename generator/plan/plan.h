@@ -166,7 +166,7 @@ struct plan { /* of one stage of the pipeline; there is one a stage */
 		uint64_t off, stride; /* of R_SAVED: its first room; between them */
 	} kept[N_LIVES];
 	uint64_t stream_off, stream_stride; /* an entry before each layer of a chunk, and a last */
-	uint64_t hop_off; /* chunks' gradients on their way, one after the other */
+	uint64_t *hop; /* by chunk: its gradient on its way to the one before; 0: there is none */
 	uint64_t dstream_off;
 	uint8_t stream_life, dstream_life; /* N_LIVES: one buffer, which is not saved */
 	uint64_t cache_more;               /* of decode's, what the arena would not have else */

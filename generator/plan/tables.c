@@ -96,7 +96,7 @@ part_holds(const char *s, size_t n, const char *arch, const char *weights, const
 
 	if (is)
 		return strlen(is) == left && !memcmp(is, value, left);
-	if (!strncmp(s, WITH, strlen(WITH))) /* word by word, elsewhere */
+	if (!strncmp(s, WITH, strlen(WITH))) /* kernel_for compares it */
 		return true;
 	if (at >= n || s[at] == '=')
 		internal("kernel.def: condition '%s'", s);

@@ -378,6 +378,7 @@ check_buckets(const struct shard *s)
 
 struct meeting { /* something that a group does together */
 	const struct op *op;
+	enum om_group group;
 	uint64_t bytes;
 	uint32_t layer;
 };
@@ -432,7 +433,7 @@ add_ops(const struct shard *s, uint32_t stage, struct meetings *to, const struct
 			bytes = size_add(bytes, size_mul(shard_bytes(s, o->arg[k]), layers));
 		/* parts of the model that other stages have are theirs to reduce */
 		if (layers || o->group == OM_WORLD || o->group == OM_PIPELINE)
-			*PUSH(*to) = (struct meeting){ o, bytes, layer };
+			*PUSH(*to) = (struct meeting){ o, o->group, bytes, layer };
 	}
 	return NULL;
 }
@@ -552,8 +553,7 @@ pass_message(struct run *r, uint64_t rank, const struct action *a, bool *moved)
 static const char *
 gather(struct run *r, uint64_t rank, const struct meeting *m, bool *moved)
 {
-	struct gathering *group =
-	    &r->group[m->op->group][om_mesh_member(&r->mesh, m->op->group, rank, 0)];
+	struct gathering *group = &r->group[m->group][om_mesh_member(&r->mesh, m->group, rank, 0)];
 
 	if (!group->came)
 		group->first = rank;
@@ -561,12 +561,12 @@ gather(struct run *r, uint64_t rank, const struct meeting *m, bool *moved)
 	if (o != m && (o->op->op != m->op->op || o->bytes != m->bytes || o->layer != m->layer ||
 			  o->op->arg[op_row(o->op->op)->nin] != m->op->arg[op_row(m->op->op)->nin]))
 		return xprintf("%s, where %s", at_text(r, rank), at_text(r, group->first));
-	*moved = ++group->came == r->mesh.size[m->op->group];
+	*moved = ++group->came == r->mesh.size[m->group];
 	if (!*moved)
 		return NULL;
 	group->came = 0;
-	for (uint64_t i = 0; i < r->mesh.size[m->op->group]; i++) {
-		uint64_t k = om_mesh_member(&r->mesh, m->op->group, rank, i);
+	for (uint64_t i = 0; i < r->mesh.size[m->group]; i++) {
+		uint64_t k = om_mesh_member(&r->mesh, m->group, rank, i);
 		r->at[k]++;
 		if (k != rank)
 			r->ready[r->nready++] = k;
@@ -583,10 +583,10 @@ waits_for(const struct run *r, uint64_t rank)
 	if (!e->meeting)
 		return om_mesh_member(&r->mesh, OM_PIPELINE, rank, e->action->stage);
 	/* who can go no further and is at something of the group has come */
-	for (uint64_t i = 0; i < r->mesh.size[e->meeting->op->group]; i++) {
-		uint64_t k = om_mesh_member(&r->mesh, e->meeting->op->group, rank, i);
+	for (uint64_t i = 0; i < r->mesh.size[e->meeting->group]; i++) {
+		uint64_t k = om_mesh_member(&r->mesh, e->meeting->group, rank, i);
 		const struct event *o = event_at(r, k);
-		if (!o || !o->meeting || o->meeting->op->group != e->meeting->op->group)
+		if (!o || !o->meeting || o->meeting->group != e->meeting->group)
 			return k;
 	}
 	return rank;

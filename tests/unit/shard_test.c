@@ -651,8 +651,7 @@ swapped_collectives(void)
 		struct event *e = &own->a[i], t = *e;
 		n = own->n;
 		/* of two groups others may still meet it */
-		if (!e[0].meeting || !e[1].meeting ||
-		    e[0].meeting->op->group != e[1].meeting->op->group)
+		if (!e[0].meeting || !e[1].meeting || e[0].meeting->group != e[1].meeting->group)
 			continue;
 		e[0] = e[1];
 		e[1] = t;
