@@ -59,8 +59,7 @@ void buf_add(struct buf *b, const char *s, size_t n);
 void buf_puts(struct buf *b, const char *s);
 void buf_printf(struct buf *b, const char *fmt, ...) PRINTF(2, 3);
 
-/* A regular file of at most 100 MB, terminated; *n: length. NULL: errno, and om_file_why(). */
-char *file_read(const char *path, size_t *n);
+enum { FILE_MOST = 100000000 }; /* bytes of a file that is read */
 
 /* Files that are in olmogen itself, by their path in the repository; embed.c puts them there. */
 struct embedded {

@@ -4,7 +4,7 @@
 
 #include "base/base.h"
 
-enum { CHUNK = 1 << 20, FILE_MOST = 100000000 };
+enum { CHUNK = 1 << 20 };
 
 #ifdef __SANITIZE_ADDRESS__
 /* The arena is never freed. */
@@ -148,14 +148,6 @@ buf_printf(struct buf *b, const char *fmt, ...)
 	vsnprintf(buf_end(b, n), n + 1, fmt, ap);
 	va_end(ap);
 	b->n += n;
-}
-
-char *
-file_read(const char *path, size_t *n)
-{
-	size_t unused;
-
-	return om_file_read(path, FILE_MOST, n ? n : &unused);
 }
 
 const struct embedded *

@@ -181,7 +181,7 @@ cache_read(const char *path, struct buf *cubin)
 {
 	enum { DIGITS = 64 };
 	size_t n;
-	char *s = file_read(path, &n);
+	char *s = om_file_read(path, FILE_MOST, &n);
 
 	if (!s || n <= DIGITS)
 		return false;

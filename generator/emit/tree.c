@@ -69,7 +69,7 @@ bool
 tree_same(const char *path, const struct buf *text)
 {
 	size_t n;
-	char *old = file_read(path, &n);
+	char *old = om_file_read(path, FILE_MOST, &n);
 
 	return old && n == text->n && !memcmp(old, text->s, n);
 }
@@ -123,7 +123,7 @@ remove_stale(const struct tree *t, const char *dir, yaml_document_t *doc, yaml_n
 			continue;
 		const char *path = xprintf("%s/%s", dir, file);
 		size_t n;
-		char *old = file_read(path, &n);
+		char *old = om_file_read(path, FILE_MOST, &n);
 		if (old && !strcmp(sha256_hex(old, n), sum))
 			remove(path);
 	}
@@ -149,7 +149,7 @@ static bool
 take_over(const struct tree *t, const char *dir)
 {
 	size_t n;
-	char *text = file_read(xprintf("%s/" MANIFEST, dir), &n);
+	char *text = om_file_read(xprintf("%s/" MANIFEST, dir), FILE_MOST, &n);
 	yaml_parser_t parser;
 	yaml_document_t doc;
 	yaml_mark_t at;

@@ -458,7 +458,7 @@ read_text(const char *path)
 		why = "it is no regular file";
 	else if (st.st_size > FILE_MAX)
 		why = xprintf("it is larger than %s", text_bytes(FILE_MAX));
-	else if (!(text = file_read(path, &n)))
+	else if (!(text = om_file_read(path, FILE_MAX, &n)))
 		why = om_file_why();
 	else if (n == 0)
 		why = "it is empty";

@@ -291,10 +291,8 @@ arg_read(lua_State *L)
 		if (strcmp(box.defs[i].name, name) != 0)
 			continue;
 		box.defs[i].used = true;
-		if (!value || strcmp(value, "true") == 0)
-			lua_pushboolean(L, true);
-		else if (strcmp(value, "false") == 0)
-			lua_pushboolean(L, false);
+		if (!strcmp(value, "true") || !strcmp(value, "false"))
+			lua_pushboolean(L, *value == 't');
 		else if (!lua_stringtonumber(L, value))
 			lua_pushstring(L, value);
 	}
@@ -331,9 +329,8 @@ sandbox_unused(const struct define *d)
 {
 	struct buf b = { 0 };
 	const char *like = diag_closest(d->name, box.reads.a, box.reads.n);
-	diag_error((struct pos){ 0 }, "-D %s%s%s is never used by %s%s", d->name,
-	    d->value ? "=" : "", d->value ? d->value : "", diag_file_name(box.file),
-	    like ? xprintf("; did you mean %s?", like) : "");
+	diag_error((struct pos){ 0 }, "-D %s=%s is never used by %s%s", d->name, d->value,
+	    diag_file_name(box.file), like ? xprintf("; did you mean %s?", like) : "");
 	for (uint32_t i = 0; i < box.reads.n; i++)
 		buf_printf(&b, "%sarg.%s", i ? ", " : "", box.reads.a[i]);
 	if (box.reads.n)
