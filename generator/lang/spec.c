@@ -446,33 +446,40 @@ spec_text(const struct value *v)
 	return b.s;
 }
 
-/* A field at the end of a path of objects; its value in each layer, NULL: it is not there. */
+/* A field at the end of a path of objects: its value, or those of the layers in a row. */
 struct fact {
-	const char *name;
-	const char **value;
+	const char *name, *last;
+	uint32_t run;    /* of layers with the last value */
+	struct buf runs; /* those before it: "3 x 8" */
 };
-struct facts {
-	ARRAY(struct fact) fact;
-	uint32_t layers;
-};
+typedef ARRAY(struct fact) facts;
 
-/* layer UINT32_MAX: all of them */
 static void
-add_fact(struct facts *t, const char *name, const char *value, uint32_t layer)
+end_run(struct fact *f)
 {
-	uint32_t i = 0;
-
-	while (i < t->fact.n && strcmp(t->fact.a[i].name, name))
-		i++;
-	if (i == t->fact.n)
-		*PUSH(t->fact) = (struct fact){ name, xalloc(t->layers * sizeof(char *)) };
-	for (uint32_t l = 0; l < t->layers; l++)
-		if (layer == UINT32_MAX || layer == l)
-			t->fact.a[i].value[l] = value;
+	buf_printf(&f->runs, "%s%u x %s", f->runs.n ? ", " : "", f->run, f->last);
 }
 
 static void
-facts_of(struct facts *t, const char *path, const struct object *o, uint32_t layer)
+add_fact(facts *t, const char *name, const char *value)
+{
+	uint32_t i = 0;
+
+	while (i < t->n && strcmp(t->a[i].name, name))
+		i++;
+	if (i == t->n)
+		*PUSH(*t) = (struct fact){ .name = name, .last = value };
+	struct fact *f = &t->a[i];
+	if (strcmp(f->last, value)) {
+		end_run(f);
+		f->last = value;
+		f->run = 0;
+	}
+	f->run++;
+}
+
+static void
+facts_of(facts *t, const char *path, const struct object *o)
 {
 	for (const struct value *v = o->v; v < o->v + o->n; v++) {
 		const struct field_row *row = &fields[v->f];
@@ -480,39 +487,26 @@ facts_of(struct facts *t, const char *path, const struct object *o, uint32_t lay
 		if (!v->set || v->f == F_transformer_recompute)
 			continue;
 		for (uint32_t i = 0; i < v->n; i++) {
-			uint32_t l = row->type == LAYERS ? i : layer;
 			if (strchr(row->choices, '|'))
-				add_fact(t, name, objects[v->list[i]->type].name, l);
-			facts_of(t, name, v->list[i], l);
+				add_fact(t, name, objects[v->list[i]->type].name);
+			facts_of(t, name, v->list[i]);
 		}
 		if (row->type != OBJ && row->type != LAYERS)
-			add_fact(t, name, spec_text(v), layer);
+			add_fact(t, name, spec_text(v));
 	}
 }
 
 const char *
 spec_facts(const struct object *model)
 {
-	struct facts t = { .layers = (uint32_t)spec_int(model, F_transformer_n_layers) };
+	facts t = { 0 };
 	struct buf b = { 0 };
 
-	facts_of(&t, "", model, UINT32_MAX);
-	for (const struct fact *x = t.fact.a; x < t.fact.a + t.fact.n; x++) {
-		uint32_t n = 0;
-		for (uint32_t l = 0; l < t.layers; l++)
-			if (x->value[l])
-				x->value[n++] = x->value[l];
-		buf_printf(&b, "%s = ", x->name);
-		for (uint32_t from = 0, to; from < n; from = to) { /* of equal layers */
-			for (to = from + 1; to < n && !strcmp(x->value[from], x->value[to]);)
-				to++;
-			if (!from && to == n)
-				buf_puts(&b, x->value[0]);
-			else
-				buf_printf(
-				    &b, "%s%u x %s", from ? ", " : "", to - from, x->value[from]);
-		}
-		buf_puts(&b, "\n");
+	facts_of(&t, "", model);
+	for (struct fact *f = t.a; f < t.a + t.n; f++) {
+		if (f->runs.n)
+			end_run(f);
+		buf_printf(&b, "%s = %s\n", f->name, f->runs.n ? f->runs.s : f->last);
 	}
 	return b.s;
 }
