@@ -91,16 +91,15 @@ ask_words(struct question *q, const char *words, const struct value *v, const ch
 }
 
 void
-ask_without(struct question *q, const struct value *v, const struct value *and)
+ask_without(struct question *q, const struct value *v, const struct value *too)
 {
-	const char *name = fields[v->f].name;
 	struct way *w = way(q);
 
-	w->words = and? xprintf("leave %s and %s out", name, fields[ and->f].name)
-		      : xprintf("leave %s out", name);
+	w->words = xprintf("leave %s%s%s out", fields[v->f].name, too ? " and " : "",
+	    too ? fields[too->f].name : "");
 	add_change(w, v, NULL);
-	if (and)
-		add_change(w, and, NULL);
+	if (too)
+		add_change(w, too, NULL);
 }
 
 /* ---- other values of a description ----------------------------------------------------------- */
@@ -137,20 +136,19 @@ change_value(struct object *o, struct value *v, const char *lua)
 bool
 spec_change(struct object *o, const struct change *c)
 {
-	const char *object = objects[fields[c->f].object].name;
+	const char *in = xprintf("%s {}", objects[fields[c->f].object].name);
 	bool changed = false;
 
 	for (struct value *v = o->v; v < o->v + o->n; v++) {
-		const char *dflt = fields[v->f].dflt;
+		const struct field_row *row = &fields[v->f];
 		if (v->f == c->f && (!c->at.file || !pos_order(v->pos, c->at))) {
 			change_value(o, v, c->lua);
 			changed = true;
 		}
 		/* what the change is in may be there by default */
-		if (c->lua && fields[v->f].type == OBJ && !v->given && dflt &&
-		    strcspn(dflt, " ") == strlen(object) &&
-		    !strncmp(dflt, object, strlen(object))) {
-			spec_set(o, v, dflt);
+		if (c->lua && row->type == OBJ && !v->given && row->dflt &&
+		    !strcmp(row->dflt, in)) {
+			spec_set(o, v, in);
 			v->given = true;
 		}
 		for (uint32_t i = 0; i < v->n; i++)

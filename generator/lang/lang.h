@@ -227,7 +227,7 @@ void ask_choices(struct question *q, const struct value *v, const char *choices)
 /* Advice, "use a pipeline"; with a value a change that can be tried. */
 void ask_words(struct question *q, const char *words, const struct value *v, const char *lua);
 /* A field is left out, or two together. */
-void ask_without(struct question *q, const struct value *v, const struct value *and);
+void ask_without(struct question *q, const struct value *v, const struct value *too);
 /* The first question that was not taken yet, NULL: there is none. */
 const struct question *ask_take(void);
 /* Changes a copy of a description as an edit of its text would; false if it is not there. */
