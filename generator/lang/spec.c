@@ -1,7 +1,6 @@
 /*
  * A description as a tree of typed values, and its complete form in Lua: resolved.lua.
  */
-#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -520,20 +519,16 @@ spec_facts(const struct object *model)
 static const char origin_title[] =
     "every default filled in; olmogen regenerates this tree from this file.";
 
-/* The comment of that form behind a line; NULL: there is none. */
+/* The comment of that form at the end of a line; NULL: there is none. */
 static const char *
-comment_behind(const char *begin, const char *end)
+comment_behind(const char *line)
 {
-	const char *p = end;
+	const char *comment = NULL, *colon;
 
-	while (p > begin && isdigit((unsigned char)p[-1]))
-		p--;
-	if (p == end || p == begin || p[-1] != ':')
-		return NULL;
-	for (; p - begin >= 4; p--)
-		if (!memcmp(p - 4, " -- ", 4))
-			return xprintf("%.*s", (int)(end - p), p);
-	return NULL;
+	for (const char *s = line; (s = strstr(s, " -- ")); s++)
+		comment = s + strlen(" -- ");
+	colon = comment ? strrchr(comment, ':') : NULL;
+	return colon && colon[1] && !colon[1 + strspn(colon + 1, "0123456789")] ? comment : NULL;
 }
 
 /* "tiny.lua:14"; NULL: not of a file, or not said there. */
@@ -548,13 +543,11 @@ origin_of(struct pos pos)
 		return NULL;
 	if (n >= title && !memcmp(s + n - title, origin_title, title))
 		return pos.line > 1 && diag_source_line(pos.file, pos.line, &s, &n)
-			   ? comment_behind(s, s + n)
+			   ? comment_behind(xprintf("%.*s", (int)n, s))
 			   : NULL;
 	const char *path = diag_file_name(pos.file), *slash = strrchr(path, '/');
 	char *name = xprintf("%s:%u", slash ? slash + 1 : path, pos.line);
-	for (char *c = name; *c; c++)
-		if (iscntrl((unsigned char)*c))
-			*c = '?';
+	om_plain(name);
 	return name;
 }
 
