@@ -227,7 +227,7 @@ split_piece(struct job *j, size_t which, const uint32_t *c, size_t n)
 		f.n = ++n;
 	}
 	while (well && step->split && (found = om_split_next(step->split, c, &f)) == OM_FOUND) {
-		well = split_piece(j, which + 1, c + from, f.begin - from) &&
+		well = (step->matches || split_piece(j, which + 1, c + from, f.begin - from)) &&
 		       split_piece(j, which + 1, c + f.begin, f.end - f.begin);
 		from = f.end;
 	}
@@ -238,7 +238,7 @@ split_piece(struct job *j, size_t which, const uint32_t *c, size_t n)
 		    n);
 		well = false;
 	}
-	well = well && split_piece(j, which + 1, c + from, n - from);
+	well = well && (step->matches || split_piece(j, which + 1, c + from, n - from));
 	free(spaced);
 	return well;
 }

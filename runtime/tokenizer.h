@@ -46,6 +46,7 @@ enum {
 };
 struct om_splitter {            /* of the pre-tokenizer */
 	struct om_split *split; /* NULL: all is one piece */
+	bool matches;           /* what is between matches is dropped */
 	bool space;             /* a piece that begins with no space gets one */
 	bool last;              /* ByteLevel: then pieces are merged */
 };

@@ -47,8 +47,8 @@ static const struct rule {
 	{ "pre_tokenizer", "Digits", "individual_digits", ON_OR_OFF },
 	{ "pre_tokenizer", "Sequence", "pretokenizers", NULL },
 	{ "pre_tokenizer", "Split", "pattern", NULL },
-	{ "pre_tokenizer", "Split", "behavior", "\"Isolated\"" },
-	{ "pre_tokenizer", "Split", "invert", ON_OR_OFF }, /* both parts stay either way */
+	{ "pre_tokenizer", "Split", "behavior", "\"Isolated\"|\"Removed\"" },
+	{ "pre_tokenizer", "Split", "invert", ON_OR_OFF },
 	{ "post_processor", "ByteLevel", "add_prefix_space", ON_OR_OFF }, /* changes no token */
 	{ "post_processor", "ByteLevel", "trim_offsets", ON_OR_OFF },
 	{ "post_processor", "ByteLevel", "use_regex", ON_OR_OFF },
@@ -356,8 +356,16 @@ read_pre_tokenizer(struct reader *r, json_t *x)
 	if (t->nsteps == OM_SPLITS_MOST)
 		return wrong(r, "is one more than the %d that are supported", OM_SPLITS_MOST);
 	step = &t->step[t->nsteps++];
-	if (strcmp(type, "Split") == 0)
+	if (strcmp(type, "Split") == 0) {
+		const char *behavior = json_string_value(json_object_get(x, "behavior"));
+
+		if (!behavior)
+			return wrong(r, "has no behavior");
+		step->matches = *behavior == 'R'; /* inverted: removes what is none */
+		if (step->matches && !is_on(x, "invert", false))
+			return wrong(r, "removes its matches, which is supported with invert only");
 		return read_pattern(r, step, json_object_get(x, "pattern"));
+	}
 	if (strcmp(type, "Digits") == 0)
 		return open_split(
 		    r, step, is_on(x, "individual_digits", false) ? "\\p{N}" : "\\p{N}+");

@@ -66,6 +66,8 @@ def kinds():
         normalizers.Sequence([]), plain, [special("<\uff5cbegin\u2581of\u2581sentence\uff5c>"), AddedToken("\u00a0x\u0120")], {}
     yield "deepseek3", seq(split(r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", DEEPSEEK3)
                            + [pre_tokenizers.Split("==", "isolated"), byte_level(regex=False)]), None, plain, [], {}
+    yield "removed", seq([pre_tokenizers.Split(Regex(r"\p{L}+| ?\p{N}{1,3}| ?[^\s\p{L}\p{N}]+|\s+"), "removed", invert=True),
+                          pre_tokenizers.Split(Regex(r"[a-m0-4]+|\n"), "removed", invert=True), byte_level(regex=False)]), None, plain, [], {}
     yield "o200k", seq(split(O200K) + [byte_level(regex=False)]), None, plain, [special("<|endoftext|>")], {}
 
 

@@ -284,9 +284,11 @@ test_files(void)
 		{ "\"NFC\"", "\"NFKC\"", "normalizer is of type NFKC, which is not supported" },
 		{ "\"Split\"", "\"Metaspace\"",
 		    "pre_tokenizer.pretokenizers[0] is of type Metaspace, which is not" },
-		{ "Isolated", "Removed",
-		    "pre_tokenizer.pretokenizers[0].behavior is \"Removed\", and only "
-		    "\"Isolated\"" },
+		{ "Isolated", "Contiguous",
+		    "pretokenizers[0].behavior is \"Contiguous\", and only" },
+		{ "Isolated", "Removed", "pre_tokenizer.pretokenizers[0] removes its matches" },
+		{ "\"behavior\":\"Isolated\",", "",
+		    "pre_tokenizer.pretokenizers[0] has no behavior" },
 		{ "\"x+\"", "\"\\\\w+\"",
 		    "pre_tokenizer.pretokenizers[0].pattern.Regex is not supported: character 1 of "
 		    "the "
@@ -357,7 +359,7 @@ int
 main(int argc, char **argv)
 {
 	static const char *const names[] = { "gpt2", "neox", "llama3", "qwen", "dolma2", "digits",
-		"deepseek", "deepseek3", "o200k" };
+		"deepseek", "deepseek3", "removed", "o200k" };
 
 	for (size_t i = 0; argc > 1 && i < OM_LEN(names); i++)
 		test_fixture(argv[1], names[i]);
