@@ -1,22 +1,11 @@
 /*
- * The update: a step's scalars, and by its definition, in double, what the checks of adamw.h
+ * The update by its definition, in double: what the checks of adamw.h
  * compare kernels of every target with. The definitions share no code with the kernels.
  */
 #ifndef OM_ADAMW_REF_H
 #define OM_ADAMW_REF_H
 
-/* ctl's entries, runtime/om.h's enum om_ctl */
-enum {
-	OM_CTL_LR,
-	OM_CTL_BIAS1,
-	OM_CTL_BIAS2,
-	OM_CTL_NORM2,
-	OM_CTL_COEF,
-	OM_CTL_LOSS_LIMIT,
-	OM_CTL_NORM_LIMIT,
-	OM_CTL_SKIPPED,
-	OM_CTL_N
-};
+#include "ctl.h"
 
 #ifndef __CUDACC__
 

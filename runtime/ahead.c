@@ -45,7 +45,7 @@ fill(struct om_ahead *a, uint64_t batch)
 	const struct om_model *m = a->m;
 	struct om_batch *b = &a->batch[batch % BATCHES];
 
-	b->repeated = 0;
+	b->labels = b->repeated = 0;
 	for (uint64_t i = 0; i < a->microbatches; i++)
 		for (uint64_t j = 0; j < m->micro; j++) {
 			uint64_t g = om_ahead_sequence(m, a->microbatches, batch, i) + j;
@@ -55,12 +55,14 @@ fill(struct om_ahead *a, uint64_t batch)
 
 			if (g < a->sequences) {
 				b->repeated += om_data_read(a->data, g, token, label, first);
-				continue;
+			} else {
+				memset(token, 0, m->seq * sizeof *token);
+				memset(label, -1, m->seq * sizeof *label);
+				if (first)
+					memset(first, 0, m->seq * sizeof *first);
 			}
-			memset(token, 0, m->seq * sizeof *token);
-			memset(label, -1, m->seq * sizeof *label);
-			if (first)
-				memset(first, 0, m->seq * sizeof *first);
+			for (uint64_t k = 0; k < m->seq; k++)
+				b->labels += label[k] >= 0;
 		}
 }
 

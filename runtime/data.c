@@ -67,6 +67,7 @@ om_data_open(struct om_data *d, const struct om_model *m, const struct om_set *s
 		.order = set->order,
 		.filter = set->filter,
 		.cut = set->cut,
+		.gaps = set->filter || set->cut,
 		.masks = m->document_off != 0,
 		.nsources = 1 };
 	d->source = om_alloc(d->nsources, sizeof *d->source);

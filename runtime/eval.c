@@ -27,7 +27,10 @@ om_eval_run(struct om_eval *e, const struct om_model *m, unsigned char *arena,
 	const uint64_t rounds = (e->sequences + round - 1) / round;
 	struct om_ahead *ahead = om_ahead_start(&e->data, m, 1, 0, rounds, e->sequences);
 	bool stopped = false;
+	int64_t labels = 0;
 
+	/* how many labels there are is known at the end: here nothing is weighted */
+	om_ctl_write(m, arena, 0, 1, NULL, m->global * m->seq);
 	om_run(m, OM_RUN_ZERO, arena); /* a step begins with it too, so it disturbs none */
 	for (uint64_t n = 0; n < rounds; n++) {
 		const struct om_batch *b;
@@ -35,6 +38,7 @@ om_eval_run(struct om_eval *e, const struct om_model *m, unsigned char *arena,
 		if (n % often == 0 && (stopped = om_any("evaluation", *stop)))
 			break;
 		b = om_ahead_next(ahead);
+		labels += (int64_t)b->labels;
 		om_draw_write(m, arena, e->data.seed, om_ahead_sequence(m, 1, n, 0));
 		om_put(arena, m->token_off, b->token, bytes);
 		om_put(arena, m->label_off, b->label, bytes);
@@ -42,9 +46,10 @@ om_eval_run(struct om_eval *e, const struct om_model *m, unsigned char *arena,
 		om_run_forward(m, arena);
 	}
 	om_ahead_stop(ahead);
-	*tokens = e->sequences * m->seq;
+	om_all_sum_i64(OM_DATA, "labels of an evaluation", &labels, 1);
+	*tokens = (uint64_t)labels;
 	/* the model divides by a step's tokens */
-	*loss = om_run_forward_end(m, arena) * (double)(m->global * m->seq) / (double)*tokens;
+	*loss = om_run_forward_end(m, arena) * (double)(m->global * m->seq) / (double)labels;
 	return !stopped;
 }
 

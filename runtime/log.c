@@ -350,6 +350,8 @@ metrics_step(struct om_log *l, const struct om_result *x, uint64_t step, const s
 	number(l, "spikes", om_spike_step(&l->spike, (double[]){ printed(l->ce), printed(norm) }));
 	if (told->not_finite)
 		fprintf(l->metrics, ", \"not_finite\": \"%s\"", told->not_finite);
+	if (told->masked >= 0)
+		number(l, "masked", told->masked);
 	if (told->repeated >= 0)
 		number(l, "repeated", told->repeated);
 	if (l->skip->sigma > 0) {

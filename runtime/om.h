@@ -27,7 +27,9 @@ enum om_ctl {
 	OM_LOSS_LIMIT, /* a step of a greater token loss is skipped; host writes it, or infinity */
 	OM_NORM_LIMIT, /* the same of the gradient norm */
 	OM_SKIPPED,    /* 1: weights and moments were left alone; non-finite steps always are */
-	OM_N_CTL = 8,
+	/* of a label in the loss: tokens of the step over those that have one; 1 where all have */
+	OM_PER_LABEL,
+	OM_N_CTL,
 };
 
 #define OM_NO_MASTER 0 /* of a parameter whose weight is all there is */

@@ -318,6 +318,7 @@ struct om_data { /* sources, and the order in which a run reads their sequences 
 	const char *section;
 	int order;
 	bool filter, cut, masks; /* masks: the model wants to know documents */
+	bool gaps;               /* some tokens may have no label */
 	int32_t *ids;            /* one sequence and the token after it */
 	bool *begins;            /* of these: it is the first of a document */
 	/* before data that cannot be read end the run: saves what is there, and says so */
@@ -379,7 +380,8 @@ bool om_repeats(const int32_t *id, uint64_t n);
 struct om_batch {
 	int32_t *token, *label; /* [microbatches][micro][seq] */
 	int32_t *first;         /* the same, as om_data_read; NULL: the model masks no documents */
-	uint64_t repeated;      /* its sequences that repeat themselves and have no labels */
+	uint64_t labels;        /* how many there are, -1 is none */
+	uint64_t repeated;      /* sequences that repeat themselves and have no labels */
 	double waited;          /* seconds, until it was there */
 };
 struct om_ahead;
@@ -731,7 +733,9 @@ void om_log_open(struct om_log *l, const struct om_model *m, const struct om_ski
 struct om_told {
 	double lr, took, waited; /* took, waited: seconds, of the step and of that for data */
 	const char *not_finite;  /* whose gradient was no number, NULL: none's */
-	double repeated; /* share of sequences that repeat themselves, < 0: none is looked at */
+	/* shares of tokens that have no label, and of sequences that repeat themselves; < 0: none
+	   can */
+	double masked, repeated;
 };
 void
 om_log_step(struct om_log *l, const struct om_result *x, uint64_t step, const struct om_told *told);
@@ -801,7 +805,10 @@ int om_bench(const struct om_model *m, uint64_t steps);
 int om_selftest(const struct om_model *m);
 int om_export(const struct om_model *m, const char *dir, const char *from);
 int om_import(const struct om_model *m, const char *from, const char *dir);
-/* updates: how many there have been with this step's; limit: of loss and norm, NULL: none. */
+/*
+ * updates: how many there have been with this step's; limit: of loss and norm, NULL: none; labels:
+ * of all ranks, which the losses are divided by.
+ */
 void om_ctl_write(const struct om_model *m, unsigned char *arena, double lr, uint64_t updates,
-    const double limit[2]);
+    const double limit[2], uint64_t labels);
 #endif

@@ -42,7 +42,7 @@ on_signal(int sig)
 
 void
 om_ctl_write(const struct om_model *m, unsigned char *arena, double lr, uint64_t updates,
-    const double limit[2])
+    const double limit[2], uint64_t labels)
 {
 	double ctl[OM_N_CTL] = { 0 };
 
@@ -52,6 +52,8 @@ om_ctl_write(const struct om_model *m, unsigned char *arena, double lr, uint64_t
 	ctl[OM_COEF] = 1;
 	ctl[OM_LOSS_LIMIT] = limit ? limit[0] : INFINITY;
 	ctl[OM_NORM_LIMIT] = limit ? limit[1] : INFINITY;
+	/* the model divides by the step's tokens; where none has a label, there is no loss */
+	ctl[OM_PER_LABEL] = labels ? (double)(m->global * m->seq) / (double)labels : 1;
 	om_put(arena, m->ctl_off, ctl, sizeof ctl);
 }
 
@@ -178,20 +180,29 @@ settle(void *arg)
 	return !sum[LEFT];
 }
 
-/* Takes the step's microbatches, which are in memory unless the disk is slower than training. */
-static void
+/*
+ * Takes the step's microbatches, which are in memory unless the disk is slower than training; gives
+ * how many labels they have on all ranks.
+ */
+static uint64_t
 take_batch(struct run *r, struct om_told *told)
 {
-	int64_t repeated;
+	enum { LABELS, REPEATED, SUMS };
+	const uint64_t tokens = r->m->global * r->m->seq;
+	int64_t sum[SUMS];
 
 	r->batch = om_ahead_next(r->ahead);
 	told->waited = r->batch->waited;
-	told->repeated = -1;
-	if (r->data.filter) {
-		repeated = (int64_t)r->batch->repeated;
-		om_all_sum_i64(OM_DATA, "sequences of a step", &repeated, 1);
-		told->repeated = (double)repeated / (double)r->m->global;
-	}
+	told->masked = told->repeated = -1;
+	if (!r->data.gaps)
+		return tokens;
+	sum[LABELS] = (int64_t)r->batch->labels;
+	sum[REPEATED] = (int64_t)r->batch->repeated;
+	om_all_sum_i64(OM_DATA, "labels of a step", sum, SUMS);
+	told->masked = 1 - (double)sum[LABELS] / (double)tokens;
+	if (r->data.filter)
+		told->repeated = (double)sum[REPEATED] / (double)r->m->global;
+	return (uint64_t)sum[LABELS];
 }
 
 /* Begins the next step; the device may still be at the one before. */
@@ -199,7 +210,7 @@ static void
 step_send(struct run *r)
 {
 	const struct om_model *m = r->m;
-	uint64_t step = ++r->sent;
+	uint64_t step = ++r->sent, labels;
 	const struct om_feed f = { feed, go, settle, r };
 	struct om_told *told = &r->told[step % OM_STEPS_MOST];
 	double limit[2];
@@ -210,12 +221,12 @@ step_send(struct run *r)
 	r->began = om_now();
 	om_err_step(step);
 	om_watchdog_at("reading data");
-	take_batch(r, told);
+	labels = take_batch(r, told);
 	om_watchdog_at("computing a step");
 	told->lr = om_lr_at(&r->c->lr, step * r->c->lr.in_step, r->c->lr.length);
 	om_skip_limits(&r->skip, limit);
 	/* Adam's correction is of moments, which a skipped step leaves alone */
-	om_ctl_write(m, r->arena, told->lr, step - r->skip.total, limit);
+	om_ctl_write(m, r->arena, told->lr, step - r->skip.total, limit, labels);
 	om_lots_write(m, r->arena, r->c->seed, step);
 	if (om_run_step(m, r->arena, &f)) {
 		om_result_send(m, r->arena, step);

@@ -623,7 +623,7 @@ head(struct builder *b, tensor_id norm_w, tensor_id w)
 	tensor_id h = head_norm(b, norm_w);
 
 	op(b, NAMES("logits_lse"),
-	    OP_(OP_head_loss, .arg = { h, w, g->labels, 0, g->loss },
+	    OP_(OP_head_loss, .arg = { h, w, g->labels, g->ctl, 0, g->loss },
 		.floats = { 1 / labels, spec_num(b->g->trainer, F_lm_head_z_loss) }));
 }
 
@@ -688,6 +688,7 @@ graph_build(struct object *trainer)
 	b.line = spec_value(trainer, F_transformer_vocab_size)->line;
 	g->tokens = tensor(&b, "tokens", T_INPUT, ROLE_INT32, DIMS(g->T));
 	g->labels = tensor(&b, "labels", T_INPUT, ROLE_INT32, DIMS(g->T));
+	g->ctl = tensor(&b, "ctl", T_INPUT, ROLE_FP64, DIMS(9));
 	/* behind others, since to the runtime offset 0 says that there is none */
 	if (strcmp(spec_str(trainer, F_batch_documents), "ignore"))
 		g->documents =
@@ -714,7 +715,6 @@ graph_build(struct object *trainer)
 		grad_segment(g, s);
 
 	g->update = b.seg = segment(g, "update");
-	g->ctl = tensor(&b, "ctl", T_INPUT, ROLE_FP64, DIMS(8));
 	graph_groups(g);
 	update(&b);
 

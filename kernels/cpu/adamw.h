@@ -1,5 +1,5 @@
 /*
- * The update. ctl [8], fp64, holds the step's scalars.
+ * The update. ctl [9], fp64, holds the step's scalars.
  *
  *   sumsq   ctl[NORM2] += sum of g [n] squared
  *   clip    ctl[COEF] = min(1, max / (norm + 1e-6)), if max > 0; norm = sqrt(ctl[NORM2]).

@@ -10,7 +10,8 @@
  *                   loss[0] + z loss[1], from recomputed logits
  *   head_loss_grad  both in one pass
  *
- * A label outside [0, v) is masked: no loss of either kind, no gradient.
+ * A label outside [0, v) is masked: no loss of either kind, no gradient. scale is times
+ * ctl[PER_LABEL], by which the host makes up for the step's masked labels.
  */
 #ifndef OM_HEAD_H
 #define OM_HEAD_H
@@ -18,6 +19,7 @@
 #include "check.h"
 #include "gemm.h"
 
+#include "ctl.h"
 #include "head_ref.h"
 
 enum { OM_HEAD_CHUNK = 1024 }; /* the largest c */
@@ -152,48 +154,51 @@ om_head_loss_grad(int64_t t, int64_t n, int64_t v, int64_t c, double scale, doub
 	_Static_assert((v) >= 1 && (v) <= INT32_MAX, "head: labels are int32"); \
 	_Static_assert((c) >= 1 && (c) <= OM_HEAD_CHUNK, "head: a chunk has 1 to 1024 tokens");
 
-#define OM_HEAD_LOSS(NAME, t, n, v, c, scale, z)                                          \
-	OM_HEAD_SIZES(t, n, v, c)                                                         \
-	void NAME(const om_real *x, const om_real *w, const int32_t *label, om_real *lse, \
-	    double *loss, om_real *ws)                                                    \
-	{                                                                                 \
-		om_head_loss(t, n, v, c, scale, x, w, label, lse, loss, ws);              \
-	}                                                                                 \
-	double NAME##_check(uint64_t seed)                                                \
-	{                                                                                 \
-		return om_head_check(NAME, NULL, NULL, t, n, v, c, scale, z, seed);       \
+#define OM_HEAD_LOSS(NAME, t, n, v, c, scale, z)                                               \
+	OM_HEAD_SIZES(t, n, v, c)                                                              \
+	void NAME(const om_real *x, const om_real *w, const int32_t *label, const double *ctl, \
+	    om_real *lse, double *loss, om_real *ws)                                           \
+	{                                                                                      \
+		om_head_loss(                                                                  \
+		    t, n, v, c, (scale)*ctl[OM_CTL_PER_LABEL], x, w, label, lse, loss, ws);    \
+	}                                                                                      \
+	double NAME##_check(uint64_t seed)                                                     \
+	{                                                                                      \
+		return om_head_check(NAME, NULL, NULL, t, n, v, c, scale, z, seed);            \
 	}
 
-#define OM_HEAD_LOSS_BWD(NAME, t, n, v, c, scale, z)                                            \
-	OM_HEAD_SIZES(t, n, v, c)                                                               \
-	void NAME(const om_real *x, const om_real *w, const int32_t *label, const om_real *lse, \
-	    om_real *dx, om_real *dw, om_real *ws)                                              \
-	{                                                                                       \
-		om_head_loss_bwd(t, n, v, c, scale, z, x, w, label, lse, dx, dw, ws);           \
-	}                                                                                       \
-	double NAME##_check(uint64_t seed)                                                      \
-	{                                                                                       \
-		return om_head_check(NULL, NAME, NULL, t, n, v, c, scale, z, seed);             \
+#define OM_HEAD_LOSS_BWD(NAME, t, n, v, c, scale, z)                                             \
+	OM_HEAD_SIZES(t, n, v, c)                                                                \
+	void NAME(const om_real *x, const om_real *w, const int32_t *label, const double *ctl,   \
+	    const om_real *lse, om_real *dx, om_real *dw, om_real *ws)                           \
+	{                                                                                        \
+		om_head_loss_bwd(                                                                \
+		    t, n, v, c, (scale)*ctl[OM_CTL_PER_LABEL], z, x, w, label, lse, dx, dw, ws); \
+	}                                                                                        \
+	double NAME##_check(uint64_t seed)                                                       \
+	{                                                                                        \
+		return om_head_check(NULL, NAME, NULL, t, n, v, c, scale, z, seed);              \
 	}
 
-#define OM_HEAD_LOSS_GRAD(NAME, t, n, v, c, scale, z)                                     \
-	OM_HEAD_SIZES(t, n, v, c)                                                         \
-	void NAME(const om_real *x, const om_real *w, const int32_t *label, double *loss, \
-	    om_real *dx, om_real *dw, om_real *ws)                                        \
-	{                                                                                 \
-		om_head_loss_grad(t, n, v, c, scale, z, x, w, label, loss, dx, dw, ws);   \
-	}                                                                                 \
-	double NAME##_check(uint64_t seed)                                                \
-	{                                                                                 \
-		return om_head_check(NULL, NULL, NAME, t, n, v, c, scale, z, seed);       \
+#define OM_HEAD_LOSS_GRAD(NAME, t, n, v, c, scale, z)                                             \
+	OM_HEAD_SIZES(t, n, v, c)                                                                 \
+	void NAME(const om_real *x, const om_real *w, const int32_t *label, const double *ctl,    \
+	    double *loss, om_real *dx, om_real *dw, om_real *ws)                                  \
+	{                                                                                         \
+		om_head_loss_grad(                                                                \
+		    t, n, v, c, (scale)*ctl[OM_CTL_PER_LABEL], z, x, w, label, loss, dx, dw, ws); \
+	}                                                                                         \
+	double NAME##_check(uint64_t seed)                                                        \
+	{                                                                                         \
+		return om_head_check(NULL, NULL, NAME, t, n, v, c, scale, z, seed);               \
 	}
 
-typedef void
-om_head_loss_fn(const om_real *, const om_real *, const int32_t *, om_real *, double *, om_real *);
-typedef void om_head_loss_bwd_fn(const om_real *, const om_real *, const int32_t *, const om_real *,
-    om_real *, om_real *, om_real *);
-typedef void om_head_loss_grad_fn(
-    const om_real *, const om_real *, const int32_t *, double *, om_real *, om_real *, om_real *);
+typedef void om_head_loss_fn(const om_real *, const om_real *, const int32_t *, const double *,
+    om_real *, double *, om_real *);
+typedef void om_head_loss_bwd_fn(const om_real *, const om_real *, const int32_t *, const double *,
+    const om_real *, om_real *, om_real *, om_real *);
+typedef void om_head_loss_grad_fn(const om_real *, const om_real *, const int32_t *, const double *,
+    double *, om_real *, om_real *, om_real *);
 enum { OM_HEAD_SAMPLES = 128, OM_HEAD_TOKENS = 48 };
 
 /*
@@ -209,6 +214,7 @@ om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_
 	int32_t *label = om_check_alloc(t, sizeof *label);
 	om_real *lse = om_check_nan(t), *dx = om_check_nan(t * n), *ws = om_check_nan(c * v);
 	om_real *dw = om_check_random(v * n, seed, 2);
+	const double ctl[OM_CTL_N] = { [OM_CTL_PER_LABEL] = 1.25 };
 	double loss[2] = { scale, 2 * scale };
 	struct om_head_ref o = { .x = { x },
 		.w = { w },
@@ -217,7 +223,7 @@ om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_
 		.live = live,
 		.token = om_check_alloc(live, sizeof *o.token),
 		.label = om_check_alloc(live, sizeof *o.label),
-		.scale = scale,
+		.scale = scale * ctl[OM_CTL_PER_LABEL],
 		.z = z };
 	struct om_err eloss = { .scale = scale }, esquare = { .scale = scale },
 		      elog = { .scale = 1 };
@@ -238,11 +244,11 @@ om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_
 	for (int64_t a = 0; bwd && a < live; a++)
 		lse[o.token[a]] = (om_real)o.lse[a];
 	if (fwd)
-		fwd(x, w, label, lse, loss, ws);
+		fwd(x, w, label, ctl, lse, loss, ws);
 	if (bwd)
-		bwd(x, w, label, lse, dx, dw, ws);
+		bwd(x, w, label, ctl, lse, dx, dw, ws);
 	if (grad)
-		grad(x, w, label, loss, dx, dw, ws);
+		grad(x, w, label, ctl, loss, dx, dw, ws);
 	if (!bwd) {
 		om_err_add(&eloss, loss[0], scale + o.loss);
 		om_err_add(&esquare, loss[1], 2 * scale + o.square);

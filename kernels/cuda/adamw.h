@@ -1,5 +1,5 @@
 /*
- * The update. ctl [8], fp64, holds the step's scalars.
+ * The update. ctl [9], fp64, holds the step's scalars.
  *
  *   sumsq         ctl[NORM2] += sum of g [n] squared
  *   clip          ctl[COEF] = min(1, max / (norm + 1e-6)), if max > 0; norm = sqrt(ctl[NORM2]).
@@ -375,7 +375,7 @@ static_assert(OM_CTL_LR == (int)OM_LR && OM_CTL_BIAS1 == (int)OM_BIAS1 &&
 		  OM_CTL_BIAS2 == (int)OM_BIAS2 && OM_CTL_NORM2 == (int)OM_NORM2 &&
 		  OM_CTL_COEF == (int)OM_COEF && OM_CTL_LOSS_LIMIT == (int)OM_LOSS_LIMIT &&
 		  OM_CTL_NORM_LIMIT == (int)OM_NORM_LIMIT && OM_CTL_SKIPPED == (int)OM_SKIPPED &&
-		  OM_CTL_N == (int)OM_N_CTL,
+		  OM_CTL_PER_LABEL == (int)OM_PER_LABEL && OM_CTL_N == (int)OM_N_CTL,
     "the numbering of runtime/om.h");
 
 #define OM_SUMSQ(NAME, n, c)                                               \

@@ -10,7 +10,8 @@
  *                   loss[0] + z loss[1], from recomputed logits
  *   head_loss_grad  both in one pass
  *
- * A label outside [0, v) is masked: no loss of either kind, no gradient.
+ * A label outside [0, v) is masked: no loss of either kind, no gradient. scale is times
+ * ctl[PER_LABEL], by which the host makes up for the step's masked labels.
  *
  * A chunk's logits are float; a kernel with a block a row turns them into losses, or into dlogit as
  * bf16; the products are gemm.h's. Workspace: logits [c, p], bf16 dlogit [c, p], losses [t, 2];
@@ -24,6 +25,7 @@
 #ifndef OM_HEAD_H
 #define OM_HEAD_H
 
+#include "ctl.h"
 #include "gemm.h"
 #include "sm80.h"
 
@@ -287,17 +289,18 @@ om_head_add(double scale, const float2 *loss, double *sum)
 	}
 }
 
-#define OM_HEAD_ROW(NAME, v, what, scale, z)                                                       \
-	OM_GLOBAL(OM_HEAD_THREADS, (what) == OM_HEAD_BOTH ? 1 : 2)                                 \
-	NAME(const float *logit, const int32_t *label, float *lse, float2 *token, om_bf16 *dlogit) \
-	{                                                                                          \
-		om_head_row<v, what>(                                                              \
-		    (float)(scale), (float)(z), logit, label, lse, token, dlogit);                 \
+#define OM_HEAD_ROW(NAME, v, what, scale, z)                                                    \
+	OM_GLOBAL(OM_HEAD_THREADS, (what) == OM_HEAD_BOTH ? 1 : 2)                              \
+	NAME(const float *logit, const int32_t *label, const double *ctl, float *lse,           \
+	    float2 *token, om_bf16 *dlogit)                                                     \
+	{                                                                                       \
+		om_head_row<v, what>((float)((scale)*ctl[OM_CTL_PER_LABEL]), (float)(z), logit, \
+		    label, lse, token, dlogit);                                                 \
 	}
-#define OM_HEAD_ADD(NAME, t, scale)                                \
-	OM_GLOBAL(1024, 1) NAME(const float2 *token, double *loss) \
-	{                                                          \
-		om_head_add<t>(scale, token, loss);                \
+#define OM_HEAD_ADD(NAME, t, scale)                                                   \
+	OM_GLOBAL(1024, 1) NAME(const float2 *token, const double *ctl, double *loss) \
+	{                                                                             \
+		om_head_add<t>((scale)*ctl[OM_CTL_PER_LABEL], token, loss);           \
 	}
 
 #define OM_HEAD_LOSS(NAME, t, n, v, c, scale, z)                \
@@ -346,92 +349,92 @@ om_head_next(int64_t i, int64_t m, int64_t t)
 	NAME##_dw_run(dlogit, x + i * (n), dw, NULL);
 
 /* ws: c*p + 2*t floats */
-#define OM_HEAD_LOSS(NAME, t, n, v, c, scale, z)                                                 \
-	OM_HEAD_SIZES(NAME, t, n, v, c, OM_HEAD_LOSSES)                                          \
-	OM_KERNEL(NAME##_add, 1024, 0)                                                           \
-	void NAME(const om_bf16 *x, const om_bf16 *w, const int32_t *label, float *lse,          \
-	    double *loss, void *ws)                                                              \
-	{                                                                                        \
-		const int64_t m = OM_HEAD_ROWS(t, c);                                            \
-		float *logit = ws, *losses = logit + m * OM_HEAD_PITCH(v);                       \
-		om_bf16 *dlogit = NULL;                                                          \
-		for (int64_t i = 0; i < (t); i = om_head_next(i, m, t)) {                        \
-			const int32_t *labels = label + i;                                       \
-			float *lses = lse + i, *token = losses + 2 * i;                          \
-			NAME##_logits_run(x + i * (n), w, logit, NULL);                          \
-			OM_LAUNCH(NAME##_row, (uint32_t)m, 1, 1, &logit, &labels, &lses, &token, \
-			    &dlogit);                                                            \
-		}                                                                                \
-		OM_LAUNCH(NAME##_add, 1, 1, 1, &losses, &loss);                                  \
-	}                                                                                        \
-	double NAME##_check(uint64_t seed)                                                       \
-	{                                                                                        \
-		return om_head_check(NAME, NULL, NULL, t, n, v, c, scale, z, seed);              \
+#define OM_HEAD_LOSS(NAME, t, n, v, c, scale, z)                                               \
+	OM_HEAD_SIZES(NAME, t, n, v, c, OM_HEAD_LOSSES)                                        \
+	OM_KERNEL(NAME##_add, 1024, 0)                                                         \
+	void NAME(const om_bf16 *x, const om_bf16 *w, const int32_t *label, const double *ctl, \
+	    float *lse, double *loss, void *ws)                                                \
+	{                                                                                      \
+		const int64_t m = OM_HEAD_ROWS(t, c);                                          \
+		float *logit = ws, *losses = logit + m * OM_HEAD_PITCH(v);                     \
+		om_bf16 *dlogit = NULL;                                                        \
+		for (int64_t i = 0; i < (t); i = om_head_next(i, m, t)) {                      \
+			const int32_t *labels = label + i;                                     \
+			float *lses = lse + i, *token = losses + 2 * i;                        \
+			NAME##_logits_run(x + i * (n), w, logit, NULL);                        \
+			OM_LAUNCH(NAME##_row, (uint32_t)m, 1, 1, &logit, &labels, &ctl, &lses, \
+			    &token, &dlogit);                                                  \
+		}                                                                              \
+		OM_LAUNCH(NAME##_add, 1, 1, 1, &losses, &ctl, &loss);                          \
+	}                                                                                      \
+	double NAME##_check(uint64_t seed)                                                     \
+	{                                                                                      \
+		return om_head_check(NAME, NULL, NULL, t, n, v, c, scale, z, seed);            \
 	}
 
 /* ws: c*p + c*p/2 floats */
-#define OM_HEAD_LOSS_BWD(NAME, t, n, v, c, scale, z)                                             \
-	OM_HEAD_SIZES(NAME, t, n, v, c, OM_HEAD_DLOGIT)                                          \
-	OM_HEAD_DX(NAME##_dx, OM_HEAD_ROWS(t, c), n, v)                                          \
-	OM_HEAD_DW(NAME##_dw, OM_HEAD_ROWS(t, c), n, v)                                          \
-	void NAME(const om_bf16 *x, const om_bf16 *w, const int32_t *label, const float *lse,    \
-	    om_bf16 *dx, float *dw, void *ws)                                                    \
-	{                                                                                        \
-		const int64_t m = OM_HEAD_ROWS(t, c);                                            \
-		float *logit = ws, *token = NULL;                                                \
-		om_bf16 *dlogit = (om_bf16 *)(logit + m * OM_HEAD_PITCH(v));                     \
-		for (int64_t i = 0; i < (t); i = om_head_next(i, m, t)) {                        \
-			const int32_t *labels = label + i;                                       \
-			const float *lses = lse + i;                                             \
-			NAME##_logits_run(x + i * (n), w, logit, NULL);                          \
-			OM_LAUNCH(NAME##_row, (uint32_t)m, 1, 1, &logit, &labels, &lses, &token, \
-			    &dlogit);                                                            \
-			OM_HEAD_PRODUCTS(NAME, t, n, v)                                          \
-		}                                                                                \
-	}                                                                                        \
-	double NAME##_check(uint64_t seed)                                                       \
-	{                                                                                        \
-		return om_head_check(NULL, NAME, NULL, t, n, v, c, scale, z, seed);              \
+#define OM_HEAD_LOSS_BWD(NAME, t, n, v, c, scale, z)                                           \
+	OM_HEAD_SIZES(NAME, t, n, v, c, OM_HEAD_DLOGIT)                                        \
+	OM_HEAD_DX(NAME##_dx, OM_HEAD_ROWS(t, c), n, v)                                        \
+	OM_HEAD_DW(NAME##_dw, OM_HEAD_ROWS(t, c), n, v)                                        \
+	void NAME(const om_bf16 *x, const om_bf16 *w, const int32_t *label, const double *ctl, \
+	    const float *lse, om_bf16 *dx, float *dw, void *ws)                                \
+	{                                                                                      \
+		const int64_t m = OM_HEAD_ROWS(t, c);                                          \
+		float *logit = ws, *token = NULL;                                              \
+		om_bf16 *dlogit = (om_bf16 *)(logit + m * OM_HEAD_PITCH(v));                   \
+		for (int64_t i = 0; i < (t); i = om_head_next(i, m, t)) {                      \
+			const int32_t *labels = label + i;                                     \
+			const float *lses = lse + i;                                           \
+			NAME##_logits_run(x + i * (n), w, logit, NULL);                        \
+			OM_LAUNCH(NAME##_row, (uint32_t)m, 1, 1, &logit, &labels, &ctl, &lses, \
+			    &token, &dlogit);                                                  \
+			OM_HEAD_PRODUCTS(NAME, t, n, v)                                        \
+		}                                                                              \
+	}                                                                                      \
+	double NAME##_check(uint64_t seed)                                                     \
+	{                                                                                      \
+		return om_head_check(NULL, NAME, NULL, t, n, v, c, scale, z, seed);            \
 	}
 
 /* ws: c*p + c*p/2 + 2*t floats */
-#define OM_HEAD_LOSS_GRAD(NAME, t, n, v, c, scale, z)                                           \
-	OM_HEAD_SIZES(NAME, t, n, v, c, OM_HEAD_BOTH)                                           \
-	OM_HEAD_DX(NAME##_dx, OM_HEAD_ROWS(t, c), n, v)                                         \
-	OM_HEAD_DW(NAME##_dw, OM_HEAD_ROWS(t, c), n, v)                                         \
-	OM_KERNEL(NAME##_add, 1024, 0)                                                          \
-	void NAME(const om_bf16 *x, const om_bf16 *w, const int32_t *label, double *loss,       \
-	    om_bf16 *dx, float *dw, void *ws)                                                   \
-	{                                                                                       \
-		const int64_t m = OM_HEAD_ROWS(t, c);                                           \
-		float *logit = ws, *lse = NULL;                                                 \
-		om_bf16 *dlogit = (om_bf16 *)(logit + m * OM_HEAD_PITCH(v));                    \
-		float *losses = (float *)(dlogit + m * OM_HEAD_PITCH(v));                       \
-		for (int64_t i = 0; i < (t); i = om_head_next(i, m, t)) {                       \
-			const int32_t *labels = label + i;                                      \
-			float *token = losses + 2 * i;                                          \
-			NAME##_logits_run(x + i * (n), w, logit, NULL);                         \
-			OM_LAUNCH(NAME##_row, (uint32_t)m, 1, 1, &logit, &labels, &lse, &token, \
-			    &dlogit);                                                           \
-			OM_HEAD_PRODUCTS(NAME, t, n, v)                                         \
-		}                                                                               \
-		OM_LAUNCH(NAME##_add, 1, 1, 1, &losses, &loss);                                 \
-	}                                                                                       \
-	double NAME##_check(uint64_t seed)                                                      \
-	{                                                                                       \
-		return om_head_check(NULL, NULL, NAME, t, n, v, c, scale, z, seed);             \
+#define OM_HEAD_LOSS_GRAD(NAME, t, n, v, c, scale, z)                                          \
+	OM_HEAD_SIZES(NAME, t, n, v, c, OM_HEAD_BOTH)                                          \
+	OM_HEAD_DX(NAME##_dx, OM_HEAD_ROWS(t, c), n, v)                                        \
+	OM_HEAD_DW(NAME##_dw, OM_HEAD_ROWS(t, c), n, v)                                        \
+	OM_KERNEL(NAME##_add, 1024, 0)                                                         \
+	void NAME(const om_bf16 *x, const om_bf16 *w, const int32_t *label, const double *ctl, \
+	    double *loss, om_bf16 *dx, float *dw, void *ws)                                    \
+	{                                                                                      \
+		const int64_t m = OM_HEAD_ROWS(t, c);                                          \
+		float *logit = ws, *lse = NULL;                                                \
+		om_bf16 *dlogit = (om_bf16 *)(logit + m * OM_HEAD_PITCH(v));                   \
+		float *losses = (float *)(dlogit + m * OM_HEAD_PITCH(v));                      \
+		for (int64_t i = 0; i < (t); i = om_head_next(i, m, t)) {                      \
+			const int32_t *labels = label + i;                                     \
+			float *token = losses + 2 * i;                                         \
+			NAME##_logits_run(x + i * (n), w, logit, NULL);                        \
+			OM_LAUNCH(NAME##_row, (uint32_t)m, 1, 1, &logit, &labels, &ctl, &lse,  \
+			    &token, &dlogit);                                                  \
+			OM_HEAD_PRODUCTS(NAME, t, n, v)                                        \
+		}                                                                              \
+		OM_LAUNCH(NAME##_add, 1, 1, 1, &losses, &ctl, &loss);                          \
+	}                                                                                      \
+	double NAME##_check(uint64_t seed)                                                     \
+	{                                                                                      \
+		return om_head_check(NULL, NULL, NAME, t, n, v, c, scale, z, seed);            \
 	}
 
 /* ---- check ---- */
 
 #include "head_ref.h"
 
-typedef void
-om_head_loss_fn(const om_bf16 *, const om_bf16 *, const int32_t *, float *, double *, void *);
-typedef void om_head_loss_bwd_fn(
-    const om_bf16 *, const om_bf16 *, const int32_t *, const float *, om_bf16 *, float *, void *);
-typedef void om_head_loss_grad_fn(
-    const om_bf16 *, const om_bf16 *, const int32_t *, double *, om_bf16 *, float *, void *);
+typedef void om_head_loss_fn(
+    const om_bf16 *, const om_bf16 *, const int32_t *, const double *, float *, double *, void *);
+typedef void om_head_loss_bwd_fn(const om_bf16 *, const om_bf16 *, const int32_t *, const double *,
+    const float *, om_bf16 *, float *, void *);
+typedef void om_head_loss_grad_fn(const om_bf16 *, const om_bf16 *, const int32_t *, const double *,
+    double *, om_bf16 *, float *, void *);
 enum { OM_HEAD_SAMPLES = 128 };
 
 /*
@@ -448,6 +451,7 @@ om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_
 	const int64_t m = t < c ? t : c, p = OM_HEAD_PITCH(v), room = 3 + 200000000 / (n * v);
 	const double size = exp2(floor(log2(2 / sqrt((double)n)))); /* logits of a few units */
 	const int64_t live = t < room && t < 200 ? t : room < 48 ? room : 48;
+	const double ctl[OM_CTL_N] = { [OM_CTL_PER_LABEL] = 1.25 };
 	struct om_head_ref o = { .x = OM_BF16(0),
 		.w = OM_BF16(1),
 		.n = n,
@@ -455,7 +459,7 @@ om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_
 		.live = live,
 		.token = malloc((size_t)live * 8),
 		.label = malloc((size_t)live * 4),
-		.scale = scale,
+		.scale = scale * ctl[OM_CTL_PER_LABEL],
 		.z = z };
 	struct om_err eloss = { .scale = scale }, esquare = { .scale = scale };
 	struct om_err elog = { .scale = 1 }, ex = { .scale = scale }, ew = { .scale = scale };
@@ -486,6 +490,7 @@ om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_
 	int32_t *d_few = om_check_copy(few, (size_t)t * 4),
 		*d_all = om_check_copy(all, (size_t)t * 4);
 	float *d_lse = bwd ? om_check_copy(lse, (size_t)t * 4) : om_check_nan((size_t)t * 4);
+	double *d_ctl = om_check_copy(ctl, sizeof ctl);
 	double *d_loss = om_check_copy(loss, sizeof loss);
 	om_bf16 *d_dx = fwd ? NULL : om_check_nan((size_t)(t * n) * 2);
 	float *d_dw = fwd ? NULL : om_check_f32(v * n, seed, 2, (float)scale);
@@ -494,11 +499,11 @@ om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_
 		const int32_t *label = run == 0 ? d_few : d_all;
 		double now[2];
 		if (fwd)
-			fwd(d_x, d_w, label, d_lse, d_loss, ws);
+			fwd(d_x, d_w, label, d_ctl, d_lse, d_loss, ws);
 		if (bwd)
-			bwd(d_x, d_w, label, d_lse, d_dx, d_dw, ws);
+			bwd(d_x, d_w, label, d_ctl, d_lse, d_dx, d_dw, ws);
 		if (grad)
-			grad(d_x, d_w, label, d_loss, d_dx, d_dw, ws);
+			grad(d_x, d_w, label, d_ctl, d_loss, d_dx, d_dw, ws);
 		om_check_read(now, d_loss, sizeof now);
 		if (!fwd)
 			om_check_read(run == 1 ? dx2 : dx, d_dx, (size_t)(t * n) * 2);
@@ -548,11 +553,11 @@ om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_
 	for (int64_t i = 0; fwd && i < t; i++)
 		wrong |= !isfinite(lse[i]);
 	if (fwd)
-		OM_TIME(fwd(d_x, d_w, d_all, d_lse, d_loss, ws));
+		OM_TIME(fwd(d_x, d_w, d_all, d_ctl, d_lse, d_loss, ws));
 	if (bwd)
-		OM_TIME(bwd(d_x, d_w, d_all, d_lse, d_dx, d_dw, ws));
+		OM_TIME(bwd(d_x, d_w, d_all, d_ctl, d_lse, d_dx, d_dw, ws));
 	if (grad)
-		OM_TIME(grad(d_x, d_w, d_all, d_loss, d_dx, d_dw, ws));
+		OM_TIME(grad(d_x, d_w, d_all, d_ctl, d_loss, d_dx, d_dw, ws));
 	om_check_end();
 	free(o.token);
 	free(o.label);

@@ -16,6 +16,7 @@ static double
 row_check(const struct om_kernel *row, int64_t c, int64_t v, int what, double scale, double z,
     uint64_t seed)
 {
+	const double ctl[OM_CTL_N] = { [OM_CTL_PER_LABEL] = 1.25 };
 	int32_t *label = malloc((size_t)c * 4);
 	float *lse = malloc((size_t)c * 4), *loss = malloc((size_t)c * 8);
 	om_bf16 *dlogit = malloc((size_t)v * 2);
@@ -29,12 +30,13 @@ row_check(const struct om_kernel *row, int64_t c, int64_t v, int what, double sc
 	for (int pass = 0; pass < 2; pass++) { /* lse, then compare */
 		float *d_z = om_check_f32(c * pitch, seed, 0, 4);
 		int32_t *d_label = om_check_copy(label, (size_t)c * 4);
+		double *d_ctl = om_check_copy(ctl, sizeof ctl);
 		float *d_lse = om_check_copy(lse, (size_t)c * 4);
 		float *d_loss = om_check_nan((size_t)c * 8);
 		om_bf16 *d_dlogit = om_check_nan((size_t)(c * pitch) * 2);
 		if (pass) {
-			OM_LAUNCH(
-			    *row, (uint32_t)c, 1, 1, &d_z, &d_label, &d_lse, &d_loss, &d_dlogit);
+			OM_LAUNCH(*row, (uint32_t)c, 1, 1, &d_z, &d_label, &d_ctl, &d_lse, &d_loss,
+			    &d_dlogit);
 			om_check_read(lse, d_lse, (size_t)c * 4);
 			om_check_read(loss, d_loss, (size_t)c * 8);
 		}
@@ -62,12 +64,12 @@ row_check(const struct om_kernel *row, int64_t c, int64_t v, int what, double sc
 			for (int64_t j = 0; j < v; j++) {
 				double want = (1 + 2 * z * log_sum) * p[j] / sum - (j == label[i]);
 				om_err_add(&ez, (double)om_bf16_f32(dlogit[j]),
-				    label[i] < 0 ? 0 : scale * want);
+				    label[i] < 0 ? 0 : scale * ctl[OM_CTL_PER_LABEL] * want);
 			}
 		}
 		if (pass)
-			OM_TIME(OM_LAUNCH(
-			    *row, (uint32_t)c, 1, 1, &d_z, &d_label, &d_lse, &d_loss, &d_dlogit));
+			OM_TIME(OM_LAUNCH(*row, (uint32_t)c, 1, 1, &d_z, &d_label, &d_ctl, &d_lse,
+			    &d_loss, &d_dlogit));
 		om_check_end();
 	}
 	free(label);

@@ -191,6 +191,7 @@ main(int argc, char **argv)
 	memset(arena + om_models[0].weight_off, 0, om_models[0].weight_bytes);
 	memset(arena + om_models[0].state_off, 0, om_models[0].state_bytes);
 	memset(arena + om_models[0].grad_off, 0, om_models[0].grad_bytes);
+	((double *)(arena + om_models[0].ctl_off))[OM_PER_LABEL] = 1;
 	for (uint32_t i = 0; i < om_models[0].nparams; i++) {
 		const struct om_param *p = &om_models[0].param[i];
 		for (uint64_t k = 0; k < elements(p); k++) {

@@ -164,11 +164,13 @@ OM_HEAD_LOSS(head_loss, 13, 5, 11, 4, 0.3, 0.2)
 OM_HEAD_LOSS_BWD(head_loss_bwd, 13, 5, 11, 4, 0.3, 0.2)
 OM_HEAD_LOSS_GRAD(head_loss_grad, 13, 5, 11, 4, 0.3, 0.2)
 
+static const double head_ctl[OM_CTL_N] = { [OM_CTL_PER_LABEL] = 1.5 };
+
 static double
 head_f(void)
 {
 	double loss[2] = { 0 };
-	head_loss(in0, in1, ints0, stat, loss, ws);
+	head_loss(in0, in1, ints0, head_ctl, stat, loss, ws);
 	return loss[0] + 0.2 * loss[1];
 }
 
@@ -180,10 +182,10 @@ test_head(void)
 	for (int i = 0; i < 13; i++) /* 11: masked */
 		ints0[i] = (int32_t)(om_hash(seed, (uint64_t)i) % 12);
 	head_f();
-	head_loss_bwd(in0, in1, ints0, stat, g0, sum(g1), ws);
+	head_loss_bwd(in0, in1, ints0, head_ctl, stat, g0, sum(g1), ws);
 	compare("head_loss x", head_f, in0, g0, 13 * 5);
 	compare("head_loss w", head_f, in1, g1, 11 * 5);
-	head_loss_grad(in0, in1, ints0, loss, g0, sum(g1), ws);
+	head_loss_grad(in0, in1, ints0, head_ctl, loss, g0, sum(g1), ws);
 	compare("head_loss_grad x", head_f, in0, g0, 13 * 5);
 	compare("head_loss_grad w", head_f, in1, g1, 11 * 5);
 }

@@ -98,6 +98,7 @@ const char om_manifest[] = "", om_plan[] = "";
 enum { V = 37, D = 12, L = 2, S = 9, H = 6, HD = 4, E = 6, F = 7, FD = 14, MICRO = 2, PARTS = 3 };
 enum { HK = KV, K = TOP_K, T = MICRO * S };
 static const double eps = 1e-3, theta = 100, load_balance = 0.3, z_loss = 0.2;
+static const double label_weight = 1.25;
 
 static unsigned char *arena;
 static int passed, failed;
@@ -470,8 +471,8 @@ objective(double *ce)
 		    logits);
 		for (int i = 0; i < V; i++)
 			sum += exp(logits[i]);
-		*ce += (log(sum) - logits[label[t]]) / (T * PARTS);
-		aux += HEAD_Z * log(sum) * log(sum) / (T * PARTS);
+		*ce += label_weight * (log(sum) - logits[label[t]]) / (T * PARTS);
+		aux += label_weight * HEAD_Z * log(sum) * log(sum) / (T * PARTS);
 	}
 	return *ce + aux;
 }
@@ -655,6 +656,7 @@ main(int argc, char **argv)
 	memset(arena + om_models[0].weight_off, 0, om_models[0].weight_bytes);
 	memset(arena + om_models[0].state_off, 0, om_models[0].state_bytes);
 	memset(arena + om_models[0].grad_off, 0, om_models[0].grad_bytes);
+	((double *)(arena + om_models[0].ctl_off))[OM_PER_LABEL] = label_weight;
 	for (uint32_t i = 0; i < om_models[0].nparams + om_models[0].nbuffers; i++) {
 		const struct om_param *p = &om_models[0].param[i];
 		uint64_t n = p->numel * p->nlayers * (p->experts ? p->experts : 1);

@@ -44,7 +44,7 @@ enum {
 	M2 = M1 + PART * 4,
 	STAT = (M2 + PART * 4 + 63) / 64 * 64
 };
-enum { CTL = STAT + STATS * 8, TOK = CTL + 64, LAB = TOK + T * 4, DX = LAB + T * 4 };
+enum { CTL = STAT + STATS * 8, TOK = CTL + 8 * OM_N_CTL, LAB = TOK + T * 4, DX = LAB + T * 4 };
 enum { HOP = DX + T * D * 4, X = HOP + CHUNKS * T * D * 4 }; /* X: float[SLOTS][EACH + 1][T][D] */
 enum { STRIDE = (EACH + 1) * T * D * 4, END = X + SLOTS * STRIDE };
 
@@ -102,6 +102,7 @@ pass(unsigned char *arena, int slot, bool train)
 	const int32_t *tok = (const int32_t *)(arena + TOK), *lab = (const int32_t *)(arena + LAB);
 	float *x = (float *)(arena + X + (size_t)slot * STRIDE);
 	double *stat = (double *)(arena + STAT), p[V];
+	const double weight = ((const double *)(arena + CTL))[OM_PER_LABEL];
 	const char *nap = getenv("OM_TEST_NAP");
 	int c = chunk_of(slot);
 
@@ -135,8 +136,8 @@ pass(unsigned char *arena, int slot, bool train)
 		if (is_head(c) && lab[t] >= 0) {
 			double z = softmax(w, x + (EACH * T + t) * D, p);
 
-			stat[0] -= log(p[lab[t]]) / (GLOBAL * S);
-			stat[1] += z * z / (GLOBAL * S);
+			stat[0] -= weight * log(p[lab[t]]) / (GLOBAL * S);
+			stat[1] += weight * z * z / (GLOBAL * S);
 		}
 	}
 }
@@ -166,6 +167,7 @@ backward(unsigned char *arena, int slot, int of)
 	float *g = (float *)(arena + G), *dx = (float *)(arena + DX);
 	const int32_t *tok = (const int32_t *)(arena + TOK), *lab = (const int32_t *)(arena + LAB);
 	const float *x = (const float *)(arena + X + (size_t)slot * STRIDE);
+	const double weight = ((const double *)(arena + CTL))[OM_PER_LABEL];
 	double p[V];
 	int c = chunk_of(slot);
 
@@ -185,7 +187,9 @@ backward(unsigned char *arena, int slot, int of)
 			softmax(w, in, p);
 			for (int v = 0; v < V; v++)
 				for (int i = 0; i < D; i++) {
-					double dz = (p[v] - (v == lab[t])) / (GLOBAL * S);
+					double dz = lab[t] < 0 ? 0
+							       : weight * (p[v] - (v == lab[t])) /
+								     (GLOBAL * S);
 
 					g[P_HEAD + v * D + i] += (float)(dz * (double)in[i]);
 					d[i] += dz * (double)w[P_HEAD + v * D + i];

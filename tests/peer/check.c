@@ -224,6 +224,7 @@ main(int argc, char **argv)
 		((int32_t *)(arena + om_models[0].label_off))[t] = at[1];
 	}
 	om_models[0].init(arena);
+	((double *)(arena + om_models[0].ctl_off))[OM_PER_LABEL] = 1;
 	om_models[0].zero(arena);
 	om_models[0].pass[OM_FORWARD](arena, 0, OM_FIRST | OM_LAST);
 

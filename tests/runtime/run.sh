@@ -499,6 +499,24 @@ share() { rm -f F.jsonl; long "$@" && python3 -c 'import json
 print([json.loads(l).get("repeated") for l in open("F.jsonl")])'; }
 [ "$(share data.repetition_filter=true)" = "[0.25, 0.25, 0.25]" ] && [ "$(share)" = "[None, None, None]" ] && ok ||
 	fail "repetition filter: $(cat F.jsonl)"
+# the loss is the mean over what is left: here of three sequences, each of which has also a step of its own
+python3 - <<'PY'
+text = open("corpus.txt", "rb").read()
+part = [b"." + text[64 * i:64 * i + 63] for i in range(3)]
+for i in range(3): open("only%d.txt" % i, "wb").write(4 * part[i] + b".")
+open("left.txt", "wb").write(part[0] + b"." + 63 * b"x" + part[1] + part[2] + b".")
+PY
+step_loss() { rm -f F.jsonl; long steps=1 "$@" && python3 -c 'import json
+x = json.loads(open("F.jsonl").read()); print(x["loss"], x["head_z"], x.get("masked"))'; }
+for i in 0 1 2; do step_loss data.paths=only$i.txt; done >only
+step_loss data.paths=left.txt data.repetition_filter=true >left
+check "the loss is the mean over labels" python3 -c 'x = [l.split() for l in open("only")]
+left = open("left").read().split()
+for k in 0, 1: assert abs(sum(float(y[k]) for y in x) / 3 - float(left[k])) < 1e-12, (x, left)
+assert left[2] == "0.25" and x[0][2] == "None"'
+# all of a step are filtered: a loss of 0, and it goes on
+python3 -c 'open("all.txt", "wb").write(257 * b"x")'
+[ "$(step_loss data.paths=all.txt data.repetition_filter=true)" = "0.0 0.0 1.0" ] && ok || fail "a step without labels"
 
 # ---- checkpoints: formats, kill and resume ---------------------------------------------------------------------
 same() { for f in "$1"/*.safetensors; do cmp "$f" "$2/$(basename "$f")" || return 1; done; }

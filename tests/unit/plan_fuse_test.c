@@ -117,16 +117,16 @@ same(const char *what, const char *got, const char *want)
 /* ---- what is found ---- */
 
 #define PAIR "t = relu2(a) ; b = linear(t, w)", "b = linear(a, w)"
-#define ACROSS                                                                               \
-	"forward: t, +s = head_loss(a, w, c) ; backward: d, +g = head_loss_bwd(a, w, c, t)", \
-	    "+s, d, +g = head_loss_grad(a, w, c)"
+#define ACROSS                                                                                     \
+	"forward: t, +s = head_loss(a, w, c, o) ; backward: d, +g = head_loss_bwd(a, w, c, o, t)", \
+	    "+s, d, +g = head_loss_grad(a, w, c, o)"
 #define THREE \
 	"q = linear(a, w1) ; k = linear(a, w2) ; v = linear(a, w3)", "q, k, v = route_map(a, w2)"
 #define CHAIN "t = add(a, b) ; y = add(t, c)", "y = combine(a, b, c)"
 #define SUMS "+g = linear_dw(a, b) ; +g = linear_dw(c, b)", "+g = grouped_dw(a, c, b)"
 #define NORMS "t, r = rmsnorm(a, w1) ; b, q = rmsnorm(t, w2)", "b, q = rmsnorm(a, w2)"
-#define HEAD_FORWARD "r, +s1 = head_loss(x, w1, l)"
-#define HEAD_BACKWARD "dx, +g1 = head_loss_bwd(x, w1, l, r)"
+#define HEAD_FORWARD "r, +s1 = head_loss(x, w1, l, o)"
+#define HEAD_BACKWARD "dx, +g1 = head_loss_bwd(x, w1, l, o, r)"
 
 static const struct {
 	const char *what, *forward, *backward, *match, *into;
@@ -145,12 +145,13 @@ static const struct {
 	{ "nothing goes across that does not say so", "h = relu2(x)", "dx = linear(h, w1)", PAIR,
 	    NULL, NULL },
 	{ "across", HEAD_FORWARD, HEAD_BACKWARD, ACROSS, "",
-	    "+s1, dx, +g1 = head_loss_grad(x, w1, l; scale=0, z=0)" },
+	    "+s1, dx, +g1 = head_loss_grad(x, w1, l, o; scale=0, z=0)" },
 	{ "across, found from its end", HEAD_FORWARD, HEAD_BACKWARD,
-	    "backward: d, +g = head_loss_bwd(a, w, c, t) ; forward: t, +s = head_loss(a, w, c)",
-	    "+s, d, +g = head_loss_grad(a, w, c)", "",
-	    "+s1, dx, +g1 = head_loss_grad(x, w1, l; scale=0, z=0)" },
-	{ "across, with other weights", HEAD_FORWARD, "dx, +g1 = head_loss_bwd(x, w2, l, r)",
+	    "backward: d, +g = head_loss_bwd(a, w, c, o, t) ; forward: t, +s = head_loss(a, w, c, "
+	    "o)",
+	    "+s, d, +g = head_loss_grad(a, w, c, o)", "",
+	    "+s1, dx, +g1 = head_loss_grad(x, w1, l, o; scale=0, z=0)" },
+	{ "across, with other weights", HEAD_FORWARD, "dx, +g1 = head_loss_bwd(x, w2, l, o, r)",
 	    ACROSS, NULL, NULL },
 	{ "across, from one sum of two in a pass", "+s1 = linear_dw(x, x) ; " HEAD_FORWARD,
 	    HEAD_BACKWARD, ACROSS, NULL, NULL },
@@ -158,7 +159,7 @@ static const struct {
 	    HEAD_BACKWARD, ACROSS, NULL, NULL },
 	{ "across, to one sum of two in a pass", HEAD_FORWARD,
 	    "+g1 = linear_dw(x, x) ; " HEAD_BACKWARD, ACROSS, "",
-	    "+g1 = linear_dw(x, x) ; +s1, dx, +g1 = head_loss_grad(x, w1, l; scale=0, z=0)" },
+	    "+g1 = linear_dw(x, x) ; +s1, dx, +g1 = head_loss_grad(x, w1, l, o; scale=0, z=0)" },
 	/* readers */
 	{ "a reader in the backward pass", "h = relu2(x) ; y = linear(h, w1)",
 	    "dx = relu2_bwd(dy, h)", PAIR, NULL, NULL },

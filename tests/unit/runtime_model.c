@@ -76,7 +76,7 @@ enum {
 #define STAT_OFF ((V_OFF + N * R + 63) / 64 * 64) /* loss[2], then per layer load[E], aux[2] */
 #define STAT_BYTES (uint64_t)(16 + L * (E + 2) * 8)
 #define CTL_OFF (STAT_OFF + STAT_BYTES)
-#define TOK_OFF (CTL_OFF + 64)
+#define TOK_OFF (CTL_OFF + 8 * OM_N_CTL)
 #define LAB_OFF (TOK_OFF + T * 4)
 #define X_OFF ((LAB_OFF + T * 4 + 63) / 64 * 64) /* real[L + 1][T][D] */
 #define ONE_OFF (X_OFF + (L + 1) * T * D * R)    /* decode: token, position, logits [V] */
@@ -197,6 +197,7 @@ losses(unsigned char *arena, bool train)
 	const int32_t *tok = (const int32_t *)(arena + TOK_OFF),
 		      *lab = (const int32_t *)(arena + LAB_OFF);
 	double *loss = (double *)(arena + STAT_OFF), since = om_now();
+	const double weight = ((const double *)(arena + CTL_OFF))[OM_PER_LABEL];
 
 	for (int t = 0; t < T; t++) {
 		double sum = 0, own = 0;
@@ -232,8 +233,8 @@ losses(unsigned char *arena, bool train)
 		}
 		if (lab[t] < 0 || lab[t] >= V)
 			continue;
-		loss[0] += (log(sum) - own) / (GLOBAL * S);
-		loss[1] += log(sum) * log(sum) / (GLOBAL * S);
+		loss[0] += weight * (log(sum) - own) / (GLOBAL * S);
+		loss[1] += weight * log(sum) * log(sum) / (GLOBAL * S);
 	}
 	if (train && (env("OM_TEST_NAN") == step || env("OM_TEST_FROM") - 1 < step))
 		*loss = NAN;
@@ -264,7 +265,7 @@ backward(unsigned char *arena, int slot, int of)
 	const int32_t *tok = (const int32_t *)(arena + TOK_OFF),
 		      *lab = (const int32_t *)(arena + LAB_OFF);
 	static double p[V];
-	double since = om_now();
+	double since = om_now(), weight = ((const double *)(arena + CTL_OFF))[OM_PER_LABEL];
 
 	(void)slot;
 	if (of & OM_FIRST)
@@ -274,6 +275,9 @@ backward(unsigned char *arena, int slot, int of)
 		double sum = 0, dx[D] = { 0 };
 		const int e = tok[t] % E;
 
+		if (lab[t] < 0)
+			continue;
+
 		for (int v = 0; v < V; v++) {
 			double z = 0;
 
@@ -282,7 +286,8 @@ backward(unsigned char *arena, int slot, int of)
 			sum += p[v] = exp(z);
 		}
 		for (int v = 0; v < V; v++) {
-			double dz = (p[v] / sum * (1 + 2 * HEAD_Z * log(sum)) - (v == lab[t])) /
+			double dz = weight *
+				    (p[v] / sum * (1 + 2 * HEAD_Z * log(sum)) - (v == lab[t])) /
 				    (GLOBAL * S);
 
 			for (int i = 0; i < D; i++) {

@@ -5,12 +5,12 @@
 #include "config.h"
 #include "adamw.h"
 
-/* sumsq_N: g[n], gives +ctl[8] */
+/* sumsq_N: g[n], gives +ctl[9] */
 OM_SUMSQ(om_k_sumsq_1280, 1280) /* update: 1 call a pass */
 
-/* clip: loss[2], gives +ctl[8] */
+/* clip: loss[2], gives +ctl[9] */
 OM_CLIP(om_k_clip, 1.0) /* update: 1 call a pass */
 
-/* adamw_N: g[n] ctl[8], gives +w[n] +m[n] +v[n] */
+/* adamw_N: g[n] ctl[9], gives +w[n] +m[n] +v[n] */
 OM_ADAMW(om_k_adamw_1088, 1088, 0.9, 0.95, 1e-08, 0.1, 1.0) /* update: 1 call a pass */
 OM_ADAMW(om_k_adamw_192, 192, 0.9, 0.95, 1e-08, 0.0, 1.0) /* update: 1 call a pass */

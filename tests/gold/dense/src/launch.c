@@ -70,9 +70,9 @@ LAUNCH(attention_bwd_1x4x2x2x4x4,
     (do_, q, k, v, o, lse, dq, dk, dv, ws))
 LAUNCH(rope_bwd_1x4x2x4, (const float *dy, const float *tab, float *dx), (dy, tab, dx))
 LAUNCH(head_loss_grad_4x8x32,
-    (const float *x, const float *w, const int32_t *label, double *loss, float *dx, float *dw,
-    float *ws),
-    (x, w, label, loss, dx, dw, ws))
+    (const float *x, const float *w, const int32_t *label, const double *ctl, double *loss,
+    float *dx, float *dw, float *ws),
+    (x, w, label, ctl, loss, dx, dw, ws))
 LAUNCH(sumsq_1280, (const float *g, double *ctl), (g, ctl))
 LAUNCH(clip, (const double *loss, double *ctl), (loss, ctl))
 LAUNCH(adamw_1088,
@@ -82,8 +82,9 @@ LAUNCH(adamw_192,
     (const float *g, const double *ctl, float *w, float *m, float *v),
     (g, ctl, w, m, v))
 LAUNCH(head_loss_4x8x32,
-    (const float *x, const float *w, const int32_t *label, float *lse, double *loss, float *ws),
-    (x, w, label, lse, loss, ws))
+    (const float *x, const float *w, const int32_t *label, const double *ctl, float *lse,
+    double *loss, float *ws),
+    (x, w, label, ctl, lse, loss, ws))
 LAUNCH(embed_1x8x32, (const int32_t *tok, const float *w, float *x), (tok, w, x))
 LAUNCH(rmsnorm_1x1x8, (const float *x, const float *w, float *y, float *r), (x, w, y, r))
 LAUNCH(linear_3_1x8x8x8x8,
@@ -159,16 +160,16 @@ struct om_op om_ops[OM_N_OPS] = {
 	[OP_rope_bwd_1x4x2x4] = { .name = "rope_bwd_1x4x2x4", .flops = 0.0, .bytes = 320.0,
 	    .check = om_k_rope_bwd_1x4x2x4_check, .tolerance = OM_TOLERANCE },
 	[OP_head_loss_grad_4x8x32] = { .name = "head_loss_grad_4x8x32", .flops = 6144.0,
-	    .bytes = 3376.0, .check = om_k_head_loss_grad_4x8x32_check, .tolerance = OM_TOLERANCE },
-	[OP_sumsq_1280] = { .name = "sumsq_1280", .flops = 0.0, .bytes = 5248.0,
+	    .bytes = 3448.0, .check = om_k_head_loss_grad_4x8x32_check, .tolerance = OM_TOLERANCE },
+	[OP_sumsq_1280] = { .name = "sumsq_1280", .flops = 0.0, .bytes = 5264.0,
 	    .check = om_k_sumsq_1280_check, .tolerance = OM_TOLERANCE },
-	[OP_clip] = { .name = "clip", .flops = 0.0, .bytes = 144.0, .check = om_k_clip_check,
+	[OP_clip] = { .name = "clip", .flops = 0.0, .bytes = 160.0, .check = om_k_clip_check,
 	    .tolerance = OM_TOLERANCE },
-	[OP_adamw_1088] = { .name = "adamw_1088", .flops = 0.0, .bytes = 30528.0,
+	[OP_adamw_1088] = { .name = "adamw_1088", .flops = 0.0, .bytes = 30536.0,
 	    .check = om_k_adamw_1088_check, .tolerance = OM_TOLERANCE },
-	[OP_adamw_192] = { .name = "adamw_192", .flops = 0.0, .bytes = 5440.0,
+	[OP_adamw_192] = { .name = "adamw_192", .flops = 0.0, .bytes = 5448.0,
 	    .check = om_k_adamw_192_check, .tolerance = OM_TOLERANCE },
-	[OP_head_loss_4x8x32] = { .name = "head_loss_4x8x32", .flops = 2048.0, .bytes = 1216.0,
+	[OP_head_loss_4x8x32] = { .name = "head_loss_4x8x32", .flops = 2048.0, .bytes = 1288.0,
 	    .check = om_k_head_loss_4x8x32_check, .tolerance = OM_TOLERANCE },
 	[OP_embed_1x8x32] = { .name = "embed_1x8x32", .flops = 0.0, .bytes = 1060.0,
 	    .check = om_k_embed_1x8x32_check, .tolerance = OM_TOLERANCE },

@@ -50,7 +50,7 @@
 /* input */
 #define OM_OFF_embed_tokens 0 /* int32[4] 16 B */
 #define OM_OFF_embed_labels 256 /* int32[4] 16 B */
-#define OM_OFF_update_ctl 512 /* fp64[8] 64 B */
+#define OM_OFF_embed_ctl 512 /* fp64[9] 72 B */
 #define OM_OFF_decode_embed_token 768 /* int32[1] 4 B */
 #define OM_OFF_decode_embed_position 1024 /* int32[1] 4 B */
 

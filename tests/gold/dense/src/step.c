@@ -158,7 +158,8 @@ head_backward(unsigned char *arena, int slot, bool first)
 	if (first)
 		om_clear(ONE(head_g_w), 1024);
 	launch_head_loss_grad_4x8x32(SAVED(head_in, slot, 0), ONE(head_w), ONE(embed_labels),
-	    ONE(head_loss), DSTREAM, ONE(head_g_w), WORKSPACE(head_backward_head_loss_grad));
+	    ONE(embed_ctl), ONE(head_loss), DSTREAM, ONE(head_g_w),
+	    WORKSPACE(head_backward_head_loss_grad));
 	/* rmsnorm_bwd: d_x fp32[4,8], +g_norm fp32[8], dense.lua:4 */
 	(first ? launch_rmsnorm_bwd_4x1x8_store : launch_rmsnorm_bwd_4x1x8)(DSTREAM,
 	    STREAM(slot, OM_N_LAYERS), ONE(head_norm), SAVED(head_in_rms, slot, 0), DSTREAM,
@@ -172,8 +173,8 @@ eval_forward(unsigned char *arena, int slot)
 	launch_rmsnorm_4x1x8(STREAM(slot, OM_N_LAYERS), ONE(head_norm), ONE(eval_in),
 	    ONE(eval_in_rms));
 	/* head_loss: logits_lse fp32[4], +loss fp64[2], dense.lua:4 */
-	launch_head_loss_4x8x32(ONE(eval_in), ONE(head_w), ONE(embed_labels), ONE(eval_logits_lse),
-	    ONE(head_loss), WORKSPACE(eval_forward_head_loss));
+	launch_head_loss_4x8x32(ONE(eval_in), ONE(head_w), ONE(embed_labels), ONE(embed_ctl),
+	    ONE(eval_logits_lse), ONE(head_loss), WORKSPACE(eval_forward_head_loss));
 }
 
 static void
@@ -246,14 +247,14 @@ void
 om_update(unsigned char *arena)
 {
 	/* sumsq: 12 tensors from embed_g_tokens_w, 1280 elements, dense.lua:2 */
-	launch_sumsq_1280(ONE(embed_g_tokens_w), ONE(update_ctl));
-	/* clip: +ctl fp64[8], dense.lua:2 */
-	launch_clip(ONE(head_loss), ONE(update_ctl));
+	launch_sumsq_1280(ONE(embed_g_tokens_w), ONE(embed_ctl));
+	/* clip: +ctl fp64[9], dense.lua:2 */
+	launch_clip(ONE(head_loss), ONE(embed_ctl));
 	/* adamw: 9 tensors from embed_g_tokens_w, 1088 elements, dense.lua:2 */
-	launch_adamw_1088(ONE(embed_g_tokens_w), ONE(update_ctl), ONE(embed_tokens_w),
+	launch_adamw_1088(ONE(embed_g_tokens_w), ONE(embed_ctl), ONE(embed_tokens_w),
 	    ONE(embed_m_tokens_w), ONE(embed_v_tokens_w));
 	/* adamw: 3 tensors from dense_g_attn_norm, 192 elements, dense.lua:2 */
-	launch_adamw_192(LAYER(dense_g_attn_norm, 0), ONE(update_ctl), LAYER(dense_attn_norm, 0),
+	launch_adamw_192(LAYER(dense_g_attn_norm, 0), ONE(embed_ctl), LAYER(dense_attn_norm, 0),
 	    LAYER(dense_m_attn_norm, 0), LAYER(dense_v_attn_norm, 0));
 }
 

@@ -5,15 +5,15 @@
 #include "config.h"
 #include "adamw.h"
 
-/* sumsq_N: g[n], gives +ctl[8] */
+/* sumsq_N: g[n], gives +ctl[9] */
 OM_SUMSQ(om_k_sumsq_7872, 7872) /* update: 1 call a pass */
 
-/* clip: loss[2], gives +ctl[8] */
+/* clip: loss[2], gives +ctl[9] */
 OM_CLIP(om_k_clip, 1.0) /* update: 1 call a pass */
 
-/* adamw_N: g[n] ctl[8], gives +w[n] +m[n] +v[n] */
+/* adamw_N: g[n] ctl[9], gives +w[n] +m[n] +v[n] */
 OM_ADAMW(om_k_adamw_5888, 5888, 0.9, 0.95, 1e-08, 0.1, 1.0) /* update: 1 call a pass */
 OM_ADAMW(om_k_adamw_1984, 1984, 0.9, 0.95, 1e-08, 0.0, 1.0) /* update: 1 call a pass */
 
-/* bias_update_NxE: load[n] ctl[8], gives +b[n] */
+/* bias_update_NxE: load[n] ctl[9], gives +b[n] */
 OM_BIAS_UPDATE(om_k_bias_update_12x12, 12, 12, 0.001) /* update: 1 call a pass */

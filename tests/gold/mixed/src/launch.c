@@ -245,9 +245,9 @@ LAUNCH(gate_dx_4x12x8, (const double *dz, const double *w, double *dx), (dz, w, 
 LAUNCH(gate_dw_4x12x8, (const double *dz, const double *x, double *dw), (dz, x, dw))
 LAUNCH(gate_dw_4x12x8_store, (const double *dz, const double *x, double *dw), (dz, x, dw))
 LAUNCH(head_loss_grad_4x8x32,
-    (const double *x, const double *w, const int32_t *label, double *loss, double *dx, double *dw,
-    double *ws),
-    (x, w, label, loss, dx, dw, ws))
+    (const double *x, const double *w, const int32_t *label, const double *ctl, double *loss,
+    double *dx, double *dw, double *ws),
+    (x, w, label, ctl, loss, dx, dw, ws))
 LAUNCH(sumsq_7872, (const double *g, double *ctl), (g, ctl))
 LAUNCH(clip, (const double *loss, double *ctl), (loss, ctl))
 LAUNCH(adamw_5888,
@@ -258,8 +258,9 @@ LAUNCH(adamw_1984,
     (g, ctl, w, m, v))
 LAUNCH(bias_update_12x12, (const int64_t *load, const double *ctl, double *b), (load, ctl, b))
 LAUNCH(head_loss_4x8x32,
-    (const double *x, const double *w, const int32_t *label, double *lse, double *loss, double *ws),
-    (x, w, label, lse, loss, ws))
+    (const double *x, const double *w, const int32_t *label, const double *ctl, double *lse,
+    double *loss, double *ws),
+    (x, w, label, ctl, lse, loss, ws))
 LAUNCH(embed_1x8x32, (const int32_t *tok, const double *w, double *x), (tok, w, x))
 LAUNCH(rmsnorm_1x1x8, (const double *x, const double *w, double *y, double *r), (x, w, y, r))
 LAUNCH(linear_3_1x16x8x8x8,
@@ -542,18 +543,18 @@ struct om_op om_ops[OM_N_OPS] = {
 	[OP_gate_dw_4x12x8_store] = { .name = "gate_dw_4x12x8_store", .flops = 768.0,
 	    .bytes = 1408.0, .check = om_k_gate_dw_4x12x8_store_check, .tolerance = OM_TOLERANCE },
 	[OP_head_loss_grad_4x8x32] = { .name = "head_loss_grad_4x8x32", .flops = 6144.0,
-	    .bytes = 6704.0, .check = om_k_head_loss_grad_4x8x32_check, .tolerance = OM_TOLERANCE },
-	[OP_sumsq_7872] = { .name = "sumsq_7872", .flops = 0.0, .bytes = 63104.0,
+	    .bytes = 6776.0, .check = om_k_head_loss_grad_4x8x32_check, .tolerance = OM_TOLERANCE },
+	[OP_sumsq_7872] = { .name = "sumsq_7872", .flops = 0.0, .bytes = 63120.0,
 	    .check = om_k_sumsq_7872_check, .tolerance = OM_TOLERANCE },
-	[OP_clip] = { .name = "clip", .flops = 0.0, .bytes = 144.0, .check = om_k_clip_check,
+	[OP_clip] = { .name = "clip", .flops = 0.0, .bytes = 160.0, .check = om_k_clip_check,
 	    .tolerance = OM_TOLERANCE },
-	[OP_adamw_5888] = { .name = "adamw_5888", .flops = 0.0, .bytes = 329792.0,
+	[OP_adamw_5888] = { .name = "adamw_5888", .flops = 0.0, .bytes = 329800.0,
 	    .check = om_k_adamw_5888_check, .tolerance = OM_TOLERANCE },
-	[OP_adamw_1984] = { .name = "adamw_1984", .flops = 0.0, .bytes = 111168.0,
+	[OP_adamw_1984] = { .name = "adamw_1984", .flops = 0.0, .bytes = 111176.0,
 	    .check = om_k_adamw_1984_check, .tolerance = OM_TOLERANCE },
-	[OP_bias_update_12x12] = { .name = "bias_update_12x12", .flops = 0.0, .bytes = 352.0,
+	[OP_bias_update_12x12] = { .name = "bias_update_12x12", .flops = 0.0, .bytes = 360.0,
 	    .check = om_k_bias_update_12x12_check, .tolerance = OM_TOLERANCE },
-	[OP_head_loss_4x8x32] = { .name = "head_loss_4x8x32", .flops = 2048.0, .bytes = 2384.0,
+	[OP_head_loss_4x8x32] = { .name = "head_loss_4x8x32", .flops = 2048.0, .bytes = 2456.0,
 	    .check = om_k_head_loss_4x8x32_check, .tolerance = OM_TOLERANCE },
 	[OP_embed_1x8x32] = { .name = "embed_1x8x32", .flops = 0.0, .bytes = 2116.0,
 	    .check = om_k_embed_1x8x32_check, .tolerance = OM_TOLERANCE },

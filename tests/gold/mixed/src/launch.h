@@ -206,21 +206,21 @@ void launch_route_b_4x12x3x1x0x1x1x1(const double *z, const double *b, double *p
     double *prob, double *lse, int32_t *cnt, int64_t *load, double *aux);
 void launch_route_b_1x12x3x1x0x1x1x1(const double *z, const double *b, double *p, int32_t *idx,
     double *prob, double *lse, int32_t *cnt, int64_t *load, double *aux);
-/* head_loss_grad_TxNxV: x[t,n] w[v,n] label[t], gives +loss[2] dx[t,n] +dw[v,n] */
+/* head_loss_grad_TxNxV: x[t,n] w[v,n] label[t] ctl[9], gives +loss[2] dx[t,n] +dw[v,n] */
 void launch_head_loss_grad_4x8x32(const double *x, const double *w, const int32_t *label,
-    double *loss, double *dx, double *dw, double *ws);
-/* sumsq_N: g[n], gives +ctl[8] */
+    const double *ctl, double *loss, double *dx, double *dw, double *ws);
+/* sumsq_N: g[n], gives +ctl[9] */
 void launch_sumsq_7872(const double *g, double *ctl);
-/* clip: loss[2], gives +ctl[8] */
+/* clip: loss[2], gives +ctl[9] */
 void launch_clip(const double *loss, double *ctl);
-/* adamw_N: g[n] ctl[8], gives +w[n] +m[n] +v[n] */
+/* adamw_N: g[n] ctl[9], gives +w[n] +m[n] +v[n] */
 void launch_adamw_5888(const double *g, const double *ctl, double *w, double *m, double *v);
 void launch_adamw_1984(const double *g, const double *ctl, double *w, double *m, double *v);
-/* bias_update_NxE: load[n] ctl[8], gives +b[n] */
+/* bias_update_NxE: load[n] ctl[9], gives +b[n] */
 void launch_bias_update_12x12(const int64_t *load, const double *ctl, double *b);
-/* head_loss_TxNxV: x[t,n] w[v,n] label[t], gives lse[t] +loss[2] */
-void launch_head_loss_4x8x32(const double *x, const double *w, const int32_t *label, double *lse,
-    double *loss, double *ws);
+/* head_loss_TxNxV: x[t,n] w[v,n] label[t] ctl[9], gives lse[t] +loss[2] */
+void launch_head_loss_4x8x32(const double *x, const double *w, const int32_t *label,
+    const double *ctl, double *lse, double *loss, double *ws);
 /* attention_at_SxHxGxDxW: q[1,h*d] k[1,g*d] v[1,g*d] pos[1],
  * gives o[1,h*d] +kc[s,g*d] +vc[s,g*d] */
 void launch_attention_at_4x4x2x4x4(const double *q, const double *k, const double *v,

@@ -52,9 +52,9 @@
 /* input */
 #define OM_OFF_embed_tokens 0 /* int32[4] 16 B */
 #define OM_OFF_embed_labels 256 /* int32[4] 16 B */
-#define OM_OFF_moe_draw 512 /* int64[3] 24 B */
+#define OM_OFF_embed_ctl 512 /* fp64[9] 72 B */
+#define OM_OFF_moe_draw 768 /* int64[3] 24 B */
 #define OM_STRIDE_moe_draw 24
-#define OM_OFF_update_ctl 768 /* fp64[8] 64 B */
 #define OM_OFF_decode_embed_token 1024 /* int32[1] 4 B */
 #define OM_OFF_decode_embed_position 1280 /* int32[1] 4 B */
 

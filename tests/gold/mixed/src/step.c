@@ -663,7 +663,7 @@ head_backward(unsigned char *arena, int slot, bool first)
 	if (first)
 		om_clear(ONE(embed_g_tokens_w), 2048);
 	launch_head_loss_grad_4x8x32(SAVED(head_in, slot, 0), ONE(embed_tokens_w),
-	    ONE(embed_labels), ONE(head_loss), DSTREAM, ONE(embed_g_tokens_w),
+	    ONE(embed_labels), ONE(embed_ctl), ONE(head_loss), DSTREAM, ONE(embed_g_tokens_w),
 	    WORKSPACE(head_backward_head_loss_grad));
 	/* rmsnorm_bwd: d_x fp64[4,8], +g_norm fp64[8], mixed.lua:6 */
 	(first ? launch_rmsnorm_bwd_4x1x8_store : launch_rmsnorm_bwd_4x1x8)(DSTREAM,
@@ -679,7 +679,8 @@ eval_forward(unsigned char *arena, int slot)
 	    ONE(eval_in_rms));
 	/* head_loss: logits_lse fp64[4], +loss fp64[2], mixed.lua:24 */
 	launch_head_loss_4x8x32(ONE(eval_in), ONE(embed_tokens_w), ONE(embed_labels),
-	    ONE(eval_logits_lse), ONE(head_loss), WORKSPACE(eval_forward_head_loss));
+	    ONE(embed_ctl), ONE(eval_logits_lse), ONE(head_loss),
+	    WORKSPACE(eval_forward_head_loss));
 }
 
 static void
@@ -922,17 +923,17 @@ void
 om_update(unsigned char *arena)
 {
 	/* sumsq: 49 tensors from embed_g_tokens_w, 7872 elements, mixed.lua:3 */
-	launch_sumsq_7872(ONE(embed_g_tokens_w), ONE(update_ctl));
-	/* clip: +ctl fp64[8], mixed.lua:3 */
-	launch_clip(ONE(head_loss), ONE(update_ctl));
+	launch_sumsq_7872(ONE(embed_g_tokens_w), ONE(embed_ctl));
+	/* clip: +ctl fp64[9], mixed.lua:3 */
+	launch_clip(ONE(head_loss), ONE(embed_ctl));
 	/* adamw: 30 tensors from embed_g_tokens_w, 5888 elements, mixed.lua:3 */
-	launch_adamw_5888(ONE(embed_g_tokens_w), ONE(update_ctl), ONE(embed_tokens_w),
+	launch_adamw_5888(ONE(embed_g_tokens_w), ONE(embed_ctl), ONE(embed_tokens_w),
 	    ONE(embed_m_tokens_w), ONE(embed_v_tokens_w));
 	/* adamw: 19 tensors from dense_g_attn_norm, 1984 elements, mixed.lua:3 */
-	launch_adamw_1984(LAYER(dense_g_attn_norm, 0), ONE(update_ctl), LAYER(dense_attn_norm, 0),
+	launch_adamw_1984(LAYER(dense_g_attn_norm, 0), ONE(embed_ctl), LAYER(dense_attn_norm, 0),
 	    LAYER(dense_m_attn_norm, 0), LAYER(dense_v_attn_norm, 0));
 	/* bias_update: moe2_load, 12 elements, mixed.lua:20 */
-	launch_bias_update_12x12(LAYER(moe2_load, 0), ONE(update_ctl), LAYER(moe2_choice_bias, 0));
+	launch_bias_update_12x12(LAYER(moe2_load, 0), ONE(embed_ctl), LAYER(moe2_choice_bias, 0));
 }
 
 /* statistics, before the first microbatch of a step */

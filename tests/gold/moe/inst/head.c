@@ -5,8 +5,8 @@
 #include "config.h"
 #include "head.h"
 
-/* head_loss_grad_TxNxV: x[t,n] w[v,n] label[t], gives +loss[2] dx[t,n] +dw[v,n] */
+/* head_loss_grad_TxNxV: x[t,n] w[v,n] label[t] ctl[9], gives +loss[2] dx[t,n] +dw[v,n] */
 OM_HEAD_LOSS_GRAD(om_k_head_loss_grad_8x8x32, 8, 8, 32, 128, 0.0625, 0.0) /* head: 1 call a pass */
 
-/* head_loss_TxNxV: x[t,n] w[v,n] label[t], gives lse[t] +loss[2] */
+/* head_loss_TxNxV: x[t,n] w[v,n] label[t] ctl[9], gives lse[t] +loss[2] */
 OM_HEAD_LOSS(om_k_head_loss_8x8x32, 8, 8, 32, 128, 0.0625, 0.0) /* eval: 1 call a pass */

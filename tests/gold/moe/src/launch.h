@@ -108,20 +108,20 @@ void launch_attention_bwd_2x4x2x2x4x4(const float *do_, const float *q, const fl
     const float *v, const float *o, const float *lse, float *dq, float *dk, float *dv, float *ws);
 /* rope_bwd_BxSxHxD: dy[b*s,h*d] tab[s,d], gives dx[b*s,h*d] */
 void launch_rope_bwd_2x4x2x4(const float *dy, const float *tab, float *dx);
-/* head_loss_grad_TxNxV: x[t,n] w[v,n] label[t], gives +loss[2] dx[t,n] +dw[v,n] */
+/* head_loss_grad_TxNxV: x[t,n] w[v,n] label[t] ctl[9], gives +loss[2] dx[t,n] +dw[v,n] */
 void launch_head_loss_grad_8x8x32(const float *x, const float *w, const int32_t *label,
-    double *loss, float *dx, float *dw, float *ws);
-/* sumsq_N: g[n], gives +ctl[8] */
+    const double *ctl, double *loss, float *dx, float *dw, float *ws);
+/* sumsq_N: g[n], gives +ctl[9] */
 void launch_sumsq_4032(const float *g, double *ctl);
-/* clip: loss[2], gives +ctl[8] */
+/* clip: loss[2], gives +ctl[9] */
 void launch_clip(const double *loss, double *ctl);
-/* adamw_N: g[n] ctl[8], gives +w[n] +m[n] +v[n] */
+/* adamw_N: g[n] ctl[9], gives +w[n] +m[n] +v[n] */
 void launch_adamw_3008(const float *g, const double *ctl, float *w, float *m, float *v);
 void launch_adamw_832(const float *g, const double *ctl, float *w, float *m, float *v);
 void launch_adamw_192(const float *g, const double *ctl, float *w, float *m, float *v);
-/* head_loss_TxNxV: x[t,n] w[v,n] label[t], gives lse[t] +loss[2] */
-void launch_head_loss_8x8x32(const float *x, const float *w, const int32_t *label, float *lse,
-    double *loss, float *ws);
+/* head_loss_TxNxV: x[t,n] w[v,n] label[t] ctl[9], gives lse[t] +loss[2] */
+void launch_head_loss_8x8x32(const float *x, const float *w, const int32_t *label,
+    const double *ctl, float *lse, double *loss, float *ws);
 /* rope_at_SxHxD: x[1,h*d] tab[s,d] pos[1], gives y[1,h*d] */
 void launch_rope_at_4x2x4(const float *x, const float *tab, const int32_t *pos, float *y);
 /* attention_at_SxHxGxDxW: q[1,h*d] k[1,g*d] v[1,g*d] pos[1],

@@ -208,7 +208,8 @@ head_backward(unsigned char *arena, int slot, bool first)
 	if (first)
 		om_clear(ONE(head_g_w), 1024);
 	launch_head_loss_grad_8x8x32(SAVED(head_in, slot, 0), ONE(head_w), ONE(embed_labels),
-	    ONE(head_loss), DSTREAM, ONE(head_g_w), WORKSPACE(head_backward_head_loss_grad));
+	    ONE(embed_ctl), ONE(head_loss), DSTREAM, ONE(head_g_w),
+	    WORKSPACE(head_backward_head_loss_grad));
 	/* rmsnorm_bwd: d_x fp32[8,8], +g_norm fp32[8], moe.lua:4 */
 	(first ? launch_rmsnorm_bwd_8x1x8_store : launch_rmsnorm_bwd_8x1x8)(DSTREAM,
 	    STREAM(slot, OM_N_LAYERS), ONE(head_norm), SAVED(head_in_rms, slot, 0), DSTREAM,
@@ -222,8 +223,8 @@ eval_forward(unsigned char *arena, int slot)
 	launch_rmsnorm_8x1x8(STREAM(slot, OM_N_LAYERS), ONE(head_norm), ONE(eval_in),
 	    ONE(eval_in_rms));
 	/* head_loss: logits_lse fp32[8], +loss fp64[2], moe.lua:4 */
-	launch_head_loss_8x8x32(ONE(eval_in), ONE(head_w), ONE(embed_labels), ONE(eval_logits_lse),
-	    ONE(head_loss), WORKSPACE(eval_forward_head_loss));
+	launch_head_loss_8x8x32(ONE(eval_in), ONE(head_w), ONE(embed_labels), ONE(embed_ctl),
+	    ONE(eval_logits_lse), ONE(head_loss), WORKSPACE(eval_forward_head_loss));
 }
 
 static void
@@ -318,17 +319,17 @@ void
 om_update(unsigned char *arena)
 {
 	/* sumsq: 15 tensors from embed_g_tokens_w, 4032 elements, moe.lua:10 */
-	launch_sumsq_4032(ONE(embed_g_tokens_w), ONE(update_ctl));
-	/* clip: +ctl fp64[8], moe.lua:10 */
-	launch_clip(ONE(head_loss), ONE(update_ctl));
+	launch_sumsq_4032(ONE(embed_g_tokens_w), ONE(embed_ctl));
+	/* clip: +ctl fp64[9], moe.lua:10 */
+	launch_clip(ONE(head_loss), ONE(embed_ctl));
 	/* adamw: 9 tensors from embed_g_tokens_w, 3008 elements, moe.lua:10 */
-	launch_adamw_3008(ONE(embed_g_tokens_w), ONE(update_ctl), ONE(embed_tokens_w),
+	launch_adamw_3008(ONE(embed_g_tokens_w), ONE(embed_ctl), ONE(embed_tokens_w),
 	    ONE(embed_m_tokens_w), ONE(embed_v_tokens_w));
 	/* adamw: 5 tensors from moe_g_attn_norm, 832 elements, moe.lua:10 */
-	launch_adamw_832(LAYER(moe_g_attn_norm, 0), ONE(update_ctl), LAYER(moe_attn_norm, 0),
+	launch_adamw_832(LAYER(moe_g_attn_norm, 0), ONE(embed_ctl), LAYER(moe_attn_norm, 0),
 	    LAYER(moe_m_attn_norm, 0), LAYER(moe_v_attn_norm, 0));
 	/* adamw: moe_g_router, 192 elements, moe.lua:10 */
-	launch_adamw_192(LAYER(moe_g_router, 0), ONE(update_ctl), LAYER(moe_router, 0),
+	launch_adamw_192(LAYER(moe_g_router, 0), ONE(embed_ctl), LAYER(moe_router, 0),
 	    LAYER(moe_m_router, 0), LAYER(moe_v_router, 0));
 }
 
