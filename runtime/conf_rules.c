@@ -272,6 +272,7 @@ om_conf_rules(struct om_conf *c, uint64_t step_tokens)
 		{ "skip_step.most", om_conf_given("skip_step.sigma").line,
 		    "skip_step.sigma is not set", "skip_step.sigma, to 6 for example" },
 		{ "eval.format", c->eval.paths.n, "eval.paths is not set", "eval.paths" },
+		{ "eval.label_mask_paths", c->eval.paths.n, "eval.paths is not set", "eval.paths" },
 		{ "eval.every", c->eval.paths.n, "eval.paths is not set", "eval.paths" },
 		{ "eval.sequences", c->eval.paths.n, "eval.paths is not set", "eval.paths" },
 	};

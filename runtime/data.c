@@ -79,9 +79,11 @@ om_data_open(struct om_data *d, const struct om_model *m, const struct om_set *s
 		d->tokens += s->tokens;
 		d->nseq += s->nseq;
 		d->crc = s->crc;
+		d->gaps = d->gaps || s->file[0].mask;
 	}
 	d->ids = om_alloc(d->seq + 1, sizeof *d->ids);
 	d->begins = om_alloc(d->seq + 1, sizeof *d->begins);
+	d->is = om_alloc(d->seq + 1, 1);
 }
 
 void
@@ -89,10 +91,11 @@ om_data_rest(struct om_data *d)
 {
 	for (struct om_source *s = d->source; s < d->source + d->nsources; s++)
 		for (struct om_file *f = s->file; f < s->file + s->n; f++)
-			if (f->fd >= 0) {
-				close(f->fd);
-				f->fd = -1;
-			}
+			for (struct om_file *x = f; x; x = x->mask)
+				if (x->fd >= 0) {
+					close(x->fd);
+					x->fd = -1;
+				}
 }
 
 void
@@ -104,6 +107,7 @@ om_data_close(struct om_data *d)
 	free(d->source);
 	free(d->ids);
 	free(d->begins);
+	free(d->is);
 }
 
 bool
@@ -112,10 +116,11 @@ om_data_read(struct om_data *d, uint64_t g, int32_t *token, int32_t *label, int3
 	const struct om_place p = om_data_place(d, g);
 	const bool documents = (d->masks && first) || d->cut;
 
-	om_source_read(&d->source[p.source], p.sequence * d->seq, d->seq + 1, d->ids,
+	om_source_read(&d->source[p.source], p.sequence * d->seq, d->seq + 1, d->ids, d->is,
 	    documents ? d->begins : NULL);
 	memcpy(token, d->ids, d->seq * sizeof *token);
-	memcpy(label, d->ids + 1, d->seq * sizeof *label);
+	for (uint64_t i = 0; i < d->seq; i++)
+		label[i] = d->is[i + 1] ? d->ids[i + 1] : -1;
 	if (documents)
 		om_documents_of(d, d->begins, label, first);
 	if (!d->filter || !om_repeats(token, d->seq))

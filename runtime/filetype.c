@@ -70,7 +70,7 @@ om_npy_parse(const unsigned char *p, size_t n, struct om_npy *npy)
 	shape = field(text, "'shape'");
 	if (!descr || !order || !shape || *shape != '(')
 		return "has a damaged .npy header";
-	if (*descr != '\'' || !strchr("<>|=", descr[1]) || !strchr("iu", descr[2])) {
+	if (*descr != '\'' || !strchr("<>|=", descr[1]) || !strchr("biu", descr[2])) {
 		snprintf(why, sizeof why,
 		    "holds dtype %.*s; tokens are whole numbers, as uint16 and uint32 are",
 		    (int)strcspn(descr, ",}"), descr);
@@ -78,8 +78,10 @@ om_npy_parse(const unsigned char *p, size_t n, struct om_npy *npy)
 	}
 	npy->whole = true;
 	npy->sign = descr[2] == 'i';
+	npy->truth = descr[2] == 'b';
 	npy->width = descr[3] && strchr("1248", descr[3]) ? (uint32_t)(descr[3] - '0') : 0;
-	if (!npy->width || descr[4] != '\'' || (npy->width > 1 && descr[1] != '<')) {
+	if (!npy->width || descr[4] != '\'' ||
+	    (npy->width > 1 && (descr[1] != '<' || npy->truth))) {
 		snprintf(why, sizeof why,
 		    "holds dtype %.*s; read are little-endian numbers of 1, 2, 4 or 8 bytes",
 		    (int)strcspn(descr, ",}"), descr);

@@ -198,10 +198,11 @@ struct om_set {              /* a set of token files */
 	const char *section; /* of run.yaml, for messages */
 	struct om_list paths;
 	int format, order;
-	uint64_t eos; /* the token that ends a document, OM_NONE: there is none */
-	uint64_t bos; /* the one that begins each, OM_NONE: there is none */
-	bool cut;     /* the last token of a document has no label */
-	bool filter;  /* sequences that repeat themselves have no labels */
+	uint64_t eos;         /* the token that ends a document, OM_NONE: there is none */
+	uint64_t bos;         /* the one that begins each, OM_NONE: there is none */
+	bool cut;             /* the last token of a document has no label */
+	bool filter;          /* sequences that repeat themselves have no labels */
+	struct om_list masks; /* files that say which tokens are labels, one for each; none: all */
 };
 struct om_conf {
 	struct om_set data, eval;
@@ -275,6 +276,7 @@ void om_conf_free(struct om_conf *c);
 struct om_npy {
 	uint32_t width; /* bytes a token: 1, 2, 4 or 8 */
 	bool sign;      /* they may be negative */
+	bool truth;     /* they are true or false */
 	uint64_t tokens;
 	size_t head; /* bytes before the first token */
 	bool whole;  /* of what is not read: they are whole numbers, which can be converted */
@@ -300,10 +302,12 @@ struct om_file {
 	uint32_t width; /* bytes a token */
 	bool sign;
 	uint64_t head, size, tokens, first; /* first: index of its first token in the stream */
+	struct om_file *mask;               /* a byte a token, 0: it is no label; NULL: all are */
 };
 struct om_source {            /* files that are one stream of tokens */
 	struct om_data *data; /* that it is of */
 	const char *section;  /* of run.yaml, for messages */
+	const char *key;      /* in it, of the files that are looked for */
 	int format;
 	uint64_t eos, bos, vocab;
 	struct om_file *file;
@@ -321,6 +325,7 @@ struct om_data { /* sources, and the order in which a run reads their sequences 
 	bool gaps;               /* some tokens may have no label */
 	int32_t *ids;            /* one sequence and the token after it */
 	bool *begins;            /* of these: it is the first of a document */
+	unsigned char *is;       /* whether each is a label */
 	/* before data that cannot be read end the run: saves what is there, and says so */
 	char *(*rescue)(void *arg);
 	void *arg;
@@ -337,10 +342,14 @@ _Noreturn void om_data_lost(const struct om_data *d, const char *section, const 
 bool om_ends(const char *s, const char *with); /* and does not only consist of it */
 /* Format, size and token count of a file; what is no tokens ends the run before it has begun. */
 void om_file_inspect(struct om_source *s, struct om_file *f);
+/* The same of f's mask. */
+void om_mask_inspect(struct om_source *s, struct om_file *f);
 /* Whether an index of Megatron's lies beside that .bin. */
 bool om_is_megatron(struct om_source *s, const char *path);
 /* n tokens of f from its token i, checked against the vocabulary. */
 void om_tokens_read(struct om_source *s, struct om_file *f, uint64_t i, size_t n, int32_t *id);
+/* Of n tokens of f from its token i: whether each is a label, 0 or 1. */
+void om_mask_read(struct om_source *s, struct om_file *f, uint64_t i, size_t n, unsigned char *is);
 /* Gives the tokens of each of a file's documents, in order; false: it does not know them. */
 bool om_file_documents(
     struct om_source *s, struct om_file *f, void (*each)(void *arg, uint64_t tokens), void *arg);
@@ -352,8 +361,12 @@ bool om_file_begins(struct om_source *s, struct om_file *f, uint64_t from, size_
 /* Finds the files of a set, and looks at each. */
 void om_source_open(struct om_source *s, struct om_data *d, const struct om_set *set);
 void om_source_close(struct om_source *s);
-/* n tokens of its stream from token `at` on, and which begin a document, NULL: it is not asked. */
-void om_source_read(struct om_source *s, uint64_t at, size_t n, int32_t *id, bool *begins);
+/*
+ * n tokens of its stream from token `at` on; is: whether each is a label; begins: which begin a
+ * document, NULL: it is not asked.
+ */
+void om_source_read(
+    struct om_source *s, uint64_t at, size_t n, int32_t *id, unsigned char *is, bool *begins);
 void
 om_data_open(struct om_data *d, const struct om_model *m, const struct om_set *set, uint64_t seed);
 void om_data_close(struct om_data *d);

@@ -47,8 +47,8 @@ walk(struct om_source *s, const char *path, const struct place *above, bool name
 		char *bin = om_text("%s.bin", path);
 
 		if (!om_is_megatron(s, bin))
-			om_die(s->section, "%s: %s; correct %s.paths", path, strerror(error),
-			    s->section);
+			om_die(s->section, "%s: %s; correct %s.%s", path, strerror(error),
+			    s->section, s->key);
 		add(s, bin); /* what Megatron calls a data set is both names without their ends */
 		free(bin);
 		return;
@@ -57,9 +57,8 @@ walk(struct om_source *s, const char *path, const struct place *above, bool name
 		if (S_ISREG(st.st_mode))
 			add(s, path);
 		else if (named)
-			om_die(s->section,
-			    "%s: is neither a file nor a directory; correct %s.paths", path,
-			    s->section);
+			om_die(s->section, "%s: is neither a file nor a directory; correct %s.%s",
+			    path, s->section, s->key);
 		return;
 	}
 	here.dev = st.st_dev;
@@ -157,6 +156,45 @@ check_token(const struct om_source *s, const char *key, uint64_t id)
 		    (unsigned long long)id, om_commas(s->vocab));
 }
 
+/* The files that a list names, in its order. */
+static void
+find(struct om_source *s, const struct om_list *paths, const char *key)
+{
+	s->key = key;
+	for (uint32_t i = 0; i < paths->n; i++) {
+		const char *path = paths->a[i];
+		uint32_t first = s->n;
+
+		if (strpbrk(path, "*?["))
+			expand(s, path);
+		else
+			walk(s, path, NULL, true);
+		if (s->n == first)
+			om_die(s->section, "%s: no file matches; correct %s.%s", path, s->section,
+			    s->key);
+		qsort(s->file + first, s->n - first, sizeof *s->file, by_path);
+		leave_out_indices(s, first);
+	}
+}
+
+/* Gives each file the mask that has its place in the list of masks. */
+static void
+find_masks(struct om_source *s, const struct om_list *paths)
+{
+	struct om_source masks = { .data = s->data, .section = s->section };
+
+	find(&masks, paths, "label_mask_paths");
+	if (masks.n != s->n)
+		om_die(s->section,
+		    "%s.label_mask_paths are %s, %s.paths are %s; each has a mask, in the same "
+		    "order",
+		    s->section, om_count(masks.n, "file"), s->section, om_count(s->n, "file"));
+	for (uint32_t i = 0; i < s->n; i++) {
+		s->file[i].mask = &masks.file[i];
+		om_mask_inspect(s, &s->file[i]);
+	}
+}
+
 void
 om_source_open(struct om_source *s, struct om_data *d, const struct om_set *set)
 {
@@ -168,20 +206,7 @@ om_source_open(struct om_source *s, struct om_data *d, const struct om_set *set)
 		.bos = set->bos };
 	check_token(s, "data.eos", s->eos);
 	check_token(s, "data.bos", s->bos);
-	for (uint32_t i = 0; i < set->paths.n; i++) {
-		const char *path = set->paths.a[i];
-		uint32_t first = s->n;
-
-		if (strpbrk(path, "*?["))
-			expand(s, path);
-		else
-			walk(s, path, NULL, true);
-		if (s->n == first)
-			om_die(
-			    s->section, "%s: no file matches; correct %s.paths", path, s->section);
-		qsort(s->file + first, s->n - first, sizeof *s->file, by_path);
-		leave_out_indices(s, first);
-	}
+	find(s, &set->paths, "paths");
 	for (uint32_t i = 0; i < s->n; i++) {
 		struct om_file *f = &s->file[i], *f0 = &s->file[0];
 
@@ -196,6 +221,8 @@ om_source_open(struct om_source *s, struct om_data *d, const struct om_set *set)
 		f->first = s->tokens;
 		s->tokens += f->tokens;
 	}
+	if (set->masks.n)
+		find_masks(s, &set->masks);
 	/* successive sequences share a token: the last label of one is the first input of the next
 	 */
 	s->nseq = (s->tokens - 1) / d->seq;
@@ -208,13 +235,19 @@ om_source_open(struct om_source *s, struct om_data *d, const struct om_set *set)
 void
 om_source_close(struct om_source *s)
 {
-	for (uint32_t i = 0; i < s->n; i++)
+	for (uint32_t i = 0; i < s->n; i++) {
+		if (s->file[i].mask)
+			free(s->file[i].mask->path);
 		free(s->file[i].path);
+	}
+	if (s->n)
+		free(s->file[0].mask); /* all are one array */
 	free(s->file);
 }
 
 void
-om_source_read(struct om_source *s, uint64_t at, size_t n, int32_t *id, bool *begins)
+om_source_read(
+    struct om_source *s, uint64_t at, size_t n, int32_t *id, unsigned char *is, bool *begins)
 {
 	uint64_t lo = 0, hi = s->n - 1;
 
@@ -232,6 +265,11 @@ om_source_read(struct om_source *s, uint64_t at, size_t n, int32_t *id, bool *be
 
 		piece = n < f->tokens - from ? n : (size_t)(f->tokens - from);
 		om_tokens_read(s, f, from, piece, id);
+		if (f->mask)
+			om_mask_read(s, f, from, piece, is);
+		else
+			memset(is, 1, piece);
+		is += piece;
 		if (begins) {
 			om_documents_find(s, f, from, piece, id, begins);
 			begins += piece;

@@ -10,10 +10,10 @@
 
 enum { SPANS = 64, PIECE = 1 << 16, SHOWN = 3, SHOWN_POINTS = 300 };
 
-/* Documents by their length in tokens. */
+/* Documents by their length in tokens, and how many tokens masks leave as labels. */
 struct lengths {
 	bool known; /* for all files that are counted */
-	uint64_t n, tokens, least, most;
+	uint64_t n, tokens, least, most, labels;
 	uint64_t span[SPANS], in[SPANS]; /* of at most 2^i tokens: documents, and tokens in them */
 };
 
@@ -42,6 +42,7 @@ add(struct lengths *to, const struct lengths *l)
 	to->most = to->most > l->most ? to->most : l->most;
 	to->n += l->n;
 	to->tokens += l->tokens;
+	to->labels += l->labels;
 	for (int i = 0; i < SPANS; i++) {
 		to->span[i] += l->span[i];
 		to->in[i] += l->in[i];
@@ -54,11 +55,16 @@ read_all(struct om_source *s, struct om_file *f, struct lengths *l)
 {
 	bool index = om_file_documents(s, f, count, l), eos = !index && s->eos != OM_NONE;
 	int32_t *id = om_alloc(PIECE, sizeof *id), before = 0;
+	unsigned char *is = om_alloc(PIECE, 1);
 	uint64_t since = 0;
 
 	for (uint64_t i = 0, n; i < f->tokens; i += n) {
 		n = f->tokens - i < PIECE ? f->tokens - i : PIECE;
 		om_tokens_read(s, f, i, (size_t)n, id);
+		if (f->mask)
+			om_mask_read(s, f, i, (size_t)n, is);
+		for (uint64_t j = 0; j < n; j++)
+			l->labels += !f->mask || is[j];
 		for (uint64_t j = 0; eos && j < n; before = id[j++])
 			if (i + j && om_document_ends(s, before, id[j])) {
 				count(l, i + j - since);
@@ -69,6 +75,7 @@ read_all(struct om_source *s, struct om_file *f, struct lengths *l)
 		count(l, f->tokens - since);
 	l->known = index || eos;
 	free(id);
+	free(is);
 }
 
 static void
@@ -182,6 +189,9 @@ one_set(const struct om_model *m, const struct om_conf *c, const struct om_set *
 		row(d.tokens, &all, "", "in all");
 	printf("read and checked in %s, %s a second\n", om_took(om_now() - began),
 	    om_bytes((uint64_t)((double)bytes / (om_now() - began))));
+	if (all.labels != d.tokens)
+		printf("labels: %s of %s tokens, %.1f%%\n", om_commas(all.labels),
+		    om_commas(d.tokens), 100 * (double)all.labels / (double)d.tokens);
 	if (all.n)
 		printf("\n%18s %13s %9s %9s\n", "documents of", "documents", "share", "of tokens");
 	for (int i = 0; i < SPANS && passed < all.n; passed += all.span[i++])

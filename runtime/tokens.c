@@ -125,6 +125,11 @@ npy_read(struct om_source *s, struct om_file *f, const unsigned char *head, size
 
 	if (why)
 		lost(s, f, "%s%s%s", why, h.whole ? "; " : "", h.whole ? conversion(s, f) : "");
+	if (h.truth)
+		lost(s, f,
+		    "holds true and false, not tokens; a mask of labels is one of "
+		    "%s.label_mask_paths",
+		    s->section);
 	f->width = h.width;
 	f->sign = h.sign;
 	f->head = h.head;
@@ -651,17 +656,25 @@ recognise(struct om_source *s, struct om_file *f, const unsigned char *head, siz
 		check_width(s, f, head, n);
 }
 
-void
-om_file_inspect(struct om_source *s, struct om_file *f)
+/* Opens it, and finds out how long it is. */
+static void
+measure(struct om_source *s, struct om_file *f)
 {
-	unsigned char head[EDGE], tail[EDGE];
 	struct stat st;
-	size_t n;
 
 	file_open(s, f);
 	if (fstat(f->fd, &st) != 0)
 		lost(s, f, "%s", strerror(errno));
 	f->size = (uint64_t)st.st_size;
+}
+
+void
+om_file_inspect(struct om_source *s, struct om_file *f)
+{
+	unsigned char head[EDGE], tail[EDGE];
+	size_t n;
+
+	measure(s, f);
 	if (!f->size)
 		lost(s, f, "is empty; remove it or leave it out of %s.paths", s->section);
 	n = f->size < sizeof head ? (size_t)f->size : sizeof head;
@@ -696,4 +709,54 @@ om_tokens_read(struct om_source *s, struct om_file *f, uint64_t i, size_t n, int
 			id[j] = (int32_t)x;
 		}
 	}
+}
+
+/* ---- masks of labels ------------------------------------------------------------------------- */
+
+void
+om_mask_read(struct om_source *s, struct om_file *f, uint64_t i, size_t n, unsigned char *is)
+{
+	struct om_file *m = f->mask;
+
+	file_read(s, m, m->head + i, is, n);
+	for (size_t j = 0; j < n; j++)
+		if (is[j] > 1)
+			lost(s, m,
+			    "byte %llu is %u; a mask holds 1 for tokens that are labels, and 0",
+			    (unsigned long long)(m->head + i + j), is[j]);
+}
+
+/* A NumPy array of bool or uint8, or as OLMo-core writes it, its bytes alone. */
+void
+om_mask_inspect(struct om_source *s, struct om_file *f)
+{
+	struct om_file *m = f->mask;
+	unsigned char head[EDGE];
+	uint64_t edge;
+	struct om_npy h;
+	const char *why;
+
+	measure(s, m);
+	edge = m->size < EDGE ? m->size : EDGE;
+	file_read(s, m, 0, head, (size_t)edge);
+	m->tokens = m->size;
+	if (om_is_npy(head, (size_t)edge)) {
+		if ((why = om_npy_parse(head, (size_t)edge, &h)))
+			lost(s, m, "%s; a mask is one of bool or uint8", why);
+		if (h.width > 1)
+			lost(s, m, "holds numbers of %u bytes; a mask is one of bool or uint8",
+			    h.width);
+		m->head = h.head;
+		m->width = 1;
+		m->tokens = h.tokens;
+		check_size(s, m);
+	}
+	if (m->tokens != f->tokens)
+		lost(s, m, "has %s values, and %s has %s tokens; a mask has a byte for each",
+		    om_commas(m->tokens), f->path, om_commas(f->tokens));
+	edge = f->tokens < EDGE ? f->tokens : EDGE;
+	om_mask_read(s, f, 0, (size_t)edge, head);
+	s->crc = om_crc32c(s->crc, head, (size_t)edge);
+	om_mask_read(s, f, f->tokens - edge, (size_t)edge, head);
+	s->crc = om_crc32c(s->crc, head, (size_t)edge);
 }

@@ -180,6 +180,30 @@ for l in 221 141; do
 	says "Megatron's data in layout $l" 0 "^done: step 20 of 20" ./l$l train run.yaml log.metrics=mega$l data.paths=[corpus.bin]
 	same "Megatron's data in layout $l" m$l mega$l 0
 done
+# labels that are masked, unevenly over the ranks: the loss is the mean over all that are left
+python3 - <<'P'
+import os, random
+random.seed(5)
+mask = [random.random() < (i // 777 % 7) / 6 for i in range(os.path.getsize("corpus.txt"))]
+open("some.mask", "wb").write(bytes(mask))
+open("rest.mask", "wb").write(bytes(not m for m in mask))
+open("held.mask", "wb").write(bytes(i % 3 > 0 for i in range(os.path.getsize("held.txt"))))
+P
+for l in 1 221 141; do
+	for m in some rest; do
+		says "$m of the labels in layout $l" 0 "^done: step 20 of 20" ./l$l train run.yaml log.metrics=$m$l \
+			data.label_mask_paths=[$m.mask] eval.label_mask_paths=[held.mask]
+		same "$m of the labels in layout $l" ${m}1 $m$l 1e-5
+	done
+	python3 - m$l some$l rest$l <<'P' && ok || fail "layout $l: the loss is not the mean over labels"
+import json, sys
+all, some, rest = (json.loads(open(f).readline()) for f in sys.argv[1:])
+assert "masked" not in all and abs(some["masked"] + rest["masked"] - 1) < 1e-12 and 0.2 < some["masked"] < 0.8
+for k in "loss", "head_z":
+    assert abs((1 - some["masked"]) * some[k] + (1 - rest["masked"]) * rest[k] - all[k]) < 1e-6 * all[k], k
+P
+done
+[ "$(grep -c '"eval_tokens": 395}' some221)" = 2 ] && ok || fail "masked evaluation: $(grep eval some221)"
 for l in 1 211 141 222; do
 	rm -rf "t$l" && mkdir "t$l" && cp -r c221/step-000010 "t$l"
 	says "go on in layout $l" 0 "^done: step 20 of 20" ./l$l train run.yaml log.metrics=g$l checkpoint.dir=t$l

@@ -395,7 +395,7 @@ write_head(FILE *f, int format, int width)
 /*
  * Every sequence once an epoch, labels one ahead, across files of all formats with tokens.
  * Documents begin with each file, in the last one by its index, and behind EOS, where it is not to
- * be followed by another token.
+ * be followed by another token. Masks leave labels out.
  */
 static void
 test_data(void)
@@ -407,7 +407,7 @@ test_data(void)
 		{ "d.u64", OM_U64, 8 }, { "e.u8", OM_U8, 1 }, { "f.npy", OM_NPY, 8 },
 		{ "g.bin", OM_LLMC, 4 }, { "h.bin", OM_MEGATRON, 4 } };
 	enum { FILES = OM_LEN(kind), N = 17 * FILES, S = 5, NSEQ = (N - 1) / S, EOS = 20 };
-	char dir[] = "/tmp/om-test-XXXXXX", *path[FILES], *index;
+	char dir[] = "/tmp/om-test-XXXXXX", *path[FILES], *mask[FILES], *index;
 	struct om_model m = { .seq = S, .vocab = N, .document_off = 1 };
 	struct om_set set = { .section = "data", .paths = { path, FILES }, .eos = EOS };
 	struct om_data d;
@@ -420,10 +420,19 @@ test_data(void)
 	for (int i = 0; i < FILES; i++) {
 		FILE *f = fopen(path[i] = om_text("%s/%s", dir, kind[i].name), "wb");
 		FILE *x = fopen(index, "wb");
+		FILE *m = fopen(mask[i] = om_text("%s/%d.mask", dir, i), "wb");
 
+		if (i % 2)
+			fprintf(m, "\x93NUMPY%c%c%c%c%-63s\n", 1, 0, 64, 0,
+			    i % 4 == 1
+				? "{'descr': '|b1', 'fortran_order': False, 'shape': (17,), }"
+				: "{'descr': '|u1', 'fortran_order': False, 'shape': (17,), }");
 		write_head(kind[i].format == OM_MEGATRON ? x : f, kind[i].format, kind[i].width);
-		for (int end = first + 17; first < end; first++)
+		for (int end = first + 17; first < end; first++) {
 			fwrite(&(int64_t){ first }, (size_t)kind[i].width, 1, f);
+			fputc(first % 3 > 0, m);
+		}
+		fclose(m);
 		fclose(f);
 		fclose(x);
 	}
@@ -433,6 +442,7 @@ test_data(void)
 		set.order = order;
 		set.cut = order == OM_SHUFFLE;
 		set.bos = order == OM_SHUFFLE ? OM_NONE : EOS + 2;
+		set.masks = order ? (struct om_list){ mask, FILES } : (struct om_list){ 0 };
 		om_data_open(&d, &m, &set, 0);
 		CHECK(d.tokens == N && d.nseq == NSEQ && d.files == FILES);
 		for (int i = 0; i < FILES; i++)
@@ -446,10 +456,12 @@ test_data(void)
 				for (int i = 0, want = 0; i < S; i++) {
 					bool ends = (token[i] + 1) % 17 == 0 ||
 						    token[i] + 1 == 17 * (FILES - 1) + 4 ||
-						    (token[i] == EOS && set.bos == OM_NONE);
+						    (token[i] == EOS && set.bos == OM_NONE),
+					     masked = set.masks.n && (token[i] + 1) % 3 == 0;
 
 					ok = ok && token[i] == token[0] + i && begin[i] == want &&
-					     label[i] == (ends && set.cut ? -1 : token[i] + 1);
+					     label[i] ==
+						 ((ends && set.cut) || masked ? -1 : token[i] + 1);
 					want = ends ? i + 1 : want;
 				}
 				ok = ok && token[0] % S == 0 && token[0] / S < NSEQ &&
@@ -467,6 +479,8 @@ test_data(void)
 	for (int i = 0; i < FILES; i++) {
 		unlink(path[i]);
 		free(path[i]);
+		unlink(mask[i]);
+		free(mask[i]);
 	}
 	rmdir(dir);
 }
