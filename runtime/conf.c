@@ -596,7 +596,8 @@ om_conf_load(struct om_conf *c, uint64_t step_tokens, const char *command, const
 void
 om_conf_free(struct om_conf *c)
 {
-	list_free(&c->data.paths);	list_free(&c->eval.paths);
+	list_free(&c->data.paths);
+	list_free(&c->eval.paths);
 	list_free(&c->data.masks);
 	list_free(&c->eval.masks);
 	list_free(&c->periods);

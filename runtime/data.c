@@ -69,6 +69,7 @@ om_data_open(struct om_data *d, const struct om_model *m, const struct om_set *s
 		.cut = set->cut,
 		.gaps = set->filter || set->cut,
 		.masks = m->document_off != 0,
+		.packing = set->packing,
 		.nsources = 1 };
 	d->source = om_alloc(d->nsources, sizeof *d->source);
 	for (uint32_t i = 0; i < d->nsources; i++) {
@@ -79,7 +80,7 @@ om_data_open(struct om_data *d, const struct om_model *m, const struct om_set *s
 		d->tokens += s->tokens;
 		d->nseq += s->nseq;
 		d->crc = s->crc;
-		d->gaps = d->gaps || s->file[0].mask;
+		d->gaps = d->gaps || s->pack || s->file[0].mask;
 	}
 	d->ids = om_alloc(d->seq + 1, sizeof *d->ids);
 	d->begins = om_alloc(d->seq + 1, sizeof *d->begins);
@@ -115,15 +116,20 @@ om_data_read(struct om_data *d, uint64_t g, int32_t *token, int32_t *label, int3
 {
 	const struct om_place p = om_data_place(d, g);
 	const bool documents = (d->masks && first) || d->cut;
+	struct om_source *s = &d->source[p.source];
+	bool *begins = documents ? d->begins : NULL;
+	uint64_t n = d->seq;
 
-	om_source_read(&d->source[p.source], p.sequence * d->seq, d->seq + 1, d->ids, d->is,
-	    documents ? d->begins : NULL);
+	if (s->pack)
+		n = om_pack_read(s, p.sequence, d->ids, d->is, begins);
+	else
+		om_source_read(s, p.sequence * d->seq, d->seq + 1, d->ids, d->is, begins);
 	memcpy(token, d->ids, d->seq * sizeof *token);
 	for (uint64_t i = 0; i < d->seq; i++)
 		label[i] = d->is[i + 1] ? d->ids[i + 1] : -1;
 	if (documents)
-		om_documents_of(d, d->begins, label, first);
-	if (!d->filter || !om_repeats(token, d->seq))
+		om_documents_of(d, begins, label, first);
+	if (!d->filter || !om_repeats(token, n))
 		return false;
 	memset(label, -1, d->seq * sizeof *label);
 	return true;

@@ -188,6 +188,8 @@ void om_lr_periods(struct om_lr *lr, const uint64_t *length, const double *peak,
 /* What data.format may be, in this order. */
 #define OM_FORMATS "auto bytes uint8 uint16 uint32 uint64 npy llmc megatron"
 enum om_filetype { OM_AUTO, OM_RAW, OM_U8, OM_U16, OM_U32, OM_U64, OM_NPY, OM_LLMC, OM_MEGATRON };
+#define OM_PACKINGS "none truncate fragment"
+enum om_packing { OM_STREAM, OM_TRUNCATE, OM_FRAGMENT };
 #define OM_NONE UINT64_MAX /* of a whole number that may be none */
 enum om_order { OM_SHUFFLE, OM_SEQUENTIAL };
 struct om_list {
@@ -202,6 +204,7 @@ struct om_set {              /* a set of token files */
 	uint64_t bos;         /* the one that begins each, OM_NONE: there is none */
 	bool cut;             /* the last token of a document has no label */
 	bool filter;          /* sequences that repeat themselves have no labels */
+	int packing;          /* enum om_packing */
 	struct om_list masks; /* files that say which tokens are labels, one for each; none: all */
 };
 struct om_conf {
@@ -313,6 +316,7 @@ struct om_source {            /* files that are one stream of tokens */
 	struct om_file *file;
 	uint32_t n, cap, crc; /* crc: of all sizes, first and last bytes, to tell data sets apart */
 	uint64_t tokens, nseq;
+	struct om_pack *pack; /* NULL: sequences are cut from the stream */
 };
 struct om_data { /* sources, and the order in which a run reads their sequences */
 	struct om_source *source;
@@ -320,7 +324,7 @@ struct om_data { /* sources, and the order in which a run reads their sequences 
 	uint64_t tokens, nseq; /* of all; sequences of an epoch */
 	uint64_t seq, vocab, seed;
 	const char *section;
-	int order;
+	int order, packing;
 	bool filter, cut, masks; /* masks: the model wants to know documents */
 	bool gaps;               /* some tokens may have no label */
 	int32_t *ids;            /* one sequence and the token after it */
@@ -381,6 +385,32 @@ struct om_place om_data_place(const struct om_data *d, uint64_t g);
 bool om_data_read(struct om_data *d, uint64_t g, int32_t *token, int32_t *label, int32_t *first);
 /* Where index i < n goes in the order of (seed, epoch): a bijection of [0, n). */
 uint64_t om_permute(uint64_t seed, uint64_t epoch, uint64_t n, uint64_t i);
+
+/* ---- pack.c: documents packed into sequences ------------------------------------------------- */
+
+struct om_pack {
+	uint64_t most; /* tokens of a sequence */
+	bool fragment; /* longer documents are divided, and otherwise cut off */
+	/* [n + 1] of each piece in the source's stream: a document, or part of one */
+	uint64_t *start;
+	uint64_t n, cap, documents, tokens, sequences; /* tokens: in sequences */
+	uint32_t *piece, *first; /* pieces of one sequence after the other; [sequences + 1] */
+};
+/* A plan: the documents of a stream, one after the other, and then where each goes. */
+void om_pack_add(struct om_pack *p, uint64_t tokens);
+void om_pack_fit(struct om_pack *p);
+void om_pack_free(struct om_pack *p);
+uint64_t om_pack_length(const struct om_pack *p, uint64_t piece);
+/* Prints what the plans of a run's data come to. */
+void om_pack_say(const struct om_data *d);
+/* Finds a source's documents, and makes its plan. */
+void om_pack_open(struct om_source *s);
+/*
+ * A sequence of it, as om_source_read gives one, and how many tokens it has: its rest is data.eos
+ * and has no labels.
+ */
+uint64_t
+om_pack_read(struct om_source *s, uint64_t sequence, int32_t *id, unsigned char *is, bool *begins);
 
 /* ---- labels.c: which tokens of a sequence have a label --------------------------------------- */
 

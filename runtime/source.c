@@ -223,6 +223,10 @@ om_source_open(struct om_source *s, struct om_data *d, const struct om_set *set)
 	}
 	if (set->masks.n)
 		find_masks(s, &set->masks);
+	if (d->packing != OM_STREAM) {
+		om_pack_open(s);
+		return;
+	}
 	/* successive sequences share a token: the last label of one is the first input of the next
 	 */
 	s->nseq = (s->tokens - 1) / d->seq;
@@ -243,6 +247,7 @@ om_source_close(struct om_source *s)
 	if (s->n)
 		free(s->file[0].mask); /* all are one array */
 	free(s->file);
+	om_pack_free(s->pack);
 }
 
 void

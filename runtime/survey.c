@@ -169,6 +169,7 @@ one_set(const struct om_model *m, const struct om_conf *c, const struct om_set *
 			    (double)c->steps * (double)m->global / (double)d.nseq);
 		printf("\n");
 	}
+	om_pack_say(&d);
 	printf("\n%18s %13s %9s %9s %11s  %-16s %s\n", "tokens", "documents", "shortest", "mean",
 	    "longest", "format", "file");
 	began = om_now();

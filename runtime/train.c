@@ -410,6 +410,7 @@ header(const struct run *r, uint64_t done, double start)
 		    om_size(OM_PIPELINE), om_size(OM_DATA), om_size(OM_EXPERT));
 	printf("data: %s in %s, %s, an epoch is %.*f steps\n", om_count(d->tokens, "token"),
 	    om_count(d->files, "file"), om_count(d->nseq, "sequence"), epoch < 10 ? 2 : 0, epoch);
+	om_pack_say(d);
 	if (!r->ckpt.resumed && r->ckpt.dir)
 		printf("fresh start: no checkpoint in %s\n", r->ckpt.dir);
 	printf("start: step %s of %s after %s\n", om_commas(done + 1), om_commas(r->c->steps),

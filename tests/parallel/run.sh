@@ -203,6 +203,11 @@ for k in "loss", "head_z":
     assert abs((1 - some["masked"]) * some[k] + (1 - rest["masked"]) * rest[k] - all[k]) < 1e-6 * all[k], k
 P
 done
+for l in 1 221 141; do
+	says "packed in layout $l" 0 "^done: step 20 of 20" ./l$l train run.yaml log.metrics=p$l data.packing=fragment data.eos=10
+	same "packed in layout $l" p1 p$l 1e-5
+done
+cmp -s p1 m1 && fail "packed in lines: the same metrics" || ok
 [ "$(grep -c '"eval_tokens": 395}' some221)" = 2 ] && ok || fail "masked evaluation: $(grep eval some221)"
 for l in 1 211 141 222; do
 	rm -rf "t$l" && mkdir "t$l" && cp -r c221/step-000010 "t$l"

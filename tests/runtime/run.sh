@@ -566,6 +566,50 @@ says "trainer data checks masks" 1 "mask.late: byte 4500 is 7" "$S" data run.yam
 says "trainer data counts labels" 0 "labels: 6,299 of 9,000 tokens, 70.0%" "$S" data run.yaml data.label_mask_paths=mask.u1
 says "a mask of nothing" 1 "eval.label_mask_paths is set, but eval.paths is not set" "$S" train run.yaml eval.label_mask_paths=[mask.u1]
 
+# packing: documents are sentences
+pack() { "$S" train run.yaml data.eos=46 "$@"; }
+python3 - <<'PY'
+import math
+def fit(lengths, S, fragment):
+  pieces = []
+  for n in lengths: pieces += [S] * (n // S) + [n % S][:n % S] if fragment else [min(n, S)]
+  rooms = []
+  for n in sorted(pieces, reverse=True):
+    at = min((r, i) for i, r in enumerate(rooms + [S]) if r >= n)[1]
+    if at == len(rooms): rooms.append(S)
+    rooms[at] -= n
+  return len(rooms), sum(pieces)
+text = open("corpus.txt", "rb").read()
+lengths = [len(x) + 1 for x in text.split(b".")]
+lengths[-1] -= 1
+lengths = [n for n in lengths if n]
+for fragment in 0, 1:
+  n, tokens = fit(lengths, 16, fragment)
+  open("plan%d" % fragment, "w").write("packing: {:,} documents in {:,} sequences, {:.2f}% of which is filled up, {:,} token{} left out\n".format(
+    len(lengths), n, 100 - 100 * tokens / (16 * n), len(text) - tokens, "" if len(text) - tokens == 1 else "s"))
+PY
+for p in truncate fragment; do
+	[ $p = truncate ] && plan=plan0 || plan=plan1
+	says "packing, $p" 0 "$(cat $plan)" pack data.packing=$p checkpoint.dir=P$p log.metrics=P$p.jsonl checkpoint.every=10
+	says "packing, $p: trainer data" 0 "$(cat $plan)" "$S" data run.yaml data.eos=46 data.packing=$p
+	rm -rf P$p/step-0000[23]0
+	check "packing, $p: goes on" pack data.packing=$p checkpoint.dir=Q$p
+	check "packing, $p: goes on" pack data.packing=$p checkpoint.dir=P$p
+	check "packing, $p: the same weights" sh -c "for f in Q$p/step-000030/*.safetensors; do cmp \$f P$p/step-000030/\${f##*/} ||
+		exit 1; done"
+done
+says "packing without ends of documents" 1 "data: data.packing takes the token that ends a document, and fills sequences with it; \
+set data.eos" "$S" train run.yaml data.packing=truncate
+says "packed otherwise" 1 "Ptruncate/step-000030 was trained with a data checksum of" pack steps=40 data.packing=fragment \
+	checkpoint.dir=Ptruncate
+check "pads have no labels" python3 -c 'import json
+x = [json.loads(l)["masked"] for l in open("Ptruncate.jsonl")]
+assert all(1 / 16 <= m < 0.9 for m in x) and max(x) > 1 / 16, x'
+# what a sequence is filled up with does not make it one that repeats itself
+printf 'a short one.' >one.txt
+[ "$(step_loss data.paths=one.txt data.eos=46 data.packing=truncate data.repetition_filter=true | cut -d" " -f3)" = 0.828125 ] && ok ||
+	fail "packing and the repetition filter: $(cat F.jsonl)"
+
 # ---- checkpoints: formats, kill and resume ---------------------------------------------------------------------
 same() { for f in "$1"/*.safetensors; do cmp "$f" "$2/$(basename "$f")" || return 1; done; }
 for v in float double; do

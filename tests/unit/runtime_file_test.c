@@ -536,6 +536,159 @@ test_repeats(void)
 	CHECK(found > 500 && found < 3000);
 }
 
+/*
+ * Each document, the longest first, into the sequence with the least room for it, by trying all of
+ * them; of those with the same room, the one that has had it longest.
+ */
+static void
+check_packing(uint64_t most, bool fragment, int n, const uint64_t *tokens)
+{
+	struct om_pack p = { .most = most, .fragment = fragment };
+	uint64_t *room, *since, time = 0, sequences = 0, packed = 0;
+	uint32_t *count;
+	bool *done, ok = true;
+
+	for (int i = 0; i < n; i++)
+		om_pack_add(&p, tokens[i]);
+	om_pack_fit(&p);
+	room = om_alloc(p.n + 1, sizeof *room);
+	since = om_alloc(p.n + 1, sizeof *since);
+	count = om_alloc(p.n + 1, sizeof *count);
+	done = om_alloc(p.n + 1, 1);
+	for (uint64_t k = 0; k < p.n; k++) {
+		uint64_t next = p.n, in = sequences;
+
+		for (uint64_t i = 0; i < p.n; i++)
+			if (!done[i] &&
+			    (next == p.n || om_pack_length(&p, i) > om_pack_length(&p, next)))
+				next = i;
+		for (uint64_t i = 0; i < sequences; i++)
+			if (room[i] >= om_pack_length(&p, next) &&
+			    (in == sequences || room[i] < room[in] ||
+				(room[i] == room[in] && since[i] < since[in])))
+				in = i;
+		if (in == sequences)
+			room[sequences++] = most;
+		done[next] = true;
+		room[in] -= om_pack_length(&p, next);
+		since[in] = ++time;
+		packed += om_pack_length(&p, next);
+		ok = ok && p.first[in] + count[in] < p.first[in + 1] &&
+		     p.piece[p.first[in] + count[in]] == next;
+		count[in]++;
+	}
+	CHECK(ok && p.sequences == sequences && p.tokens == packed && p.first[sequences] == p.n);
+	free(room);
+	free(since);
+	free(count);
+	free(done);
+	free(p.start);
+	free(p.first);
+	free(p.piece);
+}
+
+static void
+test_packing(void)
+{
+	uint64_t tokens[300], x = 3;
+
+	for (int k = 0; k < 60; k++) {
+		int n = 1 + k * 5;
+
+		for (int i = 0; i < n; i++)
+			tokens[i] = ((x = x * 6364136223846793005 + 1442695040888963407) >> 33) %
+				    (k % 3 ? 20 : 90);
+		check_packing((uint64_t)(1 + k), k % 2, n, tokens);
+	}
+}
+
+/* Each document, or what is left of it, is in one sequence, and followed by others or by eos. */
+static void
+test_packed(void)
+{
+	enum { S = 24, FILES = 3, DOCUMENTS = 50, EOS = 0 };
+	char dir[] = "/tmp/om-test-XXXXXX", *path[FILES];
+	struct om_model m = { .seq = S, .vocab = 1 << 16, .document_off = 1 };
+	struct om_set set = { .section = "data",
+		.paths = { path, FILES },
+		.format = OM_U16,
+		.bos = OM_NONE,
+		.eos = EOS,
+		.order = OM_SEQUENTIAL };
+	uint64_t x = 5, length[FILES * DOCUMENTS], begins[FILES * DOCUMENTS];
+	uint16_t next = 1;
+
+	if (!mkdtemp(dir))
+		abort();
+	for (int i = 0; i < FILES; i++) { /* tokens from 1 on; the last file ends without eos */
+		FILE *f = fopen(path[i] = om_text("%s/%d.u16", dir, i), "wb");
+
+		for (int k = 0; k < DOCUMENTS; k++) {
+			uint64_t *n = &length[i * DOCUMENTS + k];
+
+			*n = 1 + ((x = x * 6364136223846793005 + 1442695040888963407) >> 33) % 36;
+			begins[i * DOCUMENTS + k] = next;
+			for (uint64_t j = 0; j + 1 < *n; j++, next++)
+				fwrite(&next, 2, 1, f);
+			if (i + 1 < FILES || k + 1 < DOCUMENTS)
+				fwrite(&(uint16_t){ EOS }, 2, 1, f);
+			else
+				--*n;
+		}
+		fclose(f);
+	}
+	for (set.packing = OM_TRUNCATE; set.packing <= OM_FRAGMENT; set.packing++) {
+		uint64_t seen[FILES * DOCUMENTS] = { 0 }, ends = 0, fits = 0;
+		int32_t token[S], label[S], first[S];
+		struct om_data d;
+		bool ok = true;
+
+		om_data_open(&d, &m, &set, 0);
+		for (uint64_t g = 0; g < d.nseq; g++) {
+			om_data_read(&d, g, token, label, first);
+			for (int i = 0, begin = 0, pads = 0; i < S; i++) {
+				bool last = i + 1 == S || (label[i] == -1 && token[i + 1] == EOS);
+
+				ok = ok && label[i] == (last ? -1 : token[i + 1]);
+				if (i && token[i - 1] == EOS && !pads)
+					begin = i;
+				pads += i && label[i - 1] == -1;
+				begin = pads == 1 ? i : begin;
+				ok = ok && first[i] == begin;
+				ends += token[i] == EOS && (i == 0 || label[i - 1] != -1);
+				for (int k = 0; k < FILES * DOCUMENTS; k++) {
+					uint64_t n = length[k], at = (uint64_t)token[i] - begins[k];
+
+					if (token[i] == EOS || at >= n ||
+					    (k + 1 < FILES * DOCUMENTS &&
+						(uint64_t)token[i] >= begins[k + 1]))
+						continue;
+					/* behind the one before it, unless a piece begins */
+					ok = ok && (at % S == 0 || token[i - 1] == token[i] - 1);
+					seen[k]++;
+				}
+			}
+		}
+		for (int k = 0; k < FILES * DOCUMENTS; k++) {
+			uint64_t words = length[k] - (k + 1 < FILES * DOCUMENTS);
+
+			if (set.packing == OM_TRUNCATE && words > S)
+				words = S;
+			ok = ok && seen[k] == words;
+			fits += k + 1 < FILES * DOCUMENTS &&
+				(length[k] <= S || set.packing == OM_FRAGMENT);
+		}
+		CHECK(ok);
+		CHECK(ends == fits);
+		om_data_close(&d);
+	}
+	for (int i = 0; i < FILES; i++) {
+		unlink(path[i]);
+		free(path[i]);
+	}
+	rmdir(dir);
+}
+
 /* Batches are what is read one by one, and an error shows when its batch is asked for. */
 static void
 test_ahead(void)
@@ -546,7 +699,12 @@ test_ahead(void)
 	struct om_model m = {
 		.seq = S, .micro = MICRO, .vocab = BATCHES * BATCH + 1, .document_off = 1
 	};
-	struct om_set set = { "data", { paths, 1 }, OM_U16, OM_SHUFFLE, 17, OM_NONE, true, false };
+	struct om_set set = { .section = "data",
+		.paths = { paths, 1 },
+		.format = OM_U16,
+		.eos = 17,
+		.bos = OM_NONE,
+		.cut = true };
 	int32_t token[S], label[S], begin[S];
 	struct om_data d, one;
 	FILE *f = fdopen(mkstemp(path), "wb");
@@ -565,6 +723,7 @@ test_ahead(void)
 		for (uint64_t b = starts[k]; b < BATCHES; b++) {
 			const struct om_batch *batch = om_ahead_next(a);
 
+			usleep(2000); /* what must not be read into it would be there by now */
 			for (uint64_t i = 0; i < MICRO * MICROBATCHES; i++) {
 				uint64_t g = b * MICRO * MICROBATCHES + i;
 
@@ -681,6 +840,8 @@ main(void)
 	test_format();
 	test_data();
 	test_repeats();
+	test_packing();
+	test_packed();
 	test_ahead();
 	test_index();
 	test_put();
