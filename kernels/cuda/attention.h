@@ -9,7 +9,11 @@
  *   attention_bwd  dq, dk, dv from do; ws: 2 b h (s rounded up to 128) elements, and Hopper's 4
  *                  counters
  *
- * Query i sees keys max(0, i - w + 1) to i. Tiles in which no query sees a key are left out.
+ * Query i sees keys max(0, i - w + 1) to i. The masked ones are of sequences of several documents:
+ * doc [2, b, s] has of each token the place in its sequence of the first and of the last token of
+ * its document, and a query sees keys of its own document alone. Tiles in which no query sees a key
+ * are left out: first and last tokens never fall from one token to the next, so those of a tile's
+ * ends bound what it meets.
  *
  * Two kernels share this file's sizes, macros and the arithmetic on a thread's scores: that of
  * Hopper (attention_sm90.h: wgmma, TMA), and one for every other architecture (attention_mma.h:
@@ -71,6 +75,61 @@ om_cut(uint32_t *a, const float *c)
 #pragma unroll
 	for (int i = 0; i < N / 2; i += 2)
 		a[i / 2] = om_pack(c[i], c[i + 1]);
+}
+
+/* ---- documents: `doc`, where a kernel is masked ---- */
+
+/* The first, or the last, token of a row's document; rows beyond the sequence have its end's. */
+template <int B, int S, bool LAST>
+OM_DEV int
+om_document(const int32_t *doc, int seq, int row)
+{
+	return __ldg(doc + ((LAST ? B : 0) + seq) * S + min(row, S - 1));
+}
+
+/* Steps of N from *from to *to that a tile of ROWS rows, which stay in a backward pass, meets. */
+template <int B, int S, int ROWS, int N, bool KEYS>
+OM_DEV void
+om_steps(int *from, int *to, const int32_t *doc, int seq, int row)
+{
+	if constexpr (KEYS)
+		*to = min(*to, om_document<B, S, true>(doc, seq, row + ROWS - 1) / N);
+	else
+		*from = max(*from, om_document<B, S, false>(doc, seq, row) / N);
+}
+
+/*
+ * How many others rows row and row + 8 meet: keys back from their own place or, where they are keys
+ * themselves, queries on from it.
+ */
+template <int B, int S, int W, bool KEYS>
+OM_DEV void
+om_reach(int *reach, const int32_t *doc, int seq, int row)
+{
+#pragma unroll
+	for (int r = 0; r < 2; r++) {
+		const int own = row + 8 * r, end = om_document<B, S, KEYS>(doc, seq, own);
+		reach[r] = max(0, min(W, (KEYS ? end - own : own - end) + 1));
+	}
+}
+
+/*
+ * The same as om_mask below, where each row has a window of its own. ahead is another one each time
+ * to the compiler, which else computes all distances before the loop over work where that is one
+ * tile, and has no registers for them.
+ */
+template <int N, bool KEYS>
+OM_DEV void
+om_mask(float *c, int ahead, const int *reach)
+{
+	asm volatile("" : "+r"(ahead));
+#pragma unroll
+	for (int i = 0; i < N / 2; i++) {
+		const int column = i / 4 * 8 + i % 2, row = i / 2 % 2 * 8;
+		if ((uint32_t)(ahead + (KEYS ? column - row : row - column)) >=
+		    (uint32_t)reach[i / 2 % 2])
+			c[i] = __int_as_float(0xff800000);
+	}
 }
 
 /*
@@ -216,27 +275,58 @@ om_attention_delta(const om_bf16 *grad, const om_bf16 *o, const float *lse, floa
 	void NAME(const om_bf16 *q, const om_bf16 *k, const om_bf16 *v, om_bf16 *o, float *lse, \
 	    void *ws)                                                                           \
 	{                                                                                       \
-		om_attention(&NAME##_x, b, s, h, g, d, q, k, v, o, lse, ws);                    \
+		om_attention(&NAME##_x, b, s, h, g, d, q, k, v, NULL, o, lse, ws);              \
 	}                                                                                       \
 	double NAME##_check(uint64_t seed)                                                      \
 	{                                                                                       \
-		return om_attention_check(NAME, b, s, h, g, d, w, scale, seed);                 \
+		return om_attention_check(NAME, NULL, b, s, h, g, d, w, scale, seed);           \
 	}
+
+#define OM_ATTENTION_MASKED(NAME, b, s, h, g, d, w, scale)                                  \
+	OM_AT_SIZES(b, s, h, g, d, w)                                                       \
+	OM_KERNEL(NAME##_x, OM_AT_THREADS(d), OM_AT_SMEM(d))                                \
+	void NAME(const om_bf16 *q, const om_bf16 *k, const om_bf16 *v, const int32_t *doc, \
+	    om_bf16 *o, float *lse, void *ws)                                               \
+	{                                                                                   \
+		om_attention(&NAME##_x, b, s, h, g, d, q, k, v, doc, o, lse, ws);           \
+	}                                                                                   \
+	double NAME##_check(uint64_t seed)                                                  \
+	{                                                                                   \
+		return om_attention_check(NULL, NAME, b, s, h, g, d, w, scale, seed);       \
+	}
+
+#define OM_ATTENTION_BWD_KERNELS(NAME, d)                               \
+	OM_KERNEL(NAME##_delta, 256, 0)                                 \
+	OM_KERNEL(NAME##_keys, OM_AT_BWD_THREADS, OM_AT_BWD_SMEM(d, 1)) \
+	OM_KERNEL(NAME##_queries, OM_AT_BWD_THREADS, OM_AT_BWD_SMEM(d, 0))
 
 #define OM_ATTENTION_BWD(NAME, b, s, h, g, d, w, scale)                                          \
 	OM_AT_SIZES(b, s, h, g, d, w)                                                            \
-	OM_KERNEL(NAME##_delta, 256, 0)                                                          \
-	OM_KERNEL(NAME##_keys, OM_AT_BWD_THREADS, OM_AT_BWD_SMEM(d, 1))                          \
-	OM_KERNEL(NAME##_queries, OM_AT_BWD_THREADS, OM_AT_BWD_SMEM(d, 0))                       \
+	OM_ATTENTION_BWD_KERNELS(NAME, d)                                                        \
 	void NAME(const om_bf16 *grad, const om_bf16 *q, const om_bf16 *k, const om_bf16 *v,     \
 	    const om_bf16 *o, const float *lse, om_bf16 *dq, om_bf16 *dk, om_bf16 *dv, void *ws) \
 	{                                                                                        \
 		om_attention_bwd(&NAME##_delta, &NAME##_keys, &NAME##_queries, b, s, h, g, d,    \
-		    grad, q, k, v, o, lse, dq, dk, dv, ws);                                      \
+		    grad, q, k, v, o, lse, NULL, dq, dk, dv, ws);                                \
 	}                                                                                        \
 	double NAME##_check(uint64_t seed)                                                       \
 	{                                                                                        \
-		return om_attention_bwd_check(NAME, b, s, h, g, d, w, scale, seed);              \
+		return om_attention_bwd_check(NAME, NULL, b, s, h, g, d, w, scale, seed);        \
+	}
+
+#define OM_ATTENTION_BWD_MASKED(NAME, b, s, h, g, d, w, scale)                                \
+	OM_AT_SIZES(b, s, h, g, d, w)                                                         \
+	OM_ATTENTION_BWD_KERNELS(NAME, d)                                                     \
+	void NAME(const om_bf16 *grad, const om_bf16 *q, const om_bf16 *k, const om_bf16 *v,  \
+	    const om_bf16 *o, const float *lse, const int32_t *doc, om_bf16 *dq, om_bf16 *dk, \
+	    om_bf16 *dv, void *ws)                                                            \
+	{                                                                                     \
+		om_attention_bwd(&NAME##_delta, &NAME##_keys, &NAME##_queries, b, s, h, g, d, \
+		    grad, q, k, v, o, lse, doc, dq, dk, dv, ws);                              \
+	}                                                                                     \
+	double NAME##_check(uint64_t seed)                                                    \
+	{                                                                                     \
+		return om_attention_bwd_check(NULL, NAME, b, s, h, g, d, w, scale, seed);     \
 	}
 
 #endif

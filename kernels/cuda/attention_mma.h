@@ -101,10 +101,10 @@ om_tile_store(const float *c, float f0, float f1, om_bf16 *to, int row)
 
 /* ---- forward ---- */
 
-template <int B, int S, int H, int G, int D, int W>
+template <int B, int S, int H, int G, int D, int W, bool DOC>
 OM_DEV void
-om_attention(
-    const om_bf16 *q, const om_bf16 *k, const om_bf16 *v, om_bf16 *o, float *lse, float scale)
+om_attention(const om_bf16 *q, const om_bf16 *k, const om_bf16 *v, om_bf16 *o, float *lse,
+    float scale, const int32_t *doc = 0)
 {
 	constexpr int N = 64, TILES = OM_CEIL(S, 64), SIZE = N * OM_AT_LINE(D);
 	constexpr int64_t BYTES = OM_CEIL((int64_t)4 * S * D, H / G);
@@ -120,8 +120,15 @@ om_attention(
 	const int row = (TILES - 1 - tile) * 64, mine = row + 16 * warp + lane / 4;
 	const int64_t own = (int64_t)(head / H) * S * H + head % H;
 	const int64_t met = (int64_t)(head / H) * S * G + head % H / (H / G);
+	/* of documents: the first token of the last row's; what each row meets */
+	int least = max(0, row - W + 1), since = 0, reach[2];
+	if constexpr (DOC) {
+		least = max(least, om_document<B, S, false>(doc, head / H, row));
+		since = om_document<B, S, false>(doc, head / H, row + 63);
+		om_reach<B, S, W, false>(reach, doc, head / H, mine);
+	}
 	/* steps of keys, down from the queries' own: a row's first step has a key for it */
-	const int last = row / N, steps = last - max(0, row - W + 1) / N + 1;
+	const int last = row / N, steps = last - least / N + 1;
 
 	/* q goes by way of the second stage to registers */
 	om_tile_load<D, S, H, 64>(base + 2 * SIZE, q + own * D, row);
@@ -156,8 +163,12 @@ om_attention(
 #pragma unroll
 		for (int i = 0; i < D; i += 16)
 			om_product_t<D, N>(s, a + i / 4, sk + 2 * i);
-		if (key + N - 1 > row || row + 63 - key >= W)
+		if constexpr (DOC) {
+			if (key + N - 1 > row || row + 63 - key >= W || key < since)
+				om_mask<N, false>(s, mine - key - lane % 4 * 2, reach);
+		} else if (key + N - 1 > row || row + 63 - key >= W) {
 			om_mask<N, W, false>(s, mine - key - lane % 4 * 2);
+		}
 		om_softmax<N>(s, c, top, sum, shrink);
 		om_cut<N>(p, s);
 #pragma unroll
@@ -171,10 +182,10 @@ om_attention(
 
 /* ---- backward ---- */
 
-template <int B, int S, int H, int G, int D, int W, bool KEYS>
+template <int B, int S, int H, int G, int D, int W, bool KEYS, bool DOC>
 OM_DEV void
 om_attention_bwd(const om_bf16 *a0, const om_bf16 *a1, const om_bf16 *b0, const om_bf16 *b1,
-    om_bf16 *out0, om_bf16 *out1, const float *stat, float scale)
+    om_bf16 *out0, om_bf16 *out1, const float *stat, float scale, const int32_t *doc = 0)
 {
 	constexpr int N = OM_AT_STEP(D, KEYS), TILES = OM_CEIL(S, 64), SIZE = N * OM_AT_LINE(D);
 	constexpr int PAD = OM_AT_PAD(S), STATS = B * H * PAD;
@@ -195,8 +206,19 @@ om_attention_bwd(const om_bf16 *a0, const om_bf16 *a1, const om_bf16 *b0, const 
 	const int first = row + 16 * warp, mine = first + lane / 4;
 	const int64_t own = (int64_t)seq * S * OWN + hh;
 	/* steps: queries that see a key of the tile, keys that its queries see; for each head */
-	const int from = (KEYS ? row : max(0, row - W + 1)) / N;
-	const int to = (min(S, KEYS ? row + 63 + W : row + 64) - 1) / N;
+	int from = (KEYS ? row : max(0, row - W + 1)) / N;
+	int to = (min(S, KEYS ? row + 63 + W : row + 64) - 1) / N;
+	/*
+	 * Of documents: where that of the warp's first row ends, and of its last (queries: begin,
+	 * of the last and of the first); what each row meets.
+	 */
+	int near = 0, far = 0, reach[2];
+	if constexpr (DOC) {
+		om_steps<B, S, 64, N, KEYS>(&from, &to, doc, seq, row);
+		near = om_document<B, S, KEYS>(doc, seq, KEYS ? first : first + 15);
+		far = om_document<B, S, KEYS>(doc, seq, KEYS ? first + 15 : first);
+		om_reach<B, S, W, KEYS>(reach, doc, seq, mine);
+	}
 	const int each = to - from + 1;
 
 	om_tile_load<D, S, OWN, 64>(sa0, a0 + own * D, row);
@@ -238,6 +260,9 @@ om_attention_bwd(const om_bf16 *a0, const om_bf16 *a1, const om_bf16 *b0, const 
 		const int query = KEYS ? N - 1 : 15, key = KEYS ? 15 : N - 1;
 		if (n == 0 || ahead + query < 0 || ahead - key >= W)
 			continue;
+		if constexpr (DOC)
+			if (KEYS ? at > far : at + N <= far)
+				continue;
 		const uint32_t b = stages + (n - 1) % 2 * OM_AT_STAGE(D, KEYS);
 		/* column statistics of this thread: two of every 8 */
 		const float2 *cl = (const float2 *)(smem + (b - sa0) + 2 * SIZE + lane % 4 * 8);
@@ -251,9 +276,14 @@ om_attention_bwd(const om_bf16 *a0, const om_bf16 *a1, const om_bf16 *b0, const 
 			om_left<D>(a, sa0 + slab + 2 * i);
 			om_product_t<D, N>(s, a, b + 2 * i);
 		}
-		if (ahead < key || ahead + query >= W)
-			om_mask<N, W, KEYS>(
-			    s, KEYS ? at + lane % 4 * 2 - mine : mine - at - lane % 4 * 2);
+		const int distance = KEYS ? at + lane % 4 * 2 - mine : mine - at - lane % 4 * 2;
+		const bool cut = ahead < key || ahead + query >= W;
+		if constexpr (DOC) {
+			if (cut || (KEYS ? at + N - 1 > near : at < near))
+				om_mask<N, KEYS>(s, distance, reach);
+		} else if (cut) {
+			om_mask<N, W, KEYS>(s, distance);
+		}
 		om_probabilities<N, KEYS>(s, c, lse, cl);
 		if constexpr (KEYS) {
 			om_cut<N>(p, s);
@@ -278,51 +308,85 @@ om_attention_bwd(const om_bf16 *a0, const om_bf16 *a1, const om_bf16 *b0, const 
 	OM_GLOBAL(128, OM_AT_BLOCKS(d))                                                        \
 	NAME##_x(const om_bf16 *q, const om_bf16 *k, const om_bf16 *v, om_bf16 *o, float *lse) \
 	{                                                                                      \
-		om_attention<b, s, h, g, d, OM_AT_MIN(w, s)>(q, k, v, o, lse, (float)(scale)); \
+		om_attention<b, s, h, g, d, OM_AT_MIN(w, s), false>(                           \
+		    q, k, v, o, lse, (float)(scale));                                          \
+	}
+
+#define OM_ATTENTION_MASKED(NAME, b, s, h, g, d, w, scale)                                     \
+	OM_AT_SIZES(b, s, h, g, d, w)                                                          \
+	OM_GLOBAL(128, OM_AT_BLOCKS(d))                                                        \
+	NAME##_x(const om_bf16 *q, const om_bf16 *k, const om_bf16 *v, om_bf16 *o, float *lse, \
+	    const int32_t *doc)                                                                \
+	{                                                                                      \
+		om_attention<b, s, h, g, d, OM_AT_MIN(w, s), true>(                            \
+		    q, k, v, o, lse, (float)(scale), doc);                                     \
+	}
+
+#define OM_ATTENTION_DELTA(NAME, b, s, h, d)                                               \
+	OM_GLOBAL(256, 8)                                                                  \
+	NAME##_delta(const om_bf16 *grad, const om_bf16 *o, const float *lse, float *stat) \
+	{                                                                                  \
+		om_attention_delta<b, s, h, d>(grad, o, lse, stat);                        \
 	}
 
 #define OM_ATTENTION_BWD(NAME, b, s, h, g, d, w, scale)                                           \
 	OM_AT_SIZES(b, s, h, g, d, w)                                                             \
-	OM_GLOBAL(256, 8)                                                                         \
-	NAME##_delta(const om_bf16 *grad, const om_bf16 *o, const float *lse, float *stat)        \
-	{                                                                                         \
-		om_attention_delta<b, s, h, d>(grad, o, lse, stat);                               \
-	}                                                                                         \
+	OM_ATTENTION_DELTA(NAME, b, s, h, d)                                                      \
 	OM_GLOBAL(128, OM_AT_BWD_BLOCKS(d, 1))                                                    \
 	NAME##_keys(const om_bf16 *k, const om_bf16 *v, const om_bf16 *q, const om_bf16 *grad,    \
 	    om_bf16 *dk, om_bf16 *dv, const float *stat)                                          \
 	{                                                                                         \
-		om_attention_bwd<b, s, h, g, d, OM_AT_MIN(w, s), true>(                           \
+		om_attention_bwd<b, s, h, g, d, OM_AT_MIN(w, s), true, false>(                    \
 		    k, v, q, grad, dk, dv, stat, (float)(scale));                                 \
 	}                                                                                         \
 	OM_GLOBAL(128, OM_AT_BWD_BLOCKS(d, 0))                                                    \
 	NAME##_queries(const om_bf16 *q, const om_bf16 *grad, const om_bf16 *k, const om_bf16 *v, \
 	    om_bf16 *dq, const float *stat)                                                       \
 	{                                                                                         \
-		om_attention_bwd<b, s, h, g, d, OM_AT_MIN(w, s), false>(                          \
+		om_attention_bwd<b, s, h, g, d, OM_AT_MIN(w, s), false, false>(                   \
 		    q, grad, k, v, dq, 0, stat, (float)(scale));                                  \
+	}
+
+#define OM_ATTENTION_BWD_MASKED(NAME, b, s, h, g, d, w, scale)                                    \
+	OM_AT_SIZES(b, s, h, g, d, w)                                                             \
+	OM_ATTENTION_DELTA(NAME, b, s, h, d)                                                      \
+	OM_GLOBAL(128, OM_AT_BWD_BLOCKS(d, 1))                                                    \
+	NAME##_keys(const om_bf16 *k, const om_bf16 *v, const om_bf16 *q, const om_bf16 *grad,    \
+	    om_bf16 *dk, om_bf16 *dv, const float *stat, const int32_t *doc)                      \
+	{                                                                                         \
+		om_attention_bwd<b, s, h, g, d, OM_AT_MIN(w, s), true, true>(                     \
+		    k, v, q, grad, dk, dv, stat, (float)(scale), doc);                            \
+	}                                                                                         \
+	OM_GLOBAL(128, OM_AT_BWD_BLOCKS(d, 0))                                                    \
+	NAME##_queries(const om_bf16 *q, const om_bf16 *grad, const om_bf16 *k, const om_bf16 *v, \
+	    om_bf16 *dq, const float *stat, const int32_t *doc)                                   \
+	{                                                                                         \
+		om_attention_bwd<b, s, h, g, d, OM_AT_MIN(w, s), false, true>(                    \
+		    q, grad, k, v, dq, 0, stat, (float)(scale), doc);                             \
 	}
 
 #else /* ---- host ---- */
 
 static inline void
 om_attention(const struct om_kernel *x, int64_t b, int64_t s, int64_t h, int64_t g, int64_t d,
-    const om_bf16 *q, const om_bf16 *k, const om_bf16 *v, om_bf16 *o, float *lse, void *ws)
+    const om_bf16 *q, const om_bf16 *k, const om_bf16 *v, const int32_t *doc, om_bf16 *o,
+    float *lse, void *ws)
 {
 	(void)g, (void)d, (void)ws;
-	OM_LAUNCH(*x, (uint32_t)(b * h * OM_CEIL(s, 64)), 1, 1, &q, &k, &v, &o, &lse);
+	/* a kernel without documents has no last argument */
+	OM_LAUNCH(*x, (uint32_t)(b * h * OM_CEIL(s, 64)), 1, 1, &q, &k, &v, &o, &lse, &doc);
 }
 
 static inline void
 om_attention_bwd(const struct om_kernel *delta, const struct om_kernel *keys,
     const struct om_kernel *queries, int64_t b, int64_t s, int64_t h, int64_t g, int64_t d,
     const om_bf16 *grad, const om_bf16 *q, const om_bf16 *k, const om_bf16 *v, const om_bf16 *o,
-    const float *lse, om_bf16 *dq, om_bf16 *dk, om_bf16 *dv, void *ws)
+    const float *lse, const int32_t *doc, om_bf16 *dq, om_bf16 *dk, om_bf16 *dv, void *ws)
 {
 	const int64_t rows = OM_AT_PAD(s), lanes = d > 64 ? 16 : d / 8, tiles = OM_CEIL(s, 64);
 	OM_LAUNCH(*delta, (uint32_t)OM_CEIL(b * h * rows * lanes, 256), 1, 1, &grad, &o, &lse, &ws);
-	OM_LAUNCH(*keys, (uint32_t)(b * g * tiles), 1, 1, &k, &v, &q, &grad, &dk, &dv, &ws);
-	OM_LAUNCH(*queries, (uint32_t)(b * h * tiles), 1, 1, &q, &grad, &k, &v, &dq, &ws);
+	OM_LAUNCH(*keys, (uint32_t)(b * g * tiles), 1, 1, &k, &v, &q, &grad, &dk, &dv, &ws, &doc);
+	OM_LAUNCH(*queries, (uint32_t)(b * h * tiles), 1, 1, &q, &grad, &k, &v, &dq, &ws, &doc);
 }
 
 #endif

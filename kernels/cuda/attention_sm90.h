@@ -142,10 +142,10 @@ struct om_attention_smem {
 };
 
 /* The producer: draws the block's items, and fills the rings with what their consumers read. */
-template <int B, int S, int H, int G, int D, int W>
+template <int B, int S, int H, int G, int D, int W, bool DOC>
 OM_DEV void
 om_attention_load(const om_attention_smem &sm, const om_tensor_map *q, const om_tensor_map *k,
-    const om_tensor_map *v, uint32_t *counter)
+    const om_tensor_map *v, const int32_t *doc, uint32_t *counter)
 {
 	constexpr int GROUPS = OM_AT_GROUPS(D), ST = OM_AT_STAGES(D);
 	constexpr int ROWS = 64 * GROUPS, N = 128, TILES = OM_CEIL(S, ROWS), ITEMS = TILES * B * H;
@@ -165,7 +165,10 @@ om_attention_load(const om_attention_smem &sm, const om_tensor_map *q, const om_
 		const int row = (TILES - 1 - tile) * ROWS, seq = head / H, hh = head % H;
 		om_bar_expect(sm.q_full, 2 * ROWS * D);
 		om_tile_load<D, ROWS>(sm.q, q, sm.q_full, hh, row, seq);
-		for (int j = (min(S, row + ROWS) - 1) / N; j >= max(0, row - W + 1) / N; j--) {
+		int least = max(0, row - W + 1);
+		if constexpr (DOC)
+			least = max(least, om_document<B, S, false>(doc, seq, row));
+		for (int j = (min(S, row + ROWS) - 1) / N; j >= least / N; j--) {
 			om_bar_wait(sm.k_empty + 8 * at, turn ^ 1);
 			om_bar_expect(sm.k_full + 8 * at, 2 * N * D);
 			om_tile_load<D, N>(
@@ -181,10 +184,10 @@ om_attention_load(const om_attention_smem &sm, const om_tensor_map *q, const om_
 }
 
 /* A consumer: a warpgroup's 64 rows of each item. */
-template <int B, int S, int H, int G, int D, int W>
+template <int B, int S, int H, int G, int D, int W, bool DOC>
 OM_DEV void
-om_attention_rows(
-    const om_attention_smem &sm, int group, const om_tensor_map *o, float *lse, float scale)
+om_attention_rows(const om_attention_smem &sm, int group, const om_tensor_map *o, float *lse,
+    float scale, const int32_t *doc)
 {
 	constexpr int GROUPS = OM_AT_GROUPS(D), ST = OM_AT_STAGES(D), C = OM_AT_CHUNK(D);
 	constexpr int ROWS = 64 * GROUPS, N = 128, TILES = OM_CEIL(S, ROWS), ITEMS = TILES * B * H;
@@ -211,9 +214,19 @@ om_attention_rows(
 		 * the turn before for the next.
 		 */
 		const int last = (min(S, (TILES - tile) * ROWS) - 1) / N;
-		const int first = max(0, (TILES - 1 - tile) * ROWS - W + 1) / N;
+		int least = max(0, (TILES - 1 - tile) * ROWS - W + 1), own = max(0, row - W + 1);
+		/* of documents: the first token of the last row's; what each row meets */
+		int since = 0, reach[2];
+		if constexpr (DOC) {
+			least = max(
+			    least, om_document<B, S, false>(doc, seq, (TILES - 1 - tile) * ROWS));
+			own = max(own, om_document<B, S, false>(doc, seq, row));
+			since = om_document<B, S, false>(doc, seq, row + 63);
+			om_reach<B, S, W, false>(reach, doc, seq, mine);
+		}
+		const int first = least / N;
 		const int to = (min(S, row + 64) - 1) / N;
-		const int from = min(to, max(0, row - W + 1) / N);
+		const int from = min(to, own / N);
 		float out[D / 2], top[2], sum[2] = { 0, 0 }, shrink[2];
 		uint32_t p[N / 4];
 
@@ -241,7 +254,10 @@ om_attention_rows(
 			if (lane == 0)
 				om_bar_arrive(sm.k_empty + 8 * at);
 			om_next<ST>(&at, &turn);
-			om_mask<N, W, false>(s, mine - to * N - lane % 4 * 2);
+			if constexpr (DOC)
+				om_mask<N, false>(s, mine - to * N - lane % 4 * 2, reach);
+			else
+				om_mask<N, W, false>(s, mine - to * N - lane % 4 * 2);
 			om_softmax<N>(s, c, top, sum, shrink);
 			om_cut<N>(p, s);
 		}
@@ -258,8 +274,12 @@ om_attention_rows(
 			if (lane == 0)
 				om_bar_arrive(sm.k_empty + 8 * at);
 			om_next<ST>(&at, &turn);
-			if (j * N + N - 1 > row || row + 63 - j * N >= W)
+			if constexpr (DOC) {
+				if (j * N < since || row + 63 - j * N >= W)
+					om_mask<N, false>(s, mine - j * N - lane % 4 * 2, reach);
+			} else if (j * N + N - 1 > row || row + 63 - j * N >= W) {
 				om_mask<N, W, false>(s, mine - j * N - lane % 4 * 2);
+			}
 			om_softmax<N>(s, c, top, sum, shrink);
 			om_wgmma_wait<0>(out);
 			if (lane == 0)
@@ -297,10 +317,10 @@ om_attention_rows(
 		om_tile_wait();
 }
 
-template <int B, int S, int H, int G, int D, int W>
+template <int B, int S, int H, int G, int D, int W, bool DOC>
 OM_DEV void
 om_attention(const om_tensor_map *q, const om_tensor_map *k, const om_tensor_map *v,
-    const om_tensor_map *o, float *lse, uint32_t *counter, float scale)
+    const om_tensor_map *o, float *lse, uint32_t *counter, float scale, const int32_t *doc = 0)
 {
 	constexpr int GROUPS = OM_AT_GROUPS(D), ST = OM_AT_STAGES(D), ROWS = 64 * GROUPS, N = 128;
 	extern __shared__ __align__(1024) uint8_t smem[];
@@ -335,10 +355,10 @@ om_attention(const om_tensor_map *q, const om_tensor_map *k, const om_tensor_map
 		om_registers<GROUPS == 2 ? 24 : 32, false>();
 		if (threadIdx.x > 0)
 			return;
-		om_attention_load<B, S, H, G, D, W>(sm, q, k, v, counter);
+		om_attention_load<B, S, H, G, D, W, DOC>(sm, q, k, v, doc, counter);
 	} else {
 		om_registers<GROUPS == 2 ? 240 : 160, true>();
-		om_attention_rows<B, S, H, G, D, W>(sm, group, o, lse, scale);
+		om_attention_rows<B, S, H, G, D, W, DOC>(sm, group, o, lse, scale, doc);
 	}
 }
 
@@ -353,10 +373,11 @@ struct om_attention_bwd_smem {
 };
 
 /* The producer, as in forward. */
-template <int B, int S, int H, int G, int D, int W, bool KEYS>
+template <int B, int S, int H, int G, int D, int W, bool KEYS, bool DOC>
 OM_DEV void
 om_attention_bwd_load(const om_attention_bwd_smem &sm, const om_tensor_map *a0,
-    const om_tensor_map *a1, const om_tensor_map *b0, const om_tensor_map *b1, float *stat)
+    const om_tensor_map *a1, const om_tensor_map *b0, const om_tensor_map *b1, float *stat,
+    const int32_t *doc)
 {
 	constexpr int N = OM_AT_STEP(D, KEYS), ST = OM_AT_BWD_STAGES(D, KEYS);
 	constexpr int PAD = OM_AT_PAD(S), TILES = PAD / 128, STATS = B * H * PAD;
@@ -381,8 +402,10 @@ om_attention_bwd_load(const om_attention_bwd_smem &sm, const om_tensor_map *a0,
 		om_bar_expect(sm.a_full, 512 * D);
 		om_tile_load<D, 128>(sm.a0, a0, sm.a_full, hh, row, seq);
 		om_tile_load<D, 128>(sm.a1, a1, sm.a_full, hh, row, seq);
-		const int from = (KEYS ? row : max(0, row - W + 1)) / N;
-		const int to = (min(S, KEYS ? row + 127 + W : row + 128) - 1) / N;
+		int from = (KEYS ? row : max(0, row - W + 1)) / N;
+		int to = (min(S, KEYS ? row + 127 + W : row + 128) - 1) / N;
+		if constexpr (DOC)
+			om_steps<B, S, 128, N, KEYS>(&from, &to, doc, seq, row);
 		for (int i = 0; i < MET; i++)
 			for (int j = from; j <= to; j++) {
 				const int other = KEYS ? hh * MET + i : hh / (H / G);
@@ -404,10 +427,10 @@ om_attention_bwd_load(const om_attention_bwd_smem &sm, const om_tensor_map *a0,
 }
 
 /* A consumer: a warpgroup's 64 of the rows that stay. */
-template <int B, int S, int H, int G, int D, int W, bool KEYS>
+template <int B, int S, int H, int G, int D, int W, bool KEYS, bool DOC>
 OM_DEV void
 om_attention_bwd_rows(const om_attention_bwd_smem &sm, int group, const om_tensor_map *out0,
-    const om_tensor_map *out1, const float *stat, float scale)
+    const om_tensor_map *out1, const float *stat, float scale, const int32_t *doc)
 {
 	constexpr int N = OM_AT_STEP(D, KEYS), ST = OM_AT_BWD_STAGES(D, KEYS), C = OM_AT_CHUNK(D);
 	constexpr int PAD = OM_AT_PAD(S), TILES = PAD / 128, STATS = B * H * PAD;
@@ -428,8 +451,19 @@ om_attention_bwd_rows(const om_attention_bwd_smem &sm, int group, const om_tenso
 		const int row = 128 * (KEYS ? tile : TILES - 1 - tile), first = row + 64 * group;
 		const int mine = first + t / 32 * 16 + lane / 4;
 		/* steps: queries that see a key of the tile, keys that its queries see */
-		const int from = (KEYS ? row : max(0, row - W + 1)) / N;
-		const int to = (min(S, KEYS ? row + 127 + W : row + 128) - 1) / N;
+		int from = (KEYS ? row : max(0, row - W + 1)) / N;
+		int to = (min(S, KEYS ? row + 127 + W : row + 128) - 1) / N;
+		/*
+		 * Of documents: where that of the warpgroup's first row ends, and of its last
+		 * (queries: begin, of the last and of the first); what each row meets.
+		 */
+		int near = 0, far = 0, reach[2];
+		if constexpr (DOC) {
+			om_steps<B, S, 128, N, KEYS>(&from, &to, doc, head / OWN, row);
+			near = om_document<B, S, KEYS>(doc, head / OWN, KEYS ? first : first + 63);
+			far = om_document<B, S, KEYS>(doc, head / OWN, KEYS ? first + 63 : first);
+			om_reach<B, S, W, KEYS>(reach, doc, head / OWN, mine);
+		}
 		float acc0[D / 2], acc1[KEYS ? D / 2 : 1], lse[2], delta[2];
 
 #pragma unroll
@@ -456,7 +490,13 @@ om_attention_bwd_rows(const om_attention_bwd_smem &sm, int group, const om_tenso
 			    (const float2 *)(sm.base + (sm.stat + at * 8 * N - sm.a0) +
 					     lane % 4 * 8);
 			om_bar_wait(sm.full + 8 * at, turn);
-			if (ahead + query >= 0 && ahead - key < W) {
+			bool meet = ahead + query >= 0 && ahead - key < W;
+			bool all = !(ahead < key || ahead + query >= W);
+			if constexpr (DOC) {
+				meet = meet && (KEYS ? j * N <= far : j * N + N > far);
+				all = all && (KEYS ? j * N + N <= near + 1 : j * N >= near);
+			}
+			if (meet) {
 				float s[N / 2], ds[N / 2];
 				uint32_t p[N / 4], x[N / 4];
 				om_wgmma_fence();
@@ -465,9 +505,14 @@ om_attention_bwd_rows(const om_attention_bwd_smem &sm, int group, const om_tenso
 				om_product_t<D, N, 128>(ds, sm.a1 + a, tb1);
 				om_wgmma_commit();
 				om_wgmma_wait<1>(s);
-				if (ahead < key || ahead + query >= W)
-					om_mask<N, W, KEYS>(s, KEYS ? j * N + lane % 4 * 2 - mine
-								    : mine - j * N - lane % 4 * 2);
+				const int distance = KEYS ? j * N + lane % 4 * 2 - mine
+							  : mine - j * N - lane % 4 * 2;
+				if constexpr (DOC) {
+					if (!all)
+						om_mask<N, KEYS>(s, distance, reach);
+				} else if (!all) {
+					om_mask<N, W, KEYS>(s, distance);
+				}
 				om_probabilities<N, KEYS>(s, c, lse, cl);
 				if constexpr (KEYS) {
 					om_cut<N>(p, s);
@@ -502,11 +547,11 @@ om_attention_bwd_rows(const om_attention_bwd_smem &sm, int group, const om_tenso
 		om_tile_wait();
 }
 
-template <int B, int S, int H, int G, int D, int W, bool KEYS>
+template <int B, int S, int H, int G, int D, int W, bool KEYS, bool DOC>
 OM_DEV void
 om_attention_bwd(const om_tensor_map *a0, const om_tensor_map *a1, const om_tensor_map *b0,
     const om_tensor_map *b1, const om_tensor_map *out0, const om_tensor_map *out1, float *stat,
-    float scale)
+    float scale, const int32_t *doc = 0)
 {
 	constexpr int N = OM_AT_STEP(D, KEYS), ST = OM_AT_BWD_STAGES(D, KEYS);
 	extern __shared__ __align__(1024) uint8_t smem[];
@@ -539,10 +584,11 @@ om_attention_bwd(const om_tensor_map *a0, const om_tensor_map *a1, const om_tens
 		om_registers<40, false>();
 		if (threadIdx.x > 0)
 			return;
-		om_attention_bwd_load<B, S, H, G, D, W, KEYS>(sm, a0, a1, b0, b1, stat);
+		om_attention_bwd_load<B, S, H, G, D, W, KEYS, DOC>(sm, a0, a1, b0, b1, stat, doc);
 	} else {
 		om_registers<232, true>();
-		om_attention_bwd_rows<B, S, H, G, D, W, KEYS>(sm, group, out0, out1, stat, scale);
+		om_attention_bwd_rows<B, S, H, G, D, W, KEYS, DOC>(
+		    sm, group, out0, out1, stat, scale, doc);
 	}
 }
 
@@ -553,24 +599,38 @@ om_attention_bwd(const om_tensor_map *a0, const om_tensor_map *a1, const om_tens
 	    const __grid_constant__ om_tensor_map v, const __grid_constant__ om_tensor_map o,      \
 	    float *lse, uint32_t *counter)                                                         \
 	{                                                                                          \
-		om_attention<b, s, h, g, d, OM_AT_MIN(w, s)>(                                      \
+		om_attention<b, s, h, g, d, OM_AT_MIN(w, s), false>(                               \
 		    &q, &k, &v, &o, lse, counter, (float)(scale));                                 \
+	}
+
+#define OM_ATTENTION_MASKED(NAME, b, s, h, g, d, w, scale)                                         \
+	OM_AT_SIZES(b, s, h, g, d, w)                                                              \
+	OM_GLOBAL(OM_AT_THREADS(d), 1)                                                             \
+	NAME##_x(const __grid_constant__ om_tensor_map q, const __grid_constant__ om_tensor_map k, \
+	    const __grid_constant__ om_tensor_map v, const __grid_constant__ om_tensor_map o,      \
+	    float *lse, uint32_t *counter, const int32_t *doc)                                     \
+	{                                                                                          \
+		om_attention<b, s, h, g, d, OM_AT_MIN(w, s), true>(                                \
+		    &q, &k, &v, &o, lse, counter, (float)(scale), doc);                            \
+	}
+
+#define OM_ATTENTION_DELTA(NAME, b, s, h, d)                                               \
+	OM_GLOBAL(256, 8)                                                                  \
+	NAME##_delta(const om_bf16 *grad, const om_bf16 *o, const float *lse, float *stat) \
+	{                                                                                  \
+		om_attention_delta<b, s, h, d>(grad, o, lse, stat);                        \
 	}
 
 #define OM_ATTENTION_BWD(NAME, b, s, h, g, d, w, scale)                                           \
 	OM_AT_SIZES(b, s, h, g, d, w)                                                             \
-	OM_GLOBAL(256, 8)                                                                         \
-	NAME##_delta(const om_bf16 *grad, const om_bf16 *o, const float *lse, float *stat)        \
-	{                                                                                         \
-		om_attention_delta<b, s, h, d>(grad, o, lse, stat);                               \
-	}                                                                                         \
+	OM_ATTENTION_DELTA(NAME, b, s, h, d)                                                      \
 	OM_GLOBAL(OM_AT_BWD_THREADS, 1)                                                           \
 	NAME##_keys(const __grid_constant__ om_tensor_map k,                                      \
 	    const __grid_constant__ om_tensor_map v, const __grid_constant__ om_tensor_map q,     \
 	    const __grid_constant__ om_tensor_map grad, const __grid_constant__ om_tensor_map dk, \
 	    const __grid_constant__ om_tensor_map dv, float *stat)                                \
 	{                                                                                         \
-		om_attention_bwd<b, s, h, g, d, OM_AT_MIN(w, s), true>(                           \
+		om_attention_bwd<b, s, h, g, d, OM_AT_MIN(w, s), true, false>(                    \
 		    &k, &v, &q, &grad, &dk, &dv, stat, (float)(scale));                           \
 	}                                                                                         \
 	OM_GLOBAL(OM_AT_BWD_THREADS, 1)                                                           \
@@ -579,8 +639,30 @@ om_attention_bwd(const om_tensor_map *a0, const om_tensor_map *a1, const om_tens
 	    const __grid_constant__ om_tensor_map v, const __grid_constant__ om_tensor_map dq,    \
 	    float *stat)                                                                          \
 	{                                                                                         \
-		om_attention_bwd<b, s, h, g, d, OM_AT_MIN(w, s), false>(                          \
+		om_attention_bwd<b, s, h, g, d, OM_AT_MIN(w, s), false, false>(                   \
 		    &q, &grad, &k, &v, &dq, 0, stat, (float)(scale));                             \
+	}
+
+#define OM_ATTENTION_BWD_MASKED(NAME, b, s, h, g, d, w, scale)                                    \
+	OM_AT_SIZES(b, s, h, g, d, w)                                                             \
+	OM_ATTENTION_DELTA(NAME, b, s, h, d)                                                      \
+	OM_GLOBAL(OM_AT_BWD_THREADS, 1)                                                           \
+	NAME##_keys(const __grid_constant__ om_tensor_map k,                                      \
+	    const __grid_constant__ om_tensor_map v, const __grid_constant__ om_tensor_map q,     \
+	    const __grid_constant__ om_tensor_map grad, const __grid_constant__ om_tensor_map dk, \
+	    const __grid_constant__ om_tensor_map dv, float *stat, const int32_t *doc)            \
+	{                                                                                         \
+		om_attention_bwd<b, s, h, g, d, OM_AT_MIN(w, s), true, true>(                     \
+		    &k, &v, &q, &grad, &dk, &dv, stat, (float)(scale), doc);                      \
+	}                                                                                         \
+	OM_GLOBAL(OM_AT_BWD_THREADS, 1)                                                           \
+	NAME##_queries(const __grid_constant__ om_tensor_map q,                                   \
+	    const __grid_constant__ om_tensor_map grad, const __grid_constant__ om_tensor_map k,  \
+	    const __grid_constant__ om_tensor_map v, const __grid_constant__ om_tensor_map dq,    \
+	    float *stat, const int32_t *doc)                                                      \
+	{                                                                                         \
+		om_attention_bwd<b, s, h, g, d, OM_AT_MIN(w, s), false, true>(                    \
+		    &q, &grad, &k, &v, &dq, 0, stat, (float)(scale), doc);                        \
 	}
 
 #else /* ---- host ---- */
@@ -598,7 +680,8 @@ om_attention_map(
 
 static inline void
 om_attention(const struct om_kernel *x, int64_t b, int64_t s, int64_t h, int64_t g, int64_t d,
-    const om_bf16 *q, const om_bf16 *k, const om_bf16 *v, om_bf16 *o, float *lse, void *ws)
+    const om_bf16 *q, const om_bf16 *k, const om_bf16 *v, const int32_t *doc, om_bf16 *o,
+    float *lse, void *ws)
 {
 	const int64_t items = b * h * OM_CEIL(s, 64 * OM_AT_GROUPS(d));
 	struct om_tensor_map mq, mk, mv, mo;
@@ -607,14 +690,16 @@ om_attention(const struct om_kernel *x, int64_t b, int64_t s, int64_t h, int64_t
 	om_attention_map(&mv, v, b, s, g, d);
 	om_attention_map(&mo, o, b, s, h, d);
 	om_set_zero(ws, sizeof(uint32_t));
-	OM_LAUNCH(*x, (uint32_t)OM_AT_MIN(items, om_sms()), 1, 1, &mq, &mk, &mv, &mo, &lse, &ws);
+	/* a kernel without documents has no last argument */
+	OM_LAUNCH(
+	    *x, (uint32_t)OM_AT_MIN(items, om_sms()), 1, 1, &mq, &mk, &mv, &mo, &lse, &ws, &doc);
 }
 
 static inline void
 om_attention_bwd(const struct om_kernel *delta, const struct om_kernel *keys,
     const struct om_kernel *queries, int64_t b, int64_t s, int64_t h, int64_t g, int64_t d,
     const om_bf16 *grad, const om_bf16 *q, const om_bf16 *k, const om_bf16 *v, const om_bf16 *o,
-    const float *lse, om_bf16 *dq, om_bf16 *dk, om_bf16 *dv, void *ws)
+    const float *lse, const int32_t *doc, om_bf16 *dq, om_bf16 *dk, om_bf16 *dv, void *ws)
 {
 	const int64_t rows = OM_AT_PAD(s), lanes = d > 64 ? 16 : d / 8;
 	struct om_tensor_map mgrad, mq, mk, mv, mdq, mdk, mdv;
@@ -627,9 +712,9 @@ om_attention_bwd(const struct om_kernel *delta, const struct om_kernel *keys,
 	om_attention_map(&mdv, dv, b, s, g, d);
 	OM_LAUNCH(*delta, (uint32_t)OM_CEIL(b * h * rows * lanes, 256), 1, 1, &grad, &o, &lse, &ws);
 	OM_LAUNCH(*keys, (uint32_t)OM_AT_MIN(b * g * rows / 128, om_sms()), 1, 1, &mk, &mv, &mq,
-	    &mgrad, &mdk, &mdv, &ws);
+	    &mgrad, &mdk, &mdv, &ws, &doc);
 	OM_LAUNCH(*queries, (uint32_t)OM_AT_MIN(b * h * rows / 128, om_sms()), 1, 1, &mq, &mgrad,
-	    &mk, &mv, &mdq, &ws);
+	    &mk, &mv, &mdq, &ws, &doc);
 }
 
 #endif

@@ -19,6 +19,16 @@
 	    w, scale)                                                                            \
 	RATED(OM_ATTENTION_BWD, TOLERANCE, 2 * FLOPS(b, s, h, d, w), 0, attention_bwd_##NAME, b, \
 	    s, h, g, d, w, scale)
+/* of documents; timed, they are of 512 tokens */
+#define MASKED(NAME, b, s, h, g, d, w, scale)                                                  \
+	CASE(OM_ATTENTION_MASKED, TOLERANCE, attention_doc_##NAME, b, s, h, g, d, w, scale)    \
+	CASE(OM_ATTENTION_BWD_MASKED, TOLERANCE, attention_bwd_doc_##NAME, b, s, h, g, d, w, \
+	    scale)
+#define MASKED_RATED(NAME, b, s, h, g, d, w, scale)                                            \
+	RATED(OM_ATTENTION_MASKED, TOLERANCE, s / 512.0 * FLOPS(b, 512, h, d, 512), 0,         \
+	    attention_doc_##NAME, b, s, h, g, d, w, scale)                                     \
+	RATED(OM_ATTENTION_BWD_MASKED, TOLERANCE, 2 * s / 512.0 * FLOPS(b, 512, h, d, 512), 0, \
+	    attention_bwd_doc_##NAME, b, s, h, g, d, w, scale)
 
 BOTH(one, 1, 1, 1, 1, 32, 1, 0.25)
 BOTH(tiny, 2, 9, 6, 2, 32, 9, 0.1767766952966369)
@@ -38,3 +48,21 @@ BOTH_RATED(olmoe_64, 4, 4096, 16, 16, 64, 4096, 0.125)
 BOTH_RATED(long, 2, 8192, 16, 16, 128, 8192, 0.08838834764831845)
 BOTH_RATED(grouped, 4, 4096, 32, 4, 128, 4096, 0.08838834764831845)
 BOTH_RATED(window, 4, 4096, 16, 16, 128, 1024, 0.08838834764831845)
+MASKED(one, 1, 1, 1, 1, 32, 1, 0.25)
+MASKED(tiny, 2, 9, 6, 2, 32, 9, 0.1767766952966369)
+MASKED(tiny_window, 2, 9, 6, 2, 32, 3, 0.1767766952966369)
+/* every row of these is compared */
+MASKED(all_128, 1, 577, 1, 1, 128, 577, 0.08838834764831845)
+MASKED(all_64, 1, 577, 1, 1, 64, 577, 0.125)
+MASKED(all_window, 1, 577, 1, 1, 128, 140, 0.08838834764831845)
+MASKED(all_window_64, 1, 577, 1, 1, 64, 20, 0.125)
+MASKED(odd_128, 2, 200, 4, 4, 128, 200, 0.08838834764831845)
+MASKED(odd_96, 1, 333, 4, 2, 96, 333, 0.1)
+MASKED(odd_32, 3, 333, 2, 1, 32, 333, 0.1767766952966369)
+MASKED(one_key_head, 2, 777, 8, 1, 128, 777, 0.08838834764831845)
+MASKED(grouped_64, 2, 1024, 16, 4, 64, 1024, 0.125)
+MASKED(window_128, 2, 1024, 4, 2, 128, 128, 0.08838834764831845)
+MASKED(window_1, 1, 300, 2, 2, 128, 1, 0.08838834764831845)
+MASKED_RATED(olmoe, 4, 4096, 16, 16, 128, 4096, 0.08838834764831845)
+MASKED_RATED(olmoe_64, 4, 4096, 16, 16, 64, 4096, 0.125)
+MASKED_RATED(grouped, 4, 4096, 32, 4, 128, 4096, 0.08838834764831845)

@@ -5,7 +5,8 @@
 set -u
 out=$(realpath "$1")
 cd "$(dirname "$0")" || exit 1
-"$out/kernels" -t 1 t_linear t_head_2048 t_grouped attention_olmoe attention_bwd_olmoe | grep -E "TFLOP|FAIL|passed"
+"$out/kernels" -t 1 t_linear t_head_2048 t_grouped attention_olmoe attention_bwd_olmoe \
+	attention_doc_olmoe attention_bwd_doc_olmoe | grep -E "TFLOP|FAIL|passed"
 python3 peer_ops.py
 for mode in eager compile; do
 	python3 peer.py $mode 2>&1 | tail -n 1

@@ -18,7 +18,7 @@ return trainer {
     attention = attention { n_heads = 2, qk_norm = "full" },
     feed_forward = moe { num_experts = 4, top_k = 2, hidden_size = 32 },
   },
-  batch = batch { micro = arg.micro or 2, global = 3 * (arg.micro or 2) },
+  batch = batch { micro = arg.micro or 2, global = 3 * (arg.micro or 2), documents = "mask" },
   precision = precision { weights = "bf16" },
 }
 EOF
@@ -40,7 +40,7 @@ if command -v nvcc >/dev/null; then
 fi
 head -c 30000 generator/lang/check.c >"$work/text"
 cat >"$work/run.yaml" <<EOF
-data: { paths: [$work/text], format: bytes }
+data: { paths: [$work/text], format: bytes, eos: 10 }
 steps: 2
 eval: { paths: [$work/text], format: bytes, sequences: 4 }
 checkpoint: { dir: $work/ckpt }

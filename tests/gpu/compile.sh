@@ -72,6 +72,9 @@ for m in models/*.lua; do
 	few.*) targets= ;;
 	*) targets="cuda:sm_90a cuda:sm_100a" ;;
 	esac
+	case $which.$name in # which mask documents
+	few.olmo3-moe | few.llama3-8b) sed -i 's/batch = batch {/& documents = "mask",/' "$work/models/$name.lua" ;;
+	esac
 	for t in $targets; do
 		"$olmogen" --target=$t -o "$work/$name" "$@" "$work/models/$name.lua" >"$work/log" 2>&1
 		is "$name for $t" $?

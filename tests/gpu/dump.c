@@ -34,6 +34,12 @@ tokens(uint64_t step, uint64_t micro)
 	}
 	om_put(arena, m->token_off, token, n * sizeof *token);
 	om_put(arena, m->label_off, token + 1, n * sizeof *token);
+	/* documents of a token up to the whole sequence */
+	for (uint64_t i = 0; i < n; i++) {
+		r = r * 6364136223846793005u + 1442695040888963407u;
+		token[i] = i % m->seq && r >> 58 ? token[i - 1] : (int32_t)(i % m->seq);
+	}
+	om_documents_put(m, arena, token);
 	om_draw_write(m, arena, 7, (step * m->microbatches + micro) * m->micro);
 	free(token);
 }

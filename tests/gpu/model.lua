@@ -41,7 +41,7 @@ return trainer {
     lm_head = lm_head { tied = option("tied", false), z_loss = option("head_z", 0) },
     recompute = recompute { what = option("recompute", "none") },
   },
-  batch = batch { micro = 3, global = 6 },
+  batch = batch { micro = 3, global = 6, documents = option("documents", "ignore") },
   precision = precision { weights = weights, moments = weights == "bf16" and moments or nil },
   optimizer = adamw { weight_decay = 0.1, clip_norm = 1.0 },
 }

@@ -32,9 +32,9 @@ variant plain
 cp "$out/tree.streams/trainer" "$out/streams.trainer"
 rm -rf "$out/tree.streams"
 variant mixed -D qk=full -D bias=all -D window=64 -D score=sigmoid -D groups=2 -D k=3 -D placement=peri \
-	-D balance=sequence -D tied=true -D head_z=1e-4 -D head_dim=64 -D act=geglu -D nope=true -D vocab=503
+	-D balance=sequence -D tied=true -D head_z=1e-4 -D head_dim=64 -D act=geglu -D nope=true -D vocab=503 -D documents=mask
 variant edges -D experts=1 -D k=1 -D kv=1 -D seq=77 -D shared=0 -D act=relu2 -D emb_scale=2 -D emb_norm=true \
 	-D normalize=false -D recompute=block -D placement=post -D vocab=501
 variant routed -D gamma=0.01 -D routing=random -D head_dim=64 -D moments=bf16
-variant all -D experts=6 -D k=6 -D score=topk_softmax -D kv=6 -D qk=none -D recompute=experts
+variant all -D experts=6 -D k=6 -D score=topk_softmax -D kv=6 -D qk=none -D recompute=experts -D documents=mask
 gcc -std=c11 -O2 -Wall -Wextra -Werror -o "$out/compare" tests/gpu/compare.c -lm
