@@ -147,6 +147,27 @@ first_sequences(struct om_data *d, struct om_tokenizer *t)
 	free(label);
 }
 
+/* How fast sequences are read as training does it, for a second at most. */
+static void
+reading_rate(struct om_data *d)
+{
+	int32_t *token = om_alloc(d->seq, sizeof *token), *label = om_alloc(d->seq, sizeof *label),
+		*first = d->masks ? om_alloc(d->seq, sizeof *first) : NULL;
+	double began = om_now(), took;
+	uint64_t g = 0;
+
+	do
+		om_data_read(d, g, token, label, first);
+	while (++g < d->nseq && om_now() - began < 1);
+	took = om_now() - began;
+	printf("in the order of training: %s read in %s, %s tokens a second\n",
+	    om_count(g, "sequence"), om_took(took),
+	    om_commas((uint64_t)((double)(g * d->seq) / took)));
+	free(token);
+	free(label);
+	free(first);
+}
+
 static void
 one_set(const struct om_model *m, const struct om_conf *c, const struct om_set *set,
     struct om_tokenizer *t)
@@ -190,6 +211,8 @@ one_set(const struct om_model *m, const struct om_conf *c, const struct om_set *
 		row(d.tokens, &all, "", "in all");
 	printf("read and checked in %s, %s a second\n", om_took(om_now() - began),
 	    om_bytes((uint64_t)((double)bytes / (om_now() - began))));
+	if (set == &c->data)
+		reading_rate(&d);
 	if (all.labels != d.tokens)
 		printf("labels: %s of %s tokens, %.1f%%\n", om_commas(all.labels),
 		    om_commas(d.tokens), 100 * (double)all.labels / (double)d.tokens);

@@ -563,6 +563,7 @@ assert abs(sum(x) / len(x) - 0.3) < 0.05 and len(set(x)) > 9, x'
 says "another mask" 1 "Mraw/step-000030 was trained with a data checksum of" "$S" train run.yaml steps=40 data.label_mask_paths=mask.none checkpoint.dir=Mraw
 says "no mask any more" 1 "Mraw/step-000030 was trained with a data checksum of" "$S" train run.yaml steps=40 checkpoint.dir=Mraw
 says "trainer data checks masks" 1 "mask.late: byte 4500 is 7" "$S" data run.yaml data.label_mask_paths=mask.late
+says "trainer data says how fast training reads" 0 "in the order of training: 562 sequences read in" "$S" data run.yaml
 says "trainer data counts labels" 0 "labels: 6,299 of 9,000 tokens, 70.0%" "$S" data run.yaml data.label_mask_paths=mask.u1
 says "a mask of nothing" 1 "eval.label_mask_paths is set, but eval.paths is not set" "$S" train run.yaml eval.label_mask_paths=[mask.u1]
 
