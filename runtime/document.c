@@ -47,6 +47,21 @@ om_documents_of(const struct om_data *d, const bool *begins, int32_t *label, int
 	}
 }
 
+double
+om_documents_spared(const struct om_model *m, const int32_t *first, uint64_t sequences)
+{
+	double flops = 0;
+
+	for (const struct om_pairs *p = m->pairs; first && p < m->pairs + m->npairs; p++)
+		for (uint64_t i = 0; i < sequences * m->seq; i++) {
+			const uint64_t all = i % m->seq + 1, own = all - (uint64_t)first[i];
+
+			flops += (double)p->flops * (double)((all < p->window ? all : p->window) -
+							     (own < p->window ? own : p->window));
+		}
+	return flops;
+}
+
 void
 om_documents_put(const struct om_model *m, unsigned char *arena, const int32_t *first)
 {

@@ -328,7 +328,8 @@ metrics_step(struct om_log *l, const struct om_result *x, uint64_t step, const s
 	uint64_t tokens = l->m->global * l->m->seq;
 	double mean[2], total = auxiliary(l, x, mean), norm = sqrt(x->ctl[OM_NORM2]);
 	double flops =
-	    (double)(tokens * l->m->flops_token) / told->took / (double)om_size(OM_WORLD);
+	    ((double)(tokens * l->m->flops_token) - told->spared * (double)om_size(OM_DATA)) /
+	    told->took / (double)om_size(OM_WORLD);
 	const bool moe = next_kind(l, &(struct kind){ 0 });
 
 	metrics_begin(l, step);

@@ -124,6 +124,11 @@ struct om_moe {
 	double load_balance, z_loss;
 };
 
+/* Operations of a query and a key in all layers of a window, forward and backward. */
+struct om_pairs {
+	uint64_t window, flops;
+};
+
 /* One kernel instance, or one op on it: what bench and selftest print. */
 struct om_op {
 	const char *name; /* instance, "linear_512x128x128" */
@@ -198,6 +203,8 @@ struct om_model {
 	 * place in the sequence; 0: attention knows no documents
 	 */
 	uint64_t document_off;
+	const struct om_pairs *pairs; /* where it does; flops_token is of whole sequences */
+	uint32_t npairs;
 	uint64_t ctl_off; /* fp64[OM_N_CTL] */
 	uint64_t
 	    lots_off; /* int64[]: what roundings of moments are drawn by (rng.h); 0: none are */

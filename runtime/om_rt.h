@@ -501,6 +501,8 @@ void om_documents_find(struct om_source *s, struct om_file *f, uint64_t from, si
     const int32_t *id, bool *begins);
 /* By begins [S+1], what om_data_read gives: labels that are cut, and first. */
 void om_documents_of(const struct om_data *d, const bool *begins, int32_t *label, int32_t *first);
+/* Operations that masks spare it in so many sequences; first may be NULL. */
+double om_documents_spared(const struct om_model *m, const int32_t *first, uint64_t sequences);
 /* Tells a model that masks documents those of a microbatch, by first; NULL: of whole sequences. */
 void om_documents_put(const struct om_model *m, unsigned char *arena, const int32_t *first);
 
@@ -775,6 +777,7 @@ void om_log_open(struct om_log *l, const struct om_model *m, const struct om_ski
 /* What of a step is the host's to tell. */
 struct om_told {
 	double lr, took, waited; /* took, waited: seconds, of the step and of that for data */
+	double spared;           /* operations that masks spare this rank's microbatches */
 	const char *not_finite;  /* whose gradient was no number, NULL: none's */
 	/* shares of tokens that have no label, and of sequences that repeat themselves; < 0: none
 	   can */

@@ -193,6 +193,7 @@ take_batch(struct run *r, struct om_told *told)
 
 	r->batch = om_ahead_next(r->ahead);
 	told->waited = r->batch->waited;
+	told->spared = om_documents_spared(r->m, r->batch->first, r->m->microbatches * r->m->micro);
 	told->masked = told->repeated = -1;
 	if (!r->data.gaps)
 		return tokens;

@@ -360,7 +360,8 @@ model(const struct plan *p, const char *fingerprint, const char *refusal, const 
 	if (n[1])
 		fields_of(b, ".nbuffers = %u,", n[1]);
 	if (g->documents)
-		fields_of(b, ".document_off = %s,", off(p, g->documents));
+		fields_of(b, ".document_off = %s, .pairs = pairs, .npairs = %u,",
+		    off(p, g->documents), g->pairs.n);
 	if (g->lots)
 		fields_of(b, ".lots_off = %s,", off(p, g->lots));
 	if (p->streams > 1)
@@ -399,6 +400,13 @@ emit_params(const struct plan *p, const char *fingerprint, struct tree *t)
 		buf_puts(&b, "};\n");
 	}
 	groups(p, &b);
+	if (g->documents)
+		buf_puts(&b, "\nstatic const struct om_pairs pairs[] = {\n");
+	for (uint32_t i = 0; i < g->pairs.n; i++)
+		buf_printf(&b, "\t{ .window = %llu, .flops = %llu },\n", llu(g->pairs.a[i].window),
+		    llu(g->pairs.a[i].flops));
+	if (g->documents)
+		buf_puts(&b, "};\n");
 	/* what the fingerprint is of, so that a checkpoint of another model is told what differs */
 	text_of("facts",
 	    xprintf("%sbatch.global = %lld\n", spec_facts(spec_obj(g->trainer, F_trainer_model)),

@@ -185,6 +185,10 @@ struct param_group { /* parameters with the same update */
 	bool whole; /* which takes whole matrices */
 };
 
+struct pair {
+	uint64_t window, flops; /* forward and backward */
+};
+
 struct graph {
 	struct object *trainer;
 	const struct format *format[N_ROLES];
@@ -203,6 +207,8 @@ struct graph {
 	tensor_id tokens, labels, ctl, loss; /* what the host gives a step, and reads of it */
 	tensor_id documents;                 /* where they begin and end; 0: attention knows none */
 	tensor_id lots; /* the same, of how moments are drawn; 0: they are not */
+	/* where it knows them: by window, what a query and a key cost in all layers */
+	ARRAY(struct pair) pairs;
 };
 
 /* An op among all of a graph: segment by segment, in each phase after phase. */

@@ -561,6 +561,21 @@ update(struct builder *b)
 	}
 }
 
+/* An op of attention that knows documents: what it does in all layers that have it. */
+static void
+count_pairs(struct graph *g, const struct op *o, uint64_t flops)
+{
+	const struct sizes z = op_sizes(g, o);
+	uint64_t s = z.v['s' - 'a'], w = z.v['w' - 'a'];
+	uint32_t i = 0;
+
+	while (i < g->pairs.n && g->pairs.a[i].window != w)
+		i++;
+	if (i == g->pairs.n)
+		*PUSH(g->pairs) = (struct pair){ .window = w };
+	g->pairs.a[i].flops += flops / (z.v['b' - 'a'] * (2 * s * w - w * (w - 1)) / 2);
+}
+
 /*
  * Totals by the field's conventions: an active expert is one a token visits; no recompute counted.
  */
@@ -581,7 +596,10 @@ count(struct graph *g)
 	}
 	for (struct op_at at = { 0 }; graph_next(g, &at) && at.seg < g->update;) {
 		uint64_t n = g->seg.a[at.seg].nlayers;
-		flops = size_add(flops, size_mul(op_flops(g, at.op), n ? n : 1));
+		uint64_t each = size_mul(op_flops(g, at.op), n ? n : 1);
+		flops = size_add(flops, each);
+		if (g->documents && op_reads(at.op, g->documents))
+			count_pairs(g, at.op, each);
 	}
 	g->flops_token = flops / g->T;
 }

@@ -695,6 +695,13 @@ main(int argc, char **argv)
 	objective(&ce);
 	loss = *(double *)(arena + om_models[0].loss_off);
 	expect(fabs(loss - ce) < 1e-11 * fabs(ce), "evaluated loss", loss, ce);
+	uint64_t pair = 0; /* 2 products of HD forward and 4 backward, 2 operations each */
+	for (uint32_t i = 0; i < om_models[0].npairs; i++)
+		pair += om_models[0].pairs[i].flops;
+	expect(pair == DOCUMENTS * 12 * H * HD * L, "operations of a pair", (double)pair,
+	    DOCUMENTS * 12 * H * HD * L);
+	expect(om_models[0].npairs == DOCUMENTS * (1 + (WINDOW > 0)), "windows",
+	    om_models[0].npairs, DOCUMENTS * (1 + (WINDOW > 0)));
 	expect((om_models[0].document_off != 0) == DOCUMENTS, "masks documents",
 	    (double)om_models[0].document_off, DOCUMENTS);
 	expect(om_models[0].nbuffers == (GAMMA > 0 ? om_models[0].nmoe : 0), "buffers",

@@ -1,5 +1,6 @@
 /* Tests of what reads files from outside: regular files, JSON, safetensors, tokens. */
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -819,7 +820,13 @@ test_put(void)
 	const int32_t first[] = { 0, 0, 2, 3, 3, 0, 1, 1, 1, 1 };
 	const int32_t last[] = { 1, 1, 2, 4, 4, 0, 4, 4, 4, 4 };
 	int32_t arena[1 + 4 * S] = { 7 };
+	/* a sequence has 5 + 4 + 3 + 2 + 1 pairs, or 1 + 2 + 2 + 2 + 2 where two keys are seen */
+	static const struct om_pairs pairs[] = { { S, 100 }, { 2, 1 } };
+	const struct om_model spares = { .seq = S, .pairs = pairs, .npairs = 2 };
 
+	/* left are 3 + 1 + 3 and 1 + 10 of two times 15; of two keys, 3 + 1 + 3 and 1 + 7 of 9 */
+	CHECK(fabs(om_documents_spared(&spares, first, 2) - 100 * (30 - 18) - (18 - 15)) < 1e-9);
+	CHECK(fabs(om_documents_spared(&spares, NULL, 2)) < 1e-9);
 	om_documents_put(&m, (unsigned char *)arena, first);
 	CHECK(memcmp(arena + 1, first, sizeof first) == 0);
 	CHECK(memcmp(arena + 1 + 2 * S, last, sizeof last) == 0);
