@@ -50,6 +50,7 @@ entry_of(
 		.first = first,
 		.size = i ? m->moment_size : m->real,
 		.file = part[i].file,
+		.buffer = t->p >= m->param + m->nparams,
 	};
 
 	memcpy(&state, (const char *)t->p + part[i].at, sizeof state);

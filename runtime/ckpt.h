@@ -56,6 +56,11 @@ void om_index_check_some(struct om_index *l, const struct om_entry *e, uint32_t 
     bool (*wanted)(const void *arg, const char *name), const void *arg);
 /* "batch.global is 1 there, 2 here; ...": how the checkpoint's model differs; "": not known. */
 void om_index_facts(const struct om_index *l, char *what, size_t size);
+/* Or of one that differs from it in its experts alone. */
+void om_index_related(struct om_index *l);
+/* Says how the index's tensor differs from ours; false: it doesn't. */
+bool om_index_differs(struct om_index *l, const struct om_entry *e, char *what, size_t size);
+void om_index_shape(const struct om_index_row *row, struct om_st_tensor *t);
 void om_index_free(struct om_index *l);
 const char *om_index_text(struct om_index *l, const json_t *map, const char *key);
 uint64_t om_index_whole(struct om_index *l, const json_t *map, const char *key);

@@ -185,8 +185,8 @@ may_be(const struct om_entry *e, const char *dtype)
 }
 
 /* Says how the index's tensor differs from ours; false: it doesn't. */
-static bool
-differs(struct om_index *l, const struct om_entry *e, char *what, size_t size)
+bool
+om_index_differs(struct om_index *l, const struct om_entry *e, char *what, size_t size)
 {
 	char mine[64], theirs[64];
 	const struct om_st_tensor *t = &e->t;
@@ -276,6 +276,54 @@ om_index_facts(const struct om_index *l, char *what, size_t size)
 		snprintf(what + used, size - used, "; and %zu more", n - MOST);
 }
 
+/* Whether fields of that name may differ in a model that has more experts than the other. */
+static bool
+may_differ(const char *name)
+{
+	static const char *const free_ones[] = { "feed_forward", "init.", "batch.",
+		"lm_head.z_loss", "sequence_length" };
+	static const char *const strict[] = { "feed_forward.activation",
+		"feed_forward.router.score", "feed_forward.router.normalize",
+		"feed_forward.router.weight_scale", "feed_forward.router.n_groups",
+		"feed_forward.router.top_groups" };
+	bool may = false;
+
+	for (size_t i = 0; i < OM_LEN(free_ones); i++)
+		may |= strncmp(name, free_ones[i], strlen(free_ones[i])) == 0;
+	for (size_t i = 0; i < OM_LEN(strict); i++)
+		may &= strcmp(name, strict[i]) != 0;
+	return may;
+}
+
+void
+om_index_related(struct om_index *l)
+{
+	const json_t *theirs = json_object_get(l->doc, "description");
+
+	for (const char *fact = l->k->m->facts; fact && *fact; fact += strcspn(fact, "\n") + 1) {
+		const char *is = strstr(fact, " = ") + 3;
+		char *name = om_text("%.*s", (int)(is - 3 - fact), fact);
+		char *mine = om_text("%.*s", (int)strcspn(is, "\n"), is);
+		const char *other = json_string_value(json_object_get(theirs, name));
+
+		/* a dense model says nothing of routers */
+		if (!may_differ(name) && (other || strncmp(name, "feed_forward.", 13) != 0) &&
+		    (!other || strcmp(other, mine) != 0))
+			om_die("import",
+			    "%s: %s is %s there, %s here; only experts, and what is said of "
+			    "training, may differ",
+			    l->path, name, other ? other : "not", mine);
+		free(name);
+		free(mine);
+	}
+}
+
+void
+om_index_shape(const struct om_index_row *row, struct om_st_tensor *t)
+{
+	read_shape(row->map, t);
+}
+
 void
 om_index_check(struct om_index *l, const struct om_entry *e, uint32_t n, uint32_t all)
 {
@@ -285,7 +333,7 @@ om_index_check(struct om_index *l, const struct om_entry *e, uint32_t n, uint32_
 	uint32_t theirs = 0;
 
 	for (uint32_t i = 0; i < n; i++)
-		if (differs(l, &e[i], what, sizeof what))
+		if (om_index_differs(l, &e[i], what, sizeof what))
 			break;
 	om_index_facts(l, facts, sizeof facts);
 	if (strcmp(print, m->fingerprint) != 0)
@@ -321,7 +369,8 @@ om_index_check_some(struct om_index *l, const struct om_entry *e, uint32_t n,
 	check_precision(l, e, n);
 	for (uint32_t i = 0; i < n; i++) {
 		own[i] = e[i].t.name;
-		if (!e[i].file && wanted(arg, own[i]) && differs(l, &e[i], what, sizeof what))
+		if (!e[i].file && wanted(arg, own[i]) &&
+		    om_index_differs(l, &e[i], what, sizeof what))
 			om_die("checkpoint",
 			    "%s: %s; leave it out by checkpoint.leave, and it begins as in a new "
 			    "run",

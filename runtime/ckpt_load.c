@@ -673,8 +673,8 @@ om_reader_read(struct om_reader *r, const struct om_entry *e, uint64_t at, void 
 	return size;
 }
 
-struct om_reader *
-om_reader_open(const struct om_model *models, const char *path, const char *how, FILE *f)
+static struct om_reader *
+reader(const struct om_model *models, const char *path, const char *how, FILE *f, bool foreign)
 {
 	struct om_reader *r = om_alloc(1, sizeof *r);
 	struct om_conf c = named(path, how);
@@ -682,16 +682,84 @@ om_reader_open(const struct om_model *models, const char *path, const char *how,
 
 	r->k = (struct om_ckpt){ .dir = *c.dir ? c.dir : NULL, .lock = -1, .m = models };
 	r->l.k = &r->k;
-	r->e = om_ckpt_whole(models, &r->n);
 	choose_weights(&r->l, &c);
 	r->index = om_index_read(&r->l, &size);
-	check(&r->l, &c, r->index, size, r->e, r->n, r->n);
+	if (foreign) {
+		om_index_parse(&r->l, r->index, size);
+		om_index_related(&r->l);
+	} else {
+		r->e = om_ckpt_whole(models, &r->n);
+		check(&r->l, &c, r->index, size, r->e, r->n, r->n);
+	}
 	r->st = om_alloc(r->l.n, sizeof *r->st);
 	r->file = om_alloc(r->l.n, sizeof *r->file);
 	fprintf(f, "checkpoint: %s\n", r->l.path);
 	r->k.dir = NULL;
 	om_conf_free(&c);
 	return r;
+}
+
+struct om_reader *
+om_reader_open(const struct om_model *models, const char *path, const char *how, FILE *f)
+{
+	return reader(models, path, how, f, false);
+}
+
+struct om_reader *
+om_reader_foreign(const struct om_model *models, const char *path, const char *how, FILE *f)
+{
+	return reader(models, path, how, f, true);
+}
+
+bool
+om_reader_shape(const struct om_reader *r, const char *name, uint64_t dim[2])
+{
+	const struct om_index_row *row = om_index_find(&r->l, name);
+	struct om_st_tensor t = { 0 };
+
+	if (row)
+		om_index_shape(row, &t);
+	dim[0] = t.ndims > 0 ? t.dim[0] : 0;
+	dim[1] = t.ndims > 1 ? t.dim[1] : 0;
+	return row;
+}
+
+static int
+by_name(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+void
+om_reader_check(struct om_reader *r, const struct om_entry *e, uint32_t n)
+{
+	const char **name = om_alloc(n, sizeof *name);
+	char what[1024];
+
+	for (uint32_t i = 0; i < n; i++) {
+		name[i] = e[i].t.name;
+		if (om_index_differs(&r->l, &e[i], what, sizeof what))
+			om_index_bad(&r->l, "index.json", "%s", what);
+	}
+	qsort(name, n, sizeof *name, by_name);
+	for (uint32_t i = 0; i < r->l.n; i++) {
+		const char *other = r->l.row[i].tensor;
+
+		if (strncmp(other, "exp_avg", 7) != 0 &&
+		    !bsearch(&other, name, n, sizeof *name, by_name))
+			om_index_bad(&r->l, "index.json",
+			    "tensor %s has no place in the trainer's model", other);
+	}
+	free(name);
+}
+
+double
+om_reader_fact(const struct om_reader *r, const char *name)
+{
+	const json_t *facts = json_object_get(r->l.doc, "description");
+	const char *value = json_string_value(json_object_get(facts, name));
+
+	return value && !strstr(value, " x ") ? atof(value) : 0;
 }
 
 const struct om_entry *

@@ -21,6 +21,10 @@ struct source {
 	struct om_st *st;
 	char **file;      /* their names */
 	uint32_t n, open; /* the one whose descriptor is held */
+	struct om_hf_item *item;
+	uint32_t items, *item_of; /* of the entries that are asked for */
+	unsigned char *buf;
+	float *x;
 };
 
 /* Reads DIR/name; NULL: there is no such file. */
@@ -71,9 +75,29 @@ read_config(const struct source *s, json_t *config, struct om_hf_model *m)
 	json_decref(config);
 }
 
+/* What of the trainer's own model need not be as it is in theirs, out of which it is upcycled. */
+static void
+forget(struct om_hf_model *own, const struct om_hf_model *theirs)
+{
+	static const enum om_hf_key of_experts[] = { OM_HF_num_experts, OM_HF_num_experts_per_tok,
+		OM_HF_moe_intermediate_size, OM_HF_shared_expert_intermediate_size,
+		OM_HF_norm_topk_prob, OM_HF_routed_scaling_factor, OM_HF_n_group,
+		OM_HF_topk_group };
+	/* of a model with experts, their number and that of a token's */
+	size_t n = theirs->score ? 2 : OM_LEN(of_experts);
+
+	for (uint32_t l = 0; l < own->layers && l < theirs->layers; l++)
+		own->moe[l] &= theirs->moe[l];
+	for (size_t i = 0; i < n; i++)
+		own->v[of_experts[i]] = theirs->v[of_experts[i]];
+	if (!own->v[OM_HF_intermediate_size])
+		own->v[OM_HF_intermediate_size] = theirs->v[OM_HF_intermediate_size];
+	own->score = theirs->score ? own->score : NULL;
+}
+
 /* Everything that config.json and the trainer's own say of the model is the same. */
 static void
-check_config(struct source *s)
+check_config(struct source *s, bool upcycle)
 {
 	static struct om_hf_model own;
 	struct om_hf_difference d;
@@ -85,6 +109,8 @@ check_config(struct source *s)
 		om_die("import", "%s/config.json: %s; give the directory of a model", s->dir,
 		    strerror(ENOENT));
 	read_config(s, theirs, &s->config);
+	if (upcycle)
+		forget(&own, &s->config);
 	if (om_hf_differ(&s->config, &own, &d))
 		om_die("import",
 		    "%s/config.json has %s = %s, the trainer's model %s; generate a trainer for "
@@ -332,85 +358,123 @@ check_numbers(struct source *s, const struct om_hf_item *item, uint32_t file, ui
 	}
 }
 
-/* Puts one tensor into the arena. */
+/* Reads a piece of a tensor that is known to be there. */
 static void
-load(struct source *s, unsigned char *arena, const struct om_hf_item *item, unsigned char *buf,
-    float *x, double *wide)
+read_piece(struct source *s, const struct om_hf_item *item, uint64_t at, size_t n)
 {
 	uint32_t file = 0;
-	const struct om_st_tensor *t = check_tensor(s, item, &file);
-	const struct om_entry *e = item->e;
-	uint64_t left = 1, at = 0, width;
+	const struct om_st_tensor *t = find(s, item->t.name, &file);
+	uint64_t numel = 1;
+	size_t width;
 
 	for (int i = 0; i < t->ndims; i++)
-		left *= t->dim[i];
-	width = left ? (t->end - t->begin) / left : 1;
-	for (size_t n; left; left -= n, at += n) {
-		n = om_hf_some(item, left);
-		fetch(s, file, t, at * width, buf, n * width);
-		om_st_floats(t->dtype, buf, n, x);
-		check_numbers(s, item, file, at, x, n);
-		if (!e)
-			continue;
-		for (size_t i = 0; i < n; i++)
-			wide[i] = (double)x[i];
-		om_hf_form(item, wide, n, true);
-		for (size_t i = 0; i < n; i++)
-			x[i] = (float)wide[i];
-		om_put_weights(s->m, arena, e->p, e->rep, e->first + at,
-		    s->m->real == 4 ? (void *)x : (void *)wide, n);
-	}
+		numel *= t->dim[i];
+	width = (size_t)((t->end - t->begin) / numel);
+	fetch(s, file, t, at * width, s->buf, n * width);
+	om_st_floats(t->dtype, s->buf, n, s->x);
+	check_numbers(s, item, file, at, s->x, n);
 }
 
-int
-om_import(const struct om_model *m, const char *from, const char *dir)
+static bool
+giver_shape(void *of, const char *name, uint64_t dim[2])
+{
+	struct source *s = of;
+	enum om_hf_form form;
+	char *theirs = om_hf_name(s->config.family, name, &form);
+	uint32_t file;
+	const struct om_st_tensor *t = theirs ? find(s, theirs, &file) : NULL;
+
+	dim[0] = t ? t->dim[form == OM_HF_ROW] : 0;
+	dim[1] = t && t->ndims > 1 && form != OM_HF_ROW ? t->dim[1] : 0;
+	free(theirs);
+	return t;
+}
+
+static size_t
+giver_take(void *of, const struct om_entry *e, uint32_t n)
+{
+	struct source *s = of;
+	uint32_t file = 0;
+	size_t most;
+
+	s->item = om_hf_items(s->m, &s->config, e, n, &s->items);
+	s->item_of = om_alloc(n, sizeof *s->item_of);
+	for (uint32_t i = 0; i < n; i++)
+		s->item_of[i] = UINT32_MAX;
+	for (uint32_t i = 0; i < s->items; i++)
+		if (s->item[i].e)
+			s->item_of[s->item[i].e - e] = i;
+	check_names(s, s->item, s->items);
+	most = om_hf_most(s->item, s->items);
+	s->buf = om_alloc(most > CHUNK ? most : CHUNK, sizeof(float));
+	s->x = om_alloc(most, sizeof *s->x);
+	check_copy(s, s->buf);
+	for (uint32_t i = 0; i < s->items; i++) {
+		const struct om_hf_item *item = &s->item[i];
+		uint64_t numel = 1;
+
+		check_tensor(s, item, &file);
+		for (int d = 0; d < item->t.ndims; d++)
+			numel *= item->t.dim[d];
+		for (uint64_t at = 0, some; !item->e && at < numel; at += some) {
+			some = om_hf_some(item, numel - at);
+			read_piece(s, item, at, some);
+		}
+	}
+	return most;
+}
+
+static size_t
+giver_some(void *of, uint32_t i, uint64_t left)
+{
+	const struct source *s = of;
+
+	return s->item_of[i] == UINT32_MAX ? (size_t)left
+					   : om_hf_some(&s->item[s->item_of[i]], left);
+}
+
+static void
+giver_read(void *of, uint32_t i, uint64_t at, double *x, size_t n)
+{
+	struct source *s = of;
+
+	if (s->item_of[i] == UINT32_MAX) { /* a bias, of which the family has none */
+		memset(x, 0, n * sizeof *x);
+		return;
+	}
+	read_piece(s, &s->item[s->item_of[i]], at, n);
+	for (size_t j = 0; j < n; j++)
+		x[j] = (double)s->x[j];
+	om_hf_form(&s->item[s->item_of[i]], x, n, true);
+}
+
+static void
+giver_close(void *of)
+{
+	struct source *s = of;
+
+	for (uint32_t i = 0; i < s->n; i++) {
+		om_st_close(&s->st[i]);
+		free(s->file[i]);
+	}
+	om_hf_items_free(s->item, s->items);
+	json_decref(s->index);
+	json_decref(s->where);
+	free(s->item_of);
+	free(s->st);
+	free(s->file);
+	free(s->buf);
+	free(s->x);
+}
+
+void
+om_hf_giver(struct om_giver *g, const struct om_model *m, const char *dir, bool upcycle)
 {
 	static struct source s;
-	struct om_conf c = { .dir = om_text("%s", dir) };
-	struct om_ckpt k;
-	unsigned char *arena, *buf;
-	double *wide;
-	float *x;
-	struct om_entry *e;
-	struct om_hf_item *item;
-	uint32_t n, items;
-	size_t most;
-	char *there;
 
-	s = (struct source){ .m = m, .dir = from };
-	check_config(&s);
+	s = (struct source){ .m = m, .dir = dir };
+	check_config(&s, upcycle);
 	open_files(&s);
-	e = om_ckpt_whole(m, &n);
-	item = om_hf_items(m, &s.config, e, n, &items);
-	check_names(&s, item, items);
-	most = om_hf_most(item, items);
-	buf = om_alloc(most > CHUNK ? most : CHUNK, sizeof(float));
-	x = om_alloc(most, sizeof *x);
-	wide = om_alloc(most, sizeof *wide);
-	check_copy(&s, buf);
-	arena = om_arena_host(m);
-	for (uint32_t i = 0; i < items; i++)
-		load(&s, arena, &item[i], buf, x, wide);
-	om_ckpt_open(&k, m, NULL, NULL, &c);
-	if ((there = om_ckpt_newest(&k)))
-		om_die("import", "%s is here already; give another directory", there);
-	om_ckpt_save(&k, arena, 0);
-	printf("import: %s, %s/step-000000; train on by checkpoint.dir=%s\n",
-	    om_count(items, "tensor"), dir, dir);
-	om_ckpt_close(&k);
-	om_hf_items_free(item, items);
-	om_ckpt_entries_free(e, n);
-	for (uint32_t i = 0; i < s.n; i++) {
-		om_st_close(&s.st[i]);
-		free(s.file[i]);
-	}
-	json_decref(s.index);
-	json_decref(s.where);
-	om_conf_free(&c);
-	free(s.st);
-	free(s.file);
-	free(buf);
-	free(x);
-	free(wide);
-	return 0;
+	*g = (struct om_giver){ &s, dir, giver_shape, giver_take, giver_some, giver_read,
+		giver_close, s.config.v[OM_HF_num_experts_per_tok] };
 }

@@ -12,7 +12,7 @@
 
 #include "json.h"
 
-enum { OM_HF_LAYERS = 1024, OM_HF_FAMILIES = 13, OM_HF_ROPES = 8 };
+enum { OM_HF_LAYERS = 1024, OM_HF_FAMILIES = 14, OM_HF_ROPES = 8 };
 
 /* Keys of hf_key.def, OM_HF_hidden_size and so on. */
 enum om_hf_key {

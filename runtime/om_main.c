@@ -1,4 +1,5 @@
 /* The trainer's command line. */
+#include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -101,8 +102,29 @@ static int export(const struct om_model *m, int argc, char **argv)
 static int
 import(const struct om_model *m, int argc, char **argv)
 {
-	(void)argc;
-	return om_import(m, argv[0], argv[1]);
+	struct om_upcycle up = { 0 };
+	bool more = false;
+
+	for (int i = 2; i < argc; i++) {
+		bool noise = strncmp(argv[i], "upcycle=", 8) == 0,
+		     seed = strncmp(argv[i], "seed=", 5) == 0;
+		const char *value = argv[i] + (noise ? 8 : 5);
+		char *end = NULL;
+
+		if (noise)
+			up.noise = strtod(value, &end);
+		if (seed)
+			up.seed = strtoull(value, &end, 10);
+		more |= noise;
+		if ((!noise && !seed) || end == value || *end || !isdigit((unsigned char)*value) ||
+		    (noise && !(up.noise <= 1)) || (i == argc - 1 && !more)) {
+			fprintf(stderr,
+			    "trainer: import takes upcycle=NOISE, from 0 to 1, and with it "
+			    "seed=N\n");
+			return OM_EXIT_USAGE;
+		}
+	}
+	return om_import(m, argv[0], argv[1], more ? &up : NULL);
 }
 
 static void
@@ -227,9 +249,12 @@ static const struct command {
 	    "whose\n"
 	    "newest is taken; without it, the current directory. No GPU is needed.\n",
 	    NULL },
-	{ "import", import, 2, 2, ALONE, "DIR CKPTDIR", "weights of Hugging Face's, to train on",
+	{ "import", import, 2, 4, ON_FIRST, "DIR CKPTDIR [upcycle=NOISE [seed=N]]",
+	    "weights of Hugging Face's, to train on",
 	    "DIR holds config.json and safetensors of this trainer's model. They become\n"
-	    "CKPTDIR/step-000000, from which checkpoint.dir=CKPTDIR trains on. No GPU is needed.\n",
+	    "CKPTDIR/step-000000, from which checkpoint.dir=CKPTDIR trains on. No GPU is needed.\n"
+	    "With upcycle=NOISE, DIR holds a model whose layers are dense, or have fewer experts;\n"
+	    "it may be a checkpoint. Each expert is a copy, times 1 + NOISE of a normal number.\n",
 	    NULL },
 	{ "generate", om_generate, 0, MANY, ALONE, "--prompt TEXT | --tokens 1,2,3 ...",
 	    "go on with a prompt", NULL, om_generate_help },

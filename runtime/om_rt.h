@@ -657,6 +657,7 @@ struct om_entry {
 	uint64_t off;        /* in the arena */
 	size_t size;         /* of a number there */
 	int file;            /* 0 model, 1 optimizer */
+	bool buffer;         /* it has no moments */
 	uint32_t shard, crc;
 };
 /* What of a checkpoint this rank writes, or reads, in file order; *n: how many. */
@@ -699,6 +700,13 @@ const struct om_entry *om_reader_entries(const struct om_reader *r, uint32_t *n)
 size_t
 om_reader_read(struct om_reader *r, const struct om_entry *e, uint64_t at, void *to, size_t n);
 void om_reader_close(struct om_reader *r);
+/* A checkpoint of another model: it has to have these weights, and no others. */
+struct om_reader *
+om_reader_foreign(const struct om_model *models, const char *path, const char *how, FILE *f);
+bool om_reader_shape(const struct om_reader *r, const char *name, uint64_t dim[2]);
+void om_reader_check(struct om_reader *r, const struct om_entry *e, uint32_t n);
+/* A field of its model, a number; 0: it is not there. */
+double om_reader_fact(const struct om_reader *r, const char *name);
 
 /* ---- watch.c: what a run's numbers say of its health ----------------------------------------- */
 
@@ -850,7 +858,13 @@ void om_generate_help(void);
 int om_bench(const struct om_model *m, uint64_t steps);
 int om_selftest(const struct om_model *m);
 int om_export(const struct om_model *m, const char *dir, const char *from);
-int om_import(const struct om_model *m, const char *from, const char *dir);
+struct om_upcycle {   /* of copies that become experts */
+	double noise; /* of each number, as a part of it */
+	uint64_t seed;
+};
+/* up: NULL, the other model is this one. */
+int om_import(
+    const struct om_model *models, const char *from, const char *dir, const struct om_upcycle *up);
 /*
  * updates: how many there have been with this step's; limit: of loss and norm, NULL: none; labels:
  * of all ranks, which the losses are divided by.

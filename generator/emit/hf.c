@@ -419,7 +419,8 @@ config_json(const struct om_hf_model *m, const char *dtype)
 			}
 		buf_puts(&b, "],\n");
 	}
-	buf_printf(&b, "  \"torch_dtype\": \"%s\"\n}\n", dtype);
+	/* some families' own is beyond small vocabularies, or has no gradient */
+	buf_printf(&b, "  \"pad_token_id\": null,\n  \"torch_dtype\": \"%s\"\n}\n", dtype);
 	return b.s;
 }
 

@@ -82,7 +82,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 	}
 	fuzz_begin();
 	if (!setjmp(out))
-		om_import(&model, fuzz_folder(), "unused");
+		om_import(&model, fuzz_folder(), "unused", NULL);
 	fuzz_clean();
 	return 0;
 }

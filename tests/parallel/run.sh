@@ -229,10 +229,10 @@ says "info" 0 "^ranks +4: pipeline 2 x data 2, of these expert 1; " ./l221 info
 says "info under mpirun" 0 "^ranks" mpirun -np 4 ./l221 info
 once "info under mpirun" "^ranks"
 says "selftest" 0 "^0 passed, 0 failed" ./l221 selftest
-says "export" 1 "rank 0, export: this model has no Hugging Face architecture" ./l221 export X
-for c in "import X Y" "generate --prompt a"; do
-	says "$c" 1 "rank 0, ${c%% *}: this trainer is of 4 ranks, and weights are in parts on them; build one" ./l221 $c
+for c in "export X" "import X Y"; do
+	says "$c" 1 "rank 0, ${c%% *}: this model has no Hugging Face architecture" ./l221 $c
 done
+says "generate" 1 "rank 0, generate: this trainer is of 4 ranks, and weights are in parts on them; build one" ./l221 generate --prompt a
 says "an error of run.yaml" 1 "steps = -1 must be" mpirun --quiet -np 4 ./l221 train run.yaml steps=-1
 once "an error of run.yaml" "steps = -1 must be"
 says "run.yaml from a pipe" 0 "^done: step 20 of 20" bash -c "./l221 train <(cat run.yaml; yes '# long' | head -n 30000)"

@@ -25,7 +25,7 @@ NOT_THE_MODEL = """transformers_version dtype torch_dtype _name_or_path architec
     pad_token_id problem_type return_dict use_cache pretraining_tp output_router_logits""".split()
 
 
-OLD = ("llama", "qwen3", "olmo2", "olmo3", "olmoe", "qwen3_moe", "mixtral")
+PLAIN = ("llama", "qwen3", "olmo2", "olmo3", "olmoe", "qwen3_moe", "mixtral", "flex_olmo")
 SHARED = ("dots1", "glm4_moe", "solar_open", "hy_v3", "ernie4_5_moe", "qwen2_moe")  # families with shared experts
 
 
@@ -99,13 +99,13 @@ def draw(family, rng):
         c["layer_types"] = [rng.choice(["sliding_attention", "full_attention"])
                             for _ in range(c["num_hidden_layers"])]
         c["layer_types"][0] = "sliding_attention"
-    if family in ("olmoe", "qwen3_moe", "mixtral"):
+    if family in ("olmoe", "qwen3_moe", "mixtral", "flex_olmo"):
         experts = rng.choice([1, 4, 5])
         key = "num_local_experts" if family == "mixtral" else "num_experts"
         c[key] = experts
         c["num_experts_per_tok"] = rng.choice([1, experts, max(1, experts // 2)])
         c["router_aux_loss_coef"] = BALANCE
-    if family in ("olmoe", "qwen3_moe"):
+    if family in ("olmoe", "qwen3_moe", "flex_olmo"):
         c["norm_topk_prob"] = rng.random() < 0.5
     if family == "qwen3_moe":
         c["moe_intermediate_size"] = rng.choice([11, 16])
@@ -194,7 +194,7 @@ def write(out, family, index, seed):
             if name.endswith("e_score_correction_bias"):
                 b.copy_(torch.randn_like(b) * 0.1)
     tokens = torch.randint(0, VOCAB, (BATCH, SEQ + 1))
-    moe = family in ("olmoe", "qwen3_moe", "mixtral")  # and its balance is compared
+    moe = family in ("olmoe", "qwen3_moe", "mixtral", "flex_olmo")  # and its balance is compared
     run = model(input_ids=tokens[:, :-1], **({"output_router_logits": True} if moe else {}))
     loss = torch.nn.functional.cross_entropy(run.logits.float().reshape(-1, VOCAB), tokens[:, 1:].reshape(-1))
     balance = balance_losses(run, config) if moe else []
@@ -243,7 +243,7 @@ def write(out, family, index, seed):
 def main():
     out, seed = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 0
     print("torch", torch.__version__, "transformers", transformers.__version__)
-    for family in sys.argv[3:] or OLD + SHARED:
+    for family in sys.argv[3:] or PLAIN + SHARED:
         for index in range(2):
             try:
                 write(out, family, index, seed)

@@ -34,6 +34,7 @@ count "fields and their export" "$(sh "$here/fields.sh" "$olmogen" "$work/fields
 count "descriptions of config.json" "$(sh "$here/configs.sh" "$olmogen" "$work/configs")"
 if [ "$fixtures" = "$here/fixtures" ]; then # the edits are of their numbers
 	count "imports of edited folders" "$(sh "$here/imports.sh" "$here/imports.txt" "$work")"
+	count "upcycling" "$(sh "$here/upcycle.sh" "$olmogen" "$work")"
 fi
 [ $passed -gt 0 ] || fail "nothing was compared"
 suite_end

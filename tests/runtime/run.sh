@@ -1349,6 +1349,8 @@ if what == "check": # against the checkpoint it is of
     if dtype == "F64":
       b = struct.pack("<%df" % (len(b) // 8), *struct.unpack("<%dd" % (len(b) // 8), b))
     assert theirs[name] == ("F32", shape, b), name
+if what == "same":
+  assert whole(d)[1] == whole(sys.argv[3])[1]
 if what == "single": # one file, in half precision if asked; lm_head in the other one
   _, t = whole(d)
   os.makedirs(sys.argv[3])
@@ -1384,7 +1386,7 @@ for v in float double; do
 		check "export is the weights" python3 hf.py check Z Y/step-000030
 		mv Z EX
 		check "import" "$S" import EX I
-		check "the same to the bit" sh -c "for f in Y/step-000030/model*; do cmp \$f I/step-000000/\${f##*/} || exit 1; done"
+		check "the same to the bit" python3 hf.py same I/step-000000 Y/step-000030
 		mv Y YF
 	else
 		check "fp64: one file" [ "$(ls Z | tr '\n' ' ')" = "config.json generation_config.json model.safetensors " ]
@@ -1395,8 +1397,7 @@ for v in float double; do
 	fi
 done
 mv I ID
-check "import one file" sh -c "python3 hf.py single EX EX1 && $S import EX1 I &&
-	cmp YF/step-000030/model-00001-of-00002.safetensors I/step-000000/model-00001-of-00002.safetensors"
+check "import one file" sh -c "python3 hf.py single EX EX1 && $S import EX1 I && python3 hf.py same YF/step-000030 I/step-000000"
 check "training starts from it" "$S" train run.yaml checkpoint.dir=I log.metrics=I.jsonl checkpoint.every=10
 python3 -c 'import json
 a, b = (json.loads(open(f).readline())["loss"] for f in ("I.jsonl", "A.jsonl"))
@@ -1432,7 +1433,12 @@ says "export without an architecture" 1 \
 	"$work/other" export Z4 YF
 says "import without one" 1 "import: this model has no Hugging Face architecture" "$work/other" import EX I4
 says "export usage" 2 "trainer: export takes DIR [CHECKPOINT]; trainer export --help says more" "$S" export
-says "import usage" 2 "trainer: import takes DIR CKPTDIR; trainer import --help says more" "$S" import EX
+says "import usage" 2 "trainer: import takes DIR CKPTDIR [upcycle=NOISE [seed=N]]; trainer import --help says more" "$S" import EX
+for a in seed=1 upcycle= upcycle=x upcycle=-1 upcycle=2 upcycle=nan upcycle=0x more=1 "upcycle=0 seed=x"; do
+	# shellcheck disable=SC2086 # two words
+	says "import $a" 2 "trainer: import takes upcycle=NOISE, from 0 to 1, and with it seed=N" "$S" import EX I4 $a
+done
+says "upcycling without routers" 1 "import: this trainer's model has no experts; leave out upcycle=" "$S" import YF I4 upcycle=0
 says "import over checkpoints" 1 "import: YF/step-000030 is here already; give another directory" "$S" import EX YF
 says "import of nothing" 1 "import: many/config.json: No such file or directory" "$S" import many I4
 m() { # m NAME TEXT EXPRESSION [VARIABLE]: the edited export is refused

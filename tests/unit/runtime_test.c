@@ -625,7 +625,7 @@ test_masters(size_t size)
 	om_st_close(&st);
 
 	back.dir = om_text("%s/back", dir);
-	om_import(&m, path, back.dir);
+	om_import(&m, path, back.dir, NULL);
 	scribble(again, m.arena_bytes);
 	CHECK(om_ckpt_weights(&m, &back, again, stdout) == 0);
 	CHECK(memcmp(arena + AT, again + AT, size * N) == 0);

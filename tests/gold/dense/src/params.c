@@ -62,6 +62,7 @@ static const char hf_config[] =
 	    "  \"rope_parameters\": {\"rope_type\": \"default\","
 	    " \"rope_theta\": 10000.0},\n"
 	    "  \"rope_theta\": 10000.0,\n"
+	    "  \"pad_token_id\": null,\n"
 	    "  \"torch_dtype\": \"float32\"\n"
 	    "}\n";
 

@@ -1,0 +1,258 @@
+/*
+ * Which weights of another model become which of this one. Upcycling (Komatsuzaki et al., 2022): a
+ * layer that is dense there has experts here, each of them a copy of the dense feed-forward, and a
+ * fresh router; one that has experts there has a multiple of them here.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "hf.h"
+
+static const char layers[] = "model.layers.", experts[] = "mlp.experts.";
+
+/* A field of the model by its name among the facts; 0 or more is a number or a truth value. */
+static double
+fact(const struct om_model *m, const char *name, double otherwise)
+{
+	char *line = om_text("feed_forward.%s = ", name);
+	const char *s = m->facts ? strstr(m->facts, line) : NULL;
+
+	if (s) {
+		s += strlen(line);
+		if (strstr(s, " x ") && strstr(s, " x ") < s + strcspn(s, "\n"))
+			om_die("import", "router.%s differs by layer, which cannot be upcycled",
+			    strrchr(name, '.') + 1);
+		otherwise =
+		    strncmp(s, "true", 4) == 0 || strncmp(s, "\"sigmoid\"", 9) == 0 ? 1 : atof(s);
+	}
+	free(line);
+	return otherwise;
+}
+
+/* What the weights of a token's experts add up to where all scores are alike; *exact: always. */
+static double
+sum_of_weights(const struct om_model *m, double e, double k, bool *exact)
+{
+	double scale = fact(m, "router.weight_scale", 1);
+	bool sigmoid = fact(m, "router.score", 0) == 1;
+
+	*exact = fact(m, "router.normalize", 0) == 1 ||
+		 (m->facts && strstr(m->facts, "router.score = \"topk_softmax\""));
+	return *exact ? scale : scale * k * (sigmoid ? 0.5 : 1 / e);
+}
+
+static bool
+ends(const char *s, const char *end)
+{
+	size_t n = strlen(s), m = strlen(end);
+
+	return n >= m && strcmp(s + n - m, end) == 0;
+}
+
+struct plan {
+	const struct om_model *m;
+	const struct om_giver *s;
+	const struct om_upcycle *up;
+	struct om_entry *from; /* of the source, each once */
+	struct om_param *param;
+	uint32_t n;
+	json_t *index;         /* their numbers by name */
+	json_t *routers;       /* experts by the names of this model's routers */
+	double k, sum;         /* experts a token; what their weights add up to */
+	bool exact;            /* whatever their scores are */
+	uint64_t dense, grown; /* experts that are copies of a dense layer's, of an expert */
+	uint64_t before, now;  /* experts of a layer that has more of them now */
+};
+
+/* The source's entry of that name and shape, which take() will look for. */
+static uint32_t
+source(struct plan *p, const char *name, const uint64_t dim[2], int ndims, const struct om_entry *e)
+{
+	const json_t *known = json_object_get(p->index, name);
+	struct om_entry *f = &p->from[p->n];
+	struct om_param *q = &p->param[p->n];
+
+	if (known)
+		return (uint32_t)json_integer_value(known);
+	*f = (struct om_entry){
+		.t = { om_text("%s", name), e->t.dtype, { dim[0], dim[1] }, ndims, 0, 0 }, .p = q
+	};
+	*q = *e->p;
+	memcpy(q->dim, dim, sizeof q->dim);
+	q->numel = dim[0] * (ndims > 1 ? dim[1] : 1);
+	f->end = q->numel;
+	json_object_set_new(p->index, name, json_integer(p->n));
+	return p->n++;
+}
+
+static bool
+has(const struct plan *p, const char *name, uint64_t dim[2])
+{
+	return p->s->shape(p->s->of, name, dim);
+}
+
+/* Experts of a layer here, by its router; 0: it is dense. */
+static uint64_t
+experts_of(const struct plan *p, const char *head)
+{
+	char *name = om_text("%smlp.gate.weight", head);
+	const json_t *count = json_object_get(p->routers, name);
+
+	free(name);
+	return count ? (uint64_t)json_integer_value(count) : 0;
+}
+
+/* How many experts of this model come of each of the source's; now: how many it has. */
+static uint64_t
+copies(struct plan *p, const char *head, uint64_t before, uint64_t now)
+{
+	if (now % before || now < before)
+		om_die("import",
+		    "%s: %smlp has %llu experts, the trainer's model %llu, which has to be a "
+		    "multiple: each of them becomes as many copies",
+		    p->s->path, head, (unsigned long long)before, (unsigned long long)now);
+	if (now > before)
+		p->before = before;
+	return now / before;
+}
+
+/* An expert's matrix: a copy of one of the source's experts, or of its dense layer. */
+static void
+expert(struct plan *p, const char *head, const char *tail, uint64_t now, const struct om_entry *e,
+    struct om_origin *o)
+{
+	uint64_t dim[2], number = strtoull(tail + sizeof experts - 1, NULL, 10), r;
+	const char *matrix = strchr(tail + sizeof experts - 1, '.') + 1;
+	char *router = om_text("%smlp.gate.weight", head), *name;
+	bool down = strncmp(matrix, "down", 4) == 0;
+
+	if (has(p, router, dim)) {
+		r = copies(p, head, dim[0], now);
+		name =
+		    om_text("%s%s%llu.%s", head, experts, (unsigned long long)(number / r), matrix);
+		o->noise = r > 1 ? p->up->noise : 0;
+		/* all copies of what was chosen are chosen, and each has the whole of its weight */
+		if (down && r > 1 && !p->exact && fact(p->m, "router.score", 0) == 1 &&
+		    p->k == (double)r * p->s->experts_per_token)
+			o->factor = 1 / (double)r;
+		p->grown += r > 1 && down;
+	} else {
+		name = om_text("%smlp.%s", head, matrix);
+		o->noise = p->up->noise;
+		o->factor = down ? 1 / p->sum : 1;
+		p->dense += down;
+	}
+	if (has(p, name, dim) && memcmp(dim, e->p->dim, sizeof dim) != 0)
+		om_die("import",
+		    "%s: %s is [%llu, %llu], an expert's here is [%llu, %llu]: set moe.hidden_size "
+		    "to its width",
+		    p->s->path, name, (unsigned long long)dim[0], (unsigned long long)dim[1],
+		    (unsigned long long)e->p->dim[0], (unsigned long long)e->p->dim[1]);
+	o->from = source(p, name, e->p->dim, e->p->ndims, e);
+	free(router);
+	free(name);
+}
+
+/* What a router, or its bias, comes of. */
+static void
+router(struct plan *p, const char *head, bool bias, const struct om_entry *e, struct om_origin *o)
+{
+	uint64_t dim[2], rows = e->p->dim[0];
+
+	if (has(p, e->t.name, dim)) {
+		o->repeat = copies(p, head, dim[0], rows);
+		o->noise = !bias && o->repeat > 1 ? p->up->noise : 0;
+		dim[1] = e->p->dim[1];
+		o->from = source(p, e->t.name, dim, e->p->ndims, e);
+	} else {
+		o->from = bias ? OM_NOTHING : OM_FRESH;
+	}
+}
+
+static void
+origin(struct plan *p, const struct om_entry *e, struct om_origin *o)
+{
+	const char *name = e->t.name, *tail = name;
+	char *head = NULL;
+	uint64_t now = 0, dim[2];
+
+	*o = (struct om_origin){ .repeat = 1, .factor = 1 };
+	if (p->up && strncmp(name, layers, sizeof layers - 1) == 0 &&
+	    (tail = strchr(name + sizeof layers - 1, '.'))) {
+		head = om_text("%.*s", (int)(++tail - name), name);
+		now = experts_of(p, head);
+	}
+	if (now && strncmp(tail, experts, sizeof experts - 1) == 0)
+		expert(p, head, tail, now, e, o);
+	else if (now && strcmp(tail, "mlp.gate.weight") == 0)
+		router(p, head, false, e, o);
+	else if (now && strcmp(tail, "mlp.gate.e_score_correction_bias") == 0)
+		router(p, head, true, e, o);
+	else if (now && strncmp(tail, "mlp.shared_expert.", 18) == 0 && !has(p, name, dim))
+		om_die("import",
+		    "%s has no shared expert, the trainer's model has one: upcycle into a model "
+		    "with moe.shared_hidden_size = 0",
+		    p->s->path);
+	else
+		o->from = source(p, name, e->p->dim, e->p->ndims, e);
+	free(head);
+}
+
+/* What was done, and what it means for what the model computes. */
+static void
+tell(const struct plan *p)
+{
+	double r = p->before ? (double)p->now / (double)p->before : 1;
+
+	if (!p->dense && !p->grown)
+		om_die("import", "%s: nothing in it becomes more; leave out upcycle=", p->s->path);
+	if (p->dense)
+		printf("import: %s are copies of dense layers with noise of %g; routers are "
+		       "fresh\n",
+		    om_count(p->dense, "expert"), p->up->noise);
+	if (p->dense && !p->exact)
+		printf("import: router.normalize is false: the weights of a token's experts add up "
+		       "to about %g, which down_proj makes up for; what the model computes is near "
+		       "the dense one's\n",
+		    p->sum);
+	if (p->grown)
+		printf("import: %s, %llu of each, are copies with noise of %g, and so are rows of "
+		       "routers\n",
+		    om_count(p->grown, "expert"), (unsigned long long)r, p->up->noise);
+	if (p->grown && p->s->experts_per_token && p->k != r * p->s->experts_per_token)
+		printf("import: moe.top_k is %g, was %g: with %g all copies of an expert would be "
+		       "chosen together, and the model compute what it did\n",
+		    p->k, p->s->experts_per_token, r * p->s->experts_per_token);
+}
+
+struct om_origin *
+om_origins(const struct om_model *m, const struct om_giver *s, const struct om_upcycle *up,
+    const struct om_entry *e, uint32_t n, struct om_entry **from, uint32_t *nfrom)
+{
+	struct om_origin *o = om_alloc(n, sizeof *o);
+	struct plan p = {
+		.m = m, .s = s, .up = up, .index = json_object(), .routers = json_object()
+	};
+
+	p.from = om_alloc(n, sizeof *p.from);
+	p.param = om_alloc(n, sizeof *p.param); /* entries point to them to the end */
+	for (uint32_t i = 0; up && i < n; i++)
+		if (ends(e[i].t.name, ".mlp.gate.weight")) {
+			json_object_set_new(
+			    p.routers, e[i].t.name, json_integer((json_int_t)e[i].p->dim[0]));
+			p.now = e[i].p->dim[0];
+		}
+	if (up && !p.now)
+		om_die("import", "this trainer's model has no experts; leave out upcycle=");
+	p.k = fact(m, "top_k", 1);
+	p.sum = up ? sum_of_weights(m, (double)p.now, p.k, &p.exact) : 1;
+	for (uint32_t i = 0; i < n; i++)
+		origin(&p, &e[i], &o[i]);
+	if (up)
+		tell(&p);
+	json_decref(p.index);
+	json_decref(p.routers);
+	*from = p.from;
+	*nfrom = p.n;
+	return o;
+}
