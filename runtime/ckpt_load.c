@@ -38,7 +38,8 @@ check_data(struct om_index *l)
 		const char *key, *name, *now;
 	} fact[] = {
 		{ "seed", "seed", seed },
-		{ "order", "data.order", d->order == OM_SHUFFLE ? "shuffle" : "sequential" },
+		{ "order", "data.order", om_key_word(OM_ORDERS, d->order) },
+		{ "mix", "a data.mix of", d->mix ? d->mix : "none" },
 		{ "tokens", "a token count of", tokens },
 		{ "files", "a file count of", files },
 		{ "crc32c", "a data checksum of", crc },
@@ -53,6 +54,8 @@ check_data(struct om_index *l)
 	for (size_t i = 0; i < OM_LEN(fact); i++) {
 		const char *then = json_string_value(json_object_get(data, fact[i].key));
 
+		if (!then && strcmp(fact[i].key, "mix") == 0)
+			then = "none";
 		if (!then) {
 			snprintf(number, sizeof number, "%llu",
 			    (unsigned long long)om_index_whole(l, data, fact[i].key));
@@ -64,6 +67,25 @@ check_data(struct om_index *l)
 			    "other "
 			    "data by checkpoint.ignore_data=true",
 			    l->path, fact[i].name, then, fact[i].now);
+	}
+}
+
+/* What the run has had of each source, if its mix is the same. */
+static void
+load_seen(struct om_index *l)
+{
+	const struct om_data *d = l->k->data;
+	const json_t *data = json_object_get(l->doc, "data"), *seen = json_object_get(data, "seen");
+	const char *mix = json_string_value(json_object_get(data, "mix"));
+
+	for (uint32_t i = 0; d->mix && i < d->nsources; i++) {
+		d->seen[i] = 0;
+		if (!mix || strcmp(mix, d->mix) != 0)
+			continue;
+		d->seen[i] = om_json_whole(json_array_get(seen, i));
+		if (d->seen[i] == UINT64_MAX)
+			om_index_bad(
+			    l, "index.json", "has no whole number of source %u in \"seen\"", i);
 	}
 }
 
@@ -271,6 +293,8 @@ check(struct om_index *l, const struct om_conf *c, const char *index, size_t siz
 	om_index_check(l, e, n, all);
 	if (k->data && !c->ignore_data)
 		check_data(l);
+	if (k->data)
+		load_seen(l);
 	step = om_index_whole(l, l->doc, "step");
 	base = strrchr(l->path, '/') ? strrchr(l->path, '/') + 1 : l->path;
 	if (om_ckpt_step_of(base) != OM_NO_STEP && om_ckpt_step_of(base) != step)

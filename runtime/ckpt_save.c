@@ -74,6 +74,7 @@ struct om_save {
 	struct om_flow flow;
 	bool copied; /* the arena may change */
 	char *skip;  /* SkipStep's windows as they were, "": none */
+	char *seen;  /* of a mix, sequences of each source as they were, "12, 0" */
 	double began;
 };
 
@@ -416,6 +417,38 @@ write_facts(FILE *f, const char *fact)
 	fprintf(f, "}");
 }
 
+/* What checkpoints keep of a mix; free() it. */
+static char *
+seen_text(const struct om_data *d)
+{
+	char *text = om_text("%s", "");
+
+	for (uint32_t i = 0; d && d->mix && i < d->nsources; i++) {
+		char *more =
+		    om_text("%s%s%llu", text, i ? ", " : "", (unsigned long long)d->seen[i]);
+
+		free(text);
+		text = more;
+	}
+	return text;
+}
+
+static void
+write_data(FILE *f, const struct om_data *d, const char *seen, uint64_t next)
+{
+	fprintf(f,
+	    ",\n\"data\": {\"tokens\": %llu, \"files\": %u, \"crc32c\": \"%08x\", "
+	    "\"order\": \"%s\", \"seed\": %llu, \"next_sequence\": %llu",
+	    (unsigned long long)d->tokens, d->files, d->crc, om_key_word(OM_ORDERS, d->order),
+	    (unsigned long long)d->seed, (unsigned long long)next);
+	if (d->mix) {
+		fprintf(f, ", \"mix\": ");
+		om_json_string(f, d->mix);
+		fprintf(f, ", \"seen\": [%s]", seen);
+	}
+	fprintf(f, "}");
+}
+
 static void
 write_index(struct om_save *w, char *lines)
 {
@@ -436,14 +469,7 @@ write_index(struct om_save *w, char *lines)
 	if (k->m->facts)
 		write_facts(f, k->m->facts);
 	if (d)
-		fprintf(f,
-		    ",\n\"data\": {\"tokens\": %llu, \"files\": %u, \"crc32c\": \"%08x\", "
-		    "\"order\": "
-		    "\"%s\", "
-		    "\"seed\": %llu, \"next_sequence\": %llu}",
-		    (unsigned long long)d->tokens, d->files, d->crc,
-		    d->order == OM_SHUFFLE ? "shuffle" : "sequential", (unsigned long long)d->seed,
-		    (unsigned long long)(step * k->m->global));
+		write_data(f, d, w->seen, step * k->m->global);
 	fputs(w->skip, f);
 	cut_comma(lines);
 	fprintf(f, ",\n\"tensors\": {\n%s},\n", lines);
@@ -536,6 +562,7 @@ om_ckpt_save(struct om_ckpt *k, const unsigned char *arena, uint64_t step)
 		.o = { .k = k, .tmp = om_ckpt_step_path(k->dir, ".tmp-", step) },
 		.step = step,
 		.skip = skip_text(k->skip),
+		.seen = seen_text(k->data),
 		.began = before,
 	};
 	w->e = om_ckpt_entries(k->m, OM_TO_SAVE, &w->n);
@@ -629,6 +656,7 @@ om_ckpt_end(struct om_ckpt *k)
 	om_flow_close(&w->flow);
 	om_ckpt_entries_free(w->e, w->n);
 	free(w->skip);
+	free(w->seen);
 	free(w->o.tmp);
 	free(w);
 }

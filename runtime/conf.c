@@ -1,7 +1,7 @@
 /*
  * run.yaml: the table of keys, key.def, drives parsing, checking, --help and suggestions. A value
  * is read the same way from the file, from a key=value of the command line and from the table's
- * default.
+ * default. What keys must be beside one another is conf_rules.c's.
  */
 #include <errno.h>
 #include <math.h>
@@ -11,15 +11,25 @@
 #include "om_rt.h"
 #include "yaml_limits.h"
 
-enum { FILE_MOST = 1 << 20 }; /* bytes of run.yaml */
+enum {
+	FILE_MOST = 1 << 20, /* bytes of run.yaml */
+	SOURCES_MOST = 256,
+	SOURCE_NAME = 32 /* bytes, with a 0 */
+};
+
+/* Where the keys of run.yaml were given, or those of one source of a mix. */
+struct where {
+	struct om_at seen[OM_NKEYS];  /* in this text */
+	struct om_at given[OM_NKEYS]; /* last, in any text */
+	struct om_at name;            /* the source's */
+};
 
 struct reader {
 	struct om_conf *conf;
 	const struct om_src *src;
 	uint32_t skip; /* characters before the value, on the command line */
 	yaml_document_t doc;
-	struct om_at seen[OM_NKEYS];  /* where a key was given in this source */
-	struct om_at given[OM_NKEYS]; /* where it was given last, by any source */
+	struct where *where; /* [1 + sources of the mix] */
 };
 
 /* One at a time; errors point into it. */
@@ -28,7 +38,13 @@ static struct reader reader;
 struct om_at
 om_conf_given(const char *name)
 {
-	return reader.given[om_key_find(name) - om_keys];
+	return reader.where[0].given[om_key_find(name) - om_keys];
+}
+
+struct om_at
+om_conf_source(uint32_t i)
+{
+	return reader.where[i + 1].name;
 }
 
 static struct om_at
@@ -76,7 +92,7 @@ shown(const yaml_node_t *node, char text[64])
 }
 
 static void
-unknown(struct om_at at, const char *name, const yaml_node_t *value, bool section)
+unknown(struct om_at at, const char *name, const yaml_node_t *value, const char *section)
 {
 	const char *last = strrchr(name, '.');
 	const char *near, *lua;
@@ -97,9 +113,9 @@ unknown(struct om_at at, const char *name, const yaml_node_t *value, bool sectio
 		om_diag_help("did you mean %s?", near);
 		return;
 	}
-	om_keys_of(name, section ? (size_t)(last - name - 1) : 0, list, sizeof list);
-	if (section)
-		om_diag_help("%.*s has %s", (int)(last - name - 1), name, list);
+	om_keys_of(section, list, sizeof list);
+	if (*section)
+		om_diag_help("%s has %s", section, list);
 	else
 		om_diag_help("the keys are %s", list);
 }
@@ -135,13 +151,16 @@ set_list(struct reader *r, yaml_node_t *node, struct om_list *list, double min)
 	return list->n >= min;
 }
 
-/* Reads node into the key's place; false: it isn't what the key's rule says. */
+/*
+ * Reads node into the key's place, of the which-th source of the mix, or 0; false: it isn't what
+ * the key's rule says.
+ */
 static bool
-set(struct reader *r, const struct om_key *k, yaml_node_t *node)
+set(struct reader *r, const struct om_key *k, uint32_t which, yaml_node_t *node)
 {
 	const char *s = scalar(node);
 	bool plain = s && node->data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
-	void *at = (char *)r->conf + k->at;
+	void *at = (which ? (char *)&r->conf->data.source[which - 1] : (char *)r->conf) + k->at;
 	char *end;
 	double x;
 	int c;
@@ -163,6 +182,9 @@ set(struct reader *r, const struct om_key *k, yaml_node_t *node)
 		return !errno && *(uint64_t *)at >= (uint64_t)k->min &&
 		       *(uint64_t *)at <= (uint64_t)k->max;
 	case OM_NUMBER:
+		*(double *)at = NAN;
+		if (om_key_may_be_none(k) && strcmp(s, "none") == 0)
+			return true;
 		x = strtod(s, &end);
 		*(double *)at = x;
 		return *s && !*end && !s[strspn(s, "0123456789+-.eE")] && x >= k->min &&
@@ -181,31 +203,34 @@ set(struct reader *r, const struct om_key *k, yaml_node_t *node)
 	}
 }
 
+/* The value of the key of that name; which: of the mix's sources, 0: of none. */
 static void
-value(struct reader *r, const struct om_key *k, struct om_at key_at, yaml_node_t *node)
+value(struct reader *r, const struct om_key *k, uint32_t which, const char *name,
+    struct om_at key_at, yaml_node_t *node)
 {
 	const char *s = scalar(node);
 	size_t i = (size_t)(k - om_keys);
+	struct where *w = &r->where[which];
 	char text[64], must[128];
 	double x;
 
-	if (r->seen[i].line) {
-		om_diag(key_at, "%s is given twice", k->name);
-		om_diag_note(r->seen[i], "it is given here first");
+	if (w->seen[i].line) {
+		om_diag(key_at, "%s is given twice", name);
+		om_diag_note(w->seen[i], "it is given here first");
 		return;
 	}
-	r->seen[i] = r->given[i] = key_at;
+	w->seen[i] = w->given[i] = key_at;
 	if (s && !*s && node->data.scalar.style == YAML_PLAIN_SCALAR_STYLE &&
 	    !(r->src->arg && k->kind == OM_TEXT)) {
 		om_key_rule(k, must);
-		om_diag(key_at, "%s has no value", k->name);
-		om_diag_help("%s must be %s", k->name, must);
+		om_diag(key_at, "%s has no value", name);
+		om_diag_help("%s must be %s", name, must);
 		return;
 	}
-	if (set(r, k, node))
+	if (set(r, k, which, node))
 		return;
 	om_key_rule(k, must);
-	om_diag(place(r, node), "%s = %s must be %s", k->name, shown(node, text), must);
+	om_diag(place(r, node), "%s = %s must be %s", name, shown(node, text), must);
 	if (!s)
 		return;
 	x = strtod(s, NULL);
@@ -226,115 +251,6 @@ value(struct reader *r, const struct om_key *k, struct om_at key_at, yaml_node_t
 			}
 		}
 	}
-}
-
-static void mapping(struct reader *r, const char *prefix, yaml_node_t *map);
-
-/* One name and its value, from anywhere. */
-static void
-entry(struct reader *r, const char *name, struct om_at at, yaml_node_t *node)
-{
-	size_t n = strlen(name);
-	char list[256], text[64];
-	bool parent = false; /* a known section holds it */
-
-	for (size_t i = 0; i < OM_NKEYS; i++) {
-		const char *dot = strchr(om_keys[i].name, '.');
-
-		if (strcmp(om_keys[i].name, name) == 0) {
-			value(r, &om_keys[i], at, node);
-			return;
-		}
-		if (dot && strncmp(om_keys[i].name, name, (size_t)(dot - om_keys[i].name) + 1) == 0)
-			parent = true;
-		if (strncmp(om_keys[i].name, name, n) != 0 || om_keys[i].name[n] != '.')
-			continue;
-		if (node->type == YAML_MAPPING_NODE) {
-			mapping(r, name, node);
-			return;
-		}
-		if (scalar(node) && !*scalar(node) && !r->src->arg)
-			return; /* all its keys are commented out */
-		om_keys_of(name, n, list, sizeof list);
-		om_diag(place(r, node), "%s = %s must be a mapping", name, shown(node, text));
-		om_diag_help("%s has %s", name, list);
-		return;
-	}
-	if (node->type == YAML_MAPPING_NODE && !parent && om_key_fixed(name) &&
-	    node->data.mapping.pairs.top > node->data.mapping.pairs.start) {
-		mapping(r, name, node); /* names its children */
-		return;
-	}
-	unknown(at, name, node, parent);
-}
-
-/* A name of a mapping, and its place there. */
-struct name {
-	const char *s;
-	size_t i;
-};
-
-static int
-by_name(const void *a, const void *b)
-{
-	const struct name *x = a, *y = b;
-	int s = strcmp(x->s, y->s);
-
-	return s ? s : x->i < y->i ? -1 : x->i > y->i;
-}
-
-/*
- * For each pair of a mapping the first one of the same name; free() it. Sorted, so that a hundred
- * thousand names take no time.
- */
-static yaml_node_t **
-first_of_name(struct reader *r, const yaml_node_t *map)
-{
-	yaml_node_pair_t *pair = map->data.mapping.pairs.start;
-	size_t n = (size_t)(map->data.mapping.pairs.top - pair);
-	struct name *name = om_alloc(n, sizeof *name);
-	yaml_node_t **first = om_alloc(n, sizeof(yaml_node_t *));
-
-	for (size_t i = 0; i < n; i++) {
-		const char *s = scalar(yaml_document_get_node(&r->doc, pair[i].key));
-
-		name[i] = (struct name){ s ? s : "", i };
-	}
-	qsort(name, n, sizeof *name, by_name);
-	for (size_t i = 0; i < n; i++)
-		first[name[i].i] = i && strcmp(name[i].s, name[i - 1].s) == 0
-				       ? first[name[i - 1].i]
-				       : yaml_document_get_node(&r->doc, pair[name[i].i].key);
-	free(name);
-	return first;
-}
-
-static void
-mapping(struct reader *r, const char *prefix, yaml_node_t *map)
-{
-	yaml_node_t **same = first_of_name(r, map);
-	yaml_node_pair_t *first = map->data.mapping.pairs.start, *end = map->data.mapping.pairs.top;
-
-	for (yaml_node_pair_t *p = first; p < end; p++) {
-		yaml_node_t *k = yaml_document_get_node(&r->doc, p->key);
-		yaml_node_t *v = yaml_document_get_node(&r->doc, p->value);
-		const char *s = scalar(k);
-		char *name;
-
-		if (!s || !*s) {
-			om_diag(place(r, k), "a key must be a name");
-			continue;
-		}
-		name = om_text("%s%s%s", prefix, *prefix ? "." : "", s);
-		if (same[p - first] != k) {
-			om_diag(place(r, k), "%s is given twice", om_clip(name));
-			om_diag_note(place(r, same[p - first]), "it is given here first");
-		} else {
-			entry(r, name, place(r, k), v);
-		}
-		free(name);
-	}
-	free(same);
 }
 
 /* What a C string would cut at its first zero byte. */
@@ -436,22 +352,176 @@ parse(struct reader *r, const char *text, size_t n)
 	return ok;
 }
 
+/* The keys of run.yaml, or of a source, as they are where nothing is given. */
 static void
-defaults(struct reader *r)
+defaults(struct reader *r, uint32_t which)
 {
 	struct om_src src = { "default", NULL, 0, true };
+	struct reader of = { .conf = r->conf, .src = &src, .where = r->where };
+	struct where *w = &r->where[which];
 
-	r->src = &src;
+	memset(w, 0, sizeof *w);
 	for (size_t i = 0; i < OM_NKEYS; i++)
-		if (om_keys[i].initial) {
-			if (!parse(r, om_keys[i].initial, strlen(om_keys[i].initial)))
+		if (om_keys[i].initial && om_keys[i].source == (which > 0)) {
+			if (!parse(&of, om_keys[i].initial, strlen(om_keys[i].initial)))
 				abort();
-			value(r, &om_keys[i], (struct om_at){ r->src, 1, 1, 1 },
-			    yaml_document_get_root_node(&r->doc));
-			yaml_document_delete(&r->doc);
+			value(&of, &om_keys[i], which, om_keys[i].name,
+			    (struct om_at){ &src, 1, 1, 1 }, yaml_document_get_root_node(&of.doc));
+			yaml_document_delete(&of.doc);
 		}
-	memset(r->given, 0, sizeof r->given);
-	memset(r->seen, 0, sizeof r->seen);
+	memset(w, 0, sizeof *w);
+}
+
+/* The source of the mix that a name is of, from 1; 0: it has a name that none may have. */
+static uint32_t
+source_of(struct reader *r, const char *name, struct om_at at)
+{
+	static const char letters[] =
+	    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
+	struct om_set *data = &r->conf->data;
+	const char *begin = name + sizeof "data.mix." - 1;
+	size_t n = strcspn(begin, ".");
+	struct om_set *s = data->source, *end = s + data->nsources;
+
+	while (s < end && (strlen(s->name) != n || strncmp(s->name, begin, n) != 0))
+		s++;
+	if (s < end)
+		return (uint32_t)(s - data->source) + 1;
+	if (!n || n >= SOURCE_NAME || strspn(begin, letters) != n) {
+		om_diag(at, "%.*s cannot be the name of a source", (int)(n < 100 ? n : 100), begin);
+		om_diag_help("a name has at most %d letters, digits, _ and -", SOURCE_NAME - 1);
+		return 0;
+	}
+	if (data->nsources == SOURCES_MOST) {
+		om_diag(at, "a mix has at most %d sources", SOURCES_MOST);
+		return 0;
+	}
+	n = data->nsources++;
+	data->source = realloc(data->source, data->nsources * sizeof *data->source);
+	r->where = realloc(r->where, (data->nsources + 1) * sizeof *r->where);
+	if (!data->source || !r->where)
+		om_die("memory", "cannot list %u sources", data->nsources);
+	s = &data->source[n];
+	*s = (struct om_set){ .name = om_text("%.*s", (int)strcspn(begin, "."), begin) };
+	s->section = om_text("data.mix.%s", s->name);
+	defaults(r, data->nsources);
+	r->where[data->nsources].name = at;
+	return data->nsources;
+}
+
+static void mapping(struct reader *r, const char *prefix, yaml_node_t *map);
+
+/* One name and its value, from anywhere. */
+static void
+entry(struct reader *r, const char *name, struct om_at at, yaml_node_t *node)
+{
+	const char *last = strrchr(name, '.');
+	char list[256], text[64], *section = om_text("%.*s", last ? (int)(last - name) : 0, name);
+	bool parent = false, above = false; /* a known section holds it; it is one itself */
+	const struct om_key *same = NULL;
+	uint32_t which = 0;
+
+	for (size_t i = 0; i < OM_NKEYS; i++) {
+		enum om_match match = om_key_match(om_keys[i].name, name);
+
+		same = match == OM_SAME ? &om_keys[i] : same;
+		above = above || match == OM_ABOVE;
+		parent = parent || om_key_match(om_keys[i].name, section) == OM_ABOVE;
+	}
+	if ((same && same->source) || (above && strcmp(section, "data.mix") == 0)) {
+		which = source_of(r, name, at);
+		if (!which) {
+			free(section);
+			return;
+		}
+	}
+	if (same) {
+		value(r, same, which, name, at, node);
+	} else if (above && node->type == YAML_MAPPING_NODE) {
+		mapping(r, name, node);
+	} else if (above) {
+		om_keys_of(name, list, sizeof list);
+		if (!scalar(node) || *scalar(node) || r->src->arg) { /* not all commented out */
+			om_diag(
+			    place(r, node), "%s = %s must be a mapping", name, shown(node, text));
+			om_diag_help("%s has %s", name, list);
+		}
+	} else if (node->type == YAML_MAPPING_NODE && !parent && om_key_fixed(name) &&
+		   node->data.mapping.pairs.top > node->data.mapping.pairs.start) {
+		mapping(r, name, node); /* names its children */
+	} else {
+		unknown(at, name, node, parent ? section : "");
+	}
+	free(section);
+}
+
+/* A name of a mapping, and its place there. */
+struct name {
+	const char *s;
+	size_t i;
+};
+
+static int
+by_name(const void *a, const void *b)
+{
+	const struct name *x = a, *y = b;
+	int s = strcmp(x->s, y->s);
+
+	return s ? s : x->i < y->i ? -1 : x->i > y->i;
+}
+
+/*
+ * For each pair of a mapping the first one of the same name; free() it. Sorted, so that a hundred
+ * thousand names take no time.
+ */
+static yaml_node_t **
+first_of_name(struct reader *r, const yaml_node_t *map)
+{
+	yaml_node_pair_t *pair = map->data.mapping.pairs.start;
+	size_t n = (size_t)(map->data.mapping.pairs.top - pair);
+	struct name *name = om_alloc(n, sizeof *name);
+	yaml_node_t **first = om_alloc(n, sizeof(yaml_node_t *));
+
+	for (size_t i = 0; i < n; i++) {
+		const char *s = scalar(yaml_document_get_node(&r->doc, pair[i].key));
+
+		name[i] = (struct name){ s ? s : "", i };
+	}
+	qsort(name, n, sizeof *name, by_name);
+	for (size_t i = 0; i < n; i++)
+		first[name[i].i] = i && strcmp(name[i].s, name[i - 1].s) == 0
+				       ? first[name[i - 1].i]
+				       : yaml_document_get_node(&r->doc, pair[name[i].i].key);
+	free(name);
+	return first;
+}
+
+static void
+mapping(struct reader *r, const char *prefix, yaml_node_t *map)
+{
+	yaml_node_t **same = first_of_name(r, map);
+	yaml_node_pair_t *first = map->data.mapping.pairs.start, *end = map->data.mapping.pairs.top;
+
+	for (yaml_node_pair_t *p = first; p < end; p++) {
+		yaml_node_t *k = yaml_document_get_node(&r->doc, p->key);
+		yaml_node_t *v = yaml_document_get_node(&r->doc, p->value);
+		const char *s = scalar(k);
+		char *name;
+
+		if (!s || !*s) {
+			om_diag(place(r, k), "a key must be a name");
+			continue;
+		}
+		name = om_text("%s%s%s", prefix, *prefix ? "." : "", s);
+		if (same[p - first] != k) {
+			om_diag(place(r, k), "%s is given twice", om_clip(name));
+			om_diag_note(place(r, same[p - first]), "it is given here first");
+		} else {
+			entry(r, name, place(r, k), v);
+		}
+		free(name);
+	}
+	free(same);
 }
 
 static void
@@ -519,6 +589,69 @@ read_text(const char *path, size_t *n)
 	return text;
 }
 
+/* Another source of the mix that is called nearly as the i-th is; NULL: none. */
+static const struct om_set *
+like(const struct om_set *data, uint32_t i)
+{
+	const char *name = data->source[i].name;
+
+	for (const struct om_set *s = data->source; s < data->source + data->nsources; s++)
+		if (s->name != name &&
+		    om_distance(s->name, name) <= (strlen(name) < 6 ? 1 : strlen(name) / 3))
+			return s;
+	return NULL;
+}
+
+/* Required keys that nothing gives. Commands that train no step do not ask for steps. */
+static void
+missing(const struct om_conf *c, const struct where *at, const struct om_src *file, bool train)
+{
+	const struct om_set *data = &c->data, *other;
+
+	for (uint32_t which = 0; which <= data->nsources; which++)
+		for (const struct om_key *k = om_keys; k < om_keys + OM_NKEYS; k++) {
+			if (k->initial || k->source != (which > 0) ||
+			    at[which].given[k - om_keys].line ||
+			    (!train && strcmp(k->name, "steps") == 0) ||
+			    (data->nsources && strcmp(k->name, "data.paths") == 0))
+				continue;
+			if (!which) {
+				om_diag((struct om_at){ file, 0, 0, 0 }, "%s is missing", k->name);
+				om_diag_help("%s: %s", k->name, k->doc);
+				continue;
+			}
+			om_diag(at[which].name, "%s%s is missing", data->source[which - 1].section,
+			    strrchr(k->name, '.'));
+			if ((other = like(data, which - 1)))
+				om_diag_help("did you mean %s?", other->section);
+			else
+				om_diag_help("%s: %s", strrchr(k->name, '.') + 1, k->doc);
+		}
+}
+
+/* Keys that are as others where they are not given. */
+static void
+inherit(struct om_conf *c, const struct where *at)
+{
+	const ptrdiff_t format = om_key_find("data.mix.NAME.format") - om_keys,
+			eos = om_key_find("data.mix.NAME.eos") - om_keys,
+			bos = om_key_find("data.mix.NAME.bos") - om_keys;
+
+	if (!om_conf_given("eval.format").line)
+		c->eval.format = c->data.format;
+	c->eval.eos = c->data.eos;
+	c->eval.bos = c->data.bos;
+	c->eval.cut = c->data.cut;
+	for (uint32_t i = 0; i < c->data.nsources; i++) {
+		if (!at[i + 1].given[format].line)
+			c->data.source[i].format = c->data.format;
+		if (!at[i + 1].given[eos].line)
+			c->data.source[i].eos = c->data.eos;
+		if (!at[i + 1].given[bos].line)
+			c->data.source[i].bos = c->data.bos;
+	}
+}
+
 int
 om_conf_load(struct om_conf *c, uint64_t step_tokens, const char *command, const char *path,
     int nover, char **over)
@@ -536,12 +669,14 @@ om_conf_load(struct om_conf *c, uint64_t step_tokens, const char *command, const
 	c->data.section = "data";
 	c->eval.section = "eval";
 	c->eval.order = OM_SEQUENTIAL;
-	defaults(r);
+	r->where = om_alloc(1, sizeof *r->where);
+	defaults(r, 0);
 	src[0].name = path;
 	r->src = &src[0];
 	if (!(text = read_text(path, &src[0].n))) {
 		om_diag((struct om_at){ r->src, 0, 0, 0 }, "cannot be read: %s", om_file_why());
 		om_diag_help("usage: trainer %s run.yaml [key=value ...]", command);
+		free(r->where);
 		free(src);
 		return om_diag_count() - before;
 	}
@@ -559,21 +694,14 @@ om_conf_load(struct om_conf *c, uint64_t step_tokens, const char *command, const
 			    "the file must be a mapping, \"key: value\" on each line");
 		yaml_document_delete(&r->doc);
 	}
-	memset(r->seen, 0, sizeof r->seen); /* the command line may repeat the file's keys */
+	for (uint32_t i = 0; i <= c->data.nsources; i++) /* the command line may repeat keys */
+		memset(r->where[i].seen, 0, sizeof r->where[i].seen);
 	for (int i = 0; i < nover; i++) {
 		src[i + 1] = (struct om_src){ "command line", over[i], strlen(over[i]), true };
 		override(r, &src[i + 1]);
 	}
 	if (om_diag_count() == before) {
-		/* other commands train no step: nothing of its schedule is looked at */
-		bool train = strcmp(command, "train") == 0;
-		for (size_t i = 0; i < OM_NKEYS; i++)
-			if (!om_keys[i].initial && !r->given[i].line &&
-			    (train || strcmp(om_keys[i].name, "steps") != 0)) {
-				om_diag((struct om_at){ &src[0], 0, 0, 0 }, "%s is missing",
-				    om_keys[i].name);
-				om_diag_help("%s: %s", om_keys[i].name, om_keys[i].doc);
-			}
+		missing(c, r->where, &src[0], strcmp(command, "train") == 0);
 		if (strcmp(command, "eval") == 0 && !c->eval.paths.n) {
 			om_diag((struct om_at){ &src[0], 0, 0, 0 }, "eval.paths is missing");
 			om_diag_help("eval.paths: %s", om_key_find("eval.paths")->doc);
@@ -581,13 +709,10 @@ om_conf_load(struct om_conf *c, uint64_t step_tokens, const char *command, const
 		if (om_diag_count() == before)
 			om_conf_rules(c, step_tokens);
 	}
-	if (!om_conf_given("eval.format").line)
-		c->eval.format = c->data.format;
-	c->eval.eos = c->data.eos;
-	c->eval.bos = c->data.bos;
-	c->eval.cut = c->data.cut;
+	inherit(c, r->where);
 	if (om_diag_count() > OM_DIAG_MAX)
 		fprintf(stderr, "%s: %d more errors\n", path, om_diag_count() - OM_DIAG_MAX);
+	free(r->where);
 	free(text);
 	free(src);
 	return om_diag_count() - before;
@@ -604,6 +729,15 @@ om_conf_free(struct om_conf *c)
 	list_free(&c->peaks);
 	list_free(&c->stages);
 	free(c->lr.stage);
+	for (uint32_t i = 0; i < c->data.nsources; i++) {
+		struct om_set *s = &c->data.source[i];
+
+		list_free(&s->paths);
+		list_free(&s->masks);
+		free((char *)s->section);
+		free(s->name);
+	}
+	free(c->data.source);
 	free(c->tokenizer);
 	list_free(&c->saves);
 	free(c->given);
@@ -623,6 +757,8 @@ om_conf_numbers(const struct om_conf *c, uint64_t value[OM_NKEYS])
 	for (size_t i = 0; i < OM_NKEYS; i++) {
 		const char *at = (const char *)c + om_keys[i].at;
 
+		if (om_keys[i].source) /* what they come to is agreed on with the data */
+			continue;
 		switch (om_keys[i].kind) {
 		case OM_WHOLE:
 		case OM_NUMBER:

@@ -1,4 +1,5 @@
 /* The rules between keys of run.yaml, and what follows from them for keys that are not given. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -222,6 +223,47 @@ rules_checkpoint(struct om_conf *c)
 	}
 }
 
+/* What sources of a mix must have, beside one another. */
+static void
+relations_mix(const struct om_conf *c)
+{
+	const struct om_set *data = &c->data;
+	struct om_at paths = om_conf_given("data.paths");
+	bool weighted = false, some = false;
+
+	if (!data->nsources && data->order > OM_SEQUENTIAL) {
+		om_diag(om_conf_given("data.order"),
+		    "data.order = %s is of a mix, and data.mix is not set",
+		    om_key_word(OM_ORDERS, data->order));
+		om_diag_help("set data.mix, or data.order to shuffle or sequential");
+	}
+	if (data->nsources && data->packing != OM_STREAM && data->unit == OM_OF_DOCUMENTS) {
+		om_diag(om_conf_given("data.packing"),
+		    "data.packing puts all documents of a source into sequences, and data.unit = "
+		    "documents takes some");
+		om_diag_help("set data.unit to tokens or sequences, or leave out data.packing");
+	}
+	if (data->nsources && paths.line) {
+		om_diag(paths, "data.paths is set, and data.mix as well");
+		om_diag_note(om_conf_source(0), "this is the mix's first source");
+		om_diag_help("make the paths a source of the mix, or leave out one of them");
+	}
+	for (uint32_t i = 0; i < data->nsources; i++) {
+		weighted = weighted || !isnan(data->source[i].weight);
+		some = some || !(data->source[i].weight <= 0); /* none is not 0 */
+	}
+	for (uint32_t i = 0; weighted && i < data->nsources; i++)
+		if (isnan(data->source[i].weight)) {
+			om_diag(om_conf_source(i), "%s has no weight, and other sources have one",
+			    data->source[i].section);
+			om_diag_help("give each source a weight, or none of them");
+		}
+	if (data->nsources && !some) {
+		om_diag(om_conf_source(0), "all weights of the mix are 0");
+		om_diag_help("raise one of them");
+	}
+}
+
 void
 om_conf_rules(struct om_conf *c, uint64_t step_tokens)
 {
@@ -239,6 +281,10 @@ om_conf_rules(struct om_conf *c, uint64_t step_tokens)
 		bool used;
 		const char *why, *help; /* why it has no effect, what gives it one */
 	} rule[] = {
+		{ "data.unit", c->data.nsources, "data.mix is not set", "data.mix" },
+		{ "data.size", c->data.nsources, "data.mix is not set", "data.mix" },
+		{ "data.label_mask_paths", !c->data.nsources, "data.mix is set",
+		    "data.mix.NAME.label_mask_paths of each source" },
 		{ "lr.decay", decays, "lr.schedule is not wsd or wsds and lr.decay_from is not set",
 		    "lr.schedule: wsd or lr.decay_from" },
 		{ "lr.decay_shape", decays,
@@ -293,6 +339,7 @@ om_conf_rules(struct om_conf *c, uint64_t step_tokens)
 	c->lr.ends_with_run = !c->lr.length;
 	if (c->lr.ends_with_run)
 		c->lr.length = c->steps * c->lr.in_step;
+	relations_mix(c);
 	if (c->steps) /* eval needs none */
 		relations_lr(c);
 	if (!c->lr.decay)

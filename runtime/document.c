@@ -6,6 +6,8 @@
 
 #include "om_rt.h"
 
+enum { PIECE = 1 << 16 }; /* tokens that are read at a time */
+
 void
 om_documents_check(struct om_source *s, struct om_file *f)
 {
@@ -24,6 +26,32 @@ om_document_ends(const struct om_source *s, int32_t id, int32_t next)
 {
 	return s->eos != OM_NONE && (uint64_t)id == s->eos &&
 	       (s->bos == OM_NONE || (uint64_t)next == s->bos);
+}
+
+bool
+om_documents_each(
+    struct om_source *s, struct om_file *f, void (*each)(void *arg, uint64_t tokens), void *arg)
+{
+	int32_t *id, before = 0;
+	uint64_t since = 0;
+
+	if (om_file_documents(s, f, each, arg))
+		return true;
+	if (s->eos == OM_NONE)
+		return false;
+	id = om_alloc(PIECE, sizeof *id);
+	for (uint64_t i = 0, n; i < f->tokens; i += n) {
+		n = f->tokens - i < PIECE ? f->tokens - i : PIECE;
+		om_tokens_read(s, f, i, (size_t)n, id);
+		for (uint64_t j = 0; j < n; before = id[j++])
+			if (i + j && om_document_ends(s, before, id[j])) {
+				each(arg, i + j - since);
+				since = i + j;
+			}
+	}
+	each(arg, f->tokens - since); /* a file's end is a document's */
+	free(id);
+	return true;
 }
 
 void

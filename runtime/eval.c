@@ -69,7 +69,7 @@ om_eval(const struct om_model *m, struct om_conf *c)
 	om_run(m, OM_RUN_INIT, arena);
 	step = om_ckpt_weights(m, c, arena, stdout);
 	om_err_step(step);
-	om_log_open(&log, m, NULL, c, step);
+	om_log_open(&log, m, NULL, NULL, c, step);
 	before = om_now();
 	om_eval_run(&e, m, arena, &never, &loss, &tokens);
 	om_log_eval(&log, step, loss, tokens, om_now() - before);

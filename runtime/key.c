@@ -6,11 +6,15 @@
 #include "om_rt.h"
 
 const struct om_key om_keys[OM_NKEYS] = {
-#define KEY(name, kind, member, min, max, initial, choices, doc) \
-	{ name, OM_##kind, offsetof(struct om_conf, member), min, max, initial, choices, doc },
+#define KEY(name, kind, member, min, max, initial, choices, doc)                                \
+	{ name, OM_##kind, false, offsetof(struct om_conf, member), min, max, initial, choices, \
+		doc },
+#define SOURCE(name, kind, member, min, max, initial, choices, doc) \
+	{ name, OM_##kind, true, offsetof(struct om_set, member), min, max, initial, choices, doc },
 #define FIXED(name, lua)
 #include "key.def"
 #undef KEY
+#undef SOURCE
 #undef FIXED
 };
 
@@ -18,6 +22,7 @@ static const struct {
 	const char *name, *lua;
 } fixed[] = {
 #define KEY(name, kind, member, min, max, initial, choices, doc)
+#define SOURCE KEY
 #define FIXED(name, lua) { name, lua },
 #include "key.def"
 };
@@ -31,6 +36,13 @@ om_key_find(const char *name)
 	abort();
 }
 
+/* The part of a key that stands for any name. */
+static bool
+is_any(const char *part, size_t n)
+{
+	return n == 4 && strncmp(part, "NAME", 4) == 0;
+}
+
 const char *
 om_key_fixed(const char *name)
 {
@@ -40,52 +52,102 @@ om_key_fixed(const char *name)
 	return NULL;
 }
 
+enum om_match
+om_key_match(const char *key, const char *name)
+{
+	for (;; key++, name++) {
+		size_t k = strcspn(key, "."), n = strcspn(name, ".");
+
+		if (!is_any(key, k) && (k != n || strncmp(key, name, n) != 0))
+			return OM_APART;
+		key += k;
+		name += n;
+		if (!*name)
+			return *key ? OM_ABOVE : OM_SAME;
+		if (!*key)
+			return OM_APART;
+	}
+}
+
 void
-om_keys_of(const char *section, size_t n, char *text, size_t size)
+om_keys_of(const char *section, char *text, size_t size)
+{
+	const char *before = "";
+	size_t used = 0;
+
+	*text = 0;
+	for (size_t i = 0; i < OM_NKEYS; i++) {
+		const char *key = om_keys[i].name;
+		size_t len;
+
+		if (*section && om_key_match(key, section) != OM_ABOVE)
+			continue;
+		for (const char *s = section; *s; s += strcspn(s, "."), s += *s == '.')
+			key += strcspn(key, ".") + 1;
+		len = strcspn(key, ".");
+		if (strcspn(before, ".") != len || strncmp(before, key, len) != 0)
+			used += (size_t)snprintf(text + used, size - used, "%s%.*s",
+			    used ? ", " : "", is_any(key, len) ? 255 : (int)len,
+			    is_any(key, len) ? "a name for each source" : key);
+		before = key;
+	}
+}
+
+/* A key, or a section of its first n parts, as it would be under the names that `name` gives. */
+static void
+candidate(const char *key, size_t n, const char *name, char *text, size_t size)
 {
 	size_t used = 0;
 
-	for (size_t i = 0; i < OM_NKEYS; i++)
-		if (!n ||
-		    (strncmp(om_keys[i].name, section, n) == 0 && om_keys[i].name[n] == '.')) {
-			const char *name = om_keys[i].name + (n ? n + 1 : 0);
-			size_t len = n ? strlen(name) : strcspn(name, ".");
+	*text = 0;
+	while (n-- && *key && used < size) {
+		size_t k = strcspn(key, "."), of = strcspn(name, ".");
+		bool any = is_any(key, k) && of;
 
-			if (!n && i && strncmp(om_keys[i - 1].name, name, len) == 0 &&
-			    strchr(". ", om_keys[i - 1].name[len] ? om_keys[i - 1].name[len] : ' '))
-				continue; /* this section is listed */
-			used += (size_t)snprintf(
-			    text + used, size - used, "%s%.*s", used ? ", " : "", (int)len, name);
-		}
+		used += (size_t)snprintf(text + used, size - used, "%s%.*s", used ? "." : "",
+		    any ? (int)of : (int)k, any ? name : key);
+		key += k + (key[k] == '.');
+		name += of + (name[of] == '.');
+	}
+}
+
+static const char *
+last_part(const char *name)
+{
+	const char *dot = strrchr(name, '.');
+
+	return dot ? dot + 1 : name;
 }
 
 const char *
 om_key_closest(const char *name, bool section)
 {
-	static char text[64];
-	const char *last = strrchr(name, '.');
+	static char text[256];
+	const char *last = last_part(name);
 	uint32_t least = UINT32_MAX, room;
 
-	last = last ? last + 1 : name;
 	room = strlen(last) < 6 ? 1 : (uint32_t)strlen(last) / 3;
 	for (size_t i = 0; i < OM_NKEYS; i++) {
-		const char *dot = strchr(om_keys[i].name, '.');
-		char whole[64];
-		uint32_t d, part = UINT32_MAX;
+		size_t parts = 1;
 
-		if (section && !dot)
-			continue;
-		snprintf(whole, sizeof whole, "%.*s",
-		    section ? (int)(dot - om_keys[i].name) : (int)strlen(om_keys[i].name),
-		    om_keys[i].name);
-		d = om_distance(name, whole);
-		if (!section)
-			part = om_distance(last, dot ? dot + 1 : whole);
-		/* the right name in the wrong section comes after a slip in the right one */
-		d = d <= room ? 2 * d : part <= room ? 2 * part + 3 : UINT32_MAX;
-		if (d < least) {
-			least = d;
-			strcpy(text, whole);
+		for (const char *s = om_keys[i].name; *s; s++)
+			parts += *s == '.';
+		/* the whole key, or each section that it is in */
+		for (size_t n = section ? 1 : parts; n < parts + !section; n++) {
+			char whole[256];
+			uint32_t d, part = UINT32_MAX;
+
+			candidate(om_keys[i].name, n, name, whole, sizeof whole);
+			d = om_distance(name, whole);
+			if (!section)
+				part = om_distance(last, last_part(whole));
+			/* the right name in the wrong section comes after a slip in the right one
+			 */
+			d = d <= room ? 2 * d : part <= room ? 2 * part + 3 : UINT32_MAX;
+			if (d < least) {
+				least = d;
+				strcpy(text, whole);
+			}
 		}
 	}
 	return least < UINT32_MAX ? text : NULL;
@@ -94,7 +156,8 @@ om_key_closest(const char *name, bool section)
 bool
 om_key_may_be_none(const struct om_key *k)
 {
-	return k->kind == OM_WHOLE && k->initial && strcmp(k->initial, "none") == 0;
+	return k->initial && strcmp(k->initial, "none") == 0 &&
+	       (k->kind == OM_WHOLE || k->kind == OM_NUMBER);
 }
 
 void
@@ -108,7 +171,8 @@ om_key_rule(const struct om_key *k, char text[128])
 		    om_key_may_be_none(k) ? ", or none" : "");
 		break;
 	case OM_NUMBER:
-		snprintf(text, 128, "a number from %g to %g", k->min, k->max);
+		snprintf(text, 128, "a number from %g to %g%s", k->min, k->max,
+		    om_key_may_be_none(k) ? ", or none" : "");
 		break;
 	case OM_YESNO:
 		snprintf(text, 128, "true or false");

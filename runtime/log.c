@@ -306,6 +306,25 @@ metrics_moe(struct om_log *l)
 	free(row);
 }
 
+/* Tokens that the run has had of each source of a mix. */
+static void
+metrics_sources(struct om_log *l)
+{
+	const struct om_data *d = l->data;
+
+	fprintf(l->metrics, ", \"sources\": {");
+	snprintf(l->of, sizeof l->of, "sources/");
+	for (uint32_t i = 0; i < d->nsources; i++) {
+		uint64_t tokens = d->seen[i] * d->seq;
+
+		fprintf(l->metrics, "%s\"%s\": %llu", i ? ", " : "", d->source[i].name,
+		    (unsigned long long)tokens);
+		event(l, d->source[i].name, (double)tokens);
+	}
+	fprintf(l->metrics, "}");
+	*l->of = 0;
+}
+
 static void
 metrics_begin(struct om_log *l, uint64_t step)
 {
@@ -363,6 +382,8 @@ metrics_step(struct om_log *l, const struct om_result *x, uint64_t step, const s
 		whole(l, "rollbacks", l->skip->back);
 		whole(l, "left_out", l->skip->left);
 	}
+	if (l->data->mix)
+		metrics_sources(l);
 	if (moe)
 		metrics_moe(l);
 	metrics_end(l, step);
@@ -449,12 +470,13 @@ bar_draw(struct om_log *l, uint64_t step, double left)
 }
 
 void
-om_log_open(struct om_log *l, const struct om_model *m, const struct om_skip *skip,
-    const struct om_conf *c, uint64_t step)
+om_log_open(struct om_log *l, const struct om_model *m, const struct om_data *data,
+    const struct om_skip *skip, const struct om_conf *c, uint64_t step)
 {
 	const char *term = getenv("TERM"), *width = getenv("OM_TERMINAL");
 
 	*l = (struct om_log){ .m = m,
+		.data = data,
 		.skip = skip,
 		.path = c->metrics,
 		.every = c->log_every,
@@ -509,6 +531,8 @@ om_log_step(struct om_log *l, const struct om_result *x, uint64_t step, const st
 	    (told->took - l->pace) / (step - l->first < 10 ? (double)(step - l->first) : 10.0);
 	left = l->pace * (double)(l->steps - step);
 	l->ce = om_stat_f64(l->m, x, l->m->loss_off);
+	if (l->data->mix && !om_rank(OM_WORLD))
+		om_data_count(l->data, (step - 1 + l->skip->left) * l->m->global, l->m->global);
 	if (l->wanted || l->cuts)
 		gather_statistics(l, x);
 	if (l->cuts && !om_rank(OM_WORLD))

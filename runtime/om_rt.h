@@ -183,7 +183,7 @@ double om_lr_at(const struct om_lr *lr, uint64_t at, uint64_t length);
  */
 void om_lr_periods(struct om_lr *lr, const uint64_t *length, const double *peak, uint32_t n);
 
-/* ---- key.c, conf.c: run.yaml ----------------------------------------------------------------- */
+/* ---- key.c, conf.c, conf_rules.c: run.yaml --------------------------------------------------- */
 
 /* What data.format may be, in this order. */
 #define OM_FORMATS "auto bytes uint8 uint16 uint32 uint64 npy llmc megatron"
@@ -191,12 +191,15 @@ enum om_filetype { OM_AUTO, OM_RAW, OM_U8, OM_U16, OM_U32, OM_U64, OM_NPY, OM_LL
 #define OM_PACKINGS "none truncate fragment"
 enum om_packing { OM_STREAM, OM_TRUNCATE, OM_FRAGMENT };
 #define OM_NONE UINT64_MAX /* of a whole number that may be none */
-enum om_order { OM_SHUFFLE, OM_SEQUENTIAL };
+#define OM_ORDERS "shuffle sequential curriculum interleave"
+enum om_order { OM_SHUFFLE, OM_SEQUENTIAL, OM_CURRICULUM, OM_INTERLEAVE };
+#define OM_UNITS "tokens sequences documents"
+enum om_of_mix { OM_OF_TOKENS, OM_OF_SEQUENCES, OM_OF_DOCUMENTS };
 struct om_list {
 	char **a;
 	uint32_t n;
 };
-struct om_set {              /* a set of token files */
+struct om_set {              /* token files that are one stream, or a mix of such sets */
 	const char *section; /* of run.yaml, for messages */
 	struct om_list paths;
 	int format, order;
@@ -206,6 +209,14 @@ struct om_set {              /* a set of token files */
 	bool filter;          /* sequences that repeat themselves have no labels */
 	int packing;          /* enum om_packing */
 	struct om_list masks; /* files that say which tokens are labels, one for each; none: all */
+	/* of a mix: what it is of, what it is counted in, and how much; 0: all there is */
+	struct om_set *source;
+	uint32_t nsources; /* 0: it is none */
+	int unit;
+	uint64_t size;
+	/* of a source of a mix */
+	char *name;
+	double weight, repeat; /* weight NAN: by its size */
 };
 struct om_conf {
 	struct om_set data, eval;
@@ -234,25 +245,31 @@ enum om_kind { OM_WHOLE, OM_NUMBER, OM_YESNO, OM_TEXT, OM_LIST, OM_CHOICE };
 struct om_key {
 	const char *name;
 	enum om_kind kind;
-	size_t at; /* in struct om_conf */
+	bool source; /* of each source of a mix: its name has NAME for that of any */
+	size_t at;   /* in struct om_conf, or a source's struct om_set */
 	double min, max;
 	const char *initial, *choices, *doc; /* initial is NULL: the key is required */
 };
 enum {
 	OM_NKEYS = 0
 #define KEY(name, kind, member, min, max, initial, choices, doc) +1
+#define SOURCE KEY
 #define FIXED(name, lua)
 #include "key.def"
 #undef KEY
+#undef SOURCE
 #undef FIXED
 };
 extern const struct om_key om_keys[OM_NKEYS];
 /* The Lua field that owns a name which is fixed in the trainer, NULL: it isn't. */
 const char *om_key_fixed(const char *name);
+/* How a key has to do with a name of run.yaml: not, it is the key's, or of a section above it. */
+enum om_match { OM_APART, OM_SAME, OM_ABOVE };
+enum om_match om_key_match(const char *key, const char *name);
 /* The closest key, or section, within a third of the name's length; NULL: none. A static text. */
 const char *om_key_closest(const char *name, bool section);
-/* The keys of a section (its name has n bytes), or with n = 0 the first parts of all: "a, b, c". */
-void om_keys_of(const char *section, size_t n, char *text, size_t size);
+/* The keys of a section, or of "" the first parts of all: "a, b, c". */
+void om_keys_of(const char *section, char *text, size_t size);
 const struct om_key *om_key_find(const char *name);       /* name is one */
 void om_key_rule(const struct om_key *k, char text[128]); /* "a number from 0 to 1" */
 bool om_key_may_be_none(const struct om_key *k);
@@ -265,6 +282,7 @@ const char *om_key_word(const char *choices, int i);   /* the i-th of them, a st
 int om_conf_load(struct om_conf *c, uint64_t step_tokens, const char *command, const char *path,
     int nover, char **over);
 struct om_at om_conf_given(const char *key); /* where it was given last; line 0: nowhere */
+struct om_at om_conf_source(uint32_t i);     /* where the i-th source of the mix was named */
 /* conf_rules.c: rules between keys, and values that follow from others; tokens of a step. */
 void om_conf_rules(struct om_conf *c, uint64_t step_tokens);
 /* What om_conf_load has read from its path goes to a file; false: errno. */
@@ -274,175 +292,9 @@ void om_conf_help(FILE *f); /* the table of keys */
 void om_conf_numbers(const struct om_conf *c, uint64_t value[OM_NKEYS]);
 void om_conf_free(struct om_conf *c);
 
-/* ---- filetype.c: what a file is by its first bytes ------------------------------------------- */
+/* ---- om_data.h: what is read: files, sources of tokens, their order, reading ahead ---------- */
 
-struct om_npy {
-	uint32_t width; /* bytes a token: 1, 2, 4 or 8 */
-	bool sign;      /* they may be negative */
-	bool truth;     /* they are true or false */
-	uint64_t tokens;
-	size_t head; /* bytes before the first token */
-	bool whole;  /* of what is not read: they are whole numbers, which can be converted */
-};
-bool om_is_npy(const unsigned char *p, size_t n); /* by its magic */
-/* Reads the header in p[n]; NULL, or what is wrong with it (a static text). */
-const char *om_npy_parse(const unsigned char *p, size_t n, struct om_npy *npy);
-/* What a file with these first n bytes is, if it holds no plain tokens, and what to do; or NULL. */
-const char *om_filetype_known(const unsigned char *p, size_t n, uint64_t size);
-bool om_is_text(const unsigned char *p, size_t n); /* printable ASCII, too much for chance */
-uint64_t om_number_at(const unsigned char *p, uint32_t width); /* little-endian */
-/* Whether numbers of this width are halves of wider ones: every second is 0, all along. */
-bool om_is_wider(const unsigned char *p, size_t n, uint32_t width);
-/* Whether all of them may be tokens of the vocabulary, and are not halves of wider ones. */
-bool om_tokens_fit(const unsigned char *p, size_t n, uint32_t width, uint64_t vocab);
-
-/* ---- tokens.c, source.c, rng.h, data.c: what is read ----------------------------------------- */
-
-struct om_file {
-	char *path;
-	int fd;         /* -1: not open now */
-	int format;     /* enum om_filetype, but not OM_AUTO */
-	uint32_t width; /* bytes a token */
-	bool sign;
-	uint64_t head, size, tokens, first; /* first: index of its first token in the stream */
-	struct om_file *mask;               /* a byte a token, 0: it is no label; NULL: all are */
-};
-struct om_source {            /* files that are one stream of tokens */
-	struct om_data *data; /* that it is of */
-	const char *section;  /* of run.yaml, for messages */
-	const char *key;      /* in it, of the files that are looked for */
-	int format;
-	uint64_t eos, bos, vocab;
-	struct om_file *file;
-	uint32_t n, cap, crc; /* crc: of all sizes, first and last bytes, to tell data sets apart */
-	uint64_t tokens, nseq;
-	struct om_pack *pack; /* NULL: sequences are cut from the stream */
-};
-struct om_data { /* sources, and the order in which a run reads their sequences */
-	struct om_source *source;
-	uint32_t nsources, files, crc;
-	uint64_t tokens, nseq; /* of all; sequences of an epoch */
-	uint64_t seq, vocab, seed;
-	const char *section;
-	int order, packing;
-	bool filter, cut, masks; /* masks: the model wants to know documents */
-	bool gaps;               /* some tokens may have no label */
-	int32_t *ids;            /* one sequence and the token after it */
-	bool *begins;            /* of these: it is the first of a document */
-	unsigned char *is;       /* whether each is a label */
-	/* before data that cannot be read end the run: saves what is there, and says so */
-	char *(*rescue)(void *arg);
-	void *arg;
-	/* where another thread than that reads them: tells it what is wrong, and does not return */
-	void (*tell)(void *told, const char *section, const char *what);
-	void *told;
-};
-struct om_place {
-	uint32_t source;
-	uint64_t sequence; /* of that source's stream: tokens from sequence * seq on */
-};
-/* Ends the run, after a rescue; section: of run.yaml. */
-_Noreturn void om_data_lost(const struct om_data *d, const char *section, const char *what);
-bool om_ends(const char *s, const char *with); /* and does not only consist of it */
-/* Format, size and token count of a file; what is no tokens ends the run before it has begun. */
-void om_file_inspect(struct om_source *s, struct om_file *f);
-/* The same of f's mask. */
-void om_mask_inspect(struct om_source *s, struct om_file *f);
-/* Whether an index of Megatron's lies beside that .bin. */
-bool om_is_megatron(struct om_source *s, const char *path);
-/* n tokens of f from its token i, checked against the vocabulary. */
-void om_tokens_read(struct om_source *s, struct om_file *f, uint64_t i, size_t n, int32_t *id);
-/* Of n tokens of f from its token i: whether each is a label, 0 or 1. */
-void om_mask_read(struct om_source *s, struct om_file *f, uint64_t i, size_t n, unsigned char *is);
-/* Gives the tokens of each of a file's documents, in order; false: it does not know them. */
-bool om_file_documents(
-    struct om_source *s, struct om_file *f, void (*each)(void *arg, uint64_t tokens), void *arg);
-/*
- * Where its index says that documents begin among its n tokens from `from` on, NULL: nowhere is
- * asked for; false: it does not know.
- */
-bool om_file_begins(struct om_source *s, struct om_file *f, uint64_t from, size_t n, bool *begins);
-/* Finds the files of a set, and looks at each. */
-void om_source_open(struct om_source *s, struct om_data *d, const struct om_set *set);
-void om_source_close(struct om_source *s);
-/*
- * n tokens of its stream from token `at` on; is: whether each is a label; begins: which begin a
- * document, NULL: it is not asked.
- */
-void om_source_read(
-    struct om_source *s, uint64_t at, size_t n, int32_t *id, unsigned char *is, bool *begins);
-void
-om_data_open(struct om_data *d, const struct om_model *m, const struct om_set *set, uint64_t seed);
-void om_data_close(struct om_data *d);
-void om_data_rest(struct om_data *d); /* closes files until they are read again */
-/* What is read at place g of the run, epoch after epoch. */
-struct om_place om_data_place(const struct om_data *d, uint64_t g);
-/*
- * Its sequence: token[S]; label[S], where label[i] = token[i+1] or -1, all -1, and true, where it
- * repeats itself and such are filtered; and where the model masks documents first[S], which may be
- * NULL: of each token the place in the sequence of the first one of its document.
- */
-bool om_data_read(struct om_data *d, uint64_t g, int32_t *token, int32_t *label, int32_t *first);
-/* Where index i < n goes in the order of (seed, epoch): a bijection of [0, n). */
-uint64_t om_permute(uint64_t seed, uint64_t epoch, uint64_t n, uint64_t i);
-
-/* ---- pack.c: documents packed into sequences ------------------------------------------------- */
-
-struct om_pack {
-	uint64_t most; /* tokens of a sequence */
-	bool fragment; /* longer documents are divided, and otherwise cut off */
-	/* [n + 1] of each piece in the source's stream: a document, or part of one */
-	uint64_t *start;
-	uint64_t n, cap, documents, tokens, sequences; /* tokens: in sequences */
-	uint32_t *piece, *first; /* pieces of one sequence after the other; [sequences + 1] */
-};
-/* A plan: the documents of a stream, one after the other, and then where each goes. */
-void om_pack_add(struct om_pack *p, uint64_t tokens);
-void om_pack_fit(struct om_pack *p);
-void om_pack_free(struct om_pack *p);
-uint64_t om_pack_length(const struct om_pack *p, uint64_t piece);
-/* Prints what the plans of a run's data come to. */
-void om_pack_say(const struct om_data *d);
-/* Finds a source's documents, and makes its plan. */
-void om_pack_open(struct om_source *s);
-/*
- * A sequence of it, as om_source_read gives one, and how many tokens it has: its rest is data.eos
- * and has no labels.
- */
-uint64_t
-om_pack_read(struct om_source *s, uint64_t sequence, int32_t *id, unsigned char *is, bool *begins);
-
-/* ---- labels.c: which tokens of a sequence have a label --------------------------------------- */
-
-/* Whether some 1 to 13 of its n tokens stand 32 times behind one another. */
-bool om_repeats(const int32_t *id, uint64_t n);
-
-/* ---- ahead.c: microbatches, read before they are asked for ----------------------------------- */
-
-/* This rank's microbatches of a step, or of a round of an evaluation. */
-struct om_batch {
-	int32_t *token, *label; /* [microbatches][micro][seq] */
-	int32_t *first;         /* the same, as om_data_read; NULL: the model masks no documents */
-	uint64_t labels;        /* how many there are, -1 is none */
-	uint64_t repeated;      /* sequences that repeat themselves and have no labels */
-	double waited;          /* seconds, until it was there */
-};
-struct om_ahead;
-/*
- * Begins to read batches [first, end) of so many microbatches. Sequences from `sequences` on are
- * not there: they fill the last batch, have no labels and count nothing.
- */
-struct om_ahead *om_ahead_start(struct om_data *d, const struct om_model *m, uint64_t microbatches,
-    uint64_t first, uint64_t end, uint64_t sequences);
-/* The next batch, which stands until the one after it is asked for. */
-const struct om_batch *om_ahead_next(struct om_ahead *a);
-void om_ahead_stop(struct om_ahead *a);
-/*
- * The place in the run, or in the evaluation, of the first sequence of this rank's microbatch i of
- * a batch: microbatches are dealt to data ranks in turn, so all layouts have the same.
- */
-uint64_t
-om_ahead_sequence(const struct om_model *m, uint64_t microbatches, uint64_t batch, uint64_t i);
+#include "om_data.h"
 
 /* ---- init.c: checkpoint tensors and their first values --------------------------------------- */
 
@@ -496,6 +348,9 @@ void om_normal(uint64_t seed, const char *name, uint64_t i, uint64_t n, double *
 void om_documents_check(struct om_source *s, struct om_file *f);
 /* Whether a document ends between two tokens that follow each other, by data.eos and data.bos. */
 bool om_document_ends(const struct om_source *s, int32_t id, int32_t next);
+/* Gives the tokens of each of a file's documents, by its index or by these; false: not known. */
+bool om_documents_each(
+    struct om_source *s, struct om_file *f, void (*each)(void *arg, uint64_t tokens), void *arg);
 /* Which of n tokens of f, from its token `from` on, begin a document, by its index or by these. */
 void om_documents_find(struct om_source *s, struct om_file *f, uint64_t from, size_t n,
     const int32_t *id, bool *begins);
@@ -759,7 +614,8 @@ void om_events_close(struct om_events *e);
 
 struct om_log {
 	const struct om_model *m;
-	const struct om_skip *skip; /* NULL: nothing is trained */
+	const struct om_data *data; /* NULL: nothing is trained */
+	const struct om_skip *skip; /* the same */
 	FILE *metrics;              /* NULL: none */
 	const char *path;
 	struct om_events events; /* file NULL: none */
@@ -780,8 +636,8 @@ struct om_log {
  * All ranks call these, and rank 0 writes. A run without skip only adds to the metrics; with it, it
  * goes on in them after step.
  */
-void om_log_open(struct om_log *l, const struct om_model *m, const struct om_skip *skip,
-    const struct om_conf *c, uint64_t step);
+void om_log_open(struct om_log *l, const struct om_model *m, const struct om_data *data,
+    const struct om_skip *skip, const struct om_conf *c, uint64_t step);
 /* What of a step is the host's to tell. */
 struct om_told {
 	double lr, took, waited; /* took, waited: seconds, of the step and of that for data */

@@ -173,30 +173,6 @@ add(void *pack, uint64_t tokens)
 	om_pack_add(pack, tokens);
 }
 
-/* Documents of a file, by its index or by data.eos. */
-static void
-add_file(struct om_source *s, struct om_file *f)
-{
-	enum { PIECE = 1 << 16 };
-	int32_t *id, before = 0;
-	uint64_t since = 0;
-
-	if (om_file_documents(s, f, add, s->pack))
-		return;
-	id = om_alloc(PIECE, sizeof *id);
-	for (uint64_t i = 0, n; i < f->tokens; i += n) {
-		n = f->tokens - i < PIECE ? f->tokens - i : PIECE;
-		om_tokens_read(s, f, i, (size_t)n, id);
-		for (uint64_t j = 0; j < n; before = id[j++])
-			if (i + j && om_document_ends(s, before, id[j])) {
-				om_pack_add(s->pack, i + j - since);
-				since = i + j;
-			}
-	}
-	om_pack_add(s->pack, f->tokens - since);
-	free(id);
-}
-
 void
 om_pack_say(const struct om_data *d)
 {
@@ -223,7 +199,7 @@ om_pack_open(struct om_source *s)
 	p->most = s->data->seq;
 	p->fragment = s->data->packing == OM_FRAGMENT;
 	for (uint32_t i = 0; i < s->n; i++)
-		add_file(s, &s->file[i]);
+		om_documents_each(s, &s->file[i], add, p);
 	om_pack_fit(p);
 	s->nseq = p->sequences;
 	/* other documents are other sequences of the same tokens */

@@ -152,8 +152,9 @@ check_token(const struct om_source *s, const char *key, uint64_t id)
 {
 	if (id != OM_NONE && id >= s->vocab)
 		om_die(s->section,
-		    "%s = %llu is not a token, the model's vocab_size is %s; correct it", key,
-		    (unsigned long long)id, om_commas(s->vocab));
+		    "%s.%s = %llu is not a token, the model's vocab_size is %s; correct it",
+		    s->name ? s->section : "data", key, (unsigned long long)id,
+		    om_commas(s->vocab));
 }
 
 /* The files that a list names, in its order. */
@@ -201,11 +202,12 @@ om_source_open(struct om_source *s, struct om_data *d, const struct om_set *set)
 	*s = (struct om_source){ .data = d,
 		.vocab = d->vocab,
 		.section = set->section,
+		.name = set->name,
 		.format = set->format,
 		.eos = set->eos,
 		.bos = set->bos };
-	check_token(s, "data.eos", s->eos);
-	check_token(s, "data.bos", s->bos);
+	check_token(s, "eos", s->eos);
+	check_token(s, "bos", s->bos);
 	find(s, &set->paths, "paths");
 	for (uint32_t i = 0; i < s->n; i++) {
 		struct om_file *f = &s->file[i], *f0 = &s->file[0];
@@ -247,12 +249,14 @@ om_source_close(struct om_source *s)
 	if (s->n)
 		free(s->file[0].mask); /* all are one array */
 	free(s->file);
+	free(s->document);
+	free(s->mark);
 	om_pack_free(s->pack);
 }
 
-void
-om_source_read(
-    struct om_source *s, uint64_t at, size_t n, int32_t *id, unsigned char *is, bool *begins)
+/* n tokens of its files from token `at` on. */
+static void
+read_files(struct om_source *s, uint64_t at, size_t n, int32_t *id, unsigned char *is, bool *begins)
 {
 	uint64_t lo = 0, hi = s->n - 1;
 
@@ -279,5 +283,112 @@ om_source_read(
 			om_documents_find(s, f, from, piece, id, begins);
 			begins += piece;
 		}
+	}
+}
+
+/* ---- documents ------------------------------------------------------------------------------- */
+
+enum { MARK = 16 };
+
+/* Another document of so many tokens, behind those there are. */
+static void
+end_document(void *arg, uint64_t tokens)
+{
+	struct om_source *s = arg;
+	uint64_t n = s->documents++;
+
+	if ((n & (n + 1)) == 0 && /* there is room up to a power of 2 */
+	    !(s->document = realloc(s->document, (2 * n + 2) * sizeof *s->document)))
+		om_die("memory", "cannot list %s", om_count(2 * n, "document"));
+	if (!n)
+		s->document[0] = 0;
+	s->document[n + 1] = s->document[n] + tokens;
+}
+
+void
+om_source_documents(struct om_source *s)
+{
+	for (struct om_file *f = s->file; f < s->file + s->n; f++)
+		if (!om_documents_each(s, f, end_document, s))
+			om_die(s->section,
+			    "%s: nothing says where its documents end, and data.unit is documents; "
+			    "set %s.eos to the token that ends one",
+			    f->path, s->section);
+}
+
+/* Which of its documents is the k-th that is drawn: each once, then each once more. */
+static uint64_t
+drawn(const struct om_source *s, uint64_t k)
+{
+	uint64_t round = k / s->documents, i = k % s->documents;
+
+	if (s->row == OM_IN_ORDER)
+		return i;
+	return om_permute(s->data->seed, s->row, round, s->documents, i);
+}
+
+void
+om_source_draw(struct om_source *s, uint64_t n, uint32_t row)
+{
+	uint64_t tokens = 0;
+
+	s->drawn = n;
+	s->row = row;
+	s->mark = om_alloc(n / MARK + 1, sizeof *s->mark);
+	for (uint64_t k = 0; k < n; k++) {
+		uint64_t i = drawn(s, k);
+
+		if (k % MARK == 0)
+			s->mark[k / MARK] = tokens;
+		tokens += s->document[i + 1] - s->document[i];
+	}
+	s->nseq = tokens ? (tokens - 1) / s->data->seq : 0;
+}
+
+double
+om_source_times(const struct om_source *s, double sequences)
+{
+	double times = s->nseq ? sequences / (double)s->nseq : 0;
+
+	return s->drawn ? times * (double)s->drawn / (double)s->documents : times;
+}
+
+void
+om_source_read(
+    struct om_source *s, uint64_t at, size_t n, int32_t *id, unsigned char *is, bool *begins)
+{
+	uint64_t lo = 0, hi = s->drawn ? (s->drawn - 1) / MARK : 0, before;
+
+	if (!s->drawn) {
+		read_files(s, at, n, id, is, begins);
+		return;
+	}
+	while (lo < hi) { /* the last mark at or before it */
+		uint64_t mid = (lo + hi + 1) / 2;
+
+		if (s->mark[mid] <= at)
+			lo = mid;
+		else
+			hi = mid - 1;
+	}
+	before = s->mark[lo];
+	for (uint64_t k = MARK * lo; n; k++) {
+		const uint64_t *first = &s->document[drawn(s, k)], tokens = first[1] - first[0],
+			       from = at - before;
+		size_t piece = n < tokens - from ? n : (size_t)(tokens - from);
+
+		before += tokens;
+		if (before <= at)
+			continue;
+		read_files(s, first[0] + from, piece, id, is, NULL);
+		if (begins) {
+			memset(begins, 0, piece * sizeof *begins);
+			*begins = !from;
+			begins += piece;
+		}
+		at += piece;
+		n -= piece;
+		id += piece;
+		is += piece;
 	}
 }

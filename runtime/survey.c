@@ -168,32 +168,13 @@ reading_rate(struct om_data *d)
 	free(first);
 }
 
-static void
-one_set(const struct om_model *m, const struct om_conf *c, const struct om_set *set,
-    struct om_tokenizer *t)
+/* Reads the files of a source, each a line; gives their bytes. */
+static uint64_t
+files(struct om_source *s, struct lengths *all)
 {
-	struct lengths all = { .known = true };
-	uint64_t bytes = 0, passed = 0;
-	struct om_source *s;
-	struct om_data d;
-	double began;
+	uint64_t bytes = 0;
 
-	om_data_open(&d, m, set, c->seed);
-	s = d.source;
-	printf("%s: %s in %s, %s of %s\n", set->section, om_count(d.tokens, "token"),
-	    om_count(d.files, "file"), om_count(d.nseq, "sequence"), om_count(d.seq, "token"));
-	if (set == &c->data) {
-		printf("an epoch is %.2f steps of %s", (double)d.nseq / (double)m->global,
-		    om_count(m->global, "sequence"));
-		if (c->steps)
-			printf(", %s are %.2f epochs", om_count(c->steps, "step"),
-			    (double)c->steps * (double)m->global / (double)d.nseq);
-		printf("\n");
-	}
-	om_pack_say(&d);
-	printf("\n%18s %13s %9s %9s %11s  %-16s %s\n", "tokens", "documents", "shortest", "mean",
-	    "longest", "format", "file");
-	began = om_now();
+	*all = (struct lengths){ .known = true };
 	for (struct om_file *f = s->file; f < s->file + s->n; f++) {
 		struct lengths l = { 0 };
 		char format[32];
@@ -204,8 +185,68 @@ one_set(const struct om_model *m, const struct om_conf *c, const struct om_set *
 			snprintf(format, sizeof format, "%s %sint%u",
 			    om_key_word(OM_FORMATS, f->format), f->sign ? "" : "u", 8 * f->width);
 		row(f->tokens, &l, format, f->path);
-		add(&all, &l);
+		add(all, &l);
 		bytes += f->size;
+	}
+	return bytes;
+}
+
+/* A line for each source of a mix, of which the run takes so many sequences. */
+static void
+sources(const struct om_data *d, const struct lengths *of, uint64_t run)
+{
+	double parts = 0;
+
+	for (uint32_t i = 0; i < d->nsources; i++)
+		parts += (double)d->source[i].share.part;
+	printf("\n%-16s %6s %18s %13s %8s %8s %15s %15s %8s%s\n", "source", "files", "tokens",
+	    "documents", "asked", "given", "sequences",
+	    d->unit == OM_OF_DOCUMENTS ? "documents taken" : "of them", "times",
+	    run ? "  in the run" : "");
+	for (uint32_t i = 0; i < d->nsources; i++) {
+		const struct om_source *s = &d->source[i];
+		uint64_t n = d->first[i + 1] - d->first[i];
+		double times = om_source_times(s, (double)n);
+
+		printf("%-16s %6u %18s %13s %7.2f%% %7.2f%% %15s %15s %8.2f", s->name, s->n,
+		    om_commas(s->tokens), of[i].known ? om_commas(of[i].n) : "-",
+		    100 * (double)s->share.part / parts, 100 * om_data_given(d, i),
+		    om_commas(s->nseq), om_commas(s->drawn ? s->drawn : n), times);
+		if (run)
+			printf("  %10.2f", times * (double)run / (double)d->nseq);
+		printf("\n");
+	}
+}
+
+static void
+one_set(const struct om_model *m, const struct om_conf *c, const struct om_set *set,
+    struct om_tokenizer *t)
+{
+	struct lengths all = { .known = true }, *of;
+	uint64_t bytes = 0, passed = 0, run = set == &c->data ? c->steps * m->global : 0;
+	struct om_data d;
+	double began;
+
+	om_data_open(&d, m, set, c->seed);
+	of = om_alloc(d.nsources, sizeof *of);
+	printf("%s: %s in %s, %s of %s\n", set->section, om_count(d.tokens, "token"),
+	    om_count(d.files, "file"), om_count(d.nseq, "sequence"), om_count(d.seq, "token"));
+	if (set == &c->data) {
+		printf("an epoch is %.2f steps of %s", (double)d.nseq / (double)m->global,
+		    om_count(m->global, "sequence"));
+		if (run)
+			printf(", %s are %.2f epochs", om_count(c->steps, "step"),
+			    (double)run / (double)d.nseq);
+		printf("\n");
+	}
+	om_data_say(&d, run);
+	om_pack_say(&d);
+	printf("\n%18s %13s %9s %9s %11s  %-16s %s\n", "tokens", "documents", "shortest", "mean",
+	    "longest", "format", "file");
+	began = om_now();
+	for (uint32_t i = 0; i < d.nsources; i++) {
+		bytes += files(&d.source[i], &of[i]);
+		add(&all, &of[i]);
 	}
 	if (d.files > 1)
 		row(d.tokens, &all, "", "in all");
@@ -216,6 +257,8 @@ one_set(const struct om_model *m, const struct om_conf *c, const struct om_set *
 	if (all.labels != d.tokens)
 		printf("labels: %s of %s tokens, %.1f%%\n", om_commas(all.labels),
 		    om_commas(d.tokens), 100 * (double)all.labels / (double)d.tokens);
+	if (d.mix)
+		sources(&d, of, run);
 	if (all.n)
 		printf("\n%18s %13s %9s %9s\n", "documents of", "documents", "share", "of tokens");
 	for (int i = 0; i < SPANS && passed < all.n; passed += all.span[i++])
@@ -225,6 +268,7 @@ one_set(const struct om_model *m, const struct om_conf *c, const struct om_set *
 			    100 * (double)all.in[i] / (double)(all.tokens ? all.tokens : 1));
 	if (t)
 		first_sequences(&d, t);
+	free(of);
 	om_data_close(&d);
 }
 

@@ -411,6 +411,7 @@ header(const struct run *r, uint64_t done, double start)
 		    om_size(OM_PIPELINE), om_size(OM_DATA), om_size(OM_EXPERT));
 	printf("data: %s in %s, %s, an epoch is %.*f steps\n", om_count(d->tokens, "token"),
 	    om_count(d->files, "file"), om_count(d->nseq, "sequence"), epoch < 10 ? 2 : 0, epoch);
+	om_data_say(d, r->c->steps * m->global);
 	om_pack_say(d);
 	if (!r->ckpt.resumed && r->ckpt.dir)
 		printf("fresh start: no checkpoint in %s\n", r->ckpt.dir);
@@ -424,7 +425,13 @@ footer(const struct run *r, uint64_t first)
 {
 	const struct om_model *m = r->m;
 	char *last = om_ckpt_newest(&r->ckpt);
+	const struct om_data *d = &r->data;
 
+	for (uint32_t i = 0; d->mix && i < d->nsources; i++)
+		printf("source %s: %s, %.2f%% of the run, %.2f epochs of it\n", d->source[i].name,
+		    om_count(d->seen[i] * d->seq, "token"),
+		    100 * (double)d->seen[i] / (double)(r->done ? r->done * m->global : 1),
+		    om_source_times(&d->source[i], (double)d->seen[i]));
 	printf("%s: step %s of %s, %s in %s, ", r->done < r->c->steps ? "stopped" : "done",
 	    om_commas(r->done), om_commas(r->c->steps),
 	    om_count((r->done - first) * m->global * m->seq, "token"),
@@ -543,7 +550,7 @@ train(struct run *r, double start)
 	const uint64_t first = r->done;
 
 	om_ckpt_plan(&r->ckpt, r->done, r->c->steps, r->c->every);
-	om_log_open(&r->log, r->m, &r->skip, r->c, r->done);
+	om_log_open(&r->log, r->m, &r->data, &r->skip, r->c, r->done);
 	header(r, r->done, start);
 	r->data.rescue = r->eval.data.rescue = rescue;
 	r->data.arg = r->eval.data.arg = r;

@@ -209,6 +209,23 @@ for l in 1 221 141; do
 done
 cmp -s p1 m1 && fail "packed in lines: the same metrics" || ok
 [ "$(grep -c '"eval_tokens": 395}' some221)" = 2 ] && ok || fail "masked evaluation: $(grep eval some221)"
+# so is a mix of sources, also one that goes on in another layout
+cat >mix.yaml <<'Y'
+data:
+  mix:
+    long: {paths: [corpus.txt], weight: 0.6}
+    short: {paths: [held.txt], weight: 0.4, repeat: 3}
+steps: 20
+lr: {peak: 1e-2, warmup: 5}
+Y
+for l in 1 221 141; do
+	says "a mix in layout $l" 0 "^source short: [0-9,]+ tokens, 4" ./l$l train mix.yaml log.metrics=mix$l checkpoint.dir=mix$l.d \
+		checkpoint.every=5
+	same "a mix in layout $l" mix1 mix$l 1e-5
+done
+rm -r mix221.d/step-0000[12]*
+says "a mix goes on in another layout" 0 "^start: step 6 of" ./l141 train mix.yaml log.metrics=mix221 checkpoint.dir=mix221.d
+same "a mix goes on in another layout" mix1 mix221 1e-5
 for l in 1 211 141 222; do
 	rm -rf "t$l" && mkdir "t$l" && cp -r c221/step-000010 "t$l"
 	says "go on in layout $l" 0 "^done: step 20 of 20" ./l$l train run.yaml log.metrics=g$l checkpoint.dir=t$l

@@ -49,7 +49,7 @@ __wrap_om_aside_get(const unsigned char *arena, uint64_t off, void *to, size_t n
 	echo "$cc -O2 -DTEST_D=4 -DTEST_V=64 -DTEST_NAME='\"other\"' -c $m -o $work/other.o"
 	echo "$cc -O2 -DTEST_D=4 -DTEST_V=100352 -DTEST_NAME='\"wide\"' -c $m -o $work/wide.o"
 	echo "$cc $san -c $m -o $work/san.o"
-	for t in runtime runtime_file runtime_proc runtime_tokenizer; do echo "$cc $san -c $root/tests/unit/${t}_test.c -o $work/${t}_test.o"; done
+	for t in runtime runtime_file runtime_mix runtime_proc runtime_tokenizer; do echo "$cc $san -c $root/tests/unit/${t}_test.c -o $work/${t}_test.o"; done
 } | xargs -P 2 -d '\n' -n 1 sh -c || suite_stop "does not compile"
 for v in float double other wide deep long; do
 	$cc "$work/$v.o" "$work"/o/*.o -static -lyaml -ljansson -lm -o "$work/$v" 2>"$work/ld" || { cat "$work/ld"; fail "link $v"; }
@@ -59,10 +59,10 @@ for v in float deep; do
 		-o "$work/$v-ahead" 2>"$work/ld" || { cat "$work/ld"; fail "link $v-ahead"; }
 done
 mv "$work/float-ahead" "$work/ahead"
-for v in san runtime_test runtime_file_test runtime_proc_test runtime_tokenizer_test; do
+for v in san runtime_test runtime_file_test runtime_mix_test runtime_proc_test runtime_tokenizer_test; do
 	$cc $san "$work/$v.o" "$work"/s/*.o -lyaml -ljansson -lm -o "$work/$v" || fail "link $v"
 done
-for t in runtime runtime_file runtime_proc; do check "unit tests of $t" sh -c "cd $work && ./${t}_test"; done
+for t in runtime runtime_file runtime_mix runtime_proc; do check "unit tests of $t" sh -c "cd $work && ./${t}_test"; done
 fixtures=$root/tests/peer/tokenizers
 check "unit tests of tokenizers" "$work/runtime_tokenizer_test" "$fixtures"
 [ "$failed" = 0 ] || suite_stop "what follows needs these"
@@ -76,6 +76,7 @@ for f in *.yaml; do
 		case $n in
 		override_value) args=(lr.peak=fast steps=-3 'lr={peek: 1}') ;;
 		override_key) args=(lr.peek=1 batch.global=3 =4 lr.peak steps=) ;;
+		override_mix) args=(data.mix.wbe.weight=2 data.mix.code.repeat=2 data.mix.code.repeat=3 data.mix.code.wieght=1) ;;
 		override_twice) args=(seed=1 seed=2 'data.paths=[a') ;;
 		esac
 	fi
@@ -628,6 +629,7 @@ for p in mega4.bin llm16.bin '[mega.a.bin, llm.b.bin, n.c.npy]'; do
 		rm -r ck/step-000060 ck/step-000040 && $B train run.yaml steps=60 checkpoint.dir=ck 'data.paths=$p'"
 	check "$p: the weights of raw bytes" same A/step-000060 ck/step-000060
 done
+. "$root/tests/runtime/mix.sh"
 # a step begins before the last one's results are read, as on a GPU, and saves are copied slowly: nothing else differs
 B=$work/ahead
 numbers() { sed 's/, "tokens_per_s": [^,]*, "data_wait": [^,]*, "tflops": [^,]*//; s/ [0-9.,]* tok.s.*//; s/ in [0-9.]* s$//' "$1"; }

@@ -39,7 +39,7 @@ test_permute(void)
 	static const uint64_t n[] = { 1, 2, 3, 4, 5, 7, 15, 16, 17, 63, 64, 65, 100, 255, 1000,
 		4097, 65536 };
 	static unsigned char seen[65536];
-	uint64_t same = 0, fixed = 0;
+	uint64_t same = 0, fixed = 0, rows = 0;
 
 	for (size_t k = 0; k < OM_LEN(n); k++)
 		for (uint64_t epoch = 0; epoch < 3; epoch++) {
@@ -47,7 +47,7 @@ test_permute(void)
 
 			memset(seen, 0, sizeof seen);
 			for (uint64_t i = 0; i < n[k]; i++) {
-				uint64_t j = om_permute(42, epoch, n[k], i);
+				uint64_t j = om_permute(42, 0, epoch, n[k], i);
 
 				ok = ok && j < n[k] && !seen[j];
 				if (j < n[k])
@@ -56,16 +56,18 @@ test_permute(void)
 			CHECK(ok);
 		}
 	for (uint64_t i = 0; i < 4096; i++) {
-		same += om_permute(1, 0, 4096, i) == om_permute(1, 1, 4096, i);
-		fixed += om_permute(1, 0, 4096, i) == i;
+		same += om_permute(1, 0, 0, 4096, i) == om_permute(1, 0, 1, 4096, i);
+		fixed += om_permute(1, 0, 0, 4096, i) == i;
+		rows += om_permute(1, 0, 0, 4096, i) == om_permute(1, 1, 0, 4096, i);
 	}
-	CHECK(same < 10 && fixed < 10); /* one each is expected of a random permutation */
-	CHECK(om_permute(1, 0, 4096, 7) == om_permute(1, 0, 4096, 7));
-	CHECK(om_permute(9, 3, (uint64_t)1 << 62, 12345) < (uint64_t)1 << 62);
+	CHECK(same < 10 && fixed < 10 &&
+	      rows < 10); /* one each is expected of a random permutation */
+	CHECK(om_permute(1, 0, 0, 4096, 7) == om_permute(1, 0, 0, 4096, 7));
+	CHECK(om_permute(9, 0, 3, (uint64_t)1 << 62, 12345) < (uint64_t)1 << 62);
 	/* every order of three sequences comes up over the epochs */
 	for (uint64_t epoch = 0, orders = 0; epoch < 200; epoch++) {
 		orders |= (uint64_t)1
-			  << (3 * om_permute(5, epoch, 3, 0) + om_permute(5, epoch, 3, 1));
+			  << (3 * om_permute(5, 0, epoch, 3, 0) + om_permute(5, 0, epoch, 3, 1));
 		if (epoch == 199)
 			CHECK(__builtin_popcountll(orders) == 6);
 	}
