@@ -142,7 +142,7 @@ grep -qE "needs [0-9.]+ MiB, and Small has 3.00 MiB, 2.00 MiB of them free; the 
 	"$work/err"
 is "a smaller card: what is needed, what it has, what was planned" $?
 fake FAKE_NAME=Busy FAKE_FREE=3 -- 1 "of the 128.00 GiB of Busy 3.00 MiB are free; end what else runs there" bench
-fake FAKE_LAUNCH=700 -- 1 "OM_SYNC=1 in the environment names the operator. The last checkpoint is whole" bench
+fake FAKE_LAUNCH=700 -- 4 "OM_SYNC=1 in the environment names the operator. The last checkpoint is whole" bench
 fake FAKE_COUNT=3 -- 0 "Fake GPU (GPU 0 of 3)" train run.yaml checkpoint.dir=fake
 says 0 "done: step 4 of 4" train run.yaml checkpoint.dir=fake steps=4
 # saves beside the steps: copies on a stream of their own, after one update and before the next, or the driver refuses

@@ -154,7 +154,9 @@ is "recompute auto: the same bits" $?
 	diff -r -x trainer -x obj -x small.lua "$work/auto" "$work/auto-2" >"$work/log"
 is "recompute auto: resolved.lua gives the tree again" $?
 
-# the unfused graph is the oracle of the fused one: gradients of a step, and in fp64 weights and moments of twelve
+# the unfused graph is the oracle of the fused one: gradients of a step, and in fp64 weights and moments of twelve, on a
+# text that stays as it is: AdamW divides by what may be near 0, so one text in many moves a last bit beyond the bound
+awk -f tests/parallel/text.awk >"$work/fixed"
 gcc -std=c11 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -O1 -Wall -Wextra -Werror -fopenmp -Iruntime -o "$work/compare" \
 	tests/parallel/compare.c runtime/*.c runtime/one/*.c runtime/cpu/*.c -lyaml -ljansson -lm
 is "compare builds" $?
@@ -167,12 +169,11 @@ for real in fp32 fp64; do
 	is "$real, nothing fused: no loss with its gradient, which are one op else" $?
 	for trainer in "$work/$real/trainer" "$apart/trainer"; do
 		train "${trainer%/*}/one" steps=1 lr.warmup=0
+		train "${trainer%/*}/twelve" data.paths="[$work/fixed]"
 	done
-	trainer=$apart/trainer
-	train "$apart/twelve"
 	far=$("$work/compare" $([ $real = fp64 ] && echo 1e-12 || echo 1e-5) "$work/$real/one/step-000001" "$apart/one/step-000001" exp_avg.)
 	is "$real, nothing fused: the same gradients ($far)" $?
-	[ $real = fp32 ] || far=$("$work/compare" 1e-12 "$work/$real-a/step-000012" "$apart/twelve/step-000012")
+	[ $real = fp32 ] || far=$("$work/compare" 1e-12 "$work/$real/twelve/step-000012" "$apart/twelve/step-000012")
 	is "$real, nothing fused: the same weights and moments ($far)" $?
 done
 
