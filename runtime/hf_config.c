@@ -213,19 +213,11 @@ name_of(const struct reader *r, enum om_hf_key k)
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
-/* What some say in place of a key, as transformers reads both; NULL: nothing. */
-static const char *
-other_name(const struct reader *r, enum om_hf_key k)
-{
-	return k != OM_HF_num_experts                                  ? NULL
-	       : strcmp(r->m->family->model_type, "ernie4_5_moe") == 0 ? "num_experts"
-								       : "num_local_experts";
-}
-
+/* By either name, as transformers reads both. */
 static const json_t *
 value_of(struct reader *r, enum om_hf_key k)
 {
-	const char *name = other_name(r, k);
+	const char *name = om_hf_other_name(r->m->family, k);
 	const json_t *v = json_object_get(r->config, name_of(r, k)),
 		     *other = name ? json_object_get(r->config, name) : NULL;
 	char a[VALUE], b[VALUE];
@@ -743,9 +735,13 @@ is_known(const struct reader *r, const char *key, const json_t *v)
 	const struct om_hf_family *f = r->m->family;
 	bool known = *key == '_' || ends(key, "_token_id") || ends(key, "_token_ids");
 
-	for (int k = 0; k < OM_HF_KEYS; k++)
-		known |= strcmp(key, name_of(r, (enum om_hf_key)k)) == 0 &&
-			 !isnan(missing(r, (enum om_hf_key)k));
+	for (int k = 0; k < OM_HF_KEYS; k++) {
+		const char *other = om_hf_other_name(f, (enum om_hf_key)k);
+
+		known |= !isnan(missing(r, (enum om_hf_key)k)) &&
+			 (strcmp(key, name_of(r, (enum om_hf_key)k)) == 0 ||
+			     (other && strcmp(key, other) == 0));
+	}
 	for (unsigned i = 0; i < COUNT(always); i++)
 		known |= strcmp(key, always[i]) == 0;
 	for (unsigned i = 0; i < COUNT(passed_over); i++)
@@ -756,8 +752,6 @@ is_known(const struct reader *r, const char *key, const json_t *v)
 		known |= f->moe == OM_HF_STEP;
 	if (strcmp(key, "mlp_layer_types") == 0)
 		known |= f->moe == OM_HF_LISTED;
-	if (f->moe != OM_HF_DENSE && strcmp(key, other_name(r, OM_HF_num_experts)) == 0)
-		known = true;
 	if (strcmp(key, "max_window_layers") == 0) /* Qwen's own files have it; nothing reads it */
 		known |= f->windows == OM_HF_ALL;
 	if (strcmp(key, om_hf_ropes[ORIGINAL].key) == 0)

@@ -86,6 +86,8 @@ const struct om_hf_family *om_hf_family(const char *model_type); /* NULL: not kn
 /* NAN: it has no such key. */
 double om_hf_missing(const struct om_hf_family *f, enum om_hf_key k);
 const char *om_hf_key_name(const struct om_hf_family *f, enum om_hf_key k);
+/* A second name that means the same; NULL: it has none. */
+const char *om_hf_other_name(const struct om_hf_family *f, enum om_hf_key k);
 
 /* A parameter of rotary embeddings: its key, its name in the language, the types that have it. */
 enum om_hf_rope_type { OM_HF_DEFAULT, OM_HF_LINEAR, OM_HF_YARN, OM_HF_LLAMA3, OM_HF_ROPE_TYPES };

@@ -171,23 +171,44 @@ om_hf_missing(const struct om_hf_family *f, enum om_hf_key k)
 	return x == 0 ? NAN : x == ZERO ? 0 : x;
 }
 
-const char *
-om_hf_key_name(const struct om_hf_family *f, enum om_hf_key k)
-{
-	static const struct {
-		const char *family;
-		enum om_hf_key key;
-		const char *name;
-	} spelt[] = {
+/* What a family calls a key. */
+struct called {
+	const char *family;
+	enum om_hf_key key;
+	const char *name;
+};
+static const struct called spelt[] = {
 #define HF_SPELT(family, key, name) { #family, OM_HF_##key, #name },
 #include "hf_key.def"
 #undef HF_SPELT
-	};
+};
+static const struct called also[] = {
+#define HF_ALSO(family, key, name) { #family, OM_HF_##key, #name },
+#include "hf_key.def"
+#undef HF_ALSO
+};
 
-	for (unsigned i = 0; i < COUNT(spelt); i++)
-		if (spelt[i].key == k && strcmp(spelt[i].family, f->model_type) == 0)
-			return spelt[i].name;
-	return om_hf_keys[k].key;
+static const char *
+find(const struct called *rows, size_t n, const struct om_hf_family *f, enum om_hf_key k)
+{
+	for (size_t i = 0; i < n; i++)
+		if (rows[i].key == k && strcmp(rows[i].family, f->model_type) == 0)
+			return rows[i].name;
+	return NULL;
+}
+
+const char *
+om_hf_key_name(const struct om_hf_family *f, enum om_hf_key k)
+{
+	const char *name = find(spelt, COUNT(spelt), f, k);
+
+	return name ? name : om_hf_keys[k].key;
+}
+
+const char *
+om_hf_other_name(const struct om_hf_family *f, enum om_hf_key k)
+{
+	return find(also, COUNT(also), f, k);
 }
 
 bool

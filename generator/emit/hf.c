@@ -398,9 +398,10 @@ config_json(const struct om_hf_model *m, const char *dtype)
 			continue;
 		om_hf_number(text, om_hf_keys[k].type, x);
 		const char *name = om_hf_key_name(m->family, (enum om_hf_key)k);
+		const char *other = om_hf_other_name(m->family, (enum om_hf_key)k);
 		buf_printf(&b, "  \"%s\": %s,\n", name, text);
-		if (!strcmp(name, "num_experts")) /* some versions read the one, some the other */
-			buf_printf(&b, "  \"num_local_experts\": %s,\n", text);
+		if (other && !strcmp(name, "num_experts")) /* versions read the one or the other */
+			buf_printf(&b, "  \"%s\": %s,\n", other, text);
 	}
 	buf_printf(&b, "  \"hidden_act\": \"%s\",\n", m->hidden_act);
 	ropes_json(m, &b);
