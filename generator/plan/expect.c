@@ -92,8 +92,8 @@ bubble(const struct shard *s)
 
 	if (s->nstages == 1)
 		return 0;
-	return 1 -
-	       SCHEDULE_COST * n * chunks / (double)schedule_run(s, s->stage[0].nsteps - 1, NULL);
+	return 1 - SCHEDULE_COST * n * chunks /
+		       (double)schedule_run(s, s->stage[0].nsteps - 1, NULL, 0);
 }
 
 struct expected

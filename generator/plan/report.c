@@ -218,16 +218,17 @@ report_pipeline(const struct shard *s, struct buf *out)
 	int digits = (int)strlen(xprintf("%llu", llu(s->graph->microbatches) - 1));
 	int cell = 1 + digits + (chunks > 1);
 	uint64_t columns = TIMELINE_WIDTH / (uint64_t)cell;
-	uint64_t **start = xalloc(stages * sizeof *start);
+	uint32_t shown = stages < TIMELINE_ROWS ? stages : TIMELINE_ROWS;
+	uint64_t *start[TIMELINE_ROWS];
 
 	if (stages == 1)
 		return;
-	uint64_t end = schedule_run(s, s->stage[0].nsteps - 1, start);
-	bool cut = end > columns || stages > TIMELINE_ROWS;
+	uint64_t end = schedule_run(s, s->stage[0].nsteps - 1, start, shown);
+	bool cut = end > columns || stages > shown;
 	buf_printf(out, "\npipeline: forward and backward of each microbatch%s; columns are time\n",
 	    chunks > 1 ? ", in chunks a, b .." : "");
 	columns = end < columns ? end : columns;
-	for (uint32_t i = 0; i < stages && i < TIMELINE_ROWS; i++) {
+	for (uint32_t i = 0; i < shown; i++) {
 		const struct stage *st = &s->stage[i];
 		size_t n = (size_t)columns * (size_t)cell;
 		char *line = xalloc(n + (size_t)cell * 2 + 1);
@@ -249,7 +250,7 @@ report_pipeline(const struct shard *s, struct buf *out)
 	}
 	if (cut)
 		buf_printf(out, "  (%llu of %llu columns, %u of %u stages)\n", llu(columns),
-		    llu(end), stages < TIMELINE_ROWS ? stages : TIMELINE_ROWS, stages);
+		    llu(end), shown, stages);
 }
 
 static const char *

@@ -287,7 +287,7 @@ schedule(struct shard *s, const char *kind, const uint64_t *microbatches, uint32
 }
 
 uint64_t
-schedule_run(const struct shard *s, uint32_t step, uint64_t **start)
+schedule_run(const struct shard *s, uint32_t step, uint64_t **start, uint32_t stages)
 {
 	uint32_t edges = 2 * s->nstages * s->stage[0].nchunks;
 	uint64_t n = s->stage[0].step[step].microbatches, end = 0;
@@ -298,7 +298,7 @@ schedule_run(const struct shard *s, uint32_t step, uint64_t **start)
 
 	for (uint32_t e = 0; e < edges; e++)
 		sent[e] = xalloc(n * sizeof **sent);
-	for (uint32_t i = 0; start && i < s->nstages; i++)
+	for (uint32_t i = 0; i < stages; i++)
 		start[i] = xalloc(s->stage[i].step[step].action.n * sizeof **start);
 	while (moved) {
 		moved = false;
@@ -313,7 +313,7 @@ schedule_run(const struct shard *s, uint32_t step, uint64_t **start)
 					now[i] = *message - 1;
 				if (a->kind == SEND)
 					*message = now[i] + 1;
-				if (start)
+				if (i < stages)
 					start[i][next[i]] = now[i];
 				now[i] += a->kind == PASS ? schedule_cost(s->graph, a->phase) : 0;
 			}

@@ -145,10 +145,11 @@ enum { SCHEDULE_COST = 3 }; /* of all phases */
 /* How long a pass takes. */
 uint32_t schedule_cost(const struct graph *g, enum phase phase);
 /*
- * When each action of a step starts, by stage and action, if that is asked for, where passes take
- * those times and what moves data none; gives the end of the last, 0 if some wait for ever.
+ * When each action of a step starts, by stage and action, of so many of the first stages, where
+ * passes take those times and what moves data none; gives the end of the last, 0 if some wait for
+ * ever.
  */
-uint64_t schedule_run(const struct shard *s, uint32_t step, uint64_t **start);
+uint64_t schedule_run(const struct shard *s, uint32_t step, uint64_t **start, uint32_t stages);
 
 /* ---- rankcheck.c: every rank's program against all others ------------------------------------ */
 

@@ -38,7 +38,7 @@ bubble(const struct shard *s, uint32_t *live)
 			busy += schedule_cost(s->graph, a->phase);
 		}
 	}
-	uint64_t end = schedule_run(s, 0, start);
+	uint64_t end = schedule_run(s, 0, start, s->nstages);
 	return end ? 100 - 100 * (double)busy / (double)(end * s->mesh.size[OM_PIPELINE]) : 100;
 }
 
