@@ -74,6 +74,20 @@ scalar(const yaml_node_t *node)
 	return node->type == YAML_SCALAR_NODE ? (const char *)node->data.scalar.value : NULL;
 }
 
+/* Whether a text, or an item of a list, is YAML's null and not a text. */
+static bool
+is_null(const yaml_node_t *node)
+{
+	static const char *const word[] = { "~", "null", "Null", "NULL" };
+	const char *s = scalar(node);
+
+	for (size_t i = 0; i < OM_LEN(word); i++)
+		if (s && node->data.scalar.style == YAML_PLAIN_SCALAR_STYLE &&
+		    strcmp(s, word[i]) == 0)
+			return true;
+	return false;
+}
+
 /* The value as a message shows it. */
 static const char *
 shown(const yaml_node_t *node, char text[64])
@@ -144,7 +158,7 @@ set_list(struct reader *r, yaml_node_t *node, struct om_list *list, double min)
 		yaml_node_t *item = *first ? yaml_document_get_node(&r->doc, *first) : node;
 		const char *s = scalar(item);
 
-		if (!s || !*s)
+		if (!s || !*s || is_null(item))
 			return false;
 		list->a[list->n++] = om_text("%s", s);
 	}
@@ -167,7 +181,7 @@ set(struct reader *r, const struct om_key *k, uint32_t which, yaml_node_t *node)
 
 	if (k->kind == OM_LIST)
 		return set_list(r, node, at, k->min);
-	if (!s || (k->kind != OM_TEXT && !plain))
+	if (!s || (k->kind != OM_TEXT && !plain) || (k->kind == OM_TEXT && is_null(node)))
 		return false;
 	switch (k->kind) {
 	case OM_WHOLE:

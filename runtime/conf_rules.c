@@ -10,20 +10,22 @@ static bool
 read_stage(const char *s, double before, struct om_lr_stage *stage)
 {
 	unsigned long long length;
+	double to;
 	char word[16];
 	int n, shape;
 
-	if (sscanf(s, "%lf over %llu%n", &stage->to, &length, &n) != 2)
+	if (sscanf(s, "%lf over %llu%n", &to, &length, &n) != 2 || (s[n] && s[n] != ' '))
 		return false;
-	*stage = (struct om_lr_stage){ length, OM_DECAY_LINEAR, before, stage->to };
-	for (s += n; sscanf(s, " %15s%n", word, &n) == 1; s += n)
-		if ((shape = om_key_choice(OM_DECAYS, word)) >= 0)
-			stage->shape = shape;
-		else if (strcmp(word, "from") != 0 ||
-			 sscanf(s, " from %lf%n", &stage->from, &n) != 1)
-			return false;
-	return !s[strspn(s, " ")] && length && stage->from >= 0 && stage->from <= 1000 &&
-	       stage->to >= 0 && stage->to <= 1000 && length <= OM_PLACES;
+	*stage = (struct om_lr_stage){ length, OM_DECAY_LINEAR, before, to };
+	s += n;
+	if (sscanf(s, " %15s%n", word, &n) == 1 && (shape = om_key_choice(OM_DECAYS, word)) >= 0) {
+		stage->shape = shape;
+		s += n;
+	}
+	if (sscanf(s, " from %lf%n", &stage->from, &n) == 1)
+		s += n;
+	return !s[strspn(s, " ")] && length && length <= OM_PLACES && stage->from >= 0 &&
+	       stage->from <= 1000 && to >= 0 && to <= 1000;
 }
 
 static void
@@ -78,10 +80,11 @@ read_periods(struct om_conf *c)
 			good = false;
 		}
 		peak[i] = peaks->n ? strtod(peaks->a[i], &end) : 1;
-		if (peaks->n && (*end || !(peak[i] >= 0 && peak[i] <= 1000))) {
+		if (peaks->n && (*end || !(peak[i] >= lr->final && peak[i] <= 1000))) {
 			om_diag(om_conf_given("lr.peaks"),
-			    "lr.peaks: %s must be a number from 0 to 1000", om_clip(peaks->a[i]));
-			om_diag_help("it is a part of lr.peak");
+			    "lr.peaks: %s must be a number from lr.final = %g to 1000",
+			    om_clip(peaks->a[i]), lr->final);
+			om_diag_help("it is a part of lr.peak, from which the period decays");
 			good = false;
 		}
 	}
@@ -126,17 +129,18 @@ relations_lr(struct om_conf *c)
 	struct om_at warmup = om_conf_given("lr.warmup"), schedule = om_conf_given("lr.schedule");
 	unsigned long long w = lr->warmup, d = lr->decay, f = lr->decay_from, n = lr->length;
 	const char *unit = lr->unit == OM_TOKENS ? "token" : "step";
-	struct om_lr of_one = *lr;
+	bool staged = lr->schedule == OM_STAGES || lr->schedule == OM_WSDS;
+	struct om_lr of_one;
 	char end[64];
 	double rate;
 
-	if (lr->schedule == OM_STAGES || lr->schedule == OM_WSDS) {
-		if (lr->schedule == OM_STAGES)
-			read_stages(c);
-		else
-			read_periods(c);
+	if (lr->schedule == OM_STAGES)
+		read_stages(c);
+	if (lr->schedule == OM_WSDS)
+		read_periods(c);
+	if (staged && !lr->nstages)
 		return;
-	}
+	of_one = *lr;
 	of_one.peak = 1;
 	end_text(c, end);
 	if (lr->schedule == OM_INVERSE_SQRT && !w) {

@@ -227,6 +227,10 @@ om_data_open(struct om_data *d, const struct om_model *m, const struct om_set *s
 	}
 	if (set->nsources)
 		take(d, set);
+	if (d->filter || d->cut) /* other labels are other data */
+		d->crc = om_crc32c(d->crc, &(uint64_t[]){ d->filter, d->cut }, 16);
+	for (uint32_t i = 0; (d->masks || d->cut) && i < d->nsources; i++) /* other documents too */
+		d->crc = om_crc32c(d->crc, &(uint64_t[]){ d->source[i].eos, d->source[i].bos }, 16);
 	d->nseq = d->first[d->nsources];
 	d->ids = om_alloc(d->seq + 1, sizeof *d->ids);
 	d->begins = om_alloc(d->seq + 1, sizeof *d->begins);

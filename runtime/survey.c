@@ -255,7 +255,7 @@ one_set(const struct om_model *m, const struct om_conf *c, const struct om_set *
 	if (set == &c->data)
 		reading_rate(&d);
 	if (all.labels != d.tokens)
-		printf("labels: %s of %s tokens, %.1f%%\n", om_commas(all.labels),
+		printf("label masks: %s of %s tokens are labels, %.1f%%\n", om_commas(all.labels),
 		    om_commas(d.tokens), 100 * (double)all.labels / (double)d.tokens);
 	if (d.mix)
 		sources(&d, of, run);

@@ -37,13 +37,14 @@ static struct roll *roll; /* NULL: mpirun was not started by a trainer */
 static pid_t child;
 static char folder[] = "/tmp/om-XXXXXX"; /* mpirun's: one that ends removes what another begins */
 
-static volatile sig_atomic_t asked; /* how often a signal asked for the end */
+static volatile sig_atomic_t asked;    /* how often a signal asked for the end */
+static volatile sig_atomic_t asked_by; /* the last of them */
 
 static void
 on_signal(int sig)
 {
-	(void)sig;
 	asked++;
+	asked_by = sig;
 }
 
 static struct roll *
@@ -166,8 +167,9 @@ struct launch {
 	bool lost[NPIPES]; /* who read it has left */
 	char words[1 << 13];
 	size_t nwords;
-	int gone, pid; /* the rank that was the first to be gone, -1: none */
-	bool late;     /* some did not come out of MPI_Init */
+	int gone, pid;  /* the rank that was the first to be gone, -1: none */
+	bool cut_short; /* a signal ended them before they had anything to save, or at once */
+	bool late;      /* some did not come out of MPI_Init */
 };
 
 /*
@@ -326,6 +328,7 @@ attend(struct launch *l)
 		if (since > 0 && om_now() - since > PATIENCE)
 			kill(-child, SIGKILL);
 	} while (!over);
+	l->cut_short = told && !save;
 	if (told == 1 && !save)
 		fprintf(stderr, "ended by a signal, before there was anything to save\n");
 	if (!told && !roll->spoke && !all_ended(l))
@@ -466,7 +469,8 @@ om_comm_launch(uint32_t world, double timeout, char **argv)
 	}
 	status = attend(&l);
 	remove_folder();
-	status = l.late                ? OM_EXIT_LOST
+	status = l.cut_short           ? 128 + asked_by
+		 : l.late              ? OM_EXIT_LOST
 		 : WIFSIGNALED(status) ? 128 + WTERMSIG(status)
 				       : WEXITSTATUS(status);
 	if (!status && !all_ended(&l))

@@ -395,6 +395,12 @@ says "data: what it is" 1 "data.eos = x must be a whole number from 0 to 4294967
 says "data: bos" 1 "data: data.bos = 256 is not a token, the model's vocab_size is 256; correct it" "$S" data run.yaml data.bos=256
 says "data: labels of what is not known" 1 "data.cut_labels is about documents, and the file has no index that says where they end; \
 set data.eos to the token that ends one" "$S" data run.yaml data.cut_labels=true
+check "data: labels cut" "$S" train run.yaml steps=5 data.paths=n5.npy data.eos=46 data.cut_labels=true checkpoint.dir=CUT
+for other in "data.eos=46" "data.eos=46 data.cut_labels=true data.repetition_filter=true" "data.eos=32 data.cut_labels=true"; do
+	# shellcheck disable=SC2086 # several
+	says "data: resumed with other labels, $other" 1 "was trained with a data checksum of" \
+		"$S" train run.yaml steps=8 data.paths=n5.npy checkpoint.dir=CUT $other
+done
 check "data: documents" sh -c "$S data run.yaml 'data.paths=[mega4.bin, llm16.bin, n5.npy]' data.eos=46 >data.out &&
 	$S data run.yaml data.paths=n5.npy data.eos=46 data.bos=32 >bos.out"
 cat >documents.py <<'PY'
@@ -565,7 +571,7 @@ says "another mask" 1 "Mraw/step-000030 was trained with a data checksum of" "$S
 says "no mask any more" 1 "Mraw/step-000030 was trained with a data checksum of" "$S" train run.yaml steps=40 checkpoint.dir=Mraw
 says "trainer data checks masks" 1 "mask.late: byte 4500 is 7" "$S" data run.yaml data.label_mask_paths=mask.late
 says "trainer data says how fast training reads" 0 "in the order of training: 562 sequences read in" "$S" data run.yaml
-says "trainer data counts labels" 0 "labels: 6,299 of 9,000 tokens, 70.0%" "$S" data run.yaml data.label_mask_paths=mask.u1
+says "trainer data counts labels" 0 "label masks: 6,299 of 9,000 tokens are labels, 70.0%" "$S" data run.yaml data.label_mask_paths=mask.u1
 says "a mask of nothing" 1 "eval.label_mask_paths is set, but eval.paths is not set" "$S" train run.yaml eval.label_mask_paths=[mask.u1]
 
 # packing: documents are sentences
