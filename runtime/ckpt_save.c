@@ -158,10 +158,8 @@ settle(struct out *o, int64_t *x, uint64_t n)
 static int
 create(struct out *o, const char *file)
 {
-	char *path = om_text("%s/%s", o->tmp, file);
-	int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+	int fd = om_create(o->tmp, file);
 
-	free(path);
 	if (fd < 0)
 		fail(o, file);
 	return fd;

@@ -1,5 +1,6 @@
 /* Memory, the host's arena among it, time and small texts. */
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -207,6 +208,17 @@ om_arena_map(uint64_t bytes, uint64_t written)
 	p += (huge - (uintptr_t)p % huge) % huge;
 	madvise(p, bytes, MADV_HUGEPAGE); /* a wish; kernels without it say no */
 	return p;
+}
+
+int
+om_create(const char *dir, const char *file)
+{
+	char *path = om_text("%s/%s", dir, file);
+	int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666), error = errno;
+
+	free(path);
+	errno = error;
+	return fd;
 }
 
 bool

@@ -52,6 +52,7 @@ void *om_alloc(size_t n, size_t size); /* zeroed; ends the process when memory i
 char *om_text(const char *fmt, ...) OM_PRINTF(1, 2); /* a new string; free() it */
 /* path and suffix, and where that is taken ".2", ".3", ... after it; free() it. */
 char *om_free_name(const char *path, const char *suffix);
+int om_create(const char *dir, const char *file);   /* a new file in it, to write; < 0: errno */
 bool om_write_all(int fd, const void *p, size_t n); /* false: errno */
 /* One of 16 static texts, reused in turn. */
 const char *om_commas(uint64_t n);                   /* 12,345 */
