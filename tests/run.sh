@@ -1,7 +1,8 @@
 #!/bin/sh
 # Runs the suites side by side; each one ends with "N passed, N failed", and the last line is their sum.
 # Usage: tests/run.sh [all | SUITE,SUITE...]
-#   JOBS=2  how many suites run at a time; otherwise one for each processor, four at most
+#   JOBS=2  how many suites run at a time; otherwise one more than there are processors, since suites of ranks mostly wait
+#           for time-outs, and four at most
 #   FULL=1  each suite at full length (make bigcheck); SEED=N what random descriptions and layouts begin with, else the day
 # tests/README.md says what each suite proves and how long it takes.
 set -u
@@ -27,7 +28,7 @@ runtime bash tests/runtime/run.sh $full
 cuda sh tests/gpu/compile.sh build/olmogen $work/cuda $full
 commands sh tests/gpu/commands.sh build/olmogen $work/commands
 readme python3 tests/readme/run.py . $work/readme
-peer $quick sh tests/peer/run.sh build/olmogen $work/peer
+peer $quick sh tests/peer/run.sh build/olmogen $work/peer $full
 layrandom $quick sh tests/parallel/random.sh build/olmogen $work/layrandom $seed $layouts
 kernels sh tests/numeric/kernels.sh $work/kernels
 emit sh tests/emit/run.sh build/olmogen build/san/olmogen $work/emit
@@ -79,7 +80,7 @@ for name in $only; do
 		exit 2
 	}
 done
-jobs=${JOBS:-$(nproc 2>/dev/null || echo 1)}
+jobs=${JOBS:-$(($(nproc 2>/dev/null || echo 1) + 1))}
 [ -n "${JOBS:-}" ] || [ "$jobs" -le 4 ] || jobs=4
 
 mkdir -p "$work/bin"

@@ -83,7 +83,8 @@ no few up.c "nothing in it becomes more; leave out upcycle=" upcycle=0
 no few up.e "has 6 experts, the trainer's model 3, which has to be a multiple" upcycle=0
 no more up.hf 'has num_experts = 3, the trainer' ''
 no few mixtral-0/in 'only experts, and what is said of training, may differ' upcycle=0
-no few qwen3-1/out "the trainer's model" upcycle=0
+cp -r qwen3-0/out up.heads && sed 's/"num_attention_heads": 2/"num_attention_heads": 6/' qwen3-0/out/config.json >up.heads/config.json
+no few up.heads "num_attention_heads = 6, the trainer's model 2" upcycle=0
 no few qwen3-0/out 'import takes upcycle=NOISE, from 0 to 1, and with it seed=N' seed=3 2
 no few qwen3-0/out 'import takes upcycle=NOISE, from 0 to 1, and with it seed=N' upcycle=2 2
 trainer narrow 'num_experts = 2, top_k = 1, shared_hidden_size = 8'
