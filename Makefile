@@ -75,9 +75,14 @@ $(B)/tests/%: tests/unit/%.c $(wildcard tests/unit/*.h) $(GEN_OBJ)
 	$(quiet)mkdir -p $(@D)
 	$(quiet)$(CC) $(ALL_CFLAGS) -o $@ $< $(filter-out $(B)/generator/main.o,$(GEN_OBJ)) $(LIBS)
 
+# two checkpoints against each other, in suites that train
+$(B)/tests/compare: tests/parallel/compare.c $(wildcard runtime/*.c runtime/one/*.c runtime/cpu/*.c runtime/*.h)
+	$(quiet)mkdir -p $(@D)
+	$(quiet)$(CC) $(STD) -D_DEFAULT_SOURCE -O1 -Wall -Wextra -Werror -fopenmp -Iruntime -o $@ $(filter %.c,$^) -lyaml -ljansson -lm
+
 # What the README calls the test command: sets up what it needs, ends with "N passed, N failed".
 check: deps
-	$(quiet)$(MAKE) --no-print-directory -j2 all build/tests/streams
+	$(quiet)$(MAKE) --no-print-directory -j2 all build/tests/streams build/tests/compare
 	$(quiet)$(MAKE) --no-print-directory -j2 SAN=address,undefined CFLAGS='-O1 -g' all \
 		$(STAGES:%=build/san/tests/%_test)
 	$(quiet)sh tests/run.sh $(ONLY)

@@ -5,6 +5,7 @@ out=out # where says puts what a command prints; check: $out.check
 logs=   # files whose ends tell why something failed, beside its name
 match=F # texts that says looks for are fixed; E: regular expressions
 within= # "timeout 180": what says runs commands under
+root=$(cd "$(dirname "$0")/../.." && pwd)
 
 ok() { passed=$((passed + 1)); }
 fail() { # what failed
@@ -41,6 +42,21 @@ count() { # NAME TEXT: what a program that counts itself printed; its last line 
 	echo "$2" | grep FAIL | head -n 10
 	set -- $(echo "$2" | sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p' | tail -n 1)
 	passed=$((passed + ${1:-0})) failed=$((failed + ${2:-1}))
+}
+
+# Several suites want the runtime's objects: with the same words in each, so that the compiler cache makes them once.
+cc="${CC:-gcc} -std=c11 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -Wall -Wextra -Wpedantic -Werror -fopenmp -I$root/runtime"
+plain="-O1 -g"
+san="$plain -fsanitize=address,undefined -fno-sanitize-recover=all"
+compiles() { # FOLDER FLAGS one | mpi: prints the commands, a line each
+	for source in "$root"/runtime/*.c "$root"/runtime/cpu/*.c "$root/runtime/$3"/*.c; do
+		with=$cc
+		[ "${source%/mpi/*}" = "$source" ] || with="mpicc ${cc#* }"
+		echo "$with $2 -c $source -o $1/$(basename "$source" .c).o"
+	done
+}
+side_by_side() { # commands from there, a line each
+	xargs -P 2 -d '\n' -n 1 sh -c
 }
 
 # The last line of a suite, and its status.

@@ -14,7 +14,8 @@ export FUZZ_DIR LC_ALL=C ASAN_OPTIONS=detect_leaks=0:handle_abort=1
 trap 'rm -rf "$FUZZ_DIR"' EXIT
 
 if [ "$what" = fuzz ]; then
-	cc=clang san='-O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all'
+	san='-O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all'
+	cc="clang -std=c11 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -w -Iruntime -idirafter $(gcc -print-file-name=include)" # omp.h
 	link=-fsanitize=fuzzer gen=$work/gen more=
 	echo 'int LLVMFuzzerTestOneInput(const char *p, long n) { return !p && n; }' >"$work/try.c"
 	clang -fsanitize=fuzzer,address "$work/try.c" -o "$work/try" 2>"$work/try.log" || {
@@ -24,28 +25,24 @@ if [ "$what" = fuzz ]; then
 	}
 	make -s CC=clang WARN=-w san_flags="$san" "B=$gen" "$gen/olmogen" || exit 1
 else
-	cc=${CC:-gcc} san='-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all'
 	link= gen=build/san more=tests/fuzz/driver.c # what make check has built
 fi
-flags="-std=c11 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -w -Iruntime -Igenerator $san"
-flags="$flags -idirafter $(gcc -print-file-name=include)" # omp.h
 wrap=-Wl
 for f in malloc calloc realloc free om_comm_abort om_ckpt_open om_arena_host; do wrap=$wrap,--wrap=$f; done
 heap=-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=free
 
 # ---- build ----
-rm -f "$work"/*.o # also of sources that are no longer there
+rm -rf "$work"/*.o "$work/r" # also of sources that are no longer there
+mkdir "$work/r"
 {
-	for f in runtime/*.c runtime/cpu/*.c runtime/one/*.c; do
-		[ "$f" = runtime/om_main.c ] || echo "$cc $flags -c $f -o $work/r_$(basename "$f" .c).o"
-	done
-	echo "$cc $flags -Dmain=model_main -DTEST_V=16 -c tests/unit/runtime_model.c -o $work/model.o"
-	for f in tests/fuzz/*.c; do echo "$cc $flags -c $f -o $work/$(basename "$f" .c).o"; done
-} | xargs -P 2 -d '\n' -n 1 sh -c || suite_stop "does not compile"
+	compiles "$work/r" "$san" one | grep -v /om_main.c
+	echo "$cc $san -w -Dmain=model_main -DTEST_V=16 -c tests/unit/runtime_model.c -o $work/model.o"
+	for f in tests/fuzz/*.c; do echo "$cc $san -w -Igenerator -c $f -o $work/$(basename "$f" .c).o"; done
+} | side_by_side || suite_stop "does not compile"
 [ -z "$more" ] || more=$work/driver.o
 objects=$(ls generator/*.c generator/*/*.c | grep -vE '/(main|embed)\.c$' | sed "s|^|$gen/|; s|c$|o|")
 generator="$objects $(ls "$gen"/runtime/*.o "$gen"/embedded.o) -llua5.4 -lyaml -ljansson -lm -ldl"
-trainer="$work/r_*.o -lyaml -ljansson -lm -lgomp"
+trainer="$work/r/*.o -lyaml -ljansson -lm -lgomp"
 for h in $names; do
 	case $h in
 	import) with="$work/model.o $trainer $wrap" ;;

@@ -7,19 +7,17 @@ set -u
 export LC_ALL=C OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl_vader_single_copy_mechanism=none
-root=$(cd "$(dirname "$0")/../.." && pwd)
 full=${2:-}
 rm -rf "$1" && mkdir -p "$1/o" && work=$(cd "$1" && pwd)
 # where another mpirun ends, it removes the folder that this one is about to use
 OMPI_MCA_orte_tmpdir_base=$(mktemp -d) && export OMPI_MCA_orte_tmpdir_base
 trap 'rm -rf "$OMPI_MCA_orte_tmpdir_base"' EXIT
-flags="-std=c11 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -Wall -Wextra -Wpedantic -Werror -fopenmp -I$root/runtime -O1 -g"
-flags="$flags -fsanitize=address,undefined -fno-sanitize-recover=all"
-for f in "$root"/runtime/*.c "$root"/runtime/cpu/*.c "$root"/runtime/mpi/*.c "$root"/tests/parallel/ckpt_check.c; do
-	echo "mpicc $flags -c $f -o $work/o/$(basename "$f" .c).o"
-done | xargs -P 2 -d '\n' -n 1 sh -c &&
+{
+	compiles "$work/o" "$san" mpi
+	echo "$cc $san -c $root/tests/parallel/ckpt_check.c -o $work/o/ckpt_check.o"
+} | side_by_side &&
 	# shellcheck disable=SC2086 # several flags
-	mpicc $flags -Wl,--wrap=mkdir,--wrap=fsync,--wrap=rename,--wrap=om_write_all,--wrap=fstatvfs "$work"/o/*.o -lyaml -ljansson -lm \
+	mpicc -fopenmp $san -Wl,--wrap=mkdir,--wrap=fsync,--wrap=rename,--wrap=om_write_all,--wrap=fstatvfs "$work"/o/*.o -lyaml -ljansson -lm \
 		-o "$work/check" || suite_stop "does not compile"
 cd "$work" || exit 1
 

@@ -19,10 +19,13 @@ one() { # name, source, flags
 	fi
 }
 processes() { # real, "ranks expert"...
-	rt=$here/../../runtime real=$1
+	real=$1
 	shift
-	if mpicc $flags -DOM_MPI -DOM_REAL=$real -o "$work/expert_mpi" "$here/expert_check.c" \
-		"$rt"/*.c "$rt"/mpi/*.c "$rt"/cpu/*.c -lyaml -ljansson -lm; then
+	rm -rf "$work/o"
+	mkdir "$work/o"
+	if compiles "$work/o" "$plain" mpi | side_by_side &&
+		mpicc $flags -DOM_MPI -DOM_REAL=$real -o "$work/expert_mpi" "$here/expert_check.c" "$work"/o/*.o -lyaml -ljansson -lm
+	then
 		for layout; do
 			count "expert_mpi $layout, seed $seed" "$("$work/expert_mpi" "$seed" $layout 2>&1)"
 		done

@@ -6,9 +6,6 @@ olmogen=$(realpath "$1") work=$(realpath -m "$2") which=${3:-few}
 cd "$(dirname "$0")/../.." || exit 1
 rm -rf "$work" # checkpoints of an earlier run are not to be compared
 mkdir -p "$work"
-gcc -std=c11 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -O1 -Wall -Wextra -Werror -fopenmp -Iruntime -o "$work/compare" \
-	tests/parallel/compare.c runtime/*.c runtime/one/*.c runtime/cpu/*.c -lyaml -ljansson -lm
-is "compare builds" $?
 awk -f tests/parallel/text.awk >"$work/data"
 cat >"$work/run.yaml" <<EOF2
 data: { paths: [$work/data], format: bytes, eos: 32 }
@@ -40,9 +37,9 @@ numbers() { # of metrics: losses and norms, one a line; or those of one name
 }
 tolerance=1e-5
 near() { # NAME BASE
-	far=$("$work/compare" 1e-5 "$work/$2.ckpt/step-000001" "$work/$1.ckpt/step-000001" exp_avg)
+	far=$(build/tests/compare 1e-5 "$work/$2.ckpt/step-000001" "$work/$1.ckpt/step-000001" exp_avg)
 	is "$1: gradients of step 1: $far" $?
-	far=$("$work/compare" $tolerance "$work/$2.ckpt/step-000020" "$work/$1.ckpt/step-000020" model)
+	far=$(build/tests/compare $tolerance "$work/$2.ckpt/step-000020" "$work/$1.ckpt/step-000020" model)
 	is "$1: weights after 20 steps: $far" $?
 	numbers "$work/$2.jsonl" >"$work/a"
 	numbers "$work/$1.jsonl" >"$work/b"
@@ -60,7 +57,7 @@ layout() { # NAME [BASE] -D...: against one rank
 	near "$name" $base
 }
 same() { # NAME BASE: to the bit
-	far=$("$work/compare" 0 "$work/$2.ckpt/step-000020" "$work/$1.ckpt/step-000020")
+	far=$(build/tests/compare 0 "$work/$2.ckpt/step-000020" "$work/$1.ckpt/step-000020")
 	is "$1: the bits of $2: $far" $?
 }
 base() { # NAME -D...: another model on one rank
@@ -89,7 +86,7 @@ diff -r "$work/one.hf" "$work/pp2ep2.hf" && [ "$(ls "$work/one.hf" | wc -l)" = 3
 is "the same export" $?
 for t in one pp2ep2; do
 	"$work/$t/trainer" import "$work/pp2ep2.hf" "$work/$t.back" >"$work/back.out" 2>&1 &&
-		far=$("$work/compare" 0 "$work/first.ckpt/step-000020" "$work/$t.back/step-000000" model)
+		far=$(build/tests/compare 0 "$work/first.ckpt/step-000020" "$work/$t.back/step-000000" model)
 	is "$t imports the weights: $far" $?
 done
 diff -r "$work/one.back" "$work/pp2ep2.back"
@@ -108,7 +105,7 @@ cuts cut >"$work/a"
 cuts pp2cut >"$work/b"
 cmp -s "$work/a" "$work/b" && awk '$1 > 0 && $1 < 1 { n++ } END { exit n < 20 }' "$work/a"
 is "the same share of rows is cut in both, some are" $?
-"$work/compare" 1e-5 "$work/one.ckpt/step-000020" "$work/cut.ckpt/step-000020" model >/dev/null
+build/tests/compare 1e-5 "$work/one.ckpt/step-000020" "$work/cut.ckpt/step-000020" model >/dev/null
 [ $? = 1 ]
 is "and that changes the weights" $?
 
@@ -120,7 +117,7 @@ for leg in "pp2ep2 8" "dp2 14" "one 20"; do
 		steps="$2" >"$work/chain.out" 2>&1
 	is "chain: $1 to step $2" $?
 done
-far=$("$work/compare" 1e-5 "$work/one.ckpt/step-000020" "$work/chain.ckpt/step-000020" model)
+far=$(build/tests/compare 1e-5 "$work/one.ckpt/step-000020" "$work/chain.ckpt/step-000020" model)
 is "chain: weights: $far" $?
 
 # SkipStep, whose limits are of the losses before: the same steps are skipped everywhere
@@ -171,7 +168,7 @@ drawn() { # NAME -D...: against one rank
 	shift
 	build "$name" -D weights=bf16 -D moments=bf16 -D global=2 "$@"
 	OM_POISON=1 train "$name"
-	far=$("$work/compare" 1e-5 "$work/drawn.ckpt/step-000004" "$work/$name.ckpt/step-000004" exp_avg 1e-3)
+	far=$(build/tests/compare 1e-5 "$work/drawn.ckpt/step-000004" "$work/$name.ckpt/step-000004" exp_avg 1e-3)
 	is "$name: moments after 4 steps: $far" $?
 }
 base drawn -D weights=bf16 -D moments=bf16 -D global=2
@@ -221,7 +218,7 @@ if [ "$which" = all ]; then
 	build dp2bf16 -D weights=bf16 -D data=2 -D expert=2
 	train dp2bf16
 	# what is near in fp32 may round apart in bf16, and send a token to another expert: then weights part, losses hardly
-	far=$("$work/compare" 1e-5 "$work/bf16.ckpt/step-000005" "$work/dp2bf16.ckpt/step-000005" model)
+	far=$(build/tests/compare 1e-5 "$work/bf16.ckpt/step-000005" "$work/dp2bf16.ckpt/step-000005" model)
 	is "dp2bf16: weights after 5 steps: $far" $?
 	numbers "$work/bf16.jsonl" loss >"$work/a"
 	numbers "$work/dp2bf16.jsonl" loss >"$work/b"

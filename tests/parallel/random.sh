@@ -8,8 +8,6 @@ cd "$(dirname "$0")/../.." || exit 1
 refused=0
 rm -rf "$work"
 mkdir -p "$work"
-gcc -std=c11 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -O1 -Wall -Wextra -Werror -fopenmp -Iruntime -o "$work/compare" \
-	tests/parallel/compare.c runtime/*.c runtime/one/*.c runtime/cpu/*.c -lyaml -ljansson -lm || exit 1
 awk -f tests/parallel/text.awk >"$work/data"
 cat >"$work/run.yaml" <<EOF2
 data: { paths: [$work/data], format: bytes, eos: 32 }
@@ -62,7 +60,7 @@ while IFS='|' read -r model layout; do
 	for what in "1e-5 1 exp_avg." "2e-3 2 model." "1e-3 2 exp_avg."; do
 		set -- $what
 		[ $good = 1 ] || continue
-		"$work/compare" "$1" "$work/a/step-00000$2" "$work/b/step-00000$2" "$3" >"$work/log" 2>&1 || good=0
+		build/tests/compare "$1" "$work/a/step-00000$2" "$work/b/step-00000$2" "$3" >"$work/log" 2>&1 || good=0
 	done
 	if [ $good = 1 ]; then
 		ok

@@ -5,7 +5,6 @@ set -u
 . "$(dirname "$0")/../suite.sh"
 export LC_ALL=C OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 cd "$(dirname "$0")/../.." || exit 1
-root=$PWD
 rm -rf "$1" && mkdir -p "$1" && cd "$1" || exit 1
 # where another mpirun ends, it removes the folder that this one is about to use
 OMPI_MCA_orte_tmpdir_base=$(mktemp -d) && export OMPI_MCA_orte_tmpdir_base
@@ -32,22 +31,19 @@ when() { # when FILE COMMAND...: in the background, once the file is there
 }
 
 # ---- build ---------------------------------------------------------------------------------------------------
-cc="-std=c11 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -Wall -Wextra -Wpedantic -Werror -fopenmp -O1 -g -I$root/runtime"
 mkdir o
 {
-	for f in "$root"/runtime/*.c "$root"/runtime/cpu/*.c "$root"/runtime/mpi/*.c; do
-		echo "mpicc $cc -c $f -o o/$(basename "$f" .c).o"
-	done
+	compiles o "$plain" mpi
 	# so small that a few thousand numbers take several messages and blocks
-	echo "mpicc $cc -DOM_COMM_PIECE=100000 -DOM_COMM_SCRATCH=65536 -c $root/runtime/mpi/comm.c -o small.o"
-	echo "mpicc $cc -c $root/tests/parallel/comm_check.c -o check.o"
-	echo "gcc $cc -c $root/runtime/one/comm.c -o one.o"
-	echo "gcc $cc -c $root/tests/parallel/layers.c -o l1.o"
+	echo "mpicc ${cc#* } $plain -DOM_COMM_PIECE=100000 -DOM_COMM_SCRATCH=65536 -c $root/runtime/mpi/comm.c -o small.o"
+	echo "mpicc ${cc#* } $plain -c $root/tests/parallel/comm_check.c -o check.o"
+	echo "$cc $plain -c $root/runtime/one/comm.c -o one.o"
+	echo "$cc $plain -c $root/tests/parallel/layers.c -o l1.o"
 	for l in "2 1 1" "1 2 1" "2 2 1" "1 2 2" "2 2 2" "1 4 1"; do
 		set -- $l
-		echo "gcc $cc -DDATA=$1 -DPIPELINE=$2 -DCHUNKS=$3 -c $root/tests/parallel/layers.c -o l$1$2$3.o"
+		echo "$cc $plain -DDATA=$1 -DPIPELINE=$2 -DCHUNKS=$3 -c $root/tests/parallel/layers.c -o l$1$2$3.o"
 	done
-} | xargs -P 2 -d '\n' -n 1 sh -c || suite_stop "does not compile"
+} | side_by_side || suite_stop "does not compile"
 alone=$(ls o/*.o | grep -vE '/(comm|launch)\.o')
 mpicc -fopenmp check.o small.o o/launch.o $alone -lyaml -ljansson -lm -o check || fail "link check"
 gcc -fopenmp l1.o one.o $alone -lyaml -ljansson -lm -o l1 || fail "link l1"

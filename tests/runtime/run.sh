@@ -6,7 +6,6 @@ set -u
 export LC_ALL=C
 cd "$(dirname "$0")" || exit 1
 bless=${1:-} which=${1:-}
-root=$PWD/../..
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 out=$work/out
@@ -19,17 +18,12 @@ await() { # FILE TEXT: waits till the file has it, half a minute at most
 }
 
 # ---- build: the runtime once plain and once under the sanitizers, six models -----------------------------
-cc="${CC:-gcc} -std=c11 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -Wall -Wextra -Wpedantic -Werror -fopenmp"
-san="-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all"
 mkdir "$work/o" "$work/s"
 {
-	for f in "$root"/runtime/*.c "$root"/runtime/cpu/*.c "$root"/runtime/one/*.c; do
-		b=$(basename "$f" .c)
-		echo "$cc -I$root/runtime -O2 -c $f -o $work/o/$b.o"
-		echo "$cc -I$root/runtime $san -c $f -o $work/s/$b.o"
-	done
+	compiles "$work/o" "$plain" one
+	compiles "$work/s" "$san" one
 	m=$root/tests/unit/runtime_model.c
-	echo "$cc -I$root/runtime -O2 -DOM_CPU_STEPS=2 -c $root/runtime/cpu/device.c -o $work/ahead.o"
+	echo "$cc $plain -DOM_CPU_STEPS=2 -c $root/runtime/cpu/device.c -o $work/ahead.o"
 	# copies that are saved take longer than many steps, and the next update waits for them
 	echo '#include <unistd.h>
 #include "om_rt.h"
@@ -41,16 +35,16 @@ __wrap_om_aside_get(const unsigned char *arena, uint64_t off, void *to, size_t n
 	usleep(2000);
 	__real_om_aside_get(arena, off, to, n, slot);
 }' >"$work/slow.c"
-	echo "$cc -I$root/runtime -O2 -c $work/slow.c -o $work/slow.o"
-	echo "$cc -O2 -c $m -o $work/float.o"
-	echo "$cc -O2 -DTEST_GLOBAL=64 -c $m -o $work/deep.o"
-	echo "$cc -O2 -DTEST_S=64 -c $m -o $work/long.o"
-	echo "$cc -O2 -DTEST_REAL=double -DTEST_SHARD=1000000 -c $m -o $work/double.o"
-	echo "$cc -O2 -DTEST_D=4 -DTEST_V=64 -DTEST_NAME='\"other\"' -c $m -o $work/other.o"
-	echo "$cc -O2 -DTEST_D=4 -DTEST_V=100352 -DTEST_NAME='\"wide\"' -c $m -o $work/wide.o"
+	echo "$cc $plain -c $work/slow.c -o $work/slow.o"
+	echo "$cc $plain -c $m -o $work/float.o"
+	echo "$cc $plain -DTEST_GLOBAL=64 -c $m -o $work/deep.o"
+	echo "$cc $plain -DTEST_S=64 -c $m -o $work/long.o"
+	echo "$cc $plain -DTEST_REAL=double -DTEST_SHARD=1000000 -c $m -o $work/double.o"
+	echo "$cc $plain -DTEST_D=4 -DTEST_V=64 -DTEST_NAME='\"other\"' -c $m -o $work/other.o"
+	echo "$cc $plain -DTEST_D=4 -DTEST_V=100352 -DTEST_NAME='\"wide\"' -c $m -o $work/wide.o"
 	echo "$cc $san -c $m -o $work/san.o"
 	for t in runtime runtime_file runtime_mix runtime_proc runtime_tokenizer; do echo "$cc $san -c $root/tests/unit/${t}_test.c -o $work/${t}_test.o"; done
-} | xargs -P 2 -d '\n' -n 1 sh -c || suite_stop "does not compile"
+} | side_by_side || suite_stop "does not compile"
 for v in float double other wide deep long; do
 	$cc "$work/$v.o" "$work"/o/*.o -static -lyaml -ljansson -lm -o "$work/$v" 2>"$work/ld" || { cat "$work/ld"; fail "link $v"; }
 done
@@ -211,7 +205,7 @@ open("zero.yaml", "w").write('data: {paths: ["a\\0b"]}\nsteps: 3\n')
 open("loop.yaml", "w").write("data: &a {paths: *a, data: *a}\nmodel: &m {model: *m}\nsteps: 3\n")
 PY
 mkfifo pipe.yaml
-limit() { says "limit: $1" 1 "$2" timeout 5 "$S" train "$1"; } # milliseconds each
+limit() { says "limit: $1" 1 "$2" timeout 20 "$S" train "$1"; } # milliseconds each
 limit flow.yaml "flow.yaml:1:101: error: there are more than 100 levels here"
 limit block.yaml "block.yaml:1:201: error: there are more than 100 levels here"
 limit level.yaml "level.yaml:1:15: error: data.paths = [...] must be a list of texts"
