@@ -18,6 +18,7 @@ static const char usage[] =
     "largest card's\n"
     "                    memory; --explain=target lists them\n"
     "  --plan            prints the plan and writes nothing\n"
+    "  --search=RANKS    tries the layouts of so many ranks, prints the fastest that fit\n"
     "  --emit-only       writes the sources, builds nothing\n"
     "  --check           writes nothing; fails if the tree on disk is not what would be emitted\n"
     "  --dump=STAGE      prints what a stage gives: load, check, graph, shard, fuse, plan or emit\n"
@@ -37,6 +38,7 @@ struct options {
 	const char *out, *target, *dump, *from_hf;
 	int plan, emit_only, check, no_fuse, verbose; /* 1: given */
 	int jobs;
+	uint64_t ranks; /* to search for; 0: not asked */
 	struct define *defs;
 	uint32_t ndefs;
 };
@@ -56,8 +58,8 @@ static void
 check_exclusive(const struct options *o)
 {
 	const char *given[] = { o->plan ? "--plan" : NULL, o->emit_only ? "--emit-only" : NULL,
-		o->check ? "--check" : NULL, o->dump ? "--dump" : NULL,
-		o->from_hf ? "--from-hf" : NULL };
+		o->check ? "--check" : NULL, o->ranks ? "--search" : NULL,
+		o->dump ? "--dump" : NULL, o->from_hf ? "--from-hf" : NULL };
 	const char *first = NULL;
 
 	for (unsigned i = 0; i < LEN(given); i++) {
@@ -192,6 +194,14 @@ compile(struct object *trainer, const char *dir, const struct options *o)
 	return build(dir, o->jobs, o->verbose);
 }
 
+static bool
+find_layout(const struct object *trainer, const struct options *o)
+{
+	struct buf text = { 0 };
+
+	return search_layouts(trainer, o->target, o->ranks, &text) && show(&text);
+}
+
 /* All trainers of all files; two of one name would share a folder. */
 static bool
 compile_files(char **path, int n, const struct options *o)
@@ -240,13 +250,13 @@ compile_files(char **path, int n, const struct options *o)
 		const char *dir = o->out && all.n == 1 ? o->out
 						       : xprintf("%s/%s", o->out ? o->out : "out",
 							     name->set ? name->str : "");
-		if (o->plan && i)
+		if ((o->plan || o->ranks) && i)
 			putchar('\n');
-		if (!compile(all.a[i], dir, o)) {
+		if (o->ranks ? !find_layout(all.a[i], o) : !compile(all.a[i], dir, o)) {
 			ok = false;
 			if (diag_count())
 				break;
-		} else if (!o->plan && !o->dump && !o->check) {
+		} else if (!o->plan && !o->ranks && !o->dump && !o->check) {
 			printf("%s%s\n", dir, o->emit_only ? "" : "/trainer");
 		}
 	}
@@ -258,6 +268,18 @@ static const char *
 suggest(const char *like)
 {
 	return like ? xprintf(" (did you mean %s?)", like) : "";
+}
+
+/* The argument of an option, a number in 1 .. most. */
+static long
+whole(const char *word, long most, const char *option)
+{
+	char *end;
+	long n = strtol(word, &end, 10);
+
+	if (end == word || *end || n < 1 || n > most)
+		bad_usage("%s%s is not in 1 .. %ld", option, word, most);
+	return n;
 }
 
 /* The argument of --dump. */
@@ -301,7 +323,7 @@ unknown_option(const char *given, const struct option *o)
 int
 main(int argc, char **argv)
 {
-	enum { DUMP = 256, EXPLAIN, FROM_HF, TARGET, HELP, VERSION };
+	enum { DUMP = 256, EXPLAIN, SEARCH, FROM_HF, TARGET, HELP, VERSION };
 	static struct options o = { .jobs = 2 };
 	static const struct option longs[] = {
 		{ "plan", no_argument, &o.plan, 1 },
@@ -309,6 +331,7 @@ main(int argc, char **argv)
 		{ "check", no_argument, &o.check, 1 },
 		{ "dump", required_argument, NULL, DUMP },
 		{ "explain", optional_argument, NULL, EXPLAIN },
+		{ "search", required_argument, NULL, SEARCH },
 		{ "from-hf", required_argument, NULL, FROM_HF },
 		{ "target", required_argument, NULL, TARGET },
 		{ "no-fuse", no_argument, &o.no_fuse, 1 },
@@ -338,19 +361,17 @@ main(int argc, char **argv)
 			o.defs[o.ndefs++] = (struct define){ optarg, eq + 1, false };
 			break;
 		}
-		case 'j': {
-			char *end;
-			long n = strtol(optarg, &end, 10);
-			if (*end || n < 1 || n > 1024)
-				bad_usage("-j %s is not in 1 .. 1024", optarg);
-			o.jobs = (int)n;
+		case 'j':
+			o.jobs = (int)whole(optarg, 1024, "-j ");
 			break;
-		}
 		case 'v':
 			o.verbose = 1;
 			break;
 		case DUMP:
 			o.dump = stage_named(optarg);
+			break;
+		case SEARCH:
+			o.ranks = (uint64_t)whole(optarg, 1048576, "--search=");
 			break;
 		case FROM_HF:
 			if (!*optarg)

@@ -8,10 +8,8 @@
 
 #include "search.h"
 
-/* As they keep less. */
-static const char *const levels[] = { "none", "rows", "cheap", "experts", "block" };
+const char *const search_levels[SEARCH_LEVELS] = { "none", "rows", "cheap", "experts", "block" };
 enum {
-	LEVELS = LEN(levels),
 	KINDS_MORE = 2,  /* than with one choice for all */
 	KINDS_MOST = 32, /* with more there is one choice for all: a plan takes time by the kind */
 };
@@ -28,10 +26,10 @@ struct choice {
 };
 struct search {
 	struct object *trainer;
-	ARRAY(struct object **) layer; /* those that say "auto", where the model lists them */
-	struct object **as[LEVELS];    /* each with what it would be */
-	uint64_t room;                 /* bytes a rank may need */
-	struct choice same, mixed;     /* the best that fit */
+	ARRAY(struct object **) layer;     /* those that say "auto", where the model lists them */
+	struct object **as[SEARCH_LEVELS]; /* each with what it would be */
+	uint64_t room;                     /* bytes a rank may need */
+	struct choice same, mixed;         /* the best that fit */
 };
 
 struct plan *
@@ -58,11 +56,11 @@ find_layers(struct search *s, struct object *trainer)
 	for (uint32_t i = 0; i < v->n; i++)
 		if (!strcmp(spec_str(v->list[i], F_recompute_what), "auto"))
 			*PUSH(s->layer) = &v->list[i];
-	for (uint32_t k = 0; k < LEVELS; k++) {
+	for (uint32_t k = 0; k < SEARCH_LEVELS; k++) {
 		s->as[k] = xalloc((s->layer.n + 1) * sizeof **s->as);
 		for (uint32_t i = 0; i < s->layer.n; i++) {
 			s->as[k][i] = spec_copy(*s->layer.a[i]);
-			spec_value(s->as[k][i], F_recompute_what)->str = levels[k];
+			spec_value(s->as[k][i], F_recompute_what)->str = search_levels[k];
 		}
 	}
 	return s->layer.n > 0;
@@ -117,12 +115,12 @@ search_recompute(struct object *trainer)
 {
 	uint64_t device = (uint64_t)(spec_num(trainer, F_trainer_device_memory) * 1073741824.0);
 	struct search s = { .room = device ? device - device / 100 : UINT64_MAX };
-	struct choice all[LEVELS];
+	struct choice all[SEARCH_LEVELS];
 
 	if (!find_layers(&s, trainer))
 		return;
-	s.same.less = device ? LEVELS - 1 : 0;
-	for (uint32_t k = 0; k < LEVELS && device && !(k && all[0].fits); k++) {
+	s.same.less = device ? SEARCH_LEVELS - 1 : 0;
+	for (uint32_t k = 0; k < SEARCH_LEVELS && device && !(k && all[0].fits); k++) {
 		all[k] = (struct choice){ .less = k };
 		try(&s, &all[k], UINT32_MAX);
 		bool mix = all[k].fits && all[k].kinds <= KINDS_MOST;
@@ -140,5 +138,5 @@ search_least(struct object *trainer)
 	struct search s = { 0 };
 
 	if (find_layers(&s, trainer))
-		take(&s, &(struct choice){ .less = LEVELS - 1 });
+		take(&s, &(struct choice){ .less = SEARCH_LEVELS - 1 });
 }

@@ -20,6 +20,33 @@ void search_recompute(struct object *trainer);
 /* The same for who asks only whether a description could fit: what needs the least memory. */
 void search_least(struct object *trainer);
 
+/* What a layer can compute again, as it keeps less. */
+enum { SEARCH_LEVELS = 5 };
+extern const char *const search_levels[SEARCH_LEVELS];
+
+/* ---- layout.c -------------------------------------------------------------------------------- */
+
+struct candidate { /* a layout, and what goes with it */
+	uint64_t data, expert, pipeline, chunks, micro;
+	const char *schedule; /* NULL: no pipeline */
+	uint32_t level;       /* of search_levels, in all layers */
+	uint32_t index;       /* among all layouts */
+};
+struct found {
+	struct candidate at;
+	bool legal, fits; /* it keeps the rules; and has room on the device */
+	uint64_t need;    /* bytes of the rank that needs most */
+	struct expected expected;
+};
+/* A description, whose own layout does not matter, with another. */
+struct found search_try(const struct object *trainer, const char *target, struct candidate l);
+/*
+ * Prints the fastest layouts of so many ranks. False, said why, if there is none that fits.
+ * target: in place of the trainer's, or NULL.
+ */
+bool
+search_layouts(const struct object *trainer, const char *target, uint64_t ranks, struct buf *out);
+
 /* ---- remedy.c -------------------------------------------------------------------------------- */
 
 /*

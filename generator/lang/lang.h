@@ -168,8 +168,10 @@ struct target_row {
 	const struct target_kind *kind;
 	const char *arch; /* as the compiler of its kernels calls it, "": any */
 	const char *card; /* whose memory and peak these are, "an H100 SXM (80 GB)" */
-	double memory_gib, tflops, memory_gbs, link_gbs;
-	uint32_t streams; /* most that launches of a step are spread over */
+	double memory_gib, tflops, memory_gbs;
+	uint32_t host;                /* ranks of one that are linked; 0: any */
+	double link_gbs, network_gbs; /* of a rank: between those, and between hosts; 0: unknown */
+	uint32_t streams;             /* most that launches of a step are spread over */
 };
 /* The row of a table that ends with one without a name; NULL if there is none. */
 const struct target_row *target_find(const struct target_row *table, const char *name);

@@ -44,6 +44,23 @@ expected_seconds(double flops, double bytes, double tflops, double gbs, double u
 	return hypot(multiply, bytes / (gbs * 1e9)) + us * 1e-6;
 }
 
+double
+expected_sent(const struct target_row *t, const struct collective *c)
+{
+	double link = t->link_gbs * 1e9, network = t->network_gbs * 1e9, bytes = (double)c->bytes;
+	double far = (double)(c->ranks - c->near), n = (double)c->ranks;
+
+	if (link <= 0)
+		return 0;
+	if (c->near == c->ranks)
+		return bytes / link;
+	/* each pair has its own rows: those for this host go beside those for others */
+	if (c->kind == ROW_DISPATCH || c->kind == ROW_COMBINE)
+		return fmax(bytes * far / (n - 1) / network, bytes * (1 - far / (n - 1)) / link);
+	/* of rings through all hosts each rank of a host drives one over the network */
+	return bytes / fmin(link, network * (double)c->near);
+}
+
 static double
 ratio(double a, double b)
 {
@@ -77,8 +94,8 @@ stage_expected(const struct plan *p, const struct target_row *from)
 					   r->gbs * ratio(t->memory_gbs, from->memory_gbs), r->us);
 		}
 	}
-	for (uint32_t c = 0; c < p->here->comm.n && t->link_gbs > 0; c++)
-		e.seconds[COMMUNICATION] += (double)p->here->comm.a[c].bytes / (t->link_gbs * 1e9);
+	for (uint32_t c = 0; c < p->here->comm.n; c++)
+		e.seconds[COMMUNICATION] += expected_sent(t, &p->here->comm.a[c]);
 	for (int i = 0; i < N_EXPECTED_PARTS; i++)
 		e.step += e.seconds[i];
 	return e;

@@ -249,6 +249,8 @@ struct expected {
 	const struct target_row *scaled_from; /* NULL: rates are the target's own */
 };
 struct expected plan_expected(const struct plan *p);
+/* Seconds that what one rank sends takes, alone on the links; 0: they are not known. */
+double expected_sent(const struct target_row *t, const struct collective *c);
 void plan_print(const struct plan *p, struct buf *out);  /* --dump=plan: every buffer, every step */
 void plan_report(const struct plan *p, struct buf *out); /* --plan and PLAN.txt, for people */
 

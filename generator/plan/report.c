@@ -180,6 +180,22 @@ report_choices(const struct plan *p, struct buf *out)
 	}
 }
 
+/* "16 ranks, 8 on a host, 61.2 ms at 400 GB/s" */
+static const char *
+sent_text(const struct target_row *t, const struct collective *c)
+{
+	double seconds = expected_sent(t, c);
+	struct buf b = { 0 };
+
+	buf_printf(&b, "%llu ranks", llu(c->ranks));
+	if (c->near < c->ranks)
+		buf_printf(&b, ", %llu on a host", llu(c->near));
+	if (seconds > 0)
+		buf_printf(
+		    &b, ", %.1f ms at %.0f GB/s", seconds * 1e3, (double)c->bytes / seconds * 1e-9);
+	return b.s;
+}
+
 /* Bytes sent and the time that they take alone on the link; nothing where there is one rank. */
 static void
 report_wire(const struct plan *p, struct buf *out)
@@ -193,13 +209,7 @@ report_wire(const struct plan *p, struct buf *out)
 			buf_printf(out, " stage %u\n", i);
 		for (uint32_t c = 0; c < st->comm.n; c++)
 			row(out, shard_sent_names[st->comm.a[c].kind],
-			    text_bytes(st->comm.a[c].bytes),
-			    xprintf("%llu ranks%s", llu(st->comm.a[c].ranks),
-				p->target->link_gbs > 0
-				    ? xprintf(", %.1f ms at %.0f GB/s",
-					  (double)st->comm.a[c].bytes / p->target->link_gbs / 1e6,
-					  p->target->link_gbs)
-				    : ""));
+			    text_bytes(st->comm.a[c].bytes), sent_text(p->target, &st->comm.a[c]));
 	}
 }
 

@@ -7,12 +7,27 @@
 
 #include "shard/shard.h"
 
+/* Of a group's ranks those on the host of its first; a host has so many ranks in a row. */
+static uint64_t
+near(const struct shard *s, enum om_group group)
+{
+	uint64_t n = 1, of = s->mesh.size[group], host = s->target->host;
+
+	while (n < of && (!host || om_mesh_member(&s->mesh, group, 0, n) < host))
+		n++;
+	return n;
+}
+
 /* Of so many bytes in equal parts, one a rank, a rank sends all but its own. */
 static void
-all_but_own(struct stage *st, enum collective_kind kind, uint64_t ranks, uint64_t bytes)
+all_but_own(struct shard *s, struct stage *st, enum collective_kind kind, enum om_group group,
+    uint64_t bytes)
 {
-	if (ranks > 1 && bytes >= ranks)
-		*PUSH(st->comm) = (struct collective){ kind, ranks, bytes / ranks * (ranks - 1) };
+	uint64_t n = s->mesh.size[group];
+
+	if (n > 1 && bytes >= n)
+		*PUSH(st->comm) =
+		    (struct collective){ kind, n, near(s, group), bytes / n * (n - 1) };
 }
 
 /* Routed rows that go to their experts' ranks, or come back, in one microbatch of the stage. */
@@ -44,7 +59,6 @@ static void
 communication(struct shard *s, uint32_t i)
 {
 	const struct graph *g = s->graph;
-	const struct om_mesh *m = &s->mesh;
 	struct stage *st = &s->stage[i];
 	uint64_t elems[OM_N_GROUPS] = { 0 }, edges = 0; /* elems: of parameters, by their copies */
 	uint64_t D = (uint64_t)spec_int(g->trainer, F_transformer_d_model);
@@ -58,20 +72,20 @@ communication(struct shard *s, uint32_t i)
 		    size_mul(tensor_elems(p), stage_layers(s, i, p)) / shard_parts(s, p);
 	}
 	for (enum om_group k = 0; k < OM_N_GROUPS; k++) {
-		all_but_own(
-		    st, REDUCE_SCATTER, m->size[k], target_bytes(s->target, grad, elems[k]));
-		all_but_own(st, ALL_GATHER, m->size[k], target_bytes(s->target, weight, elems[k]));
+		all_but_own(s, st, REDUCE_SCATTER, k, target_bytes(s->target, grad, elems[k]));
+		all_but_own(s, st, ALL_GATHER, k, target_bytes(s->target, weight, elems[k]));
 	}
 	/* balanced rows */
-	all_but_own(st, ROW_DISPATCH, m->size[OM_EXPERT], size_mul(rows_sent(s, i, false), row));
-	all_but_own(st, ROW_COMBINE, m->size[OM_EXPERT], size_mul(rows_sent(s, i, true), row));
+	all_but_own(s, st, ROW_DISPATCH, OM_EXPERT, size_mul(rows_sent(s, i, false), row));
+	all_but_own(s, st, ROW_COMBINE, OM_EXPERT, size_mul(rows_sent(s, i, true), row));
 	/* what goes from one of its chunks to the next is only copied */
 	const struct step *step = &st->step[st->nsteps - 1];
 	for (uint32_t k = 0; k < step->action.n; k++)
 		edges += step->action.a[k].kind == SEND && step->action.a[k].stage != i;
 	if (edges)
-		*PUSH(st->comm) =
-		    (struct collective){ SEND_RECV, 2, size_mul(edges, size_mul(g->T, x)) };
+		*PUSH(st->comm) = (struct collective){ SEND_RECV, 2,
+			near(s, OM_PIPELINE) == s->mesh.size[OM_PIPELINE] ? 2 : 1,
+			size_mul(edges, size_mul(g->T, x)) };
 }
 
 /* Work of a microbatch: a layer's, or a segment's that exists once. */

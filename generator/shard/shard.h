@@ -25,7 +25,8 @@ enum collective_kind {
 };
 struct collective {
 	enum collective_kind kind;
-	uint64_t ranks; /* size of the group */
+	uint64_t ranks; /* size of the group, or 2 */
+	uint64_t near;  /* those on one host, itself counted */
 	uint64_t bytes; /* that one rank sends, a step */
 };
 /*

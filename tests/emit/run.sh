@@ -107,6 +107,9 @@ usage "--plan and --check exclude each other" --check --plan
 usage "--plan and --dump exclude each other" --plan --dump=graph
 usage "--plan and --emit-only exclude each other" --plan --emit-only
 usage "--check and --dump exclude each other" --dump=emit --check
+usage "--plan and --search exclude each other" --search=8 --plan
+usage "--search=0 is not in 1 .. 1048576" --search=0
+usage "--search=8x is not in 1 .. 1048576" --search=8x
 usage "unknown option --plam (did you mean --plan?)" --plam
 usage "unknown option --from_hf=x (did you mean --from-hf?)" --from_hf=x
 usage "unknown option --frob" --frob
