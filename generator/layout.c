@@ -241,12 +241,12 @@ print_found(const struct search *s, uint32_t n, struct buf *out)
 			? xprintf("%llu %s %llu", llu(l->pipeline), l->schedule, llu(l->chunks))
 			: xprintf("%llu %s", llu(l->pipeline), l->schedule);
 		buf_printf(out,
-		    "%3u %8.4g %14.0f %6llu %6llu  %-20s %5llu %-9s %10s %6.1f%% %7.1fms  %s\n",
+		    "%3u %8.4g %14.0f %6llu %6llu  %-20s %5llu %-9s %10s %6.1f%% %7.1fms%s\n",
 		    i + 1, f->expected.step,
 		    tokens / f->expected.step / (double)(l->data * l->pipeline), llu(l->data),
 		    llu(l->expert), how, llu(l->micro), search_levels[l->level],
 		    text_bytes(f->need), 100 * f->expected.bubble, 1e3 * seconds[COMMUNICATION],
-		    i ? why_slower(f, f - 1) : "");
+		    i ? xprintf("  %s", why_slower(f, f - 1)) : "");
 	}
 }
 

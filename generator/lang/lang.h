@@ -235,6 +235,11 @@ const struct question *ask_take(void);
 /* Changes a copy of a description as an edit of its text would; false if it is not there. */
 bool spec_change(struct object *trainer, const struct change *c);
 bool spec_whole(const struct object *o); /* all that the file gives has a value */
+struct schedule_row {                    /* a choice of parallel.schedule */
+	const char *name;
+	int64_t lo, hi; /* chunks of layers that a rank can have; lo by default */
+};
+const struct schedule_row *schedule_find(const char *name);
 
 /*
  * --explain: an object ("moe"), a field of one ("moe.top_k"), all fields of a name ("top_k"), or
@@ -290,10 +295,5 @@ void sandbox_unused(const struct define *d); /* an error: the file doesn't read 
 
 void check_rules(const struct object *trainer); /* the rules between whole numbers */
 void check_idle(const struct object *o);        /* those of fields that would mean nothing */
-struct schedule_row {                           /* a choice of parallel.schedule */
-	const char *name;
-	int64_t lo, hi; /* chunks of layers that a rank can have; lo by default */
-};
-const struct schedule_row *schedule_find(const char *name);
 
 #endif
