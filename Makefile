@@ -28,7 +28,7 @@ ALL_CFLAGS = $(STD) $(WARN) -Igenerator -Iruntime $(LUA_CFLAGS) $(CFLAGS) $(san_
 GEN_SRC = $(filter-out generator/emit/embed.c,$(sort $(wildcard generator/*.c generator/*/*.c))) \
 	runtime/file.c runtime/group.c runtime/json.c runtime/yaml_limits.c runtime/hf_config.c runtime/hf_family.c
 GEN_OBJ = $(GEN_SRC:%.c=$(B)/%.o) $(B)/embedded.o
-EMBEDDED = LICENSE generator/lang/library.lua $(sort $(wildcard templates/* runtime/*.[ch] runtime/*/*.c* runtime/*/*.h runtime/*.def \
+EMBEDDED = LICENSE generator/lang/library.lua $(sort $(wildcard generator/page/* runtime/page/* templates/* runtime/*.[ch] runtime/*/*.c* runtime/*/*.h runtime/*.def \
 	kernels/*.h kernels/*/*.h))
 FORMATTED = $(wildcard generator/*.[ch] generator/*/*.[ch] runtime/*.[ch] runtime/*/*.[ch] kernels/*.h kernels/*/*.h tests/*/*.[ch])
 
@@ -60,7 +60,7 @@ $(B)/embed: generator/emit/embed.c
 	$(quiet)$(CC) $(STD) -O1 -Wall -Wextra -o $@ $<
 
 # A folder is newer than the table when a file came or went.
-$(B)/embedded.c: $(B)/embed $(EMBEDDED) templates runtime kernels $(wildcard runtime/*/ kernels/*/)
+$(B)/embedded.c: $(B)/embed $(EMBEDDED) templates generator/page runtime kernels $(wildcard runtime/*/ kernels/*/)
 	$(quiet)$(B)/embed $(EMBEDDED) > $@.tmp && mv $@.tmp $@
 
 $(B)/embedded.o: $(B)/embedded.c
@@ -82,6 +82,7 @@ $(B)/tests/compare: tests/parallel/compare.c $(wildcard runtime/*.c runtime/one/
 
 # What the README calls the test command: sets up what it needs, ends with "N passed, N failed".
 check: deps
+	$(quiet)sh tests/deps.sh chromium
 	$(quiet)$(MAKE) --no-print-directory -j2 all build/tests/streams build/tests/compare
 	$(quiet)$(MAKE) --no-print-directory -j2 SAN=address,undefined CFLAGS='-O1 -g' all \
 		$(STAGES:%=build/san/tests/%_test)

@@ -18,6 +18,7 @@ static const char usage[] =
     "largest card's\n"
     "                    memory; --explain=target lists them\n"
     "  --plan            prints the plan and writes nothing\n"
+    "  --plan=html       prints it as a page to explore; two trainers are compared side by side\n"
     "  --search=RANKS    tries the layouts of so many ranks, prints the fastest that fit\n"
     "  --emit-only       writes the sources, builds nothing\n"
     "  --check           writes nothing; fails if the tree on disk is not what would be emitted\n"
@@ -37,6 +38,7 @@ static const char usage[] =
 struct options {
 	const char *out, *target, *dump, *from_hf;
 	int plan, emit_only, check, no_fuse, verbose; /* 1: given */
+	bool html;                                    /* with plan: as a page */
 	int jobs;
 	uint64_t ranks; /* to search for; 0: not asked */
 	struct define *defs;
@@ -108,13 +110,39 @@ answer_questions(const struct options *o)
 	}
 }
 
+/* --plan: the text on standard output, or the data of one more plan on the page. */
+static bool
+show_plan(const struct plan *p, const struct story *story, struct buf *page)
+{
+	struct buf text = { 0 }, refused = { 0 };
+
+	plan_buildable(p);
+	if (diag_count())
+		diag_line(&refused);
+	while (ask_take()) /* --plan has no room for answers */
+		;
+	if (page && !emit_has_page(p->graph))
+		return diag_failed("%s has too many kinds of layers for a page; --plan prints text",
+		    spec_str(p->graph->trainer, F_trainer_name));
+	if (page) {
+		buf_puts(page, page->n ? "," : "");
+		emit_page_data(p, story, refused.n ? refused.s : "", page);
+		return true;
+	}
+	plan_report(p, &text);
+	if (refused.n)
+		buf_printf(&text, "refused by a build: %s\n", refused.s);
+	return show(&text);
+}
+
 /*
  * The compiler: one checked trainer through all stages. False after a user's error, which was
  * collected.
  */
 static bool
-compile(struct object *trainer, const char *dir, const struct options *o)
+compile(struct object *trainer, const char *dir, const struct options *o, struct buf *page)
 {
+	struct story story = { 0 };
 	struct buf text = { 0 }, resolved = { 0 };
 	struct tree tree = { 0 };
 
@@ -129,10 +157,10 @@ compile(struct object *trainer, const char *dir, const struct options *o)
 	if (diag_count())
 		return false;
 	graph_verify(g);
-	if (dump(o, "graph")) {
-		graph_print(g, &text);
-		return show(&text);
-	}
+	if (emit_has_page(g) || dump(o, "graph"))
+		graph_print(g, &story.graph);
+	if (dump(o, "graph"))
+		return show(&story.graph);
 
 	struct shard *s = shard(g, target);
 	graph_verify(g);
@@ -141,6 +169,8 @@ compile(struct object *trainer, const char *dir, const struct options *o)
 		return show(&text);
 	}
 
+	if (emit_has_page(g))
+		graph_print(g, &story.shard);
 	fuse(s);
 	graph_verify(g);
 	rankcheck(s);
@@ -163,20 +193,10 @@ compile(struct object *trainer, const char *dir, const struct options *o)
 	answer_questions(o);
 	if (diag_count())
 		return false;
-	if (o->plan) {
-		plan_report(p, &text);
-		plan_buildable(p);
-		if (diag_count()) {
-			buf_puts(&text, "refused by a build: ");
-			diag_line(&text);
-			buf_puts(&text, "\n");
-			while (ask_take()) /* --plan has no room for answers */
-				;
-		}
-		return show(&text);
-	}
+	if (o->plan)
+		return show_plan(p, &story, o->html ? page : NULL);
 
-	emit(p, resolved.s, trainer->pos.file, &tree);
+	emit(p, &story, resolved.s, trainer->pos.file, &tree);
 	if (dump(o, "emit")) {
 		for (uint32_t i = 0; i < tree.n; i++)
 			buf_printf(&text, "%8zu %s\n", tree.a[i].text.n, tree.a[i].path);
@@ -207,7 +227,8 @@ static bool
 compile_files(char **path, int n, const struct options *o)
 {
 	ARRAY(struct object *) all = { 0 };
-	struct buf text = { 0 };
+	struct buf text = { 0 }, page = { 0 };
+	struct tree html = { 0 };
 	bool ok = true;
 
 	for (int i = 0; i < n; i++) {
@@ -250,15 +271,19 @@ compile_files(char **path, int n, const struct options *o)
 		const char *dir = o->out && all.n == 1 ? o->out
 						       : xprintf("%s/%s", o->out ? o->out : "out",
 							     name->set ? name->str : "");
-		if ((o->plan || o->ranks) && i)
+		if (((o->plan && !o->html) || o->ranks) && i)
 			putchar('\n');
-		if (o->ranks ? !find_layout(all.a[i], o) : !compile(all.a[i], dir, o)) {
+		if (o->ranks ? !find_layout(all.a[i], o) : !compile(all.a[i], dir, o, &page)) {
 			ok = false;
 			if (diag_count())
 				break;
 		} else if (!o->plan && !o->ranks && !o->dump && !o->check) {
 			printf("%s%s\n", dir, o->emit_only ? "" : "/trainer");
 		}
+	}
+	if (ok && o->html) {
+		emit_page(page.s, &html);
+		show(&html.a[0].text);
 	}
 	return ok;
 }
@@ -323,10 +348,10 @@ unknown_option(const char *given, const struct option *o)
 int
 main(int argc, char **argv)
 {
-	enum { DUMP = 256, EXPLAIN, SEARCH, FROM_HF, TARGET, HELP, VERSION };
+	enum { DUMP = 256, EXPLAIN, SEARCH, FROM_HF, PLAN, TARGET, HELP, VERSION };
 	static struct options o = { .jobs = 2 };
 	static const struct option longs[] = {
-		{ "plan", no_argument, &o.plan, 1 },
+		{ "plan", optional_argument, NULL, PLAN },
 		{ "emit-only", no_argument, &o.emit_only, 1 },
 		{ "check", no_argument, &o.check, 1 },
 		{ "dump", required_argument, NULL, DUMP },
@@ -386,6 +411,14 @@ main(int argc, char **argv)
 				bad_usage("--explain= names nothing: --explain=moe is an object, "
 					  "--explain=moe.top_k a field, --explain all of them");
 			return explain(optarg) ? printed() : EXIT_USAGE;
+		case PLAN:
+			if (optarg && strcmp(optarg, "html"))
+				bad_usage("--plan=%s is not known; --plan prints text, "
+					  "--plan=html a page",
+				    optarg);
+			o.plan = 1;
+			o.html = optarg != NULL;
+			break;
 		case TARGET:
 			o.target = target_named(optarg);
 			break;

@@ -38,6 +38,8 @@ copy_folder(const struct plan *p, const char *top, struct tree *t)
 			continue;
 		const char *slash = strchr(name, '/');
 		const char *folder = slash ? xprintf("%.*s", (int)(slash - name), name) : kind;
+		if (!strcmp(folder, "page")) /* which stays a folder */
+			copy(t, path, path);
 		name = slash ? slash + 1 : name;
 		if ((!strcmp(folder, kind) || !strcmp(folder, comm)) && !unused(p, name))
 			copy(t, xprintf("%s/%s", top, name), path);
@@ -45,9 +47,9 @@ copy_folder(const struct plan *p, const char *top, struct tree *t)
 }
 
 static void
-emit_project(const struct plan *p, struct tree *t)
+emit_project(const struct plan *p, const struct story *story, struct tree *t)
 {
-	struct buf inst = { 0 }, rt = { 0 }, plan_text = { 0 };
+	struct buf inst = { 0 }, rt = { 0 }, plan_text = { 0 }, data = { 0 };
 	const char *name = spec_str(p->graph->trainer, F_trainer_name);
 
 	for (uint32_t i = 0; i < t->n; i++) {
@@ -67,6 +69,10 @@ emit_project(const struct plan *p, struct tree *t)
 		    (int)strspn(p->target->arch, "0123456789"), p->target->arch);
 	plan_report(p, &plan_text);
 	*tree_file(t, "PLAN.txt") = plan_text;
+	if (emit_has_page(p->graph)) {
+		emit_page_data(p, story, "", &data);
+		emit_page(data.s, t);
+	}
 	const struct slot make[] = {
 		{ "objects", xprintf("%sINST =%s\nRUNTIME =%s\n", arch, inst.s, rt.s) },
 		{ "target", (const char *)mk->data },
@@ -99,7 +105,8 @@ check_text(const struct file *f)
 		}
 		if (i && (f->text.s[i - 1] == ' ' || f->text.s[i - 1] == '\t'))
 			internal("emit: %s:%u ends with a blank", f->path, line);
-		if (col > 100 && strcmp(f->path, "PLAN.txt") && strcmp(f->path, "README.md"))
+		if (col > 100 && strcmp(f->path, "PLAN.txt") && strcmp(f->path, "README.md") &&
+		    strcmp(f->path, "plan.html"))
 			internal("emit: %s:%u has %zu columns", f->path, line, col);
 		col = 0;
 		line++;
@@ -124,7 +131,8 @@ fingerprint_of(const struct object *trainer)
 }
 
 void
-emit(const struct plan *p, const char *resolved, uint32_t input, struct tree *t)
+emit(const struct plan *p, const struct story *story, const char *resolved, uint32_t input,
+    struct tree *t)
 {
 	const char *fingerprint = fingerprint_of(p->graph->trainer);
 	const char *base = strrchr(diag_file_name(input), '/');
@@ -140,7 +148,7 @@ emit(const struct plan *p, const char *resolved, uint32_t input, struct tree *t)
 	if (p->target->kind->nvrtc)
 		emit_cubins(p, t);
 	copy(t, "LICENSE", "LICENSE");
-	emit_project(p, t);
+	emit_project(p, story, t);
 	buf_puts(tree_file(t, "model/resolved.lua"), resolved);
 	for (uint32_t i = 0; i < t->n; i++)
 		if (!t->a[i].verbatim && strncmp(t->a[i].path, "model/", 6))

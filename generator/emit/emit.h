@@ -26,8 +26,22 @@ struct tree {
 	struct file *a;
 	uint32_t n, cap;
 };
+/* What --dump=graph and the graph of --dump=shard say, which later stages have rewritten. */
+struct story {
+	struct buf graph, shard;
+};
 /* The whole emitted tree in memory. input is the description's text, copied into model/. */
-void emit(const struct plan *p, const char *resolved, uint32_t input, struct tree *out);
+void emit(const struct plan *p, const struct story *story, const char *resolved, uint32_t input,
+    struct tree *out);
+/*
+ * page.c: a plan's data for plan.html, as JSON, with the reason if a build refuses it, or "". The
+ * page of such, with commas between them, as a file of a tree.
+ */
+void emit_page_data(
+    const struct plan *p, const struct story *story, const char *refused, struct buf *out);
+void emit_page(const char *data, struct tree *out);
+/* Whether there is a page of it: not where there are more kinds of layers than people look at. */
+bool emit_has_page(const struct graph *g);
 /*
  * Writes what changed, through temporary names; removes files that the old manifest lists and the
  * tree lacks.

@@ -4,6 +4,9 @@
 
 #include "plan/plan.h"
 
+const char *const plan_part_names[N_EXPECTED_PARTS] = { "products", "attention", "row kernels",
+	"optimizer", "communication", "bubble" };
+
 static const struct rate {
 	enum op_id op; /* N_OPS: those of no other row */
 	enum expected_part part;
@@ -67,6 +70,37 @@ ratio(double a, double b)
 	return b > 0 ? a / b : 1;
 }
 
+/* One call by the rates of a machine, and what part of a step that is. */
+static double
+call_seconds(const struct plan *p, const struct target_row *from, const struct launch *l,
+    bool stores, enum expected_part *part)
+{
+	const struct target_row *t = p->target;
+	const struct cost c = plan_cost(p, l, stores);
+	const struct rate *r = rate_of(p, &l->op, c.flops > 0);
+
+	*part = r->part;
+	return expected_seconds(c.flops, c.bytes, r->tflops * ratio(t->tflops, from->tflops),
+	    r->gbs * ratio(t->memory_gbs, from->memory_gbs), r->us);
+}
+
+/* Whose rates hold for a target; NULL: nobody's. */
+static const struct target_row *
+measured_on(const struct target_row *t)
+{
+	return t->kind->measured ? target_find(targets, t->kind->measured) : NULL;
+}
+
+double
+plan_seconds(const struct plan *p, const struct launch *l, enum expected_part *part)
+{
+	const struct target_row *from = measured_on(p->target);
+
+	return from && p->target->tflops > 0 && !runtime_call(l->op.op)
+		   ? call_seconds(p, from, l, false, part)
+		   : 0;
+}
+
 /* Of one stage, without the bubble, by the rates of a machine. */
 static struct expected
 stage_expected(const struct plan *p, const struct target_row *from)
@@ -86,12 +120,9 @@ stage_expected(const struct plan *p, const struct target_row *from)
 		else if (at.seg < g->embed || at.seg > g->head)
 			continue;
 		for (int k = 0; k < 2 && !runtime_call(at.launch->op.op); k++) { /* that is sent */
-			const struct cost c = plan_cost(p, at.launch, k);
-			const struct rate *r = rate_of(p, &at.launch->op, c.flops > 0);
-			e.seconds[update ? OPTIMIZER : r->part] +=
-			    calls[k] * expected_seconds(c.flops, c.bytes,
-					   r->tflops * ratio(t->tflops, from->tflops),
-					   r->gbs * ratio(t->memory_gbs, from->memory_gbs), r->us);
+			enum expected_part part;
+			double call = call_seconds(p, from, at.launch, k, &part);
+			e.seconds[update ? OPTIMIZER : part] += calls[k] * call;
 		}
 	}
 	for (uint32_t c = 0; c < p->here->comm.n; c++)
@@ -117,8 +148,7 @@ struct expected
 plan_expected(const struct plan *p)
 {
 	const struct target_row *t = p->target;
-	const struct target_row *from =
-	    t->kind->measured ? target_find(targets, t->kind->measured) : NULL;
+	const struct target_row *from = measured_on(t);
 	struct expected e = stage_expected(p, from);
 
 	for (uint32_t i = 1; i < p->n_stages; i++) {

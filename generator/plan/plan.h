@@ -251,6 +251,9 @@ struct expected {
 struct expected plan_expected(const struct plan *p);
 /* Seconds that what one rank sends takes, alone on the links; 0: they are not known. */
 double expected_sent(const struct target_row *t, const struct collective *c);
+extern const char *const plan_part_names[N_EXPECTED_PARTS];
+/* One call of a launch that adds to its gradient, and the part; 0: unknown, or it is sent. */
+double plan_seconds(const struct plan *p, const struct launch *l, enum expected_part *part);
 void plan_print(const struct plan *p, struct buf *out);  /* --dump=plan: every buffer, every step */
 void plan_report(const struct plan *p, struct buf *out); /* --plan and PLAN.txt, for people */
 

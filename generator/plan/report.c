@@ -292,9 +292,6 @@ ffn_text(const struct object *o)
 static void
 report_expected(const struct expected *e, struct buf *out)
 {
-	static const char *const names[N_EXPECTED_PARTS] = { "products", "attention", "row kernels",
-		"optimizer", "communication", "bubble" };
-
 	if (!e->known)
 		return;
 	buf_printf(out, "\nexpected step%s\n",
@@ -303,7 +300,7 @@ report_expected(const struct expected *e, struct buf *out)
 		: "");
 	for (int i = 0; i < N_EXPECTED_PARTS; i++)
 		if (e->seconds[i] > 0)
-			row(out, names[i], xprintf("%.1f ms", 1e3 * e->seconds[i]),
+			row(out, plan_part_names[i], xprintf("%.1f ms", 1e3 * e->seconds[i]),
 			    xprintf("%.1f %%", 100 * e->seconds[i] / e->step));
 }
 

@@ -58,6 +58,9 @@ return trainer {
 EOF
 (ulimit -v 1000000 && "$olmogen" --dump=emit "$work/kinds.lua" >/dev/null)
 is "1024 kinds of layers in 1 GB" $?
+"$olmogen" --plan=html "$work/kinds.lua" >"$work/out" 2>&1
+[ $? = 1 ] && grep -q "too many kinds of layers for a page" "$work/out"
+is "and no page of them" $?
 
 # however many kinds, however long the names: generated lines keep to 100 columns, and what is in brackets together
 cat >"$work/long.lua" <<'EOF'

@@ -30,6 +30,7 @@ main(int argc, char **argv)
 {
 	struct spec s = { 0 };
 	struct buf resolved = { 0 }, text = { 0 };
+	struct story story = { 0 };
 	struct tree tree = { 0 };
 	struct define defs[16];
 	struct target_row target;
@@ -60,9 +61,11 @@ main(int argc, char **argv)
 		graph_split(g);
 	if (strstr(argv[3], ",rows="))
 		align_rows(g, strstr(argv[3], ",rows=") + strlen(",rows="));
+	graph_print(g, &story.graph);
 	target = *target_find(targets, argv[2]);
 	target.streams = (uint32_t)strtoul(argv[3], NULL, 10);
 	struct shard *sh = shard(g, &target);
+	graph_print(g, &story.shard);
 	fuse(sh);
 	struct plan *p = plan(sh);
 	if (!strcmp(argv[4], "-")) {
@@ -73,7 +76,7 @@ main(int argc, char **argv)
 	plancheck(p);
 	if (!strcmp(argv[4], "-"))
 		return 0;
-	emit(p, resolved.s, s.trainer[0]->pos.file, &tree);
+	emit(p, &story, resolved.s, s.trainer[0]->pos.file, &tree);
 	return !(tree_write(&tree, argv[4], false) &&
 		 nvrtc_build(&tree, argv[4], target.arch, 2, false) && build(argv[4], 2, false));
 }
