@@ -166,6 +166,22 @@ time_operators(struct run *r, uint64_t steps)
 	return seconds;
 }
 
+/* One step more, operator by operator, whose picture goes into a file. */
+static void
+trace_step(struct run *r, const char *path)
+{
+	double origin;
+
+	om_barrier("trace"); /* ranks begin together */
+	origin = om_now();
+	om_profile = true;
+	om_trace_begin();
+	step_run(r);
+	om_profile_end();
+	om_profile = false;
+	om_trace_write(r->m, path, origin);
+}
+
 /* How a step's rate compares with what this device can do. */
 static void
 efficiency(const struct om_model *m, double rate)
@@ -188,7 +204,7 @@ efficiency(const struct om_model *m, double rate)
 }
 
 int
-om_bench(const struct om_model *m, uint64_t steps)
+om_bench(const struct om_model *m, uint64_t steps, const char *trace)
 {
 	struct run r = { .m = m };
 	const double tokens = (double)(m->global * m->seq);
@@ -209,6 +225,8 @@ om_bench(const struct om_model *m, uint64_t steps)
 	t = time_steps(&r, steps);
 	step = (t[(steps - 1) / 2] + t[steps / 2]) / 2;
 	table(m, steps, time_operators(&r, steps));
+	if (trace)
+		trace_step(&r, trace);
 	om_device_memory(&used, &total);
 	printf("%.3f ms a step, %s tokens/s, %.2f GFLOP/s: the median of %s as training runs "
 	       "them, %.3f to %.3f ms\n",

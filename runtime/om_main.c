@@ -212,18 +212,26 @@ selftest(const struct om_model *m, int argc, char **argv)
 static int
 bench(const struct om_model *m, int argc, char **argv)
 {
-	const char *value = argc ? argv[0] + strlen("steps=") : "5";
-	uint64_t steps = 0;
+	const char *trace = NULL;
+	uint64_t steps = 5;
 	int status;
 
-	if (!argc || strncmp(argv[0], "steps=", strlen("steps=")) == 0)
-		steps = strtoull(value, NULL, 10);
-	if (!steps || value[strspn(value, "0123456789")] || strlen(value) > 6) {
-		fprintf(stderr, "trainer: bench takes steps=N, N from 1 to 999999\n");
-		return OM_EXIT_USAGE;
+	for (int i = 0; i < argc; i++) {
+		const char *value = argv[i] + strlen("steps=");
+		if (!strncmp(argv[i], "--trace=", strlen("--trace=")) && argv[i][8]) {
+			trace = argv[i] + strlen("--trace=");
+			continue;
+		}
+		steps =
+		    strncmp(argv[i], "steps=", strlen("steps=")) ? 0 : strtoull(value, NULL, 10);
+		if (!steps || value[strspn(value, "0123456789")] || strlen(value) > 6) {
+			fprintf(stderr, "trainer: bench takes steps=N, N from 1 to 999999, and "
+					"--trace=FILE\n");
+			return OM_EXIT_USAGE;
+		}
 	}
 	m = join(m, argv);
-	status = om_bench(m, steps);
+	status = om_bench(m, steps, trace);
 	om_comm_end();
 	return status;
 }
@@ -265,10 +273,13 @@ static const struct command {
 	    "Runs every kernel instance on random numbers, and a naive version in fp64 beside "
 	    "it.\n",
 	    NULL },
-	{ "bench", bench, 0, 1, ON_ALL, "[steps=N]", "measure a step and every operator",
+	{ "bench", bench, 0, 2, ON_ALL, "[steps=N] [--trace=FILE]",
+	    "measure a step and every operator",
 	    "Times N steps (5) of random tokens, after two that warm up, and prints their median "
 	    "and\n"
-	    "range; then as many in which every operator is timed by itself.\n",
+	    "range; then as many in which every operator is timed by itself. FILE gets a picture "
+	    "of\n"
+	    "one such step, of all ranks, for ui.perfetto.dev or chrome://tracing.\n",
 	    NULL },
 };
 

@@ -139,6 +139,21 @@ void om_device_text(char text[64]); /* "2 threads", "NVIDIA H200" */
 /* Bytes in use on the device, the arena among them, and all it has; 0: not known. */
 void om_device_memory(uint64_t *used, uint64_t *total);
 
+/* ---- trace.c: what ran when in a step, for a picture ----------------------------------------- */
+
+/* From here on, until it is written, what runs while om_profile is set is kept. */
+void om_trace_begin(void);
+/* The part of the step, or a segment of a layer (-1: of none), that what follows is in. */
+void om_trace_enter(const char *name, int layer);
+void om_trace_leave(void);
+uint32_t om_trace_at(void); /* a number for where that is now */
+/* An operator that ran there, in seconds as om_now() has them. */
+void om_trace_op(const struct om_op *op, uint32_t at, double begin, double end);
+/* What the host did, or waited for, since `begin`. */
+void om_trace_host(const char *what, double begin);
+/* By all ranks: rank 0 writes all of their events, with times since each rank's `origin`. */
+void om_trace_write(const struct om_model *m, const char *path, double origin);
+
 /* ---- sched.c: learning rate ------------------------------------------------------------------ */
 
 enum om_schedule {
@@ -711,7 +726,7 @@ int om_eval(const struct om_model *m, struct om_conf *c);
 int om_survey(const struct om_model *m, const struct om_conf *c);
 int om_generate(const struct om_model *m, int argc, char **argv);
 void om_generate_help(void);
-int om_bench(const struct om_model *m, uint64_t steps);
+int om_bench(const struct om_model *m, uint64_t steps, const char *trace); /* a file, or NULL */
 int om_selftest(const struct om_model *m);
 int om_export(const struct om_model *m, const char *dir, const char *from);
 struct om_upcycle {   /* of copies that become experts */

@@ -137,19 +137,23 @@ om_op_begin(const struct om_op *op)
 void
 om_op_end(struct om_op *op)
 {
-	op->seconds += om_now() - began;
+	double now = om_now();
+
+	op->seconds += now - began;
 	op->calls++;
+	om_trace_op(op, om_trace_at(), began, now);
 }
 
 void
 om_range_begin(const char *segment, int layer)
 {
-	(void)segment, (void)layer;
+	om_trace_enter(segment, layer);
 }
 
 void
 om_range_end(void)
 {
+	om_trace_leave();
 }
 
 void

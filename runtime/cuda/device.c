@@ -226,6 +226,7 @@ om_device_normal(const struct om_model *m, unsigned char *arena, const struct om
 static struct om_gpu_mark *begin;
 static struct span {
 	struct om_op *op;
+	uint32_t at; /* in a trace */
 	struct om_gpu_mark *begin, *end;
 	struct span *next;
 } * spans;
@@ -247,7 +248,7 @@ om_op_end(struct om_op *op)
 	} else {
 		struct span *s = om_alloc(1, sizeof *s);
 
-		*s = (struct span){ op, begin, om_gpu_mark(), spans };
+		*s = (struct span){ op, om_trace_at(), begin, om_gpu_mark(), spans };
 		spans = s;
 	}
 	nvtxRangePop();
@@ -265,25 +266,34 @@ om_range_begin(const char *segment, int layer)
 	else
 		snprintf(text, sizeof text, "%s, layer %d", segment, layer);
 	nvtxRangePushA(text);
+	om_trace_enter(segment, layer);
 }
 
 void
 om_range_end(void)
 {
+	om_trace_leave();
 	nvtxRangePop();
 }
 
 void
 om_profile_end(void)
 {
+	struct om_gpu_mark *now = om_gpu_mark();
+
 	om_gpu_wait();
+	double there = om_now();
 	for (struct span *s; (s = spans); free(s)) {
 		spans = s->next;
-		s->op->seconds += om_gpu_between(s->begin, s->end);
+		double seconds = om_gpu_between(s->begin, s->end);
+		s->op->seconds += seconds;
 		s->op->calls++;
+		double end = there - om_gpu_between(s->end, now);
+		om_trace_op(s->op, s->at, end - seconds, end);
 		om_gpu_mark_free(s->begin);
 		om_gpu_mark_free(s->end);
 	}
+	om_gpu_mark_free(now);
 }
 
 void

@@ -180,7 +180,8 @@ give_up(const struct flight *f, const char *what)
 static void
 finish(struct flight *f, const char *what)
 {
-	double began = om_now(), last = began, looked = began, t;
+	const double first = om_now();
+	double began = first, last = began, looked = began, t;
 	const char *was = om_watchdog_at(NULL); /* this has a limit of its own */
 	long nap = 20000;                       /* ns */
 	int landed, gone = -1, pid = 0;
@@ -215,6 +216,7 @@ finish(struct flight *f, const char *what)
 	}
 	f->n = 0;
 	om_watchdog_at(was);
+	om_trace_host(what, first);
 }
 
 /* ---- what generated code asks for ------------------------------------------------------------ */
