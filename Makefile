@@ -154,14 +154,26 @@ demo: deps
 	$(quiet)$(MAKE) --no-print-directory -j2 all
 	$(quiet)sh models/demo.sh
 
+# where manual pages and completions of bash, zsh and fish are looked for
+SHARED = man/man1 bash-completion/completions zsh/site-functions fish/vendor_completions.d
+
 install: all
 	install -d '$(DESTDIR)$(BINDIR)' '$(DESTDIR)$(DATADIR)/olmogen/models'
 	install -m 755 build/olmogen '$(DESTDIR)$(BINDIR)/olmogen'
 	install -m 644 models/*.lua '$(DESTDIR)$(DATADIR)/olmogen/models'
+	install -d $(SHARED:%='$(DESTDIR)$(DATADIR)/%')
+	install -m 644 share/man/*.1 '$(DESTDIR)$(DATADIR)/man/man1'
+	install -m 644 share/completion/olmogen.bash '$(DESTDIR)$(DATADIR)/bash-completion/completions/olmogen'
+	ln -sf olmogen '$(DESTDIR)$(DATADIR)/bash-completion/completions/trainer'
+	install -m 644 share/completion/_olmogen '$(DESTDIR)$(DATADIR)/zsh/site-functions/_olmogen'
+	install -m 644 share/completion/olmogen.fish '$(DESTDIR)$(DATADIR)/fish/vendor_completions.d/olmogen.fish'
+	ln -sf olmogen.fish '$(DESTDIR)$(DATADIR)/fish/vendor_completions.d/trainer.fish'
 
 uninstall:
 	rm -f '$(DESTDIR)$(BINDIR)/olmogen'
 	rm -rf '$(DESTDIR)$(DATADIR)/olmogen'
+	cd '$(DESTDIR)$(DATADIR)' && rm -f $(foreach n,olmogen trainer,man/man1/$n.1 bash-completion/completions/$n \
+		fish/vendor_completions.d/$n.fish) zsh/site-functions/_olmogen
 
 clean:
 	rm -rf build

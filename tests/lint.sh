@@ -23,7 +23,7 @@ say() { # text that stands before each line of standard input
 }
 
 top='\.ci|\.clang-format|\.gitignore|LICENSE|Makefile|README\.md'
-top="$top|generator|kernels|models|out|runtime|templates|tests"
+top="$top|generator|kernels|models|out|runtime|share|templates|tests"
 echo "$all" | cut -d/ -f1 | sort -u | grep -vxE "$top" |
 	say 'not a known entry of the top level: '
 

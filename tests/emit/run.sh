@@ -340,4 +340,28 @@ echo mine >"$work/theirs/Makefile"
 ! "$olmogen" --emit-only -o "$work/theirs" models/tiny.lua >/dev/null 2>&1 && [ "$(cat "$work/theirs/Makefile")" = mine ]
 is "a folder of other files is left alone" $?
 
+# manual pages and completions know every option and command, and no other; bash's and fish's others are asked for
+options=$("$olmogen" --help | grep -oE '^  -(-[a-z-]+|[a-zA-Z])|, --[a-z]+' | tr -d ' ,' | sort -u)
+[ "$(sed -nE '/^\.Bl/,/^\.El/s/^\.It (Fl.*)/\1/p' share/man/olmogen.1 | grep -oE 'Fl -?[a-zA-Z-]+|, -[a-z]+' |
+	sed 's/^Fl /-/; s/^, /-/' | sort -u)" = "$options" ]
+is "olmogen(1) has the options of --help" $?
+[ "$(grep -oE "'\*?-[-a-zA-Z]+" share/completion/_olmogen | tr -d "'*" | sed 's/=.*//; s/-$//' | sort -u)" = "$options" ]
+is "zsh completes the options of --help" $?
+[ "$(sed -nE 's/^complete -c olmogen -(s|l) ([a-zA-Z-]+).*/\1 \2/p' share/completion/olmogen.fish | sed 's/^s /-/; s/^l /--/' | sort -u)" = "$options" ]
+is "fish completes the options of --help" $?
+commands=$(sed -nE 's/^\t\{ "([a-z]+)", .*/\1/p' runtime/om_main.c | sort -u)
+[ "$(sed -nE '/^\.Bl/,/^\.El/s/^\.It Cm ([a-z]+)$/\1/p' share/man/trainer.1 | sort -u)" = "$commands" ]
+is "trainer(1) has the commands" $?
+completes() { # what is offered for words
+	want=$1
+	shift
+	[ "$(cd "$(dirname "$olmogen")" && PATH=$PWD:$PATH bash -c '. "$0"; COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)); _olmogen
+		echo "${COMPREPLY[*]}"' "$root/share/completion/olmogen.bash" "$@")" = "$want" ]
+	is "bash completes $*" $?
+}
+completes "--search" olmogen --se
+completes "h100 h100-nvl h200" olmogen --target = cuda : h
+completes "graph" olmogen --dump = g
+completes "moe" olmogen --explain = mo
+
 suite_end
