@@ -52,6 +52,9 @@ void om_hf_giver(struct om_giver *s, const struct om_model *m, const char *dir, 
 struct om_origin {
 	uint32_t from;   /* of the source's entries; OM_FRESH, OM_NOTHING: of none */
 	uint64_t repeat; /* each row of it so many times */
+	/* of so many parts that are alike the i-th: of its rows, or of its columns; 1: all of it */
+	uint64_t parts, part;
+	bool columns;
 	double factor, noise;
 };
 enum { OM_FRESH = UINT32_MAX, OM_NOTHING = UINT32_MAX - 1 };

@@ -91,26 +91,38 @@ change(struct work *w, const struct om_origin *o, const struct om_upcycle *up, c
 		w->x[i] *= o->factor * (o->noise > 0 ? 1 + o->noise * w->z[i] : 1);
 }
 
-/* A router's rows, or its bias, each of them so many times. */
+/*
+ * Row by row, what does not lie there as it is here: a router's rows, or its bias, each of them so
+ * many times; a part of a matrix; a router that is drawn.
+ */
 static void
-repeat(struct work *w, const struct om_origin *o, const struct om_upcycle *up,
+by_rows(struct work *w, const struct om_origin *o, const struct om_upcycle *up,
     const struct om_param *p)
 {
-	uint64_t row = p->ndims > 1 ? p->dim[1] : 1, numel = p->numel / o->repeat;
-	double *all = om_alloc(numel, sizeof *all);
+	uint64_t row = p->ndims > 1 ? p->dim[1] : 1, numel = p->numel / o->repeat * o->parts;
+	uint64_t first = o->columns ? 0 : o->part * p->dim[0],
+		 side = o->columns ? o->part * row : 0, wide = o->columns ? o->parts * row : row;
+	double *all = o->from == OM_FRESH ? NULL : om_alloc(numel, sizeof *all);
 
-	for (uint64_t at = 0, n; at < numel; at += n) {
+	for (uint64_t at = 0, n; all && at < numel; at += n) {
 		n = w->g->some(w->g->of, o->from, numel - at);
 		w->g->read(w->g->of, o->from, at, all + at, (size_t)n);
 	}
-	for (uint64_t r = 0; r < p->dim[0]; r++) {
+	for (uint64_t r = 0; r < p->dim[0]; r++)
 		for (uint64_t c = 0, n; c < row; c += n) {
+			uint64_t from = r / o->repeat;
+
 			n = row - c < w->most ? row - c : w->most;
-			memcpy(w->x, all + r / o->repeat * row + c, n * sizeof *all);
+			if (all)
+				memcpy(
+				    w->x, all + (first + from) * wide + side + c, n * sizeof *all);
+			else
+				om_normal(up->seed, p->name, from * o->repeat * row + c, n, w->x);
+			for (uint64_t i = 0; !all && i < n; i++)
+				w->x[i] *= w->m->init_std;
 			change(w, o, up, p->name, r * row + c, (size_t)n);
 			put(w, p, r * row + c, (size_t)n);
 		}
-	}
 	free(all);
 }
 
@@ -120,21 +132,14 @@ fill(struct work *w, const struct om_origin *o, const struct om_upcycle *up,
 {
 	if (o->from == OM_NOTHING)
 		return;
-	if (o->repeat > 1) {
-		repeat(w, o, up, p);
+	if (o->from == OM_FRESH || o->repeat > 1 || o->parts > 1) {
+		by_rows(w, o, up, p);
 		return;
 	}
 	for (uint64_t at = 0, n; at < p->numel; at += n) {
-		if (o->from == OM_FRESH) {
-			n = p->numel - at < w->most ? p->numel - at : w->most;
-			om_normal(up->seed, p->name, at, n, w->x);
-			for (uint64_t i = 0; i < n; i++)
-				w->x[i] *= w->m->init_std;
-		} else {
-			n = w->g->some(w->g->of, o->from, p->numel - at);
-			w->g->read(w->g->of, o->from, at, w->x, (size_t)n);
-			change(w, o, up, p->name, at, (size_t)n);
-		}
+		n = w->g->some(w->g->of, o->from, p->numel - at);
+		w->g->read(w->g->of, o->from, at, w->x, (size_t)n);
+		change(w, o, up, p->name, at, (size_t)n);
 		put(w, p, at, (size_t)n);
 	}
 }

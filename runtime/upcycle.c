@@ -1,8 +1,11 @@
 /*
  * Which weights of another model become which of this one. Upcycling (Komatsuzaki et al., 2022): a
  * layer that is dense there has experts here, each of them a copy of the dense feed-forward, and a
- * fresh router; one that has experts there has a multiple of them here.
+ * fresh router; one that has experts there has a multiple of them here. Where experts are narrower
+ * than the dense feed-forward, as many as make its width are the parts of a copy, and their rows of
+ * the router begin alike, so that they are chosen together (He et al., 2024).
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -56,10 +59,12 @@ struct plan {
 	struct om_entry *from; /* of the source, each once */
 	struct om_param *param;
 	uint32_t n;
-	json_t *index;         /* their numbers by name */
-	json_t *routers;       /* experts by the names of this model's routers */
+	json_t *index; /* their numbers by name */
+	/* by the names of this model's routers: experts, and how wide each of them is */
+	json_t *routers, *widths;
 	double k, sum;         /* experts a token; what their weights add up to */
 	bool exact;            /* whatever their scores are */
+	uint64_t parts;        /* experts that a copy of a dense layer is divided among */
 	uint64_t dense, grown; /* experts that are copies of a dense layer's, of an expert */
 	uint64_t before, now;  /* experts of a layer that has more of them now */
 };
@@ -91,12 +96,12 @@ has(const struct plan *p, const char *name, uint64_t dim[2])
 	return p->s->shape(p->s->of, name, dim);
 }
 
-/* Experts of a layer here, by its router; 0: it is dense. */
+/* What is known of a layer here by its router: how many experts, or how wide; 0: it is dense. */
 static uint64_t
-experts_of(const struct plan *p, const char *head)
+known_of(const json_t *routers, const char *head)
 {
 	char *name = om_text("%smlp.gate.weight", head);
-	const json_t *count = json_object_get(p->routers, name);
+	const json_t *count = json_object_get(routers, name);
 
 	free(name);
 	return count ? (uint64_t)json_integer_value(count) : 0;
@@ -116,12 +121,33 @@ copies(struct plan *p, const char *head, uint64_t before, uint64_t now)
 	return now / before;
 }
 
+/* Among how many of a layer's experts a copy of the source's dense one is divided. */
+static uint64_t
+parts_of(struct plan *p, const char *head)
+{
+	char *name = om_text("%smlp.up_proj.weight", head);
+	uint64_t dim[2], parts = 1, experts = known_of(p->routers, head),
+			 width = known_of(p->widths, head);
+
+	if (has(p, name, dim)) {
+		parts = dim[0] / width;
+		if (dim[0] % width || experts % parts)
+			om_die("import",
+			    "%s: %s is %llu wide; moe.hidden_size = %llu has to be that or a part "
+			    "of it, and moe.num_experts = %llu a multiple of the number of parts",
+			    p->s->path, name, (unsigned long long)dim[0], (unsigned long long)width,
+			    (unsigned long long)experts);
+	}
+	free(name);
+	return p->parts = parts;
+}
+
 /* An expert's matrix: a copy of one of the source's experts, or of its dense layer. */
 static void
 expert(struct plan *p, const char *head, const char *tail, uint64_t now, const struct om_entry *e,
     struct om_origin *o)
 {
-	uint64_t dim[2], number = strtoull(tail + sizeof experts - 1, NULL, 10), r;
+	uint64_t dim[2], whole[2], number = strtoull(tail + sizeof experts - 1, NULL, 10), r;
 	const char *matrix = strchr(tail + sizeof experts - 1, '.') + 1;
 	char *router = om_text("%smlp.gate.weight", head), *name;
 	bool down = strncmp(matrix, "down", 4) == 0;
@@ -139,16 +165,21 @@ expert(struct plan *p, const char *head, const char *tail, uint64_t now, const s
 	} else {
 		name = om_text("%smlp.%s", head, matrix);
 		o->noise = p->up->noise;
-		o->factor = down ? 1 / p->sum : 1;
+		o->parts = parts_of(p, head);
+		o->part = number % o->parts;
+		o->columns = down;
+		o->factor = down ? (double)o->parts / p->sum : 1;
 		p->dense += down;
 	}
-	if (has(p, name, dim) && memcmp(dim, e->p->dim, sizeof dim) != 0)
+	memcpy(whole, e->p->dim, sizeof whole);
+	whole[down] *= o->parts;
+	if (has(p, name, dim) && memcmp(dim, whole, sizeof dim) != 0)
 		om_die("import",
 		    "%s: %s is [%llu, %llu], an expert's here is [%llu, %llu]: set moe.hidden_size "
 		    "to its width",
 		    p->s->path, name, (unsigned long long)dim[0], (unsigned long long)dim[1],
 		    (unsigned long long)e->p->dim[0], (unsigned long long)e->p->dim[1]);
-	o->from = source(p, name, e->p->dim, e->p->ndims, e);
+	o->from = source(p, name, whole, e->p->ndims, e);
 	free(router);
 	free(name);
 }
@@ -166,6 +197,7 @@ router(struct plan *p, const char *head, bool bias, const struct om_entry *e, st
 		o->from = source(p, e->t.name, dim, e->p->ndims, e);
 	} else {
 		o->from = bias ? OM_NOTHING : OM_FRESH;
+		o->repeat = parts_of(p, head); /* the parts of a copy are chosen together */
 	}
 }
 
@@ -176,11 +208,11 @@ origin(struct plan *p, const struct om_entry *e, struct om_origin *o)
 	char *head = NULL;
 	uint64_t now = 0, dim[2];
 
-	*o = (struct om_origin){ .repeat = 1, .factor = 1 };
+	*o = (struct om_origin){ .repeat = 1, .parts = 1, .factor = 1 };
 	if (p->up && strncmp(name, layers, sizeof layers - 1) == 0 &&
 	    (tail = strchr(name + sizeof layers - 1, '.'))) {
 		head = om_text("%.*s", (int)(++tail - name), name);
-		now = experts_of(p, head);
+		now = known_of(p->routers, head);
 	}
 	if (now && strncmp(tail, experts, sizeof experts - 1) == 0)
 		expert(p, head, tail, now, e, o);
@@ -206,10 +238,18 @@ tell(const struct plan *p)
 
 	if (!p->dense && !p->grown)
 		om_die("import", "%s: nothing in it becomes more; leave out upcycle=", p->s->path);
-	if (p->dense)
+	if (p->dense && p->parts == 1)
 		printf("import: %s are copies of dense layers with noise of %g; routers are "
 		       "fresh\n",
 		    om_count(p->dense, "expert"), p->up->noise);
+	if (p->dense && p->parts > 1)
+		printf("import: %s are parts of copies of dense layers, %llu of each, with noise "
+		       "of %g; routers are fresh, and alike for the parts of a copy\n",
+		    om_count(p->dense, "expert"), (unsigned long long)p->parts, p->up->noise);
+	if (p->dense && fmod(p->k, (double)p->parts) != 0)
+		printf("import: moe.top_k is %g: with a multiple of %llu all parts of a copy would "
+		       "be chosen together, and the model compute what it did\n",
+		    p->k, (unsigned long long)p->parts);
 	if (p->dense && !p->exact)
 		printf("import: router.normalize is false: the weights of a token's experts add up "
 		       "to about %g, which down_proj makes up for; what the model computes is near "
@@ -230,18 +270,33 @@ om_origins(const struct om_model *m, const struct om_giver *s, const struct om_u
     const struct om_entry *e, uint32_t n, struct om_entry **from, uint32_t *nfrom)
 {
 	struct om_origin *o = om_alloc(n, sizeof *o);
-	struct plan p = {
-		.m = m, .s = s, .up = up, .index = json_object(), .routers = json_object()
-	};
+	struct plan p = { .m = m,
+		.s = s,
+		.up = up,
+		.parts = 1,
+		.index = json_object(),
+		.routers = json_object(),
+		.widths = json_object() };
+	static const char first[] = "mlp.experts.0.up_proj.weight";
 
 	p.from = om_alloc(n, sizeof *p.from);
 	p.param = om_alloc(n, sizeof *p.param); /* entries point to them to the end */
-	for (uint32_t i = 0; up && i < n; i++)
-		if (ends(e[i].t.name, ".mlp.gate.weight")) {
-			json_object_set_new(
-			    p.routers, e[i].t.name, json_integer((json_int_t)e[i].p->dim[0]));
+	for (uint32_t i = 0; up && i < n; i++) {
+		const char *name = e[i].t.name;
+		json_t *rows = json_integer((json_int_t)e[i].p->dim[0]);
+
+		if (ends(name, ".mlp.gate.weight")) {
+			json_object_set(p.routers, name, rows);
 			p.now = e[i].p->dim[0];
+		} else if (ends(name, first)) {
+			char *router = om_text(
+			    "%.*smlp.gate.weight", (int)(strlen(name) + 1 - sizeof first), name);
+
+			json_object_set(p.widths, router, rows);
+			free(router);
 		}
+		json_decref(rows);
+	}
 	if (up && !p.now)
 		om_die("import", "this trainer's model has no experts; leave out upcycle=");
 	p.k = fact(m, "top_k", 1);
@@ -252,6 +307,7 @@ om_origins(const struct om_model *m, const struct om_giver *s, const struct om_u
 		tell(&p);
 	json_decref(p.index);
 	json_decref(p.routers);
+	json_decref(p.widths);
 	*from = p.from;
 	*nfrom = p.n;
 	return o;

@@ -8,8 +8,8 @@ cd "$2" || exit 1
 python3 -c 'import struct; open("ids", "wb").write(struct.pack("<4000H", *((i * i + i // 7) % 61 for i in range(4000))))'
 printf 'data: { paths: [ids], format: uint16 }\nsteps: 1\nlr: { peak: 1e-3 }\neval: { paths: [ids], format: uint16 }\n' >up.yaml
 hidden=$(sed -n 's/.*mlp { hidden_size = \([0-9]*\).*/\1/p' qwen3-0.lua | head -n 1)
-trainer() { # NAME FIELDS of moe; where qwen3-0 is dense
-	sed "s/mlp { hidden_size = $hidden/moe { hidden_size = $hidden, $2/" qwen3-0.lua >"$1.lua"
+trainer() { # NAME FIELDS [WIDTH] of moe; where qwen3-0 is dense
+	sed "s/mlp { hidden_size = $hidden/moe { hidden_size = ${3:-$hidden}, $2/" qwen3-0.lua >"$1.lua"
 	"$olmogen" --emit-only -o "$1" "$1.lua" >"$1.log" 2>&1 &&
 		make -s -j2 -C "$1" CFLAGS="${CFLAGS:--O1}" LDFLAGS= >>"$1.log" 2>&1 || fail "$1: $(head -n 3 "$1.log")"
 }
@@ -66,6 +66,18 @@ import "another seed" few qwen3-0/out up.d upcycle=0.1 seed=4
 [ "$(weights up.c $expert.0.up_proj.weight)" != "$(weights up.d $expert.0.up_proj.weight)" ] && ok || fail "the seed changes nothing"
 [ "$(weights up.c model.layers.0.mlp.gate.weight)" != "$(weights up.d model.layers.0.mlp.gate.weight)" ] && ok ||
 	fail "the router is not the seed's"
+
+# experts half as wide: two are a copy, and are chosen together
+trainer fine 'num_experts = 6, top_k = 4, router = router { normalize = true }' $((hidden / 2))
+import "parts of dense layers" fine qwen3-0/out up.h upcycle=0
+said 'experts are parts of copies of dense layers, 2 of each, with noise of 0; routers are fresh, and alike for the parts of a copy'
+near "parts of dense layers, no noise" fine up.h 1e-6 0
+[ "$(weights up.h $expert.0.down_proj.weight)" = "$(weights up.h $expert.4.down_proj.weight)" ] &&
+	[ "$(weights up.h $expert.0.down_proj.weight)" != "$(weights up.h $expert.1.down_proj.weight)" ] && ok || fail "other parts"
+import "parts with noise" fine qwen3-0/in up.i upcycle=0.1
+near "parts of dense layers with noise" fine up.i 0.2 1e-5
+trainer odd 'num_experts = 5, top_k = 3' $((hidden / 2))
+no odd qwen3-0/out "moe.hidden_size = $((hidden / 2)) has to be that or a part of it, and moe.num_experts = 5 a multiple" upcycle=0
 
 # experts that become more, of a checkpoint and of its export: what was chosen is chosen twice
 was=$(loss few up.c)
