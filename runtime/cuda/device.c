@@ -98,7 +98,7 @@ void
 om_aside_free(void *p)
 {
 	if (started)
-		om_gpu_locked_free(p);
+		om_gpu_aside_free(p);
 	else
 		free(p);
 }

@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "gpu.h"
 #include "om_gpu.h"
@@ -16,7 +17,8 @@
 	F(cuInit) F(cuDriverGetVersion) F(cuGetErrorName) F(cuGetErrorString)                 \
 	F(cuDeviceGetCount) F(cuDeviceGet) F(cuDeviceGetName) F(cuDeviceGetAttribute)         \
 	F(cuDevicePrimaryCtxRetain) F(cuDevicePrimaryCtxSetFlags) F(cuCtxSetCurrent)          \
-	F(cuMemGetInfo) F(cuMemAlloc) F(cuMemFree) F(cuMemAllocHost) F(cuMemFreeHost)         \
+	F(cuMemGetInfo) F(cuMemAlloc) F(cuMemFree) F(cuMemAllocHost)                          \
+	F(cuMemHostRegister) F(cuMemHostUnregister)                                           \
 	F(cuMemsetD8Async)                                                                    \
 	F(cuMemcpyHtoDAsync) F(cuMemcpyDtoHAsync) F(cuMemcpyDtoDAsync)            \
 	F(cuModuleLoadData) F(cuModuleGetFunctionCount) F(cuModuleEnumerateFunctions)         \
@@ -367,20 +369,26 @@ om_gpu_fetch(void *locked, const void *from, size_t bytes)
 	check(cu.cuMemcpyDtoHAsync(locked, (CUdeviceptr)(uintptr_t)from, bytes, stream), "copy");
 }
 
-void
-om_gpu_locked_free(void *p)
-{
-	check(cu.cuMemFreeHost(p), "pinned memory");
-}
-
+/*
+ * The driver holds all calls of the process while it locks pages, and takes them first if they are
+ * not there: gigabytes of them would stop training for seconds. So they are taken here.
+ */
 void *
 om_gpu_aside_new(size_t bytes, uint32_t slot)
 {
-	void *p;
+	enum { HUGE_PAGE = 2 << 20, PAGE = 4096 };
+	unsigned char *p = aligned_alloc(HUGE_PAGE, bytes);
 
-	check(cu.cuCtxSetCurrent(context), "context"); /* of the thread that asks */
-	if (cu.cuMemAllocHost(&p, bytes) != CUDA_SUCCESS)
+	if (!p)
 		return NULL;
+	madvise(p, bytes, MADV_HUGEPAGE);
+	for (size_t i = 0; i < bytes; i += PAGE)
+		((volatile unsigned char *)p)[i] = 0;
+	check(cu.cuCtxSetCurrent(context), "context"); /* of the thread that asks */
+	if (cu.cuMemHostRegister(p, bytes, 0) != CUDA_SUCCESS) {
+		free(p);
+		return NULL;
+	}
 	if (slot == aside.n) {
 		CUevent *more = om_alloc(++aside.n, sizeof *more);
 
@@ -393,6 +401,13 @@ om_gpu_aside_new(size_t bytes, uint32_t slot)
 		    "event");
 	}
 	return p;
+}
+
+void
+om_gpu_aside_free(void *p)
+{
+	check(cu.cuMemHostUnregister(p), "pinned memory");
+	free(p);
 }
 
 void

@@ -31,11 +31,11 @@ void om_gpu_fetch(void *locked, const void *device, size_t bytes);
  * stream was given before begin, and before what it is given after end.
  */
 void *om_gpu_aside_new(size_t bytes, uint32_t slot);
+void om_gpu_aside_free(void *p);
 void om_gpu_aside_begin(void);
 void om_gpu_aside_get(void *locked, const void *device, size_t bytes, uint32_t slot);
 void om_gpu_aside_wait(uint32_t slot);
 void om_gpu_aside_end(void);
-void om_gpu_locked_free(void *p);
 void om_gpu_copy(void *to, const void *from, size_t bytes);
 void om_gpu_fill(void *device, int byte, size_t bytes);
 void om_gpu_wait(void);                  /* until the stream is done */

@@ -203,24 +203,39 @@ cuMemFree(CUdeviceptr p)
 	free((void *)p);
 	return CUDA_SUCCESS;
 }
+/* Whether so much more may be pinned. */
+static bool
+pinned(size_t n)
+{
+	static size_t all;
+	bool room;
+
+	pthread_mutex_lock(&lock);
+	room = (all + n) >> 20 < (size_t)given("FAKE_PINNED", 1 << 17);
+	all += room ? n : 0;
+	pthread_mutex_unlock(&lock);
+	return room;
+}
 CUresult
 cuMemAllocHost(void **p, size_t n)
 {
-	static size_t all;
-
 	if (!current)
 		return CUDA_ERROR_INVALID_CONTEXT;
-	pthread_mutex_lock(&lock);
-	*p = (all + n) >> 20 < (size_t)given("FAKE_PINNED", 1 << 17) ? calloc(1, n) : NULL;
-	all += *p ? n : 0;
-	pthread_mutex_unlock(&lock);
+	*p = pinned(n) ? calloc(1, n) : NULL;
 	return *p ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 CUresult
-cuMemFreeHost(void *p)
+cuMemHostRegister(void *p, size_t n, unsigned flags)
 {
-	free(p);
-	return CUDA_SUCCESS;
+	(void)flags;
+	if (!current || (uintptr_t)p % 4096)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	return pinned(n) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+CUresult
+cuMemHostUnregister(void *p)
+{
+	return p ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 CUresult
 cuMemsetD8Async(CUdeviceptr p, unsigned char x, size_t n, CUstream s)
