@@ -176,8 +176,9 @@ om_ckpt_step_of(const char *name)
 	return strtoull(digits, NULL, 10);
 }
 
-uint64_t
-om_ckpt_newest_below(const char *dir, uint64_t below, uint64_t *count)
+/* The newest step below one, of those whose names begin with prefix and "step-". */
+static uint64_t
+newest_named(const char *dir, const char *prefix, uint64_t below, uint64_t *count)
 {
 	DIR *d = opendir(dir);
 	struct dirent *entry;
@@ -186,7 +187,10 @@ om_ckpt_newest_below(const char *dir, uint64_t below, uint64_t *count)
 	if (count)
 		*count = 0;
 	while (d && (entry = readdir(d))) {
-		uint64_t step = om_ckpt_step_of(entry->d_name);
+		size_t n = strlen(prefix);
+		uint64_t step = strncmp(entry->d_name, prefix, n) != 0
+				    ? OM_NO_STEP
+				    : om_ckpt_step_of(entry->d_name + n);
 
 		if (count && step != OM_NO_STEP)
 			++*count;
@@ -196,6 +200,12 @@ om_ckpt_newest_below(const char *dir, uint64_t below, uint64_t *count)
 	if (d)
 		closedir(d);
 	return best;
+}
+
+uint64_t
+om_ckpt_newest_below(const char *dir, uint64_t below, uint64_t *count)
+{
+	return newest_named(dir, "", below, count);
 }
 
 char *
@@ -460,24 +470,31 @@ remove_pruned(void *arg)
 	free(clear(k->dir));
 }
 
-/* Takes away those beyond the newest ones that keep says, but those that are kept for ever. */
+/* Takes away those of a kind of names beyond the newest ones that keep says. */
 static void
-prune(struct om_ckpt *k)
+prune_named(const struct om_ckpt *k, const char *prefix)
 {
 	uint64_t s = OM_NO_STEP, n = 0;
 
-	while (k->keep && (s = om_ckpt_newest_below(k->dir, s, NULL)) != OM_NO_STEP) {
+	while (k->keep && (s = newest_named(k->dir, prefix, s, NULL)) != OM_NO_STEP) {
 		char *path, *tmp;
 
-		if (++n <= k->keep || for_ever(k, s))
+		if (++n <= k->keep || (!*prefix && for_ever(k, s)))
 			continue;
-		path = om_ckpt_step_path(k->dir, "", s);
+		path = om_ckpt_step_path(k->dir, prefix, s);
 		/* half removed, it must not look whole */
-		tmp = om_ckpt_step_path(k->dir, ".tmp-", s);
+		tmp = om_text("%s/.tmp-step-%s%llu", k->dir, prefix, (unsigned long long)s);
 		(void)!rename(path, tmp);
 		free(path);
 		free(tmp);
 	}
+}
+
+static void
+prune(struct om_ckpt *k)
+{
+	prune_named(k, "");
+	prune_named(k, "bad-");
 	if (k->async) /* of gigabytes that takes a while */
 		om_beside(&k->beside, remove_pruned, k);
 	else
@@ -513,6 +530,22 @@ room_of(const struct om_ckpt *k)
 	return (uint64_t)v.f_bavail * v.f_frsize;
 }
 
+char *
+om_ckpt_make_room(const struct om_ckpt *k)
+{
+	uint64_t old = 0, bad = 0;
+
+	if (k->dir) {
+		newest_named(k->dir, "old-", OM_NO_STEP, &old);
+		newest_named(k->dir, "bad-", OM_NO_STEP, &bad);
+	}
+	if (!(old + bad))
+		return om_text("free some space, or keep fewer by checkpoint.keep");
+	return om_text("free some space, of %s that this run has given up there (old-step-..., "
+		       "bad-step-...) for example, or keep fewer by checkpoint.keep",
+	    om_count(old + bad, "checkpoint"));
+}
+
 void
 om_ckpt_room(const struct om_ckpt *k)
 {
@@ -523,11 +556,10 @@ om_ckpt_room(const struct om_ckpt *k)
 		return;
 	last = om_ckpt_newest(k);
 	om_die("checkpoint",
-	    "%s: one takes %s, %s are free there, %s are missing; %s%s; free some space, or keep "
-	    "fewer by checkpoint.keep, and train again",
+	    "%s: one takes %s, %s are free there, %s are missing; %s%s; %s, and train again",
 	    k->dir, om_bytes(k->bytes), om_bytes(room), om_bytes(k->bytes - room),
 	    last ? "the last whole checkpoint is " : "there is no whole checkpoint",
-	    last ? last : "");
+	    last ? last : "", om_ckpt_make_room(k));
 }
 
 void

@@ -30,6 +30,11 @@ void om_flow_end(struct om_flow *f);  /* takes no more */
 void om_flow_wait(struct om_flow *f); /* another thread: until all is copied, or that */
 void om_flow_close(struct om_flow *f);
 
+/* ---- ckpt.c: the directory ------------------------------------------------------------------- */
+
+/* "free some space, or keep fewer by checkpoint.keep", and what there is to remove; free() it. */
+char *om_ckpt_make_room(const struct om_ckpt *k);
+
 /* ---- ckpt_index.c: what is where in a checkpoint --------------------------------------------- */
 
 struct om_index {

@@ -220,7 +220,9 @@ gather_weights(const struct om_model *m, unsigned char *arena)
 	}
 }
 
-/* Steps after the one resumed from belong to a run that is given up: they move aside, never away.
+/*
+ * Steps after the one resumed from belong to a run that is given up: they move aside, and stay
+ * there where it was a user who gave it up.
  */
 static void
 set_aside(struct om_ckpt *k, uint64_t step)
@@ -230,8 +232,11 @@ set_aside(struct om_ckpt *k, uint64_t step)
 	while (k->dir && (later = om_ckpt_newest_below(k->dir, OM_NO_STEP, NULL)) != OM_NO_STEP &&
 	       later > step) {
 		char *from = om_ckpt_step_path(k->dir, "", later);
-		char *aside = om_ckpt_step_path(k->dir, "old-", later),
-		     *to = om_free_name(aside, "");
+		char *aside = om_ckpt_step_path(k->dir, k->rollback ? "bad-" : "old-", later), *to;
+
+		if (k->rollback) /* one of the same step, of a rollback before this one */
+			om_ckpt_remove(aside);
+		to = om_free_name(aside, "");
 
 		if (rename(from, to) != 0)
 			om_die("checkpoint", "%s: cannot be moved to %s: %s", from, to,

@@ -88,18 +88,11 @@ fail(struct out *o, const char *file)
 
 /* What to do about the reason in a text. */
 static const char *
-way_out(const char *why)
+way_out(const struct om_ckpt *k, const char *why)
 {
-	static const char space[] = "free some space, or keep fewer by checkpoint.keep";
-	static const struct {
-		int error;
-		const char *way;
-	} known[] = { { ENOSPC, space }, { EDQUOT, space }, { EFBIG, "raise ulimit -f" } };
-
-	for (size_t i = 0; i < OM_LEN(known); i++)
-		if (strstr(why, strerror(known[i].error)))
-			return known[i].way;
-	return "set that right";
+	if (strstr(why, strerror(ENOSPC)) || strstr(why, strerror(EDQUOT)))
+		return om_ckpt_make_room(k);
+	return strstr(why, strerror(EFBIG)) ? "raise ulimit -f" : "set that right";
 }
 
 /* Ends the process; the half-written directory goes, it may fill the disk. */
@@ -111,7 +104,7 @@ give_up(struct out *o, const char *why)
 	om_ckpt_remove(o->tmp);
 	om_die("checkpoint", "%s; %s%s; %s, and train again", why,
 	    last ? "the last whole checkpoint is " : "there is no whole checkpoint",
-	    last ? last : "", way_out(why));
+	    last ? last : "", way_out(o->k, why));
 }
 
 _Noreturn static void

@@ -120,16 +120,22 @@ decay_default(const struct om_lr *lr)
 	return tenth < left ? tenth : left;
 }
 
+/* Whether a schedule is as long as its parts. */
+static bool
+is_staged(const struct om_lr *lr)
+{
+	return lr->schedule == OM_STAGES || lr->schedule == OM_WSDS;
+}
+
 /* The rules between the places of warm-up and decay, whose keys are those that schedule has. */
 static void
-relations_lr(struct om_conf *c)
+rules_lr(struct om_conf *c)
 {
 	const struct om_lr *lr = &c->lr;
 	struct om_at decay = om_conf_given("lr.decay"), from = om_conf_given("lr.decay_from");
 	struct om_at warmup = om_conf_given("lr.warmup"), schedule = om_conf_given("lr.schedule");
 	unsigned long long w = lr->warmup, d = lr->decay, f = lr->decay_from, n = lr->length;
 	const char *unit = lr->unit == OM_TOKENS ? "token" : "step";
-	bool staged = lr->schedule == OM_STAGES || lr->schedule == OM_WSDS;
 	struct om_lr of_one;
 	char end[64];
 	double rate;
@@ -138,7 +144,7 @@ relations_lr(struct om_conf *c)
 		read_stages(c);
 	if (lr->schedule == OM_WSDS)
 		read_periods(c);
-	if (staged && !lr->nstages)
+	if (is_staged(lr) && !lr->nstages)
 		return;
 	of_one = *lr;
 	of_one.peak = 1;
@@ -229,7 +235,7 @@ rules_checkpoint(struct om_conf *c)
 
 /* What sources of a mix must have, beside one another. */
 static void
-relations_mix(const struct om_conf *c)
+rules_mix(const struct om_conf *c)
 {
 	const struct om_set *data = &c->data;
 	struct om_at paths = om_conf_given("data.paths");
@@ -240,6 +246,12 @@ relations_mix(const struct om_conf *c)
 		    "data.order = %s is of a mix, and data.mix is not set",
 		    om_key_word(OM_ORDERS, data->order));
 		om_diag_help("set data.mix, or data.order to shuffle or sequential");
+	}
+	if (data->block && data->packing != OM_STREAM) {
+		om_diag(om_conf_given("data.block"),
+		    "data.block keeps tokens together for sequences of another length, and "
+		    "data.packing makes other sequences then");
+		om_diag_help("leave out one of them");
 	}
 	if (data->nsources && data->packing != OM_STREAM && data->unit == OM_OF_DOCUMENTS) {
 		om_diag(om_conf_given("data.packing"),
@@ -271,7 +283,6 @@ relations_mix(const struct om_conf *c)
 void
 om_conf_rules(struct om_conf *c, uint64_t step_tokens)
 {
-	bool staged = c->lr.schedule == OM_WSDS || c->lr.schedule == OM_STAGES;
 	bool endless = c->lr.schedule == OM_INVERSE_SQRT || c->lr.schedule == OM_POWER ||
 		       c->lr.schedule == OM_STAGES;
 	const char *needs = c->lr.schedule == OM_STAGES && !c->stages.n ? "lr.stages"
@@ -302,7 +313,7 @@ om_conf_rules(struct om_conf *c, uint64_t step_tokens)
 		    "lr.schedule: stages" },
 		{ "lr.warmup", c->lr.schedule != OM_STAGES, "lr.schedule is stages",
 		    "a first stage \"1 over LENGTH from 0\"" },
-		{ "lr.length", !staged, "the schedule is as long as its parts",
+		{ "lr.length", !is_staged(&c->lr), "the schedule is as long as its parts",
 		    "another lr.schedule" },
 		{ "lr.final", !endless || c->lr.decay_from,
 		    "lr.schedule has no end and lr.decay_from is not set", "lr.decay_from" },
@@ -315,8 +326,8 @@ om_conf_rules(struct om_conf *c, uint64_t step_tokens)
 		{ "checkpoint.take", *c->start, "checkpoint.start is not set", "checkpoint.start" },
 		{ "checkpoint.leave", *c->start, "checkpoint.start is not set",
 		    "checkpoint.start" },
-		{ "checkpoint.keep_every", c->keep, "checkpoint.keep is not: all are kept",
-		    "checkpoint.keep" },
+		{ "checkpoint.keep_every", c->keep || !c->keep_every,
+		    "checkpoint.keep is not: all are kept", "checkpoint.keep" },
 		{ "skip_step.rollbacks", *c->dir && (c->every || c->saves.n),
 		    "checkpoint.every is not set", "checkpoint.every and checkpoint.dir" },
 		{ "skip_step.most", om_conf_given("skip_step.sigma").line,
@@ -343,9 +354,9 @@ om_conf_rules(struct om_conf *c, uint64_t step_tokens)
 	c->lr.ends_with_run = !c->lr.length;
 	if (c->lr.ends_with_run)
 		c->lr.length = c->steps * c->lr.in_step;
-	relations_mix(c);
+	rules_mix(c);
 	if (c->steps) /* eval needs none */
-		relations_lr(c);
+		rules_lr(c);
 	if (!c->lr.decay)
 		c->lr.decay = decay_default(&c->lr);
 }

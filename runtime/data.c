@@ -50,7 +50,7 @@ om_permute(uint64_t seed, uint32_t row, uint64_t epoch, uint64_t n, uint64_t i)
 }
 
 /*
- * Whose the i-th sequence of an epoch is, and the how many-th of it. Sources are bisected, which
+ * Whose the i-th block of an epoch is, and the how many-th of it. Sources are bisected, which
  * takes the same time for any number of sequences, and needs but the table of how many each gives:
  * one behind the other, what comes before `first[mid]` is of the first half; interleaved, a part of
  * the first i that is as near as can be to the first half's share of all.
@@ -62,7 +62,8 @@ source_of(const struct om_data *d, uint64_t *i)
 
 	while (to - from > 1) {
 		uint32_t mid = (from + to) / 2;
-		uint64_t all = d->first[to] - d->first[from], half = d->first[mid] - d->first[from],
+		uint64_t all = (d->first[to] - d->first[from]) / d->block,
+			 half = (d->first[mid] - d->first[from]) / d->block,
 			 before = *i < half ? *i : half;
 		bool is = *i < half;
 
@@ -77,26 +78,28 @@ source_of(const struct om_data *d, uint64_t *i)
 }
 
 /*
- * Each source is an endless row of its epochs, each a permutation of its sequences. An epoch of the
- * mix takes the next ones of each, and shuffles what it takes.
+ * Each source is an endless row of its epochs, each a permutation of its blocks. An epoch of the
+ * mix takes the next ones of each, and shuffles what it takes. The sequences of a block follow one
+ * another.
  */
 struct om_place
 om_data_place(const struct om_data *d, uint64_t g)
 {
-	uint64_t epoch = g / d->nseq, i = g % d->nseq;
+	uint64_t epoch = g / d->nseq, i = g % d->nseq / d->block, n;
 	const struct om_source *s;
 	uint32_t k;
 
 	if (d->order == OM_SHUFFLE && d->nsources > 1)
-		i = om_permute(d->seed, ROW_OF_MIX, epoch, d->nseq, i);
+		i = om_permute(d->seed, ROW_OF_MIX, epoch, d->nseq / d->block, i);
 	k = source_of(d, &i);
 	s = &d->source[k];
-	i += epoch * (d->first[k + 1] - d->first[k]);
-	epoch = i / s->nseq;
-	i %= s->nseq;
+	n = s->nseq / d->block;
+	i += epoch * (d->first[k + 1] - d->first[k]) / d->block;
+	epoch = i / n;
+	i %= n;
 	if (d->order != OM_SEQUENTIAL)
-		i = om_permute(d->seed, k, epoch, s->nseq, i);
-	return (struct om_place){ k, i };
+		i = om_permute(d->seed, k, epoch, n, i);
+	return (struct om_place){ k, i * d->block + g % d->block };
 }
 
 void
@@ -169,6 +172,8 @@ take(struct om_data *d, const struct om_set *set)
 		s->share = share[i];
 		if (d->unit == OM_OF_TOKENS)
 			n /= d->seq;
+		if (d->unit != OM_OF_DOCUMENTS)
+			n -= n % d->block;
 		if (d->unit == OM_OF_DOCUMENTS && n) {
 			om_source_draw(
 			    s, n, d->order == OM_SEQUENTIAL ? OM_IN_ORDER : ROW_OF_DOCUMENTS + i);
@@ -211,7 +216,12 @@ om_data_open(struct om_data *d, const struct om_model *m, const struct om_set *s
 		.masks = m->document_off != 0,
 		.packing = set->packing,
 		.unit = set->unit,
+		.block = set->block ? set->block / m->seq : 1,
 		.nsources = set->nsources ? set->nsources : 1 };
+	if (set->block % m->seq)
+		om_die(set->section,
+		    "data.block = %llu has to be a multiple of the model's sequence_length = %llu",
+		    (unsigned long long)set->block, (unsigned long long)m->seq);
 	d->source = om_alloc(d->nsources, sizeof *d->source);
 	d->first = om_alloc(d->nsources + 1, sizeof *d->first);
 	d->seen = om_alloc(d->nsources, sizeof *d->seen);
@@ -231,6 +241,8 @@ om_data_open(struct om_data *d, const struct om_model *m, const struct om_set *s
 		d->crc = om_crc32c(d->crc, &(uint64_t[]){ d->filter, d->cut }, 16);
 	for (uint32_t i = 0; (d->masks || d->cut) && i < d->nsources; i++) /* other documents too */
 		d->crc = om_crc32c(d->crc, &(uint64_t[]){ d->source[i].eos, d->source[i].bos }, 16);
+	if (set->block) /* and another order */
+		d->crc = om_crc32c(d->crc, &set->block, sizeof set->block);
 	d->nseq = d->first[d->nsources];
 	d->ids = om_alloc(d->seq + 1, sizeof *d->ids);
 	d->begins = om_alloc(d->seq + 1, sizeof *d->begins);

@@ -47,6 +47,10 @@ om_eval_run(struct om_eval *e, const struct om_model *m, unsigned char *arena,
 	}
 	om_ahead_stop(ahead);
 	om_all_sum_i64(OM_DATA, "labels of an evaluation", &labels, 1);
+	if (!labels && !stopped)
+		om_data_lost(&e->data, e->data.section,
+		    "no token has a label, and there is no loss; correct eval.label_mask_paths, "
+		    "data.cut_labels or data.repetition_filter, or raise eval.sequences");
 	*tokens = (uint64_t)labels;
 	/* the model divides by a step's tokens */
 	*loss = om_run_forward_end(m, arena) * (double)(m->global * m->seq) / (double)labels;

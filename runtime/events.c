@@ -105,6 +105,7 @@ om_events_open(struct om_events *e, const char *dir, uint64_t step)
 	static const char started[] = { SESSION_STATUS << 3 | VARINT, SESSION_START };
 	char host[64] = "";
 
+	om_ckpt_make_parents(dir);
 	if (mkdir(dir, 0777) != 0 && errno != EEXIST)
 		om_die("tensorboard", "%s: %s; correct log.tensorboard", dir, strerror(errno));
 	gethostname(host, sizeof host - 1);

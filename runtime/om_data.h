@@ -83,6 +83,8 @@ struct om_data { /* sources, and the order in which a run reads their sequences 
 	    *first; /* [nsources + 1] sequences of an epoch that sources before this one give */
 	uint64_t tokens, nseq; /* of all; sequences of an epoch */
 	uint64_t seq, vocab, seed;
+	uint64_t
+	    block; /* sequences that follow one another wherever they are shuffled to, 1: none */
 	const char *section;
 	int order, packing, unit;
 	char *mix; /* what is taken of each source: "7 of 5, 3 of 9 sequences"; NULL: it is none */

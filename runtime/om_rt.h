@@ -223,6 +223,7 @@ struct om_set {              /* token files that are one stream, or a mix of suc
 	bool cut;             /* the last token of a document has no label */
 	bool filter;          /* sequences that repeat themselves have no labels */
 	int packing;          /* enum om_packing */
+	uint64_t block;       /* tokens that are shuffled as one, 0: those of a sequence */
 	struct om_list masks; /* files that say which tokens are labels, one for each; none: all */
 	/* of a mix: what it is of, what it is counted in, and how much; 0: all there is */
 	struct om_set *source;
@@ -455,8 +456,9 @@ struct om_ckpt {
 	uint64_t keep_every;   /* those of every so many steps are kept for ever, 0: none */
 	const uint64_t *given; /* so are those of these steps */
 	uint32_t ngiven;
-	double held; /* seconds that the main thread was at the last save */
-	int lock;    /* the directory, held against a second trainer */
+	double held;   /* seconds that the main thread was at the last save */
+	int lock;      /* the directory, held against a second trainer */
+	bool rollback; /* those later than the one resumed from are bad, and pruned as others are */
 	const struct om_model *m;
 	const struct om_data *data; /* NULL: only weights are loaded */
 	struct om_skip *skip;       /* saved and loaded with the rest; NULL: nothing to save */

@@ -187,6 +187,20 @@ om_pack_say(const struct om_data *d)
 	}
 }
 
+/* A token that ends documents and is nowhere: most of the data would go unread, file by file. */
+static void
+check_ends(const struct om_source *s)
+{
+	const struct om_pack *p = s->pack;
+	double out = 100 - 100 * (double)p->tokens / (double)s->tokens;
+
+	if (p->documents == s->n && out > 50)
+		om_die(s->section,
+		    "data.eos = %llu ends no document in %s, and data.packing = truncate leaves "
+		    "%.1f%% of all tokens out; correct data.eos, or set data.packing=fragment",
+		    (unsigned long long)s->eos, om_count(s->n, "file"), out);
+}
+
 void
 om_pack_open(struct om_source *s)
 {
@@ -201,6 +215,7 @@ om_pack_open(struct om_source *s)
 	for (uint32_t i = 0; i < s->n; i++)
 		om_documents_each(s, &s->file[i], add, p);
 	om_pack_fit(p);
+	check_ends(s);
 	s->nseq = p->sequences;
 	/* other documents are other sequences of the same tokens */
 	s->crc = om_crc32c(s->crc, &(uint64_t[]){ p->fragment, p->sequences }, 16);

@@ -196,6 +196,13 @@ find_masks(struct om_source *s, const struct om_list *paths)
 	}
 }
 
+/* The sequences of a stream's whole blocks, which the last label is behind. */
+static uint64_t
+whole_blocks(const struct om_data *d, uint64_t tokens)
+{
+	return tokens ? (tokens - 1) / (d->seq * d->block) * d->block : 0;
+}
+
 void
 om_source_open(struct om_source *s, struct om_data *d, const struct om_set *set)
 {
@@ -231,11 +238,12 @@ om_source_open(struct om_source *s, struct om_data *d, const struct om_set *set)
 	}
 	/* successive sequences share a token: the last label of one is the first input of the next
 	 */
-	s->nseq = (s->tokens - 1) / d->seq;
+	s->nseq = whole_blocks(d, s->tokens);
 	if (!s->nseq)
 		om_die(s->section,
-		    "%s in %s, but a sequence takes %s and its last label one more; add data",
-		    om_count(s->tokens, "token"), om_count(s->n, "file"), om_commas(d->seq));
+		    "%s in %s, but a %s takes %s and its last label one more; add data",
+		    om_count(s->tokens, "token"), om_count(s->n, "file"),
+		    d->block > 1 ? "block" : "sequence", om_commas(d->seq * d->block));
 }
 
 void
@@ -342,7 +350,7 @@ om_source_draw(struct om_source *s, uint64_t n, uint32_t row)
 			s->mark[k / MARK] = tokens;
 		tokens += s->document[i + 1] - s->document[i];
 	}
-	s->nseq = tokens ? (tokens - 1) / s->data->seq : 0;
+	s->nseq = whole_blocks(s->data, tokens);
 }
 
 double

@@ -10,10 +10,10 @@
 
 enum { SPANS = 64, PIECE = 1 << 16, SHOWN = 3, SHOWN_POINTS = 300 };
 
-/* Documents by their length in tokens, and how many tokens masks leave as labels. */
+/* Documents by their length in tokens. */
 struct lengths {
 	bool known; /* for all files that are counted */
-	uint64_t n, tokens, least, most, labels;
+	uint64_t n, tokens, least, most;
 	uint64_t span[SPANS], in[SPANS]; /* of at most 2^i tokens: documents, and tokens in them */
 };
 
@@ -42,7 +42,6 @@ add(struct lengths *to, const struct lengths *l)
 	to->most = to->most > l->most ? to->most : l->most;
 	to->n += l->n;
 	to->tokens += l->tokens;
-	to->labels += l->labels;
 	for (int i = 0; i < SPANS; i++) {
 		to->span[i] += l->span[i];
 		to->in[i] += l->in[i];
@@ -63,8 +62,6 @@ read_all(struct om_source *s, struct om_file *f, struct lengths *l)
 		om_tokens_read(s, f, i, (size_t)n, id);
 		if (f->mask)
 			om_mask_read(s, f, i, (size_t)n, is);
-		for (uint64_t j = 0; j < n; j++)
-			l->labels += !f->mask || is[j];
 		for (uint64_t j = 0; eos && j < n; before = id[j++])
 			if (i + j && om_document_ends(s, before, id[j])) {
 				count(l, i + j - since);
@@ -168,6 +165,32 @@ reading_rate(struct om_data *d)
 	free(first);
 }
 
+/*
+ * How many tokens of an epoch have a label, as training will have it: by masks, ends of documents,
+ * packing and the filter. Read in the order of the files, which disks like.
+ */
+static void
+labels(struct om_data *d)
+{
+	int32_t *token = om_alloc(d->seq, sizeof *token), *label = om_alloc(d->seq, sizeof *label);
+	uint64_t n = 0, repeated = 0, all = d->nseq * d->seq;
+
+	if (d->order == OM_SHUFFLE)
+		d->order = OM_SEQUENTIAL;
+	for (uint64_t g = 0; g < d->nseq; g++) {
+		repeated += om_data_read(d, g, token, label, NULL);
+		for (uint64_t i = 0; i < d->seq; i++)
+			n += label[i] >= 0;
+	}
+	printf("labels: %s of the %s of an epoch have one, %.1f%%", om_commas(n),
+	    om_count(all, "token"), 100 * (double)n / (double)all);
+	if (d->filter)
+		printf("; the repetition filter leaves out %s", om_count(repeated, "sequence"));
+	printf("\n");
+	free(token);
+	free(label);
+}
+
 /* Reads the files of a source, each a line; gives their bytes. */
 static uint64_t
 files(struct om_source *s, struct lengths *all)
@@ -254,9 +277,6 @@ one_set(const struct om_model *m, const struct om_conf *c, const struct om_set *
 	    om_bytes((uint64_t)((double)bytes / (om_now() - began))));
 	if (set == &c->data)
 		reading_rate(&d);
-	if (all.labels != d.tokens)
-		printf("label masks: %s of %s tokens are labels, %.1f%%\n", om_commas(all.labels),
-		    om_commas(d.tokens), 100 * (double)all.labels / (double)d.tokens);
 	if (d.mix)
 		sources(&d, of, run);
 	if (all.n)
@@ -268,6 +288,8 @@ one_set(const struct om_model *m, const struct om_conf *c, const struct om_set *
 			    100 * (double)all.in[i] / (double)(all.tokens ? all.tokens : 1));
 	if (t)
 		first_sequences(&d, t);
+	if (d.gaps)
+		labels(&d);
 	free(of);
 	om_data_close(&d);
 }

@@ -82,6 +82,7 @@ struct run {
 	double since;         /* of the time that the next step to end is charged with */
 	char *to;             /* the checkpoint to go back to, NULL: none */
 	uint64_t to_step;
+	uint64_t unlabelled; /* steps in a row that had no label */
 };
 
 /*
@@ -181,6 +182,29 @@ settle(void *arg)
 }
 
 /*
+ * A step may by chance have no label: its loss is 0, and it teaches nothing. As many in a row are a
+ * mask or an end of documents that is wrong.
+ */
+static void
+check_labels(struct run *r, uint64_t labels)
+{
+	enum { MOST = 10 };
+	char *what;
+
+	r->unlabelled = labels ? 0 : r->unlabelled + 1;
+	if (!labels && !om_rank(OM_WORLD)) {
+		om_log_clear();
+		printf("step %s: no token has a label\n", om_commas(r->sent));
+	}
+	if (r->unlabelled < MOST)
+		return;
+	what = om_text("%s in a row have no token with a label; correct the label masks, "
+		       "data.cut_labels, data.packing or data.repetition_filter",
+	    om_count(r->unlabelled, "step"));
+	om_data_lost(&r->data, r->data.section, what);
+}
+
+/*
  * Takes the step's microbatches, which are in memory unless the disk is slower than training; gives
  * how many labels they have on all ranks.
  */
@@ -200,6 +224,7 @@ take_batch(struct run *r, struct om_told *told)
 	sum[LABELS] = (int64_t)r->batch->labels;
 	sum[REPEATED] = (int64_t)r->batch->repeated;
 	om_all_sum_i64(OM_DATA, "labels of a step", sum, SUMS);
+	check_labels(r, (uint64_t)sum[LABELS]);
 	told->masked = 1 - (double)sum[LABELS] / (double)tokens;
 	if (r->data.filter)
 		told->repeated = (double)sum[REPEATED] / (double)r->m->global;
@@ -268,6 +293,7 @@ step_end(struct run *r, uint64_t step)
 	now = om_now();
 	told->took = now - r->since;
 	told->not_finite = not_finite;
+	om_watchdog_at("writing metrics");
 	om_log_step(&r->log, x, step, told);
 	free(not_finite);
 	r->since = now;
@@ -536,6 +562,7 @@ go_back(struct run *r, struct om_conf *c)
 	om_skip_close(&r->skip);
 	om_skip_open(&r->skip, c);
 	om_ckpt_open(&r->ckpt, r->m, &r->data, &r->skip, c);
+	r->ckpt.rollback = true;
 	begin(r);
 	r->skip.back = back; /* of the run; the checkpoint may be from before the last rollback */
 	r->skip.left = left;

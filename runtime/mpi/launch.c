@@ -6,6 +6,7 @@
  * fails and no rank has said why.
  */
 #define _GNU_SOURCE /* pipe2, nftw */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -14,6 +15,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -35,7 +37,8 @@ struct roll {
 
 static struct roll *roll; /* NULL: mpirun was not started by a trainer */
 static pid_t child;
-static char folder[] = "/tmp/om-XXXXXX"; /* mpirun's: one that ends removes what another begins */
+static char folder[] =
+    "/tmp/om-ranks-XXXXXX"; /* mpirun's: one that ends removes what another begins */
 
 static volatile sig_atomic_t asked;    /* how often a signal asked for the end */
 static volatile sig_atomic_t asked_by; /* the last of them */
@@ -401,9 +404,47 @@ remove_one(const char *path, const struct stat *st, int kind, struct FTW *at)
 }
 
 static void
-remove_folder(void)
+remove_folder(const char *path)
 {
-	nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+	nftw(path, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+/* Holds a folder for as long as this process lives; false: another one does. */
+static bool
+hold(const char *path)
+{
+	int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+
+	if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0)
+		return true;
+	if (fd >= 0)
+		close(fd);
+	return false;
+}
+
+/* Removes folders of trainers that were killed: theirs, and held by none. */
+static void
+remove_left(void)
+{
+	DIR *tmp = opendir("/tmp");
+	struct dirent *entry;
+
+	while (tmp && (entry = readdir(tmp))) {
+		char *path, *roll_of;
+		struct stat st;
+
+		if (strncmp(entry->d_name, "om-ranks-", 9) != 0)
+			continue;
+		path = om_text("/tmp/%s", entry->d_name);
+		roll_of = om_text("%s/roll", path); /* is made when the folder is held */
+		if (lstat(roll_of, &st) == 0 && st.st_uid == geteuid() && S_ISREG(st.st_mode) &&
+		    hold(path))
+			remove_folder(path);
+		free(roll_of);
+		free(path);
+	}
+	if (tmp)
+		closedir(tmp);
 }
 
 /* The folder with run.yaml, roll and two pipes with names; and the pipe for mpirun's words. */
@@ -414,7 +455,8 @@ prepare(struct launch *l, int words[2])
 	const size_t bytes = sizeof *roll + l->world * sizeof roll->rank[0];
 	char *copy;
 
-	if (!mkdtemp(folder))
+	remove_left();
+	if (!mkdtemp(folder) || !hold(folder))
 		om_die("start", "%s: %s", folder, strerror(errno));
 	for (int i = 0; i < WORDS; i++) {
 		char *path = om_text("%s/%s", folder, name[i]);
@@ -468,7 +510,7 @@ om_comm_launch(uint32_t world, double timeout, char **argv)
 			sigaction(ends[i], &act, NULL);
 	}
 	status = attend(&l);
-	remove_folder();
+	remove_folder(folder);
 	status = l.cut_short           ? 128 + asked_by
 		 : l.late              ? OM_EXIT_LOST
 		 : WIFSIGNALED(status) ? 128 + WTERMSIG(status)

@@ -234,6 +234,10 @@ export CKPT_FREE=20000
 match=E says "no room" 1 "K: one takes [0-9.]* KiB, 19.53 KiB are free there, [0-9.]* KiB are missing; the last whole checkpoint is \
 K/step-000006; free some space, or keep fewer by checkpoint.keep, and train again" on 2.1.1 bf16 save 7 K
 [ "$(ls -A K)" = step-000006 ] && ok || fail "no room: $(ls -A K)"
+mkdir K/old-step-000008 K/bad-step-000009
+says "no room, and what to remove" 1 "free some space, of 2 checkpoints that this run has given up there (old-step-..., bad-step-...) \
+for example, or keep fewer by checkpoint.keep, and train again" on 2.1.1 bf16 save 7 K
+rmdir K/old-step-000008 K/bad-step-000009
 export CKPT_FREE=260000
 match=E says "room for some" 0 "there is room for 2 of the 3, of [0-9.]* KiB each, that are to be there at once" on 2.1.1 bf16 save 7 K
 unset CKPT_FREE

@@ -183,6 +183,7 @@ random.seed(5)
 mask = [random.random() < (i // 777 % 7) / 6 for i in range(os.path.getsize("corpus.txt"))]
 open("some.mask", "wb").write(bytes(mask))
 open("rest.mask", "wb").write(bytes(not m for m in mask))
+open("none.mask", "wb").write(bytes(len(mask)))
 open("held.mask", "wb").write(bytes(i % 3 > 0 for i in range(os.path.getsize("held.txt"))))
 P
 for l in 1 221 141; do
@@ -191,6 +192,8 @@ for l in 1 221 141; do
 			data.label_mask_paths=[$m.mask] eval.label_mask_paths=[held.mask]
 		same "$m of the labels in layout $l" ${m}1 $m$l 1e-5
 	done
+	says "no labels in layout $l" 1 "step 10, data: 10 steps in a row have no token with a label" ./l$l train run.yaml \
+		data.label_mask_paths=[none.mask]
 	python3 - m$l some$l rest$l <<'P' && ok || fail "layout $l: the loss is not the mean over labels"
 import json, sys
 all, some, rest = (json.loads(open(f).readline()) for f in sys.argv[1:])
@@ -215,7 +218,7 @@ steps: 20
 lr: {peak: 1e-2, warmup: 5}
 Y
 for l in 1 221 141; do
-	says "a mix in layout $l" 0 "^source short: [0-9,]+ tokens, 4" ./l$l train mix.yaml log.metrics=mix$l checkpoint.dir=mix$l.d \
+	says "a mix in layout $l" 0 "^source short: [0-9,]+ tokens, [34]" ./l$l train mix.yaml log.metrics=mix$l checkpoint.dir=mix$l.d \
 		checkpoint.every=5
 	same "a mix in layout $l" mix1 mix$l 1e-5
 done
@@ -339,9 +342,12 @@ done
 ./l221 train run.yaml steps=100000 checkpoint.dir=killed checkpoint.every=1 >/dev/null 2>&1 &
 n=0
 while [ ! -d killed/step-000001 ] && [ $n -lt 300 ]; do sleep 0.1 && n=$((n + 1)); done
+folder=$(tr '\0' '\n' <"/proc/$(pgrep -P $!)/environ" | sed -n 's/^OM_LAUNCHED=//p')
 kill -KILL $! && wait $! 2>/dev/null
+[ -e "$folder/roll" ] && ok || fail "a kill leaves no folder: $folder"
 n=$(find killed -name 'step-*' | sort | tail -n 1 | tr -dc 0-9)
 says "at once after a kill" 0 "^checkpoint: resumed from killed/" ./l221 train run.yaml steps=$((10#$n + 10)) checkpoint.dir=killed
+[ ! -e "$folder" ] && ok || fail "what the killed one left is still there: $folder"
 
 # who reads the console may leave
 rm -rf left

@@ -38,7 +38,7 @@ m "an empty file" "data.mix.math: empty: is empty; remove it or leave it out of 
 head -c 3000 /dev/zero >code.mask
 m "masks" "data.mix.code.label_mask_paths are 2 files, data.mix.code.paths are 1 file; each has a mask" \
 	'data.mix.code.label_mask_paths=[code.mask, code.mask]'
-says "mix: a source's mask" 0 "label masks: 9,700 of 12,700 tokens are labels, 76.4%" "$S" data run.yaml data.mix.code.label_mask_paths=code.mask
+says "mix: a source's mask" 0 "labels: 8,864 of the 12,656 tokens of an epoch have one, 70.0%" "$S" data run.yaml data.mix.code.label_mask_paths=code.mask
 says "mix: packed" 0 "source math: " "$S" train run.yaml data.packing=truncate data.eos=42
 m "no such source" "did you mean data.mix.web?" data.mix.wbe.weight=1
 says "mix: more epochs than one" 0 "mix: in 2.53 epochs math is read 9.29 times, its repeat = 4.5 is of one epoch" \

@@ -519,7 +519,7 @@ check "the loss is the mean over labels" python3 -c 'x = [l.split() for l in ope
 left = open("left").read().split()
 for k in 0, 1: assert abs(sum(float(y[k]) for y in x) / 3 - float(left[k])) < 1e-7, (x, left)
 assert left[2] == "0.25" and x[0][2] == "None"'
-# all of a step are filtered: a loss of 0, and it goes on
+# all of a step are filtered: a loss of 0, which is said, and it goes on
 python3 -c 'open("all.txt", "wb").write(257 * b"x")'
 [ "$(step_loss data.paths=all.txt data.repetition_filter=true)" = "0 0 1" ] && ok || fail "a step without labels"
 
@@ -540,6 +540,11 @@ open("mask.2", "wb").write(b"\2" + mask[1:])
 open("mask.ff", "wb").write(mask[:-1] + b"\xff")
 open("mask.late", "wb").write(mask[:4500] + b"\7" + mask[4501:])
 open("mask.none", "wb").write(bytes(n))
+# the labels of an epoch: its sequences share a token, and cut_labels leaves out what follows a full stop
+text, count = open("corpus.txt", "rb").read(), (n - 1) // 16 * 16
+for name, cut in ("labels.mask", False), ("labels.cut", True):
+  has = sum(mask[i] and not (cut and text[i - 1] == 46) for i in range(1, count + 1))
+  open(name, "w").write("labels: {:,} of the {:,} tokens of an epoch have one, {:.1f}%".format(has, count, 100 * has / count))
 PY
 mask() { says "mask: $1" 1 "bigram: rank 0, data: $2" "$S" train run.yaml "data.label_mask_paths=$1"; }
 mask mask.short 'mask.short: has 8,999 values, and corpus.txt has 9,000 tokens; a mask has a byte for each'
@@ -569,7 +574,13 @@ says "another mask" 1 "Mraw/step-000030 was trained with a data checksum of" "$S
 says "no mask any more" 1 "Mraw/step-000030 was trained with a data checksum of" "$S" train run.yaml steps=40 checkpoint.dir=Mraw
 says "trainer data checks masks" 1 "mask.late: byte 4500 is 7" "$S" data run.yaml data.label_mask_paths=mask.late
 says "trainer data says how fast training reads" 0 "in the order of training: 562 sequences read in" "$S" data run.yaml
-says "trainer data counts labels" 0 "label masks: 6,299 of 9,000 tokens are labels, 70.0%" "$S" data run.yaml data.label_mask_paths=mask.u1
+says "trainer data counts labels" 0 "$(cat labels.mask)" "$S" data run.yaml data.label_mask_paths=mask.u1
+says "trainer data counts labels as training has them" 0 "$(cat labels.cut)" "$S" data run.yaml data.label_mask_paths=mask.u1 \
+	data.cut_labels=true data.eos=46
+says "no label at all" 1 "step 10, data: 10 steps in a row have no token with a label; correct the label masks" \
+	"$S" train run.yaml data.label_mask_paths=mask.none
+says "no label in an evaluation" 1 "eval: no token has a label, and there is no loss; correct eval.label_mask_paths" \
+	"$S" train run.yaml eval.paths=corpus.txt eval.label_mask_paths=mask.none
 says "a mask of nothing" 1 "eval.label_mask_paths is set, but eval.paths is not set" "$S" train run.yaml eval.label_mask_paths=[mask.u1]
 
 # packing: documents are sentences
@@ -606,6 +617,8 @@ for p in truncate fragment; do
 done
 says "packing without ends of documents" 1 "data: data.packing takes the token that ends a document, and fills sequences with it; \
 set data.eos" "$S" train run.yaml data.packing=truncate
+says "packing by a token that is nowhere" 1 "data: data.eos = 7 ends no document in 1 file, and data.packing = truncate leaves 99.8% of all \
+tokens out; correct data.eos, or set data.packing=fragment" "$S" train run.yaml data.packing=truncate data.eos=7
 says "packed otherwise" 1 "Ptruncate/step-000030 was trained with a data checksum of" pack steps=40 data.packing=fragment \
 	checkpoint.dir=Ptruncate
 check "pads have no labels" python3 -c 'import json
@@ -986,7 +999,8 @@ touch file
 says "checkpoint.dir is a file" 1 "file" "$S" train run.yaml checkpoint.dir=file
 says "a fresh start" 0 "fresh start: no checkpoint in new" "$S" train run.yaml checkpoint.dir=new
 check "which a resumed run has not" sh -c "! $S train run.yaml checkpoint.dir=new steps=31 | grep 'fresh start'"
-check "deep directory" "$S" train run.yaml checkpoint.dir=x/y/z
+check "deep directories" "$S" train run.yaml checkpoint.dir=x/y/z checkpoint.keep_every=0 log.tensorboard=u/v/w
+want "of TensorBoard's too" "$(ls u/v/w | wc -l)" 1
 (
 	ulimit -f 4
 	says "no space" 1 "there is no whole checkpoint; raise ulimit -f, and train again" "$T" train run.yaml checkpoint.dir=F
@@ -1067,8 +1081,8 @@ tb="train run.yaml eval.paths=corpus.txt eval.every=10 eval.sequences=4 checkpoi
 check "tensorboard" sh -c "$S $tb steps=25 checkpoint.every=10 && sleep 1 && $S $tb steps=30 checkpoint.resume=TBC/step-000020 &&
 	[ \$(ls TB | wc -l) = 2 ] && python3 $root/tests/runtime/events.py TB TB.jsonl"
 check "tensorboard alone" sh -c "$S train run.yaml steps=5 log.tensorboard=TB2 && grep -aq grad_norm TB2/events.*"
-says "tensorboard nowhere" 1 "tensorboard: no/where: No such file or directory; correct log.tensorboard" \
-	"$S" train run.yaml log.tensorboard=no/where
+says "tensorboard nowhere" 1 "tensorboard: corpus.txt/where: Not a directory; correct log.tensorboard" \
+	"$S" train run.yaml log.tensorboard=corpus.txt/where
 check "terminal: a bar" python3 -c 'import pty, sys, os
 out = b""
 def read(fd):
@@ -1204,6 +1218,11 @@ rm -rf RN
 says "back after skipped steps" 1 "step 8, skip_step: 3 steps in a row were skipped" env OM_TEST_FROM=9 "$S" train run.yaml steps=20 \
 	checkpoint.every=5 skip_step.sigma=6 skip_step.most=3 skip_step.rollbacks=1 checkpoint.dir=RN
 grep -q '^rollback 1 of at most 1: back to RN/step-000005, the data of 6 steps are left out$' out && ok || fail "back after skipped: $(grep roll out)"
+# what a rollback gave up is pruned as other checkpoints are, what a user gave up is not
+want "what was given up" "$(echo RN/*)" "RN/bad-step-000010 RN/step-000005"
+mkdir RN/bad-step-000007 RN/old-step-000008 RN/old-step-000009
+check "and is pruned" "$S" train run.yaml steps=20 checkpoint.dir=RN checkpoint.every=5 checkpoint.keep=1
+want "what is left of it" "$(echo RN/*)" "RN/bad-step-000010 RN/old-step-000008 RN/old-step-000009 RN/step-000020"
 says "the bar of skipped steps" 0 "1 skipped" python3 -c 'import os, pty, sys
 os.environ["OM_TEST_SPIKE"] = "25"
 sys.exit(pty.spawn(sys.argv[1:]))' "$S" train run.yaml skip_step.sigma=6 skip_step.window=16
@@ -1524,6 +1543,11 @@ says "import: damaged index" 1 "M2/model.safetensors.index.json: line 1, column 
 # ---- the watchdog --------------------------------------------------------------------------------------------------
 says "a step that does not end" 4 "bigram: rank 0, step 1, watchdog: computing a step has not ended for 1 s, and watchdog in" \
 	env OM_TEST_NAP=20000000 "$S" train run.yaml watchdog=1 checkpoint.dir=
+mkfifo full # nobody reads it, and soon it takes no more
+sleep 60 <full &
+says "metrics that are stuck" 4 "watchdog: writing metrics has not ended for 1 s" "$S" train run.yaml steps=100000 watchdog=1 \
+	log.metrics=full log.every=1 checkpoint.dir=
+kill $!
 says "steps that end" 0 "done: step 30 of 30" env OM_TEST_NAP=50000 "$S" train run.yaml watchdog=1 checkpoint.dir=
 
 # ---- launch/slurm.sh, with a Slurm that only writes down what it is asked --------------------------------------------

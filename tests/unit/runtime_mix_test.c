@@ -149,7 +149,8 @@ random_mix(struct mix *m, int order)
 		m->source[i].nseq = 1 + below(80);
 		m->first[i + 1] = m->first[i] + below(100) + (i == 0);
 	}
-	m->d = (struct om_data){ .source = m->source,
+	m->d = (struct om_data){ .block = 1,
+		.source = m->source,
 		.nsources = n,
 		.first = m->first,
 		.seen = m->seen,
@@ -300,7 +301,7 @@ test_same_as_ever(void)
 	struct om_source s = { .nseq = 1000 };
 	uint64_t first[2] = { 0, 1000 };
 	struct om_data d = {
-		.source = &s, .nsources = 1, .first = first, .nseq = 1000, .seed = 42
+		.source = &s, .nsources = 1, .first = first, .nseq = 1000, .seed = 42, .block = 1
 	};
 
 	for (uint64_t epoch = 0; epoch < 2; epoch++)
@@ -358,6 +359,65 @@ test_read(void)
 	for (int i = 0; i < FILES; i++) {
 		unlink(path[i]);
 		free(path[i]);
+	}
+	rmdir(dir);
+}
+
+/* With blocks the tokens of an epoch have one order, whatever the sequences' length. */
+static void
+test_blocks(void)
+{
+	enum { BLOCK = 24, N = 500, SOURCES_OF = 2, MOST = 4 * SOURCES_OF * N };
+	static const uint64_t length[] = { 24, 3, 8 };
+	static int32_t order_of[OM_LEN(length)][MOST], token[BLOCK], label[BLOCK];
+	char dir[] = "/tmp/om-test-XXXXXX", *path[SOURCES_OF];
+	struct om_set source[SOURCES_OF] = { { .name = "a", .section = "data.mix.a", .weight = 1 },
+		{ .name = "b", .section = "data.mix.b", .weight = 2 } };
+	struct om_set set = { .section = "data",
+		.source = source,
+		.nsources = SOURCES_OF,
+		.block = BLOCK,
+		.unit = OM_OF_TOKENS };
+
+	if (!mkdtemp(dir))
+		abort();
+	for (int k = 0; k < SOURCES_OF; k++) {
+		FILE *f = fopen(path[k] = om_text("%s/%d", dir, k), "wb");
+
+		for (int j = 0; j < N - 20 * k; j++)
+			fputc((17 * k + 31 * j + j / 7) & 255, f);
+		fclose(f);
+		source[k].paths = (struct om_list){ &path[k], 1 };
+		source[k].repeat = 3;
+		source[k].eos = source[k].bos = OM_NONE;
+	}
+	for (set.order = OM_SHUFFLE; set.order <= OM_INTERLEAVE; set.order++) {
+		uint64_t tokens = 0;
+
+		for (size_t l = 0; l < OM_LEN(length); l++) {
+			struct om_model m = { .seq = length[l], .vocab = 256 };
+			struct om_data d;
+			uint64_t n = 0, moved = 0;
+			int32_t next = -1;
+
+			om_data_open(&d, &m, &set, SEED);
+			for (uint64_t g = 0; g < 2 * d.nseq && n + m.seq <= MOST; g++) {
+				om_data_read(&d, g, token, label, NULL);
+				moved += token[0] != next;
+				next = label[m.seq - 1];
+				memcpy(order_of[l] + n, token, m.seq * sizeof *token);
+				n += m.seq;
+			}
+			tokens = l ? tokens : n;
+			CHECK(n == tokens && n > N && n % BLOCK == 0);
+			CHECK((moved < 10) == (set.order == OM_SEQUENTIAL));
+			CHECK(memcmp(order_of[l], order_of[0], n * sizeof *token) == 0);
+			om_data_close(&d);
+		}
+	}
+	for (int k = 0; k < SOURCES_OF; k++) {
+		unlink(path[k]);
+		free(path[k]);
 	}
 	rmdir(dir);
 }
@@ -473,6 +533,7 @@ main(void)
 	for (int round = 0; round < 8; round++)
 		test_documents(round % 4);
 	test_read();
+	test_blocks();
 	test_shares();
 	test_shares_exact();
 	for (int order = OM_SHUFFLE; order <= OM_INTERLEAVE; order++)
