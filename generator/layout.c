@@ -183,23 +183,29 @@ by_rank(const void *a, const void *b)
 
 /* ---- what is printed ------------------------------------------------------------------------- */
 
-/* What a description says of it, between the parts a text. */
-static const char *
-layout_text(const struct candidate *l, uint64_t sequences, const char *between)
+const char *
+search_text(const struct candidate *l)
 {
 	struct buf b = { 0 };
 
-	buf_printf(&b, "parallel = parallel { data = %llu, expert = %llu, pipeline = %llu",
-	    llu(l->data), llu(l->expert), llu(l->pipeline));
+	buf_printf(&b, "parallel { data = %llu, expert = %llu, pipeline = %llu", llu(l->data),
+	    llu(l->expert), llu(l->pipeline));
 	if (l->schedule)
 		buf_printf(&b, ", schedule = \"%s\"", l->schedule);
 	if (l->chunks > 1)
 		buf_printf(&b, ", chunks = %llu", llu(l->chunks));
-	buf_printf(&b,
-	    " }%sbatch = batch { micro = %llu, global = %llu }%srecompute = recompute { what = "
-	    "\"%s\" }",
-	    between, llu(l->micro), llu(sequences), between, search_levels[l->level]);
+	buf_puts(&b, " }");
 	return b.s;
+}
+
+/* What a description says of it, between the parts a text. */
+static const char *
+layout_text(const struct candidate *l, uint64_t sequences, const char *between)
+{
+	return xprintf("parallel = %s%sbatch = batch { micro = %llu, global = %llu }%srecompute = "
+		       "recompute { what = \"%s\" }",
+	    search_text(l), between, llu(l->micro), llu(sequences), between,
+	    search_levels[l->level]);
 }
 
 /* What costs a layout most of the time by which it is slower than the one before it. */
@@ -221,20 +227,27 @@ why_slower(const struct found *f, const struct found *before)
 	return xprintf("+%.1f ms: %s %+.1f", slower * 1e3, parts[worst], most * 1e3);
 }
 
-static void
-print_found(const struct search *s, uint32_t n, struct buf *out)
+void
+search_print(const struct object *trainer, const struct found *found, uint32_t n, struct buf *out)
 {
-	const double *seconds;
+	uint64_t sequences = (uint64_t)spec_int(trainer, F_batch_global);
 	double tokens =
-	    (double)s->sequences * (double)spec_int(s->trainer, F_transformer_sequence_length);
+	    (double)sequences * (double)spec_int(trainer, F_transformer_sequence_length);
+	uint32_t legal = 0, fit = 0;
 
+	for (uint32_t i = 0; i < n; i++) {
+		legal += found[i].legal;
+		fit += found[i].fits;
+	}
+	buf_printf(out, "%s on %llu ranks of %s: of %u layouts that keep the rules %u fit\n\n",
+	    spec_str(trainer, F_trainer_name), llu(found->at.data * found->at.pipeline),
+	    spec_str(trainer, F_trainer_target), legal, fit);
 	buf_puts(out,
 	    "      step s  tokens/s/rank   data expert  pipeline             micro recompute"
 	    "     memory  bubble      sent  against the one before\n");
-	for (uint32_t i = 0; i < n && i < NAMED && s->found[i].fits; i++) {
-		const struct found *f = &s->found[i];
+	for (uint32_t i = 0; i < n && i < NAMED && found[i].fits; i++) {
+		const struct found *f = &found[i];
 		const struct candidate *l = &f->at;
-		seconds = f->expected.seconds;
 		const char *how =
 		    !l->schedule ? "1"
 		    : l->chunks > 1
@@ -245,48 +258,43 @@ print_found(const struct search *s, uint32_t n, struct buf *out)
 		    i + 1, f->expected.step,
 		    tokens / f->expected.step / (double)(l->data * l->pipeline), llu(l->data),
 		    llu(l->expert), how, llu(l->micro), search_levels[l->level],
-		    text_bytes(f->need), 100 * f->expected.bubble, 1e3 * seconds[COMMUNICATION],
+		    text_bytes(f->need), 100 * f->expected.bubble,
+		    1e3 * f->expected.seconds[COMMUNICATION],
 		    i ? xprintf("  %s", why_slower(f, f - 1)) : "");
 	}
+	buf_printf(out,
+	    "\nThe first, for the description (recompute goes into its transformer):\n%s\n",
+	    layout_text(&found->at, sequences, ",\n"));
 }
 
-bool
-search_layouts(const struct object *trainer, const char *target, uint64_t ranks, struct buf *out)
+const struct found *
+search_layouts(const struct object *trainer, const char *target, uint64_t ranks, uint32_t *n)
 {
 	struct search s = { .trainer = trainer,
 		.target = target,
 		.sequences = (uint64_t)spec_int(trainer, F_batch_global) };
-	const char *name = spec_str(trainer, F_trainer_name);
-	uint32_t legal = 0, fit = 0;
+	uint32_t legal = 0;
 
 	add_layouts(&s, ranks);
 	run_all(&s);
-	for (uint32_t i = 0; i < s.layout.n; i++) {
+	for (uint32_t i = 0; i < s.layout.n; i++)
 		legal += s.found[i].legal;
-		fit += s.found[i].fits;
-	}
 	qsort(s.found, s.layout.n, sizeof *s.found, by_rank);
+	*n = s.layout.n;
+	if (legal && s.found->fits)
+		return s.found;
 	if (!legal) {
 		diag_error(trainer->pos, "no layout of %llu ranks keeps the rules", llu(ranks));
 		diag_help(
 		    "%llu = data * pipeline; data * micro divides batch.global = %llu, expert "
 		    "divides data and the experts, pipeline * chunks is at most the layers",
 		    llu(ranks), llu(s.sequences));
-		return false;
-	}
-	if (!fit) {
+	} else {
 		diag_error(trainer->pos, "none of %u layouts of %llu ranks fits: %s of %s at least",
-		    legal, llu(ranks), text_bytes(s.found[0].need),
+		    legal, llu(ranks), text_bytes(s.found->need),
 		    text_bytes(
 			(uint64_t)(spec_num(trainer, F_trainer_device_memory) * 1073741824.0)));
-		diag_help("the nearest is %s", layout_text(&s.found[0].at, s.sequences, ", "));
-		return false;
+		diag_help("the nearest is %s", layout_text(&s.found->at, s.sequences, ", "));
 	}
-	buf_printf(out, "%s on %llu ranks of %s: of %u layouts that keep the rules %u fit\n\n",
-	    name, llu(ranks), spec_str(trainer, F_trainer_target), legal, fit);
-	print_found(&s, s.layout.n, out);
-	buf_printf(out,
-	    "\nThe first, for the description (recompute goes into its transformer):\n%s\n",
-	    layout_text(&s.found[0].at, s.sequences, ",\n"));
-	return true;
+	return NULL;
 }

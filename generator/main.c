@@ -27,6 +27,10 @@ static const char usage[] =
     "  --from-hf=DIR     prints a description of the Hugging Face model whose config.json is in "
     "DIR;\n"
     "                    takes --target and -D sequence_length=N, micro=N, global=N\n"
+    "  --init            asks three questions, prints a description that fits; or takes --target "
+    "and "
+    "-D\n"
+    "                    parameters=7B-A1B, ranks=N, sequence_length=N\n"
     "  --no-fuse         sets trainer.fuse = false: a kernel for each op, to compare with\n"
     "  -j N              jobs of the build (default 2)\n"
     "  -v                says what is written and run\n"
@@ -37,8 +41,8 @@ static const char usage[] =
 
 struct options {
 	const char *out, *target, *dump, *from_hf;
-	int plan, emit_only, check, no_fuse, verbose; /* 1: given */
-	bool html;                                    /* with plan: as a page */
+	int plan, emit_only, check, init, no_fuse, verbose; /* 1: given */
+	bool html;                                          /* with plan: as a page */
 	int jobs;
 	uint64_t ranks; /* to search for; 0: not asked */
 	struct define *defs;
@@ -61,7 +65,8 @@ check_exclusive(const struct options *o)
 {
 	const char *given[] = { o->plan ? "--plan" : NULL, o->emit_only ? "--emit-only" : NULL,
 		o->check ? "--check" : NULL, o->ranks ? "--search" : NULL,
-		o->dump ? "--dump" : NULL, o->from_hf ? "--from-hf" : NULL };
+		o->dump ? "--dump" : NULL, o->init ? "--init" : NULL,
+		o->from_hf ? "--from-hf" : NULL };
 	const char *first = NULL;
 
 	for (unsigned i = 0; i < LEN(given); i++) {
@@ -218,8 +223,20 @@ static bool
 find_layout(const struct object *trainer, const struct options *o)
 {
 	struct buf text = { 0 };
+	uint32_t n;
+	const struct found *found = search_layouts(trainer, o->target, o->ranks, &n);
 
-	return search_layouts(trainer, o->target, o->ranks, &text) && show(&text);
+	if (found)
+		search_print(trainer, found, n, &text);
+	return found && show(&text);
+}
+
+static bool
+print_init(const struct options *o)
+{
+	struct buf text = { 0 };
+
+	return init(o->target, o->defs, o->ndefs, &text) && show(&text);
 }
 
 /* All trainers of all files; two of one name would share a folder. */
@@ -359,6 +376,7 @@ main(int argc, char **argv)
 		{ "search", required_argument, NULL, SEARCH },
 		{ "from-hf", required_argument, NULL, FROM_HF },
 		{ "target", required_argument, NULL, TARGET },
+		{ "init", no_argument, &o.init, 1 },
 		{ "no-fuse", no_argument, &o.no_fuse, 1 },
 		{ "help", no_argument, NULL, HELP },
 		{ "version", no_argument, NULL, VERSION },
@@ -434,14 +452,15 @@ main(int argc, char **argv)
 			bad_usage("unknown option %s", unknown_option(argv[optind - 1], longs));
 		}
 	check_exclusive(&o);
-	if (o.from_hf && (o.out || optind < argc))
-		bad_usage("--from-hf prints a description on standard output, and takes no %s",
-		    o.out ? "-o" : argv[optind]);
-	if (!o.from_hf && optind == argc)
+	if ((o.from_hf || o.init) && (o.out || optind < argc))
+		bad_usage("--%s prints a description on standard output, and takes no %s",
+		    o.init ? "init" : "from-hf", o.out ? "-o" : argv[optind]);
+	if (!o.from_hf && !o.init && optind == argc)
 		bad_usage("no description given");
-	bool ok = o.from_hf ? from_hf(o.from_hf, o.target ? target_find(targets, o.target) : NULL,
-				  o.defs, o.ndefs)
-			    : compile_files(argv + optind, argc - optind, &o);
+	bool ok = o.init      ? print_init(&o)
+		  : o.from_hf ? from_hf(o.from_hf, o.target ? target_find(targets, o.target) : NULL,
+				    o.defs, o.ndefs)
+			      : compile_files(argv + optind, argc - optind, &o);
 	bool clean = diag_flush() == 0;
 	int status = printed();
 	return ok && clean ? status : EXIT_USER;

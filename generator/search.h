@@ -41,11 +41,22 @@ struct found {
 /* A description, whose own layout does not matter, with another. */
 struct found search_try(const struct object *trainer, const char *target, struct candidate l);
 /*
- * Prints the fastest layouts of so many ranks. False, said why, if there is none that fits.
- * target: in place of the trainer's, or NULL.
+ * The best of each of the layouts of so many ranks, n of them, the fastest first; NULL, said why,
+ * if none fits. target: in place of the trainer's, or NULL.
  */
-bool
-search_layouts(const struct object *trainer, const char *target, uint64_t ranks, struct buf *out);
+const struct found *
+search_layouts(const struct object *trainer, const char *target, uint64_t ranks, uint32_t *n);
+void
+search_print(const struct object *trainer, const struct found *found, uint32_t n, struct buf *out);
+const char *search_text(const struct candidate *l); /* "parallel { data = 8, ... }" */
+
+/* ---- init.c ---------------------------------------------------------------------------------- */
+
+/*
+ * A description to begin with, by flags and by what is answered at a terminal. False, said why, if
+ * an answer means nothing or no layout of the model fits.
+ */
+bool init(const char *target, struct define *defs, uint32_t n, struct buf *out);
 
 /* ---- remedy.c -------------------------------------------------------------------------------- */
 

@@ -111,6 +111,8 @@ usage "--plan and --dump exclude each other" --plan --dump=graph
 usage "--plan and --emit-only exclude each other" --plan --emit-only
 usage "--check and --dump exclude each other" --dump=emit --check
 usage "--plan and --search exclude each other" --search=8 --plan
+usage "--init and --from-hf exclude each other" --init --from-hf=x
+usage "--init prints a description on standard output, and takes no models/tiny.lua" --init
 usage "--search=0 is not in 1 .. 1048576" --search=0
 usage "--search=8x is not in 1 .. 1048576" --search=8x
 usage "unknown option --plam (did you mean --plan?)" --plam
@@ -339,6 +341,32 @@ mkdir "$work/theirs"
 echo mine >"$work/theirs/Makefile"
 ! "$olmogen" --emit-only -o "$work/theirs" models/tiny.lua >/dev/null 2>&1 && [ "$(cat "$work/theirs/Makefile")" = mine ]
 is "a folder of other files is left alone" $?
+
+# --init: what is asked for within a tenth, a layout that fits, a description that is one
+begins() { # least and most parameters, words of the description, options
+	least=$1 most=$2 want=$3
+	shift 3
+	"$olmogen" --init "$@" </dev/null >"$work/init.lua" 2>"$work/err" && "$olmogen" --plan "$work/init.lua" >"$work/plan" &&
+		total=$(awk '/^  parameters / { gsub(",", "", $2); print $2; exit }' "$work/plan") &&
+		[ "$total" -ge "$least" ] && [ "$total" -le "$most" ] && grep -q -- "$want" "$work/init.lua"
+	is "--init $*" $?
+}
+begins 27000000 33000000 "mlp { hidden_size" -D parameters=30M --target=cpu
+begins 6300000000 7700000000 "num_experts = 64" -D parameters=7B-A1B --target=cuda:h200
+begins 6300000000 7700000000 "parallel { data = 8, expert = 1, pipeline = 1 }" -D parameters=7B --target=cuda:h200 -D ranks=8
+begins 1000000 3000000 "vocab_size = 256" --target=cpu -D parameters=2M-A1M
+unfit() { # what is said, options
+	want=$1
+	shift
+	"$olmogen" --init "$@" </dev/null >"$work/out" 2>"$work/err"
+	[ $? = 1 ] && [ ! -s "$work/out" ] && grep -qF -- "$want" "$work/err"
+	is "--init $*: $want" $?
+}
+unfit '--init: parameters "7" is not a number like 350M, 7B or 7B-A1B' -D parameters=7
+unfit '--init: parameters "1B-A7B" is not a number like' -D parameters=1B-A7B
+unfit '--init: ranks "0" is not a whole number from 1' -D ranks=0
+unfit '--init: -D size is not known; it takes parameters, ranks, sequence_length, and --target' -D size=7B
+unfit 'none of 1 layouts of 1 ranks fits: 1.1' -D parameters=70B --target=cuda:h200
 
 # manual pages and completions know every option and command, and no other; bash's and fish's others are asked for
 options=$("$olmogen" --help | grep -oE '^  -(-[a-z-]+|[a-zA-Z])|, --[a-z]+' | tr -d ' ,' | sort -u)

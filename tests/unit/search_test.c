@@ -123,7 +123,7 @@ search_is_exhaustive(uint64_t ranks, const char *memory)
 	struct object *t = trainer_of("tests/unit/search.lua", &def, 1, NULL);
 	struct found best[64] = { 0 };
 	struct buf text = { 0 };
-	uint32_t n = 0;
+	uint32_t n = 0, layouts;
 
 	for (uint64_t pipeline = 1; pipeline <= ranks; pipeline++)
 		for (uint64_t expert = 1; expert <= ranks; expert++)
@@ -138,7 +138,9 @@ search_is_exhaustive(uint64_t ranks, const char *memory)
 					try_all(t, l, &best[n]);
 				n += best[n].fits;
 			}
-	CHECK(search_layouts(t, NULL, ranks, &text));
+	const struct found *found = search_layouts(t, NULL, ranks, &layouts);
+	CHECK(found != NULL);
+	search_print(t, found, layouts, &text);
 	expect(strstr(text.s, xprintf(" %u fit", n)) != NULL,
 	    xprintf("%llu ranks: %u layouts fit:\n%s", llu(ranks), n, text.s));
 	for (unsigned rank = 1; rank <= n && rank <= 10; rank++) {
