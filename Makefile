@@ -107,12 +107,14 @@ fuzz: all
 # Kernels and small trainers are built anywhere; where there is no GPU their tests are skipped, with a reason.
 check-gpu: all build/tests/streams
 	sh tests/gpu/build.sh build/gpu
+	sh tests/gpu/build.sh build/gpu peers
 	sh tests/gpu/models.sh build/olmogen build/gpu
 	sh tests/gpu/run.sh build/gpu
 
 # Kernels and OLMoE-1B-7B's step beside cuBLAS, cuDNN and transformers, on one H200.
 bench-gpu: all build/tests/streams
 	sh tests/gpu/build.sh build/gpu
+	sh tests/gpu/build.sh build/gpu peers
 	build/olmogen -o build/gpu/olmoe4 models/olmoe-1b-7b.lua -D global=4
 	build/olmogen -o build/gpu/olmoe32 models/olmoe-1b-7b.lua -D global=32
 	build/tests/streams models/olmoe-1b-7b.lua cuda:h200 2 build/gpu/streams32 global=32

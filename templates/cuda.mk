@@ -8,7 +8,7 @@ EXTRA = src/cubins.o
 
 # olmogen has compiled the kernels already; where it is not at hand, nvcc does. A file of kernels is
 # read twice: here for the device, below for the functions that launch them.
-%.cubin: %.cu Makefile $(wildcard kernels/*.h) runtime/rng.h runtime/normal.h
+%.cubin: %.cu Makefile $(wildcard kernels/*.h) runtime/rng.h runtime/normal.h runtime/peers.h
 	$(quiet)$(NVCC) -std=c++17 -cubin -gencode arch=compute_$(ARCH),code=sm_$(ARCH) -Ikernels \
 		-Iruntime -DOM_ARCH=$(OM_ARCH) -o $@ $<
 

@@ -127,7 +127,7 @@ static bool
 header_of(const struct file *f)
 {
 	return !strncmp(f->path, "kernels/", 8) || !strcmp(f->path, "runtime/rng.h") ||
-	       !strcmp(f->path, "runtime/normal.h");
+	       !strcmp(f->path, "runtime/peers.h") || !strcmp(f->path, "runtime/normal.h");
 }
 
 /* One file of the tree, compiled; false: said why. */

@@ -2,6 +2,13 @@
  * Proof that no layout deadlocks or mixes up what it sends: the program of every rank is run
  * against those of all others, message by message. A stage's own part of it, what it does with its
  * slots and gradients, is the same on all its ranks and is looked at once.
+ *
+ * It holds for what waits on a device too, on several streams: what is found here is one order of
+ * all events in which each comes after all that it waits for. A stream does its launches in the
+ * program's order, and events (plan/stream.c) have it wait for launches before alone, so that on a
+ * device nothing waits for what comes later in this order. Besides, a kernel that waits must not
+ * keep from the device what it waits for: those that send rows have few blocks, and at most one of
+ * them runs on a rank at a time.
  */
 #include <string.h>
 

@@ -19,6 +19,7 @@
 #define OM_EXPERT_H
 
 #include "check.h"
+#include "expert_ref.h"
 #include "om_comm.h"
 
 struct om_ep {
@@ -211,9 +212,10 @@ om_ep_weights_bwd(const struct om_ep *s, const om_real *dpr, const int32_t *src,
 
 #define OM_EP_DISPATCH(NAME, t, m, k, n, w, c, u)                                               \
 	OM_EP_MOVE_SHAPE(NAME, t, m, k, n, w, c, u)                                             \
-	void NAME(                                                                              \
-	    const om_real *x, const int32_t *src, const int32_t *map, om_real *xr, om_real *ws) \
+	void NAME(const om_real *x, const int32_t *idx, const int32_t *row, const int32_t *src, \
+	    const int32_t *map, om_real *xr, om_real *ws)                                       \
 	{                                                                                       \
+		(void)idx, (void)row;                                                           \
 		struct om_piece piece[(m) / OM_EP_PARTS * 2];                                   \
 		om_ep_dispatch(&NAME##_shape, x, src, map, xr, ws, piece);                      \
 	}                                                                                       \
@@ -237,9 +239,10 @@ om_ep_weights_bwd(const struct om_ep *s, const om_real *dpr, const int32_t *src,
 
 #define OM_EP_WEIGHTS(NAME, t, m, k, w, c, u)                                                   \
 	OM_EP_MOVE_SHAPE(NAME, t, m, k, 1, w, c, u)                                             \
-	void NAME(                                                                              \
-	    const om_real *p, const int32_t *src, const int32_t *map, om_real *pr, om_real *ws) \
+	void NAME(const om_real *p, const int32_t *idx, const int32_t *row, const int32_t *src, \
+	    const int32_t *map, om_real *pr, om_real *ws)                                       \
 	{                                                                                       \
+		(void)idx, (void)row;                                                           \
 		struct om_piece piece[(m) / OM_EP_PARTS * 2];                                   \
 		om_ep_weights(&NAME##_shape, p, src, map, pr, ws, piece);                       \
 	}                                                                                       \
@@ -250,9 +253,10 @@ om_ep_weights_bwd(const struct om_ep *s, const om_real *dpr, const int32_t *src,
 
 #define OM_EP_WEIGHTS_BWD(NAME, t, m, k, w, c)                                                     \
 	OM_EP_MOVE_SHAPE(NAME, t, m, k, 1, w, c, 1)                                                \
-	void NAME(                                                                                 \
-	    const om_real *dpr, const int32_t *src, const int32_t *map, om_real *dp, om_real *ws)  \
+	void NAME(const om_real *dpr, const int32_t *idx, const int32_t *row, const int32_t *src,  \
+	    const int32_t *map, om_real *dp, om_real *ws)                                          \
 	{                                                                                          \
+		(void)idx, (void)row;                                                              \
 		struct om_piece piece[(m) / OM_EP_PARTS * 2];                                      \
 		om_ep_weights_bwd(&NAME##_shape, dpr, src, map, dp, ws, piece);                    \
 	}                                                                                          \
@@ -264,7 +268,8 @@ om_ep_weights_bwd(const struct om_ep *s, const om_real *dpr, const int32_t *src,
 /* The kernel that a check runs: one of these. */
 typedef void om_ep_map_fn(const int32_t *, const int32_t *, int32_t *, int32_t *, int32_t *,
     int32_t *, int64_t *, om_real *);
-typedef void om_ep_move_fn(const om_real *, const int32_t *, const int32_t *, om_real *, om_real *);
+typedef void om_ep_move_fn(const om_real *, const int32_t *, const int32_t *, const int32_t *,
+    const int32_t *, om_real *, om_real *);
 struct om_ep_fn {
 	om_ep_move_fn *dispatch, *weights, *weights_bwd;
 	void (*combine)(const om_real *, const int32_t *, const int32_t *, const int32_t *,
@@ -277,102 +282,30 @@ struct om_ep_fn {
  */
 struct om_ep_case {
 	struct om_ep s;
-	int64_t me, routes;
-	int32_t *idx, *row;       /* [w, t * k] */
-	int32_t *src, *map, *off; /* this rank's */
-	int64_t cut;
+	struct om_ep_ref ref;
 };
-
-/* k experts of each token: the first ones, any, one much oftener than others, of every other. */
-OM_CHECK void
-om_ep_check_routes(const struct om_ep *s, uint64_t seed, int64_t rank, int32_t *idx)
-{
-	for (int64_t i = 0; i < s->t * s->k; i++) {
-		const uint64_t random = om_hash(om_hash(seed, (uint64_t)rank), (uint64_t)i);
-		int64_t x = (int64_t)(random % (uint64_t)s->e), a = i / s->k * s->k;
-		switch (seed % 4) {
-		case 0:
-			x = i % s->k;
-			break;
-		case 2:
-			x = random >> 60 ? s->e / 3 : x;
-			break;
-		case 3:
-			x = x / 2 * 2;
-			break;
-		}
-		while (a < i) { /* another one, until it is new to the token */
-			x = idx[a] == x ? (x + 1) % s->e : x;
-			for (a = i / s->k * s->k; a < i && idx[a] != x; a++)
-				;
-		}
-		idx[i] = (int32_t)x;
-	}
-}
 
 OM_CHECK struct om_ep_case
 om_ep_check_case(const struct om_ep *shape, uint64_t seed)
 {
-	struct om_ep_case c = { .s = *shape, .me = om_rank(OM_EXPERT) };
+	struct om_ep_case c = { .s = *shape };
 	if (om_size(OM_EXPERT) != shape->w)
 		c.s.w = 1;
-	const int64_t w = c.s.w, e = c.s.e, here = e / w, routes = c.routes = c.s.t * c.s.k;
-	int32_t next = 0, used = 0;
-	c.idx = om_check_alloc(w * routes, sizeof *c.idx);
-	c.row = om_check_alloc(w * routes, sizeof *c.row);
-	c.src = om_check_alloc(routes, sizeof *c.src);
-	c.map = om_check_ints(OM_EP_PARTS * e, 1, seed, 0);
-	c.off = om_check_ints(here + 1, 1, seed, 0);
-	for (int64_t r = 0; r < w; r++)
-		om_ep_check_routes(&c.s, seed, r, c.idx + r * routes);
-	for (int64_t x = 0; x < e; x++) {
-		const int64_t own = x % here;
-		used = own ? (int32_t)om_ep_up(used, c.s.u) : 0;
-		c.map[x] = next;
-		for (int64_t i = 0; i < w * routes; i++) {
-			const bool mine = i / routes == c.me, come = x / here == c.me;
-			int32_t *keep = c.map + e + x, *n = c.map + 3 * e + i / routes * here + own;
-			if (i % routes == 0 && mine) /* where the cell is */
-				keep[e] = used;
-			if (i % routes == 0 && come)
-				n[e] = used;
-			if (c.idx[i] != x)
-				continue;
-			c.row[i] = used < c.s.c ? used++ : -1;
-			if (mine) {
-				c.src[next++] = (int32_t)(i % routes);
-				c.cut += c.row[i] < 0;
-			}
-			*keep += mine && c.row[i] >= 0;
-			*n += come && c.row[i] >= 0;
-		}
-		if (x / here == c.me)
-			c.off[own + 1] = (int32_t)om_ep_up(used, c.s.u);
-	}
+	c.ref = om_ep_ref_new(c.s.t, c.s.e, c.s.k, c.s.w, c.s.c, c.s.u, om_rank(OM_EXPERT), seed);
 	return c;
-}
-
-OM_CHECK void
-om_ep_check_free(struct om_ep_case *c)
-{
-	free(c->idx);
-	free(c->row);
-	free(c->src);
-	free(c->map);
-	free(c->off);
 }
 
 OM_CHECK double
 om_ep_map_check(om_ep_map_fn *run, const struct om_ep *shape, uint64_t seed)
 {
 	struct om_ep_case c = om_ep_check_case(shape, seed);
-	const int64_t e = c.s.e, routes = c.routes, here = e / c.s.w;
+	const int64_t e = c.s.e, routes = c.ref.routes, here = e / c.s.w;
 	int32_t *cnt = om_check_ints(c.s.n * e, 1, seed, 0);
 	int32_t *row = om_check_ints(routes, 9, seed, 1), *src = om_check_ints(routes, 9, seed, 2);
 	int32_t *map = om_check_ints(OM_EP_PARTS * e, 9, seed, 3);
 	int32_t *off = om_check_ints(here + 1, 9, seed, 4);
 	om_real *ws = om_check_nan(c.s.w * e);
-	const int32_t *idx = c.idx + c.me * routes;
+	const int32_t *idx = c.ref.idx + c.ref.me * routes;
 	int64_t cut[2] = { 5, 7 };
 	bool right = true;
 	for (int64_t i = 0; i < routes; i++)
@@ -382,13 +315,13 @@ om_ep_map_check(om_ep_map_fn *run, const struct om_ep *shape, uint64_t seed)
 	else
 		om_ep_map(&c.s, idx, cnt, row, src, map, off, cut, ws);
 	for (int64_t i = 0; i < routes; i++)
-		right &= row[i] == c.row[c.me * routes + i] && src[i] == c.src[i];
+		right &= row[i] == c.ref.row[c.ref.me * routes + i] && src[i] == c.ref.src[i];
 	for (int64_t i = 0; i <= here; i++)
-		right &= off[i] == c.off[i];
+		right &= off[i] == c.ref.off[i];
 	for (int64_t i = 0; i < OM_EP_PARTS * e; i++)
-		right &= map[i] == c.map[i];
-	right &= cut[0] == 5 + c.cut && cut[1] == 7 + routes;
-	om_ep_check_free(&c);
+		right &= map[i] == c.ref.map[i];
+	right &= cut[0] == 5 + c.ref.cut && cut[1] == 7 + routes;
+	om_ep_ref_free(&c.ref);
 	free(cnt);
 	free(row);
 	free(src);
@@ -414,18 +347,19 @@ om_ep_check_rows(
 	bool *route = om_check_alloc(c->s.c, sizeof *route); /* rows that are one's */
 	for (int64_t i = 0; i < c->s.c; i++)
 		route[i] = false;
-	for (int64_t i = 0; i < c->s.w * c->routes; i++) {
-		if (c->idx[i] / here != c->me || c->row[i] < 0)
+	for (int64_t i = 0; i < c->s.w * c->ref.routes; i++) {
+		if (c->ref.idx[i] / here != c->ref.me || c->ref.row[i] < 0)
 			continue;
-		route[c->row[i]] = true;
+		route[c->ref.row[i]] = true;
 		for (int64_t j = 0; j < n; j++)
-			om_err_add(err, got[c->row[i] * n + j],
-			    om_ep_check_number(seed, i / c->routes, i % c->routes / per * n + j));
+			om_err_add(err, got[c->ref.row[i] * n + j],
+			    om_ep_check_number(
+				seed, i / c->ref.routes, i % c->ref.routes / per * n + j));
 	}
-	for (int64_t i = 0; i < c->off[here] * n; i++)
+	for (int64_t i = 0; i < c->ref.off[here] * n; i++)
 		err->wrong |= !route[i / n] && got[i] != 0;
 	free(route);
-	err->wrong |= !om_check_kept(got, c->off[here] * n, c->s.c * n);
+	err->wrong |= !om_check_kept(got, c->ref.off[here] * n, c->s.c * n);
 }
 
 /* What comes back to route after route, summed over per of them. */
@@ -434,13 +368,13 @@ om_ep_check_sums(
     const struct om_ep_case *c, int64_t per, uint64_t seed, const om_real *got, struct om_err *err)
 {
 	const int64_t n = c->s.n, here = c->s.e / c->s.w;
-	for (int64_t i = 0; i < c->routes / per * n; i++) {
+	for (int64_t i = 0; i < c->ref.routes / per * n; i++) {
 		double want = 0;
 		for (int64_t a = i / n * per; a < (i / n + 1) * per; a++) {
-			const int64_t at = c->me * c->routes + a;
-			if (c->row[at] >= 0)
+			const int64_t at = c->ref.me * c->ref.routes + a;
+			if (c->ref.row[at] >= 0)
 				want += om_ep_check_number(
-				    seed, c->idx[at] / here, c->row[at] * n + i % n);
+				    seed, c->ref.idx[at] / here, c->ref.row[at] * n + i % n);
 		}
 		om_err_add(err, got[i], want);
 	}
@@ -453,36 +387,38 @@ om_ep_check(struct om_ep_fn run, const struct om_ep *shape, uint64_t seed)
 	const struct om_ep *s = &c.s;
 	const bool alone = s->w != shape->w, there = run.dispatch || run.weights;
 	const int64_t n = s->n, sums = run.combine || run.dispatch ? s->k : 1;
-	const int64_t tokens = c.routes / sums * n, rows = s->c * n, used = c.off[s->e / s->w] * n;
-	om_real *in = om_check_random(there ? tokens : rows, seed, (int)c.me);
+	const int64_t tokens = c.ref.routes / sums * n, rows = s->c * n,
+		      used = c.ref.off[s->e / s->w] * n;
+	om_real *in = om_check_random(there ? tokens : rows, seed, (int)c.ref.me);
 	om_real *out = there ? om_check_output(used, rows) : om_check_nan(tokens);
-	om_real *ws = om_check_nan(c.routes * n);
+	om_real *ws = om_check_nan(c.ref.routes * n);
 	struct om_piece *piece = om_check_alloc(2 * s->e, sizeof *piece);
-	const int32_t *idx = c.idx + c.me * c.routes, *row = c.row + c.me * c.routes;
+	const int32_t *idx = c.ref.idx + c.ref.me * c.ref.routes,
+		      *row = c.ref.row + c.ref.me * c.ref.routes;
 	struct om_err err = { .scale = 1 };
 	if (!there)
 		om_check_spoil(in, used, rows);
 	if (run.dispatch && alone)
-		om_ep_dispatch(s, in, c.src, c.map, out, ws, piece);
+		om_ep_dispatch(s, in, c.ref.src, c.ref.map, out, ws, piece);
 	else if (run.dispatch)
-		run.dispatch(in, c.src, c.map, out, ws);
+		run.dispatch(in, idx, row, c.ref.src, c.ref.map, out, ws);
 	if (run.combine && alone)
-		om_ep_combine(s, in, idx, row, c.map, out, ws, piece);
+		om_ep_combine(s, in, idx, row, c.ref.map, out, ws, piece);
 	else if (run.combine)
-		run.combine(in, idx, row, c.map, out, ws);
+		run.combine(in, idx, row, c.ref.map, out, ws);
 	if (run.weights && alone)
-		om_ep_weights(s, in, c.src, c.map, out, ws, piece);
+		om_ep_weights(s, in, c.ref.src, c.ref.map, out, ws, piece);
 	else if (run.weights)
-		run.weights(in, c.src, c.map, out, ws);
+		run.weights(in, idx, row, c.ref.src, c.ref.map, out, ws);
 	if (run.weights_bwd && alone)
-		om_ep_weights_bwd(s, in, c.src, c.map, out, ws, piece);
+		om_ep_weights_bwd(s, in, c.ref.src, c.ref.map, out, ws, piece);
 	else if (run.weights_bwd)
-		run.weights_bwd(in, c.src, c.map, out, ws);
+		run.weights_bwd(in, idx, row, c.ref.src, c.ref.map, out, ws);
 	if (there)
 		om_ep_check_rows(&c, sums, seed, out, &err);
 	else
 		om_ep_check_sums(&c, sums, seed, out, &err);
-	om_ep_check_free(&c);
+	om_ep_ref_free(&c.ref);
 	free(in);
 	free(out);
 	free(ws);

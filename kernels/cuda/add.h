@@ -2,6 +2,7 @@
  * Element by element, on [m, n]; n is a multiple of 8.
  *
  *   add       y = a + b; y may be a or b
+ *   add_rows  the same of rows up to off[j-1] of [c, n]; the others are neither read nor written
  *   bias      y = x + c, c [n] added to each row; y may be x
  *   bias_bwd  dc [n] += sum over rows of dy, or without add =
  *   scale     y = factor x; y may be x
@@ -26,25 +27,32 @@
 
 #ifdef __CUDACC__
 
-enum om_add_op { OM_ADD_BOTH, OM_ADD_BIAS, OM_ADD_SCALED };
+enum om_add_op { OM_ADD_BOTH, OM_ADD_UP_TO, OM_ADD_BIAS, OM_ADD_SCALED };
 
 /*
- * b: the other summand, a row of it, or none. The last block's threads beyond the end load the last
- * vector: a branch around loads would make each wait for the one before.
+ * b: the other summand, a row of it, or none. UP_TO: there are *rows rows. The last block's threads
+ * beyond the end load the last vector: a branch around loads would make each wait for the one
+ * before.
  */
-template <int64_t M, int N, om_add_op OP
+template <int64_t M, int N, int OP
 > OM_DEV void
-    om_add(float factor, const om_bf16 *a, const om_bf16 *b, om_bf16 *y)
+    om_add(
+	float factor, const om_bf16 *a, const om_bf16 *b, om_bf16 *y, const int32_t *rows = nullptr)
 {
-	constexpr uint32_t total = M * N / 8, wide = N / 8, block = OM_ADD_THREADS * OM_ADD_VECTORS;
-	constexpr bool even = total % block == 0;
+	constexpr uint32_t most = M * N / 8, wide = N / 8, block = OM_ADD_THREADS * OM_ADD_VECTORS;
+	constexpr bool even = OP
+	!= OM_ADD_UP_TO &&most % block == 0;
+	const uint32_t total = OP
+	== OM_ADD_UP_TO ? *rows *wide : most;
 	const uint32_t first = blockIdx.x * block + threadIdx.x;
+	if (OP == OM_ADD_UP_TO && blockIdx.x * block >= total)
+		return;
 	float p[OM_ADD_VECTORS][8], q[OM_ADD_VECTORS][8];
 #pragma unroll
 	for (int u = 0; u < OM_ADD_VECTORS; u++) {
 		const uint32_t at = first + u * OM_ADD_THREADS, i = even ? at : min(at, total - 1);
 		om_load8(a + (int64_t)i * 8, p[u]);
-		if (OP == OM_ADD_BOTH)
+		if (OP == OM_ADD_BOTH || OP == OM_ADD_UP_TO)
 			om_load8(b + (int64_t)i * 8, q[u]);
 		if (OP == OM_ADD_BIAS)
 			om_load8(b + i % wide * 8, q[u]);
@@ -104,6 +112,14 @@ om_bias_bwd(const om_bf16 *dy, float *ws)
 		om_add<m, n, OM_ADD_BOTH>(0, a, b, y);           \
 	}
 
+#define OM_ADD_ROWS(NAME, c, n, j)                                                   \
+	OM_ADD_SIZES(c, n)                                                           \
+	OM_GLOBAL(OM_ADD_THREADS, 1)                                                 \
+	NAME##_x(const om_bf16 *a, const om_bf16 *b, const int32_t *off, om_bf16 *y) \
+	{                                                                            \
+		om_add<c, n, OM_ADD_UP_TO>(0, a, b, y, off + (j)-1);                 \
+	}
+
 #define OM_BIAS(NAME, m, n)                                         \
 	OM_ADD_SIZES(m, n)                                          \
 	OM_GLOBAL(OM_ADD_THREADS, 1)                                \
@@ -150,6 +166,18 @@ om_bias_bwd(const om_bf16 *dy, float *ws)
 	double NAME##_check(uint64_t seed)                                             \
 	{                                                                              \
 		return om_add_check((struct om_add_fn){ .add = NAME }, m, n, 0, seed); \
+	}
+
+#define OM_ADD_ROWS(NAME, c, n, j)                                                    \
+	OM_ADD_SIZES(c, n)                                                            \
+	OM_KERNEL(NAME##_x, OM_ADD_THREADS, 0)                                        \
+	void NAME(const om_bf16 *a, const om_bf16 *b, const int32_t *off, om_bf16 *y) \
+	{                                                                             \
+		OM_LAUNCH(NAME##_x, OM_ADD_BLOCKS(c, n), 1, 1, &a, &b, &off, &y);     \
+	}                                                                             \
+	double NAME##_check(uint64_t seed)                                            \
+	{                                                                             \
+		return om_add_rows_check(NAME, c, n, j, seed);                        \
 	}
 
 #define OM_BIAS(NAME, m, n)                                                             \
@@ -245,6 +273,40 @@ om_add_check(struct om_add_fn f, int64_t m, int64_t n, double factor, uint64_t s
 	}
 	OM_TIME(om_add_run(f, a, b, c, y));
 	om_check_end();
+	return om_err_value(&e);
+}
+
+/* Rows that there are, and that others stay as they were. */
+static inline double
+om_add_rows_check(void (*run)(const om_bf16 *, const om_bf16 *, const int32_t *, om_bf16 *),
+    int64_t c, int64_t n, int64_t j, uint64_t seed)
+{
+	const double share = seed % 3 ? om_unit(seed, 9, 0) / 3.4641016151377544 + 0.5 : 1;
+	const int64_t valid = (int64_t)(share * (double)c);
+	om_bf16 *a = om_check_bf16(c * n, seed, 0, 1), *b = om_check_bf16(c * n, seed, 1, 1);
+	om_bf16 *y = om_check_nan((size_t)(c * n) * sizeof *y);
+	om_bf16 *got = malloc((size_t)n * sizeof *got);
+	int32_t *off = calloc((size_t)j, sizeof *off);
+	struct om_err e = { .scale = 1 };
+	off[j - 1] = (int32_t)valid;
+	const int32_t *d_off = om_check_copy(off, (size_t)j * sizeof *off);
+	run(a, b, d_off, y);
+	for (int64_t s = 0; s < c && s < OM_ADD_SAMPLES; s++) { /* the border is looked at too */
+		const int64_t r = c <= OM_ADD_SAMPLES ? s
+				  : s < 4             ? (valid + s - 2 + c) % c
+						      : s * (c - 1) / (OM_ADD_SAMPLES - 1);
+		om_check_read(got, y + r * n, (size_t)n * sizeof *got);
+		for (int64_t i = 0; i < n; i++)
+			if (r < valid)
+				om_err_add(&e, om_bf16_f32(got[i]),
+				    om_add_ref(OM_BF16(0), OM_BF16(1), r * n + i));
+			else
+				e.wrong |= got[i] != 0xffff;
+	}
+	OM_TIME(run(a, b, d_off, y));
+	om_check_end();
+	free(got);
+	free(off);
 	return om_err_value(&e);
 }
 

@@ -7,6 +7,7 @@
  *   grouped_dx_glu  dh [r, f] = dy [r, n] w [e, n, f], which stays in registers;
  *                   dg = p dh u act'(g), du = p dh act(g), dp[src[i]] = dh . (act(g) u) of row i
  *   grouped_dx_glu_h  and h once more
+ *   ..._rows        the same of each with a weight pr [r] and dpr [r] of the row's own
  *   linear_glu, linear_dx_glu, linear_dx_glu_h  the same without groups, off, p and src
  *
  * g, u and dh are rounded before they are used, so that all but dp, whose sum has another order,
@@ -75,16 +76,17 @@ om_ffn_place(uint32_t box, int j)
 	return box + lane % 16 * 128 + (lane / 16 ^ lane % 8 ^ j) * 16;
 }
 
+/* Without src a row's weight is its own. */
 template <bool ROUTED>
 OM_DEV void
 om_ffn_weights(float (&w)[2], const om_gemm_args &x, const om_gemm_tile &t)
 {
-	const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+	const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, at = t.first + t.row + row;
 	w[0] = w[1] = 1;
 	if (ROUTED && row < t.rows)
-		w[0] = x.p[x.src[t.first + t.row + row]];
+		w[0] = x.p[x.src ? x.src[at] : at];
 	if (ROUTED && row + 8 < t.rows)
-		w[1] = x.p[x.src[t.first + t.row + row + 8]];
+		w[1] = x.p[x.src ? x.src[at + 8] : at + 8];
 }
 
 /* A thread's sums as bf16, two in each. */
@@ -292,7 +294,7 @@ om_ffn_dp(const float *part, const int32_t *off, const int32_t *src, float *dp)
 #pragma unroll 8
 	for (int i = 0; i < PARTS; i++)
 		sum += part[(int64_t)i * M + row];
-	dp[src[row]] = sum;
+	dp[src ? src[row] : row] = sum;
 }
 
 #define OM_FFN_GLU(a, routed) om_ffn_glu<a, routed>
@@ -319,6 +321,9 @@ om_ffn_dp(const float *part, const int32_t *off, const int32_t *src, float *dp)
 #define OM_GROUPED_DX_GLU_H(NAME, r, e, n, f, a)                    \
 	OM_FFN_X(NAME##_x, true, OM_GEMM_ROWS, e, r, n, f, a, true) \
 	OM_FFN_DP(NAME##_dp, r, e, f)
+#define OM_GROUPED_GLU_ROWS OM_GROUPED_GLU
+#define OM_GROUPED_DX_GLU_ROWS OM_GROUPED_DX_GLU
+#define OM_GROUPED_DX_GLU_H_ROWS OM_GROUPED_DX_GLU_H
 #define OM_LINEAR_GLU(NAME, m, f, n, a) OM_FFN_Y(NAME##_x, false, OM_GEMM_ONE, 1, m, f, n, a)
 #define OM_LINEAR_DX_GLU(NAME, m, n, f, a) \
 	OM_FFN_X(NAME##_x, false, OM_GEMM_ONE, 1, m, n, f, a, false)
@@ -371,7 +376,7 @@ om_ffn_dp(const float *part, const int32_t *off, const int32_t *src, float *dp)
 	{                                                                                 \
 		NAME##_x_run(x, w, off, p, src, g, u, h);                                 \
 	}                                                                                 \
-	OM_FFN_CHECKS(NAME, r, e, om_ffn_check(NAME##_x_run, r, e, f, n, a, off, seed))
+	OM_FFN_CHECKS(NAME, r, e, om_ffn_check(NAME##_x_run, false, r, e, f, n, a, off, seed))
 
 #define OM_LINEAR_GLU(NAME, m, f, n, a)                                                   \
 	OM_FFN_SIZES(m, 1, n, f, a)                                                       \
@@ -382,7 +387,7 @@ om_ffn_dp(const float *part, const int32_t *off, const int32_t *src, float *dp)
 	}                                                                                 \
 	double NAME##_check(uint64_t seed)                                                \
 	{                                                                                 \
-		return om_ffn_check(NAME##_x_run, m, 1, f, n, a, NULL, seed);             \
+		return om_ffn_check(NAME##_x_run, false, m, 1, f, n, a, NULL, seed);      \
 	}
 
 #define OM_FFN_DP(NAME, r)                                                      \
@@ -406,7 +411,7 @@ om_ffn_dp(const float *part, const int32_t *off, const int32_t *src, float *dp)
 		NAME##_dp_run(ws, off, src, dp);                                             \
 	}                                                                                    \
 	OM_FFN_CHECKS(NAME, r, e,                                                            \
-	    om_ffn_bwd_check(NAME##_x_run, NAME##_dp_run, false, r, e, n, f, a, off, seed))
+	    om_ffn_bwd_check(NAME##_x_run, NAME##_dp_run, false, false, r, e, n, f, a, off, seed))
 
 #define OM_GROUPED_DX_GLU_H(NAME, r, e, n, f, a)                                             \
 	OM_FFN_SIZES(r, e, n, f, a)                                                          \
@@ -420,32 +425,71 @@ om_ffn_dp(const float *part, const int32_t *off, const int32_t *src, float *dp)
 		NAME##_dp_run(ws, off, src, dp);                                             \
 	}                                                                                    \
 	OM_FFN_CHECKS(NAME, r, e,                                                            \
-	    om_ffn_bwd_check(NAME##_x_run, NAME##_dp_run, true, r, e, n, f, a, off, seed))
+	    om_ffn_bwd_check(NAME##_x_run, NAME##_dp_run, false, true, r, e, n, f, a, off, seed))
 
-#define OM_LINEAR_DX_GLU(NAME, m, n, f, a)                                                     \
-	OM_FFN_SIZES(m, 1, n, f, a)                                                            \
-	OM_FFN_X(NAME##_x, OM_GEMM_ONE, 1, m, n, f)                                            \
-	void NAME(const om_bf16 *dy, const om_bf16 *w, const om_bf16 *g, const om_bf16 *u,     \
-	    om_bf16 *dg, om_bf16 *du)                                                          \
+#define OM_GROUPED_GLU_ROWS(NAME, r, e, f, n, a)                                           \
+	OM_FFN_SIZES(r, e, n, f, a)                                                        \
+	OM_FFN_Y(NAME##_x, OM_GEMM_ROWS, e, r, f, n)                                       \
+	void NAME(const om_bf16 *x, const om_bf16 *w, const int32_t *off, const float *pr, \
+	    om_bf16 *g, om_bf16 *u, om_bf16 *h)                                            \
+	{                                                                                  \
+		NAME##_x_run(x, w, off, pr, NULL, g, u, h);                                \
+	}                                                                                  \
+	OM_FFN_CHECKS(NAME, r, e, om_ffn_check(NAME##_x_run, true, r, e, f, n, a, off, seed))
+
+#define OM_GROUPED_DX_GLU_ROWS(NAME, r, e, n, f, a)                                            \
+	OM_FFN_SIZES(r, e, n, f, a)                                                            \
+	OM_FFN_X(NAME##_x, OM_GEMM_ROWS, e, r, n, f)                                           \
+	OM_FFN_DP(NAME##_dp, r)                                                                \
+	void NAME(const om_bf16 *dy, const om_bf16 *w, const int32_t *off, const om_bf16 *g,   \
+	    const om_bf16 *u, const float *pr, om_bf16 *dg, om_bf16 *du, float *dpr, void *ws) \
 	{                                                                                      \
-		NAME##_x_run(dy, w, NULL, g, u, NULL, NULL, NULL, dg, du, NULL);               \
+		NAME##_x_run(dy, w, off, g, u, pr, NULL, NULL, dg, du, ws);                    \
+		NAME##_dp_run(ws, off, NULL, dpr);                                             \
 	}                                                                                      \
-	double NAME##_check(uint64_t seed)                                                     \
-	{                                                                                      \
-		return om_ffn_bwd_check(NAME##_x_run, NULL, false, m, 1, n, f, a, NULL, seed); \
+	OM_FFN_CHECKS(NAME, r, e,                                                              \
+	    om_ffn_bwd_check(NAME##_x_run, NAME##_dp_run, true, false, r, e, n, f, a, off, seed))
+
+#define OM_GROUPED_DX_GLU_H_ROWS(NAME, r, e, n, f, a)                                            \
+	OM_FFN_SIZES(r, e, n, f, a)                                                              \
+	OM_FFN_X(NAME##_x, OM_GEMM_ROWS, e, r, n, f)                                             \
+	OM_FFN_DP(NAME##_dp, r)                                                                  \
+	void NAME(const om_bf16 *dy, const om_bf16 *w, const int32_t *off, const om_bf16 *g,     \
+	    const om_bf16 *u, const float *pr, om_bf16 *h, om_bf16 *dg, om_bf16 *du, float *dpr, \
+	    void *ws)                                                                            \
+	{                                                                                        \
+		NAME##_x_run(dy, w, off, g, u, pr, NULL, h, dg, du, ws);                         \
+		NAME##_dp_run(ws, off, NULL, dpr);                                               \
+	}                                                                                        \
+	OM_FFN_CHECKS(NAME, r, e,                                                                \
+	    om_ffn_bwd_check(NAME##_x_run, NAME##_dp_run, true, true, r, e, n, f, a, off, seed))
+
+#define OM_LINEAR_DX_GLU(NAME, m, n, f, a)                                                 \
+	OM_FFN_SIZES(m, 1, n, f, a)                                                        \
+	OM_FFN_X(NAME##_x, OM_GEMM_ONE, 1, m, n, f)                                        \
+	void NAME(const om_bf16 *dy, const om_bf16 *w, const om_bf16 *g, const om_bf16 *u, \
+	    om_bf16 *dg, om_bf16 *du)                                                      \
+	{                                                                                  \
+		NAME##_x_run(dy, w, NULL, g, u, NULL, NULL, NULL, dg, du, NULL);           \
+	}                                                                                  \
+	double NAME##_check(uint64_t seed)                                                 \
+	{                                                                                  \
+		return om_ffn_bwd_check(                                                   \
+		    NAME##_x_run, NULL, false, false, m, 1, n, f, a, NULL, seed);          \
 	}
 
-#define OM_LINEAR_DX_GLU_H(NAME, m, n, f, a)                                                  \
-	OM_FFN_SIZES(m, 1, n, f, a)                                                           \
-	OM_FFN_X(NAME##_x, OM_GEMM_ONE, 1, m, n, f)                                           \
-	void NAME(const om_bf16 *dy, const om_bf16 *w, const om_bf16 *g, const om_bf16 *u,    \
-	    om_bf16 *h, om_bf16 *dg, om_bf16 *du)                                             \
-	{                                                                                     \
-		NAME##_x_run(dy, w, NULL, g, u, NULL, NULL, h, dg, du, NULL);                 \
-	}                                                                                     \
-	double NAME##_check(uint64_t seed)                                                    \
-	{                                                                                     \
-		return om_ffn_bwd_check(NAME##_x_run, NULL, true, m, 1, n, f, a, NULL, seed); \
+#define OM_LINEAR_DX_GLU_H(NAME, m, n, f, a)                                               \
+	OM_FFN_SIZES(m, 1, n, f, a)                                                        \
+	OM_FFN_X(NAME##_x, OM_GEMM_ONE, 1, m, n, f)                                        \
+	void NAME(const om_bf16 *dy, const om_bf16 *w, const om_bf16 *g, const om_bf16 *u, \
+	    om_bf16 *h, om_bf16 *dg, om_bf16 *du)                                          \
+	{                                                                                  \
+		NAME##_x_run(dy, w, NULL, g, u, NULL, NULL, h, dg, du, NULL);              \
+	}                                                                                  \
+	double NAME##_check(uint64_t seed)                                                 \
+	{                                                                                  \
+		return om_ffn_bwd_check(                                                   \
+		    NAME##_x_run, NULL, false, true, m, 1, n, f, a, NULL, seed);           \
 	}
 
 typedef void om_ffn_fn(const om_bf16 *x, const om_bf16 *w, const int32_t *off, const float *p,
@@ -480,9 +524,21 @@ om_ffn_same(const void *a, const void *b, int64_t n, int64_t n2)
 	return same;
 }
 
+/* Which weight each row takes, on the host and on the device; there NULL where it is its own. */
+static inline int32_t *
+om_ffn_src(bool own, int64_t r, uint64_t seed, int32_t **src)
+{
+	*src = om_glu_src(r, seed);
+	if (!own)
+		return om_check_copy(*src, (size_t)r * sizeof **src);
+	for (int64_t i = 0; i < r; i++)
+		(*src)[i] = (int32_t)i;
+	return NULL;
+}
+
 static inline double
-om_ffn_check(om_ffn_fn *run, int64_t r, int64_t e, int64_t f, int64_t n, int a, const int32_t *off,
-    uint64_t seed)
+om_ffn_check(om_ffn_fn *run, bool own, int64_t r, int64_t e, int64_t f, int64_t n, int a,
+    const int32_t *off, uint64_t seed)
 {
 	const struct om_beside_case x = { .g = e, .m = r, .n = { f, f }, .k = n, .off = off };
 	const int64_t used = off ? off[e] : r, size = r * f * 2;
@@ -490,7 +546,7 @@ om_ffn_check(om_ffn_fn *run, int64_t r, int64_t e, int64_t f, int64_t n, int a, 
 	om_bf16 *d_x = om_gemm_padded(r * n, used * n, seed, 0);
 	om_bf16 *d_w = om_check_bf16(2 * e * f * n, seed, 1, (float)scale);
 	float *d_p = off ? om_check_f32(r, seed, 2, 1) : NULL;
-	int32_t *src = om_glu_src(r, seed), *d_src = om_check_copy(src, (size_t)r * sizeof *src);
+	int32_t *src, *d_src = om_ffn_src(own, r, seed, &src);
 	int32_t *d_off = off ? om_check_copy(off, (size_t)(e + 1) * sizeof *off) : NULL;
 	om_bf16 *out[2][3], *got = malloc((size_t)f * 6);
 	struct om_err ey = { .scale = 1 }, eh = { .scale = 1 };
@@ -527,7 +583,7 @@ om_ffn_check(om_ffn_fn *run, int64_t r, int64_t e, int64_t f, int64_t n, int a, 
 
 /* dh is the sum over n alone; dp, also over f, is of few rows. */
 static inline double
-om_ffn_bwd_check(om_ffn_bwd_fn *run, om_ffn_dp_fn *sum, bool hidden, int64_t r, int64_t e,
+om_ffn_bwd_check(om_ffn_bwd_fn *run, om_ffn_dp_fn *sum, bool own, bool hidden, int64_t r, int64_t e,
     int64_t n, int64_t f, int a, const int32_t *off, uint64_t seed)
 {
 	const struct om_beside_case x = { .g = e, .m = r, .n = { n }, .k = f, .off = off };
@@ -538,7 +594,7 @@ om_ffn_bwd_check(om_ffn_bwd_fn *run, om_ffn_dp_fn *sum, bool hidden, int64_t r, 
 	om_bf16 *d_g = om_check_bf16(r * f, seed, 6, OM_GLU_STRETCH);
 	om_bf16 *d_u = om_gemm_padded(r * f, used * f, seed, 7);
 	float *d_p = off ? om_check_f32(r, seed, 8, 1) : NULL;
-	int32_t *src = om_glu_src(r, seed), *d_src = om_check_copy(src, (size_t)r * sizeof *src);
+	int32_t *src, *d_src = om_ffn_src(own, r, seed, &src);
 	int32_t *d_off = off ? om_check_copy(off, (size_t)(e + 1) * sizeof *off) : NULL;
 	void *ws = om_check_nan((size_t)(r * parts) * 4);
 	om_bf16 *out[2][3], *got = malloc((size_t)f * 6);

@@ -9,10 +9,13 @@
  *   glu_bwd            dg = dh u act'(g), du = dh act(g); du may be dh
  *   glu_routed         h [t * k, f], row r, = p[src[r]] act(g) u; p [t, k] seen flat
  *   glu_routed_bwd     the same with p in dg and du, and dp[src[r]] = dh . (act(g) u)
+ *   glu_rows           h [c, f], row r, = pr[r] act(g) u; rows up to off[j-1] alone
+ *   glu_rows_bwd       the same with pr in dg and du, and dpr[r] = dh . (act(g) u)
  *   relu2              h [m, f] = relu2(u)
  *   relu2_bwd          du = dh relu2'(u); du may be dh
  *   relu2_routed       h [t * k, f], row r, = p[src[r]] relu2(u)
  *   relu2_routed_bwd   the same with p in du, and dp[src[r]] = dh . relu2(u)
+ *   relu2_rows, relu2_rows_bwd   likewise
  *
  * One body a phase serves all: relu2's u is then its g, and its du the bodies' dg. f is a multiple
  * of 8.
@@ -30,7 +33,7 @@
 #define OM_GLU_VECTORS 2
 #define OM_GLU_BLOCKS(m, f) OM_CEIL((int64_t)(m) * (f) / 8, OM_GLU_THREADS * OM_GLU_VECTORS)
 #define OM_GLU_TEAM(f) ((f) > 128 ? 32 : (f) > 64 ? 16 : (f) > 32 ? 8 : 4)
-#define OM_GLU_ROWS(f) (OM_GLU_THREADS / OM_GLU_TEAM(f)) /* of a block */
+#define OM_GLU_TEAMS(f) (OM_GLU_THREADS / OM_GLU_TEAM(f)) /* of a block, a row each */
 
 #define OM_GLU_SIZES(m, f, a)                                                                 \
 	static_assert((m) >= 1 && (f) >= 1, "glu: sizes start at 1");                         \
@@ -40,17 +43,26 @@
 #define OM_GLU_ROUTED_SIZES(t, k, f, a)        \
 	OM_GLU_SIZES((int64_t)(t) * (k), f, a) \
 	static_assert((int64_t)(t) * (k) <= 0x7fffffff, "glu: rows are counted in int32");
+#define OM_GLU_ROWS_SIZES(c, f, a, j)   \
+	OM_GLU_ROUTED_SIZES(c, 1, f, a) \
+	static_assert((j) >= 1, "glu: the last offset says how many rows");
 
 #ifdef __CUDACC__
 
-/* p and src only if ROUTED */
-template <int64_t M, int F, int A, bool ROUTED>
+/* Which weight a row has: none; that of its route, src; its own, and there are only *src rows. */
+enum om_glu_weight { OM_GLU_NONE, OM_GLU_ROUTE, OM_GLU_ROW };
+
+/* p and src only with a weight */
+template <int64_t M, int F, int A, int WEIGHT>
 OM_DEV void
 om_glu(const om_bf16 *g, const om_bf16 *u, const float *p, const int32_t *src, om_bf16 *h)
 {
-	constexpr uint32_t wide = F / 8, total = M * wide, block = OM_GLU_THREADS * OM_GLU_VECTORS;
-	constexpr bool even = total % block == 0;
+	constexpr uint32_t wide = F / 8, most = M * wide, block = OM_GLU_THREADS * OM_GLU_VECTORS;
+	constexpr bool even = WEIGHT != OM_GLU_ROW && most % block == 0;
+	const uint32_t total = WEIGHT == OM_GLU_ROW ? *src * wide : most;
 	const uint32_t first = blockIdx.x * block + threadIdx.x;
+	if (WEIGHT == OM_GLU_ROW && blockIdx.x * block >= total)
+		return;
 	float x[OM_GLU_VECTORS][8], y[OM_GLU_VECTORS][8], weight[OM_GLU_VECTORS];
 #pragma unroll
 	for (int v = 0; v < OM_GLU_VECTORS; v++) {
@@ -59,7 +71,9 @@ om_glu(const om_bf16 *g, const om_bf16 *u, const float *p, const int32_t *src, o
 		om_load8(g + (int64_t)i * 8, x[v]);
 		if (A != OM_RELU2)
 			om_load8(u + (int64_t)i * 8, y[v]);
-		weight[v] = ROUTED ? p[src[i / wide]] : 1;
+		weight[v] = WEIGHT == OM_GLU_NONE    ? 1
+			    : WEIGHT == OM_GLU_ROUTE ? p[src[i / wide]]
+						     : p[i / wide];
 	}
 #pragma unroll
 	for (int v = 0; v < OM_GLU_VECTORS; v++) {
@@ -121,17 +135,21 @@ om_glu_bwd(const om_bf16 *dh, const om_bf16 *g, const om_bf16 *u, om_bf16 *dg, o
 	}
 }
 
-template <int64_t ROWS, int F, int A>
+template <int64_t MOST, int F, int A, int WEIGHT>
 OM_DEV void
 om_glu_routed_bwd(const om_bf16 *dh, const om_bf16 *g, const om_bf16 *u, const float *p,
     const int32_t *src, om_bf16 *dg, om_bf16 *du, float *dp)
 {
 	constexpr int team = OM_GLU_TEAM(F), wide = F / 8, step = team * OM_GLU_VECTORS;
 	const int lane = threadIdx.x % team;
-	const int64_t r = (int64_t)blockIdx.x * OM_GLU_ROWS(F) + threadIdx.x / team;
+	const int64_t rows = WEIGHT == OM_GLU_ROW ? *src : MOST;
+	const int64_t r = (int64_t)blockIdx.x * OM_GLU_TEAMS(F) + threadIdx.x / team;
+	if (WEIGHT == OM_GLU_ROW && (int64_t)blockIdx.x * OM_GLU_TEAMS(F) >= rows)
+		return;
 	/* beyond the end a row is computed once more and not stored: the shuffles need all */
-	const int64_t row = min(r, ROWS - 1), base = row * F;
-	const int32_t at = src[row];
+	constexpr bool even = WEIGHT != OM_GLU_ROW && MOST % OM_GLU_TEAMS(F) == 0;
+	const int64_t row = min(r, rows - 1), base = row * F;
+	const int32_t at = WEIGHT == OM_GLU_ROW ? (int32_t)row : src[row];
 	const float weight = p[at];
 	float sum = 0;
 #pragma unroll 1
@@ -152,7 +170,7 @@ om_glu_routed_bwd(const om_bf16 *dh, const om_bf16 *g, const om_bf16 *u, const f
 			if (wide % step && c >= wide)
 				continue;
 			sum += part;
-			if (ROWS % OM_GLU_ROWS(F) && r >= ROWS)
+			if (!even && r >= rows)
 				continue;
 			om_store8(dg + base + c * 8, x[v]);
 			if (A != OM_RELU2)
@@ -162,16 +180,16 @@ om_glu_routed_bwd(const om_bf16 *dh, const om_bf16 *g, const om_bf16 *u, const f
 #pragma unroll
 	for (int d = team / 2; d; d /= 2)
 		sum += __shfl_xor_sync(0xffffffffu, sum, d);
-	if (lane == 0 && r < ROWS)
+	if (lane == 0 && r < rows)
 		dp[at] = sum;
 }
 
-#define OM_GLU(NAME, m, f, a)                                      \
-	OM_GLU_SIZES(m, f, a)                                      \
-	OM_GLOBAL(OM_GLU_THREADS, 1)                               \
-	NAME##_x(const om_bf16 *g, const om_bf16 *u, om_bf16 *h)   \
-	{                                                          \
-		om_glu<m, f, a, false>(g, u, nullptr, nullptr, h); \
+#define OM_GLU(NAME, m, f, a)                                            \
+	OM_GLU_SIZES(m, f, a)                                            \
+	OM_GLOBAL(OM_GLU_THREADS, 1)                                     \
+	NAME##_x(const om_bf16 *g, const om_bf16 *u, om_bf16 *h)         \
+	{                                                                \
+		om_glu<m, f, a, OM_GLU_NONE>(g, u, nullptr, nullptr, h); \
 	}
 
 #define OM_GLU_ROUTED(NAME, t, k, f, a)                                                         \
@@ -180,22 +198,22 @@ om_glu_routed_bwd(const om_bf16 *dh, const om_bf16 *g, const om_bf16 *u, const f
 	NAME##_x(                                                                               \
 	    const om_bf16 *g, const om_bf16 *u, const float *p, const int32_t *src, om_bf16 *h) \
 	{                                                                                       \
-		om_glu<(int64_t)(t) * (k), f, a, true>(g, u, p, src, h);                        \
+		om_glu<(int64_t)(t) * (k), f, a, OM_GLU_ROUTE>(g, u, p, src, h);                \
 	}
 
-#define OM_RELU2(NAME, m, f)                                                \
-	OM_GLU_SIZES(m, f, OM_RELU2)                                        \
-	OM_GLOBAL(OM_GLU_THREADS, 1) NAME##_x(const om_bf16 *u, om_bf16 *h) \
-	{                                                                   \
-		om_glu<m, f, OM_RELU2, false>(u, u, nullptr, nullptr, h);   \
+#define OM_RELU2(NAME, m, f)                                                    \
+	OM_GLU_SIZES(m, f, OM_RELU2)                                            \
+	OM_GLOBAL(OM_GLU_THREADS, 1) NAME##_x(const om_bf16 *u, om_bf16 *h)     \
+	{                                                                       \
+		om_glu<m, f, OM_RELU2, OM_GLU_NONE>(u, u, nullptr, nullptr, h); \
 	}
 
-#define OM_RELU2_ROUTED(NAME, t, k, f)                                             \
-	OM_GLU_ROUTED_SIZES(t, k, f, OM_RELU2)                                     \
-	OM_GLOBAL(OM_GLU_THREADS, 1)                                               \
-	NAME##_x(const om_bf16 *u, const float *p, const int32_t *src, om_bf16 *h) \
-	{                                                                          \
-		om_glu<(int64_t)(t) * (k), f, OM_RELU2, true>(u, u, p, src, h);    \
+#define OM_RELU2_ROUTED(NAME, t, k, f)                                                  \
+	OM_GLU_ROUTED_SIZES(t, k, f, OM_RELU2)                                          \
+	OM_GLOBAL(OM_GLU_THREADS, 1)                                                    \
+	NAME##_x(const om_bf16 *u, const float *p, const int32_t *src, om_bf16 *h)      \
+	{                                                                               \
+		om_glu<(int64_t)(t) * (k), f, OM_RELU2, OM_GLU_ROUTE>(u, u, p, src, h); \
 	}
 
 #define OM_GLU_BWD(NAME, m, f, a)                                                                 \
@@ -214,22 +232,60 @@ om_glu_routed_bwd(const om_bf16 *dh, const om_bf16 *g, const om_bf16 *u, const f
 		om_glu_bwd<m, f, OM_RELU2>(dh, u, u, du, du);      \
 	}
 
-#define OM_GLU_ROUTED_BWD(NAME, t, k, f, a)                                                \
-	OM_GLU_ROUTED_SIZES(t, k, f, a)                                                    \
-	OM_GLOBAL(OM_GLU_THREADS, 3)                                                       \
-	NAME##_x(const om_bf16 *dh, const om_bf16 *g, const om_bf16 *u, const float *p,    \
-	    const int32_t *src, om_bf16 *dg, om_bf16 *du, float *dp)                       \
-	{                                                                                  \
-		om_glu_routed_bwd<(int64_t)(t) * (k), f, a>(dh, g, u, p, src, dg, du, dp); \
+#define OM_GLU_ROUTED_BWD(NAME, t, k, f, a)                                             \
+	OM_GLU_ROUTED_SIZES(t, k, f, a)                                                 \
+	OM_GLOBAL(OM_GLU_THREADS, 3)                                                    \
+	NAME##_x(const om_bf16 *dh, const om_bf16 *g, const om_bf16 *u, const float *p, \
+	    const int32_t *src, om_bf16 *dg, om_bf16 *du, float *dp)                    \
+	{                                                                               \
+		om_glu_routed_bwd<(int64_t)(t) * (k), f, a, OM_GLU_ROUTE>(              \
+		    dh, g, u, p, src, dg, du, dp);                                      \
 	}
 
-#define OM_RELU2_ROUTED_BWD(NAME, t, k, f)                                                        \
-	OM_GLU_ROUTED_SIZES(t, k, f, OM_RELU2)                                                    \
-	OM_GLOBAL(OM_GLU_THREADS, 3)                                                              \
-	NAME##_x(const om_bf16 *dh, const om_bf16 *u, const float *p, const int32_t *src,         \
-	    om_bf16 *du, float *dp)                                                               \
-	{                                                                                         \
-		om_glu_routed_bwd<(int64_t)(t) * (k), f, OM_RELU2>(dh, u, u, p, src, du, du, dp); \
+#define OM_RELU2_ROUTED_BWD(NAME, t, k, f)                                                \
+	OM_GLU_ROUTED_SIZES(t, k, f, OM_RELU2)                                            \
+	OM_GLOBAL(OM_GLU_THREADS, 3)                                                      \
+	NAME##_x(const om_bf16 *dh, const om_bf16 *u, const float *p, const int32_t *src, \
+	    om_bf16 *du, float *dp)                                                       \
+	{                                                                                 \
+		om_glu_routed_bwd<(int64_t)(t) * (k), f, OM_RELU2, OM_GLU_ROUTE>(         \
+		    dh, u, u, p, src, du, du, dp);                                        \
+	}
+
+#define OM_GLU_ROWS(NAME, c, f, a, j)                                                            \
+	OM_GLU_ROWS_SIZES(c, f, a, j)                                                            \
+	OM_GLOBAL(OM_GLU_THREADS, 1)                                                             \
+	NAME##_x(                                                                                \
+	    const om_bf16 *g, const om_bf16 *u, const float *pr, const int32_t *off, om_bf16 *h) \
+	{                                                                                        \
+		om_glu<c, f, a, OM_GLU_ROW>(g, u, pr, off + (j)-1, h);                           \
+	}
+
+#define OM_RELU2_ROWS(NAME, c, f, j)                                                \
+	OM_GLU_ROWS_SIZES(c, f, OM_RELU2, j)                                        \
+	OM_GLOBAL(OM_GLU_THREADS, 1)                                                \
+	NAME##_x(const om_bf16 *u, const float *pr, const int32_t *off, om_bf16 *h) \
+	{                                                                           \
+		om_glu<c, f, OM_RELU2, OM_GLU_ROW>(u, u, pr, off + (j)-1, h);       \
+	}
+
+#define OM_GLU_ROWS_BWD(NAME, c, f, a, j)                                                       \
+	OM_GLU_ROWS_SIZES(c, f, a, j)                                                           \
+	OM_GLOBAL(OM_GLU_THREADS, 3)                                                            \
+	NAME##_x(const om_bf16 *dh, const om_bf16 *g, const om_bf16 *u, const float *pr,        \
+	    const int32_t *off, om_bf16 *dg, om_bf16 *du, float *dpr)                           \
+	{                                                                                       \
+		om_glu_routed_bwd<c, f, a, OM_GLU_ROW>(dh, g, u, pr, off + (j)-1, dg, du, dpr); \
+	}
+
+#define OM_RELU2_ROWS_BWD(NAME, c, f, j)                                                   \
+	OM_GLU_ROWS_SIZES(c, f, OM_RELU2, j)                                               \
+	OM_GLOBAL(OM_GLU_THREADS, 3)                                                       \
+	NAME##_x(const om_bf16 *dh, const om_bf16 *u, const float *pr, const int32_t *off, \
+	    om_bf16 *du, float *dpr)                                                       \
+	{                                                                                  \
+		om_glu_routed_bwd<c, f, OM_RELU2, OM_GLU_ROW>(                             \
+		    dh, u, u, pr, off + (j)-1, du, du, dpr);                               \
 	}
 
 #else /* ---- host ---- */
@@ -315,43 +371,104 @@ om_glu_routed_bwd(const om_bf16 *dh, const om_bf16 *g, const om_bf16 *u, const f
 		return om_glu_bwd_check((struct om_glu_bwd_fn){ .relu2 = NAME }, m, f, 2, seed); \
 	}
 
-#define OM_GLU_ROUTED_BWD(NAME, t, k, f, a)                                                     \
-	OM_GLU_ROUTED_SIZES(t, k, f, a)                                                         \
-	OM_KERNEL(NAME##_x, OM_GLU_THREADS, 0)                                                  \
-	void NAME(const om_bf16 *dh, const om_bf16 *g, const om_bf16 *u, const float *p,        \
-	    const int32_t *src, om_bf16 *dg, om_bf16 *du, float *dp)                            \
-	{                                                                                       \
-		OM_LAUNCH(NAME##_x, OM_CEIL((int64_t)(t) * (k), OM_GLU_ROWS(f)), 1, 1, &dh, &g, \
-		    &u, &p, &src, &dg, &du, &dp);                                               \
-	}                                                                                       \
-	double NAME##_check(uint64_t seed)                                                      \
-	{                                                                                       \
-		return om_glu_bwd_check((struct om_glu_bwd_fn){ .gated_routed = NAME },         \
-		    (int64_t)(t) * (k), f, a, seed);                                            \
+#define OM_GLU_ROUTED_BWD(NAME, t, k, f, a)                                                      \
+	OM_GLU_ROUTED_SIZES(t, k, f, a)                                                          \
+	OM_KERNEL(NAME##_x, OM_GLU_THREADS, 0)                                                   \
+	void NAME(const om_bf16 *dh, const om_bf16 *g, const om_bf16 *u, const float *p,         \
+	    const int32_t *src, om_bf16 *dg, om_bf16 *du, float *dp)                             \
+	{                                                                                        \
+		OM_LAUNCH(NAME##_x, OM_CEIL((int64_t)(t) * (k), OM_GLU_TEAMS(f)), 1, 1, &dh, &g, \
+		    &u, &p, &src, &dg, &du, &dp);                                                \
+	}                                                                                        \
+	double NAME##_check(uint64_t seed)                                                       \
+	{                                                                                        \
+		return om_glu_bwd_check((struct om_glu_bwd_fn){ .gated_routed = NAME },          \
+		    (int64_t)(t) * (k), f, a, seed);                                             \
 	}
 
-#define OM_RELU2_ROUTED_BWD(NAME, t, k, f)                                                      \
-	OM_GLU_ROUTED_SIZES(t, k, f, 2)                                                         \
-	OM_KERNEL(NAME##_x, OM_GLU_THREADS, 0)                                                  \
-	void NAME(const om_bf16 *dh, const om_bf16 *u, const float *p, const int32_t *src,      \
-	    om_bf16 *du, float *dp)                                                             \
-	{                                                                                       \
-		OM_LAUNCH(NAME##_x, OM_CEIL((int64_t)(t) * (k), OM_GLU_ROWS(f)), 1, 1, &dh, &u, \
-		    &p, &src, &du, &dp);                                                        \
-	}                                                                                       \
-	double NAME##_check(uint64_t seed)                                                      \
-	{                                                                                       \
-		return om_glu_bwd_check((struct om_glu_bwd_fn){ .relu2_routed = NAME },         \
-		    (int64_t)(t) * (k), f, 2, seed);                                            \
+#define OM_RELU2_ROUTED_BWD(NAME, t, k, f)                                                       \
+	OM_GLU_ROUTED_SIZES(t, k, f, 2)                                                          \
+	OM_KERNEL(NAME##_x, OM_GLU_THREADS, 0)                                                   \
+	void NAME(const om_bf16 *dh, const om_bf16 *u, const float *p, const int32_t *src,       \
+	    om_bf16 *du, float *dp)                                                              \
+	{                                                                                        \
+		OM_LAUNCH(NAME##_x, OM_CEIL((int64_t)(t) * (k), OM_GLU_TEAMS(f)), 1, 1, &dh, &u, \
+		    &p, &src, &du, &dp);                                                         \
+	}                                                                                        \
+	double NAME##_check(uint64_t seed)                                                       \
+	{                                                                                        \
+		return om_glu_bwd_check((struct om_glu_bwd_fn){ .relu2_routed = NAME },          \
+		    (int64_t)(t) * (k), f, 2, seed);                                             \
 	}
 
-/* The kernel that a check runs: one of these. */
+#define OM_GLU_ROWS(NAME, c, f, a, j)                                                            \
+	OM_GLU_ROWS_SIZES(c, f, a, j)                                                            \
+	OM_KERNEL(NAME##_x, OM_GLU_THREADS, 0)                                                   \
+	void NAME(                                                                               \
+	    const om_bf16 *g, const om_bf16 *u, const float *pr, const int32_t *off, om_bf16 *h) \
+	{                                                                                        \
+		OM_LAUNCH(NAME##_x, OM_GLU_BLOCKS(c, f), 1, 1, &g, &u, &pr, &off, &h);           \
+	}                                                                                        \
+	double NAME##_check(uint64_t seed)                                                       \
+	{                                                                                        \
+		return om_glu_check(                                                             \
+		    (struct om_glu_fn){ .gated_routed = NAME, .offsets = j }, c, f, a, seed);    \
+	}
+
+#define OM_RELU2_ROWS(NAME, c, f, j)                                                          \
+	OM_GLU_ROWS_SIZES(c, f, 2, j)                                                         \
+	OM_KERNEL(NAME##_x, OM_GLU_THREADS, 0)                                                \
+	void NAME(const om_bf16 *u, const float *pr, const int32_t *off, om_bf16 *h)          \
+	{                                                                                     \
+		OM_LAUNCH(NAME##_x, OM_GLU_BLOCKS(c, f), 1, 1, &u, &pr, &off, &h);            \
+	}                                                                                     \
+	double NAME##_check(uint64_t seed)                                                    \
+	{                                                                                     \
+		return om_glu_check(                                                          \
+		    (struct om_glu_fn){ .relu2_routed = NAME, .offsets = j }, c, f, 2, seed); \
+	}
+
+#define OM_GLU_ROWS_BWD(NAME, c, f, a, j)                                                         \
+	OM_GLU_ROWS_SIZES(c, f, a, j)                                                             \
+	OM_KERNEL(NAME##_x, OM_GLU_THREADS, 0)                                                    \
+	void NAME(const om_bf16 *dh, const om_bf16 *g, const om_bf16 *u, const float *pr,         \
+	    const int32_t *off, om_bf16 *dg, om_bf16 *du, float *dpr)                             \
+	{                                                                                         \
+		OM_LAUNCH(NAME##_x, OM_CEIL(c, OM_GLU_TEAMS(f)), 1, 1, &dh, &g, &u, &pr, &off,    \
+		    &dg, &du, &dpr);                                                              \
+	}                                                                                         \
+	double NAME##_check(uint64_t seed)                                                        \
+	{                                                                                         \
+		return om_glu_bwd_check(                                                          \
+		    (struct om_glu_bwd_fn){ .gated_routed = NAME, .offsets = j }, c, f, a, seed); \
+	}
+
+#define OM_RELU2_ROWS_BWD(NAME, c, f, j)                                                          \
+	OM_GLU_ROWS_SIZES(c, f, 2, j)                                                             \
+	OM_KERNEL(NAME##_x, OM_GLU_THREADS, 0)                                                    \
+	void NAME(const om_bf16 *dh, const om_bf16 *u, const float *pr, const int32_t *off,       \
+	    om_bf16 *du, float *dpr)                                                              \
+	{                                                                                         \
+		OM_LAUNCH(                                                                        \
+		    NAME##_x, OM_CEIL(c, OM_GLU_TEAMS(f)), 1, 1, &dh, &u, &pr, &off, &du, &dpr);  \
+	}                                                                                         \
+	double NAME##_check(uint64_t seed)                                                        \
+	{                                                                                         \
+		return om_glu_bwd_check(                                                          \
+		    (struct om_glu_bwd_fn){ .relu2_routed = NAME, .offsets = j }, c, f, 2, seed); \
+	}
+
+/*
+ * The kernel that a check runs: one of these. With offsets, how many, a routed one takes them in
+ * place of src, and the weights in the order of the rows.
+ */
 struct om_glu_fn {
 	void (*gated)(const om_bf16 *, const om_bf16 *, om_bf16 *);
 	void (*gated_routed)(
 	    const om_bf16 *, const om_bf16 *, const float *, const int32_t *, om_bf16 *);
 	void (*relu2)(const om_bf16 *, om_bf16 *);
 	void (*relu2_routed)(const om_bf16 *, const float *, const int32_t *, om_bf16 *);
+	int64_t offsets;
 };
 struct om_glu_bwd_fn {
 	void (*gated)(const om_bf16 *, const om_bf16 *, const om_bf16 *, om_bf16 *, om_bf16 *);
@@ -360,6 +477,7 @@ struct om_glu_bwd_fn {
 	void (*relu2)(const om_bf16 *, const om_bf16 *, om_bf16 *);
 	void (*relu2_routed)(
 	    const om_bf16 *, const om_bf16 *, const float *, const int32_t *, om_bf16 *, float *);
+	int64_t offsets;
 };
 static inline void
 om_glu_run(struct om_glu_fn f, const om_bf16 *g, const om_bf16 *u, const float *p,
@@ -400,6 +518,37 @@ om_glu_sample(int64_t s, int64_t rows, uint64_t seed)
 	return (int64_t)((om_unit(seed, 99, s) / 3.4641016151377544 + 0.5) * (double)(rows - 1));
 }
 
+/* What a kernel takes as src: offsets of which the last alone counts; *valid: rows there are. */
+static inline int32_t *
+om_glu_given(int64_t offsets, const int32_t *src, int64_t rows, uint64_t seed, int64_t *valid)
+{
+	*valid = rows;
+	if (!offsets)
+		return om_check_copy(src, (size_t)rows * sizeof *src);
+	int32_t *off = calloc((size_t)offsets, sizeof *off), *device;
+	if (seed % 3)
+		*valid = (int64_t)((om_unit(seed, 8, 0) / 3.4641016151377544 + 0.5) * (double)rows);
+	off[offsets - 1] = (int32_t)*valid;
+	device = om_check_copy(off, (size_t)offsets * sizeof *off);
+	free(off);
+	return device;
+}
+
+/* Bytes behind the rows that there are have to be as they were, 0xff; some are looked at. */
+static inline bool
+om_glu_kept(const void *p, int64_t row_bytes, int64_t valid, int64_t rows)
+{
+	unsigned char got[64];
+	bool kept = true;
+	for (int64_t r = valid; r < rows; r += (rows - valid + 15) / 16) {
+		const size_t n = row_bytes < 64 ? (size_t)row_bytes : 64;
+		om_check_read(got, (const char *)p + r * row_bytes, n);
+		for (size_t i = 0; i < n; i++)
+			kept &= got[i] == 0xff;
+	}
+	return kept;
+}
+
 static inline double
 om_glu_check(struct om_glu_fn run, int64_t rows, int64_t f, int a, uint64_t seed)
 {
@@ -410,13 +559,14 @@ om_glu_check(struct om_glu_fn run, int64_t rows, int64_t f, int a, uint64_t seed
 	float *p = om_check_f32(rows, seed, 2, 1);
 	om_bf16 *h = om_check_nan((size_t)(rows * f) * sizeof *h);
 	int32_t *host = om_glu_src(rows, seed);
-	int32_t *src = om_check_copy(host, (size_t)rows * sizeof *src);
+	int64_t valid;
+	int32_t *src = om_glu_given(run.offsets, host, rows, seed, &valid);
 	om_bf16 *got = malloc((size_t)f * sizeof *got);
 	struct om_err e = { .scale = 1 };
 	om_glu_run(run, g, u, p, src, h);
-	for (int64_t s = 0; s < rows && s < OM_GLU_SAMPLES; s++) {
-		const int64_t r = om_glu_sample(s, rows, seed);
-		const double pr = routed ? om_unit(seed, 2, host[r]) : 1;
+	for (int64_t s = 0; s < valid && s < OM_GLU_SAMPLES; s++) {
+		const int64_t r = om_glu_sample(s, valid, seed);
+		const double pr = routed ? om_unit(seed, 2, run.offsets ? r : host[r]) : 1;
 		om_check_read(got, h + r * f, (size_t)f * sizeof *got);
 		for (int64_t j = 0; j < f; j++) {
 			const int64_t i = r * f + j;
@@ -425,6 +575,7 @@ om_glu_check(struct om_glu_fn run, int64_t rows, int64_t f, int a, uint64_t seed
 			om_err_add(&e, om_bf16_f32(got[j]), pr * om_glu_ref(a, gi, &slope) * up);
 		}
 	}
+	e.wrong |= !om_glu_kept(h, f * 2, valid, rows);
 	OM_TIME(om_glu_run(run, g, u, p, src, h));
 	om_check_end();
 	free(host);
@@ -446,7 +597,8 @@ om_glu_bwd_check(struct om_glu_bwd_fn run, int64_t rows, int64_t f, int a, uint6
 	float *dp[2] = { om_check_nan((size_t)rows * sizeof(float)),
 		om_check_nan((size_t)rows * sizeof(float)) };
 	int32_t *host = om_glu_src(rows, seed);
-	int32_t *src = om_check_copy(host, (size_t)rows * sizeof *src);
+	int64_t valid;
+	int32_t *src = om_glu_given(run.offsets, host, rows, seed, &valid);
 	om_bf16 *got = malloc(3 * (size_t)f * sizeof *got);
 	struct om_err eg = { .scale = 1 }, eu = { .scale = 1 }, ep = { .scale = 1 };
 	om_glu_bwd_run(run, dh, g, u, p, src, dg, du, dp[0]);
@@ -455,9 +607,9 @@ om_glu_bwd_check(struct om_glu_bwd_fn run, int64_t rows, int64_t f, int a, uint6
 		om_glu_bwd_run(run, dh, g, u, p, src, dg, dh, dp[1]);
 	else
 		om_glu_bwd_run(run, dh, g, u, p, src, dh, NULL, dp[1]);
-	for (int64_t s = 0; s < rows && s < OM_GLU_SAMPLES; s++) {
-		const int64_t r = om_glu_sample(s, rows, seed);
-		const double pr = routed ? om_unit(seed, 3, host[r]) : 1;
+	for (int64_t s = 0; s < valid && s < OM_GLU_SAMPLES; s++) {
+		const int64_t r = om_glu_sample(s, valid, seed), own = run.offsets ? r : host[r];
+		const double pr = routed ? om_unit(seed, 3, own) : 1;
 		double sum = 0;
 		float gp[2];
 		om_check_read(got, dg + r * f, (size_t)f * sizeof *got);
@@ -479,10 +631,13 @@ om_glu_bwd_check(struct om_glu_bwd_fn run, int64_t rows, int64_t f, int a, uint6
 		if (!routed)
 			continue;
 		for (int k = 0; k < 2; k++)
-			om_check_read(&gp[k], dp[k] + host[r], sizeof *gp);
+			om_check_read(&gp[k], dp[k] + own, sizeof *gp);
 		om_err_add(&ep, gp[0], sum);
 		ep.wrong |= memcmp(&gp[0], &gp[1], sizeof *gp) != 0;
 	}
+	eg.wrong |= !om_glu_kept(dg, f * 2, valid, rows);
+	eu.wrong |= gated && !om_glu_kept(du, f * 2, valid, rows);
+	ep.wrong |= run.offsets && !om_glu_kept(dp[0], 4, valid, rows);
 	OM_TIME(om_glu_bwd_run(run, dh, g, u, p, src, dg, du, dp[0]));
 	om_check_end();
 	free(host);

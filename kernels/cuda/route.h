@@ -512,12 +512,13 @@ om_route_count(const int32_t *idx, int32_t *counts)
 /*
  * Then each block places its chunk. An expert's first row of a chunk is behind the experts before,
  * its sequences before (cnt), and its chunks before in the sequence; of a warp, which has a
- * contiguous part of the chunk, also behind the warps before.
+ * contiguous part of the chunk, also behind the warps before. Where rows are elsewhere, first says
+ * where each expert's begin and keep how many of them there are, the others' row is -1.
  */
 template <int T, int E, int K, int N>
 OM_DEV void
 om_route_place(const int32_t *idx, const int32_t *cnt, const int32_t *counts, int32_t *row,
-    int32_t *src, int32_t *off)
+    int32_t *src, int32_t *off, const int32_t *keep = nullptr, const int32_t *first = nullptr)
 {
 	constexpr int PARTS = OM_ROUTE_PARTS(T / N, K), TOKENS = OM_CEIL(T / N, PARTS);
 	constexpr int WARPS = 8, SHARE = OM_CEIL(TOKENS * K, WARPS * 32) * 32;
@@ -580,15 +581,15 @@ om_route_place(const int32_t *idx, const int32_t *cnt, const int32_t *counts, in
 			next[w][c] = run;
 			run += x;
 		}
-		if (blockIdx.x == 0)
+		if (off && blockIdx.x == 0)
 			off[c] = start[c];
 	}
-	if (blockIdx.x == 0 && threadIdx.x == 0)
+	if (off && blockIdx.x == 0 && threadIdx.x == 0)
 		off[E] = T * K;
 	__syncthreads();
 
-	for (int first = lo; first < end; first += 32) {
-		const int i = first + lane, expert = i < end ? idx[i] : -1;
+	for (int begin = lo; begin < end; begin += 32) {
+		const int i = begin + lane, expert = i < end ? idx[i] : -1;
 		const unsigned same = __match_any_sync(0xffffffffu, expert);
 		const int rank = __popc(same & ((1u << lane) - 1));
 		int at = 0;
@@ -598,7 +599,8 @@ om_route_place(const int32_t *idx, const int32_t *cnt, const int32_t *counts, in
 		if (i < end) {
 			if (rank == 0)
 				next[warp][expert] = at + __popc(same);
-			row[i] = at;
+			const int place = at - start[expert];
+			row[i] = !keep ? at : place < keep[expert] ? first[expert] + place : -1;
 			src[at] = i;
 		}
 		__syncwarp();

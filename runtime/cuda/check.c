@@ -12,10 +12,11 @@
  * Random arrays repeat after a prime number of elements, which no size of a tensor divides: so that
  * arrays of billions are made by copies on the device.
  */
-enum { MOST = 64, TIMES = 12, WARM = 3, PERIOD = OM_CHECK_PERIOD };
+enum { MOST = 256, TIMES = 12, WARM = 3, PERIOD = OM_CHECK_PERIOD };
 
 bool om_check_timing;
 double om_check_seconds;
+const struct om_peers *om_check_rank;
 static void *array[MOST];
 static unsigned arrays;
 static struct om_gpu_mark *mark[TIMES + 1];

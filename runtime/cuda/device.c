@@ -53,7 +53,7 @@ om_arena_new(const struct om_model *m)
 	unsigned char *p;
 
 	check_memory(m);
-	p = om_gpu_new(m->arena_bytes);
+	p = om_gpu_arena(m->arena_bytes);
 	om_gpu_fill(p, 0, m->arena_bytes);
 	return p;
 }

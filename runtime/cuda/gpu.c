@@ -11,6 +11,7 @@
 #include "gpu.h"
 #include "om_gpu.h"
 #include "om_rt.h"
+#include "peers.h"
 
 /* clang-format off */
 #define DRIVER(F)                                                                            \
@@ -19,6 +20,9 @@
 	F(cuDevicePrimaryCtxRetain) F(cuDevicePrimaryCtxSetFlags) F(cuCtxSetCurrent)          \
 	F(cuMemGetInfo) F(cuMemAlloc) F(cuMemFree) F(cuMemAllocHost)                          \
 	F(cuMemHostRegister) F(cuMemHostUnregister)                                           \
+	F(cuMemGetAllocationGranularity) F(cuMemCreate) F(cuMemAddressReserve) F(cuMemMap)    \
+	F(cuMemSetAccess) F(cuMemExportToShareableHandle) F(cuMemImportFromShareableHandle)   \
+	F(cuMemRelease)                                                                       \
 	F(cuMemsetD8Async)                                                                    \
 	F(cuMemcpyHtoDAsync) F(cuMemcpyDtoHAsync) F(cuMemcpyDtoDAsync)            \
 	F(cuModuleLoadData) F(cuModuleGetFunctionCount) F(cuModuleEnumerateFunctions)         \
@@ -92,6 +96,9 @@ static const struct {
 	    "machine, or the container with the libraries of its driver" },
 	{ CUDA_ERROR_SYSTEM_NOT_READY,
 	    "on a machine with NVSwitch, nvidia-fabricmanager has to run" },
+	{ CUDA_ERROR_PEER_ACCESS_UNSUPPORTED,
+	    "this GPU does not reach that of another rank (nvidia-smi topo -p2p r): experts lie on "
+	    "several ranks only where GPUs have NVLink or PCIe access to one another" },
 	{ CUDA_ERROR_UNKNOWN,
 	    "nvidia-smi and dmesg say more; often the driver's modules are not loaded, or the "
 	    "container has no access to /dev/nvidia*" },
@@ -268,10 +275,12 @@ om_gpu_name(void)
 	return device_name;
 }
 
+uint32_t om_gpu_beside;
+
 uint32_t
 om_sms(void)
 {
-	return multiprocessors;
+	return multiprocessors - (on == stream ? 0 : om_gpu_beside);
 }
 
 void *
@@ -281,6 +290,52 @@ om_gpu_new(uint64_t bytes)
 
 	check(cu.cuMemAlloc(&p, bytes ? bytes : 1), "memory");
 	return (void *)(uintptr_t)p;
+}
+
+void *(*om_gpu_arena)(uint64_t bytes) = om_gpu_new;
+
+/* Maps an allocation of the driver's, whose handle is given up: what is mapped stays. */
+static void *
+map(CUmemGenericAllocationHandle h, uint64_t bytes, const char *operation)
+{
+	const CUmemAccessDesc own = { { CU_MEM_LOCATION_TYPE_DEVICE, device },
+		CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+	CUdeviceptr p = 0;
+
+	check(cu.cuMemAddressReserve(&p, bytes, 0, 0, 0), operation);
+	check(cu.cuMemMap(p, bytes, 0, h, 0), operation);
+	check(cu.cuMemSetAccess(p, bytes, &own, 1), operation);
+	check(cu.cuMemRelease(h), operation);
+	return (void *)(uintptr_t)p;
+}
+
+void *
+om_gpu_shared_new(uint64_t *bytes, int *fd)
+{
+	const CUmemAllocationProp how = { .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+		.location = { CU_MEM_LOCATION_TYPE_DEVICE, device } };
+	CUmemGenericAllocationHandle h;
+	size_t unit;
+
+	check(cu.cuMemGetAllocationGranularity(&unit, &how, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
+	    "memory");
+	*bytes = (*bytes + unit - 1) / unit * unit;
+	check(cu.cuMemCreate(&h, *bytes, &how, 0), "memory");
+	check(cu.cuMemExportToShareableHandle(fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+	    "memory that other ranks map");
+	return map(h, *bytes, "memory");
+}
+
+void *
+om_gpu_shared_map(int fd, uint64_t bytes)
+{
+	CUmemGenericAllocationHandle h;
+
+	check(cu.cuMemImportFromShareableHandle(
+		  &h, (void *)(uintptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+	    "memory of another rank");
+	return map(h, bytes, "memory of another rank");
 }
 
 void
@@ -471,10 +526,23 @@ om_gpu_operation(const char *name)
 	current = name;
 }
 
+struct om_waiting *om_gpu_waiting;
+
+/* Kernels have given up waiting for another rank: what they computed since is worth nothing. */
+static void
+check_waiting(void)
+{
+	if (om_gpu_waiting && om_gpu_waiting->lost)
+		om_lost(current ? current : "experts on several ranks",
+		    "rank %u of the group %s does not come; comm.timeout in run.yaml is the limit",
+		    om_gpu_waiting->rank, om_group_name[om_gpu_waiting->group]);
+}
+
 void
 om_gpu_wait(void)
 {
 	check(cu.cuStreamSynchronize(stream), "device");
+	check_waiting();
 }
 
 void
@@ -628,6 +696,7 @@ void
 om_gpu_reach(struct om_gpu_mark *m)
 {
 	check(cu.cuEventSynchronize(m->event), "device");
+	check_waiting();
 }
 
 double

@@ -18,6 +18,18 @@ const char *om_gpu_name(void); /* "NVIDIA H200", or of several "NVIDIA H200 (GPU
 /* Device memory, not initialised; too little: ends the process saying how much there is. */
 void *om_gpu_new(uint64_t bytes);
 void om_gpu_free(void *p);
+/*
+ * Memory that other processes of this host map by a descriptor; bytes become a multiple of what the
+ * driver deals in. And that of another process, on any device that this one reaches.
+ */
+void *om_gpu_shared_new(uint64_t *bytes, int *fd);
+void *om_gpu_shared_map(int fd, uint64_t bytes);
+/* Where the arena lies: om_gpu_new's, or where ranks reach one another's memory, shared. */
+extern void *(*om_gpu_arena)(uint64_t bytes);
+/* What kernels say that wait for other ranks (peers.h), or NULL; who waits for the device looks. */
+extern struct om_waiting *om_gpu_waiting;
+/* Multiprocessors that launches on other streams leave to the first, where rows are sent beside. */
+extern uint32_t om_gpu_beside;
 void om_gpu_memory(uint64_t *used, uint64_t *total);
 /* In order with the stream. The source of a put may be reused at once; a get waits for its data. */
 void om_gpu_put(void *device, const void *host, size_t bytes);

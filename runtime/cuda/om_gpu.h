@@ -30,7 +30,9 @@ void om_kernel_add(struct om_kernel *k);
 void om_launch(const struct om_kernel *k, uint32_t x, uint32_t y, uint32_t z, void **args);
 #define OM_LAUNCH(k, x, y, z, ...) om_launch(&(k), (x), (y), (z), (void *[]){ __VA_ARGS__ })
 void om_set_zero(void *p, size_t bytes); /* on that stream */
-uint32_t om_sms(void);                   /* multiprocessors of the device */
+uint32_t om_sms(void);                   /* multiprocessors for a launch on that stream */
+/* On the device, what kernels know of a group's other ranks, which are on this host (peers.h). */
+const struct om_peers *om_peers(int group);
 
 /*
  * A tensor map over a row-major matrix or stack of them: dim[0] is contiguous; stride[i] is the
@@ -86,6 +88,8 @@ struct om_err {
 };
 void om_err_add(struct om_err *e, double got, double want); /* NaN and infinity are wrong */
 double om_err_value(const struct om_err *e);                /* largest error over largest value */
+/* In place of this rank, one of those that a check is, or NULL. */
+extern const struct om_peers *om_check_rank;
 /* While om_check_timing is set: the median seconds of one call, over calls after warm-up. */
 extern bool om_check_timing;
 extern double om_check_seconds;

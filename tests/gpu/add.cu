@@ -20,3 +20,6 @@ RATED(OM_SCALE, 4e-3, 0, 2.0 * 2 * 16384 * 2048, scale_16384_2048, 16384, 2048, 
 RATED(OM_BIAS_BWD, 1e-5, 0, 2.0 * 16384 * 2048, bias_bwd_16384_2048, 16384, 2048, 64, 1)
 /* beyond what the second-level cache could help */
 RATED(OM_ADD, 4e-3, 0, 3.0 * 2 * 131072 * 2048, add_131072_2048, 131072, 2048)
+CASE(OM_ADD_ROWS, 4e-3, add_rows_1_8, 1, 8, 1)
+CASE(OM_ADD_ROWS, 4e-3, add_rows_67_264, 67, 264, 9)
+CASE(OM_ADD_ROWS, 4e-3, add_rows_1025_1000, 1025, 1000, 3)

@@ -1,12 +1,16 @@
 #!/bin/sh
-# Speed on one GPU, ours and the peers' in one run: kernels, then OLMoE-1B-7B's whole step, with the optimizer after every
-# microbatch of 16,384 tokens and after eight. Usage: tests/gpu/bench.sh OUT, where make bench-gpu built kernels, olmoe4,
-# olmoe32 and streams32, the same on two streams, and the shapes of shapes.lua; peers where PyTorch and transformers are.
+# Speed on one GPU, ours and the peers' in one run: kernels, those of several ranks on two GPUs where there are two, then
+# OLMoE-1B-7B's whole step, with the optimizer after every microbatch of 16,384 tokens and after eight. Usage:
+# tests/gpu/bench.sh OUT, where make bench-gpu built kernels, peers, olmoe4, olmoe32 and streams32, the same on two streams,
+# and the shapes of shapes.lua; PyTorch's and transformers' where these are.
 set -u
 out=$(realpath "$1")
 cd "$(dirname "$0")" || exit 1
 "$out/kernels" -t 1 t_linear t_head_2048 t_grouped attention_olmoe attention_bwd_olmoe \
 	attention_doc_olmoe attention_bwd_doc_olmoe | grep -E "TFLOP|FAIL|passed"
+devices=$(ls /dev/nvidia[0-9]* 2>/dev/null | wc -l)
+"$out/peers" -t "$devices" | grep -E ' us|FAIL|passed'
+[ "$devices" -gt 1 ] || echo "the ranks of these kernels shared one GPU: two say what links do"
 python3 peer_ops.py
 for mode in eager compile; do
 	python3 peer.py $mode 2>&1 | tail -n 1

@@ -1,16 +1,19 @@
 #!/bin/sh
-# Builds the kernel tests for sm_90a without a GPU. Usage: tests/gpu/build.sh OUT [FAMILY...]; gives OUT/kernels.
+# Builds the kernel tests for sm_90a without a GPU. Usage: tests/gpu/build.sh OUT [FAMILY...]; gives OUT/kernels, of family
+# peers, which is a program of its own, OUT/peers.
 # A kernel that spills fails the build. OM_ARCH=100: with the code for other architectures, as the H200 can run it.
 set -eu
 cd "$(dirname "$0")/../.."
 out=$1
 shift
 mkdir -p "$out"
-[ $# -gt 0 ] || set -- $(cd tests/gpu && ls *.cu | sed 's/\.cu$//')
+[ $# -gt 0 ] || set -- $(cd tests/gpu && ls *.cu | sed 's/\.cu$//' | grep -vx peers)
+main=tests/gpu/main.c program=kernels
+[ "$*" != peers ] || main= program=peers
 objects=
 for f in "$@"; do
-	nvcc -std=c++17 -cubin -DOM_ARCH=${OM_ARCH:-90} -gencode arch=compute_90a,code=sm_90a -Xptxas=-v -Ikernels/cuda -Ikernels -Iruntime -Itests/gpu \
-		-o "$out/$f.cubin" "tests/gpu/$f.cu" 2>"$out/$f.log" || { cat "$out/$f.log"; exit 1; }
+	nvcc -std=c++17 -cubin -DOM_ARCH=${OM_ARCH:-90} -gencode arch=compute_90a,code=sm_90a -Xptxas=-v -Ikernels/cuda -Ikernels \
+		-Iruntime -Iruntime/cuda -Itests/gpu -o "$out/$f.cubin" "tests/gpu/$f.cu" 2>"$out/$f.log" || { cat "$out/$f.log"; exit 1; }
 	if grep -B2 -E '(^|[ ,])[1-9][0-9]* bytes (spill|stack)' "$out/$f.log"; then
 		exit 1
 	fi
@@ -30,5 +33,5 @@ done >"$out/cubins.s"
 } >>"$out/cubins.s"
 # of the runtime only what is called: the rest of these files needs others, and libraries
 gcc -std=c11 -D_GNU_SOURCE -DOM_ARCH=90 -O2 -Wall -Wextra -Werror -fopenmp -ffunction-sections -Wl,--gc-sections -Iruntime \
-	-Iruntime/cuda -Itests/gpu -I/usr/local/cuda/include -o "$out/kernels" tests/gpu/main.c runtime/cuda/gpu.c \
-	runtime/cuda/check.c runtime/err.c runtime/host.c runtime/one/comm.c $objects "$out/cubins.s" -ldl -lm
+	-Iruntime/cuda -Itests/gpu -I/usr/local/cuda/include -o "$out/$program" $main runtime/cuda/gpu.c \
+	runtime/cuda/check.c runtime/err.c runtime/host.c runtime/group.c runtime/one/comm.c $objects "$out/cubins.s" -ldl -lm

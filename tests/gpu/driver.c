@@ -16,7 +16,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 static double until;    /* when the device is done with what it was given */
 static double recorded; /* seconds of the graph that is being recorded */
@@ -202,6 +204,73 @@ cuMemFree(CUdeviceptr p)
 {
 	free((void *)p);
 	return CUDA_SUCCESS;
+}
+/* Memory that processes share is a file without a name, whose descriptor is its handle. */
+CUresult
+cuMemGetAllocationGranularity(
+    size_t *unit, const CUmemAllocationProp *how, CUmemAllocationGranularity_flags flags)
+{
+	(void)how, (void)flags;
+	*unit = 2 << 20;
+	return CUDA_SUCCESS;
+}
+CUresult
+cuMemCreate(CUmemGenericAllocationHandle *h, size_t n, const CUmemAllocationProp *how,
+    unsigned long long flags)
+{
+	const int fd = memfd_create("memory of a device", MFD_CLOEXEC);
+
+	(void)how, (void)flags;
+	*h = (CUmemGenericAllocationHandle)fd;
+	return fd >= 0 && !ftruncate(fd, (off_t)n) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+CUresult
+cuMemAddressReserve(
+    CUdeviceptr *p, size_t n, size_t align, CUdeviceptr near, unsigned long long flags)
+{
+	void *at = mmap(NULL, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	(void)align, (void)near, (void)flags;
+	*p = (CUdeviceptr)at;
+	return at == MAP_FAILED ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+CUresult
+cuMemMap(
+    CUdeviceptr p, size_t n, size_t at, CUmemGenericAllocationHandle h, unsigned long long flags)
+{
+	void *there = mmap((void *)p, n, PROT_READ, MAP_SHARED | MAP_FIXED, (int)h, (off_t)at);
+
+	(void)flags;
+	return there == MAP_FAILED ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+CUresult
+cuMemSetAccess(CUdeviceptr p, size_t n, const CUmemAccessDesc *access, size_t count)
+{
+	(void)access, (void)count;
+	return mprotect((void *)p, n, PROT_READ | PROT_WRITE) ? CUDA_ERROR_INVALID_VALUE
+							      : CUDA_SUCCESS;
+}
+CUresult
+cuMemExportToShareableHandle(void *fd, CUmemGenericAllocationHandle h,
+    CUmemAllocationHandleType type, unsigned long long flags)
+{
+	(void)flags;
+	*(int *)fd = dup((int)h);
+	return type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ? CUDA_SUCCESS
+								: CUDA_ERROR_INVALID_VALUE;
+}
+CUresult
+cuMemImportFromShareableHandle(
+    CUmemGenericAllocationHandle *h, void *fd, CUmemAllocationHandleType type)
+{
+	*h = (CUmemGenericAllocationHandle)dup((int)(uintptr_t)fd);
+	return type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ? CUDA_SUCCESS
+								: CUDA_ERROR_INVALID_VALUE;
+}
+CUresult
+cuMemRelease(CUmemGenericAllocationHandle h)
+{
+	return close((int)h) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 /* Whether so much more may be pinned. */
 static bool

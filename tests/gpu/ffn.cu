@@ -8,6 +8,9 @@
 	WAYS(OM_GROUPED_GLU, BF16, t_grouped_glu_##r, r, e, f, n, 0)                  \
 	WAYS(OM_GROUPED_DX_GLU, BF16, t_grouped_dx_glu_##r, r, e, n, f, 1)            \
 	WAYS(OM_GROUPED_DX_GLU_H, BF16, t_grouped_dx_glu_h_##r, r, e, n, f, 0)        \
+	CASE(OM_GROUPED_GLU_ROWS, BF16, t_grouped_glu_rows_##r, r, e, f, n, 1)        \
+	CASE(OM_GROUPED_DX_GLU_ROWS, BF16, t_grouped_dx_glu_rows_##r, r, e, n, f, 0)  \
+	CASE(OM_GROUPED_DX_GLU_H_ROWS, BF16, t_grouped_dx_glu_h_rows_##r, r, e, n, f, 1) \
 	CASE(OM_LINEAR_GLU, BF16, t_linear_glu_##r, r, f, n, 1)                       \
 	CASE(OM_LINEAR_DX_GLU, BF16, t_linear_dx_glu_##r, r, n, f, 0)                 \
 	CASE(OM_LINEAR_DX_GLU_H, BF16, t_linear_dx_glu_h_##r, r, n, f, 1)

@@ -36,3 +36,16 @@ RATED(OM_RELU2_ROUTED, 4e-3, 0, 4 * ELEMENTS, relu2_routed_16384_8_1024, 16384, 
 RATED(OM_RELU2_ROUTED_BWD, 4e-3, 0, 6 * ELEMENTS, relu2_routed_bwd_16384_8_1024, 16384, 8, 1024)
 RATED(OM_RELU2, 4e-3, 0, 4 * ELEMENTS, relu2_131072_1024, 131072, 1024)
 RATED(OM_RELU2_BWD, 4e-3, 0, 6 * ELEMENTS, relu2_bwd_131072_1024, 131072, 1024)
+/* rows that there are, up to the last of some offsets */
+#define ROWS(c, f, j)                                                \
+	CASE(OM_GLU_ROWS, 4e-3, glu_rows_##c##_##f, c, f, 0, j)          \
+	CASE(OM_GLU_ROWS, 4e-3, gelu_rows_##c##_##f, c, f, 1, j)         \
+	CASE(OM_GLU_ROWS_BWD, 4e-3, glu_rows_bwd_##c##_##f, c, f, 0, j)  \
+	CASE(OM_GLU_ROWS_BWD, 4e-3, gelu_rows_bwd_##c##_##f, c, f, 1, j) \
+	CASE(OM_RELU2_ROWS, 4e-3, relu2_rows_##c##_##f, c, f, j)         \
+	CASE(OM_RELU2_ROWS_BWD, 4e-3, relu2_rows_bwd_##c##_##f, c, f, j)
+ROWS(1, 8, 1)
+ROWS(21, 40, 3)
+ROWS(97, 520, 9)
+ROWS(640, 128, 5)
+ROWS(131072, 1024, 33)

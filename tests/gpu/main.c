@@ -19,6 +19,14 @@ static volatile struct {
 	int next, passed, failed;
 } * at;
 
+/* Kernels of several ranks run in checks that say which one this process is. */
+const struct om_peers *
+om_peers(int group)
+{
+	(void)group;
+	return om_check_rank;
+}
+
 void
 case_add(struct test_case *c)
 {

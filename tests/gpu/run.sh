@@ -18,6 +18,11 @@ timeout 300 "$out/kernels" 2 >"$work/kernels" 2>&1
 count kernels "$(cat "$work/kernels")"
 grep -v ' ok ' "$work/kernels" | tail -n 40
 
+# ranks that are processes, on a GPU each or on one
+timeout 200 "$out/peers" "$(ls /dev/nvidia[0-9]* 2>/dev/null | wc -l)" >"$work/log" 2>&1
+count "kernels of several ranks" "$(cat "$work/log")"
+grep -v '^ok ' "$work/log" | tail -n 20
+
 for v in plain mixed edges routed all; do
 	steps=0
 	[ $v != plain ] || steps=200

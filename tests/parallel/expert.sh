@@ -1,6 +1,6 @@
 #!/bin/sh
 # The kernels of expert parallelism: 1, 2, 4 and 8 ranks that are threads, in float and double, and under the sanitizers,
-# and ranks that are processes; and memory beyond the experts' rows that cannot be touched.
+# and ranks that are processes; memory beyond the experts' rows that cannot be touched; and CUDA's kernels, emulated.
 # Usage: tests/parallel/expert.sh WORKDIR [SEED]
 set -u
 . "$(dirname "$0")/../suite.sh"
@@ -41,4 +41,14 @@ one expert_san expert_check.c -DOM_REAL=float -DOM_NO_CLONES -fsanitize=address,
 processes float "1 1" "2 2" "4 2" "8 8"
 one tail_float tail_check.c -DOM_REAL=float
 one tail_double tail_check.c -DOM_REAL=double
+root=$here/../..
+if command -v g++ >/dev/null; then
+	if g++ -std=c++17 -O1 -Wall -Wextra -Werror -Wno-sign-compare -Wno-unknown-pragmas -Wno-unused-parameter -Wno-clobbered \
+		-DOM_EP_THREADS=64 -I"$root/kernels/cuda" -I"$root/kernels" -I"$root/runtime" -I"$root/runtime/cuda" \
+		-o "$work/peers" "$here/peers_check.cc" -lpthread; then
+		count "peers, seed $seed" "$(timeout 100 "$work/peers" "$seed" 2>&1)"
+	else
+		fail "peers: does not compile"
+	fi
+fi
 suite_end

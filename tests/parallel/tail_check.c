@@ -81,12 +81,12 @@ main(void)
 		relu2_rows_bwd(h[2], h[0], pr, two, h[3], dpr);
 
 		struct om_ep_case c = om_ep_check_case(&(struct om_ep){ T, E, K, N, 1, v, 1 }, 1);
-		dispatch(x, c.src, c.map, wide[2], ws);
-		combine(wide[2], c.idx, c.row, c.map, x, ws);
-		weights(p, c.src, c.map, pr, ws);
-		weights_bwd(pr, c.src, c.map, p, ws);
-		passed += c.off[E] == v;
-		om_ep_check_free(&c);
+		dispatch(x, c.ref.idx, c.ref.row, c.ref.src, c.ref.map, wide[2], ws);
+		combine(wide[2], c.ref.idx, c.ref.row, c.ref.map, x, ws);
+		weights(p, c.ref.idx, c.ref.row, c.ref.src, c.ref.map, pr, ws);
+		weights_bwd(pr, c.ref.idx, c.ref.row, c.ref.src, c.ref.map, p, ws);
+		passed += c.ref.off[E] == v;
+		om_ep_ref_free(&c.ref);
 	}
 	printf("%d passed, %d failed\n", passed, VALID - passed);
 	return passed != VALID;
