@@ -156,13 +156,28 @@ find(const char *name, int grad)
 	exit(1);
 }
 
+/* Is asked for each token, so what was found is kept. */
 static double *
 weight(const char *fmt, int layer, int expert)
 {
+	enum { MOST = 4096 };
+	static struct {
+		char name[200];
+		double *at;
+	} known[MOST];
 	char name[200];
+	uint32_t h = 0;
 
 	fill_name(name, fmt, layer, expert);
-	return find(name, 0);
+	for (const char *s = name; *s; s++)
+		h = h * 31 + (unsigned char)*s;
+	while (known[h %= MOST].at && strcmp(known[h].name, name) != 0)
+		h++;
+	if (!known[h].at) {
+		strcpy(known[h].name, name);
+		known[h].at = find(name, 0);
+	}
+	return known[h].at;
 }
 
 static void
