@@ -430,17 +430,17 @@ remove_left(void)
 	struct dirent *entry;
 
 	while (tmp && (entry = readdir(tmp))) {
-		char *path, *roll_of;
+		char *path, *roll_in;
 		struct stat st;
 
 		if (strncmp(entry->d_name, "om-ranks-", 9) != 0)
 			continue;
 		path = om_text("/tmp/%s", entry->d_name);
-		roll_of = om_text("%s/roll", path); /* is made when the folder is held */
-		if (lstat(roll_of, &st) == 0 && st.st_uid == geteuid() && S_ISREG(st.st_mode) &&
-		    hold(path))
+		roll_in = om_text("%s/roll", path); /* is made when the folder is held */
+		if (lstat(path, &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == geteuid() &&
+		    access(roll_in, F_OK) == 0 && hold(path))
 			remove_folder(path);
-		free(roll_of);
+		free(roll_in);
 		free(path);
 	}
 	if (tmp)
