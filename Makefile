@@ -110,6 +110,7 @@ check-gpu: all build/tests/streams
 	sh tests/gpu/build.sh build/gpu peers
 	sh tests/gpu/models.sh build/olmogen build/gpu
 	sh tests/gpu/run.sh build/gpu
+	sh tests/gpu/ranks.sh build/gpu
 
 # Kernels and OLMoE-1B-7B's step beside cuBLAS, cuDNN and transformers, on one H200.
 bench-gpu: all build/tests/streams

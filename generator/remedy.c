@@ -256,12 +256,7 @@ remedy_answer(const struct question *q, bool build)
 		.device = (uint64_t)(spec_num(t, F_trainer_device_memory) * 1073741824.0),
 		.build = build };
 	less_memory(&s);
-	if (build && !target_find(targets, q->of.target)->kind->comm)
-		buf_printf(&s.text,
-		    "%sthis version builds trainers of one rank for %s; --plan tries layouts of "
-		    "several too",
-		    s.text.n ? "\n" : "", q->of.target);
-	else if (!s.enough)
+	if (!s.enough)
 		buf_printf(&s.text,
 		    "%sno smaller microbatch and no layout near this one fits: take a smaller "
 		    "model "

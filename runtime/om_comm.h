@@ -1,9 +1,11 @@
 /*
  * What one rank asks of the others, by groups (group.def). Every call of a group is made by all of
- * its ranks in one order, which the plan has proven. Sums are formed in the order of the ranks:
- * the same bits in every run, and on every rank.
+ * its ranks in one order, which the plan has proven. Sums are formed in one order: the same bits in
+ * every run, and on every rank.
  *
- * A world of one rank: each call is a copy or nothing (one/comm.c); several: Open MPI (mpi/comm.c).
+ * A world of one rank: each call is a copy or nothing (one/comm.c); several: messages (ranks.c).
+ * Memory is the host's, and a call is over when it returns; or of a device that has its own, and
+ * the call is in order with what that does, on the stream whose turn it is.
  * A rank that gets no answer within comm.timeout seconds ends the process with its rank, step,
  * the operation and whom it waited for.
  */
@@ -23,8 +25,8 @@ uint32_t om_size(enum om_group g);
 /*
  * x[n] of every rank is summed; part `rank` of it, n / size elements, holds the sum afterwards and
  * the other parts anything, but 0 where all ranks had that. real: bytes of an element, 4 or 8
- * (float, double); sums of floats are formed in double and rounded once. size divides n. what: the
- * operation, for messages.
+ * (float, double); on the host sums of floats are formed in double and rounded once. size divides
+ * n. what: the operation, for messages.
  */
 void om_reduce_scatter(enum om_group g, const char *what, void *x, uint64_t n, size_t real);
 /* Part `rank` of x, bytes / size of it, goes to that part on every rank. */

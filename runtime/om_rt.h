@@ -26,8 +26,8 @@ enum { OM_EXIT_USER = 1, OM_EXIT_USAGE = 2, OM_EXIT_STOPPED = 3, OM_EXIT_LOST = 
 /* ---- RANKS/comm.c: what the runtime asks of the other ranks; the rest is in om_comm.h -------- */
 
 /*
- * Joins the ranks of the model's layout; with no launcher, has mpirun start them, and does not
- * return but ends as they do. From here on only rank 0 is seen on stdout.
+ * Joins the ranks of the model's layout; with no launcher, has them started, and does not return
+ * but ends as they do. From here on only rank 0 is seen on stdout.
  */
 void om_comm_start(const struct om_model *m, char **argv);
 void om_comm_end(void); /* by all ranks */
@@ -42,15 +42,13 @@ void om_comm_timeout(double seconds); /* after so long, a rank that gets no answ
 uint32_t om_comm_threads(void);
 uint32_t om_comm_members(void); /* ranks on this machine */
 /*
- * Of RANKS/launch.c, for its comm.c: has mpirun start the ranks, and ends as they do; what a rank
- * tells who started it, or an alarm where nobody did, since MPI_Init waits without end.
+ * Where ranks have devices with memory of their own (one, nccl): which of its machine's ranks this
+ * is; the device is there, and by it they join; it is waited for, and may itself wait for others.
  */
-enum om_stage { OM_IN_INIT, OM_RUNS, OM_ENDS };
-_Noreturn void om_comm_launch(uint32_t world, double timeout, char **argv);
-void om_comm_enter(double timeout);
-void om_comm_stage(enum om_stage stage);
-void om_comm_spoke(void);
-char om_process_state(int pid); /* as the kernel's letter; 0: there is no such process */
+uint32_t om_comm_local(void);
+void om_comm_device(void);
+void om_comm_needs(char needs[64], char here[64]); /* as om_device_needs, to join several */
+void om_comm_waits(bool begins);
 /* By om_die alone: whether no rank of this machine spoke before; ends all ranks. */
 bool om_comm_speaks(void);
 _Noreturn void om_comm_abort(int status, bool spoke);
@@ -85,6 +83,7 @@ unsigned char *om_arena_host(const struct om_model *m);
 void om_put(unsigned char *arena, uint64_t off, const void *src, size_t n);
 void om_get(const unsigned char *arena, uint64_t off, void *dst, size_t n);
 void om_copy(unsigned char *arena, uint64_t from, uint64_t to, size_t n); /* they don't overlap */
+bool om_arena_has(const void *p); /* of a device with memory of its own: it is there */
 /*
  * Copies of the arena for one thread beside the one that runs steps: that asks for gets and waits
  * for them, into slots that it was given here; begin and end are the other's. What is got is as it
@@ -136,6 +135,9 @@ bool om_device_normal(const struct om_model *m, unsigned char *arena, const stru
     uint64_t seed, uint64_t name);
 void om_profile_end(void);          /* adds what was launched while om_profile was set to om_op */
 void om_device_text(char text[64]); /* "2 threads", "NVIDIA H200" */
+/* What a trainer needs beside the processor, and what of it is here; "": nothing. */
+enum { OM_NEEDS = 160 };
+void om_device_needs(char needs[OM_NEEDS], char here[OM_NEEDS]);
 /* Bytes in use on the device, the arena among them, and all it has; 0: not known. */
 void om_device_memory(uint64_t *used, uint64_t *total);
 

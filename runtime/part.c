@@ -76,18 +76,3 @@ om_part(const struct om_model *m, enum om_part part, unsigned char *arena)
 			m->pass[ph](arena, 0, (int)part - OM_RUN_MICROBATCH);
 	}
 }
-
-/* Calls on every device for now: one that has graphs would record one a slot. */
-void
-om_run_pass(const struct om_model *m, enum om_phase phase, unsigned char *arena, int slot, int of)
-{
-	m->pass[phase](arena, slot, of);
-	om_spin_work(phase == OM_BACKWARD && !m->pass[OM_WEIGHTS] ? 2 : 1);
-}
-
-void
-om_run_eval(const struct om_model *m, unsigned char *arena, int slot)
-{
-	m->eval(arena, slot);
-	om_spin_work(1);
-}

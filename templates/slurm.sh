@@ -5,8 +5,7 @@
 #
 # In the folder of ./trainer, or with TRAINER=PATH before sbatch; options are the cluster's own
 # (--partition, --gpus-per-node, --time, --nodes). Give checkpoint.dir, which the next run goes on
-# from. With several nodes mpirun (Open MPI) starts the ranks, as many as --ntasks says; on one the
-# trainer starts its own.
+# from. On one node the trainer starts its own ranks; with several nodes they are started below.
 #
 # Two minutes before the time limit Slurm signals this script, which hands that on: the trainer
 # saves and ends. Its status decides. 3, it saved when it was asked to end: the job is queued anew.
@@ -21,13 +20,15 @@
 #SBATCH --requeue
 #SBATCH --open-mode=append
 set -u
+several='mpirun --bind-to none' # starts the ranks on several nodes; of this trainer:
+#@slot several
 trainer=${TRAINER:-./trainer} run='' ended=''
 
 trap '[ -z "$run" ] || kill -USR1 "$run"' USR1
 trap 'ended=yes' TERM
 
 if [ "${SLURM_JOB_NUM_NODES:-1}" -gt 1 ]; then
-	mpirun --bind-to none "$trainer" train "$@" &
+	$several "$trainer" train "$@" &
 else
 	srun --nodes=1 --ntasks=1 --cpus-per-task="${SLURM_CPUS_ON_NODE:-1}" --cpu-bind=none \
 		"$trainer" train "$@" &

@@ -45,11 +45,12 @@ count() { # NAME TEXT: what a program that counts itself printed; its last line 
 }
 
 # Several suites want the runtime's objects: with the same words in each, so that the compiler cache makes them once.
-cc="${CC:-gcc} -std=c11 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -Wall -Wextra -Wpedantic -Werror -fopenmp -I$root/runtime"
+cc="${CC:-gcc} -std=c11 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -Wall -Wextra -Wpedantic -Werror -fopenmp -I$root/runtime -I$root/runtime/ranks"
 plain="-O1 -g"
 san="$plain -fsanitize=address,undefined -fno-sanitize-recover=all"
 compiles() { # FOLDER FLAGS one | mpi: prints the commands, a line each
-	for source in "$root"/runtime/*.c "$root"/runtime/cpu/*.c "$root/runtime/$3"/*.c; do
+	for source in "$root"/runtime/*.c "$root"/runtime/cpu/*.c "$root/runtime/$3"/*.c "$root"/runtime/ranks/*.c; do
+		[ "$3" != one ] || [ "${source%/ranks/*}" = "$source" ] || continue
 		with=$cc
 		[ "${source%/mpi/*}" = "$source" ] || with="mpicc ${cc#* }"
 		echo "$with $2 -c $source -o $1/$(basename "$source" .c).o"

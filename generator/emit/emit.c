@@ -23,14 +23,15 @@ unused(const struct plan *p, const char *name)
 }
 
 /*
- * What all targets have, and the folders of the target's kind and of how its ranks join, flat; of
- * kernels what is used.
+ * What all targets have, and the folders of the target's kind and of how its ranks join (and of all
+ * that have several), flat; of kernels what is used.
  */
 static void
 copy_folder(const struct plan *p, const char *top, struct tree *t)
 {
 	const char *kind = p->target->kind->name;
-	const char *comm = p->shard->mesh.size[OM_WORLD] > 1 ? p->target->kind->comm : "one";
+	bool many = p->shard->mesh.size[OM_WORLD] > 1;
+	const char *comm = many ? p->target->kind->comm : "one";
 
 	for (uint32_t i = 0; i < n_embedded; i++) {
 		const char *path = embedded[i].path, *name = path + strlen(top) + 1;
@@ -41,9 +42,41 @@ copy_folder(const struct plan *p, const char *top, struct tree *t)
 		if (!strcmp(folder, "page")) /* which stays a folder */
 			copy(t, path, path);
 		name = slash ? slash + 1 : name;
-		if ((!strcmp(folder, kind) || !strcmp(folder, comm)) && !unused(p, name))
+		if ((!strcmp(folder, kind) || !strcmp(folder, comm) ||
+			(many && !strcmp(folder, "ranks"))) &&
+		    !unused(p, name))
 			copy(t, xprintf("%s/%s", top, name), path);
 	}
+}
+
+/* How the ranks are started, for README.md. */
+static const char *
+launch_lines(const struct plan *p, const char *start)
+{
+	const struct target_row *t = p->target;
+	uint32_t world = (uint32_t)p->shard->mesh.size[OM_WORLD];
+	uint32_t host = t->host && t->host < world ? t->host : world;
+	struct buf b = { 0 };
+
+	if (world == 1)
+		return "";
+	buf_printf(&b,
+	    "It is of %u ranks. On one machine it starts them itself; on several, which share its "
+	    "files:\n"
+	    "\n    %s ./trainer train run.yaml\n",
+	    world, start);
+	if (t->kind->nvrtc)
+		buf_printf(&b,
+		    "    torchrun --no-python --nnodes=%u --nproc-per-node=%u --rdzv-backend=c10d "
+		    "\\\n"
+		    "        --rdzv-endpoint=HOST:29400 ./trainer train run.yaml\n"
+		    "    mpirun -np %u -x MASTER_ADDR=HOST ./trainer train run.yaml    # HOST: of "
+		    "rank 0\n"
+		    "\nEach rank has a GPU of its own, %u a machine, and NCCL 2.18 or later, whose "
+		    "`libnccl.so.2` the system finds\nor lies beside the trainer.\n",
+		    (world + host - 1) / host, host, world, host);
+	buf_puts(&b, "\n");
+	return b.s;
 }
 
 static void
@@ -61,8 +94,9 @@ emit_project(const struct plan *p, const struct story *story, struct tree *t)
 			buf_printf(&rt, " \\\n\t%.*s.o", stem, path);
 	}
 	bool many = p->shard->mesh.size[OM_WORLD] > 1;
-	const struct embedded *mk = embedded_find(xprintf("templates/%s%s%s.mk",
-	    p->target->kind->name, many ? "_" : "", many ? p->target->kind->comm : ""));
+	const struct target_kind *kind = p->target->kind;
+	const char *file = many && kind->comm_make ? kind->comm_make : kind->name;
+	const struct embedded *mk = embedded_find(xprintf("templates/%s.mk", file));
 	const char *arch = "";
 	if (p->target->kind->nvrtc) /* "90a" and its number, which sources ask for */
 		arch = xprintf("ARCH = %s\nOM_ARCH = %.*s\n", p->target->arch,
@@ -77,14 +111,17 @@ emit_project(const struct plan *p, const struct story *story, struct tree *t)
 		{ "objects", xprintf("%sINST =%s\nRUNTIME =%s\n", arch, inst.s, rt.s) },
 		{ "target", (const char *)mk->data },
 	};
+	const char *start = xprintf(kind->comm_start, (unsigned)p->shard->mesh.size[OM_WORLD]);
+	const struct slot slurm = { "several", xprintf("several='%s'\n", start) };
 	const struct slot readme[] = {
 		{ "title", xprintf("# %s\n", name) },
+		{ "ranks", launch_lines(p, start) },
 		{ "plan", xprintf("```\n%s```\n", plan_text.s) },
 	};
 	emit_source(p, t, "main.c", NULL, 0);
 	emit_template(p, t, "Makefile", "templates/Makefile", make, LEN(make));
 	emit_template(p, t, "README.md", "templates/README.md", readme, LEN(readme));
-	emit_template(p, t, "launch/slurm.sh", "templates/slurm.sh", NULL, 0);
+	emit_template(p, t, "launch/slurm.sh", "templates/slurm.sh", &slurm, 1);
 }
 
 /*

@@ -51,7 +51,7 @@ address(const struct plan *p, uint32_t s, const struct launch *st, tensor_id t)
 }
 
 static void
-comment(const struct plan *p, const struct launch *st, struct buf *b)
+comment(const struct plan *p, const struct launch *st, int tabs, struct buf *b)
 {
 	const struct graph *g = p->graph;
 	const struct op_row *r = op_row(st->op.op);
@@ -68,7 +68,7 @@ comment(const struct plan *p, const struct launch *st, struct buf *b)
 		    tensor_short_name(g, t), emit_shape(&g->tensor.a[t]));
 	}
 	const struct line *from = st->op.line;
-	emit_line(b, 1, "/* %s: %s, %s */", r->name, line.s,
+	emit_line(b, tabs, "/* %s: %s, %s */", r->name, line.s,
 	    from->origin ? from->origin : xprintf("resolved.lua:%u", from->number));
 }
 
@@ -101,12 +101,14 @@ collective(const struct plan *p, uint32_t s, const struct launch *st, struct buf
 	}
 }
 
-/* What an event is called: after the first launch that records it. */
+/* An event is called after the first launch that records it. Each stage has its own update. */
 static const char *
 event(const struct plan *p, uint32_t number)
 {
 	const struct launch_at *by = &p->event[number];
 
+	if (by->seg == p->graph->update && p->n_stages > 1)
+		return xprintf("DONE_update_%u", number);
 	return xprintf(
 	    "DONE_%s_%s_%u", p->graph->seg.a[by->seg].name, graph_phase_names[by->phase], by->i);
 }
@@ -184,6 +186,34 @@ arguments(const struct plan *p, uint32_t s, int ph, uint32_t i, struct buf *call
 	buf_puts(call, ");");
 }
 
+/* A launch, behind what it waits for; on: the stream whose turn it is. */
+static void
+statement(
+    const struct plan *p, uint32_t s, int ph, uint32_t i, int tabs, uint8_t *on, struct buf *b)
+{
+	const struct launch *st = &p->prog[s][ph].a[i];
+	const bool last = op_row(st->op.op)->last;
+	struct buf call = { 0 };
+
+	for (uint32_t w = 0; w < st->wait.n; w++)
+		emit_line(b, tabs, "om_wait(%u, %s);", st->stream, event(p, st->wait.a[w]));
+	if (st->stream != *on)
+		emit_line(b, tabs, "om_on(%u);", st->stream);
+	*on = st->stream;
+	comment(p, st, tabs, b);
+	if (last)
+		emit_line(b, tabs, "if (last)");
+	if (runtime_call(st->op.op)) {
+		collective(p, s, st, &call);
+	} else {
+		launched(p, s, ph, st, b, &call);
+		arguments(p, s, ph, i, &call);
+	}
+	emit_line(b, tabs + last, "%s", call.s);
+	if (st->event)
+		emit_line(b, tabs, "om_record(%u, %s);", st->stream, event(p, st->event));
+}
+
 /* The statements of a segment's function. */
 static void
 body(const struct plan *p, uint32_t s, int ph, struct buf *b)
@@ -191,31 +221,23 @@ body(const struct plan *p, uint32_t s, int ph, struct buf *b)
 	const struct program *prog = &p->prog[s][ph];
 	uint8_t on = 0;
 
-	for (uint32_t i = 0; i < prog->n; i++) {
+	for (uint32_t i = 0, n; i < prog->n; i += n) {
 		const struct launch *st = &prog->a[i];
-		struct buf call = { 0 };
-		bool loop = st->span && st->layers > 1, last = op_row(st->op.op)->last;
-		for (uint32_t w = 0; w < st->wait.n; w++)
-			emit_line(b, 1, "om_wait(%u, %s);", st->stream, event(p, st->wait.a[w]));
-		if (st->stream != on)
-			buf_printf(b, "\tom_on(%u);\n", on = st->stream);
-		comment(p, st, b);
-		if (last)
-			buf_puts(b, "\tif (last)\n");
+		const bool loop = st->span && st->layers > 1;
+		uint8_t begins = on;
+		for (n = 1; i + n < prog->n && prog->a[i + n].follows;)
+			n++;
 		if (loop)
-			buf_printf(b, "\tfor (int i = 0; i < %u; i++)\n", (unsigned)st->layers);
-		if (runtime_call(st->op.op)) {
-			collective(p, s, st, &call);
-		} else {
-			launched(p, s, ph, st, b, &call);
-			arguments(p, s, ph, i, &call);
-		}
-		emit_line(b, 1 + (loop || last), "%s", call.s);
-		if (st->event)
-			buf_printf(b, "\tom_record(%u, %s);\n", st->stream, event(p, st->event));
+			emit_line(b, 1, "for (int i = 0; i < %u; i++) {", (unsigned)st->layers);
+		for (uint32_t k = 0; k < n; k++)
+			statement(p, s, ph, i + k, 1 + loop, &on, b);
+		if (loop && on != begins) /* as the next turn finds it */
+			emit_line(b, 2, "om_on(%u);", on = begins);
+		if (loop)
+			emit_line(b, 1, "}");
 	}
 	if (on)
-		buf_puts(b, "\tom_on(0);\n");
+		emit_line(b, 1, "om_on(0);");
 }
 
 static void

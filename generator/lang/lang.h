@@ -155,7 +155,10 @@ struct target_kind {
 	bool nvrtc;          /* compiles them, into cubins that the trainer carries */
 	const char *archs;   /* that they are written for, "90a|100a"; NULL: any */
 	uint64_t most, many; /* numbers of a tensor they count to; of an activation; 0: any */
-	const char *comm; /* the folder of runtime/ by which several ranks join; NULL: none can */
+	const char *comm;    /* the folder of runtime/ by which several ranks join */
+	const char *comm_start; /* starts ranks on several hosts, before the trainer's command */
+	const char *comm_make;  /* the file of templates/ for them; NULL: the kind's own */
+	bool comm_apart;        /* what they do together has a stream of its own */
 	const struct library *library, *comm_library; /* NULL: none */
 	uint64_t least_bytes;                         /* that kernels' numbers have */
 	const char *rounds; /* of formats shorter than that, the one that kernels round to */

@@ -99,9 +99,8 @@ check_needs(const struct plan *p)
 		struct sizes z;
 		if (at.phase != FORWARD)
 			continue;
-		/* what several ranks add is refused as a whole, or is the runtime's */
-		if (!kernel_for(p->graph, p->target, o) && !absent[o->op] &&
-		    p->shard->mesh.size[OM_WORLD] == 1) {
+		if (!kernel_for(p->graph, p->target, o) && !runtime_call(o->op) && !absent[o->op] &&
+		    p->shard->mesh.size[OM_EXPERT] == 1) {
 			absent[o->op] = true;
 			diag_error(o->line->v->pos,
 			    "%s asks for %s, for which target %s has no kernel",
@@ -141,18 +140,17 @@ offer_cpu(const struct plan *p, struct question *q, const char *why)
 void
 plan_buildable(const struct plan *p)
 {
-	static const enum field_id degree[] = { F_parallel_data, F_parallel_pipeline };
 	const struct graph *g = p->graph;
 	const struct target_kind *kind = p->target->kind;
 	const struct value *weights = spec_value(g->trainer, F_precision_weights);
 	const struct value *micro = spec_value(g->trainer, F_batch_micro);
 
 	ask_about(g->trainer, p->target->name);
-	for (unsigned i = 0; i < LEN(degree) && !kind->comm; i++) {
-		const struct value *v = spec_value(g->trainer, degree[i]);
-		if (v->i == 1)
-			continue;
-		diag_error(v->pos, "%s = %lld: this version builds trainers of one rank for %s",
+	if (kind->comm_apart && p->shard->mesh.size[OM_EXPERT] > 1) {
+		const struct value *v = spec_value(g->trainer, F_parallel_expert);
+		diag_error(v->pos,
+		    "%s = %lld: trainers of this version for %s do not map each other's memory, by "
+		    "which rows get to experts of other ranks",
 		    spec_name(v->f), (long long)v->i, p->target->name);
 		diag_help("--plan answers for any layout");
 		struct question *q = ask();

@@ -130,7 +130,9 @@ select_kernels(struct plan *p, struct launch *st)
 	const struct kernel_row *k = kernel_for(p->graph, p->target, &st->op);
 	bool stores = st->first && k && strstr(k->params, " +"); /* a word, none of an expression */
 
-	st->stream = kernel_stream(st->op.op, p->target);
+	bool apart = p->target->kind->comm_apart && runtime_call(st->op.op) &&
+		     spec_int(p->graph->trainer, F_parallel_overlap);
+	st->stream = apart ? (uint8_t)p->target->streams : kernel_stream(st->op.op, p->target);
 	p->streams = p->streams > st->stream ? p->streams : st->stream + 1u;
 	if (k && (!stores || p->graph->microbatches > 1))
 		st->inst = select_kernel(p, k, st, false);
@@ -433,6 +435,18 @@ count_call(struct plan *p, uint32_t inst, uint32_t s, const struct launch *st)
 					     : 1);
 }
 
+/* Whether a launch of several layers does something else to the bucket of the one before it. */
+static bool
+follows(const struct plan *p, const struct launch *st)
+{
+	uint64_t at;
+	const struct launch *before = st - 1;
+
+	return st->layers > 1 && before->layers == st->layers &&
+	       plan_bucket(p, st->op.arg[0], &at) == plan_bucket(p, before->op.arg[0], &at) &&
+	       runtime_call(st->op.op);
+}
+
 /*
  * One step an op; updates of neighbouring buckets with the same constants are one step over their
  * run.
@@ -456,6 +470,7 @@ make_programs(struct plan *p)
 	mark_first(p);
 	for (struct launch_at at = { 0 }; plan_next(p, &at);) {
 		struct launch *st = at.launch;
+		st->follows = at.i && follows(p, st);
 		select_kernels(p, st);
 		count_call(p, st->inst, at.seg, st);
 		if (st->stores && st->stores != st->inst)

@@ -105,6 +105,7 @@ struct launch {
 	uint8_t stream;
 	uint32_t event;       /* recorded on the stream behind it; 0: none */
 	ARRAY(uint32_t) wait; /* events of other streams, which its own waits for before it */
+	bool follows; /* the launch before it, layer by layer: they are of the same bucket */
 };
 enum { MAX_STREAMS = 4 };
 /* The launches of a segment in a phase: a function of step.c. */

@@ -334,7 +334,10 @@ plan_report(const struct plan *p, struct buf *out)
 	row(out, "microbatches", text_commas(g->microbatches),
 	    xprintf("a rank and step, %llu x %llu tokens", llu(g->B), llu(g->S)));
 	if (p->streams > 1)
-		row(out, "streams", text_commas(p->streams), xprintf("with %u events", p->events));
+		row(out, "streams", text_commas(p->streams),
+		    xprintf("with %u events%s", p->events,
+			p->streams > p->target->streams ? "; the last one is for what ranks send"
+							: ""));
 	row(out, "FLOPs", text_commas(g->flops_token),
 	    "a token, forward and backward, causal half, no recompute");
 	row(out, "", human_flops(step_flops), "a step");

@@ -233,6 +233,16 @@ by_bucket(const struct shard *s, const struct op *from, uint32_t n, struct oplis
 			}
 }
 
+/* Whether two ops of the update are of parameters that lie in one bucket. */
+static bool
+same_bucket(const struct graph *g, const struct op *a, const struct op *b)
+{
+	const struct tensor *x = &g->tensor.a[g->tensor.a[a->arg[0]].param],
+			    *y = &g->tensor.a[g->tensor.a[b->arg[0]].param];
+
+	return x->seg == y->seg && x->param_group == y->param_group && a->group == b->group;
+}
+
 /*
  * A run of ops of which each rank does its part: gradients are summed before, what they write is
  * made whole again after. summed: the gradients that are.
@@ -256,18 +266,21 @@ do_parts(
 			    &parts.a[i], grad);
 		summed[grad] = true;
 	}
-	for (uint32_t i = 0; i < parts.n; i++)
-		*PUSH(*list) = parts.a[i];
-	for (uint8_t a = r->nin; a < r->nargs; a++) {
+	/* what a bucket's ops write is made whole before the next bucket's turn */
+	for (uint32_t i = 0, end; i < parts.n; i = end) {
+		for (end = i; end < parts.n && same_bucket(g, &parts.a[i], &parts.a[end]); end++)
+			*PUSH(*list) = parts.a[end];
+		for (uint8_t a = r->nin; a < r->nargs; a++)
+			for (uint32_t k = i; k < end; k++) {
+				const struct tensor *x = &g->tensor.a[parts.a[k].arg[a]];
+				if (x->class == T_PARAM)
+					together(s, list, op_collective(ROLE_ACT), x->copies,
+					    &parts.a[k], parts.a[k].arg[a]);
+			}
+	}
+	for (uint8_t a = r->nin; a < r->nargs; a++)
 		if (g->tensor.a[from->arg[a]].class == T_INPUT)
 			together(s, list, OP_sum_norm, OM_WORLD, from, from->arg[a]);
-		for (uint32_t i = 0; i < parts.n; i++) {
-			const struct tensor *x = &g->tensor.a[parts.a[i].arg[a]];
-			if (x->class == T_PARAM)
-				together(s, list, op_collective(ROLE_ACT), x->copies, &parts.a[i],
-				    parts.a[i].arg[a]);
-		}
-	}
 }
 
 void

@@ -81,6 +81,20 @@ om_run(const struct om_model *m, enum om_part part, unsigned char *arena)
 		om_spin_work(1);
 }
 
+void
+om_run_pass(const struct om_model *m, enum om_phase phase, unsigned char *arena, int slot, int of)
+{
+	m->pass[phase](arena, slot, of);
+	om_spin_work(phase == OM_BACKWARD && !m->pass[OM_WEIGHTS] ? 2 : 1);
+}
+
+void
+om_run_eval(const struct om_model *m, unsigned char *arena, int slot)
+{
+	m->eval(arena, slot);
+	om_spin_work(1);
+}
+
 /* More than 1 is for tests: here steps end before they are waited for. */
 #ifndef OM_CPU_STEPS
 #define OM_CPU_STEPS 1
@@ -165,6 +179,12 @@ void
 om_device_memory(uint64_t *used, uint64_t *total)
 {
 	*used = *total = 0;
+}
+
+void
+om_device_needs(char needs[OM_NEEDS], char here[OM_NEEDS])
+{
+	*needs = *here = 0;
 }
 
 void

@@ -2,6 +2,8 @@
  * The device that is a GPU: the arena is device memory, a part of the step is a CUDA graph,
  * recorded when it is first asked for.
  */
+#include <cuda.h>
+#include <gnu/libc-version.h>
 #include <nvtx3/nvToolsExt.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +14,8 @@
 
 static struct om_gpu_graph *graph[OM_N_PARTS];
 static bool started, sync_all;
+static const unsigned char *own; /* the arena */
+static uint64_t own_bytes;
 
 void
 om_device_start(uint64_t threads)
@@ -20,6 +24,7 @@ om_device_start(uint64_t threads)
 
 	om_threads(threads);
 	om_gpu_start();
+	om_comm_device();
 	started = true;
 	sync_all = om_profile = sync && strcmp(sync, "1") == 0;
 }
@@ -55,7 +60,15 @@ om_arena_new(const struct om_model *m)
 	check_memory(m);
 	p = om_gpu_arena(m->arena_bytes);
 	om_gpu_fill(p, 0, m->arena_bytes);
+	own = p;
+	own_bytes = m->arena_bytes;
 	return p;
+}
+
+bool
+om_arena_has(const void *p)
+{
+	return own && (uintptr_t)p - (uintptr_t)own < own_bytes;
 }
 
 void
@@ -137,6 +150,13 @@ struct part {
 	const struct om_model *m;
 	enum om_part part;
 	unsigned char *arena;
+	struct pass *pass; /* NULL: it is none */
+};
+/* A pass of a chunk, as it is recorded: of a phase, a slot and a microbatch. */
+struct pass {
+	int phase, slot, of; /* phase -1: of an evaluation */
+	struct om_gpu_graph *graph;
+	struct pass *next;
 };
 
 static void
@@ -144,7 +164,53 @@ launch(void *arg)
 {
 	const struct part *p = arg;
 
-	om_part(p->m, p->part, p->arena);
+	if (!p->pass)
+		om_part(p->m, p->part, p->arena);
+	else if (p->pass->phase < 0)
+		p->m->eval(p->arena, p->pass->slot);
+	else
+		p->m->pass[p->pass->phase](p->arena, p->pass->slot, p->pass->of);
+}
+
+static void
+run_pass(const struct om_model *m, unsigned char *arena, struct pass want)
+{
+	static const char *const name[] = { "evaluation", "forward pass", "backward pass",
+		"gradients of weights" };
+	static struct pass *passes;
+	struct pass *x = passes;
+	struct part p = { .m = m, .arena = arena };
+
+	while (x && (x->phase != want.phase || x->slot != want.slot || x->of != want.of))
+		x = x->next;
+	if (!x) {
+		x = om_alloc(1, sizeof *x);
+		*x = want;
+		x->next = passes;
+		passes = x;
+	}
+	p.pass = x;
+	if (om_profile) {
+		om_range_begin(name[x->phase + 1], -1);
+		launch(&p);
+		om_range_end();
+		return;
+	}
+	if (!x->graph)
+		x->graph = om_gpu_record(launch, &p, name[x->phase + 1], m->streams, m->events);
+	om_gpu_play(x->graph);
+}
+
+void
+om_run_pass(const struct om_model *m, enum om_phase phase, unsigned char *arena, int slot, int of)
+{
+	run_pass(m, arena, (struct pass){ .phase = (int)phase, .slot = slot, .of = of });
+}
+
+void
+om_run_eval(const struct om_model *m, unsigned char *arena, int slot)
+{
+	run_pass(m, arena, (struct pass){ .phase = -1, .slot = slot });
 }
 
 void
@@ -153,7 +219,7 @@ om_run(const struct om_model *m, enum om_part part, unsigned char *arena)
 	static const char *const name[] = { "constants", "start of a step", "microbatch",
 		"first microbatch", "last microbatch", "only microbatch", "update", "evaluation",
 		"token" };
-	struct part p = { m, part, arena };
+	struct part p = { .m = m, .part = part, .arena = arena };
 
 	if (om_profile || part == OM_RUN_INIT) {
 		om_range_begin(name[part], -1);
@@ -300,6 +366,19 @@ void
 om_device_memory(uint64_t *used, uint64_t *total)
 {
 	om_gpu_memory(used, total);
+}
+
+void
+om_device_needs(char needs[OM_NEEDS], char here[OM_NEEDS])
+{
+	char more[64], found[64], driver[64];
+
+	om_comm_needs(more, found);
+	om_gpu_driver(driver);
+	snprintf(needs, OM_NEEDS, "a driver for CUDA %d.%d or later, a GPU of sm_%da%s%s",
+	    CUDA_VERSION / 1000, CUDA_VERSION % 1000 / 10, OM_ARCH, *more ? ", " : "", more);
+	snprintf(here, OM_NEEDS, "%s%s%s, glibc %s", driver, *found ? ", " : "", found,
+	    gnu_get_libc_version());
 }
 
 void

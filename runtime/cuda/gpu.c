@@ -17,6 +17,7 @@
 #define DRIVER(F)                                                                            \
 	F(cuInit) F(cuDriverGetVersion) F(cuGetErrorName) F(cuGetErrorString)                 \
 	F(cuDeviceGetCount) F(cuDeviceGet) F(cuDeviceGetName) F(cuDeviceGetAttribute)         \
+	F(cuDeviceGetPCIBusId)                                                                \
 	F(cuDevicePrimaryCtxRetain) F(cuDevicePrimaryCtxSetFlags) F(cuCtxSetCurrent)          \
 	F(cuMemGetInfo) F(cuMemAlloc) F(cuMemFree) F(cuMemAllocHost)                          \
 	F(cuMemHostRegister) F(cuMemHostUnregister)                                           \
@@ -27,7 +28,8 @@
 	F(cuMemcpyHtoDAsync) F(cuMemcpyDtoHAsync) F(cuMemcpyDtoDAsync)            \
 	F(cuModuleLoadData) F(cuModuleGetFunctionCount) F(cuModuleEnumerateFunctions)         \
 	F(cuFuncGetName) F(cuFuncSetAttribute)                                                \
-	F(cuStreamCreate) F(cuStreamSynchronize) F(cuStreamWaitEvent) F(cuLaunchKernelEx)     \
+	F(cuStreamCreate) F(cuStreamCreateWithPriority) F(cuStreamSynchronize) \
+	 F(cuStreamWaitEvent) F(cuLaunchKernelEx)     \
 	F(cuEventCreate) F(cuEventRecord) F(cuEventSynchronize) F(cuEventElapsedTime)         \
 	F(cuStreamBeginCapture) F(cuStreamEndCapture) F(cuGraphInstantiate) F(cuGraphLaunch)  \
 	F(cuGraphDestroy) F(cuTensorMapEncodeTiled)
@@ -41,6 +43,7 @@ static struct {
 #define TEXT_(x) #x
 #define TEXT(x) TEXT_(x)
 
+enum { FIRST_PRIORITY = -100 };            /* the driver takes the highest that it has */
 enum { STAGES = 4 };                       /* pinned buffers that puts and gets go through */
 static const size_t stage_bytes = 8 << 20; /* of one: enough for the bus to run at its speed */
 static struct {
@@ -69,7 +72,7 @@ static struct {            /* what a recording may use */
 	bool running;
 } capture;
 static struct om_kernel *kernels;
-static char device_name[128];
+static char device_name[128], device_model[64], device_bus[32];
 static uint32_t multiprocessors;
 static const char *current; /* operation, where it is waited for */
 static bool running;        /* the device is taken, and kernels may be under way */
@@ -147,6 +150,21 @@ open_driver(void)
 	DRIVER(FIND)
 }
 
+void
+om_gpu_driver(char text[64])
+{
+	void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+	CUresult (*version)(int *) = NULL;
+	int v = 0;
+
+	if (lib)
+		*(void **)&version = dlsym(lib, "cuDriverGetVersion");
+	if (version && version(&v) == CUDA_SUCCESS)
+		snprintf(text, 64, "a driver for CUDA %d.%d", v / 1000, v % 1000 / 10);
+	else
+		snprintf(text, 64, "no driver");
+}
+
 static int
 attribute(CUdevice_attribute a)
 {
@@ -212,14 +230,14 @@ load_kernels(void)
 			om_die(k->name, "is in no cubin of this trainer; build it anew");
 }
 
-/* The first of those that are visible: the others' numbers are CUDA_VISIBLE_DEVICES' business. */
+/* Of those that are visible: which these are is CUDA_VISIBLE_DEVICES' business. */
 static void
 take_device(void)
 {
 	const char *visible = getenv("CUDA_VISIBLE_DEVICES");
 	CUresult r = cu.cuInit(0);
+	uint32_t own = om_comm_local();
 	int count = 0, arch;
-	size_t n;
 
 	if (r == CUDA_SUCCESS)
 		r = cu.cuDeviceGetCount(&count);
@@ -232,11 +250,20 @@ take_device(void)
 			       : "empty");
 	check(r, "driver");
 	check(cu.cuDriverGetVersion(&driver_version), "driver");
-	check(cu.cuDeviceGet(&device, 0), "device");
-	check(cu.cuDeviceGetName(device_name, 64, device), "device");
-	n = strlen(device_name);
-	if (count > 1)
-		snprintf(device_name + n, sizeof device_name - n, " (GPU 0 of %d)", count);
+	if (count == 1) /* each rank may be shown its own */
+		own = 0;
+	if (own >= (uint32_t)count)
+		om_die("device",
+		    "the driver shows %d GPUs%s%s, and this is rank %u of this machine, from 0; "
+		    "start "
+		    "as many ranks on it as it has GPUs",
+		    count, visible ? ", CUDA_VISIBLE_DEVICES is " : "",
+		    visible ? om_clip(visible) : "", own);
+	check(cu.cuDeviceGet(&device, (int)own), "device");
+	check(cu.cuDeviceGetName(device_model, sizeof device_model, device), "device");
+	check(cu.cuDeviceGetPCIBusId(device_bus, sizeof device_bus, device), "device");
+	snprintf(device_name, sizeof device_name, count > 1 ? "%s (GPU %u of %d)" : "%s",
+	    device_model, own, count);
 	arch = 10 * attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) +
 	       attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
 	if (arch != OM_ARCH)
@@ -276,6 +303,18 @@ om_gpu_name(void)
 }
 
 uint32_t om_gpu_beside;
+
+const char *
+om_gpu_model(void)
+{
+	return device_model;
+}
+
+const char *
+om_gpu_bus(void)
+{
+	return device_bus;
+}
 
 uint32_t
 om_sms(void)
@@ -354,6 +393,18 @@ om_gpu_free(void *p)
 	check(cu.cuMemFree((CUdeviceptr)(uintptr_t)p), "memory");
 }
 
+/* What the device was given may wait for other ranks. */
+static void
+await_event(CUevent e, const char *operation)
+{
+	CUresult r;
+
+	om_comm_waits(true);
+	r = cu.cuEventSynchronize(e);
+	om_comm_waits(false);
+	check(r, operation);
+}
+
 /* The next pinned buffer, once the copy that used it last is done. */
 static unsigned
 next_stage(void)
@@ -361,7 +412,7 @@ next_stage(void)
 	unsigned i = turn++ % STAGES;
 
 	if (stage[i].used)
-		check(cu.cuEventSynchronize(stage[i].done), "copy");
+		await_event(stage[i].done, "copy");
 	return i;
 }
 
@@ -402,7 +453,7 @@ om_gpu_get(void *to, const void *from, size_t bytes)
 			sent += n;
 		}
 		n = bytes - got < stage_bytes ? bytes - got : stage_bytes;
-		check(cu.cuEventSynchronize(stage[first % STAGES].done), "device");
+		await_event(stage[first % STAGES].done, "device");
 		memcpy((char *)to + got, stage[first % STAGES].p, n);
 		first++;
 		got += n;
@@ -541,7 +592,12 @@ check_waiting(void)
 void
 om_gpu_wait(void)
 {
-	check(cu.cuStreamSynchronize(stream), "device");
+	CUresult r;
+
+	om_comm_waits(true);
+	r = cu.cuStreamSynchronize(stream);
+	om_comm_waits(false);
+	check(r, "device");
 	check_waiting();
 }
 
@@ -618,7 +674,10 @@ capture_new(uint32_t streams, uint32_t events)
 	capture.events = events;
 	capture.stream[0] = stream;
 	for (uint32_t s = 1; s < streams; s++) {
-		check(cu.cuStreamCreate(&capture.stream[s], CU_STREAM_NON_BLOCKING), "stream");
+		/* what has a stream of its own comes before the first one's: others wait for it */
+		check(cu.cuStreamCreateWithPriority(
+			  &capture.stream[s], CU_STREAM_NON_BLOCKING, FIRST_PRIORITY),
+		    "stream");
 		check(cu.cuEventCreate(&capture.joint[s], flags), "event");
 	}
 	for (uint32_t e = 0; e < events; e++)
@@ -671,6 +730,49 @@ om_gpu_play(struct om_gpu_graph *g)
 	check(cu.cuGraphLaunch(g->exec, stream), g->what);
 }
 
+void *
+om_gpu_stream(void)
+{
+	return on;
+}
+
+struct om_gpu_side {
+	CUstream stream;
+	CUevent begun, ended;
+};
+
+struct om_gpu_side *
+om_gpu_side(void)
+{
+	struct om_gpu_side *s = om_alloc(1, sizeof *s);
+
+	check(cu.cuStreamCreateWithPriority(&s->stream, CU_STREAM_NON_BLOCKING, FIRST_PRIORITY),
+	    "stream");
+	check(cu.cuEventCreate(&s->begun, CU_EVENT_DISABLE_TIMING), "event");
+	check(cu.cuEventCreate(&s->ended, CU_EVENT_DISABLE_TIMING), "event");
+	return s;
+}
+
+void *
+om_gpu_side_begin(struct om_gpu_side *s)
+{
+	check(cu.cuEventRecord(s->begun, stream), "event");
+	check(cu.cuStreamWaitEvent(s->stream, s->begun, 0), "event");
+	return s->stream;
+}
+
+void
+om_gpu_side_end(struct om_gpu_side *s)
+{
+	check(cu.cuEventRecord(s->ended, s->stream), "event");
+}
+
+void
+om_gpu_side_wait(struct om_gpu_side *s)
+{
+	check(cu.cuStreamWaitEvent(stream, s->ended, 0), "event");
+}
+
 struct om_gpu_mark {
 	CUevent event;
 	struct om_gpu_mark *next;
@@ -695,7 +797,7 @@ om_gpu_mark(void)
 void
 om_gpu_reach(struct om_gpu_mark *m)
 {
-	check(cu.cuEventSynchronize(m->event), "device");
+	await_event(m->event, "device");
 	check_waiting();
 }
 

@@ -9,12 +9,16 @@
 extern const void *const om_cubins[];
 
 /*
- * Opens the driver, takes the first device that CUDA_VISIBLE_DEVICES shows, loads the cubins and
- * finds every kernel. Ends the process with one line where something is missing: no driver or too
+ * Opens the driver, takes of the devices that CUDA_VISIBLE_DEVICES shows the one whose number is
+ * this rank's among those of its machine, or the only one, loads the cubins and finds every kernel.
+ * Ends the process with one line where something is missing: no driver or too
  * old a one, no device, another process that has it for itself, a wrong architecture.
  */
 void om_gpu_start(void);
-const char *om_gpu_name(void); /* "NVIDIA H200", or of several "NVIDIA H200 (GPU 0 of 8)" */
+void om_gpu_driver(char text[64]); /* "a driver for CUDA 13.0", or "no driver"; before that too */
+const char *om_gpu_name(void);     /* "NVIDIA H200", or of several "NVIDIA H200 (GPU 0 of 8)" */
+const char *om_gpu_model(void);    /* "NVIDIA H200" */
+const char *om_gpu_bus(void);      /* where this machine has it, "0000:1b:00.0" */
 /* Device memory, not initialised; too little: ends the process saying how much there is. */
 void *om_gpu_new(uint64_t bytes);
 void om_gpu_free(void *p);
@@ -62,6 +66,19 @@ struct om_gpu_graph;
 struct om_gpu_graph *
 om_gpu_record(void (*f)(void *), void *arg, const char *what, uint32_t streams, uint32_t events);
 void om_gpu_play(struct om_gpu_graph *g);
+
+/* The stream whose turn it is, a CUstream, for a library. */
+void *om_gpu_stream(void);
+/*
+ * Streams beside the first one, outside of recordings: begin gives the stream, what comes on it is
+ * behind all that the first one was given; end is behind that, and wait has the first one wait for
+ * the last end.
+ */
+struct om_gpu_side;
+struct om_gpu_side *om_gpu_side(void);
+void *om_gpu_side_begin(struct om_gpu_side *s);
+void om_gpu_side_end(struct om_gpu_side *s);
+void om_gpu_side_wait(struct om_gpu_side *s);
 
 /* Time on the stream between two calls, in seconds, known after the second is waited for. */
 struct om_gpu_mark;

@@ -135,6 +135,29 @@ om_comm_members(void)
 	return 1;
 }
 
+uint32_t
+om_comm_local(void)
+{
+	return 0;
+}
+
+void
+om_comm_device(void)
+{
+}
+
+void
+om_comm_needs(char needs[64], char here[64])
+{
+	*needs = *here = 0;
+}
+
+void
+om_comm_waits(bool begins)
+{
+	(void)begins;
+}
+
 bool
 om_comm_first(void)
 {

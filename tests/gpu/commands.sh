@@ -18,7 +18,8 @@ return trainer {
     attention = attention { n_heads = 2, qk_norm = "full" },
     feed_forward = moe { num_experts = 4, top_k = 2, hidden_size = 32 },
   },
-  batch = batch { micro = arg.micro or 2, global = 3 * (arg.micro or 2), documents = "mask" },
+  batch = batch { micro = arg.micro or 2, global = arg.global or 3 * (arg.micro or 2), documents = "mask" },
+  parallel = parallel { data = arg.data or 1, pipeline = arg.pipeline or 1 },
   precision = precision { weights = "bf16" },
 }
 EOF
@@ -34,6 +35,8 @@ cc=$(find "${CUDA_HOME:-/usr/local/cuda}/" -name cuda.h 2>/dev/null | head -n 1)
 gcc -std=c11 -D_GNU_SOURCE -O1 -Wall -Wextra -Werror -shared -fPIC -I"$(dirname "$cc")" -o "$work/lib/libcuda.so.1" \
 	tests/gpu/driver.c >"$work/out" 2>"$work/err"
 is "the stand-in for the driver builds" $?
+gcc -std=c11 -D_GNU_SOURCE -O1 -Wall -Wextra -Werror -shared -fPIC -o "$work/lib/libnccl.so.2" tests/gpu/nccl.c >"$work/out" 2>"$work/err"
+is "the stand-in for NCCL builds" $?
 if command -v nvcc >/dev/null; then
 	sh tests/gpu/build.sh "$work/kernels" add >"$work/out" 2>"$work/err"
 	is "a family of make check-gpu's kernels builds" $?
@@ -74,6 +77,7 @@ for c in train eval data export import generate info selftest bench; do
 done
 says 0 "model.embed_tokens.weight" info
 says 0 "PLAN.txt" info --manifest
+says 0 "needs                a driver for CUDA 13.0 or later, a GPU of sm_90a" info
 says 0 '{name: "NVIDIA driver", file: "libcuda.so.1", licence: ' info --manifest
 says 0 "moved for cuda:sm_90a" info --plan
 says 0 "checkpoint.dir" info --keys
@@ -115,6 +119,8 @@ is "a checkpoint of the CPU exported, the same bytes" $?
 
 "$(dirname "$olmogen")/tests/streams" "$work/model.lua" cuda:sm_90a 2 "$work/streams" micro=6000 >"$work/out" 2>"$work/err"
 is "builds for two streams" $? # with so large activations that nothing after the last weights' gradients waits for them
+"$olmogen" -D target=cuda:sm_90a -D data=2 -D pipeline=2 -D global=8 -o "$work/ranks" "$work/model.lua" >"$work/out" 2>"$work/err"
+is "builds for four ranks" $?
 "$olmogen" --target=cuda:sm_90a -o "$work/demo" models/tiny.lua >"$work/out" 2>"$work/err"
 is "tiny builds for cuda:sm_90a" $?
 
@@ -163,6 +169,53 @@ trainer=$work/streams/trainer
 says 0 "done: step 2 of 2" train run.yaml checkpoint.dir=streams
 says 0 "the median of 2 steps" bench steps=2
 trainer=$work/gpu/trainer
+
+for t in gpu ranks cpu; do # the glibc that trainers need, by the versions of its symbols
+	newest=$(objdump -T "$work/$t/trainer" 2>/dev/null | grep -o 'GLIBC_[0-9.]*' | sort -Vu | tail -n 1)
+	[ "$(printf '%s\nGLIBC_2.34\n' "$newest" | sort -V | tail -n 1)" = GLIBC_2.34 ]
+	is "the trainer of tree $t needs glibc 2.34 or older: $newest" $?
+done
+
+# four ranks: two stages of two data ranks, whose calls of NCCL have to be the same, one by one
+trainer=$work/ranks/trainer
+says 0 '{name: "NCCL", file: "libnccl.so.2", licence: ' info --manifest
+says 0 "needs                a driver for CUDA 13.0 or later, a GPU of sm_90a, NCCL 2.18.0 or later" info
+says 0 "here                 a driver for CUDA 13.0, NCCL 2.28.9, glibc 2." info
+fake FAKE_COUNT=4 -- 0 "ranks: 4: pipeline 2 x data 2" train run.yaml checkpoint.dir=ranks
+fake FAKE_COUNT=4 -- 0 "done: step 5 of 5" train run.yaml checkpoint.dir=ranks steps=5 checkpoint.every=1
+fake FAKE_COUNT=4 -- 0 "eval: step 5, loss" eval run.yaml checkpoint.dir=ranks
+fake FAKE_COUNT=4 -- 0 "the median of 2 steps" bench steps=2
+fake FAKE_COUNT=1 -- 1 "(0000:00:00.0); give each its own: LOCAL_RANK, or CUDA_VISIBLE_DEVICES of each" train run.yaml
+fake FAKE_COUNT=3 -- 1 "the driver shows 3 GPUs, and this is rank 3 of this machine, from 0; start as many" train run.yaml
+fake FAKE_COUNT=4 FAKE_NCCL=21703 -- 1 "NCCL: libnccl.so.2 is NCCL 2.17.3; install 2.18.0 or later" train run.yaml
+fake FAKE_COUNT=4 FAKE_NCCL_ERROR=AllGather -- 4 \
+	"gathering of weights: NCCL 2.28.9 says: error 2: AllGather was told to fail; NCCL_DEBUG=WARN" bench
+fake FAKE_COUNT=4 FAKE_NCCL_ASYNC=2 -- 4 "moved: rank 2, " train run.yaml steps=1000000 checkpoint.dir=async
+grep -q "NCCL: NCCL 2.28.9 says: error 6: a connection broke" "$work/err"
+is "an error that comes later: what NCCL says" $?
+fake FAKE_COUNT=4 FAKE_HANG=3 -- 4 "rank 3 (process" train run.yaml comm.timeout=3 checkpoint.dir=hang
+mkdir -p "$work/short" && : >"$work/short/libnccl.so.2" && cp "$work/lib/libcuda.so.1" "$work/short"
+fake FAKE_COUNT=4 "LD_LIBRARY_PATH=$work/short" -- 1 \
+	"NCCL: this trainer is of 4 ranks, which need NCCL: $work/short/libnccl.so.2: file too short; install it (libnccl2, or" train run.yaml
+export LD_LIBRARY_PATH="$work/lib"
+launched() { # NAME STATUS TEXT VARIABLES: as a launcher starts them, by variables in which $R is the rank
+	(
+		cd "$work" && for R in 3 2 1 0; do
+			eval "env $4 timeout 60 $trainer bench steps=1 &"
+		done
+		wait $!
+		status=$?
+		wait
+		exit $status
+	) >"$work/out" 2>&1
+	[ $? = "$2" ] && grep -qF -- "$3" "$work/out"
+	is "$1: status $2, $3" $?
+}
+by='RANK=$R WORLD_SIZE=4 MASTER_ADDR=127.0.0.1 MASTER_PORT='$((20000 + $$ % 20000))
+launched "a GPU each, by torchrun" 0 "the median of 1 step" "$by LOCAL_RANK=\$R FAKE_COUNT=4"
+launched "one GPU that NCCL takes for four hosts'" 0 "the median of 1 step" "$by NCCL_HOSTID=host\$R"
+launched "two of NCCL's versions" 1 "NCCL: rank 0 (process " "$by FAKE_COUNT=4 FAKE_NCCL=2280\$R"
+launched "two kinds of GPUs" 1 "device: rank 0 (process " "$by FAKE_COUNT=4 FAKE_NAME=Card\$R"
 
 trainer=$work/demo/trainer
 says 0 "checkpoint: step 1, " train run.yaml checkpoint.dir=whole checkpoint.every=1

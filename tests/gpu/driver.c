@@ -7,7 +7,8 @@
  * be copied by another stream only after the update before and before the next one, as events say.
  * The environment makes it another device: FAKE_NAME, FAKE_COUNT (devices), FAKE_ARCH (90),
  * FAKE_VERSION (13000), FAKE_TOTAL and FAKE_FREE (MiB), FAKE_PINNED (MiB of page-locked memory);
- * and errors: FAKE_INIT, FAKE_CONTEXT, FAKE_LOAD, FAKE_LAUNCH (numbers of CUresult).
+ * and errors: FAKE_INIT, FAKE_CONTEXT, FAKE_LOAD, FAKE_LAUNCH (numbers of CUresult), FAKE_HANG (the
+ * RANK whose device never ends a graph).
  */
 #include <cuda.h>
 #include <elf.h>
@@ -24,7 +25,7 @@ static double until;    /* when the device is done with what it was given */
 static double recorded; /* seconds of the graph that is being recorded */
 static int recording;   /* its number, 0: none */
 
-enum { STREAMS = 8 };
+enum { STREAMS = 32 };
 static struct CUstream_st {
 	int recording, done[STREAMS]; /* what was given to each stream that is before its next */
 } streams[STREAMS];
@@ -65,7 +66,8 @@ static CUresult
 wait_until(double t)
 {
 	while (now() < t)
-		;
+		if (t - now() > 100)
+			sleep(1);
 	return CUDA_SUCCESS;
 }
 
@@ -153,6 +155,12 @@ cuDeviceGetName(char *s, int n, CUdevice d)
 {
 	(void)d;
 	snprintf(s, (size_t)n, "%s", getenv("FAKE_NAME") ? getenv("FAKE_NAME") : "Fake GPU");
+	return CUDA_SUCCESS;
+}
+CUresult
+cuDeviceGetPCIBusId(char *s, int n, CUdevice d)
+{
+	snprintf(s, (size_t)n, "0000:%02x:00.0", d);
 	return CUDA_SUCCESS;
 }
 CUresult
@@ -378,6 +386,12 @@ cuStreamCreate(CUstream *s, unsigned flags)
 	return CUDA_SUCCESS;
 }
 CUresult
+cuStreamCreateWithPriority(CUstream *s, unsigned flags, int priority)
+{
+	(void)priority;
+	return cuStreamCreate(s, flags);
+}
+CUresult
 cuStreamSynchronize(CUstream s)
 {
 	(void)s;
@@ -490,6 +504,8 @@ cuGraphLaunch(CUgraphExec x, CUstream s)
 	if (x->updates)
 		updated[s - streams] = s->done[s - streams];
 	work(x->seconds);
+	if (getenv("FAKE_HANG") && getenv("RANK") && !strcmp(getenv("FAKE_HANG"), getenv("RANK")))
+		work(1e6);
 	pthread_mutex_unlock(&lock);
 	return ok ? (CUresult)given("FAKE_LAUNCH", 0) : CUDA_ERROR_ILLEGAL_STATE;
 }

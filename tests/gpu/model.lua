@@ -41,7 +41,11 @@ return trainer {
     lm_head = lm_head { tied = option("tied", false), z_loss = option("head_z", 0) },
     recompute = recompute { what = option("recompute", "none") },
   },
-  batch = batch { micro = 3, global = 6, documents = option("documents", "ignore") },
+  batch = batch { micro = 3, global = option("global", 6), documents = option("documents", "ignore") },
+  parallel = parallel {
+    data = option("data", 1), pipeline = option("pipeline", 1), overlap = not option("apart", false),
+    schedule = option("pipeline", 1) > 1 and option("schedule", "1f1b") or nil,
+  },
   precision = precision { weights = weights, moments = weights == "bf16" and moments or nil },
   optimizer = adamw { weight_decay = 0.1, clip_norm = 1.0 },
 }

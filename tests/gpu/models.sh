@@ -27,6 +27,13 @@ variant() { # NAME -D...
 	cp "$out/tree.$v.cpu/trainer" "$out/$v.cputrainer"
 	rm -rf "$out/tree.$v.gpu" "$out/tree.$v.cpu" "$out/tree.$v.fp32"
 }
+ranks() { # NAME -D...: a trainer whose step has four microbatches of one rank, in some layout
+	t=$1
+	shift
+	"$olmogen" -o "$out/tree.$t" "$@" -D global=12 tests/gpu/model.lua >/dev/null
+	cp "$out/tree.$t/trainer" "$out/$t"
+	rm -rf "$out/tree.$t"
+}
 variant plain
 "$(dirname "$olmogen")/tests/streams" tests/gpu/model.lua cuda:sm_90a 2 "$out/tree.streams" >/dev/null
 cp "$out/tree.streams/trainer" "$out/streams.trainer"
@@ -37,4 +44,11 @@ variant edges -D experts=1 -D k=1 -D kv=1 -D seq=77 -D shared=0 -D act=relu2 -D 
 	-D normalize=false -D recompute=block -D placement=post -D vocab=501
 variant routed -D gamma=0.01 -D routing=random -D head_dim=64 -D moments=bf16
 variant all -D experts=6 -D k=6 -D score=topk_softmax -D kv=6 -D qk=none -D recompute=experts -D documents=mask
+ranks whole.trainer -D target=cuda:sm_90a
+ranks dp2.trainer -D target=cuda:sm_90a -D data=2
+ranks apart.trainer -D target=cuda:sm_90a -D data=2 -D apart=true
+ranks pp2.trainer -D target=cuda:sm_90a -D pipeline=2
+ranks gpipe.trainer -D target=cuda:sm_90a -D pipeline=2 -D schedule=gpipe
+ranks four.trainer -D target=cuda:sm_90a -D data=2 -D pipeline=2
+ranks dp2.cputrainer -D data=2
 gcc -std=c11 -O2 -Wall -Wextra -Werror -o "$out/compare" tests/gpu/compare.c -lm

@@ -2,9 +2,13 @@
  * Every function of om_comm.h against naive sums, on random sizes; and ranks that wait, for
  * run.sh to kill one. usage: comm_check DATA EXPERT PIPELINE SEED
  *                            comm_check DATA EXPERT PIPELINE wait|die|bad SECONDS
- * OM_TEST_INIT=RANK,SIGNAL: that rank gets the signal as it enters MPI_Init.
+ * OM_TEST_INIT=RANK,SIGNAL: that rank gets the signal as it enters MPI_Init, or before it goes to
+ * meet the others. With OM_TCP the ranks are those of runtime/nccl, which meet by themselves; of
+ * that the part that needs a device is left out.
  */
+#ifndef OM_TCP
 #include <mpi.h>
+#endif
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,15 +22,34 @@ static uint32_t data, expert, pipeline; /* its degrees */
 static uint64_t failures, checks;
 static uint32_t crc; /* of all that was received: two runs give the same */
 
-int
-MPI_Init_thread(int *argc, char ***argv, int need, int *got)
+static void
+raise_for_test(const char *rank)
 {
-	const char *test = getenv("OM_TEST_INIT"), *rank = getenv("OMPI_COMM_WORLD_RANK");
+	const char *test = getenv("OM_TEST_INIT");
 
 	if (test && rank && atoi(test) == atoi(rank))
 		raise(atoi(strchr(test, ',') + 1));
+}
+
+#ifdef OM_TCP
+#include "../../runtime/nccl/control.h"
+
+int __real_om_meet(const struct om_self *s, double limit, int *life);
+int __wrap_om_meet(const struct om_self *s, double limit, int *life);
+int
+__wrap_om_meet(const struct om_self *s, double limit, int *life)
+{
+	raise_for_test(getenv("RANK"));
+	return __real_om_meet(s, limit, life);
+}
+#else
+int
+MPI_Init_thread(int *argc, char ***argv, int need, int *got)
+{
+	raise_for_test(getenv("OMPI_COMM_WORLD_RANK"));
 	return PMPI_Init_thread(argc, argv, need, got);
 }
+#endif
 
 static void
 expect(bool good, const char *what, enum om_group g, uint64_t n)

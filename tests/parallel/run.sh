@@ -32,21 +32,28 @@ when() { # when FILE COMMAND...: in the background, once the file is there
 
 # ---- build ---------------------------------------------------------------------------------------------------
 mkdir o
+tcp=$plain\ -I$root/runtime/nccl
 {
 	compiles o "$plain" mpi
 	# so small that a few thousand numbers take several messages and blocks
-	echo "mpicc ${cc#* } $plain -DOM_COMM_PIECE=100000 -DOM_COMM_SCRATCH=65536 -c $root/runtime/mpi/comm.c -o small.o"
+	echo "mpicc ${cc#* } $plain -DOM_COMM_PIECE=100000 -c $root/runtime/mpi/comm.c -o small.o"
+	echo "$cc $plain -DOM_COMM_SCRATCH=65536 -c $root/runtime/ranks/ranks.c -o ranks_small.o"
 	echo "mpicc ${cc#* } $plain -c $root/tests/parallel/comm_check.c -o check.o"
 	echo "$cc $plain -c $root/runtime/one/comm.c -o one.o"
+	for f in comm life meet start; do echo "$cc $tcp -c $root/runtime/nccl/$f.c -o tcp_$f.o"; done
+	echo "$cc $tcp -c $root/tests/parallel/near.c -o tcp_near.o"
+	echo "$cc $tcp -DOM_TCP -c $root/tests/parallel/comm_check.c -o check_tcp.o"
 	echo "$cc $plain -c $root/tests/parallel/layers.c -o l1.o"
 	for l in "2 1 1" "1 2 1" "2 2 1" "1 2 2" "2 2 2" "1 4 1"; do
 		set -- $l
 		echo "$cc $plain -DDATA=$1 -DPIPELINE=$2 -DCHUNKS=$3 -c $root/tests/parallel/layers.c -o l$1$2$3.o"
 	done
 } | side_by_side || suite_stop "does not compile"
-alone=$(ls o/*.o | grep -vE '/(comm|launch)\.o')
-mpicc -fopenmp check.o small.o o/launch.o $alone -lyaml -ljansson -lm -o check || fail "link check"
+alone=$(ls o/*.o | grep -vE '/(comm|launch|start|ranks)\.o')
+mpicc -fopenmp check.o small.o o/launch.o o/start.o ranks_small.o $alone -lyaml -ljansson -lm -o check || fail "link check"
 gcc -fopenmp l1.o one.o $alone -lyaml -ljansson -lm -o l1 || fail "link l1"
+gcc -fopenmp -Wl,--wrap=om_meet check_tcp.o tcp_*.o o/launch.o ranks_small.o $alone -lyaml -ljansson -lm -o tcp || fail "link tcp"
+gcc -fopenmp l222.o tcp_*.o o/launch.o o/ranks.o $alone -lyaml -ljansson -lm -o tcp222 || fail "link tcp222"
 for l in 211 121 221 122 222 141; do mpicc -fopenmp l$l.o o/*.o -lyaml -ljansson -lm -o l$l || fail "link l$l"; done
 [ "$failed" = 0 ] || suite_stop "what follows needs these"
 
@@ -116,6 +123,49 @@ for v in PMI_SIZE=4 SLURM_STEP_NUM_TASKS=4; do
 	says "$v, a trainer of one rank" 1 "start: this trainer is of one rank, 4 were started \(${v%=*} says so\)" env $v ./l1 bench steps=1
 done
 
+# ---- ranks that meet by themselves, over TCP: as those of Open MPI, and by what other launchers say -----------
+for l in "3 3 1" "2 2 2"; do
+	says "functions of $l" 0 "checks, 0 failed" ./check $l 7
+	first=$(cat out)
+	says "functions of $l over TCP" 0 "checks, 0 failed" ./tcp $l 7
+	[ "$first" = "$(cat out)" ] && ok || fail "other bits over TCP, $l: $first; $(cat out)"
+done
+says "one rank dies, TCP" 1 "^comm_check: rank 3, step 5, test: as it was told$" ./tcp 4 2 1 die 20
+once "one rank dies, TCP" "."
+says "all ranks die, TCP" 1 "^comm_check: rank [0-3], test: all are bad$" ./tcp 4 2 1 bad
+once "all ranks die, TCP" "."
+when pid.2 sh -c 'kill -9 $(cat pid.2)'
+says "a killed rank, TCP" 137 "^comm_check: rank [013], step [0-9]+, [a-z ]+: rank 2 \(process [0-9]+\) is gone: " ./tcp 4 2 1 wait 20
+once "a killed rank, TCP" "."
+when pid.0 sh -c 'kill -9 $(cat pid.0)'
+says "rank 0 is killed, TCP" 137 "rank 0 \(process [0-9]+\) (is gone: |was the first to be gone)" ./tcp 4 2 1 wait 20
+once "rank 0 is killed, TCP" "."
+when pid.2 sh -c 'kill -STOP $(cat pid.2)'
+says "a stopped rank, TCP" 4 "no answer from rank 2 \(process [0-9]+\) within 3 s; (rank 2 \(process [0-9]+\)|it) is stopped" \
+	./tcp 4 2 1 wait 3
+gone "killed and stopped ranks, TCP" tcp
+says "stopped before they meet" 4 "^start: after 3 s rank 2 \(process [0-9]+\) is stopped \(SIGSTOP\); comm.timeout" \
+	env OM_TEST_INIT=2,19 ./tcp 4 2 1 wait 3
+once "stopped before they meet" "."
+says "killed before they meet" 137 "^ranks: rank 2 \(process [0-9]+\) was the first to be gone \(Killed\); train again" \
+	env OM_TEST_INIT=2,9 ./tcp 4 2 1 wait 20
+once "killed before they meet" "."
+launched() { # NAME TEXT VARIABLES...: two ranks at once, told who they are by these, where R is the rank
+	local name=$1 text=$2
+	shift 2
+	says "$name" 0 "$text" sh -c 'for R in 0 1; do env $(echo "$*" | sed "s/=R/=$R/") ./tcp 2 1 1 5 & done; wait' sh "$@"
+}
+launched torchrun "checks, 0 failed" RANK=R WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=$((30000 + $$ % 20000))
+launched srun "checks, 0 failed" SLURM_PROCID=R SLURM_STEP_NUM_TASKS=2 SLURM_JOB_ID=$$ "SLURM_STEP_NODELIST=$(hostname)"
+launched "a file of all hosts" "checks, 0 failed" PMI_RANK=R PMI_SIZE=2 "OM_RENDEZVOUS=$PWD/where"
+[ ! -e where ] && ok || fail "a file of all hosts: it stays"
+launched "nobody says where rank 0 is" "rank 0, start: nothing says where rank 0 is; set MASTER_ADDR" PMI_RANK=R PMI_SIZE=2
+once "nobody says where rank 0 is" "."
+says "mpirun, TCP" 0 "checks, 0 failed" mpirun -np 2 ./tcp 2 1 1 5
+says "another number of ranks, TCP" 1 "start: this trainer is of 4 ranks \(pipeline 1 x data 4\), 3 were started \(by Open MPI\)" \
+	mpirun --quiet -np 3 ./tcp 4 2 1 1
+once "another number of ranks, TCP" "^comm_check: "
+
 # ---- layouts: a hand-written model -----------------------------------------------------------------------------
 head -c 60000 "$root/runtime/train.c" >corpus.txt
 head -c 5000 "$root/runtime/eval.c" >held.txt
@@ -155,6 +205,8 @@ done
 says "the same bits again" 0 "^ranks: 4: pipeline 2 x data 2, of these expert 1$" \
 	./l221 train run.yaml log.metrics=again checkpoint.dir=again.d
 same "the same bits again" m221 again 0
+says "layout 222 over TCP" 0 "^done: step 20 of 20" ./tcp222 train run.yaml log.metrics=mtcp222
+same "layout 222 over TCP" m222 mtcp222 0
 # a rank that waits for others is not blamed by the watchdog
 says "the watchdog of ranks" 4 "^layers: rank [01], step 1, watchdog: computing a step has not ended for 1 s" env OM_TEST_NAP=9000000 \
 	./l211 train short.yaml watchdog=1
@@ -291,11 +343,13 @@ stop() { # stop NAME SIGNAL WHOM STATUS COMMAND...: a run in the background is a
 	[ -n "$last" ] && [ -f "$last/index.json" ] && ok || fail "$name: no checkpoint: $(tail -3 out)"
 	grep -qE "^stopped: step [0-9]+ of 1,000, .* checkpoint s/step" out && ok || fail "$name: $(tail -3 out)"
 	gone "$name" l221
+	gone "$name" tcp222
 	says "$name: goes on" 0 "^start: step $((10#${last#s/step-} + 1)) of" ./l221 train short.yaml \
 		steps=$((10#${last#s/step-} + 2)) checkpoint.dir=s
 }
 stop "SIGTERM to a trainer that started itself" TERM l221 3 ./l221
 stop "SIGINT to it" INT l221 3 ./l221
+stop "SIGTERM to one whose ranks meet over TCP" TERM tcp222 3 ./tcp222
 stop "SIGUSR1 to mpirun" USR1 mpirun 3 mpirun -np 4 ./l221
 stop "SIGTERM to mpirun" TERM mpirun 1 mpirun --mca odls_base_sigkill_timeout 3 -np 4 ./l221
 

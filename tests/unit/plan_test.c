@@ -285,15 +285,17 @@ faults(const struct plan *p)
 	return fault;
 }
 
-/* All plans of a segment's launch: stages share what they wait for, but for the update. */
+/* The i-th launch of a stage's segment and phase; of all that share its waits: not the update. */
 static uint32_t
-same_launch(struct plan *p, uint32_t s, int ph, uint32_t i, struct launch **out)
+same_launch(struct plan *p, uint32_t at, uint32_t i, struct launch **out)
 {
+	const uint32_t s = at / N_PHASES % p->graph->seg.n, stage = at / N_PHASES / p->graph->seg.n;
+	const uint32_t end = s == p->graph->update ? stage + 1 : stage ? 0 : p->n_stages;
 	uint32_t n = 0;
 
-	for (uint32_t k = 0; k < p->n_stages; k++)
-		if (plan_function(&p[k], s, ph) && i < p[k].prog[s][ph].n)
-			out[n++] = &p[k].prog[s][ph].a[i];
+	for (uint32_t k = stage; k < end; k++)
+		if (plan_function(&p[k], s, at % N_PHASES) && i < p[k].prog[s][at % N_PHASES].n)
+			out[n++] = &p[k].prog[s][at % N_PHASES].a[i];
 	return n;
 }
 
@@ -301,42 +303,38 @@ same_launch(struct plan *p, uint32_t s, int ph, uint32_t i, struct launch **out)
 static void
 drop_events(struct plan *p)
 {
-	struct graph *g = p->graph;
 	struct launch **st = xalloc(p->n_stages * sizeof *st);
 	uint32_t waits = 0, records = 0, aside = 0, crossing = 0;
 
-	for (uint32_t s = 0; s < g->seg.n; s++)
-		for (int ph = 0; ph < N_PHASES; ph++)
-			for (uint32_t i = 0, n; (n = same_launch(p, s, ph, i, st)); i++) {
-				uint32_t event = st[0]->event, all = st[0]->wait.n;
-				aside += st[0]->stream != 0;
-				for (uint32_t w = 0; w < all; w++) {
-					uint32_t old = st[0]->wait.a[w];
-					bool here = false;
-					for (uint32_t k = 0; k < i; k++)
-						here |= p->prog[s][ph].a[k].event == old;
+	for (uint32_t at = 0; at < p->n_stages * p->graph->seg.n * N_PHASES; at++)
+		for (uint32_t i = 0, n; (n = same_launch(p, at, i, st)); i++) {
+			uint32_t event = st[0]->event, all = st[0]->wait.n;
+			aside += st[0]->stream != 0;
+			for (uint32_t w = 0; w < all; w++) {
+				bool here = false;
+				for (const struct launch *x = st[0] - i; x < st[0]; x++)
+					here |= x->event == st[0]->wait.a[w];
+				for (uint32_t out = 2; out-- > 0;) {
 					for (uint32_t k = 0; k < n; k++) {
-						st[k]->wait.a[w] = st[k]->wait.a[all - 1];
-						st[k]->wait.n = all - 1;
+						uint32_t *a = st[k]->wait.a, old = a[w];
+						a[w] = a[all - 1], a[all - 1] = old;
+						st[k]->wait.n = all - out;
 					}
-					expect(faults(p) != NULL, "a wait left out");
-					for (uint32_t k = 0; k < n; k++) {
-						st[k]->wait.n = all;
-						st[k]->wait.a[all - 1] = st[k]->wait.a[w];
-						st[k]->wait.a[w] = old;
-					}
-					waits++;
-					crossing += !here;
+					expect(!out || faults(p) != NULL, "a wait left out");
 				}
-				for (uint32_t k = 0; k < n && event; k++)
-					st[k]->event = 0;
-				expect(!event || faults(p) != NULL, "an event never recorded");
-				for (uint32_t k = 0; k < n; k++)
-					st[k]->event = event;
-				records += event != 0;
+				waits++;
+				crossing += !here;
 			}
+			for (uint32_t k = 0; k < n && event; k++)
+				st[k]->event = 0;
+			expect(!event || faults(p) != NULL, "an event never recorded");
+			for (uint32_t k = 0; k < n; k++)
+				st[k]->event = event;
+			records += event != 0;
+		}
 	expect(faults(p) == NULL, "the plan with its events");
-	expect(aside > 5 && waits > 5 && records == p->events && crossing > 0,
+	expect(aside > 3 && waits > 3 && records == p->events &&
+		   (crossing > 0 || p->target->streams == 1),
 	    "launches on another stream, events, waits for what an earlier call of a function did");
 }
 
@@ -385,13 +383,13 @@ stream_faults(void)
 	static const char *const axes[] = { NULL, "pipeline", "data" };
 
 	move_launches(make_plan());
-	for (uint32_t streams = 2; streams <= 3; streams++)
-		for (unsigned i = 0; i < LEN(axes); i++)
+	for (uint32_t streams = 1; streams <= 3; streams++)
+		for (unsigned i = streams == 1; i < LEN(axes); i++)
 			drop_events(streams_plan(path, "cuda:sm_90a", streams, axes[i]));
 	drop_events(streams_plan("models/olmoe-1b-7b.lua", "cuda:h200", 2, NULL));
 	for (unsigned i = 0; i < LEN(axes); i++) {
 		struct plan *p = streams_plan(path, "cuda:sm_90a", 1, axes[i]);
-		expect(p->streams == 1 && p->events == 0, "one stream, and no events");
+		expect(p->streams == (axes[i] ? 2 : 1), "one stream, and one for what ranks send");
 		p = streams_plan(path, "cpu", 2, axes[i]);
 		expect(p->streams == 1 && p->events == 0, "a processor's kernels leave no stream");
 	}

@@ -27,7 +27,7 @@ return trainer { -- dense.lua:2
     init = normal { std = 0.02 },
   },
   batch = batch { micro = 1, global = 2, documents = "ignore" }, -- dense.lua:9
-  parallel = parallel { data = 1, expert = 1, pipeline = 1 },
+  parallel = parallel { data = 1, expert = 1, pipeline = 1, overlap = true },
   precision = precision { weights = "fp32", grads = "fp32", optimizer = "fp32", moments = "fp32" },
   optimizer = adamw {
     betas = { 0.9, 0.95 },

@@ -91,7 +91,7 @@ return trainer { -- mixed.lua:3
     init = normal { std = 0.02 },
   },
   batch = batch { micro = 1, global = 2, documents = "ignore" }, -- mixed.lua:26
-  parallel = parallel { data = 1, expert = 1, pipeline = 1 },
+  parallel = parallel { data = 1, expert = 1, pipeline = 1, overlap = true },
   precision = precision { -- mixed.lua:5
     weights = "fp64", -- mixed.lua:5
     grads = "fp64",

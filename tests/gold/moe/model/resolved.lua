@@ -45,7 +45,7 @@ return trainer { -- moe.lua:2
     init = normal { std = 0.02 },
   },
   batch = batch { micro = 2, global = 4, documents = "ignore" }, -- moe.lua:9
-  parallel = parallel { data = 1, expert = 1, pipeline = 1 },
+  parallel = parallel { data = 1, expert = 1, pipeline = 1, overlap = true },
   precision = precision { weights = "fp32", grads = "fp32", optimizer = "fp32", moments = "fp32" },
   optimizer = adamw { -- moe.lua:10
     betas = { 0.9, 0.95 },

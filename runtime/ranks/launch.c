@@ -1,9 +1,9 @@
 /*
- * A trainer of several ranks that no launcher started: it has mpirun start them, and waits. Each
- * rank signs a roll, a file that both map, before it enters MPI_Init: so the trainer sees which one
- * does not come out of it, and which was the first to be gone. And ranks print through pipes with
- * names, past mpirun, so that what comes from mpirun are its own words: they are shown where it
- * fails and no rank has said why.
+ * A trainer of several ranks that no launcher started: it has a process start them (om_start:
+ * mpirun, or one of its own), and waits. Each rank signs a roll, a file that both map, before it
+ * waits for the others: so the trainer sees which one does not come, and which was the first to be
+ * gone. And ranks print through pipes with names, past that process, so that what comes from it are
+ * its own words: they are shown where it fails and no rank has said why.
  */
 #define _GNU_SOURCE /* pipe2, nftw */
 #include <dirent.h>
@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "om_rt.h"
+#include "ranks.h"
 
 /* What becomes of a start: ranks train, or are ended before they do. The first word decides. */
 enum outcome { OPEN, TRAINED, ENDED };
@@ -35,10 +36,9 @@ struct roll {
 	} rank[];
 };
 
-static struct roll *roll; /* NULL: mpirun was not started by a trainer */
+static struct roll *roll; /* NULL: no trainer has started the ranks */
 static pid_t child;
-static char folder[] =
-    "/tmp/om-ranks-XXXXXX"; /* mpirun's: one that ends removes what another begins */
+static char folder[] = "/tmp/om-ranks-XXXXXX"; /* of its own: one that ends removes it */
 
 static volatile sig_atomic_t asked;    /* how often a signal asked for the end */
 static volatile sig_atomic_t asked_by; /* the last of them */
@@ -68,11 +68,29 @@ decide(enum outcome outcome)
 	return atomic_compare_exchange_strong(&roll->outcome, &was, outcome) || was == (int)outcome;
 }
 
+/* The state of a process, as the kernel's letter; 0: there is none. */
+char
+om_process_state(int pid)
+{
+	char path[32], line[512] = "";
+	const char *p;
+	FILE *f;
+
+	snprintf(path, sizeof path, "/proc/%d/stat", pid);
+	if ((f = fopen(path, "r"))) {
+		if (!fgets(line, sizeof line, f))
+			line[0] = 0;
+		fclose(f);
+	}
+	p = strrchr(line, ')'); /* after the name, which may hold anything */
+	return p && p[1] ? p[2] : kill(pid, 0) == 0 || errno != ESRCH ? '?' : 0;
+}
+
 /* ---- the ranks' side ------------------------------------------------------------------------- */
 
 static uint32_t self; /* this rank */
 
-/* From here on descriptor fd is a pipe of the folder, past mpirun. */
+/* From here on descriptor fd is a pipe of the folder, past the starter. */
 static void
 print_to(const char *name, int fd)
 {
@@ -103,28 +121,27 @@ find_roll(void)
 	return map_roll(fd, (size_t)st.st_size);
 }
 
-/* In the midst of MPI_Init nothing else may be called. */
+/* In the midst of waiting nothing else may be called. */
 static void
 on_alarm(int sig)
 {
-	static const char text[] = "start: MPI_Init does not end: a rank is stopped, or cannot be "
+	static const char text[] = " does not end: a rank is stopped, or cannot be "
 				   "reached; comm.timeout in "
 				   "run.yaml is how long the others wait for it\n";
-	ssize_t n = write(STDERR_FILENO, text, sizeof text - 1);
+	ssize_t n = write(STDERR_FILENO, "start: ", 7);
 
+	n += write(STDERR_FILENO, om_starter.meeting, strlen(om_starter.meeting));
+	n += write(STDERR_FILENO, text, sizeof text - 1);
 	(void)sig, (void)n;
 	_exit(OM_EXIT_LOST);
 }
 
 void
-om_comm_enter(double timeout)
+om_comm_enter(uint32_t rank, double timeout)
 {
-	const char *r = getenv("OMPI_COMM_WORLD_RANK");
-
-	r = r ? r : getenv("PMIX_RANK");
-	self = r ? (uint32_t)strtoul(r, NULL, 10) : 0;
+	self = rank;
 	if ((roll = find_roll())) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL); /* mpirun that is killed leaves none behind */
+		prctl(PR_SET_PDEATHSIG, SIGKILL); /* a starter that is killed leaves none behind */
 		print_to("out", STDOUT_FILENO);
 		print_to("err", STDERR_FILENO);
 		roll->rank[self].pid = (int)getpid();
@@ -142,11 +159,10 @@ om_comm_stage(enum om_stage stage)
 		roll->rank[self].stage = stage;
 }
 
-void
+bool
 om_comm_spoke(void)
 {
-	if (roll)
-		roll->spoke = 1;
+	return !roll || !atomic_exchange(&roll->spoke, 1);
 }
 
 void
@@ -154,14 +170,14 @@ om_comm_ready(void)
 {
 	om_barrier("start");
 	if (roll && !om_rank(OM_WORLD) && !decide(TRAINED)) {
-		om_comm_speaks(); /* the trainer does, which has mpirun end all */
+		om_comm_speaks(); /* the trainer does, which has all ended */
 		om_comm_abort(OM_EXIT_USER, true);
 	}
 }
 
 /* ---- the trainer's side ---------------------------------------------------------------------- */
 
-enum { OUT = 1, ERR, WORDS, NPIPES }; /* of the ranks, by descriptor; what mpirun says itself */
+enum { OUT = 1, ERR, WORDS, NPIPES }; /* of the ranks, by descriptor; the starter's own words */
 
 struct launch {
 	uint32_t world;
@@ -172,7 +188,7 @@ struct launch {
 	size_t nwords;
 	int gone, pid;  /* the rank that was the first to be gone, -1: none */
 	bool cut_short; /* a signal ended them before they had anything to save, or at once */
-	bool late;      /* some did not come out of MPI_Init */
+	bool late;      /* some did not come */
 };
 
 /*
@@ -209,7 +225,7 @@ is_stopped(uint32_t r)
 	return state == 'T' || state == 't';
 }
 
-/* Whether ranks have not come out of MPI_Init; names one, which is stopped if any is. */
+/* Whether ranks have not met the others; names one, which is stopped if any is. */
 static bool
 tell_late(const struct launch *l)
 {
@@ -226,11 +242,13 @@ tell_late(const struct launch *l)
 	if (late == l->world)
 		return false;
 	fprintf(stderr,
-	    "start: after %.0f s rank %u (process %d) %s; comm.timeout in run.yaml is the limit\n",
+	    "start: after %.0f s rank %u (process %d) %s%s; comm.timeout in run.yaml is the "
+	    "limit\n",
 	    l->timeout, late, (int)roll->rank[late].pid,
 	    stopped                ? "is stopped (SIGSTOP)"
-	    : roll->rank[late].pid ? "is still in MPI_Init"
-				   : "has not started");
+	    : roll->rank[late].pid ? "is still in "
+				   : "has not started",
+	    stopped || !roll->rank[late].pid ? "" : om_starter.meeting);
 	return true;
 }
 
@@ -260,7 +278,7 @@ all_ended(const struct launch *l)
 	return n == l->world;
 }
 
-/* Why mpirun failed, where no rank has said it and no signal asked for it. */
+/* Why it failed, where no rank has said it and no signal asked for it. */
 static void
 explain(const struct launch *l, int status)
 {
@@ -268,9 +286,9 @@ explain(const struct launch *l, int status)
 
 	if (WIFSIGNALED(status)) {
 		fprintf(stderr,
-		    "ranks: mpirun (process %d), which runs them, was ended by a signal (%s); "
+		    "ranks: %s (process %d), which runs them, was ended by a signal (%s); "
 		    "train again, from the last checkpoint\n",
-		    (int)child, strsignal(WTERMSIG(status)));
+		    om_starter.name, (int)child, strsignal(WTERMSIG(status)));
 		return;
 	}
 	/* of a signal to a rank they say nothing more */
@@ -282,17 +300,16 @@ explain(const struct launch *l, int status)
 		    "the last checkpoint\n",
 		    l->gone, l->pid, code > 128 ? strsignal(code - 128) : "it ended by itself");
 	else
-		fprintf(stderr,
-		    "start: mpirun, which starts the ranks and has to be Open MPI's, ended with "
-		    "status %d%s\n",
+		fprintf(stderr, "start: %s, which starts the ranks%s%s, ended with status %d%s\n",
+		    om_starter.name, *om_starter.must ? " and has to be " : "", om_starter.must,
 		    code, l->nwords ? "; its words are above" : ", without a word");
 }
 
-/* Until mpirun has ended; gives its status. */
+/* Until the starter has ended; gives its status. */
 static int
 attend(struct launch *l)
 {
-	enum { PATIENCE = 10 }; /* seconds for mpirun to end its ranks */
+	enum { PATIENCE = 10 }; /* seconds for it to end its ranks */
 	struct pollfd p[NPIPES] = { { 0 } };
 	const double began = om_now();
 	double since = 0;
@@ -312,8 +329,8 @@ attend(struct launch *l)
 		if (!over)
 			find_gone(l);
 		/*
-		 * mpirun that gets SIGTERM kills its ranks; SIGUSR1 it hands on to them, and they
-		 * save and end, once they train. Asked twice: at once.
+		 * A starter that gets SIGTERM kills its ranks; SIGUSR1 it hands on to them, and
+		 * they save and end, once they train. Asked twice: at once.
 		 */
 		if (asked > told) {
 			told = asked;
@@ -324,7 +341,7 @@ attend(struct launch *l)
 		if (!told && !since && om_now() - began > l->timeout && tell_late(l)) {
 			roll->spoke = 1;
 			l->late = true;
-			decide(ENDED); /* mpirun wakes who is stopped before it ends them */
+			decide(ENDED); /* who is stopped is woken before they end */
 			since = om_now();
 			kill(child, SIGTERM);
 		}
@@ -339,50 +356,7 @@ attend(struct launch *l)
 	return status;
 }
 
-static _Noreturn void
-become_mpirun(uint32_t world, char **argv, int words)
-{
-	char self[4096], number[16];
-	/*
-	 * On this machine, whatever a scheduler or a file says of others, and with as many ranks as
-	 * the trainer has, however few tasks were asked of the scheduler.
-	 */
-	const char *option[20] = { "mpirun", "--bind-to", "none", "--oversubscribe", "--mca", "ras",
-		"^slurm,gridengine,tm,lsf,alps,loadleveler", "--mca", "orte_default_hostfile",
-		"none", "--mca", "orte_tmpdir_base", folder, "-np", number };
-	size_t n = 15, nargs = 0;
-	ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
-	char **args;
-	int fd = open("/dev/null", O_RDONLY), err = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
-
-	if (length <= 0)
-		om_die("start", "cannot tell this trainer's path: %s", strerror(errno));
-	self[length] = 0;
-	snprintf(number, sizeof number, "%u", world);
-	if (geteuid() == 0)
-		option[n++] = "--allow-run-as-root";
-	option[n++] = self;
-	while (argv[nargs])
-		nargs++;
-	args = om_alloc(n + nargs + 1, sizeof *args);
-	memcpy(args, option, n * sizeof *args);
-	memcpy(args + n, argv + 1, nargs * sizeof *args); /* and the NULL */
-	/* the terminal's signals are for the trainer, which hands them on; so is its keyboard */
-	setpgid(0, 0);
-	if (fd > 0)
-		dup2(fd, STDIN_FILENO);
-	dup2(words, STDOUT_FILENO);
-	dup2(words, STDERR_FILENO);
-	prctl(PR_SET_PDEATHSIG, SIGKILL); /* and its ranks with it: nobody could tell of them */
-	execvp("mpirun", args);
-	dup2(err, STDERR_FILENO);
-	om_die("start",
-	    "this trainer is of %u ranks, and mpirun, which starts them, cannot be run: %s; "
-	    "install Open MPI (openmpi-bin)",
-	    world, strerror(errno));
-}
-
-/* The ranks' output is mpirun's terminal or a pipe: they cannot see where it goes in the end. */
+/* Ranks print to the starter's terminal or a pipe: they cannot see where that goes in the end. */
 static void
 tell_width(void)
 {
@@ -447,7 +421,7 @@ remove_left(void)
 		closedir(tmp);
 }
 
-/* The folder with run.yaml, roll and two pipes with names; and the pipe for mpirun's words. */
+/* The folder with run.yaml, roll and two pipes with names; and the pipe for the starter's words. */
 static void
 prepare(struct launch *l, int words[2])
 {
@@ -489,17 +463,23 @@ om_comm_launch(uint32_t world, double timeout, char **argv)
 
 	if (getenv("OM_LAUNCHED"))
 		om_die("start",
-		    "the mpirun that is found is not Open MPI's, of which this trainer is; put "
-		    "Open MPI's first on PATH");
+		    "the %s that is found is not %s, of which this trainer is; put that one first "
+		    "on PATH",
+		    om_starter.name, om_starter.must);
 	fflush(stdout);
 	l = (struct launch){ .world = world, .timeout = timeout, .gone = -1 };
 	prepare(&l, words);
 	setenv("OM_LAUNCHED", folder, 1);
 	tell_width();
 	if ((child = fork()) < 0)
-		om_die("start", "cannot start mpirun: %s", strerror(errno));
-	if (!child)
-		become_mpirun(world, argv, words[1]);
+		om_die("start", "cannot start %s: %s", om_starter.name, strerror(errno));
+	if (!child) {
+		/* the terminal's signals are for the trainer, which hands them on */
+		setpgid(0, 0);
+		prctl(
+		    PR_SET_PDEATHSIG, SIGKILL); /* and its ranks with it: who would tell of them */
+		om_start(world, argv, words[1], folder);
+	}
 	close(words[1]);
 	signal(SIGPIPE, SIG_IGN);
 	for (size_t i = 0; i < OM_LEN(ends); i++) {
@@ -516,7 +496,7 @@ om_comm_launch(uint32_t world, double timeout, char **argv)
 		 : WIFSIGNALED(status) ? 128 + WTERMSIG(status)
 				       : WEXITSTATUS(status);
 	if (!status && !all_ended(&l))
-		status = OM_EXIT_USER; /* what is no mpirun may end well */
+		status = OM_EXIT_USER; /* what starts nothing may end well */
 	/* nobody has to read the console of training; other commands are for what they print */
 	if (l.lost[OUT] && !status && argv[1] && strcmp(argv[1], "train") != 0)
 		om_die("output", "cannot be written: %s", strerror(EPIPE));
