@@ -16,6 +16,7 @@ struct om_head_ref {
 	int32_t *label;      /* [live] */
 	double scale, z;     /* of the loss, of the squares of lse within it */
 	double *prob, *lse;  /* [live, v]: dloss / dlogit over scale; [live] */
+	double *nll;         /* [live]: the tokens' losses */
 	double loss, square; /* what they add to the loss, and to the sum of squares */
 };
 
@@ -46,17 +47,19 @@ om_head_ref(struct om_head_ref *o)
 {
 	o->prob = malloc((size_t)(o->live * o->v) * sizeof *o->prob);
 	o->lse = malloc((size_t)o->live * sizeof *o->lse);
-	if (!o->prob || !o->lse)
+	o->nll = malloc((size_t)o->live * sizeof *o->nll);
+	if (!o->prob || !o->lse || !o->nll)
 		abort();
 	o->loss = o->square = 0;
 	om_head_ref_logits(o);
 	for (int64_t a = 0; a < o->live; a++) {
 		double *p = o->prob + a * o->v, sum = 0;
-		o->loss -= o->scale * p[o->label[a]];
+		o->nll[a] = -p[o->label[a]];
 		for (int64_t j = 0; j < o->v; j++)
 			sum += p[j] = exp(p[j]);
 		o->lse[a] = log(sum);
-		o->loss += o->scale * o->lse[a];
+		o->nll[a] += o->lse[a];
+		o->loss += o->scale * o->nll[a];
 		o->square += o->scale * o->lse[a] * o->lse[a];
 		for (int64_t j = 0; j < o->v; j++)
 			p[j] = (1 + o->z * 2 * o->lse[a]) * p[j] / sum;

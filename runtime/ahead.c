@@ -45,7 +45,7 @@ fill(struct om_ahead *a, uint64_t batch)
 	const struct om_model *m = a->m;
 	struct om_batch *b = &a->batch[batch % BATCHES];
 
-	b->labels = b->repeated = 0;
+	b->labels = b->repeated = b->bytes = 0;
 	for (uint64_t i = 0; i < a->microbatches; i++)
 		for (uint64_t j = 0; j < m->micro; j++) {
 			uint64_t g = om_ahead_sequence(m, a->microbatches, batch, i) + j;
@@ -62,7 +62,10 @@ fill(struct om_ahead *a, uint64_t batch)
 					memset(first, 0, m->seq * sizeof *first);
 			}
 			for (uint64_t k = 0; k < m->seq; k++)
-				b->labels += label[k] >= 0;
+				if (label[k] >= 0) {
+					b->labels++;
+					b->bytes += a->data->bytes ? a->data->bytes[label[k]] : 0;
+				}
 		}
 }
 

@@ -13,15 +13,15 @@
 
 enum {
 	FILE_MOST = 1 << 20, /* bytes of run.yaml */
-	SOURCES_MOST = 256,
-	SOURCE_NAME = 32 /* bytes, with a 0 */
+	NAMED_MOST = 256,    /* sources of a mix, or sets of eval */
+	NAME_SIZE = 32       /* bytes, with a 0 */
 };
 
-/* Where the keys of run.yaml were given, or those of one source of a mix. */
+/* Where the keys of run.yaml were given, or those of a struct om_set with a name. */
 struct where {
 	struct om_at seen[OM_NKEYS];  /* in this text */
 	struct om_at given[OM_NKEYS]; /* last, in any text */
-	struct om_at name;            /* the source's */
+	struct om_at name;            /* the set's */
 };
 
 struct reader {
@@ -29,7 +29,8 @@ struct reader {
 	const struct om_src *src;
 	uint32_t skip; /* characters before the value, on the command line */
 	yaml_document_t doc;
-	struct where *where; /* [1 + sources of the mix] */
+	struct where *where; /* [nwhere]: the first is not of a set */
+	uint32_t nwhere;
 };
 
 /* One at a time; errors point into it. */
@@ -42,9 +43,24 @@ om_conf_given(const char *name)
 }
 
 struct om_at
-om_conf_source(uint32_t i)
+om_conf_named(const struct om_set *s, const char *key)
 {
-	return reader.where[i + 1].name;
+	const struct where *w = &reader.where[s->where];
+
+	return key ? w->given[om_key_find(key) - om_keys] : w->name;
+}
+
+bool
+om_conf_evaluates(const struct om_conf *c)
+{
+	return c->eval.paths.n || c->eval.nsources;
+}
+
+/* The set whose sources have names of that section. */
+static struct om_set *
+parent_of(struct om_conf *c, const struct om_named *of)
+{
+	return (struct om_set *)((char *)c + of->at);
 }
 
 static struct om_at
@@ -166,15 +182,15 @@ set_list(struct reader *r, yaml_node_t *node, struct om_list *list, double min)
 }
 
 /*
- * Reads node into the key's place, of the which-th source of the mix, or 0; false: it isn't what
- * the key's rule says.
+ * Reads node into the key's place, in the set, NULL: in none; false: it isn't what the key's rule
+ * says.
  */
 static bool
-set(struct reader *r, const struct om_key *k, uint32_t which, yaml_node_t *node)
+set(struct reader *r, const struct om_key *k, struct om_set *in, yaml_node_t *node)
 {
 	const char *s = scalar(node);
 	bool plain = s && node->data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
-	void *at = (which ? (char *)&r->conf->data.source[which - 1] : (char *)r->conf) + k->at;
+	void *at = (in ? (char *)in : (char *)r->conf) + k->at;
 	char *end;
 	double x;
 	int c;
@@ -217,14 +233,14 @@ set(struct reader *r, const struct om_key *k, uint32_t which, yaml_node_t *node)
 	}
 }
 
-/* The value of the key of that name; which: of the mix's sources, 0: of none. */
+/* The value of the key of that name, of a set, NULL: of none. */
 static void
-value(struct reader *r, const struct om_key *k, uint32_t which, const char *name,
+value(struct reader *r, const struct om_key *k, struct om_set *in, const char *name,
     struct om_at key_at, yaml_node_t *node)
 {
 	const char *s = scalar(node);
 	size_t i = (size_t)(k - om_keys);
-	struct where *w = &r->where[which];
+	struct where *w = &r->where[in ? in->where : 0];
 	char text[64], must[128];
 	double x;
 
@@ -241,7 +257,7 @@ value(struct reader *r, const struct om_key *k, uint32_t which, const char *name
 		om_diag_help("%s must be %s", name, must);
 		return;
 	}
-	if (set(r, k, which, node))
+	if (set(r, k, in, node))
 		return;
 	om_key_rule(k, must);
 	om_diag(place(r, node), "%s = %s must be %s", name, shown(node, text), must);
@@ -366,61 +382,65 @@ parse(struct reader *r, const char *text, size_t n)
 	return ok;
 }
 
-/* The keys of run.yaml, or of a source, as they are where nothing is given. */
+/* The keys of run.yaml, or of a set with a name, as they are where nothing is given. */
 static void
-defaults(struct reader *r, uint32_t which)
+defaults(struct reader *r, struct om_set *in, const struct om_named *section)
 {
 	struct om_src src = { "default", NULL, 0, true };
 	struct reader of = { .conf = r->conf, .src = &src, .where = r->where };
-	struct where *w = &r->where[which];
+	struct where *w = &r->where[in ? in->where : 0];
 
 	memset(w, 0, sizeof *w);
 	for (size_t i = 0; i < OM_NKEYS; i++)
-		if (om_keys[i].initial && om_keys[i].source == (which > 0)) {
+		if (om_keys[i].initial && om_key_named(om_keys[i].name) == section) {
 			if (!parse(&of, om_keys[i].initial, strlen(om_keys[i].initial)))
 				abort();
-			value(&of, &om_keys[i], which, om_keys[i].name,
+			value(&of, &om_keys[i], in, om_keys[i].name,
 			    (struct om_at){ &src, 1, 1, 1 }, yaml_document_get_root_node(&of.doc));
 			yaml_document_delete(&of.doc);
 		}
 	memset(w, 0, sizeof *w);
 }
 
-/* The source of the mix that a name is of, from 1; 0: it has a name that none may have. */
-static uint32_t
-source_of(struct reader *r, const char *name, struct om_at at)
+/* The set of a section that a name is of; NULL: it has a name that none may have. */
+static struct om_set *
+named(struct reader *r, const struct om_named *of, const char *name, struct om_at at)
 {
 	static const char letters[] =
 	    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
-	struct om_set *data = &r->conf->data;
-	const char *begin = name + sizeof "data.mix." - 1;
+	struct om_set *parent = parent_of(r->conf, of);
+	const char *begin = name + strlen(of->prefix);
 	size_t n = strcspn(begin, ".");
-	struct om_set *s = data->source, *end = s + data->nsources;
+	struct om_set *s = parent->source, *end = s + parent->nsources;
 
 	while (s < end && (strlen(s->name) != n || strncmp(s->name, begin, n) != 0))
 		s++;
 	if (s < end)
-		return (uint32_t)(s - data->source) + 1;
-	if (!n || n >= SOURCE_NAME || strspn(begin, letters) != n) {
-		om_diag(at, "%.*s cannot be the name of a source", (int)(n < 100 ? n : 100), begin);
-		om_diag_help("a name has at most %d letters, digits, _ and -", SOURCE_NAME - 1);
-		return 0;
+		return s;
+	if (!n || n >= NAME_SIZE || strspn(begin, letters) != n) {
+		om_diag(at, "%.*s cannot be the name of a %s", (int)(n < 100 ? n : 100), begin,
+		    of->what);
+		om_diag_help("a name has at most %d letters, digits, _ and -", NAME_SIZE - 1);
+		return NULL;
 	}
-	if (data->nsources == SOURCES_MOST) {
-		om_diag(at, "a mix has at most %d sources", SOURCES_MOST);
-		return 0;
+	if (parent->nsources == NAMED_MOST) {
+		om_diag(at, "%.*s has at most %d %ss", (int)strlen(of->prefix) - 1, of->prefix,
+		    NAMED_MOST, of->what);
+		return NULL;
 	}
-	n = data->nsources++;
-	data->source = realloc(data->source, data->nsources * sizeof *data->source);
-	r->where = realloc(r->where, (data->nsources + 1) * sizeof *r->where);
-	if (!data->source || !r->where)
-		om_die("memory", "cannot list %u sources", data->nsources);
-	s = &data->source[n];
-	*s = (struct om_set){ .name = om_text("%.*s", (int)strcspn(begin, "."), begin) };
-	s->section = om_text("data.mix.%s", s->name);
-	defaults(r, data->nsources);
-	r->where[data->nsources].name = at;
-	return data->nsources;
+	n = parent->nsources++;
+	parent->source = realloc(parent->source, parent->nsources * sizeof *parent->source);
+	r->where = realloc(r->where, (r->nwhere + 1) * sizeof *r->where);
+	if (!parent->source || !r->where)
+		om_die("memory", "cannot list %u %ss", parent->nsources, of->what);
+	s = &parent->source[n];
+	*s = (struct om_set){ .name = om_text("%.*s", (int)strcspn(begin, "."), begin),
+		.order = of->at == offsetof(struct om_conf, eval) ? OM_SEQUENTIAL : OM_SHUFFLE,
+		.where = r->nwhere++ };
+	s->section = om_text("%s%s", of->prefix, s->name);
+	defaults(r, s, of);
+	r->where[s->where].name = at;
+	return s;
 }
 
 static void mapping(struct reader *r, const char *prefix, yaml_node_t *map);
@@ -432,8 +452,9 @@ entry(struct reader *r, const char *name, struct om_at at, yaml_node_t *node)
 	const char *last = strrchr(name, '.');
 	char list[256], text[64], *section = om_text("%.*s", last ? (int)(last - name) : 0, name);
 	bool parent = false, above = false; /* a known section holds it; it is one itself */
+	const struct om_named *of = om_key_named(name);
 	const struct om_key *same = NULL;
-	uint32_t which = 0;
+	struct om_set *in = NULL;
 
 	for (size_t i = 0; i < OM_NKEYS; i++) {
 		enum om_match match = om_key_match(om_keys[i].name, name);
@@ -442,15 +463,12 @@ entry(struct reader *r, const char *name, struct om_at at, yaml_node_t *node)
 		above = above || match == OM_ABOVE;
 		parent = parent || om_key_match(om_keys[i].name, section) == OM_ABOVE;
 	}
-	if ((same && same->source) || (above && strcmp(section, "data.mix") == 0)) {
-		which = source_of(r, name, at);
-		if (!which) {
-			free(section);
-			return;
-		}
+	if (of && (same || above) && !(in = named(r, of, name, at))) {
+		free(section);
+		return;
 	}
 	if (same) {
-		value(r, same, which, name, at, node);
+		value(r, same, in, name, at, node);
 	} else if (above && node->type == YAML_MAPPING_NODE) {
 		mapping(r, name, node);
 	} else if (above) {
@@ -603,15 +621,14 @@ read_text(const char *path, size_t *n)
 	return text;
 }
 
-/* Another source of the mix that is called nearly as the i-th is; NULL: none. */
+/* Another one beside it that is called nearly as it is; NULL: none. */
 static const struct om_set *
-like(const struct om_set *data, uint32_t i)
+like(const struct om_set *parent, const struct om_set *to)
 {
-	const char *name = data->source[i].name;
+	const size_t n = strlen(to->name);
 
-	for (const struct om_set *s = data->source; s < data->source + data->nsources; s++)
-		if (s->name != name &&
-		    om_distance(s->name, name) <= (strlen(name) < 6 ? 1 : strlen(name) / 3))
+	for (const struct om_set *s = parent->source; s < parent->source + parent->nsources; s++)
+		if (s != to && om_distance(s->name, to->name) <= (n < 6 ? 1 : n / 3))
 			return s;
 	return NULL;
 }
@@ -622,21 +639,21 @@ missing(const struct om_conf *c, const struct where *at, const struct om_src *fi
 {
 	const struct om_set *data = &c->data, *other;
 
-	for (uint32_t which = 0; which <= data->nsources; which++)
+	for (const struct om_key *k = om_keys; k < om_keys + OM_NKEYS; k++) {
+		if (k->initial || k->source || at->given[k - om_keys].line ||
+		    (!train && strcmp(k->name, "steps") == 0) ||
+		    (data->nsources && strcmp(k->name, "data.paths") == 0))
+			continue;
+		om_diag((struct om_at){ file, 0, 0, 0 }, "%s is missing", k->name);
+		om_diag_help("%s: %s", k->name, k->doc);
+	}
+	for (const struct om_set *s = data->source; s < data->source + data->nsources; s++)
 		for (const struct om_key *k = om_keys; k < om_keys + OM_NKEYS; k++) {
-			if (k->initial || k->source != (which > 0) ||
-			    at[which].given[k - om_keys].line ||
-			    (!train && strcmp(k->name, "steps") == 0) ||
-			    (data->nsources && strcmp(k->name, "data.paths") == 0))
+			if (k->initial || !k->source || at[s->where].given[k - om_keys].line)
 				continue;
-			if (!which) {
-				om_diag((struct om_at){ file, 0, 0, 0 }, "%s is missing", k->name);
-				om_diag_help("%s: %s", k->name, k->doc);
-				continue;
-			}
-			om_diag(at[which].name, "%s%s is missing", data->source[which - 1].section,
+			om_diag(at[s->where].name, "%s%s is missing", s->section,
 			    strrchr(k->name, '.'));
-			if ((other = like(data, which - 1)))
+			if ((other = like(data, s)))
 				om_diag_help("did you mean %s?", other->section);
 			else
 				om_diag_help("%s: %s", strrchr(k->name, '.') + 1, k->doc);
@@ -645,24 +662,31 @@ missing(const struct om_conf *c, const struct where *at, const struct om_src *fi
 
 /* Keys that are as others where they are not given. */
 static void
-inherit(struct om_conf *c, const struct where *at)
+inherit(struct om_conf *c)
 {
-	const ptrdiff_t format = om_key_find("data.mix.NAME.format") - om_keys,
-			eos = om_key_find("data.mix.NAME.eos") - om_keys,
-			bos = om_key_find("data.mix.NAME.bos") - om_keys;
+	struct om_set *const data = &c->data, *const eval = &c->eval;
 
 	if (!om_conf_given("eval.format").line)
-		c->eval.format = c->data.format;
-	c->eval.eos = c->data.eos;
-	c->eval.bos = c->data.bos;
-	c->eval.cut = c->data.cut;
-	for (uint32_t i = 0; i < c->data.nsources; i++) {
-		if (!at[i + 1].given[format].line)
-			c->data.source[i].format = c->data.format;
-		if (!at[i + 1].given[eos].line)
-			c->data.source[i].eos = c->data.eos;
-		if (!at[i + 1].given[bos].line)
-			c->data.source[i].bos = c->data.bos;
+		eval->format = data->format;
+	eval->eos = data->eos;
+	eval->bos = data->bos;
+	eval->cut = data->cut;
+	for (struct om_set *s = data->source; s < data->source + data->nsources; s++) {
+		if (!om_conf_named(s, "data.mix.NAME.format").line)
+			s->format = data->format;
+		if (!om_conf_named(s, "data.mix.NAME.eos").line)
+			s->eos = data->eos;
+		if (!om_conf_named(s, "data.mix.NAME.bos").line)
+			s->bos = data->bos;
+	}
+	for (struct om_set *s = eval->source; s < eval->source + eval->nsources; s++) {
+		if (!om_conf_named(s, "eval.sets.NAME.format").line)
+			s->format = eval->format;
+		if (s->sequences == OM_NONE)
+			s->sequences = eval->sequences;
+		s->eos = data->eos;
+		s->bos = data->bos;
+		s->cut = data->cut;
 	}
 }
 
@@ -684,7 +708,8 @@ om_conf_load(struct om_conf *c, uint64_t step_tokens, const char *command, const
 	c->eval.section = "eval";
 	c->eval.order = OM_SEQUENTIAL;
 	r->where = om_alloc(1, sizeof *r->where);
-	defaults(r, 0);
+	r->nwhere = 1;
+	defaults(r, NULL, NULL);
 	src[0].name = path;
 	r->src = &src[0];
 	if (!(text = read_text(path, &src[0].n))) {
@@ -708,7 +733,7 @@ om_conf_load(struct om_conf *c, uint64_t step_tokens, const char *command, const
 			    "the file must be a mapping, \"key: value\" on each line");
 		yaml_document_delete(&r->doc);
 	}
-	for (uint32_t i = 0; i <= c->data.nsources; i++) /* the command line may repeat keys */
+	for (uint32_t i = 0; i < r->nwhere; i++) /* the command line may repeat keys */
 		memset(r->where[i].seen, 0, sizeof r->where[i].seen);
 	for (int i = 0; i < nover; i++) {
 		src[i + 1] = (struct om_src){ "command line", over[i], strlen(over[i]), true };
@@ -716,14 +741,14 @@ om_conf_load(struct om_conf *c, uint64_t step_tokens, const char *command, const
 	}
 	if (om_diag_count() == before) {
 		missing(c, r->where, &src[0], strcmp(command, "train") == 0);
-		if (strcmp(command, "eval") == 0 && !c->eval.paths.n) {
+		if (strcmp(command, "eval") == 0 && !om_conf_evaluates(c)) {
 			om_diag((struct om_at){ &src[0], 0, 0, 0 }, "eval.paths is missing");
 			om_diag_help("eval.paths: %s", om_key_find("eval.paths")->doc);
 		}
 		if (om_diag_count() == before)
 			om_conf_rules(c, step_tokens);
 	}
-	inherit(c, r->where);
+	inherit(c);
 	if (om_diag_count() > OM_DIAG_MAX)
 		fprintf(stderr, "%s: %d more errors\n", path, om_diag_count() - OM_DIAG_MAX);
 	free(r->where);
@@ -743,15 +768,19 @@ om_conf_free(struct om_conf *c)
 	list_free(&c->peaks);
 	list_free(&c->stages);
 	free(c->lr.stage);
-	for (uint32_t i = 0; i < c->data.nsources; i++) {
-		struct om_set *s = &c->data.source[i];
+	for (size_t i = 0; i < OM_NNAMED; i++) {
+		struct om_set *parent = parent_of(c, &om_named[i]);
 
-		list_free(&s->paths);
-		list_free(&s->masks);
-		free((char *)s->section);
-		free(s->name);
+		for (struct om_set *s = parent->source; s < parent->source + parent->nsources;
+		     s++) {
+			list_free(&s->paths);
+			list_free(&s->masks);
+			list_free(&s->questions);
+			free((char *)s->section);
+			free(s->name);
+		}
+		free(parent->source);
 	}
-	free(c->data.source);
 	free(c->tokenizer);
 	list_free(&c->saves);
 	free(c->given);

@@ -261,7 +261,7 @@ rules_mix(const struct om_conf *c)
 	}
 	if (data->nsources && paths.line) {
 		om_diag(paths, "data.paths is set, and data.mix as well");
-		om_diag_note(om_conf_source(0), "this is the mix's first source");
+		om_diag_note(om_conf_named(data->source, NULL), "this is the mix's first source");
 		om_diag_help("make the paths a source of the mix, or leave out one of them");
 	}
 	for (uint32_t i = 0; i < data->nsources; i++) {
@@ -270,13 +270,42 @@ rules_mix(const struct om_conf *c)
 	}
 	for (uint32_t i = 0; weighted && i < data->nsources; i++)
 		if (isnan(data->source[i].weight)) {
-			om_diag(om_conf_source(i), "%s has no weight, and other sources have one",
+			om_diag(om_conf_named(&data->source[i], NULL),
+			    "%s has no weight, and other sources have one",
 			    data->source[i].section);
 			om_diag_help("give each source a weight, or none of them");
 		}
 	if (data->nsources && !some) {
-		om_diag(om_conf_source(0), "all weights of the mix are 0");
+		om_diag(om_conf_named(data->source, NULL), "all weights of the mix are 0");
 		om_diag_help("raise one of them");
+	}
+}
+
+/* What a set of eval is of. */
+static void
+rules_eval(const struct om_conf *c)
+{
+	static const char *const of_tokens[] = { "format", "label_mask_paths", "sequences" };
+
+	for (const struct om_set *s = c->eval.source; s < c->eval.source + c->eval.nsources; s++) {
+		if (!s->paths.n == !s->questions.n) {
+			om_diag(om_conf_named(s, NULL), "%s has %s", s->section,
+			    s->paths.n ? "paths, and questions as well"
+				       : "neither paths nor questions");
+			om_diag_help("paths are of tokens, questions of multiple choice: give one");
+			continue;
+		}
+		for (size_t i = 0; i < OM_LEN(of_tokens) && s->questions.n; i++) {
+			char *key = om_text("eval.sets.NAME.%s", of_tokens[i]);
+			struct om_at at = om_conf_named(s, key);
+
+			if (at.line) {
+				om_diag(at, "%s.%s is set, but the set is of questions", s->section,
+				    of_tokens[i]);
+				om_diag_help("leave it out: all questions of the files are asked");
+			}
+			free(key);
+		}
 	}
 }
 
@@ -290,6 +319,8 @@ om_conf_rules(struct om_conf *c, uint64_t step_tokens)
 			    : !c->periods.n                             ? "lr.periods"
 			    : !c->lr.decay                              ? "lr.decay"
 									: NULL;
+	bool evaluates = om_conf_evaluates(c);
+	const char *nothing = "neither eval.paths nor eval.sets is set";
 	bool decays = c->lr.schedule == OM_WSD || c->lr.schedule == OM_WSDS || c->lr.decay_from;
 	const struct {
 		const char *key;
@@ -332,10 +363,11 @@ om_conf_rules(struct om_conf *c, uint64_t step_tokens)
 		    "checkpoint.every is not set", "checkpoint.every and checkpoint.dir" },
 		{ "skip_step.most", om_conf_given("skip_step.sigma").line,
 		    "skip_step.sigma is not set", "skip_step.sigma, to 6 for example" },
-		{ "eval.format", c->eval.paths.n, "eval.paths is not set", "eval.paths" },
+		{ "eval.format", evaluates, nothing, "eval.paths" },
 		{ "eval.label_mask_paths", c->eval.paths.n, "eval.paths is not set", "eval.paths" },
-		{ "eval.every", c->eval.paths.n, "eval.paths is not set", "eval.paths" },
-		{ "eval.sequences", c->eval.paths.n, "eval.paths is not set", "eval.paths" },
+		{ "eval.start", evaluates, nothing, "eval.paths" },
+		{ "eval.every", evaluates, nothing, "eval.paths" },
+		{ "eval.sequences", evaluates, nothing, "eval.paths" },
 	};
 
 	if (needs) {
@@ -355,6 +387,7 @@ om_conf_rules(struct om_conf *c, uint64_t step_tokens)
 	if (c->lr.ends_with_run)
 		c->lr.length = c->steps * c->lr.in_step;
 	rules_mix(c);
+	rules_eval(c);
 	if (c->steps) /* eval needs none */
 		rules_lr(c);
 	if (!c->lr.decay)

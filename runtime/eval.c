@@ -1,33 +1,126 @@
-/* Loss on held-out data: in a run between steps, and as a command of its own. */
+/* Sets that a model is measured on: in a run between steps, and as a command of its own. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
 #include "om_rt.h"
+#include "tokenizer.h"
+
+struct om_eval_set {
+	struct om_score score; /* of the last evaluation */
+	struct om_quiz *quiz;  /* NULL: of tokens */
+	struct om_data data;
+	uint64_t sequences;
+};
+
+/* Bytes of text that each token is, 0 of special ones; NULL: not known. free() it. */
+static uint32_t *
+bytes_of(const struct om_model *m, struct om_tokenizer *t)
+{
+	uint32_t *bytes = t || m->vocab < 2 * OM_BYTES ? om_alloc(m->vocab, sizeof *bytes) : NULL;
+	size_t n;
+
+	for (uint64_t i = 0; bytes && i < m->vocab; i++)
+		if (!t)
+			bytes[i] = i < OM_BYTES;
+		else if (om_tokenizer_bytes(t, (int32_t)i, &n))
+			bytes[i] = (uint32_t)n;
+	for (size_t i = 0; t && i < t->nadded; i++)
+		if (t->added[i].special)
+			bytes[t->added[i].id] = 0;
+	return bytes;
+}
+
+/* Without a tokenizer only raw bytes are text. */
+static bool
+is_text(const struct om_data *d, const struct om_tokenizer *t)
+{
+	const struct om_source *s = d->source;
+
+	for (uint32_t i = 0; !t && i < s->n; i++)
+		if (s->file[i].format != OM_RAW)
+			return false;
+	return true;
+}
+
+static void
+open_set(struct om_eval *e, struct om_eval_set *x, const struct om_model *m,
+    const struct om_set *set, uint64_t seed, struct om_tokenizer *t)
+{
+	x->score.set = set->name;
+	if (set->questions.n) {
+		x->quiz = om_quiz_open(m, set, seed, t, e->bytes);
+		return;
+	}
+	om_data_open(&x->data, m, set, seed);
+	x->data.bytes = is_text(&x->data, t) ? e->bytes : NULL;
+	x->sequences = set->sequences;
+	if (!x->sequences || x->sequences > x->data.nseq)
+		x->sequences = x->data.nseq;
+}
 
 void
 om_eval_open(struct om_eval *e, const struct om_model *m, const struct om_conf *c)
 {
-	*e = (struct om_eval){ .sequences = c->eval_sequences };
-	om_data_open(&e->data, m, &c->eval, c->seed);
-	if (!e->sequences || e->sequences > e->data.nseq)
-		e->sequences = e->data.nseq;
+	struct om_set own = c->eval; /* without the sets beside it */
+	struct om_tokenizer *t =
+	    *c->tokenizer ? om_tokenizer_need("data", c->tokenizer, m->vocab) : NULL;
+
+	own.nsources = 0;
+	*e = (struct om_eval){ .n = (own.paths.n > 0) + c->eval.nsources };
+	e->set = om_alloc(e->n, sizeof *e->set);
+	e->bytes = bytes_of(m, t);
+	if (own.paths.n)
+		open_set(e, e->set, m, &own, c->seed, t);
+	for (uint32_t i = 0; i < c->eval.nsources; i++)
+		open_set(
+		    e, &e->set[e->n - c->eval.nsources + i], m, &c->eval.source[i], c->seed, t);
+	om_tokenizer_close(t);
+	for (uint32_t i = 0; i < e->n; i++) {
+		const struct om_eval_set *x = &e->set[i];
+		const uint64_t same[] = { x->data.tokens, x->data.crc,
+			x->quiz ? om_quiz_crc(x->quiz) : 0 };
+
+		om_agree("data of evaluations", same, sizeof same);
+	}
 }
 
 void
 om_eval_close(struct om_eval *e)
 {
-	om_data_close(&e->data);
+	for (uint32_t i = 0; i < e->n; i++) {
+		if (!e->set[i].quiz)
+			om_data_close(&e->set[i].data);
+		om_quiz_close(e->set[i].quiz);
+	}
+	free(e->set);
+	free(e->bytes);
 }
 
-bool
-om_eval_run(struct om_eval *e, const struct om_model *m, unsigned char *arena,
-    const volatile sig_atomic_t *stop, double *loss, uint64_t *tokens)
+void
+om_eval_rescue(struct om_eval *e, char *(*rescue)(void *arg), void *arg)
 {
+	for (uint32_t i = 0; i < e->n; i++) {
+		e->set[i].data.rescue = rescue;
+		e->set[i].data.arg = arg;
+	}
+}
+
+/* Mean token loss; false: *stop came to some rank, nothing is known. */
+static bool
+run_tokens(struct om_eval_set *x, const struct om_model *m, unsigned char *arena,
+    const volatile sig_atomic_t *stop)
+{
+	enum { LABELS, BYTES, SUMS };
+	struct om_score *s = &x->score;
 	const size_t bytes = m->micro * m->seq * sizeof(int32_t);
 	const uint64_t round = m->micro * om_size(OM_DATA); /* each data rank a microbatch */
 	/* all stop at the same place; to agree empties a pipeline */
 	const uint64_t often = om_size(OM_PIPELINE) > 1 ? 8 : 1;
-	const uint64_t rounds = (e->sequences + round - 1) / round;
-	struct om_ahead *ahead = om_ahead_start(&e->data, m, 1, 0, rounds, e->sequences);
+	const uint64_t rounds = (x->sequences + round - 1) / round;
+	struct om_ahead *ahead = om_ahead_start(&x->data, m, 1, 0, rounds, x->sequences);
 	bool stopped = false;
-	int64_t labels = 0;
+	int64_t sum[SUMS] = { 0 };
 
 	/* how many labels there are is known at the end: here nothing is weighted */
 	om_ctl_write(m, arena, 0, 1, NULL, m->global * m->seq);
@@ -38,46 +131,122 @@ om_eval_run(struct om_eval *e, const struct om_model *m, unsigned char *arena,
 		if (n % often == 0 && (stopped = om_any("evaluation", *stop)))
 			break;
 		b = om_ahead_next(ahead);
-		labels += (int64_t)b->labels;
-		om_draw_write(m, arena, e->data.seed, om_ahead_sequence(m, 1, n, 0));
+		sum[LABELS] += (int64_t)b->labels;
+		sum[BYTES] += (int64_t)b->bytes;
+		om_draw_write(m, arena, x->data.seed, om_ahead_sequence(m, 1, n, 0));
 		om_put(arena, m->token_off, b->token, bytes);
 		om_put(arena, m->label_off, b->label, bytes);
 		om_documents_put(m, arena, b->first);
 		om_run_forward(m, arena);
 	}
 	om_ahead_stop(ahead);
-	om_all_sum_i64(OM_DATA, "labels of an evaluation", &labels, 1);
-	if (!labels && !stopped)
-		om_data_lost(&e->data, e->data.section,
-		    "no token has a label, and there is no loss; correct eval.label_mask_paths, "
+	om_all_sum_i64(OM_DATA, "labels of an evaluation", sum, SUMS);
+	if (!sum[LABELS] && !stopped)
+		om_data_lost(&x->data, x->data.section,
+		    "no token has a label, and there is no loss; correct its label_mask_paths, "
 		    "data.cut_labels or data.repetition_filter, or raise eval.sequences");
-	*tokens = (uint64_t)labels;
+	s->tokens = (uint64_t)sum[LABELS];
 	/* the model divides by a step's tokens */
-	*loss = om_run_forward_end(m, arena) * (double)(m->global * m->seq) / (double)labels;
+	s->loss = om_run_forward_end(m, arena) * (double)(m->global * m->seq) / (double)s->tokens;
+	s->bytes = x->data.bytes && sum[BYTES];
+	s->bits = s->loss * (double)s->tokens / (double)sum[BYTES] / log(2);
 	return !stopped;
 }
 
+bool
+om_eval_run(struct om_eval *e, const struct om_model *m, unsigned char *arena,
+    const volatile sig_atomic_t *stop, struct om_log *log, uint64_t step)
+{
+	const struct om_score **score = om_alloc(e->n, sizeof *score);
+	bool whole = true;
+
+	for (uint32_t i = 0; i < e->n && whole; i++) {
+		struct om_eval_set *x = &e->set[i];
+		const double before = om_now();
+
+		x->score = (struct om_score){ .set = x->score.set };
+		whole = x->quiz ? om_quiz_run(x->quiz, m, arena, stop, &x->score)
+				: run_tokens(x, m, arena, stop);
+		x->score.seconds = om_now() - before;
+		score[i] = &x->score;
+	}
+	if (whole)
+		om_log_eval(log, step, score, e->n);
+	free(score);
+	return whole;
+}
+
+/*
+ * The step directories that paths of the command line name, each with a 0 behind it: one, or all of
+ * a directory in the order of their steps. By all ranks, which hear what the first one found.
+ */
+static char *
+checkpoints(int n, char **path, uint64_t *size)
+{
+	char *text = NULL;
+	size_t length = 0;
+	FILE *f = om_rank(OM_WORLD) ? NULL : open_memstream(&text, &length);
+
+	for (int i = 0; i < n && f; i++) {
+		uint64_t count, *step, at = 0;
+
+		if (om_ckpt_is_one(path[i])) {
+			fprintf(f, "%s%c", path[i], 0);
+			continue;
+		}
+		om_ckpt_newest_below(path[i], OM_NO_STEP, &count);
+		if (!count)
+			om_die("checkpoint",
+			    "%s is none, and has none in it; name a folder step-N, or one of such",
+			    path[i]);
+		step = om_alloc(count, sizeof *step);
+		for (uint64_t below = OM_NO_STEP; at < count; below = step[at++])
+			step[at] = om_ckpt_newest_below(path[i], below, NULL);
+		while (at--)
+			if (step[at] != OM_NO_STEP) {
+				char *one = om_ckpt_step_path(path[i], "", step[at]);
+
+				fprintf(f, "%s%c", one, 0);
+				free(one);
+			}
+		free(step);
+	}
+	if (f && fclose(f) != 0)
+		om_die("memory", "cannot list checkpoints");
+	*size = length;
+	om_bcast("checkpoints", size, sizeof *size);
+	if (om_rank(OM_WORLD))
+		text = om_alloc(*size, 1);
+	om_bcast("checkpoints", text, *size);
+	return text;
+}
+
 int
-om_eval(const struct om_model *m, struct om_conf *c)
+om_eval(const struct om_model *m, struct om_conf *c, int npaths, char **path)
 {
 	static const volatile sig_atomic_t never;
+	uint64_t step = 0, size = 0;
+	char *list = checkpoints(npaths, path, &size);
 	unsigned char *arena;
 	struct om_eval e;
 	struct om_log log;
-	uint64_t step, tokens;
-	double loss, before;
 
 	om_eval_open(&e, m, c);
 	om_device_start(c->threads);
 	arena = om_arena_new(m);
 	om_run(m, OM_RUN_INIT, arena);
-	step = om_ckpt_weights(m, c, arena, stdout);
-	om_err_step(step);
-	om_log_open(&log, m, NULL, NULL, c, step);
-	before = om_now();
-	om_eval_run(&e, m, arena, &never, &loss, &tokens);
-	om_log_eval(&log, step, loss, tokens, om_now() - before);
+	for (const char *at = list; at == list || at < list + size; at += strlen(at) + 1) {
+		step = npaths ? om_ckpt_weights_at(m, at, "name another", arena, stdout)
+			      : om_ckpt_weights(m, c, arena, stdout);
+		om_err_step(step);
+		if (at == list)
+			om_log_open(&log, m, NULL, NULL, c, step);
+		om_eval_run(&e, m, arena, &never, &log, step);
+		if (!npaths)
+			break;
+	}
 	om_log_close(&log);
 	om_eval_close(&e);
+	free(list);
 	return 0;
 }

@@ -18,6 +18,20 @@ const struct om_key om_keys[OM_NKEYS] = {
 #undef FIXED
 };
 
+const struct om_named om_named[OM_NNAMED] = {
+	{ "data.mix.", "source", offsetof(struct om_conf, data) },
+	{ "eval.sets.", "set", offsetof(struct om_conf, eval) },
+};
+
+const struct om_named *
+om_key_named(const char *name)
+{
+	for (size_t i = 0; i < OM_NNAMED; i++)
+		if (strncmp(name, om_named[i].prefix, strlen(om_named[i].prefix)) == 0)
+			return &om_named[i];
+	return NULL;
+}
+
 static const struct {
 	const char *name, *lua;
 } fixed[] = {
@@ -86,9 +100,10 @@ om_keys_of(const char *section, char *text, size_t size)
 			key += strcspn(key, ".") + 1;
 		len = strcspn(key, ".");
 		if (strcspn(before, ".") != len || strncmp(before, key, len) != 0)
-			used += (size_t)snprintf(text + used, size - used, "%s%.*s",
+			used += (size_t)snprintf(text + used, size - used, "%s%.*s%s",
 			    used ? ", " : "", is_any(key, len) ? 255 : (int)len,
-			    is_any(key, len) ? "a name for each source" : key);
+			    is_any(key, len) ? "a name for each " : key,
+			    is_any(key, len) ? om_key_named(om_keys[i].name)->what : "");
 		before = key;
 	}
 }

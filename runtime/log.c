@@ -114,7 +114,7 @@ metrics_open(struct om_log *l, const char *path, uint64_t step, bool add)
 static void
 event(struct om_log *l, const char *key, double x)
 {
-	char tag[64];
+	char tag[128];
 
 	if (!l->events.file)
 		return;
@@ -132,20 +132,30 @@ printed(double x)
 	return strtod(text, NULL);
 }
 
+/* What stands between two of the line's, or of an object's in it. */
+static const char *
+comma(struct om_log *l)
+{
+	const char *s = l->inside ? "" : ", ";
+
+	l->inside = false;
+	return s;
+}
+
 static void
 number(struct om_log *l, const char *key, double x)
 {
 	if (isfinite(x))
-		fprintf(l->metrics, ", \"%s\": %.10g", key, x);
+		fprintf(l->metrics, "%s\"%s\": %.10g", comma(l), key, x);
 	else /* JSON has no NaN and no infinity */
-		fprintf(l->metrics, ", \"%s\": null", key);
+		fprintf(l->metrics, "%s\"%s\": null", comma(l), key);
 	event(l, key, x);
 }
 
 static void
 whole(struct om_log *l, const char *key, uint64_t x)
 {
-	fprintf(l->metrics, ", \"%s\": %llu", key, (unsigned long long)x);
+	fprintf(l->metrics, "%s\"%s\": %llu", comma(l), key, (unsigned long long)x);
 	event(l, key, (double)x);
 }
 
@@ -550,20 +560,86 @@ om_log_step(struct om_log *l, const struct om_result *x, uint64_t step, const st
 	}
 }
 
+/* A line of the console. */
+static void
+line_eval(uint64_t step, const struct om_score *s)
+{
+	printf("eval: step %s, %s%s", om_commas(step), s->set ? s->set : "", s->set ? ": " : "");
+	if (s->questions) {
+		printf("accuracy %s, by tokens %s", om_number(s->right[OM_BY_NOTHING], ".4f"),
+		    om_number(s->right[OM_BY_TOKENS], ".4f"));
+		if (s->bytes)
+			printf(", by bytes %s", om_number(s->right[OM_BY_BYTES], ".4f"));
+		printf(", loss %s", om_number(s->loss, ".4f"));
+	} else {
+		printf("loss %s, perplexity %s", om_number(s->loss, ".4f"),
+		    om_number(exp(s->loss), ".4g"));
+	}
+	if (s->bytes)
+		printf(", %s bits a byte", om_number(s->bits, ".4f"));
+	printf(", %s in %s\n",
+	    s->questions ? om_count(s->questions, "question") : om_count(s->tokens, "token"),
+	    om_took(s->seconds));
+}
+
+/*
+ * The numbers of a set, named "eval_loss" and such in the line itself, or "loss" in an object of
+ * its own. There a loss comes first: no line but a step's has it behind a comma.
+ */
+static void
+metrics_eval(struct om_log *l, const struct om_score *s)
+{
+	const struct {
+		const char *name;
+		bool is;
+		double x;
+	} of[] = {
+		{ "loss", true, s->loss },
+		{ "perplexity", !s->questions, exp(s->loss) },
+		{ "accuracy", s->questions, s->right[OM_BY_NOTHING] },
+		{ "accuracy_tokens", s->questions, s->right[OM_BY_TOKENS] },
+		{ "accuracy_bytes", s->questions && s->bytes, s->right[OM_BY_BYTES] },
+		{ "probability", s->questions, s->probability },
+		{ "bits_per_byte", s->bytes, s->bits },
+	};
+
+	for (size_t i = 0; i < OM_LEN(of); i++) {
+		char name[32];
+
+		snprintf(name, sizeof name, "%s%s", s->set ? "" : "eval_", of[i].name);
+		if (of[i].is)
+			number(l, name, of[i].x);
+	}
+	if (s->questions)
+		whole(l, "questions", s->questions);
+	else
+		whole(l, s->set ? "tokens" : "eval_tokens", s->tokens);
+}
+
 void
-om_log_eval(struct om_log *l, uint64_t step, double loss, uint64_t tokens, double seconds)
+om_log_eval(struct om_log *l, uint64_t step, const struct om_score *const *score, uint32_t n)
 {
 	om_log_clear();
-	printf("eval: step %s, loss %s, perplexity %s, %s in %s\n", om_commas(step),
-	    om_number(loss, ".4f"), om_number(exp(loss), ".4g"), om_count(tokens, "token"),
-	    om_took(seconds));
+	for (uint32_t i = 0; i < n; i++)
+		line_eval(step, score[i]);
 	fflush(stdout);
 	if (!l->metrics)
 		return;
 	metrics_begin(l, step);
-	number(l, "eval_loss", loss);
-	number(l, "eval_perplexity", exp(loss));
-	whole(l, "eval_tokens", tokens);
+	for (uint32_t i = 0; i < n; i++) {
+		const struct om_score *s = score[i];
+		const bool first = i == 0 || !score[i - 1]->set;
+
+		if (s->set) {
+			fprintf(l->metrics, "%s\"%s\": {", first ? ", \"eval\": {" : ", ", s->set);
+			snprintf(l->of, sizeof l->of, "eval/%s/", s->set);
+			l->inside = true;
+		}
+		metrics_eval(l, s);
+		if (s->set)
+			fprintf(l->metrics, "}%s", i + 1 < n ? "" : "}");
+		*l->of = 0;
+	}
 	metrics_end(l, step);
 }
 

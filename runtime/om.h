@@ -231,6 +231,8 @@ struct om_model {
 	void (*pass[OM_N_PHASES])(unsigned char *arena, int slot, int of);
 	/* forward pass that only adds to the losses, as if the microbatch were one of a step's */
 	void (*eval)(unsigned char *arena, int slot);
+	/* real[micro * seq]: each token's loss, which it leaves there, 0 of one without a label */
+	uint64_t score_off;                   /* 0: the end of the model is on another rank */
 	void (*update)(unsigned char *arena); /* norm, clipping, AdamW; reads ctl */
 	/*
 	 * One token of one sequence, at its position, after all before it: int32 each. Gives the

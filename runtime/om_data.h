@@ -91,6 +91,7 @@ struct om_data { /* sources, and the order in which a run reads their sequences 
 	uint64_t *seen; /* [nsources] sequences that were counted; checkpoints keep a mix's */
 	bool filter, cut, masks; /* masks: the model wants to know documents */
 	bool gaps;               /* some tokens may have no label */
+	const uint32_t *bytes;   /* of text that each token is; NULL: it is not asked */
 	int32_t *ids;            /* one sequence and the token after it */
 	bool *begins;            /* of these: it is the first of a document */
 	unsigned char *is;       /* whether each is a label */
@@ -201,6 +202,7 @@ struct om_batch {
 	int32_t *token, *label; /* [microbatches][micro][seq] */
 	int32_t *first;         /* the same, as om_data_read; NULL: the model masks no documents */
 	uint64_t labels;        /* how many there are, -1 is none */
+	uint64_t bytes;         /* of their text, where the data know it */
 	uint64_t repeated;      /* sequences that repeat themselves and have no labels */
 	double waited;          /* seconds, until it was there */
 };

@@ -32,27 +32,50 @@ join(const struct om_model *models, char **argv)
 	return &models[om_rank(OM_PIPELINE)];
 }
 
-/* The commands that read run.yaml: train and eval. */
+/* Moves what is no key=value behind the rest, in the order it has; gives how many there are. */
+static int
+paths_last(int argc, char **argv)
+{
+	int n = 0;
+
+	for (int i = 0; i < argc - n;) {
+		char *arg = argv[i];
+
+		if (strchr(arg, '=')) {
+			i++;
+			continue;
+		}
+		memmove(&argv[i], &argv[i + 1], (size_t)(argc - i - 1) * sizeof *argv);
+		argv[argc - 1] = arg;
+		n++;
+	}
+	return n;
+}
+
+/* The commands that read run.yaml: train and eval, which takes checkpoints too. */
 static int
 run(const struct om_model *models, const char *command, int argc, char **argv)
 {
 	const bool first = om_comm_first(); /* errors of run.yaml are its alone */
 	const struct om_model *m = models;
 	struct om_conf conf;
-	int status;
+	int status, npaths;
 
 	/* the others wait for it to join them, and end where it does not */
 	if (!first)
 		m = join(models, argv);
-	if (om_conf_load(&conf, m->global * m->seq, command, argv[0], argc - 1, argv + 1)) {
+	npaths = strcmp(command, "eval") == 0 ? paths_last(argc - 1, argv + 1) : 0;
+	if (om_conf_load(
+		&conf, m->global * m->seq, command, argv[0], argc - 1 - npaths, argv + 1)) {
 		om_conf_free(&conf);
 		return OM_EXIT_USER;
 	}
 	om_comm_timeout((double)conf.timeout);
 	if (first)
 		m = join(models, argv);
-	status =
-	    strcmp(command, "eval") == 0 ? printed(om_eval(m, &conf)) : om_train(m, &conf, start);
+	status = strcmp(command, "eval") == 0
+		     ? printed(om_eval(m, &conf, npaths, argv + argc - npaths))
+		     : om_train(m, &conf, start);
 	om_conf_free(&conf);
 	om_comm_end();
 	return status;
@@ -92,6 +115,14 @@ run_help(void)
 	    "\nSIGTERM, SIGINT, SIGHUP and SIGUSR1 end the run after the step, or before it where "
 	    "that takes seconds, with a checkpoint and status 3; a second one ends it at "
 	    "once.\n");
+}
+
+static void
+eval_help(void)
+{
+	printf("Each CHECKPOINT is a step's directory, or one of several, of which all are taken; "
+	       "without any\nit is the one by checkpoint.resume.\n\n");
+	run_help();
 }
 
 static int export(const struct om_model *m, int argc, char **argv)
@@ -253,8 +284,8 @@ static const struct command {
 } commands[] = {
 	{ "train", train, 1, MANY, ON_ALL, "run.yaml [key=value ...]", "train, or go on training",
 	    NULL, run_help },
-	{ "eval", eval, 1, MANY, ON_ALL, "run.yaml [key=value ...]",
-	    "loss of a checkpoint on eval.paths", NULL, run_help },
+	{ "eval", eval, 1, MANY, ON_ALL, "run.yaml [CHECKPOINT ...] [key=value ...]",
+	    "measure checkpoints", NULL, eval_help },
 	{ "data", survey, 1, MANY, ON_FIRST, "run.yaml [key=value ...]",
 	    "read all data: sizes, documents", NULL, run_help },
 	{ "export", export, 1, 2, ON_FIRST, "DIR [CHECKPOINT]", "weights for Hugging Face",

@@ -227,13 +227,19 @@ struct om_set {              /* token files that are one stream, or a mix of suc
 	int packing;          /* enum om_packing */
 	uint64_t block;       /* tokens that are shuffled as one, 0: those of a sequence */
 	struct om_list masks; /* files that say which tokens are labels, one for each; none: all */
-	/* of a mix: what it is of, what it is counted in, and how much; 0: all there is */
+	/* of an evaluation */
+	uint64_t sequences;       /* that are taken, 0: all, OM_NONE: as many as of eval.paths */
+	struct om_list questions; /* files of multiple choice, in place of paths */
+	/* of a mix: what it is of, what it is counted in, and how much; 0: all there is. Of eval:
+	   the sets beside it */
 	struct om_set *source;
 	uint32_t nsources; /* 0: it is none */
 	int unit;
 	uint64_t size;
-	/* of a source of a mix */
+	/* of a source of a mix, or a set of eval */
 	char *name;
+	uint32_t where; /* conf.c's: where its keys were given */
+	/* of a source of a mix */
 	double weight, repeat; /* weight NAN: by its size */
 };
 struct om_conf {
@@ -244,7 +250,8 @@ struct om_conf {
 	double skip_sigma;
 	uint64_t skip_window, skip_most, rollbacks;
 	uint64_t watchdog; /* seconds */
-	uint64_t eval_every, eval_sequences;
+	uint64_t eval_every;
+	bool eval_start;
 	char *tokenizer;
 	char *dir, *resume, *start;
 	struct om_list take, leave; /* patterns of tensors' names */
@@ -263,7 +270,7 @@ enum om_kind { OM_WHOLE, OM_NUMBER, OM_YESNO, OM_TEXT, OM_LIST, OM_CHOICE };
 struct om_key {
 	const char *name;
 	enum om_kind kind;
-	bool source; /* of each source of a mix: its name has NAME for that of any */
+	bool source; /* of each source of a mix, or set of eval: its name has NAME for any */
 	size_t at;   /* in struct om_conf, or a source's struct om_set */
 	double min, max;
 	const char *initial, *choices, *doc; /* initial is NULL: the key is required */
@@ -279,6 +286,14 @@ enum {
 #undef FIXED
 };
 extern const struct om_key om_keys[OM_NKEYS];
+/* The sections whose keys the user names: what stands before, what they are, a struct om_set. */
+struct om_named {
+	const char *prefix, *what;
+	size_t at; /* in struct om_conf: the set whose sources they are */
+};
+enum { OM_NNAMED = 2 };
+extern const struct om_named om_named[OM_NNAMED];
+const struct om_named *om_key_named(const char *name); /* that a name is in, NULL: none */
 /* The Lua field that owns a name which is fixed in the trainer, NULL: it isn't. */
 const char *om_key_fixed(const char *name);
 /* How a key has to do with a name of run.yaml: not, it is the key's, or of a section above it. */
@@ -300,7 +315,9 @@ const char *om_key_word(const char *choices, int i);   /* the i-th of them, a st
 int om_conf_load(struct om_conf *c, uint64_t step_tokens, const char *command, const char *path,
     int nover, char **over);
 struct om_at om_conf_given(const char *key); /* where it was given last; line 0: nowhere */
-struct om_at om_conf_source(uint32_t i);     /* where the i-th source of the mix was named */
+/* Where a source of a mix or set of eval was named, or a key of it was given. */
+struct om_at om_conf_named(const struct om_set *s, const char *key);
+bool om_conf_evaluates(const struct om_conf *c); /* whether there is anything to evaluate on */
 /* conf_rules.c: rules between keys, and values that follow from others; tokens of a step. */
 void om_conf_rules(struct om_conf *c, uint64_t step_tokens);
 /* What om_conf_load has read from its path goes to a file; false: errno. */
@@ -639,7 +656,8 @@ struct om_log {
 	const char *path;
 	struct om_events events; /* file NULL: none */
 	struct om_spike spike;
-	char of[32];                  /* before a tag there: of which layer it is */
+	char of[64];                  /* before a tag there: of which layer or set it is */
+	bool inside;                  /* an object of the line has just begun */
 	bool wanted;                  /* numbers go to some file; as all ranks know */
 	uint64_t every, steps, first; /* first: steps done before this run */
 	bool live;                    /* a bar below the lines, on a terminal */
@@ -668,24 +686,55 @@ struct om_told {
 };
 void
 om_log_step(struct om_log *l, const struct om_result *x, uint64_t step, const struct om_told *told);
-void om_log_eval(struct om_log *l, uint64_t step, double loss, uint64_t tokens, double seconds);
+struct om_score;
+void om_log_eval(struct om_log *l, uint64_t step, const struct om_score *const *score, uint32_t n);
 void om_log_clear(void);            /* takes the bar off the screen, before a line */
 void om_log_sync(struct om_log *l); /* metrics reach the disk */
 void om_log_close(struct om_log *l);
 
-/* ---- eval.c: loss on held-out data ----------------------------------------------------------- */
+/* ---- eval.c, quiz.c: sets that a model is measured on ---------------------------------------- */
+
+/* What makes choices of different lengths comparable: nothing, their tokens, or their bytes. */
+enum { OM_BY_NOTHING, OM_BY_TOKENS, OM_BY_BYTES, OM_BY };
+struct om_score {
+	const char *set;    /* its name, NULL: eval.paths */
+	double loss, bits;  /* of a token, and of a byte of text; of questions, means over them of
+				the right choices' */
+	bool bytes;         /* bits is known, and right by bytes */
+	uint64_t tokens;    /* that had a label */
+	uint64_t questions; /* 0: it is of tokens */
+	double right[OM_BY],
+	    probability; /* shares that the right choice won, and means of its share */
+	double seconds;
+};
+struct om_quiz;
+struct om_tokenizer;
+/*
+ * Reads the questions of a set, and says what is wrong with them; t: of texts, which NULL takes for
+ * bytes; bytes: of each token's text, NULL: they are not known.
+ */
+struct om_quiz *om_quiz_open(const struct om_model *m, const struct om_set *set, uint64_t seed,
+    struct om_tokenizer *t, const uint32_t *bytes);
+uint32_t om_quiz_crc(const struct om_quiz *q); /* of its files */
+void om_quiz_say(const struct om_quiz *q);     /* prints its size */
+bool om_quiz_run(const struct om_quiz *q, const struct om_model *m, unsigned char *arena,
+    const volatile sig_atomic_t *stop, struct om_score *s);
+void om_quiz_close(struct om_quiz *q); /* which may be NULL */
 
 struct om_eval {
-	struct om_data data;
-	uint64_t sequences;
+	struct om_eval_set *set;
+	uint32_t n;
+	uint32_t *bytes; /* of each token's text, NULL: not known */
 };
 void om_eval_open(struct om_eval *e, const struct om_model *m, const struct om_conf *c);
+/* What data_lost does where a set cannot be read; NULL: nothing. */
+void om_eval_rescue(struct om_eval *e, char *(*rescue)(void *arg), void *arg);
 /*
- * Mean token loss of the set with the arena's weights; clears statistics, changes nothing else that
- * a step reads. false: *stop came to some rank, nothing is known.
+ * Measures the arena's weights on all sets and tells of it; clears statistics, changes nothing else
+ * that a step reads. false: *stop came to some rank, nothing is known.
  */
 bool om_eval_run(struct om_eval *e, const struct om_model *m, unsigned char *arena,
-    const volatile sig_atomic_t *stop, double *loss, uint64_t *tokens);
+    const volatile sig_atomic_t *stop, struct om_log *log, uint64_t step);
 void om_eval_close(struct om_eval *e);
 
 /* ---- generate.c: what comes after a prompt --------------------------------------------------- */
@@ -726,7 +775,8 @@ double om_run_forward_end(const struct om_model *m, unsigned char *arena);
 /* ---- train.c, eval.c, survey.c, bench.c, hf.c, generate.c: commands -------------------------- */
 
 int om_train(const struct om_model *m, struct om_conf *c, double start);
-int om_eval(const struct om_model *m, struct om_conf *c);
+/* Of the checkpoints that paths name, steps or folders of them; with none by run.yaml. */
+int om_eval(const struct om_model *m, struct om_conf *c, int npaths, char **path);
 int om_survey(const struct om_model *m, const struct om_conf *c);
 int om_generate(const struct om_model *m, int argc, char **argv);
 void om_generate_help(void);

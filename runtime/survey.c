@@ -297,14 +297,27 @@ one_set(const struct om_model *m, const struct om_conf *c, const struct om_set *
 int
 om_survey(const struct om_model *m, const struct om_conf *c)
 {
+	struct om_set own = c->eval; /* without the sets beside it */
 	struct om_tokenizer *t = NULL;
+	struct om_quiz *q;
 
+	own.nsources = 0;
 	if (*c->tokenizer)
 		t = om_tokenizer_need(c->data.section, c->tokenizer, m->vocab);
 	one_set(m, c, &c->data, t);
-	if (c->eval.paths.n) {
+	if (own.paths.n) {
 		printf("\n");
-		one_set(m, c, &c->eval, t);
+		one_set(m, c, &own, t);
+	}
+	for (const struct om_set *s = c->eval.source; s < c->eval.source + c->eval.nsources; s++) {
+		printf("\n");
+		if (s->paths.n) {
+			one_set(m, c, s, t);
+			continue;
+		}
+		q = om_quiz_open(m, s, c->seed, t, NULL);
+		om_quiz_say(q);
+		om_quiz_close(q);
 	}
 	om_tokenizer_close(t);
 	return 0;

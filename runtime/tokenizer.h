@@ -54,7 +54,7 @@ struct om_added { /* a token that is found in the text as it is */
 	uint32_t *c;
 	size_t n;
 	int32_t id;
-	bool single_word, lstrip, rstrip, normalized;
+	bool single_word, lstrip, rstrip, normalized, special;
 };
 struct om_merge {
 	uint64_t key;

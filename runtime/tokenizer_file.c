@@ -398,7 +398,8 @@ read_added(struct reader *r, json_t *x)
 		.single_word = is_on(x, "single_word", false),
 		.lstrip = is_on(x, "lstrip", false),
 		.rstrip = is_on(x, "rstrip", false),
-		.normalized = is_on(x, "normalized", !is_on(x, "special", false)) };
+		.normalized = is_on(x, "normalized", !is_on(x, "special", false)),
+		.special = is_on(x, "special", false) };
 	a->c = om_utf8_all(text, strlen(text), &a->n);
 	if (a->normalized && r->t->nfc) {
 		uint32_t *normal = om_nfc(a->c, &a->n);

@@ -76,6 +76,7 @@ struct run {
 	double asked;   /* when a signal was seen first, 0: none was */
 	bool written;   /* all ranks' parts of a save, which may be ended */
 	bool left;      /* of the step under way, this rank leaves out the rest */
+	bool started;   /* it has been evaluated before its first step, if that is asked for */
 	bool ending;    /* some rank had a signal, as all know: no step begins */
 	uint64_t whole; /* and all of them enqueued, their update too */
 	uint64_t done, saved; /* ended; in a checkpoint */
@@ -327,7 +328,7 @@ eval_due(const struct run *r, uint64_t done)
 {
 	uint64_t every = r->c->eval_every;
 
-	return r->c->eval.paths.n && (done == r->c->steps || (every && done % every == 0));
+	return r->eval.n && (done == r->c->steps || (every && done % every == 0));
 }
 
 /*
@@ -359,6 +360,15 @@ save(struct run *r)
 	r->saved = r->done;
 }
 
+/* What saves the run before data that cannot be read end it. */
+static void
+rescue_set(struct run *r, char *(*by)(void *arg))
+{
+	r->data.rescue = by;
+	r->data.arg = r;
+	om_eval_rescue(&r->eval, by, r);
+}
+
 /*
  * The weights are those of the last whole step, however far the next one has come. Only of one
  * rank: the others wait for this one in the midst of theirs, and all have to save together.
@@ -370,7 +380,7 @@ rescue(void *arg)
 	uint64_t at = r->sent;
 	char *path, *text = NULL;
 
-	r->data.rescue = r->eval.data.rescue = NULL; /* saving may end in an error too */
+	rescue_set(r, NULL); /* saving may end in an error too */
 	if (!r->ckpt.dir || om_size(OM_WORLD) > 1)
 		return NULL;
 	while (r->done < r->whole)
@@ -390,13 +400,8 @@ rescue(void *arg)
 static void
 evaluate(struct run *r)
 {
-	uint64_t tokens;
-	double before = om_now(), loss;
-
 	om_watchdog_at("an evaluation");
-	if (om_eval_run(&r->eval, r->m, r->arena, &stop, &loss, &tokens))
-		om_log_eval(&r->log, r->done, loss, tokens, om_now() - before);
-	else
+	if (!om_eval_run(&r->eval, r->m, r->arena, &stop, &r->log, r->done))
 		r->ending = true;
 }
 
@@ -579,10 +584,12 @@ train(struct run *r, double start)
 	om_ckpt_plan(&r->ckpt, r->done, r->c->steps, r->c->every);
 	om_log_open(&r->log, r->m, &r->data, &r->skip, r->c, r->done);
 	header(r, r->done, start);
-	r->data.rescue = r->eval.data.rescue = rescue;
-	r->data.arg = r->eval.data.arg = r;
+	rescue_set(r, rescue);
 	if (!r->ckpt.resumed && om_ckpt_given(&r->ckpt, 0))
 		save(r);
+	if (r->c->eval_start && !r->started)
+		evaluate(r);
+	r->started = true;
 	r->ahead = om_ahead_start(&r->data, r->m, r->m->microbatches, batch_of(r, r->done + 1),
 	    batch_of(r, r->c->steps + 1), UINT64_MAX);
 	while (!r->to) {
@@ -607,7 +614,7 @@ train(struct run *r, double start)
 			evaluate(r);
 	}
 	om_ahead_stop(r->ahead);
-	r->data.rescue = r->eval.data.rescue = NULL;
+	rescue_set(r, NULL);
 	if (r->saved != r->done && !r->to) /* stopped, maybe within an evaluation */
 		save(r);
 	om_ckpt_end(&r->ckpt);
@@ -627,7 +634,7 @@ om_train(const struct om_model *m, struct om_conf *c, double start)
 
 	signal(SIGPIPE, SIG_IGN); /* who reads the console may leave */
 	om_data_open(&r.data, m, &c->data, c->seed);
-	if (c->eval.paths.n)
+	if (om_conf_evaluates(c))
 		om_eval_open(&r.eval, m, c);
 	agree(&r);
 	om_skip_open(&r.skip, c);
@@ -651,8 +658,7 @@ om_train(const struct om_model *m, struct om_conf *c, double start)
 	}
 	om_ckpt_close(&r.ckpt);
 	om_skip_close(&r.skip);
-	if (c->eval.paths.n)
-		om_eval_close(&r.eval);
+	om_eval_close(&r.eval);
 	om_data_close(&r.data);
 	return r.done < c->steps ? OM_EXIT_STOPPED : 0;
 }

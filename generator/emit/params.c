@@ -380,6 +380,8 @@ model(const struct plan *p, const char *fingerprint, const char *refusal, const 
 	    ".init = om_%s, .zero = om_zero, .pass = { %s}, .eval = om_%s, .update = om_%s,",
 	    emit_stage_name(p, "init"), passes.s, emit_stage_name(p, "evaluate"),
 	    emit_stage_name(p, "update"));
+	if (p->here->head)
+		fields_of(b, ".score_off = %s,", off(p, g->score));
 	if (p->decode)
 		fields_of(b, ".decode = om_decode, .decode_token_off = OM_OFF_decode_embed_token, "
 			     ".decode_position_off = OM_OFF_decode_embed_position, "

@@ -205,6 +205,7 @@ struct graph {
 	uint64_t params_total, params_active;
 	uint64_t flops_token;                /* forward + backward, a token */
 	tensor_id tokens, labels, ctl, loss; /* what the host gives a step, and reads of it */
+	tensor_id score;                     /* of each token, of an evaluation */
 	tensor_id documents;                 /* where they begin and end; 0: attention knows none */
 	tensor_id lots; /* the same, of how moments are drawn; 0: they are not */
 	/* where it knows them: by window, what a query and a key cost in all layers */

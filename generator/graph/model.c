@@ -632,7 +632,10 @@ head_norm(struct builder *b, tensor_id norm_w)
 	return h;
 }
 
-/* The final norm and the loss; once for training, and once more, forward only, for evaluation. */
+/*
+ * The final norm and the loss; once for training, and once more, forward only, for evaluation,
+ * which gives each token's too.
+ */
 static void
 head(struct builder *b, tensor_id norm_w, tensor_id w)
 {
@@ -640,9 +643,14 @@ head(struct builder *b, tensor_id norm_w, tensor_id w)
 	double labels = (double)spec_int(g->trainer, F_batch_global) * (double)g->S;
 	tensor_id h = head_norm(b, norm_w);
 
-	op(b, NAMES("logits_lse"),
-	    OP_(OP_head_loss, .arg = { h, w, g->labels, g->ctl, 0, g->loss },
-		.floats = { 1 / labels, spec_num(b->g->trainer, F_lm_head_z_loss) }));
+	if (b->seg == g->eval)
+		g->score = result(b, NAMES("score"),
+		    OP_(OP_head_score, .arg = { h, w, g->labels, g->ctl, 0, g->loss },
+			.floats = { 1 / labels }));
+	else
+		op(b, NAMES("logits_lse"),
+		    OP_(OP_head_loss, .arg = { h, w, g->labels, g->ctl, 0, g->loss },
+			.floats = { 1 / labels, spec_num(b->g->trainer, F_lm_head_z_loss) }));
 }
 
 /*

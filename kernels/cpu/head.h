@@ -9,6 +9,7 @@
  *                   dlogit = scale ((1 + 2 z lse) exp(logit - lse) - (1 at label)), the gradient of
  *                   loss[0] + z loss[1], from recomputed logits
  *   head_loss_grad  both in one pass
+ *   head_score      head_loss whose nll [t] = lse - logit of the label, or 0 where it is masked
  *
  * A label outside [0, v) is masked: no loss of either kind, no gradient. scale is times
  * ctl[PER_LABEL], by which the host makes up for the step's masked labels.
@@ -105,8 +106,9 @@ om_head_add(int64_t m, double scale, const struct om_head_part *part, double *lo
 	}
 }
 
+/* each: lse gets the tokens' losses */
 static inline void
-om_head_loss(int64_t t, int64_t n, int64_t v, int64_t c, double scale, const om_real *x,
+om_head_loss(int64_t t, int64_t n, int64_t v, int64_t c, double scale, bool each, const om_real *x,
     const om_real *w, const int32_t *label, om_real *lse, double *loss, om_real *ws)
 {
 	for (int64_t i = 0; i < t; i += c) {
@@ -115,6 +117,8 @@ om_head_loss(int64_t t, int64_t n, int64_t v, int64_t c, double scale, const om_
 		om_head_logits(m, n, v, x + i * n, w, ws);
 #pragma omp parallel
 		om_head_softmax(om_lo(m), om_hi(m), v, 0, 0, ws, label + i, lse + i, &part);
+		for (int64_t j = 0; each && j < m; j++)
+			lse[i + j] = (om_real)part.entropy[j];
 		om_head_add(m, scale, &part, loss);
 	}
 }
@@ -154,18 +158,21 @@ om_head_loss_grad(int64_t t, int64_t n, int64_t v, int64_t c, double scale, doub
 	_Static_assert((v) >= 1 && (v) <= INT32_MAX, "head: labels are int32"); \
 	_Static_assert((c) >= 1 && (c) <= OM_HEAD_CHUNK, "head: a chunk has 1 to 1024 tokens");
 
-#define OM_HEAD_LOSS(NAME, t, n, v, c, scale, z)                                               \
-	OM_HEAD_SIZES(t, n, v, c)                                                              \
-	void NAME(const om_real *x, const om_real *w, const int32_t *label, const double *ctl, \
-	    om_real *lse, double *loss, om_real *ws)                                           \
-	{                                                                                      \
-		om_head_loss(                                                                  \
-		    t, n, v, c, (scale)*ctl[OM_CTL_PER_LABEL], x, w, label, lse, loss, ws);    \
-	}                                                                                      \
-	double NAME##_check(uint64_t seed)                                                     \
-	{                                                                                      \
-		return om_head_check(NAME, NULL, NULL, t, n, v, c, scale, z, seed);            \
+#define OM_HEAD_LOSSES(NAME, t, n, v, c, scale, z, each)                                          \
+	OM_HEAD_SIZES(t, n, v, c)                                                                 \
+	void NAME(const om_real *x, const om_real *w, const int32_t *label, const double *ctl,    \
+	    om_real *lse, double *loss, om_real *ws)                                              \
+	{                                                                                         \
+		om_head_loss(                                                                     \
+		    t, n, v, c, (scale)*ctl[OM_CTL_PER_LABEL], each, x, w, label, lse, loss, ws); \
+	}                                                                                         \
+	double NAME##_check(uint64_t seed)                                                        \
+	{                                                                                         \
+		return om_head_check(NAME, NULL, NULL, each, t, n, v, c, scale, z, seed);         \
 	}
+
+#define OM_HEAD_LOSS(NAME, t, n, v, c, scale, z) OM_HEAD_LOSSES(NAME, t, n, v, c, scale, z, false)
+#define OM_HEAD_SCORE(NAME, t, n, v, c, scale) OM_HEAD_LOSSES(NAME, t, n, v, c, scale, 0, true)
 
 #define OM_HEAD_LOSS_BWD(NAME, t, n, v, c, scale, z)                                             \
 	OM_HEAD_SIZES(t, n, v, c)                                                                \
@@ -177,7 +184,7 @@ om_head_loss_grad(int64_t t, int64_t n, int64_t v, int64_t c, double scale, doub
 	}                                                                                        \
 	double NAME##_check(uint64_t seed)                                                       \
 	{                                                                                        \
-		return om_head_check(NULL, NAME, NULL, t, n, v, c, scale, z, seed);              \
+		return om_head_check(NULL, NAME, NULL, false, t, n, v, c, scale, z, seed);       \
 	}
 
 #define OM_HEAD_LOSS_GRAD(NAME, t, n, v, c, scale, z)                                             \
@@ -190,7 +197,7 @@ om_head_loss_grad(int64_t t, int64_t n, int64_t v, int64_t c, double scale, doub
 	}                                                                                         \
 	double NAME##_check(uint64_t seed)                                                        \
 	{                                                                                         \
-		return om_head_check(NULL, NULL, NAME, t, n, v, c, scale, z, seed);               \
+		return om_head_check(NULL, NULL, NAME, false, t, n, v, c, scale, z, seed);        \
 	}
 
 typedef void om_head_loss_fn(const om_real *, const om_real *, const int32_t *, const double *,
@@ -202,12 +209,13 @@ typedef void om_head_loss_grad_fn(const om_real *, const om_real *, const int32_
 enum { OM_HEAD_SAMPLES = 128, OM_HEAD_TOKENS = 48 };
 
 /*
- * All three, whichever is given. Only up to OM_HEAD_TOKENS tokens have a label, spread over the
- * chunks; the others are masked. So the whole loss and dw can be had without t * v * n operations.
+ * All three, whichever is given; each: fwd gives the tokens' losses. Only up to OM_HEAD_TOKENS
+ * tokens have a label, spread over the chunks; the others are masked. So the whole loss and dw can
+ * be had without t * v * n operations.
  */
 OM_CHECK double
-om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_fn *grad, int64_t t,
-    int64_t n, int64_t v, int64_t c, double scale, double z, uint64_t seed)
+om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_fn *grad, bool each,
+    int64_t t, int64_t n, int64_t v, int64_t c, double scale, double z, uint64_t seed)
 {
 	int64_t live = om_min(t, om_min(OM_HEAD_TOKENS, 2 + 50000000 / (n * v)));
 	om_real *x = om_check_random(t * n, seed, 0), *w = om_check_random(v * n, seed, 1);
@@ -254,7 +262,10 @@ om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_
 		om_err_add(&esquare, loss[1], 2 * scale + o.square);
 	}
 	for (int64_t a = 0; !grad && a < live; a++)
-		om_err_add(&elog, lse[o.token[a]], o.lse[a]);
+		om_err_add(&elog, lse[o.token[a]], each ? o.nll[a] : o.lse[a]);
+	for (int64_t i = 0; each && i < t; i++)
+		if (label[i] < 0 || label[i] >= v)
+			om_err_add(&elog, lse[i], 0);
 	for (int64_t s = 0; !fwd && s < om_samples(live * n, OM_HEAD_SAMPLES); s++) {
 		int64_t at = om_sample(s, live * n, OM_HEAD_SAMPLES, seed), a = at / n, b = at % n;
 		om_err_add(&ex, dx[o.token[a] * n + b], om_head_ref_dx(&o, a, b));
@@ -281,6 +292,7 @@ om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_
 	free(o.label);
 	free(o.prob);
 	free(o.lse);
+	free(o.nll);
 	return om_worse(om_worse(om_err_value(&eloss), om_err_value(&esquare)),
 	    om_worse(om_err_value(&elog), om_worse(om_err_value(&ex), om_err_value(&ew))));
 }

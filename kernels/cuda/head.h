@@ -9,6 +9,7 @@
  *                   dlogit = scale ((1 + 2 z lse) exp(logit - lse) - (1 at label)), the gradient of
  *                   loss[0] + z loss[1], from recomputed logits
  *   head_loss_grad  both in one pass
+ *   head_score      head_loss whose nll [t] = lse - logit of the label, or 0 where it is masked
  *
  * A label outside [0, v) is masked: no loss of either kind, no gradient. scale is times
  * ctl[PER_LABEL], by which the host makes up for the step's masked labels.
@@ -31,7 +32,8 @@
 
 /* threads of a row; float4 that each keeps in registers, and in shared memory */
 enum { OM_HEAD_THREADS = 512, OM_HEAD_HELD = 25, OM_HEAD_SHARED = 27 };
-enum { OM_HEAD_LOSSES, OM_HEAD_DLOGIT, OM_HEAD_BOTH };
+enum { OM_HEAD_LOSSES, OM_HEAD_SCORES, OM_HEAD_DLOGIT, OM_HEAD_BOTH };
+#define OM_HEAD_NO_DLOGIT(what) ((what) <= OM_HEAD_SCORES)
 
 #define OM_HEAD_PITCH(v) OM_GEMM_ALIGN8(v) /* of a chunk's rows */
 
@@ -131,7 +133,7 @@ om_head_block(om_head_sum x)
 /*
  * Row blockIdx.x of a chunk's logits z [c, PITCH]. Everything is in powers of two: logits times
  * log2 e. loss [c] gets the token's two losses, lse [c] is written with the losses and read for
- * dlogit.
+ * dlogit; for scores it gets the first of the two.
  *
  * To write dlogit, a thread keeps in registers what it read of the row, all of one of 50,304, as
  * powers of two less its own maximum, which the row's turns into probabilities by one factor. Of
@@ -155,7 +157,7 @@ om_head_row(float scale, float square, const float *z, const int32_t *label, flo
 	uint2 *to = (uint2 *)(dlogit + row * PITCH);
 	const bool has_end = V % 4 && threadIdx.x == N % THREADS;
 
-	if (masked && WHAT != OM_HEAD_LOSSES) {
+	if (masked && !OM_HEAD_NO_DLOGIT(WHAT)) {
 		for (int i = threadIdx.x; i < PITCH / 4; i += THREADS)
 			to[i] = make_uint2(0, 0);
 		if (WHAT == OM_HEAD_BOTH && threadIdx.x == 0)
@@ -217,6 +219,8 @@ om_head_row(float scale, float square, const float *z, const int32_t *label, flo
 			    masked ? make_float2(0, 0) : make_float2(entropy, row_lse * row_lse);
 			if (WHAT == OM_HEAD_LOSSES)
 				lse[row] = row_lse;
+			if (WHAT == OM_HEAD_SCORES)
+				lse[row] = loss[row].x;
 		}
 		shift = all.max;
 		factor *= (1 + 2 * square * row_lse) / all.sum;
@@ -224,7 +228,7 @@ om_head_row(float scale, float square, const float *z, const int32_t *label, flo
 		shift = lse[row] * log2_e;
 		factor *= 1 + 2 * square * lse[row];
 	}
-	if (WHAT == OM_HEAD_LOSSES)
+	if (OM_HEAD_NO_DLOGIT(WHAT))
 		return;
 
 	const float kept = factor * om_exp2(own.max - shift);
@@ -303,9 +307,9 @@ om_head_add(double scale, const float2 *loss, double *sum)
 		om_head_add<t>((scale)*ctl[OM_CTL_PER_LABEL], token, loss);           \
 	}
 
-#define OM_HEAD_LOSS(NAME, t, n, v, c, scale, z)                \
+#define OM_HEAD_LOSS_AS(NAME, t, n, v, c, scale, z, what)       \
 	OM_HEAD_LOGITS(NAME##_logits, OM_HEAD_ROWS(t, c), n, v) \
-	OM_HEAD_ROW(NAME##_row, v, OM_HEAD_LOSSES, scale, z)    \
+	OM_HEAD_ROW(NAME##_row, v, what, scale, z)              \
 	OM_HEAD_ADD(NAME##_add, t, scale)
 
 #define OM_HEAD_LOSS_BWD(NAME, t, n, v, c, scale, z)            \
@@ -349,8 +353,8 @@ om_head_next(int64_t i, int64_t m, int64_t t)
 	NAME##_dw_run(dlogit, x + i * (n), dw, NULL);
 
 /* ws: c*p + 2*t floats */
-#define OM_HEAD_LOSS(NAME, t, n, v, c, scale, z)                                               \
-	OM_HEAD_SIZES(NAME, t, n, v, c, OM_HEAD_LOSSES)                                        \
+#define OM_HEAD_LOSS_AS(NAME, t, n, v, c, scale, z, what)                                      \
+	OM_HEAD_SIZES(NAME, t, n, v, c, what)                                                  \
 	OM_KERNEL(NAME##_add, 1024, 0)                                                         \
 	void NAME(const om_bf16 *x, const om_bf16 *w, const int32_t *label, const double *ctl, \
 	    float *lse, double *loss, void *ws)                                                \
@@ -369,7 +373,7 @@ om_head_next(int64_t i, int64_t m, int64_t t)
 	}                                                                                      \
 	double NAME##_check(uint64_t seed)                                                     \
 	{                                                                                      \
-		return om_head_check(NAME, NULL, NULL, t, n, v, c, scale, z, seed);            \
+		return om_head_check(NAME, NULL, NULL, what, t, n, v, c, scale, z, seed);      \
 	}
 
 /* ws: c*p + c*p/2 floats */
@@ -394,35 +398,36 @@ om_head_next(int64_t i, int64_t m, int64_t t)
 	}                                                                                      \
 	double NAME##_check(uint64_t seed)                                                     \
 	{                                                                                      \
-		return om_head_check(NULL, NAME, NULL, t, n, v, c, scale, z, seed);            \
+		return om_head_check(                                                          \
+		    NULL, NAME, NULL, OM_HEAD_DLOGIT, t, n, v, c, scale, z, seed);             \
 	}
 
 /* ws: c*p + c*p/2 + 2*t floats */
-#define OM_HEAD_LOSS_GRAD(NAME, t, n, v, c, scale, z)                                          \
-	OM_HEAD_SIZES(NAME, t, n, v, c, OM_HEAD_BOTH)                                          \
-	OM_HEAD_DX(NAME##_dx, OM_HEAD_ROWS(t, c), n, v)                                        \
-	OM_HEAD_DW(NAME##_dw, OM_HEAD_ROWS(t, c), n, v)                                        \
-	OM_KERNEL(NAME##_add, 1024, 0)                                                         \
-	void NAME(const om_bf16 *x, const om_bf16 *w, const int32_t *label, const double *ctl, \
-	    double *loss, om_bf16 *dx, float *dw, void *ws)                                    \
-	{                                                                                      \
-		const int64_t m = OM_HEAD_ROWS(t, c);                                          \
-		float *logit = ws, *lse = NULL;                                                \
-		om_bf16 *dlogit = (om_bf16 *)(logit + m * OM_HEAD_PITCH(v));                   \
-		float *losses = (float *)(dlogit + m * OM_HEAD_PITCH(v));                      \
-		for (int64_t i = 0; i < (t); i = om_head_next(i, m, t)) {                      \
-			const int32_t *labels = label + i;                                     \
-			float *token = losses + 2 * i;                                         \
-			NAME##_logits_run(x + i * (n), w, logit, NULL);                        \
-			OM_LAUNCH(NAME##_row, (uint32_t)m, 1, 1, &logit, &labels, &ctl, &lse,  \
-			    &token, &dlogit);                                                  \
-			OM_HEAD_PRODUCTS(NAME, t, n, v)                                        \
-		}                                                                              \
-		OM_LAUNCH(NAME##_add, 1, 1, 1, &losses, &ctl, &loss);                          \
-	}                                                                                      \
-	double NAME##_check(uint64_t seed)                                                     \
-	{                                                                                      \
-		return om_head_check(NULL, NULL, NAME, t, n, v, c, scale, z, seed);            \
+#define OM_HEAD_LOSS_GRAD(NAME, t, n, v, c, scale, z)                                             \
+	OM_HEAD_SIZES(NAME, t, n, v, c, OM_HEAD_BOTH)                                             \
+	OM_HEAD_DX(NAME##_dx, OM_HEAD_ROWS(t, c), n, v)                                           \
+	OM_HEAD_DW(NAME##_dw, OM_HEAD_ROWS(t, c), n, v)                                           \
+	OM_KERNEL(NAME##_add, 1024, 0)                                                            \
+	void NAME(const om_bf16 *x, const om_bf16 *w, const int32_t *label, const double *ctl,    \
+	    double *loss, om_bf16 *dx, float *dw, void *ws)                                       \
+	{                                                                                         \
+		const int64_t m = OM_HEAD_ROWS(t, c);                                             \
+		float *logit = ws, *lse = NULL;                                                   \
+		om_bf16 *dlogit = (om_bf16 *)(logit + m * OM_HEAD_PITCH(v));                      \
+		float *losses = (float *)(dlogit + m * OM_HEAD_PITCH(v));                         \
+		for (int64_t i = 0; i < (t); i = om_head_next(i, m, t)) {                         \
+			const int32_t *labels = label + i;                                        \
+			float *token = losses + 2 * i;                                            \
+			NAME##_logits_run(x + i * (n), w, logit, NULL);                           \
+			OM_LAUNCH(NAME##_row, (uint32_t)m, 1, 1, &logit, &labels, &ctl, &lse,     \
+			    &token, &dlogit);                                                     \
+			OM_HEAD_PRODUCTS(NAME, t, n, v)                                           \
+		}                                                                                 \
+		OM_LAUNCH(NAME##_add, 1, 1, 1, &losses, &ctl, &loss);                             \
+	}                                                                                         \
+	double NAME##_check(uint64_t seed)                                                        \
+	{                                                                                         \
+		return om_head_check(NULL, NULL, NAME, OM_HEAD_BOTH, t, n, v, c, scale, z, seed); \
 	}
 
 /* ---- check ---- */
@@ -445,8 +450,8 @@ enum { OM_HEAD_SAMPLES = 128 };
  * Losses count 1000 times where there are bf16 gradients beside them.
  */
 static __attribute__((noinline, cold, unused)) double
-om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_fn *grad, int64_t t,
-    int64_t n, int64_t v, int64_t c, double scale, double z, uint64_t seed)
+om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_fn *grad, int what,
+    int64_t t, int64_t n, int64_t v, int64_t c, double scale, double z, uint64_t seed)
 {
 	const int64_t m = t < c ? t : c, p = OM_HEAD_PITCH(v), room = 3 + 200000000 / (n * v);
 	const double size = exp2(floor(log2(2 / sqrt((double)n)))); /* logits of a few units */
@@ -549,7 +554,8 @@ om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_
 	}
 	om_check_read(lse, d_lse, (size_t)t * 4);
 	for (int64_t a = 0; fwd && a < live; a++)
-		om_err_add(&elog, (double)lse[o.token[a]], o.lse[a]);
+		om_err_add(
+		    &elog, (double)lse[o.token[a]], what == OM_HEAD_SCORES ? o.nll[a] : o.lse[a]);
 	for (int64_t i = 0; fwd && i < t; i++)
 		wrong |= !isfinite(lse[i]);
 	if (fwd)
@@ -563,6 +569,7 @@ om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_
 	free(o.label);
 	free(o.prob);
 	free(o.lse);
+	free(o.nll);
 	free(few);
 	free(all);
 	free(lse);
@@ -574,5 +581,11 @@ om_head_check(om_head_loss_fn *fwd, om_head_loss_bwd_fn *bwd, om_head_loss_grad_
 	    (grad ? 1000 : 1) * fmax(om_err_value(&eloss), om_err_value(&esquare)));
 }
 
-#endif
+#endif /* host */
+
+#define OM_HEAD_LOSS(NAME, t, n, v, c, scale, z) \
+	OM_HEAD_LOSS_AS(NAME, t, n, v, c, scale, z, OM_HEAD_LOSSES)
+#define OM_HEAD_SCORE(NAME, t, n, v, c, scale) \
+	OM_HEAD_LOSS_AS(NAME, t, n, v, c, scale, 0.0, OM_HEAD_SCORES)
+
 #endif

@@ -34,6 +34,7 @@ static const double tolerance = OM_DOUBLE ? 1e-11 : 2e-5;
 	X(OM_EMBED_BWD, embed_bwd_##t##_##n##_##v, t, n, v)
 #define HEAD(X, t, n, v, c, z)                                                             \
 	X(OM_HEAD_LOSS, head_loss_##t##_##n##_##v##_##c, t, n, v, c, 1.0 / (t), z)         \
+	X(OM_HEAD_SCORE, head_score_##t##_##n##_##v##_##c, t, n, v, c, 1.0 / (t))          \
 	X(OM_HEAD_LOSS_BWD, head_loss_bwd_##t##_##n##_##v##_##c, t, n, v, c, 1.0 / (t), z) \
 	X(OM_HEAD_LOSS_GRAD, head_loss_grad_##t##_##n##_##v##_##c, t, n, v, c, 1.0 / (t), z)
 #define RMSNORM(X, m, h, n, c)                                        \

@@ -92,6 +92,17 @@ done
 diff -r "$work/one.back" "$work/pp2ep2.back"
 is "the same import" $?
 
+# the same numbers of one checkpoint, whichever trainer measures it
+python3 tests/parallel/evals.py make "$work/data" "$work"
+measure() { # WHAT NAME: of text whole or documents, of its own checkpoint or the one that is named
+	timeout 100 "$work/$2/trainer" eval "$work/run.yaml" "$work/${3:-$2}.ckpt/step-000020" log.metrics="$work/$2.eval" \
+		checkpoint.dir="$work" data.cut_labels=true eval.sets.text.paths="$work/$1.txt" eval.sets.quiz.questions="$work/$1.jsonl" >"$work/eval.out" 2>&1
+	is "$2 measures $1: $(tail -n 1 "$work/eval.out")" $?
+}
+for t in one dp2 pp2ep2; do measure whole $t one; done
+python3 tests/parallel/evals.py compare "$work/one.eval" "$work/dp2.eval" "$work/pp2ep2.eval"
+is "the same numbers under all layouts, and of questions those of their text" $?
+
 # rows that no rank has room for: the same ones are cut wherever the layers are; of masked documents, too
 build cut -D data=2 -D expert=2 -D capacity=0.75 -D documents=mask
 OM_POISON=1 train cut
@@ -139,6 +150,9 @@ known=
 base sparse -D experts=64 -D k=1 -D documents=mask
 tolerance=1e-4 # Adam makes much of the gradient of a token or two
 layout ep2sparse sparse -D data=2 -D expert=2 -D experts=64 -D k=1 -D documents=mask
+for t in sparse ep2sparse; do measure documents $t sparse; done
+python3 tests/parallel/evals.py compare "$work/sparse.eval" "$work/ep2sparse.eval"
+is "choices that share sequences by documents: the same numbers" $?
 tr ',{}' '\n\n\n' <"$work/ep2sparse.jsonl" | awk '/"dead"/ { n += $2 } END { exit n == 0 }'
 is "some experts have no token in a step" $?
 known="-D score=sigmoid -D shared=48"

@@ -91,6 +91,8 @@ def metrics(paths):
             for layer in line.pop("moe", []):
                 of = "layer %02d/" % layer.pop("layer")
                 seen.update({(of + key, step): x for key, x in layer.items()})
+            for name, of in line.pop("eval", {}).items():
+                seen.update({("eval/%s/%s" % (name, key), step): x for key, x in of.items()})
             seen.update({(key, step): x for key, x in line.items()})
     return seen
 

@@ -1238,37 +1238,43 @@ says "eval" 0 "$(grep -o 'eval: step 30, loss .* in' J.out)" "$S" eval run.yaml 
 [ "$(grep -c '^eval: ' J.out)" = 5 ] && ok || fail "eval.every=7 of 30 steps is not 5 evaluations"
 says "eval of an older one" 0 "$(grep -o 'eval: step 21, loss .* in' J.out)" "$S" eval run.yaml \
 	checkpoint.resume=J/step-000021 eval.paths=held.txt steps=5 data.paths=none
+cat >bigram.py <<'PY'
+# the bigram model in doubles: of a checkpoint, the loss of a label behind a token
+import json, math, struct
+def model(d):
+  index, D, known = json.load(open(d + "/index.json"))["tensors"], 8, {}
+  def tensor(name):
+    f = open(d + "/" + index[name]["file"], "rb")
+    size = struct.unpack("<Q", f.read(8))[0]
+    a, b = json.loads(f.read(size))[name]["data_offsets"]
+    f.seek(8 + size + a)
+    return struct.unpack("<%df" % ((b - a) // 4), f.read(b - a))
+  emb, head = tensor("model.embed_tokens.weight"), tensor("lm_head.weight")
+  norm = [tensor("model.layers.%d.norm.weight" % l) for l in range(2)]
+  mat = [[tensor("model.layers.%d.mlp.experts.%d.weight" % (l, e)) for e in range(2)] for l in range(2)]
+  def loss(t, label):
+    if t not in known:
+      x = emb[t * D:t * D + D]
+      for l in range(2):
+        y = [norm[l][i] * x[i] for i in range(D)]
+        x = [x[i] + sum(mat[l][t % 2][i * D + j] * y[j] for j in range(D)) for i in range(D)]
+      z = [sum(a * b for a, b in zip(head[v * D:v * D + D], x)) for v in range(256)]
+      known[t] = z, math.log(sum(map(math.exp, z)))
+    return known[t][1] - known[t][0][label]
+  return loss
+PY
 cat >eval.py <<'PY'
-# the bigram model in doubles, from its checkpoint, on what the trainer says it evaluated
-import json, math, struct, sys
-d, n = sys.argv[1], int(sys.argv[3])
-index = json.load(open(d + "/index.json"))["tensors"]
-def tensor(name):
-  f = open(d + "/" + index[name]["file"], "rb")
-  size = struct.unpack("<Q", f.read(8))[0]
-  a, b = json.loads(f.read(size))[name]["data_offsets"]
-  f.seek(8 + size + a)
-  return struct.unpack("<%df" % ((b - a) // 4), f.read(b - a))
-emb, head, D = tensor("model.embed_tokens.weight"), tensor("lm_head.weight"), 8
-norm = [tensor("model.layers.%d.norm.weight" % l) for l in range(2)]
-mat = [[tensor("model.layers.%d.mlp.experts.%d.weight" % (l, e)) for e in range(2)] for l in range(2)]
+# what a checkpoint's loss is, beside what the trainer says
+import json, math, sys, bigram
+loss, n = bigram.model(sys.argv[1]), 16 * int(sys.argv[3])
 text = open(sys.argv[2], "rb").read()
-total, lse = 0, {}
-for t, label in list(zip(text, text[1:]))[:16 * n]:
-  if t not in lse:
-    x = emb[t * D:t * D + D]
-    for l in range(2):
-      y = [norm[l][i] * x[i] for i in range(D)]
-      x = [x[i] + sum(mat[l][t % 2][i * D + j] * y[j] for j in range(D)) for i in range(D)]
-    z = [sum(a * b for a, b in zip(head[v * D:v * D + D], x)) for v in range(256)]
-    lse[t] = z, math.log(sum(map(math.exp, z)))
-  total += lse[t][1] - lse[t][0][label]
-rows = [json.loads(l) for l in open(sys.argv[4])]
-row = [r for r in rows if "eval_loss" in r and r["step"] == int(sys.argv[5])][-1]
-assert set(row) == {"step", "eval_loss", "eval_perplexity", "eval_tokens"}
-assert row["eval_tokens"] == 16 * n, row
-assert abs(row["eval_loss"] - total / (16 * n)) < 1e-6, (row, total / (16 * n))
+mean = sum(loss(t, label) for t, label in list(zip(text, text[1:]))[:n]) / n
+row = [r for r in map(json.loads, open(sys.argv[4])) if "eval_loss" in r and r["step"] == int(sys.argv[5])][-1]
+assert set(row) == {"step", "eval_loss", "eval_perplexity", "eval_bits_per_byte", "eval_tokens"}
+assert row["eval_tokens"] == n, row
+assert abs(row["eval_loss"] - mean) < 1e-6, (row, mean)
 assert abs(row["eval_perplexity"] / math.exp(row["eval_loss"]) - 1) < 1e-8
+assert abs(row["eval_bits_per_byte"] * math.log(2) - row["eval_loss"]) < 1e-8
 PY
 check "all 31 sequences count, and no padding" python3 eval.py J/step-000030 held.txt 31 J.jsonl 30
 check "metrics' lines are in order" python3 -c 'import json
@@ -1314,6 +1320,7 @@ wait $pid
 status=$?
 [ $status = 3 ] && grep -q '^stopped: step .*, checkpoint R/step-' C.out && ok ||
 	{ fail "SIGTERM within an evaluation: status $status"; tail -3 C.out; }
+. "$root/tests/runtime/quiz.sh"
 
 # ---- schedules -----------------------------------------------------------------------------------------------------
 rates() { rm -f L.jsonl; "$T" train run.yaml log.metrics=L.jsonl "$@" >/dev/null &&
@@ -1688,6 +1695,19 @@ says "generate: no such tokenizer" 1 "wide: rank 0, generate: none.json: No such
 	"$work/wide" generate --checkpoint WD --prompt a --tokenizer none.json
 says "generate: a full prompt by a tokenizer" 1 "the prompt has 16 tokens, the model's sequence_length is 16" \
 	"$work/wide" generate --checkpoint WD --prompt "0 0 0 0 0 0 0 0" --tokenizer "$fixtures/llama3.json"
+cat >text.jsonl <<'Q'
+{"context": "hi", "choices": ["h<|eot_id|>", "i"], "answer": 0}
+{"context": "i", "choices": ["hi", "ih", "h"], "answer": 1}
+Q
+cat >ids.jsonl <<'Q'
+{"context": [641, 71, 72], "choices": [[71, 643], [72]], "answer": 0, "bytes": [11, 1]}
+{"context": [641, 72], "choices": [[71, 72], [72, 71], [71]], "answer": 1}
+Q
+check "questions by a tokenizer, and their tokens" sh -c "for q in text ids; do $work/wide eval wide.yaml log.metrics=\$q.m \
+	eval.sets.quiz.questions=\$q.jsonl || exit 1; done && cmp text.m ids.m && grep -q accuracy_bytes text.m"
+says "bits of a byte by a tokenizer" 0 " bits a byte, " "$work/wide" eval wide.yaml eval.paths=wide.u32
+says "and none without" 1 "context is text, and this model's 100,352 tokens are not bytes; set data.tokenizer, or give lists of tokens" \
+	"$work/wide" eval wide.yaml data.tokenizer= eval.sets.quiz.questions=text.jsonl
 says "no decode program" 1 "bigram: rank 0, generate: this trainer has no decode program: there are no kernels of it \
 for target cpu;" env OM_TEST_NODECODE=1 "$S" generate --prompt a
 says "generate to a full disk" 1 "output: cannot be written" sh -c "$S generate --checkpoint YF --prompt a >/dev/full"

@@ -78,9 +78,10 @@ enum {
 #define CTL_OFF (STAT_OFF + STAT_BYTES)
 #define TOK_OFF (CTL_OFF + 8 * OM_N_CTL)
 #define LAB_OFF (TOK_OFF + T * 4)
-#define X_OFF ((LAB_OFF + T * 4 + 63) / 64 * 64) /* real[L + 1][T][D] */
-#define ONE_OFF (X_OFF + (L + 1) * T * D * R)    /* decode: token, position, logits [V] */
-#define END (ONE_OFF + 8 + V * R)
+#define X_OFF ((LAB_OFF + T * 4 + 63) / 64 * 64)         /* real[L + 1][T][D] */
+#define ONE_OFF (X_OFF + (L + 1) * T * D * R)            /* decode: token, position, logits [V] */
+#define SCORE_OFF ((ONE_OFF + 8 + V * R + 63) / 64 * 64) /* real[T] */
+#define END (SCORE_OFF + T * R)
 
 #define PARAM(str, p, n, d0, d1, nd, lay, nl, ex, one, grp, b)                                   \
 	{                                                                                        \
@@ -197,6 +198,7 @@ losses(unsigned char *arena, bool train)
 	const int32_t *tok = (const int32_t *)(arena + TOK_OFF),
 		      *lab = (const int32_t *)(arena + LAB_OFF);
 	double *loss = (double *)(arena + STAT_OFF), since = om_now();
+	real *score = (real *)(arena + SCORE_OFF);
 	const double weight = ((const double *)(arena + CTL_OFF))[OM_PER_LABEL];
 
 	for (int t = 0; t < T; t++) {
@@ -231,8 +233,10 @@ losses(unsigned char *arena, bool train)
 			sum += exp(z);
 			own = v == lab[t] ? z : own;
 		}
+		score[t] = 0;
 		if (lab[t] < 0 || lab[t] >= V)
 			continue;
+		score[t] = (real)(log(sum) - own);
 		loss[0] += weight * (log(sum) - own) / (GLOBAL * S);
 		loss[1] += weight * log(sum) * log(sum) / (GLOBAL * S);
 	}
@@ -461,6 +465,7 @@ main(int argc, char **argv)
 		.zero = zero,
 		.pass = { forward, backward },
 		.eval = eval,
+		.score_off = SCORE_OFF,
 		.update = update,
 		.decode = env("OM_TEST_NODECODE") ? NULL : decode,
 		.decode_token_off = ONE_OFF,

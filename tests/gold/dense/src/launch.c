@@ -11,7 +11,7 @@ enum { OP_rope_table_4x4x0, OP_embed_4x8x32, OP_embed_bwd_4x8x32, OP_rmsnorm_4x1
     OP_linear_dw_4x12x8, OP_linear_dw_4x12x8_store, OP_rmsnorm_bwd_4x1x8,
     OP_rmsnorm_bwd_4x1x8_store, OP_linear_dx_4x8x8, OP_linear_dw_4x8x8, OP_linear_dw_4x8x8_store,
     OP_attention_bwd_1x4x2x2x4x4, OP_rope_bwd_1x4x2x4, OP_head_loss_grad_4x8x32, OP_sumsq_1280,
-    OP_clip, OP_adamw_1088, OP_adamw_192, OP_head_loss_4x8x32, OP_embed_1x8x32, OP_rmsnorm_1x1x8,
+    OP_clip, OP_adamw_1088, OP_adamw_192, OP_head_score_4x8x32, OP_embed_1x8x32, OP_rmsnorm_1x1x8,
     OP_linear_3_1x8x8x8x8, OP_rope_at_4x2x4, OP_attention_at_4x2x2x4x4, OP_linear_1x8x8, OP_add_1x8,
     OP_linear_2_1x12x12x8, OP_glu_1x12x0, OP_linear_1x8x12, OP_logits_1x32x8, };
 
@@ -81,10 +81,10 @@ LAUNCH(adamw_1088,
 LAUNCH(adamw_192,
     (const float *g, const double *ctl, float *w, float *m, float *v),
     (g, ctl, w, m, v))
-LAUNCH(head_loss_4x8x32,
-    (const float *x, const float *w, const int32_t *label, const double *ctl, float *lse,
+LAUNCH(head_score_4x8x32,
+    (const float *x, const float *w, const int32_t *label, const double *ctl, float *nll,
     double *loss, float *ws),
-    (x, w, label, ctl, lse, loss, ws))
+    (x, w, label, ctl, nll, loss, ws))
 LAUNCH(embed_1x8x32, (const int32_t *tok, const float *w, float *x), (tok, w, x))
 LAUNCH(rmsnorm_1x1x8, (const float *x, const float *w, float *y, float *r), (x, w, y, r))
 LAUNCH(linear_3_1x8x8x8x8,
@@ -169,8 +169,8 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .check = om_k_adamw_1088_check, .tolerance = OM_TOLERANCE },
 	[OP_adamw_192] = { .name = "adamw_192", .flops = 0.0, .bytes = 5448.0,
 	    .check = om_k_adamw_192_check, .tolerance = OM_TOLERANCE },
-	[OP_head_loss_4x8x32] = { .name = "head_loss_4x8x32", .flops = 2048.0, .bytes = 1288.0,
-	    .check = om_k_head_loss_4x8x32_check, .tolerance = OM_TOLERANCE },
+	[OP_head_score_4x8x32] = { .name = "head_score_4x8x32", .flops = 2048.0, .bytes = 1288.0,
+	    .check = om_k_head_score_4x8x32_check, .tolerance = OM_TOLERANCE },
 	[OP_embed_1x8x32] = { .name = "embed_1x8x32", .flops = 0.0, .bytes = 1060.0,
 	    .check = om_k_embed_1x8x32_check, .tolerance = OM_TOLERANCE },
 	[OP_rmsnorm_1x1x8] = { .name = "rmsnorm_1x1x8", .flops = 0.0, .bytes = 100.0,

@@ -79,9 +79,9 @@ void launch_clip(const double *loss, double *ctl);
 /* adamw_N: g[n] ctl[9], gives +w[n] +m[n] +v[n] */
 void launch_adamw_1088(const float *g, const double *ctl, float *w, float *m, float *v);
 void launch_adamw_192(const float *g, const double *ctl, float *w, float *m, float *v);
-/* head_loss_TxNxV: x[t,n] w[v,n] label[t] ctl[9], gives lse[t] +loss[2] */
-void launch_head_loss_4x8x32(const float *x, const float *w, const int32_t *label,
-    const double *ctl, float *lse, double *loss, float *ws);
+/* head_score_TxNxV: x[t,n] w[v,n] label[t] ctl[9], gives nll[t] +loss[2] */
+void launch_head_score_4x8x32(const float *x, const float *w, const int32_t *label,
+    const double *ctl, float *nll, double *loss, float *ws);
 /* rope_at_SxHxD: x[1,h*d] tab[s,d] pos[1], gives y[1,h*d] */
 void launch_rope_at_4x2x4(const float *x, const float *tab, const int32_t *pos, float *y);
 /* attention_at_SxHxGxDxW: q[1,h*d] k[1,g*d] v[1,g*d] pos[1],

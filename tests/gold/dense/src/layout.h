@@ -235,7 +235,7 @@
 #define OM_OFF_dense_d_attn_in_5 27904 /* fp32[4,8] 128 B */
 #define OM_OFF_dense_d_x 27904 /* fp32[4,8] 128 B */
 #define OM_OFF_eval_in 43264 /* fp32[4,8] 128 B */
-#define OM_OFF_eval_logits_lse 43520 /* fp32[4] 16 B */
+#define OM_OFF_eval_score 43520 /* fp32[4] 16 B */
 
 /* workspaces of kernels, in the scratch region */
 #define OM_WS_dense_backward_rmsnorm_bwd 256 /* 512 B */
@@ -243,7 +243,7 @@
 #define OM_WS_dense_backward_rmsnorm_bwd_2 256 /* 512 B */
 #define OM_WS_head_backward_head_loss_grad 256 /* 16.0 KiB */
 #define OM_WS_head_backward_rmsnorm_bwd 256 /* 512 B */
-#define OM_WS_eval_forward_head_loss 256 /* 16.0 KiB */
+#define OM_WS_eval_forward_head_score 256 /* 16.0 KiB */
 #define OM_WS_decode_dense_forward_attention_at 1280 /* 32 B */
 
 _Static_assert(OM_INPUT + OM_INPUT_BYTES <= OM_STAT, "input reach into statistics");

@@ -240,6 +240,7 @@ const struct om_model om_models[1] = {
 		.pass = { om_forward, om_backward, },
 		.eval = om_evaluate,
 		.update = om_update,
+		.score_off = OM_OFF_eval_score,
 		.decode = om_decode,
 		.decode_token_off = OM_OFF_decode_embed_token,
 		.decode_position_off = OM_OFF_decode_embed_position,

@@ -172,9 +172,9 @@ eval_forward(unsigned char *arena, int slot)
 	/* rmsnorm: in fp32[4,8], in_rms fp32[4], dense.lua:4 */
 	launch_rmsnorm_4x1x8(STREAM(slot, OM_N_LAYERS), ONE(head_norm), ONE(eval_in),
 	    ONE(eval_in_rms));
-	/* head_loss: logits_lse fp32[4], +loss fp64[2], dense.lua:4 */
-	launch_head_loss_4x8x32(ONE(eval_in), ONE(head_w), ONE(embed_labels), ONE(embed_ctl),
-	    ONE(eval_logits_lse), ONE(head_loss), WORKSPACE(eval_forward_head_loss));
+	/* head_score: score fp32[4], +loss fp64[2], dense.lua:4 */
+	launch_head_score_4x8x32(ONE(eval_in), ONE(head_w), ONE(embed_labels), ONE(embed_ctl),
+	    ONE(eval_score), ONE(head_loss), WORKSPACE(eval_forward_head_score));
 }
 
 static void

@@ -9,5 +9,5 @@
 /* head: 1 call a pass */
 OM_HEAD_LOSS_GRAD(om_k_head_loss_grad_4x8x32, 4, 8, 32, 128, 0.125, 0.0001)
 
-/* head_loss_TxNxV: x[t,n] w[v,n] label[t] ctl[9], gives lse[t] +loss[2] */
-OM_HEAD_LOSS(om_k_head_loss_4x8x32, 4, 8, 32, 128, 0.125, 0.0001) /* eval: 1 call a pass */
+/* head_score_TxNxV: x[t,n] w[v,n] label[t] ctl[9], gives nll[t] +loss[2] */
+OM_HEAD_SCORE(om_k_head_score_4x8x32, 4, 8, 32, 128, 0.125) /* eval: 1 call a pass */

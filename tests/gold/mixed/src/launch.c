@@ -28,7 +28,7 @@ enum { OP_rope_table_4x4x0, OP_embed_4x8x32, OP_embed_bwd_4x8x32, OP_rmsnorm_4x1
     OP_glu_routed_bwd_4x3x6x0, OP_grouped_dx_12x12x6x8, OP_grouped_dw_12x12x6x8,
     OP_grouped_dw_12x12x6x8_store, OP_add_12x8, OP_route_bwd_4x12x3x1x0x1x1x1, OP_gate_dx_4x12x8,
     OP_gate_dw_4x12x8, OP_gate_dw_4x12x8_store, OP_head_loss_grad_4x8x32, OP_sumsq_7872, OP_clip,
-    OP_adamw_5888, OP_adamw_1984, OP_bias_update_12x12, OP_head_loss_4x8x32, OP_embed_1x8x32,
+    OP_adamw_5888, OP_adamw_1984, OP_bias_update_12x12, OP_head_score_4x8x32, OP_embed_1x8x32,
     OP_rmsnorm_1x1x8, OP_linear_3_1x16x8x8x8, OP_rmsnorm_1x4x4, OP_rmsnorm_1x2x4,
     OP_attention_at_4x4x2x4x4, OP_linear_1x8x16, OP_add_1x8, OP_linear_2_1x12x12x8, OP_glu_1x12x0,
     OP_linear_1x8x12, OP_rope_at_4x4x4, OP_rope_at_4x2x4, OP_attention_at_4x4x2x4x3, OP_gate_1x4x8,
@@ -257,10 +257,10 @@ LAUNCH(adamw_1984,
     (const double *g, const double *ctl, double *w, double *m, double *v),
     (g, ctl, w, m, v))
 LAUNCH(bias_update_12x12, (const int64_t *load, const double *ctl, double *b), (load, ctl, b))
-LAUNCH(head_loss_4x8x32,
-    (const double *x, const double *w, const int32_t *label, const double *ctl, double *lse,
+LAUNCH(head_score_4x8x32,
+    (const double *x, const double *w, const int32_t *label, const double *ctl, double *nll,
     double *loss, double *ws),
-    (x, w, label, ctl, lse, loss, ws))
+    (x, w, label, ctl, nll, loss, ws))
 LAUNCH(embed_1x8x32, (const int32_t *tok, const double *w, double *x), (tok, w, x))
 LAUNCH(rmsnorm_1x1x8, (const double *x, const double *w, double *y, double *r), (x, w, y, r))
 LAUNCH(linear_3_1x16x8x8x8,
@@ -554,8 +554,8 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .check = om_k_adamw_1984_check, .tolerance = OM_TOLERANCE },
 	[OP_bias_update_12x12] = { .name = "bias_update_12x12", .flops = 0.0, .bytes = 360.0,
 	    .check = om_k_bias_update_12x12_check, .tolerance = OM_TOLERANCE },
-	[OP_head_loss_4x8x32] = { .name = "head_loss_4x8x32", .flops = 2048.0, .bytes = 2456.0,
-	    .check = om_k_head_loss_4x8x32_check, .tolerance = OM_TOLERANCE },
+	[OP_head_score_4x8x32] = { .name = "head_score_4x8x32", .flops = 2048.0, .bytes = 2456.0,
+	    .check = om_k_head_score_4x8x32_check, .tolerance = OM_TOLERANCE },
 	[OP_embed_1x8x32] = { .name = "embed_1x8x32", .flops = 0.0, .bytes = 2116.0,
 	    .check = om_k_embed_1x8x32_check, .tolerance = OM_TOLERANCE },
 	[OP_rmsnorm_1x1x8] = { .name = "rmsnorm_1x1x8", .flops = 0.0, .bytes = 200.0,

@@ -218,9 +218,9 @@ void launch_adamw_5888(const double *g, const double *ctl, double *w, double *m,
 void launch_adamw_1984(const double *g, const double *ctl, double *w, double *m, double *v);
 /* bias_update_NxE: load[n] ctl[9], gives +b[n] */
 void launch_bias_update_12x12(const int64_t *load, const double *ctl, double *b);
-/* head_loss_TxNxV: x[t,n] w[v,n] label[t] ctl[9], gives lse[t] +loss[2] */
-void launch_head_loss_4x8x32(const double *x, const double *w, const int32_t *label,
-    const double *ctl, double *lse, double *loss, double *ws);
+/* head_score_TxNxV: x[t,n] w[v,n] label[t] ctl[9], gives nll[t] +loss[2] */
+void launch_head_score_4x8x32(const double *x, const double *w, const int32_t *label,
+    const double *ctl, double *nll, double *loss, double *ws);
 /* attention_at_SxHxGxDxW: q[1,h*d] k[1,g*d] v[1,g*d] pos[1],
  * gives o[1,h*d] +kc[s,g*d] +vc[s,g*d] */
 void launch_attention_at_4x4x2x4x4(const double *q, const double *k, const double *v,

@@ -897,7 +897,7 @@
 #define OM_OFF_moe2_re_ffn_in_rms 300544 /* fp64[4] 32 B */
 #define OM_OFF_moe2_re_ffn_normed_rms 300800 /* fp64[4] 32 B */
 #define OM_OFF_eval_in 322048 /* fp64[4,8] 256 B */
-#define OM_OFF_eval_logits_lse 322304 /* fp64[4] 32 B */
+#define OM_OFF_eval_score 322304 /* fp64[4] 32 B */
 
 /* workspaces of kernels, in the scratch region */
 #define OM_WS_dense_backward_rmsnorm_bwd 256 /* 1.00 KiB */
@@ -923,7 +923,7 @@
 #define OM_WS_moe2_backward_rmsnorm_bwd_6 256 /* 1.00 KiB */
 #define OM_WS_head_backward_head_loss_grad 256 /* 32.0 KiB */
 #define OM_WS_head_backward_rmsnorm_bwd 256 /* 1.00 KiB */
-#define OM_WS_eval_forward_head_loss 256 /* 32.0 KiB */
+#define OM_WS_eval_forward_head_score 256 /* 32.0 KiB */
 #define OM_WS_decode_dense_forward_attention_at 768 /* 128 B */
 #define OM_WS_decode_moe_forward_attention_at 768 /* 128 B */
 #define OM_WS_decode_moe2_forward_attention_at 768 /* 128 B */

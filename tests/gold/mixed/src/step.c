@@ -677,10 +677,9 @@ eval_forward(unsigned char *arena, int slot)
 	/* rmsnorm: in fp64[4,8], in_rms fp64[4], mixed.lua:6 */
 	launch_rmsnorm_4x1x8(STREAM(slot, OM_N_LAYERS), ONE(head_norm), ONE(eval_in),
 	    ONE(eval_in_rms));
-	/* head_loss: logits_lse fp64[4], +loss fp64[2], mixed.lua:24 */
-	launch_head_loss_4x8x32(ONE(eval_in), ONE(embed_tokens_w), ONE(embed_labels),
-	    ONE(embed_ctl), ONE(eval_logits_lse), ONE(head_loss),
-	    WORKSPACE(eval_forward_head_loss));
+	/* head_score: score fp64[4], +loss fp64[2], mixed.lua:24 */
+	launch_head_score_4x8x32(ONE(eval_in), ONE(embed_tokens_w), ONE(embed_labels),
+	    ONE(embed_ctl), ONE(eval_score), ONE(head_loss), WORKSPACE(eval_forward_head_score));
 }
 
 static void

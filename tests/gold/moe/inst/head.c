@@ -8,5 +8,5 @@
 /* head_loss_grad_TxNxV: x[t,n] w[v,n] label[t] ctl[9], gives +loss[2] dx[t,n] +dw[v,n] */
 OM_HEAD_LOSS_GRAD(om_k_head_loss_grad_8x8x32, 8, 8, 32, 128, 0.0625, 0.0) /* head: 1 call a pass */
 
-/* head_loss_TxNxV: x[t,n] w[v,n] label[t] ctl[9], gives lse[t] +loss[2] */
-OM_HEAD_LOSS(om_k_head_loss_8x8x32, 8, 8, 32, 128, 0.0625, 0.0) /* eval: 1 call a pass */
+/* head_score_TxNxV: x[t,n] w[v,n] label[t] ctl[9], gives nll[t] +loss[2] */
+OM_HEAD_SCORE(om_k_head_score_8x8x32, 8, 8, 32, 128, 0.0625) /* eval: 1 call a pass */

@@ -14,7 +14,7 @@ enum { OP_rope_table_4x4x0, OP_embed_8x8x32, OP_embed_bwd_8x8x32, OP_rmsnorm_8x1
     OP_gate_dw_8x4x8, OP_gate_dw_8x4x8_store, OP_rmsnorm_bwd_8x1x8, OP_rmsnorm_bwd_8x1x8_store,
     OP_linear_dx_8x8x8, OP_linear_dw_8x8x8, OP_linear_dw_8x8x8_store, OP_attention_bwd_2x4x2x2x4x4,
     OP_rope_bwd_2x4x2x4, OP_head_loss_grad_8x8x32, OP_sumsq_4032, OP_clip, OP_adamw_3008,
-    OP_adamw_832, OP_adamw_192, OP_head_loss_8x8x32, OP_embed_1x8x32, OP_rmsnorm_1x1x8,
+    OP_adamw_832, OP_adamw_192, OP_head_score_8x8x32, OP_embed_1x8x32, OP_rmsnorm_1x1x8,
     OP_linear_3_1x8x8x8x8, OP_rope_at_4x2x4, OP_attention_at_4x2x2x4x4, OP_linear_1x8x8, OP_add_1x8,
     OP_gate_1x4x8, OP_route_1x4x2x0x0x1x1x1, OP_route_map_1x4x2x1, OP_dispatch_1x2x8,
     OP_grouped_2_2x4x6x8, OP_glu_routed_1x2x6x0, OP_grouped_2x4x8x6, OP_combine_1x2x8,
@@ -130,10 +130,10 @@ LAUNCH(adamw_832,
 LAUNCH(adamw_192,
     (const float *g, const double *ctl, float *w, float *m, float *v),
     (g, ctl, w, m, v))
-LAUNCH(head_loss_8x8x32,
-    (const float *x, const float *w, const int32_t *label, const double *ctl, float *lse,
+LAUNCH(head_score_8x8x32,
+    (const float *x, const float *w, const int32_t *label, const double *ctl, float *nll,
     double *loss, float *ws),
-    (x, w, label, ctl, lse, loss, ws))
+    (x, w, label, ctl, nll, loss, ws))
 LAUNCH(embed_1x8x32, (const int32_t *tok, const float *w, float *x), (tok, w, x))
 LAUNCH(rmsnorm_1x1x8, (const float *x, const float *w, float *y, float *r), (x, w, y, r))
 LAUNCH(linear_3_1x8x8x8x8,
@@ -264,8 +264,8 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .check = om_k_adamw_832_check, .tolerance = OM_TOLERANCE },
 	[OP_adamw_192] = { .name = "adamw_192", .flops = 0.0, .bytes = 5448.0,
 	    .check = om_k_adamw_192_check, .tolerance = OM_TOLERANCE },
-	[OP_head_loss_8x8x32] = { .name = "head_loss_8x8x32", .flops = 4096.0, .bytes = 1448.0,
-	    .check = om_k_head_loss_8x8x32_check, .tolerance = OM_TOLERANCE },
+	[OP_head_score_8x8x32] = { .name = "head_score_8x8x32", .flops = 4096.0, .bytes = 1448.0,
+	    .check = om_k_head_score_8x8x32_check, .tolerance = OM_TOLERANCE },
 	[OP_embed_1x8x32] = { .name = "embed_1x8x32", .flops = 0.0, .bytes = 1060.0,
 	    .check = om_k_embed_1x8x32_check, .tolerance = OM_TOLERANCE },
 	[OP_rmsnorm_1x1x8] = { .name = "rmsnorm_1x1x8", .flops = 0.0, .bytes = 100.0,

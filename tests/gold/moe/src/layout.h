@@ -315,7 +315,7 @@
 #define OM_OFF_decode_moe_row 94208 /* int32[1,2] 8 B */
 #define OM_OFF_decode_moe_src 94464 /* int32[2] 8 B */
 #define OM_OFF_eval_in 108800 /* fp32[8,8] 256 B */
-#define OM_OFF_eval_logits_lse 109056 /* fp32[8] 32 B */
+#define OM_OFF_eval_score 109056 /* fp32[8] 32 B */
 
 /* workspaces of kernels, in the scratch region */
 #define OM_WS_moe_backward_rmsnorm_bwd 256 /* 512 B */
@@ -325,7 +325,7 @@
 #define OM_WS_moe_backward_rmsnorm_bwd_4 256 /* 512 B */
 #define OM_WS_head_backward_head_loss_grad 256 /* 16.0 KiB */
 #define OM_WS_head_backward_rmsnorm_bwd 256 /* 512 B */
-#define OM_WS_eval_forward_head_loss 256 /* 16.0 KiB */
+#define OM_WS_eval_forward_head_score 256 /* 16.0 KiB */
 #define OM_WS_decode_moe_forward_attention_at 1280 /* 32 B */
 
 _Static_assert(OM_INPUT + OM_INPUT_BYTES <= OM_STAT, "input reach into statistics");
