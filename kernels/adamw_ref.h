@@ -93,8 +93,9 @@ om_bias_ref(const int64_t *load, int64_t i, int64_t e, double gamma)
 struct om_clip_ref {
 	double norm, loss, loss_limit, norm_limit;
 	bool skip;
+	double coef; /* by which sums are less than these, in ctl[COEF]: 1 or 4 */
 };
-enum { OM_CLIP_REFS = 11 };
+enum { OM_CLIP_REFS = 14 };
 
 /* Norms above max and below, then every reason to skip; limits may be reached. unit: above 1. */
 static inline void
@@ -102,17 +103,20 @@ om_clip_refs(double max, double unit, struct om_clip_ref *x)
 {
 	const double size = max > 0 ? max : 1;
 	const struct om_clip_ref all[OM_CLIP_REFS] = {
-		{ size * unit, unit, INFINITY, INFINITY, false },
-		{ size / unit, unit, INFINITY, INFINITY, false },
-		{ size, unit, unit, size, false },
-		{ size, -unit, 0, 2 * size, false },
-		{ size, unit, 0.999 * unit, INFINITY, true },
-		{ size, unit, INFINITY, 0.999 * size, true },
-		{ size, NAN, INFINITY, INFINITY, true },
-		{ size, INFINITY, INFINITY, INFINITY, true },
-		{ size, -INFINITY, INFINITY, INFINITY, true },
-		{ NAN, unit, INFINITY, INFINITY, true },
-		{ INFINITY, unit, INFINITY, INFINITY, true },
+		{ size * unit, unit, INFINITY, INFINITY, false, 1 },
+		{ size / unit, unit, INFINITY, INFINITY, false, 1 },
+		{ size, unit, unit, size, false, 1 },
+		{ size, -unit, 0, 2 * size, false, 1 },
+		{ size, unit, 0.999 * unit, INFINITY, true, 1 },
+		{ size, unit, INFINITY, 0.999 * size, true, 1 },
+		{ size, NAN, INFINITY, INFINITY, true, 1 },
+		{ size, INFINITY, INFINITY, INFINITY, true, 1 },
+		{ size, -INFINITY, INFINITY, INFINITY, true, 1 },
+		{ NAN, unit, INFINITY, INFINITY, true, 1 },
+		{ INFINITY, unit, INFINITY, INFINITY, true, 1 },
+		{ size * unit, unit, unit, INFINITY, false, 4 },
+		{ size, unit, 0.999 * unit, INFINITY, true, 4 },
+		{ size, unit, INFINITY, 0.999 * size, true, 4 },
 	};
 	memcpy(x, all, sizeof all);
 }
@@ -121,7 +125,8 @@ om_clip_refs(double max, double unit, struct om_clip_ref *x)
 static inline void
 om_clip_ref_before(const struct om_clip_ref *x, double *ctl)
 {
-	const double before[OM_CTL_N] = { 1, 2, 3, x->norm * x->norm, 1, x->loss_limit,
+	const double norm = x->norm / x->coef;
+	const double before[OM_CTL_N] = { 1, 2, 3, norm * norm, x->coef, x->loss_limit,
 		x->norm_limit, NAN };
 	memcpy(ctl, before, sizeof before);
 }
@@ -137,7 +142,7 @@ om_clip_ref_right(const struct om_clip_ref *x, const double *before, const doubl
 static inline double
 om_clip_ref_factor(const struct om_clip_ref *x, double max)
 {
-	return max > 0 && x->norm + 1e-6 > max ? max / (x->norm + 1e-6) : 1;
+	return x->coef * (max > 0 && x->norm + 1e-6 > max ? max / (x->norm + 1e-6) : 1);
 }
 
 #endif

@@ -18,7 +18,8 @@ enum { BATCHES = 2 };
 struct om_ahead {
 	struct om_data *data;
 	const struct om_model *m;
-	uint64_t microbatches, end, sequences;
+	const struct om_steps *steps; /* NULL: a microbatch each */
+	uint64_t left, end, sequences;
 	struct om_batch batch[BATCHES];
 	uint64_t next;  /* the next to be asked for; those before the last one are given back */
 	uint64_t ready; /* those before it have been read */
@@ -33,9 +34,9 @@ struct om_ahead {
 };
 
 uint64_t
-om_ahead_sequence(const struct om_model *m, uint64_t microbatches, uint64_t batch, uint64_t i)
+om_ahead_sequence(const struct om_model *m, uint64_t place, uint64_t i)
 {
-	return ((batch * microbatches + i) * om_size(OM_DATA) + om_rank(OM_DATA)) * m->micro;
+	return place + (i * om_size(OM_DATA) + om_rank(OM_DATA)) * m->micro;
 }
 
 /* Reads this rank's microbatches of a batch. */
@@ -44,11 +45,14 @@ fill(struct om_ahead *a, uint64_t batch)
 {
 	const struct om_model *m = a->m;
 	struct om_batch *b = &a->batch[batch % BATCHES];
+	const uint64_t round = m->micro * om_size(OM_DATA);
 
+	b->place = a->left + (a->steps ? om_steps_all(a->steps, batch) : batch * round);
+	b->microbatches = a->steps ? om_steps_size(a->steps, batch + 1) / round : 1;
 	b->labels = b->repeated = b->bytes = 0;
-	for (uint64_t i = 0; i < a->microbatches; i++)
+	for (uint64_t i = 0; i < b->microbatches; i++)
 		for (uint64_t j = 0; j < m->micro; j++) {
-			uint64_t g = om_ahead_sequence(m, a->microbatches, batch, i) + j;
+			uint64_t g = om_ahead_sequence(m, b->place, i) + j;
 			int32_t *token = b->token + (i * m->micro + j) * m->seq,
 				*label = b->label + (i * m->micro + j) * m->seq;
 			int32_t *first = b->first ? b->first + (i * m->micro + j) * m->seq : NULL;
@@ -113,16 +117,17 @@ read_on(void *arg)
 }
 
 struct om_ahead *
-om_ahead_start(struct om_data *d, const struct om_model *m, uint64_t microbatches, uint64_t first,
-    uint64_t end, uint64_t sequences)
+om_ahead_start(struct om_data *d, const struct om_model *m, const struct om_steps *steps,
+    uint64_t left, uint64_t first, uint64_t end, uint64_t sequences)
 {
-	const uint64_t tokens = microbatches * m->micro * m->seq;
+	const uint64_t tokens = (steps ? m->microbatches : 1) * m->micro * m->seq;
 	struct om_ahead *a = om_alloc(1, sizeof *a);
 	sigset_t all, old;
 
 	*a = (struct om_ahead){ .data = d,
 		.m = m,
-		.microbatches = microbatches,
+		.steps = steps,
+		.left = left,
 		.end = end,
 		.sequences = sequences,
 		.next = first,

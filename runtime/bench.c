@@ -116,9 +116,10 @@ step_run(struct run *r)
 {
 	double before = om_now();
 
-	om_ctl_write(r->m, r->arena, 1e-4, ++r->step, NULL, r->m->global * r->m->seq);
+	om_ctl_write(r->m, r->arena, 1e-4, ++r->step, NULL, r->m->global * r->m->seq, r->m->global);
 	om_lots_write(r->m, r->arena, 0, r->step);
-	om_run_step(r->m, r->arena, &(struct om_feed){ .put = feed, .arg = r });
+	om_run_step(r->m, r->arena,
+	    &(struct om_feed){ .put = feed, .arg = r, .microbatches = r->m->microbatches });
 	om_get_f64(r->arena, r->m->loss_off);
 	return om_now() - before;
 }

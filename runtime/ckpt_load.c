@@ -265,6 +265,10 @@ load_skip(struct om_index *l)
 	if (json_object_get(map, "rollbacks")) {
 		s->back = om_index_whole(l, map, "rollbacks");
 		s->left = om_index_whole(l, map, "left_out");
+		/* those of steps of one size did not say it */
+		s->left_sequences = json_object_get(map, "left_sequences")
+					? om_index_whole(l, map, "left_sequences")
+					: s->left * l->k->m->global;
 	}
 	for (int i = 0; i < 2; i++) {
 		const json_t *list = json_object_get(map, name[i]), *x;
@@ -283,6 +287,45 @@ load_skip(struct om_index *l)
 			s->last[i][j] = json_number_value(x);
 		}
 	}
+}
+
+/* The steps that were done have read the data that they would read by run.yaml. */
+static void
+check_steps(struct om_index *l, uint64_t step)
+{
+	const struct om_steps *plan = l->k->data->steps;
+	const json_t *data = json_object_get(l->doc, "data"), *skipped, *range;
+	const uint64_t next = om_index_whole(l, data, "next_sequence"),
+		       all = om_steps_all(plan, step),
+		       left = l->k->skip ? l->k->skip->left_sequences : 0;
+	char *text = om_text("%s", ""), *now;
+	size_t i;
+
+	if (next != all)
+		om_die("checkpoint",
+		    "%s has read %llu sequences in %llu steps, by batch.sizes they are %llu; leave "
+		    "the sizes of steps that are done as they were, or set checkpoint.ignore_data",
+		    l->path, (unsigned long long)next, (unsigned long long)step,
+		    (unsigned long long)all);
+	skipped = json_object_get(data, "skipped");
+	json_array_foreach((json_t *)skipped, i, range)
+	{
+		char *more = om_text("%s%s[%llu, %llu]", text, i ? ", " : "",
+		    (unsigned long long)om_json_whole(json_array_get(range, 0)),
+		    (unsigned long long)om_json_whole(json_array_get(range, 1)));
+
+		free(text);
+		text = more;
+	}
+	now = om_steps_gaps(plan, next + left);
+	if (strcmp(text, now) != 0)
+		om_die("checkpoint",
+		    "%s has left out sequences %s of its data, by data.skip it would have left out "
+		    "%s; what is skipped has to come after step %llu: resume from an older "
+		    "checkpoint, or correct data.skip",
+		    l->path, *text ? text : "[]", *now ? now : "[]", (unsigned long long)step);
+	free(text);
+	free(now);
 }
 
 /* Everything that the index must say; gives the step. */
@@ -311,6 +354,8 @@ check(struct om_index *l, const struct om_conf *c, const char *index, size_t siz
 		    (unsigned long long)step, (unsigned long long)c->steps);
 	if (k->skip)
 		load_skip(l);
+	if (k->data && !c->ignore_data)
+		check_steps(l, step);
 	return step;
 }
 

@@ -343,8 +343,9 @@ skip_text(const struct om_skip *s)
 	fprintf(f, ",\n\"skip_step\": {\"skipped\": %llu, \"in_a_row\": %llu",
 	    (unsigned long long)s->total, (unsigned long long)s->row);
 	if (s->back)
-		fprintf(f, ", \"rollbacks\": %llu, \"left_out\": %llu", (unsigned long long)s->back,
-		    (unsigned long long)s->left);
+		fprintf(f, ", \"rollbacks\": %llu, \"left_out\": %llu, \"left_sequences\": %llu",
+		    (unsigned long long)s->back, (unsigned long long)s->left,
+		    (unsigned long long)s->left_sequences);
 	for (int i = 0; i < 2; i++) {
 		fprintf(f, ",\n\"%s\": [", name[i]);
 		for (uint32_t j = 0; j < s->n; j++)
@@ -425,8 +426,11 @@ seen_text(const struct om_data *d)
 }
 
 static void
-write_data(FILE *f, const struct om_data *d, const char *seen, uint64_t next)
+write_data(FILE *f, const struct om_data *d, const char *seen, uint64_t step, uint64_t left)
 {
+	const uint64_t next = om_steps_all(d->steps, step);
+	char *gaps = om_steps_gaps(d->steps, next + left);
+
 	fprintf(f,
 	    ",\n\"data\": {\"tokens\": %llu, \"files\": %u, \"crc32c\": \"%08x\", "
 	    "\"order\": \"%s\", \"seed\": %llu, \"next_sequence\": %llu",
@@ -437,6 +441,9 @@ write_data(FILE *f, const struct om_data *d, const char *seen, uint64_t next)
 		om_json_string(f, d->mix);
 		fprintf(f, ", \"seen\": [%s]", seen);
 	}
+	if (*gaps)
+		fprintf(f, ", \"skipped\": [%s]", gaps);
+	free(gaps);
 	fprintf(f, "}");
 }
 
@@ -460,7 +467,7 @@ write_index(struct om_save *w, char *lines)
 	if (k->m->facts)
 		write_facts(f, k->m->facts);
 	if (d)
-		write_data(f, d, w->seen, step * k->m->global);
+		write_data(f, d, w->seen, step, k->skip ? k->skip->left_sequences : 0);
 	fputs(w->skip, f);
 	cut_comma(lines);
 	fprintf(f, ",\n\"tensors\": {\n%s},\n", lines);

@@ -471,6 +471,8 @@ entry(struct reader *r, const char *name, struct om_at at, yaml_node_t *node)
 		value(r, same, in, name, at, node);
 	} else if (above && node->type == YAML_MAPPING_NODE) {
 		mapping(r, name, node);
+	} else if (above && scalar(node) && *scalar(node) && om_key_fixed(name)) {
+		unknown(at, name, node, "");
 	} else if (above) {
 		om_keys_of(name, list, sizeof list);
 		if (!scalar(node) || *scalar(node) || r->src->arg) { /* not all commented out */
@@ -691,7 +693,7 @@ inherit(struct om_conf *c)
 }
 
 int
-om_conf_load(struct om_conf *c, uint64_t step_tokens, const char *command, const char *path,
+om_conf_load(struct om_conf *c, const struct om_model *m, const char *command, const char *path,
     int nover, char **over)
 {
 	static const char bom[] = "\xEF\xBB\xBF";
@@ -746,7 +748,7 @@ om_conf_load(struct om_conf *c, uint64_t step_tokens, const char *command, const
 			om_diag_help("eval.paths: %s", om_key_find("eval.paths")->doc);
 		}
 		if (om_diag_count() == before)
-			om_conf_rules(c, step_tokens);
+			om_conf_rules(c, m);
 	}
 	inherit(c);
 	if (om_diag_count() > OM_DIAG_MAX)
@@ -767,6 +769,9 @@ om_conf_free(struct om_conf *c)
 	list_free(&c->periods);
 	list_free(&c->peaks);
 	list_free(&c->stages);
+	list_free(&c->sizes);
+	list_free(&c->skips);
+	om_steps_free(&c->plan);
 	free(c->lr.stage);
 	for (size_t i = 0; i < OM_NNAMED; i++) {
 		struct om_set *parent = parent_of(c, &om_named[i]);

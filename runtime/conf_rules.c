@@ -309,8 +309,32 @@ rules_eval(const struct om_conf *c)
 	}
 }
 
+/* Sizes of batches and what is left out. */
+static void
+rules_plan(struct om_conf *c, const struct om_model *m)
+{
+	const struct om_list *which;
+	char *why = om_steps_read(&c->plan, m, &c->sizes, &c->skips, &which);
+
+	if (why) {
+		const bool sizes = which == &c->sizes;
+
+		om_diag(om_conf_given(sizes ? "batch.sizes" : "data.skip"), "%s: %s",
+		    sizes ? "batch.sizes" : "data.skip", why);
+		om_diag_help(sizes ? "an item is \"SEQUENCES until STEP\""
+				   : "an item is \"steps A to B\" or \"sequences A to B\"");
+	}
+	free(why);
+}
+
+uint64_t
+om_conf_lr_place(const struct om_conf *c, uint64_t step, uint64_t seq)
+{
+	return c->lr.unit == OM_TOKENS ? om_steps_all(&c->plan, step) * seq : step;
+}
+
 void
-om_conf_rules(struct om_conf *c, uint64_t step_tokens)
+om_conf_rules(struct om_conf *c, const struct om_model *m)
 {
 	bool endless = c->lr.schedule == OM_INVERSE_SQRT || c->lr.schedule == OM_POWER ||
 		       c->lr.schedule == OM_STAGES;
@@ -327,6 +351,7 @@ om_conf_rules(struct om_conf *c, uint64_t step_tokens)
 		bool used;
 		const char *why, *help; /* why it has no effect, what gives it one */
 	} rule[] = {
+		{ "batch.lr", c->sizes.n, "batch.sizes is not set", "batch.sizes" },
 		{ "data.unit", c->data.nsources, "data.mix is not set", "data.mix" },
 		{ "data.size", c->data.nsources, "data.mix is not set", "data.mix" },
 		{ "data.label_mask_paths", !c->data.nsources, "data.mix is set",
@@ -382,10 +407,10 @@ om_conf_rules(struct om_conf *c, uint64_t step_tokens)
 			    rule[i].why);
 			om_diag_help("set %s, or leave out %s", rule[i].help, rule[i].key);
 		}
-	c->lr.in_step = c->lr.unit == OM_TOKENS ? step_tokens : 1;
+	rules_plan(c, m);
 	c->lr.ends_with_run = !c->lr.length;
 	if (c->lr.ends_with_run)
-		c->lr.length = c->steps * c->lr.in_step;
+		c->lr.length = om_conf_lr_place(c, c->steps, m->seq);
 	rules_mix(c);
 	rules_eval(c);
 	if (c->steps) /* eval needs none */

@@ -85,10 +85,13 @@ source_of(const struct om_data *d, uint64_t *i)
 struct om_place
 om_data_place(const struct om_data *d, uint64_t g)
 {
-	uint64_t epoch = g / d->nseq, i = g % d->nseq / d->block, n;
+	uint64_t epoch, i, n;
 	const struct om_source *s;
 	uint32_t k;
 
+	g = d->steps ? om_steps_place(d->steps, g) : g;
+	epoch = g / d->nseq;
+	i = g % d->nseq / d->block;
 	if (d->order == OM_SHUFFLE && d->nsources > 1)
 		i = om_permute(d->seed, ROW_OF_MIX, epoch, d->nseq / d->block, i);
 	k = source_of(d, &i);

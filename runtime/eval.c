@@ -118,12 +118,12 @@ run_tokens(struct om_eval_set *x, const struct om_model *m, unsigned char *arena
 	/* all stop at the same place; to agree empties a pipeline */
 	const uint64_t often = om_size(OM_PIPELINE) > 1 ? 8 : 1;
 	const uint64_t rounds = (x->sequences + round - 1) / round;
-	struct om_ahead *ahead = om_ahead_start(&x->data, m, 1, 0, rounds, x->sequences);
+	struct om_ahead *ahead = om_ahead_start(&x->data, m, NULL, 0, 0, rounds, x->sequences);
 	bool stopped = false;
 	int64_t sum[SUMS] = { 0 };
 
 	/* how many labels there are is known at the end: here nothing is weighted */
-	om_ctl_write(m, arena, 0, 1, NULL, m->global * m->seq);
+	om_ctl_write(m, arena, 0, 1, NULL, m->global * m->seq, m->global);
 	om_run(m, OM_RUN_ZERO, arena); /* a step begins with it too, so it disturbs none */
 	for (uint64_t n = 0; n < rounds; n++) {
 		const struct om_batch *b;
@@ -133,7 +133,7 @@ run_tokens(struct om_eval_set *x, const struct om_model *m, unsigned char *arena
 		b = om_ahead_next(ahead);
 		sum[LABELS] += (int64_t)b->labels;
 		sum[BYTES] += (int64_t)b->bytes;
-		om_draw_write(m, arena, x->data.seed, om_ahead_sequence(m, 1, n, 0));
+		om_draw_write(m, arena, x->data.seed, om_ahead_sequence(m, b->place, 0));
 		om_put(arena, m->token_off, b->token, bytes);
 		om_put(arena, m->label_off, b->label, bytes);
 		om_documents_put(m, arena, b->first);

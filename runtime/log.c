@@ -212,10 +212,13 @@ gather_statistics(struct om_log *l, const struct om_result *own)
 /* Mean over the layers of all kinds and microbatches, and the weighted sum that the step minimised.
  */
 static double
-auxiliary(const struct om_log *l, const struct om_result *r, double mean[2])
+auxiliary(
+    const struct om_log *l, const struct om_result *r, const struct om_told *told, double mean[2])
 {
-	double total = l->ce + l->m->head_z_loss * om_stat_f64(l->m, r, l->m->loss_off + 8);
-	double layers = 0, microbatches = (double)l->m->microbatches * om_size(OM_DATA);
+	double total =
+	    l->ce + l->m->head_z_loss * om_stat_f64(l->m, r, l->m->loss_off + 8) / told->share;
+	double layers = 0;
+	const double microbatches = (double)(told->sequences / l->m->micro);
 
 	mean[0] = mean[1] = 0;
 	for (struct kind k = { 0 }; next_kind(l, &k);)
@@ -354,17 +357,20 @@ metrics_end(struct om_log *l, uint64_t step)
 static void
 metrics_step(struct om_log *l, const struct om_result *x, uint64_t step, const struct om_told *told)
 {
-	uint64_t tokens = l->m->global * l->m->seq;
-	double mean[2], total = auxiliary(l, x, mean), norm = sqrt(x->ctl[OM_NORM2]);
+	const uint64_t tokens = l->tokens;
+	double mean[2], total = auxiliary(l, x, told, mean);
+	const double norm = sqrt(x->ctl[OM_NORM2]) / told->share;
 	double flops =
 	    ((double)(tokens * l->m->flops_token) - told->spared * (double)om_size(OM_DATA)) /
 	    told->took / (double)om_size(OM_WORLD);
 	const bool moe = next_kind(l, &(struct kind){ 0 });
 
 	metrics_begin(l, step);
-	whole(l, "tokens", step * tokens);
+	whole(l, "tokens", told->all * l->m->seq);
+	if (told->ramps)
+		whole(l, "batch", told->sequences);
 	number(l, "loss", l->ce);
-	number(l, "head_z", om_stat_f64(l->m, x, l->m->loss_off + 8));
+	number(l, "head_z", om_stat_f64(l->m, x, l->m->loss_off + 8) / told->share);
 	if (moe) {
 		number(l, "load_balance", mean[0]);
 		number(l, "z", mean[1]);
@@ -462,8 +468,7 @@ bar_draw(struct om_log *l, uint64_t step, double left)
 	snprintf(head, sizeof head, "step %llu/%llu ", (unsigned long long)step,
 	    (unsigned long long)l->steps);
 	snprintf(tail, sizeof tail, " loss %s%s  %s tok/s  %s  %s left", om_number(l->ce, ".4f"),
-	    skipped_text(l, skipped),
-	    om_commas((uint64_t)((double)(l->m->global * l->m->seq) / l->pace)),
+	    skipped_text(l, skipped), om_commas((uint64_t)((double)l->tokens / l->pace)),
 	    om_clock(om_now() - l->start), om_clock(left));
 	room = width - 1 - (int)strlen(head) - (int)strlen(tail) - 2;
 	room = room > 40 ? 40 : room;
@@ -513,7 +518,8 @@ om_log_open(struct om_log *l, const struct om_model *m, const struct om_data *da
 
 /* A line that stays. */
 static void
-line(struct om_log *l, const struct om_result *x, uint64_t step, double lr, double left)
+line(struct om_log *l, const struct om_result *x, uint64_t step, const struct om_told *told,
+    double left)
 {
 	int digits = snprintf(NULL, 0, "%llu", (unsigned long long)l->steps);
 	char skipped[32], cut[40] = "";
@@ -523,10 +529,10 @@ line(struct om_log *l, const struct om_result *x, uint64_t step, double lr, doub
 	l->cut[0] = l->cut[1] = 0;
 	om_log_clear();
 	printf("step %*llu/%llu  loss %s  lr %.2e  norm %s%s%s  %s tok/s  %s left%s\n", digits,
-	    (unsigned long long)step, (unsigned long long)l->steps, om_number(l->ce, ".4f"), lr,
-	    om_number(sqrt(x->ctl[OM_NORM2]), ".3g"), cut, skipped_text(l, skipped),
-	    om_commas((uint64_t)((double)(l->m->global * l->m->seq) / l->pace)), om_took(left),
-	    l->skip->row ? "  (this step was skipped)" : "");
+	    (unsigned long long)step, (unsigned long long)l->steps, om_number(l->ce, ".4f"),
+	    told->lr, om_number(sqrt(x->ctl[OM_NORM2]) / told->share, ".3g"), cut,
+	    skipped_text(l, skipped), om_commas((uint64_t)((double)l->tokens / l->pace)),
+	    om_took(left), l->skip->row ? "  (this step was skipped)" : "");
 	fflush(stdout);
 }
 
@@ -540,9 +546,10 @@ om_log_step(struct om_log *l, const struct om_result *x, uint64_t step, const st
 	l->pace +=
 	    (told->took - l->pace) / (step - l->first < 10 ? (double)(step - l->first) : 10.0);
 	left = l->pace * (double)(l->steps - step);
-	l->ce = om_stat_f64(l->m, x, l->m->loss_off);
+	l->ce = om_stat_f64(l->m, x, l->m->loss_off) / told->share;
+	l->tokens = told->sequences * l->m->seq;
 	if (l->data->mix && !om_rank(OM_WORLD))
-		om_data_count(l->data, (step - 1 + l->skip->left) * l->m->global, l->m->global);
+		om_data_count(l->data, told->place, told->sequences);
 	if (l->wanted || l->cuts)
 		gather_statistics(l, x);
 	if (l->cuts && !om_rank(OM_WORLD))
@@ -551,7 +558,7 @@ om_log_step(struct om_log *l, const struct om_result *x, uint64_t step, const st
 		metrics_step(l, x, step, told);
 	/* a terminal is for people, who read a line a second at most */
 	if (ends || (step % l->every == 0 && (!l->live || now - l->last >= 1))) {
-		line(l, x, step, told->lr, left);
+		line(l, x, step, told, left);
 		l->last = now;
 	}
 	if (l->live && (now - l->drawn >= 0.1 || ends) && step < l->steps) {

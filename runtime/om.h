@@ -15,15 +15,16 @@
 #define OM_ABI 1
 
 /*
- * Scalars of a step, written by the host before it, at ctl_off (fp64). NORM2 and COEF are the
- * device's.
+ * Scalars of a step, written by the host before it, at ctl_off (fp64). NORM2 is the device's.
  */
 enum om_ctl {
-	OM_LR,         /* learning rate */
-	OM_BIAS1,      /* 1 - beta1^n, n updates with this one */
-	OM_BIAS2,      /* 1 - beta2^n */
-	OM_NORM2,      /* sum of squared gradients; host writes 0 */
-	OM_COEF,       /* factor on gradients from clipping; host writes 1 */
+	OM_LR,    /* learning rate */
+	OM_BIAS1, /* 1 - beta1^n, n updates with this one */
+	OM_BIAS2, /* 1 - beta2^n */
+	OM_NORM2, /* sum of squared gradients; host writes 0 */
+	/* factor on gradients: host writes the microbatches of a whole step over this one's, 1 or
+	   more, which losses and norms are multiplied by too; clipping lowers it */
+	OM_COEF,
 	OM_LOSS_LIMIT, /* a step of a greater token loss is skipped; host writes it, or infinity */
 	OM_NORM_LIMIT, /* the same of the gradient norm */
 	OM_SKIPPED,    /* 1: weights and moments were left alone; non-finite steps always are */

@@ -89,12 +89,13 @@ struct om_data { /* sources, and the order in which a run reads their sequences 
 	int order, packing, unit;
 	char *mix; /* what is taken of each source: "7 of 5, 3 of 9 sequences"; NULL: it is none */
 	uint64_t *seen; /* [nsources] sequences that were counted; checkpoints keep a mix's */
-	bool filter, cut, masks; /* masks: the model wants to know documents */
-	bool gaps;               /* some tokens may have no label */
-	const uint32_t *bytes;   /* of text that each token is; NULL: it is not asked */
-	int32_t *ids;            /* one sequence and the token after it */
-	bool *begins;            /* of these: it is the first of a document */
-	unsigned char *is;       /* whether each is a label */
+	bool filter, cut, masks;      /* masks: the model wants to know documents */
+	bool gaps;                    /* some tokens may have no label */
+	const struct om_steps *steps; /* by which places are left out; NULL: none are */
+	const uint32_t *bytes;        /* of text that each token is; NULL: it is not asked */
+	int32_t *ids;                 /* one sequence and the token after it */
+	bool *begins;                 /* of these: it is the first of a document */
+	unsigned char *is;            /* whether each is a label */
 	/* before data that cannot be read end the run: saves what is there, and says so */
 	char *(*rescue)(void *arg);
 	void *arg;
@@ -195,32 +196,47 @@ om_pack_read(struct om_source *s, uint64_t sequence, int32_t *id, unsigned char 
 /* Whether some 1 to 13 of its n tokens stand 32 times behind one another. */
 bool om_repeats(const int32_t *id, uint64_t n);
 
+/* ---- steps.c: which of a run's data each step takes ------------------------------------------- */
+
+/* Of the lists of run.yaml; NULL, or why one of them is wrong, free() it: *which list. */
+char *om_steps_read(struct om_steps *s, const struct om_model *m, const struct om_list *sizes,
+    const struct om_list *skips, const struct om_list **which);
+uint64_t om_steps_size(const struct om_steps *s, uint64_t step); /* sequences of it, from 1 */
+uint64_t om_steps_all(const struct om_steps *s, uint64_t step);  /* of it and all before it */
+/* Where the g-th sequence that steps take stands among all that there are. */
+uint64_t om_steps_place(const struct om_steps *s, uint64_t g);
+/* The gaps that so many read sequences have come by, as "[first, end], ..."; free() it. */
+char *om_steps_gaps(const struct om_steps *s, uint64_t read);
+void om_steps_free(struct om_steps *s);
+
 /* ---- ahead.c: microbatches, read before they are asked for ----------------------------------- */
 
 /* This rank's microbatches of a step, or of a round of an evaluation. */
 struct om_batch {
-	int32_t *token, *label; /* [microbatches][micro][seq] */
-	int32_t *first;         /* the same, as om_data_read; NULL: the model masks no documents */
-	uint64_t labels;        /* how many there are, -1 is none */
-	uint64_t bytes;         /* of their text, where the data know it */
-	uint64_t repeated;      /* sequences that repeat themselves and have no labels */
-	double waited;          /* seconds, until it was there */
+	uint64_t place, microbatches; /* where it begins in the run or evaluation, how many it is */
+	int32_t *token, *label;       /* [microbatches][micro][seq] */
+	int32_t *first;    /* the same, as om_data_read; NULL: the model masks no documents */
+	uint64_t labels;   /* how many there are, -1 is none */
+	uint64_t bytes;    /* of their text, where the data know it */
+	uint64_t repeated; /* sequences that repeat themselves and have no labels */
+	double waited;     /* seconds, until it was there */
 };
 struct om_ahead;
 /*
- * Begins to read batches [first, end) of so many microbatches. Sequences from `sequences` on are
+ * Begins to read batches [first, end): of step first + 1 and so on, behind `left` sequences that
+ * are left out; steps NULL: of an evaluation, a microbatch each. Sequences from `sequences` on are
  * not there: they fill the last batch, have no labels and count nothing.
  */
-struct om_ahead *om_ahead_start(struct om_data *d, const struct om_model *m, uint64_t microbatches,
-    uint64_t first, uint64_t end, uint64_t sequences);
+struct om_ahead *om_ahead_start(struct om_data *d, const struct om_model *m,
+    const struct om_steps *steps, uint64_t left, uint64_t first, uint64_t end, uint64_t sequences);
 /* The next batch, which stands until the one after it is asked for. */
 const struct om_batch *om_ahead_next(struct om_ahead *a);
 void om_ahead_stop(struct om_ahead *a);
 /*
  * The place in the run, or in the evaluation, of the first sequence of this rank's microbatch i of
- * a batch: microbatches are dealt to data ranks in turn, so all layouts have the same.
+ * a batch that begins there: microbatches are dealt to data ranks in turn, so all layouts have the
+ * same.
  */
-uint64_t
-om_ahead_sequence(const struct om_model *m, uint64_t microbatches, uint64_t batch, uint64_t i);
+uint64_t om_ahead_sequence(const struct om_model *m, uint64_t place, uint64_t i);
 
 #endif

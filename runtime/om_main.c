@@ -65,8 +65,7 @@ run(const struct om_model *models, const char *command, int argc, char **argv)
 	if (!first)
 		m = join(models, argv);
 	npaths = strcmp(command, "eval") == 0 ? paths_last(argc - 1, argv + 1) : 0;
-	if (om_conf_load(
-		&conf, m->global * m->seq, command, argv[0], argc - 1 - npaths, argv + 1)) {
+	if (om_conf_load(&conf, m, command, argv[0], argc - 1 - npaths, argv + 1)) {
 		om_conf_free(&conf);
 		return OM_EXIT_USER;
 	}
@@ -100,7 +99,7 @@ survey(const struct om_model *m, int argc, char **argv)
 	struct om_conf conf;
 	int status = OM_EXIT_USER;
 
-	if (!om_conf_load(&conf, m->global * m->seq, "data", argv[0], argc - 1, argv + 1))
+	if (!om_conf_load(&conf, m, "data", argv[0], argc - 1, argv + 1))
 		status = om_survey(m, &conf);
 	om_conf_free(&conf);
 	return status;

@@ -21,7 +21,8 @@
  * go on from its checkpoint: it was asked to end and saved, a rank or the device was lost.
  */
 enum { OM_EXIT_USER = 1, OM_EXIT_USAGE = 2, OM_EXIT_STOPPED = 3, OM_EXIT_LOST = 4 };
-#define OM_NO_STEP UINT64_MAX /* of what has no step; a bound of all steps */
+#define OM_STEPS_LAST 1000000000 /* the most steps that a run may have */
+#define OM_NO_STEP UINT64_MAX    /* of what has no step; a bound of all steps */
 
 /* ---- RANKS/comm.c: what the runtime asks of the other ranks; the rest is in om_comm.h -------- */
 
@@ -180,7 +181,6 @@ enum om_unit { OM_STEPS, OM_TOKENS };
 struct om_lr {
 	int schedule;       /* enum om_schedule */
 	int unit;           /* enum om_unit, of all lengths and places */
-	uint64_t in_step;   /* so many of these a step has */
 	uint64_t length;    /* of the schedule */
 	bool ends_with_run; /* that is the run's */
 	double peak, final;
@@ -242,11 +242,28 @@ struct om_set {              /* token files that are one stream, or a mix of suc
 	/* of a source of a mix */
 	double weight, repeat; /* weight NAN: by its size */
 };
+struct om_ramp {
+	uint64_t until, sequences; /* a step, up to and with that one */
+};
+struct om_range {
+	uint64_t first, end;
+};
+struct om_steps {
+	uint64_t global;      /* sequences of a step behind the ramp */
+	struct om_ramp *ramp; /* of the steps before, rising */
+	uint32_t nramp;
+	struct om_range *gap; /* places of the run's data that no step takes, rising and apart */
+	uint32_t ngaps;
+};
+enum om_batch_lr { OM_LR_SAME, OM_LR_ROOT };
 struct om_conf {
 	struct om_set data, eval;
 	uint64_t steps, seed;
 	struct om_lr lr;
 	struct om_list periods, peaks, stages; /* of lr, as they are given */
+	struct om_list sizes, skips;           /* of batch and data, which are plan */
+	int batch_lr;                          /* enum om_batch_lr */
+	struct om_steps plan;
 	double skip_sigma;
 	uint64_t skip_window, skip_most, rollbacks;
 	uint64_t watchdog; /* seconds */
@@ -309,17 +326,19 @@ bool om_key_may_be_none(const struct om_key *k);
 int om_key_choice(const char *choices, const char *s); /* index of s in "a b c", -1: not there */
 const char *om_key_word(const char *choices, int i);   /* the i-th of them, a static text */
 /*
- * Reads path and then "key=value" overrides for "train", "eval" or "data"; step_tokens: that a step
- * has. Prints every error, gives their number.
+ * Reads path and then "key=value" overrides for "train", "eval" or "data". Prints every error, gives
+ * their number.
  */
-int om_conf_load(struct om_conf *c, uint64_t step_tokens, const char *command, const char *path,
+int om_conf_load(struct om_conf *c, const struct om_model *m, const char *command, const char *path,
     int nover, char **over);
 struct om_at om_conf_given(const char *key); /* where it was given last; line 0: nowhere */
 /* Where a source of a mix or set of eval was named, or a key of it was given. */
 struct om_at om_conf_named(const struct om_set *s, const char *key);
 bool om_conf_evaluates(const struct om_conf *c); /* whether there is anything to evaluate on */
-/* conf_rules.c: rules between keys, and values that follow from others; tokens of a step. */
-void om_conf_rules(struct om_conf *c, uint64_t step_tokens);
+/* Where the learning rate's schedule is in a step, in its unit; seq: tokens of a sequence. */
+uint64_t om_conf_lr_place(const struct om_conf *c, uint64_t step, uint64_t seq);
+/* conf_rules.c: rules between keys, and values that follow from others. */
+void om_conf_rules(struct om_conf *c, const struct om_model *m);
 /* What om_conf_load has read from its path goes to a file; false: errno. */
 bool om_conf_copy(const char *path);
 void om_conf_help(FILE *f); /* the table of keys */
@@ -445,6 +464,7 @@ struct om_skip {
 	double *last[2]; /* losses and gradient norms of the last n accepted steps, oldest first */
 	uint64_t total, row; /* skipped since the run began, and in a row up to now */
 	uint64_t back, left; /* how often it went back, and the steps whose data it left out then */
+	uint64_t left_sequences; /* which these are */
 };
 void om_skip_open(struct om_skip *s, const struct om_conf *c);
 void om_skip_close(struct om_skip *s);
@@ -667,6 +687,7 @@ struct om_log {
 	double start, last, drawn; /* seconds; of the last line, and of the bar */
 	double pace;               /* seconds a step, smoothed */
 	double ce;                 /* last loss */
+	uint64_t tokens;           /* of the last step */
 	struct om_result **stage;  /* statistics of each, on rank 0; of its own on others */
 };
 /*
@@ -677,9 +698,13 @@ void om_log_open(struct om_log *l, const struct om_model *m, const struct om_dat
     const struct om_skip *skip, const struct om_conf *c, uint64_t step);
 /* What of a step is the host's to tell. */
 struct om_told {
-	double lr, took, waited; /* took, waited: seconds, of the step and of that for data */
-	double spared;           /* operations that masks spare this rank's microbatches */
-	const char *not_finite;  /* whose gradient was no number, NULL: none's */
+	double lr, took, waited;   /* took, waited: seconds, of the step and of that for data */
+	double spared;             /* operations that masks spare this rank's microbatches */
+	uint64_t place, sequences; /* where its data begin, and how many they are */
+	uint64_t all;              /* sequences of the run with this step */
+	bool ramps;                /* steps differ in them */
+	double share;              /* of a whole step, which losses and norm of a result are of */
+	const char *not_finite;    /* whose gradient was no number, NULL: none's */
 	/* shares of tokens that have no label, and of sequences that repeat themselves; < 0: none
 	   can */
 	double masked, repeated;
@@ -760,6 +785,7 @@ om_choose(const struct om_sampling *s, uint64_t position, const double *logit, u
  * stage, which meet within passes; settle has to on all.
  */
 struct om_feed {
+	uint64_t microbatches;              /* of the step, as many as the model's or fewer */
 	void (*put)(void *arg, uint64_t i); /* its i-th microbatch and draws, before each pass */
 	bool (*go)(void *arg);     /* before each pass; false: this and all others are left out */
 	bool (*settle)(void *arg); /* whether no rank has left out any */
@@ -792,8 +818,8 @@ int om_import(
     const struct om_model *models, const char *from, const char *dir, const struct om_upcycle *up);
 /*
  * updates: how many there have been with this step's; limit: of loss and norm, NULL: none; labels:
- * of all ranks, which the losses are divided by.
+ * of all ranks, which the losses are divided by; sequences: of the step, global or fewer.
  */
 void om_ctl_write(const struct om_model *m, unsigned char *arena, double lr, uint64_t updates,
-    const double limit[2], uint64_t labels);
+    const double limit[2], uint64_t labels, uint64_t sequences);
 #endif

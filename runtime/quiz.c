@@ -369,10 +369,10 @@ om_quiz_run(const struct om_quiz *q, const struct om_model *m, unsigned char *ar
 	void *score = om_alloc(n, m->real);
 	bool stopped = false;
 
-	om_ctl_write(m, arena, 0, 1, NULL, m->global * m->seq);
+	om_ctl_write(m, arena, 0, 1, NULL, m->global * m->seq, m->global);
 	om_run(m, OM_RUN_ZERO, arena);
 	for (uint64_t i = 0; i < rounds; i++) {
-		const uint64_t row = om_ahead_sequence(m, 1, i, 0);
+		const uint64_t row = om_ahead_sequence(m, i * round, 0);
 
 		if (i % often == 0 && (stopped = om_any("evaluation", *stop)))
 			break;

@@ -1,12 +1,12 @@
 /* What a rank does in a step and in an evaluation: microbatches, through its layers. */
 #include "om_rt.h"
 
-/* What a step's microbatch i is to backward passes; one rank does nothing more in the last. */
+/* What the i-th of a step's n microbatches is to backward passes; one rank does nothing more in the
+ * last. */
 static int
-of_step(const struct om_model *m, uint64_t i)
+of_step(uint64_t n, uint64_t i)
 {
-	return (i ? 0 : OM_FIRST) |
-	       (i + 1 < m->microbatches || om_size(OM_WORLD) == 1 ? 0 : OM_LAST);
+	return (i ? 0 : OM_FIRST) | (i + 1 < n || om_size(OM_WORLD) == 1 ? 0 : OM_LAST);
 }
 
 /* pass: whether layers are passed; messages go in any case, so that no rank waits in vain. */
@@ -22,7 +22,8 @@ act(const struct om_model *m, unsigned char *arena, const struct om_action *a,
 		if (!pass)
 			break;
 		f->put(f->arg, a->microbatch);
-		om_run_pass(m, (enum om_phase)a->phase, arena, a->slot, of_step(m, a->microbatch));
+		om_run_pass(m, (enum om_phase)a->phase, arena, a->slot,
+		    of_step(f->microbatches, a->microbatch));
 		break;
 	case OM_SEND:
 		om_sent(a->tag, x ? "send of activations" : "send of gradients");
@@ -47,6 +48,10 @@ step_of(const struct om_model *m)
 	return NULL;
 }
 
+/*
+ * A step of fewer microbatches does those actions of the whole one that are of them: all ranks
+ * leave out the same, so what is sent is received, in the same order.
+ */
 bool
 om_run_step(const struct om_model *m, unsigned char *arena, const struct om_feed *f)
 {
@@ -54,15 +59,17 @@ om_run_step(const struct om_model *m, unsigned char *arena, const struct om_feed
 	bool pass = true;
 
 	om_run(m, OM_RUN_ZERO, arena);
-	for (uint64_t i = 0; !step && i < m->microbatches; i++) {
+	for (uint64_t i = 0; !step && i < f->microbatches; i++) {
 		if (!(pass = pass && (!f->go || f->go(f->arg))))
 			break;
 		f->put(f->arg, i);
-		om_run(m, OM_RUN_MICROBATCH + of_step(m, i), arena);
+		om_run(m, OM_RUN_MICROBATCH + of_step(f->microbatches, i), arena);
 	}
 	for (uint32_t i = 0; step && i < step->nactions; i++) {
 		const struct om_action *a = &step->action[i];
 
+		if (a->microbatch >= f->microbatches)
+			continue;
 		if (a->kind == OM_PASS)
 			pass = pass && (!f->go || f->go(f->arg));
 		act(m, arena, a, f, pass);

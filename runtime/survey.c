@@ -246,7 +246,8 @@ one_set(const struct om_model *m, const struct om_conf *c, const struct om_set *
     struct om_tokenizer *t)
 {
 	struct lengths all = { .known = true }, *of;
-	uint64_t bytes = 0, passed = 0, run = set == &c->data ? c->steps * m->global : 0;
+	uint64_t bytes = 0, passed = 0,
+		 run = set == &c->data ? om_steps_all(&c->plan, c->steps) : 0;
 	struct om_data d;
 	double began;
 

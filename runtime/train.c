@@ -42,18 +42,18 @@ on_signal(int sig)
 
 void
 om_ctl_write(const struct om_model *m, unsigned char *arena, double lr, uint64_t updates,
-    const double limit[2], uint64_t labels)
+    const double limit[2], uint64_t labels, uint64_t sequences)
 {
 	double ctl[OM_N_CTL] = { 0 };
 
 	ctl[OM_LR] = lr;
 	ctl[OM_BIAS1] = 1 - pow(m->beta1, (double)updates);
 	ctl[OM_BIAS2] = 1 - pow(m->beta2, (double)updates);
-	ctl[OM_COEF] = 1;
+	ctl[OM_COEF] = (double)m->global / (double)sequences;
 	ctl[OM_LOSS_LIMIT] = limit ? limit[0] : INFINITY;
 	ctl[OM_NORM_LIMIT] = limit ? limit[1] : INFINITY;
 	/* the model divides by the step's tokens; where none has a label, there is no loss */
-	ctl[OM_PER_LABEL] = labels ? (double)(m->global * m->seq) / (double)labels : 1;
+	ctl[OM_PER_LABEL] = labels ? (double)(sequences * m->seq) / (double)labels : 1;
 	om_put(arena, m->ctl_off, ctl, sizeof ctl);
 }
 
@@ -118,13 +118,6 @@ check_finite(struct run *r, uint64_t step, double x, const char *what, const cha
 		    tensor ? tensor : "", om_ckpt_advice(&r->ckpt));
 }
 
-/* The place of a step's data among those of the run without rollbacks, from 0. */
-static uint64_t
-batch_of(const struct run *r, uint64_t step)
-{
-	return step - 1 + r->skip.left;
-}
-
 static void
 feed(void *arg, uint64_t i)
 {
@@ -132,8 +125,7 @@ feed(void *arg, uint64_t i)
 	const struct om_model *m = r->m;
 	const uint64_t n = m->micro * m->seq;
 
-	om_draw_write(m, r->arena, r->data.seed,
-	    om_ahead_sequence(m, m->microbatches, batch_of(r, r->sent), i));
+	om_draw_write(m, r->arena, r->data.seed, om_ahead_sequence(m, r->batch->place, i));
 	om_put(r->arena, m->token_off, r->batch->token + i * n, n * sizeof(int32_t));
 	om_put(r->arena, m->label_off, r->batch->label + i * n, n * sizeof(int32_t));
 	om_documents_put(m, r->arena, r->batch->first ? r->batch->first + i * n : NULL);
@@ -213,12 +205,20 @@ static uint64_t
 take_batch(struct run *r, struct om_told *told)
 {
 	enum { LABELS, REPEATED, SUMS };
-	const uint64_t tokens = r->m->global * r->m->seq;
+	const struct om_steps *plan = &r->c->plan;
+	uint64_t tokens;
 	int64_t sum[SUMS];
 
 	r->batch = om_ahead_next(r->ahead);
+	told->place = r->batch->place;
+	told->sequences = om_steps_size(plan, r->sent);
+	told->all = om_steps_all(plan, r->sent);
+	told->ramps = plan->nramp;
+	told->share = (double)told->sequences / (double)plan->global;
+	tokens = told->sequences * r->m->seq;
 	told->waited = r->batch->waited;
-	told->spared = om_documents_spared(r->m, r->batch->first, r->m->microbatches * r->m->micro);
+	told->spared =
+	    om_documents_spared(r->m, r->batch->first, r->batch->microbatches * r->m->micro);
 	told->masked = told->repeated = -1;
 	if (!r->data.gaps)
 		return tokens;
@@ -228,7 +228,7 @@ take_batch(struct run *r, struct om_told *told)
 	check_labels(r, (uint64_t)sum[LABELS]);
 	told->masked = 1 - (double)sum[LABELS] / (double)tokens;
 	if (r->data.filter)
-		told->repeated = (double)sum[REPEATED] / (double)r->m->global;
+		told->repeated = (double)sum[REPEATED] / (double)told->sequences;
 	return (uint64_t)sum[LABELS];
 }
 
@@ -238,7 +238,7 @@ step_send(struct run *r)
 {
 	const struct om_model *m = r->m;
 	uint64_t step = ++r->sent, labels;
-	const struct om_feed f = { feed, go, settle, r };
+	struct om_feed f = { 0, feed, go, settle, r };
 	struct om_told *told = &r->told[step % OM_STEPS_MOST];
 	double limit[2];
 
@@ -250,10 +250,12 @@ step_send(struct run *r)
 	om_watchdog_at("reading data");
 	labels = take_batch(r, told);
 	om_watchdog_at("computing a step");
-	told->lr = om_lr_at(&r->c->lr, step * r->c->lr.in_step, r->c->lr.length);
+	f.microbatches = r->batch->microbatches;
+	told->lr = om_lr_at(&r->c->lr, om_conf_lr_place(r->c, step, m->seq), r->c->lr.length) *
+		   (r->c->batch_lr == OM_LR_ROOT ? sqrt(told->share) : 1);
 	om_skip_limits(&r->skip, limit);
 	/* Adam's correction is of moments, which a skipped step leaves alone */
-	om_ctl_write(m, r->arena, told->lr, step - r->skip.total, limit, labels);
+	om_ctl_write(m, r->arena, told->lr, step - r->skip.total, limit, labels, told->sequences);
 	om_lots_write(m, r->arena, r->c->seed, step);
 	if (om_run_step(m, r->arena, &f)) {
 		om_result_send(m, r->arena, step);
@@ -279,8 +281,8 @@ step_end(struct run *r, uint64_t step)
 	om_err_step(step);
 	om_watchdog_at("computing a step");
 	x = om_result_wait(step);
-	loss = om_stat_f64(r->m, x, r->m->loss_off);
-	norm2 = x->ctl[OM_NORM2];
+	loss = om_stat_f64(r->m, x, r->m->loss_off) / told->share;
+	norm2 = x->ctl[OM_NORM2] / (told->share * told->share);
 	if (!isfinite(norm2))
 		not_finite = om_not_finite(r->m, r->arena);
 	skipped = r->skip.sigma > 0 && x->ctl[OM_SKIPPED] != 0;
@@ -442,7 +444,7 @@ header(const struct run *r, uint64_t done, double start)
 		    om_size(OM_PIPELINE), om_size(OM_DATA), om_size(OM_EXPERT));
 	printf("data: %s in %s, %s, an epoch is %.*f steps\n", om_count(d->tokens, "token"),
 	    om_count(d->files, "file"), om_count(d->nseq, "sequence"), epoch < 10 ? 2 : 0, epoch);
-	om_data_say(d, r->c->steps * m->global);
+	om_data_say(d, om_steps_all(&r->c->plan, r->c->steps));
 	om_pack_say(d);
 	if (!r->ckpt.resumed && r->ckpt.dir)
 		printf("fresh start: no checkpoint in %s\n", r->ckpt.dir);
@@ -461,11 +463,14 @@ footer(const struct run *r, uint64_t first)
 	for (uint32_t i = 0; d->mix && i < d->nsources; i++)
 		printf("source %s: %s, %.2f%% of the run, %.2f epochs of it\n", d->source[i].name,
 		    om_count(d->seen[i] * d->seq, "token"),
-		    100 * (double)d->seen[i] / (double)(r->done ? r->done * m->global : 1),
+		    100 * (double)d->seen[i] /
+			(double)(r->done ? om_steps_all(&r->c->plan, r->done) : 1),
 		    om_source_times(&d->source[i], (double)d->seen[i]));
 	printf("%s: step %s of %s, %s in %s, ", r->done < r->c->steps ? "stopped" : "done",
 	    om_commas(r->done), om_commas(r->c->steps),
-	    om_count((r->done - first) * m->global * m->seq, "token"),
+	    om_count(
+		(om_steps_all(&r->c->plan, r->done) - om_steps_all(&r->c->plan, first)) * m->seq,
+		"token"),
 	    om_took(om_now() - r->log.start));
 	if (r->done > first)
 		printf("loss %s, ", om_number(r->log.ce, ".4f"));
@@ -505,6 +510,8 @@ agree(const struct run *r)
 	om_conf_numbers(r->c, keys);
 	om_agree("run.yaml", keys, sizeof keys);
 	om_agree("run.yaml", r->c->given, r->c->saves.n * sizeof *r->c->given);
+	om_agree("run.yaml", r->c->plan.ramp, r->c->plan.nramp * sizeof *r->c->plan.ramp);
+	om_agree("run.yaml", r->c->plan.gap, r->c->plan.ngaps * sizeof *r->c->plan.gap);
 	om_agree("data", data, sizeof data);
 }
 
@@ -554,7 +561,9 @@ static void
 go_back(struct run *r, struct om_conf *c)
 {
 	const uint64_t again = r->done - r->to_step, back = r->skip.back + 1,
-		       left = r->skip.left + again;
+		       left = r->skip.left + again,
+		       sequences = r->skip.left_sequences + om_steps_all(&c->plan, r->done) -
+				   om_steps_all(&c->plan, r->to_step);
 
 	printf("rollback %s of at most %s: back to %s, the data of %s are left out\n",
 	    om_commas(back), om_commas(c->rollbacks), r->to, om_count(again, "step"));
@@ -571,6 +580,7 @@ go_back(struct run *r, struct om_conf *c)
 	begin(r);
 	r->skip.back = back; /* of the run; the checkpoint may be from before the last rollback */
 	r->skip.left = left;
+	r->skip.left_sequences = sequences;
 	r->skip.row = 0;
 	om_ckpt_good(&r->ckpt, r->done);
 }
@@ -590,8 +600,8 @@ train(struct run *r, double start)
 	if (r->c->eval_start && !r->started)
 		evaluate(r);
 	r->started = true;
-	r->ahead = om_ahead_start(&r->data, r->m, r->m->microbatches, batch_of(r, r->done + 1),
-	    batch_of(r, r->c->steps + 1), UINT64_MAX);
+	r->ahead = om_ahead_start(
+	    &r->data, r->m, &r->c->plan, r->skip.left_sequences, r->done, r->c->steps, UINT64_MAX);
 	while (!r->to) {
 		if (r->sent == r->done)
 			r->since = om_now();
@@ -634,6 +644,7 @@ om_train(const struct om_model *m, struct om_conf *c, double start)
 
 	signal(SIGPIPE, SIG_IGN); /* who reads the console may leave */
 	om_data_open(&r.data, m, &c->data, c->seed);
+	r.data.steps = &c->plan;
 	if (om_conf_evaluates(c))
 		om_eval_open(&r.eval, m, c);
 	agree(&r);

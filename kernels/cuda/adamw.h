@@ -2,8 +2,9 @@
  * The update. ctl [9], fp64, holds the step's scalars.
  *
  *   sumsq         ctl[NORM2] += sum of g [n] squared
- *   clip          ctl[COEF] = min(1, max / (norm + 1e-6)), if max > 0; norm = sqrt(ctl[NORM2]).
- *                 ctl[SKIPPED] = 1 if norm or loss[0] is not finite, or loss[0] >
+ *   clip          ctl[COEF] *= min(1, max / (norm + 1e-6)), if max > 0; norm = ctl[COEF] sqrt(ctl[NORM2]),
+ *           as COEF is what gradients and the loss are multiplied by to be those of the step.
+ *                 ctl[SKIPPED] = 1 if norm or loss[0] is not finite, or COEF loss[0] >
  *                 ctl[LOSS_LIMIT], or norm > ctl[NORM_LIMIT]; otherwise 0
  *   adamw         g COEF drives the moments m, v; w -= lr (mhat / (sqrt(vhat) + eps) + decay w),
  *                 where mhat = m / BIAS1, vhat = v / BIAS2, lr = LR lr_scale (Loshchilov and
@@ -129,11 +130,12 @@ om_clip_finite(double x)
 OM_DEV void
 om_clip(double max, const double *loss, double *ctl)
 {
-	const double norm = sqrt(ctl[OM_CTL_NORM2]);
+	const double coef = ctl[OM_CTL_COEF], norm = coef * sqrt(ctl[OM_CTL_NORM2]);
 	if (max > 0)
-		ctl[OM_CTL_COEF] = fmin(1.0, max / (norm + 1e-6));
+		ctl[OM_CTL_COEF] = coef * fmin(1.0, max / (norm + 1e-6));
 	ctl[OM_CTL_SKIPPED] = !om_clip_finite(norm) || !om_clip_finite(loss[0]) ||
-			      loss[0] > ctl[OM_CTL_LOSS_LIMIT] || norm > ctl[OM_CTL_NORM_LIMIT];
+			      coef * loss[0] > ctl[OM_CTL_LOSS_LIMIT] ||
+			      norm > ctl[OM_CTL_NORM_LIMIT];
 }
 
 struct om_adamw_rates {
@@ -493,7 +495,7 @@ om_clip_check(void (*run)(const double *, double *), double max, uint64_t seed)
 	struct om_err e = { 0 };
 	om_clip_refs(max, 2 + fabs(om_unit(seed, 0, 0)), test);
 	for (int i = 0; i < OM_CLIP_REFS; i++) {
-		const double loss[2] = { test[i].loss, NAN };
+		const double loss[2] = { test[i].loss / test[i].coef, NAN };
 		double before[OM_CTL_N], ctl[OM_CTL_N];
 		om_clip_ref_before(&test[i], before);
 		double *dloss = om_check_copy(loss, sizeof loss);

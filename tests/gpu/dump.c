@@ -90,8 +90,8 @@ main(int argc, char **argv)
 	om_init_params(m, arena, 3);
 	gradients();
 	for (uint64_t s = 1; s <= steps; s++) {
-		om_ctl_write(
-		    m, arena, 2e-3 * (s < 10 ? (double)s / 10 : 1), s, NULL, m->global * m->seq);
+		om_ctl_write(m, arena, 2e-3 * (s < 10 ? (double)s / 10 : 1), s, NULL,
+		    m->global * m->seq, m->global);
 		om_lots_write(m, arena, 7, s);
 		om_run(m, OM_RUN_ZERO, arena);
 		for (uint64_t i = 0; i < m->microbatches; i++) {

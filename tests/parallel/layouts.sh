@@ -103,6 +103,14 @@ for t in one dp2 pp2ep2; do measure whole $t one; done
 python3 tests/parallel/evals.py compare "$work/one.eval" "$work/dp2.eval" "$work/pp2ep2.eval"
 is "the same numbers under all layouts, and of questions those of their text" $?
 
+# a batch of half the size is what a model of that batch has, routers' losses included, and under every layout
+base half -D global=4
+for t in one pp2ep2; do
+	ln -sfn $t "$work/half$t"
+	OM_POISON=1 train half$t "batch.sizes=[4 until 20]"
+	near half$t half
+done
+
 # rows that no rank has room for: the same ones are cut wherever the layers are; of masked documents, too
 build cut -D data=2 -D expert=2 -D capacity=0.75 -D documents=mask
 OM_POISON=1 train cut

@@ -579,7 +579,7 @@ says "trainer data counts labels as training has them" 0 "$(cat labels.cut)" "$S
 	data.cut_labels=true data.eos=46
 says "no label at all" 1 "step 10, data: 10 steps in a row have no token with a label; correct the label masks" \
 	"$S" train run.yaml data.label_mask_paths=mask.none
-says "no label in an evaluation" 1 "eval: no token has a label, and there is no loss; correct eval.label_mask_paths" \
+says "no label in an evaluation" 1 "eval: no token has a label, and there is no loss; correct its label_mask_paths" \
 	"$S" train run.yaml eval.paths=corpus.txt eval.label_mask_paths=mask.none
 says "a mask of nothing" 1 "eval.label_mask_paths is set, but eval.paths is not set" "$S" train run.yaml eval.label_mask_paths=[mask.u1]
 
@@ -647,6 +647,7 @@ for p in mega4.bin llm16.bin '[mega.a.bin, llm.b.bin, n.c.npy]'; do
 	check "$p: the weights of raw bytes" same A/step-000060 ck/step-000060
 done
 . "$root/tests/runtime/mix.sh"
+. "$root/tests/runtime/steps.sh"
 # a step begins before the last one's results are read, as on a GPU, and saves are copied slowly: nothing else differs
 B=$work/ahead
 numbers() { sed 's/, "tokens_per_s": [^,]*, "data_wait": [^,]*, "tflops": [^,]*//; s/ [0-9.,]* tok.s.*//; s/ in [0-9.]* s$//' "$1"; }
@@ -1202,7 +1203,8 @@ for t in "RO $T" "RA $work/ahead"; do
 	want "rollback" "$? $(grep -c '^rollback 1 of at most 2: back to R[OA]/step-000005, the data of 3 steps are left out$' "${t%% *}.out")" "0 1"
 	same_step "rollback" "${t%% *}" RC 000020
 done
-grep -q '"skip_step": {"skipped": 0, "in_a_row": 0, "rollbacks": 1, "left_out": 3' RO/step-000010/index.json && ok || fail "rollback: index.json"
+grep -q '"skip_step": {"skipped": 0, "in_a_row": 0, "rollbacks": 1, "left_out": 3, "left_sequences": 12' RO/step-000010/index.json &&
+	ok || fail "rollback: index.json"
 want "rollback: metrics" "$(grep -c '"step"' RO.jsonl) $(grep -c '"rollbacks": 1' RO.jsonl)" "20 15"
 cp -r RO RK && rm -rf RK/step-000015 RK/step-000020
 roll RK "$T" train && same_step "rollback, then resumed" RK RO 000020

@@ -697,9 +697,12 @@ test_ahead(void)
 	enum { S = 4, MICRO = 2, MICROBATCHES = 3, BATCH = S * MICRO * MICROBATCHES, BATCHES = 5 };
 	static const uint64_t starts[] = { 0, 3, BATCHES };
 	char path[] = "/tmp/om-test-XXXXXX", *paths[] = { path };
-	struct om_model m = {
-		.seq = S, .micro = MICRO, .vocab = BATCHES * BATCH + 1, .document_off = 1
-	};
+	struct om_model m = { .seq = S,
+		.micro = MICRO,
+		.microbatches = MICROBATCHES,
+		.vocab = BATCHES * BATCH + 1,
+		.document_off = 1 };
+	const struct om_steps steps = { .global = MICRO * MICROBATCHES };
 	struct om_set set = { .section = "data",
 		.paths = { paths, 1 },
 		.format = OM_U16,
@@ -718,7 +721,7 @@ test_ahead(void)
 	for (size_t k = 0; k < OM_LEN(starts); k++) {
 		/* the last sequence is left out */
 		const uint64_t last = BATCHES * MICRO * MICROBATCHES - 1;
-		struct om_ahead *a = om_ahead_start(&d, &m, MICROBATCHES, starts[k], BATCHES, last);
+		struct om_ahead *a = om_ahead_start(&d, &m, &steps, 0, starts[k], BATCHES, last);
 		bool ok = true;
 
 		for (uint64_t b = starts[k]; b < BATCHES; b++) {
@@ -733,7 +736,7 @@ test_ahead(void)
 					memset(label, -1, sizeof label);
 					memset(begin, 0, sizeof begin);
 				}
-				ok = ok && om_ahead_sequence(&m, MICROBATCHES, b, i / MICRO) ==
+				ok = ok && om_ahead_sequence(&m, batch->place, i / MICRO) ==
 					       g / MICRO * MICRO;
 				ok = ok && (g >= last || memcmp(batch->token + i * S, token,
 							     sizeof token) == 0);
@@ -744,7 +747,7 @@ test_ahead(void)
 		CHECK(ok);
 		om_ahead_stop(a);
 	}
-	om_ahead_stop(om_ahead_start(&d, &m, MICROBATCHES, 0, BATCHES, UINT64_MAX));
+	om_ahead_stop(om_ahead_start(&d, &m, &steps, 0, 0, BATCHES, UINT64_MAX));
 	om_data_close(&d);
 	om_data_close(&one);
 	unlink(path);

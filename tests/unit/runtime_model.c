@@ -332,19 +332,21 @@ update(unsigned char *arena)
 	real *w = (real *)(arena + W_OFF), *g = (real *)(arena + G_OFF);
 	real *m = (real *)(arena + M_OFF), *v = (real *)(arena + V_OFF);
 	double *ctl = (double *)(arena + CTL_OFF), since = om_now();
-	double loss = *(double *)(arena + STAT_OFF);
+	const double loss = *(double *)(arena + STAT_OFF) * ctl[OM_COEF];
+	double norm;
 
 	step++;
 	for (int i = 0; i < N; i++)
 		ctl[OM_NORM2] += (double)g[i] * (double)g[i];
+	norm = sqrt(ctl[OM_NORM2]) * ctl[OM_COEF];
 	/* NaN is not within any limit */
-	if (!isfinite(loss) || !isfinite(ctl[OM_NORM2]) || !(loss <= ctl[OM_LOSS_LIMIT]) ||
-	    !(sqrt(ctl[OM_NORM2]) <= ctl[OM_NORM_LIMIT])) {
+	if (!isfinite(loss) || !isfinite(norm) || !(loss <= ctl[OM_LOSS_LIMIT]) ||
+	    !(norm <= ctl[OM_NORM_LIMIT])) {
 		ctl[OM_SKIPPED] = 1;
 		return;
 	}
-	if (ctl[OM_NORM2] > 1)
-		ctl[OM_COEF] = 1 / (sqrt(ctl[OM_NORM2]) + 1e-6);
+	if (norm > 1)
+		ctl[OM_COEF] /= norm + 1e-6;
 	for (size_t k = 0; k < OM_LEN(param); k++)
 		for (uint32_t i = first[k]; i < first[k + 1]; i++) {
 			double d = (double)g[i] * ctl[OM_COEF], by;
