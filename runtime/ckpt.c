@@ -209,6 +209,47 @@ om_ckpt_newest_below(const char *dir, uint64_t below, uint64_t *count)
 }
 
 char *
+om_ckpt_list(int n, char **path, uint64_t *size)
+{
+	char *text = NULL;
+	size_t length = 0;
+	FILE *f = om_rank(OM_WORLD) ? NULL : open_memstream(&text, &length);
+
+	for (int i = 0; i < n && f; i++) {
+		uint64_t count, *step, at = 0;
+
+		if (om_ckpt_is_one(path[i])) {
+			fprintf(f, "%s%c", path[i], 0);
+			continue;
+		}
+		om_ckpt_newest_below(path[i], OM_NO_STEP, &count);
+		if (!count)
+			om_die("checkpoint",
+			    "%s is none, and has none in it; name a folder step-N, or one of such",
+			    path[i]);
+		step = om_alloc(count, sizeof *step);
+		for (uint64_t below = OM_NO_STEP; at < count; below = step[at++])
+			step[at] = om_ckpt_newest_below(path[i], below, NULL);
+		while (at--)
+			if (step[at] != OM_NO_STEP) {
+				char *one = om_ckpt_step_path(path[i], "", step[at]);
+
+				fprintf(f, "%s%c", one, 0);
+				free(one);
+			}
+		free(step);
+	}
+	if (f && fclose(f) != 0)
+		om_die("memory", "cannot list checkpoints");
+	*size = length;
+	om_bcast("checkpoints", size, sizeof *size);
+	if (om_rank(OM_WORLD))
+		text = om_alloc(*size, 1);
+	om_bcast("checkpoints", text, *size);
+	return text;
+}
+
+char *
 om_ckpt_step_path(const char *dir, const char *prefix, uint64_t step)
 {
 	return om_text("%s/%sstep-%06llu", dir, prefix, (unsigned long long)step);

@@ -295,8 +295,8 @@ check_steps(struct om_index *l, uint64_t step)
 {
 	const struct om_steps *plan = l->k->data->steps;
 	const json_t *data = json_object_get(l->doc, "data"), *skipped, *range;
-	const uint64_t next = om_index_whole(l, data, "next_sequence"),
-		       all = om_steps_all(plan, step),
+	const uint64_t next = data ? om_index_whole(l, data, "next_sequence") : 0,
+		       all = data ? om_steps_all(plan, step) : 0,
 		       left = l->k->skip ? l->k->skip->left_sequences : 0;
 	char *text = om_text("%s", ""), *now;
 	size_t i;

@@ -9,12 +9,8 @@
 
 #include "hf.h"
 
-/*
- * The whole model as one rank has it, each tensor a parameter of its own, of which entry says which
- * it is: what a checkpoint holds, and no arena but that.
- */
-static struct om_model *
-whole(const struct om_model *models, const struct om_entry *e, uint32_t n, uint32_t *entry)
+struct om_model *
+om_whole(const struct om_model *models, const struct om_entry *e, uint32_t n, uint32_t *entry)
 {
 	enum { FIRST = 64 };
 	struct om_model *m = om_alloc(1, sizeof *m);
@@ -60,6 +56,30 @@ whole(const struct om_model *models, const struct om_entry *e, uint32_t n, uint3
 	b->nlayers = 1;
 	m->arena_bytes = behind + 2 * b->elems * m->moment_size;
 	return m;
+}
+
+void
+om_whole_free(struct om_model *m)
+{
+	free((void *)(uintptr_t)m->param);
+	free((void *)(uintptr_t)m->bucket);
+	free(m);
+}
+
+void
+om_whole_save(
+    const char *operation, const struct om_model *m, const unsigned char *arena, const char *dir)
+{
+	struct om_conf c = { .dir = om_text("%s", dir) };
+	struct om_ckpt k;
+	char *there;
+
+	om_ckpt_open(&k, m, NULL, NULL, &c);
+	if ((there = om_ckpt_newest(&k)))
+		om_die(operation, "%s is here already; give another directory", there);
+	om_ckpt_save(&k, arena, 0);
+	om_ckpt_close(&k);
+	om_conf_free(&c);
 }
 
 struct work {
@@ -142,21 +162,6 @@ fill(struct work *w, const struct om_origin *o, const struct om_upcycle *up,
 		change(w, o, up, p->name, at, (size_t)n);
 		put(w, p, at, (size_t)n);
 	}
-}
-
-static void
-save(const struct om_model *m, const unsigned char *arena, const char *dir)
-{
-	struct om_conf c = { .dir = om_text("%s", dir) };
-	struct om_ckpt k;
-	char *there;
-
-	om_ckpt_open(&k, m, NULL, NULL, &c);
-	if ((there = om_ckpt_newest(&k)))
-		om_die("import", "%s is here already; give another directory", there);
-	om_ckpt_save(&k, arena, 0);
-	om_ckpt_close(&k);
-	om_conf_free(&c);
 }
 
 /* ---- a checkpoint ---------------------------------------------------------------------------- */
@@ -250,23 +255,21 @@ om_import(
 	o = om_origins(models, &g, up, e, n, &taken, &count);
 	w.most = g.take(g.of, taken, count);
 	entry = om_alloc(n, sizeof *entry);
-	w.m = whole(models, e, n, entry);
+	w.m = om_whole(models, e, n, entry);
 	w.arena = om_arena_host(w.m);
 	w.x = om_alloc(w.most, sizeof *w.x);
 	w.z = om_alloc(w.most, sizeof *w.z);
 	w.y = om_alloc(w.most, sizeof *w.y);
 	for (uint32_t i = 0; i < n; i++)
 		fill(&w, &o[entry[i]], up, &w.m->param[i]);
-	save(w.m, w.arena, dir);
+	om_whole_save("import", w.m, w.arena, dir);
 	printf("import: %s, %s/step-000000; train on by checkpoint.dir=%s\n", om_count(n, "tensor"),
 	    dir, dir);
 	g.close(g.of);
 	for (uint32_t i = 0; i < count; i++)
 		free(taken[i].t.name);
 	free((void *)(uintptr_t)(count ? taken[0].p : NULL)); /* of all of them */
-	free((void *)(uintptr_t)w.m->param);
-	free((void *)(uintptr_t)w.m->bucket);
-	free(w.m);
+	om_whole_free(w.m);
 	free(taken);
 	free(o);
 	free(entry);

@@ -196,7 +196,7 @@ om_pack_read(struct om_source *s, uint64_t sequence, int32_t *id, unsigned char 
 /* Whether some 1 to 13 of its n tokens stand 32 times behind one another. */
 bool om_repeats(const int32_t *id, uint64_t n);
 
-/* ---- steps.c: which of a run's data each step takes ------------------------------------------- */
+/* ---- steps.c: which of a run's data each step takes ------------------------------------------ */
 
 /* Of the lists of run.yaml; NULL, or why one of them is wrong, free() it: *which list. */
 char *om_steps_read(struct om_steps *s, const struct om_model *m, const struct om_list *sizes,

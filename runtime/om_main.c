@@ -217,6 +217,20 @@ info(const struct om_model *m)
 }
 
 static int
+average(const struct om_model *m, int argc, char **argv)
+{
+	const char *value = argv[argc - 1] + strlen("last=");
+	const bool some = argc > 2 && strncmp(argv[argc - 1], "last=", strlen("last=")) == 0;
+	const uint64_t last = some ? strtoull(value, NULL, 10) : 0;
+
+	if (some && (!last || value[strspn(value, "0123456789")] || strlen(value) > 6)) {
+		fprintf(stderr, "trainer: average takes last=N, N from 1 to 999999\n");
+		return OM_EXIT_USAGE;
+	}
+	return om_average(m, argv[0], argc - 1 - some, argv + 1, last);
+}
+
+static int
 about(const struct om_model *m, int argc, char **argv)
 {
 	const char *what = argc ? argv[0] : "";
@@ -298,6 +312,14 @@ static const struct command {
 	    "CKPTDIR/step-000000, from which checkpoint.dir=CKPTDIR trains on. No GPU is needed.\n"
 	    "With upcycle=NOISE, DIR holds a model whose layers are dense, or have fewer experts;\n"
 	    "it may be a checkpoint. Each expert is a copy, times 1 + NOISE of a normal number.\n",
+	    NULL },
+	{ "average", average, 2, MANY, ON_FIRST, "DIR CHECKPOINT ... [last=N]",
+	    "the mean of checkpoints' weights",
+	    "Each CHECKPOINT is a step's directory, or one of several, of which all are taken; "
+	    "with\n"
+	    "last=N the last N of them all. DIR/step-000000 is their mean, with moments of zero. "
+	    "No\n"
+	    "GPU is needed.\n",
 	    NULL },
 	{ "generate", om_generate, 0, MANY, ALONE, "--prompt TEXT | --tokens 1,2,3 ...",
 	    "go on with a prompt", NULL, om_generate_help },

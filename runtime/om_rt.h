@@ -326,8 +326,8 @@ bool om_key_may_be_none(const struct om_key *k);
 int om_key_choice(const char *choices, const char *s); /* index of s in "a b c", -1: not there */
 const char *om_key_word(const char *choices, int i);   /* the i-th of them, a static text */
 /*
- * Reads path and then "key=value" overrides for "train", "eval" or "data". Prints every error, gives
- * their number.
+ * Reads path and then "key=value" overrides for "train", "eval" or "data". Prints every error and
+ * gives their number.
  */
 int om_conf_load(struct om_conf *c, const struct om_model *m, const char *command, const char *path,
     int nover, char **over);
@@ -591,6 +591,12 @@ uint64_t om_ckpt_step_of(const char *name);
  */
 uint64_t om_ckpt_newest_below(const char *dir, uint64_t below, uint64_t *count);
 char *om_ckpt_step_path(const char *dir, const char *prefix, uint64_t step);
+/*
+ * The step directories that paths of the command line name, each with a 0 behind it, *size bytes in
+ * all: a step's, or all of a directory in the order of their steps. By all ranks, which hear what
+ * the first one found. free() it.
+ */
+char *om_ckpt_list(int n, char **path, uint64_t *size);
 bool om_ckpt_remove(const char *path); /* a directory of plain files; false: errno */
 /* The directories that a path lies in; whoever makes it says where they could not be. */
 void om_ckpt_make_parents(const char *path);
@@ -809,6 +815,19 @@ void om_generate_help(void);
 int om_bench(const struct om_model *m, uint64_t steps, const char *trace); /* a file, or NULL */
 int om_selftest(const struct om_model *m);
 int om_export(const struct om_model *m, const char *dir, const char *from);
+/* The mean of checkpoints' weights becomes one; of those that paths name the last ones, 0: all. */
+int
+om_average(const struct om_model *models, const char *dir, int npaths, char **path, uint64_t last);
+/*
+ * The whole model as one rank has it, each tensor a parameter of its own, of which entry[i] says
+ * which of the n it is: what a checkpoint holds, and no arena but that.
+ */
+struct om_model *
+om_whole(const struct om_model *models, const struct om_entry *e, uint32_t n, uint32_t *entry);
+void om_whole_free(struct om_model *m);
+/* Its arena becomes a checkpoint, of step 0, in a directory that has none. */
+void om_whole_save(
+    const char *operation, const struct om_model *m, const unsigned char *arena, const char *dir);
 struct om_upcycle {   /* of copies that become experts */
 	double noise; /* of each number, as a part of it */
 	uint64_t seed;

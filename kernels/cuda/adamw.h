@@ -2,8 +2,9 @@
  * The update. ctl [9], fp64, holds the step's scalars.
  *
  *   sumsq         ctl[NORM2] += sum of g [n] squared
- *   clip          ctl[COEF] *= min(1, max / (norm + 1e-6)), if max > 0; norm = ctl[COEF] sqrt(ctl[NORM2]),
- *           as COEF is what gradients and the loss are multiplied by to be those of the step.
+ *   clip          ctl[COEF] is what gradients and loss are multiplied by to be those of the step,
+ *                 and norm = ctl[COEF] sqrt(ctl[NORM2]); then ctl[COEF] *= min(1, max / (norm +
+ *                 1e-6)), if max > 0.
  *                 ctl[SKIPPED] = 1 if norm or loss[0] is not finite, or COEF loss[0] >
  *                 ctl[LOSS_LIMIT], or norm > ctl[NORM_LIMIT]; otherwise 0
  *   adamw         g COEF drives the moments m, v; w -= lr (mhat / (sqrt(vhat) + eps) + decay w),

@@ -111,6 +111,13 @@ for t in one pp2ep2; do
 	near half$t half
 done
 
+for t in one pp2ep2; do
+	"$work/$t/trainer" average "$work/$t.mean" "$work/first.ckpt" last=3 >"$work/mean.out" 2>&1
+	is "$t makes a mean of checkpoints of four ranks: $(tail -n 1 "$work/mean.out")" $?
+done
+diff -r "$work/one.mean" "$work/pp2ep2.mean"
+is "the same mean" $?
+
 # rows that no rank has room for: the same ones are cut wherever the layers are; of masked documents, too
 build cut -D data=2 -D expert=2 -D capacity=0.75 -D documents=mask
 OM_POISON=1 train cut
