@@ -338,6 +338,26 @@ metrics_sources(struct om_log *l)
 	*l->of = 0;
 }
 
+/*
+ * Seconds that each rank was at work in the step and not waiting for another: the longest is of the
+ * one that others waited for.
+ */
+static void
+metrics_ranks(struct om_log *l, const int64_t *busy)
+{
+	const uint32_t ranks = om_size(OM_WORLD);
+	int64_t sum = 0, most = 0;
+
+	fprintf(l->metrics, ", \"ranks\": [");
+	for (uint32_t i = 0; i < ranks; i++) {
+		fprintf(l->metrics, "%s%.4g", i ? ", " : "", 1e-6 * (double)busy[i]);
+		sum += busy[i];
+		most = busy[i] > most ? busy[i] : most;
+	}
+	fprintf(l->metrics, "]");
+	number(l, "slowest", (double)most * ranks / (double)(sum ? sum : 1));
+}
+
 static void
 metrics_begin(struct om_log *l, uint64_t step)
 {
@@ -398,6 +418,8 @@ metrics_step(struct om_log *l, const struct om_result *x, uint64_t step, const s
 		whole(l, "rollbacks", l->skip->back);
 		whole(l, "left_out", l->skip->left);
 	}
+	if (om_size(OM_WORLD) > 1)
+		metrics_ranks(l, told->busy);
 	if (l->data->mix)
 		metrics_sources(l);
 	if (moe)

@@ -650,6 +650,7 @@ char *om_not_finite(const struct om_model *m, unsigned char *arena);
 void om_watchdog_start(double seconds); /* that a run may be at one place; 0: for ever */
 /* Where it is from here on, a static text, or NULL where it waits for ranks; gives where it was. */
 const char *om_watchdog_at(const char *what);
+double om_watchdog_waited(void); /* seconds that were spent there at NULL */
 
 /* ---- events.c: TensorBoard's event files ---------------------------------------------------- */
 
@@ -709,8 +710,10 @@ struct om_told {
 	uint64_t place, sequences; /* where its data begin, and how many they are */
 	uint64_t all;              /* sequences of the run with this step */
 	bool ramps;                /* steps differ in them */
-	double share;              /* of a whole step, which losses and norm of a result are of */
-	const char *not_finite;    /* whose gradient was no number, NULL: none's */
+	/* [ranks] microseconds that each was at work in the step, and not waiting for another */
+	const int64_t *busy;
+	double share;           /* of a whole step, which losses and norm of a result are of */
+	const char *not_finite; /* whose gradient was no number, NULL: none's */
 	/* shares of tokens that have no label, and of sequences that repeat themselves; < 0: none
 	   can */
 	double masked, repeated;

@@ -8,6 +8,8 @@
 
 #include "om_rt.h"
 
+/* What ranks tell one another at the end of a step; from RANKS on how long each was at work. */
+enum { LEFT, STOP, WRITES, TIME, RANKS };
 /* Seconds that a step may still take to its end after a signal; a longer one is left out. */
 enum { PATIENCE = 2 };
 
@@ -71,11 +73,13 @@ struct run {
 	struct om_told told[OM_STEPS_MOST]; /* of the steps under way */
 	uint64_t sent;                      /* steps that were begun */
 	uint64_t pass,
-	    often;      /* passes of the step under way; after how many ranks ask each other */
-	double began;   /* when the step under way began */
-	double asked;   /* when a signal was seen first, 0: none was */
-	bool written;   /* all ranks' parts of a save, which may be ended */
-	bool left;      /* of the step under way, this rank leaves out the rest */
+	    often;     /* passes of the step under way; after how many ranks ask each other */
+	double began;  /* when the step under way began */
+	double waited; /* for ranks, before it */
+	int64_t *sum[OM_STEPS_MOST]; /* of the steps under way */
+	double asked;                /* when a signal was seen first, 0: none was */
+	bool written;                /* all ranks' parts of a save, which may be ended */
+	bool left;                   /* of the step under way, this rank leaves out the rest */
 	bool started;   /* it has been evaluated before its first step, if that is asked for */
 	bool ending;    /* some rank had a signal, as all know: no step begins */
 	uint64_t whole; /* and all of them enqueued, their update too */
@@ -158,13 +162,19 @@ go(void *arg)
 static bool
 settle(void *arg)
 {
-	enum { LEFT, STOP, WRITES, TIME, SUMS };
 	struct run *r = arg;
-	int64_t sum[SUMS] = { r->left, stop != 0, om_ckpt_writes(&r->ckpt),
-		(int64_t)(1e6 * (om_now() - r->began)) };
+	const double took = om_now() - r->began, waited = om_watchdog_waited() - r->waited;
+	int64_t *sum = r->sum[r->sent % OM_STEPS_MOST];
 	double passes;
 
-	om_all_sum_i64(OM_WORLD, "end of a step", sum, SUMS);
+	sum[LEFT] = r->left;
+	sum[STOP] = stop != 0;
+	sum[WRITES] = om_ckpt_writes(&r->ckpt);
+	sum[TIME] = (int64_t)(1e6 * took);
+	memset(sum + RANKS, 0, om_size(OM_WORLD) * sizeof *sum);
+	sum[RANKS + om_rank(OM_WORLD)] = (int64_t)(1e6 * (took - waited));
+	om_all_sum_i64(OM_WORLD, "end of a step", sum, RANKS + om_size(OM_WORLD));
+	r->told[r->sent % OM_STEPS_MOST].busy = sum + RANKS;
 	r->ending = r->ending || sum[STOP];
 	r->written = !sum[WRITES];
 	passes = 1e6 * (double)r->pass * om_size(OM_WORLD) / (double)(sum[TIME] + 1);
@@ -246,6 +256,7 @@ step_send(struct run *r)
 	r->pass = 0;
 	r->left = false;
 	r->began = om_now();
+	r->waited = om_watchdog_waited();
 	om_err_step(step);
 	om_watchdog_at("reading data");
 	labels = take_batch(r, told);
@@ -643,6 +654,8 @@ om_train(const struct om_model *m, struct om_conf *c, double start)
 	struct run r = { .m = m, .c = c, .often = 1 };
 
 	signal(SIGPIPE, SIG_IGN); /* who reads the console may leave */
+	for (int i = 0; i < OM_STEPS_MOST; i++)
+		r.sum[i] = om_alloc(RANKS + om_size(OM_WORLD), sizeof *r.sum[i]);
 	om_data_open(&r.data, m, &c->data, c->seed);
 	r.data.steps = &c->plan;
 	if (om_conf_evaluates(c))
@@ -669,6 +682,8 @@ om_train(const struct om_model *m, struct om_conf *c, double start)
 	}
 	om_ckpt_close(&r.ckpt);
 	om_skip_close(&r.skip);
+	for (int i = 0; i < OM_STEPS_MOST; i++)
+		free(r.sum[i]);
 	om_eval_close(&r.eval);
 	om_data_close(&r.data);
 	return r.done < c->steps ? OM_EXIT_STOPPED : 0;

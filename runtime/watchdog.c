@@ -12,13 +12,24 @@
 
 static _Atomic(const char *) place; /* NULL: nowhere that is watched */
 static atomic_ullong moves;
-static double most;
+static double most, waited, since; /* for ranks, of the thread that tells its places */
 
 const char *
 om_watchdog_at(const char *what)
 {
+	const double now = om_now();
+
+	if (since > 0)
+		waited += now - since;
+	since = what ? 0 : now;
 	atomic_fetch_add(&moves, 1);
 	return atomic_exchange(&place, what);
+}
+
+double
+om_watchdog_waited(void)
+{
+	return waited;
 }
 
 static void *

@@ -2,8 +2,8 @@
  * A tiny trainer written by hand, in any layout: x = emb[token]; x += W[l] x for each of 4 layers;
  * logits = head x. -DDATA=, -DPIPELINE= ranks, -DCHUNKS= of each. Layers have the loads and losses
  * of routers that they do not have, for the metrics. OM_TEST_NAP=N sleeps N us a microbatch,
- * OM_TEST_MEET=1 has the data ranks of a stage meet in it, as expert ranks do, OM_TEST_NAN=N makes
- * the loss of this process' Nth step NaN.
+ * OM_TEST_SLOW=N those of rank 1 alone, OM_TEST_MEET=1 has the data ranks of a stage meet in it, as
+ * expert ranks do, OM_TEST_NAN=N makes the loss of this process' Nth step NaN.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -103,11 +103,13 @@ pass(unsigned char *arena, int slot, bool train)
 	float *x = (float *)(arena + X + (size_t)slot * STRIDE);
 	double *stat = (double *)(arena + STAT), p[V];
 	const double weight = ((const double *)(arena + CTL))[OM_PER_LABEL];
-	const char *nap = getenv("OM_TEST_NAP");
+	const char *nap = getenv("OM_TEST_NAP"), *slow = getenv("OM_TEST_SLOW");
 	int c = chunk_of(slot);
 
 	if (nap)
 		usleep((useconds_t)atoi(nap));
+	if (slow && om_rank(OM_WORLD) == 1)
+		usleep((useconds_t)atoi(slow));
 	if (getenv("OM_TEST_MEET"))
 		om_all_sum_f64(OM_DATA, "meeting", &(double){ 0 }, 1);
 	for (int t = 0; t < T; t++) {
