@@ -26,7 +26,7 @@ numeric $quick sh tests/numeric/run.sh build/olmogen $work/numeric $full
 ckpt bash tests/parallel/ckpt.sh $work/ckpt $full
 runtime bash tests/runtime/run.sh $full
 cuda sh tests/gpu/compile.sh build/olmogen $work/cuda $full
-commands sh tests/gpu/commands.sh build/olmogen $work/commands
+commands $quick sh tests/gpu/commands.sh build/olmogen $work/commands
 page python3 tests/page/plan.py build/olmogen $work/page
 readme python3 tests/readme/run.py . $work/readme
 peer $quick sh tests/peer/run.sh build/olmogen $work/peer $full
