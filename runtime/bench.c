@@ -204,6 +204,98 @@ efficiency(const struct om_model *m, double rate)
 		printf("\n");
 }
 
+/* One token more of each row, the likeliest ones; gives the seconds. */
+static double
+one_more(const struct om_model *m, unsigned char *arena, struct om_row *row)
+{
+	int32_t *token = om_alloc(m->decode.n, sizeof *token);
+	double before = om_now();
+
+	om_likeliest_after(m, arena, row, m->decode.n, token);
+	for (uint64_t r = 0; r < m->decode.n; r++) {
+		row[r].token = token[r] < 0 ? 0 : token[r];
+		row[r].position++;
+	}
+	free(token);
+	return om_now() - before;
+}
+
+/* Random prompts, but for the last token of each, which is left to row. */
+static void
+prompts(const struct om_model *m, unsigned char *arena, uint64_t prompt, struct om_row *row)
+{
+	int32_t *token = om_alloc(prompt, sizeof *token);
+
+	for (uint64_t r = 0; r < m->decode.n; r++) {
+		for (uint64_t i = 0; i < prompt; i++) {
+			struct om_philox at = { { (uint32_t)i, (uint32_t)r } };
+
+			token[i] = (int32_t)(om_philox(at, 0).v[0] % m->vocab);
+		}
+		if (m->prompt.run && prompt > 1)
+			om_prompt_put(m, arena, (uint32_t)r, token, prompt - 1);
+		row[r] = (struct om_row){ token[prompt - 1], (int32_t)prompt - 1, (int32_t)r };
+	}
+	free(token);
+}
+
+int
+om_bench_generate(const struct om_model *m, uint64_t prompt, uint64_t tokens)
+{
+	const double n = (double)m->decode.n;
+	struct om_row *row = om_alloc(m->decode.n, sizeof *row);
+	double *t = om_alloc(tokens, sizeof *t), first = 0, total = 0, step = 0;
+	unsigned char *arena;
+	char device[64];
+
+	if (!m->decode.run)
+		om_die("bench", "this trainer has no program that generates");
+	if (prompt + tokens > m->seq)
+		om_die("bench",
+		    "%s after a prompt of %s are more than the model's sequence_length, %s",
+		    om_count(tokens, "token"), om_commas(prompt), om_commas(m->seq));
+	om_device_start(0);
+	arena = om_arena_new(m);
+	om_run(m, OM_RUN_INIT, arena);
+	om_init_params(m, arena, 0);
+	om_device_text(device);
+	printf("%s on %s: %s after a prompt of %s, %s at once, %s\n", m->name, m->target,
+	    om_count(tokens, "token"), om_commas(prompt), om_count(m->decode.n, "sequence"),
+	    device);
+	fflush(stdout);
+	for (int i = 0; i < 2; i++) { /* the first time warms up */
+		double before = om_now();
+
+		prompts(m, arena, prompt, row);
+		one_more(m, arena, row);
+		first = om_now() - before;
+		for (uint64_t k = 0; k + 1 < tokens; k++)
+			t[k] = one_more(m, arena, row);
+		total = om_now() - before;
+	}
+	prompts(m, arena, prompt, row);
+	om_profile = true;
+	for (int i = 0; i < 2; i++) {
+		step = one_more(m, arena, row);
+		om_profile_end();
+		for (uint32_t j = 0; !i && j < m->nops; j++) {
+			m->op[j].seconds = 0;
+			m->op[j].calls = 0;
+		}
+	}
+	om_profile = false;
+	table(m, 1, step);
+	qsort(t, tokens - 1, sizeof *t, rising);
+	printf("%.3f ms for the prompts and a token", 1e3 * first);
+	if (tokens > 1)
+		printf(", %.3f ms for the median of others", 1e3 * t[(tokens - 1) / 2]);
+	printf(
+	    "; %s tokens/s with the prompts\n", om_commas((uint64_t)(n * (double)tokens / total)));
+	free(row);
+	free(t);
+	return 0;
+}
+
 int
 om_bench(const struct om_model *m, uint64_t steps, const char *trace)
 {

@@ -1,98 +1,24 @@
 /*
- * trainer generate: goes on with a prompt, token by token, by the model's decode program, whose
- * caches keep what earlier tokens gave to attention. The prompt takes the same way.
+ * trainer generate: goes on with prompts, as many at once as the trainer has rows for; where one
+ * ends, the next one takes its row.
  */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "json.h"
 #include "om_rt.h"
-#include "rng.h"
 #include "tokenizer.h"
 
 #define OPERATION "generate"
 /* A vocabulary of bytes, and of so few more that they are marks beside them. */
-enum { BYTES = 256, BYTES_END = 2 * BYTES };
-
-struct om_next { /* a token that may come next */
-	double z;
-	int32_t id;
-};
-
-/* ---- one token ------------------------------------------------------------------------------- */
-
-void
-om_logits_after(
-    const struct om_model *m, unsigned char *arena, int32_t token, uint64_t position, double *logit)
-{
-	int32_t at = (int32_t)position;
-	float *narrow = (float *)logit; /* the front half; widened from its end */
-
-	om_put(arena, m->decode_token_off, &token, sizeof token);
-	om_put(arena, m->decode_position_off, &at, sizeof at);
-	om_run(m, OM_RUN_DECODE, arena);
-	om_get(arena, m->logits_off, logit, m->vocab * m->real);
-	for (uint64_t i = m->real == sizeof *narrow ? m->vocab : 0; i-- > 0;) {
-		float x;
-
-		memcpy(&x, narrow + i, sizeof x);
-		logit[i] = (double)x;
-	}
-}
-
-/* The likelier one first; of equal ones the lower id. */
-static int
-by_logit(const void *a, const void *b)
-{
-	const struct om_next *x = a, *y = b;
-
-	return x->z != y->z ? (x->z < y->z) - (x->z > y->z) : (x->id > y->id) - (x->id < y->id);
-}
-
-int32_t
-om_choose(const struct om_sampling *s, uint64_t position, const double *logit, uint64_t vocab)
-{
-	struct om_philox r = om_philox(
-	    (struct om_philox){ { (uint32_t)position, (uint32_t)(position >> 32) } }, s->seed);
-	double u = (double)((((uint64_t)r.v[0] << 32) | r.v[1]) >> 11) * 0x1p-53, sum = 0;
-	struct om_next *next;
-	uint64_t n = 0, best = 0;
-	int32_t id;
-
-	for (uint64_t i = 1; i < vocab; i++)
-		if (logit[i] > logit[best])
-			best = i;
-	if (s->temperature == 0)
-		return (int32_t)best;
-	next = om_alloc(vocab, sizeof *next);
-	for (uint64_t i = 0; i < vocab; i++)
-		next[i] = (struct om_next){ (logit[i] - logit[best]) / s->temperature, (int32_t)i };
-	qsort(next, vocab, sizeof *next, by_logit);
-	if (s->top_k && s->top_k < vocab)
-		vocab = s->top_k;
-	for (uint64_t i = 0; i < vocab; i++)
-		sum += next[i].z = exp(next[i].z);
-	/* the fewest that together have top_p of what is left, and from then on all there is */
-	for (double p = 0; n < vocab && (!n || p < s->top_p * sum); n++)
-		p += next[n].z;
-	sum = 0;
-	for (uint64_t i = 0; i < n; i++)
-		sum += next[i].z;
-	id = next[0].id;
-	for (uint64_t i = 0; i < n && u >= 0; i++) { /* none with a probability of 0 */
-		if (next[i].z > 0)
-			id = next[i].id;
-		u -= next[i].z / sum;
-	}
-	free(next);
-	return id;
-}
+enum { BYTES = 256, BYTES_END = 2 * BYTES, PROMPTS_MOST = 100 << 20, WHERE = 200 };
 
 /* ---- the command ----------------------------------------------------------------------------- */
 
 struct options {
-	const char *prompt, *tokens, *tokenizer, *checkpoint;
+	const char *prompt, *tokens, *prompts, *tokenizer, *checkpoint;
 	uint64_t max_tokens, top_k, stop, threads;
 	struct om_sampling sampling;
 };
@@ -109,6 +35,9 @@ static const struct option {
 	    "goes on with this text, and prints text: of models of bytes, or by a tokenizer" },
 	{ "--tokens", "1,2,3", TEXT, AT(tokens), 0, 0,
 	    "goes on with these tokens, and prints tokens, or text if there is a tokenizer" },
+	{ "--prompts", "PATH", TEXT, AT(prompts), 0, 0,
+	    "goes on with all of a file, a line each, {\"prompt\": TEXT} or {\"tokens\": [1, 2]}, "
+	    "and prints such lines" },
 	{ "--tokenizer", "PATH", TEXT, AT(tokenizer), 0, 0,
 	    "a tokenizer.json of Hugging Face's, byte-level BPE, of the model's tokens" },
 	{ "--checkpoint", "DIR", TEXT, AT(checkpoint), 0, 0,
@@ -131,7 +60,7 @@ static const struct option {
 void
 om_generate_help(void)
 {
-	printf("Goes on with the prompt and prints what comes after it.\n\n");
+	printf("Goes on with a prompt, or with several, and prints what comes after each.\n\n");
 	for (size_t i = 0; i < OM_LEN(options); i++)
 		printf("  %-14s %-6s %s\n", options[i].name, options[i].value, options[i].doc);
 }
@@ -206,80 +135,322 @@ read_options(struct options *o, int argc, char **argv)
 	return 0;
 }
 
-/* The next of "1,2,3", and where it ends. */
-static int32_t
-read_token(const struct om_model *m, const struct options *o, uint64_t n, const char **s)
-{
-	char *end;
-	unsigned long long id = strtoull(*s, &end, 10);
+/* ---- prompts --------------------------------------------------------------------------------- */
 
-	if (**s < '0' || **s > '9' || (*end && (*end != ',' || !end[1])))
-		om_die(OPERATION, "--tokens %s: must be whole numbers and commas, 1,2,3",
-		    om_clip(o->tokens));
-	if (id >= m->vocab)
-		om_die(OPERATION, "--tokens: token %s is %.*s, the model's vocab_size is %s",
-		    om_commas(n), (int)strspn(*s, "0123456789"), *s, om_commas(m->vocab));
-	*s = *end ? end + 1 : end;
-	return (int32_t)id;
+struct sequence {
+	int32_t *token;      /* room for a whole one */
+	uint64_t prompt, n;  /* tokens of the prompt; and all so far */
+	uint64_t at;         /* of which the caches have so many */
+	bool text;           /* text is what is wanted of it */
+	struct om_held held; /* of the text so far, the beginning of a character */
+	char where[WHERE];   /* the option, or the file and line, that it is of, for messages */
+};
+
+/* One token more; those beyond a sequence's length are counted alone. */
+static void
+add(const struct om_model *m, struct sequence *s, int32_t id)
+{
+	if (s->prompt < m->seq)
+		s->token[s->prompt] = id;
+	s->prompt++;
 }
 
-/* The prompt's tokens, in room for a whole sequence; gives their number. */
-static uint64_t
-read_prompt(
-    const struct om_model *m, const struct options *o, const struct om_tokenizer *t, int32_t *token)
+static void
+need_vocab(const struct om_model *m, const struct sequence *s, bool fits, const char *id, int n)
 {
-	const char *s = o->prompt ? o->prompt : o->tokens;
-	char why[OM_TOKENIZER_WHY];
-	int32_t *encoded = NULL, id;
-	uint64_t n = 0;
-	size_t end;
+	if (!fits)
+		om_die(OPERATION, "%s: token %s is %.*s, the model's vocab_size is %s", s->where,
+		    om_commas(s->prompt), n, id, om_commas(m->vocab));
+}
 
-	if (!o->prompt == !o->tokens)
-		om_die(OPERATION, "needs a prompt: either --prompt TEXT or --tokens 1,2,3");
-	if (o->prompt && !t && (m->vocab < BYTES || m->vocab >= BYTES_END))
+/* "1,2,3" */
+static void
+read_tokens(const struct om_model *m, struct sequence *q, const char *s)
+{
+	for (const char *all = s; *s;) {
+		char *end;
+		unsigned long long id = strtoull(s, &end, 10);
+
+		if (*s < '0' || *s > '9' || (*end && (*end != ',' || !end[1])))
+			om_die(OPERATION, "%s %s: must be whole numbers and commas, 1,2,3",
+			    q->where, om_clip(all));
+		need_vocab(m, q, id < m->vocab, s, (int)strspn(s, "0123456789"));
+		add(m, q, (int32_t)id);
+		s = *end ? end + 1 : end;
+	}
+}
+
+static void
+read_text(const struct om_model *m, struct sequence *q, const struct om_tokenizer *t, const char *s)
+{
+	char why[OM_TOKENIZER_WHY];
+	int32_t *id = NULL;
+	size_t n = strlen(s);
+
+	q->text = true;
+	if (!t && (m->vocab < BYTES || m->vocab >= BYTES_END))
 		om_die(OPERATION,
 		    "this model's %s tokens are not bytes; give --tokenizer PATH or --tokens "
 		    "1,2,3",
 		    om_commas(m->vocab));
-	end = o->prompt ? strlen(o->prompt) : 0;
-	if (o->prompt && t && !(encoded = om_tokenizer_encode(t, s, end, &end, why)))
-		om_die(OPERATION, "--prompt: %s", why);
-	for (; o->prompt ? n < end : *s; n++) {
-		id = encoded     ? encoded[n]
-		     : o->prompt ? (unsigned char)s[n]
-				 : read_token(m, o, n, &s);
-		if (n < m->seq)
-			token[n] = id;
-	}
-	free(encoded);
-	if (!n)
-		om_die(OPERATION, "the prompt is empty; it needs one token at least");
-	if (n >= m->seq)
-		om_die(OPERATION,
-		    "the prompt has %s tokens, the model's sequence_length is %s; give %s at most",
-		    om_commas(n), om_commas(m->seq), om_commas(m->seq - 1));
-	return n;
+	if (t && !(id = om_tokenizer_encode(t, s, n, &n, why)))
+		om_die(OPERATION, "%s: %s", q->where, why);
+	for (size_t i = 0; i < n; i++)
+		add(m, q, id ? id[i] : (unsigned char)s[i]);
+	free(id);
 }
 
-/*
- * A token's text, whole characters only; what has none by its number, and so all tokens where
- * tokens are asked for.
- */
+/* A line of a file of prompts. */
 static void
-print(const struct options *o, struct om_tokenizer *t, struct om_held *held, int32_t id, bool first)
+read_line(const struct om_model *m, struct sequence *q, const struct om_tokenizer *t, const char *s,
+    size_t n)
+{
+	char why[OM_JSON_WHY];
+	json_t *line = om_json_parse(s, n, why);
+	const json_t *text, *ids;
+
+	if (!line)
+		om_die(OPERATION, "%s: %s", q->where, why);
+	text = json_object_get(line, "prompt");
+	ids = json_object_get(line, "tokens");
+	if (json_object_size(line) != 1 || !(json_is_string(text) || json_is_array(ids)))
+		om_die(OPERATION, "%s: must be {\"prompt\": TEXT} or {\"tokens\": [1, 2, 3]}",
+		    q->where);
+	if (text)
+		read_text(m, q, t, json_string_value(text));
+	for (size_t i = 0; i < json_array_size(ids); i++) {
+		const json_t *x = json_array_get(ids, i);
+		uint64_t id = om_json_whole(x);
+		char *shown = json_dumps(x, JSON_ENCODE_ANY);
+
+		need_vocab(m, q, id < m->vocab, shown ? om_clip(shown) : "?", 80);
+		free(shown);
+		add(m, q, (int32_t)id);
+	}
+	json_decref(line);
+}
+
+static struct sequence *
+new_sequence(const struct om_model *m, struct sequence **all, uint64_t *n)
+{
+	struct sequence *more = realloc(*all, (*n + 1) * sizeof *more);
+
+	if (!more)
+		om_die(OPERATION, "no memory for prompt %s", om_commas(*n));
+	*all = more;
+	more += (*n)++;
+	*more = (struct sequence){ .token = om_alloc(m->seq, sizeof *more->token) };
+	return more;
+}
+
+/* All prompts, their number in n. */
+static struct sequence *
+read_prompts(
+    const struct om_model *m, const struct options *o, const struct om_tokenizer *t, uint64_t *n)
+{
+	struct sequence *all = NULL, *q;
+	char *file = NULL;
+	size_t bytes = 0, line = 1;
+
+	*n = 0;
+	if (!!o->prompt + !!o->tokens + !!o->prompts != 1)
+		om_die(OPERATION,
+		    "needs a prompt: either --prompt TEXT, --tokens 1,2,3 or --prompts PATH");
+	if (o->prompts && !(file = om_file_or_pipe_read(o->prompts, PROMPTS_MOST, &bytes)))
+		om_die(OPERATION, "--prompts %s: %s", o->prompts, om_file_why());
+	for (size_t i = 0, len; i < bytes; i += len + 1, line++) {
+		const char *end = memchr(file + i, '\n', bytes - i);
+
+		len = end ? (size_t)(end - file) - i : bytes - i;
+		if (strspn(file + i, " \t\r") >= len)
+			continue;
+		q = new_sequence(m, &all, n);
+		snprintf(q->where, sizeof q->where, "%s:%zu", om_clip(o->prompts), line);
+		read_line(m, q, t, file + i, len);
+	}
+	free(file);
+	if (o->prompts && !*n)
+		om_die(OPERATION, "--prompts %s: there is none in it", o->prompts);
+	if (!o->prompts) {
+		q = new_sequence(m, &all, n);
+		snprintf(q->where, sizeof q->where, o->prompt ? "--prompt" : "--tokens");
+		if (o->prompt)
+			read_text(m, q, t, o->prompt);
+		else
+			read_tokens(m, q, o->tokens);
+	}
+	for (q = all; q < all + *n; q++) {
+		const char *in = o->prompts ? q->where : "", *colon = o->prompts ? ": " : "";
+
+		if (!q->prompt)
+			om_die(OPERATION, "%s%sthe prompt is empty; it needs one token at least",
+			    in, colon);
+		if (q->prompt >= m->seq)
+			om_die(OPERATION,
+			    "%s%sthe prompt has %s tokens, the model's sequence_length is %s; give "
+			    "%s at most",
+			    in, colon, om_commas(q->prompt), om_commas(m->seq),
+			    om_commas(m->seq - 1));
+		q->n = q->prompt;
+	}
+	return all;
+}
+
+/* ---- what is printed ------------------------------------------------------------------------- */
+
+/* A token's text, whole characters only; what has none by its number. */
+static void
+print_text(FILE *f, struct om_tokenizer *t, struct om_held *held, int32_t id)
 {
 	char byte = (char)id;
 	size_t n = 1;
 	const char *s = t ? om_tokenizer_bytes(t, id, &n) : id < BYTES ? &byte : NULL;
 
-	if (!t && !o->prompt) {
-		printf(first ? "%d" : ",%d", (int)id);
-	} else {
-		om_utf8_print(stdout, held, s ? s : "", s ? n : 0, !s);
-		if (!s)
-			printf("<%d>", (int)id);
-	}
+	om_utf8_print(f, held, s ? s : "", s ? n : 0, !s);
+	if (!s)
+		fprintf(f, "<%d>", (int)id);
+}
+
+/* A token of the one prompt, as it comes. */
+static void
+print_token(struct om_tokenizer *t, struct sequence *q)
+{
+	int32_t id = q->token[q->n - 1];
+
+	if (t || q->text)
+		print_text(stdout, t, &q->held, id);
+	else
+		printf(q->n == q->prompt + 1 ? "%d" : ",%d", (int)id);
 	fflush(stdout);
+}
+
+/* What came after a prompt of several. */
+static void
+print_line(struct om_tokenizer *t, struct sequence *q)
+{
+	char *text = NULL;
+	size_t n;
+	FILE *f = open_memstream(&text, &n);
+
+	if (!f)
+		om_die(OPERATION, "no memory for the text of %s", q->where);
+	printf("{\"tokens\": [");
+	for (uint64_t i = q->prompt; i < q->n; i++) {
+		printf(i == q->prompt ? "%d" : ", %d", (int)q->token[i]);
+		if (t || q->text)
+			print_text(f, t, &q->held, q->token[i]);
+	}
+	om_utf8_print(f, &q->held, "", 0, true);
+	fclose(f);
+	printf("]");
+	if (t || q->text) {
+		printf(", \"text\": ");
+		om_json_string(stdout, text);
+	}
+	printf("}\n");
+	fflush(stdout);
+	free(text);
+}
+
+/* ---- the command ----------------------------------------------------------------------------- */
+
+/* The next token of each row, into token; -1: its logits are not finite. */
+static void
+choose(const struct om_model *m, const struct options *o, unsigned char *arena,
+    const struct om_row *row, const uint64_t *of, uint64_t n, double *logit, int32_t *token)
+{
+	struct om_sampling sampling = o->sampling;
+
+	if (sampling.temperature == 0) {
+		om_likeliest_after(m, arena, row, n, token);
+		return;
+	}
+	om_logits_after(m, arena, row, n, logit);
+	for (uint64_t i = 0; i < n; i++) {
+		bool finite = true;
+
+		for (uint64_t v = 0; v < m->vocab; v++)
+			finite &= isfinite(logit[i * m->vocab + v]) != 0;
+		sampling.sequence = (uint32_t)of[row[i].sequence];
+		token[i] = finite ? om_choose(&sampling, (uint64_t)row[i].position + 1,
+					logit + i * m->vocab, m->vocab)
+				  : -1;
+	}
+}
+
+/* A sequence goes on by a token; false: it was the last one. */
+static bool
+go_on(const struct om_model *m, const struct options *o, struct sequence *q, int32_t token)
+{
+	uint64_t most = m->seq - q->prompt;
+
+	if (token < 0)
+		om_die(OPERATION,
+		    "the logits after token %s are not finite: the weights are spoilt; use an "
+		    "older checkpoint",
+		    om_commas(q->n - 1));
+	q->token[q->n++] = token;
+	most = o->max_tokens && o->max_tokens < most ? o->max_tokens : most;
+	return (uint64_t)token != o->stop && q->n - q->prompt < most;
+}
+
+/* Goes on with all of them; gives the number of tokens that came. */
+static uint64_t
+generate(const struct om_model *m, const struct options *o, unsigned char *arena,
+    struct om_tokenizer *t, struct sequence *all, uint64_t nall)
+{
+	uint64_t room = m->decode.n, next = 0, ended = 0, came = 0, n;
+	uint64_t *of = om_alloc(room, sizeof *of); /* the sequence of each row, nall: none */
+	bool *over = om_alloc(nall, sizeof *over);
+	struct om_row *row = om_alloc(room, sizeof *row);
+	double *logit = om_alloc(room * m->vocab, sizeof *logit);
+	int32_t *token = om_alloc(room, sizeof *token);
+
+	for (uint64_t r = 0; r < room; r++)
+		of[r] = nall;
+	while (ended < nall && !ferror(stdout)) {
+		n = 0;
+		for (uint64_t r = 0; r < room; r++) {
+			struct sequence *q;
+
+			if (of[r] == nall && next < nall) {
+				q = &all[of[r] = next++];
+				if (m->prompt.run && q->prompt > 1) {
+					om_prompt_put(
+					    m, arena, (uint32_t)r, q->token, q->prompt - 1);
+					q->at = q->prompt - 1;
+				}
+			}
+			if (of[r] == nall)
+				continue;
+			q = &all[of[r]];
+			row[n++] = (struct om_row){ q->token[q->at], (int32_t)q->at, (int32_t)r };
+			q->at++;
+		}
+		choose(m, o, arena, row, of, n, logit, token);
+		for (uint64_t i = 0; i < n; i++) {
+			uint64_t *r = &of[row[i].sequence];
+			struct sequence *q = &all[*r];
+
+			if (q->at < q->prompt)
+				continue;
+			over[*r] = !go_on(m, o, q, token[i]);
+			came++;
+			if (!o->prompts)
+				print_token(t, q);
+			if (over[*r])
+				*r = nall;
+		}
+		for (; ended < nall && over[ended]; ended++)
+			if (o->prompts)
+				print_line(t, &all[ended]);
+	}
+	free(of);
+	free(over);
+	free(row);
+	free(logit);
+	free(token);
+	return came;
 }
 
 int
@@ -289,57 +460,44 @@ om_generate(const struct om_model *m, int argc, char **argv)
 		.checkpoint = ".", .stop = OM_NO_STEP, .sampling = { .temperature = 1, .top_p = 1 }
 	};
 	struct om_tokenizer *t = NULL;
-	struct om_held held = { .n = 0 };
-	int32_t *token;
-	double *logit, before;
+	struct sequence *all;
+	double before;
 	unsigned char *arena;
-	uint64_t prompt, n, end;
+	uint64_t nall, came, prompts = 0;
 	int status;
 
 	if ((status = read_options(&o, argc, argv)))
 		return status;
-	if (!m->decode)
+	if (!m->decode.run)
 		om_die(OPERATION,
 		    "this trainer has no decode program: there are no kernels of it for target %s; "
 		    "use a trainer of the same model for target cpu, which reads the same "
 		    "checkpoints",
 		    m->target);
-	token = om_alloc(m->seq, sizeof *token);
-	logit = om_alloc(m->vocab, sizeof *logit);
 	if (o.tokenizer)
 		t = om_tokenizer_need(OPERATION, o.tokenizer, m->vocab);
-	n = prompt = read_prompt(m, &o, t, token);
+	all = read_prompts(m, &o, t, &nall);
 	if (o.stop != OM_NO_STEP && o.stop >= m->vocab)
 		om_die(OPERATION, "--stop %s: the model's vocab_size is %s", om_commas(o.stop),
 		    om_commas(m->vocab));
-	end = o.max_tokens && o.max_tokens < m->seq - n ? n + o.max_tokens : m->seq;
 	om_device_start(o.threads);
 	arena = om_arena_new(m);
 	om_run(m, OM_RUN_INIT, arena);
 	om_err_step(om_ckpt_weights_at(
 	    m, o.checkpoint, "name its folder by --checkpoint DIR", arena, stderr));
+	for (uint64_t i = 0; i < nall; i++)
+		prompts += all[i].prompt;
 	before = om_now();
-	for (uint64_t i = 0; n < end && !ferror(stdout); i++) {
-		om_logits_after(m, arena, token[i], i, logit);
-		if (i + 1 < n)
-			continue;
-		for (uint64_t v = 0; v < m->vocab; v++)
-			if (!isfinite(logit[v]))
-				om_die(OPERATION,
-				    "the logits after token %s are not finite: the weights are "
-				    "spoilt; use an older checkpoint",
-				    om_commas(i));
-		token[n] = om_choose(&o.sampling, n, logit, m->vocab);
-		print(&o, t, &held, token[n], n == prompt);
-		if ((uint64_t)token[n++] == o.stop)
-			break;
+	came = generate(m, &o, arena, t, all, nall);
+	if (!o.prompts) {
+		om_utf8_print(stdout, &all->held, "", 0, true);
+		putchar('\n');
 	}
-	om_utf8_print(stdout, &held, "", 0, true);
-	putchar('\n');
-	fprintf(stderr, "generate: %s after %s, %s tokens/s\n", om_count(n - prompt, "token"),
-	    om_commas(prompt), om_commas((uint64_t)((double)(n - 1) / (om_now() - before))));
+	fprintf(stderr, "generate: %s after %s, %s tokens/s\n", om_count(came, "token"),
+	    om_commas(prompts), om_commas((uint64_t)((double)came / (om_now() - before))));
 	om_tokenizer_close(t);
-	free(token);
-	free(logit);
+	for (uint64_t i = 0; i < nall; i++)
+		free(all[i].token);
+	free(all);
 	return 0;
 }

@@ -166,6 +166,14 @@ double om_now(void);                    /* monotonic seconds */
  */
 enum om_of { OM_FIRST = 1, OM_LAST = 2 };
 
+/* Tokens of any of decode.n sequences, each after all those of its sequence before it. */
+struct om_rows {
+	void (*run)(unsigned char *arena, int slot); /* NULL: the trainer has no such program */
+	uint64_t n;
+	uint64_t token_off; /* int32[n] */
+	uint64_t at_off;    /* int32[2][n]: position, -1: there is no such row; sequence */
+};
+
 struct om_model {
 	int abi;
 	const char *name, *target, *version; /* version of olmogen */
@@ -236,12 +244,13 @@ struct om_model {
 	uint64_t score_off;                   /* 0: the end of the model is on another rank */
 	void (*update)(unsigned char *arena); /* norm, clipping, AdamW; reads ctl */
 	/*
-	 * One token of one sequence, at its position, after all before it: int32 each. Gives the
-	 * logits [vocab] of the next one. Keys and values of the tokens so far lie where forward
-	 * and backward work. NULL: the target has no kernels for it.
+	 * What generates: decode has a row for each sequence, and gives the logits
+	 * [decode.n][vocab] of the tokens after them, and int32[decode.n], which are the likeliest:
+	 * of equal logits the first, -1 where they are not all finite. Prompt leaves keys and
+	 * values alone. Those of the tokens so far lie where forward and backward work.
 	 */
-	void (*decode)(unsigned char *arena, int slot);
-	uint64_t decode_token_off, decode_position_off, logits_off;
+	struct om_rows decode, prompt;
+	uint64_t logits_off, likeliest_off;
 };
 
 /* The trainer's whole life, of one rank; a model a stage. Gives the exit status. */

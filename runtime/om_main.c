@@ -261,26 +261,34 @@ selftest(const struct om_model *m, int argc, char **argv)
 static int
 bench(const struct om_model *m, int argc, char **argv)
 {
-	const char *trace = NULL;
-	uint64_t steps = 5;
+	static const char *const name[] = { "steps=", "prompt=", "tokens=", "--trace=" };
+	const char *of[OM_LEN(name)] = { NULL }, *trace;
+	uint64_t n[3] = { 0 };
+	bool good = true;
 	int status;
 
 	for (int i = 0; i < argc; i++) {
-		const char *value = argv[i] + strlen("steps=");
-		if (!strncmp(argv[i], "--trace=", strlen("--trace=")) && argv[i][8]) {
-			trace = argv[i] + strlen("--trace=");
-			continue;
-		}
-		steps =
-		    strncmp(argv[i], "steps=", strlen("steps=")) ? 0 : strtoull(value, NULL, 10);
-		if (!steps || value[strspn(value, "0123456789")] || strlen(value) > 6) {
-			fprintf(stderr, "trainer: bench takes steps=N, N from 1 to 999999, and "
-					"--trace=FILE\n");
-			return OM_EXIT_USAGE;
-		}
+		size_t k = 0;
+
+		while (k + 1 < OM_LEN(name) && strncmp(argv[i], name[k], strlen(name[k])) != 0)
+			k++;
+		good &= !of[k] && strncmp(argv[i], name[k], strlen(name[k])) == 0;
+		of[k] = good ? argv[i] + strlen(name[k]) : NULL;
+	}
+	for (size_t k = 0; k < OM_LEN(n); k++) {
+		n[k] = of[k] ? strtoull(of[k], NULL, 10) : 0;
+		good &=
+		    !of[k] || (n[k] && strlen(of[k]) <= 6 && !of[k][strspn(of[k], "0123456789")]);
+	}
+	trace = of[OM_LEN(n)];
+	if (!good || !n[1] != !n[2] || (n[1] && (n[0] || trace)) || (trace && !*trace)) {
+		fprintf(stderr,
+		    "trainer: bench takes steps=N, N from 1 to 999999, and --trace=FILE; or of "
+		    "generation prompt=N and tokens=N\n");
+		return OM_EXIT_USAGE;
 	}
 	m = join(m, argv);
-	status = om_bench(m, steps, trace);
+	status = n[1] ? om_bench_generate(m, n[1], n[2]) : om_bench(m, n[0] ? n[0] : 5, trace);
 	om_comm_end();
 	return status;
 }
@@ -330,13 +338,14 @@ static const struct command {
 	    "Runs every kernel instance on random numbers, and a naive version in fp64 beside "
 	    "it.\n",
 	    NULL },
-	{ "bench", bench, 0, 2, ON_ALL, "[steps=N] [--trace=FILE]",
+	{ "bench", bench, 0, 2, ON_ALL, "[steps=N] [--trace=FILE] | prompt=N tokens=N",
 	    "measure a step and every operator",
 	    "Times N steps (5) of random tokens, after two that warm up, and prints their median "
 	    "and\n"
 	    "range; then as many in which every operator is timed by itself. FILE gets a picture "
 	    "of\n"
-	    "one such step, of all ranks, for ui.perfetto.dev or chrome://tracing.\n",
+	    "one such step, of all ranks, for ui.perfetto.dev or chrome://tracing. Or times\n"
+	    "generation: prompts of so many random tokens, and so many tokens after them.\n",
 	    NULL },
 };
 

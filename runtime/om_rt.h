@@ -106,6 +106,7 @@ enum om_part {
 	OM_RUN_UPDATE,
 	OM_RUN_EVALUATE,
 	OM_RUN_DECODE,
+	OM_RUN_PROMPT,
 	OM_N_PARTS,
 };
 void om_run(const struct om_model *m, enum om_part part, unsigned char *arena);
@@ -778,11 +779,27 @@ struct om_sampling {
 	uint64_t top_k;     /* of these, that many likeliest stay; 0: all */
 	double top_p;       /* of these, the fewest likeliest that have this much together */
 	uint64_t seed;
+	uint32_t sequence; /* of those that are generated, which draw apart */
 };
-/* One token more: its keys and values go to the caches, the next one's logits to logit [vocab]. */
-void om_logits_after(const struct om_model *m, unsigned char *arena, int32_t token,
-    uint64_t position, double *logit);
-/* The token of a position, by its logits, the seed and the position alone; ties: the lower id. */
+struct om_row { /* a token, and where it stands in a sequence */
+	int32_t token, position, sequence;
+};
+/*
+ * n rows, of decode.n at most, of different sequences: their keys and values go to the caches, the
+ * logits of the tokens after them to logit [n][vocab].
+ */
+void om_logits_after(const struct om_model *m, unsigned char *arena, const struct om_row *row,
+    uint64_t n, double *logit);
+/* The same, but the likeliest tokens alone, -1 where logits are not finite. */
+void om_likeliest_after(const struct om_model *m, unsigned char *arena, const struct om_row *row,
+    uint64_t n, int32_t *token);
+/* The n first tokens of a sequence go to its caches; the trainer has a program for prompts. */
+void om_prompt_put(const struct om_model *m, unsigned char *arena, uint32_t sequence,
+    const int32_t *token, uint64_t n);
+/*
+ * The token of a position, by its logits, the seed, the sequence and the position alone; ties: the
+ * lower id.
+ */
 int32_t
 om_choose(const struct om_sampling *s, uint64_t position, const double *logit, uint64_t vocab);
 
@@ -816,6 +833,8 @@ int om_survey(const struct om_model *m, const struct om_conf *c);
 int om_generate(const struct om_model *m, int argc, char **argv);
 void om_generate_help(void);
 int om_bench(const struct om_model *m, uint64_t steps, const char *trace); /* a file, or NULL */
+/* Prompts of so many tokens, as many as there are rows, and so many tokens more. */
+int om_bench_generate(const struct om_model *m, uint64_t prompt, uint64_t tokens);
 int om_selftest(const struct om_model *m);
 int om_export(const struct om_model *m, const char *dir, const char *from);
 /* The mean of checkpoints' weights becomes one; of those that paths name the last ones, 0: all. */

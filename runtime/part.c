@@ -66,7 +66,10 @@ om_part(const struct om_model *m, enum om_part part, unsigned char *arena)
 		m->update(arena);
 		break;
 	case OM_RUN_DECODE:
-		m->decode(arena, 0);
+		m->decode.run(arena, 0);
+		break;
+	case OM_RUN_PROMPT:
+		m->prompt.run(arena, 0);
 		break;
 	case OM_RUN_EVALUATE:
 		m->eval(arena, 0);

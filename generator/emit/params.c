@@ -382,10 +382,19 @@ model(const struct plan *p, const char *fingerprint, const char *refusal, const 
 	    emit_stage_name(p, "update"));
 	if (p->here->head)
 		fields_of(b, ".score_off = %s,", off(p, g->score));
+	for (enum pass_id i = PASS_DECODE; i <= PASS_PROMPT; i++) {
+		const struct pass pass = shard_pass(g, i);
+		if (!plan_has_pass(p, i))
+			continue;
+		fields_of(b,
+		    ".%s = { .run = om_%s, .n = %llu, .token_off = OM_OFF_%s_embed_token, "
+		    ".at_off = OM_OFF_%s_embed_at },",
+		    pass.name, pass.name, llu(g->tensor.a[g->seg.a[pass.first].y].dim[0]),
+		    pass.name, pass.name);
+	}
 	if (p->decode)
-		fields_of(b, ".decode = om_decode, .decode_token_off = OM_OFF_decode_embed_token, "
-			     ".decode_position_off = OM_OFF_decode_embed_position, "
-			     ".logits_off = OM_OFF_decode_head_logits,");
+		fields_of(b, ".logits_off = OM_OFF_decode_head_logits, "
+			     ".likeliest_off = OM_OFF_decode_head_likeliest,");
 	buf_puts(b, "\t},\n");
 }
 

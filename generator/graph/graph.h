@@ -167,7 +167,7 @@ ARRAY_TYPE(oplist, struct op);
 
 /*
  * A piece of program that runs once or for several layers: init, embed, a kind of layer, head,
- * update, eval, and embed, kinds and head again for decode.
+ * update, eval, and embed, kinds and head again for decode, embed and kinds for prompts.
  */
 struct segment {
 	const char *name;
@@ -196,7 +196,11 @@ struct graph {
 	ARRAY(struct segment) seg;   /* in the order of struct segment's comment */
 	ARRAY(struct param_group) param_group;
 	uint32_t init, embed, head, update, eval;
-	uint32_t decode;             /* its embed; it, kinds and head are the last segments */
+	/*
+	 * Their embeds, with kinds and decode's head behind them: what generates, the last
+	 * segments; prompt is the number of segments where there is none
+	 */
+	uint32_t decode, prompt;
 	uint32_t n_layers, *kind_of; /* layer -> segment */
 	uint32_t *index_of;          /* layer -> index within its kind */
 	uint64_t B, S, T;            /* sequences, length and tokens of a microbatch */

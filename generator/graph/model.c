@@ -19,22 +19,27 @@ struct builder {
 	struct graph *g;
 	uint32_t seg;
 	const struct line *line;
-	uint64_t B, T;      /* sequences and tokens: of a microbatch, or of decode, which are 1 */
-	uint32_t shift;     /* decode: from a segment of training to the one built; 0: training */
-	tensor_id position; /* decode: of its token */
+	uint64_t B, T;  /* sequences and tokens: of a microbatch, or rows of decode or a prompt */
+	uint32_t shift; /* of these two: from a segment of training to the one built; 0: training */
+	tensor_id at;   /* of these two: position and sequence of each row */
 	ARRAY(struct rope_made) ropes;
 };
 
 #define ATTN "model.layers.%l.self_attn."
 
-/* Weights, buffers and statistics of decode are those of training; 0: it is none. */
+/*
+ * Weights, buffers and statistics of decode and prompts are those of training, and prompts have the
+ * caches of decode; 0: it is none.
+ */
 static tensor_id
-of_training(const struct builder *b, const char *name, enum tensor_class c)
+of_others(const struct builder *b, const char *name, enum tensor_class c)
 {
 	const struct graph *g = b->g;
 	uint32_t seg = b->seg - b->shift;
 
-	if (c != T_PARAM && c != T_GRAD && c != T_BUFFER && c != T_STAT)
+	if (c == T_CACHE && b->seg >= g->prompt)
+		seg = b->seg - (g->prompt - g->decode);
+	else if (c != T_PARAM && c != T_GRAD && c != T_BUFFER && c != T_STAT)
 		return 0;
 	for (tensor_id t = g->seg.a[seg].first; g->tensor.a[t].seg <= seg; t++)
 		if (g->tensor.a[t].seg == seg && g->tensor.a[t].class == c &&
@@ -70,7 +75,7 @@ static tensor_id
 tensor(struct builder *b, const char *name, enum tensor_class c, enum role r, int ndims,
     const uint64_t *dim)
 {
-	tensor_id id = b->shift ? of_training(b, name, c) : 0;
+	tensor_id id = b->shift ? of_others(b, name, c) : 0;
 
 	if (id)
 		return id;
@@ -270,22 +275,22 @@ attention(struct builder *b, const struct object *at, tensor_id x)
 		tensor_id table = rope_table(b, rope, HD);
 		b->line = spec_value(at, F_attention_rope)->line;
 		struct op rotate =
-		    b->position
-			? OP_(OP_rope_at, .arg = { qkv[i], table, b->position },
-			      .ints = { heads, HD })
+		    b->at
+			? OP_(OP_rope_at, .arg = { qkv[i], table, b->at }, .ints = { HD })
 			: OP_(OP_rope, .arg = { qkv[i], table }, .ints = { b->B, g->S, heads, HD });
 		qkv[i] = result(b, NAMES(xprintf("%s_rot", names[i])), rotate);
 	}
 	b->line = spec_value(at, F_attention_n_heads)->line;
 	if (!window || window > g->S)
 		window = g->S;
-	if (b->position) {
-		o = ACT(b, "heads", b->T, H * HD);
-		tensor_id keys = tensor(b, "keys", T_CACHE, ROLE_ACT, DIMS(g->S, HK * HD));
-		tensor_id values = tensor(b, "values", T_CACHE, ROLE_ACT, DIMS(g->S, HK * HD));
-		op(b, NULL,
-		    OP_(OP_attention_at,
-			.arg = { qkv[0], qkv[1], qkv[2], b->position, o, keys, values },
+	if (b->at) {
+		uint64_t n =
+		    size_of(spec_obj(g->trainer, F_trainer_generation), F_generation_batch);
+		tensor_id keys = tensor(b, "keys", T_CACHE, ROLE_ACT, DIMS(n, g->S, HK * HD));
+		tensor_id values = tensor(b, "values", T_CACHE, ROLE_ACT, DIMS(n, g->S, HK * HD));
+		op(b, NULL, OP_(OP_cache, .arg = { qkv[1], qkv[2], b->at, keys, values }));
+		o = result(b, NAMES("heads"),
+		    OP_(OP_attention_at, .arg = { qkv[0], keys, values, b->at },
 			.ints = { H, HK, HD, window }, .floats = { scale }));
 	} else {
 		o = result(b, NAMES("heads", "heads_lse"),
@@ -654,37 +659,59 @@ head(struct builder *b, tensor_id norm_w, tensor_id w)
 }
 
 /*
- * One token of one sequence, at a position: the same layers on the same weights, one row a tensor,
- * that leave their keys and values in caches. Gives the logits of the token after it.
+ * Rows of any sequences, each a token at a position: the same layers on the same weights, that
+ * leave their keys and values in caches. The segments up to the last one are made anew from those
+ * of training.
  */
 static void
-decode(struct builder *b, tensor_id tokens_w, tensor_id norm_w, tensor_id w)
+rows(struct builder *b, const char *name, uint64_t n, uint32_t last, tensor_id tokens_w)
 {
 	struct graph *g = b->g;
+	uint32_t first = g->seg.n;
 	tensor_id token;
 
-	b->B = b->T = 1;
-	b->shift = g->seg.n - g->embed;
-	g->decode = g->seg.n;
-	for (uint32_t s = g->embed; s <= g->head; s++) {
+	b->B = b->T = n;
+	b->shift = first - g->embed;
+	for (uint32_t s = g->embed; s <= last; s++) {
 		struct segment old = g->seg.a[s];
-		*PUSH(g->seg) = (struct segment){ .name = xprintf("decode_%s", old.name),
+		*PUSH(g->seg) = (struct segment){ .name = xprintf("%s_%s", name, old.name),
 			.attention = old.attention,
 			.ffn = old.ffn,
 			.layer = old.layer,
 			.nlayers = old.nlayers };
 	}
-	b->seg = g->decode;
+	b->seg = first;
 	b->line = spec_value(b->g->trainer, F_transformer_vocab_size)->line;
-	token = tensor(b, "token", T_INPUT, ROLE_INT32, DIMS(1));
-	b->position = tensor(b, "position", T_INPUT, ROLE_INT32, DIMS(1));
+	token = tensor(b, "token", T_INPUT, ROLE_INT32, DIMS(n));
+	b->at = tensor(b, "at", T_INPUT, ROLE_INT32, DIMS(size_mul(2, n)));
 	embed(b, token, tokens_w);
 	for (uint32_t k = g->embed + 1; k < g->head; k++) {
 		b->seg = k + b->shift;
 		layer(b, g->seg.a[k].attention, g->seg.a[k].ffn);
 	}
+}
+
+/*
+ * A row for each sequence that is generated, with the logits of the token after it; and rows of a
+ * prompt, of which nothing but keys and values is wanted.
+ */
+static void
+generation(struct builder *b, tensor_id tokens_w, tensor_id norm_w, tensor_id w)
+{
+	struct graph *g = b->g;
+	const struct object *how = spec_obj(g->trainer, F_trainer_generation);
+	uint64_t prompt = size_of(how, F_generation_prompt);
+
+	g->decode = g->seg.n;
+	g->prompt = UINT32_MAX;
+	rows(b, "decode", size_of(how, F_generation_batch), g->head, tokens_w);
 	b->seg = g->head + b->shift;
-	op(b, NAMES("logits"), OP_(OP_logits, .arg = { head_norm(b, norm_w), w }));
+	tensor_id logits =
+	    result(b, NAMES("logits"), OP_(OP_logits, .arg = { head_norm(b, norm_w), w }));
+	op(b, NAMES("likeliest"), OP_(OP_likeliest, .arg = { logits }));
+	g->prompt = g->seg.n;
+	if (prompt)
+		rows(b, "prompt", prompt, g->head - 1, tokens_w);
 }
 
 struct graph *
@@ -746,7 +773,7 @@ graph_build(struct object *trainer)
 
 	g->eval = b.seg = segment(g, "eval");
 	head(&b, norm_w, w);
-	decode(&b, tokens_w, norm_w, w);
+	generation(&b, tokens_w, norm_w, w);
 	if (!diag_count())
 		count(g);
 	for (uint32_t k = g->embed + 1; k < g->head; k++)

@@ -135,6 +135,19 @@ derive_in(const struct object *o, const struct value *width)
 				derive_in(v->list[i], width);
 }
 
+/* As many tokens of a prompt at once as the target is for, of a sequence's. */
+static void
+derive_prompt(const struct object *trainer, const struct target_row *row)
+{
+	const struct object *g = spec_obj(trainer, F_trainer_generation);
+	const struct value *seq =
+	    spec_value(spec_obj(trainer, F_trainer_model), F_transformer_sequence_length);
+
+	if (g && row && seq->set)
+		derive(spec_value(g, F_generation_prompt),
+		    (double)(row->kind->prompt < seq->i ? row->kind->prompt : seq->i));
+}
+
 static void
 check_formats(const struct object *trainer, const struct target_row *target)
 {
@@ -391,6 +404,7 @@ check(struct object *trainer, const struct target_row *table, const char *target
 	check_routers(model);
 	if (row)
 		derive(spec_value(trainer, F_trainer_device_memory), row->memory_gib);
+	derive_prompt(trainer, row);
 	check_formats(trainer, row);
 	check_groups(trainer);
 }

@@ -89,6 +89,13 @@ few_microbatches(const int64_t *x, const uint32_t *f)
 	return x[F_parallel_pipeline] == 1 || microbatches(x) <= MICROBATCHES_MAX;
 }
 
+/* What generates lies where a microbatch does. */
+static bool
+in_microbatch(const int64_t *x, const uint32_t *f)
+{
+	return x[f[0]] <= x[f[1]] * x[f[2]];
+}
+
 /* ---- what is said where they do not ---------------------------------------------------------- */
 
 static const char *
@@ -103,6 +110,14 @@ not_in_range(const struct scope *s, const uint32_t *f)
 {
 	return xprintf("%s is not in %.0f .. %lld", spec_assigned(s->v[f[0]]), fields[f[0]].lo,
 	    (long long)s->x[f[1]]);
+}
+
+static const char *
+more_than_microbatch(const struct scope *s, const uint32_t *f)
+{
+	return xprintf("%s is more than the tokens of a microbatch, %s, in whose place they are "
+		       "computed",
+	    spec_assigned(s->v[f[0]]), spec_product(s->v[f[1]], s->v[f[2]]));
 }
 
 static const char *
@@ -183,6 +198,10 @@ static const struct rule {
 	{ few_microbatches, too_many_microbatches,
 	    { F_batch_global, F_batch_micro, F_parallel_data, F_parallel_pipeline }, RANGE,
 	    ALWAYS },
+	{ bounded, not_in_range, { F_generation_prompt, F_transformer_sequence_length }, RANGE,
+	    ALWAYS },
+	{ in_microbatch, more_than_microbatch,
+	    { F_generation_batch, F_batch_micro, F_transformer_sequence_length }, RANGE, ALWAYS },
 };
 
 static bool

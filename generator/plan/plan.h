@@ -215,7 +215,7 @@ bool plan_on_stage(const struct plan *p, uint32_t layer);
  */
 const struct bucket *plan_bucket(const struct plan *p, tensor_id t, uint64_t *at);
 /*
- * Simulates two microbatches, an update, an evaluation and two tokens of decode over the buffers;
+ * Simulates two microbatches, an update, an evaluation and what generates over the buffers;
  * internal error naming the first fault.
  */
 void plancheck(const struct plan *p);

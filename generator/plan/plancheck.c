@@ -1,11 +1,11 @@
 /*
  * Proof that the plan's buffers hold what each op expects: two microbatches, an update, an
- * evaluation and two tokens of decode are simulated over the arena. Every write makes its bytes the
- * property of one tensor of one layer; every read must find all of its bytes to be that tensor's.
- * So no two live buffers overlap, whatever the reason. Gradients are the step before's until the
- * first microbatch stores them, once. Reads of what another stream writes must be behind an event,
- * and writes over what another stream reads or writes; and what lies in a wider format than its own
- * must have been rounded.
+ * evaluation, and twice a prompt and rows of decode are simulated over the arena. Every write makes
+ * its bytes the property of one tensor of one layer; every read must find all of its bytes to be
+ * that tensor's. So no two live buffers overlap, whatever the reason. Gradients are the step
+ * before's until the first microbatch stores them, once. Reads of what another stream writes must
+ * be behind an event, and writes over what another stream reads or writes; and what lies in a wider
+ * format than its own must have been rounded.
  */
 #include <string.h>
 
@@ -52,7 +52,8 @@ owner_of(const struct plan *p, tensor_id t, uint32_t layer)
 	bool layered = seg->nlayers != 0;
 
 	if (t == seg->x || t == seg->y)
-		return owner(OF_STREAM, s >= p->graph->decode, layer + (t == seg->y && layered));
+		return owner(OF_STREAM, (s >= p->graph->decode) + (s >= p->graph->prompt),
+		    layer + (t == seg->y && layered));
 	if (t == seg->dx || t == seg->dy)
 		return owner(OF_DSTREAM, 0, layer + (t == seg->dy && layered));
 	return owner(OF_TENSOR, t, layered ? layer : 0);
@@ -65,7 +66,8 @@ describe(const struct plan *p, uint64_t own)
 
 	switch ((enum owner_kind)(own >> 56)) {
 	case OF_STREAM:
-		return xprintf("%sresidual stream %u", number ? "decode's " : "", layer);
+		return xprintf("%sresidual stream %u",
+		    (const char *[]){ "", "decode's ", "the prompt's " }[number], layer);
 	case OF_DSTREAM:
 		return xprintf("the stream's gradient %u", layer);
 	case OF_OTHERS:
@@ -463,8 +465,10 @@ plancheck_fault(const struct plan *p)
 			return xprintf("%s leaves its region", g->tensor.a[t].name);
 	}
 	all_of(&m, T_CACHE, OWN);
-	for (int twice = 0; twice < 2 && !fault && p->decode; twice++)
-		fault = pass(&m, &p->here->chunk[0], PASS_DECODE);
+	for (int twice = 0; twice < 2; twice++)
+		for (enum pass_id id = PASS_PROMPT; id >= PASS_DECODE && !fault; id--)
+			if (plan_has_pass(p, id))
+				fault = pass(&m, &p->here->chunk[0], id);
 	return fault;
 }
 

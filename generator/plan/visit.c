@@ -52,8 +52,16 @@ plan_take(struct plan *p, enum region r, uint64_t bytes)
 bool
 plan_has_pass(const struct plan *p, enum pass_id pass)
 {
-	return pass == PASS_WEIGHTS ? p->graph->last_phase == WEIGHTS
-				    : pass != PASS_DECODE || p->decode;
+	switch (pass) {
+	case PASS_WEIGHTS:
+		return p->graph->last_phase == WEIGHTS;
+	case PASS_DECODE:
+		return p->decode;
+	case PASS_PROMPT:
+		return p->decode && p->graph->prompt < p->graph->seg.n;
+	default:
+		return true;
+	}
 }
 
 uint32_t

@@ -103,8 +103,9 @@ shard_pass(const struct graph *g, enum pass_id pass)
 		[PASS_BACKWARD] = { "backward", BACKWARD, g->head, g->embed, 0 },
 		[PASS_WEIGHTS] = { "weights", WEIGHTS, g->head, g->embed, 0 },
 		[PASS_EVALUATE] = { "evaluate", FORWARD, g->embed, g->eval, 0 },
-		[PASS_DECODE] = { "decode", FORWARD, g->decode, g->seg.n - 1,
+		[PASS_DECODE] = { "decode", FORWARD, g->decode, g->prompt - 1,
 		    g->decode - g->embed },
+		[PASS_PROMPT] = { "prompt", FORWARD, g->prompt, 0, g->prompt - g->embed },
 	};
 
 	return all[pass];
@@ -114,7 +115,7 @@ void
 shard_visits(const struct graph *g, const struct chunk *c, enum pass_id id, struct visits *out)
 {
 	const struct pass w = shard_pass(g, id);
-	uint32_t slot = id == PASS_DECODE ? 0 : c->slot;
+	uint32_t slot = id >= PASS_DECODE ? 0 : c->slot;
 	bool forward = w.phase == FORWARD;
 
 	if (forward ? c->embed : c->head)
@@ -123,7 +124,7 @@ shard_visits(const struct graph *g, const struct chunk *c, enum pass_id id, stru
 		uint32_t l = c->first + (forward ? k : c->n - 1 - k);
 		*PUSH(*out) = (struct visit){ g->kind_of[l] + w.own, w.phase, l, slot };
 	}
-	if (forward ? c->head : c->embed)
+	if ((forward ? c->head : c->embed) && w.last)
 		*PUSH(*out) = (struct visit){ w.last, w.phase, forward ? g->n_layers : 0, slot };
 }
 

@@ -113,11 +113,19 @@ uint64_t stage_layers(const struct shard *s, uint32_t stage, const struct tensor
  * A pass over a chunk: the segments at its ends, and how far the pass's own kinds of layers are
  * behind training's.
  */
-enum pass_id { PASS_FORWARD, PASS_BACKWARD, PASS_WEIGHTS, PASS_EVALUATE, PASS_DECODE, N_PASSES };
+enum pass_id {
+	PASS_FORWARD,
+	PASS_BACKWARD,
+	PASS_WEIGHTS,
+	PASS_EVALUATE,
+	PASS_DECODE,
+	PASS_PROMPT,
+	N_PASSES
+};
 struct pass {
 	const char *name;
 	enum phase phase;
-	uint32_t first, last, own;
+	uint32_t first, last, own; /* last 0: its layers end it */
 };
 struct visit { /* what a pass does of a segment */
 	uint32_t seg;

@@ -6,8 +6,10 @@
  *                  q [b * s, h * d], k, v [b * s, g * d]; query head i reads key head i / (h / g);
  *                  lse [b, h, s] natural logarithm of the sum of exp(scale q k^T); scale > 0
  *   attention_bwd  dq, dk, dv from do; ws [b, h, s] holds rowsum(do o)
- *   attention_at   o [h * d] of one token, at position pos [1], after those whose keys and values
- *                  kc, vc [s, g * d] hold; k and v become row pos of them; ws [h, s]
+ *   cache          k, v [m, n] of rows of any of b sequences become rows of kc, vc [b, s, n]: at
+ *                  [2, m] has the position of each, and the sequence; -1: there is no such row
+ *   attention_at   o [m, h * d] of such rows, of the keys and values up to their own that kc, vc
+ *                  [b, s, g * d] hold; 0 where there is no row
  *
  * Query i sees keys max(0, i - w + 1) to i; w = s is all of them. The masked ones, of sequences of
  * several documents, are given doc [2, b, s], of each token the place in its sequence of the first
@@ -24,8 +26,13 @@
 #include "gemm.h"
 
 #include "attention_ref.h"
+#include "rows_ref.h"
 
-enum { OM_BQ = 56, OM_BK = 128 }; /* queries: whole micro-tiles of the widest machine */
+enum {
+	OM_BQ = 56,
+	OM_BK = 128,
+	OM_AT_KEYS = 128
+}; /* queries: whole micro-tiles of the widest machine */
 
 /* The first key that query i sees; begin: of a sequence, first tokens of documents, or NULL. */
 static OM_INLINE int64_t
@@ -219,42 +226,66 @@ om_attention_bwd(int64_t b, int64_t s, int64_t h, int64_t g, int64_t d, int64_t 
 	}
 }
 
-/* Query heads [lo, hi), keys [from, to); p [s] of a head is room for its probabilities. */
-static OM_CLONES void
-om_attention_at_range(int64_t lo, int64_t hi, int64_t from, int64_t to, int64_t s, int64_t each,
-    int64_t d, int64_t ldk, om_real scale, const om_real *q, const om_real *kc, const om_real *vc,
-    om_real *o, om_real *ws)
+static inline void
+om_cache(int64_t m, int64_t s, int64_t n, const om_real *k, const om_real *v, const int32_t *at,
+    om_real *kc, om_real *vc)
 {
-	for (int64_t i = lo; i < hi; i++) {
-		const om_real *k = kc + i / each * d, *v = vc + i / each * d;
-		om_real *p = ws + i * s, *out = o + i * d;
-		for (int64_t j = from; j < to; j++)
-			p[j] = scale * om_dot(q + i * d, k + j * ldk, d);
-		const om_real max = om_max(p + from, to - from);
-#pragma omp simd
-		for (int64_t j = from; j < to; j++)
-			p[j] = om_exp(p[j] - max);
-		const om_real inverse = 1 / om_sum(p + from, to - from);
-		memset(out, 0, (size_t)d * sizeof *out);
-		for (int64_t j = from; j < to; j++) {
-			const om_real pj = p[j] * inverse;
-#pragma omp simd
-			for (int64_t c = 0; c < d; c++)
-				out[c] += pj * v[j * ldk + c];
-		}
+	for (int64_t r = 0; r < m; r++) {
+		const int64_t to = ((int64_t)at[m + r] * s + at[r]) * n;
+		if (at[r] < 0)
+			continue;
+		memcpy(kc + to, k + r * n, (size_t)n * sizeof *k);
+		memcpy(vc + to, v + r * n, (size_t)n * sizeof *v);
 	}
 }
 
-static inline void
-om_attention_at(int64_t s, int64_t h, int64_t g, int64_t d, int64_t w, double scale,
-    const om_real *q, const om_real *k, const om_real *v, int64_t pos, om_real *o, om_real *kc,
-    om_real *vc, om_real *ws)
+/* A head of a row, keys [from, to) of k and v; what was added so far is scaled as maxima grow. */
+static OM_CLONES void
+om_attention_at_head(int64_t from, int64_t to, int64_t d, int64_t ldk, om_real scale,
+    const om_real *q, const om_real *k, const om_real *v, om_real *out)
 {
-	memcpy(kc + pos * g * d, k, (size_t)(g * d) * sizeof *k);
-	memcpy(vc + pos * g * d, v, (size_t)(g * d) * sizeof *v);
-#pragma omp parallel if (pos * h * d > OM_SERIAL)
-	om_attention_at_range(om_lo(h), om_hi(h), pos < w ? 0 : pos - w + 1, pos + 1, s, h / g, d,
-	    g * d, (om_real)scale, q, kc, vc, o, ws);
+	om_real p[OM_AT_KEYS], max = -INFINITY, sum = 0;
+	memset(out, 0, (size_t)d * sizeof *out);
+	for (int64_t j = from; j < to; j += OM_AT_KEYS) {
+		const int64_t n = om_min(OM_AT_KEYS, to - j);
+		for (int64_t i = 0; i < n; i++)
+			p[i] = scale * om_dot(q, k + (j + i) * ldk, d);
+		const om_real before = max, here = om_max(p, n);
+		max = here > before ? here : before;
+		const om_real shrink = om_exp(before - max);
+#pragma omp simd
+		for (int64_t i = 0; i < n; i++)
+			p[i] = om_exp(p[i] - max);
+		sum = sum * shrink + om_sum(p, n);
+#pragma omp simd
+		for (int64_t c = 0; c < d; c++)
+			out[c] *= shrink;
+		for (int64_t i = 0; i < n; i++) {
+#pragma omp simd
+			for (int64_t c = 0; c < d; c++)
+				out[c] += p[i] * v[(j + i) * ldk + c];
+		}
+	}
+	const om_real inverse = to > from ? 1 / sum : 0;
+#pragma omp simd
+	for (int64_t c = 0; c < d; c++)
+		out[c] *= inverse;
+}
+
+static inline void
+om_attention_at(int64_t m, int64_t s, int64_t h, int64_t g, int64_t d, int64_t w, double scale,
+    const om_real *q, const om_real *kc, const om_real *vc, const int32_t *at, om_real *o)
+{
+	int64_t most = 0;
+	for (int64_t r = 0; r < m; r++)
+		most = at[r] > most ? at[r] : most;
+#pragma omp parallel for schedule(static) if (m * h * d * most > OM_SERIAL)
+	for (int64_t i = 0; i < m * h; i++) {
+		const int64_t r = i / h, pos = at[r], from = pos < w ? 0 : pos - w + 1;
+		const int64_t key = at[m + r] * s * g * d + i % h / (h / g) * d;
+		om_attention_at_head(from, pos + 1, d, g * d, (om_real)scale, q + i * d, kc + key,
+		    vc + key, o + i * d);
+	}
 }
 
 #define OM_ATTENTION_SIZES(b, s, h, g, d, w)                                                     \
@@ -314,16 +345,27 @@ om_attention_at(int64_t s, int64_t h, int64_t g, int64_t d, int64_t w, double sc
 		return om_attention_bwd_check(NULL, NAME, b, s, h, g, d, w, scale, seed);       \
 	}
 
-#define OM_ATTENTION_AT(NAME, s, h, g, d, w, scale)                                         \
-	OM_ATTENTION_SIZES(1, s, h, g, d, w)                                                \
-	void NAME(const om_real *q, const om_real *k, const om_real *v, const int32_t *pos, \
-	    om_real *o, om_real *kc, om_real *vc, om_real *ws)                              \
-	{                                                                                   \
-		om_attention_at(s, h, g, d, w, scale, q, k, v, *pos, o, kc, vc, ws);        \
-	}                                                                                   \
-	double NAME##_check(uint64_t seed)                                                  \
-	{                                                                                   \
-		return om_attention_at_check(NAME, s, h, g, d, w, scale, seed);             \
+#define OM_CACHE(NAME, m, b, s, n)                                                                 \
+	_Static_assert((m) >= 1 && (b) >= 1 && (s) >= 1 && (n) >= 1, "cache: sizes start at 1");   \
+	void NAME(const om_real *k, const om_real *v, const int32_t *at, om_real *kc, om_real *vc) \
+	{                                                                                          \
+		om_cache(m, s, n, k, v, at, kc, vc);                                               \
+	}                                                                                          \
+	double NAME##_check(uint64_t seed)                                                         \
+	{                                                                                          \
+		return om_cache_check(NAME, m, b, s, n, seed);                                     \
+	}
+
+#define OM_ATTENTION_AT(NAME, m, b, s, h, g, d, w, scale)                                          \
+	OM_ATTENTION_SIZES(b, s, h, g, d, w)                                                       \
+	void NAME(                                                                                 \
+	    const om_real *q, const om_real *kc, const om_real *vc, const int32_t *at, om_real *o) \
+	{                                                                                          \
+		om_attention_at(m, s, h, g, d, w, scale, q, kc, vc, at, o);                        \
+	}                                                                                          \
+	double NAME##_check(uint64_t seed)                                                         \
+	{                                                                                          \
+		return om_attention_at_check(NAME, m, b, s, h, g, d, w, scale, seed);              \
 	}
 
 typedef void
@@ -335,8 +377,9 @@ typedef void om_attention_masked_fn(
 typedef void
 om_attention_bwd_masked_fn(const om_real *, const om_real *, const om_real *, const om_real *,
     const om_real *, const om_real *, const int32_t *, om_real *, om_real *, om_real *, om_real *);
-typedef void om_attention_at_fn(const om_real *, const om_real *, const om_real *, const int32_t *,
-    om_real *, om_real *, om_real *, om_real *);
+typedef void om_cache_fn(const om_real *, const om_real *, const int32_t *, om_real *, om_real *);
+typedef void
+om_attention_at_fn(const om_real *, const om_real *, const om_real *, const int32_t *, om_real *);
 enum { OM_ATTENTION_SAMPLES = 96 }; /* rows: (sequence, head, position) */
 
 /* One of the two, which is not NULL, is looked at. */
@@ -426,47 +469,73 @@ om_attention_bwd_check(om_attention_bwd_fn *run, om_attention_bwd_masked_fn *mas
 }
 
 /* Rows of the caches that must not be read hold NaN, and must keep it. */
+/* Rows that are there have new keys and values, all other bytes of the caches stay. */
 OM_CHECK double
-om_attention_at_check(om_attention_at_fn *run, int64_t s, int64_t h, int64_t g, int64_t d,
-    int64_t w, double scale, uint64_t seed)
+om_cache_check(om_cache_fn *run, int64_t m, int64_t b, int64_t s, int64_t n, uint64_t seed)
 {
-	const int64_t n = s * g * d, row = g * d;
-	om_real *q = om_check_random(h * d, seed, 0), *k = om_check_random(row, seed, 1);
-	om_real *v = om_check_random(row, seed, 2), *ws = om_check_nan(h * s);
-	double *want = om_check_alloc(d, sizeof *want), spread;
-	struct om_err e = { .scale = 1 };
-	for (int try = 0; try < 3; try++) {
-		const int32_t pos = om_check_position(s, try, seed);
-		const int64_t from = pos - w + 1 > 0 ? pos - w + 1 : 0;
-		om_real *kc = om_check_random(n, seed, 3), *vc = om_check_random(n, seed, 4);
-		om_real *o = om_check_nan(h * d);
-		for (int64_t i = 0; i < n; i++) {
-			if (i / row < from || i / row >= pos)
-				kc[i] = vc[i] = (om_real)NAN;
+	om_real *k = om_check_random(m * n, seed, 0), *v = om_check_random(m * n, seed, 1);
+	om_real *kc = om_check_nan(b * s * n), *vc = om_check_nan(b * s * n);
+	om_real *kw = om_check_nan(b * s * n), *vw = om_check_nan(b * s * n);
+	int32_t *at = om_check_alloc(2 * m, sizeof *at);
+	const size_t bytes = (size_t)(b * s * n) * sizeof *kc;
+	om_rows_ref(m, b, s, seed, at);
+	for (int64_t i = 0; i < m * n; i++) {
+		const int64_t r = i / n, to = (at[m + r] * s + at[r]) * n + i % n;
+		if (at[r] >= 0) {
+			kw[to] = k[i];
+			vw[to] = v[i];
 		}
-		om_real *kw = om_check_copy(kc, n), *vw = om_check_copy(vc, n);
-		memcpy(kw + pos * row, k, (size_t)row * sizeof *k);
-		memcpy(vw + pos * row, v, (size_t)row * sizeof *v);
-		run(q, k, v, &pos, o, kc, vc, ws);
-		e.wrong |= memcmp(kc, kw, (size_t)n * sizeof *kc) != 0;
-		e.wrong |= memcmp(vc, vw, (size_t)n * sizeof *vc) != 0;
-		const struct om_attention_ref a = { s, h, g, d, w, scale, .q = { q }, .k = { kw },
-			.v = { vw } };
-		for (int64_t head = 0; head < h; head++) {
-			om_attention_ref(&a, head * d, 0, head / (h / g), pos, want, &spread);
-			for (int64_t c = 0; c < d; c++)
-				om_err_add(&e, o[head * d + c], want[c]);
-		}
-		free(kc);
-		free(vc);
-		free(kw);
-		free(vw);
-		free(o);
 	}
-	free(q);
+	run(k, v, at, kc, vc);
+	const bool same = !memcmp(kc, kw, bytes) && !memcmp(vc, vw, bytes);
 	free(k);
 	free(v);
-	free(ws);
+	free(kc);
+	free(vc);
+	free(kw);
+	free(vw);
+	free(at);
+	return same ? 0 : OM_WRONG;
+}
+
+/* What a row must not see is NaN, unless another one sees it. */
+OM_CHECK double
+om_attention_at_check(om_attention_at_fn *run, int64_t m, int64_t b, int64_t s, int64_t h,
+    int64_t g, int64_t d, int64_t w, double scale, uint64_t seed)
+{
+	const int64_t n = b * s * g * d;
+	om_real *q = om_check_random(m * h * d, seed, 0), *o = om_check_nan(m * h * d);
+	om_real *k = om_check_random(n, seed, 1), *v = om_check_random(n, seed, 2);
+	om_real *kc = om_check_nan(n), *vc = om_check_nan(n);
+	int32_t *at = om_check_alloc(2 * m, sizeof *at);
+	double *want = om_check_alloc(d, sizeof *want), spread;
+	const struct om_attention_ref a = { s, h, g, d, w, scale, .q = { q }, .k = { k },
+		.v = { v } };
+	struct om_err e = { .scale = 1 };
+	om_rows_ref(m, b, s, seed, at);
+	for (int64_t r = 0; r < m; r++)
+		for (int64_t j = at[r] - w + 1 > 0 ? at[r] - w + 1 : 0; j <= at[r]; j++) {
+			const int64_t row = (at[m + r] * s + j) * g * d;
+			memcpy(kc + row, k + row, (size_t)(g * d) * sizeof *k);
+			memcpy(vc + row, v + row, (size_t)(g * d) * sizeof *v);
+		}
+	run(q, kc, vc, at, o);
+	for (int64_t x = 0; x < om_samples(m * h, OM_ATTENTION_SAMPLES); x++) {
+		const int64_t i = om_sample(x, m * h, OM_ATTENTION_SAMPLES, seed), r = i / h;
+		memset(want, 0, (size_t)d * sizeof *want);
+		if (at[r] >= 0)
+			om_attention_ref(
+			    &a, i * d, at[m + r], i % h / (h / g), at[r], want, &spread);
+		for (int64_t c = 0; c < d; c++)
+			om_err_add(&e, o[i * d + c], want[c]);
+	}
+	free(q);
+	free(o);
+	free(k);
+	free(v);
+	free(kc);
+	free(vc);
+	free(at);
 	free(want);
 	return om_err_value(&e);
 }

@@ -115,14 +115,6 @@ om_check_ints(int64_t n, int64_t below, uint64_t seed, int stream)
 	return p;
 }
 
-/* The first position of s, the last, one by chance. */
-static inline int32_t
-om_check_position(int64_t s, int try, uint64_t seed)
-{
-	int64_t random = (int64_t)(om_hash(seed, 99) % (uint64_t)s);
-	return (int32_t)(try == 0 ? 0 : try == 1 ? s - 1 : random);
-}
-
 /* How many of total are looked at, and which: all when they are few. */
 static inline int64_t
 om_samples(int64_t total, int64_t most)

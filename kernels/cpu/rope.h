@@ -6,7 +6,8 @@
  *               times attention
  *   rope        y [b * s, h * d] = x, each pair turned by its position's angle; y may be x
  *   rope_bwd    dx = dy turned back; dx may be dy
- *   rope_at     rope of one token, at position pos [1] of the table
+ *   rope_at     rope of rows of any sequences: at [m] of at [2, m] is the position of each in the
+ *               table; -1: there is no such row, and it is turned as position 0
  *
  * rope_frequency.h has the frequencies.
  */
@@ -17,6 +18,7 @@
 
 #include "rope_frequency.h"
 #include "rope_ref.h"
+#include "rows_ref.h"
 
 static inline void
 om_rope_table(int64_t s, int64_t d, int y, const struct om_rope_table *r, om_real *tab)
@@ -97,15 +99,25 @@ om_rope(int64_t b, int64_t s, int64_t h, int64_t d, om_real sign, const om_real 
 		return om_rope_check(NAME, b, s, h, d, -1, seed);     \
 	}
 
-#define OM_ROPE_AT(NAME, s, h, d)                                                       \
-	OM_ROPE_SIZES(1, s, h, d)                                                       \
-	void NAME(const om_real *x, const om_real *tab, const int32_t *pos, om_real *y) \
-	{                                                                               \
-		om_rope_range(0, 1, 1, h, d, 1, x, tab + *pos * (int64_t)(d), y);       \
-	}                                                                               \
-	double NAME##_check(uint64_t seed)                                              \
-	{                                                                               \
-		return om_rope_at_check(NAME, s, h, d, seed);                           \
+static inline void
+om_rope_at(int64_t m, int64_t h, int64_t d, const om_real *x, const om_real *tab, const int32_t *at,
+    om_real *y)
+{
+#pragma omp parallel for schedule(static) if (m * h * d > OM_SERIAL)
+	for (int64_t r = 0; r < m; r++)
+		om_rope_range(0, 1, 1, h, d, 1, x + r * h * d, tab + (at[r] < 0 ? 0 : at[r]) * d,
+		    y + r * h * d);
+}
+
+#define OM_ROPE_AT(NAME, m, s, h, d)                                                   \
+	OM_ROPE_SIZES(m, s, h, d)                                                      \
+	void NAME(const om_real *x, const om_real *tab, const int32_t *at, om_real *y) \
+	{                                                                              \
+		om_rope_at(m, h, d, x, tab, at, y);                                    \
+	}                                                                              \
+	double NAME##_check(uint64_t seed)                                             \
+	{                                                                              \
+		return om_rope_at_check(NAME, m, s, h, d, seed);                       \
 	}
 
 enum { OM_ROPE_SAMPLES = 256 };
@@ -148,24 +160,25 @@ om_rope_check(void (*run)(const om_real *, const om_real *, om_real *), int64_t 
 
 OM_CHECK double
 om_rope_at_check(void (*run)(const om_real *, const om_real *, const int32_t *, om_real *),
-    int64_t s, int64_t h, int64_t d, uint64_t seed)
+    int64_t m, int64_t s, int64_t h, int64_t d, uint64_t seed)
 {
-	om_real *x = om_check_random(h * d, seed, 0), *tab = om_check_random(s * d, seed, 1);
+	om_real *x = om_check_random(m * h * d, seed, 0), *tab = om_check_random(s * d, seed, 1);
+	om_real *y = om_check_nan(m * h * d);
+	int32_t *at = om_check_alloc(2 * m, sizeof *at);
 	const struct om_in in = { x }, by = { tab };
 	struct om_err e = { .scale = 1 };
-	for (int try = 0; try < 3; try++) {
-		om_real *y = om_check_nan(h * d);
-		int32_t pos = om_check_position(s, try, seed);
-		run(x, tab, &pos, y);
-		for (int64_t i = 0; i < h * d; i++) {
-			double want = om_rope_ref_turn(
-			    by, d, pos, 1, i, om_in(in, i), om_in(in, om_rope_ref_pair(d, i)));
-			om_err_add(&e, y[i], want);
-		}
-		free(y);
+	om_rows_ref(m, m, s, seed, at);
+	run(x, tab, at, y);
+	for (int64_t i = 0; i < m * h * d; i++) {
+		const int64_t row = i / (h * d), pos = at[row] < 0 ? 0 : at[row];
+		double want = om_rope_ref_turn(
+		    by, d, pos, 1, i, om_in(in, i), om_in(in, om_rope_ref_pair(d, i)));
+		om_err_add(&e, y[i], want);
 	}
 	free(x);
 	free(tab);
+	free(y);
+	free(at);
 	return om_err_value(&e);
 }
 

@@ -218,7 +218,7 @@ om_run(const struct om_model *m, enum om_part part, unsigned char *arena)
 {
 	static const char *const name[] = { "constants", "start of a step", "microbatch",
 		"first microbatch", "last microbatch", "only microbatch", "update", "evaluation",
-		"token" };
+		"token", "prompt" };
 	struct part p = { .m = m, .part = part, .arena = arena };
 
 	if (om_profile || part == OM_RUN_INIT) {

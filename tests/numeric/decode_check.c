@@ -19,6 +19,7 @@ const char om_manifest[] = "", om_plan[] = "";
 
 typedef OM_REAL real;
 enum { S = OM_SEQ, V = OM_VOCAB, D = OM_D_MODEL, T = OM_MICRO * OM_SEQ, PROMPT = 3 };
+enum { MOST = 8 }; /* sequences at once */
 
 static unsigned char *arena;
 static int passed, failed, kinds;
@@ -88,15 +89,42 @@ recompute(const int32_t *token, int n, double *logit)
 	}
 }
 
-/* Goes on from the prompt; logit [S][V] of every position but the last. */
+/*
+ * Goes on from the prompt; logit [S][V] of every position but the last. The other sequences are as
+ * long as they are told from others by, and begin a token later each.
+ */
 static void
 generate(const struct om_sampling *s, int32_t *token, double *logit)
 {
+	static double all[MOST * V];
+	const int n = (int)om_models[0].decode.n, own = n / 2;
+
 	for (int i = 0; i + 1 < S; i++) {
-		om_logits_after(om_models, arena, token[i], (uint64_t)i, logit + i * V);
+		struct om_row row[MOST];
+		int rows = 0, mine = 0;
+		for (int k = n - 1; k >= 0; k--) {
+			int at = k == own ? i : i - 1 - k;
+			if (at < 0)
+				continue;
+			mine = k == own ? rows : mine;
+			row[rows++] =
+			    (struct om_row){ k == own ? token[i] : (7 * k + 3 * at) % V, at, k };
+		}
+		om_logits_after(om_models, arena, row, (uint64_t)rows, all);
+		memcpy(logit + i * V, all + mine * V, V * sizeof *logit);
 		if (i + 1 >= PROMPT)
 			token[i + 1] = om_choose(s, (uint64_t)i + 1, logit + i * V, V);
 	}
+}
+
+/* The last logits where all tokens before it were a prompt. */
+static void
+at_once(const int32_t *token, double *logit)
+{
+	const int own = (int)om_models[0].decode.n / 2;
+
+	om_prompt_put(om_models, arena, (uint32_t)own, token, S - 2);
+	om_logits_after(om_models, arena, &(struct om_row){ token[S - 2], S - 2, own }, 1, logit);
 }
 
 static double
@@ -147,10 +175,21 @@ check(const struct om_sampling *s, const char *what)
 	expect(!memcmp(token, second, sizeof token), "the same tokens again", 0, 0);
 	expect(!memcmp(cached, again, (S - 1) * V * sizeof *cached), "the same bits again", 0, 0);
 	/* the comparison can fail: another token in the past is another future */
-	om_logits_after(om_models, arena, (token[S - 3] + 1) % V, S - 3, full);
-	om_logits_after(om_models, arena, token[S - 2], S - 2, full);
+	const int own = (int)om_models[0].decode.n / 2;
+	om_logits_after(
+	    om_models, arena, &(struct om_row){ (token[S - 3] + 1) % V, S - 3, own }, 1, full);
+	om_logits_after(om_models, arena, &(struct om_row){ token[S - 2], S - 2, own }, 1, full);
 	double d = differ(full, cached + (S - 2) * V);
 	expect(d > tolerance, "another past makes a difference", d, tolerance);
+	if (!om_models[0].prompt.run)
+		return;
+	at_once(token, full);
+	d = differ(full, cached + (S - 2) * V);
+	expect(d <= tolerance, "the prompt in one pass", d, 0);
+	second[S - 3] = (token[S - 3] + 1) % V;
+	at_once(second, full);
+	d = differ(full, cached + (S - 2) * V);
+	expect(d > tolerance, "another prompt makes a difference", d, tolerance);
 }
 
 int

@@ -19,6 +19,7 @@
 #include "glu.h"
 #include "grouped.h"
 #include "head.h"
+#include "likeliest.h"
 #include "linear.h"
 #include "rmsnorm.h"
 #include "rope.h"
@@ -71,7 +72,7 @@ static const double tolerance = OM_DOUBLE ? 1e-11 : 2e-5;
 	ROPE_TABLE(X, s, d)                                        \
 	X(OM_ROPE, rope_##b##_##s##_##h##_##d, b, s, h, d)         \
 	X(OM_ROPE_BWD, rope_bwd_##b##_##s##_##h##_##d, b, s, h, d) \
-	X(OM_ROPE_AT, rope_at_##s##_##h##_##d, s, h, d)
+	X(OM_ROPE_AT, rope_at_##b##_##s##_##h##_##d, b, s, h, d)
 #define ATTENTION(X, b, s, h, g, d, w, scale)                                                     \
 	X(OM_ATTENTION, attention_##b##_##s##_##h##_##g##_##d##_##w, b, s, h, g, d, w, scale)     \
 	X(OM_ATTENTION_BWD, attention_bwd_##b##_##s##_##h##_##g##_##d##_##w, b, s, h, g, d, w,    \
@@ -79,8 +80,11 @@ static const double tolerance = OM_DOUBLE ? 1e-11 : 2e-5;
 	X(OM_ATTENTION_MASKED, attention_doc_##b##_##s##_##h##_##g##_##d##_##w, b, s, h, g, d, w, \
 	    scale)                                                                                \
 	X(OM_ATTENTION_BWD_MASKED, attention_bwd_doc_##b##_##s##_##h##_##g##_##d##_##w, b, s, h,  \
-	    g, d, w, scale)                                                                       \
-	X(OM_ATTENTION_AT, attention_at_##s##_##h##_##g##_##d##_##w, s, h, g, d, w, scale)
+	    g, d, w, scale)
+#define ATTENTION_AT(X, m, b, s, h, g, d, w, scale)                                                \
+	X(OM_CACHE, cache_##m##_##b##_##s##_##h##_##d, m, b, s, h *d)                              \
+	X(OM_ATTENTION_AT, attention_at_##m##_##b##_##s##_##h##_##g##_##d##_##w, m, b, s, h, g, d, \
+	    w, scale)
 #define GLU_(X, t, k, f, a)                                                    \
 	X(OM_GLU, glu_##t##_##k##_##f##_##a, t, f, a)                          \
 	X(OM_GLU_BWD, glu_bwd_##t##_##k##_##f##_##a, t, f, a)                  \
@@ -158,6 +162,11 @@ static const double tolerance = OM_DOUBLE ? 1e-11 : 2e-5;
 	ATTENTION(X, 1, 401, 2, 1, 5, 1, 0.4) ATTENTION(X, 1, 401, 2, 1, 5, 129, 0.4)              \
 	ATTENTION(X, 1, 401, 2, 1, 5, 313, 0.4) ATTENTION(X, 2, 256, 4, 4, 64, 256, 0.125)         \
 	ATTENTION(X, 1, 512, 4, 2, 32, 128, 0.2)                                                   \
+	X(OM_LIKELIEST, likeliest_1, 1, 1) X(OM_LIKELIEST, likeliest_7, 5, 77)                     \
+	ATTENTION_AT(X, 1, 1, 1, 1, 1, 1, 1, 1.0) ATTENTION_AT(X, 4, 4, 7, 4, 2, 13, 7, 0.3)       \
+	ATTENTION_AT(X, 7, 2, 7, 4, 1, 13, 3, 0.3) ATTENTION_AT(X, 9, 9, 401, 6, 2, 16, 401, 0.25) \
+	ATTENTION_AT(X, 1, 1, 401, 6, 2, 16, 129, 0.2)                                             \
+	ATTENTION_AT(X, 65, 3, 401, 2, 2, 64, 401, 0.125)                                          \
 	GLU(X, 1, 1, 1) GLU(X, 2, 2, 1) GLU(X, 7, 2, 13) GLU(X, 33, 3, 67) GLU(X, 13, 1, 600)      \
 	GLU(X, 512, 2, 256)                                                                        \
 	ROUTE_ALL(X, 1, 1, 1, 1, 1, 1) ROUTE_ALL(X, 4, 2, 1, 2, 1, 2)                              \

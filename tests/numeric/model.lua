@@ -54,6 +54,7 @@ return trainer {
     end,
     lm_head = lm_head { tied = option("tied", false), z_loss = option("head_z", 0) },
   },
+  generation = generation { batch = option("rows", 1), prompt = option("prompt", 0) },
   batch = batch { micro = 2, global = 6, documents = option("documents", "ignore") },
   precision = precision { weights = option("weights", "fp64") },
   optimizer = adamw {

@@ -16,7 +16,7 @@ build() {
 	"$olmogen" $2 --emit-only -o "$dir" "$here/model.lua" >/dev/null &&
 		make -s -j2 -C "$dir" CFLAGS="$cflags" LDFLAGS="-fsanitize=undefined" >/dev/null &&
 		# tensor, offset, bytes, stride, layers of the bf16 numbers that lie somewhere of their own
-		grep 'type: "bf16' "$dir/manifest.yaml" | grep -v 'place: "stream"\|region: "scratch", place: "offset"\|: "decode_' |
+		grep 'type: "bf16' "$dir/manifest.yaml" | grep -v 'place: "stream"\|region: "scratch", place: "offset"\|: "decode_\|: "prompt_' |
 			sed 's/^- {tensor: //; s/, type.*offset: /, /; s/[a-z]*: //g; s/^/{ /; s/}$/ },/' >"$dir/buffers.h" &&
 		for check in $3; do
 			gcc -std=c11 -D_POSIX_C_SOURCE=200809L -O1 -Wall -Wextra -Werror -fopenmp $4 -I"$dir" -I"$dir/src" \
@@ -58,13 +58,13 @@ big() { # at full length alone
 big variant plain "" ""
 variant full "-D qk=full -D normalize=true -D shared=6 -D tied=true -D rope=linear -D documents=mask" \
 	"-DQK=1 -DNORMALIZE=1 -DSHARED=6 -DTIED=1 -DROPE=1 -DDOCUMENTS=1"
-variant head "-D qk=head -D shared=3 -D k=6 -D dense=-1 -D kv=1 -D normalize=true -D window=4" \
+variant head "-D rows=3 -D prompt=4 -D qk=head -D shared=3 -D k=6 -D dense=-1 -D kv=1 -D normalize=true -D window=4" \
 	"-DQK=2 -DNORMALIZE=1 -DSHARED=3 -DTOP_K=6 -DDENSE=-1 -DKV=1 -DWINDOW=4"
 variant top1 "-D qk=head -D k=1 -D dense=1 -D kv=6 -D tied=true -D clip=0 -D placement=post -D act=geglu" \
 	"-DQK=2 -DTOP_K=1 -DDENSE=1 -DKV=6 -DTIED=1 -DPLACEMENT=1 -DACT=1"
-variant peri "-D placement=peri -D bias=all -D act=relu2 -D shared=5 -D emb_scale=3.5 -D emb_norm=true -D window=1" \
+variant peri "-D prompt=3 -D placement=peri -D bias=all -D act=relu2 -D shared=5 -D emb_scale=3.5 -D emb_norm=true -D window=1" \
 	"-DPLACEMENT=2 -DBIAS=2 -DACT=2 -DSHARED=5 -DEMB_SCALE=3.5 -DEMB_NORM=1 -DWINDOW=1"
-variant sigmoid "-D score=sigmoid -D normalize=true -D weight_scale=2.5 -D groups=3 -D top_groups=2 -D k=3 -D bias=qkv -D rope=yarn \
+variant sigmoid "-D rows=2 -D prompt=9 -D score=sigmoid -D normalize=true -D weight_scale=2.5 -D groups=3 -D top_groups=2 -D k=3 -D bias=qkv -D rope=yarn \
 	-D balance=sequence -D documents=mask" \
 	"-DSCORE=1 -DNORMALIZE=1 -DWEIGHT_SCALE=2.5 -DGROUPS=3 -DTOP_GROUPS=2 -DTOP_K=3 -DBIAS=1 -DROPE=2 -DBALANCE=2 -DDOCUMENTS=1"
 variant topk "-D score=topk_softmax -D k=3 -D weight_scale=0.5 -D rope=llama3 -D rope2=nope -D head_z=0.3 -D documents=mask" \
@@ -75,9 +75,9 @@ big rounded bf16 "-D k=6 -D qk=head -D shared=5 -D normalize=true"
 rounded bf16_all "-D k=6 -D qk=full -D placement=peri -D bias=all -D act=geglu -D score=sigmoid -D emb_norm=true -D tied=true"
 big decode decode "-D weights=fp32 -D qk=head -D window=5 -D rope=yarn -D shared=5 -D normalize=true -D placement=post \
 	-D emb_scale=3.5 -D emb_norm=true -D tied=true"
-decode decode_peri "-D weights=fp32 -D qk=full -D bias=all -D kv=1 -D score=sigmoid -D k=3 -D dense=1 -D placement=peri \
+decode decode_peri "-D rows=5 -D prompt=16 -D weights=fp32 -D qk=full -D bias=all -D kv=1 -D score=sigmoid -D k=3 -D dense=1 -D placement=peri \
 	-D rope=llama3 -D rope2=nope -D window=64"
-decode decode_bf16 "-D weights=bf16 -D k=6 -D qk=head -D shared=5 -D normalize=true -D window=9"
+decode decode_bf16 "-D rows=2 -D prompt=70 -D weights=bf16 -D k=6 -D qk=head -D shared=5 -D normalize=true -D window=9"
 variant biased "-D score=sigmoid -D normalize=true -D groups=3 -D top_groups=2 -D k=3 -D gamma=0.25 -D shared=4 -D dense=-1" \
 	"-DSCORE=1 -DNORMALIZE=1 -DGROUPS=3 -DTOP_GROUPS=2 -DTOP_K=3 -DGAMMA=0.25 -DSHARED=4 -DDENSE=-1"
 big variant biased_softmax "-D k=3 -D gamma=0.125" "-DTOP_K=3 -DGAMMA=0.125"

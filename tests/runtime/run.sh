@@ -1637,10 +1637,25 @@ same "a long prompt" "1" sh -c "$S generate --checkpoint YF --tokens 1,1,1,1,1,1
 same "text is its bytes, whole characters" "$(gen --tokens 116,104 | python3 -c '
 import sys
 print(bytes(map(int, sys.stdin.read().split(","))).decode("utf-8", "replace"))')" gen --prompt th
+# several at once, more than there are rows: each is what it is alone, but for what it draws by
+printf '{"tokens": [116, 104]}\n\n{"prompt": "th"}\n{"tokens": [1]}\n{"tokens": [9, 9, 9, 9, 9, 9, 9]}\n{"tokens": [2, 3]}\n{"prompt": "a\\n"}\n' >prompts.json
+gen --prompts prompts.json --temperature 0 >several
+for i in 1:116,104 3:1 4:9,9,9,9,9,9,9 5:2,3; do
+	same "prompt ${i%%:*} of several" "$(gen --tokens "${i#*:}" --temperature 0)" \
+		sh -c "sed -n ${i%%:*}p several | sed 's/.*\[//; s/\].*//; s/ //g'"
+done
+same "a text among several" "$(gen --prompt th --temperature 0)" \
+	python3 -c 'import json; print(json.loads(open("several").readlines()[1])["text"])'
+same "several in passes of their own" "$(cat several)" env OM_TEST_PROMPT=1 "$S" generate --checkpoint YF \
+	--prompts prompts.json --temperature 0
+same "a prompt in passes" "$sampled" env OM_TEST_PROMPT=1 "$S" generate --checkpoint YF --tokens 116,104
+gen --prompts prompts.json >drawn
+same "the first of several draws as one" "$sampled" sh -c "sed -n '1s/.*\[//; 1s/\].*//; 1s/ //gp' drawn"
+[ "$(sed -n 1p drawn)" != "$(sed 2d drawn | sed -n 2p)" ] && ok || fail "several prompts: one draw"
 check "fp64: generate" "$work/double" generate --checkpoint Y --tokens 1,2
 check "generate --help" sh -c "$S generate --help | grep -q -- '--top-p *P '"
 g() { says "generate: $1" 1 "bigram: rank 0, generate: $2" "$S" generate --checkpoint YF "${@:3}"; }
-g "no prompt" "needs a prompt: either --prompt TEXT or --tokens 1,2,3"
+g "no prompt" "needs a prompt: either --prompt TEXT, --tokens 1,2,3 or --prompts PATH"
 g "two prompts" "needs a prompt: either" --prompt a --tokens 1
 g "an empty prompt" "the prompt is empty; it needs one token at least" --prompt ""
 g "no tokens" "the prompt is empty" --tokens ""
@@ -1658,6 +1673,16 @@ g "max-tokens" "--max-tokens 0: must be a whole number from 1 to 1000000000" --p
 g "seed" "--seed 1x: must be a whole number" --prompt a --seed 1x
 g "threads" "--threads 5000: must be a whole number from 0 to 4096" --prompt a --threads 5000
 g "stop" "--stop 256: the model's vocab_size is 256" --prompt a --stop 256
+echo '{"prompt": "a"}
+{"tokens": [1, 256]}' >prompts.json
+g "a file of prompts, a token" "prompts.json:2: token 1 is 256, the model's vocab_size is 256" --prompts prompts.json
+for i in '[1]|prompts.json:1: ' '{"tokens": 1}|prompts.json:1: must be {"prompt": TEXT} or' '{"tokens": [1.5]}|prompts.json:1: token 0 is 1.5' \
+	'{"tokens": []}|prompts.json:1: the prompt is empty' '{"prompt": "0123456789abcdef"}|prompts.json:1: the prompt has 16 tokens' \
+	' |--prompts prompts.json: there is none in it'; do
+	echo "${i%%|*}" >prompts.json
+	g "a file of prompts, ${i%%|*}" "${i#*|}" --prompts prompts.json
+done
+g "no file of prompts" "--prompts none.json: " --prompts none.json
 u() { says "generate: $1" 2 "trainer: generate$2" "$S" generate "${@:3}"; }
 u "an unknown option" " has no --banana; trainer generate --help" --banana 1
 u "a near option" " has no --temprature, did you mean --temperature?" --temprature 1

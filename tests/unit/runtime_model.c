@@ -11,6 +11,7 @@
  * every microbatch from the second step on, OM_TEST_BAD=1 fails the self-test, OM_TEST_ARENA=N
  * asks for so large an arena, OM_TEST_ABI=1 is of another runtime, OM_TEST_TIED=1 says that the
  * head is the embedding, and has none, OM_TEST_NODECODE=1 that there is no decode program,
+ * OM_TEST_PROMPT=1 that there is one for prompts,
  * OM_TEST_CUT=1 that routes are cut, as many as the first expert gets of those that the second one
  * does.
  */
@@ -56,7 +57,9 @@ enum {
 	GLOBAL = TEST_GLOBAL,
 	L = 2,
 	E = 2,
-	T = MICRO * S
+	T = MICRO * S,
+	ROWS = 4,  /* sequences that generate goes on with at once */
+	PROMPT = 4 /* tokens of a prompt at once */
 };
 
 /* elements of the stored parameters, and where each begins */
@@ -78,9 +81,12 @@ enum {
 #define CTL_OFF (STAT_OFF + STAT_BYTES)
 #define TOK_OFF (CTL_OFF + 8 * OM_N_CTL)
 #define LAB_OFF (TOK_OFF + T * 4)
-#define X_OFF ((LAB_OFF + T * 4 + 63) / 64 * 64)         /* real[L + 1][T][D] */
-#define ONE_OFF (X_OFF + (L + 1) * T * D * R)            /* decode: token, position, logits [V] */
-#define SCORE_OFF ((ONE_OFF + 8 + V * R + 63) / 64 * 64) /* real[T] */
+#define X_OFF ((LAB_OFF + T * 4 + 63) / 64 * 64) /* real[L + 1][T][D] */
+#define ROW_OFF (X_OFF + (L + 1) * T * D * R)    /* decode: token, position, sequence [ROWS] */
+#define PROMPT_OFF (ROW_OFF + 3 * ROWS * 4)      /* the same of prompts */
+#define LOGIT_OFF (PROMPT_OFF + 3 * PROMPT * 4)  /* logits [ROWS, V]; R divides it */
+#define BEST_OFF (LOGIT_OFF + ROWS * V * R)      /* the likeliest [ROWS] */
+#define SCORE_OFF ((BEST_OFF + ROWS * 4 + 63) / 64 * 64) /* real[T] */
 #define END (SCORE_OFF + T * R)
 
 #define PARAM(str, p, n, d0, d1, nd, lay, nl, ex, one, grp, b)                                   \
@@ -364,19 +370,14 @@ update(unsigned char *arena)
 	done(2, since);
 }
 
-/* The bigram has no past, so it needs no cache; the position is read to see that it is one. */
+/* The bigram has no past, so it needs no cache. */
 static void
-decode(unsigned char *arena, int slot)
+decode_row(const real *w, int token, real *logit)
 {
-	const real *w = (const real *)(arena + W_OFF);
-	const int32_t *one = (const int32_t *)(arena + ONE_OFF);
-	const int e = one[0] % E;
-	real x[D], *logit = (real *)(arena + ONE_OFF + 8);
+	const int e = token % E;
+	real x[D];
 
-	(void)slot;
-	if (one[0] < 0 || one[0] >= V || one[1] < 0 || one[1] >= S)
-		abort();
-	memcpy(x, w + P_EMB + one[0] * D, sizeof x);
+	memcpy(x, w + P_EMB + token * D, sizeof x);
 	for (int l = 0; l < L; l++) {
 		const real *norm = w + P_NORM + l * D, *mat = w + P_EXP + (l * E + e) * D * D;
 		real in[D];
@@ -391,6 +392,49 @@ decode(unsigned char *arena, int slot)
 		for (int i = 0; i < D; i++)
 			logit[v] += w[P_HEAD + v * D + i] * x[i];
 	}
+}
+
+/* Rows that have to be what decode and prompts are given: each sequence's positions in order. */
+static void
+check_rows(const int32_t *row, int n)
+{
+	static int32_t next[ROWS];
+
+	for (int r = 0; r < n; r++) {
+		int token = row[r], at = row[n + r], seq = row[2 * n + r];
+
+		if (at < 0)
+			continue;
+		if (token < 0 || token >= V || at >= S || seq < 0 || seq >= ROWS ||
+		    (at && at != next[seq]))
+			abort();
+		next[seq] = at + 1;
+	}
+}
+
+static void
+decode(unsigned char *arena, int slot)
+{
+	const int32_t *row = (const int32_t *)(arena + ROW_OFF);
+
+	(void)slot;
+	check_rows(row, ROWS);
+	for (int r = 0; r < ROWS; r++) {
+		real *z = (real *)(arena + LOGIT_OFF) + r * V;
+		int32_t *best = (int32_t *)(arena + BEST_OFF) + r;
+
+		decode_row((const real *)(arena + W_OFF), row[r], z);
+		*best = 0;
+		for (int v = 0; v < V; v++)
+			*best = *best < 0 || !isfinite(z[v]) ? -1 : z[v] > z[*best] ? v : *best;
+	}
+}
+
+static void
+prompt(unsigned char *arena, int slot)
+{
+	(void)slot;
+	check_rows((const int32_t *)(arena + PROMPT_OFF), PROMPT);
 }
 
 #define CONFIG(tied)                                                                               \
@@ -469,10 +513,12 @@ main(int argc, char **argv)
 		.eval = eval,
 		.score_off = SCORE_OFF,
 		.update = update,
-		.decode = env("OM_TEST_NODECODE") ? NULL : decode,
-		.decode_token_off = ONE_OFF,
-		.decode_position_off = ONE_OFF + 4,
-		.logits_off = ONE_OFF + 8,
+		.decode = { env("OM_TEST_NODECODE") ? NULL : decode, ROWS, ROW_OFF,
+		    ROW_OFF + ROWS * 4 },
+		.prompt = { env("OM_TEST_PROMPT") ? prompt : NULL, PROMPT, PROMPT_OFF,
+		    PROMPT_OFF + PROMPT * 4 },
+		.logits_off = LOGIT_OFF,
+		.likeliest_off = BEST_OFF,
 	};
 
 	moe->cut = env("OM_TEST_CUT") ? moe->load : 0;

@@ -36,5 +36,6 @@ return trainer { -- dense.lua:2
     clip_norm = 1,
     groups = {},
   },
+  generation = generation { batch = 1, prompt = 0 },
   fuse = true,
 }

@@ -52,7 +52,7 @@
 #define OM_OFF_embed_labels 256 /* int32[4] 16 B */
 #define OM_OFF_embed_ctl 512 /* fp64[9] 72 B */
 #define OM_OFF_decode_embed_token 768 /* int32[1] 4 B */
-#define OM_OFF_decode_embed_position 1024 /* int32[1] 4 B */
+#define OM_OFF_decode_embed_at 1024 /* int32[2] 8 B */
 
 /* statistics */
 #define OM_OFF_head_loss 1280 /* fp64[2] 16 B */
@@ -157,11 +157,11 @@
 /* saved activations */
 #define OM_OFF_dense_attn_in 22784 /* fp32[4,8] 128 B */
 #define OM_STRIDE_dense_attn_in 256
-#define OM_OFF_decode_dense_keys 22784 /* fp32[4,8] 128 B */
+#define OM_OFF_decode_dense_keys 22784 /* fp32[1,4,8] 128 B */
 #define OM_STRIDE_decode_dense_keys 256
 #define OM_OFF_dense_attn_in_rms 23040 /* fp32[4] 16 B */
 #define OM_STRIDE_dense_attn_in_rms 256
-#define OM_OFF_decode_dense_values 23040 /* fp32[4,8] 128 B */
+#define OM_OFF_decode_dense_values 23040 /* fp32[1,4,8] 128 B */
 #define OM_STRIDE_decode_dense_values 256
 #define OM_OFF_dense_v 23296 /* fp32[4,8] 128 B */
 #define OM_STRIDE_dense_v 256
@@ -219,6 +219,7 @@
 #define OM_OFF_decode_dense_q_rot 27136 /* fp32[1,8] 32 B */
 #define OM_OFF_decode_dense_up 27136 /* fp32[1,12] 48 B */
 #define OM_OFF_decode_head_in 27136 /* fp32[1,8] 32 B */
+#define OM_OFF_decode_head_likeliest 27136 /* int32[1] 4 B */
 #define OM_OFF_dense_d_ffn_in 27392 /* fp32[4,8] 128 B */
 #define OM_OFF_dense_d_ffn_in_3 27392 /* fp32[4,8] 128 B */
 #define OM_OFF_dense_d_mid 27392 /* fp32[4,8] 128 B */
@@ -244,7 +245,6 @@
 #define OM_WS_head_backward_head_loss_grad 256 /* 16.0 KiB */
 #define OM_WS_head_backward_rmsnorm_bwd 256 /* 512 B */
 #define OM_WS_eval_forward_head_score 256 /* 16.0 KiB */
-#define OM_WS_decode_dense_forward_attention_at 1280 /* 32 B */
 
 _Static_assert(OM_INPUT + OM_INPUT_BYTES <= OM_STAT, "input reach into statistics");
 _Static_assert(OM_STAT + OM_STAT_BYTES <= OM_CONST, "statistics reach into constants");

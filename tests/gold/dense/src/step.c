@@ -194,16 +194,18 @@ decode_dense_forward(unsigned char *arena, int slot, int layer, int i)
 	launch_linear_3_1x8x8x8x8(ONE(decode_dense_attn_in), LAYER(dense_q_proj_k_proj_v_proj, i),
 	    ONE(decode_dense_q), ONE(decode_dense_k), ONE(decode_dense_v));
 	/* rope_at: q_rot fp32[1,8], dense.lua:6 */
-	launch_rope_at_4x2x4(ONE(decode_dense_q), ONE(init_rope_table), ONE(decode_embed_position),
+	launch_rope_at_1x4x2x4(ONE(decode_dense_q), ONE(init_rope_table), ONE(decode_embed_at),
 	    ONE(decode_dense_q_rot));
 	/* rope_at: k_rot fp32[1,8], dense.lua:6 */
-	launch_rope_at_4x2x4(ONE(decode_dense_k), ONE(init_rope_table), ONE(decode_embed_position),
+	launch_rope_at_1x4x2x4(ONE(decode_dense_k), ONE(init_rope_table), ONE(decode_embed_at),
 	    ONE(decode_dense_k_rot));
-	/* attention_at: heads fp32[1,8], +keys fp32[4,8], +values fp32[4,8], dense.lua:6 */
-	launch_attention_at_4x2x2x4x4(ONE(decode_dense_q_rot), ONE(decode_dense_k_rot),
-	    ONE(decode_dense_v), ONE(decode_embed_position), ONE(decode_dense_heads),
+	/* cache: +keys fp32[1,4,8], +values fp32[1,4,8], dense.lua:6 */
+	launch_cache_1x1x4x8(ONE(decode_dense_k_rot), ONE(decode_dense_v), ONE(decode_embed_at),
+	    SAVED(decode_dense_keys, slot, i), SAVED(decode_dense_values, slot, i));
+	/* attention_at: heads fp32[1,8], dense.lua:6 */
+	launch_attention_at_1x1x4x2x2x4x4(ONE(decode_dense_q_rot),
 	    SAVED(decode_dense_keys, slot, i), SAVED(decode_dense_values, slot, i),
-	    WORKSPACE(decode_dense_forward_attention_at));
+	    ONE(decode_embed_at), ONE(decode_dense_heads));
 	/* linear: attn fp32[1,8], dense.lua:6 */
 	launch_linear_1x8x8(ONE(decode_dense_heads), LAYER(dense_o_proj, i),
 	    STREAM(slot, layer + 1));
@@ -232,6 +234,8 @@ decode_head_forward(unsigned char *arena, int slot)
 	    ONE(decode_head_in_rms));
 	/* logits: logits fp32[1,32], dense.lua:4 */
 	launch_logits_1x32x8(ONE(decode_head_in), ONE(head_w), ONE(decode_head_logits));
+	/* likeliest: likeliest int32[1], dense.lua:4 */
+	launch_likeliest_1x32(ONE(decode_head_logits), ONE(decode_head_likeliest));
 }
 
 /* constant tables, once */

@@ -15,8 +15,11 @@ OM_ATTENTION_BWD(om_k_attention_bwd_1x4x4x2x4x4, 1, 4, 4, 2, 4, 4, 0.5) /* dense
 /* moe, moe2: 2 calls a pass */
 OM_ATTENTION_BWD(om_k_attention_bwd_1x4x4x2x4x3, 1, 4, 4, 2, 4, 3, 0.5)
 
-/* attention_at_SxHxGxDxW: q[1,h*d] k[1,g*d] v[1,g*d] pos[1],
- * gives o[1,h*d] +kc[s,g*d] +vc[s,g*d] */
-OM_ATTENTION_AT(om_k_attention_at_4x4x2x4x4, 4, 4, 2, 4, 4, 0.5) /* decode_dense: 3 calls a pass */
+/* cache_MxBxSxN: k[m,n] v[m,n] at[2*m], gives +kc[b,s,n] +vc[b,s,n] */
+OM_CACHE(om_k_cache_1x1x4x8, 1, 1, 4, 8) /* decode_dense, decode_moe, decode_moe2: 5 calls a pass */
+
+/* attention_at_MxBxSxHxGxDxW: q[m,h*d] kc[b,s,g*d] vc[b,s,g*d] at[2*m], gives o[m,h*d] */
+/* decode_dense: 3 calls a pass */
+OM_ATTENTION_AT(om_k_attention_at_1x1x4x4x2x4x4, 1, 1, 4, 4, 2, 4, 4, 0.5)
 /* decode_moe, decode_moe2: 2 calls a pass */
-OM_ATTENTION_AT(om_k_attention_at_4x4x2x4x3, 4, 4, 2, 4, 3, 0.5)
+OM_ATTENTION_AT(om_k_attention_at_1x1x4x4x2x4x3, 1, 1, 4, 4, 2, 4, 3, 0.5)

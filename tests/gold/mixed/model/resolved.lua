@@ -105,5 +105,6 @@ return trainer { -- mixed.lua:3
     clip_norm = 1,
     groups = {},
   },
+  generation = generation { batch = 1, prompt = 0 },
   fuse = true,
 }

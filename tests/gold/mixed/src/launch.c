@@ -29,14 +29,15 @@ enum { OP_rope_table_4x4x0, OP_embed_4x8x32, OP_embed_bwd_4x8x32, OP_rmsnorm_4x1
     OP_grouped_dw_12x12x6x8_store, OP_add_12x8, OP_route_bwd_4x12x3x1x0x1x1x1, OP_gate_dx_4x12x8,
     OP_gate_dw_4x12x8, OP_gate_dw_4x12x8_store, OP_head_loss_grad_4x8x32, OP_sumsq_7872, OP_clip,
     OP_adamw_5888, OP_adamw_1984, OP_bias_update_12x12, OP_head_score_4x8x32, OP_embed_1x8x32,
-    OP_rmsnorm_1x1x8, OP_linear_3_1x16x8x8x8, OP_rmsnorm_1x4x4, OP_rmsnorm_1x2x4,
-    OP_attention_at_4x4x2x4x4, OP_linear_1x8x16, OP_add_1x8, OP_linear_2_1x12x12x8, OP_glu_1x12x0,
-    OP_linear_1x8x12, OP_rope_at_4x4x4, OP_rope_at_4x2x4, OP_attention_at_4x4x2x4x3, OP_gate_1x4x8,
-    OP_route_1x4x1x0x0x1x1x1, OP_route_map_1x4x1x1, OP_dispatch_1x1x8, OP_grouped_2_1x4x6x8,
-    OP_glu_routed_1x1x6x0, OP_grouped_1x4x8x6, OP_combine_1x1x8, OP_linear_2_1x4x4x8, OP_glu_1x4x0,
-    OP_linear_1x8x4, OP_gate_1x12x8, OP_route_b_1x12x3x1x0x1x1x1, OP_route_map_1x12x3x1,
-    OP_dispatch_1x3x8, OP_grouped_2_3x12x6x8, OP_glu_routed_1x3x6x0, OP_grouped_3x12x8x6,
-    OP_combine_1x3x8, OP_logits_1x32x8, };
+    OP_rmsnorm_1x1x8, OP_linear_3_1x16x8x8x8, OP_rmsnorm_1x4x4, OP_rmsnorm_1x2x4, OP_cache_1x1x4x8,
+    OP_attention_at_1x1x4x4x2x4x4, OP_linear_1x8x16, OP_add_1x8, OP_linear_2_1x12x12x8,
+    OP_glu_1x12x0, OP_linear_1x8x12, OP_rope_at_1x4x4x4, OP_rope_at_1x4x2x4,
+    OP_attention_at_1x1x4x4x2x4x3, OP_gate_1x4x8, OP_route_1x4x1x0x0x1x1x1, OP_route_map_1x4x1x1,
+    OP_dispatch_1x1x8, OP_grouped_2_1x4x6x8, OP_glu_routed_1x1x6x0, OP_grouped_1x4x8x6,
+    OP_combine_1x1x8, OP_linear_2_1x4x4x8, OP_glu_1x4x0, OP_linear_1x8x4, OP_gate_1x12x8,
+    OP_route_b_1x12x3x1x0x1x1x1, OP_route_map_1x12x3x1, OP_dispatch_1x3x8, OP_grouped_2_3x12x6x8,
+    OP_glu_routed_1x3x6x0, OP_grouped_3x12x8x6, OP_combine_1x3x8, OP_logits_1x32x8,
+    OP_likeliest_1x32, };
 
 /* the function that step.c calls: the kernel, of inst/, and what its results then need */
 #define LAUNCH(name, params, kernel) \
@@ -268,10 +269,12 @@ LAUNCH(linear_3_1x16x8x8x8,
     (x, w, ya, yb, yc))
 LAUNCH(rmsnorm_1x4x4, (const double *x, const double *w, double *y, double *r), (x, w, y, r))
 LAUNCH(rmsnorm_1x2x4, (const double *x, const double *w, double *y, double *r), (x, w, y, r))
-LAUNCH(attention_at_4x4x2x4x4,
-    (const double *q, const double *k, const double *v, const int32_t *pos, double *o, double *kc,
-    double *vc, double *ws),
-    (q, k, v, pos, o, kc, vc, ws))
+LAUNCH(cache_1x1x4x8,
+    (const double *k, const double *v, const int32_t *at, double *kc, double *vc),
+    (k, v, at, kc, vc))
+LAUNCH(attention_at_1x1x4x4x2x4x4,
+    (const double *q, const double *kc, const double *vc, const int32_t *at, double *o),
+    (q, kc, vc, at, o))
 LAUNCH(linear_1x8x16, (const double *x, const double *w, double *y), (x, w, y))
 LAUNCH(add_1x8, (const double *a, const double *b, double *y), (a, b, y))
 LAUNCH(linear_2_1x12x12x8,
@@ -279,16 +282,15 @@ LAUNCH(linear_2_1x12x12x8,
     (x, w, ya, yb))
 LAUNCH(glu_1x12x0, (const double *g, const double *u, double *h), (g, u, h))
 LAUNCH(linear_1x8x12, (const double *x, const double *w, double *y), (x, w, y))
-LAUNCH(rope_at_4x4x4,
-    (const double *x, const double *tab, const int32_t *pos, double *y),
-    (x, tab, pos, y))
-LAUNCH(rope_at_4x2x4,
-    (const double *x, const double *tab, const int32_t *pos, double *y),
-    (x, tab, pos, y))
-LAUNCH(attention_at_4x4x2x4x3,
-    (const double *q, const double *k, const double *v, const int32_t *pos, double *o, double *kc,
-    double *vc, double *ws),
-    (q, k, v, pos, o, kc, vc, ws))
+LAUNCH(rope_at_1x4x4x4,
+    (const double *x, const double *tab, const int32_t *at, double *y),
+    (x, tab, at, y))
+LAUNCH(rope_at_1x4x2x4,
+    (const double *x, const double *tab, const int32_t *at, double *y),
+    (x, tab, at, y))
+LAUNCH(attention_at_1x1x4x4x2x4x3,
+    (const double *q, const double *kc, const double *vc, const int32_t *at, double *o),
+    (q, kc, vc, at, o))
 LAUNCH(gate_1x4x8, (const double *x, const double *w, double *z), (x, w, z))
 LAUNCH(route_1x4x1x0x0x1x1x1,
     (const double *z, double *p, int32_t *idx, double *prob, double *lse, int32_t *cnt,
@@ -339,6 +341,7 @@ LAUNCH(combine_1x3x8,
     (const double *y, const int32_t *row, const int32_t *src, double *x),
     (y, row, src, x))
 LAUNCH(logits_1x32x8, (const double *x, const double *w, double *z), (x, w, z))
+LAUNCH(likeliest_1x32, (const double *z, int32_t *id), (z, id))
 
 struct om_op om_ops[OM_N_OPS] = {
 	[OP_rope_table_4x4x0] = { .name = "rope_table_4x4x0", .flops = 0.0, .bytes = 128.0,
@@ -566,8 +569,10 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .check = om_k_rmsnorm_1x4x4_check, .tolerance = OM_TOLERANCE },
 	[OP_rmsnorm_1x2x4] = { .name = "rmsnorm_1x2x4", .flops = 0.0, .bytes = 176.0,
 	    .check = om_k_rmsnorm_1x2x4_check, .tolerance = OM_TOLERANCE },
-	[OP_attention_at_4x4x2x4x4] = { .name = "attention_at_4x4x2x4x4", .flops = 256.0,
-	    .bytes = 1412.0, .check = om_k_attention_at_4x4x2x4x4_check,
+	[OP_cache_1x1x4x8] = { .name = "cache_1x1x4x8", .flops = 0.0, .bytes = 1160.0,
+	    .check = om_k_cache_1x1x4x8_check, .tolerance = OM_TOLERANCE },
+	[OP_attention_at_1x1x4x4x2x4x4] = { .name = "attention_at_1x1x4x4x2x4x4", .flops = 256.0,
+	    .bytes = 776.0, .check = om_k_attention_at_1x1x4x4x2x4x4_check,
 	    .tolerance = OM_TOLERANCE },
 	[OP_linear_1x8x16] = { .name = "linear_1x8x16", .flops = 256.0, .bytes = 1216.0,
 	    .check = om_k_linear_1x8x16_check, .tolerance = OM_TOLERANCE },
@@ -579,12 +584,12 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .check = om_k_glu_1x12x0_check, .tolerance = OM_TOLERANCE },
 	[OP_linear_1x8x12] = { .name = "linear_1x8x12", .flops = 192.0, .bytes = 928.0,
 	    .check = om_k_linear_1x8x12_check, .tolerance = OM_TOLERANCE },
-	[OP_rope_at_4x4x4] = { .name = "rope_at_4x4x4", .flops = 0.0, .bytes = 388.0,
-	    .check = om_k_rope_at_4x4x4_check, .tolerance = OM_TOLERANCE },
-	[OP_rope_at_4x2x4] = { .name = "rope_at_4x2x4", .flops = 0.0, .bytes = 260.0,
-	    .check = om_k_rope_at_4x2x4_check, .tolerance = OM_TOLERANCE },
-	[OP_attention_at_4x4x2x4x3] = { .name = "attention_at_4x4x2x4x3", .flops = 192.0,
-	    .bytes = 1412.0, .check = om_k_attention_at_4x4x2x4x3_check,
+	[OP_rope_at_1x4x4x4] = { .name = "rope_at_1x4x4x4", .flops = 0.0, .bytes = 392.0,
+	    .check = om_k_rope_at_1x4x4x4_check, .tolerance = OM_TOLERANCE },
+	[OP_rope_at_1x4x2x4] = { .name = "rope_at_1x4x2x4", .flops = 0.0, .bytes = 264.0,
+	    .check = om_k_rope_at_1x4x2x4_check, .tolerance = OM_TOLERANCE },
+	[OP_attention_at_1x1x4x4x2x4x3] = { .name = "attention_at_1x1x4x4x2x4x3", .flops = 192.0,
+	    .bytes = 776.0, .check = om_k_attention_at_1x1x4x4x2x4x3_check,
 	    .tolerance = OM_TOLERANCE },
 	[OP_gate_1x4x8] = { .name = "gate_1x4x8", .flops = 64.0, .bytes = 352.0,
 	    .check = om_k_gate_1x4x8_check, .tolerance = OM_TOLERANCE },
@@ -627,4 +632,6 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .check = om_k_combine_1x3x8_check, .tolerance = OM_TOLERANCE },
 	[OP_logits_1x32x8] = { .name = "logits_1x32x8", .flops = 512.0, .bytes = 2368.0,
 	    .check = om_k_logits_1x32x8_check, .tolerance = OM_TOLERANCE },
+	[OP_likeliest_1x32] = { .name = "likeliest_1x32", .flops = 0.0, .bytes = 260.0,
+	    .check = om_k_likeliest_1x32_check, .tolerance = OM_TOLERANCE },
 };

@@ -10,7 +10,7 @@
 #include "config.h"
 #include "om.h"
 
-enum { OM_N_OPS = 132 };
+enum { OM_N_OPS = 134 };
 extern struct om_op om_ops[OM_N_OPS];
 /* rope_table_SxDxY: gives tab[s,d] */
 void launch_rope_table_4x4x0(double *tab);
@@ -221,20 +221,24 @@ void launch_bias_update_12x12(const int64_t *load, const double *ctl, double *b)
 /* head_score_TxNxV: x[t,n] w[v,n] label[t] ctl[9], gives nll[t] +loss[2] */
 void launch_head_score_4x8x32(const double *x, const double *w, const int32_t *label,
     const double *ctl, double *nll, double *loss, double *ws);
-/* attention_at_SxHxGxDxW: q[1,h*d] k[1,g*d] v[1,g*d] pos[1],
- * gives o[1,h*d] +kc[s,g*d] +vc[s,g*d] */
-void launch_attention_at_4x4x2x4x4(const double *q, const double *k, const double *v,
-    const int32_t *pos, double *o, double *kc, double *vc, double *ws);
-void launch_attention_at_4x4x2x4x3(const double *q, const double *k, const double *v,
-    const int32_t *pos, double *o, double *kc, double *vc, double *ws);
-/* rope_at_SxHxD: x[1,h*d] tab[s,d] pos[1], gives y[1,h*d] */
-void launch_rope_at_4x4x4(const double *x, const double *tab, const int32_t *pos, double *y);
-void launch_rope_at_4x2x4(const double *x, const double *tab, const int32_t *pos, double *y);
+/* cache_MxBxSxN: k[m,n] v[m,n] at[2*m], gives +kc[b,s,n] +vc[b,s,n] */
+void launch_cache_1x1x4x8(const double *k, const double *v, const int32_t *at, double *kc,
+    double *vc);
+/* attention_at_MxBxSxHxGxDxW: q[m,h*d] kc[b,s,g*d] vc[b,s,g*d] at[2*m], gives o[m,h*d] */
+void launch_attention_at_1x1x4x4x2x4x4(const double *q, const double *kc, const double *vc,
+    const int32_t *at, double *o);
+void launch_attention_at_1x1x4x4x2x4x3(const double *q, const double *kc, const double *vc,
+    const int32_t *at, double *o);
+/* rope_at_MxSxHxD: x[m,d*h] tab[s,d] at[2*m], gives y[m,d*h] */
+void launch_rope_at_1x4x4x4(const double *x, const double *tab, const int32_t *at, double *y);
+void launch_rope_at_1x4x2x4(const double *x, const double *tab, const int32_t *at, double *y);
 /* route_TxExKxJxCxGxQxN: z[t,e],
  * gives p[t,k] idx[t,k] prob[t,e] lse[t] cnt[n,e] +load[e] +aux[2] */
 void launch_route_1x4x1x0x0x1x1x1(const double *z, double *p, int32_t *idx, double *prob,
     double *lse, int32_t *cnt, int64_t *load, double *aux);
 /* logits_MxVxN: x[m,n] w[v,n], gives z[m,v] */
 void launch_logits_1x32x8(const double *x, const double *w, double *z);
+/* likeliest_MxV: z[m,v], gives id[m] */
+void launch_likeliest_1x32(const double *z, int32_t *id);
 
 #endif

@@ -56,7 +56,7 @@
 #define OM_OFF_moe_draw 768 /* int64[3] 24 B */
 #define OM_STRIDE_moe_draw 24
 #define OM_OFF_decode_embed_token 1024 /* int32[1] 4 B */
-#define OM_OFF_decode_embed_position 1280 /* int32[1] 4 B */
+#define OM_OFF_decode_embed_at 1280 /* int32[2] 8 B */
 
 /* statistics */
 #define OM_OFF_moe_load 1536 /* int64[4] 32 B */
@@ -485,21 +485,21 @@
 /* saved activations */
 #define OM_OFF_dense_attn_in 256768 /* fp64[4,8] 256 B x3 */
 #define OM_STRIDE_dense_attn_in 256
-#define OM_OFF_decode_dense_keys 256768 /* fp64[4,8] 256 B x3 */
+#define OM_OFF_decode_dense_keys 256768 /* fp64[1,4,8] 256 B x3 */
 #define OM_STRIDE_decode_dense_keys 256
 #define OM_OFF_dense_attn_in_rms 257536 /* fp64[4] 32 B x3 */
 #define OM_STRIDE_dense_attn_in_rms 256
-#define OM_OFF_decode_dense_values 257536 /* fp64[4,8] 256 B x3 */
+#define OM_OFF_decode_dense_values 257536 /* fp64[1,4,8] 256 B x3 */
 #define OM_STRIDE_decode_dense_values 256
 #define OM_OFF_dense_q_raw 258304 /* fp64[4,16] 512 B x3 */
 #define OM_STRIDE_dense_q_raw 512
-#define OM_OFF_decode_moe_keys 258304 /* fp64[4,8] 256 B */
+#define OM_OFF_decode_moe_keys 258304 /* fp64[1,4,8] 256 B */
 #define OM_STRIDE_decode_moe_keys 256
-#define OM_OFF_decode_moe_values 258560 /* fp64[4,8] 256 B */
+#define OM_OFF_decode_moe_values 258560 /* fp64[1,4,8] 256 B */
 #define OM_STRIDE_decode_moe_values 256
-#define OM_OFF_decode_moe2_keys 258816 /* fp64[4,8] 256 B */
+#define OM_OFF_decode_moe2_keys 258816 /* fp64[1,4,8] 256 B */
 #define OM_STRIDE_decode_moe2_keys 256
-#define OM_OFF_decode_moe2_values 259072 /* fp64[4,8] 256 B */
+#define OM_OFF_decode_moe2_values 259072 /* fp64[1,4,8] 256 B */
 #define OM_STRIDE_decode_moe2_values 256
 #define OM_OFF_dense_k_raw 259840 /* fp64[4,8] 256 B x3 */
 #define OM_STRIDE_dense_k_raw 256
@@ -674,7 +674,7 @@
 #define OM_OFF_eval_in_rms 289280 /* fp64[4] 32 B */
 #define OM_OFF_decode_dense_attn_in_rms 289280 /* fp64[1] 8 B */
 #define OM_OFF_decode_dense_q_raw 289280 /* fp64[1,16] 128 B */
-#define OM_OFF_decode_dense_k_normed_rms 289280 /* fp64[2] 16 B */
+#define OM_OFF_decode_dense_k_normed 289280 /* fp64[1,8] 64 B */
 #define OM_OFF_decode_dense_heads 289280 /* fp64[1,16] 128 B */
 #define OM_OFF_decode_dense_attn_normed_rms 289280 /* fp64[1] 8 B */
 #define OM_OFF_decode_dense_ffn_in_rms 289280 /* fp64[1] 8 B */
@@ -682,7 +682,8 @@
 #define OM_OFF_decode_dense_out 289280 /* fp64[1,8] 64 B */
 #define OM_OFF_decode_moe_attn_in_rms 289280 /* fp64[1] 8 B */
 #define OM_OFF_decode_moe_q_raw 289280 /* fp64[1,16] 128 B */
-#define OM_OFF_decode_moe_k_normed_rms 289280 /* fp64[2] 16 B */
+#define OM_OFF_decode_moe_k_normed 289280 /* fp64[1,8] 64 B */
+#define OM_OFF_decode_moe_k_rot 289280 /* fp64[1,8] 64 B */
 #define OM_OFF_decode_moe_heads 289280 /* fp64[1,16] 128 B */
 #define OM_OFF_decode_moe_attn_normed_rms 289280 /* fp64[1] 8 B */
 #define OM_OFF_decode_moe_ffn_in 289280 /* fp64[1,8] 64 B */
@@ -690,7 +691,8 @@
 #define OM_OFF_decode_moe_ffn_normed 289280 /* fp64[1,8] 64 B */
 #define OM_OFF_decode_moe2_attn_in_rms 289280 /* fp64[1] 8 B */
 #define OM_OFF_decode_moe2_q_raw 289280 /* fp64[1,16] 128 B */
-#define OM_OFF_decode_moe2_k_normed_rms 289280 /* fp64[2] 16 B */
+#define OM_OFF_decode_moe2_k_normed 289280 /* fp64[1,8] 64 B */
+#define OM_OFF_decode_moe2_k_rot 289280 /* fp64[1,8] 64 B */
 #define OM_OFF_decode_moe2_heads 289280 /* fp64[1,16] 128 B */
 #define OM_OFF_decode_moe2_attn_normed_rms 289280 /* fp64[1] 8 B */
 #define OM_OFF_decode_moe2_ffn_in_rms 289280 /* fp64[1] 8 B */
@@ -738,6 +740,7 @@
 #define OM_OFF_decode_moe2_out 289536 /* fp64[1,8] 64 B */
 #define OM_OFF_decode_moe2_mixed 289536 /* fp64[1,8] 64 B */
 #define OM_OFF_decode_head_in 289536 /* fp64[1,8] 64 B */
+#define OM_OFF_decode_head_likeliest 289536 /* int32[1] 4 B */
 #define OM_OFF_moe2_attn_in 289792 /* fp64[4,8] 256 B */
 #define OM_OFF_moe2_q_normed 289792 /* fp64[4,16] 512 B */
 #define OM_OFF_moe2_q_rot 289792 /* fp64[4,16] 512 B */
@@ -801,16 +804,14 @@
 #define OM_OFF_moe2_d_k_normed 290304 /* fp64[4,8] 256 B */
 #define OM_OFF_moe2_d_k_raw 290304 /* fp64[4,8] 256 B */
 #define OM_OFF_decode_dense_q_normed_rms 290304 /* fp64[4] 32 B */
-#define OM_OFF_decode_dense_k_normed 290304 /* fp64[1,8] 64 B */
+#define OM_OFF_decode_dense_k_normed_rms 290304 /* fp64[2] 16 B */
 #define OM_OFF_decode_moe_q_normed_rms 290304 /* fp64[4] 32 B */
-#define OM_OFF_decode_moe_k_normed 290304 /* fp64[1,8] 64 B */
-#define OM_OFF_decode_moe_k_rot 290304 /* fp64[1,8] 64 B */
+#define OM_OFF_decode_moe_k_normed_rms 290304 /* fp64[2] 16 B */
 #define OM_OFF_decode_moe_scores_lse 290304 /* fp64[1] 8 B */
 #define OM_OFF_decode_moe_hidden 290304 /* fp64[1,6] 48 B */
 #define OM_OFF_decode_moe_shared_hidden 290304 /* fp64[1,4] 32 B */
 #define OM_OFF_decode_moe2_q_normed_rms 290304 /* fp64[4] 32 B */
-#define OM_OFF_decode_moe2_k_normed 290304 /* fp64[1,8] 64 B */
-#define OM_OFF_decode_moe2_k_rot 290304 /* fp64[1,8] 64 B */
+#define OM_OFF_decode_moe2_k_normed_rms 290304 /* fp64[2] 16 B */
 #define OM_OFF_decode_moe2_ffn_in 290304 /* fp64[1,8] 64 B */
 #define OM_OFF_moe2_re_routed 290304 /* fp64[12,8] 768 B */
 #define OM_OFF_moe2_v 290560 /* fp64[4,8] 256 B */
@@ -924,9 +925,6 @@
 #define OM_WS_head_backward_head_loss_grad 256 /* 32.0 KiB */
 #define OM_WS_head_backward_rmsnorm_bwd 256 /* 1.00 KiB */
 #define OM_WS_eval_forward_head_score 256 /* 32.0 KiB */
-#define OM_WS_decode_dense_forward_attention_at 768 /* 128 B */
-#define OM_WS_decode_moe_forward_attention_at 768 /* 128 B */
-#define OM_WS_decode_moe2_forward_attention_at 768 /* 128 B */
 
 _Static_assert(OM_INPUT + OM_INPUT_BYTES <= OM_STAT, "input reach into statistics");
 _Static_assert(OM_STAT + OM_STAT_BYTES <= OM_CONST, "statistics reach into constants");

@@ -704,11 +704,13 @@ decode_dense_forward(unsigned char *arena, int slot, int layer, int i)
 	/* rmsnorm: k_normed fp64[1,8], k_normed_rms fp64[2], mixed.lua:11 */
 	launch_rmsnorm_1x2x4(ONE(decode_dense_k_raw), LAYER(dense_k_norm, i),
 	    ONE(decode_dense_k_normed), ONE(decode_dense_k_normed_rms));
-	/* attention_at: heads fp64[1,16], +keys fp64[4,8], +values fp64[4,8], mixed.lua:11 */
-	launch_attention_at_4x4x2x4x4(ONE(decode_dense_q_normed), ONE(decode_dense_k_normed),
-	    ONE(decode_dense_v), ONE(decode_embed_position), ONE(decode_dense_heads),
+	/* cache: +keys fp64[1,4,8], +values fp64[1,4,8], mixed.lua:11 */
+	launch_cache_1x1x4x8(ONE(decode_dense_k_normed), ONE(decode_dense_v), ONE(decode_embed_at),
+	    SAVED(decode_dense_keys, slot, i), SAVED(decode_dense_values, slot, i));
+	/* attention_at: heads fp64[1,16], mixed.lua:11 */
+	launch_attention_at_1x1x4x4x2x4x4(ONE(decode_dense_q_normed),
 	    SAVED(decode_dense_keys, slot, i), SAVED(decode_dense_values, slot, i),
-	    WORKSPACE(decode_dense_forward_attention_at));
+	    ONE(decode_embed_at), ONE(decode_dense_heads));
 	/* linear: attn fp64[1,8], mixed.lua:11 */
 	launch_linear_1x8x16(ONE(decode_dense_heads), LAYER(dense_o_proj, i),
 	    ONE(decode_dense_attn));
@@ -752,16 +754,17 @@ decode_moe_forward(unsigned char *arena, int slot, int layer, int i)
 	launch_rmsnorm_1x2x4(ONE(decode_moe_k_raw), LAYER(moe_k_norm, i), ONE(decode_moe_k_normed),
 	    ONE(decode_moe_k_normed_rms));
 	/* rope_at: q_rot fp64[1,16], mixed.lua:13 */
-	launch_rope_at_4x4x4(ONE(decode_moe_q_normed), ONE(init_rope_table),
-	    ONE(decode_embed_position), ONE(decode_moe_q_rot));
+	launch_rope_at_1x4x4x4(ONE(decode_moe_q_normed), ONE(init_rope_table), ONE(decode_embed_at),
+	    ONE(decode_moe_q_rot));
 	/* rope_at: k_rot fp64[1,8], mixed.lua:13 */
-	launch_rope_at_4x2x4(ONE(decode_moe_k_normed), ONE(init_rope_table),
-	    ONE(decode_embed_position), ONE(decode_moe_k_rot));
-	/* attention_at: heads fp64[1,16], +keys fp64[4,8], +values fp64[4,8], mixed.lua:11 */
-	launch_attention_at_4x4x2x4x3(ONE(decode_moe_q_rot), ONE(decode_moe_k_rot),
-	    ONE(decode_moe_v), ONE(decode_embed_position), ONE(decode_moe_heads),
-	    SAVED(decode_moe_keys, slot, i), SAVED(decode_moe_values, slot, i),
-	    WORKSPACE(decode_moe_forward_attention_at));
+	launch_rope_at_1x4x2x4(ONE(decode_moe_k_normed), ONE(init_rope_table), ONE(decode_embed_at),
+	    ONE(decode_moe_k_rot));
+	/* cache: +keys fp64[1,4,8], +values fp64[1,4,8], mixed.lua:11 */
+	launch_cache_1x1x4x8(ONE(decode_moe_k_rot), ONE(decode_moe_v), ONE(decode_embed_at),
+	    SAVED(decode_moe_keys, slot, i), SAVED(decode_moe_values, slot, i));
+	/* attention_at: heads fp64[1,16], mixed.lua:11 */
+	launch_attention_at_1x1x4x4x2x4x3(ONE(decode_moe_q_rot), SAVED(decode_moe_keys, slot, i),
+	    SAVED(decode_moe_values, slot, i), ONE(decode_embed_at), ONE(decode_moe_heads));
 	/* linear: attn fp64[1,8], mixed.lua:11 */
 	launch_linear_1x8x16(ONE(decode_moe_heads), LAYER(moe_o_proj, i), ONE(decode_moe_attn));
 	/* rmsnorm: attn_normed fp64[1,8], attn_normed_rms fp64[1], mixed.lua:6 */
@@ -833,16 +836,17 @@ decode_moe2_forward(unsigned char *arena, int slot, int layer, int i)
 	launch_rmsnorm_1x2x4(ONE(decode_moe2_k_raw), LAYER(moe2_k_norm, i),
 	    ONE(decode_moe2_k_normed), ONE(decode_moe2_k_normed_rms));
 	/* rope_at: q_rot fp64[1,16], mixed.lua:13 */
-	launch_rope_at_4x4x4(ONE(decode_moe2_q_normed), ONE(init_rope_table),
-	    ONE(decode_embed_position), ONE(decode_moe2_q_rot));
+	launch_rope_at_1x4x4x4(ONE(decode_moe2_q_normed), ONE(init_rope_table),
+	    ONE(decode_embed_at), ONE(decode_moe2_q_rot));
 	/* rope_at: k_rot fp64[1,8], mixed.lua:13 */
-	launch_rope_at_4x2x4(ONE(decode_moe2_k_normed), ONE(init_rope_table),
-	    ONE(decode_embed_position), ONE(decode_moe2_k_rot));
-	/* attention_at: heads fp64[1,16], +keys fp64[4,8], +values fp64[4,8], mixed.lua:11 */
-	launch_attention_at_4x4x2x4x3(ONE(decode_moe2_q_rot), ONE(decode_moe2_k_rot),
-	    ONE(decode_moe2_v), ONE(decode_embed_position), ONE(decode_moe2_heads),
-	    SAVED(decode_moe2_keys, slot, i), SAVED(decode_moe2_values, slot, i),
-	    WORKSPACE(decode_moe2_forward_attention_at));
+	launch_rope_at_1x4x2x4(ONE(decode_moe2_k_normed), ONE(init_rope_table),
+	    ONE(decode_embed_at), ONE(decode_moe2_k_rot));
+	/* cache: +keys fp64[1,4,8], +values fp64[1,4,8], mixed.lua:11 */
+	launch_cache_1x1x4x8(ONE(decode_moe2_k_rot), ONE(decode_moe2_v), ONE(decode_embed_at),
+	    SAVED(decode_moe2_keys, slot, i), SAVED(decode_moe2_values, slot, i));
+	/* attention_at: heads fp64[1,16], mixed.lua:11 */
+	launch_attention_at_1x1x4x4x2x4x3(ONE(decode_moe2_q_rot), SAVED(decode_moe2_keys, slot, i),
+	    SAVED(decode_moe2_values, slot, i), ONE(decode_embed_at), ONE(decode_moe2_heads));
 	/* linear: attn fp64[1,8], mixed.lua:11 */
 	launch_linear_1x8x16(ONE(decode_moe2_heads), LAYER(moe2_o_proj, i), ONE(decode_moe2_attn));
 	/* rmsnorm: attn_normed fp64[1,8], attn_normed_rms fp64[1], mixed.lua:6 */
@@ -907,6 +911,8 @@ decode_head_forward(unsigned char *arena, int slot)
 	    ONE(decode_head_in_rms));
 	/* logits: logits fp64[1,32], mixed.lua:24 */
 	launch_logits_1x32x8(ONE(decode_head_in), ONE(embed_tokens_w), ONE(decode_head_logits));
+	/* likeliest: likeliest int32[1], mixed.lua:24 */
+	launch_likeliest_1x32(ONE(decode_head_logits), ONE(decode_head_likeliest));
 }
 
 /* constant tables, once */

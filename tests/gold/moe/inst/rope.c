@@ -15,5 +15,5 @@ OM_ROPE(om_k_rope_2x4x2x4, 2, 4, 2, 4) /* moe: 6 calls a pass */
 /* rope_bwd_BxSxHxD: dy[b*s,h*d] tab[s,d], gives dx[b*s,h*d] */
 OM_ROPE_BWD(om_k_rope_bwd_2x4x2x4, 2, 4, 2, 4) /* moe: 6 calls a pass */
 
-/* rope_at_SxHxD: x[1,h*d] tab[s,d] pos[1], gives y[1,h*d] */
-OM_ROPE_AT(om_k_rope_at_4x2x4, 4, 2, 4) /* decode_moe: 6 calls a pass */
+/* rope_at_MxSxHxD: x[m,d*h] tab[s,d] at[2*m], gives y[m,d*h] */
+OM_ROPE_AT(om_k_rope_at_1x4x2x4, 1, 4, 2, 4) /* decode_moe: 6 calls a pass */

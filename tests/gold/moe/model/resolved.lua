@@ -54,5 +54,6 @@ return trainer { -- moe.lua:2
     clip_norm = 1,
     groups = { group { match = "*gate.weight", lr_scale = 0.5 } }, -- moe.lua:10
   },
+  generation = generation { batch = 1, prompt = 0 },
   fuse = true,
 }

@@ -15,10 +15,10 @@ enum { OP_rope_table_4x4x0, OP_embed_8x8x32, OP_embed_bwd_8x8x32, OP_rmsnorm_8x1
     OP_linear_dx_8x8x8, OP_linear_dw_8x8x8, OP_linear_dw_8x8x8_store, OP_attention_bwd_2x4x2x2x4x4,
     OP_rope_bwd_2x4x2x4, OP_head_loss_grad_8x8x32, OP_sumsq_4032, OP_clip, OP_adamw_3008,
     OP_adamw_832, OP_adamw_192, OP_head_score_8x8x32, OP_embed_1x8x32, OP_rmsnorm_1x1x8,
-    OP_linear_3_1x8x8x8x8, OP_rope_at_4x2x4, OP_attention_at_4x2x2x4x4, OP_linear_1x8x8, OP_add_1x8,
-    OP_gate_1x4x8, OP_route_1x4x2x0x0x1x1x1, OP_route_map_1x4x2x1, OP_dispatch_1x2x8,
-    OP_grouped_2_2x4x6x8, OP_glu_routed_1x2x6x0, OP_grouped_2x4x8x6, OP_combine_1x2x8,
-    OP_logits_1x32x8, };
+    OP_linear_3_1x8x8x8x8, OP_rope_at_1x4x2x4, OP_cache_1x1x4x8, OP_attention_at_1x1x4x2x2x4x4,
+    OP_linear_1x8x8, OP_add_1x8, OP_gate_1x4x8, OP_route_1x4x2x0x0x1x1x1, OP_route_map_1x4x2x1,
+    OP_dispatch_1x2x8, OP_grouped_2_2x4x6x8, OP_glu_routed_1x2x6x0, OP_grouped_2x4x8x6,
+    OP_combine_1x2x8, OP_logits_1x32x8, OP_likeliest_1x32, };
 
 /* the function that step.c calls: the kernel, of inst/, and what its results then need */
 #define LAUNCH(name, params, kernel) \
@@ -139,13 +139,15 @@ LAUNCH(rmsnorm_1x1x8, (const float *x, const float *w, float *y, float *r), (x, 
 LAUNCH(linear_3_1x8x8x8x8,
     (const float *x, const float *w, float *ya, float *yb, float *yc),
     (x, w, ya, yb, yc))
-LAUNCH(rope_at_4x2x4,
-    (const float *x, const float *tab, const int32_t *pos, float *y),
-    (x, tab, pos, y))
-LAUNCH(attention_at_4x2x2x4x4,
-    (const float *q, const float *k, const float *v, const int32_t *pos, float *o, float *kc,
-    float *vc, float *ws),
-    (q, k, v, pos, o, kc, vc, ws))
+LAUNCH(rope_at_1x4x2x4,
+    (const float *x, const float *tab, const int32_t *at, float *y),
+    (x, tab, at, y))
+LAUNCH(cache_1x1x4x8,
+    (const float *k, const float *v, const int32_t *at, float *kc, float *vc),
+    (k, v, at, kc, vc))
+LAUNCH(attention_at_1x1x4x2x2x4x4,
+    (const float *q, const float *kc, const float *vc, const int32_t *at, float *o),
+    (q, kc, vc, at, o))
 LAUNCH(linear_1x8x8, (const float *x, const float *w, float *y), (x, w, y))
 LAUNCH(add_1x8, (const float *a, const float *b, float *y), (a, b, y))
 LAUNCH(gate_1x4x8, (const float *x, const float *w, float *z), (x, w, z))
@@ -172,6 +174,7 @@ LAUNCH(combine_1x2x8,
     (const float *y, const int32_t *row, const int32_t *src, float *x),
     (y, row, src, x))
 LAUNCH(logits_1x32x8, (const float *x, const float *w, float *z), (x, w, z))
+LAUNCH(likeliest_1x32, (const float *z, int32_t *id), (z, id))
 
 struct om_op om_ops[OM_N_OPS] = {
 	[OP_rope_table_4x4x0] = { .name = "rope_table_4x4x0", .flops = 0.0, .bytes = 64.0,
@@ -272,10 +275,13 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .check = om_k_rmsnorm_1x1x8_check, .tolerance = OM_TOLERANCE },
 	[OP_linear_3_1x8x8x8x8] = { .name = "linear_3_1x8x8x8x8", .flops = 384.0, .bytes = 896.0,
 	    .check = om_k_linear_3_1x8x8x8x8_check, .tolerance = OM_TOLERANCE },
-	[OP_rope_at_4x2x4] = { .name = "rope_at_4x2x4", .flops = 0.0, .bytes = 132.0,
-	    .check = om_k_rope_at_4x2x4_check, .tolerance = OM_TOLERANCE },
-	[OP_attention_at_4x2x2x4x4] = { .name = "attention_at_4x2x2x4x4", .flops = 128.0,
-	    .bytes = 644.0, .check = om_k_attention_at_4x2x2x4x4_check, .tolerance = OM_TOLERANCE },
+	[OP_rope_at_1x4x2x4] = { .name = "rope_at_1x4x2x4", .flops = 0.0, .bytes = 136.0,
+	    .check = om_k_rope_at_1x4x2x4_check, .tolerance = OM_TOLERANCE },
+	[OP_cache_1x1x4x8] = { .name = "cache_1x1x4x8", .flops = 0.0, .bytes = 584.0,
+	    .check = om_k_cache_1x1x4x8_check, .tolerance = OM_TOLERANCE },
+	[OP_attention_at_1x1x4x2x2x4x4] = { .name = "attention_at_1x1x4x2x2x4x4", .flops = 128.0,
+	    .bytes = 328.0, .check = om_k_attention_at_1x1x4x2x2x4x4_check,
+	    .tolerance = OM_TOLERANCE },
 	[OP_linear_1x8x8] = { .name = "linear_1x8x8", .flops = 128.0, .bytes = 320.0,
 	    .check = om_k_linear_1x8x8_check, .tolerance = OM_TOLERANCE },
 	[OP_add_1x8] = { .name = "add_1x8", .flops = 0.0, .bytes = 96.0,
@@ -298,4 +304,6 @@ struct om_op om_ops[OM_N_OPS] = {
 	    .check = om_k_combine_1x2x8_check, .tolerance = OM_TOLERANCE },
 	[OP_logits_1x32x8] = { .name = "logits_1x32x8", .flops = 512.0, .bytes = 1184.0,
 	    .check = om_k_logits_1x32x8_check, .tolerance = OM_TOLERANCE },
+	[OP_likeliest_1x32] = { .name = "likeliest_1x32", .flops = 0.0, .bytes = 132.0,
+	    .check = om_k_likeliest_1x32_check, .tolerance = OM_TOLERANCE },
 };

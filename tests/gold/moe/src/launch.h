@@ -10,7 +10,7 @@
 #include "config.h"
 #include "om.h"
 
-enum { OM_N_OPS = 59 };
+enum { OM_N_OPS = 61 };
 extern struct om_op om_ops[OM_N_OPS];
 /* rope_table_SxDxY: gives tab[s,d] */
 void launch_rope_table_4x4x0(float *tab);
@@ -122,13 +122,16 @@ void launch_adamw_192(const float *g, const double *ctl, float *w, float *m, flo
 /* head_score_TxNxV: x[t,n] w[v,n] label[t] ctl[9], gives nll[t] +loss[2] */
 void launch_head_score_8x8x32(const float *x, const float *w, const int32_t *label,
     const double *ctl, float *nll, double *loss, float *ws);
-/* rope_at_SxHxD: x[1,h*d] tab[s,d] pos[1], gives y[1,h*d] */
-void launch_rope_at_4x2x4(const float *x, const float *tab, const int32_t *pos, float *y);
-/* attention_at_SxHxGxDxW: q[1,h*d] k[1,g*d] v[1,g*d] pos[1],
- * gives o[1,h*d] +kc[s,g*d] +vc[s,g*d] */
-void launch_attention_at_4x2x2x4x4(const float *q, const float *k, const float *v,
-    const int32_t *pos, float *o, float *kc, float *vc, float *ws);
+/* rope_at_MxSxHxD: x[m,d*h] tab[s,d] at[2*m], gives y[m,d*h] */
+void launch_rope_at_1x4x2x4(const float *x, const float *tab, const int32_t *at, float *y);
+/* cache_MxBxSxN: k[m,n] v[m,n] at[2*m], gives +kc[b,s,n] +vc[b,s,n] */
+void launch_cache_1x1x4x8(const float *k, const float *v, const int32_t *at, float *kc, float *vc);
+/* attention_at_MxBxSxHxGxDxW: q[m,h*d] kc[b,s,g*d] vc[b,s,g*d] at[2*m], gives o[m,h*d] */
+void launch_attention_at_1x1x4x2x2x4x4(const float *q, const float *kc, const float *vc,
+    const int32_t *at, float *o);
 /* logits_MxVxN: x[m,n] w[v,n], gives z[m,v] */
 void launch_logits_1x32x8(const float *x, const float *w, float *z);
+/* likeliest_MxV: z[m,v], gives id[m] */
+void launch_likeliest_1x32(const float *z, int32_t *id);
 
 #endif

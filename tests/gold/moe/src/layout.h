@@ -52,7 +52,7 @@
 #define OM_OFF_embed_labels 256 /* int32[8] 32 B */
 #define OM_OFF_embed_ctl 512 /* fp64[9] 72 B */
 #define OM_OFF_decode_embed_token 768 /* int32[1] 4 B */
-#define OM_OFF_decode_embed_position 1024 /* int32[1] 4 B */
+#define OM_OFF_decode_embed_at 1024 /* int32[2] 8 B */
 
 /* statistics */
 #define OM_OFF_moe_load 1280 /* int64[4] 32 B x3 */
@@ -185,11 +185,11 @@
 /* saved activations */
 #define OM_OFF_moe_attn_in 67840 /* fp32[8,8] 256 B x3 */
 #define OM_STRIDE_moe_attn_in 256
-#define OM_OFF_decode_moe_keys 67840 /* fp32[4,8] 128 B x3 */
+#define OM_OFF_decode_moe_keys 67840 /* fp32[1,4,8] 128 B x3 */
 #define OM_STRIDE_decode_moe_keys 256
 #define OM_OFF_moe_attn_in_rms 68608 /* fp32[8] 32 B x3 */
 #define OM_STRIDE_moe_attn_in_rms 256
-#define OM_OFF_decode_moe_values 68608 /* fp32[4,8] 128 B x3 */
+#define OM_OFF_decode_moe_values 68608 /* fp32[1,4,8] 128 B x3 */
 #define OM_STRIDE_decode_moe_values 256
 #define OM_OFF_moe_q_raw 69376 /* fp32[8,8] 256 B x3 */
 #define OM_STRIDE_moe_q_raw 256
@@ -277,10 +277,12 @@
 #define OM_OFF_decode_moe_q_raw 92672 /* fp32[1,8] 32 B */
 #define OM_OFF_decode_moe_k_normed 92672 /* fp32[1,8] 32 B */
 #define OM_OFF_decode_moe_k_rot 92672 /* fp32[1,8] 32 B */
+#define OM_OFF_decode_moe_heads 92672 /* fp32[1,8] 32 B */
 #define OM_OFF_decode_moe_ffn_in 92672 /* fp32[1,8] 32 B */
 #define OM_OFF_decode_moe_gate 92672 /* fp32[2,6] 48 B */
 #define OM_OFF_decode_moe_out 92672 /* fp32[1,8] 32 B */
 #define OM_OFF_decode_head_in 92672 /* fp32[1,8] 32 B */
+#define OM_OFF_decode_head_likeliest 92672 /* int32[1] 4 B */
 #define OM_OFF_moe_d_hidden 92928 /* fp32[16,6] 384 B */
 #define OM_OFF_moe_d_up 92928 /* fp32[16,6] 384 B */
 #define OM_OFF_moe_d_routed_2 92928 /* fp32[16,8] 512 B */
@@ -291,7 +293,6 @@
 #define OM_OFF_moe_d_q_normed 92928 /* fp32[8,8] 256 B */
 #define OM_OFF_moe_d_q_raw 92928 /* fp32[8,8] 256 B */
 #define OM_OFF_decode_moe_k_raw 92928 /* fp32[1,8] 32 B */
-#define OM_OFF_decode_moe_heads 92928 /* fp32[1,8] 32 B */
 #define OM_OFF_decode_moe_probs 92928 /* fp32[1,4] 16 B */
 #define OM_OFF_decode_moe_up 92928 /* fp32[2,6] 48 B */
 #define OM_OFF_moe_d_k_rot 93184 /* fp32[8,8] 256 B */
@@ -326,7 +327,6 @@
 #define OM_WS_head_backward_head_loss_grad 256 /* 16.0 KiB */
 #define OM_WS_head_backward_rmsnorm_bwd 256 /* 512 B */
 #define OM_WS_eval_forward_head_score 256 /* 16.0 KiB */
-#define OM_WS_decode_moe_forward_attention_at 1280 /* 32 B */
 
 _Static_assert(OM_INPUT + OM_INPUT_BYTES <= OM_STAT, "input reach into statistics");
 _Static_assert(OM_STAT + OM_STAT_BYTES <= OM_CONST, "statistics reach into constants");

@@ -250,16 +250,17 @@ decode_moe_forward(unsigned char *arena, int slot, int layer, int i)
 	launch_rmsnorm_1x1x8(ONE(decode_moe_k_raw), LAYER(moe_k_norm, i), ONE(decode_moe_k_normed),
 	    ONE(decode_moe_k_normed_rms));
 	/* rope_at: q_rot fp32[1,8], moe.lua:6 */
-	launch_rope_at_4x2x4(ONE(decode_moe_q_normed), ONE(init_rope_table),
-	    ONE(decode_embed_position), ONE(decode_moe_q_rot));
+	launch_rope_at_1x4x2x4(ONE(decode_moe_q_normed), ONE(init_rope_table), ONE(decode_embed_at),
+	    ONE(decode_moe_q_rot));
 	/* rope_at: k_rot fp32[1,8], moe.lua:6 */
-	launch_rope_at_4x2x4(ONE(decode_moe_k_normed), ONE(init_rope_table),
-	    ONE(decode_embed_position), ONE(decode_moe_k_rot));
-	/* attention_at: heads fp32[1,8], +keys fp32[4,8], +values fp32[4,8], moe.lua:6 */
-	launch_attention_at_4x2x2x4x4(ONE(decode_moe_q_rot), ONE(decode_moe_k_rot),
-	    ONE(decode_moe_v), ONE(decode_embed_position), ONE(decode_moe_heads),
-	    SAVED(decode_moe_keys, slot, i), SAVED(decode_moe_values, slot, i),
-	    WORKSPACE(decode_moe_forward_attention_at));
+	launch_rope_at_1x4x2x4(ONE(decode_moe_k_normed), ONE(init_rope_table), ONE(decode_embed_at),
+	    ONE(decode_moe_k_rot));
+	/* cache: +keys fp32[1,4,8], +values fp32[1,4,8], moe.lua:6 */
+	launch_cache_1x1x4x8(ONE(decode_moe_k_rot), ONE(decode_moe_v), ONE(decode_embed_at),
+	    SAVED(decode_moe_keys, slot, i), SAVED(decode_moe_values, slot, i));
+	/* attention_at: heads fp32[1,8], moe.lua:6 */
+	launch_attention_at_1x1x4x2x2x4x4(ONE(decode_moe_q_rot), SAVED(decode_moe_keys, slot, i),
+	    SAVED(decode_moe_values, slot, i), ONE(decode_embed_at), ONE(decode_moe_heads));
 	/* linear: attn fp32[1,8], moe.lua:6 */
 	launch_linear_1x8x8(ONE(decode_moe_heads), LAYER(moe_o_proj, i), STREAM(slot, layer + 1));
 	/* add: mid fp32[1,8], moe.lua:6 */
@@ -304,6 +305,8 @@ decode_head_forward(unsigned char *arena, int slot)
 	    ONE(decode_head_in_rms));
 	/* logits: logits fp32[1,32], moe.lua:4 */
 	launch_logits_1x32x8(ONE(decode_head_in), ONE(head_w), ONE(decode_head_logits));
+	/* likeliest: likeliest int32[1], moe.lua:4 */
+	launch_likeliest_1x32(ONE(decode_head_logits), ONE(decode_head_likeliest));
 }
 
 /* constant tables, once */
