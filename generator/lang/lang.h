@@ -159,6 +159,7 @@ struct target_kind {
 	const char *comm_start; /* starts ranks on several hosts, before the trainer's command */
 	const char *comm_make;  /* the file of templates/ for them; NULL: the kind's own */
 	bool comm_apart;        /* what they do together has a stream of its own */
+	bool reach;             /* those that share experts reach one another's memory */
 	const struct library *library, *comm_library; /* NULL: none */
 	uint64_t least_bytes;                         /* that kernels' numbers have */
 	const char *rounds; /* of formats shorter than that, the one that kernels round to */

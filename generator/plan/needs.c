@@ -99,8 +99,7 @@ check_needs(const struct plan *p)
 		struct sizes z;
 		if (at.phase != FORWARD)
 			continue;
-		if (!kernel_for(p->graph, p->target, o) && !runtime_call(o->op) && !absent[o->op] &&
-		    p->shard->mesh.size[OM_EXPERT] == 1) {
+		if (!kernel_for(p->graph, p->target, o) && !runtime_call(o->op) && !absent[o->op]) {
 			absent[o->op] = true;
 			diag_error(o->line->v->pos,
 			    "%s asks for %s, for which target %s has no kernel",
@@ -144,17 +143,18 @@ plan_buildable(const struct plan *p)
 	const struct target_kind *kind = p->target->kind;
 	const struct value *weights = spec_value(g->trainer, F_precision_weights);
 	const struct value *micro = spec_value(g->trainer, F_batch_micro);
+	const struct value *expert = spec_value(g->trainer, F_parallel_expert);
 
 	ask_about(g->trainer, p->target->name);
-	if (kind->comm_apart && p->shard->mesh.size[OM_EXPERT] > 1) {
-		const struct value *v = spec_value(g->trainer, F_parallel_expert);
-		diag_error(v->pos,
-		    "%s = %lld: trainers of this version for %s do not map each other's memory, by "
-		    "which rows get to experts of other ranks",
-		    spec_name(v->f), (long long)v->i, p->target->name);
+	if (kind->reach && (uint64_t)expert->i > p->target->host) {
+		diag_error(expert->pos,
+		    "%s = %lld: ranks that share experts write to one another's memory, and a host "
+		    "of %s has %u GPUs that reach each other",
+		    spec_name(expert->f), (long long)expert->i, p->target->name, p->target->host);
 		diag_help("--plan answers for any layout");
 		struct question *q = ask();
-		ask_value(q, v, 1, "1");
+		for (uint32_t n = p->target->host; n; n--)
+			ask_value(q, expert, 1, xprintf("%u", n));
 		offer_cpu(p, q, "rehearse the layout");
 	}
 	for (tensor_id t = 0; (t = tensor_next(g, T_ACT, t));) {

@@ -529,10 +529,27 @@ find_functions(struct plan *p)
 		}
 }
 
+/*
+ * The target as this plan takes it: where rows go to other ranks, what waits for none of them, as
+ * gradients of weights, has a stream beside.
+ */
+static const struct target_row *
+with_streams(const struct shard *s)
+{
+	bool beside = s->mesh.size[OM_EXPERT] > 1 && s->target->kind->reach &&
+		      spec_int(s->graph->trainer, F_parallel_overlap);
+	struct target_row *own = xalloc(sizeof *own);
+
+	*own = *s->target;
+	own->streams = beside && own->streams < 2 ? 2 : own->streams;
+	return own;
+}
+
 struct plan *
 plan(struct shard *s)
 {
 	uint32_t n = s->nstages, streams = 1;
+	const struct target_row *target = with_streams(s);
 	struct plan *all = xalloc(n * sizeof *all);
 	struct instances *inst = xalloc(sizeof *inst);
 
@@ -540,7 +557,7 @@ plan(struct shard *s)
 	for (uint32_t i = 0; i < n; i++) {
 		all[i] = (struct plan){ .shard = s,
 			.graph = s->graph,
-			.target = s->target,
+			.target = target,
 			.stage = i,
 			.here = &s->stage[i],
 			.n_stages = n,

@@ -19,7 +19,7 @@ return trainer {
     feed_forward = moe { num_experts = 4, top_k = 2, hidden_size = 32 },
   },
   batch = batch { micro = arg.micro or 2, global = arg.global or 3 * (arg.micro or 2), documents = "mask" },
-  parallel = parallel { data = arg.data or 1, pipeline = arg.pipeline or 1 },
+  parallel = parallel { data = arg.data or 1, expert = arg.expert or 1, pipeline = arg.pipeline or 1 },
   precision = precision { weights = "bf16" },
 }
 EOF
@@ -119,7 +119,7 @@ is "a checkpoint of the CPU exported, the same bytes" $?
 
 "$(dirname "$olmogen")/tests/streams" "$work/model.lua" cuda:sm_90a 2 "$work/streams" micro=6000 >"$work/out" 2>"$work/err"
 is "builds for two streams" $? # with so large activations that nothing after the last weights' gradients waits for them
-"$olmogen" -D target=cuda:sm_90a -D data=2 -D pipeline=2 -D global=8 -o "$work/ranks" "$work/model.lua" >"$work/out" 2>"$work/err"
+"$olmogen" -D target=cuda:sm_90a -D data=2 -D expert=2 -D pipeline=2 -D global=8 -o "$work/ranks" "$work/model.lua" >"$work/out" 2>"$work/err"
 is "builds for four ranks" $?
 "$olmogen" --target=cuda:sm_90a -o "$work/demo" models/tiny.lua >"$work/out" 2>"$work/err"
 is "tiny builds for cuda:sm_90a" $?
@@ -181,7 +181,7 @@ trainer=$work/ranks/trainer
 says 0 '{name: "NCCL", file: "libnccl.so.2", licence: ' info --manifest
 says 0 "needs                a driver for CUDA 13.0 or later, a GPU of sm_90a, NCCL 2.18.0 or later" info
 says 0 "here                 a driver for CUDA 13.0, NCCL 2.28.9, glibc 2." info
-fake FAKE_COUNT=4 -- 0 "ranks: 4: pipeline 2 x data 2" train run.yaml checkpoint.dir=ranks
+fake FAKE_COUNT=4 -- 0 "ranks: 4: pipeline 2 x data 2, of these expert 2" train run.yaml checkpoint.dir=ranks
 fake FAKE_COUNT=4 -- 0 "done: step 5 of 5" train run.yaml checkpoint.dir=ranks steps=5 checkpoint.every=1
 fake FAKE_COUNT=4 -- 0 "eval: step 5, loss" eval run.yaml checkpoint.dir=ranks
 fake FAKE_COUNT=4 -- 0 "the median of 2 steps" bench steps=2

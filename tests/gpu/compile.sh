@@ -1,7 +1,7 @@
 #!/bin/sh
 # Every kernel instance of every model compiles for sm_90a and sm_100a, without a spill, and its trainer links, wherever
-# the CUDA Toolkit is; no GPU needed. Layouts are cut to one rank and depth to a few layers, which no instance but the
-# update's depends on. Usage: tests/gpu/compile.sh OLMOGEN WORKDIR [all]; without "all", only some of the models.
+# the CUDA Toolkit is; no GPU needed. Layouts are cut to one rank, or two that share experts, and depth to a few layers, which
+# no instance but the update's depends on. Usage: tests/gpu/compile.sh OLMOGEN WORKDIR [all]; without "all", only some models.
 set -u
 . "$(dirname "$0")/../suite.sh"
 olmogen=$(realpath "$1") work=$2 which=${3:-few}
@@ -68,7 +68,7 @@ for m in models/*.lua; do
 	esac
 	case $which.$name in # of the few: one of each architecture's experts, and one without
 	few.olmoe-1b-7b | few.llama3-8b) targets=cuda:sm_90a ;;
-	few.olmo3-moe) targets=cuda:sm_100a ;;
+	few.olmo3-moe) targets=cuda:sm_100a && set -- -D data=2 -D expert=2 -D pipeline=1 ;; # sends rows
 	few.*) targets= ;;
 	*) targets="cuda:sm_90a cuda:sm_100a" ;;
 	esac

@@ -50,5 +50,9 @@ ranks apart.trainer -D target=cuda:sm_90a -D data=2 -D apart=true
 ranks pp2.trainer -D target=cuda:sm_90a -D pipeline=2
 ranks gpipe.trainer -D target=cuda:sm_90a -D pipeline=2 -D schedule=gpipe
 ranks four.trainer -D target=cuda:sm_90a -D data=2 -D pipeline=2
+ranks ep2.trainer -D target=cuda:sm_90a -D data=2 -D expert=2
+ranks epapart.trainer -D target=cuda:sm_90a -D data=2 -D expert=2 -D apart=true
+ranks cut.trainer -D target=cuda:sm_90a -D data=2 -D expert=2 -D capacity=0.9 -D balance=global
 ranks dp2.cputrainer -D data=2
+ranks cut.cputrainer -D data=2 -D expert=2 -D capacity=0.9 -D balance=global
 gcc -std=c11 -O2 -Wall -Wextra -Werror -o "$out/compare" tests/gpu/compare.c -lm

@@ -64,7 +64,7 @@ train() { # RUN COMMAND...: its log, metrics and checkpoints have that name
 	tail -n 1 "$work/$run.log"
 }
 train whole "$out/whole.trainer"
-for t in dp2 pp2 gpipe; do
+for t in dp2 ep2 pp2 gpipe; do
 	train $t ranks 2 "$out/$t.trainer"
 	near "$t and one GPU" whole $t 2e-3
 done
@@ -74,6 +74,13 @@ train again ranks 2 "$out/dp2.trainer"
 same "dp2 again" dp2 again
 train apart ranks 2 "$out/apart.trainer"
 same "dp2 without overlap" dp2 apart
+train again-ep two "$out/ep2.trainer"
+same "ep2 again" ep2 again-ep
+train epapart two "$out/epapart.trainer"
+same "ep2 without overlap" ep2 epapart
+train cut two "$out/cut.trainer"
+train cutcpu "$out/cut.cputrainer"
+near "routes that are cut, and two ranks of CPUs" cutcpu cut 5e-3
 train cpu "$out/dp2.cputrainer"
 near "dp2 and two ranks of CPUs" cpu dp2 5e-3
 
@@ -83,7 +90,7 @@ eval_loss() { # COMMAND...: of the checkpoint of dp2
 		sed -n 's/.*loss \([0-9.]*\),.*/\1/p'
 }
 loss=$(eval_loss "$out/whole.trainer")
-for t in dp2 pp2; do
+for t in dp2 ep2 pp2; do
 	want "the loss of dp2's checkpoint, $t" "$(eval_loss ranks 2 "$out/$t.trainer")" "$loss"
 done
 
