@@ -483,7 +483,7 @@ bar_draw(struct om_log *l, uint64_t step, double left)
 {
 	struct winsize size = { 0, 0, 0, 0 };
 	char head[64], tail[160], skipped[32];
-	int width, room, full;
+	int width, room, blocks;
 
 	ioctl(STDOUT_FILENO, TIOCGWINSZ, &size);
 	width = l->width ? l->width : size.ws_col ? size.ws_col : 80;
@@ -493,13 +493,14 @@ bar_draw(struct om_log *l, uint64_t step, double left)
 	    skipped_text(l, skipped), om_commas((uint64_t)((double)l->tokens / l->pace)),
 	    om_clock(om_now() - l->start), om_clock(left));
 	room = width - 1 - (int)strlen(head) - (int)strlen(tail) - 2;
-	room = room > 40 ? 40 : room;
+	blocks = om_bar_blocks(&l->bar, false);
+	blocks = room - blocks >= 4 ? blocks : 0;
+	room = room - blocks > 40 ? 40 : room - blocks;
 	printf("\r%.*s", width - 1, head);
-	if (room >= 4) { /* narrower, the numbers matter more */
-		full = (int)((double)room * (double)step / (double)l->steps);
-		printf(
-		    "[%.*s%*s]", full, "########################################", room - full, "");
-	}
+	if (room >= 4) /* narrower, the numbers matter more */
+		om_bar_print(&l->bar, room, (double)step / (double)l->steps);
+	if (blocks)
+		om_bar_blocks(&l->bar, true);
 	room = width - 1 - (int)strlen(head);
 	printf("%.*s\033[K", room > 0 ? room : 0, tail);
 	fflush(stdout);
@@ -520,6 +521,7 @@ om_log_open(struct om_log *l, const struct om_model *m, const struct om_data *da
 		.steps = c->steps,
 		.first = step,
 		.start = om_now() };
+	om_bar_open(&l->bar);
 	/* mpirun gives ranks a terminal, whatever its own output is; who started it knows that */
 	if (width)
 		l->width = atoi(width);
@@ -569,6 +571,7 @@ om_log_step(struct om_log *l, const struct om_result *x, uint64_t step, const st
 	    (told->took - l->pace) / (step - l->first < 10 ? (double)(step - l->first) : 10.0);
 	left = l->pace * (double)(l->steps - step);
 	l->ce = om_stat_f64(l->m, x, l->m->loss_off) / told->share;
+	om_bar_loss(&l->bar, l->ce);
 	l->tokens = told->sequences * l->m->seq;
 	if (l->data->mix && !om_rank(OM_WORLD))
 		om_data_count(l->data, told->place, told->sequences);

@@ -674,6 +674,23 @@ void om_events_number(struct om_events *e, const char *tag, double x);
 void om_events_step(struct om_events *e, uint64_t step); /* writes the numbers since the last one */
 void om_events_close(struct om_events *e);
 
+/* ---- bar.c: how far a run is, on a terminal -------------------------------------------------- */
+
+enum { OM_BAR_BLOCKS = 12 };
+struct om_bar {
+	bool unicode, colour;
+	double loss[OM_BAR_BLOCKS]; /* means of so many steps, `span`, each */
+	uint32_t n;
+	uint64_t span, steps; /* steps: in `sum`, the next one's */
+	double sum;
+};
+void om_bar_open(struct om_bar *b); /* by the environment */
+void om_bar_loss(struct om_bar *b, double loss);
+/* A bar of `room` columns between its ends, of which a share is full. */
+void om_bar_print(const struct om_bar *b, int room, double share);
+/* The losses so far behind a blank, in columns that it gives; print: or only gives them. */
+int om_bar_blocks(const struct om_bar *b, bool print);
+
 /* ---- log.c: console and metrics -------------------------------------------------------------- */
 
 struct om_log {
@@ -689,6 +706,7 @@ struct om_log {
 	bool wanted;                  /* numbers go to some file; as all ranks know */
 	uint64_t every, steps, first; /* first: steps done before this run */
 	bool live;                    /* a bar below the lines, on a terminal */
+	struct om_bar bar;
 	int width;                 /* of a terminal that is seen through a pipe, 0: there is none */
 	bool cuts;                 /* routes may be cut */
 	double cut[2];             /* routes since the last line: cut, and all */

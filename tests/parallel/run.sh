@@ -434,7 +434,7 @@ assert os.waitpid(pid, 0)[1] == 0, out
 bars = [x for x in out.replace(b"\r\n", b"\n").split(b"\r") if x.startswith(b"step ") and b" left\x1b[K" in x]
 assert bars and all(len(x.split(b"\x1b")[0]) < 60 for x in bars), out
 assert b"step  1/20  loss" in out and b"step 20/20  loss" in out, out
-' ./l221 train short.yaml steps=20 >out 2>&1 && ok || fail "a terminal behind the launcher: $(tail -3 out)"
+' env LC_ALL=C NO_COLOR=1 ./l221 train short.yaml steps=20 >out 2>&1 && ok || fail "a terminal behind the launcher: $(tail -3 out)"
 
 # ranks that were given what differs
 says "another rate on some ranks" 1 "rank [23], run.yaml: differs from rank 0's" \

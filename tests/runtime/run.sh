@@ -1093,7 +1093,21 @@ def read(fd):
   return d
 status = pty.spawn(sys.argv[1:], read)
 assert status == 0 and b"\rstep 1/30 [" in out and b"done: step 30 of 30" in out, out
-assert b"step  1/30  loss" in out and b"step 30/30  loss" in out, out' "$S" train run.yaml
+assert b"step  1/30  loss" in out and b"step 30/30  loss" in out, out' env -u LC_ALL -u LC_CTYPE LANG=C NO_COLOR=1 "$S" train run.yaml
+check "terminal: a bar in Unicode and colour, and the losses" python3 -c 'import pty, sys, os, re
+out = b""
+def read(fd):
+  global out
+  d = os.read(fd, 4096)
+  out += d
+  return d
+status = pty.spawn(sys.argv[1:], read)
+bars = [b.decode() for b in re.findall(rb"\rstep \d+/600 (.*?)\x1b\[K", out)]
+assert status == 0 and all(re.match("▕\x1b\\[36m█*[▏▎▍▌▋▊▉]?\x1b\\[0m *▏", b) for b in bars), bars
+drawn = [m.group(1) for m in (re.search("▏ ([▁▂▃▄▅▆▇█]+) +loss", b) for b in bars) if m]
+# a loss that falls begins with the highest block; of 600 steps there are 12 blocks at most
+assert drawn and all(d[0] == "█" and 2 <= len(d) <= 12 for d in drawn), bars' \
+	env -u LC_ALL -u NO_COLOR LC_CTYPE=C.UTF-8 OM_TERMINAL=120 "$S" train run.yaml steps=600
 
 # ---- SkipStep ------------------------------------------------------------------------------------------------------
 # Step 25 is a spike. Up to it nothing differs from a run without SkipStep, its weights are those of step 24.
