@@ -28,6 +28,7 @@ trap '[ -z "$run" ] || kill -USR1 "$run"' USR1
 trap 'ended=yes' TERM
 
 if [ "${SLURM_JOB_NUM_NODES:-1}" -gt 1 ]; then
+	# shellcheck disable=SC2086 # a command and its options
 	$several "$trainer" train "$@" &
 else
 	srun --nodes=1 --ntasks=1 --cpus-per-task="${SLURM_CPUS_ON_NODE:-1}" --cpu-bind=none \

@@ -553,6 +553,8 @@ om_comm_start(const struct om_model *m, char **argv)
 	int *life;
 
 	models = m;
+	/* before the driver begins: a message that waits must not be in the way of other streams */
+	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 	if (!om_self(&self)) {
 		self = (struct om_self){ .world = 1 };
 		om_comm_launch(world, timeout, argv);
