@@ -45,7 +45,7 @@ om_bar_loss(struct om_bar *b, double loss)
 void
 om_bar_print(const struct om_bar *b, int room, double share)
 {
-	static const char *const eighths[] = { "", "▏", "▎", "▍", "▌", "▋", "▊", "▉" };
+	static const char *const part[] = { "", "▏", "▎", "▍", "▌", "▋", "▊", "▉" };
 	const char *on = b->colour ? "\033[36m" : "", *off = b->colour ? "\033[0m" : "";
 	int parts = (int)(share * room * 8), full = parts / 8;
 
@@ -62,7 +62,7 @@ om_bar_print(const struct om_bar *b, int room, double share)
 	printf("▕%s", on);
 	for (int i = 0; i < full; i++)
 		printf("█");
-	printf("%s%s%*s▏", full < room ? eighths[parts % 8] : "", off,
+	printf("%s%s%*s▏", full < room ? part[parts % 8] : "", off,
 	    room - full - (full < room && parts % 8), "");
 }
 
@@ -70,7 +70,8 @@ om_bar_print(const struct om_bar *b, int room, double share)
 int
 om_bar_blocks(const struct om_bar *b, bool print)
 {
-	static const char *const eighths[] = { "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█" };
+	/* bytes E2 96 81 to 88 */
+	static const char lowest[] = "▁";
 	double least = INFINITY, most = -INFINITY;
 
 	if (!b->unicode || b->n < 2)
@@ -81,9 +82,10 @@ om_bar_blocks(const struct om_bar *b, bool print)
 	}
 	if (print)
 		printf(" ");
-	for (uint32_t i = 0; print && i < b->n; i++)
-		printf("%s",
-		    eighths[most > least ? (int)((b->loss[i] - least) / (most - least) * 7.999)
-					 : 0]);
+	for (uint32_t i = 0; print && i < b->n; i++) {
+		double high = most > least ? (b->loss[i] - least) / (most - least) : 0;
+
+		printf("%.2s%c", lowest, lowest[2] + (int)(7.999 * high));
+	}
 	return 1 + (int)b->n;
 }
