@@ -73,9 +73,27 @@ rm -rf "$work/first.ckpt" # of an earlier run
 mv "$work/pp2ep2.ckpt" "$work/first.ckpt"
 train pp2ep2
 same pp2ep2 first
-OMP_NUM_THREADS=1 timeout 300 "$work/pp2ep2/trainer" bench steps=3 >"$work/bench" &&
+OMP_NUM_THREADS=1 timeout 300 "$work/pp2ep2/trainer" bench steps=3 --trace="$work/trace.json" >"$work/bench" &&
 	awk -f tests/shares.awk "$work/bench" >"$work/bench.log"
 is "pp2ep2: bench's parts add up, none is negative" $?
+python3 - "$work/trace.json" 4 <<'P'
+import json, sys
+events = json.load(open(sys.argv[1]))["traceEvents"]
+for rank in range(int(sys.argv[2])):
+    mine = [e for e in events if e["pid"] == rank and e["ph"] == "X"]
+    kind = {k: [e for e in mine if e["cat"] == k] for k in ("part", "segment", "operator", "host")}
+    assert kind["operator"] and kind["part"] and kind["host"], (rank, {k: len(v) for k, v in kind.items()})
+    assert {e["args"]["segment"] for e in kind["operator"]} >= {"moe_forward", "moe_backward"}, rank
+    assert all(e["args"]["FLOPs"] >= 0 and e["args"]["bytes"] > 0 for e in kind["operator"]), rank
+    open_until, last = [], 0
+    for e in sorted((e for e in mine if e["tid"] == 0), key=lambda e: (e["ts"], -e["dur"])):
+        end = e["ts"] + e["dur"]
+        while open_until and open_until[-1] <= e["ts"] + 2e-3:
+            open_until.pop()
+        assert not open_until or end <= open_until[-1] + 2e-3, ("overlap", rank, e)
+        open_until.append(end)
+P
+is "pp2ep2: bench's trace has all ranks' operators, inside their segments" $?
 
 # a trainer of many ranks exports in one process, from a checkpoint of any layout, what one of one rank does
 for t in one pp2ep2; do
