@@ -418,7 +418,7 @@ metrics_step(struct om_log *l, const struct om_result *x, uint64_t step, const s
 		whole(l, "rollbacks", l->skip->back);
 		whole(l, "left_out", l->skip->left);
 	}
-	if (om_size(OM_WORLD) > 1)
+	if (om_size(OM_WORLD) > 1 && om_steps_most() == 1) /* a GPU is at work beside the host */
 		metrics_ranks(l, told->busy);
 	if (l->data->mix)
 		metrics_sources(l);
