@@ -60,6 +60,14 @@ om_ranks_set(const struct om_mesh *of, uint32_t r)
 	scratch = scratch ? scratch : om_alloc(SCRATCH, 1);
 }
 
+/* A command that one process runs, as export, has no other ranks and sends nothing. */
+static void
+land(const char *what)
+{
+	if (now)
+		om_land(now, what);
+}
+
 /* ---- what generated code asks for ------------------------------------------------------------ */
 
 /* to[m] = the sum of from's ranks [m], in their order, rounded once. */
@@ -104,7 +112,7 @@ om_reduce_scatter(enum om_group g, const char *what, void *x, uint64_t n, size_t
 			if (r != self)
 				om_post(now, what, true, om_ranks_member(g, r), g,
 				    (unsigned char *)x + (r * part + at) * real, m * real);
-		om_land(now, what);
+		land(what);
 		memcpy(scratch + self * m * real, own, m * real);
 		(real == sizeof(float) ? add_f32 : add_f64)(own, scratch, m, ranks);
 	}
@@ -128,7 +136,7 @@ om_all_gather(enum om_group g, const char *what, void *x, uint64_t bytes)
 		if (r != rank[g])
 			om_post(
 			    now, what, true, om_ranks_member(g, r), g, p + rank[g] * part, part);
-	om_land(now, what);
+	land(what);
 }
 
 /* Of numbers of 8 bytes: every rank gets the others' beside its own, rank after rank. */
@@ -188,7 +196,7 @@ om_exchange(enum om_group g, const char *what, const struct om_piece *out, uint3
 			memmove(in[i].p, out[own].p, in[i].bytes);
 		own++;
 	}
-	om_land(now, what);
+	land(what);
 }
 
 static struct edge *
@@ -257,7 +265,7 @@ om_recv(uint32_t stage, uint32_t tag, const char *what, void *x, uint64_t bytes)
 		far->recv(from, tag, what, x, bytes);
 	} else {
 		om_post(now, what, false, from, OM_N_GROUPS + tag, x, bytes);
-		om_land(now, what);
+		land(what);
 	}
 }
 
@@ -285,7 +293,7 @@ om_bcast(const char *what, void *p, uint64_t bytes)
 		om_post(now, what, true, r, OM_WORLD, p, bytes);
 	if (rank[OM_WORLD])
 		om_post(now, what, false, 0, OM_WORLD, p, bytes);
-	om_land(now, what);
+	land(what);
 }
 
 char *
@@ -309,7 +317,7 @@ om_gather(const char *what, const void *p, uint64_t bytes, uint64_t *total)
 		for (uint32_t r = 1; r < ranks; at += n[r++])
 			om_post(now, what, false, r, OM_WORLD, block + at, n[r]);
 	}
-	om_land(now, what);
+	land(what);
 	free(n);
 	return block;
 }
