@@ -307,6 +307,7 @@ om_nccl_start(const struct om_model *models)
 {
 	ncclUniqueId id;
 
+	om_agree("trainer", models->manifest, strlen(models->manifest));
 	setenv("NCCL_ALGO", "Ring", 0);
 	setenv("NCCL_PROTO", "Simple", 0);
 	open_library();

@@ -12,7 +12,10 @@
 #ifndef OM_COMM_SCRATCH           /* tests make it small */
 #define OM_COMM_SCRATCH (4 << 20) /* bytes of what others send to be summed */
 #endif
-enum { SCRATCH = OM_COMM_SCRATCH };
+#ifndef OM_COMM_STAR
+#define OM_COMM_STAR 32 /* ranks beyond which little things go by one of them */
+#endif
+enum { SCRATCH = OM_COMM_SCRATCH, STAR = OM_COMM_STAR, LITTLE = 4096 };
 
 static struct om_mesh mesh;
 static uint32_t rank[OM_N_GROUPS], size[OM_N_GROUPS] = {
@@ -118,6 +121,23 @@ om_reduce_scatter(enum om_group g, const char *what, void *x, uint64_t n, size_t
 	}
 }
 
+/* The first rank of the group gets all parts, and sends them on: 2 messages a rank. */
+static void
+gather_by_first(enum om_group g, const char *what, unsigned char *p, uint64_t part)
+{
+	const bool first = !rank[g];
+
+	for (int back = 0; back < 2; back++) {
+		for (uint32_t r = first; r < (first ? size[g] : 1); r++) {
+			unsigned char *own = p + (first ? r : rank[g]) * part;
+
+			om_post(now, what, first == (back != 0), om_ranks_member(g, r), g,
+			    back ? p : own, back ? size[g] * part : part);
+		}
+		om_land(now, what);
+	}
+}
+
 void
 om_all_gather(enum om_group g, const char *what, void *x, uint64_t bytes)
 {
@@ -127,6 +147,10 @@ om_all_gather(enum om_group g, const char *what, void *x, uint64_t bytes)
 
 	if (far) {
 		far->all_gather(g, what, x, bytes);
+		return;
+	}
+	if (size[g] > STAR && part <= LITTLE) {
+		gather_by_first(g, what, p, part);
 		return;
 	}
 	for (uint32_t r = 0; r < size[g]; r++)

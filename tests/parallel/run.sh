@@ -37,7 +37,7 @@ tcp=$plain\ -I$root/runtime/nccl
 	compiles o "$plain" mpi
 	# so small that a few thousand numbers take several messages and blocks
 	echo "mpicc ${cc#* } $plain -DOM_COMM_PIECE=100000 -c $root/runtime/mpi/comm.c -o small.o"
-	echo "$cc $plain -DOM_COMM_SCRATCH=65536 -c $root/runtime/ranks/ranks.c -o ranks_small.o"
+	echo "$cc $plain -DOM_COMM_SCRATCH=65536 -DOM_COMM_STAR=2 -c $root/runtime/ranks/ranks.c -o ranks_small.o"
 	echo "mpicc ${cc#* } $plain -c $root/tests/parallel/comm_check.c -o check.o"
 	echo "$cc $plain -c $root/runtime/one/comm.c -o one.o"
 	for f in comm life meet start; do echo "$cc $tcp -c $root/runtime/nccl/$f.c -o tcp_$f.o"; done
