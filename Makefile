@@ -121,6 +121,10 @@ bench-gpu: all build/tests/streams
 	build/tests/streams models/olmoe-1b-7b.lua cuda:h200 2 build/gpu/streams32 global=32
 	for s in dense fine windows series; do build/olmogen -o build/gpu/$$s tests/gpu/shapes.lua -D shape=$$s || exit 1; done
 	build/olmogen -o build/gpu/coarse models/moe-8l.lua -D experts=8 -D data=1 -D expert=1 -D global=16
+	[ "$$(ls /dev/nvidia[0-9]* 2>/dev/null | wc -l)" -lt 2 ] || { \
+		build/olmogen -o build/gpu/olmoe-dp2 models/olmoe-1b-7b.lua -D global=64 -D data=2 && \
+		build/olmogen -o build/gpu/olmoe-ep2 models/olmoe-1b-7b.lua -D global=64 -D data=2 -D expert=2 -D capacity=1.25 && \
+		build/olmogen -o build/gpu/olmoe-pp2 models/olmoe-1b-7b.lua -D global=32 -D pipeline=2; }
 	sh tests/gpu/bench.sh build/gpu
 
 # The same: training speed of tiny's shape beside PyTorch eager, on the same cores in turn.

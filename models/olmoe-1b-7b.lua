@@ -26,6 +26,9 @@ return trainer {
   },
 
   batch = batch { micro = arg.micro or 4, global = arg.global or 1024 },
+  parallel = parallel {
+    data = arg.data or 1, expert = arg.expert or 1, pipeline = arg.pipeline or 1, capacity = arg.capacity,
+  },
   precision = precision { moments = arg.moments }, -- "bf16": 26 GiB less
   optimizer = adamw { betas = { 0.9, 0.95 }, eps = 1e-8, weight_decay = 0.1, clip_norm = 1.0 },
 }

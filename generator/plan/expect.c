@@ -70,13 +70,36 @@ ratio(double a, double b)
 	return b > 0 ? a / b : 1;
 }
 
+/*
+ * What a call takes where only some of the rows that a rank has room for are there: balanced, as
+ * many as it has routes.
+ */
+static struct cost
+cost_there(const struct plan *p, const struct launch *l, bool stores)
+{
+	const struct graph *g = p->graph;
+	const struct op_row *r = op_row(l->op.op);
+	const struct tensor *rows = &g->tensor.a[l->op.arg[0]];
+	struct cost c = plan_cost(p, l, stores);
+
+	if (p->shard->mesh.size[OM_EXPERT] == 1 || op_find_arg(r, (struct word){ "off", 3 }) < 0)
+		return c;
+	double routes = (double)g->T * (double)spec_int(g->seg.a[rows->seg].ffn, F_moe_top_k);
+	double away = fmax(0, 1 - routes / (double)rows->dim[0]);
+	c.flops -= away * c.flops;
+	for (uint8_t k = 0; k < r->nargs; k++)
+		if (g->tensor.a[l->op.arg[k]].dim[0] == rows->dim[0])
+			c.bytes -= away * (double)p->place[l->op.arg[k]].bytes;
+	return c;
+}
+
 /* One call by the rates of a machine, and what part of a step that is. */
 static double
 call_seconds(const struct plan *p, const struct target_row *from, const struct launch *l,
     bool stores, enum expected_part *part)
 {
 	const struct target_row *t = p->target;
-	const struct cost c = plan_cost(p, l, stores);
+	const struct cost c = cost_there(p, l, stores);
 	const struct rate *r = rate_of(p, &l->op, c.flops > 0);
 
 	*part = r->part;

@@ -18,6 +18,9 @@ done
 "$out/olmoe4/trainer" bench steps=20
 "$out/olmoe32/trainer" bench steps=6
 "$out/streams32/trainer" bench steps=6
+for layout in dp2 ep2 pp2; do # of eight microbatches as well, on two GPUs
+	[ "$devices" -lt 2 ] || "$out/olmoe-$layout/trainer" bench steps=6
+done
 for shape in dense fine windows series coarse; do
 	"$out/$shape/trainer" bench steps=3 | tail -n 3
 done

@@ -123,6 +123,11 @@ ranks(void)
 	expect(near(e.step, plan_expected(&alone[1]).step, 1e-9) &&
 		   e.step > 1.01 * plan_expected(&alone[0]).step,
 	    "the last stage, with the experts and the head, takes longest");
+	p = plan_of("tests/unit/layout.lua", "cuda:h200",
+	    "pipeline=2 schedule=1f1b microbatches=3 data=2 expert=2 layers=2 capacity=1");
+	expect(near(e.seconds[PRODUCTS], plan_expected(p).seconds[PRODUCTS], 1e-9) &&
+		   near(e.seconds[ROWS], plan_expected(p).seconds[ROWS], 0.02),
+	    "room for more rows than a rank has routes takes no time");
 }
 
 int
