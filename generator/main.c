@@ -3,6 +3,7 @@
 #include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "build/build.h"
 #include "search.h"
@@ -100,6 +101,25 @@ show(const struct buf *text)
 	return true;
 }
 
+/* With bold headings and red refusals at a terminal that has them (NO_COLOR: no-color.org). */
+static bool
+show_report(const struct buf *text)
+{
+	const char *no_colour = getenv("NO_COLOR"), *term = getenv("TERM");
+	bool plain =
+	    !isatty(STDOUT_FILENO) || (no_colour && *no_colour) || !term || !strcmp(term, "dumb");
+
+	if (plain)
+		return show(text);
+	for (const char *s = text->s, *end; s && *s; s = end + (*end == '\n')) {
+		end = s + strcspn(s, "\n");
+		bool refused = !strncmp(s, "refused by a build", 18);
+		const char *on = refused ? "\033[31m" : *s != ' ' && *s != '\n' ? "\033[1m" : "";
+		printf("%s%.*s%s\n", on, (int)(end - s), s, *on ? "\033[0m" : "");
+	}
+	return true;
+}
+
 /* The help that only trials can give, at each error that will be shown. */
 static void
 answer_questions(const struct options *o)
@@ -137,7 +157,7 @@ show_plan(const struct plan *p, const struct story *story, struct buf *page)
 	plan_report(p, &text);
 	if (refused.n)
 		buf_printf(&text, "refused by a build: %s\n", refused.s);
-	return show(&text);
+	return show_report(&text);
 }
 
 /*
@@ -228,7 +248,7 @@ find_layout(const struct object *trainer, const struct options *o)
 
 	if (found)
 		search_print(trainer, found, n, &text);
-	return found && show(&text);
+	return found && show_report(&text);
 }
 
 static bool

@@ -343,6 +343,29 @@ echo mine >"$work/theirs/Makefile"
 ! "$olmogen" --emit-only -o "$work/theirs" models/tiny.lua >/dev/null 2>&1 && [ "$(cat "$work/theirs/Makefile")" = mine ]
 is "a folder of other files is left alone" $?
 
+# at a terminal headings are bold; elsewhere, or with NO_COLOR, the text is as in PLAN.txt
+cat >"$work/terminal.py" <<'EOF'
+import os, pty, sys
+out = b""
+def read(fd):
+    global out
+    d = os.read(fd, 4096)
+    out += d
+    return d
+status = pty.spawn(sys.argv[3:], read)
+plain = open(sys.argv[1], "rb").read()
+assert status == 0, status
+text = out.replace(b"\r\n", b"\n")
+bold = text.count(b"\x1b[1m")
+assert (bold > 3) == (sys.argv[2] == "bold"), bold
+assert text.replace(b"\x1b[1m", b"").replace(b"\x1b[0m", b"") == plain, text
+EOF
+"$olmogen" --plan models/tiny.lua >"$work/plain"
+env -u NO_COLOR TERM=xterm python3 "$work/terminal.py" "$work/plain" bold "$olmogen" --plan models/tiny.lua >/dev/null
+is "--plan at a terminal has bold headings" $?
+NO_COLOR=1 TERM=xterm python3 "$work/terminal.py" "$work/plain" plain "$olmogen" --plan models/tiny.lua >/dev/null
+is "--plan with NO_COLOR is plain" $?
+
 # --init: what is asked for within a tenth, a layout that fits, a description that is one
 begins() { # least and most parameters, words of the description, options
 	least=$1 most=$2 want=$3
