@@ -232,7 +232,7 @@ om_score_gradients(float *ds, const float *p, float *delta, const float2 *column
  * stat [2, B, H, s rounded up]: lse for exp2, and delta. The rest of a last tile has an infinite
  * lse: no probabilities, hence no gradients. Then counters of the two passes, for Hopper.
  */
-template <int B, int S, int H, int D>
+template <int B, int S, int H, int D, int COUNTERS = 2>
 OM_DEV void
 om_attention_delta(const om_bf16 *grad, const om_bf16 *o, const float *lse, float *stat)
 {
@@ -241,8 +241,8 @@ om_attention_delta(const om_bf16 *grad, const om_bf16 *o, const float *lse, floa
 	const int lane = threadIdx.x % LANES;
 	const int hh = n % H, i = n / H % PAD, seq = n / H / PAD;
 	float sum = 0;
-	if (blockIdx.x == 0 && threadIdx.x < 2)
-		((uint32_t *)stat)[2 * B * H * PAD + threadIdx.x] = 0;
+	for (int c = (int)threadIdx.x; blockIdx.x == 0 && c < COUNTERS; c += 256)
+		((uint32_t *)stat)[2 * B * H * PAD + c] = 0;
 	if (seq < B && i < S && lane * 8 < D) {
 		const int64_t at = (((int64_t)seq * S + i) * H + hh) * D + lane * 8;
 		float x[8], y[8];
@@ -311,7 +311,8 @@ om_attention_delta(const om_bf16 *grad, const om_bf16 *o, const float *lse, floa
 	}                                                                                        \
 	double NAME##_check(uint64_t seed)                                                       \
 	{                                                                                        \
-		return om_attention_bwd_check(NAME, NULL, b, s, h, g, d, w, scale, seed);        \
+		return om_attention_bwd_check(                                                   \
+		    NAME, NULL, b, s, h, g, d, w, scale, 2 * b * h * OM_AT_PAD(s) + 4, seed);    \
 	}
 
 #define OM_ATTENTION_BWD_MASKED(NAME, b, s, h, g, d, w, scale)                                \
@@ -326,7 +327,8 @@ om_attention_delta(const om_bf16 *grad, const om_bf16 *o, const float *lse, floa
 	}                                                                                     \
 	double NAME##_check(uint64_t seed)                                                    \
 	{                                                                                     \
-		return om_attention_bwd_check(NULL, NAME, b, s, h, g, d, w, scale, seed);     \
+		return om_attention_bwd_check(                                                \
+		    NULL, NAME, b, s, h, g, d, w, scale, 2 * b * h * OM_AT_PAD(s) + 4, seed); \
 	}
 
 #endif

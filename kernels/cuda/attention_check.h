@@ -131,14 +131,15 @@ om_attention_check(om_attention_fn *plain, om_attention_masked_fn *masked, int64
  */
 static inline double
 om_attention_bwd_check(om_attention_bwd_fn *plain, om_attention_bwd_masked_fn *masked, int64_t b,
-    int64_t s, int64_t h, int64_t g, int64_t d, int64_t w, double scale, uint64_t seed)
+    int64_t s, int64_t h, int64_t g, int64_t d, int64_t w, double scale, int64_t floats,
+    uint64_t seed)
 {
 	const int64_t nq = b * s * h * d, nk = b * s * g * d, total = b * h * s, share = h / g;
 	const int64_t samples = total < 600 ? total : s * share > 8192 ? 24 : 64;
 	om_bf16 *grad = om_check_bf16(nq, seed, 0, 1), *q = om_check_bf16(nq, seed, 1, 1);
 	om_bf16 *k = om_check_bf16(nk, seed, 2, 1), *v = om_check_bf16(nk, seed, 3, 1);
 	om_bf16 *o = om_check_bf16(nq, seed, 4, 1), *out[2][3], *got[3];
-	void *ws = om_check_nan(sizeof(float) * (size_t)(2 * b * h * OM_AT_PAD(s) + 4));
+	void *ws = om_check_nan(sizeof(float) * (size_t)floats);
 	float *lse = malloc(sizeof *lse * (size_t)total);
 	int32_t *host = NULL, *doc = masked ? om_at_documents(&host, b, s, seed) : NULL;
 	const struct om_attention_ref a = { s, h, g, d, w, scale, OM_BF16(0), OM_BF16(1),

@@ -35,6 +35,13 @@
 #define OM_AT_BWD_SMEM(d, keys) \
 	(OM_AT_HELD(d, keys) + OM_AT_BWD_STAGES(d, keys) * OM_AT_STAGE(d, keys))
 
+/* blocks of a head's scores in which a query sees a key (om_attention_block), in a row at most */
+#define OM_AT_WIDE(s, w) OM_AT_MIN(((w) + 62) / 64 + 1, OM_CEIL(s, 64))
+#define OM_AT_PAIRS(s, w)                             \
+	((int64_t)OM_CEIL(s, 64) * OM_AT_WIDE(s, w) - \
+	    (int64_t)OM_AT_WIDE(s, w) * (OM_AT_WIDE(s, w) - 1) / 2)
+#define OM_AT_KEPT 4096 /* numbers of a block */
+
 #ifdef __CUDACC__ /* ---- device ---- */
 
 /*
@@ -132,6 +139,16 @@ om_next(uint32_t *at, uint32_t *turn)
 	*turn ^= *at == 0;
 }
 
+/*
+ * A block's next work item, drawn when all of the last one is on its way: who drew earlier could
+ * have another long one behind a long one, while others have none.
+ */
+OM_DEV int
+om_draw(uint32_t *counter)
+{
+	return (int)(gridDim.x + atomicAdd(counter, 1));
+}
+
 /* ---- forward ---- */
 
 /* Shared memory: tiles of q and o, rings of those of k and v, barriers, the block's work item. */
@@ -154,7 +171,6 @@ om_attention_load(const om_attention_smem &sm, const om_tensor_map *q, const om_
 	uint32_t at = 0, turn = 0;
 	item = (int)blockIdx.x;
 	for (int n = 0;; n++) {
-		const int next = (int)(gridDim.x + atomicAdd(counter, 1));
 		om_bar_wait(sm.q_empty, (n & 1) ^ 1);
 		*sm.item = item;
 		if (item >= ITEMS) {
@@ -179,7 +195,7 @@ om_attention_load(const om_attention_smem &sm, const om_tensor_map *q, const om_
 			    sm.v + at * 2 * N * D, v, sm.v_full + 8 * at, hh / (H / G), j * N, seq);
 			om_next<ST>(&at, &turn);
 		}
-		item = next;
+		item = om_draw(counter);
 	}
 }
 
@@ -372,31 +388,48 @@ struct om_attention_bwd_smem {
 	const uint8_t *base; /* a0 */
 };
 
+/*
+ * Is the last product of a step waited for behind the first ones of the next, so that a warpgroup's
+ * tensor cores have work meanwhile? Where there are registers for it: with heads of 128 a consumer
+ * then has 240, and the producer of a simple pass gets by with 24.
+ */
+template <int H, int G, int D, bool KEYS, bool DOC>
+OM_DEV constexpr bool
+om_attention_late(void)
+{
+	return !DOC && (D <= 64 || (KEYS && H == G));
+}
+
 /* The producer, as in forward. */
-template <int B, int S, int H, int G, int D, int W, bool KEYS, bool DOC>
+template <int B, int S, int H, int G, int D, int W, bool KEYS, bool DOC, int SECTION>
 OM_DEV void
 om_attention_bwd_load(const om_attention_bwd_smem &sm, const om_tensor_map *a0,
-    const om_tensor_map *a1, const om_tensor_map *b0, const om_tensor_map *b1, float *stat,
-    const int32_t *doc)
+    const om_tensor_map *a1, const om_tensor_map *b0, const om_tensor_map *b1, const float *stat,
+    uint32_t *counter, int since, const int32_t *doc)
 {
 	constexpr int N = OM_AT_STEP(D, KEYS), ST = OM_AT_BWD_STAGES(D, KEYS);
 	constexpr int PAD = OM_AT_PAD(S), TILES = PAD / 128, STATS = B * H * PAD;
 	/* heads of the rows that stay; query heads that they meet, one after the other */
-	constexpr int OWN = KEYS ? G : H, MET = KEYS ? H / G : 1, ITEMS = B * OWN * TILES;
+	constexpr int OWN = KEYS ? G : H, MET = KEYS ? H / G : 1, ITEMS = SECTION * TILES;
 	constexpr int64_t BYTES = (int64_t)4 * S * D * MET;
 	uint32_t at = 0, turn = 0;
 	int item, tile, head;
 	item = (int)blockIdx.x;
 	for (int n = 0;; n++) {
-		const int next =
-		    (int)(gridDim.x + atomicAdd((uint32_t *)stat + 2 * STATS + KEYS, 1));
+		if constexpr (B * OWN % SECTION)
+			for (; item < ITEMS; item = om_draw(counter)) {
+				om_item<SECTION, TILES, BYTES>(item, &tile, &head);
+				if (since + head < B * OWN)
+					break;
+			}
 		om_bar_wait(sm.a_empty, (n & 1) ^ 1);
 		*sm.item = item;
 		if (item >= ITEMS) {
 			om_bar_arrive(sm.a_full);
 			return;
 		}
-		om_item<B * OWN, TILES, BYTES>(item, &tile, &head);
+		om_item<SECTION, TILES, BYTES>(item, &tile, &head);
+		head += since;
 		const int row = 128 * (KEYS ? tile : TILES - 1 - tile);
 		const int seq = head / OWN, hh = head % OWN;
 		om_bar_expect(sm.a_full, 512 * D);
@@ -422,32 +455,77 @@ om_attention_bwd_load(const om_attention_bwd_smem &sm, const om_tensor_map *a0,
 				}
 				om_next<ST>(&at, &turn);
 			}
-		item = next;
+		item = om_draw(counter);
 	}
 }
 
-/* A consumer: a warpgroup's 64 of the rows that stay. */
-template <int B, int S, int H, int G, int D, int W, bool KEYS, bool DOC>
+/*
+ * ---- gradients of scores that are kept (attention_kept.h) ----
+ * They lie in blocks of 64 keys by 64 queries, a row of 128 bytes a key, swizzled as in shared
+ * memory. A head has those blocks in which a query may see a key, by keys, then by queries; those
+ * of the last keys, which have fewer and fewer, form a triangle.
+ */
+template <int S, int W>
+OM_DEV int
+om_attention_block(int keys, int query)
+{
+	constexpr int HIGH = OM_CEIL(S, 64), WIDE = OM_AT_WIDE(S, W);
+	const int left = HIGH - keys; /* rows of blocks from this one on */
+	return (left >= WIDE ? keys * WIDE
+			     : HIGH * WIDE - (WIDE * (WIDE - 1) + left * (left + 1)) / 2) +
+	       query - keys;
+}
+
+/* A warp's 16 keys of a block, x as om_cut gave it, by way of one of its two boxes from `at` on. */
+OM_DEV void
+om_attention_keep(const uint32_t *x, uint32_t at, om_bf16 *to, int turn)
+{
+	const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
+	const uint32_t box = at + (warp * 2 + turn % 2) * 2048;
+	if (lane == 0)
+		om_bulk_wait_read<1>();
+	__syncwarp();
+#pragma unroll
+	for (int k = 0; k < 4; k++)
+		om_stmatrix(box + lane % 16 * 128 + ((2 * k + lane / 16) ^ lane % 8) * 16, x[4 * k],
+		    x[4 * k + 1], x[4 * k + 2], x[4 * k + 3]);
+	om_fence_async();
+	__syncwarp();
+	if (lane == 0) {
+		om_bulk_store_once(to + warp * (OM_AT_KEPT / 4), box, 2048);
+		om_bulk_commit();
+	}
+}
+
+/*
+ * A consumer: a warpgroup's 64 of the rows that stay. Into kept, if there is one, go the gradients
+ * of the scores, from where results are later.
+ */
+template <int B, int S, int H, int G, int D, int W, bool KEYS, bool DOC, int SECTION, bool KEPT>
 OM_DEV void
 om_attention_bwd_rows(const om_attention_bwd_smem &sm, int group, const om_tensor_map *out0,
-    const om_tensor_map *out1, const float *stat, float scale, const int32_t *doc)
+    const om_tensor_map *out1, const float *stat, float scale, int since, om_bf16 *kept,
+    const int32_t *doc)
 {
 	constexpr int N = OM_AT_STEP(D, KEYS), ST = OM_AT_BWD_STAGES(D, KEYS), C = OM_AT_CHUNK(D);
 	constexpr int PAD = OM_AT_PAD(S), TILES = PAD / 128, STATS = B * H * PAD;
-	constexpr int OWN = KEYS ? G : H, MET = KEYS ? H / G : 1, ITEMS = B * OWN * TILES;
+	constexpr int OWN = KEYS ? G : H, MET = KEYS ? H / G : 1, ITEMS = SECTION * TILES;
 	constexpr int64_t BYTES = (int64_t)4 * S * D * MET;
 	uint32_t at = 0, turn = 0;
-	int item, tile, head;
+	int item, tile, head, turns = 0;
 	const int t = threadIdx.x % 128, lane = t % 32;
 	const float c = scale * 1.44269504088896341f;
 	const uint32_t a = 128 * group * C;
+	constexpr int64_t HEAD = OM_AT_PAIRS(S, W) * OM_AT_KEPT; /* kept of a head */
 
 	for (int n = 0;; n++) {
 		om_bar_wait(sm.a_full, n & 1);
 		item = *sm.item;
 		if (item >= ITEMS)
 			break;
-		om_item<B * OWN, TILES, BYTES>(item, &tile, &head);
+		om_item<SECTION, TILES, BYTES>(item, &tile, &head);
+		const int64_t local = head * MET; /* of the section's query heads, the first met */
+		head += since;
 		const int row = 128 * (KEYS ? tile : TILES - 1 - tile), first = row + 64 * group;
 		const int mine = first + t / 32 * 16 + lane / 4;
 		/* steps: queries that see a key of the tile, keys that its queries see */
@@ -465,6 +543,12 @@ om_attention_bwd_rows(const om_attention_bwd_smem &sm, int group, const om_tenso
 			om_reach<B, S, W, KEYS>(reach, doc, head / OWN, mine);
 		}
 		float acc0[D / 2], acc1[KEYS ? D / 2 : 1], lse[2], delta[2];
+		const int blocks = om_attention_block<S, W>(first / 64, 0);
+		if constexpr (KEPT) { /* results have left the place for what is kept */
+			if (t == 0)
+				om_tile_wait();
+			om_meet(group + 1, 128);
+		}
 
 #pragma unroll
 		for (int i = 0; i < D / 2; i++)
@@ -480,6 +564,9 @@ om_attention_bwd_rows(const om_attention_bwd_smem &sm, int group, const om_tenso
 				delta[r] = stat[STATS + head * PAD + mine + 8 * r];
 			}
 		}
+		constexpr bool LATE = om_attention_late<H, G, D, KEYS, DOC>();
+		int held = -1; /* the stage of a step whose last product is on its way */
+#pragma unroll 1
 		for (int i = 0, j = from; i < MET; i += j == to, j = j == to ? from : j + 1) {
 			/* the first query is ahead of the first key; the last of each */
 			const int ahead = KEYS ? j * N - first : first - j * N;
@@ -504,6 +591,12 @@ om_attention_bwd_rows(const om_attention_bwd_smem &sm, int group, const om_tenso
 				om_wgmma_commit();
 				om_product_t<D, N, 128>(ds, sm.a1 + a, tb1);
 				om_wgmma_commit();
+				if (LATE && held >= 0) {
+					om_wgmma_wait<2>();
+					if (lane == 0)
+						om_bar_arrive(sm.empty + 8 * held);
+				}
+				held = at;
 				om_wgmma_wait<1>(s);
 				const int distance = KEYS ? j * N + lane % 4 * 2 - mine
 							  : mine - j * N - lane % 4 * 2;
@@ -526,16 +619,29 @@ om_attention_bwd_rows(const om_attention_bwd_smem &sm, int group, const om_tenso
 				om_wgmma_fence(x);
 				om_product<D, N>(acc0, x, tb0);
 				om_wgmma_commit();
-				if constexpr (KEYS)
-					om_wgmma_wait<0>(acc1);
-				om_wgmma_wait<0>(acc0);
+				if constexpr (KEPT)
+					om_attention_keep(x, sm.out + 256 * group * D,
+					    kept + (local + i) * HEAD +
+						(int64_t)(blocks + j) * OM_AT_KEPT,
+					    turns++);
+				om_wgmma_wait<LATE>();
 			}
-			if (lane == 0)
-				om_bar_arrive(sm.empty + 8 * at);
+			if (!meet || !LATE) {
+				if (lane == 0)
+					om_bar_arrive(sm.empty + 8 * at);
+			}
 			om_next<ST>(&at, &turn);
 		}
-		if (lane == 0)
+		om_wgmma_wait<0>(acc0);
+		if constexpr (KEYS)
+			om_wgmma_keep(acc1);
+		if (lane == 0) {
+			if (LATE && held >= 0)
+				om_bar_arrive(sm.empty + 8 * held);
 			om_bar_arrive(sm.a_empty);
+		}
+		if (KEPT && lane == 0)
+			om_bulk_wait_read();
 		const uint32_t place = sm.out + (KEYS ? 256 : 128) * group * D;
 		om_tile_store<D>(
 		    acc0, scale, scale, place, out0, head % OWN, first, head / OWN, group);
@@ -547,13 +653,15 @@ om_attention_bwd_rows(const om_attention_bwd_smem &sm, int group, const om_tenso
 		om_tile_wait();
 }
 
-template <int B, int S, int H, int G, int D, int W, bool KEYS, bool DOC>
+template <int B, int S, int H, int G, int D, int W, bool KEYS, bool DOC, int SECTION, bool KEPT>
 OM_DEV void
 om_attention_bwd(const om_tensor_map *a0, const om_tensor_map *a1, const om_tensor_map *b0,
-    const om_tensor_map *b1, const om_tensor_map *out0, const om_tensor_map *out1, float *stat,
-    float scale, const int32_t *doc = 0)
+    const om_tensor_map *b1, const om_tensor_map *out0, const om_tensor_map *out1,
+    const float *stat, uint32_t *counter, float scale, int since, om_bf16 *kept,
+    const int32_t *doc = 0)
 {
 	constexpr int N = OM_AT_STEP(D, KEYS), ST = OM_AT_BWD_STAGES(D, KEYS);
+	constexpr bool MOST = D > 64 && om_attention_late<H, G, D, KEYS, DOC>();
 	extern __shared__ __align__(1024) uint8_t smem[];
 	om_attention_bwd_smem sm;
 	sm.base = smem;
@@ -581,14 +689,15 @@ om_attention_bwd(const om_tensor_map *a0, const om_tensor_map *a1, const om_tens
 	__syncthreads();
 
 	if (group < 0) {
-		om_registers<40, false>();
+		om_registers<MOST ? 24 : 40, false>();
 		if (threadIdx.x > 0)
 			return;
-		om_attention_bwd_load<B, S, H, G, D, W, KEYS, DOC>(sm, a0, a1, b0, b1, stat, doc);
+		om_attention_bwd_load<B, S, H, G, D, W, KEYS, DOC, SECTION>(
+		    sm, a0, a1, b0, b1, stat, counter, since, doc);
 	} else {
-		om_registers<232, true>();
-		om_attention_bwd_rows<B, S, H, G, D, W, KEYS, DOC>(
-		    sm, group, out0, out1, stat, scale, doc);
+		om_registers<MOST ? 240 : 232, true>();
+		om_attention_bwd_rows<B, S, H, G, D, W, KEYS, DOC, SECTION, KEPT>(
+		    sm, group, out0, out1, stat, scale, since, kept, doc);
 	}
 }
 
@@ -614,6 +723,8 @@ om_attention_bwd(const om_tensor_map *a0, const om_tensor_map *a1, const om_tens
 		    &q, &k, &v, &o, lse, counter, (float)(scale), doc);                            \
 	}
 
+/* behind lse and delta: of a pass, how much is drawn of its work */
+#define OM_AT_COUNTER(stat, b, s, h, i) ((uint32_t *)(stat) + 2 * (b) * (h)*OM_AT_PAD(s) + (i))
 #define OM_ATTENTION_DELTA(NAME, b, s, h, d)                                               \
 	OM_GLOBAL(256, 8)                                                                  \
 	NAME##_delta(const om_bf16 *grad, const om_bf16 *o, const float *lse, float *stat) \
@@ -630,8 +741,9 @@ om_attention_bwd(const om_tensor_map *a0, const om_tensor_map *a1, const om_tens
 	    const __grid_constant__ om_tensor_map grad, const __grid_constant__ om_tensor_map dk, \
 	    const __grid_constant__ om_tensor_map dv, float *stat)                                \
 	{                                                                                         \
-		om_attention_bwd<b, s, h, g, d, OM_AT_MIN(w, s), true, false>(                    \
-		    &k, &v, &q, &grad, &dk, &dv, stat, (float)(scale));                           \
+		om_attention_bwd<b, s, h, g, d, OM_AT_MIN(w, s), true, false, b * g, false>(&k,   \
+		    &v, &q, &grad, &dk, &dv, stat, OM_AT_COUNTER(stat, b, s, h, 1),               \
+		    (float)(scale), 0, 0);                                                        \
 	}                                                                                         \
 	OM_GLOBAL(OM_AT_BWD_THREADS, 1)                                                           \
 	NAME##_queries(const __grid_constant__ om_tensor_map q,                                   \
@@ -639,30 +751,33 @@ om_attention_bwd(const om_tensor_map *a0, const om_tensor_map *a1, const om_tens
 	    const __grid_constant__ om_tensor_map v, const __grid_constant__ om_tensor_map dq,    \
 	    float *stat)                                                                          \
 	{                                                                                         \
-		om_attention_bwd<b, s, h, g, d, OM_AT_MIN(w, s), false, false>(                   \
-		    &q, &grad, &k, &v, &dq, 0, stat, (float)(scale));                             \
+		om_attention_bwd<b, s, h, g, d, OM_AT_MIN(w, s), false, false, b * h, false>(&q,  \
+		    &grad, &k, &v, &dq, 0, stat, OM_AT_COUNTER(stat, b, s, h, 0), (float)(scale), \
+		    0, 0);                                                                        \
 	}
 
-#define OM_ATTENTION_BWD_MASKED(NAME, b, s, h, g, d, w, scale)                                    \
-	OM_AT_SIZES(b, s, h, g, d, w)                                                             \
-	OM_ATTENTION_DELTA(NAME, b, s, h, d)                                                      \
-	OM_GLOBAL(OM_AT_BWD_THREADS, 1)                                                           \
-	NAME##_keys(const __grid_constant__ om_tensor_map k,                                      \
-	    const __grid_constant__ om_tensor_map v, const __grid_constant__ om_tensor_map q,     \
-	    const __grid_constant__ om_tensor_map grad, const __grid_constant__ om_tensor_map dk, \
-	    const __grid_constant__ om_tensor_map dv, float *stat, const int32_t *doc)            \
-	{                                                                                         \
-		om_attention_bwd<b, s, h, g, d, OM_AT_MIN(w, s), true, true>(                     \
-		    &k, &v, &q, &grad, &dk, &dv, stat, (float)(scale), doc);                      \
-	}                                                                                         \
-	OM_GLOBAL(OM_AT_BWD_THREADS, 1)                                                           \
-	NAME##_queries(const __grid_constant__ om_tensor_map q,                                   \
-	    const __grid_constant__ om_tensor_map grad, const __grid_constant__ om_tensor_map k,  \
-	    const __grid_constant__ om_tensor_map v, const __grid_constant__ om_tensor_map dq,    \
-	    float *stat, const int32_t *doc)                                                      \
-	{                                                                                         \
-		om_attention_bwd<b, s, h, g, d, OM_AT_MIN(w, s), false, true>(                    \
-		    &q, &grad, &k, &v, &dq, 0, stat, (float)(scale), doc);                        \
+#define OM_ATTENTION_BWD_MASKED(NAME, b, s, h, g, d, w, scale)                                     \
+	OM_AT_SIZES(b, s, h, g, d, w)                                                              \
+	OM_ATTENTION_DELTA(NAME, b, s, h, d)                                                       \
+	OM_GLOBAL(OM_AT_BWD_THREADS, 1)                                                            \
+	NAME##_keys(const __grid_constant__ om_tensor_map k,                                       \
+	    const __grid_constant__ om_tensor_map v, const __grid_constant__ om_tensor_map q,      \
+	    const __grid_constant__ om_tensor_map grad, const __grid_constant__ om_tensor_map dk,  \
+	    const __grid_constant__ om_tensor_map dv, float *stat, const int32_t *doc)             \
+	{                                                                                          \
+		om_attention_bwd<b, s, h, g, d, OM_AT_MIN(w, s), true, true, b * g, false>(&k, &v, \
+		    &q, &grad, &dk, &dv, stat, OM_AT_COUNTER(stat, b, s, h, 1), (float)(scale), 0, \
+		    0, doc);                                                                       \
+	}                                                                                          \
+	OM_GLOBAL(OM_AT_BWD_THREADS, 1)                                                            \
+	NAME##_queries(const __grid_constant__ om_tensor_map q,                                    \
+	    const __grid_constant__ om_tensor_map grad, const __grid_constant__ om_tensor_map k,   \
+	    const __grid_constant__ om_tensor_map v, const __grid_constant__ om_tensor_map dq,     \
+	    float *stat, const int32_t *doc)                                                       \
+	{                                                                                          \
+		om_attention_bwd<b, s, h, g, d, OM_AT_MIN(w, s), false, true, b * h, false>(&q,    \
+		    &grad, &k, &v, &dq, 0, stat, OM_AT_COUNTER(stat, b, s, h, 0), (float)(scale),  \
+		    0, 0, doc);                                                                    \
 	}
 
 #else /* ---- host ---- */

@@ -114,6 +114,29 @@ om_bulk_load(uint32_t to, const void *from, int bytes, uint32_t bar)
 		     : "memory");
 }
 
+/*
+ * The same of what is read once, and back of what will be: by the policy evict_first it leaves the
+ * second-level cache before what is read again.
+ */
+#define OM_ONCE "l"(0x12f0000000000000ull)
+OM_DEV void
+om_bulk_load_once(uint32_t to, const void *from, int bytes, uint32_t bar)
+{
+	asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+		     ".L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to),
+		     "l"(from), "r"(bytes), "r"(bar), OM_ONCE
+		     : "memory");
+}
+
+OM_DEV void
+om_bulk_store_once(void *to, uint32_t from, int bytes)
+{
+	asm volatile("cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint"
+		     " [%0], [%1], %2, %3;" ::"l"(to),
+		     "r"(from), "r"(bytes), OM_ONCE
+		     : "memory");
+}
+
 /* cp.async.bulk.tensor: a box from shared memory to the device's. */
 OM_DEV void
 om_tma_store(const om_tensor_map *map, uint32_t from, int x, int y, int z)
