@@ -1,10 +1,82 @@
-/* The mean of several checkpoints' weights, element by element, as a checkpoint of its own. */
+/*
+ * Averages of weights: those that a run keeps beside them, and the mean of several checkpoints' as
+ * a checkpoint of its own.
+ */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "om_rt.h"
 
 enum { SOME = 1 << 18 }; /* elements at a time */
+
+/* ---- of a run -------------------------------------------------------------------------------- */
+
+void
+om_average_begin(const struct om_model *m, unsigned char *arena)
+{
+	uint64_t first, end;
+
+	for (const struct om_param *p = m->param; p < m->param + m->nparams; p++) {
+		om_param_part(m, p, &first, &end);
+		for (uint32_t l = 0; l < p->nlayers && first < end && p->average; l++)
+			om_copy(arena, om_home_at(m, p, l, first),
+			    om_state_at(m, p, p->average, l, first), (end - first) * m->real);
+	}
+}
+
+void
+om_average_write(
+    const struct om_model *m, const struct om_conf *c, unsigned char *arena, uint64_t step)
+{
+	const uint64_t from = c->average_from ? c->average_from : 1;
+	double rate =
+	    isnan(c->average_decay) ? 1 / (double)(step - from + 1) : 1 - c->average_decay;
+
+	rate = step <= from ? 1 : rate;
+	if (m->average_off)
+		om_put(arena, m->average_off, &rate, sizeof rate);
+}
+
+/* Of this rank's part n elements from i on: the two change places, or the master's are put back. */
+static void
+swap_some(const struct om_model *m, unsigned char *arena, const struct om_param *p, uint32_t l,
+    uint64_t i, size_t n, bool there, void *a, void *b)
+{
+	const uint64_t average = om_state_at(m, p, p->average, l, i),
+		       weight = om_weight_at(m, p, l, i);
+
+	om_get(arena, average, a, n * m->real);
+	if (p->master != OM_NO_MASTER) {
+		om_get(arena, om_home_at(m, p, l, i), b, n * m->real);
+		om_put_bf16(arena, weight, there ? a : b, n, m->weight_size);
+		return;
+	}
+	om_get(arena, weight, b, n * m->real);
+	om_put(arena, weight, a, n * m->real);
+	om_put(arena, average, b, n * m->real);
+}
+
+void
+om_average_swap(const struct om_model *m, unsigned char *arena, bool there)
+{
+	void *a = om_alloc(SOME, sizeof(double)), *b = om_alloc(SOME, sizeof(double));
+	uint64_t first, end, n;
+
+	for (const struct om_param *p = m->param; p < m->param + m->nparams; p++) {
+		om_param_part(m, p, &first, &end);
+		for (uint32_t l = 0; l < p->nlayers; l++)
+			for (uint64_t i = first; i < end; i += n) {
+				n = end - i < SOME ? end - i : SOME;
+				swap_some(m, arena, p, l, i, (size_t)n, there, a, b);
+			}
+	}
+	om_weights_gather(m, arena);
+	free(a);
+	free(b);
+}
+
+/* ---- of checkpoints -------------------------------------------------------------------------- */
 
 struct mean {
 	struct om_reader **r;
@@ -45,7 +117,8 @@ fill(struct mean *w, const struct om_model *m, unsigned char *arena, const struc
 }
 
 int
-om_average(const struct om_model *models, const char *dir, int npaths, char **path, uint64_t last)
+om_average(
+    const struct om_model *models, const char *dir, int npaths, char **path, uint64_t last, int of)
 {
 	struct mean w = { .raw = om_alloc(SOME, sizeof(double)),
 		.x = om_alloc(SOME, sizeof(double)),
@@ -72,8 +145,19 @@ om_average(const struct om_model *models, const char *dir, int npaths, char **pa
 	entry = om_alloc(n, sizeof *entry);
 	m = om_whole(models, e, n, entry);
 	arena = om_arena_host(m);
-	for (uint32_t i = 0; i < n; i++)
-		fill(&w, m, arena, &m->param[i], &e[entry[i]]);
+	for (uint32_t i = 0; i < n; i++) {
+		struct om_entry x = e[entry[i]];
+
+		if (of == OM_AVERAGE_WEIGHTS && !x.buffer) /* the same tensor by another name */
+			x.t.name = om_text("average.%s", x.t.name);
+		for (uint32_t k = 0; k < w.n; k++)
+			if (!om_reader_shape(w.r[k], x.t.name, (uint64_t[2]){ 0 }))
+				om_die("average", "a checkpoint has no %s; leave out of=average",
+				    x.t.name);
+		fill(&w, m, arena, &m->param[i], &x);
+		if (x.t.name != e[entry[i]].t.name)
+			free(x.t.name);
+	}
 	om_whole_save("average", m, arena, dir);
 	printf("average: the mean of %s, %s/step-000000\n", om_count(w.n, "checkpoint"), dir);
 	for (uint32_t k = 0; k < w.n; k++)

@@ -19,8 +19,8 @@
 
 #include "ckpt.h"
 
-/* What a stored tensor has in three places; weights are shards of their own, moments share theirs.
- */
+/* What a stored tensor has in several places; weights are shards of their own, all else shares
+ * theirs. */
 static const struct {
 	const char *prefix;
 	size_t at; /* offset member of om_param */
@@ -29,14 +29,23 @@ static const struct {
 	{ "", offsetof(struct om_param, weight), 0 },
 	{ "exp_avg.", offsetof(struct om_param, m), 1 },
 	{ "exp_avg_sq.", offsetof(struct om_param, v), 1 },
+	{ "average.", offsetof(struct om_param, average), 1 },
 };
+enum { AVERAGE = OM_LEN(part) - 1 }; /* which of them is no moment */
+
+bool
+om_ckpt_is_average(const char *name)
+{
+	return strncmp(name, part[AVERAGE].prefix, strlen(part[AVERAGE].prefix)) == 0;
+}
 
 /* A tensor's i-th part, or its elements [first, end) of the stored parameter. */
 static struct om_entry
 entry_of(
     const struct om_model *m, const struct om_tensor *t, size_t i, uint64_t first, uint64_t end)
 {
-	const struct om_format *is = om_format(i ? m->moments : m->optimizer);
+	const bool moment = i && i < AVERAGE;
+	const struct om_format *is = om_format(moment ? m->moments : m->optimizer);
 	char *name = om_tensor_name(t);
 	uint64_t state;
 	struct om_entry e = {
@@ -48,7 +57,7 @@ entry_of(
 		.end = end - t->first,
 		.rep = t->rep,
 		.first = first,
-		.size = i ? m->moment_size : m->real,
+		.size = moment ? m->moment_size : m->real,
 		.file = part[i].file,
 		.buffer = t->p >= m->param + m->nparams,
 	};
@@ -71,6 +80,8 @@ om_ckpt_entries(const struct om_model *m, enum om_entries which, uint32_t *n)
 
 			if (i && buffer) /* they have no moments */
 				break;
+			if (i == AVERAGE && !t.p->average)
+				continue;
 			om_param_part(m, t.p, &mine, &beyond);
 			if (which == OM_TO_SAVE || !buffer) {
 				first = mine > first ? mine : first;

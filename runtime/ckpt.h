@@ -48,14 +48,19 @@ struct om_index {
 		const json_t *map;
 	} * row;
 	uint32_t n;
+	bool averages; /* it has averages, and so has the trainer */
 };
 _Noreturn OM_PRINTF(3, 4) void om_index_bad(
     const struct om_index *l, const char *file, const char *fmt, ...);
 /* The whole of index.json, after its own checksum; and taken apart. */
 char *om_index_read(struct om_index *l, size_t *n);
 void om_index_parse(struct om_index *l, const char *s, size_t n);
-/* It is of this model and has these tensors, all of them; or the process ends. */
-void om_index_check(struct om_index *l, const struct om_entry *e, uint32_t n, uint32_t all);
+/*
+ * It is of this model and has these tensors, all of them; or the process ends. all: how many
+ * weights and moments all ranks have, and with averages.
+ */
+void
+om_index_check(struct om_index *l, const struct om_entry *e, uint32_t n, const uint32_t all[2]);
 /* The same of the weights that are wanted: there and here, and alike. */
 void om_index_check_some(struct om_index *l, const struct om_entry *e, uint32_t n,
     bool (*wanted)(const void *arg, const char *name), const void *arg);

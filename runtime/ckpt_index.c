@@ -325,15 +325,18 @@ om_index_shape(const struct om_index_row *row, struct om_st_tensor *t)
 }
 
 void
-om_index_check(struct om_index *l, const struct om_entry *e, uint32_t n, uint32_t all)
+om_index_check(struct om_index *l, const struct om_entry *e, uint32_t n, const uint32_t all[2])
 {
 	const struct om_model *m = l->k->m;
 	const char *print = om_index_text(l, l->doc, "fingerprint");
 	char what[1024] = "", facts[1024];
 	uint32_t theirs = 0;
 
+	for (uint32_t i = 0; i < l->n && all[1] > all[0]; i++)
+		l->averages = l->averages || om_ckpt_is_average(l->row[i].tensor);
 	for (uint32_t i = 0; i < n; i++)
-		if (om_index_differs(l, &e[i], what, sizeof what))
+		if ((l->averages || !om_ckpt_is_average(e[i].t.name)) &&
+		    om_index_differs(l, &e[i], what, sizeof what))
 			break;
 	om_index_facts(l, facts, sizeof facts);
 	if (strcmp(print, m->fingerprint) != 0)
@@ -347,9 +350,11 @@ om_index_check(struct om_index *l, const struct om_entry *e, uint32_t n, uint32_
 	if (*what)
 		om_index_bad(l, "index.json", "%s", what);
 	for (uint32_t i = 0; i < l->n; i++)
-		theirs += !l->row[i].begin;
-	if (theirs != all)
-		om_index_bad(l, "index.json", "has %u tensors, the trainer %u", theirs, all);
+		theirs +=
+		    !l->row[i].begin && (l->averages || !om_ckpt_is_average(l->row[i].tensor));
+	if (theirs != all[l->averages])
+		om_index_bad(
+		    l, "index.json", "has %u tensors, the trainer %u", theirs, all[l->averages]);
 }
 
 static int

@@ -28,6 +28,17 @@ count(const struct om_model *m, const struct om_entry *e, uint32_t n)
 	return (uint32_t)all;
 }
 
+/* How many are weights or moments; of om_ckpt_entries' the first ones. */
+static uint32_t
+stepped_of(const struct om_entry *e, uint32_t n)
+{
+	uint32_t stepped = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		stepped += !om_ckpt_is_average(e[i].t.name);
+	return stepped;
+}
+
 static void
 check_data(struct om_index *l)
 {
@@ -167,12 +178,15 @@ load_tensors(struct om_index *l, unsigned char *arena, const struct om_entry *e,
 	struct om_st st = { .fd = -1 };
 	uint32_t used = 0;
 
-	for (uint32_t i = 0; i < n && (l->k->data || e[i].file == 0); i++)
+	for (uint32_t i = 0; i < n; i++) {
+		if (!l->k->data && e[i].file && !(l->k->average && om_ckpt_is_average(e[i].t.name)))
+			continue;
 		for (const struct om_index_row *row = om_index_find(l, e[i].t.name); row;
 		     row = om_index_next(l, row))
 			if (row->begin < e[i].end && e[i].begin < row->end)
 				take[used++] =
 				    (struct take){ om_index_text(l, row->map, "file"), &e[i], row };
+	}
 	qsort(take, used, sizeof *take, by_file);
 	for (uint32_t i = 0; i < used; i++) {
 		const char *file = take[i].file, *why;
@@ -208,15 +222,14 @@ tell_moments(struct om_index *l, const struct om_entry *e, uint32_t n)
 		    l->path, dtype, e->t.dtype);
 }
 
-/* What is read are the masters of this rank's part: the other ranks have the others' weights. */
-static void
-gather_weights(const struct om_model *m, unsigned char *arena)
+void
+om_weights_gather(const struct om_model *m, unsigned char *arena)
 {
 	for (uint32_t i = 0; i < m->nbuckets; i++) {
 		const struct om_bucket *b = &m->bucket[i];
 
 		for (uint64_t l = 0, bytes = b->elems * m->weight_size; l < b->nlayers; l++)
-			om_all_gather(b->group, "checkpoint", arena + b->weight + l * bytes, bytes);
+			om_all_gather(b->group, "weights", arena + b->weight + l * bytes, bytes);
 	}
 }
 
@@ -331,7 +344,7 @@ check_steps(struct om_index *l, uint64_t step)
 /* Everything that the index must say; gives the step. */
 static uint64_t
 check(struct om_index *l, const struct om_conf *c, const char *index, size_t size,
-    const struct om_entry *e, uint32_t n, uint32_t all)
+    const struct om_entry *e, uint32_t n, const uint32_t all[2])
 {
 	const struct om_ckpt *k = l->k;
 	const char *base;
@@ -382,11 +395,12 @@ load(struct om_index *l, const struct om_conf *c, unsigned char *arena)
 	const struct om_ckpt *k = l->k;
 	char *index = NULL;
 	size_t size = 0;
-	uint32_t n, all;
+	uint32_t n, all[2];
 	struct om_entry *e = om_ckpt_entries(k->m, OM_TO_LOAD, &n);
 	uint64_t step = 0;
 
-	all = count(k->m, e, n);
+	all[0] = count(k->m, e, stepped_of(e, n));
+	all[1] = count(k->m, e, n);
 	if (!om_rank(OM_WORLD)) {
 		index = om_index_read(l, &size);
 		step = check(l, c, index, size, e, n, all);
@@ -396,8 +410,19 @@ load(struct om_index *l, const struct om_conf *c, unsigned char *arena)
 		step = check(l, c, index, size, e, n, all);
 	if (k->data)
 		tell_moments(l, e, n);
-	load_tensors(l, arena, e, n);
-	gather_weights(k->m, arena);
+	if (k->average && !l->averages)
+		om_die("checkpoint",
+		    "%s has no averages of its weights; set eval.of to weights, or evaluate one of "
+		    "a trainer that keeps them",
+		    l->path);
+	load_tensors(l, arena, e, l->averages ? n : stepped_of(e, n));
+	om_weights_gather(k->m, arena);
+	if (k->data && k->m->average_off && !l->averages) {
+		om_average_begin(k->m, arena);
+		if (!om_rank(OM_WORLD))
+			printf(
+			    "checkpoint: %s has no averages: they begin as its weights\n", l->path);
+	}
 	om_barrier("checkpoint"); /* no rank has found damage */
 	om_index_free(l);
 	free(index);
@@ -603,7 +628,7 @@ om_ckpt_start(struct om_ckpt *k, const struct om_conf *c, unsigned char *arena)
 		else
 			free(e[i].t.name);
 	load_tensors(&l, arena, e, used);
-	gather_weights(k->m, arena);
+	om_weights_gather(k->m, arena);
 	om_barrier("checkpoint"); /* no rank has found damage */
 	om_index_free(&l);
 	om_ckpt_entries_free(e, used);
@@ -637,7 +662,10 @@ choose_weights(struct om_index *l, const struct om_conf *c)
 uint64_t
 om_ckpt_weights(const struct om_model *m, const struct om_conf *c, unsigned char *arena, FILE *f)
 {
-	struct om_ckpt k = { .dir = *c->dir ? c->dir : NULL, .lock = -1, .m = m };
+	struct om_ckpt k = { .dir = *c->dir ? c->dir : NULL,
+		.lock = -1,
+		.m = m,
+		.average = c->eval_of == OM_AVERAGE_WEIGHTS };
 	struct om_index l = { .k = &k };
 	uint64_t step;
 
@@ -663,11 +691,14 @@ named(const char *path, const char *how)
 }
 
 uint64_t
-om_ckpt_weights_at(
-    const struct om_model *m, const char *path, const char *how, unsigned char *arena, FILE *f)
+om_ckpt_weights_at(const struct om_model *m, const char *path, const char *how, int of,
+    unsigned char *arena, FILE *f)
 {
 	struct om_conf c = named(path, how);
-	uint64_t step = om_ckpt_weights(m, &c, arena, f);
+	uint64_t step;
+
+	c.eval_of = of;
+	step = om_ckpt_weights(m, &c, arena, f);
 
 	om_conf_free(&c);
 	return step;
@@ -763,7 +794,8 @@ reader(const struct om_model *models, const char *path, const char *how, FILE *f
 		om_index_related(&r->l);
 	} else {
 		r->e = om_ckpt_whole(models, &r->n);
-		check(&r->l, &c, r->index, size, r->e, r->n, r->n);
+		check(&r->l, &c, r->index, size, r->e, r->n,
+		    (const uint32_t[]){ stepped_of(r->e, r->n), r->n });
 	}
 	r->st = om_alloc(r->l.n, sizeof *r->st);
 	r->file = om_alloc(r->l.n, sizeof *r->file);

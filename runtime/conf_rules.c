@@ -344,6 +344,8 @@ om_conf_rules(struct om_conf *c, const struct om_model *m)
 			    : !c->lr.decay                              ? "lr.decay"
 									: NULL;
 	bool evaluates = om_conf_evaluates(c);
+	const char *no_average = "the trainer keeps no averages";
+	const char *keep_average = "adamw { average = true } in the description";
 	const char *nothing = "neither eval.paths nor eval.sets is set";
 	bool decays = c->lr.schedule == OM_WSD || c->lr.schedule == OM_WSDS || c->lr.decay_from;
 	const struct {
@@ -351,6 +353,10 @@ om_conf_rules(struct om_conf *c, const struct om_model *m)
 		bool used;
 		const char *why, *help; /* why it has no effect, what gives it one */
 	} rule[] = {
+		{ "average.decay", m->average_off, no_average, keep_average },
+		{ "average.from", m->average_off, no_average, keep_average },
+		{ "eval.of", m->average_off || c->eval_of == OM_OWN_WEIGHTS, no_average,
+		    keep_average },
 		{ "batch.lr", c->sizes.n, "batch.sizes is not set", "batch.sizes" },
 		{ "data.unit", c->data.nsources, "data.mix is not set", "data.mix" },
 		{ "data.size", c->data.nsources, "data.mix is not set", "data.mix" },

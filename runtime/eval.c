@@ -67,7 +67,8 @@ om_eval_open(struct om_eval *e, const struct om_model *m, const struct om_conf *
 	    *c->tokenizer ? om_tokenizer_need("data", c->tokenizer, m->vocab) : NULL;
 
 	own.nsources = 0;
-	*e = (struct om_eval){ .n = (own.paths.n > 0) + c->eval.nsources };
+	*e = (struct om_eval){ .average = c->eval_of == OM_AVERAGE_WEIGHTS,
+		.n = (own.paths.n > 0) + c->eval.nsources };
 	e->set = om_alloc(e->n, sizeof *e->set);
 	e->bytes = bytes_of(m, t);
 	if (own.paths.n)
@@ -160,6 +161,8 @@ om_eval_run(struct om_eval *e, const struct om_model *m, unsigned char *arena,
 	const struct om_score **score = om_alloc(e->n, sizeof *score);
 	bool whole = true;
 
+	if (e->average)
+		om_average_swap(m, arena, true);
 	for (uint32_t i = 0; i < e->n && whole; i++) {
 		struct om_eval_set *x = &e->set[i];
 		const double before = om_now();
@@ -170,6 +173,8 @@ om_eval_run(struct om_eval *e, const struct om_model *m, unsigned char *arena,
 		x->score.seconds = om_now() - before;
 		score[i] = &x->score;
 	}
+	if (e->average)
+		om_average_swap(m, arena, false);
 	if (whole)
 		om_log_eval(log, step, score, e->n);
 	free(score);
@@ -191,7 +196,7 @@ om_eval(const struct om_model *m, struct om_conf *c, int npaths, char **path)
 	arena = om_arena_new(m);
 	om_run(m, OM_RUN_INIT, arena);
 	for (const char *at = list; at == list || at < list + size; at += strlen(at) + 1) {
-		step = npaths ? om_ckpt_weights_at(m, at, "name another", arena, stdout)
+		step = npaths ? om_ckpt_weights_at(m, at, "name another", c->eval_of, arena, stdout)
 			      : om_ckpt_weights(m, c, arena, stdout);
 		om_err_step(step);
 		if (at == list)

@@ -484,7 +484,7 @@ om_generate(const struct om_model *m, int argc, char **argv)
 	arena = om_arena_new(m);
 	om_run(m, OM_RUN_INIT, arena);
 	om_err_step(om_ckpt_weights_at(
-	    m, o.checkpoint, "name its folder by --checkpoint DIR", arena, stderr));
+	    m, o.checkpoint, "name its folder by --checkpoint DIR", OM_OWN_WEIGHTS, arena, stderr));
 	for (uint64_t i = 0; i < nall; i++)
 		prompts += all[i].prompt;
 	before = om_now();

@@ -93,7 +93,7 @@ om_state_at(
 	uint64_t part = b->elems / om_size(b->group);
 
 	return state + (rep * part + i - om_rank(b->group) * part) *
-			   (state == p->master ? m->real : m->moment_size);
+			   (state == p->m || state == p->v ? m->moment_size : m->real);
 }
 
 uint64_t

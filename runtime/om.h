@@ -41,6 +41,7 @@ struct om_param {
 	uint64_t weight, grad; /* byte offsets */
 	uint64_t m, v;         /* optimizer moments, byte offsets */
 	uint64_t master;       /* weights in fp32, of which weight is the rounding to bf16 */
+	uint64_t average;      /* of weights over steps, where there is one, as a master is kept */
 	/*
 	 * Moments and masters are kept by the ranks of the parameter's bucket in equal parts: rank
 	 * r has elements [r * part, (r + 1) * part) of a layer's bucket, of which this parameter is
@@ -217,6 +218,8 @@ struct om_model {
 	uint64_t ctl_off; /* fp64[OM_N_CTL] */
 	uint64_t
 	    lots_off; /* int64[]: what roundings of moments are drawn by (rng.h); 0: none are */
+	uint64_t
+	    average_off;    /* fp64[1]: by how much averages go towards the weights; 0: none are */
 	uint64_t loss_off;  /* fp64[2]: mean token loss, mean squared log-sum-exp, of the step */
 	double head_z_loss; /* weight of the second in the objective */
 	const char

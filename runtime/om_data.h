@@ -5,6 +5,9 @@
 #ifndef OM_DATA_H
 #define OM_DATA_H
 
+struct om_list; /* of run.yaml, in om_rt.h */
+struct om_set;
+
 /* ---- filetype.c: what a file is by its first bytes ------------------------------------------- */
 
 struct om_npy {
@@ -198,6 +201,19 @@ bool om_repeats(const int32_t *id, uint64_t n);
 
 /* ---- steps.c: which of a run's data each step takes ------------------------------------------ */
 
+struct om_ramp {
+	uint64_t until, sequences; /* a step, up to and with that one */
+};
+struct om_range {
+	uint64_t first, end;
+};
+struct om_steps {
+	uint64_t global;      /* sequences of a step behind the ramp */
+	struct om_ramp *ramp; /* of the steps before, rising */
+	uint32_t nramp;
+	struct om_range *gap; /* places of the run's data that no step takes, rising and apart */
+	uint32_t ngaps;
+};
 /* Of the lists of run.yaml; NULL, or why one of them is wrong, free() it: *which list. */
 char *om_steps_read(struct om_steps *s, const struct om_model *m, const struct om_list *sizes,
     const struct om_list *skips, const struct om_list **which);

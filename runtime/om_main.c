@@ -227,15 +227,24 @@ info(const struct om_model *m)
 static int
 average(const struct om_model *m, int argc, char **argv)
 {
-	const char *value = argv[argc - 1] + strlen("last=");
-	const bool some = argc > 2 && strncmp(argv[argc - 1], "last=", strlen("last=")) == 0;
-	const uint64_t last = some ? strtoull(value, NULL, 10) : 0;
+	int of = OM_OWN_WEIGHTS;
+	uint64_t last = 0;
 
-	if (some && (!last || value[strspn(value, "0123456789")] || strlen(value) > 6)) {
-		fprintf(stderr, "trainer: average takes last=N, N from 1 to 999999\n");
-		return OM_EXIT_USAGE;
+	for (; argc > 2 && strchr(argv[argc - 1], '='); argc--) {
+		const char *arg = argv[argc - 1], *value = strchr(arg, '=') + 1;
+
+		if (strcmp(arg, "of=average") == 0) {
+			of = OM_AVERAGE_WEIGHTS;
+			continue;
+		}
+		last = strncmp(arg, "last=", 5) == 0 ? strtoull(value, NULL, 10) : 0;
+		if (!last || value[strspn(value, "0123456789")] || strlen(value) > 6) {
+			fprintf(stderr, "trainer: average takes last=N, N from 1 to 999999, and "
+					"of=average\n");
+			return OM_EXIT_USAGE;
+		}
 	}
-	return om_average(m, argv[0], argc - 1 - some, argv + 1, last);
+	return om_average(m, argv[0], argc - 1, argv + 1, last, of);
 }
 
 static int
@@ -329,13 +338,13 @@ static const struct command {
 	    "With upcycle=NOISE, DIR holds a model whose layers are dense, or have fewer experts;\n"
 	    "it may be a checkpoint. Each expert is a copy, times 1 + NOISE of a normal number.\n",
 	    NULL },
-	{ "average", average, 2, MANY, ON_FIRST, "DIR CHECKPOINT ... [last=N]",
+	{ "average", average, 2, MANY, ON_FIRST, "DIR CHECKPOINT ... [last=N] [of=average]",
 	    "the mean of checkpoints' weights",
 	    "Each CHECKPOINT is a step's directory, or one of several, of which all are taken; "
 	    "with\n"
-	    "last=N the last N of them all. DIR/step-000000 is their mean, with moments of zero. "
-	    "No\n"
-	    "GPU is needed.\n",
+	    "last=N the last N of them all. DIR/step-000000 is their mean, with moments of zero; "
+	    "with\n"
+	    "of=average of the averages that they hold. No GPU is needed.\n",
 	    NULL },
 	{ "generate", om_generate, 0, MANY, ALONE, "--prompt TEXT | --tokens 1,2,3 ...",
 	    "go on with a prompt", NULL, om_generate_help },

@@ -201,6 +201,10 @@ double om_lr_at(const struct om_lr *lr, uint64_t at, uint64_t length);
  */
 void om_lr_periods(struct om_lr *lr, const uint64_t *length, const double *peak, uint32_t n);
 
+/* ---- om_data.h: what is read: files, sources of tokens, their order, reading ahead ---------- */
+
+#include "om_data.h"
+
 /* ---- key.c, conf.c, conf_rules.c: run.yaml --------------------------------------------------- */
 
 /* What data.format may be, in this order. */
@@ -243,20 +247,8 @@ struct om_set {              /* token files that are one stream, or a mix of suc
 	/* of a source of a mix */
 	double weight, repeat; /* weight NAN: by its size */
 };
-struct om_ramp {
-	uint64_t until, sequences; /* a step, up to and with that one */
-};
-struct om_range {
-	uint64_t first, end;
-};
-struct om_steps {
-	uint64_t global;      /* sequences of a step behind the ramp */
-	struct om_ramp *ramp; /* of the steps before, rising */
-	uint32_t nramp;
-	struct om_range *gap; /* places of the run's data that no step takes, rising and apart */
-	uint32_t ngaps;
-};
 enum om_batch_lr { OM_LR_SAME, OM_LR_ROOT };
+enum om_weights { OM_OWN_WEIGHTS, OM_AVERAGE_WEIGHTS };
 struct om_conf {
 	struct om_set data, eval;
 	uint64_t steps, seed;
@@ -270,6 +262,9 @@ struct om_conf {
 	uint64_t watchdog; /* seconds */
 	uint64_t eval_every;
 	bool eval_start;
+	int eval_of;          /* enum om_weights */
+	double average_decay; /* NAN: a mean */
+	uint64_t average_from;
 	char *tokenizer;
 	char *dir, *resume, *start;
 	struct om_list take, leave; /* patterns of tensors' names */
@@ -346,10 +341,6 @@ void om_conf_help(FILE *f); /* the table of keys */
 /* The bits of each number and choice; 0 of texts and threads, which ranks may have their own of. */
 void om_conf_numbers(const struct om_conf *c, uint64_t value[OM_NKEYS]);
 void om_conf_free(struct om_conf *c);
-
-/* ---- om_data.h: what is read: files, sources of tokens, their order, reading ahead ---------- */
-
-#include "om_data.h"
 
 /* ---- init.c: checkpoint tensors and their first values --------------------------------------- */
 
@@ -501,6 +492,7 @@ struct om_ckpt {
 	bool rollback; /* those later than the one resumed from are bad, and pruned as others are */
 	const struct om_model *m;
 	const struct om_data *data; /* NULL: only weights are loaded */
+	bool average;               /* and their averages */
 	struct om_skip *skip;       /* saved and loaded with the rest; NULL: nothing to save */
 	char *resumed;              /* path of the one resumed from, NULL: none */
 	uint64_t first;             /* its step */
@@ -522,8 +514,8 @@ void om_ckpt_start(struct om_ckpt *k, const struct om_conf *c, unsigned char *ar
 uint64_t
 om_ckpt_weights(const struct om_model *m, const struct om_conf *c, unsigned char *arena, FILE *f);
 /* The same, of a step directory, or the newest of a directory of them; how: what names another. */
-uint64_t om_ckpt_weights_at(
-    const struct om_model *m, const char *path, const char *how, unsigned char *arena, FILE *f);
+uint64_t om_ckpt_weights_at(const struct om_model *m, const char *path, const char *how, int of,
+    unsigned char *arena, FILE *f);
 bool om_ckpt_is_one(const char *path);   /* a step's directory, and not one of several */
 void om_ckpt_check_dir(const char *dir); /* ends the process where it is a step's */
 /*
@@ -580,6 +572,7 @@ struct om_entry *om_ckpt_entries(const struct om_model *m, enum om_entries which
  * layout. `off` is of this rank, and means nothing where there are several.
  */
 struct om_entry *om_ckpt_whole(const struct om_model *models, uint32_t *n);
+bool om_ckpt_is_average(const char *name); /* of an average of weights */
 void om_ckpt_entries_free(struct om_entry *e, uint32_t n);
 void om_ckpt_shape(FILE *f, const struct om_st_tensor *t);
 /* Its name in a shard: the tensor's, or of a slice NAME[first:end]; free() it. */
@@ -777,6 +770,7 @@ void om_quiz_close(struct om_quiz *q); /* which may be NULL */
 struct om_eval {
 	struct om_eval_set *set;
 	uint32_t n;
+	bool average;    /* of these, in place of the weights */
 	uint32_t *bytes; /* of each token's text, NULL: not known */
 };
 void om_eval_open(struct om_eval *e, const struct om_model *m, const struct om_conf *c);
@@ -855,9 +849,22 @@ int om_bench(const struct om_model *m, uint64_t steps, const char *trace); /* a 
 int om_bench_generate(const struct om_model *m, uint64_t prompt, uint64_t tokens);
 int om_selftest(const struct om_model *m);
 int om_export(const struct om_model *m, const char *dir, const char *from);
+/* ---- average.c: averages of weights ---------------------------------------------------------- */
+
+/* Every rank's parts of weights are its own to tell: the others hear them. */
+void om_weights_gather(const struct om_model *m, unsigned char *arena);
+void om_average_begin(const struct om_model *m, unsigned char *arena); /* they are the weights */
+/* By how much a step's averages go towards the weights; where the trainer keeps none, nothing. */
+void om_average_write(
+    const struct om_model *m, const struct om_conf *c, unsigned char *arena, uint64_t step);
+/*
+ * For an evaluation: weights are the averages, where that is `there`, until it is called again
+ * without; both are then to the bit what they were. By all ranks.
+ */
+void om_average_swap(const struct om_model *m, unsigned char *arena, bool there);
 /* The mean of checkpoints' weights becomes one; of those that paths name the last ones, 0: all. */
-int
-om_average(const struct om_model *models, const char *dir, int npaths, char **path, uint64_t last);
+int om_average(
+    const struct om_model *models, const char *dir, int npaths, char **path, uint64_t last, int of);
 /*
  * The whole model as one rank has it, each tensor a parameter of its own, of which entry[i] says
  * which of the n it is: what a checkpoint holds, and no arena but that.

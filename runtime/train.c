@@ -268,6 +268,7 @@ step_send(struct run *r)
 	/* Adam's correction is of moments, which a skipped step leaves alone */
 	om_ctl_write(m, r->arena, told->lr, step - r->skip.total, limit, labels, told->sequences);
 	om_lots_write(m, r->arena, r->c->seed, step);
+	om_average_write(m, r->c, r->arena, step);
 	if (om_run_step(m, r->arena, &f)) {
 		om_result_send(m, r->arena, step);
 		r->whole = step;
@@ -560,6 +561,7 @@ begin(struct run *r)
 		om_init_params(r->m, r->arena, r->c->seed);
 		if (*r->c->start)
 			om_ckpt_start(&r->ckpt, r->c, r->arena);
+		om_average_begin(r->m, r->arena);
 	}
 	r->saved = r->whole = r->sent = r->done;
 }

@@ -73,6 +73,8 @@ param_rows(const struct plan *p, enum tensor_class class, struct buf *b)
 		}
 		if (t->state[STATE_MASTER])
 			emit_line(b, 2, ".master = %s,", off(p, t->state[STATE_MASTER]));
+		if (t->state[STATE_AVERAGE])
+			emit_line(b, 2, ".average = %s,", off(p, t->state[STATE_AVERAGE]));
 		buf_printf(&line, ".copies = %s,", emit_group(t->copies));
 		if (bucket)
 			buf_printf(&line, " .bucket = %u, .at = %llu,",
@@ -364,6 +366,8 @@ model(const struct plan *p, const char *fingerprint, const char *refusal, const 
 		    off(p, g->documents), g->pairs.n);
 	if (g->lots)
 		fields_of(b, ".lots_off = %s,", off(p, g->lots));
+	if (g->rate)
+		fields_of(b, ".average_off = %s,", off(p, g->rate));
 	if (p->streams > 1)
 		fields_of(b, ".streams = %u, .events = %u,", p->streams, p->events);
 	if (refusal) {

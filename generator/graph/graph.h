@@ -119,7 +119,13 @@ enum tensor_class {
 };
 typedef uint32_t tensor_id; /* index into graph.tensor; 0 is none */
 
-enum { STATE_MASTER, STATE_M, STATE_V, N_STATES }; /* what an update keeps of a parameter */
+enum {
+	STATE_MASTER,
+	STATE_M,
+	STATE_V,
+	STATE_AVERAGE,
+	N_STATES
+}; /* what an update keeps of a parameter */
 struct tensor {
 	const char *name; /* C identifier, unique in the graph */
 	enum tensor_class class;
@@ -210,8 +216,9 @@ struct graph {
 	uint64_t flops_token;                /* forward + backward, a token */
 	tensor_id tokens, labels, ctl, loss; /* what the host gives a step, and reads of it */
 	tensor_id score;                     /* of each token, of an evaluation */
-	tensor_id documents;                 /* where they begin and end; 0: attention knows none */
-	tensor_id lots; /* the same, of how moments are drawn; 0: they are not */
+	tensor_id rate; /* of the weights' average, what the host says of it; 0: there is none */
+	tensor_id documents; /* where they begin and end; 0: attention knows none */
+	tensor_id lots;      /* the same, of how moments are drawn; 0: they are not */
 	/* where it knows them: by window, what a query and a key cost in all layers */
 	ARRAY(struct pair) pairs;
 };

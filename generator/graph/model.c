@@ -500,14 +500,16 @@ find_kinds(struct graph *g)
 static void
 keep_states(struct builder *b, tensor_id param)
 {
-	static const char *const name[N_STATES] = { "master", "m", "v" };
+	static const char *const name[N_STATES] = { "master", "m", "v", "average" };
 	struct graph *g = b->g;
 	bool master = g->format[ROLE_WEIGHT] != g->format[ROLE_MASTER];
 
 	for (int j = master ? STATE_MASTER : STATE_M; j < N_STATES; j++) {
-		tensor_id s =
-		    graph_like(g, param, T_STATE, j == STATE_MASTER ? ROLE_MASTER : ROLE_MOMENT,
-			xprintf("%s_%s", name[j], tensor_short_name(g, param)));
+		if (j == STATE_AVERAGE && !g->rate)
+			continue;
+		tensor_id s = graph_like(g, param, T_STATE,
+		    j == STATE_MASTER || j == STATE_AVERAGE ? ROLE_MASTER : ROLE_MOMENT,
+		    xprintf("%s_%s", name[j], tensor_short_name(g, param)));
 		g->tensor.a[s].param = param;
 		g->tensor.a[param].state[j] = s;
 	}
@@ -541,6 +543,8 @@ update(struct builder *b)
 	op(b, NULL,
 	    OP_(OP_clip, .arg = { g->loss, ctl }, .floats = { spec_num(opt, F_adamw_clip_norm) }));
 	b->line = spec_value(g->trainer, F_trainer_optimizer)->line;
+	if (spec_int(g->trainer, F_adamw_average))
+		g->rate = tensor(b, "average_rate", T_INPUT, ROLE_FP64, DIMS(1));
 	for (uint32_t i = 0; i < params.n; i++) {
 		keep_states(b, params.a[i]);
 		const struct tensor *t = &g->tensor.a[params.a[i]];
@@ -552,6 +556,12 @@ update(struct builder *b)
 			.floats = { betas->nums[0], betas->nums[1], spec_num(opt, F_adamw_eps),
 			    group->weight_decay, group->lr_scale }));
 		group->whole = op_row(step.op)->whole;
+	}
+	for (uint32_t i = 0; i < params.n && g->rate; i++) {
+		const tensor_id *state = g->tensor.a[params.a[i]].state;
+		op(b, NULL,
+		    OP_(OP_average, .arg = { params.a[i], state[STATE_MASTER], g->rate,
+					state[STATE_AVERAGE] }));
 	}
 	for (tensor_id i = 1; i < ntensors; i++) {
 		const struct tensor *t = &g->tensor.a[i];

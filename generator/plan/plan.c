@@ -326,7 +326,7 @@ place_resident(struct plan *p)
 				state = size_add(state, n / p->shard->mesh.size[r]);
 				*PUSH(p->bucket) = b;
 			}
-	/* one after the other: first all masters, then all m, then all v */
+	/* one after the other: first all masters, then all m, all v, and all averages */
 	for (uint32_t k = 0; k < N_STATES; k++) {
 		uint64_t bytes = any->state[k] ? plan_bytes(p, any->state[k], state) : 0;
 		begins[k + 1] = size_add(begins[k], size_align(bytes, PLAN_ALIGN));

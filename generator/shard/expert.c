@@ -215,6 +215,13 @@ together(const struct shard *s, struct oplist *list, enum op_id op, enum om_grou
 	o->arg[0] = t;
 }
 
+/* The gradient of what an op of the update is about: of a gradient itself, or of a parameter. */
+static tensor_id
+grad_of(const struct graph *g, tensor_id t)
+{
+	return g->tensor.a[t].class == T_PARAM ? g->tensor.a[t].grad : t;
+}
+
 /* Ops that each rank does its part of, in the order of buckets. */
 static void
 by_bucket(const struct shard *s, const struct op *from, uint32_t n, struct oplist *to)
@@ -224,7 +231,8 @@ by_bucket(const struct shard *s, const struct op *from, uint32_t n, struct oplis
 	for (uint32_t k = 0; k < g->param_group.n; k++)
 		for (enum om_group group = 0; group < OM_N_GROUPS; group++)
 			for (uint32_t i = 0; i < n; i++) {
-				const struct tensor *grad = &g->tensor.a[from[i].arg[0]];
+				const struct tensor *grad =
+				    &g->tensor.a[grad_of(g, from[i].arg[0])];
 				if (g->tensor.a[grad->param].param_group == k &&
 				    shard_group(s, grad->sum) == group) {
 					*PUSH(*to) = from[i];
@@ -257,7 +265,7 @@ do_parts(
 
 	by_bucket(s, from, n, &parts);
 	for (uint32_t i = 0; i < parts.n; i++) {
-		tensor_id grad = parts.a[i].arg[0];
+		tensor_id grad = grad_of(g, parts.a[i].arg[0]);
 		/* in the step's last microbatch, when its parameter's layer is done with it */
 		uint32_t seg = g->tensor.a[g->tensor.a[grad].param].seg;
 		if (!summed[grad])

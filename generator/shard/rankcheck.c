@@ -331,7 +331,9 @@ find_uses(const struct graph *g, const struct oplist *l, uint32_t update)
 				u->times += u->at != i + 1;
 				u->at = i + 1;
 			} else if (sum == (i < update)) {
-				u->behind = i + 1;
+				/* what only reads a weight finds its own part whole */
+				if (sum || k >= op_row(o->op)->nin)
+					u->behind = i + 1;
 			} else if (sum && !u->before) {
 				u->before = i + 1;
 			}

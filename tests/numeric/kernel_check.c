@@ -13,6 +13,7 @@
 
 #include "add.h"
 #include "adamw.h"
+#include "average.h"
 #include "attention.h"
 #include "dispatch.h"
 #include "embed.h"
@@ -190,6 +191,7 @@ static const double tolerance = OM_DOUBLE ? 1e-11 : 2e-5;
 	ROUTE_UNIFORM(X, 1, 1, 1, 0, 0, 1, 1.0) ROUTE_UNIFORM(X, 7, 7, 7, 1, 1, 7, 1.0)            \
 	ROUTE_UNIFORM(X, 33, 12, 5, 0, 1, 3, 2.5) ROUTE_UNIFORM(X, 66, 10, 4, 1, 0, 2, 1.0)        \
 	ROUTE_UNIFORM(X, 300, 128, 8, 0, 2, 1, 0.5)                                                \
+	X(OM_AVERAGE, average_1, 1) X(OM_AVERAGE_MASTER, average_10007, 10007)                     \
 	BIAS_UPDATE(X, 1, 1, 0.1) BIAS_UPDATE(X, 2, 2, 1e-3) BIAS_UPDATE(X, 91, 7, 0.5)            \
 	BIAS_UPDATE(X, 64, 64, 0.01) BIAS_UPDATE(X, 2048, 128, 0.001)                              \
 	ROUTE_MAP(X, 1, 1, 1, 1) ROUTE_MAP(X, 7, 7, 7, 7) ROUTE_MAP(X, 33, 13, 3, 3)               \

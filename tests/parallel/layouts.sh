@@ -136,6 +136,41 @@ done
 diff -r "$work/one.mean" "$work/pp2ep2.mean"
 is "the same mean" $?
 
+# averages of the weights: those of one rank, to the bit after resuming, though they were measured; the mean of checkpoints
+averages() { # NAME -D...: those of the last six steps
+	build "$@" -D average=true
+	OM_POISON=1 train "$1" average.from=15
+	rm -rf "$work/$1.again"
+	cp -r "$work/$1.ckpt" "$work/$1.again"
+	rm -rf "$work/$1".again/step-00001[89] "$work/$1.again/step-000020"
+	OMP_NUM_THREADS=1 timeout 100 "$work/$1/trainer" train "$work/run.yaml" checkpoint.dir="$work/$1.again" average.from=15 \
+		eval.of=average eval.every=1 eval.paths="$work/whole.txt" >"$work/again.out" 2>&1
+	far=$("$work/compare" 0 "$work/$1.ckpt/step-000020" "$work/$1.again/step-000020") &&
+		far=$("$work/compare" 0 "$work/$1.ckpt/step-000020" "$work/$1.again/step-000020" average)
+	is "$1: the same bits after resuming, with averages measured: $far" $?
+	for of in "mean last=6" "own of=average"; do
+		# shellcheck disable=SC2086 # a name and what it is of
+		set -- "$1" $of
+		[ "$2" = own ] && from=$work/$1.ckpt/step-000020 || from=$work/$1.ckpt
+		"$work/$1/trainer" average "$work/$1.$2" "$from" "$3" >"$work/mean.out" 2>&1
+		is "$1: $2: $(tail -n 1 "$work/mean.out")" $?
+	done
+	far=$("$work/compare" 1e-6 "$work/$1.mean/step-000000" "$work/$1.own/step-000000" model)
+	is "$1: the average is the mean of six checkpoints: $far" $?
+	"$work/$1/trainer" eval "$work/run.yaml" "$work/$1.own" checkpoint.dir="$work" eval.paths="$work/whole.txt" >"$work/own.out" 2>&1
+	[ "$(sed -n 's/.*\(loss .* bits\).*/\1/p' "$work/own.out")" = "$(sed -n 's/^eval: step 20.*\(loss .* bits\).*/\1/p' "$work/again.out")" ]
+	is "$1: it is what was measured: $(tail -n 1 "$work/own.out")" $?
+}
+averages avg
+averages avgbf16 -D weights=bf16 -D data=2 -D expert=2
+averages pp2avg -D pipeline=2 -D data=2 -D expert=2
+far=$("$work/compare" 1e-5 "$work/avg.ckpt/step-000020" "$work/pp2avg.ckpt/step-000020" average)
+is "pp2avg: averages of one rank: $far" $?
+numbers "$work/one.jsonl" >"$work/a"
+numbers "$work/avg.jsonl" >"$work/b"
+cmp -s "$work/a" "$work/b" && [ "$(wc -l <"$work/a")" -gt 90 ]
+is "avg: every number of a trainer without averages" $?
+
 # rows that no rank has room for: the same ones are cut wherever the layers are; of masked documents, too
 build cut -D data=2 -D expert=2 -D capacity=0.75 -D documents=mask
 OM_POISON=1 train cut

@@ -37,5 +37,6 @@ return trainer {
     capacity = arg.capacity and (tonumber(arg.capacity) or arg.capacity),
   },
   precision = precision { weights = arg.weights, moments = arg.moments },
-  optimizer = adamw { betas = { 0.9, 0.95 }, weight_decay = 0.1, clip_norm = 1.0 },
+  optimizer = adamw { betas = { 0.9, 0.95 }, weight_decay = 0.1, clip_norm = 1.0,
+    average = arg.average or false },
 }

@@ -103,6 +103,7 @@ return trainer { -- mixed.lua:3
     eps = 1e-08,
     weight_decay = 0.1,
     clip_norm = 1,
+    average = false,
     groups = {},
   },
   generation = generation { batch = 1, prompt = 0 },

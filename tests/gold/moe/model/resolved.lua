@@ -52,6 +52,7 @@ return trainer { -- moe.lua:2
     eps = 1e-08,
     weight_decay = 0.1,
     clip_norm = 1,
+    average = false,
     groups = { group { match = "*gate.weight", lr_scale = 0.5 } }, -- moe.lua:10
   },
   generation = generation { batch = 1, prompt = 0 },
