@@ -32,7 +32,7 @@ static struct {
 	pthread_t thread;
 	pthread_mutex_t write;
 	_Atomic double limit;
-	atomic_bool on, told, ending, waits;
+	atomic_bool on, told, ending, leaves, waits;
 	atomic_uint turn;  /* of the waits for the device, which is under way */
 	double *waited;    /* seconds that a rank has waited for its device */
 	atomic_int answer; /* to ASK: YES or NO */
@@ -57,16 +57,37 @@ tell_all(uint32_t kind, int status)
 		tell(r, kind, status);
 }
 
+/* By rank 0, which has told all: a word that came to nobody would take back what they were told. */
+static void
+hear_out(void)
+{
+	const double until = om_now() + 1;
+	char text[256];
+
+	for (uint32_t r = 1; r < life.self.world; r++) {
+		struct pollfd p = { life.fd[r], POLLIN, 0 };
+		ssize_t n = 1;
+
+		shutdown(p.fd, SHUT_WR);
+		while (p.fd >= 0 && n > 0 && om_now() < until)
+			n = poll(&p, 1, 50) == 1 ? recv(p.fd, text, sizeof text, 0) : 1;
+	}
+}
+
 /* Ends this process, after the others were told where that is rank 0's to do. */
 static _Noreturn void
 leave(int status)
 {
 	uint32_t *word = om_abort_word();
 
+	while (atomic_exchange(&life.leaves, true))
+		pause(); /* the other thread ends it already, with its status */
 	if (word)
 		*(volatile uint32_t *)word = 1; /* kernels that wait for a rank do so no more */
-	if (!life.self.rank)
+	if (!life.self.rank) {
 		tell_all(END, status);
+		hear_out();
+	}
 	if (ftrylockfile(stdout) == 0) { /* what rank 0 has printed so far */
 		fflush(stdout);
 		funlockfile(stdout);
