@@ -120,6 +120,23 @@ om_store8(om_bf16 *p, const float x[8])
 		     : "memory");
 }
 
+/*
+ * griddepcontrol, of kernels that OM_KERNEL_AFTER declares: the next one may begin before this one
+ * is done; the ones before are done, and what they wrote is seen. Before that a kernel reads
+ * nothing that these write, and writes nothing.
+ */
+OM_DEV void
+om_before(void)
+{
+	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+OM_DEV void
+om_after(void)
+{
+	asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
 /* Sums over a warp in a fixed order; every lane has the result. */
 OM_DEV float
 om_warp_sum(float x)

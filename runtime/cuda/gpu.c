@@ -604,9 +604,18 @@ om_gpu_wait(void)
 void
 om_launch(const struct om_kernel *k, uint32_t x, uint32_t y, uint32_t z, void **args)
 {
-	CUlaunchAttribute cluster = { .id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
-		.value.clusterDim = { k->cluster, 1, 1 } };
-	CUlaunchConfig c = { x, y, z, k->threads, 1, 1, k->smem, on, &cluster, k->cluster ? 1 : 0 };
+	CUlaunchAttribute how[2];
+	CUlaunchConfig c = { x, y, z, k->threads, 1, 1, k->smem, on, how, 0 };
+
+	if (k->cluster)
+		how[c.numAttrs++] =
+		    (CUlaunchAttribute){ .id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+			    .value.clusterDim = { k->cluster, 1, 1 } };
+	if (k->after)
+		how[c.numAttrs++] =
+		    (CUlaunchAttribute){ .id =
+					     CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+			    .value.programmaticStreamSerializationAllowed = 1 };
 
 	if (x && y && z)
 		check(cu.cuLaunchKernelEx(&c, k->function, args, NULL), k->name);

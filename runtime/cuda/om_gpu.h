@@ -14,6 +14,7 @@ struct om_kernel {
 	const char *name;       /* its symbol */
 	uint32_t threads, smem; /* of a block; bytes of dynamic shared memory */
 	uint32_t cluster;       /* blocks along x, 0: none */
+	bool after;             /* begins before the kernel before is done, and waits by itself */
 	void *function;         /* found when the trainer starts */
 	struct om_kernel *next;
 };
@@ -24,6 +25,18 @@ void om_kernel_add(struct om_kernel *k);
 	__attribute__((constructor)) static void NAME##_add(void)                               \
 	{                                                                                       \
 		om_kernel_add(&NAME);                                                           \
+	}
+
+/* The same of one that calls om_before and om_after (kernels/cuda/om_cuda.h), maybe in clusters. */
+#define OM_KERNEL_AFTER(NAME, THREADS, SMEM, CLUSTER)             \
+	static struct om_kernel NAME = { .name = #NAME,           \
+		.threads = (THREADS),                             \
+		.smem = (SMEM),                                   \
+		.cluster = (CLUSTER),                             \
+		.after = true };                                  \
+	__attribute__((constructor)) static void NAME##_add(void) \
+	{                                                         \
+		om_kernel_add(&NAME);                             \
 	}
 
 /* args: addresses of the kernel's arguments, in order: OM_LAUNCH(k, x, y, z, &a, &b) */
