@@ -276,8 +276,9 @@ cut_of(const struct om_log *l, const struct row *r)
 	return moe->cut ? statistics(l, &r->k, moe->cut + r->j * moe->cut_stride) : NULL;
 }
 
+/* loads: of all experts too, which every log.every-th line has. */
 static void
-metrics_moe(struct om_log *l)
+metrics_moe(struct om_log *l, bool loads)
 {
 	uint32_t n;
 	struct row *row = rows_of(l, &n);
@@ -312,7 +313,10 @@ metrics_moe(struct om_log *l)
 		whole(l, "dead", dead);
 		if (cut)
 			number(l, "cut", (double)cut[0] / (double)cut[1]);
-		fprintf(l->metrics, "}");
+		for (uint32_t e = 0; loads && e < moe->experts; e++)
+			fprintf(
+			    l->metrics, "%s%lld", e ? ", " : ", \"load\": [", (long long)load[e]);
+		fprintf(l->metrics, loads ? "]}" : "}");
 	}
 	fprintf(l->metrics, "]");
 	*l->of = 0;
@@ -386,6 +390,8 @@ metrics_step(struct om_log *l, const struct om_result *x, uint64_t step, const s
 	const bool moe = next_kind(l, &(struct kind){ 0 });
 
 	metrics_begin(l, step);
+	if (l->first && step == l->first + 1 && !l->skip->back)
+		fprintf(l->metrics, ", \"resumed\": %llu", (unsigned long long)l->first);
 	whole(l, "tokens", told->all * l->m->seq);
 	if (told->ramps)
 		whole(l, "batch", told->sequences);
@@ -423,7 +429,7 @@ metrics_step(struct om_log *l, const struct om_result *x, uint64_t step, const s
 	if (l->data->mix)
 		metrics_sources(l);
 	if (moe)
-		metrics_moe(l);
+		metrics_moe(l, step % l->every == 0);
 	metrics_end(l, step);
 }
 

@@ -310,6 +310,13 @@ bench(const struct om_model *m, int argc, char **argv)
 	return status;
 }
 
+static int
+report(const struct om_model *m, int argc, char **argv)
+{
+	(void)m;
+	return om_report(argc, argv);
+}
+
 enum { MANY = 1 << 20 };
 /* The commands. Of a trainer of several ranks some run on all of them, and some in none. */
 static const struct command {
@@ -348,6 +355,14 @@ static const struct command {
 	    NULL },
 	{ "generate", om_generate, 0, MANY, ALONE, "--prompt TEXT | --tokens 1,2,3 ...",
 	    "go on with a prompt", NULL, om_generate_help },
+	{ "report", report, 1, MANY, ON_FIRST, "METRICS...",
+	    "runs as a page: report RUN.jsonl > run.html",
+	    "METRICS are files of log.metrics, or folders that have a metrics.jsonl. The page is "
+	    "one file "
+	    "that\n"
+	    "opens from disk; several runs are compared, and one that goes on is read as far as it "
+	    "is.\n",
+	    NULL },
 	{ "info", about, 0, 1, ON_FIRST, "[--manifest | --plan | --keys]", "what this trainer is",
 	    "--manifest and --plan print these files of its tree, --keys the keys of run.yaml.\n",
 	    NULL },

@@ -738,6 +738,14 @@ void om_log_clear(void);            /* takes the bar off the screen, before a li
 void om_log_sync(struct om_log *l); /* metrics reach the disk */
 void om_log_close(struct om_log *l);
 
+/* ---- report.c, report_page.c: metrics as a page ---------------------------------------------- */
+
+int om_report(int argc, char **argv); /* files of metrics, or folders that have one */
+/* What stands in place of a line "<!--@slot NAME-->" of the page, which is the last of them. */
+extern const struct om_page_part {
+	const char *name, *text;
+} om_page_parts[];
+
 /* ---- eval.c, quiz.c: sets that a model is measured on ---------------------------------------- */
 
 /* What makes choices of different lengths comparable: nothing, their tokens, or their bytes. */

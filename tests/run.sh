@@ -28,6 +28,7 @@ runtime bash tests/runtime/run.sh $full
 cuda sh tests/gpu/compile.sh build/olmogen $work/cuda $full
 commands $quick sh tests/gpu/commands.sh build/olmogen $work/commands
 page python3 tests/page/plan.py build/olmogen $work/page
+report python3 tests/page/report.py $work/report
 readme python3 tests/readme/run.py . $work/readme
 peer $quick sh tests/peer/run.sh build/olmogen $work/peer $full
 layrandom $quick sh tests/parallel/random.sh build/olmogen $work/layrandom $seed $layouts

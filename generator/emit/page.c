@@ -35,7 +35,7 @@ json_text(struct buf *out, const char *key, const char *s)
 static void
 json_number(struct buf *out, const char *key, double x)
 {
-	buf_printf(out, "\"%s\":%.12g,", key, x);
+	buf_printf(out, "\"%s\":%.16g,", key, x);
 }
 
 static void
@@ -139,7 +139,7 @@ unsaid(const struct plan *p, struct buf *out)
 		enum expected_part part = N_EXPECTED_PARTS;
 		const struct cost c = plan_cost(p, i.launch, false);
 		double seconds = plan_seconds(p, i.launch, &part);
-		buf_printf(&list, ",[%.12g,%.12g,%.6g,%d,%llu,%llu,%llu]", c.flops, c.bytes,
+		buf_printf(&list, ",[%.16g,%.16g,%.6g,%d,%llu,%llu,%llu]", c.flops, c.bytes,
 		    seconds, part, llu(i.launch->workspace), llu(i.launch->workspace_bytes),
 		    llu(i.launch->layers));
 	}

@@ -181,7 +181,7 @@ function table_view(caption, heads, rows) {
 
 /*
  * A canvas that is drawn anew when its size, theme or view changes. o: label; height; draw(c, view); hit(x, y) gives what
- * is there, an object with text; picked(item); key(event), which gives whether it was one of its own. With o.moves "x" or
+ * is there, an object with text; picked(item); changed(view), that it moved; key(event), which gives whether it was one of its own. With o.moves "x" or
  * "xy" one can zoom and pan: view.x0 .. x1 and y0 .. y1 are the part of 0 .. 1 that is seen.
  */
 function figure(o) {
@@ -239,6 +239,11 @@ function figure(o) {
 		view[a] = Math.min(Math.max(0, view[a]), 1 - size);
 		view[b] = view[a] + size;
 	}
+	function changed() {
+		view.redraw();
+		if (o.changed)
+			o.changed(view);
+	}
 	view.move = (dx, dy) => {
 		const w = view.x1 - view.x0, h = view.y1 - view.y0;
 		view.x0 += dx * w; view.x1 += dx * w;
@@ -246,7 +251,7 @@ function figure(o) {
 			view.y0 += dy * h; view.y1 += dy * h;
 		}
 		clamp("x"); clamp("y");
-		view.redraw();
+		changed();
 	};
 	view.zoom = (factor, fx, fy) => {
 		for (const [axis, f] of o.moves === "xy" ? [["x", fx], ["y", fy]] : [["x", fx]]) {
@@ -256,11 +261,11 @@ function figure(o) {
 			view[b] = view[a] + wanted_size;
 			clamp(axis);
 		}
-		view.redraw();
+		changed();
 	};
 	view.show = (x0, x1, y0, y1) => {
 		Object.assign(view, { x0, x1, y0: y0 === undefined ? 0 : y0, y1: y1 === undefined ? 1 : y1 });
-		view.redraw();
+		changed();
 	};
 	canvas.addEventListener("pointermove", (event) => {
 		const [x, y] = at(event);
@@ -329,7 +334,7 @@ function figure(o) {
 /* Ticks at round numbers, at most so many. */
 function ticks(from, to, most) {
 	const span = to - from, out = [];
-	if (!(span > 0))
+	if (!(span > 1e-9 * Math.max(Math.abs(from), Math.abs(to))))
 		return [from];
 	let step = 10 ** Math.floor(Math.log10(span / most));
 	for (const f of [1, 2, 5, 10])

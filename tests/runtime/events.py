@@ -88,8 +88,10 @@ def metrics(paths):
     for path in paths:
         for line in map(json.loads, open(path)):
             step = line.pop("step")
+            line.pop("resumed", 0)
             for layer in line.pop("moe", []):
                 of = "layer %02d/" % layer.pop("layer")
+                layer.pop("load", 0)
                 seen.update({(of + key, step): x for key, x in layer.items()})
             for name, of in line.pop("eval", {}).items():
                 seen.update({("eval/%s/%s" % (name, key), step): x for key, x in of.items()})
