@@ -131,7 +131,10 @@ om_ckpt_whole(const struct om_model *models, uint32_t *n)
 			bool buffer = t.p >= models[s].param + models[s].nparams;
 
 			for (uint64_t r = 0; r < (t.p->experts ? ranks : 1); r++)
-				for (size_t i = 0; i < (buffer ? 1 : OM_LEN(part)); i++) {
+				for (size_t i = 0; i < (buffer            ? 1
+							   : t.p->average ? OM_LEN(part)
+									  : AVERAGE);
+				     i++) {
 					struct om_tensor at = t;
 
 					at.expert += (uint32_t)r * t.p->experts;
