@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "om_rt.h"
+#include "trace.h"
 #include "rng.h"
 
 enum { SEEDS = 3, WARM = 2 };
@@ -167,9 +168,9 @@ time_operators(struct run *r, uint64_t steps)
 	return seconds;
 }
 
-/* One step more, operator by operator, whose picture goes into a file. */
+/* One step more, operator by operator, whose pictures go into files. */
 static void
-trace_step(struct run *r, const char *path)
+trace_step(struct run *r, const char *trace, const char *html)
 {
 	double origin;
 
@@ -180,7 +181,7 @@ trace_step(struct run *r, const char *path)
 	step_run(r);
 	om_profile_end();
 	om_profile = false;
-	om_trace_write(r->m, path, origin);
+	om_trace_write(r->m, trace, html, origin);
 }
 
 /* How a step's rate compares with what this device can do. */
@@ -297,7 +298,7 @@ om_bench_generate(const struct om_model *m, uint64_t prompt, uint64_t tokens)
 }
 
 int
-om_bench(const struct om_model *m, uint64_t steps, const char *trace)
+om_bench(const struct om_model *m, uint64_t steps, const char *trace, const char *html)
 {
 	struct run r = { .m = m };
 	const double tokens = (double)(m->global * m->seq);
@@ -318,8 +319,8 @@ om_bench(const struct om_model *m, uint64_t steps, const char *trace)
 	t = time_steps(&r, steps);
 	step = (t[(steps - 1) / 2] + t[steps / 2]) / 2;
 	table(m, steps, time_operators(&r, steps));
-	if (trace)
-		trace_step(&r, trace);
+	if (trace || html)
+		trace_step(&r, trace, html);
 	om_device_memory(&used, &total);
 	printf("%.3f ms a step, %s tokens/s, %.2f GFLOP/s: the median of %s as training runs "
 	       "them, %.3f to %.3f ms\n",

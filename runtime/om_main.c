@@ -278,8 +278,8 @@ selftest(const struct om_model *m, int argc, char **argv)
 static int
 bench(const struct om_model *m, int argc, char **argv)
 {
-	static const char *const name[] = { "steps=", "prompt=", "tokens=", "--trace=" };
-	const char *of[OM_LEN(name)] = { NULL }, *trace;
+	static const char *const name[] = { "steps=", "prompt=", "tokens=", "--trace=", "--html=" };
+	const char *of[OM_LEN(name)] = { NULL }, *trace, *html;
 	uint64_t n[3] = { 0 };
 	bool good = true;
 	int status;
@@ -298,14 +298,17 @@ bench(const struct om_model *m, int argc, char **argv)
 		    !of[k] || (n[k] && strlen(of[k]) <= 6 && !of[k][strspn(of[k], "0123456789")]);
 	}
 	trace = of[OM_LEN(n)];
-	if (!good || !n[1] != !n[2] || (n[1] && (n[0] || trace)) || (trace && !*trace)) {
+	html = of[OM_LEN(n) + 1];
+	if (!good || !n[1] != !n[2] || (n[1] && (n[0] || trace || html)) || (trace && !*trace) ||
+	    (html && !*html)) {
 		fprintf(stderr,
-		    "trainer: bench takes steps=N, N from 1 to 999999, and --trace=FILE; or of "
-		    "generation prompt=N and tokens=N\n");
+		    "trainer: bench takes steps=N, N from 1 to 999999, --trace=FILE and "
+		    "--html=FILE; or of generation prompt=N and tokens=N\n");
 		return OM_EXIT_USAGE;
 	}
 	m = join(m, argv);
-	status = n[1] ? om_bench_generate(m, n[1], n[2]) : om_bench(m, n[0] ? n[0] : 5, trace);
+	status =
+	    n[1] ? om_bench_generate(m, n[1], n[2]) : om_bench(m, n[0] ? n[0] : 5, trace, html);
 	om_comm_end();
 	return status;
 }
@@ -370,14 +373,15 @@ static const struct command {
 	    "Runs every kernel instance on random numbers, and a naive version in fp64 beside "
 	    "it.\n",
 	    NULL },
-	{ "bench", bench, 0, 2, ON_ALL, "[steps=N] [--trace=FILE] | prompt=N tokens=N",
+	{ "bench", bench, 0, 3, ON_ALL,
+	    "[steps=N] [--trace=FILE] [--html=FILE] | prompt=N tokens=N",
 	    "measure a step and every operator",
 	    "Times N steps (5) of random tokens, after two that warm up, and prints their median "
 	    "and\n"
-	    "range; then as many in which every operator is timed by itself. FILE gets a picture "
+	    "range; then as many in which every operator is timed by itself. A file gets a picture "
 	    "of\n"
-	    "one such step, of all ranks, for ui.perfetto.dev or chrome://tracing. Or times\n"
-	    "generation: prompts of so many random tokens, and so many tokens after them.\n",
+	    "one such step, of all ranks: as a page, or for ui.perfetto.dev. Or times generation:\n"
+	    "prompts of so many random tokens, and so many tokens after them.\n",
 	    NULL },
 };
 

@@ -143,21 +143,6 @@ void om_device_needs(char needs[OM_NEEDS], char here[OM_NEEDS]);
 /* Bytes in use on the device, the arena among them, and all it has; 0: not known. */
 void om_device_memory(uint64_t *used, uint64_t *total);
 
-/* ---- trace.c: what ran when in a step, for a picture ----------------------------------------- */
-
-/* From here on, until it is written, what runs while om_profile is set is kept. */
-void om_trace_begin(void);
-/* The part of the step, or a segment of a layer (-1: of none), that what follows is in. */
-void om_trace_enter(const char *name, int layer);
-void om_trace_leave(void);
-uint32_t om_trace_at(void); /* a number for where that is now */
-/* An operator that ran there, in seconds as om_now() has them. */
-void om_trace_op(const struct om_op *op, uint32_t at, double begin, double end);
-/* What the host did, or waited for, since `begin`. */
-void om_trace_host(const char *what, double begin);
-/* By all ranks: rank 0 writes all of their events, with times since each rank's `origin`. */
-void om_trace_write(const struct om_model *m, const char *path, double origin);
-
 /* ---- sched.c: learning rate ------------------------------------------------------------------ */
 
 enum om_schedule {
@@ -738,13 +723,14 @@ void om_log_clear(void);            /* takes the bar off the screen, before a li
 void om_log_sync(struct om_log *l); /* metrics reach the disk */
 void om_log_close(struct om_log *l);
 
-/* ---- report.c, report_page.c: metrics as a page ---------------------------------------------- */
+/* ---- report.c, page.c: metrics as a page ----------------------------------------------------- */
 
 int om_report(int argc, char **argv); /* files of metrics, or folders that have one */
-/* What stands in place of a line "<!--@slot NAME-->" of the page, which is the last of them. */
-extern const struct om_page_part {
-	const char *name, *text;
-} om_page_parts[];
+/*
+ * Writes a page of the folder page, "report.html": in place of a line "<!--@slot NAME-->" the file
+ * of that name, or for "data" what data() writes.
+ */
+void om_page_write(FILE *f, const char *name, void (*data)(FILE *f, void *arg), void *arg);
 
 /* ---- eval.c, quiz.c: sets that a model is measured on ---------------------------------------- */
 
@@ -852,7 +838,8 @@ int om_eval(const struct om_model *m, struct om_conf *c, int npaths, char **path
 int om_survey(const struct om_model *m, const struct om_conf *c);
 int om_generate(const struct om_model *m, int argc, char **argv);
 void om_generate_help(void);
-int om_bench(const struct om_model *m, uint64_t steps, const char *trace); /* a file, or NULL */
+/* trace, html: files for pictures of a step, or NULL */
+int om_bench(const struct om_model *m, uint64_t steps, const char *trace, const char *html);
 /* Prompts of so many tokens, as many as there are rows, and so many tokens more. */
 int om_bench_generate(const struct om_model *m, uint64_t prompt, uint64_t tokens);
 int om_selftest(const struct om_model *m);

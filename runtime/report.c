@@ -568,36 +568,32 @@ free_run(struct run *r)
 	free(r->event);
 }
 
+struct runs {
+	struct run *run;
+	int n;
+};
+
+static void
+write_runs(FILE *f, void *arg)
+{
+	const struct runs *all = arg;
+
+	for (int i = 0; i < all->n; i++) {
+		fputs(i ? ",\n" : "", f);
+		write_run(&all->run[i]);
+	}
+}
+
 int
 om_report(int argc, char **argv)
 {
-	struct run *run = om_alloc((size_t)argc, sizeof *run);
-	const struct om_page_part *page = om_page_parts;
+	struct runs all = { om_alloc((size_t)argc, sizeof *all.run), argc };
 
 	for (int i = 0; i < argc; i++)
-		run[i] = open_run(argv[i]);
-	while (page->name)
-		page++;
-	for (const char *s = page->text, *end; *s; s = end) {
-		static const char slot[] = "<!--@slot ";
-		const struct om_page_part *p = om_page_parts;
-
-		end = s + strcspn(s, "\n") + 1;
-		if (strncmp(s, slot, sizeof slot - 1) != 0) {
-			fwrite(s, 1, (size_t)(end - s), stdout);
-			continue;
-		}
-		for (s += sizeof slot - 1; strncmp(s, p->name, strcspn(s, "-")) != 0;)
-			p++;
-		if (p->text)
-			fputs(p->text, stdout);
-		for (int i = 0; !p->text && i < argc; i++) {
-			fputs(i ? ",\n" : "", stdout);
-			write_run(&run[i]);
-		}
-	}
+		all.run[i] = open_run(argv[i]);
+	om_page_write(stdout, "report.html", write_runs, &all);
 	for (int i = 0; i < argc; i++)
-		free_run(&run[i]);
-	free(run);
+		free_run(&all.run[i]);
+	free(all.run);
 	return 0;
 }

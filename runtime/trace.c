@@ -8,6 +8,7 @@
 
 #include "json.h"
 #include "om_rt.h"
+#include "trace.h"
 
 /* A segment of a layer as it ran once, or the part of the step around it. */
 struct range {
@@ -154,12 +155,48 @@ print_events(FILE *f, double origin)
 	}
 }
 
-void
-om_trace_write(const struct om_model *m, const char *path, double origin)
+/* What all ranks have printed. */
+struct trace {
+	const struct om_model *m;
+	char *lines;
+	uint64_t bytes;
+};
+
+static void
+print_trace(FILE *f, void *arg)
 {
-	char *own = NULL, *all;
+	const struct trace *t = arg;
+
+	fputs("{\"displayTimeUnit\": \"ms\", \"otherData\": {\"trainer\": ", f);
+	om_json_string(f, t->m->name);
+	fprintf(f, ", \"target\": \"%s\", \"peak\": %.6g}, \"traceEvents\": [\n", t->m->target,
+	    t->m->peak);
+	/* the comma behind the last line is not JSON */
+	fwrite(t->lines, 1, t->bytes - 2, f);
+	fputs("\n]}\n", f);
+}
+
+static void
+write_file(struct trace *t, const char *path, bool page)
+{
+	FILE *f = fopen(path, "w");
+
+	if (!f)
+		om_die("trace", "%s: %s", path, strerror(errno));
+	if (page)
+		om_page_write(f, "bench.html", print_trace, t);
+	else
+		print_trace(f, t);
+	if (ferror(f) | fclose(f))
+		om_die("trace", "%s: %s", path, strerror(errno));
+}
+
+void
+om_trace_write(const struct om_model *m, const char *trace, const char *html, double origin)
+{
+	struct trace t = { .m = m };
+	char *own = NULL;
 	size_t bytes = 0;
-	uint64_t total;
 	FILE *f = open_memstream(&own, &bytes);
 
 	on = false;
@@ -168,20 +205,11 @@ om_trace_write(const struct om_model *m, const char *path, double origin)
 	print_events(f, origin);
 	if (fclose(f) != 0)
 		om_die("trace", "%s", strerror(errno));
-	all = om_gather("trace", own, bytes, &total);
+	t.lines = om_gather("trace", own, bytes, &t.bytes);
 	free(own);
-	if (om_rank(OM_WORLD))
-		return;
-	f = fopen(path, "w");
-	if (!f)
-		om_die("trace", "%s: %s", path, strerror(errno));
-	fputs("{\"displayTimeUnit\": \"ms\", \"otherData\": {\"trainer\": ", f);
-	om_json_string(f, m->name);
-	fprintf(f, ", \"target\": \"%s\"}, \"traceEvents\": [\n", m->target);
-	/* the comma behind the last line is not JSON */
-	fwrite(all, 1, total - 2, f);
-	fputs("\n]}\n", f);
-	if (ferror(f) | fclose(f))
-		om_die("trace", "%s: %s", path, strerror(errno));
-	free(all);
+	if (trace && !om_rank(OM_WORLD))
+		write_file(&t, trace, false);
+	if (html && !om_rank(OM_WORLD))
+		write_file(&t, html, true);
+	free(t.lines);
 }

@@ -45,7 +45,7 @@ _olmogen_trainer() {
 				words=$("$me" info --keys 2>/dev/null | sed -nE 's/^  ([a-z_]+(\.[a-z_]+)*) .*/\1=/p')
 				compopt -o nospace 2>/dev/null
 			fi ;;
-		bench) words="steps= --trace=" ; compopt -o nospace 2>/dev/null ;;
+		bench) words="steps= --trace= --html=" ; compopt -o nospace 2>/dev/null ;;
 		esac
 	fi
 	COMPREPLY=($(compgen -W "$words" -- "$cur"))

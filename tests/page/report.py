@@ -12,7 +12,7 @@ LAYERS, EXPERTS = (1, 2, 3), 16
 def build(name, *flags):
     out = os.path.join(work, name)
     source = ["tests/page/report_main.c"] + ["runtime/" + f for f in (
-        "report.c", "report_page.c", "file.c", "err.c", "host.c", "group.c", "one/comm.c")]
+        "report.c", "page.c", "file.c", "err.c", "host.c", "group.c", "one/comm.c")]
     subprocess.run(["gcc", "-std=c11", "-D_POSIX_C_SOURCE=200809L", "-D_DEFAULT_SOURCE", "-Wall", "-Wextra", "-Werror", "-ffunction-sections",
                     *flags, "-Iruntime", "-o", out, *source, "-lm", "-Wl,--gc-sections"], cwd=root, check=True)
     return out

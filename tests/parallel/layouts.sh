@@ -73,7 +73,8 @@ rm -rf "$work/first.ckpt" # of an earlier run
 mv "$work/pp2ep2.ckpt" "$work/first.ckpt"
 train pp2ep2
 same pp2ep2 first
-OMP_NUM_THREADS=1 timeout 300 "$work/pp2ep2/trainer" bench steps=3 --trace="$work/trace.json" >"$work/bench" &&
+OMP_NUM_THREADS=1 timeout 300 "$work/pp2ep2/trainer" bench steps=3 --trace="$work/trace.json" \
+	--html="$work/bench.html" >"$work/bench" &&
 	awk -f tests/shares.awk "$work/bench" >"$work/bench.log"
 is "pp2ep2: bench's parts add up, none is negative" $?
 python3 - "$work/trace.json" 4 <<'P'
@@ -94,6 +95,8 @@ for rank in range(int(sys.argv[2])):
         open_until.append(end)
 P
 is "pp2ep2: bench's trace has all ranks' operators, inside their segments" $?
+python3 tests/page/bench.py "$work/trace.json" "$work/bench.html" >"$work/log" 2>&1
+count "pp2ep2: bench's page" "$(cat "$work/log")"
 
 # a trainer of many ranks exports in one process, from a checkpoint of any layout, what one of one rank does
 for t in one pp2ep2; do

@@ -251,7 +251,9 @@ check "bench adds up" awk -f "$root/tests/shares.awk" "$work/out"
 says "bench steps" 2 "bench takes steps=N" "$S" bench steps=0
 says "bench with a trace" 0 "tokens/s" "$S" bench --trace=trace.json steps=1
 check "the trace is JSON" python3 -c 'import json; assert json.load(open("trace.json"))["traceEvents"]'
-says "bench with a trace of no name" 2 "and --trace=FILE" "$S" bench --trace=
+says "bench with a trace of no name" 2 "and --html=FILE" "$S" bench --trace=
+says "bench with a page" 0 "tokens/s" "$S" bench --html=bench.html steps=1
+check "the page has the trace" grep -q traceEvents bench.html
 says "bench with a trace that cannot be" 1 "trace: nowhere/x: No such file or directory" "$S" bench steps=1 --trace=nowhere/x
 says "bench steps, too many" 2 "bench takes steps=N, N from 1 to 999999" "$S" bench steps=18446744073709551616
 for a in info selftest --help --version "train --help" "bench steps=1"; do
