@@ -139,6 +139,16 @@ om_clip_ref_right(const struct om_clip_ref *x, const double *before, const doubl
 	       ctl[OM_CTL_SKIPPED] == x->skip;
 }
 
+/* What share_ctl made of own, which was `was`: ctl's factor and whether it is skipped. */
+static inline bool
+om_share_ctl_right(const double *ctl, const double *was, const double *own)
+{
+	bool right = true;
+	for (int i = 0; i < OM_CTL_N; i++)
+		right &= own[i] == (i == OM_CTL_COEF || i == OM_CTL_SKIPPED ? ctl[i] : was[i]);
+	return right;
+}
+
 static inline double
 om_clip_ref_factor(const struct om_clip_ref *x, double max)
 {

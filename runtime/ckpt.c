@@ -22,14 +22,14 @@
 /* What a stored tensor has in several places; weights are shards of their own, all else shares
  * theirs. */
 static const struct {
-	const char *prefix;
-	size_t at; /* offset member of om_param */
-	int file;  /* 0 model, 1 optimizer */
+	const char *prefix, *muon; /* what names begin with, of AdamW's and of Muon's */
+	size_t at;                 /* offset member of om_param */
+	int file;                  /* 0 model, 1 optimizer */
 } part[] = {
-	{ "", offsetof(struct om_param, weight), 0 },
-	{ "exp_avg.", offsetof(struct om_param, m), 1 },
-	{ "exp_avg_sq.", offsetof(struct om_param, v), 1 },
-	{ "average.", offsetof(struct om_param, average), 1 },
+	{ "", "", offsetof(struct om_param, weight), 0 },
+	{ "exp_avg.", "momentum_buffer.", offsetof(struct om_param, m), 1 },
+	{ "exp_avg_sq.", "row_mean_sq.", offsetof(struct om_param, v), 1 },
+	{ "average.", "average.", offsetof(struct om_param, average), 1 },
 };
 enum { AVERAGE = OM_LEN(part) - 1 }; /* which of them is no moment */
 
@@ -37,6 +37,39 @@ bool
 om_ckpt_is_average(const char *name)
 {
 	return strncmp(name, part[AVERAGE].prefix, strlen(part[AVERAGE].prefix)) == 0;
+}
+
+const char *
+om_ckpt_moment(const char *name)
+{
+	for (size_t i = 1; i < AVERAGE; i++) {
+		const char *const of[] = { part[i].prefix, part[i].muon };
+
+		for (size_t k = 0; k < OM_LEN(of); k++)
+			if (strncmp(name, of[k], strlen(of[k])) == 0)
+				return of[k];
+	}
+	return NULL;
+}
+
+/* Where the tensor's i-th part lies, and how many elements of the parameter are one of it. */
+static uint64_t
+part_of(const struct om_model *m, const struct om_param *p, size_t i, uint64_t *each)
+{
+	uint64_t state;
+
+	memcpy(&state, (const char *)p + part[i].at, sizeof state);
+	*each = i ? om_state_each(m, p, state) : 1;
+	return state;
+}
+
+/* Whether there is such a part: averages may not be, and Muon keeps no v but NorMuon's. */
+static bool
+kept(const struct om_model *m, const struct om_param *p, size_t i)
+{
+	uint64_t each;
+
+	return !i || (i < AVERAGE && !om_muon_cols(m, p)) || part_of(m, p, i, &each);
 }
 
 /* A tensor's i-th part, or its elements [first, end) of the stored parameter. */
@@ -47,22 +80,24 @@ entry_of(
 	const bool moment = i && i < AVERAGE;
 	const struct om_format *is = om_format(moment ? m->moments : m->optimizer);
 	char *name = om_tensor_name(t);
-	uint64_t state;
+	uint64_t each, state = part_of(m, t->p, i, &each);
+	bool buffer = t->p >= m->param + m->nparams;
+	bool muon = om_muon_cols(m, t->p), rows = each > 1;
 	struct om_entry e = {
-		.t = { om_text("%s%s", part[i].prefix, name), is->dtype,
-		    { t->p->dim[0], t->p->dim[1] }, t->p->ndims, 0,
-		    (end - first) * (is->bits / 8) },
+		.t = { om_text("%s%s", muon ? part[i].muon : part[i].prefix, name), is->dtype,
+		    { t->p->dim[0], rows ? 0 : t->p->dim[1] }, rows ? 1 : t->p->ndims, 0,
+		    (end - first) / each * (is->bits / 8) },
 		.p = t->p,
-		.begin = first - t->first,
-		.end = end - t->first,
+		.numel = t->p->numel / each,
+		.begin = (first - t->first) / each,
+		.end = (end - t->first) / each,
 		.rep = t->rep,
 		.first = first,
 		.size = moment ? m->moment_size : m->real,
 		.file = part[i].file,
-		.buffer = t->p >= m->param + m->nparams,
+		.buffer = buffer,
 	};
 
-	memcpy(&state, (const char *)t->p + part[i].at, sizeof state);
 	e.off = i ? om_state_at(m, t->p, state, t->rep, first) : om_home_at(m, t->p, t->rep, first);
 	free(name);
 	return e;
@@ -80,7 +115,7 @@ om_ckpt_entries(const struct om_model *m, enum om_entries which, uint32_t *n)
 
 			if (i && buffer) /* they have no moments */
 				break;
-			if (i == AVERAGE && !t.p->average)
+			if (!kept(m, t.p, i))
 				continue;
 			om_param_part(m, t.p, &mine, &beyond);
 			if (which == OM_TO_SAVE || !buffer) {
@@ -92,6 +127,37 @@ om_ckpt_entries(const struct om_model *m, enum om_entries which, uint32_t *n)
 		}
 	*n = (uint32_t)(e - all);
 	return all;
+}
+
+const uint32_t *
+om_ckpt_kinds(const struct om_entry *e, uint32_t n, uint32_t all[3])
+{
+	memset(all, 0, 3 * sizeof *all);
+	for (uint32_t i = 0; i < n; i++) {
+		all[0] += !e[i].file;
+		all[1] += !om_ckpt_is_average(e[i].t.name);
+		all[2]++;
+	}
+	return all;
+}
+
+void
+om_ckpt_count(const struct om_model *m, const struct om_entry *e, uint32_t n, uint32_t all[3])
+{
+	int64_t sum[3] = { 0 };
+
+	for (uint32_t i = 0; i < n; i++) { /* each by the rank that has its beginning */
+		uint32_t one[3];
+
+		if (e[i].begin || (e[i].p >= m->param + m->nparams && om_rank(e[i].p->copies)))
+			continue;
+		om_ckpt_kinds(&e[i], 1, one);
+		for (int k = 0; k < 3; k++)
+			sum[k] += one[k];
+	}
+	om_all_sum_i64(OM_WORLD, "checkpoint", sum, 3);
+	for (int k = 0; k < 3; k++)
+		all[k] = (uint32_t)sum[k];
 }
 
 /* Numbers in names count as numbers: layer 2 comes before layer 10. */
@@ -131,12 +197,11 @@ om_ckpt_whole(const struct om_model *models, uint32_t *n)
 			bool buffer = t.p >= models[s].param + models[s].nparams;
 
 			for (uint64_t r = 0; r < (t.p->experts ? ranks : 1); r++)
-				for (size_t i = 0; i < (buffer            ? 1
-							   : t.p->average ? OM_LEN(part)
-									  : AVERAGE);
-				     i++) {
+				for (size_t i = 0; i < (buffer ? 1 : OM_LEN(part)); i++) {
 					struct om_tensor at = t;
 
+					if (!kept(&models[s], t.p, i))
+						continue;
 					at.expert += (uint32_t)r * t.p->experts;
 					all[count++] = entry_of(
 					    &models[s], &at, i, t.first, t.first + t.p->numel);

@@ -35,6 +35,11 @@ void om_flow_close(struct om_flow *f);
 /* "free some space, or keep fewer by checkpoint.keep", and what there is to remove; free() it. */
 char *om_ckpt_make_room(const struct om_ckpt *k);
 
+/* ---- ckpt.c: how many are weights, with moments, and with averages; of all ranks ------------- */
+
+const uint32_t *om_ckpt_kinds(const struct om_entry *e, uint32_t n, uint32_t all[3]);
+void om_ckpt_count(const struct om_model *m, const struct om_entry *e, uint32_t n, uint32_t all[3]);
+
 /* ---- ckpt_index.c: what is where in a checkpoint --------------------------------------------- */
 
 struct om_index {
@@ -49,6 +54,7 @@ struct om_index {
 	} * row;
 	uint32_t n;
 	bool averages; /* it has averages, and so has the trainer */
+	bool fresh;    /* its moments are of another optimizer: ours begin at zero */
 };
 _Noreturn OM_PRINTF(3, 4) void om_index_bad(
     const struct om_index *l, const char *file, const char *fmt, ...);
@@ -57,10 +63,13 @@ char *om_index_read(struct om_index *l, size_t *n);
 void om_index_parse(struct om_index *l, const char *s, size_t n);
 /*
  * It is of this model and has these tensors, all of them; or the process ends. all: how many
- * weights and moments all ranks have, and with averages.
+ * weights all ranks have, with moments, and with averages. Moments may be another optimizer's; what
+ * then says which.
  */
-void
-om_index_check(struct om_index *l, const struct om_entry *e, uint32_t n, const uint32_t all[2]);
+void om_index_check(struct om_index *l, const struct om_entry *e, uint32_t n, const uint32_t all[3],
+    char *what, size_t size);
+/* Whether a tensor is loaded: of moments not where they are another optimizer's. */
+bool om_index_goes_on(const struct om_index *l, const char *name);
 /* The same of the weights that are wanted: there and here, and alike. */
 void om_index_check_some(struct om_index *l, const struct om_entry *e, uint32_t n,
     bool (*wanted)(const void *arg, const char *name), const void *arg);

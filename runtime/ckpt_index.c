@@ -212,7 +212,7 @@ om_index_differs(struct om_index *l, const struct om_entry *e, char *what, size_
 		if (row->begin != at || row->end <= at)
 			break;
 	}
-	if (!row && at == e->p->numel)
+	if (!row && at == e->numel)
 		return false;
 	snprintf(what, size, "tensor %s %s is %s element %llu", t->name, mine,
 	    row && row->begin < at ? "there twice at" : "missing from", (unsigned long long)at);
@@ -324,18 +324,61 @@ om_index_shape(const struct om_index_row *row, struct om_st_tensor *t)
 	read_shape(row->map, t);
 }
 
+static int
+by_string(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Whether the moments are another optimizer's. what: how many there are of each kind. */
+static bool
+other_optimizer(const struct om_index *l, char *what, size_t size)
+{
+	enum { KINDS = 8 };
+	const char *theirs = json_string_value(json_object_get(l->doc, "muon")), *kind[KINDS];
+	uint32_t count[KINDS] = { 0 };
+	size_t n = 0, at = 0;
+
+	for (uint32_t i = 0; i < l->n; i++) {
+		const char *is = l->row[i].begin ? NULL : om_ckpt_moment(l->row[i].tensor);
+		size_t k = 0;
+
+		while (is && k < n && strcmp(kind[k], is) != 0)
+			k++;
+		if (!is)
+			continue;
+		kind[k] = is;
+		count[k]++;
+		n += k == n;
+	}
+	*what = 0;
+	for (size_t k = 0; k < n && at < size; k++)
+		at += (size_t)snprintf(what + at, size - at, "%s%.*s of %s", at ? ", " : "",
+		    (int)strlen(kind[k]) - 1, kind[k], om_count(count[k], "tensor"));
+	return strcmp(theirs ? theirs : "", l->k->m->muon ? l->k->m->muon : "") != 0;
+}
+
+bool
+om_index_goes_on(const struct om_index *l, const char *name)
+{
+	return !(l->fresh && om_ckpt_moment(name)) && (l->averages || !om_ckpt_is_average(name));
+}
+
 void
-om_index_check(struct om_index *l, const struct om_entry *e, uint32_t n, const uint32_t all[2])
+om_index_check(struct om_index *l, const struct om_entry *e, uint32_t n, const uint32_t all[3],
+    char *others, size_t size)
 {
 	const struct om_model *m = l->k->m;
 	const char *print = om_index_text(l, l->doc, "fingerprint");
 	char what[1024] = "", facts[1024];
-	uint32_t theirs = 0;
+	uint32_t theirs = 0, mine;
 
-	for (uint32_t i = 0; i < l->n && all[1] > all[0]; i++)
+	l->fresh = strcmp(print, m->fingerprint) == 0 && other_optimizer(l, others, size);
+	for (uint32_t i = 0; i < l->n && all[2] > all[1]; i++)
 		l->averages = l->averages || om_ckpt_is_average(l->row[i].tensor);
+	mine = all[!l->fresh] + (l->averages ? all[2] - all[1] : 0);
 	for (uint32_t i = 0; i < n; i++)
-		if ((l->averages || !om_ckpt_is_average(e[i].t.name)) &&
+		if (om_index_goes_on(l, e[i].t.name) &&
 		    om_index_differs(l, &e[i], what, sizeof what))
 			break;
 	om_index_facts(l, facts, sizeof facts);
@@ -350,24 +393,15 @@ om_index_check(struct om_index *l, const struct om_entry *e, uint32_t n, const u
 	if (*what)
 		om_index_bad(l, "index.json", "%s", what);
 	for (uint32_t i = 0; i < l->n; i++)
-		theirs +=
-		    !l->row[i].begin && (l->averages || !om_ckpt_is_average(l->row[i].tensor));
-	if (theirs != all[l->averages])
-		om_index_bad(
-		    l, "index.json", "has %u tensors, the trainer %u", theirs, all[l->averages]);
-}
-
-static int
-by_string(const void *a, const void *b)
-{
-	return strcmp(*(const char *const *)a, *(const char *const *)b);
+		theirs += !l->row[i].begin && om_index_goes_on(l, l->row[i].tensor);
+	if (theirs != mine)
+		om_index_bad(l, "index.json", "has %u tensors, the trainer %u", theirs, mine);
 }
 
 void
 om_index_check_some(struct om_index *l, const struct om_entry *e, uint32_t n,
     bool (*wanted)(const void *arg, const char *name), const void *arg)
 {
-	static const char *const moment[] = { "exp_avg.", "exp_avg_sq." };
 	const char **own = om_alloc(n, sizeof *own), *name;
 	char what[1024];
 
@@ -384,8 +418,7 @@ om_index_check_some(struct om_index *l, const struct om_entry *e, uint32_t n,
 	qsort(own, n, sizeof *own, by_string);
 	for (uint32_t i = 0; i < l->n; i++) {
 		name = l->row[i].tensor;
-		if (strncmp(name, moment[0], strlen(moment[0])) != 0 &&
-		    strncmp(name, moment[1], strlen(moment[1])) != 0 && wanted(arg, name) &&
+		if (!om_ckpt_moment(name) && wanted(arg, name) &&
 		    !bsearch(&name, own, n, sizeof *own, by_string))
 			om_die("checkpoint",
 			    "%s: tensor %s is none of this trainer's; leave it out by "
@@ -411,7 +444,7 @@ om_index_tensor(struct om_index *l, const struct om_index_row *row, const struct
 	const char *file = om_index_text(l, row->map, "file"),
 		   *dtype = om_index_text(l, row->map, "dtype");
 	uint64_t numel = row->end - row->begin;
-	bool whole = numel == e->p->numel;
+	bool whole = numel == e->numel;
 
 	if (!t)
 		om_index_bad(l, file, "tensor %s is missing", row->name);

@@ -16,29 +16,6 @@
 
 enum { CHUNK = 1 << 22 };
 
-/* The number of tensors, each counted by the rank that has its beginning. */
-static uint32_t
-count(const struct om_model *m, const struct om_entry *e, uint32_t n)
-{
-	int64_t all = 0;
-
-	for (uint32_t i = 0; i < n; i++)
-		all += !e[i].begin && (e[i].p < m->param + m->nparams || !om_rank(e[i].p->copies));
-	om_all_sum_i64(OM_WORLD, "checkpoint", &all, 1);
-	return (uint32_t)all;
-}
-
-/* How many are weights or moments; of om_ckpt_entries' the first ones. */
-static uint32_t
-stepped_of(const struct om_entry *e, uint32_t n)
-{
-	uint32_t stepped = 0;
-
-	for (uint32_t i = 0; i < n; i++)
-		stepped += !om_ckpt_is_average(e[i].t.name);
-	return stepped;
-}
-
 static void
 check_data(struct om_index *l)
 {
@@ -74,7 +51,8 @@ check_data(struct om_index *l)
 		}
 		if (strcmp(fact[i].now, then) != 0)
 			om_die("checkpoint",
-			    "%s was trained with %s %s, now it is %s; restore that, or go on with "
+			    "%s was trained with %s %s, now it is %s; restore that, or go "
+			    "on with "
 			    "other "
 			    "data by checkpoint.ignore_data=true",
 			    l->path, fact[i].name, then, fact[i].now);
@@ -217,7 +195,8 @@ tell_moments(struct om_index *l, const struct om_entry *e, uint32_t n)
 		e++, n--;
 	dtype = n ? om_index_text(l, om_index_find(l, e->t.name)->map, "dtype") : NULL;
 	if (dtype && strcmp(dtype, e->t.dtype) != 0)
-		printf("checkpoint: %s has moments in %s, this trainer in %s: each becomes the "
+		printf("checkpoint: %s has moments in %s, this trainer in %s: each becomes "
+		       "the "
 		       "nearest\n",
 		    l->path, dtype, e->t.dtype);
 }
@@ -275,6 +254,9 @@ load_skip(struct om_index *l)
 		return;
 	s->total = om_index_whole(l, map, "skipped");
 	s->row = om_index_whole(l, map, "in_a_row");
+	s->fresh = json_object_get(map, "updates_before_moments")
+		       ? om_index_whole(l, map, "updates_before_moments")
+		       : 0;
 	if (json_object_get(map, "rollbacks")) {
 		s->back = om_index_whole(l, map, "rollbacks");
 		s->left = om_index_whole(l, map, "left_out");
@@ -316,8 +298,10 @@ check_steps(struct om_index *l, uint64_t step)
 
 	if (next != all)
 		om_die("checkpoint",
-		    "%s has read %llu sequences in %llu steps, by batch.sizes they are %llu; leave "
-		    "the sizes of steps that are done as they were, or set checkpoint.ignore_data",
+		    "%s has read %llu sequences in %llu steps, by batch.sizes they are "
+		    "%llu; leave "
+		    "the sizes of steps that are done as they were, or set "
+		    "checkpoint.ignore_data",
 		    l->path, (unsigned long long)next, (unsigned long long)step,
 		    (unsigned long long)all);
 	skipped = json_object_get(data, "skipped");
@@ -333,7 +317,8 @@ check_steps(struct om_index *l, uint64_t step)
 	now = om_steps_gaps(plan, next + left);
 	if (strcmp(text, now) != 0)
 		om_die("checkpoint",
-		    "%s has left out sequences %s of its data, by data.skip it would have left out "
+		    "%s has left out sequences %s of its data, by data.skip it would have "
+		    "left out "
 		    "%s; what is skipped has to come after step %llu: resume from an older "
 		    "checkpoint, or correct data.skip",
 		    l->path, *text ? text : "[]", *now ? now : "[]", (unsigned long long)step);
@@ -344,14 +329,15 @@ check_steps(struct om_index *l, uint64_t step)
 /* Everything that the index must say; gives the step. */
 static uint64_t
 check(struct om_index *l, const struct om_conf *c, const char *index, size_t size,
-    const struct om_entry *e, uint32_t n, const uint32_t all[2])
+    const struct om_entry *e, uint32_t n, const uint32_t all[3])
 {
 	const struct om_ckpt *k = l->k;
 	const char *base;
+	char other[256];
 	uint64_t step;
 
 	om_index_parse(l, index, size);
-	om_index_check(l, e, n, all);
+	om_index_check(l, e, n, all, other, sizeof other);
 	if (k->data && !c->ignore_data)
 		check_data(l);
 	if (k->data)
@@ -369,6 +355,13 @@ check(struct om_index *l, const struct om_conf *c, const char *index, size_t siz
 		load_skip(l);
 	if (k->data && !c->ignore_data)
 		check_steps(l, step);
+	if (k->skip && l->fresh)
+		k->skip->fresh = step - k->skip->total;
+	if (k->data && l->fresh && !om_rank(OM_WORLD))
+		printf("checkpoint: %s is of another optimizer, whose moments are dropped "
+		       "(%s): all "
+		       "begin at zero\n",
+		    l->path, other);
 	return step;
 }
 
@@ -395,12 +388,12 @@ load(struct om_index *l, const struct om_conf *c, unsigned char *arena)
 	const struct om_ckpt *k = l->k;
 	char *index = NULL;
 	size_t size = 0;
-	uint32_t n, all[2];
+	uint32_t n, used = 0, all[3];
 	struct om_entry *e = om_ckpt_entries(k->m, OM_TO_LOAD, &n);
+	struct om_entry *some = om_alloc(n, sizeof *some);
 	uint64_t step = 0;
 
-	all[0] = count(k->m, e, stepped_of(e, n));
-	all[1] = count(k->m, e, n);
+	om_ckpt_count(k->m, e, n, all);
 	if (!om_rank(OM_WORLD)) {
 		index = om_index_read(l, &size);
 		step = check(l, c, index, size, e, n, all);
@@ -408,14 +401,21 @@ load(struct om_index *l, const struct om_conf *c, unsigned char *arena)
 	index = share(index, &size);
 	if (om_rank(OM_WORLD))
 		step = check(l, c, index, size, e, n, all);
-	if (k->data)
+	if (l->fresh)
+		om_clear(arena + k->m->state_off, k->m->state_bytes);
+	else if (k->data)
 		tell_moments(l, e, n);
 	if (k->average && !l->averages)
 		om_die("checkpoint",
-		    "%s has no averages of its weights; set eval.of to weights, or evaluate one of "
+		    "%s has no averages of its weights; set eval.of to weights, or "
+		    "evaluate one of "
 		    "a trainer that keeps them",
 		    l->path);
-	load_tensors(l, arena, e, l->averages ? n : stepped_of(e, n));
+	for (uint32_t i = 0; i < n; i++)
+		if (om_index_goes_on(l, e[i].t.name))
+			some[used++] = e[i];
+	load_tensors(l, arena, some, used);
+	free(some);
 	om_weights_gather(k->m, arena);
 	if (k->data && k->m->average_off && !l->averages) {
 		om_average_begin(k->m, arena);
@@ -499,7 +499,8 @@ om_ckpt_resume(struct om_ckpt *k, const struct om_conf *c, unsigned char *arena,
 	if (strcmp(c->resume, "none") == 0) {
 		if ((newest = om_ckpt_newest(k)))
 			om_die("checkpoint",
-			    "%s is here already; use checkpoint.resume=auto to go on from it, or "
+			    "%s is here already; use checkpoint.resume=auto to go on from "
+			    "it, or "
 			    "another "
 			    "checkpoint.dir",
 			    newest);
@@ -558,8 +559,9 @@ check_patterns(const struct om_index *l, const char *key, const struct om_list *
 		}
 		if (!found)
 			om_die("checkpoint",
-			    "%s: %s: no tensor is called so, here or in %s; the closest is %s", key,
-			    om_clip(list->a[i]), l->path, near);
+			    "%s: %s: no tensor is called so, here or in %s; the closest is "
+			    "%s",
+			    key, om_clip(list->a[i]), l->path, near);
 	}
 }
 
@@ -652,7 +654,8 @@ choose_weights(struct om_index *l, const struct om_conf *c)
 		choose(l, c);
 	if (!l->path)
 		om_die("checkpoint",
-		    "there is none to evaluate, %s%s; set checkpoint.resume to the path of one",
+		    "there is none to evaluate, %s%s; set checkpoint.resume to the path of "
+		    "one",
 		    automatic && dir ? dir : "",
 		    !automatic ? "checkpoint.resume is none"
 		    : dir      ? " has none"
@@ -783,6 +786,7 @@ reader(const struct om_model *models, const char *path, const char *how, FILE *f
 {
 	struct om_reader *r = om_alloc(1, sizeof *r);
 	struct om_conf c = named(path, how);
+	uint32_t all[3];
 	size_t size;
 
 	r->k = (struct om_ckpt){ .dir = *c.dir ? c.dir : NULL, .lock = -1, .m = models };
@@ -794,8 +798,7 @@ reader(const struct om_model *models, const char *path, const char *how, FILE *f
 		om_index_related(&r->l);
 	} else {
 		r->e = om_ckpt_whole(models, &r->n);
-		check(&r->l, &c, r->index, size, r->e, r->n,
-		    (const uint32_t[]){ stepped_of(r->e, r->n), r->n });
+		check(&r->l, &c, r->index, size, r->e, r->n, om_ckpt_kinds(r->e, r->n, all));
 	}
 	r->st = om_alloc(r->l.n, sizeof *r->st);
 	r->file = om_alloc(r->l.n, sizeof *r->file);
@@ -851,8 +854,7 @@ om_reader_check(struct om_reader *r, const struct om_entry *e, uint32_t n)
 	for (uint32_t i = 0; i < r->l.n; i++) {
 		const char *other = r->l.row[i].tensor;
 
-		if (strncmp(other, "exp_avg", 7) != 0 &&
-		    !bsearch(&other, name, n, sizeof *name, by_name))
+		if (!om_ckpt_moment(other) && !bsearch(&other, name, n, sizeof *name, by_name))
 			om_index_bad(&r->l, "index.json",
 			    "tensor %s has no place in the trainer's model", other);
 	}

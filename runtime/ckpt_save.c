@@ -49,7 +49,7 @@ deal(struct om_entry *e, uint32_t n, int file)
 static char *
 slice_name(const struct om_entry *e)
 {
-	return om_ckpt_slice_name(e->t.name, e->begin, e->end, e->p->numel);
+	return om_ckpt_slice_name(e->t.name, e->begin, e->end, e->numel);
 }
 
 /* A directory that is being written; what fails is said when all ranks have come so far. */
@@ -198,7 +198,7 @@ write_head(int fd, const struct om_entry *e, uint32_t n, int file, uint32_t shar
 		if (e[i].file == file && e[i].shard == shard) {
 			head[used] = e[i].t;
 			head[used].name = slice_name(&e[i]);
-			if (e[i].end - e[i].begin != e[i].p->numel) {
+			if (e[i].end - e[i].begin != e[i].numel) {
 				head[used].ndims = 1;
 				head[used].dim[0] = e[i].end - e[i].begin;
 			}
@@ -342,6 +342,8 @@ skip_text(const struct om_skip *s)
 
 	fprintf(f, ",\n\"skip_step\": {\"skipped\": %llu, \"in_a_row\": %llu",
 	    (unsigned long long)s->total, (unsigned long long)s->row);
+	if (s->fresh)
+		fprintf(f, ", \"updates_before_moments\": %llu", (unsigned long long)s->fresh);
 	if (s->back)
 		fprintf(f, ", \"rollbacks\": %llu, \"left_out\": %llu, \"left_sequences\": %llu",
 		    (unsigned long long)s->back, (unsigned long long)s->left,
@@ -374,7 +376,7 @@ index_lines(const struct om_entry *e, uint32_t n, const struct numbers of[2])
 		fprintf(
 		    f, ": {\"file\": \"%s\", \"dtype\": \"%s\", \"shape\": ", file, e[i].t.dtype);
 		om_ckpt_shape(f, &e[i].t);
-		if (e[i].end - e[i].begin != e[i].p->numel)
+		if (e[i].end - e[i].begin != e[i].numel)
 			fprintf(f, ", \"slice\": [%llu, %llu]", (unsigned long long)e[i].begin,
 			    (unsigned long long)e[i].end);
 		fprintf(f, ", \"crc32c\": \"%08x\"},\n", e[i].crc);
@@ -464,6 +466,10 @@ write_index(struct om_save *w, char *lines)
 	om_json_string(f, k->m->fingerprint);
 	fprintf(f, ",\n\"olmogen\": ");
 	om_json_string(f, k->m->version);
+	if (k->m->muon) {
+		fprintf(f, ",\n\"muon\": ");
+		om_json_string(f, k->m->muon);
+	}
 	if (k->m->facts)
 		write_facts(f, k->m->facts);
 	if (d)
@@ -629,7 +635,7 @@ om_ckpt_end(struct om_ckpt *k)
 		const struct om_entry *e = &w->e[i];
 		int64_t bytes = (int64_t)(e->t.end - e->t.begin);
 
-		sum[CUT] += !e->file && e->end - e->begin != e->p->numel;
+		sum[CUT] += !e->file && e->end - e->begin != e->numel;
 		sum[WEIGHTS] += e->file ? 0 : bytes;
 		sum[BYTES] += bytes;
 	}

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "om_rt.h"
+#include "rates.h"
 #include "yaml_limits.h"
 
 enum {
@@ -773,6 +774,8 @@ om_conf_free(struct om_conf *c)
 	list_free(&c->skips);
 	om_steps_free(&c->plan);
 	free(c->lr.stage);
+	om_rates_free(c);
+	list_free(&c->groups);
 	for (size_t i = 0; i < OM_NNAMED; i++) {
 		struct om_set *parent = parent_of(c, &om_named[i]);
 

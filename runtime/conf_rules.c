@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "om_rt.h"
+#include "rates.h"
 
 /* "TO over LENGTH", then a shape and "from FROM", which is else where the last stage ended. */
 static bool
@@ -423,4 +424,6 @@ om_conf_rules(struct om_conf *c, const struct om_model *m)
 		rules_lr(c);
 	if (!c->lr.decay)
 		c->lr.decay = decay_default(&c->lr);
+	if (c->steps)
+		om_rates_read(c);
 }

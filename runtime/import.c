@@ -35,6 +35,7 @@ om_whole(const struct om_model *models, const struct om_entry *e, uint32_t n, ui
 				.numel = e[i].p->numel,
 				.dim = { e[i].p->dim[0], e[i].p->dim[1] },
 				.ndims = e[i].p->ndims,
+				.param_group = e[i].p->param_group,
 				.nlayers = 1,
 				.copies = OM_DATA,
 				.at = at,
@@ -49,7 +50,8 @@ om_whole(const struct om_model *models, const struct om_entry *e, uint32_t n, ui
 	behind = FIRST + at * m->real;
 	for (uint32_t i = 0; i < m->nparams; i++) {
 		p[i].m = behind + p[i].at * m->moment_size;
-		p[i].v = p[i].m + b->elems * m->moment_size;
+		if (e[entry[i]].p->v)
+			p[i].v = p[i].m + b->elems * m->moment_size;
 	}
 	b->group = OM_DATA;
 	b->weight = FIRST;

@@ -86,14 +86,28 @@ om_param_part(const struct om_model *m, const struct om_param *p, uint64_t *firs
 }
 
 uint64_t
+om_muon_cols(const struct om_model *m, const struct om_param *p)
+{
+	return m->nparam_groups ? m->param_group[p->param_group].cols : 0;
+}
+
+uint64_t
+om_state_each(const struct om_model *m, const struct om_param *p, uint64_t state)
+{
+	uint64_t cols = om_muon_cols(m, p);
+
+	return state == p->v && cols ? cols : 1;
+}
+
+uint64_t
 om_state_at(
     const struct om_model *m, const struct om_param *p, uint64_t state, uint32_t rep, uint64_t i)
 {
 	const struct om_bucket *b = &m->bucket[p->bucket];
-	uint64_t part = b->elems / om_size(b->group);
+	uint64_t part = b->elems / om_size(b->group), each = om_state_each(m, p, state);
+	int64_t at = (int64_t)(rep * part + i - om_rank(b->group) * part) / (int64_t)each;
 
-	return state + (rep * part + i - om_rank(b->group) * part) *
-			   (state == p->m || state == p->v ? m->moment_size : m->real);
+	return state + (uint64_t)at * (state == p->m || state == p->v ? m->moment_size : m->real);
 }
 
 uint64_t

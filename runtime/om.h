@@ -39,14 +39,15 @@ enum om_ctl {
 struct om_param {
 	const char *name;      /* in checkpoints; %l layer, %e expert */
 	uint64_t weight, grad; /* byte offsets */
-	uint64_t m, v;         /* optimizer moments, byte offsets */
+	uint64_t m, v;         /* optimizer moments, byte offsets; v 0: Muon has none */
 	uint64_t master;       /* weights in fp32, of which weight is the rounding to bf16 */
 	uint64_t average;      /* of weights over steps, where there is one, as a master is kept */
 	/*
 	 * Moments and masters are kept by the ranks of the parameter's bucket in equal parts: rank
 	 * r has elements [r * part, (r + 1) * part) of a layer's bucket, of which this parameter is
 	 * those from `at` on. So element i of layer l lies at m + (l * part + i - r * part) *
-	 * moment_size, if at + i is in the part; of a master, times real.
+	 * moment_size, if at + i is in the part; of a master, times real. Of v of a matrix that
+	 * Muon steps there is a number a row, where others have one an element.
 	 */
 	uint32_t bucket;
 	uint64_t at;
@@ -64,6 +65,9 @@ struct om_param {
 
 struct om_param_group {
 	double weight_decay, lr_scale;
+	uint64_t cols;    /* of the matrices that Muon steps, each by itself; 0: AdamW does */
+	const char *name; /* in lr.groups; NULL: its rate is that of all */
+	uint64_t ctl;     /* where it has a name: its own scalars of a step, as at ctl_off */
 };
 
 /*
@@ -183,6 +187,7 @@ struct om_model {
 	const char *facts; /* what that is of, for messages: "NAME = VALUE" a line; NULL: none */
 	const char *weights, *grads; /* formats: "bf16", "fp32" or "fp64" */
 	const char *optimizer, *moments;
+	const char *muon; /* what Muon keeps: a line for each parameter that it steps; NULL: none */
 	const char *manifest; /* manifest.yaml, whole */
 	const char *plan;     /* PLAN.txt, whole */
 	uint64_t vocab, seq, micro, global, layers, microbatches;
@@ -245,7 +250,7 @@ struct om_model {
 	void (*eval)(unsigned char *arena, int slot);
 	/* real[micro * seq]: each token's loss, which it leaves there, 0 of one without a label */
 	uint64_t score_off;                   /* 0: the end of the model is on another rank */
-	void (*update)(unsigned char *arena); /* norm, clipping, AdamW; reads ctl */
+	void (*update)(unsigned char *arena); /* norm, clipping, the optimizer; reads ctl */
 	/*
 	 * What generates: decode has a row for each sequence, and gives the logits
 	 * [decode.n][vocab] of the tokens after them, and int32[decode.n], which are the likeliest:

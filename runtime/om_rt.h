@@ -238,10 +238,11 @@ struct om_conf {
 	struct om_set data, eval;
 	uint64_t steps, seed;
 	struct om_lr lr;
-	struct om_list periods, peaks, stages; /* of lr, as they are given */
-	struct om_list sizes, skips;           /* of batch and data, which are plan */
-	int batch_lr;                          /* enum om_batch_lr */
+	struct om_list periods, peaks, stages, groups; /* of lr, as they are given */
+	struct om_list sizes, skips;                   /* of batch and data, which are plan */
+	int batch_lr;                                  /* enum om_batch_lr */
 	struct om_steps plan;
+	struct om_rate *rate; /* [groups.n] */
 	double skip_sigma;
 	uint64_t skip_window, skip_most, rollbacks;
 	uint64_t watchdog; /* seconds */
@@ -345,6 +346,10 @@ char *om_tensor_name(const struct om_tensor *t); /* %l and %e filled in; free() 
  */
 void
 om_param_part(const struct om_model *m, const struct om_param *p, uint64_t *first, uint64_t *end);
+/* The columns of matrices that Muon steps a parameter by; 0: AdamW steps it. */
+uint64_t om_muon_cols(const struct om_model *m, const struct om_param *p);
+/* How many elements have one number in common in m, v or master. */
+uint64_t om_state_each(const struct om_model *m, const struct om_param *p, uint64_t state);
 /* Where element i of repetition rep of it lies; state: the parameter's m, v or master. */
 uint64_t om_state_at(
     const struct om_model *m, const struct om_param *p, uint64_t state, uint32_t rep, uint64_t i);
@@ -442,6 +447,7 @@ struct om_skip {
 	uint64_t total, row; /* skipped since the run began, and in a row up to now */
 	uint64_t back, left; /* how often it went back, and the steps whose data it left out then */
 	uint64_t left_sequences; /* which these are */
+	uint64_t fresh;          /* updates before the optimizer's moments began, at zero */
 };
 void om_skip_open(struct om_skip *s, const struct om_conf *c);
 void om_skip_close(struct om_skip *s);
@@ -540,6 +546,7 @@ enum { OM_CKPT_FORMAT = 1 };
 struct om_entry {
 	struct om_st_tensor t; /* name and shape of the whole, bytes of the slice in its shard */
 	const struct om_param *p;
+	uint64_t numel;      /* of the tensor: p's, or of Muon's row states its rows */
 	uint64_t begin, end; /* elements of the tensor */
 	uint32_t rep;        /* of the stored parameter */
 	uint64_t first;      /* the slice's first element within that */
@@ -557,7 +564,8 @@ struct om_entry *om_ckpt_entries(const struct om_model *m, enum om_entries which
  * layout. `off` is of this rank, and means nothing where there are several.
  */
 struct om_entry *om_ckpt_whole(const struct om_model *models, uint32_t *n);
-bool om_ckpt_is_average(const char *name); /* of an average of weights */
+bool om_ckpt_is_average(const char *name);    /* of an average of weights */
+const char *om_ckpt_moment(const char *name); /* what a moment's begins with; NULL: none */
 void om_ckpt_entries_free(struct om_entry *e, uint32_t n);
 void om_ckpt_shape(FILE *f, const struct om_st_tensor *t);
 /* Its name in a shard: the tensor's, or of a slice NAME[first:end]; free() it. */

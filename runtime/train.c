@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "om_rt.h"
+#include "rates.h"
 
 /* What ranks tell one another at the end of a step; from RANKS on how long each was at work. */
 enum { LEFT, STOP, WRITES, TIME, RANKS };
@@ -57,6 +58,9 @@ om_ctl_write(const struct om_model *m, unsigned char *arena, double lr, uint64_t
 	/* the model divides by the step's tokens; where none has a label, there is no loss */
 	ctl[OM_PER_LABEL] = labels ? (double)(sequences * m->seq) / (double)labels : 1;
 	om_put(arena, m->ctl_off, ctl, sizeof ctl);
+	for (uint32_t k = 0; k < m->nparam_groups; k++)
+		if (m->param_group[k].name)
+			om_put(arena, m->param_group[k].ctl, ctl, sizeof ctl);
 }
 
 struct run {
@@ -266,7 +270,10 @@ step_send(struct run *r)
 		   (r->c->batch_lr == OM_LR_ROOT ? sqrt(told->share) : 1);
 	om_skip_limits(&r->skip, limit);
 	/* Adam's correction is of moments, which a skipped step leaves alone */
-	om_ctl_write(m, r->arena, told->lr, step - r->skip.total, limit, labels, told->sequences);
+	om_ctl_write(m, r->arena, told->lr, step - r->skip.total - r->skip.fresh, limit, labels,
+	    told->sequences);
+	om_rates_write(r->c, m, r->arena, om_conf_lr_place(r->c, step, m->seq),
+	    r->c->batch_lr == OM_LR_ROOT ? sqrt(told->share) : 1);
 	om_lots_write(m, r->arena, r->c->seed, step);
 	om_average_write(m, r->c, r->arena, step);
 	if (om_run_step(m, r->arena, &f)) {
@@ -664,6 +671,7 @@ om_train(const struct om_model *m, struct om_conf *c, double start)
 		om_eval_open(&r.eval, m, c);
 	agree(&r);
 	om_skip_open(&r.skip, c);
+	om_rates_check(c, m);
 	om_ckpt_open(&r.ckpt, m, &r.data, &r.skip, c);
 	om_device_start(c->threads);
 	r.arena = om_arena_new(m);

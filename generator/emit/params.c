@@ -68,8 +68,9 @@ param_rows(const struct plan *p, enum tensor_class class, struct buf *b)
 			emit_line(b, 2, ".weight = %s,", off(p, i));
 		} else {
 			emit_line(b, 2, ".weight = %s, .grad = %s,", off(p, i), off(p, t->grad));
-			emit_line(b, 2, ".m = %s, .v = %s,", off(p, t->state[STATE_M]),
-			    off(p, t->state[STATE_V]));
+			emit_line(b, 2, ".m = %s,%s", off(p, t->state[STATE_M]),
+			    !t->state[STATE_V] ? ""
+					       : xprintf(" .v = %s,", off(p, t->state[STATE_V])));
 		}
 		if (t->state[STATE_MASTER])
 			emit_line(b, 2, ".master = %s,", off(p, t->state[STATE_MASTER]));
@@ -124,11 +125,16 @@ groups(const struct plan *p, struct buf *b)
 {
 	const struct graph *g = p->graph;
 
-	buf_puts(b, "\nstatic const struct om_param_group param_groups[] = {\n");
-	for (uint32_t i = 0; i < g->param_group.n; i++)
-		buf_printf(b, "\t{ .weight_decay = %s, .lr_scale = %s },\n",
-		    text_double(g->param_group.a[i].weight_decay),
-		    text_double(g->param_group.a[i].lr_scale));
+	buf_printf(b, "\nstatic const struct om_param_group %s[] = {\n",
+	    emit_stage_name(p, "param_groups"));
+	for (uint32_t i = 0; i < g->param_group.n; i++) {
+		const struct param_group *k = &g->param_group.a[i];
+		emit_line(b, 1, "{ .weight_decay = %s, .lr_scale = %s%s%s },",
+		    text_double(k->weight_decay), text_double(k->lr_scale),
+		    !k->cols ? "" : xprintf(", .cols = %llu", llu(k->cols)),
+		    !k->name ? ""
+			     : xprintf(", .name = \"%s\", .ctl = %s", k->name, off(p, k->ctl)));
+	}
 	buf_puts(b, "};\n");
 }
 
@@ -213,6 +219,20 @@ text_of(const char *name, const char *s, struct buf *b)
 		buf_puts(b, "\\n\"");
 	}
 	buf_puts(b, ";\n");
+}
+
+/* What Muon keeps: checkpoints of another optimizer are told by that. */
+static const char *
+muon_keeps(const struct graph *g)
+{
+	struct buf text = { 0 };
+
+	for (tensor_id i = 0; (i = tensor_next(g, T_PARAM, i));) {
+		const struct tensor *t = &g->tensor.a[i];
+		if (g->param_group.a[t->param_group].rows)
+			buf_printf(&text, "%s%s\n", t->hf, t->state[STATE_V] ? " rows" : "");
+	}
+	return text.s;
 }
 
 /* What one stage has where: a row of om_layouts. */
@@ -328,6 +348,8 @@ model(const struct plan *p, const char *fingerprint, const char *refusal, const 
 	fields_of(b, ".weights = \"%s\", .grads = \"%s\", .optimizer = \"%s\", .moments = \"%s\",",
 	    g->format[ROLE_WEIGHT]->name, g->format[ROLE_GRAD]->name, g->format[ROLE_MASTER]->name,
 	    g->format[ROLE_MOMENT]->name);
+	if (muon_keeps(g))
+		fields_of(b, ".muon = muon_keeps,");
 	fields_of(b, ".manifest = om_manifest, .plan = om_plan, .vocab = OM_VOCAB, .seq = OM_SEQ, "
 		     ".micro = OM_MICRO, .global = OM_GLOBAL, .layers = OM_N_LAYERS, "
 		     ".microbatches = OM_MICROBATCHES, .params_total = OM_PARAMS_TOTAL, "
@@ -358,7 +380,8 @@ model(const struct plan *p, const char *fingerprint, const char *refusal, const 
 	    off(p, g->tokens), off(p, g->labels), off(p, g->ctl), off(p, g->loss));
 	fields_of(b, ".param = %s, .nparams = %u, .bucket = %s, .nbuckets = %u,",
 	    emit_stage_name(p, "params"), n[0], emit_stage_name(p, "buckets"), p->bucket.n);
-	fields_of(b, ".param_group = param_groups, .nparam_groups = %u,", g->param_group.n);
+	fields_of(b, ".param_group = %s, .nparam_groups = %u,", emit_stage_name(p, "param_groups"),
+	    g->param_group.n);
 	if (n[1])
 		fields_of(b, ".nbuffers = %u,", n[1]);
 	if (g->documents)
@@ -414,7 +437,8 @@ emit_params(const struct plan *p, const char *fingerprint, struct tree *t)
 			layout_row(&p[i], &b);
 		buf_puts(&b, "};\n");
 	}
-	groups(p, &b);
+	for (uint32_t i = 0; i < p->n_stages; i++)
+		groups(&p[i], &b);
 	if (g->documents)
 		buf_puts(&b, "\nstatic const struct om_pairs pairs[] = {\n");
 	for (uint32_t i = 0; i < g->pairs.n; i++)
@@ -430,6 +454,8 @@ emit_params(const struct plan *p, const char *fingerprint, struct tree *t)
 	const char *reason = NULL, *json = hf_config(g, &reason);
 	if (json)
 		text_of("hf_config", json, &b);
+	if (muon_keeps(g))
+		text_of("muon_keeps", muon_keeps(g), &b);
 	for (uint32_t i = 0; i < p->n_stages; i++) {
 		uint32_t n[3];
 		buf_puts(&b, "\n");

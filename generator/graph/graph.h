@@ -64,7 +64,7 @@ struct arg_row {
 	TRAIT(balance) \
 	TRAIT(sends)   \
 	TRAIT(returns) \
-	TRAIT(step) TRAIT(last) TRAIT(flat) TRAIT(part) TRAIT(whole) TRAIT(collective)
+	TRAIT(step) TRAIT(last) TRAIT(flat) TRAIT(part) TRAIT(collective)
 struct op_row {
 	const char *name, *flops, *grad, *apart;
 	uint8_t nints, nfloats, nconsts; /* nconsts: floats that the kernel itself takes */
@@ -143,6 +143,7 @@ struct tensor {
 	enum om_group sum; /* ranks whose sums make that of the step */
 	/* T_PARAM */
 	uint32_t param_group; /* index of graph.param_group */
+	uint64_t head;        /* rows of a head, of which the parameter's are; 0: of none */
 	/* T_PARAM; T_ACT while its segment is walked backwards: the gradient so far, of parts */
 	tensor_id grad;
 	uint8_t parts;
@@ -188,7 +189,9 @@ struct segment {
 
 struct param_group { /* parameters with the same update */
 	double weight_decay, lr_scale;
-	bool whole; /* which takes whole matrices */
+	const char *name;    /* of those whose rates run.yaml may set; NULL: it may not */
+	tensor_id ctl;       /* a step's scalars, with the rate */
+	uint64_t rows, cols; /* of the matrices that Muon steps one by one; 0: AdamW does */
 };
 
 struct pair {

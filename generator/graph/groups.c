@@ -36,24 +36,70 @@ match(const struct graph *g, const struct tensor *t, const char *pattern, const 
 		}
 }
 
+/* What Muon steps of a parameter one by one: an expert's matrix, a head's rows, or all of it. */
+static void
+by_muon(const struct graph *g, const struct tensor *t, struct param_group *grp)
+{
+	const struct object *muon = spec_obj(g->trainer, F_adamw_matrices);
+	bool heads = t->head && spec_int(muon, F_muon_per_head);
+
+	grp->rows = heads ? t->head : t->dim[t->ndims - 2];
+	grp->cols = t->dim[t->ndims - 1];
+	grp->lr_scale *= spec_num(muon, F_muon_lr_scale);
+}
+
+/* What a group of the description sets; false: Muon is to step a vector. */
+static bool
+set_by(const struct object *o, const struct tensor *t, struct param_group *grp, bool *muon)
+{
+	const struct value *update = spec_value(o, F_group_update);
+
+	if (spec_value(o, F_group_weight_decay)->set)
+		grp->weight_decay = spec_num(o, F_group_weight_decay);
+	grp->lr_scale = spec_num(o, F_group_lr_scale);
+	if (spec_value(o, F_group_name)->set)
+		grp->name = spec_str(o, F_group_name);
+	if (update->set)
+		*muon = !strcmp(update->str, "muon");
+	return !*muon || t->ndims > 1;
+}
+
+/* The group with these settings, a new one if there is none. */
+static uint32_t
+group_of(struct graph *g, const struct param_group *grp)
+{
+	uint32_t k = 0;
+
+	for (; k < g->param_group.n; k++) {
+		const struct param_group *o = &g->param_group.a[k];
+		if (o->weight_decay == grp->weight_decay && o->lr_scale == grp->lr_scale &&
+		    o->rows == grp->rows && o->cols == grp->cols &&
+		    !strcmp(o->name ? o->name : "", grp->name ? grp->name : ""))
+			return k;
+	}
+	*PUSH(g->param_group) = *grp;
+	return k;
+}
+
 /* Gives each parameter its group: the first pattern of adamw.groups that matches its tensors. */
 void
 graph_groups(struct graph *g)
 {
 	struct value *list = spec_value(g->trainer, F_adamw_groups);
-	enum { SEEN = 1, HELD = 2, SPLIT = 4 };
+	enum { SEEN = 1, HELD = 2, SPLIT = 4, VECTOR = 8 };
 	uint8_t *state = xalloc(list->n + 1);
 	double decay = spec_num(g->trainer, F_adamw_weight_decay);
+	bool matrices = spec_obj(g->trainer, F_adamw_matrices)->type == OBJ_muon;
 	struct buf names = { 0 }, name = { 0 };
 
 	for (tensor_id i = 0; (i = tensor_next(g, T_PARAM, i));) {
 		struct tensor *t = &g->tensor.a[i];
-		struct param_group grp = { t->ndims == 1 ? 0 : decay, 1, false };
-		bool taken = false;
-		uint32_t k;
+		struct param_group grp = { .weight_decay = t->ndims == 1 ? 0 : decay,
+			.lr_scale = 1 };
+		bool taken = false, muon = matrices && t->ndims > 1 && g->seg.a[t->seg].nlayers;
 		name_into(&name, t->hf, "*", "*");
 		buf_printf(&names, "%s%s", names.n ? ", " : "", name.s);
-		for (k = 0; k < list->n; k++) {
+		for (uint32_t k = 0; k < list->n; k++) {
 			const struct object *o = list->list[k];
 			const char *hit, *miss;
 			match(g, t, spec_str(o, F_group_match), &hit, &miss);
@@ -72,17 +118,20 @@ graph_groups(struct graph *g)
 				continue;
 			taken = true;
 			state[k] |= HELD;
-			if (spec_value(o, F_group_weight_decay)->set)
-				grp.weight_decay = spec_num(o, F_group_weight_decay);
-			grp.lr_scale = spec_num(o, F_group_lr_scale);
+			if (!set_by(o, t, &grp, &muon) && !(state[k] & VECTOR)) {
+				diag_error(spec_value(o, F_group_update)->pos,
+				    "%s is a vector, and Muon steps matrices", name.s);
+				diag_help("narrow group.match = \"%s\", or leave group.update "
+					  "out: Muon steps the matrices anyway",
+				    spec_str(o, F_group_match));
+				state[k] |= VECTOR;
+			}
 		}
-		for (k = 0; k < g->param_group.n; k++)
-			if (g->param_group.a[k].weight_decay == grp.weight_decay &&
-			    g->param_group.a[k].lr_scale == grp.lr_scale)
-				break;
-		if (k == g->param_group.n)
-			*PUSH(g->param_group) = grp;
-		t->param_group = k;
+		if (tensor_by_expert(t))
+			grp.lr_scale *= spec_num(g->trainer, F_adamw_expert_lr_scale);
+		if (muon && t->ndims > 1)
+			by_muon(g, t, &grp);
+		t->param_group = group_of(g, &grp);
 	}
 	for (uint32_t k = 0; k < list->n; k++) {
 		struct value *v = spec_value(list->list[k], F_group_match);

@@ -261,6 +261,8 @@ attention(struct builder *b, const struct object *at, tensor_id x)
 		const char *out = normed && i < 2 ? xprintf("%s_raw", names[i]) : names[i];
 		qkv[i] = linear(b, "", ATTN, names[i], x, heads * HD,
 		    biased ? xprintf("%s_plain", names[i]) : out);
+		const struct oplist *made = &g->seg.a[b->seg].ops[FORWARD];
+		g->tensor.a[made->a[made->n - 1].arg[1]].head = HD;
 		b->line = spec_value(at, F_attention_bias)->line;
 		if (biased)
 			qkv[i] = bias(b, names[i], qkv[i], out);
@@ -496,23 +498,82 @@ find_kinds(struct graph *g)
 	}
 }
 
-/* What the optimizer keeps of a parameter. */
+/* What the optimizer keeps of a parameter: of Muon's, in place of v, NorMuon's number a row. */
 static void
 keep_states(struct builder *b, tensor_id param)
 {
 	static const char *const name[N_STATES] = { "master", "m", "v", "average" };
 	struct graph *g = b->g;
+	const struct object *muon = spec_obj(g->trainer, F_adamw_matrices);
 	bool master = g->format[ROLE_WEIGHT] != g->format[ROLE_MASTER];
+	bool matrix = g->param_group.a[g->tensor.a[param].param_group].rows;
 
 	for (int j = master ? STATE_MASTER : STATE_M; j < N_STATES; j++) {
+		if (j == STATE_V && matrix && !spec_num(muon, F_muon_row_beta))
+			continue;
 		if (j == STATE_AVERAGE && !g->rate)
 			continue;
 		tensor_id s = graph_like(g, param, T_STATE,
 		    j == STATE_MASTER || j == STATE_AVERAGE ? ROLE_MASTER : ROLE_MOMENT,
 		    xprintf("%s_%s", name[j], tensor_short_name(g, param)));
 		g->tensor.a[s].param = param;
+		g->tensor.a[s].ndims -= j == STATE_V && matrix;
 		g->tensor.a[param].state[j] = s;
 	}
+}
+
+/* Scalars of a group with a name, beside those of all: the host writes them, clip's are copied. */
+static void
+group_ctl(struct builder *b, struct param_group *k)
+{
+	struct graph *g = b->g;
+
+	k->ctl = g->ctl;
+	if (!k->name)
+		return;
+	for (struct param_group *o = g->param_group.a; o < k; o++)
+		if (o->name && !strcmp(o->name, k->name)) {
+			k->ctl = o->ctl;
+			return;
+		}
+	k->ctl = tensor(b, xprintf("ctl_%s", k->name), T_INPUT, ROLE_FP64, DIMS(9));
+	op(b, NULL, OP_(OP_share_ctl, .arg = { g->ctl, k->ctl }));
+}
+
+/* The step of a parameter by AdamW. */
+static struct op
+adamw_step(const struct graph *g, tensor_id param)
+{
+	const struct tensor *t = &g->tensor.a[param];
+	const struct param_group *group = &g->param_group.a[t->param_group];
+	const struct value *betas = spec_value(g->trainer, F_adamw_betas);
+
+	return OP_(OP_adamw,
+	    .arg = { t->grad, group->ctl, g->lots, param, t->state[STATE_MASTER], t->state[STATE_M],
+		t->state[STATE_V] },
+	    .floats = { betas->nums[0], betas->nums[1], spec_num(g->trainer, F_adamw_eps),
+		group->weight_decay, group->lr_scale });
+}
+
+/* By Muon. */
+static struct op
+muon_step(const struct graph *g, tensor_id param)
+{
+	const struct tensor *t = &g->tensor.a[param];
+	const struct param_group *group = &g->param_group.a[t->param_group];
+	const struct object *muon = spec_obj(g->trainer, F_adamw_matrices);
+	uint64_t r = group->rows, c = group->cols, less = r < c ? r : c, more = r < c ? c : r;
+	double factor = strcmp(spec_str(muon, F_muon_scale), "original")
+			    ? 0.2 * __builtin_sqrt((double)more)
+			    : __builtin_sqrt(r > c ? (double)r / (double)c : 1);
+
+	return OP_(OP_muon,
+	    .arg = { t->grad, group->ctl, param, t->state[STATE_MASTER], t->state[STATE_M],
+		t->state[STATE_V] },
+	    .ints = { r, c, less, more, (uint64_t)spec_int(muon, F_muon_steps),
+		(uint64_t)spec_int(muon, F_muon_nesterov) },
+	    .floats = { spec_num(muon, F_muon_momentum), spec_num(muon, F_muon_row_beta),
+		group->weight_decay, group->lr_scale, factor });
 }
 
 /* Squared norm over all gradients, clipping, then the step of every parameter and router bias. */
@@ -522,7 +583,6 @@ update(struct builder *b)
 	struct graph *g = b->g;
 	tensor_id ctl = g->ctl;
 	const struct object *opt = g->trainer;
-	const struct value *betas = spec_value(opt, F_adamw_betas);
 	ARRAY(tensor_id) params = { 0 }; /* by group */
 	uint32_t ntensors = g->tensor.n;
 	uint64_t pieces = 0;
@@ -542,20 +602,17 @@ update(struct builder *b)
 		op(b, NULL, OP_(OP_sumsq, .arg = { g->tensor.a[params.a[i]].grad, ctl }));
 	op(b, NULL,
 	    OP_(OP_clip, .arg = { g->loss, ctl }, .floats = { spec_num(opt, F_adamw_clip_norm) }));
-	b->line = spec_value(g->trainer, F_trainer_optimizer)->line;
+	const struct line *opt_line = b->line = spec_value(g->trainer, F_trainer_optimizer)->line;
 	if (spec_int(g->trainer, F_adamw_average))
 		g->rate = tensor(b, "average_rate", T_INPUT, ROLE_FP64, DIMS(1));
+	for (uint32_t k = 0; k < g->param_group.n; k++)
+		group_ctl(b, &g->param_group.a[k]);
 	for (uint32_t i = 0; i < params.n; i++) {
 		keep_states(b, params.a[i]);
-		const struct tensor *t = &g->tensor.a[params.a[i]];
-		struct param_group *group = &g->param_group.a[t->param_group];
-		struct op step = op(b, NULL,
-		    OP_(OP_adamw,
-			.arg = { t->grad, ctl, g->lots, params.a[i], t->state[STATE_MASTER],
-			    t->state[STATE_M], t->state[STATE_V] },
-			.floats = { betas->nums[0], betas->nums[1], spec_num(opt, F_adamw_eps),
-			    group->weight_decay, group->lr_scale }));
-		group->whole = op_row(step.op)->whole;
+		bool muon = g->param_group.a[g->tensor.a[params.a[i]].param_group].rows;
+		/* Muon's kernels depend on the matrix's sides, and so on the field behind them */
+		b->line = muon ? g->tensor.a[params.a[i]].line : opt_line;
+		op(b, NULL, muon ? muon_step(g, params.a[i]) : adamw_step(g, params.a[i]));
 	}
 	for (uint32_t i = 0; i < params.n && g->rate; i++) {
 		const tensor_id *state = g->tensor.a[params.a[i]].state;

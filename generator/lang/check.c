@@ -210,6 +210,8 @@ check_name(struct value *v)
 	spec_refuse(v);
 }
 
+#define GROUP_LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"
+
 static void
 check_groups(const struct object *trainer)
 {
@@ -218,16 +220,68 @@ check_groups(const struct object *trainer)
 	for (uint32_t i = 0; i < groups->n; i++) {
 		const struct object *g = groups->list[i];
 		struct value *match = spec_value(g, F_group_match);
+		struct value *name = spec_value(g, F_group_name);
 		if (match->set && !*match->str) {
 			diag_error(match->pos, "%s is empty", spec_name(F_group_match));
 			diag_help("it is a pattern of tensor names; * matches anything");
 			spec_refuse(match);
 		}
-		if (!spec_value(g, F_group_weight_decay)->given &&
-		    !spec_value(g, F_group_lr_scale)->given) {
-			diag_error(g->pos, "group sets nothing");
-			diag_help("set weight_decay or lr_scale");
+		if (name->set && (!*name->str || name->str[strspn(name->str, GROUP_LETTERS)])) {
+			diag_error(name->pos, "%s is no name of a group", spec_assigned(name));
+			diag_help("use letters, digits and _");
+			spec_refuse(name);
 		}
+		if (!spec_value(g, F_group_weight_decay)->given &&
+		    !spec_value(g, F_group_lr_scale)->given &&
+		    !spec_value(g, F_group_update)->given && !name->given) {
+			diag_error(g->pos, "group sets nothing");
+			diag_help("set weight_decay, lr_scale, update or name");
+		}
+	}
+}
+
+/* What only Muon can do, and what it cannot. */
+static void
+check_matrices(const struct object *trainer)
+{
+	const struct object *adamw = spec_obj(trainer, F_trainer_optimizer);
+	const struct value *groups = spec_value(adamw, F_adamw_groups);
+	const struct value *scale = spec_value(adamw, F_adamw_expert_lr_scale);
+	const struct object *matrices = spec_obj(adamw, F_adamw_matrices);
+	const struct value *layers =
+	    spec_value(spec_obj(trainer, F_trainer_model), F_transformer_feed_forward);
+	struct value *moments =
+	    spec_value(spec_obj(trainer, F_trainer_precision), F_precision_moments);
+	bool routed = !layers->set;
+
+	if (!matrices)
+		return;
+	for (uint32_t i = 0; i < layers->n; i++)
+		routed |= layers->list[i]->type == OBJ_moe;
+	if (scale->given && scale->set && scale->num != 1 && !routed) {
+		diag_error(
+		    scale->pos, "%s means nothing: no layer has experts", spec_assigned(scale));
+		diag_help("leave it out, or scale the rates of some parameters by group { match, "
+			  "lr_scale }");
+	}
+	for (uint32_t i = 0; i < groups->n; i++) {
+		struct value *update = spec_value(groups->list[i], F_group_update);
+		if (matrices->type == OBJ_muon || !update->set || strcmp(update->str, "muon"))
+			continue;
+		diag_error(update->pos, "group.update = \"muon\" without adamw.matrices = muon {}");
+		diag_help(
+		    "set matrices = muon {}, which says how, and update = \"adamw\" in a group "
+		    "of what Muon is not to step");
+		spec_refuse(update);
+	}
+	if (matrices->type == OBJ_muon && moments->set && !strcmp(moments->str, "bf16")) {
+		diag_error(moments->pos,
+		    "precision.moments = \"bf16\" is for AdamW's moments: Muon's momentum has no "
+		    "rounding by lot");
+		diag_note(matrices->pos, "Muon is chosen here");
+		diag_help(
+		    "leave precision.moments out: Muon keeps one moment where AdamW keeps two");
+		spec_refuse(moments);
 	}
 }
 
@@ -407,4 +461,5 @@ check(struct object *trainer, const struct target_row *table, const char *target
 	derive_prompt(trainer, row);
 	check_formats(trainer, row);
 	check_groups(trainer);
+	check_matrices(trainer);
 }

@@ -52,8 +52,9 @@ arg_elems(const struct plan *p, const struct launch *st, uint8_t i)
 {
 	const struct tensor *t = &p->graph->tensor.a[st->op.arg[i]];
 
-	return st->span && t->class != T_INPUT ? st->span / p->shard->mesh.size[st->op.group]
-					       : tensor_elems(t);
+	return st->span && t->class != T_INPUT
+		   ? plan_elems(p, st->op.arg[i], st->span / p->shard->mesh.size[st->op.group])
+		   : tensor_elems(t);
 }
 
 struct cost
@@ -62,6 +63,10 @@ plan_cost(const struct plan *p, const struct launch *st, bool stores)
 	const struct op_row *r = op_row(st->op.op);
 	struct cost c = { .flops = (double)op_flops(p->graph, &st->op) };
 
+	if (st->span) {
+		const struct sizes z = op_sizes(p->graph, &st->op);
+		c.flops *= (double)arg_elems(p, st, 0) / (double)z.v['n' - 'a'];
+	}
 	for (uint8_t i = 0; i < r->nargs; i++)
 		if (st->op.arg[i])
 			c.bytes += (double)plan_bytes(p, st->op.arg[i], arg_elems(p, st, i)) *
@@ -192,75 +197,37 @@ number_layers(struct plan *p)
 
 /* ---- weights, gradients, state, inputs: whole regions ---- */
 
-/* Of a matrix: an expert's alone, or all of a parameter. */
-static uint64_t
-matrix_elems(const struct tensor *t)
-{
-	return tensor_elems(t) / (tensor_by_expert(t) ? t->dim[0] : 1);
-}
-
-#define NOWHERE (1ull << 60)
-
 /*
- * Where in its bucket, from at on, a parameter may begin, with those of which it is merged and
- * which lie behind it, if ranks have so many elements each and no matrix is cut between two.
+ * The parameters of a segment that this group has and ranks share become a bucket at b's place;
+ * gives one of them, 0: there is none. Parts of a merged tensor have no padding between them.
+ * Matrices that Muon steps, all of one shape, follow one another without any, and no rank's part
+ * ends within one.
  */
-static uint64_t
-between_cuts(const struct graph *g, const tensor_id *all, uint64_t at, uint64_t each)
-{
-	uint64_t x = at;
-	bool cut = false;
-
-	for (uint8_t k = 0; all[k]; k++) {
-		const struct tensor *t = &g->tensor.a[all[k]];
-		uint64_t n = matrix_elems(t), end = size_add(x, tensor_elems(t));
-		for (; x < end; x += n)
-			cut |= x / each != (x + n - 1) / each;
-	}
-	if (cut && at % each)
-		return between_cuts(g, all, size_align(at, each), each);
-	return cut ? NOWHERE : at;
-}
-
-/*
- * The parameters of a segment that this group has and ranks share become a bucket at b's place,
- * if there are any. Parts of a merged tensor have no padding between them. whole: each rank's part
- * is the least multiple of the largest matrix with which none is cut.
- */
-static bool
+static tensor_id
 fill_bucket(struct plan *p, struct bucket *b, uint32_t s, uint32_t group)
 {
 	const struct graph *g = p->graph;
-	uint64_t ranks = p->shard->mesh.size[b->group], largest = 0, each = 0;
-	bool whole = g->param_group.a[group].whole;
-	ARRAY(struct part_list) list = { 0 };
+	const struct param_group *k = &g->param_group.a[group];
+	uint64_t ranks = p->shard->mesh.size[b->group], matrix = k->rows * k->cols;
+	tensor_id one = 0;
 
 	for (tensor_id i = g->seg.a[s].first; i < g->tensor.n && g->tensor.a[i].seg <= s; i++) {
 		const struct tensor *t = &g->tensor.a[i];
 		if (t->class != T_PARAM || t->seg != s || t->param_group != group ||
-		    shard_group(p->shard, t->copies) != b->group || !plan_layers(p, i))
+		    shard_group(p->shard, t->copies) != b->group || !plan_layers(p, i) ||
+		    (t->whole && g->tensor.a[t->whole].part[0] != i))
 			continue;
-		if (!t->whole || g->tensor.a[t->whole].part[0] == i)
-			*PUSH(list) = tensor_parts(g, t->whole ? t->whole : i);
-		largest = matrix_elems(t) > largest ? matrix_elems(t) : largest;
-		b->layers = plan_layers(p, i);
-	}
-	if (!list.n)
-		return false;
-	do {
-		each = whole ? each + size_align(largest, ALIGN_ELEMS) : NOWHERE;
-		b->elems = 0;
-		for (uint32_t i = 0; i < list.n; i++) {
-			b->elems = between_cuts(g, list.a[i].a, b->elems, each);
-			for (const tensor_id *t = list.a[i].a; *t; t++) {
-				p->home[*t] = (struct home){ p->bucket.n + 1, b->elems };
-				b->elems = size_add(b->elems, tensor_elems(&g->tensor.a[*t]));
-			}
-			b->elems = size_align(b->elems, ALIGN_ELEMS);
+		const struct part_list list = tensor_parts(g, t->whole ? t->whole : i);
+		for (const tensor_id *part = list.a; *part; part++) {
+			p->home[*part] = (struct home){ p->bucket.n + 1, b->elems };
+			b->elems = size_add(b->elems, tensor_elems(&g->tensor.a[*part]));
 		}
-	} while (whole && b->elems > size_mul(each, ranks));
-	b->elems = size_align(b->elems, size_mul(ranks, whole ? each : ALIGN_ELEMS));
-	return true;
+		b->elems = size_align(b->elems, matrix ? 1 : ALIGN_ELEMS);
+		b->layers = plan_layers(p, i);
+		one = one ? one : i;
+	}
+	b->elems = size_align(b->elems, size_mul(ranks, matrix ? matrix : ALIGN_ELEMS));
+	return one;
 }
 
 /*
@@ -301,9 +268,10 @@ place_tensors(struct plan *p, const uint64_t *begins)
 		while (r == R_STATE && param->state[k] != i)
 			k++;
 		uint64_t parts = r == R_STATE ? p->shard->mesh.size[b->group] : 1;
-		pl->off = plan_bytes(p, i, size_add(r == R_STATE ? b->state : b->first, at)) +
+		pl->off = plan_bytes(p, i,
+			      plan_elems(p, i, at) + (r == R_STATE ? b->state[k] : b->first)) +
 			  (r == R_STATE ? begins[k] : 0);
-		pl->stride = plan_bytes(p, i, b->elems / parts);
+		pl->stride = plan_bytes(p, i, plan_elems(p, i, b->elems / parts));
 	}
 }
 
@@ -311,26 +279,33 @@ static void
 place_resident(struct plan *p)
 {
 	struct graph *g = p->graph;
-	const struct tensor *any = &g->tensor.a[tensor_next(g, T_PARAM, 0)];
-	uint64_t elems = 0, state = 0, begins[N_STATES + 1] = { 0 };
+	const struct format *const format[N_STATES] = { g->format[ROLE_MASTER],
+		g->format[ROLE_MOMENT], g->format[ROLE_MOMENT], g->format[ROLE_MASTER] };
+	uint64_t elems = 0, state[N_STATES] = { 0 }, begins[N_STATES + 1] = { 0 };
 
 	p->home = xalloc(g->tensor.n * sizeof *p->home);
 	for (uint32_t k = 0; k < g->param_group.n; k++)
 		for (enum om_group r = 0; r < OM_N_GROUPS; r++)
 			for (uint32_t s = g->embed; s <= g->head; s++) {
-				struct bucket b = { r, 0, elems, 0, state };
-				if (!fill_bucket(p, &b, s, k))
+				struct bucket b = { .group = r, .first = elems };
+				tensor_id one = fill_bucket(p, &b, s, k);
+				if (!one)
 					continue;
 				uint64_t n = size_mul(b.elems, b.layers);
 				elems = size_add(elems, n);
-				state = size_add(state, n / p->shard->mesh.size[r]);
+				for (uint32_t i = 0; i < N_STATES; i++) {
+					tensor_id t = g->tensor.a[one].state[i];
+					b.state[i] = state[i];
+					n = size_mul(b.elems, b.layers) / p->shard->mesh.size[r];
+					if (t)
+						state[i] = size_add(state[i], plan_elems(p, t, n));
+				}
 				*PUSH(p->bucket) = b;
 			}
 	/* one after the other: first all masters, then all m, all v, and all averages */
-	for (uint32_t k = 0; k < N_STATES; k++) {
-		uint64_t bytes = any->state[k] ? plan_bytes(p, any->state[k], state) : 0;
-		begins[k + 1] = size_add(begins[k], size_align(bytes, PLAN_ALIGN));
-	}
+	for (uint32_t k = 0; k < N_STATES; k++)
+		begins[k + 1] = size_add(begins[k],
+		    size_align(target_bytes(p->target, format[k], state[k]), PLAN_ALIGN));
 	place_tensors(p, begins);
 	p->region_bytes[R_WEIGHT] =
 	    size_align(target_bytes(p->target, g->format[ROLE_WEIGHT], elems), PLAN_ALIGN);
@@ -362,6 +337,7 @@ joins(const struct plan *p, struct launch *run, const struct op *next)
 	const struct bucket *b = plan_bucket(p, next->arg[0], &at);
 
 	if (!first || !b || run->op.op != next->op || run->op.group != next->group ||
+	    memcmp(run->op.ints, next->ints, sizeof next->ints) ||
 	    memcmp(run->op.floats, next->floats, sizeof next->floats))
 		return false;
 	/* ranks have parts of one bucket, not of a run of them */

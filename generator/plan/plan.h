@@ -138,8 +138,8 @@ ARRAY_TYPE(instances, struct instance); /* 0 unused */
 struct bucket {
 	enum om_group group;
 	uint64_t layers;
-	uint64_t first, elems; /* of the regions of weights and gradients; of a layer, padded */
-	uint64_t state;        /* first element of this rank's parts in each state's array */
+	uint64_t first, elems;    /* of the regions of weights and gradients; of a layer, padded */
+	uint64_t state[N_STATES]; /* first element of this rank's parts in each state's array */
 };
 struct
     home { /* of a parameter: its bucket, from 1, and the first element there; 0: it is in none */
@@ -174,6 +174,8 @@ struct plan { /* of one stage of the pipeline; there is one a stage */
 	uint64_t arena_bytes;
 	bool decode; /* decode is part of the trainer: every op of it has one too */
 };
+/* How many numbers of the tensor belong to n of its parameter, if it is a state of one; else n. */
+uint64_t plan_elems(const struct plan *p, tensor_id t, uint64_t n);
 /* Of n numbers of the tensor, as they lie in the arena. */
 uint64_t plan_bytes(const struct plan *p, tensor_id t, uint64_t n);
 /*

@@ -109,6 +109,15 @@ extents_meet(struct extent a, struct extent b)
 	return a.off < b.end && b.off < a.end;
 }
 
+uint64_t
+plan_elems(const struct plan *p, tensor_id t, uint64_t n)
+{
+	const struct tensor *x = &p->graph->tensor.a[t];
+	const struct tensor *param = &p->graph->tensor.a[x->param];
+
+	return x->class == T_STATE ? n / (tensor_elems(param) / tensor_elems(x)) : n;
+}
+
 struct extent
 plan_extent(
     const struct plan *p, const struct launch *st, tensor_id t, uint32_t layer, uint32_t slot)
@@ -128,7 +137,8 @@ plan_extent(
 	if (st && st->span && x->class != T_INPUT) {
 		/* of states a rank has its part alone */
 		uint64_t ranks = x->class == T_STATE ? p->shard->mesh.size[st->op.group] : 1;
-		bytes = target_bytes(p->target, x->format, st->span / ranks) * st->layers;
+		bytes = target_bytes(p->target, x->format, plan_elems(p, t, st->span / ranks)) *
+			st->layers;
 	}
 	return (struct extent){ off, off + bytes };
 }

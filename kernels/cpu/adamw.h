@@ -6,6 +6,7 @@
  *           norm = ctl[COEF] sqrt(ctl[NORM2]); then ctl[COEF] *= min(1, max / (norm + 1e-6)), if
  *           max > 0. ctl[SKIPPED] = 1 if norm or loss[0] is not finite, or COEF loss[0] >
  *           ctl[LOSS_LIMIT], or norm > ctl[NORM_LIMIT]; otherwise 0
+ *   share_ctl  own's COEF and SKIPPED are those of ctl
  *   adamw   g COEF drives the moments m, v; w -= lr (mhat / (sqrt(vhat) + eps) + decay w), where
  *           mhat = m / BIAS1, vhat = v / BIAS2, lr = LR lr_scale (Loshchilov and Hutter, 2019).
  *           A skipped step leaves w, m and v as they are.
@@ -222,6 +223,17 @@ om_bias_update(
 		return om_clip_check(NAME, max, seed); \
 	}
 
+#define OM_SHARE_CTL(NAME)                                 \
+	void NAME(const double *ctl, double *own)          \
+	{                                                  \
+		own[OM_CTL_COEF] = ctl[OM_CTL_COEF];       \
+		own[OM_CTL_SKIPPED] = ctl[OM_CTL_SKIPPED]; \
+	}                                                  \
+	double NAME##_check(uint64_t seed)                 \
+	{                                                  \
+		return om_share_ctl_check(NAME, seed);     \
+	}
+
 #define OM_ADAMW(NAME, n, beta1, beta2, eps, decay, lr_scale)                                   \
 	_Static_assert((n) >= 1, "adamw: sizes start at 1");                                    \
 	void NAME(const om_real *g, const double *ctl, om_real *w, om_real *m, om_real *v)      \
@@ -300,6 +312,18 @@ om_clip_check(void (*run)(const double *, double *), double max, uint64_t seed)
 			om_err_add(&e, ctl[OM_CTL_COEF], om_clip_ref_factor(&test[i], max));
 	}
 	return om_err_value(&e);
+}
+
+OM_CHECK double
+om_share_ctl_check(void (*run)(const double *, double *), uint64_t seed)
+{
+	double ctl[OM_CTL_N], own[OM_CTL_N], was[OM_CTL_N];
+	for (int i = 0; i < OM_CTL_N; i++) {
+		ctl[i] = om_unit(seed, (uint64_t)i);
+		own[i] = was[i] = om_unit(seed + 1, (uint64_t)i);
+	}
+	run(ctl, own);
+	return om_share_ctl_right(ctl, was, own) ? 0 : OM_WRONG;
 }
 
 /* Of one without a master, or of one with, in which w is that. */

@@ -7,6 +7,7 @@
  *                 1e-6)), if max > 0.
  *                 ctl[SKIPPED] = 1 if norm or loss[0] is not finite, or COEF loss[0] >
  *                 ctl[LOSS_LIMIT], or norm > ctl[NORM_LIMIT]; otherwise 0
+ *   share_ctl     own's COEF and SKIPPED are those of ctl
  *   adamw         g COEF drives the moments m, v; w -= lr (mhat / (sqrt(vhat) + eps) + decay w),
  *                 where mhat = m / BIAS1, vhat = v / BIAS2, lr = LR lr_scale (Loshchilov and
  *                 Hutter, 2019). A skipped step leaves w, m and v as they are. w is bf16.
@@ -329,6 +330,13 @@ om_bias_update(float gamma, const int64_t *load, const double *ctl, float *b)
 		om_clip(max, loss, ctl);                          \
 	}
 
+#define OM_SHARE_CTL(NAME)                                       \
+	OM_GLOBAL(1, 1) NAME##_x(const double *ctl, double *own) \
+	{                                                        \
+		own[OM_CTL_COEF] = ctl[OM_CTL_COEF];             \
+		own[OM_CTL_SKIPPED] = ctl[OM_CTL_SKIPPED];       \
+	}
+
 #define OM_ADAMW(NAME, n, beta1, beta2, eps, decay, lr_scale)                                  \
 	OM_ADAMW_SIZES(n)                                                                      \
 	OM_GLOBAL(OM_ADAMW_THREADS, 1)                                                         \
@@ -404,6 +412,17 @@ static_assert(OM_CTL_LR == (int)OM_LR && OM_CTL_BIAS1 == (int)OM_BIAS1 &&
 	double NAME##_check(uint64_t seed)                 \
 	{                                                  \
 		return om_clip_check(NAME, max, seed);     \
+	}
+
+#define OM_SHARE_CTL(NAME)                                \
+	OM_KERNEL(NAME##_x, 1, 0)                         \
+	void NAME(const double *ctl, double *own)         \
+	{                                                 \
+		OM_LAUNCH(NAME##_x, 1, 1, 1, &ctl, &own); \
+	}                                                 \
+	double NAME##_check(uint64_t seed)                \
+	{                                                 \
+		return om_share_ctl_check(NAME, seed);    \
 	}
 
 #define OM_ADAMW(NAME, n, beta1, beta2, eps, decay, lr_scale)                                      \
@@ -509,6 +528,21 @@ om_clip_check(void (*run)(const double *, double *), double max, uint64_t seed)
 	}
 	om_check_end();
 	return om_err_value(&e);
+}
+
+static inline double
+om_share_ctl_check(void (*run)(const double *, double *), uint64_t seed)
+{
+	double ctl[OM_CTL_N], own[OM_CTL_N], was[OM_CTL_N];
+	for (int i = 0; i < OM_CTL_N; i++) {
+		ctl[i] = om_unit(seed, 0, i);
+		was[i] = om_unit(seed, 1, i);
+	}
+	double *dctl = om_check_copy(ctl, sizeof ctl), *down = om_check_copy(was, sizeof was);
+	run(dctl, down);
+	om_check_read(own, down, sizeof own);
+	om_check_end();
+	return om_share_ctl_right(ctl, was, own) ? 0 : OM_WRONG;
 }
 
 /* The kernel that a check runs: one of these. */

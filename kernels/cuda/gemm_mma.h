@@ -169,7 +169,7 @@ om_gemm(const om_bf16 *a, const om_bf16 *b, T *c, const int32_t *off)
 	__syncthreads();
 	if (GROUPS == OM_GEMM_SUMS)
 		om_gemm_order<G, OM_GEMM_THREADS>(s_off, s_order);
-	if constexpr (GROUPS == OM_GEMM_SUMS && !ADD)
+	if constexpr (GROUPS == OM_GEMM_SUMS && !ADD && sizeof(T) == 4)
 		om_gemm_zero<G, (int64_t)M * N, OM_GEMM_THREADS>(s_off, c);
 
 	/* copies the next slab, number `slab` of tile `ahead`, which is the block's `tiles`th */

@@ -296,10 +296,11 @@ om_gemm_clear(uint32_t stage, int tail)
 
 /*
  * What becomes of a tile. HALVES: its columns are half a tile of one matrix in B and half a tile of
- * the next. Behind a tile's slabs come `more` stages, which `load` fills and `store` frees.
+ * the next. TRIANGLE: of C, which is symmetric, tiles below the diagonal are left out. Behind a
+ * tile's slabs come `more` stages, which `load` fills and `store` frees.
  */
 struct om_gemm_plain {
-	static constexpr bool HALVES = false;
+	static constexpr bool HALVES = false, TRIANGLE = false;
 
 	/* before the products: what a thread keeps in w until they are there */
 	template <class S>
@@ -355,7 +356,10 @@ om_gemm_step(om_gemm_tile &t, const int32_t *off, const int32_t *order)
 	constexpr int STEP = E::HALVES ? S::WIDTH / 2 : S::WIDTH;
 	constexpr int n = N::most == 1 ? N::width[0] : om_beside_tiled<N, STEP>();
 	constexpr int k = K::most == 1 ? K::width[0] : om_beside_tiled<K, OM_GEMM_K>();
-	return om_gemm_next<S::GROUPS, S::G, S::M, n, k, STEP, S::PLANES>(t, off, order);
+	bool any = om_gemm_next<S::GROUPS, S::G, S::M, n, k, STEP, S::PLANES>(t, off, order);
+	while (E::TRIANGLE && any && t.row >= t.col + S::WIDTH)
+		any = om_gemm_next<S::GROUPS, S::G, S::M, n, k, STEP, S::PLANES>(t, off, order);
+	return any;
 }
 
 /* A tile's slabs into the ring. */
@@ -433,7 +437,7 @@ om_gemm(const om_gemm_args &x)
 	__syncthreads();
 	if (S::SUMS)
 		om_gemm_order<S::G, OM_GEMM_THREADS>(s_off, s_order);
-	if constexpr (S::SUMS && !S::ADD)
+	if constexpr (S::SUMS && !S::ADD && sizeof(typename S::T) == 4)
 		om_gemm_zero<S::G, (int64_t)S::M * S::N::width[0], OM_GEMM_THREADS>(
 		    s_off, (float *)x.c[0]);
 
@@ -490,6 +494,7 @@ struct om_gemm_call {
 	const float *p;
 	const int32_t *src;
 	float *part;
+	bool mirror; /* C is stored turned too, by boxes of 64 rows of 16 */
 };
 
 #define OM_GEMM_SMEM_OF(type, width, groups, G) \
@@ -567,6 +572,9 @@ om_gemm_run(const struct om_kernel *kernel, const struct om_gemm_call *x)
 			    (uint64_t[]){ cn, x->m, outs }, (uint64_t[]){ pitch, x->m * pitch },
 			    (uint32_t[]){ 128 / x->size, 16, 1 }, 128);
 	}
+	if (x->mirror)
+		om_map(&args.map_c[1], OM_MAP_BF16, x->c[0], 3, (uint64_t[]){ x->n[0], x->m, outs },
+		    (uint64_t[]){ 2 * x->n[0], 2 * x->m * x->n[0] }, (uint32_t[]){ 16, 64, 1 }, 0);
 	const int64_t tiles = om_gemm_tiles(x->groups, x->g, x->m, wide, x->step), sms = om_sms();
 	om_launch(kernel, tiles < sms ? tiles : sms, 1, 1, (void *[]){ &args });
 }

@@ -211,6 +211,16 @@ om_stmatrix(uint32_t row, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
 		     : "memory");
 }
 
+/* The same, each matrix transposed. */
+OM_DEV void
+om_stmatrix_turned(uint32_t row, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
+{
+	asm volatile(
+	    "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
+	    "r"(a), "r"(b), "r"(c), "r"(d)
+	    : "memory");
+}
+
 /* setmaxnreg: each thread of the warpgroup has so many registers from here on, more or fewer. */
 template <int REGISTERS, bool MORE>
 OM_DEV void

@@ -21,6 +21,8 @@ return trainer {
   batch = batch { micro = arg.micro or 2, global = arg.global or 3 * (arg.micro or 2), documents = "mask" },
   parallel = parallel { data = arg.data or 1, expert = arg.expert or 1, pipeline = arg.pipeline or 1 },
   precision = precision { weights = "bf16" },
+  -- Muon on a GPU takes matrices whose sides are multiples of 8
+  optimizer = adamw { matrices = muon {}, groups = { group { match = "*mlp.gate.weight", update = "adamw", name = "routers" } } },
 }
 EOF
 "$olmogen" -D target=cuda:sm_90a -o "$work/gpu" "$work/model.lua" >"$work/out" 2>"$work/err"

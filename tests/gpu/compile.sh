@@ -75,6 +75,9 @@ for m in models/*.lua; do
 	case $which.$name in # which mask documents
 	few.olmo3-moe | few.llama3-8b) sed -i 's/batch = batch {/& documents = "mask",/' "$work/models/$name.lua" ;;
 	esac
+	case $name in # whose matrices Muon steps, and NorMuon
+	olmo3-moe) sed -i 's/optimizer = adamw {/& matrices = muon { row_beta = 0.95 },/' "$work/models/$name.lua" ;;
+	esac
 	for t in $targets; do
 		"$olmogen" --target=$t -o "$work/$name" "$@" "$work/models/$name.lua" >"$work/log" 2>&1
 		is "$name for $t" $?

@@ -22,6 +22,7 @@
 #include "head.h"
 #include "likeliest.h"
 #include "linear.h"
+#include "muon.h"
 #include "rmsnorm.h"
 #include "rope.h"
 #include "round.h"
@@ -115,6 +116,14 @@ static const double tolerance = OM_DOUBLE ? 1e-11 : 2e-5;
 	X(OM_ROUTE_UNIFORM, route_uniform_##t##_##e##_##k##_##j##_##c##_##n, t, e, k, j, c, 1, 1, \
 	    n, factor)
 #define BIAS_UPDATE(X, n, e, gamma) X(OM_BIAS_UPDATE, bias_update_##n##_##e, n, e, gamma)
+#define MUON(X, n, r, c, s, j)                                                                     \
+	X(OM_MUON, muon_##n##_##r##_##c, (n) * (r) * (c), r, c, s, j, 0.95, 0.0, 0.1, 0.5, 2.5)    \
+	X(OM_MUON_MASTER, muon_master_##n##_##r##_##c, (n) * (r) * (c), r, c, s, j, 0.9, 0.0, 0.0, \
+	    1.0, 1.0)                                                                              \
+	X(OM_NORMUON, normuon_##n##_##r##_##c, (n) * (r) * (c), r, c, s, j, 0.95, 0.95, 0.1, 1.0,  \
+	    0.2)                                                                                   \
+	X(OM_NORMUON_MASTER, normuon_master_##n##_##r##_##c, (n) * (r) * (c), r, c, s, j, 0.95,    \
+	    0.9, 0.1, 2.0, 0.2)
 #define ROUTE_MAP(X, t, e, k, n) X(OM_ROUTE_MAP, route_map_##t##_##e##_##k##_##n, t, e, k, n)
 #define DISPATCH(X, t, k, n)                              \
 	X(OM_DISPATCH, dispatch_##t##_##k##_##n, t, k, n) \
@@ -192,6 +201,8 @@ static const double tolerance = OM_DOUBLE ? 1e-11 : 2e-5;
 	ROUTE_UNIFORM(X, 33, 12, 5, 0, 1, 3, 2.5) ROUTE_UNIFORM(X, 66, 10, 4, 1, 0, 2, 1.0)        \
 	ROUTE_UNIFORM(X, 300, 128, 8, 0, 2, 1, 0.5)                                                \
 	X(OM_AVERAGE, average_1, 1) X(OM_AVERAGE_MASTER, average_10007, 10007)                     \
+	MUON(X, 1, 1, 1, 5, 1) MUON(X, 3, 7, 1, 2, 0) MUON(X, 2, 5, 9, 5, 1)                       \
+	MUON(X, 5, 96, 33, 5, 0) MUON(X, 1, 130, 258, 5, 1) MUON(X, 2, 64, 64, 1, 1)               \
 	BIAS_UPDATE(X, 1, 1, 0.1) BIAS_UPDATE(X, 2, 2, 1e-3) BIAS_UPDATE(X, 91, 7, 0.5)            \
 	BIAS_UPDATE(X, 64, 64, 0.01) BIAS_UPDATE(X, 2048, 128, 0.001)                              \
 	ROUTE_MAP(X, 1, 1, 1, 1) ROUTE_MAP(X, 7, 7, 7, 7) ROUTE_MAP(X, 33, 13, 3, 3)               \

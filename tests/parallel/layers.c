@@ -287,7 +287,7 @@ schedule(uint32_t stage, struct om_action *a)
 int
 main(int argc, char **argv)
 {
-	static const struct om_param_group param_group = { 0, 1 };
+	static const struct om_param_group param_group = { .lr_scale = 1 };
 	static const struct om_bucket bucket = { OM_DATA, W, G, N, 1 };
 	static struct om_param param[PIPELINE][2 + OWN];
 	static struct om_moe moe[PIPELINE];

@@ -229,8 +229,7 @@ is "some experts have no token in a step" $?
 known="-D score=sigmoid -D shared=48"
 tolerance=1e-5
 
-# what no description asks for: experts' rows that begin at multiples of 16, what lies between them adds nothing;
-# matrices that are owned and updated whole, by two ranks and by four
+# what no description asks for: experts' rows that begin at multiples of 16, what lies between them adds nothing
 variant() { # NAME WORDS NAME=VALUE...
 	name=$1 words=$2
 	shift 2
@@ -242,9 +241,47 @@ variant() { # NAME WORDS NAME=VALUE...
 variant rows16 rows=16
 variant ep2rows16 rows=16 data=2 expert=2
 variant pp2rows16 rows=16 data=4 expert=4 pipeline=2 capacity=3
-variant dp2whole whole data=2
-same dp2whole dp2
-variant dp4whole whole data=4 expert=2
+
+# matrices that are owned and stepped whole, by two ranks and by four, with one number a row besides; a momentum that goes
+# on under another layout; the moments of another optimizer are dropped, which is told, on any ranks
+tolerance=2e-5 # of a small singular value more is made than of a large one
+base muon -D muon=0.95
+layout dp4muon muon -D muon=0.95 -D data=4 -D expert=2
+layout pp2muon muon -D muon=0.95 -D pipeline=2
+same pp2muon muon
+tolerance=1e-5
+for leg in "pp2muon 7" "muon 20"; do
+	set -- $leg
+	OMP_NUM_THREADS=1 timeout 300 "$work/$1/trainer" train "$work/run.yaml" checkpoint.dir="$work/muonchain.ckpt" \
+		steps="$2" >"$work/chain.out" 2>&1
+	is "chain of Muon's: $1 to step $2" $?
+done
+same muonchain muon
+# a group of parameters with a schedule of its own: a rate of 0 leaves them as they are, and any is the same on two stages
+rated() { # NAME TRAINER SCHEDULE
+	OMP_NUM_THREADS=1 timeout 300 "$work/$2/trainer" train "$work/run.yaml" checkpoint.dir="$work/$1.ckpt" steps=3 \
+		"lr.groups=[\"experts $3\"]" >"$work/$1.out" 2>&1
+	is "$2 trains with experts $3" $?
+}
+rated still muon "scale=0"
+far=$("$work/compare" 0 "$work/still.ckpt/step-000001" "$work/still.ckpt/step-000003" model.layers.2.mlp.experts) &&
+	! "$work/compare" 1e-5 "$work/still.ckpt/step-000001" "$work/still.ckpt/step-000003" model.layers.2.mlp.s >/dev/null
+is "with a rate of 0 experts stay, and shared ones do not: $far" $?
+rated slow muon "scale=0.5 schedule=linear warmup=0 final=0"
+rated pp2slow pp2muon "scale=0.5 schedule=linear warmup=0 final=0"
+far=$("$work/compare" 0 "$work/slow.ckpt/step-000003" "$work/pp2slow.ckpt/step-000003") &&
+	! "$work/compare" 1e-5 "$work/slow.ckpt/step-000003" "$work/muon.ckpt/step-000003" model >/dev/null
+is "pp2muon has the bits of muon with that, and they are others than without: $far" $?
+for leg in "one dp4muon exp_avg.of.122.tensors,.exp_avg_sq.of.122.tensors" \
+	"muon one exp_avg.of.19.tensors,.exp_avg_sq.of.19.tensors,.momentum_buffer.of.103.tensors,.row_mean_sq.of.103.tensors"; do
+	set -- $leg
+	rm -rf "$work/other.ckpt"
+	cp -r "$work/$1.ckpt" "$work/other.ckpt"
+	OMP_NUM_THREADS=1 timeout 300 "$work/$2/trainer" train "$work/run.yaml" checkpoint.dir="$work/other.ckpt" steps=21 \
+		>"$work/other.out" 2>&1 && grep -q "another optimizer, whose moments are dropped ($3)" "$work/other.out" &&
+		grep -q '"updates_before_moments": 20,' "$work/other.ckpt/step-000021/index.json"
+	is "$2 goes on from the weights of $1 alone: $(grep dropped "$work/other.out")" $?
+done
 
 # moments in bf16: an element's draws are its own wherever it lies, so only what a sum's last bit turns differs, which is an
 # element in some thousands; were the draws others, it would be every second

@@ -37,6 +37,9 @@ return trainer {
     capacity = arg.capacity and (tonumber(arg.capacity) or arg.capacity),
   },
   precision = precision { weights = arg.weights, moments = arg.moments },
-  optimizer = adamw { betas = { 0.9, 0.95 }, weight_decay = 0.1, clip_norm = 1.0,
-    average = arg.average or false },
+  optimizer = adamw {
+    betas = { 0.9, 0.95 }, weight_decay = 0.1, clip_norm = 1.0, average = arg.average or false,
+    matrices = arg.muon and muon { row_beta = number("muon", 0), per_head = true } or nil,
+    groups = arg.muon and { group { match = "*.experts.*", name = "experts" } } or nil,
+  },
 }

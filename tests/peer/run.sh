@@ -31,9 +31,31 @@ for config in "$fixtures"/*/config.json; do
 		fail "$name: does not build"
 	fi
 done
+
+# 20 steps of a run, from a fixture's weights on, as PyTorch's optimizers take them (optimizer.py)
+echo "data: { paths: [$here/optimizer/tokens.u8], order: sequential }
+steps: 20
+lr: { schedule: constant, peak: 5e-3 }
+log: { every: 1 }" >"$work/optimizer.yaml"
+optimizer() { # NAME TREE FIELD...: the rest of its adamw {}; without, the tree is there
+	name=$1 tree=$work/$2 dir=$here/fixtures/qwen3_moe-0
+	[ $# = 2 ] || {
+		"$olmogen" --from-hf="$dir" | sed "s/batch { .* }/batch { micro = 2, global = 2 }, optimizer = adamw { clip_norm = 0, $3 }/" \
+			>"$tree.lua"
+		"$olmogen" --emit-only -o "$tree" "$tree.lua" >/dev/null && make -s -j2 -C "$tree" CFLAGS="${CFLAGS:--O1}" >/dev/null
+	}
+	"$tree/trainer" import "$dir" "$tree/run" >"$tree/log" 2>&1 &&
+		"$tree/trainer" train "$work/optimizer.yaml" checkpoint.dir="$tree/run" log.metrics="$tree/metrics" >>"$tree/log" 2>&1 &&
+		"$tree/trainer" export "$tree/last" "$tree/run" >>"$tree/log" 2>&1 || tail -n 3 "$tree/log"
+	count "20 steps of $name" "$(python3 "$here/optimizer.py" check "$here/optimizer" "$name" "$tree/metrics" \
+		"$tree/last/model.safetensors" "$dir/model.safetensors")"
+}
 count "fields and their export" "$(sh "$here/fields.sh" "$olmogen" "$work/fields")"
 count "descriptions of config.json" "$(sh "$here/configs.sh" "$olmogen" "$work/configs")"
-if [ "$fixtures" = "$here/fixtures" ]; then # the edits are of their numbers
+if [ "$fixtures" = "$here/fixtures" ]; then # the edits, and the optimizers' steps, are of their numbers
+	optimizer adamw qwen3_moe-0
+	optimizer muon muon 'matrices = muon { scale = "original", lr_scale = 4 }'
+	[ "$which" != all ] || optimizer muon_rms muon_rms 'matrices = muon {}'
 	count "imports of edited folders" "$(sh "$here/imports.sh" "$here/imports.txt" "$work")"
 	count "upcycling" "$(sh "$here/upcycle.sh" "$olmogen" "$work")"
 fi

@@ -59,6 +59,7 @@ struct layout {
 	uint32_t pipeline, chunks, microbatches, data, expert, layers, vocab;
 	const char *capacity;
 	bool split; /* the backward pass, in two phases */
+	bool muon;
 };
 
 static inline struct object *
@@ -74,6 +75,7 @@ layout_trainer(struct layout l)
 		{ "schedule", l.schedule, false },
 		{ "chunks", xprintf("%u", l.chunks), false },
 		{ "capacity", l.capacity ? l.capacity : "worst", false },
+		{ "muon", l.muon ? "true" : "false", false },
 	};
 
 	return trainer_of("tests/unit/layout.lua", def, LEN(def), NULL);

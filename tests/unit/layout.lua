@@ -15,4 +15,5 @@ return trainer {
     data = arg.data, expert = arg.expert, pipeline = arg.pipeline, schedule = arg.schedule, chunks = arg.chunks,
     capacity = arg.capacity,
   },
+  optimizer = adamw { matrices = arg.muon and muon {} or nil },
 }

@@ -419,26 +419,24 @@ rounding_faults(void)
 
 /*
  * A bucket is a layer's: its parameters and gradients lie in it, at the same elements, layer after
- * layer, and of each state the part of one rank.
+ * layer, and of each state the part of one rank. Muon's have matrices of one shape, and cut none.
  */
 static void
-buckets(bool whole)
+buckets(bool muon)
 {
-	((struct op_row *)(uintptr_t)op_row(OP_adamw))->whole = whole;
-	struct shard *s =
-	    layout_shard((struct layout){ "1f1b", 1, 1, 1, .data = 4, .expert = 2, .layers = 4 });
+	struct shard *s = layout_shard(
+	    (struct layout){ "1f1b", 1, 1, 1, .data = 4, .expert = 2, .layers = 4, .muon = muon });
 	fuse(s);
 	struct plan *p = plan(s);
 	struct graph *g = p->graph;
-	uint64_t end = 0, state = 0, at, at_grad;
-	uint32_t experts = 0, cut = 0;
+	uint64_t end = 0, state = 0, at, at_grad, experts = 0, cut = 0;
 
 	expect(plancheck_fault(p) == NULL, "the plan of four ranks");
 	for (uint32_t i = 0; i < p->bucket.n; i++) {
 		const struct bucket *b = &p->bucket.a[i];
 		uint64_t ranks = s->mesh.size[b->group];
-		expect(b->first == end && b->state == state, "buckets follow one another");
-		expect(b->elems % ranks == 0, "ranks have equal parts");
+		expect(b->first == end && b->state[STATE_M] == state && b->elems % ranks == 0,
+		    "buckets follow one another, and ranks have equal parts");
 		end += b->elems * b->layers;
 		state += b->elems / ranks * b->layers;
 	}
@@ -451,23 +449,25 @@ buckets(bool whole)
 			   w->off - p->region_off[R_WEIGHT] == plan_bytes(p, t, b->first + at) &&
 			   d->off - p->region_off[R_GRAD] == plan_bytes(p, x->grad, b->first + at),
 		    "a parameter and its gradient at one place");
-		expect(b->group == (tensor_by_expert(x) ? OM_EXPERT_DATA : OM_DATA),
-		    "the ranks of a bucket");
-		expect(b->layers == tensor_layers(g, x) && at + tensor_elems(x) <= b->elems,
-		    "a parameter in its layer's bucket");
+		expect(b->group == (tensor_by_expert(x) ? OM_EXPERT_DATA : OM_DATA) &&
+			   b->layers == tensor_layers(g, x) && at + tensor_elems(x) <= b->elems,
+		    "a parameter in its layer's bucket, and its ranks");
 		expect(w->stride == plan_bytes(p, t, b->elems) &&
 			   d->stride == plan_bytes(p, x->grad, b->elems) &&
 			   p->place[x->state[STATE_M]].stride ==
 			       plan_bytes(p, x->state[STATE_M], b->elems / ranks),
 		    "layers are as far apart as their buckets");
-		experts += tensor_by_expert(x);
-		uint64_t each = tensor_by_expert(x) ? x->dim[0] : 1, n = tensor_elems(x) / each;
-		for (uint64_t i = 0; i < each; i++)
-			cut += (at + i * n) * ranks / b->elems !=
-			       (at + i * n + n - 1) * ranks / b->elems;
+		bool matrix = g->param_group.a[x->param_group].rows, own = true;
+		uint64_t n = tensor_elems(x) / (tensor_by_expert(x) ? x->dim[0] : 1);
+		for (uint64_t i = at; i < at + tensor_elems(x); i += n)
+			own &= i * ranks / b->elems == (i + n - 1) * ranks / b->elems;
+		expect(matrix == (muon && x->ndims > 1 && g->seg.a[x->seg].nlayers) &&
+			   (matrix ? own && at % n == 0 && !x->state[STATE_V] : x->state[STATE_V]),
+		    "Muon steps matrices of layers, each whole, and keeps one moment");
+		experts += tensor_by_expert(x), cut += !own;
 	}
-	expect(whole ? !cut : cut > 3, "matrices are cut where their update takes any elements");
-	expect(experts == 3 && p->bucket.n == 8, "buckets of ends, two kinds and experts");
+	expect(
+	    experts == 3 && (muon || (cut > 3 && p->bucket.n == 8)), "buckets of ends and kinds");
 	for (uint32_t i = 0; i < p->prog[g->update][FORWARD].n; i++) {
 		const struct launch *l = &p->prog[g->update][FORWARD].a[i];
 		const struct bucket *b = plan_bucket(p, l->op.arg[0], &at);

@@ -98,7 +98,8 @@ enum {
 	}
 
 static const uint32_t layer[] = { 0, 1 };
-static const struct om_param_group param_group[] = { { 0.1, 1.0 }, { 0.0, 1.0 } };
+static const struct om_param_group param_group[] = { { .weight_decay = 0.1, .lr_scale = 1.0 },
+	{ .weight_decay = 0.0, .lr_scale = 1.0 } };
 static const struct om_param param[] = {
 	PARAM("model.embed_tokens.weight", P_EMB, N_EMB, V, D, 2, NULL, 1, 0, false, 0, 0),
 	PARAM("model.layers.%l.norm.weight", P_NORM, D, D, 0, 1, layer, L, 0, true, 1, 1),

@@ -1,8 +1,8 @@
 /*
  * Emits and builds a description's tree as if its target had several streams, which no target of
  * target.def has, or its backward pass two phases, or its weights' format rows of experts that
- * begin at multiples of a number, or its optimizer whole matrices: for tests of what these take.
- * Usage: streams DESCRIPTION.lua TARGET STREAMS[,split][,rows=N][,whole] FOLDER [NAME=VALUE]...;
+ * begin at multiples of a number: for tests of what these take.
+ * Usage: streams DESCRIPTION.lua TARGET STREAMS[,split][,rows=N] FOLDER [NAME=VALUE]...;
  * with a folder that is "-", the plan is printed instead.
  */
 #include <stdlib.h>
@@ -52,8 +52,6 @@ main(int argc, char **argv)
 	if (diag_flush())
 		return 1;
 	spec_print(s.trainer[0], true, &resolved);
-	if (strstr(argv[3], ",whole"))
-		((struct op_row *)(uintptr_t)op_row(OP_adamw))->whole = true;
 	struct graph *g = graph_build(s.trainer[0]);
 	if (diag_flush())
 		return 1;

@@ -35,6 +35,8 @@ return trainer { -- dense.lua:2
     weight_decay = 0.1,
     clip_norm = 1,
     average = false,
+    matrices = adam {},
+    expert_lr_scale = 1,
     groups = {},
   },
   generation = generation { batch = 1, prompt = 0 },

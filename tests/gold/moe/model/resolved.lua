@@ -53,6 +53,8 @@ return trainer { -- moe.lua:2
     weight_decay = 0.1,
     clip_norm = 1,
     average = false,
+    matrices = adam {},
+    expert_lr_scale = 1,
     groups = { group { match = "*gate.weight", lr_scale = 0.5 } }, -- moe.lua:10
   },
   generation = generation { batch = 1, prompt = 0 },

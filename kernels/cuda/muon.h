@@ -1,0 +1,657 @@
+/*
+ * Muon (Jordan et al., 2024): a matrix is stepped by its momentum, made orthogonal as far as a few
+ * steps of Newton-Schulz do it. ctl [9], fp64, holds the step's scalars.
+ *
+ *   muon_master     matrices [r, c] one after the other, n numbers in all. Of each, g COEF drives
+ *                   the momentum m <- momentum m + (1 - momentum) g, and x is that, or with j its
+ *                   mean with g once more. x / |x|, in bf16, passes s times
+ *                       x <- (a I + b x x' + c (x x')^2) x
+ *                   where a tall one has x' x instead, on its other side; then
+ *                   master -= lr (decay master + factor x), lr = LR lr_scale, and w is its
+ *                   rounding. A skipped step leaves all as it is
+ *   normuon_master  before the step, row i of x is divided by the root of v[i] <- beta2 v[i] +
+ *                   (1 - beta2) mean(x[i]^2), and x gets its old norm back (Li et al., 2025)
+ *
+ * Matrices go by batches of b, whose products are gemm.h's in groups, a matrix each. The last batch
+ * may have fewer: then the products of those of the batch before are computed once more, to no use,
+ * so that every launch has one shape. r and c are multiples of 8.
+ *
+ * ws: of a batch x and y [r, c], x x' and its polynomial [l, l], l the lesser of r and c, in bf16;
+ * sums of squares of blocks, and of rows before and after, in double; norms; offsets of groups.
+ */
+#ifndef OM_MUON_H
+#define OM_MUON_H
+
+#include "adamw.h"
+#include "gemm.h"
+#include "muon_ref.h"
+
+#define OM_MUON_THREADS 256
+#define OM_MUON_BLOCK (OM_MUON_THREADS * 16) /* elements of a block, all of one matrix */
+#define OM_MUON_BLOCKS(r, c) OM_CEIL((int64_t)(r) * (c), OM_MUON_BLOCK)
+#define OM_MUON_L(r, c) OM_GEMM_LESS(r, c)
+
+#define OM_MUON_SIZES(n, r, c, b)                                                                  \
+	static_assert((r) >= 8 && (c) >= 8 && (r) % 8 == 0 && (c) % 8 == 0, "muon: r % 8, c % 8"); \
+	static_assert((n) % ((int64_t)(r) * (c)) == 0 && (b) >= 1, "muon: whole matrices");        \
+	static_assert((int64_t)(b) * (r) * (c) <= (int64_t)(n), "muon: the first batch is whole"); \
+	static_assert((int64_t)(b) * (r) <= 0x7fffff00, "muon: rows are counted in int32");
+
+#define OM_MUON_WIDTH(r, c, b) ((r) <= (c) ? OM_GEMM_WIDTH((b) * (r), r) : OM_GEMM_WIDE(c))
+/* the polynomial times x, or, tall, x times it */
+#define OM_MUON_STEP(NAME, r, c, b)                                               \
+	OM_GEMM(NAME, om_bf16, 0, OM_GEMM_ROWS, b, (b) * (r), c, OM_MUON_L(r, c), \
+	    OM_GEMM_WIDTH((b) * (r), c), 0, ((r) <= (c)), 1, 1)
+
+#if OM_ARCH != 90
+/* x x' or, tall, x' x */
+#define OM_MUON_GRAM(NAME, r, c, b)                                                          \
+	OM_GEMM(NAME, om_bf16, 0, ((r) <= (c) ? OM_GEMM_ROWS : OM_GEMM_SUMS), b,             \
+	    ((r) <= (c) ? (b) * (r) : (c)), OM_MUON_L(r, c), ((r) <= (c) ? (c) : (b) * (r)), \
+	    OM_MUON_WIDTH(r, c, b), ((r) > (c)), ((r) > (c)), 1, 1)
+#endif
+
+#ifdef __CUDACC__ /* ---- device ---- */
+
+struct om_muon_rates {
+	float beta, ahead; /* one minus the momentum; the same with Nesterov's, else 0 */
+};
+
+/*
+ * A block's momentum, and x unscaled; the sum of its squares, of what it is rounded to. left: how
+ * many matrices of the batch there are.
+ */
+template <int64_t SIZE>
+OM_DEV void
+om_muon_momentum(om_muon_rates a, const float *g, const double *ctl, float *m, om_bf16 *x,
+    double *part, int left)
+{
+	const int64_t base = (int64_t)blockIdx.y * SIZE;
+	const int64_t first = (int64_t)blockIdx.x * OM_MUON_BLOCK + threadIdx.x * 4;
+	const float coef = (float)ctl[OM_CTL_COEF];
+	float sum = 0;
+	if (blockIdx.y >= left || ctl[OM_CTL_SKIPPED] != 0)
+		return;
+	float4 p[4], q[4];
+#pragma unroll
+	for (int i = 0; i < 4; i++) { /* beyond the end the last ones, so that loads go together */
+		const int64_t at = (base + min(first + i * OM_MUON_THREADS * 4, SIZE - 4)) / 4;
+		p[i] = ((const float4 *)g)[at];
+		q[i] = ((const float4 *)m)[at];
+	}
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		const int64_t in = first + i * OM_MUON_THREADS * 4, at = (base + in) / 4;
+		float *gi = &p[i].x, *mi = &q[i].x, u[4];
+		if (in >= SIZE)
+			break;
+#pragma unroll
+		for (int k = 0; k < 4; k++) {
+			gi[k] *= coef;
+			mi[k] = __fmaf_rn(a.beta, gi[k] - mi[k], mi[k]);
+			u[k] = __fmaf_rn(a.ahead, gi[k] - mi[k], mi[k]);
+		}
+		const uint2 v = make_uint2(om_pack(u[0], u[1]), om_pack(u[2], u[3]));
+		((float4 *)m)[at] = q[i];
+		((uint2 *)x)[at] = v;
+		sum += om_lo(v.x) * om_lo(v.x) + om_hi(v.x) * om_hi(v.x) + om_lo(v.y) * om_lo(v.y) +
+		       om_hi(v.y) * om_hi(v.y);
+	}
+	const double total = om_sumsq_block<OM_MUON_THREADS>(sum);
+	if (threadIdx.x == 0)
+		part[blockIdx.y * OM_MUON_BLOCKS(SIZE, 1) + blockIdx.x] = total;
+}
+
+/* A block a matrix: what its x is to be multiplied by. The first one also writes offsets. */
+template <int BLOCKS, int R, int L>
+OM_DEV void
+om_muon_norm(const double *part, float *norm, int32_t *off)
+{
+	double sum = 0;
+	for (int i = threadIdx.x; i < BLOCKS; i += OM_MUON_THREADS)
+		sum += part[(int64_t)blockIdx.x * BLOCKS + i];
+	sum = om_sumsq_block<OM_MUON_THREADS>(sum);
+	if (threadIdx.x == 0)
+		norm[blockIdx.x] = (float)(1 / fmax(sqrt(sum), OM_MUON_EPS));
+	for (int i = threadIdx.x; blockIdx.x == 0 && i <= gridDim.x; i += OM_MUON_THREADS) {
+		off[i] = i * R;
+		off[gridDim.x + 1 + i] = i * L;
+	}
+}
+
+/* Eight elements a time. */
+template <int64_t SIZE>
+OM_DEV void
+om_muon_scale(const float *norm, om_bf16 *x)
+{
+	const float by = norm[blockIdx.y];
+#pragma unroll
+	for (int i = 0; i < 2; i++) {
+		const int64_t at =
+		    (int64_t)blockIdx.x * OM_MUON_BLOCK + (i * OM_MUON_THREADS + threadIdx.x) * 8;
+		float v[8];
+		if (at >= SIZE)
+			return;
+		om_load8(x + blockIdx.y * SIZE + at, v);
+#pragma unroll
+		for (int k = 0; k < 8; k++)
+			v[k] *= by;
+		om_store8(x + blockIdx.y * SIZE + at, v);
+	}
+}
+
+/* A warp a row: v, and the row's sum of squares before it is divided and after. */
+template <int R, int C>
+OM_DEV void
+om_muon_rows(float beta, const double *ctl, const om_bf16 *x, float *v, double *sums, int left)
+{
+	const int row = blockIdx.x * (OM_MUON_THREADS / 32) + threadIdx.x / 32;
+	float part = 0;
+	if (row >= left * R || ctl[OM_CTL_SKIPPED] != 0)
+		return;
+	for (int c = threadIdx.x % 32 * 8; c < C; c += 256) {
+		float y[8];
+		om_load8(x + (int64_t)row * C + c, y);
+#pragma unroll
+		for (int k = 0; k < 8; k++)
+			part = __fmaf_rn(y[k], y[k], part);
+	}
+	const double sum = om_warp_sum(part);
+	if (threadIdx.x % 32)
+		return;
+	const float now = v[row] + beta * ((float)(sum / C) - v[row]);
+	const double by = sqrt((double)now) + OM_MUON_ROW_EPS;
+	v[row] = now;
+	sums[2 * row] = sum;
+	sums[2 * row + 1] = sum / by / by;
+}
+
+/* A block a matrix: what its x's norm was over what it is. */
+template <int R>
+OM_DEV void
+om_muon_ratio(const double *sums, float *norm)
+{
+	double old = 0, now = 0;
+	for (int i = threadIdx.x; i < R; i += OM_MUON_THREADS) {
+		old += sums[2 * ((int64_t)blockIdx.x * R + i)];
+		now += sums[2 * ((int64_t)blockIdx.x * R + i) + 1];
+	}
+	old = om_sumsq_block<OM_MUON_THREADS>(old);
+	__syncthreads();
+	now = om_sumsq_block<OM_MUON_THREADS>(now);
+	if (threadIdx.x == 0)
+		norm[blockIdx.x] = now > 0 ? (float)sqrt(old / now) : 0;
+}
+
+/* v: NULL, or NorMuon's. */
+template <int64_t SIZE, int C>
+OM_DEV void
+om_muon_update(double decay, double lr_scale, double factor, const double *ctl, const om_bf16 *x,
+    const float *v, const float *norm, om_bf16 *w, float *master, int left)
+{
+	const double lr = ctl[OM_CTL_LR] * lr_scale;
+	const float keep = (float)(1 - lr * decay), step = (float)(lr * factor);
+	if (blockIdx.y >= left || ctl[OM_CTL_SKIPPED] != 0)
+		return;
+#pragma unroll
+	for (int i = 0; i < 2; i++) {
+		const int64_t in =
+		    (int64_t)blockIdx.x * OM_MUON_BLOCK + (i * OM_MUON_THREADS + threadIdx.x) * 8;
+		const int64_t at = blockIdx.y * SIZE + in;
+		float y[8], by = step;
+		if (in >= SIZE)
+			return;
+		om_load8(x + at, y);
+		float4 p = ((const float4 *)(master + at))[0],
+		       q = ((const float4 *)(master + at))[1];
+		if (v) /* 8 columns are one row's */
+			by *= norm[blockIdx.y] / (sqrtf(v[at / C]) + (float)OM_MUON_ROW_EPS);
+		p.x = __fmaf_rn(-by, y[0], keep * p.x), p.y = __fmaf_rn(-by, y[1], keep * p.y);
+		p.z = __fmaf_rn(-by, y[2], keep * p.z), p.w = __fmaf_rn(-by, y[3], keep * p.w);
+		q.x = __fmaf_rn(-by, y[4], keep * q.x), q.y = __fmaf_rn(-by, y[5], keep * q.y);
+		q.z = __fmaf_rn(-by, y[6], keep * q.z), q.w = __fmaf_rn(-by, y[7], keep * q.w);
+		((float4 *)(master + at))[0] = p;
+		((float4 *)(master + at))[1] = q;
+		const float out[8] = { p.x, p.y, p.z, p.w, q.x, q.y, q.z, q.w };
+		om_store8(w + at, out);
+	}
+}
+
+OM_DEV float
+om_muon_polynomial(float gram, float square, bool diagonal)
+{
+	const float x = __fmaf_rn((float)OM_MUON_C, square, (float)OM_MUON_B * gram);
+	return diagonal ? x + (float)OM_MUON_A : x;
+}
+
+#if OM_ARCH == 90
+
+/*
+ * A warp's 16 rows of a tile that lies above the diagonal, also to where they are mirrored: as
+ * columns, by boxes of 64 rows of 32 bytes.
+ */
+template <class S>
+OM_DEV void
+om_muon_mirror(
+    const float (&d)[S::WIDTH / 2], const om_gemm_args &x, const om_gemm_tile &t, uint32_t boxes)
+{
+	constexpr int COLS = S::BOXES / 32;
+	const int lane = threadIdx.x % 32, warp = om_warp(), plane = S::ROWS ? 0 : t.group;
+	const uint32_t at = boxes + (lane / 16 * 8 + lane % 8) * 32 + lane / 8 % 2 * 16;
+	if (t.row + OM_GEMM_M > t.col || t.rows <= warp * 16)
+		return;
+#pragma unroll
+	for (int c = 0; c < S::WIDTH; c += COLS) {
+		om_bulk_wait_read();
+		__syncwarp();
+#pragma unroll
+		for (int j = c / 8; j < (c + COLS) / 8; j += 2) {
+			const float *p = d + j * 4, *q = p + 4;
+			om_stmatrix_turned(at + (j * 8 - c) * 32, om_pack(p[0], p[1]),
+			    om_pack(p[2], p[3]), om_pack(q[0], q[1]), om_pack(q[2], q[3]));
+		}
+		om_fence_async();
+		__syncwarp();
+		if (lane == 0)
+#pragma unroll
+			for (int i = 0; i < COLS; i += 64)
+				if (t.col + c + i < S::N::width[0])
+					om_tma_store(&x.map_c[1], boxes + i * 32, t.row + warp * 16,
+					    t.first * S::ROWS + t.col + c + i, plane);
+		om_bulk_commit();
+	}
+}
+
+/*
+ * What becomes of a tile of x x' or, with SQUARE, of its square: the polynomial, x x' being at x.p.
+ * Both are symmetric: half of them is computed, where boxes of the other half end with a matrix.
+ */
+template <int L, bool SQUARE> struct om_muon_tile : om_gemm_plain {
+	static constexpr bool TRIANGLE = L % 64 == 0;
+
+	template <class S>
+	OM_DEV void
+	store(float (&d)[S::WIDTH / 2], const float (&w)[2], const om_gemm_args &x,
+	    const om_gemm_tile &t, om_gemm_ring<S> &r, uint32_t boxes)
+	{
+		const int lane = threadIdx.x % 32, at = om_warp() * 16 + lane / 4;
+		const om_bf16 *gram = (const om_bf16 *)x.p + (int64_t)(t.first + t.row) * L;
+#pragma unroll
+		for (int i = 0; i < S::WIDTH / 2 && SQUARE; i += 2) {
+			const int row = at + i % 4 / 2 * 8, col = t.col + i / 4 * 8 + lane % 4 * 2;
+			uint32_t g = 0;
+			if (row < t.rows && col < L)
+				g = *(const uint32_t *)(gram + (int64_t)row * L + col);
+			d[i] = om_muon_polynomial(om_lo(g), d[i], t.row + row == col);
+			d[i + 1] = om_muon_polynomial(om_hi(g), d[i + 1], t.row + row == col + 1);
+		}
+		om_gemm_plain::template store<S>(d, w, x, t, r, boxes);
+		if constexpr (TRIANGLE)
+			om_muon_mirror<S>(d, x, t, boxes);
+	}
+};
+
+#define OM_MUON_TILE(l, square) om_muon_tile<l, square>
+#define OM_MUON_GRAM(NAME, r, c, b)                                                        \
+	OM_GEMM_KERNEL(NAME, OM_MUON_TILE(OM_MUON_L(r, c), false), om_bf16, 0,             \
+	    ((r) <= (c) ? OM_GEMM_ROWS : OM_GEMM_SUMS), b, ((r) <= (c) ? (b) * (r) : (c)), \
+	    om_beside<OM_MUON_L(r, c)>, OM_MUON_BESIDE((r) <= (c) ? (c) : (b) * (r)),      \
+	    OM_MUON_WIDTH(r, c, b), ((r) > (c)), ((r) > (c)), 1, 1)
+#define OM_MUON_BESIDE(n) om_beside<(n)>
+#define OM_MUON_POLYNOMIAL(NAME, l, b)                                                      \
+	OM_GEMM_KERNEL(NAME, OM_MUON_TILE(l, true), om_bf16, 0, OM_GEMM_ROWS, b, (b) * (l), \
+	    om_beside<l>, om_beside<l>, OM_GEMM_WIDTH((b) * (l), l), 0, 0, 1, 1)
+
+#else
+
+template <int L>
+OM_DEV void
+om_muon_combine(const om_bf16 *gram, om_bf16 *square)
+{
+	const int64_t at = ((int64_t)blockIdx.x * OM_MUON_THREADS + threadIdx.x) * 8;
+	const int row = at / L % L, col = at % L;
+	float g[8], s[8];
+	if (at >= (int64_t)gridDim.y * L * L)
+		return;
+	om_load8(gram + at, g);
+	om_load8(square + at, s);
+#pragma unroll
+	for (int k = 0; k < 8; k++)
+		s[k] = om_muon_polynomial(g[k], s[k], row == col + k);
+	om_store8(square + at, s);
+}
+
+#define OM_MUON_POLYNOMIAL(NAME, l, b)                                                           \
+	OM_GEMM(NAME, om_bf16, 0, OM_GEMM_ROWS, b, (b) * (l), l, l, OM_GEMM_WIDTH((b) * (l), l), \
+	    0, 0, 1, 1)                                                                          \
+	OM_GLOBAL(OM_MUON_THREADS, 1) NAME##_combine(const om_bf16 *gram, om_bf16 *square)       \
+	{                                                                                        \
+		om_muon_combine<l>(gram, square);                                                \
+	}
+
+#endif
+
+#define OM_MUON_KERNELS(NAME, n, r, c, s, j, b, momentum, decay, lr_scale, factor)                \
+	OM_MUON_SIZES(n, r, c, b)                                                                 \
+	OM_MUON_GRAM(NAME##_gram, r, c, b)                                                        \
+	OM_MUON_POLYNOMIAL(NAME##_poly, OM_MUON_L(r, c), b)                                       \
+	OM_MUON_STEP(NAME##_step, r, c, b)                                                        \
+	OM_GLOBAL(OM_MUON_THREADS, 2)                                                             \
+	NAME##_m(const float *g, const double *ctl, float *m, om_bf16 *x, double *part, int left) \
+	{                                                                                         \
+		om_muon_momentum<(int64_t)(r) * (c)>(                                             \
+		    { (float)(1 - (momentum)), (j) ? (float)(1 - (momentum)) : 0 }, g, ctl, m, x, \
+		    part, left);                                                                  \
+	}                                                                                         \
+	OM_GLOBAL(OM_MUON_THREADS, 1) NAME##_n(const double *part, float *norm, int32_t *off)     \
+	{                                                                                         \
+		om_muon_norm<OM_MUON_BLOCKS(r, c), r, OM_MUON_L(r, c)>(part, norm, off);          \
+	}                                                                                         \
+	OM_GLOBAL(OM_MUON_THREADS, 2) NAME##_s(const float *norm, om_bf16 *x)                     \
+	{                                                                                         \
+		om_muon_scale<(int64_t)(r) * (c)>(norm, x);                                       \
+	}                                                                                         \
+	OM_GLOBAL(OM_MUON_THREADS, 2)                                                             \
+	NAME##_u(const double *ctl, const om_bf16 *x, const float *v, const float *norm,          \
+	    om_bf16 *w, float *master, int left)                                                  \
+	{                                                                                         \
+		om_muon_update<(int64_t)(r) * (c), c>(                                            \
+		    decay, lr_scale, factor, ctl, x, v, norm, w, master, left);                   \
+	}
+
+#define OM_MUON_MASTER(NAME, n, r, c, s, j, b, momentum, beta2, decay, lr_scale, factor) \
+	OM_MUON_KERNELS(NAME, n, r, c, s, j, b, momentum, decay, lr_scale, factor)
+
+#define OM_NORMUON_MASTER(NAME, n, r, c, s, j, b, momentum, beta2, decay, lr_scale, factor) \
+	OM_MUON_KERNELS(NAME, n, r, c, s, j, b, momentum, decay, lr_scale, factor)          \
+	OM_GLOBAL(OM_MUON_THREADS, 1)                                                       \
+	NAME##_r(const double *ctl, const om_bf16 *x, float *v, double *sums, int left)     \
+	{                                                                                   \
+		om_muon_rows<r, c>((float)(1 - (beta2)), ctl, x, v, sums, left);            \
+	}                                                                                   \
+	OM_GLOBAL(OM_MUON_THREADS, 1) NAME##_q(const double *sums, float *norm)             \
+	{                                                                                   \
+		om_muon_ratio<r>(sums, norm);                                               \
+	}
+
+#else /* ---- host ---- */
+
+#include <assert.h>
+
+/* A batch's workspace. */
+struct om_muon_space {
+	om_bf16 *x, *y, *gram, *poly;
+	double *part, *sums;
+	float *norm;
+	int32_t *off, *off_l;
+};
+
+static inline struct om_muon_space
+om_muon_space(void *ws, int64_t r, int64_t c, int64_t b)
+{
+	const int64_t l = OM_MUON_L(r, c);
+	struct om_muon_space s = { .x = (om_bf16 *)ws };
+	s.y = s.x + b * r * c;
+	s.gram = s.y + b * r * c;
+	s.poly = s.gram + b * l * l;
+	s.part = (double *)(s.poly + b * l * l);
+	s.sums = s.part + b * OM_MUON_BLOCKS(r, c);
+	s.norm = (float *)(s.sums + 2 * b * r);
+	s.off = (int32_t *)(s.norm + b);
+	s.off_l = s.off + b + 1;
+	return s;
+}
+
+#if OM_ARCH == 90
+#define OM_MUON_GRAM(NAME, r, c, b)                                                               \
+	OM_KERNEL(NAME, OM_GEMM_THREADS,                                                          \
+	    OM_GEMM_SMEM_OF(om_bf16, OM_MUON_WIDTH(r, c, b), OM_GEMM_ROWS, b))                    \
+	static inline void NAME##_run(                                                            \
+	    const om_bf16 *x, const om_bf16 *same, om_bf16 *gram, const int32_t *offsets)         \
+	{                                                                                         \
+		om_gemm_run(                                                                      \
+		    &NAME, &(struct om_gemm_call){ (r) <= (c) ? OM_GEMM_ROWS : OM_GEMM_SUMS, b,   \
+			       (r) <= (c) ? (int64_t)(b) * (r) : (c), { OM_MUON_L(r, c) },        \
+			       { (r) <= (c) ? (c) : (int64_t)(b) * (r) }, OM_MUON_WIDTH(r, c, b), \
+			       false, (r) > (c), (r) > (c), 1, 1, 2, { x }, same, { gram },       \
+			       .off = offsets, .mirror = true });                                 \
+	}
+#define OM_MUON_POLYNOMIAL(NAME, l, b)                                                           \
+	OM_KERNEL(NAME, OM_GEMM_THREADS,                                                         \
+	    OM_GEMM_SMEM_OF(om_bf16, OM_GEMM_WIDTH((b) * (l), l), OM_GEMM_ROWS, b))              \
+	static inline void NAME##_go(const om_bf16 *gram, om_bf16 *poly, const int32_t *offsets) \
+	{                                                                                        \
+		om_gemm_run(&NAME,                                                               \
+		    &(struct om_gemm_call){ OM_GEMM_ROWS, b, (int64_t)(b) * (l), { l }, { l },   \
+			OM_GEMM_WIDTH((b) * (l), l), false, 0, 0, 1, 1, 2, { gram }, gram,       \
+			{ poly }, .off = offsets, .p = (const float *)gram, .mirror = true });   \
+	}
+#else
+#define OM_MUON_POLYNOMIAL(NAME, l, b)                                                            \
+	OM_GEMM(NAME, om_bf16, 0, OM_GEMM_ROWS, b, (b) * (l), l, l, OM_GEMM_WIDTH((b) * (l), l),  \
+	    0, 0, 1, 1)                                                                           \
+	OM_KERNEL(NAME##_combine, OM_MUON_THREADS, 0)                                             \
+	static inline void NAME##_go(const om_bf16 *gram, om_bf16 *poly, const int32_t *offsets)  \
+	{                                                                                         \
+		NAME##_run(gram, gram, poly, offsets);                                            \
+		OM_LAUNCH(NAME##_combine, OM_CEIL((int64_t)(l) * (l), OM_MUON_THREADS * 8), b, 1, \
+		    &gram, &poly);                                                                \
+	}
+#endif
+
+/* To each batch of matrices: momentum, norm, Newton-Schulz, ROWS, weights. */
+#define OM_MUON_BODY(NAME, n, r, c, steps, b, v_, ROWS)                                          \
+	OM_MUON_SIZES(n, r, c, b)                                                                \
+	OM_MUON_GRAM(NAME##_gram, r, c, b)                                                       \
+	OM_MUON_POLYNOMIAL(NAME##_poly, OM_MUON_L(r, c), b)                                      \
+	OM_MUON_STEP(NAME##_step, r, c, b)                                                       \
+	OM_KERNEL(NAME##_m, OM_MUON_THREADS, 0)                                                  \
+	OM_KERNEL(NAME##_n, OM_MUON_THREADS, 0)                                                  \
+	OM_KERNEL(NAME##_s, OM_MUON_THREADS, 0)                                                  \
+	OM_KERNEL(NAME##_u, OM_MUON_THREADS, 0)                                                  \
+	static inline void NAME##_all(const float *g, const double *ctl, om_bf16 *w,             \
+	    float *master, float *m, float *v, void *ws)                                         \
+	{                                                                                        \
+		const int64_t size = (int64_t)(r) * (c), count = (n) / size;                     \
+		const uint32_t blocks = OM_MUON_BLOCKS(r, c);                                    \
+		for (int64_t at = 0; at < count; at += b) {                                      \
+			struct om_muon_space own = om_muon_space(ws, r, c, b);                   \
+			const float *gi = g + at * size;                                         \
+			float *mi = m + at * size, *master_i = master + at * size;               \
+			float *vi = v_ ? v + at * (r) : NULL;                                    \
+			om_bf16 *wi = w + at * size, *x = own.x, *y = own.y, *old;               \
+			int32_t left = count - at < (b) ? (int32_t)(count - at) : (b);           \
+			OM_LAUNCH(                                                               \
+			    NAME##_m, blocks, left, 1, &gi, &ctl, &mi, &x, &own.part, &left);    \
+			OM_LAUNCH(NAME##_n, b, 1, 1, &own.part, &own.norm, &own.off);            \
+			OM_LAUNCH(NAME##_s, blocks, left, 1, &own.norm, &x);                     \
+			for (int k = 0; k < (steps); k++, old = x, x = y, y = old) {             \
+				NAME##_gram_run(x, x, own.gram, own.off);                        \
+				NAME##_poly_go(own.gram, own.poly, own.off_l);                   \
+				if ((r) <= (c))                                                  \
+					NAME##_step_run(own.poly, x, y, own.off);                \
+				else                                                             \
+					NAME##_step_run(x, own.poly, y, own.off);                \
+			}                                                                        \
+			ROWS OM_LAUNCH(NAME##_u, blocks, left, 1, &ctl, &x, &vi, &own.norm, &wi, \
+			    &master_i, &left);                                                   \
+		}                                                                                \
+	}
+
+#define OM_MUON_MASTER(NAME, n, r, c, s, j, b, ...)                                           \
+	OM_MUON_BODY(NAME, n, r, c, s, b, false, )                                            \
+	void NAME(                                                                            \
+	    const float *g, const double *ctl, om_bf16 *w, float *master, float *m, void *ws) \
+	{                                                                                     \
+		NAME##_all(g, ctl, w, master, m, NULL, ws);                                   \
+	}                                                                                     \
+	double NAME##_check(uint64_t seed)                                                    \
+	{                                                                                     \
+		const struct om_muon_ref ref = { r, c, s, j, __VA_ARGS__ };                   \
+		return om_muon_check(NAME##_all, n, b, &ref, false, seed);                    \
+	}
+
+#define OM_NORMUON_MASTER(NAME, n, r, c, s, j, b, ...)                                            \
+	OM_KERNEL(NAME##_r, OM_MUON_THREADS, 0)                                                   \
+	OM_KERNEL(NAME##_q, OM_MUON_THREADS, 0)                                                   \
+	OM_MUON_BODY(NAME, n, r, c, s, b, true,                                                   \
+		     OM_LAUNCH(NAME##_r, OM_CEIL((int64_t)(b) * (r), OM_MUON_THREADS / 32), 1, 1, \
+			 &ctl, &x, &vi, &own.sums, &left);                                        \
+		     OM_LAUNCH(NAME##_q, b, 1, 1, &own.sums, &own.norm);)                         \
+	void NAME(const float *g, const double *ctl, om_bf16 *w, float *master, float *m,         \
+	    float *v, void *ws)                                                                   \
+	{                                                                                         \
+		NAME##_all(g, ctl, w, master, m, v, ws);                                          \
+	}                                                                                         \
+	double NAME##_check(uint64_t seed)                                                        \
+	{                                                                                         \
+		const struct om_muon_ref ref = { r, c, s, j, __VA_ARGS__ };                       \
+		return om_muon_check(NAME##_all, n, b, &ref, true, seed);                         \
+	}
+
+/* ---- checks ---- */
+
+static inline double
+om_muon_random(uint64_t seed, int64_t i)
+{
+	return om_unit(seed, 9, i);
+}
+
+/* A row's mean square before. */
+static inline float
+om_muon_row(const struct om_muon_ref *a, uint64_t seed, int64_t row)
+{
+	const double x = om_unit(seed, 2, row);
+	return (float)((x * x + 0.25) / (double)(a->rows + a->cols));
+}
+
+/* What a check knows of a matrix: vectors, and diagonals of gradient and momentum. */
+struct om_muon_known {
+	double *u, *cas, *g, *m, *dq;
+};
+
+/* Fills a matrix's gradient and momentum on the device. */
+static inline struct om_muon_known
+om_muon_fill(const struct om_muon_ref *a, uint64_t seed, float *g, float *m)
+{
+	const int64_t l = om_muon_less(a), h = a->rows + a->cols - l, size = l * h;
+	double *p = malloc(3 * (l + h) * sizeof *p);
+	float *host = malloc(size * sizeof *host);
+	const struct om_muon_known k = { p, p + l, p + l + h, p + 2 * l + h, p + 3 * l + h };
+	om_mirror_begin(a, k.u, k.cas, om_muon_random, seed);
+	for (int64_t i = 0; i < l; i++) {
+		k.g[i] = 1 + 0.4 * om_unit(seed, 3, i);
+		k.m[i] = 1 + 0.4 * om_unit(seed, 4, i);
+	}
+	for (int what = 0; what < 2; what++) {
+		const struct om_mirrored d = om_mirror(a, k.u, k.cas, what ? k.m : k.g, k.dq);
+		for (int64_t i = 0; i < size; i++)
+			host[i] = (float)om_mirrored(&d, i / a->cols, i % a->cols);
+		om_check_write(what ? m : g, host, size * sizeof *host);
+	}
+	free(host);
+	return k;
+}
+
+/* A matrix on the device, in arrays of so many. */
+struct om_muon_arrays {
+	float *g, *m, *master, *v;
+	om_bf16 *w;
+	float scale; /* of masters before: numbers of stream 1 */
+};
+
+/*
+ * One matrix after the step; it is number k. What comes of products in bf16 is off by up to 4 % of
+ * the largest, as PyTorch's is, and counts a quarter; what is float is held to a part of 1200.
+ */
+static inline double
+om_muon_compare(const struct om_muon_ref *a, const double *ctl, const struct om_muon_known *known,
+    const struct om_muon_arrays *x, int64_t k, bool rows, uint64_t seed)
+{
+	const int64_t size = a->rows * a->cols, at = k * size;
+	float *master = malloc(size * sizeof *master), *m = malloc(size * sizeof *m);
+	float *v = malloc(a->rows * sizeof *v);
+	om_bf16 *w = malloc(size * sizeof *w);
+	double *o = malloc(3 * (a->rows + a->cols) * sizeof *o), *want = o + om_muon_less(a),
+	       *by = want + a->rows;
+	struct om_err ew = { 0 }, em = { 0 }, ev = { 0 };
+	om_check_read(master, x->master + at, size * sizeof *master);
+	om_check_read(m, x->m + at, size * sizeof *m);
+	om_check_read(w, x->w + at, size * sizeof *w);
+	om_check_read(v, x->v + k * a->rows, a->rows * sizeof *v);
+	om_muon_ref(a, ctl[OM_CTL_COEF], known->g, known->m, o);
+	const struct om_mirrored mm = om_mirror(a, known->u, known->cas, known->m, known->dq);
+	for (int64_t i = 0; i < size; i++)
+		om_err_add(&em, m[i], om_mirrored(&mm, i / a->cols, i % a->cols));
+	const struct om_mirrored mo = om_mirror(a, known->u, known->cas, o, known->dq);
+	for (int64_t i = 0; i < a->rows; i++) {
+		want[i] = om_muon_row(a, seed, k * a->rows + i);
+		by[i] = 1;
+	}
+	if (rows)
+		om_normuon_ref(a, &mo, want, by);
+	for (int64_t i = 0; i < size; i++) {
+		const double old = (float)om_unit(seed, 1, at + i) * x->scale;
+		const double step = by[i / a->cols] * om_mirrored(&mo, i / a->cols, i % a->cols);
+		om_err_add(&ew, master[i], om_muon_ref_weight(a, ctl[OM_CTL_LR], old, step));
+		ew.wrong |= fabs((double)om_bf16_f32(w[i]) - master[i]) >
+			    ldexp(fabs((double)master[i]), -8);
+	}
+	for (int64_t i = 0; i < a->rows; i++)
+		om_err_add(&ev, v[i], want[i]);
+	free(master);
+	free(m);
+	free(v);
+	free(w);
+	free(o);
+	return fmax(fmax(om_err_value(&ew), om_err_value(&ev)) / 4, 1200 * om_err_value(&em));
+}
+
+/* A skipped step, and one that is not: of all matrices the first and the last have numbers. */
+static inline double
+om_muon_check(
+    void (*run)(const float *, const double *, om_bf16 *, float *, float *, float *, void *),
+    int64_t n, int64_t b, const struct om_muon_ref *a, bool rows, uint64_t seed)
+{
+	const int64_t size = a->rows * a->cols, last = n / size - 1, l = om_muon_less(a);
+	const float scale =
+	    (float)(0.25 * a->lr_scale * a->factor / sqrt((double)(a->rows + a->cols)));
+	float *v = malloc(n / a->cols * sizeof *v);
+	for (int64_t i = 0; i < n / a->cols; i++)
+		v[i] = om_muon_row(a, seed, i);
+	const struct om_muon_arrays x = { om_check_nan(n * 4), om_check_nan(n * 4),
+		om_check_f32(n, seed, 1, scale), om_check_copy(v, n / a->cols * sizeof *v),
+		om_check_nan(n * 2), scale };
+	void *ws = om_check_nan(4 * (b * size + b * l * l + 2 * b * OM_MUON_BLOCKS(size, 1) +
+					4 * b * a->rows + 4 * b + 4));
+	double scalars[OM_CTL_N] = { 0.125, NAN, NAN, NAN, 0.7, NAN, NAN, 1, 1 }, worst = 0;
+	double *ctl = om_check_copy(scalars, sizeof scalars);
+	struct om_muon_known known[2];
+	float was[2], is[2];
+
+	om_set_zero(x.g, n * 4);
+	om_set_zero(x.m, n * 4);
+	for (int k = 0; k < 2; k++)
+		known[k] = om_muon_fill(
+		    a, seed + (uint64_t)(k * last), x.g + k * last * size, x.m + k * last * size);
+	om_check_read(was, x.m, sizeof was);
+	run(x.g, ctl, x.w, x.master, x.m, x.v, ws);
+	om_check_read(is, x.m, sizeof is);
+	if (memcmp(was, is, sizeof was))
+		worst = OM_WRONG;
+	scalars[OM_CTL_SKIPPED] = 0;
+	om_check_write(ctl, scalars, sizeof scalars);
+	run(x.g, ctl, x.w, x.master, x.m, x.v, ws);
+	for (int k = 0; k <= (last > 0); k++)
+		worst =
+		    fmax(worst, om_muon_compare(a, scalars, &known[k], &x, k * last, rows, seed));
+	OM_TIME(run(x.g, ctl, x.w, x.master, x.m, x.v, ws));
+	om_check_end();
+	free(v);
+	for (int k = 0; k < 2; k++)
+		free(known[k].u);
+	return worst;
+}
+
+#endif
+#endif
