@@ -408,7 +408,8 @@ run(const char *command, uint64_t step, char *dir)
 		.async = !getenv("CKPT_WAIT"),
 		.skip_sigma = 6,
 		.skip_window = 4 };
-	struct om_data data = { .tokens = 3 };
+	static const struct om_steps plan;
+	struct om_data data = { .tokens = 3, .steps = &plan };
 	struct om_skip skip;
 	struct om_ckpt k;
 	uint64_t found = step;
