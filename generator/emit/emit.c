@@ -12,14 +12,39 @@ copy(struct tree *t, const char *to, const char *from)
 	t->a[t->n - 1].verbatim = true;
 }
 
-/* A file of kernels that no instance is of; headers that every kernel may include are none. */
+/* Whether a file of the kind's kernels is that one, or includes it. */
+static bool
+needs(const char *kind, const char *file, const char *name)
+{
+	static const char include[] = "#include \"";
+	const char *path = xprintf("kernels/%s/%s", kind, file);
+	uint32_t i = 0;
+
+	if (!strcmp(file, name))
+		return true;
+	while (i < n_embedded && strcmp(embedded[i].path, path))
+		i++;
+	const char *s = i < n_embedded ? (const char *)embedded[i].data : "";
+	while ((s = strstr(s, include))) {
+		s += sizeof include - 1;
+		if (needs(kind, xprintf("%.*s", (int)strcspn(s, "\""), s), name))
+			return true;
+	}
+	return false;
+}
+
+/* A file of kernels that no instance needs; headers that every kernel may include are none. */
 static bool
 unused(const struct plan *p, const char *name)
 {
+	const char *kind = p->target->kind->name;
+
+	if (!kernel_file(kind, name))
+		return false;
 	for (uint32_t k = 1; k < p->inst->n; k++)
-		if (!strcmp(p->inst->a[k].kernel->file, name))
+		if (needs(kind, p->inst->a[k].kernel->file, name))
 			return false;
-	return kernel_file(p->target->kind->name, name);
+	return true;
 }
 
 /*
