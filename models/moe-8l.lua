@@ -33,6 +33,7 @@ return trainer {
         router = router { normalize = true, load_balance = 0.015, z_loss = 1e-4 },
       }
     end,
+    recompute = recompute { what = "auto" },
     lm_head = lm_head { tied = false, z_loss = 1e-4 },
     init = normal { std = 0.01 },
   },

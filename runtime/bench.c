@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "om_rt.h"
-#include "trace.h"
+#include "om_trace.h"
 #include "rng.h"
 
 enum { SEEDS = 3, WARM = 2 };

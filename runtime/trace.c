@@ -8,7 +8,7 @@
 
 #include "json.h"
 #include "om_rt.h"
-#include "trace.h"
+#include "om_trace.h"
 
 /* A segment of a layer as it ran once, or the part of the step around it. */
 struct range {

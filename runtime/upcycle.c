@@ -85,7 +85,7 @@ source(struct plan *p, const char *name, const uint64_t dim[2], int ndims, const
 	*q = *e->p;
 	memcpy(q->dim, dim, sizeof q->dim);
 	q->numel = dim[0] * (ndims > 1 ? dim[1] : 1);
-	f->end = q->numel;
+	f->numel = f->end = q->numel;
 	json_object_set_new(p->index, name, json_integer(p->n));
 	return p->n++;
 }

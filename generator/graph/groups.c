@@ -121,8 +121,9 @@ graph_groups(struct graph *g)
 			if (!set_by(o, t, &grp, &muon) && !(state[k] & VECTOR)) {
 				diag_error(spec_value(o, F_group_update)->pos,
 				    "%s is a vector, and Muon steps matrices", name.s);
-				diag_help("narrow group.match = \"%s\", or leave group.update "
-					  "out: Muon steps the matrices anyway",
+				diag_help(
+				    "narrow the pattern \"%s\", or say nothing of the update: "
+				    "Muon steps the matrices anyway",
 				    spec_str(o, F_group_match));
 				state[k] |= VECTOR;
 			}

@@ -270,8 +270,8 @@ check_matrices(const struct object *trainer)
 			continue;
 		diag_error(update->pos, "group.update = \"muon\" without adamw.matrices = muon {}");
 		diag_help(
-		    "set matrices = muon {}, which says how, and update = \"adamw\" in a group "
-		    "of what Muon is not to step");
+		    "give adamw muon {} as its matrices, which says how, and groups of what Muon "
+		    "is not to step adamw as their update");
 		spec_refuse(update);
 	}
 	if (matrices->type == OBJ_muon && moments->set && !strcmp(moments->str, "bf16")) {

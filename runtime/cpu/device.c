@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "om_rt.h"
-#include "trace.h"
+#include "om_trace.h"
 
 void
 om_device_start(uint64_t threads)

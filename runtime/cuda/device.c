@@ -11,7 +11,7 @@
 #include "gpu.h"
 #include "om_gpu.h"
 #include "om_rt.h"
-#include "trace.h"
+#include "om_trace.h"
 
 static struct om_gpu_graph *graph[OM_N_PARTS];
 static bool started, sync_all;

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "om_rt.h"
-#include "trace.h"
+#include "om_trace.h"
 #include "ranks.h"
 
 #ifndef OM_COMM_PIECE           /* tests make it small */

@@ -112,7 +112,9 @@ def edit(lines, places, name, value):
 
 # what is no value of a field: advice
 ADVICE = ("a pipeline", "expert ranks", "a load_balance above 0", "a smaller top_groups", "an lr_scale above 0", "a moe layer",
-          "a smaller micro, sequence_length or top_k")
+          "a smaller micro, sequence_length or top_k", "letters, digits and _",
+          "leave precision.moments out: Muon keeps one moment where AdamW keeps two",
+          "scale the rates of some parameters by group { match, lr_scale }")
 
 
 def rule(flags, path, block, err, mode):

@@ -74,11 +74,11 @@ train again ranks 2 "$out/dp2.trainer"
 same "dp2 again" dp2 again
 train apart ranks 2 "$out/apart.trainer"
 same "dp2 without overlap" dp2 apart
-train again-ep two "$out/ep2.trainer"
+train again-ep ranks 2 "$out/ep2.trainer"
 same "ep2 again" ep2 again-ep
-train epapart two "$out/epapart.trainer"
+train epapart ranks 2 "$out/epapart.trainer"
 same "ep2 without overlap" ep2 epapart
-train cut two "$out/cut.trainer"
+train cut ranks 2 "$out/cut.trainer"
 train cutcpu "$out/cut.cputrainer"
 near "routes that are cut, and two ranks of CPUs" cutcpu cut 5e-3
 train cpu "$out/dp2.cputrainer"

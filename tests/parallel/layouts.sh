@@ -148,8 +148,8 @@ averages() { # NAME -D...: those of the last six steps
 	rm -rf "$work/$1".again/step-00001[89] "$work/$1.again/step-000020"
 	OMP_NUM_THREADS=1 timeout 100 "$work/$1/trainer" train "$work/run.yaml" checkpoint.dir="$work/$1.again" average.from=15 \
 		eval.of=average eval.every=1 eval.paths="$work/whole.txt" >"$work/again.out" 2>&1
-	far=$("$work/compare" 0 "$work/$1.ckpt/step-000020" "$work/$1.again/step-000020") &&
-		far=$("$work/compare" 0 "$work/$1.ckpt/step-000020" "$work/$1.again/step-000020" average)
+	far=$(build/tests/compare 0 "$work/$1.ckpt/step-000020" "$work/$1.again/step-000020") &&
+		far=$(build/tests/compare 0 "$work/$1.ckpt/step-000020" "$work/$1.again/step-000020" average)
 	is "$1: the same bits after resuming, with averages measured: $far" $?
 	for of in "mean last=6" "own of=average"; do
 		# shellcheck disable=SC2086 # a name and what it is of
@@ -158,7 +158,7 @@ averages() { # NAME -D...: those of the last six steps
 		"$work/$1/trainer" average "$work/$1.$2" "$from" "$3" >"$work/mean.out" 2>&1
 		is "$1: $2: $(tail -n 1 "$work/mean.out")" $?
 	done
-	far=$("$work/compare" 1e-6 "$work/$1.mean/step-000000" "$work/$1.own/step-000000" model)
+	far=$(build/tests/compare 1e-6 "$work/$1.mean/step-000000" "$work/$1.own/step-000000" model)
 	is "$1: the average is the mean of six checkpoints: $far" $?
 	"$work/$1/trainer" eval "$work/run.yaml" "$work/$1.own" checkpoint.dir="$work" eval.paths="$work/whole.txt" >"$work/own.out" 2>&1
 	[ "$(sed -n 's/.*\(loss .* bits\).*/\1/p' "$work/own.out")" = "$(sed -n 's/^eval: step 20.*\(loss .* bits\).*/\1/p' "$work/again.out")" ]
@@ -167,7 +167,7 @@ averages() { # NAME -D...: those of the last six steps
 averages avg
 averages avgbf16 -D weights=bf16 -D data=2 -D expert=2
 averages pp2avg -D pipeline=2 -D data=2 -D expert=2
-far=$("$work/compare" 1e-5 "$work/avg.ckpt/step-000020" "$work/pp2avg.ckpt/step-000020" average)
+far=$(build/tests/compare 1e-5 "$work/avg.ckpt/step-000020" "$work/pp2avg.ckpt/step-000020" average)
 is "pp2avg: averages of one rank: $far" $?
 numbers "$work/one.jsonl" >"$work/a"
 numbers "$work/avg.jsonl" >"$work/b"
@@ -264,13 +264,13 @@ rated() { # NAME TRAINER SCHEDULE
 	is "$2 trains with experts $3" $?
 }
 rated still muon "scale=0"
-far=$("$work/compare" 0 "$work/still.ckpt/step-000001" "$work/still.ckpt/step-000003" model.layers.2.mlp.experts) &&
-	! "$work/compare" 1e-5 "$work/still.ckpt/step-000001" "$work/still.ckpt/step-000003" model.layers.2.mlp.s >/dev/null
+far=$(build/tests/compare 0 "$work/still.ckpt/step-000001" "$work/still.ckpt/step-000003" model.layers.2.mlp.experts) &&
+	! build/tests/compare 1e-5 "$work/still.ckpt/step-000001" "$work/still.ckpt/step-000003" model.layers.2.mlp.s >/dev/null
 is "with a rate of 0 experts stay, and shared ones do not: $far" $?
 rated slow muon "scale=0.5 schedule=linear warmup=0 final=0"
 rated pp2slow pp2muon "scale=0.5 schedule=linear warmup=0 final=0"
-far=$("$work/compare" 0 "$work/slow.ckpt/step-000003" "$work/pp2slow.ckpt/step-000003") &&
-	! "$work/compare" 1e-5 "$work/slow.ckpt/step-000003" "$work/muon.ckpt/step-000003" model >/dev/null
+far=$(build/tests/compare 0 "$work/slow.ckpt/step-000003" "$work/pp2slow.ckpt/step-000003") &&
+	! build/tests/compare 1e-5 "$work/slow.ckpt/step-000003" "$work/muon.ckpt/step-000003" model >/dev/null
 is "pp2muon has the bits of muon with that, and they are others than without: $far" $?
 for leg in "one dp4muon exp_avg.of.122.tensors,.exp_avg_sq.of.122.tensors" \
 	"muon one exp_avg.of.19.tensors,.exp_avg_sq.of.19.tensors,.momentum_buffer.of.103.tensors,.row_mean_sq.of.103.tensors"; do
