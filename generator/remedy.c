@@ -211,19 +211,18 @@ grow_fields(const struct search *s, uint32_t which, const char **what)
 static void
 less_memory(struct search *s)
 {
-	static const char *const again[] = { "rows", "cheap", "experts", "block" };
 	static const uint32_t single[] = { MICRO, DATA, DATA | EXPERT, PIPELINE };
 	static const uint32_t joint[] = { MICRO | DATA | EXPERT, MICRO | PIPELINE,
 		DATA | EXPERT | PIPELINE, MICRO | DATA | EXPERT | PIPELINE };
 	const struct object *t = s->q->of.trainer;
 	uint64_t most = s->q->need - s->q->need / 50;
 
-	for (unsigned i = 0; i < LEN(again); i++) {
+	for (unsigned i = 1; i < SEARCH_LEVELS; i++) { /* the first keeps all */
 		struct change c[] = { { .f = F_transformer_recompute, .lua = "recompute {}" },
-			{ .f = F_recompute_what, .lua = xprintf("\"%s\"", again[i]) } };
+			{ .f = F_recompute_what, .lua = xprintf("\"%s\"", search_levels[i]) } };
 		uint64_t need = try_changes(s->q, c, LEN(c), s->build).need;
 		if (need < most)
-			add(s, xprintf("recompute { what = \"%s\" }", again[i]), need);
+			add(s, xprintf("recompute { what = \"%s\" }", search_levels[i]), need);
 	}
 	if (spec_int(t, F_parallel_expert) > 1 && spec_value(t, F_parallel_capacity)->str) {
 		struct change c = { .f = F_parallel_capacity, .lua = "1.25" };
