@@ -32,6 +32,8 @@ static const char usage[] =
     "and "
     "-D\n"
     "                    parameters=7B-A1B, ranks=N, sequence_length=N\n"
+    "  --bundle          puts NCCL, which trainers of several GPUs open, beside the trainer\n"
+    "  --static          links it in, from its archive\n"
     "  --no-fuse         sets trainer.fuse = false: a kernel for each op, to compare with\n"
     "  -j N              jobs of the build (default 2)\n"
     "  -v                says what is written and run\n"
@@ -43,6 +45,7 @@ static const char usage[] =
 struct options {
 	const char *out, *target, *dump, *from_hf;
 	int plan, emit_only, check, init, no_fuse, verbose; /* 1: given */
+	int bundle, with_archive;                           /* --static */
 	bool html;                                          /* with plan: as a page */
 	int jobs;
 	uint64_t ranks; /* to search for; 0: not asked */
@@ -67,7 +70,10 @@ check_exclusive(const struct options *o)
 	const char *given[] = { o->plan ? "--plan" : NULL, o->emit_only ? "--emit-only" : NULL,
 		o->check ? "--check" : NULL, o->ranks ? "--search" : NULL,
 		o->dump ? "--dump" : NULL, o->init ? "--init" : NULL,
-		o->from_hf ? "--from-hf" : NULL };
+		o->from_hf ? "--from-hf" : NULL,
+		o->bundle         ? "--bundle"
+		: o->with_archive ? "--static"
+				  : NULL };
 	const char *first = NULL;
 
 	for (unsigned i = 0; i < LEN(given); i++) {
@@ -75,6 +81,8 @@ check_exclusive(const struct options *o)
 			bad_usage("%s and %s exclude each other", first, given[i]);
 		first = given[i] ? given[i] : first;
 	}
+	if (o->bundle && o->with_archive)
+		bad_usage("--bundle and --static exclude each other");
 }
 
 /* Exit status 0, if all that was printed has arrived. */
@@ -215,6 +223,12 @@ compile(struct object *trainer, const char *dir, const struct options *o, struct
 	plan_fits(p);
 	if (!o->plan)
 		plan_buildable(p);
+	if ((o->bundle || o->with_archive) &&
+	    (!s->target->kind->nvrtc || s->mesh.size[OM_WORLD] == 1))
+		return diag_failed(
+		    "%s is for trainers of several GPUs, which need NCCL; %s is of %s",
+		    o->bundle ? "--bundle" : "--static", spec_str(trainer, F_trainer_name),
+		    s->target->kind->nvrtc ? "one" : "CPUs");
 	answer_questions(o);
 	if (diag_count())
 		return false;
@@ -236,7 +250,11 @@ compile(struct object *trainer, const char *dir, const struct options *o, struct
 	if (p->target->kind->nvrtc &&
 	    !nvrtc_build(&tree, dir, p->target->arch, o->jobs, o->verbose))
 		return false;
-	return build(dir, o->jobs, o->verbose);
+	return build(dir, o->jobs,
+	    o->bundle         ? "BUNDLE=1"
+	    : o->with_archive ? "STATIC=1"
+			      : NULL,
+	    o->verbose);
 }
 
 static bool
@@ -397,6 +415,8 @@ main(int argc, char **argv)
 		{ "from-hf", required_argument, NULL, FROM_HF },
 		{ "target", required_argument, NULL, TARGET },
 		{ "init", no_argument, &o.init, 1 },
+		{ "bundle", no_argument, &o.bundle, 1 },
+		{ "static", no_argument, &o.with_archive, 1 },
 		{ "no-fuse", no_argument, &o.no_fuse, 1 },
 		{ "help", no_argument, NULL, HELP },
 		{ "version", no_argument, NULL, VERSION },

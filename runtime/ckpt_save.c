@@ -466,6 +466,8 @@ write_index(struct om_save *w, char *lines)
 	om_json_string(f, k->m->fingerprint);
 	fprintf(f, ",\n\"olmogen\": ");
 	om_json_string(f, k->m->version);
+	if (*om_comm_library())
+		fprintf(f, ",\n\"sums\": \"%s\"", om_comm_library());
 	if (k->m->muon) {
 		fprintf(f, ",\n\"muon\": ");
 		om_json_string(f, k->m->muon);

@@ -1,6 +1,9 @@
 /* Memory, the host's arena among it, time and small texts. */
+#define _GNU_SOURCE /* dl_iterate_phdr */
 #include <errno.h>
 #include <fcntl.h>
+#include <gnu/libc-version.h>
+#include <link.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -237,4 +240,49 @@ om_write_all(int fd, const void *p, size_t n)
 		n -= (size_t)got;
 	}
 	return true;
+}
+
+/* Of the first object, which is the program: the newest version that its symbols have. */
+static int
+find_glibc(struct dl_phdr_info *info, size_t size, void *newest)
+{
+	const ElfW(Dyn) *d = NULL;
+	const char *texts = NULL, *at = NULL;
+	ElfW(Xword) n = 0;
+
+	(void)size;
+	for (int i = 0; i < info->dlpi_phnum; i++)
+		if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
+			d = (const void *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
+	for (; d && d->d_tag != DT_NULL; d++) { /* the loader has made addresses of offsets */
+		texts = d->d_tag == DT_STRTAB ? (const void *)d->d_un.d_ptr : texts;
+		at = d->d_tag == DT_VERNEED ? (const void *)(info->dlpi_addr + d->d_un.d_ptr) : at;
+		n = d->d_tag == DT_VERNEEDNUM ? d->d_un.d_val : n;
+	}
+	while (texts && at && n--) {
+		const ElfW(Verneed) *need = (const void *)at;
+		const char *v = at + need->vn_aux;
+
+		for (unsigned i = 0; i < need->vn_cnt; i++) {
+			const ElfW(Vernaux) *x = (const void *)v;
+			unsigned major, minor;
+
+			if (sscanf(texts + x->vna_name, "GLIBC_%u.%u", &major, &minor) == 2 &&
+			    1000 * major + minor > *(unsigned *)newest)
+				*(unsigned *)newest = 1000 * major + minor;
+			v += x->vna_next;
+		}
+		at += need->vn_next;
+	}
+	return 1; /* no further one */
+}
+
+void
+om_glibc(char needs[16], char here[16])
+{
+	unsigned newest = 0;
+
+	dl_iterate_phdr(find_glibc, &newest);
+	snprintf(needs, 16, newest ? "%u.%u" : "", newest / 1000, newest % 1000);
+	snprintf(here, 16, "%s", newest ? gnu_get_libc_version() : "");
 }

@@ -392,6 +392,8 @@ metrics_step(struct om_log *l, const struct om_result *x, uint64_t step, const s
 	metrics_begin(l, step);
 	if (l->first && step == l->first + 1 && !l->skip->back)
 		fprintf(l->metrics, ", \"resumed\": %llu", (unsigned long long)l->first);
+	if (step == l->first + 1 && *om_comm_library())
+		fprintf(l->metrics, ", \"sums\": \"%s\"", om_comm_library());
 	whole(l, "tokens", told->all * l->m->seq);
 	if (told->ramps)
 		whole(l, "batch", told->sequences);

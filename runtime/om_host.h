@@ -54,6 +54,8 @@ char *om_text(const char *fmt, ...) OM_PRINTF(1, 2); /* a new string; free() it 
 char *om_free_name(const char *path, const char *suffix);
 int om_create(const char *dir, const char *file);   /* a new file in it, to write; < 0: errno */
 bool om_write_all(int fd, const void *p, size_t n); /* false: errno */
+/* Of glibc: the version that this program's symbols need, and the one here; "": it is static. */
+void om_glibc(char needs[16], char here[16]);
 /* One of 16 static texts, reused in turn. */
 const char *om_commas(uint64_t n);                   /* 12,345 */
 const char *om_bytes(uint64_t n);                    /* 1.50 GiB */

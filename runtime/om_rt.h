@@ -42,6 +42,8 @@ void om_comm_timeout(double seconds); /* after so long, a rank that gets no answ
 /* So many threads a rank use this machine's cores once; 0: no ranks share them. */
 uint32_t om_comm_threads(void);
 uint32_t om_comm_members(void); /* ranks on this machine */
+/* What sums over ranks, "NCCL 2.28.9": another one may round otherwise; "": this code. */
+const char *om_comm_library(void);
 /*
  * Where ranks have devices with memory of their own (one, nccl): which of its machine's ranks this
  * is; the device is there, and by it they join; it is waited for, and may itself wait for others.
@@ -138,7 +140,7 @@ bool om_device_normal(const struct om_model *m, unsigned char *arena, const stru
 void om_profile_end(void);          /* adds what was launched while om_profile was set to om_op */
 void om_device_text(char text[64]); /* "2 threads", "NVIDIA H200" */
 /* What a trainer needs beside the processor, and what of it is here; "": nothing. */
-enum { OM_NEEDS = 160 };
+enum { OM_NEEDS = 320 };
 void om_device_needs(char needs[OM_NEEDS], char here[OM_NEEDS]);
 /* Bytes in use on the device, the arena among them, and all it has; 0: not known. */
 void om_device_memory(uint64_t *used, uint64_t *total);

@@ -60,6 +60,17 @@ side_by_side() { # commands from there, a line each
 	xargs -P 2 -d '\n' -n 1 sh -c
 }
 
+# The glibc that a program needs, by the versions of its symbols; whether that is as old as it has to be.
+newest_glibc() {
+	objdump -T "$1" | grep -o 'GLIBC_[0-9.]*' | sed 's/GLIBC_//' | sort -Vu | tail -n 1
+}
+old_glibc() { # TRAINER, which says the same
+	needs_glibc=$(newest_glibc "$1")
+	[ "$(printf '%s\n2.34\n' "$needs_glibc" | sort -V | tail -n 1)" = 2.34 ] &&
+		"$1" info | grep -q "^needs .*glibc $needs_glibc or later"
+	is "a trainer needs glibc 2.34 or older, here $needs_glibc, and says so: $1" $?
+}
+
 # The last line of a suite, and its status.
 suite_end() {
 	echo "$passed passed, $failed failed"

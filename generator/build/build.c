@@ -19,10 +19,10 @@ build_end_with_parent(void)
 }
 
 bool
-build(const char *dir, int jobs, bool verbose)
+build(const char *dir, int jobs, const char *set, bool verbose)
 {
 	char *argv[] = { "make", "-C", xstrdup(dir), xprintf("-j%d", jobs), "--no-print-directory",
-		verbose ? "V=1" : "-s", NULL };
+		verbose ? "V=1" : "-s", set ? xstrdup(set) : NULL, NULL };
 	/*
 	 * the trainer's bytes must not depend on who builds: neither on their variables nor on a
 	 * make around us

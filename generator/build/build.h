@@ -19,8 +19,11 @@
  */
 bool nvrtc_build(const struct tree *t, const char *dir, const char *arch, int jobs, bool verbose);
 
-/* Runs the emitted Makefile. False if it failed (its output has been shown). */
-bool build(const char *dir, int jobs, bool verbose);
+/*
+ * Runs the emitted Makefile. set: a variable of it, "STATIC=1", or NULL. False if it failed (its
+ * output has been shown).
+ */
+bool build(const char *dir, int jobs, const char *set, bool verbose);
 void build_end_with_parent(void); /* a child's promise, also of what it becomes */
 
 #endif

@@ -29,8 +29,14 @@ static struct {
 	const char *(*GetErrorString)(int);
 } rtc;
 
+/* The oldest NVRTC whose kernels of an architecture do not spill and are right, as 13000. */
+static const struct {
+	const char *arch;
+	int version;
+} oldest[] = { { "90a", 12040 }, { "100a", 13000 } };
+
 static bool
-open_nvrtc(void)
+open_nvrtc(const char *arch)
 {
 	static const struct {
 		const char *name;
@@ -42,10 +48,16 @@ open_nvrtc(void)
 		{ "nvrtcGetProgramLogSize", &rtc.GetProgramLogSize },
 		{ "nvrtcGetProgramLog", &rtc.GetProgramLog },
 		{ "nvrtcGetErrorString", &rtc.GetErrorString } };
-	static const char *const names[] = { "libnvrtc.so.13", "libnvrtc.so" };
+	static const char *const names[] = { "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so" };
 	const char *home = getenv("CUDA_HOME") ? getenv("CUDA_HOME") : getenv("CUDA_PATH");
-	int major = 0, minor = 0;
+	int major = 0, minor = 0, least = 0;
 	void *lib = NULL;
+
+	for (unsigned i = 0; i < LEN(oldest); i++)
+		least = strcmp(oldest[i].arch, arch) == 0 ? oldest[i].version : least;
+	const char *install = xprintf("install the CUDA Toolkit (%d.%d or later) or set CUDA_HOME "
+				      "to it",
+	    least / 1000, least % 1000 / 10);
 
 	/* the user's choice alone, or the usual folder and then the loader's */
 	for (unsigned i = 0; i < LEN(names) && !lib; i++)
@@ -55,10 +67,9 @@ open_nvrtc(void)
 		lib = dlopen(names[i], RTLD_NOW);
 	if (!lib)
 		return diag_failed(
-		    "cannot compile CUDA kernels: there is no libnvrtc.so%s%s; install the CUDA "
-		    "Toolkit (13.0 or later) or set CUDA_HOME to it. The sources are emitted: make "
-		    "builds them where nvcc is",
-		    home ? " in the lib64 of CUDA_HOME = " : "", home ? home : "");
+		    "cannot compile CUDA kernels: there is no libnvrtc.so%s%s; %s. The sources "
+		    "are emitted: make builds them where nvcc is",
+		    home ? " in the lib64 of CUDA_HOME = " : "", home ? home : "", install);
 	for (unsigned i = 0; i < LEN(symbols); i++) {
 		void *f = dlsym(lib, symbols[i].name);
 		if (!f)
@@ -66,10 +77,9 @@ open_nvrtc(void)
 		memcpy(symbols[i].at, &f, sizeof f);
 	}
 	rtc.Version(&major, &minor);
-	return major >= 13 ||
-	       diag_failed("cannot compile CUDA kernels: NVRTC is of CUDA %d.%d; install the CUDA "
-			   "Toolkit (13.0 or later) or set CUDA_HOME to it",
-		   major, minor);
+	return 1000 * major + 10 * minor >= least ||
+	       diag_failed("cannot compile CUDA kernels for sm_%s: NVRTC is of CUDA %d.%d; %s",
+		   arch, major, minor, install);
 }
 
 /* The folder of cached cubins, made if need be; NULL: keep none. */
@@ -336,7 +346,7 @@ nvrtc_build(const struct tree *t, const char *dir, const char *arch, int jobs, b
 	int running = 0;
 	bool ok = true;
 
-	if (!open_nvrtc())
+	if (!open_nvrtc(arch))
 		return false;
 	for (uint32_t i = 0; i < t->n && ok; i++) {
 		const struct file *f = &t->a[i];

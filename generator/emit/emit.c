@@ -98,7 +98,9 @@ launch_lines(const struct plan *p, const char *start)
 		    "    mpirun -np %u -x MASTER_ADDR=HOST ./trainer train run.yaml    # HOST: of "
 		    "rank 0\n"
 		    "\nEach rank has a GPU of its own, %u a machine, and NCCL 2.18 or later, whose "
-		    "`libnccl.so.2` the system finds\nor lies beside the trainer.\n",
+		    "`libnccl.so.2` the system finds\nor lies beside the trainer, where `make "
+		    "BUNDLE=1` puts it; `make STATIC=1` links it in. NCCL's licence\n"
+		    "(BSD-3-Clause) goes with its copies.\n",
 		    (world + host - 1) / host, host, world, host);
 	buf_puts(&b, "\n");
 	return b.s;

@@ -185,7 +185,11 @@ om_device_memory(uint64_t *used, uint64_t *total)
 void
 om_device_needs(char needs[OM_NEEDS], char here[OM_NEEDS])
 {
-	*needs = *here = 0;
+	char glibc[16], own[16];
+
+	om_glibc(glibc, own);
+	snprintf(needs, OM_NEEDS, *glibc ? "glibc %s or later" : "%s", glibc);
+	snprintf(here, OM_NEEDS, *own ? "glibc %s" : "%s", own);
 }
 
 void

@@ -3,7 +3,6 @@
  * recorded when it is first asked for.
  */
 #include <cuda.h>
-#include <gnu/libc-version.h>
 #include <nvtx3/nvToolsExt.h>
 #include <stdlib.h>
 #include <string.h>
@@ -367,19 +366,6 @@ void
 om_device_memory(uint64_t *used, uint64_t *total)
 {
 	om_gpu_memory(used, total);
-}
-
-void
-om_device_needs(char needs[OM_NEEDS], char here[OM_NEEDS])
-{
-	char more[64], found[64], driver[64];
-
-	om_comm_needs(more, found);
-	om_gpu_driver(driver);
-	snprintf(needs, OM_NEEDS, "a driver for CUDA %d.%d or later, a GPU of sm_%da%s%s",
-	    CUDA_VERSION / 1000, CUDA_VERSION % 1000 / 10, OM_ARCH, *more ? ", " : "", more);
-	snprintf(here, OM_NEEDS, "%s%s%s, glibc %s", driver, *found ? ", " : "", found,
-	    gnu_get_libc_version());
 }
 
 void

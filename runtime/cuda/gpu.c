@@ -137,32 +137,81 @@ static void
 open_driver(void)
 {
 	void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+	const char *why = lib ? "" : om_text("%s", dlerror());
 
 	if (!lib)
 		om_die("driver",
 		    "no NVIDIA driver here: %s; run on a machine with a GPU, or build it by "
-		    "olmogen --target=cpu",
-		    dlerror());
-#define FIND(f)                                \
-	*(void **)&cu.f = dlsym(lib, TEXT(f)); \
-	if (!cu.f)                             \
-		om_die("driver", "libcuda.so.1 lacks " TEXT(f) "; update the NVIDIA driver");
+		    "olmogen --target=cpu%s",
+		    why, om_lacks());
+#define FIND(f)                                                                                \
+	*(void **)&cu.f = dlsym(lib, TEXT(f));                                                 \
+	if (!cu.f)                                                                             \
+		om_die("driver", "libcuda.so.1 lacks " TEXT(f) "; update the NVIDIA driver%s", \
+		    om_lacks());
 	DRIVER(FIND)
 }
 
 void
-om_gpu_driver(char text[64])
+om_gpu_driver(char text[128])
 {
 	void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-	CUresult (*version)(int *) = NULL;
-	int v = 0;
+	__typeof__(&cuDriverGetVersion) get_version = NULL;
+	__typeof__(&cuInit) init = NULL;
+	__typeof__(&cuDeviceGetCount) get_count = NULL;
+	__typeof__(&cuDeviceGetName) get_name = NULL;
+	__typeof__(&cuDeviceGetAttribute) get = NULL;
+	const CUdevice_attribute of[] = { CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+		CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR };
+	char name[64];
+	int v = 0, n = 0, arch[2];
+	size_t used;
 
-	if (lib)
-		*(void **)&version = dlsym(lib, "cuDriverGetVersion");
-	if (version && version(&v) == CUDA_SUCCESS)
-		snprintf(text, 64, "a driver for CUDA %d.%d", v / 1000, v % 1000 / 10);
+	if (lib) {
+		*(void **)&get_version = dlsym(lib, "cuDriverGetVersion");
+		*(void **)&init = dlsym(lib, "cuInit");
+		*(void **)&get_count = dlsym(lib, "cuDeviceGetCount");
+		*(void **)&get_name = dlsym(lib, "cuDeviceGetName");
+		*(void **)&get = dlsym(lib, "cuDeviceGetAttribute");
+	}
+	if (!get_version || !init || !get_count || !get_name || !get || get_version(&v)) {
+		snprintf(text, 128, "no driver");
+		return;
+	}
+	used = (size_t)snprintf(text, 128, "a driver for CUDA %d.%d", v / 1000, v % 1000 / 10);
+	if (init(0) || get_count(&n) || !n || get_name(name, sizeof name, 0) ||
+	    get(&arch[0], of[0], 0) || get(&arch[1], of[1], 0))
+		snprintf(text + used, 128 - used, ", no GPU");
 	else
-		snprintf(text, 64, "no driver");
+		snprintf(text + used, 128 - used,
+		    n > 1 ? ", %d GPUs, %s (sm_%d%d)" : ", %d GPU, %s (sm_%d%d)", n, name, arch[0],
+		    arch[1]);
+}
+
+void
+om_device_needs(char needs[OM_NEEDS], char here[OM_NEEDS])
+{
+	char more[64], found[64], driver[128], glibc[16], own[16];
+
+	om_comm_needs(more, found);
+	om_gpu_driver(driver);
+	om_glibc(glibc, own);
+	snprintf(needs, OM_NEEDS, "a driver for CUDA %d.%d or later, a GPU of sm_%da%s%s%s%s%s",
+	    CUDA_VERSION / 1000, CUDA_VERSION % 1000 / 10, OM_ARCH, *more ? ", " : "", more,
+	    *glibc ? ", glibc " : "", glibc, *glibc ? " or later" : "");
+	snprintf(here, OM_NEEDS, "%s%s%s%s%s", driver, *found ? ", " : "", found,
+	    *own ? ", glibc " : "", own);
+}
+
+const char *
+om_lacks(void)
+{
+	static char text[2 * OM_NEEDS + 64];
+	char needs[OM_NEEDS], here[OM_NEEDS];
+
+	om_device_needs(needs, here);
+	snprintf(text, sizeof text, ". This trainer needs %s. Here: %s", needs, here);
+	return text;
 }
 
 static int
@@ -196,9 +245,9 @@ load_cubin(const void *image)
 		om_die("driver",
 		    "this NVIDIA driver is made for CUDA %d.%d and does not load kernels that CUDA "
 		    "%d.%d compiled; update the driver, or build the trainer with an older CUDA "
-		    "Toolkit",
+		    "Toolkit%s",
 		    driver_version / 1000, driver_version % 1000 / 10, CUDA_VERSION / 1000,
-		    CUDA_VERSION % 1000 / 10);
+		    CUDA_VERSION % 1000 / 10, om_lacks());
 	check(r, "loading kernels");
 	check(cu.cuModuleGetFunctionCount(&n, module), "loading kernels");
 	f = om_alloc(n + 1, sizeof(CUfunction));
@@ -243,11 +292,12 @@ take_device(void)
 		r = cu.cuDeviceGetCount(&count);
 	if (r == CUDA_ERROR_NO_DEVICE || (r == CUDA_SUCCESS && !count))
 		om_die("device",
-		    "the driver shows no GPU%s%s; nvidia-smi lists what the machine has",
+		    "the driver shows no GPU%s%s; nvidia-smi lists what the machine has%s",
 		    visible ? ", CUDA_VISIBLE_DEVICES is " : "",
 		    !visible   ? ""
 		    : *visible ? om_clip(visible)
-			       : "empty");
+			       : "empty",
+		    om_lacks());
 	check(r, "driver");
 	check(cu.cuDriverGetVersion(&driver_version), "driver");
 	if (count == 1) /* each rank may be shown its own */
@@ -270,8 +320,8 @@ take_device(void)
 		om_die("device",
 		    "%s is of architecture sm_%d, and this trainer's kernels are for sm_%da alone; "
 		    "choose another GPU by CUDA_VISIBLE_DEVICES, or build for this one's "
-		    "architecture (olmogen --explain=target lists them)",
-		    device_name, arch, OM_ARCH);
+		    "architecture (olmogen --explain=target lists them)%s",
+		    device_name, arch, OM_ARCH, om_lacks());
 }
 
 void

@@ -15,10 +15,13 @@ extern const void *const om_cubins[];
  * old a one, no device, another process that has it for itself, a wrong architecture.
  */
 void om_gpu_start(void);
-void om_gpu_driver(char text[64]); /* "a driver for CUDA 13.0", or "no driver"; before that too */
-const char *om_gpu_name(void);     /* "NVIDIA H200", or of several "NVIDIA H200 (GPU 0 of 8)" */
-const char *om_gpu_model(void);    /* "NVIDIA H200" */
-const char *om_gpu_bus(void);      /* where this machine has it, "0000:1b:00.0" */
+/* "a driver for CUDA 13.0, 8 GPUs, NVIDIA H200 (sm_90)", "no driver"; before that, too. */
+void om_gpu_driver(char text[128]);
+/* What errors of the start end with: what this trainer needs of a machine, and what is here. */
+const char *om_lacks(void);
+const char *om_gpu_name(void);  /* "NVIDIA H200", or of several "NVIDIA H200 (GPU 0 of 8)" */
+const char *om_gpu_model(void); /* "NVIDIA H200" */
+const char *om_gpu_bus(void);   /* where this machine has it, "0000:1b:00.0" */
 /* Device memory, not initialised; too little: ends the process saying how much there is. */
 void *om_gpu_new(uint64_t bytes);
 void om_gpu_free(void *p);

@@ -248,6 +248,12 @@ share_board(MPI_Comm local)
 	board = b;
 }
 
+const char *
+om_comm_library(void)
+{
+	return "";
+}
+
 uint32_t
 om_comm_members(void)
 {

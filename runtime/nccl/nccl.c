@@ -40,17 +40,25 @@ static struct {
 	    const void *from, size_t n, int type, int peer, ncclComm_t comm, void *stream);
 	int (*ncclRecv)(void *to, size_t n, int type, int peer, ncclComm_t comm, void *stream);
 } nccl;
-#define FUNCTION(f)                               \
-	{                                         \
-#f, offsetof(__typeof__(nccl), f) \
-	}
+/* clang-format off */
+#define FUNCTIONS(F)                                                                            \
+	F(ncclGetVersion) F(ncclGetUniqueId) F(ncclCommInitRank) F(ncclCommSplit)               \
+	F(ncclCommGetAsyncError) F(ncclGetErrorString) F(ncclGetLastError)                      \
+	F(ncclAllReduce) F(ncclReduceScatter) F(ncclAllGather) F(ncclSend) F(ncclRecv)
+/* clang-format on */
+#ifdef OM_NCCL_LINKED /* its archive, make STATIC=1 */
+#define DECLARE(f) extern void f(void);
+FUNCTIONS(DECLARE)
+#define ADDRESS(f) (void (*)(void)) f
+#else
+#define ADDRESS(f) NULL
+#endif
+#define FUNCTION(f) { #f, offsetof(__typeof__(nccl), f), ADDRESS(f) },
 static const struct {
 	const char *name;
 	size_t at;
-} functions[] = { FUNCTION(ncclGetVersion), FUNCTION(ncclGetUniqueId), FUNCTION(ncclCommInitRank),
-	FUNCTION(ncclCommSplit), FUNCTION(ncclCommGetAsyncError), FUNCTION(ncclGetErrorString),
-	FUNCTION(ncclGetLastError), FUNCTION(ncclAllReduce), FUNCTION(ncclReduceScatter),
-	FUNCTION(ncclAllGather), FUNCTION(ncclSend), FUNCTION(ncclRecv) };
+	void (*linked)(void);
+} functions[] = { FUNCTIONS(FUNCTION) };
 
 /* Of an edge of the pipeline: its own ranks and stream, so that no message waits for another's. */
 struct edge {
@@ -76,6 +84,16 @@ version_text(int v)
 	return t;
 }
 
+const char *
+om_comm_library(void)
+{
+	static char text[32];
+
+	if (version)
+		snprintf(text, sizeof text, "NCCL %s", version_text(version));
+	return text;
+}
+
 static void
 check(int error, ncclComm_t c, const char *what)
 {
@@ -91,7 +109,7 @@ check(int error, ncclComm_t c, const char *what)
 
 /* ---- start ----------------------------------------------------------------------------------- */
 
-/* One that was shipped with the trainer, or the system's; NULL: there is none. */
+/* One beside the trainer, or the system's; NULL: it is linked in, or there is none. */
 static void *
 find_library(void)
 {
@@ -100,6 +118,8 @@ find_library(void)
 	char *slash = n > 0 ? strrchr(beside, '/') : NULL;
 	void *lib = NULL;
 
+	if (functions[0].linked)
+		return NULL;
 	if (slash) {
 		strcpy(slash + 1, "libnccl.so.2");
 		if (access(beside, F_OK) == 0)
@@ -108,15 +128,25 @@ find_library(void)
 	return lib ? lib : dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
 }
 
+/* False: the library lacks it. */
+static bool
+find_function(void *lib, size_t i)
+{
+	void **f = (void **)((char *)&nccl + functions[i].at);
+
+	if (functions[i].linked)
+		memcpy(f, &functions[i].linked, sizeof *f);
+	else
+		*f = lib ? dlsym(lib, functions[i].name) : NULL;
+	return *f;
+}
+
 void
 om_nccl_version(char needs[64], char here[64])
 {
-	void *lib = find_library();
 	int v = 0;
 
-	if (lib)
-		*(void **)&nccl.ncclGetVersion = dlsym(lib, "ncclGetVersion");
-	if (nccl.ncclGetVersion && !nccl.ncclGetVersion(&v))
+	if (find_function(find_library(), 0) && !nccl.ncclGetVersion(&v))
 		snprintf(here, 64, "NCCL %s", version_text(v));
 	else
 		snprintf(here, 64, "no NCCL");
@@ -127,23 +157,21 @@ static void
 open_library(void)
 {
 	void *lib = find_library();
+	const char *why = lib ? "" : om_text("%s", dlerror());
 
-	if (!lib)
+	if (!lib && !functions[0].linked)
 		om_die("NCCL",
 		    "this trainer is of %u ranks, which need NCCL: %s; install it (libnccl2, or "
 		    "pip's nvidia-nccl-cu13) and put its folder into LD_LIBRARY_PATH, or "
-		    "libnccl.so.2 beside the trainer",
-		    om_size(OM_WORLD), dlerror());
-	for (size_t i = 0; i < OM_LEN(functions); i++) {
-		void **f = (void **)((char *)&nccl + functions[i].at);
-
-		if (!(*f = dlsym(lib, functions[i].name)))
-			om_die("NCCL", "libnccl.so.2 lacks %s; install NCCL %s or later",
-			    functions[i].name, version_text(NCCL_OLDEST));
-	}
+		    "libnccl.so.2 beside the trainer%s",
+		    om_size(OM_WORLD), why, om_lacks());
+	for (size_t i = 0; i < OM_LEN(functions); i++)
+		if (!find_function(lib, i))
+			om_die("NCCL", "libnccl.so.2 lacks %s; install NCCL %s or later%s",
+			    functions[i].name, version_text(NCCL_OLDEST), om_lacks());
 	if (nccl.ncclGetVersion(&version) || version < NCCL_OLDEST)
-		om_die("NCCL", "libnccl.so.2 is NCCL %s; install %s or later",
-		    version_text(version), version_text(NCCL_OLDEST));
+		om_die("NCCL", "libnccl.so.2 is NCCL %s; install %s or later%s",
+		    version_text(version), version_text(NCCL_OLDEST), om_lacks());
 }
 
 /* What NCCL and the device of each rank are, before any of them waits for another one there. */

@@ -129,6 +129,12 @@ om_comm_threads(void)
 	return 0;
 }
 
+const char *
+om_comm_library(void)
+{
+	return "";
+}
+
 uint32_t
 om_comm_members(void)
 {

@@ -12,6 +12,8 @@ complete -c olmogen -l dump -x -a 'load check graph shard fuse plan emit' -d 'wh
 complete -c olmogen -l explain -f -a '(olmogen --explain | string match -r "^[a-z_]+" | sort -u)' -d 'describes the language'
 complete -c olmogen -l from-hf -x -a '(__fish_complete_directories)' -d 'describes a Hugging Face model'
 complete -c olmogen -l init -d 'asks, and prints a description'
+complete -c olmogen -l bundle -d 'puts NCCL beside the trainer'
+complete -c olmogen -l static -d 'links NCCL into the trainer'
 complete -c olmogen -l no-fuse -d 'a kernel for each op'
 complete -c olmogen -l help -d 'prints the usage'
 complete -c olmogen -l version

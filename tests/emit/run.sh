@@ -111,6 +111,8 @@ usage "--plan and --dump exclude each other" --plan --dump=graph
 usage "--plan and --emit-only exclude each other" --plan --emit-only
 usage "--check and --dump exclude each other" --dump=emit --check
 usage "--plan and --search exclude each other" --search=8 --plan
+usage "--check and --static exclude each other" --static --check
+usage "--bundle and --static exclude each other" --static --bundle
 usage "--init and --from-hf exclude each other" --init --from-hf=x
 usage "--init prints a description on standard output, and takes no models/tiny.lua" --init
 usage "--search=0 is not in 1 .. 1048576" --search=0
@@ -118,6 +120,13 @@ usage "--search=8x is not in 1 .. 1048576" --search=8x
 usage "unknown option --plam (did you mean --plan?)" --plam
 usage "unknown option --from_hf=x (did you mean --from-hf?)" --from_hf=x
 usage "unknown option --frob" --frob
+no_nccl() { # option, target, what trainers of it are
+	! "$olmogen" "$1" --target=$2 -o "$work/alone" models/tiny.lua >/dev/null 2>"$work/err" && [ ! -e "$work/alone" ] &&
+		grep -qx "olmogen: error: $1 is for trainers of several GPUs, which need NCCL; tiny is of $3" "$work/err"
+	is "$1 for a trainer that needs no NCCL" $?
+}
+no_nccl --bundle cpu CPUs
+no_nccl --static cuda:h200 one
 missing() { # path, its suggestion
 	! "$olmogen" "$1" >/dev/null 2>"$work/err" && [ "$(cat "$work/err")" = "$1: error: can't load the file: No such file or directory$2" ]
 	is "$1 is not there$2" $?

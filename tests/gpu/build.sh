@@ -32,6 +32,6 @@ done >"$out/cubins.s"
 	printf '.quad 0\n.section .note.GNU-stack,"",@progbits\n'
 } >>"$out/cubins.s"
 # of the runtime only what is called: the rest of these files needs others, and libraries
-gcc -std=c11 -D_GNU_SOURCE -DOM_ARCH=90 -O2 -Wall -Wextra -Werror -fopenmp -ffunction-sections -Wl,--gc-sections -Iruntime \
+gcc -std=c11 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -DOM_ARCH=90 -O2 -Wall -Wextra -Werror -fopenmp -ffunction-sections -Wl,--gc-sections -Iruntime \
 	-Iruntime/cuda -Itests/gpu -I/usr/local/cuda/include -o "$out/$program" $main runtime/cuda/gpu.c \
 	runtime/cuda/check.c runtime/err.c runtime/host.c runtime/group.c runtime/one/comm.c $objects "$out/cubins.s" -ldl -lm

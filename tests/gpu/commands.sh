@@ -79,7 +79,7 @@ for c in train eval data export import average generate info selftest bench; do
 done
 says 0 "model.embed_tokens.weight" info
 says 0 "PLAN.txt" info --manifest
-says 0 "needs                a driver for CUDA 13.0 or later, a GPU of sm_90a" info
+says 0 "needs                a driver for CUDA 13.0 or later, a GPU of sm_90a, glibc 2." info
 says 0 '{name: "NVIDIA driver", file: "libcuda.so.1", licence: ' info --manifest
 says 0 "moved for cuda:sm_90a" info --plan
 says 0 "checkpoint.dir" info --keys
@@ -172,19 +172,26 @@ says 0 "done: step 2 of 2" train run.yaml checkpoint.dir=streams
 says 0 "the median of 2 steps" bench steps=2
 trainer=$work/gpu/trainer
 
-for t in gpu ranks cpu; do # the glibc that trainers need, by the versions of its symbols
-	newest=$(objdump -T "$work/$t/trainer" 2>/dev/null | grep -o 'GLIBC_[0-9.]*' | sort -Vu | tail -n 1)
-	[ "$(printf '%s\nGLIBC_2.34\n' "$newest" | sort -V | tail -n 1)" = GLIBC_2.34 ]
-	is "the trainer of tree $t needs glibc 2.34 or older: $newest" $?
+for t in gpu ranks; do
+	old_glibc "$work/$t/trainer"
 done
+! objdump -p "$work/cpu/trainer" | grep -q NEEDED
+is "a trainer of one rank for the CPU needs no glibc" $?
 
 # four ranks: two stages of two data ranks, whose calls of NCCL have to be the same, one by one
 trainer=$work/ranks/trainer
 says 0 '{name: "NCCL", file: "libnccl.so.2", licence: ' info --manifest
-says 0 "needs                a driver for CUDA 13.0 or later, a GPU of sm_90a, NCCL 2.18.0 or later" info
-says 0 "here                 a driver for CUDA 13.0, NCCL 2.28.9, glibc 2." info
+needs="a driver for CUDA 13.0 or later, a GPU of sm_90a, NCCL 2.18.0 or later, glibc $(newest_glibc "$work/ranks/trainer")"
+says 0 "needs                $needs or later" info
+fake FAKE_COUNT=4 -- 0 "here                 a driver for CUDA 13.0, 4 GPUs, Fake GPU (sm_90), NCCL 2.28.9, glibc 2." info
+fake FAKE_INIT=100 -- 1 "This trainer needs $needs or later. Here: a driver for CUDA 13.0, no GPU, NCCL 2.28.9, glibc 2." bench
 fake FAKE_COUNT=4 -- 0 "ranks: 4: pipeline 2 x data 2, of these expert 2" train run.yaml checkpoint.dir=ranks
 fake FAKE_COUNT=4 -- 0 "done: step 5 of 5" train run.yaml checkpoint.dir=ranks steps=5 checkpoint.every=1
+grep -q '"sums": "NCCL 2.28.9"' "$work/ranks/step-000005/index.json"
+is "a checkpoint has NCCL's version" $?
+fake FAKE_COUNT=4 -- 0 "done: step 2 of 2" train run.yaml checkpoint.dir=sums log.metrics=sums.jsonl
+[ "$(grep -c '"sums": "NCCL 2.28.9"' "$work/sums.jsonl")" = 1 ]
+is "metrics have it, in a run's first line" $?
 fake FAKE_COUNT=4 -- 0 "eval: step 5, loss" eval run.yaml checkpoint.dir=ranks
 fake FAKE_COUNT=4 -- 0 "the median of 2 steps" bench steps=2
 fake FAKE_COUNT=1 -- 1 "(0000:00:00.0); give each its own: LOCAL_RANK, or CUDA_VISIBLE_DEVICES of each" train run.yaml
@@ -199,6 +206,22 @@ fake FAKE_COUNT=4 FAKE_HANG=3 -- 4 "rank 3 (process" train run.yaml comm.timeout
 mkdir -p "$work/short" && : >"$work/short/libnccl.so.2" && cp "$work/lib/libcuda.so.1" "$work/short"
 fake FAKE_COUNT=4 "LD_LIBRARY_PATH=$work/short" -- 1 \
 	"NCCL: this trainer is of 4 ranks, which need NCCL: $work/short/libnccl.so.2: file too short; install it (libnccl2, or" train run.yaml
+# NCCL beside the trainer, and in it: of a system that has none, by a build of the same objects
+mkdir -p "$work/nccl/lib" && gcc -std=c11 -D_GNU_SOURCE -O1 -c -o "$work/nccl.o" tests/gpu/nccl.c &&
+	ar rcs "$work/nccl/lib/libnccl_static.a" "$work/nccl.o" && cp "$work/lib/libnccl.so.2" "$work/nccl/lib"
+is "an archive of the stand-in" $?
+mkdir -p "$work/driver" && cp "$work/lib/libcuda.so.1" "$work/driver"
+for how in "BUNDLE=1" "STATIC=1"; do
+	! make -C "$work/ranks" -s "$how" "NCCL_HOME=$work/short" >"$work/out" 2>"$work/err" &&
+		grep -q "there is no libnccl.* in $work/short/lib $work/short/lib64: install" "$work/err"
+	is "make $how without NCCL" $?
+	make -C "$work/ranks" -s -j2 "$how" "NCCL_HOME=$work/nccl" >"$work/out" 2>"$work/err"
+	is "make $how" $?
+	[ "$how" = BUNDLE=1 ] || mv "$work/ranks/libnccl.so.2" "$work/bundled"
+	fake FAKE_COUNT=4 "LD_LIBRARY_PATH=$work/driver" -- 0 ", NCCL 2.28.9, glibc" info
+	fake FAKE_COUNT=4 "LD_LIBRARY_PATH=$work/driver" -- 0 "the median of 1 step" bench steps=1
+	old_glibc "$trainer"
+done
 export LD_LIBRARY_PATH="$work/lib"
 launched() { # NAME STATUS TEXT VARIABLES: as a launcher starts them, by variables in which $R is the rank
 	(
@@ -241,7 +264,7 @@ demo "8.0, NVIDIA A100" "cpu, because olmogen has no kernels for NVIDIA A100, of
 export CUDA_HOME=/nonexistent
 demo "9.0, NVIDIA H200" \
 	"cpu, because for NVIDIA H200, olmogen says: cannot compile CUDA kernels: there is no libnvrtc.so in the lib64 of \
-CUDA_HOME = /nonexistent; install the CUDA Toolkit (13.0 or later) or set CUDA_HOME to it. The sources are emitted: make \
+CUDA_HOME = /nonexistent; install the CUDA Toolkit (12.4 or later) or set CUDA_HOME to it. The sources are emitted: make \
 builds them where nvcc is"
 unset CUDA_HOME
 export FAKE_CONTEXT=46

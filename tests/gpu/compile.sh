@@ -56,6 +56,24 @@ CUDA_HOME=/nonexistent "$olmogen" --target=cuda:sm_90a -o "$work/none" models/ti
 [ $? = 1 ] && grep -q 'no libnvrtc.so in the lib64 of CUDA_HOME = /nonexistent' "$work/log"
 is "a wrong CUDA_HOME is named" $?
 rm -rf "$work/none"
+# an NVRTC that is too old, and the oldest that will do: pip's nvidia-cuda-nvrtc-cu12==12.4.*, with the headers of
+# nvidia-cuda-runtime-cu12 and nvidia-nvtx-cu12, its libraries in $CUDA12_HOME/lib64, the headers in $CUDA12_HOME/include
+mkdir -p "$work/old/lib64"
+printf 'int nvrtcVersion(int *a, int *b) { *a = 12; *b = 3; return 0; }\nint %s;\n' \
+	"nvrtcCreateProgram, nvrtcCompileProgram, nvrtcGetCUBINSize, nvrtcGetCUBIN, nvrtcGetProgramLogSize, nvrtcGetProgramLog, nvrtcGetErrorString" |
+	gcc -shared -fPIC -x c -o "$work/old/lib64/libnvrtc.so.12" -
+for t in sm_90a.12.4 sm_100a.13.0; do
+	CUDA_HOME=$work/old "$olmogen" --target=cuda:${t%%.*} -o "$work/none" models/tiny.lua >"$work/log" 2>&1
+	[ $? = 1 ] && grep -q "kernels for ${t%%.*}: NVRTC is of CUDA 12.3; install the CUDA Toolkit (${t#*.} or later)" "$work/log"
+	is "an older NVRTC than $t needs is named" $?
+done
+rm -rf "$work/none"
+for m in ${CUDA12_HOME:+tiny olmoe-1b-7b}; do
+	CUDA_HOME=$CUDA12_HOME "$olmogen" --target=cuda:sm_90a -o "$work/$m.12" models/$m.lua >"$work/log" 2>&1
+	is "$m for cuda:sm_90a by NVRTC of CUDA12_HOME" $?
+	"$work/$m.12/trainer" info | grep -q '^needs  *a driver for CUDA 12'
+	is "$m needs a driver of CUDA 12 then" $?
+done
 for m in models/*.lua; do
 	name=$(basename "$m" .lua)
 	sed 's/n_layers = [0-9a-z]*/n_layers = 2/' "$m" >"$work/models/$name.lua"

@@ -98,6 +98,8 @@ is "pp2ep2: bench's trace has all ranks' operators, inside their segments" $?
 python3 tests/page/bench.py "$work/trace.json" "$work/bench.html" >"$work/log" 2>&1
 count "pp2ep2: bench's page" "$(cat "$work/log")"
 
+old_glibc "$work/pp2ep2/trainer"
+
 # a trainer of many ranks exports in one process, from a checkpoint of any layout, what one of one rank does
 for t in one pp2ep2; do
 	"$work/$t/trainer" export "$work/$t.hf" "$work/first.ckpt" >"$work/$t.out" 2>&1

@@ -76,5 +76,6 @@ main(int argc, char **argv)
 		return 0;
 	emit(p, &story, resolved.s, s.trainer[0]->pos.file, &tree);
 	return !(tree_write(&tree, argv[4], false) &&
-		 nvrtc_build(&tree, argv[4], target.arch, 2, false) && build(argv[4], 2, false));
+		 nvrtc_build(&tree, argv[4], target.arch, 2, false) &&
+		 build(argv[4], 2, NULL, false));
 }
