@@ -346,31 +346,45 @@ stop "SIGUSR1 to mpirun" USR1 mpirun 3 mpirun -np 4 ./l221
 stop "SIGTERM to mpirun" TERM mpirun 1 mpirun --mca odls_base_sigkill_timeout 3 -np 4 ./l221
 
 # A step that takes long is left out, though a single rank gets the signal, while the others are at other places of it
-# and the data ranks of a stage meet within it; what follows is as if the run had never been stopped.
-left() { # left LAYOUT STEP: started after step 10, and asked to end within that step
-	local l=$1 step=$2 last=$2 world=0 pid n=0
-	rm -rf s ms out && mkdir s && cp -r c$l/step-000010 s && sed '/"step": 11,/,$d' m$l >ms
-	OM_TEST_NAP=1000000 OM_TEST_MEET=1 timeout -k 5 60 ./l$l train run.yaml checkpoint.dir=s log.metrics=ms log.every=1 \
-		comm.timeout=20 >out 2>&1 &
-	while ! grep -qE "^(start: step $step|step $((step - 1))/20) " out && [ $n -lt 300 ]; do sleep 0.1 && n=$((n + 1)); done
+# and the data ranks of a stage meet within it; what follows is as if the run had never been stopped. All layouts wait at once.
+declare -A long
+long() { # long LAYOUT NAP: started after step 10, with microbatches that take so many us
+	local l=$1
+	mkdir "s$l" && cp -r c$l/step-000010 "s$l" && sed '/"step": 11,/,$d' m$l >"ms$l"
+	OM_TEST_NAP=$2 OM_TEST_MEET=1 timeout -k 5 60 ./l$l train run.yaml checkpoint.dir="s$l" log.metrics="ms$l" log.every=1 \
+		comm.timeout=20 >"out$l" 2>&1 &
+	long[$l]=$!
+}
+signalled() { # signalled LAYOUT STEP: asked to end within that step
+	local l=$1 step=$2 world=0 pid whom n=0
+	while ! grep -qE "^(start: step $step|step $((step - 1))/20) " "out$l" && [ $n -lt 300 ]; do sleep 0.1 && n=$((n + 1)); done
 	for pid in $(pgrep -f "^[^ ]*/l$l train"); do
 		n=$(tr '\0' '\n' <"/proc/$pid/environ" | sed -n 's/^OMPI_COMM_WORLD_RANK=//p')
 		[ "${n:--1}" -gt "$world" ] && world=$n whom=$pid
 	done
 	kill -USR1 "$whom"
-	wait $!
-	n=$?
-	[ $n = 3 ] && grep -q "^step $step is left out, as it takes long; it is done anew on resume$" out &&
-		grep -q "^stopped: step $((step - 1)) of 20, .* checkpoint s/step-0000$((step - 1))$" out && ok ||
-		fail "layout $l: a long step: status $n: $(tail -3 out)"
-	gone "a long step" l$l
-	says "layout $l: goes on" 0 "^done: step 20 of 20" ./l$l train run.yaml checkpoint.dir=s log.metrics=ms
-	cat s/step-000020/*.safetensors | cmp -s - <(cat c$l/step-000020/*.safetensors) && ok || fail "layout $l: other weights"
-	same "layout $l: metrics as if not stopped" m$l ms 0
 }
-left 211 12
+left() { # left LAYOUT STEP: that step was left out
+	local l=$1 step=$2 n
+	wait "${long[$l]}"
+	n=$?
+	[ $n = 3 ] && grep -q "^step $step is left out, as it takes long; it is done anew on resume$" "out$l" &&
+		grep -q "^stopped: step $((step - 1)) of 20, .* checkpoint s$l/step-0000$((step - 1))$" "out$l" && ok ||
+		fail "layout $l: a long step: status $n: $(tail -3 "out$l")"
+	gone "a long step" l$l
+	says "layout $l: goes on" 0 "^done: step 20 of 20" ./l$l train run.yaml checkpoint.dir="s$l" log.metrics="ms$l"
+	cat "s$l"/step-000020/*.safetensors | cmp -s - <(cat c$l/step-000020/*.safetensors) && ok || fail "layout $l: other weights"
+	same "layout $l: metrics as if not stopped" m$l "ms$l" 0
+}
+long 211 1000000
+long 122 500000
+long 222 500000
+signalled 122 11
+signalled 222 11
+signalled 211 12
 left 122 11
 left 222 11
+left 211 12
 
 # before there is anything to save: said, and at once; whenever it comes, one of the two ends is told, and no other
 for s in 0.1 0.3 0.5 0.7; do
