@@ -116,7 +116,7 @@ grep -nE '([=!]=|case) *OP_[a-z]|OP_[a-z_0-9]+ *[=!]=' $(pick '^generator/.*\.[c
 grep -nE '\<OP_[a-z]' $(pick '^generator/.*\.[ch]$') | grep -vE '^generator/(graph/(model|grad)|shard/expert)\.c:' |
 	sed 's/^\([^:]*:[0-9]*\):.*/\1: names an op, and is none of those who add ops to a graph/' | say ''
 
-# op.def: a rule names an op that is there, with as many arguments as it takes
+# op.def: a rule names an op that is there, with as many arguments as it takes; it may do without the optional
 awk '
 {
 	gsub(/\/\*[^*]*\*\//, "")
@@ -132,6 +132,7 @@ END {
 		sub(/,.*/, "", name)
 		split(row[i], s, "\"")
 		inputs[name] = split(s[6], unused, " ")
+		least[name] = inputs[name] - gsub(/\?/, "", s[6])
 		rest[name] = row[i]
 	}
 	for (name in rest)
@@ -143,7 +144,7 @@ END {
 			args = split(substr(call, index(call, "(") + 1), unused, ",")
 			if (!(op in inputs))
 				print "a rule of " name ": there is no op " op
-			else if (args != inputs[op])
+			else if (args < least[op] || args > inputs[op])
 				print "a rule of " name ": " op " takes " inputs[op] " arguments, gets " args
 		}
 }' generator/graph/op.def | sort | say 'generator/graph/op.def: '

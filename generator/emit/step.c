@@ -64,6 +64,8 @@ comment(const struct plan *p, const struct launch *st, int tabs, struct buf *b)
 		    st->layers > 1 ? " of each layer" : "");
 	for (uint8_t i = r->nin; i < r->nargs && !st->span; i++) {
 		tensor_id t = st->op.arg[i];
+		if (!t)
+			continue;
 		buf_printf(&line, "%s%s%s %s", line.n ? ", " : "", r->arg[i].accumulate ? "+" : "",
 		    tensor_short_name(g, t), emit_shape(&g->tensor.a[t]));
 	}
@@ -192,7 +194,8 @@ statement(
     const struct plan *p, uint32_t s, int ph, uint32_t i, int tabs, uint8_t *on, struct buf *b)
 {
 	const struct launch *st = &p->prog[s][ph].a[i];
-	const bool last = op_row(st->op.op)->last;
+	const struct op_row *r = op_row(st->op.op);
+	const char *once = r->last ? "last" : r->first && p->prog[s][ph].first ? "first" : NULL;
 	struct buf call = { 0 };
 
 	for (uint32_t w = 0; w < st->wait.n; w++)
@@ -201,15 +204,15 @@ statement(
 		emit_line(b, tabs, "om_on(%u);", st->stream);
 	*on = st->stream;
 	comment(p, st, tabs, b);
-	if (last)
-		emit_line(b, tabs, "if (last)");
+	if (once)
+		emit_line(b, tabs, "if (%s)", once);
 	if (runtime_call(st->op.op)) {
 		collective(p, s, st, &call);
 	} else {
 		launched(p, s, ph, st, b, &call);
 		arguments(p, s, ph, i, &call);
 	}
-	emit_line(b, tabs + last, "%s", call.s);
+	emit_line(b, tabs + (once != NULL), "%s", call.s);
 	if (st->event)
 		emit_line(b, tabs, "om_record(%u, %s);", st->stream, event(p, st->event));
 }
@@ -302,9 +305,9 @@ call_chunk(const struct plan *p, const struct chunk *c, enum pass_id pass, int t
 	}
 }
 
-/* What a pass knows of its microbatch. */
+/* What a pass knows of its microbatch; each of an evaluation is a first one. */
 static void
-microbatch(const struct plan *p, int ph, struct buf *b)
+microbatch(const struct plan *p, int ph, bool trains, struct buf *b)
 {
 	const struct graph *g = p->graph;
 	bool first = false, last = false;
@@ -314,10 +317,10 @@ microbatch(const struct plan *p, int ph, struct buf *b)
 		last |= p->prog[s][ph].last;
 	}
 	if (first)
-		buf_puts(b, "\tconst bool first = of & OM_FIRST;\n");
+		emit_line(b, 1, "const bool first = %s;", trains ? "of & OM_FIRST" : "true");
 	if (last)
 		buf_puts(b, "\tconst bool last = of & OM_LAST;\n");
-	buf_puts(b, first || last ? "\n" : "\t(void)of; /* of each the same */\n");
+	buf_puts(b, first || last ? "\n" : trains ? "\t(void)of; /* of each the same */\n" : "");
 }
 
 /* The passes of a stage, over the chunk that the slot belongs to. */
@@ -331,8 +334,8 @@ stage_passes(const struct plan *p, struct buf *b)
 			continue;
 		buf_printf(b, "\nvoid\nom_%s(unsigned char *arena, int slot%s)\n{\n",
 		    emit_stage_name(p, pass.name), trains ? ", int of" : "");
-		if (trains)
-			microbatch(p, pass.phase, b);
+		if (trains || i == PASS_EVALUATE)
+			microbatch(p, pass.phase, trains, b);
 		for (uint32_t c = 0; c < p->here->nchunks; c++) {
 			const struct chunk *ch = &p->here->chunk[c];
 			if (p->here->nchunks > 1)

@@ -4,7 +4,7 @@
 #include "emit/emit.h"
 
 const char *const emit_regions[N_REGIONS] = { "INPUT", "STAT", "CONST", "WEIGHT", "GRAD", "STATE",
-	"BUFFER", "SAVED", "SCRATCH", "COMM" };
+	"BUFFER", "COPY", "SAVED", "SCRATCH", "COMM" };
 
 void
 emit_banner(const struct plan *p, const char *comment, const char *what, struct buf *b)

@@ -7,10 +7,10 @@
 static struct op_row rows[N_OPS];
 
 const char *const graph_phase_names[N_PHASES] = { "forward", "backward", "weights" };
-static const char *const role_letters = " sgoild"; /* in the order of enum role */
+static const char *const role_letters = " sgoildqc"; /* in the order of enum role */
 static const char *const role_names[N_ROLES] = { "act", "stat", "grad", "moment", "int32", "int64",
-	"fp64", "weight", "rows", "master" };
-static const char *const class_names[] = { "", "param", "grad", "state", "merged", "buffer",
+	"fp64", "eight", "scale", "scale32", "weight", "rows", "master" };
+static const char *const class_names[] = { "", "param", "grad", "state", "merged", "buffer", "copy",
 	"const", "input", "stat", "cache", "act" };
 
 /* Reads "name[dims]:role ..." into args, which outlive the text. */
@@ -96,7 +96,19 @@ op_find_arg(const struct op_row *r, struct word w)
 }
 
 /* The columns of a row; the last ones may be missing. */
-enum { C_INTS, C_FLOATS, C_IN, C_OUT, C_INPLACE, C_FLOPS, C_GRAD, C_TRAITS, C_APART, N_COLUMNS };
+enum {
+	C_INTS,
+	C_FLOATS,
+	C_IN,
+	C_OUT,
+	C_INPLACE,
+	C_FLOPS,
+	C_GRAD,
+	C_TRAITS,
+	C_APART,
+	C_EIGHT,
+	N_COLUMNS
+};
 
 static void
 parse_row(struct op_row *r, const char *name, const char *const *c)
@@ -106,7 +118,8 @@ parse_row(struct op_row *r, const char *name, const char *const *c)
 	*r = (struct op_row){ .name = name,
 		.flops = c[C_FLOPS],
 		.grad = c[C_GRAD],
-		.apart = c[C_APART] ? c[C_APART] : "" };
+		.apart = c[C_APART] ? c[C_APART] : "",
+		.eight = c[C_EIGHT] ? c[C_EIGHT] : "" };
 	for (const char *s = c[C_INTS]; *s; s++)
 		if (*s != ' ')
 			r->ints[r->nints++] = *s;
@@ -157,7 +170,10 @@ arg_routed(const struct arg_row *a)
 static enum role
 as_written(enum role r)
 {
-	return r == ROLE_WEIGHT || r == ROLE_ROWS ? ROLE_ACT : r == ROLE_MASTER ? ROLE_MOMENT : r;
+	return r == ROLE_WEIGHT || r == ROLE_ROWS ? ROLE_ACT
+	       : r == ROLE_MASTER                 ? ROLE_MOMENT
+	       : r == ROLE_SCALE32                ? ROLE_SCALE
+						  : r;
 }
 
 enum op_id
@@ -354,7 +370,8 @@ op_shape(struct graph *g, const struct op *o)
 		const struct arg_row *a = &r->arg[i];
 		struct tensor *t = &g->tensor.a[o->arg[i]];
 		bool out = i >= r->nin;
-		if (!o->arg[i] || (out && t->class != T_ACT && t->class != T_STAT))
+		if (!o->arg[i] ||
+		    (out && t->class != T_ACT && t->class != T_STAT && t->class != T_COPY))
 			continue;
 		t->ndims = out ? a->ndims : t->ndims;
 		for (uint8_t d = 0; d < a->ndims; d++)

@@ -22,7 +22,7 @@ struct sizes {
 /* Value of an expression; internal error on a letter that is not bound. */
 uint64_t expr_eval(const char *e, size_t n, const struct sizes *z);
 
-/* ---- graph.c, rule.c, model.c, groups.c, grad.c, recompute.c, split.c, graphverify.c -------- */
+/* ---- the other files of this folder ---------------------------------------------------------- */
 
 enum op_id {
 #define OP(name, ...) OP_##name,
@@ -40,6 +40,9 @@ enum role {
 	ROLE_INT32,
 	ROLE_INT64,
 	ROLE_FP64,
+	ROLE_EIGHT,   /* e4m3, with scales beside it */
+	ROLE_SCALE,   /* a power of two in 8 bits */
+	ROLE_SCALE32, /* in a float; op.def means it by the one before */
 	/* op.def means these by the first, and by ROLE_MOMENT */
 	ROLE_WEIGHT,
 	ROLE_ROWS, /* of routed tokens, as they are sent to experts and back */
@@ -64,9 +67,9 @@ struct arg_row {
 	TRAIT(balance) \
 	TRAIT(sends)   \
 	TRAIT(returns) \
-	TRAIT(step) TRAIT(last) TRAIT(flat) TRAIT(part) TRAIT(collective)
+	TRAIT(step) TRAIT(first) TRAIT(last) TRAIT(flat) TRAIT(part) TRAIT(collective)
 struct op_row {
-	const char *name, *flops, *grad, *apart;
+	const char *name, *flops, *grad, *apart, *eight;
 	uint8_t nints, nfloats, nconsts; /* nconsts: floats that the kernel itself takes */
 	uint8_t nin, nout, nargs;        /* nargs: both */
 	char ints[MAX_INTS];
@@ -111,6 +114,7 @@ enum tensor_class {
 	T_STATE,  /* optimizer state */
 	T_MERGED, /* parameters that lie one after the other, as the argument of one op */
 	T_BUFFER, /* kept in checkpoints and changed by the update, but without a gradient */
+	T_COPY,   /* of weights in 8 bits: made in a step's first microbatch, for all of them */
 	T_CONST,  /* tables computed at start */
 	T_INPUT,  /* tokens, labels, ctl, what random routers and moments draw by */
 	T_STAT,   /* sums over the step that the host reads after it */
@@ -180,7 +184,8 @@ struct segment {
 	const char *name;
 	const struct object *attention, *ffn, *recompute; /* of a kind of layer */
 	uint32_t nlayers;                                 /* 0: not a layer kind, exists once */
-	uint32_t *layer;                                  /* global layer indices, rising */
+	bool eight;       /* its products may be of 8 bits: no layer of it is exempt */
+	uint32_t *layer;  /* global layer indices, rising */
 	tensor_id first;  /* of its tensors; those of the forward pass follow one another */
 	tensor_id x, y;   /* residual stream in and out */
 	tensor_id dx, dy; /* its gradients: out of, and into, the backward pass */
@@ -288,5 +293,7 @@ void grad_segment(struct graph *g, uint32_t seg); /* writes ops[BACKWARD] by op.
  * backward pass.
  */
 void recompute_segment(struct graph *g, uint32_t seg, const char *what);
+/* eight.c: products of a kind of layer become those of numbers in 8 bits, by op.def's rules. */
+void eight_segment(struct graph *g, uint32_t seg);
 
 #endif

@@ -13,7 +13,7 @@ static bool
 given(const struct graph *g, const struct segment *seg, tensor_id id)
 {
 	enum tensor_class c = g->tensor.a[id].class;
-	return c != T_ACT || id == seg->x || id == seg->dy;
+	return (c != T_ACT && c != T_COPY) || id == seg->x || id == seg->dy;
 }
 
 /* Parts of one tensor have its rows together, and know it. */
@@ -57,6 +57,8 @@ check_op(const struct graph *g, const struct op_at *at, struct seen *seen)
 		internal("graphverify: %s: %s", seg->name, fault);
 	if (r->last && at->phase != g->last_phase)
 		internal("graphverify: %s: %s belongs to the last phase", seg->name, r->name);
+	if (r->first && at->phase != FORWARD)
+		internal("graphverify: %s: %s belongs to the first phase", seg->name, r->name);
 	if (r->step != (at->seg == g->update))
 		internal("graphverify: %s: %s belongs to %s", seg->name, r->name,
 		    r->step ? "the update" : "a pass");
@@ -70,7 +72,7 @@ check_op(const struct graph *g, const struct op_at *at, struct seen *seen)
 		tensor_id id = o->arg[a];
 		const struct tensor *t = &g->tensor.a[id];
 		bool acc = r->arg[a].accumulate;
-		if (acc == (t->class == T_ACT || t->class == T_CONST))
+		if (acc == (t->class == T_ACT || t->class == T_COPY || t->class == T_CONST))
 			internal("graphverify: %s: %s %s %s", seg->name, r->name,
 			    acc ? "adds to" : "overwrites", t->name);
 		if (!acc && seen->defined[id]++)

@@ -64,6 +64,9 @@ choose_formats(struct graph *g)
 		[ROLE_INT32] = format_find("int32"),
 		[ROLE_INT64] = format_find("int64"),
 		[ROLE_FP64] = format_find("fp64"),
+		[ROLE_EIGHT] = format_find("e4m3"),
+		[ROLE_SCALE] = format_find("e8m0"),
+		[ROLE_SCALE32] = format_find("fp32"),
 		[ROLE_WEIGHT] = weight,
 		[ROLE_ROWS] = weight,
 		[ROLE_MASTER] = format_find(spec_str(pr, F_precision_optimizer)),
@@ -461,9 +464,20 @@ layer(struct builder *b, const struct object *at, const struct object *ffn)
 	g->seg.a[b->seg].y = result(b, NAMES("y"), OP_(OP_add, .arg = { mid, f }));
 }
 
+static bool
+exempt(const struct graph *g, uint32_t layer)
+{
+	const struct value *v = spec_value(g->trainer, F_precision_exempt);
+
+	for (uint32_t i = 0; i < v->nnums; i++)
+		if ((uint32_t)v->nums[i] == layer)
+			return true;
+	return false;
+}
+
 /*
- * Layers with equal attention, feed-forward and recomputation are one kind; kinds come in the order
- * of their first layer.
+ * Layers with equal attention, feed-forward and recomputation, and products in 8 bits or none, are
+ * one kind; kinds come in the order of their first layer.
  */
 static void
 find_kinds(struct graph *g)
@@ -478,15 +492,18 @@ find_kinds(struct graph *g)
 	g->index_of = xalloc(g->n_layers * sizeof *g->index_of);
 	for (uint32_t l = 0; l < g->n_layers; l++) {
 		uint32_t k = g->embed + 1;
-		while (k < g->seg.n && !(spec_equal(g->seg.a[k].ffn, ff->list[l]) &&
-					   spec_equal(g->seg.a[k].attention, at->list[l]) &&
-					   spec_equal(g->seg.a[k].recompute, re->list[l])))
+		bool eight = !exempt(g, l);
+		while (k < g->seg.n &&
+		       !(g->seg.a[k].eight == eight && spec_equal(g->seg.a[k].ffn, ff->list[l]) &&
+			   spec_equal(g->seg.a[k].attention, at->list[l]) &&
+			   spec_equal(g->seg.a[k].recompute, re->list[l])))
 			k++;
 		if (k == g->seg.n) {
 			bool is_moe = ff->list[l]->type == OBJ_moe;
 			uint32_t nth = ++count[is_moe];
 			const char *base = is_moe ? "moe" : "dense";
 			segment(g, nth > 1 ? xprintf("%s%u", base, nth) : base);
+			g->seg.a[k].eight = eight;
 			g->seg.a[k].attention = at->list[l];
 			g->seg.a[k].ffn = ff->list[l];
 			g->seg.a[k].recompute = re->list[l];
@@ -843,7 +860,9 @@ graph_build(struct object *trainer)
 	generation(&b, tokens_w, norm_w, w);
 	if (!diag_count())
 		count(g);
-	for (uint32_t k = g->embed + 1; k < g->head; k++)
+	for (uint32_t k = g->embed + 1; k < g->head; k++) {
 		recompute_segment(g, k, spec_str(g->seg.a[k].recompute, F_recompute_what));
+		eight_segment(g, k);
+	}
 	return g;
 }

@@ -460,6 +460,7 @@ check(struct object *trainer, const struct target_row *table, const char *target
 		derive(spec_value(trainer, F_trainer_device_memory), row->memory_gib);
 	derive_prompt(trainer, row);
 	check_formats(trainer, row);
+	check_eight(trainer);
 	check_groups(trainer);
 	check_matrices(trainer);
 }

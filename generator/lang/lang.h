@@ -296,9 +296,10 @@ struct pos sandbox_where(struct lua_State *L); /* of the call being executed */
 const char *sandbox_describe(struct lua_State *L, int index);
 void sandbox_unused(const struct define *d); /* an error: the file doesn't read it */
 
-/* ---- rules.c, idle.c: parts of check --------------------------------------------------------- */
+/* ---- rules.c, idle.c, eight.c: parts of check ------------------------------------------------ */
 
 void check_rules(const struct object *trainer); /* the rules between whole numbers */
 void check_idle(const struct object *o);        /* those of fields that would mean nothing */
+void check_eight(const struct object *trainer); /* those of products in 8 bits */
 
 #endif

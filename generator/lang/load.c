@@ -73,9 +73,9 @@ get_numbers(lua_State *L, int index, struct value *v)
 	lua_Unsigned n = lua_rawlen(L, index), entries = 0;
 	for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1))
 		entries++;
-	if (!n || n > LIST_MAX || entries != n || (pair && n != 2))
+	if (n > LIST_MAX || entries != n || (pair && n != 2))
 		return wrong(L, index, v, NULL);
-	v->nums = xalloc(n * sizeof(*v->nums));
+	v->nums = xalloc((n + 1) * sizeof(*v->nums));
 	for (; v->nnums < n; v->nnums++) {
 		lua_rawgeti(L, index, v->nnums + 1);
 		int whole;

@@ -196,8 +196,10 @@ spec_set(const struct object *o, struct value *v, const char *s)
 	case LAYERS:
 		set_objects(o, v, s);
 		return;
+	case INTS: /* "{}", as of a LIST */
+		v->nnums = 0;
+		return;
 	case LIST:
-	case INTS:
 		return;
 	}
 }

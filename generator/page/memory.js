@@ -1,7 +1,7 @@
 /* Memory by rank, every buffer of it, and the arena over the time of a step. */
 
 const REGION_COLOR = { "weights": 0, "gradients": 1, "optimizer state": 3, "saved activations": 2, "scratch": 4,
-	"communication": 5, "kept buffers": 6, "constants": 7, "input": 8, "statistics": 9 };
+	"communication": 5, "kept buffers": 6, "weights in 8 bits": 7, "constants": 7, "input": 8, "statistics": 9 };
 function region_color(name) {
 	return REGION_COLOR[name] === undefined ? 9 : REGION_COLOR[name];
 }

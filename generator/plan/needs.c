@@ -87,27 +87,34 @@ asked_of(struct all_asked *all, const struct op *o, uint64_t x)
 	return &all->a[all->n - 1];
 }
 
-/* What the target has no kernels for, an op or a size, once each, at the field behind it. */
+static void
+offer_cpu(const struct plan *p, struct question *q, const char *why)
+{
+	ask_words(q, xprintf("use --target=cpu to %s", why),
+	    spec_value(p->graph->trainer, F_trainer_target), "\"cpu\"");
+}
+
+/* What the target has no kernels for, an op or a size, once a field, at the one behind it. */
 static void
 check_needs(const struct plan *p)
 {
 	struct all_asked all = { 0 };
-	bool absent[N_OPS] = { 0 };
+	const struct value *absent = NULL; /* the field of the last one */
 
 	for (struct launch_at at = { 0 }; plan_next(p, &at) && at.seg < p->graph->decode;) {
 		const struct op *o = &at.launch->op;
 		struct sizes z;
-		if (at.phase != FORWARD)
-			continue;
-		if (!kernel_for(p->graph, p->target, o) && !runtime_call(o->op) && !absent[o->op]) {
-			absent[o->op] = true;
+		if (!kernel_for(p->graph, p->target, o) && !runtime_call(o->op) &&
+		    absent != o->line->v) {
+			absent = o->line->v;
 			diag_error(o->line->v->pos,
 			    "%s asks for %s, for which target %s has no kernel",
 			    spec_name(o->line->v->f), op_row(o->op)->name, p->target->name);
+			offer_cpu(p, ask(), "build");
 		}
 		for (const struct need *n = needs; n < needs + LEN(needs); n++) {
-			if (n->op != o->op || strcmp(n->target, p->target->kind->name) ||
-			    op_bind(p->graph, o, &z))
+			if (at.phase != FORWARD || n->op != o->op ||
+			    strcmp(n->target, p->target->kind->name) || op_bind(p->graph, o, &z))
 				continue;
 			struct asked *a = asked_of(&all, o, z.v[n->letter - 'a']);
 			if (n->rule == AT_MOST && n->value < a->most)
@@ -127,13 +134,6 @@ check_needs(const struct plan *p)
 	for (uint32_t j = 0; j < all.n; j++)
 		if (all.a[j].refused)
 			refuse_size(&all.a[j], p->target);
-}
-
-static void
-offer_cpu(const struct plan *p, struct question *q, const char *why)
-{
-	ask_words(q, xprintf("use --target=cpu to %s", why),
-	    spec_value(p->graph->trainer, F_trainer_target), "\"cpu\"");
 }
 
 void

@@ -13,8 +13,8 @@
 enum { ALIGN_ELEMS = 64 };
 
 const char *const plan_region_names[N_REGIONS] = { "input", "statistics", "constants", "weights",
-	"gradients", "optimizer state", "kept buffers", "saved activations", "scratch",
-	"communication" };
+	"gradients", "optimizer state", "kept buffers", "weights in 8 bits", "saved activations",
+	"scratch", "communication" };
 
 uint64_t
 plan_bytes(const struct plan *p, tensor_id t, uint64_t n)
@@ -243,6 +243,7 @@ place_tensors(struct plan *p, const uint64_t *begins)
 		[T_STATE] = R_STATE,
 		[T_MERGED] = R_WEIGHT,
 		[T_BUFFER] = R_BUFFER,
+		[T_COPY] = R_COPY,
 		[T_CONST] = R_CONST,
 		[T_INPUT] = R_INPUT,
 		[T_STAT] = R_STAT,
@@ -476,7 +477,8 @@ plan_stage(struct plan *p)
 	for (struct launch_at at = { 0 }; plan_next(p, &at);) {
 		struct program *prog = &p->prog[at.seg][at.phase];
 		at.launch->workspace += p->region_off[R_SCRATCH];
-		prog->first |= at.launch->first && g->microbatches > 1;
+		prog->first |=
+		    (at.launch->first || op_row(at.launch->op.op)->first) && g->microbatches > 1;
 		prog->last |= op_row(at.launch->op.op)->last;
 		for (uint8_t k = 0; k < MAX_ARGS; k++) {
 			const struct place *pl = &p->place[at.launch->op.arg[k]];

@@ -58,6 +58,7 @@ enum region {
 	R_GRAD,
 	R_STATE,
 	R_BUFFER,
+	R_COPY,
 	R_SAVED,
 	R_SCRATCH,
 	R_COMM,

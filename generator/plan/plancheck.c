@@ -31,7 +31,7 @@ struct arena {
 	uint64_t known[MAX_STREAMS][MAX_STREAMS];
 	struct event *event; /* from 1 */
 	uint32_t slot;       /* of the chunk that runs */
-	bool first;          /* of a step's microbatches, this one is */
+	bool first; /* of a step's microbatches, this one is, or of those of an evaluation */
 };
 
 static uint64_t
@@ -75,7 +75,7 @@ describe(const struct plan *p, uint64_t own)
 	case OF_WORKSPACE:
 		return "a workspace";
 	case OF_STEP_BEFORE:
-		return "a gradient of the step before";
+		return "a gradient of the step before, or a copy of its weights";
 	case OF_TENSOR:
 		break;
 	}
@@ -329,6 +329,8 @@ run(struct arena *m, uint32_t seg, int phase, uint32_t layer)
 	for (uint32_t i = 0; i < prog->n; i++) {
 		const struct launch *events = &prog->of->a[i];
 		struct event *e = &m->event[events->event];
+		if (op_row(prog->a[i].op.op)->first && !m->first)
+			continue;
 		if ((fault = check_step(m, &prog->a[i], events, layer)))
 			return xprintf("%s %s, layer %u, step %u: %s", m->p->graph->seg.a[seg].name,
 			    graph_phase_names[phase], layer, i, fault);
@@ -424,8 +426,8 @@ const char *
 plancheck_fault(const struct plan *p)
 {
 	const struct graph *g = p->graph;
-	static const enum tensor_class resident[] = { T_PARAM, T_GRAD, T_STATE, T_BUFFER, T_INPUT,
-		T_STAT };
+	static const enum tensor_class resident[] = { T_PARAM, T_GRAD, T_STATE, T_BUFFER, T_COPY,
+		T_INPUT, T_STAT };
 	struct arena m = { .p = p, .event = xalloc((p->events + 1) * sizeof *m.event) };
 	const char *fault = NULL;
 
@@ -441,8 +443,10 @@ plancheck_fault(const struct plan *p)
 	fault = run(&m, g->init, FORWARD, 0);
 	for (int twice = 0; twice < 2 && !fault; twice++) {
 		m.first = !twice || g->microbatches == 1;
-		if (m.first)
+		if (m.first) {
 			all_of(&m, T_GRAD, OUTDATE);
+			all_of(&m, T_COPY, OUTDATE);
+		}
 		for (enum pass_id id = PASS_FORWARD; id <= PASS_WEIGHTS; id++)
 			for (uint32_t n = p->here->nchunks, c = 0; c < n && !fault; c++)
 				if (plan_has_pass(p, id))
@@ -453,6 +457,8 @@ plancheck_fault(const struct plan *p)
 		fault = all_of(&m, T_GRAD, READ);
 	if (!fault)
 		fault = run(&m, g->update, FORWARD, 0);
+	m.first = true;
+	all_of(&m, T_COPY, OUTDATE);
 	for (uint32_t c = 0; c < p->here->nchunks && !fault; c++)
 		fault = pass(&m, &p->here->chunk[c], PASS_EVALUATE);
 	m.slot = 0;

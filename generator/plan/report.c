@@ -113,7 +113,7 @@ recompute_text(const struct graph *g)
 static void
 report_memory(const struct plan *p, struct buf *out)
 {
-	static const enum region order[] = { R_WEIGHT, R_GRAD, R_STATE, R_BUFFER, R_SAVED,
+	static const enum region order[] = { R_WEIGHT, R_GRAD, R_STATE, R_BUFFER, R_COPY, R_SAVED,
 		R_SCRATCH, R_COMM, R_CONST, R_INPUT, R_STAT };
 	const struct om_mesh *m = &p->shard->mesh;
 	double gib = spec_num(p->graph->trainer, F_trainer_device_memory);
@@ -304,6 +304,33 @@ report_expected(const struct expected *e, struct buf *out)
 			    xprintf("%.1f %%", 100 * e->seconds[i] / e->step));
 }
 
+/* What experts' products multiply, if not weights and activations as they are. */
+static void
+report_eight(const struct graph *g, struct buf *out)
+{
+	static const struct {
+		const char *what;
+		enum field_id f;
+	} products[] = { { "forward", F_precision_experts },
+		{ "gradients", F_precision_experts_dx },
+		{ "gradients of weights", F_precision_experts_dw } };
+	const struct value *exempt = spec_value(g->trainer, F_precision_exempt);
+	struct buf b = { 0 };
+	uint32_t layers = 0, *layer = xalloc(g->n_layers * sizeof *layer);
+
+	for (size_t i = 0; i < LEN(products); i++) {
+		const struct value *v = spec_value(g->trainer, products[i].f);
+		buf_printf(&b, "%s%s %s", i ? ", " : "", products[i].what,
+		    v->set ? v->str : g->format[ROLE_WEIGHT]->name);
+	}
+	for (uint32_t l = 0; l < g->n_layers && exempt->set; l++)
+		if (g->seg.a[g->kind_of[l]].eight && graph_route(&g->seg.a[g->kind_of[l]]))
+			layer[layers++] = l;
+	if (layers)
+		row(out, "", "",
+		    xprintf("experts in layers %s: %s", layers_text(layer, layers), b.s));
+}
+
 void
 plan_report(const struct plan *p, struct buf *out)
 {
@@ -328,6 +355,7 @@ plan_report(const struct plan *p, struct buf *out)
 		    : "",
 		g->format[ROLE_GRAD]->name, g->format[ROLE_MASTER]->name,
 		g->format[ROLE_MOMENT]->name));
+	report_eight(g, out);
 	row(out, "step", text_commas(tokens),
 	    xprintf("tokens: %llu sequence%s of %llu%s", llu(global), global > 1 ? "s" : "",
 		llu(g->S), g->documents ? ", documents masked" : ""));

@@ -128,11 +128,11 @@ def rule(flags, path, block, err, mode):
         line, *rest = line.split("; more than that has to change")
         for way in line.split(", or "):
             way = re.sub("^use | or less$", "", way)
-            values = re.fullmatch(r"""(\w+) = ((?:"[^"]*"|\w+)(?:(?:, | or )(?:"[^"]*"|\w+))*)""", way)
+            values = re.fullmatch(r"""(\w+) = ((?:"[^"]*"|\w+|{})(?:(?:, | or )(?:"[^"]*"|\w+))*)""", way)
             out = re.fullmatch(r"leave (\w+)(?: and (\w+))? out", way)
             target = re.match(r"--target=(\w+)", way)
             if values:
-                every = re.findall(r'"[^"]*"|\w+', re.sub(" or ", ", ", values.group(2)))
+                every = re.findall(r'"[^"]*"|\w+|{}', re.sub(" or ", ", ", values.group(2)))
                 tries = [[(values.group(1), v)] for v in dict.fromkeys((every[0], every[-1]))]
             elif out:
                 tries = [[(name, None) for name in out.groups() if name]]

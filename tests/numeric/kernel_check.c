@@ -23,6 +23,7 @@
 #include "likeliest.h"
 #include "linear.h"
 #include "muon.h"
+#include "quantise.h"
 #include "rmsnorm.h"
 #include "rope.h"
 #include "round.h"
@@ -128,6 +129,18 @@ static const double tolerance = OM_DOUBLE ? 1e-11 : 2e-5;
 #define DISPATCH(X, t, k, n)                              \
 	X(OM_DISPATCH, dispatch_##t##_##k##_##n, t, k, n) \
 	X(OM_COMBINE, combine_##t##_##k##_##n, t, k, n)
+#define QUANTISE(X, m, k, b, f, j)                                                           \
+	X(OM_QUANTISE, quantise_##m##_##k##_##b##_##f, m, k, b, f)                           \
+	X(OM_QUANTISE_ROUTED, quantise_off_##m##_##k##_##b##_##f, m, k, b, f, j)             \
+	X(OM_QUANTISE_COUNTED, quantise_sat_##m##_##k##_##b##_##f, m, k, b, f)               \
+	X(OM_QUANTISE_ROUTED_COUNTED, quantise_off_sat_##m##_##k##_##b##_##f, m, k, b, f, j) \
+	X(OM_DEQUANTISE, dequantise_##m##_##k##_##b##_##f, m, k, b)                          \
+	X(OM_DEQUANTISE_ROUTED, dequantise_off_##m##_##k##_##b##_##f, m, k, b, j)
+#define QUANTISE_W(X, e, n, k, b, h, f)                                              \
+	X(OM_QUANTISE_W, quantise_w_##e##_##n##_##k##_##b##_##f, e, n, k, b, h, f)   \
+	X(OM_QUANTISE_WT, quantise_wt_##e##_##n##_##k##_##b##_##f, e, n, k, b, h, f) \
+	X(OM_DEQUANTISE_W, dequantise_w_##e##_##n##_##k##_##b##_##f, e, n, k, b, h)  \
+	X(OM_DEQUANTISE_WT, dequantise_wt_##e##_##n##_##k##_##b##_##f, e, n, k, b, h)
 #define GROUPED(X, r, e, n, k)                                            \
 	X(OM_GROUPED, grouped_##r##_##e##_##n##_##k, r, e, n, k)          \
 	X(OM_GROUPED_2, grouped_2_##r##_##e##_##n##_##k, r, e, n, k)      \
@@ -212,6 +225,10 @@ static const double tolerance = OM_DOUBLE ? 1e-11 : 2e-5;
 	GROUPED(X, 1, 1, 1, 1) GROUPED(X, 2, 2, 1, 2) GROUPED(X, 7, 3, 13, 33)                     \
 	GROUPED(X, 67, 13, 33, 7) GROUPED(X, 600, 2, 67, 33) GROUPED(X, 1024, 8, 128, 64)          \
 	GROUPED(X, 33, 67, 7, 13) GROUPED(X, 9, 13, 257, 193)                                      \
+	QUANTISE(X, 1, 32, 32, 0, 2) QUANTISE(X, 33, 96, 32, 1, 4) QUANTISE(X, 257, 128, 32, 0, 9) \
+	QUANTISE(X, 1, 128, 128, 0, 2) QUANTISE(X, 67, 384, 128, 0, 5)                             \
+	QUANTISE_W(X, 1, 32, 32, 32, 1, 0) QUANTISE_W(X, 3, 96, 64, 32, 1, 1)                      \
+	QUANTISE_W(X, 1, 128, 128, 128, 128, 0) QUANTISE_W(X, 2, 256, 128, 128, 128, 0)            \
 	UPDATE(X, 1, 0.1, 1.0) UPDATE(X, 67, 0.0, 0.5) UPDATE(X, 333, 0.1, 2.0)                    \
 	UPDATE(X, 100003, 0.1, 1.0)                                                                \
 	X(OM_CLIP, clip_1, 1.0) X(OM_CLIP, clip_0, 0.0) X(OM_CLIP, clip_small, 0.01)

@@ -28,7 +28,13 @@ return trainer { -- dense.lua:2
   },
   batch = batch { micro = 1, global = 2, documents = "ignore" }, -- dense.lua:9
   parallel = parallel { data = 1, expert = 1, pipeline = 1, overlap = true },
-  precision = precision { weights = "fp32", grads = "fp32", optimizer = "fp32", moments = "fp32" },
+  precision = precision {
+    weights = "fp32",
+    grads = "fp32",
+    optimizer = "fp32",
+    moments = "fp32",
+    experts = "fp32",
+  },
   optimizer = adamw {
     betas = { 0.9, 0.95 },
     eps = 1e-08,

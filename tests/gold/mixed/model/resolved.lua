@@ -97,6 +97,7 @@ return trainer { -- mixed.lua:3
     grads = "fp64",
     optimizer = "fp64",
     moments = "fp64",
+    experts = "fp64",
   },
   optimizer = adamw {
     betas = { 0.9, 0.95 },

@@ -46,7 +46,13 @@ return trainer { -- moe.lua:2
   },
   batch = batch { micro = 2, global = 4, documents = "ignore" }, -- moe.lua:9
   parallel = parallel { data = 1, expert = 1, pipeline = 1, overlap = true },
-  precision = precision { weights = "fp32", grads = "fp32", optimizer = "fp32", moments = "fp32" },
+  precision = precision {
+    weights = "fp32",
+    grads = "fp32",
+    optimizer = "fp32",
+    moments = "fp32",
+    experts = "fp32",
+  },
   optimizer = adamw { -- moe.lua:10
     betas = { 0.9, 0.95 },
     eps = 1e-08,
