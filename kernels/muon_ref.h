@@ -105,22 +105,32 @@ om_muon_ref(const struct om_muon_ref *a, double coef, const double *g, double *m
 	}
 }
 
-/* NorMuon: new mean squares of rows, and the factors of rows. */
+/* NorMuon: new mean squares of rows, and sums of their squares. */
 static inline void
-om_normuon_ref(const struct om_muon_ref *a, const struct om_mirrored *o, double *v, double *factor)
+om_normuon_ref_rows(
+    const struct om_muon_ref *a, const struct om_mirrored *o, double *v, double *sum)
+{
+	for (int64_t i = 0; i < a->rows; i++) {
+		sum[i] = 0;
+		for (int64_t j = 0; j < a->cols; j++)
+			sum[i] += om_mirrored(o, i, j) * om_mirrored(o, i, j);
+		v[i] = a->beta2 * v[i] + (1 - a->beta2) * sum[i] / (double)a->cols;
+	}
+}
+
+/* From these sums the factors of rows. */
+static inline void
+om_normuon_ref_factors(const struct om_muon_ref *a, const double *v, double *sum)
 {
 	double old = 0, new = 0;
 	for (int64_t i = 0; i < a->rows; i++) {
-		double sum = 0;
-		for (int64_t j = 0; j < a->cols; j++)
-			sum += om_mirrored(o, i, j) * om_mirrored(o, i, j);
-		v[i] = a->beta2 * v[i] + (1 - a->beta2) * sum / (double)a->cols;
-		factor[i] = 1 / (sqrt(v[i]) + OM_MUON_ROW_EPS);
-		old += sum;
-		new += sum *factor[i] * factor[i];
+		const double factor = 1 / (sqrt(v[i]) + OM_MUON_ROW_EPS);
+		old += sum[i];
+		new += sum[i] * factor *factor;
+		sum[i] = factor;
 	}
 	for (int64_t i = 0; i < a->rows; i++)
-		factor[i] *= sqrt(old / new);
+		sum[i] *= sqrt(old / new);
 }
 
 /* The weight after the step. */

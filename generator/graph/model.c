@@ -585,7 +585,7 @@ muon_step(const struct graph *g, tensor_id param)
 			    : __builtin_sqrt(r > c ? (double)r / (double)c : 1);
 
 	return OP_(OP_muon,
-	    .arg = { t->grad, group->ctl, param, t->state[STATE_MASTER], t->state[STATE_M],
+	    .arg = { t->grad, group->ctl, g->lots, param, t->state[STATE_MASTER], t->state[STATE_M],
 		t->state[STATE_V] },
 	    .ints = { r, c, less, more, (uint64_t)spec_int(muon, F_muon_steps),
 		(uint64_t)spec_int(muon, F_muon_nesterov) },

@@ -250,8 +250,6 @@ check_matrices(const struct object *trainer)
 	const struct object *matrices = spec_obj(adamw, F_adamw_matrices);
 	const struct value *layers =
 	    spec_value(spec_obj(trainer, F_trainer_model), F_transformer_feed_forward);
-	struct value *moments =
-	    spec_value(spec_obj(trainer, F_trainer_precision), F_precision_moments);
 	bool routed = !layers->set;
 
 	if (!matrices)
@@ -273,15 +271,6 @@ check_matrices(const struct object *trainer)
 		    "give adamw muon {} as its matrices, which says how, and groups of what Muon "
 		    "is not to step adamw as their update");
 		spec_refuse(update);
-	}
-	if (matrices->type == OBJ_muon && moments->set && !strcmp(moments->str, "bf16")) {
-		diag_error(moments->pos,
-		    "precision.moments = \"bf16\" is for AdamW's moments: Muon's momentum has no "
-		    "rounding by lot");
-		diag_note(matrices->pos, "Muon is chosen here");
-		diag_help(
-		    "leave precision.moments out: Muon keeps one moment where AdamW keeps two");
-		spec_refuse(moments);
 	}
 }
 

@@ -23,7 +23,7 @@
 #define OM_ADAMW_H
 
 #include "adamw_ref.h"
-#include "rng.h"
+#include "drawn.h"
 #include "round.h"
 
 enum { OM_SUMSQ_PARTS = 256, OM_SUMSQ_LANES = 16 };
@@ -96,36 +96,19 @@ om_adamw_range(int64_t lo, int64_t hi, const struct om_adamw *a, const om_real *
 	}
 }
 
-/* x's neighbour in bf16 towards zero, or by 16 bits drawn the other one; a NaN stays one. */
-static OM_INLINE float
-om_drawn(float x, uint32_t draw)
-{
-	uint32_t bits;
-	memcpy(&bits, &x, sizeof bits);
-	bits = (bits + (isnan(x) ? 0 : draw)) & 0xffff0000;
-	memcpy(&x, &bits, sizeof x);
-	return x;
-}
-
 /* Of a piece, of which element lo has that index. */
 static OM_CLONES void
 om_adamw_drawn_range(int64_t lo, int64_t hi, const struct om_adamw *a, const om_real *g, om_real *w,
     om_real *m, om_real *v, int64_t key, int64_t tensor, int64_t index)
 {
-	enum { MANY = 256 };
 	const struct om_adamw c = *a;
-	uint32_t draw[MANY + 4];
+	uint32_t draw[OM_DRAWN_MANY + 4];
 	for (int64_t n; lo < hi; lo += n, index += n) {
-		const int64_t skip = index & 3;
-		n = om_min(hi - lo, MANY);
-		for (int64_t i = 0; i < skip + n; i += 4) {
-			const struct om_philox four =
-			    om_moment_draw(key, tensor, (index - skip + i) / 4);
-			memcpy(draw + i, four.v, sizeof four.v);
-		}
+		n = om_min(hi - lo, OM_DRAWN_MANY);
+		const uint32_t *word = om_drawn_words(key, tensor, index, n, draw);
 #pragma omp simd
 		for (int64_t i = lo; i < lo + n; i++) {
-			const uint32_t bits = draw[skip + i - lo];
+			const uint32_t bits = word[i - lo];
 			om_real mi = m[i], vi = v[i];
 			w[i] = om_adamw_one(&c, g[i], w[i], &mi, &vi);
 			m[i] = (om_real)om_drawn((float)mi, bits & 0xffff);
@@ -134,23 +117,15 @@ om_adamw_drawn_range(int64_t lo, int64_t hi, const struct om_adamw *a, const om_
 	}
 }
 
-/* The pieces that the elements are in, one after the other. */
+/* Elements of several pieces. */
 static inline void
 om_adamw_pieces(int64_t lo, int64_t hi, const struct om_adamw *a, const int64_t *lots,
     const om_real *g, om_real *w, om_real *m, om_real *v)
 {
-	const int64_t size = sizeof *m, away = (const char *)m - (const char *)lots;
-	const int64_t *p = lots + OM_LOTS_FIRST, *end = p + lots[OM_LOTS_PIECES] * OM_PIECE_WORDS;
-	for (const int64_t *next; p < end && lo < hi; p = next) {
-		next = p + OM_PIECE_WORDS;
-		const int64_t first = (p[OM_PIECE_AT] - away) / size;
-		const int64_t beyond =
-		    next < end ? om_min(hi, (next[OM_PIECE_AT] - away) / size) : hi;
-		if (beyond <= lo)
-			continue;
-		om_adamw_drawn_range(lo, beyond, a, g, w, m, v, lots[OM_LOTS_KEY],
-		    p[OM_PIECE_TENSOR], p[OM_PIECE_INDEX] + lo - first);
-		lo = beyond;
+	for (struct om_drawn_piece p; lo < hi; lo = p.end) {
+		p = om_drawn_find(lots, m, lo, hi);
+		om_adamw_drawn_range(
+		    lo, p.end, a, g, w, m, v, lots[OM_LOTS_KEY], p.tensor, p.index);
 	}
 }
 
@@ -368,13 +343,6 @@ om_adamw_check(void (*plain)(const om_real *, const double *, om_real *, om_real
 	free(m0);
 	free(v0);
 	return om_worse(om_err_value(&ew), om_worse(om_err_value(&em), om_err_value(&ev)));
-}
-
-/* Whether a moment is what it may be drawn to, where float has put it up to `far` beside x. */
-OM_CHECK bool
-om_drawn_right(double got, double x, double far, uint32_t bits)
-{
-	return om_drawn_ref(x - far, bits) <= got && got <= om_drawn_ref(x + far, bits);
 }
 
 OM_CHECK double

@@ -9,8 +9,13 @@
  *                   where a tall one has x' x instead, on its other side; then
  *                   master -= lr (decay master + factor x), lr = LR lr_scale, and w is its
  *                   rounding. A skipped step leaves all as it is
+ *   muon_drawn      the same with m in bf16: each becomes one of the two neighbours of what it is,
+ *                   the nearer the likelier, by 16 bits that lots say (rng.h); x is from what it
+ *                   was before
  *   normuon_master  before the step, row i of x is divided by the root of v[i] <- beta2 v[i] +
  *                   (1 - beta2) mean(x[i]^2), and x gets its old norm back (Li et al., 2025)
+ *   normuon_drawn   both; v is drawn, too, by the upper half of the word of its row's first m, and
+ *                   rows are divided by what it has become
  *
  * Matrices go by batches of b, whose products are gemm.h's in groups, a matrix each. The last batch
  * may have fewer: then the products of those of the batch before are computed once more, to no use,
@@ -61,14 +66,16 @@ struct om_muon_rates {
  * A block's momentum, and x unscaled; the sum of its squares, of what it is rounded to. left: how
  * many matrices of the batch there are.
  */
-template <int64_t SIZE>
+template <int64_t SIZE, class MOMENT>
 OM_DEV void
-om_muon_momentum(om_muon_rates a, const float *g, const double *ctl, float *m, om_bf16 *x,
-    double *part, int left)
+om_muon_momentum(om_muon_rates a, const float *g, const double *ctl, const int64_t *lots, MOMENT *m,
+    om_bf16 *x, double *part, int left)
 {
+	constexpr bool drawn = sizeof(MOMENT) == sizeof(om_bf16);
 	const int64_t base = (int64_t)blockIdx.y * SIZE;
 	const int64_t first = (int64_t)blockIdx.x * OM_MUON_BLOCK + threadIdx.x * 4;
 	const float coef = (float)ctl[OM_CTL_COEF];
+	__shared__ om_adamw_piece piece;
 	float sum = 0;
 	if (blockIdx.y >= left || ctl[OM_CTL_SKIPPED] != 0)
 		return;
@@ -77,7 +84,12 @@ om_muon_momentum(om_muon_rates a, const float *g, const double *ctl, float *m, o
 	for (int i = 0; i < 4; i++) { /* beyond the end the last ones, so that loads go together */
 		const int64_t at = (base + min(first + i * OM_MUON_THREADS * 4, SIZE - 4)) / 4;
 		p[i] = ((const float4 *)g)[at];
-		q[i] = ((const float4 *)m)[at];
+		q[i] = om_adamw_load(m, at);
+	}
+	if constexpr (drawn) {
+		if (threadIdx.x == 0)
+			piece = om_adamw_find(lots, m, base + (int64_t)blockIdx.x * OM_MUON_BLOCK);
+		__syncthreads();
 	}
 #pragma unroll
 	for (int i = 0; i < 4; i++) {
@@ -92,7 +104,10 @@ om_muon_momentum(om_muon_rates a, const float *g, const double *ctl, float *m, o
 			u[k] = __fmaf_rn(a.ahead, gi[k] - mi[k], mi[k]);
 		}
 		const uint2 v = make_uint2(om_pack(u[0], u[1]), om_pack(u[2], u[3]));
-		((float4 *)m)[at] = q[i];
+		struct om_philox draw = {};
+		if constexpr (drawn)
+			draw = om_adamw_draw(lots, m, piece, 4 * at);
+		om_adamw_store(m, at, q[i], draw, 0);
 		((uint2 *)x)[at] = v;
 		sum += om_lo(v.x) * om_lo(v.x) + om_hi(v.x) * om_hi(v.x) + om_lo(v.y) * om_lo(v.y) +
 		       om_hi(v.y) * om_hi(v.y);
@@ -140,10 +155,38 @@ om_muon_scale(const float *norm, om_bf16 *x)
 	}
 }
 
+/* A row's mean square; keeping one, perhaps drawn, gives what it has become. m: the row's first. */
+OM_DEV float
+om_muon_row(const float *v)
+{
+	return *v;
+}
+
+OM_DEV float
+om_muon_row(const om_bf16 *v)
+{
+	return om_f32(*v);
+}
+
+OM_DEV float
+om_muon_keep(float *v, float x, const int64_t *, const float *)
+{
+	return *v = x;
+}
+
+OM_DEV float
+om_muon_keep(om_bf16 *v, float x, const int64_t *lots, const om_bf16 *m)
+{
+	const struct om_philox draw = om_adamw_draw(lots, m, om_adamw_find(lots, m, 0), 0);
+	*v = (om_bf16)(om_adamw_drawn(x, draw.v[0] >> 16) >> 16);
+	return om_f32(*v);
+}
+
 /* A warp a row: v, and the row's sum of squares before it is divided and after. */
-template <int R, int C>
+template <int R, int C, class MOMENT>
 OM_DEV void
-om_muon_rows(float beta, const double *ctl, const om_bf16 *x, float *v, double *sums, int left)
+om_muon_rows(float beta, const double *ctl, const int64_t *lots, const om_bf16 *x, const MOMENT *m,
+    MOMENT *v, double *sums, int left)
 {
 	const int row = blockIdx.x * (OM_MUON_THREADS / 32) + threadIdx.x / 32;
 	float part = 0;
@@ -159,9 +202,10 @@ om_muon_rows(float beta, const double *ctl, const om_bf16 *x, float *v, double *
 	const double sum = om_warp_sum(part);
 	if (threadIdx.x % 32)
 		return;
-	const float now = v[row] + beta * ((float)(sum / C) - v[row]);
+	const float old = om_muon_row(v + row);
+	const float now = om_muon_keep(
+	    v + row, old + beta * ((float)(sum / C) - old), lots, m + (int64_t)row * C);
 	const double by = sqrt((double)now) + OM_MUON_ROW_EPS;
-	v[row] = now;
 	sums[2 * row] = sum;
 	sums[2 * row + 1] = sum / by / by;
 }
@@ -184,10 +228,10 @@ om_muon_ratio(const double *sums, float *norm)
 }
 
 /* v: NULL, or NorMuon's. */
-template <int64_t SIZE, int C>
+template <int64_t SIZE, int C, class MOMENT>
 OM_DEV void
 om_muon_update(double decay, double lr_scale, double factor, const double *ctl, const om_bf16 *x,
-    const float *v, const float *norm, om_bf16 *w, float *master, int left)
+    const MOMENT *v, const float *norm, om_bf16 *w, float *master, int left)
 {
 	const double lr = ctl[OM_CTL_LR] * lr_scale;
 	const float keep = (float)(1 - lr * decay), step = (float)(lr * factor);
@@ -205,7 +249,8 @@ om_muon_update(double decay, double lr_scale, double factor, const double *ctl, 
 		float4 p = ((const float4 *)(master + at))[0],
 		       q = ((const float4 *)(master + at))[1];
 		if (v) /* 8 columns are one row's */
-			by *= norm[blockIdx.y] / (sqrtf(v[at / C]) + (float)OM_MUON_ROW_EPS);
+			by *= norm[blockIdx.y] /
+			      (sqrtf(om_muon_row(v + at / C)) + (float)OM_MUON_ROW_EPS);
 		p.x = __fmaf_rn(-by, y[0], keep * p.x), p.y = __fmaf_rn(-by, y[1], keep * p.y);
 		p.z = __fmaf_rn(-by, y[2], keep * p.z), p.w = __fmaf_rn(-by, y[3], keep * p.w);
 		q.x = __fmaf_rn(-by, y[4], keep * q.x), q.y = __fmaf_rn(-by, y[5], keep * q.y);
@@ -331,17 +376,18 @@ om_muon_combine(const om_bf16 *gram, om_bf16 *square)
 
 #endif
 
-#define OM_MUON_KERNELS(NAME, n, r, c, s, j, b, momentum, decay, lr_scale, factor)                \
+#define OM_MUON_KERNELS(NAME, moment, n, r, c, s, j, b, momentum, decay, lr_scale, factor)        \
 	OM_MUON_SIZES(n, r, c, b)                                                                 \
 	OM_MUON_GRAM(NAME##_gram, r, c, b)                                                        \
 	OM_MUON_POLYNOMIAL(NAME##_poly, OM_MUON_L(r, c), b)                                       \
 	OM_MUON_STEP(NAME##_step, r, c, b)                                                        \
 	OM_GLOBAL(OM_MUON_THREADS, 2)                                                             \
-	NAME##_m(const float *g, const double *ctl, float *m, om_bf16 *x, double *part, int left) \
+	NAME##_m(const float *g, const double *ctl, const int64_t *lots, moment *m, om_bf16 *x,   \
+	    double *part, int left)                                                               \
 	{                                                                                         \
 		om_muon_momentum<(int64_t)(r) * (c)>(                                             \
-		    { (float)(1 - (momentum)), (j) ? (float)(1 - (momentum)) : 0 }, g, ctl, m, x, \
-		    part, left);                                                                  \
+		    { (float)(1 - (momentum)), (j) ? (float)(1 - (momentum)) : 0 }, g, ctl, lots, \
+		    m, x, part, left);                                                            \
 	}                                                                                         \
 	OM_GLOBAL(OM_MUON_THREADS, 1) NAME##_n(const double *part, float *norm, int32_t *off)     \
 	{                                                                                         \
@@ -352,27 +398,38 @@ om_muon_combine(const om_bf16 *gram, om_bf16 *square)
 		om_muon_scale<(int64_t)(r) * (c)>(norm, x);                                       \
 	}                                                                                         \
 	OM_GLOBAL(OM_MUON_THREADS, 2)                                                             \
-	NAME##_u(const double *ctl, const om_bf16 *x, const float *v, const float *norm,          \
+	NAME##_u(const double *ctl, const om_bf16 *x, const moment *v, const float *norm,         \
 	    om_bf16 *w, float *master, int left)                                                  \
 	{                                                                                         \
 		om_muon_update<(int64_t)(r) * (c), c>(                                            \
 		    decay, lr_scale, factor, ctl, x, v, norm, w, master, left);                   \
 	}
 
-#define OM_MUON_MASTER(NAME, n, r, c, s, j, b, momentum, beta2, decay, lr_scale, factor) \
-	OM_MUON_KERNELS(NAME, n, r, c, s, j, b, momentum, decay, lr_scale, factor)
-
-#define OM_NORMUON_MASTER(NAME, n, r, c, s, j, b, momentum, beta2, decay, lr_scale, factor) \
-	OM_MUON_KERNELS(NAME, n, r, c, s, j, b, momentum, decay, lr_scale, factor)          \
+#define OM_MUON_ROWS(NAME, moment, r, c, beta2)                                             \
 	OM_GLOBAL(OM_MUON_THREADS, 1)                                                       \
-	NAME##_r(const double *ctl, const om_bf16 *x, float *v, double *sums, int left)     \
+	NAME##_r(const double *ctl, const int64_t *lots, const om_bf16 *x, const moment *m, \
+	    moment *v, double *sums, int left)                                              \
 	{                                                                                   \
-		om_muon_rows<r, c>((float)(1 - (beta2)), ctl, x, v, sums, left);            \
+		om_muon_rows<r, c>((float)(1 - (beta2)), ctl, lots, x, m, v, sums, left);   \
 	}                                                                                   \
 	OM_GLOBAL(OM_MUON_THREADS, 1) NAME##_q(const double *sums, float *norm)             \
 	{                                                                                   \
 		om_muon_ratio<r>(sums, norm);                                               \
 	}
+
+#define OM_MUON_MASTER(NAME, n, r, c, s, j, b, momentum, beta2, decay, lr_scale, factor) \
+	OM_MUON_KERNELS(NAME, float, n, r, c, s, j, b, momentum, decay, lr_scale, factor)
+
+#define OM_MUON_DRAWN(NAME, n, r, c, s, j, b, momentum, beta2, decay, lr_scale, factor) \
+	OM_MUON_KERNELS(NAME, om_bf16, n, r, c, s, j, b, momentum, decay, lr_scale, factor)
+
+#define OM_NORMUON_MASTER(NAME, n, r, c, s, j, b, momentum, beta2, decay, lr_scale, factor) \
+	OM_MUON_KERNELS(NAME, float, n, r, c, s, j, b, momentum, decay, lr_scale, factor)   \
+	OM_MUON_ROWS(NAME, float, r, c, beta2)
+
+#define OM_NORMUON_DRAWN(NAME, n, r, c, s, j, b, momentum, beta2, decay, lr_scale, factor)  \
+	OM_MUON_KERNELS(NAME, om_bf16, n, r, c, s, j, b, momentum, decay, lr_scale, factor) \
+	OM_MUON_ROWS(NAME, om_bf16, r, c, beta2)
 
 #else /* ---- host ---- */
 
@@ -440,218 +497,111 @@ om_muon_space(void *ws, int64_t r, int64_t c, int64_t b)
 #endif
 
 /* To each batch of matrices: momentum, norm, Newton-Schulz, ROWS, weights. */
-#define OM_MUON_BODY(NAME, n, r, c, steps, b, v_, ROWS)                                          \
-	OM_MUON_SIZES(n, r, c, b)                                                                \
-	OM_MUON_GRAM(NAME##_gram, r, c, b)                                                       \
-	OM_MUON_POLYNOMIAL(NAME##_poly, OM_MUON_L(r, c), b)                                      \
-	OM_MUON_STEP(NAME##_step, r, c, b)                                                       \
-	OM_KERNEL(NAME##_m, OM_MUON_THREADS, 0)                                                  \
-	OM_KERNEL(NAME##_n, OM_MUON_THREADS, 0)                                                  \
-	OM_KERNEL(NAME##_s, OM_MUON_THREADS, 0)                                                  \
-	OM_KERNEL(NAME##_u, OM_MUON_THREADS, 0)                                                  \
-	static inline void NAME##_all(const float *g, const double *ctl, om_bf16 *w,             \
-	    float *master, float *m, float *v, void *ws)                                         \
-	{                                                                                        \
-		const int64_t size = (int64_t)(r) * (c), count = (n) / size;                     \
-		const uint32_t blocks = OM_MUON_BLOCKS(r, c);                                    \
-		for (int64_t at = 0; at < count; at += b) {                                      \
-			struct om_muon_space own = om_muon_space(ws, r, c, b);                   \
-			const float *gi = g + at * size;                                         \
-			float *mi = m + at * size, *master_i = master + at * size;               \
-			float *vi = v_ ? v + at * (r) : NULL;                                    \
-			om_bf16 *wi = w + at * size, *x = own.x, *y = own.y, *old;               \
-			int32_t left = count - at < (b) ? (int32_t)(count - at) : (b);           \
-			OM_LAUNCH(                                                               \
-			    NAME##_m, blocks, left, 1, &gi, &ctl, &mi, &x, &own.part, &left);    \
-			OM_LAUNCH(NAME##_n, b, 1, 1, &own.part, &own.norm, &own.off);            \
-			OM_LAUNCH(NAME##_s, blocks, left, 1, &own.norm, &x);                     \
-			for (int k = 0; k < (steps); k++, old = x, x = y, y = old) {             \
-				NAME##_gram_run(x, x, own.gram, own.off);                        \
-				NAME##_poly_go(own.gram, own.poly, own.off_l);                   \
-				if ((r) <= (c))                                                  \
-					NAME##_step_run(own.poly, x, y, own.off);                \
-				else                                                             \
-					NAME##_step_run(x, own.poly, y, own.off);                \
-			}                                                                        \
-			ROWS OM_LAUNCH(NAME##_u, blocks, left, 1, &ctl, &x, &vi, &own.norm, &wi, \
-			    &master_i, &left);                                                   \
-		}                                                                                \
+#define OM_MUON_BODY(NAME, moment, n, r, c, steps, b, ROWS)                                        \
+	OM_MUON_SIZES(n, r, c, b)                                                                  \
+	OM_MUON_GRAM(NAME##_gram, r, c, b)                                                         \
+	OM_MUON_POLYNOMIAL(NAME##_poly, OM_MUON_L(r, c), b)                                        \
+	OM_MUON_STEP(NAME##_step, r, c, b)                                                         \
+	OM_KERNEL(NAME##_m, OM_MUON_THREADS, 0)                                                    \
+	OM_KERNEL(NAME##_n, OM_MUON_THREADS, 0)                                                    \
+	OM_KERNEL(NAME##_s, OM_MUON_THREADS, 0)                                                    \
+	OM_KERNEL(NAME##_u, OM_MUON_THREADS, 0)                                                    \
+	static inline void NAME##_all(const float *g, const double *ctl, const int64_t *lots,      \
+	    om_bf16 *w, float *master, moment *m, moment *v, void *ws)                             \
+	{                                                                                          \
+		const int64_t size = (int64_t)(r) * (c), count = (n) / size;                       \
+		const uint32_t blocks = OM_MUON_BLOCKS(r, c);                                      \
+		for (int64_t at = 0; at < count; at += b) {                                        \
+			struct om_muon_space own = om_muon_space(ws, r, c, b);                     \
+			const float *gi = g + at * size;                                           \
+			float *master_i = master + at * size;                                      \
+			moment *mi = m + at * size, *vi = v ? v + at * (r) : NULL;                 \
+			om_bf16 *wi = w + at * size, *x = own.x, *y = own.y, *old;                 \
+			int32_t left = count - at < (b) ? (int32_t)(count - at) : (b);             \
+			OM_LAUNCH(NAME##_m, blocks, left, 1, &gi, &ctl, &lots, &mi, &x, &own.part, \
+			    &left);                                                                \
+			OM_LAUNCH(NAME##_n, b, 1, 1, &own.part, &own.norm, &own.off);              \
+			OM_LAUNCH(NAME##_s, blocks, left, 1, &own.norm, &x);                       \
+			for (int k = 0; k < (steps); k++, old = x, x = y, y = old) {               \
+				NAME##_gram_run(x, x, own.gram, own.off);                          \
+				NAME##_poly_go(own.gram, own.poly, own.off_l);                     \
+				if ((r) <= (c))                                                    \
+					NAME##_step_run(own.poly, x, y, own.off);                  \
+				else                                                               \
+					NAME##_step_run(x, own.poly, y, own.off);                  \
+			}                                                                          \
+			ROWS OM_LAUNCH(NAME##_u, blocks, left, 1, &ctl, &x, &vi, &own.norm, &wi,   \
+			    &master_i, &left);                                                     \
+		}                                                                                  \
 	}
 
-#define OM_MUON_MASTER(NAME, n, r, c, s, j, b, ...)                                           \
-	OM_MUON_BODY(NAME, n, r, c, s, b, false, )                                            \
-	void NAME(                                                                            \
-	    const float *g, const double *ctl, om_bf16 *w, float *master, float *m, void *ws) \
-	{                                                                                     \
-		NAME##_all(g, ctl, w, master, m, NULL, ws);                                   \
-	}                                                                                     \
-	double NAME##_check(uint64_t seed)                                                    \
-	{                                                                                     \
-		const struct om_muon_ref ref = { r, c, s, j, __VA_ARGS__ };                   \
-		return om_muon_check(NAME##_all, n, b, &ref, false, seed);                    \
-	}
+#define OM_MUON_ROWS(NAME, r, b)                                                                  \
+	OM_LAUNCH(NAME##_r, OM_CEIL((int64_t)(b) * (r), OM_MUON_THREADS / 32), 1, 1, &ctl, &lots, \
+	    &x, &mi, &vi, &own.sums, &left);                                                      \
+	OM_LAUNCH(NAME##_q, b, 1, 1, &own.sums, &own.norm);
 
-#define OM_NORMUON_MASTER(NAME, n, r, c, s, j, b, ...)                                            \
-	OM_KERNEL(NAME##_r, OM_MUON_THREADS, 0)                                                   \
-	OM_KERNEL(NAME##_q, OM_MUON_THREADS, 0)                                                   \
-	OM_MUON_BODY(NAME, n, r, c, s, b, true,                                                   \
-		     OM_LAUNCH(NAME##_r, OM_CEIL((int64_t)(b) * (r), OM_MUON_THREADS / 32), 1, 1, \
-			 &ctl, &x, &vi, &own.sums, &left);                                        \
-		     OM_LAUNCH(NAME##_q, b, 1, 1, &own.sums, &own.norm);)                         \
-	void NAME(const float *g, const double *ctl, om_bf16 *w, float *master, float *m,         \
-	    float *v, void *ws)                                                                   \
+/* What kernels work on; m and v are float or om_bf16. */
+struct om_muon_arrays {
+	const float *g;
+	const int64_t *lots;
+	om_bf16 *w;
+	float *master;
+	void *m, *v;
+};
+
+#define OM_MUON_CHECK(NAME, moment, rows, drawn, n, b, r, c, s, j, ...)                           \
+	static inline void NAME##_on(const struct om_muon_arrays *x, const double *ctl, void *ws) \
 	{                                                                                         \
-		NAME##_all(g, ctl, w, master, m, v, ws);                                          \
+		NAME##_all(                                                                       \
+		    x->g, ctl, x->lots, x->w, x->master, (moment *)x->m, (moment *)x->v, ws);     \
 	}                                                                                         \
 	double NAME##_check(uint64_t seed)                                                        \
 	{                                                                                         \
 		const struct om_muon_ref ref = { r, c, s, j, __VA_ARGS__ };                       \
-		return om_muon_check(NAME##_all, n, b, &ref, true, seed);                         \
+		return om_muon_check(NAME##_on, n, b, &ref, rows, drawn, seed);                   \
 	}
 
-/* ---- checks ---- */
+#define OM_MUON_MASTER(NAME, n, r, c, s, j, b, ...)                                           \
+	OM_MUON_BODY(NAME, float, n, r, c, s, b, )                                            \
+	void NAME(                                                                            \
+	    const float *g, const double *ctl, om_bf16 *w, float *master, float *m, void *ws) \
+	{                                                                                     \
+		NAME##_all(g, ctl, NULL, w, master, m, NULL, ws);                             \
+	}                                                                                     \
+	OM_MUON_CHECK(NAME, float, false, false, n, b, r, c, s, j, __VA_ARGS__)
 
-static inline double
-om_muon_random(uint64_t seed, int64_t i)
-{
-	return om_unit(seed, 9, i);
-}
+#define OM_MUON_DRAWN(NAME, n, r, c, s, j, b, ...)                                    \
+	OM_MUON_BODY(NAME, om_bf16, n, r, c, s, b, )                                  \
+	void NAME(const float *g, const double *ctl, const int64_t *lots, om_bf16 *w, \
+	    float *master, om_bf16 *m, void *ws)                                      \
+	{                                                                             \
+		NAME##_all(g, ctl, lots, w, master, m, NULL, ws);                     \
+	}                                                                             \
+	OM_MUON_CHECK(NAME, om_bf16, false, true, n, b, r, c, s, j, __VA_ARGS__)
 
-/* A row's mean square before. */
-static inline float
-om_muon_row(const struct om_muon_ref *a, uint64_t seed, int64_t row)
-{
-	const double x = om_unit(seed, 2, row);
-	return (float)((x * x + 0.25) / (double)(a->rows + a->cols));
-}
+#define OM_NORMUON_MASTER(NAME, n, r, c, s, j, b, ...)                                    \
+	OM_KERNEL(NAME##_r, OM_MUON_THREADS, 0)                                           \
+	OM_KERNEL(NAME##_q, OM_MUON_THREADS, 0)                                           \
+	OM_MUON_BODY(NAME, float, n, r, c, s, b, OM_MUON_ROWS(NAME, r, b))                \
+	void NAME(const float *g, const double *ctl, om_bf16 *w, float *master, float *m, \
+	    float *v, void *ws)                                                           \
+	{                                                                                 \
+		NAME##_all(g, ctl, NULL, w, master, m, v, ws);                            \
+	}                                                                                 \
+	OM_MUON_CHECK(NAME, float, true, false, n, b, r, c, s, j, __VA_ARGS__)
 
-/* What a check knows of a matrix: vectors, and diagonals of gradient and momentum. */
-struct om_muon_known {
-	double *u, *cas, *g, *m, *dq;
-};
+#define OM_NORMUON_DRAWN(NAME, n, r, c, s, j, b, ...)                                 \
+	OM_KERNEL(NAME##_r, OM_MUON_THREADS, 0)                                       \
+	OM_KERNEL(NAME##_q, OM_MUON_THREADS, 0)                                       \
+	OM_MUON_BODY(NAME, om_bf16, n, r, c, s, b, OM_MUON_ROWS(NAME, r, b))          \
+	void NAME(const float *g, const double *ctl, const int64_t *lots, om_bf16 *w, \
+	    float *master, om_bf16 *m, om_bf16 *v, void *ws)                          \
+	{                                                                             \
+		NAME##_all(g, ctl, lots, w, master, m, v, ws);                        \
+	}                                                                             \
+	OM_MUON_CHECK(NAME, om_bf16, true, true, n, b, r, c, s, j, __VA_ARGS__)
 
-/* Fills a matrix's gradient and momentum on the device. */
-static inline struct om_muon_known
-om_muon_fill(const struct om_muon_ref *a, uint64_t seed, float *g, float *m)
-{
-	const int64_t l = om_muon_less(a), h = a->rows + a->cols - l, size = l * h;
-	double *p = malloc(3 * (l + h) * sizeof *p);
-	float *host = malloc(size * sizeof *host);
-	const struct om_muon_known k = { p, p + l, p + l + h, p + 2 * l + h, p + 3 * l + h };
-	om_mirror_begin(a, k.u, k.cas, om_muon_random, seed);
-	for (int64_t i = 0; i < l; i++) {
-		k.g[i] = 1 + 0.4 * om_unit(seed, 3, i);
-		k.m[i] = 1 + 0.4 * om_unit(seed, 4, i);
-	}
-	for (int what = 0; what < 2; what++) {
-		const struct om_mirrored d = om_mirror(a, k.u, k.cas, what ? k.m : k.g, k.dq);
-		for (int64_t i = 0; i < size; i++)
-			host[i] = (float)om_mirrored(&d, i / a->cols, i % a->cols);
-		om_check_write(what ? m : g, host, size * sizeof *host);
-	}
-	free(host);
-	return k;
-}
-
-/* A matrix on the device, in arrays of so many. */
-struct om_muon_arrays {
-	float *g, *m, *master, *v;
-	om_bf16 *w;
-	float scale; /* of masters before: numbers of stream 1 */
-};
-
-/*
- * One matrix after the step; it is number k. What comes of products in bf16 is off by up to 4 % of
- * the largest, as PyTorch's is, and counts a quarter; what is float is held to a part of 1200.
- */
-static inline double
-om_muon_compare(const struct om_muon_ref *a, const double *ctl, const struct om_muon_known *known,
-    const struct om_muon_arrays *x, int64_t k, bool rows, uint64_t seed)
-{
-	const int64_t size = a->rows * a->cols, at = k * size;
-	float *master = malloc(size * sizeof *master), *m = malloc(size * sizeof *m);
-	float *v = malloc(a->rows * sizeof *v);
-	om_bf16 *w = malloc(size * sizeof *w);
-	double *o = malloc(3 * (a->rows + a->cols) * sizeof *o), *want = o + om_muon_less(a),
-	       *by = want + a->rows;
-	struct om_err ew = { 0 }, em = { 0 }, ev = { 0 };
-	om_check_read(master, x->master + at, size * sizeof *master);
-	om_check_read(m, x->m + at, size * sizeof *m);
-	om_check_read(w, x->w + at, size * sizeof *w);
-	om_check_read(v, x->v + k * a->rows, a->rows * sizeof *v);
-	om_muon_ref(a, ctl[OM_CTL_COEF], known->g, known->m, o);
-	const struct om_mirrored mm = om_mirror(a, known->u, known->cas, known->m, known->dq);
-	for (int64_t i = 0; i < size; i++)
-		om_err_add(&em, m[i], om_mirrored(&mm, i / a->cols, i % a->cols));
-	const struct om_mirrored mo = om_mirror(a, known->u, known->cas, o, known->dq);
-	for (int64_t i = 0; i < a->rows; i++) {
-		want[i] = om_muon_row(a, seed, k * a->rows + i);
-		by[i] = 1;
-	}
-	if (rows)
-		om_normuon_ref(a, &mo, want, by);
-	for (int64_t i = 0; i < size; i++) {
-		const double old = (float)om_unit(seed, 1, at + i) * x->scale;
-		const double step = by[i / a->cols] * om_mirrored(&mo, i / a->cols, i % a->cols);
-		om_err_add(&ew, master[i], om_muon_ref_weight(a, ctl[OM_CTL_LR], old, step));
-		ew.wrong |= fabs((double)om_bf16_f32(w[i]) - master[i]) >
-			    ldexp(fabs((double)master[i]), -8);
-	}
-	for (int64_t i = 0; i < a->rows; i++)
-		om_err_add(&ev, v[i], want[i]);
-	free(master);
-	free(m);
-	free(v);
-	free(w);
-	free(o);
-	return fmax(fmax(om_err_value(&ew), om_err_value(&ev)) / 4, 1200 * om_err_value(&em));
-}
-
-/* A skipped step, and one that is not: of all matrices the first and the last have numbers. */
-static inline double
-om_muon_check(
-    void (*run)(const float *, const double *, om_bf16 *, float *, float *, float *, void *),
-    int64_t n, int64_t b, const struct om_muon_ref *a, bool rows, uint64_t seed)
-{
-	const int64_t size = a->rows * a->cols, last = n / size - 1, l = om_muon_less(a);
-	const float scale =
-	    (float)(0.25 * a->lr_scale * a->factor / sqrt((double)(a->rows + a->cols)));
-	float *v = malloc(n / a->cols * sizeof *v);
-	for (int64_t i = 0; i < n / a->cols; i++)
-		v[i] = om_muon_row(a, seed, i);
-	const struct om_muon_arrays x = { om_check_nan(n * 4), om_check_nan(n * 4),
-		om_check_f32(n, seed, 1, scale), om_check_copy(v, n / a->cols * sizeof *v),
-		om_check_nan(n * 2), scale };
-	void *ws = om_check_nan(4 * (b * size + b * l * l + 2 * b * OM_MUON_BLOCKS(size, 1) +
-					4 * b * a->rows + 4 * b + 4));
-	double scalars[OM_CTL_N] = { 0.125, NAN, NAN, NAN, 0.7, NAN, NAN, 1, 1 }, worst = 0;
-	double *ctl = om_check_copy(scalars, sizeof scalars);
-	struct om_muon_known known[2];
-	float was[2], is[2];
-
-	om_set_zero(x.g, n * 4);
-	om_set_zero(x.m, n * 4);
-	for (int k = 0; k < 2; k++)
-		known[k] = om_muon_fill(
-		    a, seed + (uint64_t)(k * last), x.g + k * last * size, x.m + k * last * size);
-	om_check_read(was, x.m, sizeof was);
-	run(x.g, ctl, x.w, x.master, x.m, x.v, ws);
-	om_check_read(is, x.m, sizeof is);
-	if (memcmp(was, is, sizeof was))
-		worst = OM_WRONG;
-	scalars[OM_CTL_SKIPPED] = 0;
-	om_check_write(ctl, scalars, sizeof scalars);
-	run(x.g, ctl, x.w, x.master, x.m, x.v, ws);
-	for (int k = 0; k <= (last > 0); k++)
-		worst =
-		    fmax(worst, om_muon_compare(a, scalars, &known[k], &x, k * last, rows, seed));
-	OM_TIME(run(x.g, ctl, x.w, x.master, x.m, x.v, ws));
-	om_check_end();
-	free(v);
-	for (int k = 0; k < 2; k++)
-		free(known[k].u);
-	return worst;
-}
+#include "muon_check.h"
 
 #endif
 #endif

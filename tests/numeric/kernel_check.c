@@ -121,10 +121,14 @@ static const double tolerance = OM_DOUBLE ? 1e-11 : 2e-5;
 	X(OM_MUON, muon_##n##_##r##_##c, (n) * (r) * (c), r, c, s, j, 0.95, 0.0, 0.1, 0.5, 2.5)    \
 	X(OM_MUON_MASTER, muon_master_##n##_##r##_##c, (n) * (r) * (c), r, c, s, j, 0.9, 0.0, 0.0, \
 	    1.0, 1.0)                                                                              \
+	X(OM_MUON_DRAWN, muon_drawn_##n##_##r##_##c, (n) * (r) * (c), r, c, s, j, 0.9, 0.0, 0.0,   \
+	    1.0, 1.0)                                                                              \
 	X(OM_NORMUON, normuon_##n##_##r##_##c, (n) * (r) * (c), r, c, s, j, 0.95, 0.95, 0.1, 1.0,  \
 	    0.2)                                                                                   \
 	X(OM_NORMUON_MASTER, normuon_master_##n##_##r##_##c, (n) * (r) * (c), r, c, s, j, 0.95,    \
-	    0.9, 0.1, 2.0, 0.2)
+	    0.9, 0.1, 2.0, 0.2)                                                                    \
+	X(OM_NORMUON_DRAWN, normuon_drawn_##n##_##r##_##c, (n) * (r) * (c), r, c, s, j, 0.95, 0.9, \
+	    0.1, 2.0, 0.2)
 #define ROUTE_MAP(X, t, e, k, n) X(OM_ROUTE_MAP, route_map_##t##_##e##_##k##_##n, t, e, k, n)
 #define DISPATCH(X, t, k, n)                              \
 	X(OM_DISPATCH, dispatch_##t##_##k##_##n, t, k, n) \
