@@ -109,6 +109,7 @@ om_bias_bwd(const om_bf16 *dy, float *ws)
 	OM_GLOBAL(OM_ADD_THREADS, 1)                             \
 	NAME##_x(const om_bf16 *a, const om_bf16 *b, om_bf16 *y) \
 	{                                                        \
+		OM_FEW_BEGIN(m)                                  \
 		om_add<m, n, OM_ADD_BOTH>(0, a, b, y);           \
 	}
 
@@ -158,7 +159,7 @@ om_bias_bwd(const om_bf16 *dy, float *ws)
 
 #define OM_ADD(NAME, m, n)                                                             \
 	OM_ADD_SIZES(m, n)                                                             \
-	OM_KERNEL(NAME##_x, OM_ADD_THREADS, 0)                                         \
+	OM_KERNEL_FEW(NAME##_x, OM_ADD_THREADS, 0, m)                                  \
 	void NAME(const om_bf16 *a, const om_bf16 *b, om_bf16 *y)                      \
 	{                                                                              \
 		OM_LAUNCH(NAME##_x, OM_ADD_BLOCKS(m, n), 1, 1, &a, &b, &y);            \

@@ -100,6 +100,7 @@ om_combine(const om_bf16 *y, const int32_t *row, const om_bf16 *other, om_bf16 *
 	OM_GLOBAL(OM_DISPATCH_THREADS, 1)                           \
 	NAME##_x(const om_bf16 *x, const int32_t *row, om_bf16 *xr) \
 	{                                                           \
+		OM_FEW_BEGIN(t)                                     \
 		om_dispatch<t, k, n>(x, row, xr);                   \
 	}
 
@@ -108,6 +109,7 @@ om_combine(const om_bf16 *y, const int32_t *row, const om_bf16 *other, om_bf16 *
 	OM_GLOBAL(OM_DISPATCH_THREADS, 1)                          \
 	NAME##_x(const om_bf16 *y, const int32_t *row, om_bf16 *x) \
 	{                                                          \
+		OM_FEW_BEGIN(t)                                    \
 		om_combine<t, k, n, false>(y, row, nullptr, x);    \
 	}
 
@@ -116,6 +118,7 @@ om_combine(const om_bf16 *y, const int32_t *row, const om_bf16 *other, om_bf16 *
 	OM_GLOBAL(OM_DISPATCH_THREADS, 1)                                                  \
 	NAME##_x(const om_bf16 *y, const int32_t *row, const om_bf16 *other, om_bf16 *sum) \
 	{                                                                                  \
+		OM_FEW_BEGIN(t)                                                            \
 		om_combine<t, k, n, true>(y, row, other, sum);                             \
 	}
 
@@ -129,7 +132,7 @@ om_combine(const om_bf16 *y, const int32_t *row, const om_bf16 *other, om_bf16 *
 
 #define OM_DISPATCH(NAME, t, k, n)                                                       \
 	OM_DISPATCH_SIZES(t, k, n)                                                       \
-	OM_KERNEL(NAME##_x, OM_DISPATCH_THREADS, 0)                                      \
+	OM_KERNEL_FEW(NAME##_x, OM_DISPATCH_THREADS, 0, t)                               \
 	void NAME(const om_bf16 *x, const int32_t *row, const int32_t *src, om_bf16 *xr) \
 	{                                                                                \
 		(void)src;                                                               \
@@ -142,7 +145,7 @@ om_combine(const om_bf16 *y, const int32_t *row, const om_bf16 *other, om_bf16 *
 
 #define OM_COMBINE(NAME, t, k, n)                                                       \
 	OM_DISPATCH_SIZES(t, k, n)                                                      \
-	OM_KERNEL(NAME##_x, OM_DISPATCH_THREADS, 0)                                     \
+	OM_KERNEL_FEW(NAME##_x, OM_DISPATCH_THREADS, 0, t)                              \
 	void NAME(const om_bf16 *y, const int32_t *row, const int32_t *src, om_bf16 *x) \
 	{                                                                               \
 		(void)src;                                                              \
@@ -155,7 +158,7 @@ om_combine(const om_bf16 *y, const int32_t *row, const om_bf16 *other, om_bf16 *
 
 #define OM_COMBINE_ADD(NAME, t, k, n)                                                             \
 	OM_DISPATCH_SIZES(t, k, n)                                                                \
-	OM_KERNEL(NAME##_x, OM_DISPATCH_THREADS, 0)                                               \
+	OM_KERNEL_FEW(NAME##_x, OM_DISPATCH_THREADS, 0, t)                                        \
 	void NAME(const om_bf16 *y, const int32_t *row, const int32_t *src, const om_bf16 *other, \
 	    om_bf16 *sum)                                                                         \
 	{                                                                                         \

@@ -203,6 +203,7 @@ om_embed_rest(const int32_t *tok, const int32_t *place, const float *part, float
 	OM_GLOBAL(OM_EMBED_THREADS, 1)                             \
 	NAME##_x(const int32_t *tok, const om_bf16 *w, om_bf16 *x) \
 	{                                                          \
+		OM_FEW_BEGIN(t)                                    \
 		om_embed<t, n>(tok, w, x);                         \
 	}
 
@@ -238,7 +239,7 @@ om_embed_rest(const int32_t *tok, const int32_t *place, const float *part, float
 
 #define OM_EMBED(NAME, t, n, v)                                                                 \
 	OM_EMBED_SIZES(t, n, v)                                                                 \
-	OM_KERNEL(NAME##_x, OM_EMBED_THREADS, 0)                                                \
+	OM_KERNEL_FEW(NAME##_x, OM_EMBED_THREADS, 0, t)                                         \
 	void NAME(const int32_t *tok, const om_bf16 *w, om_bf16 *x)                             \
 	{                                                                                       \
 		OM_LAUNCH(NAME##_x,                                                             \

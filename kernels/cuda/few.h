@@ -26,7 +26,8 @@ enum { OM_FEW_SLAB = 32, OM_FEW_ROWS = 16 };
 #define OM_FEW_BATCH(tiles) ((tiles) > 2 ? 4 : 8)
 /* Warps of a block: each has a batch of slabs, where there are so many. */
 #define OM_FEW_WARPS(k) ((k) > 1024 ? 8 : (k) > 512 ? 4 : 2)
-/* Tiles of 8 rows of x at once, of m rows. */
+/* Tiles of 8 rows of x at once: of m rows; of an expert's, twice the mean of r rows of e. */
+#define OM_FEW_OF(r, e) ((e) > 0 ? 2 * (r) / (e) : (r))
 #define OM_FEW_AT_ONCE(m) ((m) > 16 ? 4 : (m) > 8 ? 2 : 1)
 
 #define OM_FEW_SIZES(m, n, k)                                                           \
@@ -189,7 +190,7 @@ template <int R, int E, int N, int K>
 OM_DEV void
 om_few_grouped(const om_bf16 *x, const om_bf16 *w, const int32_t *off, om_bf16 *y)
 {
-	constexpr int tiles = OM_FEW_AT_ONCE(R);
+	constexpr int tiles = OM_FEW_AT_ONCE(OM_FEW_OF(R, E));
 	OM_FEW_SUM(K, tiles);
 	const int to = blockIdx.x * OM_FEW_ROWS, at = to + threadIdx.x % 32 / 4;
 	int e, first, all;
@@ -218,7 +219,7 @@ OM_DEV void
 om_few_glu(const om_bf16 *x, const om_bf16 *w, const int32_t *off, const float *p,
     const int32_t *src, om_bf16 *g, om_bf16 *u, om_bf16 *h)
 {
-	constexpr int tiles = OM_FEW_AT_ONCE(R), half = OM_FEW_ROWS / 2;
+	constexpr int tiles = OM_FEW_AT_ONCE(OM_FEW_OF(R, E)), half = OM_FEW_ROWS / 2;
 	OM_FEW_SUM(K, tiles);
 	const int to = blockIdx.x * half, at = min(to + (int)threadIdx.x % 32 / 4, F - 1);
 	int e = 0, first = 0, all = R;

@@ -137,6 +137,13 @@ om_after(void)
 	asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
+/* The first words of a kernel that OM_KERNEL_FEW declares. */
+#define OM_FEW_BEGIN(rows)            \
+	if constexpr ((rows) <= 64) { \
+		om_before();          \
+		om_after();           \
+	}
+
 /* Sums over a warp in a fixed order; every lane has the result. */
 OM_DEV float
 om_warp_sum(float x)

@@ -465,6 +465,7 @@ om_rmsnorm_bwd(const om_bf16 *dy, const float *tab, const om_bf16 *x, const om_b
 	OM_GLOBAL(OM_RMSNORM_THREADS, OM_RMSNORM_BLOCKS)                   \
 	NAME##_x(const om_bf16 *x, const om_bf16 *w, om_bf16 *y, float *r) \
 	{                                                                  \
+		OM_FEW_BEGIN(m)                                            \
 		om_rmsnorm<m, p, n, OM_NORM_ALONE, 1, 16>(                 \
 		    (float)(eps), x, nullptr, w, nullptr, nullptr, y, r);  \
 	}
@@ -475,6 +476,7 @@ om_rmsnorm_bwd(const om_bf16 *dy, const float *tab, const om_bf16 *x, const om_b
 	NAME##_x(const om_bf16 *a, const om_bf16 *b, const om_bf16 *w, om_bf16 *sum, om_bf16 *y, \
 	    float *r)                                                                            \
 	{                                                                                        \
+		OM_FEW_BEGIN(m)                                                                  \
 		om_rmsnorm<m, p, n, OM_NORM_ADD, 1, 16>(                                         \
 		    (float)(eps), a, b, w, nullptr, sum, y, r);                                  \
 	}
@@ -540,7 +542,7 @@ om_rmsnorm_bwd(const om_bf16 *dy, const float *tab, const om_bf16 *x, const om_b
 
 #define OM_RMSNORM(NAME, m, p, n, eps)                                               \
 	OM_RMSNORM_SIZES(m, p, n)                                                    \
-	OM_KERNEL(NAME##_x, OM_RMSNORM_THREADS, 0)                                   \
+	OM_KERNEL_FEW(NAME##_x, OM_RMSNORM_THREADS, 0, m)                            \
 	void NAME(const om_bf16 *x, const om_bf16 *w, om_bf16 *y, float *r)          \
 	{                                                                            \
 		OM_LAUNCH(NAME##_x, OM_RMSNORM_GRID(m, p, n), 1, 1, &x, &w, &y, &r); \
@@ -553,7 +555,7 @@ om_rmsnorm_bwd(const om_bf16 *dy, const float *tab, const om_bf16 *x, const om_b
 
 #define OM_ADD_RMSNORM(NAME, m, p, n, eps)                                                         \
 	OM_RMSNORM_SIZES(m, p, n)                                                                  \
-	OM_KERNEL(NAME##_x, OM_RMSNORM_THREADS, 0)                                                 \
+	OM_KERNEL_FEW(NAME##_x, OM_RMSNORM_THREADS, 0, m)                                          \
 	void NAME(const om_bf16 *a, const om_bf16 *b, const om_bf16 *w, om_bf16 *sum, om_bf16 *y,  \
 	    float *r)                                                                              \
 	{                                                                                          \

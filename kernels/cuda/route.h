@@ -29,7 +29,8 @@ enum {
 	OM_ROUTE_CHUNK = 32,  /* tokens of a block of route */
 	OM_ROUTE_TILE = 32,   /* experts of a block of route_totals */
 	OM_ROUTE_ROWS = 1024, /* routed rows of a block of route_map, more where there'd be */
-	OM_ROUTE_MOST = 128   /* more blocks a sequence than this */
+	OM_ROUTE_MOST = 128,  /* more blocks a sequence than this */
+	OM_ROUTE_FEW = 1024   /* threads of a block that does all of route_map */
 };
 
 /* Threads of a block of route: its tokens' scores and groups need shared memory. */
@@ -612,11 +613,13 @@ om_route_place(const int32_t *idx, const int32_t *cnt, const int32_t *counts, in
 	NAME##_tokens(const float *z, const void *by, float *p, int32_t *idx, float *prob,   \
 	    float *lse, void *ws)                                                            \
 	{                                                                                    \
+		OM_FEW_BEGIN(t)                                                              \
 		om_route_tokens<t, e, k, j, c, g, q, n, BY>(                                 \
 		    (float)(factor), z, by, p, idx, prob, lse, ws);                          \
 	}                                                                                    \
 	OM_GLOBAL(1024, 1) NAME##_totals(void *ws, int32_t *cnt, int64_t *load, double *aux) \
 	{                                                                                    \
+		OM_FEW_BEGIN(t)                                                              \
 		om_route_totals<t, e, k, n>(ws, cnt, load, aux);                             \
 	}
 
@@ -647,6 +650,40 @@ om_route_place(const int32_t *idx, const int32_t *cnt, const int32_t *counts, in
 		om_route_place<t, e, k, n>(idx, cnt, ws, row, src, off);                      \
 	}
 
+/* Of few rows: each counts those before it, and each expert those of experts before it. */
+template <int T, int E, int K>
+OM_DEV void
+om_route_few(const int32_t *idx, int32_t *row, int32_t *src, int32_t *off)
+{
+	constexpr int rows = T * K;
+	__shared__ int32_t expert[rows];
+	om_before();
+	om_after();
+	for (int i = threadIdx.x; i < rows; i += OM_ROUTE_FEW)
+		expert[i] = idx[i];
+	__syncthreads();
+	for (int i = threadIdx.x; i < rows + E + 1; i += OM_ROUTE_FEW) {
+		const int own = i < rows ? expert[i] : i - rows;
+		int before = 0;
+#pragma unroll 8
+		for (int j = 0; j < rows; j++)
+			before += expert[j] < own || (expert[j] == own && j < i && i < rows);
+		if (i < rows) {
+			row[i] = before;
+			src[before] = i;
+		} else {
+			off[i - rows] = before;
+		}
+	}
+}
+
+#define OM_ROUTE_MAP_FEW(NAME, t, e, k, n)                                     \
+	OM_GLOBAL(OM_ROUTE_FEW, 1)                                             \
+	NAME##_x(const int32_t *idx, int32_t *row, int32_t *src, int32_t *off) \
+	{                                                                      \
+		om_route_few<t, e, k>(idx, row, src, off);                     \
+	}
+
 #else /* ---- host ---- */
 
 #define OM_ROUTE_SIZES(t, e, k, n)                                                        \
@@ -669,8 +706,8 @@ om_route_place(const int32_t *idx, const int32_t *cnt, const int32_t *counts, in
 /* NAME_by: all of them; ws: 2*n*((e+31)/32) + 2*n + 2 + n*((t/n+31)/32)*(2*e+1) floats */
 #define OM_ROUTE_BY(NAME, BY, t, e, k, j, c, g, q, n, factor)                                      \
 	OM_ROUTE_SHAPE(NAME, BY, t, e, k, j, c, g, q, n, factor)                                   \
-	OM_KERNEL(NAME##_tokens, OM_ROUTE_THREADS(e, g), 0)                                        \
-	OM_KERNEL(NAME##_totals, 1024, 0)                                                          \
+	OM_KERNEL_FEW(NAME##_tokens, OM_ROUTE_THREADS(e, g), 0, t)                                 \
+	OM_KERNEL_FEW(NAME##_totals, 1024, 0, t)                                                   \
 	static void NAME##_by(const float *z, const void *by, float *p, int32_t *idx, float *prob, \
 	    float *lse, int32_t *cnt, int64_t *load, double *aux, void *ws)                        \
 	{                                                                                          \
@@ -716,6 +753,26 @@ om_route_place(const int32_t *idx, const int32_t *cnt, const int32_t *counts, in
 	double NAME##_check(uint64_t seed)                                                      \
 	{                                                                                       \
 		return om_route_bwd_check(NAME, &NAME##_shape, lb, zl, seed);                   \
+	}
+
+#define OM_ROUTE_MAP_FEW(NAME, t, e, k, n)                                                         \
+	OM_ROUTE_SIZES(t, e, k, n)                                                                 \
+	OM_KERNEL_AFTER(NAME##_x, OM_ROUTE_FEW, 0, 0)                                              \
+	void NAME(                                                                                 \
+	    const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src, int32_t *off)      \
+	{                                                                                          \
+		(void)cnt;                                                                         \
+		OM_LAUNCH(NAME##_x, 1, 1, 1, &idx, &row, &src, &off);                              \
+	}                                                                                          \
+	static void NAME##_run(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src, \
+	    int32_t *off, void *ws)                                                                \
+	{                                                                                          \
+		(void)ws;                                                                          \
+		NAME(idx, cnt, row, src, off);                                                     \
+	}                                                                                          \
+	double NAME##_check(uint64_t seed)                                                         \
+	{                                                                                          \
+		return om_route_map_check(NAME##_run, t, e, k, n, seed);                           \
 	}
 
 /* ws: n*128*e floats */

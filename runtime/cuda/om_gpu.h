@@ -39,6 +39,16 @@ void om_kernel_add(struct om_kernel *k);
 		om_kernel_add(&NAME);                             \
 	}
 
+/* The same where its rows are so few that a launch counts; else as any other. */
+#define OM_KERNEL_FEW(NAME, THREADS, SMEM, ROWS)                                           \
+	static struct om_kernel NAME = {                                                   \
+		.name = #NAME, .threads = (THREADS), .smem = (SMEM), .after = (ROWS) <= 64 \
+	};                                                                                 \
+	__attribute__((constructor)) static void NAME##_add(void)                          \
+	{                                                                                  \
+		om_kernel_add(&NAME);                                                      \
+	}
+
 /* args: addresses of the kernel's arguments, in order: OM_LAUNCH(k, x, y, z, &a, &b) */
 void om_launch(const struct om_kernel *k, uint32_t x, uint32_t y, uint32_t z, void **args);
 #define OM_LAUNCH(k, x, y, z, ...) om_launch(&(k), (x), (y), (z), (void *[]){ __VA_ARGS__ })

@@ -160,6 +160,10 @@ for f in beside/step-000004 fake/step-000004; do
 done
 cmp -s "$work/beside.sum" "$work/fake.sum"
 is "saves beside the steps, the same bytes" $?
+# prompts and tokens are two graphs, whose launches may begin before those before them are done
+[ "$(cd "$work" && "$trainer" generate --checkpoint fake --tokens 1,2,3 --max-tokens 5 --temperature 0 2>"$work/err")" = 0,0,0,0,0 ]
+is "generate goes on with a prompt" $?
+says 0 "tokens/s with the prompts" bench prompt=8 tokens=4
 for steps in 1 4; do # three microbatches a step
 	says 0 "the median of $steps step" bench steps=$steps
 	awk -f tests/shares.awk "$work/out" >"$work/err"

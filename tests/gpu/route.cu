@@ -143,6 +143,8 @@ RATED(OM_ROUTE_BWD, ROUTE_BWD, 0, 8192.0 * 256 * 12, route_bwd_deepseek, 8192, 2
     2, 2.5, 0.01, 0.001)
 
 /* t e k n: right or wrong; each also with all tokens on the same k experts */
+CASE(OM_ROUTE_MAP_FEW, 0, t_route_map_few, 33, 70, 7, 3)
+CASE(OM_ROUTE_MAP_FEW, 0, t_route_map_few_one, 1, 64, 8, 1)
 CASE(OM_ROUTE_MAP, 0, route_map_one, 1, 1, 1, 1)
 CASE(OM_ROUTE_MAP, 0, route_map_tiny, 12, 8, 2, 3)
 CASE(OM_ROUTE_MAP, 0, route_map_odd, 1001, 37, 5, 7)
