@@ -37,15 +37,6 @@
 
 #include "sm80.h"
 
-OM_DEV void
-om_load16(uint32_t (&v)[4], uint32_t smem)
-{
-	asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-		     : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
-		     : "r"(smem)
-		     : "memory");
-}
-
 /* A box of 16 rows, of which some may be another group's, to row y and column x of c. */
 template <class S>
 OM_DEV void
@@ -241,7 +232,7 @@ template <int A, bool ROUTED, bool H> struct om_ffn_slope : om_gemm_plain {
 	    const om_gemm_tile &t, om_gemm_ring<S> &r, uint32_t)
 	{
 		const int warp = om_warp(), rows = t.rows - warp * 16, chunks = more<S>(t);
-		const int row = t.first + t.row + warp * 16, lane = threadIdx.x % 32;
+		const int row = t.first + t.row + warp * 16;
 		float sum[2] = { 0, 0 };
 		int held = -1; /* the stage before, from which stores may still read */
 #pragma unroll
@@ -270,6 +261,15 @@ template <int A, bool ROUTED, bool H> struct om_ffn_slope : om_gemm_plain {
 		om_bulk_wait_read<0>();
 		__syncwarp();
 		r.free(held);
+		parts<S>(sum, x, t, rows);
+	}
+
+	/* of rows that four lanes have each */
+	template <class S>
+	OM_DEV void
+	parts(const float (&sum)[2], const om_gemm_args &x, const om_gemm_tile &t, int rows)
+	{
+		const int lane = threadIdx.x % 32, row = t.first + t.row + om_warp() * 16;
 #pragma unroll
 		for (int i = 0; i < 2 && ROUTED; i++) {
 			float s = sum[i];

@@ -194,6 +194,15 @@ om_store2(uint32_t smem, float x, float y)
 }
 
 OM_DEV void
+om_load16(uint32_t (&v)[4], uint32_t smem)
+{
+	asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+		     : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+		     : "r"(smem)
+		     : "memory");
+}
+
+OM_DEV void
 om_zero16(uint32_t smem)
 {
 	asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(smem), "r"(0) : "memory");
@@ -542,8 +551,8 @@ om_gemm_map(struct om_tensor_map *map, const om_bf16 *p, bool transposed, int64_
 	    (uint32_t[]){ OM_GEMM_K, transposed ? OM_GEMM_K : box, 1 }, 128);
 }
 
-static inline void
-om_gemm_run(const struct om_kernel *kernel, const struct om_gemm_call *x)
+static inline struct om_gemm_args
+om_gemm_arguments(const struct om_gemm_call *x)
 {
 	struct om_gemm_args args = { .c = { x->c[0], x->c[1], x->c[2] },
 		.off = x->off,
@@ -551,11 +560,10 @@ om_gemm_run(const struct om_kernel *kernel, const struct om_gemm_call *x)
 		.src = x->src,
 		.part = x->part };
 	const bool rows = x->groups == OM_GEMM_ROWS;
-	int64_t n = 0, k = 0, wide = 0, beside = x->halves ? 2 : 1;
+	int64_t n = 0, k = 0, beside = x->halves ? 2 : 1;
 	for (int i = 0; i < 3; i++) {
 		n += x->n[i];
 		k += x->k[i];
-		wide += OM_CEIL(x->n[i], x->step) * x->step;
 		beside += i && (x->n[i] || x->k[i]);
 	}
 	const int64_t outs = rows ? 1 : x->g, high = x->halves ? 2 * n : n;
@@ -575,8 +583,24 @@ om_gemm_run(const struct om_kernel *kernel, const struct om_gemm_call *x)
 	if (x->mirror)
 		om_map(&args.map_c[1], OM_MAP_BF16, x->c[0], 3, (uint64_t[]){ x->n[0], x->m, outs },
 		    (uint64_t[]){ 2 * x->n[0], 2 * x->m * x->n[0] }, (uint32_t[]){ 16, 64, 1 }, 0);
+	return args;
+}
+
+static inline uint32_t
+om_gemm_blocks(const struct om_gemm_call *x)
+{
+	int64_t wide = 0;
+	for (int i = 0; i < 3; i++)
+		wide += OM_CEIL(x->n[i], x->step) * x->step;
 	const int64_t tiles = om_gemm_tiles(x->groups, x->g, x->m, wide, x->step), sms = om_sms();
-	om_launch(kernel, tiles < sms ? tiles : sms, 1, 1, (void *[]){ &args });
+	return tiles < sms ? tiles : sms;
+}
+
+static inline void
+om_gemm_run(const struct om_kernel *kernel, const struct om_gemm_call *x)
+{
+	struct om_gemm_args args = om_gemm_arguments(x);
+	om_launch(kernel, om_gemm_blocks(x), 1, 1, (void *[]){ &args });
 }
 
 #endif

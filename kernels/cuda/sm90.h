@@ -376,6 +376,42 @@ om_wgmma_first(float *c, uint64_t a, uint64_t b)
 		    "128", "129", "130", "131", "132", OM_C64("=f", 0), OM_C64("=f", 64));
 }
 
+/* Both operands by descriptor, in e4m3, which are always along k. */
+#define OM_WGMMA_8(N, REGISTERS, A, B, ADD, ...)                                           \
+	asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" ADD ", 0;\n"                     \
+		     "wgmma.mma_async.sync.aligned.m64n" N "k32.f32.e4m3.e4m3 {" REGISTERS \
+		     "}, %" A ", %" B ", p, 1, 1;\n}"                                      \
+		     : __VA_ARGS__                                                         \
+		     : "l"(a), "l"(b), "r"(add))
+
+/*
+ * wgmma.mma_async: c [64, 128] += a [64, 32] b [32, 128] of e4m3. The tensor cores keep about 14
+ * bits of such sums: few may be added before they go to sums in fp32.
+ */
+OM_DEV void
+om_wgmma_8(float (&c)[64], uint64_t a, uint64_t b)
+{
+	const int add = 1;
+	OM_WGMMA_8("128", OM_R0 "," OM_R1 "," OM_R2 "," OM_R3, "64", "65", "66", OM_C64("+f", 0));
+}
+
+/*
+ * The same, and c is overwritten. Where it holds something (AGAIN), the compiler has to keep it in
+ * its registers, rather than have two of them where one is added up while the other is computed.
+ */
+template <bool AGAIN>
+OM_DEV void
+om_wgmma_8_first(float (&c)[64], uint64_t a, uint64_t b)
+{
+	const int add = 0;
+	if constexpr (AGAIN)
+		OM_WGMMA_8(
+		    "128", OM_R0 "," OM_R1 "," OM_R2 "," OM_R3, "64", "65", "66", OM_C64("+f", 0));
+	else
+		OM_WGMMA_8(
+		    "128", OM_R0 "," OM_R1 "," OM_R2 "," OM_R3, "64", "65", "66", OM_C64("=f", 0));
+}
+
 /* wgmma.mma_async: c [64, N] += a [64, 16] b [16, N], a in registers, b transposed. */
 template <int N>
 OM_DEV void

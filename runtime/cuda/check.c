@@ -107,9 +107,8 @@ om_check_write(void *device, const void *host, size_t bytes)
 	om_gpu_put(device, host, bytes);
 }
 
-/* n elements of that size on the device, from the first period of them; frees that. */
-static void *
-repeat(void *host, int64_t n, size_t size)
+void *
+om_check_repeat(const void *host, int64_t n, size_t size)
 {
 	int64_t period = n < PERIOD ? n : PERIOD;
 	char *device = take((size_t)n * size);
@@ -119,6 +118,14 @@ repeat(void *host, int64_t n, size_t size)
 		some = n - done < done ? n - done : done;
 		om_gpu_copy(device + (size_t)done * size, device, (size_t)some * size);
 	}
+	return device;
+}
+
+static void *
+repeat(void *host, int64_t n, size_t size)
+{
+	void *device = om_check_repeat(host, n, size);
+
 	free(host);
 	return device;
 }

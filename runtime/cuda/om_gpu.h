@@ -86,6 +86,8 @@ float *om_check_f32(int64_t n, uint64_t seed, int stream, float scale);
 /* What is added to, of unit scale; without add, NaN that must be overwritten. */
 float *om_check_sum(int64_t n, bool add, uint64_t seed, int stream);
 void *om_check_copy(const void *host, size_t bytes);
+/* n elements, of which the host has the first OM_CHECK_PERIOD, or all where there are fewer. */
+void *om_check_repeat(const void *host, int64_t n, size_t size);
 void *om_check_nan(size_t bytes);
 void om_check_write(void *device, const void *host, size_t bytes);
 /* Copies back after the stream is done. */
