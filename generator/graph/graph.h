@@ -30,7 +30,7 @@ enum op_id {
 #undef OP
 	N_OPS,
 };
-enum { MAX_ARGS = 12, MAX_INTS = 6, MAX_FLOATS = 6, MAX_DIMS = 4, MAX_PARTS = 3 };
+enum { MAX_ARGS = 18, MAX_INTS = 6, MAX_FLOATS = 6, MAX_DIMS = 4, MAX_PARTS = 3 };
 /* What a tensor's numbers are for: each has a format of its own choice. */
 enum role {
 	ROLE_ACT,

@@ -68,10 +68,15 @@ read_call(struct pattern *p, const char **s)
 		internal("fuse.def: no op where one should be");
 	struct call c = { .op = rule.op };
 	const struct op_row *r = op_row(c.op);
-	if (rule.nin != r->nin || rule.nout != r->nout)
+	if (rule.nin > r->nin || rule.nout > r->nargs - r->nin)
 		internal("fuse.def: wrong number of arguments of %s", r->name);
 	for (uint8_t i = 0; i < r->nargs; i++) {
 		bool out = i >= r->nin;
+		if (out ? i - r->nin >= rule.nout : i >= rule.nin) {
+			if (!r->arg[i].optional)
+				internal("fuse.def: %s lacks arguments", r->name);
+			continue;
+		}
 		c.arg[i] = read_variables(p, out ? rule.out[i - r->nin] : rule.in[i]);
 		for (uint8_t k = 0; k < c.arg[i].n; k++) {
 			c.named |= 1u << c.arg[i].a[k];
@@ -385,6 +390,10 @@ complete(struct fuser *f, struct match *m, uint32_t k)
 		m->at[k] = x;
 		for (uint8_t i = 0; good && i < op_row(c->op)->nargs; i++) {
 			uint8_t v = *c->arg[i].a;
+			if (!c->arg[i].n) {
+				good = !x->op->arg[i];
+				continue;
+			}
 			good = !(m->bound >> v & 1) || m->of[v] == x->op->arg[i];
 			m->bound |= 1u << v;
 			m->of[v] = x->op->arg[i];

@@ -11,7 +11,7 @@ return trainer {
   name = "small",
   target = option("target", "cpu"),
   model = transformer {
-    vocab_size = option("vocab", 504), d_model = 192, n_layers = 3, sequence_length = option("seq", 200),
+    vocab_size = option("vocab", 504), d_model = option("d", 192), n_layers = 3, sequence_length = option("seq", 200),
     norm_placement = option("placement", "pre"),
     embedding = embedding { scale = option("emb_scale", 1), norm = option("emb_norm", false) },
     attention = function(layer)
@@ -27,7 +27,7 @@ return trainer {
         return mlp { hidden_size = 328, activation = option("act", "swiglu") }
       end
       return moe {
-        num_experts = option("experts", 8), top_k = option("k", 2), hidden_size = 136,
+        num_experts = option("experts", 8), top_k = option("k", 2), hidden_size = option("hidden", 136),
         shared_hidden_size = option("shared", 72), activation = option("act", "swiglu"),
         router = router {
           score = option("score", "softmax"), normalize = option("normalize", true),
@@ -47,6 +47,9 @@ return trainer {
     pipeline = option("pipeline", 1), overlap = not option("apart", false),
     schedule = option("pipeline", 1) > 1 and option("schedule", "1f1b") or nil,
   },
-  precision = precision { weights = weights, moments = weights == "bf16" and moments or nil },
+  precision = precision {
+    weights = weights, moments = weights == "bf16" and moments or nil,
+    experts = option("eight", nil), scale = option("scale", nil), exempt = option("eight", nil) and {} or nil,
+  },
   optimizer = adamw { weight_decay = 0.1, clip_norm = 1.0 },
 }

@@ -44,6 +44,8 @@ variant edges -D experts=1 -D k=1 -D kv=1 -D seq=77 -D shared=0 -D act=relu2 -D 
 	-D normalize=false -D recompute=block -D placement=post -D vocab=501
 variant routed -D gamma=0.01 -D routing=random -D head_dim=64 -D moments=bf16
 variant all -D experts=6 -D k=6 -D score=topk_softmax -D kv=6 -D qk=none -D recompute=experts -D documents=mask
+variant eight -D d=256 -D hidden=384 -D shared=128 -D k=3 -D eight=fp8_block -D recompute=experts
+variant floor -D d=256 -D hidden=160 -D shared=0 -D eight=mxfp8 -D scale=floor
 ranks whole.trainer -D target=cuda:sm_90a
 ranks dp2.trainer -D target=cuda:sm_90a -D data=2
 ranks apart.trainer -D target=cuda:sm_90a -D data=2 -D apart=true

@@ -23,7 +23,7 @@ timeout 200 "$out/peers" "$(ls /dev/nvidia[0-9]* 2>/dev/null | wc -l)" >"$work/l
 count "kernels of several ranks" "$(cat "$work/log")"
 grep -v '^ok ' "$work/log" | tail -n 20
 
-for v in plain mixed edges routed all; do
+for v in plain mixed edges routed all eight floor; do
 	steps=0
 	[ $v != plain ] || steps=200
 	[ $v != routed ] || steps=60

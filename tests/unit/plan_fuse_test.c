@@ -15,13 +15,13 @@
 
 enum { EMBED, KIND, HEAD, UPDATE };
 
-/* A tensor by name; w... is a weight, g... a gradient sum, s... a statistic. */
+/* A tensor by name; w... is a weight, g... a gradient sum, s... a statistic, none is none. */
 static tensor_id
 tensor(struct graph *g, const char *name)
 {
-	tensor_id t = 1;
+	tensor_id t = !!strcmp(name, "none");
 
-	while (t < g->tensor.n && strcmp(g->tensor.a[t].name, name))
+	while (t && t < g->tensor.n && strcmp(g->tensor.a[t].name, name))
 		t++;
 	if (t == g->tensor.n) {
 		graph_tensor(g, name, T_ACT, ROLE_ACT, KIND);
@@ -125,6 +125,7 @@ same(const char *what, const char *got, const char *want)
 #define CHAIN "t = add(a, b) ; y = add(t, c)", "y = combine(a, b, c)"
 #define SUMS "+g = linear_dw(a, b) ; +g = linear_dw(c, b)", "+g = grouped_dw(a, c, b)"
 #define NORMS "t, r = rmsnorm(a, w1) ; b, q = rmsnorm(t, w2)", "b, q = rmsnorm(a, w2)"
+#define LEFT_OUT "t = linear(a, w) ; q, s = quantise(t)", "q, s = linear_2(a, w)"
 #define HEAD_FORWARD "r, +s1 = head_loss(x, w1, l, o)"
 #define HEAD_BACKWARD "dx, +g1 = head_loss_bwd(x, w1, l, o, r)"
 
@@ -237,6 +238,14 @@ static const struct {
 	{ "a chain of three that cannot lose its first: the last two",
 	    "h = add(x, p) ; i = add(h, q) ; j = add(i, h)", "", CHAIN,
 	    "h = add(x, p) ; j = combine(h, q, h)", NULL },
+	/* arguments that an op can do without */
+	{ "what a pattern leaves out is not there",
+	    "h = linear(x, w1) ; y, s1, +none = quantise(h, none; b=2)", "", LEFT_OUT,
+	    "y, s1 = linear_2(x, w1)", NULL },
+	{ "what a pattern leaves out is there",
+	    "h = linear(x, w1) ; y, s1, +none = quantise(h, x; b=2)", "", LEFT_OUT, NULL, NULL },
+	{ "what a pattern leaves out is written",
+	    "h = linear(x, w1) ; y, s1, +s2 = quantise(h, none; b=2)", "", LEFT_OUT, NULL, NULL },
 	/* constants and ranks */
 	{ "equal ints are kept", "h, i = rmsnorm(x, w1; p=2) ; y, j = rmsnorm(h, w2; p=2)", "",
 	    NORMS, "y, j = rmsnorm(x, w2; p=2, eps=0)", NULL },
