@@ -50,18 +50,25 @@ meant(const struct op *o, const struct results *all, struct word name)
 	return a < 0 ? 0 : o->arg[a];
 }
 
-/* "s_gate_proj", of what is quantised, or of what that is of; in a second phase another. */
+static bool
+taken(const struct eight *e, const char *name)
+{
+	for (tensor_id i = 1; i < e->g->tensor.n; i++)
+		if (e->g->tensor.a[i].seg == e->seg && !strcmp(tensor_short_name(e->g, i), name))
+			return true;
+	return false;
+}
+
+/* "s_gate_proj", of what is quantised, or of what that is of; what is made again is another. */
 static const char *
 name_of(const struct eight *e, struct word name, tensor_id from)
 {
-	const struct tensor *t = &e->g->tensor.a[from];
 	const char *of = tensor_short_name(e->g, from), *end = strchr(of, '_');
-	const char *all =
-	    xprintf("%.*s_%s", (int)name.n, name.s, t->role == ROLE_EIGHT && end ? end + 1 : of);
+	bool eight = e->g->tensor.a[from].role == ROLE_EIGHT;
+	const char *all = xprintf("%.*s_%s", (int)name.n, name.s, eight && end ? end + 1 : of);
 
-	for (tensor_id i = 1; i < e->g->tensor.n; i++)
-		if (e->g->tensor.a[i].seg == e->seg && !strcmp(tensor_short_name(e->g, i), all))
-			return xprintf("re_%s", all);
+	while (taken(e, all))
+		all = xprintf("re_%s", all);
 	return all;
 }
 

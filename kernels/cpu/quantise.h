@@ -416,25 +416,33 @@ om_quantise_off(int64_t m, int64_t j, uint64_t seed)
 }
 
 /*
- * Floats of all magnitudes: 32 after 32 are of one, or zeros; some lie halfway between two codes,
- * some are 448 or just beside it, few are NaN or infinite.
+ * Floats of all magnitudes: 32 after 32, or 128, are of one, or zeros; some lie halfway between two
+ * codes, some are 448 or 464 or just beside it, of some that is the largest; few are NaN or
+ * infinite.
  */
 OM_CHECK om_real *
 om_quantise_input(int64_t n, uint64_t seed)
 {
 	om_real *x = om_check_alloc(n, sizeof *x);
 	for (int64_t i = 0; i < n; i++) {
-		uint64_t of = om_hash(seed + 77, (uint64_t)(i / 32)),
-			 own = om_hash(seed, (uint64_t)i);
-		int e = of % 16 == 0 ? -140 : of % 16 == 1 ? 118 : (int)(of / 16 % 24) - 12;
-		int code = (int)(own / 16 % 126);
+		uint64_t wide = om_hash(seed + 78, (uint64_t)(i / 128));
+		uint64_t of = wide % 2 ? wide : om_hash(seed + 77, (uint64_t)(i / 32));
+		uint64_t own = om_hash(seed, (uint64_t)i), kind = of / 2 % 8;
+		int e = kind == 0 ? -140 : kind == 1 ? 118 : (int)(of / 16 % 24) - 12;
 		double v = om_unit(seed, (uint64_t)i);
-		if (own % 16 < 5) /* a tie, or a code itself */
-			v = (om_e4m3_ref(code) + om_e4m3_ref(code + (int)(own % 2))) / 512;
+		if (own % 16 < 5) { /* a tie, or a code itself */
+			int code = (int)(own / 16 % 126);
+			v = (om_e4m3_ref(code) + om_e4m3_ref(code + (int)(own % 2))) / 1024;
+		}
 		if (own % 16 == 5)
-			v = 0.875 * (own & 16 ? 1 : 1 + 0x1p-23);
-		v = (own & 32 ? -v : v) * (of % 16 == 2 ? 0 : 1);
-		x[i] = (om_real)(float)ldexp(v, e);
+			v = 0.875 + (double)((int)(own / 64 % 3) - 1) * 0x1p-20;
+		if (own % 16 == 6)
+			v = 464. / 512 + (double)((int)(own / 64 % 3) - 1) * 0x1p-20;
+		if (kind == 2)
+			v = 0;
+		if (kind == 3 || kind == 4)
+			v = fmin(fabs(v), kind == 3 ? 0.875 : 0.99);
+		x[i] = (om_real)(float)ldexp(own & 32 ? -v : v, e);
 		if (of / 1024 % 16 == 0 && own / 1024 % 64 == 0)
 			x[i] = (om_real)(own & 64 ? NAN : own & 32 ? -INFINITY : INFINITY);
 	}

@@ -647,11 +647,42 @@ test_round(uint64_t seed)
 	report(worst == 0 && x[N] == (om_real)0.3, "round", seed, worst);
 }
 
+/* All codes, and numbers that lie halfway between two of them, or just beside. */
+static void
+test_e4m3(void)
+{
+	for (int code = 0; code < 256; code++) {
+		float v = om_of_e4m3((uint8_t)code);
+		double want = om_e4m3_ref(code);
+		report(isnan(want) ? isnan(v) : (double)v == want && !signbit(v) == (code < 128),
+		    "what a code of e4m3 is", (uint64_t)code, (double)v);
+		if (isnan(want))
+			continue;
+		report(om_e4m3(v) == code, "e4m3 of itself", (uint64_t)code, (double)v);
+		/* behind the largest as if another one followed */
+		double next = (code & 0x7f) < 0x7e ? om_e4m3_ref(code + 1) : copysign(480, want);
+		float middle = (float)((want + next) / 2);
+		for (int i = -1; i <= 1; i++) {
+			float x = i ? nextafterf(middle, (float)i * INFINITY) : middle;
+			report(om_e4m3(x) == om_e4m3_code_ref((double)x), "e4m3 near a tie",
+			    (uint64_t)code, (double)x);
+		}
+	}
+	static const float far[] = { 512, 1e30f, INFINITY, 1e-30f, 0x1p-149f, 0 };
+	for (size_t i = 0; i < sizeof far / sizeof *far; i++) {
+		report(om_e4m3(far[i]) == (far[i] > 1 ? 0x7e : 0), "e4m3 from afar", i,
+		    (double)far[i]);
+		report(om_e4m3(-far[i]) == (far[i] > 1 ? 0xfe : 0x80), "e4m3 from afar", i,
+		    (double)-far[i]);
+	}
+}
+
 int
 main(int argc, char **argv)
 {
 	uint64_t first = argc > 1 ? strtoull(argv[1], NULL, 10) : (uint64_t)time(NULL);
 	omp_set_num_threads(2);
+	test_e4m3();
 	for (uint64_t seed = first; seed < first + SEEDS; seed++) {
 		for (size_t i = 0; i < sizeof instances / sizeof *instances; i++)
 			test_instance(&instances[i], seed, seed == first ? 3 : 0);

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds model_check and decode_check against several variants of model.lua, and bf16_check against some in bf16 and
-# fp32, and runs each on a seed: variants that have every value of every option between them, or all, on two seeds.
+# Builds model_check and decode_check against several variants of model.lua, bf16_check against some in bf16 and
+# fp32, and eight_check against some of eight.lua, and runs each on a seed: variants that have every value of every option between them, or all, on two seeds.
 # Usage: [CFLAGS=-O1] tests/numeric/run.sh OLMOGEN WORKDIR [all]
 set -u
 . "$(dirname "$0")/../suite.sh"
@@ -9,17 +9,17 @@ seeds=1
 [ "$which" != all ] || seeds="1 77"
 here=$(dirname "$0")
 
-# A tree in $work/NAME and checks linked with it: name, olmogen's flags, the checks, what they are told
+# A tree in $work/NAME and checks linked with it: name, olmogen's flags, the checks, what they are told, the model
 build() {
 	dir=$work/$1
 	cflags="${CFLAGS:--O1} -fsanitize=undefined -fno-sanitize-recover=all"
-	"$olmogen" $2 --emit-only -o "$dir" "$here/model.lua" >/dev/null &&
+	"$olmogen" $2 --emit-only -o "$dir" "$here/${5:-model}.lua" >/dev/null &&
 		make -s -j2 -C "$dir" CFLAGS="$cflags" LDFLAGS="-fsanitize=undefined" >/dev/null &&
 		# tensor, offset, bytes, stride, layers of the bf16 numbers that lie somewhere of their own
 		grep 'type: "bf16' "$dir/manifest.yaml" | grep -v 'place: "stream"\|region: "scratch", place: "offset"\|: "decode_\|: "prompt_' |
 			sed 's/^- {tensor: //; s/, type.*offset: /, /; s/[a-z]*: //g; s/^/{ /; s/}$/ },/' >"$dir/buffers.h" &&
 		for check in $3; do
-			gcc -std=c11 -D_POSIX_C_SOURCE=200809L -O1 -Wall -Wextra -Werror -fopenmp $4 -I"$dir" -I"$dir/src" \
+			gcc -std=c11 -D_POSIX_C_SOURCE=200809L -O1 -Wall -Wextra -Werror -fopenmp $4 -I"$here/../../kernels" -I"$dir" -I"$dir/src" \
 				-I"$dir/runtime" -fsanitize=undefined -o "$dir/$check" "$here/$check.c" \
 				$(ls "$dir"/obj/src/*.o "$dir"/obj/inst/*.o "$dir"/obj/runtime/*.o | grep -v src/main.o) \
 				-lyaml -ljansson -lm || return 1
@@ -48,6 +48,13 @@ rounded() {
 	for seed in $seeds; do
 		"$work/$1-fp32/bf16_check" $seed "$work/$1/fp32"
 		count "$1, seed $seed" "$("$work/$1/bf16_check" $seed "$work/$1/fp32")"
+	done
+}
+# experts in 8 bits: the rest of olmogen's flags, what the test is told
+eight() {
+	build "$1" "$2" eight_check "$3" eight || { fail "$1: does not build"; return; }
+	for seed in $seeds; do
+		count "$1, seed $seed" "$("$work/$1/eight_check" $seed)"
 	done
 }
 
@@ -90,4 +97,8 @@ big variant random_topk "-D routing=random -D score=topk_softmax -D dense=-1 -D 
 variant uniform "-D routing=uniform -D k=4 -D normalize=true -D shared=5 -D balance=sequence -D window=4 \
 	-D documents=mask" "-DROUTING=2 -DTOP_K=4 -DNORMALIZE=1 -DSHARED=5 -DBALANCE=2 -DWINDOW=4 \
 	-DDOCUMENTS=1" model_check
+eight mxfp8 "-D experts=mxfp8 -D scale=floor -D dw=mxfp8 -D recompute=experts" "-DFORWARD=32 -DDX=32 -DDW=1 -DBY_FLOOR=1"
+eight fp8_block "-D experts=fp8_block" "-DFORWARD=128 -DDX=128 -DDW=0"
+big eight mxfp8_plain "-D experts=mxfp8 --no-fuse" "-DFORWARD=32 -DDX=32 -DDW=0"
+big eight fp8_mixed "-D experts=fp8_block -D dx=mxfp8 -D scale=floor -D recompute=rows" "-DFORWARD=128 -DDX=32 -DDW=0 -DBY_FLOOR=1"
 suite_end

@@ -19,8 +19,8 @@ return trainer {
       return moe {
         num_experts = number("experts", 8),
         top_k = number("k", 3),
-        hidden_size = 24,
-        shared_hidden_size = number("shared", 40),
+        hidden_size = arg.experts8 and 32 or 24, -- whole blocks
+        shared_hidden_size = number("shared", 40) + (arg.experts8 and 16 or 0),
         router = router { score = arg.score, normalize = true, load_balance = 0.02, z_loss = 0.002,
           bias_gamma = number("gamma", 0), balance_over = arg.balance },
       }
@@ -36,7 +36,9 @@ return trainer {
     schedule = arg.schedule,
     capacity = arg.capacity and (tonumber(arg.capacity) or arg.capacity),
   },
-  precision = precision { weights = arg.weights, moments = arg.moments },
+  precision = precision {
+    weights = arg.weights, moments = arg.moments, experts = arg.experts8, experts_dw = arg.experts8,
+  },
   optimizer = adamw {
     betas = { 0.9, 0.95 }, weight_decay = 0.1, clip_norm = 1.0, average = arg.average or false,
     matrices = arg.muon and muon { row_beta = number("muon", 0), per_head = true } or nil,
