@@ -51,5 +51,8 @@ return trainer {
     weights = weights, moments = weights == "bf16" and moments or nil,
     experts = option("eight", nil), scale = option("scale", nil), exempt = option("eight", nil) and {} or nil,
   },
-  optimizer = adamw { weight_decay = 0.1, clip_norm = 1.0 },
+  optimizer = adamw {
+    weight_decay = 0.1, clip_norm = 1.0,
+    matrices = arg.muon and muon { row_beta = tonumber(arg.muon), per_head = true } or nil,
+  },
 }

@@ -55,6 +55,13 @@ ranks four.trainer -D target=cuda:sm_90a -D data=2 -D pipeline=2
 ranks ep2.trainer -D target=cuda:sm_90a -D data=2 -D expert=2
 ranks epapart.trainer -D target=cuda:sm_90a -D data=2 -D expert=2 -D apart=true
 ranks cut.trainer -D target=cuda:sm_90a -D data=2 -D expert=2 -D capacity=0.9 -D balance=global
+for t in "muon" "dp2muon -D data=2" "ep2muon -D data=2 -D expert=2"; do
+	# shellcheck disable=SC2086 # words
+	set -- $t
+	name=$1
+	shift
+	ranks "$name.trainer" -D target=cuda:sm_90a -D muon=0.95 -D moments=bf16 "$@"
+done
 ranks dp2.cputrainer -D data=2
 ranks cut.cputrainer -D data=2 -D expert=2 -D capacity=0.9 -D balance=global
 gcc -std=c11 -O2 -Wall -Wextra -Werror -o "$out/compare" tests/gpu/compare.c -lm

@@ -84,6 +84,28 @@ near "routes that are cut, and two ranks of CPUs" cutcpu cut 5e-3
 train cpu "$out/dp2.cputrainer"
 near "dp2 and two ranks of CPUs" cpu dp2 5e-3
 
+# NorMuon with drawn moments, of whose matrices each rank steps some: in two parts the bits of one
+sed 's/warmup: 2/&, schedule: constant/' "$work/run.yaml" >"$work/constant.yaml"
+parts() { # RUN STEPS COMMAND...: up to each of these steps, in one folder
+	run=$1 upto=$2
+	shift 2
+	for steps in $upto; do
+		"$@" train "$work/constant.yaml" checkpoint.dir="$work/$run" log.metrics="$work/$run.jsonl" \
+			checkpoint.keep=1 steps="$steps" >"$work/$run.log" 2>&1
+		is "$run: trains to step $steps" $?
+		tail -n 1 "$work/$run.log"
+	done
+}
+parts muon 12 "$out/muon.trainer"
+parts muonparts "5 12" "$out/muon.trainer"
+same "muon on one GPU, resumed" muon muonparts
+for t in dp2muon ep2muon; do
+	parts $t 12 ranks 2 "$out/$t.trainer"
+	near "$t and one GPU" muon $t 5e-3
+done
+parts dp2parts "5 12" ranks 2 "$out/dp2muon.trainer"
+same "dp2muon, resumed" dp2muon dp2parts
+
 # a checkpoint of any is every other's
 eval_loss() { # COMMAND...: of the checkpoint of dp2
 	"$@" eval "$work/run.yaml" eval.paths=[tests/unit] eval.sequences=30 checkpoint.dir="$work/dp2" 2>&1 |
