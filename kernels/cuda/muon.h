@@ -17,11 +17,17 @@
  *   normuon_drawn   both; v is drawn, too, by the upper half of the word of its row's first m, and
  *                   rows are divided by what it has become
  *
+ * Two steps of Newton-Schulz are one product of x: with A = x x' and P the polynomial of A, after
+ * the first step x x' is A' = P A P, since all of these commute, and after the second one x is
+ * P' P x with P' the polynomial of A'. Only products of x are of l l h operations; those of two
+ * matrices [l, l] are symmetric, which is half work. More steps than two from one x x' would need
+ * more digits than bf16 has: what A' is off by counts twelve times as much in the step after.
+ *
  * Matrices go by batches of b, whose products are gemm.h's in groups, a matrix each. The last batch
  * may have fewer: then the products of those of the batch before are computed once more, to no use,
  * so that every launch has one shape. r and c are multiples of 8.
  *
- * ws: of a batch x and y [r, c], x x' and its polynomial [l, l], l the lesser of r and c, in bf16;
+ * ws: of a batch x and y [r, c], and three matrices [l, l], l the lesser of r and c, in bf16;
  * sums of squares of blocks, and of rows before and after, in double; norms; offsets of groups.
  */
 #ifndef OM_MUON_H
@@ -35,6 +41,7 @@
 #define OM_MUON_BLOCK (OM_MUON_THREADS * 16) /* elements of a block, all of one matrix */
 #define OM_MUON_BLOCKS(r, c) OM_CEIL((int64_t)(r) * (c), OM_MUON_BLOCK)
 #define OM_MUON_L(r, c) OM_GEMM_LESS(r, c)
+#define OM_MUON_TWICE(r, c) (2 * (r) > 3 * (c) || 2 * (c) > 3 * (r)) /* two steps in one are less */
 
 #define OM_MUON_SIZES(n, r, c, b)                                                                  \
 	static_assert((r) >= 8 && (c) >= 8 && (r) % 8 == 0 && (c) % 8 == 0, "muon: r % 8, c % 8"); \
@@ -49,8 +56,11 @@
 	    OM_GEMM_WIDTH((b) * (r), c), 0, ((r) <= (c)), 1, 1)
 
 #if OM_ARCH != 90
-/* x x' or, tall, x' x */
-#define OM_MUON_GRAM(NAME, r, c, b)                                                          \
+/* the product of two matrices [l, l]; x x' or, tall, x' x */
+#define OM_MUON_TWO_OF(NAME, l, b)                                                               \
+	OM_GEMM(NAME, om_bf16, 0, OM_GEMM_ROWS, b, (b) * (l), l, l, OM_GEMM_WIDTH((b) * (l), l), \
+	    0, 0, 1, 1)
+#define OM_MUON_GRAM_OF(NAME, r, c, b)                                                       \
 	OM_GEMM(NAME, om_bf16, 0, ((r) <= (c) ? OM_GEMM_ROWS : OM_GEMM_SUMS), b,             \
 	    ((r) <= (c) ? (b) * (r) : (c)), OM_MUON_L(r, c), ((r) <= (c) ? (c) : (b) * (r)), \
 	    OM_MUON_WIDTH(r, c, b), ((r) > (c)), ((r) > (c)), 1, 1)
@@ -99,7 +109,7 @@ om_muon_momentum(om_muon_rates a, const float *g, const double *ctl, const int64
 			break;
 #pragma unroll
 		for (int k = 0; k < 4; k++) {
-			gi[k] *= coef;
+			gi[k] = __fmul_rn(gi[k], coef); /* or it is part of the next one */
 			mi[k] = __fmaf_rn(a.beta, gi[k] - mi[k], mi[k]);
 			u[k] = __fmaf_rn(a.ahead, gi[k] - mi[k], mi[k]);
 		}
@@ -131,27 +141,6 @@ om_muon_norm(const double *part, float *norm, int32_t *off)
 	for (int i = threadIdx.x; blockIdx.x == 0 && i <= gridDim.x; i += OM_MUON_THREADS) {
 		off[i] = i * R;
 		off[gridDim.x + 1 + i] = i * L;
-	}
-}
-
-/* Eight elements a time. */
-template <int64_t SIZE>
-OM_DEV void
-om_muon_scale(const float *norm, om_bf16 *x)
-{
-	const float by = norm[blockIdx.y];
-#pragma unroll
-	for (int i = 0; i < 2; i++) {
-		const int64_t at =
-		    (int64_t)blockIdx.x * OM_MUON_BLOCK + (i * OM_MUON_THREADS + threadIdx.x) * 8;
-		float v[8];
-		if (at >= SIZE)
-			return;
-		om_load8(x + blockIdx.y * SIZE + at, v);
-#pragma unroll
-		for (int k = 0; k < 8; k++)
-			v[k] *= by;
-		om_store8(x + blockIdx.y * SIZE + at, v);
 	}
 }
 
@@ -204,7 +193,7 @@ om_muon_rows(float beta, const double *ctl, const int64_t *lots, const om_bf16 *
 		return;
 	const float old = om_muon_row(v + row);
 	const float now = om_muon_keep(
-	    v + row, old + beta * ((float)(sum / C) - old), lots, m + (int64_t)row * C);
+	    v + row, __fmaf_rn(beta, (float)(sum / C) - old, old), lots, m + (int64_t)row * C);
 	const double by = sqrt((double)now) + OM_MUON_ROW_EPS;
 	sums[2 * row] = sum;
 	sums[2 * row + 1] = sum / by / by;
@@ -308,10 +297,12 @@ om_muon_mirror(
 }
 
 /*
- * What becomes of a tile of x x' or, with SQUARE, of its square: the polynomial, x x' being at x.p.
- * Both are symmetric: half of them is computed, where boxes of the other half end with a matrix.
+ * What becomes of a tile of x x'; of the square of x x', which is at x.p; of another product of
+ * what commutes. All are symmetric: half of them is computed, where boxes of the other half end
+ * with a matrix. x.part, where it is not NULL, has factors of the matrices x.
  */
-template <int L, bool SQUARE> struct om_muon_tile : om_gemm_plain {
+enum om_muon_of { OM_MUON_OF_X, OM_MUON_OF_GRAM, OM_MUON_OF_TWO };
+template <int L, om_muon_of OF> struct om_muon_tile : om_gemm_plain {
 	static constexpr bool TRIANGLE = L % 64 == 0;
 
 	template <class S>
@@ -321,14 +312,22 @@ template <int L, bool SQUARE> struct om_muon_tile : om_gemm_plain {
 	{
 		const int lane = threadIdx.x % 32, at = om_warp() * 16 + lane / 4;
 		const om_bf16 *gram = (const om_bf16 *)x.p + (int64_t)(t.first + t.row) * L;
+		const float norm = x.part ? x.part[t.group] : 1,
+			    by = OF == OM_MUON_OF_X ? norm * norm : norm;
 #pragma unroll
-		for (int i = 0; i < S::WIDTH / 2 && SQUARE; i += 2) {
-			const int row = at + i % 4 / 2 * 8, col = t.col + i / 4 * 8 + lane % 4 * 2;
-			uint32_t g = 0;
-			if (row < t.rows && col < L)
-				g = *(const uint32_t *)(gram + (int64_t)row * L + col);
-			d[i] = om_muon_polynomial(om_lo(g), d[i], t.row + row == col);
-			d[i + 1] = om_muon_polynomial(om_hi(g), d[i + 1], t.row + row == col + 1);
+		for (int i = 0; i < S::WIDTH / 2; i += 2) {
+			if constexpr (OF == OM_MUON_OF_GRAM) {
+				const int row = at + i % 4 / 2 * 8;
+				const int col = t.col + i / 4 * 8 + lane % 4 * 2;
+				uint32_t g = 0;
+				if (row < t.rows && col < L)
+					g = *(const uint32_t *)(gram + (int64_t)row * L + col);
+				d[i] = om_muon_polynomial(om_lo(g), d[i], t.row + row == col);
+				d[i + 1] =
+				    om_muon_polynomial(om_hi(g), d[i + 1], t.row + row == col + 1);
+			}
+			d[i] *= by;
+			d[i + 1] *= by;
 		}
 		om_gemm_plain::template store<S>(d, w, x, t, r, boxes);
 		if constexpr (TRIANGLE)
@@ -336,16 +335,19 @@ template <int L, bool SQUARE> struct om_muon_tile : om_gemm_plain {
 	}
 };
 
-#define OM_MUON_TILE(l, square) om_muon_tile<l, square>
+#define OM_MUON_TILE(l, of) om_muon_tile<l, of>
 #define OM_MUON_GRAM(NAME, r, c, b)                                                        \
-	OM_GEMM_KERNEL(NAME, OM_MUON_TILE(OM_MUON_L(r, c), false), om_bf16, 0,             \
+	OM_GEMM_KERNEL(NAME, OM_MUON_TILE(OM_MUON_L(r, c), OM_MUON_OF_X), om_bf16, 0,      \
 	    ((r) <= (c) ? OM_GEMM_ROWS : OM_GEMM_SUMS), b, ((r) <= (c) ? (b) * (r) : (c)), \
 	    om_beside<OM_MUON_L(r, c)>, OM_MUON_BESIDE((r) <= (c) ? (c) : (b) * (r)),      \
 	    OM_MUON_WIDTH(r, c, b), ((r) > (c)), ((r) > (c)), 1, 1)
 #define OM_MUON_BESIDE(n) om_beside<(n)>
-#define OM_MUON_POLYNOMIAL(NAME, l, b)                                                      \
-	OM_GEMM_KERNEL(NAME, OM_MUON_TILE(l, true), om_bf16, 0, OM_GEMM_ROWS, b, (b) * (l), \
+#define OM_MUON_SQUARE(NAME, of, l, b)                                                    \
+	OM_GEMM_KERNEL(NAME, OM_MUON_TILE(l, of), om_bf16, 0, OM_GEMM_ROWS, b, (b) * (l), \
 	    om_beside<l>, om_beside<l>, OM_GEMM_WIDTH((b) * (l), l), 0, 0, 1, 1)
+#define OM_MUON_POLYNOMIAL(NAME, l, b) OM_MUON_SQUARE(NAME, OM_MUON_OF_GRAM, l, b)
+#define OM_MUON_TWO(NAME, l, b) OM_MUON_SQUARE(NAME, OM_MUON_OF_TWO, l, b)
+#define OM_MUON_SCALE(NAME, r, c)
 
 #else
 
@@ -366,13 +368,40 @@ om_muon_combine(const om_bf16 *gram, om_bf16 *square)
 	om_store8(square + at, s);
 }
 
-#define OM_MUON_POLYNOMIAL(NAME, l, b)                                                           \
-	OM_GEMM(NAME, om_bf16, 0, OM_GEMM_ROWS, b, (b) * (l), l, l, OM_GEMM_WIDTH((b) * (l), l), \
-	    0, 0, 1, 1)                                                                          \
-	OM_GLOBAL(OM_MUON_THREADS, 1) NAME##_combine(const om_bf16 *gram, om_bf16 *square)       \
-	{                                                                                        \
-		om_muon_combine<l>(gram, square);                                                \
+/* x divided by its norm, eight elements a time. */
+template <int64_t SIZE>
+OM_DEV void
+om_muon_scale(const float *norm, om_bf16 *x)
+{
+	const float by = norm[blockIdx.y];
+#pragma unroll
+	for (int i = 0; i < 2; i++) {
+		const int64_t at =
+		    (int64_t)blockIdx.x * OM_MUON_BLOCK + (i * OM_MUON_THREADS + threadIdx.x) * 8;
+		float v[8];
+		if (at >= SIZE)
+			return;
+		om_load8(x + blockIdx.y * SIZE + at, v);
+#pragma unroll
+		for (int k = 0; k < 8; k++)
+			v[k] *= by;
+		om_store8(x + blockIdx.y * SIZE + at, v);
 	}
+}
+
+#define OM_MUON_SCALE(NAME, r, c)                                         \
+	OM_GLOBAL(OM_MUON_THREADS, 2) NAME(const float *norm, om_bf16 *x) \
+	{                                                                 \
+		om_muon_scale<(int64_t)(r) * (c)>(norm, x);               \
+	}
+#define OM_MUON_POLYNOMIAL(NAME, l, b)                                                     \
+	OM_MUON_TWO_OF(NAME##_x, l, b)                                                     \
+	OM_GLOBAL(OM_MUON_THREADS, 1) NAME##_combine(const om_bf16 *gram, om_bf16 *square) \
+	{                                                                                  \
+		om_muon_combine<l>(gram, square);                                          \
+	}
+#define OM_MUON_GRAM(NAME, r, c, b) OM_MUON_GRAM_OF(NAME##_x, r, c, b)
+#define OM_MUON_TWO(NAME, l, b) OM_MUON_TWO_OF(NAME##_x, l, b)
 
 #endif
 
@@ -380,6 +409,7 @@ om_muon_combine(const om_bf16 *gram, om_bf16 *square)
 	OM_MUON_SIZES(n, r, c, b)                                                                 \
 	OM_MUON_GRAM(NAME##_gram, r, c, b)                                                        \
 	OM_MUON_POLYNOMIAL(NAME##_poly, OM_MUON_L(r, c), b)                                       \
+	OM_MUON_TWO(NAME##_two, OM_MUON_L(r, c), b)                                               \
 	OM_MUON_STEP(NAME##_step, r, c, b)                                                        \
 	OM_GLOBAL(OM_MUON_THREADS, 2)                                                             \
 	NAME##_m(const float *g, const double *ctl, const int64_t *lots, moment *m, om_bf16 *x,   \
@@ -393,10 +423,7 @@ om_muon_combine(const om_bf16 *gram, om_bf16 *square)
 	{                                                                                         \
 		om_muon_norm<OM_MUON_BLOCKS(r, c), r, OM_MUON_L(r, c)>(part, norm, off);          \
 	}                                                                                         \
-	OM_GLOBAL(OM_MUON_THREADS, 2) NAME##_s(const float *norm, om_bf16 *x)                     \
-	{                                                                                         \
-		om_muon_scale<(int64_t)(r) * (c)>(norm, x);                                       \
-	}                                                                                         \
+	OM_MUON_SCALE(NAME##_s, r, c)                                                             \
 	OM_GLOBAL(OM_MUON_THREADS, 2)                                                             \
 	NAME##_u(const double *ctl, const om_bf16 *x, const moment *v, const float *norm,         \
 	    om_bf16 *w, float *master, int left)                                                  \
@@ -437,7 +464,7 @@ om_muon_combine(const om_bf16 *gram, om_bf16 *square)
 
 /* A batch's workspace. */
 struct om_muon_space {
-	om_bf16 *x, *y, *gram, *poly;
+	om_bf16 *x, *y, *a, *p, *t;
 	double *part, *sums;
 	float *norm;
 	int32_t *off, *off_l;
@@ -449,9 +476,10 @@ om_muon_space(void *ws, int64_t r, int64_t c, int64_t b)
 	const int64_t l = OM_MUON_L(r, c);
 	struct om_muon_space s = { .x = (om_bf16 *)ws };
 	s.y = s.x + b * r * c;
-	s.gram = s.y + b * r * c;
-	s.poly = s.gram + b * l * l;
-	s.part = (double *)(s.poly + b * l * l);
+	s.a = s.y + b * r * c;
+	s.p = s.a + b * l * l;
+	s.t = s.p + b * l * l;
+	s.part = (double *)(s.t + b * l * l);
 	s.sums = s.part + b * OM_MUON_BLOCKS(r, c);
 	s.norm = (float *)(s.sums + 2 * b * r);
 	s.off = (int32_t *)(s.norm + b);
@@ -459,85 +487,136 @@ om_muon_space(void *ws, int64_t r, int64_t c, int64_t b)
 	return s;
 }
 
+/*
+ * x x' into a; the polynomial of a into p; a product of two into c. norm: NULL, or what x is to be
+ * multiplied by yet, or is multiplied by on the way.
+ */
 #if OM_ARCH == 90
 #define OM_MUON_GRAM(NAME, r, c, b)                                                               \
 	OM_KERNEL(NAME, OM_GEMM_THREADS,                                                          \
 	    OM_GEMM_SMEM_OF(om_bf16, OM_MUON_WIDTH(r, c, b), OM_GEMM_ROWS, b))                    \
 	static inline void NAME##_run(                                                            \
-	    const om_bf16 *x, const om_bf16 *same, om_bf16 *gram, const int32_t *offsets)         \
+	    const om_bf16 *x, om_bf16 *a, const int32_t *offsets, float *norm)                    \
 	{                                                                                         \
 		om_gemm_run(                                                                      \
 		    &NAME, &(struct om_gemm_call){ (r) <= (c) ? OM_GEMM_ROWS : OM_GEMM_SUMS, b,   \
 			       (r) <= (c) ? (int64_t)(b) * (r) : (c), { OM_MUON_L(r, c) },        \
 			       { (r) <= (c) ? (c) : (int64_t)(b) * (r) }, OM_MUON_WIDTH(r, c, b), \
-			       false, (r) > (c), (r) > (c), 1, 1, 2, { x }, same, { gram },       \
-			       .off = offsets, .mirror = true });                                 \
+			       false, (r) > (c), (r) > (c), 1, 1, 2, { x }, x, { a },             \
+			       .off = offsets, .part = norm, .mirror = true });                   \
 	}
-#define OM_MUON_POLYNOMIAL(NAME, l, b)                                                           \
-	OM_KERNEL(NAME, OM_GEMM_THREADS,                                                         \
-	    OM_GEMM_SMEM_OF(om_bf16, OM_GEMM_WIDTH((b) * (l), l), OM_GEMM_ROWS, b))              \
-	static inline void NAME##_go(const om_bf16 *gram, om_bf16 *poly, const int32_t *offsets) \
-	{                                                                                        \
-		om_gemm_run(&NAME,                                                               \
-		    &(struct om_gemm_call){ OM_GEMM_ROWS, b, (int64_t)(b) * (l), { l }, { l },   \
-			OM_GEMM_WIDTH((b) * (l), l), false, 0, 0, 1, 1, 2, { gram }, gram,       \
-			{ poly }, .off = offsets, .p = (const float *)gram, .mirror = true });   \
+#define OM_MUON_SQUARE(NAME, gram, l, b)                                                        \
+	OM_KERNEL(NAME, OM_GEMM_THREADS,                                                        \
+	    OM_GEMM_SMEM_OF(om_bf16, OM_GEMM_WIDTH((b) * (l), l), OM_GEMM_ROWS, b))             \
+	static inline void NAME##_run(const om_bf16 *a, const om_bf16 *other, om_bf16 *y,       \
+	    const int32_t *offsets, float *norm)                                                \
+	{                                                                                       \
+		om_gemm_run(&NAME,                                                              \
+		    &(struct om_gemm_call){ OM_GEMM_ROWS, b, (int64_t)(b) * (l), { l }, { l },  \
+			OM_GEMM_WIDTH((b) * (l), l), false, 0, 0, 1, 1, 2, { a }, other, { y }, \
+			.off = offsets, .p = gram, .part = norm, .mirror = true });             \
+	}
+#define OM_MUON_POLYNOMIAL(NAME, l, b) OM_MUON_SQUARE(NAME, (const float *)a, l, b)
+#define OM_MUON_TWO(NAME, l, b) OM_MUON_SQUARE(NAME, NULL, l, b)
+#define OM_MUON_SCALE(NAME, r, c)                                                      \
+	static inline float *NAME##_run(const struct om_muon_space *own, int32_t left) \
+	{                                                                              \
+		(void)left;                                                            \
+		return own->norm;                                                      \
 	}
 #else
+#define OM_MUON_GRAM(NAME, r, c, b)                                            \
+	OM_MUON_GRAM_OF(NAME##_x, r, c, b)                                     \
+	static inline void NAME##_run(                                         \
+	    const om_bf16 *x, om_bf16 *a, const int32_t *offsets, float *norm) \
+	{                                                                      \
+		(void)norm;                                                    \
+		NAME##_x_run(x, x, a, offsets);                                \
+	}
+#define OM_MUON_TWO(NAME, l, b)                                                           \
+	OM_MUON_TWO_OF(NAME##_x, l, b)                                                    \
+	static inline void NAME##_run(const om_bf16 *a, const om_bf16 *other, om_bf16 *y, \
+	    const int32_t *offsets, float *norm)                                          \
+	{                                                                                 \
+		(void)norm;                                                               \
+		NAME##_x_run(a, other, y, offsets);                                       \
+	}
 #define OM_MUON_POLYNOMIAL(NAME, l, b)                                                            \
-	OM_GEMM(NAME, om_bf16, 0, OM_GEMM_ROWS, b, (b) * (l), l, l, OM_GEMM_WIDTH((b) * (l), l),  \
-	    0, 0, 1, 1)                                                                           \
 	OM_KERNEL(NAME##_combine, OM_MUON_THREADS, 0)                                             \
-	static inline void NAME##_go(const om_bf16 *gram, om_bf16 *poly, const int32_t *offsets)  \
+	OM_MUON_TWO_OF(NAME##_x, l, b)                                                            \
+	static inline void NAME##_run(const om_bf16 *a, const om_bf16 *same, om_bf16 *p,          \
+	    const int32_t *offsets, float *norm)                                                  \
 	{                                                                                         \
-		NAME##_run(gram, gram, poly, offsets);                                            \
+		(void)norm;                                                                       \
+		NAME##_x_run(a, same, p, offsets);                                                \
 		OM_LAUNCH(NAME##_combine, OM_CEIL((int64_t)(l) * (l), OM_MUON_THREADS * 8), b, 1, \
-		    &gram, &poly);                                                                \
+		    &a, &p);                                                                      \
+	}
+#define OM_MUON_SCALE(NAME, r, c)                                                      \
+	OM_KERNEL(NAME, OM_MUON_THREADS, 0)                                            \
+	static inline float *NAME##_run(const struct om_muon_space *own, int32_t left) \
+	{                                                                              \
+		OM_LAUNCH(NAME, OM_MUON_BLOCKS(r, c), left, 1, &own->norm, &own->x);   \
+		return NULL;                                                           \
 	}
 #endif
 
 /* To each batch of matrices: momentum, norm, Newton-Schulz, ROWS, weights. */
-#define OM_MUON_BODY(NAME, moment, n, r, c, steps, b, ROWS)                                        \
-	OM_MUON_SIZES(n, r, c, b)                                                                  \
-	OM_MUON_GRAM(NAME##_gram, r, c, b)                                                         \
-	OM_MUON_POLYNOMIAL(NAME##_poly, OM_MUON_L(r, c), b)                                        \
-	OM_MUON_STEP(NAME##_step, r, c, b)                                                         \
-	OM_KERNEL(NAME##_m, OM_MUON_THREADS, 0)                                                    \
-	OM_KERNEL(NAME##_n, OM_MUON_THREADS, 0)                                                    \
-	OM_KERNEL(NAME##_s, OM_MUON_THREADS, 0)                                                    \
-	OM_KERNEL(NAME##_u, OM_MUON_THREADS, 0)                                                    \
-	static inline void NAME##_all(const float *g, const double *ctl, const int64_t *lots,      \
-	    om_bf16 *w, float *master, moment *m, moment *v, void *ws)                             \
-	{                                                                                          \
-		const int64_t size = (int64_t)(r) * (c), count = (n) / size;                       \
-		const uint32_t blocks = OM_MUON_BLOCKS(r, c);                                      \
-		for (int64_t at = 0; at < count; at += b) {                                        \
-			struct om_muon_space own = om_muon_space(ws, r, c, b);                     \
-			const float *gi = g + at * size;                                           \
-			float *master_i = master + at * size;                                      \
-			moment *mi = m + at * size, *vi = v ? v + at * (r) : NULL;                 \
-			om_bf16 *wi = w + at * size, *x = own.x, *y = own.y, *old;                 \
-			int32_t left = count - at < (b) ? (int32_t)(count - at) : (b);             \
-			OM_LAUNCH(NAME##_m, blocks, left, 1, &gi, &ctl, &lots, &mi, &x, &own.part, \
-			    &left);                                                                \
-			OM_LAUNCH(NAME##_n, b, 1, 1, &own.part, &own.norm, &own.off);              \
-			OM_LAUNCH(NAME##_s, blocks, left, 1, &own.norm, &x);                       \
-			for (int k = 0; k < (steps); k++, old = x, x = y, y = old) {               \
-				NAME##_gram_run(x, x, own.gram, own.off);                          \
-				NAME##_poly_go(own.gram, own.poly, own.off_l);                     \
-				if ((r) <= (c))                                                    \
-					NAME##_step_run(own.poly, x, y, own.off);                  \
-				else                                                               \
-					NAME##_step_run(x, own.poly, y, own.off);                  \
-			}                                                                          \
-			ROWS OM_LAUNCH(NAME##_u, blocks, left, 1, &ctl, &x, &vi, &own.norm, &wi,   \
-			    &master_i, &left);                                                     \
-		}                                                                                  \
+#define OM_MUON_BODY(NAME, moment, n, r, c, steps, b, ROWS)                                     \
+	OM_MUON_SIZES(n, r, c, b)                                                               \
+	OM_MUON_GRAM(NAME##_gram, r, c, b)                                                      \
+	OM_MUON_POLYNOMIAL(NAME##_poly, OM_MUON_L(r, c), b)                                     \
+	OM_MUON_TWO(NAME##_two, OM_MUON_L(r, c), b)                                             \
+	OM_MUON_STEP(NAME##_step, r, c, b)                                                      \
+	OM_MUON_SCALE(NAME##_s, r, c)                                                           \
+	OM_KERNEL(NAME##_m, OM_MUON_THREADS, 0)                                                 \
+	OM_KERNEL(NAME##_n, OM_MUON_THREADS, 0)                                                 \
+	OM_KERNEL(NAME##_u, OM_MUON_THREADS, 0)                                                 \
+	static inline void NAME##_newton(struct om_muon_space *own, int32_t left)               \
+	{                                                                                       \
+		float *norm = NAME##_s_run(own, left);                                          \
+		om_bf16 *a = own->a, *p = own->p, *t = own->t;                                  \
+		for (int k = 0, two; k < (steps); k += 1 + two, norm = NULL) {                  \
+			om_bf16 *x = own->x, *y = own->y;                                       \
+			two = OM_MUON_TWICE(r, c) && k + 1 < (steps);                           \
+			const om_bf16 *q = two ? a : p;                                         \
+			NAME##_gram_run(x, a, own->off, norm);                                  \
+			NAME##_poly_run(a, a, p, own->off_l, two ? NULL : norm);                \
+			if (two) {                                                              \
+				NAME##_two_run(p, a, t, own->off_l, NULL);                      \
+				NAME##_two_run(p, t, a, own->off_l, NULL);                      \
+				NAME##_poly_run(a, a, t, own->off_l, NULL);                     \
+				NAME##_two_run(t, p, a, own->off_l, norm);                      \
+			}                                                                       \
+			NAME##_step_run((r) <= (c) ? q : x, (r) <= (c) ? x : q, y, own->off);   \
+			own->x = y;                                                             \
+			own->y = x;                                                             \
+		}                                                                               \
+	}                                                                                       \
+	static inline void NAME##_all(const float *g, const double *ctl, const int64_t *lots,   \
+	    om_bf16 *w, float *master, moment *m, moment *v, void *ws)                          \
+	{                                                                                       \
+		const int64_t size = (int64_t)(r) * (c), count = (n) / size;                    \
+		const uint32_t blocks = OM_MUON_BLOCKS(r, c);                                   \
+		for (int64_t at = 0; at < count; at += b) {                                     \
+			struct om_muon_space own = om_muon_space(ws, r, c, b);                  \
+			const float *gi = g + at * size;                                        \
+			float *master_i = master + at * size;                                   \
+			moment *mi = m + at * size, *vi = v ? v + at * (r) : NULL;              \
+			om_bf16 *wi = w + at * size;                                            \
+			int32_t left = count - at < (b) ? (int32_t)(count - at) : (b);          \
+			OM_LAUNCH(NAME##_m, blocks, left, 1, &gi, &ctl, &lots, &mi, &own.x,     \
+			    &own.part, &left);                                                  \
+			OM_LAUNCH(NAME##_n, b, 1, 1, &own.part, &own.norm, &own.off);           \
+			NAME##_newton(&own, left);                                              \
+			ROWS OM_LAUNCH(NAME##_u, blocks, left, 1, &ctl, &own.x, &vi, &own.norm, \
+			    &wi, &master_i, &left);                                             \
+		}                                                                               \
 	}
 
 #define OM_MUON_ROWS(NAME, r, b)                                                                  \
 	OM_LAUNCH(NAME##_r, OM_CEIL((int64_t)(b) * (r), OM_MUON_THREADS / 32), 1, 1, &ctl, &lots, \
-	    &x, &mi, &vi, &own.sums, &left);                                                      \
+	    &own.x, &mi, &vi, &own.sums, &left);                                                  \
 	OM_LAUNCH(NAME##_q, b, 1, 1, &own.sums, &own.norm);
 
 /* What kernels work on; m and v are float or om_bf16. */

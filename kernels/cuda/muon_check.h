@@ -11,17 +11,6 @@ om_muon_random(uint64_t seed, int64_t i)
 	return om_unit(seed, 9, i);
 }
 
-/* x as bf16, towards zero. */
-static inline float
-om_muon_cut(float x)
-{
-	uint32_t bits;
-	memcpy(&bits, &x, sizeof bits);
-	bits &= 0xffff0000;
-	memcpy(&x, &bits, sizeof x);
-	return x;
-}
-
 /* What a check is of: so many matrices, with mean squares of rows or without, drawn or not. */
 struct om_muon_case {
 	const struct om_muon_ref *a;
@@ -39,7 +28,7 @@ om_muon_row(const struct om_muon_case *t, int64_t row)
 {
 	const double x = om_unit(t->seed, 2, row);
 	const float v = (float)((x * x + 0.25) / (double)(t->a->rows + t->a->cols));
-	return t->drawn ? om_muon_cut(v) : v;
+	return t->drawn ? (float)om_drawn_ref(v, 0) : v;
 }
 
 /* Moments are written and read as floats, whatever they are. */
@@ -98,7 +87,7 @@ om_muon_fill(const struct om_muon_case *t, const struct om_muon_arrays *x, int64
 		const struct om_mirrored d = om_mirror(a, y.u, y.cas, what ? y.m : y.g, y.dq);
 		for (int64_t i = 0; i < size; i++) {
 			const float v = (float)om_mirrored(&d, i / a->cols, i % a->cols);
-			was[what * size + i] = what && t->drawn ? om_muon_cut(v) : v;
+			was[what * size + i] = what && t->drawn ? (float)om_drawn_ref(v, 0) : v;
 		}
 	}
 	om_check_write((float *)x->g + k * size, y.gradient, size * sizeof *was);
@@ -207,8 +196,9 @@ om_muon_check(void (*run)(const struct om_muon_arrays *, const double *, void *)
 	float *v = malloc(n / a->cols * sizeof *v), *g = om_check_nan(n * 4), *master;
 	double scalars[OM_CTL_N] = { 0.125, NAN, NAN, NAN, 0.7, NAN, NAN, 1, 1 }, worst = 0;
 	double *ctl = om_check_copy(scalars, sizeof scalars);
-	void *ws = om_check_nan(4 * (b * size + b * l * l + 2 * b * OM_MUON_BLOCKS(size, 1) +
-					4 * b * a->rows + 4 * b + 4));
+	void *ws =
+	    om_check_nan(4 * (b * size + b * (l * l + l * l / 2) + 2 * b * OM_MUON_BLOCKS(size, 1) +
+				 4 * b * a->rows + 4 * b + 4));
 	int64_t *draw = om_check_nan(sizeof lots);
 	struct om_muon_known known[2];
 	uint64_t was, is;
