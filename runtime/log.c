@@ -288,6 +288,8 @@ metrics_moe(struct om_log *l, bool loads)
 		const struct om_moe *moe = r->k.moe;
 		const int64_t *load = statistics(l, &r->k, moe->load + r->j * moe->load_stride);
 		const int64_t *cut = cut_of(l, r);
+		const int64_t *sat =
+		    moe->sat ? statistics(l, &r->k, moe->sat + r->j * moe->sat_stride) : NULL;
 		const uint32_t ranks = om_size(OM_EXPERT), each = moe->experts / ranks;
 		int64_t sum = 0, most = 0, rank = 0, busiest = 0;
 		double entropy = 0;
@@ -313,6 +315,8 @@ metrics_moe(struct om_log *l, bool loads)
 		whole(l, "dead", dead);
 		if (cut)
 			number(l, "cut", (double)cut[0] / (double)cut[1]);
+		if (sat)
+			number(l, "saturated", sat[1] ? (double)sat[0] / (double)sat[1] : 0);
 		for (uint32_t e = 0; loads && e < moe->experts; e++)
 			fprintf(
 			    l->metrics, "%s%lld", e ? ", " : ", \"load\": [", (long long)load[e]);

@@ -124,6 +124,8 @@ struct om_moe {
 	uint64_t aux, aux_stride;
 	/* int64[2]: routes that a rank had no rows for, and all; 0: experts are not shared out */
 	uint64_t cut, cut_stride;
+	/* int64[2]: numbers that became the largest of 8 bits, and all; 0: nothing counts them */
+	uint64_t sat, sat_stride;
 	uint64_t draw; /* what a random router draws by; 0: it is none */
 	const uint32_t *layer;
 	uint32_t nlayers, experts, top_k;

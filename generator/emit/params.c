@@ -145,8 +145,8 @@ host_tensors(const struct plan *p, const struct segment *seg, struct buf *b)
 	const struct graph *g = p->graph;
 	bool *done = xalloc(g->tensor.n * sizeof *done);
 
-	for (uint32_t i = 0; i < seg->ops[FORWARD].n; i++) {
-		const struct op *o = &seg->ops[FORWARD].a[i];
+	for (uint32_t n = seg->ops[FORWARD].n, i = 0; i < n + seg->ops[BACKWARD].n; i++) {
+		const struct op *o = i < n ? &seg->ops[FORWARD].a[i] : &seg->ops[BACKWARD].a[i - n];
 		const struct op_row *r = op_row(o->op);
 		for (uint8_t k = 0; k < r->nargs; k++) {
 			const struct tensor *t = &g->tensor.a[o->arg[k]];

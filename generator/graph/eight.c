@@ -28,7 +28,8 @@ struct eight {
 	enum phase phase;
 	ARRAY(struct made) made;
 	struct oplist list;
-	tensor_id saturated; /* 0: nothing counts that */
+	tensor_id saturated; /* what became 448 of what is quantised; 0: nothing has counted yet */
+	bool counts;         /* the op is none that recomputation repeats */
 };
 
 /* Results of the rules of one op, by their names. */
@@ -91,6 +92,29 @@ made_before(const struct eight *e, const struct op *o)
 	return NULL;
 }
 
+static bool
+by_floor(const struct eight *e, const struct format *f)
+{
+	const struct value *scale = spec_value(e->g->trainer, F_precision_scale);
+
+	return !strcmp(f->name, "mxfp8") && !strcmp(scale->str, "floor");
+}
+
+/* Where rows of a kind of layers count what is larger than 448, which rceil leaves nothing of. */
+static tensor_id
+saturated(struct eight *e, const struct format *f, const struct arg_row *arg)
+{
+	if (!e->counts || !by_floor(e, f))
+		return 0;
+	if (!e->saturated) {
+		e->saturated = graph_tensor(e->g, "saturated", T_STAT, arg->role, e->seg);
+		e->g->tensor.a[e->saturated].sum = OM_DATA;
+		e->g->tensor.a[e->saturated].line =
+		    spec_value(e->g->trainer, F_precision_scale)->line;
+	}
+	return e->saturated;
+}
+
 /* Tensors for what the op of a rule gives. */
 static void
 give(struct eight *e, struct op *n, const struct rule *rule, const struct format *f)
@@ -100,7 +124,7 @@ give(struct eight *e, struct op *n, const struct rule *rule, const struct format
 	for (uint8_t i = r->nin; i < r->nargs; i++) {
 		enum role role = r->arg[i].role;
 		if (r->arg[i].optional) {
-			n->arg[i] = e->saturated;
+			n->arg[i] = i - r->nin < rule->nout ? saturated(e, f, &r->arg[i]) : 0;
 			continue;
 		}
 		if (role == ROLE_SCALE && !strcmp(f->scale, "fp32"))
@@ -112,14 +136,6 @@ give(struct eight *e, struct op *n, const struct rule *rule, const struct format
 	op_shape(e->g, n);
 }
 
-static bool
-by_floor(const struct eight *e, const struct format *f)
-{
-	const struct value *scale = spec_value(e->g->trainer, F_precision_scale);
-
-	return !strcmp(f->name, "mxfp8") && !strcmp(scale->str, "floor");
-}
-
 /* One rule of those for an op. */
 static void
 apply(struct eight *e, const struct op *o, const struct rule *rule, const struct format *f,
@@ -129,7 +145,7 @@ apply(struct eight *e, const struct op *o, const struct rule *rule, const struct
 	bool last = rule->op == o->op;
 	struct op n = { .op = rule->op, .line = last ? o->line : line };
 
-	if (rule->nin > r->nin || rule->nout != r->nout)
+	if (rule->nin > r->nin || rule->nout > r->nout)
 		internal("op.def: %s in 8 bits has not the arguments of %s", op_row(o->op)->name,
 		    r->name);
 	for (uint8_t i = 0; i < r->nints; i++)
@@ -198,6 +214,7 @@ rewrite(struct eight *e, const struct op *o)
 		*PUSH(e->list) = *o;
 		return;
 	}
+	e->counts = e->phase == FORWARD || strncmp(op_row(o->op)->eight, "forward", 7) != 0;
 	while (rule_next(&rules, &rule))
 		apply(e, o, &rule, f, why->line, &all);
 }

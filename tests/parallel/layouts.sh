@@ -256,6 +256,12 @@ base eight -D experts8=mxfp8
 build pp2ep2eight -D experts8=mxfp8 -D pipeline=2 -D data=2 -D expert=2 -D recompute=experts
 OM_POISON=1 train pp2ep2eight
 first_step pp2ep2eight eight
+for t in eight pp2ep2eight; do
+	numbers "$work/$t.jsonl" saturated | head -n 3 >"$work/$t.saturated" # of the layers, in step 1
+done
+cmp "$work/eight.saturated" "$work/pp2ep2eight.saturated" && [ "$(wc -l <"$work/eight.saturated")" = 3 ] &&
+	awk '$1 < 1e-4 || $1 > 0.1 { bad = 1 } END { exit bad }' "$work/eight.saturated"
+is "pp2ep2eight: as many numbers become 448 as on one rank" $?
 if [ "$which" = all ]; then # another order of the same sums: the same bits
 	build pp2eight -D experts8=mxfp8 -D pipeline=2 -D recompute=block
 	OM_POISON=1 train pp2eight

@@ -38,6 +38,7 @@ return trainer {
   },
   precision = precision {
     weights = arg.weights, moments = arg.moments, experts = arg.experts8, experts_dw = arg.experts8,
+    scale = arg.experts8 and "floor", exempt = arg.experts8 and {},
   },
   optimizer = adamw {
     betas = { 0.9, 0.95 }, weight_decay = 0.1, clip_norm = 1.0, average = arg.average or false,
