@@ -138,6 +138,8 @@ stage_expected(const struct plan *p, const struct target_row *from)
 		/* calls that add to a gradient, or have none; and that store it */
 		double layers = seg->nlayers ? (double)stage_kind(p->here, seg) : 1;
 		double calls[2] = { ((double)g->microbatches - stores) * layers, stores * layers };
+		if (op_row(at.launch->op.op)->first)
+			calls[0] = layers;
 		if (update)
 			calls[0] = (double)at.launch->layers;
 		else if (at.seg < g->embed || at.seg > g->head)

@@ -6,6 +6,7 @@
  *   grouped_dx_glu_8    dg, du, dp of dyq [r, n] and wtq [e, f, n] as grouped_dx_glu has them; dgq,
  *                       dgs, duq, dus = dg, du quantised
  *   grouped_dx_glu_h_8  and h once more
+ *   ..._rows_8          the same of each with a weight of the row's own
  *
  * A block of 1 x 128 is a row of a tile's half, which four lanes have: their largest magnitude is
  * the block's. All has the bits of the ops one by one, but for dp, whose sum has another order.
@@ -269,7 +270,7 @@ template <int A, bool ROUTED, bool H> struct om_ffn8_slope : om_ffn_slope<A, ROU
 	{                                                                                 \
 		NAME##_x_run(xq, xs, gq, gs, uq, us, off, p, src, g, u, hq, hs);          \
 	}                                                                                 \
-	OM_FFN_CHECKS(NAME, r, e, om_ffn8_check(NAME##_x_run, r, e, f, n, a, off, seed))
+	OM_FFN_CHECKS(NAME, r, e, om_ffn8_check(NAME##_x_run, false, r, e, f, n, a, off, seed))
 
 /* ws: OM_FFN_TILES(f) * r */
 #define OM_GROUPED_DX_GLU_8(NAME, r, e, n, f, a)                                                  \
@@ -286,7 +287,8 @@ template <int A, bool ROUTED, bool H> struct om_ffn8_slope : om_ffn_slope<A, ROU
 		NAME##_dp_run(ws, off, src, dp);                                                  \
 	}                                                                                         \
 	OM_FFN_CHECKS(NAME, r, e,                                                                 \
-	    om_ffn8_bwd_check(NAME##_x_run, NAME##_dp_run, false, r, e, n, f, a, off, seed))
+	    om_ffn8_bwd_check(                                                                    \
+		NAME##_x_run, NAME##_dp_run, false, false, r, e, n, f, a, off, seed))
 #define OM_GROUPED_DX_GLU_H_8(NAME, r, e, n, f, a)                                             \
 	OM_FFN8_SIZES(r, e, n, f, a)                                                           \
 	OM_FFN8_X(NAME##_x, r, e, n, f)                                                        \
@@ -301,7 +303,50 @@ template <int A, bool ROUTED, bool H> struct om_ffn8_slope : om_ffn_slope<A, ROU
 		NAME##_dp_run(ws, off, src, dp);                                               \
 	}                                                                                      \
 	OM_FFN_CHECKS(NAME, r, e,                                                              \
-	    om_ffn8_bwd_check(NAME##_x_run, NAME##_dp_run, true, r, e, n, f, a, off, seed))
+	    om_ffn8_bwd_check(NAME##_x_run, NAME##_dp_run, false, true, r, e, n, f, a, off, seed))
+
+/* The same with a weight of the row's own. */
+#define OM_GROUPED_GLU_ROWS_8(NAME, r, e, f, n, a)                                               \
+	OM_FFN8_SIZES(r, e, n, f, a)                                                             \
+	OM_FFN8_Y(NAME##_x, r, e, f, n)                                                          \
+	void NAME(const om_e4m3 *xq, const float *xs, const om_e4m3 *gq, const float *gs,        \
+	    const om_e4m3 *uq, const float *us, const int32_t *off, const float *pr, om_bf16 *g, \
+	    om_bf16 *u, om_e4m3 *hq, float *hs)                                                  \
+	{                                                                                        \
+		NAME##_x_run(xq, xs, gq, gs, uq, us, off, pr, NULL, g, u, hq, hs);               \
+	}                                                                                        \
+	OM_FFN_CHECKS(NAME, r, e, om_ffn8_check(NAME##_x_run, true, r, e, f, n, a, off, seed))
+
+#define OM_GROUPED_DX_GLU_ROWS_8(NAME, r, e, n, f, a)                                              \
+	OM_FFN8_SIZES(r, e, n, f, a)                                                               \
+	OM_FFN8_X(NAME##_x, r, e, n, f)                                                            \
+	OM_FFN_DP(NAME##_dp, r)                                                                    \
+	void NAME(const om_e4m3 *dyq, const float *dys, const om_e4m3 *wtq, const float *wts,      \
+	    const int32_t *off, const om_bf16 *g, const om_bf16 *u, const float *pr, om_bf16 *dg,  \
+	    om_bf16 *du, float *dpr, om_e4m3 *dgq, float *dgs, om_e4m3 *duq, float *dus, void *ws) \
+	{                                                                                          \
+		NAME##_x_run(dyq, dys, wtq, wts, off, g, u, pr, NULL, NULL, dg, du, dgq, dgs, duq, \
+		    dus, ws);                                                                      \
+		NAME##_dp_run(ws, off, NULL, dpr);                                                 \
+	}                                                                                          \
+	OM_FFN_CHECKS(NAME, r, e,                                                                  \
+	    om_ffn8_bwd_check(NAME##_x_run, NAME##_dp_run, true, false, r, e, n, f, a, off, seed))
+
+#define OM_GROUPED_DX_GLU_H_ROWS_8(NAME, r, e, n, f, a)                                          \
+	OM_FFN8_SIZES(r, e, n, f, a)                                                             \
+	OM_FFN8_X(NAME##_x, r, e, n, f)                                                          \
+	OM_FFN_DP(NAME##_dp, r)                                                                  \
+	void NAME(const om_e4m3 *dyq, const float *dys, const om_e4m3 *wtq, const float *wts,    \
+	    const int32_t *off, const om_bf16 *g, const om_bf16 *u, const float *pr, om_bf16 *h, \
+	    om_bf16 *dg, om_bf16 *du, float *dpr, om_e4m3 *dgq, float *dgs, om_e4m3 *duq,        \
+	    float *dus, void *ws)                                                                \
+	{                                                                                        \
+		NAME##_x_run(                                                                    \
+		    dyq, dys, wtq, wts, off, g, u, pr, NULL, h, dg, du, dgq, dgs, duq, dus, ws); \
+		NAME##_dp_run(ws, off, NULL, dpr);                                               \
+	}                                                                                        \
+	OM_FFN_CHECKS(NAME, r, e,                                                                \
+	    om_ffn8_bwd_check(NAME##_x_run, NAME##_dp_run, true, true, r, e, n, f, a, off, seed))
 
 typedef void om_ffn8_fn(const om_e4m3 *xq, const float *xs, const om_e4m3 *gq, const float *gs,
     const om_e4m3 *uq, const float *us, const int32_t *off, const float *p, const int32_t *src,
@@ -360,14 +405,14 @@ om_ffn8_row(const om_e4m3 *q, const float *s, int64_t r, int64_t f, int64_t row,
 }
 
 static inline double
-om_ffn8_check(om_ffn8_fn *run, int64_t r, int64_t e, int64_t f, int64_t n, int a,
+om_ffn8_check(om_ffn8_fn *run, bool own, int64_t r, int64_t e, int64_t f, int64_t n, int a,
     const int32_t *off, uint64_t seed)
 {
 	const struct om_grouped8_case x = { r, e, f, n, 1, off, om_ffn8_down(n, OM_GLU_STRETCH) };
 	const int64_t used = off[e], bytes[4] = { r * f * 2, r * f * 2, r * f, r * (f / 128) * 4 };
 	const struct om_grouped8_arrays v = om_grouped8_fill(&x, 2, seed);
 	float *p = om_check_f32(r, seed, 2, 1);
-	int32_t *src, *d_src = om_ffn_src(false, r, seed, &src);
+	int32_t *src, *d_src = om_ffn_src(own, r, seed, &src);
 	void *out[2][4];
 	om_bf16 *got = malloc((size_t)f * 4);
 	double *want = malloc((size_t)f * sizeof *want);
@@ -408,8 +453,8 @@ om_ffn8_check(om_ffn8_fn *run, int64_t r, int64_t e, int64_t f, int64_t n, int a
 }
 
 static inline double
-om_ffn8_bwd_check(om_ffn8_bwd_fn *run, om_ffn_dp_fn *sum, bool hidden, int64_t r, int64_t e,
-    int64_t n, int64_t f, int a, const int32_t *off, uint64_t seed)
+om_ffn8_bwd_check(om_ffn8_bwd_fn *run, om_ffn_dp_fn *sum, bool own, bool hidden, int64_t r,
+    int64_t e, int64_t n, int64_t f, int a, const int32_t *off, uint64_t seed)
 {
 	const struct om_grouped8_case x = { r, e, f, n, 1, off, om_ffn8_down(n, 1) };
 	const int64_t used = off[e], size = r * f;
@@ -417,7 +462,7 @@ om_ffn8_bwd_check(om_ffn8_bwd_fn *run, om_ffn_dp_fn *sum, bool hidden, int64_t r
 	om_bf16 *d_g = om_check_bf16(size, seed, 6, OM_GLU_STRETCH);
 	om_bf16 *d_u = om_gemm_padded(size, used * f, seed, 7);
 	float *d_p = om_check_f32(r, seed, 8, 1), got_p;
-	int32_t *src, *d_src = om_ffn_src(false, r, seed, &src);
+	int32_t *src, *d_src = om_ffn_src(own, r, seed, &src);
 	void *ws = om_check_nan((size_t)(r * OM_FFN_TILES(f)) * 4);
 	om_bf16 *out[2][3], *got = malloc((size_t)f * 6);
 	om_e4m3 *q[2][2];

@@ -7,7 +7,10 @@
 #define FFN(r, e, f, n)                                                          \
 	WAYS(OM_GROUPED_GLU_8, BF16, t_grouped_glu_8_##r, r, e, f, n, 0)         \
 	WAYS(OM_GROUPED_DX_GLU_8, BF16, t_grouped_dx_glu_8_##r, r, e, n, f, 1)   \
-	WAYS(OM_GROUPED_DX_GLU_H_8, BF16, t_grouped_dx_glu_h_8_##r, r, e, n, f, 0)
+	WAYS(OM_GROUPED_DX_GLU_H_8, BF16, t_grouped_dx_glu_h_8_##r, r, e, n, f, 0) \
+	CASE(OM_GROUPED_GLU_ROWS_8, BF16, t_grouped_glu_rows_8_##r, r, e, f, n, 1) \
+	CASE(OM_GROUPED_DX_GLU_ROWS_8, BF16, t_grouped_dx_glu_rows_8_##r, r, e, n, f, 0) \
+	CASE(OM_GROUPED_DX_GLU_H_ROWS_8, BF16, t_grouped_dx_glu_h_rows_8_##r, r, e, n, f, 1)
 FFN(4, 1, 128, 128)
 FFN(52, 70, 256, 128)
 FFN(1500, 7, 384, 640)
