@@ -120,6 +120,8 @@ bench-gpu: all build/tests/streams
 	build/olmogen -o build/gpu/olmoe32 models/olmoe-1b-7b.lua -D global=32
 	build/tests/streams models/olmoe-1b-7b.lua cuda:h200 2 build/gpu/streams32 global=32
 	for s in dense fine windows series; do build/olmogen -o build/gpu/$$s tests/gpu/shapes.lua -D shape=$$s || exit 1; done
+	for n in 1 32; do build/olmogen -o build/gpu/rows$$n tests/gpu/shapes.lua -D shape=series -D layers=16 -D length=1024 \
+		-D tokens=4096 -D rows=$$n || exit 1; done
 	build/olmogen -o build/gpu/coarse models/moe-8l.lua -D experts=8 -D data=1 -D expert=1 -D global=16
 	[ "$$(ls /dev/nvidia[0-9]* 2>/dev/null | wc -l)" -lt 2 ] || { \
 		build/olmogen -o build/gpu/olmoe-dp2 models/olmoe-1b-7b.lua -D global=64 -D data=2 && \

@@ -225,19 +225,24 @@ one_more(const struct om_model *m, unsigned char *arena, struct om_row *row)
 static void
 prompts(const struct om_model *m, unsigned char *arena, uint64_t prompt, struct om_row *row)
 {
-	int32_t *token = om_alloc(prompt, sizeof *token);
+	int32_t *all = om_alloc(m->decode.n * prompt, sizeof *all);
+	struct om_prompt *p = om_alloc(m->decode.n, sizeof *p);
 
 	for (uint64_t r = 0; r < m->decode.n; r++) {
+		int32_t *token = all + r * prompt;
+
 		for (uint64_t i = 0; i < prompt; i++) {
 			struct om_philox at = { { (uint32_t)i, (uint32_t)r } };
 
 			token[i] = (int32_t)(om_philox(at, 0).v[0] % m->vocab);
 		}
-		if (m->prompt.run && prompt > 1)
-			om_prompt_put(m, arena, (uint32_t)r, token, prompt - 1);
+		p[r] = (struct om_prompt){ token, prompt - 1, (uint32_t)r };
 		row[r] = (struct om_row){ token[prompt - 1], (int32_t)prompt - 1, (int32_t)r };
 	}
-	free(token);
+	if (m->prompt.run)
+		om_prompts_put(m, arena, p, m->decode.n);
+	free(all);
+	free(p);
 }
 
 int

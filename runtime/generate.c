@@ -405,6 +405,7 @@ generate(const struct om_model *m, const struct options *o, unsigned char *arena
 	struct om_row *row = om_alloc(room, sizeof *row);
 	double *logit = om_alloc(room * m->vocab, sizeof *logit);
 	int32_t *token = om_alloc(room, sizeof *token);
+	struct om_prompt *begun = om_alloc(room, sizeof *begun);
 
 	for (uint64_t r = 0; r < room; r++)
 		of[r] = nall;
@@ -413,14 +414,19 @@ generate(const struct om_model *m, const struct options *o, unsigned char *arena
 		for (uint64_t r = 0; r < room; r++) {
 			struct sequence *q;
 
-			if (of[r] == nall && next < nall) {
-				q = &all[of[r] = next++];
-				if (m->prompt.run && q->prompt > 1) {
-					om_prompt_put(
-					    m, arena, (uint32_t)r, q->token, q->prompt - 1);
-					q->at = q->prompt - 1;
-				}
-			}
+			if (of[r] < nall || next == nall)
+				continue;
+			q = &all[of[r] = next++];
+			if (m->prompt.run)
+				q->at = q->prompt - 1;
+			begun[n++] = (struct om_prompt){ q->token, q->at, (uint32_t)r };
+		}
+		if (m->prompt.run)
+			om_prompts_put(m, arena, begun, n);
+		n = 0;
+		for (uint64_t r = 0; r < room; r++) {
+			struct sequence *q;
+
 			if (of[r] == nall)
 				continue;
 			q = &all[of[r]];
@@ -450,6 +456,7 @@ generate(const struct om_model *m, const struct options *o, unsigned char *arena
 	free(row);
 	free(logit);
 	free(token);
+	free(begun);
 	return came;
 }
 

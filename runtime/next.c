@@ -59,17 +59,28 @@ om_likeliest_after(const struct om_model *m, unsigned char *arena, const struct 
 }
 
 void
-om_prompt_put(const struct om_model *m, unsigned char *arena, uint32_t sequence,
-    const int32_t *token, uint64_t n)
+om_prompts_put(
+    const struct om_model *m, unsigned char *arena, const struct om_prompt *p, uint64_t n)
 {
-	struct om_row *row = om_alloc(m->prompt.n, sizeof *row);
+	const struct om_rows *r = &m->prompt;
+	struct om_row *row = om_alloc(r->n, sizeof *row);
+	uint64_t rows = 0;
 
-	for (uint64_t at = 0, some; at < n; at += some) {
-		some = n - at < m->prompt.n ? n - at : m->prompt.n;
-		for (uint64_t i = 0; i < some; i++)
-			row[i] =
-			    (struct om_row){ token[at + i], (int32_t)(at + i), (int32_t)sequence };
-		put_rows(&m->prompt, arena, row, some);
+	for (const struct om_prompt *end = p + n; p < end; p++)
+		for (uint64_t at = 0; at < p->n; at++) {
+			/* behind another sequence's, up to where this one's may begin */
+			for (; at == 0 && rows % r->each && rows < r->n; rows++)
+				row[rows] = (struct om_row){ .position = -1 };
+			if (rows == r->n) {
+				put_rows(r, arena, row, rows);
+				om_run(m, OM_RUN_PROMPT, arena);
+				rows = 0;
+			}
+			row[rows++] =
+			    (struct om_row){ p->token[at], (int32_t)at, (int32_t)p->sequence };
+		}
+	if (rows) {
+		put_rows(r, arena, row, rows);
 		om_run(m, OM_RUN_PROMPT, arena);
 	}
 	free(row);

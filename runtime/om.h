@@ -173,10 +173,13 @@ double om_now(void);                    /* monotonic seconds */
  */
 enum om_of { OM_FIRST = 1, OM_LAST = 2 };
 
-/* Tokens of any of decode.n sequences, each after all those of its sequence before it. */
+/*
+ * Tokens of any of decode.n sequences, each after all those of its sequence before it. Of a
+ * prompt's each so many rows are of one sequence, one after the other, and behind these none.
+ */
 struct om_rows {
 	void (*run)(unsigned char *arena, int slot); /* NULL: the trainer has no such program */
-	uint64_t n;
+	uint64_t n, each;
 	uint64_t token_off; /* int32[n] */
 	uint64_t at_off;    /* int32[2][n]: position, -1: there is no such row; sequence */
 };

@@ -809,13 +809,15 @@ void om_logits_after(const struct om_model *m, unsigned char *arena, const struc
 /* The same, but the likeliest tokens alone, -1 where logits are not finite. */
 void om_likeliest_after(const struct om_model *m, unsigned char *arena, const struct om_row *row,
     uint64_t n, int32_t *token);
-/* The n first tokens of a sequence go to its caches; the trainer has a program for prompts. */
-void om_prompt_put(const struct om_model *m, unsigned char *arena, uint32_t sequence,
-    const int32_t *token, uint64_t n);
-/*
- * The token of a position, by its logits, the seed, the sequence and the position alone; ties: the
- * lower id.
- */
+struct om_prompt { /* the first tokens of a sequence */
+	const int32_t *token;
+	uint64_t n;
+	uint32_t sequence;
+};
+/* They go to the sequences' caches, several at once; the trainer has a program for prompts. */
+void om_prompts_put(
+    const struct om_model *m, unsigned char *arena, const struct om_prompt *p, uint64_t n);
+/* The token of a position, by its logits, seed, sequence and position alone; ties: the lower id. */
 int32_t
 om_choose(const struct om_sampling *s, uint64_t position, const double *logit, uint64_t vocab);
 

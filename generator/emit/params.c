@@ -414,10 +414,10 @@ model(const struct plan *p, const char *fingerprint, const char *refusal, const 
 		if (!plan_has_pass(p, i))
 			continue;
 		fields_of(b,
-		    ".%s = { .run = om_%s, .n = %llu, .token_off = OM_OFF_%s_embed_token, "
-		    ".at_off = OM_OFF_%s_embed_at },",
+		    ".%s = { .run = om_%s, .n = %llu, .each = %d, .token_off = "
+		    "OM_OFF_%s_embed_token, .at_off = OM_OFF_%s_embed_at },",
 		    pass.name, pass.name, llu(g->tensor.a[g->seg.a[pass.first].y].dim[0]),
-		    pass.name, pass.name);
+		    i == PASS_PROMPT ? PROMPT_RUN : 1, pass.name, pass.name);
 	}
 	if (p->decode)
 		fields_of(b, ".logits_off = OM_OFF_decode_head_logits, "

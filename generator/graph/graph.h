@@ -215,6 +215,7 @@ struct graph {
 	 * segments; prompt is the number of segments where there is none
 	 */
 	uint32_t decode, prompt;
+#define PROMPT_RUN 64                /* rows of a prompt: each so many are of one sequence */
 	uint32_t n_layers, *kind_of; /* layer -> segment */
 	uint32_t *index_of;          /* layer -> index within its kind */
 	uint64_t B, S, T;            /* sequences, length and tokens of a microbatch */

@@ -296,7 +296,8 @@ attention(struct builder *b, const struct object *at, tensor_id x)
 		op(b, NULL, OP_(OP_cache, .arg = { qkv[1], qkv[2], b->at, keys, values }));
 		o = result(b, NAMES("heads"),
 		    OP_(OP_attention_at, .arg = { qkv[0], keys, values, b->at },
-			.ints = { H, HK, HD, window }, .floats = { scale }));
+			.ints = { H, HK, HD, window, b->seg >= g->prompt ? PROMPT_RUN : 1 },
+			.floats = { scale }));
 	} else {
 		o = result(b, NAMES("heads", "heads_lse"),
 		    OP_(OP_attention, .arg = { qkv[0], qkv[1], qkv[2], g->documents },

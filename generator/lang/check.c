@@ -135,7 +135,10 @@ derive_in(const struct object *o, const struct value *width)
 				derive_in(v->list[i], width);
 }
 
-/* As many tokens of a prompt at once as the target is for, of a sequence's. */
+/*
+ * As many tokens of prompts at once as the target is for, of as many sequences as are gone on with;
+ * no more than they or a microbatch have, and not so many that a short prompt takes long.
+ */
 static void
 derive_prompt(const struct object *trainer, const struct target_row *row)
 {
@@ -143,9 +146,15 @@ derive_prompt(const struct object *trainer, const struct target_row *row)
 	const struct value *seq =
 	    spec_value(spec_obj(trainer, F_trainer_model), F_transformer_sequence_length);
 
-	if (g && row && seq->set)
-		derive(spec_value(g, F_generation_prompt),
-		    (double)(row->kind->prompt < seq->i ? row->kind->prompt : seq->i));
+	const struct value *micro = spec_value(spec_obj(trainer, F_trainer_batch), F_batch_micro);
+	int64_t each, rows;
+
+	if (!g || !row || !seq->set || !micro->set)
+		return;
+	each = row->kind->prompt < seq->i ? row->kind->prompt : seq->i;
+	rows = each * (spec_int(g, F_generation_batch) < 8 ? spec_int(g, F_generation_batch) : 8);
+	derive(spec_value(g, F_generation_prompt),
+	    (double)(micro->i <= (rows - 1) / seq->i ? micro->i * seq->i : rows));
 }
 
 static void

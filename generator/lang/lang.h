@@ -166,7 +166,7 @@ struct target_kind {
 	const char *weights, *grads, *optimizer; /* the default formats */
 	const char *choices;  /* the formats of weights that there are kernels for, "a|b" */
 	const char *measured; /* the target that rate.def has rates of; NULL: it has none */
-	int64_t prompt;       /* generation.prompt, unless sequences are shorter */
+	int64_t prompt;       /* generation.prompt for a sequence, unless it is shorter */
 };
 struct target_row {
 	const char *name;

@@ -198,8 +198,8 @@ static const struct rule {
 	{ few_microbatches, too_many_microbatches,
 	    { F_batch_global, F_batch_micro, F_parallel_data, F_parallel_pipeline }, RANGE,
 	    ALWAYS },
-	{ bounded, not_in_range, { F_generation_prompt, F_transformer_sequence_length }, RANGE,
-	    ALWAYS },
+	{ in_microbatch, more_than_microbatch,
+	    { F_generation_prompt, F_batch_micro, F_transformer_sequence_length }, RANGE, ALWAYS },
 	{ in_microbatch, more_than_microbatch,
 	    { F_generation_batch, F_batch_micro, F_transformer_sequence_length }, RANGE, ALWAYS },
 };

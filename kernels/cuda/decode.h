@@ -33,7 +33,7 @@ enum { OM_LIKELIEST_THREADS = 1024 };
 	    : OM_AT_ALL(m, h, g) * 2 <= OM_AT_BLOCKS ? 2 \
 						     : 1)
 
-#define OM_AT_SIZES(m, b, s, h, g, d, w)                                                        \
+#define OM_CACHED_SIZES(m, b, s, h, g, d, w)                                                    \
 	static_assert((m) >= 1 && (b) >= 1 && (s) >= 1, "attention_at: sizes start at 1");      \
 	static_assert((h) % (g) == 0, "attention_at: key heads divide query heads");            \
 	static_assert((d) % 32 == 0 && (d) <= 128, "attention_at: heads of 32, 64, 96 or 128"); \
@@ -405,7 +405,7 @@ om_likeliest(const float *z, int32_t *id)
 		om_heads_at<m, s, h, g, d, i, j>(eps, q, k, v, w1, w2, tab, at, y, kc, vc);  \
 	}
 #define OM_ATTENTION_AT(NAME, m, b, s, h, g, d, w, scale)                                          \
-	OM_AT_SIZES(m, b, s, h, g, d, w)                                                           \
+	OM_CACHED_SIZES(m, b, s, h, g, d, w)                                                       \
 	OM_GLOBAL(OM_AT_WARPS * 32, 1)                                                             \
 	NAME##_x(                                                                                  \
 	    const om_bf16 *q, const om_bf16 *kc, const om_bf16 *vc, const int32_t *at, om_bf16 *o) \
@@ -468,7 +468,7 @@ om_likeliest(const float *z, int32_t *id)
 		return om_heads_at_check(NAME, m, b, s, h, g, d, i, j, eps, seed);           \
 	}
 #define OM_ATTENTION_AT(NAME, m, b, s, h, g, d, w, scale)                                          \
-	OM_AT_SIZES(m, b, s, h, g, d, w)                                                           \
+	OM_CACHED_SIZES(m, b, s, h, g, d, w)                                                       \
 	OM_KERNEL_AFTER(                                                                           \
 	    NAME##_x, OM_AT_WARPS * 32, 0, (OM_AT_SPLIT(m, h, g) > 1 ? OM_AT_SPLIT(m, h, g) : 0))  \
 	void NAME(                                                                                 \
@@ -489,7 +489,7 @@ typedef void om_heads_at_fn(const om_bf16 *, const om_bf16 *, const om_bf16 *, c
 typedef void
 om_attention_at_fn(const om_bf16 *, const om_bf16 *, const om_bf16 *, const int32_t *, om_bf16 *);
 
-enum { OM_AT_SAMPLES = 96 };
+enum { OM_CACHED_SAMPLES = 96 };
 
 /* Rows to try a kernel with: on the host, and in *device. */
 static inline int32_t *
@@ -630,11 +630,11 @@ om_heads_at_check(om_heads_at_fn *run, int64_t m, int64_t b, int64_t s, int64_t 
 	om_check_read(keys, kc, (size_t)all * 2);
 	om_check_read(values, v, (size_t)(m * wide[1]) * 2);
 	e.wrong |= !om_at_cached(vc, values, m, b, s, wide[1], at);
-	for (int64_t x = 0; x < 4 * OM_AT_SAMPLES; x++)
+	for (int64_t x = 0; x < 4 * OM_CACHED_SAMPLES; x++)
 		for (int part = 0; part < 2; part++) {
 			const int64_t n = m * wide[part];
 			const int64_t i =
-			    n <= 4 * OM_AT_SAMPLES ? x % n : om_rows_ref_pick(seed, x, n);
+			    n <= 4 * OM_CACHED_SAMPLES ? x % n : om_rows_ref_pick(seed, x, n);
 			const int64_t row = i / wide[part], of = at[m + row] * s + at[row];
 			const double want = om_heads_at_want(OM_BF16(part), OM_BF16(3 + part),
 			    OM_F32(5), part ? g : h, d, part ? n2 : n1, eps, at, i);
@@ -670,8 +670,8 @@ om_attention_at_check(om_attention_at_fn *run, int64_t m, int64_t b, int64_t s, 
 	run(q, k, v, d_at, o);
 	om_check_read(again, o, (size_t)(m * h * d) * 2);
 	e.wrong = memcmp(got, again, (size_t)(m * h * d) * 2) != 0;
-	for (int64_t x = 0; x < m * h && x < OM_AT_SAMPLES; x++) {
-		const int64_t i = m * h <= OM_AT_SAMPLES ? x : om_rows_ref_pick(seed, x, m * h);
+	for (int64_t x = 0; x < m * h && x < OM_CACHED_SAMPLES; x++) {
+		const int64_t i = m * h <= OM_CACHED_SAMPLES ? x : om_rows_ref_pick(seed, x, m * h);
 		const int64_t r = i / h;
 		memset(want, 0, (size_t)d * sizeof *want);
 		if (at[r] >= 0)

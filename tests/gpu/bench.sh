@@ -2,7 +2,7 @@
 # Speed on one GPU, ours and the peers' in one run: kernels, those of several ranks on two GPUs where there are two, then
 # OLMoE-1B-7B's whole step, with the optimizer after every microbatch of 16,384 tokens and after eight. Usage:
 # tests/gpu/bench.sh OUT, where make bench-gpu built kernels, peers, olmoe4, olmoe32 and streams32, the same on two streams,
-# and the shapes of shapes.lua; PyTorch's and transformers' where these are.
+# generation by rows1 and rows32, and the shapes of shapes.lua; PyTorch's and transformers' where these are.
 set -u
 out=$(realpath "$1")
 cd "$(dirname "$0")" || exit 1
@@ -14,6 +14,12 @@ devices=$(ls /dev/nvidia[0-9]* 2>/dev/null | wc -l)
 python3 peer_ops.py
 for mode in eager compile; do
 	python3 peer.py $mode 2>&1 | tail -n 1
+done
+for n in 1 32; do # prompts gone on with, by ours and by transformers
+	"$out/rows$n/trainer" bench prompt=512 tokens=256 | tail -n 1
+	for experts in batched_mm grouped_mm; do
+		python3 peer_generate.py $n $experts 2>&1 | tail -n 1
+	done
 done
 "$out/olmoe4/trainer" bench steps=20
 "$out/olmoe32/trainer" bench steps=6

@@ -1,5 +1,6 @@
 -- Other shapes than OLMoE for make bench-gpu, so that kernels are not tuned for one model alone. Eight microbatches of
 -- 16,384 tokens a step: olmogen -D shape=dense|fine|windows|series [-D experts=8] tests/gpu/shapes.lua
+-- OLMoE-1B-7B going on with 32 prompts at once: -D shape=series -D layers=16 -D length=1024 -D tokens=4096 -D rows=32
 
 local function plain(theta)
   return function(heads, kv, window)
@@ -38,8 +39,8 @@ local shapes = {
   series = {
     vocab_size = 50304,
     d_model = 2048,
-    n_layers = 8,
-    sequence_length = 4096,
+    n_layers = arg.layers or 8,
+    sequence_length = arg.length or 4096,
     attention = attention { n_heads = 16, qk_norm = "full", rope = rope { theta = 10000 } },
     feed_forward = moe {
       num_experts = arg.experts or 64,
@@ -66,11 +67,13 @@ local shapes = {
 local shape = shapes[arg.shape or "dense"]
 shape.norm = rms_norm { eps = 1e-5 }
 shape.init = normal { std = 0.02 }
+local micro = (arg.tokens or 16384) // shape.sequence_length
 
 return trainer {
   name = arg.shape or "dense",
   target = "cuda:sm_90a",
   model = transformer(shape),
-  batch = batch { micro = 16384 // shape.sequence_length, global = 8 * 16384 // shape.sequence_length },
+  batch = batch { micro = micro, global = 8 * micro },
+  generation = generation { batch = arg.rows or 1 },
   optimizer = adamw { betas = { 0.9, 0.95 }, eps = 1e-8, weight_decay = 0.1, clip_norm = 1.0 },
 }

@@ -117,13 +117,15 @@ generate(const struct om_sampling *s, int32_t *token, double *logit)
 	}
 }
 
-/* The last logits where all tokens before it were a prompt. */
+/* The last logits where all tokens before were a prompt, behind another sequence's short one. */
 static void
 at_once(const int32_t *token, double *logit)
 {
 	const int own = (int)om_models[0].decode.n / 2;
 
-	om_prompt_put(om_models, arena, (uint32_t)own, token, S - 2);
+	const struct om_prompt all[2] = { { token + 1, 2, 0 }, { token, S - 2, (uint32_t)own } };
+
+	om_prompts_put(om_models, arena, own ? all : all + 1, own ? 2 : 1);
 	om_logits_after(om_models, arena, &(struct om_row){ token[S - 2], S - 2, own }, 1, logit);
 }
 

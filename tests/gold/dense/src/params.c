@@ -243,6 +243,7 @@ const struct om_model om_models[1] = {
 		.score_off = OM_OFF_eval_score,
 		.decode = { .run = om_decode,
 		.n = 1,
+		.each = 1,
 		.token_off = OM_OFF_decode_embed_token,
 		.at_off = OM_OFF_decode_embed_at },
 		.logits_off = OM_OFF_decode_head_logits,
