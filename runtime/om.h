@@ -192,6 +192,7 @@ struct om_model {
 	const char *facts; /* what that is of, for messages: "NAME = VALUE" a line; NULL: none */
 	const char *weights, *grads; /* formats: "bf16", "fp32" or "fp64" */
 	const char *optimizer, *moments;
+	const char *experts; /* what their products multiply in 8 bits; NULL: none do */
 	const char *muon; /* what Muon keeps: a line for each parameter that it steps; NULL: none */
 	const char *manifest; /* manifest.yaml, whole */
 	const char *plan;     /* PLAN.txt, whole */

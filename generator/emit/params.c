@@ -348,6 +348,9 @@ model(const struct plan *p, const char *fingerprint, const char *refusal, const 
 	fields_of(b, ".weights = \"%s\", .grads = \"%s\", .optimizer = \"%s\", .moments = \"%s\",",
 	    g->format[ROLE_WEIGHT]->name, g->format[ROLE_GRAD]->name, g->format[ROLE_MASTER]->name,
 	    g->format[ROLE_MOMENT]->name);
+	const struct value *experts = spec_value(g->trainer, F_precision_experts);
+	if (experts->set && format_find(experts->str)->block > 1)
+		fields_of(b, ".experts = \"%s\",", experts->str);
 	if (muon_keeps(g))
 		fields_of(b, ".muon = muon_keeps,");
 	fields_of(b, ".manifest = om_manifest, .plan = om_plan, .vocab = OM_VOCAB, .seq = OM_SEQ, "

@@ -395,6 +395,14 @@ main(int argc, char **argv)
 	naive(true, ids + 3 * T, &now, &last);
 	naive(false, ids + 3 * T, &now, &as_is);
 	compare_loss("an evaluation", &last, &as_is);
+	/* what no scale is for is not made a number */
+	for (int i = 0; i < 2; i++) {
+		((float *)(arena + params[SHARED_UP].weight))[77] = i ? INFINITY : NAN;
+		m->zero(arena);
+		m->eval(arena, 0);
+		double loss = *(double *)(arena + m->loss_off);
+		expect(isnan(loss), "the loss by a weight that is no number", loss, NAN);
+	}
 	printf("%d passed, %d failed\n", passed, failed);
 	return failed != 0;
 }
