@@ -7,11 +7,13 @@ end
 local function pick(list) return list[random(#list)] end
 local wrong = { [arg.corrupt or 0] = true }
 
+-- one in three has experts in 8 bits, whose sizes are of whole blocks
+local block = arg.seed % 3 == 0 and (arg.seed % 2 == 0 and 32 or 128)
 local kv = random(3)
 local heads = kv * random(3)
 local head_dim = 2 * random(6)
 local layers = random(5)
-local kinds = {}
+local kinds, routed = {}, {}
 for i = 1, random(3) do
   if random(3) == 1 then
     kinds[i] = mlp {
@@ -27,9 +29,9 @@ for i = 1, random(3) do
     kinds[i] = moe {
       num_experts = experts,
       top_k = wrong[2] and experts + 1 or random(top_groups * each),
-      hidden_size = wrong[3] and "8" or random(12),
+      hidden_size = wrong[3] and "8" or block or random(12),
       activation = pick { "swiglu", "geglu", "relu2" },
-      shared_hidden_size = wrong[4] and -1 or pick { 0, 0, random(9) },
+      shared_hidden_size = wrong[4] and -1 or pick { 0, 0, block or random(9) },
       router = router {
         score = score,
         normalize = random(2) == 1,
@@ -44,10 +46,14 @@ for i = 1, random(3) do
           pick { 0, 0.001 } or 0,
       },
     }
+    routed[kinds[i]] = true
   end
 end
-local order = {}
-for i = 1, layers do order[i] = pick(kinds) end
+local order, some = {}, false
+for i = 1, layers do
+  order[i] = pick(kinds)
+  some = some or routed[order[i]]
+end
 local micro = random(3)
 local by_layer = {}
 for i = 1, layers do
@@ -68,14 +74,15 @@ end
 local kept = { recompute {}, recompute { what = "cheap" }, recompute { what = "experts" },
   recompute { what = "block" } }
 
-local weights = pick { "fp32", "bf16", "fp64" }
+local weights = pick { "fp32", "bf16", not block and "fp64" or "bf16" }
+local eight = block and some and (block == 32 and "mxfp8" or pick { "mxfp8", "fp8_block" })
 
 return trainer {
   name = "random-" .. arg.seed,
   target = wrong[5] and "tpu" or "cpu",
   model = transformer {
     vocab_size = random(60) + 1,
-    d_model = wrong[6] and 2.5 or random(24),
+    d_model = wrong[6] and 2.5 or block or random(24),
     n_layers = wrong[7] and layers + 1 or layers,
     sequence_length = random(17),
     norm_placement = pick { "pre", "post", "peri" },
@@ -92,6 +99,11 @@ return trainer {
   precision = precision {
     weights = wrong[12] and "fp16" or weights,
     moments = weights == "bf16" and pick { "fp32", "bf16" } or nil,
+    experts = eight or nil,
+    experts_dx = eight and pick { weights, eight } or nil,
+    experts_dw = eight and pick { weights, eight } or nil,
+    scale = eight == "mxfp8" and pick { "rceil", "floor" } or nil,
+    exempt = eight and {} or nil,
   },
   parallel = wrong[13] and { data = 1 } or nil,
   optimizer = adamw {
