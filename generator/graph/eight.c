@@ -205,8 +205,7 @@ rewrite(struct eight *e, const struct op *o)
 	const char *rules;
 	const struct value *v = chosen(e, o, &rules);
 	const struct format *f = v && v->set ? format_find(v->str) : NULL;
-	const struct value *why =
-	    v && v->given ? v : spec_value(e->g->trainer, F_precision_experts);
+	const struct value *why = spec_value(e->g->trainer, F_precision_experts);
 	struct results all = { 0 };
 	struct rule rule;
 
@@ -214,6 +213,8 @@ rewrite(struct eight *e, const struct op *o)
 		*PUSH(e->list) = *o;
 		return;
 	}
+	/* the field to point at, whether the description gives it or it follows */
+	why = strcmp(v->str, why->str) ? v : why;
 	e->counts = e->phase == FORWARD || strncmp(op_row(o->op)->eight, "forward", 7) != 0;
 	while (rule_next(&rules, &rule))
 		apply(e, o, &rule, f, why->line, &all);
