@@ -171,19 +171,20 @@ om_attention_load(const om_attention_smem &sm, const om_tensor_map *q, const om_
 	uint32_t at = 0, turn = 0;
 	item = (int)blockIdx.x;
 	for (int n = 0;; n++) {
+		/* what it has to know is there before the consumers are done with the last item */
+		om_item<B * H, TILES, BYTES>(min(item, ITEMS - 1), &tile, &head);
+		const int row = (TILES - 1 - tile) * ROWS, seq = head / H, hh = head % H;
+		int least = max(0, row - W + 1);
+		if constexpr (DOC)
+			least = max(least, om_document<B, S, false>(doc, seq, row));
 		om_bar_wait(sm.q_empty, (n & 1) ^ 1);
 		*sm.item = item;
 		if (item >= ITEMS) {
 			om_bar_arrive(sm.q_full);
 			return;
 		}
-		om_item<B * H, TILES, BYTES>(item, &tile, &head);
-		const int row = (TILES - 1 - tile) * ROWS, seq = head / H, hh = head % H;
 		om_bar_expect(sm.q_full, 2 * ROWS * D);
 		om_tile_load<D, ROWS>(sm.q, q, sm.q_full, hh, row, seq);
-		int least = max(0, row - W + 1);
-		if constexpr (DOC)
-			least = max(least, om_document<B, S, false>(doc, seq, row));
 		for (int j = (min(S, row + ROWS) - 1) / N; j >= least / N; j--) {
 			om_bar_wait(sm.k_empty + 8 * at, turn ^ 1);
 			om_bar_expect(sm.k_full + 8 * at, 2 * N * D);
@@ -231,13 +232,16 @@ om_attention_rows(const om_attention_smem &sm, int group, const om_tensor_map *o
 		 */
 		const int last = (min(S, (TILES - tile) * ROWS) - 1) / N;
 		int least = max(0, (TILES - 1 - tile) * ROWS - W + 1), own = max(0, row - W + 1);
-		/* of documents: the first token of the last row's; what each row meets */
+		/*
+		 * Of documents: from which key on no row is past its document or the window; what
+		 * each row meets.
+		 */
 		int since = 0, reach[2];
 		if constexpr (DOC) {
 			least = max(
 			    least, om_document<B, S, false>(doc, seq, (TILES - 1 - tile) * ROWS));
 			own = max(own, om_document<B, S, false>(doc, seq, row));
-			since = om_document<B, S, false>(doc, seq, row + 63);
+			since = max(om_document<B, S, false>(doc, seq, row + 63), row + 64 - W);
 			om_reach<B, S, W, false>(reach, doc, seq, mine);
 		}
 		const int first = least / N;
@@ -291,7 +295,7 @@ om_attention_rows(const om_attention_smem &sm, int group, const om_tensor_map *o
 				om_bar_arrive(sm.k_empty + 8 * at);
 			om_next<ST>(&at, &turn);
 			if constexpr (DOC) {
-				if (j * N < since || row + 63 - j * N >= W)
+				if (j * N < since)
 					om_mask<N, false>(s, mine - j * N - lane % 4 * 2, reach);
 			} else if (j * N + N - 1 > row || row + 63 - j * N >= W) {
 				om_mask<N, W, false>(s, mine - j * N - lane % 4 * 2);

@@ -88,6 +88,21 @@ gpu=$(loss "$out/plain.trainer" "$work/plain-a") cpu=$(loss "$out/plain.cputrain
 echo "loss of the GPU's checkpoint: $gpu there, $cpu on the CPU"
 awk -v a="$gpu" -v b="$cpu" 'BEGIN { exit !(a > 1 && a - b < 0.01 && b - a < 0.01) }'
 is "the GPU's checkpoint has the same loss on the CPU" $?
+awk 'BEGIN {
+	for (i = 0; i < 90; i++) {
+		printf "{\"context\": \"\\tfor (int i = %d; i < n; i++)\", ", i
+		printf "\"choices\": [\" {\", \"\\n\\t\\tx[i] = %d;\", \", y\"], \"answer\": %d}\n", 7 * i, i % 3
+	}
+}' >"$work/questions.jsonl"
+for t in trainer cputrainer; do
+	timeout 100 "$out/plain.$t" eval "$work/run.yaml" "eval.sets.quiz.questions=[$work/questions.jsonl]" \
+		checkpoint.dir="$work/plain-a" 2>"$work/log" | tee "$work/quiz.$t"
+done
+sed 's/,//g' "$work/quiz.trainer" "$work/quiz.cputrainer" | awk '
+	/accuracy/ { n++; for (i = 1; i < NF; i++) { if ($i == "loss") loss[n] = $(i + 1); if ($i == "accuracy") right[n] = $(i + 1) } }
+	function far(a, b, most) { return a - b > most || b - a > most }
+	END { exit !(n == 2 && right[1] > 0 && !far(right[1], right[2], 0.05) && loss[1] > 0 && !far(loss[1], loss[2], 0.02)) }'
+is "multiple choice has the same answers on the CPU, but for close ones" $?
 timeout 100 "$out/plain.cputrainer" train "$work/run.yaml" steps=14 checkpoint.dir="$work/plain-b" >"$work/log" 2>&1
 is "the CPU goes on with it" $?
 timeout 100 "$out/plain.trainer" train "$work/run.yaml" steps=16 checkpoint.dir="$work/plain-b" >"$work/log" 2>&1
