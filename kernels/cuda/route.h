@@ -650,24 +650,30 @@ om_route_place(const int32_t *idx, const int32_t *cnt, const int32_t *counts, in
 		om_route_place<t, e, k, n>(idx, cnt, ws, row, src, off);                      \
 	}
 
-/* Of few rows: each counts those before it, and each expert those of experts before it. */
+/*
+ * Of few rows: each counts those before it, and each expert those of experts before it. A number
+ * has both, the expert and then the row.
+ */
 template <int T, int E, int K>
 OM_DEV void
 om_route_few(const int32_t *idx, int32_t *row, int32_t *src, int32_t *off)
 {
-	constexpr int rows = T * K;
-	__shared__ int32_t expert[rows];
+	constexpr int rows = T * K, fours = OM_CEIL(rows, 4);
+	__shared__ int4 all[fours];
+	int32_t *number = (int32_t *)all;
 	om_before();
 	om_after();
-	for (int i = threadIdx.x; i < rows; i += OM_ROUTE_FEW)
-		expert[i] = idx[i];
+	for (int i = threadIdx.x; i < fours * 4; i += OM_ROUTE_FEW)
+		number[i] = i < rows ? idx[i] * rows + i : 0x7fffffff;
 	__syncthreads();
 	for (int i = threadIdx.x; i < rows + E + 1; i += OM_ROUTE_FEW) {
-		const int own = i < rows ? expert[i] : i - rows;
+		const int own = i < rows ? number[i] : (i - rows) * rows;
 		int before = 0;
 #pragma unroll 8
-		for (int j = 0; j < rows; j++)
-			before += expert[j] < own || (expert[j] == own && j < i && i < rows);
+		for (int j = 0; j < fours; j++) {
+			const int4 x = all[j];
+			before += (x.x < own) + (x.y < own) + (x.z < own) + (x.w < own);
+		}
 		if (i < rows) {
 			row[i] = before;
 			src[before] = i;
