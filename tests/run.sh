@@ -10,31 +10,32 @@ cd "$(dirname "$0")/.." || exit 2
 work=build/check
 full=${FULL:+all}
 seed=${SEED:-$(date +%j)}
-# Suites that compare numbers build for this machine alone and without its slow optimizations, which halves their time;
-# kernels, trainer, emit and all suites of a full run build trainers as users get them.
+# Suites that compare numbers build for this machine alone, with few optimizations where trainers run for long, and with
+# none where it takes longer to build them; readme, emit, cuda and all suites of a full run build them as users get them.
 quick="env CFLAGS='-O1 -march=native -DOM_NO_CLONES'"
+brief="env CFLAGS='-O0 -march=native -DOM_NO_CLONES'"
 layouts=3 models=20
-[ -z "$full" ] || quick='' layouts=40 models=100
+[ -z "$full" ] || quick='' brief='' layouts=40 models=100
 
 # Name and command of each suite. The longest ones start first, so that none is alone for long at the end.
 table() {
 	cat <<EOT
 parallel bash tests/parallel/run.sh $work/parallel
-trainer sh tests/trainer/run.sh build/olmogen $work/trainer $full
+trainer $quick sh tests/trainer/run.sh build/olmogen $work/trainer $full
 layouts $quick sh tests/parallel/layouts.sh build/olmogen $work/layouts $full
-numeric $quick sh tests/numeric/run.sh build/olmogen $work/numeric $full
+numeric $brief sh tests/numeric/run.sh build/olmogen $work/numeric $full
 ckpt bash tests/parallel/ckpt.sh $work/ckpt $full
 runtime bash tests/runtime/run.sh $full
 cuda sh tests/gpu/compile.sh build/olmogen $work/cuda $full
-commands $quick sh tests/gpu/commands.sh build/olmogen $work/commands
+commands $brief sh tests/gpu/commands.sh build/olmogen $work/commands
 page python3 tests/page/plan.py build/olmogen $work/page
 report python3 tests/page/report.py $work/report
 readme python3 tests/readme/run.py . $work/readme
-peer $quick sh tests/peer/run.sh build/olmogen $work/peer $full
-layrandom $quick sh tests/parallel/random.sh build/olmogen $work/layrandom $seed $layouts
-kernels sh tests/numeric/kernels.sh $work/kernels
+peer $brief sh tests/peer/run.sh build/olmogen $work/peer $full
+layrandom $brief sh tests/parallel/random.sh build/olmogen $work/layrandom $seed $layouts
+kernels sh tests/numeric/kernels.sh $work/kernels $full
 emit sh tests/emit/run.sh build/olmogen build/san/olmogen $work/emit
-random $quick sh tests/emit/random.sh build/olmogen $work/random $seed $models
+random $brief sh tests/emit/random.sh build/olmogen $work/random $seed $models
 expert sh tests/parallel/expert.sh $work/expert
 lang build/san/tests/lang_test
 remedies python3 tests/err/remedies.py build/olmogen $work

@@ -56,6 +56,9 @@ compiles() { # FOLDER FLAGS one | mpi: prints the commands, a line each
 		echo "$with $2 -c $source -o $1/$(basename "$source" .c).o"
 	done
 }
+tree() { # FOLDER OPTION...: olmogen's tree of these, and its trainer: by the CFLAGS of the environment, else as users get it
+	"$olmogen" --emit-only -o "$@" && make -s -j2 -C "$1"
+}
 side_by_side() { # commands from there, a line each
 	xargs -P 2 -d '\n' -n 1 sh -c
 }

@@ -51,8 +51,8 @@ while IFS='|' read -r model layout; do
 	fi
 	good=1
 	rm -rf "$work/a" "$work/b"
-	"$olmogen" -o "$work/one" -D global=24 $d tests/parallel/model.lua >"$work/log" 2>&1 &&
-		"$olmogen" -o "$work/many" -D global=24 $d $l tests/parallel/model.lua >"$work/log" 2>&1 &&
+	tree "$work/one" -D global=24 $d tests/parallel/model.lua >"$work/log" 2>&1 &&
+		make -s -j2 -C "$work/many" >"$work/log" 2>&1 &&
 		OMP_NUM_THREADS=1 timeout 300 "$work/one/trainer" train "$work/run.yaml" checkpoint.dir="$work/a" >"$work/log" 2>&1 &&
 		OMP_NUM_THREADS=1 OM_POISON=1 timeout 300 "$work/many/trainer" train "$work/run.yaml" checkpoint.dir="$work/b" \
 			>"$work/log" 2>&1 || good=0

@@ -30,7 +30,7 @@ train() { # folder of checkpoints, more arguments
 for real in fp32 fp64 bf16 drawn; do # drawn: with moments in bf16, at a beta2 that needs their roundings drawn
 	case $real in drawn) options="real=bf16 -D moments=bf16 -D beta2=0.999" ;; *) options=real=$real ;; esac
 	# shellcheck disable=SC2086 # several
-	"$olmogen" -D $options -o "$work/$real" tests/trainer/small.lua >/dev/null
+	tree "$work/$real" -D $options tests/trainer/small.lua >/dev/null
 	is "$real: builds" $?
 	trainer=$work/$real/trainer
 	"$trainer" selftest >"$work/log"
@@ -54,7 +54,8 @@ for real in fp32 fp64 bf16 drawn; do # drawn: with moments in bf16, at a beta2 t
 done
 
 # gradients of weights as a phase of their own, after all of backward: the same sums in the same order
-build/tests/streams tests/trainer/small.lua cpu 1,split "$work/split" real=fp32 >"$work/log" 2>&1
+build/tests/streams tests/trainer/small.lua cpu 1,split,emit "$work/split" real=fp32 >"$work/log" 2>&1 &&
+	make -s -j2 -C "$work/split" >"$work/log" 2>&1
 is "split: builds" $?
 trainer=$work/split/trainer
 train "$work/split-a" threads=2
@@ -105,7 +106,7 @@ done
 is "fp32 and bf16 begin with the same numbers" $?
 
 # out to Hugging Face and back: bf16 weights are written as they are, and are then their own masters
-"$olmogen" -D real=bf16 -D hf=true -o "$work/hf" tests/trainer/small.lua >/dev/null
+tree "$work/hf" -D real=bf16 -D hf=true tests/trainer/small.lua >/dev/null
 is "hf: builds" $?
 trainer=$work/hf/trainer
 train "$work/hf-a"
@@ -131,7 +132,7 @@ is "info says the precision" $?
 
 # recomputation changes no bit, and keeps less
 for what in rows cheap experts block; do
-	"$olmogen" -D recompute=$what -o "$work/$what" tests/trainer/small.lua >/dev/null
+	tree "$work/$what" -D recompute=$what tests/trainer/small.lua >/dev/null
 	trainer=$work/$what/trainer
 	train "$work/$what-a"
 	[ "$(weights "$work/fp32-a")" = "$(weights "$work/$what-a")" ]
@@ -139,7 +140,7 @@ for what in rows cheap experts block; do
 	[ "$(saved "$work/$what")" -lt "$(saved "$work/fp32")" ]
 	is "recompute $what: saves less" $?
 done
-"$olmogen" -D recompute=auto -D memory=0.0019 -o "$work/auto" tests/trainer/small.lua >/dev/null
+tree "$work/auto" -D recompute=auto -D memory=0.0019 tests/trainer/small.lua >/dev/null
 grep -q ' recompute  .*; ' "$work/auto/PLAN.txt"
 is "recompute auto: layers differ" $?
 trainer=$work/auto/trainer
@@ -159,7 +160,7 @@ is "recompute auto: resolved.lua gives the tree again" $?
 awk -f tests/parallel/text.awk >"$work/fixed"
 for real in fp32 fp64; do
 	apart=$work/apart-$real
-	"$olmogen" -D real=$real --no-fuse -o "$apart" tests/trainer/small.lua >/dev/null &&
+	tree "$apart" -D real=$real --no-fuse tests/trainer/small.lua >/dev/null &&
 		"$olmogen" --check -o "$apart" "$apart/model/resolved.lua" >"$work/log" 2>&1
 	is "$real, nothing fused: builds, and resolved.lua gives it again" $?
 	! grep -q loss_grad "$apart/src/step.c" && grep -q loss_grad "$work/$real/src/step.c"
@@ -175,7 +176,7 @@ for real in fp32 fp64; do
 done
 
 # weights that are one in storage keep their names, their first values and their place in what is exported and imported
-"$olmogen" -D real=bf16 -D hf=true --no-fuse -o "$work/hf-apart" tests/trainer/small.lua >/dev/null
+tree "$work/hf-apart" -D real=bf16 -D hf=true --no-fuse tests/trainer/small.lua >/dev/null
 is "hf, nothing fused: builds" $?
 ! grep -q q_proj_k_proj "$work/hf-apart/src/layout.h" && grep -q q_proj_k_proj "$work/hf/src/layout.h"
 is "hf: weights of queries and keys are one, and apart where nothing is fused" $?
@@ -193,7 +194,7 @@ is "hf, merged or not: the same export of one checkpoint" $?
 is "hf, merged or not: the same import" $?
 
 # balancing by biases: they move, are kept, and stay where a step is skipped
-"$olmogen" -D gamma=0.01 -o "$work/bias" tests/trainer/small.lua >/dev/null
+tree "$work/bias" -D gamma=0.01 tests/trainer/small.lua >/dev/null
 trainer=$work/bias/trainer
 biases() { # their checksums in a checkpoint
 	grep -c e_score_correction_bias "$1/index.json"
@@ -233,7 +234,7 @@ is "biases: no export, and the reason" $?
 
 # experts by lot or in turn: a function of seed, layer and place in the data, whatever runs it
 for routing in random uniform; do
-	"$olmogen" -D routing=$routing -o "$work/$routing" tests/trainer/small.lua >/dev/null
+	tree "$work/$routing" -D routing=$routing tests/trainer/small.lua >/dev/null
 	trainer=$work/$routing/trainer
 	"$trainer" selftest >"$work/log"
 	is "$routing: selftest" $?
@@ -252,7 +253,7 @@ for routing in random uniform; do
 		log.metrics="$work/$routing-eval.jsonl" >"$work/log" 2>&1
 	[ "$(grep -o 'eval_loss[^,]*' "$work/$routing.jsonl")" = "$(grep -o 'eval_loss[^,]*' "$work/$routing-eval.jsonl")" ]
 	is "$routing: the evaluation of the run" $?
-	"$olmogen" -D routing=$routing -D recompute=block -o "$work/re$routing" tests/trainer/small.lua >/dev/null
+	tree "$work/re$routing" -D routing=$routing -D recompute=block tests/trainer/small.lua >/dev/null
 	trainer=$work/re$routing/trainer
 	train "$work/$routing-r"
 	[ "$(weights "$work/$routing-a")" = "$(weights "$work/$routing-r")" ]
@@ -319,7 +320,7 @@ done
 # A long run with moments in bf16 beside one with moments in fp32: the second moments' sum, which to the nearest drifts.
 # For that weights stand still, so that both see the same gradients; for the loss they do not. Roundings turn routers to
 # other choices, by which young runs drift apart: at this rate by under 0.01 in the loss whatever the seed, at 3e-3 by 0.06.
-"$olmogen" -D real=bf16 -D beta2=0.999 -o "$work/wide" tests/trainer/small.lua >/dev/null
+tree "$work/wide" -D real=bf16 -D beta2=0.999 tests/trainer/small.lua >/dev/null
 is "moments in fp32, beta2 = 0.999: builds" $?
 [ "$which" = all ] && steps=1000 || steps=400
 runs="wide drawn"
@@ -369,12 +370,16 @@ if [ "$which" = all ]; then
 	is "bf16 learns as fp32 does, $(mean bf16) and $(mean fp32)" $?
 fi
 
+trainer=$work/tiny-fp32/trainer # built as users get it, whatever the others are
+for n in 1 2; do train "$work/tiny-on-$n" steps=3 threads=$n; done
+[ "$(weights "$work/tiny-on-1")" = "$(weights "$work/tiny-on-2")" ]
+is "tiny: the same bits on one thread" $?
 "$work/tiny-fp32/trainer" bench steps=2 >"$work/bench" && awk -f tests/shares.awk "$work/bench" >"$work/log"
 is "bench, one microbatch: parts add up, none is negative" $?
 
 # the emitted sources under sanitizers, poisoned by nothing but their own memory
 "$olmogen" --emit-only -o "$work/san" tests/trainer/small.lua >/dev/null
-make -s -j2 -C "$work/san" CFLAGS="$san -DOM_NO_CLONES" LDFLAGS="$san" >"$work/log" 2>&1
+make -s -j2 -C "$work/san" CFLAGS="$san -O0 -DOM_NO_CLONES" LDFLAGS="$san" >"$work/log" 2>&1
 is "builds with sanitizers" $?
 trainer=$work/san/trainer
 train "$work/san-a" steps=3

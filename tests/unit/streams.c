@@ -2,8 +2,8 @@
  * Emits and builds a description's tree as if its target had several streams, which no target of
  * target.def has, or its backward pass two phases, or its weights' format rows of experts that
  * begin at multiples of a number: for tests of what these take.
- * Usage: streams DESCRIPTION.lua TARGET STREAMS[,split][,rows=N] FOLDER [NAME=VALUE]...;
- * with a folder that is "-", the plan is printed instead.
+ * Usage: streams DESCRIPTION.lua TARGET STREAMS[,split][,rows=N][,emit] FOLDER [NAME=VALUE]...;
+ * with a folder that is "-", the plan is printed instead; with emit nothing is built.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -75,7 +75,10 @@ main(int argc, char **argv)
 	if (!strcmp(argv[4], "-"))
 		return 0;
 	emit(p, &story, resolved.s, s.trainer[0]->pos.file, &tree);
-	return !(tree_write(&tree, argv[4], false) &&
-		 nvrtc_build(&tree, argv[4], target.arch, 2, false) &&
-		 build(argv[4], 2, NULL, false));
+	if (!tree_write(&tree, argv[4], false))
+		return 1;
+	if (strstr(argv[3], ",emit"))
+		return 0;
+	return !(
+	    nvrtc_build(&tree, argv[4], target.arch, 2, false) && build(argv[4], 2, NULL, false));
 }
