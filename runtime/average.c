@@ -20,8 +20,8 @@ om_average_begin(const struct om_model *m, unsigned char *arena)
 	for (const struct om_param *p = m->param; p < m->param + m->nparams; p++) {
 		om_param_part(m, p, &first, &end);
 		for (uint32_t l = 0; l < p->nlayers && first < end && p->average; l++)
-			om_copy(arena, om_home_at(m, p, l, first),
-			    om_state_at(m, p, p->average, l, first), (end - first) * m->real);
+			om_copy(arena + om_state_at(m, p, p->average, l, first),
+			    arena + om_home_at(m, p, l, first), (end - first) * m->real);
 	}
 }
 

@@ -454,7 +454,7 @@ measure(struct om_ckpt *k)
 	int64_t bytes = 0;
 
 	for (uint32_t i = 0; i < n; i++) {
-		k->part += (e[i].end - e[i].begin) * e[i].size;
+		k->part += om_flow_bytes(&e[i]);
 		bytes += (int64_t)(e[i].t.end - e[i].t.begin + LINES);
 	}
 	om_ckpt_entries_free(e, n);
@@ -490,6 +490,7 @@ om_ckpt_close(struct om_ckpt *k)
 	om_ckpt_end(k);
 	om_beside_end(&k->beside);
 	om_slots_free(&k->slots);
+	om_spare_free(k->spare);
 	if (k->lock >= 0)
 		close(k->lock);
 	k->lock = -1;

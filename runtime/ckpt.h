@@ -7,6 +7,8 @@
 
 /* ---- ckpt_copy.c: a rank's part of a checkpoint on its way out of the arena ------------------ */
 
+uint64_t om_flow_bytes(const struct om_entry *e); /* of one entry, and what aligns the next */
+extern uint64_t om_slots_most;                    /* for tests: there are no more */
 /* Gets slots for so many bytes: all of them, as far as there is memory, or a few. */
 void om_slots_grow(struct om_slots *s, uint64_t bytes, bool all);
 void om_slots_free(struct om_slots *s);
@@ -15,15 +17,18 @@ struct om_flow {
 	struct om_slots *slots;
 	const unsigned char *arena;
 	const struct om_entry *e;
-	uint32_t n, first;     /* first: the entry with which the next slot begins */
-	uint64_t *place;       /* [n + 1]: where each entry's bytes begin among all */
-	uint64_t asked, there; /* slots that were asked for, and that are known to be there */
+	uint32_t n, first;         /* first: the entry with which the next slot begins */
+	uint64_t *place;           /* [n + 1]: where each entry's bytes begin among all */
+	const unsigned char *kept; /* on the device, a copy of all; NULL: the arena is read */
+	uint64_t asked, there;     /* slots that were asked for, and that are known to be there */
 	pthread_mutex_t lock;
 	pthread_cond_t change;
 	bool copied; /* the arena is not read any more */
 };
 void om_flow_open(struct om_flow *f, struct om_slots *slots, const unsigned char *arena,
     const struct om_entry *e, uint32_t n);
+/* Copies them all to memory of the device, so that the arena may change. */
+void om_flow_keep(struct om_flow *f, unsigned char *to);
 /* Bytes of entry i from `byte` on, at most *n; *n: how many there are in one piece. */
 unsigned char *om_flow_take(struct om_flow *f, uint32_t i, uint64_t byte, size_t *n);
 void om_flow_end(struct om_flow *f);  /* takes no more */

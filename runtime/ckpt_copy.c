@@ -2,6 +2,9 @@
  * The bytes that a checkpoint holds of a rank, one tensor after the other, on their way to its
  * files: they pass through slots of the host's memory. With a slot for all of them the arena may
  * change as soon as it is copied; with fewer, copies wait for those that were written before them.
+ * Where the device has memory for a copy of them all, that is made first, and a few slots will do:
+ * it takes milliseconds, the way to the host a second for each 50 GB, or more than a step has, and
+ * memory of the host that the device can reach has to be made, at some GB a second.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -19,10 +22,16 @@ slots_of(uint64_t bytes)
 	return (bytes + SLOT - 1) / SLOT;
 }
 
+uint64_t
+om_flow_bytes(const struct om_entry *e)
+{
+	return ((e->end - e->begin) * e->size + ALIGN - 1) / ALIGN * ALIGN;
+}
+
 void
 om_slots_grow(struct om_slots *s, uint64_t bytes, bool all)
 {
-	uint64_t want = slots_of(bytes) + 1, least = SLOTS_LEAST; /* 1: for what aligns them */
+	uint64_t want = slots_of(bytes), least = SLOTS_LEAST;
 	/* half of what is free, so that files keep some cache, in equal shares */
 	uint64_t room = om_memory_available() / 2 / om_comm_members() / SLOT + s->n;
 	unsigned char **slot;
@@ -61,8 +70,17 @@ om_flow_open(struct om_flow *f, struct om_slots *slots, const unsigned char *are
 	pthread_cond_init(&f->change, NULL);
 	f->place = om_alloc(n + 1, sizeof *f->place);
 	for (uint32_t i = 0; i < n; i++) /* no number is cut by the end of a slot */
-		f->place[i + 1] =
-		    (f->place[i] + (e[i].end - e[i].begin) * e[i].size + ALIGN - 1) / ALIGN * ALIGN;
+		f->place[i + 1] = f->place[i] + om_flow_bytes(&e[i]);
+}
+
+void
+om_flow_keep(struct om_flow *f, unsigned char *to)
+{
+	for (uint32_t i = 0; i < f->n; i++)
+		om_copy(to + f->place[i], f->arena + f->e[i].off,
+		    (f->e[i].end - f->e[i].begin) * f->e[i].size);
+	f->kept = to;
+	f->copied = true;
 }
 
 void
@@ -105,7 +123,8 @@ ask(struct om_flow *f)
 
 		stop = stop < size ? stop : size;
 		if (begin < stop)
-			om_aside_get(f->arena, e->off + begin,
+			om_aside_get(f->kept ? f->kept : f->arena,
+			    (f->kept ? from : e->off) + begin,
 			    f->slots->slot[slot] + (from + begin) % SLOT, stop - begin, slot);
 		if (from + size > end) /* the rest is the next one's */
 			break;

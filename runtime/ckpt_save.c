@@ -532,14 +532,16 @@ grow(void *arg)
 {
 	struct om_ckpt *k = arg;
 
-	om_slots_grow(&k->slots, k->part, k->async);
+	om_slots_grow(&k->slots, k->part, k->async && !k->spare);
 }
 
 void
 om_ckpt_prepare(struct om_ckpt *k)
 {
-	if (k->dir && k->async && !k->save)
-		om_beside(&k->beside, grow, k);
+	if (!k->dir || !k->async || k->save)
+		return;
+	k->spare = k->spare ? k->spare : om_spare_new(k->part);
+	om_beside(&k->beside, grow, k);
 }
 
 /* This rank's files, whoever the thread is. */
@@ -576,6 +578,10 @@ om_ckpt_save(struct om_ckpt *k, const unsigned char *arena, uint64_t step)
 		make_tmp(&w->o);
 	number(w->e, w->n, w->of); /* before the directory is there no rank has all the numbers */
 	om_flow_open(&w->flow, &k->slots, arena, w->e, w->n);
+	if (k->spare) {
+		om_flow_keep(&w->flow, k->spare);
+		w->copied = true;
+	}
 	om_aside_begin();
 	k->save = w;
 	if (k->async)

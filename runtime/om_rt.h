@@ -85,7 +85,9 @@ unsigned char *om_arena_new(const struct om_model *m);
 unsigned char *om_arena_host(const struct om_model *m);
 void om_put(unsigned char *arena, uint64_t off, const void *src, size_t n);
 void om_get(const unsigned char *arena, uint64_t off, void *dst, size_t n);
-void om_copy(unsigned char *arena, uint64_t from, uint64_t to, size_t n); /* they don't overlap */
+void om_copy(void *to, const void *from, size_t n); /* within the device; they don't overlap */
+void *om_spare_new(uint64_t bytes); /* beside the arena; NULL: the device has none to spare */
+void om_spare_free(void *p);
 bool om_arena_has(const void *p); /* of a device with memory of its own: it is there */
 /*
  * Copies of the arena for one thread beside the one that runs steps: that asks for gets and waits
@@ -460,15 +462,13 @@ void om_skip_step(struct om_skip *s, const double x[2], bool skipped);
 
 /* ---- ckpt.c, ckpt_save.c, ckpt_load.c: a checkpoint of many shards --------------------------- */
 
-extern uint64_t
-    om_shard_bytes; /* a shard grows no larger than this, unless one tensor does: 4 GiB */
+extern uint64_t om_shard_bytes; /* of a shard, unless one tensor has more: 4 GiB */
 
 /* Memory of the host that what is copied out of an arena passes through, in pieces. */
 struct om_slots {
 	unsigned char **slot;
 	uint32_t n;
 };
-extern uint64_t om_slots_most; /* for tests: there are no more */
 struct om_ckpt {
 	const char *dir; /* NULL or "": keep none */
 	uint64_t keep;
@@ -476,6 +476,7 @@ struct om_ckpt {
 	struct om_save *save; /* under way; NULL: none is */
 	struct om_beside beside;
 	struct om_slots slots;
+	unsigned char *spare;  /* of the device, for a copy of this rank's part; NULL: none */
 	uint64_t part, bytes;  /* this rank's in an arena, all ranks' on the disk */
 	uint64_t keep_every;   /* those of every so many steps are kept for ever, 0: none */
 	const uint64_t *given; /* so are those of these steps */

@@ -4,14 +4,15 @@
 
 #include "om_rt.h"
 
-/* From here on, until it is written, what runs while om_profile is set is kept. */
-void om_trace_begin(void);
+/* From here on, until it is written, what runs while om_profile is set is kept, by stream. */
+void om_trace_begin(uint32_t streams);
+bool om_tracing(void);
 /* The part of the step, or a segment of a layer (-1: of none), that what follows is in. */
 void om_trace_enter(const char *name, int layer);
 void om_trace_leave(void);
 uint32_t om_trace_at(void); /* a number for where that is now */
-/* An operator that ran there, in seconds as om_now() has them. */
-void om_trace_op(const struct om_op *op, uint32_t at, double begin, double end);
+/* An operator that ran there on a stream, in seconds as om_now() has them. */
+void om_trace_op(const struct om_op *op, uint32_t at, int stream, double begin, double end);
 /* What the host did, or waited for, since `begin`. */
 void om_trace_host(const char *what, double begin);
 /*

@@ -28,7 +28,7 @@ act(const struct om_model *m, unsigned char *arena, const struct om_action *a,
 	case OM_SEND:
 		om_sent(a->tag, x ? "send of activations" : "send of gradients");
 		if (!x) /* from where the next chunk's will not come */
-			om_copy(arena, a->at, hop, n);
+			om_copy(arena + hop, arena + a->at, n);
 		om_send(a->stage, a->tag, x ? "send of activations" : "send of gradients",
 		    arena + (x ? a->at : hop), n);
 		break;

@@ -1,6 +1,7 @@
 /*
  * What ran when in one step, as a file for Perfetto or chrome://tracing (the Trace Event Format):
- * a process a rank, a thread a stream, operators inside their segments.
+ * a process a rank, a thread a stream, operators inside their segments. On a stream one operator
+ * runs after the other, as they were launched; segments that overlap do so on different streams.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -15,20 +16,24 @@ struct range {
 	const char *name;
 	int layer;       /* -1: of none */
 	uint32_t around; /* among ranges, from 1; 0: none */
+};
+/* When it was on a stream; end 0: never. */
+struct stay {
 	double begin, end;
 };
 struct event {
 	const struct om_op *op; /* NULL: `name`, which the host does */
 	const char *name;
 	uint32_t range;
+	int thread; /* of the picture: the stream, or behind the last of them the host */
 	double begin, end;
 };
-enum { DEVICE, HOST }; /* threads of the picture */
 
 static bool on;
 static struct range *ranges;
+static struct stay *stays; /* [range][stream] */
 static struct event *events;
-static uint32_t nranges, nevents, inside; /* inside: of the range that is open, 0 for none */
+static uint32_t nstreams, nranges, nevents, inside; /* inside: the open range, 0 for none */
 
 /* Room for one more than n: twice as many each time n is a power of two. */
 static void *
@@ -42,10 +47,17 @@ more(void *p, uint32_t n, size_t size)
 }
 
 void
-om_trace_begin(void)
+om_trace_begin(uint32_t streams)
 {
 	on = true;
+	nstreams = streams ? streams : 1;
 	nranges = nevents = inside = 0;
+}
+
+bool
+om_tracing(void)
+{
+	return on;
 }
 
 void
@@ -54,7 +66,9 @@ om_trace_enter(const char *name, int layer)
 	if (!on)
 		return;
 	ranges = more(ranges, nranges, sizeof *ranges);
-	ranges[nranges++] = (struct range){ name, layer, inside, 0, 0 };
+	stays = more(stays, nranges, nstreams * sizeof *stays);
+	memset(stays + (size_t)nranges * nstreams, 0, nstreams * sizeof *stays);
+	ranges[nranges++] = (struct range){ name, layer, inside };
 	inside = nranges;
 }
 
@@ -71,7 +85,7 @@ add(struct event e)
 	events = more(events, nevents, sizeof *events);
 	events[nevents++] = e;
 	for (uint32_t r = e.range; r; r = ranges[r - 1].around) {
-		struct range *x = &ranges[r - 1];
+		struct stay *x = &stays[(size_t)(r - 1) * nstreams + (uint32_t)e.thread];
 
 		x->begin = x->end > 0 && x->begin < e.begin ? x->begin : e.begin;
 		x->end = x->end > e.end ? x->end : e.end;
@@ -85,17 +99,17 @@ om_trace_at(void)
 }
 
 void
-om_trace_op(const struct om_op *op, uint32_t at, double begin, double end)
+om_trace_op(const struct om_op *op, uint32_t at, int stream, double begin, double end)
 {
 	if (on)
-		add((struct event){ op, op->name, at, begin, end });
+		add((struct event){ op, op->name, at, stream, begin, end });
 }
 
 void
 om_trace_host(const char *what, double begin)
 {
 	if (on)
-		add((struct event){ NULL, what, 0, begin, om_now() });
+		add((struct event){ NULL, what, 0, (int)nstreams, begin, om_now() });
 }
 
 /* One event's line; times are microseconds since the step's begin. */
@@ -122,18 +136,22 @@ print_events(FILE *f, double origin)
 	    "{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": %u, \"args\": {\"name\": "
 	    "\"rank %u\"}},\n",
 	    rank, rank);
-	for (int t = DEVICE; t <= HOST; t++)
-		fprintf(f,
-		    "{\"name\": \"thread_name\", \"ph\": \"M\", \"pid\": %u, \"tid\": %d, "
-		    "\"args\": {\"name\": \"%s\"}},\n",
-		    rank, t, t == HOST ? "other ranks" : "operators");
-	for (uint32_t i = 0; i < nranges; i++) {
-		const struct range *r = &ranges[i];
+	for (uint32_t t = 0; t <= nstreams; t++) {
+		char *name = om_text(t < nstreams ? "stream %u" : "other ranks", t);
 
-		if (r->end <= 0)
+		fprintf(f,
+		    "{\"name\": \"thread_name\", \"ph\": \"M\", \"pid\": %u, \"tid\": %u, "
+		    "\"args\": {\"name\": \"%s\"}},\n",
+		    rank, t, name);
+		free(name);
+	}
+	for (uint32_t i = 0; i < nranges * nstreams; i++) {
+		const struct range *r = &ranges[i / nstreams];
+
+		if (stays[i].end <= 0)
 			continue;
-		line(f, r->name, r->layer, r->around ? "segment" : "part", DEVICE,
-		    r->begin - origin, r->end - origin);
+		line(f, r->name, r->layer, r->around ? "segment" : "part", (int)(i % nstreams),
+		    stays[i].begin - origin, stays[i].end - origin);
 		fputs("}},\n", f);
 	}
 	for (uint32_t i = 0; i < nevents; i++) {
@@ -142,8 +160,8 @@ print_events(FILE *f, double origin)
 		int layer = r ? r->layer : -1;
 		double t = e->end - e->begin;
 
-		line(f, e->name, layer, e->op ? "operator" : "host", e->op ? DEVICE : HOST,
-		    e->begin - origin, e->end - origin);
+		line(f, e->name, layer, e->op ? "operator" : "host", e->thread, e->begin - origin,
+		    e->end - origin);
 		if (e->op)
 			fprintf(f,
 			    "%s\"segment\": \"%s\", \"FLOPs\": %.0f, \"bytes\": %.0f, \"GFLOP/s\": "

@@ -615,8 +615,10 @@ train(struct run *r, double start)
 	om_log_open(&r->log, r->m, &r->data, &r->skip, r->c, r->done);
 	header(r, r->done, start);
 	rescue_set(r, rescue);
-	if (!r->ckpt.resumed && om_ckpt_given(&r->ckpt, 0))
+	if (!r->ckpt.resumed && om_ckpt_given(&r->ckpt, 0)) {
+		om_ckpt_prepare(&r->ckpt);
 		save(r);
+	}
 	if (r->c->eval_start && !r->started)
 		evaluate(r);
 	r->started = true;

@@ -31,9 +31,22 @@ om_get(const unsigned char *arena, uint64_t off, void *dst, size_t n)
 }
 
 void
-om_copy(unsigned char *arena, uint64_t from, uint64_t to, size_t n)
+om_copy(void *to, const void *from, size_t n)
 {
-	memcpy(arena + to, arena + from, n);
+	memcpy(to, from, n);
+}
+
+void *
+om_spare_new(uint64_t bytes)
+{
+	(void)bytes;
+	return NULL;
+}
+
+void
+om_spare_free(void *p)
+{
+	(void)p;
 }
 
 void *
@@ -156,7 +169,7 @@ om_op_end(struct om_op *op)
 
 	op->seconds += now - began;
 	op->calls++;
-	om_trace_op(op, om_trace_at(), began, now);
+	om_trace_op(op, om_trace_at(), 0, began, now);
 }
 
 void

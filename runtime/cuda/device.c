@@ -90,9 +90,30 @@ om_get(const unsigned char *arena, uint64_t off, void *dst, size_t n)
 }
 
 void
-om_copy(unsigned char *arena, uint64_t from, uint64_t to, size_t n)
+om_copy(void *to, const void *from, size_t n)
 {
-	om_gpu_copy(arena + to, arena + from, n);
+	om_gpu_copy(to, from, n);
+}
+
+void *
+om_spare_new(uint64_t bytes)
+{
+	/* what libraries, graphs and kernels may still ask the driver for */
+	const uint64_t reserve = (uint64_t)4 << 30;
+	uint64_t used, total;
+
+	if (!started)
+		return NULL;
+	om_gpu_memory(&used, &total);
+	return total - used < reserve || total - used - reserve < bytes ? NULL
+									: om_gpu_spare(bytes);
+}
+
+void
+om_spare_free(void *p)
+{
+	if (p)
+		om_gpu_free(p);
 }
 
 void
@@ -172,6 +193,21 @@ launch(void *arg)
 		p->m->pass[p->pass->phase](p->arena, p->pass->slot, p->pass->of);
 }
 
+/*
+ * Without a graph: in one stream, so that an operator has the device for itself and its time is its
+ * own; but for a picture in its streams, as in training.
+ */
+static void
+by_operators(struct part *p, const char *name)
+{
+	om_range_begin(name, -1);
+	if (om_tracing())
+		om_gpu_fork(launch, p, p->m->streams, p->m->events);
+	else
+		launch(p);
+	om_range_end();
+}
+
 static void
 run_pass(const struct om_model *m, unsigned char *arena, struct pass want)
 {
@@ -191,9 +227,7 @@ run_pass(const struct om_model *m, unsigned char *arena, struct pass want)
 	}
 	p.pass = x;
 	if (om_profile) {
-		om_range_begin(name[x->phase + 1], -1);
-		launch(&p);
-		om_range_end();
+		by_operators(&p, name[x->phase + 1]);
 		return;
 	}
 	if (!x->graph)
@@ -222,9 +256,7 @@ om_run(const struct om_model *m, enum om_part part, unsigned char *arena)
 	struct part p = { .m = m, .part = part, .arena = arena };
 
 	if (om_profile || part == OM_RUN_INIT) {
-		om_range_begin(name[part], -1);
-		launch(&p);
-		om_range_end();
+		by_operators(&p, name[part]);
 		return;
 	}
 	if (!graph[part])
@@ -293,6 +325,7 @@ static struct om_gpu_mark *begin;
 static struct span {
 	struct om_op *op;
 	uint32_t at; /* in a trace */
+	int stream;
 	struct om_gpu_mark *begin, *end;
 	struct span *next;
 } * spans;
@@ -314,7 +347,7 @@ om_op_end(struct om_op *op)
 	} else {
 		struct span *s = om_alloc(1, sizeof *s);
 
-		*s = (struct span){ op, om_trace_at(), begin, om_gpu_mark(), spans };
+		*s = (struct span){ op, om_trace_at(), om_gpu_on(), begin, om_gpu_mark(), spans };
 		spans = s;
 	}
 	nvtxRangePop();
@@ -355,7 +388,7 @@ om_profile_end(void)
 		s->op->seconds += seconds;
 		s->op->calls++;
 		double end = there - om_gpu_between(s->end, now);
-		om_trace_op(s->op, s->at, end - seconds, end);
+		om_trace_op(s->op, s->at, s->stream, end - seconds, end);
 		om_gpu_mark_free(s->begin);
 		om_gpu_mark_free(s->end);
 	}

@@ -64,13 +64,14 @@ static CUcontext context;
 static int driver_version; /* 13000: of CUDA 13.0 */
 static CUstream stream;    /* the first; all but launches are in it */
 static CUstream on;        /* launches are in */
-static struct {            /* what a recording may use */
+static struct {            /* what a part of the step that has its streams may use */
 	CUstream *stream;
 	CUevent *joint, *event;
 	bool *done; /* the event was recorded */
-	uint32_t streams, events;
+	uint32_t streams;
 	bool running;
-} capture;
+	int on; /* the number of `on` */
+} parts;
 static struct om_kernel *kernels;
 static char device_name[128], device_model[64], device_bus[32];
 static uint32_t multiprocessors;
@@ -379,6 +380,14 @@ om_gpu_new(uint64_t bytes)
 
 	check(cu.cuMemAlloc(&p, bytes ? bytes : 1), "memory");
 	return (void *)(uintptr_t)p;
+}
+
+void *
+om_gpu_spare(uint64_t bytes)
+{
+	CUdeviceptr p;
+
+	return cu.cuMemAlloc(&p, bytes) == CUDA_SUCCESS ? (void *)(uintptr_t)p : NULL;
 }
 
 void *(*om_gpu_arena)(uint64_t bytes) = om_gpu_new;
@@ -700,58 +709,64 @@ om_map(struct om_tensor_map *map, enum om_element type, const void *p, int rank,
 void
 om_on(int s)
 {
-	on = capture.running ? capture.stream[s] : stream;
+	parts.on = parts.running ? s : 0;
+	on = parts.running ? parts.stream[s] : stream;
+}
+
+int
+om_gpu_on(void)
+{
+	return parts.on;
 }
 
 void
 om_record(int s, int event)
 {
-	if (!capture.running)
+	if (!parts.running)
 		return;
-	check(cu.cuEventRecord(capture.event[event], capture.stream[s]), "event");
-	capture.done[event] = true;
+	check(cu.cuEventRecord(parts.event[event], parts.stream[s]), "event");
+	parts.done[event] = true;
 }
 
 void
 om_wait(int s, int event)
 {
-	if (capture.running && capture.done[event])
-		check(cu.cuStreamWaitEvent(capture.stream[s], capture.event[event], 0), "event");
+	if (parts.running && parts.done[event])
+		check(cu.cuStreamWaitEvent(parts.stream[s], parts.event[event], 0), "event");
 }
 
-/* Once, before the first recording. */
+/* Once, before the first use. */
 static void
-capture_new(uint32_t streams, uint32_t events)
+parts_new(uint32_t streams, uint32_t events)
 {
-	const unsigned flags = CU_EVENT_DISABLE_TIMING;
-
-	capture.stream = om_alloc(streams + 1, sizeof *capture.stream);
-	capture.joint = om_alloc(streams + 1, sizeof *capture.joint);
-	capture.event = om_alloc(events + 1, sizeof *capture.event);
-	capture.done = om_alloc(events + 1, sizeof *capture.done);
-	capture.streams = streams;
-	capture.events = events;
-	capture.stream[0] = stream;
+	if (parts.stream)
+		return;
+	parts.stream = om_alloc(streams + 1, sizeof *parts.stream);
+	parts.joint = om_alloc(streams + 1, sizeof *parts.joint);
+	parts.event = om_alloc(events + 1, sizeof *parts.event);
+	parts.done = om_alloc(events + 1, sizeof *parts.done);
+	parts.streams = streams;
+	parts.stream[0] = stream;
 	for (uint32_t s = 1; s < streams; s++) {
 		/* what has a stream of its own comes before the first one's: others wait for it */
 		check(cu.cuStreamCreateWithPriority(
-			  &capture.stream[s], CU_STREAM_NON_BLOCKING, FIRST_PRIORITY),
+			  &parts.stream[s], CU_STREAM_NON_BLOCKING, FIRST_PRIORITY),
 		    "stream");
-		check(cu.cuEventCreate(&capture.joint[s], flags), "event");
+		check(cu.cuEventCreate(&parts.joint[s], CU_EVENT_DISABLE_TIMING), "event");
 	}
 	for (uint32_t e = 0; e < events; e++)
-		check(cu.cuEventCreate(&capture.event[e], flags), "event");
+		check(cu.cuEventCreate(&parts.event[e], CU_EVENT_DISABLE_TIMING), "event");
 }
 
-/* From one stream to the others of a recording, or back. */
+/* From the first stream to the others, or back. */
 static void
-capture_joint(bool fork)
+parts_joint(bool fork)
 {
-	for (uint32_t s = 1; s < capture.streams; s++) {
-		CUstream other = capture.stream[s];
+	for (uint32_t s = 1; s < parts.streams; s++) {
+		CUstream other = parts.stream[s];
 
-		check(cu.cuEventRecord(capture.joint[s], fork ? stream : other), "event");
-		check(cu.cuStreamWaitEvent(fork ? other : stream, capture.joint[s], 0), "event");
+		check(cu.cuEventRecord(parts.joint[s], fork ? stream : other), "event");
+		check(cu.cuStreamWaitEvent(fork ? other : stream, parts.joint[s], 0), "event");
 	}
 }
 
@@ -760,6 +775,19 @@ struct om_gpu_graph {
 	const char *what;
 };
 
+void
+om_gpu_fork(void (*f)(void *), void *arg, uint32_t streams, uint32_t events)
+{
+	parts_new(streams, events);
+	memset(parts.done, 0, events * sizeof *parts.done);
+	parts_joint(true);
+	parts.running = true;
+	f(arg);
+	parts.running = false;
+	om_on(0);
+	parts_joint(false);
+}
+
 struct om_gpu_graph *
 om_gpu_record(void (*f)(void *), void *arg, const char *what, uint32_t streams, uint32_t events)
 {
@@ -767,16 +795,9 @@ om_gpu_record(void (*f)(void *), void *arg, const char *what, uint32_t streams, 
 	CUgraph graph;
 
 	g->what = what;
-	if (!capture.stream)
-		capture_new(streams, events);
-	memset(capture.done, 0, events * sizeof *capture.done);
+	parts_new(streams, events);
 	check(cu.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), what);
-	capture_joint(true);
-	capture.running = true;
-	f(arg);
-	capture.running = false;
-	on = stream;
-	capture_joint(false);
+	om_gpu_fork(f, arg, streams, events);
 	check(cu.cuStreamEndCapture(stream, &graph), what);
 	check(cu.cuGraphInstantiate(&g->exec, graph, 0), what);
 	check(cu.cuGraphDestroy(graph), what);
@@ -849,7 +870,7 @@ om_gpu_mark(void)
 		m = om_alloc(1, sizeof *m);
 		check(cu.cuEventCreate(&m->event, CU_EVENT_BLOCKING_SYNC), "event");
 	}
-	check(cu.cuEventRecord(m->event, stream), "event");
+	check(cu.cuEventRecord(m->event, on), "event");
 	return m;
 }
 

@@ -24,6 +24,7 @@ const char *om_gpu_model(void); /* "NVIDIA H200" */
 const char *om_gpu_bus(void);   /* where this machine has it, "0000:1b:00.0" */
 /* Device memory, not initialised; too little: ends the process saying how much there is. */
 void *om_gpu_new(uint64_t bytes);
+void *om_gpu_spare(uint64_t bytes); /* NULL: there is not so much */
 void om_gpu_free(void *p);
 /*
  * Memory that other processes of this host map by a descriptor; bytes become a multiple of what the
@@ -61,10 +62,13 @@ void om_gpu_wait(void);                  /* until the stream is done */
 void om_gpu_operation(const char *name); /* who an error is laid to; NULL: not known any more */
 
 /*
- * Records what f launches as a graph, and plays it back on the first stream. f may use so many
- * streams and events (om.h); what is launched outside of a recording goes to the first stream, in
- * order, whatever stream it names.
+ * Lets f launch to so many streams with so many events (om.h), all behind what the first stream has
+ * so far, and what follows behind all of them. What is launched outside of it goes to the first
+ * stream, in order, whatever stream it names.
  */
+void om_gpu_fork(void (*f)(void *), void *arg, uint32_t streams, uint32_t events);
+int om_gpu_on(void); /* the number of the stream that launches go to */
+/* Records what f launches so as a graph, and plays it back on the first stream. */
 struct om_gpu_graph;
 struct om_gpu_graph *
 om_gpu_record(void (*f)(void *), void *arg, const char *what, uint32_t streams, uint32_t events);
@@ -83,7 +87,10 @@ void *om_gpu_side_begin(struct om_gpu_side *s);
 void om_gpu_side_end(struct om_gpu_side *s);
 void om_gpu_side_wait(struct om_gpu_side *s);
 
-/* Time on the stream between two calls, in seconds, known after the second is waited for. */
+/*
+ * Time between two calls, in seconds, known after the second is waited for: of each the stream that
+ * launches go to counts.
+ */
 struct om_gpu_mark;
 struct om_gpu_mark *om_gpu_mark(void);
 void om_gpu_reach(struct om_gpu_mark *m);                            /* waits for it */

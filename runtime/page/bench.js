@@ -12,7 +12,8 @@ function read_step(data) {
 		time.set(kind_of(e.name), (time.get(kind_of(e.name)) || 0) + e.dur);
 	const kinds = [...time.keys()].sort((a, b) => time.get(b) - time.get(a));
 	const ranks = [...new Set(events.map((e) => e.pid))].sort((a, b) => a - b);
-	return { events, operators, kinds, ranks, about: data.otherData, end: Math.max(...events.map((e) => e.ts + e.dur)) };
+	const streams = [...new Set(operators.map((e) => e.tid))].sort((a, b) => a - b);
+	return { events, operators, kinds, ranks, streams, about: data.otherData, end: Math.max(...events.map((e) => e.ts + e.dur)) };
 }
 function kind_color(s, name) {
 	const i = s.kinds.indexOf(kind_of(name));
@@ -24,6 +25,7 @@ function event_text(e) {
 		lines.push(`${a.segment || ""}${a.layer !== undefined ? ` layer ${a.layer}` : ""}`);
 	lines.push(`${seconds(e.dur * 1e-6)} at ${seconds(e.ts * 1e-6)}, rank ${e.pid}`);
 	if (e.cat === "operator") {
+		lines.push(`stream ${e.tid}`);
 		if (a.FLOPs)
 			lines.push(`${short(a.FLOPs)}FLOPs, ${short(a.FLOPs / e.dur * 1e6)}FLOP/s`);
 		lines.push(`${bytes(a.bytes)}, ${short(a.bytes / e.dur * 1e6)}B/s`);
@@ -31,16 +33,18 @@ function event_text(e) {
 	return lines.join("\n");
 }
 
-/* ---- the flame: for each rank parts, segments and operators below one another, and waits ---- */
+/* ---- the flame: for each rank and stream parts, segments and operators below one another, and waits ---- */
 
 const LEVELS = ["part", "segment", "operator", "host"];
 const ROW = 18, GAP = 10, LEFT = 76, TOP = 20;
 
 function flame(s) {
-	const used = LEVELS.filter((cat) => s.events.some((e) => e.cat === cat)), each = used.length * ROW + GAP;
+	const lane = (e) => e.tid * LEVELS.length + LEVELS.indexOf(e.cat);
+	const used = [...new Set(s.events.map(lane))].sort((a, b) => a - b), each = used.length * ROW + GAP;
+	const top = (e) => TOP + s.ranks.indexOf(e.pid) * each + used.indexOf(lane(e)) * ROW;
 	const rows = new Map(); /* by rank and level, in order of time */
 	for (const e of s.events) {
-		const y = TOP + s.ranks.indexOf(e.pid) * each + used.indexOf(e.cat) * ROW;
+		const y = top(e);
 		rows.set(y, [...(rows.get(y) || []), e]);
 	}
 	rows.forEach((list) => list.sort((a, b) => a.ts - b.ts));
@@ -69,18 +73,20 @@ function flame(s) {
 			}
 		}
 		c.fillStyle = color("text");
-		s.ranks.forEach((r, i) => c.fillText(`rank ${r}`, 0, TOP + i * each + each / 2 - GAP));
+		for (const pid of s.ranks)
+			for (const tid of s.streams)
+				c.fillText(`rank ${pid}${s.streams.length > 1 ? `.${tid}` : ""}`, 0, top({ pid, tid, cat: "operator" }) + ROW / 2 - 1);
 	}
 	function hit(x, y, v) {
-		for (const [top, list] of rows)
-			if (y >= top && y < top + ROW) {
+		for (const [above, list] of rows)
+			if (y >= above && y < above + ROW) {
 				const e = list.find((one) => x >= place(v, one.ts) - 1 && x <= place(v, one.ts + one.dur) + 1);
 				return e ? { key: e, text: event_text(e) } : null;
 			}
 		return null;
 	}
 	const v = figure({ label: "operators over time", height: TOP + s.ranks.length * each, left: LEFT, moves: "x", draw, hit });
-	v.place_of = (rank, cat, t) => [place(v, t), TOP + s.ranks.indexOf(rank) * each + (used.indexOf(cat) + 0.4) * ROW];
+	v.place_of = (e, t) => [place(v, t), top(e) + 0.4 * ROW];
 	return v;
 }
 
@@ -160,7 +166,7 @@ function start() {
 			card("ranks", commas(s.ranks.length)), card("this step", seconds(s.end * 1e-6)),
 			card("of it in operators, a rank", seconds(total / s.ranks.length * 1e-6)),
 			card("operators' rate, a rank", `${short(flops / total * 1e6)}FLOP/s`)),
-		section("when", "When each operator ran", "A step in which operators run one by one, so that each can be timed; training " +
+		section("when", "When each operator ran", "A step in which the operators of a stream run one by one, so that each can be timed; training " +
 			"overlaps their launches. Parts and segments are above the operators that they consist of, waits for other ranks below.",
 			el("figure", null, f.controls, f.canvas, f.status, legend([...s.kinds.slice(0, 9).map((k, i) => [series(i), k]),
 				...(s.kinds.length > 9 ? [[series(9), "others"]] : [])]))),

@@ -31,7 +31,7 @@ if grep -q 'there is no libnvrtc.so' "$work/err"; then
 	suite_skip "no CUDA Toolkit here"
 fi
 is "builds for cuda:sm_90a" $status
-"$olmogen" -D target=cpu -o "$work/cpu" "$work/model.lua" >"$work/out" 2>"$work/err"
+tree "$work/cpu" -D target=cpu "$work/model.lua" >"$work/out" 2>"$work/err"
 is "builds for cpu" $?
 cc=$(find "${CUDA_HOME:-/usr/local/cuda}/" -name cuda.h 2>/dev/null | head -n 1)
 gcc -std=c11 -D_GNU_SOURCE -O1 -Wall -Wextra -Werror -shared -fPIC -I"$(dirname "$cc")" -o "$work/lib/libcuda.so.1" \
@@ -154,11 +154,13 @@ fake FAKE_LAUNCH=700 -- 4 "OM_SYNC=1 in the environment names the operator. The 
 fake FAKE_COUNT=3 -- 0 "Fake GPU (GPU 0 of 3)" train run.yaml checkpoint.dir=fake
 says 0 "done: step 4 of 4" train run.yaml checkpoint.dir=fake steps=4
 # saves beside the steps: copies on a stream of their own, after one update and before the next, or the driver refuses
-says 0 "checkpoint: step 3, " train run.yaml checkpoint.dir=beside checkpoint.every=1 steps=4
-for f in beside/step-000004 fake/step-000004; do
+# of what the device has a copy, where it has memory to spare, or of the arena
+fake FAKE_KEPT=1 -- 0 "checkpoint: step 3, " train run.yaml checkpoint.dir=kept checkpoint.every=1 steps=4
+fake FAKE_FREE=4000 -- 0 "checkpoint: step 3, " train run.yaml checkpoint.dir=beside checkpoint.every=1 steps=4
+for f in kept/step-000004 beside/step-000004 fake/step-000004; do
 	(cd "$work/$f" && cat *.safetensors | cksum) >"$work/$(dirname $f).sum"
 done
-cmp -s "$work/beside.sum" "$work/fake.sum"
+cmp -s "$work/beside.sum" "$work/fake.sum" && cmp -s "$work/kept.sum" "$work/fake.sum"
 is "saves beside the steps, the same bytes" $?
 # prompts and tokens are two graphs, whose launches may begin before those before them are done
 [ "$(cd "$work" && "$trainer" generate --checkpoint fake --tokens 1,2,3 --max-tokens 5 --temperature 0 2>"$work/err")" = 0,0,0,0,0 ]
@@ -173,7 +175,11 @@ done
 # two streams: a recording takes both in, and both end with it, or the driver refuses
 trainer=$work/streams/trainer
 says 0 "done: step 2 of 2" train run.yaml checkpoint.dir=streams
-says 0 "the median of 2 steps" bench steps=2
+says 0 "the median of 2 steps" bench steps=2 --trace=streams.json --html=streams.html
+python3 tests/trace.py "$work/streams.json" 1 2 >"$work/out" 2>"$work/err"
+is "the trace has both streams: $(cat "$work/out")" $?
+python3 tests/page/bench.py "$work/streams.json" "$work/streams.html" >"$work/log" 2>&1
+count "the page has both streams" "$(cat "$work/log")"
 trainer=$work/gpu/trainer
 
 for t in gpu ranks; do
@@ -197,7 +203,10 @@ fake FAKE_COUNT=4 -- 0 "done: step 2 of 2" train run.yaml checkpoint.dir=sums lo
 [ "$(grep -c '"sums": "NCCL 2.28.9"' "$work/sums.jsonl")" = 1 ]
 is "metrics have it, in a run's first line" $?
 fake FAKE_COUNT=4 -- 0 "eval: step 5, loss" eval run.yaml checkpoint.dir=ranks
-fake FAKE_COUNT=4 -- 0 "the median of 2 steps" bench steps=2
+fake FAKE_COUNT=4 -- 0 "the median of 2 steps" bench steps=2 --trace=ranks.json
+streams=$(sed -n 's/.*\.streams = \([0-9]*\).*/\1/p' "$work/ranks/src/params.c" | head -n 1)
+python3 tests/trace.py "$work/ranks.json" 4 "${streams:-1}" >"$work/out" 2>"$work/err"
+is "the trace of four ranks: $(cat "$work/out")" $?
 fake FAKE_COUNT=1 -- 1 "(0000:00:00.0); give each its own: LOCAL_RANK, or CUDA_VISIBLE_DEVICES of each" train run.yaml
 fake FAKE_COUNT=3 -- 1 "the driver shows 3 GPUs, and this is rank 3 of this machine, from 0; start as many" train run.yaml
 fake FAKE_COUNT=4 FAKE_NCCL=21703 -- 1 "NCCL: libnccl.so.2 is NCCL 2.17.3; install 2.18.0 or later" train run.yaml
@@ -248,7 +257,7 @@ launched "two kinds of GPUs" 1 "device: rank 0 (process " "$by FAKE_COUNT=4 FAKE
 
 trainer=$work/demo/trainer
 says 0 "checkpoint: step 1, " train run.yaml checkpoint.dir=whole checkpoint.every=1
-fake FAKE_PINNED=50 -- 0 "checkpoint: step 1, " train run.yaml checkpoint.dir=short checkpoint.every=1
+fake FAKE_PINNED=50 FAKE_FREE=4000 -- 0 "checkpoint: step 1, " train run.yaml checkpoint.dir=short checkpoint.every=1
 diff -r "$work/whole/step-000001" "$work/short/step-000001" >"$work/out" 2>"$work/err"
 is "a checkpoint through one slot of pinned memory" $?
 fake FAKE_PINNED=33 -- 1 "checkpoint: there is no memory for a copy of 16777216 bytes" train run.yaml checkpoint.dir=none

@@ -1,14 +1,16 @@
 /*
  * A stand-in for the NVIDIA driver, so that what a trainer's host part does and says is tested
  * where there is no GPU: libcuda.so.1 of a device that computes nothing. A kernel takes 60 us of
- * its stream, within a graph 30; memory is the host's. A recording has streams that join it by
- * waiting for events, and is refused as a driver does where one of them is not joined at its end,
- * or where an event is of another recording. A thread needs the context; and what adamw changes may
- * be copied by another stream only after the update before and before the next one, as events say.
- * The environment makes it another device: FAKE_NAME, FAKE_COUNT (devices), FAKE_ARCH (90),
- * FAKE_VERSION (13000), FAKE_TOTAL and FAKE_FREE (MiB), FAKE_PINNED (MiB of page-locked memory);
- * and errors: FAKE_INIT, FAKE_CONTEXT, FAKE_LOAD, FAKE_LAUNCH (numbers of CUresult), FAKE_HANG (the
- * RANK whose device never ends a graph).
+ * its stream, beside those of others, and 30 us of a graph; memory is the host's. A recording has
+ * streams that join it by waiting for events, and is refused as a driver does where one of them is
+ * not joined at its end, or where an event is of another recording. A thread needs the context;
+ * and what adamw changes may be copied by another stream only after the update before and before
+ * the next one, as events say; what was copied to another block of the device's memory, only after
+ * that. The environment makes it another device: FAKE_NAME, FAKE_COUNT (devices), FAKE_ARCH (90),
+ * FAKE_VERSION (13000), FAKE_TOTAL and FAKE_FREE (MiB), FAKE_PINNED (MiB of page-locked memory),
+ * FAKE_KEPT (1: beside the first stream the host gets nothing but what was copied so); and errors:
+ * FAKE_INIT, FAKE_CONTEXT, FAKE_LOAD, FAKE_LAUNCH (numbers of CUresult), FAKE_HANG (the RANK whose
+ * device never ends a graph).
  */
 #include <cuda.h>
 #include <elf.h>
@@ -21,19 +23,28 @@
 #include <time.h>
 #include <unistd.h>
 
-static double until;    /* when the device is done with what it was given */
 static double recorded; /* seconds of the graph that is being recorded */
 static int recording;   /* its number, 0: none */
 
 enum { STREAMS = 32 };
 static struct CUstream_st {
 	int recording, done[STREAMS]; /* what was given to each stream that is before its next */
+	double until;                 /* when it is done with what it was given */
 } streams[STREAMS];
 static int nstreams, recordings;
 static int copied[STREAMS], updated[STREAMS]; /* what each was given up to its last copy, update */
 static bool updates;                          /* there is one in what is recorded */
 static _Thread_local bool current;            /* the thread has the context */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+enum { BLOCKS = 1000 };
+static struct block {
+	CUdeviceptr at;
+	size_t bytes;
+	int kept[STREAMS]; /* what each stream was given up to its last copy to it from elsewhere */
+	bool keeps;
+} blocks[BLOCKS]; /* of cuMemAlloc, the newest */
+static int nblocks;
 
 struct CUevent_st {
 	double at;
@@ -71,13 +82,22 @@ wait_until(double t)
 	return CUDA_SUCCESS;
 }
 
-/* The device is given work of so many seconds. */
+/* A stream is given work of so many seconds. */
 static void
-work(double seconds)
+work(CUstream s, double seconds)
 {
-	if (until < now())
-		until = now();
-	until += seconds;
+	if (s->until < now())
+		s->until = now();
+	s->until += seconds;
+}
+
+static struct block *
+block_of(CUdeviceptr p)
+{
+	for (struct block *b = blocks; b < blocks + BLOCKS; b++)
+		if (p - b->at < b->bytes)
+			return b;
+	return NULL;
 }
 
 /* The stream is given something more; whether all of the other streams' `what` comes before it. */
@@ -205,11 +225,15 @@ CUresult
 cuMemAlloc(CUdeviceptr *p, size_t n)
 {
 	*p = (CUdeviceptr)calloc(1, n);
+	blocks[nblocks % BLOCKS] = (struct block){ .at = *p, .bytes = n };
+	nblocks++;
 	return *p ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 CUresult
 cuMemFree(CUdeviceptr p)
 {
+	if (block_of(p))
+		*block_of(p) = (struct block){ 0 };
 	free((void *)p);
 	return CUDA_SUCCESS;
 }
@@ -331,11 +355,17 @@ cuMemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t n, CUstream s)
 CUresult
 cuMemcpyDtoHAsync(void *to, CUdeviceptr from, size_t n, CUstream s)
 {
+	const struct block *b = block_of(from);
 	bool ok;
 
 	pthread_mutex_lock(&lock);
-	ok = after(s, updated) && current;
-	copied[s - streams] = s->done[s - streams];
+	if (b && b->keeps) {
+		ok = after(s, b->kept);
+	} else {
+		ok = after(s, updated) && (s == streams || !given("FAKE_KEPT", 0));
+		copied[s - streams] = s->done[s - streams];
+	}
+	ok = ok && current;
 	pthread_mutex_unlock(&lock);
 	memcpy(to, (void *)from, n);
 	return ok ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_STATE;
@@ -343,9 +373,18 @@ cuMemcpyDtoHAsync(void *to, CUdeviceptr from, size_t n, CUstream s)
 CUresult
 cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t n, CUstream s)
 {
-	(void)s;
+	struct block *b = block_of(to);
+	bool ok = true;
+
+	pthread_mutex_lock(&lock);
+	if (b && b != block_of(from)) {
+		ok = after(s, updated);
+		copied[s - streams] = b->kept[s - streams] = s->done[s - streams];
+		b->keeps = true;
+	}
+	pthread_mutex_unlock(&lock);
 	memmove((void *)to, (void *)from, n);
-	return CUDA_SUCCESS;
+	return ok ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_STATE;
 }
 CUresult
 cuModuleLoadData(CUmodule *m, const void *image)
@@ -394,8 +433,7 @@ cuStreamCreateWithPriority(CUstream *s, unsigned flags, int priority)
 CUresult
 cuStreamSynchronize(CUstream s)
 {
-	(void)s;
-	return wait_until(until);
+	return wait_until(s->until);
 }
 CUresult
 cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **args, void **extra)
@@ -412,7 +450,7 @@ cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **args, void **extr
 	if (recording)
 		recorded += 30e-6;
 	else
-		work(60e-6);
+		work(c->hStream, 60e-6);
 	pthread_mutex_unlock(&lock);
 	if (c->hStream->recording != recording)
 		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -431,8 +469,8 @@ CUresult
 cuEventRecord(CUevent e, CUstream s)
 {
 	pthread_mutex_lock(&lock);
-	work(0);
-	e->at = until;
+	work(s, 0);
+	e->at = s->until;
 	e->recording = s->recording;
 	memcpy(e->done, s->done, sizeof e->done);
 	pthread_mutex_unlock(&lock);
@@ -446,6 +484,7 @@ cuStreamWaitEvent(CUstream s, CUevent e, unsigned flags)
 		return CUDA_ERROR_CAPTURED_EVENT;
 	pthread_mutex_lock(&lock);
 	s->recording = e->recording;
+	s->until = e->at > s->until ? e->at : s->until;
 	for (int i = 0; i < STREAMS; i++)
 		s->done[i] = e->done[i] > s->done[i] ? e->done[i] : s->done[i];
 	pthread_mutex_unlock(&lock);
@@ -503,9 +542,9 @@ cuGraphLaunch(CUgraphExec x, CUstream s)
 	ok = after(s, copied) || !x->updates;
 	if (x->updates)
 		updated[s - streams] = s->done[s - streams];
-	work(x->seconds);
+	work(s, x->seconds);
 	if (getenv("FAKE_HANG") && getenv("RANK") && !strcmp(getenv("FAKE_HANG"), getenv("RANK")))
-		work(1e6);
+		work(s, 1e6);
 	pthread_mutex_unlock(&lock);
 	return ok ? (CUresult)given("FAKE_LAUNCH", 0) : CUDA_ERROR_ILLEGAL_STATE;
 }

@@ -24,11 +24,12 @@ try:
     # the middle of the longest call, on the flame
     e = max((e for e in events if e["cat"] == "operator"), key=lambda e: e["dur"])
     x, y = b.eval("(() => { const f = olmogen.flame; f.canvas.scrollIntoView({ block: 'center' }); const r = f.canvas.getBoundingClientRect();"
-                  f" const [x, y] = f.place_of({e['pid']}, 'operator', {e['ts'] + e['dur'] / 2}); return [r.left + x, r.top + y]; }})()")
+                  f" const [x, y] = f.place_of({json.dumps(e)}, {e['ts'] + e['dur'] / 2}); return [r.left + x, r.top + y]; }})()")
     b.hover(x, y)
     tip = b.eval("document.getElementById('tip').textContent")
     has("hover over the longest call", tip, e["name"])
     has("hover says the rank", tip, f"rank {e['pid']}")
+    has("hover says the stream", tip, f"stream {e['tid']}")
     # the slowest product on the roofline
     name = next(n for n in longest if sums[n][2])
     x, y = b.eval("(() => { const f = olmogen.roofline; f.canvas.scrollIntoView({ block: 'center' }); const r = f.canvas.getBoundingClientRect();"

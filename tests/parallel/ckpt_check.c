@@ -23,7 +23,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "../../runtime/om_rt.h"
+#include "../../runtime/ckpt.h"
 #include "../../runtime/rng.h"
 
 enum { LAYERS = 4, EXPERTS = 8, DIM = 5, SEED = 11, ALIGN = 4 };
