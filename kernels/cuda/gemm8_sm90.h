@@ -32,9 +32,9 @@
 #define OM_GEMM8_PITCH 640 /* bytes, for they have to go to multiples of 128 */
 /*
  * Behind the stages: as many boxes for each consumer warp as its epilogue wants, scales, barriers
- * as in gemm_sm90.h, off.
+ * of up to four stages, off.
  */
-#define OM_GEMM8_REST(boxes, g) (8 * (boxes)*OM_GEMM_BOX + 128 + ((g) + 1) * 4)
+#define OM_GEMM8_REST(boxes, g) (8 * (boxes)*OM_GEMM_BOX + 64 + ((g) + 1) * 4)
 #define OM_GEMM8_STAGE (OM_GEMM_STAGE(OM_GEMM8_WIDTH) + OM_GEMM8_PITCH)
 #define OM_GEMM8_STAGES(boxes, g) ((OM_GEMM_SMEM_MAX - OM_GEMM8_REST(boxes, g)) / OM_GEMM8_STAGE)
 #define OM_GEMM8_SMEM(boxes, g) \
@@ -67,7 +67,7 @@ struct om_gemm8_shape
 	/* blocks of B in a matrix */
 	static constexpr int DOWN = N_::width[0] / OM_GEMM8_BLOCK;
 	static constexpr int OVER = K_::width[0] / OM_GEMM_K;
-	static_assert(STAGES >= 3, "the offsets leave no room for stages");
+	static_assert(STAGES >= 3 && STAGES <= 4, "room for stages, and for their barriers");
 	static_assert(N_::width[0] % OM_GEMM8_BLOCK == 0 && K_::width[0] % OM_GEMM_K == 0,
 	    "blocks of scales");
 };
@@ -252,8 +252,8 @@ om_gemm8(const om_gemm8_args &x)
 	constexpr int BARRIERS_AT = SCALES_AT + S::STAGES * OM_GEMM8_PITCH;
 	const uint32_t smem = om_smem(om_gemm_smem), full = smem + BARRIERS_AT;
 	const uint32_t boxes = smem + S::STAGES * S::STAGE, scales = smem + SCALES_AT;
-	int32_t *s_off = (int32_t *)(om_gemm_smem + BARRIERS_AT + 128);
-	om_gemm_ring<S> r = { smem, full, full + 64, 0, 0 };
+	int32_t *s_off = (int32_t *)(om_gemm_smem + BARRIERS_AT + 64);
+	om_gemm_ring<S> r = { smem, full, full + 8 * S::STAGES, 0, 0 };
 	const int warp = om_warp();
 
 	if (threadIdx.x == 0) {
