@@ -17,7 +17,7 @@ same() { # name, tree, tree
 }
 
 cd "$root" || exit 1
-for path in models/tiny models/olmoe-1b-7b tests/gold/mixed; do
+for path in models/tiny models/olmoe-1b-7b tests/numeric/eight tests/gold/mixed; do
 	model=$(basename $path)
 	gen="--target=cpu --emit-only"
 	"$olmogen" $gen -o "$work/$model" $path.lua >/dev/null

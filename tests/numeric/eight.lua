@@ -13,6 +13,6 @@ return trainer {
   },
   batch = batch { micro = 1, global = 2 },
   precision = precision {
-    experts = arg.experts, experts_dx = arg.dx, experts_dw = arg.dw, scale = arg.scale, exempt = {},
+    experts = arg.experts or "mxfp8", experts_dx = arg.dx, experts_dw = arg.dw, scale = arg.scale, exempt = {},
   },
 }
