@@ -224,12 +224,16 @@ less_memory(struct search *s)
 		if (need < most)
 			add(s, xprintf("recompute { what = \"%s\" }", search_levels[i]), need);
 	}
-	if (spec_int(t, F_parallel_expert) > 1 && spec_value(t, F_parallel_capacity)->str) {
-		struct change c = { .f = F_parallel_capacity, .lua = "1.25" };
+	static const struct change cuts[] = { { .f = F_parallel_capacity, .lua = "1.25" },
+		{ .f = F_parallel_pair_capacity, .lua = "2" } };
+	for (unsigned i = 0; i < LEN(cuts) && spec_int(t, F_parallel_expert) > 1; i++) {
+		struct change c = cuts[i];
+		if (!spec_value(t, c.f)->str)
+			continue;
 		uint64_t need = try_changes(s->q, &c, 1, s->build).need;
 		s->enough |= need <= s->device;
 		if (need < most)
-			add(s, "parallel.capacity = 1.25, which cuts rows", need);
+			add(s, xprintf("%s = %s, which cuts rows", spec_name(c.f), c.lua), need);
 	}
 	most = s->q->need - s->q->need / 20;
 	for (unsigned i = 0; i < LEN(single) + LEN(joint); i++) {

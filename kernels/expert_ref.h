@@ -11,9 +11,9 @@
 #include <stdlib.h>
 
 struct om_ep_ref {
-	int64_t t, e, k, w, c, u, me, routes; /* routes of a rank */
-	int32_t *idx, *row;                   /* [w, t * k] */
-	int32_t *src, *map, *off;             /* of rank me */
+	int64_t t, e, k, w, c, u, q, me, routes; /* routes of a rank */
+	int32_t *idx, *row;                      /* [w, t * k] */
+	int32_t *src, *map, *off;                /* of rank me */
 	int64_t cut;
 };
 
@@ -64,10 +64,10 @@ om_ep_ref_array(int64_t n, size_t size)
 
 /* The routes of all ranks, and of rank me what ep_map gives. */
 static inline struct om_ep_ref
-om_ep_ref_new(
-    int64_t t, int64_t e, int64_t k, int64_t w, int64_t c, int64_t u, int64_t me, uint64_t seed)
+om_ep_ref_new(int64_t t, int64_t e, int64_t k, int64_t w, int64_t c, int64_t u, int64_t q,
+    int64_t me, uint64_t seed)
 {
-	struct om_ep_ref s = { t, e, k, w, c, u, me, t * k, 0, 0, 0, 0, 0, 0 };
+	struct om_ep_ref s = { t, e, k, w, c, u, q, me, t * k, 0, 0, 0, 0, 0, 0 };
 	const int64_t here = e / w, routes = s.routes;
 	int32_t order = 0;
 	int64_t used = 0;
@@ -79,6 +79,8 @@ om_ep_ref_new(
 	/* of each rank and expert its first route; behind each route the next one of its expert */
 	int64_t *first = (int64_t *)om_ep_ref_array(w * e, sizeof *first);
 	int64_t *next = (int64_t *)om_ep_ref_array(w * routes, sizeof *next);
+	/* what each rank has sent to the one whose experts it is at */
+	int64_t *sent = (int64_t *)om_ep_ref_array(w, sizeof *sent);
 	for (int64_t from = 0; from < w; from++) {
 		om_ep_ref_routes(&s, seed, from, s.idx + from * routes);
 		for (int64_t x = 0; x < e; x++)
@@ -96,9 +98,10 @@ om_ep_ref_new(
 		for (int64_t from = 0; from < w; from++) {
 			const bool mine = from == me, come = x / here == me;
 			const int64_t begin = used;
+			sent[from] = own ? sent[from] : 0;
 			for (int64_t i = first[from * e + x]; i >= 0; i = next[from * routes + i]) {
 				int32_t *row = &s.row[from * routes + i];
-				*row = used < c ? (int32_t)used++ : -1;
+				*row = sent[from]++ < q && used < c ? (int32_t)used++ : -1;
 				if (mine) {
 					s.src[order++] = (int32_t)i;
 					s.cut += *row < 0;
@@ -118,6 +121,7 @@ om_ep_ref_new(
 	}
 	free(first);
 	free(next);
+	free(sent);
 	return s;
 }
 

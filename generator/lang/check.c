@@ -343,10 +343,13 @@ derive_parallel(const struct object *p)
 	struct value *schedule = spec_value(p, F_parallel_schedule);
 	struct value *chunks = spec_value(p, F_parallel_chunks);
 	struct value *capacity = spec_value(p, F_parallel_capacity);
+	struct value *pair = spec_value(p, F_parallel_pair_capacity);
 	const struct value *expert = spec_value(p, F_parallel_expert);
 	const struct value *pipeline = spec_value(p, F_parallel_pipeline);
-	if (expert->set && expert->i > 1)
+	if (expert->set && expert->i > 1) {
 		derive_text(capacity, fields[F_parallel_capacity].choices);
+		derive_text(pair, fields[F_parallel_pair_capacity].choices);
+	}
 	if (!pipeline->set || pipeline->i == 1)
 		return;
 	derive_text(schedule, "1f1b");

@@ -23,6 +23,8 @@ static const struct row {
 	    "a pipeline" },
 	{ F_parallel_capacity, F_parallel_expert, "1", "\"worst\"",
 	    "no rows are sent to experts of other ranks, and none is cut", "expert ranks" },
+	{ F_parallel_pair_capacity, F_parallel_expert, "1", "\"worst\"",
+	    "no rows are sent to experts of other ranks, and none is cut", "expert ranks" },
 	{ F_parallel_overlap, F_parallel_data, "1", "true",
 	    "one rank has all gradients and weights", "data ranks" },
 	{ F_router_balance_over, F_router_load_balance, "0", "\"batch\"",

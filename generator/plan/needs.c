@@ -143,20 +143,8 @@ plan_buildable(const struct plan *p)
 	const struct target_kind *kind = p->target->kind;
 	const struct value *weights = spec_value(g->trainer, F_precision_weights);
 	const struct value *micro = spec_value(g->trainer, F_batch_micro);
-	const struct value *expert = spec_value(g->trainer, F_parallel_expert);
 
 	ask_about(g->trainer, p->target->name);
-	if (kind->reach && (uint64_t)expert->i > p->target->host) {
-		diag_error(expert->pos,
-		    "%s = %lld: ranks that share experts write to one another's memory, and a host "
-		    "of %s has %u GPUs that reach each other",
-		    spec_name(expert->f), (long long)expert->i, p->target->name, p->target->host);
-		diag_help("--plan answers for any layout");
-		struct question *q = ask();
-		for (uint32_t n = p->target->host; n; n--)
-			ask_value(q, expert, 1, xprintf("%u", n));
-		offer_cpu(p, q, "rehearse the layout");
-	}
 	for (tensor_id t = 0; (t = tensor_next(g, T_ACT, t));) {
 		const struct format *is = g->tensor.a[t].format;
 		if (target_format(p->target, is) == is || !strcmp(is->name, kind->rounds))

@@ -196,6 +196,29 @@ sent_text(const struct target_row *t, const struct collective *c)
 	return b.s;
 }
 
+/* What every two ranks exchange where experts are on several hosts, of each kind of layer. */
+static void
+report_blocks(const struct plan *p, struct buf *out)
+{
+	const struct graph *g = p->graph;
+	uint64_t expert = p->shard->mesh.size[OM_EXPERT], last = 0;
+
+	for (uint32_t k = g->embed + 1; k < g->head; k++) {
+		if (!graph_route(&g->seg.a[k]))
+			continue;
+		uint64_t rows = shard_pair_rows(p->shard, g->seg.a[k].ffn);
+		uint64_t bytes = target_bytes(p->target, g->format[ROLE_ROWS],
+		    size_mul(rows, (uint64_t)spec_int(g->trainer, F_transformer_d_model)));
+		if (rows != last)
+			row(out, "blocks between ranks", text_bytes(bytes),
+			    xprintf(
+				"of %s rows each, by pair_capacity; %llu go and %llu come for a "
+				"layer's rows",
+				text_commas(rows), llu(expert - 1), llu(expert - 1)));
+		last = rows;
+	}
+}
+
 /* Bytes sent and the time that they take alone on the link; nothing where there is one rank. */
 static void
 report_wire(const struct plan *p, struct buf *out)
@@ -203,6 +226,8 @@ report_wire(const struct plan *p, struct buf *out)
 	if (p->shard->mesh.size[OM_WORLD] == 1)
 		return;
 	buf_puts(out, "\nsent by a rank in a step\n");
+	if (shard_blocks(p->shard))
+		report_blocks(p, out);
 	for (uint32_t i = 0; i < p->shard->nstages; i++) {
 		const struct stage *st = &p->shard->stage[i];
 		if (p->shard->nstages > 1)

@@ -19,7 +19,7 @@ struct named {
 struct rows {
 	struct graph *g;
 	uint32_t seg;
-	struct sizes size; /* the letters t, k, w, c and u of op.def's rules */
+	struct sizes size; /* the letters t, k, w, c, u, q and h of op.def's rules */
 	/* by tensor: what stands for it, 0: itself; it has a row for each routed one */
 	tensor_id *same;
 	bool *routed;
@@ -159,6 +159,8 @@ shard_experts(struct shard *s)
 		w.size.v['w' - 'a'] = s->mesh.size[OM_EXPERT];
 		w.size.v['c' - 'a'] = shard_capacity(s, g->seg.a[k].ffn);
 		w.size.v['u' - 'a'] = s->expert_rows;
+		w.size.v['q' - 'a'] = shard_pair_rows(s, g->seg.a[k].ffn);
+		w.size.v['h' - 'a'] = shard_blocks(s) ? 2 : 1;
 		for (enum phase ph = FORWARD; ph <= g->last_phase; ph++)
 			rewrite(&w, ph);
 	}

@@ -95,6 +95,36 @@ shard_capacity(const struct shard *s, const struct object *moe)
 	return size_align(rows < (double)worst ? (uint64_t)rows : worst, s->expert_rows);
 }
 
+uint64_t
+shard_pair_rows(const struct shard *s, const struct object *moe)
+{
+	const struct value *v = spec_value(s->graph->trainer, F_parallel_pair_capacity);
+	uint64_t k = (uint64_t)spec_int(moe, F_moe_top_k), expert = s->mesh.size[OM_EXPERT];
+	uint64_t here = (uint64_t)spec_int(moe, F_moe_num_experts) / expert;
+	uint64_t worst = size_mul(s->graph->T, k < here ? k : here);
+	double rows = v->set && !v->str
+			  ? ceil(v->num * (double)size_mul(s->graph->T, k) / (double)expert)
+			  : INFINITY;
+
+	return rows < (double)worst ? (uint64_t)rows : worst;
+}
+
+uint64_t
+shard_near(const struct shard *s, enum om_group group)
+{
+	uint64_t n = 1, of = s->mesh.size[group], host = s->target->host;
+
+	while (n < of && (!host || om_mesh_member(&s->mesh, group, 0, n) < host))
+		n++;
+	return n;
+}
+
+bool
+shard_blocks(const struct shard *s)
+{
+	return s->target->kind->reach && shard_near(s, OM_EXPERT) < s->mesh.size[OM_EXPERT];
+}
+
 struct pass
 shard_pass(const struct graph *g, enum pass_id pass)
 {

@@ -7,17 +7,6 @@
 
 #include "shard/shard.h"
 
-/* Of a group's ranks those on the host of its first; a host has so many ranks in a row. */
-static uint64_t
-near(const struct shard *s, enum om_group group)
-{
-	uint64_t n = 1, of = s->mesh.size[group], host = s->target->host;
-
-	while (n < of && (!host || om_mesh_member(&s->mesh, group, 0, n) < host))
-		n++;
-	return n;
-}
-
 /* Of so many bytes in equal parts, one a rank, a rank sends all but its own. */
 static void
 all_but_own(struct shard *s, struct stage *st, enum collective_kind kind, enum om_group group,
@@ -27,7 +16,7 @@ all_but_own(struct shard *s, struct stage *st, enum collective_kind kind, enum o
 
 	if (n > 1 && bytes >= n)
 		*PUSH(st->comm) =
-		    (struct collective){ kind, n, near(s, group), bytes / n * (n - 1) };
+		    (struct collective){ kind, n, shard_near(s, group), bytes / n * (n - 1) };
 }
 
 /* Routed rows that go to their experts' ranks, or come back, in one microbatch of the stage. */
@@ -42,11 +31,14 @@ rows_sent(const struct shard *s, uint32_t i, bool back)
 		const struct segment *kind = &g->seg.a[at.seg];
 		if (!(back ? r->returns : r->sends))
 			continue;
-		/* balanced, as many as a rank has tokens for, or room */
+		/* balanced, as many as a rank has tokens for, or room; between hosts, all blocks */
 		uint64_t n = size_mul(g->T, (uint64_t)spec_int(kind->ffn, F_moe_top_k));
 		uint64_t room = shard_capacity(s, kind->ffn),
 			 layers = stage_kind(&s->stage[i], kind);
-		rows = size_add(rows, size_mul(n < room ? n : room, layers));
+		n = n < room ? n : room;
+		if (shard_blocks(s))
+			n = size_mul(shard_pair_rows(s, kind->ffn), s->mesh.size[OM_EXPERT]);
+		rows = size_add(rows, size_mul(n, layers));
 	}
 	return rows;
 }
@@ -84,7 +76,7 @@ communication(struct shard *s, uint32_t i)
 		edges += step->action.a[k].kind == SEND && step->action.a[k].stage != i;
 	if (edges)
 		*PUSH(st->comm) = (struct collective){ SEND_RECV, 2,
-			near(s, OM_PIPELINE) == s->mesh.size[OM_PIPELINE] ? 2 : 1,
+			shard_near(s, OM_PIPELINE) == s->mesh.size[OM_PIPELINE] ? 2 : 1,
 			size_mul(edges, size_mul(g->T, x)) };
 }
 

@@ -96,6 +96,12 @@ const char *shard_slots_text(const struct stage *st); /* "8 + 4", of each chunk 
 uint64_t shard_bytes(const struct shard *s, tensor_id t);
 /* Rows that a rank has for the tokens which others, and it itself, send to its experts. */
 uint64_t shard_capacity(const struct shard *s, const struct object *moe);
+/* Rows that a rank sends to each rank of its expert group at most. */
+uint64_t shard_pair_rows(const struct shard *s, const struct object *moe);
+/* Of a group's ranks those on the host of its first; a host has so many ranks in a row. */
+uint64_t shard_near(const struct shard *s, enum om_group group);
+/* Whether rows go in blocks of that size, since experts' ranks do not reach each other's memory. */
+bool shard_blocks(const struct shard *s);
 /* The group, or OM_ALONE where it is of one rank. */
 enum om_group shard_group(const struct shard *s, enum om_group g);
 /* Into how many parts the ranks of a stage cut a parameter between them; 1: all have all of it. */

@@ -2,7 +2,8 @@
  * Experts on several ranks, in rowwise form: a route's final row on its expert's rank is known
  * before anything is sent, so rows arrive where the experts read them. The cut is OLMo-core's:
  * each of w ranks has c rows for the routes of all its e / w experts; cells (expert, source rank),
- * experts first, fill them in turn, and within a cell the first routes in token order are kept.
+ * experts first, fill them in turn, and within a cell the first routes in token order are kept. Of
+ * what one rank sends to another one's experts the first q go, by expert and token.
  * Each expert's rows begin at a multiple of u; those before the next one's that no route has are 0.
  *
  *   ep_map          row [t, k], src [t * k], map [5, e], off [e / w + 1], cut [2] from idx [t, k]
@@ -23,7 +24,7 @@
 #include "om_comm.h"
 
 struct om_ep {
-	int64_t t, e, k, n, w, c, u; /* n: of a row; of ep_map, how many parts cnt has */
+	int64_t t, e, k, n, w, c, u, q; /* n: of a row; of ep_map, how many parts cnt has */
 };
 
 /* The parts of map, e numbers each. */
@@ -33,6 +34,20 @@ static inline int64_t
 om_ep_up(int64_t row, int64_t u)
 {
 	return (row + u - 1) / u * u;
+}
+
+/* Of what each rank has for each other one, q rows go. */
+static inline void
+om_ep_cut(const struct om_ep *s, int32_t *count)
+{
+	const int64_t here = s->e / s->w;
+	for (int64_t pair = 0; pair < s->w * s->w; pair++) {
+		int64_t left = s->q;
+		for (int64_t i = pair * here; i < (pair + 1) * here; i++) {
+			count[i] = (int32_t)om_min(count[i], left);
+			left -= count[i];
+		}
+	}
 }
 
 /*
@@ -82,6 +97,7 @@ om_ep_map(const struct om_ep *s, const int32_t *idx, const int32_t *cnt, int32_t
 		begin += own[i];
 	}
 	om_all_gather(OM_EXPERT, "counts", count, (uint64_t)(s->w * e) * sizeof *count);
+	om_ep_cut(s, count);
 	om_ep_rows(s, me, count, map, off);
 	memcpy(next, start, (size_t)e * sizeof *next); /* counts have served */
 	for (int64_t i = 0; i < routes; i++) {
@@ -183,17 +199,18 @@ om_ep_weights_bwd(const struct om_ep *s, const om_real *dpr, const int32_t *src,
 	}
 }
 
-#define OM_EP_SHAPE(NAME, t, e, k, n, w, c, u)                                              \
+#define OM_EP_SHAPE(NAME, t, e, k, n, w, c, u, q)                                           \
 	_Static_assert((t) >= 1 && (n) >= 1 && (w) >= 1, "ep: sizes start at 1");           \
 	_Static_assert((k) >= 1 && (k) <= (e), "ep: top-k chooses among the experts");      \
 	_Static_assert((e) % (w) == 0, "ep: ranks divide the experts");                     \
 	_Static_assert((int64_t)(t) * (k) <= INT32_MAX, "ep: routes are counted in int32"); \
 	_Static_assert((c) >= 1 && (c) <= INT32_MAX, "ep: rows are counted in int32");      \
 	_Static_assert((u) >= 1 && (c) % (u) == 0, "ep: c is a multiple of u");             \
-	static const struct om_ep NAME##_shape = { t, e, k, n, w, c, u };
+	static const struct om_ep NAME##_shape = { t, e, k, n, w, c, u, q };
 
-#define OM_EP_MAP(NAME, t, e, k, n, w, c, u)                                          \
-	OM_EP_SHAPE(NAME, t, e, k, n, w, c, u)                                        \
+#define OM_EP_MAP(NAME, t, e, k, n, w, c, u, q)                                       \
+	OM_EP_SHAPE(NAME, t, e, k, n, w, c, u, q)                                     \
+	_Static_assert((q) >= 0, "ep: a rank sends rows");                            \
 	_Static_assert((t) % (n) == 0, "ep: sequences divide the tokens");            \
 	void NAME(const int32_t *idx, const int32_t *cnt, int32_t *row, int32_t *src, \
 	    int32_t *map, int32_t *off, int64_t *cut, om_real *ws)                    \
@@ -208,7 +225,7 @@ om_ep_weights_bwd(const struct om_ep *s, const om_real *dpr, const int32_t *src,
 /* m: of map */
 #define OM_EP_MOVE_SHAPE(NAME, t, m, k, n, w, c, u)                                    \
 	_Static_assert((m) % OM_EP_PARTS == 0, "ep: map has the same of each expert"); \
-	OM_EP_SHAPE(NAME, t, (m) / OM_EP_PARTS, k, n, w, c, u)
+	OM_EP_SHAPE(NAME, t, (m) / OM_EP_PARTS, k, n, w, c, u, (int64_t)(t) * (k))
 
 #define OM_EP_DISPATCH(NAME, t, m, k, n, w, c, u)                                               \
 	OM_EP_MOVE_SHAPE(NAME, t, m, k, n, w, c, u)                                             \
@@ -291,7 +308,8 @@ om_ep_check_case(const struct om_ep *shape, uint64_t seed)
 	struct om_ep_case c = { .s = *shape };
 	if (om_size(OM_EXPERT) != shape->w)
 		c.s.w = 1;
-	c.ref = om_ep_ref_new(c.s.t, c.s.e, c.s.k, c.s.w, c.s.c, c.s.u, om_rank(OM_EXPERT), seed);
+	c.ref = om_ep_ref_new(
+	    c.s.t, c.s.e, c.s.k, c.s.w, c.s.c, c.s.u, c.s.q, om_rank(OM_EXPERT), seed);
 	return c;
 }
 

@@ -32,11 +32,13 @@ enum { OM_EP_START, OM_EP_KEEP, OM_EP_FIRST, OM_EP_COME, OM_EP_AT, OM_EP_PARTS }
 #define OM_EP_MAP_THREADS 512
 #define OM_EP_BATCH 8 /* rows of a token that are read or written at a time */
 
-#define OM_EP_SHAPE(t, e, k, n, w, c, u)                                                     \
+#define OM_EP_SHAPE(t, e, k, n, w, c, u)                                       \
+	static_assert((w) <= OM_PEERS_MOST, "ep: more ranks than a host has"); \
+	OM_EP_SIZES(t, e, k, n, w, c, u)
+#define OM_EP_SIZES(t, e, k, n, w, c, u)                                                     \
 	static_assert((t) >= 1 && (n) >= 1 && (w) >= 1, "ep: sizes start at 1");             \
 	static_assert((k) >= 1 && (k) <= (e), "ep: top-k chooses among the experts");        \
 	static_assert((e) % (w) == 0, "ep: ranks divide the experts");                       \
-	static_assert((w) <= OM_PEERS_MOST, "ep: more ranks than a host has");               \
 	static_assert((e) <= OM_PEERS_COUNTS, "ep: more experts than are told at once");     \
 	static_assert((int64_t)(t) * (k) <= 0x7fffffff, "ep: routes are counted in int32");  \
 	static_assert((int64_t)(c) >= 1 && (int64_t)(c) <= 0x7fffffff, "ep: rows in int32"); \
@@ -64,29 +66,46 @@ om_ep_announce(const om_peers *peers, const int32_t *cnt)
 	om_peer_tell(peers, epoch);
 }
 
+/* Of what each rank has for each other one, q rows go; count is [w, STRIDE], of this rank alone. */
+template <int T, int E, int K, int W, int Q, int STRIDE>
+OM_DEV void
+om_ep_cut(int32_t *count)
+{
+	constexpr int HERE = E / W;
+	if constexpr (Q < (int64_t)T * (K < HERE ? K : HERE)) {
+		for (int pair = threadIdx.x; pair < W * W; pair += OM_EP_MAP_THREADS) {
+			int32_t *n = count + pair / W * STRIDE + pair % W * HERE, left = Q;
+			for (int i = 0; i < HERE; i++) {
+				n[i] = min(n[i], left);
+				left -= n[i];
+			}
+		}
+		__syncthreads();
+	}
+}
+
 /*
  * All of map, off and cut when every rank has told; one block, a thread an expert. Cells are dealt
  * out in turn until none of the c rows is left; since c is a multiple of u, an expert's first row
  * is c at most, or what the experts before it would need without a limit.
  */
-template <int T, int E, int K, int W, int C, int U>
+template <int T, int E, int K, int W, int C, int U, int Q, int STRIDE>
 OM_DEV void
-om_ep_rows(const om_peers *peers, int32_t *map, int32_t *off, int64_t *cut)
+om_ep_rows(int me, int32_t *count, int32_t *map, int32_t *off, int64_t *cut)
 {
 	constexpr int HERE = E / W;
-	om_board *board = peers->board;
-	const uint64_t epoch = board->epoch + 1;
-	const int me = peers->me, i = threadIdx.x, owner = i / HERE, own = i % HERE;
+	const int i = threadIdx.x, owner = i / HERE, own = i % HERE;
 	__shared__ int64_t rows[E]; /* of each expert, of all ranks, in full */
 	__shared__ int32_t starts[E], kept[E];
-	om_peer_wait(peers, epoch);
-	const auto count = board->count[epoch % 2];
+	if (i < E)
+		starts[i] = count[me * STRIDE + i];
+	__syncthreads();
+	om_ep_cut<T, E, K, W, Q, STRIDE>(count);
 	if (i < E) {
 		int64_t all = 0;
 		for (int from = 0; from < W; from++)
-			all += count[from][i];
+			all += count[from * STRIDE + i];
 		rows[i] = (all + U - 1) / U * U;
-		starts[i] = count[me][i];
 	}
 	__syncthreads();
 	if (i < E) {
@@ -100,7 +119,7 @@ om_ep_rows(const om_peers *peers, int32_t *map, int32_t *off, int64_t *cut)
 		if (owner == me)
 			off[own] = row;
 		for (int from = 0; from < W; from++) {
-			const int32_t part = min(count[from][i], C - row);
+			const int32_t part = min(count[from * STRIDE + i], C - row);
 			if (from == me) {
 				map[OM_EP_START * E + i] = start;
 				map[OM_EP_KEEP * E + i] = keep = part;
@@ -123,8 +142,21 @@ om_ep_rows(const om_peers *peers, int32_t *map, int32_t *off, int64_t *cut)
 			sum += kept[x];
 		cut[0] += (int64_t)T * K - sum;
 		cut[1] += (int64_t)T * K;
-		board->epoch = epoch;
 	}
+}
+
+/* The same of counts that were told by boards, of which this point is the next. */
+template <int T, int E, int K, int W, int C, int U, int Q>
+OM_DEV void
+om_ep_rows_told(const om_peers *peers, int32_t *map, int32_t *off, int64_t *cut)
+{
+	om_board *board = peers->board;
+	const uint64_t epoch = board->epoch + 1;
+	om_peer_wait(peers, epoch);
+	om_ep_rows<T, E, K, W, C, U, Q, OM_PEERS_COUNTS>(
+	    peers->me, board->count[epoch % 2][0], map, off, cut);
+	if (threadIdx.x == 0)
+		board->epoch = epoch;
 }
 
 /* Where a route's row is, at the rank of its expert; NULL: it was cut. */
@@ -203,17 +235,14 @@ om_ep_dispatch(const om_peers *peers, const om_bf16 *x, const int32_t *idx, cons
 	om_peer_leave(peers, epoch + 2);
 }
 
-template <int T, int E, int K, int N, int W>
+/* x of each token, the sum over its routes' rows, which lie at place(route); NULL: it was cut. */
+template <int T, int K, int N, class Place>
 OM_DEV void
-om_ep_combine(
-    const om_peers *peers, const om_bf16 *y, const int32_t *idx, const int32_t *row, om_bf16 *x)
+om_ep_sum(om_bf16 *x, Place place)
 {
 	constexpr int WIDE = N / 8, WARPS = OM_EP_THREADS / 32;
 	constexpr int BATCH = K < OM_EP_BATCH ? K : OM_EP_BATCH;
 	const int lane = threadIdx.x % 32;
-	const uint64_t epoch = peers->board->epoch;
-	if (!om_peer_enter(peers, epoch + 1))
-		return;
 	for (int t = blockIdx.x * WARPS + threadIdx.x / 32; t < T; t += gridDim.x * WARPS) {
 #pragma unroll 1
 		for (int col = lane; col < WIDE; col += 32) {
@@ -223,9 +252,8 @@ om_ep_combine(
 				uint4 v[BATCH];
 #pragma unroll
 				for (int b = 0; b < BATCH; b++) {
-					const int a = t * K + min(j + b, K - 1);
-					const auto from = (const uint4 *)om_ep_place<E, W>(
-					    peers, y, N, idx[a], row[a]);
+					const auto from =
+					    (const uint4 *)place(t * K + min(j + b, K - 1));
 					v[b] = uint4{ 0, 0, 0, 0 };
 					if (from && (K % BATCH == 0 || j + b < K))
 						v[b] = from[col];
@@ -241,6 +269,18 @@ om_ep_combine(
 			om_store8(x + (int64_t)t * N + col * 8, sum);
 		}
 	}
+}
+
+template <int T, int E, int K, int N, int W>
+OM_DEV void
+om_ep_combine(
+    const om_peers *peers, const om_bf16 *y, const int32_t *idx, const int32_t *row, om_bf16 *x)
+{
+	const uint64_t epoch = peers->board->epoch;
+	if (!om_peer_enter(peers, epoch + 1))
+		return;
+	om_ep_sum<T, K, N>(
+	    x, [=](int a) { return om_ep_place<E, W>(peers, y, N, idx[a], row[a]); });
 	om_peer_leave(peers, epoch + 2);
 }
 
@@ -278,7 +318,7 @@ om_ep_weights_bwd(
 	om_peer_leave(peers, epoch + 2);
 }
 
-#define OM_EP_MAP(NAME, t, e, k, n, w, c, u)                                                       \
+#define OM_EP_MAP(NAME, t, e, k, n, w, c, u, q)                                                    \
 	OM_EP_SHAPE(t, e, k, n, w, c, u)                                                           \
 	OM_GLOBAL(256, 1) NAME##_count(const int32_t *idx, int32_t *ws)                            \
 	{                                                                                          \
@@ -292,7 +332,7 @@ om_ep_weights_bwd(
 	OM_GLOBAL(OM_EP_MAP_THREADS, 1)                                                            \
 	NAME##_rows(const om_peers *peers, int32_t *map, int32_t *off, int64_t *cut)               \
 	{                                                                                          \
-		om_ep_rows<t, e, k, w, c, u>(peers, map, off, cut);                                \
+		om_ep_rows_told<t, e, k, w, c, u, q>(peers, map, off, cut);                        \
 	}                                                                                          \
 	OM_GLOBAL(256, 1)                                                                          \
 	NAME##_place(const int32_t *idx, const int32_t *cnt, const int32_t *ws,                    \
@@ -352,10 +392,11 @@ om_ep_weights_bwd(
  * ws: n*128*e floats. Begun on all ranks before it is ended on any, in a check where one device
  * stands for all.
  */
-#define OM_EP_MAP(NAME, t, e, k, n, w, c, u)                                                       \
+#define OM_EP_MAP(NAME, t, e, k, n, w, c, u, q)                                                    \
 	OM_EP_SHAPE(t, e, k, n, w, c, u)                                                           \
 	OM_ROUTE_SIZES(t, e, k, n)                                                                 \
 	OM_KERNEL(NAME##_count, 256, 0)                                                            \
+	OM_REACHES(NAME)                                                                           \
 	OM_KERNEL(NAME##_tell, OM_EP_MAP_THREADS, 0)                                               \
 	OM_KERNEL(NAME##_rows, OM_EP_MAP_THREADS, 0)                                               \
 	OM_KERNEL(NAME##_place, 256, 0)                                                            \
@@ -382,73 +423,73 @@ om_ep_weights_bwd(
 	double NAME##_check(uint64_t seed)                                                         \
 	{                                                                                          \
 		return om_ep_map_check(NAME##_begin, NAME##_end, n,                                \
-		    (struct om_ep_shape){ t, e, k, 1, w, c, u }, seed);                            \
+		    (struct om_ep_shape){ t, e, k, 1, w, c, u, q }, seed);                         \
 	}
 
-#define OM_EP_DISPATCH(NAME, t, m, k, n, w, c, u, b)                                            \
-	OM_EP_SHAPE(t, (m) / OM_EP_PARTS, k, n, w, c, u)                                        \
-	OM_EP_ROW(n)                                                                            \
-	OM_KERNEL(NAME##_x, OM_EP_THREADS, 0)                                                   \
-	void NAME(const om_bf16 *x, const int32_t *idx, const int32_t *row, const int32_t *src, \
-	    const int32_t *map, om_bf16 *xr)                                                    \
-	{                                                                                       \
-		const struct om_peers *peers = om_peers(OM_EXPERT);                             \
-		(void)src;                                                                      \
-		OM_LAUNCH(NAME##_x, b, 1, 1, &peers, &x, &idx, &row, &map, &xr);                \
-	}                                                                                       \
-	double NAME##_check(uint64_t seed)                                                      \
-	{                                                                                       \
-		return om_ep_send_check(NAME, NULL,                                             \
-		    (struct om_ep_shape){ t, (m) / OM_EP_PARTS, k, n, w, c, u }, seed);         \
+#define OM_EP_DISPATCH(NAME, t, m, k, n, w, c, u, b)                                               \
+	OM_EP_SHAPE(t, (m) / OM_EP_PARTS, k, n, w, c, u)                                           \
+	OM_EP_ROW(n)                                                                               \
+	OM_KERNEL(NAME##_x, OM_EP_THREADS, 0)                                                      \
+	void NAME(const om_bf16 *x, const int32_t *idx, const int32_t *row, const int32_t *src,    \
+	    const int32_t *map, om_bf16 *xr)                                                       \
+	{                                                                                          \
+		const struct om_peers *peers = om_peers(OM_EXPERT);                                \
+		(void)src;                                                                         \
+		OM_LAUNCH(NAME##_x, b, 1, 1, &peers, &x, &idx, &row, &map, &xr);                   \
+	}                                                                                          \
+	double NAME##_check(uint64_t seed)                                                         \
+	{                                                                                          \
+		return om_ep_send_check(NAME, NULL, NULL, true,                                    \
+		    (struct om_ep_shape){ t, (m) / OM_EP_PARTS, k, n, w, c, u, (t) * (k) }, seed); \
 	}
 
-#define OM_EP_COMBINE(NAME, t, m, k, n, w, c, b)                                                \
-	OM_EP_SHAPE(t, (m) / OM_EP_PARTS, k, n, w, c, 1)                                        \
-	OM_EP_ROW(n)                                                                            \
-	OM_KERNEL(NAME##_x, OM_EP_THREADS, 0)                                                   \
-	void NAME(const om_bf16 *y, const int32_t *idx, const int32_t *row, const int32_t *map, \
-	    om_bf16 *x)                                                                         \
-	{                                                                                       \
-		const struct om_peers *peers = om_peers(OM_EXPERT);                             \
-		(void)map;                                                                      \
-		OM_LAUNCH(NAME##_x, b, 1, 1, &peers, &y, &idx, &row, &x);                       \
-	}                                                                                       \
-	double NAME##_check(uint64_t seed)                                                      \
-	{                                                                                       \
-		return om_ep_return_check(NAME, NULL,                                           \
-		    (struct om_ep_shape){ t, (m) / OM_EP_PARTS, k, n, w, c, 1 }, seed);         \
+#define OM_EP_COMBINE(NAME, t, m, k, n, w, c, b)                                                   \
+	OM_EP_SHAPE(t, (m) / OM_EP_PARTS, k, n, w, c, 1)                                           \
+	OM_EP_ROW(n)                                                                               \
+	OM_KERNEL(NAME##_x, OM_EP_THREADS, 0)                                                      \
+	void NAME(const om_bf16 *y, const int32_t *idx, const int32_t *row, const int32_t *map,    \
+	    om_bf16 *x)                                                                            \
+	{                                                                                          \
+		const struct om_peers *peers = om_peers(OM_EXPERT);                                \
+		(void)map;                                                                         \
+		OM_LAUNCH(NAME##_x, b, 1, 1, &peers, &y, &idx, &row, &x);                          \
+	}                                                                                          \
+	double NAME##_check(uint64_t seed)                                                         \
+	{                                                                                          \
+		return om_ep_return_check(NAME, NULL, NULL, true,                                  \
+		    (struct om_ep_shape){ t, (m) / OM_EP_PARTS, k, n, w, c, 1, (t) * (k) }, seed); \
 	}
 
-#define OM_EP_WEIGHTS(NAME, t, m, k, w, c, u, b)                                              \
-	OM_EP_SHAPE(t, (m) / OM_EP_PARTS, k, 1, w, c, u)                                      \
-	OM_KERNEL(NAME##_x, OM_EP_THREADS, 0)                                                 \
-	void NAME(const float *p, const int32_t *idx, const int32_t *row, const int32_t *src, \
-	    const int32_t *map, float *pr)                                                    \
-	{                                                                                     \
-		const struct om_peers *peers = om_peers(OM_EXPERT);                           \
-		(void)src;                                                                    \
-		OM_LAUNCH(NAME##_x, b, 1, 1, &peers, &p, &idx, &row, &map, &pr);              \
-	}                                                                                     \
-	double NAME##_check(uint64_t seed)                                                    \
-	{                                                                                     \
-		return om_ep_send_check(NULL, NAME,                                           \
-		    (struct om_ep_shape){ t, (m) / OM_EP_PARTS, k, 1, w, c, u }, seed);       \
+#define OM_EP_WEIGHTS(NAME, t, m, k, w, c, u, b)                                                   \
+	OM_EP_SHAPE(t, (m) / OM_EP_PARTS, k, 1, w, c, u)                                           \
+	OM_KERNEL(NAME##_x, OM_EP_THREADS, 0)                                                      \
+	void NAME(const float *p, const int32_t *idx, const int32_t *row, const int32_t *src,      \
+	    const int32_t *map, float *pr)                                                         \
+	{                                                                                          \
+		const struct om_peers *peers = om_peers(OM_EXPERT);                                \
+		(void)src;                                                                         \
+		OM_LAUNCH(NAME##_x, b, 1, 1, &peers, &p, &idx, &row, &map, &pr);                   \
+	}                                                                                          \
+	double NAME##_check(uint64_t seed)                                                         \
+	{                                                                                          \
+		return om_ep_send_check(NULL, NAME, NULL, false,                                   \
+		    (struct om_ep_shape){ t, (m) / OM_EP_PARTS, k, 1, w, c, u, (t) * (k) }, seed); \
 	}
 
-#define OM_EP_WEIGHTS_BWD(NAME, t, m, k, w, c, b)                                               \
-	OM_EP_SHAPE(t, (m) / OM_EP_PARTS, k, 1, w, c, 1)                                        \
-	OM_KERNEL(NAME##_x, OM_EP_THREADS, 0)                                                   \
-	void NAME(const float *dpr, const int32_t *idx, const int32_t *row, const int32_t *src, \
-	    const int32_t *map, float *dp)                                                      \
-	{                                                                                       \
-		const struct om_peers *peers = om_peers(OM_EXPERT);                             \
-		(void)src, (void)map;                                                           \
-		OM_LAUNCH(NAME##_x, b, 1, 1, &peers, &dpr, &idx, &row, &dp);                    \
-	}                                                                                       \
-	double NAME##_check(uint64_t seed)                                                      \
-	{                                                                                       \
-		return om_ep_return_check(NULL, NAME,                                           \
-		    (struct om_ep_shape){ t, (m) / OM_EP_PARTS, k, 1, w, c, 1 }, seed);         \
+#define OM_EP_WEIGHTS_BWD(NAME, t, m, k, w, c, b)                                                  \
+	OM_EP_SHAPE(t, (m) / OM_EP_PARTS, k, 1, w, c, 1)                                           \
+	OM_KERNEL(NAME##_x, OM_EP_THREADS, 0)                                                      \
+	void NAME(const float *dpr, const int32_t *idx, const int32_t *row, const int32_t *src,    \
+	    const int32_t *map, float *dp)                                                         \
+	{                                                                                          \
+		const struct om_peers *peers = om_peers(OM_EXPERT);                                \
+		(void)src, (void)map;                                                              \
+		OM_LAUNCH(NAME##_x, b, 1, 1, &peers, &dpr, &idx, &row, &dp);                       \
+	}                                                                                          \
+	double NAME##_check(uint64_t seed)                                                         \
+	{                                                                                          \
+		return om_ep_return_check(NULL, NAME, NULL, false,                                 \
+		    (struct om_ep_shape){ t, (m) / OM_EP_PARTS, k, 1, w, c, 1, (t) * (k) }, seed); \
 	}
 
 #include "expert_check.h"

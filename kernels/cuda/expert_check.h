@@ -9,7 +9,7 @@
 #include "expert_ref.h"
 
 struct om_ep_shape {
-	int64_t t, e, k, n, w, c, u;
+	int64_t t, e, k, n, w, c, u, q;
 };
 typedef void om_ep_begin_fn(const int32_t *);
 typedef void om_ep_end_fn(const int32_t *, const int32_t *, int32_t *, int32_t *, int32_t *,
@@ -20,6 +20,12 @@ typedef void
 om_ep_combine_fn(const om_bf16 *, const int32_t *, const int32_t *, const int32_t *, om_bf16 *);
 typedef void om_ep_numbers_fn(
     const float *, const int32_t *, const int32_t *, const int32_t *, const int32_t *, float *);
+/* A part of expert_far.h's kernels on a rank; and of its ep_map. */
+typedef void om_ep_far_fn(int part, int me, const void *from, const int32_t *idx,
+    const int32_t *row, const int32_t *map, void *to, void *out, void *in);
+typedef void om_ep_far_begin_fn(int me, const int32_t *cnt, int32_t *count);
+typedef void om_ep_far_end_fn(int me, const int32_t *, const int32_t *, int32_t *, int32_t *,
+    int32_t *, int32_t *, int64_t *, int32_t *count, int32_t *ws);
 enum { OM_EP_SAMPLES = 128, OM_EP_BOARD = (sizeof(struct om_board) + 255) / 256 * 256 };
 
 /* The ranks' parts of memory, stride bytes apart. */
@@ -54,12 +60,13 @@ om_ep_world(char *memory, int64_t stride, int64_t w)
 static inline struct om_ep_ref
 om_ep_check_ref(const struct om_ep_shape *s, int64_t me, uint64_t seed)
 {
-	return om_ep_ref_new(s->t, s->e, s->k, s->w, s->c, s->u, me, seed);
+	return om_ep_ref_new(s->t, s->e, s->k, s->w, s->c, s->u, s->q, me, seed);
 }
 
+/* Of either file's ep_map, begun on all ranks before it is ended on any; the other two are NULL. */
 static inline double
-om_ep_map_check(
-    om_ep_begin_fn *begin, om_ep_end_fn *end, int64_t n, struct om_ep_shape s, uint64_t seed)
+om_ep_any_map_check(om_ep_begin_fn *begin, om_ep_end_fn *end, om_ep_far_begin_fn *far_begin,
+    om_ep_far_end_fn *far_end, int64_t n, struct om_ep_shape s, uint64_t seed)
 {
 	const int64_t routes = s.t * s.k, here = s.e / s.w;
 	const size_t bytes = (size_t)routes * 4, maps = (size_t)s.e * OM_EP_PARTS * 4;
@@ -76,10 +83,16 @@ om_ep_map_check(
 	d_cnt = om_check_copy(cnt, (size_t)(s.w * n * s.e) * 4);
 	d_idx = om_check_copy(ref.idx, (size_t)s.w * bytes);
 	om_ep_ref_free(&ref);
+	int32_t *count = om_check_nan((size_t)(s.w * s.e) * 4),
+		*all = malloc((size_t)(s.w * s.e) * 4);
 	for (int64_t me = 0; me < s.w; me++) {
 		om_check_rank = m.peers + me;
-		begin(d_cnt + me * n * s.e);
+		if (begin)
+			begin(d_cnt + me * n * s.e);
+		else
+			far_begin((int)me, d_cnt + me * n * s.e, count);
 	}
+	om_check_read(all, count, (size_t)(s.w * s.e) * 4);
 	for (int64_t me = 0; me < s.w; me++) {
 		const int64_t before[2] = { 5, 7 };
 		int32_t *d_row = om_check_nan(bytes), *d_src = om_check_nan(bytes);
@@ -87,8 +100,12 @@ om_ep_map_check(
 		int64_t *d_cut = om_check_copy(before, sizeof before);
 		void *ws = om_check_nan((size_t)(n * OM_ROUTE_MOST * s.e) * 4);
 		om_check_rank = m.peers + me;
-		end(d_idx + me * routes, d_cnt + me * n * s.e, d_row, d_src, d_map, d_off, d_cut,
-		    ws);
+		if (end)
+			end(d_idx + me * routes, d_cnt + me * n * s.e, d_row, d_src, d_map, d_off,
+			    d_cut, ws);
+		else
+			far_end((int)me, d_idx + me * routes, d_cnt + me * n * s.e, d_row, d_src,
+			    d_map, d_off, d_cut, om_check_copy(all, (size_t)(s.w * s.e) * 4), ws);
 		om_check_read(row, d_row, bytes);
 		om_check_read(src, d_src, bytes);
 		om_check_read(map, d_map, maps);
@@ -104,10 +121,25 @@ om_ep_map_check(
 	om_check_rank = NULL;
 	om_check_end();
 	free(cnt);
+	free(all);
 	free(row);
 	free(src);
 	free(map);
 	return right ? 0 : OM_WRONG;
+}
+
+static inline double
+om_ep_map_check(
+    om_ep_begin_fn *begin, om_ep_end_fn *end, int64_t n, struct om_ep_shape s, uint64_t seed)
+{
+	return om_ep_any_map_check(begin, end, NULL, NULL, n, s, seed);
+}
+
+static inline double
+om_ep_far_map_check(om_ep_far_begin_fn *begin, om_ep_far_end_fn *end, int64_t n,
+    struct om_ep_shape s, uint64_t seed)
+{
+	return om_ep_any_map_check(NULL, NULL, begin, end, n, s, seed);
 }
 
 /* The sth of at most OM_EP_SAMPLES of n that are looked at; the ends are among them. */
@@ -144,27 +176,63 @@ om_ep_given(const struct om_ep_shape *s, int64_t me, uint64_t seed)
 	return g;
 }
 
+/* The blocks of all ranks, which are exchanged between the parts of a far kernel. */
+struct om_ep_blocks {
+	char *out, *in; /* [w, w, q, n] */
+	int64_t bytes;  /* of one */
+};
+
+static inline struct om_ep_blocks
+om_ep_blocks(const struct om_ep_shape *s, int64_t size)
+{
+	const int64_t bytes = s->q * s->n * size;
+	return (struct om_ep_blocks){ om_check_nan((size_t)(s->w * s->w * bytes)),
+		om_check_nan((size_t)(s->w * s->w * bytes)), bytes };
+}
+
+static inline void
+om_ep_blocks_go(const struct om_ep_shape *s, const struct om_ep_blocks *b)
+{
+	char *block = malloc((size_t)b->bytes);
+	for (int64_t i = 0; i < s->w * s->w; i++) {
+		if (i / s->w == i % s->w)
+			continue;
+		om_check_read(block, b->out + i * b->bytes, (size_t)b->bytes);
+		om_check_write(
+		    b->in + (i % s->w * s->w + i / s->w) * b->bytes, block, (size_t)b->bytes);
+	}
+	free(block);
+}
+
 /* Dispatch, or with one number a route weights: every kept route's is where it belongs. */
 static inline double
-om_ep_send_check(
-    om_ep_rows_fn *rows, om_ep_numbers_fn *weights, struct om_ep_shape s, uint64_t seed)
+om_ep_send_check(om_ep_rows_fn *rows, om_ep_numbers_fn *weights, om_ep_far_fn *far, bool wide,
+    struct om_ep_shape s, uint64_t seed)
 {
-	const int64_t routes = s.t * s.k, size = rows ? 2 : 4, each = rows ? s.t : routes;
+	const int64_t routes = s.t * s.k, size = wide ? 2 : 4, each = wide ? s.t : routes;
 	const int64_t stride = OM_EP_BOARD + (s.c * s.n * size + 255) / 256 * 256;
 	char *memory = om_check_nan((size_t)(s.w * stride));
 	struct om_ep_world m = om_ep_world(memory, stride, s.w);
-	void *x = rows ? (void *)om_check_bf16(s.w * each * s.n, seed, 1, 1)
+	void *x = wide ? (void *)om_check_bf16(s.w * each * s.n, seed, 1, 1)
 		       : (void *)om_check_f32(s.w * each * s.n, seed, 1, 1);
 	char *got = malloc((size_t)(s.n * size));
 	bool *used = calloc((size_t)(s.w * s.c), 1);
 	bool right = true;
 	struct om_ep_ref ref = { 0 };
-	for (int64_t me = 0; me < s.w; me++) {
+	struct om_ep_blocks b = { 0 };
+	if (far)
+		b = om_ep_blocks(&s, size);
+	for (int64_t turn = 0; turn < (far ? 2 : 1) * s.w; turn++) {
+		const int64_t me = turn % s.w, at = me * each * s.n;
 		struct om_ep_given g = om_ep_given(&s, me, seed);
-		const int64_t at = me * each * s.n;
+		if (turn == s.w)
+			om_ep_blocks_go(&s, &b);
 		void *to = memory + me * stride + OM_EP_BOARD;
 		om_check_rank = m.peers + me;
-		if (rows)
+		if (far)
+			far((int)(turn / s.w), (int)me, (char *)x + at * size, g.idx, g.row, g.map,
+			    to, b.out + me * s.w * b.bytes, b.in + me * s.w * b.bytes);
+		else if (rows)
 			rows((om_bf16 *)x + at, g.idx, g.row, g.src, g.map, to);
 		else
 			weights((float *)x + at, g.idx, g.row, g.src, g.map, to);
@@ -182,9 +250,9 @@ om_ep_send_check(
 		const char *from = memory + ref.idx[i] / (s.e / s.w) * stride + OM_EP_BOARD;
 		om_check_read(got, from + ref.row[i] * s.n * size, (size_t)(s.n * size));
 		for (int64_t j = 0; j < s.n; j++) {
-			const int64_t of = (rows ? i / s.k : i) * s.n + j;
-			right &= om_ep_number(got, j, rows) ==
-				 (rows ? om_unit_bf16(seed, 1, of) : (float)om_unit(seed, 1, of));
+			const int64_t of = (wide ? i / s.k : i) * s.n + j;
+			right &= om_ep_number(got, j, wide) ==
+				 (wide ? om_unit_bf16(seed, 1, of) : (float)om_unit(seed, 1, of));
 		}
 	}
 	/* rows that are no route's: 0 before an expert's end, untouched behind the last one's */
@@ -211,27 +279,36 @@ om_ep_send_check(
 
 /* Combine, or with one number a route weights_bwd. */
 static inline double
-om_ep_return_check(
-    om_ep_combine_fn *rows, om_ep_numbers_fn *weights, struct om_ep_shape s, uint64_t seed)
+om_ep_return_check(om_ep_combine_fn *rows, om_ep_numbers_fn *weights, om_ep_far_fn *far, bool wide,
+    struct om_ep_shape s, uint64_t seed)
 {
-	const int64_t routes = s.t * s.k, size = rows ? 2 : 4, per = rows ? s.k : 1;
+	const int64_t routes = s.t * s.k, size = wide ? 2 : 4, per = wide ? s.k : 1;
 	const int64_t stride = OM_EP_BOARD + (s.c * s.n * size + 255) / 256 * 256;
 	const int64_t whole = s.w * stride / size, board = OM_EP_BOARD / size;
-	char *memory = rows ? (char *)om_check_bf16(whole, seed, 1, 1)
+	char *memory = wide ? (char *)om_check_bf16(whole, seed, 1, 1)
 			    : (char *)om_check_f32(whole, seed, 1, 1);
 	struct om_ep_world m = om_ep_world(memory, stride, s.w);
 	char *got = malloc((size_t)(s.n * size));
 	struct om_err err = { .scale = 1 };
-	for (int64_t me = 0; me < s.w; me++) {
+	struct om_ep_blocks b = { 0 };
+	if (far)
+		b = om_ep_blocks(&s, size);
+	for (int64_t turn = far ? 0 : s.w; turn < 2 * s.w; turn++) {
+		const int64_t me = turn % s.w;
 		struct om_ep_given g = om_ep_given(&s, me, seed);
+		if (far && turn == s.w)
+			om_ep_blocks_go(&s, &b);
 		void *from = memory + me * stride + OM_EP_BOARD;
 		void *x = om_check_nan((size_t)(routes / per * s.n * size));
 		om_check_rank = m.peers + me;
-		if (rows)
+		if (far)
+			far((int)(turn / s.w), (int)me, from, g.idx, g.row, g.map, x,
+			    b.out + me * s.w * b.bytes, b.in + me * s.w * b.bytes);
+		else if (rows)
 			rows(from, g.idx, g.row, g.map, x);
 		else
 			weights(from, g.idx, g.row, g.src, g.map, x);
-		for (int64_t q = 0; q < routes / per && q < OM_EP_SAMPLES; q++) {
+		for (int64_t q = 0; turn >= s.w && q < routes / per && q < OM_EP_SAMPLES; q++) {
 			const int64_t i = om_ep_sample(q, routes / per, seed);
 			om_check_read(got, (char *)x + i * s.n * size, (size_t)(s.n * size));
 			for (int64_t j = 0; j < s.n; j++) {
@@ -242,10 +319,10 @@ om_ep_return_check(
 					    g.ref.idx[b] / (s.e / s.w) * stride / size + board +
 					    row * s.n + j;
 					if (row >= 0)
-						want += rows ? (double)om_unit_bf16(seed, 1, of)
+						want += wide ? (double)om_unit_bf16(seed, 1, of)
 							     : om_unit(seed, 1, of);
 				}
-				om_err_add(&err, om_ep_number(got, j, rows), want);
+				om_err_add(&err, om_ep_number(got, j, wide), want);
 			}
 		}
 		om_ep_ref_free(&g.ref);

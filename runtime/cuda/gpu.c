@@ -354,6 +354,7 @@ om_gpu_name(void)
 }
 
 uint32_t om_gpu_beside;
+bool om_reaches;
 
 const char *
 om_gpu_model(void)

@@ -54,6 +54,13 @@ void om_launch(const struct om_kernel *k, uint32_t x, uint32_t y, uint32_t z, vo
 #define OM_LAUNCH(k, x, y, z, ...) om_launch(&(k), (x), (y), (z), (void *[]){ __VA_ARGS__ })
 void om_set_zero(void *p, size_t bytes); /* on that stream */
 uint32_t om_sms(void);                   /* multiprocessors for a launch on that stream */
+/* A kernel of this trainer reads and writes the memory of its group's other ranks. */
+extern bool om_reaches;
+#define OM_REACHES(NAME)                                              \
+	__attribute__((constructor)) static void NAME##_reaches(void) \
+	{                                                             \
+		om_reaches = true;                                    \
+	}
 /* On the device, what kernels know of a group's other ranks, which are on this host (peers.h). */
 const struct om_peers *om_peers(int group);
 

@@ -11,6 +11,7 @@
 
 #include "control.h"
 #include "gpu.h"
+#include "om_gpu.h"
 #include "om_rt.h"
 #include "ranks.h"
 
@@ -39,12 +40,15 @@ static struct {
 	int (*ncclSend)(
 	    const void *from, size_t n, int type, int peer, ncclComm_t comm, void *stream);
 	int (*ncclRecv)(void *to, size_t n, int type, int peer, ncclComm_t comm, void *stream);
+	int (*ncclGroupStart)(void);
+	int (*ncclGroupEnd)(void);
 } nccl;
 /* clang-format off */
 #define FUNCTIONS(F)                                                                            \
 	F(ncclGetVersion) F(ncclGetUniqueId) F(ncclCommInitRank) F(ncclCommSplit)               \
 	F(ncclCommGetAsyncError) F(ncclGetErrorString) F(ncclGetLastError)                      \
-	F(ncclAllReduce) F(ncclReduceScatter) F(ncclAllGather) F(ncclSend) F(ncclRecv)
+	F(ncclAllReduce) F(ncclReduceScatter) F(ncclAllGather) F(ncclSend) F(ncclRecv)          \
+	F(ncclGroupStart) F(ncclGroupEnd)
 /* clang-format on */
 #ifdef OM_NCCL_LINKED /* its archive, make STATIC=1 */
 #define DECLARE(f) extern void f(void);
@@ -216,12 +220,20 @@ compare_kits(void)
 	free(all);
 }
 
-/* Members of a group that an earlier one has too need no ranks of their own. */
+/*
+ * Members of a group that an earlier one has too need no communicator of their own; but that by
+ * which rows go between experts in a pass is in order with that pass, as sums of gradients are not.
+ */
 static enum om_group
 same_as(enum om_group g)
 {
+	if (g == OM_EXPERT && !om_reaches)
+		return g;
 	for (enum om_group h = OM_WORLD; h < g; h++) {
 		uint32_t i = 0;
+
+		if (h == OM_EXPERT && !om_reaches)
+			continue;
 
 		while (om_size(h) == om_size(g) && i < om_size(g) &&
 		       om_ranks_member(h, i) == om_ranks_member(g, i))
@@ -304,6 +316,16 @@ connect_all(void)
 			check(nccl.ncclRecv(x, 1, NCCL_UINT8, e->peer, e->comm, om_gpu_stream()),
 			    e->comm, "start");
 	}
+	check(nccl.ncclGroupStart(), NULL, "start");
+	for (uint32_t r = 0; !om_reaches && r < om_size(OM_EXPERT); r++) {
+		if (r == om_rank(OM_EXPERT))
+			continue;
+		check(nccl.ncclSend(x, 1, NCCL_UINT8, (int)r, comm[OM_EXPERT], om_gpu_stream()),
+		    comm[OM_EXPERT], "start");
+		check(nccl.ncclRecv(x, 1, NCCL_UINT8, (int)r, comm[OM_EXPERT], om_gpu_stream()),
+		    comm[OM_EXPERT], "start");
+	}
+	check(nccl.ncclGroupEnd(), NULL, "start");
 	om_gpu_wait();
 	om_gpu_free(x);
 }
@@ -392,6 +414,22 @@ all_gather(enum om_group g, const char *what, void *x, uint64_t bytes)
 }
 
 static void
+exchange(enum om_group g, const char *what, const struct om_piece *out, uint32_t nout,
+    const struct om_piece *in, uint32_t nin)
+{
+	check(nccl.ncclGroupStart(), comm[g], what);
+	for (uint32_t i = 0; i < nout; i++)
+		check(nccl.ncclSend(out[i].p, out[i].bytes, NCCL_UINT8, (int)out[i].rank, comm[g],
+			  om_gpu_stream()),
+		    comm[g], what);
+	for (uint32_t i = 0; i < nin; i++)
+		check(nccl.ncclRecv(in[i].p, in[i].bytes, NCCL_UINT8, (int)in[i].rank, comm[g],
+			  om_gpu_stream()),
+		    comm[g], what);
+	check(nccl.ncclGroupEnd(), comm[g], what);
+}
+
+static void
 sum(enum om_group g, const char *what, void *x, uint64_t n, bool whole)
 {
 	if (comm[g])
@@ -434,8 +472,8 @@ receive(uint32_t rank, uint32_t tag, const char *what, void *x, uint64_t bytes)
 const struct om_far *
 om_far(const void *x)
 {
-	static const struct om_far far = { reduce_scatter, all_gather, sum, send_to, sent, receive,
-		om_gpu_copy };
+	static const struct om_far far = { reduce_scatter, all_gather, exchange, sum, send_to, sent,
+		receive, om_gpu_copy };
 
 	return om_arena_has(x) ? &far : NULL;
 }

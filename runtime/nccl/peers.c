@@ -88,10 +88,17 @@ shared_arena(uint64_t bytes)
 	return arena;
 }
 
+/* Experts' ranks that exchange blocks may be anywhere. */
+static void *
+new_arena(uint64_t bytes)
+{
+	return om_size(OM_EXPERT) > 1 && !om_reaches ? om_gpu_new(bytes) : shared_arena(bytes);
+}
+
 __attribute__((constructor)) static void
 share_arena(void)
 {
-	om_gpu_arena = shared_arena;
+	om_gpu_arena = new_arena;
 }
 
 const struct om_peers *

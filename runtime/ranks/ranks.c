@@ -199,8 +199,13 @@ void
 om_exchange(enum om_group g, const char *what, const struct om_piece *out, uint32_t nout,
     const struct om_piece *in, uint32_t nin)
 {
+	const struct om_far *far = om_far(nout ? out[0].p : nin ? in[0].p : NULL);
 	uint32_t own = 0; /* of out */
 
+	if (far) {
+		far->exchange(g, what, out, nout, in, nin);
+		return;
+	}
 	for (uint32_t i = 0; i < nin; i++)
 		if (in[i].rank != rank[g])
 			om_post(now, what, false, om_ranks_member(g, in[i].rank), g, in[i].p,

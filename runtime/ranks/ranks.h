@@ -32,6 +32,8 @@ om_land(struct om_flight *f, const char *what); /* waits; ends the process where
 struct om_far {
 	void (*reduce_scatter)(enum om_group g, const char *what, void *x, uint64_t n, size_t real);
 	void (*all_gather)(enum om_group g, const char *what, void *x, uint64_t bytes);
+	void (*exchange)(enum om_group g, const char *what, const struct om_piece *out,
+	    uint32_t nout, const struct om_piece *in, uint32_t nin);
 	void (*sum)(enum om_group g, const char *what, void *x, uint64_t n, bool whole);
 	void (*send)(uint32_t rank, uint32_t tag, const char *what, const void *x, uint64_t bytes);
 	void (*sent)(uint32_t tag, const char *what);

@@ -10,7 +10,7 @@ local n, zero = arg.n or 1, arg.zero or 0
 return {
   trainer { name = "a", batch = one, model = model(router {}), parallel = parallel { schedule = "v" } },
   trainer { name = "b", batch = one, model = model(router {}), parallel = parallel { pipeline = 1, split = { 4 } } },
-  trainer { name = "c", batch = one, model = model(router {}), parallel = parallel { data = 2, capacity = 1.25 } },
+  trainer { name = "c", batch = one, model = model(router {}), parallel = parallel { data = 2, capacity = 1.25, pair_capacity = 2 } },
   trainer { name = "d", batch = one, model = model(router { load_balance = 0, balance_over = "sequence" }) },
   trainer { name = "e", batch = one, model = model(router { score = "topk_softmax", normalize = true }) },
   trainer { name = "f", batch = one, model = model(router { n_groups = 4 }) },

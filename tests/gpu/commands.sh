@@ -123,6 +123,8 @@ is "a checkpoint of the CPU exported, the same bytes" $?
 is "builds for two streams" $? # with so large activations that nothing after the last weights' gradients waits for them
 "$olmogen" -D target=cuda:sm_90a -D data=2 -D expert=2 -D pipeline=2 -D global=8 -o "$work/ranks" "$work/model.lua" >"$work/out" 2>"$work/err"
 is "builds for four ranks" $?
+"$olmogen" -D target=cuda:h100-nvl -D data=4 -D expert=4 -D global=8 -o "$work/far" "$work/model.lua" >"$work/out" 2>"$work/err"
+is "builds for experts on two hosts" $?
 "$olmogen" --target=cuda:sm_90a -o "$work/demo" models/tiny.lua >"$work/out" 2>"$work/err"
 is "tiny builds for cuda:sm_90a" $?
 
@@ -207,6 +209,9 @@ fake FAKE_COUNT=4 -- 0 "the median of 2 steps" bench steps=2 --trace=ranks.json
 streams=$(sed -n 's/.*\.streams = \([0-9]*\).*/\1/p' "$work/ranks/src/params.c" | head -n 1)
 python3 tests/trace.py "$work/ranks.json" 4 "${streams:-1}" >"$work/out" 2>"$work/err"
 is "the trace of four ranks: $(cat "$work/out")" $?
+trainer=$work/far/trainer
+fake FAKE_COUNT=4 -- 0 "done: step 3 of 3" train run.yaml checkpoint.dir=far steps=3
+trainer=$work/ranks/trainer
 fake FAKE_COUNT=1 -- 1 "(0000:00:00.0); give each its own: LOCAL_RANK, or CUDA_VISIBLE_DEVICES of each" train run.yaml
 fake FAKE_COUNT=3 -- 1 "the driver shows 3 GPUs, and this is rank 3 of this machine, from 0; start as many" train run.yaml
 fake FAKE_COUNT=4 FAKE_NCCL=21703 -- 1 "NCCL: libnccl.so.2 is NCCL 2.17.3; install 2.18.0 or later" train run.yaml

@@ -44,6 +44,7 @@ return trainer {
   batch = batch { micro = 3, global = option("global", 6), documents = option("documents", "ignore") },
   parallel = parallel {
     data = option("data", 1), expert = option("expert", 1), capacity = option("capacity", nil),
+    pair_capacity = option("pair", nil),
     pipeline = option("pipeline", 1), overlap = not option("apart", false),
     schedule = option("pipeline", 1) > 1 and option("schedule", "1f1b") or nil,
   },

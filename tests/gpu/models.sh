@@ -62,6 +62,9 @@ for t in "muon" "dp2muon -D data=2" "ep2muon -D data=2 -D expert=2"; do
 	shift
 	ranks "$name.trainer" -D target=cuda:sm_90a -D muon=0.95 -D moments=bf16 "$@"
 done
+ranks far.trainer -D target=cuda:h100-nvl -D data=4 -D expert=4
+ranks farcut.trainer -D target=cuda:h100-nvl -D data=4 -D expert=4 -D pair=0.9
+ranks farcut.cputrainer -D data=4 -D expert=4 -D pair=0.9
 ranks dp2.cputrainer -D data=2
 ranks cut.cputrainer -D data=2 -D expert=2 -D capacity=0.9 -D balance=global
 gcc -std=c11 -O2 -Wall -Wextra -Werror -o "$out/compare" tests/gpu/compare.c -lm

@@ -7,6 +7,7 @@
  */
 #include <fcntl.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -162,16 +163,57 @@ ncclAllGather(const void *from, void *to, size_t n, int type, ncclComm_t comm, v
 	(void)from, (void)to, (void)stream;
 	return meet(comm, comm->calls++, "AllGather", n, type);
 }
+/* Of a group the sum, which is the same on all ranks where each sends to each other one. */
+static struct {
+	bool on;
+	ncclComm_t comm;
+	size_t sent, received;
+} group;
+static int
+in_group(ncclComm_t c, size_t sent, size_t received)
+{
+	if (group.comm && group.comm != c) {
+		snprintf(problem, sizeof problem, "a group of two communicators");
+		return 4;
+	}
+	group.comm = c;
+	group.sent += sent;
+	group.received += received;
+	return 0;
+}
+int
+ncclGroupStart(void)
+{
+	group.on = true;
+	group.comm = NULL;
+	group.sent = group.received = 0;
+	return 0;
+}
+int
+ncclGroupEnd(void)
+{
+	group.on = false;
+	if (group.sent != group.received) {
+		snprintf(problem, sizeof problem, "a group sends %zu and receives %zu", group.sent,
+		    group.received);
+		return 4;
+	}
+	return group.comm ? meet(group.comm, group.comm->calls++, "Group", group.sent, 1) : 0;
+}
 int
 ncclSend(const void *from, size_t n, int type, int peer, ncclComm_t comm, void *stream)
 {
 	(void)from, (void)stream;
+	if (group.on)
+		return in_group(comm, n, 0);
 	return meet(comm, CALLS / 2 + comm->sent++ % (CALLS / 2), peer ? "Up" : "Down", n, type);
 }
 int
 ncclRecv(void *to, size_t n, int type, int peer, ncclComm_t comm, void *stream)
 {
 	(void)to, (void)stream;
+	if (group.on)
+		return in_group(comm, 0, n);
 	return meet(
 	    comm, CALLS / 2 + comm->received++ % (CALLS / 2), peer ? "Down" : "Up", n, type);
 }

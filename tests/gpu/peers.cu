@@ -10,7 +10,7 @@
 
 /* t tokens in p parts, e experts, top-k, width n, w ranks, c rows, u, blocks */
 #define PEERS(NAME, t, p, e, k, n, w, c, u, b)                              \
-	OM_EP_MAP(NAME##_map, t, e, k, p, w, c, u)                          \
+	OM_EP_MAP(NAME##_map, t, e, k, p, w, c, u, (t) * (k))                   \
 	OM_EP_DISPATCH(NAME##_dispatch, t, 5 * (e), k, n, w, c, u, b)       \
 	OM_EP_COMBINE(NAME##_combine, t, 5 * (e), k, n, w, c, b)            \
 	OM_EP_WEIGHTS(NAME##_weights, t, 5 * (e), k, w, c, u, b)            \
@@ -164,7 +164,7 @@ turn_new(const struct layout *l, uint64_t seed)
 	const int64_t routes = l->t * l->k;
 	struct turn t = { .l = l };
 	int32_t *cnt = calloc((size_t)(l->p * l->e), 4);
-	t.ref = om_ep_ref_new(l->t, l->e, l->k, l->w, l->c, l->u, me, seed);
+	t.ref = om_ep_ref_new(l->t, l->e, l->k, l->w, l->c, l->u, l->t * l->k, me, seed);
 	for (int64_t i = 0; i < routes; i++)
 		cnt[i / (routes / l->p) * l->e + t.ref.idx[me * routes + i]]++;
 	t.idx = om_check_copy(t.ref.idx + me * routes, (size_t)routes * 4);
@@ -424,7 +424,7 @@ times(const struct layout *l)
 {
 	static const char *const what[] = { "map", "dispatch", "combine", "weights",
 		"weights_bwd" };
-	struct om_ep_ref ref = om_ep_ref_new(l->t, l->e, l->k, l->w, l->c, l->u, 0, 1);
+	struct om_ep_ref ref = om_ep_ref_new(l->t, l->e, l->k, l->w, l->c, l->u, l->t * l->k, 0, 1);
 	double off[2] = { 0 };
 	for (int64_t i = 0; i < l->w * l->t * l->k; i++)
 		off[i / (l->t * l->k)] +=

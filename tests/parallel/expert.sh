@@ -43,12 +43,14 @@ one tail_float tail_check.c -DOM_REAL=float
 one tail_double tail_check.c -DOM_REAL=double
 root=$here/../..
 if command -v g++ >/dev/null; then
-	if g++ -std=c++17 -O1 -Wall -Wextra -Werror -Wno-sign-compare -Wno-unknown-pragmas -Wno-unused-parameter -Wno-clobbered \
-		-DOM_EP_THREADS=64 -I"$root/kernels/cuda" -I"$root/kernels" -I"$root/runtime" -I"$root/runtime/cuda" \
-		-o "$work/peers" "$here/peers_check.cc" -lpthread; then
-		count "peers, seed $seed" "$(timeout 100 "$work/peers" "$seed" 2>&1)"
-	else
-		fail "peers: does not compile"
-	fi
+	for check in peers far; do
+		if g++ -std=c++17 -O1 -Wall -Wextra -Werror -Wno-sign-compare -Wno-unknown-pragmas -Wno-unused-parameter -Wno-clobbered \
+			-DOM_EP_THREADS=64 -I"$root/kernels/cuda" -I"$root/kernels" -I"$root/runtime" -I"$root/runtime/cuda" \
+			-o "$work/$check" "$here/${check}_check.cc" -lpthread; then
+			count "$check, seed $seed" "$(timeout 100 "$work/$check" "$seed" 2>&1)"
+		else
+			fail "$check: does not compile"
+		fi
+	done
 fi
 suite_end

@@ -129,6 +129,12 @@ cut(struct naive *a)
 	memset(count, 0, (size_t)(w * e) * sizeof *count);
 	for (int64_t i = 0; i < w * a->routes; i++)
 		count[i / a->routes * e + a->idx[i]]++;
+	for (int64_t i = 0; i < w * e; i++) { /* what its rank has sent there before */
+		int64_t before = 0;
+		for (int64_t x = i / here * here; x < i; x++)
+			before += count[x];
+		count[i] = om_min(count[i], a->s.q - before);
+	}
 	for (int64_t d = 0; d < w; d++) {
 		int64_t sum = 0, last = 0;
 		for (int64_t l = 0; l < here; l++) {
@@ -219,7 +225,7 @@ static struct naive
 naive(uint64_t seed)
 {
 	const int64_t w = om_size(OM_EXPERT);
-	struct naive a = { .s = { .w = w, .c = 1 << 30, .u = 1 } };
+	struct naive a = { .s = { .w = w, .c = 1 << 30, .u = 1, .q = 1 << 30 } };
 	if (below(seed, 12, 2))
 		a.s.u += below(seed, 13, 20);
 	a.parts = 1 + below(seed, 0, 3);
@@ -228,6 +234,8 @@ naive(uint64_t seed)
 	a.s.k = below(seed, 5, 8) ? 1 + below(seed, 6, a.s.e < 8 ? a.s.e : 8) : a.s.e;
 	a.s.n = 1 + below(seed, 9, 37);
 	const int64_t routes = a.routes = a.s.t * a.s.k, numbers = w * a.s.t * a.s.n;
+	if (below(seed, 14, 2))
+		a.s.q = 1 + below(seed, 15, routes);
 	a.idx = om_check_alloc(w * routes, sizeof *a.idx);
 	a.row = om_check_alloc(w * routes, sizeof *a.row);
 	a.valid = om_check_alloc(w, sizeof *a.valid);
@@ -472,8 +480,9 @@ test_layout(uint64_t seed)
 /* ---- the kernels' own checks ---- */
 
 #define EP(X, t, e, k, n, w, c, u)                                                                \
-	X(OM_EP_MAP, w, map_##t##_##e##_##k##_##n##_##w##_##c, t, e, k, 1, w, c, u)               \
-	X(OM_EP_MAP, w, map_##t##_##e##_##k##_##n##_##w##_##c##_t, t, e, k, t, w, c, u)           \
+	X(OM_EP_MAP, w, map_##t##_##e##_##k##_##n##_##w##_##c, t, e, k, 1, w, c, u, t *k)         \
+	X(OM_EP_MAP, w, map_##t##_##e##_##k##_##n##_##w##_##c##_t, t, e, k, t, w, c, u,           \
+	    t *k / 2 + 1)                                                                         \
 	X(OM_EP_DISPATCH, w, dispatch_##t##_##e##_##k##_##n##_##w##_##c, t, 5 * e, k, n, w, c, u) \
 	X(OM_EP_COMBINE, w, combine_##t##_##e##_##k##_##n##_##w##_##c, t, 5 * e, k, n, w, c)      \
 	X(OM_EP_WEIGHTS, w, weights_##t##_##e##_##k##_##n##_##w##_##c, t, 5 * e, k, w, c, u)      \

@@ -161,9 +161,9 @@ cmp -s "$work/a" "$work/b" && [ "$(wc -l <"$work/a")" -gt 90 ]
 is "avg: every number of a trainer without averages" $?
 
 # rows that no rank has room for: the same ones are cut wherever the layers are; of masked documents, too
-build cut -D data=2 -D expert=2 -D capacity=0.75 -D documents=mask
+build cut -D data=2 -D expert=2 -D capacity=0.75 -D pair=0.9 -D documents=mask
 OM_POISON=1 train cut
-build pp2cut -D pipeline=2 -D data=2 -D expert=2 -D capacity=0.75 -D documents=mask
+build pp2cut -D pipeline=2 -D data=2 -D expert=2 -D capacity=0.75 -D pair=0.9 -D documents=mask
 OM_POISON=1 train pp2cut
 near pp2cut cut
 cuts() {

@@ -34,7 +34,7 @@ return trainer {
     expert = number("expert", 1),
     pipeline = number("pipeline", 1),
     schedule = arg.schedule,
-    capacity = arg.capacity and (tonumber(arg.capacity) or arg.capacity),
+    capacity = arg.capacity and (tonumber(arg.capacity) or arg.capacity), pair_capacity = arg.pair,
   },
   precision = precision {
     weights = arg.weights, moments = arg.moments, experts = arg.experts8, experts_dw = arg.experts8,

@@ -48,7 +48,7 @@ same(om_bf16 a, float b)
 }
 
 struct sizes {
-	int t, p, e, k, n, w, c, u, blocks;
+	int t, p, e, k, n, w, c, u, q, blocks;
 };
 /* A rank's memory: what others reach. */
 struct memory {
@@ -117,7 +117,7 @@ find_rows(rank &r, uint64_t turn_seed)
 	const unsigned parts = (unsigned)(s.p * OM_ROUTE_PARTS(s.t / s.p, s.k));
 	std::vector<int32_t> cnt(s.p * s.e), ws(s.p * OM_ROUTE_MOST * s.e);
 	routes o;
-	o.ref = om_ep_ref_new(s.t, s.e, s.k, s.w, s.c, s.u, me, turn_seed);
+	o.ref = om_ep_ref_new(s.t, s.e, s.k, s.w, s.c, s.u, s.q, me, turn_seed);
 	o.idx = o.ref.idx + me * n;
 	o.row.resize(n), o.src.resize(n), o.map.resize(OM_EP_PARTS * s.e), o.off.resize(here + 1);
 	int64_t cut[2] = { 3, 4 };
@@ -270,20 +270,20 @@ run(const layout &l, int from, int n, bool stays, bool abort)
 	}
 }
 
-#define LAYOUT(NAME, t, p, e, k, n, w, c, u, b)                                         \
-	OM_EP_MAP(NAME##_map, t, e, k, p, w, c, u)                                      \
+#define LAYOUT(NAME, t, p, e, k, n, w, c, u, q, b)                                        \
+	OM_EP_MAP(NAME##_map, t, e, k, p, w, c, u, q)                                   \
 	OM_EP_DISPATCH(NAME##_dispatch, t, 5 * (e), k, n, w, c, u, b)                   \
 	OM_EP_COMBINE(NAME##_combine, t, 5 * (e), k, n, w, c, b)                        \
 	OM_EP_WEIGHTS(NAME##_weights, t, 5 * (e), k, w, c, u, b)                        \
 	OM_EP_WEIGHTS_BWD(NAME##_weights_bwd, t, 5 * (e), k, w, c, b)                   \
-	static const layout NAME = { #NAME, { t, p, e, k, n, w, c, u, b }, NAME##_map_count, \
+	static const layout NAME = { #NAME, { t, p, e, k, n, w, c, u, q, b }, NAME##_map_count, \
 		NAME##_map_tell, NAME##_map_rows, NAME##_map_place, NAME##_dispatch_x,  \
 		NAME##_combine_x, NAME##_weights_x, NAME##_weights_bwd_x };
 
-LAYOUT(two, 12, 2, 4, 2, 8, 2, 48, 1, 3)
-LAYOUT(cut, 30, 1, 6, 3, 24, 3, 40, 1, 4)
-LAYOUT(multiple, 20, 1, 8, 4, 16, 4, 96, 8, 2)
-LAYOUT(wide, 9, 1, 16, 9, 264, 2, 162, 1, 5)
+LAYOUT(two, 12, 2, 4, 2, 8, 2, 48, 1, 24, 3)
+LAYOUT(cut, 30, 1, 6, 3, 24, 3, 40, 1, 25, 4)
+LAYOUT(multiple, 20, 1, 8, 4, 16, 4, 96, 8, 80, 2)
+LAYOUT(wide, 9, 1, 16, 9, 264, 2, 162, 1, 50, 5)
 
 int
 main(int argc, char **argv)

@@ -80,7 +80,8 @@ main(void)
 		relu2_rows(h[0], pr, two, h[2]);
 		relu2_rows_bwd(h[2], h[0], pr, two, h[3], dpr);
 
-		struct om_ep_case c = om_ep_check_case(&(struct om_ep){ T, E, K, N, 1, v, 1 }, 1);
+		struct om_ep_case c =
+		    om_ep_check_case(&(struct om_ep){ T, E, K, N, 1, v, 1, T * K }, 1);
 		dispatch(x, c.ref.idx, c.ref.row, c.ref.src, c.ref.map, wide[2], ws);
 		combine(wide[2], c.ref.idx, c.ref.row, c.ref.map, x, ws);
 		weights(p, c.ref.idx, c.ref.row, c.ref.src, c.ref.map, pr, ws);
