@@ -302,20 +302,40 @@ om_bench_generate(const struct om_model *m, uint64_t prompt, uint64_t tokens)
 	return 0;
 }
 
-int
-om_bench(const struct om_model *m, uint64_t steps, const char *trace, const char *html)
+/* The device, an arena with first weights, and room for tokens. */
+static struct run
+begin(const struct om_model *m)
 {
 	struct run r = { .m = m };
-	const double tokens = (double)(m->global * m->seq);
-	char device[64];
-	double *t, step;
-	uint64_t used, total;
 
 	om_device_start(0);
 	r.token = om_alloc(m->micro * m->seq, sizeof *r.token);
 	r.arena = om_arena_new(m);
 	om_run(m, OM_RUN_INIT, r.arena);
 	om_init_params(m, r.arena, 0);
+	return r;
+}
+
+/* Takes the device; om_op has each operator's time afterwards. */
+unsigned char *
+om_bench_operators(const struct om_model *m, uint64_t steps)
+{
+	struct run r = begin(m);
+
+	time_operators(&r, steps);
+	free(r.token);
+	return r.arena;
+}
+
+int
+om_bench(const struct om_model *m, uint64_t steps, const char *trace, const char *html)
+{
+	struct run r = begin(m);
+	const double tokens = (double)(m->global * m->seq);
+	char device[64];
+	double *t, step;
+	uint64_t used, total;
+
 	om_device_text(device);
 	printf("%s on %s: %s random tokens a step in %s microbatch%s, %s\n", m->name, m->target,
 	    om_commas(m->global * m->seq), om_commas(m->microbatches),

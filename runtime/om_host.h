@@ -138,4 +138,11 @@ struct om_spin {
 /* Every 100 ms: for how many pauses idle threads spin from now on. */
 uint64_t om_spin_choose(struct om_spin *s, bool loaded, double now, const struct om_work *w);
 
+/* ---- preflight.c ----------------------------------------------------------------------------- */
+
+struct om_model;
+int om_preflight(const struct om_model *m);
+/* Which of n rates is the least, if it is slow; n: none is. of_median: that of the least. */
+uint32_t om_slow(const double *x, uint32_t n, double *of_median);
+
 #endif

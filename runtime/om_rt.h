@@ -41,9 +41,8 @@ bool om_comm_first(void);
 void om_comm_timeout(double seconds); /* after so long, a rank that gets no answer ends all */
 /* So many threads a rank use this machine's cores once; 0: no ranks share them. */
 uint32_t om_comm_threads(void);
-uint32_t om_comm_members(void); /* ranks on this machine */
-/* What sums over ranks, "NCCL 2.28.9": another one may round otherwise; "": this code. */
-const char *om_comm_library(void);
+uint32_t om_comm_members(void);    /* ranks on this machine */
+const char *om_comm_library(void); /* what sums over ranks, "NCCL 2.28.9"; "": this code */
 /*
  * Where ranks have devices with memory of their own (one, nccl): which of its machine's ranks this
  * is; the device is there, and by it they join; it is waited for, and may itself wait for others.
@@ -853,6 +852,7 @@ int om_generate(const struct om_model *m, int argc, char **argv);
 void om_generate_help(void);
 /* trace, html: files for pictures of a step, or NULL */
 int om_bench(const struct om_model *m, uint64_t steps, const char *trace, const char *html);
+unsigned char *om_bench_operators(const struct om_model *m, uint64_t steps); /* the arena */
 /* Prompts of so many tokens, as many as there are rows, and so many tokens more. */
 int om_bench_generate(const struct om_model *m, uint64_t prompt, uint64_t tokens);
 int om_selftest(const struct om_model *m);

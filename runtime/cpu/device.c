@@ -33,7 +33,11 @@ om_get(const unsigned char *arena, uint64_t off, void *dst, size_t n)
 void
 om_copy(void *to, const void *from, size_t n)
 {
-	memcpy(to, from, n);
+	enum { BLOCK = 1 << 20 };
+
+#pragma omp parallel for schedule(static) if (n > 4 * BLOCK)
+	for (size_t at = 0; at < n; at += BLOCK)
+		memcpy((char *)to + at, (const char *)from + at, n - at < BLOCK ? n - at : BLOCK);
 }
 
 void *

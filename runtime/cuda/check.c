@@ -17,6 +17,7 @@ enum { MOST = 256, TIMES = 12, WARM = 3, PERIOD = OM_CHECK_PERIOD };
 bool om_check_timing;
 double om_check_seconds;
 const struct om_peers *om_check_rank;
+bool om_reaches;
 static void *array[MOST];
 static unsigned arrays;
 static struct om_gpu_mark *mark[TIMES + 1];

@@ -354,7 +354,6 @@ om_gpu_name(void)
 }
 
 uint32_t om_gpu_beside;
-bool om_reaches;
 
 const char *
 om_gpu_model(void)

@@ -114,6 +114,19 @@ done
 parts dp2parts "5 12" ranks 2 "$out/dp2muon.trainer"
 same "dp2muon, resumed" dp2muon dp2parts
 
+# steps of which half the tokens are one byte, another one in each: routers send those to a few experts, others each time. Ranks
+# of one GPU take turns, 0.3 s a step
+shifts=500
+[ "$gpus" -ge 2 ] || shifts=200
+awk 'BEGIN { srand(7); for (s = 0; s < 501; s++) for (i = 0; i < 2400; i++)
+	printf "%c", i % 2 ? 33 + int(90 * rand()) : 33 + s * 37 % 90 }' >"$work/shifts"
+ranks 2 "$out/ep2.trainer" train "$work/run.yaml" checkpoint.dir="$work/shift" steps=$shifts data.paths="[$work/shifts]" data.order=sequential \
+	lr.peak=1e-4 >"$work/shift.log" 2>&1
+is "shifting imbalance: $(tail -n 1 "$work/shift.log")" $?
+ranks 2 "$out/ep2.trainer" preflight >"$work/preflight.log" 2>&1
+[ $? = 0 ] && [ "$(grep -c 'GFLOP/s .* GB/s from rank' "$work/preflight.log")" = 2 ]
+is "preflight: $(tail -n 1 "$work/preflight.log")" $?
+
 # a checkpoint of any is every other's
 eval_loss() { # COMMAND...: of the checkpoint of dp2
 	"$@" eval "$work/run.yaml" eval.paths=[tests/unit] eval.sequences=30 checkpoint.dir="$work/dp2" 2>&1 |

@@ -82,6 +82,10 @@ is "pp2ep2: bench's trace has all ranks' operators, inside their segments" $?
 python3 tests/page/bench.py "$work/trace.json" "$work/bench.html" >"$work/log" 2>&1
 count "pp2ep2: bench's page" "$(cat "$work/log")"
 
+OMP_NUM_THREADS=1 timeout 100 "$work/pp2ep2/trainer" preflight >"$work/preflight.out" 2>&1 &&
+	awk '$1 ~ /^[0-9]+$/ && NF == 11 && $3 > 0 && $5 > 0 && $7 > 0 && $11 != $1 { n++ } $1 == "slow:" || /^no rank is under/ { t++ }
+		END { exit n != 4 || !t }' "$work/preflight.out"
+is "preflight of four ranks: $(tail -n 1 "$work/preflight.out")" $?
 old_glibc "$work/pp2ep2/trainer"
 
 # a trainer of many ranks exports in one process, from a checkpoint of any layout, what one of one rank does
@@ -176,6 +180,20 @@ is "the same share of rows is cut in both, some are" $?
 build/tests/compare 1e-5 "$work/one.ckpt/step-000020" "$work/cut.ckpt/step-000020" model >/dev/null
 [ $? = 1 ]
 is "and that changes the weights" $?
+
+# 500 steps of which half the tokens are one byte, another one in each: routers send those to a few experts, others each time
+awk 'BEGIN { srand(7); for (s = 0; s < 501; s++) for (i = 0; i < 256; i++)
+	printf "%c", i % 2 ? 33 + int(90 * rand()) : 33 + s * 37 % 90 }' >"$work/shifts"
+ln -sfn cut "$work/shift"
+train shift steps=500 data.paths="[$work/shifts]" data.order=sequential checkpoint.every=500 lr.peak=1e-4
+tr '{' '\n' <"$work/shift.jsonl" | sed -n 's/^"layer": 0,.*"load": \[\([0-9, ]*\)\].*/\1/p' | awk -F', ' '
+	{ hot = 1; sum = 0; for (i = 1; i <= NF; i++) { sum += $i; if ($i > $hot) hot = i } }
+	{ moved += NR > 1 && hot != was; was = hot; twice += $hot > 1.5 * sum / NF }
+	END { print NR " steps, another hot expert in " moved ", over 1.5 of the mean in " twice
+		exit !(NR == 500 && moved > 200 && twice > 300) }' >"$work/hot"
+is "shifting imbalance: $(cat "$work/hot")" $?
+[ "$(cuts shift | sort -u | wc -l)" -gt 100 ]
+is "and another share of rows is cut in each step" $?
 
 # a run that goes on under other layouts: EP and PP, then DP, then one rank
 rm -rf "$work/chain.ckpt"

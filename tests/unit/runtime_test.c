@@ -797,6 +797,18 @@ test_choose(void)
 	CHECK(other > 30);
 }
 
+static void
+test_slow(void)
+{
+	double of;
+
+	CHECK(om_slow((double[]){ 10, 11, 9, 10 }, 4, &of) == 4);
+	CHECK(om_slow((double[]){ 10, 11, 7, 10 }, 4, &of) == 2 && fabs(of - 0.7) < 1e-9);
+	CHECK(om_slow((double[]){ 3, 100, 100 }, 3, &of) == 0);
+	CHECK(om_slow((double[]){ 100, 50 }, 2, &of) == 1);
+	CHECK(om_slow((double[]){ 5 }, 1, &of) == 1);
+}
+
 int
 main(void)
 {
@@ -808,6 +820,7 @@ main(void)
 	test_decay_shapes();
 	test_stages();
 	test_spikes();
+	test_slow();
 	test_skip();
 	test_crc();
 	test_init();
