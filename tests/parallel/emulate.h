@@ -29,6 +29,9 @@
 struct dim {
 	unsigned x, y;
 };
+struct int4 {
+	int x, y, z, w;
+};
 struct uint4 {
 	uint32_t x, y, z, w;
 };

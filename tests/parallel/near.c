@@ -15,6 +15,12 @@ om_nccl_start(const struct om_model *models)
 	(void)models;
 }
 
+const char *
+om_comm_library(void)
+{
+	return "";
+}
+
 void
 om_nccl_version(char needs[64], char here[64])
 {

@@ -59,7 +59,8 @@ enum {
 	E = 2,
 	T = MICRO * S,
 	ROWS = 4,  /* sequences that generate goes on with at once */
-	PROMPT = 4 /* tokens of a prompt at once */
+	PROMPT = 4, /* tokens of prompts at once */
+	EACH = 2    /* of them of one sequence */
 };
 
 /* elements of the stored parameters, and where each begins */
@@ -434,8 +435,15 @@ decode(unsigned char *arena, int slot)
 static void
 prompt(unsigned char *arena, int slot)
 {
+	const int32_t *row = (const int32_t *)(arena + PROMPT_OFF);
+	const int32_t *at = row + PROMPT, *seq = at + PROMPT;
+
 	(void)slot;
-	check_rows((const int32_t *)(arena + PROMPT_OFF), PROMPT);
+	check_rows(row, PROMPT);
+	for (int r = 0; r < PROMPT; r += EACH)
+		for (int i = r + 1; i < r + EACH; i++)
+			if (at[i] >= 0 && (at[i - 1] < 0 || seq[i] != seq[i - 1]))
+				abort();
 }
 
 #define CONFIG(tied)                                                                               \
@@ -514,10 +522,10 @@ main(int argc, char **argv)
 		.eval = eval,
 		.score_off = SCORE_OFF,
 		.update = update,
-		.decode = { env("OM_TEST_NODECODE") ? NULL : decode, ROWS, ROW_OFF,
-		    ROW_OFF + ROWS * 4 },
-		.prompt = { env("OM_TEST_PROMPT") ? prompt : NULL, PROMPT, PROMPT_OFF,
-		    PROMPT_OFF + PROMPT * 4 },
+		.decode = { env("OM_TEST_NODECODE") ? NULL : decode, ROWS, 1,
+		    ROW_OFF, ROW_OFF + ROWS * 4 },
+		.prompt = { env("OM_TEST_PROMPT") ? prompt : NULL, PROMPT, EACH,
+		    PROMPT_OFF, PROMPT_OFF + PROMPT * 4 },
 		.logits_off = LOGIT_OFF,
 		.likeliest_off = BEST_OFF,
 	};
