@@ -58,7 +58,7 @@ enum {
 	L = 2,
 	E = 2,
 	T = MICRO * S,
-	ROWS = 4,  /* sequences that generate goes on with at once */
+	ROWS = 4,   /* sequences that generate goes on with at once */
 	PROMPT = 4, /* tokens of prompts at once */
 	EACH = 2    /* of them of one sequence */
 };
@@ -522,10 +522,10 @@ main(int argc, char **argv)
 		.eval = eval,
 		.score_off = SCORE_OFF,
 		.update = update,
-		.decode = { env("OM_TEST_NODECODE") ? NULL : decode, ROWS, 1,
-		    ROW_OFF, ROW_OFF + ROWS * 4 },
-		.prompt = { env("OM_TEST_PROMPT") ? prompt : NULL, PROMPT, EACH,
-		    PROMPT_OFF, PROMPT_OFF + PROMPT * 4 },
+		.decode = { env("OM_TEST_NODECODE") ? NULL : decode, ROWS, 1, ROW_OFF,
+		    ROW_OFF + ROWS * 4 },
+		.prompt = { env("OM_TEST_PROMPT") ? prompt : NULL, PROMPT, EACH, PROMPT_OFF,
+		    PROMPT_OFF + PROMPT * 4 },
 		.logits_off = LOGIT_OFF,
 		.likeliest_off = BEST_OFF,
 	};
