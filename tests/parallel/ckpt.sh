@@ -212,7 +212,7 @@ early KILL "0 fsync 5" 7 "signal 9" # of the one above: it has its name
 check "with its name it is whole" on 2.2.1 bf16 load 7 K
 
 # one rank, the calls of a save in turn, of writes some: what is there afterwards is whole, and nothing else is
-[ "$full" = all ] && writes=1 || writes=40
+[ "$full" = all ] && writes=1 || writes=80
 for call in mkdir write fsync rename; do
 	by=1
 	[ $call != write ] || by=$writes
