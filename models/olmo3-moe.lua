@@ -76,6 +76,8 @@ return trainer {
     expert = arg.expert or expert,
     pipeline = arg.pipeline or pipeline,
     capacity = arg.capacity or 1.25, -- OLMo-core's: rows beyond it are cut, and counted
+    -- over several hosts every two ranks exchange so many times a mean's rows, and what is beyond them is cut
+    pair_capacity = (arg.expert or expert) > 8 and 2 or nil,
   },
   optimizer = adamw {
     betas = { 0.9, 0.95 },

@@ -265,12 +265,12 @@ def page(*args):
     return path
 
 
-def check_one(b, name, args, mesh, heading, saved, refused=False):
+def check_one(b, name, args, mesh, heading, saved):
     plan, stages, path = run("--plan", *args), read_dump(run("--dump=plan", *args)), page(*args)
     b.size(1400, 900)
     b.open(path)
-    check_overview(b, name, re.sub(r"refused by a build: .*\n", "", plan))
-    has(f"{name}: a refusal is said", b.eval("document.getElementById('overview').textContent"), "A build refuses" if refused else "parameters")
+    check_overview(b, name, plan)
+    want(f"{name}: nothing is refused", "A build refuses" in b.eval("document.getElementById('overview').textContent"), False)
     check_mesh(b, name, *mesh)
     check_pipeline(b, name, plan, mesh[2])
     check_memory(b, name, stages)
@@ -320,7 +320,9 @@ try:
         measure(b)
         sys.exit(0)
     check_one(b, "olmoe", ["models/olmoe-1b-7b.lua"], (1, 1, 1), "moe forward", [(0, 0, "moe_attn_in"), (15, 0, "moe_gate")])
-    check_one(b, "wide", [f"{here}/wide.lua"], (64, 16, 8), "moe backward", [(5, 2, "moe_x"), (0, 0, "dense_x")], refused=True)
+    check_one(b, "wide", [f"{here}/wide.lua"], (64, 16, 8), "moe backward", [(5, 2, "moe_x"), (0, 0, "dense_x")])
+    b.open(page("--target=cuda:h200", "-D", "experts=1024", "models/tiny.lua"))
+    has("tiny with 1024 experts", b.eval("document.getElementById('overview').textContent"), "A build refuses this plan")
     # a tree has its page beside PLAN.txt; a processor has no rates
     tree = os.path.join(work, "tree")
     run("--emit-only", "-o", tree, "models/tiny.lua")
