@@ -4,6 +4,7 @@
 # Usage: tests/emit/run.sh OLMOGEN OLMOGEN_WITH_SANITIZERS WORKDIR
 set -u
 . "$(dirname "$0")/../suite.sh"
+: "${3:?OLMOGEN OLMOGEN_WITH_SANITIZERS WORKDIR}" # set -u does not end it inside of $(...)
 olmogen=$(realpath "$1") san=$(realpath "$2") work=$(realpath -m "$3")
 root=$(realpath "$(dirname "$0")/../..")
 rm -rf "$work"

@@ -4,6 +4,7 @@
 # Usage: tests/gpu/commands.sh OLMOGEN WORKDIR; skips where there is no CUDA Toolkit.
 set -u
 . "$(dirname "$0")/../suite.sh"
+: "${2:?OLMOGEN WORKDIR}"
 olmogen=$(realpath "$1") work=$(realpath -m "$2")
 cd "$(dirname "$0")/../.." || exit 1
 rm -rf "$work"

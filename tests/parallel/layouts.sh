@@ -2,6 +2,7 @@
 # Layouts against one rank: loss, every gradient, 20 steps of weights. Usage: layouts.sh OLMOGEN WORKDIR [all]
 set -u
 . "$(dirname "$0")/../suite.sh"
+: "${2:?OLMOGEN WORKDIR}"
 olmogen=$(realpath "$1") work=$(realpath -m "$2") which=${3:-few}
 cd "$(dirname "$0")/../.." || exit 1
 rm -rf "$work" # checkpoints of an earlier run are not to be compared

@@ -3,6 +3,7 @@
 # Usage: random.sh OLMOGEN WORKDIR SEED N
 set -u
 . "$(dirname "$0")/../suite.sh"
+: "${2:?OLMOGEN WORKDIR}"
 olmogen=$(realpath "$1") work=$(realpath -m "$2") seed=$3 n=$4
 cd "$(dirname "$0")/../.." || exit 1
 refused=0

@@ -3,6 +3,7 @@
 # Usage: tests/trainer/run.sh OLMOGEN WORKDIR [all]; without "all", tiny learns in fp32 alone.
 set -u
 . "$(dirname "$0")/../suite.sh"
+: "${2:?OLMOGEN WORKDIR}"
 olmogen=$(realpath "$1") work=$(realpath -m "$2") which=${3:-few}
 cd "$(dirname "$0")/../.." || exit 1
 rm -rf "$work"
